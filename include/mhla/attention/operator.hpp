@@ -1,0 +1,109 @@
+#pragma once
+
+/// \file
+/// What every form computes (Operator), and on what (Inputs): the arguments they share.
+
+#include <string>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/stage/feature_map.hpp"
+#include "mhla/stage/normalizer.hpp"
+
+namespace mhla::inline MHLA_TARGET {
+
+/// The choices that make one member of the family: feature maps, normaliser, scale of the queries.
+///
+/// | trained model              | Operator                                                     |
+/// |----------------------------|--------------------------------------------------------------|
+/// | the paper (default)        | Operator{}                                                   |
+/// | released DiT and DeiT      | Operator{Relu{1e-6}, Relu{1e-6}, CrossQuery{1e-6}}           |
+/// | released video             | Operator{Identity{}, Identity{}, NoNormalizer{}}, maps and   |
+/// |                            | rotary embedding applied beforehand                          |
+/// | released language, 340M    | Operator{Identity{}, Identity{}, NoNormalizer{}, 1/sqrt(D)}, |
+/// |                            | maps and rotary embedding applied beforehand                 |
+template <class QueryMap = Relu, class KeyMap = QueryMap, Normalizer Z = KeySum>
+struct Operator {
+  QueryMap query_map{};
+  KeyMap key_map{};
+  Z normalizer{};
+  double scale = 1;  ///< multiplies phi(q), in numerator and denominator
+};
+
+template <class QueryMap>
+Operator(QueryMap) -> Operator<QueryMap, QueryMap, KeySum>;
+template <class QueryMap, class KeyMap>
+Operator(QueryMap, KeyMap) -> Operator<QueryMap, KeyMap, KeySum>;
+template <class QueryMap, class KeyMap, class Z>
+Operator(QueryMap, KeyMap, Z) -> Operator<QueryMap, KeyMap, Z>;
+template <class QueryMap, class KeyMap, class Z>
+Operator(QueryMap, KeyMap, Z, double) -> Operator<QueryMap, KeyMap, Z>;
+
+/// The tensors of one head. Queries and keys may differ in number (cross-attention); their widths
+/// after the feature maps must agree.
+template <Scalar T>
+struct Inputs {
+  MatrixView<const T> q;  ///< [Nq, width of q]
+  MatrixView<const T> k;  ///< [Nk, width of k]
+  MatrixView<const T> v;  ///< [Nk, E]
+  /// Queries and keys of the denominator where they are not the numerator's (a rotary embedding in
+  /// the numerator only); both or none. The same feature maps are applied to them.
+  MatrixView<const T> normalizer_q{};
+  MatrixView<const T> normalizer_k{};
+  /// Tokens that take part. A masked key is never read; a masked query is never read and gets an
+  /// output row of zeros. Self-attention over padded sequences passes one mask as both.
+  Mask query_mask{};
+  Mask key_mask{};
+};
+
+namespace detail {
+
+/// Sizes of one head's problem, after the feature maps.
+struct HeadSizes {
+  Index queries;              // Nq
+  Index keys;                 // Nk
+  Index features;             // D
+  Index normalizer_features;  // features of the denominator's own queries and keys, 0 for none
+  Index values;               // E
+};
+
+template <Scalar T, class Op>
+HeadSizes head_sizes(const Inputs<T>& in, const Op& op) {
+  return {in.q.rows, in.k.rows, op.query_map.features(in.q.cols),
+          in.normalizer_q.absent() ? 0 : op.query_map.features(in.normalizer_q.cols), in.v.cols};
+}
+
+/// Throws unless all shapes of `in` agree with each other and with `out`.
+template <Scalar T, class Op>
+void expect_inputs(const char* function, const Inputs<T>& in, const Op& op, MatrixView<T> out) {
+  const auto expect_features = [&](const char* argument, Index width, Index query_width) {
+    const Index features = op.key_map.features(width);
+    const Index expected = op.query_map.features(query_width);
+    if (features != expected) {
+      fail_shape(function, argument,
+                 "has width " + std::to_string(width) + ", " + std::to_string(features) +
+                     " after the feature map",
+                 std::to_string(expected) + " features (those of q)");
+    }
+  };
+  expect_shape(function, "q", in.q, -1, -1);
+  expect_shape(function, "k", in.k, -1, -1);
+  expect_shape(function, "v", in.v, in.k.rows, -1);
+  expect_shape(function, "out", out, in.q.rows, in.v.cols);
+  expect_features("k", in.k.cols, in.q.cols);
+  expect_mask(function, "query_mask", in.query_mask, in.q.rows);
+  expect_mask(function, "key_mask", in.key_mask, in.k.rows);
+  if (in.normalizer_q.absent() != in.normalizer_k.absent()) {
+    fail_option(function, in.normalizer_q.absent() ? "normalizer_q" : "normalizer_k", "is absent",
+                "both normalizer_q and normalizer_k, or none");
+  }
+  if (!in.normalizer_q.absent()) {
+    expect_shape(function, "normalizer_q", in.normalizer_q, in.q.rows, -1);
+    expect_shape(function, "normalizer_k", in.normalizer_k, in.k.rows, -1);
+    expect_features("normalizer_k", in.normalizer_k.cols, in.normalizer_q.cols);
+  }
+}
+
+}  // namespace detail
+}  // namespace mhla::inline MHLA_TARGET

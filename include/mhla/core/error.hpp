@@ -1,0 +1,81 @@
+#pragma once
+
+/// \file
+/// Errors of the public boundary: each names the function, the argument, what was expected and
+/// what came. All are thrown before anything is written; nothing prints and nothing exits.
+///
+/// The types stand outside the target namespace, so one `catch` serves a program whose parts are
+/// built for different instruction sets.
+
+#include <cstddef>
+#include <initializer_list>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "mhla/core/arch.hpp"
+
+namespace mhla {
+
+/// Base of all errors of the library.
+struct error : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
+/// Sizes that do not fit each other, or that no memory could hold.
+struct shape_error : error {
+  using error::error;
+};
+
+/// A value, a policy or a workspace that the function cannot work with.
+struct option_error : error {
+  using error::error;
+};
+
+}  // namespace mhla
+
+namespace mhla::inline MHLA_TARGET::detail {
+
+/// "mhla::causal: v has shape [12, 8], expected [16, any]"
+inline std::string message(const char* function, const char* argument, const std::string& got,
+                           const std::string& expected) {
+  return std::string("mhla::") + function + ": " + argument + " " + got + ", expected " + expected;
+}
+
+[[noreturn]] inline void fail_shape(const char* function, const char* argument,
+                                    const std::string& got, const std::string& expected) {
+  throw shape_error(message(function, argument, got, expected));
+}
+
+[[noreturn]] inline void fail_option(const char* function, const char* argument,
+                                     const std::string& got, const std::string& expected) {
+  throw option_error(message(function, argument, got, expected));
+}
+
+/// "[3, 4]"; a negative size is written as "any".
+inline std::string shape_text(std::initializer_list<std::ptrdiff_t> sizes) {
+  std::string text = "[";
+  for (const std::ptrdiff_t size : sizes) {
+    if (text.size() > 1) text += ", ";
+    text += size < 0 ? "any" : std::to_string(size);
+  }
+  return text + "]";
+}
+
+/// The product of nonnegative sizes.
+/// \throws shape_error when it does not fit std::ptrdiff_t.
+inline std::ptrdiff_t checked_product(const char* function, const char* argument,
+                                      std::initializer_list<std::ptrdiff_t> sizes) {
+  std::ptrdiff_t product = 1;
+  for (const std::ptrdiff_t size : sizes) {
+    if (size < 0) fail_shape(function, argument, "has shape " + shape_text(sizes), "sizes >= 0");
+    if (size != 0 && product > std::numeric_limits<std::ptrdiff_t>::max() / size) {
+      fail_shape(function, argument, "has shape " + shape_text(sizes),
+                 "a product that fits std::ptrdiff_t");
+    }
+    product *= size;
+  }
+  return product;
+}
+
+}  // namespace mhla::inline MHLA_TARGET::detail

@@ -1,0 +1,150 @@
+#pragma once
+
+/// \file
+/// Who runs independent pieces of work: the calling thread, or a pool.
+///
+/// Forms only ever split over outputs that do not depend on each other, so results are bitwise the
+/// same for any executor and any number of workers.
+
+#include <atomic>
+#include <concepts>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/scalar.hpp"
+
+namespace mhla::inline MHLA_TARGET {
+
+/// Runs f(index, worker) once for every index in [0, count), in any order, and returns when all
+/// have run. Laws: 0 <= worker < workers(); no two calls with the same worker run at the same
+/// time; the first exception of a call is thrown to the caller after all calls have ended.
+template <class X>
+concept Executor = requires(X& x, Index count, void (*f)(Index, Index)) {
+  { x.workers() } -> std::convertible_to<Index>;
+  x.for_each(count, f);
+};
+
+/// The calling thread, in order.
+struct Sequential {
+  constexpr Index workers() const { return 1; }
+
+  template <class F>
+  void for_each(Index count, F&& f) const {
+    for (Index i = 0; i < count; ++i) f(i, Index{0});
+  }
+};
+static_assert(Executor<Sequential>);
+
+/// `threads` workers: the calling thread and threads - 1 of its own, which sleep between calls.
+/// One call at a time; a pool is not for sharing between callers that run concurrently.
+class ThreadPool {
+ public:
+  /// \throws option_error unless threads >= 1.
+  explicit ThreadPool(Index threads);
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+  ~ThreadPool();
+
+  Index workers() const { return static_cast<Index>(threads_.size()) + 1; }
+
+  /// Allocates nothing.
+  template <class F>
+  void for_each(Index count, F&& f);
+
+ private:
+  using Call = void (*)(void*, Index, Index);
+
+  void serve(Index worker);
+  void work(Index worker);
+
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;
+  std::condition_variable start_;
+  std::condition_variable done_;
+  std::atomic<Index> next_{0};
+  Index count_ = 0;
+  Call call_ = nullptr;
+  void* context_ = nullptr;
+  Index busy_ = 0;                // workers of this round that have not finished
+  unsigned long long round_ = 0;  // a worker joins each round once
+  bool stop_ = false;
+  std::exception_ptr failure_;
+};
+
+// ------------------------------------------------------------------------------------------------
+
+inline ThreadPool::ThreadPool(Index threads) {
+  if (threads < 1) {
+    detail::fail_option("ThreadPool", "threads", "is " + std::to_string(threads), "at least 1");
+  }
+  threads_.reserve(static_cast<std::size_t>(threads - 1));
+  for (Index worker = 1; worker < threads; ++worker) {
+    threads_.emplace_back([this, worker] { serve(worker); });
+  }
+}
+
+inline ThreadPool::~ThreadPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  start_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+template <class F>
+void ThreadPool::for_each(Index count, F&& f) {
+  if (count <= 0) return;
+  {
+    const std::lock_guard lock(mutex_);
+    context_ = const_cast<void*>(static_cast<const void*>(std::addressof(f)));
+    call_ = [](void* context, Index index, Index worker) {
+      (*static_cast<std::remove_reference_t<F>*>(context))(index, worker);
+    };
+    count_ = count;
+    next_.store(0, std::memory_order_relaxed);
+    busy_ = static_cast<Index>(threads_.size());
+    ++round_;
+  }
+  start_.notify_all();
+  work(0);
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [this] { return busy_ == 0; });
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+inline void ThreadPool::serve(Index worker) {
+  unsigned long long served = 0;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    start_.wait(lock, [&] { return stop_ || round_ != served; });
+    if (stop_) return;
+    served = round_;
+    lock.unlock();
+    work(worker);
+    lock.lock();
+    if (--busy_ == 0) done_.notify_one();
+  }
+}
+
+inline void ThreadPool::work(Index worker) {
+  for (Index i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) {
+    try {
+      call_(context_, i, worker);
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+    }
+  }
+}
+
+static_assert(Executor<ThreadPool>);
+
+}  // namespace mhla::inline MHLA_TARGET

@@ -1,0 +1,103 @@
+#pragma once
+
+/// \file
+/// Matrices of one head: the owning row-major Matrix, and the strided MatrixView all forms read.
+
+#include <Eigen/Core>
+#include <type_traits>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/scalar.hpp"
+
+namespace mhla::inline MHLA_TARGET {
+
+/// An owning matrix, one token a row.
+template <class T>
+using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+/// An Eigen object whose coefficients lie in memory: Matrix, Map, Ref, Block, Array.
+template <class M>
+concept EigenDense = requires(M& m) {
+  typename std::remove_cvref_t<M>::Scalar;
+  {m.data()};
+  { m.rowStride() } -> std::convertible_to<Index>;
+  { m.colStride() } -> std::convertible_to<Index>;
+};
+
+/// A matrix somewhere in memory: element (r, c) is data[r * row_stride + c * col_stride].
+/// Strides count elements and may be 0 (broadcast) or negative. Owns nothing.
+template <class T>
+struct MatrixView {
+  T* data = nullptr;
+  Index rows = 0;
+  Index cols = 0;
+  Index row_stride = 0;
+  Index col_stride = 1;
+
+  constexpr MatrixView() = default;
+  constexpr MatrixView(T* data_, Index rows_, Index cols_, Index row_stride_, Index col_stride_ = 1)
+      : data(data_), rows(rows_), cols(cols_), row_stride(row_stride_), col_stride(col_stride_) {}
+
+  /// Views of Eigen objects, row-major or column-major, are implicit.
+  template <EigenDense M>
+  requires std::is_convertible_v<decltype(std::declval<M&>().data()), T*>
+  constexpr MatrixView(M&& m)  // NOLINT(google-explicit-constructor)
+      : MatrixView(m.data(), m.rows(), m.cols(), m.rowStride(), m.colStride()) {}
+
+  /// A view to read through.
+  constexpr operator MatrixView<const T>() const  // NOLINT(google-explicit-constructor)
+      requires(!std::is_const_v<T>) {
+    return {data, rows, cols, row_stride, col_stride};
+  }
+
+  constexpr T& operator()(Index r, Index c) const { return data[r * row_stride + c * col_stride]; }
+  constexpr T* row(Index r) const { return data + r * row_stride; }
+
+  /// Rows [begin, begin + count).
+  constexpr MatrixView middle_rows(Index begin, Index count) const {
+    return {data + begin * row_stride, count, cols, row_stride, col_stride};
+  }
+  /// True for a view that was never set, as an optional input that is absent.
+  constexpr bool absent() const { return data == nullptr && rows == 0 && cols == 0; }
+};
+
+/// Which tokens of a sequence take part: token t does if keep[t * stride] is true.
+/// The default keeps all.
+struct Mask {
+  const bool* keep = nullptr;
+  Index size = 0;
+  Index stride = 1;
+
+  constexpr bool all() const { return keep == nullptr; }
+  constexpr bool operator[](Index t) const { return keep == nullptr || keep[t * stride]; }
+};
+
+namespace detail {
+
+/// Throws unless `m` is [rows, cols] (a negative size means any) with data where it has elements.
+template <class T>
+void expect_shape(const char* function, const char* argument, const MatrixView<T>& m, Index rows,
+                  Index cols) {
+  if (m.rows < 0 || m.cols < 0 || (rows >= 0 && m.rows != rows) || (cols >= 0 && m.cols != cols)) {
+    fail_shape(function, argument, "has shape " + shape_text({m.rows, m.cols}),
+               shape_text({rows, cols}));
+  }
+  checked_product(function, argument, {m.rows, m.cols});
+  if (m.data == nullptr && m.rows > 0 && m.cols > 0) {
+    fail_option(function, argument, "is null with shape " + shape_text({m.rows, m.cols}),
+                "a pointer to data");
+  }
+}
+
+/// Throws unless `mask` is absent or has one entry for each of `tokens`.
+inline void expect_mask(const char* function, const char* argument, const Mask& mask,
+                        Index tokens) {
+  if (!mask.all() && mask.size != tokens) {
+    fail_shape(function, argument, "has " + std::to_string(mask.size) + " entries",
+               std::to_string(tokens) + " (one for each token)");
+  }
+}
+
+}  // namespace detail
+}  // namespace mhla::inline MHLA_TARGET

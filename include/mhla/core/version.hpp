@@ -1,0 +1,13 @@
+#pragma once
+
+/// \file
+/// The version of the library. CMakeLists.txt reads it from here; there is no second copy.
+///
+/// Semantic versioning: while the major version is 0, a new minor version may change the interface
+/// or the last bits of results; the changelog in README.md says which.
+
+namespace mhla {
+
+inline constexpr char kVersion[] = "0.1.0";
+
+}  // namespace mhla

@@ -1,0 +1,95 @@
+#pragma once
+
+/// \file
+/// Scratch memory from the caller: forms carve their buffers out of one span and allocate nothing.
+///
+/// One layout function serves twice: over an empty Arena it counts bytes (`workspace_bytes`), over
+/// the caller's span it hands out pointers, so the two cannot disagree.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/scalar.hpp"
+
+namespace mhla::inline MHLA_TARGET {
+
+/// Memory a caller lends for the time of one call; any alignment, any content.
+using Workspace = std::span<std::byte>;
+
+namespace detail {
+
+/// Every buffer starts at a multiple of this: a cache line, and the widest vector.
+inline constexpr Index kBufferAlignment = 64;
+
+/// Rounds up to a multiple.
+constexpr Index round_up(Index value, Index multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// Hands out buffers one after another; without a base it only counts.
+class Arena {
+ public:
+  Arena() = default;
+  explicit Arena(std::byte* base) : base_(base) {
+    const auto misaligned = reinterpret_cast<std::uintptr_t>(base) % kBufferAlignment;
+    if (misaligned != 0) base_ += kBufferAlignment - static_cast<Index>(misaligned);
+  }
+
+  template <class A>
+  A* take(const char* function, Index count) {
+    const Index bytes =
+        checked_product(function, "workspace", {count, static_cast<Index>(sizeof(A))});
+    A* const buffer = base_ == nullptr ? nullptr : reinterpret_cast<A*>(base_ + used_);
+    used_ += round_up(bytes, kBufferAlignment);
+    return buffer;
+  }
+
+  /// Bytes a caller must lend, whatever the alignment of what he lends.
+  std::size_t bytes() const {
+    return used_ == 0 ? 0 : static_cast<std::size_t>(used_ + kBufferAlignment);
+  }
+
+ private:
+  std::byte* base_ = nullptr;
+  Index used_ = 0;
+};
+
+/// The bytes that `layout`, constructed from an Arena and `arguments`, occupies.
+template <class Layout, class... Arguments>
+std::size_t bytes_of(const Arguments&... arguments) {
+  Arena counting;
+  static_cast<void>(Layout(counting, arguments...));
+  return counting.bytes();
+}
+
+/// The caller's workspace, or a block of our own where the caller lends none.
+class Scratch {
+ public:
+  /// \throws option_error when something was lent, but less than `bytes`.
+  Scratch(const char* function, Workspace lent, std::size_t bytes) {
+    if (lent.empty() && bytes > 0) {
+      own_.resize(bytes);
+      lent = own_;
+    }
+    if (lent.size() < bytes) {
+      fail_option(function, "workspace", "has " + std::to_string(lent.size()) + " bytes",
+                  "at least " + std::to_string(bytes) + " (see workspace_bytes)");
+    }
+    arena_ = Arena(lent.data());
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  Arena& arena() { return arena_; }
+
+ private:
+  std::vector<std::byte> own_;
+  Arena arena_;
+};
+
+}  // namespace detail
+}  // namespace mhla::inline MHLA_TARGET

@@ -1,0 +1,114 @@
+#pragma once
+
+/// \file
+/// Stage 5 of 5: what the read-out is divided by.
+///
+///     NoNormalizer    1                                  language and released video models
+///     KeySum          phi(q_t) . z~_i + eps              the paper; weights of a token sum to 1
+///     CrossQuery      sum_b m_ib phi(q_bw) . z_b + eps   released vision models
+///
+/// t is a query token in block i, w its slot there, and q_bw the query in slot w of block b: the
+/// CrossQuery denominator mixes other tokens' queries. It is no normalisation, but weights trained
+/// with it need it; it wants as many query blocks as key blocks, all of one size, and is not
+/// causal. Cost: 2*N*D flops. Source: arXiv:2601.07832, section 4.1, eq. (4); released vision
+/// layers.
+
+#include <cmath>
+#include <concepts>
+#include <string>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/packet.hpp"
+#include "mhla/stage/mixing.hpp"
+#include "mhla/stage/partition.hpp"
+#include "mhla/stage/strip.hpp"
+
+namespace mhla::inline MHLA_TARGET {
+
+/// Divides by nothing.
+struct NoNormalizer {};
+
+/// Divides by the sum of the token's own weights, plus eps. A token whose weights sum to exactly 0
+/// with eps = 0 gets 0 / 0 = NaN, as the formula says.
+struct KeySum {
+  double eps = 0;
+};
+
+/// Divides by the mixture of other blocks' query-key sums in the same slot, plus eps.
+struct CrossQuery {
+  double eps = 1e-6;
+};
+
+template <class Z>
+concept Normalizer =
+    std::same_as<Z, NoNormalizer> || std::same_as<Z, KeySum> || std::same_as<Z, CrossQuery>;
+
+/// A normaliser whose denominators read nothing later than the token itself.
+template <class Z>
+concept CausalNormalizer = Normalizer<Z> && !std::same_as<Z, CrossQuery>;
+
+namespace detail {
+
+/// True where denominators are made from key sums.
+template <Normalizer Z>
+inline constexpr bool kUsesKeySums = !std::same_as<Z, NoNormalizer>;
+
+/// Throws unless the blocks and the mixing matrix suit CrossQuery.
+template <Partition P>
+void expect_cross_query(const char* function, const P& query_blocks, Index key_blocks) {
+  const Index m = query_blocks.blocks();
+  if (m != key_blocks) {
+    fail_option(function, "normalizer",
+                "is CrossQuery with " + std::to_string(m) + " query blocks and " +
+                    std::to_string(key_blocks) + " key blocks",
+                "as many query blocks as key blocks");
+  }
+  for (Index b = 1; b < m; ++b) {
+    if (query_blocks.block_size(b) != query_blocks.block_size(0)) {
+      fail_option(function, "normalizer",
+                  "is CrossQuery with blocks of " + std::to_string(query_blocks.block_size(0)) +
+                      " and " + std::to_string(query_blocks.block_size(b)) + " tokens",
+                  "query blocks of one size");
+    }
+  }
+}
+
+/// Scratch of CrossQuery: slot sums s_bw = phi(q_bw) . z_b, and their mixtures for one group.
+template <class A>
+struct SlotSums {
+  A* sums = nullptr;  ///< [M,W]
+  Index slots = 0;    ///< W
+
+  SlotSums() = default;
+  SlotSums(const char* function, Arena& arena, Index m, Index w)
+      : sums(arena.take<A>(function, checked_product(function, "workspace", {m, w}))), slots(w) {}
+
+  A* block(Index b) const { return sums + b * slots; }
+};
+
+/// denominators[s] = queries[s] . z~ + eps.                                   // [count]
+template <class A>
+void key_sum_denominators(Rows<A> queries, Index count, Index d, const A* mixed_key_sum, A eps,
+                          A* denominators) {
+  for (Index s = 0; s < count; ++s) {
+    denominators[s] = dot(queries.row(s), mixed_key_sum, d) + eps;
+  }
+}
+
+/// rows[s] /= denominators[s]: one reciprocal and a multiplication an element, or divisions where
+/// the reciprocal of a tiny denominator overflows.
+template <class A>
+void divide_rows(Rows<A> rows, Index count, Index e, const A* denominators) {
+  for (Index s = 0; s < count; ++s) {
+    const A reciprocal = 1 / denominators[s];
+    if (std::isinf(reciprocal)) {
+      for (Index j = 0; j < e; ++j) rows.row(s)[j] /= denominators[s];
+    } else {
+      scale(reciprocal, rows.row(s), e);
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace mhla::inline MHLA_TARGET

@@ -1,0 +1,101 @@
+#pragma once
+
+/// \file
+/// Stage 3 of 5: one key-value summary per block of tokens.
+///
+///     S_b = sum_{t in b} phi(k_t) v_t^T     [D,E]
+///     z_b = sum_{t in b} phi(k_t)           [D]
+///
+/// Blocks come from a Partition (stage 2); stage 4 mixes the summaries across blocks.
+/// Cost: 2*N*D*E flops, N*(D+E) reads, M*D*(E+1) writes.
+/// Source: arXiv:2601.07832, section 4.1, eq. (3).
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/tile.hpp"
+#include "mhla/stage/strip.hpp"
+
+namespace mhla::inline MHLA_TARGET::detail {
+
+/// All summaries of one head. Element (d, b, e) of S is kv[(d * M + b) * E + e]: for each feature d
+/// an [M,E] matrix, so that mixing is D products with rows that follow each other in memory.
+template <class A>
+struct Summaries {
+  A* kv = nullptr;       ///< [D,M,E]
+  A* key_sum = nullptr;  ///< [M,D]
+  Index blocks = 0;      ///< M
+  Index features = 0;    ///< D, after the feature map
+  Index values = 0;      ///< E
+
+  Summaries() = default;
+  Summaries(const char* function, Arena& arena, Index m, Index d, Index e)
+      : kv(arena.take<A>(function, checked_product(function, "workspace", {m, d, e}))),
+        key_sum(arena.take<A>(function, checked_product(function, "workspace", {m, d}))),
+        blocks(m),
+        features(d),
+        values(e) {}
+
+  Target<A> block(Index b) const { return {kv + b * values, blocks * values}; }
+  A* block_key_sum(Index b) const { return key_sum + b * features; }
+};
+
+/// Scratch of one worker that reads keys and values.
+template <class A>
+struct KeyScratch {
+  A* raw = nullptr;  ///< [width of k before the feature map]
+  Rows<A> keys;      ///< [strip, D]
+  Rows<A> values;    ///< [strip, E]
+
+  KeyScratch() = default;
+  KeyScratch(const char* function, Arena& arena, Index width, Index d, Index e)
+      : raw(arena.take<A>(function, width)),
+        keys(function, arena, kStripTokens, d),
+        values(function, arena, kStripTokens, e) {}
+};
+
+/// Adds rows [0, count) of dense strips to a summary: S (+)= keys^T values.   // [D,E]
+template <class A>
+void accumulate_summary(Start start, Rows<A> keys, Rows<A> values, Index count, Index d, Index e,
+                        Target<A> summary) {
+  multiply<A>(start, summary, {keys.data, 1, keys.stride}, {values.data, values.stride}, d, e,
+              count);
+}
+
+/// Adds rows [0, count) of a dense strip to a key sum.                         // [D]
+template <class A>
+void accumulate_key_sum(Rows<A> keys, Index count, Index d, A* key_sum) {
+  for (Index s = 0; s < count; ++s) add_to(keys.row(s), key_sum, d);
+}
+
+/// Writes S_b of block b, and z_b of the same keys unless `key_sum` is null.
+/// \param k  [N,width] keys before the feature map     \param v  [N,E] values
+template <Scalar T, class A, Partition P, class Map>
+void summarize(MatrixView<const T> k, MatrixView<const T> v, const P& blocks, Index b, Mask mask,
+               const Map& map, KeyScratch<A>& scratch, Target<A> summary, A* key_sum) {
+  const Index d = map.features(k.cols);
+  Start start = Start::kZero;
+  if (key_sum != nullptr) std::fill_n(key_sum, d, A(0));
+  StripCursor strip(blocks, b, mask);
+  do {
+    strip.next();
+    gather_features(k, strip.tokens(), strip.count(), map, scratch.raw, scratch.keys);
+    gather(v, strip.tokens(), strip.count(), scratch.values);
+    accumulate_summary(start, scratch.keys, scratch.values, strip.count(), d, v.cols, summary);
+    if (key_sum != nullptr) accumulate_key_sum(scratch.keys, strip.count(), d, key_sum);
+    start = Start::kTarget;
+  } while (strip.count() == kStripTokens);
+}
+
+/// Writes z_b of block b alone, for normalisers with keys of their own.
+template <Scalar T, class A, Partition P, class Map>
+void sum_keys(MatrixView<const T> k, const P& blocks, Index b, Mask mask, const Map& map,
+              KeyScratch<A>& scratch, A* key_sum) {
+  const Index d = map.features(k.cols);
+  std::fill_n(key_sum, d, A(0));
+  StripCursor strip(blocks, b, mask);
+  while (strip.next() > 0) {
+    gather_features(k, strip.tokens(), strip.count(), map, scratch.raw, scratch.keys);
+    accumulate_key_sum(scratch.keys, strip.count(), d, key_sum);
+  }
+}
+
+}  // namespace mhla::inline MHLA_TARGET::detail
