@@ -247,6 +247,19 @@ void expect_bidirectional(const char* function, const Inputs<T>& in,
   }
 }
 
+/// The form without the checks.
+template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op, class X>
+void run_bidirectional(const Inputs<T>& in, const QueryBlocks& query_blocks,
+                       const KeyBlocks& key_blocks, const MixingMatrix<accumulator_t<T>>& mixing,
+                       const Op& op, MatrixView<T> out, Workspace workspace, X& executor) {
+  constexpr const char* kName = "bidirectional";
+  Scratch scratch(kName, workspace,
+                  bidirectional_workspace_bytes(in, query_blocks, key_blocks, op, executor));
+  BidirectionalHead<T, QueryBlocks, KeyBlocks, Op>(kName, scratch.arena(), in, query_blocks,
+                                                   key_blocks, op, executor.workers())
+      .run(mixing, out, executor);
+}
+
 }  // namespace detail
 
 template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op, class X>
@@ -267,11 +280,7 @@ void bidirectional(const Inputs<T>& in, const QueryBlocks& query_blocks,
   constexpr const char* kName = "bidirectional";
   detail::expect_bidirectional(kName, in, query_blocks, key_blocks, op, out);
   detail::expect_mixing(kName, mixing, query_blocks.blocks(), key_blocks.blocks());
-  detail::Scratch scratch(
-      kName, workspace, bidirectional_workspace_bytes(in, query_blocks, key_blocks, op, executor));
-  detail::BidirectionalHead<T, QueryBlocks, KeyBlocks, Op>(kName, scratch.arena(), in, query_blocks,
-                                                           key_blocks, op, executor.workers())
-      .run(mixing, out, executor);
+  detail::run_bidirectional(in, query_blocks, key_blocks, mixing, op, out, workspace, executor);
 }
 
 template <EigenDense Q, EigenDense K, EigenDense V, Partition Blocks, class Op>

@@ -38,9 +38,9 @@ concept CausalOperator =
 /// \param executor   splits over blocks
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
 template <Scalar T, Partition Blocks, CausalOperator Op, class X = Sequential>
-void causal(const Inputs<T>& in, const Blocks& blocks,
-            const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
-            std::type_identity_t<MatrixView<T>> out, Workspace workspace = {}, X&& executor = {});
+void causal(const Inputs<T>& in, const Blocks& blocks, const MixingMatrix<accumulator_t<T>>& mixing,
+            const Op& op, std::type_identity_t<MatrixView<T>> out, Workspace workspace = {},
+            X&& executor = {});
 
 /// Bytes of workspace such a call needs; the data of `in` is not read.
 template <Scalar T, Partition Blocks, CausalOperator Op, class X = Sequential>
@@ -81,8 +81,12 @@ struct CausalScratch {
 template <class A, Scalar T>
 CausalScratch<A> make_causal_scratch(const char* function, Arena& arena, const Inputs<T>& in,
                                      const HeadSizes& sizes, Index w) {
-  return {function, arena, std::max(in.q.cols, in.normalizer_q.cols),
-          std::max(in.k.cols, in.normalizer_k.cols), sizes, w};
+  return {function,
+          arena,
+          std::max(in.q.cols, in.normalizer_q.cols),
+          std::max(in.k.cols, in.normalizer_k.cols),
+          sizes,
+          w};
 }
 
 /// Loads the kept keys and values of block b, the keys times `weight`.
@@ -131,8 +135,8 @@ void read_causal_block(const Inputs<T>& in, const P& blocks, Index i, const Op& 
                            static_cast<A>(op.normalizer.eps), rows.denominators);
     }
     A* const own_sums = kUsesKeySums<Z> ? rows.denominators : nullptr;
-    add_intra_block(rows.queries, strip.slots(), count, sizes.features, sizes.values,
-                    scratch.block, rows.outputs, own_normalizer ? nullptr : own_sums);
+    add_intra_block(rows.queries, strip.slots(), count, sizes.features, sizes.values, scratch.block,
+                    rows.outputs, own_normalizer ? nullptr : own_sums);
     if (own_normalizer && own_sums != nullptr) {
       add_intra_block(rows.normalizer_queries, strip.slots(), count, sizes.normalizer_features, 0,
                       scratch.normalizer_block, rows.outputs, own_sums);
@@ -142,6 +146,21 @@ void read_causal_block(const Inputs<T>& in, const P& blocks, Index i, const Op& 
     }
     scatter(rows.outputs, strip.tokens(), count, out);
   }
+}
+
+/// Adds the block that `scratch` was left with to the sums that later tokens read:
+/// R += m_ii phi(K)^T V [D,E], and the same of z unless `key_sum` is null.
+template <class A>
+void extend_running(const CausalScratch<A>& scratch, const HeadSizes& sizes, A* running,
+                    A* key_sum) {
+  const BlockKeys<A>& block = scratch.block;
+  multiply<A>(Start::kTarget, {running, sizes.values}, {block.transposed, block.stride, 1},
+              {block.values.data, block.values.stride}, sizes.features, sizes.values, block.count);
+  if (key_sum == nullptr) return;
+  const bool own_normalizer = sizes.normalizer_features > 0;
+  const BlockKeys<A>& keys = own_normalizer ? scratch.normalizer_block : block;
+  const Index dz = own_normalizer ? sizes.normalizer_features : sizes.features;
+  for (Index j = 0; j < dz; ++j) key_sum[j] += sum(keys.transposed + j * keys.stride, keys.count);
 }
 
 /// One head of the causal form.
@@ -178,7 +197,8 @@ class CausalHead {
   template <class X>
   void run(const MixingMatrix<A>& mixing, MatrixView<T> out, X& executor) {
     const Index m = blocks_.blocks();
-    executor.for_each(m - 1, [&](Index b, Index w) { summarize_block(b, w); });  // the last serves none
+    executor.for_each(m - 1,
+                      [&](Index b, Index w) { summarize_block(b, w); });  // the last serves none
     executor.for_each((m + kGroupBlocks - 1) / kGroupBlocks, [&](Index g, Index w) {
       const Index begin = g * kGroupBlocks;
       read_group(mixing, begin, std::min(begin + kGroupBlocks, m), w, out);
@@ -188,9 +208,9 @@ class CausalHead {
  private:
   Worker make_worker(Arena& arena) const {
     auto scratch = make_causal_scratch<A>(function_, arena, in_, sizes_, longest_);
-    return {scratch, Mixtures<A>(function_, arena, blocks_.blocks(),
-                                 std::max(sizes_.features, sizes_.normalizer_features),
-                                 sizes_.values)};
+    return {scratch,
+            Mixtures<A>(function_, arena, blocks_.blocks(),
+                        std::max(sizes_.features, sizes_.normalizer_features), sizes_.values)};
   }
   Worker worker(Index w) const {
     Arena arena(workers_ + w * worker_bytes_);
@@ -249,11 +269,18 @@ void expect_causal(const char* function, const Inputs<T>& in, const Blocks& bloc
   expect_shape(function, "k", in.k, in.q.rows, -1);
   expect_partition(function, "blocks", blocks, in.q.rows);
   expect_ordered(function, "blocks", blocks);
-  const Index m = blocks.blocks();
-  if (mixing.rows() < m || mixing.cols() < m) {
-    fail_shape(function, "mixing", "has shape " + shape_text({mixing.rows(), mixing.cols()}),
-               "at least " + shape_text({m, m}) + " for the blocks of the sequence");
-  }
+  expect_leading_mixing(function, mixing, blocks.blocks(), blocks.blocks());
+}
+
+/// The form without the checks.
+template <Scalar T, Partition Blocks, class Op, class X>
+void run_causal(const Inputs<T>& in, const Blocks& blocks,
+                const MixingMatrix<accumulator_t<T>>& mixing, const Op& op, MatrixView<T> out,
+                Workspace workspace, X& executor) {
+  constexpr const char* kName = "causal";
+  Scratch scratch(kName, workspace, causal_workspace_bytes(in, blocks, op, executor));
+  CausalHead<T, Blocks, Op>(kName, scratch.arena(), in, blocks, op, executor.workers())
+      .run(mixing, out, executor);
 }
 
 }  // namespace detail
@@ -267,13 +294,11 @@ std::size_t causal_workspace_bytes(const Inputs<T>& in, const Blocks& blocks, co
 }
 
 template <Scalar T, Partition Blocks, CausalOperator Op, class X>
-void causal(const Inputs<T>& in, const Blocks& blocks,
-            const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
-            std::type_identity_t<MatrixView<T>> out, Workspace workspace, X&& executor) {
+void causal(const Inputs<T>& in, const Blocks& blocks, const MixingMatrix<accumulator_t<T>>& mixing,
+            const Op& op, std::type_identity_t<MatrixView<T>> out, Workspace workspace,
+            X&& executor) {
   detail::expect_causal("causal", in, blocks, mixing, op, out);
-  detail::Scratch scratch("causal", workspace, causal_workspace_bytes(in, blocks, op, executor));
-  detail::CausalHead<T, Blocks, Op>("causal", scratch.arena(), in, blocks, op, executor.workers())
-      .run(mixing, out, executor);
+  detail::run_causal(in, blocks, mixing, op, out, workspace, executor);
 }
 
 template <EigenDense Q, EigenDense K, EigenDense V, Partition Blocks, CausalOperator Op>

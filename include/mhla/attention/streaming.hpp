@@ -76,6 +76,9 @@ class Streaming {
   void append(StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out,
               Workspace workspace = {}) const;
 
+  /// Throws what append with these arguments would throw.
+  void check_append(const StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out) const;
+
   /// Bytes of workspace any append needs.
   std::size_t append_workspace_bytes() const;
   /// Bytes of memory a state holds, and of its saved form.
@@ -101,11 +104,11 @@ class Streaming {
   /// The parts of a state's memory.
   struct Parts {
     detail::Summaries<A> summaries;
-    A* key_sums;                         // [M, D or Dz]
-    A* running;                          // R [D,E]
-    A* running_key_sum;                  // the same of z [D or Dz]
-    detail::Rows<A> open_keys;           // [W,D]
-    detail::Rows<A> open_values;         // [W,E]
+    A* key_sums;                           // [M, D or Dz]
+    A* running;                            // R [D,E]
+    A* running_key_sum;                    // the same of z [D or Dz]
+    detail::Rows<A> open_keys;             // [W,D]
+    detail::Rows<A> open_values;           // [W,E]
     detail::Rows<A> open_normalizer_keys;  // [W,Dz]
     Parts(detail::Arena& arena, const Streaming& s);
   };
@@ -126,7 +129,6 @@ class Streaming {
   void keep_piece(StreamingState<A>& state, const Parts& p, const Inputs<T>& piece,
                   Worker& worker) const;
   void close_block(Index i, Index kept, const Parts& p) const;
-  void extend_running(const Parts& p, const Worker& worker) const;
   Index key_sum_features() const {
     return head_.normalizer_features > 0 ? head_.normalizer_features : head_.features;
   }
@@ -144,12 +146,12 @@ template <Scalar T, CausalOperator Op>
 Streaming<T, Op>::Streaming(const StreamingSizes& sizes, MixingMatrix<A> mixing, Op op)
     : sizes_(sizes), mixing_(std::move(mixing)), op_(std::move(op)) {
   if (sizes.width < 0 || sizes.values < 0 || sizes.block_length < 1 || sizes.normalizer_width < 0) {
-    detail::fail_option(
-        kName, "sizes",
-        "are width " + std::to_string(sizes.width) + ", values " + std::to_string(sizes.values) +
-            ", block_length " + std::to_string(sizes.block_length) + ", normalizer_width " +
-            std::to_string(sizes.normalizer_width),
-        "widths >= 0 and block_length >= 1");
+    detail::fail_option(kName, "sizes",
+                        "are width " + std::to_string(sizes.width) + ", values " +
+                            std::to_string(sizes.values) + ", block_length " +
+                            std::to_string(sizes.block_length) + ", normalizer_width " +
+                            std::to_string(sizes.normalizer_width),
+                        "widths >= 0 and block_length >= 1");
   }
   detail::expect_mixing(kName, mixing_, mixing_.rows(), mixing_.rows());
   detail::checked_product(kName, "capacity", {mixing_.rows(), sizes.block_length});
@@ -164,9 +166,9 @@ Streaming<T, Op>::Streaming(const StreamingSizes& sizes, MixingMatrix<A> mixing,
 template <Scalar T, CausalOperator Op>
 Streaming<T, Op>::Parts::Parts(detail::Arena& arena, const Streaming& s)
     : summaries(kName, arena, s.mixing_.rows(), s.head_.features, s.head_.values),
-      key_sums(arena.take<A>(kName, detail::checked_product(kName, "sizes",
-                                                            {s.mixing_.rows(),
-                                                             s.head_.normalizer_features}))),
+      key_sums(arena.take<A>(
+          kName, detail::checked_product(kName, "sizes",
+                                         {s.mixing_.rows(), s.head_.normalizer_features}))),
       running(arena.take<A>(
           kName, detail::checked_product(kName, "sizes", {s.head_.features, s.head_.values}))),
       running_key_sum(arena.take<A>(kName, s.key_sum_features())),
@@ -183,7 +185,7 @@ Streaming<T, Op>::Worker::Worker(detail::Arena& arena, const Streaming& s)
       coefficients(arena.take<A>(kName, s.mixing_.rows())) {}
 
 template <Scalar T, CausalOperator Op>
-StreamingState<accumulator_t<T>> Streaming<T, Op>::start() const {
+auto Streaming<T, Op>::start() const -> StreamingState<A> {
   using Line = typename StreamingState<A>::Line;
   StreamingState<A> state;
   state.memory_.resize((memory_bytes_ + sizeof(Line) - 1) / sizeof(Line));
@@ -202,8 +204,8 @@ std::size_t Streaming<T, Op>::append_workspace_bytes() const {
 }
 
 template <Scalar T, CausalOperator Op>
-void Streaming<T, Op>::append(StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out,
-                              Workspace workspace) const {
+void Streaming<T, Op>::check_append(const StreamingState<A>& state, const Inputs<T>& in,
+                                    MatrixView<T> out) const {
   constexpr const char* kAppend = "Streaming::append";
   detail::expect_inputs(kAppend, in, op_, out);
   detail::expect_shape(kAppend, "q", in.q, -1, sizes_.width);
@@ -216,14 +218,20 @@ void Streaming<T, Op>::append(StreamingState<A>& state, const Inputs<T>& in, Mat
   }
   const Index n = in.q.rows;
   if (n > capacity() - state.position_) {
-    detail::fail_option(kAppend, "in",
-                        "has " + std::to_string(n) + " tokens after " +
-                            std::to_string(state.position_),
-                        "at most " + std::to_string(capacity()) + " in all (" +
-                            std::to_string(mixing_.rows()) + " rows of the mixing matrix times " +
-                            std::to_string(sizes_.block_length) + " tokens)");
+    detail::fail_option(
+        kAppend, "in",
+        "has " + std::to_string(n) + " tokens after " + std::to_string(state.position_),
+        "at most " + std::to_string(capacity()) + " in all (" + std::to_string(mixing_.rows()) +
+            " rows of the mixing matrix times " + std::to_string(sizes_.block_length) + " tokens)");
   }
-  detail::Scratch memory(kAppend, workspace, append_workspace_bytes());
+}
+
+template <Scalar T, CausalOperator Op>
+void Streaming<T, Op>::append(StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out,
+                              Workspace workspace) const {
+  check_append(state, in, out);
+  const Index n = in.q.rows;
+  detail::Scratch memory("Streaming::append", workspace, append_workspace_bytes());
   Worker worker(memory.arena(), *this);
   const Parts p = parts(state);
   for (Index done = 0; done < n;) {
@@ -254,7 +262,8 @@ void Streaming<T, Op>::append(StreamingState<A>& state, const Inputs<T>& in, Mat
     if (offset + count == sizes_.block_length) {
       close_block(i, state.open_keys_, p);
     } else {
-      extend_running(p, worker);
+      detail::extend_running(worker.scratch, head_, p.running,
+                             detail::kUsesKeySums<Z> ? p.running_key_sum : nullptr);
     }
     state.position_ += count;
     done += count;
@@ -300,31 +309,14 @@ void Streaming<T, Op>::keep_piece(StreamingState<A>& state, const Parts& p, cons
 /// S_i and z_i of a block all of which has been seen.
 template <Scalar T, CausalOperator Op>
 void Streaming<T, Op>::close_block(Index i, Index kept, const Parts& p) const {
-  detail::accumulate_summary(detail::Start::kZero, p.open_keys, p.open_values, kept,
-                             head_.features, head_.values, p.summaries.block(i));
+  detail::accumulate_summary(detail::Start::kZero, p.open_keys, p.open_values, kept, head_.features,
+                             head_.values, p.summaries.block(i));
   if constexpr (detail::kUsesKeySums<Z>) {
     const Index dz = key_sum_features();
     A* const key_sum = p.key_sums + i * dz;
     std::fill_n(key_sum, dz, A(0));
-    detail::accumulate_key_sum(
-        head_.normalizer_features > 0 ? p.open_normalizer_keys : p.open_keys, kept, dz, key_sum);
-  }
-}
-
-/// Adds the piece just read, m_ii phi(K)^T V, to R.
-template <Scalar T, CausalOperator Op>
-void Streaming<T, Op>::extend_running(const Parts& p, const Worker& worker) const {
-  const detail::BlockKeys<A>& block = worker.scratch.block;
-  detail::multiply<A>(detail::Start::kTarget, {p.running, head_.values},
-                      {block.transposed, block.stride, 1},
-                      {block.values.data, block.values.stride}, head_.features, head_.values,
-                      block.count);
-  if constexpr (detail::kUsesKeySums<Z>) {
-    const detail::BlockKeys<A>& keys =
-        head_.normalizer_features > 0 ? worker.scratch.normalizer_block : block;
-    for (Index j = 0; j < key_sum_features(); ++j) {
-      p.running_key_sum[j] += detail::sum(keys.transposed + j * keys.stride, keys.count);
-    }
+    detail::accumulate_key_sum(head_.normalizer_features > 0 ? p.open_normalizer_keys : p.open_keys,
+                               kept, dz, key_sum);
   }
 }
 
@@ -355,7 +347,7 @@ void Streaming<T, Op>::save(const StreamingState<A>& state, std::span<std::byte>
 }
 
 template <Scalar T, CausalOperator Op>
-StreamingState<accumulator_t<T>> Streaming<T, Op>::restore(std::span<const std::byte> bytes) const {
+auto Streaming<T, Op>::restore(std::span<const std::byte> bytes) const -> StreamingState<A> {
   constexpr const char* kRestore = "Streaming::restore";
   if (bytes.size() != state_bytes()) {
     detail::fail_option(kRestore, "bytes", "has " + std::to_string(bytes.size()),

@@ -30,8 +30,8 @@
 #define MHLA_INLINE
 #endif
 
-/// Unrolls the loop that follows, whose count is a small constant, so that arrays it indexes live in
-/// registers at every optimisation level.
+/// Unrolls the loop that follows, whose count is a small constant, so that arrays it indexes live
+/// in registers at every optimisation level.
 #if defined(__clang__)
 #define MHLA_UNROLL _Pragma("unroll")
 #elif defined(__GNUC__)

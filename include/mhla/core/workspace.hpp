@@ -66,6 +66,14 @@ std::size_t bytes_of(const Arguments&... arguments) {
   return counting.bytes();
 }
 
+/// Throws unless `lent` has at least `bytes` bytes.
+inline void expect_workspace(const char* function, Workspace lent, std::size_t bytes) {
+  if (lent.size() < bytes) {
+    fail_option(function, "workspace", "has " + std::to_string(lent.size()) + " bytes",
+                "at least " + std::to_string(bytes) + " (see workspace_bytes)");
+  }
+}
+
 /// The caller's workspace, or a block of our own where the caller lends none.
 class Scratch {
  public:
@@ -75,19 +83,19 @@ class Scratch {
       own_.resize(bytes);
       lent = own_;
     }
-    if (lent.size() < bytes) {
-      fail_option(function, "workspace", "has " + std::to_string(lent.size()) + " bytes",
-                  "at least " + std::to_string(bytes) + " (see workspace_bytes)");
-    }
+    expect_workspace(function, lent, bytes);
+    lent_ = lent;
     arena_ = Arena(lent.data());
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
   Arena& arena() { return arena_; }
+  Workspace bytes() const { return lent_; }
 
  private:
   std::vector<std::byte> own_;
+  Workspace lent_;
   Arena arena_;
 };
 

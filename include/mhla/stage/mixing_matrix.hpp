@@ -223,5 +223,14 @@ void expect_mixing(const char* function, const MixingMatrix<A>& m, Index rows, I
   }
 }
 
+/// Throws unless m has at least [rows, cols] coefficients.
+template <Accumulator A>
+void expect_leading_mixing(const char* function, const MixingMatrix<A>& m, Index rows, Index cols) {
+  if (m.rows() < rows || m.cols() < cols) {
+    fail_shape(function, "mixing", "has shape " + shape_text({m.rows(), m.cols()}),
+               "at least " + shape_text({rows, cols}) + " for the blocks of the sequence");
+  }
+}
+
 }  // namespace detail
 }  // namespace mhla::inline MHLA_TARGET

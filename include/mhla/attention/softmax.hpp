@@ -1,0 +1,245 @@
+#pragma once
+
+/// \file
+/// Softmax attention, with which users compare: O(N^2) time, tile by tile in O(N) memory.
+///
+///     o_t = sum_j p_tj v_j / sum_j p_tj,   p_tj = exp(scale q_t . k_j - max_j scale q_t . k_j)
+///
+/// Keys and values are packed once into tiles of 64 tokens. A strip of queries then runs over the
+/// tiles with a running maximum: when it grows, what has been summed is scaled down.
+/// Cost: 2*Nq*Nk*(D+E) flops and Nq*Nk exponentials, half of it when causal; memory Nk*(D+E).
+/// Source: Vaswani et al., arXiv:1706.03762; running maximum: Milakov and Gimelshein,
+/// arXiv:1805.02867.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "mhla/attention/operator.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/tile.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/stage/strip.hpp"
+
+namespace mhla::inline MHLA_TARGET {
+
+struct SoftmaxOptions {
+  std::optional<double> scale{};  ///< of the scores; 1/sqrt(D) where it is not set
+};
+
+/// Writes softmax attention of one head into `out` [Nq,E], which must not overlap the inputs.
+/// A query without any key gets 0 / 0 = NaN. normalizer_q and normalizer_k have no meaning here.
+/// \param workspace  at least softmax_workspace_bytes(...), or empty to allocate
+/// \param executor   splits over queries
+/// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
+template <Scalar T, class X = Sequential>
+void softmax_bidirectional(const Inputs<T>& in, std::type_identity_t<MatrixView<T>> out,
+                           const SoftmaxOptions& options = {}, Workspace workspace = {},
+                           X&& executor = {});
+
+/// The same where query t reads keys 0..t only; as many queries as keys.
+template <Scalar T, class X = Sequential>
+void softmax_causal(const Inputs<T>& in, std::type_identity_t<MatrixView<T>> out,
+                    const SoftmaxOptions& options = {}, Workspace workspace = {},
+                    X&& executor = {});
+
+/// Bytes of workspace either call needs; the data of `in` is not read.
+template <Scalar T, class X = Sequential>
+std::size_t softmax_workspace_bytes(const Inputs<T>& in, const X& executor = {});
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// One head of softmax attention.
+template <Scalar T>
+class SoftmaxHead {
+  using A = accumulator_t<T>;
+
+  struct Worker {
+    Rows<A> queries;  // [strip, D]
+    Rows<A> scores;   // [strip, tile]
+    Rows<A> outputs;  // [strip, E]
+    A* maxima;        // [strip]
+    A* sums;          // [strip]
+
+    Worker(const char* function, Arena& arena, Index d, Index e)
+        : queries(function, arena, kStripTokens, d),
+          scores(function, arena, kStripTokens, kStripTokens),
+          outputs(function, arena, kStripTokens, e),
+          maxima(arena.take<A>(function, kStripTokens)),
+          sums(arena.take<A>(function, kStripTokens)) {}
+  };
+
+ public:
+  SoftmaxHead(const char* function, Arena& arena, const Inputs<T>& in, A scale, Index workers)
+      : function_(function), in_(in), scale_(scale) {
+    const Index tiles = (in.k.rows + kStripTokens - 1) / kStripTokens;
+    keys_ = arena.take<A>(function,
+                          checked_product(function, "workspace", {tiles, kStripTokens, in.k.cols}));
+    values_ = Rows<A>(function, arena,
+                      checked_product(function, "workspace", {tiles, kStripTokens}), in.v.cols);
+    raw_ = Rows<A>(function, arena, kStripTokens, in.k.cols);
+    tokens_ = arena.take<Index>(function, tiles * kStripTokens);
+    Arena counting;
+    Worker(function, counting, in.q.cols, in.v.cols);
+    worker_bytes_ = static_cast<Index>(counting.bytes());
+    workers_ = arena.take<std::byte>(
+        function, checked_product(function, "workspace", {workers, worker_bytes_}));
+  }
+
+  /// \param causal  whether query t reads keys 0..t only
+  template <class X>
+  void run(bool causal, MatrixView<T> out, X& executor) {
+    pack_keys();
+    const Contiguous strips(in_.q.rows, kStripTokens);
+    executor.for_each(strips.blocks(), [&](Index s, Index w) {
+      Arena arena(workers_ + w * worker_bytes_);
+      const Worker worker(function_, arena, in_.q.cols, in_.v.cols);
+      read_strip(strips, s, causal, worker, out);
+    });
+  }
+
+ private:
+  /// Tile t holds kept keys [64 t, 64 t + 64) as [D,64] and their values as [64,E].
+  void pack_keys() {
+    count_ = 0;
+    const Contiguous all(in_.k.rows, std::max<Index>(in_.k.rows, 1));
+    if (in_.k.rows == 0) return;
+    StripCursor strip(all, 0, in_.key_mask);
+    while (strip.next() > 0) {
+      A* const tile = keys_ + count_ * in_.k.cols;
+      gather(in_.k, strip.tokens(), strip.count(), raw_);
+      std::fill_n(tile, in_.k.cols * kStripTokens, A(0));
+      for (Index s = 0; s < strip.count(); ++s) {
+        for (Index d = 0; d < in_.k.cols; ++d) tile[d * kStripTokens + s] = raw_.row(s)[d];
+      }
+      Rows<A> values = values_;
+      values.data = values_.row(count_);
+      gather(in_.v, strip.tokens(), strip.count(), values);
+      std::copy_n(strip.tokens(), strip.count(), tokens_ + count_);
+      count_ += strip.count();
+    }
+  }
+
+  /// Number of kept keys that token t may read.
+  Index visible(bool causal, Index t) const {
+    return causal ? std::upper_bound(tokens_, tokens_ + count_, t) - tokens_ : count_;
+  }
+
+  void read_strip(const Contiguous& strips, Index s, bool causal, const Worker& w,
+                  MatrixView<T> out) const {
+    const Index e = in_.v.cols;
+    clear_masked(strips, s, in_.query_mask, out);
+    StripCursor strip(strips, s, in_.query_mask);
+    const Index rows = strip.next();
+    if (rows == 0) return;
+    gather(in_.q, strip.tokens(), rows, w.queries);
+    for (Index r = 0; r < rows; ++r) {
+      scale(scale_, w.queries.row(r), in_.q.cols);
+      std::fill_n(w.outputs.row(r), e, A(0));
+    }
+    std::fill_n(w.maxima, rows, -std::numeric_limits<A>::infinity());
+    std::fill_n(w.sums, rows, A(0));
+    const Index last = visible(causal, strip.tokens()[rows - 1]);
+    for (Index begin = 0; begin < last; begin += kStripTokens) {
+      Index seen[kStripTokens];  // keys of this tile that each query reads
+      for (Index r = 0; r < rows; ++r) {
+        seen[r] = std::clamp<Index>(visible(causal, strip.tokens()[r]) - begin, 0, kStripTokens);
+      }
+      read_tile(begin, seen, rows, w);
+    }
+    for (Index r = 0; r < rows; ++r) {
+      for (Index j = 0; j < e; ++j) w.outputs.row(r)[j] /= w.sums[r];
+    }
+    scatter(w.outputs, strip.tokens(), rows, out);
+  }
+
+  /// Adds the keys [begin, begin + seen[r]) to every query r of a strip; seen is ascending.
+  void read_tile(Index begin, const Index* seen, Index rows, const Worker& w) const {
+    const Index d = in_.k.cols, e = in_.v.cols;
+    multiply<A>(Start::kZero, {w.scores.data, w.scores.stride},
+                {w.queries.data, w.queries.stride, 1}, {keys_ + begin * d, kStripTokens}, rows,
+                round_up(seen[rows - 1], kRowAlignment), d);
+    for (Index r = 0; r < rows; ++r) {
+      if (seen[r] == 0) continue;
+      A* const scores = w.scores.row(r);
+      const A largest = std::max(w.maxima[r], maximum(scores, seen[r]));
+      transform(scores, scores, seen[r], [largest](auto p) {
+        return exponential(Eigen::internal::psub(p, Eigen::internal::pset1<decltype(p)>(largest)));
+      });
+      if (largest > w.maxima[r]) {
+        const A shrink = std::exp(w.maxima[r] - largest);
+        w.sums[r] *= shrink;
+        scale(shrink, w.outputs.row(r), e);
+        w.maxima[r] = largest;
+      }
+      w.sums[r] += sum(scores, seen[r]);
+    }
+    const Index shared = seen[0];
+    multiply<A>(Start::kTarget, {w.outputs.data, w.outputs.stride},
+                {w.scores.data, w.scores.stride, 1}, {values_.row(begin), values_.stride}, rows, e,
+                shared);
+    for (Index r = 0; r < rows; ++r) {
+      if (seen[r] == shared) continue;
+      multiply<A>(Start::kTarget, {w.outputs.row(r), w.outputs.stride},
+                  {w.scores.row(r) + shared, 0, 1}, {values_.row(begin + shared), values_.stride},
+                  1, e, seen[r] - shared);
+    }
+  }
+
+  const char* function_;
+  const Inputs<T>& in_;
+  A scale_;
+  A* keys_ = nullptr;        // [tiles, D, 64]
+  Rows<A> values_;           // [tiles * 64, E]
+  Rows<A> raw_;              // [64, D]
+  Index* tokens_ = nullptr;  // [tiles * 64] positions of the kept keys
+  Index count_ = 0;          // kept keys
+  Index worker_bytes_ = 0;
+  std::byte* workers_ = nullptr;
+};
+
+template <Scalar T>
+void expect_softmax(const char* function, bool causal, const Inputs<T>& in, MatrixView<T> out) {
+  expect_inputs(function, in, Operator{Identity{}}, out);
+  if (causal) expect_shape(function, "k", in.k, in.q.rows, -1);
+}
+
+/// The form without the checks.
+template <Scalar T, class X>
+void run_softmax(const char* function, bool causal, const Inputs<T>& in, MatrixView<T> out,
+                 const SoftmaxOptions& options, Workspace workspace, X& executor) {
+  const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(in.q.cols)));
+  Scratch scratch(function, workspace, softmax_workspace_bytes(in, executor));
+  SoftmaxHead<T>(function, scratch.arena(), in, static_cast<accumulator_t<T>>(scale),
+                 executor.workers())
+      .run(causal, out, executor);
+}
+
+}  // namespace detail
+
+template <Scalar T, class X>
+std::size_t softmax_workspace_bytes(const Inputs<T>& in, const X& executor) {
+  detail::Arena counting;
+  detail::SoftmaxHead<T>("softmax", counting, in, 1, executor.workers());
+  return counting.bytes();
+}
+
+template <Scalar T, class X>
+void softmax_bidirectional(const Inputs<T>& in, std::type_identity_t<MatrixView<T>> out,
+                           const SoftmaxOptions& options, Workspace workspace, X&& executor) {
+  detail::expect_softmax<T>("softmax_bidirectional", false, in, out);
+  detail::run_softmax<T>("softmax_bidirectional", false, in, out, options, workspace, executor);
+}
+
+template <Scalar T, class X>
+void softmax_causal(const Inputs<T>& in, std::type_identity_t<MatrixView<T>> out,
+                    const SoftmaxOptions& options, Workspace workspace, X&& executor) {
+  detail::expect_softmax<T>("softmax_causal", true, in, out);
+  detail::run_softmax<T>("softmax_causal", true, in, out, options, workspace, executor);
+}
+
+}  // namespace mhla::inline MHLA_TARGET

@@ -1,0 +1,41 @@
+#pragma once
+
+/// \file
+/// The CPU library, in the order data flows. Needs Eigen and nothing else.
+/// Apart from it stands mhla/attention/diagnose.hpp, which needs Eigen's decompositions.
+
+// Vocabulary.
+#include "mhla/core/error.hpp"      // shape_error, option_error
+#include "mhla/core/executor.hpp"   // Sequential, ThreadPool
+#include "mhla/core/matrix.hpp"     // Matrix, MatrixView, Mask
+#include "mhla/core/scalar.hpp"     // Scalar, accumulator_t
+#include "mhla/core/tensor.hpp"     // TensorView over [B, N, H, D]
+#include "mhla/core/version.hpp"    // kVersion
+#include "mhla/core/workspace.hpp"  // Workspace
+
+// 1. Feature maps of queries and keys.
+#include "mhla/stage/feature_map.hpp"          // Relu, EluPlusOne, Identity, Exp, Elementwise
+#include "mhla/stage/learned_feature_map.hpp"  // Hedgehog, T2R, Dpfp, ElementwiseProduct
+
+// 2. Blocks of tokens.
+#include "mhla/stage/grid_partition.hpp"  // Grid, suggest_grid
+#include "mhla/stage/partition.hpp"       // Contiguous, BlockSizes, suggest_blocks
+
+// 3. Summaries of blocks: stage/summary.hpp, used by the forms.
+
+// 4. Mixing of summaries.
+#include "mhla/stage/locality.hpp"       // locality: initial coefficients
+#include "mhla/stage/mixing_matrix.hpp"  // MixingMatrix, its constraints
+
+// 5. Read-out.
+#include "mhla/stage/normalizer.hpp"  // NoNormalizer, KeySum, CrossQuery
+
+// The forms.
+#include "mhla/attention/batched.hpp"        // all forms over [B, N, H, D]
+#include "mhla/attention/bidirectional.hpp"  // every query reads every key
+#include "mhla/attention/causal.hpp"         // every query reads the past
+#include "mhla/attention/linear.hpp"         // the baseline with one block
+#include "mhla/attention/naive.hpp"          // the definition
+#include "mhla/attention/operator.hpp"       // Operator, Inputs
+#include "mhla/attention/softmax.hpp"        // the baseline everybody knows
+#include "mhla/attention/streaming.hpp"      // the causal form token by token
