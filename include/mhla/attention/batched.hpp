@@ -111,25 +111,37 @@ std::size_t bidirectional_workspace_bytes(const BatchInputs<T>& in, const QueryB
       });
 }
 
+namespace detail {
+
+/// bidirectional() under the name of the function the user called.
+template <Scalar T, BlocksOf QueryBlocks, BlocksOf KeyBlocks, class Op, class X>
+void batched_bidirectional(const char* function, const BatchInputs<T>& in,
+                           const QueryBlocks& query_blocks, const KeyBlocks& key_blocks,
+                           const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
+                           TensorView<T> out, Workspace workspace, X& executor) {
+  check_sequences(function, in, out, [&](const Inputs<T>& head, MatrixView<T> o) {
+    const auto queries = blocks_of(query_blocks, head.q.rows);
+    const auto keys = blocks_of(key_blocks, head.k.rows);
+    expect_bidirectional(function, head, queries, keys, op, o);
+    expect_batch_mixing<QueryBlocks>(function, mixing, queries.blocks(), keys.blocks());
+  });
+  for_each_pair(function, in, out, workspace, executor,
+                bidirectional_workspace_bytes(in, query_blocks, key_blocks, op, executor),
+                [&](const Inputs<T>& head, MatrixView<T> o, Workspace share, auto& x) {
+                  run_bidirectional(head, blocks_of(query_blocks, head.q.rows),
+                                    blocks_of(key_blocks, head.k.rows), mixing, op, o, share, x);
+                });
+}
+
+}  // namespace detail
+
 template <Scalar T, BlocksOf QueryBlocks, BlocksOf KeyBlocks, class Op, class X>
 void bidirectional(const BatchInputs<T>& in, const QueryBlocks& query_blocks,
                    const KeyBlocks& key_blocks, const MixingMatrix<accumulator_t<T>>& mixing,
                    const Op& op, std::type_identity_t<TensorView<T>> out, Workspace workspace,
                    X&& executor) {
-  constexpr const char* kName = "bidirectional";
-  detail::check_sequences(kName, in, out, [&](const Inputs<T>& head, MatrixView<T> o) {
-    const auto queries = detail::blocks_of(query_blocks, head.q.rows);
-    const auto keys = detail::blocks_of(key_blocks, head.k.rows);
-    detail::expect_bidirectional(kName, head, queries, keys, op, o);
-    detail::expect_batch_mixing<QueryBlocks>(kName, mixing, queries.blocks(), keys.blocks());
-  });
-  detail::for_each_pair(kName, in, out, workspace, executor,
-                        bidirectional_workspace_bytes(in, query_blocks, key_blocks, op, executor),
-                        [&](const Inputs<T>& head, MatrixView<T> o, Workspace share, auto& x) {
-                          detail::run_bidirectional(
-                              head, detail::blocks_of(query_blocks, head.q.rows),
-                              detail::blocks_of(key_blocks, head.k.rows), mixing, op, o, share, x);
-                        });
+  detail::batched_bidirectional("bidirectional", in, query_blocks, key_blocks, mixing, op, out,
+                                workspace, executor);
 }
 
 template <Scalar T, BlocksOf Blocks, CausalOperator Op, class X>
@@ -165,8 +177,9 @@ template <Scalar T, CausalOperator Op, class X>
 void linear_bidirectional(const BatchInputs<T>& in, const Op& op,
                           std::type_identity_t<TensorView<T>> out, Workspace workspace,
                           X&& executor) {
-  bidirectional(in, detail::single_block, detail::single_block,
-                detail::no_mixing<accumulator_t<T>>(), op, out, workspace, executor);
+  detail::batched_bidirectional("linear_bidirectional", in, detail::single_block,
+                                detail::single_block, detail::no_mixing<accumulator_t<T>>(), op,
+                                out, workspace, executor);
 }
 
 template <Scalar T, CausalOperator Op, class X>

@@ -87,8 +87,12 @@ std::size_t linear_bidirectional_workspace_bytes(const Inputs<T>& in, const Op& 
 template <Scalar T, CausalOperator Op>
 void linear_bidirectional(const Inputs<T>& in, const Op& op,
                           std::type_identity_t<MatrixView<T>> out, Workspace workspace) {
-  bidirectional(in, detail::single_block(in.q.rows), detail::single_block(in.k.rows),
-                detail::no_mixing<accumulator_t<T>>(), op, out, workspace);
+  const Contiguous queries = detail::single_block(in.q.rows);
+  const Contiguous keys = detail::single_block(in.k.rows);
+  detail::expect_bidirectional<T>("linear_bidirectional", in, queries, keys, op, out);
+  Sequential alone;
+  detail::run_bidirectional<T>(in, queries, keys, detail::no_mixing<accumulator_t<T>>(), op, out,
+                               workspace, alone);
 }
 
 template <Scalar T, CausalOperator Op>

@@ -1,0 +1,57 @@
+#include "mhla/attention/operator.hpp"
+
+#include <gtest/gtest.h>
+
+#include "mhla/stage/learned_feature_map.hpp"
+#include "support/message_of.hpp"
+
+namespace mhla::test {
+namespace {
+
+TEST(Operator, PoliciesAreDeducedAndDefaultToThePaper) {
+  static_assert(std::is_same_v<decltype(Operator{}), Operator<Relu, Relu, KeySum>>);
+  static_assert(std::is_same_v<decltype(Operator{Exp{}}), Operator<Exp, Exp, KeySum>>);
+  static_assert(std::is_same_v<decltype(Operator{Relu{}, Exp{}}), Operator<Relu, Exp, KeySum>>);
+  static_assert(std::is_same_v<decltype(Operator{Relu{}, Relu{}, CrossQuery{}, 2.0}),
+                               Operator<Relu, Relu, CrossQuery>>);
+  EXPECT_EQ(Operator{}.query_map.eps, 1e-6);
+  EXPECT_EQ(Operator{}.normalizer.eps, 0);
+  EXPECT_EQ(Operator{}.scale, 1);
+  EXPECT_EQ((Operator{Relu{}, Relu{}, CrossQuery{}, 2.0}.scale), 2);
+}
+
+TEST(Operator, FeaturesOfQueriesAndKeysMustAgree) {
+  const Matrix<float> x = Matrix<float>::Ones(3, 4), y = Matrix<float>::Ones(3, 32);
+  Matrix<float> out(3, 4);
+  const Inputs<float> widened{.q = x, .k = y, .v = x};
+  EXPECT_NO_THROW(detail::expect_inputs<float>("f", widened, Operator{Dpfp{}, Identity{}}, out));
+  EXPECT_EQ(message_of<shape_error>([&] {
+              detail::expect_inputs<float>("f", widened, Operator{Dpfp{2}, Identity{}}, out);
+            }),
+            "mhla::f: k has width 32, 32 after the feature map, expected 16 features (those of q)");
+}
+
+TEST(Operator, SizesOfAHeadComeFromTheInputs) {
+  const MatrixView<const float> q(nullptr, 5, 3, 3), k(nullptr, 7, 3, 3), v(nullptr, 7, 2, 2);
+  const auto sizes = detail::head_sizes(Inputs<float>{.q = q, .k = k, .v = v}, Operator{Dpfp{1}});
+  EXPECT_EQ(sizes.queries, 5);
+  EXPECT_EQ(sizes.keys, 7);
+  EXPECT_EQ(sizes.features, 6);
+  EXPECT_EQ(sizes.normalizer_features, 0);
+  EXPECT_EQ(sizes.values, 2);
+}
+
+TEST(Operator, SizesThatNoMemoryHoldsAreRefused) {
+  const Index huge = Index{1} << 40;
+  const Matrix<float> x = Matrix<float>::Ones(1, 1);
+  const MatrixView<const float> q(x.data(), huge, huge, 0, 0), v(x.data(), huge, 1, 0, 0);
+  Matrix<float> out(1, 1);
+  EXPECT_EQ(message_of<shape_error>([&] {
+              detail::expect_inputs<float>("f", {.q = q, .k = q, .v = v}, Operator{}, out);
+            }),
+            "mhla::f: q has shape [1099511627776, 1099511627776], expected a product that fits "
+            "std::ptrdiff_t");
+}
+
+}  // namespace
+}  // namespace mhla::test

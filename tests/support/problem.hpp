@@ -1,0 +1,404 @@
+#pragma once
+
+/// \file
+/// Random problems for the forms, and what their outputs must be.
+///
+/// The reference is the naive form in a wider type. The bound is componentwise and derived: with m
+/// the longest chain of roundings on the way of any term, u the unit roundoff of the accumulator,
+/// num = sum_j w_j v_j and den the exact numerator and denominator,
+///
+///     |num^ - num| <= gamma_m A + dA,   A = sum_j |w_j| |v_j|
+///     |den^ - den| <= gamma_m Z + dZ,   Z = sum_j |w_j| + |eps|
+///     |o^ - o|     <= (|num^ - num| + |o| |den^ - den|) / (|den| - |den^ - den|) + 2u (|o| + ...)
+///
+/// dA and dZ carry the error of the features themselves: A and Z of |phi| + error minus those of
+/// |phi|. The last term is the reciprocal and its product. Storage adds half a unit of the output.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <iostream>
+#include <limits>
+#include <sstream>
+#include <string>
+
+#include "mhla/attention/naive.hpp"
+#include "mhla/attention/operator.hpp"
+#include "mhla/stage/mixing_matrix.hpp"
+#include "support/any_map.hpp"
+#include "support/any_partition.hpp"
+
+namespace mhla::test {
+
+/// The type references are computed in.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, double>, long double, double>;
+
+/// Unit roundoff of what sums of T are kept in.
+template <class T>
+constexpr double kUnitRoundoff =
+    static_cast<double>(std::numeric_limits<accumulator_t<T>>::epsilon()) / 2;
+
+/// Unit roundoff of T as storage, 0 where it is the accumulator.
+template <class T>
+constexpr double kStorageRoundoff = 0;
+template <>
+inline constexpr double kStorageRoundoff<Eigen::half> = 0x1p-11;
+template <>
+inline constexpr double kStorageRoundoff<Eigen::bfloat16> = 0x1p-8;
+
+template <class T>
+struct Problem {
+  using A = accumulator_t<T>;
+
+  std::uint64_t seed = 0;
+  Matrix<T> q, k, v, normalizer_q, normalizer_k;
+  AnyPartition query_blocks, key_blocks;
+  Matrix<A> coefficients;
+  Index lower = 0, upper = 0;  // bands of the mixing matrix; wide ones for a dense matrix
+  AnyMap<A> query_map{Identity{}}, key_map{Identity{}};
+  NaiveNormalizer normalizer = NaiveNormalizer::kKeySum;
+  double eps = 0;
+  double scale = 1;
+  Matrix<bool> query_mask, key_mask;  // [1,N] or empty
+  bool causal = false;
+
+  MixingMatrix<A> mixing() const { return MixingMatrix<A>::banded(coefficients, lower, upper); }
+
+  Inputs<T> inputs() const {
+    Inputs<T> in{.q = q, .k = k, .v = v};
+    if (has_own_normalizer()) {
+      in.normalizer_q = normalizer_q;
+      in.normalizer_k = normalizer_k;
+    }
+    in.query_mask = mask(query_mask);
+    in.key_mask = mask(key_mask);
+    return in;
+  }
+  bool has_own_normalizer() const { return normalizer_q.cols() > 0; }
+
+  /// Calls f with the Operator of this problem.
+  template <class F>
+  void with_operator(F&& f) const {
+    if (normalizer == NaiveNormalizer::kNone)
+      f(Operator{query_map, key_map, NoNormalizer{}, scale});
+    if (normalizer == NaiveNormalizer::kKeySum) f(Operator{query_map, key_map, KeySum{eps}, scale});
+    if (normalizer == NaiveNormalizer::kCrossQuery) {
+      if constexpr (requires { f(Operator{query_map, key_map, CrossQuery{eps}, scale}); }) {
+        f(Operator{query_map, key_map, CrossQuery{eps}, scale});
+      }
+    }
+  }
+
+  std::string text() const {
+    std::ostringstream s;
+    s << "seed " << seed << ": q [" << q.rows() << "," << q.cols() << "], k [" << k.rows() << ","
+      << k.cols() << "], v [" << v.rows() << "," << v.cols() << "], mixing [" << coefficients.rows()
+      << "," << coefficients.cols() << "] band " << lower << "," << upper << ", maps "
+      << query_map.name() << "/" << key_map.name() << ", normalizer "
+      << static_cast<int>(normalizer) << (has_own_normalizer() ? " own" : "") << ", eps " << eps
+      << ", scale " << scale << (query_mask.size() > 0 ? ", query mask" : "")
+      << (key_mask.size() > 0 ? ", key mask" : "") << (causal ? ", causal" : "");
+    return s.str();
+  }
+
+ private:
+  static Mask mask(const Matrix<bool>& m) {
+    return m.size() == 0 ? Mask{} : Mask{m.data(), m.cols(), 1};
+  }
+};
+
+/// What a form must give.
+template <class T>
+struct Expected {
+  Matrix<Wide<T>> out;    // [Nq,E]
+  Matrix<Wide<T>> bound;  // [Nq,E]; negative where the denominator is lost in its own
+                          // error or the output out of the range of T
+};
+
+namespace problem_detail {
+
+template <class W, class T, class A>
+void map_rows(const Matrix<T>& x, const AnyMap<A>& map, double scale, W u, Matrix<W>& value,
+              Matrix<W>& error) {
+  const W factor = static_cast<W>(static_cast<A>(scale));
+  const W rounding = scale == 1 ? W(0) : u;
+  value.resize(x.rows(), map.features(x.cols()));
+  error.resize(value.rows(), value.cols());
+  for (Index t = 0; t < x.rows(); ++t) {
+    std::vector<W> row;
+    for (Index j = 0; j < x.cols(); ++j) {
+      row.push_back(static_cast<W>(static_cast<A>(x(t, j))));
+    }
+    const auto f = reference_features(map, row, u);
+    for (Index j = 0; j < value.cols(); ++j) {
+      const auto i = static_cast<std::size_t>(j);
+      value(t, j) = factor * f.value[i];
+      error(t, j) =
+          std::abs(factor) * f.error[i] * (1 + rounding) + rounding * std::abs(value(t, j));
+    }
+  }
+}
+
+inline std::vector<bool> mask_vector(const Matrix<bool>& m) {
+  return std::vector<bool>(m.data(), m.data() + m.size());
+}
+
+template <class W>
+Matrix<W> magnitudes(const Matrix<W>& m) {
+  return m.cwiseAbs();
+}
+
+}  // namespace problem_detail
+
+/// Random numbers in [-1, 1], with many zeros, or over `decades` decades on both sides of 1.
+template <class T>
+Matrix<T> random_values(Random& rng, Index rows, Index cols, double decades) {
+  Matrix<T> m = rng.matrix<T>(rows, cols);
+  const double kind = rng.uniform();
+  for (Index r = 0; r < rows && kind < 0.4; ++r) {
+    for (Index c = 0; c < cols; ++c) {
+      const double x = static_cast<double>(m(r, c));
+      const double y = kind < 0.2        ? x * std::pow(10, rng.uniform(-decades, decades))
+                       : rng.chance(0.7) ? 0
+                                         : x;
+      m(r, c) = static_cast<T>(static_cast<accumulator_t<T>>(y));
+    }
+  }
+  return m;
+}
+
+/// A random problem: sizes lean to the edges (0, 1, blocks that do not divide), all maps and
+/// normalisers, masks, bands, denominators of their own.
+/// \param causal  ordered blocks, as many queries as keys, no CrossQuery, a mixing matrix that may
+///                be larger than needed
+template <class T>
+Problem<T> random_problem(std::uint64_t seed, bool causal) {
+  using A = accumulator_t<T>;
+  Random rng(seed);
+  Problem<T> p;
+  p.seed = seed;
+  p.causal = causal;
+  const auto tokens = [&rng] {
+    const double kind = rng.uniform();
+    return kind < 0.05   ? 0
+           : kind < 0.1  ? 1
+           : kind < 0.97 ? rng.integer(2, 24)
+                         : rng.integer(60, 150);
+  };
+  p.normalizer = static_cast<NaiveNormalizer>(rng.integer(0, causal ? 1 : 2));
+  if (p.normalizer == NaiveNormalizer::kCrossQuery) {
+    const Index blocks = rng.integer(1, 6);
+    p.query_blocks = random_equal_partition(rng, blocks, rng.integer(1, 6));
+    p.key_blocks = p.query_blocks;
+    if (rng.chance(0.3)) p.key_blocks = AnyPartition::of(Contiguous(blocks * 3, 3));
+  } else {
+    const Index n = tokens();
+    p.query_blocks = causal ? random_ordered_partition(rng, n) : random_partition(rng, n);
+    p.key_blocks = causal || rng.chance(0.6) ? p.query_blocks : random_partition(rng, tokens());
+  }
+  const Index nq = p.query_blocks.tokens(), nk = p.key_blocks.tokens();
+  const Index d = rng.chance(0.8) ? rng.integer(1, 12) : rng.integer(13, 40);
+  const Index e = rng.chance(0.05) ? 0 : rng.chance(0.8) ? rng.integer(1, 12) : rng.integer(13, 70);
+  const bool widening = d <= 6 && rng.chance(0.15);
+  const Index kind = rng.integer(kSameWidthMaps, kSameWidthMaps + 1);
+  p.query_map = random_map<A>(rng, widening ? kind : rng.integer(0, kSameWidthMaps - 1), d);
+  p.key_map = widening || rng.chance(0.5)
+                  ? p.query_map
+                  : random_map<A>(rng, rng.integer(0, kSameWidthMaps - 1), d);
+  // e^x of large numbers is out of range, and so are sums of products of large numbers in half.
+  const bool tame =
+      std::is_same_v<T, Eigen::half> || p.query_map.exponential() || p.key_map.exponential();
+  const double decades = tame ? 0.5 : 3;
+  p.q = random_values<T>(rng, nq, d, decades);
+  p.k = random_values<T>(rng, nk, d, decades);
+  p.v = random_values<T>(rng, nk, e, decades);
+  if (p.normalizer != NaiveNormalizer::kNone && rng.chance(0.15)) {
+    p.normalizer_q = random_values<T>(rng, nq, d, decades);
+    p.normalizer_k = random_values<T>(rng, nk, d, decades);
+  }
+  const Index extra = causal ? rng.integer(0, 2) : 0;
+  const Index mq = std::max<Index>(1, p.query_blocks.blocks() + extra);
+  const Index mk = std::max<Index>(1, p.key_blocks.blocks() + extra);
+  p.coefficients = rng.matrix<A>(mq, mk, rng.chance(0.3) ? -1 : 0, 1);
+  const bool band = rng.chance(0.3);
+  p.lower = band ? rng.integer(0, 4) : mq;
+  p.upper = band ? rng.integer(0, 4) : mk;
+  p.eps = rng.chance(0.5) ? 0 : 1e-3;
+  if (p.normalizer == NaiveNormalizer::kCrossQuery) p.eps = 1e-3;
+  p.scale = rng.chance(0.7) ? 1 : 0.37;
+  const auto random_mask = [&rng](Index n) {
+    Matrix<bool> m(1, n);
+    for (Index t = 0; t < n; ++t) m(0, t) = rng.chance(0.7);
+    return m;
+  };
+  if (rng.chance(0.2)) p.key_mask = random_mask(nk);
+  if (rng.chance(0.2)) p.query_mask = random_mask(nq);
+  return p;
+}
+
+/// Calls f(reference, absolute lower, absolute upper) with the naive problems of the values, of the
+/// magnitudes, and of the magnitudes plus the error of the features.
+template <class T, class F>
+void with_naive(const Problem<T>& p, F&& f) {
+  using W = Wide<T>;
+  using namespace problem_detail;
+  const W u = kUnitRoundoff<T>;
+  NaiveProblem<W> exact;
+  Matrix<W> dq, dk, dnq, dnk;
+  map_rows<W>(p.q, p.query_map, p.scale, u, exact.q, dq);
+  map_rows<W>(p.k, p.key_map, 1, u, exact.k, dk);
+  if (p.has_own_normalizer()) {
+    map_rows<W>(p.normalizer_q, p.query_map, p.scale, u, exact.normalizer_q, dnq);
+    map_rows<W>(p.normalizer_k, p.key_map, 1, u, exact.normalizer_k, dnk);
+  }
+  exact.v = p.v.template cast<accumulator_t<T>>().template cast<W>();
+  exact.mixing = p.mixing().dense().template cast<W>();
+  exact.query_block = p.query_blocks.block_of_token();
+  exact.key_block = p.key_blocks.block_of_token();
+  exact.query_slot = p.query_blocks.slot_of_token();
+  exact.normalizer = p.normalizer;
+  exact.eps = static_cast<W>(static_cast<accumulator_t<T>>(p.eps));
+  exact.query_kept = mask_vector(p.query_mask);
+  exact.key_kept = mask_vector(p.key_mask);
+  exact.causal = p.causal;
+
+  NaiveProblem<W> lower = exact;
+  lower.q = magnitudes(exact.q);
+  lower.k = magnitudes(exact.k);
+  lower.v = magnitudes(exact.v);
+  lower.mixing = magnitudes(exact.mixing);
+  lower.eps = std::abs(exact.eps);
+  lower.normalizer_q = magnitudes(exact.normalizer_q);
+  lower.normalizer_k = magnitudes(exact.normalizer_k);
+  NaiveProblem<W> upper = lower;
+  upper.q += dq;
+  upper.k += dk;
+  if (p.has_own_normalizer()) {
+    upper.normalizer_q += dnq;
+    upper.normalizer_k += dnk;
+  }
+  f(exact, lower, upper);
+}
+
+/// The output a problem must have, and how far a form with chains of m roundings may be from it.
+template <class T>
+Expected<T> expected(const Problem<T>& p, Index m) {
+  using W = Wide<T>;
+  const W u = kUnitRoundoff<T>, g = gamma(m, u);
+  Expected<T> result;
+  with_naive(p, [&](NaiveProblem<W>& exact, NaiveProblem<W>& lower, NaiveProblem<W>& upper) {
+    const Matrix<W> den = naive_denominators(exact);
+    const Matrix<W> z_lower = naive_denominators(lower), z_upper = naive_denominators(upper);
+    const bool divides = p.normalizer != NaiveNormalizer::kNone;
+    exact.normalizer = lower.normalizer = upper.normalizer = NaiveNormalizer::kNone;
+    const Matrix<W> num = naive_attention(exact);
+    const Matrix<W> a_lower = naive_attention(lower), a_upper = naive_attention(upper);
+    result.out = num;
+    result.bound.resize(num.rows(), num.cols());
+    for (Index t = 0; t < num.rows(); ++t) {
+      const bool masked = p.query_mask.size() > 0 && !p.query_mask(0, t);
+      const W den_error = divides ? g * z_upper(t, 0) + (z_upper(t, 0) - z_lower(t, 0)) : W(0);
+      for (Index j = 0; j < num.cols(); ++j) {
+        const W num_error = g * a_upper(t, j) + (a_upper(t, j) - a_lower(t, j));
+        W o = num(t, j), error = num_error;
+        if (divides) {
+          o = num(t, j) / den(t, 0);
+          error = (num_error + std::abs(o) * den_error) / (std::abs(den(t, 0)) - den_error);
+          error += 2 * u * (std::abs(o) + error) * (1 + u);
+        }
+        const W storage = static_cast<W>(kStorageRoundoff<T>);
+        error += storage * (std::abs(o) + error) + (storage > 0 ? W(0x1p-25) : W(0));
+        result.out(t, j) = masked ? W(0) : o;
+        const bool lost = !(std::abs(den(t, 0)) > den_error) ||
+                          std::abs(o) + error > static_cast<W>(std::numeric_limits<T>::max());
+        result.bound(t, j) = masked ? W(0) : lost ? W(-1) : error;
+      }
+    }
+  });
+  return result;
+}
+
+/// How a run of random problems came out.
+struct Tally {
+  double worst = 0;  // largest error over bound
+  Index outputs = 0;
+  Index ill = 0;  // outputs without a bound
+};
+
+/// Adds one problem's outputs to the tally; a failure names the problem.
+template <class T>
+void compare(const Problem<T>& p, const Expected<T>& e, const Matrix<T>& out, const char* form,
+             Tally& tally) {
+  using W = Wide<T>;
+  ASSERT_EQ(out.rows(), e.out.rows());
+  ASSERT_EQ(out.cols(), e.out.cols());
+  for (Index t = 0; t < out.rows(); ++t) {
+    for (Index j = 0; j < out.cols(); ++j) {
+      ++tally.outputs;
+      if (e.bound(t, j) < 0) {
+        ++tally.ill;
+        continue;
+      }
+      const W got = static_cast<W>(static_cast<accumulator_t<T>>(out(t, j)));
+      const W error = std::abs(got - e.out(t, j));
+      if (error == 0) continue;
+      const double ratio = static_cast<double>(error / e.bound(t, j));
+      tally.worst = std::max(tally.worst, ratio);
+      ASSERT_LE(ratio, 1) << form << " (" << t << "," << j << ") is " << got << ", expected "
+                          << e.out(t, j) << " within " << e.bound(t, j) << "\n"
+                          << p.text();
+    }
+  }
+}
+
+/// Checks `problems` random problems of a form against the naive one.
+/// \param run    the form: Problem<T> -> Matrix<T>
+/// \param chain  its longest chain of roundings: Problem<T> -> Index
+template <class T, class Run, class Chain>
+void expect_equal_to_naive(const char* form, bool causal, std::uint64_t first_seed, Index problems,
+                           Run&& run, Chain&& chain) {
+  Tally tally;
+  for (Index i = 0; i < problems && !testing::Test::HasFatalFailure(); ++i) {
+    const auto p = random_problem<T>(first_seed + static_cast<std::uint64_t>(i), causal);
+    compare(p, expected(p, chain(p)), run(p), form, tally);
+  }
+  std::cout << form << ": worst error " << tally.worst << " of the bound in " << tally.outputs
+            << " outputs, " << tally.ill << " more without a bound\n";
+  EXPECT_LT(tally.ill, tally.outputs / 20);  // a test of nothing would pass too
+}
+
+/// A matrix no output may keep anything of.
+template <class T>
+Matrix<T> unwritten(Index rows, Index cols) {
+  return Matrix<T>::Constant(rows, cols, static_cast<T>(std::numeric_limits<float>::quiet_NaN()));
+}
+
+/// A workspace of exactly `bytes` bytes at an odd address, full of NaN, with guards at both ends.
+class GuardedWorkspace {
+ public:
+  explicit GuardedWorkspace(std::size_t bytes)
+      : memory_(bytes + 2 * kGuard, std::byte{0xFF}), bytes_(bytes) {}
+  Workspace get() { return Workspace(memory_).subspan(kGuard, bytes_); }
+  bool intact() const {
+    for (std::size_t i = 0; i < kGuard; ++i) {
+      if (memory_[i] != std::byte{0xFF}) return false;
+      if (memory_[memory_.size() - 1 - i] != std::byte{0xFF}) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr std::size_t kGuard = 67;
+  std::vector<std::byte> memory_;
+  std::size_t bytes_;
+};
+
+template <class T>
+bool same_bits(const Matrix<T>& a, const Matrix<T>& b) {
+  return a.rows() == b.rows() && a.cols() == b.cols() &&
+         (a.size() == 0 ||
+          std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(T)) == 0);
+}
+
+}  // namespace mhla::test
