@@ -31,11 +31,12 @@
 #include "mhla/stage/normalizer.hpp"  // NoNormalizer, KeySum, CrossQuery
 
 // The forms.
-#include "mhla/attention/batched.hpp"        // all forms over [B, N, H, D]
-#include "mhla/attention/bidirectional.hpp"  // every query reads every key
-#include "mhla/attention/causal.hpp"         // every query reads the past
-#include "mhla/attention/linear.hpp"         // the baseline with one block
-#include "mhla/attention/naive.hpp"          // the definition
-#include "mhla/attention/operator.hpp"       // Operator, Inputs
-#include "mhla/attention/softmax.hpp"        // the baseline everybody knows
-#include "mhla/attention/streaming.hpp"      // the causal form token by token
+#include "mhla/attention/batched.hpp"          // all forms over [B, N, H, D]
+#include "mhla/attention/bidirectional.hpp"    // every query reads every key
+#include "mhla/attention/causal.hpp"           // every query reads the past
+#include "mhla/attention/linear.hpp"           // the baseline with one block
+#include "mhla/attention/naive.hpp"            // the definition
+#include "mhla/attention/operator.hpp"         // Operator, Inputs
+#include "mhla/attention/softmax.hpp"          // the baseline everybody knows
+#include "mhla/attention/streaming.hpp"        // the causal form token by token
+#include "mhla/attention/streaming_state.hpp"  // what a stream has seen

@@ -76,11 +76,11 @@ std::size_t softmax_workspace_bytes(const BatchInputs<T>& in, const X& executor 
 /// Streaming::append of every sequence and head.
 /// \param states  [sequences * H] states, the heads of a sequence side by side
 /// \throws as append does, before any state or output has changed.
-template <Scalar T, CausalOperator Op, class X = Sequential>
+template <Scalar T, class Op, class X = Sequential>
 void append(const Streaming<T, Op>& stream, std::span<StreamingState<accumulator_t<T>>> states,
             const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out,
             Workspace workspace = {}, X&& executor = {});
-template <Scalar T, CausalOperator Op, class X = Sequential>
+template <Scalar T, class Op, class X = Sequential>
 std::size_t append_workspace_bytes(const Streaming<T, Op>& stream, const X& executor = {});
 
 // ------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ void softmax_causal(const BatchInputs<T>& in, std::type_identity_t<TensorView<T>
   detail::batched_softmax("softmax_causal", true, in, out, options, workspace, executor);
 }
 
-template <Scalar T, CausalOperator Op, class X>
+template <Scalar T, class Op, class X>
 std::size_t append_workspace_bytes(const Streaming<T, Op>& stream, const X& executor) {
   return static_cast<std::size_t>(
       detail::checked_product("append", "workspace",
@@ -246,7 +246,7 @@ std::size_t append_workspace_bytes(const Streaming<T, Op>& stream, const X& exec
                                static_cast<Index>(stream.append_workspace_bytes())}));
 }
 
-template <Scalar T, CausalOperator Op, class X>
+template <Scalar T, class Op, class X>
 void append(const Streaming<T, Op>& stream, std::span<StreamingState<accumulator_t<T>>> states,
             const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out, Workspace workspace,
             X&& executor) {

@@ -15,13 +15,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "mhla/attention/head_summaries.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/stage/mixing.hpp"
 #include "mhla/stage/read_out.hpp"
-#include "mhla/stage/summary.hpp"
 
 namespace mhla::inline MHLA_TARGET {
 
@@ -76,7 +76,7 @@ struct BidirectionalWorker {
 template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op>
 class BidirectionalHead {
   using A = accumulator_t<T>;
-  using Z = std::remove_cvref_t<decltype(std::declval<Op>().normalizer)>;
+  using Z = normalizer_t<Op>;
   static constexpr bool kCrossQuery = std::same_as<Z, CrossQuery>;
 
  public:
@@ -89,22 +89,17 @@ class BidirectionalHead {
         key_blocks_(key_blocks),
         op_(op),
         sizes_(head_sizes(in, op)),
-        slots_(kCrossQuery ? largest_block(query_blocks) : 0) {
-    const Index m = key_blocks.blocks();
-    summaries_ = Summaries<A>(function, arena, m, sizes_.features, sizes_.values);
-    own_key_sums_ = arena.take<A>(
-        function, checked_product(function, "workspace", {m, sizes_.normalizer_features}));
-    if constexpr (kCrossQuery) slot_sums_ = SlotSums<A>(function, arena, m, slots_);
-    Arena counting;
-    make_worker(counting);
-    worker_bytes_ = static_cast<Index>(counting.bytes());
-    workers_ = arena.take<std::byte>(
-        function, checked_product(function, "workspace", {workers, worker_bytes_}));
-  }
+        slots_(kCrossQuery ? largest_block(query_blocks) : 0),
+        summaries_(function, arena, sizes_, key_blocks.blocks()),
+        slot_sums_(function, arena, key_blocks.blocks(), slots_),
+        workers_(function, arena, workers, [this](Arena& a) { return make_worker(a); }) {}
 
   template <class X>
   void run(const MixingMatrix<A>& mixing, MatrixView<T> out, X& executor) {
-    executor.for_each(key_blocks_.blocks(), [&](Index b, Index w) { summarize_block(b, w); });
+    executor.for_each(key_blocks_.blocks(), [&](Index b, Index w) {
+      auto scratch = worker(w).keys;
+      summaries_.summarize_block(in_, key_blocks_, b, op_, scratch);
+    });
     if constexpr (kCrossQuery) {
       executor.for_each(query_blocks_.blocks(), [&](Index b, Index w) { sum_slots(b, w); });
     }
@@ -126,32 +121,18 @@ class BidirectionalHead {
             slots_};
   }
   BidirectionalWorker<A> worker(Index w) const {
-    Arena arena(workers_ + w * worker_bytes_);
+    Arena arena(workers_.share(w));
     return make_worker(arena);
   }
 
-  bool own_normalizer_inputs() const { return sizes_.normalizer_features > 0; }
-  Index key_sum_features() const {
-    return own_normalizer_inputs() ? sizes_.normalizer_features : sizes_.features;
-  }
-  /// z_b, of the denominator's own keys where it has some.
-  A* key_sum(Index b) const {
-    return (own_normalizer_inputs() ? own_key_sums_ : summaries_.key_sum) + b * key_sum_features();
-  }
+  bool own_normalizer_queries() const { return sizes_.normalizer_features > 0; }
 
-  void summarize_block(Index b, Index w) const {
-    auto scratch = worker(w).keys;
-    const bool from_same_keys = kUsesKeySums<Z> && !own_normalizer_inputs();
-    summarize(in_.k, in_.v, key_blocks_, b, in_.key_mask, op_.key_map, scratch, summaries_.block(b),
-              from_same_keys ? key_sum(b) : nullptr);
-    if (kUsesKeySums<Z> && own_normalizer_inputs()) {
-      sum_keys(in_.normalizer_k, key_blocks_, b, in_.key_mask, op_.key_map, scratch, key_sum(b));
-    }
-  }
-
-  /// The queries the denominator reads.
-  MatrixView<const T> denominator_queries() const {
-    return own_normalizer_inputs() ? in_.normalizer_q : in_.q;
+  /// Rows scale * phi(q) of the denominator for a strip whose numerator's are in scratch.queries.
+  void gather_denominator_queries(const Index* tokens, Index count,
+                                  const QueryScratch<A>& scratch) const {
+    if (!own_normalizer_queries()) return;  // one and the same rows
+    gather_queries(in_.normalizer_q, tokens, count, op_.query_map, static_cast<A>(op_.scale),
+                   scratch.raw, scratch.normalizer_queries);
   }
 
   /// s_bw = phi(q_bw) . z_b for the slots of block b; 0 where the query is masked.
@@ -160,11 +141,12 @@ class BidirectionalHead {
     std::fill_n(slot_sums_.block(b), slots_, A(0));
     StripCursor strip(query_blocks_, b, in_.query_mask);
     while (strip.next() > 0) {
-      gather_queries(denominator_queries(), strip.tokens(), strip.count(), op_.query_map,
-                     static_cast<A>(op_.scale), scratch.raw, scratch.normalizer_queries);
+      gather_queries(own_normalizer_queries() ? in_.normalizer_q : in_.q, strip.tokens(),
+                     strip.count(), op_.query_map, static_cast<A>(op_.scale), scratch.raw,
+                     scratch.normalizer_queries);
       for (Index s = 0; s < strip.count(); ++s) {
         slot_sums_.block(b)[strip.slots()[s]] =
-            dot(scratch.normalizer_queries.row(s), key_sum(b), key_sum_features());
+            dot(scratch.normalizer_queries.row(s), summaries_.key_sum(b), key_sum_features(sizes_));
       }
     }
   }
@@ -172,51 +154,40 @@ class BidirectionalHead {
   /// Mixes and reads out query blocks [begin, end).
   void read_group(const MixingMatrix<A>& mixing, Index begin, Index end, Index w,
                   MatrixView<T> out) const {
-    auto scratch = worker(w);
-    const MixingGroup<A> group(mixing, begin, end, Reach::kAll, summaries_.blocks,
-                               scratch.mixtures.coefficients);
-    mix_values(group, summaries_, scratch.mixtures);
-    const Index dz = key_sum_features();
-    if constexpr (std::same_as<Z, KeySum>) {
-      mix_key_sums(group, key_sum(0), dz, scratch.mixtures);
-    } else if constexpr (kCrossQuery) {
-      group.mix({scratch.slot_denominators, slots_}, slot_sums_.sums, slots_, slots_);
+    const auto local = worker(w);
+    const MixingGroup<A> group(mixing, begin, end, Reach::kAll, summaries_.blocks(),
+                               local.mixtures.coefficients);
+    summaries_.mix_group(group, local.mixtures);
+    if constexpr (kCrossQuery) {
+      group.mix({local.slot_denominators, slots_}, slot_sums_.sums, slots_, slots_);
     }
-    for (Index i = begin; i < end; ++i) {
-      read_block(i, scratch.queries, scratch.mixtures.block(i - begin),
-                 scratch.mixtures.key_sum + (i - begin) * dz,
-                 scratch.slot_denominators + (i - begin) * slots_, out);
-    }
+    for (Index i = begin; i < end; ++i) read_block(i, i - begin, local, out);
   }
 
-  void read_block(Index i, const QueryScratch<A>& scratch, const A* mixture, const A* mixed_key_sum,
-                  const A* slot_denominators, MatrixView<T> out) const {
-    const A factor = static_cast<A>(op_.scale);
+  /// Reads out query block i, the g-th of its group.
+  void read_block(Index i, Index g, const BidirectionalWorker<A>& local, MatrixView<T> out) const {
+    const QueryScratch<A>& rows = local.queries;
     clear_masked(query_blocks_, i, in_.query_mask, out);
     StripCursor strip(query_blocks_, i, in_.query_mask);
     while (strip.next() > 0) {
       const Index count = strip.count();
-      gather_queries(in_.q, strip.tokens(), count, op_.query_map, factor, scratch.raw,
-                     scratch.queries);
-      read_mixture(scratch.queries, count, sizes_.features, mixture, sizes_.values,
-                   scratch.outputs);
+      gather_queries(in_.q, strip.tokens(), count, op_.query_map, static_cast<A>(op_.scale),
+                     rows.raw, rows.queries);
+      read_mixture(rows.queries, count, sizes_.features, local.mixtures.block(g), sizes_.values,
+                   rows.outputs);
       if constexpr (std::same_as<Z, KeySum>) {
-        if (own_normalizer_inputs()) {
-          gather_queries(in_.normalizer_q, strip.tokens(), count, op_.query_map, factor,
-                         scratch.raw, scratch.normalizer_queries);
-        }
-        key_sum_denominators(scratch.normalizer_queries, count, key_sum_features(), mixed_key_sum,
-                             static_cast<A>(op_.normalizer.eps), scratch.denominators);
+        const Index dz = key_sum_features(sizes_);
+        gather_denominator_queries(strip.tokens(), count, rows);
+        key_sum_denominators(rows.normalizer_queries, count, dz, local.mixtures.key_sum + g * dz,
+                             static_cast<A>(op_.normalizer.eps), rows.denominators);
       } else if constexpr (kCrossQuery) {
-        for (Index s = 0; s < count; ++s) {
-          scratch.denominators[s] =
-              slot_denominators[strip.slots()[s]] + static_cast<A>(op_.normalizer.eps);
-        }
+        slot_denominators(local.slot_denominators + g * slots_, strip.slots(), count,
+                          static_cast<A>(op_.normalizer.eps), rows.denominators);
       }
       if constexpr (kUsesKeySums<Z>) {
-        divide_rows(scratch.outputs, count, sizes_.values, scratch.denominators);
+        divide_rows(rows.outputs, count, sizes_.values, rows.denominators);
       }
-      scatter(scratch.outputs, strip.tokens(), count, out);
+      scatter(rows.outputs, strip.tokens(), count, out);
     }
   }
 
@@ -226,12 +197,10 @@ class BidirectionalHead {
   const KeyBlocks& key_blocks_;
   const Op& op_;
   HeadSizes sizes_;
-  Index slots_;
-  Summaries<A> summaries_;
-  A* own_key_sums_ = nullptr;  // [M, Dz]
+  Index slots_;  // W of CrossQuery, 0 of the others
+  HeadSummaries<T, Op> summaries_;
   SlotSums<A> slot_sums_;
-  Index worker_bytes_ = 0;
-  std::byte* workers_ = nullptr;
+  Shares workers_;
 };
 
 /// Throws unless one head's arguments fit each other.

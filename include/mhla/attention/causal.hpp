@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "mhla/attention/head_summaries.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
@@ -22,14 +23,12 @@
 #include "mhla/stage/intra_block.hpp"
 #include "mhla/stage/mixing.hpp"
 #include "mhla/stage/read_out.hpp"
-#include "mhla/stage/summary.hpp"
 
 namespace mhla::inline MHLA_TARGET {
 
 /// An operator whose outputs read nothing later than the token itself.
 template <class Op>
-concept CausalOperator =
-    CausalNormalizer<std::remove_cvref_t<decltype(std::declval<const Op&>().normalizer)>>;
+concept CausalOperator = CausalNormalizer<detail::normalizer_t<Op>>;
 
 /// Writes the output of one head into `out` [N,E], which must not overlap the inputs.
 /// \param blocks     blocks of consecutive tokens, in order: Contiguous or BlockSizes
@@ -110,7 +109,7 @@ template <Scalar T, class A, Partition P, class Op>
 void read_causal_block(const Inputs<T>& in, const P& blocks, Index i, const Op& op, A weight,
                        const A* mixture, const A* mixed_key_sum, const HeadSizes& sizes,
                        CausalScratch<A>& scratch, MatrixView<T> out) {
-  using Z = std::remove_cvref_t<decltype(op.normalizer)>;
+  using Z = normalizer_t<Op>;
   const bool own_normalizer = sizes.normalizer_features > 0;
   const A factor = static_cast<A>(op.scale);
   load_block(in.k, in.v, blocks, i, in.key_mask, op.key_map, weight, scratch.keys, scratch.block);
@@ -126,7 +125,7 @@ void read_causal_block(const Inputs<T>& in, const P& blocks, Index i, const Op& 
     gather_queries(in.q, strip.tokens(), count, op.query_map, factor, rows.raw, rows.queries);
     read_mixture(rows.queries, count, sizes.features, mixture, sizes.values, rows.outputs);
     if constexpr (std::same_as<Z, KeySum>) {
-      const Index dz = own_normalizer ? sizes.normalizer_features : sizes.features;
+      const Index dz = key_sum_features(sizes);
       if (own_normalizer) {
         gather_queries(in.normalizer_q, strip.tokens(), count, op.query_map, factor, rows.raw,
                        rows.normalizer_queries);
@@ -157,17 +156,15 @@ void extend_running(const CausalScratch<A>& scratch, const HeadSizes& sizes, A* 
   multiply<A>(Start::kTarget, {running, sizes.values}, {block.transposed, block.stride, 1},
               {block.values.data, block.values.stride}, sizes.features, sizes.values, block.count);
   if (key_sum == nullptr) return;
-  const bool own_normalizer = sizes.normalizer_features > 0;
-  const BlockKeys<A>& keys = own_normalizer ? scratch.normalizer_block : block;
-  const Index dz = own_normalizer ? sizes.normalizer_features : sizes.features;
-  for (Index j = 0; j < dz; ++j) key_sum[j] += sum(keys.transposed + j * keys.stride, keys.count);
+  const BlockKeys<A>& keys = sizes.normalizer_features > 0 ? scratch.normalizer_block : block;
+  for (Index j = 0; j < key_sum_features(sizes); ++j)
+    key_sum[j] += sum(keys.transposed + j * keys.stride, keys.count);
 }
 
 /// One head of the causal form.
 template <Scalar T, Partition Blocks, class Op>
 class CausalHead {
   using A = accumulator_t<T>;
-  using Z = std::remove_cvref_t<decltype(std::declval<Op>().normalizer)>;
 
   struct Worker {
     CausalScratch<A> scratch;
@@ -182,23 +179,17 @@ class CausalHead {
         blocks_(blocks),
         op_(op),
         sizes_(head_sizes(in, op)),
-        longest_(largest_block(blocks)) {
-    const Index m = blocks.blocks();
-    summaries_ = Summaries<A>(function, arena, m, sizes_.features, sizes_.values);
-    own_key_sums_ = arena.take<A>(
-        function, checked_product(function, "workspace", {m, sizes_.normalizer_features}));
-    Arena counting;
-    make_worker(counting);
-    worker_bytes_ = static_cast<Index>(counting.bytes());
-    workers_ = arena.take<std::byte>(
-        function, checked_product(function, "workspace", {workers, worker_bytes_}));
-  }
+        longest_(largest_block(blocks)),
+        summaries_(function, arena, sizes_, blocks.blocks()),
+        workers_(function, arena, workers, [this](Arena& a) { return make_worker(a); }) {}
 
   template <class X>
   void run(const MixingMatrix<A>& mixing, MatrixView<T> out, X& executor) {
     const Index m = blocks_.blocks();
-    executor.for_each(m - 1,
-                      [&](Index b, Index w) { summarize_block(b, w); });  // the last serves none
+    executor.for_each(m - 1, [&](Index b, Index w) {  // nothing reads the summary of the last block
+      auto scratch = worker(w).scratch.keys;
+      summaries_.summarize_block(in_, blocks_, b, op_, scratch);
+    });
     executor.for_each((m + kGroupBlocks - 1) / kGroupBlocks, [&](Index g, Index w) {
       const Index begin = g * kGroupBlocks;
       read_group(mixing, begin, std::min(begin + kGroupBlocks, m), w, out);
@@ -213,39 +204,21 @@ class CausalHead {
                         std::max(sizes_.features, sizes_.normalizer_features), sizes_.values)};
   }
   Worker worker(Index w) const {
-    Arena arena(workers_ + w * worker_bytes_);
+    Arena arena(workers_.share(w));
     return make_worker(arena);
   }
 
-  bool own_normalizer_inputs() const { return sizes_.normalizer_features > 0; }
-  Index key_sum_features() const {
-    return own_normalizer_inputs() ? sizes_.normalizer_features : sizes_.features;
-  }
-  A* key_sum(Index b) const {
-    return (own_normalizer_inputs() ? own_key_sums_ : summaries_.key_sum) + b * key_sum_features();
-  }
-
-  void summarize_block(Index b, Index w) const {
-    auto scratch = worker(w).scratch.keys;
-    const bool from_same_keys = kUsesKeySums<Z> && !own_normalizer_inputs();
-    summarize(in_.k, in_.v, blocks_, b, in_.key_mask, op_.key_map, scratch, summaries_.block(b),
-              from_same_keys ? key_sum(b) : nullptr);
-    if (kUsesKeySums<Z> && own_normalizer_inputs()) {
-      sum_keys(in_.normalizer_k, blocks_, b, in_.key_mask, op_.key_map, scratch, key_sum(b));
-    }
-  }
-
+  /// Mixes and reads out blocks [begin, end).
   void read_group(const MixingMatrix<A>& mixing, Index begin, Index end, Index w,
                   MatrixView<T> out) const {
     auto local = worker(w);
-    const MixingGroup<A> group(mixing, begin, end, Reach::kEarlier, summaries_.blocks,
+    const MixingGroup<A> group(mixing, begin, end, Reach::kEarlier, summaries_.blocks(),
                                local.mixtures.coefficients);
-    mix_values(group, summaries_, local.mixtures);
-    const Index dz = key_sum_features();
-    if constexpr (kUsesKeySums<Z>) mix_key_sums(group, key_sum(0), dz, local.mixtures);
+    summaries_.mix_group(group, local.mixtures);
     for (Index i = begin; i < end; ++i) {
       read_causal_block(in_, blocks_, i, op_, mixing(i, i), local.mixtures.block(i - begin),
-                        local.mixtures.key_sum + (i - begin) * dz, sizes_, local.scratch, out);
+                        local.mixtures.key_sum + (i - begin) * key_sum_features(sizes_), sizes_,
+                        local.scratch, out);
     }
   }
 
@@ -255,10 +228,8 @@ class CausalHead {
   const Op& op_;
   HeadSizes sizes_;
   Index longest_;
-  Summaries<A> summaries_;
-  A* own_key_sums_ = nullptr;  // [M, Dz]
-  Index worker_bytes_ = 0;
-  std::byte* workers_ = nullptr;
+  HeadSummaries<T, Op> summaries_;
+  Shares workers_;
 };
 
 /// Throws unless one head's arguments fit each other.

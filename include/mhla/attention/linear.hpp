@@ -62,17 +62,15 @@ struct LinearCausalMemory {
   static constexpr Index kChunk = kStripTokens;
 
   HeadSizes sizes;
-  Index key_sum_features;
   A* running;  // [D,E]
   A* key_sum;  // [D or Dz]
   CausalScratch<A> scratch;
 
   LinearCausalMemory(Arena& arena, const char* function, const Inputs<T>& in, const HeadSizes& head)
       : sizes(head),
-        key_sum_features(head.normalizer_features > 0 ? head.normalizer_features : head.features),
         running(arena.take<A>(
             function, checked_product(function, "workspace", {head.features, head.values}))),
-        key_sum(arena.take<A>(function, key_sum_features)),
+        key_sum(arena.take<A>(function, key_sum_features(head))),
         scratch(make_causal_scratch<A>(function, arena, in, head, kChunk)) {}
 };
 
@@ -118,7 +116,7 @@ void run_linear_causal(const Inputs<T>& in, const Op& op, MatrixView<T> out, Wor
   LinearCausalMemory<T> memory(lent.arena(), kName, in, head_sizes(in, op));
   const HeadSizes& sizes = memory.sizes;
   std::fill_n(memory.running, sizes.features * sizes.values, A(0));
-  std::fill_n(memory.key_sum, memory.key_sum_features, A(0));
+  std::fill_n(memory.key_sum, key_sum_features(sizes), A(0));
   const Contiguous chunks(in.q.rows, memory.kChunk);
   for (Index c = 0; c < chunks.blocks(); ++c) {
     read_causal_block(in, chunks, c, op, A(1), memory.running, memory.key_sum, sizes,

@@ -83,11 +83,9 @@ class SoftmaxHead {
                       checked_product(function, "workspace", {tiles, kStripTokens}), in.v.cols);
     raw_ = Rows<A>(function, arena, kStripTokens, in.k.cols);
     tokens_ = arena.take<Index>(function, tiles * kStripTokens);
-    Arena counting;
-    Worker(function, counting, in.q.cols, in.v.cols);
-    worker_bytes_ = static_cast<Index>(counting.bytes());
-    workers_ = arena.take<std::byte>(
-        function, checked_product(function, "workspace", {workers, worker_bytes_}));
+    workers_ = Shares(function, arena, workers, [&in, function](Arena& a) {
+      return Worker(function, a, in.q.cols, in.v.cols);
+    });
   }
 
   /// \param causal  whether query t reads keys 0..t only
@@ -96,7 +94,7 @@ class SoftmaxHead {
     pack_keys();
     const Contiguous strips(in_.q.rows, kStripTokens);
     executor.for_each(strips.blocks(), [&](Index s, Index w) {
-      Arena arena(workers_ + w * worker_bytes_);
+      Arena arena(workers_.share(w));
       const Worker worker(function_, arena, in_.q.cols, in_.v.cols);
       read_strip(strips, s, causal, worker, out);
     });
@@ -198,8 +196,7 @@ class SoftmaxHead {
   Rows<A> raw_;              // [64, D]
   Index* tokens_ = nullptr;  // [tiles * 64] positions of the kept keys
   Index count_ = 0;          // kept keys
-  Index worker_bytes_ = 0;
-  std::byte* workers_ = nullptr;
+  Shares workers_;
 };
 
 template <Scalar T>

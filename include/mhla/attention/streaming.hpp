@@ -16,13 +16,12 @@
 /// block of tokens, known beforehand (state_bytes), of which a step touches D*E numbers.
 /// Source: arXiv:2601.07832, section 4.2.
 
-#include <cstring>
-#include <span>
+#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "mhla/attention/causal.hpp"
 #include "mhla/attention/operator.hpp"
+#include "mhla/attention/streaming_state.hpp"
 #include "mhla/core/arch.hpp"
 
 namespace mhla::inline MHLA_TARGET {
@@ -35,30 +34,11 @@ struct StreamingSizes {
   Index normalizer_width = 0;  ///< of normalizer_q and normalizer_k, 0 where there are none
 };
 
-/// What one head of one sequence has seen. Copies are independent; made by Streaming::start.
-template <Accumulator A>
-class StreamingState {
- public:
-  /// Tokens seen so far.
-  Index position() const { return position_; }
-
- private:
-  template <Scalar T, CausalOperator Op>
-  friend class Streaming;
-
-  struct alignas(detail::kBufferAlignment) Line {
-    std::byte bytes[detail::kBufferAlignment];
-  };
-
-  std::vector<Line> memory_;
-  Index position_ = 0;
-  Index open_keys_ = 0;  // kept keys of the open block
-};
-
 /// A causal operator for streams: the sizes, the mixing matrix and the policies that any number of
 /// states share. Const functions may run concurrently on different states.
-template <Scalar T, CausalOperator Op = Operator<>>
+template <Scalar T, class Op = Operator<>>
 class Streaming {
+  static_assert(CausalOperator<Op>, "a stream cannot use CrossQuery: it reads later queries");
   using A = accumulator_t<T>;
 
  public:
@@ -81,30 +61,15 @@ class Streaming {
 
   /// Bytes of workspace any append needs.
   std::size_t append_workspace_bytes() const;
-  /// Bytes of memory a state holds, and of its saved form.
-  std::size_t state_bytes() const { return sizeof(Header) + memory_bytes_; }
+  /// Bytes of a state, and of its saved form.
+  std::size_t state_bytes() const { return StreamingState<A>::bytes_with(memory_bytes_); }
   /// Tokens a stream can take: blocks of the mixing matrix times block length.
   Index capacity() const { return mixing_.rows() * sizes_.block_length; }
 
-  /// Writes a state as state_bytes() bytes, for this machine's byte order.
-  /// \throws option_error unless `bytes` has that size.
-  void save(const StreamingState<A>& state, std::span<std::byte> bytes) const;
-  /// Returns a saved state.
-  /// \throws option_error unless `bytes` is the saved form of a state of a stream of these sizes.
-  StreamingState<A> restore(std::span<const std::byte> bytes) const;
-
  private:
-  /// What a saved state begins with.
-  struct Header {
-    char magic[8];
-    std::int64_t scalar_bytes, width, values, block_length, normalizer_width, blocks;
-    std::int64_t features, normalizer_features, position, open_keys;
-  };
-
   /// The parts of a state's memory.
   struct Parts {
-    detail::Summaries<A> summaries;
-    A* key_sums;                           // [M, D or Dz]
+    detail::HeadSummaries<T, Op> summaries;
     A* running;                            // R [D,E]
     A* running_key_sum;                    // the same of z [D or Dz]
     detail::Rows<A> open_keys;             // [W,D]
@@ -121,17 +86,14 @@ class Streaming {
   };
 
   static constexpr const char* kName = "Streaming";
-  using Z = std::remove_cvref_t<decltype(std::declval<Op>().normalizer)>;
+  static constexpr bool kKeySums = detail::kUsesKeySums<detail::normalizer_t<Op>>;
 
   Parts parts(StreamingState<A>& state) const;
-  Header header(const StreamingState<A>& state) const;
+  detail::StateHeader header() const;
   void open_block(Index i, const Parts& p, Worker& worker) const;
   void keep_piece(StreamingState<A>& state, const Parts& p, const Inputs<T>& piece,
                   Worker& worker) const;
   void close_block(Index i, Index kept, const Parts& p) const;
-  Index key_sum_features() const {
-    return head_.normalizer_features > 0 ? head_.normalizer_features : head_.features;
-  }
 
   StreamingSizes sizes_;
   MixingMatrix<A> mixing_;
@@ -142,7 +104,7 @@ class Streaming {
 
 // ------------------------------------------------------------------------------------------------
 
-template <Scalar T, CausalOperator Op>
+template <Scalar T, class Op>
 Streaming<T, Op>::Streaming(const StreamingSizes& sizes, MixingMatrix<A> mixing, Op op)
     : sizes_(sizes), mixing_(std::move(mixing)), op_(std::move(op)) {
   if (sizes.width < 0 || sizes.values < 0 || sizes.block_length < 1 || sizes.normalizer_width < 0) {
@@ -163,47 +125,51 @@ Streaming<T, Op>::Streaming(const StreamingSizes& sizes, MixingMatrix<A> mixing,
   memory_bytes_ = counting.bytes();
 }
 
-template <Scalar T, CausalOperator Op>
+template <Scalar T, class Op>
 Streaming<T, Op>::Parts::Parts(detail::Arena& arena, const Streaming& s)
-    : summaries(kName, arena, s.mixing_.rows(), s.head_.features, s.head_.values),
-      key_sums(arena.take<A>(
-          kName, detail::checked_product(kName, "sizes",
-                                         {s.mixing_.rows(), s.head_.normalizer_features}))),
+    : summaries(kName, arena, s.head_, s.mixing_.rows()),
       running(arena.take<A>(
           kName, detail::checked_product(kName, "sizes", {s.head_.features, s.head_.values}))),
-      running_key_sum(arena.take<A>(kName, s.key_sum_features())),
+      running_key_sum(arena.take<A>(kName, detail::key_sum_features(s.head_))),
       open_keys(kName, arena, s.sizes_.block_length, s.head_.features),
       open_values(kName, arena, s.sizes_.block_length, s.head_.values),
-      open_normalizer_keys(kName, arena, s.sizes_.block_length, s.head_.normalizer_features) {
-  if (s.head_.normalizer_features == 0) key_sums = summaries.key_sum;
-}
+      open_normalizer_keys(kName, arena, s.sizes_.block_length, s.head_.normalizer_features) {}
 
-template <Scalar T, CausalOperator Op>
+template <Scalar T, class Op>
 Streaming<T, Op>::Worker::Worker(detail::Arena& arena, const Streaming& s)
     : scratch(kName, arena, std::max(s.sizes_.width, s.sizes_.normalizer_width),
               std::max(s.sizes_.width, s.sizes_.normalizer_width), s.head_, s.sizes_.block_length),
       coefficients(arena.take<A>(kName, s.mixing_.rows())) {}
 
-template <Scalar T, CausalOperator Op>
-auto Streaming<T, Op>::start() const -> StreamingState<A> {
-  using Line = typename StreamingState<A>::Line;
-  StreamingState<A> state;
-  state.memory_.resize((memory_bytes_ + sizeof(Line) - 1) / sizeof(Line));
-  return state;
+template <Scalar T, class Op>
+detail::StateHeader Streaming<T, Op>::header() const {
+  return {.scalar_bytes = sizeof(A),
+          .width = sizes_.width,
+          .values = sizes_.values,
+          .block_length = sizes_.block_length,
+          .normalizer_width = sizes_.normalizer_width,
+          .blocks = mixing_.rows(),
+          .features = head_.features,
+          .normalizer_features = head_.normalizer_features};
 }
 
-template <Scalar T, CausalOperator Op>
+template <Scalar T, class Op>
+auto Streaming<T, Op>::start() const -> StreamingState<A> {
+  return {header(), memory_bytes_};
+}
+
+template <Scalar T, class Op>
 typename Streaming<T, Op>::Parts Streaming<T, Op>::parts(StreamingState<A>& state) const {
-  detail::Arena arena(reinterpret_cast<std::byte*>(state.memory_.data()));
+  detail::Arena arena(state.memory());
   return Parts(arena, *this);
 }
 
-template <Scalar T, CausalOperator Op>
+template <Scalar T, class Op>
 std::size_t Streaming<T, Op>::append_workspace_bytes() const {
   return detail::bytes_of<Worker>(*this);
 }
 
-template <Scalar T, CausalOperator Op>
+template <Scalar T, class Op>
 void Streaming<T, Op>::check_append(const StreamingState<A>& state, const Inputs<T>& in,
                                     MatrixView<T> out) const {
   constexpr const char* kAppend = "Streaming::append";
@@ -213,20 +179,20 @@ void Streaming<T, Op>::check_append(const StreamingState<A>& state, const Inputs
   detail::expect_shape(kAppend, "v", in.v, in.q.rows, sizes_.values);
   detail::expect_shape(kAppend, "normalizer_q", in.normalizer_q, -1, sizes_.normalizer_width);
   detail::expect_shape(kAppend, "normalizer_k", in.normalizer_k, -1, sizes_.normalizer_width);
-  if (state.memory_.size() * sizeof(state.memory_[0]) < memory_bytes_) {
+  if (!state.same_stream(header())) {
     detail::fail_option(kAppend, "state", "was made by another stream", "one made by start()");
   }
   const Index n = in.q.rows;
-  if (n > capacity() - state.position_) {
+  if (n > capacity() - state.header_.position) {
     detail::fail_option(
         kAppend, "in",
-        "has " + std::to_string(n) + " tokens after " + std::to_string(state.position_),
+        "has " + std::to_string(n) + " tokens after " + std::to_string(state.header_.position),
         "at most " + std::to_string(capacity()) + " in all (" + std::to_string(mixing_.rows()) +
             " rows of the mixing matrix times " + std::to_string(sizes_.block_length) + " tokens)");
   }
 }
 
-template <Scalar T, CausalOperator Op>
+template <Scalar T, class Op>
 void Streaming<T, Op>::append(StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out,
                               Workspace workspace) const {
   check_append(state, in, out);
@@ -235,8 +201,8 @@ void Streaming<T, Op>::append(StreamingState<A>& state, const Inputs<T>& in, Mat
   Worker worker(memory.arena(), *this);
   const Parts p = parts(state);
   for (Index done = 0; done < n;) {
-    const Index i = state.position_ / sizes_.block_length;
-    const Index offset = state.position_ % sizes_.block_length;
+    const Index i = state.header_.position / sizes_.block_length;
+    const Index offset = state.header_.position % sizes_.block_length;
     const Index count = std::min(sizes_.block_length - offset, n - done);
     const auto rows = [&](const auto& view) {
       return view.absent() ? view : view.middle_rows(done, count);
@@ -253,37 +219,37 @@ void Streaming<T, Op>::append(StreamingState<A>& state, const Inputs<T>& in, Mat
                           .key_mask = mask(in.key_mask)};
     if (offset == 0) {
       open_block(i, p, worker);
-      state.open_keys_ = 0;
+      state.header_.open_keys = 0;
     }
     detail::read_causal_block(piece, Contiguous(count, count), 0, op_, mixing_(i, i), p.running,
                               p.running_key_sum, head_, worker.scratch,
                               out.middle_rows(done, count));
     keep_piece(state, p, piece, worker);
     if (offset + count == sizes_.block_length) {
-      close_block(i, state.open_keys_, p);
+      close_block(i, state.header_.open_keys, p);
     } else {
       detail::extend_running(worker.scratch, head_, p.running,
-                             detail::kUsesKeySums<Z> ? p.running_key_sum : nullptr);
+                             kKeySums ? p.running_key_sum : nullptr);
     }
-    state.position_ += count;
+    state.header_.position += count;
     done += count;
   }
 }
 
 /// R of a block nothing of which has been seen.
-template <Scalar T, CausalOperator Op>
+template <Scalar T, class Op>
 void Streaming<T, Op>::open_block(Index i, const Parts& p, Worker& worker) const {
   const detail::MixingGroup<A> row(mixing_, i, i + 1, detail::Reach::kEarlier, mixing_.rows(),
                                    worker.coefficients);
-  const Index e = head_.values, m = mixing_.rows(), dz = key_sum_features();
-  for (Index d = 0; d < head_.features; ++d) {
-    row.mix({p.running + d * e, e}, p.summaries.kv + d * m * e, e, e);
-  }
-  if (detail::kUsesKeySums<Z>) row.mix({p.running_key_sum, dz}, p.key_sums, dz, dz);
+  detail::Mixtures<A> running;
+  running.kv = p.running;
+  running.key_sum = p.running_key_sum;
+  running.values = head_.values;
+  p.summaries.mix_group(row, running);
 }
 
 /// Stores the kept keys and values of a piece behind those of the open block.
-template <Scalar T, CausalOperator Op>
+template <Scalar T, class Op>
 void Streaming<T, Op>::keep_piece(StreamingState<A>& state, const Parts& p, const Inputs<T>& piece,
                                   Worker& worker) const {
   const auto behind = [](detail::Rows<A> rows, Index count) {
@@ -294,7 +260,7 @@ void Streaming<T, Op>::keep_piece(StreamingState<A>& state, const Parts& p, cons
   const Contiguous whole(piece.k.rows, piece.k.rows);
   detail::StripCursor strip(whole, 0, piece.key_mask);
   while (strip.next() > 0) {
-    const Index kept = state.open_keys_;
+    const Index kept = state.header_.open_keys;
     detail::gather_features(piece.k, strip.tokens(), strip.count(), op_.key_map, raw,
                             behind(p.open_keys, kept));
     detail::gather(piece.v, strip.tokens(), strip.count(), behind(p.open_values, kept));
@@ -302,70 +268,22 @@ void Streaming<T, Op>::keep_piece(StreamingState<A>& state, const Parts& p, cons
       detail::gather_features(piece.normalizer_k, strip.tokens(), strip.count(), op_.key_map, raw,
                               behind(p.open_normalizer_keys, kept));
     }
-    state.open_keys_ += strip.count();
+    state.header_.open_keys += strip.count();
   }
 }
 
 /// S_i and z_i of a block all of which has been seen.
-template <Scalar T, CausalOperator Op>
+template <Scalar T, class Op>
 void Streaming<T, Op>::close_block(Index i, Index kept, const Parts& p) const {
   detail::accumulate_summary(detail::Start::kZero, p.open_keys, p.open_values, kept, head_.features,
                              head_.values, p.summaries.block(i));
-  if constexpr (detail::kUsesKeySums<Z>) {
-    const Index dz = key_sum_features();
-    A* const key_sum = p.key_sums + i * dz;
+  if constexpr (kKeySums) {
+    const Index dz = detail::key_sum_features(head_);
+    A* const key_sum = p.summaries.key_sum(i);
     std::fill_n(key_sum, dz, A(0));
     detail::accumulate_key_sum(head_.normalizer_features > 0 ? p.open_normalizer_keys : p.open_keys,
                                kept, dz, key_sum);
   }
-}
-
-template <Scalar T, CausalOperator Op>
-typename Streaming<T, Op>::Header Streaming<T, Op>::header(const StreamingState<A>& state) const {
-  return {{'m', 'h', 'l', 'a', 's', 't', '0', '1'},
-          sizeof(A),
-          sizes_.width,
-          sizes_.values,
-          sizes_.block_length,
-          sizes_.normalizer_width,
-          mixing_.rows(),
-          head_.features,
-          head_.normalizer_features,
-          state.position_,
-          state.open_keys_};
-}
-
-template <Scalar T, CausalOperator Op>
-void Streaming<T, Op>::save(const StreamingState<A>& state, std::span<std::byte> bytes) const {
-  if (bytes.size() != state_bytes()) {
-    detail::fail_option("Streaming::save", "bytes", "has " + std::to_string(bytes.size()),
-                        std::to_string(state_bytes()) + " (see state_bytes)");
-  }
-  const Header head = header(state);
-  std::memcpy(bytes.data(), &head, sizeof(Header));
-  std::memcpy(bytes.data() + sizeof(Header), state.memory_.data(), memory_bytes_);
-}
-
-template <Scalar T, CausalOperator Op>
-auto Streaming<T, Op>::restore(std::span<const std::byte> bytes) const -> StreamingState<A> {
-  constexpr const char* kRestore = "Streaming::restore";
-  if (bytes.size() != state_bytes()) {
-    detail::fail_option(kRestore, "bytes", "has " + std::to_string(bytes.size()),
-                        std::to_string(state_bytes()) + " (see state_bytes)");
-  }
-  StreamingState<A> state = start();
-  Header head;
-  std::memcpy(&head, bytes.data(), sizeof(Header));
-  state.position_ = head.position;
-  state.open_keys_ = head.open_keys;
-  const Header expected = header(state);
-  if (std::memcmp(&head, &expected, sizeof(Header)) != 0 || head.position < 0 ||
-      head.position > capacity() || head.open_keys < 0 || head.open_keys > sizes_.block_length) {
-    detail::fail_option(kRestore, "bytes", "hold a state of other sizes, or none",
-                        "a state saved by a stream of these sizes");
-  }
-  std::memcpy(state.memory_.data(), bytes.data() + sizeof(Header), memory_bytes_);
-  return state;
 }
 
 }  // namespace mhla::inline MHLA_TARGET

@@ -66,6 +66,26 @@ std::size_t bytes_of(const Arguments&... arguments) {
   return counting.bytes();
 }
 
+/// Equal shares of memory for the workers of a form.
+class Shares {
+ public:
+  Shares() = default;
+  /// \param make  lays out one worker's buffers in an Arena
+  template <class Make>
+  Shares(const char* function, Arena& arena, Index workers, Make&& make) {
+    Arena counting;
+    static_cast<void>(make(counting));
+    bytes_ = static_cast<Index>(counting.bytes());
+    memory_ =
+        arena.take<std::byte>(function, checked_product(function, "workspace", {workers, bytes_}));
+  }
+  std::byte* share(Index worker) const { return memory_ + worker * bytes_; }
+
+ private:
+  Index bytes_ = 0;
+  std::byte* memory_ = nullptr;
+};
+
 /// Throws unless `lent` has at least `bytes` bytes.
 inline void expect_workspace(const char* function, Workspace lent, std::size_t bytes) {
   if (lent.size() < bytes) {

@@ -80,7 +80,6 @@ struct SlotSums {
   A* sums = nullptr;  ///< [M,W]
   Index slots = 0;    ///< W
 
-  SlotSums() = default;
   SlotSums(const char* function, Arena& arena, Index m, Index w)
       : sums(arena.take<A>(function, checked_product(function, "workspace", {m, w}))), slots(w) {}
 
@@ -94,6 +93,13 @@ void key_sum_denominators(Rows<A> queries, Index count, Index d, const A* mixed_
   for (Index s = 0; s < count; ++s) {
     denominators[s] = dot(queries.row(s), mixed_key_sum, d) + eps;
   }
+}
+
+/// denominators[s] = mixed_sums[slots[s]] + eps.                               // [count]
+template <class A>
+void slot_denominators(const A* mixed_sums, const Index* slots, Index count, A eps,
+                       A* denominators) {
+  for (Index s = 0; s < count; ++s) denominators[s] = mixed_sums[slots[s]] + eps;
 }
 
 /// rows[s] /= denominators[s]: one reciprocal and a multiplication an element, or divisions where

@@ -16,26 +16,23 @@
 
 namespace mhla::inline MHLA_TARGET::detail {
 
-/// All summaries of one head. Element (d, b, e) of S is kv[(d * M + b) * E + e]: for each feature d
-/// an [M,E] matrix, so that mixing is D products with rows that follow each other in memory.
+/// All S_b of one head. Element (d, b, e) is kv[(d * M + b) * E + e]: for each feature d an [M,E]
+/// matrix, so that mixing is D products with rows that follow each other in memory.
 template <class A>
 struct Summaries {
-  A* kv = nullptr;       ///< [D,M,E]
-  A* key_sum = nullptr;  ///< [M,D]
-  Index blocks = 0;      ///< M
-  Index features = 0;    ///< D, after the feature map
-  Index values = 0;      ///< E
+  A* kv = nullptr;     ///< [D,M,E]
+  Index blocks = 0;    ///< M
+  Index features = 0;  ///< D, after the feature map
+  Index values = 0;    ///< E
 
-  Summaries() = default;
   Summaries(const char* function, Arena& arena, Index m, Index d, Index e)
       : kv(arena.take<A>(function, checked_product(function, "workspace", {m, d, e}))),
-        key_sum(arena.take<A>(function, checked_product(function, "workspace", {m, d}))),
         blocks(m),
         features(d),
         values(e) {}
 
+  /// S_b [D,E].
   Target<A> block(Index b) const { return {kv + b * values, blocks * values}; }
-  A* block_key_sum(Index b) const { return key_sum + b * features; }
 };
 
 /// Scratch of one worker that reads keys and values.

@@ -1,0 +1,120 @@
+#pragma once
+
+/// \file
+/// What a stream has seen: memory of known size that can be copied, saved and restored.
+///
+/// Saved form: a header with the sizes and the position, then the memory as it lies, in this
+/// machine's byte order. A header that does not fit the stream is refused.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/scalar.hpp"
+#include "mhla/core/workspace.hpp"
+
+namespace mhla::inline MHLA_TARGET {
+
+namespace detail {
+
+/// What a saved state begins with: all that two streams must share to read each other's states,
+/// and where this one stands.
+struct StateHeader {
+  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '1'};
+  std::int64_t scalar_bytes = 0;
+  std::int64_t width = 0, values = 0, block_length = 0, normalizer_width = 0, blocks = 0;
+  std::int64_t features = 0, normalizer_features = 0;
+  std::int64_t position = 0;   // tokens seen
+  std::int64_t open_keys = 0;  // kept keys of the open block
+};
+
+}  // namespace detail
+
+/// What one head of one sequence has seen. Copies are independent; made by Streaming::start.
+template <Accumulator A>
+class StreamingState {
+ public:
+  /// Nothing seen, by a stream with this header and that much memory.
+  StreamingState(const detail::StateHeader& header, std::size_t memory_bytes)
+      : header_(header), memory_(lines(memory_bytes)) {}
+
+  /// Bytes of the saved form of a state with that much memory.
+  static constexpr std::size_t bytes_with(std::size_t memory_bytes) {
+    return sizeof(detail::StateHeader) + lines(memory_bytes) * sizeof(Line);
+  }
+
+  /// Tokens seen so far.
+  Index position() const { return static_cast<Index>(header_.position); }
+
+  /// Bytes of the saved form.
+  std::size_t bytes() const { return sizeof(header_) + memory_.size() * sizeof(Line); }
+
+  /// Writes the saved form.
+  /// \throws option_error unless `to` has bytes() bytes.
+  void save(std::span<std::byte> to) const;
+
+  /// Takes the place of the state whose saved form is `from`; unchanged if that is refused.
+  /// \throws option_error unless `from` was saved by a state of a stream of the same sizes.
+  void restore(std::span<const std::byte> from);
+
+ private:
+  template <Scalar T, class Op>
+  friend class Streaming;
+
+  struct alignas(detail::kBufferAlignment) Line {
+    std::byte bytes[detail::kBufferAlignment];
+  };
+
+  static constexpr std::size_t lines(std::size_t bytes) {
+    return (bytes + sizeof(Line) - 1) / sizeof(Line);
+  }
+
+  /// True if the other header is of the same stream, wherever it stands.
+  bool same_stream(detail::StateHeader other) const {
+    other.position = header_.position;
+    other.open_keys = header_.open_keys;
+    return std::memcmp(&other, &header_, sizeof(other)) == 0;
+  }
+  std::byte* memory() { return reinterpret_cast<std::byte*>(memory_.data()); }
+
+  detail::StateHeader header_;
+  std::vector<Line> memory_;  // whole cache lines, so that a copy is laid out alike
+};
+
+// ------------------------------------------------------------------------------------------------
+
+template <Accumulator A>
+void StreamingState<A>::save(std::span<std::byte> to) const {
+  if (to.size() != bytes()) {
+    detail::fail_option("StreamingState::save", "to", "has " + std::to_string(to.size()) + " bytes",
+                        std::to_string(bytes()));
+  }
+  std::memcpy(to.data(), &header_, sizeof(header_));
+  std::memcpy(to.data() + sizeof(header_), memory_.data(), bytes() - sizeof(header_));
+}
+
+template <Accumulator A>
+void StreamingState<A>::restore(std::span<const std::byte> from) {
+  constexpr const char* kName = "StreamingState::restore";
+  if (from.size() != bytes()) {
+    detail::fail_option(kName, "from", "has " + std::to_string(from.size()) + " bytes",
+                        std::to_string(bytes()));
+  }
+  detail::StateHeader saved;
+  std::memcpy(&saved, from.data(), sizeof(saved));
+  if (!same_stream(saved) || saved.position < 0 ||
+      saved.position > header_.blocks * header_.block_length || saved.open_keys < 0 ||
+      saved.open_keys > header_.block_length) {
+    detail::fail_option(kName, "from", "holds a state of another stream, or none",
+                        "a state saved by a stream of these sizes");
+  }
+  header_ = saved;
+  std::memcpy(memory_.data(), from.data() + sizeof(saved), bytes() - sizeof(saved));
+}
+
+}  // namespace mhla::inline MHLA_TARGET

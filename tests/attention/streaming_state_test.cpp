@@ -1,0 +1,73 @@
+#include "mhla/attention/streaming_state.hpp"
+
+#include <gtest/gtest.h>
+
+#include "mhla/attention/streaming.hpp"
+#include "support/message_of.hpp"
+#include "support/problem.hpp"
+
+namespace mhla::test {
+namespace {
+
+Streaming<float> stream_of(Index width, Index values) {
+  return {{.width = width, .values = values, .block_length = 4}, uniform_causal<float>(3)};
+}
+
+/// A state that has seen five tokens.
+StreamingState<float> used_state(const Streaming<float>& stream, Index width, Index values) {
+  Random rng(1);
+  const Matrix<float> x = rng.matrix<float>(5, width), v = rng.matrix<float>(5, values);
+  Matrix<float> out(5, values);
+  auto state = stream.start();
+  stream.append(state, {.q = x, .k = x, .v = v}, out);
+  return state;
+}
+
+TEST(StreamingState, ASavedStateIsTheSameStateAgain) {
+  const auto stream = stream_of(2, 3);
+  const auto state = used_state(stream, 2, 3);
+  std::vector<std::byte> bytes(stream.state_bytes()), again(stream.state_bytes());
+  state.save(bytes);
+  auto restored = stream.start();
+  restored.restore(bytes);
+  EXPECT_EQ(restored.position(), 5);
+  restored.save(again);
+  EXPECT_EQ(bytes, again);
+}
+
+TEST(StreamingState, BytesThatAreNoStateAreRefusedAndChangeNothing) {
+  const auto stream = stream_of(2, 3), other = stream_of(3, 2);
+  const auto state = used_state(stream, 2, 3);
+  std::vector<std::byte> bytes(stream.state_bytes()), before(stream.state_bytes());
+  state.save(before);
+  std::vector<std::byte> other_bytes(other.state_bytes());
+  used_state(other, 3, 2).save(other_bytes);
+  other_bytes.resize(stream.state_bytes());
+  auto target = state;
+  EXPECT_EQ(
+      message_of<option_error>([&] { target.restore(other_bytes); }),
+      "mhla::StreamingState::restore: from holds a state of another stream, or none, expected "
+      "a state saved by a stream of these sizes");
+  for (std::size_t i = 0; i < sizeof(detail::StateHeader); ++i) {
+    auto broken = before;
+    broken[i] ^= std::byte{0x80};  // a size, or a position out of range
+    EXPECT_THROW(target.restore(broken), option_error) << i;
+  }
+  EXPECT_THROW(target.restore(std::span(before).first(before.size() - 1)), option_error);
+  EXPECT_THROW(target.save(std::span(bytes).first(8)), option_error);
+  target.save(bytes);
+  EXPECT_EQ(bytes, before);
+}
+
+TEST(StreamingState, AnotherStreamsStateIsRefused) {
+  const auto stream = stream_of(2, 3), other = stream_of(3, 2);
+  auto state = other.start();
+  const Matrix<float> x = Matrix<float>::Ones(1, 2), v = Matrix<float>::Ones(1, 3);
+  Matrix<float> out(1, 3);
+  EXPECT_EQ(
+      message_of<option_error>([&] { stream.append(state, {.q = x, .k = x, .v = v}, out); }),
+      "mhla::Streaming::append: state was made by another stream, expected one made by start()");
+}
+
+}  // namespace
+}  // namespace mhla::test
