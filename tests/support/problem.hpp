@@ -27,6 +27,7 @@
 #include "mhla/stage/mixing_matrix.hpp"
 #include "support/any_map.hpp"
 #include "support/any_partition.hpp"
+#include "support/outputs.hpp"
 
 namespace mhla::test {
 
@@ -366,39 +367,6 @@ void expect_equal_to_naive(const char* form, bool causal, std::uint64_t first_se
   std::cout << form << ": worst error " << tally.worst << " of the bound in " << tally.outputs
             << " outputs, " << tally.ill << " more without a bound\n";
   EXPECT_LT(tally.ill, tally.outputs / 20);  // a test of nothing would pass too
-}
-
-/// A matrix no output may keep anything of.
-template <class T>
-Matrix<T> unwritten(Index rows, Index cols) {
-  return Matrix<T>::Constant(rows, cols, static_cast<T>(std::numeric_limits<float>::quiet_NaN()));
-}
-
-/// A workspace of exactly `bytes` bytes at an odd address, full of NaN, with guards at both ends.
-class GuardedWorkspace {
- public:
-  explicit GuardedWorkspace(std::size_t bytes)
-      : memory_(bytes + 2 * kGuard, std::byte{0xFF}), bytes_(bytes) {}
-  Workspace get() { return Workspace(memory_).subspan(kGuard, bytes_); }
-  bool intact() const {
-    for (std::size_t i = 0; i < kGuard; ++i) {
-      if (memory_[i] != std::byte{0xFF}) return false;
-      if (memory_[memory_.size() - 1 - i] != std::byte{0xFF}) return false;
-    }
-    return true;
-  }
-
- private:
-  static constexpr std::size_t kGuard = 67;
-  std::vector<std::byte> memory_;
-  std::size_t bytes_;
-};
-
-template <class T>
-bool same_bits(const Matrix<T>& a, const Matrix<T>& b) {
-  return a.rows() == b.rows() && a.cols() == b.cols() &&
-         (a.size() == 0 ||
-          std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(T)) == 0);
 }
 
 }  // namespace mhla::test

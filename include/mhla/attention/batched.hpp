@@ -27,60 +27,62 @@
 namespace mhla::inline MHLA_TARGET {
 
 /// bidirectional() of every sequence and head. `out` is [B, Nq, H, E].
-template <Scalar T, BlocksOf QueryBlocks, BlocksOf KeyBlocks, class Op, class X = Sequential>
+template <Scalar T, BlocksOf QueryBlocks, BlocksOf KeyBlocks, OperatorOn<T> Op,
+          Executor X = Sequential>
 void bidirectional(const BatchInputs<T>& in, const QueryBlocks& query_blocks,
                    const KeyBlocks& key_blocks, const MixingMatrix<accumulator_t<T>>& mixing,
                    const Op& op, std::type_identity_t<TensorView<T>> out, Workspace workspace = {},
                    X&& executor = {});
-template <Scalar T, BlocksOf QueryBlocks, BlocksOf KeyBlocks, class Op, class X = Sequential>
+template <Scalar T, BlocksOf QueryBlocks, BlocksOf KeyBlocks, OperatorOn<T> Op,
+          Executor X = Sequential>
 std::size_t bidirectional_workspace_bytes(const BatchInputs<T>& in, const QueryBlocks& query_blocks,
                                           const KeyBlocks& key_blocks, const Op& op,
                                           const X& executor = {});
 
 /// causal() of every sequence and head. `out` is [B, N, H, E].
-template <Scalar T, BlocksOf Blocks, CausalOperator Op, class X = Sequential>
+template <Scalar T, BlocksOf Blocks, CausalOperatorOn<T> Op, Executor X = Sequential>
 void causal(const BatchInputs<T>& in, const Blocks& blocks,
             const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
             std::type_identity_t<TensorView<T>> out, Workspace workspace = {}, X&& executor = {});
-template <Scalar T, BlocksOf Blocks, CausalOperator Op, class X = Sequential>
+template <Scalar T, BlocksOf Blocks, CausalOperatorOn<T> Op, Executor X = Sequential>
 std::size_t causal_workspace_bytes(const BatchInputs<T>& in, const Blocks& blocks, const Op& op,
                                    const X& executor = {});
 
 /// linear_bidirectional() and linear_causal() of every sequence and head.
-template <Scalar T, CausalOperator Op, class X = Sequential>
+template <Scalar T, CausalOperatorOn<T> Op, Executor X = Sequential>
 void linear_bidirectional(const BatchInputs<T>& in, const Op& op,
                           std::type_identity_t<TensorView<T>> out, Workspace workspace = {},
                           X&& executor = {});
-template <Scalar T, CausalOperator Op, class X = Sequential>
+template <Scalar T, CausalOperatorOn<T> Op, Executor X = Sequential>
 std::size_t linear_bidirectional_workspace_bytes(const BatchInputs<T>& in, const Op& op,
                                                  const X& executor = {});
-template <Scalar T, CausalOperator Op, class X = Sequential>
+template <Scalar T, CausalOperatorOn<T> Op, Executor X = Sequential>
 void linear_causal(const BatchInputs<T>& in, const Op& op, std::type_identity_t<TensorView<T>> out,
                    Workspace workspace = {}, X&& executor = {});
-template <Scalar T, CausalOperator Op, class X = Sequential>
+template <Scalar T, CausalOperatorOn<T> Op, Executor X = Sequential>
 std::size_t linear_causal_workspace_bytes(const BatchInputs<T>& in, const Op& op,
                                           const X& executor = {});
 
 /// softmax_bidirectional() and softmax_causal() of every sequence and head.
-template <Scalar T, class X = Sequential>
+template <Scalar T, Executor X = Sequential>
 void softmax_bidirectional(const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out,
                            const SoftmaxOptions& options = {}, Workspace workspace = {},
                            X&& executor = {});
-template <Scalar T, class X = Sequential>
+template <Scalar T, Executor X = Sequential>
 void softmax_causal(const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out,
                     const SoftmaxOptions& options = {}, Workspace workspace = {},
                     X&& executor = {});
-template <Scalar T, class X = Sequential>
+template <Scalar T, Executor X = Sequential>
 std::size_t softmax_workspace_bytes(const BatchInputs<T>& in, const X& executor = {});
 
 /// Streaming::append of every sequence and head.
 /// \param states  [sequences * H] states, the heads of a sequence side by side
 /// \throws as append does, before any state or output has changed.
-template <Scalar T, class Op, class X = Sequential>
+template <Scalar T, class Op, Executor X = Sequential>
 void append(const Streaming<T, Op>& stream, std::span<StreamingState<accumulator_t<T>>> states,
             const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out,
             Workspace workspace = {}, X&& executor = {});
-template <Scalar T, class Op, class X = Sequential>
+template <Scalar T, class Op, Executor X = Sequential>
 std::size_t append_workspace_bytes(const Streaming<T, Op>& stream, const X& executor = {});
 
 // ------------------------------------------------------------------------------------------------
@@ -100,7 +102,7 @@ void expect_batch_mixing(const char* function, const MixingMatrix<A>& mixing, In
 
 }  // namespace detail
 
-template <Scalar T, BlocksOf QueryBlocks, BlocksOf KeyBlocks, class Op, class X>
+template <Scalar T, BlocksOf QueryBlocks, BlocksOf KeyBlocks, OperatorOn<T> Op, Executor X>
 std::size_t bidirectional_workspace_bytes(const BatchInputs<T>& in, const QueryBlocks& query_blocks,
                                           const KeyBlocks& key_blocks, const Op& op,
                                           const X& executor) {
@@ -135,7 +137,7 @@ void batched_bidirectional(const char* function, const BatchInputs<T>& in,
 
 }  // namespace detail
 
-template <Scalar T, BlocksOf QueryBlocks, BlocksOf KeyBlocks, class Op, class X>
+template <Scalar T, BlocksOf QueryBlocks, BlocksOf KeyBlocks, OperatorOn<T> Op, Executor X>
 void bidirectional(const BatchInputs<T>& in, const QueryBlocks& query_blocks,
                    const KeyBlocks& key_blocks, const MixingMatrix<accumulator_t<T>>& mixing,
                    const Op& op, std::type_identity_t<TensorView<T>> out, Workspace workspace,
@@ -144,7 +146,7 @@ void bidirectional(const BatchInputs<T>& in, const QueryBlocks& query_blocks,
                                 workspace, executor);
 }
 
-template <Scalar T, BlocksOf Blocks, CausalOperator Op, class X>
+template <Scalar T, BlocksOf Blocks, CausalOperatorOn<T> Op, Executor X>
 std::size_t causal_workspace_bytes(const BatchInputs<T>& in, const Blocks& blocks, const Op& op,
                                    const X& executor) {
   return detail::batch_bytes("causal", in, executor, [&](const Inputs<T>& head, const auto& x) {
@@ -152,7 +154,7 @@ std::size_t causal_workspace_bytes(const BatchInputs<T>& in, const Blocks& block
   });
 }
 
-template <Scalar T, BlocksOf Blocks, CausalOperator Op, class X>
+template <Scalar T, BlocksOf Blocks, CausalOperatorOn<T> Op, Executor X>
 void causal(const BatchInputs<T>& in, const Blocks& blocks,
             const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
             std::type_identity_t<TensorView<T>> out, Workspace workspace, X&& executor) {
@@ -166,14 +168,14 @@ void causal(const BatchInputs<T>& in, const Blocks& blocks,
       });
 }
 
-template <Scalar T, CausalOperator Op, class X>
+template <Scalar T, CausalOperatorOn<T> Op, Executor X>
 std::size_t linear_bidirectional_workspace_bytes(const BatchInputs<T>& in, const Op& op,
                                                  const X& executor) {
   return bidirectional_workspace_bytes(in, detail::single_block, detail::single_block, op,
                                        executor);
 }
 
-template <Scalar T, CausalOperator Op, class X>
+template <Scalar T, CausalOperatorOn<T> Op, Executor X>
 void linear_bidirectional(const BatchInputs<T>& in, const Op& op,
                           std::type_identity_t<TensorView<T>> out, Workspace workspace,
                           X&& executor) {
@@ -182,7 +184,7 @@ void linear_bidirectional(const BatchInputs<T>& in, const Op& op,
                                 out, workspace, executor);
 }
 
-template <Scalar T, CausalOperator Op, class X>
+template <Scalar T, CausalOperatorOn<T> Op, Executor X>
 std::size_t linear_causal_workspace_bytes(const BatchInputs<T>& in, const Op& op,
                                           const X& executor) {
   return detail::batch_bytes(
@@ -190,7 +192,7 @@ std::size_t linear_causal_workspace_bytes(const BatchInputs<T>& in, const Op& op
       [&](const Inputs<T>& head, const auto&) { return linear_causal_workspace_bytes(head, op); });
 }
 
-template <Scalar T, CausalOperator Op, class X>
+template <Scalar T, CausalOperatorOn<T> Op, Executor X>
 void linear_causal(const BatchInputs<T>& in, const Op& op, std::type_identity_t<TensorView<T>> out,
                    Workspace workspace, X&& executor) {
   detail::check_sequences("linear_causal", in, out, [&](const Inputs<T>& head, MatrixView<T> o) {
@@ -203,7 +205,7 @@ void linear_causal(const BatchInputs<T>& in, const Op& op, std::type_identity_t<
                         });
 }
 
-template <Scalar T, class X>
+template <Scalar T, Executor X>
 std::size_t softmax_workspace_bytes(const BatchInputs<T>& in, const X& executor) {
   return detail::batch_bytes("softmax", in, executor, [&](const Inputs<T>& head, const auto& x) {
     return softmax_workspace_bytes(head, x);
@@ -226,19 +228,19 @@ void batched_softmax(const char* function, bool causal, const BatchInputs<T>& in
 
 }  // namespace detail
 
-template <Scalar T, class X>
+template <Scalar T, Executor X>
 void softmax_bidirectional(const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out,
                            const SoftmaxOptions& options, Workspace workspace, X&& executor) {
   detail::batched_softmax("softmax_bidirectional", false, in, out, options, workspace, executor);
 }
 
-template <Scalar T, class X>
+template <Scalar T, Executor X>
 void softmax_causal(const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out,
                     const SoftmaxOptions& options, Workspace workspace, X&& executor) {
   detail::batched_softmax("softmax_causal", true, in, out, options, workspace, executor);
 }
 
-template <Scalar T, class Op, class X>
+template <Scalar T, class Op, Executor X>
 std::size_t append_workspace_bytes(const Streaming<T, Op>& stream, const X& executor) {
   return static_cast<std::size_t>(
       detail::checked_product("append", "workspace",
@@ -246,7 +248,7 @@ std::size_t append_workspace_bytes(const Streaming<T, Op>& stream, const X& exec
                                static_cast<Index>(stream.append_workspace_bytes())}));
 }
 
-template <Scalar T, class Op, class X>
+template <Scalar T, class Op, Executor X>
 void append(const Streaming<T, Op>& stream, std::span<StreamingState<accumulator_t<T>>> states,
             const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out, Workspace workspace,
             X&& executor) {

@@ -32,20 +32,23 @@ namespace mhla::inline MHLA_TARGET {
 /// \param workspace     at least bidirectional_workspace_bytes(...), or empty to allocate
 /// \param executor      splits over blocks
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op, class X = Sequential>
+template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, OperatorOn<T> Op,
+          Executor X = Sequential>
 void bidirectional(const Inputs<T>& in, const QueryBlocks& query_blocks,
                    const KeyBlocks& key_blocks, const MixingMatrix<accumulator_t<T>>& mixing,
                    const Op& op, std::type_identity_t<MatrixView<T>> out, Workspace workspace = {},
                    X&& executor = {});
 
 /// Bytes of workspace such a call needs; the data of `in` is not read.
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op, class X = Sequential>
+template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, OperatorOn<T> Op,
+          Executor X = Sequential>
 std::size_t bidirectional_workspace_bytes(const Inputs<T>& in, const QueryBlocks& query_blocks,
                                           const KeyBlocks& key_blocks, const Op& op,
                                           const X& executor = {});
 
 /// Returns self-attention of Eigen matrices q [N,D], k [N,D], v [N,E], as [N,E].
-template <EigenDense Q, EigenDense K, EigenDense V, Partition Blocks, class Op = Operator<>>
+template <EigenDense Q, EigenDense K, EigenDense V, Partition Blocks,
+          OperatorOn<typename Q::Scalar> Op = Operator<>>
 auto bidirectional(const Q& q, const K& k, const V& v, const Blocks& blocks,
                    const MixingMatrix<accumulator_t<typename Q::Scalar>>& mixing, const Op& op = {})
     -> Matrix<typename Q::Scalar>;
@@ -211,7 +214,7 @@ void expect_bidirectional(const char* function, const Inputs<T>& in,
   expect_inputs(function, in, op, out);
   expect_partition(function, "query_blocks", query_blocks, in.q.rows);
   expect_partition(function, "key_blocks", key_blocks, in.k.rows);
-  if constexpr (std::same_as<std::remove_cvref_t<decltype(op.normalizer)>, CrossQuery>) {
+  if constexpr (std::same_as<normalizer_t<Op>, CrossQuery>) {
     expect_cross_query(function, query_blocks, key_blocks.blocks());
   }
 }
@@ -231,7 +234,7 @@ void run_bidirectional(const Inputs<T>& in, const QueryBlocks& query_blocks,
 
 }  // namespace detail
 
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op, class X>
+template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, OperatorOn<T> Op, Executor X>
 std::size_t bidirectional_workspace_bytes(const Inputs<T>& in, const QueryBlocks& query_blocks,
                                           const KeyBlocks& key_blocks, const Op& op,
                                           const X& executor) {
@@ -241,7 +244,7 @@ std::size_t bidirectional_workspace_bytes(const Inputs<T>& in, const QueryBlocks
   return counting.bytes();
 }
 
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op, class X>
+template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, OperatorOn<T> Op, Executor X>
 void bidirectional(const Inputs<T>& in, const QueryBlocks& query_blocks,
                    const KeyBlocks& key_blocks, const MixingMatrix<accumulator_t<T>>& mixing,
                    const Op& op, std::type_identity_t<MatrixView<T>> out, Workspace workspace,
@@ -252,7 +255,8 @@ void bidirectional(const Inputs<T>& in, const QueryBlocks& query_blocks,
   detail::run_bidirectional(in, query_blocks, key_blocks, mixing, op, out, workspace, executor);
 }
 
-template <EigenDense Q, EigenDense K, EigenDense V, Partition Blocks, class Op>
+template <EigenDense Q, EigenDense K, EigenDense V, Partition Blocks,
+          OperatorOn<typename Q::Scalar> Op>
 auto bidirectional(const Q& q, const K& k, const V& v, const Blocks& blocks,
                    const MixingMatrix<accumulator_t<typename Q::Scalar>>& mixing, const Op& op)
     -> Matrix<typename Q::Scalar> {

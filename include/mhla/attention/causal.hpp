@@ -26,29 +26,25 @@
 
 namespace mhla::inline MHLA_TARGET {
 
-/// An operator whose outputs read nothing later than the token itself.
-template <class Op>
-concept CausalOperator = CausalNormalizer<detail::normalizer_t<Op>>;
-
 /// Writes the output of one head into `out` [N,E], which must not overlap the inputs.
 /// \param blocks     blocks of consecutive tokens, in order: Contiguous or BlockSizes
 /// \param mixing     at least [M,M]; the leading part is used
 /// \param workspace  at least causal_workspace_bytes(...), or empty to allocate
 /// \param executor   splits over blocks
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
-template <Scalar T, Partition Blocks, CausalOperator Op, class X = Sequential>
+template <Scalar T, Partition Blocks, CausalOperatorOn<T> Op, Executor X = Sequential>
 void causal(const Inputs<T>& in, const Blocks& blocks, const MixingMatrix<accumulator_t<T>>& mixing,
             const Op& op, std::type_identity_t<MatrixView<T>> out, Workspace workspace = {},
             X&& executor = {});
 
 /// Bytes of workspace such a call needs; the data of `in` is not read.
-template <Scalar T, Partition Blocks, CausalOperator Op, class X = Sequential>
+template <Scalar T, Partition Blocks, CausalOperatorOn<T> Op, Executor X = Sequential>
 std::size_t causal_workspace_bytes(const Inputs<T>& in, const Blocks& blocks, const Op& op,
                                    const X& executor = {});
 
 /// Returns causal self-attention of Eigen matrices q [N,D], k [N,D], v [N,E], as [N,E].
 template <EigenDense Q, EigenDense K, EigenDense V, Partition Blocks,
-          CausalOperator Op = Operator<>>
+          CausalOperatorOn<typename Q::Scalar> Op = Operator<>>
 auto causal(const Q& q, const K& k, const V& v, const Blocks& blocks,
             const MixingMatrix<accumulator_t<typename Q::Scalar>>& mixing, const Op& op = {})
     -> Matrix<typename Q::Scalar>;
@@ -256,7 +252,7 @@ void run_causal(const Inputs<T>& in, const Blocks& blocks,
 
 }  // namespace detail
 
-template <Scalar T, Partition Blocks, CausalOperator Op, class X>
+template <Scalar T, Partition Blocks, CausalOperatorOn<T> Op, Executor X>
 std::size_t causal_workspace_bytes(const Inputs<T>& in, const Blocks& blocks, const Op& op,
                                    const X& executor) {
   detail::Arena counting;
@@ -264,7 +260,7 @@ std::size_t causal_workspace_bytes(const Inputs<T>& in, const Blocks& blocks, co
   return counting.bytes();
 }
 
-template <Scalar T, Partition Blocks, CausalOperator Op, class X>
+template <Scalar T, Partition Blocks, CausalOperatorOn<T> Op, Executor X>
 void causal(const Inputs<T>& in, const Blocks& blocks, const MixingMatrix<accumulator_t<T>>& mixing,
             const Op& op, std::type_identity_t<MatrixView<T>> out, Workspace workspace,
             X&& executor) {
@@ -272,7 +268,8 @@ void causal(const Inputs<T>& in, const Blocks& blocks, const MixingMatrix<accumu
   detail::run_causal(in, blocks, mixing, op, out, workspace, executor);
 }
 
-template <EigenDense Q, EigenDense K, EigenDense V, Partition Blocks, CausalOperator Op>
+template <EigenDense Q, EigenDense K, EigenDense V, Partition Blocks,
+          CausalOperatorOn<typename Q::Scalar> Op>
 auto causal(const Q& q, const K& k, const V& v, const Blocks& blocks,
             const MixingMatrix<accumulator_t<typename Q::Scalar>>& mixing, const Op& op)
     -> Matrix<typename Q::Scalar> {

@@ -38,7 +38,7 @@ struct Diagnosis {
 /// Returns the attention matrix of bidirectional() with these arguments (in.v is not read), and
 /// what it is like. Masked queries have rows of zeros.
 /// \throws as bidirectional does. Cost: O(N^3) time, O(M*D*N + N^2) memory.
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op>
+template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, OperatorOn<T> Op>
 Diagnosis<accumulator_t<T>> diagnose(const Inputs<T>& in, const QueryBlocks& query_blocks,
                                      const KeyBlocks& key_blocks,
                                      const MixingMatrix<accumulator_t<T>>& mixing, const Op& op);
@@ -134,12 +134,12 @@ std::vector<double> block_denominators(const Matrix<double>& queries, const P& b
 
 }  // namespace detail
 
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op>
+template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, OperatorOn<T> Op>
 Diagnosis<accumulator_t<T>> diagnose(const Inputs<T>& in, const QueryBlocks& query_blocks,
                                      const KeyBlocks& key_blocks,
                                      const MixingMatrix<accumulator_t<T>>& mixing, const Op& op) {
   using A = accumulator_t<T>;
-  using Z = std::remove_cvref_t<decltype(op.normalizer)>;
+  using Z = detail::normalizer_t<Op>;
   Diagnosis<A> result;
 
   // The operator is linear in v: applied to the unit matrix it is its attention matrix.

@@ -15,9 +15,6 @@
 
 namespace mhla::inline MHLA_TARGET::detail {
 
-template <class Op>
-using normalizer_t = std::remove_cvref_t<decltype(std::declval<const Op&>().normalizer)>;
-
 /// Features whose sums the normaliser reads: its own keys' or the numerator's.
 inline Index key_sum_features(const HeadSizes& n) {
   return n.normalizer_features > 0 ? n.normalizer_features : n.features;

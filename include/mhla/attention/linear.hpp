@@ -22,23 +22,23 @@ namespace mhla::inline MHLA_TARGET {
 /// Writes linear attention of one head into `out` [Nq,E], which must not overlap the inputs.
 /// \param workspace  at least linear_bidirectional_workspace_bytes(...), or empty to allocate
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
-template <Scalar T, CausalOperator Op>
+template <Scalar T, CausalOperatorOn<T> Op>
 void linear_bidirectional(const Inputs<T>& in, const Op& op,
                           std::type_identity_t<MatrixView<T>> out, Workspace workspace = {});
 
 /// Bytes of workspace such a call needs; the data of `in` is not read.
-template <Scalar T, CausalOperator Op>
+template <Scalar T, CausalOperatorOn<T> Op>
 std::size_t linear_bidirectional_workspace_bytes(const Inputs<T>& in, const Op& op);
 
 /// Writes causal linear attention of one head into `out` [N,E]: query t reads keys 0..t.
 /// \param workspace  at least linear_causal_workspace_bytes(...), or empty to allocate
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
-template <Scalar T, CausalOperator Op>
+template <Scalar T, CausalOperatorOn<T> Op>
 void linear_causal(const Inputs<T>& in, const Op& op, std::type_identity_t<MatrixView<T>> out,
                    Workspace workspace = {});
 
 /// Bytes of workspace such a call needs; the data of `in` is not read.
-template <Scalar T, CausalOperator Op>
+template <Scalar T, CausalOperatorOn<T> Op>
 std::size_t linear_causal_workspace_bytes(const Inputs<T>& in, const Op& op);
 
 // ------------------------------------------------------------------------------------------------
@@ -76,13 +76,13 @@ struct LinearCausalMemory {
 
 }  // namespace detail
 
-template <Scalar T, CausalOperator Op>
+template <Scalar T, CausalOperatorOn<T> Op>
 std::size_t linear_bidirectional_workspace_bytes(const Inputs<T>& in, const Op& op) {
   return bidirectional_workspace_bytes(in, detail::single_block(in.q.rows),
                                        detail::single_block(in.k.rows), op);
 }
 
-template <Scalar T, CausalOperator Op>
+template <Scalar T, CausalOperatorOn<T> Op>
 void linear_bidirectional(const Inputs<T>& in, const Op& op,
                           std::type_identity_t<MatrixView<T>> out, Workspace workspace) {
   const Contiguous queries = detail::single_block(in.q.rows);
@@ -93,7 +93,7 @@ void linear_bidirectional(const Inputs<T>& in, const Op& op,
                                workspace, alone);
 }
 
-template <Scalar T, CausalOperator Op>
+template <Scalar T, CausalOperatorOn<T> Op>
 std::size_t linear_causal_workspace_bytes(const Inputs<T>& in, const Op& op) {
   return detail::bytes_of<detail::LinearCausalMemory<T>>("linear_causal", in,
                                                          detail::head_sizes(in, op));
@@ -127,7 +127,7 @@ void run_linear_causal(const Inputs<T>& in, const Op& op, MatrixView<T> out, Wor
 
 }  // namespace detail
 
-template <Scalar T, CausalOperator Op>
+template <Scalar T, CausalOperatorOn<T> Op>
 void linear_causal(const Inputs<T>& in, const Op& op, std::type_identity_t<MatrixView<T>> out,
                    Workspace workspace) {
   detail::expect_linear_causal<T>(in, op, out);

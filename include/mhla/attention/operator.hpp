@@ -4,6 +4,8 @@
 /// What every form computes (Operator), and on what (Inputs): the arguments they share.
 
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
@@ -39,6 +41,26 @@ template <class QueryMap, class KeyMap, class Z>
 Operator(QueryMap, KeyMap, Z) -> Operator<QueryMap, KeyMap, Z>;
 template <class QueryMap, class KeyMap, class Z>
 Operator(QueryMap, KeyMap, Z, double) -> Operator<QueryMap, KeyMap, Z>;
+
+namespace detail {
+template <class Op>
+using query_map_t = std::remove_cvref_t<decltype(std::declval<const Op&>().query_map)>;
+template <class Op>
+using key_map_t = std::remove_cvref_t<decltype(std::declval<const Op&>().key_map)>;
+template <class Op>
+using normalizer_t = std::remove_cvref_t<decltype(std::declval<const Op&>().normalizer)>;
+}  // namespace detail
+
+/// An Operator for tensors of T: its feature maps take rows of T's accumulator.
+template <class Op, class T>
+concept OperatorOn = Scalar<T> && FeatureMap<detail::query_map_t<Op>, accumulator_t<T>> &&
+    FeatureMap<detail::key_map_t<Op>, accumulator_t<T>> && Normalizer<detail::normalizer_t<Op>>;
+
+/// An operator whose outputs read nothing later than the token itself.
+template <class Op>
+concept CausalOperator = CausalNormalizer<detail::normalizer_t<Op>>;
+template <class Op, class T>
+concept CausalOperatorOn = OperatorOn<Op, T> && CausalOperator<Op>;
 
 /// The tensors of one head. Queries and keys may differ in number (cross-attention); their widths
 /// after the feature maps must agree.

@@ -34,19 +34,19 @@ struct SoftmaxOptions {
 /// \param workspace  at least softmax_workspace_bytes(...), or empty to allocate
 /// \param executor   splits over queries
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
-template <Scalar T, class X = Sequential>
+template <Scalar T, Executor X = Sequential>
 void softmax_bidirectional(const Inputs<T>& in, std::type_identity_t<MatrixView<T>> out,
                            const SoftmaxOptions& options = {}, Workspace workspace = {},
                            X&& executor = {});
 
 /// The same where query t reads keys 0..t only; as many queries as keys.
-template <Scalar T, class X = Sequential>
+template <Scalar T, Executor X = Sequential>
 void softmax_causal(const Inputs<T>& in, std::type_identity_t<MatrixView<T>> out,
                     const SoftmaxOptions& options = {}, Workspace workspace = {},
                     X&& executor = {});
 
 /// Bytes of workspace either call needs; the data of `in` is not read.
-template <Scalar T, class X = Sequential>
+template <Scalar T, Executor X = Sequential>
 std::size_t softmax_workspace_bytes(const Inputs<T>& in, const X& executor = {});
 
 // ------------------------------------------------------------------------------------------------
@@ -218,21 +218,21 @@ void run_softmax(const char* function, bool causal, const Inputs<T>& in, MatrixV
 
 }  // namespace detail
 
-template <Scalar T, class X>
+template <Scalar T, Executor X>
 std::size_t softmax_workspace_bytes(const Inputs<T>& in, const X& executor) {
   detail::Arena counting;
   detail::SoftmaxHead<T>("softmax", counting, in, 1, executor.workers());
   return counting.bytes();
 }
 
-template <Scalar T, class X>
+template <Scalar T, Executor X>
 void softmax_bidirectional(const Inputs<T>& in, std::type_identity_t<MatrixView<T>> out,
                            const SoftmaxOptions& options, Workspace workspace, X&& executor) {
   detail::expect_softmax<T>("softmax_bidirectional", false, in, out);
   detail::run_softmax<T>("softmax_bidirectional", false, in, out, options, workspace, executor);
 }
 
-template <Scalar T, class X>
+template <Scalar T, Executor X>
 void softmax_causal(const Inputs<T>& in, std::type_identity_t<MatrixView<T>> out,
                     const SoftmaxOptions& options, Workspace workspace, X&& executor) {
   detail::expect_softmax<T>("softmax_causal", true, in, out);

@@ -38,6 +38,7 @@ struct StreamingSizes {
 /// states share. Const functions may run concurrently on different states.
 template <Scalar T, class Op = Operator<>>
 class Streaming {
+  static_assert(OperatorOn<Op, T>, "Op must have feature maps for T's accumulator");
   static_assert(CausalOperator<Op>, "a stream cannot use CrossQuery: it reads later queries");
   using A = accumulator_t<T>;
 

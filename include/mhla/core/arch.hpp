@@ -5,7 +5,8 @@
 ///
 /// Everything but the error types lives in an inline namespace named after the instruction set, so
 /// translation units built with different `-m` flags keep their own copies of every function
-/// instead of sharing whichever copy the linker picks.
+/// instead of sharing whichever copy the linker picks. Eigen's allocator has no such tag: a program
+/// that mixes flags defines EIGEN_MAX_ALIGN_BYTES=64 for all of its parts.
 
 #include <Eigen/Core>
 

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -26,7 +27,7 @@ namespace mhla::inline MHLA_TARGET {
 /// have run. Laws: 0 <= worker < workers(); no two calls with the same worker run at the same
 /// time; the first exception of a call is thrown to the caller after all calls have ended.
 template <class X>
-concept Executor = requires(X& x, Index count, void (*f)(Index, Index)) {
+concept Executor = requires(std::remove_reference_t<X>& x, Index count, void (*f)(Index, Index)) {
   { x.workers() } -> std::convertible_to<Index>;
   x.for_each(count, f);
 };

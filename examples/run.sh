@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Builds and runs an example:
+#   bash examples/run.sh                    attention_map on examples/data/astronaut.png
+#   bash examples/run.sh NAME [arguments]   another one
+#   bash examples/run.sh --list             their names
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../tests/support/setup.sh"
+
+list() { (cd "$repository/examples" && printf '%s\n' *.cpp | sed 's/\.cpp$//'); }
+
+if [[ ${1:-} == --list ]]; then
+  list
+  exit
+fi
+
+name=${1:-attention_map}
+(($# > 0)) && shift
+if [[ ! $name =~ ^[a-z0-9_]+$ || ! -f $repository/examples/$name.cpp ]]; then
+  printf 'no example "%s"; there are: %s\n' "$name" "$(list | paste -sd ' ')" >&2
+  exit 2
+fi
+if [[ $name == attention_map && $# == 0 ]]; then
+  set -- "$repository/examples/data/astronaut.png"
+fi
+
+require_packages g++ cmake ninja-build libeigen3-dev libstb-dev
+build examples "$name" -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=ON \
+  -DMHLA_BUILD_BENCHMARKS=OFF -DMHLA_NATIVE=ON -DCMAKE_BUILD_TYPE=Release
+
+step "run $name"
+exec "$build_dir/examples/$name" "$@"

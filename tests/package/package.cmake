@@ -1,0 +1,89 @@
+# Installs SOURCE below WORK and builds programs against it, one CASE a run.
+
+cmake_minimum_required(VERSION 3.25)
+
+set(consumer ${CMAKE_CURRENT_LIST_DIR}/consumer)
+set(installed ${WORK}/moved)
+
+function(run)
+  execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+function(configure_consumer)
+  file(REMOVE_RECURSE ${WORK}/${CASE})
+  execute_process(COMMAND ${CMAKE_COMMAND} -S ${consumer} -B ${WORK}/${CASE} -G ${GENERATOR}
+                          -DCMAKE_CXX_COMPILER=${COMPILER} ${ARGN}
+                  RESULT_VARIABLE status ERROR_VARIABLE errors)
+  set(status ${status} PARENT_SCOPE)
+  set(errors "${errors}" PARENT_SCOPE)
+endfunction()
+
+function(run_consumer)
+  configure_consumer(${ARGN})
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "${errors}")
+  endif()
+  run(${CMAKE_COMMAND} --build ${WORK}/${CASE})
+  run(${WORK}/${CASE}/consumer)
+endfunction()
+
+function(check_Install)
+  file(REMOVE_RECURSE ${WORK}/build ${WORK}/prefix ${installed})
+  run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G ${GENERATOR}
+      -DCMAKE_CXX_COMPILER=${COMPILER} -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=OFF
+      -DMHLA_BUILD_BENCHMARKS=OFF)
+  run(${CMAKE_COMMAND} --install ${WORK}/build --prefix ${WORK}/prefix)
+  file(RENAME ${WORK}/prefix ${installed})
+  file(GLOB_RECURSE files ${installed}/share/*)
+  if(NOT files)
+    message(FATAL_ERROR "nothing is installed in share")
+  endif()
+  foreach(file IN LISTS files)
+    file(READ ${file} text)
+    foreach(path ${SOURCE} ${WORK} ${EIGEN})
+      string(FIND "${text}" "${path}" position)
+      if(NOT position EQUAL -1)
+        message(FATAL_ERROR "${file} holds the path ${path}")
+      endif()
+    endforeach()
+  endforeach()
+endfunction()
+
+function(check_InstalledCopyWorks)
+  run_consumer(-DCMAKE_PREFIX_PATH=${installed})
+endfunction()
+
+function(check_UnknownComponentIsRefused)
+  configure_consumer(-DCMAKE_PREFIX_PATH=${installed} -DCOMPONENTS=nonesuch)
+  if(status EQUAL 0 OR NOT errors MATCHES "no component[ \n]+\"nonesuch\"")
+    message(FATAL_ERROR "expected an error that names the component, got:\n${errors}")
+  endif()
+endfunction()
+
+function(check_SubdirectoryWorks)
+  run_consumer(-DMHLA_SOURCE=${SOURCE})
+endfunction()
+
+function(check_PlainCompilerCallWorks)
+  file(MAKE_DIRECTORY ${WORK}/${CASE})
+  run(${COMPILER} -std=c++20 -I ${SOURCE}/include -I ${EIGEN} ${consumer}/main.cpp
+      -o ${WORK}/${CASE}/consumer)
+  run(${WORK}/${CASE}/consumer)
+endfunction()
+
+function(check_PkgConfigWorks)
+  find_program(PKG_CONFIG pkg-config)
+  if(NOT PKG_CONFIG)
+    message("pkg-config is not installed")
+    return()
+  endif()
+  set(ENV{PKG_CONFIG_PATH} ${installed}/share/pkgconfig)
+  execute_process(COMMAND ${PKG_CONFIG} --cflags --libs mhla OUTPUT_VARIABLE flags
+                  OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(flags UNIX_COMMAND "${flags}")
+  file(MAKE_DIRECTORY ${WORK}/${CASE})
+  run(${COMPILER} -std=c++20 ${consumer}/main.cpp ${flags} -o ${WORK}/${CASE}/consumer)
+  run(${WORK}/${CASE}/consumer)
+endfunction()
+
+cmake_language(CALL check_${CASE})

@@ -1,0 +1,56 @@
+# CASE ProgramsRun: every program in README.md compiles and runs, and there is one.
+# CASE PathsExist: every path it names is there.
+
+cmake_minimum_required(VERSION 3.25)
+
+file(READ ${SOURCE}/README.md text)
+
+function(check_ProgramsRun)
+  file(MAKE_DIRECTORY ${WORK})
+  set(fence "\n```")
+  set(rest "\n${text}")
+  set(programs 0)
+  while(TRUE)
+    string(FIND "${rest}" "${fence}cpp\n" begin)
+    if(begin EQUAL -1)
+      break()
+    endif()
+    math(EXPR begin "${begin} + 8")
+    string(SUBSTRING "${rest}" ${begin} -1 rest)
+    string(FIND "${rest}" "${fence}" end)
+    string(SUBSTRING "${rest}" 0 ${end} block)
+    if(NOT block MATCHES "int main")
+      continue()
+    endif()
+    math(EXPR programs "${programs} + 1")
+    message("program ${programs} of README.md")
+    file(WRITE ${WORK}/${programs}.cpp "${block}\n")
+    execute_process(COMMAND ${COMPILER} -std=c++20 -I ${SOURCE}/include -I ${EIGEN}
+                            ${WORK}/${programs}.cpp -o ${WORK}/${programs}
+                    COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(COMMAND ${WORK}/${programs} WORKING_DIRECTORY ${WORK}
+                    COMMAND_ERROR_IS_FATAL ANY)
+  endwhile()
+  if(programs EQUAL 0)
+    message(FATAL_ERROR "README.md has no ```cpp block with int main")
+  endif()
+endfunction()
+
+function(check_PathsExist)
+  set(missing "")
+  set(name "[A-Za-z0-9_./-]*[A-Za-z0-9_]")
+  string(REGEX MATCHALL "[^A-Za-z0-9_./<-](include|examples|tests|benchmarks)/${name}" paths "${text}")
+  string(REGEX MATCHALL "[^A-Za-z0-9_./-]mhla/${name}\\.hpp" headers "${text}")
+  list(TRANSFORM paths REPLACE "^.(.*)$" "\\1")
+  list(TRANSFORM headers REPLACE "^.(.*)$" "include/\\1")
+  foreach(path IN LISTS paths headers)
+    if(NOT EXISTS ${SOURCE}/${path})
+      string(APPEND missing "\n  ${path}")
+    endif()
+  endforeach()
+  if(missing)
+    message(FATAL_ERROR "README.md names paths that are not there:${missing}")
+  endif()
+endfunction()
+
+cmake_language(CALL check_${CASE})

@@ -1,0 +1,27 @@
+# CASE must not compile, and for the reason its first line expects; with MHLA_CONTROL defined the
+# mistake is gone and it must compile, so that nothing else can be what was refused.
+
+cmake_minimum_required(VERSION 3.25)
+set(ENV{LC_ALL} C)  # plain quotes in messages
+
+set(compile ${COMPILER} -std=c++20 -fsyntax-only -I ${SOURCE}/include -isystem ${EIGEN} ${CASE})
+
+execute_process(COMMAND ${compile} -DMHLA_CONTROL RESULT_VARIABLE status ERROR_VARIABLE output)
+if(NOT status EQUAL 0)
+  message("${output}")
+  message(FATAL_ERROR "the control does not compile")
+endif()
+
+file(STRINGS ${CASE} expected LIMIT_COUNT 1 REGEX "^// expect: ")
+string(REGEX REPLACE "^// expect: " "" expected "${expected}")
+if(NOT expected)
+  message(FATAL_ERROR "${CASE} has no line '// expect: <regex>'")
+endif()
+
+execute_process(COMMAND ${compile} RESULT_VARIABLE status ERROR_VARIABLE output)
+if(status EQUAL 0)
+  message(FATAL_ERROR "${CASE} compiles")
+elseif(NOT output MATCHES "${expected}")
+  message("${output}")
+  message(FATAL_ERROR "refused, but not with '${expected}'")
+endif()

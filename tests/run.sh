@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Builds the tests and the examples and runs them: bash tests/run.sh [ctest arguments]
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/support/setup.sh"
+
+require_packages g++ cmake ninja-build libeigen3-dev libgtest-dev nlohmann-json3-dev libstb-dev
+build tests all -DMHLA_BUILD_TESTS=ON -DMHLA_BUILD_EXAMPLES=ON -DMHLA_BUILD_BENCHMARKS=OFF
+
+step test
+ctest --test-dir "$build_dir" --output-on-failure -j"$cores" "$@"

@@ -1,0 +1,69 @@
+# shellcheck shell=bash
+# Sourced by the run.sh scripts: gets what a build needs, configures and builds.
+
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cores=$(getconf _NPROCESSORS_ONLN)
+
+step() { printf '== %s\n' "$*" >&2; }
+
+# quietly LOG COMMAND...: the output goes to LOG, and is shown if the command fails.
+quietly() {
+  local log=$1
+  shift
+  "$@" >"$log" 2>&1 || {
+    local status=$?
+    cat "$log" >&2
+    return "$status"
+  }
+}
+
+is_installed() {
+  [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
+}
+
+# require_packages PACKAGE...: installs those Debian packages that are missing. Where that is not
+# possible it names them and goes on: the same tools and headers may be there from elsewhere.
+require_packages() {
+  local missing=() package as_root=()
+  for package in "$@"; do is_installed "$package" || missing+=("$package"); done
+  ((${#missing[@]})) || return 0
+  ((EUID == 0)) || as_root=(sudo)
+  if ! command -v apt-get >/dev/null || { ((EUID != 0)) && ! command -v sudo >/dev/null; }; then
+    step "cannot install packages: make sure you have what Debian calls ${missing[*]}"
+    return 0
+  fi
+  step "install ${missing[*]}"
+  local log
+  log=$(mktemp)
+  quietly "$log" "${as_root[@]}" apt-get update
+  quietly "$log" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y \
+    --no-install-recommends -o DPkg::Lock::Timeout=300 "${missing[@]}"
+  rm "$log"
+}
+
+# build NAME TARGET OPTION...: configures MHLA_BUILD_DIR, or build/NAME, with the options and builds
+# TARGET there. Sets `build_dir`. MHLA_CMAKE_ARGS holds more options.
+build() {
+  local name=$1 target=$2 generator=()
+  shift 2
+  build_dir=${MHLA_BUILD_DIR:-$repository/build/$name}
+  mkdir -p "$build_dir"
+  build_dir=$(cd "$build_dir" && pwd)
+  if command -v ninja >/dev/null && [[ ! -f $build_dir/CMakeCache.txt ]]; then
+    generator=(-G Ninja)
+  fi
+
+  step "configure $build_dir"
+  # shellcheck disable=SC2086  # several options in one variable
+  quietly "$build_dir/configure.log" cmake -S "$repository" -B "$build_dir" "${generator[@]}" "$@" \
+    ${MHLA_CMAKE_ARGS:-}
+  grep '^-- mhla: ' "$build_dir/configure.log" >&2 || true
+
+  step "build $target"
+  local command=(cmake --build "$build_dir" --target "$target" --parallel "$cores")
+  if [[ -t 1 ]]; then
+    "${command[@]}" >&2
+  else
+    quietly "$build_dir/build.log" "${command[@]}"
+  fi
+}
