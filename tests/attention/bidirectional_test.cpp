@@ -147,8 +147,8 @@ TEST(Bidirectional, IdentityMixingIsAttentionInsideBlocks) {
   Random rng(4);
   const Matrix<float> q = rng.matrix<float>(48, 6), k = rng.matrix<float>(48, 6),
                       v = rng.matrix<float>(48, 5);
-  const MixingMatrix<float> identity(Matrix<float>(Matrix<float>::Identity(3, 3)));
-  const MixingMatrix<float> one(Matrix<float>(Matrix<float>::Ones(1, 1)));
+  const MixingMatrix<float> identity(Matrix<float>::Identity(3, 3));
+  const MixingMatrix<float> one(Matrix<float>::Ones(1, 1));
   const Matrix<float> o = bidirectional(q, k, v, Contiguous(48, 16), identity);
   for (Index b = 0; b < 3; ++b) {
     const auto part = [b](const Matrix<float>& m) { return m.middleRows(16 * b, 16).eval(); };

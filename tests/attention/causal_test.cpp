@@ -160,7 +160,7 @@ TEST(Causal, OneBlockOfAllTokensAndBlocksOfOneTokenAgree) {
   const Index n = 33;
   const Matrix<double> q = rng.matrix<double>(n, 6), k = rng.matrix<double>(n, 6),
                        v = rng.matrix<double>(n, 4);
-  const MixingMatrix<double> ones(Matrix<double>(Matrix<double>::Ones(n, n)));
+  const MixingMatrix<double> ones(Matrix<double>::Ones(n, n));
   const Matrix<double> whole = causal(q, k, v, Contiguous(n, n), ones);
   const Matrix<double> single = causal(q, k, v, Contiguous(n, 1), ones);
   // All terms of the denominators are positive, and |o| <= 1.

@@ -39,14 +39,14 @@ TEST(Diagnose, RankOfLinearAttentionIsTheWidthAndMixingRaisesIt) {
   const Matrix<double> q = rng.matrix<double>(64, 4, 0, 1), k = rng.matrix<double>(64, 4, 0, 1);
   const Inputs<double> in{.q = q, .k = k, .v = q};
   const Contiguous one(64, 64), eight(64, 8);
-  const auto linear = diagnose(
-      in, one, one, MixingMatrix<double>(Matrix<double>(Matrix<double>::Ones(1, 1))), Operator{});
+  const auto linear =
+      diagnose(in, one, one, MixingMatrix<double>(Matrix<double>::Ones(1, 1)), Operator{});
   EXPECT_EQ(linear.rank, 4);
   EXPECT_EQ(linear.rank_bound, 4);
   const auto mhla = diagnose(in, eight, eight, locality<double>(8), Operator{});
   EXPECT_EQ(mhla.rank_bound, 32);  // sum_b min(W, D), the mixing matrix having full rank
   EXPECT_EQ(mhla.rank, 32);
-  const MixingMatrix<double> uniform(Matrix<double>(Matrix<double>::Constant(8, 8, 0.125)));
+  const MixingMatrix<double> uniform(Matrix<double>::Constant(8, 8, 0.125));
   EXPECT_EQ(diagnose(in, eight, eight, uniform, Operator{}).rank, 4);  // D * rank(m)
   EXPECT_LT(mhla.entropy, linear.entropy);
 }

@@ -20,6 +20,14 @@ TEST(Operator, PoliciesAreDeducedAndDefaultToThePaper) {
   EXPECT_EQ((Operator{Relu{}, Relu{}, CrossQuery{}, 2.0}.scale), 2);
 }
 
+TEST(Operator, KeysGetTheMapOfTheQueriesWhereNoneIsGiven) {
+  EXPECT_EQ(Operator{Relu{0.5}}.key_map.eps, 0.5);
+  EXPECT_EQ((Operator{Relu{0.5}, Relu{0.25}}.key_map.eps), 0.25);
+  const float gain = 3;  // a map that cannot be made from nothing
+  const Operator captured{Elementwise([gain](auto x) { return gain * x; })};
+  EXPECT_EQ(captured.key_map.function(2.0f), 6);
+}
+
 TEST(Operator, FeaturesOfQueriesAndKeysMustAgree) {
   const Matrix<float> x = Matrix<float>::Ones(3, 4), y = Matrix<float>::Ones(3, 32);
   Matrix<float> out(3, 4);

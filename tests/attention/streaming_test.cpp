@@ -212,7 +212,7 @@ TEST(Streaming, RejectsWhatDoesNotFit) {
             "expected widths >= 0 and block_length >= 1");
   EXPECT_EQ(message_of<shape_error>([] {
               Streaming<float>({.width = 2, .values = 3, .block_length = 2},
-                               MixingMatrix<float>(Matrix<float>(Matrix<float>::Ones(2, 3))));
+                               MixingMatrix<float>(Matrix<float>::Ones(2, 3)));
             }),
             "mhla::Streaming: mixing has shape [2, 3], expected [2, 2] (query blocks, key blocks)");
 }

@@ -162,7 +162,7 @@ class BidirectionalHead {
                                local.mixtures.coefficients);
     summaries_.mix_group(group, local.mixtures);
     if constexpr (kCrossQuery) {
-      group.mix({local.slot_denominators, slots_}, slot_sums_.sums, slots_, slots_);
+      group.mix({local.slot_denominators, slots_}, {slot_sums_.sums, slots_}, slots_);
     }
     for (Index i = begin; i < end; ++i) read_block(i, i - begin, local, out);
   }

@@ -51,7 +51,7 @@ inline Contiguous single_block(Index tokens) { return {tokens, std::max<Index>(t
 /// The mixing matrix [1].
 template <class A>
 const MixingMatrix<A>& no_mixing() {
-  static const MixingMatrix<A> one(Matrix<A>(Matrix<A>::Ones(1, 1)));
+  static const MixingMatrix<A> one(Matrix<A>::Ones(1, 1));
   return one;
 }
 

@@ -15,6 +15,18 @@
 
 namespace mhla::inline MHLA_TARGET {
 
+namespace detail {
+/// The keys' map where none is given: the queries' map, if that is what it is to be.
+template <class KeyMap, class QueryMap>
+constexpr KeyMap default_key_map(const QueryMap& query_map) {
+  if constexpr (std::is_same_v<KeyMap, QueryMap>) {
+    return query_map;
+  } else {
+    return KeyMap{};
+  }
+}
+}  // namespace detail
+
 /// The choices that make one member of the family: feature maps, normaliser, scale of the queries.
 ///
 /// | trained model              | Operator                                                     |
@@ -28,7 +40,7 @@ namespace mhla::inline MHLA_TARGET {
 template <class QueryMap = Relu, class KeyMap = QueryMap, Normalizer Z = KeySum>
 struct Operator {
   QueryMap query_map{};
-  KeyMap key_map{};
+  KeyMap key_map = detail::default_key_map<KeyMap>(query_map);
   Z normalizer{};
   double scale = 1;  ///< multiplies phi(q), in numerator and denominator
 };

@@ -209,7 +209,8 @@ void expect_softmax(const char* function, bool causal, const Inputs<T>& in, Matr
 template <Scalar T, class X>
 void run_softmax(const char* function, bool causal, const Inputs<T>& in, MatrixView<T> out,
                  const SoftmaxOptions& options, Workspace workspace, X& executor) {
-  const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(in.q.cols)));
+  const double scale =
+      options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>(in.q.cols));
   Scratch scratch(function, workspace, softmax_workspace_bytes(in, executor));
   SoftmaxHead<T>(function, scratch.arena(), in, static_cast<accumulator_t<T>>(scale),
                  executor.workers())

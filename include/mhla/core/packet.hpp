@@ -66,36 +66,60 @@ inline void store_partial(A* x, P p, Index count) {
   for (Index i = 0; i < count; ++i) x[i] = lanes[i];
 }
 
-/// y[i] = f(x[i]) for whole packets f; x and y may be the same.
+/// The last `count` elements of a row that ends at `end`, in the last lanes; the lanes before them
+/// are `fill`. The row must have a whole packet.
+template <class P, class A>
+MHLA_INLINE inline P load_tail(const A* end, Index count, A fill) {
+  using namespace Eigen::internal;
+  const P before = pcmp_lt(plset<P>(A(0)), pset1<P>(static_cast<A>(kLanes<P> - count)));
+  return pselect(before, pset1<P>(fill), load<A, P>(end - kLanes<P>));
+}
+
+/// f(packet of x) for all packets of a row, the last one filled up with `fill`: in its first lanes
+/// where the row has a whole packet, else in its last ones.
+template <class A, class F>
+MHLA_INLINE inline void for_each_packet(const A* x, Index count, A fill, F&& f) {
+  using P = Packet<A>;
+  Index i = 0;
+  for (; i + kLanes<P> <= count; i += kLanes<P>) f(load<A, P>(x + i));
+  if (i == count) return;
+  f(i > 0 ? load_tail<P>(x + count, count - i, fill) : load_partial<P>(x, count, fill));
+}
+
+/// y[i] = f(x[i]) for whole packets f; x and y may be the same, but not overlap otherwise.
 template <class A, class F>
 inline void transform(const A* x, A* y, Index count, F&& f) {
   using P = Packet<A>;
   Index i = 0;
   for (; i + kLanes<P> <= count; i += kLanes<P>) store(y + i, f(load<A, P>(x + i)));
-  if (i < count) store_partial(y + i, f(load_partial<P>(x + i, count - i, A(0))), count - i);
+  if (i == count) return;
+  if (i > 0 && x != y) {  // the last whole packet: some elements are computed twice, alike
+    store(y + count - kLanes<P>, f(load<A, P>(x + count - kLanes<P>)));
+  } else {
+    store_partial(y + i, f(load_partial<P>(x + i, count - i, A(0))), count - i);
+  }
 }
 
-/// y += x.
+/// y[j] += x[0, j] + ... + x[rows - 1, j], row after row, for rows `stride` numbers apart.
 template <class A>
-inline void add_to(const A* x, A* y, Index count) {
+inline void add_rows_to(const A* x, Index stride, Index rows, A* y, Index count) {
   using P = Packet<A>;
-  Index i = 0;
-  for (; i + kLanes<P> <= count; i += kLanes<P>) {
-    store(y + i, Eigen::internal::padd(load<A, P>(y + i), load<A, P>(x + i)));
+  constexpr Index kPanel = 4;  // packets whose sums stay in registers
+  Index j = 0;
+  for (; j + kPanel * kLanes<P> <= count; j += kPanel * kLanes<P>) {
+    P sums[kPanel];
+    for (Index p = 0; p < kPanel; ++p) sums[p] = load<A, P>(y + j + p * kLanes<P>);
+    for (Index r = 0; r < rows; ++r) {
+      MHLA_UNROLL
+      for (Index p = 0; p < kPanel; ++p) {
+        sums[p] = Eigen::internal::padd(sums[p], load<A, P>(x + r * stride + j + p * kLanes<P>));
+      }
+    }
+    for (Index p = 0; p < kPanel; ++p) store(y + j + p * kLanes<P>, sums[p]);
   }
-  for (; i < count; ++i) y[i] += x[i];
-}
-
-/// y += factor * x, one multiply-add an element.
-template <class A>
-inline void add_scaled_to(A factor, const A* x, A* y, Index count) {
-  using P = Packet<A>;
-  const P f = Eigen::internal::pset1<P>(factor);
-  Index i = 0;
-  for (; i + kLanes<P> <= count; i += kLanes<P>) {
-    store(y + i, multiply_add(f, load<A, P>(x + i), load<A, P>(y + i)));
+  for (; j < count; ++j) {
+    for (Index r = 0; r < rows; ++r) y[j] += x[r * stride + j];
   }
-  for (; i < count; ++i) y[i] = multiply_add(factor, x[i], y[i]);
 }
 
 /// x *= factor.
@@ -120,8 +144,10 @@ inline A dot(const A* x, const A* y, Index count) {
     sum = multiply_add(load<A, P>(x + i), load<A, P>(y + i), sum);
   }
   if (i < count) {
-    sum = multiply_add(load_partial<P>(x + i, count - i, A(0)),
-                       load_partial<P>(y + i, count - i, A(0)), sum);
+    const Index tail = count - i;
+    sum = i > 0 ? multiply_add(load_tail<P>(x + count, tail, A(0)),
+                               load_tail<P>(y + count, tail, A(0)), sum)
+                : multiply_add(load_partial<P>(x, tail, A(0)), load_partial<P>(y, tail, A(0)), sum);
   }
   return Eigen::internal::predux(sum);
 }
@@ -131,11 +157,7 @@ template <class A>
 inline A sum(const A* x, Index count) {
   using P = Packet<A>;
   P sum = Eigen::internal::pset1<P>(A(0));
-  Index i = 0;
-  for (; i + kLanes<P> <= count; i += kLanes<P>) {
-    sum = Eigen::internal::padd(sum, load<A, P>(x + i));
-  }
-  if (i < count) sum = Eigen::internal::padd(sum, load_partial<P>(x + i, count - i, A(0)));
+  for_each_packet(x, count, A(0), [&sum](P p) { sum = Eigen::internal::padd(sum, p); });
   return Eigen::internal::predux(sum);
 }
 
@@ -145,13 +167,8 @@ inline A maximum(const A* x, Index count) {
   using P = Packet<A>;
   constexpr A kLowest = -std::numeric_limits<A>::infinity();
   P largest = Eigen::internal::pset1<P>(kLowest);
-  Index i = 0;
-  for (; i + kLanes<P> <= count; i += kLanes<P>) {
-    largest = Eigen::internal::pmax(largest, load<A, P>(x + i));
-  }
-  if (i < count) {
-    largest = Eigen::internal::pmax(largest, load_partial<P>(x + i, count - i, kLowest));
-  }
+  for_each_packet(x, count, kLowest,
+                  [&largest](P p) { largest = Eigen::internal::pmax(largest, p); });
   return Eigen::internal::predux_max(largest);
 }
 

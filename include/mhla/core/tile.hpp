@@ -71,6 +71,14 @@ inline void multiply_tile(Start start, Target<A> c, LeftOperand<A> a, RightOpera
                                           : Eigen::internal::pset1<P>(A(0));
     }
   }
+  // The rows of C arrive while k runs, so that storing them does not wait.
+  MHLA_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    MHLA_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      Eigen::internal::prefetch(c.data + r * c.row_stride + v * kWidth);
+    }
+  }
   const A* left = a.data;
   const A* right = b.data;
   for (Index k = 0; k < depth; ++k, left += a.depth_stride, right += b.depth_stride) {

@@ -30,6 +30,15 @@ constexpr Index round_up(Index value, Index multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+/// A row stride for `count` elements such that rows do not fall on each other in a cache: whole
+/// cache lines, and an odd number of them.
+template <class A>
+constexpr Index unaliased_stride(Index count) {
+  constexpr Index kLine = kBufferAlignment / static_cast<Index>(sizeof(A));
+  const Index lines = (count + kLine - 1) / kLine;
+  return (lines | 1) * kLine;
+}
+
 /// Hands out buffers one after another; without a base it only counts.
 class Arena {
  public:

@@ -43,8 +43,7 @@ struct Mixtures {
   Mixtures(const char* function, Arena& arena, Index m, Index d, Index e)
       : coefficients(
             arena.take<A>(function, checked_product(function, "workspace", {kGroupBlocks, m}))),
-        kv_stride(round_up(checked_product(function, "workspace", {d, e}), kRowAlignment) +
-                  kRowAlignment),  // never a multiple of the cache's way size
+        kv_stride(unaliased_stride<A>(checked_product(function, "workspace", {d, e}))),
         features(d),
         values(e) {
     kv = arena.take<A>(function, checked_product(function, "workspace", {kGroupBlocks, kv_stride}));
@@ -63,71 +62,88 @@ Run readable(const MixingMatrix<A>& m, Index i, Reach reach, Index blocks) {
   return {begin, end - begin};
 }
 
-/// A group of rows of m [begin, end): the columns [shared_begin, shared_end) that every row reads
-/// lie dense in `shared`; what else a row reads lies before or behind.
+/// Rows [begin, end) of m, ready to be multiplied: their coefficients lie dense in scratch.
 template <class A>
-struct MixingGroup {
-  const MixingMatrix<A>& m;
-  Index begin, end;
-  Reach reach;
-  Index blocks;
-  const A* shared = nullptr;  // [end - begin, shared_end - shared_begin]
-  Index shared_begin = 0, shared_end = 0;
-  Start shared_start = Start::kZero;  // kTarget where a row reads columns before the shared ones
-
-  MixingGroup(const MixingMatrix<A>& m_, Index begin_, Index end_, Reach reach_, Index blocks_,
+class MixingGroup {
+ public:
+  /// \param coefficients  room for kGroupBlocks * blocks numbers
+  MixingGroup(const MixingMatrix<A>& m, Index begin, Index end, Reach reach, Index blocks,
               A* coefficients)
-      : m(m_), begin(begin_), end(end_), reach(reach_), blocks(blocks_), shared(coefficients) {
-    shared_end = blocks;
-    for (Index i = begin; i < end; ++i) {
-      const Run columns = readable(m, i, reach, blocks);
-      shared_begin = std::max(shared_begin, columns.begin);
-      shared_end = std::min(shared_end, columns.begin + columns.length);
+      : rows_(end - begin), coefficients_(coefficients) {
+    first_ = blocks;
+    for (Index r = 0; r < rows_; ++r) {
+      columns_[r] = readable(m, begin + r, reach, blocks);
+      first_ = std::min(first_, columns_[r].begin);
+      last_ = std::max(last_, end_of(r));
     }
-    shared_end = std::max(shared_end, shared_begin);
-    for (Index i = begin; i < end; ++i) {
-      if (readable(m, i, reach, blocks).begin < shared_begin) shared_start = Start::kTarget;
-    }
-    for (Index i = begin; i < end && shared_end > shared_begin; ++i) {
-      const A* const row = m.row(i) + (shared_begin - m.first(i));
-      std::copy_n(row, shared_end - shared_begin, coefficients);
-      coefficients += shared_end - shared_begin;
+    for (Index r = 0; r < rows_; ++r) {
+      const A* const row = m.row(begin + r) + (columns_[r].begin - m.first(begin + r));
+      std::copy_n(row, columns_[r].length, at(r, columns_[r].begin));
+      all_alike_ = all_alike_ && columns_[r].begin == first_ && end_of(r) == last_;
     }
   }
 
+  Index rows() const { return rows_; }
+
   /// Mixes one [M,cols] matrix of summaries into rows of `out`, b ascending in every row.
-  void mix(Target<A> out, const A* summaries, Index stride, Index cols) const {
-    for (Index i = begin; i < end && shared_start == Start::kTarget; ++i) {
-      const Run columns = readable(m, i, reach, blocks);
-      const Index stop = std::min(shared_begin, columns.begin + columns.length);
-      mix_row(Start::kZero, i, columns.begin, stop, out, summaries, stride, cols);
+  void mix(Target<A> out, RightOperand<A> summaries, Index cols) const {
+    if (all_alike_) {
+      multiply_rows(Start::kZero, 0, rows_, first_, last_, out, summaries, cols);
+      return;
     }
-    const Index depth = shared_end - shared_begin;
-    multiply<A>(shared_start, out, {shared, depth, 1}, {summaries + shared_begin * stride, stride},
-                end - begin, cols, depth);
-    for (Index i = begin; i < end; ++i) {
-      const Run columns = readable(m, i, reach, blocks);
-      mix_row(Start::kTarget, i, std::max(shared_end, columns.begin),
-              columns.begin + columns.length, out, summaries, stride, cols);
-    }
+    for (Index r = 0; r < rows_; ++r) std::fill_n(out.data + r * out.row_stride, cols, A(0));
+    mix_rows(0, rows_, first_, last_, out, summaries, cols);
   }
 
  private:
-  void mix_row(Start start, Index i, Index from, Index to, Target<A> out, const A* summaries,
-               Index stride, Index cols) const {
-    if (start == Start::kTarget && from >= to) return;
-    multiply<A>(start, {out.data + (i - begin) * out.row_stride, out.row_stride},
-                {m.row(i) + (from - m.first(i)), 0, 1}, {summaries + from * stride, stride}, 1,
-                cols, std::max<Index>(to - from, 0));
+  Index end_of(Index r) const { return columns_[r].begin + columns_[r].length; }
+  A* at(Index r, Index b) const { return coefficients_ + r * (last_ - first_) + (b - first_); }
+
+  /// Columns [from, to) of rows [begin, end): those that all these rows read in one product, what
+  /// lies before and behind half of the rows at a time.
+  void mix_rows(Index begin, Index end, Index from, Index to, Target<A> out,
+                RightOperand<A> summaries, Index cols) const {
+    if (from >= to) return;
+    Index low = from, high = to;
+    for (Index r = begin; r < end; ++r) {
+      low = std::max(low, std::min(columns_[r].begin, to));
+      high = std::min(high, std::max(end_of(r), from));
+    }
+    const Index middle = begin + (end - begin) / 2;
+    const auto halves = [&](Index first, Index last) {
+      if (end - begin == 1) return;  // a single row reads nothing there
+      mix_rows(begin, middle, first, last, out, summaries, cols);
+      mix_rows(middle, end, first, last, out, summaries, cols);
+    };
+    if (low >= high) {
+      halves(from, to);
+      return;
+    }
+    halves(from, low);
+    multiply_rows(Start::kTarget, begin, end, low, high, out, summaries, cols);
+    halves(high, to);
   }
+
+  void multiply_rows(Start start, Index begin, Index end, Index from, Index to, Target<A> out,
+                     RightOperand<A> summaries, Index cols) const {
+    multiply<A>(start, {out.data + begin * out.row_stride, out.row_stride},
+                {at(begin, from), last_ - first_, 1},
+                {summaries.data + from * summaries.depth_stride, summaries.depth_stride},
+                end - begin, cols, to - from);
+  }
+
+  Index rows_;
+  A* coefficients_;             // [rows, last - first]
+  Index first_ = 0, last_ = 0;  // columns that any row reads
+  Run columns_[kGroupBlocks];   // columns that each row reads
+  bool all_alike_ = true;
 };
 
 /// Writes S~_i for all query blocks of a group.
 template <class A>
 void mix_values(const MixingGroup<A>& group, const Summaries<A>& s, const Mixtures<A>& mixtures) {
   for (Index d = 0; d < s.features; ++d) {
-    group.mix({mixtures.kv + d * s.values, mixtures.kv_stride}, s.kv + d * s.blocks * s.values,
-              s.values, s.values);
+    group.mix({mixtures.kv + d * s.values, mixtures.kv_stride}, s.feature(d), s.values);
   }
 }
 
@@ -135,7 +151,7 @@ void mix_values(const MixingGroup<A>& group, const Summaries<A>& s, const Mixtur
 template <class A>
 void mix_key_sums(const MixingGroup<A>& group, const A* key_sums, Index features,
                   const Mixtures<A>& mixtures) {
-  group.mix({mixtures.key_sum, features}, key_sums, features, features);
+  group.mix({mixtures.key_sum, features}, {key_sums, features}, features);
 }
 
 }  // namespace mhla::inline MHLA_TARGET::detail

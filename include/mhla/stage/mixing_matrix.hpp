@@ -26,16 +26,17 @@ class MixingMatrix {
  public:
   /// All coefficients of a dense matrix [Mq,Mk], any real values.
   /// \throws option_error if it is empty.
-  template <EigenDense M>
-  explicit MixingMatrix(const M& coefficients);
+  template <class Derived>
+  explicit MixingMatrix(const Eigen::DenseBase<Derived>& coefficients);
 
   /// Zeros in the band i - lower <= b <= i + upper of an [Mq,Mk] matrix, to be filled by `at`.
   /// \throws option_error if the matrix is empty or a bandwidth is negative.
   static MixingMatrix banded(Index rows, Index cols, Index lower, Index upper);
 
   /// The band i - lower <= b <= i + upper of a dense matrix; what lies outside is dropped.
-  template <EigenDense M>
-  static MixingMatrix banded(const M& coefficients, Index lower, Index upper);
+  template <class Derived>
+  static MixingMatrix banded(const Eigen::DenseBase<Derived>& coefficients, Index lower,
+                             Index upper);
 
   Index rows() const { return values_.rows(); }  ///< Mq, query blocks
   Index cols() const { return cols_; }           ///< Mk, key blocks
@@ -114,8 +115,8 @@ MixingMatrix<A>::MixingMatrix(Index rows, Index cols, Index lower, Index upper)
 }
 
 template <Accumulator A>
-template <EigenDense M>
-MixingMatrix<A>::MixingMatrix(const M& coefficients)
+template <class Derived>
+MixingMatrix<A>::MixingMatrix(const Eigen::DenseBase<Derived>& coefficients)
     : MixingMatrix(banded(coefficients, coefficients.rows(), coefficients.cols())) {}
 
 template <Accumulator A>
@@ -124,12 +125,14 @@ MixingMatrix<A> MixingMatrix<A>::banded(Index rows, Index cols, Index lower, Ind
 }
 
 template <Accumulator A>
-template <EigenDense M>
-MixingMatrix<A> MixingMatrix<A>::banded(const M& coefficients, Index lower, Index upper) {
-  MixingMatrix m(coefficients.rows(), coefficients.cols(), lower, upper);
+template <class Derived>
+MixingMatrix<A> MixingMatrix<A>::banded(const Eigen::DenseBase<Derived>& coefficients, Index lower,
+                                        Index upper) {
+  const Matrix<typename Derived::Scalar> values = coefficients;
+  MixingMatrix m(values.rows(), values.cols(), lower, upper);
   for (Index i = 0; i < m.rows(); ++i) {
     for (Index b = m.first(i); b < m.last(i); ++b) {
-      m.values_(i, b - m.first(i)) = static_cast<A>(coefficients(i, b));
+      m.values_(i, b - m.first(i)) = static_cast<A>(values(i, b));
     }
   }
   return m;

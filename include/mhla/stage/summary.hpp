@@ -16,23 +16,27 @@
 
 namespace mhla::inline MHLA_TARGET::detail {
 
-/// All S_b of one head. Element (d, b, e) is kv[(d * M + b) * E + e]: for each feature d an [M,E]
-/// matrix, so that mixing is D products with rows that follow each other in memory.
+/// All S_b of one head: for each feature d an [M,E] matrix, so that mixing is D products with rows
+/// that follow each other in memory.
 template <class A>
 struct Summaries {
-  A* kv = nullptr;     ///< [D,M,E]
-  Index blocks = 0;    ///< M
-  Index features = 0;  ///< D, after the feature map
-  Index values = 0;    ///< E
+  Index blocks;          ///< M
+  Index features;        ///< D, after the feature map
+  Index values;          ///< E
+  Index feature_stride;  ///< from one [M,E] matrix to the next, an odd number of cache lines
+  A* kv;                 ///< [D,M,E]
 
   Summaries(const char* function, Arena& arena, Index m, Index d, Index e)
-      : kv(arena.take<A>(function, checked_product(function, "workspace", {m, d, e}))),
-        blocks(m),
+      : blocks(m),
         features(d),
-        values(e) {}
+        values(e),
+        feature_stride(unaliased_stride<A>(checked_product(function, "workspace", {m, e}))),
+        kv(arena.take<A>(function, checked_product(function, "workspace", {d, feature_stride}))) {}
 
   /// S_b [D,E].
-  Target<A> block(Index b) const { return {kv + b * values, blocks * values}; }
+  Target<A> block(Index b) const { return {kv + b * values, feature_stride}; }
+  /// Rows d of all S_b [M,E].
+  RightOperand<A> feature(Index d) const { return {kv + d * feature_stride, values}; }
 };
 
 /// Scratch of one worker that reads keys and values.
@@ -60,7 +64,7 @@ void accumulate_summary(Start start, Rows<A> keys, Rows<A> values, Index count, 
 /// Adds rows [0, count) of a dense strip to a key sum.                         // [D]
 template <class A>
 void accumulate_key_sum(Rows<A> keys, Index count, Index d, A* key_sum) {
-  for (Index s = 0; s < count; ++s) add_to(keys.row(s), key_sum, d);
+  add_rows_to(keys.data, keys.stride, count, key_sum, d);
 }
 
 /// Writes S_b of block b, and z_b of the same keys unless `key_sum` is null.
