@@ -108,7 +108,18 @@ HeadSizes head_sizes(const Inputs<T>& in, const Op& op) {
           in.normalizer_q.absent() ? 0 : op.query_map.features(in.normalizer_q.cols), in.v.cols};
 }
 
-/// Throws unless all shapes of `in` agree with each other and with `out`.
+/// Throws unless the tensors of `in` and `out` agree in tokens and values, and the masks in tokens.
+template <Scalar T>
+void expect_tokens(const char* function, const Inputs<T>& in, MatrixView<T> out) {
+  expect_shape(function, "q", in.q, -1, -1);
+  expect_shape(function, "k", in.k, -1, -1);
+  expect_shape(function, "v", in.v, in.k.rows, -1);
+  expect_shape(function, "out", out, in.q.rows, in.v.cols);
+  expect_mask(function, "query_mask", in.query_mask, in.q.rows);
+  expect_mask(function, "key_mask", in.key_mask, in.k.rows);
+}
+
+/// Throws unless all shapes of `in` agree with each other after the feature maps, and with `out`.
 template <Scalar T, class Op>
 void expect_inputs(const char* function, const Inputs<T>& in, const Op& op, MatrixView<T> out) {
   const auto expect_features = [&](const char* argument, Index width, Index query_width) {
@@ -121,13 +132,8 @@ void expect_inputs(const char* function, const Inputs<T>& in, const Op& op, Matr
                  std::to_string(expected) + " features (those of q)");
     }
   };
-  expect_shape(function, "q", in.q, -1, -1);
-  expect_shape(function, "k", in.k, -1, -1);
-  expect_shape(function, "v", in.v, in.k.rows, -1);
-  expect_shape(function, "out", out, in.q.rows, in.v.cols);
+  expect_tokens(function, in, out);
   expect_features("k", in.k.cols, in.q.cols);
-  expect_mask(function, "query_mask", in.query_mask, in.q.rows);
-  expect_mask(function, "key_mask", in.key_mask, in.k.rows);
   if (in.normalizer_q.absent() != in.normalizer_k.absent()) {
     fail_option(function, in.normalizer_q.absent() ? "normalizer_q" : "normalizer_k", "is absent",
                 "both normalizer_q and normalizer_k, or none");

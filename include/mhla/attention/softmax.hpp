@@ -201,8 +201,8 @@ class SoftmaxHead {
 
 template <Scalar T>
 void expect_softmax(const char* function, bool causal, const Inputs<T>& in, MatrixView<T> out) {
-  expect_inputs(function, in, Operator{Identity{}}, out);
-  if (causal) expect_shape(function, "k", in.k, in.q.rows, -1);
+  expect_tokens(function, in, out);
+  expect_shape(function, "k", in.k, causal ? in.q.rows : -1, in.q.cols);
 }
 
 /// The form without the checks.
