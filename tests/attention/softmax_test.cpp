@@ -209,11 +209,9 @@ TEST(Softmax, MemoryGrowsWithTheTokensAndNotWithTheirSquare) {
 TEST(Softmax, RejectsWhatDoesNotFit) {
   const Matrix<float> q = Matrix<float>::Ones(4, 3), k = Matrix<float>::Ones(5, 2);
   Matrix<float> out(4, 2);
-  EXPECT_EQ(
-      message_of<shape_error>(
-          [&] { softmax_bidirectional(Inputs<float>{.q = q, .k = k, .v = k}, out); }),
-      "mhla::softmax_bidirectional: k has width 2, 2 after the feature map, expected 3 features "
-      "(those of q)");
+  EXPECT_EQ(message_of<shape_error>(
+                [&] { softmax_bidirectional(Inputs<float>{.q = q, .k = k, .v = k}, out); }),
+            "mhla::softmax_bidirectional: k has shape [5, 2], expected [any, 3]");
 }
 
 }  // namespace
