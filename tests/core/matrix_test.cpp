@@ -1,0 +1,170 @@
+#include "mhla/core/matrix.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "support/message_of.hpp"
+#include "support/random.hpp"
+
+namespace mhla {
+namespace {
+
+using ColumnMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;
+
+static_assert(EigenDense<Matrix<float>> && EigenDense<const Matrix<double>&>);
+static_assert(EigenDense<ColumnMajor> && EigenDense<Eigen::VectorXf>);
+static_assert(EigenDense<Eigen::Map<Matrix<float>>> && EigenDense<Eigen::Ref<Matrix<float>>>);
+static_assert(!EigenDense<MatrixView<float>> && !EigenDense<std::vector<float>>);
+static_assert(!EigenDense<decltype(Matrix<float>() + Matrix<float>())>);
+
+static_assert(std::is_convertible_v<Matrix<float>&, MatrixView<float>>);
+static_assert(std::is_convertible_v<Matrix<float>&, MatrixView<const float>>);
+static_assert(std::is_convertible_v<const Matrix<float>&, MatrixView<const float>>);
+static_assert(!std::is_convertible_v<const Matrix<float>&, MatrixView<float>>);
+static_assert(!std::is_convertible_v<Matrix<float>&, MatrixView<double>>);
+static_assert(std::is_convertible_v<MatrixView<float>, MatrixView<const float>>);
+static_assert(!std::is_convertible_v<MatrixView<const float>, MatrixView<float>>);
+
+template <class M>
+void expect_same_elements(const MatrixView<const float>& view, const M& m) {
+  ASSERT_EQ(view.rows, m.rows());
+  ASSERT_EQ(view.cols, m.cols());
+  for (Index r = 0; r < view.rows; ++r) {
+    for (Index c = 0; c < view.cols; ++c) EXPECT_EQ(view(r, c), m(r, c)) << r << ", " << c;
+  }
+}
+
+TEST(MatrixView, OfEigenObjectsHasTheirElements) {
+  test::Random rng(1);
+  Matrix<float> rows = rng.matrix<float>(4, 7);
+  ColumnMajor columns = rows;
+  Eigen::Array<float, Eigen::Dynamic, Eigen::Dynamic> array = rows;
+  expect_same_elements(rows, rows);
+  expect_same_elements(columns, rows);
+  expect_same_elements(array, rows);
+  auto block = rows.block(1, 2, 3, 4);
+  expect_same_elements(block, block);
+  auto transposed = rows.transpose();
+  expect_same_elements(transposed, transposed);
+  using Strides = Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>;
+  Eigen::Map<Matrix<float>, 0, Strides> map(rows.data(), 2, 3, Strides(14, 2));
+  expect_same_elements(map, map);
+  Eigen::VectorXf vector = rows.col(3);
+  expect_same_elements(vector, vector);
+}
+
+TEST(MatrixView, WritesThroughToTheMatrix) {
+  Matrix<float> m = Matrix<float>::Zero(3, 2);
+  const MatrixView<float> view = m;
+  view(2, 1) = 5;
+  view.row(1)[0] = 7;
+  EXPECT_EQ(m(2, 1), 5);
+  EXPECT_EQ(m(1, 0), 7);
+  EXPECT_EQ(m.sum(), 12);
+}
+
+TEST(MatrixView, StridesMayBeZeroOrNegative) {
+  const std::array<float, 6> values{0, 1, 2, 3, 4, 5};
+  const MatrixView<const float> broadcast(values.data(), 3, 2, 0);
+  const MatrixView<const float> backwards(values.data() + 5, 2, 3, -3, -1);
+  for (Index r = 0; r < 3; ++r) EXPECT_EQ(broadcast(r, 1), 1);
+  EXPECT_EQ(backwards(0, 0), 5);
+  EXPECT_EQ(backwards(1, 2), 0);
+  EXPECT_EQ(backwards.row(1)[0], 2);
+}
+
+TEST(MatrixView, MiddleRowsAreTheRowsFromBegin) {
+  test::Random rng(2);
+  const Matrix<float> m = rng.matrix<float>(5, 3);
+  const ColumnMajor columns = m;
+  for (Index begin = 0; begin <= 5; ++begin) {
+    for (Index count = 0; begin + count <= 5; ++count) {
+      const Matrix<float> expected = m.middleRows(begin, count);
+      expect_same_elements(MatrixView<const float>(m).middle_rows(begin, count), expected);
+      expect_same_elements(MatrixView<const float>(columns).middle_rows(begin, count), expected);
+    }
+  }
+}
+
+TEST(MatrixView, AbsentIsAViewThatWasNeverSet) {
+  EXPECT_TRUE(MatrixView<float>().absent());
+  float x = 0;
+  EXPECT_FALSE(MatrixView<float>(&x, 0, 0, 0).absent());
+  EXPECT_FALSE(MatrixView<float>(nullptr, 0, 3, 3).absent());
+  EXPECT_TRUE(MatrixView<const float>(MatrixView<float>()).absent());
+}
+
+TEST(Mask, KeepsAllByDefaultAndOtherwiseWhatItSays) {
+  EXPECT_TRUE(Mask().all());
+  EXPECT_TRUE(Mask()[1234]);
+  const std::array<bool, 6> keep{true, false, false, true, true, false};
+  const Mask mask{keep.data(), 6};
+  EXPECT_FALSE(mask.all());
+  for (Index t = 0; t < 6; ++t) EXPECT_EQ(mask[t], keep[static_cast<std::size_t>(t)]);
+  const Mask strided{keep.data(), 3, 2};
+  for (Index t = 0; t < 3; ++t) EXPECT_EQ(strided[t], keep[static_cast<std::size_t>(2 * t)]);
+}
+
+TEST(ExpectShape, AcceptsTheShapeAndAnyForNegative) {
+  const Matrix<float> m(3, 4);
+  for (const Index rows : {Index{-1}, Index{3}}) {
+    for (const Index cols : {Index{-1}, Index{4}}) {
+      EXPECT_NO_THROW(detail::expect_shape<const float>("f", "x", m, rows, cols));
+    }
+  }
+  EXPECT_NO_THROW(detail::expect_shape("f", "x", MatrixView<float>(nullptr, 0, 4, 4), 0, 4));
+  EXPECT_NO_THROW(detail::expect_shape("f", "x", MatrixView<float>(nullptr, 4, 0, 0), 4, 0));
+}
+
+TEST(ExpectShape, RejectsOtherShapesWithBothShapes) {
+  const Matrix<float> m(3, 4);
+  const auto check = [&m](Index rows, Index cols) {
+    return test::message_of<shape_error>(
+        [&] { detail::expect_shape<const float>("f", "x", m, rows, cols); });
+  };
+  EXPECT_EQ(check(2, 4), "mhla::f: x has shape [3, 4], expected [2, 4]");
+  EXPECT_EQ(check(3, 5), "mhla::f: x has shape [3, 4], expected [3, 5]");
+  EXPECT_EQ(check(-1, 0), "mhla::f: x has shape [3, 4], expected [any, 0]");
+  EXPECT_EQ(check(0, -1), "mhla::f: x has shape [3, 4], expected [0, any]");
+}
+
+TEST(ExpectShape, RejectsNegativeSizes) {
+  float x = 0;
+  const auto check = [](const MatrixView<float>& m) { detail::expect_shape("f", "x", m, -1, -1); };
+  EXPECT_THROW(check({&x, -1, 2, 2}), shape_error);
+  EXPECT_THROW(check({&x, 2, -1, 2}), shape_error);
+}
+
+TEST(ExpectShape, RejectsSizesWhoseProductNoMemoryHolds) {
+  float x = 0;
+  const Index size = Index{1} << (std::numeric_limits<Index>::digits - 1);
+  const MatrixView<float> huge(&x, size, 2, 0, 0);
+  EXPECT_EQ(test::message_of<shape_error>([&] { detail::expect_shape("f", "x", huge, -1, -1); }),
+            "mhla::f: x has shape [" + std::to_string(size) +
+                ", 2], expected a product that fits std::ptrdiff_t");
+}
+
+TEST(ExpectShape, RejectsNullWhereThereAreElements) {
+  const MatrixView<float> null(nullptr, 2, 3, 3);
+  EXPECT_EQ(test::message_of<option_error>([&] { detail::expect_shape("f", "x", null, 2, 3); }),
+            "mhla::f: x is null with shape [2, 3], expected a pointer to data");
+}
+
+TEST(ExpectMask, RejectsAnotherNumberOfEntries) {
+  const bool keep = true;
+  EXPECT_NO_THROW(detail::expect_mask("f", "mask", Mask(), 7));
+  EXPECT_NO_THROW(detail::expect_mask("f", "mask", Mask{&keep, 1}, 1));
+  EXPECT_NO_THROW(detail::expect_mask("f", "mask", Mask{&keep, 7, 0}, 7));
+  EXPECT_EQ(test::message_of<shape_error>([&] {
+              detail::expect_mask("f", "mask", Mask{&keep, 1}, 7);
+            }),
+            "mhla::f: mask has 1 entries, expected 7 (one for each token)");
+}
+
+}  // namespace
+}  // namespace mhla
