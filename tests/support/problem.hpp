@@ -254,7 +254,12 @@ void with_naive(const Problem<T>& p, F&& f) {
     map_rows<W>(p.normalizer_k, p.key_map, 1, u, exact.normalizer_k, dnk);
   }
   exact.v = p.v.template cast<accumulator_t<T>>().template cast<W>();
-  exact.mixing = p.mixing().dense().template cast<W>();
+  exact.mixing = p.coefficients.template cast<W>();
+  for (Index i = 0; i < exact.mixing.rows(); ++i) {
+    for (Index b = 0; b < exact.mixing.cols(); ++b) {
+      if (b < i - p.lower || b > i + p.upper) exact.mixing(i, b) = 0;
+    }
+  }
   exact.query_block = p.query_blocks.block_of_token();
   exact.key_block = p.key_blocks.block_of_token();
   exact.query_slot = p.query_blocks.slot_of_token();
