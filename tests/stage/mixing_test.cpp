@@ -68,12 +68,12 @@ Matrix<A> mixtures_of(const Mix<A>& x, Index begin, Index end) {
   Memory memory(400000);
   detail::Summaries<A> s("f", memory.arena, x.blocks, x.d, x.e);
   for (Index b = 0; b < x.blocks; ++b) {
-    const detail::Target<A> block = s.block(b);
+    const detail::SummaryBlock<A> block = s.block(b);
     for (Index j = 0; j < x.d * x.e; ++j) {
-      block.data[j / x.e * block.row_stride + j % x.e] = x.kv(b, j);
+      block.row(j / x.e)[j % x.e] = x.kv(b, j);
     }
   }
-  const detail::Mixtures<A> mixtures("f", memory.arena, x.cols, x.d, x.e);
+  const detail::Mixtures<A> mixtures("f", memory.arena, kGroupBlocks, x.cols, x.d, x.e);
   const detail::MixingGroup<A> group(x.m, begin, end, x.reach, x.blocks, mixtures.coefficients);
   detail::mix_values(group, s, mixtures);
   detail::mix_key_sums(group, x.key_sums.data(), x.d, mixtures);
@@ -226,7 +226,7 @@ TYPED_TEST(Mixing, ReadableIsTheBandCutOffAtItsReach) {
 
 TEST(Mixtures, GroupsHaveRoomAndApartFromEachOther) {
   Memory memory(100000);
-  const detail::Mixtures<float> mixtures("f", memory.arena, 9, 4, 8);
+  const detail::Mixtures<float> mixtures("f", memory.arena, kGroupBlocks, 9, 4, 8);
   EXPECT_GE(mixtures.kv_stride, 4 * 8);
   EXPECT_NE(mixtures.kv_stride * static_cast<Index>(sizeof(float)) % 4096, 0);
   EXPECT_EQ(mixtures.block(3), mixtures.kv + 3 * mixtures.kv_stride);

@@ -235,27 +235,29 @@ TYPED_TEST(Summary, MapsMayChangeTheWidth) {
   }
 }
 
-TEST(Summaries, FeatureMatricesAreAnOddNumberOfCacheLinesApart) {
+TEST(Summaries, RowsOfASlabAreAnOddNumberOfCacheLinesApart) {
   Memory memory(1 << 20);
-  for (const Index m : {1, 16, 17}) {
-    const detail::Summaries<float> s("f", memory.arena, m, 4, 64);
-    EXPECT_EQ(s.feature_stride % 32, 16);  // a line holds 16 floats
-    EXPECT_GE(s.feature_stride, m * 64);
+  for (const Index e : {1, 16, 64, 72}) {
+    const detail::Summaries<float> s("f", memory.arena, 3, 4, e);
+    EXPECT_EQ(s.block_stride % 32, 16);  // a line holds 16 floats
+    EXPECT_GE(s.block_stride, detail::kSlabFeatures * e);
   }
 }
 
-TEST(Summaries, RowsOfABlockAreRowsOfItsFeatureMatrices) {
+TEST(Summaries, RowsOfABlockAreRowsOfItsSlabs) {
   for (const Index m : {1, 3}) {
-    for (const Index d : {1, 4}) {
+    for (const Index d : {1, 4, 19}) {
       for (const Index e : {1, 5}) {
-        Memory memory(10000);
+        Memory memory(40000);
         const detail::Summaries<float> s("f", memory.arena, m, d, e);
+        Index rows = 0;
+        for (Index slab = 0; slab < s.slabs(); ++slab) rows += s.slab_columns(slab) / e;
+        EXPECT_EQ(rows, d);
         for (Index b = 0; b < m; ++b) {
-          const detail::Target<float> block = s.block(b);
           for (Index i = 0; i < d; ++i) {
-            const detail::RightOperand<float> rows = s.feature(i);
-            EXPECT_EQ(block.data + i * block.row_stride, rows.data + b * rows.depth_stride);
-            EXPECT_EQ(rows.depth_stride, e);
+            const detail::RightOperand<float> slab = s.slab(i / detail::kSlabFeatures);
+            EXPECT_EQ(s.block(b).row(i),
+                      slab.data + b * slab.depth_stride + i % detail::kSlabFeatures * e);
           }
         }
       }

@@ -66,13 +66,13 @@ struct BidirectionalWorker {
   A* slot_denominators = nullptr;  // [group, W] of CrossQuery
 
   BidirectionalWorker(const char* function, Arena& arena, Index query_width, Index key_width,
-                      const HeadSizes& n, Index key_blocks, Index slots)
+                      const HeadSizes& n, Index group, Index key_blocks, Index slots)
       : keys(function, arena, key_width, std::max(n.features, n.normalizer_features), n.values),
         queries(function, arena, query_width, n.features, n.normalizer_features, n.values),
-        mixtures(function, arena, key_blocks, std::max(n.features, n.normalizer_features),
+        mixtures(function, arena, group, key_blocks, std::max(n.features, n.normalizer_features),
                  n.values),
-        slot_denominators(arena.take<A>(
-            function, checked_product(function, "workspace", {kGroupBlocks, slots}))) {}
+        slot_denominators(
+            arena.take<A>(function, checked_product(function, "workspace", {group, slots}))) {}
 };
 
 /// One head of the bidirectional form: what is computed, on what, in which memory.
@@ -93,6 +93,7 @@ class BidirectionalHead {
         op_(op),
         sizes_(head_sizes(in, op)),
         slots_(kCrossQuery ? largest_block(query_blocks) : 0),
+        group_(group_blocks<A>(query_blocks.blocks(), sizes_.features, sizes_.values, workers)),
         summaries_(function, arena, sizes_, key_blocks.blocks()),
         slot_sums_(function, arena, key_blocks.blocks(), slots_),
         workers_(function, arena, workers, [this](Arena& a) { return make_worker(a); }) {}
@@ -106,10 +107,9 @@ class BidirectionalHead {
     if constexpr (kCrossQuery) {
       executor.for_each(query_blocks_.blocks(), [&](Index b, Index w) { sum_slots(b, w); });
     }
-    const Index groups = (query_blocks_.blocks() + kGroupBlocks - 1) / kGroupBlocks;
-    executor.for_each(groups, [&](Index g, Index w) {
-      const Index begin = g * kGroupBlocks;
-      read_group(mixing, begin, std::min(begin + kGroupBlocks, query_blocks_.blocks()), w, out);
+    const Index m = query_blocks_.blocks();
+    executor.for_each((m + group_ - 1) / group_, [&](Index g, Index w) {
+      read_group(mixing, g * group_, std::min((g + 1) * group_, m), w, out);
     });
   }
 
@@ -120,6 +120,7 @@ class BidirectionalHead {
             std::max(in_.q.cols, in_.normalizer_q.cols),
             std::max(in_.k.cols, in_.normalizer_k.cols),
             sizes_,
+            group_,
             key_blocks_.blocks(),
             slots_};
   }
@@ -201,6 +202,7 @@ class BidirectionalHead {
   const Op& op_;
   HeadSizes sizes_;
   Index slots_;  // W of CrossQuery, 0 of the others
+  Index group_;  // query blocks that are mixed together
   HeadSummaries<T, Op> summaries_;
   SlotSums<A> slot_sums_;
   Shares workers_;

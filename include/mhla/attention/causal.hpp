@@ -176,6 +176,7 @@ class CausalHead {
         op_(op),
         sizes_(head_sizes(in, op)),
         longest_(largest_block(blocks)),
+        group_(group_blocks<A>(blocks.blocks(), sizes_.features, sizes_.values, workers)),
         summaries_(function, arena, sizes_, blocks.blocks()),
         workers_(function, arena, workers, [this](Arena& a) { return make_worker(a); }) {}
 
@@ -186,9 +187,8 @@ class CausalHead {
       auto scratch = worker(w).scratch.keys;
       summaries_.summarize_block(in_, blocks_, b, op_, scratch);
     });
-    executor.for_each((m + kGroupBlocks - 1) / kGroupBlocks, [&](Index g, Index w) {
-      const Index begin = g * kGroupBlocks;
-      read_group(mixing, begin, std::min(begin + kGroupBlocks, m), w, out);
+    executor.for_each((m + group_ - 1) / group_, [&](Index g, Index w) {
+      read_group(mixing, g * group_, std::min((g + 1) * group_, m), w, out);
     });
   }
 
@@ -196,7 +196,7 @@ class CausalHead {
   Worker make_worker(Arena& arena) const {
     auto scratch = make_causal_scratch<A>(function_, arena, in_, sizes_, longest_);
     return {scratch,
-            Mixtures<A>(function_, arena, blocks_.blocks(),
+            Mixtures<A>(function_, arena, group_, blocks_.blocks(),
                         std::max(sizes_.features, sizes_.normalizer_features), sizes_.values)};
   }
   Worker worker(Index w) const {
@@ -224,6 +224,7 @@ class CausalHead {
   const Op& op_;
   HeadSizes sizes_;
   Index longest_;
+  Index group_;  // blocks that are mixed together
   HeadSummaries<T, Op> summaries_;
   Shares workers_;
 };

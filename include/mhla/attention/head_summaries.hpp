@@ -34,7 +34,7 @@ class HeadSummaries {
             function, checked_product(function, "workspace", {blocks, key_sum_features(sizes)}))) {}
 
   Index blocks() const { return summaries_.blocks; }
-  Target<A> block(Index b) const { return summaries_.block(b); }
+  SummaryBlock<A> block(Index b) const { return summaries_.block(b); }
   A* key_sum(Index b) const { return key_sums_ + b * key_sum_features(sizes_); }
 
   /// Writes S_b and z_b.

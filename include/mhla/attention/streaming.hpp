@@ -277,7 +277,7 @@ void Streaming<T, Op>::keep_piece(StreamingState<A>& state, const Parts& p, cons
 template <Scalar T, class Op>
 void Streaming<T, Op>::close_block(Index i, Index kept, const Parts& p) const {
   detail::accumulate_summary(detail::Start::kZero, p.open_keys, p.open_values, kept, head_.features,
-                             head_.values, p.summaries.block(i));
+                             p.summaries.block(i));
   if constexpr (kKeySums) {
     const Index dz = detail::key_sum_features(head_);
     A* const key_sum = p.summaries.key_sum(i);

@@ -36,6 +36,14 @@ struct LeftOperand {
   Index depth_stride;
 };
 
+/// The same with a row stride of 1, known when the tile is compiled.
+template <class A>
+struct LeftColumns {
+  const A* data;
+  Index depth_stride;
+  static constexpr Index row_stride = 1;
+};
+
 /// Row k of B starts at data + k * depth_stride.
 template <class A>
 struct RightOperand {
@@ -58,17 +66,23 @@ inline constexpr int kTileRows = kVectorRegisters / 4;
 inline constexpr int kTileVectors = 2;
 
 /// One tile of kRows rows and kVectors packets.
-template <class P, int kRows, int kVectors, class A>
-inline void multiply_tile(Start start, Target<A> c, LeftOperand<A> a, RightOperand<A> b,
-                          Index depth) {
+template <class P, int kRows, int kVectors, class A, class Left>
+inline void multiply_tile(Start start, Target<A> c, Left a, RightOperand<A> b, Index depth) {
   constexpr Index kWidth = kLanes<P>;
   P sum[kRows][kVectors];
-  MHLA_UNROLL
-  for (int r = 0; r < kRows; ++r) {
+  if (start == Start::kTarget) {
     MHLA_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] = start == Start::kTarget ? load<A, P>(c.data + r * c.row_stride + v * kWidth)
-                                          : Eigen::internal::pset1<P>(A(0));
+    for (int r = 0; r < kRows; ++r) {
+      MHLA_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] = load<A, P>(c.data + r * c.row_stride + v * kWidth);
+      }
+    }
+  } else {
+    MHLA_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      MHLA_UNROLL
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = Eigen::internal::pset1<P>(A(0));
     }
   }
   // The rows of C arrive while k runs, so that storing them does not wait.
@@ -104,9 +118,9 @@ inline void multiply_tile(Start start, Target<A> c, LeftOperand<A> a, RightOpera
 }
 
 /// All rows of one column panel of kVectors packets; short row counts by halving the tile.
-template <class P, int kVectors, int kRows = kTileRows, class A>
-inline void multiply_panel(Start start, Target<A> c, LeftOperand<A> a, RightOperand<A> b,
-                           Index rows, Index depth) {
+template <class P, int kVectors, int kRows = kTileRows, class A, class Left>
+inline void multiply_panel(Start start, Target<A> c, Left a, RightOperand<A> b, Index rows,
+                           Index depth) {
   while (rows >= kRows) {
     multiply_tile<P, kRows, kVectors>(start, c, a, b, depth);
     c.data += kRows * c.row_stride;
@@ -119,9 +133,9 @@ inline void multiply_panel(Start start, Target<A> c, LeftOperand<A> a, RightOper
 }
 
 /// The columns that are left, in packets of type P or narrower.
-template <class P, class A>
-inline void multiply_narrow(Start start, Target<A> c, LeftOperand<A> a, RightOperand<A> b,
-                            Index rows, Index cols, Index depth) {
+template <class P, class A, class Left>
+inline void multiply_narrow(Start start, Target<A> c, Left a, RightOperand<A> b, Index rows,
+                            Index cols, Index depth) {
   for (; cols >= kLanes<P>; cols -= kLanes<P>) {
     multiply_panel<P, 1>(start, c, a, b, rows, depth);
     c.data += kLanes<P>;
@@ -134,10 +148,10 @@ inline void multiply_narrow(Start start, Target<A> c, LeftOperand<A> a, RightOpe
   }
 }
 
-/// C (+)= A B.
-template <class A>
-void multiply(Start start, Target<A> c, LeftOperand<A> a, RightOperand<A> b, Index rows, Index cols,
-              Index depth) {
+/// All columns, the widest panels first.
+template <class A, class Left>
+void multiply_all(Start start, Target<A> c, Left a, RightOperand<A> b, Index rows, Index cols,
+                  Index depth) {
   using P = Packet<A>;
   constexpr Index kPanel = kTileVectors * kLanes<P>;
   for (; cols >= kPanel; cols -= kPanel) {
@@ -146,6 +160,17 @@ void multiply(Start start, Target<A> c, LeftOperand<A> a, RightOperand<A> b, Ind
     b.data += kPanel;
   }
   if (cols > 0) multiply_narrow<P>(start, c, a, b, rows, cols, depth);
+}
+
+/// C (+)= A B.
+template <class A>
+void multiply(Start start, Target<A> c, LeftOperand<A> a, RightOperand<A> b, Index rows, Index cols,
+              Index depth) {
+  if (a.row_stride == 1) {
+    multiply_all(start, c, LeftColumns<A>{a.data, a.depth_stride}, b, rows, cols, depth);
+  } else {
+    multiply_all(start, c, a, b, rows, cols, depth);
+  }
 }
 
 }  // namespace mhla::inline MHLA_TARGET::detail

@@ -22,9 +22,21 @@
 
 namespace mhla::inline MHLA_TARGET::detail {
 
-/// Query blocks whose mixtures are made together: two full tiles of rows, so that every summary
-/// read from far away serves sixteen blocks.
+/// Query blocks whose mixtures are made together, where sixteen mixtures (two full tiles of rows)
+/// fit the second cache and are still there when they are read out.
 inline constexpr Index kGroupBlocks = 16;
+inline constexpr Index kGroupBytes = Index{1} << 19;  ///< of the second cache, for mixtures
+inline constexpr Index kLargestGroup = 256;           ///< blocks, to bound the memory
+
+/// Number of query blocks of a group. Mixtures too large for the second cache come from farther
+/// away in any case: then as many blocks as possible share one pass over the summaries, as long as
+/// every worker has a group. Bits do not depend on it.
+template <class A>
+Index group_blocks(Index query_blocks, Index d, Index e, Index workers) {
+  if (d * e <= kGroupBytes / (kGroupBlocks * static_cast<Index>(sizeof(A)))) return kGroupBlocks;
+  const Index share = (query_blocks + workers - 1) / workers;
+  return std::clamp(round_up(share, kTileRows), kGroupBlocks, kLargestGroup);
+}
 
 /// Which summaries a row may read.
 enum class Reach { kAll, kEarlier };
@@ -40,14 +52,14 @@ struct Mixtures {
   Index values = 0;
 
   Mixtures() = default;
-  Mixtures(const char* function, Arena& arena, Index m, Index d, Index e)
-      : coefficients(
-            arena.take<A>(function, checked_product(function, "workspace", {kGroupBlocks, m}))),
+  /// \param group  query blocks of a group     \param m  key blocks
+  Mixtures(const char* function, Arena& arena, Index group, Index m, Index d, Index e)
+      : coefficients(arena.take<A>(function, checked_product(function, "workspace", {group, m}))),
         kv_stride(unaliased_stride<A>(checked_product(function, "workspace", {d, e}))),
         features(d),
         values(e) {
-    kv = arena.take<A>(function, checked_product(function, "workspace", {kGroupBlocks, kv_stride}));
-    key_sum = arena.take<A>(function, checked_product(function, "workspace", {kGroupBlocks, d}));
+    kv = arena.take<A>(function, checked_product(function, "workspace", {group, kv_stride}));
+    key_sum = arena.take<A>(function, checked_product(function, "workspace", {group, d}));
   }
 
   A* block(Index g) const { return kv + g * kv_stride; }              ///< S~ [D,E]
@@ -66,20 +78,25 @@ Run readable(const MixingMatrix<A>& m, Index i, Reach reach, Index blocks) {
 template <class A>
 class MixingGroup {
  public:
-  /// \param coefficients  room for kGroupBlocks * blocks numbers
+  /// \param coefficients  room for (end - begin) * blocks numbers
   MixingGroup(const MixingMatrix<A>& m, Index begin, Index end, Reach reach, Index blocks,
               A* coefficients)
-      : rows_(end - begin), coefficients_(coefficients) {
-    first_ = blocks;
+      : m_(m),
+        begin_(begin),
+        rows_(end - begin),
+        reach_(reach),
+        blocks_(blocks),
+        coefficients_(coefficients),
+        first_(blocks) {
     for (Index r = 0; r < rows_; ++r) {
-      columns_[r] = readable(m, begin + r, reach, blocks);
-      first_ = std::min(first_, columns_[r].begin);
+      first_ = std::min(first_, columns(r).begin);
       last_ = std::max(last_, end_of(r));
     }
     for (Index r = 0; r < rows_; ++r) {
-      const A* const row = m.row(begin + r) + (columns_[r].begin - m.first(begin + r));
-      std::copy_n(row, columns_[r].length, at(r, columns_[r].begin));
-      all_alike_ = all_alike_ && columns_[r].begin == first_ && end_of(r) == last_;
+      const Run own = columns(r);
+      std::copy_n(m.row(begin + r) + (own.begin - m.first(begin + r)), own.length,
+                  at(r, own.begin));
+      all_alike_ = all_alike_ && own.begin == first_ && end_of(r) == last_;
     }
   }
 
@@ -96,7 +113,9 @@ class MixingGroup {
   }
 
  private:
-  Index end_of(Index r) const { return columns_[r].begin + columns_[r].length; }
+  /// Columns that row r reads.
+  Run columns(Index r) const { return readable(m_, begin_ + r, reach_, blocks_); }
+  Index end_of(Index r) const { return columns(r).begin + columns(r).length; }
   A* at(Index r, Index b) const { return coefficients_ + r * (last_ - first_) + (b - first_); }
 
   /// Columns [from, to) of rows [begin, end): those that all these rows read in one product, what
@@ -106,7 +125,7 @@ class MixingGroup {
     if (from >= to) return;
     Index low = from, high = to;
     for (Index r = begin; r < end; ++r) {
-      low = std::max(low, std::min(columns_[r].begin, to));
+      low = std::max(low, std::min(columns(r).begin, to));
       high = std::min(high, std::max(end_of(r), from));
     }
     const Index middle = begin + (end - begin) / 2;
@@ -132,18 +151,22 @@ class MixingGroup {
                 end - begin, cols, to - from);
   }
 
+  const MixingMatrix<A>& m_;
+  Index begin_;  // of the rows
   Index rows_;
-  A* coefficients_;             // [rows, last - first]
-  Index first_ = 0, last_ = 0;  // columns that any row reads
-  Run columns_[kGroupBlocks];   // columns that each row reads
+  Reach reach_;
+  Index blocks_;
+  A* coefficients_;         // [rows, last - first]
+  Index first_, last_ = 0;  // columns that any row reads
   bool all_alike_ = true;
 };
 
 /// Writes S~_i for all query blocks of a group.
 template <class A>
 void mix_values(const MixingGroup<A>& group, const Summaries<A>& s, const Mixtures<A>& mixtures) {
-  for (Index d = 0; d < s.features; ++d) {
-    group.mix({mixtures.kv + d * s.values, mixtures.kv_stride}, s.feature(d), s.values);
+  for (Index slab = 0; slab < s.slabs(); ++slab) {
+    group.mix({mixtures.kv + slab * kSlabFeatures * s.values, mixtures.kv_stride}, s.slab(slab),
+              s.slab_columns(slab));
   }
 }
 

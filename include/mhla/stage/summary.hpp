@@ -10,33 +10,58 @@
 /// Cost: 2*N*D*E flops, N*(D+E) reads, M*D*(E+1) writes.
 /// Source: arXiv:2601.07832, section 4.1, eq. (3).
 
+#include <algorithm>
+
 #include "mhla/core/arch.hpp"
 #include "mhla/core/tile.hpp"
 #include "mhla/stage/strip.hpp"
 
 namespace mhla::inline MHLA_TARGET::detail {
 
-/// All S_b of one head: for each feature d an [M,E] matrix, so that mixing is D products with rows
-/// that follow each other in memory.
+/// Features of a slab: the rows of a full tile.
+inline constexpr Index kSlabFeatures = kTileRows;
+
+/// One S_b [D,E] in slabs of kSlabFeatures rows; the rows of a slab follow each other.
+template <class A>
+struct SummaryBlock {
+  A* data;
+  Index slab_stride;  ///< from one slab to the next
+  Index values;       ///< E
+
+  A* row(Index d) const {
+    return data + d / kSlabFeatures * slab_stride + d % kSlabFeatures * values;
+  }
+};
+
+/// All S_b of one head, slab by slab: for kSlabFeatures features a matrix with one row for each
+/// block, [D/slab, M, slab*E]. So mixing is D/slab products with long rows, a tile of S_b is stored
+/// in one piece, and both touch few pages.
 template <class A>
 struct Summaries {
-  Index blocks;          ///< M
-  Index features;        ///< D, after the feature map
-  Index values;          ///< E
-  Index feature_stride;  ///< from one [M,E] matrix to the next, an odd number of cache lines
-  A* kv;                 ///< [D,M,E]
+  Index blocks;        ///< M
+  Index features;      ///< D, after the feature map
+  Index values;        ///< E
+  Index block_stride;  ///< from one row of a slab to the next
+  A* kv;
 
   Summaries(const char* function, Arena& arena, Index m, Index d, Index e)
       : blocks(m),
         features(d),
         values(e),
-        feature_stride(unaliased_stride<A>(checked_product(function, "workspace", {m, e}))),
-        kv(arena.take<A>(function, checked_product(function, "workspace", {d, feature_stride}))) {}
+        block_stride(
+            unaliased_stride<A>(checked_product(function, "workspace", {kSlabFeatures, e}))),
+        kv(arena.take<A>(function,
+                         checked_product(function, "workspace", {slabs(), m, block_stride}))) {}
 
-  /// S_b [D,E].
-  Target<A> block(Index b) const { return {kv + b * values, feature_stride}; }
-  /// Rows d of all S_b [M,E].
-  RightOperand<A> feature(Index d) const { return {kv + d * feature_stride, values}; }
+  Index slabs() const { return (features + kSlabFeatures - 1) / kSlabFeatures; }
+  SummaryBlock<A> block(Index b) const {
+    return {kv + b * block_stride, blocks * block_stride, values};
+  }
+  /// Slab s of all blocks [M, slab_columns(s)].
+  RightOperand<A> slab(Index s) const { return {kv + s * blocks * block_stride, block_stride}; }
+  Index slab_columns(Index s) const {
+    return std::min(kSlabFeatures, features - s * kSlabFeatures) * values;
+  }
 };
 
 /// Scratch of one worker that reads keys and values.
@@ -55,10 +80,13 @@ struct KeyScratch {
 
 /// Adds rows [0, count) of dense strips to a summary: S (+)= keys^T values.   // [D,E]
 template <class A>
-void accumulate_summary(Start start, Rows<A> keys, Rows<A> values, Index count, Index d, Index e,
-                        Target<A> summary) {
-  multiply<A>(start, summary, {keys.data, 1, keys.stride}, {values.data, values.stride}, d, e,
-              count);
+void accumulate_summary(Start start, Rows<A> keys, Rows<A> values, Index count, Index d,
+                        SummaryBlock<A> summary) {
+  for (Index row = 0; row < d; row += kSlabFeatures) {
+    multiply<A>(start, {summary.row(row), summary.values}, {keys.data + row, 1, keys.stride},
+                {values.data, values.stride}, std::min(kSlabFeatures, d - row), summary.values,
+                count);
+  }
 }
 
 /// Adds rows [0, count) of a dense strip to a key sum.                         // [D]
@@ -71,7 +99,7 @@ void accumulate_key_sum(Rows<A> keys, Index count, Index d, A* key_sum) {
 /// \param k  [N,width] keys before the feature map     \param v  [N,E] values
 template <Scalar T, class A, Partition P, class Map>
 void summarize(MatrixView<const T> k, MatrixView<const T> v, const P& blocks, Index b, Mask mask,
-               const Map& map, KeyScratch<A>& scratch, Target<A> summary, A* key_sum) {
+               const Map& map, KeyScratch<A>& scratch, SummaryBlock<A> summary, A* key_sum) {
   const Index d = map.features(k.cols);
   Start start = Start::kZero;
   if (key_sum != nullptr) std::fill_n(key_sum, d, A(0));
@@ -80,7 +108,7 @@ void summarize(MatrixView<const T> k, MatrixView<const T> v, const P& blocks, In
     strip.next();
     gather_features(k, strip.tokens(), strip.count(), map, scratch.raw, scratch.keys);
     gather(v, strip.tokens(), strip.count(), scratch.values);
-    accumulate_summary(start, scratch.keys, scratch.values, strip.count(), d, v.cols, summary);
+    accumulate_summary(start, scratch.keys, scratch.values, strip.count(), d, summary);
     if (key_sum != nullptr) accumulate_key_sum(scratch.keys, strip.count(), d, key_sum);
     start = Start::kTarget;
   } while (strip.count() == kStripTokens);
