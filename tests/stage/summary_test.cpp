@@ -58,11 +58,18 @@ Block<accumulator_t<T>> summary_of(MatrixView<const T> k, MatrixView<const T> v,
   const Index d = map.features(k.cols), e = v.cols;
   Memory memory(200000);
   detail::KeyScratch<A> scratch("f", memory.arena, k.cols, d, e);
-  Matrix<A> kv = Matrix<A>::Constant(d, e + 3, kNaN);
+  const Index slabs = (d + detail::kSlabFeatures - 1) / detail::kSlabFeatures;
+  const Index columns = detail::kSlabFeatures * e;
+  Matrix<A> memory_of_kv = Matrix<A>::Constant(slabs, columns + 3, kNaN);
   Matrix<A> key_sum = Matrix<A>::Constant(1, d, kNaN);
-  detail::summarize<T>(k, v, blocks, b, mask, map, scratch, {kv.data(), e + 3}, key_sum.data());
-  EXPECT_TRUE(kv.rightCols(3).array().isNaN().all()) << "written outside";
-  return {kv.leftCols(e), key_sum};
+  const detail::SummaryBlock<A> block{memory_of_kv.data(), columns + 3, e};
+  detail::summarize<T>(k, v, blocks, b, mask, map, scratch, block, key_sum.data());
+  EXPECT_TRUE(memory_of_kv.rightCols(3).array().isNaN().all()) << "written outside";
+  Matrix<A> kv(d, e);
+  for (Index i = 0; i < d; ++i) {
+    for (Index j = 0; j < e; ++j) kv(i, j) = block.row(i)[j];
+  }
+  return {kv, key_sum};
 }
 
 /// The kept tokens of a block in the order of their slots.
