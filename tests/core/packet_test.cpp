@@ -45,7 +45,7 @@ struct Placed {
   }
   A* data() { return all.data() + offset; }
   bool holds(const std::vector<A>& values) {
-    return std::memcmp(data(), values.data(), values.size() * sizeof(A)) == 0;
+    return values.empty() || std::memcmp(data(), values.data(), values.size() * sizeof(A)) == 0;
   }
   bool wrote_only_inside() const {
     for (Index i = 0; i < std::ssize(all); ++i) {

@@ -27,8 +27,9 @@ struct Memory {
 
 template <class A>
 bool same_bits(const Matrix<A>& x, const Matrix<A>& y) {
+  const std::size_t bytes = static_cast<std::size_t>(x.size()) * sizeof(A);
   return x.rows() == y.rows() && x.cols() == y.cols() &&
-         std::memcmp(x.data(), y.data(), static_cast<std::size_t>(x.size()) * sizeof(A)) == 0;
+         (bytes == 0 || std::memcmp(x.data(), y.data(), bytes) == 0);
 }
 
 /// Some slots of [0, tokens), ascending.
