@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Builds the tests and the examples and runs them: bash tests/run.sh [ctest arguments]
+# With arguments, such as -R Golden, the tests' own output is shown too.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/support/setup.sh"
 
@@ -7,4 +8,4 @@ require_packages g++ cmake ninja-build libeigen3-dev libgtest-dev nlohmann-json3
 build tests all -DMHLA_BUILD_TESTS=ON -DMHLA_BUILD_EXAMPLES=ON -DMHLA_BUILD_BENCHMARKS=OFF
 
 step test
-ctest --test-dir "$build_dir" --output-on-failure -j"$cores" "$@"
+ctest --test-dir "$build_dir" --output-on-failure -j"$cores" ${1:+--verbose} "$@"

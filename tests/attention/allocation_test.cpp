@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "mhla/mhla.hpp"
-#include "support/problem.hpp"
+#include "support/reference.hpp"
 
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define MHLA_TEST_COUNTS_MALLOC 1

@@ -4,7 +4,7 @@
 
 #include "mhla/stage/locality.hpp"
 #include "support/message_of.hpp"
-#include "support/problem.hpp"
+#include "support/reference.hpp"
 
 namespace mhla::test {
 namespace {

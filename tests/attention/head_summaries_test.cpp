@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "mhla/stage/partition.hpp"
-#include "support/problem.hpp"
+#include "support/reference.hpp"
 
 namespace mhla::test {
 namespace {

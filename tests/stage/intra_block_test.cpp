@@ -8,29 +8,18 @@
 #include <string>
 #include <vector>
 
+#include "support/outputs.hpp"
 #include "support/random.hpp"
 
 namespace mhla {
 namespace {
 
+using test::Memory;
+using test::same_bits;
+
 using detail::BlockKeys;
 using detail::kStripTokens;
 using detail::Rows;
-
-/// An arena over memory in which every number is NaN.
-struct Memory {
-  std::vector<std::byte> bytes;
-  detail::Arena arena;
-
-  explicit Memory(std::size_t size) : bytes(size, std::byte{0xFF}), arena(bytes.data()) {}
-};
-
-template <class A>
-bool same_bits(const Matrix<A>& x, const Matrix<A>& y) {
-  const std::size_t bytes = static_cast<std::size_t>(x.size()) * sizeof(A);
-  return x.rows() == y.rows() && x.cols() == y.cols() &&
-         (bytes == 0 || std::memcmp(x.data(), y.data(), bytes) == 0);
-}
 
 /// Some slots of [0, tokens), ascending.
 std::vector<Index> some_slots(test::Random& rng, Index tokens, double probability) {

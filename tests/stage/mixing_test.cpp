@@ -8,27 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "support/outputs.hpp"
 #include "support/random.hpp"
 
 namespace mhla {
 namespace {
 
+using test::Memory;
+using test::same_bits;
+
 using detail::kGroupBlocks;
 using detail::Reach;
-
-/// An arena over memory in which every number is NaN.
-struct Memory {
-  std::vector<std::byte> bytes;
-  detail::Arena arena;
-
-  explicit Memory(std::size_t size) : bytes(size, std::byte{0xFF}), arena(bytes.data()) {}
-};
-
-template <class A>
-bool same_bits(const Matrix<A>& x, const Matrix<A>& y) {
-  return x.rows() == y.rows() && x.cols() == y.cols() &&
-         std::memcmp(x.data(), y.data(), static_cast<std::size_t>(x.size()) * sizeof(A)) == 0;
-}
 
 /// Random summaries and a random dense or banded matrix that mixes the first `blocks` of them.
 template <class A>

@@ -9,10 +9,13 @@
 
 #include "mhla/stage/grid_partition.hpp"
 #include "support/message_of.hpp"
+#include "support/outputs.hpp"
 #include "support/random.hpp"
 
 namespace mhla {
 namespace {
+
+using test::Memory;
 
 using detail::Rows;
 
@@ -22,14 +25,6 @@ static_assert(CausalNormalizer<NoNormalizer> && CausalNormalizer<KeySum>);
 static_assert(!CausalNormalizer<CrossQuery>);
 static_assert(!detail::kUsesKeySums<NoNormalizer>);
 static_assert(detail::kUsesKeySums<KeySum> && detail::kUsesKeySums<CrossQuery>);
-
-/// An arena over memory in which every number is NaN.
-struct Memory {
-  std::vector<std::byte> bytes;
-  detail::Arena arena;
-
-  explicit Memory(std::size_t size) : bytes(size, std::byte{0xFF}), arena(bytes.data()) {}
-};
 
 template <class A>
 using Limits = std::numeric_limits<A>;

@@ -8,22 +8,18 @@
 #include <utility>
 #include <vector>
 
+#include "support/outputs.hpp"
 #include "support/random.hpp"
 
 namespace mhla {
 namespace {
 
+using test::Memory;
+using test::same_bits;
+
 using detail::kStripTokens;
 using detail::QueryScratch;
 using detail::Rows;
-
-/// An arena over memory in which every number is NaN.
-struct Memory {
-  std::vector<std::byte> bytes;
-  detail::Arena arena;
-
-  explicit Memory(std::size_t size) : bytes(size, std::byte{0xFF}), arena(bytes.data()) {}
-};
 
 template <class A>
 Rows<A> rows_of(Memory& memory, const Matrix<A>& x) {
@@ -37,12 +33,6 @@ Matrix<A> matrix_of(const Rows<A>& rows, Index count, Index cols) {
   Matrix<A> m(count, cols);
   for (Index r = 0; r < count; ++r) std::copy_n(rows.row(r), cols, m.data() + r * cols);
   return m;
-}
-
-template <class A>
-bool same_bits(const Matrix<A>& x, const Matrix<A>& y) {
-  return x.rows() == y.rows() && x.cols() == y.cols() &&
-         std::memcmp(x.data(), y.data(), static_cast<std::size_t>(x.size()) * sizeof(A)) == 0;
 }
 
 /// Queries times a mixture; everything around the outputs is checked to stay NaN.

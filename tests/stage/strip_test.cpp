@@ -12,32 +12,17 @@
 #include <vector>
 
 #include "mhla/stage/grid_partition.hpp"
+#include "support/outputs.hpp"
 #include "support/random.hpp"
 
 namespace mhla {
 namespace {
 
+using test::Memory;
+using test::RandomMask;
+
 using detail::kStripTokens;
 using detail::Rows;
-
-/// An arena over memory in which every number is NaN.
-struct Memory {
-  std::vector<std::byte> bytes;
-  detail::Arena arena;
-
-  explicit Memory(std::size_t size) : bytes(size, std::byte{0xFF}), arena(bytes.data()) {}
-};
-
-/// Keeps each of some tokens with a probability.
-struct RandomMask {
-  std::unique_ptr<bool[]> keep;
-  Mask mask;
-
-  RandomMask(test::Random& rng, Index tokens, double probability)
-      : keep(new bool[static_cast<std::size_t>(tokens)]), mask{keep.get(), tokens} {
-    for (Index t = 0; t < tokens; ++t) keep[static_cast<std::size_t>(t)] = rng.chance(probability);
-  }
-};
 
 /// The strips of every block against a list of the block's kept tokens.
 template <Partition P>

@@ -11,28 +11,14 @@
 
 #include "mhla/stage/grid_partition.hpp"
 #include "mhla/stage/learned_feature_map.hpp"
+#include "support/outputs.hpp"
 #include "support/random.hpp"
 
 namespace mhla {
 namespace {
 
-/// An arena over memory in which every number is NaN.
-struct Memory {
-  std::vector<std::byte> bytes;
-  detail::Arena arena;
-
-  explicit Memory(std::size_t size) : bytes(size, std::byte{0xFF}), arena(bytes.data()) {}
-};
-
-struct RandomMask {
-  std::unique_ptr<bool[]> keep;
-  Mask mask;
-
-  RandomMask(test::Random& rng, Index tokens, double probability)
-      : keep(new bool[static_cast<std::size_t>(tokens)]), mask{keep.get(), tokens} {
-    for (Index t = 0; t < tokens; ++t) keep[static_cast<std::size_t>(t)] = rng.chance(probability);
-  }
-};
+using test::Memory;
+using test::RandomMask;
 
 /// S_b and z_b as the stage writes them.
 template <class A>

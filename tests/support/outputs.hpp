@@ -18,6 +18,14 @@ Matrix<T> unwritten(Index rows, Index cols) {
   return Matrix<T>::Constant(rows, cols, static_cast<T>(std::numeric_limits<float>::quiet_NaN()));
 }
 
+/// An arena over memory in which every number is NaN.
+struct Memory {
+  std::vector<std::byte> bytes;
+  detail::Arena arena;
+
+  explicit Memory(std::size_t size) : bytes(size, std::byte{0xFF}), arena(bytes.data()) {}
+};
+
 /// A workspace of exactly `bytes` bytes at an odd address, full of NaN, with guards at both ends.
 class GuardedWorkspace {
  public:

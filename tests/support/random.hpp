@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 
 #include "mhla/core/matrix.hpp"
 
@@ -49,6 +50,17 @@ class Random {
 
  private:
   std::uint64_t state_;
+};
+
+/// Keeps each of some tokens with a probability.
+struct RandomMask {
+  std::unique_ptr<bool[]> keep;
+  Mask mask;
+
+  RandomMask(Random& rng, Index tokens, double probability)
+      : keep(new bool[static_cast<std::size_t>(tokens)]), mask{keep.get(), tokens} {
+    for (Index t = 0; t < tokens; ++t) keep[static_cast<std::size_t>(t)] = rng.chance(probability);
+  }
 };
 
 }  // namespace mhla::test
