@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -148,6 +150,27 @@ TEST(ThreadPool, AnExceptionReachesTheCallerAfterAllCallsHaveEnded) {
     EXPECT_TRUE(witness.each_index_once());
     EXPECT_EQ(witness.strays, 0);
     expect_laws(pool, 100);
+  }
+}
+
+TEST(ThreadPool, WaitsForTheSlowestCallEvenWhenTheCallersOwnThrows) {
+  ThreadPool pool(2);
+  for (const bool throws : {false, true}) {
+    std::atomic<int> started{0}, slow_ones{0};
+    const auto call = [&](Index, Index worker) {
+      ++started;
+      while (started < 2) std::this_thread::yield();  // both workers are inside a call now
+      if (worker == 0 && throws) throw std::runtime_error("the caller's own");
+      if (worker == 0) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      ++slow_ones;
+    };
+    if (throws) {
+      EXPECT_THROW(pool.for_each(2, call), std::runtime_error);
+    } else {
+      pool.for_each(2, call);
+    }
+    EXPECT_EQ(slow_ones, 1);
   }
 }
 

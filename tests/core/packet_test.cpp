@@ -244,6 +244,20 @@ TYPED_TEST(PacketOf, TransformMayWorkInPlace) {
   }
 }
 
+TYPED_TEST(PacketOf, TailLoadsFillTheLanesBeforeTheTail) {
+  using P = detail::Packet<TypeParam>;
+  constexpr Index lanes = sizeof(P) / sizeof(TypeParam);
+  const std::vector<TypeParam> x = numbers<TypeParam>(11, lanes + 3);
+  for (Index count = 0; count <= lanes; ++count) {
+    const TypeParam* const end = x.data() + lanes + 3;
+    std::vector<TypeParam> got(static_cast<std::size_t>(lanes));
+    detail::store(got.data(), detail::load_tail<P>(end, count, TypeParam(7)));
+    for (Index i = 0; i < lanes; ++i) {
+      EXPECT_EQ(got[static_cast<std::size_t>(i)], i < lanes - count ? 7 : end[i - lanes]);
+    }
+  }
+}
+
 TYPED_TEST(PacketOf, PartialLoadsFillAndPartialStoresLeaveTheRest) {
   using P = detail::Packet<TypeParam>;
   constexpr Index lanes = sizeof(P) / sizeof(TypeParam);

@@ -51,11 +51,11 @@ struct Case {
       : rows(rows_),
         cols(cols_),
         depth(depth_),
-        a_row(rng.integer(1, 3)),
-        a_depth(rng.integer(1, 3)),
+        a_row(1),
+        a_depth(1),
         b_depth(cols + rng.integer(0, 5)),
         c_row(cols + rng.integer(0, 5)),
-        a(rng, 3 * (rows + 1) * (depth + 1), rng.integer(0, 15)),
+        a(rng, (rows + 3) * (depth + 3), rng.integer(0, 15)),
         b(rng, (depth + 1) * (cols + 5), rng.integer(0, 15)),
         c(rng, (rows + 1) * (cols + 5), rng.integer(0, 15)),
         start(rng.chance(0.5) ? Start::kZero : Start::kTarget) {
@@ -167,12 +167,18 @@ TYPED_TEST(Tile, StridesOfZeroAndLessAreFollowed) {
   test::Random rng(3);
   for (Index size = 1; size <= 20; ++size) {
     Numbers<TypeParam> a(rng, size, 1), b(rng, 1, 3), c(rng, size * size, 5);
-    // A is one row for all rows, read backwards; B one row for the whole depth.
-    detail::multiply<TypeParam>(Start::kZero, {c.data(), 1}, {a.data() + size - 1, 0, -1},
-                                {b.data(), 0}, size, 1, size);
-    TypeParam expected = 0;
-    for (Index k = 0; k < size; ++k) expected = step(a.data()[size - 1 - k], *b.data(), expected);
-    for (Index r = 0; r < size; ++r) EXPECT_EQ(c.data()[r], expected);
+    // A is one row for all rows, then one column read backwards; B one row for the whole depth.
+    detail::multiply<TypeParam>(Start::kZero, {c.data(), 1}, {a.data(), 0, 1}, {b.data(), 0}, size,
+                                1, size);
+    TypeParam forwards = 0, backwards = 0;
+    for (Index k = 0; k < size; ++k) {
+      forwards = step(a.data()[k], *b.data(), forwards);
+      backwards = step(a.data()[size - 1 - k], *b.data(), backwards);
+    }
+    for (Index r = 0; r < size; ++r) EXPECT_EQ(c.data()[r], forwards);
+    detail::multiply<TypeParam>(Start::kZero, {c.data(), 1}, {a.data() + size - 1, 1, -1},
+                                {b.data(), 0}, 1, 1, size);
+    EXPECT_EQ(c.data()[0], backwards);
   }
 }
 

@@ -69,6 +69,21 @@ TEST(Workspace, RoundUpIsTheNextMultiple) {
   }
 }
 
+template <class A>
+void expect_unaliased_strides() {
+  for (Index count = 0; count <= 300; ++count) {
+    const Index bytes = detail::unaliased_stride<A>(count) * static_cast<Index>(sizeof(A));
+    EXPECT_EQ(bytes % (2 * kBufferAlignment), kBufferAlignment) << "not an odd number of lines";
+    EXPECT_GE(bytes, count * static_cast<Index>(sizeof(A)));
+    EXPECT_LE(bytes, count * static_cast<Index>(sizeof(A)) + 2 * kBufferAlignment);
+  }
+}
+
+TEST(Workspace, UnaliasedStridesAreAnOddNumberOfCacheLinesAndNoMoreThanNeeded) {
+  expect_unaliased_strides<float>();
+  expect_unaliased_strides<double>();
+}
+
 TEST(Arena, WhatItCountsIsEnoughForAnyAlignmentOfTheBase) {
   std::vector<std::byte> memory(10000);
   for (std::uint64_t seed = 0; seed < 40; ++seed) {

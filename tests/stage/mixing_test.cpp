@@ -35,7 +35,7 @@ struct Mix {
       : rng(seed),
         rows(rng.integer(1, 40)),
         cols(rng.integer(1, 40)),
-        d(rng.integer(1, 5)),
+        d(rng.integer(1, 20)),  // up to five slabs
         e(rng.integer(1, 20)),
         blocks(rng.chance(0.5) ? cols : rng.integer(0, cols)),
         reach(rng.chance(0.5) ? Reach::kAll : Reach::kEarlier),
@@ -55,7 +55,8 @@ struct Mix {
 /// Rows [begin, end) of both mixtures, side by side.   // [end - begin, D*E + D]
 template <class A>
 Matrix<A> mixtures_of(const Mix<A>& x, Index begin, Index end) {
-  Memory memory(400000);
+  const Index count = end - begin, group_rows = count + 1;  // the last one is not written
+  Memory memory(static_cast<std::size_t>(300000 + 4500 * group_rows));
   detail::Summaries<A> s("f", memory.arena, x.blocks, x.d, x.e);
   for (Index b = 0; b < x.blocks; ++b) {
     const detail::SummaryBlock<A> block = s.block(b);
@@ -63,21 +64,25 @@ Matrix<A> mixtures_of(const Mix<A>& x, Index begin, Index end) {
       block.row(j / x.e)[j % x.e] = x.kv(b, j);
     }
   }
-  const detail::Mixtures<A> mixtures("f", memory.arena, kGroupBlocks, x.cols, x.d, x.e);
+  const detail::Mixtures<A> mixtures("f", memory.arena, group_rows, x.cols, x.d, x.e);
   const detail::MixingGroup<A> group(x.m, begin, end, x.reach, x.blocks, mixtures.coefficients);
   detail::mix_values(group, s, mixtures);
   detail::mix_key_sums(group, x.key_sums.data(), x.d, mixtures);
-  Matrix<A> result(end - begin, x.d * x.e + x.d);
-  for (Index g = 0; g < kGroupBlocks; ++g) {
+  Matrix<A> result(count, x.d * x.e + x.d);
+  for (Index g = 0; g < group_rows; ++g) {
     for (Index j = 0; j < mixtures.kv_stride; ++j) {
-      if (g < end - begin && j < x.d * x.e) {
+      if (g < count && j < x.d * x.e) {
         result(g, j) = mixtures.block(g)[j];
       } else {
         EXPECT_TRUE(std::isnan(mixtures.block(g)[j])) << "written outside";
       }
     }
     for (Index j = 0; j < x.d; ++j) {
-      if (g < end - begin) result(g, x.d * x.e + j) = mixtures.block_key_sum(g)[j];
+      if (g < count) {
+        result(g, x.d * x.e + j) = mixtures.block_key_sum(g)[j];
+      } else {
+        EXPECT_TRUE(std::isnan(mixtures.block_key_sum(g)[j])) << "written outside";
+      }
     }
   }
   return result;
@@ -128,7 +133,7 @@ TYPED_TEST(Mixing, BitsOfARowDoNotDependOnItsGroup) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Mix<TypeParam> x(seed);
     const Matrix<TypeParam> alone = mixtures_in_groups(x, 1);
-    for (const Index size : {Index{3}, Index{7}, kGroupBlocks}) {
+    for (const Index size : {Index{3}, Index{7}, kGroupBlocks, Index{24}, Index{40}}) {
       EXPECT_TRUE(same_bits(mixtures_in_groups(x, size), alone)) << "groups of " << size;
     }
   }
@@ -212,6 +217,23 @@ TYPED_TEST(Mixing, ReadableIsTheBandCutOffAtItsReach) {
       }
     }
   }
+}
+
+TEST(GroupBlocks, SixteenMixturesFitTheSecondCacheOrTheWorkersShareTheBlocks) {
+  const auto small = [](Index blocks, Index workers) {
+    return detail::group_blocks<float>(blocks, 64, 64, workers);
+  };
+  const auto large = [](Index blocks, Index workers) {
+    return detail::group_blocks<float>(blocks, 128, 128, workers);
+  };
+  EXPECT_EQ(small(1, 1), kGroupBlocks);
+  EXPECT_EQ(small(1000, 1), kGroupBlocks);
+  EXPECT_EQ(large(1, 1), kGroupBlocks);
+  EXPECT_EQ(large(100, 1), detail::round_up(100, detail::kTileRows));
+  EXPECT_EQ(large(100, 2), detail::round_up(50, detail::kTileRows));
+  EXPECT_EQ(large(100, 64), kGroupBlocks);
+  EXPECT_EQ(large(1000, 1), detail::kLargestGroup);
+  EXPECT_EQ(large(0, 3), kGroupBlocks);
 }
 
 TEST(Mixtures, GroupsHaveRoomAndApartFromEachOther) {

@@ -6,7 +6,8 @@
 ///     C[r, :] (+)= sum_k A[r, k] B[k, :]        C [rows,cols], A [rows,depth], B [depth,cols]
 ///
 /// A tile of R rows by V vectors of C stays in registers while k runs; elements of A are broadcast,
-/// rows of B are loaded. Columns of B and C are contiguous, everything else has strides.
+/// rows of B are loaded. Columns of B and C are contiguous, and rows or columns of A; everything
+/// else has strides.
 ///
 /// Law: every element of C is one chain of multiply-adds over k in ascending order, started from 0
 /// or from C. So its bits do not depend on where in a tile it lies, on alignment, or on how a long
@@ -28,7 +29,7 @@
 
 namespace mhla::inline MHLA_TARGET::detail {
 
-/// Element (r, k) of A is data[r * row_stride + k * depth_stride].
+/// Element (r, k) of A is data[r * row_stride + k * depth_stride]; one of the strides is 1.
 template <class A>
 struct LeftOperand {
   const A* data;
@@ -36,7 +37,13 @@ struct LeftOperand {
   Index depth_stride;
 };
 
-/// The same with a row stride of 1, known when the tile is compiled.
+/// A left operand with its unit stride known when the tile is compiled.
+template <class A>
+struct LeftRows {
+  const A* data;
+  Index row_stride;
+  static constexpr Index depth_stride = 1;
+};
 template <class A>
 struct LeftColumns {
   const A* data;
@@ -166,10 +173,11 @@ void multiply_all(Start start, Target<A> c, Left a, RightOperand<A> b, Index row
 template <class A>
 void multiply(Start start, Target<A> c, LeftOperand<A> a, RightOperand<A> b, Index rows, Index cols,
               Index depth) {
-  if (a.row_stride == 1) {
-    multiply_all(start, c, LeftColumns<A>{a.data, a.depth_stride}, b, rows, cols, depth);
+  eigen_assert(a.row_stride == 1 || a.depth_stride == 1);
+  if (a.depth_stride == 1) {
+    multiply_all(start, c, LeftRows<A>{a.data, a.row_stride}, b, rows, cols, depth);
   } else {
-    multiply_all(start, c, a, b, rows, cols, depth);
+    multiply_all(start, c, LeftColumns<A>{a.data, a.depth_stride}, b, rows, cols, depth);
   }
 }
 
