@@ -9,7 +9,8 @@
 ///
 /// Self-attention uses one partition; cross-attention one for queries and one for keys, and a
 /// mixing matrix [Mq,Mk]. Equal to naive_attention.
-/// Cost: 4*N*D*E + 2*M^2*D*E flops; memory M*D*(E+1) numbers beside a few blocks of scratch.
+/// Cost: 4*N*D*E + 2*M^2*D*E flops; memory M*D*(E+1) numbers for summaries and up to as many for
+/// mixtures (of 16 blocks where D*E is small, of up to 256 where it is not).
 /// Source: arXiv:2601.07832, section 4.1.
 
 #include <algorithm>

@@ -9,7 +9,7 @@
 ///
 /// Blocks are runs of consecutive tokens in order; the last one may be short. Of the mixing matrix
 /// only the leading [M,M] part and of that the lower triangle is read. Equal to naive_attention
-/// with `causal`. Cost: 4*N*D*E + M^2*D*E + about N*W*(D+E) flops; memory M*D*(E+1) numbers.
+/// with `causal`. Cost: 4*N*D*E + M^2*D*E + about N*W*(D+E) flops; memory as bidirectional.
 /// Source: arXiv:2601.07832, section 4.2 and appendix C.
 
 #include <algorithm>
