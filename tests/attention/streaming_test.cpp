@@ -36,22 +36,6 @@ Streaming<T, Op> stream_of(const Problem<T>& p, const Op& op) {
           op};
 }
 
-/// Tokens [begin, begin + count) of the inputs.
-template <class T>
-Inputs<T> piece_of(const Inputs<T>& in, Index begin, Index count) {
-  const auto rows = [&](const MatrixView<const T>& m) {
-    return m.absent() ? m : m.middle_rows(begin, count);
-  };
-  const auto mask = [&](const Mask& m) { return m.all() ? m : Mask{m.keep + begin, count, 1}; };
-  return {.q = rows(in.q),
-          .k = rows(in.k),
-          .v = rows(in.v),
-          .normalizer_q = rows(in.normalizer_q),
-          .normalizer_k = rows(in.normalizer_k),
-          .query_mask = mask(in.query_mask),
-          .key_mask = mask(in.key_mask)};
-}
-
 /// Feeds the problem in pieces of next_length(tokens left) tokens.
 template <class T, class F>
 Matrix<T> feed(const Problem<T>& p, F&& next_length) {
@@ -62,8 +46,8 @@ Matrix<T> feed(const Problem<T>& p, F&& next_length) {
     GuardedWorkspace workspace(stream.append_workspace_bytes());
     for (Index t = 0; t < p.q.rows();) {
       const Index count = std::clamp<Index>(next_length(p.q.rows() - t), 0, p.q.rows() - t);
-      stream.append(state, piece_of(p.inputs(), t, count), MatrixView<T>(out).middle_rows(t, count),
-                    workspace.get());
+      stream.append(state, detail::middle_tokens(p.inputs(), t, count),
+                    MatrixView<T>(out).middle_rows(t, count), workspace.get());
       t += count;
       EXPECT_EQ(state.position(), t);
     }
@@ -126,7 +110,7 @@ TEST(Streaming, BlocksAfterSingleTokensAreBitwiseTheCausalForm) {
   Matrix<float> out = unwritten<float>(n, 5);
   const Inputs<float> in{.q = q, .k = k, .v = v};
   const auto feed_one = [&](Index begin, Index count) {
-    stream.append(state, piece_of(in, begin, count),
+    stream.append(state, detail::middle_tokens(in, begin, count),
                   MatrixView<float>(out).middle_rows(begin, count));
   };
   for (Index t = 0; t < 3 * w; ++t) feed_one(t, 1);
@@ -144,7 +128,7 @@ TEST(Streaming, SavedRestoredAndCopiedStatesGoOnBitwise) {
       auto state = stream.start();
       const Index stop = n / 2;
       Matrix<double> first(stop, p.v.cols());
-      stream.append(state, piece_of(p.inputs(), 0, stop), first);
+      stream.append(state, detail::middle_tokens(p.inputs(), 0, stop), first);
       std::vector<std::byte> bytes(stream.state_bytes());
       state.save(bytes);
       auto copy = state;
@@ -154,7 +138,7 @@ TEST(Streaming, SavedRestoredAndCopiedStatesGoOnBitwise) {
       const auto rest = [&](StreamingState<double>& s) {
         Matrix<double> out = unwritten<double>(n - stop, p.v.cols());
         for (Index t = stop; t < n; ++t) {
-          stream.append(s, piece_of(p.inputs(), t, 1),
+          stream.append(s, detail::middle_tokens(p.inputs(), t, 1),
                         MatrixView<double>(out).middle_rows(t - stop, 1));
         }
         return out;

@@ -108,6 +108,24 @@ HeadSizes head_sizes(const Inputs<T>& in, const Op& op) {
           in.normalizer_q.absent() ? 0 : op.query_map.features(in.normalizer_q.cols), in.v.cols};
 }
 
+/// Tokens [begin, begin + count) of the tensors and masks of self-attention.
+template <Scalar T>
+Inputs<T> middle_tokens(const Inputs<T>& in, Index begin, Index count) {
+  const auto rows = [&](const MatrixView<const T>& m) {
+    return m.absent() ? m : m.middle_rows(begin, count);
+  };
+  const auto entries = [&](const Mask& m) {
+    return m.all() ? m : Mask{m.keep + begin * m.stride, count, m.stride};
+  };
+  return {.q = rows(in.q),
+          .k = rows(in.k),
+          .v = rows(in.v),
+          .normalizer_q = rows(in.normalizer_q),
+          .normalizer_k = rows(in.normalizer_k),
+          .query_mask = entries(in.query_mask),
+          .key_mask = entries(in.key_mask)};
+}
+
 /// Throws unless the tensors of `in` and `out` agree in tokens and values, and the masks in tokens.
 template <Scalar T>
 void expect_tokens(const char* function, const Inputs<T>& in, MatrixView<T> out) {

@@ -205,19 +205,7 @@ void Streaming<T, Op>::append(StreamingState<A>& state, const Inputs<T>& in, Mat
     const Index i = state.header_.position / sizes_.block_length;
     const Index offset = state.header_.position % sizes_.block_length;
     const Index count = std::min(sizes_.block_length - offset, n - done);
-    const auto rows = [&](const auto& view) {
-      return view.absent() ? view : view.middle_rows(done, count);
-    };
-    const auto mask = [&](Mask m) {
-      return m.all() ? m : Mask{m.keep + done * m.stride, count, m.stride};
-    };
-    const Inputs<T> piece{.q = rows(in.q),
-                          .k = rows(in.k),
-                          .v = rows(in.v),
-                          .normalizer_q = rows(in.normalizer_q),
-                          .normalizer_k = rows(in.normalizer_k),
-                          .query_mask = mask(in.query_mask),
-                          .key_mask = mask(in.key_mask)};
+    const Inputs<T> piece = detail::middle_tokens(in, done, count);
     if (offset == 0) {
       open_block(i, p, worker);
       state.header_.open_keys = 0;

@@ -1,0 +1,34 @@
+#include "mhla/core/arch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <typeinfo>
+
+#include "mhla/core/packet.hpp"
+#include "mhla/core/tile.hpp"
+
+namespace mhla {
+namespace {
+
+#define MHLA_TEST_TEXT_OF(name) #name
+#define MHLA_TEST_TEXT(name) MHLA_TEST_TEXT_OF(name)
+
+TEST(Arch, NamesOfTypesTellTheInstructionSet) {
+  const std::string mangled = typeid(detail::Target<float>).name();
+  EXPECT_NE(mangled.find(MHLA_TEST_TEXT(MHLA_TARGET)), std::string::npos) << mangled;
+}
+
+TEST(Arch, FusedMultiplyAddRoundsOnceWhereItIsSaidTo) {
+  volatile float a = 1 + 0x1p-12f;  // a * a = 1 + 2^-11 + 2^-24, the last term lost in a product
+  const float once = detail::multiply_add(float(a), float(a), -1.0f);
+  EXPECT_EQ(once == 0x1p-11f + 0x1p-24f, kFusedMultiplyAdd);
+}
+
+TEST(Arch, AFullTileFitsTheRegisters) {
+  constexpr int kInUse = detail::kTileRows * detail::kTileVectors + detail::kTileVectors + 1;
+  static_assert(kInUse <= kVectorRegisters);
+}
+
+}  // namespace
+}  // namespace mhla
