@@ -25,6 +25,7 @@ TEST(Operator, KeysGetTheMapOfTheQueriesWhereNoneIsGiven) {
   EXPECT_EQ((Operator{Relu{0.5}, Relu{0.25}}.key_map.eps), 0.25);
   const float gain = 3;  // a map that cannot be made from nothing
   const Operator captured{Elementwise([gain](auto x) { return gain * x; })};
+  static_assert(OperatorOn<decltype(captured), float>);
   EXPECT_EQ(captured.key_map.function(2.0f), 6);
 }
 

@@ -193,5 +193,13 @@ TEST(Scratch, RejectsALoanThatIsTooSmallWithBothNumbers) {
   EXPECT_NO_THROW(detail::expect_workspace("f", memory, 99));
 }
 
+TEST(Arena, RefusesSumsThatDoNotFit) {
+  detail::Arena counting;
+  counting.take<double>("f", Index{1} << 59);
+  EXPECT_THROW(counting.take<double>("f", Index{1} << 59), shape_error);
+  EXPECT_THROW(detail::Arena().take<std::byte>("f", std::numeric_limits<Index>::max()),
+               shape_error);
+}
+
 }  // namespace
 }  // namespace mhla

@@ -250,5 +250,11 @@ TEST(ExpectMixing, LeadingBlocksMayBeFewerThanTheMatrixHas) {
   EXPECT_THROW(detail::expect_leading_mixing("f", m, 4, 6), shape_error);
 }
 
+TEST(MixingMatrix, ClampRejectsAnEmptyRange) {
+  auto m = uniform_causal<double>(2);
+  EXPECT_THROW(clamp(m, 1.0, 0.0), option_error);
+  EXPECT_EQ(m(0, 0), 1);
+}
+
 }  // namespace
 }  // namespace mhla

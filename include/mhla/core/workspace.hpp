@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -52,6 +53,10 @@ class Arena {
   A* take(const char* function, Index count) {
     const Index bytes =
         checked_product(function, "workspace", {count, static_cast<Index>(sizeof(A))});
+    if (bytes > std::numeric_limits<Index>::max() - used_ - 2 * kBufferAlignment) {
+      fail_shape(function, "workspace", "needs more than fits Index",
+                 "sizes that memory could hold");
+    }
     A* const buffer = base_ == nullptr ? nullptr : reinterpret_cast<A*>(base_ + used_);
     used_ += round_up(bytes, kBufferAlignment);
     return buffer;

@@ -26,7 +26,7 @@ namespace mhla::inline MHLA_TARGET {
 /// overlap. Laws: y depends on x alone, not on addresses or earlier calls; calls from several
 /// threads at once are fine; features(D) depends on D alone.
 template <class F, class A>
-concept FeatureMap = Accumulator<A> && std::copyable<F> &&
+concept FeatureMap = Accumulator<A> && std::copy_constructible<F> &&
     requires(const F& map, const A* x, A* y, Index d) {
   { map.features(d) } -> std::same_as<Index>;
   map(x, y, d);

@@ -79,7 +79,9 @@ MixingMatrix<A> lower_triangle(const MixingMatrix<A>& m);
 template <Accumulator A>
 MixingMatrix<A> uniform_causal(Index blocks);
 
-/// Constraint: every coefficient into [low, high] (vision layers: [0, 1] after each step).
+/// Constraint: every stored coefficient into [low, high] (vision layers: [0, 1] after each step).
+/// Zeros outside a band stay.
+/// \throws option_error unless low <= high.
 template <Accumulator A>
 void clamp(MixingMatrix<A>& m, A low, A high);
 
@@ -185,6 +187,10 @@ MixingMatrix<A> uniform_causal(Index blocks) {
 
 template <Accumulator A>
 void clamp(MixingMatrix<A>& m, A low, A high) {
+  if (!(low <= high)) {
+    detail::fail_option("clamp", "low", "is " + std::to_string(low),
+                        "at most high, which is " + std::to_string(high));
+  }
   m.for_each([low, high](A& c) { c = std::clamp(c, low, high); });
 }
 

@@ -103,12 +103,12 @@ void slot_denominators(const A* mixed_sums, const Index* slots, Index count, A e
 }
 
 /// rows[s] /= denominators[s]: one reciprocal and a multiplication an element, or divisions where
-/// the reciprocal of a tiny denominator overflows.
+/// the reciprocal is not a normal number (tiny, huge and infinite denominators).
 template <class A>
 void divide_rows(Rows<A> rows, Index count, Index e, const A* denominators) {
   for (Index s = 0; s < count; ++s) {
     const A reciprocal = 1 / denominators[s];
-    if (std::isinf(reciprocal)) {
+    if (!std::isnormal(reciprocal)) {
       for (Index j = 0; j < e; ++j) rows.row(s)[j] /= denominators[s];
     } else {
       scale(reciprocal, rows.row(s), e);
