@@ -44,7 +44,7 @@ enum class Reach { kAll, kEarlier };
 /// The mixtures of one group of query blocks.
 template <class A>
 struct Mixtures {
-  A* coefficients = nullptr;  ///< [group, M], the part of m that all rows of the group share
+  A* coefficients = nullptr;  ///< [group, M], the rows of m, dense
   A* kv = nullptr;            ///< [group, D, E]
   A* key_sum = nullptr;       ///< [group, D]
   Index kv_stride = 0;
