@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include "mhla/stage/locality.hpp"
 #include "support/message_of.hpp"
 #include "support/reference.hpp"
@@ -13,8 +17,54 @@ namespace {
 /// own block's weight and tokens, its sum and eps.
 constexpr auto kChain = [](const auto& p) {
   return 2 * largest_block(p.key_blocks) + p.key_blocks.blocks() +
-         p.query_map.features(p.q.cols()) + 3;
+         p.query_map.features(std::max(p.q.cols(), p.normalizer_q.cols())) + 3;
 };
+
+/// Longer problems: blocks of 1 to 300 tokens, of which few or none may be kept, and not the same
+/// as keys and as queries.
+template <class T>
+Problem<T> long_problem(std::uint64_t seed) {
+  using A = accumulator_t<T>;
+  Random rng(seed);
+  Problem<T> p;
+  p.seed = seed;
+  p.causal = true;
+  std::vector<Index> sizes;
+  Index n = 0;
+  for (; n < 150; n += sizes.back()) sizes.push_back(rng.integer(1, rng.chance(0.5) ? 20 : 300));
+  p.query_blocks = p.key_blocks = AnyPartition::of(BlockSizes(sizes));
+  p.query_map = p.key_map = {EluPlusOne{}};
+  const Index d = rng.integer(1, 12), e = rng.integer(0, 20), m = std::ssize(sizes);
+  p.q = rng.matrix<T>(n, d);
+  p.k = rng.matrix<T>(n, d);
+  p.v = rng.matrix<T>(n, e);
+  p.normalizer = rng.chance(0.2) ? NaiveNormalizer::kNone : NaiveNormalizer::kKeySum;
+  if (p.normalizer == NaiveNormalizer::kKeySum && rng.chance(0.4)) {
+    const Index own = rng.integer(1, 20);
+    p.normalizer_q = rng.matrix<T>(n, own);
+    p.normalizer_k = rng.matrix<T>(n, own);
+  }
+  p.coefficients = rng.matrix<A>(m, m, 0.1, 1);
+  p.lower = rng.chance(0.5) ? rng.integer(0, 3) : m;
+  p.upper = m;
+  p.eps = 1e-3;
+  for (Matrix<bool>* mask : {&p.query_mask, &p.key_mask}) {
+    if (rng.chance(0.3)) continue;
+    mask->resize(1, n);
+    Index t = 0;
+    for (const Index size : sizes) {
+      constexpr double kKept[] = {0, 0.1, 0.7, 1};
+      const double kept = kKept[rng.integer(0, 3)];
+      for (const Index end = t + size; t < end; ++t) (*mask)(0, t) = rng.chance(kept);
+    }
+  }
+  return p;
+}
+
+/// A long problem now and then.
+Problem<float> any_problem(std::uint64_t seed) {
+  return seed % 8 == 0 ? long_problem<float>(seed) : random_problem<float>(seed, true);
+}
 
 constexpr auto kRunWith = [](const auto& p, auto&& executor) {
   using T = typename std::remove_cvref_t<decltype(p.q)>::Scalar;
@@ -42,10 +92,46 @@ TEST(Causal, Bfloat16EqualsNaive) {
   expect_equal_to_naive<Eigen::bfloat16>("causal", true, 4'000'000, 4'000, kRun, kChain);
 }
 
+template <class T>
+void expect_long_equal_to_naive(std::uint64_t first_seed, Index problems) {
+  Tally tally;
+  for (Index i = 0; i < problems && !testing::Test::HasFatalFailure(); ++i) {
+    const auto p = long_problem<T>(first_seed + static_cast<std::uint64_t>(i));
+    compare(p, expected(p, kChain(p)), kRun(p), "causal", tally);
+  }
+  std::cout << "causal: worst error " << tally.worst << " of the bound in " << tally.outputs
+            << " outputs of long blocks\n";
+  EXPECT_EQ(tally.ill, 0);
+}
+
+TEST(Causal, FloatEqualsNaiveOnLongBlocks) { expect_long_equal_to_naive<float>(5'000'000, 400); }
+TEST(Causal, DoubleEqualsNaiveOnLongBlocks) { expect_long_equal_to_naive<double>(6'000'000, 150); }
+TEST(Causal, HalfEqualsNaiveOnLongBlocks) {
+  expect_long_equal_to_naive<Eigen::half>(7'000'000, 100);
+}
+
+TEST(Causal, EveryBlockLengthUpToThreeHundred) {
+  Tally tally;
+  auto p = long_problem<float>(1);
+  Random rng(1);
+  const Index n = 310;
+  p.q = rng.matrix<float>(n, 3);
+  p.k = rng.matrix<float>(n, 3);
+  p.v = rng.matrix<float>(n, 2);
+  p.normalizer_q = p.normalizer_k = {};
+  p.query_mask = p.key_mask = {};
+  p.coefficients = rng.matrix<float>(n, n, 0.1, 1);
+  p.lower = p.upper = n;
+  for (Index w = 1; w <= 300; w += w < 70 || w > 120 ? 7 : 1) {
+    p.query_blocks = p.key_blocks = AnyPartition::of(Contiguous(n, w));
+    compare(p, expected(p, kChain(p)), kRun(p), "causal", tally);
+  }
+}
+
 TEST(Causal, BitsDoNotDependOnTheNumberOfThreads) {
   ThreadPool two(2), five(5), eight(8);
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
-    const auto p = random_problem<float>(seed, true);
+    const auto p = any_problem(seed);
     const Matrix<float> alone = kRun(p);
     for (ThreadPool* pool : {&two, &five, &eight}) {
       EXPECT_TRUE(same_bits(alone, kRunWith(p, *pool))) << pool->workers() << " " << p.text();
@@ -55,7 +141,7 @@ TEST(Causal, BitsDoNotDependOnTheNumberOfThreads) {
 
 TEST(Causal, LaterTokensLeaveEarlierOutputsBitwiseUnchanged) {
   for (std::uint64_t seed = 0; seed < 600; ++seed) {
-    auto p = random_problem<float>(seed, true);
+    auto p = any_problem(seed);
     const Index n = p.q.rows();
     if (n < 2) continue;
     const Matrix<float> before = kRun(p);
@@ -96,7 +182,7 @@ TEST(Causal, EveryPositionOfALongSequenceIsCausal) {
 
 TEST(Causal, MaskedTokensReachNoOutput) {
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
-    auto p = random_problem<float>(seed, true);
+    auto p = any_problem(seed);
     if (p.key_mask.size() == 0 && p.query_mask.size() == 0) continue;
     const Matrix<float> clean = kRun(p);
     for (Index t = 0; t < p.key_mask.cols(); ++t) {

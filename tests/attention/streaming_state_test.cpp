@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <span>
+#include <vector>
+
 #include "mhla/attention/streaming.hpp"
 #include "support/message_of.hpp"
 #include "support/reference.hpp"
@@ -57,6 +61,73 @@ TEST(StreamingState, BytesThatAreNoStateAreRefusedAndChangeNothing) {
   EXPECT_THROW(target.save(std::span(bytes).first(8)), option_error);
   target.save(bytes);
   EXPECT_EQ(bytes, before);
+}
+
+/// Byte `offset` of a header field of a saved state.
+template <class Field>
+std::size_t offset_of(Field detail::StateHeader::*field) {
+  const detail::StateHeader header;
+  return static_cast<std::size_t>(reinterpret_cast<const std::byte*>(&(header.*field)) -
+                                  reinterpret_cast<const std::byte*>(&header));
+}
+
+TEST(StreamingState, StatesOfEarlierVersionsAreRefused) {
+  const auto stream = stream_of(2, 3);
+  std::vector<std::byte> saved(stream.state_bytes());
+  auto state = used_state(stream, 2, 3);
+  state.save(saved);
+  EXPECT_EQ(std::memcmp(saved.data(), "mhlast02", 8), 0);
+  auto old = saved;
+  old[7] = std::byte{'1'};
+  EXPECT_THROW(state.restore(old), option_error);
+  // As version 01 was laid out: without in_running, the last field of the header.
+  const auto last = old.begin() + static_cast<std::ptrdiff_t>(sizeof(detail::StateHeader));
+  old.erase(last - sizeof(std::int64_t), last);
+  EXPECT_THROW(state.restore(old), option_error);
+  state.restore(saved);
+  EXPECT_EQ(state.position(), 5);
+}
+
+TEST(StreamingState, CountsThatCannotBeAreRefused) {
+  const auto stream = stream_of(2, 3);
+  std::vector<std::byte> saved(stream.state_bytes());
+  auto state = used_state(stream, 2, 3);  // one token of the second block
+  state.save(saved);
+  const auto restore_with = [&](auto field, std::int64_t value) {
+    auto bytes = saved;
+    std::memcpy(bytes.data() + offset_of(field), &value, sizeof(value));
+    state.restore(bytes);
+  };
+  using Header = detail::StateHeader;
+  for (const std::int64_t value : {-1, 2, 1 << 20}) {  // of one key
+    EXPECT_THROW(restore_with(&Header::in_running, value), option_error) << value;
+  }
+  for (const std::int64_t value : {-1, 0, 5}) {  // fewer than R holds, more than a block
+    EXPECT_THROW(restore_with(&Header::open_keys, value), option_error) << value;
+  }
+  for (const std::int64_t value : {-1, 13}) {
+    EXPECT_THROW(restore_with(&Header::position, value), option_error) << value;
+  }
+  EXPECT_NO_THROW(restore_with(&Header::in_running, 0));
+  EXPECT_NO_THROW(restore_with(&Header::position, 12));
+}
+
+TEST(StreamingState, AStateBetweenTheTurnsOfTheHalvesIsTheSameStateAgain) {
+  const auto stream = stream_of(3, 2);
+  Random rng(2);
+  const Matrix<float> x = rng.matrix<float>(12, 3), v = rng.matrix<float>(12, 2);
+  auto state = stream.start(), restored = stream.start();
+  std::vector<std::byte> bytes(stream.state_bytes()), again(stream.state_bytes());
+  Matrix<float> out(1, 2);
+  for (Index t = 0; t < 12; ++t) {
+    const Matrix<float> key = x.row(t), value = v.row(t);
+    for (auto* s : {&state, &restored}) stream.append(*s, {.q = key, .k = key, .v = value}, out);
+    state.save(bytes);
+    restored.save(again);
+    EXPECT_EQ(bytes, again) << t;
+    restored = stream.start();
+    restored.restore(bytes);
+  }
 }
 
 TEST(StreamingState, AnotherStreamsStateIsRefused) {

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include "mhla/stage/locality.hpp"
 #include "support/message_of.hpp"
 #include "support/reference.hpp"
@@ -12,7 +16,7 @@ namespace {
 /// Longest chain of roundings: as causal, and the tokens of the open block on their way into R.
 constexpr auto kChain = [](const auto& p) {
   return 3 * largest_block(p.key_blocks) + p.key_blocks.blocks() +
-         p.query_map.features(p.q.cols()) + 4;
+         p.query_map.features(std::max(p.q.cols(), p.normalizer_q.cols())) + 4;
 };
 
 /// A causal problem whose blocks have one length, as streams need.
@@ -25,26 +29,63 @@ Problem<T> streaming_problem(std::uint64_t seed) {
   return p;
 }
 
+/// Longer causal problems with blocks from one token on and widths that fill no vector.
+template <class T>
+Problem<T> long_problem(std::uint64_t seed) {
+  using A = accumulator_t<T>;
+  constexpr Index kLengths[] = {1, 2, 3, 7, 64, 65}, kWidths[] = {1, 2, 3, 5, 16, 33};
+  Random rng(seed);
+  Problem<T> p;
+  p.seed = seed;
+  p.causal = true;
+  const Index w = kLengths[rng.integer(0, 5)], n = rng.integer(w, 3 * w + 20);
+  const Index d = kWidths[rng.integer(0, 5)], e = rng.integer(1, 70), m = (n + w - 1) / w;
+  p.query_blocks = p.key_blocks = AnyPartition::of(Contiguous(n, w));
+  p.query_map = p.key_map = {EluPlusOne{}};
+  p.q = rng.matrix<T>(n, d);
+  p.k = rng.matrix<T>(n, d);
+  p.v = rng.matrix<T>(n, e);
+  p.normalizer = rng.chance(0.3) ? NaiveNormalizer::kNone : NaiveNormalizer::kKeySum;
+  if (p.normalizer == NaiveNormalizer::kKeySum && rng.chance(0.4)) {
+    const Index own = rng.integer(1, 40);
+    p.normalizer_q = rng.matrix<T>(n, own);
+    p.normalizer_k = rng.matrix<T>(n, own);
+  }
+  p.coefficients = rng.matrix<A>(m, m, 0.1, 1);
+  p.lower = p.upper = m;
+  p.eps = 1e-3;
+  p.scale = rng.chance(0.5) ? 1 : 0.37;
+  for (Matrix<bool>* mask : {&p.query_mask, &p.key_mask}) {
+    if (rng.chance(0.5)) continue;
+    mask->resize(1, n);
+    for (Index t = 0; t < n; ++t) (*mask)(0, t) = rng.chance(0.7);
+  }
+  return p;
+}
+
 template <class T, CausalOperator Op>
 Streaming<T, Op> stream_of(const Problem<T>& p, const Op& op) {
-  const Index n = p.q.rows(), blocks = p.coefficients.rows();
   return {{.width = p.q.cols(),
            .values = p.v.cols(),
-           .block_length = std::max<Index>(1, (n + blocks - 1) / blocks),
+           .block_length = std::max<Index>(1, largest_block(p.query_blocks)),
            .normalizer_width = p.normalizer_q.cols()},
           p.mixing(),
           op};
 }
 
-/// Feeds the problem in pieces of next_length(tokens left) tokens.
-template <class T, class F>
-Matrix<T> feed(const Problem<T>& p, F&& next_length) {
+constexpr auto kAsItIs = [](const auto& /*stream*/, auto& /*state*/) {};
+
+/// Feeds the problem in pieces of next_length(tokens left) tokens, before each of which
+/// between(stream, state) is called.
+template <class T, class F, class G = decltype(kAsItIs)>
+Matrix<T> feed(const Problem<T>& p, F&& next_length, const G& between = kAsItIs) {
   Matrix<T> out = unwritten<T>(p.q.rows(), p.v.cols());
   p.with_operator([&]<CausalOperator Op>(const Op& op) {
     const Streaming<T, Op> stream = stream_of(p, op);
     auto state = stream.start();
     GuardedWorkspace workspace(stream.append_workspace_bytes());
     for (Index t = 0; t < p.q.rows();) {
+      between(stream, state);
       const Index count = std::clamp<Index>(next_length(p.q.rows() - t), 0, p.q.rows() - t);
       stream.append(state, detail::middle_tokens(p.inputs(), t, count),
                     MatrixView<T>(out).middle_rows(t, count), workspace.get());
@@ -56,17 +97,29 @@ Matrix<T> feed(const Problem<T>& p, F&& next_length) {
   return out;
 }
 
-template <class T>
-void expect_stream_equal_to_naive(std::uint64_t first_seed, Index problems) {
+/// All at once, one by one, or a few at a time.
+auto any_lengths(std::uint64_t seed) {
+  Random rng(seed);
+  return [rng, kind = rng.uniform()](Index left) mutable {
+    return kind < 0.3 ? 1 : kind < 0.4 ? left : rng.integer(0, std::min<Index>(left, 9));
+  };
+}
+
+/// Mostly single tokens, longer pieces between them.
+auto mixed_lengths(std::uint64_t seed) {
+  return [rng = Random(seed)](Index) mutable {
+    constexpr Index kPieces[] = {2, 5, 17, 64};
+    return rng.chance(0.8) ? 1 : kPieces[rng.integer(0, 3)];
+  };
+}
+
+template <class Make, class Lengths>
+void expect_stream_equal_to_naive(Make&& make, Lengths&& lengths, std::uint64_t first_seed,
+                                  Index problems) {
   Tally tally;
   for (Index i = 0; i < problems && !testing::Test::HasFatalFailure(); ++i) {
-    const auto p = streaming_problem<T>(first_seed + static_cast<std::uint64_t>(i));
-    Random rng(p.seed);
-    const double kind = rng.uniform();
-    const auto out = feed(p, [&](Index left) {
-      return kind < 0.3 ? 1 : kind < 0.4 ? left : rng.integer(0, std::min<Index>(left, 9));
-    });
-    compare(p, expected(p, kChain(p)), out, "streaming", tally);
+    const auto p = make(first_seed + static_cast<std::uint64_t>(i));
+    compare(p, expected(p, kChain(p)), feed(p, lengths(p.seed)), "streaming", tally);
   }
   std::cout << "streaming: worst error " << tally.worst << " of the bound in " << tally.outputs
             << " outputs, " << tally.ill << " more without a bound\n";
@@ -74,26 +127,69 @@ void expect_stream_equal_to_naive(std::uint64_t first_seed, Index problems) {
 }
 
 TEST(Streaming, FloatEqualsNaiveOnTwentyThousandShapesHoweverSplit) {
-  expect_stream_equal_to_naive<float>(1'000'000, 20'000);
+  expect_stream_equal_to_naive(streaming_problem<float>, any_lengths, 1'000'000, 20'000);
 }
 TEST(Streaming, DoubleEqualsNaiveOnTwentyThousandShapesHoweverSplit) {
-  expect_stream_equal_to_naive<double>(2'000'000, 20'000);
+  expect_stream_equal_to_naive(streaming_problem<double>, any_lengths, 2'000'000, 20'000);
 }
 TEST(Streaming, Bfloat16EqualsNaive) {
-  expect_stream_equal_to_naive<Eigen::bfloat16>(3'000'000, 3'000);
+  expect_stream_equal_to_naive(streaming_problem<Eigen::bfloat16>, any_lengths, 3'000'000, 3'000);
+}
+TEST(Streaming, FloatEqualsNaiveWhenSingleTokensAndPiecesTakeTurns) {
+  expect_stream_equal_to_naive(long_problem<float>, mixed_lengths, 4'000'000, 1'000);
+}
+TEST(Streaming, DoubleEqualsNaiveWhenSingleTokensAndPiecesTakeTurns) {
+  expect_stream_equal_to_naive(long_problem<double>, mixed_lengths, 5'000'000, 500);
+}
+TEST(Streaming, HalfEqualsNaiveWhenSingleTokensAndPiecesTakeTurns) {
+  expect_stream_equal_to_naive(long_problem<Eigen::half>, mixed_lengths, 6'000'000, 300);
+}
+
+TEST(Streaming, AnyKeysOfABlockMayBeMasked) {
+  Tally tally;
+  for (std::uint64_t seed = 0; seed < 40 && !testing::Test::HasFatalFailure(); ++seed) {
+    auto p = long_problem<float>(seed);
+    if (p.q.rows() > 41) continue;
+    for (int keep = 0; keep < (1 << 7); ++keep) {  // each seven tokens of the sequence alike
+      p.key_mask.resize(1, p.q.rows());
+      for (Index t = 0; t < p.q.rows(); ++t) p.key_mask(0, t) = (keep >> t % 7) % 2 == 1;
+      compare(p, expected(p, kChain(p)), feed(p, [](Index) { return 1; }), "streaming", tally);
+    }
+  }
+}
+
+TEST(Streaming, ANaNReachesLaterTokensAndNoneFromAMaskedKey) {
+  for (std::uint64_t seed = 0; seed < 600; ++seed) {
+    auto p = long_problem<float>(seed);
+    Random rng(seed);
+    const Matrix<float> clean = feed(p, mixed_lengths(seed));
+    const Index t = rng.integer(0, p.q.rows() - 1);
+    Matrix<float>* const inputs[] = {&p.k, &p.v, p.has_own_normalizer() ? &p.normalizer_k : &p.k};
+    inputs[rng.integer(0, 2)]->row(t).setConstant(NAN);
+    const bool kept = p.key_mask.size() == 0 || p.key_mask(0, t);
+    const Matrix<float> got = feed(p, mixed_lengths(seed));
+    for (Index s = 0; s < got.rows(); ++s) {
+      if (kept && s >= t && (p.query_mask.size() == 0 || p.query_mask(0, s))) {
+        EXPECT_TRUE(got.row(s).array().isNaN().all()) << t << " to " << s << p.text();
+      } else {
+        EXPECT_TRUE(same_bits<float>(got.row(s), clean.row(s))) << t << " to " << s << p.text();
+      }
+    }
+  }
 }
 
 TEST(Streaming, WholeBlocksAreBitwiseTheCausalForm) {
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
-    const auto p = streaming_problem<float>(seed);
-    const Index w = std::max<Index>(1, largest_block(p.key_blocks));
-    Random rng(seed);
-    Matrix<float> chunkwise = unwritten<float>(p.q.rows(), p.v.cols());
-    p.with_operator([&]<CausalOperator Op>(const Op& op) {
-      causal(p.inputs(), p.query_blocks, p.mixing(), op, chunkwise);
-    });
-    EXPECT_TRUE(same_bits(chunkwise, feed(p, [&](Index) { return w * rng.integer(1, 3); })))
-        << p.text();
+    for (const auto& p : {streaming_problem<float>(seed), long_problem<float>(seed)}) {
+      const Index w = std::max<Index>(1, largest_block(p.key_blocks));
+      Random rng(seed);
+      Matrix<float> chunkwise = unwritten<float>(p.q.rows(), p.v.cols());
+      p.with_operator([&]<CausalOperator Op>(const Op& op) {
+        causal(p.inputs(), p.query_blocks, p.mixing(), op, chunkwise);
+      });
+      const auto whole_blocks = [&](Index) { return w * rng.integer(1, 3); };
+      EXPECT_TRUE(same_bits(chunkwise, feed(p, whole_blocks))) << p.text();
+    }
   }
 }
 
@@ -119,34 +215,24 @@ TEST(Streaming, BlocksAfterSingleTokensAreBitwiseTheCausalForm) {
                         Matrix<float>(out.bottomRows(n - 3 * w))));
 }
 
-TEST(Streaming, SavedRestoredAndCopiedStatesGoOnBitwise) {
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
-    const auto p = streaming_problem<double>(seed);
-    const Index n = p.q.rows();
-    p.with_operator([&]<CausalOperator Op>(const Op& op) {
-      const Streaming<double, Op> stream = stream_of(p, op);
-      auto state = stream.start();
-      const Index stop = n / 2;
-      Matrix<double> first(stop, p.v.cols());
-      stream.append(state, detail::middle_tokens(p.inputs(), 0, stop), first);
+TEST(Streaming, SavedRestoredAndCopiedStatesGoOnBitwiseFromEveryPosition) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const auto p = long_problem<double>(seed);
+    const auto restored = [](const auto& stream, auto& state) {
       std::vector<std::byte> bytes(stream.state_bytes());
       state.save(bytes);
-      auto copy = state;
-      auto restored = stream.start();
-      restored.restore(bytes);
-      EXPECT_EQ(restored.position(), stop);
-      const auto rest = [&](StreamingState<double>& s) {
-        Matrix<double> out = unwritten<double>(n - stop, p.v.cols());
-        for (Index t = stop; t < n; ++t) {
-          stream.append(s, detail::middle_tokens(p.inputs(), t, 1),
-                        MatrixView<double>(out).middle_rows(t - stop, 1));
-        }
-        return out;
-      };
-      const Matrix<double> straight = rest(state);
-      EXPECT_TRUE(same_bits(straight, rest(copy))) << p.text();
-      EXPECT_TRUE(same_bits(straight, rest(restored))) << p.text();
-    });
+      state = stream.start();
+      state.restore(bytes);
+    };
+    const auto copied = [&p](const auto& stream, auto& state) {
+      const auto copy = state;
+      Matrix<double> out(1, p.v.cols());
+      stream.append(state, detail::middle_tokens(p.inputs(), 0, 1), out);  // not the copy's way
+      state = copy;
+    };
+    const Matrix<double> straight = feed(p, mixed_lengths(seed));
+    EXPECT_TRUE(same_bits(straight, feed(p, mixed_lengths(seed), restored))) << p.text();
+    EXPECT_TRUE(same_bits(straight, feed(p, mixed_lengths(seed), copied))) << p.text();
   }
 }
 

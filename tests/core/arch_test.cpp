@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <typeinfo>
 
@@ -23,6 +25,20 @@ TEST(Arch, FusedMultiplyAddRoundsOnceWhereItIsSaidTo) {
   volatile float a = 1 + 0x1p-12f;  // a * a = 1 + 2^-11 + 2^-24, the last term lost in a product
   const float once = detail::multiply_add(float(a), float(a), -1.0f);
   EXPECT_EQ(once == 0x1p-11f + 0x1p-24f, kFusedMultiplyAdd);
+}
+
+TEST(Arch, WhatIsComputedAnewIsTheSame) {
+  const double x = 0;
+  for (const Index value : {Index{0}, Index{-3}, std::numeric_limits<Index>::max()}) {
+    EXPECT_EQ(detail::computed_anew(value), value);
+  }
+  EXPECT_EQ(detail::computed_anew(&x), &x);
+}
+
+TEST(Arch, PrefetchTakesAnyAddress) {
+  for (const std::uintptr_t address : {std::uintptr_t{0}, std::uintptr_t{1}, ~std::uintptr_t{0}}) {
+    detail::prefetch_second(reinterpret_cast<const void*>(address));
+  }
 }
 
 TEST(Arch, AFullTileFitsTheRegisters) {

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <string>
 #include <type_traits>
+#include <vector>
 
 #include "mhla/core/scalar.hpp"
 #include "support/message_of.hpp"
@@ -63,6 +65,29 @@ TEST(CheckedProduct, ThrowsExactlyWhereTheProductDoesNotFit) {
     } else {
       EXPECT_EQ(checked_product("f", "x", {a, b}), product) << a << " * " << b;
     }
+  }
+}
+
+TEST(CheckedProduct, IsExactOnBothSidesOfEveryPowerOfTwo) {
+  std::vector<Index> sizes = {0, 1, 2, 3, kMax - 1, kMax};
+  for (const int power : {15, 16, 30, 31, 32, 33, 61, 62}) {
+    for (const Index beside : {-1, 0, 1}) sizes.push_back((Index{1} << power) + beside);
+  }
+  for (const Index a : sizes) {
+    for (const Index b : sizes) {
+      for (const Index c : sizes) {
+        Index product = 0;  // from left to right: a zero does not excuse what came before it
+        if (__builtin_mul_overflow(a, b, &product) ||
+            __builtin_mul_overflow(product, c, &product)) {
+          EXPECT_THROW(checked_product("f", "x", {a, b, c}), shape_error)
+              << a << " * " << b << " * " << c;
+        } else {
+          EXPECT_EQ(checked_product("f", "x", {a, b, c}), product) << a << " * " << b << " * " << c;
+        }
+      }
+      EXPECT_THROW(checked_product("f", "x", {-1 - a, b}), shape_error) << a << ", " << b;
+    }
+    EXPECT_THROW(checked_product("f", "x", {0, -1 - a}), shape_error) << a;
   }
 }
 

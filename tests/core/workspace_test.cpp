@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,46 +19,49 @@ namespace {
 using detail::Arena;
 using detail::kBufferAlignment;
 using detail::Scratch;
+using detail::Workers;
 
 std::uintptr_t address(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
 /// Some buffers of changing types and sizes, as forms lay out theirs.
 struct Layout {
-  std::vector<std::pair<const void*, Index>> buffers;  // start, bytes
+  std::array<std::pair<const void*, Index>, 6> buffers;  // start, bytes
+  Index count;
 
   Layout(Arena& arena, std::uint64_t seed) {
     test::Random rng(seed);
-    const Index count = rng.integer(1, 6);
-    for (Index i = 0; i < count; ++i) {
+    count = rng.integer(1, 6);
+    for (auto& buffer : all()) {
       const Index size = rng.integer(0, 100);
       switch (rng.integer(0, 2)) {
         case 0:
-          add(arena.take<float>("f", size), size);
+          buffer = {arena.take<float>("f", size), 4 * size};
           break;
         case 1:
-          add(arena.take<double>("f", size), size);
+          buffer = {arena.take<double>("f", size), 8 * size};
           break;
         default:
-          add(arena.take<Index>("f", size), size);
+          buffer = {arena.take<std::byte>("f", size), size};
       }
     }
   }
 
-  template <class A>
-  void add(A* start, Index size) {
-    buffers.emplace_back(start, size * static_cast<Index>(sizeof(A)));
+  std::span<std::pair<const void*, Index>> all() {
+    return std::span(buffers).first(static_cast<std::size_t>(count));
   }
 };
 
-/// Buffers of one layout are aligned, apart from each other and inside what was lent.
-void expect_good_buffers(const Layout& layout, Workspace lent) {
+/// Buffers of one layout are aligned, apart from each other and inside what was lent. Returns the
+/// end of the last one.
+std::byte* expect_good_buffers(Layout layout, Workspace lent) {
   std::uintptr_t end = address(lent.data());
-  for (const auto& [start, bytes] : layout.buffers) {
+  for (const auto& [start, bytes] : layout.all()) {
     EXPECT_EQ(address(start) % kBufferAlignment, 0u);
     EXPECT_GE(address(start), end);
     end = address(start) + static_cast<std::uintptr_t>(bytes);
   }
   EXPECT_LE(end, address(lent.data()) + lent.size());
+  return lent.data() + (end - address(lent.data()));
 }
 
 TEST(Workspace, RoundUpIsTheNextMultiple) {
@@ -110,6 +115,18 @@ TEST(Arena, WithoutABaseHandsOutNullAndCounts) {
   EXPECT_EQ(arena.bytes(), 4u * kBufferAlignment);
 }
 
+TEST(Arena, TakesAsManyElementsAsTheProductOfItsSizes) {
+  std::vector<std::byte> memory(10000);
+  for (const auto& sizes : {std::array<Index, 3>{2, 5, 7}, {1, 1, 1}, {16, 0, 3}, {4, 4, 4}}) {
+    Arena counting, one, three(memory.data());
+    EXPECT_EQ(one.take<double>("f", sizes[0] * sizes[1] * sizes[2]), nullptr);
+    EXPECT_EQ(counting.take<double>("f", {sizes[0], sizes[1], sizes[2]}), nullptr);
+    EXPECT_NE(three.take<double>("f", {sizes[0], sizes[1], sizes[2]}), nullptr);
+    EXPECT_EQ(counting.bytes(), one.bytes());
+    EXPECT_EQ(three.bytes(), one.bytes());
+  }
+}
+
 TEST(Arena, RejectsABufferThatNoMemoryCouldHold) {
   Arena arena;
   const Index count = std::numeric_limits<Index>::max() / 4;
@@ -119,33 +136,45 @@ TEST(Arena, RejectsABufferThatNoMemoryCouldHold) {
   EXPECT_EQ(arena.bytes(), 0u);
 }
 
-TEST(Shares, GiveEveryWorkerRoomForItsBuffers) {
-  const auto make_for = [](std::uint64_t seed) {
-    return [seed](Arena& arena) { return Layout(arena, seed); };
-  };
+TEST(Workers, HaveBuffersOfTheirOwnAndNoCacheLineInCommon) {
+  std::vector<std::byte> memory(20000);
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    for (const Index workers : {1, 2, 5}) {
+    const auto make = [seed](Arena& arena) { return Layout(arena, seed); };
+    for (const Index count : {0, 1, 2, 5}) {
       Arena counting;
-      const detail::Shares counted("f", counting, workers, make_for(seed));
-      std::vector<std::byte> memory(counting.bytes());
-      Arena arena(memory.data());
-      const detail::Shares shares("f", arena, workers, make_for(seed));
-      EXPECT_EQ(arena.bytes(), counting.bytes());
-      for (Index w = 0; w < workers; ++w) {
-        const std::byte* const end =
-            w + 1 < workers ? shares.share(w + 1) : memory.data() + memory.size();
-        Arena own(shares.share(w));
-        expect_good_buffers(Layout(own, seed), {shares.share(w), end});
+      const Workers<Layout> counted("f", counting, count, make);
+      for (const std::size_t offset : {0u, 1u, 40u, 63u}) {
+        ASSERT_LE(offset + counting.bytes(), memory.size());
+        Workspace left = Workspace(memory).subspan(offset, counting.bytes());
+        Arena arena(left.data());
+        const Workers<Layout> workers("f", arena, count, make);
+        EXPECT_EQ(arena.bytes(), counting.bytes()) << "counting and handing out disagree";
+        if (count == 0) continue;
+        // Buffers begin at a cache line: behind the workers themselves, and behind the worker
+        // before, they share none.
+        const std::uintptr_t taken = address(&workers[0] + count) - address(left.data());
+        left = left.subspan(taken);
+        for (Index w = 0; w < count; ++w) {
+          ASSERT_EQ(workers[w].count, workers[0].count);
+          std::byte* const end = expect_good_buffers(workers[w], left);
+          left = left.subspan(static_cast<std::size_t>(end - left.data()));
+        }
       }
     }
   }
 }
 
-TEST(Shares, RejectMoreWorkersThanMemoryCouldHold) {
+TEST(Workers, RejectsMoreThanMemoryCouldHold) {
+  using Worker = std::array<double*, 4>;
+  const auto make = [](Arena& own) { return Worker{own.take<double>("f", 1000)}; };
+  const Index limit = std::numeric_limits<Index>::max();
+  // Too many workers, too many buffers, and a sum of both that is too large.
+  for (const Index count : {limit / 4, limit / 32, Index{1} << 57, limit / 8080}) {
+    Arena arena;
+    EXPECT_THROW(Workers<Worker>("f", arena, count, make), shape_error) << count;
+  }
   Arena arena;
-  const auto make = [](Arena& own) { return own.take<double>("f", 1000); };
-  const Index workers = std::numeric_limits<Index>::max() / 4;
-  EXPECT_THROW(detail::Shares("f", arena, workers, make), shape_error);
+  EXPECT_NO_THROW(Workers<Worker>("f", arena, limit / 8200, make));
 }
 
 TEST(Scratch, UsesWhatIsLentWhereItIsEnough) {
@@ -193,8 +222,9 @@ TEST(Scratch, RejectsALoanThatIsTooSmallWithBothNumbers) {
   EXPECT_NO_THROW(detail::expect_workspace("f", memory, 99));
 }
 
-TEST(Arena, RefusesSumsThatDoNotFit) {
+TEST(Arena, RefusesProductsAndSumsThatDoNotFit) {
   detail::Arena counting;
+  EXPECT_THROW(counting.take<float>("f", {Index{1} << 31, 2, Index{1} << 31}), shape_error);
   counting.take<double>("f", Index{1} << 59);
   EXPECT_THROW(counting.take<double>("f", Index{1} << 59), shape_error);
   EXPECT_THROW(detail::Arena().take<std::byte>("f", std::numeric_limits<Index>::max()),

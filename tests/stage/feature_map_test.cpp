@@ -177,6 +177,38 @@ TYPED_TEST(FeatureMapOf, ReluAddsItsEpsToEveryFeature) {
   EXPECT_EQ(phi(Relu{}, std::vector<TypeParam>{0})[0], static_cast<TypeParam>(1e-6));
 }
 
+TYPED_TEST(FeatureMapOf, ReluOfEverySpecialNumberIsTheSameInEveryPlace) {
+  using Limits = std::numeric_limits<TypeParam>;
+  struct Pair {
+    TypeParam x, y;
+  };
+  const Pair pairs[] = {{Limits::quiet_NaN(), Limits::quiet_NaN()},
+                        {-Limits::quiet_NaN(), Limits::quiet_NaN()},
+                        {-TypeParam(0), 0},
+                        {this->kInfinity, this->kInfinity},
+                        {-this->kInfinity, 0},
+                        {Limits::denorm_min(), Limits::denorm_min()},
+                        {-Limits::denorm_min(), 0},
+                        {Limits::max(), Limits::max()},
+                        {Limits::lowest(), 0}};
+  for (std::size_t d = 1; d <= 70; ++d) {
+    for (std::size_t place = 0; place < d; ++place) {
+      for (const Pair pair : pairs) {
+        std::vector<TypeParam> x(d, -2), expected(d, 0);
+        x[place] = pair.x;
+        expected[place] = pair.y;
+        std::vector<TypeParam> y = phi(Relu{.eps = 0}, x);
+        if (std::isnan(pair.y)) {
+          ASSERT_TRUE(std::isnan(y[place])) << place << " of " << d;
+          y[place] = expected[place] = 0;
+        }
+        ASSERT_EQ(std::memcmp(y.data(), expected.data(), sizeof(TypeParam) * d), 0)
+            << pair.x << " at " << place << " of " << d;
+      }
+    }
+  }
+}
+
 TYPED_TEST(FeatureMapOf, EluPlusOneIsOneAtZeroAndNeverNegative) {
   const std::vector<TypeParam> x{-this->kInfinity, -1e4, -TypeParam(0), 0, 2, this->kInfinity};
   EXPECT_EQ(phi(EluPlusOne{}, x), (std::vector<TypeParam>{0, 0, 1, 1, 3, this->kInfinity}));

@@ -2,9 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,11 @@ namespace {
 using test::Memory;
 using test::same_bits;
 
-using detail::BlockKeys;
+using detail::KeyTiles;
 using detail::kStripTokens;
 using detail::Rows;
+
+constexpr Index kLengths[] = {1, 63, 64, 65, 200};
 
 /// Some slots of [0, tokens), ascending.
 std::vector<Index> some_slots(test::Random& rng, Index tokens, double probability) {
@@ -42,53 +45,72 @@ struct Block {
 
   explicit Block(std::uint64_t seed)
       : rng(seed),
-        tokens(rng.integer(0, 150)),
+        tokens(rng.chance(0.5) ? kLengths[seed % 5] : rng.integer(0, 200)),
         d(rng.integer(1, 24)),
-        e(rng.integer(1, 40)),
+        e(rng.integer(0, 40)),
         weight(static_cast<A>(rng.uniform(-1, 2))),
-        query_slots(some_slots(rng, tokens, rng.chance(0.5) ? 1 : 0.7)),
-        key_slots(some_slots(rng, tokens, rng.chance(0.5) ? 1 : 0.7)),
+        query_slots(some_slots(rng, tokens, kept())),
+        key_slots(some_slots(rng, tokens, kept())),
         q(rng.matrix<A>(std::ssize(query_slots), d)),
         k(rng.matrix<A>(std::ssize(key_slots), d)),
         v(rng.matrix<A>(std::ssize(key_slots), e)),
         before(rng.matrix<A>(q.rows(), e)),
         den_before(rng.matrix<A>(q.rows(), 1)) {}
 
+  /// How likely a token is to be kept.
+  double kept() { return rng.chance(0.5) ? 1 : rng.chance(0.7) ? 0.7 : 0.1; }
+
   Index visible(Index query) const {
-    Index count = 0;
-    for (const Index slot : key_slots) {
-      count += slot <= query_slots[static_cast<std::size_t>(query)] ? 1 : 0;
-    }
-    return count;
+    const Index slot = query_slots[static_cast<std::size_t>(query)];
+    return std::count_if(key_slots.begin(), key_slots.end(), [=](Index s) { return s <= slot; });
   }
 };
 
 template <class A>
-Rows<A> rows_of(Memory& memory, const Matrix<A>& x, Index begin, Index count) {
-  const Rows<A> rows("f", memory.arena, count, x.cols());
+Rows<A> rows_of(Memory& memory, const Matrix<A>& x, Index begin, Index count, Index room) {
+  const Rows<A> rows("f", memory.arena, room, x.cols());
   for (Index r = 0; r < count; ++r) {
     std::copy_n(x.data() + (begin + r) * x.cols(), x.cols(), rows.row(r));
   }
   return rows;
 }
 
-/// Outputs and denominators side by side, [queries,E+1], when strips have at most `strip` rows.
+/// Appends strips of the block's keys until the first `needed` are there.
 template <class A>
-Matrix<A> outputs_of(const Block<A>& x, Index strip, bool denominators = true) {
-  Memory memory(2000000);
-  BlockKeys<A> keys("f", memory.arena, x.tokens, x.d, x.e);
-  for (Index begin = 0; begin < x.k.rows(); begin += strip) {
-    const Index count = std::min(strip, x.k.rows() - begin);
-    detail::append_keys(rows_of(memory, x.k, begin, count), rows_of(memory, x.v, begin, count),
-                        x.key_slots.data() + begin, count, x.d, x.e, x.weight, keys);
+void append_keys(const Block<A>& x, Index needed, KeyTiles<A>& keys) {
+  std::vector<Index> tokens(static_cast<std::size_t>(x.k.rows()));
+  std::iota(tokens.begin(), tokens.end(), Index{0});
+  for (Index begin = keys.count(); begin < needed; begin += kStripTokens) {
+    const Index count = std::min(kStripTokens, x.k.rows() - begin);
+    Memory memory(20000);
+    keys.template append<A>(rows_of(memory, x.k, begin, count, kStripTokens), x.v,
+                            tokens.data() + begin, x.key_slots.data() + begin, count, x.weight);
   }
+}
+
+struct Reading {
+  Index strip = kStripTokens;  ///< most queries of a strip
+  bool denominators = true;
+  bool early = false;  ///< all keys are there before the first query
+};
+
+/// Outputs and denominators side by side, [queries,E+1].
+template <class A>
+Matrix<A> outputs_of(const Block<A>& x, const Reading& reading = {}) {
+  Memory memory(300000);
+  KeyTiles<A> keys("f", memory.arena, x.k.rows(), x.d, x.e);
+  if (reading.early) append_keys(x, x.k.rows(), keys);
   Matrix<A> result(x.q.rows(), x.e + 1);
-  for (Index begin = 0; begin < x.q.rows(); begin += strip) {
-    const Index count = std::min(strip, x.q.rows() - begin);
-    const Rows<A> outputs = rows_of(memory, x.before, begin, count);
+  for (Index begin = 0; begin < x.q.rows(); begin += reading.strip) {
+    const Index count = std::min(reading.strip, x.q.rows() - begin);
+    append_keys(x, x.visible(begin + count - 1), keys);
+    Memory own(100000);
+    const Rows<A> queries = rows_of(own, x.q, begin, count, count);
+    const Rows<A> outputs = rows_of(own, x.before, begin, count, count);
+    const Rows<A> scores("f", own.arena, kStripTokens, kStripTokens);
     std::vector<A> den(x.den_before.data() + begin, x.den_before.data() + begin + count);
-    detail::add_intra_block(rows_of(memory, x.q, begin, count), x.query_slots.data() + begin, count,
-                            x.d, x.e, keys, outputs, denominators ? den.data() : nullptr);
+    detail::add_intra_block(queries, x.query_slots.data() + begin, count, keys, scores, outputs,
+                            reading.denominators ? den.data() : nullptr);
     for (Index r = 0; r < count; ++r) {
       std::copy_n(outputs.row(r), x.e, result.data() + (begin + r) * (x.e + 1));
       result(begin + r, x.e) = den[static_cast<std::size_t>(r)];
@@ -105,9 +127,9 @@ TYPED_TEST_SUITE(IntraBlock, Accumulators);
 
 TYPED_TEST(IntraBlock, AddsTheVisibleKeysOfEveryQuery) {
   constexpr long double u = std::numeric_limits<TypeParam>::epsilon() / 2;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
     const Block<TypeParam> x(seed);
-    const Matrix<TypeParam> got = outputs_of(x, kStripTokens);
+    const Matrix<TypeParam> got = outputs_of(x);
     for (Index t = 0; t < x.q.rows(); ++t) {
       const Index visible = x.visible(t);
       std::vector<long double> sum(static_cast<std::size_t>(x.e + 1)), size = sum;
@@ -144,7 +166,7 @@ TYPED_TEST(IntraBlock, NothingOfLaterKeysReachesAQuery) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Block<TypeParam> x(seed);
     if (x.k.rows() == 0) continue;
-    const Matrix<TypeParam> clean = outputs_of(x, kStripTokens);
+    const Matrix<TypeParam> clean = outputs_of(x);
     for (int round = 0; round < 4; ++round) {
       Block<TypeParam> touched = x;
       const Index from = x.rng.integer(0, x.k.rows() - 1);
@@ -152,7 +174,7 @@ TYPED_TEST(IntraBlock, NothingOfLaterKeysReachesAQuery) {
           .setConstant(std::numeric_limits<TypeParam>::quiet_NaN());
       touched.v.bottomRows(x.k.rows() - from)
           .setConstant(std::numeric_limits<TypeParam>::infinity());
-      const Matrix<TypeParam> got = outputs_of(touched, kStripTokens);
+      const Matrix<TypeParam> got = outputs_of(touched);
       for (Index t = 0; t < x.q.rows(); ++t) {
         if (x.visible(t) <= from) {
           EXPECT_TRUE(same_bits<TypeParam>(got.row(t), clean.row(t))) << t << " from " << from;
@@ -164,12 +186,15 @@ TYPED_TEST(IntraBlock, NothingOfLaterKeysReachesAQuery) {
   }
 }
 
-TYPED_TEST(IntraBlock, StripsOfKeysAndQueriesChangeNoBit) {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+TYPED_TEST(IntraBlock, StripsOfQueriesAndLaterKeysChangeNoBit) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
     Block<TypeParam> x(seed);
-    const Matrix<TypeParam> whole = outputs_of(x, std::max<Index>(x.tokens, 1));
-    for (const Index strip : {Index{1}, Index{5}, x.rng.integer(1, 100), kStripTokens}) {
-      EXPECT_TRUE(same_bits(outputs_of(x, strip), whole)) << "seed " << seed << " strip " << strip;
+    const Matrix<TypeParam> whole = outputs_of(x);
+    for (const Index strip : {Index{1}, Index{5}, x.rng.integer(1, kStripTokens), kStripTokens}) {
+      for (const bool early : {false, true}) {
+        EXPECT_TRUE(same_bits(outputs_of(x, {.strip = strip, .early = early}), whole))
+            << "seed " << seed << " strip " << strip << (early ? " early" : "");
+      }
     }
   }
 }
@@ -181,16 +206,15 @@ TYPED_TEST(IntraBlock, SlotsThatNobodyKeepsChangeNoBit) {
     spread.tokens = 3 * x.tokens;
     for (Index& slot : spread.query_slots) slot = 3 * slot + 1;
     for (Index& slot : spread.key_slots) slot = 3 * slot + 1;
-    EXPECT_TRUE(same_bits(outputs_of(spread, kStripTokens), outputs_of(x, kStripTokens)))
-        << "seed " << seed;
+    EXPECT_TRUE(same_bits(outputs_of(spread), outputs_of(x))) << "seed " << seed;
   }
 }
 
 TYPED_TEST(IntraBlock, OutputsAreTheSameWithoutDenominators) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     const Block<TypeParam> x(seed);
-    const Matrix<TypeParam> with = outputs_of(x, kStripTokens);
-    const Matrix<TypeParam> without = outputs_of(x, kStripTokens, false);
+    const Matrix<TypeParam> with = outputs_of(x);
+    const Matrix<TypeParam> without = outputs_of(x, {.denominators = false});
     EXPECT_EQ(without.leftCols(x.e), with.leftCols(x.e));
     EXPECT_EQ(without.rightCols(1), x.den_before);
   }
@@ -201,25 +225,10 @@ TYPED_TEST(IntraBlock, QueriesThatSeeNoKeyKeepTheirOutputs) {
     Block<TypeParam> x(seed);
     for (Index& slot : x.key_slots) slot += x.tokens;  // all of them later than any query
     x.tokens *= 2;
-    const Matrix<TypeParam> got = outputs_of(x, kStripTokens);
+    const Matrix<TypeParam> got = outputs_of(x);
     EXPECT_EQ(got.leftCols(x.e), x.before);
     EXPECT_EQ(got.rightCols(1), x.den_before);
   }
-}
-
-TEST(BlockKeys, VisibleCountsTheKeptKeysUpToASlot) {
-  Memory memory(100000);
-  BlockKeys<float> keys("f", memory.arena, 20, 1, 1);
-  EXPECT_EQ(keys.visible(19), 0);
-  const Matrix<float> ones = Matrix<float>::Ones(3, 1);
-  const Index slots[] = {2, 5, 19};
-  detail::append_keys(rows_of(memory, ones, 0, 3), rows_of(memory, ones, 0, 3), slots, 3, 1, 1, 1.f,
-                      keys);
-  EXPECT_EQ(keys.count, 3);
-  const Index expected[] = {0, 0, 1, 1, 1, 2};
-  for (Index slot = 0; slot < 6; ++slot) EXPECT_EQ(keys.visible(slot), expected[slot]);
-  EXPECT_EQ(keys.visible(18), 2);
-  EXPECT_EQ(keys.visible(19), 3);
 }
 
 }  // namespace

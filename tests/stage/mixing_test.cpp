@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -17,6 +16,7 @@ namespace {
 using test::Memory;
 using test::same_bits;
 
+using detail::ColumnSpan;
 using detail::kGroupBlocks;
 using detail::Reach;
 
@@ -205,17 +205,67 @@ TYPED_TEST(Mixing, RowsThatReadNothingAreZero) {
   EXPECT_TRUE((mixtures_in_groups(x, kGroupBlocks).array() == 0).all());
 }
 
+TYPED_TEST(Mixing, EmptyRowsAreZeroWhateverTheirGroupReads) {
+  Index beside = 0;  // empty rows of a group that reads something
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Mix<TypeParam> x(seed);
+    x.kv.setConstant(std::numeric_limits<TypeParam>::quiet_NaN());
+    x.key_sums.setConstant(std::numeric_limits<TypeParam>::quiet_NaN());
+    const Matrix<TypeParam> got = mixtures_of(x, 0, x.rows);
+    for (Index i = 0; i < x.rows; ++i) {
+      bool reads = false;
+      for (Index b = 0; b < x.cols; ++b) reads = reads || x.reads(i, b);
+      if (reads) {
+        EXPECT_TRUE(got.row(i).array().isNaN().all()) << i;
+        continue;
+      }
+      EXPECT_TRUE((got.row(i).array() == 0).all()) << i;
+      beside += got.array().isNaN().any() ? 1 : 0;
+    }
+  }
+  EXPECT_GT(beside, 200);
+}
+
 TYPED_TEST(Mixing, ReadableIsTheBandCutOffAtItsReach) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const Mix<TypeParam> x(seed);
     for (Index i = 0; i < x.rows; ++i) {
-      const Run columns = detail::readable(x.m, i, x.reach, x.blocks);
-      ASSERT_GE(columns.length, 0);
+      const ColumnSpan columns = detail::readable(x.m, i, x.reach, x.blocks);
+      ASSERT_GE(columns.begin, 0);
+      ASSERT_LE(columns.begin, columns.end);
       for (Index b = 0; b < x.cols; ++b) {
-        const bool inside = b >= columns.begin && b < columns.begin + columns.length;
+        const bool inside = b >= columns.begin && b < columns.end;
         ASSERT_EQ(inside, x.reads(i, b)) << "seed " << seed << ": " << i << ", " << b;
       }
     }
+  }
+}
+
+TYPED_TEST(Mixing, SummariesAreMixedOverAnySpans) {
+  constexpr TypeParam kNaN = std::numeric_limits<TypeParam>::quiet_NaN();
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    test::Random rng(seed);
+    const Index rows = rng.integer(1, 20), blocks = rng.integer(0, 40), cols = rng.integer(0, 70);
+    Matrix<TypeParam> m = rng.matrix<TypeParam>(rows, blocks);
+    const Matrix<TypeParam> s = rng.matrix<TypeParam>(blocks, cols);
+    Matrix<TypeParam> got = test::unwritten<TypeParam>(rows, cols), expected = got;
+    std::vector<ColumnSpan> spans;
+    for (Index i = 0; i < rows; ++i) {
+      const Index begin = rng.integer(0, blocks), end = rng.integer(begin, blocks);
+      spans.push_back({begin, rng.chance(0.2) ? begin : end});
+      const Index cut = spans.back().end;
+      detail::multiply(
+          detail::Start::kZero, detail::Target<TypeParam>{expected.data() + i * cols, cols},
+          detail::LeftRows<TypeParam>{m.data() + i * blocks + begin, blocks},
+          detail::RightOperand<TypeParam>{s.data() + begin * cols, cols}, 1, cols, cut - begin);
+      m.row(i).leftCols(begin).setConstant(kNaN);
+      m.row(i).rightCols(blocks - cut).setConstant(kNaN);
+    }
+    detail::multiply(detail::Start::kZero, detail::Target<TypeParam>{got.data(), cols},
+                     detail::LeftBand<TypeParam>{m.data(), blocks, spans.data()},
+                     detail::SummaryRows<TypeParam>{s.data(), cols}, rows, cols, blocks);
+    EXPECT_TRUE(same_bits(got, expected)) << "seed " << seed;
   }
 }
 

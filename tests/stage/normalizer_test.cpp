@@ -31,17 +31,35 @@ using Limits = std::numeric_limits<A>;
 template <class A>
 constexpr long double kRoundoff = Limits<A>::epsilon() / 2;
 
-/// x / denominator as divide_rows makes it, checked to write nothing else.
+template <class A>
+bool same(A x, A y) {
+  return x == y || (std::isnan(x) && std::isnan(y));
+}
+
+/// x / denominator as divide_rows makes it, checked to be what reciprocals and divide_others make
+/// of rows in another order, and to write nothing else.
 template <class A>
 std::vector<A> quotients(const std::vector<A>& x, A denominator) {
   Memory memory(100000);
   const Index e = std::ssize(x);
-  const Rows<A> rows("f", memory.arena, 3, e);
-  std::copy(x.begin(), x.end(), rows.row(1));
+  const Rows<A> rows("f", memory.arena, 3, e), others("f", memory.arena, 3, e);
   const A denominators[] = {1, denominator, 1};
+  std::copy(x.begin(), x.end(), rows.row(1));
   detail::divide_rows(rows, 2, e, denominators);
-  for (Index j = e; j < rows.stride; ++j) EXPECT_TRUE(std::isnan(rows.row(1)[j]));
-  for (Index j = 0; j < rows.stride; ++j) EXPECT_TRUE(std::isnan(rows.row(2)[j]));
+
+  const Index order[] = {1, 2};
+  A factors[] = {7, 7, 7};
+  detail::reciprocals(denominators, 2, factors);
+  EXPECT_EQ(factors[2], 7) << "written outside";
+  for (Index j = 0; j < e; ++j) others.row(2)[j] = x[static_cast<std::size_t>(j)] * factors[1];
+  detail::divide_others(others.data, others.stride, order, 2, e, denominators, factors);
+
+  for (Index j = 0; j < rows.stride; ++j) {
+    EXPECT_TRUE(j < e || std::isnan(rows.row(1)[j]));
+    EXPECT_TRUE(std::isnan(rows.row(2)[j]));
+    EXPECT_TRUE(same(others.row(2)[j], rows.row(1)[j])) << "two ways to divide disagree";
+    EXPECT_TRUE(std::isnan(others.row(0)[j]) && std::isnan(others.row(1)[j]));
+  }
   return {rows.row(1), rows.row(1) + x.size()};
 }
 
@@ -117,18 +135,76 @@ TYPED_TEST(NormalizerOf, SubnormalDenominatorsDivideAsWell) {
   }
 }
 
-TYPED_TEST(NormalizerOf, HugeDenominatorsErrByTheirSubnormalReciprocalAtMost) {
-  const auto half_step = static_cast<long double>(Limits<TypeParam>::denorm_min()) / 2;
-  for (const double share : {0.3, 0.6, 1.0}) {
-    const TypeParam denominator = Limits<TypeParam>::max() * static_cast<TypeParam>(share);
-    std::vector<TypeParam> x{denominator, Limits<TypeParam>::max(), 1, 0};
+TYPED_TEST(NormalizerOf, DenominatorsWithoutANormalReciprocalDivideExactly) {
+  const TypeParam least = Limits<TypeParam>::denorm_min(), max = Limits<TypeParam>::max();
+  for (const TypeParam denominator : {least, 9 * least, max / 3, max / 2, max, -max}) {
+    ASSERT_FALSE(std::isnormal(1 / denominator));
+    const std::vector<TypeParam> x{denominator, max, max / 7, 1, 3 * least, 0};
     const std::vector<TypeParam> got = quotients(x, denominator);
-    for (std::size_t j = 0; j < x.size(); ++j) {
-      const long double exact = static_cast<long double>(x[j]) / denominator;
-      EXPECT_LE(std::abs(got[j] - exact),
-                2.001L * kRoundoff<TypeParam> * exact + half_step * x[j] + half_step);
+    for (std::size_t j = 0; j < x.size(); ++j) EXPECT_EQ(got[j], x[j] / denominator);
+  }
+}
+
+/// Denominators of all kinds.
+template <class A>
+std::vector<A> kinds() {
+  const A min = Limits<A>::min(), max = Limits<A>::max(), least = Limits<A>::denorm_min();
+  return {0,
+          -A(0),
+          least,
+          -least,
+          min / 2,
+          min,
+          -min,
+          1 / max,
+          1,
+          -1,
+          A(3.7),
+          1 / min,
+          max,
+          2 / min,
+          A(1e30),
+          -max,
+          max / 2,
+          A(1e-30),
+          Limits<A>::infinity(),
+          -Limits<A>::infinity(),
+          Limits<A>::quiet_NaN()};
+}
+
+TYPED_TEST(NormalizerOf, FactorsAreReciprocalsWhereTheseAreNormalNumbers) {
+  for (const TypeParam denominator : kinds<TypeParam>()) {
+    const TypeParam reciprocal = 1 / denominator;
+    const TypeParam expected = std::isnormal(reciprocal) ? reciprocal : TypeParam(1);
+    for (std::size_t count = 0; count <= 70; ++count) {
+      for (std::size_t place = 0; place < count; ++place) {
+        std::vector<TypeParam> denominators(count, 4), factors(count + 1, 7);
+        denominators[place] = denominator;
+        detail::reciprocals(denominators.data(), std::ssize(denominators), factors.data());
+        for (std::size_t s = 0; s <= count; ++s) {
+          const TypeParam other = s < count ? TypeParam(0.25) : TypeParam(7);
+          ASSERT_EQ(factors[s], s == place ? expected : other) << "1 / " << denominator;
+        }
+      }
     }
   }
+}
+
+TYPED_TEST(NormalizerOf, OnlyTheOtherRowsAreDivided) {
+  const std::vector<TypeParam> denominators = kinds<TypeParam>();
+  const Index count = std::ssize(denominators), e = 5, stride = 7;
+  std::vector<TypeParam> factors(denominators.size());
+  detail::reciprocals(denominators.data(), count, factors.data());
+  Matrix<TypeParam> x = Matrix<TypeParam>::Constant(count, stride, 3), expected = x;
+  std::vector<Index> order;  // backwards
+  for (Index s = 0; s < count; ++s) {
+    const TypeParam denominator = denominators[static_cast<std::size_t>(s)];
+    order.push_back(count - 1 - s);
+    if (!std::isnormal(1 / denominator)) expected.row(order.back()).head(e).array() /= denominator;
+  }
+  detail::divide_others(x.data(), stride, order.data(), count, e, denominators.data(),
+                        factors.data());
+  for (Index i = 0; i < x.size(); ++i) EXPECT_TRUE(same(x.data()[i], expected.data()[i])) << i;
 }
 
 TYPED_TEST(NormalizerOf, ZeroInfiniteAndUndefinedDenominatorsDivideAsTheFormulaSays) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -18,6 +19,7 @@ using test::Memory;
 using test::same_bits;
 
 using detail::kStripTokens;
+using detail::Lookahead;
 using detail::QueryScratch;
 using detail::Rows;
 
@@ -37,11 +39,13 @@ Matrix<A> matrix_of(const Rows<A>& rows, Index count, Index cols) {
 
 /// Queries times a mixture; everything around the outputs is checked to stay NaN.
 template <class A>
-Matrix<A> read(const Matrix<A>& queries, const Matrix<A>& mixture) {
+Matrix<A> read(const Matrix<A>& queries, const Matrix<A>& mixture, const Lookahead& lookahead = {},
+               Index column = 0) {
   Memory memory(200000);
   const Index count = queries.rows(), e = mixture.cols();
   const Rows<A> outputs("f", memory.arena, count + 1, e);
-  detail::read_mixture(rows_of(memory, queries), count, queries.cols(), mixture.data(), e, outputs);
+  detail::read_mixture(rows_of(memory, queries), count, queries.cols(), mixture.data(), e, outputs,
+                       lookahead, column);
   for (Index r = 0; r <= count; ++r) {
     for (Index j = r < count ? e : 0; j < outputs.stride; ++j) {
       EXPECT_TRUE(std::isnan(outputs.row(r)[j])) << "written outside";
@@ -111,9 +115,173 @@ TYPED_TEST(ReadMixture, OfNoFeaturesIsZero) {
   EXPECT_EQ(got, (Matrix<TypeParam>::Zero(4, 7)));
 }
 
+/// A strip whose queries, mixture and denominators are given, for write_mixture.
+template <class A>
+struct Strip {
+  Matrix<A> q, s;  // [count,D], [D,E]
+  std::vector<A> denominators;
+  std::vector<Index> tokens;  // every third, backwards
+
+  Strip(test::Random& rng, Index count, Index d, Index e)
+      : q(rng.matrix<A>(count, d)), s(rng.matrix<A>(d, e)) {
+    for (Index t = 0; t < count; ++t) {
+      denominators.push_back(static_cast<A>((rng.chance(0.5) ? 1 : -1) * rng.uniform(0.5, 2)));
+      tokens.push_back(3 * (count - t) - 1);
+    }
+  }
+  Index out_rows() const { return 3 * q.rows() + 1; }
+
+  template <class T>
+  void write(MatrixView<T> out, const Lookahead& lookahead = {}, Index column = 0) const {
+    Memory memory(200000);
+    const QueryScratch<A> scratch("f", memory.arena, 0, q.cols(), 0, s.cols());
+    for (Index t = 0; t < q.rows(); ++t) {
+      std::copy_n(q.data() + t * q.cols(), q.cols(), scratch.queries.row(t));
+    }
+    std::copy(denominators.begin(), denominators.end(), scratch.denominators);
+    detail::write_mixture(scratch, tokens.data(), q.rows(), q.cols(), s.data(), lookahead, column,
+                          out);
+  }
+  /// All of out's rows, written through a view with the strides of `To`.
+  template <class T, class To = Matrix<T>>
+  Matrix<T> written(const Lookahead& lookahead = {}, Index column = 0) const {
+    To out = test::unwritten<T>(out_rows(), s.cols());
+    write<T>(MatrixView<T>(out), lookahead, column);
+    return out;
+  }
+};
+
+template <class T>
+using ColumnMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic>;
+
+template <class T>
+bool same(T x, T y) {
+  using A = accumulator_t<T>;
+  const A a = static_cast<A>(x), b = static_cast<A>(y);
+  return (a == b && std::signbit(a) == std::signbit(b)) || (std::isnan(a) && std::isnan(b));
+}
+
+template <class T>
+class WriteMixture : public testing::Test {};
+using Scalars = testing::Types<float, double, Eigen::half, Eigen::bfloat16>;
+TYPED_TEST_SUITE(WriteMixture, Scalars);
+
+TYPED_TEST(WriteMixture, IsTheQuotientWithinItsBoundAndNothingElseIsWritten) {
+  using A = accumulator_t<TypeParam>;
+  using Limits = std::numeric_limits<TypeParam>;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    test::Random rng(seed);
+    const Index d = rng.integer(0, 40), e = rng.integer(0, 70);
+    const Strip<A> x(rng, rng.integer(0, kStripTokens), d, e);
+    Matrix<TypeParam> out = test::unwritten<TypeParam>(x.out_rows(), e + 2);
+    x.write(MatrixView<TypeParam>(out.data(), x.out_rows(), e, e + 2));
+    // The chain, the reciprocal and the product round; so does storing in a narrower type.
+    const long double mu = static_cast<long double>(d + 3) * std::numeric_limits<A>::epsilon() / 2;
+    const long double roundoff = std::is_same_v<TypeParam, A>             ? 0
+                                 : std::is_same_v<TypeParam, Eigen::half> ? 0x1p-11L
+                                                                          : 0x1p-8L;
+    const long double least =
+        std::is_same_v<TypeParam, A> ? 0 : static_cast<A>(Limits::denorm_min()) / 2;
+    Index written = 0;
+    for (Index i = 0; i < out.size(); ++i) {
+      written += std::isnan(static_cast<A>(out.data()[i])) ? 0 : 1;
+    }
+    EXPECT_EQ(written, x.q.rows() * e) << "seed " << seed;
+    for (Index t = 0; t < x.q.rows(); ++t) {
+      const auto i = static_cast<std::size_t>(t);
+      for (Index j = 0; j < e; ++j) {
+        long double exact = 0, bound = 0;
+        for (Index k = 0; k < d; ++k) {
+          const long double term = static_cast<long double>(x.q(t, k)) * x.s(k, j);
+          exact += term / x.denominators[i];
+          bound += mu / (1 - mu) * std::abs(term / x.denominators[i]);
+        }
+        bound += roundoff * (std::abs(exact) + bound) + least;
+        ASSERT_LE(std::abs(static_cast<A>(out(x.tokens[i], j)) - exact), bound) << "seed " << seed;
+      }
+    }
+  }
+}
+
+TYPED_TEST(WriteMixture, ADenominatorWithoutANormalReciprocalDividesAllOthersMultiply) {
+  using A = accumulator_t<TypeParam>;
+  using Limits = std::numeric_limits<A>;
+  const A infinity = Limits::infinity();
+  test::Random rng(4);
+  for (const A denominator :
+       {A(0), -A(0), Limits::denorm_min(), 9 * Limits::denorm_min(), Limits::min(), Limits::max(),
+        -Limits::max() / 3, 1 / Limits::min(), infinity, -infinity, Limits::quiet_NaN(), A(3)}) {
+    for (const Index count : {1, 5, 16, 33, 64}) {
+      Strip<A> x(rng, count, 3, 19);
+      x.q.row(0).setZero();  // 0 / 0
+      for (std::size_t t = 0; t < x.tokens.size(); t += 3) x.denominators[t] = denominator;
+      const Matrix<A> sums = read(x.q, x.s);
+      const Matrix<TypeParam> got = x.template written<TypeParam>();
+      for (Index t = 0; t < count; ++t) {
+        const auto i = static_cast<std::size_t>(t);
+        const A reciprocal = 1 / x.denominators[i];
+        for (Index j = 0; j < 19; ++j) {
+          const A expected =
+              std::isnormal(reciprocal) ? sums(t, j) * reciprocal : sums(t, j) / x.denominators[i];
+          EXPECT_TRUE(same(got(x.tokens[i], j), static_cast<TypeParam>(expected)))
+              << sums(t, j) << " / " << x.denominators[i] << " = " << got(x.tokens[i], j);
+        }
+      }
+      // In place or by way of scratch.
+      const auto scattered = x.template written<TypeParam, ColumnMajor<TypeParam>>();
+      for (Index i = 0; i < got.size(); ++i) {
+        EXPECT_TRUE(same(scattered.data()[i], got.data()[i])) << "of " << denominator;
+      }
+    }
+  }
+}
+
+TYPED_TEST(WriteMixture, NeitherStridesNorWhatIsAskedForMeanwhileChangeABit) {
+  using A = accumulator_t<TypeParam>;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    test::Random rng(seed);
+    const Strip<A> x(rng, rng.integer(0, kStripTokens), rng.integer(0, 40), rng.integer(0, 70));
+    const Matrix<TypeParam> expected = x.template written<TypeParam>();
+    EXPECT_TRUE(same_bits(x.template written<TypeParam, ColumnMajor<TypeParam>>(), expected));
+    Matrix<TypeParam> backwards = test::unwritten<TypeParam>(x.out_rows(), x.s.cols());
+    x.write(MatrixView<TypeParam>(backwards.data() + 3 * x.q.rows() * x.s.cols(), x.out_rows(),
+                                  x.s.cols(), -x.s.cols()));
+    EXPECT_TRUE(same_bits<TypeParam>(backwards.colwise().reverse(), expected));
+
+    const Contiguous blocks(200, 50);
+    detail::StripCursor strip(blocks, 1, {});
+    const auto q = rng.matrix<TypeParam>(200, 30), out = rng.matrix<TypeParam>(200, 50);
+    const Lookahead lookahead(strip.ahead(), MatrixView<const TypeParam>(q),
+                              MatrixView<const TypeParam>(out));
+    for (const Index column : {0, 1, 7}) {
+      EXPECT_TRUE(same_bits(x.template written<TypeParam>(lookahead, column), expected));
+      EXPECT_TRUE(same_bits(read(x.q, x.s, lookahead, column), read(x.q, x.s)));
+    }
+  }
+}
+
+TYPED_TEST(WriteMixture, EpsIsTheDenominatorWhereNoKeysAre) {
+  using A = accumulator_t<TypeParam>;
+  test::Random rng(5);
+  const Matrix<A> no_keys = Matrix<A>::Zero(1, 3);
+  for (const A eps : {A(0), A(0.125)}) {
+    Strip<A> x(rng, 6, 3, 5);
+    Memory memory(10000);
+    detail::key_sum_denominators(rows_of(memory, x.q), 6, 3, no_keys.data(), eps,
+                                 x.denominators.data());
+    const Matrix<A> sums = read(x.q, x.s);
+    const Matrix<TypeParam> got = x.template written<TypeParam>();
+    for (Index t = 0; t < 6; ++t) {
+      for (Index j = 0; j < 5; ++j) {
+        EXPECT_TRUE(same(got(x.tokens[static_cast<std::size_t>(t)], j),
+                         static_cast<TypeParam>(sums(t, j) / eps)));
+      }
+    }
+  }
+}
+
 template <class T>
 class GatherQueries : public testing::Test {};
-using Scalars = testing::Types<float, double, Eigen::half, Eigen::bfloat16>;
 TYPED_TEST_SUITE(GatherQueries, Scalars);
 
 TYPED_TEST(GatherQueries, ScalesTheFeaturesOfEachToken) {
@@ -136,6 +304,12 @@ TYPED_TEST(GatherQueries, ScalesTheFeaturesOfEachToken) {
   }
 }
 
+TEST(ReadRows, AreReadTogetherInTheirOwnOrder) {
+  for (Index s = 0; s < kStripTokens; ++s) {
+    EXPECT_EQ(detail::kOwnRows[static_cast<std::size_t>(s)], s);
+  }
+}
+
 TEST(QueryScratch, BuffersDoNotOverlap) {
   Memory memory(400000);
   const QueryScratch<float> scratch("f", memory.arena, 11, 17, 5, 33);
@@ -144,6 +318,7 @@ TEST(QueryScratch, BuffersDoNotOverlap) {
       {scratch.queries.data, kStripTokens * scratch.queries.stride},
       {scratch.outputs.data, kStripTokens * scratch.outputs.stride},
       {scratch.denominators, kStripTokens},
+      {scratch.factors, kStripTokens},
       {scratch.normalizer_queries.data, kStripTokens * scratch.normalizer_queries.stride}};
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {

@@ -175,14 +175,72 @@ TYPED_TEST(Summary, NothingIsReadOfMaskedTokensAndOtherBlocks) {
   }
 }
 
+/// Values with a unit column stride are read in place where they need no widening, all others are
+/// gathered.
 TYPED_TEST(Summary, StridesOfKeysAndValuesChangeNoBit) {
-  test::Random rng(5);
   using ColumnMajor = Eigen::Matrix<TypeParam, Eigen::Dynamic, Eigen::Dynamic>;
-  const Matrix<TypeParam> k = rng.matrix<TypeParam>(90, 7), v = rng.matrix<TypeParam>(90, 9);
-  const ColumnMajor k_columns = k, v_columns = v;
-  const Contiguous blocks(90, 70);
-  EXPECT_TRUE(summary_of<TypeParam>(k, v, blocks, 0, {}, EluPlusOne{}) ==
-              summary_of<TypeParam>(k_columns, v_columns, blocks, 0, {}, EluPlusOne{}));
+  const auto expect_same = [](const auto& k, const auto& v, const auto& blocks, Index b, Mask m) {
+    const ColumnMajor k_columns = k, v_columns = v;
+    Matrix<TypeParam> wide = test::unwritten<TypeParam>(v.rows(), v.cols() + 3);
+    wide.leftCols(v.cols()) = v;
+    const MatrixView<const TypeParam> padded(wide.data(), v.rows(), v.cols(), wide.cols());
+    const auto expected = summary_of<TypeParam>(k_columns, v_columns, blocks, b, m, EluPlusOne{});
+    EXPECT_TRUE(summary_of<TypeParam>(k, v, blocks, b, m, EluPlusOne{}) == expected);
+    EXPECT_TRUE(summary_of<TypeParam>(k, padded, blocks, b, m, EluPlusOne{}) == expected);
+  };
+  test::Random rng(5);
+  for (const Index size : {0, 63, 64, 65, 128}) {
+    const BlockSizes blocks({3, size, 2});
+    const RandomMask some(rng, size + 5, 0.9);
+    for (const Index d : {1, 3, 4, 5, 8, 9, 26}) {
+      for (const Index e : {1, 7, 33, 64}) {
+        const auto k = rng.matrix<TypeParam>(size + 5, d), v = rng.matrix<TypeParam>(size + 5, e);
+        expect_same(k, v, blocks, 1, {});
+        expect_same(k, v, blocks, 1, some.mask);
+      }
+    }
+  }
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Sequence<TypeParam> x(seed);
+    x.for_blocks([&](const auto& blocks, Index b) {
+      expect_same(x.k, x.v, blocks, b, {});
+      expect_same(x.k, x.v, blocks, b, x.random.mask);
+    });
+  }
+}
+
+TYPED_TEST(Summary, BitsAreThoseOfTheWidenedKeysAndValues) {
+  using A = accumulator_t<TypeParam>;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Sequence<TypeParam> x(seed);
+    const Matrix<A> k = x.k.template cast<A>(), v = x.v.template cast<A>();
+    x.for_blocks([&](const auto& blocks, Index b) {
+      EXPECT_TRUE(summary_of<TypeParam>(x.k, x.v, blocks, b, x.random.mask, Relu{}) ==
+                  summary_of<A>(k, v, blocks, b, x.random.mask, Relu{}));
+    });
+  }
+}
+
+TYPED_TEST(Summary, WhatIsAskedForMeanwhileChangesNoBit) {
+  using A = accumulator_t<TypeParam>;
+  test::Random rng(8);
+  const Matrix<TypeParam> k = rng.matrix<TypeParam>(200, 40), v = rng.matrix<TypeParam>(200, 21);
+  const Contiguous blocks(200, 50);
+  detail::StripCursor strip(blocks, 2, {});
+  const detail::Lookahead lookahead(strip.ahead(), MatrixView<const TypeParam>(k),
+                                    MatrixView<const TypeParam>(v));
+  Matrix<A> keys = rng.matrix<A>(64, 48), values = rng.matrix<A>(64, 32);
+  for (const Index count : {0, 1, 50, 64}) {
+    Matrix<A> expected = rng.matrix<A>(40, 21), got = expected;
+    for (Matrix<A>* const sums : {&expected, &got}) {
+      detail::accumulate_summary<A>(detail::Start::kTarget, {keys.data(), 48}, {values.data(), 32},
+                                    count, 40, {sums->data(), detail::kSlabFeatures * 21, 21},
+                                    sums == &got ? lookahead : detail::Lookahead());
+    }
+    EXPECT_TRUE(test::same_bits(got, expected));
+  }
 }
 
 TYPED_TEST(Summary, SumKeysIsTheKeySumOfTheSummary) {
@@ -259,9 +317,9 @@ TEST(Summaries, RowsOfABlockAreRowsOfItsSlabs) {
 }
 
 TEST(Summaries, RejectSizesThatNoMemoryCouldHold) {
-  Memory memory(1000);
+  detail::Arena counting;
   const Index large = Index{1} << 31;
-  EXPECT_THROW(detail::Summaries<float>("f", memory.arena, large, large, 8), shape_error);
+  EXPECT_THROW(detail::Summaries<float>("f", counting, large, large, 8), shape_error);
 }
 
 }  // namespace

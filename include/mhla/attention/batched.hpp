@@ -266,10 +266,10 @@ void append(const Streaming<T, Op>& stream, std::span<StreamingState<accumulator
   const detail::Scratch scratch("append", workspace, append_workspace_bytes(stream, executor));
   const std::size_t share = stream.append_workspace_bytes();
   executor.for_each(pairs, [&](Index pair, Index w) {
-    stream.append(states[static_cast<std::size_t>(pair)],
-                  detail::head_inputs(in, pair / heads, pair % heads),
-                  detail::head_output(in, out, pair / heads, pair % heads),
-                  scratch.bytes().subspan(static_cast<std::size_t>(w) * share, share));
+    stream.append_checked(states[static_cast<std::size_t>(pair)],
+                          detail::head_inputs(in, pair / heads, pair % heads),
+                          detail::head_output(in, out, pair / heads, pair % heads),
+                          scratch.bytes().subspan(static_cast<std::size_t>(w) * share, share));
   });
 }
 

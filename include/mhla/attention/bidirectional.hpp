@@ -72,8 +72,7 @@ struct BidirectionalWorker {
         queries(function, arena, query_width, n.features, n.normalizer_features, n.values),
         mixtures(function, arena, group, key_blocks, std::max(n.features, n.normalizer_features),
                  n.values),
-        slot_denominators(
-            arena.take<A>(function, checked_product(function, "workspace", {group, slots}))) {}
+        slot_denominators(arena.take<A>(function, {group, slots})) {}
 };
 
 /// One head of the bidirectional form: what is computed, on what, in which memory.
@@ -102,8 +101,7 @@ class BidirectionalHead {
   template <class X>
   void run(const MixingMatrix<A>& mixing, MatrixView<T> out, X& executor) {
     executor.for_each(key_blocks_.blocks(), [&](Index b, Index w) {
-      auto scratch = worker(w).keys;
-      summaries_.summarize_block(in_, key_blocks_, b, op_, scratch);
+      summaries_.summarize_block(in_, key_blocks_, b, op_, workers_[w].keys);
     });
     if constexpr (kCrossQuery) {
       executor.for_each(query_blocks_.blocks(), [&](Index b, Index w) { sum_slots(b, w); });
@@ -125,10 +123,6 @@ class BidirectionalHead {
             key_blocks_.blocks(),
             slots_};
   }
-  BidirectionalWorker<A> worker(Index w) const {
-    Arena arena(workers_.share(w));
-    return make_worker(arena);
-  }
 
   bool own_normalizer_queries() const { return sizes_.normalizer_features > 0; }
 
@@ -142,7 +136,7 @@ class BidirectionalHead {
 
   /// s_bw = phi(q_bw) . z_b for the slots of block b; 0 where the query is masked.
   void sum_slots(Index b, Index w) const {
-    const auto scratch = worker(w).queries;
+    const QueryScratch<A>& scratch = workers_[w].queries;
     std::fill_n(slot_sums_.block(b), slots_, A(0));
     StripCursor strip(query_blocks_, b, in_.query_mask);
     while (strip.next() > 0) {
@@ -159,7 +153,7 @@ class BidirectionalHead {
   /// Mixes and reads out query blocks [begin, end).
   void read_group(const MixingMatrix<A>& mixing, Index begin, Index end, Index w,
                   MatrixView<T> out) const {
-    const auto local = worker(w);
+    const BidirectionalWorker<A>& local = workers_[w];
     const MixingGroup<A> group(mixing, begin, end, Reach::kAll, summaries_.blocks(),
                                local.mixtures.coefficients);
     summaries_.mix_group(group, local.mixtures);
@@ -171,28 +165,38 @@ class BidirectionalHead {
 
   /// Reads out query block i, the g-th of its group.
   void read_block(Index i, Index g, const BidirectionalWorker<A>& local, MatrixView<T> out) const {
-    const QueryScratch<A>& rows = local.queries;
     clear_masked(query_blocks_, i, in_.query_mask, out);
     StripCursor strip(query_blocks_, i, in_.query_mask);
     while (strip.next() > 0) {
-      const Index count = strip.count();
-      gather_queries(in_.q, strip.tokens(), count, op_.query_map, static_cast<A>(op_.scale),
-                     rows.raw, rows.queries);
-      read_mixture(rows.queries, count, sizes_.features, local.mixtures.block(g), sizes_.values,
-                   rows.outputs);
-      if constexpr (std::same_as<Z, KeySum>) {
-        const Index dz = key_sum_features(sizes_);
-        gather_denominator_queries(strip.tokens(), count, rows);
-        key_sum_denominators(rows.normalizer_queries, count, dz, local.mixtures.key_sum + g * dz,
-                             static_cast<A>(op_.normalizer.eps), rows.denominators);
-      } else if constexpr (kCrossQuery) {
-        slot_denominators(local.slot_denominators + g * slots_, strip.slots(), count,
-                          static_cast<A>(op_.normalizer.eps), rows.denominators);
+      const Lookahead lookahead(strip.ahead(), in_.q, out);
+      Index column = 0;
+      for (Index begin = 0; begin < strip.count(); begin += kReadRows) {
+        const Index count = std::min(kReadRows, strip.count() - begin);
+        const Index* const tokens = strip.tokens() + begin;
+        gather_queries(in_.q, tokens, count, op_.query_map, static_cast<A>(op_.scale),
+                       local.queries.raw, local.queries.queries);
+        write_denominators(tokens, strip.slots() + begin, count, g, local);
+        write_mixture(local.queries, tokens, count, sizes_.features, local.mixtures.block(g),
+                      lookahead, column, out);
+        column += panels<A>(sizes_.values);
       }
-      if constexpr (kUsesKeySums<Z>) {
-        divide_rows(rows.outputs, count, sizes_.values, rows.denominators);
-      }
-      scatter(rows.outputs, strip.tokens(), count, out);
+    }
+  }
+
+  /// den_t of the queries that are in scratch.
+  void write_denominators(const Index* tokens, const Index* slots, Index count, Index g,
+                          const BidirectionalWorker<A>& local) const {
+    const QueryScratch<A>& rows = local.queries;
+    if constexpr (std::same_as<Z, KeySum>) {
+      const Index dz = key_sum_features(sizes_);
+      gather_denominator_queries(tokens, count, rows);
+      key_sum_denominators(rows.normalizer_queries, count, dz, local.mixtures.key_sum + g * dz,
+                           static_cast<A>(op_.normalizer.eps), rows.denominators);
+    } else if constexpr (kCrossQuery) {
+      slot_denominators(local.slot_denominators + g * slots_, slots, count,
+                        static_cast<A>(op_.normalizer.eps), rows.denominators);
+    } else {
+      std::fill_n(rows.denominators, count, A(1));
     }
   }
 
@@ -206,7 +210,7 @@ class BidirectionalHead {
   Index group_;  // query blocks that are mixed together
   HeadSummaries<T, Op> summaries_;
   SlotSums<A> slot_sums_;
-  Shares workers_;
+  Workers<BidirectionalWorker<A>> workers_;
 };
 
 /// Throws unless one head's arguments fit each other.

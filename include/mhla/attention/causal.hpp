@@ -21,6 +21,7 @@
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/stage/intra_block.hpp"
+#include "mhla/stage/key_tiles.hpp"
 #include "mhla/stage/mixing.hpp"
 #include "mhla/stage/read_out.hpp"
 
@@ -58,17 +59,19 @@ template <class A>
 struct CausalScratch {
   KeyScratch<A> keys;
   QueryScratch<A> queries;
-  BlockKeys<A> block;
-  BlockKeys<A> normalizer_block;  // of the denominator's own keys
+  Rows<A> scores;                // [strip, strip]
+  KeyTiles<A> block;             // m_ii phi(K) and V of the block, as far as they were needed
+  KeyTiles<A> normalizer_block;  // of the denominator's own keys
 
   /// \param w  tokens of the longest block
   CausalScratch(const char* function, Arena& arena, Index query_width, Index key_width,
                 const HeadSizes& n, Index w)
       : keys(function, arena, key_width, std::max(n.features, n.normalizer_features), n.values),
         queries(function, arena, query_width, n.features, n.normalizer_features, n.values),
+        scores(function, arena, kStripTokens, kStripTokens),
         block(function, arena, w, n.features, n.values) {
     if (n.normalizer_features > 0) {
-      normalizer_block = BlockKeys<A>(function, arena, w, n.normalizer_features, 0);
+      normalizer_block = KeyTiles<A>(function, arena, w, n.normalizer_features, 0);
     }
   }
 };
@@ -84,20 +87,105 @@ CausalScratch<A> make_causal_scratch(const char* function, Arena& arena, const I
           w};
 }
 
-/// Loads the kept keys and values of block b, the keys times `weight`.
-template <Scalar T, class A, Partition P, class Map>
-void load_block(MatrixView<const T> k, MatrixView<const T> v, const P& blocks, Index b, Mask mask,
-                const Map& map, A weight, KeyScratch<A>& scratch, BlockKeys<A>& block) {
-  const Index d = map.features(k.cols);
-  block.count = 0;
-  StripCursor strip(blocks, b, mask);
-  while (strip.next() > 0) {
-    gather_features(k, strip.tokens(), strip.count(), map, scratch.raw, scratch.keys);
-    gather(v, strip.tokens(), strip.count(), scratch.values);
-    append_keys(scratch.keys, scratch.values, strip.slots(), strip.count(), d, v.cols, weight,
-                block);
+/// One block of the causal form: its keys are brought in as its queries come to see them.
+template <Scalar T, Partition P, class Op>
+class CausalBlock {
+  using A = accumulator_t<T>;
+  using Z = normalizer_t<Op>;
+
+ public:
+  /// \param weight  m_ii
+  CausalBlock(const Inputs<T>& in, const P& blocks, Index i, const Op& op, A weight,
+              const HeadSizes& sizes, CausalScratch<A>& scratch)
+      : in_(in),
+        op_(op),
+        weight_(weight),
+        sizes_(sizes),
+        scratch_(scratch),
+        keys_(blocks, i, in.key_mask),
+        queries_(blocks, i, in.query_mask) {
+    scratch.block.clear();
+    scratch.normalizer_block.clear();
+    last_slot_ = blocks.block_size(i) - 1;
   }
-}
+
+  /// Writes the outputs, given the mixture of what came before. Leaves all keys of the block in
+  /// scratch.
+  void read_out(const A* mixture, const A* mixed_key_sum, MatrixView<T> out) {
+    while (queries_.next() > 0) {
+      const Index count = queries_.count();
+      append_keys(queries_.slots()[count - 1]);
+      read_strip(mixture, out);
+      write_denominators(mixed_key_sum);
+      A* const denominators = kUsesKeySums<Z> ? rows().denominators : nullptr;
+      add_intra_block(rows().queries, queries_.slots(), count, scratch_.block, scratch_.scores,
+                      rows().outputs, own_normalizer() ? nullptr : denominators);
+      if (own_normalizer() && denominators != nullptr) {
+        add_intra_block(rows().normalizer_queries, queries_.slots(), count,
+                        scratch_.normalizer_block, scratch_.scores, rows().outputs, denominators);
+      }
+      if constexpr (kUsesKeySums<Z>) {
+        divide_rows(rows().outputs, count, sizes_.values, denominators);
+      }
+      scatter(rows().outputs, queries_.tokens(), count, out);
+    }
+    append_keys(last_slot_);
+  }
+
+ private:
+  const QueryScratch<A>& rows() const { return scratch_.queries; }
+  bool own_normalizer() const { return sizes_.normalizer_features > 0; }
+
+  /// Brings in the keys in slots 0..slot, in whole strips.
+  void append_keys(Index slot) {
+    while (keys_.more() && keys_.ahead().slots[0] <= slot) {
+      keys_.next();
+      append_strip(in_.k, in_.v, scratch_.block);
+      if (!own_normalizer()) continue;
+      append_strip(in_.normalizer_k, {nullptr, in_.k.rows, 0, 0}, scratch_.normalizer_block);
+    }
+  }
+  void append_strip(MatrixView<const T> k, MatrixView<const T> v, KeyTiles<A>& tiles) {
+    gather_features(k, keys_.tokens(), keys_.count(), op_.key_map, scratch_.keys.raw,
+                    scratch_.keys.keys);
+    tiles.append(scratch_.keys.keys, v, keys_.tokens(), keys_.slots(), keys_.count(), weight_);
+  }
+
+  /// outputs = phi(Q) S~ for a strip of queries; asks for what the next strips need.
+  void read_strip(const A* mixture, MatrixView<T> out) {
+    const Index count = queries_.count();
+    Lookahead lookahead(queries_.ahead(), in_.q, out);
+    lookahead.add(keys_.ahead(), in_.k);
+    lookahead.add(keys_.ahead(), in_.v);
+    gather_queries(in_.q, queries_.tokens(), count, op_.query_map, static_cast<A>(op_.scale),
+                   rows().raw, rows().queries);
+    Index column = 0;
+    for (Index r = 0; r < count; r += kTileRows, column += panels<A>(sizes_.values)) {
+      read_mixture(rows().queries.below(r), std::min<Index>(kTileRows, count - r), sizes_.features,
+                   mixture, sizes_.values, rows().outputs.below(r), lookahead, column);
+    }
+  }
+
+  /// den_t of a strip of queries as far as the blocks before are concerned, and eps.
+  void write_denominators(const A* mixed_key_sum) {
+    if constexpr (std::same_as<Z, KeySum>) {
+      if (own_normalizer()) {
+        gather_queries(in_.normalizer_q, queries_.tokens(), queries_.count(), op_.query_map,
+                       static_cast<A>(op_.scale), rows().raw, rows().normalizer_queries);
+      }
+      key_sum_denominators(rows().normalizer_queries, queries_.count(), key_sum_features(sizes_),
+                           mixed_key_sum, static_cast<A>(op_.normalizer.eps), rows().denominators);
+    }
+  }
+
+  const Inputs<T>& in_;
+  const Op& op_;
+  A weight_;
+  const HeadSizes& sizes_;
+  CausalScratch<A>& scratch_;
+  StripCursor<P> keys_, queries_;
+  Index last_slot_;
+};
 
 /// Writes the outputs of block i, given the mixture of what came before and the weight m_ii of the
 /// block itself. Leaves the block's keys and values in `scratch`.
@@ -105,42 +193,9 @@ template <Scalar T, class A, Partition P, class Op>
 void read_causal_block(const Inputs<T>& in, const P& blocks, Index i, const Op& op, A weight,
                        const A* mixture, const A* mixed_key_sum, const HeadSizes& sizes,
                        CausalScratch<A>& scratch, MatrixView<T> out) {
-  using Z = normalizer_t<Op>;
-  const bool own_normalizer = sizes.normalizer_features > 0;
-  const A factor = static_cast<A>(op.scale);
-  load_block(in.k, in.v, blocks, i, in.key_mask, op.key_map, weight, scratch.keys, scratch.block);
-  if (own_normalizer) {
-    load_block(in.normalizer_k, MatrixView<const T>{nullptr, in.k.rows, 0, 0}, blocks, i,
-               in.key_mask, op.key_map, weight, scratch.keys, scratch.normalizer_block);
-  }
-  const QueryScratch<A>& rows = scratch.queries;
   clear_masked(blocks, i, in.query_mask, out);
-  StripCursor strip(blocks, i, in.query_mask);
-  while (strip.next() > 0) {
-    const Index count = strip.count();
-    gather_queries(in.q, strip.tokens(), count, op.query_map, factor, rows.raw, rows.queries);
-    read_mixture(rows.queries, count, sizes.features, mixture, sizes.values, rows.outputs);
-    if constexpr (std::same_as<Z, KeySum>) {
-      const Index dz = key_sum_features(sizes);
-      if (own_normalizer) {
-        gather_queries(in.normalizer_q, strip.tokens(), count, op.query_map, factor, rows.raw,
-                       rows.normalizer_queries);
-      }
-      key_sum_denominators(rows.normalizer_queries, count, dz, mixed_key_sum,
-                           static_cast<A>(op.normalizer.eps), rows.denominators);
-    }
-    A* const own_sums = kUsesKeySums<Z> ? rows.denominators : nullptr;
-    add_intra_block(rows.queries, strip.slots(), count, sizes.features, sizes.values, scratch.block,
-                    rows.outputs, own_normalizer ? nullptr : own_sums);
-    if (own_normalizer && own_sums != nullptr) {
-      add_intra_block(rows.normalizer_queries, strip.slots(), count, sizes.normalizer_features, 0,
-                      scratch.normalizer_block, rows.outputs, own_sums);
-    }
-    if constexpr (kUsesKeySums<Z>) {
-      divide_rows(rows.outputs, count, sizes.values, rows.denominators);
-    }
-    scatter(rows.outputs, strip.tokens(), count, out);
-  }
+  CausalBlock<T, P, Op>(in, blocks, i, op, weight, sizes, scratch)
+      .read_out(mixture, mixed_key_sum, out);
 }
 
 /// Adds the block that `scratch` was left with to the sums that later tokens read:
@@ -148,13 +203,18 @@ void read_causal_block(const Inputs<T>& in, const P& blocks, Index i, const Op& 
 template <class A>
 void extend_running(const CausalScratch<A>& scratch, const HeadSizes& sizes, A* running,
                     A* key_sum) {
-  const BlockKeys<A>& block = scratch.block;
-  multiply<A>(Start::kTarget, {running, sizes.values}, {block.transposed, block.stride, 1},
-              {block.values.data, block.values.stride}, sizes.features, sizes.values, block.count);
-  if (key_sum == nullptr) return;
-  const BlockKeys<A>& keys = sizes.normalizer_features > 0 ? scratch.normalizer_block : block;
-  for (Index j = 0; j < key_sum_features(sizes); ++j)
-    key_sum[j] += sum(keys.transposed + j * keys.stride, keys.count);
+  const KeyTiles<A>& block = scratch.block;
+  const KeyTiles<A>& keys = sizes.normalizer_features > 0 ? scratch.normalizer_block : block;
+  for (Index t = 0; t < block.tiles(); ++t) {
+    const RightOperand<A> k = block.keys(t);
+    const Rows<A> v = block.values(t);
+    multiply(Start::kTarget, Target<A>{running, sizes.values}, LeftRows<A>{k.data, k.depth_stride},
+             RightOperand<A>{v.data, v.stride}, sizes.features, sizes.values, block.size(t));
+    if (key_sum == nullptr) continue;
+    for (Index j = 0; j < key_sum_features(sizes); ++j) {
+      key_sum[j] += sum(keys.keys(t).row(j), keys.size(t));
+    }
+  }
 }
 
 /// One head of the causal form.
@@ -184,8 +244,7 @@ class CausalHead {
   void run(const MixingMatrix<A>& mixing, MatrixView<T> out, X& executor) {
     const Index m = blocks_.blocks();
     executor.for_each(m - 1, [&](Index b, Index w) {  // nothing reads the summary of the last block
-      auto scratch = worker(w).scratch.keys;
-      summaries_.summarize_block(in_, blocks_, b, op_, scratch);
+      summaries_.summarize_block(in_, blocks_, b, op_, workers_[w].scratch.keys);
     });
     executor.for_each((m + group_ - 1) / group_, [&](Index g, Index w) {
       read_group(mixing, g * group_, std::min((g + 1) * group_, m), w, out);
@@ -199,15 +258,11 @@ class CausalHead {
             Mixtures<A>(function_, arena, group_, blocks_.blocks(),
                         std::max(sizes_.features, sizes_.normalizer_features), sizes_.values)};
   }
-  Worker worker(Index w) const {
-    Arena arena(workers_.share(w));
-    return make_worker(arena);
-  }
 
   /// Mixes and reads out blocks [begin, end).
   void read_group(const MixingMatrix<A>& mixing, Index begin, Index end, Index w,
                   MatrixView<T> out) const {
-    auto local = worker(w);
+    Worker local = workers_[w];
     const MixingGroup<A> group(mixing, begin, end, Reach::kEarlier, summaries_.blocks(),
                                local.mixtures.coefficients);
     summaries_.mix_group(group, local.mixtures);
@@ -226,7 +281,7 @@ class CausalHead {
   Index longest_;
   Index group_;  // blocks that are mixed together
   HeadSummaries<T, Op> summaries_;
-  Shares workers_;
+  Workers<Worker> workers_;
 };
 
 /// Throws unless one head's arguments fit each other.

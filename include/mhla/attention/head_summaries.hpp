@@ -30,8 +30,7 @@ class HeadSummaries {
   HeadSummaries(const char* function, Arena& arena, const HeadSizes& sizes, Index blocks)
       : sizes_(sizes),
         summaries_(function, arena, blocks, sizes.features, sizes.values),
-        key_sums_(arena.take<A>(
-            function, checked_product(function, "workspace", {blocks, key_sum_features(sizes)}))) {}
+        key_sums_(arena.take<A>(function, {blocks, key_sum_features(sizes)})) {}
 
   Index blocks() const { return summaries_.blocks; }
   SummaryBlock<A> block(Index b) const { return summaries_.block(b); }
@@ -40,7 +39,7 @@ class HeadSummaries {
   /// Writes S_b and z_b.
   template <Partition P>
   void summarize_block(const Inputs<T>& in, const P& blocks, Index b, const Op& op,
-                       KeyScratch<A>& scratch) const {
+                       const KeyScratch<A>& scratch) const {
     const bool own_keys = sizes_.normalizer_features > 0;
     summarize(in.k, in.v, blocks, b, in.key_mask, op.key_map, scratch, block(b),
               kKeySums && !own_keys ? key_sum(b) : nullptr);

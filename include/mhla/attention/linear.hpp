@@ -68,8 +68,7 @@ struct LinearCausalMemory {
 
   LinearCausalMemory(Arena& arena, const char* function, const Inputs<T>& in, const HeadSizes& head)
       : sizes(head),
-        running(arena.take<A>(
-            function, checked_product(function, "workspace", {head.features, head.values}))),
+        running(arena.take<A>(function, {head.features, head.values})),
         key_sum(arena.take<A>(function, key_sum_features(head))),
         scratch(make_causal_scratch<A>(function, arena, in, head, kChunk)) {}
 };

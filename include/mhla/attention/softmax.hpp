@@ -21,6 +21,8 @@
 #include "mhla/core/executor.hpp"
 #include "mhla/core/tile.hpp"
 #include "mhla/core/workspace.hpp"
+#include "mhla/stage/gather.hpp"
+#include "mhla/stage/key_tiles.hpp"
 #include "mhla/stage/strip.hpp"
 
 namespace mhla::inline MHLA_TARGET {
@@ -75,57 +77,36 @@ class SoftmaxHead {
 
  public:
   SoftmaxHead(const char* function, Arena& arena, const Inputs<T>& in, A scale, Index workers)
-      : function_(function), in_(in), scale_(scale) {
-    const Index tiles = (in.k.rows + kStripTokens - 1) / kStripTokens;
-    keys_ = arena.take<A>(function,
-                          checked_product(function, "workspace", {tiles, kStripTokens, in.k.cols}));
-    values_ = Rows<A>(function, arena,
-                      checked_product(function, "workspace", {tiles, kStripTokens}), in.v.cols);
-    raw_ = Rows<A>(function, arena, kStripTokens, in.k.cols);
-    tokens_ = arena.take<Index>(function, tiles * kStripTokens);
-    workers_ = Shares(function, arena, workers, [&in, function](Arena& a) {
-      return Worker(function, a, in.q.cols, in.v.cols);
-    });
-  }
+      : in_(in),
+        scale_(scale),
+        keys_(function, arena, in.k.rows, in.k.cols, in.v.cols),
+        raw_(function, arena, kStripTokens, in.k.cols),
+        workers_(function, arena, workers,
+                 [&](Arena& a) { return Worker(function, a, in.q.cols, in.v.cols); }) {}
 
   /// \param causal  whether query t reads keys 0..t only
   template <class X>
   void run(bool causal, MatrixView<T> out, X& executor) {
     pack_keys();
     const Contiguous strips(in_.q.rows, kStripTokens);
-    executor.for_each(strips.blocks(), [&](Index s, Index w) {
-      Arena arena(workers_.share(w));
-      const Worker worker(function_, arena, in_.q.cols, in_.v.cols);
-      read_strip(strips, s, causal, worker, out);
-    });
+    executor.for_each(strips.blocks(),
+                      [&](Index s, Index w) { read_strip(strips, s, causal, workers_[w], out); });
   }
 
  private:
-  /// Tile t holds kept keys [64 t, 64 t + 64) as [D,64] and their values as [64,E].
   void pack_keys() {
-    count_ = 0;
-    const Contiguous all(in_.k.rows, std::max<Index>(in_.k.rows, 1));
+    keys_.clear();
     if (in_.k.rows == 0) return;
+    const Contiguous all(in_.k.rows, in_.k.rows);
     StripCursor strip(all, 0, in_.key_mask);
     while (strip.next() > 0) {
-      A* const tile = keys_ + count_ * in_.k.cols;
       gather(in_.k, strip.tokens(), strip.count(), raw_);
-      std::fill_n(tile, in_.k.cols * kStripTokens, A(0));
-      for (Index s = 0; s < strip.count(); ++s) {
-        for (Index d = 0; d < in_.k.cols; ++d) tile[d * kStripTokens + s] = raw_.row(s)[d];
-      }
-      Rows<A> values = values_;
-      values.data = values_.row(count_);
-      gather(in_.v, strip.tokens(), strip.count(), values);
-      std::copy_n(strip.tokens(), strip.count(), tokens_ + count_);
-      count_ += strip.count();
+      keys_.append(raw_, in_.v, strip.tokens(), strip.tokens(), strip.count(), A(1));
     }
   }
 
   /// Number of kept keys that token t may read.
-  Index visible(bool causal, Index t) const {
-    return causal ? std::upper_bound(tokens_, tokens_ + count_, t) - tokens_ : count_;
-  }
+  Index visible(bool causal, Index t) const { return causal ? keys_.visible(t) : keys_.count(); }
 
   void read_strip(const Contiguous& strips, Index s, bool causal, const Worker& w,
                   MatrixView<T> out) const {
@@ -142,12 +123,12 @@ class SoftmaxHead {
     std::fill_n(w.maxima, rows, -std::numeric_limits<A>::infinity());
     std::fill_n(w.sums, rows, A(0));
     const Index last = visible(causal, strip.tokens()[rows - 1]);
-    for (Index begin = 0; begin < last; begin += kStripTokens) {
+    for (Index begin = 0, tile = 0; begin < last; begin += kStripTokens, ++tile) {
       Index seen[kStripTokens];  // keys of this tile that each query reads
       for (Index r = 0; r < rows; ++r) {
         seen[r] = std::clamp<Index>(visible(causal, strip.tokens()[r]) - begin, 0, kStripTokens);
       }
-      read_tile(begin, seen, rows, w);
+      read_tile(tile, seen, rows, w);
     }
     for (Index r = 0; r < rows; ++r) {
       for (Index j = 0; j < e; ++j) w.outputs.row(r)[j] /= w.sums[r];
@@ -155,12 +136,9 @@ class SoftmaxHead {
     scatter(w.outputs, strip.tokens(), rows, out);
   }
 
-  /// Adds the keys [begin, begin + seen[r]) to every query r of a strip; seen is ascending.
-  void read_tile(Index begin, const Index* seen, Index rows, const Worker& w) const {
-    const Index d = in_.k.cols, e = in_.v.cols;
-    multiply<A>(Start::kZero, {w.scores.data, w.scores.stride},
-                {w.queries.data, w.queries.stride, 1}, {keys_ + begin * d, kStripTokens}, rows,
-                round_up(seen[rows - 1], kRowAlignment), d);
+  /// Adds the first seen[r] keys of a tile to every query r of a strip; seen is ascending.
+  void read_tile(Index tile, const Index* seen, Index rows, const Worker& w) const {
+    keys_.score(w.queries, rows, tile, seen[rows - 1], w.scores);
     for (Index r = 0; r < rows; ++r) {
       if (seen[r] == 0) continue;
       A* const scores = w.scores.row(r);
@@ -171,32 +149,19 @@ class SoftmaxHead {
       if (largest > w.maxima[r]) {
         const A shrink = std::exp(w.maxima[r] - largest);
         w.sums[r] *= shrink;
-        scale(shrink, w.outputs.row(r), e);
+        scale(shrink, w.outputs.row(r), in_.v.cols);
         w.maxima[r] = largest;
       }
       w.sums[r] += sum(scores, seen[r]);
     }
-    const Index shared = seen[0];
-    multiply<A>(Start::kTarget, {w.outputs.data, w.outputs.stride},
-                {w.scores.data, w.scores.stride, 1}, {values_.row(begin), values_.stride}, rows, e,
-                shared);
-    for (Index r = 0; r < rows; ++r) {
-      if (seen[r] == shared) continue;
-      multiply<A>(Start::kTarget, {w.outputs.row(r), w.outputs.stride},
-                  {w.scores.row(r) + shared, 0, 1}, {values_.row(begin + shared), values_.stride},
-                  1, e, seen[r] - shared);
-    }
+    keys_.add_values(w.scores, seen, rows, tile, w.outputs);
   }
 
-  const char* function_;
   const Inputs<T>& in_;
   A scale_;
-  A* keys_ = nullptr;        // [tiles, D, 64]
-  Rows<A> values_;           // [tiles * 64, E]
-  Rows<A> raw_;              // [64, D]
-  Index* tokens_ = nullptr;  // [tiles * 64] positions of the kept keys
-  Index count_ = 0;          // kept keys
-  Shares workers_;
+  KeyTiles<A> keys_;  // their tokens as places
+  Rows<A> raw_;       // [64, D]
+  Workers<Worker> workers_;
 };
 
 template <Scalar T>

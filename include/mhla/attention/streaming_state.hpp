@@ -25,12 +25,13 @@ namespace detail {
 /// What a saved state begins with: all that two streams must share to read each other's states,
 /// and where this one stands.
 struct StateHeader {
-  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '1'};
+  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '2'};
   std::int64_t scalar_bytes = 0;
   std::int64_t width = 0, values = 0, block_length = 0, normalizer_width = 0, blocks = 0;
   std::int64_t features = 0, normalizer_features = 0;
-  std::int64_t position = 0;   // tokens seen
-  std::int64_t open_keys = 0;  // kept keys of the open block
+  std::int64_t position = 0;    // tokens seen
+  std::int64_t open_keys = 0;   // kept keys of the open block
+  std::int64_t in_running = 0;  // of them, those that all of R holds (streaming.hpp)
 };
 
 }  // namespace detail
@@ -78,6 +79,7 @@ class StreamingState {
   bool same_stream(detail::StateHeader other) const {
     other.position = header_.position;
     other.open_keys = header_.open_keys;
+    other.in_running = header_.in_running;
     return std::memcmp(&other, &header_, sizeof(other)) == 0;
   }
   std::byte* memory() { return reinterpret_cast<std::byte*>(memory_.data()); }
@@ -109,7 +111,8 @@ void StreamingState<A>::restore(std::span<const std::byte> from) {
   std::memcpy(&saved, from.data(), sizeof(saved));
   if (!same_stream(saved) || saved.position < 0 ||
       saved.position > header_.blocks * header_.block_length || saved.open_keys < 0 ||
-      saved.open_keys > header_.block_length) {
+      saved.open_keys > header_.block_length || saved.in_running < 0 ||
+      saved.in_running > saved.open_keys) {
     detail::fail_option(kName, "from", "holds a state of another stream, or none",
                         "a state saved by a stream of these sizes");
   }

@@ -57,4 +57,26 @@ inline constexpr int kVectorRegisters = 32;
 inline constexpr int kVectorRegisters = 16;
 #endif
 
+namespace detail {
+
+/// x, in a way that the optimiser computes what follows from it here and now instead of keeping the
+/// result of an earlier computation: in a loop that needs all registers, adding is cheaper than
+/// spilling.
+template <class X>
+MHLA_INLINE inline X computed_anew(X x) {
+#if defined(__GNUC__)
+  asm("" : "+r"(x));
+#endif
+  return x;
+}
+
+/// Asks for the cache line of p in the second cache; any address will do. Functions that do nothing
+/// else must be MHLA_INLINE: g++ takes calls of them for dead code.
+MHLA_INLINE inline void prefetch_second(const void* p) {
+#if defined(__GNUC__)
+  __builtin_prefetch(p, 0, 2);
+#endif
+}
+
+}  // namespace detail
 }  // namespace mhla::inline MHLA_TARGET

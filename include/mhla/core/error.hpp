@@ -69,7 +69,9 @@ inline std::ptrdiff_t checked_product(const char* function, const char* argument
   std::ptrdiff_t product = 1;
   for (const std::ptrdiff_t size : sizes) {
     if (size < 0) fail_shape(function, argument, "has shape " + shape_text(sizes), "sizes >= 0");
-    if (size != 0 && product > std::numeric_limits<std::ptrdiff_t>::max() / size) {
+    // A division is needed for sizes only that are not far from the limit.
+    const bool small = ((product | size) >> (std::numeric_limits<std::ptrdiff_t>::digits / 2)) == 0;
+    if (!small && size != 0 && product > std::numeric_limits<std::ptrdiff_t>::max() / size) {
       fail_shape(function, argument, "has shape " + shape_text(sizes),
                  "a product that fits std::ptrdiff_t");
     }

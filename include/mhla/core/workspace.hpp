@@ -8,8 +8,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
+#include <new>
 #include <span>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "mhla/core/arch.hpp"
@@ -49,17 +53,30 @@ class Arena {
     if (misaligned != 0) base_ += kBufferAlignment - static_cast<Index>(misaligned);
   }
 
+  /// Room for as many elements as the product of `sizes`. Whether that fits Index is checked while
+  /// bytes are counted, which comes before anything is handed out.
   template <class A>
-  A* take(const char* function, Index count) {
-    const Index bytes =
-        checked_product(function, "workspace", {count, static_cast<Index>(sizeof(A))});
-    if (bytes > std::numeric_limits<Index>::max() - used_ - 2 * kBufferAlignment) {
-      fail_shape(function, "workspace", "needs more than fits Index",
-                 "sizes that memory could hold");
+  A* take(const char* function, std::initializer_list<Index> sizes) {
+    constexpr Index kSize = sizeof(A);
+    if (base_ == nullptr) {
+      const Index count = checked_product(function, "workspace", sizes);
+      const Index bytes = checked_product(function, "workspace", {count, kSize});
+      if (bytes > std::numeric_limits<Index>::max() - used_ - 2 * kBufferAlignment) {
+        fail_shape(function, "workspace", "needs more than fits Index",
+                   "sizes that memory could hold");
+      }
+      used_ += round_up(bytes, kBufferAlignment);
+      return nullptr;
     }
-    A* const buffer = base_ == nullptr ? nullptr : reinterpret_cast<A*>(base_ + used_);
+    Index bytes = kSize;
+    for (const Index size : sizes) bytes *= size;
+    A* const buffer = reinterpret_cast<A*>(base_ + used_);
     used_ += round_up(bytes, kBufferAlignment);
     return buffer;
+  }
+  template <class A>
+  A* take(const char* function, Index count) {
+    return take<A>(function, {count});
   }
 
   /// Bytes a caller must lend, whatever the alignment of what he lends.
@@ -80,24 +97,31 @@ std::size_t bytes_of(const Arguments&... arguments) {
   return counting.bytes();
 }
 
-/// Equal shares of memory for the workers of a form.
-class Shares {
+/// What each worker of a form needs: a W of his own, whose buffers share no cache line with those
+/// of another. Made once, so that starting a block costs nothing.
+template <class W>
+class Workers {
+  static_assert(std::is_trivially_destructible_v<W> && alignof(W) <= kBufferAlignment);
+
  public:
-  Shares() = default;
-  /// \param make  lays out one worker's buffers in an Arena
+  /// \param make  makes a W whose buffers come from an Arena
   template <class Make>
-  Shares(const char* function, Arena& arena, Index workers, Make&& make) {
+  Workers(const char* function, Arena& arena, Index workers, Make&& make) {
     Arena counting;
     static_cast<void>(make(counting));
-    bytes_ = static_cast<Index>(counting.bytes());
-    memory_ =
-        arena.take<std::byte>(function, checked_product(function, "workspace", {workers, bytes_}));
+    const Index bytes = static_cast<Index>(counting.bytes());
+    all_ = arena.take<W>(function, workers);
+    std::byte* const memory = arena.take<std::byte>(function, {workers, bytes});
+    if (all_ == nullptr) return;  // bytes are only counted
+    for (Index w = 0; w < workers; ++w) {
+      Arena own(memory + w * bytes);
+      ::new (all_ + w) W(make(own));
+    }
   }
-  std::byte* share(Index worker) const { return memory_ + worker * bytes_; }
+  const W& operator[](Index worker) const { return all_[worker]; }
 
  private:
-  Index bytes_ = 0;
-  std::byte* memory_ = nullptr;
+  W* all_ = nullptr;
 };
 
 /// Throws unless `lent` has at least `bytes` bytes.

@@ -89,8 +89,8 @@ void Relu::operator()(const A* x, A* y, Index d) const {
   const A shift = static_cast<A>(eps);
   detail::transform(x, y, d, [shift](auto p) {
     using P = decltype(p);
-    const P zero = pset1<P>(A(0));
-    return padd(pselect(pcmp_lt(p, zero), zero, p), pset1<P>(shift));  // NaN stays NaN
+    // As std::max: the first where neither is less, so NaN stays NaN.
+    return padd(pmax(p, pset1<P>(A(0))), pset1<P>(shift));
   });
 }
 

@@ -14,82 +14,37 @@
 #include <algorithm>
 
 #include "mhla/core/arch.hpp"
-#include "mhla/core/tile.hpp"
+#include "mhla/core/packet.hpp"
+#include "mhla/stage/key_tiles.hpp"
 #include "mhla/stage/strip.hpp"
-#include "mhla/stage/summary.hpp"
 
 namespace mhla::inline MHLA_TARGET::detail {
 
-/// The kept keys and values of one block.
-template <class A>
-struct BlockKeys {
-  A* transposed = nullptr;  ///< m_ii phi(K)^T, [D, stride]; columns past `count` are finite
-  Index stride = 0;
-  Rows<A> values;          ///< [W,E]
-  Index* slots = nullptr;  ///< [count] ascending slots of the kept keys
-  Rows<A> scores;          ///< [tile rows, W], scratch of the products
-  Index count = 0;
-
-  BlockKeys() = default;
-  BlockKeys(const char* function, Arena& arena, Index w, Index d, Index e)
-      : stride(round_up(w, kRowAlignment)), values(function, arena, w, e) {
-    transposed = arena.take<A>(function, checked_product(function, "workspace", {d, stride}));
-    slots = arena.take<Index>(function, w);
-    scores = Rows<A>(function, arena, kTileRows, w);
-  }
-
-  /// Number of kept keys in slots 0..slot.
-  Index visible(Index slot) const { return std::upper_bound(slots, slots + count, slot) - slots; }
-};
-
-/// Appends rows [0, strip) of dense keys and values, the keys times m_ii, to a block.
-template <class A>
-void append_keys(Rows<A> keys, Rows<A> values, const Index* slots, Index strip, Index d, Index e,
-                 A weight, BlockKeys<A>& block) {
-  for (Index s = 0; s < strip; ++s) {
-    const Index column = block.count + s;
-    for (Index j = 0; j < d; ++j) {
-      block.transposed[j * block.stride + column] = weight * keys.row(s)[j];
-    }
-    std::copy_n(values.row(s), e, block.values.row(column));
-    block.slots[column] = slots[s];
-  }
-  block.count += strip;
-  // The score product works on whole vectors: give the columns of the last one a value.
-  const Index end = std::min(round_up(block.count, kRowAlignment), block.stride);
-  for (Index j = 0; j < d; ++j) {
-    std::fill(block.transposed + j * block.stride + block.count,
-              block.transposed + j * block.stride + end, A(0));
-  }
-}
-
 /// Adds the visible part of a block to the outputs of a strip of its queries, and the sums of the
 /// weights to `denominators` unless that is null.
-/// \param slots  [count] slots of the strip's queries in the block, ascending
+/// \param slots   [count] slots of the strip's queries in the block, ascending
+/// \param block   keys of the block times m_ii, their slots as places, at least those visible
+/// \param scores  room for [strip, strip]
 template <class A>
-void add_intra_block(Rows<A> queries, const Index* slots, Index count, Index d, Index e,
-                     const BlockKeys<A>& block, Rows<A> outputs, A* denominators) {
-  for (Index first = 0; first < count; first += kTileRows) {
-    const Index rows = std::min<Index>(kTileRows, count - first);
-    const Index widest = block.visible(slots[first + rows - 1]);
-    if (widest == 0) continue;
-    multiply<A>(Start::kZero, {block.scores.data, block.scores.stride},
-                {queries.row(first), queries.stride, 1}, {block.transposed, block.stride}, rows,
-                round_up(widest, kRowAlignment), d);
-    const Index shared = block.visible(slots[first]);
-    multiply<A>(Start::kTarget, {outputs.row(first), outputs.stride},
-                {block.scores.data, block.scores.stride, 1},
-                {block.values.data, block.values.stride}, rows, e, shared);
-    for (Index r = 0; r < rows; ++r) {
-      const Index visible = block.visible(slots[first + r]);
-      const A* const scores = block.scores.row(r);
-      if (visible > shared) {
-        multiply<A>(Start::kTarget, {outputs.row(first + r), outputs.stride},
-                    {scores + shared, 0, 1}, {block.values.row(shared), block.values.stride}, 1, e,
-                    visible - shared);
-      }
-      if (denominators != nullptr) denominators[first + r] += sum(scores, visible);
+void add_intra_block(Rows<A> queries, const Index* slots, Index count, const KeyTiles<A>& block,
+                     Rows<A> scores, Rows<A> outputs, A* denominators) {
+  Index visible[kStripTokens];  // keys each query sees
+  for (Index r = 0; r < count; ++r) visible[r] = block.visible(slots[r]);
+  const Index widest = count > 0 ? visible[count - 1] : 0;
+  for (Index begin = 0, t = 0; begin < widest; begin += kStripTokens, ++t) {
+    Index seen[kStripTokens];  // of them, those in tile t
+    for (Index r = 0; r < count; ++r) {
+      seen[r] = std::clamp<Index>(visible[r] - begin, 0, kStripTokens);
     }
+    const bool all = seen[0] == seen[count - 1];
+    const Index step = all ? count : kTileRows;
+    for (Index r = 0; r < count; r += step) {
+      const Index rows = std::min(step, count - r);
+      block.score(queries.below(r), rows, t, seen[r + rows - 1], scores.below(r));
+    }
+    block.add_values(scores, seen, count, t, outputs);
+    if (denominators == nullptr) continue;
+    for (Index r = 0; r < count; ++r) denominators[r] += sum(scores.row(r), seen[r]);
   }
 }
 

@@ -38,15 +38,42 @@ Index group_blocks(Index query_blocks, Index d, Index e, Index workers) {
   return std::clamp(round_up(share, kTileRows), kGroupBlocks, kLargestGroup);
 }
 
+/// Summaries as right operand: what the next panel needs is asked for, since rows of many blocks at
+/// once are more streams than the hardware follows.
+template <class A>
+struct SummaryRows {
+  const A* data;
+  Index depth_stride;
+
+  const A* row(Index b) const { return data + b * depth_stride; }
+  SummaryRows right_of(Index cols) const { return {data + cols, depth_stride}; }
+  template <class P>
+  MHLA_INLINE void loaded(Index b, Index col, P /*vector*/) const {
+    prefetch_second(row(b) + kTileVectors * kLanes<P> + col);
+  }
+};
+
 /// Which summaries a row may read.
 enum class Reach { kAll, kEarlier };
+
+/// Room for the coefficients of one group of query blocks.
+template <class A>
+struct Coefficients {
+  A* values = nullptr;          ///< [group, M], the rows of m, dense
+  ColumnSpan* spans = nullptr;  ///< [group], the columns that each row reads
+
+  Coefficients() = default;
+  Coefficients(const char* function, Arena& arena, Index group, Index m)
+      : values(arena.take<A>(function, {group, m})),
+        spans(arena.take<ColumnSpan>(function, group)) {}
+};
 
 /// The mixtures of one group of query blocks.
 template <class A>
 struct Mixtures {
-  A* coefficients = nullptr;  ///< [group, M], the rows of m, dense
-  A* kv = nullptr;            ///< [group, D, E]
-  A* key_sum = nullptr;       ///< [group, D]
+  Coefficients<A> coefficients;
+  A* kv = nullptr;       ///< [group, D, E]
+  A* key_sum = nullptr;  ///< [group, D]
   Index kv_stride = 0;
   Index features = 0;
   Index values = 0;
@@ -54,12 +81,12 @@ struct Mixtures {
   Mixtures() = default;
   /// \param group  query blocks of a group     \param m  key blocks
   Mixtures(const char* function, Arena& arena, Index group, Index m, Index d, Index e)
-      : coefficients(arena.take<A>(function, checked_product(function, "workspace", {group, m}))),
+      : coefficients(function, arena, group, m),
         kv_stride(unaliased_stride<A>(checked_product(function, "workspace", {d, e}))),
         features(d),
         values(e) {
-    kv = arena.take<A>(function, checked_product(function, "workspace", {group, kv_stride}));
-    key_sum = arena.take<A>(function, checked_product(function, "workspace", {group, d}));
+    kv = arena.take<A>(function, {group, kv_stride});
+    key_sum = arena.take<A>(function, {group, d});
   }
 
   A* block(Index g) const { return kv + g * kv_stride; }              ///< S~ [D,E]
@@ -68,35 +95,32 @@ struct Mixtures {
 
 /// Columns of row i that may be read, of the leading `blocks` columns.
 template <class A>
-Run readable(const MixingMatrix<A>& m, Index i, Reach reach, Index blocks) {
+ColumnSpan readable(const MixingMatrix<A>& m, Index i, Reach reach, Index blocks) {
   const Index end = std::min(m.last(i), reach == Reach::kEarlier ? std::min(i, blocks) : blocks);
-  const Index begin = std::min(m.first(i), end);
-  return {begin, end - begin};
+  return {std::min(m.first(i), end), end};
 }
 
 /// Rows [begin, end) of m, ready to be multiplied: their coefficients lie dense in scratch.
 template <class A>
 class MixingGroup {
  public:
-  /// \param coefficients  room for (end - begin) * blocks numbers
+  /// \param room  for end - begin rows of `blocks` coefficients
   MixingGroup(const MixingMatrix<A>& m, Index begin, Index end, Reach reach, Index blocks,
-              A* coefficients)
-      : m_(m),
-        begin_(begin),
-        rows_(end - begin),
-        reach_(reach),
-        blocks_(blocks),
-        coefficients_(coefficients),
-        first_(blocks) {
+              const Coefficients<A>& room)
+      : rows_(end - begin), coefficients_(room), any_{blocks, 0} {
     for (Index r = 0; r < rows_; ++r) {
-      first_ = std::min(first_, columns(r).begin);
-      last_ = std::max(last_, end_of(r));
+      const ColumnSpan own = readable(m, begin + r, reach, blocks);
+      any_ = {std::min(any_.begin, own.begin), std::max(any_.end, own.end)};
+      room.spans[r] = own;
     }
+    stride_ = std::max<Index>(any_.end - any_.begin, 0);
     for (Index r = 0; r < rows_; ++r) {
-      const Run own = columns(r);
-      std::copy_n(m.row(begin + r) + (own.begin - m.first(begin + r)), own.length,
-                  at(r, own.begin));
-      all_alike_ = all_alike_ && own.begin == first_ && end_of(r) == last_;
+      ColumnSpan& own = room.spans[r];
+      const Index columns = own.end - own.begin;
+      own = {own.begin - any_.begin, own.end - any_.begin};
+      std::copy_n(m.row(begin + r) + (any_.begin + own.begin - m.first(begin + r)), columns,
+                  room.values + r * stride_ + own.begin);
+      all_alike_ = all_alike_ && columns == stride_;
     }
   }
 
@@ -104,61 +128,22 @@ class MixingGroup {
 
   /// Mixes one [M,cols] matrix of summaries into rows of `out`, b ascending in every row.
   void mix(Target<A> out, RightOperand<A> summaries, Index cols) const {
+    const SummaryRows<A> rows{summaries.row(any_.begin), summaries.depth_stride};
     if (all_alike_) {
-      multiply_rows(Start::kZero, 0, rows_, first_, last_, out, summaries, cols);
-      return;
+      multiply(Start::kZero, out, LeftRows<A>{coefficients_.values, stride_}, rows, rows_, cols,
+               stride_);
+    } else {
+      multiply(Start::kZero, out, LeftBand<A>{coefficients_.values, stride_, coefficients_.spans},
+               rows, rows_, cols, stride_);
     }
-    for (Index r = 0; r < rows_; ++r) std::fill_n(out.data + r * out.row_stride, cols, A(0));
-    mix_rows(0, rows_, first_, last_, out, summaries, cols);
   }
 
  private:
-  /// Columns that row r reads.
-  Run columns(Index r) const { return readable(m_, begin_ + r, reach_, blocks_); }
-  Index end_of(Index r) const { return columns(r).begin + columns(r).length; }
-  A* at(Index r, Index b) const { return coefficients_ + r * (last_ - first_) + (b - first_); }
-
-  /// Columns [from, to) of rows [begin, end): those that all these rows read in one product, what
-  /// lies before and behind half of the rows at a time.
-  void mix_rows(Index begin, Index end, Index from, Index to, Target<A> out,
-                RightOperand<A> summaries, Index cols) const {
-    if (from >= to) return;
-    Index low = from, high = to;
-    for (Index r = begin; r < end; ++r) {
-      low = std::max(low, std::min(columns(r).begin, to));
-      high = std::min(high, std::max(end_of(r), from));
-    }
-    const Index middle = begin + (end - begin) / 2;
-    const auto halves = [&](Index first, Index last) {
-      if (end - begin == 1) return;  // a single row reads nothing there
-      mix_rows(begin, middle, first, last, out, summaries, cols);
-      mix_rows(middle, end, first, last, out, summaries, cols);
-    };
-    if (low >= high) {
-      halves(from, to);
-      return;
-    }
-    halves(from, low);
-    multiply_rows(Start::kTarget, begin, end, low, high, out, summaries, cols);
-    halves(high, to);
-  }
-
-  void multiply_rows(Start start, Index begin, Index end, Index from, Index to, Target<A> out,
-                     RightOperand<A> summaries, Index cols) const {
-    multiply<A>(start, {out.data + begin * out.row_stride, out.row_stride},
-                {at(begin, from), last_ - first_, 1},
-                {summaries.data + from * summaries.depth_stride, summaries.depth_stride},
-                end - begin, cols, to - from);
-  }
-
-  const MixingMatrix<A>& m_;
-  Index begin_;  // of the rows
   Index rows_;
-  Reach reach_;
-  Index blocks_;
-  A* coefficients_;         // [rows, last - first]
-  Index first_, last_ = 0;  // columns that any row reads
-  bool all_alike_ = true;
+  Coefficients<A> coefficients_;
+  ColumnSpan any_;         // columns that any row reads; spans count from its begin
+  Index stride_ = 0;       // of the coefficients
+  bool all_alike_ = true;  // whether all rows read all of them
 };
 
 /// Writes S~_i for all query blocks of a group.

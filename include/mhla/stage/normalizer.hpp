@@ -15,6 +15,7 @@
 
 #include <cmath>
 #include <concepts>
+#include <limits>
 #include <string>
 
 #include "mhla/core/arch.hpp"
@@ -81,7 +82,7 @@ struct SlotSums {
   Index slots = 0;    ///< W
 
   SlotSums(const char* function, Arena& arena, Index m, Index w)
-      : sums(arena.take<A>(function, checked_product(function, "workspace", {m, w}))), slots(w) {}
+      : sums(arena.take<A>(function, {m, w})), slots(w) {}
 
   A* block(Index b) const { return sums + b * slots; }
 };
@@ -102,8 +103,7 @@ void slot_denominators(const A* mixed_sums, const Index* slots, Index count, A e
   for (Index s = 0; s < count; ++s) denominators[s] = mixed_sums[slots[s]] + eps;
 }
 
-/// rows[s] /= denominators[s]: one reciprocal and a multiplication an element, or divisions where
-/// the reciprocal is not a normal number (tiny, huge and infinite denominators).
+/// rows[s] /= denominators[s], as write_mixture does it: see reciprocals and divide_others.
 template <class A>
 void divide_rows(Rows<A> rows, Index count, Index e, const A* denominators) {
   for (Index s = 0; s < count; ++s) {
@@ -113,6 +113,31 @@ void divide_rows(Rows<A> rows, Index count, Index e, const A* denominators) {
     } else {
       scale(reciprocal, rows.row(s), e);
     }
+  }
+}
+
+/// factors[s] = 1 / denominators[s], by which a row is multiplied instead of being divided; 1 where
+/// that is not a normal number (tiny, huge and infinite denominators, NaN): divide_others.
+template <class A>
+void reciprocals(const A* denominators, Index count, A* factors) {
+  transform(denominators, factors, count, [](auto p) {
+    using namespace Eigen::internal;
+    using P = decltype(p);
+    const P one = pset1<P>(A(1)), reciprocal = pdiv(one, p), size = pabs(reciprocal);
+    const P normal = pand(pcmp_le(pset1<P>(std::numeric_limits<A>::min()), size),
+                          pcmp_le(size, pset1<P>(std::numeric_limits<A>::max())));
+    return pselect(normal, reciprocal, one);
+  });
+}
+
+/// Divides the rows that could not be multiplied by a reciprocal. Row s starts at
+/// data + rows[s] * stride.
+template <class A>
+void divide_others(A* data, Index stride, const Index* rows, Index count, Index e,
+                   const A* denominators, const A* factors) {
+  for (Index s = 0; s < count; ++s) {
+    if (factors[s] != 1 || std::isnormal(1 / denominators[s])) continue;
+    for (Index j = 0; j < e; ++j) data[rows[s] * stride + j] /= denominators[s];
   }
 }
 

@@ -9,10 +9,16 @@
 /// the accumulator to the stored type. Cost: 2*N*D*E flops, N*(D+E) reads and writes.
 /// Source: arXiv:2601.07832, section 4.1, eq. (4).
 
+#include <algorithm>
+#include <array>
+#include <numeric>
+
 #include "mhla/core/arch.hpp"
 #include "mhla/core/tile.hpp"
+#include "mhla/stage/gather.hpp"
 #include "mhla/stage/normalizer.hpp"
 #include "mhla/stage/strip.hpp"
+#include "mhla/stage/token_rows.hpp"
 
 namespace mhla::inline MHLA_TARGET::detail {
 
@@ -24,6 +30,7 @@ struct QueryScratch {
   Rows<A> normalizer_queries;  ///< [strip, Dz], the denominator's; `queries` where they are one
   Rows<A> outputs;             ///< [strip, E]
   A* denominators = nullptr;   ///< [strip]
+  A* factors = nullptr;        ///< [strip] their reciprocals
 
   QueryScratch() = default;
   /// \param dz  features of the denominator's own queries, 0 where it has none
@@ -32,7 +39,8 @@ struct QueryScratch {
         queries(function, arena, kStripTokens, d),
         normalizer_queries(queries),
         outputs(function, arena, kStripTokens, e),
-        denominators(arena.take<A>(function, kStripTokens)) {
+        denominators(arena.take<A>(function, kStripTokens)),
+        factors(arena.take<A>(function, kStripTokens)) {
     if (dz > 0) normalizer_queries = Rows<A>(function, arena, kStripTokens, dz);
   }
 };
@@ -46,12 +54,46 @@ void gather_queries(MatrixView<const T> q, const Index* tokens, Index count, con
   for (Index s = 0; s < count; ++s) scale(factor, queries.row(s), map.features(q.cols));
 }
 
-/// outputs = queries * S~.                                                    // [count,E]
-template <class A>
-void read_mixture(Rows<A> queries, Index count, Index d, const A* mixture, Index e,
-                  Rows<A> outputs) {
-  multiply<A>(Start::kZero, {outputs.data, outputs.stride}, {queries.data, queries.stride, 1},
-              {mixture, e}, count, e, d);
+/// Queries that are read out together: their rows stay in the first cache.
+inline constexpr Index kReadRows = 2 * kTileRows;
+static_assert(kStripTokens % kReadRows == 0);
+
+/// The rows of scratch in their own order, as tokens.
+inline constexpr auto kOwnRows = [] {
+  std::array<Index, kStripTokens> rows{};
+  std::iota(rows.begin(), rows.end(), Index{0});
+  return rows;
+}();
+
+/// outputs = queries * S~. Asks for the rows of a lookahead meanwhile, from column c on.
+template <class A>  // [count,E]
+void read_mixture(Rows<A> queries, Index count, Index d, const A* mixture, Index e, Rows<A> outputs,
+                  const Lookahead& lookahead = {}, Index c = 0) {
+  multiply(Start::kZero, Target<A>{outputs.data, outputs.stride},
+           LeftRows<A>{queries.data, queries.stride}, RightAhead<A>({mixture, e}, lookahead, c),
+           count, e, d);
+}
+
+/// Rows tokens[0..count) of out = queries * S~ / denominators, where these lie in `scratch`. Asks
+/// for the rows of a lookahead meanwhile, from column c on.
+template <Scalar T, class A>
+void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index count, Index d,
+                   const A* mixture, const Lookahead& lookahead, Index c, MatrixView<T> out) {
+  reciprocals(scratch.denominators, count, scratch.factors);
+  const auto multiply_to = [&](A* rows, Index stride, const Index* order) {
+    multiply(Start::kZero, ScaledTokens<A>{rows, stride, order, scratch.factors},
+             LeftRows<A>{scratch.queries.data, scratch.queries.stride},
+             RightAhead<A>({mixture, out.cols}, lookahead, c), count, out.cols, d);
+    divide_others(rows, stride, order, count, out.cols, scratch.denominators, scratch.factors);
+  };
+  if constexpr (std::is_same_v<T, A>) {
+    if (out.col_stride == 1) {
+      multiply_to(out.data, out.row_stride, tokens);
+      return;
+    }
+  }
+  multiply_to(scratch.outputs.data, scratch.outputs.stride, kOwnRows.data());
+  scatter(scratch.outputs, tokens, count, out);
 }
 
 }  // namespace mhla::inline MHLA_TARGET::detail

@@ -1,21 +1,14 @@
 #pragma once
 
 /// \file
-/// How stages read and write tokens: a strip of up to 64 tokens of one block at a time, gathered
-/// into contiguous rows of the accumulator type that stay in the first cache.
-///
-/// The gather is where storage types are widened, the feature map is applied, grid runs are
-/// followed and masked tokens are left out: later code sees dense rows. A masked token is never
-/// loaded, so whatever its cells hold reaches no output.
+/// How stages walk through the tokens of a block: a strip of up to 64 kept tokens at a time, whose
+/// rows are brought into contiguous scratch that stays in the first cache (gather.hpp).
 
 #include <algorithm>
-#include <type_traits>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
-#include "mhla/core/packet.hpp"
 #include "mhla/core/workspace.hpp"
-#include "mhla/stage/feature_map.hpp"
 #include "mhla/stage/partition.hpp"
 
 namespace mhla::inline MHLA_TARGET::detail {
@@ -34,111 +27,94 @@ struct Rows {
   Index stride = 0;
 
   Rows() = default;
+  Rows(A* data_, Index stride_) : data(data_), stride(stride_) {}
   Rows(const char* function, Arena& arena, Index rows, Index cols)
       : stride(round_up(cols, kRowAlignment)) {
-    data = arena.take<A>(function, checked_product(function, "workspace", {rows, stride}));
+    data = arena.take<A>(function, {rows, stride});
   }
   A* row(Index r) const { return data + r * stride; }
+  Rows below(Index rows) const { return {row(rows), stride}; }
+  Rows right_of(Index cols) const { return {data + cols, stride}; }
 };
 
-/// The tokens of one block that a mask keeps, a strip at a time, in the block's order.
+/// Up to kStripTokens kept tokens of one block, in the block's order.
+struct Strip {
+  Index block = 0;
+  Index count = 0;
+  Index tokens[kStripTokens];  ///< [count] positions in the sequence
+  Index slots[kStripTokens];   ///< [count] positions in the block
+};
+
+/// The tokens of one block that a mask keeps, strip by strip. Knows one strip ahead, which at the
+/// end of the block is the first of the next one, so that its rows can be asked for early.
 template <Partition P>
 class StripCursor {
  public:
   StripCursor(const P& blocks, Index block, Mask mask)
-      : blocks_(blocks), block_(block), mask_(mask), runs_(blocks.runs(block)) {}
+      : blocks_(blocks), mask_(mask), block_(block), runs_(blocks.runs(block)), own_(block) {
+    read(strips_[1]);
+  }
 
   /// Moves to the next strip and returns its number of tokens, 0 at the end.
   Index next() {
-    count_ = 0;
-    for (; run_ < runs_; ++run_, offset_ = 0) {
-      const Run run = blocks_.run(block_, run_);
-      for (; offset_ < run.length; ++offset_, ++slot_) {
-        if (count_ == kStripTokens) return count_;
-        const Index token = run.begin + offset_;
-        if (!mask_[token]) continue;
-        tokens_[count_] = token;
-        slots_[count_] = slot_;
-        ++count_;
-      }
+    if (!more()) {
+      strips_[now_].count = 0;
+      return 0;
     }
-    return count_;
+    now_ = 1 - now_;
+    read(strips_[1 - now_]);
+    return count();
   }
-  Index count() const { return count_; }
-  const Index* tokens() const { return tokens_; }  ///< [count] positions in the sequence
-  const Index* slots() const { return slots_; }    ///< [count] positions in the block
+  Index count() const { return strips_[now_].count; }
+  const Index* tokens() const { return strips_[now_].tokens; }
+  const Index* slots() const { return strips_[now_].slots; }
+  /// Whether the block has another strip.
+  bool more() const { return ahead().count > 0 && ahead().block == own_; }
+  const Strip& ahead() const { return strips_[1 - now_]; }  ///< may be empty where more() is false
 
  private:
+  /// Reads on in the block, or at its end from the start of the one behind it.
+  void read(Strip& strip) {
+    read_block(strip);
+    if (strip.count == 0 && block_ + 1 < blocks_.blocks()) {
+      ++block_;
+      run_ = offset_ = slot_ = 0;
+      runs_ = blocks_.runs(block_);
+      read_block(strip);
+    }
+  }
+  void read_block(Strip& strip) {
+    strip.block = block_;
+    strip.count = 0;
+    for (; run_ < runs_; ++run_, offset_ = 0) {
+      const Run run = blocks_.run(block_, run_);
+      while (offset_ < run.length) {
+        if (strip.count == kStripTokens) return;
+        const Index many =
+            mask_.all() ? std::min(run.length - offset_, kStripTokens - strip.count) : 1;
+        if (mask_[run.begin + offset_]) {
+          for (Index i = 0; i < many; ++i) {
+            strip.tokens[strip.count + i] = run.begin + offset_ + i;
+            strip.slots[strip.count + i] = slot_ + i;
+          }
+          strip.count += many;
+        }
+        offset_ += many;
+        slot_ += many;
+      }
+    }
+  }
+
   const P& blocks_;
-  Index block_;
   Mask mask_;
+  Index block_;  // being read
   Index runs_;
   Index run_ = 0;
   Index offset_ = 0;
   Index slot_ = 0;
-  Index count_ = 0;
-  Index tokens_[kStripTokens];
-  Index slots_[kStripTokens];
+  Index own_;  // whose strips are handed out
+  int now_ = 0;
+  Strip strips_[2];
 };
-
-/// Widens row x of length `count` and stride `stride` into y.
-template <Scalar T, class A>
-inline void widen(const T* x, Index stride, A* y, Index count) {
-  if (stride == 1) {
-    for (Index j = 0; j < count; ++j) y[j] = static_cast<A>(x[j]);
-  } else {
-    for (Index j = 0; j < count; ++j) y[j] = static_cast<A>(x[j * stride]);
-  }
-}
-
-/// Rows tokens[0..count) of x, widened.
-template <Scalar T, class A>
-void gather(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> rows) {
-  for (Index s = 0; s < count; ++s) widen(x.row(tokens[s]), x.col_stride, rows.row(s), x.cols);
-}
-
-/// phi of rows tokens[0..count) of x; `raw` is room for one widened row.
-template <Scalar T, class A, class Map>
-void gather_features(MatrixView<const T> x, const Index* tokens, Index count, const Map& map,
-                     A* raw, Rows<A> rows) {
-  for (Index s = 0; s < count; ++s) {
-    const T* const row = x.row(tokens[s]);
-    if constexpr (std::is_same_v<T, A>) {
-      if (x.col_stride == 1) {
-        map(row, rows.row(s), x.cols);
-        continue;
-      }
-    }
-    widen(row, x.col_stride, raw, x.cols);
-    map(static_cast<const A*>(raw), rows.row(s), x.cols);
-  }
-}
-
-/// The first out.cols elements of each row, rounded to T, into rows tokens[0..count) of out.
-template <Scalar T, class A>
-void scatter(Rows<A> rows, const Index* tokens, Index count, MatrixView<T> out) {
-  for (Index s = 0; s < count; ++s) {
-    const A* const from = rows.row(s);
-    T* const to = out.row(tokens[s]);
-    if (out.col_stride == 1) {
-      for (Index j = 0; j < out.cols; ++j) to[j] = static_cast<T>(from[j]);
-    } else {
-      for (Index j = 0; j < out.cols; ++j) to[j * out.col_stride] = static_cast<T>(from[j]);
-    }
-  }
-}
-
-/// Zero into the rows of a block that a mask leaves out.
-template <Scalar T, Partition P>
-void clear_masked(const P& blocks, Index block, Mask mask, MatrixView<T> out) {
-  if (mask.all()) return;
-  for (Index r = 0; r < blocks.runs(block); ++r) {
-    const Run run = blocks.run(block, r);
-    for (Index token = run.begin; token < run.begin + run.length; ++token) {
-      if (mask[token]) continue;
-      for (Index j = 0; j < out.cols; ++j) out(token, j) = T(0);
-    }
-  }
-}
 
 }  // namespace mhla::inline MHLA_TARGET::detail

@@ -14,7 +14,9 @@
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/tile.hpp"
+#include "mhla/stage/gather.hpp"
 #include "mhla/stage/strip.hpp"
+#include "mhla/stage/token_rows.hpp"
 
 namespace mhla::inline MHLA_TARGET::detail {
 
@@ -31,6 +33,8 @@ struct SummaryBlock {
   A* row(Index d) const {
     return data + d / kSlabFeatures * slab_stride + d % kSlabFeatures * values;
   }
+  /// The rows that begin at a slab.
+  SummaryBlock below(Index d) const { return {row(d), slab_stride, values}; }
 };
 
 /// All S_b of one head, slab by slab: for kSlabFeatures features a matrix with one row for each
@@ -50,8 +54,7 @@ struct Summaries {
         values(e),
         block_stride(
             unaliased_stride<A>(checked_product(function, "workspace", {kSlabFeatures, e}))),
-        kv(arena.take<A>(function,
-                         checked_product(function, "workspace", {slabs(), m, block_stride}))) {}
+        kv(arena.take<A>(function, {slabs(), m, block_stride})) {}
 
   Index slabs() const { return (features + kSlabFeatures - 1) / kSlabFeatures; }
   SummaryBlock<A> block(Index b) const {
@@ -78,15 +81,39 @@ struct KeyScratch {
         values(function, arena, kStripTokens, e) {}
 };
 
-/// Adds rows [0, count) of dense strips to a summary: S (+)= keys^T values.   // [D,E]
+/// Adds rows [0, count) of dense strips to a summary, S (+)= keys^T values, and asks for the rows
+/// of a lookahead meanwhile.                                                       // [D,E]
 template <class A>
 void accumulate_summary(Start start, Rows<A> keys, Rows<A> values, Index count, Index d,
-                        SummaryBlock<A> summary) {
-  for (Index row = 0; row < d; row += kSlabFeatures) {
-    multiply<A>(start, {summary.row(row), summary.values}, {keys.data + row, 1, keys.stride},
-                {values.data, values.stride}, std::min(kSlabFeatures, d - row), summary.values,
-                count);
+                        SummaryBlock<A> summary, const Lookahead& lookahead = {}) {
+  Index column = 0;
+  for (Index row = 0; row < d; row += kSlabFeatures, column += panels<A>(summary.values)) {
+    multiply(start, Target<A>{summary.row(row), summary.values},
+             LeftColumns<A>{keys.data + row, keys.stride},
+             RightAhead<A>({values.data, values.stride}, lookahead, column),
+             std::min(kSlabFeatures, d - row), summary.values, count);
   }
+}
+
+/// Adds a strip to a summary: phi of its keys and room for its values are in scratch.
+template <Scalar T, class A>
+void accumulate_strip(Start start, MatrixView<const T> v, const Index* tokens, Index count, Index d,
+                      const KeyScratch<A>& scratch, SummaryBlock<A> summary,
+                      const Lookahead& lookahead) {
+  if constexpr (std::is_same_v<T, A>) {
+    if (v.col_stride == 1) {  // the first slab brings the values into scratch
+      const Index rows = std::min(kSlabFeatures, d);
+      multiply(start, Target<A>{summary.row(0), summary.values},
+               LeftColumns<A>{scratch.keys.data, scratch.keys.stride},
+               CopiedTokens<A>{v.data, v.row_stride, tokens, scratch.values}, rows, summary.values,
+               count);
+      accumulate_summary(start, scratch.keys.right_of(rows), scratch.values, count, d - rows,
+                         summary.below(rows), lookahead);
+      return;
+    }
+  }
+  gather(v, tokens, count, scratch.values);
+  accumulate_summary(start, scratch.keys, scratch.values, count, d, summary, lookahead);
 }
 
 /// Adds rows [0, count) of a dense strip to a key sum.                         // [D]
@@ -99,25 +126,25 @@ void accumulate_key_sum(Rows<A> keys, Index count, Index d, A* key_sum) {
 /// \param k  [N,width] keys before the feature map     \param v  [N,E] values
 template <Scalar T, class A, Partition P, class Map>
 void summarize(MatrixView<const T> k, MatrixView<const T> v, const P& blocks, Index b, Mask mask,
-               const Map& map, KeyScratch<A>& scratch, SummaryBlock<A> summary, A* key_sum) {
+               const Map& map, const KeyScratch<A>& scratch, SummaryBlock<A> summary, A* key_sum) {
   const Index d = map.features(k.cols);
   Start start = Start::kZero;
   if (key_sum != nullptr) std::fill_n(key_sum, d, A(0));
   StripCursor strip(blocks, b, mask);
-  do {
-    strip.next();
+  strip.next();
+  do {  // at least once: a block without tokens has the summary 0
     gather_features(k, strip.tokens(), strip.count(), map, scratch.raw, scratch.keys);
-    gather(v, strip.tokens(), strip.count(), scratch.values);
-    accumulate_summary(start, scratch.keys, scratch.values, strip.count(), d, summary);
+    accumulate_strip(start, v, strip.tokens(), strip.count(), d, scratch, summary,
+                     Lookahead(strip.ahead(), k, v));
     if (key_sum != nullptr) accumulate_key_sum(scratch.keys, strip.count(), d, key_sum);
     start = Start::kTarget;
-  } while (strip.count() == kStripTokens);
+  } while (strip.next() > 0);
 }
 
 /// Writes z_b of block b alone, for normalisers with keys of their own.
 template <Scalar T, class A, Partition P, class Map>
 void sum_keys(MatrixView<const T> k, const P& blocks, Index b, Mask mask, const Map& map,
-              KeyScratch<A>& scratch, A* key_sum) {
+              const KeyScratch<A>& scratch, A* key_sum) {
   const Index d = map.features(k.cols);
   std::fill_n(key_sum, d, A(0));
   StripCursor strip(blocks, b, mask);

@@ -1,0 +1,82 @@
+#pragma once
+
+/// \file
+/// How stages read and write tokens: rows of a strip gathered into contiguous rows of the
+/// accumulator type, and scattered back.
+///
+/// The gather is where storage types are widened, the feature map is applied, grid runs are
+/// followed and masked tokens are left out: later code sees dense rows. A masked token is never
+/// loaded, so whatever its cells hold reaches no output.
+
+#include <type_traits>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/convert.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/stage/feature_map.hpp"
+#include "mhla/stage/partition.hpp"
+#include "mhla/stage/strip.hpp"
+
+namespace mhla::inline MHLA_TARGET::detail {
+
+/// Widens row x of length `count` and stride `stride` into y.
+template <Scalar T, class A>
+inline void widen(const T* x, Index stride, A* y, Index count) {
+  if (stride == 1) {
+    widen(x, y, count);
+  } else {
+    for (Index j = 0; j < count; ++j) y[j] = static_cast<A>(x[j * stride]);
+  }
+}
+
+/// Rows tokens[0..count) of x, widened.
+template <Scalar T, class A>
+void gather(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> rows) {
+  for (Index s = 0; s < count; ++s) widen(x.row(tokens[s]), x.col_stride, rows.row(s), x.cols);
+}
+
+/// phi of rows tokens[0..count) of x; `raw` is room for one widened row.
+template <Scalar T, class A, class Map>
+void gather_features(MatrixView<const T> x, const Index* tokens, Index count, const Map& map,
+                     A* raw, Rows<A> rows) {
+  for (Index s = 0; s < count; ++s) {
+    const T* const row = x.row(tokens[s]);
+    if constexpr (std::is_same_v<T, A>) {
+      if (x.col_stride == 1) {
+        map(row, rows.row(s), x.cols);
+        continue;
+      }
+    }
+    widen(row, x.col_stride, raw, x.cols);
+    map(static_cast<const A*>(raw), rows.row(s), x.cols);
+  }
+}
+
+/// The first out.cols elements of each row, rounded to T, into rows tokens[0..count) of out.
+template <Scalar T, class A>
+void scatter(Rows<A> rows, const Index* tokens, Index count, MatrixView<T> out) {
+  for (Index s = 0; s < count; ++s) {
+    const A* const from = rows.row(s);
+    T* const to = out.row(tokens[s]);
+    if (out.col_stride == 1) {
+      narrow(from, to, out.cols);
+    } else {
+      for (Index j = 0; j < out.cols; ++j) to[j * out.col_stride] = static_cast<T>(from[j]);
+    }
+  }
+}
+
+/// Zero into the rows of a block that a mask leaves out.
+template <Scalar T, Partition P>
+void clear_masked(const P& blocks, Index block, Mask mask, MatrixView<T> out) {
+  if (mask.all()) return;
+  for (Index r = 0; r < blocks.runs(block); ++r) {
+    const Run run = blocks.run(block, r);
+    for (Index token = run.begin; token < run.begin + run.length; ++token) {
+      if (mask[token]) continue;
+      for (Index j = 0; j < out.cols; ++j) out(token, j) = T(0);
+    }
+  }
+}
+
+}  // namespace mhla::inline MHLA_TARGET::detail
