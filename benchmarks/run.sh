@@ -1,12 +1,60 @@
 #!/usr/bin/env bash
 # Builds the benchmarks for this processor and runs them:
 #   bash benchmarks/run.sh [Google Benchmark arguments]
+# such as --benchmark_filter=Bidirectional. Prints a table of medians and writes them as JSON and as
+# a picture; where PyTorch is present it times the same operator there, on the same data.
+#   MHLA_PYTHON   the Python that is asked for PyTorch; python3 where it is not set
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../tests/support/setup.sh"
 
-require_packages g++ cmake ninja-build libeigen3-dev libbenchmark-dev
+require_packages g++ cmake ninja-build libeigen3-dev libbenchmark-dev python3-matplotlib
 build benchmarks mhla_bench -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=OFF \
   -DMHLA_BUILD_BENCHMARKS=ON -DMHLA_NATIVE=ON -DCMAKE_BUILD_TYPE=Release
 
+MHLA_COMMIT=$(git -C "$repository" describe --always --dirty --abbrev=12 --exclude='*' \
+  2>/dev/null) || MHLA_COMMIT=unknown
+export MHLA_COMMIT
+
+json=$build_dir/benchmarks.json
+format=json
+for argument in "$@"; do
+  case $argument in
+    --benchmark_out=*) json=${argument#*=} ;;
+    --benchmark_out_format=*) format=${argument#*=} ;;
+    --benchmark_list_tests | --benchmark_list_tests=true | --help)
+      exec "$build_dir/benchmarks/mhla_bench" "$@"
+      ;;
+  esac
+done
+
 step "run mhla_bench"
-exec "$build_dir/benchmarks/mhla_bench" "$@"
+"$build_dir/benchmarks/mhla_bench" --benchmark_min_time=0.1 --benchmark_repetitions=5 \
+  --benchmark_enable_random_interleaving=true --benchmark_out="$json" \
+  --benchmark_out_format=json "$@"
+if [[ $format != json ]]; then
+  step "written: $json"
+  exit
+fi
+picture=${json%.json}.svg
+peers=${json%.json}.peers.json
+rm -f "$picture" "$peers"
+
+export PYTHONPATH=$repository/benchmarks${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
+python=${MHLA_PYTHON:-python3}
+for drawing in "$python" /usr/bin/python3; do
+  if "$drawing" -c 'import matplotlib' 2>/dev/null; then
+    "$drawing" "$repository/benchmarks/charts.py" "$json" "$picture"
+    break
+  fi
+done
+if "$python" -c 'import torch' 2>/dev/null; then
+  step "run the same operator in PyTorch"
+  # Freed tensors stay with the process: new ones would be half of PyTorch's time in page faults.
+  MALLOC_MMAP_THRESHOLD_=$((1 << 32)) MALLOC_TRIM_THRESHOLD_=$((1 << 32)) \
+    "$python" "$repository/benchmarks/peers/torch_peers.py" "$json" "$peers"
+else
+  step "no PyTorch in $python, so nothing to compare with (MHLA_PYTHON names another Python)"
+fi
+for file in "$json" "$picture" "$peers"; do
+  if [[ -f $file ]]; then step "written: $file"; fi
+done

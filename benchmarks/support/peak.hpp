@@ -1,11 +1,13 @@
 #pragma once
 
 /// \file
-/// What one core can do: multiply-adds on registers alone.
+/// What cores can do: multiply-adds on registers alone, and reading from the second cache.
 
 #include <algorithm>
 #include <chrono>
+#include <vector>
 
+#include "mhla/core/executor.hpp"
 #include "mhla/core/packet.hpp"
 
 namespace mhla::bench {
@@ -13,7 +15,7 @@ namespace mhla::bench {
 /// Flops of one call of run_peak.
 template <Accumulator A>
 inline constexpr double kPeakFlops = 2.0 * 16 * 2000 *
-                                     static_cast<double>(detail::kLanes<detail::Packet<A>>);
+                                     static_cast<double>(Eigen::internal::packet_traits<A>::size);
 
 /// Independent chains of multiply-adds, enough to hide the latency of any of them.
 template <Accumulator A>
@@ -25,27 +27,66 @@ A run_peak() {
   const P factor = Eigen::internal::pset1<P>(A(0.5));
   for (int i = 0; i < 2000 * 16 / kChains; ++i) {
     MHLA_UNROLL
-    for (int c = 0; c < kChains; ++c) sums[c] = detail::multiply_add(sums[c], factor, factor);
+    for (int c = 0; c < kChains; ++c) {
+      sums[c] = detail::multiply_add(sums[c], factor, factor);
+    }
   }
   P total = sums[0];
   for (int c = 1; c < kChains; ++c) total = Eigen::internal::padd(total, sums[c]);
   return Eigen::internal::predux(total);
 }
 
-/// Flops per second of one core, the best of some milliseconds.
+/// Sum of `count` numbers, a multiple of 8 packets, as loads and additions in 8 chains.
 template <Accumulator A>
-double measure_peak() {
+A read_all(const A* x, Index count) {
+  using P = detail::Packet<A>;
+  constexpr Index kLanes = Eigen::internal::packet_traits<A>::size;
+  P sums[8];
+  for (P& sum : sums) sum = Eigen::internal::pset1<P>(A(0));
+  for (Index i = 0; i < count; i += 8 * kLanes) {
+    MHLA_UNROLL
+    for (int c = 0; c < 8; ++c) {
+      sums[c] = Eigen::internal::padd(sums[c], detail::load<A, P>(x + i + c * kLanes));
+    }
+  }
+  for (int c = 1; c < 8; ++c) sums[0] = Eigen::internal::padd(sums[0], sums[c]);
+  return Eigen::internal::predux(sums[0]);
+}
+
+/// Seconds of the quickest of the calls of `run` that fit in some milliseconds.
+template <class Run>
+double least_seconds(Run&& run) {
   using Clock = std::chrono::steady_clock;
-  double best = 0;
-  volatile A sink = 0;
+  double least = 1;
   for (const auto end = Clock::now() + std::chrono::milliseconds(5); Clock::now() < end;) {
     const auto start = Clock::now();
-    for (int i = 0; i < 10; ++i) sink = run_peak<A>();
-    const std::chrono::duration<double> seconds = Clock::now() - start;
-    best = std::max(best, 10 * kPeakFlops<A> / seconds.count());
+    run();
+    least = std::min(least, std::chrono::duration<double>(Clock::now() - start).count());
   }
-  static_cast<void>(sink);
-  return best;
+  return least;
+}
+
+/// Flops per second of all workers of a pool at once.
+template <Accumulator A>
+double measure_peak(ThreadPool& pool) {
+  std::vector<double> rates(static_cast<std::size_t>(pool.workers()));
+  pool.for_each(pool.workers(), [&rates](Index i, Index) {
+    volatile A sink = 0;
+    const double seconds = least_seconds([&sink] {
+      for (int r = 0; r < 10; ++r) sink = run_peak<A>();
+    });
+    rates[static_cast<std::size_t>(i)] = 10 * kPeakFlops<A> / seconds;
+  });
+  double total = 0;
+  for (const double rate : rates) total += rate;
+  return total;
+}
+
+/// Seconds in which one core reads `count` floats that fit its second cache.
+inline double measure_read(Index count) {
+  const std::vector<float> data(static_cast<std::size_t>(count), 1.0f);
+  volatile float sink = 0;
+  return least_seconds([&] { sink = read_all(data.data(), count); });
 }
 
 }  // namespace mhla::bench

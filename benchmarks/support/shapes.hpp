@@ -3,7 +3,8 @@
 /// \file
 /// The shapes that are measured, all in one place, with their source.
 
-#include <string_view>
+#include <string>
+#include <vector>
 
 #include "mhla/stage/grid_partition.hpp"
 
@@ -13,28 +14,78 @@ namespace mhla::bench {
 /// [B, N, H, D] layout. `block` tokens along each axis of `grid` make a block; tokens lie in raster
 /// order, so a sequence of blocks of W tokens is a grid of one row.
 struct Shape {
-  std::string_view name;
+  std::string name;
   Index batch, heads, width, values;
-  GridShape grid;
-  GridShape block;
-  std::string_view source;
+  GridShape grid, block;
+  std::string source;
 
-  constexpr Index tokens() const { return grid[0] * grid[1] * grid[2]; }
-  constexpr bool contiguous() const { return grid[0] == 1 && grid[1] == 1; }
+  Index tokens() const { return grid[0] * grid[1] * grid[2]; }
+  bool contiguous() const { return grid[0] == 1 && grid[1] == 1; }
+  Index block_length() const { return block[0] * block[1] * block[2]; }
+
+  /// All sizes, as programs that read the results want them, and the source.
+  std::string text() const {
+    const auto axes = [](const GridShape& g) {
+      return std::to_string(g[0]) + "x" + std::to_string(g[1]) + "x" + std::to_string(g[2]);
+    };
+    return "B=" + std::to_string(batch) + " H=" + std::to_string(heads) +
+           " D=" + std::to_string(width) + " E=" + std::to_string(values) + " grid=" + axes(grid) +
+           " block=" + axes(block) + "; " + source;
+  }
+};
+
+struct SequenceSizes {
+  Index batch = 1, tokens, block_length, heads, width, values;
 };
 
 /// A sequence of N tokens in blocks of W.
-constexpr Shape sequence(std::string_view name, Index b, Index n, Index w, Index h, Index d,
-                         Index e, std::string_view source) {
-  return {name, b, h, d, e, GridShape(n), GridShape(w), source};
+inline Shape sequence(std::string name, const SequenceSizes& s, std::string source) {
+  return {
+      std::move(name),           s.batch,          s.heads, s.width, s.values, GridShape(s.tokens),
+      GridShape(s.block_length), std::move(source)};
 }
 
-// Released vision models keep their tokens in block order, so their blocks are runs.
-inline constexpr Shape kBidirectionalShapes[] = {
-    sequence("dit_s_256", 8, 256, 16, 6, 64, 64, "DiT-S/2 at 256 px, M = 16; DeiT-S alike"),
-    sequence("dit_s_512", 4, 1024, 64, 6, 64, 64, "DiT-S/2 at 512 px, M = 16"),
-    {"wan_1300m", 1, 12, 128, 128, GridShape(21, 30, 50), GridShape(7, 6, 5),
-     "Wan2.1-1.3B, 81 frames at 480 x 800, M = 150 of 210 tokens, raster order"},
-};
+/// Every query reads every key. Released vision models keep their tokens in block order, so their
+/// blocks are runs; the video model keeps raster order.
+inline std::vector<Shape> bidirectional_shapes() {
+  return {
+      sequence("deit_s", {8, 256, 16, 6, 64, 64}, "DeiT-S/16, 224 px padded to 256, M = 16"),
+      sequence("dit_s_256", {8, 256, 16, 6, 64, 64}, "DiT-S/2 at 256 px, M = 16: as deit_s"),
+      sequence("dit_s_512", {4, 1024, 64, 6, 64, 64}, "DiT-S/2 at 512 px, M = 16"),
+      sequence("dit_xl_512", {1, 1024, 64, 16, 72, 72}, "DiT-XL/2 at 512 px, M = 16"),
+      sequence("n4096_m64", {1, 4096, 64, 6, 64, 64}, "DiT-S/2 at 1024 px, M = 64"),
+      sequence("vlt_t_1", {1, 3136, 64, 1, 64, 64}, "VLT-T stage 1 (56 x 56), M = 49"),
+      {"wan_1300m", 1, 12, 128, 128, GridShape(21, 30, 50), GridShape(7, 6, 5),
+       "Wan2.1-1.3B, 81 frames at 480 x 800, M = 150"},
+  };
+}
+
+/// A token reads itself and the past.
+inline std::vector<Shape> causal_shapes() {
+  return {
+      sequence("nlp_340m", {1, 2048, 64, 4, 128, 256}, "language model of 340M, M = 32"),
+      sequence("long_causal", {1, 131072, 256, 4, 64, 64}, "a long context, M = 512"),
+  };
+}
+
+inline Shape shape_named(const std::vector<Shape>& shapes, const std::string& name) {
+  for (const Shape& s : shapes) {
+    if (s.name == name) return s;
+  }
+  throw std::invalid_argument("no shape " + name);
+}
+
+/// Lengths of the growth series, one head of D = E = W = 64 each.
+inline constexpr Index kShortestGrowth = 256;
+inline constexpr Index kLongestGrowth = 1048576;
+/// Up to where softmax takes about a second.
+inline constexpr Index kLongestSoftmaxGrowth = 16384;
+/// Key blocks that a query block of the growth series mixes, so that cost grows with M.
+inline constexpr Index kGrowthBand = 16;
+
+inline Shape growth_shape(Index tokens) {
+  return sequence("growth_" + std::to_string(tokens), {1, tokens, 64, 1, 64, 64},
+                  "time over length, band of 16 blocks");
+}
 
 }  // namespace mhla::bench

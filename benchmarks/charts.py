@@ -1,0 +1,84 @@
+"""Draws the results: charts.py RESULTS.json PICTURE.svg
+
+Left the fraction of the peak of one core that each form reaches on each shape, right the time over
+the number of tokens. Float, one thread. A stream's steps are bound by its state, not by the peak,
+and are left out.
+"""
+
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+from support import results  # noqa: E402
+
+FORMS = {  # form: colour
+    "Bidirectional": "#1f77b4",
+    "Causal": "#17becf",
+    "Linear": "#2ca02c",
+    "Softmax": "#d62728",
+    "EigenProgram": "#9e9e9e",
+}
+GROWTH = "growth_"
+
+
+def draw_peak(axes, cases):
+    """Bars of of_peak, shape by shape."""
+    shapes = list(dict.fromkeys(case.shape for case in cases))
+    position = 0.0
+    ticks = []
+    for shape in shapes:
+        of_shape = [case for form in FORMS for case in cases
+                    if case.form == form and case.shape == shape]
+        ticks.append(position + (len(of_shape) - 1) / 2)
+        for case in of_shape:
+            axes.bar(position, case.counters["of_peak"], width=0.9, color=FORMS[case.form])
+            position += 1
+        position += 1
+    axes.set_xticks(ticks, shapes, rotation=30, ha="right")
+    axes.set_ylabel("fraction of the multiply-add peak")
+    axes.set_ylim(0, 1)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_title("One core, float")
+    used = [form for form in FORMS if any(case.form == form for case in cases)]
+    axes.legend([plt.Rectangle((0, 0), 1, 1, color=FORMS[form]) for form in used], used)
+
+
+def draw_growth(axes, cases):
+    """Time over N, on two logarithmic axes."""
+    for form, label in (("Softmax", "softmax"), ("Bidirectional", "MHLA, band of 16 blocks"),
+                        ("Linear", "linear")):
+        line = sorted((case.tokens, case.seconds * 1e3) for case in cases if case.form == form)
+        if line:
+            axes.loglog(*zip(*line), marker="o", markersize=4, color=FORMS[form], label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("tokens N")
+    axes.set_ylabel("milliseconds")
+    axes.grid(alpha=0.3)
+    axes.set_title("One head of width 64, one core, float")
+    axes.legend()
+
+
+def main():
+    context, cases = results.load(sys.argv[1])
+    cases = [c for c in cases if c.scalar == "float" and c.threads == 1 and c.form in FORMS]
+    charts = [
+        (draw_peak, [case for case in cases if not case.shape.startswith(GROWTH)]),
+        (draw_growth, [case for case in cases if case.shape.startswith(GROWTH)]),
+    ]
+    charts = [(draw, chosen) for draw, chosen in charts if chosen]
+    if not charts:
+        print("no picture: none of the cases that ran is on a chart", file=sys.stderr)
+        return
+    figure, axes = plt.subplots(1, len(charts), figsize=(8 * len(charts), 5.5), squeeze=False)
+    for place, (draw, chosen) in zip(axes[0], charts):
+        draw(place, chosen)
+    figure.suptitle(f"{context['cpu_model']}, {context['compiler']}, commit {context['commit']}",
+                    fontsize=9)
+    figure.tight_layout()
+    figure.savefig(sys.argv[2])
+
+
+main()

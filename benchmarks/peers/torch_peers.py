@@ -1,0 +1,132 @@
+"""The bidirectional shapes in PyTorch: torch_peers.py RESULTS.json PEERS.json
+
+The same operator on the same data with the same number of threads, eager and compiled, and
+PyTorch's own softmax attention, each checked before it is timed. Ratios are to the time that
+RESULTS.json has for this library: above 1 this library is quicker.
+"""
+
+import json
+import statistics
+import sys
+import time
+
+import torch
+
+from peers import reference
+from peers.workload import Shape
+from support import results
+
+REPETITIONS = 5
+MIN_SECONDS = 0.1  # of a repetition
+MOST_FLOPS = 2e11  # of softmax attention, so that a call takes a few seconds
+
+
+def mhla(q, k, v, mixing, shape):
+    """MHLA with Relu{1e-6} and KeySum. q, k [B,N,H,D], v [B,N,H,E], mixing [M,M] -> [B,N,H,E]"""
+    batch, heads, m, w = shape.batch, shape.heads, shape.blocks, shape.block_length
+    (f, y, x), (wf, wy, wx) = shape.block_grid, shape.block
+
+    def blocks(t):  # [B,N,H,C] -> [B,H,M,W,C]
+        t = t.view(batch, f, wf, y, wy, x, wx, heads, -1)
+        return t.permute(0, 7, 1, 3, 5, 2, 4, 6, 8).reshape(batch, heads, m, w, -1)
+
+    q, k, v = blocks(torch.relu(q) + 1e-6), blocks(torch.relu(k) + 1e-6), blocks(v)
+    summaries = k.transpose(-1, -2) @ v  # [B,H,M,D,E]
+    key_sums = k.sum(-2)  # [B,H,M,D]
+    mixed = (mixing @ summaries.flatten(-2)).view_as(summaries)
+    mixed_key_sums = mixing @ key_sums
+    out = (q @ mixed) / (q @ mixed_key_sums.unsqueeze(-1))  # [B,H,M,W,E]
+    out = out.view(batch, heads, f, y, x, wf, wy, wx, -1).permute(0, 2, 5, 3, 6, 4, 7, 1, 8)
+    return out.reshape(batch, shape.tokens, heads, -1)
+
+
+def softmax(q, k, v):
+    """softmax(q k^T / sqrt(D)) v on [B,N,H,.] tensors."""
+    heads_first = (t.transpose(1, 2) for t in (q, k, v))
+    return torch.nn.functional.scaled_dot_product_attention(*heads_first).transpose(1, 2)
+
+
+def measure(call):
+    """Seconds of a call: the median of some repetitions."""
+    def seconds_of(calls):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return time.perf_counter() - start
+
+    calls = max(1, round(MIN_SECONDS / seconds_of(1)))
+    return statistics.median(seconds_of(calls) / calls for _ in range(REPETITIONS))
+
+
+def operators(shape, tensors, mixing):
+    """name: (call, definition of a row), in the order of the table."""
+    coefficients = mixing.numpy()[:, shape.block_of()].astype("float64")  # [M,N]
+    block_of = shape.block_of()
+
+    def mhla_row(q, k, v, t):
+        return reference.mhla_row(shape, coefficients[block_of[t]], q[t], k, v)
+
+    def softmax_row(q, k, v, t):
+        return reference.softmax_row(shape, q[t], k, v)
+
+    found = {"MHLA eager": (lambda: mhla(*tensors, mixing, shape), mhla_row)}
+    if hasattr(torch, "compile"):  # from PyTorch 2 on
+        torch.compiler.reset()
+        compiled = torch.compile(mhla, dynamic=False)
+        found["MHLA compiled"] = (lambda: compiled(*tensors, mixing, shape), mhla_row)
+    flops = 2 * shape.batch * shape.heads * shape.tokens**2 * (shape.width + shape.values)
+    if flops <= MOST_FLOPS:
+        found["softmax (SDPA)"] = (lambda: softmax(*tensors), softmax_row)
+    return found
+
+
+def compare(case, rows):
+    """Times all peers of a case and appends a row for each; returns whether all were right."""
+    shape = Shape(case.sizes)
+    inputs = shape.inputs()
+    tensors = [torch.from_numpy(x) for x in inputs]
+    torch.set_num_threads(case.threads)
+    right = True
+    for peer, (call, row) in operators(shape, tensors, torch.from_numpy(shape.mixing())).items():
+        name = f"{case.shape}/threads:{case.threads}"
+        try:
+            out = call().numpy()
+        except RuntimeError as error:  # such as a compiler that torch.compile does not find
+            print(f"{name:28} {peer:16} does not run: {str(error).splitlines()[0]}")
+            continue
+        worst = reference.worst_of_samples(shape, inputs, out, row)
+        if not worst <= 1:
+            print(f"{name:28} {peer:16} ERROR: wrong result: {worst} times the allowed error")
+            right = False
+            continue
+        seconds = measure(call)
+        ratio = seconds / case.seconds
+        print(f"{name:28} {peer:16} {seconds * 1e3:10.2f} ms {case.seconds * 1e3:10.2f} ms"
+              f" {ratio:8.2f}", flush=True)
+        rows.append({"shape": case.shape, "threads": case.threads, "peer": peer,
+                     "seconds": seconds, "mhla_seconds": case.seconds, "ratio": ratio})
+    return right
+
+
+@torch.inference_mode()
+def main():
+    context, cases = results.load(sys.argv[1])
+    chosen = {}
+    for case in cases:
+        if (case.form, case.scalar) == ("Bidirectional", "float") and "growth" not in case.shape:
+            chosen.setdefault((*case.sizes.items(), case.threads), case)  # equal shapes once
+    if not chosen:
+        print("no bidirectional case in float ran: nothing to compare with", file=sys.stderr)
+        return 0
+    print(f"PyTorch {torch.__version__}, {context['cpu_model']}, float")
+    print(f"{'shape':28} {'peer':16} {'its time':>13} {'mhla':>13} {'ratio':>8}")
+    rows = []
+    right = [compare(case, rows) for case in chosen.values()]
+    with open(sys.argv[2], "w", encoding="utf-8") as file:
+        context = {**context, "torch": torch.__version__}
+        json.dump({"context": context, "peers": rows}, file, indent=1)
+    return 0 if all(right) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

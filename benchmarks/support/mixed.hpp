@@ -1,0 +1,100 @@
+#pragma once
+
+/// \file
+/// Blocks and mixing matrix of a shape, and the weights that MHLA's definition gives them.
+
+#include <vector>
+
+#include "mhla/attention/operator.hpp"
+#include "mhla/stage/locality.hpp"
+#include "support/definition.hpp"
+#include "support/shapes.hpp"
+
+namespace mhla::bench {
+
+/// Calls f(blocks) with the partition of a shape.
+template <class F>
+void with_blocks(const Shape& shape, F&& f) {
+  if (shape.contiguous()) {
+    f(Contiguous(shape.tokens(), shape.block_length()));
+  } else {
+    f(Grid(shape.grid, shape.block));
+  }
+}
+
+/// The initial mixing matrix of a shape.
+template <Accumulator A>
+MixingMatrix<A> initial_mixing(const Shape& shape) {
+  return locality<A>(Grid(shape.grid, shape.block).block_grid());
+}
+
+/// Every query block reads the kGrowthBand blocks around it alike.
+template <Accumulator A>
+MixingMatrix<A> band_mixing(Index blocks) {
+  auto m =
+      MixingMatrix<A>::banded(blocks, blocks, kGrowthBand / 2, kGrowthBand - kGrowthBand / 2 - 1);
+  m.for_each([](A& c) { c = 1; });
+  normalize_rows(m);
+  return m;
+}
+
+/// The language model's choices; its feature maps and rotary embedding are applied beforehand.
+inline auto language_operator(Index width) {
+  return Operator{Identity{}, Identity{}, NoNormalizer{},
+                  1 / std::sqrt(static_cast<double>(width))};
+}
+
+/// The block of every token.   // [N]
+template <Partition P>
+std::vector<Index> blocks_of_tokens(const P& blocks) {
+  std::vector<Index> block_of(static_cast<std::size_t>(blocks.tokens()));
+  for (Index b = 0; b < blocks.blocks(); ++b) {
+    for (Index r = 0; r < blocks.runs(b); ++r) {
+      const Run run = blocks.run(b, r);
+      std::fill_n(block_of.begin() + run.begin, run.length, b);
+    }
+  }
+  return block_of;
+}
+
+/// Relu{1e-6}, with the eps that an accumulator A can hold.
+template <Accumulator A>
+double relu_feature(double x) {
+  return std::max(x, 0.0) + static_cast<double>(static_cast<A>(1e-6));
+}
+
+/// Weights of the bidirectional form with Operator{}. Roundings: a summary W, mixing M, a score D,
+/// the quotient and the normaliser 4, the feature maps 2.
+template <Scalar T, Partition P>
+auto bidirectional_weights(const P& blocks, const MixingMatrix<accumulator_t<T>>& mixing) {
+  return [block_of = blocks_of_tokens(blocks), longest = largest_block(blocks), &mixing](
+             const Inputs<T>& in, Index t) {
+    const Index i = block_of[static_cast<std::size_t>(t)];
+    const auto coefficient = [&](Index j) {
+      return static_cast<double>(mixing(i, block_of[static_cast<std::size_t>(j)]));
+    };
+    return linear_weights(in, t, coefficient, relu_feature<accumulator_t<T>>, 1,
+                          static_cast<double>(longest + mixing.cols() + in.q.cols + 6));
+  };
+}
+
+/// Weights of the causal form with language_operator. Roundings: as above, and W for the keys of
+/// the token's own block; maps and normaliser have none, the scale has one.
+template <Scalar T>
+auto causal_weights(const Contiguous& blocks, const MixingMatrix<accumulator_t<T>>& mixing) {
+  return [blocks, &mixing](const Inputs<T>& in, Index t) {
+    using A = accumulator_t<T>;
+    const Index length = blocks.block_length();
+    const auto coefficient = [&](Index j) {
+      return j > t ? 0.0 : static_cast<double>(mixing(t / length, j / length));
+    };
+    const A scale = static_cast<A>(language_operator(in.q.cols).scale);
+    Weights w = linear_weights(
+        in, t, coefficient, [](double x) { return x; }, static_cast<double>(scale),
+        static_cast<double>(2 * length + mixing.cols() + in.q.cols + 6));
+    w.normalized = false;
+    return w;
+  };
+}
+
+}  // namespace mhla::bench
