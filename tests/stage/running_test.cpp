@@ -178,5 +178,52 @@ TYPED_TEST(Running, BitsOfAColumnDoNotDependOnTheOthers) {
   }
 }
 
+/// Keys come one at a time, some with a query that reads, some without one, some queries without a
+/// key; in between all of R is brought to the same keys.
+TYPED_TEST(Running, HoldsAllKeysForWhoeverReads) {
+  constexpr long double u = std::numeric_limits<TypeParam>::epsilon() / 2;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    test::Random rng(seed);
+    const Index d = rng.integer(1, 40), e = rng.integer(1, 70), w = rng.integer(1, 24);
+    const auto weight = static_cast<TypeParam>(rng.uniform(-1, 1));
+    Matrix<TypeParam> r = rng.matrix<TypeParam>(d, e), k = rng.matrix<TypeParam>(w, d),
+                      v = rng.matrix<TypeParam>(w, e), scaled(kFoldedKeys, d);
+    const Matrix<long double> start = r.template cast<long double>();
+    const detail::Running<TypeParam> running{r.data(), d, e, Rows<TypeParam>(k.data(), d),
+                                             Rows<TypeParam>(v.data(), e)};
+    for (Index count = 0, m = 0, step = 0; count < w || step == 0; ++step) {
+      const bool is_new = rng.chance(0.8);
+      count += is_new;
+      m += is_new;
+      if (is_new && rng.chance(0.2)) {
+        running.take(count, m, weight);
+        continue;
+      }
+      for (Index f = std::max<Index>(0, kFoldedKeys - count); f < kFoldedKeys; ++f) {
+        scaled.row(f) = weight * k.row(count - kFoldedKeys + f);
+      }
+      const Matrix<TypeParam> q = rng.matrix<TypeParam>(1, d);
+      Matrix<TypeParam> got(1, e);
+      running.read(q.data(), count, m, is_new, weight, Rows<TypeParam>(scaled.data(), d),
+                   got.data());
+      const Matrix<long double> keys = k.topRows(count).template cast<long double>() * weight,
+                                values = v.topRows(count).template cast<long double>(),
+                                query = q.template cast<long double>();
+      const Matrix<long double> exact = query * (start + keys.transpose() * values),
+                                size = query.cwiseAbs() *
+                                       (start.cwiseAbs() +
+                                        keys.cwiseAbs().transpose() * values.cwiseAbs());
+      const long double mu = static_cast<long double>(count + d + 3) * u;
+      for (Index j = 0; j < e; ++j) {
+        ASSERT_LE(std::abs(got(0, j) - exact(0, j)), mu / (1 - mu) * size(0, j)) << "seed " << seed;
+      }
+      if (rng.chance(0.1)) {
+        running.level(count, m, weight);
+        m = 0;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace mhla
