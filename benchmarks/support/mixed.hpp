@@ -73,8 +73,12 @@ auto bidirectional_weights(const P& blocks, const MixingMatrix<accumulator_t<T>>
     const auto coefficient = [&](Index j) {
       return static_cast<double>(mixing(i, block_of[static_cast<std::size_t>(j)]));
     };
-    return linear_weights(in, t, coefficient, relu_feature<accumulator_t<T>>, 1,
-                          static_cast<double>(longest + mixing.cols() + in.q.cols + 6));
+    Weights w = linear_weights(in, t, coefficient, relu_feature<accumulator_t<T>>, 1,
+                               static_cast<double>(longest + mixing.cols() + in.q.cols + 6));
+    if constexpr (kMatrixUnit && std::same_as<T, Eigen::bfloat16>) {
+      for (double& error : w.error) error += 0x1p-13;  // of factors with 16 bits: tiled_head.hpp
+    }
+    return w;
   };
 }
 

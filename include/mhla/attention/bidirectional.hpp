@@ -11,6 +11,8 @@
 /// mixing matrix [Mq,Mk]. Equal to naive_attention.
 /// Cost: 4*N*D*E + 2*M^2*D*E flops; memory M*D*(E+1) numbers for summaries and up to as many for
 /// mixtures (of 16 blocks where D*E is small, of up to 256 where it is not).
+/// bfloat16 tensors: on processors with a matrix unit the three products run there, see
+/// tiled_head.hpp for when they do and what it means for errors; workspace_bytes serves both ways.
 /// Source: arXiv:2601.07832, section 4.1.
 
 #include <algorithm>
@@ -18,6 +20,7 @@
 
 #include "mhla/attention/head_summaries.hpp"
 #include "mhla/attention/operator.hpp"
+#include "mhla/attention/tiled_head.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
@@ -76,10 +79,13 @@ struct BidirectionalWorker {
 };
 
 /// One head of the bidirectional form: what is computed, on what, in which memory.
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op>
+/// \tparam kTiled  on the matrix unit
+template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op, bool kTiled = false>
 class BidirectionalHead {
   using A = accumulator_t<T>;
   using Z = normalizer_t<Op>;
+  using Summaries = std::conditional_t<kTiled, TiledHeadSummaries<T, Op>, HeadSummaries<T, Op>>;
+  using Worker = std::conditional_t<kTiled, TiledWorker, BidirectionalWorker<A>>;
   static constexpr bool kCrossQuery = std::same_as<Z, CrossQuery>;
 
  public:
@@ -93,16 +99,26 @@ class BidirectionalHead {
         op_(op),
         sizes_(head_sizes(in, op)),
         slots_(kCrossQuery ? largest_block(query_blocks) : 0),
-        group_(group_blocks<A>(query_blocks.blocks(), sizes_.features, sizes_.values, workers)),
+        group_(kTiled ? tiled_group_blocks(query_blocks.blocks(), tiled_sizes(sizes_), workers)
+                      : group_blocks<A>(query_blocks.blocks(), sizes_.features, sizes_.values,
+                                        workers)),
         summaries_(function, arena, sizes_, key_blocks.blocks()),
         slot_sums_(function, arena, key_blocks.blocks(), slots_),
         workers_(function, arena, workers, [this](Arena& a) { return make_worker(a); }) {}
 
+  /// \return false, before `out` is touched, if this head is not for the matrix unit
   template <class X>
-  void run(const MixingMatrix<A>& mixing, MatrixView<T> out, X& executor) {
-    executor.for_each(key_blocks_.blocks(), [&](Index b, Index w) {
-      summaries_.summarize_block(in_, key_blocks_, b, op_, workers_[w].keys);
-    });
+  bool run(const MixingMatrix<A>& mixing, MatrixView<T> out, X& executor) {
+    if constexpr (kTiled) {
+      executor.for_each(summaries_.tiled().pairs(), [&](Index pair, Index w) {
+        summaries_.summarize_pair(in_, key_blocks_, pair, op_, workers_[w].keys);
+      });
+      if (!summaries_.tiled().all_finite()) return false;
+    } else {
+      executor.for_each(key_blocks_.blocks(), [&](Index b, Index w) {
+        summaries_.summarize_block(in_, key_blocks_, b, op_, workers_[w].keys);
+      });
+    }
     if constexpr (kCrossQuery) {
       executor.for_each(query_blocks_.blocks(), [&](Index b, Index w) { sum_slots(b, w); });
     }
@@ -110,18 +126,19 @@ class BidirectionalHead {
     executor.for_each((m + group_ - 1) / group_, [&](Index g, Index w) {
       read_group(mixing, g * group_, std::min((g + 1) * group_, m), w, out);
     });
+    return true;
   }
 
  private:
-  BidirectionalWorker<A> make_worker(Arena& arena) const {
-    return {function_,
-            arena,
-            std::max(in_.q.cols, in_.normalizer_q.cols),
-            std::max(in_.k.cols, in_.normalizer_k.cols),
-            sizes_,
-            group_,
-            key_blocks_.blocks(),
-            slots_};
+  Worker make_worker(Arena& arena) const {
+    const Index query_width = std::max(in_.q.cols, in_.normalizer_q.cols);
+    const Index key_width = std::max(in_.k.cols, in_.normalizer_k.cols);
+    if constexpr (kTiled) {
+      return {function_, arena, query_width, key_width, sizes_, group_, summaries_.tiled(), slots_};
+    } else {
+      return {function_, arena,  query_width,          key_width,
+              sizes_,    group_, key_blocks_.blocks(), slots_};
+    }
   }
 
   bool own_normalizer_queries() const { return sizes_.normalizer_features > 0; }
@@ -153,10 +170,13 @@ class BidirectionalHead {
   /// Mixes and reads out query blocks [begin, end).
   void read_group(const MixingMatrix<A>& mixing, Index begin, Index end, Index w,
                   MatrixView<T> out) const {
-    const BidirectionalWorker<A>& local = workers_[w];
+    const Worker& local = workers_[w];
     const MixingGroup<A> group(mixing, begin, end, Reach::kAll, summaries_.blocks(),
                                local.mixtures.coefficients);
     summaries_.mix_group(group, local.mixtures);
+    if constexpr (kTiled) {
+      mix_values(mixing, begin, end, summaries_.tiled(), local.tiled_mixtures);
+    }
     if constexpr (kCrossQuery) {
       group.mix({local.slot_denominators, slots_}, {slot_sums_.sums, slots_}, slots_);
     }
@@ -164,28 +184,35 @@ class BidirectionalHead {
   }
 
   /// Reads out query block i, the g-th of its group.
-  void read_block(Index i, Index g, const BidirectionalWorker<A>& local, MatrixView<T> out) const {
+  void read_block(Index i, Index g, const Worker& local, MatrixView<T> out) const {
+    constexpr Index kRows = kTiled ? kStripTokens : kReadRows;
     clear_masked(query_blocks_, i, in_.query_mask, out);
     StripCursor strip(query_blocks_, i, in_.query_mask);
     while (strip.next() > 0) {
       const Lookahead lookahead(strip.ahead(), in_.q, out);
+      if constexpr (kTiled) lookahead.fetch();
       Index column = 0;
-      for (Index begin = 0; begin < strip.count(); begin += kReadRows) {
-        const Index count = std::min(kReadRows, strip.count() - begin);
+      for (Index begin = 0; begin < strip.count(); begin += kRows) {
+        const Index count = std::min(kRows, strip.count() - begin);
         const Index* const tokens = strip.tokens() + begin;
         gather_queries(in_.q, tokens, count, op_.query_map, static_cast<A>(op_.scale),
                        local.queries.raw, local.queries.queries);
         write_denominators(tokens, strip.slots() + begin, count, g, local);
-        write_mixture(local.queries, tokens, count, sizes_.features, local.mixtures.block(g),
-                      lookahead, column, out);
-        column += panels<A>(sizes_.values);
+        if constexpr (kTiled) {
+          write_mixture(local.queries, tokens, count, local.tiled_mixtures, g, local.tiled_queries,
+                        out);
+        } else {
+          write_mixture(local.queries, tokens, count, sizes_.features, local.mixtures.block(g),
+                        lookahead, column, out);
+          column += panels<A>(sizes_.values);
+        }
       }
     }
   }
 
   /// den_t of the queries that are in scratch.
   void write_denominators(const Index* tokens, const Index* slots, Index count, Index g,
-                          const BidirectionalWorker<A>& local) const {
+                          const Worker& local) const {
     const QueryScratch<A>& rows = local.queries;
     if constexpr (std::same_as<Z, KeySum>) {
       const Index dz = key_sum_features(sizes_);
@@ -208,9 +235,9 @@ class BidirectionalHead {
   HeadSizes sizes_;
   Index slots_;  // W of CrossQuery, 0 of the others
   Index group_;  // query blocks that are mixed together
-  HeadSummaries<T, Op> summaries_;
+  Summaries summaries_;
   SlotSums<A> slot_sums_;
-  Workers<BidirectionalWorker<A>> workers_;
+  Workers<Worker> workers_;
 };
 
 /// Throws unless one head's arguments fit each other.
@@ -234,6 +261,15 @@ void run_bidirectional(const Inputs<T>& in, const QueryBlocks& query_blocks,
   constexpr const char* kName = "bidirectional";
   Scratch scratch(kName, workspace,
                   bidirectional_workspace_bytes(in, query_blocks, key_blocks, op, executor));
+  if constexpr (kMayTile<T>) {
+    if (worth_tiling(head_sizes(in, op)) && tiles_granted() &&
+        all_finite(mixing, query_blocks.blocks(), key_blocks.blocks())) {
+      Arena arena = scratch.arena();  // a copy: the float form may need the same memory
+      BidirectionalHead<T, QueryBlocks, KeyBlocks, Op, true> head(
+          kName, arena, in, query_blocks, key_blocks, op, executor.workers());
+      if (head.run(mixing, out, executor)) return;
+    }
+  }
   BidirectionalHead<T, QueryBlocks, KeyBlocks, Op>(kName, scratch.arena(), in, query_blocks,
                                                    key_blocks, op, executor.workers())
       .run(mixing, out, executor);
@@ -248,6 +284,14 @@ std::size_t bidirectional_workspace_bytes(const Inputs<T>& in, const QueryBlocks
   detail::Arena counting;
   detail::BidirectionalHead<T, QueryBlocks, KeyBlocks, Op>(
       "bidirectional", counting, in, query_blocks, key_blocks, op, executor.workers());
+  if constexpr (detail::kMayTile<T>) {
+    if (detail::worth_tiling(detail::head_sizes(in, op))) {
+      detail::Arena tiled;
+      detail::BidirectionalHead<T, QueryBlocks, KeyBlocks, Op, true>(
+          "bidirectional", tiled, in, query_blocks, key_blocks, op, executor.workers());
+      return std::max(counting.bytes(), tiled.bytes());
+    }
+  }
   return counting.bytes();
 }
 

@@ -7,22 +7,39 @@
 /// translation units built with different `-m` flags keep their own copies of every function
 /// instead of sharing whichever copy the linker picks. Eigen's allocator has no such tag: a program
 /// that mixes flags defines EIGEN_MAX_ALIGN_BYTES=64 for all of its parts.
+///
+/// MHLA_EMULATE_MATRIX_UNIT, defined before the first header of the library, replaces the matrix
+/// unit (matrix_unit.hpp) by plain loops on any processor, for tests. It is part of the name too.
 
 #include <Eigen/Core>
 
 #if defined(EIGEN_VECTORIZE_AVX512)
-#define MHLA_TARGET avx512
+#define MHLA_VECTORS avx512
 #elif defined(EIGEN_VECTORIZE_AVX2) && defined(EIGEN_VECTORIZE_FMA)
-#define MHLA_TARGET avx2_fma
+#define MHLA_VECTORS avx2_fma
 #elif defined(EIGEN_VECTORIZE_AVX)
-#define MHLA_TARGET avx
+#define MHLA_VECTORS avx
 #elif defined(EIGEN_VECTORIZE_SSE2)
-#define MHLA_TARGET sse2
+#define MHLA_VECTORS sse2
 #elif defined(EIGEN_VECTORIZE_NEON)
-#define MHLA_TARGET neon
+#define MHLA_VECTORS neon
 #else
-#define MHLA_TARGET generic
+#define MHLA_VECTORS generic
 #endif
+
+// The unit that multiplies matrices: its tiles are state that the operating system has to grant.
+#if defined(MHLA_EMULATE_MATRIX_UNIT)
+#define MHLA_MATRIX_UNIT kEmulated
+#define MHLA_TARGET_NAME(vectors) vectors##_emulated_unit
+#elif defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__GNUC__) && defined(__linux__)
+#define MHLA_MATRIX_UNIT kAmx
+#define MHLA_TARGET_NAME(vectors) vectors##_amx
+#else
+#define MHLA_MATRIX_UNIT kNone
+#define MHLA_TARGET_NAME(vectors) vectors
+#endif
+#define MHLA_TARGET_OF(vectors) MHLA_TARGET_NAME(vectors)
+#define MHLA_TARGET MHLA_TARGET_OF(MHLA_VECTORS)
 
 /// Inlines a function whatever the optimiser thinks of its size.
 #if defined(__GNUC__)
@@ -57,7 +74,28 @@ inline constexpr int kVectorRegisters = 32;
 inline constexpr int kVectorRegisters = 16;
 #endif
 
+/// What multiplies tiles of bfloat16 numbers: nothing, plain loops, or the tiles of AMX.
+enum class MatrixUnit { kNone, kEmulated, kAmx };
+inline constexpr MatrixUnit kMatrixUnitKind = MatrixUnit::MHLA_MATRIX_UNIT;
+
+/// True where bfloat16 products may run on a matrix unit, if the system grants it
+/// (matrix_unit.hpp).
+inline constexpr bool kMatrixUnit = kMatrixUnitKind != MatrixUnit::kNone;
+
 namespace detail {
+
+/// Asks the operating system for the tiles of AMX, on behalf of the whole process; true if it has
+/// them. Linux 5.16 or newer grants them: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA).
+/// Called as an instruction, for which no header of the system is needed.
+inline bool request_tiles() {
+#if defined(__AMX_TILE__) && defined(__GNUC__) && defined(__linux__)
+  long result = 158;  // in: the number of arch_prctl; out: 0, or an error below 0
+  asm volatile("syscall" : "+a"(result) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
+  return result == 0;
+#else
+  return false;
+#endif
+}
 
 /// x, in a way that the optimiser computes what follows from it here and now instead of keeping the
 /// result of an earlier computation: in a loop that needs all registers, adding is cheaper than

@@ -96,6 +96,19 @@ class Lookahead {
     return {};
   }
 
+  /// Asks for all columns at once.
+  MHLA_INLINE void fetch() const {
+    for (int i = 0; i < size_; ++i) {
+      Column column = tensors_[i].first;
+      for (Index k = 0; k < column.count; ++k) {
+        const char* const row = column.data + column.tokens[k] * column.row_bytes;
+        for (Index c = 0; c < tensors_[i].columns; ++c) {
+          prefetch_second(row + c * static_cast<Index>(kBufferAlignment));
+        }
+      }
+    }
+  }
+
  private:
   static constexpr int kTensors = 4;
   struct Tensor {
