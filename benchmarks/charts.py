@@ -39,11 +39,12 @@ def draw_peak(axes, cases):
         position += 1
     axes.set_xticks(ticks, shapes, rotation=30, ha="right")
     axes.set_ylabel("fraction of the multiply-add peak")
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, 1.1)  # room for the legend above the bars
     axes.grid(axis="y", alpha=0.3)
     axes.set_title("One core, float")
     used = [form for form in FORMS if any(case.form == form for case in cases)]
-    axes.legend([plt.Rectangle((0, 0), 1, 1, color=FORMS[form]) for form in used], used)
+    axes.legend([plt.Rectangle((0, 0), 1, 1, color=FORMS[form]) for form in used], used,
+                loc="upper center", ncol=len(used))
 
 
 def draw_growth(axes, cases):
