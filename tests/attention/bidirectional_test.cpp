@@ -3,30 +3,12 @@
 #include <gtest/gtest.h>
 
 #include "mhla/stage/locality.hpp"
+#include "support/bidirectional_run.hpp"
 #include "support/message_of.hpp"
 #include "support/reference.hpp"
 
 namespace mhla::test {
 namespace {
-
-/// Longest chain of roundings: the tokens of a block, the blocks, the features, eps.
-constexpr auto kChain = [](const auto& p) {
-  return largest_block(p.key_blocks) + p.key_blocks.blocks() + p.query_map.features(p.q.cols()) + 1;
-};
-
-constexpr auto kRunWith = [](const auto& p, auto&& executor) {
-  using T = typename std::remove_cvref_t<decltype(p.q)>::Scalar;
-  Matrix<T> out = unwritten<T>(p.q.rows(), p.v.cols());
-  p.with_operator([&](const auto& op) {
-    const auto in = p.inputs();
-    GuardedWorkspace workspace(
-        bidirectional_workspace_bytes(in, p.query_blocks, p.key_blocks, op, executor));
-    bidirectional(in, p.query_blocks, p.key_blocks, p.mixing(), op, out, workspace.get(), executor);
-    EXPECT_TRUE(workspace.intact()) << p.text();
-  });
-  return out;
-};
-constexpr auto kRun = [](const auto& p) { return kRunWith(p, Sequential{}); };
 
 TEST(Bidirectional, FloatEqualsNaiveOnTwentyThousandShapes) {
   expect_equal_to_naive<float>("bidirectional", false, 1'000'000, 20'000, kRun, kChain);

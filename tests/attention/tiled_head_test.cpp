@@ -6,6 +6,7 @@
 #include "mhla/attention/bidirectional.hpp"
 #include "mhla/attention/linear.hpp"
 #include "mhla/stage/locality.hpp"
+#include "support/bidirectional_run.hpp"
 #include "support/reference.hpp"
 
 namespace mhla::test {
@@ -13,10 +14,6 @@ namespace {
 
 using T = Eigen::bfloat16;
 using detail::EmulatedTiles;
-
-Index chain(const Problem<T>& p) {
-  return largest_block(p.key_blocks) + p.key_blocks.blocks() + p.query_map.features(p.q.cols()) + 1;
-}
 
 /// A random problem wide enough for the tiles.
 Problem<T> tiled_problem(std::uint64_t seed) {
@@ -54,23 +51,10 @@ Problem<T> self_attention(std::uint64_t seed, Index n, Index w, Index d, Index e
   return p;
 }
 
-Matrix<T> run_with(const Problem<T>& p, auto&& executor) {
-  Matrix<T> out = unwritten<T>(p.q.rows(), p.v.cols());
-  p.with_operator([&](const auto& op) {
-    const auto in = p.inputs();
-    GuardedWorkspace workspace(
-        bidirectional_workspace_bytes(in, p.query_blocks, p.key_blocks, op, executor));
-    bidirectional(in, p.query_blocks, p.key_blocks, p.mixing(), op, out, workspace.get(), executor);
-    EXPECT_TRUE(workspace.intact()) << p.text();
-  });
-  return out;
-}
-Matrix<T> run(const Problem<T>& p) { return run_with(p, Sequential{}); }
-
 /// The float form, as on a system that refuses the tiles.
 Matrix<T> float_form(const Problem<T>& p) {
   EmulatedTiles::refused = true;
-  const Matrix<T> out = run(p);
+  const Matrix<T> out = kRun(p);
   EmulatedTiles::refused = false;
   return out;
 }
@@ -89,7 +73,7 @@ bool multiplies_tiles(F&& f) {
 constexpr bool kEmulated = kMatrixUnitKind == MatrixUnit::kEmulated;
 
 void expect_equal(const Problem<T>& p, Tally& tally) {
-  compare(p, expected(p, chain(p)), run(p), "tiled", tally);
+  compare(p, expected(p, kChain(p)), kRun(p), "tiled", tally);
 }
 
 TEST(TiledHead, EqualsNaive) {
@@ -143,13 +127,13 @@ TEST(TiledHead, BitsDependNeitherOnThreadsNorOnTheBatch) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     const auto p = seed % 30 != 0 ? tiled_problem(seed)
                                   : self_attention(seed, 160, 2, 130, 130, seed == 0 ? 5 : 1000);
-    const Matrix<T> alone = run(p);
+    const Matrix<T> alone = kRun(p);
     for (ThreadPool* pool : {&two, &three, &eight}) {
-      EXPECT_TRUE(same_bits(alone, run_with(p, *pool))) << pool->workers() << " " << p.text();
+      EXPECT_TRUE(same_bits(alone, kRunWith(p, *pool))) << pool->workers() << " " << p.text();
     }
   }
   const auto p = self_attention(9, 40, 10, 20, 18, 1000);
-  const Matrix<T> alone = run(p);
+  const Matrix<T> alone = kRun(p);
   // Two items of two heads; the second head of the second item is p, the others are infinite.
   const Index n = 40, h = 2;
   const auto placed = [&](const Matrix<T>& x) {
@@ -170,7 +154,7 @@ TEST(TiledHead, BitsDependNeitherOnThreadsNorOnTheBatch) {
 
 TEST(TiledHead, BitsDoNotDependOnStridesAndAlignment) {
   const auto p = self_attention(8, 70, 9, 19, 21, 1000);
-  const Matrix<T> expected_bits = run(p);
+  const Matrix<T> expected_bits = kRun(p);
   using ByColumns = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic>;
   const ByColumns q = p.q, k = p.k, v = p.v;
   ByColumns out(70, 21);
@@ -185,7 +169,7 @@ TEST(TiledHead, MaskedTokensReachNoOutput) {
     auto p = tiled_problem(seed);
     if (p.key_mask.size() == 0 && p.query_mask.size() == 0) continue;
     ++masked;
-    const Matrix<T> clean = run(p);
+    const Matrix<T> clean = kRun(p);
     const T nan(NAN);
     for (Index t = 0; t < p.key_mask.cols(); ++t) {
       if (p.key_mask(0, t)) continue;
@@ -198,9 +182,9 @@ TEST(TiledHead, MaskedTokensReachNoOutput) {
       p.q.row(t).setConstant(nan);
       if (p.has_own_normalizer()) p.normalizer_q.row(t).setConstant(nan);
     }
-    EXPECT_TRUE(same_bits(clean, run(p))) << p.text();
+    EXPECT_TRUE(same_bits(clean, kRun(p))) << p.text();
     if (kEmulated && p.k.rows() > 0 && p.q.rows() > 0) {
-      EXPECT_TRUE(multiplies_tiles([&] { run(p); })) << p.text();
+      EXPECT_TRUE(multiplies_tiles([&] { kRun(p); })) << p.text();
     }
   }
   EXPECT_GT(masked, 100);
@@ -213,10 +197,10 @@ TEST(TiledHead, InfinityAndNanOfKeysAndValuesGiveTheBitsOfTheFloatForm) {
     Random rng(seed);
     Matrix<T>& x = rng.chance(0.5) ? p.k : p.v;
     x(rng.integer(0, 59), rng.integer(0, 17)) = rng.chance(0.5) ? T(NAN) : T(-INFINITY);
-    EXPECT_TRUE(same_bits(float_form(p), run(p))) << p.text();
+    EXPECT_TRUE(same_bits(float_form(p), kRun(p))) << p.text();
     p = self_attention(seed, 60, 7, 18, 20, 1000);
     p.coefficients(rng.integer(0, 8), rng.integer(0, 8)) = rng.chance(0.5) ? NAN : INFINITY;
-    EXPECT_TRUE(same_bits(float_form(p), run(p))) << p.text();
+    EXPECT_TRUE(same_bits(float_form(p), kRun(p))) << p.text();
   }
 }
 
@@ -236,8 +220,8 @@ TEST(TiledHead, InfinityNanAndOverflowOfQueriesReachWhatTheyReachInTheFloatForm)
                                                     : rng.chance(0.5) ? T(INFINITY)
                                                                       : T(-INFINITY);
     }
-    const Matrix<T> a = float_form(p), b = run(p);
-    EXPECT_TRUE(multiplies_tiles([&] { run(p); }));
+    const Matrix<T> a = float_form(p), b = kRun(p);
+    EXPECT_TRUE(multiplies_tiles([&] { kRun(p); }));
     for (Index t = 0; t < a.rows(); ++t) {
       for (Index e = 0; e < a.cols(); ++e) {
         const float x = static_cast<float>(a(t, e)), y = static_cast<float>(b(t, e));
@@ -255,15 +239,15 @@ TEST(TiledHead, ASystemThatRefusesTheTilesGetsTheFloatForm) {
   if constexpr (!kEmulated) GTEST_SKIP() << "the system cannot be told to refuse";
   Tally tally;
   const auto p = self_attention(1, 100, 9, 20, 24, 1000);
-  EXPECT_TRUE(multiplies_tiles([&] { run(p); }));
+  EXPECT_TRUE(multiplies_tiles([&] { kRun(p); }));
   EmulatedTiles::refused = true;
-  EXPECT_FALSE(multiplies_tiles([&] { compare(p, expected(p, chain(p)), run(p), "", tally); }));
+  EXPECT_FALSE(multiplies_tiles([&] { compare(p, expected(p, kChain(p)), kRun(p), "", tally); }));
   EmulatedTiles::refused = false;
 }
 
 TEST(TiledHead, NarrowHeadsAndOtherTypesAreTheFloatForm) {
-  EXPECT_FALSE(multiplies_tiles([] { run(self_attention(1, 30, 9, 15, 40, 1000)); }));
-  EXPECT_FALSE(multiplies_tiles([] { run(self_attention(1, 30, 9, 40, 15, 1000)); }));
+  EXPECT_FALSE(multiplies_tiles([] { kRun(self_attention(1, 30, 9, 15, 40, 1000)); }));
+  EXPECT_FALSE(multiplies_tiles([] { kRun(self_attention(1, 30, 9, 40, 15, 1000)); }));
   const Matrix<float> x = Matrix<float>::Random(40, 32);
   const Matrix<Eigen::half> y = x.cast<Eigen::half>();
   EXPECT_FALSE(multiplies_tiles([&] {
@@ -283,7 +267,7 @@ TEST(TiledHead, LinearAttentionUsesTheTilesToo) {
 
 TEST(TiledHead, FeatureMapsMayUseTilesThemselves) {
   const auto p = self_attention(3, 40, 9, 20, 24, 1000);
-  const Matrix<T> expected_bits = run(p);
+  const Matrix<T> expected_bits = kRun(p);
   const auto uses_tiles = [](float x) {
     const detail::TileScope own;
     return x;

@@ -9,10 +9,13 @@
 #include <type_traits>
 #include <vector>
 
+#include "support/chain.hpp"
 #include "support/random.hpp"
 
 namespace mhla {
 namespace {
+
+using test::step;
 
 using detail::ColumnSpan;
 using detail::LeftBand;
@@ -21,14 +24,6 @@ using detail::LeftRows;
 using detail::RightOperand;
 using detail::Start;
 using detail::Target;
-
-/// One step of the chain that the header promises for every element.
-template <class A>
-A step(A a, A b, A c) {
-  if constexpr (kFusedMultiplyAdd) return std::fma(a, b, c);
-  const A product = a * b;
-  return product + c;
-}
 
 /// Numbers around a product's operands, at an offset from any alignment.
 template <class A>

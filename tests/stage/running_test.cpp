@@ -7,21 +7,16 @@
 #include <limits>
 #include <vector>
 
+#include "support/chain.hpp"
 #include "support/random.hpp"
 
 namespace mhla {
 namespace {
 
+using test::step;
+
 using detail::kFoldedKeys;
 using detail::Rows;
-
-/// One step of the chain that the matrix R is updated by.
-template <class A>
-A step(A a, A b, A c) {
-  if constexpr (kFusedMultiplyAdd) return std::fma(a, b, c);
-  const A product = a * b;
-  return product + c;
-}
 
 /// R, two keys with their values and a query, at offsets from any alignment.
 template <class A>

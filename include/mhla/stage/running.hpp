@@ -28,6 +28,16 @@ namespace mhla::inline MHLA_TARGET::detail {
 /// Keys that a half of R takes in together.
 inline constexpr Index kFoldedKeys = 2;
 
+/// sum += query * row of R.
+template <class P, int kVectors, class A>
+MHLA_INLINE inline void read_row(A query, const A* row, P (&sum)[kVectors]) {
+  const P q = Eigen::internal::pset1<P>(query);
+  MHLA_UNROLL
+  for (int i = 0; i < kVectors; ++i) {
+    sum[i] = multiply_add(q, load<A, P>(row + i * kLanes<P>), sum[i]);
+  }
+}
+
 /// Columns [0, kVectors packets) of fold_and_read.
 template <class P, int kVectors, class A>
 inline void fold_and_read_panel(A* running, Index e, Rows<A> keys, Rows<A> values, const A* query,
@@ -41,13 +51,7 @@ inline void fold_and_read_panel(A* running, Index e, Rows<A> keys, Rows<A> value
     sum[i] = Eigen::internal::pset1<P>(A(0));
   }
   Index j = 0;
-  for (; j < begin; ++j, running += e) {
-    const P q = Eigen::internal::pset1<P>(query[j]);
-    MHLA_UNROLL
-    for (int i = 0; i < kVectors; ++i) {
-      sum[i] = multiply_add(q, load<A, P>(running + i * kWidth), sum[i]);
-    }
-  }
+  for (; j < begin; ++j, running += e) read_row(query[j], running, sum);
   for (; j < end; ++j, running += e) {
     const P q = Eigen::internal::pset1<P>(query[j]);
     P k[kFoldedKeys];
@@ -62,13 +66,7 @@ inline void fold_and_read_panel(A* running, Index e, Rows<A> keys, Rows<A> value
       sum[i] = multiply_add(q, r, sum[i]);
     }
   }
-  for (; j < d; ++j, running += e) {
-    const P q = Eigen::internal::pset1<P>(query[j]);
-    MHLA_UNROLL
-    for (int i = 0; i < kVectors; ++i) {
-      sum[i] = multiply_add(q, load<A, P>(running + i * kWidth), sum[i]);
-    }
-  }
+  for (; j < d; ++j, running += e) read_row(query[j], running, sum);
   MHLA_UNROLL
   for (int i = 0; i < kVectors; ++i) store(output + i * kWidth, sum[i]);
 }

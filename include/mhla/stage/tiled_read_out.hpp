@@ -88,10 +88,7 @@ inline void write_mixture(const QueryScratch<float>& scratch, const Index* token
                           const TiledMixtures& mixtures, Index g, const TiledQueries& packed,
                           MatrixView<Eigen::bfloat16> out) {
   read_mixture(scratch.queries, count, mixtures, g, packed, scratch.outputs);
-  reciprocals(scratch.denominators, count, scratch.factors);
-  for (Index s = 0; s < count; ++s) scale(scratch.factors[s], scratch.outputs.row(s), out.cols);
-  divide_others(scratch.outputs.data, scratch.outputs.stride, kOwnRows.data(), count, out.cols,
-                scratch.denominators, scratch.factors);
+  divide_rows(scratch.outputs, count, out.cols, scratch.denominators);
   scatter(scratch.outputs, tokens, count, out);
 }
 
