@@ -235,6 +235,37 @@ TYPED_TEST(PacketOf, AddRowsAddsRowAfterRowAtAnyAlignment) {
   }
 }
 
+TYPED_TEST(PacketOf, CombinationsAndUpdatesAreExactAtAnyAlignmentAndWriteNothingElse) {
+  for (Index count = 0; count <= 70; ++count) {
+    const auto x = numbers<TypeParam>(12, count), z = numbers<TypeParam>(13, count);
+    const auto y = numbers<TypeParam>(14, count);
+    std::vector<TypeParam> combined = y, updated = y, added = y;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      combined[i] = std::max(x[i], -z[i]);
+      updated[i] = std::max(y[i], combined[i]);
+      added[i] = detail::multiply_add(TypeParam(0.3), x[i], y[i]);
+    }
+    for (Index offset = 0; offset < 16; ++offset) {
+      Placed<TypeParam> px(x, (7 * offset + 1) % 16), pz(z, (3 * offset + 2) % 16);
+      Placed<TypeParam> a(y, offset), b(y, offset), c(y, offset);
+      const auto larger = [](auto q, auto r) {
+        using namespace Eigen::internal;
+        return pmax(q, pnegate(r));
+      };
+      const auto largest = [&](auto p, auto q, auto r) {
+        return Eigen::internal::pmax(p, larger(q, r));
+      };
+      const TypeParam *from_x = px.data(), *from_z = pz.data();
+      detail::combine(c.data(), count, larger, from_x, from_z);
+      EXPECT_TRUE(c.holds(combined) && c.wrote_only_inside()) << count << " at " << offset;
+      detail::update(a.data(), count, largest, from_x, from_z);
+      EXPECT_TRUE(a.holds(updated) && a.wrote_only_inside()) << count << " at " << offset;
+      detail::add_scaled(TypeParam(0.3), from_x, b.data(), count);
+      EXPECT_TRUE(b.holds(added) && b.wrote_only_inside()) << count << " at " << offset;
+    }
+  }
+}
+
 TYPED_TEST(PacketOf, TransformMayWorkInPlace) {
   for (Index count = 0; count <= 40; ++count) {
     std::vector<TypeParam> x = numbers<TypeParam>(8, count);

@@ -2,10 +2,13 @@
 
 /// \file
 /// A feature map chosen at run time, and every map's definition written a second time: plain
-/// scalars in a wide type, with a bound on the error of evaluating it in the accumulator type.
+/// scalars in a wide type, which may carry derivatives, and with a bound on the error of evaluating
+/// it in the accumulator type.
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -25,6 +28,12 @@ struct AnyMap {
   }
   void operator()(const A* x, A* y, Index d) const {
     std::visit([&](const auto& m) { m(x, y, d); }, map);
+  }
+  Index weights() const {
+    return std::visit([](const auto& m) { return m.weights(); }, map);
+  }
+  void adjoint(const A* x, const A* y, const A* dy, A* dx, Index d, A* dweights) const {
+    std::visit([&](const auto& m) { m.adjoint(x, y, dy, dx, d, dweights); }, map);
   }
   bool exponential() const { return std::holds_alternative<Exp>(map); }
   const char* name() const {
@@ -60,6 +69,105 @@ AnyMap<A> random_map(Random& rng, Index kind, Index d) {
     default:
       return {Dpfp{static_cast<int>(rng.integer(1, 3))}};
   }
+}
+
+/// Calls f with each layer of a map, in the order of its flat weights.
+template <class A, class F>
+void for_each_layer(const AnyMap<A>& any, F&& f) {
+  if (const auto* t2r = std::get_if<T2R<A>>(&any.map)) f(t2r->dense());
+  if (const auto* hedgehog = std::get_if<Hedgehog<A>>(&any.map)) f(hedgehog->dense());
+  if (const auto* product = std::get_if<ElementwiseProduct<A>>(&any.map)) {
+    f(product->first());
+    f(product->second());
+  }
+}
+
+/// The weights of a map in the order of its gradient.
+template <class A>
+std::vector<A> flat_weights(const AnyMap<A>& any) {
+  std::vector<A> flat;
+  for_each_layer(any, [&flat](const DenseWeights<A>& dense) {
+    flat.insert(flat.end(), dense.weight.data(), dense.weight.data() + dense.weight.size());
+    flat.insert(flat.end(), dense.bias.data(), dense.bias.data() + dense.bias.size());
+  });
+  return flat;
+}
+
+/// The same map with other weights, in the order of flat_weights.
+template <class A>
+AnyMap<A> with_weights(const AnyMap<A>& any, const std::vector<A>& flat) {
+  std::vector<DenseWeights<A>> layers;
+  const A* next = flat.data();
+  for_each_layer(any, [&](DenseWeights<A> dense) {
+    for (Matrix<A>* m : {&dense.weight, &dense.bias}) {
+      std::copy_n(next, m->size(), m->data());
+      next += m->size();
+    }
+    layers.push_back(std::move(dense));
+  });
+  if (std::holds_alternative<T2R<A>>(any.map)) return {T2R<A>(layers[0].weight)};
+  if (std::holds_alternative<Hedgehog<A>>(any.map)) return {Hedgehog<A>(layers[0])};
+  if (std::holds_alternative<ElementwiseProduct<A>>(any.map)) {
+    return {ElementwiseProduct<A>(layers[0], layers[1])};
+  }
+  return any;
+}
+
+/// The definition of a map on numbers of type W, which may carry derivatives: arithmetic, < and
+/// exp, found where W is declared. The map gives the kind and the shapes, `weights` the numbers.
+template <class W, class A>
+std::vector<W> wide_features(const AnyMap<A>& any, const std::vector<W>& x,
+                             const std::vector<W>& weights) {
+  using std::exp;
+  const std::size_t d = x.size();
+  const W zero(0);
+  std::vector<std::vector<W>> layers;  // the outputs of each
+  std::size_t next = 0;
+  for_each_layer(any, [&](const DenseWeights<A>& dense) {
+    std::vector<W> y(d, zero);
+    for (W& output : y) {
+      for (const W& input : x) output = output + weights[next++] * input;
+    }
+    for (std::size_t j = 0; j < static_cast<std::size_t>(dense.bias.size()); ++j) {
+      y[j] = y[j] + weights[next++];
+    }
+    layers.push_back(std::move(y));
+  });
+  std::vector<W> y;
+  if (const auto* relu = std::get_if<Relu>(&any.map)) {
+    const W eps(static_cast<double>(static_cast<A>(relu->eps)));
+    for (const W& a : x) y.push_back((zero < a ? a : zero) + eps);
+  } else if (std::holds_alternative<EluPlusOne>(any.map)) {
+    for (const W& a : x) y.push_back(zero < a ? a + W(1) : exp(a));
+  } else if (std::holds_alternative<Identity>(any.map)) {
+    y = x;
+  } else if (std::holds_alternative<Exp>(any.map)) {
+    for (const W& a : x) y.push_back(exp(a));
+  } else if (std::holds_alternative<T2R<A>>(any.map)) {
+    for (const W& a : layers[0]) y.push_back(zero < a ? a : zero);
+  } else if (std::holds_alternative<ElementwiseProduct<A>>(any.map)) {
+    for (std::size_t j = 0; j < d; ++j) y.push_back(layers[0][j] * layers[1][j]);
+  } else if (std::holds_alternative<Hedgehog<A>>(any.map)) {
+    W total = zero, largest = zero;
+    for (const W& a : layers[0]) {
+      for (const W& s : {a, zero - a}) largest = largest < s ? s : largest;
+    }
+    for (const int sign : {2, -2}) {
+      for (const W& a : layers[0]) y.push_back(exp(W(sign) * a - W(2) * largest));
+    }
+    for (const W& e : y) total = total + e;
+    for (W& e : y) e = e / total;
+  } else {
+    std::vector<W> u;
+    for (const W& a : x) u.push_back(zero < a ? a : zero);
+    for (std::size_t i = 0; i < d; ++i) u.push_back(zero - u[i]);
+    const auto nu = static_cast<std::size_t>(std::get<Dpfp>(any.map).nu);
+    for (std::size_t j = 1; j <= nu; ++j) {
+      // roll(u, j): element i is u[i - j], counted around.
+      for (std::size_t i = 0; i < 2 * d; ++i) y.push_back(u[i] * u[(i + 2 * d * nu - j) % (2 * d)]);
+    }
+  }
+  return y;
 }
 
 /// Features in W and a bound of their absolute error when evaluated in A.

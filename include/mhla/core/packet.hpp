@@ -100,6 +100,50 @@ inline void transform(const A* x, A* y, Index count, F&& f) {
   }
 }
 
+/// y[i] = f(x[i]...) for whole packets f; no row overlaps y.
+template <class A, class F, class... X>
+inline void combine(A* y, Index count, F&& f, const X*... x) {
+  using P = Packet<A>;
+  Index i = 0;
+  for (; i + kLanes<P> <= count; i += kLanes<P>) store(y + i, f(load<A, P>(x + i)...));
+  if (i == count) return;
+  const Index last = count - kLanes<P>;
+  if (i > 0) {  // the last whole packet: some elements are computed twice, alike
+    store(y + last, f(load<A, P>(x + last)...));
+  } else {
+    store_partial(y, f(load_partial<P>(x, count, A(0))...), count);
+  }
+}
+
+/// y[i] = f(y[i], x[i]...) for whole packets f; no row overlaps y.
+template <class A, class F, class... X>
+inline void update(A* y, Index count, F&& f, const X*... x) {
+  using P = Packet<A>;
+  Index i = 0;
+  for (; i + kLanes<P> <= count; i += kLanes<P>) {
+    store(y + i, f(load<A, P>(y + i), load<A, P>(x + i)...));
+  }
+  if (i == count) return;
+  const Index tail = count - i;
+  if (i > 0) {  // the last whole packet, of whose lanes the first ones are done
+    using namespace Eigen::internal;
+    const P before = pcmp_lt(plset<P>(A(0)), pset1<P>(static_cast<A>(kLanes<P> - tail)));
+    const Index last = count - kLanes<P>;
+    const P done = load<A, P>(y + last);
+    store(y + last, pselect(before, done, f(done, load<A, P>(x + last)...)));
+  } else {
+    store_partial(y, f(load_partial<P>(y, tail, A(0)), load_partial<P>(x, tail, A(0))...), tail);
+  }
+}
+
+/// y += factor * x, every element one multiply-add.
+template <class A>
+inline void add_scaled(A factor, const A* x, A* y, Index count) {
+  const Packet<A> f = Eigen::internal::pset1<Packet<A>>(factor);
+  update(
+      y, count, [f](auto sum, auto p) { return multiply_add(f, p, sum); }, x);
+}
+
 /// y[j] += x[0, j] + ... + x[rows - 1, j], row after row, for rows `stride` numbers apart.
 template <class A>
 inline void add_rows_to(const A* x, Index stride, Index rows, A* y, Index count) {

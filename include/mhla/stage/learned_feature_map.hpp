@@ -10,9 +10,16 @@
 ///     ElementwiseProduct    (W1 x + b1) * (W2 x + b2)                            D -> D
 ///
 /// Dpfp follows the released code, whose u is [max(x, 0), -max(x, 0)]; the paper of that map means
-/// [max(x, 0), max(-x, 0)]. A token costs 2*D*D flops a weight matrix.
+/// [max(x, 0), max(-x, 0)].
+///
+/// The gradient of a map's weights lies in one row: the weight, row by row, then the bias if it has
+/// one; of a map with two layers, the first layer's before the second's.
+///
+/// A token costs 2*D*D flops a weight matrix, its adjoint 4*D*D, and 2*D*D more for
+/// ElementwiseProduct, which computes both layers again.
 /// Source: flash-linear-attention's feature maps as the authors' language layer uses them.
 
+#include <type_traits>
 #include <utility>
 
 #include "mhla/core/arch.hpp"
@@ -28,6 +35,8 @@ template <Accumulator A>
 struct DenseWeights {
   Matrix<A> weight;  ///< [outputs, D]
   Matrix<A> bias;    ///< [1, outputs], [outputs, 1] or empty
+
+  Index weights() const { return weight.size() + bias.size(); }
 };
 
 /// softmax([2y, -2y]) over all 2D features, y = W x + b.
@@ -38,7 +47,9 @@ class Hedgehog {
   explicit Hedgehog(DenseWeights<A> dense);
 
   Index features(Index d) const { return 2 * d; }
+  Index weights() const { return dense_.weights(); }
   void operator()(const A* x, A* y, Index d) const;
+  void adjoint(const A* x, const A* y, const A* dy, A* dx, Index d, A* dweights = nullptr) const;
   const DenseWeights<A>& dense() const { return dense_; }
 
  private:
@@ -53,7 +64,9 @@ class T2R {
   explicit T2R(Matrix<A> weight);
 
   Index features(Index d) const { return d; }
+  Index weights() const { return dense_.weights(); }
   void operator()(const A* x, A* y, Index d) const;
+  void adjoint(const A* x, const A* y, const A* dy, A* dx, Index d, A* dweights = nullptr) const;
   const DenseWeights<A>& dense() const { return dense_; }
 
  private:
@@ -65,8 +78,12 @@ struct Dpfp {
   int nu = 4;
 
   constexpr Index features(Index d) const { return 2 * nu * d; }
+  constexpr Index weights() const { return 0; }
   template <Accumulator A>
   void operator()(const A* x, A* y, Index d) const;
+  template <Accumulator A>
+  void adjoint(const A* x, const A* y, const A* dy, A* dx, Index d,
+               std::type_identity_t<A>* dweights = nullptr) const;
 };
 
 /// (W1 x + b1) * (W2 x + b2), element by element.
@@ -77,7 +94,9 @@ class ElementwiseProduct {
   ElementwiseProduct(DenseWeights<A> first, DenseWeights<A> second);
 
   Index features(Index d) const { return d; }
+  Index weights() const { return first_.weights() + second_.weights(); }
   void operator()(const A* x, A* y, Index d) const;
+  void adjoint(const A* x, const A* y, const A* dy, A* dx, Index d, A* dweights = nullptr) const;
   const DenseWeights<A>& first() const { return first_; }
   const DenseWeights<A>& second() const { return second_; }
 
@@ -86,8 +105,10 @@ class ElementwiseProduct {
   DenseWeights<A> second_;
 };
 
-static_assert(FeatureMap<Hedgehog<float>, float> && FeatureMap<T2R<float>, float>);
-static_assert(FeatureMap<Dpfp, float> && FeatureMap<ElementwiseProduct<float>, float>);
+static_assert(DifferentiableFeatureMap<Hedgehog<float>, float>);
+static_assert(DifferentiableFeatureMap<T2R<float>, float>);
+static_assert(DifferentiableFeatureMap<Dpfp, float>);
+static_assert(DifferentiableFeatureMap<ElementwiseProduct<float>, float>);
 
 // ------------------------------------------------------------------------------------------------
 
@@ -122,6 +143,17 @@ A dense_output(const DenseWeights<A>& dense, const A* x, Index j) {
   return dense.bias.size() == 0 ? product : product + dense.bias.data()[j];
 }
 
+/// Adds what the gradient dy of output j contributes to dx [D] and, unless null, to dweights.
+template <Accumulator A>
+void dense_output_adjoint(const DenseWeights<A>& dense, const A* x, Index j, A dy, A* dx,
+                          A* dweights) {
+  const Index d = dense.weight.cols();
+  add_scaled(dy, dense.weight.data() + j * d, dx, d);
+  if (dweights == nullptr) return;
+  add_scaled(dy, x, dweights + j * d, d);
+  if (dense.bias.size() != 0) dweights[dense.weight.size() + j] += dy;
+}
+
 }  // namespace detail
 
 template <Accumulator A>
@@ -144,6 +176,16 @@ void Hedgehog<A>::operator()(const A* x, A* y, Index d) const {
 }
 
 template <Accumulator A>
+void Hedgehog<A>::adjoint(const A* x, const A* y, const A* dy, A* dx, Index d, A* dweights) const {
+  detail::expect_width("Hedgehog", dense_, d);
+  const A mean = detail::dot(y, dy, 2 * d);  // of dy under the softmax
+  for (Index j = 0; j < d; ++j) {
+    const A difference = y[j] * (dy[j] - mean) - y[d + j] * (dy[d + j] - mean);
+    detail::dense_output_adjoint(dense_, x, j, 2 * difference, dx, dweights);
+  }
+}
+
+template <Accumulator A>
 T2R<A>::T2R(Matrix<A> weight) : dense_{std::move(weight), {}} {
   detail::expect_square("T2R", dense_);
 }
@@ -158,15 +200,56 @@ void T2R<A>::operator()(const A* x, A* y, Index d) const {
 }
 
 template <Accumulator A>
-void Dpfp::operator()(const A* x, A* y, Index d) const {
-  const Index width = 2 * d;
-  const auto u = [x, d](Index i) {
-    const A positive = x[i % d] < 0 ? A(0) : x[i % d];
+void T2R<A>::adjoint(const A* x, const A* y, const A* dy, A* dx, Index d, A* dweights) const {
+  detail::expect_width("T2R", dense_, d);
+  for (Index j = 0; j < d; ++j) {
+    if (y[j] > 0) detail::dense_output_adjoint(dense_, x, j, dy[j], dx, dweights);
+  }
+}
+
+namespace detail {
+
+/// u = [max(x, 0), -max(x, 0)] for x [D], as a circle of 2D elements.
+template <Accumulator A>
+struct DpfpElements {
+  const A* x;
+  Index d;
+
+  Index around(Index i) const { return (i % (2 * d) + 2 * d) % (2 * d); }
+  A operator[](Index i) const {
+    const A value = x[i < d ? i : i - d];
+    const A positive = value < 0 ? A(0) : value;
     return i < d ? positive : -positive;
-  };
+  }
+};
+
+}  // namespace detail
+
+template <Accumulator A>
+void Dpfp::operator()(const A* x, A* y, Index d) const {
+  const detail::DpfpElements<A> u{x, d};
   for (Index j = 1; j <= nu; ++j) {
-    A* const part = y + (j - 1) * width;
-    for (Index i = 0; i < width; ++i) part[i] = u(i) * u(((i - j) % width + width) % width);
+    A* const part = y + (j - 1) * 2 * d;
+    for (Index i = 0; i < 2 * d; ++i) part[i] = u[i] * u[u.around(i - j)];
+  }
+}
+
+template <Accumulator A>
+void Dpfp::adjoint(const A* x, const A* /*y*/, const A* dy, A* dx, Index d,
+                   std::type_identity_t<A>* /*dweights*/) const {
+  const detail::DpfpElements<A> u{x, d};
+  // u[i] is the first factor of feature i of each part, and the second one of feature i + j.
+  const auto du = [&](Index i) {
+    A total = 0;
+    for (Index j = 1; j <= nu; ++j) {
+      const A* const part = dy + (j - 1) * 2 * d;
+      const Index before = u.around(i - j), after = u.around(i + j);
+      total += part[i] * u[before] + part[after] * u[after];
+    }
+    return total;
+  };
+  for (Index i = 0; i < d; ++i) {
+    if (x[i] > 0) dx[i] += du(i) - du(d + i);
   }
 }
 
@@ -183,6 +266,18 @@ void ElementwiseProduct<A>::operator()(const A* x, A* y, Index d) const {
   detail::expect_width("ElementwiseProduct", first_, d);
   for (Index j = 0; j < d; ++j) {
     y[j] = detail::dense_output(first_, x, j) * detail::dense_output(second_, x, j);
+  }
+}
+
+template <Accumulator A>
+void ElementwiseProduct<A>::adjoint(const A* x, const A* /*y*/, const A* dy, A* dx, Index d,
+                                    A* dweights) const {
+  detail::expect_width("ElementwiseProduct", first_, d);
+  A* const dsecond = dweights == nullptr ? nullptr : dweights + first_.weights();
+  for (Index j = 0; j < d; ++j) {
+    const A a = detail::dense_output(first_, x, j), b = detail::dense_output(second_, x, j);
+    detail::dense_output_adjoint(first_, x, j, dy[j] * b, dx, dweights);
+    detail::dense_output_adjoint(second_, x, j, dy[j] * a, dx, dsecond);
   }
 }
 
