@@ -5,7 +5,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/support/setup.sh"
 
 require_packages g++ cmake ninja-build libeigen3-dev libgtest-dev libbenchmark-dev nlohmann-json3-dev \
-  libstb-dev
+  libstb-dev zlib1g-dev libcli11-dev dataset-fashion-mnist \
+  clang libclang-rt-dev  # for the fuzz test
 build tests all -DMHLA_BUILD_TESTS=ON -DMHLA_BUILD_EXAMPLES=ON -DMHLA_BUILD_BENCHMARKS=OFF
 
 step test

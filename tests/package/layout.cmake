@@ -85,7 +85,7 @@ function(check_TopLevel)
 endfunction()
 
 function(check_EveryHeaderHasATest)
-  list(FILTER headers INCLUDE REGEX "^(core|stage|attention)/")
+  list(FILTER headers INCLUDE REGEX "^(core|stage|attention|gradient|layer|io)/")
   foreach(header IN LISTS headers)
     string(REGEX REPLACE "\\.hpp$" "" noun ${header})
     if(NOT EXISTS ${SOURCE}/tests/${noun}_test.cpp)

@@ -4,6 +4,7 @@ cmake_minimum_required(VERSION 3.25)
 
 set(consumer ${CMAKE_CURRENT_LIST_DIR}/consumer)
 set(installed ${WORK}/moved)
+set(without_json -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON)
 
 function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY)
@@ -31,7 +32,7 @@ function(check_Install)
   file(REMOVE_RECURSE ${WORK}/build ${WORK}/prefix ${installed})
   run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G ${GENERATOR}
       -DCMAKE_CXX_COMPILER=${COMPILER} -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=OFF
-      -DMHLA_BUILD_BENCHMARKS=OFF)
+      -DMHLA_BUILD_BENCHMARKS=OFF ${without_json})
   run(${CMAKE_COMMAND} --install ${WORK}/build --prefix ${WORK}/prefix)
   file(RENAME ${WORK}/prefix ${installed})
   file(GLOB_RECURSE files ${installed}/share/*)
@@ -50,7 +51,23 @@ function(check_Install)
 endfunction()
 
 function(check_InstalledCopyWorks)
-  run_consumer(-DCMAKE_PREFIX_PATH=${installed})
+  run_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json})
+endfunction()
+
+function(check_ComponentIoWorks)
+  if(NOT JSON)
+    message("nlohmann_json is not installed")
+    return()
+  endif()
+  run_consumer(-DCMAKE_PREFIX_PATH=${installed} -DCOMPONENTS=io)
+  run(${WORK}/${CASE}/consumer_io ${WORK}/${CASE}/written.safetensors)
+endfunction()
+
+function(check_ComponentIoNeedsJson)
+  configure_consumer(-DCMAKE_PREFIX_PATH=${installed} -DCOMPONENTS=io ${without_json})
+  if(status EQUAL 0 OR NOT errors MATCHES "\"io\"[ \n]+needs[ \n]+nlohmann_json")
+    message(FATAL_ERROR "expected an error that names nlohmann_json, got:\n${errors}")
+  endif()
 endfunction()
 
 function(check_UnknownComponentIsRefused)

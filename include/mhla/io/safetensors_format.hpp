@@ -1,0 +1,237 @@
+#pragma once
+
+/// \file
+/// What reader and writer of safetensors files share: the layout, element types, limits, errors.
+///
+///     8 bytes        N, the length of the header, little endian
+///     N bytes        JSON, padded with spaces:
+///                    {"__metadata__": {key: text, ...},
+///                     name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
+///     the rest       data; the tensors lie side by side in it, row-major and little endian
+///
+/// The strict profile of the format: a file is refused unless every rule of SafetensorsFault
+/// holds. Source: https://github.com/huggingface/safetensors.
+
+#include <Eigen/Core>
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/scalar.hpp"
+
+namespace mhla {
+
+/// The rule that a file, a request or a written tensor breaks.
+enum class SafetensorsFault {
+  kFile,             ///< the file cannot be opened, read or written, or changes while it is read
+  kMemory,           ///< the data does not fit in memory
+  kTooShort,         ///< at least 10 bytes: a length and {}
+  kHeaderTooLong,    ///< N is at most SafetensorsOptions::header_limit
+  kHeaderBeyondEnd,  ///< 8 + N is at most the size of the file
+  kHeaderStart,      ///< the header starts with {
+  kUtf8,             ///< text is valid UTF-8
+  kJson,             ///< the header is JSON
+  kAfterHeader,      ///< nothing but spaces follows the closing }
+  kDepth,            ///< lists hold no lists and no objects
+  kTooMany,          ///< at most 65,536 tensors, and as many metadata keys
+  kNameTooLong,      ///< keys have at most 1,024 bytes
+  kDuplicateKey,     ///< no key stands twice in one object
+  kUnknownKey,       ///< a tensor has no other keys than dtype, shape and data_offsets
+  kMissingKey,       ///< and has all three
+  kWrongType,        ///< each value is of the kind that the layout shows
+  kNotAnInteger,     ///< sizes and offsets are whole numbers in [0, 2^63), without sign or exponent
+  kRank,             ///< at most 8 axes
+  kOffsetCount,      ///< exactly two offsets
+  kUnknownDtype,     ///< one of Dtype
+  kOverflow,         ///< the product of the sizes other than 0, in bytes, is below 2^63
+  kRange,            ///< begin <= end <= size of the data
+  kSize,             ///< end - begin is the size of the tensor in bytes
+  kHole,             ///< every byte of data belongs to a tensor
+  kOverlap,          ///< and to one only
+  kReservedName,     ///< no tensor to be written is called __metadata__
+  kNoTensor,         ///< a tensor that is asked for is there
+  kConversion,       ///< and its numbers are exact in the type that is asked for
+};
+
+/// A refusal. The message has the file (or "bytes"), the position, what came and what was expected;
+/// text that stems from the file is shortened and escaped in it.
+class safetensors_error : public error {
+ public:
+  safetensors_error(SafetensorsFault fault, std::optional<std::uint64_t> position,
+                    const std::string& message)
+      : error(message), fault_(fault), position_(position) {}
+
+  SafetensorsFault fault() const noexcept { return fault_; }
+  /// The byte of the file up to which it had been read, or at which the data is wrong; nothing
+  /// where no single byte is.
+  std::optional<std::uint64_t> position() const noexcept { return position_; }
+
+ private:
+  SafetensorsFault fault_;
+  std::optional<std::uint64_t> position_;
+};
+
+}  // namespace mhla
+
+namespace mhla::inline MHLA_TARGET {
+
+static_assert(std::endian::native == std::endian::little, "values are copied as they are");
+
+/// Element types, in the order of the format's reference implementation: by alignment.
+enum class Dtype : std::uint8_t { kBool, kU8, kF16, kBF16, kI32, kF32, kF64, kI64 };
+
+/// Bytes of an element.
+constexpr Index dtype_width(Dtype dtype) {
+  constexpr Index widths[] = {1, 1, 2, 2, 4, 4, 8, 8};
+  return widths[static_cast<int>(dtype)];
+}
+
+/// "F32".
+constexpr std::string_view dtype_name(Dtype dtype) {
+  constexpr std::string_view names[] = {"BOOL", "U8", "F16", "BF16", "I32", "F32", "F64", "I64"};
+  return names[static_cast<int>(dtype)];
+}
+
+/// The element type of that name, if there is one.
+constexpr std::optional<Dtype> dtype_of_name(std::string_view name) {
+  for (int i = 0; i < 8; ++i) {
+    if (dtype_name(static_cast<Dtype>(i)) == name) return static_cast<Dtype>(i);
+  }
+  return std::nullopt;
+}
+
+/// A C++ type that elements can be read as and written from.
+template <class T>
+concept Stored = Scalar<T> || std::same_as<T, std::int64_t> || std::same_as<T, std::int32_t> ||
+    std::same_as<T, std::uint8_t> || std::same_as<T, bool>;
+
+/// The element type that holds T.
+template <Stored T>
+constexpr Dtype dtype_of() {
+  if constexpr (std::same_as<T, bool>) return Dtype::kBool;
+  if constexpr (std::same_as<T, std::uint8_t>) return Dtype::kU8;
+  if constexpr (std::same_as<T, Eigen::half>) return Dtype::kF16;
+  if constexpr (std::same_as<T, Eigen::bfloat16>) return Dtype::kBF16;
+  if constexpr (std::same_as<T, std::int32_t>) return Dtype::kI32;
+  if constexpr (std::same_as<T, float>) return Dtype::kF32;
+  if constexpr (std::same_as<T, double>) return Dtype::kF64;
+  if constexpr (std::same_as<T, std::int64_t>) return Dtype::kI64;
+}
+
+/// One tensor: a dense row-major array somewhere in memory, at any address. Owns no elements.
+struct StoredTensor {
+  Dtype dtype = Dtype::kF32;
+  std::vector<Index> shape;          ///< no sizes: a single number
+  std::span<const std::byte> bytes;  ///< as many as shape and dtype say
+
+  /// Number of elements.
+  Index size() const { return static_cast<Index>(bytes.size()) / dtype_width(dtype); }
+};
+
+/// Tensors by name, and metadata by key.
+using StoredTensors = std::map<std::string, StoredTensor, std::less<>>;
+using SafetensorsMetadata = std::map<std::string, std::string, std::less<>>;
+
+inline constexpr std::size_t kSafetensorsMaxEntries = 65536;
+inline constexpr std::size_t kSafetensorsMaxName = 1024;             ///< bytes
+inline constexpr std::size_t kSafetensorsMaxRank = 8;                ///< axes
+inline constexpr std::uint64_t kSafetensorsMaxHeader = 100'000'000;  ///< bytes, of the format
+
+struct SafetensorsOptions {
+  /// The longest header that is read, in bytes; at most kSafetensorsMaxHeader.
+  std::uint64_t header_limit = std::uint64_t{16} << 20;
+};
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+inline constexpr std::string_view kMetadataKey = "__metadata__";
+
+/// 'text' for a message: printable, and cut after 64 bytes.
+inline std::string printable(std::string_view text) {
+  constexpr std::size_t kLongest = 64;
+  constexpr char digits[] = "0123456789abcdef";
+  std::string result = "'";
+  for (const char c : text.substr(0, kLongest)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7F) {
+      result += c;
+    } else {
+      result += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
+    }
+  }
+  return result + (text.size() > kLongest ? "...'" : "'");
+}
+
+/// Throws "mhla::Safetensors: FILE: byte 12: what came, expected ...".
+[[noreturn]] inline void fail_safetensors(const std::string& file, SafetensorsFault fault,
+                                          std::optional<std::uint64_t> position,
+                                          const std::string& got, const std::string& expected) {
+  std::string text = "mhla::Safetensors: " + file + ": ";
+  if (position) text += "byte " + std::to_string(*position) + ": ";
+  throw safetensors_error(fault, position, text + got + ", expected " + expected);
+}
+
+/// The first byte that does not belong to valid UTF-8 (RFC 3629: no overlong forms, no surrogates,
+/// nothing above U+10FFFF), or text.size().
+inline std::size_t valid_utf8(std::string_view text) {
+  const auto byte = [&](std::size_t i) -> unsigned {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
+  std::size_t i = 0;
+  while (i < text.size()) {
+    const unsigned lead = byte(i);
+    if (lead < 0x80) {
+      ++i;
+      continue;
+    }
+    const std::size_t more = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : 1;
+    if (lead < 0xC2 || lead > 0xF4) return i;
+    // The second byte rules out overlong forms, surrogates and numbers that are too large.
+    const unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+    const unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+    if (byte(i + 1) < low || byte(i + 1) > high) return i;
+    for (std::size_t k = 2; k <= more; ++k) {
+      if ((byte(i + k) & 0xC0u) != 0x80u) return i;
+    }
+    i += more + 1;
+  }
+  return i;
+}
+
+/// Bytes of a tensor; nothing where the sizes other than 0 have a product that is too large, so
+/// that no stride of an empty tensor overflows either. Sizes are >= 0.
+inline std::optional<std::uint64_t> stored_bytes(const std::vector<Index>& shape, Dtype dtype) {
+  constexpr Index limit = std::numeric_limits<Index>::max();
+  Index product = dtype_width(dtype);
+  bool empty = false;
+  for (const Index size : shape) {
+    empty = empty || size == 0;
+    if (size > 0 && product > limit / size) return std::nullopt;
+    if (size > 0) product *= size;
+  }
+  return empty ? 0 : static_cast<std::uint64_t>(product);
+}
+
+/// "[2, 3]".
+inline std::string sizes_text(const std::vector<Index>& sizes) {
+  std::string text = "[";
+  for (const Index size : sizes) {
+    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  }
+  return text + "]";
+}
+
+}  // namespace detail
+}  // namespace mhla::inline MHLA_TARGET

@@ -1,0 +1,358 @@
+#pragma once
+
+/// \file
+/// The header of a safetensors file: JSON from an untrusted source to tensors that tile the data.
+///
+/// The text is read once, by a parser that reports each token as it comes (nlohmann_json, the
+/// events of its text parser): nothing is built but what is kept, duplicate keys are seen, and the
+/// first token that breaks a rule ends the work. Time: O(N log tensors) for N bytes of header.
+/// Memory: names and metadata, some 300 bytes for each tensor, and a few times the longest string.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/io/safetensors_format.hpp"
+
+namespace mhla::inline MHLA_TARGET::detail {
+
+/// What a header says. The bytes of a tensor are data[offsets.first, offsets.second).
+struct SafetensorsHeader {
+  using Range = std::pair<std::uint64_t, std::uint64_t>;
+  struct Entry {
+    Dtype dtype = Dtype::kF32;
+    std::vector<Index> shape;
+    Range offsets;
+  };
+  std::map<std::string, Entry, std::less<>> tensors;
+  SafetensorsMetadata metadata;
+};
+
+/// Reads the N bytes of a header, which begin at byte 8 of `file` and are followed by `data_size`
+/// bytes of data.
+/// \throws safetensors_error for the first rule that is broken.
+SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_size,
+                                           const std::string& file);
+
+// ------------------------------------------------------------------------------------------------
+
+/// Goes through a text and tells how far.
+class CountingIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  CountingIterator(const char* at, const char** reached) : at_(at), reached_(reached) {}
+  reference operator*() const { return *at_; }
+  CountingIterator& operator++() {
+    *reached_ = ++at_;
+    return *this;
+  }
+  CountingIterator operator++(int) {
+    CountingIterator before = *this;
+    ++*this;
+    return before;
+  }
+  bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
+  bool operator!=(const CountingIterator& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  const char** reached_;
+};
+
+/// Receives the tokens of a header. The functions without comment are the interface that
+/// nlohmann_json calls; each either accepts a token or throws.
+class SafetensorsHeaderParser {
+ public:
+  SafetensorsHeaderParser(std::string_view text, std::uint64_t data_size, const std::string& file)
+      : text_(text), data_size_(data_size), file_(file), reached_(text.data()) {}
+
+  SafetensorsHeader parse() {
+    using Json = nlohmann::json;
+    if (text_.empty() || text_.front() != '{') {
+      fail(SafetensorsFault::kHeaderStart,
+           text_.empty() ? "an empty header"
+                         : "a header that starts with " + printable(text_.substr(0, 1)),
+           "'{'");
+    }
+    if (const std::size_t valid = valid_utf8(text_); valid != text_.size()) {
+      reached_ = text_.data() + valid;
+      fail(SafetensorsFault::kUtf8, "the bytes " + printable(text_.substr(valid, 4)),
+           "valid UTF-8");
+    }
+    const char* const end = text_.data() + text_.size();
+    // Not strict: the parser stops at the closing brace.
+    Json::sax_parse(CountingIterator(text_.data(), &reached_), CountingIterator(end, &reached_),
+                    this, Json::input_format_t::json, false);
+    reached_ = std::find_if(reached_, end, [](char c) { return c != ' '; });
+    if (reached_ != end) {
+      fail(SafetensorsFault::kAfterHeader, printable({reached_, 1}) + " behind the closing brace",
+           "nothing but spaces");
+    }
+    expect_tiling();
+    return std::move(header_);
+  }
+
+  bool start_object(std::size_t) {
+    if (place_ == Place::kStart) {
+      place_ = Place::kFile;
+    } else if (place_ == Place::kFile && name_ == kMetadataKey) {
+      place_ = Place::kMetadata;
+    } else if (place_ == Place::kFile) {
+      place_ = Place::kTensor;
+      entry_ = {};
+      keys_seen_ = 0;
+    } else {
+      refuse("an object");
+    }
+    return true;
+  }
+
+  bool end_object() {
+    if (place_ == Place::kTensor) finish_tensor();
+    place_ = place_ == Place::kFile ? Place::kStart : Place::kFile;
+    return true;
+  }
+
+  bool start_array(std::size_t) {
+    if (place_ != Place::kTensor || key_ == kDtype) refuse("a list");
+    place_ = Place::kList;
+    return true;
+  }
+
+  bool end_array() {
+    if (key_ == kOffsets && offset_count_ != 2) {
+      fail(SafetensorsFault::kOffsetCount,
+           where() + " has " + std::to_string(offset_count_) + " data_offsets", "2");
+    }
+    place_ = Place::kTensor;
+    return true;
+  }
+
+  bool key(std::string& name) {
+    if (name.size() > kSafetensorsMaxName) {
+      fail(SafetensorsFault::kNameTooLong,
+           "key " + printable(name) + " of " + std::to_string(name.size()) + " bytes",
+           "at most " + std::to_string(kSafetensorsMaxName));
+    }
+    if (place_ == Place::kTensor) {
+      tensor_key(name);
+      return true;
+    }
+    bool added = false;
+    if (place_ == Place::kMetadata) {
+      added = header_.metadata.try_emplace(name).second;
+      metadata_key_ = name;
+    } else if (name == kMetadataKey) {
+      added = !std::exchange(has_metadata_, true);
+    } else {
+      added = header_.tensors.try_emplace(name).second;
+    }
+    if (place_ == Place::kFile) name_ = name;
+    if (!added) fail_duplicate(name);
+    if (std::max(header_.tensors.size(), header_.metadata.size()) > kSafetensorsMaxEntries) {
+      fail(SafetensorsFault::kTooMany,
+           std::to_string(kSafetensorsMaxEntries + 1) + " tensors or metadata keys",
+           "at most " + std::to_string(kSafetensorsMaxEntries) + " of each");
+    }
+    return true;
+  }
+
+  bool string(std::string& value) {
+    if (place_ == Place::kMetadata) {
+      header_.metadata[metadata_key_] = value;
+    } else if (place_ == Place::kTensor && key_ == kDtype) {
+      const std::optional<Dtype> dtype = dtype_of_name(value);
+      if (!dtype) {
+        fail(SafetensorsFault::kUnknownDtype, where() + " has dtype " + printable(value),
+             "F64, F32, F16, BF16, I64, I32, U8 or BOOL");
+      }
+      entry_.dtype = *dtype;
+    } else {
+      refuse("a string");
+    }
+    return true;
+  }
+
+  bool number_unsigned(std::uint64_t value) {
+    if (place_ != Place::kList) refuse("a number");
+    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) ||
+        value > static_cast<std::uint64_t>(std::numeric_limits<Index>::max())) {
+      refuse("the number " + std::to_string(value));
+    }
+    if (key_ == kOffsets) {
+      (offset_count_ == 0 ? entry_.offsets.first : entry_.offsets.second) = value;
+      if (++offset_count_ > 2) {
+        fail(SafetensorsFault::kOffsetCount, where() + " has more than 2 data_offsets", "2");
+      }
+    } else {
+      entry_.shape.push_back(static_cast<Index>(value));
+      if (entry_.shape.size() > kSafetensorsMaxRank) {
+        fail(SafetensorsFault::kRank, where() + " has more than 8 axes", "at most 8");
+      }
+    }
+    return true;
+  }
+
+  bool number_integer(std::int64_t) { refuse("a number with a sign"); }
+  bool number_float(double, const std::string& digits) {
+    refuse("the number " + printable(digits));
+  }
+  bool boolean(bool) { refuse("a truth value"); }
+  bool null() { refuse("null"); }
+  bool binary(nlohmann::json::binary_t&) { refuse("binary data"); }
+
+  template <class Exception>
+  bool parse_error(std::size_t, const std::string&, const Exception& e) {
+    constexpr int kNumberTooLarge = 406;  // of nlohmann_json: beyond the range of double
+    if (e.id == kNumberTooLarge) refuse("a number beyond the range of double");
+    const std::uint64_t from = position() < 24 ? 0 : position() - 24;
+    fail(SafetensorsFault::kJson,
+         "text that ends with " + printable(text_.substr(from, position() - from)), "JSON");
+  }
+
+ private:
+  enum class Place { kStart, kFile, kMetadata, kTensor, kList };
+  // Keys of a tensor, as bits.
+  static constexpr unsigned kDtype = 1, kShape = 2, kOffsets = 4;
+
+  void tensor_key(const std::string& name) {
+    key_ = name == "dtype"          ? kDtype
+           : name == "shape"        ? kShape
+           : name == "data_offsets" ? kOffsets
+                                    : 0;
+    if (key_ == 0) {
+      fail(SafetensorsFault::kUnknownKey, where() + " has key " + printable(name),
+           "dtype, shape and data_offsets");
+    }
+    if ((keys_seen_ & key_) != 0) fail_duplicate(name);
+    keys_seen_ |= key_;
+    offset_count_ = 0;
+  }
+
+  void finish_tensor() {
+    if (keys_seen_ != (kDtype | kShape | kOffsets)) {
+      const char* const missing = (keys_seen_ & kDtype) == 0   ? "dtype"
+                                  : (keys_seen_ & kShape) == 0 ? "shape"
+                                                               : "data_offsets";
+      fail(SafetensorsFault::kMissingKey, where() + " without " + missing,
+           "dtype, shape and data_offsets");
+    }
+    const auto [begin, end] = entry_.offsets;
+    if (begin > end || end > data_size_) {
+      fail(SafetensorsFault::kRange, range_text(), "begin <= end <= " + std::to_string(data_size_));
+    }
+    const std::optional<std::uint64_t> bytes = stored_bytes(entry_.shape, entry_.dtype);
+    if (!bytes) {
+      fail(SafetensorsFault::kOverflow, where() + " of " + shape_text(), "fewer than 2^63 bytes");
+    }
+    if (*bytes != end - begin) {
+      fail(SafetensorsFault::kSize, range_text(),
+           std::to_string(*bytes) + " bytes for " + shape_text());
+    }
+    header_.tensors.find(name_)->second = std::move(entry_);
+  }
+
+  /// Every byte of the data belongs to exactly one tensor.
+  void expect_tiling() {
+    std::vector<SafetensorsHeader::Range> ranges;
+    ranges.reserve(header_.tensors.size());
+    for (const auto& [name, entry] : header_.tensors) ranges.push_back(entry.offsets);
+    std::sort(ranges.begin(), ranges.end());
+    ranges.emplace_back(data_size_, data_size_);
+    std::uint64_t reached = 0;
+    for (const auto& [begin, end] : ranges) {
+      if (begin != reached) {
+        const bool hole = begin > reached;
+        const std::string got = hole ? "data in [" + std::to_string(reached) + ", " +
+                                           std::to_string(begin) + ") that belongs to no tensor"
+                                     : "a tensor that begins at " + std::to_string(begin) +
+                                           " of the data, inside of another";
+        fail_safetensors(file_, hole ? SafetensorsFault::kHole : SafetensorsFault::kOverlap,
+                         8 + text_.size() + std::min(begin, reached), got,
+                         "tensors side by side to the end");
+      }
+      reached = end;
+    }
+  }
+
+  /// Refuses a value whose kind does not fit where it stands.
+  [[noreturn]] void refuse(const std::string& value) const {
+    using F = SafetensorsFault;
+    switch (place_) {
+      case Place::kStart:
+      case Place::kFile:
+        fail(F::kWrongType, where() + " is " + value, "an object");
+      case Place::kMetadata:
+        fail(F::kWrongType, "metadata key " + printable(metadata_key_) + " is " + value,
+             "a string");
+      case Place::kTensor:
+        fail(F::kWrongType, where() + " has " + key_name() + " that is " + value,
+             key_ == kDtype ? "a string" : "a list");
+      case Place::kList:
+        break;
+    }
+    const bool nested = value == "an object" || value == "a list";
+    fail(nested ? F::kDepth : F::kNotAnInteger, where() + " has " + value + " in its " + key_name(),
+         "whole numbers in [0, 2^63)");
+  }
+
+  std::string range_text() const {
+    return where() + " at [" + std::to_string(entry_.offsets.first) + ", " +
+           std::to_string(entry_.offsets.second) + ") of the data";
+  }
+  std::string shape_text() const {
+    return std::string(dtype_name(entry_.dtype)) + sizes_text(entry_.shape);
+  }
+  std::string key_name() const {
+    return key_ == kDtype ? "dtype" : key_ == kShape ? "shape" : "data_offsets";
+  }
+  std::string where() const {
+    return name_ == kMetadataKey ? "__metadata__" : "tensor " + printable(name_);
+  }
+  std::uint64_t position() const { return static_cast<std::uint64_t>(reached_ - text_.data()); }
+
+  [[noreturn]] void fail_duplicate(const std::string& name) const {
+    fail(SafetensorsFault::kDuplicateKey, "key " + printable(name) + " again", "each key once");
+  }
+  [[noreturn]] void fail(SafetensorsFault fault, const std::string& got,
+                         const std::string& expected) const {
+    fail_safetensors(file_, fault, 8 + position(), got, expected);
+  }
+
+  std::string_view text_;
+  std::uint64_t data_size_;
+  const std::string& file_;
+  const char* reached_;  // behind the last character read
+
+  SafetensorsHeader header_;
+  Place place_ = Place::kStart;
+  bool has_metadata_ = false;
+  std::string name_;  // of the tensor
+  std::string metadata_key_;
+  SafetensorsHeader::Entry entry_;
+  unsigned keys_seen_ = 0;
+  unsigned key_ = 0;
+  int offset_count_ = 0;
+};
+
+inline SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_size,
+                                                  const std::string& file) {
+  return SafetensorsHeaderParser(text, data_size, file).parse();
+}
+
+}  // namespace mhla::inline MHLA_TARGET::detail

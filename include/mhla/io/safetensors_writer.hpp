@@ -1,0 +1,307 @@
+#pragma once
+
+/// \file
+/// Writes safetensors files.
+///
+/// The bytes depend on names, types, shapes, values and metadata alone, not on the order of calls:
+/// tensors follow each other by element type, widest first, and then by name; metadata is sorted
+/// by key. The header is padded with spaces to a multiple of 8, so every tensor is aligned to the
+/// width of its elements. What is written is what the strict reader (safetensors.hpp) accepts, and
+/// reads back bit for bit.
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <ranges>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#if __has_include(<unistd.h>)
+#include <unistd.h>
+#endif
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/io/safetensors_format.hpp"
+
+namespace mhla::inline MHLA_TARGET {
+
+/// Collects tensors and writes them. Holds views: elements are read by to_bytes() and write().
+class SafetensorsWriter {
+ public:
+  /// Adds a tensor.
+  /// \throws safetensors_error for a name that was added before, is longer than 1,024 bytes, is no
+  /// UTF-8 or is __metadata__; for more than 8 axes or 65,536 tensors; for a size below 0, or bytes
+  /// that are not as many as dtype and shape say. Nothing is added then.
+  void add(std::string_view name, StoredTensor tensor);
+
+  /// Adds values that lie side by side, row-major: a span of a Stored type, or a std::vector,
+  /// std::array or the like that is no temporary.
+  template <std::ranges::contiguous_range Values>
+  requires std::ranges::borrowed_range<Values>
+  void add(std::string_view name, std::vector<Index> shape, Values&& values) {
+    using T = std::ranges::range_value_t<Values>;
+    const std::span<const T> view(values);
+    add(name, {dtype_of<T>(), std::move(shape), std::as_bytes(view)});
+  }
+
+  /// Adds a matrix as [rows, cols].
+  template <Scalar T>
+  void add(std::string_view name, const Matrix<T>& matrix) {
+    add(name, {matrix.rows(), matrix.cols()},
+        std::span<const T>(matrix.data(), static_cast<std::size_t>(matrix.size())));
+  }
+  template <Scalar T>
+  void add(std::string_view name, Matrix<T>&& matrix) = delete;  // would be gone when it is written
+
+  /// Adds a text under a key.
+  /// \throws safetensors_error for a key that was added before or is longer than 1,024 bytes, for
+  /// text that is no UTF-8, and for more than 65,536 keys.
+  void add_metadata(std::string_view key, std::string_view text);
+
+  /// The whole file.
+  /// \throws safetensors_error for a header of more than 100,000,000 bytes.
+  std::vector<std::byte> to_bytes() const;
+
+  /// Writes the file: first completely under another name in the same folder, which then replaces
+  /// what `path` names. After an error `path` is what it was, and the other file is removed.
+  /// \throws safetensors_error that names the path.
+  void write(const std::filesystem::path& path) const;
+
+ private:
+  using Item = StoredTensors::const_pointer;
+
+  std::vector<Item> in_order() const;
+  std::string header(const std::vector<Item>& items) const;  ///< with its length before it
+
+  StoredTensors tensors_;
+  SafetensorsMetadata metadata_;
+};
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// A file that is written beside `target` and takes its place when it is complete.
+class ReplacementFile {
+ public:
+  explicit ReplacementFile(const std::filesystem::path& target) : target_(target) {
+    std::random_device random;
+    constexpr int kAttempts = 16;  // each at one name of 2^32
+    for (int attempt = 0; attempt < kAttempts && file_ == nullptr; ++attempt) {
+      path_ = target;
+      path_ += "." + std::to_string(random()) + ".tmp";
+      errno = 0;
+      file_.reset(std::fopen(path_.string().c_str(), "wbx"));  // x: the file must not be there
+      if (file_ == nullptr && errno != EEXIST) break;
+    }
+    if (file_ == nullptr) fail("cannot be created: ", errno);
+  }
+  ~ReplacementFile() { remove(); }
+  ReplacementFile(const ReplacementFile&) = delete;
+  ReplacementFile& operator=(const ReplacementFile&) = delete;
+
+  void append(const void* data, std::size_t size) {
+    if (size != 0 && std::fwrite(data, 1, size, file_.get()) != size) {
+      fail("cannot be written: ", errno);
+    }
+  }
+
+  /// On the disk before the name points to it, so that not even a loss of power leaves a part.
+  void replace_target() {
+    if (std::fflush(file_.get()) != 0) fail("cannot be written: ", errno);
+#if __has_include(<unistd.h>)
+    if (fsync(fileno(file_.get())) != 0) fail("cannot be written: ", errno);
+#endif
+    if (std::fclose(file_.release()) != 0) fail("cannot be written: ", errno);
+    std::error_code error;
+    std::filesystem::rename(path_, target_, error);
+    if (error) fail("cannot be put in place: ", error.value());
+    path_.clear();
+  }
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+
+  void remove() {
+    file_.reset();
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove(path_, ignored);
+  }
+
+  [[noreturn]] void fail(const std::string& what, int code) {
+    const std::string reason = std::generic_category().message(code);
+    fail_safetensors(target_.string(), SafetensorsFault::kFile, std::nullopt,
+                     "a file that " + what + reason, "a place to write to");
+  }
+
+  std::filesystem::path target_, path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+/// Appends "text" in quotes; bytes above 0x7F stay as they are.
+inline void append_json(std::string& json, std::string_view text) {
+  constexpr char digits[] = "0123456789abcdef";
+  constexpr std::string_view special = "\"\\\b\f\n\r\t", letters = "\"\\bfnrt";
+  json += '"';
+  for (const char c : text) {
+    if (const std::size_t at = special.find(c); at != std::string_view::npos) {
+      json += {'\\', letters[at]};
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      json += {'\\', 'u', '0', '0', digits[c >> 4], digits[c & 15]};
+    } else {
+      json += c;
+    }
+  }
+  json += '"';
+}
+
+/// Throws unless a key or a text can stand in a header.
+inline void expect_text(const std::string& what, std::string_view text, std::size_t longest) {
+  if (text.size() > longest) {
+    fail_safetensors("output", SafetensorsFault::kNameTooLong, std::nullopt,
+                     what + " " + printable(text) + " of " + std::to_string(text.size()) + " bytes",
+                     "at most " + std::to_string(longest));
+  }
+  if (valid_utf8(text) != text.size()) {
+    fail_safetensors("output", SafetensorsFault::kUtf8, std::nullopt, what + " " + printable(text),
+                     "valid UTF-8");
+  }
+}
+
+/// Throws unless one more entry may be added under `key`.
+template <class Map>
+void expect_room(const std::string& what, const Map& map, std::string_view key) {
+  expect_text(what, key, kSafetensorsMaxName);
+  if (map.contains(key)) {
+    fail_safetensors("output", SafetensorsFault::kDuplicateKey, std::nullopt,
+                     what + " " + printable(key) + " again", "each once");
+  }
+  if (map.size() == kSafetensorsMaxEntries) {
+    fail_safetensors("output", SafetensorsFault::kTooMany, std::nullopt,
+                     "one more " + what + " than " + std::to_string(map.size()),
+                     "at most " + std::to_string(kSafetensorsMaxEntries));
+  }
+}
+
+}  // namespace detail
+
+inline void SafetensorsWriter::add(std::string_view name, StoredTensor tensor) {
+  detail::expect_room("tensor", tensors_, name);
+  const std::string shape =
+      std::string(dtype_name(tensor.dtype)) + detail::sizes_text(tensor.shape);
+  const std::string what = "tensor " + detail::printable(name) + " of " + shape;
+  const auto fail = [&](SafetensorsFault fault, const std::string& got, const char* expected) {
+    detail::fail_safetensors("output", fault, std::nullopt, got, expected);
+  };
+  if (name == detail::kMetadataKey) {
+    fail(SafetensorsFault::kReservedName, what, "another name");
+  }
+  if (tensor.shape.size() > kSafetensorsMaxRank) {
+    fail(SafetensorsFault::kRank, what, "at most 8 axes");
+  }
+  if (std::any_of(tensor.shape.begin(), tensor.shape.end(), [](Index size) { return size < 0; })) {
+    fail(SafetensorsFault::kNotAnInteger, what, "sizes >= 0");
+  }
+  const std::optional<std::uint64_t> bytes = detail::stored_bytes(tensor.shape, tensor.dtype);
+  if (!bytes) fail(SafetensorsFault::kOverflow, what, "fewer than 2^63 bytes");
+  if (*bytes != tensor.bytes.size()) {
+    fail(SafetensorsFault::kSize, what + " with " + std::to_string(tensor.bytes.size()) + " bytes",
+         (std::to_string(*bytes) + " bytes").c_str());
+  }
+  tensors_.emplace(name, std::move(tensor));
+}
+
+inline void SafetensorsWriter::add_metadata(std::string_view key, std::string_view text) {
+  detail::expect_room("metadata key", metadata_, key);
+  detail::expect_text("metadata text", text, text.size());
+  metadata_.emplace(key, text);
+}
+
+inline auto SafetensorsWriter::in_order() const -> std::vector<Item> {
+  std::vector<Item> items;
+  items.reserve(tensors_.size());
+  for (const auto& item : tensors_) items.push_back(&item);
+  std::sort(items.begin(), items.end(), [](Item a, Item b) {
+    return std::tie(b->second.dtype, a->first) < std::tie(a->second.dtype, b->first);
+  });
+  return items;
+}
+
+inline std::string SafetensorsWriter::header(const std::vector<Item>& items) const {
+  std::uint64_t length = 0;
+  std::string text(sizeof length, '\0');
+  text += '{';
+  if (!metadata_.empty()) {
+    detail::append_json(text, detail::kMetadataKey);
+    char separator = '{';
+    text += ':';
+    for (const auto& [key, value] : metadata_) {
+      text += std::exchange(separator, ',');
+      detail::append_json(text, key);
+      text += ':';
+      detail::append_json(text, value);
+    }
+    text += '}';
+  }
+  std::uint64_t end = 0;
+  for (const Item item : items) {
+    const StoredTensor& tensor = item->second;
+    if (text.back() != '{') text += ',';
+    detail::append_json(text, item->first);
+    text += ":{\"dtype\":\"" + std::string(dtype_name(tensor.dtype)) + "\",\"shape\":[";
+    for (std::size_t axis = 0; axis < tensor.shape.size(); ++axis) {
+      text += (axis > 0 ? "," : "") + std::to_string(tensor.shape[axis]);
+    }
+    text += "],\"data_offsets\":[" + std::to_string(end) + ",";
+    end += tensor.bytes.size();
+    text += std::to_string(end) + "]}";
+  }
+  text += '}';
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  length = text.size() - sizeof length;
+  if (length > kSafetensorsMaxHeader) {
+    detail::fail_safetensors("output", SafetensorsFault::kHeaderTooLong, std::nullopt,
+                             "a header of " + std::to_string(length) + " bytes",
+                             "at most " + std::to_string(kSafetensorsMaxHeader));
+  }
+  std::memcpy(text.data(), &length, sizeof length);
+  return text;
+}
+
+inline std::vector<std::byte> SafetensorsWriter::to_bytes() const {
+  const std::vector<Item> items = in_order();
+  const std::string head = header(items);
+  std::vector<std::byte> bytes(head.size());
+  std::memcpy(bytes.data(), head.data(), head.size());
+  for (const Item item : items) {
+    bytes.insert(bytes.end(), item->second.bytes.begin(), item->second.bytes.end());
+  }
+  return bytes;
+}
+
+inline void SafetensorsWriter::write(const std::filesystem::path& path) const {
+  const std::vector<Item> items = in_order();
+  const std::string head = header(items);
+  detail::ReplacementFile file(path);
+  file.append(head.data(), head.size());
+  for (const Item item : items) {
+    file.append(item->second.bytes.data(), item->second.bytes.size());
+  }
+  file.replace_target();
+}
+
+}  // namespace mhla::inline MHLA_TARGET

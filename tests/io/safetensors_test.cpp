@@ -1,0 +1,334 @@
+#include "mhla/io/safetensors.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <bit>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/raw_file.hpp"
+#include "io/temporary_folder.hpp"
+#include "support/message_of.hpp"
+#include "support/random.hpp"
+
+namespace mhla::test {
+namespace {
+
+namespace fs = std::filesystem;
+using F = SafetensorsFault;
+using File = mhla::Safetensors;
+
+void write_bytes(const fs::path& path, const Bytes& bytes) {
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+}
+
+/// Random bytes as tensors of every type and of several shapes.
+struct Sample {
+  std::map<std::string, Bytes> bytes;
+  StoredTensors tensors;
+  SafetensorsWriter writer;
+
+  explicit Sample(std::uint64_t seed) {
+    Random rng(seed);
+    const std::vector<std::vector<Index>> shapes = {
+        {}, {1}, {7}, {0}, {3, 5}, {0, 4}, {4, 0, 2}, {2, 3, 4, 5}, {1, 1, 1, 1, 1, 1, 1, 2}};
+    for (int type = 0; type < 8; ++type) {
+      for (const std::vector<Index>& shape : shapes) {
+        const auto dtype = static_cast<Dtype>(type);
+        const std::string name =
+            std::string(dtype_name(dtype)) + " é\n\"" + detail::sizes_text(shape);
+        Bytes& values = bytes[name];
+        values.resize(static_cast<std::size_t>(*detail::stored_bytes(shape, dtype)));
+        for (std::byte& byte : values) byte = static_cast<std::byte>(rng.bits());
+        tensors[name] = {dtype, shape, values};
+        writer.add(name, tensors[name]);
+      }
+    }
+    writer.add_metadata("", "");
+    writer.add_metadata("format", "pt");
+    writer.add_metadata("text", std::string("\0 {\"a\": 1}\x7F é €", 19));
+  }
+
+  void expect_same(const File& file) const {
+    ASSERT_EQ(file.tensors().size(), tensors.size());
+    for (const auto& [name, expected] : tensors) {
+      ASSERT_TRUE(file.contains(name));
+      const StoredTensor& came = file.tensor(name);
+      EXPECT_EQ(came.dtype, expected.dtype);
+      EXPECT_EQ(came.shape, expected.shape);
+      EXPECT_EQ(came.size() * dtype_width(came.dtype), static_cast<Index>(came.bytes.size()));
+      EXPECT_TRUE(std::ranges::equal(came.bytes, expected.bytes)) << name;
+    }
+    EXPECT_EQ(file.metadata(),
+              (SafetensorsMetadata{
+                  {"", ""}, {"format", "pt"}, {"text", std::string("\0 {\"a\": 1}\x7F é €", 19)}}));
+  }
+};
+
+TEST(Safetensors, WhatIsWrittenReadsBackBitwise) {
+  const TemporaryFolder folder;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const Sample sample(seed);
+    const Bytes bytes = sample.writer.to_bytes();
+    sample.expect_same(File::parse(bytes));
+    sample.writer.write(folder.path() / "x");
+    const File first = File::read(folder.path() / "x");
+    sample.expect_same(first);
+
+    SafetensorsWriter again;
+    for (const auto& [name, tensor] : first.tensors()) again.add(name, tensor);
+    for (const auto& [key, text] : first.metadata()) again.add_metadata(key, text);
+    EXPECT_EQ(again.to_bytes(), bytes);
+  }
+}
+
+TEST(Safetensors, ReadsWithoutTensors) {
+  const Bytes bytes = raw_file("{}", 0);
+  EXPECT_TRUE(File::parse(bytes).tensors().empty());
+  EXPECT_TRUE(File::parse(bytes).metadata().empty());
+  EXPECT_EQ(fault_of([&] { File::parse(bytes).tensor("x"); }), F::kNoTensor);
+  EXPECT_FALSE(File::parse(bytes).contains("x"));
+}
+
+TEST(Safetensors, WorksAtAnyAddressAndMoves) {
+  const Sample sample(3);
+  const Bytes bytes = sample.writer.to_bytes();
+  Bytes room(bytes.size() + 16);
+  for (std::size_t shift = 0; shift < 16; ++shift) {
+    std::copy(bytes.begin(), bytes.end(), room.begin() + static_cast<std::ptrdiff_t>(shift));
+    sample.expect_same(File::parse(std::span(room).subspan(shift, bytes.size())));
+  }
+  const TemporaryFolder folder;
+  sample.writer.write(folder.path() / "x");
+  File file = File::read(folder.path() / "x");
+  const std::byte* const where = file.tensors().begin()->second.bytes.data();
+  const auto moved = std::make_unique<File>(std::move(file));
+  EXPECT_EQ(moved->tensors().begin()->second.bytes.data(), where);
+  sample.expect_same(*moved);
+}
+
+TEST(Safetensors, ValuesKeepTheirBitsAndWidenExactly) {
+  // All 65,536 numbers of each half type, and floats with every exponent.
+  std::vector<Eigen::half> halves(65536);
+  std::vector<Eigen::bfloat16> brains(65536);
+  std::vector<float> floats;
+  for (unsigned i = 0; i < 65536; ++i) {
+    halves[i] = Eigen::numext::bit_cast<Eigen::half>(static_cast<std::uint16_t>(i));
+    brains[i] = Eigen::numext::bit_cast<Eigen::bfloat16>(static_cast<std::uint16_t>(i));
+    floats.push_back(std::bit_cast<float>(i << 16 | (i * 40503u & 0xFFFFu)));
+  }
+  SafetensorsWriter writer;
+  writer.add("half", {65536}, halves);
+  writer.add("bf16", {65536}, brains);
+  writer.add("float", {65536}, floats);
+  Bytes bytes = writer.to_bytes();
+  bytes.insert(bytes.begin(), std::byte{});  // moves all to odd addresses
+  const File file = File::parse(std::span(bytes).subspan(1));
+  std::vector<float> from_half(65536), from_brain(65536), same(65536);
+  std::vector<double> half_wide(65536), brain_wide(65536), float_wide(65536);
+  file.copy_to<float>("half", from_half);
+  file.copy_to<float>("bf16", from_brain);
+  file.copy_to<float>("float", same);
+  file.copy_to<double>("half", half_wide);
+  file.copy_to<double>("bf16", brain_wide);
+  file.copy_to<double>("float", float_wide);
+  for (unsigned i = 0; i < 65536; ++i) {
+    // By definition: sign, exponent, fraction.
+    const int sign = i >> 15 != 0 ? -1 : 1;
+    const int exponent = static_cast<int>(i >> 10 & 31), fraction = static_cast<int>(i & 1023);
+    const double half = exponent == 31  ? (fraction != 0 ? NAN : HUGE_VAL)
+                        : exponent == 0 ? std::ldexp(fraction, -24)
+                                        : std::ldexp(1024 + fraction, exponent - 25);
+    const float brain = std::bit_cast<float>(i << 16);
+    if (std::isnan(half)) {
+      EXPECT_TRUE(std::isnan(from_half[i]) && std::isnan(half_wide[i]));
+    } else {
+      EXPECT_EQ(half_wide[i], sign * half) << i;
+      EXPECT_EQ(static_cast<double>(from_half[i]), sign * half) << i;
+      EXPECT_EQ(std::signbit(from_half[i]), sign < 0) << i;
+    }
+    if (std::isnan(brain)) {
+      EXPECT_TRUE(std::isnan(from_brain[i]) && std::isnan(brain_wide[i]));
+    } else {
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(from_brain[i]), i << 16);
+      EXPECT_EQ(brain_wide[i], static_cast<double>(brain));
+    }
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(same[i]), std::bit_cast<std::uint32_t>(floats[i]));
+    if (std::isnan(floats[i])) continue;
+    EXPECT_EQ(float_wide[i], static_cast<double>(floats[i]));
+  }
+}
+
+TEST(Safetensors, EveryByteOfABoolOtherThanZeroIsTrue) {
+  const Bytes bytes = raw_file(one_tensor("\"BOOL\"", "[256]", "[0,256]"), 256);
+  bool values[256];
+  File::parse(bytes).copy_to<bool>("t", values);
+  for (int i = 0; i < 256; ++i) EXPECT_EQ(values[i], i != 0);
+}
+
+template <Stored T>
+void expect_conversions(const File& file, const std::string& exact) {
+  for (const char* name : {"BOOL", "U8", "F16", "BF16", "I32", "F32", "F64", "I64"}) {
+    auto out = std::make_unique<T[]>(1);
+    const auto fault = fault_of([&] { file.copy_to<T>(name, std::span<T>(out.get(), 1)); });
+    const bool fits = exact.find(" " + std::string(name) + " ") != std::string::npos;
+    EXPECT_EQ(fault, fits ? std::nullopt : std::optional(F::kConversion)) << name;
+  }
+}
+
+TEST(Safetensors, RefusesConversionsThatLose) {
+  SafetensorsWriter writer;
+  const Bytes eight(8);
+  for (int type = 0; type < 8; ++type) {
+    const auto dtype = static_cast<Dtype>(type);
+    writer.add(dtype_name(dtype),
+               {dtype, {1}, std::span(eight).first(static_cast<std::size_t>(dtype_width(dtype)))});
+  }
+  const Bytes bytes = writer.to_bytes();
+  const File file = File::parse(bytes);
+  expect_conversions<bool>(file, " BOOL ");
+  expect_conversions<std::uint8_t>(file, " U8 ");
+  expect_conversions<Eigen::half>(file, " F16 ");
+  expect_conversions<Eigen::bfloat16>(file, " BF16 ");
+  expect_conversions<std::int32_t>(file, " I32 ");
+  expect_conversions<float>(file, " F16 BF16 F32 ");
+  expect_conversions<double>(file, " F16 BF16 F32 F64 ");
+  expect_conversions<std::int64_t>(file, " I64 ");
+  EXPECT_EQ(
+      message_of<safetensors_error>([&] { file.matrix<float>("F64"); }),
+      "mhla::Safetensors: bytes: tensor 'F64' of F64, expected a type whose numbers are exact "
+      "in F32");
+}
+
+TEST(Safetensors, RefusesAnOutputOfAnotherSize) {
+  const Bytes bytes = raw_file(one_tensor("\"F32\"", "[2,3]", "[0,24]"), 24);
+  const File file = File::parse(bytes);
+  std::vector<float> out(7, -1.0f);
+  for (const std::size_t size : {0u, 5u, 7u}) {
+    EXPECT_THROW(file.copy_to<float>("t", std::span(out).first(size)), shape_error);
+  }
+  EXPECT_EQ(out, std::vector<float>(7, -1.0f));
+}
+
+TEST(Safetensors, MatricesHaveOneOrTwoAxes) {
+  Random rng(5);
+  const Matrix<float> a = rng.matrix<float>(3, 5);
+  const Matrix<Eigen::bfloat16> b = rng.matrix<Eigen::bfloat16>(4, 2);
+  const Matrix<double> none(0, 3);
+  SafetensorsWriter writer;
+  writer.add("a", a);
+  writer.add("b", b);
+  writer.add("none", none);
+  writer.add("row", {15}, std::span<const float>(a.data(), 15));
+  writer.add("one", {}, std::span<const float>(a.data(), 1));
+  writer.add("cube", {3, 5, 1}, std::span<const float>(a.data(), 15));
+  const Bytes bytes = writer.to_bytes();
+  const File file = File::parse(bytes);
+  EXPECT_EQ(file.matrix<float>("a"), a);
+  EXPECT_EQ(file.matrix<double>("a"), Matrix<double>(a.cast<double>()));
+  EXPECT_EQ(file.matrix<Eigen::bfloat16>("b"), b);
+  EXPECT_EQ(file.matrix<float>("b"), Matrix<float>(b.cast<float>()));
+  EXPECT_EQ(file.matrix<double>("none").cols(), 3);
+  EXPECT_EQ(file.matrix<double>("none").rows(), 0);
+  EXPECT_EQ(file.matrix<float>("row").rows(), 1);
+  EXPECT_EQ(file.matrix<float>("row").cols(), 15);
+  EXPECT_EQ(fault_of([&] { file.matrix<float>("one"); }), F::kRank);
+  EXPECT_EQ(fault_of([&] { file.matrix<float>("cube"); }), F::kRank);
+  EXPECT_EQ(fault_of([&] { file.matrix<float>("absent"); }), F::kNoTensor);
+}
+
+TEST(Safetensors, LimitOfTheHeader) {
+  const TemporaryFolder folder;
+  const auto header = [&](std::size_t size) {
+    return raw_file("{}" + std::string(size - 2, ' '), 0);
+  };
+  for (const std::uint64_t limit : {2u, 3u, 1000u}) {
+    const SafetensorsOptions options{.header_limit = limit};
+    const Bytes fits = header(limit), exceeds = header(limit + 1);
+    EXPECT_FALSE(refusal(fits, options).has_value());
+    EXPECT_EQ(refusal(exceeds, options)->fault, F::kHeaderTooLong);
+    write_bytes(folder.path() / "fits", fits);
+    write_bytes(folder.path() / "exceeds", exceeds);
+    EXPECT_TRUE(File::read(folder.path() / "fits", options).tensors().empty());
+    EXPECT_EQ(fault_of([&] { File::read(folder.path() / "exceeds", options); }), F::kHeaderTooLong);
+  }
+  const Bytes large = header((std::size_t{16} << 20) + 1);
+  EXPECT_EQ(refusal(large)->fault, F::kHeaderTooLong);
+  EXPECT_FALSE(refusal(large, {.header_limit = 100'000'000}).has_value());
+  EXPECT_THROW(File::parse(large, {.header_limit = 100'000'001}), option_error);
+  EXPECT_THROW(File::read("absent", {.header_limit = 100'000'001}), option_error);
+}
+
+TEST(Safetensors, RefusesWhatIsNoFile) {
+  const TemporaryFolder folder;
+  mkfifo((folder.path() / "pipe").c_str(), 0600);
+  for (const fs::path& path : {folder.path(), folder.path() / "absent", folder.path() / "pipe",
+                               fs::path("/dev/zero"), fs::path()}) {
+    EXPECT_EQ(fault_of([&] { File::read(path); }), F::kFile) << path;
+  }
+  const std::string text =
+      message_of<safetensors_error>([&] { File::read(folder.path() / "absent"); });
+  EXPECT_NE(text.find((folder.path() / "absent").string()), std::string::npos) << text;
+}
+
+TEST(Safetensors, FilesAreRefusedAsBytesAre) {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path() / "x";
+  const std::string good = one_tensor("\"U8\"", "[3]", "[0,3]");
+  std::vector<Bytes> cases = {raw_file(good, 4), raw_file(good, 2), raw_file("[]", 0),
+                              raw_file(good, 3, 1u << 20), raw_file(good, 3, ~std::uint64_t{0})};
+  const Bytes whole = raw_file(good, 3);
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    cases.emplace_back(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
+  }
+  for (const Bytes& bytes : cases) {
+    write_bytes(path, bytes);
+    const auto expected = refusal(bytes);
+    ASSERT_TRUE(expected.has_value());
+    try {
+      File::read(path);
+      ADD_FAILURE() << "accepted";
+    } catch (const safetensors_error& e) {
+      EXPECT_EQ(e.fault(), expected->fault) << e.what();
+      EXPECT_EQ(e.position(), expected->position);
+      EXPECT_NE(std::string(e.what()).find(path.string()), std::string::npos);
+    }
+  }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(Safetensors, LittleMemoryIsEnoughToRefuse) {
+  // Files with a hole of 1 TiB, in a process that may take 256 MiB more.
+  const TemporaryFolder folder;
+  const std::string size = std::to_string(std::uint64_t{1} << 40);
+  const std::string good = one_tensor("\"U8\"", "[" + size + "]", "[0," + size + "]");
+  const std::string wrong = one_tensor("\"U8\"", "[3]", "[0,3]");
+  for (const auto& [name, header] : {std::pair("good", good), std::pair("wrong", wrong)}) {
+    write_bytes(folder.path() / name, raw_file(header, 0));
+    std::error_code error;
+    fs::resize_file(folder.path() / name, 8 + header.size() + (std::uint64_t{1} << 40), error);
+    if (error) GTEST_SKIP() << "no sparse files here";
+  }
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  if (pages == 0) GTEST_SKIP() << "no /proc here";
+  struct rlimit usual;
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &usual), 0);
+  const struct rlimit small = {pages * 4096 + (rlim_t{256} << 20), usual.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &small), 0);
+  EXPECT_EQ(fault_of([&] { File::read(folder.path() / "good"); }), F::kMemory);
+  EXPECT_EQ(fault_of([&] { File::read(folder.path() / "wrong"); }), F::kHole);
+  setrlimit(RLIMIT_AS, &usual);
+}
+#endif
+
+}  // namespace
+}  // namespace mhla::test

@@ -1,0 +1,203 @@
+#include "mhla/io/safetensors_writer.hpp"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "io/raw_file.hpp"
+#include "io/temporary_folder.hpp"
+
+namespace mhla::test {
+namespace {
+
+namespace fs = std::filesystem;
+using F = SafetensorsFault;
+
+std::string text_of(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string contents(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+TEST(SafetensorsWriter, WritesTheCanonicalForm) {
+  const std::vector<float> a = {1, 2};
+  const std::array<std::uint8_t, 3> b = {7, 8, 9};
+  const std::vector<double> c = {3};
+  SafetensorsWriter writer;
+  writer.add("b", {3}, b);
+  writer.add("a", {2, 1}, a);
+  writer.add("c", {}, c);
+  writer.add("A", {2}, a);
+  writer.add_metadata("z", "1");
+  writer.add_metadata("y", "\"\\\b\f\n\r\t\x01\x1F/\xC3\xA9");
+  const std::string text = text_of(writer.to_bytes());
+  const std::string header = R"({"__metadata__":{"y":"\"\\\b\f\n\r\t\u0001\u001f/é","z":"1"},)"
+                             R"("c":{"dtype":"F64","shape":[],"data_offsets":[0,8]},)"
+                             R"("A":{"dtype":"F32","shape":[2],"data_offsets":[8,16]},)"
+                             R"("a":{"dtype":"F32","shape":[2,1],"data_offsets":[16,24]},)"
+                             R"("b":{"dtype":"U8","shape":[3],"data_offsets":[24,27]}})";
+  std::uint64_t length = 0;
+  std::memcpy(&length, text.data(), sizeof length);
+  EXPECT_EQ(length % 8, 0u);
+  EXPECT_LT(length, header.size() + 8);
+  EXPECT_EQ(text.substr(8, header.size()), header);
+  EXPECT_EQ(text.substr(8 + header.size(), length - header.size()),
+            std::string(length - header.size(), ' '));
+  EXPECT_EQ(text.size(), 8 + length + 27);
+  EXPECT_EQ(text.substr(8 + length + 24), "\7\10\11");
+}
+
+TEST(SafetensorsWriter, OrderOfCallsDoesNotMatter) {
+  const std::vector<float> values = {1, 2, 3};
+  SafetensorsWriter one, other;
+  one.add("x", {3}, values);
+  one.add("y", {1, 3}, values);
+  one.add_metadata("a", "1");
+  one.add_metadata("b", "2");
+  other.add_metadata("b", "2");
+  other.add("y", {1, 3}, values);
+  other.add_metadata("a", "1");
+  other.add("x", {3}, values);
+  EXPECT_EQ(one.to_bytes(), other.to_bytes());
+}
+
+TEST(SafetensorsWriter, NothingIsAFileToo) {
+  EXPECT_EQ(text_of(SafetensorsWriter().to_bytes()), std::string("\10\0\0\0\0\0\0\0{}      ", 16));
+}
+
+TEST(SafetensorsWriter, RefusesWhatTheReaderWouldRefuse) {
+  const std::vector<float> two = {1, 2};
+  SafetensorsWriter writer;
+  writer.add("there", {2}, two);
+  writer.add_metadata("there", "x");
+  const Bytes before = writer.to_bytes();
+  const auto tensor = [&](std::string_view name, std::vector<Index> shape) {
+    return fault_of([&] { writer.add(name, std::move(shape), two); });
+  };
+  const auto metadata = [&](std::string_view key, std::string_view text) {
+    return fault_of([&] { writer.add_metadata(key, text); });
+  };
+  EXPECT_EQ(tensor("there", {2}), F::kDuplicateKey);
+  EXPECT_EQ(tensor("__metadata__", {2}), F::kReservedName);
+  EXPECT_EQ(tensor(std::string(1025, 'x'), {2}), F::kNameTooLong);
+  EXPECT_EQ(tensor("\xFF", {2}), F::kUtf8);
+  EXPECT_EQ(tensor("x", {1, 1, 1, 1, 1, 1, 1, 1, 2}), F::kRank);
+  EXPECT_EQ(tensor("x", {-1, -2}), F::kNotAnInteger);
+  EXPECT_EQ(tensor("x", {Index{1} << 32, Index{1} << 32}), F::kOverflow);
+  for (const std::vector<Index>& shape : {std::vector<Index>{}, {1}, {3}, {0}, {2, 2}, {2, 0}}) {
+    EXPECT_EQ(tensor("x", shape), F::kSize);
+  }
+  EXPECT_EQ(metadata("there", "y"), F::kDuplicateKey);
+  EXPECT_EQ(metadata(std::string(1025, 'x'), ""), F::kNameTooLong);
+  EXPECT_EQ(metadata("\x80", ""), F::kUtf8);
+  EXPECT_EQ(metadata("x", "\x80"), F::kUtf8);
+  EXPECT_EQ(writer.to_bytes(), before);
+
+  SafetensorsWriter full;
+  for (int i = 0; i < 65536; ++i) {
+    full.add(std::to_string(i), {0}, std::span<const float>());
+    full.add_metadata(std::to_string(i), "");
+  }
+  EXPECT_FALSE(refusal(full.to_bytes()).has_value());
+  EXPECT_EQ(fault_of([&] { full.add("x", {2}, two); }), F::kTooMany);
+  EXPECT_EQ(fault_of([&] { full.add_metadata("x", ""); }), F::kTooMany);
+}
+
+TEST(SafetensorsWriter, RefusesAHeaderBeyondTheFormat) {
+  SafetensorsWriter writer;
+  writer.add_metadata("k", std::string(100'000'000, 'x'));
+  EXPECT_EQ(fault_of([&] { writer.to_bytes(); }), F::kHeaderTooLong);
+  const TemporaryFolder folder;
+  EXPECT_EQ(fault_of([&] { writer.write(folder.path() / "x"); }), F::kHeaderTooLong);
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+TEST(SafetensorsWriter, ReplacesAFile) {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path() / "x.safetensors";
+  std::ofstream(path) << std::string(5000, 'x');
+  const std::vector<float> values = {1, 2, 3};
+  SafetensorsWriter writer;
+  writer.add("x", {3}, values);
+  writer.write(path);
+  EXPECT_EQ(contents(path), text_of(writer.to_bytes()));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1);
+}
+
+/// Expects that writing to `path` fails, that the message names it, and that its folder and what
+/// was there stay what they were.
+void expect_untouched(const SafetensorsWriter& writer, const fs::path& path,
+                      const fs::path& folder) {
+  const auto state = [&] {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      files[entry.path().string()] = entry.is_regular_file() ? contents(entry.path()) : "";
+    }
+    return files;
+  };
+  const auto before = state();
+  try {
+    writer.write(path);
+    ADD_FAILURE() << "written: " << path;
+  } catch (const safetensors_error& e) {
+    EXPECT_EQ(e.fault(), F::kFile) << e.what();
+    EXPECT_NE(std::string(e.what()).find(path.string()), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(state(), before);
+}
+
+TEST(SafetensorsWriter, LeavesNothingBehindWhereItCannotWrite) {
+  const TemporaryFolder folder;
+  const std::vector<float> values = {1, 2, 3};
+  SafetensorsWriter writer;
+  writer.add("x", {3}, values);
+  std::ofstream(folder.path() / "file") << "old";
+  fs::create_directories(folder.path() / "folder" / "inside");
+  expect_untouched(writer, folder.path() / "absent" / "x", folder.path());
+  expect_untouched(writer, folder.path() / "file" / "x", folder.path());
+  expect_untouched(writer, folder.path() / "folder", folder.path());  // written, and not renamed
+  expect_untouched(writer, folder.path() / std::string(300, 'x'), folder.path());
+  expect_untouched(writer, "", folder.path());
+  fs::permissions(folder.path() / "folder", fs::perms::owner_read | fs::perms::owner_exec);
+  if (std::FILE* file = std::fopen((folder.path() / "folder" / "probe").c_str(), "w")) {
+    std::fclose(file);  // the superuser may write everywhere
+    fs::remove(folder.path() / "folder" / "probe");
+  } else {
+    expect_untouched(writer, folder.path() / "folder" / "x", folder.path());
+  }
+  fs::permissions(folder.path() / "folder", fs::perms::owner_all);
+}
+
+TEST(SafetensorsWriter, LeavesNothingBehindWhereTheDiskIsFull) {
+  const TemporaryFolder folder;
+  const std::vector<float> values(100000, 1.0f);
+  SafetensorsWriter writer;
+  writer.add("x", {100000}, values);
+  const fs::path path = folder.path() / "x";
+  std::ofstream(path) << "old";
+  // A limit on the size of files stands for a full disk.
+  struct rlimit usual;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &usual), 0);
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  for (const rlim_t limit : {0, 1, 100, 4096, 100000, 399999}) {
+    const struct rlimit small = {limit, usual.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    expect_untouched(writer, path, folder.path());
+  }
+  setrlimit(RLIMIT_FSIZE, &usual);
+  signal(SIGXFSZ, handler);
+  writer.write(path);
+  EXPECT_EQ(contents(path), text_of(writer.to_bytes()));
+}
+
+}  // namespace
+}  // namespace mhla::test

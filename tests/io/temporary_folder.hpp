@@ -1,0 +1,35 @@
+#pragma once
+
+/// \file
+/// A folder for the time of a test.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+#include <string>
+#include <system_error>
+
+namespace mhla::test {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder()
+      : path_(std::filesystem::path(testing::TempDir()) /
+              ("mhla_io_" + std::to_string(std::random_device{}()))) {
+    std::filesystem::create_directories(path_);
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace mhla::test
