@@ -1,0 +1,165 @@
+#pragma once
+
+/// \file
+/// AdamW on a flat row of parameters, a schedule of its learning rate, and gradient clipping.
+///
+///     m <- beta1 m + (1 - beta1) g          m' = m / (1 - beta1^t)
+///     v <- beta2 v + (1 - beta2) g^2        v' = v / (1 - beta2^t)
+///     p <- p - rate * weight_decay * p - rate * m' / (sqrt(v') + eps)
+///
+/// Step t counts from 1. The decay acts on the parameters alone (it is decoupled from m and v), and
+/// is scaled by the rate as in the usual implementations. Parameters that are decayed differently
+/// are rows of their own, each with its state.
+/// Cost: 4 numbers read and 3 written a parameter. Source: Loshchilov and Hutter, arXiv:1711.05101,
+/// algorithm 2; the schedule: Loshchilov and Hutter, arXiv:1608.03983, without restarts.
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <span>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/packet.hpp"
+#include "mhla/layer/rows.hpp"
+
+// A packet as a template argument loses its alignment attribute; nothing here depends on it.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wignored-attributes"
+#endif
+
+namespace mhla::inline MHLA_TARGET {
+
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;
+};
+
+/// What AdamW remembers of its earlier steps; all of it, for those who save and load.
+template <Accumulator A>
+struct AdamWState {
+  std::vector<A> m, v;  ///< running means of the gradient and of its square
+  Index steps = 0;      ///< taken so far
+
+  explicit AdamWState(Index parameters)
+      : m(static_cast<std::size_t>(parameters)), v(static_cast<std::size_t>(parameters)) {}
+};
+
+/// Takes one step.
+/// \param executor  splits over parameters
+/// \throws shape_error unless gradients and state are of the size of the parameters, option_error
+/// unless 0 <= beta < 1, eps > 0, weight_decay >= 0 and learning_rate >= 0, before anything is
+/// touched.
+template <Accumulator A, Executor X = Sequential>
+void adamw(std::span<A> parameters, std::span<const A> gradients, AdamWState<A>& state,
+           double learning_rate, const AdamWOptions& options = {}, X&& executor = {});
+
+/// A factor of the learning rate for step 0, 1, ..: up from 1/warmup to 1 in `warmup` steps, then
+/// down to 0 at step `steps` along half a cosine, and 0 from there on.
+inline double warmup_cosine(Index step, Index warmup, Index steps);
+
+/// Scales gradients whose Euclidean norm is larger than `largest_norm` down to it.
+/// \return the norm before; where it is not finite, the gradients are left as they are
+/// \throws option_error unless largest_norm >= 0.
+template <Accumulator A>
+double clip_gradients(std::span<A> gradients, double largest_norm);
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+inline void expect_mean_factor(const char* argument, double beta) {
+  if (!(beta >= 0 && beta < 1)) {
+    fail_option("adamw", argument, "is " + std::to_string(beta), "at least 0 and less than 1");
+  }
+}
+
+}  // namespace detail
+
+template <Accumulator A, Executor X>
+void adamw(std::span<A> parameters, std::span<const A> gradients, AdamWState<A>& state,
+           double learning_rate, const AdamWOptions& options, X&& executor) {
+  const Index count = std::ssize(parameters);
+  detail::expect_elements("adamw", "gradients", gradients.size(), count);
+  detail::expect_elements("adamw", "state.m", state.m.size(), count);
+  detail::expect_elements("adamw", "state.v", state.v.size(), count);
+  detail::expect_mean_factor("beta1", options.beta1);
+  detail::expect_mean_factor("beta2", options.beta2);
+  if (!(options.eps > 0)) {
+    detail::fail_option("adamw", "eps", "is " + std::to_string(options.eps), "more than 0");
+  }
+  detail::expect_not_negative("adamw", "weight_decay", options.weight_decay);
+  detail::expect_not_negative("adamw", "learning_rate", learning_rate);
+
+  const auto t = static_cast<double>(++state.steps);
+  const A beta1 = static_cast<A>(options.beta1), beta2 = static_cast<A>(options.beta2);
+  const A rest1 = static_cast<A>(1 - options.beta1), rest2 = static_cast<A>(1 - options.beta2);
+  const A keep = static_cast<A>(1 - learning_rate * options.weight_decay);
+  const A rate = static_cast<A>(learning_rate / (1 - std::pow(options.beta1, t)));
+  const A unbias = static_cast<A>(1 / std::sqrt(1 - std::pow(options.beta2, t)));
+  const A eps = static_cast<A>(options.eps);
+
+  constexpr Index kBlock = 2048;  // four rows of it stay in the first cache
+  executor.for_each((count + kBlock - 1) / kBlock, [&](Index block, Index /*worker*/) {
+    using namespace Eigen::internal;
+    using P = detail::Packet<A>;
+    const Index begin = block * kBlock, size = std::min(kBlock, count - begin);
+    const A* const g = gradients.data() + begin;
+    A* const m = state.m.data() + begin;
+    A* const v = state.v.data() + begin;
+    detail::update(
+        m, size,
+        [&](P mean, P p) {
+          return detail::multiply_add(pset1<P>(beta1), mean, pmul(pset1<P>(rest1), p));
+        },
+        g);
+    detail::update(
+        v, size,
+        [&](P mean, P p) {
+          return detail::multiply_add(pset1<P>(beta2), mean, pmul(pset1<P>(rest2), pmul(p, p)));
+        },
+        g);
+    detail::update(
+        parameters.data() + begin, size,
+        [&](P value, P mean, P square) {
+          const P root = detail::multiply_add(psqrt(square), pset1<P>(unbias), pset1<P>(eps));
+          const P step = pdiv(pmul(pset1<P>(rate), mean), root);
+          return psub(pmul(pset1<P>(keep), value), step);
+        },
+        m, v);
+  });
+}
+
+inline double warmup_cosine(Index step, Index warmup, Index steps) {
+  if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
+  if (step >= steps) return 0;
+  const double share = static_cast<double>(step - warmup) / static_cast<double>(steps - warmup);
+  return 0.5 * (1 + std::cos(std::numbers::pi * share));
+}
+
+template <Accumulator A>
+double clip_gradients(std::span<A> gradients, double largest_norm) {
+  detail::expect_not_negative("clip_gradients", "largest_norm", largest_norm);
+  constexpr Index kBlock = 1024;  // summed in A, the blocks in double
+  double squares = 0;
+  for (Index begin = 0; begin < std::ssize(gradients); begin += kBlock) {
+    const A* const x = gradients.data() + begin;
+    squares +=
+        static_cast<double>(detail::dot(x, x, std::min(kBlock, std::ssize(gradients) - begin)));
+  }
+  const double norm = std::sqrt(squares);
+  if (std::isfinite(norm) && norm > largest_norm) {
+    detail::scale(static_cast<A>(largest_norm / norm), gradients.data(), std::ssize(gradients));
+  }
+  return norm;
+}
+
+}  // namespace mhla::inline MHLA_TARGET
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif

@@ -1,0 +1,112 @@
+#pragma once
+
+/// \file
+/// The mean cross entropy of logits against labels, and its gradient in the same call.
+///
+///     loss = 1/B sum_b (log sum_c e^(z_bc) - z_b,label(b))            z, dz [B,C]
+///     dz  += (softmax(z_b) - one-hot(label(b))) / B
+///
+/// The largest logit of a row is taken out of its sum, so no logit overflows.
+/// Cost: B*C exponentials, twice that with the gradient.
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <limits>
+#include <ranges>
+#include <span>
+#include <utility>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/packet.hpp"
+#include "mhla/layer/rows.hpp"
+
+// A packet as a template argument loses its alignment attribute; nothing here depends on it.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wignored-attributes"
+#endif
+
+namespace mhla::inline MHLA_TARGET {
+
+/// Integers one after another in memory, as std::vector<int> and std::span<const Index>.
+template <class R>
+concept IntegerRange =
+    std::ranges::contiguous_range<const R> && std::integral<std::ranges::range_value_t<const R>>;
+
+struct CrossEntropy {
+  double loss = 0;    ///< mean over the rows, in nats
+  Index correct = 0;  ///< rows whose largest logit is that of the label
+};
+
+/// The mean loss of logits [B,C] with B > 0, and how many rows have the right largest logit.
+/// \param labels   one in [0, C) for each row
+/// \param dlogits  [B,C], to which the gradient of the mean loss is added, or absent
+/// \throws shape_error, option_error for anything that does not fit, before dlogits is touched.
+template <Accumulator A, IntegerRange Labels>
+CrossEntropy cross_entropy(MatrixView<const A> logits, const Labels& labels,
+                           MatrixView<A> dlogits = {});
+
+/// The place of the largest of some numbers, of the first where several are; -1 of none.
+template <Accumulator A>
+Index argmax(std::span<const A> x);
+
+// ------------------------------------------------------------------------------------------------
+
+template <Accumulator A>
+Index argmax(std::span<const A> x) {
+  return x.empty() ? -1 : std::max_element(x.begin(), x.end()) - x.begin();
+}
+
+template <Accumulator A, IntegerRange Labels>
+CrossEntropy cross_entropy(MatrixView<const A> logits, const Labels& labels,
+                           MatrixView<A> dlogits) {
+  constexpr const char* kName = "cross_entropy";
+  const Index rows = logits.rows, classes = logits.cols;
+  detail::expect_rows(kName, "logits", logits, -1, -1);
+  if (rows == 0) detail::fail_shape(kName, "logits", "has no rows", "at least one");
+  detail::expect_elements(kName, "labels", std::ranges::size(labels), rows);
+  for (const auto label : labels) {
+    if (std::cmp_less(label, 0) || std::cmp_greater_equal(label, classes)) {
+      detail::fail_option(kName, "labels", "has a label " + std::to_string(label),
+                          "labels in [0, " + std::to_string(classes) + ")");
+    }
+  }
+  detail::expect_rows_or_none(kName, "dlogits", dlogits, rows, classes);
+
+  CrossEntropy result;
+  const A share = 1 / static_cast<A>(rows);
+  for (Index b = 0; b < rows; ++b) {
+    using namespace Eigen::internal;
+    using P = detail::Packet<A>;
+    const A* const z = logits.row(b);
+    const auto label = static_cast<Index>(std::ranges::data(labels)[b]);
+    const P largest = pset1<P>(detail::maximum(z, classes));
+    P sums = pset1<P>(A(0));
+    detail::for_each_packet(z, classes, -std::numeric_limits<A>::infinity(),
+                            [&](P p) { sums = padd(sums, detail::exponential(psub(p, largest))); });
+    const A total = predux(sums);
+    const A top = pfirst(largest);
+    result.loss += std::log(static_cast<double>(total)) +
+                   (static_cast<double>(top) - static_cast<double>(z[label]));
+    result.correct += argmax(std::span(z, static_cast<std::size_t>(classes))) == label ? 1 : 0;
+    if (dlogits.absent()) continue;
+    const P factor = pset1<P>(share / total);
+    detail::update(
+        dlogits.row(b), classes,
+        [&](P sum, P p) {
+          return detail::multiply_add(detail::exponential(psub(p, largest)), factor, sum);
+        },
+        z);
+    dlogits(b, label) -= share;
+  }
+  result.loss /= static_cast<double>(rows);
+  return result;
+}
+
+}  // namespace mhla::inline MHLA_TARGET
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif

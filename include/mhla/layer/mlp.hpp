@@ -1,0 +1,259 @@
+#pragma once
+
+/// \file
+/// The two-layer perceptron of a transformer block, and its adjoint.
+///
+///     pre = x W1^T + b1,   hidden = gelu(pre),   y = hidden W2^T + b2
+///                                    x [N,I], W1 [H,I], pre, hidden [N,H], W2 [O,H], y [N,O]
+///     gelu(x) = x / (1 + e^(-2u)),   u = sqrt(2 / pi) (x + 0.044715 x^3)
+///
+/// gelu is the form with tanh, 0.5 x (1 + tanh(u)), of which the above is another writing. The
+/// caller keeps pre and hidden for the adjoint. Rows of all views are contiguous (column stride 1)
+/// at any row stride; what is written overlaps nothing else.
+/// Cost: 2*N*H*(I+O) flops and N*H exponentials, the adjoint twice that.
+/// Source: Hendrycks and Gimpel, arXiv:1606.08415.
+
+#include <algorithm>
+#include <limits>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/packet.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/layer/linear.hpp"
+#include "mhla/layer/rows.hpp"
+
+namespace mhla::inline MHLA_TARGET {
+
+/// Writes gelu(x) into y, both [N,C].
+/// \throws shape_error, option_error for anything that does not fit, before y is touched.
+template <Accumulator A, Executor X = Sequential>
+void gelu(MatrixView<const A> x, MatrixView<A> y, X&& executor = {});
+
+/// dx += dy * gelu'(x), all [N,C].
+/// \throws shape_error, option_error for anything that does not fit, before dx is touched.
+template <Accumulator A, Executor X = Sequential>
+void gelu_adjoint(MatrixView<const A> x, MatrixView<const A> dy, MatrixView<A> dx,
+                  X&& executor = {});
+
+/// The parameters of the perceptron (T const) or their gradients.
+template <class T>
+struct MlpView {
+  DenseView<T> first{};   ///< [H,I] and [H] or empty
+  DenseView<T> second{};  ///< [O,H] and [O] or empty
+
+  constexpr operator MlpView<const T>() const  // NOLINT(google-explicit-constructor)
+      requires(!std::is_const_v<T>) {
+    return {first, second};
+  }
+};
+
+/// Writes pre, hidden and y.
+/// \param workspace  at least mlp_workspace_bytes<A>(I, H, O), or empty to allocate
+/// \param executor   splits over rows
+/// \throws shape_error, option_error for anything that does not fit, before anything is touched.
+template <Accumulator A, Executor X = Sequential>
+void mlp(MatrixView<const A> x, const MlpView<const A>& parameters, MatrixView<A> pre,
+         MatrixView<A> hidden, MatrixView<A> y, Workspace workspace = {}, X&& executor = {});
+
+/// Bytes of workspace of mlp from I numbers over H to O.
+template <Accumulator A>
+std::size_t mlp_workspace_bytes(Index inputs, Index hidden, Index outputs);
+
+/// Adds the gradients of x and of the parameters for the gradient dy of y.
+/// \param pre, hidden  [N,H] as mlp wrote them
+/// \param dx           [N,I] or absent
+/// \param gradients    of the parameters, each where it is wanted
+/// \param workspace    at least mlp_adjoint_workspace_bytes<A>(N, I, H, O), or empty to allocate
+/// \param executor     as for linear_adjoint
+/// \throws shape_error, option_error for anything that does not fit, before anything is touched.
+template <Accumulator A, Executor X = Sequential>
+void mlp_adjoint(MatrixView<const A> x, const MlpView<const A>& parameters, MatrixView<const A> pre,
+                 MatrixView<const A> hidden, MatrixView<const A> dy, MatrixView<A> dx,
+                 const MlpView<A>& gradients, Workspace workspace = {}, X&& executor = {});
+
+/// Bytes of workspace of mlp_adjoint: N*H numbers and what the gradients of the parameters need.
+template <Accumulator A>
+std::size_t mlp_adjoint_workspace_bytes(Index rows, Index inputs, Index hidden, Index outputs);
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// gelu and its slope, lane by lane.
+struct Gelu {
+  static constexpr double kScale = 0.797884560802865355879892119868764;  // sqrt(2 / pi)
+  static constexpr double kCubic = 0.044715;
+
+  template <class P>
+  static P constant(double value) {
+    using A = typename Eigen::internal::unpacket_traits<P>::type;
+    return Eigen::internal::pset1<P>(static_cast<A>(value));
+  }
+  /// -2u.
+  template <class P>
+  MHLA_INLINE static P exponent(P x, P square) {
+    const P factor =
+        multiply_add(square, constant<P>(-2 * kScale * kCubic), constant<P>(-2 * kScale));
+    return Eigen::internal::pmul(x, factor);
+  }
+  template <class P>
+  MHLA_INLINE static P value(P x) {
+    using namespace Eigen::internal;
+    return pdiv(x, padd(constant<P>(1), exponential(exponent(x, pmul(x, x)))));
+  }
+  /// s + s (1 - s) x 2u' with s = 1 / (1 + e^(-2u)), from t = e^(-|2u|), which nothing cancels.
+  template <class P>
+  MHLA_INLINE static P slope(P x) {
+    using namespace Eigen::internal;
+    using A = typename unpacket_traits<P>::type;
+    const P square = pmul(x, x);
+    const P t = exponential(pnegate(pabs(exponent(x, square))));
+    const P larger = pdiv(constant<P>(1), padd(constant<P>(1), t));  // of s and 1 - s
+    const P smaller = pmul(t, larger);
+    P derivative =
+        multiply_add(square, constant<P>(6 * kScale * kCubic), constant<P>(2 * kScale));  // 2u'
+    derivative = pmin(derivative, pset1<P>(std::numeric_limits<A>::max()));  // t is 0 long before
+    const P s = pselect(pcmp_lt(constant<P>(0), x), larger, smaller);
+    return multiply_add(pmul(pmul(smaller, larger), x), derivative, s);
+  }
+};
+
+template <Accumulator A>
+void gelu_rows(MatrixView<const A> x, MatrixView<A> y) {
+  for (Index r = 0; r < x.rows; ++r) {
+    transform(x.row(r), y.row(r), x.cols, [](auto p) { return Gelu::value(p); });
+  }
+}
+
+/// What mlp keeps: both weights, transposed.
+template <Accumulator A>
+struct MlpMemory {
+  TransposedWeight<A> first, second;
+
+  MlpMemory(const char* function, Arena& arena, Index inputs, Index hidden, Index outputs)
+      : first(function, arena, inputs, hidden), second(function, arena, hidden, outputs) {}
+};
+
+template <Accumulator A>
+struct MlpAdjointMemory {
+  Index stride;
+  A* dpre;  // [N, stride]
+  DenseGradient<A> first, second;
+
+  MlpAdjointMemory(const char* function, Arena& arena, Index rows, Index inputs, Index hidden,
+                   Index outputs)
+      : stride(unaliased_stride<A>(hidden)),
+        dpre(arena.take<A>(function, {rows, stride})),
+        first(function, arena, rows, inputs, hidden),
+        second(function, arena, rows, hidden, outputs) {}
+};
+
+}  // namespace detail
+
+template <Accumulator A, Executor X>
+void gelu(MatrixView<const A> x, MatrixView<A> y, X&& executor) {
+  detail::expect_rows("gelu", "x", x, -1, -1);
+  detail::expect_rows("gelu", "y", y, x.rows, x.cols);
+  detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+    detail::gelu_rows(x.middle_rows(begin, count), y.middle_rows(begin, count));
+  });
+}
+
+template <Accumulator A, Executor X>
+void gelu_adjoint(MatrixView<const A> x, MatrixView<const A> dy, MatrixView<A> dx, X&& executor) {
+  detail::expect_rows("gelu_adjoint", "x", x, -1, -1);
+  detail::expect_rows("gelu_adjoint", "dy", dy, x.rows, x.cols);
+  detail::expect_rows("gelu_adjoint", "dx", dx, x.rows, x.cols);
+  detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+    for (Index r = begin; r < begin + count; ++r) {
+      detail::update(
+          dx.row(r), x.cols,
+          [](auto sum, auto p, auto g) {
+            return detail::multiply_add(g, detail::Gelu::slope(p), sum);
+          },
+          x.row(r), dy.row(r));
+    }
+  });
+}
+
+template <Accumulator A>
+std::size_t mlp_workspace_bytes(Index inputs, Index hidden, Index outputs) {
+  detail::Arena counting;
+  detail::MlpMemory<A>("mlp", counting, inputs, hidden, outputs);
+  return counting.bytes();
+}
+
+template <Accumulator A, Executor X>
+void mlp(MatrixView<const A> x, const MlpView<const A>& parameters, MatrixView<A> pre,
+         MatrixView<A> hidden, MatrixView<A> y, Workspace workspace, X&& executor) {
+  constexpr const char* kName = "mlp";
+  const auto& [first, second] = parameters;
+  const Index width = first.weight.rows;
+  detail::expect_rows(kName, "x", x, -1, -1);
+  detail::expect_dense(kName, "first weight", "first bias", first, x.cols);
+  detail::expect_dense(kName, "second weight", "second bias", second, width);
+  detail::expect_rows(kName, "pre", pre, x.rows, width);
+  detail::expect_rows(kName, "hidden", hidden, x.rows, width);
+  detail::expect_rows(kName, "y", y, x.rows, second.weight.rows);
+  detail::Scratch scratch(kName, workspace, mlp_workspace_bytes<A>(x.cols, width, y.cols));
+  detail::MlpMemory<A> memory(kName, scratch.arena(), x.cols, width, y.cols);
+  memory.first.pack(first.weight);
+  memory.second.pack(second.weight);
+  detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+    const MatrixView<A> p = pre.middle_rows(begin, count), h = hidden.middle_rows(begin, count);
+    memory.first.apply(x.middle_rows(begin, count), parameters.first.bias, p);
+    detail::gelu_rows<A>(p, h);
+    memory.second.apply(h, parameters.second.bias, y.middle_rows(begin, count));
+  });
+}
+
+template <Accumulator A>
+std::size_t mlp_adjoint_workspace_bytes(Index rows, Index inputs, Index hidden, Index outputs) {
+  detail::Arena counting;
+  detail::MlpAdjointMemory<A>("mlp_adjoint", counting, rows, inputs, hidden, outputs);
+  return counting.bytes();
+}
+
+template <Accumulator A, Executor X>
+void mlp_adjoint(MatrixView<const A> x, const MlpView<const A>& parameters, MatrixView<const A> pre,
+                 MatrixView<const A> hidden, MatrixView<const A> dy, MatrixView<A> dx,
+                 const MlpView<A>& gradients, Workspace workspace, X&& executor) {
+  constexpr const char* kName = "mlp_adjoint";
+  const auto& [first, second] = parameters;
+  const Index width = first.weight.rows;
+  detail::expect_rows(kName, "x", x, -1, -1);
+  detail::expect_dense(kName, "first weight", "first bias", first, x.cols);
+  detail::expect_dense(kName, "second weight", "second bias", second, width);
+  detail::expect_rows(kName, "pre", pre, x.rows, width);
+  detail::expect_rows(kName, "hidden", hidden, x.rows, width);
+  detail::expect_rows(kName, "dy", dy, x.rows, second.weight.rows);
+  detail::expect_rows_or_none(kName, "dx", dx, x.rows, x.cols);
+  detail::expect_dense_gradients(kName, "gradient of first weight", "gradient of first bias",
+                                 gradients.first, first);
+  detail::expect_dense_gradients(kName, "gradient of second weight", "gradient of second bias",
+                                 gradients.second, second);
+  detail::Scratch scratch(kName, workspace,
+                          mlp_adjoint_workspace_bytes<A>(x.rows, x.cols, width, dy.cols));
+  detail::MlpAdjointMemory<A> memory(kName, scratch.arena(), x.rows, x.cols, width, dy.cols);
+  const MatrixView<A> dpre(memory.dpre, x.rows, width, memory.stride);
+  detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+    const MatrixView<A> strip = dpre.middle_rows(begin, count);
+    detail::multiply_by_weight<A>(detail::Start::kZero, dy.middle_rows(begin, count),
+                                  parameters.second.weight, strip);
+    for (Index r = 0; r < count; ++r) {
+      detail::update(
+          strip.row(r), width,
+          [](auto g, auto p) { return Eigen::internal::pmul(g, detail::Gelu::slope(p)); },
+          pre.row(begin + r));
+    }
+    if (dx.absent()) return;
+    detail::multiply_by_weight<A>(detail::Start::kTarget, strip, parameters.first.weight,
+                                  dx.middle_rows(begin, count));
+  });
+  memory.second.add(hidden, dy, gradients.second, executor);
+  memory.first.add(x, dpre, gradients.first, executor);
+}
+
+}  // namespace mhla::inline MHLA_TARGET

@@ -1,0 +1,89 @@
+#pragma once
+
+/// \file
+/// What the layers share: how rows are cut into pieces of work, and what a view must be like.
+///
+/// Outputs are split into strips of rows. Sums over all rows, as gradients of parameters are, go by
+/// chunks whose number follows from the sizes alone; the sums of the chunks are added in order. So
+/// every result is bitwise the same for any executor.
+
+#include <algorithm>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/matrix.hpp"
+
+namespace mhla::inline MHLA_TARGET::detail {
+
+/// Rows of a strip: with some hundred columns they stay in the first two caches.
+inline constexpr Index kLayerStrip = 64;
+
+/// Runs f(begin, count) for strips of [0, rows).
+template <class X, class F>
+void for_each_layer_strip(Index rows, X& executor, F&& f) {
+  const Index strips = (rows + kLayerStrip - 1) / kLayerStrip;
+  executor.for_each(strips, [&](Index strip, Index /*worker*/) {
+    const Index begin = strip * kLayerStrip;
+    f(begin, std::min(kLayerStrip, rows - begin));
+  });
+}
+
+/// Rows [0, rows) in at most `most` chunks of whole strips, each of `least` rows or more.
+struct RowChunks {
+  Index rows;
+  Index chunk_rows;
+
+  RowChunks(Index rows_, Index most, Index least)
+      : rows(rows_), chunk_rows(whole_strips(std::max(least, (rows_ + most - 1) / most))) {}
+
+  Index count() const { return (rows + chunk_rows - 1) / chunk_rows; }
+  Index begin(Index chunk) const { return chunk * chunk_rows; }
+  Index end(Index chunk) const { return std::min(rows, begin(chunk) + chunk_rows); }
+
+ private:
+  static Index whole_strips(Index count) {
+    return (count + kLayerStrip - 1) / kLayerStrip * kLayerStrip;
+  }
+};
+
+/// expect_shape for a view whose rows are contiguous.
+template <class T>
+void expect_rows(const char* function, const char* argument, const MatrixView<T>& m, Index rows,
+                 Index cols) {
+  expect_shape(function, argument, m, rows, cols);
+  if (m.cols > 1 && m.col_stride != 1) {
+    fail_option(function, argument, "has column stride " + std::to_string(m.col_stride), "1");
+  }
+}
+
+/// expect_rows unless the view is absent.
+template <class T>
+void expect_rows_or_none(const char* function, const char* argument, const MatrixView<T>& m,
+                         Index rows, Index cols) {
+  if (!m.absent()) expect_rows(function, argument, m, rows, cols);
+}
+
+/// Throws unless a row of parameters, or of their gradient, has `expected` elements.
+inline void expect_elements(const char* function, const char* argument, std::size_t count,
+                            Index expected) {
+  if (static_cast<Index>(count) != expected) {
+    fail_shape(function, argument, "has " + std::to_string(count) + " elements",
+               std::to_string(expected));
+  }
+}
+
+/// Throws unless an option is 0 or more.
+inline void expect_not_negative(const char* function, const char* argument, double value) {
+  if (!(value >= 0)) fail_option(function, argument, "is " + std::to_string(value), "0 or more");
+}
+
+/// expect_elements where the row may be empty.
+inline void expect_elements_or_none(const char* function, const char* argument, std::size_t count,
+                                    Index expected) {
+  if (count != 0 && static_cast<Index>(count) != expected) {
+    fail_shape(function, argument, "has " + std::to_string(count) + " elements",
+               std::to_string(expected) + " or none");
+  }
+}
+
+}  // namespace mhla::inline MHLA_TARGET::detail

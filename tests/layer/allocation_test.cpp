@@ -1,0 +1,76 @@
+// Every call of malloc in this program is counted; layers that got a workspace must make none.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <vector>
+
+#include "mhla/layer/adamw.hpp"
+#include "mhla/layer/cross_entropy.hpp"
+#include "mhla/layer/layer_norm.hpp"
+#include "mhla/layer/linear.hpp"
+#include "mhla/layer/mlp.hpp"
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define MHLA_TEST_COUNTS_MALLOC 1
+extern "C" void* __libc_malloc(std::size_t);
+static std::atomic<long> calls_of_malloc{0};
+extern "C" void* malloc(std::size_t bytes) {
+  ++calls_of_malloc;
+  return __libc_malloc(bytes);
+}
+#endif
+
+namespace mhla {
+namespace {
+
+#ifdef MHLA_TEST_COUNTS_MALLOC
+
+/// Calls of malloc during a second call of f; the first one may set things up.
+template <class F>
+long allocations(F&& f) {
+  f();
+  const long before = calls_of_malloc;
+  f();
+  return calls_of_malloc - before;
+}
+
+TEST(LayerAllocation, TheCounterCounts) {
+  EXPECT_GE(allocations([] { Matrix<float>::Ones(100, 100).eval(); }), 1);
+}
+
+TEST(LayerAllocation, LayersWithAWorkspaceAllocateNothing) {
+  constexpr Index n = 700, c = 12, h = 24;
+  const Matrix<float> x = Matrix<float>::Ones(n, c);
+  Matrix<float> y(n, c), pre(n, h), hidden(n, h);
+  std::vector<float> all(static_cast<std::size_t>(2 * c * h + h + c)), gradients = all;
+  const auto view = [](std::vector<float>& p) {
+    float* const second = p.data() + c * h + h;
+    return MlpView<float>{{{p.data(), h, c, c}, {p.data() + c * h, h}},
+                          {{second, c, h, h}, {second + c * h, c}}};
+  };
+  const MlpView<float> parameters = view(all), sums = view(gradients);
+  const std::span<float> gain = parameters.second.bias, dgain = sums.second.bias;
+  const std::vector<int> labels(static_cast<std::size_t>(n), 3);
+  AdamWState<float> state(std::ssize(all));
+  std::vector<std::byte> memory(std::size_t{1} << 22);
+  ThreadPool pool(3);
+  const auto layers = [&] {
+    linear<float>(x, parameters.first, pre, memory, pool);
+    linear_adjoint<float>(x, parameters.first, pre, y, sums.first, memory, pool);
+    layer_norm<float>(x, gain, gain, 1e-6, y, pool);
+    layer_norm_adjoint<float>(x, gain, 1e-6, x, y, dgain, dgain, memory, pool);
+    mlp<float>(x, parameters, pre, hidden, y, memory, pool);
+    mlp_adjoint<float>(x, parameters, pre, hidden, x, y, sums, memory, pool);
+    cross_entropy<float>(x, labels, y);
+    clip_gradients<float>(gradients, 1);
+    adamw<float>(all, gradients, state, 1e-3, {}, pool);
+  };
+  EXPECT_EQ(allocations(layers), 0);
+}
+
+#endif
+
+}  // namespace
+}  // namespace mhla
