@@ -40,3 +40,11 @@
 #include "mhla/attention/softmax.hpp"          // the baseline everybody knows
 #include "mhla/attention/streaming.hpp"        // the causal form token by token
 #include "mhla/attention/streaming_state.hpp"  // what a stream has seen
+
+// Their gradients.
+#include "mhla/gradient/batched.hpp"        // all of them over [B, N, H, D]
+#include "mhla/gradient/bidirectional.hpp"  // bidirectional_gradient
+#include "mhla/gradient/causal.hpp"         // causal_gradient
+#include "mhla/gradient/gradients.hpp"      // Gradients, ParameterGradients
+#include "mhla/gradient/linear.hpp"         // linear_bidirectional_gradient, linear_causal_gradient
+#include "mhla/gradient/softmax.hpp"        // softmax_bidirectional_gradient, softmax_causal_gradient

@@ -110,14 +110,17 @@ inline void expect_batch_mask(const char* function, const char* argument,
 
 /// Throws unless the tensors of a batch agree in batch, tokens and heads, and the offsets fit.
 /// Widths are checked head by head by the form.
+/// \param argument  the name of `out`, which may be the gradient of an output
 template <Scalar T>
-void expect_batch(const char* function, const BatchInputs<T>& in, const TensorView<T>& out) {
+void expect_batch(const char* function, const BatchInputs<T>& in,
+                  const std::type_identity_t<TensorView<const T>>& out,
+                  const char* argument = "out") {
   const Index batch = in.q.batch(), heads = in.q.heads();
   const Index nq = in.q.tokens(), nk = in.k.tokens();
   expect_tensor(function, "q", in.q, batch, nq, heads);
   expect_tensor(function, "k", in.k, batch, nk, heads);
   expect_tensor(function, "v", in.v, batch, nk, heads);
-  expect_tensor(function, "out", out, batch, nq, heads);
+  expect_tensor(function, argument, out, batch, nq, heads);
   if (!in.normalizer_q.absent()) {
     expect_tensor(function, "normalizer_q", in.normalizer_q, batch, nq, heads);
   }
@@ -170,8 +173,9 @@ Inputs<T> head_inputs(const BatchInputs<T>& in, Index s, Index h) {
           .key_mask = mask_of(in.key_mask, keys)};
 }
 
-template <Scalar T>
-MatrixView<T> head_output(const BatchInputs<T>& in, const TensorView<T>& out, Index s, Index h) {
+/// Head h of sequence s of an output or of its gradient.
+template <Scalar T, class O>
+MatrixView<O> head_output(const BatchInputs<T>& in, const TensorView<O>& out, Index s, Index h) {
   return head_of(out, sequence_span(s, in.q.tokens(), in.query_offsets), h);
 }
 
@@ -206,6 +210,25 @@ std::size_t batch_bytes(const char* function, const BatchInputs<T>& in, const X&
       function, "workspace", {static_cast<Index>(executor.workers()), static_cast<Index>(most)}));
 }
 
+/// Bytes that a batch keeps from the forward form for the backward one, as many for every pair;
+/// bytes(head) are those of head 0 of a sequence.
+template <Scalar T, class Bytes>
+std::size_t batch_kept_bytes(const char* function, const BatchInputs<T>& in, Bytes&& bytes) {
+  std::size_t most = 0;
+  for (Index s = 0; s < sequences(in); ++s) most = std::max(most, bytes(head_inputs(in, s, 0)));
+  return static_cast<std::size_t>(
+      checked_product(function, "kept", {sequences(in), in.q.heads(), static_cast<Index>(most)}));
+}
+
+/// The part of `kept`, of which `bytes` bytes are used, that belongs to a pair.
+template <Scalar T>
+Workspace kept_of_pair(const BatchInputs<T>& in, Workspace kept, std::size_t bytes, Index s,
+                       Index h) {
+  if (kept.empty()) return {};
+  const std::size_t share = bytes / static_cast<std::size_t>(sequences(in) * in.q.heads());
+  return kept.subspan(static_cast<std::size_t>(s * in.q.heads() + h) * share, share);
+}
+
 /// Throws unless the batch fits together and check(inputs, output) accepts every sequence; heads
 /// differ in data alone, so one of them stands for all.
 template <Scalar T, class Check>
@@ -217,26 +240,27 @@ void check_sequences(const char* function, const BatchInputs<T>& in, const Tenso
   }
 }
 
-/// Calls run(inputs, output, workspace, executor) for every sequence and head, each with its share
-/// of `bytes` bytes.
+/// Calls run(inputs, output, workspace, executor, kept) for every sequence and head, each with its
+/// share of `bytes` bytes of workspace and of `kept_bytes` bytes of kept memory.
 template <Scalar T, class X, class Run>
 void for_each_pair(const char* function, const BatchInputs<T>& in, const TensorView<T>& out,
-                   Workspace workspace, X& executor, std::size_t bytes, Run&& run) {
+                   Workspace workspace, X& executor, std::size_t bytes, Run&& run,
+                   Workspace kept = {}, std::size_t kept_bytes = 0) {
   const Scratch scratch(function, workspace, bytes);
   const Index heads = in.q.heads(), pairs = sequences(in) * heads;
+  const auto run_pair = [&](Index pair, Workspace share, auto& x) {
+    const Index s = pair / heads, h = pair % heads;
+    run(head_inputs(in, s, h), head_output(in, out, s, h), share, x,
+        kept_of_pair(in, kept, kept_bytes, s, h));
+  };
   if (over_pairs(pairs, executor)) {
     const std::size_t share = bytes / static_cast<std::size_t>(executor.workers());
     executor.for_each(pairs, [&](Index pair, Index w) {
       Sequential alone;
-      run(head_inputs(in, pair / heads, pair % heads),
-          head_output(in, out, pair / heads, pair % heads),
-          scratch.bytes().subspan(static_cast<std::size_t>(w) * share, share), alone);
+      run_pair(pair, scratch.bytes().subspan(static_cast<std::size_t>(w) * share, share), alone);
     });
   } else {
-    for (Index pair = 0; pair < pairs; ++pair) {
-      run(head_inputs(in, pair / heads, pair % heads),
-          head_output(in, out, pair / heads, pair % heads), scratch.bytes(), executor);
-    }
+    for (Index pair = 0; pair < pairs; ++pair) run_pair(pair, scratch.bytes(), executor);
   }
 }
 

@@ -32,21 +32,27 @@ template <Scalar T, BlocksOf QueryBlocks, BlocksOf KeyBlocks, OperatorOn<T> Op,
 void bidirectional(const BatchInputs<T>& in, const QueryBlocks& query_blocks,
                    const KeyBlocks& key_blocks, const MixingMatrix<accumulator_t<T>>& mixing,
                    const Op& op, std::type_identity_t<TensorView<T>> out, Workspace workspace = {},
-                   X&& executor = {});
+                   X&& executor = {}, Workspace kept = {});
 template <Scalar T, BlocksOf QueryBlocks, BlocksOf KeyBlocks, OperatorOn<T> Op,
           Executor X = Sequential>
 std::size_t bidirectional_workspace_bytes(const BatchInputs<T>& in, const QueryBlocks& query_blocks,
                                           const KeyBlocks& key_blocks, const Op& op,
                                           const X& executor = {});
+template <Scalar T, BlocksOf KeyBlocks, OperatorOn<T> Op>
+std::size_t bidirectional_kept_bytes(const BatchInputs<T>& in, const KeyBlocks& key_blocks,
+                                     const Op& op);
 
 /// causal() of every sequence and head. `out` is [B, N, H, E].
 template <Scalar T, BlocksOf Blocks, CausalOperatorOn<T> Op, Executor X = Sequential>
 void causal(const BatchInputs<T>& in, const Blocks& blocks,
             const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
-            std::type_identity_t<TensorView<T>> out, Workspace workspace = {}, X&& executor = {});
+            std::type_identity_t<TensorView<T>> out, Workspace workspace = {}, X&& executor = {},
+            Workspace kept = {});
 template <Scalar T, BlocksOf Blocks, CausalOperatorOn<T> Op, Executor X = Sequential>
 std::size_t causal_workspace_bytes(const BatchInputs<T>& in, const Blocks& blocks, const Op& op,
                                    const X& executor = {});
+template <Scalar T, BlocksOf Blocks, CausalOperatorOn<T> Op>
+std::size_t causal_kept_bytes(const BatchInputs<T>& in, const Blocks& blocks, const Op& op);
 
 /// linear_bidirectional() and linear_causal() of every sequence and head.
 template <Scalar T, CausalOperatorOn<T> Op, Executor X = Sequential>
@@ -120,19 +126,23 @@ template <Scalar T, BlocksOf QueryBlocks, BlocksOf KeyBlocks, class Op, class X>
 void batched_bidirectional(const char* function, const BatchInputs<T>& in,
                            const QueryBlocks& query_blocks, const KeyBlocks& key_blocks,
                            const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
-                           TensorView<T> out, Workspace workspace, X& executor) {
+                           TensorView<T> out, Workspace workspace, X& executor, Workspace kept) {
   check_sequences(function, in, out, [&](const Inputs<T>& head, MatrixView<T> o) {
     const auto queries = blocks_of(query_blocks, head.q.rows);
     const auto keys = blocks_of(key_blocks, head.k.rows);
     expect_bidirectional(function, head, queries, keys, op, o);
     expect_batch_mixing<QueryBlocks>(function, mixing, queries.blocks(), keys.blocks());
   });
-  for_each_pair(function, in, out, workspace, executor,
-                bidirectional_workspace_bytes(in, query_blocks, key_blocks, op, executor),
-                [&](const Inputs<T>& head, MatrixView<T> o, Workspace share, auto& x) {
-                  run_bidirectional(head, blocks_of(query_blocks, head.q.rows),
-                                    blocks_of(key_blocks, head.k.rows), mixing, op, o, share, x);
-                });
+  const std::size_t kept_bytes = bidirectional_kept_bytes(in, key_blocks, op);
+  expect_kept(function, kept, kept_bytes);
+  for_each_pair(
+      function, in, out, workspace, executor,
+      bidirectional_workspace_bytes(in, query_blocks, key_blocks, op, executor),
+      [&](const Inputs<T>& head, MatrixView<T> o, Workspace share, auto& x, Workspace own_kept) {
+        run_bidirectional(function, head, blocks_of(query_blocks, head.q.rows),
+                          blocks_of(key_blocks, head.k.rows), mixing, op, o, share, x, own_kept);
+      },
+      kept, kept_bytes);
 }
 
 }  // namespace detail
@@ -141,9 +151,17 @@ template <Scalar T, BlocksOf QueryBlocks, BlocksOf KeyBlocks, OperatorOn<T> Op, 
 void bidirectional(const BatchInputs<T>& in, const QueryBlocks& query_blocks,
                    const KeyBlocks& key_blocks, const MixingMatrix<accumulator_t<T>>& mixing,
                    const Op& op, std::type_identity_t<TensorView<T>> out, Workspace workspace,
-                   X&& executor) {
+                   X&& executor, Workspace kept) {
   detail::batched_bidirectional("bidirectional", in, query_blocks, key_blocks, mixing, op, out,
-                                workspace, executor);
+                                workspace, executor, kept);
+}
+
+template <Scalar T, BlocksOf KeyBlocks, OperatorOn<T> Op>
+std::size_t bidirectional_kept_bytes(const BatchInputs<T>& in, const KeyBlocks& key_blocks,
+                                     const Op& op) {
+  return detail::batch_kept_bytes("bidirectional", in, [&](const Inputs<T>& head) {
+    return bidirectional_kept_bytes(head, detail::blocks_of(key_blocks, head.k.rows), op);
+  });
 }
 
 template <Scalar T, BlocksOf Blocks, CausalOperatorOn<T> Op, Executor X>
@@ -157,15 +175,27 @@ std::size_t causal_workspace_bytes(const BatchInputs<T>& in, const Blocks& block
 template <Scalar T, BlocksOf Blocks, CausalOperatorOn<T> Op, Executor X>
 void causal(const BatchInputs<T>& in, const Blocks& blocks,
             const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
-            std::type_identity_t<TensorView<T>> out, Workspace workspace, X&& executor) {
+            std::type_identity_t<TensorView<T>> out, Workspace workspace, X&& executor,
+            Workspace kept) {
   detail::check_sequences("causal", in, out, [&](const Inputs<T>& head, MatrixView<T> o) {
     detail::expect_causal("causal", head, detail::blocks_of(blocks, head.q.rows), mixing, op, o);
   });
+  const std::size_t kept_bytes = causal_kept_bytes(in, blocks, op);
+  detail::expect_kept("causal", kept, kept_bytes);
   detail::for_each_pair(
       "causal", in, out, workspace, executor, causal_workspace_bytes(in, blocks, op, executor),
-      [&](const Inputs<T>& head, MatrixView<T> o, Workspace share, auto& x) {
-        detail::run_causal(head, detail::blocks_of(blocks, head.q.rows), mixing, op, o, share, x);
-      });
+      [&](const Inputs<T>& head, MatrixView<T> o, Workspace share, auto& x, Workspace own_kept) {
+        detail::run_causal(head, detail::blocks_of(blocks, head.q.rows), mixing, op, o, share, x,
+                           own_kept);
+      },
+      kept, kept_bytes);
+}
+
+template <Scalar T, BlocksOf Blocks, CausalOperatorOn<T> Op>
+std::size_t causal_kept_bytes(const BatchInputs<T>& in, const Blocks& blocks, const Op& op) {
+  return detail::batch_kept_bytes("causal", in, [&](const Inputs<T>& head) {
+    return causal_kept_bytes(head, detail::blocks_of(blocks, head.q.rows), op);
+  });
 }
 
 template <Scalar T, CausalOperatorOn<T> Op, Executor X>
@@ -181,7 +211,7 @@ void linear_bidirectional(const BatchInputs<T>& in, const Op& op,
                           X&& executor) {
   detail::batched_bidirectional("linear_bidirectional", in, detail::single_block,
                                 detail::single_block, detail::no_mixing<accumulator_t<T>>(), op,
-                                out, workspace, executor);
+                                out, workspace, executor, {});
 }
 
 template <Scalar T, CausalOperatorOn<T> Op, Executor X>
@@ -200,9 +230,8 @@ void linear_causal(const BatchInputs<T>& in, const Op& op, std::type_identity_t<
   });
   detail::for_each_pair("linear_causal", in, out, workspace, executor,
                         linear_causal_workspace_bytes(in, op, executor),
-                        [&](const Inputs<T>& head, MatrixView<T> o, Workspace share, auto&) {
-                          detail::run_linear_causal(head, op, o, share);
-                        });
+                        [&](const Inputs<T>& head, MatrixView<T> o, Workspace share, auto&,
+                            Workspace) { detail::run_linear_causal(head, op, o, share); });
 }
 
 template <Scalar T, Executor X>
@@ -221,7 +250,7 @@ void batched_softmax(const char* function, bool causal, const BatchInputs<T>& in
     expect_softmax(function, causal, head, o);
   });
   for_each_pair(function, in, out, workspace, executor, softmax_workspace_bytes(in, executor),
-                [&](const Inputs<T>& head, MatrixView<T> o, Workspace share, auto& x) {
+                [&](const Inputs<T>& head, MatrixView<T> o, Workspace share, auto& x, Workspace) {
                   run_softmax(function, causal, head, o, options, share, x);
                 });
 }

@@ -13,6 +13,7 @@
 /// mixtures (of 16 blocks where D*E is small, of up to 256 where it is not).
 /// bfloat16 tensors: on processors with a matrix unit the three products run there, see
 /// tiled_head.hpp for when they do and what it means for errors; workspace_bytes serves both ways.
+/// Summaries that are to be kept for the backward form are computed in float.
 /// Source: arXiv:2601.07832, section 4.1.
 
 #include <algorithm>
@@ -35,13 +36,15 @@ namespace mhla::inline MHLA_TARGET {
 /// \param mixing        [Mq,Mk]
 /// \param workspace     at least bidirectional_workspace_bytes(...), or empty to allocate
 /// \param executor      splits over blocks
+/// \param kept          where the summaries are left for bidirectional_gradient, at least
+///                      bidirectional_kept_bytes(...); empty to keep nothing
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
 template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, OperatorOn<T> Op,
           Executor X = Sequential>
 void bidirectional(const Inputs<T>& in, const QueryBlocks& query_blocks,
                    const KeyBlocks& key_blocks, const MixingMatrix<accumulator_t<T>>& mixing,
                    const Op& op, std::type_identity_t<MatrixView<T>> out, Workspace workspace = {},
-                   X&& executor = {});
+                   X&& executor = {}, Workspace kept = {});
 
 /// Bytes of workspace such a call needs; the data of `in` is not read.
 template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, OperatorOn<T> Op,
@@ -49,6 +52,11 @@ template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, OperatorOn<T> Op
 std::size_t bidirectional_workspace_bytes(const Inputs<T>& in, const QueryBlocks& query_blocks,
                                           const KeyBlocks& key_blocks, const Op& op,
                                           const X& executor = {});
+
+/// Bytes of the summaries that such a call may keep; the data of `in` is not read.
+template <Scalar T, Partition KeyBlocks, OperatorOn<T> Op>
+std::size_t bidirectional_kept_bytes(const Inputs<T>& in, const KeyBlocks& key_blocks,
+                                     const Op& op);
 
 /// Returns self-attention of Eigen matrices q [N,D], k [N,D], v [N,E], as [N,E].
 template <EigenDense Q, EigenDense K, EigenDense V, Partition Blocks,
@@ -89,7 +97,8 @@ class BidirectionalHead {
   static constexpr bool kCrossQuery = std::same_as<Z, CrossQuery>;
 
  public:
-  BidirectionalHead(const char* function, Arena& arena, const Inputs<T>& in,
+  /// \param kept  where the summaries lie; null for the arena
+  BidirectionalHead(const char* function, Arena& arena, Arena* kept, const Inputs<T>& in,
                     const QueryBlocks& query_blocks, const KeyBlocks& key_blocks, const Op& op,
                     Index workers)
       : function_(function),
@@ -102,7 +111,7 @@ class BidirectionalHead {
         group_(kTiled ? tiled_group_blocks(query_blocks.blocks(), tiled_sizes(sizes_), workers)
                       : group_blocks<A>(query_blocks.blocks(), sizes_.features, sizes_.values,
                                         workers)),
-        summaries_(function, arena, sizes_, key_blocks.blocks()),
+        summaries_(function, kept == nullptr ? arena : *kept, sizes_, key_blocks.blocks()),
         slot_sums_(function, arena, key_blocks.blocks(), slots_),
         workers_(function, arena, workers, [this](Arena& a) { return make_worker(a); }) {}
 
@@ -244,8 +253,9 @@ class BidirectionalHead {
 template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op>
 void expect_bidirectional(const char* function, const Inputs<T>& in,
                           const QueryBlocks& query_blocks, const KeyBlocks& key_blocks,
-                          const Op& op, MatrixView<T> out) {
-  expect_inputs(function, in, op, out);
+                          const Op& op, std::type_identity_t<MatrixView<const T>> out,
+                          const char* argument = "out") {
+  expect_inputs(function, in, op, out, argument);
   expect_partition(function, "query_blocks", query_blocks, in.q.rows);
   expect_partition(function, "key_blocks", key_blocks, in.k.rows);
   if constexpr (std::same_as<normalizer_t<Op>, CrossQuery>) {
@@ -253,25 +263,27 @@ void expect_bidirectional(const char* function, const Inputs<T>& in,
   }
 }
 
-/// The form without the checks.
+/// The form without the checks, under the name of the function the user called.
 template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op, class X>
-void run_bidirectional(const Inputs<T>& in, const QueryBlocks& query_blocks,
+void run_bidirectional(const char* function, const Inputs<T>& in, const QueryBlocks& query_blocks,
                        const KeyBlocks& key_blocks, const MixingMatrix<accumulator_t<T>>& mixing,
-                       const Op& op, MatrixView<T> out, Workspace workspace, X& executor) {
-  constexpr const char* kName = "bidirectional";
-  Scratch scratch(kName, workspace,
+                       const Op& op, MatrixView<T> out, Workspace workspace, X& executor,
+                       Workspace kept = {}) {
+  Scratch scratch(function, workspace,
                   bidirectional_workspace_bytes(in, query_blocks, key_blocks, op, executor));
   if constexpr (kMayTile<T>) {
-    if (worth_tiling(head_sizes(in, op)) && tiles_granted() &&
+    if (kept.empty() && worth_tiling(head_sizes(in, op)) && tiles_granted() &&
         all_finite(mixing, query_blocks.blocks(), key_blocks.blocks())) {
       Arena arena = scratch.arena();  // a copy: the float form may need the same memory
       BidirectionalHead<T, QueryBlocks, KeyBlocks, Op, true> head(
-          kName, arena, in, query_blocks, key_blocks, op, executor.workers());
+          function, arena, nullptr, in, query_blocks, key_blocks, op, executor.workers());
       if (head.run(mixing, out, executor)) return;
     }
   }
-  BidirectionalHead<T, QueryBlocks, KeyBlocks, Op>(kName, scratch.arena(), in, query_blocks,
-                                                   key_blocks, op, executor.workers())
+  Arena kept_arena(kept.data());
+  BidirectionalHead<T, QueryBlocks, KeyBlocks, Op>(function, scratch.arena(),
+                                                   kept.empty() ? nullptr : &kept_arena, in,
+                                                   query_blocks, key_blocks, op, executor.workers())
       .run(mixing, out, executor);
 }
 
@@ -283,12 +295,12 @@ std::size_t bidirectional_workspace_bytes(const Inputs<T>& in, const QueryBlocks
                                           const X& executor) {
   detail::Arena counting;
   detail::BidirectionalHead<T, QueryBlocks, KeyBlocks, Op>(
-      "bidirectional", counting, in, query_blocks, key_blocks, op, executor.workers());
+      "bidirectional", counting, nullptr, in, query_blocks, key_blocks, op, executor.workers());
   if constexpr (detail::kMayTile<T>) {
     if (detail::worth_tiling(detail::head_sizes(in, op))) {
       detail::Arena tiled;
       detail::BidirectionalHead<T, QueryBlocks, KeyBlocks, Op, true>(
-          "bidirectional", tiled, in, query_blocks, key_blocks, op, executor.workers());
+          "bidirectional", tiled, nullptr, in, query_blocks, key_blocks, op, executor.workers());
       return std::max(counting.bytes(), tiled.bytes());
     }
   }
@@ -299,11 +311,19 @@ template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, OperatorOn<T> Op
 void bidirectional(const Inputs<T>& in, const QueryBlocks& query_blocks,
                    const KeyBlocks& key_blocks, const MixingMatrix<accumulator_t<T>>& mixing,
                    const Op& op, std::type_identity_t<MatrixView<T>> out, Workspace workspace,
-                   X&& executor) {
+                   X&& executor, Workspace kept) {
   constexpr const char* kName = "bidirectional";
   detail::expect_bidirectional(kName, in, query_blocks, key_blocks, op, out);
   detail::expect_mixing(kName, mixing, query_blocks.blocks(), key_blocks.blocks());
-  detail::run_bidirectional(in, query_blocks, key_blocks, mixing, op, out, workspace, executor);
+  detail::expect_kept(kName, kept, bidirectional_kept_bytes(in, key_blocks, op));
+  detail::run_bidirectional(kName, in, query_blocks, key_blocks, mixing, op, out, workspace,
+                            executor, kept);
+}
+
+template <Scalar T, Partition KeyBlocks, OperatorOn<T> Op>
+std::size_t bidirectional_kept_bytes(const Inputs<T>& in, const KeyBlocks& key_blocks,
+                                     const Op& op) {
+  return detail::head_summaries_bytes("bidirectional", in, key_blocks.blocks(), op);
 }
 
 template <EigenDense Q, EigenDense K, EigenDense V, Partition Blocks,

@@ -32,16 +32,22 @@ namespace mhla::inline MHLA_TARGET {
 /// \param mixing     at least [M,M]; the leading part is used
 /// \param workspace  at least causal_workspace_bytes(...), or empty to allocate
 /// \param executor   splits over blocks
+/// \param kept       where the summaries are left for causal_gradient, at least
+///                   causal_kept_bytes(...); empty to keep nothing
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
 template <Scalar T, Partition Blocks, CausalOperatorOn<T> Op, Executor X = Sequential>
 void causal(const Inputs<T>& in, const Blocks& blocks, const MixingMatrix<accumulator_t<T>>& mixing,
             const Op& op, std::type_identity_t<MatrixView<T>> out, Workspace workspace = {},
-            X&& executor = {});
+            X&& executor = {}, Workspace kept = {});
 
 /// Bytes of workspace such a call needs; the data of `in` is not read.
 template <Scalar T, Partition Blocks, CausalOperatorOn<T> Op, Executor X = Sequential>
 std::size_t causal_workspace_bytes(const Inputs<T>& in, const Blocks& blocks, const Op& op,
                                    const X& executor = {});
+
+/// Bytes of the summaries that such a call may keep; the data of `in` is not read.
+template <Scalar T, Partition Blocks, CausalOperatorOn<T> Op>
+std::size_t causal_kept_bytes(const Inputs<T>& in, const Blocks& blocks, const Op& op);
 
 /// Returns causal self-attention of Eigen matrices q [N,D], k [N,D], v [N,E], as [N,E].
 template <EigenDense Q, EigenDense K, EigenDense V, Partition Blocks,
@@ -228,8 +234,9 @@ class CausalHead {
   };
 
  public:
-  CausalHead(const char* function, Arena& arena, const Inputs<T>& in, const Blocks& blocks,
-             const Op& op, Index workers)
+  /// \param kept  where the summaries lie; null for the arena
+  CausalHead(const char* function, Arena& arena, Arena* kept, const Inputs<T>& in,
+             const Blocks& blocks, const Op& op, Index workers)
       : function_(function),
         in_(in),
         blocks_(blocks),
@@ -237,7 +244,7 @@ class CausalHead {
         sizes_(head_sizes(in, op)),
         longest_(largest_block(blocks)),
         group_(group_blocks<A>(blocks.blocks(), sizes_.features, sizes_.values, workers)),
-        summaries_(function, arena, sizes_, blocks.blocks()),
+        summaries_(function, kept == nullptr ? arena : *kept, sizes_, blocks.blocks()),
         workers_(function, arena, workers, [this](Arena& a) { return make_worker(a); }) {}
 
   template <class X>
@@ -287,8 +294,9 @@ class CausalHead {
 /// Throws unless one head's arguments fit each other.
 template <Scalar T, Partition Blocks, class Op>
 void expect_causal(const char* function, const Inputs<T>& in, const Blocks& blocks,
-                   const MixingMatrix<accumulator_t<T>>& mixing, const Op& op, MatrixView<T> out) {
-  expect_inputs(function, in, op, out);
+                   const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
+                   std::type_identity_t<MatrixView<const T>> out, const char* argument = "out") {
+  expect_inputs(function, in, op, out, argument);
   expect_shape(function, "k", in.k, in.q.rows, -1);
   expect_partition(function, "blocks", blocks, in.q.rows);
   expect_ordered(function, "blocks", blocks);
@@ -299,10 +307,12 @@ void expect_causal(const char* function, const Inputs<T>& in, const Blocks& bloc
 template <Scalar T, Partition Blocks, class Op, class X>
 void run_causal(const Inputs<T>& in, const Blocks& blocks,
                 const MixingMatrix<accumulator_t<T>>& mixing, const Op& op, MatrixView<T> out,
-                Workspace workspace, X& executor) {
+                Workspace workspace, X& executor, Workspace kept = {}) {
   constexpr const char* kName = "causal";
   Scratch scratch(kName, workspace, causal_workspace_bytes(in, blocks, op, executor));
-  CausalHead<T, Blocks, Op>(kName, scratch.arena(), in, blocks, op, executor.workers())
+  Arena kept_arena(kept.data());
+  CausalHead<T, Blocks, Op>(kName, scratch.arena(), kept.empty() ? nullptr : &kept_arena, in,
+                            blocks, op, executor.workers())
       .run(mixing, out, executor);
 }
 
@@ -312,16 +322,23 @@ template <Scalar T, Partition Blocks, CausalOperatorOn<T> Op, Executor X>
 std::size_t causal_workspace_bytes(const Inputs<T>& in, const Blocks& blocks, const Op& op,
                                    const X& executor) {
   detail::Arena counting;
-  detail::CausalHead<T, Blocks, Op>("causal", counting, in, blocks, op, executor.workers());
+  detail::CausalHead<T, Blocks, Op>("causal", counting, nullptr, in, blocks, op,
+                                    executor.workers());
   return counting.bytes();
 }
 
 template <Scalar T, Partition Blocks, CausalOperatorOn<T> Op, Executor X>
 void causal(const Inputs<T>& in, const Blocks& blocks, const MixingMatrix<accumulator_t<T>>& mixing,
             const Op& op, std::type_identity_t<MatrixView<T>> out, Workspace workspace,
-            X&& executor) {
+            X&& executor, Workspace kept) {
   detail::expect_causal("causal", in, blocks, mixing, op, out);
-  detail::run_causal(in, blocks, mixing, op, out, workspace, executor);
+  detail::expect_kept("causal", kept, causal_kept_bytes(in, blocks, op));
+  detail::run_causal(in, blocks, mixing, op, out, workspace, executor, kept);
+}
+
+template <Scalar T, Partition Blocks, CausalOperatorOn<T> Op>
+std::size_t causal_kept_bytes(const Inputs<T>& in, const Blocks& blocks, const Op& op) {
+  return detail::head_summaries_bytes("causal", in, blocks.blocks(), op);
 }
 
 template <EigenDense Q, EigenDense K, EigenDense V, Partition Blocks,

@@ -35,16 +35,25 @@ class HeadSummaries {
   Index blocks() const { return summaries_.blocks; }
   SummaryBlock<A> block(Index b) const { return summaries_.block(b); }
   A* key_sum(Index b) const { return key_sums_ + b * key_sum_features(sizes_); }
+  const Summaries<A>& values() const { return summaries_; }  ///< all S_b
+  /// All z_b, as rows.
+  RightOperand<A> key_sums() const { return {key_sums_, key_sum_features(sizes_)}; }
 
   /// Writes S_b and z_b.
   template <Partition P>
   void summarize_block(const Inputs<T>& in, const P& blocks, Index b, const Op& op,
                        const KeyScratch<A>& scratch) const {
+    summarize_block(in, blocks, b, op, scratch, b);
+  }
+  /// Writes them to the given place instead of b.
+  template <Partition P>
+  void summarize_block(const Inputs<T>& in, const P& blocks, Index b, const Op& op,
+                       const KeyScratch<A>& scratch, Index place) const {
     const bool own_keys = sizes_.normalizer_features > 0;
-    summarize(in.k, in.v, blocks, b, in.key_mask, op.key_map, scratch, block(b),
-              kKeySums && !own_keys ? key_sum(b) : nullptr);
+    summarize(in.k, in.v, blocks, b, in.key_mask, op.key_map, scratch, block(place),
+              kKeySums && !own_keys ? key_sum(place) : nullptr);
     if (kKeySums && own_keys) {
-      sum_keys(in.normalizer_k, blocks, b, in.key_mask, op.key_map, scratch, key_sum(b));
+      sum_keys(in.normalizer_k, blocks, b, in.key_mask, op.key_map, scratch, key_sum(place));
     }
   }
 
@@ -61,5 +70,14 @@ class HeadSummaries {
   Summaries<A> summaries_;
   A* key_sums_;
 };
+
+/// Bytes of the summaries of one head, where a form keeps them.
+template <Scalar T, class Op>
+std::size_t head_summaries_bytes(const char* function, const Inputs<T>& in, Index blocks,
+                                 const Op& op) {
+  Arena counting;
+  HeadSummaries<T, Op>(function, counting, head_sizes(in, op), blocks);
+  return counting.bytes();
+}
 
 }  // namespace mhla::inline MHLA_TARGET::detail

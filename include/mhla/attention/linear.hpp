@@ -86,10 +86,11 @@ void linear_bidirectional(const Inputs<T>& in, const Op& op,
                           std::type_identity_t<MatrixView<T>> out, Workspace workspace) {
   const Contiguous queries = detail::single_block(in.q.rows);
   const Contiguous keys = detail::single_block(in.k.rows);
-  detail::expect_bidirectional<T>("linear_bidirectional", in, queries, keys, op, out);
+  constexpr const char* kName = "linear_bidirectional";
+  detail::expect_bidirectional<T>(kName, in, queries, keys, op, out);
   Sequential alone;
-  detail::run_bidirectional<T>(in, queries, keys, detail::no_mixing<accumulator_t<T>>(), op, out,
-                               workspace, alone);
+  detail::run_bidirectional<T>(kName, in, queries, keys, detail::no_mixing<accumulator_t<T>>(), op,
+                               out, workspace, alone);
 }
 
 template <Scalar T, CausalOperatorOn<T> Op>

@@ -127,30 +127,33 @@ Inputs<T> middle_tokens(const Inputs<T>& in, Index begin, Index count) {
 }
 
 /// Throws unless the tensors of `in` and `out` agree in tokens and values, and the masks in tokens.
+/// \param argument  the name of `out`, which may be the gradient of an output
 template <Scalar T>
-void expect_tokens(const char* function, const Inputs<T>& in, MatrixView<T> out) {
+void expect_tokens(const char* function, const Inputs<T>& in,
+                   std::type_identity_t<MatrixView<const T>> out, const char* argument = "out") {
   expect_shape(function, "q", in.q, -1, -1);
   expect_shape(function, "k", in.k, -1, -1);
   expect_shape(function, "v", in.v, in.k.rows, -1);
-  expect_shape(function, "out", out, in.q.rows, in.v.cols);
+  expect_shape(function, argument, out, in.q.rows, in.v.cols);
   expect_mask(function, "query_mask", in.query_mask, in.q.rows);
   expect_mask(function, "key_mask", in.key_mask, in.k.rows);
 }
 
 /// Throws unless all shapes of `in` agree with each other after the feature maps, and with `out`.
 template <Scalar T, class Op>
-void expect_inputs(const char* function, const Inputs<T>& in, const Op& op, MatrixView<T> out) {
-  const auto expect_features = [&](const char* argument, Index width, Index query_width) {
+void expect_inputs(const char* function, const Inputs<T>& in, const Op& op,
+                   std::type_identity_t<MatrixView<const T>> out, const char* argument = "out") {
+  const auto expect_features = [&](const char* name, Index width, Index query_width) {
     const Index features = op.key_map.features(width);
     const Index expected = op.query_map.features(query_width);
     if (features != expected) {
-      fail_shape(function, argument,
+      fail_shape(function, name,
                  "has width " + std::to_string(width) + ", " + std::to_string(features) +
                      " after the feature map",
                  std::to_string(expected) + " features (those of q)");
     }
   };
-  expect_tokens(function, in, out);
+  expect_tokens(function, in, out, argument);
   expect_features("k", in.k.cols, in.q.cols);
   if (in.normalizer_q.absent() != in.normalizer_k.absent()) {
     fail_option(function, in.normalizer_q.absent() ? "normalizer_q" : "normalizer_k", "is absent",

@@ -132,6 +132,15 @@ inline void expect_workspace(const char* function, Workspace lent, std::size_t b
   }
 }
 
+/// Throws unless `kept`, memory that a forward form leaves its summaries in for the backward one, is
+/// empty or has at least `bytes` bytes.
+inline void expect_kept(const char* function, Workspace kept, std::size_t bytes) {
+  if (!kept.empty() && kept.size() < bytes) {
+    fail_option(function, "kept", "has " + std::to_string(kept.size()) + " bytes",
+                "none or at least " + std::to_string(bytes) + " (see kept_bytes)");
+  }
+}
+
 /// The caller's workspace, or a block of our own where the caller lends none.
 class Scratch {
  public:

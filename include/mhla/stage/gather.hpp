@@ -8,6 +8,7 @@
 /// followed and masked tokens are left out: later code sees dense rows. A masked token is never
 /// loaded, so whatever its cells hold reaches no output.
 
+#include <algorithm>
 #include <type_traits>
 
 #include "mhla/core/arch.hpp"
@@ -63,6 +64,49 @@ void scatter(Rows<A> rows, const Index* tokens, Index count, MatrixView<T> out) 
     } else {
       for (Index j = 0; j < out.cols; ++j) to[j * out.col_stride] = static_cast<T>(from[j]);
     }
+  }
+}
+
+/// Adds rows to rows tokens[0..count) of out, rounded once to T.
+template <Scalar T, class A>
+void add_to_tokens(Rows<A> rows, const Index* tokens, Index count, MatrixView<T> out) {
+  for (Index s = 0; s < count; ++s) {
+    const A* const from = rows.row(s);
+    T* const to = out.row(tokens[s]);
+    for (Index j = 0; j < out.cols; ++j) {
+      T& sum = to[j * out.col_stride];
+      sum = static_cast<T>(static_cast<A>(sum) + from[j]);
+    }
+  }
+}
+
+/// The adjoint of gather_features: adds J^T dy to rows tokens[0..count) of dx, rounded once to T,
+/// and the gradient of the map's weights to `dweights`; what is absent is not wanted.
+/// \param features  phi of the rows of x     \param raw  room for two widened rows
+template <Scalar T, class A, class Map>
+void add_features_adjoint(MatrixView<const T> x, const Index* tokens, Index count, const Map& map,
+                          Rows<A> features, Rows<A> dy, A* raw, MatrixView<T> dx, A* dweights) {
+  if (dx.absent() && (dweights == nullptr || map.weights() == 0)) return;
+  const Index width = x.cols;
+  for (Index s = 0; s < count; ++s) {
+    const T* const row = x.row(tokens[s]);
+    if constexpr (std::is_same_v<T, A>) {
+      if (x.col_stride == 1 && dx.col_stride == 1 && !dx.absent()) {
+        map.adjoint(row, features.row(s), dy.row(s), dx.row(tokens[s]), width, dweights);
+        continue;
+      }
+    }
+    A* const sum = raw + width;
+    widen(row, x.col_stride, raw, width);
+    if (dx.absent()) {
+      std::fill_n(sum, width, A(0));
+    } else {
+      widen(static_cast<const T*>(dx.row(tokens[s])), dx.col_stride, sum, width);
+    }
+    map.adjoint(static_cast<const A*>(raw), features.row(s), dy.row(s), sum, width, dweights);
+    if (dx.absent()) continue;
+    T* const to = dx.row(tokens[s]);
+    for (Index j = 0; j < width; ++j) to[j * dx.col_stride] = static_cast<T>(sum[j]);
   }
 }
 

@@ -58,12 +58,13 @@ class KeyTiles {
   template <Scalar T>
   void append(Rows<A> keys, MatrixView<const T> v, const Index* tokens, const Index* places,
               Index n, A weight) {
-    for (Index s = n; s < kStripTokens; ++s) std::fill_n(keys.row(s), features_, A(0));
-    transpose_scaled(weight, keys.data, keys.stride, kStripTokens, features_,
-                     transposed_ + count_ * features_, kStripTokens);
     gather(v, tokens, n, values_.below(count_));
-    std::copy_n(places, n, places_ + count_);
-    count_ += n;
+    append_keys(keys, places, n, weight);
+  }
+  /// The same with rows of values that are dense already.                          // [n,E]
+  void append(Rows<A> keys, Rows<A> values, const Index* places, Index n, A weight) {
+    for (Index s = 0; s < n; ++s) std::copy_n(values.row(s), width_, values_.row(count_ + s));
+    append_keys(keys, places, n, weight);
   }
 
   /// scores[r, 0..cols) = queries[r] . keys of tile t.
@@ -88,6 +89,14 @@ class KeyTiles {
   }
 
  private:
+  void append_keys(Rows<A> keys, const Index* places, Index n, A weight) {
+    for (Index s = n; s < kStripTokens; ++s) std::fill_n(keys.row(s), features_, A(0));
+    transpose_scaled(weight, keys.data, keys.stride, kStripTokens, features_,
+                     transposed_ + count_ * features_, kStripTokens);
+    std::copy_n(places, n, places_ + count_);
+    count_ += n;
+  }
+
   Index features_ = 0;       // D
   Index width_ = 0;          // E
   A* transposed_ = nullptr;  // [tiles, D, 64]

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 
 #include "mhla/core/arch.hpp"
@@ -42,8 +43,23 @@ class MixingMatrix {
   Index cols() const { return cols_; }           ///< Mk, key blocks
   Index first(Index i) const { return std::clamp<Index>(i - lower_, 0, cols_); }
   Index last(Index i) const { return std::clamp<Index>(i + upper_ + 1, 0, cols_); }
+  /// The rows that hold column b: [first_row(b), last_row(b)).
+  Index first_row(Index b) const { return std::clamp<Index>(b - upper_, 0, rows()); }
+  Index last_row(Index b) const { return std::clamp<Index>(b + lower_ + 1, 0, rows()); }
   /// The coefficient of column first(i); those up to last(i) follow it in memory.
   const A* row(Index i) const { return values_.data() + i * values_.cols(); }
+  /// Coefficients of the widest row: how far rows lie apart in memory.
+  Index width() const { return values_.cols(); }
+  /// All rows(), width() numbers of memory, for optimisers and files. What lies behind the last
+  /// coefficient of a row is none of them and stays 0.
+  std::span<A> storage() { return {values_.data(), static_cast<std::size_t>(values_.size())}; }
+  std::span<const A> storage() const {
+    return {values_.data(), static_cast<std::size_t>(values_.size())};
+  }
+  /// True if m has the same shape and the same band.
+  bool same_band(const MixingMatrix& m) const {
+    return rows() == m.rows() && cols() == m.cols() && lower_ == m.lower_ && upper_ == m.upper_;
+  }
 
   /// m_ib, 0 outside the band.
   A operator()(Index i, Index b) const {

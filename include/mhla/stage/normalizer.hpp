@@ -10,8 +10,16 @@
 /// t is a query token in block i, w its slot there, and q_bw the query in slot w of block b: the
 /// CrossQuery denominator mixes other tokens' queries. It is no normalisation, but weights trained
 /// with it need it; it wants as many query blocks as key blocks, all of one size, and is not
-/// causal. Cost: 2*N*D flops. Source: arXiv:2601.07832, section 4.1, eq. (4); released vision
-/// layers.
+/// causal.
+///
+/// Adjoint, from the gradients dr_t of what is multiplied by scale in den_t (read_out.hpp):
+///
+///     KeySum      dphi(q_t) += dr_t z~_i         dz~_i  = sum_{t in i} dr_t phi(q_t)
+///     CrossQuery  ds_bw = sum_i m_ib dr_iw       dm_ib += sum_w s_bw dr_iw
+///                 dphi(q_bw) += ds_bw z_b        dz_b   = sum_w ds_bw phi(q_bw)
+///
+/// with s_bw = phi(q_bw) . z_b. Cost: 2*N*D flops, the adjoint twice as much.
+/// Source: arXiv:2601.07832, section 4.1, eq. (4); released vision layers.
 
 #include <cmath>
 #include <concepts>
@@ -101,6 +109,17 @@ template <class A>
 void slot_denominators(const A* mixed_sums, const Index* slots, Index count, A eps,
                        A* denominators) {
   for (Index s = 0; s < count; ++s) denominators[s] = mixed_sums[slots[s]] + eps;
+}
+
+/// Adjoint of rows[s] . key_sum: drows[s] (+)= factors[s] key_sum, dkey_sum += sum_s factors[s]
+/// rows[s].
+template <class A>
+void key_sum_adjoint(Start start, const A* factors, Rows<A> rows, Index count, Index d,
+                     const A* key_sum, Rows<A> drows, A* dkey_sum) {
+  multiply(start, Target<A>{drows.data, drows.stride}, LeftRows<A>{factors, 1},
+           RightOperand<A>{key_sum, d}, count, d, 1);
+  multiply(Start::kTarget, Target<A>{dkey_sum, d}, LeftRows<A>{factors, count},
+           RightOperand<A>{rows.data, rows.stride}, 1, d, count);
 }
 
 /// rows[s] /= denominators[s], as write_mixture does it: see reciprocals and divide_others.

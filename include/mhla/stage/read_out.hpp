@@ -6,7 +6,16 @@
 ///     o_t = phi(q_t)^T S~_i / den_t     [E],   t in block i
 ///
 /// The denominators are the normaliser's (normalizer.hpp). Outputs are assigned, rounded once from
-/// the accumulator to the stored type. Cost: 2*N*D*E flops, N*(D+E) reads and writes.
+/// the accumulator to the stored type.
+///
+/// Adjoint, from the gradient do_t, with den_t = scale r_t + eps and dn_t = scale do_t / den_t; o_t
+/// is not needed:
+///
+///     dphi(q_t) = S~_i dn_t                            [D]
+///     dS~_i     = sum_{t in i} phi(q_t) dn_t^T         [D,E]
+///     dr_t      = -scale phi(q_t) . dphi(q_t) / den_t  of the dphi(q_t) above
+///
+/// Cost: 2*N*D*E flops, N*(D+E) reads and writes; the adjoint twice the flops.
 /// Source: arXiv:2601.07832, section 4.1, eq. (4).
 
 #include <algorithm>
@@ -94,6 +103,29 @@ void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index co
   }
   multiply_to(scratch.outputs.data, scratch.outputs.stride, kOwnRows.data());
   scatter(scratch.outputs, tokens, count, out);
+}
+
+/// From sums r of weights: den = scale r + eps, and factors = scale / den.        // [count]
+template <class A>
+void denominators_of(const A* sums, Index count, A scale, A eps, A* denominators, A* factors) {
+  for (Index s = 0; s < count; ++s) {
+    denominators[s] = scale * sums[s] + eps;
+    factors[s] = scale / denominators[s];
+  }
+}
+
+/// dphi(Q) = dN S~^T for a strip, given S~^T [E,D].                              // [count,D]
+template <class A>
+void read_out_adjoint_queries(Rows<A> dn, Index count, Index d, Index e, RightOperand<A> transposed,
+                              Rows<A> dqueries) {
+  multiply(Start::kZero, Target<A>{dqueries.data, dqueries.stride}, LeftRows<A>{dn.data, dn.stride},
+           transposed, count, d, e);
+}
+
+/// dr_t of a strip, given products[t] = phi(q_t) . dphi(q_t) of the numerator.    // [count]
+template <class A>
+void read_out_adjoint_sums(const A* products, const A* factors, Index count, A* dsums) {
+  for (Index s = 0; s < count; ++s) dsums[s] = -factors[s] * products[s];
 }
 
 }  // namespace mhla::inline MHLA_TARGET::detail

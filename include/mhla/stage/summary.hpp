@@ -7,13 +7,20 @@
 ///     z_b = sum_{t in b} phi(k_t)           [D]
 ///
 /// Blocks come from a Partition (stage 2); stage 4 mixes the summaries across blocks.
-/// Cost: 2*N*D*E flops, N*(D+E) reads, M*D*(E+1) writes.
+///
+/// Adjoint, from the gradients dS_b, dz_b of the summaries, for t in b:
+///
+///     dphi(k_t) = dS_b v_t + dz_b     [D]
+///     dv_t      = phi(k_t)^T dS_b     [E]
+///
+/// Cost: 2*N*D*E flops, N*(D+E) reads, M*D*(E+1) writes; the adjoint twice the flops.
 /// Source: arXiv:2601.07832, section 4.1, eq. (3).
 
 #include <algorithm>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/tile.hpp"
+#include "mhla/core/transpose.hpp"
 #include "mhla/stage/gather.hpp"
 #include "mhla/stage/strip.hpp"
 #include "mhla/stage/token_rows.hpp"
@@ -75,6 +82,7 @@ struct KeyScratch {
   Rows<A> values;    ///< [strip, E]
 
   KeyScratch() = default;
+  KeyScratch(A* raw_, Rows<A> keys_, Rows<A> values_) : raw(raw_), keys(keys_), values(values_) {}
   KeyScratch(const char* function, Arena& arena, Index width, Index d, Index e)
       : raw(arena.take<A>(function, width)),
         keys(function, arena, kStripTokens, d),
@@ -139,6 +147,34 @@ void summarize(MatrixView<const T> k, MatrixView<const T> v, const P& blocks, In
     if (key_sum != nullptr) accumulate_key_sum(scratch.keys, strip.count(), d, key_sum);
     start = Start::kTarget;
   } while (strip.next() > 0);
+}
+
+/// y = x^T of a matrix [rows,cols] whose rows lie `cols` numbers apart, as right operand.
+/// x must be readable, and y have room, up to round_up(rows, kRowAlignment) rows.
+template <class A>
+RightOperand<A> transpose_to(const A* x, Index rows, Index cols, A* y) {
+  const Index stride = round_up(rows, kRowAlignment);
+  transpose_scaled(A(1), x, cols, rows, cols, y, stride);
+  return {y, stride};
+}
+
+/// dphi(k) (+)= dS_b v for rows of values, and dz_b unless it is null.              // [count,D]
+/// \param transposed  dS_b^T [E,D]
+template <class A, class Right>
+void summary_adjoint_keys(Start start, Rows<A> values, Index count, Index d, Index e,
+                          Right transposed, const A* key_sum_gradient, Rows<A> dkeys) {
+  multiply(start, Target<A>{dkeys.data, dkeys.stride}, LeftRows<A>{values.data, values.stride},
+           transposed, count, d, e);
+  if (key_sum_gradient == nullptr) return;
+  for (Index s = 0; s < count; ++s) add_rows_to(key_sum_gradient, 0, 1, dkeys.row(s), d);
+}
+
+/// dv (+)= phi(k)^T dS_b for rows of keys.                                           // [count,E]
+/// \param gradient  dS_b [D,E]
+template <class A, class To, class Right>
+void summary_adjoint_values(Start start, Rows<A> keys, Index count, Index d, Index e,
+                            Right gradient, To dvalues) {
+  multiply(start, dvalues, LeftRows<A>{keys.data, keys.stride}, gradient, count, e, d);
 }
 
 /// Writes z_b of block b alone, for normalisers with keys of their own.

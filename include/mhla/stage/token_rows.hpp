@@ -52,6 +52,22 @@ struct ScaledTokens {
   }
 };
 
+/// Rows tokens[0..rows) of a tensor as target.
+template <class A>
+struct TokenRows {
+  A* data;
+  Index row_stride;
+  const Index* tokens;
+
+  A* row(Index r) const { return data + tokens[r] * row_stride; }
+  TokenRows below(Index rows) const { return {data, row_stride, tokens + rows}; }
+  TokenRows right_of(Index cols) const { return {data + cols, row_stride, tokens}; }
+  template <class P>
+  MHLA_INLINE P finished(Index /*r*/, P sums) const {
+    return sums;
+  }
+};
+
 /// The rows of a strip in some tensors, as cache lines to be asked for: line c of every row of one
 /// tensor is a column, and the columns of all tensors are numbered through.
 class Lookahead {
@@ -110,7 +126,7 @@ class Lookahead {
   }
 
  private:
-  static constexpr int kTensors = 4;
+  static constexpr int kTensors = 6;
   struct Tensor {
     Column first;
     Index columns = 0;

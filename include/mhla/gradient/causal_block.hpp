@@ -1,0 +1,199 @@
+#pragma once
+
+/// \file
+/// The query side of one causal block, and what its queries leave for its keys: shared by the
+/// gradients of causal and of plain linear causal attention.
+
+#include <algorithm>
+
+#include "mhla/attention/operator.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/gradient/head_gradient.hpp"
+#include "mhla/stage/intra_block.hpp"
+#include "mhla/stage/strip.hpp"
+
+namespace mhla::inline MHLA_TARGET::detail {
+
+/// Scratch of one worker of the causal gradients.
+template <class A>
+struct CausalGradientScratch {
+  GradientScratch<A> strips;
+  IntraBlockAdjoint<A> intra;
+  IntraBlockAdjoint<A> own_intra;  ///< of the denominator's own queries and keys
+
+  /// \param longest  tokens of the longest block
+  CausalGradientScratch(const char* function, Arena& arena, Index width, const HeadSizes& n,
+                        Index group, Index blocks, Index longest)
+      : strips(function, arena, width, n, group, blocks, 0),
+        intra(function, arena, longest, n.features, n.values) {
+    if (n.normalizer_features > 0) {
+      own_intra = IntraBlockAdjoint<A>(function, arena, longest, n.normalizer_features, 0);
+    }
+  }
+};
+
+/// Gradients that keys and values get from the queries of their own block, for a whole sequence:
+/// the kept tokens of a block lie one after another from the block's first row on.
+template <class A>
+struct IntraGradients {
+  Rows<A> dkeys;      ///< [N,D]
+  Rows<A> dvalues;    ///< [N,E]
+  Rows<A> own_dkeys;  ///< [N,Dz]
+
+  IntraGradients(const char* function, Arena& arena, Index n, const HeadSizes& sizes)
+      : dkeys(function, arena, n, sizes.features),
+        dvalues(function, arena, n, sizes.values),
+        own_dkeys(function, arena, sizes.normalizer_features > 0 ? n : 0,
+                  sizes.normalizer_features) {}
+
+  IntraGradients from(Index row) const {
+    return {dkeys.below(row), dvalues.below(row), own_dkeys.below(row)};
+  }
+  void clear(Index rows, const HeadSizes& sizes) const {
+    for (Index r = 0; r < rows; ++r) {
+      std::fill_n(dkeys.row(r), sizes.features, A(0));
+      std::fill_n(dvalues.row(r), sizes.values, A(0));
+      if (sizes.normalizer_features > 0) {
+        std::fill_n(own_dkeys.row(r), sizes.normalizer_features, A(0));
+      }
+    }
+  }
+
+ private:
+  IntraGradients(Rows<A> k, Rows<A> v, Rows<A> own) : dkeys(k), dvalues(v), own_dkeys(own) {}
+};
+
+/// What the queries of one block are given.
+template <class A>
+struct CausalRead {
+  A weight;                ///< m_ii
+  const A* mixture;        ///< S~_i of the blocks before [D,E], readable up to padded rows of D
+  const A* mixed_key_sum;  ///< z~_i
+};
+
+/// What they pass back.
+template <class A>
+struct CausalReadGradient {
+  SummaryBlock<A> mixture;  ///< dS~_i, assigned
+  A* mixed_key_sum;         ///< dz~_i, assigned
+};
+
+/// The query side of block i: adds dq, the gradient of the queries' weights and the gradients of
+/// the block's own keys and values; returns dm_ii.
+template <Scalar T, Partition P, class Op>
+class CausalBlockGradient {
+  using A = accumulator_t<T>;
+  static constexpr bool kSums = kUsesKeySums<normalizer_t<Op>>;
+
+ public:
+  CausalBlockGradient(const HeadGradient<T, Op>& head, const Inputs<T>& in, const P& blocks,
+                      Index i, const Op& op, const CausalGradientScratch<A>& scratch)
+      : head_(head),
+        in_(in),
+        op_(op),
+        scratch_(scratch),
+        keys_(blocks, i, in.key_mask),
+        queries_(blocks, i, in.query_mask) {
+    scratch_.intra.clear();
+    scratch_.own_intra.clear();
+  }
+
+  A run(const CausalRead<A>& read, const CausalReadGradient<A>& gradient, A* dweights,
+        const IntraGradients<A>& keys) {
+    const GradientScratch<A>& w = scratch_.strips;
+    const HeadSizes& n = head_.sizes();
+    const RightOperand<A> transposed =
+        transpose_to(read.mixture, n.features, n.values, w.transposed);
+    if (kSums) std::fill_n(gradient.mixed_key_sum, key_sum_features(n), A(0));
+    A dweight = 0;
+    Start start = Start::kZero;
+    queries_.next();
+    do {  // at least once: a block without queries has the gradient 0
+      const Index count = queries_.count();
+      if (count > 0) append_keys(queries_.slots()[count - 1]);
+      head_.gather_queries(queries_.tokens(), count, w);
+      scratch_.intra.score(w.queries, queries_.slots(), count);
+      if (kSums) sum_weights(count, read);
+      head_.divide(count, w);
+      head_.read_queries(count, transposed, w);
+      scratch_.intra.multiply_values(w.dn);
+      head_.accumulate_mixture(start, count, gradient.mixture, lookahead(), w);
+      if (kSums) differentiate_sums(count, read.weight);
+      dweight += scratch_.intra.finish(read.weight, kSums && !own() ? w.dsums : nullptr);
+      if (kSums) {
+        head_.differentiate_key_sum(count, w.dsums, read.mixed_key_sum, w, gradient.mixed_key_sum);
+        if (own()) dweight += add_own(read.weight, keys);
+        head_.finish_own_queries(queries_.tokens(), count, dweights, w);
+      }
+      scratch_.intra.add_queries(w.dqueries);
+      scratch_.intra.add_keys(w.queries, keys.dkeys);
+      scratch_.intra.add_values(read.weight, w.dn, keys.dvalues);
+      head_.finish_queries(queries_.tokens(), count, dweights, w);
+      start = Start::kTarget;
+    } while (queries_.next() > 0);
+    return dweight;
+  }
+
+ private:
+  bool own() const { return head_.own(); }
+
+  /// What the next strips of queries and keys need.
+  Lookahead lookahead() const {
+    Lookahead next = head_.query_lookahead(queries_.ahead());
+    next.add(keys_.ahead(), in_.k);
+    next.add(keys_.ahead(), in_.v);
+    return next;
+  }
+
+  /// Brings in the keys in slots 0..slot, in whole strips.
+  void append_keys(Index slot) {
+    const GradientScratch<A>& w = scratch_.strips;
+    while (keys_.more() && keys_.ahead().slots[0] <= slot) {
+      const Index count = keys_.next();
+      gather_features(in_.k, keys_.tokens(), count, op_.key_map, w.raw, w.keys);
+      gather(in_.v, keys_.tokens(), count, w.values);
+      scratch_.intra.append(w.keys, w.values, keys_.slots(), count);
+      if (!kSums || !own()) continue;
+      gather_features(in_.normalizer_k, keys_.tokens(), count, op_.key_map, w.raw, w.keys);
+      scratch_.own_intra.append(w.keys, w.values, keys_.slots(), count);
+    }
+  }
+
+  /// r_t, of the blocks before and of the own one.
+  void sum_weights(Index count, const CausalRead<A>& read) {
+    const GradientScratch<A>& w = scratch_.strips;
+    head_.gather_own_queries(queries_.tokens(), count, w);
+    head_.sum_weights(count, read.mixed_key_sum, w);
+    if (own()) scratch_.own_intra.score(w.own_queries, queries_.slots(), count);
+    const A* const sums = (own() ? scratch_.own_intra : scratch_.intra).score_sums();
+    for (Index s = 0; s < count; ++s) w.sums[s] += read.weight * sums[s];
+  }
+
+  /// dr_t.
+  void differentiate_sums(Index count, A weight) {
+    const GradientScratch<A>& w = scratch_.strips;
+    for (Index s = 0; s < count; ++s) {
+      w.products[s] += weight * scratch_.intra.product_sums()[s];
+    }
+    head_.differentiate_sums(count, w);
+  }
+
+  /// What dr_t adds through the denominator's own queries and keys; returns its part of dm_ii.
+  A add_own(A weight, const IntraGradients<A>& keys) {
+    const GradientScratch<A>& w = scratch_.strips;
+    scratch_.own_intra.multiply_values(w.dn);  // without values: zeros
+    const A dweight = scratch_.own_intra.finish(weight, w.dsums);
+    scratch_.own_intra.add_queries(w.own_dqueries);
+    scratch_.own_intra.add_keys(w.own_queries, keys.own_dkeys);
+    return dweight;
+  }
+
+  const HeadGradient<T, Op>& head_;
+  const Inputs<T>& in_;
+  const Op& op_;
+  CausalGradientScratch<A> scratch_;
+  StripCursor<P> keys_, queries_;
+};
+
+}  // namespace mhla::inline MHLA_TARGET::detail

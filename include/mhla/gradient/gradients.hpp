@@ -1,0 +1,51 @@
+#pragma once
+
+/// \file
+/// Where gradients go: what every backward form writes.
+///
+/// Every gradient is added to what is there, so parameters gather over calls and activations over
+/// the places where they are used; start from zeros for the gradient alone. What is left out (an
+/// absent view, a null pointer, an empty span) is not wanted. No element may appear twice in what a
+/// call writes: no strides of 0, no overlap with each other or with the inputs.
+
+#include <span>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/tensor.hpp"
+#include "mhla/stage/mixing_matrix.hpp"
+
+namespace mhla::inline MHLA_TARGET {
+
+/// Gradients of the tensors of one head, shaped as in Inputs. Rows of masked tokens are left as
+/// they are: their gradient is exactly 0.
+template <Scalar T>
+struct Gradients {
+  MatrixView<T> q{};             ///< [Nq, width of q]
+  MatrixView<T> k{};             ///< [Nk, width of k]
+  MatrixView<T> v{};             ///< [Nk, E]
+  MatrixView<T> normalizer_q{};  ///< where the denominator has queries and keys of its own
+  MatrixView<T> normalizer_k{};
+};
+
+/// The same of a batch, shaped as in BatchInputs.
+template <Scalar T>
+struct BatchGradients {
+  TensorView<T> q{};             ///< [B, Nq, H, width of q]
+  TensorView<T> k{};             ///< [B, Nk, H, width of k]
+  TensorView<T> v{};             ///< [B, Nk, H, E]
+  TensorView<T> normalizer_q{};  ///< where the denominator has queries and keys of its own
+  TensorView<T> normalizer_k{};
+};
+
+/// Gradients of the parameters that all heads and all items of a batch share, summed over them in
+/// an order that does not depend on the number of threads.
+template <Accumulator A>
+struct ParameterGradients {
+  MixingMatrix<A>* mixing = nullptr;  ///< of the shape and the band of the mixing matrix
+  std::span<A> query_map{};           ///< the weights of the queries' map, as the map orders them
+  std::span<A> key_map{};             ///< the weights of the keys' map
+};
+
+}  // namespace mhla::inline MHLA_TARGET
