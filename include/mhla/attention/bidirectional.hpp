@@ -216,6 +216,7 @@ class BidirectionalHead {
           column += panels<A>(sizes_.values);
         }
       }
+      if constexpr (!kTiled) lookahead.fetch(column);  // what a short strip has left over
     }
   }
 

@@ -202,7 +202,7 @@ class BidirectionalGradient {
       if constexpr (kCrossQuery) {
         slot_denominators(w.slots + r * slots_, strip.slots(), count, A(0), w.sums);
       }
-      head_.divide(count, w);
+      head_.divide(tokens, count, w);
       head_.read_queries(count, transposed, w);
       head_.accumulate_mixture(start, count, dmixtures_.block(i),
                                head_.query_lookahead(strip.ahead()), w);

@@ -115,7 +115,7 @@ class CausalBlockGradient {
       head_.gather_queries(queries_.tokens(), count, w);
       scratch_.intra.score(w.queries, queries_.slots(), count);
       if (kSums) sum_weights(count, read);
-      head_.divide(count, w);
+      head_.divide(queries_.tokens(), count, w);
       head_.read_queries(count, transposed, w);
       scratch_.intra.multiply_values(w.dn);
       head_.accumulate_mixture(start, count, gradient.mixture, lookahead(), w);

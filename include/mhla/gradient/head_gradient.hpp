@@ -57,8 +57,7 @@ struct GradientScratch {
   A* sums;                  ///< [strip] r_t
   A* dsums;                 ///< [strip] dr_t
   A* products;              ///< [strip]
-  A* denominators;          ///< [strip]
-  A* factors;               ///< [strip]
+  A* factors;               ///< [strip] scale / den_t
   Rows<A> keys, dkeys;      ///< [strip, D or Dz]
   Rows<A> values, dvalues;  ///< [strip, E]
   A* transposed;            ///< S~_i^T or dS_b^T [E,D]
@@ -80,7 +79,6 @@ struct GradientScratch {
         sums(arena.take<A>(function, kStripTokens)),
         dsums(arena.take<A>(function, kStripTokens)),
         products(arena.take<A>(function, kStripTokens)),
-        denominators(arena.take<A>(function, kStripTokens)),
         factors(arena.take<A>(function, kStripTokens)),
         keys(function, arena, kStripTokens, std::max(n.features, n.normalizer_features)),
         dkeys(function, arena, kStripTokens, std::max(n.features, n.normalizer_features)),
@@ -124,10 +122,9 @@ class HeadGradient {
 
   // --- query side ---
 
-  /// phi(Q) and dO of a strip.
+  /// phi(Q) of a strip.
   void gather_queries(const Index* tokens, Index count, const Worker& w) const {
     gather_features(in_.q, tokens, count, op_.query_map, w.raw, w.queries);
-    gather(dout_, tokens, count, w.dn);
   }
   /// phi of the denominator's queries of a strip, where they are others.
   void gather_own_queries(const Index* tokens, Index count, const Worker& w) const {
@@ -143,14 +140,13 @@ class HeadGradient {
   }
 
   /// den_t from r_t, and dn_t from do_t.
-  void divide(Index count, const Worker& w) const {
+  void divide(const Index* tokens, Index count, const Worker& w) const {
     if constexpr (kUsesKeySums<Z>) {
-      denominators_of(w.sums, count, scale_, static_cast<A>(op_.normalizer.eps), w.denominators,
-                      w.factors);
-      for (Index s = 0; s < count; ++s) scale(w.factors[s], w.dn.row(s), sizes_.values);
-    } else if (scale_ != A(1)) {
-      for (Index s = 0; s < count; ++s) scale(scale_, w.dn.row(s), sizes_.values);
+      gradient_factors(w.sums, count, scale_, static_cast<A>(op_.normalizer.eps), w.factors);
+    } else {
+      std::fill_n(w.factors, count, scale_);
     }
+    gather_scaled(dout_, tokens, count, w.factors, w.dn);
   }
 
   /// The part of dphi(q_t) and of phi(q_t) . dphi(q_t) that comes from the mixture.
@@ -234,6 +230,7 @@ class HeadGradient {
         gathered = {below(gathered.dkeys, count), below(gathered.dvalues, count),
                     below(gathered.own_dkeys, count)};
       }
+      lookahead.fetch(column);  // what the products of a short strip have left over
     }
   }
 

@@ -264,7 +264,8 @@ inline std::string SafetensorsWriter::header(const std::vector<Item>& items) con
     detail::append_json(text, item->first);
     text += ":{\"dtype\":\"" + std::string(dtype_name(tensor.dtype)) + "\",\"shape\":[";
     for (std::size_t axis = 0; axis < tensor.shape.size(); ++axis) {
-      text += (axis > 0 ? "," : "") + std::to_string(tensor.shape[axis]);
+      if (axis > 0) text += ',';
+      text += std::to_string(tensor.shape[axis]);
     }
     text += "],\"data_offsets\":[" + std::to_string(end) + ",";
     end += tensor.bytes.size();

@@ -14,6 +14,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/convert.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/core/packet.hpp"
 #include "mhla/stage/feature_map.hpp"
 #include "mhla/stage/partition.hpp"
 #include "mhla/stage/strip.hpp"
@@ -34,6 +35,25 @@ inline void widen(const T* x, Index stride, A* y, Index count) {
 template <Scalar T, class A>
 void gather(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> rows) {
   for (Index s = 0; s < count; ++s) widen(x.row(tokens[s]), x.col_stride, rows.row(s), x.cols);
+}
+
+/// Rows tokens[0..count) of x, widened, row s times factors[s].
+template <Scalar T, class A>
+void gather_scaled(MatrixView<const T> x, const Index* tokens, Index count, const A* factors,
+                   Rows<A> rows) {
+  for (Index s = 0; s < count; ++s) {
+    const T* const row = x.row(tokens[s]);
+    if constexpr (std::is_same_v<T, A>) {
+      if (x.col_stride == 1) {
+        transform(row, rows.row(s), x.cols, [factor = factors[s]](auto p) {
+          return Eigen::internal::pmul(p, Eigen::internal::pset1<decltype(p)>(factor));
+        });
+        continue;
+      }
+    }
+    widen(row, x.col_stride, rows.row(s), x.cols);
+    scale(factors[s], rows.row(s), x.cols);
+  }
 }
 
 /// phi of rows tokens[0..count) of x; `raw` is room for one widened row.
@@ -67,12 +87,29 @@ void scatter(Rows<A> rows, const Index* tokens, Index count, MatrixView<T> out) 
   }
 }
 
+/// y[j] += x[j], rounded once to T.
+template <Scalar T, class A>
+inline void add_narrowed(const A* x, T* y, Index count) {
+  constexpr Index kPiece = 64;
+  A sums[kPiece];
+  for (Index j = 0; j < count; j += kPiece) {
+    const Index some = std::min(kPiece, count - j);
+    widen(static_cast<const T*>(y + j), sums, some);
+    for (Index i = 0; i < some; ++i) sums[i] += x[j + i];
+    narrow(static_cast<const A*>(sums), y + j, some);
+  }
+}
+
 /// Adds rows to rows tokens[0..count) of out, rounded once to T.
 template <Scalar T, class A>
 void add_to_tokens(Rows<A> rows, const Index* tokens, Index count, MatrixView<T> out) {
   for (Index s = 0; s < count; ++s) {
     const A* const from = rows.row(s);
     T* const to = out.row(tokens[s]);
+    if (out.col_stride == 1) {
+      add_narrowed(from, to, out.cols);
+      continue;
+    }
     for (Index j = 0; j < out.cols; ++j) {
       T& sum = to[j * out.col_stride];
       sum = static_cast<T>(static_cast<A>(sum) + from[j]);
@@ -106,6 +143,10 @@ void add_features_adjoint(MatrixView<const T> x, const Index* tokens, Index coun
     map.adjoint(static_cast<const A*>(raw), features.row(s), dy.row(s), sum, width, dweights);
     if (dx.absent()) continue;
     T* const to = dx.row(tokens[s]);
+    if (dx.col_stride == 1) {
+      narrow(static_cast<const A*>(sum), to, width);
+      continue;
+    }
     for (Index j = 0; j < width; ++j) to[j * dx.col_stride] = static_cast<T>(sum[j]);
   }
 }

@@ -105,13 +105,10 @@ void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index co
   scatter(scratch.outputs, tokens, count, out);
 }
 
-/// From sums r of weights: den = scale r + eps, and factors = scale / den.        // [count]
+/// From sums r of weights: factors = scale / den, den = scale r + eps.             // [count]
 template <class A>
-void denominators_of(const A* sums, Index count, A scale, A eps, A* denominators, A* factors) {
-  for (Index s = 0; s < count; ++s) {
-    denominators[s] = scale * sums[s] + eps;
-    factors[s] = scale / denominators[s];
-  }
+void gradient_factors(const A* sums, Index count, A scale, A eps, A* factors) {
+  for (Index s = 0; s < count; ++s) factors[s] = scale / (scale * sums[s] + eps);
 }
 
 /// dphi(Q) = dN S~^T for a strip, given S~^T [E,D].                              // [count,D]

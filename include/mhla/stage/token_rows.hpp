@@ -8,6 +8,8 @@
 /// Rows of one head lie H * D numbers apart, one page or more, where no prefetcher of the hardware
 /// follows; reading them cold costs as much as a third of the product they are for.
 
+#include <algorithm>
+
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/packet.hpp"
@@ -112,16 +114,17 @@ class Lookahead {
     return {};
   }
 
-  /// Asks for all columns at once.
-  MHLA_INLINE void fetch() const {
+  /// Asks for all columns from `begin` on at once.
+  MHLA_INLINE void fetch(Index begin = 0) const {
     for (int i = 0; i < size_; ++i) {
       Column column = tensors_[i].first;
       for (Index k = 0; k < column.count; ++k) {
         const char* const row = column.data + column.tokens[k] * column.row_bytes;
-        for (Index c = 0; c < tensors_[i].columns; ++c) {
+        for (Index c = std::max<Index>(begin, 0); c < tensors_[i].columns; ++c) {
           prefetch_second(row + c * static_cast<Index>(kBufferAlignment));
         }
       }
+      begin -= tensors_[i].columns;
     }
   }
 
