@@ -3,18 +3,22 @@
 ///
 /// The files are the *.safetensors that lie directly in $MHLA_GOLDEN_DIR when the test runs;
 /// without it in ../shared/golden beside the checkout, or else in tests/data. Each gives one line,
-/// and is either checked or a failure.
+/// and one more where its kind has gradients, and is either checked or a failure.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <random>
+#include <utility>
 
+#include "support/golden_gradient.hpp"
 #include "support/golden_operator.hpp"
 #include "support/golden_stage.hpp"
 #include "support/safetensors.hpp"
@@ -26,7 +30,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 struct Report {
-  std::vector<std::string> lines;     // one a file
+  std::vector<std::string> lines;     // one or two a file
   std::vector<std::string> failures;  // none: every file was checked and is right
 };
 
@@ -38,25 +42,60 @@ golden::Worst check(const Safetensors& file, const std::string& kind) {
   file.fail("is of kind '" + kind + "', which is unknown");
 }
 
+bool has_gradients(const std::string& kind) {
+  return kind == "op" || kind == "causal_official" || kind == "feature_maps";
+}
+
+golden::WorstGradient check_gradients(const Safetensors& file, const std::string& kind) {
+  if (kind == "feature_maps") return golden::check_feature_map_gradients(file);
+  return golden::check_operator_gradients(file, kind == "causal_official");
+}
+
+/// Adds a line on one check of a file: what `check` returns, or the exception it throws.
+/// \param check  () -> (text, whether it is right)
+/// \return whether the check came to a result
+template <class Check>
+bool report_check(const std::string& file_and_kind, Report& report, Check&& check) {
+  std::pair<std::string, bool> result;
+  bool checked = true;
+  try {
+    result = check();
+  } catch (const std::exception& e) {
+    result = {e.what(), false};
+    checked = false;
+  }
+  const auto& [text, passed] = result;
+  report.lines.push_back("golden  " + file_and_kind + "  " + (passed ? "" : "FAILED: ") + text);
+  if (!passed) report.failures.push_back(report.lines.back());
+  return checked;
+}
+
 void check_file(const fs::path& path, Report& report) {
   const std::string name = path.filename().string();
-  std::string kind = "?", result;
-  bool passed = false;
+  std::optional<Safetensors> file;
+  std::string kind = "?";
   try {
-    const Safetensors file(path);
-    kind = file.text("kind");
-    const golden::Worst worst = check(file, kind);
+    file.emplace(path);
+    kind = file->text("kind");
+  } catch (const std::exception& e) {
+    const std::string reason = e.what();
+    report_check(name + "  ?", report, [&reason] { return std::pair(reason, false); });
+    return;
+  }
+  const bool checked = report_check(name + "  " + kind, report, [&] {
+    const golden::Worst worst = check(*file, kind);
     char text[96];
     std::snprintf(text, sizeof text, "forward: double %.1e of 1e-9, float %.2f of bound",
                   worst.in_double, worst.in_float);
-    result = text;
-    passed = worst.in_double <= 1e-9 && worst.in_float <= 1;
-  } catch (const std::exception& e) {
-    result = e.what();
-  }
-  report.lines.push_back("golden  " + name + "  " + kind + "  " + (passed ? "" : "FAILED: ") +
-                         result);
-  if (!passed) report.failures.push_back(report.lines.back());
+    return std::pair(std::string(text), worst.in_double <= 1e-9 && worst.in_float <= 1);
+  });
+  if (!checked || !has_gradients(kind)) return;  // one line says what is wrong with the file
+  report_check(name + "  " + kind, report, [&] {
+    const golden::WorstGradient worst = check_gradients(*file, kind);
+    char text[64];
+    std::snprintf(text, sizeof text, "gradient: double %.1e of 1e-7 (", worst.error);
+    return std::pair(text + worst.tensor + ")", worst.error <= 1e-7);
+  });
 }
 
 /// Checks every *.safetensors that lies directly in a folder.
@@ -147,8 +186,8 @@ struct Parts {
   }
 };
 
-/// Expects that a file of tests/data, changed by `edit`, fails for `reason` and is reported once;
-/// the unchanged file beside it is still checked.
+/// Expects that a file of tests/data, changed by `edit`, fails for `reason`; the unchanged file
+/// beside it is still checked.
 void expect_failure(const std::string& file, const std::string& reason,
                     const std::function<void(Parts&)>& edit) {
   SCOPED_TRACE(file + ": " + reason);
@@ -158,11 +197,19 @@ void expect_failure(const std::string& file, const std::string& reason,
   edit(parts);
   parts.write(folder.path() / "changed.safetensors");
   const Report report = check_folder(folder.path());
-  ASSERT_EQ(report.lines.size(), 2u);
-  ASSERT_EQ(report.failures.size(), 1u);
-  EXPECT_EQ(report.failures[0], report.lines[0]);
-  EXPECT_NE(report.failures[0].find("changed.safetensors"), std::string::npos);
-  EXPECT_NE(report.failures[0].find(reason), std::string::npos) << report.failures[0];
+  ASSERT_FALSE(report.failures.empty());
+  std::string all;
+  for (const std::string& failure : report.failures) {
+    EXPECT_NE(failure.find("changed.safetensors"), std::string::npos) << failure;
+    all += failure + "\n";
+  }
+  EXPECT_NE(all.find(reason), std::string::npos) << all;
+  const auto lines_of = [&report](const char* name) {
+    return std::count_if(report.lines.begin(), report.lines.end(),
+                         [name](const auto& line) { return line.find(name) != std::string::npos; });
+  };
+  EXPECT_GE(lines_of("changed.safetensors"), 1);
+  EXPECT_EQ(lines_of("kept.safetensors"), file == "mixing_init.safetensors" ? 1 : 2);
 }
 
 constexpr const char* kOperator = "op_06.safetensors";
@@ -190,20 +237,24 @@ TEST(Golden, BrokenFileFails) {
   const auto edit = [](const char* reason, const std::function<void(Parts&)>& f) {
     expect_failure(kOperator, reason, f);
   };
-  edit("beyond the end", [](Parts& p) { p.beyond = p.data.size() + 1; });
-  edit("no JSON", [](Parts& p) { p.beyond = 8; });
-  edit("does not start with {", [](Parts& p) { p.header = Json::array(); });
-  edit("no string", [](Parts& p) { p.metadata()["seed"] = 6; });
-  edit("other entries", [](Parts& p) { p.header["q"]["more"] = 1; });
-  edit("F64 and F32", [](Parts& p) { p.header["q"]["dtype"] = "I64"; });
-  edit("values in", [](Parts& p) { p.header["q"]["dtype"] = "F32"; });
-  edit("values in", [](Parts& p) { p.header["q"]["shape"][1] = 39; });
-  edit("too large", [](Parts& p) { p.header["q"]["shape"] = {1u << 31, 1u << 31, 4, 1}; });
-  edit("no whole number", [](Parts& p) { p.header["q"]["shape"][0] = -1; });
-  edit("at bytes", [](Parts& p) { p.header["q"]["data_offsets"][1] = p.data.size() + 8; });
-  edit("at bytes", [](Parts& p) { p.data.resize(p.data.size() - 1); });
-  edit("behind the last tensor", [](Parts& p) { p.data += "x"; });
-  edit("hole or an overlap",
+  edit("of a file of", [](Parts& p) { p.beyond = p.data.size() + 1; });
+  edit("expected valid UTF-8", [](Parts& p) { p.beyond = 8; });
+  edit("expected JSON", [](Parts& p) { p.beyond -= 8; });
+  edit("starts with '['", [](Parts& p) { p.header = Json::array(); });
+  edit("metadata key 'seed' is a number", [](Parts& p) { p.metadata()["seed"] = 6; });
+  edit("has key 'more'", [](Parts& p) { p.header["q"]["more"] = 1; });
+  edit("of I64, expected a type whose numbers are exact in F64",
+       [](Parts& p) { p.header["q"]["dtype"] = "I64"; });
+  edit("bytes for F32[", [](Parts& p) { p.header["q"]["dtype"] = "F32"; });
+  edit("bytes for F64[", [](Parts& p) { p.header["q"]["shape"][1] = 39; });
+  edit("fewer than 2^63 bytes", [](Parts& p) {
+    p.header["q"]["shape"] = {1u << 31, 1u << 31, 4, 1};
+  });
+  edit("a number with a sign", [](Parts& p) { p.header["q"]["shape"][0] = -1; });
+  edit("begin <= end", [](Parts& p) { p.header["q"]["data_offsets"][1] = p.data.size() + 8; });
+  edit("begin <= end", [](Parts& p) { p.data.resize(p.data.size() - 1); });
+  edit("belongs to no tensor", [](Parts& p) { p.data += "x"; });
+  edit("side by side",
        [](Parts& p) { p.header["q"]["data_offsets"] = p.header["k"]["data_offsets"]; });
 }
 
@@ -230,6 +281,13 @@ TEST(Golden, MissingPartFails) {
   rename(kMaps, "x", "hedgehog.x");
   rename(kMaps, "t2r.y", "t2r.z");
   rename(kMaps, "hedgehog.param.layer.weight", "hedgehog.weight");
+  for (const char* name : {"dout", "dq", "dk", "dv", "dmixing"}) {
+    rename(kOperator, name, "other");
+    rename(kOfficial, name, "other");
+  }
+  rename(kMaps, "t2r.dy", "t2r.dz");
+  rename(kMaps, "dpfp.dx", "dpfp.dz");
+  rename(kMaps, "hedgehog.grad.layer.bias", "hedgehog.grad.layer.b");
 }
 
 TEST(Golden, UnknownOptionFails) {
@@ -258,6 +316,16 @@ TEST(Golden, WrongNumberFails) {
   for (const char* name : {"q", "k", "v", "mixing", "out"}) change(kOfficial, name, 1e-6);
   for (const char* name : {"k", "v", "out"}) change(kOperator, name, 1e-6);
   for (const char* name : {"v", "out"}) change("op_00.safetensors", name, 1e-6);
+  const auto change_gradient = [](const char* file, const char* tensor, double by) {
+    expect_failure(file, "gradient: double", [&](Parts& p) { p.change(tensor, by); });
+  };
+  for (const char* name : {"dout", "dq", "dk", "dv", "dmixing"}) {
+    change_gradient(kOperator, name, 1e-3);
+    change_gradient(kOfficial, name, 1e-3);
+  }
+  change_gradient(kMaps, "dpfp.dy", 1e-3);
+  change_gradient(kMaps, "t2r.dx", 1e-3);
+  change_gradient(kMaps, "elementwise_product.grad.layer2.bias", 1e-3);
   change(kMixing, "3d_2x3x4_exp", 1e-6);
   change(kMaps, "dpfp.y", 1e-6);
   const double nan = std::numeric_limits<double>::quiet_NaN();

@@ -222,6 +222,22 @@ TEST(Scratch, RejectsALoanThatIsTooSmallWithBothNumbers) {
   EXPECT_NO_THROW(detail::expect_workspace("f", memory, 99));
 }
 
+TEST(ExpectKept, TakesNothingOrEnough) {
+  std::vector<std::byte> memory(100);
+  const auto expect = [&](std::size_t lent, std::size_t bytes) {
+    detail::expect_kept("f", Workspace(memory).first(lent), bytes);
+  };
+  EXPECT_NO_THROW(detail::expect_kept("f", {}, 100));
+  EXPECT_NO_THROW(expect(0, 100));
+  EXPECT_NO_THROW(expect(0, 0));
+  EXPECT_NO_THROW(expect(100, 100));
+  EXPECT_NO_THROW(expect(100, 99));
+  EXPECT_NO_THROW(expect(1, 0));
+  EXPECT_THROW(expect(1, 100), option_error);
+  EXPECT_EQ(test::message_of<option_error>([&] { expect(99, 100); }),
+            "mhla::f: kept has 99 bytes, expected none or at least 100 (see kept_bytes)");
+}
+
 TEST(Arena, RefusesProductsAndSumsThatDoNotFit) {
   detail::Arena counting;
   EXPECT_THROW(counting.take<float>("f", {Index{1} << 31, 2, Index{1} << 31}), shape_error);

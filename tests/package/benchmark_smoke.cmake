@@ -7,7 +7,7 @@ file(MAKE_DIRECTORY ${WORK})
 set(json ${WORK}/benchmarks.json)
 set(ENV{MHLA_COMMIT} 0123456789ab-dirty)
 set(vision "/(deit_s|growth_256)/|/(double|bfloat16)/dit_s_512/threads:1")
-set(language "^(Causal|Streaming|Linear|EigenProgram)/cpu/float/nlp_340m.*/threads:1")
+set(language "^(Causal|Streaming|Linear|EigenProgram|Backward|BackwardKept|LinearBackward)/cpu/float/nlp_340m.*/threads:1")
 execute_process(COMMAND ${BENCH} "--benchmark_filter=${vision}|${language}|^Peak"
                         --benchmark_min_time=0.001 --benchmark_out=${json}
                         --benchmark_out_format=json
@@ -46,6 +46,9 @@ foreach(i RANGE ${last})
   if(name MATCHES "^Streaming/cpu/float/nlp_340m(_late)?/")
     list(APPEND counters of_l2_read)
   endif()
+  if(form MATCHES "Backward")
+    list(APPEND counters of_forward)
+  endif()
   foreach(counter IN LISTS counters)
     string(JSON value ERROR_VARIABLE error GET "${case}" ${counter})
     if(error OR NOT value GREATER 0)
@@ -54,7 +57,8 @@ foreach(i RANGE ${last})
   endforeach()
 endforeach()
 
-foreach(form Bidirectional Causal Streaming Softmax Linear EigenProgram Peak)
+foreach(form Bidirectional Causal Streaming Softmax Linear EigenProgram Peak Backward BackwardKept
+        LinearBackward SoftmaxBackward)
   if(NOT form IN_LIST forms)
     string(APPEND wrong "\n  no case of ${form}")
   endif()

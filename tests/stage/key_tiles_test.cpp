@@ -162,6 +162,40 @@ TYPED_TEST(KeyTilesOf, HoldTheWeightedKeysAndTheValues) {
   EXPECT_EQ(KeyTiles<TypeParam>().count(), 0);
 }
 
+TYPED_TEST(KeyTilesOf, ValuesMayBeDenseRowsAlready) {
+  test::Random rng(3);
+  for (const Index n : kCounts) {
+    SCOPED_TRACE(n);
+    Keys<TypeParam> x(rng, n);
+    x.memory = Memory(600000);
+    x.tiles = KeyTiles<TypeParam>("f", x.memory.arena, n, x.d, x.e);
+    for (Index begin = 0; begin < n; begin += kStripTokens) {
+      const Index count = std::min(kStripTokens, n - begin);
+      Memory strip(100000);
+      const Rows<TypeParam> keys("f", strip.arena, kStripTokens, x.d);
+      const Rows<TypeParam> values("f", strip.arena, kStripTokens, x.e);
+      std::fill_n(values.data, kStripTokens * values.stride, TypeParam(7));  // not to be copied
+      for (Index s = 0; s < count; ++s) {
+        std::copy_n(&x.k(begin + s, 0), x.d, keys.row(s));
+        for (Index j = 0; j < x.e; ++j) values.row(s)[j] = x.value(begin + s, j);
+      }
+      x.tiles.append(keys, values, x.places.data() + begin, count, x.weight);
+    }
+    expect_contents(x);
+    for (Index place = 0; place < 3 * n + 2; ++place) {
+      const auto visible =
+          std::count_if(x.places.begin(), x.places.end(), [=](Index p) { return p <= place; });
+      ASSERT_EQ(x.tiles.visible(place), visible);
+    }
+    const Rows<TypeParam> values = x.tiles.values(0);
+    for (Index s = 0; s < detail::round_up(n, kStripTokens); ++s) {
+      for (Index j = s < n ? x.e : 0; j < values.stride; ++j) {
+        ASSERT_TRUE(std::isnan(values.row(s)[j])) << "written outside";
+      }
+    }
+  }
+}
+
 TYPED_TEST(KeyTilesOf, VisibleCountsTheKeysUpToAPlace) {
   test::Random rng(2);
   for (const Index n : kCounts) {

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "support/message_of.hpp"
 #include "support/random.hpp"
@@ -221,6 +223,59 @@ TEST(MixingMatrix, RejectsEmptyOnesAndNegativeBandwidths) {
             "mhla::MixingMatrix: band is -1 below and 2 above the diagonal, "
             "expected bandwidths >= 0");
   EXPECT_THROW(M::banded(3, 3, 0, -1), option_error);
+}
+
+TYPED_TEST(MixingMatrixOf, RowsThatHoldAColumnAreThoseWhoseBandHasIt) {
+  for_bands([](test::Random&, Index rows, Index cols, Index lower, Index upper) {
+    const auto m = MixingMatrix<TypeParam>::banded(rows, cols, lower, upper);
+    for (Index b = 0; b < cols; ++b) {
+      ASSERT_LE(m.first_row(b), m.last_row(b));
+      for (Index i = 0; i < rows; ++i) {
+        EXPECT_EQ(i >= m.first_row(b) && i < m.last_row(b), b >= i - lower && b <= i + upper)
+            << i << ", " << b << " of a band of " << lower << " and " << upper;
+      }
+    }
+  });
+}
+
+TYPED_TEST(MixingMatrixOf, StorageIsTheRowsOneAfterAnother) {
+  for_bands([](test::Random& rng, Index rows, Index cols, Index lower, Index upper) {
+    const Matrix<TypeParam> c = coefficients<TypeParam>(rng, rows, cols);
+    auto m = MixingMatrix<TypeParam>::banded(c, lower, upper);
+    const std::span<TypeParam> storage = m.storage();
+    ASSERT_EQ(std::ssize(storage), rows * m.width());
+    EXPECT_EQ(std::as_const(m).storage().data(), storage.data());
+    EXPECT_EQ(std::as_const(m).storage().size(), storage.size());
+    Index widest = 0;
+    for (Index i = 0; i < rows; ++i) {
+      const Index size = m.last(i) - m.first(i);
+      widest = std::max(widest, size);
+      ASSERT_EQ(m.row(i), storage.data() + i * m.width());
+      for (Index j = 0; j < m.width(); ++j) {
+        TypeParam& stored = storage[static_cast<std::size_t>(i * m.width() + j)];
+        EXPECT_EQ(stored, j < size ? c(i, m.first(i) + j) : 0);
+        if (j < size) stored = TypeParam(7);
+      }
+    }
+    EXPECT_LE(widest, m.width());
+    EXPECT_LE(m.width(), std::min(cols, lower + upper + 1));
+    EXPECT_EQ(m.dense(),
+              inside_band<TypeParam>(Matrix<TypeParam>::Constant(rows, cols, 7), lower, upper));
+  });
+}
+
+TEST(MixingMatrix, TheSameBandIsTheSameShapeAndTheSamePlaces) {
+  using M = MixingMatrix<float>;
+  const M m = M::banded(5, 6, 2, 1);
+  EXPECT_TRUE(m.same_band(m));
+  EXPECT_TRUE(m.same_band(M::banded(Matrix<float>::Ones(5, 6), 2, 1)));
+  EXPECT_FALSE(m.same_band(M::banded(4, 6, 2, 1)));
+  EXPECT_FALSE(m.same_band(M::banded(5, 7, 2, 1)));
+  EXPECT_FALSE(m.same_band(M::banded(5, 6, 1, 2)));  // the same width
+  EXPECT_FALSE(m.same_band(M::banded(5, 6, 2, 2)));
+  EXPECT_FALSE(m.same_band(M::banded(5, 6, 1, 1)));
+  // Bands that go beyond the matrix on both sides are the dense matrix.
+  EXPECT_TRUE(M::banded(5, 6, 20, 30).same_band(M(Matrix<float>::Ones(5, 6))));
 }
 
 TEST(MixingMatrix, AtTellsThePositionAndTheShape) {

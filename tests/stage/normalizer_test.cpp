@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mhla/stage/grid_partition.hpp"
+#include "support/exact.hpp"
 #include "support/message_of.hpp"
 #include "support/outputs.hpp"
 #include "support/random.hpp"
@@ -89,6 +90,35 @@ TYPED_TEST(NormalizerOf, KeySumDenominatorsAreDotProductsPlusEps) {
       EXPECT_LE(std::abs(denominators[static_cast<std::size_t>(s)] - sum), mu / (1 - mu) * size);
     }
     EXPECT_TRUE(std::isnan(denominators[5]));
+  }
+}
+
+TYPED_TEST(NormalizerOf, KeySumAdjointGivesRowsAndTheKeySumTheirShare) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    test::Random rng(seed);
+    const Index count = rng.integer(0, detail::kStripTokens), d = rng.integer(0, 70);
+    const auto start = rng.chance(0.5) ? detail::Start::kZero : detail::Start::kTarget;
+    const auto factors = test::integers<TypeParam>(rng, 1, count);
+    const auto x = test::integers<TypeParam>(rng, count, d);
+    const auto z = test::integers<TypeParam>(rng, 1, d);
+    const auto before = test::integers<TypeParam>(rng, count, d, 99);
+    Matrix<TypeParam> dz = test::integers<TypeParam>(rng, 1, d + 1, 99);
+    Matrix<TypeParam> expected_dz = dz;
+    expected_dz.leftCols(d) += factors * x;
+    Matrix<TypeParam> expected = factors.transpose() * z;
+    if (start == detail::Start::kTarget) expected += before;
+
+    Memory memory(200000);
+    const Rows<TypeParam> rows = test::rows_of(memory, x);
+    const Rows<TypeParam> drows("f", memory.arena, count + 1, d);
+    for (Index s = 0; s < count && start == detail::Start::kTarget; ++s) {
+      std::copy_n(before.data() + s * d, d, drows.row(s));
+    }
+    detail::key_sum_adjoint(start, factors.data(), rows, count, d, z.data(), drows, dz.data());
+    EXPECT_EQ(test::matrix_of(drows, count, d), expected);
+    test::expect_nothing_beside(drows, count + 1, count, d);
+    EXPECT_EQ(dz, expected_dz);
   }
 }
 

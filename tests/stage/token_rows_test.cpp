@@ -122,6 +122,38 @@ TYPED_TEST(TokenRows, ScaledTokensHoldTheFinishedSumsTimesTheirFactors) {
   }
 }
 
+TYPED_TEST(TokenRows, AreTheTargetAlone) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    test::Random rng(seed);
+    const Index rows = rng.integer(0, 30), cols = rng.integer(0, 70), depth = rng.integer(0, 20);
+    const Index stride = cols + rng.integer(0, 5);
+    const Matrix<TypeParam> a = rng.matrix<TypeParam>(rows, depth);
+    const Matrix<TypeParam> b = rng.matrix<TypeParam>(depth, cols);
+    const std::vector<Index> tokens = some_tokens(rng, rows, 30);
+    const Start start = rng.chance(0.5) ? Start::kZero : Start::kTarget;
+    const bool reversed = rng.chance(0.5);
+
+    Matrix<TypeParam> sums = rng.matrix<TypeParam>(rows, cols);
+    Matrix<TypeParam> got = unwritten<TypeParam>(30, stride), expected = got;
+    const auto row = [&](Index r) {
+      const Index t = tokens[static_cast<std::size_t>(r)];
+      return reversed ? 29 - t : t;
+    };
+    for (Index r = 0; r < rows && start == Start::kTarget; ++r) {
+      got.row(row(r)).head(cols) = sums.row(r);
+    }
+    const LeftRows<TypeParam> left{a.data(), depth};
+    const RightOperand<TypeParam> right{b.data(), cols};
+    multiply(start, Target<TypeParam>{sums.data(), cols}, left, right, rows, cols, depth);
+    for (Index r = 0; r < rows; ++r) expected.row(row(r)).head(cols) = sums.row(r);
+    TypeParam* const first = got.data() + (reversed ? 29 * stride : 0);
+    multiply(start, detail::TokenRows<TypeParam>{first, reversed ? -stride : stride, tokens.data()},
+             left, right, rows, cols, depth);
+    ASSERT_TRUE(same_bits(got, expected));
+  }
+}
+
 TYPED_TEST(TokenRows, RightAheadIsTheOperandItWraps) {
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -197,11 +229,15 @@ TYPED_TEST(LookaheadOf, ColumnsAreTheLinesOfOneTensorAfterTheOther) {
     Lookahead lookahead(strip, first, second);
     lookahead.add(other, third);
     lookahead.add(strip, second);
+    lookahead.add(other, first);
+    lookahead.add(strip, third);  // as many tensors as the causal gradients ask for, and one more
     Index c = 0;
     for (Index i = 0; i < lines_of(first); ++i) expect_line(lookahead, c++, first, i, strip);
     for (Index i = 0; i < lines_of(second); ++i) expect_line(lookahead, c++, second, i, strip);
     for (Index i = 0; i < lines_of(third); ++i) expect_line(lookahead, c++, third, i, other);
     for (Index i = 0; i < lines_of(second); ++i) expect_line(lookahead, c++, second, i, strip);
+    for (Index i = 0; i < lines_of(first); ++i) expect_line(lookahead, c++, first, i, other);
+    for (Index i = 0; i < lines_of(third); ++i) expect_line(lookahead, c++, third, i, strip);
     for (Index i = 0; i < 10; ++i) expect_nothing(lookahead, c + i);
   }
 }
