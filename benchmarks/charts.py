@@ -1,8 +1,8 @@
 """Draws the results: charts.py RESULTS.json PICTURE.svg
 
 Left the fraction of the peak of one core that each form reaches on each shape, right the time over
-the number of tokens. Float, one thread. A stream's steps are bound by its state, not by the peak,
-and are left out.
+the number of tokens. Float, one thread; Backward is the gradient of either form of MHLA. A stream's
+steps are bound by its state, not by the peak, and are left out.
 """
 
 import sys
@@ -17,6 +17,7 @@ from support import results  # noqa: E402
 FORMS = {  # form: colour
     "Bidirectional": "#1f77b4",
     "Causal": "#17becf",
+    "Backward": "#9467bd",
     "Linear": "#2ca02c",
     "Softmax": "#d62728",
     "EigenProgram": "#9e9e9e",
@@ -50,7 +51,7 @@ def draw_peak(axes, cases):
 def draw_growth(axes, cases):
     """Time over N, on two logarithmic axes."""
     for form, label in (("Softmax", "softmax"), ("Bidirectional", "MHLA, band of 16 blocks"),
-                        ("Linear", "linear")):
+                        ("Backward", "its gradient"), ("Linear", "linear")):
         line = sorted((case.tokens, case.seconds * 1e3) for case in cases if case.form == form)
         if line:
             axes.loglog(*zip(*line), marker="o", markersize=4, color=FORMS[form], label=label)

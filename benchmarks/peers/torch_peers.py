@@ -1,7 +1,8 @@
 """The bidirectional shapes in PyTorch: torch_peers.py RESULTS.json PEERS.json
 
-The same operator on the same data with the same number of threads, eager and compiled, and
-PyTorch's own softmax attention, each checked before it is timed. Ratios are to the time that
+The same operator on the same data with the same number of threads, eager and compiled, PyTorch's
+own softmax attention, and the gradient of the eager operator (autograd, of q, k, v and the mixing
+matrix, from a graph that is there), each checked before it is timed. Ratios are to the time that
 RESULTS.json has for this library: above 1 this library is quicker.
 """
 
@@ -18,6 +19,7 @@ from support import results
 
 REPETITIONS = 5
 MIN_SECONDS = 0.1  # of a repetition
+CAUSAL_SHAPES = ("nlp_340m", "long_causal")  # whose gradients have the form's name, too
 MOST_FLOPS = 2e11  # of softmax attention, so that a call takes a few seconds
 
 
@@ -80,6 +82,28 @@ def operators(shape, tensors, mixing):
     return found
 
 
+def comparable(case):
+    """Whether a case is of the bidirectional operator on a model's shape."""
+    other = case.shape.startswith("growth") or case.shape in CAUSAL_SHAPES
+    return case.scalar == "float" and not other
+
+
+def report(case, peer, worst, call, rows):
+    """Times a call unless it was wrong, and appends a row for it; returns whether it was right."""
+    name = f"{case.shape}/threads:{case.threads}"
+    if not worst <= 1:
+        print(f"{name:28} {peer:16} ERROR: wrong result: {worst} times the allowed error")
+        return False
+    seconds = measure(call)
+    ratio = seconds / case.seconds
+    print(f"{name:28} {peer:16} {seconds * 1e3:10.2f} ms {case.seconds * 1e3:10.2f} ms"
+          f" {ratio:8.2f}", flush=True)
+    rows.append({"shape": case.shape, "threads": case.threads, "peer": peer,
+                 "seconds": seconds, "mhla_seconds": case.seconds, "ratio": ratio})
+    return True
+
+
+@torch.inference_mode()
 def compare(case, rows):
     """Times all peers of a case and appends a row for each; returns whether all were right."""
     shape = Shape(case.sizes)
@@ -88,40 +112,45 @@ def compare(case, rows):
     torch.set_num_threads(case.threads)
     right = True
     for peer, (call, row) in operators(shape, tensors, torch.from_numpy(shape.mixing())).items():
-        name = f"{case.shape}/threads:{case.threads}"
         try:
             out = call().numpy()
         except RuntimeError as error:  # such as a compiler that torch.compile does not find
+            name = f"{case.shape}/threads:{case.threads}"
             print(f"{name:28} {peer:16} does not run: {str(error).splitlines()[0]}")
             continue
         worst = reference.worst_of_samples(shape, inputs, out, row)
-        if not worst <= 1:
-            print(f"{name:28} {peer:16} ERROR: wrong result: {worst} times the allowed error")
-            right = False
-            continue
-        seconds = measure(call)
-        ratio = seconds / case.seconds
-        print(f"{name:28} {peer:16} {seconds * 1e3:10.2f} ms {case.seconds * 1e3:10.2f} ms"
-              f" {ratio:8.2f}", flush=True)
-        rows.append({"shape": case.shape, "threads": case.threads, "peer": peer,
-                     "seconds": seconds, "mhla_seconds": case.seconds, "ratio": ratio})
+        right &= report(case, peer, worst, call, rows)
     return right
 
 
-@torch.inference_mode()
+def compare_gradient(case, rows):
+    """The same of the gradient of the eager operator."""
+    shape = Shape(case.sizes)
+    inputs, dout, mixing = shape.inputs(), shape.dout(), shape.mixing()
+    torch.set_num_threads(case.threads)
+    leaves = [torch.from_numpy(x).requires_grad_() for x in (*inputs, mixing)]
+    out = mhla(*leaves, shape)
+    call = lambda: torch.autograd.grad(out, leaves, torch.from_numpy(dout), retain_graph=True)
+    computed = [gradient.numpy() for gradient in call()]
+    worst = reference.worst_of_gradients(shape, mixing, inputs, dout, computed)
+    return report(case, "eager backward", worst, call, rows)
+
+
 def main():
     context, cases = results.load(sys.argv[1])
+    compare_form = {"Bidirectional": compare, "Backward": compare_gradient}
     chosen = {}
     for case in cases:
-        if (case.form, case.scalar) == ("Bidirectional", "float") and "growth" not in case.shape:
-            chosen.setdefault((*case.sizes.items(), case.threads), case)  # equal shapes once
+        if case.form in compare_form and comparable(case):
+            key = (case.form, *case.sizes.items(), case.threads)
+            chosen.setdefault(key, case)  # equal shapes once
     if not chosen:
         print("no bidirectional case in float ran: nothing to compare with", file=sys.stderr)
         return 0
     print(f"PyTorch {torch.__version__}, {context['cpu_model']}, float")
     print(f"{'shape':28} {'peer':16} {'its time':>13} {'mhla':>13} {'ratio':>8}")
     rows = []
-    right = [compare(case, rows) for case in chosen.values()]
+    right = [compare_form[case.form](case, rows) for case in chosen.values()]
     with open(sys.argv[2], "w", encoding="utf-8") as file:
         context = {**context, "torch": torch.__version__}
         json.dump({"context": context, "peers": rows}, file, indent=1)

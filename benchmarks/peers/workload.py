@@ -4,7 +4,7 @@ import numpy as np
 
 
 def element(tensor, count):
-    """The first `count` elements of tensor 1 (q), 2 (k) or 3 (v): float32, uniform in [-1, 1)."""
+    """The first elements of tensor 1 (q), 2 (k), 3 (v) or 4 (dout): float32, uniform in [-1, 1)."""
     out = np.empty(count, np.float32)
     piece = 1 << 22  # elements at a time, to bound memory
     for begin in range(0, count, piece):
@@ -35,10 +35,15 @@ class Shape:
 
     def inputs(self):
         """q, k [B,N,H,D] and v [B,N,H,E]."""
+        return self._draw(1, self.width), self._draw(2, self.width), self._draw(3, self.values)
+
+    def dout(self):
+        """The gradient of the output.   # [B,N,H,E]"""
+        return self._draw(4, self.values)
+
+    def _draw(self, tensor, width):
         lead = (self.batch, self.tokens, self.heads)
-        count = int(np.prod(lead))
-        return tuple(element(tensor, count * width).reshape(*lead, width)
-                     for tensor, width in ((1, self.width), (2, self.width), (3, self.values)))
+        return element(tensor, int(np.prod(lead)) * width).reshape(*lead, width)
 
     def block_of(self):
         """The block of every token in raster order.   # [N]"""

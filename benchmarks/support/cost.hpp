@@ -59,4 +59,15 @@ Cost softmax_cost(const Shape& s) {
   return whole_call<T>(s, 2 * n * n * number(s.width + s.values));
 }
 
+/// The gradient of a form of that cost, of q, k, v and the mixing matrix: each product of the
+/// forward has two in the backward, of the same number of multiply-adds. For the bidirectional form
+/// these are 8*N*D*E, and 4*D*E for every coefficient of the mixing matrix. Products of the forward
+/// that the backward needs once more (summaries, mixtures, scores) are not counted: an
+/// implementation could have kept them. q, k, v, dout once in, dq, dk, dv once out.
+template <Scalar T>
+Cost gradient_cost(const Shape& s, const Cost& forward) {
+  const double rows = forward.tokens * number(s.heads);
+  return {2 * forward.flops, rows * number(4 * s.width + 3 * s.values) * sizeof(T), forward.tokens};
+}
+
 }  // namespace mhla::bench

@@ -3,17 +3,27 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <numeric>
 
+#include "support/median.hpp"
 #include "support/progress.hpp"
 
 namespace mhla::bench {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 int failed_cases = 0;
 
 std::vector<std::string>& names() {
   static std::vector<std::string> all;
   return all;
+}
+
+double seconds_of(const std::function<void()>& run) {
+  const auto start = Clock::now();
+  run();
+  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 void fail(benchmark::State& state, const std::string& why) {
@@ -34,13 +44,32 @@ bool Session::accept(const std::function<double()>& worst) {
 
 void Session::time(const Cost& cost, double peak, const std::function<void()>& run,
                    const std::function<double()>& worst) {
-  using Clock = std::chrono::steady_clock;
   run();
   if (!accept(worst)) return;
   const auto start = Clock::now();
   for (auto _ : state_) run();
   const std::chrono::duration<double> elapsed = Clock::now() - start;
   report(cost, peak, elapsed.count(), static_cast<double>(state_.iterations()));
+}
+
+void Session::time_gradient(const Cost& cost, double peak, const std::function<void()>& forward,
+                            const std::function<void()>& run,
+                            const std::function<double()>& worst) {
+  forward();
+  run();
+  if (!accept(worst)) return;
+  std::vector<double> forwards, runs;
+  forwards.reserve(static_cast<std::size_t>(state_.max_iterations));
+  runs.reserve(static_cast<std::size_t>(state_.max_iterations));
+  for (auto _ : state_) {
+    state_.PauseTiming();
+    forwards.push_back(seconds_of(forward));
+    state_.ResumeTiming();
+    runs.push_back(seconds_of(run));
+  }
+  report(cost, peak, std::accumulate(runs.begin(), runs.end(), 0.0),
+         static_cast<double>(state_.iterations()));
+  counter("of_forward", median(runs) / median(forwards));
 }
 
 void Session::report(const Cost& cost, double peak, double seconds, double iterations) {

@@ -26,6 +26,11 @@ class Session {
   void time(const Cost& cost, double peak, const std::function<void()>& run,
             const std::function<double()>& worst);
 
+  /// The same for the gradient of a form, with a call of `forward` before every one of `run`,
+  /// outside of what is reported. of_forward is the median time of `run` over that of `forward`.
+  void time_gradient(const Cost& cost, double peak, const std::function<void()>& forward,
+                     const std::function<void()>& run, const std::function<double()>& worst);
+
   /// For cases that time themselves. False if the results miss: the case has failed then.
   bool accept(const std::function<double()>& worst);
   benchmark::State& state() { return state_; }

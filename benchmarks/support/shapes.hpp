@@ -80,6 +80,9 @@ inline constexpr Index kShortestGrowth = 256;
 inline constexpr Index kLongestGrowth = 1048576;
 /// Up to where softmax takes about a second.
 inline constexpr Index kLongestSoftmaxGrowth = 16384;
+/// Up to where gradients take about 0.2 s.
+inline constexpr Index kLongestBackward = 262144;
+inline constexpr Index kLongestSoftmaxBackward = 4096;
 /// Key blocks that a query block of the growth series mixes, so that cost grows with M.
 inline constexpr Index kGrowthBand = 16;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "support/median.hpp"
 #include "support/progress.hpp"
 
 namespace mhla::bench {
@@ -21,12 +22,6 @@ std::vector<Run> repetitions(const std::vector<Run>& runs) {
     if (!found.empty()) break;
   }
   return found;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t n = values.size();
-  return (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
 /// Seconds, with a unit that leaves three digits or so before the point.
@@ -75,6 +70,7 @@ void print_row(const std::vector<Run>& reps, int name_width) {
   column("of_peak", 8, "%.3f", 1);
   column("bytes", 8, "%.2f", 1e9);
   column("tokens", 10, "%.3f", 1e6);
+  column("of_forward", 10, "%.2f", 1);
   column("of_l2_read", 11, "%.2f", 1);
   std::printf("\n");
 }
@@ -95,8 +91,8 @@ void TableReporter::ReportRuns(const std::vector<Run>& runs) {
 
 void TableReporter::Finalize() {
   progress().finish();
-  std::printf("%-*s %12s %8s %9s %8s %8s %10s %11s\n", name_width_, "case", "time", "spread",
-              "GFLOP/s", "of peak", "GB/s", "Mtokens/s", "of L2 read");
+  std::printf("%-*s %12s %8s %9s %8s %8s %10s %10s %11s\n", name_width_, "case", "time", "spread",
+              "GFLOP/s", "of peak", "GB/s", "Mtokens/s", "x forward", "of L2 read");
   for (const auto& [index, runs] : runs_) {
     const std::vector<Run> reps = repetitions(runs);
     if (!reps.empty()) print_row(reps, name_width_);

@@ -1,0 +1,88 @@
+// The gradients of plain linear attention, on the shapes of the forward cases where a call takes
+// less than about 0.3 s.
+
+#include "mhla/gradient/batched.hpp"
+#include "support/gradient_form.hpp"
+#include "support/gradient_rules.hpp"
+
+namespace mhla::bench {
+namespace {
+
+using In = BatchInputs<float>;
+
+/// What both forms share: no summaries to keep, no mixing matrix.
+class LinearForm {
+ public:
+  explicit LinearForm(GradientRule rule) : rule_(std::move(rule)) {}
+
+  static std::size_t kept_bytes(const In&) { return 0; }
+  const GradientRule& rule() const { return rule_; }
+  static const MixingMatrix<float>* dmixing() { return nullptr; }
+
+ protected:
+  Operator<> op_;
+
+ private:
+  GradientRule rule_;
+};
+
+struct BidirectionalForm : LinearForm {
+  explicit BidirectionalForm(const Shape& s) : LinearForm(linear_rule(s.tokens(), false)) {}
+
+  std::size_t forward_bytes(const In& in, ThreadPool& pool) const {
+    return linear_bidirectional_workspace_bytes(in, op_, pool);
+  }
+  std::size_t backward_bytes(const In& in, ThreadPool& pool) const {
+    return linear_bidirectional_gradient_workspace_bytes(in, op_, pool);
+  }
+  void forward(const In& in, TensorView<float> out, Workspace memory, ThreadPool& pool,
+               Workspace) const {
+    linear_bidirectional(in, op_, out, memory, pool);
+  }
+  void backward(const In& in, TensorView<const float> dout, const BatchGradients<float>& gradients,
+                Workspace memory, ThreadPool& pool, Workspace) const {
+    linear_bidirectional_gradient(in, op_, dout, gradients, {}, memory, pool);
+  }
+};
+
+struct CausalForm : LinearForm {
+  explicit CausalForm(const Shape& s) : LinearForm(linear_rule(s.tokens(), true)) {}
+
+  std::size_t forward_bytes(const In& in, ThreadPool& pool) const {
+    return linear_causal_workspace_bytes(in, op_, pool);
+  }
+  std::size_t backward_bytes(const In& in, ThreadPool& pool) const {
+    return linear_causal_gradient_workspace_bytes(in, op_, pool);
+  }
+  void forward(const In& in, TensorView<float> out, Workspace memory, ThreadPool& pool,
+               Workspace) const {
+    linear_causal(in, op_, out, memory, pool);
+  }
+  void backward(const In& in, TensorView<const float> dout, const BatchGradients<float>& gradients,
+                Workspace memory, ThreadPool& pool, Workspace) const {
+    linear_causal_gradient(in, op_, dout, gradients, {}, memory, pool);
+  }
+};
+
+template <class Form>
+void register_shape(const Shape& shape) {
+  for_each_thread_count(shape, [&](Index threads) {
+    register_case("LinearBackward", "float", shape, threads, [=](Session& s) {
+      time_gradient<float>(s, shape, threads, linear_cost<float>(shape), Form(shape));
+    });
+  });
+}
+
+const bool kRegistered = [] {
+  for (const char* name : {"dit_s_512", "n4096_m64"}) {
+    register_shape<BidirectionalForm>(shape_named(bidirectional_shapes(), name));
+  }
+  register_shape<CausalForm>(shape_named(causal_shapes(), "nlp_340m"));
+  for (Index n = kShortestGrowth; n <= kLongestBackward; n *= 2) {
+    register_shape<BidirectionalForm>(growth_shape(n));
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace mhla::bench
