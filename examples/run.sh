@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds and runs an example:
 #   bash examples/run.sh                    attention_map on examples/data/astronaut.png
-#   bash examples/run.sh NAME [arguments]   another one
+#   bash examples/run.sh NAME [arguments]   another one, such as train_images --quick
 #   bash examples/run.sh --list             their names
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../tests/support/setup.sh"
@@ -23,7 +23,11 @@ if [[ $name == attention_map && $# == 0 ]]; then
   set -- "$repository/examples/data/astronaut.png"
 fi
 
-require_packages g++ cmake ninja-build libeigen3-dev libstb-dev
+packages=(g++ cmake ninja-build libeigen3-dev libstb-dev)
+if [[ $name == train_images ]]; then
+  packages+=(zlib1g-dev libcli11-dev nlohmann-json3-dev dataset-fashion-mnist python3-matplotlib)
+fi
+require_packages "${packages[@]}"
 build examples "$name" -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=ON \
   -DMHLA_BUILD_BENCHMARKS=OFF -DMHLA_NATIVE=ON -DCMAKE_BUILD_TYPE=Release
 

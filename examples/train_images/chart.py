@@ -1,0 +1,80 @@
+"""Draws what train_images wrote: chart.py RESULTS.json PICTURE.png
+
+Above the training loss of each attention, smoothed; below, for each layer with a mixing matrix, the
+matrix as it started and as it was learned. Exit status 3: this Python has no matplotlib.
+"""
+
+import json
+import sys
+
+try:
+    import matplotlib
+except ImportError:
+    sys.exit(3)
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+COLOURS = {"softmax": "#d62728", "linear": "#2ca02c", "mhla": "#1f77b4"}
+LABELS = {"softmax": "softmax", "linear": "linear", "mhla": "MHLA"}
+
+
+def smoothed(losses, width):
+    """Means over `width` steps that end at each step, from the first whole one on."""
+    sums = [0.0]
+    for loss in losses:
+        sums.append(sums[-1] + loss)
+    return [(i, (sums[i] - sums[i - width]) / width) for i in range(width, len(sums))]
+
+
+def draw_losses(axes, results):
+    steps = max(len(result["losses"]) for result in results)
+    width = max(1, min(steps // 20, 100))
+    largest = 0.0
+    for result in results:
+        name = result["settings"]["attention"]
+        curve = smoothed(result["losses"], width)
+        largest = max(largest, curve[len(curve) // 20][1])
+        label = f"{LABELS[name]}: test accuracy {100 * result['test_accuracy']:.1f} %"
+        axes.plot(*zip(*curve), color=COLOURS[name], label=label)
+    axes.set_ylim(0, largest * 1.05)
+    axes.set_xlabel("step")
+    axes.set_ylabel(f"training loss, mean of {width} steps" if width > 1 else "training loss")
+    axes.grid(alpha=0.3)
+    axes.legend()
+
+
+def draw_mixing(figure, places, initial, learned, layer):
+    """A pair of matrices on one scale of colours."""
+    most = max(max(map(max, initial)), max(map(max, learned)))
+    for place, matrix, title in zip(places, (initial, learned), ("at the start", "learned")):
+        image = place.imshow(matrix, vmin=0, vmax=most, cmap="viridis")
+        place.set_title(f"mixing of layer {layer}, {title}", fontsize=9)
+        place.set_xlabel("key block", fontsize=8)
+        place.set_ylabel("query block", fontsize=8)
+        place.locator_params(integer=True)
+        place.tick_params(labelsize=7)
+    figure.colorbar(image, ax=list(places), fraction=0.05)
+
+
+def main():
+    with open(sys.argv[1], encoding="utf-8") as file:
+        run = json.load(file)
+    results = run["results"]
+    layers = [(result, layer) for result in results
+              for layer in range(len(result["learned_mixing"]))]
+    rows = 1 + (len(layers) + 1) // 2  # two pairs a row
+    figure = plt.figure(figsize=(12, 4.5 + 3 * (rows - 1)), layout="constrained")
+    grid = figure.add_gridspec(rows, 4, height_ratios=[4.5] + [3] * (rows - 1))
+    draw_losses(figure.add_subplot(grid[0, :]), results)
+    for i, (result, layer) in enumerate(layers):
+        places = [figure.add_subplot(grid[1 + i // 2, i % 2 * 2 + j]) for j in range(2)]
+        draw_mixing(figure, places, result["initial_mixing"][layer],
+                    result["learned_mixing"][layer], layer + 1)
+    schedule = run["schedule"]
+    figure.suptitle(f"Fashion-MNIST, {run['images']} images, {schedule['epochs']} epochs, "
+                    f"batches of {schedule['batch']}", fontsize=10)
+    figure.savefig(sys.argv[2], dpi=110)
+
+
+main()

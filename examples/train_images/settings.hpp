@@ -1,0 +1,89 @@
+#pragma once
+
+/// \file
+/// What makes a model: its attention, its sizes, and how its mixing matrices start.
+
+#include <algorithm>
+#include <map>
+#include <mhla/stage/grid_partition.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "fashion_mnist.hpp"
+
+namespace train_images {
+
+enum class Attention { kSoftmax, kLinear, kMhla };
+enum class MixingStart { kUniform, kLocality };
+
+/// Names as on the command line and in files.
+inline const std::map<std::string, Attention> kAttentions{
+    {"softmax", Attention::kSoftmax}, {"linear", Attention::kLinear}, {"mhla", Attention::kMhla}};
+inline const std::map<std::string, MixingStart> kMixingStarts{{"uniform", MixingStart::kUniform},
+                                                              {"locality", MixingStart::kLocality}};
+
+template <class E>
+std::string name_of(const std::map<std::string, E>& names, E value) {
+  for (const auto& [name, named] : names) {
+    if (named == value) return name;
+  }
+  throw std::logic_error("a value without a name");
+}
+
+/// \throws std::runtime_error unless `name` is one of the names.
+template <class E>
+E named(const std::map<std::string, E>& names, const std::string& name) {
+  const auto found = names.find(name);
+  if (found != names.end()) return found->second;
+  std::string all;
+  for (const auto& [known, value] : names) all += (all.empty() ? "" : ", ") + known;
+  throw std::runtime_error("\"" + name + "\", expected one of " + all);
+}
+
+/// Of a model. Settings with a mixing matrix have no effect on softmax and linear attention.
+struct Settings {
+  Attention attention = Attention::kMhla;
+  Index dim = 32;     ///< C, channels of a token
+  Index depth = 4;    ///< layers of attention and MLP
+  Index heads = 1;    ///< H
+  Index blocks = 16;  ///< M, blocks of tokens
+  MixingStart mixing_start = MixingStart::kLocality;
+  bool freeze_mixing = false;
+  Index seed = 1;
+
+  Index hidden() const { return 2 * dim; }  ///< width of the MLP
+};
+
+/// The 16 x 16 tokens in M equal blocks, square or twice as wide as high.
+/// \throws std::runtime_error unless M is a power of two up to N.
+inline mhla::Grid token_blocks(Index blocks) {
+  Index rows = 1, columns = 1;  // of blocks
+  while (rows * columns < std::min(blocks, kTokens)) (rows == columns ? columns : rows) *= 2;
+  if (rows * columns != blocks) {
+    throw std::runtime_error("--blocks is " + std::to_string(blocks) +
+                             ", expected a power of two from 1 to " + std::to_string(kTokens));
+  }
+  return {{kSide, kSide}, {kSide / rows, kSide / columns}};
+}
+
+/// \throws std::runtime_error naming the option, what was expected and what came.
+inline void expect_valid(const Settings& settings) {
+  const auto expect_range = [](const char* option, Index value, Index low, Index high) {
+    if (value < low || value > high) {
+      throw std::runtime_error(std::string(option) + " is " + std::to_string(value) +
+                               ", expected a number from " + std::to_string(low) + " to " +
+                               std::to_string(high));
+    }
+  };
+  expect_range("--dim", settings.dim, 1, 1024);
+  expect_range("--depth", settings.depth, 1, 64);
+  expect_range("--heads", settings.heads, 1, 1024);
+  token_blocks(settings.blocks);
+  if (settings.dim % settings.heads != 0) {
+    throw std::runtime_error("--heads is " + std::to_string(settings.heads) +
+                             ", expected a divisor of --dim, which is " +
+                             std::to_string(settings.dim));
+  }
+}
+
+}  // namespace train_images

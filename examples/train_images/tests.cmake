@@ -1,0 +1,48 @@
+# Tests of train_images; its gradients are checked by Example.train_images.
+
+set(mhla_fashion_mnist /usr/share/datasets/fashion-mnist)
+if(EXISTS ${mhla_fashion_mnist})
+  add_test(NAME Example.train_images_whole_run
+           COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:train_images>
+                   -DDATA=${mhla_fashion_mnist} -DWORK=${CMAKE_CURRENT_BINARY_DIR}/whole_run
+                   -P ${CMAKE_CURRENT_SOURCE_DIR}/train_images/whole_run.cmake)
+  set_tests_properties(Example.train_images_whole_run PROPERTIES LABELS example TIMEOUT 600)
+  example_error_test(refuses_a_small_data_set_for_the_batch train_images
+                     "--batch is 64, expected at most the number of training images"
+                     --images 10 --data ${mhla_fashion_mnist})
+else()
+  message(STATUS "mhla: no test of training without Fashion-MNIST (Debian: dataset-fashion-mnist)")
+endif()
+
+set(work ${CMAKE_CURRENT_BINARY_DIR}/train_images_broken)
+file(WRITE ${work}/train-images-idx3-ubyte.gz "not an archive")
+file(WRITE ${work}/weights.safetensors "not weights")
+
+foreach(option "attention|no|not in" "attention||required" "dim|0|not in range"
+               "dim|x|not in range" "heads|5|expected a divisor of --dim"
+               "blocks|3|expected a power of two" "blocks|512|not in range" "init|random|not in"
+               "epochs|0|not in range" "images|60001|not in range" "batch|-1|not in range"
+               "rate|0|expected a number above 0" "rate|nan|expected a number above 0"
+               "rate|x|--rate: Failed parsing x" "threads|0|not in range" "seed|-1|not in range"
+               "no_such_option|1|not expected" "save|model.safetensors|--save is for one --attention"
+               "load|f|requires --evaluate" "evaluate||requires --load"
+               "output|no_such_folder/x|expected .*no_such_folder to be a folder")
+  string(REPLACE "|" ";" option "${option}")
+  list(POP_FRONT option name value expect)
+  if(value STREQUAL "")
+    set(value_arguments "")
+  else()
+    set(value_arguments ${value})
+  endif()
+  string(MAKE_C_IDENTIFIER "refuses_${name}_${value}" case)
+  example_error_test(${case} train_images "${expect}" --${name} ${value_arguments})
+endforeach()
+
+example_error_test(names_missing_data train_images "nowhere/train-images.* is not there"
+                   --data ${work}/nowhere)
+example_error_test(names_broken_data train_images "train-images.* has magic number"
+                   --data ${work})
+example_error_test(names_missing_weights train_images missing.safetensors
+                   --load ${work}/missing.safetensors --evaluate)
+example_error_test(names_broken_weights train_images weights.safetensors
+                   --load ${work}/weights.safetensors --evaluate)
