@@ -2,38 +2,18 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <vector>
 
 #include "mhla/gradient/batched.hpp"
 #include "mhla/stage/learned_feature_map.hpp"
 #include "mhla/stage/locality.hpp"
+#include "support/allocations.hpp"
 #include "support/random.hpp"
-
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define MHLA_TEST_COUNTS_MALLOC 1
-extern "C" void* __libc_malloc(std::size_t);
-static std::atomic<long> calls_of_malloc{0};
-extern "C" void* malloc(std::size_t bytes) {
-  ++calls_of_malloc;
-  return __libc_malloc(bytes);
-}
-#endif
 
 namespace mhla::test {
 namespace {
 
 #ifdef MHLA_TEST_COUNTS_MALLOC
-
-/// Calls of malloc during a second call of f; the first one may set things up.
-template <class F>
-long allocations(F&& f) {
-  f();
-  const long before = calls_of_malloc;
-  f();
-  return calls_of_malloc - before;
-}
 
 TEST(GradientAllocation, TheCounterCounts) {
   EXPECT_GE(allocations([] { Matrix<float>::Ones(100, 100).eval(); }), 1);

@@ -1,0 +1,32 @@
+#pragma once
+
+/// \file
+/// Counts every call of malloc in a program, where that can be done: with glibc, without sanitizers
+/// that bring a malloc of their own. For one source file of a program, since it defines malloc.
+
+#include <atomic>
+#include <cstdlib>
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define MHLA_TEST_COUNTS_MALLOC 1
+
+extern "C" void* __libc_malloc(std::size_t);
+static std::atomic<long> calls_of_malloc{0};
+extern "C" void* malloc(std::size_t bytes) {
+  ++calls_of_malloc;
+  return __libc_malloc(bytes);
+}
+
+namespace mhla::test {
+
+/// Calls of malloc during a second call of f; the first one may set things up.
+template <class F>
+long allocations(F&& f) {
+  f();
+  const long before = calls_of_malloc;
+  f();
+  return calls_of_malloc - before;
+}
+
+}  // namespace mhla::test
+#endif
