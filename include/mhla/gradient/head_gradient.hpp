@@ -50,18 +50,18 @@ ParameterSums<A> sums_of(const ParameterGradients<A>& parameters) {
 /// Scratch of one worker.
 template <class A>
 struct GradientScratch {
-  A* raw;                     ///< two widened rows before the feature map
-  Rows<A> queries, dqueries;  ///< [strip, D] or, of the denominator's own, [strip, Dz]
-  Rows<A> own_queries, own_dqueries;
-  Rows<A> dn;               ///< [strip, E]
-  A* sums;                  ///< [strip] r_t
-  A* dsums;                 ///< [strip] dr_t
-  A* products;              ///< [strip]
-  A* factors;               ///< [strip] scale / den_t
-  Rows<A> keys, dkeys;      ///< [strip, D or Dz]
-  Rows<A> values, dvalues;  ///< [strip, E]
-  A* transposed;            ///< S~_i^T or dS_b^T [E,D]
-  A* slots;                 ///< [group, W] of CrossQuery
+  A* raw;                             ///< two widened rows before the feature map
+  Rows<A> queries, dqueries;          ///< [strip, D]
+  Rows<A> own_queries, own_dqueries;  ///< [strip, Dz] of the denominator, where it has its own
+  Rows<A> dn;                         ///< [strip, E]
+  A* sums;                            ///< [strip] r_t
+  A* dsums;                           ///< [strip] dr_t
+  A* products;                        ///< [strip] phi(q_t) . dphi(q_t) of the numerator
+  A* factors;                         ///< [strip] scale / den_t
+  Rows<A> keys, dkeys;                ///< [strip, D or Dz]
+  Rows<A> values, dvalues;            ///< [strip, E]
+  A* transposed;                      ///< S~_i^T or dS_b^T [E,D]
+  A* slots;                           ///< [group, W] of CrossQuery
   Mixtures<A> mixtures;
   MixingGradient<A> dmixing;
 
