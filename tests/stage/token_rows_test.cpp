@@ -85,21 +85,23 @@ TYPED_TEST(TokenRows, CopiedTokensAreMultipliedInPlaceAndCopiedAlone) {
   }
 }
 
-TYPED_TEST(TokenRows, ScaledTokensHoldTheFinishedSumsTimesTheirFactors) {
+/// Products into rows of a tensor, scaled by factors or not, are those into a matrix of their own.
+template <class T, class MakeTarget>
+void expect_products_in_token_rows(bool scaled, MakeTarget&& make_target) {
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     test::Random rng(seed);
     const Index rows = rng.integer(0, 30), cols = rng.integer(0, 70), depth = rng.integer(0, 20);
     const Index stride = cols + rng.integer(0, 5);
-    const Matrix<TypeParam> a = rng.matrix<TypeParam>(rows, depth);
-    const Matrix<TypeParam> b = rng.matrix<TypeParam>(depth, cols);
-    const Matrix<TypeParam> factors = rng.matrix<TypeParam>(1, rows, -4, 4);
+    const Matrix<T> a = rng.matrix<T>(rows, depth);
+    const Matrix<T> b = rng.matrix<T>(depth, cols);
+    const Matrix<T> factors = rng.matrix<T>(1, rows, -4, 4);
     const std::vector<Index> tokens = some_tokens(rng, rows, 30);
     const Start start = rng.chance(0.5) ? Start::kZero : Start::kTarget;
     const bool reversed = rng.chance(0.5);
 
-    Matrix<TypeParam> sums = rng.matrix<TypeParam>(rows, cols);
-    Matrix<TypeParam> got = unwritten<TypeParam>(30, stride), expected = got;
+    Matrix<T> sums = rng.matrix<T>(rows, cols);
+    Matrix<T> got = unwritten<T>(30, stride), expected = got;
     const auto row = [&](Index r) {
       const Index t = tokens[static_cast<std::size_t>(r)];
       return reversed ? 29 - t : t;
@@ -107,51 +109,32 @@ TYPED_TEST(TokenRows, ScaledTokensHoldTheFinishedSumsTimesTheirFactors) {
     for (Index r = 0; r < rows && start == Start::kTarget; ++r) {
       got.row(row(r)).head(cols) = sums.row(r);
     }
-    const LeftRows<TypeParam> left{a.data(), depth};
-    const RightOperand<TypeParam> right{b.data(), cols};
-    multiply(start, Target<TypeParam>{sums.data(), cols}, left, right, rows, cols, depth);
+    const LeftRows<T> left{a.data(), depth};
+    const RightOperand<T> right{b.data(), cols};
+    multiply(start, Target<T>{sums.data(), cols}, left, right, rows, cols, depth);
     for (Index r = 0; r < rows; ++r) {
-      for (Index j = 0; j < cols; ++j) expected(row(r), j) = sums(r, j) * factors(0, r);
+      const T factor = scaled ? factors(0, r) : T(1);
+      for (Index j = 0; j < cols; ++j) expected(row(r), j) = sums(r, j) * factor;
     }
-    TypeParam* const first = got.data() + (reversed ? 29 * stride : 0);
-    multiply(start,
-             detail::ScaledTokens<TypeParam>{first, reversed ? -stride : stride, tokens.data(),
-                                             factors.data()},
+    T* const first = got.data() + (reversed ? 29 * stride : 0);
+    multiply(start, make_target(first, reversed ? -stride : stride, tokens.data(), factors.data()),
              left, right, rows, cols, depth);
     ASSERT_TRUE(same_bits(got, expected));
   }
 }
 
-TYPED_TEST(TokenRows, AreTheTargetAlone) {
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    test::Random rng(seed);
-    const Index rows = rng.integer(0, 30), cols = rng.integer(0, 70), depth = rng.integer(0, 20);
-    const Index stride = cols + rng.integer(0, 5);
-    const Matrix<TypeParam> a = rng.matrix<TypeParam>(rows, depth);
-    const Matrix<TypeParam> b = rng.matrix<TypeParam>(depth, cols);
-    const std::vector<Index> tokens = some_tokens(rng, rows, 30);
-    const Start start = rng.chance(0.5) ? Start::kZero : Start::kTarget;
-    const bool reversed = rng.chance(0.5);
+TYPED_TEST(TokenRows, ScaledTokensHoldTheFinishedSumsTimesTheirFactors) {
+  expect_products_in_token_rows<TypeParam>(
+      true, [](TypeParam* data, Index stride, const Index* tokens, const TypeParam* factors) {
+        return detail::ScaledTokens<TypeParam>{data, stride, tokens, factors};
+      });
+}
 
-    Matrix<TypeParam> sums = rng.matrix<TypeParam>(rows, cols);
-    Matrix<TypeParam> got = unwritten<TypeParam>(30, stride), expected = got;
-    const auto row = [&](Index r) {
-      const Index t = tokens[static_cast<std::size_t>(r)];
-      return reversed ? 29 - t : t;
-    };
-    for (Index r = 0; r < rows && start == Start::kTarget; ++r) {
-      got.row(row(r)).head(cols) = sums.row(r);
-    }
-    const LeftRows<TypeParam> left{a.data(), depth};
-    const RightOperand<TypeParam> right{b.data(), cols};
-    multiply(start, Target<TypeParam>{sums.data(), cols}, left, right, rows, cols, depth);
-    for (Index r = 0; r < rows; ++r) expected.row(row(r)).head(cols) = sums.row(r);
-    TypeParam* const first = got.data() + (reversed ? 29 * stride : 0);
-    multiply(start, detail::TokenRows<TypeParam>{first, reversed ? -stride : stride, tokens.data()},
-             left, right, rows, cols, depth);
-    ASSERT_TRUE(same_bits(got, expected));
-  }
+TYPED_TEST(TokenRows, AreTheTargetAlone) {
+  expect_products_in_token_rows<TypeParam>(
+      false, [](TypeParam* data, Index stride, const Index* tokens, const TypeParam*) {
+        return detail::TokenRows<TypeParam>{data, stride, tokens};
+      });
 }
 
 TYPED_TEST(TokenRows, RightAheadIsTheOperandItWraps) {

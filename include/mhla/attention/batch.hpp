@@ -195,16 +195,29 @@ bool over_pairs(Index pairs, const X& executor) {
   return pairs >= static_cast<Index>(executor.workers());
 }
 
+/// The largest bytes(head) over head 0 of every sequence.
+template <Scalar T, class Bytes>
+std::size_t most_bytes(const BatchInputs<T>& in, Bytes&& bytes) {
+  std::size_t most = 0;
+  for (Index s = 0; s < sequences(in); ++s) most = std::max(most, bytes(head_inputs(in, s, 0)));
+  return most;
+}
+
+/// The same of bytes(head, executor), where either heads are spread over the workers or the blocks
+/// of one head.
+template <Scalar T, class X, class Bytes>
+std::size_t most_bytes(const BatchInputs<T>& in, bool spread, const X& executor, Bytes&& bytes) {
+  return most_bytes(in, [&](const Inputs<T>& head) {
+    return spread ? bytes(head, Sequential{}) : bytes(head, executor);
+  });
+}
+
 /// Bytes for a batch, bytes(head, executor) being those of head 0 of a sequence.
 template <Scalar T, class X, class Bytes>
 std::size_t batch_bytes(const char* function, const BatchInputs<T>& in, const X& executor,
                         Bytes&& bytes) {
   const bool spread = over_pairs(sequences(in) * in.q.heads(), executor);
-  std::size_t most = 0;
-  for (Index s = 0; s < sequences(in); ++s) {
-    const Inputs<T> head = head_inputs(in, s, 0);
-    most = std::max(most, spread ? bytes(head, Sequential{}) : bytes(head, executor));
-  }
+  const std::size_t most = most_bytes(in, spread, executor, bytes);
   if (!spread) return most;
   return static_cast<std::size_t>(checked_product(
       function, "workspace", {static_cast<Index>(executor.workers()), static_cast<Index>(most)}));
@@ -214,10 +227,9 @@ std::size_t batch_bytes(const char* function, const BatchInputs<T>& in, const X&
 /// bytes(head) are those of head 0 of a sequence.
 template <Scalar T, class Bytes>
 std::size_t batch_kept_bytes(const char* function, const BatchInputs<T>& in, Bytes&& bytes) {
-  std::size_t most = 0;
-  for (Index s = 0; s < sequences(in); ++s) most = std::max(most, bytes(head_inputs(in, s, 0)));
+  const auto most = static_cast<Index>(most_bytes(in, bytes));
   return static_cast<std::size_t>(
-      checked_product(function, "kept", {sequences(in), in.q.heads(), static_cast<Index>(most)}));
+      checked_product(function, "kept", {sequences(in), in.q.heads(), most}));
 }
 
 /// The part of `kept`, of which `bytes` bytes are used, that belongs to a pair.

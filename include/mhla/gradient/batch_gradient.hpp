@@ -81,12 +81,7 @@ class PairGroups {
         groups_(std::min(pairs_, kPairGroups)),
         spread_(over_pairs(groups_, executor)),
         sizes_(sizes) {
-    std::size_t most = 0;
-    for (Index s = 0; s < sequences(in); ++s) {
-      const Inputs<T> head = head_inputs(in, s, 0);
-      most = std::max(most, spread_ ? bytes(head, Sequential{}) : bytes(head, executor));
-    }
-    share_ = most;
+    share_ = most_bytes(in, spread_, executor, bytes);
     const Index workers = spread_ ? static_cast<Index>(executor.workers()) : 1;
     shares_ = arena.take<std::byte>(function, {workers, static_cast<Index>(share_)});
     // A single pair adds to the caller's memory at once.

@@ -154,7 +154,7 @@ class BidirectionalGradient {
     if (head_.own()) {
       head_.gather_own_queries(tokens, count, w);
     } else {
-      gather_features(in_.q, tokens, count, op_.query_map, w.raw, w.queries);
+      head_.gather_queries(tokens, count, w);
     }
   }
 
