@@ -4,6 +4,7 @@
 /// Matrices of one head: the owning row-major Matrix, and the strided MatrixView all forms read.
 
 #include <Eigen/Core>
+#include <concepts>
 #include <type_traits>
 
 #include "mhla/core/arch.hpp"
@@ -46,8 +47,8 @@ struct MatrixView {
       : MatrixView(m.data(), m.rows(), m.cols(), m.rowStride(), m.colStride()) {}
 
   /// A view to read through.
-  constexpr operator MatrixView<const T>() const  // NOLINT(google-explicit-constructor)
-      requires(!std::is_const_v<T>) {
+  template <std::same_as<const T> C>
+  requires(!std::is_const_v<T>) constexpr operator MatrixView<C>() const {  // NOLINT
     return {data, rows, cols, row_stride, col_stride};
   }
 

@@ -4,6 +4,7 @@
 /// Strided views of batches: [B, N, H, D], whatever the order in memory.
 
 #include <array>
+#include <concepts>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
@@ -23,8 +24,8 @@ struct TensorView {
   constexpr TensorView(T* data_, std::array<Index, 4> shape_, std::array<Index, 4> strides_)
       : data(data_), shape(shape_), strides(strides_) {}
 
-  constexpr operator TensorView<const T>() const  // NOLINT(google-explicit-constructor)
-      requires(!std::is_const_v<T>) {
+  template <std::same_as<const T> C>
+  requires(!std::is_const_v<T>) constexpr operator TensorView<C>() const {  // NOLINT
     return {data, shape, strides};
   }
 
