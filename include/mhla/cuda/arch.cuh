@@ -1,0 +1,44 @@
+#pragma once
+
+/// \file
+/// What the CUDA compiler's target offers. The only CUDA header that reads target macros.
+///
+/// The folders of cuda/ are strata, each on top of the one before: ptx (one instruction a
+/// function), tile (layouts in shared memory, fragments, products), kernel (functors that run in
+/// every thread of a grid), launch (grids, tensor maps, streams), attention (what users call).
+/// Headers up to kernel compile without nvcc too, as plain C++, so that layouts can be tested and
+/// kernels run in an emulation on any machine.
+
+#if defined(__CUDACC__)
+/// A function that runs on the device.
+#define MHLA_DEVICE __device__ __forceinline__
+/// A function that runs on both sides.
+#define MHLA_HOST_DEVICE __host__ __device__ __forceinline__
+/// Unrolls the loop that follows, so that arrays it indexes live in registers.
+#define MHLA_CUDA_UNROLL _Pragma("unroll")
+/// Keeps the loop that follows a loop.
+#define MHLA_CUDA_LOOP _Pragma("unroll 1")
+#else
+#define MHLA_DEVICE inline
+#define MHLA_HOST_DEVICE inline
+#define MHLA_CUDA_UNROLL
+#define MHLA_CUDA_LOOP
+#endif
+
+namespace mhla::cuda {
+
+/// Instruction sets of kernels, each with what it derives from: wgmma and the tensor copies of
+/// sm_90a, mma.sync and cp.async of sm_80.
+enum class Arch { kSm80, kSm90a };
+
+/// The instruction set that this pass of the compiler makes code for.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+inline constexpr Arch kArch = Arch::kSm90a;
+#else
+inline constexpr Arch kArch = Arch::kSm80;
+#endif
+
+/// Shared memory one block may have, in bytes.
+constexpr int shared_limit(Arch arch) { return arch == Arch::kSm90a ? 232448 : 166912; }
+
+}  // namespace mhla::cuda

@@ -1,0 +1,51 @@
+#pragma once
+
+/// \file
+/// Barriers of the block and of the warp, and values passed inside a warp. PTX ISA: barrier.cta,
+/// bar.warp.sync, shfl.sync, vote.sync.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+
+namespace mhla::cuda::ptx {
+
+/// All threads of the block meet; what each wrote before is seen by all after.
+MHLA_DEVICE void meet_block() { asm volatile("barrier.cta.sync 0;" ::: "memory"); }
+
+/// `threads` threads (a multiple of 32, whole warps) meet at barrier `id`, 1 to 15.
+MHLA_DEVICE void meet(std::uint32_t id, std::uint32_t threads) {
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Counts as one of those that meet, without waiting.
+MHLA_DEVICE void pass(std::uint32_t id, std::uint32_t threads) {
+  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// All threads of the warp meet.
+MHLA_DEVICE void meet_warp() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
+
+/// The x of thread (lane ^ mask) of the warp. All its threads call together.
+MHLA_DEVICE float shuffle_xor(float x, std::uint32_t mask) {
+  float y;
+  asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(y) : "f"(x), "r"(mask));
+  return y;
+}
+
+/// Whether x is true in a thread of the warp. All its threads call together.
+MHLA_DEVICE bool any_of_warp(bool x) {
+  std::uint32_t any;
+  asm volatile(
+      "{\n"
+      ".reg .pred own, any;\n"
+      "setp.ne.u32 own, %1, 0;\n"
+      "vote.sync.any.pred any, own, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, any;\n"
+      "}\n"
+      : "=r"(any)
+      : "r"(static_cast<std::uint32_t>(x)));
+  return any != 0;
+}
+
+}  // namespace mhla::cuda::ptx

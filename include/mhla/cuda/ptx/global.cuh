@@ -1,0 +1,87 @@
+#pragma once
+
+/// \file
+/// Loads and stores of device memory. PTX ISA: ld.global, st.global.
+/// Addresses are multiples of the size of what moves. Loads are of memory that no thread of the
+/// grid writes, but for the ones named otherwise.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/ptx/words.cuh"
+
+namespace mhla::cuda::ptx {
+
+/// 16 bytes that the grid reads once.
+MHLA_DEVICE Words4 load_global_4(const void* from) {
+  Words4 w;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w.x[0]), "=r"(w.x[1]), "=r"(w.x[2]), "=r"(w.x[3])
+               : "l"(from));
+  return w;
+}
+
+/// 4 bytes, kept in the first cache.
+MHLA_DEVICE std::uint32_t load_global(const void* from) {
+  std::uint32_t value;
+  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(value) : "l"(from));
+  return value;
+}
+
+/// A number, kept in the first cache.
+MHLA_DEVICE float load_global_float(const float* from) {
+  float value;
+  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(from));
+  return value;
+}
+
+/// 16 bytes that this block may have written.
+MHLA_DEVICE Words4 reload_global_4(const void* from) {
+  Words4 w;
+  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w.x[0]), "=r"(w.x[1]), "=r"(w.x[2]), "=r"(w.x[3])
+               : "l"(from)
+               : "memory");
+  return w;
+}
+
+/// 4 bytes that this block may have written.
+MHLA_DEVICE std::uint32_t reload_global(const void* from) {
+  std::uint32_t value;
+  asm volatile("ld.global.b32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+/// A number that this block may have written.
+MHLA_DEVICE float reload_global_float(const float* from) {
+  float value;
+  asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(from) : "memory");
+  return value;
+}
+
+/// A counter that this block may have written.
+MHLA_DEVICE std::int64_t reload_global_counter(const std::int64_t* from) {
+  std::int64_t value;
+  asm volatile("ld.global.s64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+
+MHLA_DEVICE void store_global_4(void* to, Words4 w) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w.x[0]), "r"(w.x[1]),
+               "r"(w.x[2]), "r"(w.x[3])
+               : "memory");
+}
+
+MHLA_DEVICE void store_global(void* to, std::uint32_t value) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+MHLA_DEVICE void store_global_float(float* to, float value) {
+  asm volatile("st.global.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory");
+}
+
+MHLA_DEVICE void store_global_counter(std::int64_t* to, std::int64_t value) {
+  asm volatile("st.global.s64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
+}  // namespace mhla::cuda::ptx

@@ -1,0 +1,48 @@
+#pragma once
+
+/// \file
+/// Where a thread stands: special registers. PTX ISA, chapter "Special Registers".
+/// Thread blocks are one-dimensional.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+
+namespace mhla::cuda::ptx {
+
+/// Thread of the block.
+MHLA_DEVICE std::uint32_t thread_index() {
+  std::uint32_t x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+
+/// Block of the grid, along x.
+MHLA_DEVICE std::uint32_t block_index_x() {
+  std::uint32_t x;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+  return x;
+}
+
+/// Block of the grid, along y.
+MHLA_DEVICE std::uint32_t block_index_y() {
+  std::uint32_t y;
+  asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(y));
+  return y;
+}
+
+/// Block of the grid, along z.
+MHLA_DEVICE std::uint32_t block_index_z() {
+  std::uint32_t z;
+  asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(z));
+  return z;
+}
+
+/// Blocks of the grid along x.
+MHLA_DEVICE std::uint32_t block_count_x() {
+  std::uint32_t x;
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(x));
+  return x;
+}
+
+}  // namespace mhla::cuda::ptx

@@ -1,0 +1,65 @@
+#pragma once
+
+/// \file
+/// Loads and stores of shared memory, by 32-bit address. PTX ISA: ld.shared, st.shared.
+/// Addresses are multiples of the size of what moves.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/ptx/words.cuh"
+
+namespace mhla::cuda::ptx {
+
+/// Where the block's dynamic shared memory begins: a multiple of 1024, which the swizzle of tensor
+/// copies counts from.
+MHLA_DEVICE std::uint32_t shared_begin() {
+  extern __shared__ __align__(1024) unsigned char mhla_shared_memory[];
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(mhla_shared_memory));
+}
+
+MHLA_DEVICE std::uint32_t load_shared(std::uint32_t address) {
+  std::uint32_t value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+
+MHLA_DEVICE float load_shared_float(std::uint32_t address) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
+
+MHLA_DEVICE Words2 load_shared_2(std::uint32_t address) {
+  Words2 w;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+               : "=r"(w.x[0]), "=r"(w.x[1])
+               : "r"(address)
+               : "memory");
+  return w;
+}
+
+MHLA_DEVICE Words4 load_shared_4(std::uint32_t address) {
+  Words4 w;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w.x[0]), "=r"(w.x[1]), "=r"(w.x[2]), "=r"(w.x[3])
+               : "r"(address)
+               : "memory");
+  return w;
+}
+
+MHLA_DEVICE void store_shared(std::uint32_t address, std::uint32_t value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+MHLA_DEVICE void store_shared_float(std::uint32_t address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+
+MHLA_DEVICE void store_shared_4(std::uint32_t address, Words4 w) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(w.x[0]), "r"(w.x[1]),
+               "r"(w.x[2]), "r"(w.x[3])
+               : "memory");
+}
+
+}  // namespace mhla::cuda::ptx

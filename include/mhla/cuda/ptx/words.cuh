@@ -1,0 +1,17 @@
+#pragma once
+
+/// \file
+/// Registers of 32 bits that travel together: two 16-bit numbers each, the first in the low half.
+
+#include <cstdint>
+
+namespace mhla::cuda::ptx {
+
+struct alignas(8) Words2 {
+  std::uint32_t x[2];
+};
+struct alignas(16) Words4 {
+  std::uint32_t x[4];
+};
+
+}  // namespace mhla::cuda::ptx

@@ -1,0 +1,23 @@
+#pragma once
+
+/// \file
+/// A tensor in device memory and the box of it that one tensor copy moves.
+
+#include <cstdint>
+
+namespace mhla::cuda {
+
+/// A tensor of 16-bit elements, innermost dimension first, and the box that a copy moves. Rows of a
+/// box are 64 elements, 128 bytes, in the swizzled order of ptx/tensor_copy.cuh.
+struct TensorBox {
+  void* base;               ///< a multiple of 16
+  std::uint64_t extent[5];  ///< elements along each dimension, 1 to 2^32
+  std::uint64_t
+      stride[4];  ///< bytes from one element to the next along dimensions 1 to 4, multiples of 16
+  std::uint32_t box[5];  ///< elements of the box, at most 256 each; box[0] = 64
+
+  /// Bytes of the box in shared memory.
+  constexpr std::uint32_t bytes() const { return 2 * box[0] * box[1] * box[2] * box[3] * box[4]; }
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,310 @@
+// Products of four warps: all shapes, types and layouts against plain sums, several groups under
+// way, and planted bugs of factors, registers and fences.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "emulator/async_trial.hpp"
+#include "emulator/device.hpp"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/convert.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/ptx/wgmma.cuh"
+
+namespace emulator {
+namespace {
+
+namespace ptx = mhla::cuda::ptx;
+using mhla::cuda::bfloat16;
+using mhla::cuda::half;
+
+enum class Bug {
+  kNone,
+  kNoFence,
+  kNoBarrier,
+  kUnwritten,           // the last row of B
+  kWriteBeforeWait,     // of B, by a thread of another warp
+  kWriteAfterOwnWait,   // of B, other warps may still read
+  kReadBeforeWait,      // of C: the wait leaves the second group under way
+  kWrittenBeforeWait,   // C of the second group
+  kSecondBeginMissing,  // after a group_wait
+  kOtherLane,           // gives another descriptor
+  kOtherLayout,         // of one lane
+  kOtherWarp,           // gives another descriptor
+  kMissingLane,
+  kMissingWarp,
+  kMissingProduct,  // of one warp
+  kRowOfAtom,       // the descriptor begins in another row
+  kBaseOffset,
+  kSharedRegisters,  // one product in C[1..], another in C[0..]
+  kNoWait,
+};
+
+/// C += A B twice, for two C, with B[32,n] that the threads write: by rows of n, or transposed of
+/// k.
+template <class T, int kColumns, int kTransposed>
+struct TwoProducts {
+  struct Params {
+    const std::uint32_t* a;  // [64][16] pairs
+    const std::uint32_t* b;  // [n][16] pairs, transposed [32][n / 2]
+    float* c;                // [2][64][n], added to
+    Bug bug;
+  };
+  static constexpr int kThreads = 128;
+  static constexpr std::uint32_t kPanels = kTransposed != 0 ? kColumns / 64 : 1;
+  static constexpr std::uint32_t kRows = kTransposed != 0 ? 32 : kColumns;  // of 128 bytes
+  static constexpr int kSharedBytes = kPanels * kRows * 128;
+  static constexpr int kCount = kColumns / 2;
+
+  static std::uint64_t descriptor(int step) {
+    const std::uint64_t start =
+        ptx::shared_begin() + static_cast<std::uint32_t>(step) * (kTransposed != 0 ? 2048U : 32U);
+    const std::uint64_t leading = kTransposed != 0 ? kRows * 128 : 16;
+    return std::uint64_t{1} << 62 | std::uint64_t{1024 >> 4} << 32 | leading >> 4 << 16 |
+           start >> 4;
+  }
+
+  static std::uint32_t row() {
+    return ptx::thread_index() / 32 * 16 + ptx::thread_index() % 32 / 4;
+  }
+
+  /// Writes B, piece j of row r of a panel in place j ^ (r % 8).
+  static void write(const Params& p) {
+    constexpr std::uint32_t kPieces = kTransposed != 0 ? 8 : 4;  // 16 bytes of a row that are used
+    for (std::uint32_t i = ptx::thread_index(); i < kPanels * kRows * kPieces; i += kThreads) {
+      const std::uint32_t panel = i / (kRows * kPieces), r = i / kPieces % kRows, j = i % kPieces;
+      if (p.bug == Bug::kUnwritten && r == kRows - 1) continue;
+      const std::uint32_t from = kTransposed != 0 ? r * (kColumns / 2) + panel * 32 + j * 4  //
+                                                  : r * 16 + j * 4;
+      ptx::store_shared_4(ptx::shared_begin() + panel * kRows * 128 + r * 128 + ((j ^ r % 8) * 16),
+                          ptx::load_global_4(p.b + from));
+    }
+  }
+
+  static void add(const Params& p, float (&c)[kCount], int step) {
+    const std::uint32_t thread = ptx::thread_index();
+    const std::uint32_t* const at = p.a + row() * 16 + static_cast<unsigned>(step) * 8 + thread % 4;
+    const std::uint32_t a[4] = {ptx::load_global(at), ptx::load_global(at + 8 * 16),
+                                ptx::load_global(at + 4), ptx::load_global(at + 8 * 16 + 4)};
+    std::uint64_t b = descriptor(step);
+    if (p.bug == Bug::kOtherLane && thread == 5) b ^= 2;
+    if (p.bug == Bug::kOtherWarp && thread / 32 == 2) b = descriptor(1 - step);
+    if (p.bug == Bug::kRowOfAtom) b += 8;
+    if (p.bug == Bug::kBaseOffset) b |= std::uint64_t{1} << 49;
+    if (p.bug == Bug::kOtherLayout && thread == 5) {
+      ptx::group_multiply_add<1 - kTransposed>(c, a[0], a[1], a[2], a[3], b, T{});
+    } else {
+      ptx::group_multiply_add<kTransposed>(c, a[0], a[1], a[2], a[3], b, T{});
+    }
+  }
+
+  void operator()(const Params& p) const {
+    const std::uint32_t thread = ptx::thread_index();
+    write(p);
+    if (p.bug != Bug::kNoFence) ptx::fence_async();
+    if (p.bug != Bug::kNoBarrier) ptx::meet_block();
+    if (p.bug == Bug::kMissingLane && thread == 77) return;
+    if (p.bug == Bug::kMissingWarp && thread / 32 == 3) return;
+
+    float c[2][kCount];
+    for (int i = 0; i < 2; ++i) {
+      for (int j = 0; j < kCount; ++j) c[i][j] = ptx::reload_global_float(place(p, i, j));
+    }
+    ptx::group_begin();
+    add(p, c[0], 0);
+    add(p, c[0], 1);
+    ptx::group_commit();
+    if (p.bug == Bug::kSharedRegisters) {
+      // As if registers 1.. of the first were 0.. of the second for one thread.
+      add(p, thread == 9 ? c[0] : c[1], 0);
+    } else {
+      add(p, c[1], 0);
+    }
+    if (p.bug != Bug::kMissingProduct || thread / 32 != 1) add(p, c[1], 1);
+    ptx::group_commit();
+    if (p.bug == Bug::kWriteBeforeWait && thread == 64) ptx::store_shared(ptx::shared_begin(), 0);
+    if (p.bug == Bug::kWrittenBeforeWait) c[1][7] = 0;
+    if (p.bug == Bug::kNoWait) return;
+    ptx::group_wait<1>();
+    ptx::keep_order(c[0]);
+    store(p, 0, c[0]);
+    if (p.bug == Bug::kReadBeforeWait) store(p, 1, c[1]);
+    if (p.bug == Bug::kSecondBeginMissing) {
+      add(p, c[0], 0);
+      ptx::group_commit();
+    }
+    ptx::group_wait<0>();
+    ptx::keep_order(c[1]);
+    if (p.bug == Bug::kWriteAfterOwnWait && thread == 64) ptx::store_shared(ptx::shared_begin(), 0);
+    if (p.bug != Bug::kReadBeforeWait) store(p, 1, c[1]);
+    if (p.bug == Bug::kMissingWarp) return;
+    ptx::meet_block();
+    if (thread == 64) ptx::store_shared(ptx::shared_begin(), 0);
+  }
+
+  static float* place(const Params& p, int i, int j) {
+    const auto column = static_cast<std::uint32_t>(j / 4 * 8 + j % 2) + ptx::thread_index() % 4 * 2;
+    const std::uint32_t r = row() + (j % 4 >= 2 ? 8 : 0);
+    return p.c + (static_cast<std::uint32_t>(i) * 64 + r) * kColumns + column;
+  }
+  static void store(const Params& p, int i, const float (&c)[kCount]) {
+    for (int j = 0; j < kCount; ++j) ptx::store_global_float(place(p, i, j), c[j]);
+  }
+};
+
+/// The 16 bits of a whole number.
+template <class T>
+std::uint16_t bits_of(int x) {
+  return static_cast<std::uint16_t>(ptx::pack<T>(static_cast<float>(x), 0));
+}
+
+template <class K>
+struct Trial;
+template <class T, int kColumns, int kTransposed>
+struct Trial<TwoProducts<T, kColumns, kTransposed>> {
+  using K = TwoProducts<T, kColumns, kTransposed>;
+
+  Trial(std::uint64_t seed, Bug bug) : a(64 * 32), b(32 * kColumns), c(2 * 64 * kColumns) {
+    for (int i = 0; i < 64; ++i) {
+      for (int k = 0; k < 32; ++k) a[at(i * 32 + k)] = bits_of<T>(trial::number(i, k));
+    }
+    for (int k = 0; k < 32; ++k) {
+      for (int n = 0; n < kColumns; ++n) {
+        const int place = kTransposed != 0 ? k * kColumns + n : n * 32 + k;
+        b[at(place)] = bits_of<T>(trial::number(k + 11, n));
+      }
+    }
+    for (std::size_t i = 0; i < c.size(); ++i) c[i] = static_cast<float>(i % 91);
+    run(seed, bug);
+  }
+
+  void run(std::uint64_t seed, Bug bug) {
+    Device device(seed);
+    device.track("a", a.data(), a.bytes(), Access::kRead);
+    device.track("b", b.data(), b.bytes(), Access::kRead);
+    device.track("c", c.data(), c.size() * sizeof(float), Access::kReadWrite);
+    fault.reset();
+    message.clear();
+    try {
+      const Report report = device.launch<K>(
+          {1, 1, 1}, {reinterpret_cast<const std::uint32_t*>(a.data()),
+                      reinterpret_cast<const std::uint32_t*>(b.data()), c.data(), bug});
+      EXPECT_EQ(report.count("wgmma"), 4U);
+    } catch (const Fault& found) {
+      fault = found.kind;
+      message = found.what();
+    }
+  }
+
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+  bool is_right() const {
+    for (int i = 0; i < 128; ++i) {
+      for (int n = 0; n < kColumns; ++n) {
+        int sum = (i * kColumns + n) % 91;
+        for (int k = 0; k < 32; ++k) sum += trial::number(i % 64, k) * trial::number(k + 11, n);
+        if (c[at(i * kColumns + n)] != static_cast<float>(sum)) return false;
+      }
+    }
+    return true;
+  }
+
+  trial::Numbers a, b;
+  std::vector<float> c;
+  std::optional<Kind> fault;
+  std::string message;
+};
+
+template <class K>
+class AsyncProduct : public testing::Test {};
+using Kernels = testing::Types<TwoProducts<bfloat16, 64, 0>, TwoProducts<bfloat16, 64, 1>,
+                               TwoProducts<bfloat16, 128, 0>, TwoProducts<bfloat16, 128, 1>,
+                               TwoProducts<half, 64, 0>, TwoProducts<half, 64, 1>,
+                               TwoProducts<half, 128, 0>, TwoProducts<half, 128, 1>>;
+TYPED_TEST_SUITE(AsyncProduct, Kernels);
+
+TYPED_TEST(AsyncProduct, AddsToBothSums) {
+  for (const std::uint64_t seed : trial::kSeeds) {
+    const Trial<TypeParam> run(seed, Bug::kNone);
+    EXPECT_EQ(run.message, "") << seed;
+    EXPECT_TRUE(run.is_right()) << seed;
+  }
+}
+
+TYPED_TEST(AsyncProduct, FindsPlantedBugs) {
+  struct Case {
+    Bug bug;
+    std::vector<Kind> kinds;  // any of them
+  };
+  const std::vector<Case> cases = {{Bug::kNoFence, {Kind::kProxy}},
+                                   {Bug::kNoBarrier, {Kind::kRace, Kind::kUninitialized}},
+                                   {Bug::kUnwritten, {Kind::kUninitialized}},
+                                   {Bug::kWriteBeforeWait, {Kind::kSlotInUse, Kind::kRace}},
+                                   {Bug::kWriteAfterOwnWait, {Kind::kSlotInUse, Kind::kRace}},
+                                   {Bug::kWrittenBeforeWait, {Kind::kRegisters}},
+                                   {Bug::kSecondBeginMissing, {Kind::kRegisters}},
+                                   {Bug::kOtherLane, {Kind::kDivergent}},
+                                   {Bug::kOtherLayout, {Kind::kDivergent}},
+                                   {Bug::kOtherWarp, {Kind::kDivergent}},
+                                   {Bug::kMissingLane, {Kind::kDivergent}},
+                                   {Bug::kMissingWarp, {Kind::kDivergent}},
+                                   {Bug::kMissingProduct, {Kind::kDivergent}},
+                                   {Bug::kRowOfAtom, {Kind::kOutside}},
+                                   {Bug::kBaseOffset, {Kind::kOutside}},
+                                   {Bug::kSharedRegisters, {Kind::kRegisters}},
+                                   {Bug::kNoWait, {Kind::kRegisters}}};
+  for (const std::uint64_t seed : trial::kSeeds) {
+    for (const Case& c : cases) {
+      const Trial<TypeParam> run(seed, c.bug);
+      const bool found =
+          run.fault && std::find(c.kinds.begin(), c.kinds.end(), *run.fault) != c.kinds.end();
+      EXPECT_TRUE(found) << "bug " << static_cast<int>(c.bug) << ", seed " << seed << ": "
+                         << run.message;
+    }
+  }
+}
+
+TYPED_TEST(AsyncProduct, GivesNoNumbersBeforeTheWait) {
+  const Trial<TypeParam> run(0, Bug::kReadBeforeWait);
+  EXPECT_EQ(run.message, "");
+  const auto second = run.c.begin() + static_cast<std::ptrdiff_t>(run.c.size() / 2);
+  EXPECT_TRUE(std::all_of(second, run.c.end(), [](float x) { return std::isnan(x); }));
+}
+
+TEST(AsyncProductSums, AreFloatInOrderOfK) {
+  using K = TwoProducts<bfloat16, 64, 0>;
+  Trial<K> run(0, Bug::kNone);
+  for (int k = 0; k < 32; ++k) {
+    // 2^12 and 2^-12 alternate in A, so that the order of sums shows; B is one.
+    run.a[Trial<K>::at(k)] = static_cast<std::uint16_t>(
+        ptx::pack<bfloat16>(std::ldexp(k % 4 == 2 ? -1.0F : 1.0F, k % 2 == 0 ? 12 : -12), 0));
+    for (int n = 0; n < 64; ++n) run.b[Trial<K>::at(n * 32 + k)] = bits_of<bfloat16>(1);
+  }
+  for (int n = 0; n < 64; ++n) run.c[Trial<K>::at(n)] = 0.3F;
+  run.run(1, Bug::kNone);
+  float sum = 0.3F;
+  for (int k = 0; k < 32; ++k) sum += std::ldexp(k % 4 == 2 ? -1.0F : 1.0F, k % 2 == 0 ? 12 : -12);
+  EXPECT_EQ(run.c[5], sum);
+
+  run.a[3] =
+      static_cast<std::uint16_t>(ptx::pack<bfloat16>(std::numeric_limits<float>::quiet_NaN(), 0));
+  run.a[32] =
+      static_cast<std::uint16_t>(ptx::pack<bfloat16>(std::numeric_limits<float>::infinity(), 0));
+  run.run(1, Bug::kNone);
+  EXPECT_TRUE(std::isnan(run.c[5]));
+  EXPECT_EQ(run.c[64 + 5], std::numeric_limits<float>::infinity());
+}
+
+}  // namespace
+}  // namespace emulator

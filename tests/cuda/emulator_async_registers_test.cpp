@@ -1,0 +1,161 @@
+// Registers that groups of warps give and take, and barriers alone.
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "emulator/async_trial.hpp"
+#include "emulator/device.hpp"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/ptx/mbarrier.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/ptx/wgmma.cuh"
+
+namespace emulator {
+namespace {
+
+namespace ptx = mhla::cuda::ptx;
+
+/// One group gives, two take, of the 168 that each of 384 threads begins with.
+template <int kGiven, int kTaken>
+struct Trade {
+  struct Params {
+    bool one_warp;        // gives alone
+    bool taken_first;     // the giver waits for the takers
+    bool exchange_roles;  // gives what it has not
+  };
+  static constexpr int kThreads = 384, kSharedBytes = 0;
+
+  void operator()(const Params& p) const {
+    const std::uint32_t group = ptx::thread_index() / 128;
+    if (group == 0) {
+      if (p.one_warp && ptx::thread_index() >= 32) return;
+      if (p.taken_first) ptx::meet_block();
+      if (p.exchange_roles) {
+        ptx::take_registers<kGiven>();
+      } else {
+        ptx::give_registers<kGiven>();
+      }
+    } else {
+      ptx::take_registers<kTaken>();
+      if (p.taken_first) ptx::meet_block();
+    }
+  }
+};
+
+template <class K>
+void expect_fault(std::optional<Kind> kind, const typename K::Params& params) {
+  for (const std::uint64_t seed : trial::kSeeds) {
+    Device device(seed);
+    EXPECT_EQ(trial::fault_of<K>(device, params), kind) << seed;
+  }
+}
+
+TEST(AsyncRegisters, OnlyWhatIsThereCanBeTaken) {
+  expect_fault<Trade<24, 240>>(std::nullopt, {});
+  expect_fault<Trade<40, 232>>(std::nullopt, {});
+  expect_fault<Trade<40, 240>>(Kind::kDeadlock, {});
+  expect_fault<Trade<24, 240>>(Kind::kDeadlock, {false, true, false});
+  expect_fault<Trade<24, 240>>(Kind::kDivergent, {true, false, false});
+  expect_fault<Trade<24, 240>>(Kind::kRegisters, {false, false, true});
+  expect_fault<Trade<176, 168>>(Kind::kRegisters, {});
+}
+
+enum class Bug {
+  kNone,
+  kNoBarrier,      // before the number is read
+  kOwnArrivalToo,  // the reader arrives instead of one writer
+  kOldPhase,
+  kNoPublish,
+  kMisaligned,
+  kNoArrivals,
+  kParity,
+  kNotMade,
+};
+
+/// Threads write a number in turn, each after the phase in which the one before arrived.
+struct Turns {
+  struct Params {
+    Bug bug;
+  };
+  static constexpr int kThreads = 32, kSharedBytes = 64;
+
+  void operator()(const Params& p) const {
+    const std::uint32_t thread = ptx::thread_index();
+    const std::uint32_t number = ptx::shared_begin();
+    const std::uint32_t barrier = number + (p.bug == Bug::kMisaligned ? 4 : 8);
+    if (thread == 0 && p.bug != Bug::kNotMade) {
+      ptx::make_barrier(barrier, p.bug == Bug::kNoArrivals ? 0 : 1);
+      if (p.bug != Bug::kNoPublish) ptx::publish_barriers();
+      ptx::store_shared(number, 0);
+    }
+    ptx::meet_block();
+    for (std::uint32_t turn = 0; turn < 32; ++turn) {
+      if (turn == thread) {
+        ptx::store_shared(number, ptx::load_shared(number) + 1);
+        ptx::arrive(barrier);
+      }
+      ptx::wait_for(barrier, (turn & 1) + (p.bug == Bug::kParity ? 2 : 0));
+      // All have passed before the next phase can end.
+      ptx::meet_warp();
+    }
+  }
+};
+
+TEST(AsyncBarrier, PassesNumbersFromThreadToThread) {
+  expect_fault<Turns>(std::nullopt, {Bug::kNone});
+  expect_fault<Turns>(Kind::kRace, {Bug::kNoPublish});
+  expect_fault<Turns>(Kind::kOutside, {Bug::kMisaligned});
+  expect_fault<Turns>(Kind::kBytes, {Bug::kNoArrivals});
+  expect_fault<Turns>(Kind::kBytes, {Bug::kParity});
+  expect_fault<Turns>(Kind::kUninitialized, {Bug::kNotMade});
+}
+
+/// One thread waits for the numbers of all others.
+struct Gather {
+  struct Params {
+    Bug bug;
+  };
+  static constexpr int kThreads = 64, kSharedBytes = 512;
+
+  void operator()(const Params& p) const {
+    const std::uint32_t thread = ptx::thread_index();
+    const std::uint32_t numbers = ptx::shared_begin();
+    const std::uint32_t barrier = numbers + 256;
+    if (thread == 0) {
+      ptx::make_barrier(barrier, 63);
+      ptx::publish_barriers();
+    }
+    ptx::meet_block();
+    for (std::uint32_t round = 0; round < 3; ++round) {
+      if (thread != 0) {
+        ptx::store_shared(numbers + 4 * thread, thread);
+        if (p.bug != Bug::kOwnArrivalToo || thread != 40) ptx::arrive(barrier);
+      } else {
+        if (p.bug == Bug::kOwnArrivalToo) ptx::arrive(barrier);
+        const std::uint32_t parity = p.bug == Bug::kOldPhase ? 1 : round & 1;
+        if (p.bug != Bug::kNoBarrier) ptx::wait_for(barrier, parity);
+        for (std::uint32_t i = 1; i < 64; ++i) {
+          if (ptx::load_shared(numbers + 4 * i) != i) ptx::store_shared(1 << 30, 0);
+        }
+      }
+      ptx::meet_block();
+    }
+  }
+};
+
+TEST(AsyncBarrier, OrdersWhatCameBeforeTheArrivals) {
+  expect_fault<Gather>(std::nullopt, {Bug::kNone});
+  for (const Bug bug : {Bug::kNoBarrier, Bug::kOwnArrivalToo, Bug::kOldPhase}) {
+    for (const std::uint64_t seed : trial::kSeeds) {
+      Device device(seed);
+      const auto fault = trial::fault_of<Gather>(device, {bug});
+      EXPECT_TRUE(fault == Kind::kRace || fault == Kind::kUninitialized) << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace emulator

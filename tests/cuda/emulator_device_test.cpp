@@ -1,0 +1,359 @@
+/// \file
+/// The front of the emulator: grids, counts, schedules, barriers, device memory, and their faults.
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <stdexcept>
+#include <vector>
+
+#include "emulator/planted.hpp"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/copy_async.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+
+namespace emulator {
+namespace {
+
+namespace ptx = mhla::cuda::ptx;
+
+std::uint32_t me() { return ptx::thread_index(); }
+std::uint32_t warp() { return me() / 32; }
+
+// -------------------------------------------------------------------------------------------------
+// Grids
+
+/// Each thread writes its number in the grid; the log keeps the order in which threads end.
+struct Numbering {
+  struct Params {
+    std::uint32_t* out;
+    std::vector<std::uint32_t>* log;
+    int shared;
+  };
+  static constexpr int kThreads = 64;
+  static int shared_bytes(const Params& p) { return p.shared; }
+  void operator()(const Params& p) const {
+    const std::uint32_t block =
+        ptx::block_index_x() +
+        ptx::block_count_x() * (ptx::block_index_y() + 3 * ptx::block_index_z());
+    const std::uint32_t i = 64 * block + me();
+    ptx::store_global(p.out + i, i + 1);
+    if (p.shared > 0) ptx::store_shared(ptx::shared_begin() + 4 * me(), i);
+    ptx::meet_warp();
+    p.log->push_back(i);
+  }
+};
+
+struct Numbers {
+  std::vector<std::uint32_t> out = std::vector<std::uint32_t>(2 * 3 * 4 * 64);
+  std::vector<std::uint32_t> log;
+  Report report;
+
+  explicit Numbers(std::uint64_t seed, int shared = 0) {
+    Device device(seed);
+    device.track("out", out.data(), 4 * out.size(), Access::kWrite);
+    report = device.launch<Numbering>({2, 3, 4}, {out.data(), &log, shared});
+  }
+};
+
+TEST(Emulator, RunsAllThreadsOfAllBlocks) {
+  for (std::uint64_t seed = 0; seed < 7; ++seed) {
+    const Numbers n(seed);
+    for (std::size_t i = 0; i < n.out.size(); ++i) EXPECT_EQ(n.out[i], i + 1);
+    EXPECT_EQ(std::set<std::uint32_t>(n.log.begin(), n.log.end()).size(), n.out.size());
+    EXPECT_EQ(n.report.bytes_written("out"), 4 * n.out.size());
+    EXPECT_EQ(n.report.bytes_read("out"), 0u);
+    EXPECT_EQ(n.report.count("warp barriers"), 48u);
+    EXPECT_EQ(n.report.count("global stores"), n.out.size());
+    EXPECT_EQ(n.report.count("mma"), 0u);
+    EXPECT_THROW(n.report.count("products"), std::invalid_argument);
+  }
+}
+
+TEST(Emulator, SeedsAreSchedules) {
+  std::set<std::vector<std::uint32_t>> orders;
+  for (std::uint64_t seed = 0; seed < 7; ++seed) {
+    const Numbers n(seed);
+    EXPECT_EQ(n.log, Numbers(seed).log);
+    orders.insert(n.log);
+  }
+  EXPECT_EQ(orders.size(), 7u);
+}
+
+// Seeds 2 and 3 run one warp to its end if they can, seed 1 does not.
+TEST(Emulator, WarpsGoByRank) {
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    const Numbers n(seed);
+    int changes = 0;  // from a warp to another
+    for (std::size_t i = 1; i < n.log.size(); ++i) changes += n.log[i] / 32 != n.log[i - 1] / 32;
+    if (seed == 1) {
+      EXPECT_GT(changes, 48);
+    } else {
+      EXPECT_EQ(changes, 47);
+    }
+  }
+}
+
+TEST(Emulator, SharedBytesMayDependOnTheLaunch) {
+  EXPECT_EQ(Numbers(0, 256).report.count("shared stores"), 24u * 64);
+  EXPECT_THROW(Numbers(0, 252), Fault);
+  EXPECT_THROW(Numbers(0, 232448 + 1), Fault);
+}
+
+TEST(Emulator, RangesDoNotOverlap) {
+  std::vector<float> x(8);
+  Device device(0);
+  device.track("a", x.data(), 16, Access::kRead);
+  device.track("b", x.data() + 4, 16, Access::kRead);
+  EXPECT_THROW(device.track("c", x.data() + 3, 8, Access::kRead), std::invalid_argument);
+}
+
+// -------------------------------------------------------------------------------------------------
+// Barriers
+
+template <bool kBug>
+void one_warp_does_not_come(const Arrays&) {
+  if (!kBug || warp() == 0) ptx::meet_block();
+}
+template <bool kBug>
+void one_warp_ends_before(const Arrays&) {
+  if (warp() == 0) ptx::meet(1, kBug ? 96 : 64);
+  if (warp() == 1) ptx::pass(1, kBug ? 96 : 64);
+}
+template <bool kBug>
+void crosswise(const Arrays&) {
+  ptx::meet(warp() == 0 || !kBug ? 1 : 2, 64);
+  ptx::meet(warp() == 0 || !kBug ? 2 : 1, 64);
+}
+template <bool kBug>
+void empty_slot_is_never_passed(const Arrays&) {
+  for (int i = 0; i < 2; ++i) {
+    if (warp() == 0) {
+      ptx::meet(1, 64);  // empty
+      ptx::pass(2, 64);  // full
+    } else {
+      if (i == 0 || !kBug) ptx::pass(1, 64);
+      ptx::meet(2, 64);
+    }
+  }
+}
+TEST(Emulator, Deadlocks) {
+  EXPECT_EQ(
+      (planted<one_warp_does_not_come<true>, one_warp_does_not_come<false>>({Kind::kDeadlock})),
+      "");
+  EXPECT_EQ(
+      (planted<one_warp_ends_before<true>, one_warp_ends_before<false>, 96>({Kind::kDeadlock})),
+      "");
+  EXPECT_EQ((planted<crosswise<true>, crosswise<false>>({Kind::kDeadlock})), "");
+  EXPECT_EQ((planted<empty_slot_is_never_passed<true>, empty_slot_is_never_passed<false>>(
+                {Kind::kDeadlock})),
+            "");
+  EXPECT_NE(run_planted<crosswise<true>>().fault.find("0 to 31 in barrier 1; 32 to 63 in barrier "
+                                                      "2"),
+            std::string::npos)
+      << run_planted<crosswise<true>>().fault;
+}
+
+template <bool kBug>
+void half_a_warp(const Arrays&) {
+  if (!kBug || me() % 32 < 16) ptx::meet_warp();
+}
+template <bool kBug>
+void all_but_one(const Arrays&) {
+  if (!kBug || me() != 0) ptx::meet_warp();
+}
+template <bool kBug>
+void other_mask(const Arrays&) {
+  ptx::shuffle_xor(1, kBug && me() % 32 == 31 ? 2 : 1);
+}
+template <bool kBug>
+void other_instruction(const Arrays&) {
+  kBug&& me() % 32 == 3 ? void(ptx::shuffle_xor(1, 1)) : ptx::meet_warp();
+}
+template <bool kBug>
+void other_count(const Arrays&) {
+  ptx::meet(1, kBug && warp() == 1 ? 32 : 64);
+}
+TEST(Emulator, DivergentThreads) {
+  const auto kinds = {Kind::kDivergent};
+  EXPECT_EQ((planted<half_a_warp<true>, half_a_warp<false>>(kinds)), "");
+  EXPECT_EQ((planted<all_but_one<true>, all_but_one<false>>(kinds)), "");
+  EXPECT_EQ((planted<other_mask<true>, other_mask<false>>(kinds)), "");
+  EXPECT_EQ((planted<other_instruction<true>, other_instruction<false>>(kinds)), "");
+  // If the lone warp comes first, its barrier ends, and the others wait for ever.
+  EXPECT_EQ((planted<other_count<true>, other_count<false>>({Kind::kDivergent, Kind::kDeadlock})),
+            "");
+}
+
+template <bool kBug>
+void barrier_number(const Arrays&) {
+  ptx::meet(kBug ? 16 : 15, 64);
+}
+template <bool kBug>
+void half_a_warp_of_threads(const Arrays&) {
+  ptx::meet(1, kBug ? 48 : 64);
+}
+TEST(Emulator, BarriersThatAreNone) {
+  EXPECT_EQ((planted<barrier_number<true>, barrier_number<false>>({Kind::kOutside})), "");
+  EXPECT_EQ(
+      (planted<half_a_warp_of_threads<true>, half_a_warp_of_threads<false>>({Kind::kOutside})), "");
+}
+
+void sum_of_warp(const Arrays& a) {
+  float x = a.in[me()];
+  for (std::uint32_t mask = 16; mask > 0; mask /= 2) x += ptx::shuffle_xor(x, mask);
+  ptx::store_global_float(a.out + me(), x);
+}
+TEST(Emulator, ShufflesExchange) {
+  const Outcome o = run_planted<sum_of_warp>(1);
+  for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(o.out[i], i < 32 ? 496.0f : 496.0f + 1024.0f);
+  EXPECT_EQ(o.report.count("shuffles"), 10u);
+}
+
+void throws(const Arrays&) {
+  if (me() == 33) throw std::domain_error("x");
+}
+TEST(Emulator, ExceptionsLeaveTheLaunch) {
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    EXPECT_THROW(run_planted<throws>(seed), std::domain_error);
+  }
+}
+
+// -------------------------------------------------------------------------------------------------
+// Device memory
+
+template <bool kBug>
+void load_beyond(const Arrays& a) {
+  ptx::load_global_float(a.in + 1024 - 64 + me() + (kBug ? 1 : 0));
+}
+template <bool kBug>
+void copy_beyond(const Arrays& a) {
+  ptx::copy_16(ptx::shared_begin() + 16 * me(), a.in + 1024 - 256 + 4 * me() + (kBug ? 4 : 0), 16);
+}
+template <bool kBug>
+void store_before(const Arrays& a) {
+  ptx::store_global_float(a.out + me() - (kBug ? 1 : 0), 0);
+}
+template <bool kBug>
+void store_where_only_reads_go(const Arrays& a) {
+  if (me() == 5) ptx::store_global_float(kBug ? const_cast<float*>(a.in) : a.out, 0);
+}
+template <bool kBug>
+void load_askew(const Arrays& a) {
+  ptx::load_global_4(a.in + 4 * me() + (kBug ? 2 : 0));
+}
+TEST(Emulator, DeviceMemoryOutsideOrAskew) {
+  const auto kinds = {Kind::kOutside};
+  EXPECT_EQ((planted<load_beyond<true>, load_beyond<false>>(kinds)), "");
+  EXPECT_EQ((planted<copy_beyond<true>, copy_beyond<false>>(kinds)), "");
+  EXPECT_EQ((planted<store_before<true>, store_before<false>>(kinds)), "");
+  EXPECT_EQ((planted<store_where_only_reads_go<true>, store_where_only_reads_go<false>>(kinds)),
+            "");
+  EXPECT_EQ((planted<load_askew<true>, load_askew<false>>(kinds)), "");
+}
+
+template <bool kBug>
+void two_threads_write(const Arrays& a) {
+  ptx::store_global_float(a.out + (kBug ? me() / 2 : me()), 0);
+}
+template <bool kBug>
+void two_blocks_write(const Arrays& a) {
+  ptx::store_global_float(a.out + me() + (kBug ? 63 : 64) * ptx::block_index_x(), 0);
+}
+// Ordered within a block, but the other block does the same.
+template <bool kBug>
+void block_writes_in_turn(const Arrays& a) {
+  float* const out = a.out + (kBug ? 0 : 64 * ptx::block_index_x());
+  ptx::store_global_float(out + me(), 1);
+  ptx::meet_block();
+  ptx::store_global_float(out + (me() ^ 32), ptx::reload_global_float(out + (me() ^ 32)));
+}
+template <bool kBug>
+void reload_of_another_thread(const Arrays& a) {
+  ptx::store_global_float(a.out + me(), 1);
+  if (!kBug) ptx::meet_block();
+  ptx::reload_global_float(a.out + (me() ^ 32));
+}
+template <bool kBug>
+void store_after_reloads(const Arrays& a) {
+  ptx::reload_global_float(a.out);
+  if (!kBug) ptx::meet_block();
+  if (me() == 17) ptx::store_global_float(a.out, 1);
+}
+// All have read when the one writes, but in time only.
+template <bool kBug>
+void warp_reloads_then_one_stores(const Arrays& a) {
+  ptx::reload_global_float(a.out);
+  kBug ? void(ptx::shuffle_xor(0, 1)) : ptx::meet_warp();
+  if (me() == 5) ptx::store_global_float(a.out, 1);
+}
+template <bool kBug>
+void constant_of_own(const Arrays& a) {
+  ptx::store_global_float(a.out + me(), 1);
+  kBug ? ptx::load_global_float(a.out + me()) : ptx::reload_global_float(a.out + me());
+}
+template <bool kBug>
+void store_to_constant(const Arrays& a) {
+  kBug ? ptx::load_global_float(a.out + me()) : ptx::reload_global_float(a.out + me());
+  ptx::store_global_float(a.out + me(), 1);
+}
+template <bool kBug>
+void reload_of_another_block(const Arrays& a) {
+  if (ptx::block_index_x() == 0) ptx::store_global_float(a.out + me(), 1);
+  if (ptx::block_index_x() == 1) ptx::reload_global_float(a.out + me() + (kBug ? 0 : 64));
+}
+// The source of a copy is overwritten after the copy has begun; the bug is not to wait first.
+template <bool kBug>
+void source_overwritten(const Arrays& a) {
+  ptx::copy_16(ptx::shared_begin() + 16 * me(), a.out + 4 * me(), 16);
+  ptx::commit_copies();
+  if (!kBug) ptx::wait_copies<0>();
+  ptx::meet_block();
+  ptx::store_global_float(a.out + 4 * (me() ^ 32), 1);
+  ptx::wait_copies<0>();
+}
+TEST(Emulator, RacesInDeviceMemory) {
+  const auto kinds = {Kind::kRaceGlobal};
+  EXPECT_EQ((planted<two_threads_write<true>, two_threads_write<false>>(kinds)), "");
+  EXPECT_EQ((planted<two_blocks_write<true>, two_blocks_write<false>>(kinds, {2, 1, 1})), "");
+  EXPECT_EQ((planted<block_writes_in_turn<true>, block_writes_in_turn<false>>(kinds, {2, 1, 1})),
+            "");
+  EXPECT_EQ((planted<reload_of_another_thread<true>, reload_of_another_thread<false>>(kinds)), "");
+  EXPECT_EQ((planted<store_after_reloads<true>, store_after_reloads<false>>(kinds)), "");
+  EXPECT_EQ(
+      (planted<warp_reloads_then_one_stores<true>, warp_reloads_then_one_stores<false>, 32>(kinds)),
+      "");
+  EXPECT_EQ((planted<constant_of_own<true>, constant_of_own<false>>(kinds)), "");
+  EXPECT_EQ((planted<store_to_constant<true>, store_to_constant<false>>(kinds)), "");
+  EXPECT_EQ(
+      (planted<reload_of_another_block<true>, reload_of_another_block<false>>(kinds, {2, 1, 1})),
+      "");
+  EXPECT_EQ((planted<source_overwritten<true>, source_overwritten<false>>(kinds)), "");
+}
+
+struct CopyAndIncrement {
+  using Params = Arrays;
+  static constexpr int kThreads = 64, kSharedBytes = 0;
+  void operator()(const Params& p) const {
+    ptx::store_global_float(p.out + me(), 1 + ptx::load_global_float(p.in + me()));
+  }
+};
+TEST(Emulator, LaunchesAreOrdered) {
+  std::vector<float> x(64), y(64);
+  const Arrays there{x.data(), y.data()}, back{y.data(), x.data()};
+  Device device(1);
+  device.track("x", x.data(), 256, Access::kReadWrite);
+  device.track("y", y.data(), 256, Access::kReadWrite);
+  for (int i = 0; i < 3; ++i) {
+    device.launch<CopyAndIncrement>({}, there);
+    const Report r = device.launch<CopyAndIncrement>({}, back);
+    EXPECT_EQ(r.bytes_read("y"), 256u);
+    EXPECT_EQ(r.bytes_written("y"), 0u);
+  }
+  EXPECT_EQ(x[63], 6.0f);
+}
+
+}  // namespace
+}  // namespace emulator

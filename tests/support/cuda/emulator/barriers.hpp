@@ -1,0 +1,129 @@
+#pragma once
+
+/// \file
+/// Barriers of the block, by number, and of the warp. Counted: "barriers" by thread that meets or
+/// passes, "warp barriers", "shuffles" and "votes" by warp.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "emulator/block.hpp"
+#include "emulator/group.hpp"
+
+namespace emulator {
+
+inline const Counter kBarriers{"barriers"};
+inline const Counter kWarpBarriers{"warp barriers"};
+inline const Counter kShuffles{"shuffles"};
+inline const Counter kVotes{"votes"};
+
+/// The 16 barriers of a block. One ends when as many threads as expected have met or passed;
+/// those that met are then ordered after all of them.
+class Barriers {
+ public:
+  explicit Barriers(Block& block) : block_(block) {}
+
+  void meet(std::uint32_t id, std::uint32_t threads) {
+    Barrier& b = begin(id, threads);
+    b.met.push_back(block_.who());
+    if (!end(b)) block_.suspend("barrier", id);
+  }
+
+  void pass(std::uint32_t id, std::uint32_t threads) {
+    Barrier& b = begin(id, threads);
+    if (b.passed.empty()) b.passed = block_.clocks.nothing();
+    block_.clocks.release(block_.who(), b.passed);
+    ++b.passes;
+    end(b);
+    block_.pause();
+  }
+
+ private:
+  struct Barrier {
+    std::uint32_t expected = 0, passes = 0;
+    std::vector<Actor> met;
+    Vector passed;
+  };
+
+  Barrier& begin(std::uint32_t id, std::uint32_t threads) {
+    block_.add(kBarriers);
+    const auto all = static_cast<std::uint32_t>(block_.threads());
+    if (id >= barriers_.size() || threads == 0 || threads % 32 != 0 || threads > all) {
+      block_.fail(Kind::kOutside, "barrier " + std::to_string(id) + " of " +
+                                      std::to_string(threads) + " threads in a block of " +
+                                      std::to_string(all));
+    }
+    Barrier& b = barriers_[id];
+    if (b.expected == 0) b.expected = threads;
+    if (b.expected != threads) {
+      block_.fail(Kind::kDivergent, "comes to barrier " + std::to_string(id) + " of " +
+                                        std::to_string(threads) + " threads, others to one of " +
+                                        std::to_string(b.expected));
+    }
+    return b;
+  }
+
+  bool end(Barrier& b) {
+    if (b.met.size() + b.passes < b.expected) return false;
+    block_.clocks.join(b.met, b.passed.empty() ? nullptr : &b.passed);
+    for (const Actor t : b.met) {
+      if (t != block_.who()) block_.resume(t);
+    }
+    b = {};
+    return true;
+  }
+
+  Block& block_;
+  std::array<Barrier, 16> barriers_;
+};
+
+inline void meet(std::uint32_t id, std::uint32_t threads) {
+  if (id == 0) current().fail(Kind::kOutside, "barrier 0 is meet_block's");
+  current().part<Barriers>().meet(id, threads);
+}
+inline void pass(std::uint32_t id, std::uint32_t threads) {
+  if (id == 0) current().fail(Kind::kOutside, "barrier 0 is meet_block's");
+  current().part<Barriers>().pass(id, threads);
+}
+inline void meet_block() {
+  current().part<Barriers>().meet(0, static_cast<std::uint32_t>(current().threads()));
+}
+
+inline void meet_warp() {
+  Actor mine = current().who();
+  call_together<32>("bar.warp.sync", 0, mine, [](Actor* const(&all)[32]) {
+    std::array<Actor, 32> lanes;
+    for (std::size_t i = 0; i < 32; ++i) lanes[i] = *all[i];
+    current().clocks.join(lanes);
+    current().add(kWarpBarriers);
+  });
+}
+
+/// Orders nothing.
+inline float shuffle_xor(float x, std::uint32_t mask) {
+  if (mask >= 32) current().fail(Kind::kOutside, "shuffle by " + std::to_string(mask));
+  struct Arguments {
+    float given, got;
+  } mine{x, 0};
+  call_together<32>("shfl.sync.bfly", mask, mine, [mask](Arguments* const(&all)[32]) {
+    for (std::uint32_t i = 0; i < 32; ++i) all[i]->got = all[i ^ mask]->given;
+    current().add(kShuffles);
+  });
+  return mine.got;
+}
+
+/// Orders nothing.
+inline bool any_of_warp(bool x) {
+  bool mine = x;
+  call_together<32>("vote.sync.any", 0, mine, [](bool* const(&all)[32]) {
+    bool any = false;
+    for (const bool* x : all) any = any || *x;
+    for (bool* x : all) *x = any;
+    current().add(kVotes);
+  });
+  return mine;
+}
+
+}  // namespace emulator

@@ -1,0 +1,98 @@
+#pragma once
+
+/// \file
+/// cp.async. The 16 bytes are in flight from the copy to the wait that covers it; they are taken
+/// from memory at the one or the other end of that time, as the schedule likes. For the clocks the
+/// write is one of the waiting thread, at the wait. Counted: "copies", by thread.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "emulator/accesses.hpp"
+#include "emulator/block.hpp"
+
+namespace emulator {
+
+inline const Counter kCopies{"copies"};
+
+class Copies {
+ public:
+  explicit Copies(Block& block)
+      : block_(block), threads_(static_cast<std::size_t>(block.threads())) {}
+
+  void start(std::uint32_t to, const void* from, std::uint32_t bytes) {
+    const Actor who = block_.who();
+    if (bytes != 0 && bytes != 16) {
+      block_.fail(Kind::kOutside, "cp.async of " + std::to_string(bytes) + " bytes");
+    }
+    if (reinterpret_cast<std::uintptr_t>(from) % 16 != 0) {
+      block_.fail(Kind::kOutside, "cp.async from a device address that is no multiple of 16");
+    }
+    block_.shared.check(who, to, 16, 16, "cp.async");
+    block_.shared.begin_write(who, to, 16, Proxy::kGeneric, "cp.async");
+    Copy copy{to, bytes != 0 ? from : nullptr, !block_.schedule.once_in(2), {}};
+    if (bytes != 0) {
+      block_.global.read(who, from, 16, 16, Read::kCoherent, "cp.async");
+      if (!copy.late) std::memcpy(copy.bytes, from, 16);
+    }
+    threads_[who].open.push_back(copy);
+    block_.add(kCopies);
+  }
+
+  void commit() {
+    Queue& queue = threads_[block_.who()];
+    queue.groups.push_back(std::move(queue.open));
+    queue.open.clear();
+    block_.pause();
+  }
+
+  void wait(std::size_t pending) {
+    Queue& queue = threads_[block_.who()];
+    while (queue.groups.size() > pending) {
+      for (Copy& copy : queue.groups.front()) end(copy);
+      queue.groups.pop_front();
+    }
+  }
+
+ private:
+  struct Copy {
+    std::uint32_t to;
+    const void* from;  ///< null for zeros
+    bool late;
+    std::byte bytes[16];
+  };
+  struct Queue {
+    std::vector<Copy> open;
+    std::deque<std::vector<Copy>> groups;
+  };
+
+  void end(Copy& copy) {
+    const Actor who = block_.who();
+    if (copy.from != nullptr) {
+      block_.global.read_again(who, copy.from, 16, "cp.async");
+      if (copy.late) std::memcpy(copy.bytes, copy.from, 16);
+    }
+    block_.shared.end_write(block_.clocks.now(who), copy.to, 16, Proxy::kGeneric, copy.bytes);
+  }
+
+  Block& block_;
+  std::vector<Queue> threads_;
+};
+
+[[gnu::noinline]] inline void copy_16(std::uint32_t to, const void* from, std::uint32_t bytes) {
+  Block& block = current();
+  block.part<Copies>().start(to, from, bytes);
+  const Thread& t = block.self();
+  block.banks[static_cast<std::size_t>(t.warp)].add(t.lane, __builtin_return_address(0), to, 16);
+}
+inline void commit_copies() { current().part<Copies>().commit(); }
+inline void wait_copies(int pending) {
+  current().part<Copies>().wait(static_cast<std::size_t>(pending));
+}
+
+}  // namespace emulator

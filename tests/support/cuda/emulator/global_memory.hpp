@@ -1,0 +1,245 @@
+#pragma once
+
+/// \file
+/// Device memory: the ranges that kernels may touch, and for each 4 bytes of them who wrote and
+/// read them in the launch.
+///
+/// Blocks of a grid are not ordered, so what one writes no other may touch. Threads of one block
+/// may hand device memory to each other through barriers, with coherent reads. What is read as
+/// constant must not be written in the launch by anyone.
+///
+/// To extend: read and write check and count; the caller moves the bytes.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "emulator/clocks.hpp"
+#include "emulator/counters.hpp"
+#include "emulator/fault.hpp"
+
+namespace emulator {
+
+/// What kernels may do with a range.
+enum class Access { kRead = 1, kWrite = 2, kReadWrite = 3 };
+
+/// How a read relates to writes of the same launch.
+enum class Read { kConstant, kCoherent };
+
+class GlobalMemory {
+ public:
+  /// Multiples of 4 bytes at a multiple of 4.
+  void track(const std::string& name, const void* pointer, std::size_t bytes, Access access);
+
+  void begin_launch() {
+    launch_begin_ = serial_ + 1;
+    for (Range& r : ranges_) r.traffic = {};
+  }
+  void begin_block(const Clocks& clocks, const Place& place) {
+    ++serial_;
+    clocks_ = &clocks;
+    place_ = &place;
+    lists_.clear();
+  }
+
+  /// Thread `who` reads; counted as traffic.
+  void read(Actor who, const void* from, std::size_t bytes, std::size_t alignment, Read how,
+            const char* what);
+  /// The end of a coherent read that took its time: checked as one, but not counted.
+  void read_again(Actor who, const void* from, std::size_t bytes, const char* what);
+  /// Thread `who` writes.
+  void write(Actor who, const void* to, std::size_t bytes, std::size_t alignment, const char* what) {
+    write(who, clocks_->now(who), to, bytes, alignment, what);
+  }
+  /// An operation of thread `who` writes; who sees the epoch can read it in the launch.
+  void write(Actor who, Epoch as, const void* to, std::size_t bytes, std::size_t alignment,
+             const char* what);
+
+  void report(Report& report) const {
+    for (const Range& r : ranges_) {
+      report.traffic[r.name].read += r.traffic.read;
+      report.traffic[r.name].written += r.traffic.written;
+    }
+  }
+
+ private:
+  static constexpr Actor kSeveral = 0xFFFE;
+
+  /// What is known of 4 bytes. Serial numbers count blocks over all launches.
+  struct Granule {
+    std::uint32_t write_serial = 0, read_serial = 0, constant_serial = 0;
+    Clock write_clock = 0, read_clock = 0;
+    Actor writer = 0, reader = 0;
+  };
+  struct Range {
+    std::string name;
+    std::uintptr_t begin, end;
+    Access access;
+    Traffic traffic;
+    std::vector<Granule> granules;
+  };
+
+  Granule* locate(Actor who, const void* pointer, std::size_t bytes, std::size_t alignment,
+                  Access access, const char* what);
+  bool now(std::uint32_t serial) const { return serial >= launch_begin_; }
+  bool ordered(Actor who, std::uint32_t serial, Epoch e) const {
+    return serial == serial_ && clocks_->sees(who, e);
+  }
+  bool readers_ordered(Actor who, const Granule& g) const;
+  void note_read(Actor who, Granule& g);
+  [[noreturn]] void fail(Kind kind, Actor who, const void* pointer, const char* what,
+                         const std::string& text) const;
+
+  std::vector<Range> ranges_;  ///< by address
+  std::size_t latest_ = 0;
+  std::uint32_t serial_ = 0, launch_begin_ = 1;
+  std::unordered_map<const Granule*, Vector> lists_;  ///< reads of this block by several threads
+  const Clocks* clocks_ = nullptr;
+  const Place* place_ = nullptr;
+};
+
+// -------------------------------------------------------------------------------------------------
+
+inline void GlobalMemory::track(const std::string& name, const void* pointer, std::size_t bytes,
+                                Access access) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
+  if (begin % 4 != 0 || bytes % 4 != 0) {
+    throw std::invalid_argument("emulator: range " + name + " is not of whole 4 bytes");
+  }
+  for (const Range& r : ranges_) {
+    if (begin < r.end && r.begin < begin + bytes) {
+      throw std::invalid_argument("emulator: range " + name + " overlaps " + r.name);
+    }
+  }
+  ranges_.push_back({name, begin, begin + bytes, access, {}, std::vector<Granule>(bytes / 4)});
+  std::sort(ranges_.begin(), ranges_.end(),
+            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+}
+
+inline GlobalMemory::Granule* GlobalMemory::locate(Actor who, const void* pointer,
+                                                   std::size_t bytes, std::size_t alignment,
+                                                   Access access, const char* what) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
+  const auto inside = [&](const Range& r) { return begin >= r.begin && begin + bytes <= r.end; };
+  if (begin % alignment != 0) {
+    fail(Kind::kOutside, who, pointer, what,
+         "is not at a multiple of " + std::to_string(alignment));
+  }
+  if (latest_ >= ranges_.size() || !inside(ranges_[latest_])) {
+    const auto after =
+        std::upper_bound(ranges_.begin(), ranges_.end(), begin,
+                         [](std::uintptr_t a, const Range& r) { return a < r.begin; });
+    if (after == ranges_.begin() || !inside(*(after - 1))) {
+      fail(Kind::kOutside, who, pointer, what,
+           "of " + std::to_string(bytes) + " bytes is not inside a tracked range");
+    }
+    latest_ = static_cast<std::size_t>(after - 1 - ranges_.begin());
+  }
+  Range& r = ranges_[latest_];
+  if ((static_cast<int>(r.access) & static_cast<int>(access)) == 0) {
+    fail(Kind::kOutside, who, pointer, what, "is not allowed there");
+  }
+  (access == Access::kRead ? r.traffic.read : r.traffic.written) += bytes;
+  return &r.granules[(begin - r.begin) / 4];
+}
+
+inline void GlobalMemory::read(Actor who, const void* from, std::size_t bytes,
+                               std::size_t alignment, Read how, const char* what) {
+  Granule* g = locate(who, from, bytes, alignment, Access::kRead, what);
+  for (Granule* const end = g + bytes / 4; g != end; ++g) {
+    const bool written = now(g->write_serial);
+    if (how == Read::kConstant) {
+      if (written) {
+        fail(Kind::kRaceGlobal, who, from, what,
+             "as constant of what thread " + std::to_string(g->writer) + " of " +
+                 (g->write_serial == serial_ ? "this" : "another") + " block wrote");
+      }
+      g->constant_serial = serial_;
+    } else {
+      if (written && !ordered(who, g->write_serial, {g->writer, g->write_clock})) {
+        fail(Kind::kRaceGlobal, who, from, what,
+             "is not ordered after the write of thread " + std::to_string(g->writer));
+      }
+      note_read(who, *g);
+    }
+  }
+}
+
+inline void GlobalMemory::read_again(Actor who, const void* from, std::size_t bytes,
+                                     const char* what) {
+  read(who, from, bytes, 4, Read::kCoherent, what);
+  ranges_[latest_].traffic.read -= bytes;
+}
+
+inline void GlobalMemory::write(Actor who, Epoch as, const void* to, std::size_t bytes,
+                                std::size_t alignment, const char* what) {
+  Granule* g = locate(who, to, bytes, alignment, Access::kWrite, what);
+  for (Granule* const end = g + bytes / 4; g != end; ++g) {
+    if (now(g->constant_serial)) {
+      fail(Kind::kRaceGlobal, who, to, what, "of what was read as constant in the launch");
+    }
+    if (now(g->write_serial) && !ordered(who, g->write_serial, {g->writer, g->write_clock})) {
+      fail(Kind::kRaceGlobal, who, to, what,
+           "is not ordered after the write of thread " + std::to_string(g->writer) + " of " +
+               (g->write_serial == serial_ ? "this" : "another") + " block");
+    }
+    if (now(g->read_serial) && !readers_ordered(who, *g)) {
+      fail(Kind::kRaceGlobal, who, to, what, "is not ordered after a read");
+    }
+    g->write_serial = serial_;
+    g->writer = as.actor;
+    g->write_clock = as.clock;
+    g->read_serial = 0;
+  }
+}
+
+inline bool GlobalMemory::readers_ordered(Actor who, const Granule& g) const {
+  if (g.reader != kSeveral) return ordered(who, g.read_serial, {g.reader, g.read_clock});
+  const auto list = lists_.find(&g);
+  if (list == lists_.end()) return false;  // an earlier block's
+  for (std::size_t t = 0; t < list->second.size(); ++t) {
+    const Clock clock = list->second[t];
+    if (clock != 0 && !clocks_->sees(who, {static_cast<Actor>(t), clock})) return false;
+  }
+  return g.read_serial == serial_;
+}
+
+inline void GlobalMemory::note_read(Actor who, Granule& g) {
+  const Epoch e = clocks_->now(who);
+  if (!now(g.read_serial) || (g.reader != kSeveral && g.read_serial == serial_ &&
+                              clocks_->sees(who, {g.reader, g.read_clock}))) {
+    g.read_serial = serial_;
+    g.reader = who;
+    g.read_clock = e.clock;
+    return;
+  }
+  if (g.read_serial != serial_) {  // several blocks: no write can be ordered after them
+    g.reader = kSeveral;
+    return;
+  }
+  Vector& list = lists_[&g];
+  list.resize(static_cast<std::size_t>(clocks_->threads()));
+  if (g.reader != kSeveral) list[g.reader] = g.read_clock;
+  list[who] = e.clock;
+  g.reader = kSeveral;
+}
+
+inline void GlobalMemory::fail(Kind kind, Actor who, const void* pointer, const char* what,
+                               const std::string& text) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  std::ostringstream place;
+  for (const Range& r : ranges_) {
+    if (address + 256 < r.begin || address > r.end + 256) continue;
+    place << " [" << r.name << " + " << static_cast<std::intptr_t>(address - r.begin) << " of "
+          << r.end - r.begin << " bytes]";
+  }
+  place_->fail(kind, who, std::string(what) + " at device address " + place.str() + " " + text);
+}
+
+}  // namespace emulator

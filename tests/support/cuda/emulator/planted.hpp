@@ -1,0 +1,84 @@
+#pragma once
+
+/// \file
+/// Pairs of small kernels for tests of the emulator: one with a planted bug, one without.
+///
+///     template <bool kBug> void body(const Arrays& a) { ... if (!kBug) ptx::meet_block(); ... }
+///     EXPECT_EQ(planted<body<true>, body<false>>({Kind::kRace}), "");
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "emulator/device.hpp"
+
+namespace emulator {
+
+/// What planted kernels work on: kCount numbers each.
+struct Arrays {
+  static constexpr int kCount = 1024;
+
+  const float* in;  ///< in[i] = i, read only
+  float* out;       ///< read and written
+};
+
+using Body = void (*)(const Arrays&);
+
+template <Body kBody, int kThreadCount>
+struct PlantedKernel {
+  using Params = Arrays;
+  static constexpr int kThreads = kThreadCount, kSharedBytes = 4096;
+  void operator()(const Params& p) const { kBody(p); }
+};
+
+struct Outcome {
+  std::string fault;  ///< what was thrown, empty if nothing
+  Kind kind{};
+  Report report;
+  std::vector<float> out;
+};
+
+template <Body kBody, int kThreads = 64>
+Outcome run_planted(std::uint64_t seed = 0, Grid grid = {}) {
+  struct alignas(16) Four {
+    float x[4];
+  };
+  std::vector<Four> in(Arrays::kCount / 4), out(Arrays::kCount / 4);
+  for (int i = 0; i < Arrays::kCount; ++i) {
+    in[static_cast<std::size_t>(i / 4)].x[i % 4] = static_cast<float>(i);
+  }
+  Device device(seed);
+  device.track("in", in.data(), 4 * Arrays::kCount, Access::kRead);
+  device.track("out", out.data(), 4 * Arrays::kCount, Access::kReadWrite);
+  Outcome outcome;
+  try {
+    outcome.report =
+        device.launch<PlantedKernel<kBody, kThreads>>(grid, {in.data()->x, out.data()->x});
+  } catch (const Fault& fault) {
+    outcome.fault = fault.what();
+    outcome.kind = fault.kind;
+  }
+  for (const Four& f : out) outcome.out.insert(outcome.out.end(), f.x, f.x + 4);
+  return outcome;
+}
+
+/// Empty if under each of some schedules kWrong ends with a fault of one of the kinds, and kRight
+/// with none; else what happened.
+template <Body kWrong, Body kRight, int kThreads = 64>
+std::string planted(std::initializer_list<Kind> kinds, Grid grid = {}) {
+  std::string text;
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    const Outcome wrong = run_planted<kWrong, kThreads>(seed, grid);
+    const Outcome right = run_planted<kRight, kThreads>(seed, grid);
+    const bool found =
+        !wrong.fault.empty() && std::find(kinds.begin(), kinds.end(), wrong.kind) != kinds.end();
+    const std::string which = "seed " + std::to_string(seed) + ": ";
+    if (!found) text += which + "with the bug: " + wrong.fault + "\n";
+    if (!right.fault.empty()) text += which + "without the bug: " + right.fault + "\n";
+  }
+  return text;
+}
+
+}  // namespace emulator

@@ -1,0 +1,310 @@
+#pragma once
+
+/// \file
+/// Shared memory of a block: its bytes, and for each 4 bytes who wrote and read them when.
+///
+/// Threads read and write through the generic proxy with read and write. What runs beside the
+/// program does it in two steps: begin_write (the bytes are in flight and poisoned: nobody may
+/// touch them) and end_write; begin_read (nobody may write them) and end_read. A write in flight
+/// becomes an ordinary write with the epoch that end_write names, a read likewise. Between the
+/// steps `peek` gives the bytes as they are.
+///
+/// Accesses must be ordered by the clocks; the kinds of faults are those of fault.hpp. Reads and
+/// writes through the asynchronous proxy must come after a fence of the thread that wrote the
+/// bytes through the generic one.
+///
+/// To extend: new instructions are combinations of these calls; `what` goes into messages.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "emulator/clocks.hpp"
+#include "emulator/fault.hpp"
+
+namespace emulator {
+
+enum class Proxy { kGeneric, kAsync };
+
+class SharedMemory {
+ public:
+  /// The address of the first byte; a multiple of 1024.
+  static constexpr std::uint32_t kBegin = 1024;
+
+  SharedMemory(std::uint32_t bytes, const Clocks& clocks, const Place& place)
+      : bytes_((bytes + 3) / 4 * 4, 0xFF),
+        granules_(bytes_.size() / 4),
+        clocks_(clocks),
+        place_(place) {}
+
+  /// Checks that `bytes` bytes at a multiple of `alignment` lie inside.
+  void check(Actor who, std::uint32_t address, std::uint32_t bytes, std::uint32_t alignment,
+             const char* what) const {
+    if (address >= kBegin && std::size_t{address - kBegin} + bytes <= bytes_.size() &&
+        address % alignment == 0) {
+      return;
+    }
+    fail_outside(who, address, bytes, alignment, what);
+  }
+
+  /// A thread reads. Multiples of 4 bytes at multiples of 4.
+  void read(Actor who, std::uint32_t address, std::uint32_t bytes, void* to, const char* what) {
+    Granule* g = locate(who, address, bytes, what);
+    for (Granule* const end = g + bytes / 4; g != end; ++g) {
+      check_read(who, *g, what);
+      note_read(clocks_.now(who), *g);
+    }
+    std::memcpy(to, at(address), bytes);
+  }
+
+  /// A thread writes.
+  void write(Actor who, std::uint32_t address, std::uint32_t bytes, const void* from,
+             const char* what) {
+    Granule* g = locate(who, address, bytes, what);
+    const Epoch now = clocks_.now(who);
+    for (Granule* const end = g + bytes / 4; g != end; ++g) {
+      check_write(who, *g, false, what);
+      forget_readers(*g);
+      note_write(now, kWritten, *g);
+    }
+    std::memcpy(at(address), from, bytes);
+  }
+
+  /// An operation that thread `who` starts will write.
+  void begin_write(Actor who, std::uint32_t address, std::uint32_t bytes, Proxy proxy,
+                   const char* what) {
+    Granule* g = locate(who, address, bytes, what);
+    for (Granule* const end = g + bytes / 4; g != end; ++g) {
+      check_write(who, *g, true, what);
+      if (proxy == Proxy::kAsync) check_proxy(who, *g, what);
+      forget_readers(*g);
+      note_write({who, 0}, kWriteInFlight, *g);
+    }
+    std::memset(at(address), 0xFF, bytes);
+  }
+
+  /// It has written; the bytes can be read by who sees the epoch.
+  void end_write(Epoch as, std::uint32_t address, std::uint32_t bytes, Proxy proxy,
+                 const void* from) {
+    Granule* g = &granule(address);
+    const unsigned flags =
+        kWritten | kCopied | (proxy == Proxy::kAsync ? unsigned{kThroughAsync} : 0);
+    for (Granule* const end = g + bytes / 4; g != end; ++g) note_write(as, flags, *g);
+    std::memcpy(at(address), from, bytes);
+  }
+
+  /// An operation that thread `who` starts will read, through the asynchronous proxy.
+  void begin_read(Actor who, std::uint32_t address, std::uint32_t bytes, const char* what) {
+    Granule* g = locate(who, address, bytes, what);
+    for (Granule* const end = g + bytes / 4; g != end; ++g) {
+      check_read(who, *g, what);
+      check_proxy(who, *g, what);
+      ++g->readers;
+    }
+  }
+
+  /// It has read; who sees the epoch, of any actor, can overwrite the bytes.
+  void end_read(Epoch as, std::uint32_t address, std::uint32_t bytes) {
+    Granule* g = &granule(address);
+    for (Granule* const end = g + bytes / 4; g != end; ++g) {
+      --g->readers;
+      note_operation(as, *g);
+    }
+  }
+
+  /// The bytes as they are.
+  void peek(std::uint32_t address, std::uint32_t bytes, void* to) const {
+    std::memcpy(to, &bytes_[address - kBegin], bytes);
+  }
+
+ private:
+  static constexpr Actor kNobody = 0xFFFF, kSeveral = 0xFFFE;
+  enum Flags : unsigned char {
+    kWritten = 1,        ///< holds what someone wrote
+    kWriteInFlight = 2,  ///< an operation will write
+    kCopied = 4,         ///< written by an asynchronous operation
+    kThroughAsync = 8    ///< written through the asynchronous proxy
+  };
+
+  /// What is known of 4 bytes.
+  struct Granule {
+    Clock write_clock = 0, read_clock = 0;  ///< with kSeveral readers: the number of their list
+    Actor writer = kNobody, reader = kNobody;
+    std::uint32_t operations = 0;  ///< the latest that has read, a number in operations_
+    std::uint16_t readers = 0;     ///< operations that read
+    unsigned char flags = 0;
+  };
+
+  /// A read by an operation; those of other actors before it since the bytes were written.
+  struct OperationRead {
+    Epoch as;
+    std::uint32_t before;
+  };
+
+  unsigned char* at(std::uint32_t address) { return &bytes_[address - kBegin]; }
+  Granule& granule(std::uint32_t address) { return granules_[(address - kBegin) / 4]; }
+  Granule* locate(Actor who, std::uint32_t address, std::uint32_t bytes, const char* what) {
+    check(who, address, bytes, 4, what);
+    return &granule(address);
+  }
+
+  void check_read(Actor who, const Granule& g, const char* what) const {
+    if ((g.flags & (kWritten | kWriteInFlight)) == kWritten &&
+        clocks_.sees(who, {g.writer, g.write_clock})) {
+      return;
+    }
+    fail_read(who, g, what);
+  }
+
+  void check_write(Actor who, const Granule& g, bool asynchronous, const char* what) const {
+    const bool idle = (g.flags & kWriteInFlight) == 0 && g.readers == 0;
+    if (idle && (g.writer == kNobody || clocks_.sees(who, {g.writer, g.write_clock})) &&
+        unseen_reader(who, g) == kNobody && sees_operations(who, g)) {
+      return;
+    }
+    fail_write(who, g, asynchronous, what);
+  }
+
+  void check_proxy(Actor who, const Granule& g, const char* what) const {
+    if (g.writer == kNobody || (g.flags & kThroughAsync) != 0) return;
+    if (clocks_.fenced(who, {g.writer, g.write_clock})) return;
+    fail(Kind::kProxy, who, g, what,
+         "of bytes written through the generic proxy by thread " + std::to_string(g.writer) +
+             ", which has not called fence_async since and before the barrier");
+  }
+
+  void note_write(Epoch as, unsigned flags, Granule& g) {
+    g.writer = as.actor;
+    g.write_clock = as.clock;
+    g.flags = static_cast<unsigned char>(flags);
+  }
+
+  void note_read(Epoch as, Granule& g) {
+    if (g.reader == kSeveral) {
+      lists_[g.read_clock][as.actor] = as.clock;
+    } else if (g.reader == kNobody || clocks_.sees(as.actor, {g.reader, g.read_clock})) {
+      g.reader = as.actor;
+      g.read_clock = as.clock;
+    } else {
+      add_list(as, g);
+    }
+  }
+
+  void add_list(Epoch as, Granule& g) {
+    if (unused_.empty()) {
+      unused_.push_back(static_cast<Clock>(lists_.size()));
+      lists_.emplace_back();
+    }
+    const Clock number = unused_.back();
+    unused_.pop_back();
+    lists_[number].assign(static_cast<std::size_t>(clocks_.threads()), 0);
+    lists_[number][g.reader] = g.read_clock;
+    lists_[number][as.actor] = as.clock;
+    g.reader = kSeveral;
+    g.read_clock = number;
+  }
+
+  void note_operation(Epoch as, Granule& g) {
+    std::uint32_t before = g.operations;
+    if (operations_[before].as.actor == as.actor) before = operations_[before].before;
+    const OperationRead& last = operations_.back();
+    if (last.as.actor != as.actor || last.as.clock != as.clock || last.before != before) {
+      operations_.push_back({as, before});
+    }
+    g.operations = static_cast<std::uint32_t>(operations_.size() - 1);
+  }
+
+  void forget_readers(Granule& g) {
+    if (g.reader == kSeveral) unused_.push_back(g.read_clock);
+    g.reader = kNobody;
+    g.operations = 0;
+  }
+
+  bool sees_operations(Actor who, const Granule& g) const {
+    std::uint32_t i = g.operations;
+    while (i != 0 && clocks_.sees(who, operations_[i].as)) i = operations_[i].before;
+    return i == 0;
+  }
+
+  Actor unseen_reader(Actor who, const Granule& g) const {
+    if (g.reader == kNobody) return kNobody;
+    if (g.reader != kSeveral) {
+      return clocks_.sees(who, {g.reader, g.read_clock}) ? kNobody : g.reader;
+    }
+    const Vector& list = lists_[g.read_clock];
+    for (std::size_t t = 0; t < list.size(); ++t) {
+      const Actor reader = static_cast<Actor>(t);
+      if (list[t] != 0 && !clocks_.sees(who, {reader, list[t]})) return reader;
+    }
+    return kNobody;
+  }
+
+  [[noreturn]] void fail(Kind kind, Actor who, const Granule& g, const char* what,
+                         const std::string& text) const {
+    const auto offset = 4 * (&g - granules_.data());
+    place_.fail(kind, who,
+                std::string(what) + " at shared address " + std::to_string(kBegin + offset) +
+                    " (byte " + std::to_string(offset) + ") " + text);
+  }
+  [[noreturn]] void fail_outside(Actor who, std::uint32_t address, std::uint32_t bytes,
+                                 std::uint32_t alignment, const char* what) const;
+  [[noreturn]] void fail_read(Actor who, const Granule& g, const char* what) const;
+  [[noreturn]] void fail_write(Actor who, const Granule& g, bool asynchronous,
+                               const char* what) const;
+
+  std::vector<unsigned char> bytes_;
+  std::vector<Granule> granules_;
+  std::vector<Vector> lists_;  ///< by thread, the clock of its latest read; 0 for none
+  std::vector<Clock> unused_;
+  std::vector<OperationRead> operations_{{{kNobody, 0}, 0}};
+  const Clocks& clocks_;
+  const Place& place_;
+};
+
+// -------------------------------------------------------------------------------------------------
+
+inline void SharedMemory::fail_outside(Actor who, std::uint32_t address, std::uint32_t bytes,
+                                       std::uint32_t alignment, const char* what) const {
+  place_.fail(Kind::kOutside, who,
+              std::string(what) + " of " + std::to_string(bytes) + " bytes at shared address " +
+                  std::to_string(address) + ", expected a multiple of " +
+                  std::to_string(alignment) + " in [" + std::to_string(kBegin) + ", " +
+                  std::to_string(kBegin + bytes_.size()) + ")");
+}
+
+inline void SharedMemory::fail_read(Actor who, const Granule& g, const char* what) const {
+  const std::string writer = std::to_string(g.writer);
+  if ((g.flags & kWriteInFlight) != 0) {
+    fail(Kind::kEarlyRead, who, g, what,
+         "of bytes that a copy of thread " + writer + " will write");
+  }
+  if ((g.flags & kWritten) == 0) fail(Kind::kUninitialized, who, g, what, "of unwritten bytes");
+  if ((g.flags & kCopied) != 0) {
+    fail(Kind::kEarlyRead, who, g, what, "not ordered after the copy (actor " + writer + ")");
+  }
+  fail(Kind::kRace, who, g, what, "not ordered after the write of thread " + writer);
+}
+
+inline void SharedMemory::fail_write(Actor who, const Granule& g, bool asynchronous,
+                                     const char* what) const {
+  const std::string writer = std::to_string(g.writer);
+  if ((g.flags & kWriteInFlight) != 0) {
+    fail(Kind::kSlotInUse, who, g, what,
+         "of bytes that a copy of thread " + writer + " will write");
+  }
+  if (g.readers != 0) {
+    fail(Kind::kSlotInUse, who, g, what, "of bytes that an asynchronous operation reads");
+  }
+  if (!sees_operations(who, g)) {
+    fail(Kind::kSlotInUse, who, g, what, "not ordered after the read of an asynchronous operation");
+  }
+  const Actor reader = unseen_reader(who, g);
+  const bool copied = reader == kNobody && (g.flags & kCopied) != 0;
+  fail(asynchronous || copied ? Kind::kSlotInUse : Kind::kRace, who, g, what,
+       reader == kNobody ? "not ordered after the write of actor " + writer
+                         : "not ordered after the read of thread " + std::to_string(reader));
+}
+
+}  // namespace emulator
