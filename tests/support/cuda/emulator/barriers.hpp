@@ -119,8 +119,8 @@ inline bool any_of_warp(bool x) {
   bool mine = x;
   call_together<32>("vote.sync.any", 0, mine, [](bool* const(&all)[32]) {
     bool any = false;
-    for (const bool* x : all) any = any || *x;
-    for (bool* x : all) *x = any;
+    for (const bool* own : all) any = any || *own;
+    for (bool* own : all) *own = any;
     current().add(kVotes);
   });
   return mine;

@@ -152,10 +152,10 @@ class Block {
   GlobalMemory& global;
   Schedule& schedule;
   std::vector<Group> warps;
-  std::vector<Group> quads;     ///< of four warps
-  std::vector<BankLog> banks;   ///< of each warp
+  std::vector<Group> quads;                     ///< of four warps
+  std::vector<BankLog> banks;                   ///< of each warp
   std::vector<void (*)(Block&)> at_thread_end;  ///< what parts check when a thread ends
-  std::uint64_t conflicts = 0;  ///< bank conflicts of what needs no matching
+  std::uint64_t conflicts = 0;                  ///< bank conflicts of what needs no matching
 
  private:
   static inline std::size_t part_count = 0;

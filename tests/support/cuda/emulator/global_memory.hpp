@@ -54,7 +54,8 @@ class GlobalMemory {
   /// The end of a coherent read that took its time: checked as one, but not counted.
   void read_again(Actor who, const void* from, std::size_t bytes, const char* what);
   /// Thread `who` writes.
-  void write(Actor who, const void* to, std::size_t bytes, std::size_t alignment, const char* what) {
+  void write(Actor who, const void* to, std::size_t bytes, std::size_t alignment,
+             const char* what) {
     write(who, clocks_->now(who), to, bytes, alignment, what);
   }
   /// An operation of thread `who` writes; who sees the epoch can read it in the launch.

@@ -1,0 +1,368 @@
+#pragma once
+
+/// \file
+/// Outputs of every query from earlier blocks and from the tokens of its own up to itself, with the
+/// copy engine and wgmma:
+///
+///     o_t = factor(den_t) (phi(q_t)^T S~_i + sum_{j <= t} m_ii (phi(q_t) . phi(k_j)) v_j)
+///     den_t = phi(q_t) . z~_i + sum_{j <= t} m_ii phi(q_t) . phi(k_j)                    kKeySum
+///
+/// t and j in block i, a run of up to kMostRows tokens. A thread block stays and takes items pair *
+/// M + i in steps of the grid. A thread behind the groups loads, into three rings: K and V of a
+/// block; Q in tiles of 64 slots; S~_i and z~_i. D / 64 groups of four warps have E / groups
+/// columns of O each, so that all work on a block of 64 tokens too. They map K where it lies, for
+/// wgmma reads it there, and go through the tiles of queries:
+///
+///     P [64,64] = T(m_ii phi(Q) phi(K tile)^T)   K tiles up to the own one; by every group
+///     O [64,E / groups] = P V                    own tile: by warps (tile/lower_product.cuh)
+///     O += P V                                   earlier tiles
+///     O += phi(Q) S~_i                           den meanwhile; nothing for i = 0
+///
+///     (D, E)        threads      per multiprocessor    kMostRows    sums of a thread
+///     (64, 64)      128 + 32     2 thread blocks       256          32 + 32
+///     (128, 128)    256 + 128    1                     256          32 + 32
+///     (128, 256)    256 + 128    1                     128          64 + 32
+///
+/// Columns, not tiles of queries, are what groups share out: at 64 tokens a block there is one tile
+/// alone. The price is that each group computes P.
+///
+/// K and V of other blocks are never read, those of later tokens of the block never multiplied by
+/// anything but a zero that replaces what came of K, and not even that where V is not finite.
+///
+/// Shared memory: the rings, as many slots as fit; 2048 bytes a warp that O leaves through; 16
+/// bytes of barriers a slot.
+/// Device memory: Q, K, V, S~ and z~ once, O once.
+/// Source: arXiv:2601.07832, section 4.2.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/grid.cuh"
+#include "mhla/cuda/kernel/mixture_slot.cuh"
+#include "mhla/cuda/kernel/own_block.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/ptx/wgmma.cuh"
+#include "mhla/cuda/tile/box_rows.cuh"
+#include "mhla/cuda/tile/box_vector.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/group_sums.cuh"
+#include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/token_boxes.cuh"
+
+namespace mhla::cuda {
+
+struct CausalReadOutSm90Parameters {
+  /// Of the boxes of tiles of q, of the last tile of a block of q, of k, v, S~, its low part, and
+  /// z~ that CausalReadOutSm90::prepare finds; those of boxes without a base are not read.
+  TensorMap maps[7];
+  CausalReadOutParameters stage;
+  TokenBoxes q_boxes;
+  TokenBoxes k_boxes;
+  TokenBoxes v_boxes;
+  std::int32_t items;            ///< pairs * M
+  std::int32_t multiprocessors;  ///< of the device
+};
+
+template <int D, int E, Precision P>
+struct CausalReadOutSm90Config {
+  static_assert((D == 64 && E == 64) || (D == 128 && (E == 128 || E == 256)),
+                "kernels of sm_90 have (D, E) of (64, 64), (128, 128) and (128, 256)");
+
+  static constexpr int kGroups = D / 64;
+  static constexpr bool kMovesRegisters = D == 128;  // between whole groups
+  static constexpr int kThreads = 128 * kGroups + (kMovesRegisters ? 128 : 32);
+  static constexpr int kBlocksPerMultiprocessor = D == 64 ? 2 : 1;
+  static constexpr int kColumns = E / kGroups;  // of O, of a group
+  static constexpr int kMostRows = E == 256 ? 128 : 256;
+
+  // A multiprocessor has 228 KB, of which each thread block takes one more than it asks for.
+  static constexpr int kSharedBytes = kBlocksPerMultiprocessor == 2 ? 113 * 1024 : 227 * 1024;
+  static constexpr int kTileBytes = 4 * kGroups * WarpTile::kBytes;
+  static constexpr int kBarrierBytes = 1024;
+  static constexpr int kRingBytes = kSharedBytes - kTileBytes - kBarrierBytes;
+  static_assert(kSharedBytes <= shared_limit(Arch::kSm90a), "the rings fit into shared memory");
+  static_assert(kRingBytes % 1024 == 0, "slots begin at multiples of 1024");
+
+  using Mixture = MixtureSlot<D, E, P>;
+  static constexpr int kQueries = 2;  // slots of tiles of Q
+  static constexpr int kQueryBytes = 64 * D * 2;
+  static constexpr int kMostKeyValues = 8;
+
+  /// How the rings share their memory.
+  struct Slots {
+    std::int32_t mixtures;
+    std::int32_t key_values;  ///< 0: blocks are too large
+    std::int32_t key_value_bytes;
+  };
+
+  /// For blocks of `rows` tokens: two mixtures if two slots of keys and values fit beside them.
+  static MHLA_HOST_DEVICE constexpr Slots slots(std::int32_t rows) {
+    const std::int32_t bytes = (rows + 63) / 64 * 64 * 2 * (D + E);
+    const std::int32_t left = kRingBytes - kQueries * kQueryBytes - Mixture::kBytes;
+    const std::int32_t mixtures = left - Mixture::kBytes >= 2 * bytes ? 2 : 1;
+    const std::int32_t fit = (left - (mixtures - 1) * Mixture::kBytes) / bytes;
+    return {mixtures, left < 0 ? 0 : fit < kMostKeyValues ? fit : kMostKeyValues, bytes};
+  }
+};
+
+template <class T, int D, int E, Precision P>
+struct CausalReadOutSm90 {
+  using Params = CausalReadOutSm90Parameters;
+  using Config = CausalReadOutSm90Config<D, E, P>;
+  static constexpr Arch kArchitecture = Arch::kSm90a;
+  static constexpr int kThreads = Config::kThreads;
+  static constexpr int kSharedBytes = Config::kSharedBytes;
+  static constexpr int kBlocksPerMultiprocessor = Config::kBlocksPerMultiprocessor;
+  static constexpr int kRegisters = 168;
+
+  /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise blocks
+  /// are too large, no runs of tokens, or strides none of the copy engine's.
+  static constexpr bool prepare(const CausalReadOutParameters& stage, std::int32_t pairs,
+                                std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[7]) {
+    const TokenBlocks& blocks = stage.blocks;
+    const std::int32_t rows = blocks.slots(), heads = stage.heads, batch = pairs / heads;
+    if (blocks.frames() * blocks.rows() != 1 || rows != blocks.block_columns()) return false;
+    if (rows > Config::kMostRows || Config::slots(rows).key_values == 0) return false;
+    p.stage = stage;
+    p.items = pairs * blocks.blocks();
+    p.multiprocessors = multiprocessors;
+    if (!TokenBoxes::find(blocks, stage.q, D, heads, batch, rows, p.q_boxes, boxes[0]) ||
+        !TokenBoxes::find(blocks, stage.k, D, heads, batch, rows, p.k_boxes, boxes[2]) ||
+        !TokenBoxes::find(blocks, stage.v, E, heads, batch, rows, p.v_boxes, boxes[3])) {
+      return false;
+    }
+    boxes[1] = boxes[0];
+    boxes[0].box[1] = 64;
+    boxes[1].box[1] = static_cast<std::uint32_t>((rows - 1) % 64 + 1);
+    Config::Mixture::boxes(stage.mixtures, stage.normalization.denominator, blocks.blocks(), pairs,
+                           boxes + 4);
+    return true;
+  }
+
+  static constexpr Grid grid(const Params& p, int) {
+    const int most = kBlocksPerMultiprocessor * p.multiprocessors;
+    return {static_cast<unsigned>(p.items < most ? p.items : most), 1, 1};
+  }
+
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const std::uint32_t thread = ptx::thread_index();
+    const Rings rings = rings_of(p);
+    if (thread == 0) {
+      rings.mixtures.make_barriers(kReaders);
+      rings.queries.make_barriers(kReaders);
+      rings.key_values.make_barriers(kReaders);
+      ptx::publish_barriers();
+    }
+    zero_rows_behind(p, rings.key_values, thread);
+    ptx::meet_block();
+    if (thread < kReaders * 32) {
+      if constexpr (Config::kMovesRegisters) ptx::take_registers<240>();
+      read(p, rings, thread);
+    } else {
+      if constexpr (Config::kMovesRegisters) ptx::give_registers<24>();
+      if (thread == kReaders * 32) load(p, rings);
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kReaders = 4 * Config::kGroups;  // warps
+  static constexpr int kSums = Config::kColumns / 2;
+  using Mixture = typename Config::Mixture;
+
+  struct Rings {
+    Ring mixtures;
+    Ring queries;
+    Ring key_values;
+  };
+
+  /// What a warp of a group works on.
+  struct Place {
+    std::uint32_t warp;  // of the block
+    std::uint32_t lane;
+    int column;  // the group's first
+    Pair pair;
+    BlockOrigin origin;
+  };
+
+  static MHLA_DEVICE std::int32_t rows(const Params& p) { return p.stage.blocks.slots(); }
+  static MHLA_DEVICE std::int32_t tiles(const Params& p) { return (rows(p) + 63) / 64; }
+  /// Bytes of a panel of K and V: whole tiles of 64 rows.
+  static MHLA_DEVICE std::uint32_t panel_bytes(const Params& p) {
+    return static_cast<std::uint32_t>(tiles(p)) * 64 * 128;
+  }
+
+  static MHLA_DEVICE Rings rings_of(const Params& p) {
+    const typename Config::Slots slots = Config::slots(rows(p));
+    const auto mixtures = static_cast<std::uint32_t>(slots.mixtures);
+    const auto key_values = static_cast<std::uint32_t>(slots.key_values);
+    const std::uint32_t begin = ptx::shared_begin();
+    const std::uint32_t queries = begin + mixtures * Mixture::kBytes;
+    const std::uint32_t barriers = begin + Config::kRingBytes + Config::kTileBytes;
+    return {{begin, Mixture::kBytes, barriers, mixtures},
+            {queries, Config::kQueryBytes, barriers + 2 * Ring::kBarrierBytes, Config::kQueries},
+            {queries + Config::kQueries * Config::kQueryBytes,
+             static_cast<std::uint32_t>(slots.key_value_bytes),
+             barriers + (2 + Config::kQueries) * Ring::kBarrierBytes, key_values}};
+  }
+
+  /// Rows of K and V that no box fills.
+  static MHLA_DEVICE void zero_rows_behind(const Params& p, const Ring& ring,
+                                           std::uint32_t thread) {
+    const std::uint32_t pieces = panel_bytes(p) / 16 - static_cast<std::uint32_t>(rows(p)) * 8;
+    if (pieces == 0) return;
+    const std::uint32_t panels = (D + E) / 64 * ring.count;  // one behind the other
+    for (std::uint32_t i = thread; i < pieces * panels; i += kThreads) {
+      const std::uint32_t panel = i / pieces;
+      ptx::store_shared_4(ring.begin + (panel + 1) * panel_bytes(p) - (i - panel * pieces + 1) * 16,
+                          {});
+    }
+    ptx::fence_async();
+  }
+
+  static MHLA_DEVICE void load(const Params& p, const Rings& rings) {
+    const std::int32_t blocks = p.stage.blocks.blocks();
+    const bool key_sum = p.stage.normalization.denominator == Denominator::kKeySum;
+    RingCursor mixture, query, key_value;
+    MHLA_CUDA_LOOP
+    for (std::int32_t item = static_cast<std::int32_t>(ptx::block_index_x()); item < p.items;
+         item += static_cast<std::int32_t>(ptx::block_count_x())) {
+      const std::int32_t number = item / blocks, block = item % blocks;
+      const Pair pair = pair_of(number, p.stage.heads);
+      const BlockOrigin origin = p.stage.blocks.origin(block);
+      load_keys_and_values(p, rings.key_values, key_value, origin, pair);
+      key_value = key_value.after(1, rings.key_values.count);
+      MHLA_CUDA_LOOP
+      for (std::int32_t tile = 0; tile < tiles(p); ++tile) {
+        load_queries(p, rings.queries, query, origin, pair, tile);
+        query = query.after(1, rings.queries.count);
+        if (tile != 0 || block == 0) continue;
+        rings.mixtures.take(mixture, Mixture::loaded_bytes(key_sum));
+        Mixture{rings.mixtures.slot(mixture)}.load(p.maps + 4, number, block, key_sum,
+                                                   rings.mixtures.full(mixture));
+        mixture = mixture.after(1, rings.mixtures.count);
+      }
+    }
+  }
+
+  static MHLA_DEVICE void load_keys_and_values(const Params& p, const Ring& ring, RingCursor at,
+                                               BlockOrigin origin, Pair pair) {
+    ring.take(at, static_cast<std::uint32_t>(rows(p)) * 2 * (D + E));
+    MHLA_CUDA_UNROLL
+    for (int panel = 0; panel < (D + E) / 64; ++panel) {
+      const bool is_key = panel < D / 64;
+      const TokenBoxes& boxes = is_key ? p.k_boxes : p.v_boxes;
+      ptx::load_box(ring.slot(at) + static_cast<std::uint32_t>(panel) * panel_bytes(p),
+                    p.maps[is_key ? 2 : 3],
+                    boxes.origin(origin, pair, 0, 64 * panel - (is_key ? 0 : D)), ring.full(at));
+    }
+  }
+
+  static MHLA_DEVICE void load_queries(const Params& p, const Ring& ring, RingCursor at,
+                                       BlockOrigin origin, Pair pair, std::int32_t tile) {
+    const std::int32_t left = rows(p) - 64 * tile;
+    ring.take(at, static_cast<std::uint32_t>(left < 64 ? left : 64) * 2 * D);
+    origin.column += 64 * tile;
+    MHLA_CUDA_UNROLL
+    for (int panel = 0; panel < D / 64; ++panel) {
+      ptx::load_box(ring.slot(at) + panel * (64 * 128), p.maps[left > 64 ? 0 : 1],
+                    p.q_boxes.origin(origin, pair, 0, 64 * panel), ring.full(at));
+    }
+  }
+
+  static MHLA_DEVICE void read(const Params& p, const Rings& rings, std::uint32_t thread) {
+    const std::int32_t blocks = p.stage.blocks.blocks();
+    RingCursor mixture, query, key_value;
+    MHLA_CUDA_LOOP
+    for (std::int32_t item = static_cast<std::int32_t>(ptx::block_index_x()); item < p.items;
+         item += static_cast<std::int32_t>(ptx::block_count_x())) {
+      const std::int32_t block = item % blocks;
+      const Place place{thread / 32, thread % 32, static_cast<int>(thread / 128) * Config::kColumns,
+                        pair_of(item / blocks, p.stage.heads), p.stage.blocks.origin(block)};
+      rings.key_values.wait(key_value);
+      const std::uint32_t keys = rings.key_values.slot(key_value);
+      map_keys(p, keys, thread);
+      const Mixture mixtures{rings.mixtures.slot(mixture)};
+      const std::uint32_t values =
+          keys + (D + static_cast<std::uint32_t>(place.column)) / 64 * panel_bytes(p);
+      const OwnBlock<T, D, Config::kColumns> own_block{
+          keys,           values,
+          panel_bytes(p), ptx::load_global_float(p.stage.mixing.row(block) + block),
+          place.warp % 4, place.lane};
+      MHLA_CUDA_LOOP
+      for (std::int32_t tile = 0; tile < tiles(p); ++tile) {
+        rings.queries.wait(query);
+        const std::int32_t row = 16 * static_cast<std::int32_t>(place.warp % 4);
+        const std::int32_t left = rows(p) - 64 * tile;
+        Fragment<D> features = load_box_rows<D>(rings.queries.slot(query), 64 * 128, row,
+                                                left < 64 ? left : 64, place.lane);
+        rings.queries.give_back(query, place.lane);
+        query = query.after(1, rings.queries.count);
+        apply<T>(p.stage.query_map, features);
+        float sums[kSums];
+        RowPair own = own_block.start(sums, features, tile);
+        if (block > 0) {
+          if (tile == 0) rings.mixtures.wait(mixture);
+          add_mixture(p, place, features, mixtures, own, sums);
+        }
+        write(p, place, {p.stage.blocks, place.origin, 64 * tile + row}, own, sums);
+      }
+      rings.key_values.give_back(key_value, place.lane);
+      key_value = key_value.after(1, rings.key_values.count);
+      if (block > 0) {
+        rings.mixtures.give_back(mixture, place.lane);
+        mixture = mixture.after(1, rings.mixtures.count);
+      }
+    }
+    ptx::meet(2 + thread / 128, 128);  // no warp ends while others of its group start products
+  }
+
+  /// phi of the keys of a block, in place, by all groups.
+  static MHLA_DEVICE void map_keys(const Params& p, std::uint32_t keys, std::uint32_t thread) {
+    const auto pieces = static_cast<std::uint32_t>(rows(p)) * 8;  // of a panel
+    MHLA_CUDA_UNROLL
+    for (int panel = 0; panel < D / 64; ++panel) {
+      const std::uint32_t begin = keys + static_cast<std::uint32_t>(panel) * panel_bytes(p);
+      MHLA_CUDA_LOOP
+      for (std::uint32_t i = thread; i < pieces; i += kReaders * 32) {
+        ptx::Words4 w = ptx::load_shared_4(begin + 16 * i);
+        MHLA_CUDA_UNROLL
+        for (std::uint32_t& x : w.x) x = p.stage.key_map.of_pair<T>(x);
+        ptx::store_shared_4(begin + 16 * i, w);
+      }
+    }
+    ptx::fence_async();
+    ptx::meet(1, kReaders * 32);
+  }
+
+  /// Adds the part of earlier blocks to the sums, and to the sums of weights.
+  static MHLA_DEVICE void add_mixture(const Params& p, const Place& place,
+                                      const Fragment<D>& features, const Mixture& mixture,
+                                      RowPair& own, float (&sums)[kSums]) {
+    ptx::group_begin();
+    mixture.template multiply<T>(sums, features, place.column);
+    ptx::group_commit();
+    if (p.stage.normalization.denominator == Denominator::kKeySum) {
+      const RowPair earlier = row_products<T>(features, mixture.key_sum(), place.lane);
+      own.x += earlier.x;
+      own.x_8 += earlier.x_8;
+    }
+    ptx::group_wait<0>();
+    ptx::keep_order(sums);
+  }
+
+  static MHLA_DEVICE void write(const Params& p, const Place& place, const BlockTokens& tokens,
+                                RowPair den, const float (&sums)[kSums]) {
+    const Normalization& by = p.stage.normalization;
+    const WarpTile tile{ptx::shared_begin() + Config::kRingBytes + place.warp * WarpTile::kBytes};
+    write_sums<T>(sums, {by.factor(den.x), by.factor(den.x_8)}, tile,
+                  p.stage.o.head(place.pair) + 2 * place.column, p.stage.o.token_stride, tokens,
+                  place.lane);
+  }
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,375 @@
+#pragma once
+
+/// \file
+/// The whole bidirectional operator of a pair in one thread block, its summaries in shared memory:
+///
+///     S_b = sum_(j in b) phi(k_j) v_j^T        z_b = sum_(j in b) phi(k_j)
+///     S~_i = sum_b m_ib S_b                    z~_i = sum_b m_ib z_b
+///     o_t = phi(q_t)^T S~_i / den_t            t in block i, den_t = phi(q_t) . z~_i
+///
+/// Grid: x is the pair. Every input is read from device memory once and every output written once:
+/// 2 (2 D + 2 E) bytes a token.
+///
+///     1  Keys and values come through a ring of stages of kTokens tokens. Warps share S_b as tiles
+///        of 16 kRowTiles x 8 kColumnTiles in registers, two across; its region of shared memory
+///        gets it rounded to T. z_b is a product with ones, in float.
+///     2  Mixing is the product of m, as A operand, with the regions' numbers of the same row and
+///        columns, as B operand, and what comes out replaces them: each warp owns rows and columns
+///        and needs no other. m enters as the sum of two numbers of T. z~ is mixed in float.
+///        Meanwhile the first queries come.
+///     3  Queries come through the same ring, kQueryTokens a stage, 16 to a pair of warps with half
+///        of the columns each. Outputs replace them and leave in rows of 16-byte pieces.
+///
+/// Shared memory: the ring, kRegions regions of S (tile/summary_regions.cuh), z, 128 zero bytes for
+/// blocks that are not there, and a word for every two tokens of a stage that tells which are.
+/// Rows of all tensors begin at multiples of 16 bytes. Denominators are kNone and kKeySum:
+/// kCrossQuery would need queries of all blocks before the first output.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/grid.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/copy_async.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/key_value_product.cuh"
+#include "mhla/cuda/tile/product.cuh"
+#include "mhla/cuda/tile/region_mixing.cuh"
+#include "mhla/cuda/tile/row_products.cuh"
+#include "mhla/cuda/tile/shared_tile.cuh"
+#include "mhla/cuda/tile/slot_cursor.cuh"
+#include "mhla/cuda/tile/summary_regions.cuh"
+#include "mhla/cuda/tile/token_rows.cuh"
+
+namespace mhla::cuda {
+
+/// Sizes of the fused kernel for up to kRegions blocks of queries and of keys.
+template <int D, int E, int kRegions_, Arch kFor>
+struct FusedConfig {
+  static_assert((D == 64 && E == 64) || (D == 72 && E == 72) || (D == 128 && E == 128),
+                "the fused kernel has widths (64,64), (72,72) and (128,128)");
+  static_assert(kRegions_ >= 1 && kRegions_ <= 32, "the fused kernel mixes up to 32 blocks");
+  static constexpr int kRegions = kRegions_;
+
+  static constexpr int kRowGroups = D == 72 ? 5 : 4;  ///< of two warps, with half the columns each
+  static constexpr int kWarps = 2 * kRowGroups;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kRowTiles = (D + 15) / 16 / kRowGroups;  ///< of S, to a warp
+  static constexpr int kColumnTiles = (E / 8 + 1) / 2;  ///< where odd, both halves have the middle
+
+  static constexpr int kTokens = D == 128 ? 16 : 32;    ///< of a stage of keys and values
+  static constexpr int kQueryTokens = 16 * kRowGroups;  ///< of a stage of queries
+  static constexpr int kStageBytes = kTokens * (D + E) * 2;
+  static constexpr int kQueryStageBytes = kQueryTokens * D * 2;
+  static constexpr int kFilledBytes = kTokens * 2;  ///< of a stage
+
+  using Regions = SummaryRegions<kRegions, D, E>;
+  static constexpr int kFixedBytes = 128 + Regions::kBytes + kRegions * D * 4;
+
+  /// Stages that fit into so many bytes, at most 8.
+  static constexpr int stages_in(int bytes) {
+    const int stages = (bytes - kFixedBytes) / (kStageBytes + kFilledBytes);
+    return bytes < kFixedBytes ? 0 : stages < 8 ? stages : 8;
+  }
+  static constexpr bool enough(int stages) {
+    return stages >= 2 && stages * kStageBytes >= 2 * kQueryStageBytes;
+  }
+
+  /// The system keeps 1024 bytes of a multiprocessor's memory for each block.
+  static constexpr int kHalfLimit = (shared_limit(kFor) + 1024) / 2 - 1024;
+  static constexpr bool kTwoBlocks = stages_in(kHalfLimit) >= 3 && enough(stages_in(kHalfLimit));
+  static constexpr int kStages = stages_in(kTwoBlocks ? kHalfLimit : shared_limit(kFor));
+  static constexpr bool kFits = enough(kStages);
+  static constexpr int kQueryStages = kStages * kStageBytes / kQueryStageBytes;
+
+  // The plan of shared memory, in bytes.
+  static constexpr int kZeros = kStages * kStageBytes;
+  static constexpr int kSummaries = kZeros + 128;
+  static constexpr int kKeySums = kSummaries + Regions::kBytes;
+  static constexpr int kFilled = kKeySums + kRegions * D * 4;
+  static constexpr int kBytes = kFilled + kStages * kFilledBytes;
+};
+
+/// \tparam kRegions  at least as many as blocks of queries and blocks of keys
+/// \tparam kFor      whose shared memory it fills; its instructions are those of sm_80
+template <class T, int D, int E, int kRegions, Arch kFor = Arch::kSm80>
+class FusedSm80 {
+  using Config = FusedConfig<D, E, kRegions, kFor>;
+  static_assert(Config::kFits, "so many summaries leave no room for tokens in shared memory");
+
+ public:
+  using Params = DirectParameters;
+  static constexpr Arch kArchitecture = kFor;
+  static constexpr int kThreads = Config::kThreads;
+  static constexpr int kSharedBytes = Config::kBytes;
+  static constexpr int kBlocksPerMultiprocessor = Config::kTwoBlocks ? 2 : 1;
+  static constexpr int kRegisters =
+      Config::kTwoBlocks ? 65536 / 2 / kThreads / 8 * 8 : (D == 72 ? 200 : 255);
+
+  static Grid grid(const Params&, int pairs) { return {static_cast<unsigned>(pairs), 1, 1}; }
+  MHLA_DEVICE void operator()(const Params& p) const;
+
+ private:
+  using KeyTile = SharedTile<Config::kTokens, D>;
+  using ValueTile = SharedTile<Config::kTokens, E>;
+  using QueryTile = SharedTile<16, D>;
+  using OutputTile = SharedTile<16, E>;
+  using Regions = typename Config::Regions;
+  using KeyCursor = SlotCursor<Config::kTokens>;
+  using QueryCursor = SlotCursor<Config::kQueryTokens>;
+  static constexpr int kSteps = (kRegions + 15) / 16;  ///< of 16 blocks
+
+  /// Where a thread stands.
+  struct Place {
+    Pair pair;
+    std::uint32_t shared;
+    std::uint32_t thread;
+    std::uint32_t lane;
+    std::uint32_t warp;
+    std::uint32_t group;  ///< of rows
+    std::uint32_t half;   ///< of columns
+
+    MHLA_DEVICE std::uint32_t stage(int i) const { return shared + i * Config::kStageBytes; }
+    MHLA_DEVICE std::uint32_t filled(int i) const {
+      return shared + Config::kFilled + i * Config::kFilledBytes;
+    }
+    MHLA_DEVICE std::uint32_t key_sum(std::uint32_t block) const {
+      return shared + Config::kKeySums + block * (D * 4);
+    }
+    MHLA_DEVICE Regions regions() const { return {shared + Config::kSummaries}; }
+    /// The first of the warp's columns of S, in pieces.
+    MHLA_DEVICE std::uint32_t piece() const { return half * (E / 8 - Config::kColumnTiles); }
+    /// Whether the warp's column tile j is the other half's too, which stores it.
+    MHLA_DEVICE bool shared_tile(int j) const { return E / 8 % 2 != 0 && j == 0 && half == 1; }
+  };
+
+  /// Tiles of 16 queries, one behind the other.
+  struct QueryTiles {
+    static constexpr int kRows = Config::kQueryTokens;
+    static constexpr int kPieces = QueryTile::kPieces;
+    std::uint32_t begin;
+
+    MHLA_HOST_DEVICE constexpr std::uint32_t piece(std::uint32_t row, std::uint32_t piece) const {
+      return begin + row / 16 * QueryTile::kBytes + QueryTile::offset(row % 16, piece);
+    }
+  };
+
+  static MHLA_DEVICE Place place(const Params& p);
+
+  // The first phase.
+  static MHLA_DEVICE void copy_keys(const Params& p, const Place& at, KeyCursor& ahead, int stage);
+  static MHLA_DEVICE void summarize(const Params& p, const Place& at, KeyCursor& ahead);
+  static MHLA_DEVICE void store_summary(
+      const float (&sums)[Config::kRowTiles][Config::kColumnTiles][4],
+      const float (&key_sums)[Config::kRowTiles][4], const Place& at, std::uint32_t block);
+
+  // The third.
+  static MHLA_DEVICE void copy_queries(const Params& p, const Place& at, QueryCursor& ahead,
+                                       int stage);
+  static MHLA_DEVICE void read_out(const Params& p, const Place& at, QueryCursor& ahead);
+  static MHLA_DEVICE void read_rows(const Params& p, const Place& at, std::uint32_t rows,
+                                    QueryCursor now);
+  template <int kTiles>
+  static MHLA_DEVICE void read_columns(const Fragment<D>& q, typename Regions::Region mixture,
+                                       RowPair factors, OutputTile out, std::uint32_t piece,
+                                       std::uint32_t lane);
+};
+
+// -------------------------------------------------------------------------------------------------
+
+template <class T, int D, int E, int kRegions, Arch kFor>
+MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::operator()(const Params& p) const {
+  const Place at = place(p);
+  const bool normalized = p.normalization.denominator == Denominator::kKeySum;
+  if (at.thread < 8) ptx::store_shared_4(at.shared + Config::kZeros + at.thread * 16, {});
+
+  KeyCursor keys;
+  MHLA_CUDA_LOOP
+  for (int s = 0; s + 1 < Config::kStages; ++s) copy_keys(p, at, keys, s);
+  const auto rows = static_cast<std::uint32_t>(p.query_blocks.blocks());
+  const auto columns = static_cast<std::uint32_t>(p.key_blocks.blocks());
+  const auto m = load_mixing<T, kSteps>(p.mixing.data, p.mixing.stride, rows, columns, at.lane);
+  summarize(p, at, keys);
+
+  ptx::meet_block();  // all summaries are there, and the ring is free
+  QueryCursor queries;
+  MHLA_CUDA_LOOP
+  for (int s = 0; s + 1 < Config::kQueryStages; ++s) copy_queries(p, at, queries, s);
+  VectorMixing<Config::kWarps, kRegions, D> key_sums{at.key_sum(0), at.warp, at.lane, {}};
+  if (normalized) key_sums.mix(p.mixing.data, p.mixing.stride, rows, columns);
+  mix_regions<T, Config::kWarps>(at.regions(), m, at.shared + Config::kZeros, rows, columns,
+                                 at.warp, at.lane);
+  if (normalized) {
+    ptx::meet_block();  // all have read z
+    key_sums.store(rows);
+  }
+  read_out(p, at, queries);
+}
+
+template <class T, int D, int E, int kRegions, Arch kFor>
+MHLA_DEVICE auto FusedSm80<T, D, E, kRegions, kFor>::place(const Params& p) -> Place {
+  const std::uint32_t thread = ptx::thread_index(), warp = thread / 32;
+  return {pair_of(static_cast<std::int32_t>(ptx::block_index_x()), p.heads),
+          ptx::shared_begin(),
+          thread,
+          thread % 32,
+          warp,
+          warp / 2,
+          warp % 2};
+}
+
+template <class T, int D, int E, int kRegions, Arch kFor>
+MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::copy_keys(const Params& p, const Place& at,
+                                                               KeyCursor& ahead, int stage) {
+  if (ahead.block < p.key_blocks.blocks()) {
+    const BlockTokens tokens{p.key_blocks, p.key_blocks.origin(ahead.block), ahead.slot};
+    const KeyTile k{at.stage(stage)};
+    copy_rows<kThreads>(k, p.k.head(at.pair), p.k.token_stride, tokens, at.thread);
+    copy_rows<kThreads>(ValueTile{k.begin + KeyTile::kBytes}, p.v.head(at.pair), p.v.token_stride,
+                        tokens, at.thread);
+    if (at.thread < Config::kTokens / 2) {
+      const auto row = static_cast<std::int32_t>(2 * at.thread);
+      const float x = tokens(row) >= 0 ? 1.0f : 0.0f, y = tokens(row + 1) >= 0 ? 1.0f : 0.0f;
+      ptx::store_shared(at.filled(stage) + at.thread * 4, ptx::pack<T>(x, y));
+    }
+    ahead.advance(p.key_blocks.slots());
+  }
+  ptx::commit_copies();
+}
+
+template <class T, int D, int E, int kRegions, Arch kFor>
+MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::summarize(const Params& p, const Place& at,
+                                                               KeyCursor& ahead) {
+  const std::int32_t blocks = p.key_blocks.blocks(), slots = p.key_blocks.slots();
+  int stage = 0, free = Config::kStages - 1;
+  MHLA_CUDA_LOOP
+  for (std::int32_t block = 0; block < blocks; ++block) {
+    float sums[Config::kRowTiles][Config::kColumnTiles][4] = {};
+    float key_sums[Config::kRowTiles][4] = {};
+    MHLA_CUDA_LOOP
+    for (std::int32_t slot = 0; slot < slots; slot += Config::kTokens) {
+      ptx::wait_copies<Config::kStages - 2>();
+      ptx::meet_block();  // the stage is there for all, and the one before has been read by all
+      copy_keys(p, at, ahead, free);
+      const KeyTile k{at.stage(stage)};
+      const ValueTile v{k.begin + KeyTile::kBytes};
+      MHLA_CUDA_UNROLL
+      for (int row = 0; row < Config::kTokens; row += 16) {
+        if (slot + row >= slots) break;
+        multiply_key_values<T>(sums, key_sums, k, v,
+                               load_column(at.filled(stage) + row * 2, at.lane), row,
+                               2 * Config::kRowTiles * at.group, at.piece(), p.key_map, at.lane);
+      }
+      free = stage;
+      stage = stage + 1 == Config::kStages ? 0 : stage + 1;
+    }
+    store_summary(sums, key_sums, at, block);
+  }
+}
+
+template <class T, int D, int E, int kRegions, Arch kFor>
+MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::store_summary(
+    const float (&sums)[Config::kRowTiles][Config::kColumnTiles][4],
+    const float (&key_sums)[Config::kRowTiles][4], const Place& at, std::uint32_t block) {
+  const auto region = at.regions().region(block);
+  MHLA_CUDA_UNROLL
+  for (int t = 0; t < Config::kRowTiles; ++t) {
+    const std::uint32_t row = (at.group * Config::kRowTiles + t) * 16 + at.lane / 4;
+    const bool second = D % 16 == 0 || row + 8 < D;  // the last 16 rows of 72 are 8
+    MHLA_CUDA_UNROLL
+    for (int j = 0; j < Config::kColumnTiles; ++j) {
+      if (at.shared_tile(j)) continue;
+      const float* const c = sums[t][j];
+      const std::uint32_t column = at.lane % 4 * 4;  // in bytes
+      ptx::store_shared(region.piece(row, at.piece() + j) + column, ptx::pack<T>(c[0], c[1]));
+      if (second) {
+        ptx::store_shared(region.piece(row + 8, at.piece() + j) + column, ptx::pack<T>(c[2], c[3]));
+      }
+    }
+    if (at.half == 0 && at.lane % 4 == 0) {
+      ptx::store_shared_float(at.key_sum(block) + row * 4, key_sums[t][0]);
+      if (second) ptx::store_shared_float(at.key_sum(block) + (row + 8) * 4, key_sums[t][2]);
+    }
+  }
+}
+
+template <class T, int D, int E, int kRegions, Arch kFor>
+MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::copy_queries(const Params& p, const Place& at,
+                                                                  QueryCursor& ahead, int stage) {
+  if (ahead.block < p.query_blocks.blocks()) {
+    copy_rows<kThreads>(QueryTiles{at.shared + stage * Config::kQueryStageBytes}, p.q.head(at.pair),
+                        p.q.token_stride,
+                        BlockTokens{p.query_blocks, p.query_blocks.origin(ahead.block), ahead.slot},
+                        at.thread);
+    ahead.advance(p.query_blocks.slots());
+  }
+  ptx::commit_copies();
+}
+
+template <class T, int D, int E, int kRegions, Arch kFor>
+MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::read_out(const Params& p, const Place& at,
+                                                              QueryCursor& ahead) {
+  const std::int32_t blocks = p.query_blocks.blocks(), slots = p.query_blocks.slots();
+  int stage = 0, free = Config::kQueryStages - 1;
+  QueryCursor now;
+  MHLA_CUDA_LOOP
+  for (; now.block < blocks; now.advance(slots)) {
+    ptx::wait_copies<Config::kQueryStages - 2>();
+    ptx::meet_block();  // the stage is there for all, and the one before has been written out by
+                        // all
+    copy_queries(p, at, ahead, free);
+    const std::uint32_t rows =
+        at.shared + stage * Config::kQueryStageBytes + at.group * QueryTile::kBytes;
+    if (now.slot + static_cast<std::int32_t>(16 * at.group) < slots) read_rows(p, at, rows, now);
+    free = stage;
+    stage = stage + 1 == Config::kQueryStages ? 0 : stage + 1;
+  }
+}
+
+/// 16 queries at `rows`, by the two warps of a group.
+template <class T, int D, int E, int kRegions, Arch kFor>
+MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::read_rows(const Params& p, const Place& at,
+                                                               std::uint32_t rows,
+                                                               QueryCursor now) {
+  Fragment<D> q = load_rows(QueryTile{rows}, 0, at.lane);
+  apply<T>(p.query_map, q);
+  RowPair factors{p.normalization.factor(0), p.normalization.factor(0)};
+  if (p.normalization.denominator == Denominator::kKeySum) {
+    const RowPair d = row_products<T>(q, at.key_sum(now.block), at.lane);
+    factors = {p.normalization.factor(d.x), p.normalization.factor(d.x_8)};
+  }
+  ptx::meet(1 + at.group, 64);  // both have read the queries, which outputs replace
+  const auto mixture = at.regions().region(now.block);
+  const OutputTile out{rows};
+  constexpr int kTiles = Config::kColumnTiles;
+  if constexpr (E / 8 == 2 * kTiles) {
+    read_columns<kTiles>(q, mixture, factors, out, at.half * kTiles, at.lane);
+  } else if (at.half == 0) {
+    read_columns<kTiles>(q, mixture, factors, out, 0, at.lane);
+  } else {
+    read_columns<kTiles - 1>(q, mixture, factors, out, kTiles, at.lane);
+  }
+  ptx::meet(1 + at.group, 64);  // all outputs of the rows are there
+  const auto first = now.slot + static_cast<std::int32_t>(16 * at.group);
+  write_rows<64>(out, p.o.head(at.pair), p.o.token_stride,
+                 BlockTokens{p.query_blocks, p.query_blocks.origin(now.block), first},
+                 at.half * 32 + at.lane);
+}
+
+template <class T, int D, int E, int kRegions, Arch kFor>
+template <int kTiles>
+MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::read_columns(const Fragment<D>& q,
+                                                                  typename Regions::Region mixture,
+                                                                  RowPair factors, OutputTile out,
+                                                                  std::uint32_t piece,
+                                                                  std::uint32_t lane) {
+  float sums[kTiles][4] = {};
+  multiply<T>(sums, q, mixture, 0, piece, lane);
+  store_sums<T>(sums, factors.x, factors.x_8, out, 0, piece, lane);
+}
+
+}  // namespace mhla::cuda

@@ -1,0 +1,390 @@
+#pragma once
+
+/// \file
+/// Mixtures of summaries, for every pair, i = 0.. rows - 1:
+///
+///     S~_i = sum_b m_ib S_b     [D, E], rounded to T, or as high + low
+///     z~_i = sum_b m_ib z_b     [D] floats, with m as it is
+///
+/// over all b < columns, or with `earlier` over b < i alone: S~_0 = 0 then, and is written.
+///
+/// Seen as one product, out[rows, D*E] = m[rows, columns] in[columns, D*E]. A thread block makes 64
+/// rows of 128 columns (64 where 128 does not divide D*E), each of its 4 warps a quarter of the
+/// columns. Strips of 32 summaries' columns come through a ring of 3 stages. m is loaded as floats
+/// a strip ahead and stored as A operands of two parts, m = high + low, each multiplied:
+///
+///     kSingle   m_high S + m_low S
+///     kPair     m_high S_high + m_low S_high + m_high S_low
+///
+/// With `earlier`, strips right of the diagonal are not loaded, and 16 x 16 parts of m that are
+/// zero not multiplied. Thread blocks whose rows lie far down do the most and begin first.
+///
+/// Thread blocks along x: pair, then tile of columns, then tile of rows, so that those which read
+/// the same summaries are neighbours and find them in the second cache. Where z~ is asked for,
+/// every pair has 4 more tiles of columns: each of these makes z~ of 16 of the 64 rows in float.
+///
+/// Numbers that are not finite: a product with m_ib = 0 is still a product, so an S_b with
+/// infinities or NaN gives NaN in the same places of S~_i for every i. With `earlier` those are the
+/// i > b alone: where 16 summaries on the diagonal have such numbers, and only there, each row of m
+/// is multiplied by itself, with zeros in place of the S_b of b >= i (tile/earlier_product.cuh).
+///
+/// Shared memory: kSharedBytes of MixingConfig; the result leaves through the ring's first bytes.
+/// Device memory: S once for every 64 rows, S~ once, m once for every pair and tile of columns.
+/// Source: arXiv:2601.07832, section 4.1, eq. (4).
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/grid.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/copy_async.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/earlier_product.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/parts.cuh"
+#include "mhla/cuda/tile/product.cuh"
+#include "mhla/cuda/tile/shared_tile.cuh"
+#include "mhla/cuda/tile/token_rows.cuh"
+
+namespace mhla::cuda {
+
+template <int D, int E, Precision P>
+struct MixingConfig {
+  static_assert(has_kernels(D, E),
+                "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
+
+  static constexpr int kRows = 64;
+  static constexpr int kColumns = D * E % 128 == 0 ? 128 : 64;
+  static constexpr int kColumnTiles = D * E / kColumns;
+  static_assert(kColumnTiles * kColumns == D * E, "no tile of columns is ragged");
+  static constexpr int kThreads = 128;
+  static constexpr int kRowTiles = kRows / 16;
+  static constexpr int kTiles = kColumns / 4 / 8;  // of 8 columns, in a warp
+
+  static constexpr int kStrip = 32;
+  static constexpr int kStages = 3;
+  static constexpr int kParts = P == Precision::kPair ? 2 : 1;
+  using Summaries = SharedTile<kStrip, kColumns>;  // [b][column]
+  using Mixture = SharedTile<kRows, kColumns>;     // [i][column]
+  using Factors = SharedTile<kRows, 2 * kStrip>;   // [i][b]: m_high, then m_low
+  static constexpr int kStageBytes = kParts * Summaries::kBytes;
+  static constexpr int kSharedBytes = kStages * kStageBytes + 2 * Factors::kBytes;
+  static_assert(Mixture::kBytes <= kStages * kStageBytes, "the result leaves through the ring");
+  static_assert(kSharedBytes <= shared_limit(Arch::kSm80), "the ring fits into shared memory");
+
+  // z~: a thread has a column and, of 16 rows, one of kSumGroups parts.
+  static constexpr int kSumRows = 16;
+  static constexpr int kSumTiles = kRows / kSumRows;
+  static constexpr int kSumGroups = kThreads / D;
+};
+
+template <class T, int D, int E, Precision P>
+struct MixingSm80 {
+  using Params = MixingParameters;
+  using Config = MixingConfig<D, E, P>;
+  static constexpr Arch kArchitecture = Arch::kSm80;
+  static constexpr int kThreads = Config::kThreads;
+  static constexpr int kSharedBytes = Config::kSharedBytes;
+  static constexpr int kBlocksPerMultiprocessor = P == Precision::kPair ? 2 : 4;
+  static constexpr int kRegisters = P == Precision::kPair ? 168 : 128;
+
+  static constexpr Grid grid(const Params& p, int pairs) {
+    return {static_cast<unsigned>(pairs) * tiles(p) * row_tiles(p), 1, 1};
+  }
+
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const Place at = place(p);
+    if (at.column_tile < Config::kColumnTiles) {
+      mix_summaries(p, at);
+    } else {
+      mix_key_sums(p, at);
+    }
+  }
+
+ private:
+  static constexpr int kStages = Config::kStages;
+  static constexpr int kStrip = Config::kStrip;
+  static constexpr int kRowTiles = Config::kRowTiles;
+  static constexpr int kTiles = Config::kTiles;
+  static constexpr int kSummaryBytes = 2 * D * E;
+  using Sums = float[kRowTiles][kTiles][4];
+
+  /// What a thread works on.
+  struct Place {
+    std::uint32_t thread;
+    std::uint32_t warp;
+    std::uint32_t lane;
+    std::int64_t pair;
+    std::uint32_t column_tile;
+    std::int32_t row;    // first of the tile
+    std::int32_t depth;  // b from here on do not count for any of its rows
+    std::uint32_t shared;
+  };
+
+  /// A thread's part of a strip of m: two neighbours of each of 8 rows, coefficient_row's.
+  struct Coefficients {
+    float x[8][2];
+  };
+
+  static MHLA_HOST_DEVICE constexpr std::uint32_t row_tiles(const Params& p) {
+    return static_cast<std::uint32_t>((p.rows - 1) / Config::kRows + 1);
+  }
+  static MHLA_HOST_DEVICE constexpr std::uint32_t tiles(const Params& p) {
+    return Config::kColumnTiles + (p.out.key_sum != nullptr ? Config::kSumTiles : 0);
+  }
+
+  /// b from here on do not count for row i.
+  static MHLA_HOST_DEVICE constexpr std::int32_t end(const Params& p, std::int32_t i) {
+    return i >= p.rows ? 0 : p.earlier && i < p.columns ? i : p.columns;
+  }
+
+  static MHLA_DEVICE Place place(const Params& p) {
+    const std::uint32_t thread = ptx::thread_index();
+    const std::uint32_t index = ptx::block_index_x();
+    const std::uint32_t column_tile = index / row_tiles(p);
+    const std::uint32_t row_tile = row_tiles(p) - 1 - index % row_tiles(p);
+    const auto row = static_cast<std::int32_t>(row_tile) * Config::kRows;
+    const std::int32_t last = p.rows - row < Config::kRows ? p.rows - 1 : row + Config::kRows - 1;
+    return {thread,
+            thread / 32,
+            thread % 32,
+            column_tile / tiles(p),
+            column_tile % tiles(p),
+            row,
+            p.earlier && last < p.columns ? last : p.columns,
+            ptx::shared_begin()};
+  }
+
+  static MHLA_DEVICE typename Config::Summaries stage(const Place& at, std::int32_t strip) {
+    return {at.shared + static_cast<std::uint32_t>(strip % kStages) * Config::kStageBytes};
+  }
+  static MHLA_DEVICE typename Config::Factors factors(const Place& at, std::int32_t strip) {
+    return {at.shared + kStages * Config::kStageBytes +
+            static_cast<std::uint32_t>(strip % 2) * Config::Factors::kBytes};
+  }
+
+  static MHLA_DEVICE void mix_summaries(const Params& p, const Place& at) {
+    const std::int32_t strips = (at.depth + kStrip - 1) / kStrip;
+    MHLA_CUDA_UNROLL
+    for (int strip = 0; strip < kStages - 1; ++strip) {
+      if (strip < strips) copy_strip(p, at, strip);
+      ptx::commit_copies();
+    }
+    store_factors(at, 0, load_coefficients(p, at, 0));
+    Coefficients ahead = load_coefficients(p, at, 1);
+    Sums sums{};
+    MHLA_CUDA_LOOP
+    for (std::int32_t strip = 0; strip < strips; ++strip) {
+      ptx::wait_copies<kStages - 2>();
+      ptx::meet_block();  // the strip is here, and nobody reads the one before any more
+      const std::int32_t next = strip + kStages - 1;
+      if (next < strips) copy_strip(p, at, next);
+      ptx::commit_copies();
+      store_factors(at, strip + 1, ahead);
+      ahead = load_coefficients(p, at, strip + 2);
+      add_strip(p, at, strip, sums);
+    }
+    ptx::meet_block();
+    write_part(p, p.out.high, at, sums);
+    if constexpr (P == Precision::kPair) {
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t r = 0; r < kRowTiles; ++r) keep_rest<T>(sums[r]);
+      ptx::meet_block();
+      write_part(p, p.out.low, at, sums);
+    }
+  }
+
+  /// Starts the copies of a strip: zeros for b from the depth on.
+  static MHLA_DEVICE void copy_strip(const Params& p, const Place& at, std::int32_t strip) {
+    const std::int64_t begin =
+        at.pair * p.columns * kSummaryBytes + at.column_tile * (2 * Config::kColumns);
+    const ConsecutiveTokens blocks{strip * kStrip, at.depth};
+    const typename Config::Summaries tile = stage(at, strip);
+    copy_rows<kThreads>(tile, p.in.high + begin, kSummaryBytes, blocks, at.thread);
+    if constexpr (P == Precision::kPair) {
+      const typename Config::Summaries low{tile.begin + Config::Summaries::kBytes};
+      copy_rows<kThreads>(low, p.in.low + begin, kSummaryBytes, blocks, at.thread);
+    }
+  }
+
+  /// The thread's `index`-th row. Those of a warp's halves lie 4 rows apart, so that their stores
+  /// meet different banks.
+  static MHLA_DEVICE std::uint32_t coefficient_row(const Place& at, std::uint32_t index) {
+    return 8 * index + at.warp + at.lane / 16 * 4;
+  }
+
+  static MHLA_DEVICE Coefficients load_coefficients(const Params& p, const Place& at,
+                                                    std::int32_t strip) {
+    Coefficients m;
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t index = 0; index < 8; ++index) {
+      const std::int32_t i = at.row + static_cast<std::int32_t>(coefficient_row(at, index));
+      const std::int32_t b = strip * kStrip + static_cast<std::int32_t>(at.lane % 16 * 2);
+      const float* const from = p.mixing.row(i) + b;
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        m.x[index][j] = b + j < end(p, i) ? ptx::load_global_float(from + j) : 0;
+      }
+    }
+    return m;
+  }
+
+  static MHLA_DEVICE void store_factors(const Place& at, std::int32_t strip,
+                                        const Coefficients& m) {
+    const typename Config::Factors tile = factors(at, strip);
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t index = 0; index < 8; ++index) {
+      const std::uint32_t row = coefficient_row(at, index);
+      const std::uint32_t piece = at.lane % 16 / 4;
+      const std::uint32_t byte = at.lane % 4 * 4;
+      const Parts parts = parts_of<T>(m.x[index][0], m.x[index][1]);
+      ptx::store_shared(tile.piece(row, piece) + byte, parts.high);
+      ptx::store_shared(tile.piece(row, kStrip / 8 + piece) + byte, parts.low);
+    }
+  }
+
+  static MHLA_DEVICE void add_strip(const Params& p, const Place& at, std::int32_t strip,
+                                    Sums& sums) {
+    const typename Config::Summaries high = stage(at, strip);
+    const typename Config::Factors m = factors(at, strip);
+    const TilePlace column = columns_place(at.lane);
+    const TilePlace row = rows_place(at.lane);
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t step = 0; step < kStrip / 16; ++step) {
+      const std::int32_t b = strip * kStrip + static_cast<std::int32_t>(16 * step);
+      if (b >= at.depth) break;
+      ptx::Words4 summaries[Config::kParts][kTiles / 2];
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t part = 0; part < Config::kParts; ++part) {
+        MHLA_CUDA_UNROLL
+        for (std::uint32_t j = 0; j < kTiles / 2; ++j) {
+          summaries[part][j] = ptx::load_matrices_4_transposed(
+              part * Config::Summaries::kBytes +
+              high.piece(16 * step + column.row, kTiles * at.warp + 2 * j + column.piece));
+        }
+      }
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t r = 0; r < kRowTiles; ++r) {
+        const std::int32_t i = at.row + static_cast<std::int32_t>(16 * r);
+        if (i >= p.rows || (p.earlier && b > i + 14)) continue;  // m is zero there
+        const ptx::Words4 m_high =
+            ptx::load_matrices_4(m.piece(16 * r + row.row, 2 * step + row.piece));
+        const ptx::Words4 m_low =
+            ptx::load_matrices_4(m.piece(16 * r + row.row, kStrip / 8 + 2 * step + row.piece));
+        if (p.earlier && b == i && any_not_finite<T>(summaries)) {
+          multiply_earlier<T>(sums[r], m_high, m_low, summaries, at.lane);
+          continue;
+        }
+        multiply_add(sums[r], m_high, summaries[0]);
+        multiply_add(sums[r], m_low, summaries[0]);
+        if constexpr (P == Precision::kPair) multiply_add(sums[r], m_high, summaries[1]);
+      }
+    }
+  }
+
+  static MHLA_DEVICE void multiply_add(float (&sums)[kTiles][4], const ptx::Words4& a,
+                                       const ptx::Words4 (&b)[kTiles / 2]) {
+    MHLA_CUDA_UNROLL
+    for (int j = 0; j < kTiles; ++j) {
+      ptx::multiply_add_16<T>(sums[j], a.x[0], a.x[1], a.x[2], a.x[3], b[j / 2].x[j % 2 * 2],
+                              b[j / 2].x[j % 2 * 2 + 1]);
+    }
+  }
+
+  /// Rounds the mixtures, and writes their columns of `array`.
+  static MHLA_DEVICE void write_part(const Params& p, unsigned char* array, const Place& at,
+                                     const Sums& sums) {
+    const typename Config::Mixture mixture{at.shared};
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t r = 0; r < kRowTiles; ++r) {
+      store_sums<T>(sums[r], 1, 1, mixture, 16 * r, kTiles * at.warp, at.lane);
+    }
+    ptx::meet_block();
+    const std::int64_t begin =
+        at.pair * p.rows * kSummaryBytes + at.column_tile * (2 * Config::kColumns);
+    write_rows<kThreads>(mixture, array + begin, kSummaryBytes, ConsecutiveTokens{at.row, p.rows},
+                         at.thread);
+  }
+
+  /// z~ of 16 rows. Coefficients of 32 b at a time pass through shared memory.
+  static MHLA_DEVICE void mix_key_sums(const Params& p, const Place& at) {
+    constexpr int kGroups = Config::kSumGroups;
+    constexpr int kRows = Config::kSumRows / kGroups;  // of a thread
+    constexpr int kAhead = 8;                          // z_b loaded together
+    const std::int32_t first =
+        at.row +
+        static_cast<std::int32_t>(at.column_tile - Config::kColumnTiles) * Config::kSumRows;
+    if (first >= p.rows) return;
+    const auto group = static_cast<std::int32_t>(at.thread / D);
+    const std::int32_t row = first + kRows * group;
+    const std::uint32_t column = at.thread % D;
+    const float* const z = p.in.key_sum + at.pair * p.columns * D + column;
+    float sums[kRows] = {};
+    MHLA_CUDA_LOOP
+    for (std::int32_t b = 0; b < at.depth; b += kStrip) {
+      ptx::meet_block();
+      store_sum_factors(p, at, first, b);
+      ptx::meet_block();
+      if (group >= kGroups) continue;
+      MHLA_CUDA_LOOP
+      for (std::int32_t own = 0; own < kStrip && b + own < at.depth; own += kAhead) {
+        float x[kAhead];
+        MHLA_CUDA_UNROLL
+        for (int j = 0; j < kAhead; ++j) {
+          const std::int64_t place = b + own + j;
+          x[j] = place < at.depth ? ptx::load_global_float(z + place * D) : 0;
+        }
+        add_key_sums(p, at.shared + static_cast<std::uint32_t>(4 * (kRows * group * kStrip + own)),
+                     row, b + own, x, sums);
+      }
+    }
+    if (group >= kGroups) return;
+    MHLA_CUDA_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      if (row + r < p.rows) {
+        ptx::store_global_float(p.out.key_sum + (at.pair * p.rows + row + r) * D + column, sums[r]);
+      }
+    }
+  }
+
+  /// m of 16 rows and 32 b as floats, rows of 128 bytes.
+  static MHLA_DEVICE void store_sum_factors(const Params& p, const Place& at, std::int32_t first,
+                                            std::int32_t b) {
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t index = 0; index < Config::kSumRows * kStrip / kThreads; ++index) {
+      const auto own = static_cast<std::int32_t>(index * kThreads + at.thread);
+      const std::int32_t i = first + own / kStrip;
+      const std::int32_t from = b + own % kStrip;
+      const bool counts = from < end(p, i);
+      ptx::store_shared_float(at.shared + 4 * static_cast<std::uint32_t>(own),
+                              counts ? ptx::load_global_float(p.mixing.row(i) + from) : 0);
+    }
+  }
+
+  /// sums[r] += m_ib x_j, i = row + r, b = first + j, of those that count. m_ib is in row r of the
+  /// rows that store_sum_factors made, b's place in them at `factors`.
+  template <int kRows, int kAhead>
+  static MHLA_DEVICE void add_key_sums(const Params& p, std::uint32_t factors, std::int32_t row,
+                                       std::int32_t first, const float (&x)[kAhead],
+                                       float (&sums)[kRows]) {
+    MHLA_CUDA_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const std::int32_t last = end(p, row + r);
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < kAhead; j += 4) {
+        const ptx::Words4 m =
+            ptx::load_shared_4(factors + static_cast<std::uint32_t>(4 * (kStrip * r + j)));
+        MHLA_CUDA_UNROLL
+        for (int k = 0; k < 4; ++k) {
+          if (first + j + k < last) sums[r] += __builtin_bit_cast(float, m.x[k]) * x[j + k];
+        }
+      }
+    }
+  }
+};
+
+}  // namespace mhla::cuda

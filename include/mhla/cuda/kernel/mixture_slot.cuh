@@ -1,0 +1,89 @@
+#pragma once
+
+/// \file
+/// A mixture S~_i [D, E] in shared memory as the factor B of wgmma, and z~_i behind it: what the
+/// kernels that read outputs from mixtures have in common. The copy engine brings it in boxes of D
+/// rows of 64 columns; of Precision::kPair the low part follows the high one.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/ptx/wgmma.cuh"
+#include "mhla/cuda/tile/box_vector.cuh"
+#include "mhla/cuda/tile/descriptor.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/tensor_box.cuh"
+
+namespace mhla::cuda {
+
+template <int D, int E, Precision P>
+struct MixtureSlot {
+  static constexpr int kParts = P == Precision::kPair ? 2 : 1;
+  static constexpr int kPanelBytes = D * 128;
+  static constexpr int kPartBytes = D * E * 2;
+  static constexpr int kBytes = kParts * kPartBytes + 1024;
+
+  std::uint32_t begin;  ///< shared address, a multiple of 1024
+
+  /// z~_i.
+  MHLA_HOST_DEVICE constexpr BoxVector<D> key_sum() const { return {begin + kParts * kPartBytes}; }
+
+  /// The boxes of S~, of its low part and of z~ in an array [pairs, M, D, E]; without a base where
+  /// there is nothing to load.
+  static constexpr void boxes(const SummaryArray& array, Denominator denominator,
+                              std::int32_t blocks, std::int32_t pairs, TensorBox* boxes) {
+    boxes[0] = box(array.high, blocks, pairs);
+    boxes[1] = kParts == 2 ? box(array.low, blocks, pairs) : TensorBox{};
+    boxes[2] = denominator == Denominator::kKeySum ? BoxVector<D>::box(array.key_sum, blocks, pairs)
+                                                   : TensorBox{};
+  }
+
+  /// Bytes that load brings.
+  static MHLA_HOST_DEVICE constexpr std::uint32_t loaded_bytes(bool key_sum) {
+    return kParts * kPartBytes + (key_sum ? BoxVector<D>::kBytes : 0);
+  }
+
+  /// Starts to load S~ and, if wanted, z~ of a block. `maps` are those of boxes().
+  MHLA_DEVICE void load(const TensorMap* maps, std::int32_t pair, std::int32_t block, bool key_sum,
+                        std::uint32_t barrier) const {
+    MHLA_CUDA_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      MHLA_CUDA_UNROLL
+      for (int panel = 0; panel < E / 64; ++panel) {
+        ptx::load_box(begin + part * kPartBytes + panel * kPanelBytes, maps[part],
+                      {{64 * panel, 0, block, pair, 0}}, barrier);
+      }
+    }
+    if (key_sum) ptx::load_box(this->key_sum().begin, maps[2], {{0, 0, block, pair, 0}}, barrier);
+  }
+
+  /// Starts sums += features S~, columns column.. column + 2 kSums - 1 of it: 64 or 128. Called by
+  /// a group between group_begin and group_commit.
+  template <class T, int kSums>
+  MHLA_DEVICE void multiply(float (&sums)[kSums], const Fragment<D>& features, int column) const {
+    MHLA_CUDA_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      const std::uint32_t panel = begin + part * kPartBytes + column / 64 * kPanelBytes;
+      MHLA_CUDA_UNROLL
+      for (int s = 0; s < D / 16; ++s) {
+        const std::uint32_t* const a = features.x + 4 * s;
+        ptx::group_multiply_add<1>(sums, a[0], a[1], a[2], a[3], factor(panel, 16 * s, kPanelBytes),
+                                   T{});
+      }
+    }
+  }
+
+ private:
+  static constexpr TensorBox box(unsigned char* part, std::int64_t blocks, std::int64_t pairs) {
+    const auto summary = static_cast<std::uint64_t>(kPartBytes);
+    const auto head = static_cast<std::uint64_t>(blocks) * summary;
+    return {part,
+            {E, D, static_cast<std::uint64_t>(blocks), static_cast<std::uint64_t>(pairs), 1},
+            {2 * E, summary, head, head},
+            {64, D, 1, 1, 1}};
+  }
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,126 @@
+#pragma once
+
+/// \file
+/// What kernels are told: the parameters they share. Kernels are functors; operator()(params) runs
+/// in every thread of a grid. A pair is a (batch item, head): pair = b * heads + h
+/// (tile/token_tensor.cuh).
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/tile/feature_map.cuh"
+#include "mhla/cuda/tile/token_blocks.cuh"
+#include "mhla/cuda/tile/token_tensor.cuh"
+
+namespace mhla::cuda {
+
+/// How summaries and their mixtures are stored: rounded to the type of the tensors, or as that and
+/// the rest, rounded too: x = high + low.
+enum class Precision { kSingle, kPair };
+
+/// What outputs are divided by (stage/normalizer.hpp).
+enum class Denominator { kNone, kKeySum, kCrossQuery };
+
+/// Summaries of all blocks, or mixtures of them.
+struct SummaryArray {
+  unsigned char* high;  ///< [pairs, M, D, E] in the type of the tensors
+  unsigned char* low;   ///< the same of Precision::kPair
+  float* key_sum;       ///< [pairs, M, D], or null where nothing reads them
+};
+
+/// The mixing matrix [Mq, Mk], the same for all pairs.
+struct MixingArray {
+  const float* data;
+  std::int64_t stride;  ///< numbers from one row to the next
+
+  MHLA_HOST_DEVICE constexpr const float* row(std::int32_t i) const { return data + i * stride; }
+};
+
+/// How sums become outputs: o = scale * n / (scale * d + eps), or scale * n without a denominator.
+struct Normalization {
+  Denominator denominator;
+  float scale;
+  float eps;
+
+  /// What n is multiplied by.
+  MHLA_HOST_DEVICE constexpr float factor(float d) const {
+    return denominator == Denominator::kNone ? scale : scale / (scale * d + eps);
+  }
+};
+
+/// S_b and z_b of every block: summary_*.cuh.
+struct SummaryParameters {
+  ConstTokenTensor k;
+  ConstTokenTensor v;
+  TokenBlocks blocks;
+  std::int32_t heads;
+  FeatureMap map;
+  SummaryArray out;
+};
+
+/// S~_i = sum_b m_ib S_b and the same of z: mixing_*.cuh.
+struct MixingParameters {
+  SummaryArray in;   ///< [pairs, columns, ...]
+  SummaryArray out;  ///< [pairs, rows, ...]
+  MixingArray mixing;
+  std::int32_t rows;     ///< Mq
+  std::int32_t columns;  ///< Mk
+  bool earlier;          ///< only b < i, as the causal form wants it
+};
+
+/// s_bw = phi(q_bw) . z_b of every query, for Denominator::kCrossQuery: scores.cuh.
+struct ScoreParameters {
+  ConstTokenTensor q;
+  TokenBlocks blocks;
+  std::int32_t heads;
+  FeatureMap map;
+  const float* key_sum;  ///< [pairs, M, D]
+  float* scores;         ///< [pairs, M, W]
+};
+
+/// o_t = phi(q_t)^T S~_i / den_t: read_out_*.cuh.
+struct ReadOutParameters {
+  ConstTokenTensor q;
+  TokenTensor o;
+  TokenBlocks blocks;
+  std::int32_t heads;
+  FeatureMap map;
+  SummaryArray mixtures;
+  Normalization normalization;
+  const float* scores;  ///< [pairs, M, W] of kCrossQuery
+  MixingArray mixing;   ///< for kCrossQuery
+};
+
+/// The same with the part of the token's own block, over earlier tokens and itself:
+/// causal_read_out_*.cuh. Blocks are runs of consecutive tokens.
+struct CausalReadOutParameters {
+  ConstTokenTensor q;
+  ConstTokenTensor k;
+  ConstTokenTensor v;
+  TokenTensor o;
+  TokenBlocks blocks;
+  std::int32_t heads;
+  FeatureMap query_map;
+  FeatureMap key_map;
+  SummaryArray mixtures;  ///< of earlier blocks
+  Normalization normalization;
+  MixingArray mixing;
+};
+
+/// o_t = sum_j m_(block of t)(block of j) phi(q_t).phi(k_j) v_j / den_t, without summaries:
+/// quadratic_*.cuh, and with all of them in shared memory: fused_*.cuh.
+struct DirectParameters {
+  ConstTokenTensor q;
+  ConstTokenTensor k;
+  ConstTokenTensor v;
+  TokenTensor o;
+  TokenBlocks query_blocks;
+  TokenBlocks key_blocks;
+  std::int32_t heads;
+  FeatureMap query_map;
+  FeatureMap key_map;
+  Normalization normalization;
+  MixingArray mixing;
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,306 @@
+#pragma once
+
+/// \file
+/// Outputs of every query, with the copy engine and wgmma:
+///
+///     o_t = factor(den_t) phi(q_t)^T S~_i,   t in block i
+///     den_t = phi(q_t) . z~_i                            kKeySum
+///     den_t = sum_b m_ib s_bw, w the slot of t           kCrossQuery
+///
+/// A thread block stays and takes items pair * M + i in steps of the grid. A thread behind the
+/// groups loads, into two rings: S~_i as E / 64 panels of [D][64], where wgmma reads them, with
+/// z~_i behind; and the boxes of Q (tile/token_boxes.cuh). D / 64 groups of four warps take turns
+/// at tiles of 64 slots of a box: Q to registers, phi, the slot given back; products of up to 128
+/// columns at a time, den meanwhile; out through 2048 bytes a warp in 16-byte pieces, only where
+/// there is a token. Rows of a tile beyond the box repeat its last row, and are not written.
+///
+///     (D, E)        threads      per multiprocessor    slots of S~, pairs    sums of a thread
+///     (64, 64)      128 + 32     2 thread blocks       3, 3                  32
+///     (128, 128)    256 + 128    1                     2, 2                  64
+///     (128, 256)    256 + 128    1                     2, 1                  64, twice
+///
+/// Shared memory: the rings, the tiles that O leaves through, 16 bytes of barriers a slot.
+/// Device memory: Q, S~ and z~ once, O once; of kCrossQuery the M W scores of a pair for each of
+/// its blocks.
+/// Source: arXiv:2601.07832, section 4.1, eq. (4).
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/grid.cuh"
+#include "mhla/cuda/kernel/mixture_slot.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/ptx/wgmma.cuh"
+#include "mhla/cuda/tile/box_rows.cuh"
+#include "mhla/cuda/tile/box_vector.cuh"
+#include "mhla/cuda/tile/descriptor.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/group_sums.cuh"
+#include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/row_sums.cuh"
+#include "mhla/cuda/tile/token_boxes.cuh"
+
+namespace mhla::cuda {
+
+struct ReadOutSm90Parameters {
+  /// Of the boxes of q, of S~, of its low part, and of z~ that ReadOutSm90::prepare finds; those of
+  /// boxes without a base are not read.
+  TensorMap maps[4];
+  ReadOutParameters stage;
+  TokenBoxes q_boxes;
+  std::int32_t items;            ///< pairs * M
+  std::int32_t multiprocessors;  ///< of the device
+};
+
+template <int D, int E, Precision P>
+struct ReadOutSm90Config {
+  static_assert((D == 64 && E == 64) || (D == 128 && (E == 128 || E == 256)),
+                "kernels of sm_90 have (D, E) of (64, 64), (128, 128) and (128, 256)");
+
+  static constexpr int kGroups = D / 64;
+  static constexpr bool kMovesRegisters = D == 128;  // between whole groups
+  static constexpr int kThreads = 128 * kGroups + (kMovesRegisters ? 128 : 32);
+  static constexpr int kBlocksPerMultiprocessor = D == 64 ? 2 : 1;
+  static constexpr int kMostRows = E == 256 ? 128 : 256;  // of a box of Q
+  static constexpr int kColumns = E == 64 ? 64 : 128;     // of a product
+
+  using Mixture = MixtureSlot<D, E, P>;
+  static constexpr int kMixtures = D == 64 ? 3 : E == 256 && P == Precision::kPair ? 1 : 2;
+  static constexpr int kMostQueries = 32;  // slots of Q
+
+  // A multiprocessor has 228 KB, of which each thread block takes one more than it asks for.
+  static constexpr int kSharedBytes = kBlocksPerMultiprocessor == 2 ? 113 * 1024 : 227 * 1024;
+  static constexpr int kTileBytes = 4 * kGroups * WarpTile::kBytes;
+  static constexpr int kBarrierBytes = 1024;
+  static constexpr int kMixtureBytes = kMixtures * Mixture::kBytes;
+  static constexpr int kQueryBytes = kSharedBytes - kMixtureBytes - kTileBytes - kBarrierBytes;
+  static_assert(kSharedBytes <= shared_limit(Arch::kSm90a), "the rings fit into shared memory");
+  static_assert(kQueryBytes % 1024 == 0, "slots begin at multiples of 1024");
+  static_assert(kMostRows * D * 2 <= kQueryBytes, "the ring of Q holds a box");
+  static_assert((kMixtures + kMostQueries) * Ring::kBarrierBytes <= kBarrierBytes);
+};
+
+template <class T, int D, int E, Precision P>
+struct ReadOutSm90 {
+  using Params = ReadOutSm90Parameters;
+  using Config = ReadOutSm90Config<D, E, P>;
+  static constexpr Arch kArchitecture = Arch::kSm90a;
+  static constexpr int kThreads = Config::kThreads;
+  static constexpr int kSharedBytes = Config::kSharedBytes;
+  static constexpr int kBlocksPerMultiprocessor = Config::kBlocksPerMultiprocessor;
+  static constexpr int kRegisters = 168;
+
+  /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise the copy
+  /// engine has no boxes for these blocks and strides.
+  static constexpr bool prepare(const ReadOutParameters& stage, std::int32_t pairs,
+                                std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[4]) {
+    const std::int32_t blocks = stage.blocks.blocks();
+    p.stage = stage;
+    p.items = pairs * blocks;
+    p.multiprocessors = multiprocessors;
+    Config::Mixture::boxes(stage.mixtures, stage.normalization.denominator, blocks, pairs,
+                           boxes + 1);
+    return TokenBoxes::find(stage.blocks, stage.q, D, stage.heads, pairs / stage.heads,
+                            Config::kMostRows, p.q_boxes, boxes[0]);
+  }
+
+  static constexpr Grid grid(const Params& p, int) {
+    const int most = kBlocksPerMultiprocessor * p.multiprocessors;
+    return {static_cast<unsigned>(p.items < most ? p.items : most), 1, 1};
+  }
+
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const std::uint32_t thread = ptx::thread_index();
+    const Rings rings = rings_of(p);
+    if (thread == 0) {
+      rings.mixtures.make_barriers(kReaders);
+      rings.queries.make_barriers(kReaders);
+      ptx::publish_barriers();
+    }
+    ptx::meet_block();
+    if (thread < kReaders * 32) {
+      if constexpr (Config::kMovesRegisters) ptx::take_registers<240>();
+      read(p, rings, thread);
+    } else {
+      if constexpr (Config::kMovesRegisters) ptx::give_registers<24>();
+      if (thread == kReaders * 32) load(p, rings);
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kReaders = 4 * Config::kGroups;  // warps
+  static constexpr int kSums = Config::kColumns / 2;
+  using Mixture = typename Config::Mixture;
+
+  struct Rings {
+    Ring mixtures;
+    Ring queries;
+  };
+
+  /// What a warp of a group works on.
+  struct Place {
+    std::uint32_t warp;  // of the block
+    std::uint32_t lane;
+    Pair pair;
+    std::int32_t item;
+    std::int32_t block;
+    BlockOrigin origin;
+  };
+
+  /// Tokens of slots first.. first + count - 1 of a block.
+  struct BoxTokens {
+    const TokenBlocks& blocks;
+    BlockOrigin origin;
+    std::int32_t first;
+    std::int32_t count;
+    MHLA_HOST_DEVICE constexpr std::int32_t operator()(std::int32_t row) const {
+      return row < count ? blocks.token(origin, first + row) : -1;
+    }
+  };
+
+  /// Bytes of a panel of a box of Q.
+  static MHLA_DEVICE std::uint32_t panel_bytes(const Params& p) {
+    return (static_cast<std::uint32_t>(p.q_boxes.rows()) + 7) / 8 * 1024;
+  }
+
+  static MHLA_DEVICE Rings rings_of(const Params& p) {
+    const std::uint32_t begin = ptx::shared_begin();
+    const std::uint32_t queries = begin + Config::kMixtureBytes;
+    const std::uint32_t barriers = queries + Config::kQueryBytes + Config::kTileBytes;
+    const std::uint32_t bytes = panel_bytes(p) * (D / 64);
+    const std::uint32_t count = Config::kQueryBytes / bytes;
+    return {{begin, Mixture::kBytes, barriers, Config::kMixtures},
+            {queries, bytes, barriers + Config::kMixtures * Ring::kBarrierBytes,
+             count < Config::kMostQueries ? count : Config::kMostQueries}};
+  }
+
+  static MHLA_DEVICE void load(const Params& p, const Rings& rings) {
+    const std::int32_t blocks = p.stage.blocks.blocks();
+    const bool key_sum = p.stage.normalization.denominator == Denominator::kKeySum;
+    const auto bytes = static_cast<std::uint32_t>(p.q_boxes.rows()) * (2 * D);
+    RingCursor mixture, query;
+    MHLA_CUDA_LOOP
+    for (std::int32_t item = static_cast<std::int32_t>(ptx::block_index_x()); item < p.items;
+         item += static_cast<std::int32_t>(ptx::block_count_x())) {
+      const std::int32_t number = item / blocks, block = item % blocks;
+      const Pair pair = pair_of(number, p.stage.heads);
+      const BlockOrigin origin = p.stage.blocks.origin(block);
+      rings.mixtures.take(mixture, Mixture::loaded_bytes(key_sum));
+      Mixture{rings.mixtures.slot(mixture)}.load(p.maps + 1, number, block, key_sum,
+                                                 rings.mixtures.full(mixture));
+      mixture = mixture.after(1, rings.mixtures.count);
+      MHLA_CUDA_LOOP
+      for (std::int32_t box = 0; box < p.q_boxes.count(); ++box) {
+        rings.queries.take(query, bytes);
+        MHLA_CUDA_UNROLL
+        for (int panel = 0; panel < D / 64; ++panel) {
+          ptx::load_box(
+              rings.queries.slot(query) + static_cast<std::uint32_t>(panel) * panel_bytes(p),
+              p.maps[0], p.q_boxes.origin(origin, pair, box, 64 * panel),
+              rings.queries.full(query));
+        }
+        query = query.after(1, rings.queries.count);
+      }
+    }
+  }
+
+  static MHLA_DEVICE void read(const Params& p, const Rings& rings, std::uint32_t thread) {
+    const std::int32_t blocks = p.stage.blocks.blocks();
+    const std::int32_t tiles = (p.q_boxes.rows() + 63) / 64;  // of a box
+    RingCursor mixture, query;
+    // The group's next tile, counted from the first of the box.
+    auto tile = static_cast<std::int32_t>(thread / 128);
+    MHLA_CUDA_LOOP
+    for (std::int32_t item = static_cast<std::int32_t>(ptx::block_index_x()); item < p.items;
+         item += static_cast<std::int32_t>(ptx::block_count_x())) {
+      const std::int32_t block = item % blocks;
+      const Place place{thread / 32, thread % 32, pair_of(item / blocks, p.stage.heads),
+                        item,        block,       p.stage.blocks.origin(block)};
+      rings.mixtures.wait(mixture);
+      const Mixture mixtures{rings.mixtures.slot(mixture)};
+      MHLA_CUDA_LOOP
+      for (std::int32_t box = 0; box < p.q_boxes.count(); ++box) {
+        rings.queries.wait(query);
+        if (tile >= tiles) rings.queries.give_back(query, place.lane);
+        MHLA_CUDA_LOOP
+        for (; tile < tiles; tile += Config::kGroups) {
+          const std::int32_t row = 64 * tile + 16 * static_cast<std::int32_t>(place.warp % 4);
+          Fragment<D> features = load_box_rows<D>(rings.queries.slot(query), panel_bytes(p), row,
+                                                  p.q_boxes.rows(), place.lane);
+          if (tile + Config::kGroups >= tiles) rings.queries.give_back(query, place.lane);
+          apply<T>(p.stage.map, features);
+          multiply(
+              p, place, mixtures, features,
+              {p.stage.blocks, place.origin, box * p.q_boxes.rows() + row, p.q_boxes.rows() - row});
+        }
+        tile -= tiles;
+        query = query.after(1, rings.queries.count);
+      }
+      rings.mixtures.give_back(mixture, place.lane);
+      mixture = mixture.after(1, rings.mixtures.count);
+    }
+    ptx::meet(1 + thread / 128, 128);  // no warp ends while others of its group start products
+  }
+
+  /// The outputs of a warp's rows.
+  static MHLA_DEVICE void multiply(const Params& p, const Place& place, const Mixture& mixture,
+                                   const Fragment<D>& features, const BoxTokens& tokens) {
+    const WarpTile tile{ptx::shared_begin() + Config::kMixtureBytes + Config::kQueryBytes +
+                        place.warp * WarpTile::kBytes};
+    unsigned char* const o = p.stage.o.head(place.pair);
+    RowPair factors{};
+    MHLA_CUDA_UNROLL
+    for (int column = 0; column < E; column += Config::kColumns) {
+      float sums[kSums] = {};
+      ptx::group_begin();
+      mixture.template multiply<T>(sums, features, column);
+      ptx::group_commit();
+      if (column == 0) factors = factors_of(p, place, mixture, features, tokens);
+      ptx::group_wait<0>();
+      ptx::keep_order(sums);
+      write_sums<T>(sums, factors, tile, o + 2 * column, p.stage.o.token_stride, tokens,
+                    place.lane);
+    }
+  }
+
+  /// What the numerators of a thread's two rows are multiplied by.
+  static MHLA_DEVICE RowPair factors_of(const Params& p, const Place& place, const Mixture& mixture,
+                                        const Fragment<D>& features, const BoxTokens& tokens) {
+    const Normalization& by = p.stage.normalization;
+    RowPair den{};
+    if (by.denominator == Denominator::kKeySum) {
+      den = row_products<T>(features, mixture.key_sum(), place.lane);
+    } else if (by.denominator == Denominator::kCrossQuery) {
+      den = mixed_scores(p, place, tokens);
+    }
+    return {by.factor(den.x), by.factor(den.x_8)};
+  }
+
+  /// sum_b m_ib s_bw for the slots w of a thread's two rows.
+  static MHLA_DEVICE RowPair mixed_scores(const Params& p, const Place& place,
+                                          const BoxTokens& tokens) {
+    const std::int32_t blocks = p.stage.blocks.blocks(), slots = p.stage.blocks.slots();
+    const float* const weights = p.stage.mixing.row(place.block);
+    const auto row = static_cast<std::int32_t>(place.lane / 4);
+    const bool filled = tokens(row) >= 0, filled_8 = tokens(row + 8) >= 0;
+    const float* scores = p.stage.scores +
+                          static_cast<std::int64_t>(place.item - place.block) * slots +
+                          tokens.first + row;
+    RowPair sum{0, 0};
+    MHLA_CUDA_LOOP
+    for (auto b = static_cast<std::int32_t>(place.lane % 4); b < blocks; b += 4) {
+      const float m = ptx::load_global_float(weights + b);
+      const float* const own = scores + static_cast<std::int64_t>(b) * slots;
+      if (filled) sum.x += m * ptx::load_global_float(own);
+      if (filled_8) sum.x_8 += m * ptx::load_global_float(own + 8);
+    }
+    return over_row(sum);
+  }
+};
+
+}  // namespace mhla::cuda

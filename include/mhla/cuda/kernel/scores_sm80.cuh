@@ -1,0 +1,121 @@
+#pragma once
+
+/// \file
+/// Scores of queries against the key sum of their own block, which Denominator::kCrossQuery mixes:
+///
+///     s_bw = phi(q_bw) . z_b     float sums of phi(q) rounded to T and z as it is
+///
+/// with q_bw the query in slot w of block b; 0 for empty slots, so that mixtures of scores need not
+/// know which those are.
+///
+/// A thread block makes the scores of one block of tokens: thread block pair * M + b along x. Four
+/// threads share a query, the pieces of 16 bytes of its row in turn, and keep their part of z in
+/// registers; 32 queries pass at a time.
+///
+/// Shared memory: none. Device memory: Q and z once, scores once.
+/// Source: the denominator of github.com/DAGroup-PKU/MHLA.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/grid.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+
+namespace mhla::cuda {
+
+template <int D>
+struct ScoresConfig {
+  static constexpr int kThreads = 128;
+  static constexpr int kSharers = 4;  // threads of a query
+  static constexpr int kRows = kThreads / kSharers;
+  static constexpr int kPieces = (D / 8 + kSharers - 1) / kSharers;  // of a thread
+};
+
+template <class T, int D>
+struct ScoresSm80 {
+  static_assert(has_kernels(D, D), "kernels have D of 64, 72 and 128");
+  using Params = ScoreParameters;
+  using Config = ScoresConfig<D>;
+  static constexpr Arch kArchitecture = Arch::kSm80;
+  static constexpr int kThreads = Config::kThreads;
+  static constexpr int kSharedBytes = 0;
+  static constexpr int kBlocksPerMultiprocessor = 6;
+  static constexpr int kRegisters = 80;
+
+  static constexpr Grid grid(const Params& p, int pairs) {
+    return {static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()), 1, 1};
+  }
+
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const std::uint32_t thread = ptx::thread_index();
+    const std::uint32_t item = ptx::block_index_x();
+    const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
+    const Pair pair = pair_of(static_cast<std::int32_t>(item / blocks), p.heads);
+    const BlockOrigin origin = p.blocks.origin(static_cast<std::int32_t>(item % blocks));
+    const std::uint32_t sharer = thread % Config::kSharers;
+    const unsigned char* const q = p.q.head(pair) + 16 * sharer;
+    const std::int32_t slots = p.blocks.slots();
+    float* const scores = p.scores + std::int64_t{item} * slots;
+
+    float z[Config::kPieces][8];
+    load_key_sum(p.key_sum + std::int64_t{item} * D, sharer, z);
+    MHLA_CUDA_LOOP
+    for (std::int32_t first = 0; first < slots; first += Config::kRows) {  // whole warps together
+      const std::int32_t slot = first + static_cast<std::int32_t>(thread / Config::kSharers);
+      const std::int32_t token = p.blocks.token(origin, slot);
+      float sum = 0;
+      if (token >= 0) sum = dot(p.map, q + token * p.q.token_stride, sharer, z);
+      sum += ptx::shuffle_xor(sum, 1);
+      sum += ptx::shuffle_xor(sum, 2);
+      if (sharer == 0 && slot < slots) ptx::store_global_float(scores + slot, sum);
+    }
+  }
+
+ private:
+  /// The thread's `index`-th piece of 16 bytes is one of the row.
+  static MHLA_DEVICE bool has_piece(std::uint32_t index, std::uint32_t sharer) {
+    return Config::kSharers * index + sharer < D / 8;
+  }
+
+  static MHLA_DEVICE void load_key_sum(const float* key_sum, std::uint32_t sharer,
+                                       float (&z)[Config::kPieces][8]) {
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t index = 0; index < Config::kPieces; ++index) {
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t i = 0; i < 8; ++i) {
+        const std::uint32_t d = 8 * (Config::kSharers * index + sharer) + i;
+        z[index][i] = has_piece(index, sharer) ? ptx::load_global_float(key_sum + d) : 0;
+      }
+    }
+  }
+
+  /// The thread's part of phi(q) . z.
+  static MHLA_DEVICE float dot(const FeatureMap& map, const unsigned char* q, std::uint32_t sharer,
+                               const float (&z)[Config::kPieces][8]) {
+    ptx::Words4 pieces[Config::kPieces];
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t index = 0; index < Config::kPieces; ++index) {
+      if (has_piece(index, sharer)) {
+        pieces[index] = ptx::load_global_4(q + 16 * Config::kSharers * index);
+      }
+    }
+    float sum = 0;
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t index = 0; index < Config::kPieces; ++index) {
+      if (!has_piece(index, sharer)) continue;
+      MHLA_CUDA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const std::uint32_t features = map.of_pair<T>(pieces[index].x[i]);
+        sum += ptx::low<T>(features) * z[index][2 * i];
+        sum += ptx::high<T>(features) * z[index][2 * i + 1];
+      }
+    }
+    return sum;
+  }
+};
+
+}  // namespace mhla::cuda

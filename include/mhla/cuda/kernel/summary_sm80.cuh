@@ -1,0 +1,245 @@
+#pragma once
+
+/// \file
+/// S_b and z_b of every block of tokens:
+///
+///     S_b = sum_{t in b} phi(k_t) v_t^T     [D, E], rounded to T, or as high + low
+///     z_b = sum_{t in b} phi(k_t)           [D] floats, of the rounded phi(k_t)
+///
+/// A thread block makes one S_b: thread block pair * M + b along x. Strips of 32 slots of K and V
+/// come through a ring of stages in shared memory; phi^T is the A operand, read transposed and
+/// mapped in registers, V the B operand:
+///
+///     (D, E)        warps along D x E   of a warp   stages   sums of a thread
+///     (64, 64)      4 x 1               16 x 64     3        32
+///     (72, 72)      5 x 1               16 x 72     3        36; the last warp is half idle
+///     (128, 128)    4 x 2               32 x 64     4        64
+///     (128, 256)    4 x 2               32 x 128    4        128
+///
+/// With two warps along E phi of a key is computed twice. One warp along E would save that, about
+/// 256 of 1000 issue slots for 16 tokens, but every warp would read all of V: 9 instead of 6 loads
+/// of matrices for 16 products, and shared memory is what runs out first.
+///
+/// z is the product with a column of ones, one product more for a warp and 16 tokens: the warps
+/// along E take turns at the row tiles. The column is 0 for empty slots, where phi(0) need not be
+/// 0.
+///
+/// Shared memory: kSharedBytes of SummaryConfig; S_b leaves through the ring's first bytes.
+/// Device memory: K and V once, S and z once.
+/// Source: arXiv:2601.07832, section 4.1, eq. (3).
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/grid.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/copy_async.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/parts.cuh"
+#include "mhla/cuda/tile/product.cuh"
+#include "mhla/cuda/tile/shared_tile.cuh"
+#include "mhla/cuda/tile/token_rows.cuh"
+
+namespace mhla::cuda {
+
+template <int D, int E>
+struct SummaryConfig {
+  static_assert(has_kernels(D, E),
+                "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
+
+  static constexpr int kRowWarps = D == 128 ? 4 : (D + 15) / 16;
+  static constexpr int kColumnWarps = D == 128 ? 2 : 1;
+  static constexpr int kRowTiles = (D + 15) / 16 / kRowWarps;  // of 16 rows, in a warp
+  static constexpr int kTiles = E / 8 / kColumnWarps;          // of 8 columns, in a warp
+  static constexpr int kThreads = 32 * kRowWarps * kColumnWarps;
+  static_assert(kColumnWarps == kRowTiles, "warps along E share the row tiles of z");
+
+  static constexpr int kStrip = 32;
+  static constexpr int kStages = D == 128 ? 4 : 3;
+  using Keys = SharedTile<kStrip, D>;
+  using Values = SharedTile<kStrip, E>;
+  static constexpr int kStageBytes = Keys::kBytes + Values::kBytes;
+  static constexpr int kFilledBytes = 4 * kStrip;
+
+  using Summary = SharedTile<16 * kRowTiles * kRowWarps, E>;
+  static_assert(Summary::kBytes <= kStages * kStageBytes, "S leaves through the ring");
+
+  static constexpr int kSharedBytes = kStages * (kStageBytes + kFilledBytes);
+  static_assert(kSharedBytes <= shared_limit(Arch::kSm80), "the ring fits into shared memory");
+};
+
+template <class T, int D, int E, Precision P>
+struct SummarySm80 {
+  using Params = SummaryParameters;
+  using Config = SummaryConfig<D, E>;
+  static constexpr Arch kArchitecture = Arch::kSm80;
+  static constexpr int kThreads = Config::kThreads;
+  static constexpr int kSharedBytes = Config::kSharedBytes;
+  static constexpr int kBlocksPerMultiprocessor = D == 64 ? 6 : D == 72 ? 4 : E == 128 ? 2 : 1;
+  static constexpr int kRegisters = D == 64 ? 80 : D == 72 ? 96 : E == 128 ? 128 : 255;
+
+  static constexpr Grid grid(const Params& p, int pairs) {
+    return {static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()), 1, 1};
+  }
+
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const Place at = place(p);
+    const std::int32_t strips = (p.blocks.slots() - 1) / kStrip + 1;
+    MHLA_CUDA_UNROLL
+    for (int strip = 0; strip < kStages - 1; ++strip) {
+      if (strip < strips) copy_strip(p, at, strip);
+      ptx::commit_copies();
+    }
+    Sums sums{};
+    MHLA_CUDA_LOOP
+    for (std::int32_t strip = 0; strip < strips; ++strip) {
+      ptx::wait_copies<kStages - 2>();
+      ptx::meet_block();  // the strip is here, and nobody reads the one before any more
+      const std::int32_t next = strip + kStages - 1;
+      if (next < strips) copy_strip(p, at, next);
+      ptx::commit_copies();
+      add_strip(p, at, strip, sums);
+    }
+    if (p.out.key_sum != nullptr) write_key_sum(p, at, sums);
+    ptx::meet_block();
+    write_part(p.out.high, at, sums);
+    if constexpr (P == Precision::kPair) {
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t r = 0; r < kRowTiles; ++r) keep_rest<T>(sums.s[r]);
+      ptx::meet_block();
+      write_part(p.out.low, at, sums);
+    }
+  }
+
+ private:
+  static constexpr int kRowTiles = Config::kRowTiles;
+  static constexpr int kTiles = Config::kTiles;
+  static constexpr int kStrip = Config::kStrip;
+  static constexpr int kStages = Config::kStages;
+
+  /// What a thread works on.
+  struct Place {
+    std::uint32_t thread;
+    std::uint32_t lane;
+    std::uint32_t row_tile;     // the warp's first, of 16 rows
+    std::uint32_t column_warp;  // of those along E
+    std::int64_t item;          // pair * M + b
+    BlockOrigin origin;
+    const unsigned char* k;  // the pair's row of token 0
+    const unsigned char* v;
+    std::uint32_t shared;
+  };
+
+  struct Sums {
+    float s[kRowTiles][kTiles][4];
+    float z[4];  // of one of the row tiles: in every column
+  };
+
+  MHLA_DEVICE static Place place(const Params& p) {
+    const std::uint32_t thread = ptx::thread_index();
+    const std::uint32_t item = ptx::block_index_x();
+    const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
+    const Pair pair = pair_of(static_cast<std::int32_t>(item / blocks), p.heads);
+    const std::uint32_t warp = thread / 32;
+    return {thread,
+            thread % 32,
+            warp / Config::kColumnWarps * kRowTiles,
+            warp % Config::kColumnWarps,
+            item,
+            p.blocks.origin(static_cast<std::int32_t>(item % blocks)),
+            p.k.head(pair),
+            p.v.head(pair),
+            ptx::shared_begin()};
+  }
+
+  static MHLA_DEVICE std::uint32_t stage(const Place& at, std::int32_t strip) {
+    return at.shared + static_cast<std::uint32_t>(strip % kStages) * Config::kStageBytes;
+  }
+  /// A word for each slot of the strip: 1 of type T, or 0 for an empty slot.
+  static MHLA_DEVICE std::uint32_t filled(const Place& at, std::int32_t strip) {
+    return at.shared + kStages * Config::kStageBytes +
+           static_cast<std::uint32_t>(strip % kStages) * Config::kFilledBytes;
+  }
+
+  /// Starts the copies of a strip. A thread's pieces of K and V are of the same token.
+  static MHLA_DEVICE void copy_strip(const Params& p, const Place& at, std::int32_t strip) {
+    constexpr int kPieces = D / 8;
+    constexpr int kCopies = kStrip * kPieces;
+    const typename Config::Keys keys{stage(at, strip)};
+    const typename Config::Values values{keys.begin + Config::Keys::kBytes};
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t i = 0; i < (kCopies + kThreads - 1) / kThreads; ++i) {
+      const std::uint32_t index = i * kThreads + at.thread;
+      if (kCopies % kThreads != 0 && index >= kCopies) break;
+      const std::uint32_t row = index / kPieces;
+      const std::uint32_t piece = index % kPieces;
+      const std::int32_t token =
+          p.blocks.token(at.origin, strip * kStrip + static_cast<std::int32_t>(row));
+      const std::uint32_t bytes = token < 0 ? 0 : 16;
+      const std::int64_t own = token < 0 ? 0 : token;
+      ptx::copy_16(keys.piece(row, piece), at.k + own * p.k.token_stride + piece * 16, bytes);
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t j = piece; j < E / 8; j += kPieces) {
+        ptx::copy_16(values.piece(row, j), at.v + own * p.v.token_stride + j * 16, bytes);
+      }
+      if (piece == 0) {
+        ptx::store_shared(filled(at, strip) + 4 * row, token < 0 ? 0 : ptx::pack<T>(1, 0));
+      }
+    }
+  }
+
+  static MHLA_DEVICE void add_strip(const Params& p, const Place& at, std::int32_t strip,
+                                    Sums& sums) {
+    const typename Config::Keys keys{stage(at, strip)};
+    const typename Config::Values values{keys.begin + Config::Keys::kBytes};
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t step = 0; step < kStrip / 16; ++step) {
+      ptx::Words4 features[kRowTiles];
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t r = 0; r < kRowTiles; ++r) {
+        features[r] = load_transposed_rows(keys, 16 * step, 2 * (at.row_tile + r), at.lane);
+        MHLA_CUDA_UNROLL
+        for (std::uint32_t& x : features[r].x) x = p.map.of_pair<T>(x);
+      }
+      multiply_step<T>(sums.s, features, values, 16 * step, kTiles * at.column_warp, at.lane);
+      if (p.out.key_sum != nullptr) {
+        const std::uint32_t slot = 16 * step + at.lane % 4 * 2;
+        const ptx::Words2 ones = ptx::load_shared_2(filled(at, strip) + 4 * slot);
+        const ptx::Words2 ones_8 = ptx::load_shared_2(filled(at, strip) + 4 * (slot + 8));
+        ptx::Words4 own = features[0];
+        if (kRowTiles > 1 && at.column_warp != 0) own = features[kRowTiles - 1];
+        ptx::multiply_add_16<T>(sums.z, own.x[0], own.x[1], own.x[2], own.x[3],
+                                ones.x[0] | ones.x[1] << 16, ones_8.x[0] | ones_8.x[1] << 16);
+      }
+    }
+  }
+
+  static MHLA_DEVICE void write_key_sum(const Params& p, const Place& at, const Sums& sums) {
+    const std::uint32_t row = 16 * (at.row_tile + at.column_warp) + at.lane / 4;
+    float* const z = p.out.key_sum + at.item * D;
+    if (at.lane % 4 == 0) {
+      if (row < D) ptx::store_global_float(z + row, sums.z[0]);
+      if (row + 8 < D) ptx::store_global_float(z + row + 8, sums.z[2]);
+    }
+  }
+
+  /// Rounds S, and writes it as [D, E] of `array`.
+  static MHLA_DEVICE void write_part(unsigned char* array, const Place& at, const Sums& sums) {
+    const typename Config::Summary summary{at.shared};
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t r = 0; r < kRowTiles; ++r) {
+      store_sums<T>(sums.s[r], 1, 1, summary, 16 * (at.row_tile + r), kTiles * at.column_warp,
+                    at.lane);
+    }
+    ptx::meet_block();
+    write_rows<kThreads>(summary, array + at.item * (2 * D * E), 2 * E, ConsecutiveTokens{0, D},
+                         at.thread);
+  }
+};
+
+}  // namespace mhla::cuda

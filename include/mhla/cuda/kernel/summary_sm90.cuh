@@ -1,0 +1,313 @@
+#pragma once
+
+/// \file
+/// S_b and z_b of every block of tokens, with the copy engine and wgmma:
+///
+///     S_b = sum_{t in b} phi(k_t) v_t^T     [D, E], rounded to T, or as high + low
+///     z_b = sum_{t in b} phi(k_t)           [D] floats, of the rounded phi(k_t)
+///
+/// A thread block stays and takes items pair * M + b in steps of the grid. A thread behind the
+/// groups loads: a block of tokens is a few boxes (tile/token_boxes.cuh), and a box D / 64 panels
+/// of K and E / 64 of V, 64 channels each, every panel in a slot of a ring. The ring has as many
+/// slots as fit, so that loads of the next items run on while the last sums are written. D / 64
+/// groups of four warps multiply; group g makes rows 64 g.. of S_b:
+///
+///     rows 64 g.. of S_b += phi(K panel g)^T (A, in registers) V panels (B, where they lie)
+///
+/// 16 slots a step, while phi of the next 16 is made. Where a box has no multiple of 16 rows, the
+/// rows behind it are zeroed once and never loaded. z is the product with a column of ones, by
+/// mma.sync on the same registers; the column is 0 for empty slots, where phi(0) need not be 0.
+///
+///     (D, E)        threads      per multiprocessor    sums of a thread
+///     (64, 64)      128 + 32     2 thread blocks       32
+///     (128, 128)    256 + 32     1                     64
+///     (128, 256)    256 + 128    1                     128
+///
+/// Shared memory: the ring, 2048 bytes a warp that S_b leaves through, 16 bytes of barriers a slot.
+/// Device memory: K and V once, S and z once.
+/// Source: arXiv:2601.07832, section 4.1, eq. (3).
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/grid.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/ptx/mma.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/ptx/wgmma.cuh"
+#include "mhla/cuda/tile/box_rows.cuh"
+#include "mhla/cuda/tile/descriptor.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/group_sums.cuh"
+#include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/token_boxes.cuh"
+
+namespace mhla::cuda {
+
+struct SummarySm90Parameters {
+  TensorMap maps[2];  ///< of the boxes of k and v that SummarySm90::prepare finds
+  SummaryParameters stage;
+  TokenBoxes k_boxes;
+  TokenBoxes v_boxes;
+  std::int32_t items;            ///< pairs * M
+  std::int32_t multiprocessors;  ///< of the device
+};
+
+template <int D, int E>
+struct SummarySm90Config {
+  static_assert((D == 64 && E == 64) || (D == 128 && (E == 128 || E == 256)),
+                "kernels of sm_90 have (D, E) of (64, 64), (128, 128) and (128, 256)");
+
+  static constexpr int kGroups = D / 64;
+  static constexpr int kPanels = (D + E) / 64;       // of a box: those of K, then those of V
+  static constexpr bool kMovesRegisters = E == 256;  // between whole groups
+  static constexpr int kThreads = 128 * kGroups + (kMovesRegisters ? 128 : 32);
+  static constexpr int kBlocksPerMultiprocessor = D == 64 ? 2 : 1;
+
+  static constexpr int kMostRows = E == 256 ? 128 : 256;  // of a box
+  static constexpr int kMostSlots = 64;
+  static constexpr int kTileBytes = 4 * kGroups * WarpTile::kBytes;
+  static constexpr int kBarrierBytes = kMostSlots * Ring::kBarrierBytes;
+  // A multiprocessor has 228 KB, of which each thread block takes one more than it asks for.
+  static constexpr int kSharedBytes = kBlocksPerMultiprocessor == 2 ? 113 * 1024 : 227 * 1024;
+  static constexpr int kRingBytes = kSharedBytes - kTileBytes - kBarrierBytes;
+  static_assert(kSharedBytes <= shared_limit(Arch::kSm90a), "the ring fits into shared memory");
+  static_assert(kRingBytes % 1024 == 0, "slots begin at multiples of 1024");
+  static_assert(kPanels * kMostRows * 128 <= kRingBytes, "the ring holds all panels of a box");
+};
+
+template <class T, int D, int E, Precision P>
+struct SummarySm90 {
+  using Params = SummarySm90Parameters;
+  using Config = SummarySm90Config<D, E>;
+  static constexpr Arch kArchitecture = Arch::kSm90a;
+  static constexpr int kThreads = Config::kThreads;
+  static constexpr int kSharedBytes = Config::kSharedBytes;
+  static constexpr int kBlocksPerMultiprocessor = Config::kBlocksPerMultiprocessor;
+  static constexpr int kRegisters = 168;
+
+  /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise the
+  /// copy engine has no boxes for these blocks and strides.
+  static constexpr bool prepare(const SummaryParameters& stage, std::int32_t pairs,
+                                std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[2]) {
+    const std::int32_t batch = pairs / stage.heads;
+    p.stage = stage;
+    p.items = pairs * stage.blocks.blocks();
+    p.multiprocessors = multiprocessors;
+    return TokenBoxes::find(stage.blocks, stage.k, D, stage.heads, batch, Config::kMostRows,
+                            p.k_boxes, boxes[0]) &&
+           TokenBoxes::find(stage.blocks, stage.v, E, stage.heads, batch, Config::kMostRows,
+                            p.v_boxes, boxes[1]);
+  }
+
+  static constexpr Grid grid(const Params& p, int) {
+    const int most = kBlocksPerMultiprocessor * p.multiprocessors;
+    return {static_cast<unsigned>(p.items < most ? p.items : most), 1, 1};
+  }
+
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const std::uint32_t thread = ptx::thread_index();
+    const Ring ring = ring_of(p);
+    if (thread == 0) {
+      ring.make_barriers(kReaders);
+      ptx::publish_barriers();
+    }
+    zero_rows_behind(p, ring, thread);
+    ptx::meet_block();
+    if (thread < kReaders * 32) {
+      if constexpr (Config::kMovesRegisters) ptx::take_registers<240>();
+      read(p, ring, thread);
+    } else {
+      if constexpr (Config::kMovesRegisters) ptx::give_registers<24>();
+      if (thread == kReaders * 32) load(p, ring);
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kReaders = 4 * Config::kGroups;  // warps
+  static constexpr int kKeyPanels = D / 64;
+  static constexpr int kValuePanels = E / 64;
+
+  struct Sums {
+    float s[kValuePanels][32];
+    float z[4];  // in every column
+  };
+
+  /// What a thread of a group works on.
+  struct Place {
+    std::uint32_t group;
+    std::uint32_t warp;  // of the block
+    std::uint32_t lane;
+    std::int32_t item;
+    BlockOrigin origin;
+    bool whole;  // the block has no empty slots
+  };
+
+  static MHLA_DEVICE std::uint32_t steps(const Params& p) {
+    return (static_cast<std::uint32_t>(p.k_boxes.rows()) + 15) / 16;
+  }
+
+  static MHLA_DEVICE Ring ring_of(const Params& p) {
+    const std::uint32_t begin = ptx::shared_begin();
+    const std::uint32_t slot_bytes = steps(p) * 16 * 128;
+    const std::uint32_t count = Config::kRingBytes / slot_bytes;
+    return {begin, slot_bytes, begin + Config::kRingBytes + Config::kTileBytes,
+            count < Config::kMostSlots ? count : Config::kMostSlots};
+  }
+
+  /// Rows of slots that no box fills.
+  static MHLA_DEVICE void zero_rows_behind(const Params& p, const Ring& ring,
+                                           std::uint32_t thread) {
+    const auto rows = static_cast<std::uint32_t>(p.k_boxes.rows());
+    const std::uint32_t pieces = (steps(p) * 16 - rows) * 8;
+    if (pieces == 0) return;
+    for (std::uint32_t i = thread; i < pieces * ring.count; i += kThreads) {
+      const std::uint32_t slot = i / pieces;
+      ptx::store_shared_4(ring.slot({slot, 0}) + rows * 128 + (i - slot * pieces) * 16, {});
+    }
+    ptx::fence_async();
+  }
+
+  static MHLA_DEVICE void load(const Params& p, const Ring& ring) {
+    const std::int32_t blocks = p.stage.blocks.blocks();
+    const auto bytes = static_cast<std::uint32_t>(p.k_boxes.rows()) * 128;
+    RingCursor at;
+    MHLA_CUDA_LOOP
+    for (std::int32_t item = static_cast<std::int32_t>(ptx::block_index_x()); item < p.items;
+         item += static_cast<std::int32_t>(ptx::block_count_x())) {
+      const Pair pair = pair_of(item / blocks, p.stage.heads);
+      const BlockOrigin origin = p.stage.blocks.origin(item % blocks);
+      MHLA_CUDA_LOOP
+      for (std::int32_t box = 0; box < p.k_boxes.count(); ++box) {
+        MHLA_CUDA_LOOP
+        for (int panel = 0; panel < Config::kPanels; ++panel) {
+          ring.take(at, bytes);
+          const bool is_key = panel < kKeyPanels;
+          const TokenBoxes& boxes = is_key ? p.k_boxes : p.v_boxes;
+          const std::int32_t channel = 64 * (is_key ? panel : panel - kKeyPanels);
+          ptx::load_box(ring.slot(at), p.maps[is_key ? 0 : 1],
+                        boxes.origin(origin, pair, box, channel), ring.full(at));
+          at = at.after(1, ring.count);
+        }
+      }
+    }
+  }
+
+  static MHLA_DEVICE void read(const Params& p, const Ring& ring, std::uint32_t thread) {
+    const TokenBlocks& blocks = p.stage.blocks;
+    RingCursor at;
+    MHLA_CUDA_LOOP
+    for (std::int32_t item = static_cast<std::int32_t>(ptx::block_index_x()); item < p.items;
+         item += static_cast<std::int32_t>(ptx::block_count_x())) {
+      const BlockOrigin origin = blocks.origin(item % blocks.blocks());
+      const Place place{thread / 128, thread / 32, thread % 32,
+                        item,         origin,      blocks.token(origin, blocks.slots() - 1) >= 0};
+      Sums sums{};
+      MHLA_CUDA_LOOP
+      for (std::int32_t box = 0; box < p.k_boxes.count(); ++box) {
+        add_box(p, ring, at, place, box, sums);
+        at = at.after(Config::kPanels, ring.count);
+      }
+      write(p, place, sums);
+    }
+    ptx::meet(1 + thread / 128, 128);  // no warp ends while others of its group start products
+  }
+
+  /// Adds the products of a box, and gives its slots back.
+  static MHLA_DEVICE void add_box(const Params& p, const Ring& ring, RingCursor at,
+                                  const Place& place, std::int32_t box, Sums& sums) {
+    std::uint32_t values[kValuePanels];
+    MHLA_CUDA_UNROLL
+    for (int e = 0; e < kValuePanels; ++e) {
+      values[e] = ring.slot(at.after(kKeyPanels + e, ring.count));
+    }
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < Config::kPanels; ++i) ring.wait(at.after(i, ring.count));
+    const BoxPanel keys{ring.slot(at.after(place.group, ring.count))};
+    ptx::Words4 even = features(p, keys, place, box, 0, sums);
+    MHLA_CUDA_LOOP
+    for (std::uint32_t step = 0; step < steps(p); step += 2) {
+      start(even, values, step, sums);
+      if (step + 1 == steps(p)) {
+        finish(sums);
+        break;
+      }
+      const ptx::Words4 odd = features(p, keys, place, box, step + 1, sums);
+      finish(sums);
+      start(odd, values, step + 1, sums);
+      if (step + 2 < steps(p)) even = features(p, keys, place, box, step + 2, sums);
+      finish(sums);
+    }
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < Config::kPanels; ++i) {
+      ring.give_back(at.after(i, ring.count), place.lane);
+    }
+  }
+
+  static MHLA_DEVICE void start(const ptx::Words4& a, const std::uint32_t (&values)[kValuePanels],
+                                std::uint32_t step, Sums& sums) {
+    ptx::group_begin();
+    MHLA_CUDA_UNROLL
+    for (int e = 0; e < kValuePanels; ++e) {
+      ptx::group_multiply_add<1>(sums.s[e], a.x[0], a.x[1], a.x[2], a.x[3],
+                                 factor(values[e], 16 * step, 0), T{});
+    }
+    ptx::group_commit();
+  }
+
+  static MHLA_DEVICE void finish(Sums& sums) {
+    ptx::group_wait<0>();
+    MHLA_CUDA_UNROLL
+    for (int e = 0; e < kValuePanels; ++e) ptx::keep_order(sums.s[e]);
+  }
+
+  /// phi of 16 rows of keys as the A operand, and their part of z.
+  static MHLA_DEVICE ptx::Words4 features(const Params& p, BoxPanel keys, const Place& place,
+                                          std::int32_t box, std::uint32_t step, Sums& sums) {
+    ptx::Words4 a = load_transposed_rows(keys, 16 * step, place.warp % 4 * 2, place.lane);
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t& x : a.x) x = p.stage.map.of_pair<T>(x);
+    const std::int32_t row = static_cast<std::int32_t>(16 * step + place.lane % 4 * 2);
+    ptx::multiply_add_16<T>(sums.z, a.x[0], a.x[1], a.x[2], a.x[3], ones(p, place, box, row),
+                            ones(p, place, box, row + 8));
+    return a;
+  }
+
+  /// 1 for rows row and row + 1 of a box where there is a token, 0 elsewhere.
+  static MHLA_DEVICE std::uint32_t ones(const Params& p, const Place& place, std::int32_t box,
+                                        std::int32_t row) {
+    const auto one = [&](std::int32_t own) -> float {
+      if (own >= p.k_boxes.rows()) return 0;
+      if (place.whole) return 1;
+      return p.stage.blocks.token(place.origin, box * p.k_boxes.rows() + own) >= 0 ? 1 : 0;
+    };
+    return ptx::pack<T>(one(row), one(row + 1));
+  }
+
+  static MHLA_DEVICE void write(const Params& p, const Place& place, Sums& sums) {
+    const std::int64_t row =  // of [pairs, M, D]
+        static_cast<std::int64_t>(place.item) * D + 16 * place.warp;
+    float* const z = p.stage.out.key_sum;
+    if (z != nullptr && place.lane % 4 == 0) {
+      ptx::store_global_float(z + row + place.lane / 4, sums.z[0]);
+      ptx::store_global_float(z + row + place.lane / 4 + 8, sums.z[2]);
+    }
+    const WarpTile tile{ptx::shared_begin() + Config::kRingBytes + place.warp * WarpTile::kBytes};
+    const ConsecutiveTokens rows{0, 16};
+    MHLA_CUDA_UNROLL
+    for (int e = 0; e < kValuePanels; ++e) {
+      const std::int64_t begin = row * (2 * E) + e * 128;
+      write_sums<T>(sums.s[e], {1, 1}, tile, p.stage.out.high + begin, 2 * E, rows, place.lane);
+      if constexpr (P == Precision::kPair) {
+        keep_rest_of_sums<T>(sums.s[e]);
+        write_sums<T>(sums.s[e], {1, 1}, tile, p.stage.out.low + begin, 2 * E, rows, place.lane);
+      }
+    }
+  }
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,100 @@
+#pragma once
+
+/// \file
+/// Registers of a warp that hold 16 rows of a tile, and the addresses that ldmatrix wants for them.
+///
+/// With g = lane / 4 and p = 2 (lane % 4), word 2 j + i of Fragment holds elements (g + 8 i, 8 j +
+/// p) and (g + 8 i, 8 j + p + 1) of the 16 rows: words 4 s.. 4 s + 3 are the A operand of the
+/// product over columns 16 s.. 16 s + 15 (ptx/mma.cuh).
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/ptx/convert.cuh"
+#include "mhla/cuda/ptx/matrix.cuh"
+#include "mhla/cuda/tile/feature_map.cuh"
+
+namespace mhla::cuda {
+
+/// 16 rows of kColumns columns, a multiple of 8.
+template <int kColumns_>
+struct Fragment {
+  static constexpr int kColumns = kColumns_;
+  static constexpr int kWords = kColumns / 4;
+  std::uint32_t x[kWords];
+};
+
+/// A place in a tile: a row and a piece of 16 bytes of it.
+struct TilePlace {
+  std::uint32_t row;
+  std::uint32_t piece;
+};
+
+/// What thread `lane` gives to ldmatrix so that the four matrices are, in the order of words of the
+/// A operand (rows 0-7, rows 8-15, and both again one piece to the right):
+MHLA_HOST_DEVICE constexpr TilePlace rows_place(std::uint32_t lane) {
+  return {lane % 16, lane / 16};
+}
+/// the A operand of the transposed 16 x 16 part of a tile, read transposed:
+MHLA_HOST_DEVICE constexpr TilePlace transposed_rows_place(std::uint32_t lane) {
+  return {lane / 16 * 8 + lane % 8, lane / 8 % 2};
+}
+/// two B operands of 8 columns each, where the tile holds B as [16 k][16 n], read transposed:
+MHLA_HOST_DEVICE constexpr TilePlace columns_place(std::uint32_t lane) {
+  return {lane % 16, lane / 16};
+}
+/// two B operands of 8 columns each, where the tile holds B as [16 n][16 k]:
+MHLA_HOST_DEVICE constexpr TilePlace transposed_columns_place(std::uint32_t lane) {
+  return {lane / 16 * 8 + lane % 8, lane / 8 % 2};
+}
+
+/// Rows row.. row + 15 of a tile, all columns.
+template <class Tile>
+MHLA_DEVICE Fragment<Tile::kColumns> load_rows(Tile tile, std::uint32_t row, std::uint32_t lane) {
+  Fragment<Tile::kColumns> rows;
+  const TilePlace at = rows_place(lane);
+  MHLA_CUDA_UNROLL
+  for (int s = 0; s < Tile::kColumns / 16; ++s) {
+    const ptx::Words4 w = ptx::load_matrices_4(tile.piece(row + at.row, 2 * s + at.piece));
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 4; ++i) rows.x[4 * s + i] = w.x[i];
+  }
+  if constexpr (Tile::kColumns % 16 != 0) {
+    const ptx::Words2 w = ptx::load_matrices_2(tile.piece(row + at.row, Tile::kPieces - 1));
+    rows.x[Fragment<Tile::kColumns>::kWords - 2] = w.x[0];
+    rows.x[Fragment<Tile::kColumns>::kWords - 1] = w.x[1];
+  }
+  return rows;
+}
+
+/// The A operand over rows row.. row + 15 of a tile for products with its transpose: 16 rows of A
+/// are the columns of pieces piece and piece + 1. Beyond the last piece the last one is read again.
+template <class Tile>
+MHLA_DEVICE ptx::Words4 load_transposed_rows(Tile tile, std::uint32_t row, std::uint32_t piece,
+                                             std::uint32_t lane) {
+  const TilePlace at = transposed_rows_place(lane);
+  std::uint32_t own = piece + at.piece;
+  if constexpr (Tile::kPieces % 2 != 0) own = own < Tile::kPieces ? own : Tile::kPieces - 1;
+  return ptx::load_matrices_4_transposed(tile.piece(row + at.row, own));
+}
+
+/// phi of every element.
+template <class T, int kColumns>
+MHLA_DEVICE void apply(const FeatureMap& map, Fragment<kColumns>& rows) {
+  MHLA_CUDA_UNROLL
+  for (int i = 0; i < Fragment<kColumns>::kWords; ++i) rows.x[i] = map.of_pair<T>(rows.x[i]);
+}
+
+/// Sums of a product (ptx/mma.cuh), rounded: 16 rows of 8 kTiles columns as the next A operand.
+template <class T, int kTiles>
+MHLA_DEVICE Fragment<8 * kTiles> rounded(const float (&sums)[kTiles][4]) {
+  Fragment<8 * kTiles> rows;
+  MHLA_CUDA_UNROLL
+  for (int j = 0; j < kTiles; ++j) {
+    rows.x[2 * j] = ptx::pack<T>(sums[j][0], sums[j][1]);
+    rows.x[2 * j + 1] = ptx::pack<T>(sums[j][2], sums[j][3]);
+  }
+  return rows;
+}
+
+}  // namespace mhla::cuda

@@ -1,0 +1,145 @@
+#pragma once
+
+/// \file
+/// Products of 16 rows in registers with tiles in shared memory, by one warp:
+///
+///     sums[16, 8 kTiles] += rows[16, K] B[K, 8 kTiles]
+///
+/// sums[j] holds columns 8 j.. 8 j + 7 as C of ptx/mma.cuh. K is a multiple of 8.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/ptx/matrix.cuh"
+#include "mhla/cuda/ptx/mma.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
+
+namespace mhla::cuda {
+
+/// One step: 16 columns of A, and B = columns 8 piece.. of rows row.. row + 15 of the tile.
+template <class T, class Tile, int kTiles>
+MHLA_DEVICE void multiply_step(float (&sums)[kTiles][4], std::uint32_t a0, std::uint32_t a1,
+                               std::uint32_t a2, std::uint32_t a3, Tile tile, std::uint32_t row,
+                               std::uint32_t piece, std::uint32_t lane) {
+  const TilePlace at = columns_place(lane);
+  MHLA_CUDA_UNROLL
+  for (std::uint32_t j = 0; j + 1 < kTiles; j += 2) {
+    const ptx::Words4 b =
+        ptx::load_matrices_4_transposed(tile.piece(row + at.row, piece + j + at.piece));
+    ptx::multiply_add_16<T>(sums[j], a0, a1, a2, a3, b.x[0], b.x[1]);
+    ptx::multiply_add_16<T>(sums[j + 1], a0, a1, a2, a3, b.x[2], b.x[3]);
+  }
+  if constexpr (kTiles % 2 != 0) {
+    const ptx::Words2 b =
+        ptx::load_matrices_2_transposed(tile.piece(row + at.row, piece + kTiles - 1));
+    ptx::multiply_add_16<T>(sums[kTiles - 1], a0, a1, a2, a3, b.x[0], b.x[1]);
+  }
+}
+
+/// The same step for several tiles of 16 rows, A operands a[r], which share the loads of B. kTiles
+/// is even, or there is one tile of rows.
+template <class T, class Tile, int kRowTiles, int kTiles>
+MHLA_DEVICE void multiply_step(float (&sums)[kRowTiles][kTiles][4],
+                               const ptx::Words4 (&a)[kRowTiles], Tile tile, std::uint32_t row,
+                               std::uint32_t piece, std::uint32_t lane) {
+  if constexpr (kRowTiles == 1) {
+    multiply_step<T>(sums[0], a[0].x[0], a[0].x[1], a[0].x[2], a[0].x[3], tile, row, piece, lane);
+  } else {
+    static_assert(kTiles % 2 == 0, "two tiles of 8 columns are loaded together");
+    const TilePlace at = columns_place(lane);
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t j = 0; j < kTiles; j += 2) {
+      const ptx::Words4 b =
+          ptx::load_matrices_4_transposed(tile.piece(row + at.row, piece + j + at.piece));
+      MHLA_CUDA_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) {
+        const std::uint32_t(&x)[4] = a[r].x;
+        ptx::multiply_add_16<T>(sums[r][j], x[0], x[1], x[2], x[3], b.x[0], b.x[1]);
+        ptx::multiply_add_16<T>(sums[r][j + 1], x[0], x[1], x[2], x[3], b.x[2], b.x[3]);
+      }
+    }
+  }
+}
+
+/// B = columns 8 piece.. of rows row.. row + K - 1 of the tile, which holds B as [k][n].
+template <class T, int kDepth, class Tile, int kTiles>
+MHLA_DEVICE void multiply(float (&sums)[kTiles][4], const Fragment<kDepth>& rows, Tile tile,
+                          std::uint32_t row, std::uint32_t piece, std::uint32_t lane) {
+  MHLA_CUDA_UNROLL
+  for (std::uint32_t s = 0; s < kDepth / 16; ++s) {
+    multiply_step<T>(sums, rows.x[4 * s], rows.x[4 * s + 1], rows.x[4 * s + 2], rows.x[4 * s + 3],
+                     tile, row + 16 * s, piece, lane);
+  }
+  if constexpr (kDepth % 16 != 0) {
+    constexpr int kLast = Fragment<kDepth>::kWords - 2;
+    const std::uint32_t last_row = row + kDepth - 8 + lane % 8;
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t j = 0; j < kTiles;
+         ++j) {  // 8 rows of B: threads 8.. of the load are not used
+      if (j % 2 == 0) {
+        const std::uint32_t own = piece + j + (j + 1 < kTiles ? lane / 8 % 2 : 0);
+        const ptx::Words2 b = ptx::load_matrices_2_transposed(tile.piece(last_row, own));
+        ptx::multiply_add_8<T>(sums[j], rows.x[kLast], rows.x[kLast + 1], b.x[0]);
+        if (j + 1 < kTiles) {
+          ptx::multiply_add_8<T>(sums[j + 1], rows.x[kLast], rows.x[kLast + 1], b.x[1]);
+        }
+      }
+    }
+  }
+}
+
+/// B = the transpose of rows row.. row + 8 kTiles - 1 of the tile, which holds B as [n][k], in
+/// columns 0 to K - 1. kTiles is even.
+template <class T, int kDepth, class Tile, int kTiles>
+MHLA_DEVICE void multiply_transposed(float (&sums)[kTiles][4], const Fragment<kDepth>& rows,
+                                     Tile tile, std::uint32_t row, std::uint32_t lane) {
+  static_assert(kTiles % 2 == 0, "two tiles of 8 rows are loaded together");
+  const TilePlace at = transposed_columns_place(lane);
+  MHLA_CUDA_UNROLL
+  for (std::uint32_t j = 0; j < kTiles; j += 2) {
+    const std::uint32_t own_row = row + 8 * j + at.row;
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t s = 0; s < kDepth / 16; ++s) {
+      const ptx::Words4 b = ptx::load_matrices_4(tile.piece(own_row, 2 * s + at.piece));
+      const std::uint32_t* const a = rows.x + 4 * s;
+      ptx::multiply_add_16<T>(sums[j], a[0], a[1], a[2], a[3], b.x[0], b.x[1]);
+      ptx::multiply_add_16<T>(sums[j + 1], a[0], a[1], a[2], a[3], b.x[2], b.x[3]);
+    }
+    if constexpr (kDepth % 16 != 0) {
+      constexpr int kLast = Fragment<kDepth>::kWords - 2;
+      const ptx::Words2 b =
+          ptx::load_matrices_2(tile.piece(row + 8 * j + lane % 16, kDepth / 8 - 1));
+      ptx::multiply_add_8<T>(sums[j], rows.x[kLast], rows.x[kLast + 1], b.x[0]);
+      ptx::multiply_add_8<T>(sums[j + 1], rows.x[kLast], rows.x[kLast + 1], b.x[1]);
+    }
+  }
+}
+
+/// The same for several tiles of 16 rows, which share the loads of B.
+template <class T, int kDepth, class Tile, int kRowTiles, int kTiles>
+MHLA_DEVICE void multiply_transposed(float (&sums)[kRowTiles][kTiles][4],
+                                     const Fragment<kDepth> (&rows)[kRowTiles], Tile tile,
+                                     std::uint32_t row, std::uint32_t lane) {
+  if constexpr (kRowTiles == 1) {
+    multiply_transposed<T>(sums[0], rows[0], tile, row, lane);
+  } else {
+    static_assert(kTiles % 2 == 0 && kDepth % 16 == 0, "four matrices are loaded together");
+    const TilePlace at = transposed_columns_place(lane);
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t j = 0; j < kTiles; j += 2) {
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t s = 0; s < kDepth / 16; ++s) {
+        const ptx::Words4 b =
+            ptx::load_matrices_4(tile.piece(row + 8 * j + at.row, 2 * s + at.piece));
+        MHLA_CUDA_UNROLL
+        for (int r = 0; r < kRowTiles; ++r) {
+          const std::uint32_t* const a = rows[r].x + 4 * s;
+          ptx::multiply_add_16<T>(sums[r][j], a[0], a[1], a[2], a[3], b.x[0], b.x[1]);
+          ptx::multiply_add_16<T>(sums[r][j + 1], a[0], a[1], a[2], a[3], b.x[2], b.x[3]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace mhla::cuda

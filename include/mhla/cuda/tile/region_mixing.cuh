@@ -1,0 +1,158 @@
+#pragma once
+
+/// \file
+/// Mixing of summaries in shared memory (summary_regions.cuh), in place and by single warps:
+///
+///     S~_i = sum_b m_ib S_b
+///
+/// The product of m [rows, columns], as A operand, with 16 numbers of every region, the same row
+/// and columns of each, as B operand. What comes out replaces them: who reads a number is who
+/// writes it. Each m enters as the sum of two numbers of T (parts.cuh). Sums are floats; what comes
+/// out is rounded to T. Vectors of floats, the z_b, are mixed in float.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/convert.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/matrix.cuh"
+#include "mhla/cuda/ptx/mma.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/parts.cuh"
+
+namespace mhla::cuda {
+
+/// m as A operands of 16 x 16, zero beyond its rows and columns: a thread's part.
+template <int kSteps>
+struct MixingOperand {
+  ptx::Words4 high[kSteps][kSteps];
+  ptx::Words4 low[kSteps][kSteps];
+};
+
+/// \param m       the first row in device memory
+/// \param stride  numbers from one row to the next
+template <class T, int kSteps>
+MHLA_DEVICE MixingOperand<kSteps> load_mixing(const float* m, std::int64_t stride,
+                                              std::uint32_t rows, std::uint32_t columns,
+                                              std::uint32_t lane) {
+  const auto load = [&](std::uint32_t i, std::uint32_t b) {
+    return i < rows && b < columns ? ptx::load_global_float(m + i * stride + b) : 0.0f;
+  };
+  MixingOperand<kSteps> operand;
+  MHLA_CUDA_UNROLL
+  for (int r = 0; r < kSteps; ++r) {
+    MHLA_CUDA_UNROLL
+    for (int s = 0; s < kSteps; ++s) {
+      MHLA_CUDA_UNROLL
+      for (int w = 0; w < 4; ++w) {  // 8 rows further, then 8 columns
+        const std::uint32_t i = 16 * r + w % 2 * 8 + lane / 4;
+        const std::uint32_t b = 16 * s + w / 2 * 8 + lane % 4 * 2;
+        const Parts parts = parts_of<T>(load(i, b), load(i, b + 1));
+        operand.high[r][s].x[w] = parts.high;
+        operand.low[r][s].x[w] = parts.low;
+      }
+    }
+  }
+  return operand;
+}
+
+/// Mixes the regions by kWarps warps, each of which calls with its number. Regions from `columns`
+/// on are taken for zero and not read; those from `rows` on are left as they are.
+/// \param zeros  the shared address of 128 zero bytes, a multiple of 128
+template <class T, int kWarps, class Regions, int kSteps>
+MHLA_DEVICE void mix_regions(Regions regions, const MixingOperand<kSteps>& m, std::uint32_t zeros,
+                             std::uint32_t rows, std::uint32_t columns, std::uint32_t warp,
+                             std::uint32_t lane) {
+  constexpr std::uint32_t kUnits = Regions::kRows * Regions::kPieces / 2;  // of two pieces
+  constexpr std::uint32_t kTogether = kSteps == 1 ? 4 : 2;  // loads under way at once
+  const auto exists = [](std::uint32_t unit) {
+    return kUnits % (kTogether * kWarps) == 0 || unit < kUnits;
+  };
+  const auto address = [&](std::uint32_t region, std::uint32_t unit, std::uint32_t j) {
+    const std::uint32_t piece = 2 * unit + j;
+    return regions.piece(region, piece / Regions::kPieces, piece % Regions::kPieces);
+  };
+  const TilePlace from = columns_place(lane);
+  MHLA_CUDA_LOOP
+  for (std::uint32_t first = warp; first < kUnits; first += kTogether * kWarps) {
+    ptx::Words4 b[kTogether][kSteps];
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t u = 0; u < kTogether; ++u) {
+      if (!exists(first + u * kWarps)) break;
+      MHLA_CUDA_UNROLL
+      for (int s = 0; s < kSteps; ++s) {
+        const std::uint32_t region = 16 * s + from.row;
+        const std::uint32_t own = address(region, first + u * kWarps, from.piece);
+        // Zeros of the banks where the region would be.
+        b[u][s] = ptx::load_matrices_4_transposed(region < columns ? own : zeros + own % 128);
+      }
+    }
+    ptx::meet_warp();  // all have read what is replaced
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t u = 0; u < kTogether; ++u) {
+      if (!exists(first + u * kWarps)) break;
+      MHLA_CUDA_UNROLL
+      for (int r = 0; r < kSteps; ++r) {
+        MHLA_CUDA_UNROLL
+        for (int j = 0; j < 2; ++j) {
+          float c[4] = {};
+          MHLA_CUDA_UNROLL
+          for (int s = 0; s < kSteps; ++s) {
+            const std::uint32_t* const x = b[u][s].x + 2 * j;
+            const std::uint32_t* const h = m.high[r][s].x;
+            const std::uint32_t* const l = m.low[r][s].x;
+            ptx::multiply_add_16<T>(c, l[0], l[1], l[2], l[3], x[0], x[1]);
+            ptx::multiply_add_16<T>(c, h[0], h[1], h[2], h[3], x[0], x[1]);
+          }
+          const std::uint32_t i = 16 * r + lane / 4, column = lane % 4 * 4;
+          const std::uint32_t unit = first + u * kWarps;
+          if (i < rows) ptx::store_shared(address(i, unit, j) + column, ptx::pack<T>(c[0], c[1]));
+          if (i + 8 < rows) {
+            ptx::store_shared(address(i + 8, unit, j) + column, ptx::pack<T>(c[2], c[3]));
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Mixes up to kCount vectors of kWidth floats in shared memory by kWarps warps: mix, meet, store.
+template <int kWarps, int kCount, int kWidth>
+struct VectorMixing {
+  static constexpr int kVectors = (kCount + kWarps - 1) / kWarps;  ///< of a warp
+  static constexpr int kParts = (kWidth + 31) / 32;  ///< of a vector, a number to each lane
+  static constexpr int kSums = kVectors * kParts;
+
+  std::uint32_t vectors;  ///< where they begin
+  std::uint32_t warp;
+  std::uint32_t lane;
+  float sums[kSums];
+
+  MHLA_DEVICE std::uint32_t vector(int sum) const { return sum % kVectors * kWarps + warp; }
+  MHLA_DEVICE std::uint32_t number(int sum) const { return sum / kVectors * 32 + lane; }
+
+  MHLA_DEVICE void mix(const float* m, std::int64_t stride, std::uint32_t rows,
+                       std::uint32_t columns) {
+    MHLA_CUDA_UNROLL
+    for (int o = 0; o < kSums; ++o) {
+      sums[o] = 0;
+      if (vector(o) >= rows) continue;
+      const std::uint32_t own = number(o) < kWidth ? number(o) : kWidth - 1;
+      for (std::uint32_t b = 0; b < columns; ++b) {
+        sums[o] += ptx::load_global_float(m + vector(o) * stride + b) *
+                   ptx::load_shared_float(vectors + (b * kWidth + own) * 4);
+      }
+    }
+  }
+  MHLA_DEVICE void store(std::uint32_t rows) const {
+    MHLA_CUDA_UNROLL
+    for (int o = 0; o < kSums; ++o) {
+      if (vector(o) >= rows || number(o) >= kWidth) continue;
+      ptx::store_shared_float(vectors + (vector(o) * kWidth + number(o)) * 4, sums[o]);
+    }
+  }
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,104 @@
+#pragma once
+
+/// \file
+/// Blocks of tokens, as kernels see them: boxes of a grid of tokens in raster order.
+///
+///     sequence   1 x 1 x N tokens in boxes of 1 x 1 x W
+///     image      1 x Y x X tokens in boxes of 1 x y x x
+///     video      F x Y x X tokens in boxes of f x y x x
+///
+/// Blocks are numbered in raster order, and so are the W = f*y*x slots of a block. A block at a far
+/// edge may reach beyond the tokens: those slots are empty, and every other one is where it is in a
+/// whole block.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/tile/divisor.cuh"
+
+namespace mhla::cuda {
+
+/// The first token of a block along frames, rows and columns.
+struct BlockOrigin {
+  std::int32_t frame;
+  std::int32_t row;
+  std::int32_t column;
+};
+
+/// A partition of up to 2^31 - 1 tokens.
+class TokenBlocks {
+ public:
+  MHLA_HOST_DEVICE constexpr TokenBlocks() : TokenBlocks(1, 1, 1, 1, 1, 1) {}
+  /// Tokens and those of a block along frames, rows and columns, all at least 1.
+  MHLA_HOST_DEVICE constexpr TokenBlocks(std::int32_t frames, std::int32_t rows,
+                                         std::int32_t columns, std::int32_t block_frames,
+                                         std::int32_t block_rows, std::int32_t block_columns)
+      : frames_(frames),
+        rows_(rows),
+        columns_(columns),
+        block_frames_(block_frames),
+        block_rows_(block_rows),
+        block_columns_(block_columns),
+        row_counts_((rows - 1) / block_rows + 1),
+        column_counts_((columns - 1) / block_columns + 1),
+        blocks_(((frames - 1) / block_frames + 1) * row_counts_.value() * column_counts_.value()) {}
+
+  MHLA_HOST_DEVICE constexpr std::int32_t tokens() const { return frames_ * rows() * columns(); }
+  MHLA_HOST_DEVICE constexpr std::int32_t frames() const { return frames_; }
+  MHLA_HOST_DEVICE constexpr std::int32_t rows() const { return rows_.value(); }
+  MHLA_HOST_DEVICE constexpr std::int32_t columns() const { return columns_.value(); }
+  MHLA_HOST_DEVICE constexpr std::int32_t block_frames() const { return block_frames_.value(); }
+  MHLA_HOST_DEVICE constexpr std::int32_t block_rows() const { return block_rows_.value(); }
+  MHLA_HOST_DEVICE constexpr std::int32_t block_columns() const { return block_columns_.value(); }
+
+  /// M.
+  MHLA_HOST_DEVICE constexpr std::int32_t blocks() const { return blocks_; }
+  /// W, the slots of a block.
+  MHLA_HOST_DEVICE constexpr std::int32_t slots() const {
+    return block_frames() * block_rows() * block_columns();
+  }
+
+  MHLA_HOST_DEVICE constexpr BlockOrigin origin(std::int32_t block) const {
+    const std::int32_t line = column_counts_.quotient(block);
+    const std::int32_t plane = row_counts_.quotient(line);
+    return {plane * block_frames(), (line - plane * row_counts_.value()) * block_rows(),
+            (block - line * column_counts_.value()) * block_columns()};
+  }
+
+  /// The token in a slot of the block at `at`, or -1: the slot is empty or not one of the block.
+  MHLA_HOST_DEVICE constexpr std::int32_t token(BlockOrigin at, std::int32_t slot) const {
+    const std::int32_t line = block_columns_.quotient(slot);
+    const std::int32_t plane = block_rows_.quotient(line);
+    const std::int32_t row = line - plane * block_rows();
+    const std::int32_t column = slot - line * block_columns();
+    const bool filled = plane < block_frames() && plane < frames_ - at.frame &&
+                        row < rows_.value() - at.row && column < columns_.value() - at.column;
+    return filled ? ((at.frame + plane) * rows_.value() + at.row + row) * columns_.value() +
+                        at.column + column
+                  : -1;
+  }
+
+  /// The block of a token.
+  MHLA_HOST_DEVICE constexpr std::int32_t block_of(std::int32_t token) const {
+    const std::int32_t line = columns_.quotient(token);
+    const std::int32_t frame = rows_.quotient(line);
+    const std::int32_t row = line - frame * rows_.value();
+    const std::int32_t column = token - line * columns_.value();
+    return (block_frames_.quotient(frame) * row_counts_.value() + block_rows_.quotient(row)) *
+               column_counts_.value() +
+           block_columns_.quotient(column);
+  }
+
+ private:
+  std::int32_t frames_;
+  Divisor rows_;
+  Divisor columns_;
+  Divisor block_frames_;
+  Divisor block_rows_;
+  Divisor block_columns_;
+  Divisor row_counts_;
+  Divisor column_counts_;
+  std::int32_t blocks_;
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,180 @@
+#pragma once
+
+/// \file
+/// Blocks of tokens as boxes of a tensor of five dimensions, so that the copy engine gathers them
+/// (ptx/tensor_copy.cuh):
+///
+///     (channel, column, row, frame or head, batch item)
+///
+/// with the head in the fourth dimension where there is one frame. On a grid of several frames the
+/// head goes where the strides allow it: into the last dimension where heads and batch items are
+/// evenly spaced together, else into the channels where the heads of a token lie side by side.
+///
+/// A block of more rows than a stage has is cut into equal boxes, along frames first, then rows,
+/// then columns: the rows of consecutive boxes are consecutive slots of the block. Slots beyond the
+/// tokens are read as zeros.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/tile/divisor.cuh"
+#include "mhla/cuda/tile/tensor_box.cuh"
+#include "mhla/cuda/tile/token_blocks.cuh"
+#include "mhla/cuda/tile/token_tensor.cuh"
+
+namespace mhla::cuda {
+
+/// Where the boxes of a block begin.
+class TokenBoxes {
+ public:
+  /// Rows and boxes of a block that are less than this are not worth a copy of their own.
+  static constexpr std::int32_t kLeastRows = 16;
+
+  /// Slots of a box.
+  MHLA_HOST_DEVICE constexpr std::int32_t rows() const { return rows_; }
+  /// Boxes of a block: box j holds slots j rows().. (j + 1) rows() - 1.
+  MHLA_HOST_DEVICE constexpr std::int32_t count() const { return count_; }
+
+  /// The origin of box `box` of the block at `at`, from channel `channel` on.
+  MHLA_HOST_DEVICE constexpr BoxOrigin origin(BlockOrigin at, Pair pair, std::int32_t box,
+                                              std::int32_t channel) const {
+    const std::int32_t line = box_columns_.quotient(box);
+    const std::int32_t plane = box_rows_.quotient(line);
+    return {{channel + pair.head * head_channels_,
+             at.column + (box - line * box_columns_.value()) * extent_[0],
+             at.row + (line - plane * box_rows_.value()) * extent_[1],
+             at.frame + plane * extent_[2] + pair.head * head_frames_,
+             pair.batch * batch_items_ + pair.head * head_items_}};
+  }
+
+  /// Finds the boxes of at most `most_rows` rows (1 to 256), as large as can be, that tile the
+  /// blocks of a tensor of `width` channels, a multiple of 64, and the tensor as the copy engine
+  /// sees it. Whether there are any: a side of a block may have no fitting divisor, and strides may
+  /// be none of the copy engine's (positive multiples of 16 below 2^40; heads and batch items may
+  /// share their rows, with a stride of 0).
+  template <class Byte>
+  static constexpr bool find(const TokenBlocks& blocks, const BasicTokenTensor<Byte>& tensor,
+                             std::int32_t width, std::int32_t heads, std::int32_t batch,
+                             std::int32_t most_rows, TokenBoxes& boxes, TensorBox& box);
+
+ private:
+  /// The largest divisor of n up to `most`.
+  static constexpr std::int32_t divisor(std::int32_t n, std::int32_t most) {
+    std::int32_t d = n < most ? n : most;
+    while (d > 1 && n % d != 0) --d;
+    return d;
+  }
+
+  constexpr bool cut(const TokenBlocks& blocks, std::int32_t most_rows);
+  template <class Byte>
+  constexpr bool place(const TokenBlocks& blocks, const BasicTokenTensor<Byte>& tensor,
+                       std::int32_t width, std::int32_t heads, std::int32_t batch, TensorBox& box);
+  template <class Byte>
+  constexpr bool place_heads(const BasicTokenTensor<Byte>& tensor, std::int32_t width,
+                             std::int32_t heads, std::int32_t batch, bool frames, TensorBox& box);
+
+  std::int32_t rows_ = 1;
+  std::int32_t count_ = 1;
+  std::int32_t extent_[3] = {1, 1, 1};  // of a box along columns, rows, frames
+  Divisor box_columns_;                 // boxes of a block along columns
+  Divisor box_rows_;
+  std::int32_t head_channels_ = 0;  // what a head adds to the coordinates
+  std::int32_t head_frames_ = 0;
+  std::int32_t head_items_ = 0;
+  std::int32_t batch_items_ = 0;  // what a batch item adds to the last
+};
+
+// -------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// Whether the copy engine can step by so many bytes.
+constexpr bool is_box_stride(std::int64_t bytes) {
+  return bytes > 0 && bytes % 16 == 0 && bytes < std::int64_t{1} << 40;
+}
+
+}  // namespace detail
+
+/// The sides of a box and how many make a block.
+constexpr bool TokenBoxes::cut(const TokenBlocks& blocks, std::int32_t most_rows) {
+  const std::int32_t columns = blocks.block_columns();
+  const std::int32_t lines = blocks.block_rows();
+  extent_[0] = divisor(columns, most_rows);
+  extent_[1] = extent_[0] < columns ? 1 : divisor(lines, most_rows / columns);
+  const bool whole_lines = extent_[0] == columns && extent_[1] == lines;
+  extent_[2] = whole_lines ? divisor(blocks.block_frames(), most_rows / (columns * lines)) : 1;
+  rows_ = extent_[0] * extent_[1] * extent_[2];
+  count_ = blocks.slots() / rows_;
+  box_columns_ = Divisor(columns / extent_[0]);
+  box_rows_ = Divisor(lines / extent_[1]);
+  return rows_ >= kLeastRows || count_ == 1;
+}
+
+/// The dimensions of heads and batch items.
+template <class Byte>
+constexpr bool TokenBoxes::place_heads(const BasicTokenTensor<Byte>& tensor, std::int32_t width,
+                                       std::int32_t heads, std::int32_t batch, bool frames,
+                                       TensorBox& box) {
+  const bool many_heads = heads > 1 && tensor.head_stride != 0;
+  const bool many_items = batch > 1 && tensor.batch_stride != 0;
+  if (many_heads && !detail::is_box_stride(tensor.head_stride)) return false;
+  if (many_items && !detail::is_box_stride(tensor.batch_stride)) return false;
+  if (many_items) {
+    batch_items_ = 1;
+    box.extent[4] = static_cast<std::uint64_t>(batch);
+    box.stride[3] = static_cast<std::uint64_t>(tensor.batch_stride);
+  }
+  if (!many_heads) return true;
+  if (!frames) {
+    head_frames_ = 1;
+    box.extent[3] = static_cast<std::uint64_t>(heads);
+    box.stride[2] = static_cast<std::uint64_t>(tensor.head_stride);
+    return true;
+  }
+  if (!many_items || tensor.batch_stride == heads * tensor.head_stride) {
+    head_items_ = 1;
+    batch_items_ *= heads;
+    box.extent[4] = static_cast<std::uint64_t>(many_items ? heads * std::int64_t{batch} : heads);
+    box.stride[3] = static_cast<std::uint64_t>(tensor.head_stride);
+    return true;
+  }
+  const std::int64_t channels = tensor.head_stride / 2 * (heads - 1) + width;
+  if (2 * channels > tensor.token_stride) return false;
+  head_channels_ = static_cast<std::int32_t>(tensor.head_stride / 2);
+  box.extent[0] = static_cast<std::uint64_t>(channels);
+  return true;
+}
+
+/// The tensor as the copy engine sees it.
+template <class Byte>
+constexpr bool TokenBoxes::place(const TokenBlocks& blocks, const BasicTokenTensor<Byte>& tensor,
+                                 std::int32_t width, std::int32_t heads, std::int32_t batch,
+                                 TensorBox& box) {
+  const std::int64_t extents[3] = {blocks.columns(), blocks.rows(), blocks.frames()};
+  box.base = const_cast<unsigned char*>(tensor.data);
+  box.extent[0] = static_cast<std::uint64_t>(width);
+  box.extent[4] = 1;
+  box.box[0] = 64;
+  box.box[4] = 1;
+  std::int64_t stride = tensor.token_stride;
+  for (int i = 0; i < 3; ++i) {
+    if (extents[i] > 1 && !detail::is_box_stride(stride)) return false;
+    box.extent[i + 1] = static_cast<std::uint64_t>(extents[i]);
+    box.stride[i] = extents[i] > 1 ? static_cast<std::uint64_t>(stride) : 16;
+    box.box[i + 1] = static_cast<std::uint32_t>(extent_[i]);
+    stride *= extents[i];
+  }
+  box.stride[3] = 16;  // of a dimension of one element
+  return place_heads(tensor, width, heads, batch, blocks.frames() > 1, box);
+}
+
+template <class Byte>
+constexpr bool TokenBoxes::find(const TokenBlocks& blocks, const BasicTokenTensor<Byte>& tensor,
+                                std::int32_t width, std::int32_t heads, std::int32_t batch,
+                                std::int32_t most_rows, TokenBoxes& boxes, TensorBox& box) {
+  boxes = TokenBoxes();
+  return boxes.cut(blocks, most_rows) && boxes.place(blocks, tensor, width, heads, batch, box);
+}
+
+}  // namespace mhla::cuda

@@ -1,0 +1,69 @@
+#include "mhla/cuda/kernel/streaming_state.cuh"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+namespace mhla::cuda {
+namespace {
+
+using Layout = StreamingStateLayout;
+
+/// The parts in order, with the bytes that the header's table gives each of them.
+void expect_parts(std::int64_t pairs, std::int64_t blocks, std::int64_t length, int d, int e,
+                  Precision precision) {
+  const Layout layout = streaming_state_layout(pairs, blocks, length, d, e, precision);
+  const std::int64_t slices = e == 72 ? 1 : e / 64;
+  const std::int64_t low = precision == Precision::kPair ? 1 : 0;
+  const std::int64_t matrix = 2 * d * e;
+  EXPECT_EQ(layout.position_bytes, pairs * slices * 8);
+  const std::int64_t begins[] = {0,
+                                 layout.mixture_high,
+                                 layout.mixture_low,
+                                 layout.mixture_key_sum,
+                                 layout.summary_high,
+                                 layout.summary_low,
+                                 layout.summary_key_sum,
+                                 layout.keys,
+                                 layout.values,
+                                 layout.bytes};
+  const std::int64_t bytes[] = {
+      pairs * slices * 8,     pairs * matrix,          pairs * matrix * low,
+      pairs * d * 4,          pairs * blocks * matrix, pairs * blocks * matrix * low,
+      pairs * blocks * d * 4, pairs * length * d * 2,  pairs * length * e * 2};
+  for (int i = 0; i < 9; ++i) {
+    EXPECT_EQ(begins[i] % 256, 0) << i;
+    EXPECT_EQ(begins[i + 1], (begins[i] + bytes[i] + 255) / 256 * 256) << i;
+  }
+}
+
+TEST(StreamingState, PartsFollowEachOther) {
+  for (const Precision precision : {Precision::kSingle, Precision::kPair}) {
+    expect_parts(1, 1, 1, 64, 64, precision);
+    expect_parts(3, 7, 49, 72, 72, precision);
+    expect_parts(64, 32, 64, 128, 256, precision);
+    expect_parts(4096, 1000, 256, 128, 128, precision);  // more than 2^32 bytes
+  }
+}
+
+TEST(StreamingState, PointersAreWhereThePartsBegin) {
+  alignas(256) static unsigned char memory[1 << 16];
+  const Layout layout = streaming_state_layout(1, 2, 4, 64, 64, Precision::kPair);
+  ASSERT_LE(layout.bytes, std::int64_t{sizeof memory});
+  const StreamingState state = layout.at(memory);
+  const auto offset = [&](const void* part) {
+    return static_cast<const unsigned char*>(part) - memory;
+  };
+  EXPECT_EQ(offset(state.positions), 0);
+  EXPECT_EQ(offset(state.mixture.high), layout.mixture_high);
+  EXPECT_EQ(offset(state.mixture.low), layout.mixture_low);
+  EXPECT_EQ(offset(state.mixture.key_sum), layout.mixture_key_sum);
+  EXPECT_EQ(offset(state.summaries.high), layout.summary_high);
+  EXPECT_EQ(offset(state.summaries.low), layout.summary_low);
+  EXPECT_EQ(offset(state.summaries.key_sum), layout.summary_key_sum);
+  EXPECT_EQ(offset(state.keys), layout.keys);
+  EXPECT_EQ(offset(state.values), layout.values);
+}
+
+}  // namespace
+}  // namespace mhla::cuda

@@ -1,0 +1,277 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "support/cuda/in_block.hpp"
+#include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/product.cuh"
+#include "mhla/cuda/tile/shared_tile.cuh"
+#include "support/cuda/problem.hpp"
+
+namespace mhla::cuda {
+namespace {
+
+using cuda_test::fill_tile;
+using cuda_test::from_double;
+using cuda_test::in_block;
+using cuda_test::to_double;
+
+/// Small integers: sums of their products are exact, in any order.
+double number(std::uint32_t tile, std::uint32_t row, std::uint32_t column) {
+  test::Random rng(tile * 1000003u + row * 1009u + column);
+  return static_cast<double>(rng.integer(-9, 9));
+}
+template <class T>
+auto numbers(std::uint32_t tile) {
+  return [tile](std::uint32_t row, std::uint32_t column) {
+    return std::uint32_t{from_double<T>(number(tile, row, column)).bits};
+  };
+}
+
+/// Two numbers of a word, which tell where they are from.
+double low_of(std::uint32_t word) { return word & 0xffff; }
+double high_of(std::uint32_t word) { return word >> 16; }
+auto places() {
+  return [](std::uint32_t row, std::uint32_t column) { return row * 256 + column; };
+}
+
+template <class Tile>
+void expect_rows() {
+  emulator::Device device(1);
+  constexpr int kWords = Fragment<Tile::kColumns>::kWords;
+  for (std::uint32_t row = 0; row + 16 <= Tile::kRows; row += 8) {
+    std::vector<std::uint32_t> words(32 * kWords);
+    const auto report = in_block(device, [&](std::uint32_t lane) {
+      const Tile tile{ptx::shared_begin()};
+      fill_tile(tile, lane, places());
+      const auto rows = load_rows(tile, row, lane);
+      for (int w = 0; w < kWords; ++w) words[lane * kWords + static_cast<unsigned>(w)] = rows.x[w];
+    });
+    EXPECT_EQ(report.bank_conflicts, 0u);
+    for (std::uint32_t lane = 0; lane < 32; ++lane) {
+      for (std::uint32_t w = 0; w < kWords; ++w) {
+        const std::uint32_t at = (row + lane / 4 + 8 * (w % 2)) * 256 + w / 2 * 8 + lane % 4 * 2;
+        ASSERT_EQ(low_of(words[lane * kWords + w]), at) << "lane " << lane << ", word " << w;
+        ASSERT_EQ(high_of(words[lane * kWords + w]), at + 1) << "lane " << lane << ", word " << w;
+      }
+    }
+  }
+}
+
+TEST(Fragment, LoadsRowsInTheOrderOfOperands) {
+  expect_rows<SharedTile<32, 64>>();
+  expect_rows<SharedTile<32, 72>>();
+  expect_rows<SharedTile<32, 128>>();
+  expect_rows<SharedTile<16, 256>>();
+}
+
+/// The A operand of the transposed tile: row 8 piece + r of A is column 8 piece + r of the tile.
+template <class Tile>
+void expect_transposed_rows() {
+  emulator::Device device(2);
+  for (std::uint32_t row = 0; row + 16 <= Tile::kRows; row += 8) {
+    for (std::uint32_t piece = 0; piece < Tile::kPieces; ++piece) {
+      std::vector<ptx::Words4> words(32);
+      const auto report = in_block(device, [&](std::uint32_t lane) {
+        const Tile tile{ptx::shared_begin()};
+        fill_tile(tile, lane, places());
+        words[lane] = load_transposed_rows(tile, row, piece, lane);
+      });
+      EXPECT_EQ(report.bank_conflicts, 0u);
+      for (std::uint32_t lane = 0; lane < 32; ++lane) {
+        for (std::uint32_t w = 0; w < 4; ++w) {
+          const bool beyond = w % 2 == 1 && piece + 1 == Tile::kPieces;
+          if (beyond && Tile::kPieces % 2 == 0) continue;
+          const std::uint32_t column = 8 * (beyond ? piece : piece + w % 2) + lane / 4;
+          const std::uint32_t at = row + w / 2 * 8 + lane % 4 * 2;
+          ASSERT_EQ(low_of(words[lane].x[w]), at * 256 + column) << lane << " " << w;
+          ASSERT_EQ(high_of(words[lane].x[w]), (at + 1) * 256 + column) << lane << " " << w;
+        }
+      }
+    }
+  }
+}
+
+TEST(Fragment, LoadsTheOperandOfTheTransposedTile) {
+  expect_transposed_rows<SharedTile<24, 72>>();
+  // The last piece of an even number has none to its right: callers take pieces in pairs.
+  emulator::Device device;
+  constexpr std::uint32_t kPieces = SharedTile<16, 64>::kPieces;
+  for (std::uint32_t piece = 0; piece + 1 < kPieces; ++piece) {
+    std::vector<ptx::Words4> words(32);
+    in_block(device, [&](std::uint32_t lane) {
+      const SharedTile<16, 64> tile{ptx::shared_begin()};
+      fill_tile(tile, lane, places());
+      words[lane] = load_transposed_rows(tile, 0, piece, lane);
+    });
+    for (std::uint32_t lane = 0; lane < 32; ++lane) {
+      for (std::uint32_t w = 0; w < 4; ++w) {
+        const std::uint32_t column = 8 * (piece + w % 2) + lane / 4;
+        ASSERT_EQ(low_of(words[lane].x[w]), (w / 2 * 8 + lane % 4 * 2) * 256 + column);
+      }
+    }
+  }
+}
+
+/// Element (r, c) of 16 rows from the sums of a warp.
+template <int kTiles>
+struct Sums {
+  float c[32][kTiles][4];
+  double operator()(std::uint32_t r, std::uint32_t column) const {
+    return static_cast<double>(c[r % 8 * 4 + column % 8 / 2][column / 8][r / 8 * 2 + column % 2]);
+  }
+};
+
+/// Sums start as 100 r + c, so that a product that does not add shows.
+template <int kTiles>
+void begin(float (&sums)[kTiles][4], std::uint32_t lane) {
+  for (std::uint32_t j = 0; j < kTiles; ++j) {
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      sums[j][i] = static_cast<float>(100 * (lane / 4 + i / 2 * 8) + 8 * j + lane % 4 * 2 + i % 2);
+    }
+  }
+}
+
+/// rows[16, kDepth] (tile 0) times columns 8 piece.. of rows row.. of tile 1, or the transpose of
+/// rows row.. of tile 1.
+template <class T, int kDepth, class Tile, int kTiles, bool kTransposed>
+void expect_product(std::uint32_t row, std::uint32_t piece) {
+  using Rows = SharedTile<16, kDepth>;
+  emulator::Device device(row + piece);
+  Sums<kTiles> sums;
+  const auto report = in_block(device, [&](std::uint32_t lane) {
+    const Rows a{ptx::shared_begin()};
+    const Tile b{ptx::shared_begin() + (Rows::kBytes + 1023) / 1024 * 1024};
+    fill_tile(a, lane, numbers<T>(0));
+    fill_tile(b, lane, numbers<T>(1));
+    begin(sums.c[lane], lane);
+    const auto rows = load_rows(a, 0, lane);
+    if constexpr (kTransposed) {
+      multiply_transposed<T>(sums.c[lane], rows, b, row, lane);
+    } else {
+      multiply<T>(sums.c[lane], rows, b, row, piece, lane);
+    }
+  });
+  EXPECT_EQ(report.bank_conflicts, 0u);
+  for (std::uint32_t r = 0; r < 16; ++r) {
+    for (std::uint32_t n = 0; n < 8 * kTiles; ++n) {
+      double expected = 100.0 * r + n;
+      for (std::uint32_t k = 0; k < kDepth; ++k) {
+        expected += number(0, r, k) *
+                    (kTransposed ? number(1, row + n, k) : number(1, row + k, 8 * piece + n));
+      }
+      ASSERT_EQ(sums(r, n), expected) << "row " << r << ", column " << n;
+    }
+  }
+}
+
+template <class T>
+class Product : public testing::Test {};
+using Types = testing::Types<bfloat16, half>;
+TYPED_TEST_SUITE(Product, Types);
+
+TYPED_TEST(Product, AddsRowsTimesTile) {
+  using T = TypeParam;
+  expect_product<T, 64, SharedTile<64, 64>, 8, false>(0, 0);
+  expect_product<T, 64, SharedTile<80, 128>, 5, false>(16, 3);
+  expect_product<T, 64, SharedTile<64, 256>, 1, false>(0, 31);
+  expect_product<T, 72, SharedTile<72, 72>, 9, false>(0, 0);
+  expect_product<T, 72, SharedTile<80, 72>, 4, false>(8, 5);
+  expect_product<T, 72, SharedTile<72, 72>, 1, false>(0, 8);
+  expect_product<T, 128, SharedTile<128, 128>, 16, false>(0, 0);
+  expect_product<T, 128, SharedTile<128, 256>, 7, false>(0, 9);
+}
+
+TYPED_TEST(Product, AddsRowsTimesTransposedTile) {
+  using T = TypeParam;
+  expect_product<T, 64, SharedTile<64, 64>, 8, true>(0, 0);
+  expect_product<T, 64, SharedTile<64, 64>, 2, true>(40, 0);
+  expect_product<T, 72, SharedTile<64, 72>, 8, true>(0, 0);
+  expect_product<T, 72, SharedTile<64, 72>, 4, true>(24, 0);
+  expect_product<T, 128, SharedTile<32, 128>, 4, true>(0, 0);
+}
+
+TYPED_TEST(Product, TakesOneStepOfWords) {
+  using T = TypeParam;
+  emulator::Device device;
+  Sums<3> sums;
+  in_block(device, [&](std::uint32_t lane) {
+    const SharedTile<32, 64> tile{ptx::shared_begin()};
+    const SharedTile<32, 64> b{tile.begin + tile.kBytes};
+    fill_tile(tile, lane, numbers<T>(0));
+    fill_tile(b, lane, numbers<T>(1));
+    begin(sums.c[lane], lane);
+    const ptx::Words4 a = load_transposed_rows(tile, 8, 2, lane);
+    multiply_step<T>(sums.c[lane], a.x[0], a.x[1], a.x[2], a.x[3], b, 8, 4, lane);
+  });
+  for (std::uint32_t r = 0; r < 16; ++r) {
+    for (std::uint32_t n = 0; n < 24; ++n) {
+      double expected = 100.0 * r + n;
+      for (std::uint32_t k = 0; k < 16; ++k) {
+        expected += number(0, 8 + k, 16 + r) * number(1, 8 + k, 32 + n);
+      }
+      ASSERT_EQ(sums(r, n), expected) << "row " << r << ", column " << n;
+    }
+  }
+}
+
+/// C as the next A: (A B) B' with the sums rounded, which 8 bits hold here.
+TYPED_TEST(Product, RoundedSumsAreTheNextRows) {
+  using T = TypeParam;
+  const auto sign = [](std::uint32_t row, std::uint32_t column) {
+    return std::uint32_t{from_double<T>(row % 16 == column % 16 ? 2.0 : 0.0).bits};
+  };
+  emulator::Device device;
+  Sums<4> sums{};
+  in_block(device, [&](std::uint32_t lane) {
+    const SharedTile<16, 64> a{ptx::shared_begin()};
+    const SharedTile<64, 64> b{a.begin + a.kBytes};
+    const SharedTile<64, 64> c{b.begin + b.kBytes};
+    fill_tile(a, lane, numbers<T>(0));
+    fill_tile(b, lane, sign);
+    fill_tile(c, lane, numbers<T>(1));
+    float first[4][4] = {};
+    multiply<T>(first, load_rows(a, 0, lane), b, 0, 0, lane);
+    multiply<T>(sums.c[lane], rounded<T>(first), c, 0, 0, lane);
+  });
+  for (std::uint32_t r = 0; r < 16; ++r) {
+    for (std::uint32_t n = 0; n < 32; ++n) {
+      double expected = 0;
+      for (std::uint32_t k = 0; k < 32; ++k) {
+        double first = 0;
+        for (std::uint32_t i = k % 16; i < 64; i += 16) first += 2 * number(0, r, i);
+        expected += first * number(1, k, n);
+      }
+      ASSERT_EQ(sums(r, n), expected) << "row " << r << ", column " << n;
+    }
+  }
+}
+
+TYPED_TEST(Product, RoundsSumsToNearestEven) {
+  using T = TypeParam;
+  float sums[2][4] = {{1.0f, 1.0f + 0x1p-12f, 1.00390625f, 3.140625f},
+                      {-0.1f, 1e-30f, 65519.0f, -1e9f}};
+  const Fragment<16> words = rounded<T>(sums);
+  for (int j = 0; j < 2; ++j) {
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t word = words.x[2 * j + i / 2];
+      const float x = i % 2 == 0 ? ptx::low<T>(word) : ptx::high<T>(word);
+      EXPECT_EQ(static_cast<double>(x), cuda_test::round_to<T>(static_cast<double>(sums[j][i])));
+    }
+  }
+}
+
+TYPED_TEST(Product, AppliesTheFeatureMapToRows) {
+  using T = TypeParam;
+  const FeatureMap map = FeatureMap::relu(0.5f);
+  Fragment<8> rows{{ptx::pack<T>(-3, 4), ptx::pack<T>(1.5f, -0.25f)}};
+  apply<T>(map, rows);
+  EXPECT_EQ(ptx::low<T>(rows.x[0]), 0.5f);
+  EXPECT_EQ(ptx::high<T>(rows.x[0]), 4.5f);
+  EXPECT_EQ(ptx::low<T>(rows.x[1]), 2.0f);
+  EXPECT_EQ(ptx::high<T>(rows.x[1]), 0.5f);
+}
+
+}  // namespace
+}  // namespace mhla::cuda

@@ -1,0 +1,158 @@
+#include "mhla/cuda/tile/shared_tile.cuh"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "mhla/cuda/tile/fragment.cuh"
+
+namespace mhla::cuda {
+namespace {
+
+// Shared memory has 32 banks of 4 bytes. An access of 16 bytes by each of a warp's threads goes in
+// four phases of 8 threads, one of 4 bytes in one phase of 32; a phase takes one turn if no two
+// threads need the same bank.
+
+constexpr bool all_different(const std::array<std::uint32_t, 8>& pieces) {
+  std::uint32_t banks = 0;  // one bit for each group of four
+  for (const std::uint32_t address : pieces) banks |= 1u << (address / 16 % 8);
+  return banks == 0xff;
+}
+
+/// Every piece of a tile begins at its own multiple of 16 below kBytes.
+template <class Tile>
+constexpr bool is_bijective() {
+  std::array<bool, Tile::kBytes / 16> taken{};
+  for (std::uint32_t row = 0; row < Tile::kRows; ++row) {
+    for (std::uint32_t piece = 0; piece < Tile::kPieces; ++piece) {
+      const std::uint32_t offset = Tile::offset(row, piece);
+      if (offset % 16 != 0 || offset >= Tile::kBytes || taken[offset / 16]) return false;
+      taken[offset / 16] = true;
+    }
+  }
+  return Tile::kRows * Tile::kPieces * 16 == Tile::kBytes;
+}
+
+/// Where the copy engine puts a piece: rows of 128 bytes of a panel one behind another, then bits
+/// 4 to 6 of the address are replaced by their exclusive or with bits 7 to 9.
+template <class Tile>
+constexpr bool is_swizzle_of_128_bytes(std::uint32_t begin) {
+  for (std::uint32_t row = 0; row < Tile::kRows; ++row) {
+    for (std::uint32_t piece = 0; piece < Tile::kPieces; ++piece) {
+      const std::uint32_t linear =
+          begin + piece / 8 * Tile::kRows * 128 + row * 128 + piece % 8 * 16;
+      if (Tile{begin}.piece(row, piece) != (linear ^ ((linear >> 7 & 7) << 4))) return false;
+    }
+  }
+  return true;
+}
+
+/// ldmatrix: phase i reads the rows whose addresses threads 8 i to 8 i + 7 give.
+template <class Tile, class Place>
+constexpr bool loads_without_conflicts(Place place) {
+  for (std::uint32_t row = 0; row + 16 <= Tile::kRows; row += 8) {
+    for (std::uint32_t piece = 0; piece + 1 < Tile::kPieces; ++piece) {
+      for (std::uint32_t phase = 0; phase < 4; ++phase) {
+        std::array<std::uint32_t, 8> pieces{};
+        for (std::uint32_t i = 0; i < 8; ++i) {
+          const TilePlace at = place(8 * phase + i);
+          pieces[i] = Tile{1024}.piece(row + at.row, piece + at.piece);
+        }
+        if (!all_different(pieces)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+/// store_sums: a thread stores 4 bytes at row lane / 4 and column 2 (lane % 4).
+template <class Tile>
+constexpr bool stores_sums_without_conflicts() {
+  for (std::uint32_t row = 0; row < Tile::kRows; row += 8) {
+    for (std::uint32_t piece = 0; piece < Tile::kPieces; ++piece) {
+      std::uint32_t banks = 0;
+      for (std::uint32_t lane = 0; lane < 32; ++lane) {
+        const std::uint32_t address = Tile{1024}.piece(row + lane / 4, piece) + lane % 4 * 4;
+        banks |= std::uint32_t{1} << (address / 4 % 32);
+      }
+      if (banks != 0xffffffff) return false;
+    }
+  }
+  return true;
+}
+
+/// copy_rows and write_rows: threads take pieces in the order of rows.
+template <class Tile>
+constexpr bool moves_rows_without_conflicts() {
+  for (std::uint32_t first = 0; first < Tile::kRows * Tile::kPieces; first += 8) {
+    std::array<std::uint32_t, 8> pieces{};
+    for (std::uint32_t i = 0; i < 8; ++i) {
+      const std::uint32_t index = first + i;
+      pieces[i] = Tile{1024}.piece(index / Tile::kPieces, index % Tile::kPieces);
+    }
+    if (!all_different(pieces)) return false;
+  }
+  return true;
+}
+
+template <class Tile>
+constexpr bool is_free_of_conflicts() {
+  return loads_without_conflicts<Tile>(rows_place) &&
+         loads_without_conflicts<Tile>(transposed_rows_place) &&
+         loads_without_conflicts<Tile>(columns_place) &&
+         loads_without_conflicts<Tile>(transposed_columns_place) &&
+         stores_sums_without_conflicts<Tile>() && moves_rows_without_conflicts<Tile>();
+}
+
+template <class Tile>
+class SharedTiles : public testing::Test {
+  static_assert(is_bijective<Tile>());
+  static_assert(is_free_of_conflicts<Tile>());
+  static_assert(!Tile::kPanels || is_swizzle_of_128_bytes<Tile>(0));
+};
+
+using Tiles =
+    testing::Types<SharedTile<8, 64>, SharedTile<16, 64>, SharedTile<64, 64>, SharedTile<128, 64>,
+                   SharedTile<8, 72>, SharedTile<16, 72>, SharedTile<64, 72>, SharedTile<128, 72>,
+                   SharedTile<16, 128>, SharedTile<64, 128>, SharedTile<256, 128>,
+                   SharedTile<16, 256>, SharedTile<64, 256>, SharedTile<128, 256>>;
+TYPED_TEST_SUITE(SharedTiles, Tiles);
+
+TYPED_TEST(SharedTiles, PiecesFillTheTileOnce) { EXPECT_TRUE(is_bijective<TypeParam>()); }
+
+TYPED_TEST(SharedTiles, LoadsAndStoresTakeOneTurn) {
+  EXPECT_TRUE(is_free_of_conflicts<TypeParam>());
+}
+
+TYPED_TEST(SharedTiles, PanelsLieAsTheCopyEngineLaysThem) {
+  if constexpr (TypeParam::kPanels) {
+    for (const std::uint32_t begin : {0u, 1024u, 7 * 1024u, 226 * 1024u}) {
+      EXPECT_TRUE(is_swizzle_of_128_bytes<TypeParam>(begin)) << begin;
+    }
+  } else {  // no tensor copy can bring rows of 144 bytes
+    EXPECT_EQ(TypeParam::offset(3, 2), 3u * 144 + 2 * 16);
+  }
+}
+
+// The checks see what they are for: rows of 128 bytes as they are, without a swizzle.
+struct PlainTile {
+  static constexpr int kRows = 16;
+  static constexpr int kPieces = 8;
+  static constexpr int kBytes = 16 * 128;
+  std::uint32_t begin;
+  static constexpr std::uint32_t offset(std::uint32_t row, std::uint32_t piece) {
+    return row * 128 + piece * 16;
+  }
+  constexpr std::uint32_t piece(std::uint32_t row, std::uint32_t piece) const {
+    return begin + offset(row, piece);
+  }
+};
+static_assert(is_bijective<PlainTile>() && moves_rows_without_conflicts<PlainTile>());
+static_assert(!loads_without_conflicts<PlainTile>(rows_place));
+static_assert(!stores_sums_without_conflicts<PlainTile>());
+static_assert(!is_swizzle_of_128_bytes<PlainTile>(0));
+
+}  // namespace
+}  // namespace mhla::cuda

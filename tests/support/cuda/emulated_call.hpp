@@ -1,0 +1,131 @@
+#pragma once
+
+/// \file
+/// A form on a device, run in the emulator by the same host code that launches it, and compared
+/// with the CPU's form.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "emulator/device.hpp"
+#include "mhla/cuda/launch/forms.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "support/cuda/reference.hpp"
+
+namespace cuda_test {
+
+/// Takes kernels as cuda::Stream does, and runs them at once.
+class EmulatedStream {
+ public:
+  explicit EmulatedStream(emulator::Device& device) : device_(device) {}
+
+  template <class Kernel>
+  void run(const typename Kernel::Params& parameters, std::int32_t pairs) const {
+    const mhla::cuda::Grid grid = Kernel::grid(parameters, pairs);
+    reports_.push_back(device_.launch<Kernel>({grid.x, grid.y, grid.z}, parameters));
+  }
+  mhla::cuda::TensorMap tensor_map(const mhla::cuda::TensorBox& box) const {
+    return emulator::tensor_map(box);
+  }
+  const std::vector<emulator::Report>& reports() const { return reports_; }
+
+ private:
+  emulator::Device& device_;
+  mutable std::vector<emulator::Report> reports_;
+};
+
+/// What a call did.
+struct Outcome {
+  mhla::cuda::Plan plan;
+  double worst;                   ///< error over its bound
+  std::uint64_t tensor_bytes;     ///< q, k, v read and o written
+  std::uint64_t workspace_bytes;  ///< read and written
+  std::uint64_t bank_conflicts;
+};
+
+template <class T>
+mhla::cuda::Problem problem_of(Call<T>& call) {
+  const auto blocks = [](const mhla::GridShape& n, const mhla::GridShape& w) {
+    const auto size = [](mhla::Index x) { return static_cast<std::int32_t>(x); };
+    return mhla::cuda::TokenBlocks(size(n[0]), size(n[1]), size(n[2]), size(w[0]), size(w[1]),
+                                   size(w[2]));
+  };
+  return {.q = call.q.input(),
+          .k = call.k.input(),
+          .v = call.v.input(),
+          .o = call.o.output(),
+          .batch = call.q.batches(),
+          .heads = call.q.heads(),
+          .query_blocks = blocks(call.tokens, call.block),
+          .key_blocks = blocks(call.key_tokens, call.key_block),
+          .op = call.op,
+          .causal = call.causal};
+}
+
+/// Runs a call under a schedule.
+template <int D, int E, class T>
+Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device target,
+                 unsigned seed) {
+  using emulator::Access;
+  const mhla::cuda::Problem problem = problem_of(call);
+  emulator::Device device(seed);
+  Array<unsigned char> workspace(static_cast<std::int64_t>(plan.workspace_bytes) + 1);
+  device.track("q", call.q.raw(), call.q.bytes(), Access::kRead);
+  device.track("k", call.k.raw(), call.k.bytes(), Access::kRead);
+  device.track("v", call.v.raw(), call.v.bytes(), Access::kRead);
+  device.track("mixing", call.mixing.raw(), call.mixing.bytes(), Access::kRead);
+  device.track("o", call.o.raw(), call.o.bytes(), Access::kWrite);
+  if (plan.workspace_bytes > 0) {
+    device.track("workspace", workspace.data(), plan.workspace_bytes, Access::kReadWrite);
+  }
+  const EmulatedStream stream(device);
+  mhla::cuda::run<T, D, E>(plan, problem, {call.mixing.data(), problem.key_blocks.blocks()},
+                           workspace.data(), target, stream);
+
+  Outcome outcome{plan, 0, 0, 0, 0};
+  for (const emulator::Report& report : stream.reports()) {
+    for (const char* name : {"q", "k", "v"}) outcome.tensor_bytes += report.bytes_read(name);
+    outcome.tensor_bytes += report.bytes_written("o");
+    if (plan.workspace_bytes > 0) {
+      outcome.workspace_bytes += report.bytes_read("workspace") + report.bytes_written("workspace");
+    }
+    outcome.bank_conflicts += report.bank_conflicts;
+  }
+  EXPECT_TRUE(call.o.padding_is_untouched());
+  return outcome;
+}
+
+/// Runs a call under a schedule and compares every output with the reference.
+template <int D, int E, class T>
+Outcome run_and_compare(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device target,
+                        unsigned seed) {
+  Outcome outcome = run_only<D, E>(call, plan, target, seed);
+  const int widest = std::max({call.q.tokens(), call.k.tokens(), D, E});
+  const double chain = 2.0 * widest + 2.0 * std::sqrt(static_cast<double>(call.mixing.size())) + 64;
+  for (int b = 0; b < call.q.batches(); ++b) {
+    for (int h = 0; h < call.q.heads(); ++h) {
+      const Expected e = expected(call, b, h, chain);
+      for (int t = 0; t < call.o.tokens(); ++t) {
+        for (int d = 0; d < E; ++d) {
+          const double error = std::abs(call.o.value(b, t, h, d) - e.o(t, d));
+          const double ratio = error == 0 ? 0 : error / e.bound(t, d);
+          if (!(ratio <= 1)) {
+            ADD_FAILURE() << "o(" << b << "," << t << "," << h << "," << d << ") is "
+                          << call.o.value(b, t, h, d) << ", expected " << e.o(t, d) << " within "
+                          << e.bound(t, d);
+            return outcome;
+          }
+          outcome.worst = std::max(outcome.worst, ratio);
+        }
+      }
+    }
+  }
+  testing::Test::RecordProperty("worst", std::to_string(outcome.worst));
+  return outcome;
+}
+
+}  // namespace cuda_test

@@ -1,0 +1,99 @@
+#pragma once
+
+/// \file
+/// Outputs that kernels make of sums, and how far rounding may lead from them.
+///
+/// A numerator n or denominator d is known as its value in double and a bound of |x^ - x| of what a
+/// kernel has. With s = scale d + eps, which costs two roundings and one more for the factor,
+///
+///     |ds| <= scale e_d + gamma_2 (scale (|d| + e_d) + |eps|)
+///     o = n scale / s:   |o^ - o| <= (e_n scale + |o| |ds|) / (|s| - |ds|) + gamma_3 |o^|
+///
+/// and rounding to T moves o^ by at most u (|o^| + eta), eta the least normal number of T.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "support/cuda/problem.hpp"
+
+namespace cuda_test {
+
+/// A number, and how far off it may be.
+struct Bounded {
+  double value = 0;
+  double error = 0;
+};
+
+/// A sum in float of terms that are off themselves: `chain` additions, one behind another.
+class BoundedSum {
+ public:
+  void add(double value, double error = 0) {
+    sum_.value += value;
+    sum_.error += error;
+    magnitude_ += std::abs(value) + error;
+  }
+  Bounded after(double chain) const { return {sum_.value, sum_.error + gamma(chain) * magnitude_}; }
+  double magnitude() const { return magnitude_; }
+
+ private:
+  Bounded sum_;
+  double magnitude_ = 0;
+};
+
+/// x after rounding to T.
+template <class T>
+Bounded then_rounded(Bounded x) {
+  const double eta = std::ldexp(1.0, Format<T>::kLowest);
+  return {x.value, x.error + kRoundoff<T> * (std::abs(x.value) + x.error + eta)};
+}
+
+template <class T>
+Bounded output(Bounded n, Bounded d, const mhla::cuda::Normalization& by) {
+  const auto scale = static_cast<double>(by.scale), eps = static_cast<double>(by.eps);
+  double divisor = 1, off = 0;
+  if (by.denominator != mhla::cuda::Denominator::kNone) {
+    divisor = scale * d.value + eps;
+    off = scale * d.error + gamma(2) * (scale * (std::abs(d.value) + d.error) + std::abs(eps));
+  }
+  const double o = n.value * scale / divisor;
+  const double rest = std::abs(divisor) - off;
+  EXPECT_GT(rest, 0.5 * std::abs(divisor)) << "the problem is ill-conditioned";
+  const double error = (n.error * scale + std::abs(o) * off) / rest;
+  return then_rounded<T>({o, error + gamma(3) * (std::abs(o) + error)});
+}
+
+/// phi as kernels have it: in float, rounded to T. Feature maps have a test of their own.
+template <class T>
+double rounded_phi(const mhla::cuda::FeatureMap& map, T x) {
+  return round_to<T>(static_cast<double>(map(static_cast<float>(to_double(x)))));
+}
+
+/// Compares outputs, and keeps the worst error as a part of its bound.
+class Comparison {
+ public:
+  explicit Comparison(std::string name) : name_(std::move(name)) {}
+
+  /// True as long as all was well. Where the definition gives no number none is wanted.
+  bool compare(double actual, Bounded wanted, int b, int t, int h, int e) {
+    const double error = std::abs(actual - wanted.value);
+    const bool fine = std::isfinite(wanted.value) ? error <= wanted.error : !std::isfinite(actual);
+    if (fine && std::isfinite(error)) worst_ = std::max(worst_, error / wanted.error);
+    if (!fine && failures_++ < 3) {
+      ADD_FAILURE() << name_ << ": o(" << b << ", " << t << ", " << h << ", " << e << ") is "
+                    << actual << " instead of " << wanted.value << " within " << wanted.error;
+    }
+    return failures_ == 0;
+  }
+  double worst() const { return worst_; }
+
+ private:
+  std::string name_;
+  double worst_ = 0;
+  int failures_ = 0;
+};
+
+}  // namespace cuda_test
