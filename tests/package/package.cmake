@@ -70,6 +70,27 @@ function(check_ComponentIoNeedsJson)
   endif()
 endfunction()
 
+# Builds for both architectures; runs what can run on this machine.
+function(check_ComponentCudaWorks)
+  find_program(NVCC nvcc PATHS /usr/local/cuda/bin)
+  if(NOT NVCC)
+    message("nvcc is not installed")
+    return()
+  endif()
+  set(ENV{CUDACXX} ${NVCC})
+  set(ENV{CUDAARCHS} "80;90a")
+  run_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json} -DCOMPONENTS=cuda
+               -DMORE_LANGUAGES=CUDA)
+  run(${WORK}/${CASE}/consumer_cuda)
+endfunction()
+
+function(check_ComponentCudaNeedsTheLanguage)
+  configure_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json} -DCOMPONENTS=cuda)
+  if(status EQUAL 0 OR NOT errors MATCHES "LANGUAGES[ \n]+CXX[ \n]+CUDA")
+    message(FATAL_ERROR "expected an error that names the language, got:\n${errors}")
+  endif()
+endfunction()
+
 function(check_UnknownComponentIsRefused)
   configure_consumer(-DCMAKE_PREFIX_PATH=${installed} -DCOMPONENTS=nonesuch)
   if(status EQUAL 0 OR NOT errors MATCHES "no component[ \n]+\"nonesuch\"")

@@ -4,7 +4,9 @@
 cmake_minimum_required(VERSION 3.25)
 set(ENV{LC_ALL} C)  # plain quotes in messages
 
-set(compile ${COMPILER} -std=c++20 -fsyntax-only -I ${SOURCE}/include -isystem ${EIGEN} ${CASE})
+# What is of CUDA compiles with the emulation's instructions.
+set(compile ${COMPILER} -std=c++20 -fsyntax-only -I ${SOURCE}/tests/support/cuda
+            -I ${SOURCE}/include -isystem ${EIGEN} ${CASE})
 
 execute_process(COMMAND ${compile} -DMHLA_CONTROL RESULT_VARIABLE status ERROR_VARIABLE output)
 if(NOT status EQUAL 0)

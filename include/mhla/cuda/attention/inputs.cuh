@@ -1,0 +1,229 @@
+#pragma once
+
+/// \file
+/// The arguments of the forms on a device, and their checks: device tensors, blocks, sizes.
+///
+/// Nothing here reads device memory or calls CUDA, and everything is checked before anything is
+/// launched.
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "mhla/core/error.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/tensor.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/launch/plan.cuh"
+#include "mhla/cuda/launch/problem.cuh"
+#include "mhla/stage/grid_partition.hpp"
+
+namespace mhla::cuda {
+
+/// What device tensors store. (__nv_bfloat16 and __half have the same bits: cast the pointers.)
+template <class T>
+concept DeviceScalar = std::same_as<T, Eigen::bfloat16> || std::same_as<T, Eigen::half>;
+
+namespace detail {
+template <DeviceScalar T>
+struct kernel_scalar {
+  using type = bfloat16;
+};
+template <>
+struct kernel_scalar<Eigen::half> {
+  using type = half;
+};
+}  // namespace detail
+
+/// The name of T in kernels.
+template <DeviceScalar T>
+using kernel_scalar_t = typename detail::kernel_scalar<T>::type;
+
+/// Device tensors of a call. Rows lie dense and begin at multiples of 16 bytes; batch, token and
+/// head strides are any (multiples of 8 elements, that is).
+template <DeviceScalar T>
+struct Inputs {
+  TensorView<const T> q;  ///< [B, Nq, H, D]
+  TensorView<const T> k;  ///< [B, Nk, H, D]
+  TensorView<const T> v;  ///< [B, Nk, H, E]
+};
+
+/// Blocks of `length` consecutive tokens; the last one may be short.
+/// \throws option_error unless 1 <= tokens < 2^31 and 1 <= length.
+TokenBlocks contiguous(Index tokens, Index length);
+
+/// Rectangular blocks of an image {Y, X} or a video {F, Y, X} of tokens in raster order, as
+/// mhla::Grid; those at the far edges may be short.
+/// \throws option_error for a size below 1 or 2^31 tokens and more.
+TokenBlocks grid(GridShape tokens, GridShape block);
+
+// ------------------------------------------------------------------------------------------------
+
+inline TokenBlocks contiguous(Index tokens, Index length) { return grid(tokens, length); }
+
+inline TokenBlocks grid(GridShape tokens, GridShape block) {
+  const auto text = [](const GridShape& shape) {
+    return "is " + mhla::detail::shape_text({shape[0], shape[1], shape[2]});
+  };
+  constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
+  Index count = 1;
+  for (int axis = 0; axis < 3; ++axis) {
+    if (tokens[axis] < 1 || tokens[axis] > kLimit / count) {
+      mhla::detail::fail_option("cuda::grid", "tokens", text(tokens),
+                                "sizes >= 1 with a product below 2^31");
+    }
+    if (block[axis] < 1) {
+      mhla::detail::fail_option("cuda::grid", "block", text(block), "sizes >= 1");
+    }
+    count *= tokens[axis];
+  }
+  const auto size = [&](int axis) { return static_cast<std::int32_t>(tokens[axis]); };
+  const auto part = [&](int axis) {  // a block larger than the grid is the grid
+    return static_cast<std::int32_t>(std::min(block[axis], tokens[axis]));
+  };
+  return {size(0), size(1), size(2), part(0), part(1), part(2)};
+}
+
+namespace detail {
+
+using mhla::detail::expect_shape;
+using mhla::detail::fail_option;
+using mhla::detail::fail_shape;
+using mhla::detail::shape_text;
+
+/// The tensor as kernels see it.
+/// \throws shape_error unless it is [B, N, H, width], option_error unless its rows are dense and
+/// begin
+///         at multiples of 16 bytes.
+template <class Byte, class T>
+BasicTokenTensor<Byte> token_tensor(const char* function, const char* argument, TensorView<T> x,
+                                    const std::array<Index, 4>& shape) {
+  const auto text = [](const std::array<Index, 4>& sizes) {
+    return shape_text({sizes[0], sizes[1], sizes[2], sizes[3]});
+  };
+  if (x.shape != shape) fail_shape(function, argument, "has shape " + text(x.shape), text(shape));
+  const auto* const begin = reinterpret_cast<const unsigned char*>(x.data);
+  mhla::detail::checked_product(function, argument, {shape[0], shape[1], shape[2], shape[3]});
+  const auto bytes = [&](int axis) {  // of a step; no step is taken along an axis of one element
+    const auto at = static_cast<std::size_t>(axis);
+    return x.shape[at] > 1 ? static_cast<std::int64_t>(x.strides[at]) * 2 : 0;
+  };
+  bool aligned = reinterpret_cast<std::uintptr_t>(begin) % 16 == 0;
+  for (int axis = 0; axis < 3; ++axis) aligned = aligned && bytes(axis) % 16 == 0;
+  if (!aligned || x.strides[3] != 1) {
+    fail_option(function, argument,
+                "has strides " + text(x.strides) + " and begins " +
+                    std::to_string(reinterpret_cast<std::uintptr_t>(begin) % 16) +
+                    " bytes after a multiple of 16",
+                "dense rows that begin at multiples of 16 bytes");
+  }
+  return {const_cast<Byte*>(begin), bytes(0), bytes(2), bytes(1)};
+}
+
+/// The problem that the arguments of a form describe.
+/// \throws shape_error, option_error for what does not fit.
+template <int D, int E, DeviceScalar T>
+Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlocks& query_blocks,
+                     const TokenBlocks& key_blocks, bool causal, const Operator& op,
+                     TensorView<T> out) {
+  (void)fused_blocks<D, E>(Arch::kSm80);  // says which (D, E) there are
+  constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
+  const Index batch = in.q.batch(), heads = in.q.heads();
+  if (batch < 0 || heads < 0 || (heads > 0 && batch > kLimit / heads)) {
+    fail_shape(function, "q",
+               "has " + std::to_string(batch) + " x " + std::to_string(heads) + " heads",
+               "fewer than 2^31 heads of all sequences");
+  }
+  const Index queries = query_blocks.tokens(), keys = key_blocks.tokens();
+  Problem problem{
+      .q = token_tensor<const unsigned char>(function, "q", in.q, {batch, queries, heads, D}),
+      .k = token_tensor<const unsigned char>(function, "k", in.k, {batch, keys, heads, D}),
+      .v = token_tensor<const unsigned char>(function, "v", in.v, {batch, keys, heads, E}),
+      .o = token_tensor<unsigned char>(function, "out", out, {batch, queries, heads, E}),
+      .batch = static_cast<std::int32_t>(batch),
+      .heads = static_cast<std::int32_t>(heads),
+      .query_blocks = query_blocks,
+      .key_blocks = key_blocks,
+      .op = op,
+      .causal = causal};
+  if (op.denominator == Denominator::kCrossQuery) {
+    if (causal) {
+      fail_option(function, "op", "has a cross-query denominator",
+                  "none or key sums: it reads later queries");
+    }
+    const bool equal = query_blocks.blocks() == key_blocks.blocks() &&
+                       query_blocks.blocks() * std::int64_t{query_blocks.slots()} == queries;
+    if (!equal) {
+      fail_option(function, "op", "has a cross-query denominator",
+                  "as many query blocks as key blocks, all of one size");
+    }
+  }
+  if (causal && key_blocks.columns() != keys) {
+    fail_option(function, "blocks", "are of a grid", "runs of consecutive tokens: contiguous()");
+  }
+  // Thread blocks are numbered in 31 bits.
+  const std::int64_t strips =
+      queries / 16 + keys / 16 + query_blocks.blocks() + key_blocks.blocks();
+  if (batch * heads > kLimit / std::max<std::int64_t>(strips, 1)) {
+    fail_shape(function, "q", "has " + std::to_string(batch * heads) + " heads in all",
+               "at most " + std::to_string(kLimit / strips) + " of such a length");
+  }
+  return problem;
+}
+
+/// \throws option_error unless there is data, which a plan does not need.
+template <DeviceScalar T>
+void expect_data(const char* function, const Inputs<T>& in, TensorView<T> out) {
+  const auto expect = [function](const char* argument, TensorView<const T> x) {
+    const auto& [b, n, h, d] = x.shape;
+    if (x.data == nullptr && b * n * h * d > 0) {
+      fail_option(function, argument, "is null with shape " + shape_text({b, n, h, d}),
+                  "a pointer to data");
+    }
+  };
+  expect("q", in.q);
+  expect("k", in.k);
+  expect("v", in.v);
+  expect("out", out);
+}
+
+/// \throws shape_error, option_error unless mixing is [Mq, Mk] with dense rows; the causal form
+/// takes
+///         the leading part of a larger one.
+inline MixingArray mixing_array(const char* function, MatrixView<const float> mixing,
+                                const Problem& problem) {
+  const Index rows = problem.query_blocks.blocks(), columns = problem.key_blocks.blocks();
+  const bool fits = problem.causal ? mixing.rows >= rows && mixing.cols >= columns
+                                   : mixing.rows == rows && mixing.cols == columns;
+  if (!fits) {
+    fail_shape(function, "mixing", "has shape " + shape_text({mixing.rows, mixing.cols}),
+               (problem.causal ? "at least " : "") + shape_text({rows, columns}));
+  }
+  if (mixing.data == nullptr) {
+    fail_option(function, "mixing", "is null with shape " + shape_text({mixing.rows, mixing.cols}),
+                "a pointer to data");
+  }
+  if (mixing.col_stride != 1 && columns > 1) {
+    fail_option(function, "mixing", "has column stride " + std::to_string(mixing.col_stride), "1");
+  }
+  return {mixing.data, mixing.row_stride};
+}
+
+/// \throws option_error unless the workspace has the planned bytes at a multiple of 256.
+inline unsigned char* workspace_begin(const char* function, Workspace workspace, const Plan& plan) {
+  const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
+  if (workspace.size() < plan.workspace_bytes || (plan.workspace_bytes > 0 && address % 256 != 0)) {
+    fail_option(function, "workspace",
+                "has " + std::to_string(workspace.size()) + " bytes, " +
+                    std::to_string(address % 256) + " after a multiple of 256",
+                "at least " + std::to_string(plan.workspace_bytes) + " at a multiple of 256");
+  }
+  return reinterpret_cast<unsigned char*>(workspace.data());
+}
+
+}  // namespace detail
+}  // namespace mhla::cuda

@@ -1,0 +1,140 @@
+#pragma once
+
+/// \file
+/// The causal form token by token on a device: a state in device memory, a step that reads it.
+///
+/// The definition is attention/streaming.hpp. Within a block a step reads the mixture of the blocks
+/// before and the open block's keys and values, and writes one key and one value; the step that
+/// opens a block first closes the one before. The state's layout and size:
+/// kernel/streaming_state.cuh. All positions are counted on the device, so that a captured step can
+/// be replayed. (D, E) is one of (64, 64), (72, 72), (128, 128), (128, 256).
+
+#include <cuda_runtime.h>
+
+#include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/kernel/streaming_state.cuh"
+#include "mhla/cuda/kernel/streaming_step_sm80.cuh"
+#include "mhla/cuda/launch/stream.cuh"
+
+namespace mhla::cuda {
+
+/// A causal operator for streams of B sequences of H heads, which step together.
+template <int D, int E, DeviceScalar T>
+class Streaming {
+ public:
+  /// \param block_length  W
+  /// \param mixing        [M, M] on the device, rows dense; it stays the caller's, unchanged
+  /// \throws shape_error, option_error for sizes that cannot be and for kCrossQuery.
+  Streaming(Index batch, Index heads, Index block_length, MatrixView<const float> mixing,
+            const Operator& op);
+
+  /// Bytes of device memory that the state of all sequences takes.
+  std::size_t state_bytes() const { return static_cast<std::size_t>(layout_.bytes); }
+  /// Tokens a stream can take: M * W. Later outputs are NaN, and the state stays.
+  Index capacity() const { return blocks_.tokens(); }
+
+  /// Makes a state that has seen nothing.
+  /// \param state  at least state_bytes(), at a multiple of 256
+  /// \throws option_error for memory that does not fit, cuda_error if CUDA refuses.
+  void start(Workspace state, cudaStream_t stream) const;
+
+  /// Writes the outputs [B, 1, H, E] of the next token of every sequence and moves the state past
+  /// it. Allocates nothing and waits for nothing; the stream may be captured.
+  /// \param in  the tokens: [B, 1, H, D] and [B, 1, H, E]
+  /// \throws shape_error, option_error for what does not fit, before anything is launched;
+  /// cuda_error
+  ///         if CUDA refuses the launch.
+  void step(const Inputs<T>& in, TensorView<T> out, Workspace state, cudaStream_t stream) const;
+
+ private:
+  static constexpr const char* kName = "cuda::Streaming";
+
+  unsigned char* memory(Workspace state) const;
+
+  Index batch_;
+  Index heads_;
+  Operator op_;
+  TokenBlocks blocks_;
+  MixingArray mixing_;
+  StreamingStateLayout layout_;
+};
+
+// ------------------------------------------------------------------------------------------------
+
+template <int D, int E, DeviceScalar T>
+Streaming<D, E, T>::Streaming(Index batch, Index heads, Index block_length,
+                              MatrixView<const float> mixing, const Operator& op)
+    : batch_(batch), heads_(heads), op_(op) {
+  using mhla::detail::checked_product;
+  constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
+  const Index pairs = checked_product(kName, "batch and heads", {batch, heads});
+  checked_product(kName, "state", {pairs, mixing.rows + 1, D * E * 4});
+  checked_product(kName, "state", {pairs, block_length, (D + E) * 2});
+  if (pairs > kLimit / (E / 64)) {
+    detail::fail_shape(kName, "batch and heads", "have product " + std::to_string(pairs),
+                       "at most " + std::to_string(kLimit / (E / 64)));
+  }
+  if (mixing.rows < 1 || block_length < 1 || block_length > kLimit / mixing.rows) {
+    detail::fail_option(kName, "mixing and block_length",
+                        "are for " + std::to_string(mixing.rows) + " blocks of " +
+                            std::to_string(block_length) + " tokens",
+                        "at least 1 and fewer than 2^31 tokens in all");
+  }
+  if (op.denominator == Denominator::kCrossQuery) {
+    detail::fail_option(kName, "op", "has a cross-query denominator",
+                        "none or key sums: it reads later queries");
+  }
+  blocks_ = contiguous(mixing.rows * block_length, block_length);
+  Problem problem{};
+  problem.query_blocks = problem.key_blocks = blocks_;
+  mixing_ = detail::mixing_array(kName, mixing, problem);
+  layout_ = streaming_state_layout(pairs, mixing.rows, block_length, D, E, op.summaries);
+}
+
+template <int D, int E, DeviceScalar T>
+unsigned char* Streaming<D, E, T>::memory(Workspace state) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(state.data());
+  if (state.size() < state_bytes() || address % 256 != 0) {
+    detail::fail_option(kName, "state",
+                        "has " + std::to_string(state.size()) + " bytes, " +
+                            std::to_string(address % 256) + " after a multiple of 256",
+                        "at least " + std::to_string(state_bytes()) + " at a multiple of 256");
+  }
+  return reinterpret_cast<unsigned char*>(state.data());
+}
+
+template <int D, int E, DeviceScalar T>
+void Streaming<D, E, T>::start(Workspace state, cudaStream_t stream) const {
+  expect_success(
+      cudaMemsetAsync(memory(state), 0, static_cast<std::size_t>(layout_.position_bytes), stream),
+      "cudaMemsetAsync");
+}
+
+template <int D, int E, DeviceScalar T>
+void Streaming<D, E, T>::step(const Inputs<T>& in, TensorView<T> out, Workspace state,
+                              cudaStream_t stream) const {
+  const auto rows = [this](Index width) { return std::array<Index, 4>{batch_, 1, heads_, width}; };
+  const StreamingStepParameters parameters{
+      .q = detail::token_tensor<const unsigned char>(kName, "q", in.q, rows(D)),
+      .k = detail::token_tensor<const unsigned char>(kName, "k", in.k, rows(D)),
+      .v = detail::token_tensor<const unsigned char>(kName, "v", in.v, rows(E)),
+      .o = detail::token_tensor<unsigned char>(kName, "out", out, rows(E)),
+      .blocks = blocks_,
+      .heads = static_cast<std::int32_t>(heads_),
+      .query_map = op_.query_map,
+      .key_map = op_.key_map,
+      .normalization = {op_.denominator, op_.scale, op_.eps},
+      .mixing = mixing_,
+      .state = layout_.at(memory(state))};
+  detail::expect_data(kName, in, out);
+  const auto pairs = static_cast<std::int32_t>(batch_ * heads_);
+  using Scalar = kernel_scalar_t<T>;
+  if (pairs == 0) return;
+  if (op_.summaries == Precision::kPair) {
+    Stream(stream).run<StreamingStepSm80<Scalar, D, E, Precision::kPair>>(parameters, pairs);
+  } else {
+    Stream(stream).run<StreamingStepSm80<Scalar, D, E, Precision::kSingle>>(parameters, pairs);
+  }
+}
+
+}  // namespace mhla::cuda

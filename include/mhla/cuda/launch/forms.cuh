@@ -1,0 +1,160 @@
+#pragma once
+
+/// \file
+/// A planned problem as kernels, one after another.
+///
+///     quadratic     quadratic
+///     fused         fused
+///     three-stage   summary -> mixing -> (scores) -> read_out, or causal_read_out
+///
+/// They go to a Stream (stream.cuh), or to anything else with its two functions: run<Kernel>(
+/// parameters, pairs) and tensor_map(box).
+
+#include <cstdint>
+#include <type_traits>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/causal_read_out_sm80.cuh"
+#include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
+#include "mhla/cuda/kernel/fused_sm80.cuh"
+#include "mhla/cuda/kernel/mixing_sm80.cuh"
+#include "mhla/cuda/kernel/quadratic_sm80.cuh"
+#include "mhla/cuda/kernel/read_out_sm80.cuh"
+#include "mhla/cuda/kernel/read_out_sm90.cuh"
+#include "mhla/cuda/kernel/scores_sm80.cuh"
+#include "mhla/cuda/kernel/summary_sm80.cuh"
+#include "mhla/cuda/kernel/summary_sm90.cuh"
+#include "mhla/cuda/launch/plan.cuh"
+#include "mhla/cuda/launch/problem.cuh"
+#include "mhla/cuda/launch/stages.cuh"
+#include "mhla/cuda/launch/workspace.cuh"
+
+namespace mhla::cuda {
+
+/// Sends the kernels of a planned problem to a stream.
+/// \param workspace  the plan's workspace_bytes, at a multiple of 256
+template <class T, int D, int E, class Stream>
+void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned char* workspace,
+         const Device& device, const Stream& stream);
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// Runs a kernel that the copy engine feeds.
+template <class Kernel, class Stage, class Stream>
+void run_copying(const Stage& stage, std::int32_t pairs, const Device& device,
+                 const Stream& stream) {
+  typename Kernel::Params p{};
+  TensorBox boxes[std::extent_v<decltype(p.maps)>] = {};
+  Kernel::prepare(stage, pairs, device.multiprocessors, p, boxes);
+  for (std::size_t i = 0; i < std::extent_v<decltype(p.maps)>; ++i) {
+    if (boxes[i].base != nullptr) p.maps[i] = stream.tensor_map(boxes[i]);
+  }
+  stream.template run<Kernel>(p, pairs);
+}
+
+template <class T, int D, int E, Precision P, class Stream>
+void run_summary(const Plan& plan, const SummaryParameters& stage, std::int32_t pairs,
+                 const Device& device, const Stream& stream) {
+  if constexpr (kCopyEngineWidths<D, E>) {
+    if (plan.summary == Arch::kSm90a) {
+      run_copying<SummarySm90<T, D, E, P>>(stage, pairs, device, stream);
+      return;
+    }
+  }
+  stream.template run<SummarySm80<T, D, E, P>>(stage, pairs);
+}
+
+template <class T, int D, int E, Precision P, class Stream>
+void run_read_out(const Plan& plan, const ReadOutParameters& stage, std::int32_t pairs,
+                  const Device& device, const Stream& stream) {
+  if constexpr (kCopyEngineWidths<D, E>) {
+    if (plan.read_out == Arch::kSm90a) {
+      run_copying<ReadOutSm90<T, D, E, P>>(stage, pairs, device, stream);
+      return;
+    }
+  }
+  stream.template run<ReadOutSm80<T, D, E, P>>(stage, pairs);
+}
+
+template <class T, int D, int E, Precision P, class Stream>
+void run_causal_read_out(const Plan& plan, const CausalReadOutParameters& stage, std::int32_t pairs,
+                         const Device& device, const Stream& stream) {
+  if constexpr (kCopyEngineWidths<D, E>) {
+    if (plan.read_out == Arch::kSm90a) {
+      run_copying<CausalReadOutSm90<T, D, E, P>>(stage, pairs, device, stream);
+      return;
+    }
+  }
+  stream.template run<CausalReadOutSm80<T, D, E, P>>(stage, pairs);
+}
+
+template <class T, int D, int E, Precision P, class Stream>
+void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixing,
+                      unsigned char* workspace, const Device& device, const Stream& stream) {
+  const WorkspaceArrays arrays = workspace_arrays<D, E>(problem, workspace);
+  const std::int32_t pairs = problem.pairs();
+  run_summary<T, D, E, P>(plan, summary_stage(problem, arrays), pairs, device, stream);
+  stream.template run<MixingSm80<T, D, E, P>>(mixing_stage(problem, arrays, mixing), pairs);
+  if (problem.causal) {
+    run_causal_read_out<T, D, E, P>(plan, causal_read_out_stage(problem, arrays, mixing), pairs,
+                                    device, stream);
+    return;
+  }
+  if (problem.op.denominator == Denominator::kCrossQuery) {
+    stream.template run<ScoresSm80<T, D>>(score_stage(problem, arrays), pairs);
+  }
+  run_read_out<T, D, E, P>(plan, read_out_stage(problem, arrays, mixing), pairs, device, stream);
+}
+
+/// The fused kernel with the fewest regions that hold all blocks.
+template <class T, int D, int E, Arch kFor, class Stream>
+void run_fused(const DirectParameters& stage, std::int32_t pairs, const Stream& stream) {
+  const std::int32_t mq = stage.query_blocks.blocks(), mk = stage.key_blocks.blocks();
+  constexpr std::int32_t kMost = fused_blocks<D, E>(kFor);
+  if constexpr (kMost > 4) {
+    if (mq > 4 || mk > 4) {
+      stream.template run<FusedSm80<T, D, E, kMost, kFor>>(stage, pairs);
+      return;
+    }
+  }
+  if constexpr (kMost >= 4) stream.template run<FusedSm80<T, D, E, 4, kFor>>(stage, pairs);
+}
+
+}  // namespace detail
+
+template <class T, int D, int E, class Stream>
+void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned char* workspace,
+         const Device& device, const Stream& stream) {
+  const std::int32_t pairs = problem.pairs();
+  if (pairs == 0) return;
+  const DirectParameters direct = direct_stage(problem, mixing);
+  switch (plan.form) {
+    case Form::kQuadratic:
+      if (problem.causal) {
+        stream.template run<QuadraticSm80<T, D, E, true>>(direct, pairs);
+      } else {
+        stream.template run<QuadraticSm80<T, D, E, false>>(direct, pairs);
+      }
+      return;
+    case Form::kFused:
+      if (device.arch == Arch::kSm90a) {
+        detail::run_fused<T, D, E, Arch::kSm90a>(direct, pairs, stream);
+      } else {
+        detail::run_fused<T, D, E, Arch::kSm80>(direct, pairs, stream);
+      }
+      return;
+    case Form::kThreeStage:
+      if (problem.op.summaries == Precision::kPair) {
+        detail::run_three_stages<T, D, E, Precision::kPair>(plan, problem, mixing, workspace,
+                                                            device, stream);
+      } else {
+        detail::run_three_stages<T, D, E, Precision::kSingle>(plan, problem, mixing, workspace,
+                                                              device, stream);
+      }
+      return;
+  }
+}
+
+}  // namespace mhla::cuda

@@ -1,0 +1,182 @@
+#pragma once
+
+/// \file
+/// Which of three ways computes a problem, why, in how much workspace, and what it moves.
+///
+///     quadratic     weights of all pairs of tokens, block by block, no summaries: 4 Nq Nk flops a
+///                   column cost less time than the tensors' bytes while Nk is small
+///     fused         all summaries of a (batch item, head) in shared memory: one kernel, each
+///     tensor
+///                   moved once
+///     three-stage   summaries, mixtures and outputs by a kernel each, through device memory
+///
+/// Where one ends and the next begins follows from a roofline (bytes over bandwidth, flops over the
+/// rate of the matrix units) and from what fits into shared memory; it has not been timed.
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
+#include "mhla/cuda/kernel/fused_sm80.cuh"
+#include "mhla/cuda/kernel/read_out_sm90.cuh"
+#include "mhla/cuda/kernel/summary_sm90.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
+#include "mhla/cuda/launch/problem.cuh"
+#include "mhla/cuda/launch/stages.cuh"
+#include "mhla/cuda/launch/workspace.cuh"
+
+namespace mhla::cuda {
+
+enum class Form { kQuadratic, kFused, kThreeStage };
+
+/// "quadratic", "fused" or "three-stage".
+constexpr const char* name(Form form) {
+  switch (form) {
+    case Form::kQuadratic:
+      return "quadratic";
+    case Form::kFused:
+      return "fused";
+    default:
+      return "three-stage";
+  }
+}
+
+/// Bytes that a call moves between device memory and multiprocessors if every kernel reads its
+/// inputs and writes its outputs once.
+struct Traffic {
+  std::uint64_t tensors;    ///< q, k, v, o
+  std::uint64_t summaries;  ///< S, S~, their key sums and scores
+
+  constexpr std::uint64_t total() const { return tensors + summaries; }
+};
+
+struct Plan {
+  Form form;
+  const char* reason;           ///< one line
+  std::size_t workspace_bytes;  ///< at a multiple of 256
+  Traffic traffic;
+  /// Whose instructions the kernels of the three-stage form use: wgmma and the copy engine on
+  /// sm_90a where they have the widths and the blocks are boxes of the tensors
+  /// (tile/token_boxes.cuh).
+  Arch summary;
+  Arch read_out;
+};
+
+/// Whether the kernels of sm_90a have these widths.
+template <int D, int E>
+inline constexpr bool kCopyEngineWidths = D % 64 == 0;
+
+/// The most keys of the quadratic form. 2 (flops a second) / (bytes a second) at the rate that
+/// products of this size reach, rounded down to whole tiles of 128 tokens: A100 250 TFLOP/s and 2.0
+/// TB/s give 250, H200 600 and 4.3 give 280.
+constexpr std::int32_t quadratic_keys(Arch) { return 256; }
+
+/// The most blocks of the fused form: what fits into shared memory, 0, 4 or 16.
+template <int D, int E>
+constexpr std::int32_t fused_blocks(Arch arch) {
+  static_assert(has_kernels(D, E),
+                "mhla::cuda has kernels for (D, E) of (64, 64), (72, 72), (128, 128), (128, 256)");
+  if constexpr (D == E) {
+    const auto fits = [arch](auto regions) {
+      constexpr int kRegions = decltype(regions)::value;
+      return arch == Arch::kSm90a ? FusedConfig<D, E, kRegions, Arch::kSm90a>::kFits
+                                  : FusedConfig<D, E, kRegions, Arch::kSm80>::kFits;
+    };
+    if (fits(std::integral_constant<int, 16>{})) return 16;
+    if (fits(std::integral_constant<int, 4>{})) return 4;
+  }
+  return 0;
+}
+
+namespace detail {
+
+/// Tensors and summaries that the form moves.
+template <int D, int E>
+constexpr Traffic traffic(const Problem& problem, Form form) {
+  const auto pairs = static_cast<std::uint64_t>(problem.pairs());
+  const auto nq = static_cast<std::uint64_t>(problem.query_blocks.tokens());
+  const auto nk = static_cast<std::uint64_t>(problem.key_blocks.tokens());
+  Traffic bytes{pairs * 2 * (nq + nk) * (D + E), 0};
+  if (form != Form::kThreeStage) return bytes;
+  if (problem.causal) bytes.tensors += pairs * 2 * nk * (D + E);  // keys and values again
+  const auto mq = static_cast<std::uint64_t>(problem.query_blocks.blocks());
+  const auto mk = static_cast<std::uint64_t>(problem.key_blocks.blocks());
+  const std::uint64_t parts = problem.op.summaries == Precision::kPair ? 2 : 1;
+  bytes.summaries = pairs * 2 * (mq + mk) * D * E * 2 * parts;
+  if (problem.op.denominator == Denominator::kKeySum) {
+    bytes.summaries += pairs * 2 * (mq + mk) * D * 4;
+  }
+  if (problem.op.denominator == Denominator::kCrossQuery) {
+    const auto slots = static_cast<std::uint64_t>(problem.query_blocks.slots());
+    bytes.tensors += pairs * 2 * nq * D;  // queries again
+    bytes.summaries += pairs * (2 * mk * D * 4 + 2 * mq * slots * 4);
+  }
+  return bytes;
+}
+
+/// Whose instructions the kernels of the three-stage form use.
+template <int D, int E, Precision P>
+constexpr void choose_kernels(const Problem& problem, const Device& device, Plan& plan) {
+  plan.summary = plan.read_out = Arch::kSm80;
+  if constexpr (kCopyEngineWidths<D, E>) {
+    if (device.arch != Arch::kSm90a) return;
+    const auto choose = [&]<class Kernel>(std::type_identity<Kernel>, const auto& stage) {
+      typename Kernel::Params p{};
+      TensorBox boxes[std::extent_v<decltype(p.maps)>] = {};
+      const bool fits = Kernel::prepare(stage, problem.pairs(), device.multiprocessors, p, boxes);
+      return fits ? Arch::kSm90a : Arch::kSm80;
+    };
+    plan.summary =
+        choose(std::type_identity<SummarySm90<bfloat16, D, E, P>>{}, summary_stage(problem, {}));
+    plan.read_out = problem.causal
+                        ? choose(std::type_identity<CausalReadOutSm90<bfloat16, D, E, P>>{},
+                                 causal_read_out_stage(problem, {}, {}))
+                        : choose(std::type_identity<ReadOutSm90<bfloat16, D, E, P>>{},
+                                 read_out_stage(problem, {}, {}));
+  }
+}
+
+}  // namespace detail
+
+/// Returns how a problem is computed on a device. Does not touch the tensors.
+template <int D, int E>
+constexpr Plan plan(const Problem& problem, const Device& device) {
+  const std::int32_t keys = problem.key_blocks.tokens();
+  const std::int32_t mq = problem.query_blocks.blocks(), mk = problem.key_blocks.blocks();
+  const std::int32_t blocks = mq > mk ? mq : mk;
+  const auto planned = [&](Form form, const char* reason) {
+    Plan plan{form, reason, 0, detail::traffic<D, E>(problem, form), device.arch, device.arch};
+    if (form == Form::kThreeStage) {
+      plan.workspace_bytes = workspace_parts<D, E>(problem).bytes;
+      if (problem.op.summaries == Precision::kPair) {
+        detail::choose_kernels<D, E, Precision::kPair>(problem, device, plan);
+      } else {
+        detail::choose_kernels<D, E, Precision::kSingle>(problem, device, plan);
+      }
+    }
+    return plan;
+  };
+  if (problem.op.denominator == Denominator::kCrossQuery) {
+    return planned(Form::kThreeStage, "cross-query denominators need the key sums of all blocks");
+  }
+  if (keys <= quadratic_keys(device.arch)) {
+    return planned(Form::kQuadratic, "so few keys that all weights cost less than summaries");
+  }
+  if (problem.op.summaries == Precision::kPair) {
+    return planned(Form::kThreeStage, "pairs of summaries do not fit into shared memory");
+  }
+  if (problem.causal) {
+    return planned(Form::kThreeStage, "causal, and too many keys for all weights");
+  }
+  if (blocks > fused_blocks<D, E>(device.arch)) {
+    return planned(Form::kThreeStage, "the summaries do not fit into shared memory");
+  }
+  if (2 * problem.pairs() < device.multiprocessors) {
+    return planned(Form::kThreeStage, "too few heads to keep the device busy with one block each");
+  }
+  return planned(Form::kFused, "all summaries of a head fit into shared memory");
+}
+
+}  // namespace mhla::cuda

@@ -1,0 +1,47 @@
+#pragma once
+
+/// \file
+/// What the device computes (Operator), and on what (Problem).
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+
+namespace mhla::cuda {
+
+/// The choices that make one member of the family; the same as mhla::Operator, as numbers.
+struct Operator {
+  FeatureMap query_map = FeatureMap::relu();
+  FeatureMap key_map = FeatureMap::relu();
+  Denominator denominator = Denominator::kKeySum;
+  float eps = 0;    ///< added to the denominator
+  float scale = 1;  ///< multiplies phi(q), in numerator and denominator
+  Precision summaries = Precision::kSingle;
+};
+
+/// One call: the tensors of a batch, its blocks and what is computed.
+struct Problem {
+  ConstTokenTensor q;  ///< [B, Nq, H, D]
+  ConstTokenTensor k;  ///< [B, Nk, H, D]
+  ConstTokenTensor v;  ///< [B, Nk, H, E]
+  TokenTensor o;       ///< [B, Nq, H, E]
+  std::int32_t batch;
+  std::int32_t heads;
+  TokenBlocks query_blocks;
+  TokenBlocks key_blocks;
+  Operator op;
+  bool causal;  ///< a token reads itself and earlier ones; query_blocks are key_blocks then, and
+                ///< runs
+
+  constexpr std::int32_t pairs() const { return batch * heads; }
+  constexpr Normalization normalization() const { return {op.denominator, op.scale, op.eps}; }
+};
+
+/// The device a plan is for: device.cuh asks for the current one.
+struct Device {
+  Arch arch;  ///< of the kernels that the program has for it
+  std::int32_t multiprocessors;
+};
+
+}  // namespace mhla::cuda

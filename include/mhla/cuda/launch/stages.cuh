@@ -1,0 +1,87 @@
+#pragma once
+
+/// \file
+/// What the kernels of a form are told about a problem.
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/launch/problem.cuh"
+#include "mhla/cuda/launch/workspace.cuh"
+
+namespace mhla::cuda {
+
+constexpr DirectParameters direct_stage(const Problem& problem, MixingArray mixing) {
+  return {.q = problem.q,
+          .k = problem.k,
+          .v = problem.v,
+          .o = problem.o,
+          .query_blocks = problem.query_blocks,
+          .key_blocks = problem.key_blocks,
+          .heads = problem.heads,
+          .query_map = problem.op.query_map,
+          .key_map = problem.op.key_map,
+          .normalization = problem.normalization(),
+          .mixing = mixing};
+}
+
+constexpr SummaryParameters summary_stage(const Problem& problem, const WorkspaceArrays& arrays) {
+  return {.k = problem.k,
+          .v = problem.v,
+          .blocks = problem.key_blocks,
+          .heads = problem.heads,
+          .map = problem.op.key_map,
+          .out = arrays.summaries};
+}
+
+/// Key sums are mixed where the mixtures have a place for them.
+constexpr MixingParameters mixing_stage(const Problem& problem, const WorkspaceArrays& arrays,
+                                        MixingArray mixing) {
+  MixingParameters stage{.in = arrays.summaries,
+                         .out = arrays.mixtures,
+                         .mixing = mixing,
+                         .rows = problem.query_blocks.blocks(),
+                         .columns = problem.key_blocks.blocks(),
+                         .earlier = problem.causal};
+  if (arrays.mixtures.key_sum == nullptr) stage.in.key_sum = nullptr;
+  return stage;
+}
+
+constexpr ScoreParameters score_stage(const Problem& problem, const WorkspaceArrays& arrays) {
+  return {.q = problem.q,
+          .blocks = problem.query_blocks,
+          .heads = problem.heads,
+          .map = problem.op.query_map,
+          .key_sum = arrays.summaries.key_sum,
+          .scores = arrays.scores};
+}
+
+constexpr ReadOutParameters read_out_stage(const Problem& problem, const WorkspaceArrays& arrays,
+                                           MixingArray mixing) {
+  return {.q = problem.q,
+          .o = problem.o,
+          .blocks = problem.query_blocks,
+          .heads = problem.heads,
+          .map = problem.op.query_map,
+          .mixtures = arrays.mixtures,
+          .normalization = problem.normalization(),
+          .scores = arrays.scores,
+          .mixing = mixing};
+}
+
+constexpr CausalReadOutParameters causal_read_out_stage(const Problem& problem,
+                                                        const WorkspaceArrays& arrays,
+                                                        MixingArray mixing) {
+  return {.q = problem.q,
+          .k = problem.k,
+          .v = problem.v,
+          .o = problem.o,
+          .blocks = problem.query_blocks,
+          .heads = problem.heads,
+          .query_map = problem.op.query_map,
+          .key_map = problem.op.key_map,
+          .mixtures = arrays.mixtures,
+          .normalization = problem.normalization(),
+          .mixing = mixing};
+}
+
+}  // namespace mhla::cuda

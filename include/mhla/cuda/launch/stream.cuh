@@ -1,0 +1,64 @@
+#pragma once
+
+/// \file
+/// Kernels into a CUDA stream. Nothing here allocates or waits, so a stream may be captured.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/grid.cuh"
+#include "mhla/cuda/launch/error.cuh"
+#include "mhla/cuda/launch/tensor_map.cuh"
+
+namespace mhla::cuda {
+
+namespace detail {
+
+/// A kernel of an instruction set that this pass of the compiler does not make code for is empty;
+/// the plan never asks for it.
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksPerMultiprocessor)
+    run_kernel(const __grid_constant__ typename Kernel::Params parameters) {
+  if constexpr (Kernel::kArchitecture == Arch::kSm80 || kArch == Arch::kSm90a) {
+    Kernel{}(parameters);
+  }
+}
+
+}  // namespace detail
+
+/// Where forms send their kernels (launch/forms.cuh).
+class Stream {
+ public:
+  explicit Stream(cudaStream_t stream) : stream_(stream) {}
+
+  /// Runs a kernel for `pairs` pairs after what the stream holds already.
+  /// \throws cuda_error if it cannot be launched.
+  template <class Kernel>
+  void run(const typename Kernel::Params& parameters, std::int32_t pairs) const {
+    const Grid grid = Kernel::grid(parameters, pairs);
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+    constexpr auto kernel = detail::run_kernel<Kernel>;
+    constexpr int kDefaultLimit = 48 * 1024;
+    if (Kernel::kSharedBytes > kDefaultLimit) {
+      expect_success(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          Kernel::kSharedBytes),
+                     "cudaFuncSetAttribute(cudaFuncAttributeMaxDynamicSharedMemorySize)");
+    }
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(grid.x, grid.y, grid.z);
+    config.blockDim = dim3(Kernel::kThreads);
+    config.dynamicSmemBytes = Kernel::kSharedBytes;
+    config.stream = stream_;
+    expect_success(cudaLaunchKernelEx(&config, kernel, parameters), "cudaLaunchKernelEx");
+  }
+
+  /// What the copy engine is told about a tensor.
+  TensorMap tensor_map(const TensorBox& box) const { return encode(box); }
+
+ private:
+  cudaStream_t stream_;
+};
+
+}  // namespace mhla::cuda

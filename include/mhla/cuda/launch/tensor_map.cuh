@@ -1,0 +1,66 @@
+#pragma once
+
+/// \file
+/// Tensor maps: what the copy engine of sm_90 is told about a tensor. Encoded by the driver, which
+/// is asked for its function by name, so that programs need not link it.
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstring>
+#include <string>
+
+#include "mhla/cuda/launch/error.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/tile/tensor_box.cuh"
+
+namespace mhla::cuda {
+
+namespace detail {
+
+/// cuTensorMapEncodeTiled of the driver that is there.
+inline auto tensor_map_encoder() {
+  static const auto encoder = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    expect_success(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                    cudaEnableDefault, &found),
+                   "cudaGetDriverEntryPointByVersion(cuTensorMapEncodeTiled)");
+    if (found != cudaDriverEntryPointSuccess || function == nullptr) {
+      throw cuda_error("mhla::cuda: the driver has no cuTensorMapEncodeTiled");
+    }
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  }();
+  return encoder;
+}
+
+}  // namespace detail
+
+/// The tensor map of a box: 128-byte swizzle, zeros outside the tensor, lines of 256 bytes into the
+/// second cache. Any 16-bit type: numbers are moved, not read.
+/// \throws cuda_error if the driver refuses it.
+inline TensorMap encode(const TensorBox& box) {
+  static_assert(sizeof(CUtensorMap) == sizeof(TensorMap), "a tensor map is 128 bytes");
+  CUtensorMap map;
+  cuuint64_t extent[5], stride[4];
+  cuuint32_t size[5], step[5];
+  for (int i = 0; i < 5; ++i) {
+    extent[i] = box.extent[i];
+    size[i] = box.box[i];
+    step[i] = 1;
+    if (i < 4) stride[i] = box.stride[i];
+  }
+  const CUresult status = detail::tensor_map_encoder()(
+      &map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 5, box.base, extent, stride, size, step,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS) {
+    throw cuda_error("mhla::cuda: cuTensorMapEncodeTiled failed: CUresult " +
+                     std::to_string(static_cast<int>(status)));
+  }
+  TensorMap result;
+  std::memcpy(&result, &map, sizeof(result));
+  return result;
+}
+
+}  // namespace mhla::cuda

@@ -1,0 +1,69 @@
+#pragma once
+
+/// \file
+/// The workspace of the three-stage form: summaries, their mixtures and scores in device memory.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/launch/problem.cuh"
+
+namespace mhla::cuda {
+
+/// Where the parts of a workspace begin, in bytes; each at a multiple of 256.
+struct WorkspaceParts {
+  std::size_t summaries, summaries_low, key_sums;
+  std::size_t mixtures, mixtures_low, mixed_key_sums;
+  std::size_t scores;
+  std::size_t bytes;  ///< of all
+};
+
+template <int D, int E>
+constexpr WorkspaceParts workspace_parts(const Problem& problem) {
+  const auto pairs = static_cast<std::size_t>(problem.pairs());
+  const auto mq = static_cast<std::size_t>(problem.query_blocks.blocks());
+  const auto mk = static_cast<std::size_t>(problem.key_blocks.blocks());
+  const auto slots = static_cast<std::size_t>(problem.query_blocks.slots());
+  const bool pair = problem.op.summaries == Precision::kPair;
+  const bool key_sums = problem.op.denominator != Denominator::kNone;
+  const bool scores = problem.op.denominator == Denominator::kCrossQuery;
+  WorkspaceParts parts{};
+  const auto take = [&parts](std::size_t bytes) {
+    const std::size_t begin = parts.bytes;
+    parts.bytes += (bytes + 255) / 256 * 256;
+    return begin;
+  };
+  parts.summaries = take(pairs * mk * D * E * 2);
+  parts.summaries_low = take(pair ? pairs * mk * D * E * 2 : 0);
+  parts.key_sums = take(key_sums ? pairs * mk * D * 4 : 0);
+  parts.mixtures = take(pairs * mq * D * E * 2);
+  parts.mixtures_low = take(pair ? pairs * mq * D * E * 2 : 0);
+  parts.mixed_key_sums = take(key_sums && !scores ? pairs * mq * D * 4 : 0);
+  parts.scores = take(scores ? pairs * mq * slots * 4 : 0);
+  return parts;
+}
+
+/// The parts as kernels see them.
+struct WorkspaceArrays {
+  SummaryArray summaries;  ///< of the key blocks
+  SummaryArray mixtures;   ///< of the query blocks
+  float* scores;
+};
+
+template <int D, int E>
+WorkspaceArrays workspace_arrays(const Problem& problem, unsigned char* workspace) {
+  const WorkspaceParts parts = workspace_parts<D, E>(problem);
+  const auto numbers = [workspace](std::size_t begin) {
+    return static_cast<float*>(static_cast<void*>(workspace + begin));
+  };
+  const bool key_sums = problem.op.denominator != Denominator::kNone;
+  const bool mixed = problem.op.denominator == Denominator::kKeySum;
+  return {{workspace + parts.summaries, workspace + parts.summaries_low,
+           key_sums ? numbers(parts.key_sums) : nullptr},
+          {workspace + parts.mixtures, workspace + parts.mixtures_low,
+           mixed ? numbers(parts.mixed_key_sums) : nullptr},
+          numbers(parts.scores)};
+}
+
+}  // namespace mhla::cuda

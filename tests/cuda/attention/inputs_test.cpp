@@ -1,0 +1,175 @@
+#include "mhla/cuda/attention/inputs.cuh"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "support/message_of.hpp"
+
+namespace {
+
+using mhla::Index;
+using mhla::TensorView;
+using mhla::cuda::Denominator;
+using mhla::cuda::Operator;
+using mhla::cuda::Problem;
+using mhla::cuda::TokenBlocks;
+using mhla::test::message_of;
+using T = Eigen::bfloat16;
+
+/// Tensors of 2 sequences of 100 tokens and 3 heads. No data is read, so they share some.
+struct Arguments {
+  alignas(256) std::byte memory[512] = {};
+  T* data = reinterpret_cast<T*>(memory);
+  mhla::cuda::Inputs<T> in{mhla::bnhd<const T>(data, 2, 100, 3, 64),
+                           mhla::bnhd<const T>(data, 2, 100, 3, 64),
+                           mhla::bhnd<const T>(data, 2, 3, 100, 64)};
+  TensorView<T> out = mhla::bnhd(data, 2, 100, 3, 64);
+  TokenBlocks blocks = mhla::cuda::contiguous(100, 16);
+  Operator op;
+
+  Problem problem(bool causal = false) const {
+    return mhla::cuda::detail::make_problem<64, 64>("cuda::f", in, blocks, blocks, causal, op, out);
+  }
+};
+
+TEST(CudaInputs, StridesBecomeBytes) {
+  const Arguments a;
+  const Problem p = a.problem();
+  EXPECT_EQ(p.batch, 2);
+  EXPECT_EQ(p.heads, 3);
+  EXPECT_EQ(p.pairs(), 6);
+  EXPECT_EQ(p.q.token_stride, 3 * 64 * 2);
+  EXPECT_EQ(p.q.head_stride, 64 * 2);
+  EXPECT_EQ(p.v.token_stride, 64 * 2);
+  EXPECT_EQ(p.v.head_stride, 100 * 64 * 2);
+  EXPECT_EQ(p.v.batch_stride, 3 * 100 * 64 * 2);
+  EXPECT_EQ(p.o.data, reinterpret_cast<const unsigned char*>(a.data));
+}
+
+TEST(CudaInputs, StridesOfSingleElementsDoNotMatter) {
+  Arguments a;
+  const TensorView<const T> one(a.data, {1, 100, 1, 64}, {3, 64, 5, 1});
+  a.in = {one, one, one};
+  a.out = {a.data, {1, 100, 1, 64}, {7, 64, 9, 1}};
+  EXPECT_EQ(a.problem().q.batch_stride, 0);
+  EXPECT_EQ(a.problem().q.head_stride, 0);
+}
+
+TEST(CudaInputs, ShapesThatDoNotFitAreNamed) {
+  Arguments a;
+  a.in.k.shape[1] = 99;
+  EXPECT_EQ(message_of<mhla::shape_error>([&] { a.problem(); }),
+            "mhla::cuda::f: k has shape [2, 99, 3, 64], expected [2, 100, 3, 64]");
+  Arguments b;
+  b.in.q.shape[3] = 72;
+  EXPECT_EQ(message_of<mhla::shape_error>([&] { b.problem(); }),
+            "mhla::cuda::f: q has shape [2, 100, 3, 72], expected [2, 100, 3, 64]");
+  Arguments c;
+  c.out.shape[2] = 2;
+  EXPECT_EQ(message_of<mhla::shape_error>([&] { c.problem(); }),
+            "mhla::cuda::f: out has shape [2, 100, 2, 64], expected [2, 100, 3, 64]");
+}
+
+TEST(CudaInputs, RowsMustBeDenseAndAligned) {
+  Arguments a;
+  a.in.q.strides[1] += 4;
+  EXPECT_EQ(
+      message_of<mhla::option_error>([&] { a.problem(); }),
+      "mhla::cuda::f: q has strides [19200, 196, 64, 1] and begins 0 bytes after a multiple of "
+      "16, expected dense rows that begin at multiples of 16 bytes");
+  Arguments b;
+  b.in.v.data += 1;
+  EXPECT_NE(message_of<mhla::option_error>([&] { b.problem(); }).find("begins 2 bytes after"),
+            std::string::npos);
+  Arguments c;
+  c.in.k.strides[3] = 2;
+  EXPECT_THROW(c.problem(), mhla::option_error);
+  Arguments d;
+  d.in.q.data = nullptr;
+  EXPECT_NO_THROW(d.problem());  // enough for a plan
+  EXPECT_EQ(message_of<mhla::option_error>(
+                [&] { mhla::cuda::detail::expect_data("cuda::f", d.in, d.out); }),
+            "mhla::cuda::f: q is null with shape [2, 100, 3, 64], expected a pointer to data");
+}
+
+TEST(CudaInputs, CrossQueryDenominatorsNeedEqualBlocksAndNoCausality) {
+  Arguments a;
+  a.op.denominator = Denominator::kCrossQuery;
+  EXPECT_EQ(message_of<mhla::option_error>([&] { a.problem(); }),
+            "mhla::cuda::f: op has a cross-query denominator, expected as many query blocks as key "
+            "blocks, all of one size");
+  a.blocks = mhla::cuda::contiguous(100, 20);
+  EXPECT_NO_THROW(a.problem());
+  EXPECT_EQ(message_of<mhla::option_error>([&] { a.problem(true); }),
+            "mhla::cuda::f: op has a cross-query denominator, expected none or key sums: it reads "
+            "later queries");
+}
+
+TEST(CudaInputs, TheCausalFormWantsRuns) {
+  Arguments a;
+  a.blocks = mhla::cuda::grid({10, 10}, {5, 5});
+  EXPECT_NO_THROW(a.problem());
+  EXPECT_EQ(
+      message_of<mhla::option_error>([&] { a.problem(true); }),
+      "mhla::cuda::f: blocks are of a grid, expected runs of consecutive tokens: contiguous()");
+}
+
+TEST(CudaInputs, SoManyHeadsThatThreadBlocksRunOutAreRefused) {
+  Arguments a;
+  for (TensorView<const T>* x : {&a.in.q, &a.in.k, &a.in.v})
+    *x = mhla::bnhd<const T>(a.data, 1 << 15, 100, 1 << 15, 64);
+  a.out = mhla::bnhd(a.data, 1 << 15, 100, 1 << 15, 64);
+  EXPECT_NE(
+      message_of<mhla::shape_error>([&] { a.problem(); }).find("heads in all, expected at most"),
+      std::string::npos);
+}
+
+TEST(CudaInputs, MixingMatricesMustFitTheBlocks) {
+  const Arguments a;
+  const Problem p = a.problem(), causal = a.problem(true);
+  const float m = 0;
+  const auto mixing = [&m](const Problem& problem, Index rows, Index columns, Index step = 1) {
+    return mhla::cuda::detail::mixing_array(
+        "cuda::f", mhla::MatrixView<const float>(&m, rows, columns, 9, step), problem);
+  };
+  EXPECT_THROW(mhla::cuda::detail::mixing_array("cuda::f", {nullptr, 7, 7, 7}, p),
+               mhla::option_error);
+  EXPECT_EQ(mixing(p, 7, 7).stride, 9);
+  EXPECT_EQ(message_of<mhla::shape_error>([&] { mixing(p, 8, 7); }),
+            "mhla::cuda::f: mixing has shape [8, 7], expected [7, 7]");
+  EXPECT_NO_THROW(mixing(causal, 8, 8));
+  EXPECT_EQ(message_of<mhla::shape_error>([&] { mixing(causal, 7, 6); }),
+            "mhla::cuda::f: mixing has shape [7, 6], expected at least [7, 7]");
+  EXPECT_EQ(message_of<mhla::option_error>([&] { mixing(p, 7, 7, 2); }),
+            "mhla::cuda::f: mixing has column stride 2, expected 1");
+}
+
+TEST(CudaInputs, WorkspacesThatAreTooSmallOrMisalignedAreRefused) {
+  Arguments a;
+  mhla::cuda::Plan plan{};
+  plan.workspace_bytes = 256;
+  const auto begin = [&](std::size_t offset, std::size_t bytes) {
+    return mhla::cuda::detail::workspace_begin("cuda::f", {a.memory + offset, bytes}, plan);
+  };
+  EXPECT_EQ(begin(0, 256), reinterpret_cast<unsigned char*>(a.memory));
+  EXPECT_THROW(begin(0, 255), mhla::option_error);
+  EXPECT_EQ(message_of<mhla::option_error>([&] { begin(16, 300); }),
+            "mhla::cuda::f: workspace has 300 bytes, 16 after a multiple of 256, expected at least "
+            "256 at a multiple of 256");
+  plan.workspace_bytes = 0;
+  EXPECT_NO_THROW(begin(16, 0));
+}
+
+TEST(CudaInputs, GridsThatCannotBeAreRefused) {
+  EXPECT_EQ(message_of<mhla::option_error>([] {
+              mhla::cuda::grid({4, 0, 4}, {1, 1, 1});
+            }),
+            "mhla::cuda::grid: tokens is [4, 0, 4], expected sizes >= 1 with a product below 2^31");
+  EXPECT_THROW(mhla::cuda::grid({1 << 20, 1 << 11}, {1, 1}), mhla::option_error);
+  EXPECT_EQ(message_of<mhla::option_error>([] { mhla::cuda::contiguous(8, 0); }),
+            "mhla::cuda::grid: block is [1, 1, 0], expected sizes >= 1");
+  EXPECT_EQ(mhla::cuda::contiguous(100, Index{1} << 40).slots(), 100);
+}
+
+}  // namespace

@@ -1,0 +1,67 @@
+# Compiles UNIT for ARCH (80 or 90a) with NVCC, to PTX and from there to a cubin, and has CHECK look
+# at both and at the report of ptxas. With EXPECT it is the other way round: UNIT must be refused,
+# for the reason its first line says, and with MHLA_CONTROL defined it must pass. WIDTHS is DxE, what
+# entry.cuh calls kWidth and kValueWidth.
+
+cmake_minimum_required(VERSION 3.25)
+
+if(NOT NVCC)
+  message("nvcc is not installed")
+  return()
+endif()
+file(MAKE_DIRECTORY ${WORK})
+cmake_path(GET UNIT STEM name)
+set(out ${WORK}/${name}_${WIDTHS}_sm${ARCH})
+set(target -gencode arch=compute_${ARCH},code=sm_${ARCH})
+string(REGEX REPLACE "[^0-9]" "" arch ${ARCH})
+set(definitions -DMHLA_ARCH=${arch})
+if(WIDTHS MATCHES "^([0-9]+)x([0-9]+)$")
+  list(APPEND definitions -DMHLA_WIDTH=${CMAKE_MATCH_1} -DMHLA_VALUE_WIDTH=${CMAKE_MATCH_2})
+endif()
+
+# Sets `status` and `output`.
+function(check_unit)
+  execute_process(COMMAND ${NVCC} -std=c++20 -Werror all-warnings -I ${SOURCE}/include
+                          -I ${SOURCE}/tests ${target} ${definitions} ${ARGN}
+                          -ptx ${UNIT} -o ${out}.ptx
+                  RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(status EQUAL 0)
+    execute_process(COMMAND ${NVCC} ${target} -Werror all-warnings -Xptxas -v -cubin ${out}.ptx
+                            -o ${out}.cubin
+                    RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+    if(status EQUAL 0)
+      file(WRITE ${out}.txt "${output}")
+      execute_process(COMMAND ${CHECK} ${arch} ${out}.txt ${out}.ptx ${out}.cubin
+                      RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+    endif()
+  endif()
+  set(status ${status} PARENT_SCOPE)
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+if(NOT EXPECT)
+  check_unit()
+  message("${output}")
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "refused")
+  endif()
+  return()
+endif()
+
+check_unit(-DMHLA_CONTROL)
+if(NOT status EQUAL 0)
+  message("${output}")
+  message(FATAL_ERROR "the control is refused")
+endif()
+file(STRINGS ${UNIT} expected LIMIT_COUNT 1 REGEX "^// expect: ")
+string(REGEX REPLACE "^// expect: " "" expected "${expected}")
+if(NOT expected)
+  message(FATAL_ERROR "${UNIT} has no line '// expect: <regex>'")
+endif()
+check_unit()
+message("${output}")
+if(status EQUAL 0)
+  message(FATAL_ERROR "${UNIT} is accepted")
+elseif(NOT output MATCHES "${expected}")
+  message(FATAL_ERROR "refused, but not with '${expected}'")
+endif()

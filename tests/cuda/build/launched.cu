@@ -1,0 +1,32 @@
+// The kernels that the launch layer offers, as empty functions with their names:
+// check_launched.cmake.
+
+#include "cuda/build/entry.cuh"
+#include "mhla/cuda/launch/forms.cuh"
+
+namespace mhla::cuda::build {
+
+template <class K>
+__global__ void launched() {}
+
+/// Takes kernels as Stream does.
+struct Listing {
+  template <class Kernel>
+  void run(const typename Kernel::Params&, std::int32_t) const {
+    function = &launched<Kernel>;
+  }
+  TensorMap tensor_map(const TensorBox&) const { return {}; }
+
+  mutable void (*function)() = nullptr;
+};
+
+}  // namespace mhla::cuda::build
+
+namespace mhla::cuda {
+
+template void run<bfloat16, build::kWidth, build::kValueWidth, build::Listing>(
+    const Plan&, const Problem&, MixingArray, unsigned char*, const Device&, const build::Listing&);
+template void run<half, build::kWidth, build::kValueWidth, build::Listing>(
+    const Plan&, const Problem&, MixingArray, unsigned char*, const Device&, const build::Listing&);
+
+}  // namespace mhla::cuda

@@ -1,0 +1,189 @@
+// Checks what nvcc made of a unit of kernels against the plans in their names (entry.cuh):
+//
+//     report_check ARCH REPORT PTX CUBIN       ARCH: 80 or 90
+//
+// Prints a line for each kernel and one for each breach; ends with 1 if there is one.
+
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <regex>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+#include "cuda/build/cubin.hpp"
+#include "cuda/build/plan.hpp"
+#include "cuda/build/ptx_text.hpp"
+#include "cuda/build/ptxas_report.hpp"
+
+namespace mhla::cuda::build {
+namespace {
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error(path + ": cannot be read");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// As the source has it, without the parameters.
+std::string readable(const std::string& name) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), &std::free);
+  if (status != 0) return name;
+  return std::regex_replace(std::string(text.get()), std::regex("mhla::cuda::(build::)?|^void "),
+                            "");
+}
+
+Plan plan_of(const std::string& name) {
+  static const std::regex arguments(R"(entry<.*, (\d+), (\d+), (\d+), (\d+), (\d+), (\d+)>\()");
+  const std::string text = readable(name);
+  std::smatch found;
+  if (!std::regex_search(text, found, arguments)) {
+    throw std::runtime_error(text + ": has no plan in its name");
+  }
+  const auto at = [&](std::size_t i) { return std::stoi(found[i]); };
+  return {at(1), at(2), at(3), at(4), at(5), at(6)};
+}
+
+class Check {
+ public:
+  Check(int arch, std::string kernel) : arch_(arch), kernel_(std::move(kernel)) {}
+
+  int breaches() const { return breaches_; }
+
+  void resources(const Plan& plan, const Resources& used) {
+    expect(used.registers >= 0 && used.stack >= 0, "is not in the report of ptxas");
+    expect(used.spilled == 0, "spills registers");
+    expect(used.stack == 0, "has a stack frame of " + std::to_string(used.stack) + " bytes");
+    expect(plan.registers <= register_limit(plan.threads, plan.blocks),
+           "plans with more registers than its blocks may have");
+    expect(used.registers <= plan.registers, "has " + std::to_string(used.registers) +
+                                                 " registers, planned " +
+                                                 std::to_string(plan.registers));
+    const int shared = plan.shared_bytes + used.shared;
+    const SharedMemory limit = shared_memory(arch_);
+    expect(shared <= limit.block, "has " + std::to_string(shared) +
+                                      " bytes of shared memory, a block may have " +
+                                      std::to_string(limit.block));
+    expect(plan.blocks * (shared + 1024) <= limit.multiprocessor,
+           "leaves no shared memory for " + std::to_string(plan.blocks) + " blocks");
+    expect(plan.threads % 32 == 0 && plan.threads * plan.blocks <= 2048,
+           "has more threads than a multiprocessor");
+  }
+
+  void ptx(const Plan& plan, const std::string& body) {
+    const auto both = [&](int need, std::initializer_list<const char*> instructions) {
+      for (const char* const instruction : instructions) {
+        present(plan, need, count(body, instruction), instruction);
+      }
+    };
+    both(kMma, {"mma.sync.aligned"});
+    both(kWgmma, {"wgmma.mma_async.sync.aligned", "wgmma.fence.sync.aligned",
+                  "wgmma.commit_group.sync.aligned", "wgmma.wait_group.sync.aligned"});
+    both(kMatrices, {"ldmatrix.sync.aligned"});
+    both(kCopies, {"cp.async.cg.shared.global", "cp.async.commit_group", "cp.async.wait_group"});
+    both(kTensorLoads, {"cp.async.bulk.tensor.5d.shared::cluster.global", "mbarrier.init",
+                        "mbarrier.arrive.expect_tx", "mbarrier.try_wait", "fence.mbarrier_init"});
+    both(kTensorStores, {"cp.async.bulk.tensor.5d.global.shared::cta", "cp.async.bulk.commit_group",
+                         "cp.async.bulk.wait_group.read"});
+    const int fences = count(body, "fence.proxy.async");
+    expect(fences >= plan.fences, "has " + std::to_string(fences) +
+                                      " fence.proxy.async in its PTX, planned at least " +
+                                      std::to_string(plan.fences));
+    expect((plan.needs & kTensorStores) == 0 || fences > 0,
+           "stores tensors without a fence.proxy.async");
+    expect(count(body, "wgmma.fence") >= count(body, "wgmma.commit_group"),
+           "begins fewer groups of wgmma than it ends");
+    expect(count(body, ".local") == 0 && count(body, "__local_depot") == 0,
+           "has local memory in its PTX");
+  }
+
+  void instructions(const Plan& plan, const Histogram& code) {
+    present(plan, kMma, count(code, Opcode::kMma), "HMMA");
+    present(plan, kWgmma, count(code, Opcode::kWgmma), "HGMMA");
+    present(plan, kMatrices, count(code, Opcode::kMatrices), "LDSM");
+    present(plan, kCopies, count(code, Opcode::kCopy), "LDGSTS");
+    present(plan, kTensorLoads, count(code, Opcode::kTensorLoad), "UTMALDG");
+    present(plan, kTensorStores, count(code, Opcode::kTensorStore), "UTMASTG");
+    expect(plan.fences == 0 || count(code, Opcode::kFence) > 0, "has no FENCE in its code");
+    expect(count(code, Opcode::kLocalLoad) + count(code, Opcode::kLocalStore) == 0,
+           "has local memory in its code");
+  }
+
+ private:
+  void expect(bool holds, const std::string& breach) {
+    if (holds) return;
+    std::cout << "breach: " << kernel_ << " " << breach << "\n";
+    ++breaches_;
+  }
+
+  void present(const Plan& plan, int need, int found, const std::string& what) {
+    if ((plan.needs & need) != 0) {
+      expect(found > 0, "has no " + what);
+    } else {
+      expect(found == 0, "has " + std::to_string(found) + " " + what + ", planned none");
+    }
+  }
+
+  int arch_;
+  std::string kernel_;
+  int breaches_ = 0;
+};
+
+int check(int arch, const std::string& report_path, const std::string& ptx_path,
+          const std::string& cubin_path) {
+  std::istringstream lines(contents(report_path));
+  const PtxasReport report = read_report(lines);
+  const auto bodies = entries_of(contents(ptx_path));
+  const auto code = instructions_of(contents(cubin_path));
+  int breaches = 0;
+  for (const std::string& complaint : report.complaints) {
+    std::cout << "breach: ptxas says: " << complaint << "\n";
+    ++breaches;
+  }
+  for (const std::string& function : report.functions) {
+    std::cout << "breach: " << readable(function) << " is not inlined\n";
+    ++breaches;
+  }
+  if (bodies.empty() || bodies.size() != code.size()) {
+    std::cout << "breach: the PTX has " << bodies.size() << " kernels, the cubin " << code.size()
+              << "\n";
+    ++breaches;
+  }
+  for (const auto& [name, body] : bodies) {
+    const Plan plan = plan_of(name);
+    const auto used = report.entries.find(name);
+    const auto histogram = code.find(name);
+    const Resources resources = used == report.entries.end() ? Resources{} : used->second;
+    const Histogram instructions = histogram == code.end() ? Histogram{} : histogram->second;
+    const std::string text = readable(name);
+    const std::string kernel = text.substr(0, text.find(">(") + 1);
+    Check one(arch, kernel);
+    one.resources(plan, resources);
+    one.ptx(plan, body);
+    one.instructions(plan, instructions);
+    breaches += one.breaches();
+    std::cout << kernel << ": " << resources.registers << " registers of " << plan.registers << ", "
+              << plan.shared_bytes << " bytes, " << count(instructions, Opcode::kMma) << " HMMA, "
+              << count(instructions, Opcode::kWgmma) << " HGMMA\n";
+  }
+  return breaches == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace mhla::cuda::build
+
+int main(int argc, char** argv) try {
+  if (argc != 5) throw std::runtime_error("usage: report_check ARCH REPORT PTX CUBIN");
+  return mhla::cuda::build::check(std::stoi(argv[1]), argv[2], argv[3], argv[4]);
+} catch (const std::exception& error) {
+  std::cout << error.what() << "\n";
+  return 1;
+}

@@ -1,0 +1,119 @@
+// The causal forms as they are launched, run in the emulator: every form, width and type on blocks
+// of all lengths, against the CPU's form within the derived bound.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "support/cuda/emulated_call.hpp"
+#include "support/cuda/random_call.hpp"
+
+namespace {
+
+using cuda_test::Call;
+using cuda_test::CallShape;
+using cuda_test::Outcome;
+using mhla::cuda::Arch;
+using mhla::cuda::Denominator;
+using mhla::cuda::Device;
+using mhla::cuda::Form;
+using mhla::cuda::Plan;
+using mhla::cuda::Precision;
+
+template <class T_, int D_, int E_>
+struct Width {
+  using T = T_;
+  static constexpr int D = D_, E = E_;
+};
+
+template <class W>
+class CausalForms : public testing::Test {
+ protected:
+  static constexpr int D = W::D, E = W::E;
+  using T = typename W::T;
+
+  static Outcome run(CallShape shape, Arch arch, Form form, unsigned seed = 1) {
+    shape.causal = true;
+    Call<T> call = cuda_test::random_call<T, D, E>(shape, seed);
+    const Device device{arch, 2};
+    const Plan plan = mhla::cuda::plan<D, E>(cuda_test::problem_of(call), device);
+    EXPECT_EQ(std::string(name(plan.form)), name(form)) << plan.reason;
+    return cuda_test::run_and_compare<D, E>(call, plan, device, seed);
+  }
+};
+
+using Widths =
+    testing::Types<Width<mhla::cuda::bfloat16, 64, 64>, Width<mhla::cuda::bfloat16, 72, 72>,
+                   Width<mhla::cuda::bfloat16, 128, 128>, Width<mhla::cuda::bfloat16, 128, 256>,
+                   Width<mhla::cuda::half, 64, 64>>;
+TYPED_TEST_SUITE(CausalForms, Widths);
+
+constexpr Arch kArchs[] = {Arch::kSm80, Arch::kSm90a};
+
+TYPED_TEST(CausalForms, QuadraticIsWithinTheBound) {
+  for (const int tokens : {1, 63, 150}) {
+    const Outcome outcome =
+        this->run({.heads = 2, .tokens = tokens, .block = 16}, Arch::kSm80, Form::kQuadratic);
+    EXPECT_EQ(outcome.bank_conflicts, 0u);
+  }
+}
+
+TYPED_TEST(CausalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSays) {
+  const CallShape shapes[] = {{.heads = 2, .tokens = 257, .block = 16},
+                              {.tokens = 270, .block = 49, .layout = 1},
+                              {.tokens = 320, .block = 64, .layout = 2},
+                              {.tokens = 300, .block = 128}};
+  for (const Arch arch : kArchs) {
+    for (CallShape shape : shapes) {
+      shape.op.denominator = shape.layout == 0 ? Denominator::kKeySum : Denominator::kNone;
+      const Outcome outcome = this->run(shape, arch, Form::kThreeStage, 2);
+      EXPECT_EQ(outcome.bank_conflicts, 0u);
+      // Queries and values of a block longer than a tile are read with every later part of it too.
+      if (shape.block[2] > 64) continue;
+      EXPECT_LE(static_cast<double>(outcome.tensor_bytes),
+                1.05 * static_cast<double>(outcome.plan.traffic.tensors));
+      EXPECT_GE(outcome.tensor_bytes, outcome.plan.traffic.tensors);
+    }
+  }
+}
+
+TYPED_TEST(CausalForms, PairsOfSummariesAreWithinTheBound) {
+  CallShape shape{.tokens = 260, .block = 52};
+  shape.op.denominator = Denominator::kNone;
+  shape.op.summaries = Precision::kPair;
+  for (const Arch arch : kArchs) this->run(shape, arch, Form::kThreeStage);
+}
+
+TYPED_TEST(CausalForms, LaterBlocksNeverEnter) {
+  constexpr int kD = TypeParam::D, kE = TypeParam::E;
+  using Scalar = typename TypeParam::T;
+  CallShape shape{.tokens = 264, .block = 24};
+  shape.causal = true;
+  shape.op.denominator = Denominator::kNone;
+  const auto outputs = [&](bool broken, Arch arch) {
+    Call<Scalar> call = cuda_test::random_call<Scalar, kD, kE>(shape, 5);
+    for (int t = 120; broken && t < 144; ++t) {  // block 5 of 11
+      for (int d = 0; d < kE; ++d) call.v.at(0, t, 0, d) = Scalar{0x7FFF};
+      for (int d = 0; d < kD; ++d) call.k.at(0, t, 0, d) = Scalar{0x7FFF};
+    }
+    const Device device{arch, 2};
+    const Plan plan = mhla::cuda::plan<kD, kE>(cuda_test::problem_of(call), device);
+    EXPECT_EQ(std::string(name(plan.form)), name(Form::kThreeStage)) << plan.reason;
+    cuda_test::run_only<kD, kE>(call, plan, device, 3);
+    return call;
+  };
+  for (const Arch arch : kArchs) {
+    const Call<Scalar> right = outputs(false, arch), broken = outputs(true, arch);
+    for (int t = 0; t < 120; ++t) {
+      for (int e = 0; e < kE; ++e) {
+        ASSERT_EQ(right.o.at(0, t, 0, e).bits, broken.o.at(0, t, 0, e).bits) << t << " " << e;
+      }
+    }
+    for (int t = 120; t < 264; ++t) {
+      for (int e = 0; e < kE; ++e) ASSERT_TRUE(std::isnan(broken.o.value(0, t, 0, e))) << t;
+    }
+  }
+}
+
+}  // namespace

@@ -1,0 +1,141 @@
+// The bidirectional forms as they are launched, run in the emulator: every form, width and type on
+// blocks of all kinds, against the CPU's form within the derived bound.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+
+#include "support/cuda/emulated_call.hpp"
+#include "support/cuda/random_call.hpp"
+
+namespace {
+
+using cuda_test::CallShape;
+using cuda_test::Outcome;
+using mhla::cuda::Arch;
+using mhla::cuda::Denominator;
+using mhla::cuda::Device;
+using mhla::cuda::FeatureMap;
+using mhla::cuda::Form;
+using mhla::cuda::Plan;
+using mhla::cuda::Precision;
+
+template <class T_, int D_, int E_>
+struct Width {
+  using T = T_;
+  static constexpr int D = D_, E = E_;
+};
+
+template <class W>
+class BidirectionalForms : public testing::Test {
+ protected:
+  static constexpr int D = W::D, E = W::E;
+  using T = typename W::T;
+
+  /// Runs the planned form; few multiprocessors make the fused one worth while.
+  static Outcome run(const CallShape& shape, Arch arch, Form form, unsigned seed = 1) {
+    cuda_test::Call<T> call = cuda_test::random_call<T, D, E>(shape, seed);
+    const Device device{arch, 2};
+    const Plan plan = mhla::cuda::plan<D, E>(cuda_test::problem_of(call), device);
+    EXPECT_EQ(std::string(name(plan.form)), name(form)) << plan.reason;
+    return cuda_test::run_and_compare<D, E>(call, plan, device, seed);
+  }
+
+  /// Every byte of the tensors moves as often as the plan says, or at most 5 % more.
+  static void expect_traffic(const Outcome& outcome) {
+    EXPECT_LE(static_cast<double>(outcome.tensor_bytes),
+              1.05 * static_cast<double>(outcome.plan.traffic.tensors));
+    EXPECT_GE(outcome.tensor_bytes, outcome.plan.traffic.tensors);
+  }
+};
+
+using Widths =
+    testing::Types<Width<mhla::cuda::bfloat16, 64, 64>, Width<mhla::cuda::bfloat16, 72, 72>,
+                   Width<mhla::cuda::bfloat16, 128, 128>, Width<mhla::cuda::bfloat16, 128, 256>,
+                   Width<mhla::cuda::half, 64, 64>>;
+TYPED_TEST_SUITE(BidirectionalForms, Widths);
+
+constexpr Arch kArchs[] = {Arch::kSm80, Arch::kSm90a};
+
+TYPED_TEST(BidirectionalForms, QuadraticIsWithinTheBound) {
+  for (const auto& [tokens, block] :
+       {std::pair<mhla::GridShape, mhla::GridShape>{200, 16}, {{9, 10}, {4, 5}}, {1, 1}}) {
+    const Outcome outcome =
+        this->run({.heads = 2, .tokens = tokens, .block = block}, Arch::kSm80, Form::kQuadratic);
+    EXPECT_EQ(outcome.bank_conflicts, 0u);
+  }
+}
+
+TYPED_TEST(BidirectionalForms, OneBlockOfQueriesReadsEachTensorOnce) {
+  const Outcome outcome =
+      this->run({.heads = 2, .tokens = 96, .block = 16}, Arch::kSm80, Form::kQuadratic);
+  this->expect_traffic(outcome);
+}
+
+TYPED_TEST(BidirectionalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSays) {
+  const CallShape shapes[] = {
+      {.batch = 2, .tokens = 17 * 17, .block = 17},                         // 17 blocks
+      {.heads = 2, .tokens = {6, 9, 10}, .block = {2, 3, 5}, .layout = 1},  // 18
+      {.heads = 1, .tokens = {19, 14}, .block = {4, 3}, .layout = 2},       // 25, ragged edges
+      {.heads = 1, .tokens = 500, .block = 29},                             // 18, a short last one
+  };
+  for (const Arch arch : kArchs) {
+    for (CallShape shape : shapes) {
+      shape.op.denominator = shape.heads == 2 ? Denominator::kNone : Denominator::kKeySum;
+      const Outcome outcome = this->run(shape, arch, Form::kThreeStage, 3);
+      EXPECT_EQ(outcome.bank_conflicts, 0u);
+      this->expect_traffic(outcome);
+    }
+  }
+}
+
+TYPED_TEST(BidirectionalForms, FusedIsWithinTheBoundAndMovesEachTensorOnce) {
+  for (const Arch arch : kArchs) {
+    const int most = mhla::cuda::fused_blocks<TypeParam::D, TypeParam::E>(arch);
+    for (const int blocks : {3, 4, 16}) {
+      if (blocks > most) continue;
+      CallShape shape{.tokens = {1, 23, 4 * blocks}, .block = {1, 24, 4}};
+      const Outcome outcome = this->run(shape, arch, Form::kFused);
+      EXPECT_EQ(outcome.bank_conflicts, 0u);
+      this->expect_traffic(outcome);
+    }
+  }
+}
+
+TYPED_TEST(BidirectionalForms, PairsOfSummariesAreWithinTheBound) {
+  CallShape shape{.heads = 1, .tokens = 300, .block = 30};
+  shape.op.denominator = Denominator::kNone;
+  shape.op.summaries = Precision::kPair;
+  for (const Arch arch : kArchs) this->run(shape, arch, Form::kThreeStage);
+}
+
+TYPED_TEST(BidirectionalForms, CrossQueryDenominatorsAreWithinTheBound) {
+  CallShape shape{.batch = 2, .tokens = {12, 12}, .block = {3, 4}};
+  shape.op.denominator = Denominator::kCrossQuery;
+  shape.op.eps = 1e-6f;
+  for (const Arch arch : kArchs) this->run(shape, arch, Form::kThreeStage);
+}
+
+TYPED_TEST(BidirectionalForms, KeysMayBeOthersThanQueries) {
+  CallShape shape{
+      .heads = 2, .tokens = 90, .block = 30, .key_tokens = {20, 18}, .key_block = {4, 3}};
+  this->run(shape, Arch::kSm80, Form::kThreeStage);
+  shape.key_tokens = 70;
+  shape.key_block = 35;
+  this->run(shape, Arch::kSm80, Form::kQuadratic);
+}
+
+TYPED_TEST(BidirectionalForms, EveryFeatureMapAndScaleIsWithinTheBound) {
+  for (const auto& map :
+       {FeatureMap::identity(), FeatureMap::relu(0.5f), FeatureMap::elu_plus_one()}) {
+    for (const int tokens : {50, 260}) {
+      CallShape shape{.heads = 1, .tokens = tokens, .block = 13};
+      shape.op = {
+          .query_map = map, .key_map = map, .denominator = Denominator::kNone, .scale = 0.125f};
+      this->run(shape, Arch::kSm80, tokens == 50 ? Form::kQuadratic : Form::kThreeStage);
+    }
+  }
+}
+
+}  // namespace

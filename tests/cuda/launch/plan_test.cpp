@@ -1,0 +1,135 @@
+#include "mhla/cuda/launch/plan.cuh"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+namespace {
+
+using mhla::cuda::Arch;
+using mhla::cuda::Denominator;
+using mhla::cuda::Device;
+using mhla::cuda::Form;
+using mhla::cuda::Plan;
+using mhla::cuda::plan;
+using mhla::cuda::Precision;
+using mhla::cuda::Problem;
+using mhla::cuda::TokenBlocks;
+
+constexpr Device kHopper{Arch::kSm90a, 132};
+constexpr Device kAmpere{Arch::kSm80, 108};
+
+constexpr Problem self_attention(int batch, int heads, const TokenBlocks& blocks,
+                                 bool causal = false) {
+  Problem problem{};
+  problem.batch = batch;
+  problem.heads = heads;
+  problem.query_blocks = problem.key_blocks = blocks;
+  problem.causal = causal;
+  problem.op.denominator = Denominator::kNone;
+  return problem;
+}
+
+constexpr TokenBlocks sequence(int tokens, int block) { return {1, 1, tokens, 1, 1, block}; }
+
+constexpr Problem kVideo = self_attention(1, 12, TokenBlocks(21, 30, 50, 7, 6, 5));
+constexpr Problem kDit256 = self_attention(256, 6, TokenBlocks(1, 16, 16, 1, 4, 4));
+constexpr Problem kDit512 = self_attention(64, 6, TokenBlocks(1, 32, 32, 1, 8, 8));
+constexpr Problem kLanguage = self_attention(16, 4, sequence(2048, 64), true);
+
+TEST(Plan, VideoIsThreeStagesWithTheBytesOfTheRoofline) {
+  constexpr Plan p = plan<128, 128>(kVideo, kHopper);
+  static_assert(p.form == Form::kThreeStage);
+  EXPECT_EQ(p.traffic.tensors, 4u * 31500 * 12 * 128 * 2);  // 387 MB
+  EXPECT_EQ(p.traffic.summaries, 4u * 12 * 150 * 128 * 128 * 2);
+  EXPECT_EQ(p.workspace_bytes, 2u * 12 * 150 * 128 * 128 * 2);
+}
+
+TEST(Plan, ShortSequencesAreQuadraticAndNeedNoWorkspace) {
+  constexpr Plan p = plan<64, 64>(kDit256, kHopper);
+  static_assert(p.form == Form::kQuadratic);
+  EXPECT_EQ(p.workspace_bytes, 0u);
+  EXPECT_EQ(p.traffic.total(), 4u * 256 * 6 * 256 * 64 * 2);
+  EXPECT_EQ((plan<64, 64>(self_attention(1, 1, sequence(256, 16)), kHopper).form),
+            Form::kQuadratic);
+  EXPECT_EQ((plan<64, 64>(self_attention(1, 1, sequence(257, 16)), kHopper).form),
+            Form::kThreeStage);
+}
+
+TEST(Plan, FewBlocksAreFusedWhereTheirSummariesFit) {
+  EXPECT_EQ((plan<64, 64>(kDit512, kHopper).form), Form::kFused);
+  EXPECT_EQ((plan<64, 64>(kDit512, kAmpere).form), Form::kFused);
+  EXPECT_EQ((plan<72, 72>(kDit512, kHopper).form), Form::kFused);
+  EXPECT_EQ((plan<72, 72>(kDit512, kAmpere).form), Form::kThreeStage);
+  EXPECT_EQ((plan<128, 128>(kDit512, kHopper).form), Form::kThreeStage);
+}
+
+TEST(Plan, FewHeadsAreNotFused) {
+  Problem problem = kDit512;
+  problem.batch = 10;  // 60 heads for 132 multiprocessors
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).form), Form::kThreeStage);
+  problem.batch = 11;
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).form), Form::kFused);
+}
+
+TEST(Plan, PairsOfSummariesTakeTwiceTheSpace) {
+  Problem image = kDit512, video = kVideo;
+  image.op.summaries = video.op.summaries = Precision::kPair;
+  EXPECT_EQ((plan<64, 64>(image, kHopper).form), Form::kThreeStage);
+  EXPECT_EQ((plan<128, 128>(video, kHopper).workspace_bytes),
+            2 * (plan<128, 128>(kVideo, kHopper).workspace_bytes));
+}
+
+TEST(Plan, CrossQueryDenominatorsReadQueriesTwice) {
+  Problem problem = kDit256;
+  problem.op.denominator = Denominator::kCrossQuery;
+  const Plan p = plan<64, 64>(problem, kHopper);
+  EXPECT_EQ(p.form, Form::kThreeStage);
+  const std::uint64_t tensor = 256u * 6 * 256 * 64 * 2;
+  EXPECT_EQ(p.traffic.tensors, 5 * tensor);
+  const std::uint64_t heads = 256 * 6, summaries = heads * 16 * 64 * 64 * 2;
+  EXPECT_EQ(p.traffic.summaries, 4 * summaries + 2 * heads * 16 * 64 * 4 + 2 * heads * 256 * 4);
+}
+
+TEST(Plan, TheCausalFormReadsKeysAndValuesTwice) {
+  const Plan p = plan<128, 256>(kLanguage, kHopper);
+  EXPECT_EQ(p.form, Form::kThreeStage);
+  const std::uint64_t tokens = 16u * 4 * 2048;
+  EXPECT_EQ(p.traffic.tensors, 3 * tokens * (128 + 256) * 2);
+  EXPECT_EQ(p.traffic.summaries, 4u * 64 * 32 * 128 * 256 * 2);
+}
+
+TEST(Plan, TheCopyEngineIsUsedWhereBlocksAreBoxes) {
+  Problem problem = kVideo;
+  const std::int64_t row = 128 * 2, token = 12 * row;  // [B,N,H,D]
+  problem.q = problem.k = problem.v = {nullptr, 31500 * token, row, token};
+  const Plan boxes = plan<128, 128>(problem, kHopper);
+  EXPECT_EQ(boxes.summary, Arch::kSm90a);
+  EXPECT_EQ(boxes.read_out, Arch::kSm90a);
+  const Plan ampere = plan<128, 128>(problem, kAmpere);
+  EXPECT_EQ(ampere.summary, Arch::kSm80);
+  EXPECT_EQ(ampere.read_out, Arch::kSm80);
+
+  problem.query_blocks = problem.key_blocks = sequence(31500, 210);
+  problem.causal = true;
+  EXPECT_EQ((plan<128, 128>(problem, kHopper).read_out), Arch::kSm90a);
+  problem.causal = false;
+  problem.query_blocks = problem.key_blocks = sequence(31500, 257);  // a prime above 256
+  const Plan prime = plan<128, 128>(problem, kHopper);
+  EXPECT_EQ(prime.summary, Arch::kSm80);
+  EXPECT_EQ(prime.read_out, Arch::kSm80);
+
+  const Plan narrow = plan<72, 72>(problem, kHopper);  // no kernel of sm_90a has this width
+  EXPECT_EQ(narrow.summary, Arch::kSm80);
+}
+
+TEST(Plan, EveryFormHasANameAndEveryPlanAReason) {
+  EXPECT_EQ(std::string(mhla::cuda::name(Form::kQuadratic)), "quadratic");
+  EXPECT_EQ(std::string(mhla::cuda::name(Form::kFused)), "fused");
+  EXPECT_EQ(std::string(mhla::cuda::name(Form::kThreeStage)), "three-stage");
+  EXPECT_NE(std::string(plan<64, 64>(kDit256, kHopper).reason),
+            std::string(plan<64, 64>(kDit512, kHopper).reason));
+}
+
+}  // namespace
