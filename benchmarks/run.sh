@@ -4,7 +4,14 @@
 # such as --benchmark_filter=Bidirectional. Prints a table of medians and writes them as JSON and as
 # a picture; where PyTorch is present it times the same operator there, on the same data.
 #   MHLA_PYTHON   the Python that is asked for PyTorch; python3 where it is not set
+#
+#   bash benchmarks/run.sh --cuda [arguments]
+# measures the CUDA path instead: cuda/run.sh.
 set -euo pipefail
+if [[ ${1:-} == --cuda ]]; then
+  shift
+  exec bash "$(dirname "${BASH_SOURCE[0]}")/cuda/run.sh" "$@"
+fi
 source "$(dirname "${BASH_SOURCE[0]}")/../tests/support/setup.sh"
 
 require_packages g++ cmake ninja-build libeigen3-dev libbenchmark-dev python3-matplotlib

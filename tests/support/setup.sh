@@ -35,9 +35,13 @@ require_packages() {
   step "install ${missing[*]}"
   local log
   log=$(mktemp)
-  quietly "$log" "${as_root[@]}" apt-get update
-  quietly "$log" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y \
-    --no-install-recommends -o DPkg::Lock::Timeout=300 "${missing[@]}"
+  # Where no server answers apt-get must not wait for it long.
+  if ! { quietly "$log" "${as_root[@]}" apt-get update -o Acquire::Retries=1 \
+    -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 &&
+    quietly "$log" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y \
+      --no-install-recommends -o DPkg::Lock::Timeout=300 "${missing[@]}"; }; then
+    step "cannot install packages: make sure you have what Debian calls ${missing[*]}"
+  fi
   rm "$log"
 }
 

@@ -1,0 +1,63 @@
+#pragma once
+
+/// \file
+/// What the program is asked for.
+
+#include <regex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace mhla::cuda_bench {
+
+struct Arguments {
+  std::regex filter{""};  ///< names of cases; all at first
+  std::string out;        ///< where results go as JSON; nowhere if empty
+  bool quick = false;     ///< fewer runs
+  bool list = false;      ///< names of cases and nothing else
+  bool roofline = false;  ///< what the device can do and nothing else
+  bool help = false;
+
+  int runs() const { return quick ? 9 : 51; }
+  bool matches(const std::string& name) const { return std::regex_search(name, filter); }
+};
+
+inline constexpr char kUsage[] =
+    "usage: bash benchmarks/run.sh --cuda [arguments]\n"
+    "  --filter=REGEX  cases whose names have a match\n"
+    "  --out=FILE      results as JSON\n"
+    "  --quick         9 runs of a case instead of 51\n"
+    "  --list          the cases and where they come from\n"
+    "  --roofline      what the device can do: bandwidths, launches, products\n";
+
+/// \throws std::invalid_argument for an argument that does not exist, or no regular expression
+inline Arguments parse(const std::vector<std::string>& arguments) {
+  Arguments parsed;
+  for (const std::string& argument : arguments) {
+    const auto value_of = [&argument](const std::string& option) {
+      return argument.rfind(option, 0) == 0 ? argument.substr(option.size()) : std::string();
+    };
+    if (const std::string pattern = value_of("--filter="); !pattern.empty()) {
+      try {
+        parsed.filter = std::regex(pattern);
+      } catch (const std::regex_error& error) {
+        throw std::invalid_argument(argument + ": " + error.what());
+      }
+    } else if (const std::string file = value_of("--out="); !file.empty()) {
+      parsed.out = file;
+    } else if (argument == "--quick") {
+      parsed.quick = true;
+    } else if (argument == "--list") {
+      parsed.list = true;
+    } else if (argument == "--roofline") {
+      parsed.roofline = true;
+    } else if (argument == "--help" || argument == "-h") {
+      parsed.help = true;
+    } else {
+      throw std::invalid_argument("what is " + argument + "?");
+    }
+  }
+  return parsed;
+}
+
+}  // namespace mhla::cuda_bench

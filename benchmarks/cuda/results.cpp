@@ -1,0 +1,175 @@
+#include "cuda/results.hpp"
+
+#include <cmath>
+#include <iomanip>
+#include <sstream>
+
+namespace mhla::cuda_bench {
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::ostringstream out;
+  out << '"';
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out << '\\';
+    out << (static_cast<unsigned char>(c) < ' ' ? ' ' : c);
+  }
+  out << '"';
+  return out.str();
+}
+
+std::string number(double x) {
+  if (!std::isfinite(x)) return "null";  // JSON has no infinity
+  std::ostringstream out;
+  out << std::setprecision(9) << x;
+  return out.str();
+}
+
+/// {"name": value, ...}
+class Object {
+ public:
+  Object& text(const char* name, const std::string& value) { return raw(name, quoted(value)); }
+  Object& value(const char* name, double x) { return raw(name, number(x)); }
+  Object& raw(const char* name, const std::string& json) {
+    body_ += (body_.empty() ? "" : ", ") + quoted(name) + ": " + json;
+    return *this;
+  }
+  std::string str() const { return "{" + body_ + "}"; }
+
+ private:
+  std::string body_;
+};
+
+void add_times(Object& object, const Deviation& deviation, const Seconds& seconds) {
+  object.value("relative_error", deviation.relative)
+      .value("error_over_bound", deviation.over_bound)
+      .raw("right", deviation.acceptable() ? "true" : "false")
+      .value("seconds", seconds.median)
+      .value("fastest", seconds.fastest)
+      .value("repeatability", seconds.repeatability);
+}
+
+std::string axes(const GridShape& g) {
+  return std::to_string(g[0]) + "x" + std::to_string(g[1]) + "x" + std::to_string(g[2]);
+}
+
+std::string json(const Result& r, const Context& context) {
+  const Shape& s = r.subject.shape;
+  Object object;
+  object.text("name", r.subject.label())
+      .text("operation", name(r.subject.form))
+      .text("source", s.source)
+      .value("B", bench::number(s.batch))
+      .value("H", bench::number(s.heads))
+      .value("D", bench::number(s.width))
+      .value("E", bench::number(s.values))
+      .text("grid", axes(s.grid))
+      .text("block", axes(s.block))
+      .text("form", r.form)
+      .text("reason", r.reason)
+      .text("kernels", r.kernels)
+      .value("workspace_bytes", r.workspace_bytes)
+      .value("flops", r.cost.flops)
+      .value("bytes", r.cost.bytes)
+      .value("floor_seconds", floor_seconds(r, context));
+  add_times(object, r.deviation, r.seconds);
+  object.value("replay_seconds", r.replay);
+  std::string peers;
+  for (const PeerResult& peer : r.peers) {
+    Object one;
+    one.text("name", peer.name);
+    add_times(one, peer.deviation, peer.seconds);
+    peers += (peers.empty() ? "" : ", ") + one.str();
+  }
+  return object.raw("peers", "[" + peers + "]").str();
+}
+
+/// Right-aligned, with so many digits behind the point; "-" for nothing.
+std::string cell(double x, int width, int digits) {
+  std::ostringstream out;
+  out << std::setw(width);
+  if (x > 0 && std::isfinite(x)) {
+    out << std::fixed << std::setprecision(digits) << x;
+  } else {
+    out << "-";
+  }
+  return out.str();
+}
+
+std::string left(const std::string& text, int width) {
+  std::ostringstream out;
+  out << std::left << std::setw(width) << text;
+  return out.str();
+}
+
+std::string scientific(double x) {
+  std::ostringstream out;
+  out << std::setprecision(2) << x;
+  return out.str();
+}
+
+void print_wrong(std::ostream& out, const std::string& who, const Deviation& d) {
+  out << "    ERROR: " << who << " is wrong and not timed: " << d.not_finite
+      << " numbers not written or not finite, an error of " << scientific(d.relative)
+      << " of a row's norm, " << scientific(d.over_bound) << " times the bound\n";
+}
+
+}  // namespace
+
+double floor_seconds(const Result& result, const Context& context) {
+  return result.cost.bytes / context.copy_bandwidth;
+}
+
+void print_context(std::ostream& out, const Context& c) {
+  out << c.gpu << ", " << c.multiprocessors << " multiprocessors, second cache "
+      << scientific(c.cache_bytes / 1e6) << " MB, driver " << c.driver << ", CUDA " << c.runtime
+      << ", " << c.compiler << ", commit " << c.commit << "\n"
+      << "kernels of " << c.kernels << "; a copy moves " << cell(c.copy_bandwidth / 1e12, 0, 3)
+      << " TB/s, read and written\n";
+}
+
+void print_head(std::ostream& out) {
+  out << left("case", 20) << left("form", 13) << left("kernels", 13)
+      << "       us  of copy  TFLOP/s   error  "
+      << "replay us  cuBLAS\n";
+}
+
+void print_row(std::ostream& out, const Result& r, const Context& context) {
+  const double seconds = r.seconds.median;
+  out << left(r.subject.label(), 20) << left(r.form, 13) << left(r.kernels, 13);
+  if (r.right()) {
+    out << cell(seconds * 1e6, 9, 1) << cell(floor_seconds(r, context) / seconds, 9, 2)
+        << cell(r.cost.flops / seconds / 1e12, 9, 1) << cell(r.deviation.relative, 8, 4)
+        << cell(r.replay * 1e6, 11, 1);
+    for (const PeerResult& peer : r.peers) {
+      out << (peer.deviation.acceptable() ? cell(peer.seconds.median / seconds, 7, 2) + "x"
+                                          : std::string("   wrong"));
+    }
+  }
+  out << "\n";
+  if (!r.right()) print_wrong(out, r.subject.label(), r.deviation);
+  for (const PeerResult& peer : r.peers) {
+    if (!peer.deviation.acceptable()) print_wrong(out, peer.name, peer.deviation);
+  }
+  out.flush();
+}
+
+void write_json(std::ostream& out, const Context& c, const std::vector<Result>& results) {
+  Object context;
+  context.text("gpu", c.gpu)
+      .value("multiprocessors", c.multiprocessors)
+      .value("cache_bytes", c.cache_bytes)
+      .text("driver", c.driver)
+      .text("runtime", c.runtime)
+      .text("compiler", c.compiler)
+      .text("kernels", c.kernels)
+      .text("commit", c.commit)
+      .value("copy_bandwidth", c.copy_bandwidth);
+  out << "{\"context\": " << context.str() << ",\n\"cases\": [";
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    out << (i == 0 ? "\n" : ",\n") << json(results[i], c);
+  }
+  out << "\n]}\n";
+}
+
+}  // namespace mhla::cuda_bench

@@ -1,0 +1,71 @@
+#pragma once
+
+/// \file
+/// Tests without a framework, so that they build where there is only CUDA: expectations that count,
+/// and a program that runs functions by name.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <initializer_list>
+#include <string>
+
+namespace device_test {
+
+/// Returned by a program that cannot run its tests: ctest reports them as skipped.
+inline constexpr int kSkipped = 77;
+
+inline int& failures() {
+  static int count = 0;
+  return count;
+}
+
+/// Prints and counts what is not so; the first lines only.
+inline void expect(bool so, const std::string& what) {
+  if (so) return;
+  if (++failures() <= 20) std::printf("  FAILED: %s\n", what.c_str());
+}
+
+/// Where random numbers begin: MHLA_TEST_SEED, or 1.
+inline std::uint64_t first_seed() {
+  const char* const seed = std::getenv("MHLA_TEST_SEED");
+  return seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1;
+}
+
+struct Test {
+  const char* name;
+  void (*run)();
+};
+
+/// Runs tests one after another; with an argument those whose names contain it.
+inline int run_tests(std::initializer_list<Test> tests, int count, char** arguments) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  int devices = 0;
+  const cudaError_t status = cudaGetDeviceCount(&devices);
+  if (status != cudaSuccess || devices == 0) {
+    std::printf("no CUDA device is there (%s): the tests are skipped\n",
+                cudaGetErrorString(status));
+    return kSkipped;
+  }
+  int failed = 0, run = 0;
+  for (const Test& test : tests) {
+    if (count > 1 && std::strstr(test.name, arguments[1]) == nullptr) continue;
+    failures() = 0;
+    ++run;
+    try {
+      test.run();
+    } catch (const std::exception& error) {
+      expect(false, error.what());
+    }
+    std::printf("%s %s\n", failures() == 0 ? "passed" : "FAILED", test.name);
+    failed += failures() != 0;
+  }
+  std::printf("%d passed, %d failed\n", run - failed, failed);
+  return failed == 0 && run > 0 ? 0 : 1;
+}
+
+}  // namespace device_test

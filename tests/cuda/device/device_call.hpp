@@ -1,0 +1,193 @@
+#pragma once
+
+/// \file
+/// A call of a form with its tensors on the device, and the comparison of what comes back with the
+/// CPU's form in double.
+
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "cuda/device/check.hpp"
+#include "cuda/device/device_bytes.hpp"
+#include "cuda/device/forms.hpp"
+#include "support/cuda/random_call.hpp"
+#include "support/cuda/reference.hpp"
+
+namespace device_test {
+
+using cuda_test::Call;
+using cuda_test::CallShape;
+
+/// Of the norm of a head's outputs. The bound of reference.hpp is that of the worst case; errors of
+/// independent roundings are far below it, wrong outputs are not.
+inline constexpr double kLargestError = 0.03;
+
+/// What a call is, for messages.
+inline std::string text(const CallShape& s, const char* form, mhla::cuda::Arch arch) {
+  const auto axes = [](const mhla::GridShape& g) {
+    return std::to_string(g[0]) + "x" + std::to_string(g[1]) + "x" + std::to_string(g[2]);
+  };
+  return std::string(form) + (s.causal ? " causal" : "") +
+         (arch == mhla::cuda::Arch::kSm90a ? " sm_90a" : " sm_80") +
+         " B=" + std::to_string(s.batch) + " H=" + std::to_string(s.heads) + " tokens " +
+         axes(s.tokens) + "/" + axes(s.block) + " keys " + axes(s.key_tokens) + "/" +
+         axes(s.key_block) + " denominator " + std::to_string(static_cast<int>(s.op.denominator)) +
+         " precision " + std::to_string(static_cast<int>(s.op.summaries)) + " layout " +
+         std::to_string(s.layout);
+}
+
+/// A random call on the device. Input tensors lie between guard zones, the output is NaN at first.
+template <class T, int D, int E>
+class DeviceCall {
+ public:
+  DeviceCall(const CallShape& shape, std::uint64_t seed)
+      : shape_(shape),
+        host_(cuda_test::random_call<T, D, E>(shape, seed)),
+        q_(host_.q.raw(), host_.q.bytes()),
+        k_(host_.k.raw(), host_.k.bytes()),
+        v_(host_.v.raw(), host_.v.bytes()),
+        o_(host_.o.bytes()),
+        mixing_(host_.mixing.raw(), host_.mixing.bytes()),
+        call_(make_call()) {}
+
+  /// Plans for a device, with nothing computed so far.
+  void plan_for(mhla::cuda::Device device) {
+    call_.device = device;
+    plan_ = Forms<T, D, E>::plan(call_);
+    workspace_ = DeviceBytes(plan_.workspace_bytes);
+    call_.workspace = workspace_.data();
+    call_.workspace_bytes = workspace_.size();
+    o_.poison();
+  }
+
+  const char* form() const { return plan_.form; }
+  std::string text() const { return device_test::text(shape_, plan_.form, call_.device.arch); }
+
+  void run(cudaStream_t stream) { Forms<T, D, E>::run(call_, stream); }
+  /// NaN everywhere, as before the first run; what workspaces held is gone too.
+  void poison() {
+    o_.poison();
+    workspace_.poison();
+  }
+  /// All bytes of the output tensor.
+  std::vector<unsigned char> output() { return o_.contents(); }
+
+  /// Compares all outputs with the definition, inputs and surroundings with what they were.
+  void expect_right() {
+    o_.download(host_.o.raw());
+    if (exact_.empty()) find_exact();
+    for (int b = 0; b < shape_.batch; ++b) {
+      for (int h = 0; h < shape_.heads; ++h) {
+        const auto pair = static_cast<std::size_t>(b * shape_.heads + h);
+        if (!head_is_right(b, h, exact_[pair])) return;
+      }
+    }
+    expect(host_.o.padding_is_untouched(), text() + ": wrote between rows");
+    const std::pair<DeviceBytes*, const void*> inputs[] = {{&q_, host_.q.raw()},
+                                                           {&k_, host_.k.raw()},
+                                                           {&v_, host_.v.raw()},
+                                                           {&mixing_, host_.mixing.raw()}};
+    for (const auto& [device, host] : inputs) {
+      const std::vector<unsigned char> bytes = device->contents();
+      expect(std::memcmp(bytes.data(), host, bytes.size()) == 0, text() + ": wrote to an input");
+    }
+    for (DeviceBytes* bytes : {&q_, &k_, &v_, &o_, &mixing_, &workspace_}) {
+      expect(bytes->guards_are_untouched(), text() + ": wrote outside of a tensor");
+    }
+  }
+
+ private:
+  void find_exact() {
+    const int widest = std::max({host_.q.tokens(), host_.k.tokens(), D, E});
+    const double chain = 2.0 * widest + call_.key_blocks.blocks() + 64;
+    for (int b = 0; b < shape_.batch; ++b) {
+      for (int h = 0; h < shape_.heads; ++h) {
+        exact_.push_back(cuda_test::expected(host_, b, h, chain));
+      }
+    }
+  }
+
+  FormCall make_call() {
+    const auto blocks = [](const mhla::GridShape& n, const mhla::GridShape& w) {
+      const auto size = [](mhla::Index x) { return static_cast<std::int32_t>(x); };
+      const auto part = [&](int axis) { return size(std::min(n[axis], w[axis])); };
+      return mhla::cuda::TokenBlocks(size(n[0]), size(n[1]), size(n[2]), part(0), part(1), part(2));
+    };
+    const auto on_device = [](auto tensor, DeviceBytes& bytes) {
+      tensor.data = bytes.data();
+      return tensor;
+    };
+    return {shape_.causal,
+            shape_.batch,
+            shape_.heads,
+            blocks(shape_.tokens, shape_.block),
+            blocks(shape_.key_tokens, shape_.key_block),
+            shape_.op,
+            on_device(host_.q.input(), q_),
+            on_device(host_.k.input(), k_),
+            on_device(host_.v.input(), v_),
+            on_device(host_.o.output(), o_),
+            reinterpret_cast<const float*>(mixing_.data()),
+            nullptr,
+            0,
+            {}};
+  }
+
+  bool head_is_right(int b, int h, const cuda_test::Expected& exact) {
+    double error = 0, norm = 0;
+    for (int t = 0; t < host_.o.tokens(); ++t) {
+      for (int e = 0; e < E; ++e) {
+        const double o = host_.o.value(b, t, h, e);
+        const double difference = std::abs(o - exact.o(t, e));
+        error += difference * difference;
+        norm += exact.o(t, e) * exact.o(t, e);
+        if (difference <= exact.bound(t, e)) continue;  // not so for NaN
+        expect(false, text() + ": o(" + std::to_string(b) + "," + std::to_string(t) + "," +
+                          std::to_string(h) + "," + std::to_string(e) + ") is " +
+                          std::to_string(o) + ", expected " + std::to_string(exact.o(t, e)) +
+                          " within " + std::to_string(exact.bound(t, e)));
+        return false;
+      }
+    }
+    const double relative = std::sqrt(error / norm);
+    expect(relative <= kLargestError,
+           text() + ": the error is " + std::to_string(relative) + " of the norm");
+    return relative <= kLargestError;
+  }
+
+  CallShape shape_;
+  Call<T> host_;
+  DeviceBytes q_, k_, v_, o_, mixing_;
+  FormCall call_;
+  FormPlan plan_{};
+  DeviceBytes workspace_{0};
+  std::vector<cuda_test::Expected> exact_;  // of every head
+};
+
+/// Which kernels this device can run, with `multiprocessors` told to the plan.
+inline std::vector<mhla::cuda::Device> targets(std::int32_t multiprocessors) {
+  std::vector<mhla::cuda::Device> found{{mhla::cuda::Arch::kSm80, multiprocessors}};
+  if (current_device().arch == mhla::cuda::Arch::kSm90a) {
+    found.push_back({mhla::cuda::Arch::kSm90a, multiprocessors});
+  }
+  return found;
+}
+
+/// Calls f.operator()<T, D, E>() for all widths and types.
+template <class F>
+void for_each_kind(F&& f) {
+  using mhla::cuda::bfloat16;
+  using mhla::cuda::half;
+  f.template operator()<bfloat16, 64, 64>();
+  f.template operator()<bfloat16, 72, 72>();
+  f.template operator()<bfloat16, 128, 128>();
+  f.template operator()<bfloat16, 128, 256>();
+  f.template operator()<half, 64, 64>();
+  f.template operator()<half, 72, 72>();
+  f.template operator()<half, 128, 128>();
+  f.template operator()<half, 128, 256>();
+}
+
+}  // namespace device_test

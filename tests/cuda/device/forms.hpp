@@ -1,0 +1,61 @@
+#pragma once
+
+/// \file
+/// The library's forms on device memory, behind plain functions: forms.cu is compiled by nvcc, once
+/// for each (D, E) and type, the tests by the C++ compiler.
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "mhla/cuda/launch/problem.cuh"
+
+namespace device_test {
+
+/// A call of cuda::bidirectional or cuda::causal; tensors with strides in bytes.
+struct FormCall {
+  bool causal;
+  std::int32_t batch, heads;
+  mhla::cuda::TokenBlocks query_blocks, key_blocks;
+  mhla::cuda::Operator op;
+  mhla::cuda::ConstTokenTensor q, k, v;
+  mhla::cuda::TokenTensor o;
+  const float* mixing;  ///< [Mq, Mk]
+  void* workspace;
+  std::size_t workspace_bytes;
+  mhla::cuda::Device device;
+};
+
+/// Streams that take one token after another; tensors [B, 1, H, .].
+struct StreamCall {
+  std::int32_t batch, heads;
+  std::int64_t block_length, blocks;  ///< W, M
+  mhla::cuda::Operator op;
+  mhla::cuda::ConstTokenTensor q, k, v;
+  mhla::cuda::TokenTensor o;
+  const float* mixing;  ///< [M, M]
+  void* state;
+  std::size_t state_bytes;
+};
+
+/// What of a cuda::Plan the tests look at.
+struct FormPlan {
+  const char* form;
+  std::size_t workspace_bytes;
+};
+
+/// The functions of the library for these widths and this type. T is cuda::bfloat16 or cuda::half.
+template <class T, int D, int E>
+struct Forms {
+  static FormPlan plan(const FormCall& call);
+  static void run(const FormCall& call, cudaStream_t stream);
+  static std::size_t state_bytes(const StreamCall& call);
+  static void start(const StreamCall& call, cudaStream_t stream);
+  static void step(const StreamCall& call, cudaStream_t stream);
+};
+
+/// cuda::current_device().
+mhla::cuda::Device current_device();
+
+}  // namespace device_test

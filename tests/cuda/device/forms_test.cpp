@@ -1,0 +1,185 @@
+// Every form on a device, for all widths and types, against the CPU's form in double: random
+// inputs, poisoned outputs and workspaces, guard zones around all memory.
+
+#include <set>
+
+#include "cuda/device/check.hpp"
+#include "cuda/device/device_call.hpp"
+
+namespace {
+
+using device_test::CallShape;
+using device_test::DeviceCall;
+using mhla::cuda::Denominator;
+using mhla::cuda::FeatureMap;
+using mhla::cuda::Precision;
+
+std::uint64_t next_seed() {
+  static std::uint64_t seed = device_test::first_seed();
+  return seed++;
+}
+
+/// The forms that ran, so that none is left out unnoticed.
+std::set<std::string>& forms_seen() {
+  static std::set<std::string> forms;
+  return forms;
+}
+
+/// Runs a shape with all kernels that this device has. One multiprocessor for the plan makes fused
+/// forms worth while.
+template <class T, int D, int E>
+void check(const CallShape& shape, std::int32_t multiprocessors = 1) {
+  const device_test::Stream stream;
+  DeviceCall<T, D, E> call(shape, next_seed());
+  for (const mhla::cuda::Device& device : device_test::targets(multiprocessors)) {
+    call.plan_for(device);
+    forms_seen().insert(call.form());
+    call.run(stream);
+    stream.wait();
+    call.expect_right();
+    if (device_test::failures() > 0) std::printf("  %s: D %d, E %d\n", call.text().c_str(), D, E);
+  }
+}
+
+/// Blocks of all kinds: single tokens, ragged ends and edges, one block, images, videos.
+const CallShape kShapes[] = {
+    {.tokens = 1, .block = 1},
+    {.tokens = 40, .block = 1},
+    {.batch = 2, .heads = 3, .tokens = 200, .block = 16},
+    {.heads = 2, .tokens = 111, .block = 49, .layout = 2},
+    {.tokens = 1000, .block = 64, .layout = 1},
+    {.tokens = 1000, .block = 210},
+    {.heads = 2, .tokens = 777, .block = 256, .layout = 2},
+    {.tokens = 1000, .block = 1000},
+    {.batch = 3, .tokens = {19, 14}, .block = {4, 3}, .layout = 2},
+    {.heads = 2, .tokens = {6, 9, 10}, .block = {2, 3, 5}, .layout = 1},
+    {.heads = 3, .tokens = {14, 12, 15}, .block = {7, 6, 5}},
+    {.heads = 2, .tokens = {1, 23, 16}, .block = {1, 24, 4}},
+    {.batch = 2, .heads = 2, .tokens = 16 * 37, .block = 37},
+};
+
+void every_partition() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    for (CallShape shape : kShapes) {
+      check<T, D, E>(shape);
+      shape.op.denominator = Denominator::kNone;
+      check<T, D, E>(shape);
+    }
+  });
+  for (const char* form : {"quadratic", "fused", "three-stage"}) {
+    device_test::expect(forms_seen().count(form) == 1, std::string("no ") + form + " form ran");
+  }
+}
+
+void pairs_of_summaries() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    for (CallShape shape : kShapes) {
+      shape.op.summaries = Precision::kPair;
+      check<T, D, E>(shape);
+    }
+  });
+}
+
+void cross_query_denominators() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
+      CallShape shape{.batch = 2, .heads = 2, .tokens = {12, 12}, .block = {3, 4}};
+      shape.op.denominator = Denominator::kCrossQuery;
+      shape.op.eps = 1e-6f;
+      shape.op.summaries = summaries;
+      check<T, D, E>(shape);
+      shape.tokens = shape.key_tokens = 7 * 70;
+      shape.block = shape.key_block = 70;
+      check<T, D, E>(shape);
+    }
+  });
+}
+
+void other_keys_than_queries() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    for (const int layout : {0, 1, 2}) {
+      check<T, D, E>({.heads = 2,
+                      .tokens = 90,
+                      .block = 30,
+                      .key_tokens = {20, 18},
+                      .key_block = {4, 3},
+                      .layout = layout});
+      check<T, D, E>({.tokens = {9, 50},
+                      .block = {3, 25},
+                      .key_tokens = 70,
+                      .key_block = 35,
+                      .layout = layout});
+      check<T, D, E>(
+          {.tokens = 500, .block = 16, .key_tokens = 600, .key_block = 200, .layout = layout});
+    }
+  });
+}
+
+void every_feature_map_and_scale() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    for (const FeatureMap& map :
+         {FeatureMap::identity(), FeatureMap::relu(0.5f), FeatureMap::elu_plus_one()}) {
+      for (const int tokens : {50, 260, 900}) {
+        CallShape shape{.heads = 2, .tokens = tokens, .block = 13};
+        shape.op = {.query_map = map,
+                    .key_map = map,
+                    .denominator = map.floor == 0 ? Denominator::kKeySum : Denominator::kNone,
+                    .eps = 0.25f,
+                    .scale = 0.125f};
+        check<T, D, E>(shape);
+        shape.causal = true;
+        check<T, D, E>(shape);
+      }
+    }
+  });
+}
+
+void causal() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    const std::pair<int, int> sizes[] = {{1, 1},    {40, 1},     {200, 16},  {256, 64},  {300, 49},
+                                         {777, 64}, {1024, 256}, {600, 210}, {900, 1000}};
+    for (const auto& [tokens, block] : sizes) {
+      for (const Denominator denominator : {Denominator::kKeySum, Denominator::kNone}) {
+        for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
+          CallShape shape{.batch = 2, .heads = 2, .tokens = tokens, .block = block};
+          shape.causal = true;
+          shape.layout = tokens % 3;
+          shape.op.denominator = denominator;
+          shape.op.summaries = summaries;
+          check<T, D, E>(shape);
+        }
+      }
+    }
+  });
+}
+
+/// More work than a device does at once, as models have it.
+void many_heads() {
+  using mhla::cuda::bfloat16;
+  const std::int32_t all = device_test::current_device().multiprocessors;
+  check<bfloat16, 64, 64>({.batch = 32, .heads = 12, .tokens = 256, .block = 16}, all);
+  check<bfloat16, 64, 64>({.batch = 32, .heads = 12, .tokens = 1024, .block = 64}, all);
+  check<bfloat16, 64, 64>({.batch = 4, .heads = 12, .tokens = 4096, .block = 64}, all);
+  check<bfloat16, 72, 72>({.batch = 8, .heads = 16, .tokens = 1024, .block = 64}, all);
+  check<bfloat16, 128, 128>({.heads = 4, .tokens = {21, 30, 50}, .block = {7, 6, 5}}, all);
+  for (const int block : {64, 256}) {
+    CallShape shape{.batch = 4, .heads = 4, .tokens = 4096, .block = block};
+    shape.causal = true;
+    check<bfloat16, 64, 64>(shape, all);
+    check<bfloat16, 128, 128>(shape, all);
+    check<bfloat16, 128, 256>(shape, all);
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  return device_test::run_tests({{"Forms.EveryPartition", every_partition},
+                                 {"Forms.PairsOfSummaries", pairs_of_summaries},
+                                 {"Forms.CrossQueryDenominators", cross_query_denominators},
+                                 {"Forms.OtherKeysThanQueries", other_keys_than_queries},
+                                 {"Forms.EveryFeatureMapAndScale", every_feature_map_and_scale},
+                                 {"Forms.Causal", causal},
+                                 {"Forms.ManyHeads", many_heads}},
+                                count, arguments);
+}

@@ -1,0 +1,228 @@
+// Streaming steps on a device against the causal form of the CPU in double: every token of a
+// stream, by steps and by replays of one captured step.
+
+#include <string>
+#include <vector>
+
+#include "cuda/device/check.hpp"
+#include "cuda/device/device_call.hpp"
+
+namespace {
+
+using cuda_test::Call;
+using cuda_test::CallShape;
+using device_test::DeviceBytes;
+using device_test::expect;
+using device_test::expect_success;
+using device_test::Stream;
+using mhla::cuda::Denominator;
+using mhla::cuda::Precision;
+
+/// Streams of some sequences, whose next token lies in buffers of its own.
+template <class T, int D, int E>
+class Steps {
+ public:
+  Steps(const CallShape& shape, std::uint64_t seed)
+      : shape_(shape),
+        host_(cuda_test::random_call<T, D, E>(shape, seed)),
+        q_(rows() * D * 2),
+        k_(rows() * D * 2),
+        v_(rows() * E * 2),
+        o_(rows() * E * 2),
+        mixing_(host_.mixing.raw(), host_.mixing.bytes()),
+        call_(make_call()),
+        state_(device_test::Forms<T, D, E>::state_bytes(call_)) {
+    call_.state = state_.data();
+    call_.state_bytes = state_.size();
+  }
+
+  void start() {
+    state_.poison();
+    device_test::Forms<T, D, E>::start(call_, stream_);
+    stream_.wait();
+  }
+
+  void step() { device_test::Forms<T, D, E>::step(call_, stream_); }
+
+  /// Takes token t by run(), with the output poisoned before.
+  template <class Run>
+  std::vector<T> take(int t, Run&& run) {
+    load(t);
+    o_.poison();
+    run();
+    stream_.wait();
+    std::vector<T> out(rows() * E);
+    o_.download(out.data());
+    return out;
+  }
+
+  /// All tokens, [tokens][B * H * E].
+  template <class Run>
+  std::vector<std::vector<T>> take_all(Run&& run) {
+    std::vector<std::vector<T>> outputs;
+    for (int t = 0; t < host_.q.tokens(); ++t) outputs.push_back(take(t, run));
+    return outputs;
+  }
+
+  void expect_right(const std::vector<std::vector<T>>& outputs) {
+    for (int b = 0; b < shape_.batch; ++b) {
+      for (int h = 0; h < shape_.heads; ++h) {
+        const double chain = 2.0 * std::max({host_.q.tokens(), D, E}) + 64;
+        const cuda_test::Expected exact = cuda_test::expected(host_, b, h, chain);
+        if (!head_is_right(b, h, outputs, exact)) return;
+      }
+    }
+    for (DeviceBytes* bytes : {&q_, &k_, &v_, &o_, &mixing_, &state_}) {
+      expect(bytes->guards_are_untouched(), text() + ": wrote outside of a buffer");
+    }
+  }
+
+  const Stream& stream() const { return stream_; }
+  int tokens() const { return host_.q.tokens(); }
+  std::string text() const {
+    return device_test::text(shape_, "steps", mhla::cuda::Arch::kSm80) + " D " + std::to_string(D) +
+           " E " + std::to_string(E);
+  }
+
+ private:
+  std::size_t rows() const {
+    return static_cast<std::size_t>(shape_.batch) * static_cast<std::size_t>(shape_.heads);
+  }
+
+  device_test::StreamCall make_call() {
+    const auto dense = [&](DeviceBytes& bytes, std::int64_t width) {  // [B, 1, H, width]
+      return mhla::cuda::TokenTensor{bytes.data(), shape_.heads * width * 2, width * 2,
+                                     shape_.heads * width * 2};
+    };
+    const auto input = [&](DeviceBytes& bytes, std::int64_t width) {
+      const mhla::cuda::TokenTensor x = dense(bytes, width);
+      return mhla::cuda::ConstTokenTensor{x.data, x.batch_stride, x.head_stride, x.token_stride};
+    };
+    const std::int64_t blocks = mhla::Grid(shape_.tokens, shape_.block).blocks();
+    return {shape_.batch,    shape_.heads,
+            shape_.block[2], blocks,
+            shape_.op,       input(q_, D),
+            input(k_, D),    input(v_, E),
+            dense(o_, E),    reinterpret_cast<const float*>(mixing_.data()),
+            nullptr,         0};
+  }
+
+  /// Token t of every sequence into the buffers; of the last one after the end.
+  void load(int t) {
+    const int token = std::min(t, tokens() - 1);
+    const auto copy = [&](const cuda_test::Tensor<T>& from, DeviceBytes& to, int width) {
+      std::vector<T> numbers;
+      for (int b = 0; b < shape_.batch; ++b) {
+        for (int h = 0; h < shape_.heads; ++h) {
+          for (int d = 0; d < width; ++d) numbers.push_back(from.at(b, token, h, d));
+        }
+      }
+      to.upload(numbers.data());
+    };
+    copy(host_.q, q_, D);
+    copy(host_.k, k_, D);
+    copy(host_.v, v_, E);
+  }
+
+  bool head_is_right(int b, int h, const std::vector<std::vector<T>>& outputs,
+                     const cuda_test::Expected& exact) {
+    double error = 0, norm = 0;
+    for (int t = 0; t < tokens(); ++t) {
+      for (int e = 0; e < E; ++e) {
+        const std::size_t place = static_cast<std::size_t>((b * shape_.heads + h) * E + e);
+        const double o = cuda_test::to_double(outputs[static_cast<std::size_t>(t)][place]);
+        const double difference = std::abs(o - exact.o(t, e));
+        error += difference * difference;
+        norm += exact.o(t, e) * exact.o(t, e);
+        if (difference <= exact.bound(t, e)) continue;
+        expect(false, text() + ": o(" + std::to_string(b) + "," + std::to_string(t) + "," +
+                          std::to_string(h) + "," + std::to_string(e) + ") is " +
+                          std::to_string(o) + ", expected " + std::to_string(exact.o(t, e)) +
+                          " within " + std::to_string(exact.bound(t, e)));
+        return false;
+      }
+    }
+    const double relative = std::sqrt(error / norm);
+    expect(relative <= device_test::kLargestError,
+           text() + ": the error is " + std::to_string(relative) + " of the norm");
+    return relative <= device_test::kLargestError;
+  }
+
+  CallShape shape_;
+  Call<T> host_;
+  Stream stream_;
+  DeviceBytes q_, k_, v_, o_, mixing_;
+  device_test::StreamCall call_;
+  DeviceBytes state_;
+};
+
+/// Whole blocks, as the capacity of a stream is.
+const std::pair<int, int> kSizes[] = {{1, 1}, {5, 1}, {3 * 16, 16}, {3 * 49, 49}, {4 * 64, 64}};
+
+template <class F>
+void for_each_stream(F&& f) {
+  device_test::for_each_kind([&]<class T, int D, int E>() {
+    for (const auto& [tokens, block] : kSizes) {
+      for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
+        CallShape shape{.batch = 2, .heads = 3, .tokens = tokens, .block = block};
+        shape.causal = true;
+        shape.op.summaries = summaries;
+        shape.op.denominator = tokens % 2 == 0 ? Denominator::kKeySum : Denominator::kNone;
+        Steps<T, D, E> steps(shape, device_test::first_seed());
+        f(steps);
+      }
+    }
+  });
+}
+
+bool all_are_nan(const auto& numbers) {
+  return std::all_of(numbers.begin(), numbers.end(),
+                     [](auto x) { return std::isnan(cuda_test::to_double(x)); });
+}
+
+void steps_are_the_causal_form() {
+  for_each_stream([](auto& steps) {
+    const auto step = [&] { steps.step(); };
+    steps.start();
+    steps.expect_right(steps.take_all(step));
+    expect(all_are_nan(steps.take(steps.tokens(), step)),
+           steps.text() + ": an output after the last token is a number");
+    steps.start();  // again, in the same memory
+    steps.expect_right(steps.take_all(step));
+  });
+}
+
+void a_captured_step_is_every_step() {
+  for_each_stream([](auto& steps) {
+    steps.start();
+    const auto by_steps = steps.take_all([&] { steps.step(); });
+
+    const Stream& stream = steps.stream();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    expect_success(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                   "cudaStreamBeginCapture");
+    steps.step();
+    expect_success(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    expect_success(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+    steps.start();
+    const auto by_replays = steps.take_all(
+        [&] { expect_success(cudaGraphLaunch(executable, stream), "cudaGraphLaunch"); });
+    bool same = true;
+    for (std::size_t t = 0; t < by_steps.size(); ++t) {
+      same = same && std::memcmp(by_steps[t].data(), by_replays[t].data(),
+                                 by_steps[t].size() * sizeof(by_steps[t][0])) == 0;
+    }
+    expect(same, steps.text() + ": replays of a captured step give other bits");
+    expect_success(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
+    expect_success(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  });
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  return device_test::run_tests({{"Steps.AreTheCausalForm", steps_are_the_causal_form},
+                                 {"Steps.ACapturedStepIsEveryStep", a_captured_step_is_every_step}},
+                                count, arguments);
+}
