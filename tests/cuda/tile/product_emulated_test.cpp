@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "support/cuda/in_block.hpp"
 #include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/product.cuh"
 #include "mhla/cuda/tile/shared_tile.cuh"
+#include "support/cuda/in_block.hpp"
 #include "support/cuda/problem.hpp"
 
 namespace mhla::cuda {
