@@ -7,11 +7,13 @@
 #include <tuple>
 
 #include "support/cuda/emulated_call.hpp"
+#include "support/cuda/form_widths.hpp"
 #include "support/cuda/random_call.hpp"
 
 namespace {
 
 using cuda_test::CallShape;
+using cuda_test::kArchs;
 using cuda_test::Outcome;
 using mhla::cuda::Arch;
 using mhla::cuda::Denominator;
@@ -20,12 +22,6 @@ using mhla::cuda::FeatureMap;
 using mhla::cuda::Form;
 using mhla::cuda::Plan;
 using mhla::cuda::Precision;
-
-template <class T_, int D_, int E_>
-struct Width {
-  using T = T_;
-  static constexpr int D = D_, E = E_;
-};
 
 template <class W>
 class BidirectionalForms : public testing::Test {
@@ -50,13 +46,7 @@ class BidirectionalForms : public testing::Test {
   }
 };
 
-using Widths =
-    testing::Types<Width<mhla::cuda::bfloat16, 64, 64>, Width<mhla::cuda::bfloat16, 72, 72>,
-                   Width<mhla::cuda::bfloat16, 128, 128>, Width<mhla::cuda::bfloat16, 128, 256>,
-                   Width<mhla::cuda::half, 64, 64>>;
-TYPED_TEST_SUITE(BidirectionalForms, Widths);
-
-constexpr Arch kArchs[] = {Arch::kSm80, Arch::kSm90a};
+TYPED_TEST_SUITE(BidirectionalForms, cuda_test::Widths);
 
 TYPED_TEST(BidirectionalForms, QuadraticIsWithinTheBound) {
   for (const auto& [tokens, block] :

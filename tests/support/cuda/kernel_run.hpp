@@ -23,6 +23,7 @@
 #include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/tile/tensor_box.cuh"
 #include "support/cuda/kernel_case.hpp"
+#include "support/cuda/output_bound.hpp"
 
 namespace cuda_test {
 
@@ -64,6 +65,17 @@ std::optional<emulator::Report> launched(emulator::Device& device, const Stage& 
 template <class T>
 std::string kernel_name(int d, int e) {
   return std::to_string(d) + " x " + std::to_string(e) + " of " + Format<T>::kName;
+}
+
+/// Compares the outputs of all pairs, by run.check(comparison, b, h).
+template <class Run>
+void expect_right_outputs(const Run& run) {
+  Comparison comparison(Run::name());
+  for (int b = 0; b < run.c.batch; ++b) {
+    for (int h = 0; h < run.c.heads; ++h) run.check(comparison, b, h);
+  }
+  EXPECT_GT(comparison.worst(), 0);
+  EXPECT_TRUE(run.o.padding_is_untouched());
 }
 
 template <class Run>

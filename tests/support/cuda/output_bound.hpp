@@ -28,20 +28,23 @@ struct Bounded {
   double error = 0;
 };
 
-/// A sum in float of terms that are off themselves: `chain` additions, one behind another.
+/// A sum in float of terms that are off themselves. Whatever the order, a term passes at most n - 1
+/// additions of n, and a rounding of its own if it is a product that is no float: gamma_n. Zeros
+/// that fill up a tile cost nothing.
 class BoundedSum {
  public:
   void add(double value, double error = 0) {
     sum_.value += value;
     sum_.error += error;
     magnitude_ += std::abs(value) + error;
+    ++terms_;
   }
-  Bounded after(double chain) const { return {sum_.value, sum_.error + gamma(chain) * magnitude_}; }
-  double magnitude() const { return magnitude_; }
+  Bounded in_any_order() const { return {sum_.value, sum_.error + gamma(terms_) * magnitude_}; }
 
  private:
   Bounded sum_;
   double magnitude_ = 0;
+  int terms_ = 0;
 };
 
 /// x after rounding to T.

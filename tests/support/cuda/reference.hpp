@@ -20,13 +20,13 @@
 ///     |d^ - d| <= e_d Z+,   e_d = (1 + u)^3 (1 + gamma_n) - 1
 ///     |o^ - o| <= s (e_n A+ + e_d |o| Z+) / (|den| - s e_d Z+),  then rounded once more.
 
-#include <algorithm>
 #include <cmath>
 
 #include "mhla/attention/bidirectional.hpp"
 #include "mhla/attention/causal.hpp"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/stage/grid_partition.hpp"
+#include "support/cuda/exact_phi.hpp"
 #include "support/cuda/problem.hpp"
 
 namespace cuda_test {
@@ -51,11 +51,6 @@ struct Expected {
 };
 
 namespace detail {
-
-inline double phi(const mhla::cuda::FeatureMap& map, double x) {
-  if (map.exponential) return x > 0 ? x + 1 : std::exp(x);
-  return std::max(x, static_cast<double>(map.floor)) + static_cast<double>(map.eps);
-}
 
 /// One head of a tensor, f of each number.
 template <class T, class F>
@@ -97,7 +92,7 @@ Expected expected(const Call<T>& call, int b, int h, double chain) {
   const double u = kRoundoff<T>, eta = std::ldexp(1.0, Format<T>::kLowest);
   const double scale = static_cast<double>(op.scale), eps = static_cast<double>(op.eps);
   const auto feature = [](const mhla::cuda::FeatureMap& map) {
-    return [map](double x) { return detail::phi(map, x); };
+    return [map](double x) { return exact_phi(map, x); };
   };
   const Numbers q = detail::head(call.q, b, h, feature(op.query_map));
   const Numbers k = detail::head(call.k, b, h, feature(op.key_map));

@@ -1,0 +1,69 @@
+#pragma once
+
+/// \file
+/// Queries, keys, values and a mixing matrix for kernels that make outputs of them at once.
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "emulator/device.hpp"
+#include "support/cuda/kernel_run.hpp"
+#include "support/cuda/mixing_memory.hpp"
+
+namespace cuda_test {
+
+template <class T, int D, int E>
+struct DirectProblem {
+  Case c;
+  Tensor<T> q, k, v, o;
+  MixingMemory mixing;
+  emulator::Report report;
+
+  /// Coefficients of later blocks stay NaN if `causal`.
+  explicit DirectProblem(const Case& given, bool causal = false)
+      : c(given),
+        q(c.queries<T>(D)),
+        k(c.keys<T>(D, 1)),
+        v(c.keys<T>(E)),
+        o(c.queries<T>(E, 2)),
+        mixing(c.blocks.blocks(), c.key_blocks.blocks()) {
+    Random random(c.seed);
+    for (Tensor<T>* x : {&q, &k, &v}) x->fill([&] { return random.normal(); });
+    mixing.fill(random, c.denominator == mhla::cuda::Denominator::kNone, causal);
+  }
+
+  static std::string name() { return kernel_name<T>(D, E); }
+
+  template <class Kernel>
+  bool launch_as(std::uint64_t schedule) {
+    const mhla::cuda::DirectParameters stage{.q = q.input(),
+                                             .k = k.input(),
+                                             .v = v.input(),
+                                             .o = o.output(),
+                                             .query_blocks = c.blocks,
+                                             .key_blocks = c.key_blocks,
+                                             .heads = c.heads,
+                                             .query_map = c.query_map,
+                                             .key_map = c.key_map,
+                                             .normalization = c.normalization(),
+                                             .mixing = mixing.array()};
+    emulator::Device device(schedule);
+    device.track("q", q.raw(), q.bytes(), emulator::Access::kRead);
+    device.track("k", k.raw(), k.bytes(), emulator::Access::kRead);
+    device.track("v", v.raw(), v.bytes(), emulator::Access::kRead);
+    device.track("o", o.raw(), o.bytes(), emulator::Access::kWrite);
+    mixing.track(device);
+    const auto launch = launched<Kernel>(device, stage, c);
+    if (launch) report = *launch;
+    return launch.has_value();
+  }
+
+  bool wrote_as(const DirectProblem& other) const {
+    return std::memcmp(o.raw(), other.o.raw(), o.bytes()) == 0;
+  }
+};
+
+}  // namespace cuda_test

@@ -1,0 +1,18 @@
+#pragma once
+
+/// \file
+/// The feature maps of stage 1 in double.
+
+#include <algorithm>
+#include <cmath>
+
+#include "mhla/cuda/tile/feature_map.cuh"
+
+namespace cuda_test {
+
+inline double exact_phi(const mhla::cuda::FeatureMap& map, double x) {
+  if (map.exponential) return x > 0 ? x + 1 : std::exp(x);
+  return std::max(x, static_cast<double>(map.floor)) + static_cast<double>(map.eps);
+}
+
+}  // namespace cuda_test

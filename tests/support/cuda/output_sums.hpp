@@ -1,0 +1,95 @@
+#pragma once
+
+/// \file
+/// The sums that a row of outputs is made of, from features and mixtures as they are in device
+/// memory, rounded, and how far off a kernel's may be.
+///
+/// Products of two numbers of T are floats, so that phi(q)^T S~ is off by its additions alone, D of
+/// them or 2 D with a low part, and phi(q) . z~ by a product and D - 1 additions. A weight
+///
+///     P_tj = m phi(q_t) . phi(k_j)
+///
+/// is off by D - 1 additions and a product with m, then by its rounding to T; sums of weights and
+/// of weighted values by that, and by their own additions (output_bound.hpp).
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "support/cuda/output_bound.hpp"
+#include "support/cuda/problem.hpp"
+#include "support/cuda/summary_memory.hpp"
+
+namespace cuda_test {
+
+/// phi of a row, rounded.
+template <class T>
+std::vector<double> features(const mhla::cuda::FeatureMap& map, const Tensor<T>& x, int b, int t,
+                             int h) {
+  std::vector<double> phi;
+  for (int d = 0; d < x.width(); ++d) phi.push_back(rounded_phi(map, x.at(b, t, h, d)));
+  return phi;
+}
+
+/// P of a query and a key.
+template <class T>
+Bounded weight(const std::vector<double>& query, const std::vector<double>& key, double m) {
+  BoundedSum sum;
+  for (std::size_t d = 0; d < query.size(); ++d) sum.add(query[d] * key[d]);
+  const Bounded score = sum.in_any_order();
+  return then_rounded<T>({m * score.value, std::abs(m) * score.error});
+}
+
+/// Numerators of a row, and its denominator.
+template <class T>
+class OutputSums {
+ public:
+  explicit OutputSums(int width) : numerators_(static_cast<std::size_t>(width)) {}
+
+  /// phi(q)^T S~ and, for Denominator::kKeySum, phi(q) . z~.
+  template <int D, int E, mhla::cuda::Precision P>
+  void add_mixture(const std::vector<double>& query, const SummaryMemory<T, D, E, P>& mixtures,
+                   std::int64_t item, mhla::cuda::Denominator denominator) {
+    for (int d = 0; d < D; ++d) {
+      const double phi = query[static_cast<std::size_t>(d)];
+      const std::int64_t row = item * D + d;
+      for (int e = 0; e < E; ++e) {
+        BoundedSum& n = numerators_[static_cast<std::size_t>(e)];
+        n.add(phi * mixtures.high.value(row * E + e));
+        if (mixtures.kPair) n.add(phi * mixtures.low.value(row * E + e));
+      }
+      if (denominator == mhla::cuda::Denominator::kKeySum) {
+        denominator_.add(phi * mixtures.key_sum.value(row));
+      }
+    }
+  }
+
+  /// P and P v.
+  void add_value(Bounded weight, const Tensor<T>& v, int b, int t, int h) {
+    for (std::size_t e = 0; e < numerators_.size(); ++e) {
+      const double value = v.value(b, t, h, static_cast<int>(e));
+      numerators_[e].add(weight.value * value, weight.error * std::abs(value));
+    }
+    denominator_.add(weight.value, weight.error);
+  }
+
+  void add_to_denominator(double x) { denominator_.add(x); }
+
+  /// Compares a row of outputs.
+  void compare(Comparison& comparison, const Tensor<T>& o, int b, int t, int h,
+               const mhla::cuda::Normalization& by) const {
+    const Bounded d = denominator_.in_any_order();
+    for (std::size_t e = 0; e < numerators_.size(); ++e) {
+      const int column = static_cast<int>(e);
+      comparison.compare(o.value(b, t, h, column), output<T>(numerators_[e].in_any_order(), d, by),
+                         b, t, h, column);
+    }
+  }
+
+ private:
+  std::vector<BoundedSum> numerators_;
+  BoundedSum denominator_;
+};
+
+}  // namespace cuda_test
