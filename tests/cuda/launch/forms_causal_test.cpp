@@ -6,9 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "support/cuda/emulated_call.hpp"
-#include "support/cuda/form_widths.hpp"
-#include "support/cuda/random_call.hpp"
+#include "support/cuda/form_test.hpp"
 
 namespace {
 
@@ -24,27 +22,14 @@ using mhla::cuda::Plan;
 using mhla::cuda::Precision;
 
 template <class W>
-class CausalForms : public testing::Test {
- protected:
-  static constexpr int D = W::D, E = W::E;
-  using T = typename W::T;
-
-  static Outcome run(CallShape shape, Arch arch, Form form, unsigned seed = 1) {
-    shape.causal = true;
-    Call<T> call = cuda_test::random_call<T, D, E>(shape, seed);
-    const Device device{arch, 2};
-    const Plan plan = mhla::cuda::plan<D, E>(cuda_test::problem_of(call), device);
-    EXPECT_EQ(std::string(name(plan.form)), name(form)) << plan.reason;
-    return cuda_test::run_and_compare<D, E>(call, plan, device, seed);
-  }
-};
+class CausalForms : public cuda_test::FormTest<W> {};
 
 TYPED_TEST_SUITE(CausalForms, cuda_test::Widths);
 
 TYPED_TEST(CausalForms, QuadraticIsWithinTheBound) {
   for (const int tokens : {1, 63, 150}) {
-    const Outcome outcome =
-        this->run({.heads = 2, .tokens = tokens, .block = 16}, Arch::kSm80, Form::kQuadratic);
+    const Outcome outcome = this->run({.heads = 2, .tokens = tokens, .block = 16, .causal = true},
+                                      Arch::kSm80, Form::kQuadratic);
     EXPECT_EQ(outcome.bank_conflicts, 0u);
   }
 }
@@ -56,20 +41,19 @@ TYPED_TEST(CausalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSays) {
                               {.tokens = 300, .block = 128}};
   for (const Arch arch : kArchs) {
     for (CallShape shape : shapes) {
+      shape.causal = true;
       shape.op.denominator = shape.layout == 0 ? Denominator::kKeySum : Denominator::kNone;
       const Outcome outcome = this->run(shape, arch, Form::kThreeStage, 2);
       EXPECT_EQ(outcome.bank_conflicts, 0u);
-      // Queries and values of a block longer than a tile are read with every later part of it too.
+      // Keys and values of a block longer than a tile are read for every later part of it too.
       if (shape.block[2] > 64) continue;
-      EXPECT_LE(static_cast<double>(outcome.tensor_bytes),
-                1.05 * static_cast<double>(outcome.plan.traffic.tensors));
-      EXPECT_GE(outcome.tensor_bytes, outcome.plan.traffic.tensors);
+      this->expect_traffic(outcome);
     }
   }
 }
 
 TYPED_TEST(CausalForms, PairsOfSummariesAreWithinTheBound) {
-  CallShape shape{.tokens = 260, .block = 52};
+  CallShape shape{.tokens = 260, .block = 52, .causal = true};
   shape.op.denominator = Denominator::kNone;
   shape.op.summaries = Precision::kPair;
   for (const Arch arch : kArchs) this->run(shape, arch, Form::kThreeStage);

@@ -4,11 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <tuple>
+#include <utility>
 
-#include "support/cuda/emulated_call.hpp"
-#include "support/cuda/form_widths.hpp"
-#include "support/cuda/random_call.hpp"
+#include "support/cuda/form_test.hpp"
 
 namespace {
 
@@ -24,27 +22,7 @@ using mhla::cuda::Plan;
 using mhla::cuda::Precision;
 
 template <class W>
-class BidirectionalForms : public testing::Test {
- protected:
-  static constexpr int D = W::D, E = W::E;
-  using T = typename W::T;
-
-  /// Runs the planned form; few multiprocessors make the fused one worth while.
-  static Outcome run(const CallShape& shape, Arch arch, Form form, unsigned seed = 1) {
-    cuda_test::Call<T> call = cuda_test::random_call<T, D, E>(shape, seed);
-    const Device device{arch, 2};
-    const Plan plan = mhla::cuda::plan<D, E>(cuda_test::problem_of(call), device);
-    EXPECT_EQ(std::string(name(plan.form)), name(form)) << plan.reason;
-    return cuda_test::run_and_compare<D, E>(call, plan, device, seed);
-  }
-
-  /// Every byte of the tensors moves as often as the plan says, or at most 5 % more.
-  static void expect_traffic(const Outcome& outcome) {
-    EXPECT_LE(static_cast<double>(outcome.tensor_bytes),
-              1.05 * static_cast<double>(outcome.plan.traffic.tensors));
-    EXPECT_GE(outcome.tensor_bytes, outcome.plan.traffic.tensors);
-  }
-};
+class BidirectionalForms : public cuda_test::FormTest<W> {};
 
 TYPED_TEST_SUITE(BidirectionalForms, cuda_test::Widths);
 

@@ -4,10 +4,10 @@
 /// The causal form token by token on a device: a state in device memory, a step that reads it.
 ///
 /// The definition is attention/streaming.hpp. Within a block a step reads the mixture of the blocks
-/// before and the open block's keys and values, and writes one key and one value; the step that
-/// opens a block first closes the one before. The state's layout and size:
-/// kernel/streaming_state.cuh. All positions are counted on the device, so that a captured step can
-/// be replayed. (D, E) is one of (64, 64), (72, 72), (128, 128), (128, 256).
+/// before and the open block's keys and values, and writes one key and one value; the last token of
+/// a block makes its summary, the first one of the next the mixture. The state's layout and size:
+/// kernel/streaming_state.cuh. Positions are counted on the device, so that a captured step can be
+/// replayed. (D, E) is one of (64, 64), (72, 72), (128, 128), (128, 256).
 
 #include <cuda_runtime.h>
 

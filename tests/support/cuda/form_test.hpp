@@ -1,0 +1,63 @@
+#pragma once
+
+/// \file
+/// What tests of forms have in common: types with widths of keys and values, architectures, and a
+/// run of the planned form.
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/ptx/convert.cuh"
+#include "support/cuda/emulated_call.hpp"
+#include "support/cuda/random_call.hpp"
+
+namespace cuda_test {
+
+template <class T_, int D_, int E_>
+struct Width {
+  using T = T_;
+  static constexpr int D = D_, E = E_;
+};
+
+using Widths =
+    testing::Types<Width<mhla::cuda::bfloat16, 64, 64>, Width<mhla::cuda::bfloat16, 72, 72>,
+                   Width<mhla::cuda::bfloat16, 128, 128>, Width<mhla::cuda::bfloat16, 128, 256>,
+                   Width<mhla::cuda::half, 64, 64>>;
+
+inline constexpr mhla::cuda::Arch kArchs[] = {mhla::cuda::Arch::kSm80, mhla::cuda::Arch::kSm90a};
+
+template <class W>
+class FormTest : public testing::Test {
+ protected:
+  static constexpr int D = W::D, E = W::E;
+  using T = typename W::T;
+
+  /// Runs the planned form, which must be `form`, by kernels of `arch` where there are any, and
+  /// compares it with the CPU's. With two multiprocessors the fused form is worth while.
+  static Outcome run(const CallShape& shape, mhla::cuda::Arch arch, mhla::cuda::Form form,
+                     unsigned seed = 1) {
+    Call<T> call = random_call<T, D, E>(shape, seed);
+    const mhla::cuda::Device device{arch, 2};
+    const mhla::cuda::Plan plan = mhla::cuda::plan<D, E>(problem_of(call), device);
+    EXPECT_EQ(std::string(name(plan.form)), name(form)) << plan.reason;
+    if (form == mhla::cuda::Form::kThreeStage) {
+      const auto expected = mhla::cuda::kCopyEngineWidths<D, E> ? arch : mhla::cuda::Arch::kSm80;
+      EXPECT_EQ(plan.summary, expected);
+      EXPECT_EQ(plan.read_out, expected);
+    }
+    return run_and_compare<D, E>(call, plan, device, seed);
+  }
+
+  /// Every byte of the tensors moves as often as the plan says, or at most 5 % more.
+  static void expect_traffic(const Outcome& outcome) {
+    EXPECT_LE(static_cast<double>(outcome.tensor_bytes),
+              1.05 * static_cast<double>(outcome.plan.traffic.tensors));
+    EXPECT_GE(outcome.tensor_bytes, outcome.plan.traffic.tensors);
+    EXPECT_LE(static_cast<double>(outcome.workspace_bytes),
+              1.05 * static_cast<double>(outcome.plan.traffic.summaries));
+  }
+};
+
+}  // namespace cuda_test
