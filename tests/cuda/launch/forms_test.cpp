@@ -60,7 +60,7 @@ TYPED_TEST(BidirectionalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSay
 
 TYPED_TEST(BidirectionalForms, FusedIsWithinTheBoundAndMovesEachTensorOnce) {
   for (const Arch arch : kArchs) {
-    const int most = mhla::cuda::fused_blocks<TypeParam::D, TypeParam::E>(arch);
+    const int most = mhla::cuda::form_bounds<TypeParam::D, TypeParam::E>(arch).fused_blocks;
     for (const int blocks : {3, 4, 16}) {
       if (blocks > most) continue;
       CallShape shape{.tokens = {1, 23, 4 * blocks}, .block = {1, 24, 4}};

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "mhla/cuda/kernel/fused_sm80.cuh"
+
 namespace {
 
 using mhla::cuda::Arch;
@@ -63,6 +65,28 @@ TEST(Plan, FewBlocksAreFusedWhereTheirSummariesFit) {
   EXPECT_EQ((plan<72, 72>(kDit512, kHopper).form), Form::kFused);
   EXPECT_EQ((plan<72, 72>(kDit512, kAmpere).form), Form::kThreeStage);
   EXPECT_EQ((plan<128, 128>(kDit512, kHopper).form), Form::kThreeStage);
+}
+
+/// Whether the table says of a kernel of the fused form what its shared memory says.
+template <int D, int E, Arch arch>
+constexpr bool table_is_right() {
+  constexpr int kBlocks = mhla::cuda::form_bounds<D, E>(arch).fused_blocks;
+  if constexpr (D != E) {
+    return kBlocks == 0;
+  } else {
+    return kBlocks == (mhla::cuda::FusedConfig<D, E, 16, arch>::kFits  ? 16
+                       : mhla::cuda::FusedConfig<D, E, 4, arch>::kFits ? 4
+                                                                       : 0);
+  }
+}
+
+TEST(FormBounds, FusedBlocksAreWhatFitsIntoSharedMemory) {
+  static_assert(table_is_right<64, 64, Arch::kSm80>() && table_is_right<64, 64, Arch::kSm90a>());
+  static_assert(table_is_right<72, 72, Arch::kSm80>() && table_is_right<72, 72, Arch::kSm90a>());
+  static_assert(table_is_right<128, 128, Arch::kSm80>());
+  static_assert(table_is_right<128, 128, Arch::kSm90a>());
+  static_assert(table_is_right<128, 256, Arch::kSm80>());
+  static_assert(table_is_right<128, 256, Arch::kSm90a>());
 }
 
 TEST(Plan, FewHeadsAreNotFused) {

@@ -130,7 +130,7 @@ template <int D, int E, DeviceScalar T>
 Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlocks& query_blocks,
                      const TokenBlocks& key_blocks, bool causal, const Operator& op,
                      TensorView<T> out) {
-  (void)fused_blocks<D, E>(Arch::kSm80);  // says which (D, E) there are
+  (void)form_bounds<D, E>(Arch::kSm80);  // says which (D, E) there are
   constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
   const Index batch = in.q.batch(), heads = in.q.heads();
   if (batch < 0 || heads < 0 || (heads > 0 && batch > kLimit / heads)) {

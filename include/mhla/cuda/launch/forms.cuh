@@ -112,7 +112,7 @@ void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixi
 template <class T, int D, int E, Arch kFor, class Stream>
 void run_fused(const DirectParameters& stage, std::int32_t pairs, const Stream& stream) {
   const std::int32_t mq = stage.query_blocks.blocks(), mk = stage.key_blocks.blocks();
-  constexpr std::int32_t kMost = fused_blocks<D, E>(kFor);
+  constexpr std::int32_t kMost = form_bounds<D, E>(kFor).fused_blocks;
   if constexpr (kMost > 4) {
     if (mq > 4 || mk > 4) {
       stream.template run<FusedSm80<T, D, E, kMost, kFor>>(stage, pairs);

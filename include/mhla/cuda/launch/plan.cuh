@@ -19,7 +19,6 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
-#include "mhla/cuda/kernel/fused_sm80.cuh"
 #include "mhla/cuda/kernel/read_out_sm90.cuh"
 #include "mhla/cuda/kernel/summary_sm90.cuh"
 #include "mhla/cuda/kernel/widths.cuh"
@@ -68,26 +67,33 @@ struct Plan {
 template <int D, int E>
 inline constexpr bool kCopyEngineWidths = D % 64 == 0;
 
-/// The most keys of the quadratic form. 2 (flops a second) / (bytes a second) at the rate that
-/// products of this size reach, rounded down to whole tiles of 128 tokens: A100 250 TFLOP/s and 2.0
-/// TB/s give 250, H200 600 and 4.3 give 280.
-constexpr std::int32_t quadratic_keys(Arch) { return 256; }
+/// Where one form ends and the next begins.
+struct FormBounds {
+  std::int32_t quadratic_keys;  ///< the quadratic form up to so many keys
+  std::int32_t fused_blocks;    ///< the fused form up to so many blocks: 0, 4 or 16
+};
 
-/// The most blocks of the fused form: what fits into shared memory, 0, 4 or 16.
+/// The table. quadratic_keys: 2 (flops a second) / (bytes a second) at the rate that products of
+/// this size reach, in whole tiles of 128 tokens: A100 250 TFLOP/s and 2.0 TB/s give 250, H200 600
+/// and 4.3 give 280. fused_blocks: whose summaries fit into shared memory with a ring of tokens.
 template <int D, int E>
-constexpr std::int32_t fused_blocks(Arch arch) {
+constexpr FormBounds form_bounds(Arch arch) {
   static_assert(has_kernels(D, E),
                 "mhla::cuda has kernels for (D, E) of (64, 64), (72, 72), (128, 128), (128, 256)");
-  if constexpr (D == E) {
-    const auto fits = [arch](auto regions) {
-      constexpr int kRegions = decltype(regions)::value;
-      return arch == Arch::kSm90a ? FusedConfig<D, E, kRegions, Arch::kSm90a>::kFits
-                                  : FusedConfig<D, E, kRegions, Arch::kSm80>::kFits;
-    };
-    if (fits(std::integral_constant<int, 16>{})) return 16;
-    if (fits(std::integral_constant<int, 4>{})) return 4;
+  struct Row {
+    int d, e;
+    FormBounds sm80, sm90a;
+  };
+  constexpr Row kTable[] = {
+      {64, 64, {256, 16}, {256, 16}},
+      {72, 72, {256, 4}, {256, 16}},
+      {128, 128, {256, 4}, {256, 4}},
+      {128, 256, {256, 0}, {256, 0}},
+  };
+  for (const Row& row : kTable) {
+    if (row.d == D && row.e == E) return arch == Arch::kSm90a ? row.sm90a : row.sm80;
   }
-  return 0;
+  return {};
 }
 
 namespace detail {
@@ -143,6 +149,7 @@ constexpr void choose_kernels(const Problem& problem, const Device& device, Plan
 /// Returns how a problem is computed on a device. Does not touch the tensors.
 template <int D, int E>
 constexpr Plan plan(const Problem& problem, const Device& device) {
+  const FormBounds bounds = form_bounds<D, E>(device.arch);
   const std::int32_t keys = problem.key_blocks.tokens();
   const std::int32_t mq = problem.query_blocks.blocks(), mk = problem.key_blocks.blocks();
   const std::int32_t blocks = mq > mk ? mq : mk;
@@ -161,7 +168,7 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   if (problem.op.denominator == Denominator::kCrossQuery) {
     return planned(Form::kThreeStage, "cross-query denominators need the key sums of all blocks");
   }
-  if (keys <= quadratic_keys(device.arch)) {
+  if (keys <= bounds.quadratic_keys) {
     return planned(Form::kQuadratic, "so few keys that all weights cost less than summaries");
   }
   if (problem.op.summaries == Precision::kPair) {
@@ -170,7 +177,7 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   if (problem.causal) {
     return planned(Form::kThreeStage, "causal, and too many keys for all weights");
   }
-  if (blocks > fused_blocks<D, E>(device.arch)) {
+  if (blocks > bounds.fused_blocks) {
     return planned(Form::kThreeStage, "the summaries do not fit into shared memory");
   }
   if (2 * problem.pairs() < device.multiprocessors) {

@@ -11,7 +11,7 @@ using Checked =
     Entry<FusedSm80<T, kWidth, kValueWidth, kRegions, kTarget>, kMma | kMatrices | kCopies>;
 
 // For the most blocks that fit, and for few.
-inline constexpr int kMost = fused_blocks<kWidth, kValueWidth>(kTarget);
+inline constexpr int kMost = form_bounds<kWidth, kValueWidth>(kTarget).fused_blocks;
 inline constexpr auto* kFunction0 = Checked<bfloat16, kMost>::kFunction;
 inline constexpr auto* kFunction1 = Checked<half, kMost>::kFunction;
 inline constexpr auto* kFunction2 = Checked<bfloat16, 4>::kFunction;
