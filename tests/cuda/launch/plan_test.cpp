@@ -148,6 +148,14 @@ TEST(Plan, TheCopyEngineIsUsedWhereBlocksAreBoxes) {
   EXPECT_EQ(narrow.summary, Arch::kSm80);
 }
 
+TEST(Plan, NoHeadsAtAllCanBePlanned) {
+  Problem problem = kLanguage;
+  problem.heads = 0;
+  const Plan p = plan<128, 128>(problem, kHopper);
+  EXPECT_EQ(p.workspace_bytes, 0u);
+  EXPECT_EQ(p.traffic.total(), 0u);
+}
+
 TEST(Plan, EveryFormHasANameAndEveryPlanAReason) {
   EXPECT_EQ(std::string(mhla::cuda::name(Form::kQuadratic)), "quadratic");
   EXPECT_EQ(std::string(mhla::cuda::name(Form::kFused)), "fused");

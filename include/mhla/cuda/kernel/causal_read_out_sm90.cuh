@@ -16,7 +16,7 @@
 ///     P [64,64] = T(m_ii phi(Q) phi(K tile)^T)   K tiles up to the own one; by every group
 ///     O [64,E / groups] = P V                    own tile: by warps (tile/lower_product.cuh)
 ///     O += P V                                   earlier tiles
-///     O += phi(Q) S~_i                           den meanwhile; nothing for i = 0
+///     O += phi(Q) S~_i                           and den; nothing for i = 0
 ///
 ///     (D, E)        threads      per multiprocessor    kMostRows    sums of a thread
 ///     (64, 64)      128 + 32     2 thread blocks       256          32 + 32
@@ -343,14 +343,14 @@ struct CausalReadOutSm90 {
   static MHLA_DEVICE void add_mixture(const Params& p, const Place& place,
                                       const Fragment<D>& features, const Mixture& mixture,
                                       RowPair& own, float (&sums)[kSums]) {
-    ptx::group_begin();
-    mixture.template multiply<T>(sums, features, place.column);
-    ptx::group_commit();
     if (p.stage.normalization.denominator == Denominator::kKeySum) {
       const RowPair earlier = row_products<T>(features, mixture.key_sum(), place.lane);
       own.x += earlier.x;
       own.x_8 += earlier.x_8;
     }
+    ptx::group_begin();
+    mixture.template multiply<T>(sums, features, place.column);
+    ptx::group_commit();
     ptx::group_wait<0>();
     ptx::keep_order(sums);
   }

@@ -10,9 +10,9 @@
 /// A thread block stays and takes items pair * M + i in steps of the grid. A thread behind the
 /// groups loads, into two rings: S~_i as E / 64 panels of [D][64], where wgmma reads them, with
 /// z~_i behind; and the boxes of Q (tile/token_boxes.cuh). D / 64 groups of four warps take turns
-/// at tiles of 64 slots of a box: Q to registers, phi, the slot given back; products of up to 128
-/// columns at a time, den meanwhile; out through 2048 bytes a warp in 16-byte pieces, only where
-/// there is a token. Rows of a tile beyond the box repeat its last row, and are not written.
+/// at tiles of 64 slots of a box: Q to registers, phi, the slot given back; den, and products of up
+/// to 128 columns at a time; out through 2048 bytes a warp in 16-byte pieces, only where there is a
+/// token. Rows of a tile beyond the box repeat its last row, and are not written.
 ///
 ///     (D, E)        threads      per multiprocessor    slots of S~, pairs    sums of a thread
 ///     (64, 64)      128 + 32     2 thread blocks       3, 3                  32
@@ -253,14 +253,13 @@ struct ReadOutSm90 {
     const WarpTile tile{ptx::shared_begin() + Config::kMixtureBytes + Config::kQueryBytes +
                         place.warp * WarpTile::kBytes};
     unsigned char* const o = p.stage.o.head(place.pair);
-    RowPair factors{};
+    const RowPair factors = factors_of(p, place, mixture, features, tokens);
     MHLA_CUDA_UNROLL
     for (int column = 0; column < E; column += Config::kColumns) {
       float sums[kSums] = {};
       ptx::group_begin();
       mixture.template multiply<T>(sums, features, column);
       ptx::group_commit();
-      if (column == 0) factors = factors_of(p, place, mixture, features, tokens);
       ptx::group_wait<0>();
       ptx::keep_order(sums);
       write_sums<T>(sums, factors, tile, o + 2 * column, p.stage.o.token_stride, tokens,

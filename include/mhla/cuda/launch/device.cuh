@@ -6,6 +6,8 @@
 
 #include <cuda_runtime.h>
 
+#include <string>
+
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/launch/error.cuh"
 #include "mhla/cuda/launch/problem.cuh"
@@ -19,21 +21,40 @@ namespace detail {
 template <class>
 __global__ void __launch_bounds__(kArch == Arch::kSm90a ? 64 : 32) target_mark() {}
 
+/// Whose code the program has for the current device.
+inline Arch compiled_arch() {
+  cudaFuncAttributes attributes{};
+  expect_success(cudaFuncGetAttributes(&attributes, target_mark<void>),
+                 "cudaFuncGetAttributes (is the program built for this device's architecture?)");
+  return attributes.maxThreadsPerBlock == 64 ? Arch::kSm90a : Arch::kSm80;
+}
+
 }  // namespace detail
 
-/// The current device, as plan() wants it. Loads the program's kernels for it, so call it before a
-/// stream is captured. Synchronises nothing.
-/// \throws cuda_error where there is no device, or the program has no code for it: it was built for
-///         other architectures.
+/// The current device, as plan() wants it. Synchronises nothing. Kernels are loaded when they first
+/// run: with a driver older than CUDA 12.3 run a call once before it is captured.
+/// \throws cuda_error where there is no device, where the program has no code for it (it was built
+///         for other architectures), or where it has too little shared memory: all but A100, H100
+///         and H200.
 inline Device current_device() {
-  int index = 0, multiprocessors = 0;
+  int index = 0;
   expect_success(cudaGetDevice(&index), "cudaGetDevice");
-  expect_success(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, index),
-                 "cudaDeviceGetAttribute(cudaDevAttrMultiProcessorCount)");
-  cudaFuncAttributes attributes{};
-  expect_success(cudaFuncGetAttributes(&attributes, detail::target_mark<void>),
-                 "cudaFuncGetAttributes (is the program built for this device's architecture?)");
-  return {attributes.maxThreadsPerBlock == 64 ? Arch::kSm90a : Arch::kSm80, multiprocessors};
+  const auto attribute = [index](cudaDeviceAttr which, const char* call) {
+    int value = 0;
+    expect_success(cudaDeviceGetAttribute(&value, which, index), call);
+    return value;
+  };
+  const Device device{detail::compiled_arch(),
+                      attribute(cudaDevAttrMultiProcessorCount,
+                                "cudaDeviceGetAttribute(cudaDevAttrMultiProcessorCount)")};
+  const int shared = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                               "cudaDeviceGetAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)");
+  if (shared < shared_limit(device.arch)) {
+    throw cuda_error("mhla::cuda: the device has " + std::to_string(shared) +
+                     " bytes of shared memory for a block, expected at least " +
+                     std::to_string(shared_limit(device.arch)) + " (A100, H100 or H200)");
+  }
+  return device;
 }
 
 }  // namespace mhla::cuda

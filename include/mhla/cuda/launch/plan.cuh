@@ -127,7 +127,7 @@ template <int D, int E, Precision P>
 constexpr void choose_kernels(const Problem& problem, const Device& device, Plan& plan) {
   plan.summary = plan.read_out = Arch::kSm80;
   if constexpr (kCopyEngineWidths<D, E>) {
-    if (device.arch != Arch::kSm90a) return;
+    if (device.arch != Arch::kSm90a || problem.pairs() == 0) return;
     const auto choose = [&]<class Kernel>(std::type_identity<Kernel>, const auto& stage) {
       typename Kernel::Params p{};
       TensorBox boxes[std::extent_v<decltype(p.maps)>] = {};

@@ -9,20 +9,24 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/grid.cuh"
+#include "mhla/cuda/launch/device.cuh"
 #include "mhla/cuda/launch/error.cuh"
 #include "mhla/cuda/launch/tensor_map.cuh"
+#include "mhla/cuda/ptx/stop.cuh"
 
 namespace mhla::cuda {
 
 namespace detail {
 
-/// A kernel of an instruction set that this pass of the compiler does not make code for is empty;
-/// the plan never asks for it.
+/// In a pass of the compiler that does not make code for its instruction set a kernel stops the
+/// grid: the plan was for another device than the one that runs it.
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksPerMultiprocessor)
     run_kernel(const __grid_constant__ typename Kernel::Params parameters) {
   if constexpr (Kernel::kArchitecture == Arch::kSm80 || kArch == Arch::kSm90a) {
     Kernel{}(parameters);
+  } else {
+    ptx::stop();
   }
 }
 
@@ -55,7 +59,12 @@ class Stream {
   }
 
   /// What the copy engine is told about a tensor.
-  TensorMap tensor_map(const TensorBox& box) const { return encode(box); }
+  /// \throws cuda_error if the driver refuses it.
+  TensorMap tensor_map(const TensorBox& box) const {
+    // The driver wants a context, which a thread has from its first call of the runtime on.
+    (void)detail::compiled_arch();
+    return encode(box);
+  }
 
  private:
   cudaStream_t stream_;

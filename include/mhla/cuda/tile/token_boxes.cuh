@@ -94,6 +94,11 @@ constexpr bool is_box_stride(std::int64_t bytes) {
   return bytes > 0 && bytes % 16 == 0 && bytes < std::int64_t{1} << 40;
 }
 
+/// A step as the copy engine is told: where it cannot be taken, along one element, any will do.
+constexpr std::uint64_t box_stride(std::int64_t bytes) {
+  return is_box_stride(bytes) ? static_cast<std::uint64_t>(bytes) : 16;
+}
+
 }  // namespace detail
 
 /// The sides of a box and how many make a block.
@@ -161,11 +166,11 @@ constexpr bool TokenBoxes::place(const TokenBlocks& blocks, const BasicTokenTens
   for (int i = 0; i < 3; ++i) {
     if (extents[i] > 1 && !detail::is_box_stride(stride)) return false;
     box.extent[i + 1] = static_cast<std::uint64_t>(extents[i]);
-    box.stride[i] = extents[i] > 1 ? static_cast<std::uint64_t>(stride) : 16;
+    box.stride[i] = detail::box_stride(stride);
     box.box[i + 1] = static_cast<std::uint32_t>(extent_[i]);
     stride *= extents[i];
   }
-  box.stride[3] = 16;  // of a dimension of one element
+  box.stride[3] = detail::box_stride(stride);
   return place_heads(tensor, width, heads, batch, blocks.frames() > 1, box);
 }
 

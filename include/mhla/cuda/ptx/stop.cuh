@@ -1,0 +1,13 @@
+#pragma once
+
+/// \file
+/// The end of a grid that must not run on. PTX ISA: trap. The next call of the runtime that waits
+/// reports a launch failure.
+
+#include "mhla/cuda/arch.cuh"
+
+namespace mhla::cuda::ptx {
+
+MHLA_DEVICE void stop() { asm volatile("trap;"); }
+
+}  // namespace mhla::cuda::ptx
