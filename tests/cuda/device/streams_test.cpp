@@ -1,5 +1,6 @@
 // How calls live in CUDA streams: the same bits each time, from graphs, and beside others; errors.
 
+#include <future>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,18 @@ void graphs_give_the_same_bits() {
   });
 }
 
+/// From a thread that has not called CUDA before.
+void any_thread_may_call() {
+  const Stream stream;
+  for_each_call([&](auto& call) {
+    call.run(stream);
+    const Bytes first = call.output();
+    call.poison();
+    std::async(std::launch::async, [&] { call.run(stream); }).get();
+    expect(call.output() == first, call.text() + ": other bits from another thread");
+  });
+}
+
 /// Two calls with their own memory, many times at once.
 template <class T, int D, int E>
 void two_streams(const CallShape& a, const CallShape& b) {
@@ -154,6 +167,7 @@ int main(int count, char** arguments) {
   return device_test::run_tests(
       {{"Streams.RepeatsGiveTheSameBits", repeats_give_the_same_bits},
        {"Streams.GraphsGiveTheSameBits", graphs_give_the_same_bits},
+       {"Streams.AnyThreadMayCall", any_thread_may_call},
        {"Streams.StreamsDoNotDisturbEachOther", streams_do_not_disturb_each_other},
        {"Streams.RefusedLaunchesAreErrorsWithAText", refused_launches_are_errors_with_a_text}},
       count, arguments);
