@@ -54,40 +54,19 @@ void run_copying(const Stage& stage, std::int32_t pairs, const Device& device,
   stream.template run<Kernel>(p, pairs);
 }
 
-template <class T, int D, int E, Precision P, class Stream>
-void run_summary(const Plan& plan, const SummaryParameters& stage, std::int32_t pairs,
-                 const Device& device, const Stream& stream) {
+/// Runs a stage by its kernel of `arch`.
+template <template <class, int, int, Precision> class Sm80,
+          template <class, int, int, Precision> class Sm90a, class T, int D, int E, Precision P,
+          class Stage, class Stream>
+void run_stage(Arch arch, const Stage& stage, std::int32_t pairs, const Device& device,
+               const Stream& stream) {
   if constexpr (kCopyEngineWidths<D, E>) {
-    if (plan.summary == Arch::kSm90a) {
-      run_copying<SummarySm90<T, D, E, P>>(stage, pairs, device, stream);
+    if (arch == Arch::kSm90a) {
+      run_copying<Sm90a<T, D, E, P>>(stage, pairs, device, stream);
       return;
     }
   }
-  stream.template run<SummarySm80<T, D, E, P>>(stage, pairs);
-}
-
-template <class T, int D, int E, Precision P, class Stream>
-void run_read_out(const Plan& plan, const ReadOutParameters& stage, std::int32_t pairs,
-                  const Device& device, const Stream& stream) {
-  if constexpr (kCopyEngineWidths<D, E>) {
-    if (plan.read_out == Arch::kSm90a) {
-      run_copying<ReadOutSm90<T, D, E, P>>(stage, pairs, device, stream);
-      return;
-    }
-  }
-  stream.template run<ReadOutSm80<T, D, E, P>>(stage, pairs);
-}
-
-template <class T, int D, int E, Precision P, class Stream>
-void run_causal_read_out(const Plan& plan, const CausalReadOutParameters& stage, std::int32_t pairs,
-                         const Device& device, const Stream& stream) {
-  if constexpr (kCopyEngineWidths<D, E>) {
-    if (plan.read_out == Arch::kSm90a) {
-      run_copying<CausalReadOutSm90<T, D, E, P>>(stage, pairs, device, stream);
-      return;
-    }
-  }
-  stream.template run<CausalReadOutSm80<T, D, E, P>>(stage, pairs);
+  stream.template run<Sm80<T, D, E, P>>(stage, pairs);
 }
 
 template <class T, int D, int E, Precision P, class Stream>
@@ -95,17 +74,19 @@ void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixi
                       unsigned char* workspace, const Device& device, const Stream& stream) {
   const WorkspaceArrays arrays = workspace_arrays<D, E>(problem, workspace);
   const std::int32_t pairs = problem.pairs();
-  run_summary<T, D, E, P>(plan, summary_stage(problem, arrays), pairs, device, stream);
+  run_stage<SummarySm80, SummarySm90, T, D, E, P>(plan.summary, summary_stage(problem, arrays),
+                                                  pairs, device, stream);
   stream.template run<MixingSm80<T, D, E, P>>(mixing_stage(problem, arrays, mixing), pairs);
   if (problem.causal) {
-    run_causal_read_out<T, D, E, P>(plan, causal_read_out_stage(problem, arrays, mixing), pairs,
-                                    device, stream);
+    run_stage<CausalReadOutSm80, CausalReadOutSm90, T, D, E, P>(
+        plan.read_out, causal_read_out_stage(problem, arrays, mixing), pairs, device, stream);
     return;
   }
   if (problem.op.denominator == Denominator::kCrossQuery) {
     stream.template run<ScoresSm80<T, D>>(score_stage(problem, arrays), pairs);
   }
-  run_read_out<T, D, E, P>(plan, read_out_stage(problem, arrays, mixing), pairs, device, stream);
+  run_stage<ReadOutSm80, ReadOutSm90, T, D, E, P>(
+      plan.read_out, read_out_stage(problem, arrays, mixing), pairs, device, stream);
 }
 
 /// The fused kernel with the fewest regions that hold all blocks.
