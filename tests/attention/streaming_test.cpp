@@ -158,6 +158,26 @@ TEST(Streaming, AnyKeysOfABlockMayBeMasked) {
   }
 }
 
+TEST(Streaming, EntriesOfAMaskMayLieApart) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const auto p = long_problem<float>(seed);
+    if (p.key_mask.size() == 0) continue;
+    Matrix<bool> apart(p.q.rows(), 2);  // between them, the contrary
+    apart.col(0) = p.key_mask.transpose();
+    apart.col(1) = !p.key_mask.transpose().array();
+    const Matrix<float> side_by_side = feed(p, [](Index left) { return left; });
+    p.with_operator([&]<CausalOperator Op>(const Op& op) {
+      const Streaming<float, Op> stream = stream_of(p, op);
+      auto state = stream.start();
+      auto in = p.inputs();
+      in.key_mask = {apart.data(), apart.rows(), 2};
+      Matrix<float> out = unwritten<float>(p.q.rows(), p.v.cols());
+      stream.append(state, in, out);
+      EXPECT_TRUE(same_bits(side_by_side, out)) << p.text();
+    });
+  }
+}
+
 TEST(Streaming, ANaNReachesLaterTokensAndNoneFromAMaskedKey) {
   for (std::uint64_t seed = 0; seed < 600; ++seed) {
     auto p = long_problem<float>(seed);
