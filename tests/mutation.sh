@@ -31,8 +31,8 @@ fail() {
 
 # ---- the tables ---------------------------------------------------------------------------------
 
-declare -a mutants=()                                     # FOLDER/NAME, in the order of the tables
-declare -A why header old new tests filter flags          # of each of them
+declare -a mutants=()  # FOLDER/NAME, in the order of the tables
+declare -A why header old new tests filter flags  # of each of them
 
 # Takes over the record that read_table has gathered.
 take_record() {
