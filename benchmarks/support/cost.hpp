@@ -4,7 +4,7 @@
 /// What a definition needs: multiply-adds, two flops each, and bytes that any implementation moves.
 /// Feature maps, denominators and exponentials are not counted.
 
-#include "mhla/stage/mixing_matrix.hpp"
+#include "mhla/policy/mixing_matrix.hpp"
 #include "support/shapes.hpp"
 
 namespace mhla::bench {

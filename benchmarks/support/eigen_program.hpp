@@ -7,8 +7,8 @@
 
 #include <Eigen/Core>
 
-#include "mhla/stage/mixing_matrix.hpp"
-#include "mhla/stage/partition.hpp"
+#include "mhla/policy/mixing_matrix.hpp"
+#include "mhla/policy/partition.hpp"
 
 namespace mhla::bench {
 

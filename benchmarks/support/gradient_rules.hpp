@@ -3,7 +3,7 @@
 /// \file
 /// What the forms that are measured compute, for the definition of their gradients.
 
-#include "mhla/stage/strip.hpp"
+#include "mhla/tokens/strip.hpp"
 #include "support/gradient_definition.hpp"
 #include "support/mixed.hpp"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "mhla/attention/operator.hpp"
-#include "mhla/stage/locality.hpp"
+#include "mhla/policy/locality.hpp"
 #include "support/definition.hpp"
 #include "support/shapes.hpp"
 

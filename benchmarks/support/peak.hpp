@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "mhla/core/executor.hpp"
-#include "mhla/core/packet.hpp"
+#include "mhla/kernel/packet.hpp"
 
 namespace mhla::bench {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "mhla/stage/grid_partition.hpp"
+#include "mhla/policy/grid_partition.hpp"
 
 namespace mhla::bench {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <mhla/layer/layer_norm.hpp>
-#include <mhla/layer/linear.hpp>
+#include <mhla/layer/dense.hpp>
 #include <mhla/layer/mlp.hpp>
 #include <vector>
 

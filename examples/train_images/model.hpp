@@ -8,7 +8,7 @@
 ///     logits = mean over tokens of norm(x) W               [10]
 
 #include <mhla/layer/layer_norm.hpp>
-#include <mhla/layer/linear.hpp>
+#include <mhla/layer/dense.hpp>
 #include <mhla/layer/mlp.hpp>
 #include <span>
 #include <type_traits>

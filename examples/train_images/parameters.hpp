@@ -8,7 +8,7 @@
 #include <cmath>
 #include <mhla/core/matrix.hpp>
 #include <mhla/layer/mlp.hpp>
-#include <mhla/stage/locality.hpp>
+#include <mhla/policy/locality.hpp>
 #include <span>
 #include <string>
 #include <vector>

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <map>
-#include <mhla/stage/grid_partition.hpp>
+#include <mhla/policy/grid_partition.hpp>
 #include <stdexcept>
 #include <string>
 

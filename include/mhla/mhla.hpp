@@ -5,6 +5,7 @@
 /// Apart from it stands mhla/attention/diagnose.hpp, which needs Eigen's decompositions.
 
 // Vocabulary.
+#include "mhla/core/call.hpp"       // Call: workspace, executor, kept
 #include "mhla/core/error.hpp"      // shape_error, option_error
 #include "mhla/core/executor.hpp"   // Sequential, ThreadPool
 #include "mhla/core/matrix.hpp"     // Matrix, MatrixView, Mask
@@ -14,24 +15,24 @@
 #include "mhla/core/workspace.hpp"  // Workspace
 
 // 1. Feature maps of queries and keys.
-#include "mhla/stage/feature_map.hpp"          // Relu, EluPlusOne, Identity, Exp, Elementwise
-#include "mhla/stage/learned_feature_map.hpp"  // Hedgehog, T2R, Dpfp, ElementwiseProduct
+#include "mhla/policy/feature_map.hpp"          // Relu, EluPlusOne, Identity, Exp, Elementwise
+#include "mhla/policy/learned_feature_map.hpp"  // Hedgehog, T2R, Dpfp, ElementwiseProduct
 
 // 2. Blocks of tokens.
-#include "mhla/stage/grid_partition.hpp"  // Grid, suggest_grid
-#include "mhla/stage/partition.hpp"       // Contiguous, BlockSizes, suggest_blocks
+#include "mhla/policy/grid_partition.hpp"  // Grid, suggest_grid
+#include "mhla/policy/partition.hpp"       // Contiguous, BlockSizes, suggest_blocks
 
 // 3. Summaries of blocks: stage/summary.hpp, used by the forms.
 
 // 4. Mixing of summaries.
-#include "mhla/stage/locality.hpp"       // locality: initial coefficients
-#include "mhla/stage/mixing_matrix.hpp"  // MixingMatrix, its constraints
+#include "mhla/policy/locality.hpp"       // locality: initial coefficients
+#include "mhla/policy/mixing_matrix.hpp"  // MixingMatrix, its constraints
 
 // 5. Read-out.
-#include "mhla/stage/normalizer.hpp"  // NoNormalizer, KeySum, CrossQuery
+#include "mhla/policy/normalizer.hpp"  // NoNormalizer, KeySum, CrossQuery
 
-// The forms.
-#include "mhla/attention/batched.hpp"          // all forms over [B, N, H, D]
+// The forms, of one head or of a batch [B, N, H, D].
+#include "mhla/attention/batch.hpp"            // BatchInputs, CrossBlocks
 #include "mhla/attention/bidirectional.hpp"    // every query reads every key
 #include "mhla/attention/causal.hpp"           // every query reads the past
 #include "mhla/attention/linear.hpp"           // the baseline with one block
@@ -42,9 +43,8 @@
 #include "mhla/attention/streaming_state.hpp"  // what a stream has seen
 
 // Their gradients.
-#include "mhla/gradient/batched.hpp"        // all of them over [B, N, H, D]
 #include "mhla/gradient/bidirectional.hpp"  // bidirectional_gradient
 #include "mhla/gradient/causal.hpp"         // causal_gradient
 #include "mhla/gradient/gradients.hpp"      // Gradients, ParameterGradients
 #include "mhla/gradient/linear.hpp"         // linear_bidirectional_gradient, linear_causal_gradient
-#include "mhla/gradient/softmax.hpp"        // softmax_bidirectional_gradient, softmax_causal_gradient
+#include "mhla/gradient/softmax.hpp"  // softmax_bidirectional_gradient, softmax_causal_gradient

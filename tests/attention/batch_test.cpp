@@ -44,10 +44,6 @@ TEST(Batch, OffsetsCutOneItemIntoSequences) {
   EXPECT_EQ(last.q.data, data.data() + 4 * 6 + 3);
   EXPECT_EQ(last.key_mask.size, 6);
   EXPECT_EQ(last.key_mask.keep, keep + 4);
-  const bool apart[20] = {};
-  in.key_mask = {apart, 1, 10, 20, 2};
-  EXPECT_EQ(detail::head_inputs(in, 2, 1).key_mask.keep, apart + 8);
-  EXPECT_EQ(detail::head_inputs(in, 2, 1).key_mask.stride, 2);
 }
 
 TEST(Batch, RejectsOffsetsThatCannotBe) {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "mhla/stage/locality.hpp"
+#include "mhla/policy/locality.hpp"
 #include "support/bidirectional_run.hpp"
 #include "support/message_of.hpp"
 #include "support/reference.hpp"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "mhla/stage/locality.hpp"
+#include "mhla/policy/locality.hpp"
 #include "support/message_of.hpp"
 #include "support/reference.hpp"
 

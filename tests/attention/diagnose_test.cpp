@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "mhla/stage/locality.hpp"
+#include "mhla/policy/locality.hpp"
 #include "support/reference.hpp"
 
 namespace mhla::test {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "mhla/stage/partition.hpp"
+#include "mhla/policy/partition.hpp"
 #include "support/outputs.hpp"
 #include "support/reference.hpp"
 

@@ -37,9 +37,6 @@ TEST(Naive, CausalReadsTheTokenItselfAndWhatCameBefore) {
   p.causal = true;
   // Query 2: 3 (0.25 (1 + 2) + 1*2*4) = 26.25.
   EXPECT_EQ(naive_attention(p), (Matrix<double>(4, 1) << 1, 6, 26.25, 4 * 16.75).finished());
-  p.normalizer = NaiveNormalizer::kKeySum;
-  // Query 2: den = 3 (0.25*2 + 1*2) = 7.5.
-  EXPECT_EQ(naive_denominators(p), (Matrix<double>(4, 1) << 1, 4, 7.5, 14).finished());
 }
 
 TEST(Naive, CrossQueryMixesTheQueriesOfOtherBlocksInTheSameSlot) {

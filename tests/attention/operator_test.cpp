@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "mhla/stage/learned_feature_map.hpp"
+#include "mhla/policy/learned_feature_map.hpp"
 #include "support/message_of.hpp"
 
 namespace mhla::test {

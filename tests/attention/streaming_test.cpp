@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "mhla/stage/locality.hpp"
+#include "mhla/policy/locality.hpp"
 #include "support/message_of.hpp"
 #include "support/reference.hpp"
 
@@ -155,26 +155,6 @@ TEST(Streaming, AnyKeysOfABlockMayBeMasked) {
       for (Index t = 0; t < p.q.rows(); ++t) p.key_mask(0, t) = (keep >> t % 7) % 2 == 1;
       compare(p, expected(p, kChain(p)), feed(p, [](Index) { return 1; }), "streaming", tally);
     }
-  }
-}
-
-TEST(Streaming, EntriesOfAMaskMayLieApart) {
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
-    const auto p = long_problem<float>(seed);
-    if (p.key_mask.size() == 0) continue;
-    Matrix<bool> apart(p.q.rows(), 2);  // between them, the contrary
-    apart.col(0) = p.key_mask.transpose();
-    apart.col(1) = !p.key_mask.transpose().array();
-    const Matrix<float> side_by_side = feed(p, [](Index left) { return left; });
-    p.with_operator([&]<CausalOperator Op>(const Op& op) {
-      const Streaming<float, Op> stream = stream_of(p, op);
-      auto state = stream.start();
-      auto in = p.inputs();
-      in.key_mask = {apart.data(), apart.rows(), 2};
-      Matrix<float> out = unwritten<float>(p.q.rows(), p.v.cols());
-      stream.append(state, in, out);
-      EXPECT_TRUE(same_bits(side_by_side, out)) << p.text();
-    });
   }
 }
 

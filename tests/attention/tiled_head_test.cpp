@@ -5,7 +5,7 @@
 #include "mhla/attention/batched.hpp"
 #include "mhla/attention/bidirectional.hpp"
 #include "mhla/attention/linear.hpp"
-#include "mhla/stage/locality.hpp"
+#include "mhla/policy/locality.hpp"
 #include "support/bidirectional_run.hpp"
 #include "support/reference.hpp"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <typeinfo>
 
-#include "mhla/core/packet.hpp"
-#include "mhla/core/tile.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/product.hpp"
 
 namespace mhla {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "mhla/gradient/batched.hpp"
-#include "mhla/stage/learned_feature_map.hpp"
-#include "mhla/stage/locality.hpp"
+#include "mhla/policy/learned_feature_map.hpp"
+#include "mhla/policy/locality.hpp"
 #include "support/allocations.hpp"
 #include "support/random.hpp"
 

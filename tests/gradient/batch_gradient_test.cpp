@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "mhla/stage/learned_feature_map.hpp"
+#include "mhla/policy/learned_feature_map.hpp"
 #include "support/message_of.hpp"
 #include "support/outputs.hpp"
 #include "support/random.hpp"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "mhla/stage/locality.hpp"
+#include "mhla/policy/locality.hpp"
 #include "support/gradient_batch.hpp"
 #include "support/gradient_check.hpp"
 #include "support/message_of.hpp"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "mhla/stage/learned_feature_map.hpp"
+#include "mhla/policy/learned_feature_map.hpp"
 #include "support/exact.hpp"
 #include "support/message_of.hpp"
 

@@ -7,7 +7,7 @@
 #include "mhla/layer/adamw.hpp"
 #include "mhla/layer/cross_entropy.hpp"
 #include "mhla/layer/layer_norm.hpp"
-#include "mhla/layer/linear.hpp"
+#include "mhla/layer/dense.hpp"
 #include "mhla/layer/mlp.hpp"
 #include "support/allocations.hpp"
 

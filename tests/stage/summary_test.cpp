@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "mhla/stage/grid_partition.hpp"
-#include "mhla/stage/learned_feature_map.hpp"
+#include "mhla/policy/grid_partition.hpp"
+#include "mhla/policy/learned_feature_map.hpp"
 #include "support/outputs.hpp"
 #include "support/random.hpp"
 

@@ -12,8 +12,8 @@
 #include <variant>
 #include <vector>
 
-#include "mhla/stage/feature_map.hpp"
-#include "mhla/stage/learned_feature_map.hpp"
+#include "mhla/policy/feature_map.hpp"
+#include "mhla/policy/learned_feature_map.hpp"
 #include "support/random.hpp"
 
 namespace mhla::test {

@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "mhla/stage/grid_partition.hpp"
-#include "mhla/stage/partition.hpp"
+#include "mhla/policy/grid_partition.hpp"
+#include "mhla/policy/partition.hpp"
 #include "support/random.hpp"
 
 namespace mhla::test {

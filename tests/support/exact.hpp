@@ -10,7 +10,7 @@
 #include <cmath>
 
 #include "mhla/core/matrix.hpp"
-#include "mhla/stage/strip.hpp"
+#include "mhla/tokens/strip.hpp"
 #include "support/outputs.hpp"
 #include "support/random.hpp"
 

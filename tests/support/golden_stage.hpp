@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "mhla/stage/locality.hpp"
+#include "mhla/policy/locality.hpp"
 #include "support/any_map.hpp"
 #include "support/safetensors.hpp"
 

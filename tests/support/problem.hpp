@@ -9,7 +9,7 @@
 
 #include "mhla/attention/naive.hpp"
 #include "mhla/attention/operator.hpp"
-#include "mhla/stage/mixing_matrix.hpp"
+#include "mhla/policy/mixing_matrix.hpp"
 #include "support/any_map.hpp"
 #include "support/any_partition.hpp"
 

@@ -1,24 +1,30 @@
 #pragma once
 
 /// \file
-/// Batches: what they hold, what must agree, and how their work is shared out.
+/// Batches: what they hold, what must agree, and the heads they consist of.
 ///
 /// A batch is a list of sequences, each with H heads. Either there are B of them, each of N tokens,
 /// or (`offsets`) they are packed one after another in a single item: sequence s is tokens
-/// [offsets[s], offsets[s + 1]). The forms over batches are in batched.hpp.
+/// [offsets[s], offsets[s + 1]). Every (sequence, head) is computed by itself and in the same order
+/// as alone, so results do not depend on what else is in the batch.
+///
+/// Partitions are given for all sequences alike, or as a function of the length, such as
+/// ContiguousBlocks{64}. In the second case a sequence of M blocks uses the leading [M,M] part of
+/// the mixing matrix, as the authors' language layer does.
 
 #include <algorithm>
+#include <concepts>
 #include <span>
 #include <string>
 
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
-#include "mhla/core/executor.hpp"
 #include "mhla/core/tensor.hpp"
-#include "mhla/core/workspace.hpp"
-#include "mhla/stage/partition.hpp"
+#include "mhla/policy/mixing_matrix.hpp"
+#include "mhla/policy/partition.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 /// The tensors of a batch; meanings as in Inputs, every tensor with a batch and a head axis.
 template <Scalar T>
@@ -28,13 +34,30 @@ struct BatchInputs {
   TensorView<const T> v;  ///< [B, Nk, H, E]
   TensorView<const T> normalizer_q{};
   TensorView<const T> normalizer_k{};
-  MatrixView<const bool> query_mask{};  ///< [B, Nq], absent: all
-  MatrixView<const bool> key_mask{};    ///< [B, Nk], absent: all
+  BatchMask query_mask{};  ///< [B, Nq], absent: all
+  BatchMask key_mask{};    ///< [B, Nk], absent: all
   /// Where packed sequences begin and, last, where they end: S + 1 numbers from 0 to the number of
   /// tokens, none smaller than the one before; B is 1 then. Both or none.
   std::span<const Index> query_offsets{};
   std::span<const Index> key_offsets{};
 };
+
+/// The inputs of a batch, from tensors or views of them.
+template <class T>
+BatchInputs<std::remove_const_t<T>> inputs(TensorView<T> q, TensorView<T> k, TensorView<T> v) {
+  return {.q = q, .k = k, .v = v};
+}
+template <Scalar T>
+BatchInputs<T> inputs(const Tensor<T>& q, const Tensor<T>& k, const Tensor<T>& v) {
+  return {.q = q, .k = k, .v = v};
+}
+/// The inputs of a batch of dense [B, N, H, D] arrays; values [B, N, H, E], E = D where it is 0.
+template <Scalar T>
+BatchInputs<T> inputs(const T* q, const T* k, const T* v, const Shape& shape, Index values = 0) {
+  Shape value_shape = shape;
+  if (values > 0) value_shape[3] = values;
+  return {.q = bnhd(q, shape), .k = bnhd(k, shape), .v = bnhd(v, value_shape)};
+}
 
 /// Blocks of W consecutive tokens for a sequence of any length.
 struct ContiguousBlocks {
@@ -48,9 +71,88 @@ concept BlocksOf = Partition<P> || requires(const P& p, Index tokens) {
   { p(tokens) } -> Partition;
 };
 
+/// The blocks of cross-attention: one partition of the queries and one of the keys.
+template <BlocksOf Q, BlocksOf K>
+struct CrossBlocks {
+  Q queries;
+  K keys;
+};
+template <class Q, class K>
+CrossBlocks(Q, K) -> CrossBlocks<Q, K>;
+
+namespace detail {
+template <class B>
+inline constexpr bool kIsCross = false;
+template <class Q, class K>
+inline constexpr bool kIsCross<CrossBlocks<Q, K>> = true;
+}  // namespace detail
+
+/// Blocks of queries and keys alike, or CrossBlocks.
+template <class B>
+concept AttentionBlocks = BlocksOf<B> || detail::kIsCross<B>;
+
 // ------------------------------------------------------------------------------------------------
 
 namespace detail {
+
+/// What comes with inputs of one head, and of a batch.
+template <class In>
+struct InputTraits;
+template <Scalar T>
+struct InputTraits<Inputs<T>> {
+  using Scalar = T;
+  template <class U>
+  using View = MatrixView<U>;
+  using Owner = Matrix<T>;
+};
+template <Scalar T>
+struct InputTraits<BatchInputs<T>> {
+  using Scalar = T;
+  template <class U>
+  using View = TensorView<U>;
+  using Owner = Tensor<T>;
+};
+
+template <class In>
+using scalar_of = typename InputTraits<In>::Scalar;
+template <class In>
+using sum_of = accumulator_t<scalar_of<In>>;
+/// Outputs, and gradients of outputs.
+template <class In>
+using output_of = typename InputTraits<In>::template View<scalar_of<In>>;
+template <class In>
+using dout_of = typename InputTraits<In>::template View<const scalar_of<In>>;
+template <class In>
+using mixing_of = std::type_identity_t<MixingView<const sum_of<In>>>;
+
+template <class B>
+const auto& query_blocks(const B& blocks) {
+  if constexpr (kIsCross<B>) {
+    return blocks.queries;
+  } else {
+    return blocks;
+  }
+}
+template <class B>
+const auto& key_blocks(const B& blocks) {
+  if constexpr (kIsCross<B>) {
+    return blocks.keys;
+  } else {
+    return blocks;
+  }
+}
+
+/// The partition of a sequence of n tokens.
+template <BlocksOf P>
+decltype(auto) blocks_of(const P& blocks, Index n) {
+  if constexpr (Partition<P>) {
+    return (blocks);
+  } else {
+    return blocks(n);
+  }
+}
+
+// --- the heads of a batch ---
 
 /// Tokens of one sequence: [begin, begin + length) of batch item `item`.
 struct Span {
@@ -58,15 +160,78 @@ struct Span {
   Run tokens;
 };
 
-inline Index sequence_count(Index batch, std::span<const Index> offsets) {
-  return offsets.empty() ? batch : static_cast<Index>(offsets.size()) - 1;
-}
-
 inline Span sequence_span(Index s, Index tokens, std::span<const Index> offsets) {
   if (offsets.empty()) return {s, {0, tokens}};
   const auto i = static_cast<std::size_t>(s);
   return {0, {offsets[i], offsets[i + 1] - offsets[i]}};
 }
+
+template <class T>
+MatrixView<T> head_of(const TensorView<T>& t, const Span& span, Index h) {
+  if (t.absent()) return {};
+  return t.head(span.item, h, span.tokens.begin, span.tokens.length);
+}
+
+inline Mask mask_of(const BatchMask& mask, const Span& span) {
+  if (mask.keep == nullptr) return {};
+  return {mask.keep + span.item * mask.row_stride + span.tokens.begin * mask.col_stride,
+          span.tokens.length, mask.col_stride};
+}
+
+template <Scalar T>
+Index sequences(const BatchInputs<T>& in) {
+  return in.query_offsets.empty() ? in.q.batch() : static_cast<Index>(in.query_offsets.size()) - 1;
+}
+template <Scalar T>
+Index heads(const BatchInputs<T>& in) {
+  return in.q.heads();
+}
+template <Scalar T>
+Span query_span(const BatchInputs<T>& in, Index s) {
+  return sequence_span(s, in.q.tokens(), in.query_offsets);
+}
+template <Scalar T>
+Span key_span(const BatchInputs<T>& in, Index s) {
+  return sequence_span(s, in.k.tokens(), in.key_offsets);
+}
+
+/// Head h of sequence s.
+template <Scalar T>
+Inputs<T> head_inputs(const BatchInputs<T>& in, Index s, Index h) {
+  const Span queries = query_span(in, s), keys = key_span(in, s);
+  return {.q = head_of(in.q, queries, h),
+          .k = head_of(in.k, keys, h),
+          .v = head_of(in.v, keys, h),
+          .normalizer_q = head_of(in.normalizer_q, queries, h),
+          .normalizer_k = head_of(in.normalizer_k, keys, h),
+          .query_mask = mask_of(in.query_mask, queries),
+          .key_mask = mask_of(in.key_mask, keys)};
+}
+/// Head h of sequence s of an output or of its gradient.
+template <Scalar T, class O>
+MatrixView<O> head_output(const BatchInputs<T>& in, const TensorView<O>& out, Index s, Index h) {
+  return head_of(out, query_span(in, s), h);
+}
+
+/// One head is a batch of one sequence with one head.
+template <Scalar T>
+Index sequences(const Inputs<T>& /*in*/) {
+  return 1;
+}
+template <Scalar T>
+Index heads(const Inputs<T>& /*in*/) {
+  return 1;
+}
+template <Scalar T>
+Inputs<T> head_inputs(const Inputs<T>& in, Index /*s*/, Index /*h*/) {
+  return in;
+}
+template <Scalar T, class O>
+MatrixView<O> head_output(const Inputs<T>& /*in*/, const MatrixView<O>& out, Index, Index) {
+  return out;
+}
+
+// --- what must agree ---
 
 inline void expect_offsets(const char* function, const char* argument,
                            std::span<const Index> offsets, Index tokens) {
@@ -103,9 +268,13 @@ void expect_tensor(const char* function, const char* argument, const TensorView<
   }
 }
 
-inline void expect_batch_mask(const char* function, const char* argument,
-                              const MatrixView<const bool>& mask, Index batch, Index tokens) {
-  if (!mask.absent()) expect_shape(function, argument, mask, batch, tokens);
+inline void expect_batch_mask(const char* function, const char* argument, const BatchMask& mask,
+                              Index batch, Index tokens) {
+  if (mask.absent()) return;
+  expect_shape(function, argument,
+               MatrixView<const unsigned char>(mask.keep, mask.rows, mask.cols, mask.row_stride,
+                                               mask.col_stride),
+               batch, tokens);
 }
 
 /// Throws unless the tensors of a batch agree in batch, tokens and heads, and the offsets fit.
@@ -113,8 +282,7 @@ inline void expect_batch_mask(const char* function, const char* argument,
 /// \param argument  the name of `out`, which may be the gradient of an output
 template <Scalar T>
 void expect_batch(const char* function, const BatchInputs<T>& in,
-                  const std::type_identity_t<TensorView<const T>>& out,
-                  const char* argument = "out") {
+                  const std::type_identity_t<TensorView<const T>>& out, const char* argument) {
   const Index batch = in.q.batch(), heads = in.q.heads();
   const Index nq = in.q.tokens(), nk = in.k.tokens();
   expect_tensor(function, "q", in.q, batch, nq, heads);
@@ -142,139 +310,32 @@ void expect_batch(const char* function, const BatchInputs<T>& in,
   expect_offsets(function, "key_offsets", in.key_offsets, nk);
 }
 
+/// One head is checked by the form.
 template <Scalar T>
-Index sequences(const BatchInputs<T>& in) {
-  return sequence_count(in.q.batch(), in.query_offsets);
-}
+void expect_batch(const char*, const Inputs<T>&, const std::type_identity_t<MatrixView<const T>>&,
+                  const char*) {}
 
-template <class T>
-MatrixView<T> head_of(const TensorView<T>& t, const Span& span, Index h) {
-  if (t.absent()) return {};
-  return t.head(span.item, h, span.tokens.begin, span.tokens.length);
-}
-
-inline Mask mask_of(const MatrixView<const bool>& mask, const Span& span) {
-  if (mask.absent() || mask.data == nullptr) return {};
-  return {mask.data + span.item * mask.row_stride + span.tokens.begin * mask.col_stride,
-          span.tokens.length, mask.col_stride};
-}
-
-/// Head h of sequence s.
-template <Scalar T>
-Inputs<T> head_inputs(const BatchInputs<T>& in, Index s, Index h) {
-  const Span queries = sequence_span(s, in.q.tokens(), in.query_offsets);
-  const Span keys = sequence_span(s, in.k.tokens(), in.key_offsets);
-  return {.q = head_of(in.q, queries, h),
-          .k = head_of(in.k, keys, h),
-          .v = head_of(in.v, keys, h),
-          .normalizer_q = head_of(in.normalizer_q, queries, h),
-          .normalizer_k = head_of(in.normalizer_k, keys, h),
-          .query_mask = mask_of(in.query_mask, queries),
-          .key_mask = mask_of(in.key_mask, keys)};
-}
-
-/// Head h of sequence s of an output or of its gradient.
-template <Scalar T, class O>
-MatrixView<O> head_output(const BatchInputs<T>& in, const TensorView<O>& out, Index s, Index h) {
-  return head_of(out, sequence_span(s, in.q.tokens(), in.query_offsets), h);
-}
-
-/// The partition of a sequence of n tokens.
-template <BlocksOf P>
-auto blocks_of(const P& blocks, Index n) {
-  if constexpr (Partition<P>) {
-    return blocks;
+/// Throws unless a mixing matrix serves [mq, mk] blocks: exactly those of a fixed partition, or at
+/// least as many where sequences differ in length.
+template <class QueryBlocks, class A>
+void expect_mixing_of(const char* function, const MixingView<A>& mixing, Index mq, Index mk) {
+  if constexpr (Partition<QueryBlocks>) {
+    expect_mixing(function, mixing, mq, mk);
   } else {
-    return blocks(n);
+    expect_leading_mixing(function, mixing, mq, mk);
   }
 }
 
-/// True where the pairs of a batch are spread over the workers, rather than the blocks of a pair.
-template <class X>
-bool over_pairs(Index pairs, const X& executor) {
-  return pairs >= static_cast<Index>(executor.workers());
-}
-
-/// The largest bytes(head) over head 0 of every sequence.
-template <Scalar T, class Bytes>
-std::size_t most_bytes(const BatchInputs<T>& in, Bytes&& bytes) {
-  std::size_t most = 0;
-  for (Index s = 0; s < sequences(in); ++s) most = std::max(most, bytes(head_inputs(in, s, 0)));
-  return most;
-}
-
-/// The same of bytes(head, executor), where either heads are spread over the workers or the blocks
-/// of one head.
-template <Scalar T, class X, class Bytes>
-std::size_t most_bytes(const BatchInputs<T>& in, bool spread, const X& executor, Bytes&& bytes) {
-  return most_bytes(in, [&](const Inputs<T>& head) {
-    return spread ? bytes(head, Sequential{}) : bytes(head, executor);
-  });
-}
-
-/// Bytes for a batch, bytes(head, executor) being those of head 0 of a sequence.
-template <Scalar T, class X, class Bytes>
-std::size_t batch_bytes(const char* function, const BatchInputs<T>& in, const X& executor,
-                        Bytes&& bytes) {
-  const bool spread = over_pairs(sequences(in) * in.q.heads(), executor);
-  const std::size_t most = most_bytes(in, spread, executor, bytes);
-  if (!spread) return most;
-  return static_cast<std::size_t>(checked_product(
-      function, "workspace", {static_cast<Index>(executor.workers()), static_cast<Index>(most)}));
-}
-
-/// Bytes that a batch keeps from the forward form for the backward one, as many for every pair;
-/// bytes(head) are those of head 0 of a sequence.
-template <Scalar T, class Bytes>
-std::size_t batch_kept_bytes(const char* function, const BatchInputs<T>& in, Bytes&& bytes) {
-  const auto most = static_cast<Index>(most_bytes(in, bytes));
-  return static_cast<std::size_t>(
-      checked_product(function, "kept", {sequences(in), in.q.heads(), most}));
-}
-
-/// The part of `kept`, of which `bytes` bytes are used, that belongs to a pair.
+/// The output of a call, for overloads that return it.
 template <Scalar T>
-Workspace kept_of_pair(const BatchInputs<T>& in, Workspace kept, std::size_t bytes, Index s,
-                       Index h) {
-  if (kept.empty()) return {};
-  const std::size_t share = bytes / static_cast<std::size_t>(sequences(in) * in.q.heads());
-  return kept.subspan(static_cast<std::size_t>(s * in.q.heads() + h) * share, share);
+Matrix<T> make_output(const Inputs<T>& in) {
+  return Matrix<T>(in.q.rows, in.v.cols);
 }
-
-/// Throws unless the batch fits together and check(inputs, output) accepts every sequence; heads
-/// differ in data alone, so one of them stands for all.
-template <Scalar T, class Check>
-void check_sequences(const char* function, const BatchInputs<T>& in, const TensorView<T>& out,
-                     Check&& check) {
-  expect_batch(function, in, out);
-  for (Index s = 0; s < sequences(in) && in.q.heads() > 0; ++s) {
-    check(head_inputs(in, s, 0), head_output(in, out, s, 0));
-  }
-}
-
-/// Calls run(inputs, output, workspace, executor, kept) for every sequence and head, each with its
-/// share of `bytes` bytes of workspace and of `kept_bytes` bytes of kept memory.
-template <Scalar T, class X, class Run>
-void for_each_pair(const char* function, const BatchInputs<T>& in, const TensorView<T>& out,
-                   Workspace workspace, X& executor, std::size_t bytes, Run&& run,
-                   Workspace kept = {}, std::size_t kept_bytes = 0) {
-  const Scratch scratch(function, workspace, bytes);
-  const Index heads = in.q.heads(), pairs = sequences(in) * heads;
-  const auto run_pair = [&](Index pair, Workspace share, auto& x) {
-    const Index s = pair / heads, h = pair % heads;
-    run(head_inputs(in, s, h), head_output(in, out, s, h), share, x,
-        kept_of_pair(in, kept, kept_bytes, s, h));
-  };
-  if (over_pairs(pairs, executor)) {
-    const std::size_t share = bytes / static_cast<std::size_t>(executor.workers());
-    executor.for_each(pairs, [&](Index pair, Index w) {
-      Sequential alone;
-      run_pair(pair, scratch.bytes().subspan(static_cast<std::size_t>(w) * share, share), alone);
-    });
-  } else {
-    for (Index pair = 0; pair < pairs; ++pair) run_pair(pair, scratch.bytes(), executor);
-  }
+template <Scalar T>
+Tensor<T> make_output(const BatchInputs<T>& in) {
+  return Tensor<T>({in.q.batch(), in.q.tokens(), in.q.heads(), in.v.width()});
 }
 
 }  // namespace detail
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

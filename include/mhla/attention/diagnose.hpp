@@ -20,10 +20,12 @@
 #include <vector>
 
 #include "mhla/attention/bidirectional.hpp"
+#include "mhla/attention/naive.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 /// The matrix a form applies to the values, and its figures.
 template <Accumulator A>
@@ -38,10 +40,10 @@ struct Diagnosis {
 /// Returns the attention matrix of bidirectional() with these arguments (in.v is not read), and
 /// what it is like. Masked queries have rows of zeros.
 /// \throws as bidirectional does. Cost: O(N^3) time, O(M*D*N + N^2) memory.
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, OperatorOn<T> Op>
-Diagnosis<accumulator_t<T>> diagnose(const Inputs<T>& in, const QueryBlocks& query_blocks,
-                                     const KeyBlocks& key_blocks,
-                                     const MixingMatrix<accumulator_t<T>>& mixing, const Op& op);
+template <Scalar T, AttentionBlocks Blocks, OperatorOn<T> Op = Operator<>>
+Diagnosis<accumulator_t<T>> diagnose(
+    const Inputs<T>& in, const Blocks& blocks,
+    const std::type_identity_t<MixingView<const accumulator_t<T>>>& mixing, const Op& op = {});
 
 /// Number of singular values of `m` above max(rows, cols) * eps(A) * the largest.
 template <Accumulator A>
@@ -79,109 +81,43 @@ double mean_row_entropy(const Matrix<A>& weights) {
   return rows == 0 ? 0 : total / static_cast<double>(rows);
 }
 
-namespace detail {
-
-/// phi of all rows of x, in double; masked rows are 0.                        // [N,D]
-template <class A, Scalar T, class Map>
-Matrix<double> all_features(MatrixView<const T> x, Mask mask, const Map& map) {
-  Matrix<A> row(1, x.cols), features(1, map.features(x.cols));
-  Matrix<double> all = Matrix<double>::Zero(x.rows, features.cols());
-  for (Index t = 0; t < x.rows; ++t) {
-    if (!mask[t]) continue;
-    widen(x.row(t), x.col_stride, row.data(), x.cols);
-    map(static_cast<const A*>(row.data()), features.data(), x.cols);
-    all.row(t) = features.template cast<double>();
-  }
-  return all;
-}
-
-/// Sums of the rows of each block.                                            // [M,D]
-template <Partition P>
-Matrix<double> block_sums(const Matrix<double>& rows, const P& blocks) {
-  Matrix<double> sums = Matrix<double>::Zero(blocks.blocks(), rows.cols());
-  for (Index b = 0; b < blocks.blocks(); ++b) {
-    for (Index r = 0; r < blocks.runs(b); ++r) {
-      const Run run = blocks.run(b, r);
-      sums.row(b) += rows.middleRows(run.begin, run.length).colwise().sum();
-    }
-  }
-  return sums;
-}
-
-/// Denominators without eps, in the order of the blocks: row i holds the slots of block i.
-/// \param keys  z [Mk,D]   \param mixing  [Mq,Mk]
-template <class Z, Partition P>
-std::vector<double> block_denominators(const Matrix<double>& queries, const P& blocks,
-                                       const Matrix<double>& keys, const Matrix<double>& mixing) {
-  std::vector<double> all;
-  const auto token = [&blocks](Index b, Index slot) {
-    Index r = 0;
-    for (; slot >= blocks.run(b, r).length; ++r) slot -= blocks.run(b, r).length;
-    return blocks.run(b, r).begin + slot;
-  };
-  for (Index i = 0; i < blocks.blocks(); ++i) {
-    for (Index w = 0; w < blocks.block_size(i); ++w) {
-      double sum = 0;
-      for (Index b = 0; b < keys.rows(); ++b) {
-        const Index query = token(std::same_as<Z, CrossQuery> ? b : i, w);
-        sum += mixing(i, b) * queries.row(query).dot(keys.row(b));
-      }
-      all.push_back(sum);
-    }
-  }
-  return all;
-}
-
-}  // namespace detail
-
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, OperatorOn<T> Op>
-Diagnosis<accumulator_t<T>> diagnose(const Inputs<T>& in, const QueryBlocks& query_blocks,
-                                     const KeyBlocks& key_blocks,
-                                     const MixingMatrix<accumulator_t<T>>& mixing, const Op& op) {
+template <Scalar T, AttentionBlocks Blocks, OperatorOn<T> Op>
+Diagnosis<accumulator_t<T>> diagnose(
+    const Inputs<T>& in, const Blocks& blocks,
+    const std::type_identity_t<MixingView<const accumulator_t<T>>>& mixing, const Op& op) {
   using A = accumulator_t<T>;
-  using Z = detail::normalizer_t<Op>;
   Diagnosis<A> result;
 
   // The operator is linear in v: applied to the unit matrix it is its attention matrix.
   const Matrix<T> unit = Matrix<T>::Identity(in.k.rows, in.k.rows);
-  Matrix<T> weights(in.q.rows, in.k.rows);
   Inputs<T> with_unit = in;
   with_unit.v = unit;
-  bidirectional(with_unit, query_blocks, key_blocks, mixing, op, weights);
-  result.weights = weights.template cast<A>();
+  result.weights = bidirectional(with_unit, blocks, mixing, op).template cast<A>();
   result.rank = numerical_rank(result.weights);
   result.entropy = mean_row_entropy(result.weights);
 
   const Index d = op.query_map.features(in.q.cols);
+  const auto& queries = detail::blocks_of(detail::query_blocks(blocks), in.q.rows);
   Index by_blocks = 0;
-  for (Index b = 0; b < query_blocks.blocks(); ++b) {
-    by_blocks += std::min(query_blocks.block_size(b), d);
-  }
+  for (Index b = 0; b < queries.blocks(); ++b) by_blocks += std::min(queries.block_size(b), d);
   result.rank_bound =
       std::min({in.q.rows, in.k.rows, d * numerical_rank(mixing.dense()), by_blocks});
 
   result.condition = 1;
-  if constexpr (detail::kUsesKeySums<Z>) {
-    const bool own = !in.normalizer_q.absent();
-    const Matrix<double> queries = op.scale * detail::all_features<A>(own ? in.normalizer_q : in.q,
-                                                                      in.query_mask, op.query_map);
-    const Matrix<double> keys =
-        detail::all_features<A>(own ? in.normalizer_k : in.k, in.key_mask, op.key_map);
-    const Matrix<double> m = mixing.dense().template cast<double>();
-    const auto signed_sums = detail::block_denominators<Z>(queries, query_blocks,
-                                                           detail::block_sums(keys, key_blocks), m);
-    const auto absolute_sums = detail::block_denominators<Z>(
-        queries.cwiseAbs(), query_blocks, detail::block_sums(keys.cwiseAbs(), key_blocks),
-        m.cwiseAbs());
-    for (std::size_t t = 0; t < signed_sums.size(); ++t) {
-      const double eps = op.normalizer.eps;
-      const double size = absolute_sums[t] + std::abs(eps);
-      if (size > 0) {
-        result.condition = std::max(result.condition, size / std::abs(signed_sums[t] + eps));
-      }
-    }
+  if (op.normalizer.sums() == WeightSums::kNone) return result;
+  NaiveProblem<double> p = naive_problem(in, blocks, mixing, op);
+  const Matrix<double> sums = naive_sums(p);
+  for (Matrix<double>* m : {&p.q, &p.k, &p.normalizer_q, &p.normalizer_k, &p.mixing}) {
+    *m = m->cwiseAbs();
+  }
+  const Matrix<double> sizes = naive_sums(p);
+  for (Index t = 0; t < sums.rows(); ++t) {
+    const double size = std::abs(p.denominator(sizes(t, 0)));
+    if (!in.query_mask[t] || !(size > 0)) continue;
+    result.condition = std::max(result.condition, size / std::abs(p.denominator(sums(t, 0))));
   }
   return result;
 }
 
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

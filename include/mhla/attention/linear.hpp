@@ -13,125 +13,152 @@
 #include <algorithm>
 
 #include "mhla/attention/bidirectional.hpp"
-#include "mhla/attention/causal.hpp"
+#include "mhla/attention/causal_block.hpp"
+#include "mhla/attention/form.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
-/// Writes linear attention of one head into `out` [Nq,E], which must not overlap the inputs.
-/// \param workspace  at least linear_bidirectional_workspace_bytes(...), or empty to allocate
+/// Writes linear attention of one head, or of every head of a batch, into `out`, which must not
+/// overlap the inputs.
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
-template <Scalar T, CausalOperatorOn<T> Op>
-void linear_bidirectional(const Inputs<T>& in, const Op& op,
-                          std::type_identity_t<MatrixView<T>> out, Workspace workspace = {});
+template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+void linear_bidirectional(const In& in, const Op& op,
+                          const std::type_identity_t<detail::output_of<In>>& out,
+                          const Call& call = {});
+template <class In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
+typename detail::InputTraits<In>::Owner linear_bidirectional(const In& in, const Op& op = {},
+                                                             const Call& call = {});
 
-/// Bytes of workspace such a call needs; the data of `in` is not read.
-template <Scalar T, CausalOperatorOn<T> Op>
-std::size_t linear_bidirectional_workspace_bytes(const Inputs<T>& in, const Op& op);
+/// Bytes of workspace such a call needs; no data is read.
+template <class In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
+std::size_t linear_bidirectional_workspace_bytes(const In& in, const Op& op = {},
+                                                 const ExecutorRef& executor = {});
 
-/// Writes causal linear attention of one head into `out` [N,E]: query t reads keys 0..t.
-/// \param workspace  at least linear_causal_workspace_bytes(...), or empty to allocate
-/// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
-template <Scalar T, CausalOperatorOn<T> Op>
-void linear_causal(const Inputs<T>& in, const Op& op, std::type_identity_t<MatrixView<T>> out,
-                   Workspace workspace = {});
-
-/// Bytes of workspace such a call needs; the data of `in` is not read.
-template <Scalar T, CausalOperatorOn<T> Op>
-std::size_t linear_causal_workspace_bytes(const Inputs<T>& in, const Op& op);
+/// The same where query t reads keys 0..t only. One head is computed by one worker.
+template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+void linear_causal(const In& in, const Op& op,
+                   const std::type_identity_t<detail::output_of<In>>& out, const Call& call = {});
+template <class In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
+typename detail::InputTraits<In>::Owner linear_causal(const In& in, const Op& op = {},
+                                                      const Call& call = {});
+template <class In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
+std::size_t linear_causal_workspace_bytes(const In& in, const Op& op = {},
+                                          const ExecutorRef& executor = {});
 
 // ------------------------------------------------------------------------------------------------
 
 namespace detail {
 
 /// All tokens as one block.
-inline Contiguous single_block(Index tokens) { return {tokens, std::max<Index>(tokens, 1)}; }
+struct SingleBlock {
+  Contiguous operator()(Index tokens) const { return {tokens, std::max<Index>(tokens, 1)}; }
+};
+inline constexpr SingleBlock kSingleBlock;
 
 /// The mixing matrix [1].
 template <class A>
-const MixingMatrix<A>& no_mixing() {
-  static const MixingMatrix<A> one(Matrix<A>::Ones(1, 1));
-  return one;
+MixingView<const A> no_mixing() {
+  static constexpr A kOne = 1;
+  return {&kOne, Band(1, 1)};
 }
 
-/// Memory of the causal form: the running sums and the scratch of one chunk.
-template <Scalar T>
-struct LinearCausalMemory {
-  using A = accumulator_t<T>;
+/// The causal form: the sums of the chunks before, carried from chunk to chunk.
+template <class A, class Op>
+struct LinearCausalForm {
+  static constexpr bool kKeeps = false;
   static constexpr Index kChunk = kStripTokens;
 
-  HeadSizes sizes;
-  A* running;  // [D,E]
-  A* key_sum;  // [D or Dz]
-  CausalScratch<A> scratch;
+  const char* name;
+  const Op& op;
 
-  LinearCausalMemory(Arena& arena, const char* function, const Inputs<T>& in, const HeadSizes& head)
-      : sizes(head),
-        running(arena.take<A>(function, {head.features, head.values})),
-        key_sum(arena.take<A>(function, key_sum_features(head))),
-        scratch(make_causal_scratch<A>(function, arena, in, head, kChunk)) {}
+  struct Memory {
+    A* running;  // [D,E]
+    A* key_sum;  // [Dz]
+    CausalScratch<A> scratch;
+  };
+  template <Scalar T>
+  Memory take(Arena& arena, const Inputs<T>& in, const HeadSizes& n) const {
+    return {arena.take<A>(name, {n.features, n.values}), arena.take<A>(name, n.sum_features()),
+            CausalScratch<A>(name, arena, in, n, kChunk)};
+  }
+
+  template <Scalar T>
+  void check(const Inputs<T>& in, std::type_identity_t<MatrixView<const T>> out,
+             const char* argument) const {
+    expect_causal_normalizer(name, op);
+    expect_inputs(name, in, op, out, argument);
+    expect_shape(name, "k", in.k, in.q.rows, -1);
+  }
+  template <Scalar T>
+  std::size_t bytes(const Inputs<T>& in, Index /*workers*/) const {
+    return counted_bytes([&](Arena& arena) { return take(arena, in, head_sizes(in, op)); });
+  }
+  template <Scalar T>
+  void run(Arena& arena, Arena* /*kept*/, const Inputs<T>& in, MatrixView<T> out,
+           const ExecutorRef& /*executor*/) const {
+    const HeadSizes n = head_sizes(in, op);
+    Memory memory = take(arena, in, n);
+    std::fill_n(memory.running, n.features * n.values, A(0));
+    std::fill_n(memory.key_sum, n.sum_features(), A(0));
+    const Contiguous chunks(in.q.rows, kChunk);
+    for (Index c = 0; c < chunks.blocks(); ++c) {
+      read_causal_block(in, chunks, c, op, n, CausalRead<A>{A(1), memory.running, memory.key_sum},
+                        memory.scratch, out);
+      extend_running(memory.scratch, n, memory.running, memory.key_sum);
+    }
+  }
 };
 
-}  // namespace detail
-
-template <Scalar T, CausalOperatorOn<T> Op>
-std::size_t linear_bidirectional_workspace_bytes(const Inputs<T>& in, const Op& op) {
-  return bidirectional_workspace_bytes(in, detail::single_block(in.q.rows),
-                                       detail::single_block(in.k.rows), op);
+template <class In, class Op>
+auto linear_bidirectional_form(const In& in, const Op& op,
+                               const char* name = "linear_bidirectional") {
+  return bidirectional_form(in, kSingleBlock, no_mixing<sum_of<In>>(), op, name);
 }
-
-template <Scalar T, CausalOperatorOn<T> Op>
-void linear_bidirectional(const Inputs<T>& in, const Op& op,
-                          std::type_identity_t<MatrixView<T>> out, Workspace workspace) {
-  const Contiguous queries = detail::single_block(in.q.rows);
-  const Contiguous keys = detail::single_block(in.k.rows);
-  constexpr const char* kName = "linear_bidirectional";
-  detail::expect_bidirectional<T>(kName, in, queries, keys, op, out);
-  Sequential alone;
-  detail::run_bidirectional<T>(kName, in, queries, keys, detail::no_mixing<accumulator_t<T>>(), op,
-                               out, workspace, alone);
-}
-
-template <Scalar T, CausalOperatorOn<T> Op>
-std::size_t linear_causal_workspace_bytes(const Inputs<T>& in, const Op& op) {
-  return detail::bytes_of<detail::LinearCausalMemory<T>>("linear_causal", in,
-                                                         detail::head_sizes(in, op));
-}
-
-namespace detail {
-
-template <Scalar T, class Op>
-void expect_linear_causal(const Inputs<T>& in, const Op& op, MatrixView<T> out) {
-  expect_inputs("linear_causal", in, op, out);
-  expect_shape("linear_causal", "k", in.k, in.q.rows, -1);
-}
-
-/// The form without the checks.
-template <Scalar T, class Op>
-void run_linear_causal(const Inputs<T>& in, const Op& op, MatrixView<T> out, Workspace workspace) {
-  using A = accumulator_t<T>;
-  constexpr const char* kName = "linear_causal";
-  Scratch lent(kName, workspace, linear_causal_workspace_bytes(in, op));
-  LinearCausalMemory<T> memory(lent.arena(), kName, in, head_sizes(in, op));
-  const HeadSizes& sizes = memory.sizes;
-  std::fill_n(memory.running, sizes.features * sizes.values, A(0));
-  std::fill_n(memory.key_sum, key_sum_features(sizes), A(0));
-  const Contiguous chunks(in.q.rows, memory.kChunk);
-  for (Index c = 0; c < chunks.blocks(); ++c) {
-    read_causal_block(in, chunks, c, op, A(1), memory.running, memory.key_sum, sizes,
-                      memory.scratch, out);
-    extend_running(memory.scratch, sizes, memory.running, memory.key_sum);
-  }
+template <class In, class Op>
+auto linear_causal_form(const In& /*in*/, const Op& op, const char* name = "linear_causal") {
+  return LinearCausalForm<sum_of<In>, Op>{name, op};
 }
 
 }  // namespace detail
 
-template <Scalar T, CausalOperatorOn<T> Op>
-void linear_causal(const Inputs<T>& in, const Op& op, std::type_identity_t<MatrixView<T>> out,
-                   Workspace workspace) {
-  detail::expect_linear_causal<T>(in, op, out);
-  detail::run_linear_causal<T>(in, op, out, workspace);
+template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+void linear_bidirectional(const In& in, const Op& op,
+                          const std::type_identity_t<detail::output_of<In>>& out,
+                          const Call& call) {
+  detail::run_form(detail::linear_bidirectional_form(in, op), in, out, call);
 }
 
-}  // namespace mhla::inline MHLA_TARGET
+template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+typename detail::InputTraits<In>::Owner linear_bidirectional(const In& in, const Op& op,
+                                                             const Call& call) {
+  return detail::run_form(detail::linear_bidirectional_form(in, op), in, call);
+}
+
+template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+std::size_t linear_bidirectional_workspace_bytes(const In& in, const Op& op,
+                                                 const ExecutorRef& executor) {
+  return detail::form_bytes(detail::linear_bidirectional_form(in, op), in, executor);
+}
+
+template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+void linear_causal(const In& in, const Op& op,
+                   const std::type_identity_t<detail::output_of<In>>& out, const Call& call) {
+  detail::run_form(detail::linear_causal_form(in, op), in, out, call);
+}
+
+template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+typename detail::InputTraits<In>::Owner linear_causal(const In& in, const Op& op,
+                                                      const Call& call) {
+  return detail::run_form(detail::linear_causal_form(in, op), in, call);
+}
+
+template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+std::size_t linear_causal_workspace_bytes(const In& in, const Op& op, const ExecutorRef& executor) {
+  return detail::form_bytes(detail::linear_causal_form(in, op), in, executor);
+}
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -3,6 +3,7 @@
 /// \file
 /// What every form computes (Operator), and on what (Inputs): the arguments they share.
 
+#include <algorithm>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -10,10 +11,11 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
-#include "mhla/stage/feature_map.hpp"
-#include "mhla/stage/normalizer.hpp"
+#include "mhla/policy/feature_map.hpp"
+#include "mhla/policy/normalizer.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 namespace detail {
 /// The keys' map where none is given: the queries' map, if that is what it is to be.
@@ -91,6 +93,13 @@ struct Inputs {
   Mask key_mask{};
 };
 
+/// The inputs of one head, from Eigen matrices q [Nq,width], k [Nk,width] and v [Nk,E].
+template <EigenDense Q, EigenDense K, EigenDense V>
+Inputs<std::remove_const_t<typename std::remove_cvref_t<Q>::Scalar>> inputs(const Q& q, const K& k,
+                                                                            const V& v) {
+  return {.q = q, .k = k, .v = v};
+}
+
 namespace detail {
 
 /// Sizes of one head's problem, after the feature maps.
@@ -98,14 +107,25 @@ struct HeadSizes {
   Index queries;              // Nq
   Index keys;                 // Nk
   Index features;             // D
-  Index normalizer_features;  // features of the denominator's own queries and keys, 0 for none
   Index values;               // E
+  WeightSums sums;            // that the normaliser reads
+  Index normalizer_features;  // features of the denominator's own queries and keys, 0 for none
+
+  /// The denominator has queries and keys of its own.
+  bool own() const { return normalizer_features > 0; }
+  /// Features of key sums, 0 where none are read.
+  Index sum_features() const {
+    return sums == WeightSums::kNone ? 0 : own() ? normalizer_features : features;
+  }
+  Index widest() const { return std::max(features, normalizer_features); }
 };
 
 template <Scalar T, class Op>
 HeadSizes head_sizes(const Inputs<T>& in, const Op& op) {
+  const WeightSums sums = op.normalizer.sums();
+  const bool own = !in.normalizer_q.absent() && sums != WeightSums::kNone;
   return {in.q.rows, in.k.rows, op.query_map.features(in.q.cols),
-          in.normalizer_q.absent() ? 0 : op.query_map.features(in.normalizer_q.cols), in.v.cols};
+          in.v.cols, sums,      own ? op.query_map.features(in.normalizer_q.cols) : 0};
 }
 
 /// Tokens [begin, begin + count) of the tensors and masks of self-attention.
@@ -167,4 +187,5 @@ void expect_inputs(const char* function, const Inputs<T>& in, const Op& op,
 }
 
 }  // namespace detail
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

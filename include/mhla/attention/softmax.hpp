@@ -16,40 +16,47 @@
 #include <limits>
 #include <optional>
 
+#include "mhla/attention/form.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
-#include "mhla/core/tile.hpp"
 #include "mhla/core/workspace.hpp"
-#include "mhla/stage/gather.hpp"
-#include "mhla/stage/key_tiles.hpp"
-#include "mhla/stage/strip.hpp"
+#include "mhla/kernel/product.hpp"
+#include "mhla/tokens/gather.hpp"
+#include "mhla/tokens/packed_keys.hpp"
+#include "mhla/tokens/strip.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 struct SoftmaxOptions {
   std::optional<double> scale{};  ///< of the scores; 1/sqrt(D) where it is not set
 };
 
-/// Writes softmax attention of one head into `out` [Nq,E], which must not overlap the inputs.
-/// A query without any key gets 0 / 0 = NaN. normalizer_q and normalizer_k have no meaning here.
-/// \param workspace  at least softmax_workspace_bytes(...), or empty to allocate
-/// \param executor   splits over queries
+/// Writes softmax attention of one head, or of every head of a batch, into `out`, which must not
+/// overlap the inputs. A query without any key gets 0 / 0 = NaN. normalizer_q and normalizer_k have
+/// no meaning here.
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
-template <Scalar T, Executor X = Sequential>
-void softmax_bidirectional(const Inputs<T>& in, std::type_identity_t<MatrixView<T>> out,
-                           const SoftmaxOptions& options = {}, Workspace workspace = {},
-                           X&& executor = {});
+template <class In>
+void softmax_bidirectional(const In& in, const std::type_identity_t<detail::output_of<In>>& out,
+                           const SoftmaxOptions& options = {}, const Call& call = {});
+template <class In>
+typename detail::InputTraits<In>::Owner softmax_bidirectional(const In& in,
+                                                              const SoftmaxOptions& options = {},
+                                                              const Call& call = {});
 
 /// The same where query t reads keys 0..t only; as many queries as keys.
-template <Scalar T, Executor X = Sequential>
-void softmax_causal(const Inputs<T>& in, std::type_identity_t<MatrixView<T>> out,
-                    const SoftmaxOptions& options = {}, Workspace workspace = {},
-                    X&& executor = {});
+template <class In>
+void softmax_causal(const In& in, const std::type_identity_t<detail::output_of<In>>& out,
+                    const SoftmaxOptions& options = {}, const Call& call = {});
+template <class In>
+typename detail::InputTraits<In>::Owner softmax_causal(const In& in,
+                                                       const SoftmaxOptions& options = {},
+                                                       const Call& call = {});
 
-/// Bytes of workspace either call needs; the data of `in` is not read.
-template <Scalar T, Executor X = Sequential>
-std::size_t softmax_workspace_bytes(const Inputs<T>& in, const X& executor = {});
+/// Bytes of workspace either call needs; no data is read.
+template <class In>
+std::size_t softmax_workspace_bytes(const In& in, const ExecutorRef& executor = {});
 
 // ------------------------------------------------------------------------------------------------
 
@@ -85,8 +92,7 @@ class SoftmaxHead {
                  [&](Arena& a) { return Worker(function, a, in.q.cols, in.v.cols); }) {}
 
   /// \param causal  whether query t reads keys 0..t only
-  template <class X>
-  void run(bool causal, MatrixView<T> out, X& executor) {
+  void run(bool causal, MatrixView<T> out, const ExecutorRef& executor) {
     pack_keys();
     const Contiguous strips(in_.q.rows, kStripTokens);
     executor.for_each(strips.blocks(),
@@ -126,7 +132,7 @@ class SoftmaxHead {
     for (Index begin = 0, tile = 0; begin < last; begin += kStripTokens, ++tile) {
       Index seen[kStripTokens];  // keys of this tile that each query reads
       for (Index r = 0; r < rows; ++r) {
-        seen[r] = std::clamp<Index>(visible(causal, strip.tokens()[r]) - begin, 0, kStripTokens);
+        seen[r] = keys_.visible_in_tile(visible(causal, strip.tokens()[r]), tile);
       }
       read_tile(tile, seen, rows, w);
     }
@@ -159,50 +165,82 @@ class SoftmaxHead {
 
   const Inputs<T>& in_;
   A scale_;
-  KeyTiles<A> keys_;  // their tokens as places
-  Rows<A> raw_;       // [64, D]
+  PackedKeys<A> keys_;  // their tokens as places
+  Rows<A> raw_;         // [64, D]
   Workers<Worker> workers_;
 };
 
-template <Scalar T>
-void expect_softmax(const char* function, bool causal, const Inputs<T>& in, MatrixView<T> out) {
-  expect_tokens(function, in, out);
-  expect_shape(function, "k", in.k, causal ? in.q.rows : -1, in.q.cols);
-}
+/// Softmax attention.
+template <class A>
+struct SoftmaxForm {
+  static constexpr bool kKeeps = false;
 
-/// The form without the checks.
-template <Scalar T, class X>
-void run_softmax(const char* function, bool causal, const Inputs<T>& in, MatrixView<T> out,
-                 const SoftmaxOptions& options, Workspace workspace, X& executor) {
-  const double scale =
-      options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>(in.q.cols));
-  Scratch scratch(function, workspace, softmax_workspace_bytes(in, executor));
-  SoftmaxHead<T>(function, scratch.arena(), in, static_cast<accumulator_t<T>>(scale),
-                 executor.workers())
-      .run(causal, out, executor);
+  const char* name;
+  bool causal;
+  SoftmaxOptions options;
+
+  template <Scalar T>
+  void check(const Inputs<T>& in, std::type_identity_t<MatrixView<const T>> out,
+             const char* argument) const {
+    expect_tokens(name, in, out, argument);
+    expect_shape(name, "k", in.k, causal ? in.q.rows : -1, in.q.cols);
+  }
+  template <Scalar T>
+  A scale(const Inputs<T>& in) const {
+    return static_cast<A>(options.scale ? *options.scale
+                                        : 1 / std::sqrt(static_cast<double>(in.q.cols)));
+  }
+  template <Scalar T>
+  std::size_t bytes(const Inputs<T>& in, Index workers) const {
+    return counted_bytes(
+        [&](Arena& arena) { return SoftmaxHead<T>(name, arena, in, A(1), workers); });
+  }
+  template <Scalar T>
+  void run(Arena& arena, Arena* /*kept*/, const Inputs<T>& in, MatrixView<T> out,
+           const ExecutorRef& executor) const {
+    SoftmaxHead<T>(name, arena, in, scale(in), executor.workers()).run(causal, out, executor);
+  }
+};
+
+template <class In>
+SoftmaxForm<sum_of<In>> softmax_form(const In& /*in*/, const char* name, bool causal,
+                                     const SoftmaxOptions& options = {}) {
+  return {name, causal, options};
 }
 
 }  // namespace detail
 
-template <Scalar T, Executor X>
-std::size_t softmax_workspace_bytes(const Inputs<T>& in, const X& executor) {
-  detail::Arena counting;
-  detail::SoftmaxHead<T>("softmax", counting, in, 1, executor.workers());
-  return counting.bytes();
+template <class In>
+void softmax_bidirectional(const In& in, const std::type_identity_t<detail::output_of<In>>& out,
+                           const SoftmaxOptions& options, const Call& call) {
+  detail::run_form(detail::softmax_form(in, "softmax_bidirectional", false, options), in, out,
+                   call);
 }
 
-template <Scalar T, Executor X>
-void softmax_bidirectional(const Inputs<T>& in, std::type_identity_t<MatrixView<T>> out,
-                           const SoftmaxOptions& options, Workspace workspace, X&& executor) {
-  detail::expect_softmax<T>("softmax_bidirectional", false, in, out);
-  detail::run_softmax<T>("softmax_bidirectional", false, in, out, options, workspace, executor);
+template <class In>
+typename detail::InputTraits<In>::Owner softmax_bidirectional(const In& in,
+                                                              const SoftmaxOptions& options,
+                                                              const Call& call) {
+  return detail::run_form(detail::softmax_form(in, "softmax_bidirectional", false, options), in,
+                          call);
 }
 
-template <Scalar T, Executor X>
-void softmax_causal(const Inputs<T>& in, std::type_identity_t<MatrixView<T>> out,
-                    const SoftmaxOptions& options, Workspace workspace, X&& executor) {
-  detail::expect_softmax<T>("softmax_causal", true, in, out);
-  detail::run_softmax<T>("softmax_causal", true, in, out, options, workspace, executor);
+template <class In>
+void softmax_causal(const In& in, const std::type_identity_t<detail::output_of<In>>& out,
+                    const SoftmaxOptions& options, const Call& call) {
+  detail::run_form(detail::softmax_form(in, "softmax_causal", true, options), in, out, call);
 }
 
-}  // namespace mhla::inline MHLA_TARGET
+template <class In>
+typename detail::InputTraits<In>::Owner softmax_causal(const In& in, const SoftmaxOptions& options,
+                                                       const Call& call) {
+  return detail::run_form(detail::softmax_form(in, "softmax_causal", true, options), in, call);
+}
+
+template <class In>
+std::size_t softmax_workspace_bytes(const In& in, const ExecutorRef& executor) {
+  return detail::form_bytes(detail::softmax_form(in, "softmax", false), in, executor);
+}
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla

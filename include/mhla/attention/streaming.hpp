@@ -17,15 +17,21 @@
 /// D*E numbers. Source: arXiv:2601.07832, section 4.2.
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
-#include "mhla/attention/causal.hpp"
+#include "mhla/attention/causal_block.hpp"
+#include "mhla/attention/form.hpp"
+#include "mhla/attention/head_summaries.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/attention/streaming_state.hpp"
 #include "mhla/core/arch.hpp"
-#include "mhla/stage/running.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/stage/mixing.hpp"
+#include "mhla/stage/streaming_product.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 /// Sizes of the tensors a stream takes.
 struct StreamingSizes {
@@ -44,7 +50,9 @@ class Streaming {
   using A = accumulator_t<T>;
 
  public:
-  /// \throws option_error for a size that cannot be, shape_error if the mixing is not square.
+  /// \throws option_error for a size that cannot be or a normaliser that is not causal, shape_error
+  /// if
+  ///         the mixing is not square.
   Streaming(const StreamingSizes& sizes, MixingMatrix<A> mixing, Op op = {});
 
   /// A state that has seen nothing.
@@ -75,9 +83,9 @@ class Streaming {
  private:
   /// The parts of a state's memory.
   struct Parts {
-    detail::HeadSummaries<T, Op> summaries;
+    detail::HeadSummaries<A> summaries;
     detail::Running<A> running;            // R, and the open block's keys and values
-    A* running_key_sum;                    // z of R [D or Dz]
+    A* running_key_sum;                    // z of R [Dz]
     detail::Rows<A> open_normalizer_keys;  // [W,Dz]
     Parts(detail::Arena& arena, const Streaming& s);
   };
@@ -97,7 +105,6 @@ class Streaming {
   };
 
   static constexpr const char* kName = "Streaming";
-  static constexpr bool kKeySums = detail::kUsesKeySums<detail::normalizer_t<Op>>;
 
   Parts parts(StreamingState<A>& state) const;
   detail::StateHeader header() const;
@@ -120,6 +127,17 @@ class Streaming {
   std::size_t append_bytes_ = 0;
 };
 
+/// Streaming::append of every sequence and head of a batch.
+/// \param states  [sequences * H] states, the heads of a sequence side by side
+/// \throws as append does, before any state or output has changed.
+template <Scalar T, class Op>
+void append(const Streaming<T, Op>& stream, std::span<StreamingState<accumulator_t<T>>> states,
+            const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out,
+            const Call& call = {});
+template <Scalar T, class Op>
+std::size_t append_workspace_bytes(const Streaming<T, Op>& stream,
+                                   const ExecutorRef& executor = {});
+
 // ------------------------------------------------------------------------------------------------
 
 template <Scalar T, class Op>
@@ -133,13 +151,22 @@ Streaming<T, Op>::Streaming(const StreamingSizes& sizes, MixingMatrix<A> mixing,
                             std::to_string(sizes.normalizer_width),
                         "widths >= 0 and block_length >= 1");
   }
-  detail::expect_mixing(kName, mixing_, mixing_.rows(), mixing_.rows());
+  detail::expect_causal_normalizer(kName, op_);
+  detail::expect_mixing<const A>(kName, mixing_, mixing_.rows(), mixing_.rows());
   detail::checked_product(kName, "capacity", {mixing_.rows(), sizes.block_length});
-  head_ = {0, 0, op_.query_map.features(sizes.width),
-           sizes.normalizer_width == 0 ? 0 : op_.query_map.features(sizes.normalizer_width),
-           sizes.values};
-  memory_bytes_ = detail::bytes_of<Parts>(*this);
-  append_bytes_ = std::max(detail::bytes_of<Worker>(*this), detail::bytes_of<StepScratch>(*this));
+  const WeightSums sums = op_.normalizer.sums();
+  const bool own = sizes.normalizer_width > 0 && sums != WeightSums::kNone;
+  head_ = {0,
+           0,
+           op_.query_map.features(sizes.width),
+           sizes.values,
+           sums,
+           own ? op_.query_map.features(sizes.normalizer_width) : 0};
+  using detail::Arena;
+  memory_bytes_ = detail::counted_bytes([this](Arena& arena) { return Parts(arena, *this); });
+  append_bytes_ =
+      std::max(detail::counted_bytes([this](Arena& arena) { return Worker(arena, *this); }),
+               detail::counted_bytes([this](Arena& arena) { return StepScratch(arena, *this); }));
 }
 
 template <Scalar T, class Op>
@@ -149,7 +176,7 @@ Streaming<T, Op>::Parts::Parts(detail::Arena& arena, const Streaming& s)
               s.head_.values,
               detail::Rows<A>(kName, arena, s.sizes_.block_length, s.head_.features),
               detail::Rows<A>(kName, arena, s.sizes_.block_length, s.head_.values)},
-      running_key_sum(arena.take<A>(kName, detail::key_sum_features(s.head_))),
+      running_key_sum(arena.take<A>(kName, s.head_.sum_features())),
       open_normalizer_keys(kName, arena, s.sizes_.block_length, s.head_.normalizer_features) {}
 
 template <Scalar T, class Op>
@@ -162,8 +189,7 @@ template <Scalar T, class Op>
 Streaming<T, Op>::StepScratch::StepScratch(detail::Arena& arena, const Streaming& s)
     : rows(kName, arena, std::max(s.sizes_.width, s.sizes_.normalizer_width), s.head_.features,
            s.head_.normalizer_features, s.head_.values),
-      keys(kName, arena, detail::kFoldedKeys,
-           std::max(s.head_.features, s.head_.normalizer_features)) {}
+      keys(kName, arena, detail::kFoldedKeys, s.head_.widest()) {}
 
 template <Scalar T, class Op>
 detail::StateHeader Streaming<T, Op>::header() const {
@@ -255,11 +281,11 @@ void Streaming<T, Op>::append_piece(detail::StateHeader& header, const Parts& p,
                                     Worker& worker) const {
   const Index count = piece.q.rows;
   p.running.level(header.open_keys, header.open_keys - header.in_running, weight);
-  detail::read_causal_block(piece, Contiguous(count, count), 0, op_, weight, p.running.matrix,
-                            p.running_key_sum, head_, worker.scratch, out);
+  detail::read_causal_block(piece, Contiguous(count, count), 0, op_, head_,
+                            detail::CausalRead<A>{weight, p.running.matrix, p.running_key_sum},
+                            worker.scratch, out);
   keep_piece(header, p, piece, worker);
-  detail::extend_running(worker.scratch, head_, p.running.matrix,
-                         kKeySums ? p.running_key_sum : nullptr);
+  detail::extend_running(worker.scratch, head_, p.running.matrix, p.running_key_sum);
   header.in_running = header.open_keys;
 }
 
@@ -268,11 +294,9 @@ template <Scalar T, class Op>
 void Streaming<T, Op>::open_block(Index i, const Parts& p, const Worker& worker) const {
   const detail::MixingGroup<A> row(mixing_, i, i + 1, detail::Reach::kEarlier, mixing_.rows(),
                                    worker.coefficients);
-  detail::Mixtures<A> running;
-  running.kv = p.running.matrix;
-  running.key_sum = p.running_key_sum;
-  running.values = head_.values;
-  p.summaries.mix_group(row, running);
+  detail::Mixtures<A> running(p.running.matrix, head_.features, head_.values);
+  detail::mix(row, p.summaries.values(), running);
+  row.mix({p.running_key_sum, 0}, p.summaries.key_sums(), head_.sum_features());
 }
 
 /// Stores the kept keys and values of a piece behind those of the open block.
@@ -287,7 +311,7 @@ void Streaming<T, Op>::keep_piece(detail::StateHeader& header, const Parts& p,
     detail::gather_features(piece.k, strip.tokens(), strip.count(), op_.key_map, raw,
                             p.running.keys.below(kept));
     detail::gather(piece.v, strip.tokens(), strip.count(), p.running.values.below(kept));
-    if (head_.normalizer_features > 0) {
+    if (head_.own()) {
       detail::gather_features(piece.normalizer_k, strip.tokens(), strip.count(), op_.key_map, raw,
                               p.open_normalizer_keys.below(kept));
     }
@@ -301,7 +325,7 @@ void Streaming<T, Op>::step(detail::StateHeader& header, const Parts& p, const I
                             A weight, MatrixView<T> out, const StepScratch& scratch) const {
   using namespace detail;
   const QueryScratch<A>& rows = scratch.rows;
-  const Index* const tokens = kOwnRows.data();
+  constexpr Index tokens[] = {0};
   const A factor = static_cast<A>(op_.scale);
   const bool kept = token.key_mask[0];
   if (kept) keep_token(header, p, token, weight, scratch);
@@ -313,14 +337,15 @@ void Streaming<T, Op>::step(detail::StateHeader& header, const Parts& p, const I
   }
   gather_queries(token.q, tokens, 1, op_.query_map, factor, rows.raw, rows.queries);
   p.running.read(rows.queries.row(0), count, m, kept, weight, scratch.keys, rows.outputs.row(0));
-  if constexpr (kKeySums) {
-    if (head_.normalizer_features > 0) {
+  if (head_.sums != WeightSums::kNone) {
+    if (head_.own()) {
       gather_queries(token.normalizer_q, tokens, 1, op_.query_map, factor, rows.raw,
                      rows.normalizer_queries);
     }
-    key_sum_denominators(rows.normalizer_queries, 1, key_sum_features(head_), p.running_key_sum,
-                         static_cast<A>(op_.normalizer.eps), rows.denominators);
-    divide_rows(rows.outputs, 1, head_.values, rows.denominators);
+    A* const r = rows.denominators;
+    sum_weights(rows.normalizer_queries, 1, head_.sum_features(), p.running_key_sum, r);
+    op_.normalizer.denominators(static_cast<const A*>(r), 1, r);
+    divide_rows(rows.outputs, 1, head_.values, r, rows.factors);
   }
   scatter(rows.outputs, tokens, 1, out);
 }
@@ -332,7 +357,7 @@ void Streaming<T, Op>::keep_token(detail::StateHeader& header, const Parts& p,
                                   const Inputs<T>& token, A weight,
                                   const StepScratch& scratch) const {
   using namespace detail;
-  const Index* const tokens = kOwnRows.data();
+  constexpr Index tokens[] = {0};
   const Index kept = header.open_keys++;
   const auto scale_key = [&](const A* key, Index d, A* to) {
     transform(key, to, d, [weight](auto x) {
@@ -340,35 +365,64 @@ void Streaming<T, Op>::keep_token(detail::StateHeader& header, const Parts& p,
     });
   };
   gather(token.v, tokens, 1, p.running.values.below(kept));
-  if (head_.normalizer_features > 0) {
+  if (head_.own()) {
     gather_features(token.normalizer_k, tokens, 1, op_.key_map, scratch.rows.raw,
                     p.open_normalizer_keys.below(kept));
     scale_key(p.open_normalizer_keys.row(kept), head_.normalizer_features, scratch.keys.row(1));
-    if constexpr (kKeySums) {
-      accumulate_key_sum(scratch.keys.below(1), 1, head_.normalizer_features, p.running_key_sum);
-    }
+    add_to(scratch.keys.row(1), p.running_key_sum, head_.normalizer_features);
   }
   gather_features(token.k, tokens, 1, op_.key_map, scratch.rows.raw, p.running.keys.below(kept));
   if (kept > 0) scale_key(p.running.keys.row(kept - 1), head_.features, scratch.keys.row(0));
   scale_key(p.running.keys.row(kept), head_.features, scratch.keys.row(1));
-  if constexpr (kKeySums) {
-    if (head_.normalizer_features > 0) return;
-    accumulate_key_sum(scratch.keys.below(1), 1, head_.features, p.running_key_sum);
-  }
+  if (!head_.own()) add_to(scratch.keys.row(1), p.running_key_sum, head_.sum_features());
 }
 
 /// S_i and z_i of a block all of which has been seen.
 template <Scalar T, class Op>
 void Streaming<T, Op>::close_block(Index i, Index kept, const Parts& p) const {
   detail::accumulate_summary(detail::Start::kZero, p.running.keys, p.running.values, kept,
-                             head_.features, p.summaries.block(i));
-  if constexpr (kKeySums) {
-    const Index dz = detail::key_sum_features(head_);
-    A* const key_sum = p.summaries.key_sum(i);
-    std::fill_n(key_sum, dz, A(0));
-    detail::accumulate_key_sum(
-        head_.normalizer_features > 0 ? p.open_normalizer_keys : p.running.keys, kept, dz, key_sum);
-  }
+                             head_.features, head_.values, p.summaries.values().block(i));
+  A* const key_sum = p.summaries.key_sum(i);
+  std::fill_n(key_sum, head_.sum_features(), A(0));
+  detail::accumulate_key_sum(head_.own() ? p.open_normalizer_keys : p.running.keys, kept,
+                             head_.sum_features(), key_sum);
 }
 
-}  // namespace mhla::inline MHLA_TARGET
+template <Scalar T, class Op>
+std::size_t append_workspace_bytes(const Streaming<T, Op>& stream, const ExecutorRef& executor) {
+  return static_cast<std::size_t>(detail::checked_product(
+      "append", "workspace",
+      {executor.workers(), static_cast<Index>(stream.append_workspace_bytes())}));
+}
+
+template <Scalar T, class Op>
+void append(const Streaming<T, Op>& stream, std::span<StreamingState<accumulator_t<T>>> states,
+            const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out, const Call& call) {
+  using namespace detail;
+  expect_batch("append", in, out, "out");
+  const Index pairs = sequences(in) * heads(in);
+  if (static_cast<Index>(states.size()) != pairs) {
+    fail_shape("append", "states", "has " + std::to_string(states.size()) + " entries",
+               std::to_string(pairs) + " (sequences times heads)");
+  }
+  const auto with_pair = [&](Index pair, auto&& f) {
+    const Index s = pair / heads(in), h = pair % heads(in);
+    f(states[static_cast<std::size_t>(pair)], head_inputs(in, s, h), head_output(in, out, s, h));
+  };
+  for (Index pair = 0; pair < pairs; ++pair) {
+    with_pair(pair, [&](const auto& state, const Inputs<T>& head, MatrixView<T> o) {
+      stream.check_append(state, head, o);
+    });
+  }
+  const Scratch scratch("append", call.workspace, append_workspace_bytes(stream, call.executor));
+  const std::size_t share = stream.append_workspace_bytes();
+  call.executor.for_each(pairs, [&](Index pair, Index w) {
+    with_pair(pair, [&](auto& state, const Inputs<T>& head, MatrixView<T> o) {
+      stream.append_checked(state, head, o,
+                            scratch.bytes().subspan(static_cast<std::size_t>(w) * share, share));
+    });
+  });
+}
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -18,12 +18,12 @@
 #include "mhla/core/scalar.hpp"
 #include "mhla/core/workspace.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 namespace detail {
 
-/// What a saved state begins with: all that two streams must share to read each other's states,
-/// and where this one stands.
+/// Stream parameters, which must match on restore, and the current position.
 struct StateHeader {
   char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '2'};
   std::int64_t scalar_bytes = 0;
@@ -120,4 +120,5 @@ void StreamingState<A>::restore(std::span<const std::byte> from) {
   std::memcpy(memory_.data(), from.data() + sizeof(saved), bytes() - sizeof(saved));
 }
 
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -58,7 +58,19 @@
 #define MHLA_UNROLL
 #endif
 
-namespace mhla::inline MHLA_TARGET {
+/// Around code that names packets as template arguments: g++ warns that they lose their alignment
+/// attribute there, on which nothing depends.
+#if defined(__GNUC__) && !defined(__clang__)
+#define MHLA_PACKETS_BEGIN \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"")
+#define MHLA_PACKETS_END _Pragma("GCC diagnostic pop")
+#else
+#define MHLA_PACKETS_BEGIN
+#define MHLA_PACKETS_END
+#endif
+
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 /// True where a multiply-add rounds once: a*b+c is one instruction.
 #if defined(EIGEN_HAS_SINGLE_INSTRUCTION_MADD) || defined(EIGEN_VECTORIZE_FMA)
@@ -97,24 +109,23 @@ inline bool request_tiles() {
 #endif
 }
 
-/// x, in a way that the optimiser computes what follows from it here and now instead of keeping the
-/// result of an earlier computation: in a loop that needs all registers, adding is cheaper than
-/// spilling.
+/// Hides x from the optimiser: an address is recomputed from it here rather than spilled.
 template <class X>
-MHLA_INLINE inline X computed_anew(X x) {
+MHLA_INLINE inline X opaque(X x) {
 #if defined(__GNUC__)
   asm("" : "+r"(x));
 #endif
   return x;
 }
 
-/// Asks for the cache line of p in the second cache; any address will do. Functions that do nothing
-/// else must be MHLA_INLINE: g++ takes calls of them for dead code.
-MHLA_INLINE inline void prefetch_second(const void* p) {
+/// Prefetches the line at p into L2; p need not be readable. A function that does nothing else must
+/// be MHLA_INLINE: g++ deletes calls of it as dead code.
+MHLA_INLINE inline void prefetch_l2(const void* p) {
 #if defined(__GNUC__)
   __builtin_prefetch(p, 0, 2);
 #endif
 }
 
 }  // namespace detail
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -34,7 +34,9 @@ struct option_error : error {
 
 }  // namespace mhla
 
-namespace mhla::inline MHLA_TARGET::detail {
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
 
 /// "mhla::causal: v has shape [12, 8], expected [16, any]"
 inline std::string message(const char* function, const char* argument, const std::string& got,
@@ -80,4 +82,6 @@ inline std::ptrdiff_t checked_product(const char* function, const char* argument
   return product;
 }
 
-}  // namespace mhla::inline MHLA_TARGET::detail
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

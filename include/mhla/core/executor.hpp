@@ -21,7 +21,8 @@
 #include "mhla/core/error.hpp"
 #include "mhla/core/scalar.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 /// Runs f(index, worker) once for every index in [0, count), in any order, and returns when all
 /// have run. Laws: 0 <= worker < workers(); no two calls with the same worker run at the same
@@ -78,6 +79,53 @@ class ThreadPool {
   bool stop_ = false;
   std::exception_ptr failure_;
 };
+
+/// Any executor, by reference: what forms take, so that they are compiled once for all executors.
+/// The executor must outlive it. Costs one indirect call for each piece of work.
+class ExecutorRef {
+ public:
+  /// The calling thread.
+  ExecutorRef() : ExecutorRef(sequential()) {}
+  template <Executor X>
+  requires(!std::same_as<std::remove_cvref_t<X>, ExecutorRef>)
+      ExecutorRef(X&& x)  // NOLINT(google-explicit-constructor)
+      : executor_(const_cast<void*>(static_cast<const void*>(std::addressof(x)))),
+        workers_([](void* executor) {
+          return static_cast<Index>(static_cast<std::remove_reference_t<X>*>(executor)->workers());
+        }),
+        for_each_([](void* executor, Index count, Task task) {
+          static_cast<std::remove_reference_t<X>*>(executor)->for_each(count, task);
+        }) {}
+
+  Index workers() const { return workers_(executor_); }
+
+  template <class F>
+  void for_each(Index count, F&& f) const {
+    for_each_(executor_, count,
+              {const_cast<void*>(static_cast<const void*>(std::addressof(f))),
+               [](void* context, Index index, Index worker) {
+                 (*static_cast<std::remove_reference_t<F>*>(context))(index, worker);
+               }});
+  }
+
+ private:
+  /// A function of an index and a worker, by reference.
+  struct Task {
+    void* context;
+    void (*call)(void*, Index, Index);
+    void operator()(Index index, Index worker) const { call(context, index, worker); }
+  };
+
+  static const Sequential& sequential() {
+    static constexpr Sequential kSequential;
+    return kSequential;
+  }
+
+  void* executor_;
+  Index (*workers_)(void*);
+  void (*for_each_)(void*, Index, Task);
+};
+static_assert(Executor<ExecutorRef>);
 
 // ------------------------------------------------------------------------------------------------
 
@@ -148,4 +196,5 @@ inline void ThreadPool::work(Index worker) {
 
 static_assert(Executor<ThreadPool>);
 
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -5,13 +5,15 @@
 
 #include <Eigen/Core>
 #include <concepts>
+#include <ranges>
 #include <type_traits>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/scalar.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 /// An owning matrix, one token a row.
 template <class T>
@@ -59,19 +61,69 @@ struct MatrixView {
   constexpr MatrixView middle_rows(Index begin, Index count) const {
     return {data + begin * row_stride, count, cols, row_stride, col_stride};
   }
+  constexpr MatrixView transposed() const { return {data, cols, rows, col_stride, row_stride}; }
   /// True for a view that was never set, as an optional input that is absent.
   constexpr bool absent() const { return data == nullptr && rows == 0 && cols == 0; }
 };
 
-/// Which tokens of a sequence take part: token t does if keep[t * stride] is true.
-/// The default keeps all.
+/// A row of bool or of bytes that are 0 or not: std::vector<unsigned char>, std::array<bool, N>.
+/// std::vector<bool> is none: it has no elements in memory.
+template <class R>
+concept Flags = std::ranges::contiguous_range<R> &&
+    (std::same_as<std::ranges::range_value_t<R>, bool> ||
+     std::same_as<std::ranges::range_value_t<R>, char> ||
+     std::same_as<std::ranges::range_value_t<R>, unsigned char>);
+
+/// Which tokens of a sequence take part: token t does unless keep[t * stride] is 0.
+/// The default keeps all. Owns nothing.
 struct Mask {
-  const bool* keep = nullptr;
+  const unsigned char* keep = nullptr;
   Index size = 0;
   Index stride = 1;
 
+  constexpr Mask() = default;
+  Mask(const bool* keep_, Index size_, Index stride_ = 1)
+      : Mask(reinterpret_cast<const unsigned char*>(keep_), size_, stride_) {}
+  constexpr Mask(const unsigned char* keep_, Index size_, Index stride_ = 1)
+      : keep(keep_), size(size_), stride(stride_) {}
+  template <Flags R>
+  Mask(const R& flags)  // NOLINT(google-explicit-constructor)
+      : Mask(reinterpret_cast<const unsigned char*>(std::ranges::data(flags)),
+             static_cast<Index>(std::ranges::size(flags))) {}
+
   constexpr bool all() const { return keep == nullptr; }
-  constexpr bool operator[](Index t) const { return keep == nullptr || keep[t * stride]; }
+  constexpr bool operator[](Index t) const { return keep == nullptr || keep[t * stride] != 0; }
+};
+
+/// The masks of a batch: token n of item b takes part unless
+/// keep[b * row_stride + n * col_stride] is 0. The default keeps all. Owns nothing.
+struct BatchMask {
+  const unsigned char* keep = nullptr;
+  Index rows = 0;  ///< B
+  Index cols = 0;  ///< N
+  Index row_stride = 0;
+  Index col_stride = 1;
+
+  constexpr BatchMask() = default;
+  BatchMask(const bool* keep_, Index rows_, Index cols_, Index row_stride_, Index col_stride_ = 1)
+      : keep(reinterpret_cast<const unsigned char*>(keep_)),
+        rows(rows_),
+        cols(cols_),
+        row_stride(row_stride_),
+        col_stride(col_stride_) {}
+  /// An Eigen object of bool [B,N].
+  template <EigenDense M>
+  requires std::same_as<typename M::Scalar, bool> BatchMask(const M& m)  // NOLINT
+      : BatchMask(m.data(), m.rows(), m.cols(), m.rowStride(), m.colStride()) {}
+  /// B masks of one length, one after another.
+  template <Flags R>
+  BatchMask(const R& flags, Index batch)
+      : keep(reinterpret_cast<const unsigned char*>(std::ranges::data(flags))),
+        rows(batch),
+        cols(batch > 0 ? static_cast<Index>(std::ranges::size(flags)) / batch : 0),
+        row_stride(cols) {}
+
+  constexpr bool absent() const { return keep == nullptr && rows == 0 && cols == 0; }
 };
 
 namespace detail {
@@ -101,4 +153,5 @@ inline void expect_mask(const char* function, const char* argument, const Mask& 
 }
 
 }  // namespace detail
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

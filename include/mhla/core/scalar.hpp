@@ -16,7 +16,8 @@
 
 #include "mhla/core/arch.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 /// Sizes, strides and positions; signed, 64 bits wide on 64-bit machines.
 using Index = std::ptrdiff_t;
@@ -44,4 +45,5 @@ struct accumulator<double> {
 template <Scalar T>
 using accumulator_t = typename detail::accumulator<T>::type;
 
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,15 +1,22 @@
 #pragma once
 
 /// \file
-/// Strided views of batches: [B, N, H, D], whatever the order in memory.
+/// Batches of heads: [B, N, H, D], as strided views whatever the order in memory, and owning ones.
 
 #include <array>
 #include <concepts>
+#include <cstddef>
+#include <vector>
 
 #include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+/// B, N, H, D.
+using Shape = std::array<Index, 4>;
 
 /// A [B, N, H, D] tensor somewhere in memory: element (b, n, h, d) is
 /// data[b * strides[0] + n * strides[1] + h * strides[2] + d * strides[3]]. Owns nothing.
@@ -17,11 +24,11 @@ namespace mhla::inline MHLA_TARGET {
 template <class T>
 struct TensorView {
   T* data = nullptr;
-  std::array<Index, 4> shape{};    ///< B, N, H, D
-  std::array<Index, 4> strides{};  ///< in elements
+  Shape shape{};    ///< B, N, H, D
+  Shape strides{};  ///< in elements
 
   constexpr TensorView() = default;
-  constexpr TensorView(T* data_, std::array<Index, 4> shape_, std::array<Index, 4> strides_)
+  constexpr TensorView(T* data_, Shape shape_, Shape strides_)
       : data(data_), shape(shape_), strides(strides_) {}
 
   template <std::same_as<const T> C>
@@ -33,8 +40,11 @@ struct TensorView {
   constexpr Index tokens() const { return shape[1]; }
   constexpr Index heads() const { return shape[2]; }
   constexpr Index width() const { return shape[3]; }
-  constexpr bool absent() const { return data == nullptr && shape == std::array<Index, 4>{}; }
+  constexpr bool absent() const { return data == nullptr && shape == Shape{}; }
 
+  constexpr T& operator()(Index b, Index n, Index h, Index d) const {
+    return data[b * strides[0] + n * strides[1] + h * strides[2] + d * strides[3]];
+  }
   /// Tokens [begin, begin + count) of head h of batch item b, as [count, D].
   constexpr MatrixView<T> head(Index b, Index h, Index begin, Index count) const {
     if (data == nullptr) return {nullptr, count, shape[3], strides[1], strides[3]};
@@ -47,10 +57,13 @@ struct TensorView {
 
 /// The view of a dense [B, N, H, D] array: the heads of one token lie side by side.
 template <class T>
+constexpr TensorView<T> bnhd(T* data, const Shape& shape) {
+  const auto [batch, tokens, heads, width] = shape;
+  return {data, shape, {tokens * heads * width, heads * width, width, Index{1}}};
+}
+template <class T>
 constexpr TensorView<T> bnhd(T* data, Index batch, Index tokens, Index heads, Index width) {
-  return {data,
-          {batch, tokens, heads, width},
-          {tokens * heads * width, heads * width, width, Index{1}}};
+  return bnhd(data, Shape{batch, tokens, heads, width});
 }
 
 /// The same [B, N, H, D] view of a dense array stored as [B, H, N, D]: heads one after another.
@@ -61,4 +74,33 @@ constexpr TensorView<T> bhnd(T* data, Index batch, Index heads, Index tokens, In
           {heads * tokens * width, width, tokens * width, Index{1}}};
 }
 
-}  // namespace mhla::inline MHLA_TARGET
+/// A dense [B, N, H, D] tensor that owns its elements, zeros at first. Views of it are implicit.
+template <class T>
+class Tensor {
+ public:
+  Tensor() = default;
+  /// \throws shape_error for a negative size or a product that does not fit Index.
+  explicit Tensor(const Shape& shape)
+      : shape_(shape),
+        data_(static_cast<std::size_t>(detail::checked_product(
+            "Tensor", "shape", {shape[0], shape[1], shape[2], shape[3]}))) {}
+
+  const Shape& shape() const { return shape_; }
+  TensorView<T> view() { return bnhd(data_.data(), shape_); }
+  TensorView<const T> view() const { return bnhd(data_.data(), shape_); }
+  operator TensorView<T>() { return view(); }              // NOLINT(google-explicit-constructor)
+  operator TensorView<const T>() const { return view(); }  // NOLINT(google-explicit-constructor)
+
+  T& operator()(Index b, Index n, Index h, Index d) { return view()(b, n, h, d); }
+  const T& operator()(Index b, Index n, Index h, Index d) const { return view()(b, n, h, d); }
+  /// All elements in memory's order.
+  std::vector<T>& data() { return data_; }
+  const std::vector<T>& data() const { return data_; }
+
+ private:
+  Shape shape_{};
+  std::vector<T> data_;
+};
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -20,7 +20,8 @@
 #include "mhla/core/error.hpp"
 #include "mhla/core/scalar.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 /// Memory a caller lends for the time of one call; any alignment, any content.
 using Workspace = std::span<std::byte>;
@@ -89,16 +90,16 @@ class Arena {
   Index used_ = 0;
 };
 
-/// The bytes that `layout`, constructed from an Arena and `arguments`, occupies.
-template <class Layout, class... Arguments>
-std::size_t bytes_of(const Arguments&... arguments) {
+/// Bytes of what layout(arena) takes from a counting arena.
+template <class Layout>
+std::size_t counted_bytes(Layout&& layout) {
   Arena counting;
-  static_cast<void>(Layout(counting, arguments...));
+  static_cast<void>(layout(counting));
   return counting.bytes();
 }
 
-/// What each worker of a form needs: a W of his own, whose buffers share no cache line with those
-/// of another. Made once, so that starting a block costs nothing.
+/// One W per worker, each on its own cache lines. Made once, so that starting a block costs
+/// nothing.
 template <class W>
 class Workers {
   static_assert(std::is_trivially_destructible_v<W> && alignof(W) <= kBufferAlignment);
@@ -132,8 +133,8 @@ inline void expect_workspace(const char* function, Workspace lent, std::size_t b
   }
 }
 
-/// Throws unless `kept`, memory that a forward form leaves its summaries in for the backward one, is
-/// empty or has at least `bytes` bytes.
+/// Throws unless `kept`, memory that a forward form leaves its summaries in for the backward one,
+/// is empty or has at least `bytes` bytes.
 inline void expect_kept(const char* function, Workspace kept, std::size_t bytes) {
   if (!kept.empty() && kept.size() < bytes) {
     fail_option(function, "kept", "has " + std::to_string(kept.size()) + " bytes",
@@ -167,4 +168,5 @@ class Scratch {
 };
 
 }  // namespace detail
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -5,7 +5,7 @@
 /// of q, k, v, of the mixing matrix and of the weights of the feature maps.
 ///
 ///     dn_t    = scale do_t / den_t,   dr_t = -scale phi(q_t) . S~_i dn_t / den_t
-///     dphi(q) = S~_i dn_t + dr_t z~_i                                read_out.hpp, normalizer.hpp
+///     dphi(q) = S~_i dn_t + dr_t z~_i                                read_out.hpp, denominator.hpp
 ///     dS~_i   = sum_t phi(q_t) dn_t^T,   dS_b = sum_i m_ib dS~_i     mixing.hpp
 ///     dm_ib   = <S_b, dS~_i> + z_b . dz~_i
 ///     dphi(k) = dS_b v_t + dz_b,   dv_t = dS_b^T phi(k_t)            summary.hpp
@@ -19,41 +19,35 @@
 /// Source: derived from arXiv:2601.07832, eqs. (3) and (4).
 
 #include <algorithm>
-#include <utility>
 
 #include "mhla/attention/bidirectional.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
+#include "mhla/gradient/check.hpp"
+#include "mhla/gradient/driver.hpp"
 #include "mhla/gradient/gradients.hpp"
 #include "mhla/gradient/head_gradient.hpp"
+#include "mhla/gradient/weight_parts.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
-/// Adds the gradients of one head to `gradients` and `parameters`.
-/// \param dout       [Nq,E] gradient of the output; rows of masked queries are not read
-/// \param workspace  at least bidirectional_gradient_workspace_bytes(...), or empty to allocate
-/// \param executor   splits over blocks; results do not depend on it
-/// \param kept       what the forward kept of the same inputs, or empty
+/// Adds the gradients of one head, or of all heads of a batch, to `gradients` and `parameters`.
+/// \param dout  gradient of the output; rows of masked queries are not read
 /// \throws shape_error, option_error for anything that does not fit, before anything is written.
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, DifferentiableOperatorOn<T> Op,
-          Executor X = Sequential>
-void bidirectional_gradient(const Inputs<T>& in, const QueryBlocks& query_blocks,
-                            const KeyBlocks& key_blocks,
-                            const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
-                            std::type_identity_t<MatrixView<const T>> dout,
-                            const Gradients<T>& gradients,
-                            const ParameterGradients<accumulator_t<T>>& parameters = {},
-                            Workspace workspace = {}, X&& executor = {}, Workspace kept = {});
+template <class In, AttentionBlocks Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+void bidirectional_gradient(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
+                            const Op& op, const std::type_identity_t<detail::dout_of<In>>& dout,
+                            const detail::gradients_of<In>& gradients,
+                            const detail::parameters_of<In>& parameters = {},
+                            const Call& call = {});
 
-/// Bytes of workspace such a call needs; the data of `in` and `mixing` is not read.
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, DifferentiableOperatorOn<T> Op,
-          Executor X = Sequential>
-std::size_t bidirectional_gradient_workspace_bytes(const Inputs<T>& in,
-                                                   const QueryBlocks& query_blocks,
-                                                   const KeyBlocks& key_blocks,
-                                                   const MixingMatrix<accumulator_t<T>>& mixing,
-                                                   const Op& op, const X& executor = {});
+/// Bytes of workspace such a call needs; no data is read.
+template <class In, AttentionBlocks Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+std::size_t bidirectional_gradient_workspace_bytes(const In& in, const Blocks& blocks,
+                                                   const detail::mixing_of<In>& mixing,
+                                                   const Op& op, const ExecutorRef& executor = {});
 
 // ------------------------------------------------------------------------------------------------
 
@@ -63,10 +57,7 @@ namespace detail {
 template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op>
 class BidirectionalGradient {
   using A = accumulator_t<T>;
-  using Z = normalizer_t<Op>;
   using Worker = GradientScratch<A>;
-  static constexpr bool kKeySum = std::same_as<Z, KeySum>;
-  static constexpr bool kCrossQuery = std::same_as<Z, CrossQuery>;
 
  public:
   /// \param kept  where the summaries lie; null for the arena
@@ -78,7 +69,7 @@ class BidirectionalGradient {
         key_blocks_(key_blocks),
         op_(op),
         head_(in, op),
-        slots_(kCrossQuery ? largest_block(query_blocks) : 0),
+        slots_(cross_query() ? largest_block(query_blocks) : 0),
         query_group_(gradient_group<A>(op, query_blocks.blocks(), sizes(), workers)),
         key_group_(gradient_group<A>(op, key_blocks.blocks(), sizes(), workers)),
         summaries_(function, kept == nullptr ? arena : *kept, sizes(), key_blocks.blocks()),
@@ -87,7 +78,7 @@ class BidirectionalGradient {
             function, {std::max(query_blocks.blocks(), key_blocks.blocks()), sum_features()})),
         slot_sums_(function, arena, key_blocks.blocks(), slots_),
         dslot_sums_(function, arena, query_blocks.blocks(), slots_),
-        dqueries_(function, arena, kCrossQuery && !head_.own() ? in.q.rows : 0, sizes().features),
+        dqueries_(function, arena, cross_query() && !head_.own() ? in.q.rows : 0, sizes().features),
         query_parts_(function, arena, groups_of(query_blocks.blocks(), query_group_),
                      op.query_map.weights()),
         key_parts_(function, arena, groups_of(key_blocks.blocks(), key_group_),
@@ -98,9 +89,8 @@ class BidirectionalGradient {
         }) {}
 
   /// \param summarized  whether the summaries are there already
-  template <class X>
-  void run(const MixingMatrix<A>& mixing, MatrixView<const T> dout, const Gradients<T>& gradients,
-           const ParameterSums<A>& sums, bool summarized, X& executor) {
+  void run(MixingView<const A> mixing, MatrixView<const T> dout, const Gradients<T>& gradients,
+           const ParameterGradients<A>& sums, bool summarized, const ExecutorRef& executor) {
     const Index mq = query_blocks_.blocks(), mk = key_blocks_.blocks();
     head_.set(dout, gradients);
     query_parts_.start(sums.query_map);
@@ -108,17 +98,17 @@ class BidirectionalGradient {
     if (!summarized) {
       executor.for_each(mk, [&](Index b, Index w) {
         const Worker& local = workers_[w];
-        summaries_.summarize_block(in_, key_blocks_, b, op_,
-                                   KeyScratch<A>(local.raw, local.keys, local.values));
+        summaries_.summarize(in_, key_blocks_, b, op_,
+                             KeyScratch<A>(local.raw, local.keys, local.values));
       });
     }
-    if constexpr (kCrossQuery) {
+    if (cross_query()) {
       executor.for_each(mq, [&](Index b, Index w) { sum_slots(b, workers_[w]); });
     }
     executor.for_each(groups_of(mq, query_group_), [&](Index g, Index w) {
       query_group(mixing, g, std::min((g + 1) * query_group_, mq), sums.mixing, workers_[w]);
     });
-    if constexpr (kCrossQuery) {
+    if (cross_query()) {
       executor.for_each(groups_of(mq, query_group_), [&](Index g, Index w) {
         slot_group(mixing, g, std::min((g + 1) * query_group_, mq), workers_[w]);
       });
@@ -132,9 +122,10 @@ class BidirectionalGradient {
 
  private:
   const HeadSizes& sizes() const { return head_.sizes(); }
-  /// Features of the key sums, where there are any.
-  Index sum_features() const { return kUsesKeySums<Z> ? key_sum_features(sizes()) : 0; }
-  /// KeySum: dz~ of query block i. CrossQuery: dz of key block b.
+  bool own_sums() const { return sizes().sums == WeightSums::kOwn; }
+  bool cross_query() const { return sizes().sums == WeightSums::kCrossQuery; }
+  Index sum_features() const { return sizes().sum_features(); }
+  /// Own sums: dz~ of query block i. CrossQuery: dz of key block b.
   A* dkey_sum(Index b) const { return dkey_sums_ + b * sum_features(); }
 
   /// s_bw = phi(q_bw) . z_b for the slots of block b; 0 where the query is masked.
@@ -159,35 +150,32 @@ class BidirectionalGradient {
   }
 
   /// The query side of the blocks of group g, which ends before `end`.
-  void query_group(const MixingMatrix<A>& mixing, Index g, Index end, A* dmixing,
+  void query_group(MixingView<const A> mixing, Index g, Index end, const MixingView<A>& dmixing,
                    const Worker& w) const {
     const Index begin = g * query_group_;
     const MixingGroup<A> group(mixing, begin, end, Reach::kAll, key_blocks_.blocks(),
-                               w.mixtures.coefficients);
-    summaries_.mix_group(group, w.mixtures);
-    if constexpr (kCrossQuery) {
-      group.mix({w.slots, slots_}, {slot_sums_.sums, slots_}, slots_);
-    }
+                               w.coefficients);
+    mix(group, summaries_.values(), w.mixtures);
+    if (own_sums()) group.mix(w.key_sums, summaries_.key_sums(), sum_features());
+    if (cross_query()) group.mix(w.slots, slot_sums_.rows(), slots_);
     for (Index i = begin; i < end; ++i) query_block(i, i - begin, query_parts_.part(g), w);
-    if (dmixing == nullptr) return;
+    if (dmixing.absent()) return;
     MixingGradient<A> gradient = w.dmixing;
-    gradient.start(mixing, begin, end, Reach::kAll, key_blocks_.blocks());
+    gradient.start(mixing.band(), begin, end, Reach::kAll, key_blocks_.blocks());
     gradient.add(dmixtures_, summaries_.values());
-    if constexpr (kKeySum) {
+    if (own_sums()) {
       gradient.add({dkey_sum(begin), sum_features()}, summaries_.key_sums(), sum_features());
     }
-    if constexpr (kCrossQuery) {
-      gradient.add({dslot_sums_.block(begin), slots_}, {slot_sums_.sums, slots_}, slots_);
-    }
+    if (cross_query()) gradient.add(dslot_sums_.rows().below(begin), slot_sums_.rows(), slots_);
     gradient.store(dmixing);
   }
 
   /// The query side of block i, the r-th of its group.
   void query_block(Index i, Index r, A* dweights, const Worker& w) const {
-    const RightOperand<A> transposed =
-        transpose_to(w.mixtures.block(r), sizes().features, sizes().values, w.transposed);
-    const A* const mixed_key_sum = w.mixtures.key_sum + r * sum_features();
-    if constexpr (kKeySum) std::fill_n(dkey_sum(i), sum_features(), A(0));
+    const Rows<A> transposed =
+        transpose_to(w.mixtures.kv.row(r), sizes().features, sizes().values, w.transposed);
+    const A* const mixed_key_sum = w.key_sums.row(r);
+    if (own_sums()) std::fill_n(dkey_sum(i), sum_features(), A(0));
     Start start = Start::kZero;
     StripCursor strip(query_blocks_, i, in_.query_mask);
     strip.next();
@@ -195,26 +183,26 @@ class BidirectionalGradient {
       const Index count = strip.count();
       const Index* const tokens = strip.tokens();
       head_.gather_queries(tokens, count, w);
-      if constexpr (kKeySum) {
+      if (own_sums()) {
         head_.gather_own_queries(tokens, count, w);
         head_.sum_weights(count, mixed_key_sum, w);
       }
-      if constexpr (kCrossQuery) {
-        slot_denominators(w.slots + r * slots_, strip.slots(), count, A(0), w.sums);
+      if (cross_query()) {
+        for (Index s = 0; s < count; ++s) w.sums[s] = w.slots.row(r)[strip.slots()[s]];
       }
       head_.divide(tokens, count, w);
       head_.read_queries(count, transposed, w);
-      head_.accumulate_mixture(start, count, dmixtures_.block(i),
-                               head_.query_lookahead(strip.ahead()), w);
+      head_.accumulate_mixture(start, count, dmixtures_.block(i), head_.next_queries(strip.ahead()),
+                               w);
       head_.differentiate_sums(count, w);
-      if constexpr (kKeySum) {
+      if (own_sums()) {
         head_.differentiate_key_sum(count, w.dsums, mixed_key_sum, w, dkey_sum(i));
         head_.finish_own_queries(tokens, count, dweights, w);
       }
-      if constexpr (kCrossQuery) {
+      if (cross_query()) {
         for (Index s = 0; s < count; ++s) dslot_sums_.block(i)[strip.slots()[s]] = w.dsums[s];
       }
-      if (kCrossQuery && !head_.own()) {  // their adjoint comes when all of dphi(q) is there
+      if (cross_query() && !head_.own()) {  // their adjoint comes when all of dphi(q) is there
         for (Index s = 0; s < count; ++s) {
           std::copy_n(w.dqueries.row(s), sizes().features, dqueries_.row(tokens[s]));
         }
@@ -226,13 +214,13 @@ class BidirectionalGradient {
   }
 
   /// The adjoint of s_bw for the blocks of group g, which ends before `end`.
-  void slot_group(const MixingMatrix<A>& mixing, Index g, Index end, const Worker& w) const {
+  void slot_group(MixingView<const A> mixing, Index g, Index end, const Worker& w) const {
     const Index begin = g * query_group_;
     const auto group = MixingGroup<A>::of_columns(mixing, begin, end, Reach::kAll,
-                                                  query_blocks_.blocks(), w.mixtures.coefficients);
-    group.mix({w.slots, slots_}, {dslot_sums_.sums, slots_}, slots_);
+                                                  query_blocks_.blocks(), w.coefficients);
+    group.mix(w.slots, dslot_sums_.rows(), slots_);
     for (Index b = begin; b < end; ++b) {
-      slot_block(b, w.slots + (b - begin) * slots_, query_parts_.part(g), w);
+      slot_block(b, w.slots.row(b - begin), query_parts_.part(g), w);
     }
   }
 
@@ -255,17 +243,17 @@ class BidirectionalGradient {
   }
 
   /// The key side of the blocks of group g, which ends before `end`.
-  void key_group(const MixingMatrix<A>& mixing, Index g, Index end, const Worker& w) const {
+  void key_group(MixingView<const A> mixing, Index g, Index end, const Worker& w) const {
     const Index begin = g * key_group_;
     const auto group = MixingGroup<A>::of_columns(mixing, begin, end, Reach::kAll,
-                                                  query_blocks_.blocks(), w.mixtures.coefficients);
-    mix_values(group, dmixtures_, w.mixtures);
-    if constexpr (kKeySum) mix_key_sums(group, dkey_sums_, sum_features(), w.mixtures);
+                                                  query_blocks_.blocks(), w.coefficients);
+    mix(group, dmixtures_, w.mixtures);
+    if (own_sums()) group.mix(w.key_sums, {dkey_sums_, sum_features()}, sum_features());
     for (Index b = begin; b < end; ++b) {
-      const A* const dz = kKeySum       ? w.mixtures.key_sum + (b - begin) * sum_features()
-                          : kCrossQuery ? dkey_sum(b)
-                                        : nullptr;
-      head_.differentiate_keys(key_blocks_, b, w.mixtures.block(b - begin), dz, key_parts_.part(g),
+      const A* const dz = own_sums()      ? w.key_sums.row(b - begin)
+                          : cross_query() ? dkey_sum(b)
+                                          : nullptr;
+      head_.differentiate_keys(key_blocks_, b, w.mixtures.kv.row(b - begin), dz, key_parts_.part(g),
                                w);
     }
   }
@@ -275,79 +263,61 @@ class BidirectionalGradient {
   const KeyBlocks& key_blocks_;
   const Op& op_;
   HeadGradient<T, Op> head_;
-  Index slots_;                     // W of CrossQuery, 0 of the others
-  Index query_group_, key_group_;   // blocks that are mixed together
-  HeadSummaries<T, Op> summaries_;  // S, z
-  Summaries<A> dmixtures_;          // dS~
-  A* dkey_sums_;                    // KeySum: dz~ of query blocks. CrossQuery: dz of key blocks
-  SlotSums<A> slot_sums_;           // CrossQuery: s_bw
-  SlotSums<A> dslot_sums_;          // CrossQuery: dr of the query in block i, slot w
-  Rows<A> dqueries_;                // CrossQuery: dphi(q) of the numerator [Nq,D]
+  Index slots_;                    // W of CrossQuery, 0 of the others
+  Index query_group_, key_group_;  // blocks that are mixed together
+  HeadSummaries<A> summaries_;     // S, z
+  Summaries<A> dmixtures_;         // dS~
+  A* dkey_sums_;                   // own sums: dz~ of query blocks; CrossQuery: dz of key blocks
+  SlotSums<A> slot_sums_;          // CrossQuery: s_bw
+  SlotSums<A> dslot_sums_;         // CrossQuery: dr of the query in block i, slot w
+  Rows<A> dqueries_;               // CrossQuery: dphi(q) of the numerator [Nq,D]
   WeightParts<A> query_parts_, key_parts_;
   Workers<Worker> workers_;
 };
 
-/// Throws unless one head's arguments fit each other; the mixing matrix apart.
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op>
-void expect_bidirectional_gradient(const char* function, const Inputs<T>& in,
-                                   const QueryBlocks& query_blocks, const KeyBlocks& key_blocks,
-                                   const Op& op, MatrixView<const T> dout,
-                                   const Gradients<T>& gradients) {
-  expect_bidirectional(function, in, query_blocks, key_blocks, op, dout, "dout");
-  expect_gradients(function, in, gradients);
+template <class A, class Blocks, class Op, Scalar T>
+std::size_t gradient_bytes(const BidirectionalForm<A, Blocks, Op>& form, const Inputs<T>& in,
+                           Index workers) {
+  std::size_t bytes = 0;
+  form.with_blocks(in, [&](const auto& queries, const auto& keys) {
+    bytes = counted_bytes([&](Arena& arena) {
+      return BidirectionalGradient(form.name, arena, nullptr, in, queries, keys, form.op, workers);
+    });
+  });
+  return bytes;
 }
 
-/// The form without the checks, under the name of the function the user called.
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op, class X>
-void run_bidirectional_gradient(const char* function, const Inputs<T>& in,
-                                const QueryBlocks& query_blocks, const KeyBlocks& key_blocks,
-                                const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
-                                MatrixView<const T> dout, const Gradients<T>& gradients,
-                                const ParameterSums<accumulator_t<T>>& sums, Workspace workspace,
-                                X& executor, Workspace kept) {
-  Scratch scratch(
-      function, workspace,
-      bidirectional_gradient_workspace_bytes(in, query_blocks, key_blocks, mixing, op, executor));
-  Arena kept_arena(kept.data());
-  BidirectionalGradient<T, QueryBlocks, KeyBlocks, Op>(
-      function, scratch.arena(), kept.empty() ? nullptr : &kept_arena, in, query_blocks, key_blocks,
-      op, executor.workers())
-      .run(mixing, dout, gradients, sums, !kept.empty(), executor);
+template <class A, class Blocks, class Op, Scalar T>
+void add_gradient(const BidirectionalForm<A, Blocks, Op>& form, Arena& arena, Arena* kept,
+                  const Inputs<T>& in, MatrixView<const T> dout, const Gradients<T>& gradients,
+                  const ParameterGradients<A>& sums, const ExecutorRef& executor) {
+  form.with_blocks(in, [&](const auto& queries, const auto& keys) {
+    BidirectionalGradient(form.name, arena, kept, in, queries, keys, form.op, executor.workers())
+        .run(form.mixing, dout, gradients, sums, kept != nullptr, executor);
+  });
 }
 
 }  // namespace detail
 
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, DifferentiableOperatorOn<T> Op,
-          Executor X>
-std::size_t bidirectional_gradient_workspace_bytes(const Inputs<T>& in,
-                                                   const QueryBlocks& query_blocks,
-                                                   const KeyBlocks& key_blocks,
-                                                   const MixingMatrix<accumulator_t<T>>& /*mixing*/,
-                                                   const Op& op, const X& executor) {
-  detail::Arena counting;
-  detail::BidirectionalGradient<T, QueryBlocks, KeyBlocks, Op>("bidirectional_gradient", counting,
-                                                               nullptr, in, query_blocks,
-                                                               key_blocks, op, executor.workers());
-  return counting.bytes();
+template <class In, AttentionBlocks Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+std::size_t bidirectional_gradient_workspace_bytes(const In& in, const Blocks& blocks,
+                                                   const detail::mixing_of<In>& mixing,
+                                                   const Op& op, const ExecutorRef& executor) {
+  return detail::form_gradient_bytes(
+      detail::bidirectional_form(in, blocks, mixing, op, "bidirectional_gradient"), in,
+      detail::parameter_sizes(mixing.band(), op), executor);
 }
 
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, DifferentiableOperatorOn<T> Op,
-          Executor X>
-void bidirectional_gradient(const Inputs<T>& in, const QueryBlocks& query_blocks,
-                            const KeyBlocks& key_blocks,
-                            const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
-                            std::type_identity_t<MatrixView<const T>> dout,
-                            const Gradients<T>& gradients,
-                            const ParameterGradients<accumulator_t<T>>& parameters,
-                            Workspace workspace, X&& executor, Workspace kept) {
-  constexpr const char* kName = "bidirectional_gradient";
-  detail::expect_bidirectional_gradient(kName, in, query_blocks, key_blocks, op, dout, gradients);
-  detail::expect_mixing(kName, mixing, query_blocks.blocks(), key_blocks.blocks());
-  detail::expect_parameters(kName, mixing, op, parameters);
-  detail::expect_kept(kName, kept, bidirectional_kept_bytes(in, key_blocks, op));
-  detail::run_bidirectional_gradient(kName, in, query_blocks, key_blocks, mixing, op, dout,
-                                     gradients, detail::sums_of(parameters), workspace, executor,
-                                     kept);
+template <class In, AttentionBlocks Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+void bidirectional_gradient(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
+                            const Op& op, const std::type_identity_t<detail::dout_of<In>>& dout,
+                            const detail::gradients_of<In>& gradients,
+                            const detail::parameters_of<In>& parameters, const Call& call) {
+  const auto form = detail::bidirectional_form(in, blocks, mixing, op, "bidirectional_gradient");
+  detail::expect_parameters(form.name, mixing.band(), op, parameters);
+  detail::run_gradient(form, in, dout, gradients, detail::parameter_sizes(mixing.band(), op),
+                       parameters, call);
 }
 
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -14,38 +14,37 @@
 /// Source: derived from arXiv:2601.07832, section 4.2 and appendix C.
 
 #include <algorithm>
-#include <utility>
 
 #include "mhla/attention/causal.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/gradient/causal_block.hpp"
+#include "mhla/gradient/check.hpp"
+#include "mhla/gradient/driver.hpp"
 #include "mhla/gradient/gradients.hpp"
 #include "mhla/gradient/head_gradient.hpp"
+#include "mhla/gradient/weight_parts.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
-/// Adds the gradients of one head to `gradients` and `parameters`. Of parameters.mixing the lower
-/// triangle of the leading [M,M] part is added to.
-/// \param dout       [N,E] gradient of the output; rows of masked queries are not read
-/// \param workspace  at least causal_gradient_workspace_bytes(...), or empty to allocate
-/// \param executor   splits over blocks; results do not depend on it
-/// \param kept       what the forward kept of the same inputs, or empty
+/// Adds the gradients of one head, or of all heads of a batch, to `gradients` and `parameters`. Of
+/// parameters.mixing the lower triangle of the leading [M,M] part is added to.
+/// \param dout  gradient of the output; rows of masked queries are not read
 /// \throws shape_error, option_error for anything that does not fit, before anything is written.
-template <Scalar T, Partition Blocks, DifferentiableOperatorOn<T> Op, Executor X = Sequential>
+template <class In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op>
-void causal_gradient(const Inputs<T>& in, const Blocks& blocks,
-                     const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
-                     std::type_identity_t<MatrixView<const T>> dout, const Gradients<T>& gradients,
-                     const ParameterGradients<accumulator_t<T>>& parameters = {},
-                     Workspace workspace = {}, X&& executor = {}, Workspace kept = {});
+void causal_gradient(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
+                     const Op& op, const std::type_identity_t<detail::dout_of<In>>& dout,
+                     const detail::gradients_of<In>& gradients,
+                     const detail::parameters_of<In>& parameters = {}, const Call& call = {});
 
-/// Bytes of workspace such a call needs; the data of `in` and `mixing` is not read.
-template <Scalar T, Partition Blocks, DifferentiableOperatorOn<T> Op, Executor X = Sequential>
+/// Bytes of workspace such a call needs; no data is read.
+template <class In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op> std::size_t causal_gradient_workspace_bytes(
-    const Inputs<T>& in, const Blocks& blocks, const MixingMatrix<accumulator_t<T>>& mixing,
-    const Op& op, const X& executor = {});
+    const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing, const Op& op,
+    const ExecutorRef& executor = {});
 
 // ------------------------------------------------------------------------------------------------
 
@@ -56,7 +55,6 @@ template <Scalar T, Partition Blocks, class Op>
 class CausalGradient {
   using A = accumulator_t<T>;
   using Worker = CausalGradientScratch<A>;
-  static constexpr bool kSums = kUsesKeySums<normalizer_t<Op>>;
 
  public:
   /// \param kept  where the summaries lie; null for the arena
@@ -79,9 +77,8 @@ class CausalGradient {
         }) {}
 
   /// \param summarized  whether the summaries are there already
-  template <class X>
-  void run(const MixingMatrix<A>& mixing, MatrixView<const T> dout, const Gradients<T>& gradients,
-           const ParameterSums<A>& sums, bool summarized, X& executor) {
+  void run(MixingView<const A> mixing, MatrixView<const T> dout, const Gradients<T>& gradients,
+           const ParameterGradients<A>& sums, bool summarized, const ExecutorRef& executor) {
     const Index m = blocks_.blocks();
     head_.set(dout, gradients);
     query_parts_.start(sums.query_map);
@@ -89,8 +86,8 @@ class CausalGradient {
     if (!summarized) {
       executor.for_each(m - 1, [&](Index b, Index w) {  // nothing reads that of the last block
         const GradientScratch<A>& local = workers_[w].strips;
-        summaries_.summarize_block(in_, blocks_, b, op_,
-                                   KeyScratch<A>(local.raw, local.keys, local.values));
+        summaries_.summarize(in_, blocks_, b, op_,
+                             KeyScratch<A>(local.raw, local.keys, local.values));
       });
     }
     executor.for_each(groups_of(m, group_), [&](Index g, Index w) {
@@ -105,48 +102,47 @@ class CausalGradient {
 
  private:
   const HeadSizes& sizes() const { return head_.sizes(); }
-  Index sum_features() const { return kSums ? key_sum_features(sizes()) : 0; }
+  Index sum_features() const { return sizes().sum_features(); }
   A* dkey_sum(Index i) const { return dkey_sums_ + i * sum_features(); }  // dz~_i
   IntraGradients<A> intra_of(Index b) const { return intra_.from(blocks_.run(b, 0).begin); }
 
   /// The query side of the blocks of group g, which ends before `end`.
-  void query_group(const MixingMatrix<A>& mixing, Index g, Index end, A* dmixing,
+  void query_group(MixingView<const A> mixing, Index g, Index end, const MixingView<A>& dmixing,
                    const Worker& w) const {
     const Index begin = g * group_, m = blocks_.blocks();
-    const Mixtures<A>& mixtures = w.strips.mixtures;
-    const MixingGroup<A> group(mixing, begin, end, Reach::kEarlier, m, mixtures.coefficients);
-    summaries_.mix_group(group, mixtures);
+    const GradientScratch<A>& scratch = w.strips;
+    const MixingGroup<A> group(mixing, begin, end, Reach::kEarlier, m, scratch.coefficients);
+    mix(group, summaries_.values(), scratch.mixtures);
+    group.mix(scratch.key_sums, summaries_.key_sums(), sum_features());
     for (Index i = begin; i < end; ++i) {
       const IntraGradients<A> keys = intra_of(i);
       keys.clear(blocks_.block_size(i), sizes());
       const A dweight = CausalBlockGradient<T, Blocks, Op>(head_, in_, blocks_, i, op_, w)
-                            .run({mixing(i, i), mixtures.block(i - begin),
-                                  mixtures.key_sum + (i - begin) * sum_features()},
+                            .run({mixing(i, i), scratch.mixtures.kv.row(i - begin),
+                                  scratch.key_sums.row(i - begin)},
                                  {dmixtures_.block(i), dkey_sum(i)}, query_parts_.part(g), keys);
-      if (dmixing != nullptr) dmixing[i * mixing.width() + i - mixing.first(i)] += dweight;
+      if (!dmixing.absent()) dmixing.row_from_zero(i)[i] += dweight;
     }
-    if (dmixing == nullptr) return;
-    MixingGradient<A> gradient = w.strips.dmixing;
-    gradient.start(mixing, begin, end, Reach::kEarlier, m);
+    if (dmixing.absent()) return;
+    MixingGradient<A> gradient = scratch.dmixing;
+    gradient.start(mixing.band(), begin, end, Reach::kEarlier, m);
     gradient.add(dmixtures_, summaries_.values());
-    if constexpr (kSums) {
-      gradient.add({dkey_sum(begin), sum_features()}, summaries_.key_sums(), sum_features());
-    }
+    gradient.add({dkey_sum(begin), sum_features()}, summaries_.key_sums(), sum_features());
     gradient.store(dmixing);
   }
 
   /// The key side of the blocks of group g, which ends before `end`.
-  void key_group(const MixingMatrix<A>& mixing, Index g, Index end,
+  void key_group(MixingView<const A> mixing, Index g, Index end,
                  const GradientScratch<A>& w) const {
     const Index begin = g * group_;
     const auto group = MixingGroup<A>::of_columns(mixing, begin, end, Reach::kEarlier,
-                                                  blocks_.blocks(), w.mixtures.coefficients);
-    mix_values(group, dmixtures_, w.mixtures);
-    if constexpr (kSums) mix_key_sums(group, dkey_sums_, sum_features(), w.mixtures);
+                                                  blocks_.blocks(), w.coefficients);
+    mix(group, dmixtures_, w.mixtures);
+    group.mix(w.key_sums, {dkey_sums_, sum_features()}, sum_features());
     for (Index b = begin; b < end; ++b) {
       const IntraGradients<A> keys = intra_of(b);
-      head_.differentiate_keys(blocks_, b, w.mixtures.block(b - begin),
-                               kSums ? w.mixtures.key_sum + (b - begin) * sum_features() : nullptr,
+      head_.differentiate_keys(blocks_, b, w.mixtures.kv.row(b - begin),
+                               head_.sums() ? w.key_sums.row(b - begin) : nullptr,
                                key_parts_.part(g), w, {keys.dkeys, keys.dvalues, keys.own_dkeys});
     }
   }
@@ -155,65 +151,54 @@ class CausalGradient {
   const Blocks& blocks_;
   const Op& op_;
   HeadGradient<T, Op> head_;
-  Index group_;                     // blocks that are mixed together
-  HeadSummaries<T, Op> summaries_;  // S, z
-  Summaries<A> dmixtures_;          // dS~
-  A* dkey_sums_;                    // dz~ [M, D or Dz]
+  Index group_;                 // blocks that are mixed together
+  HeadSummaries<A> summaries_;  // S, z
+  Summaries<A> dmixtures_;      // dS~
+  A* dkey_sums_;                // dz~ [M, D or Dz]
   IntraGradients<A> intra_;
   WeightParts<A> query_parts_, key_parts_;
   Workers<Worker> workers_;
 };
 
-/// Throws unless one head's arguments fit each other.
-template <Scalar T, Partition Blocks, class Op>
-void expect_causal_gradient(const char* function, const Inputs<T>& in, const Blocks& blocks,
-                            const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
-                            MatrixView<const T> dout, const Gradients<T>& gradients) {
-  expect_causal(function, in, blocks, mixing, op, dout, "dout");
-  expect_gradients(function, in, gradients);
+template <class A, class Blocks, class Op, Scalar T>
+std::size_t gradient_bytes(const CausalForm<A, Blocks, Op>& form, const Inputs<T>& in,
+                           Index workers) {
+  const auto& blocks = blocks_of(form.blocks, in.q.rows);
+  return counted_bytes([&](Arena& arena) {
+    return CausalGradient(form.name, arena, nullptr, in, blocks, form.op, workers);
+  });
 }
 
-/// The form without the checks.
-template <Scalar T, Partition Blocks, class Op, class X>
-void run_causal_gradient(const Inputs<T>& in, const Blocks& blocks,
-                         const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
-                         MatrixView<const T> dout, const Gradients<T>& gradients,
-                         const ParameterSums<accumulator_t<T>>& sums, Workspace workspace,
-                         X& executor, Workspace kept) {
-  constexpr const char* kName = "causal_gradient";
-  Scratch scratch(kName, workspace,
-                  causal_gradient_workspace_bytes(in, blocks, mixing, op, executor));
-  Arena kept_arena(kept.data());
-  CausalGradient<T, Blocks, Op>(kName, scratch.arena(), kept.empty() ? nullptr : &kept_arena, in,
-                                blocks, op, executor.workers())
-      .run(mixing, dout, gradients, sums, !kept.empty(), executor);
+template <class A, class Blocks, class Op, Scalar T>
+void add_gradient(const CausalForm<A, Blocks, Op>& form, Arena& arena, Arena* kept,
+                  const Inputs<T>& in, MatrixView<const T> dout, const Gradients<T>& gradients,
+                  const ParameterGradients<A>& sums, const ExecutorRef& executor) {
+  const auto& blocks = blocks_of(form.blocks, in.q.rows);
+  CausalGradient(form.name, arena, kept, in, blocks, form.op, executor.workers())
+      .run(form.mixing, dout, gradients, sums, kept != nullptr, executor);
 }
 
 }  // namespace detail
 
-template <Scalar T, Partition Blocks, DifferentiableOperatorOn<T> Op, Executor X>
+template <class In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op> std::size_t causal_gradient_workspace_bytes(
-    const Inputs<T>& in, const Blocks& blocks, const MixingMatrix<accumulator_t<T>>& /*mixing*/,
-    const Op& op, const X& executor) {
-  detail::Arena counting;
-  detail::CausalGradient<T, Blocks, Op>("causal_gradient", counting, nullptr, in, blocks, op,
-                                        executor.workers());
-  return counting.bytes();
+    const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing, const Op& op,
+    const ExecutorRef& executor) {
+  return detail::form_gradient_bytes(detail::causal_form(in, blocks, mixing, op, "causal_gradient"),
+                                     in, detail::parameter_sizes(mixing.band(), op), executor);
 }
 
-template <Scalar T, Partition Blocks, DifferentiableOperatorOn<T> Op, Executor X>
+template <class In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op>
-void causal_gradient(const Inputs<T>& in, const Blocks& blocks,
-                     const MixingMatrix<accumulator_t<T>>& mixing, const Op& op,
-                     std::type_identity_t<MatrixView<const T>> dout, const Gradients<T>& gradients,
-                     const ParameterGradients<accumulator_t<T>>& parameters, Workspace workspace,
-                     X&& executor, Workspace kept) {
-  constexpr const char* kName = "causal_gradient";
-  detail::expect_causal_gradient(kName, in, blocks, mixing, op, dout, gradients);
-  detail::expect_parameters(kName, mixing, op, parameters);
-  detail::expect_kept(kName, kept, causal_kept_bytes(in, blocks, op));
-  detail::run_causal_gradient(in, blocks, mixing, op, dout, gradients, detail::sums_of(parameters),
-                              workspace, executor, kept);
+void causal_gradient(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
+                     const Op& op, const std::type_identity_t<detail::dout_of<In>>& dout,
+                     const detail::gradients_of<In>& gradients,
+                     const detail::parameters_of<In>& parameters, const Call& call) {
+  const auto form = detail::causal_form(in, blocks, mixing, op, "causal_gradient");
+  detail::expect_parameters(form.name, mixing.band(), op, parameters);
+  detail::run_gradient(form, in, dout, gradients, detail::parameter_sizes(mixing.band(), op),
+                       parameters, call);
 }
 
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

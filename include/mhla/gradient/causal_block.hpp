@@ -6,14 +6,17 @@
 
 #include <algorithm>
 
+#include "mhla/attention/causal_block.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/gradient/head_gradient.hpp"
 #include "mhla/stage/intra_block.hpp"
-#include "mhla/stage/strip.hpp"
+#include "mhla/tokens/strip.hpp"
 
-namespace mhla::inline MHLA_TARGET::detail {
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
 
 /// Scratch of one worker of the causal gradients.
 template <class A>
@@ -27,7 +30,7 @@ struct CausalGradientScratch {
                         Index group, Index blocks, Index longest)
       : strips(function, arena, width, n, group, blocks, 0),
         intra(function, arena, longest, n.features, n.values) {
-    if (n.normalizer_features > 0) {
+    if (n.own()) {
       own_intra = IntraBlockAdjoint<A>(function, arena, longest, n.normalizer_features, 0);
     }
   }
@@ -44,8 +47,7 @@ struct IntraGradients {
   IntraGradients(const char* function, Arena& arena, Index n, const HeadSizes& sizes)
       : dkeys(function, arena, n, sizes.features),
         dvalues(function, arena, n, sizes.values),
-        own_dkeys(function, arena, sizes.normalizer_features > 0 ? n : 0,
-                  sizes.normalizer_features) {}
+        own_dkeys(function, arena, sizes.own() ? n : 0, sizes.normalizer_features) {}
 
   IntraGradients from(Index row) const {
     return {dkeys.below(row), dvalues.below(row), own_dkeys.below(row)};
@@ -54,9 +56,7 @@ struct IntraGradients {
     for (Index r = 0; r < rows; ++r) {
       std::fill_n(dkeys.row(r), sizes.features, A(0));
       std::fill_n(dvalues.row(r), sizes.values, A(0));
-      if (sizes.normalizer_features > 0) {
-        std::fill_n(own_dkeys.row(r), sizes.normalizer_features, A(0));
-      }
+      if (sizes.own()) std::fill_n(own_dkeys.row(r), sizes.normalizer_features, A(0));
     }
   }
 
@@ -64,19 +64,11 @@ struct IntraGradients {
   IntraGradients(Rows<A> k, Rows<A> v, Rows<A> own) : dkeys(k), dvalues(v), own_dkeys(own) {}
 };
 
-/// What the queries of one block are given.
-template <class A>
-struct CausalRead {
-  A weight;                ///< m_ii
-  const A* mixture;        ///< S~_i of the blocks before [D,E], readable up to padded rows of D
-  const A* mixed_key_sum;  ///< z~_i
-};
-
-/// What they pass back.
+/// What the queries of a block pass back.
 template <class A>
 struct CausalReadGradient {
-  SummaryBlock<A> mixture;  ///< dS~_i, assigned
-  A* mixed_key_sum;         ///< dz~_i, assigned
+  Rows<A> mixture;  ///< dS~_i by slabs, assigned
+  A* key_sum;       ///< dz~_i, assigned
 };
 
 /// The query side of block i: adds dq, the gradient of the queries' weights and the gradients of
@@ -84,7 +76,6 @@ struct CausalReadGradient {
 template <Scalar T, Partition P, class Op>
 class CausalBlockGradient {
   using A = accumulator_t<T>;
-  static constexpr bool kSums = kUsesKeySums<normalizer_t<Op>>;
 
  public:
   CausalBlockGradient(const HeadGradient<T, Op>& head, const Inputs<T>& in, const P& blocks,
@@ -99,13 +90,13 @@ class CausalBlockGradient {
     scratch_.own_intra.clear();
   }
 
+  /// \param read  its mixture must be readable up to padded rows of D
   A run(const CausalRead<A>& read, const CausalReadGradient<A>& gradient, A* dweights,
         const IntraGradients<A>& keys) {
     const GradientScratch<A>& w = scratch_.strips;
     const HeadSizes& n = head_.sizes();
-    const RightOperand<A> transposed =
-        transpose_to(read.mixture, n.features, n.values, w.transposed);
-    if (kSums) std::fill_n(gradient.mixed_key_sum, key_sum_features(n), A(0));
+    const Rows<A> transposed = transpose_to(read.mixture, n.features, n.values, w.transposed);
+    std::fill_n(gradient.key_sum, n.sum_features(), A(0));
     A dweight = 0;
     Start start = Start::kZero;
     queries_.next();
@@ -114,15 +105,15 @@ class CausalBlockGradient {
       if (count > 0) append_keys(queries_.slots()[count - 1]);
       head_.gather_queries(queries_.tokens(), count, w);
       scratch_.intra.score(w.queries, queries_.slots(), count);
-      if (kSums) sum_weights(count, read);
+      if (head_.sums()) sum_weights(count, read);
       head_.divide(queries_.tokens(), count, w);
       head_.read_queries(count, transposed, w);
       scratch_.intra.multiply_values(w.dn);
-      head_.accumulate_mixture(start, count, gradient.mixture, lookahead(), w);
-      if (kSums) differentiate_sums(count, read.weight);
-      dweight += scratch_.intra.finish(read.weight, kSums && !own() ? w.dsums : nullptr);
-      if (kSums) {
-        head_.differentiate_key_sum(count, w.dsums, read.mixed_key_sum, w, gradient.mixed_key_sum);
+      head_.accumulate_mixture(start, count, gradient.mixture, next_strips(), w);
+      if (head_.sums()) differentiate_sums(count, read.weight);
+      dweight += scratch_.intra.finish(read.weight, head_.sums() && !own() ? w.dsums : nullptr);
+      if (head_.sums()) {
+        head_.differentiate_key_sum(count, w.dsums, read.key_sum, w, gradient.key_sum);
         if (own()) dweight += add_own(read.weight, keys);
         head_.finish_own_queries(queries_.tokens(), count, dweights, w);
       }
@@ -139,10 +130,11 @@ class CausalBlockGradient {
   bool own() const { return head_.own(); }
 
   /// What the next strips of queries and keys need.
-  Lookahead lookahead() const {
-    Lookahead next = head_.query_lookahead(queries_.ahead());
-    next.add(keys_.ahead(), in_.k);
-    next.add(keys_.ahead(), in_.v);
+  Prefetch next_strips() const {
+    Prefetch next = head_.next_queries(queries_.ahead());
+    const Strip& keys = keys_.ahead();
+    next.add(keys.tokens, keys.count, in_.k);
+    next.add(keys.tokens, keys.count, in_.v);
     return next;
   }
 
@@ -154,7 +146,7 @@ class CausalBlockGradient {
       gather_features(in_.k, keys_.tokens(), count, op_.key_map, w.raw, w.keys);
       gather(in_.v, keys_.tokens(), count, w.values);
       scratch_.intra.append(w.keys, w.values, keys_.slots(), count);
-      if (!kSums || !own()) continue;
+      if (!own()) continue;
       gather_features(in_.normalizer_k, keys_.tokens(), count, op_.key_map, w.raw, w.keys);
       scratch_.own_intra.append(w.keys, w.values, keys_.slots(), count);
     }
@@ -164,7 +156,7 @@ class CausalBlockGradient {
   void sum_weights(Index count, const CausalRead<A>& read) {
     const GradientScratch<A>& w = scratch_.strips;
     head_.gather_own_queries(queries_.tokens(), count, w);
-    head_.sum_weights(count, read.mixed_key_sum, w);
+    head_.sum_weights(count, read.key_sum, w);
     if (own()) scratch_.own_intra.score(w.own_queries, queries_.slots(), count);
     const A* const sums = (own() ? scratch_.own_intra : scratch_.intra).score_sums();
     for (Index s = 0; s < count; ++s) w.sums[s] += read.weight * sums[s];
@@ -196,4 +188,6 @@ class CausalBlockGradient {
   StripCursor<P> keys_, queries_;
 };
 
-}  // namespace mhla::inline MHLA_TARGET::detail
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

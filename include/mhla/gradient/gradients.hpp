@@ -5,7 +5,7 @@
 ///
 /// Every gradient is added to what is there, so parameters gather over calls and activations over
 /// the places where they are used; start from zeros for the gradient alone. What is left out (an
-/// absent view, a null pointer, an empty span) is not wanted. No element may appear twice in what a
+/// absent view, an empty span) is not wanted. No element may appear twice in what a
 /// call writes: no strides of 0, no overlap with each other or with the inputs.
 
 #include <span>
@@ -14,9 +14,10 @@
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/tensor.hpp"
-#include "mhla/stage/mixing_matrix.hpp"
+#include "mhla/policy/mixing_matrix.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 /// Gradients of the tensors of one head, shaped as in Inputs. Rows of masked tokens are left as
 /// they are: their gradient is exactly 0.
@@ -43,9 +44,10 @@ struct BatchGradients {
 /// an order that does not depend on the number of threads.
 template <Accumulator A>
 struct ParameterGradients {
-  MixingMatrix<A>* mixing = nullptr;  ///< of the shape and the band of the mixing matrix
-  std::span<A> query_map{};           ///< the weights of the queries' map, as the map orders them
-  std::span<A> key_map{};             ///< the weights of the keys' map
+  MixingView<A> mixing{};    ///< of the shape and the band of the mixing matrix
+  std::span<A> query_map{};  ///< the weights of the queries' map, as the map orders them
+  std::span<A> key_map{};    ///< the weights of the keys' map
 };
 
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -23,17 +23,19 @@
 #include "mhla/attention/softmax.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
-#include "mhla/core/tile.hpp"
-#include "mhla/core/transpose.hpp"
 #include "mhla/core/workspace.hpp"
+#include "mhla/gradient/driver.hpp"
 #include "mhla/gradient/gradients.hpp"
-#include "mhla/stage/gather.hpp"
-#include "mhla/stage/key_tiles.hpp"
-#include "mhla/stage/strip.hpp"
+#include "mhla/kernel/product.hpp"
+#include "mhla/tokens/gather.hpp"
+#include "mhla/tokens/packed_keys.hpp"
+#include "mhla/tokens/strip.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
-/// Adds the gradients of softmax_bidirectional, given that of its output: `dout` [Nq,E].
+/// Adds the gradients of softmax_bidirectional, of one head or of all heads of a batch, given that
+/// of its output.
 ///
 /// Each element is summed in the accumulator type and rounded once, when it is added. A masked
 /// token is not read, nor its row of dout, and its rows of the gradients are left as they are.
@@ -41,26 +43,23 @@ namespace mhla::inline MHLA_TARGET {
 /// one. normalizer_q and normalizer_k have no meaning here and get no gradient.
 /// \param gradients  q, k and v may be absent; overlap nothing that is read
 /// \param options    those of the forward call
-/// \param workspace  at least softmax_gradient_workspace_bytes(...), or empty to allocate
-/// \param executor   splits over queries, then over keys
 /// \throws shape_error, option_error for anything that does not fit, before anything is written.
-template <Scalar T, Executor X = Sequential>
-void softmax_bidirectional_gradient(const Inputs<T>& in,
-                                    std::type_identity_t<MatrixView<const T>> dout,
-                                    const Gradients<T>& gradients,
-                                    const SoftmaxOptions& options = {}, Workspace workspace = {},
-                                    X&& executor = {});
+template <class In>
+void softmax_bidirectional_gradient(const In& in,
+                                    const std::type_identity_t<detail::dout_of<In>>& dout,
+                                    const detail::gradients_of<In>& gradients,
+                                    const SoftmaxOptions& options = {}, const Call& call = {});
 
 /// The same of softmax_causal. Keys and values behind t are not read for row t of the gradient of
 /// q, queries and rows of dout before t not for rows t of those of k and v.
-template <Scalar T, Executor X = Sequential>
-void softmax_causal_gradient(const Inputs<T>& in, std::type_identity_t<MatrixView<const T>> dout,
-                             const Gradients<T>& gradients, const SoftmaxOptions& options = {},
-                             Workspace workspace = {}, X&& executor = {});
+template <class In>
+void softmax_causal_gradient(const In& in, const std::type_identity_t<detail::dout_of<In>>& dout,
+                             const detail::gradients_of<In>& gradients,
+                             const SoftmaxOptions& options = {}, const Call& call = {});
 
-/// Bytes of workspace either call needs for any gradients; the data of `in` is not read.
-template <Scalar T, Executor X = Sequential>
-std::size_t softmax_gradient_workspace_bytes(const Inputs<T>& in, const X& executor = {});
+/// Bytes of workspace either call needs for any gradients; no data is read.
+template <class In>
+std::size_t softmax_gradient_workspace_bytes(const In& in, const ExecutorRef& executor = {});
 
 // ------------------------------------------------------------------------------------------------
 
@@ -72,16 +71,14 @@ class SoftmaxGradientHead {
   using A = accumulator_t<T>;
 
   struct Worker {
-    Rows<A> weights;     // [keys, 64] one tile below the other: scores, then P
-    Rows<A> slopes;      // [keys, 64] dP, then dS
-    Rows<A> transposed;  // [64, 64]
-    Rows<A> features;    // [64, D] dQ of a strip, dK of a tile
-    Rows<A> values;      // [64, E] dV of a tile
+    Rows<A> weights;   // [keys, 64] one tile below the other: scores, then P
+    Rows<A> slopes;    // [keys, 64] dP, then dS
+    Rows<A> features;  // [64, D] dQ of a strip, dK of a tile
+    Rows<A> values;    // [64, E] dV of a tile
 
     Worker(const char* function, Arena& arena, Index keys, Index d, Index e)
         : weights(function, arena, keys, kStripTokens),
           slopes(function, arena, keys, kStripTokens),
-          transposed(function, arena, kStripTokens, kStripTokens),
           features(function, arena, kStripTokens, d),
           values(function, arena, kStripTokens, e) {}
   };
@@ -94,7 +91,7 @@ class SoftmaxGradientHead {
   };
 
   /// Queries [first, first + rows) and a tile of keys.
-  struct Pair {
+  struct TilePair {
     Index first, rows, tile;
     Index seen[kStripTokens];  // [rows] keys of the tile that each query reads, ascending
 
@@ -122,8 +119,8 @@ class SoftmaxGradientHead {
         }) {}
 
   /// \param causal  whether query t reads keys 0..t only
-  template <class X>
-  void run(bool causal, MatrixView<const T> dout, const Gradients<T>& gradients, X& executor) {
+  void run(bool causal, MatrixView<const T> dout, const Gradients<T>& gradients,
+           const ExecutorRef& executor) {
     const bool keys_wanted = !gradients.k.absent() || !gradients.v.absent();
     if (!keys_wanted && gradients.q.absent()) return;
     pack_keys();
@@ -175,23 +172,22 @@ class SoftmaxGradientHead {
     }
   }
 
-  Pair pair(Index strip, Index tile) const {
-    Pair p;
+  TilePair pair(Index strip, Index tile) const {
+    TilePair p;
     p.first = strip * kStripTokens;
     p.rows = std::min(kStripTokens, count_ - p.first);
     p.tile = tile;
     for (Index r = 0; r < p.rows; ++r) {
-      const Index behind = queries_[p.first + r].visible - tile * kStripTokens;
-      p.seen[r] = std::clamp<Index>(behind, 0, kStripTokens);
+      p.seen[r] = keys_.visible_in_tile(queries_[p.first + r].visible, tile);
     }
     return p;
   }
 
   /// Scores of a pair, and dP. Columns behind those that a query reads hold anything.
-  void score(const Pair& p, Rows<A> scores) const {
+  void score(const TilePair& p, Rows<A> scores) const {
     keys_.score(scaled_.below(p.first), p.rows, p.tile, p.most(), scores);
   }
-  void slope(const Pair& p, Rows<A> slopes) const {
+  void slope(const TilePair& p, Rows<A> slopes) const {
     values_.score(dout_.below(p.first), p.rows, p.tile, p.most(), slopes);
   }
 
@@ -202,7 +198,7 @@ class SoftmaxGradientHead {
     const Index rows = std::min(kStripTokens, count_ - s * kStripTokens);
     const Index last = tiles(queries[rows - 1].visible);
     for (Index t = 0; t < last; ++t) {
-      const Pair p = pair(s, t);
+      const TilePair p = pair(s, t);
       const Rows<A> scores = w.weights.below(t * kStripTokens);
       score(p, scores);
       for (Index r = 0; r < rows; ++r) {
@@ -210,7 +206,7 @@ class SoftmaxGradientHead {
       }
     }
     for (Index t = 0; t < last; ++t) {
-      const Pair p = pair(s, t);
+      const TilePair p = pair(s, t);
       const Rows<A> weights = w.weights.below(t * kStripTokens);
       const Rows<A> slopes = w.slopes.below(t * kStripTokens);
       weigh(p, weights);
@@ -227,7 +223,7 @@ class SoftmaxGradientHead {
     if (gradients.q.absent()) return;
     clear(w.features, rows, in_.q.cols);
     for (Index t = 0; t < last; ++t) {
-      const Pair p = pair(s, t);
+      const TilePair p = pair(s, t);
       const Rows<A> weights = w.weights.below(t * kStripTokens);
       const Rows<A> slopes = w.slopes.below(t * kStripTokens);
       normalize(p, weights);
@@ -244,16 +240,16 @@ class SoftmaxGradientHead {
     clear(w.features, size, gradients.k.cols);
     clear(w.values, size, gradients.v.cols);
     for (Index s = 0; s < tiles(count_); ++s) {
-      const Pair p = pair(s, t);
+      const TilePair p = pair(s, t);
       if (p.most() == 0) continue;
       score(p, w.weights);
       weigh(p, w.weights);
       normalize(p, w.weights);
-      if (!gradients.v.absent()) add_transposed(p, w.weights, dout_, w, w.values, in_.v.cols);
+      if (!gradients.v.absent()) add_transposed(p, w.weights, dout_, w.values, in_.v.cols);
       if (gradients.k.absent()) continue;
       slope(p, w.slopes);
       center(p, w.weights, w.slopes);
-      add_transposed(p, w.slopes, scaled_, w, w.features, in_.k.cols);
+      add_transposed(p, w.slopes, scaled_, w.features, in_.k.cols);
     }
     const Index* const tokens = key_tokens_ + t * kStripTokens;
     if (!gradients.k.absent()) add_to_tokens(w.features, tokens, size, gradients.k);
@@ -261,7 +257,7 @@ class SoftmaxGradientHead {
   }
 
   /// exp(score - largest) in place of the scores.
-  void weigh(const Pair& p, Rows<A> scores) const {
+  void weigh(const TilePair& p, Rows<A> scores) const {
     for (Index r = 0; r < p.rows; ++r) {
       const A largest = queries_[p.first + r].largest;
       transform(scores.row(r), scores.row(r), p.columns(r), [largest](auto x) {
@@ -271,14 +267,14 @@ class SoftmaxGradientHead {
   }
 
   /// P in place of exp(score - largest).
-  void normalize(const Pair& p, Rows<A> weights) const {
+  void normalize(const TilePair& p, Rows<A> weights) const {
     for (Index r = 0; r < p.rows; ++r) {
       scale(queries_[p.first + r].reciprocal, weights.row(r), p.columns(r));
     }
   }
 
   /// dS = P (dP - delta) in place of dP.
-  void center(const Pair& p, Rows<A> weights, Rows<A> slopes) const {
+  void center(const TilePair& p, Rows<A> weights, Rows<A> slopes) const {
     using namespace Eigen::internal;
     using P = Packet<A>;
     constexpr Index kWidth = packet_traits<A>::size;
@@ -292,23 +288,21 @@ class SoftmaxGradientHead {
   }
 
   /// sums[j] += sum_r x[r, j] rows[first + r] over the queries r that read key j.
-  static void add_transposed(const Pair& p, Rows<A> x, Rows<A> rows, const Worker& w, Rows<A> sums,
-                             Index cols) {
-    const Target<A> to{sums.data, sums.stride};
-    const RightOperand<A> right{rows.row(p.first), rows.stride};
-    if (p.seen[0] == p.most()) {
-      multiply(Start::kTarget, to, LeftColumns<A>{x.data, x.stride}, right, p.most(), cols, p.rows);
-      return;
-    }
+  static void add_transposed(const TilePair& p, Rows<A> x, Rows<A> rows, Rows<A> sums, Index cols) {
+    Product<A> product{.out = sums,
+                       .a = x.matrix(p.rows, p.most()).transposed(),
+                       .b = rows.below(p.first),
+                       .cols = cols,
+                       .start = Start::kTarget};
     ColumnSpan spans[kStripTokens];
-    for (Index j = 0, r = 0; j < p.most(); ++j) {
-      while (p.seen[r] <= j) ++r;
-      spans[j] = {r, p.rows};
+    if (p.seen[0] != p.most()) {
+      for (Index j = 0, r = 0; j < p.most(); ++j) {
+        while (p.seen[r] <= j) ++r;
+        spans[j] = {r, p.rows};
+      }
+      product.spans = spans;
     }
-    const Rows<A> y = w.transposed;
-    transpose_scaled(A(1), x.data, x.stride, p.rows, p.most(), y.data, y.stride);
-    multiply(Start::kTarget, to, LeftBand<A>{y.data, y.stride, spans}, right, p.most(), cols,
-             p.rows);
+    multiply(product);
   }
 
   static void clear(Rows<A> rows, Index count, Index cols) {
@@ -317,70 +311,55 @@ class SoftmaxGradientHead {
 
   const Inputs<T>& in_;
   A scale_;
-  KeyTiles<A> keys_;     // K^T, and K as their values
-  KeyTiles<A> values_;   // V^T as keys without values
-  Index* key_tokens_;    // [keys]
-  Rows<A> scaled_;       // [queries, D] scale Q
-  Rows<A> dout_;         // [queries, E]
-  Query* queries_;       // [queries]
-  Index* query_tokens_;  // [queries]
-  Index count_ = 0;      // of queries
+  PackedKeys<A> keys_;    // K^T, and K as their values
+  PackedKeys<A> values_;  // V^T as keys without values
+  Index* key_tokens_;     // [keys]
+  Rows<A> scaled_;        // [queries, D] scale Q
+  Rows<A> dout_;          // [queries, E]
+  Query* queries_;        // [queries]
+  Index* query_tokens_;   // [queries]
+  Index count_ = 0;       // of queries
   Workers<Worker> workers_;
 };
 
-template <Scalar T>
-void expect_softmax_gradient(const char* function, bool causal, const Inputs<T>& in,
-                             MatrixView<const T> dout, const Gradients<T>& gradients) {
-  expect_tokens(function, in, dout, "dout");
-  expect_shape(function, "k", in.k, causal ? in.q.rows : -1, in.q.cols);
-  const auto expect_gradient = [function](const char* argument, const MatrixView<T>& gradient,
-                                          const MatrixView<const T>& of) {
-    if (!gradient.absent()) expect_shape(function, argument, gradient, of.rows, of.cols);
-  };
-  expect_gradient("gradients.q", gradients.q, in.q);
-  expect_gradient("gradients.k", gradients.k, in.k);
-  expect_gradient("gradients.v", gradients.v, in.v);
+template <class A, Scalar T>
+std::size_t gradient_bytes(const SoftmaxForm<A>& form, const Inputs<T>& in, Index workers) {
+  return counted_bytes(
+      [&](Arena& arena) { return SoftmaxGradientHead<T>(form.name, arena, in, A(1), workers); });
 }
 
-/// The form without the checks.
-template <Scalar T, class X>
-void run_softmax_gradient(const char* function, bool causal, const Inputs<T>& in,
-                          MatrixView<const T> dout, const Gradients<T>& gradients,
-                          const SoftmaxOptions& options, Workspace workspace, X& executor) {
-  const double scale =
-      options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>(in.q.cols));
-  Scratch scratch(function, workspace, softmax_gradient_workspace_bytes(in, executor));
-  SoftmaxGradientHead<T>(function, scratch.arena(), in, static_cast<accumulator_t<T>>(scale),
-                         executor.workers())
-      .run(causal, dout, gradients, executor);
+template <class A, Scalar T>
+void add_gradient(const SoftmaxForm<A>& form, Arena& arena, Arena* /*kept*/, const Inputs<T>& in,
+                  MatrixView<const T> dout, const Gradients<T>& gradients,
+                  const ParameterGradients<A>& /*sums*/, const ExecutorRef& executor) {
+  SoftmaxGradientHead<T>(form.name, arena, in, form.scale(in), executor.workers())
+      .run(form.causal, dout, gradients, executor);
 }
 
 }  // namespace detail
 
-template <Scalar T, Executor X>
-std::size_t softmax_gradient_workspace_bytes(const Inputs<T>& in, const X& executor) {
-  detail::Arena counting;
-  detail::SoftmaxGradientHead<T>("softmax_gradient", counting, in, 1, executor.workers());
-  return counting.bytes();
+template <class In>
+std::size_t softmax_gradient_workspace_bytes(const In& in, const ExecutorRef& executor) {
+  return detail::form_gradient_bytes(detail::softmax_form(in, "softmax_gradient", false), in, {},
+                                     executor);
 }
 
-template <Scalar T, Executor X>
-void softmax_bidirectional_gradient(const Inputs<T>& in,
-                                    std::type_identity_t<MatrixView<const T>> dout,
-                                    const Gradients<T>& gradients, const SoftmaxOptions& options,
-                                    Workspace workspace, X&& executor) {
-  constexpr const char* kName = "softmax_bidirectional_gradient";
-  detail::expect_softmax_gradient<T>(kName, false, in, dout, gradients);
-  detail::run_softmax_gradient<T>(kName, false, in, dout, gradients, options, workspace, executor);
+template <class In>
+void softmax_bidirectional_gradient(const In& in,
+                                    const std::type_identity_t<detail::dout_of<In>>& dout,
+                                    const detail::gradients_of<In>& gradients,
+                                    const SoftmaxOptions& options, const Call& call) {
+  detail::run_gradient(detail::softmax_form(in, "softmax_bidirectional_gradient", false, options),
+                       in, dout, gradients, {}, {}, call);
 }
 
-template <Scalar T, Executor X>
-void softmax_causal_gradient(const Inputs<T>& in, std::type_identity_t<MatrixView<const T>> dout,
-                             const Gradients<T>& gradients, const SoftmaxOptions& options,
-                             Workspace workspace, X&& executor) {
-  constexpr const char* kName = "softmax_causal_gradient";
-  detail::expect_softmax_gradient<T>(kName, true, in, dout, gradients);
-  detail::run_softmax_gradient<T>(kName, true, in, dout, gradients, options, workspace, executor);
+template <class In>
+void softmax_causal_gradient(const In& in, const std::type_identity_t<detail::dout_of<In>>& dout,
+                             const detail::gradients_of<In>& gradients,
+                             const SoftmaxOptions& options, const Call& call) {
+  detail::run_gradient(detail::softmax_form(in, "softmax_causal_gradient", true, options), in, dout,
+                       gradients, {}, {}, call);
 }
 
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -33,7 +33,8 @@
 #include "mhla/io/safetensors_header.hpp"
 #include "mhla/io/safetensors_writer.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 /// The tensors of one file.
 class Safetensors {
@@ -296,4 +297,5 @@ Matrix<T> Safetensors::matrix(std::string_view name) const {
   return result;
 }
 
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -83,7 +83,8 @@ class safetensors_error : public error {
 
 }  // namespace mhla
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 static_assert(std::endian::native == std::endian::little, "values are copied as they are");
 
@@ -234,4 +235,5 @@ inline std::string sizes_text(const std::vector<Index>& sizes) {
 }
 
 }  // namespace detail
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

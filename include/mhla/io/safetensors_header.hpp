@@ -24,7 +24,9 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/io/safetensors_format.hpp"
 
-namespace mhla::inline MHLA_TARGET::detail {
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
 
 /// What a header says. The bytes of a tensor are data[offsets.first, offsets.second).
 struct SafetensorsHeader {
@@ -355,4 +357,6 @@ inline SafetensorsHeader parse_safetensors_header(std::string_view text, std::ui
   return SafetensorsHeaderParser(text, data_size, file).parse();
 }
 
-}  // namespace mhla::inline MHLA_TARGET::detail
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -35,7 +35,8 @@
 #include "mhla/core/matrix.hpp"
 #include "mhla/io/safetensors_format.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 /// Collects tensors and writes them. Holds views: elements are read by to_bytes() and write().
 class SafetensorsWriter {
@@ -305,4 +306,5 @@ inline void SafetensorsWriter::write(const std::filesystem::path& path) const {
   file.replace_target();
 }
 
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -21,16 +21,13 @@
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
-#include "mhla/core/packet.hpp"
+#include "mhla/kernel/packet.hpp"
 #include "mhla/layer/rows.hpp"
 
-// A packet as a template argument loses its alignment attribute; nothing here depends on it.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wignored-attributes"
-#endif
+MHLA_PACKETS_BEGIN
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 struct AdamWOptions {
   double beta1 = 0.9;
@@ -54,9 +51,10 @@ struct AdamWState {
 /// \throws shape_error unless gradients and state are of the size of the parameters, option_error
 /// unless 0 <= beta < 1, eps > 0, weight_decay >= 0 and learning_rate >= 0, before anything is
 /// touched.
-template <Accumulator A, Executor X = Sequential>
+template <Accumulator A>
 void adamw(std::span<A> parameters, std::span<const A> gradients, AdamWState<A>& state,
-           double learning_rate, const AdamWOptions& options = {}, X&& executor = {});
+           double learning_rate, const AdamWOptions& options = {},
+           const ExecutorRef& executor = {});
 
 /// A factor of the learning rate for step 0, 1, ..: up from 1/warmup to 1 in `warmup` steps, then
 /// down to 0 at step `steps` along half a cosine, and 0 from there on.
@@ -80,9 +78,9 @@ inline void expect_mean_factor(const char* argument, double beta) {
 
 }  // namespace detail
 
-template <Accumulator A, Executor X>
+template <Accumulator A>
 void adamw(std::span<A> parameters, std::span<const A> gradients, AdamWState<A>& state,
-           double learning_rate, const AdamWOptions& options, X&& executor) {
+           double learning_rate, const AdamWOptions& options, const ExecutorRef& executor) {
   const Index count = std::ssize(parameters);
   detail::expect_elements("adamw", "gradients", gradients.size(), count);
   detail::expect_elements("adamw", "state.m", state.m.size(), count);
@@ -158,8 +156,7 @@ double clip_gradients(std::span<A> gradients, double largest_norm) {
   return norm;
 }
 
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
+MHLA_PACKETS_END

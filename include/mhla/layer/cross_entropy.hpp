@@ -19,16 +19,13 @@
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
-#include "mhla/core/packet.hpp"
+#include "mhla/kernel/packet.hpp"
 #include "mhla/layer/rows.hpp"
 
-// A packet as a template argument loses its alignment attribute; nothing here depends on it.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wignored-attributes"
-#endif
+MHLA_PACKETS_BEGIN
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 /// Integers one after another in memory, as std::vector<int> and std::span<const Index>.
 template <class R>
@@ -105,8 +102,7 @@ CrossEntropy cross_entropy(MatrixView<const A> logits, const Labels& labels,
   return result;
 }
 
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
+MHLA_PACKETS_END

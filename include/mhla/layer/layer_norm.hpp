@@ -19,37 +19,34 @@
 #include <span>
 
 #include "mhla/core/arch.hpp"
+#include "mhla/core/call.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/matrix.hpp"
-#include "mhla/core/packet.hpp"
 #include "mhla/core/workspace.hpp"
+#include "mhla/kernel/packet.hpp"
 #include "mhla/layer/rows.hpp"
 
-// A packet as a template argument loses its alignment attribute; nothing here depends on it.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wignored-attributes"
-#endif
+MHLA_PACKETS_BEGIN
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 /// Writes the normalised rows of x [N,C] into y [N,C], which overlaps nothing else.
 /// \param executor  splits over rows
 /// \throws shape_error, option_error for anything that does not fit, before y is touched.
-template <Accumulator A, Executor X = Sequential>
+template <Accumulator A>
 void layer_norm(MatrixView<const A> x, std::span<const A> gain, std::span<const A> shift,
-                double eps, MatrixView<A> y, X&& executor = {});
+                double eps, MatrixView<A> y, const ExecutorRef& executor = {});
 
 /// Adds the gradients of x, gain and shift for the gradient dy of y.
 /// \param dx             [N,C] or absent
 /// \param dgain, dshift  [C], or empty where it is not wanted
-/// \param workspace      at least layer_norm_adjoint_workspace_bytes<A>(N, C), or empty to allocate
 /// \param executor       splits over chunks of rows, whose sums are added in order
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
-template <Accumulator A, Executor X = Sequential>
+template <Accumulator A>
 void layer_norm_adjoint(MatrixView<const A> x, std::span<const A> gain, double eps,
                         MatrixView<const A> dy, MatrixView<A> dx, std::span<A> dgain,
-                        std::span<A> dshift, Workspace workspace = {}, X&& executor = {});
+                        std::span<A> dshift, const Call& call = {});
 
 /// Bytes of workspace of layer_norm_adjoint: at most 64 rows of 2C numbers.
 template <Accumulator A>
@@ -95,9 +92,8 @@ class LayerNormAdjoint {
         chunks_(rows, kChunks, kLayerStrip),
         sums_(arena.take<A>(function, {chunks_.count(), 2, cols})) {}
 
-  template <class X>
   void run(MatrixView<const A> x, const A* gain, A eps, MatrixView<const A> dy, MatrixView<A> dx,
-           std::span<A> dgain, std::span<A> dshift, X& executor) {
+           std::span<A> dgain, std::span<A> dshift, const ExecutorRef& executor) {
     const bool want_parameters = !dgain.empty() || !dshift.empty();
     executor.for_each(chunks_.count(), [&](Index chunk, Index /*worker*/) {
       A* const gains = sums_ + chunk * 2 * cols_;
@@ -166,9 +162,9 @@ class LayerNormAdjoint {
 
 }  // namespace detail
 
-template <Accumulator A, Executor X>
+template <Accumulator A>
 void layer_norm(MatrixView<const A> x, std::span<const A> gain, std::span<const A> shift,
-                double eps, MatrixView<A> y, X&& executor) {
+                double eps, MatrixView<A> y, const ExecutorRef& executor) {
   constexpr const char* kName = "layer_norm";
   detail::expect_rows(kName, "x", x, -1, -1);
   detail::expect_elements(kName, "gain", gain.size(), x.cols);
@@ -195,10 +191,10 @@ std::size_t layer_norm_adjoint_workspace_bytes(Index rows, Index cols) {
   return counting.bytes();
 }
 
-template <Accumulator A, Executor X>
+template <Accumulator A>
 void layer_norm_adjoint(MatrixView<const A> x, std::span<const A> gain, double eps,
                         MatrixView<const A> dy, MatrixView<A> dx, std::span<A> dgain,
-                        std::span<A> dshift, Workspace workspace, X&& executor) {
+                        std::span<A> dshift, const Call& call) {
   constexpr const char* kName = "layer_norm_adjoint";
   detail::expect_rows(kName, "x", x, -1, -1);
   detail::expect_elements(kName, "gain", gain.size(), x.cols);
@@ -207,13 +203,13 @@ void layer_norm_adjoint(MatrixView<const A> x, std::span<const A> gain, double e
   detail::expect_rows_or_none(kName, "dx", dx, x.rows, x.cols);
   detail::expect_elements_or_none(kName, "dgain", dgain.size(), x.cols);
   detail::expect_elements_or_none(kName, "dshift", dshift.size(), x.cols);
-  detail::Scratch scratch(kName, workspace, layer_norm_adjoint_workspace_bytes<A>(x.rows, x.cols));
+  detail::Scratch scratch(kName, call.workspace,
+                          layer_norm_adjoint_workspace_bytes<A>(x.rows, x.cols));
   detail::LayerNormAdjoint<A>(kName, scratch.arena(), x.rows, x.cols)
-      .run(x, gain.data(), static_cast<A>(eps), dy, dx, dgain, dshift, executor);
+      .run(x, gain.data(), static_cast<A>(eps), dy, dx, dgain, dshift, call.executor);
 }
 
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
+MHLA_PACKETS_END

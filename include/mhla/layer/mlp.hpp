@@ -17,25 +17,27 @@
 #include <limits>
 
 #include "mhla/core/arch.hpp"
+#include "mhla/core/call.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/matrix.hpp"
-#include "mhla/core/packet.hpp"
 #include "mhla/core/workspace.hpp"
-#include "mhla/layer/linear.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/layer/dense.hpp"
 #include "mhla/layer/rows.hpp"
 
-namespace mhla::inline MHLA_TARGET {
+namespace mhla {
+inline namespace MHLA_TARGET {
 
 /// Writes gelu(x) into y, both [N,C].
 /// \throws shape_error, option_error for anything that does not fit, before y is touched.
-template <Accumulator A, Executor X = Sequential>
-void gelu(MatrixView<const A> x, MatrixView<A> y, X&& executor = {});
+template <Accumulator A>
+void gelu(MatrixView<const A> x, MatrixView<A> y, const ExecutorRef& executor = {});
 
 /// dx += dy * gelu'(x), all [N,C].
 /// \throws shape_error, option_error for anything that does not fit, before dx is touched.
-template <Accumulator A, Executor X = Sequential>
+template <Accumulator A>
 void gelu_adjoint(MatrixView<const A> x, MatrixView<const A> dy, MatrixView<A> dx,
-                  X&& executor = {});
+                  const ExecutorRef& executor = {});
 
 /// The parameters of the perceptron (T const) or their gradients.
 template <class T>
@@ -50,12 +52,11 @@ struct MlpView {
 };
 
 /// Writes pre, hidden and y.
-/// \param workspace  at least mlp_workspace_bytes<A>(I, H, O), or empty to allocate
 /// \param executor   splits over rows
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
-template <Accumulator A, Executor X = Sequential>
+template <Accumulator A>
 void mlp(MatrixView<const A> x, const MlpView<const A>& parameters, MatrixView<A> pre,
-         MatrixView<A> hidden, MatrixView<A> y, Workspace workspace = {}, X&& executor = {});
+         MatrixView<A> hidden, MatrixView<A> y, const Call& call = {});
 
 /// Bytes of workspace of mlp from I numbers over H to O.
 template <Accumulator A>
@@ -65,13 +66,12 @@ std::size_t mlp_workspace_bytes(Index inputs, Index hidden, Index outputs);
 /// \param pre, hidden  [N,H] as mlp wrote them
 /// \param dx           [N,I] or absent
 /// \param gradients    of the parameters, each where it is wanted
-/// \param workspace    at least mlp_adjoint_workspace_bytes<A>(N, I, H, O), or empty to allocate
-/// \param executor     as for linear_adjoint
+/// \param executor     as for dense_adjoint
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
-template <Accumulator A, Executor X = Sequential>
+template <Accumulator A>
 void mlp_adjoint(MatrixView<const A> x, const MlpView<const A>& parameters, MatrixView<const A> pre,
                  MatrixView<const A> hidden, MatrixView<const A> dy, MatrixView<A> dx,
-                 const MlpView<A>& gradients, Workspace workspace = {}, X&& executor = {});
+                 const MlpView<A>& gradients, const Call& call = {});
 
 /// Bytes of workspace of mlp_adjoint: N*H numbers and what the gradients of the parameters need.
 template <Accumulator A>
@@ -152,8 +152,8 @@ struct MlpAdjointMemory {
 
 }  // namespace detail
 
-template <Accumulator A, Executor X>
-void gelu(MatrixView<const A> x, MatrixView<A> y, X&& executor) {
+template <Accumulator A>
+void gelu(MatrixView<const A> x, MatrixView<A> y, const ExecutorRef& executor) {
   detail::expect_rows("gelu", "x", x, -1, -1);
   detail::expect_rows("gelu", "y", y, x.rows, x.cols);
   detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
@@ -161,8 +161,9 @@ void gelu(MatrixView<const A> x, MatrixView<A> y, X&& executor) {
   });
 }
 
-template <Accumulator A, Executor X>
-void gelu_adjoint(MatrixView<const A> x, MatrixView<const A> dy, MatrixView<A> dx, X&& executor) {
+template <Accumulator A>
+void gelu_adjoint(MatrixView<const A> x, MatrixView<const A> dy, MatrixView<A> dx,
+                  const ExecutorRef& executor) {
   detail::expect_rows("gelu_adjoint", "x", x, -1, -1);
   detail::expect_rows("gelu_adjoint", "dy", dy, x.rows, x.cols);
   detail::expect_rows("gelu_adjoint", "dx", dx, x.rows, x.cols);
@@ -185,9 +186,9 @@ std::size_t mlp_workspace_bytes(Index inputs, Index hidden, Index outputs) {
   return counting.bytes();
 }
 
-template <Accumulator A, Executor X>
+template <Accumulator A>
 void mlp(MatrixView<const A> x, const MlpView<const A>& parameters, MatrixView<A> pre,
-         MatrixView<A> hidden, MatrixView<A> y, Workspace workspace, X&& executor) {
+         MatrixView<A> hidden, MatrixView<A> y, const Call& call) {
   constexpr const char* kName = "mlp";
   const auto& [first, second] = parameters;
   const Index width = first.weight.rows;
@@ -197,11 +198,11 @@ void mlp(MatrixView<const A> x, const MlpView<const A>& parameters, MatrixView<A
   detail::expect_rows(kName, "pre", pre, x.rows, width);
   detail::expect_rows(kName, "hidden", hidden, x.rows, width);
   detail::expect_rows(kName, "y", y, x.rows, second.weight.rows);
-  detail::Scratch scratch(kName, workspace, mlp_workspace_bytes<A>(x.cols, width, y.cols));
+  detail::Scratch scratch(kName, call.workspace, mlp_workspace_bytes<A>(x.cols, width, y.cols));
   detail::MlpMemory<A> memory(kName, scratch.arena(), x.cols, width, y.cols);
   memory.first.pack(first.weight);
   memory.second.pack(second.weight);
-  detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+  detail::for_each_layer_strip(x.rows, call.executor, [&](Index begin, Index count) {
     const MatrixView<A> p = pre.middle_rows(begin, count), h = hidden.middle_rows(begin, count);
     memory.first.apply(x.middle_rows(begin, count), parameters.first.bias, p);
     detail::gelu_rows<A>(p, h);
@@ -216,10 +217,10 @@ std::size_t mlp_adjoint_workspace_bytes(Index rows, Index inputs, Index hidden, 
   return counting.bytes();
 }
 
-template <Accumulator A, Executor X>
+template <Accumulator A>
 void mlp_adjoint(MatrixView<const A> x, const MlpView<const A>& parameters, MatrixView<const A> pre,
                  MatrixView<const A> hidden, MatrixView<const A> dy, MatrixView<A> dx,
-                 const MlpView<A>& gradients, Workspace workspace, X&& executor) {
+                 const MlpView<A>& gradients, const Call& call) {
   constexpr const char* kName = "mlp_adjoint";
   const auto& [first, second] = parameters;
   const Index width = first.weight.rows;
@@ -234,11 +235,11 @@ void mlp_adjoint(MatrixView<const A> x, const MlpView<const A>& parameters, Matr
                                  gradients.first, first);
   detail::expect_dense_gradients(kName, "gradient of second weight", "gradient of second bias",
                                  gradients.second, second);
-  detail::Scratch scratch(kName, workspace,
+  detail::Scratch scratch(kName, call.workspace,
                           mlp_adjoint_workspace_bytes<A>(x.rows, x.cols, width, dy.cols));
   detail::MlpAdjointMemory<A> memory(kName, scratch.arena(), x.rows, x.cols, width, dy.cols);
   const MatrixView<A> dpre(memory.dpre, x.rows, width, memory.stride);
-  detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+  detail::for_each_layer_strip(x.rows, call.executor, [&](Index begin, Index count) {
     const MatrixView<A> strip = dpre.middle_rows(begin, count);
     detail::multiply_by_weight<A>(detail::Start::kZero, dy.middle_rows(begin, count),
                                   parameters.second.weight, strip);
@@ -252,8 +253,9 @@ void mlp_adjoint(MatrixView<const A> x, const MlpView<const A>& parameters, Matr
     detail::multiply_by_weight<A>(detail::Start::kTarget, strip, parameters.first.weight,
                                   dx.middle_rows(begin, count));
   });
-  memory.second.add(hidden, dy, gradients.second, executor);
-  memory.first.add(x, dpre, gradients.first, executor);
+  memory.second.add(hidden, dy, gradients.second, call.executor);
+  memory.first.add(x, dpre, gradients.first, call.executor);
 }
 
-}  // namespace mhla::inline MHLA_TARGET
+}  // namespace MHLA_TARGET
+}  // namespace mhla

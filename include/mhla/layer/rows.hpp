@@ -13,14 +13,16 @@
 #include "mhla/core/executor.hpp"
 #include "mhla/core/matrix.hpp"
 
-namespace mhla::inline MHLA_TARGET::detail {
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
 
 /// Rows of a strip: with some hundred columns they stay in the first two caches.
 inline constexpr Index kLayerStrip = 64;
 
 /// Runs f(begin, count) for strips of [0, rows).
-template <class X, class F>
-void for_each_layer_strip(Index rows, X& executor, F&& f) {
+template <class F>
+void for_each_layer_strip(Index rows, const ExecutorRef& executor, F&& f) {
   const Index strips = (rows + kLayerStrip - 1) / kLayerStrip;
   executor.for_each(strips, [&](Index strip, Index /*worker*/) {
     const Index begin = strip * kLayerStrip;
@@ -86,4 +88,6 @@ inline void expect_elements_or_none(const char* function, const char* argument, 
   }
 }
 
-}  // namespace mhla::inline MHLA_TARGET::detail
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

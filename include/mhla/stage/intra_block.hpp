@@ -23,12 +23,14 @@
 #include <algorithm>
 
 #include "mhla/core/arch.hpp"
-#include "mhla/core/packet.hpp"
-#include "mhla/core/transpose.hpp"
-#include "mhla/stage/key_tiles.hpp"
-#include "mhla/stage/strip.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/transpose.hpp"
+#include "mhla/tokens/packed_keys.hpp"
+#include "mhla/tokens/strip.hpp"
 
-namespace mhla::inline MHLA_TARGET::detail {
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
 
 /// Adds the visible part of a block to the outputs of a strip of its queries, and the sums of the
 /// weights to `denominators` unless that is null.
@@ -36,18 +38,16 @@ namespace mhla::inline MHLA_TARGET::detail {
 /// \param block   keys of the block times m_ii, their slots as places, at least those visible
 /// \param scores  room for [strip, strip]
 template <class A>
-void add_intra_block(Rows<A> queries, const Index* slots, Index count, const KeyTiles<A>& block,
+void add_intra_block(Rows<A> queries, const Index* slots, Index count, const PackedKeys<A>& block,
                      Rows<A> scores, Rows<A> outputs, A* denominators) {
   Index visible[kStripTokens];  // keys each query sees
   for (Index r = 0; r < count; ++r) visible[r] = block.visible(slots[r]);
   const Index widest = count > 0 ? visible[count - 1] : 0;
   for (Index begin = 0, t = 0; begin < widest; begin += kStripTokens, ++t) {
     Index seen[kStripTokens];  // of them, those in tile t
-    for (Index r = 0; r < count; ++r) {
-      seen[r] = std::clamp<Index>(visible[r] - begin, 0, kStripTokens);
-    }
+    for (Index r = 0; r < count; ++r) seen[r] = block.visible_in_tile(visible[r], t);
     const bool all = seen[0] == seen[count - 1];
-    const Index step = all ? count : kTileRows;
+    const Index step = all ? count : kTile.rows;
     for (Index r = 0; r < count; r += step) {
       const Index rows = std::min(step, count - r);
       block.score(queries.below(r), rows, t, seen[r + rows - 1], scores.below(r));
@@ -146,17 +146,15 @@ class IntraBlockAdjoint {
     const Index widest = count_ > 0 ? visible_[count_ - 1] : 0;
     for (Index begin = 0, t = 0; begin < widest; begin += kStripTokens, ++t) {
       Index seen[kStripTokens];
-      for (Index r = 0; r < count_; ++r) {
-        seen[r] = std::clamp<Index>(visible_[r] - begin, 0, kStripTokens);
-      }
+      for (Index r = 0; r < count_; ++r) seen[r] = keys_.visible_in_tile(visible_[r], t);
       f(t, static_cast<const Index*>(seen));
     }
   }
 
   /// results[r, j] = rows[r] . key j, for the pairs that see each other.
-  void multiply_tiles(const KeyTiles<A>& tiles, Rows<A> rows, Rows<A> results) const {
+  void multiply_tiles(const PackedKeys<A>& tiles, Rows<A> rows, Rows<A> results) const {
     for_each_tile([&](Index t, const Index* seen) {
-      const Index step = seen[0] == seen[count_ - 1] ? count_ : kTileRows;
+      const Index step = seen[0] == seen[count_ - 1] ? count_ : kTile.rows;
       for (Index r = 0; r < count_; r += step) {
         const Index some = std::min(step, count_ - r);
         tiles.score(rows.below(r), some, t, seen[r + some - 1],
@@ -177,23 +175,28 @@ class IntraBlockAdjoint {
         while (first < count_ && seen[first] <= j) ++first;
         spans[j] = {first, count_};
       }
-      multiply(Start::kTarget, Target<A>{sums.row(t * kStripTokens), sums.stride},
-               LeftBand<A>{transposed_.data, transposed_.stride, spans},
-               RightOperand<A>{rows.data, rows.stride}, seen[count_ - 1], cols, kStripTokens);
+      multiply<A>({.out = sums.below(t * kStripTokens),
+                   .a = transposed_.matrix(seen[count_ - 1], kStripTokens),
+                   .b = rows,
+                   .cols = cols,
+                   .start = Start::kTarget,
+                   .spans = spans});
     });
   }
 
-  Index features_ = 0;             // D
-  Index values_ = 0;               // E
-  KeyTiles<A> keys_;               // phi(K)^T
-  KeyTiles<A> transposed_values_;  // V^T, and phi(K) as rows
-  Rows<A> scores_;                 // P [strip, W]
-  Rows<A> products_;               // dn . v, then dP [strip, W]
-  Rows<A> transposed_;             // a tile of either [64,64]
-  A* score_sums_ = nullptr;        // [strip]
-  A* product_sums_ = nullptr;      // [strip]
-  Index visible_[kStripTokens]{};  // keys each query of the strip sees
-  Index count_ = 0;                // queries of the strip
+  Index features_ = 0;               // D
+  Index values_ = 0;                 // E
+  PackedKeys<A> keys_;               // phi(K)^T
+  PackedKeys<A> transposed_values_;  // V^T, and phi(K) as rows
+  Rows<A> scores_;                   // P [strip, W]
+  Rows<A> products_;                 // dn . v, then dP [strip, W]
+  Rows<A> transposed_;               // a tile of either [64,64]
+  A* score_sums_ = nullptr;          // [strip]
+  A* product_sums_ = nullptr;        // [strip]
+  Index visible_[kStripTokens]{};    // keys each query of the strip sees
+  Index count_ = 0;                  // queries of the strip
 };
 
-}  // namespace mhla::inline MHLA_TARGET::detail
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

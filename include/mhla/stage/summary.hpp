@@ -19,34 +19,22 @@
 #include <algorithm>
 
 #include "mhla/core/arch.hpp"
-#include "mhla/core/tile.hpp"
-#include "mhla/core/transpose.hpp"
-#include "mhla/stage/gather.hpp"
-#include "mhla/stage/strip.hpp"
-#include "mhla/stage/token_rows.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/kernel/prefetch.hpp"
+#include "mhla/kernel/product.hpp"
+#include "mhla/kernel/rows.hpp"
+#include "mhla/kernel/transpose.hpp"
+#include "mhla/policy/partition.hpp"
+#include "mhla/tokens/gather.hpp"
+#include "mhla/tokens/strip.hpp"
 
-namespace mhla::inline MHLA_TARGET::detail {
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
 
-/// Features of a slab: the rows of a full tile.
-inline constexpr Index kSlabFeatures = kTileRows;
-
-/// One S_b [D,E] in slabs of kSlabFeatures rows; the rows of a slab follow each other.
-template <class A>
-struct SummaryBlock {
-  A* data;
-  Index slab_stride;  ///< from one slab to the next
-  Index values;       ///< E
-
-  A* row(Index d) const {
-    return data + d / kSlabFeatures * slab_stride + d % kSlabFeatures * values;
-  }
-  /// The rows that begin at a slab.
-  SummaryBlock below(Index d) const { return {row(d), slab_stride, values}; }
-};
-
-/// All S_b of one head, slab by slab: for kSlabFeatures features a matrix with one row for each
-/// block, [D/slab, M, slab*E]. So mixing is D/slab products with long rows, a tile of S_b is stored
-/// in one piece, and both touch few pages.
+/// All S_b of one head, slab by slab: for kTile.slab features a matrix with one row for each block,
+/// [D/slab, M, slab*E]. So mixing is D/slab products with long rows, a tile of S_b is stored in one
+/// piece, and both touch few pages.
 template <class A>
 struct Summaries {
   Index blocks;        ///< M
@@ -59,18 +47,16 @@ struct Summaries {
       : blocks(m),
         features(d),
         values(e),
-        block_stride(
-            unaliased_stride<A>(checked_product(function, "workspace", {kSlabFeatures, e}))),
+        block_stride(unaliased_stride<A>(checked_product(function, "workspace", {kTile.slab, e}))),
         kv(arena.take<A>(function, {slabs(), m, block_stride})) {}
 
-  Index slabs() const { return (features + kSlabFeatures - 1) / kSlabFeatures; }
-  SummaryBlock<A> block(Index b) const {
-    return {kv + b * block_stride, blocks * block_stride, values};
-  }
+  Index slabs() const { return (features + kTile.slab - 1) / kTile.slab; }
+  /// S_b: row s of it is slab s, whose rows follow each other.
+  Rows<A> block(Index b) const { return {kv + b * block_stride, blocks * block_stride}; }
   /// Slab s of all blocks [M, slab_columns(s)].
-  RightOperand<A> slab(Index s) const { return {kv + s * blocks * block_stride, block_stride}; }
+  Rows<A> slab(Index s) const { return {kv + s * blocks * block_stride, block_stride}; }
   Index slab_columns(Index s) const {
-    return std::min(kSlabFeatures, features - s * kSlabFeatures) * values;
+    return std::min(kTile.slab, features - s * kTile.slab) * values;
   }
 };
 
@@ -89,39 +75,21 @@ struct KeyScratch {
         values(function, arena, kStripTokens, e) {}
 };
 
-/// Adds rows [0, count) of dense strips to a summary, S (+)= keys^T values, and asks for the rows
-/// of a lookahead meanwhile.                                                       // [D,E]
+/// Adds rows [0, count) of dense strips to a summary, S (+)= keys^T values. Prefetches `next`
+/// meanwhile.                                                                       // [D,E]
+/// \param summary  S by slabs (Summaries::block)
 template <class A>
-void accumulate_summary(Start start, Rows<A> keys, Rows<A> values, Index count, Index d,
-                        SummaryBlock<A> summary, const Lookahead& lookahead = {}) {
-  Index column = 0;
-  for (Index row = 0; row < d; row += kSlabFeatures, column += panels<A>(summary.values)) {
-    multiply(start, Target<A>{summary.row(row), summary.values},
-             LeftColumns<A>{keys.data + row, keys.stride},
-             RightAhead<A>({values.data, values.stride}, lookahead, column),
-             std::min(kSlabFeatures, d - row), summary.values, count);
+void accumulate_summary(Start start, Rows<A> keys, Rows<A> values, Index count, Index d, Index e,
+                        Rows<A> summary, Prefetch* next = nullptr) {
+  for (Index slab = 0; slab * kTile.slab < d; ++slab) {
+    const Index row = slab * kTile.slab, rows = std::min(kTile.slab, d - row);
+    multiply<A>({.out = {summary.row(slab), e},
+                 .a = keys.right_of(row).matrix(count, rows).transposed(),
+                 .b = values,
+                 .cols = e,
+                 .start = start,
+                 .next = next});
   }
-}
-
-/// Adds a strip to a summary: phi of its keys and room for its values are in scratch.
-template <Scalar T, class A>
-void accumulate_strip(Start start, MatrixView<const T> v, const Index* tokens, Index count, Index d,
-                      const KeyScratch<A>& scratch, SummaryBlock<A> summary,
-                      const Lookahead& lookahead) {
-  if constexpr (std::is_same_v<T, A>) {
-    if (v.col_stride == 1) {  // the first slab brings the values into scratch
-      const Index rows = std::min(kSlabFeatures, d);
-      multiply(start, Target<A>{summary.row(0), summary.values},
-               LeftColumns<A>{scratch.keys.data, scratch.keys.stride},
-               CopiedTokens<A>{v.data, v.row_stride, tokens, scratch.values}, rows, summary.values,
-               count);
-      accumulate_summary(start, scratch.keys.right_of(rows), scratch.values, count, d - rows,
-                         summary.below(rows), lookahead);
-      return;
-    }
-  }
-  gather(v, tokens, count, scratch.values);
-  accumulate_summary(start, scratch.keys, scratch.values, count, d, summary, lookahead);
 }
 
 /// Adds rows [0, count) of a dense strip to a key sum.                         // [D]
@@ -134,50 +102,25 @@ void accumulate_key_sum(Rows<A> keys, Index count, Index d, A* key_sum) {
 /// \param k  [N,width] keys before the feature map     \param v  [N,E] values
 template <Scalar T, class A, Partition P, class Map>
 void summarize(MatrixView<const T> k, MatrixView<const T> v, const P& blocks, Index b, Mask mask,
-               const Map& map, const KeyScratch<A>& scratch, SummaryBlock<A> summary, A* key_sum) {
+               const Map& map, const KeyScratch<A>& scratch, Rows<A> summary, A* key_sum) {
   const Index d = map.features(k.cols);
   Start start = Start::kZero;
   if (key_sum != nullptr) std::fill_n(key_sum, d, A(0));
   StripCursor strip(blocks, b, mask);
   strip.next();
   do {  // at least once: a block without tokens has the summary 0
+    Prefetch next(strip.ahead().tokens, strip.ahead().count, k, v);
     gather_features(k, strip.tokens(), strip.count(), map, scratch.raw, scratch.keys);
-    accumulate_strip(start, v, strip.tokens(), strip.count(), d, scratch, summary,
-                     Lookahead(strip.ahead(), k, v));
+    gather(v, strip.tokens(), strip.count(), scratch.values);
+    accumulate_summary(start, scratch.keys, scratch.values, strip.count(), d, v.cols, summary,
+                       &next);
+    next.finish();
     if (key_sum != nullptr) accumulate_key_sum(scratch.keys, strip.count(), d, key_sum);
     start = Start::kTarget;
   } while (strip.next() > 0);
 }
 
-/// y = x^T of a matrix [rows,cols] whose rows lie `cols` numbers apart, as right operand.
-/// x must be readable, and y have room, up to round_up(rows, kRowAlignment) rows.
-template <class A>
-RightOperand<A> transpose_to(const A* x, Index rows, Index cols, A* y) {
-  const Index stride = round_up(rows, kRowAlignment);
-  transpose_scaled(A(1), x, cols, rows, cols, y, stride);
-  return {y, stride};
-}
-
-/// dphi(k) (+)= dS_b v for rows of values, and dz_b unless it is null.              // [count,D]
-/// \param transposed  dS_b^T [E,D]
-template <class A, class Right>
-void summary_adjoint_keys(Start start, Rows<A> values, Index count, Index d, Index e,
-                          Right transposed, const A* key_sum_gradient, Rows<A> dkeys) {
-  multiply(start, Target<A>{dkeys.data, dkeys.stride}, LeftRows<A>{values.data, values.stride},
-           transposed, count, d, e);
-  if (key_sum_gradient == nullptr) return;
-  for (Index s = 0; s < count; ++s) add_rows_to(key_sum_gradient, 0, 1, dkeys.row(s), d);
-}
-
-/// dv (+)= phi(k)^T dS_b for rows of keys.                                           // [count,E]
-/// \param gradient  dS_b [D,E]
-template <class A, class To, class Right>
-void summary_adjoint_values(Start start, Rows<A> keys, Index count, Index d, Index e,
-                            Right gradient, To dvalues) {
-  multiply(start, dvalues, LeftRows<A>{keys.data, keys.stride}, gradient, count, e, d);
-}
-
-/// Writes z_b of block b alone, for normalisers with keys of their own.
+/// Writes z_b of block b alone, for denominators with keys of their own.
 template <Scalar T, class A, Partition P, class Map>
 void sum_keys(MatrixView<const T> k, const P& blocks, Index b, Mask mask, const Map& map,
               const KeyScratch<A>& scratch, A* key_sum) {
@@ -190,4 +133,44 @@ void sum_keys(MatrixView<const T> k, const P& blocks, Index b, Mask mask, const 
   }
 }
 
-}  // namespace mhla::inline MHLA_TARGET::detail
+/// y = x^T of a matrix [rows,cols] whose rows lie `cols` numbers apart, as rows of y.
+/// x must be readable, and y have room, up to round_up(rows, kRowAlignment) rows.
+template <class A>
+Rows<A> transpose_to(const A* x, Index rows, Index cols, A* y) {
+  const Index stride = round_up(rows, kRowAlignment);
+  transpose_scaled(A(1), x, cols, rows, cols, y, stride);
+  return {y, stride};
+}
+
+/// dphi(k) (+)= dS_b v for rows of values, and dz_b unless it is null.              // [count,D]
+/// \param transposed  dS_b^T [E,D]
+template <class A>
+void summary_adjoint_keys(Start start, Rows<A> values, Index count, Index d, Index e,
+                          Rows<const A> transposed, const A* key_sum_gradient, Rows<A> dkeys,
+                          Prefetch* next = nullptr) {
+  multiply<A>({.out = dkeys,
+               .a = values.matrix(count, e),
+               .b = transposed,
+               .cols = d,
+               .start = start,
+               .next = next});
+  if (key_sum_gradient == nullptr) return;
+  for (Index s = 0; s < count; ++s) add_to(key_sum_gradient, dkeys.row(s), d);
+}
+
+/// dv (+)= phi(k)^T dS_b for rows of keys.                                           // [count,E]
+/// \param gradient  dS_b [D,E]
+template <class A>
+void summary_adjoint_values(Start start, Rows<A> keys, Index count, Index d, Index e,
+                            Rows<const A> gradient, Rows<A> dvalues, Prefetch* next = nullptr) {
+  multiply<A>({.out = dvalues,
+               .a = keys.matrix(count, d),
+               .b = gradient,
+               .cols = e,
+               .start = start,
+               .next = next});
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "mhla/stage/grid_partition.hpp"
+#include "mhla/policy/grid_partition.hpp"
 #include "support/random.hpp"
 
 namespace mhla::cuda {

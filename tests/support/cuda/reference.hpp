@@ -25,7 +25,7 @@
 #include "mhla/attention/bidirectional.hpp"
 #include "mhla/attention/causal.hpp"
 #include "mhla/cuda/launch/problem.cuh"
-#include "mhla/stage/grid_partition.hpp"
+#include "mhla/policy/grid_partition.hpp"
 #include "support/cuda/exact_phi.hpp"
 #include "support/cuda/problem.hpp"
 

@@ -20,7 +20,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/launch/plan.cuh"
 #include "mhla/cuda/launch/problem.cuh"
-#include "mhla/stage/grid_partition.hpp"
+#include "mhla/policy/grid_partition.hpp"
 
 namespace mhla::cuda {
 

@@ -1,0 +1,163 @@
+#pragma once
+
+/// \file
+/// One head of the bidirectional form, on any unit (kernel/unit.hpp): summarise the key blocks, mix
+/// the summaries group by group, read out the queries of each group.
+
+#include <algorithm>
+
+#include "mhla/attention/head_summaries.hpp"
+#include "mhla/attention/operator.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/kernel/prefetch.hpp"
+#include "mhla/stage/amx/unit.hpp"
+#include "mhla/stage/denominator.hpp"
+#include "mhla/stage/mixing.hpp"
+#include "mhla/stage/read_out.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+template <class Unit, Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op>
+class BidirectionalHead {
+  using A = accumulator_t<T>;
+  using Stages = UnitStages<Unit, A>;
+
+  /// Scratch of one worker.
+  struct Worker {
+    typename Stages::Keys keys;
+    QueryScratch<A> queries;
+    Coefficients<A> coefficients;
+    typename Stages::Mixtures mixtures;
+    Rows<A> key_sums;  // z~ [group, Dz]
+    Rows<A> slots;     // r of CrossQuery [group, W]
+  };
+
+ public:
+  /// \param kept  where the summaries lie; null for the arena
+  BidirectionalHead(Unit, const char* function, Arena& arena, Arena* kept, const Inputs<T>& in,
+                    const QueryBlocks& query_blocks, const KeyBlocks& key_blocks, const Op& op,
+                    Index workers)
+      : in_(in),
+        query_blocks_(query_blocks),
+        key_blocks_(key_blocks),
+        op_(op),
+        n_(head_sizes(in, op)),
+        group_(Stages::group(query_blocks.blocks(), n_.features, n_.values, workers)),
+        summaries_(function, kept == nullptr ? arena : *kept, n_, key_blocks.blocks()),
+        slot_sums_(function, arena, key_blocks.blocks(), slots()),
+        workers_(function, arena, workers, [&](Arena& a) { return make_worker(function, a); }) {}
+
+  void run(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor) {
+    executor.for_each(summary_tasks(summaries_.values()), [&](Index task, Index w) {
+      summaries_.summarize(in_, key_blocks_, task, op_, workers_[w].keys);
+    });
+    if (n_.sums == WeightSums::kCrossQuery) {
+      executor.for_each(query_blocks_.blocks(),
+                        [&](Index b, Index w) { sum_slots(b, workers_[w].queries); });
+    }
+    const Index m = query_blocks_.blocks();
+    executor.for_each(groups_of(m, group_), [&](Index g, Index w) {
+      read_group(mixing, g * group_, std::min((g + 1) * group_, m), workers_[w], out);
+    });
+  }
+
+ private:
+  /// W of CrossQuery, 0 of other sums.
+  Index slots() const {
+    return n_.sums == WeightSums::kCrossQuery ? largest_block(query_blocks_) : 0;
+  }
+
+  Worker make_worker(const char* function, Arena& arena) const {
+    return {{function, arena, std::max(in_.k.cols, in_.normalizer_k.cols), n_.widest(), n_.values},
+            {function, arena, std::max(in_.q.cols, in_.normalizer_q.cols), n_.features,
+             n_.normalizer_features, Stages::padded(n_.values)},
+            {function, arena, group_, key_blocks_.blocks()},
+            {function, arena, group_, summaries_.values()},
+            {function, arena, group_, n_.sum_features()},
+            {function, arena, group_, slots()}};
+  }
+
+  /// Rows scale * phi(q) that the denominators of a strip read, beside those of the numerator.
+  void gather_denominator_queries(const Index* tokens, Index count,
+                                  const QueryScratch<A>& scratch) const {
+    gather_queries(n_.own() ? in_.normalizer_q : in_.q, tokens, count, op_.query_map,
+                   static_cast<A>(op_.scale), scratch.raw, scratch.normalizer_queries);
+  }
+
+  /// s_bw = phi(q_bw) . z_b for the slots of block b; 0 where the query is masked.
+  void sum_slots(Index b, const QueryScratch<A>& scratch) const {
+    std::fill_n(slot_sums_.block(b), slot_sums_.slots, A(0));
+    StripCursor strip(query_blocks_, b, in_.query_mask);
+    while (strip.next() > 0) {
+      gather_denominator_queries(strip.tokens(), strip.count(), scratch);
+      sum_weights(scratch.normalizer_queries, strip.count(), n_.sum_features(),
+                  summaries_.key_sum(b), scratch.denominators);
+      for (Index s = 0; s < strip.count(); ++s) {
+        slot_sums_.block(b)[strip.slots()[s]] = scratch.denominators[s];
+      }
+    }
+  }
+
+  /// Mixes and reads out query blocks [begin, end).
+  void read_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w,
+                  MatrixView<T> out) const {
+    const MixingGroup<A> group(mixing, begin, end, Reach::kAll, key_blocks_.blocks(),
+                               w.coefficients);
+    mix(group, summaries_.values(), w.mixtures);
+    if (n_.sums == WeightSums::kOwn) {
+      group.mix(w.key_sums, summaries_.key_sums(), n_.sum_features());
+    } else if (n_.sums == WeightSums::kCrossQuery) {
+      group.mix(w.slots, slot_sums_.rows(), slot_sums_.slots);
+    }
+    for (Index i = begin; i < end; ++i) read_block(i, i - begin, w, out);
+  }
+
+  /// Reads out query block i, the g-th of its group.
+  void read_block(Index i, Index g, const Worker& w, MatrixView<T> out) const {
+    clear_masked(query_blocks_, i, in_.query_mask, out);
+    StripCursor strip(query_blocks_, i, in_.query_mask);
+    while (strip.next() > 0) {
+      Prefetch next(strip.ahead().tokens, strip.ahead().count, in_.q, out);
+      for (Index begin = 0; begin < strip.count(); begin += Stages::kReadRows) {
+        const Index count = std::min(Stages::kReadRows, strip.count() - begin);
+        const Index* const tokens = strip.tokens() + begin;
+        gather_queries(in_.q, tokens, count, op_.query_map, static_cast<A>(op_.scale),
+                       w.queries.raw, w.queries.queries);
+        write_denominators(tokens, strip.slots() + begin, count, g, w);
+        write_mixture(w.queries, tokens, count, w.mixtures, g, next, out);
+      }
+      next.finish();
+    }
+  }
+
+  /// den_t of the queries that are in scratch.
+  void write_denominators(const Index* tokens, const Index* slots, Index count, Index g,
+                          const Worker& w) const {
+    A* const sums = w.queries.denominators;
+    if (n_.sums == WeightSums::kOwn) {
+      if (n_.own()) gather_denominator_queries(tokens, count, w.queries);
+      sum_weights(w.queries.normalizer_queries, count, n_.sum_features(), w.key_sums.row(g), sums);
+    } else if (n_.sums == WeightSums::kCrossQuery) {
+      for (Index s = 0; s < count; ++s) sums[s] = w.slots.row(g)[slots[s]];
+    }
+    op_.normalizer.denominators(static_cast<const A*>(sums), count, sums);
+  }
+
+  const Inputs<T>& in_;
+  const QueryBlocks& query_blocks_;
+  const KeyBlocks& key_blocks_;
+  const Op& op_;
+  HeadSizes n_;
+  Index group_;  // query blocks that are mixed together
+  HeadSummaries<A, typename Stages::Summaries> summaries_;
+  SlotSums<A> slot_sums_;
+  Workers<Worker> workers_;
+};
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,193 @@
+#pragma once
+
+/// \file
+/// One block of a causal form: its queries read the mixture of what came before, and their own
+/// block as far as they see it (intra_block.hpp). Shared by the causal form, streams and causal
+/// linear attention.
+
+#include <algorithm>
+
+#include "mhla/attention/operator.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/kernel/prefetch.hpp"
+#include "mhla/stage/denominator.hpp"
+#include "mhla/stage/intra_block.hpp"
+#include "mhla/stage/read_out.hpp"
+#include "mhla/stage/summary.hpp"
+#include "mhla/tokens/packed_keys.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// Scratch of one worker that reads out a causal block.
+template <class A>
+struct CausalScratch {
+  KeyScratch<A> keys;
+  QueryScratch<A> queries;
+  Rows<A> scores;                  // [strip, strip]
+  PackedKeys<A> block;             // m_ii phi(K) and V of the block, as far as they were needed
+  PackedKeys<A> normalizer_block;  // of the denominator's own keys
+
+  /// \param w  tokens of the longest block
+  CausalScratch(const char* function, Arena& arena, Index query_width, Index key_width,
+                const HeadSizes& n, Index w)
+      : keys(function, arena, key_width, n.widest(), n.values),
+        queries(function, arena, query_width, n.features, n.normalizer_features, n.values),
+        scores(function, arena, kStripTokens, kStripTokens),
+        block(function, arena, w, n.features, n.values) {
+    if (n.own()) normalizer_block = PackedKeys<A>(function, arena, w, n.normalizer_features, 0);
+  }
+  template <Scalar T>
+  CausalScratch(const char* function, Arena& arena, const Inputs<T>& in, const HeadSizes& n,
+                Index w)
+      : CausalScratch(function, arena, std::max(in.q.cols, in.normalizer_q.cols),
+                      std::max(in.k.cols, in.normalizer_k.cols), n, w) {}
+};
+
+/// What the queries of a block are given of the blocks before, and m_ii.
+template <class A>
+struct CausalRead {
+  A weight;          ///< m_ii
+  const A* mixture;  ///< S~_i [D,E]
+  const A* key_sum;  ///< z~_i [Dz]
+};
+
+/// One block of a causal form: its keys are brought in as its queries come to see them.
+template <Scalar T, Partition P, class Op>
+class CausalBlock {
+  using A = accumulator_t<T>;
+
+ public:
+  CausalBlock(const Inputs<T>& in, const P& blocks, Index i, const Op& op, const HeadSizes& sizes,
+              const CausalRead<A>& read, CausalScratch<A>& scratch)
+      : in_(in),
+        op_(op),
+        n_(sizes),
+        read_(read),
+        scratch_(scratch),
+        keys_(blocks, i, in.key_mask),
+        queries_(blocks, i, in.query_mask),
+        last_slot_(blocks.block_size(i) - 1) {
+    scratch.block.clear();
+    scratch.normalizer_block.clear();
+  }
+
+  /// Writes the outputs. Leaves all keys of the block in scratch.
+  void read_out(MatrixView<T> out) {
+    while (queries_.next() > 0) {
+      const Index count = queries_.count();
+      append_keys(queries_.slots()[count - 1]);
+      read_earlier_blocks(out);
+      const bool sums = n_.sums != WeightSums::kNone;
+      if (sums) sum_earlier_weights();
+      A* const r = sums ? rows().denominators : nullptr;
+      add_intra_block(rows().queries, queries_.slots(), count, scratch_.block, scratch_.scores,
+                      rows().outputs, n_.own() ? nullptr : r);
+      if (n_.own()) {
+        add_intra_block(rows().normalizer_queries, queries_.slots(), count,
+                        scratch_.normalizer_block, scratch_.scores, rows().outputs, r);
+      }
+      if (sums) {
+        op_.normalizer.denominators(static_cast<const A*>(r), count, r);
+        divide_rows(rows().outputs, count, n_.values, r, rows().factors);
+      }
+      scatter(rows().outputs, queries_.tokens(), count, out);
+    }
+    append_keys(last_slot_);
+  }
+
+ private:
+  const QueryScratch<A>& rows() const { return scratch_.queries; }
+
+  /// Brings in the keys in slots 0..slot, in whole strips.
+  void append_keys(Index slot) {
+    while (keys_.more() && keys_.ahead().slots[0] <= slot) {
+      keys_.next();
+      append_strip(in_.k, in_.v, scratch_.block);
+      if (!n_.own()) continue;
+      append_strip(in_.normalizer_k, {nullptr, in_.k.rows, 0, 0}, scratch_.normalizer_block);
+    }
+  }
+  void append_strip(MatrixView<const T> k, MatrixView<const T> v, PackedKeys<A>& packed) {
+    gather_features(k, keys_.tokens(), keys_.count(), op_.key_map, scratch_.keys.raw,
+                    scratch_.keys.keys);
+    packed.append(scratch_.keys.keys, v, keys_.tokens(), keys_.slots(), keys_.count(),
+                  read_.weight);
+  }
+
+  /// outputs = phi(Q) S~ for a strip of queries; prefetches what the next strips need.
+  void read_earlier_blocks(MatrixView<T> out) {
+    const Strip &queries = queries_.ahead(), &keys = keys_.ahead();
+    Prefetch next(queries.tokens, queries.count, in_.q, out);
+    next.add(keys.tokens, keys.count, in_.k);
+    next.add(keys.tokens, keys.count, in_.v);
+    gather_queries(in_.q, queries_.tokens(), queries_.count(), op_.query_map,
+                   static_cast<A>(op_.scale), rows().raw, rows().queries);
+    multiply<A>({.out = rows().outputs,
+                 .a = rows().queries.matrix(queries_.count(), n_.features),
+                 .b = {read_.mixture, n_.values},
+                 .cols = n_.values,
+                 .next = &next});
+  }
+
+  /// r_t of a strip of queries as far as the blocks before are concerned.
+  void sum_earlier_weights() {
+    if (n_.own()) {
+      gather_queries(in_.normalizer_q, queries_.tokens(), queries_.count(), op_.query_map,
+                     static_cast<A>(op_.scale), rows().raw, rows().normalizer_queries);
+    }
+    sum_weights(rows().normalizer_queries, queries_.count(), n_.sum_features(), read_.key_sum,
+                rows().denominators);
+  }
+
+  const Inputs<T>& in_;
+  const Op& op_;
+  const HeadSizes& n_;
+  CausalRead<A> read_;
+  CausalScratch<A>& scratch_;
+  StripCursor<P> keys_, queries_;
+  Index last_slot_;
+};
+
+/// Writes the outputs of block i. Leaves the block's keys and values in `scratch`.
+template <Scalar T, class A, Partition P, class Op>
+void read_causal_block(const Inputs<T>& in, const P& blocks, Index i, const Op& op,
+                       const HeadSizes& sizes, const CausalRead<A>& read, CausalScratch<A>& scratch,
+                       MatrixView<T> out) {
+  clear_masked(blocks, i, in.query_mask, out);
+  CausalBlock<T, P, Op>(in, blocks, i, op, sizes, read, scratch).read_out(out);
+}
+
+/// Adds the block that `scratch` was left with to the sums that later tokens read:
+/// R += m_ii phi(K)^T V [D,E], and the same of z [Dz].
+template <class A>
+void extend_running(const CausalScratch<A>& scratch, const HeadSizes& sizes, A* running,
+                    A* key_sum) {
+  const PackedKeys<A>& block = scratch.block;
+  const PackedKeys<A>& keys = sizes.own() ? scratch.normalizer_block : block;
+  for (Index t = 0; t < block.tiles(); ++t) {
+    multiply<A>({.out = {running, sizes.values},
+                 .a = block.keys(t).matrix(sizes.features, block.size(t)),
+                 .b = block.values(t),
+                 .cols = sizes.values,
+                 .start = Start::kTarget});
+    for (Index j = 0; j < sizes.sum_features(); ++j) {
+      key_sum[j] += sum(keys.keys(t).row(j), keys.size(t));
+    }
+  }
+}
+
+/// Throws unless a normaliser that chooses its sums at run time is causal.
+template <class Op>
+void expect_causal_normalizer(const char* function, const Op& op) {
+  if (op.normalizer.sums() == WeightSums::kCrossQuery) {
+    fail_option(function, "normalizer", "is CrossQuery, which reads later queries",
+                "a normaliser of the token's own weights, or none");
+  }
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,153 @@
+#pragma once
+
+/// \file
+/// What a form is, and the driver that runs any form over heads, batches and threads.
+///
+/// The executor splits over (sequence, head) pairs, or over the blocks of one pair after another
+/// where there are fewer pairs than workers.
+///
+/// A form is an object that holds what all heads share. To write one, give it
+///
+///     const char* name                                       the function that errors name
+///     static constexpr bool kKeeps                           whether it can keep summaries
+///     void check(in, out, argument) const                    throws where a head does not fit;
+///                                                            `argument` is the name of `out`
+///     std::size_t bytes(in, workers) const                   of workspace; reads no data
+///     std::size_t kept_bytes(in) const                       if kKeeps
+///     void run(arena, kept, in, out, executor) const         one head, in memory that `bytes`
+///     counted
+///
+/// and for gradients (gradient/driver.hpp) two functions beside it:
+///
+///     std::size_t gradient_bytes(form, in, workers)
+///     void add_gradient(form, arena, kept, in, dout, gradients, sums, executor)
+
+#include <algorithm>
+#include <concepts>
+
+#include "mhla/attention/batch.hpp"
+#include "mhla/attention/operator.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/call.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/workspace.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+template <class F, class T>
+concept Form = Scalar<T> && requires(const F& form, const Inputs<T>& in, MatrixView<T> out,
+                                     Arena& arena, Arena* kept, const ExecutorRef& executor) {
+  { form.name } -> std::convertible_to<const char*>;
+  { F::kKeeps } -> std::convertible_to<bool>;
+  form.check(in, MatrixView<const T>(out), "out");
+  { form.bytes(in, Index{1}) } -> std::same_as<std::size_t>;
+  form.run(arena, kept, in, out, executor);
+};
+
+/// True where the pairs of a batch are spread over the workers, rather than the blocks of a pair.
+inline bool over_pairs(Index pairs, const ExecutorRef& executor) {
+  return pairs >= executor.workers();
+}
+
+/// The largest bytes(head) over head 0 of every sequence; heads differ in data alone.
+template <class In, class Bytes>
+std::size_t most_bytes(const In& in, Bytes&& bytes) {
+  std::size_t most = 0;
+  for (Index s = 0; s < sequences(in); ++s) most = std::max(most, bytes(head_inputs(in, s, 0)));
+  return most;
+}
+
+/// Bytes of workspace.
+template <class F, class In>
+std::size_t form_bytes(const F& form, const In& in, const ExecutorRef& executor) {
+  const Index workers = executor.workers();
+  const bool spread = over_pairs(sequences(in) * heads(in), executor);
+  const std::size_t most =
+      most_bytes(in, [&](const auto& head) { return form.bytes(head, spread ? 1 : workers); });
+  if (!spread) return most;
+  return static_cast<std::size_t>(
+      checked_product(form.name, "workspace", {workers, static_cast<Index>(most)}));
+}
+
+/// Bytes that are kept for the backward form, as many for every pair.
+template <class F, class In>
+std::size_t form_kept_bytes(const F& form, const In& in) {
+  if constexpr (F::kKeeps) {
+    const std::size_t most =
+        most_bytes(in, [&](const auto& head) { return form.kept_bytes(head); });
+    return static_cast<std::size_t>(
+        checked_product(form.name, "kept", {sequences(in), heads(in), static_cast<Index>(most)}));
+  } else {
+    return 0;
+  }
+}
+
+/// Memory that a call keeps summaries in, shared out among the pairs.
+class KeptMemory {
+ public:
+  /// \throws option_error unless `kept` is empty or has enough bytes.
+  template <class F, class In>
+  KeptMemory(const F& form, const In& in, Workspace kept) : memory_(kept), heads_(heads(in)) {
+    if (kept.empty()) return;
+    if (!F::kKeeps) fail_option(form.name, "kept", "is set", "none: this form keeps nothing");
+    const std::size_t bytes = form_kept_bytes(form, in);
+    expect_kept(form.name, kept, bytes);
+    share_ = bytes / static_cast<std::size_t>(std::max<Index>(sequences(in) * heads_, 1));
+  }
+  /// Calls f(arena of head h of sequence s), null where nothing is kept.
+  template <class F>
+  void with(Index s, Index h, F&& f) const {
+    if (memory_.empty()) return f(static_cast<Arena*>(nullptr));
+    Arena arena(memory_.subspan(static_cast<std::size_t>(s * heads_ + h) * share_, share_).data());
+    f(&arena);
+  }
+
+ private:
+  Workspace memory_;
+  Index heads_;
+  std::size_t share_ = 0;
+};
+
+/// Computes all heads. Nothing is written before everything has been checked.
+template <class F, class In>
+void run_form(const F& form, const In& in, const std::type_identity_t<output_of<In>>& out,
+              const Call& call) {
+  static_assert(Form<F, scalar_of<In>>);
+  expect_batch(form.name, in, out, "out");
+  for (Index s = 0; s < sequences(in) && heads(in) > 0; ++s) {
+    form.check(head_inputs(in, s, 0), head_output(in, out, s, 0), "out");
+  }
+  const KeptMemory kept(form, in, call.kept);
+  const std::size_t bytes = form_bytes(form, in, call.executor);
+  const Scratch scratch(form.name, call.workspace, bytes);
+  const Index pairs = sequences(in) * heads(in);
+  const auto run_pair = [&](Index pair, std::byte* memory, const ExecutorRef& executor) {
+    const Index s = pair / heads(in), h = pair % heads(in);
+    kept.with(s, h, [&](Arena* kept_arena) {
+      Arena arena(memory);
+      form.run(arena, kept_arena, head_inputs(in, s, h), head_output(in, out, s, h), executor);
+    });
+  };
+  std::byte* const memory = scratch.bytes().data();
+  if (over_pairs(pairs, call.executor)) {
+    const Index share = static_cast<Index>(bytes) / call.executor.workers();
+    call.executor.for_each(
+        pairs, [&](Index pair, Index w) { run_pair(pair, memory + w * share, ExecutorRef()); });
+  } else {
+    for (Index pair = 0; pair < pairs; ++pair) run_pair(pair, memory, call.executor);
+  }
+}
+
+/// The same into an output of its own.
+template <class F, class In>
+auto run_form(const F& form, const In& in, const Call& call) {
+  auto out = make_output(in);
+  run_form(form, in, output_of<In>(out), call);
+  return out;
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,205 @@
+#pragma once
+
+/// \file
+/// The driver that runs the gradient of any form (attention/form.hpp) over heads, batches and
+/// threads, and sums the gradients of what all heads share.
+///
+/// Every (sequence, head) pair of a batch writes gradients of tensors of its own. Gradients of
+/// shared parameters are first summed over up to kPairGroups groups of consecutive pairs, each in
+/// the order of the pairs, and then over the groups in order: the same sum for any executor.
+
+#include <algorithm>
+#include <span>
+
+#include "mhla/attention/batch.hpp"
+#include "mhla/attention/form.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/call.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/gradient/check.hpp"
+#include "mhla/gradient/gradients.hpp"
+#include "mhla/kernel/packet.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// Most groups of pairs, and so most workers that share a batch.
+inline constexpr Index kPairGroups = 64;
+
+template <class In>
+struct GradientTraits;
+template <Scalar T>
+struct GradientTraits<Inputs<T>> {
+  using Gradients = mhla::Gradients<T>;
+};
+template <Scalar T>
+struct GradientTraits<BatchInputs<T>> {
+  using Gradients = BatchGradients<T>;
+};
+template <class In>
+using gradients_of = typename GradientTraits<In>::Gradients;
+template <class In>
+using parameters_of = std::type_identity_t<ParameterGradients<sum_of<In>>>;
+
+/// Head h of sequence s.
+template <Scalar T>
+Gradients<T> head_gradients(const BatchInputs<T>& in, const BatchGradients<T>& gradients, Index s,
+                            Index h) {
+  const Span queries = query_span(in, s), keys = key_span(in, s);
+  return {.q = head_of(gradients.q, queries, h),
+          .k = head_of(gradients.k, keys, h),
+          .v = head_of(gradients.v, keys, h),
+          .normalizer_q = head_of(gradients.normalizer_q, queries, h),
+          .normalizer_k = head_of(gradients.normalizer_k, keys, h)};
+}
+template <Scalar T>
+Gradients<T> head_gradients(const Inputs<T>&, const Gradients<T>& gradients, Index, Index) {
+  return gradients;
+}
+
+/// Throws unless the gradients of a batch are absent or agree with it in batch, tokens and heads.
+template <Scalar T>
+void expect_batch_gradients(const char* function, const BatchInputs<T>& in,
+                            const BatchGradients<T>& gradients) {
+  const auto expect = [&](const char* argument, const TensorView<T>& gradient, Index tokens) {
+    if (!gradient.absent()) {
+      expect_tensor(function, argument, gradient, in.q.batch(), tokens, in.q.heads());
+    }
+  };
+  expect("gradients.q", gradients.q, in.q.tokens());
+  expect("gradients.k", gradients.k, in.k.tokens());
+  expect("gradients.v", gradients.v, in.k.tokens());
+  expect("gradients.normalizer_q", gradients.normalizer_q, in.q.tokens());
+  expect("gradients.normalizer_k", gradients.normalizer_k, in.k.tokens());
+}
+template <Scalar T>
+void expect_batch_gradients(const char*, const Inputs<T>&, const Gradients<T>&) {}
+
+/// How many numbers the shared parameters have.
+struct ParameterSizes {
+  Band mixing{};
+  Index query_map = 0, key_map = 0;
+
+  Index all() const { return mixing.size() + query_map + key_map; }
+};
+
+template <class Op>
+ParameterSizes parameter_sizes(const Band& mixing, const Op& op) {
+  return {mixing, op.query_map.weights(), op.key_map.weights()};
+}
+
+/// The memory of a batch's gradient and the order of its work.
+template <class A>
+class PairGroups {
+ public:
+  template <class Form, class In>
+  PairGroups(const Form& form, Arena& arena, const In& in, const ParameterSizes& sizes,
+             const ExecutorRef& executor)
+      : heads_(heads(in)),
+        pairs_(sequences(in) * heads_),
+        groups_(std::min(pairs_, kPairGroups)),
+        spread_(over_pairs(groups_, executor)),
+        sizes_(sizes) {
+    const Index workers = executor.workers();
+    share_ = static_cast<Index>(most_bytes(
+        in, [&](const auto& head) { return gradient_bytes(form, head, spread_ ? 1 : workers); }));
+    shares_ = arena.take<std::byte>(form.name, {spread_ ? workers : 1, share_});
+    // A single pair adds to the caller's memory at once.
+    sums_ = arena.take<A>(form.name, {groups_ > 1 ? groups_ : 0, sizes_.all()});
+  }
+
+  /// Calls run(sequence, head, sums, memory, executor) for every pair.
+  template <class Run>
+  void run(const ParameterGradients<A>& sums, const ExecutorRef& executor, Run&& run) const {
+    const auto run_group = [&](Index g, Index w, const ExecutorRef& x) {
+      const ParameterGradients<A> own = groups_ > 1 ? sums_of_group(g, sums) : sums;
+      for (Index pair = begin(g); pair < begin(g + 1); ++pair) {
+        run(pair / heads_, pair % heads_, own, shares_ + w * share_, x);
+      }
+    };
+    if (groups_ > 1) std::fill_n(sums_, groups_ * sizes_.all(), A(0));
+    if (spread_) {
+      executor.for_each(groups_, [&](Index g, Index w) { run_group(g, w, ExecutorRef()); });
+    } else {
+      for (Index g = 0; g < groups_; ++g) run_group(g, 0, executor);
+    }
+    if (groups_ <= 1) return;
+    for (Index g = 0; g < groups_; ++g) {
+      const ParameterGradients<A> own = sums_of_group(g, sums);
+      add(own.mixing.absent() ? std::span<A>() : own.mixing.storage(), sums.mixing.storage());
+      add(own.query_map, sums.query_map);
+      add(own.key_map, sums.key_map);
+    }
+  }
+
+ private:
+  /// The first pair of group g.
+  Index begin(Index g) const { return g * (pairs_ / groups_) + std::min(g, pairs_ % groups_); }
+
+  ParameterGradients<A> sums_of_group(Index g, const ParameterGradients<A>& wanted) const {
+    A* const first = sums_ + g * sizes_.all();
+    ParameterGradients<A> own;
+    if (!wanted.mixing.absent()) own.mixing = {first, sizes_.mixing};
+    if (!wanted.query_map.empty()) {
+      own.query_map = {first + sizes_.mixing.size(), wanted.query_map.size()};
+    }
+    if (!wanted.key_map.empty()) {
+      own.key_map = {first + sizes_.mixing.size() + sizes_.query_map, wanted.key_map.size()};
+    }
+    return own;
+  }
+  static void add(std::span<const A> from, std::span<A> to) {
+    add_to(from.data(), to.data(), static_cast<Index>(from.size()));
+  }
+
+  Index heads_;
+  Index pairs_;
+  Index groups_;
+  bool spread_;  // groups over the workers, or the blocks of a pair
+  ParameterSizes sizes_;
+  Index share_ = 0;
+  std::byte* shares_ = nullptr;  // [workers, share]
+  A* sums_ = nullptr;            // [groups, parameters]
+};
+
+/// Bytes of workspace.
+template <class Form, class In>
+std::size_t form_gradient_bytes(const Form& form, const In& in, const ParameterSizes& sizes,
+                                const ExecutorRef& executor) {
+  return counted_bytes(
+      [&](Arena& arena) { return PairGroups<sum_of<In>>(form, arena, in, sizes, executor); });
+}
+
+/// Adds the gradients of all heads. Nothing is written before everything has been checked.
+template <class Form, class In>
+void run_gradient(const Form& form, const In& in, const std::type_identity_t<dout_of<In>>& dout,
+                  const gradients_of<In>& gradients, const ParameterSizes& sizes,
+                  const ParameterGradients<sum_of<In>>& parameters, const Call& call) {
+  using A = sum_of<In>;
+  expect_batch(form.name, in, dout, "dout");
+  expect_batch_gradients(form.name, in, gradients);
+  for (Index s = 0; s < sequences(in) && heads(in) > 0; ++s) {
+    const auto head = head_inputs(in, s, 0);
+    form.check(head, head_output(in, dout, s, 0), "dout");
+    expect_gradients(form.name, head, head_gradients(in, gradients, s, 0));
+  }
+  const KeptMemory kept(form, in, call.kept);
+  Scratch scratch(form.name, call.workspace, form_gradient_bytes(form, in, sizes, call.executor));
+  const PairGroups<A> groups(form, scratch.arena(), in, sizes, call.executor);
+  groups.run(parameters, call.executor,
+             [&](Index s, Index h, const ParameterGradients<A>& sums, std::byte* memory,
+                 const ExecutorRef& executor) {
+               kept.with(s, h, [&](Arena* kept_arena) {
+                 Arena arena(memory);
+                 add_gradient(form, arena, kept_arena, head_inputs(in, s, h),
+                              head_output(in, dout, s, h), head_gradients(in, gradients, s, h),
+                              sums, executor);
+               });
+             });
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,57 @@
+#pragma once
+
+/// \file
+/// How the gradients of feature maps' weights are summed, to the same bits for any executor.
+
+#include <algorithm>
+#include <span>
+
+#include "mhla/attention/operator.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/stage/mixing.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// Gradients of a map's weights, gathered for each group of blocks apart, so that their sum does
+/// not depend on who computes which group.
+template <class A>
+class WeightParts {
+ public:
+  WeightParts(const char* function, Arena& arena, Index groups, Index weights)
+      : parts_(arena.take<A>(function, {groups, weights})), groups_(groups), weights_(weights) {}
+
+  /// Where group g adds, null where nothing is wanted.
+  A* part(Index g) const { return wanted_ ? parts_ + g * weights_ : nullptr; }
+  void start(std::span<const A> sums) {
+    wanted_ = !sums.empty();
+    if (wanted_) std::fill_n(parts_, groups_ * weights_, A(0));
+  }
+  /// Adds the parts, the first group first.
+  void finish(std::span<A> sums) const {
+    if (!wanted_) return;
+    for (Index g = 1; g < groups_; ++g) add_to<A>(part(g), parts_, weights_);
+    if (groups_ > 0) add_to<A>(parts_, sums.data(), weights_);
+  }
+
+ private:
+  A* parts_;
+  Index groups_;
+  Index weights_;
+  bool wanted_ = false;
+};
+
+/// Blocks of a group in the backward forms: as in the forward, but independent of the number of
+/// workers where weights are gathered by groups.
+template <class A, class Op>
+Index gradient_group(const Op& op, Index blocks, const HeadSizes& n, Index workers) {
+  if (op.query_map.weights() > 0 || op.key_map.weights() > 0) return kGroupBlocks;
+  return group_blocks<A>(blocks, n.features, n.values, workers);
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,263 @@
+#pragma once
+
+/// \file
+/// Short vectors: the row operations that stages share, on Eigen's packet primitives, so one source
+/// serves SSE, AVX2, AVX-512, NEON and SVE.
+///
+/// Every function here gives bits that depend on the values and the length only, never on the
+/// alignment of a pointer: loads are unaligned, a short tail goes through a zero-filled packet.
+
+#include <Eigen/Core>
+#include <cmath>
+#include <limits>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/scalar.hpp"
+
+MHLA_PACKETS_BEGIN
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// The widest vector of A; A itself where the target has none.
+template <class A>
+using Packet = typename Eigen::internal::packet_traits<A>::type;
+
+/// Number of elements of a packet.
+template <class P>
+inline constexpr Index kLanes = Eigen::internal::unpacket_traits<P>::size;
+
+template <class A, class P>
+MHLA_INLINE inline P load(const A* x) {
+  return Eigen::internal::ploadu<P>(x);
+}
+
+template <class A, class P>
+MHLA_INLINE inline void store(A* x, P p) {
+  Eigen::internal::pstoreu(x, p);
+}
+
+/// a * b + c, rounded once where the target can, and then on scalars too.
+template <class P>
+MHLA_INLINE inline P multiply_add(P a, P b, P c) {
+  if constexpr (Accumulator<P> && kFusedMultiplyAdd) {
+    return std::fma(a, b, c);
+  } else {
+    return Eigen::internal::pmadd(a, b, c);
+  }
+}
+
+/// The first `count` lanes from x, the others `fill`.
+template <class P, class A>
+inline P load_partial(const A* x, Index count, A fill) {
+  A lanes[kLanes<P>];
+  for (Index i = 0; i < kLanes<P>; ++i) lanes[i] = i < count ? x[i] : fill;
+  return load<A, P>(lanes);
+}
+
+/// Stores the first `count` lanes.
+template <class P, class A>
+inline void store_partial(A* x, P p, Index count) {
+  A lanes[kLanes<P>];
+  store(lanes, p);
+  for (Index i = 0; i < count; ++i) x[i] = lanes[i];
+}
+
+/// The last `count` elements of a row that ends at `end`, in the last lanes; the lanes before them
+/// are `fill`. The row must have a whole packet.
+template <class P, class A>
+MHLA_INLINE inline P load_tail(const A* end, Index count, A fill) {
+  using namespace Eigen::internal;
+  const P before = pcmp_lt(plset<P>(A(0)), pset1<P>(static_cast<A>(kLanes<P> - count)));
+  return pselect(before, pset1<P>(fill), load<A, P>(end - kLanes<P>));
+}
+
+/// f(packet of x) for all packets of a row, the last one filled up with `fill`: in its first lanes
+/// where the row has a whole packet, else in its last ones.
+template <class A, class F>
+MHLA_INLINE inline void for_each_packet(const A* x, Index count, A fill, F&& f) {
+  using P = Packet<A>;
+  Index i = 0;
+  for (; i + kLanes<P> <= count; i += kLanes<P>) f(load<A, P>(x + i));
+  if (i == count) return;
+  f(i > 0 ? load_tail<P>(x + count, count - i, fill) : load_partial<P>(x, count, fill));
+}
+
+/// y[i] = f(x[i]) for whole packets f; x and y may be the same, but not overlap otherwise.
+template <class A, class F>
+inline void transform(const A* x, A* y, Index count, F&& f) {
+  using P = Packet<A>;
+  Index i = 0;
+  for (; i + kLanes<P> <= count; i += kLanes<P>) store(y + i, f(load<A, P>(x + i)));
+  if (i == count) return;
+  if (i > 0 && x != y) {  // the last whole packet: some elements are computed twice, alike
+    store(y + count - kLanes<P>, f(load<A, P>(x + count - kLanes<P>)));
+  } else {
+    store_partial(y + i, f(load_partial<P>(x + i, count - i, A(0))), count - i);
+  }
+}
+
+/// y[i] = f(x[i]...) for whole packets f; no row overlaps y.
+template <class A, class F, class... X>
+inline void combine(A* y, Index count, F&& f, const X*... x) {
+  using P = Packet<A>;
+  Index i = 0;
+  for (; i + kLanes<P> <= count; i += kLanes<P>) store(y + i, f(load<A, P>(x + i)...));
+  if (i == count) return;
+  const Index last = count - kLanes<P>;
+  if (i > 0) {  // the last whole packet: some elements are computed twice, alike
+    store(y + last, f(load<A, P>(x + last)...));
+  } else {
+    store_partial(y, f(load_partial<P>(x, count, A(0))...), count);
+  }
+}
+
+/// y[i] = f(y[i], x[i]...) for whole packets f; no row overlaps y.
+template <class A, class F, class... X>
+inline void update(A* y, Index count, F&& f, const X*... x) {
+  using P = Packet<A>;
+  Index i = 0;
+  for (; i + kLanes<P> <= count; i += kLanes<P>) {
+    store(y + i, f(load<A, P>(y + i), load<A, P>(x + i)...));
+  }
+  if (i == count) return;
+  const Index tail = count - i;
+  if (i > 0) {  // the last whole packet, of whose lanes the first ones are done
+    using namespace Eigen::internal;
+    const P before = pcmp_lt(plset<P>(A(0)), pset1<P>(static_cast<A>(kLanes<P> - tail)));
+    const Index last = count - kLanes<P>;
+    const P done = load<A, P>(y + last);
+    store(y + last, pselect(before, done, f(done, load<A, P>(x + last)...)));
+  } else {
+    store_partial(y, f(load_partial<P>(y, tail, A(0)), load_partial<P>(x, tail, A(0))...), tail);
+  }
+}
+
+/// y += factor * x, every element one multiply-add.
+template <class A>
+inline void add_scaled(A factor, const A* x, A* y, Index count) {
+  const Packet<A> f = Eigen::internal::pset1<Packet<A>>(factor);
+  update(
+      y, count, [f](auto sum, auto p) { return multiply_add(f, p, sum); }, x);
+}
+
+/// y[j] += x[0, j] + ... + x[rows - 1, j], row after row, for rows `stride` numbers apart.
+template <class A>
+inline void add_rows_to(const A* x, Index stride, Index rows, A* y, Index count) {
+  using P = Packet<A>;
+  constexpr Index kPanel = 4;  // packets whose sums stay in registers
+  Index j = 0;
+  for (; j + kPanel * kLanes<P> <= count; j += kPanel * kLanes<P>) {
+    P sums[kPanel];
+    for (Index p = 0; p < kPanel; ++p) sums[p] = load<A, P>(y + j + p * kLanes<P>);
+    for (Index r = 0; r < rows; ++r) {
+      MHLA_UNROLL
+      for (Index p = 0; p < kPanel; ++p) {
+        sums[p] = Eigen::internal::padd(sums[p], load<A, P>(x + r * stride + j + p * kLanes<P>));
+      }
+    }
+    for (Index p = 0; p < kPanel; ++p) store(y + j + p * kLanes<P>, sums[p]);
+  }
+  for (; j < count; ++j) {
+    for (Index r = 0; r < rows; ++r) y[j] += x[r * stride + j];
+  }
+}
+
+/// y += x.
+template <class A>
+inline void add_to(const A* x, A* y, Index count) {
+  add_rows_to(x, Index{0}, Index{1}, y, count);
+}
+
+/// x *= factor.
+template <class A>
+inline void scale(A factor, A* x, Index count) {
+  using P = Packet<A>;
+  const P f = Eigen::internal::pset1<P>(factor);
+  Index i = 0;
+  for (; i + kLanes<P> <= count; i += kLanes<P>) {
+    store(x + i, Eigen::internal::pmul(f, load<A, P>(x + i)));
+  }
+  for (; i < count; ++i) x[i] *= factor;
+}
+
+/// x . y; no more than `count` roundings on the way of any term.
+template <class A>
+inline A dot(const A* x, const A* y, Index count) {
+  using P = Packet<A>;
+  P sum = Eigen::internal::pset1<P>(A(0));
+  Index i = 0;
+  for (; i + kLanes<P> <= count; i += kLanes<P>) {
+    sum = multiply_add(load<A, P>(x + i), load<A, P>(y + i), sum);
+  }
+  if (i < count) {
+    const Index tail = count - i;
+    sum = i > 0 ? multiply_add(load_tail<P>(x + count, tail, A(0)),
+                               load_tail<P>(y + count, tail, A(0)), sum)
+                : multiply_add(load_partial<P>(x, tail, A(0)), load_partial<P>(y, tail, A(0)), sum);
+  }
+  return Eigen::internal::predux(sum);
+}
+
+/// x[0] + ... + x[count - 1].
+template <class A>
+inline A sum(const A* x, Index count) {
+  using P = Packet<A>;
+  P sum = Eigen::internal::pset1<P>(A(0));
+  for_each_packet(x, count, A(0), [&sum](P p) { sum = Eigen::internal::padd(sum, p); });
+  return Eigen::internal::predux(sum);
+}
+
+/// The largest element; -infinity of none.
+template <class A>
+inline A maximum(const A* x, Index count) {
+  using P = Packet<A>;
+  constexpr A kLowest = -std::numeric_limits<A>::infinity();
+  P largest = Eigen::internal::pset1<P>(kLowest);
+  for_each_packet(x, count, kLowest,
+                  [&largest](P p) { largest = Eigen::internal::pmax(largest, p); });
+  return Eigen::internal::predux_max(largest);
+}
+
+/// Largest relative error of `exponential` where the result is a normal number, in units roundoff.
+inline constexpr double kExponentialRoundoffs = 4;
+
+/// e^x lane by lane: infinity above the range, 0 where the result would not be a normal number,
+/// NaN of NaN.
+template <class P>
+inline P exponential(P x) {
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  using namespace Eigen::internal;
+  constexpr bool kSingle = std::same_as<A, float>;
+  // x = n ln 2 + r with |r| <= ln(2) / 2; ln 2 in two parts, the first with trailing zeros.
+  constexpr A kLog2E = A(1.442695040888963407);
+  constexpr A kLn2High = kSingle ? A(0.693359375) : A(6.93145751953125e-1);
+  constexpr A kLn2Low = kSingle ? A(-2.12194440e-4) : A(1.42860682030941723212e-6);
+  constexpr A kLargest = kSingle ? A(88.7228317) : A(709.782712893383973096);
+  constexpr A kSmallest = kSingle ? A(-87.3365402) : A(-708.396418532264106224);
+  const P clamped = pmin(pmax(x, pset1<P>(kSmallest)), pset1<P>(kLargest));
+  const P n = pfloor(multiply_add(clamped, pset1<P>(kLog2E), pset1<P>(A(0.5))));
+  P r = multiply_add(n, pset1<P>(-kLn2High), clamped);
+  r = multiply_add(n, pset1<P>(-kLn2Low), r);
+  // Taylor's polynomial of e^r, the last term below half a unit roundoff of the sum.
+  constexpr int kDegree = kSingle ? 7 : 13;
+  A reciprocal_factorial[kDegree + 1] = {A(1)};
+  double factorial = 1;
+  for (int i = 1; i <= kDegree; ++i) {
+    factorial *= i;
+    reciprocal_factorial[i] = static_cast<A>(1 / factorial);
+  }
+  P y = pset1<P>(reciprocal_factorial[kDegree]);
+  for (int i = kDegree - 1; i >= 0; --i) y = multiply_add(y, r, pset1<P>(reciprocal_factorial[i]));
+  y = pldexp(y, n);
+  y = pselect(pcmp_lt(x, pset1<P>(kSmallest)), pset1<P>(A(0)), y);
+  y = pselect(pcmp_lt(pset1<P>(kLargest), x), pset1<P>(std::numeric_limits<A>::infinity()), y);
+  return pselect(pcmp_eq(x, x), y, x);
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla
+
+MHLA_PACKETS_END

@@ -1,0 +1,224 @@
+#pragma once
+
+/// \file
+/// The register-tiled product every stage uses:
+///
+///     C[r, :] (+)= sum_k A[r, k] B[k, :]        C [rows,cols], A [rows,depth], B [depth,cols]
+///
+/// A tile of R rows by V packets of C stays in registers while k runs; elements of A are broadcast,
+/// rows of B are loaded. A has any strides; columns of B and C are contiguous, and the rows of C
+/// may be tokens of a tensor. There is one micro-kernel for each accumulator, dense and banded.
+///
+/// Law: every element of C is one chain of multiply-adds over k in ascending order, started from 0
+/// or from C. So its bits do not depend on where in a tile it lies, on alignment, or on how a long
+/// depth is cut into calls; stages build the library's bitwise promises on this.
+///
+/// Cost: 2 * rows * cols * depth flops; per step of a full tile R broadcasts and V loads.
+
+#include <algorithm>
+#include <type_traits>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/scalar.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/prefetch.hpp"
+#include "mhla/kernel/rows.hpp"
+#include "mhla/kernel/unit.hpp"
+
+MHLA_PACKETS_BEGIN
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// What a product starts from.
+enum class Start { kZero, kTarget };
+
+/// Columns [begin, end) of a row.
+struct ColumnSpan {
+  Index begin, end;
+
+  static ColumnSpan either(ColumnSpan a, ColumnSpan b) {
+    return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
+  }
+  static ColumnSpan both(ColumnSpan a, ColumnSpan b) {
+    return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+  }
+};
+
+/// C (+)= A B.
+template <class A>
+struct Product {
+  Rows<A> out;            ///< C [rows,cols]
+  MatrixView<const A> a;  ///< A [rows,depth]
+  Rows<const A> b;        ///< B [depth,cols], rows without an order
+  Index cols = 0;
+  Start start = Start::kZero;
+  /// [rows] or null: row r of C is stored times factors[r].
+  const A* factors = nullptr;
+  /// [rows] or null: row r of A has the columns spans[r] only; what lies beside them meets no row
+  /// of B.
+  const ColumnSpan* spans = nullptr;
+  /// Lines to prefetch meanwhile, or null.
+  Prefetch* next = nullptr;
+};
+
+/// Steps of k after which more lines are prefetched, and how many. So the tiles of a strip fetch
+/// all that the next strip needs, at any D, E and tile shape in use.
+inline constexpr Index kPrefetchSteps = 16, kPrefetchLines = 8;
+
+/// sum[r] += A[r, k] B[k], for all rows or for those that have column k. Prefetches B[k] of the
+/// next panel: rows of B may be more streams than the hardware follows.
+template <bool kAllRows, class P, int kRows, int kVectors, class A>
+MHLA_INLINE inline void add_step(P (&sum)[kRows][kVectors], const A* left, Index row_stride,
+                                 const A* right, const ColumnSpan* spans, Index k) {
+  P row[kVectors];
+  MHLA_UNROLL
+  for (int v = 0; v < kVectors; ++v) row[v] = load<A, P>(right + v * kLanes<P>);
+  constexpr Index kPanel = kVectors * kLanes<P>, kLine = kBufferAlignment / Index{sizeof(A)};
+  MHLA_UNROLL
+  for (Index j = 0; j < kPanel; j += kLine) Eigen::internal::prefetch(right + kPanel + j);
+  MHLA_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    if constexpr (!kAllRows) {
+      if (k < spans[r].begin || k >= spans[r].end) continue;
+    }
+    const P factor = Eigen::internal::pset1<P>(left[r * row_stride]);
+    MHLA_UNROLL
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = multiply_add(factor, row[v], sum[r][v]);
+  }
+}
+
+/// The micro-kernel: a tile of kRows rows and kVectors packets whose first element is (row, col).
+template <class P, int kRows, int kVectors, bool kBand, class A>
+void multiply_tile(const Product<A>& p, Index row, Index col) {
+  constexpr Index kWidth = kLanes<P>;
+  A* c[kRows];  // where the rows of the tile begin
+  if (p.out.order == nullptr) {
+    A* const first = p.out.data + row * p.out.stride + col;
+    for (int r = 0; r < kRows; ++r) c[r] = first + r * p.out.stride;
+  } else {
+    for (int r = 0; r < kRows; ++r) c[r] = p.out.row(row + r) + col;
+  }
+  P sum[kRows][kVectors];
+  MHLA_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    MHLA_UNROLL
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = Eigen::internal::pset1<P>(A(0));
+    Eigen::internal::prefetch(c[r]);  // arrives while k runs
+  }
+  if (p.start == Start::kTarget) {
+    MHLA_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      MHLA_UNROLL
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = load<A, P>(c[r] + v * kWidth);
+    }
+  }
+  const Index row_stride = p.a.row_stride, a_step = p.a.col_stride, b_step = p.b.stride;
+  const A* left = p.a.data + row * row_stride;  // at column k
+  const A* right = p.b.data + col;              // at row k
+  Index k = 0, depth = p.a.cols;
+  ColumnSpan any{0, depth};
+  const ColumnSpan* const spans = kBand ? p.spans + row : nullptr;
+  if constexpr (kBand) {
+    ColumnSpan common = any = spans[0];
+    for (int r = 1; r < kRows; ++r) {
+      any = ColumnSpan::either(any, spans[r]);
+      common = ColumnSpan::both(common, spans[r]);
+    }
+    k = any.begin;
+    left += k * a_step;
+    right += k * b_step;
+    depth = common.end;
+    const Index begin = std::clamp(common.begin, any.begin, std::max(any.begin, any.end));
+    for (; k < begin; ++k, left += a_step, right += b_step) {
+      add_step<false>(sum, left, row_stride, right, spans, k);
+    }
+  }
+  while (k < depth) {
+    if (p.next != nullptr) p.next->fetch(kPrefetchLines);
+    const Index end = std::min(depth, k + kPrefetchSteps);
+    for (; k < end; ++k, left += a_step, right += b_step) {
+      add_step<true>(sum, left, row_stride, right, spans, k);
+    }
+  }
+  if constexpr (kBand) {
+    for (; k < any.end; ++k, left += a_step, right += b_step) {
+      add_step<false>(sum, left, row_stride, right, spans, k);
+    }
+  }
+  if (p.factors != nullptr) {
+    MHLA_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const P factor = Eigen::internal::pset1<P>(p.factors[row + r]);
+      MHLA_UNROLL
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = Eigen::internal::pmul(sum[r][v], factor);
+    }
+  }
+  MHLA_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    MHLA_UNROLL
+    for (int v = 0; v < kVectors; ++v) store(c[r] + v * kWidth, sum[r][v]);
+  }
+}
+
+/// All rows of the panel of kVectors packets that begins at column `col`, in tiles of at most kRows
+/// rows.
+template <class P, int kVectors, bool kBand, int... kRows, class A>
+void multiply_panel(const Product<A>& p, Index col) {
+  Index row = 0;
+  const auto tiles = [&]<int kTileRows>() {
+    for (Index left = p.a.rows - row; left >= kTileRows; left -= kTileRows, row += kTileRows) {
+      if (kTileRows == 6 && left == 8) return;  // two tiles of 4
+      multiply_tile<P, kTileRows, kVectors, kBand>(p, row, col);
+    }
+  };
+  (tiles.template operator()<kRows>(), ...);
+}
+
+/// The panels of one product, from the widest to single columns.
+template <bool kBand, class A>
+void multiply_panels(const Product<A>& p) {
+  using P = Packet<A>;
+  using Half = typename Eigen::internal::unpacket_traits<P>::half;
+  constexpr Index kWidth = kLanes<P>, kPanel = kTile.vectors * kWidth;
+  Index col = 0;
+  if (!kBand && p.a.rows == 1) {  // as many chains as a full tile has
+    constexpr Index kWide = kTile.rows * kWidth;
+    for (; col + kWide <= p.cols; col += kWide) {
+      multiply_tile<P, 1, kTile.rows, false>(p, 0, col);
+    }
+  }
+  for (; col + kPanel <= p.cols; col += kPanel) {
+    multiply_panel<P, kTile.vectors, kBand, kTile.rows, 4, 2, 1>(p, col);
+  }
+  for (; col + kWidth <= p.cols; col += kWidth) {
+    multiply_panel<P, 1, kBand, kTile.rows, 2, 1>(p, col);
+  }
+  if constexpr (kWidth > 4 && kLanes<Half> < kWidth) {
+    for (; col + kLanes<Half> <= p.cols; col += kLanes<Half>) {
+      multiply_panel<Half, 1, kBand, kTile.rows, 1>(p, col);
+    }
+  }
+  if constexpr (kWidth > 1) {
+    for (; col < p.cols; ++col) multiply_panel<A, 1, kBand, kTile.rows, 1>(p, col);
+  }
+}
+
+/// C (+)= A B.
+template <class A>
+void multiply(const Product<A>& p) {
+  eigen_assert(p.b.order == nullptr);
+  if (p.spans != nullptr) {
+    multiply_panels<true>(p);
+  } else {
+    multiply_panels<false>(p);
+  }
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla
+
+MHLA_PACKETS_END

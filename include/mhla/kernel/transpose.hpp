@@ -1,0 +1,49 @@
+#pragma once
+
+/// \file
+/// Transposition of rows, whole squares of packets at a time in registers.
+
+#include <algorithm>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/scalar.hpp"
+#include "mhla/kernel/packet.hpp"
+
+MHLA_PACKETS_BEGIN
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// y[c, r] = factor * x[r, c] for r < rows, c < cols. Rows of x lie x_stride numbers apart, those
+/// of y y_stride. Columns of y from `rows` up to the next multiple of a packet's length are written
+/// too, with the rows of x that lie there: both must have room for them.
+template <class A>
+void transpose_scaled(A factor, const A* x, Index x_stride, Index rows, Index cols, A* y,
+                      Index y_stride) {
+  using P = Packet<A>;
+  constexpr int kWidth = static_cast<int>(kLanes<P>);
+  const P f = Eigen::internal::pset1<P>(factor);
+  for (Index r = 0; r < rows; r += kWidth) {
+    Index c = 0;
+    for (; c + kWidth <= cols; c += kWidth) {
+      Eigen::internal::PacketBlock<P, kWidth> square;
+      MHLA_UNROLL
+      for (int i = 0; i < kWidth; ++i) {
+        square.packet[i] = Eigen::internal::pmul(f, load<A, P>(x + (r + i) * x_stride + c));
+      }
+      Eigen::internal::ptranspose(square);
+      MHLA_UNROLL
+      for (int i = 0; i < kWidth; ++i) store(y + (c + i) * y_stride + r, square.packet[i]);
+    }
+    for (; c < cols; ++c) {
+      for (Index i = r; i < r + kWidth; ++i) y[c * y_stride + i] = factor * x[i * x_stride + c];
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla
+
+MHLA_PACKETS_END

@@ -1,0 +1,38 @@
+#pragma once
+
+/// \file
+/// The units that products run on, as tags: a stage without an overload for a unit runs on the one
+/// that the unit derives from. And the shapes that the vector unit of each target works in.
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/scalar.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+struct vector_unit {};        ///< the vector instructions of the target
+struct amx : vector_unit {};  ///< the tiles of AMX, for bfloat16 tensors (stage/amx)
+
+/// How the vector unit cuts its work.
+struct TileShape {
+  int rows;         ///< of the register tile
+  int vectors;      ///< packets of a row of it
+  Index slab;       ///< features of a slab of a summary (stage/summary.hpp)
+  Index read_rows;  ///< queries that are read out together, so that their rows stay in L1
+};
+
+/// | registers | targets        | tile  | sums, row of B, broadcast | reason |
+/// |-----------|----------------|-------|---------------------------|-------------------------------|
+/// | 32        | AVX-512, NEON  | 8 x 2 | 16 + 2 + 1                | registers left to load ahead
+/// | | 16        | AVX2, AVX, SSE | 6 x 2 | 12 + 2 + 1                | 8 loads for 12
+/// multiply-adds; | |           |                |       |                           | a 4 x 2 tile
+/// needs 6 for 8    |
+///
+/// A slab is a whole number of tiles. Bits depend on none of these.
+inline constexpr TileShape kTile =
+    kVectorRegisters >= 32 ? TileShape{8, 2, 8, 16} : TileShape{6, 2, 12, 64};
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,257 @@
+#pragma once
+
+/// \file
+/// A dense layer on the rows of a matrix, and its adjoint.
+///
+///     y = x W^T + b                                        x [N,I], W [O,I], b [O], y [N,O]
+///     dx += dy W      dW += dy^T x      db += sum_n dy_n
+///
+/// Parameters are views, so those of a whole model may lie in one row of numbers. Rows of all views
+/// are contiguous (column stride 1) at any row stride; what is written overlaps nothing else.
+/// Cost: 2*N*I*O flops, the adjoint twice that. W is transposed once a call into the workspace.
+
+#include <algorithm>
+#include <span>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/call.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/product.hpp"
+#include "mhla/kernel/transpose.hpp"
+#include "mhla/layer/rows.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+/// The parameters of a dense layer (T const) or their gradients.
+template <class T>
+struct DenseView {
+  MatrixView<T> weight{};  ///< [O, I]; of gradients, absent where it is not wanted
+  std::span<T> bias{};     ///< [O] or empty: no bias, or its gradient is not wanted
+
+  constexpr operator DenseView<const T>() const  // NOLINT(google-explicit-constructor)
+      requires(!std::is_const_v<T>) {
+    return {weight, bias};
+  }
+};
+
+/// Writes y = x W^T + b: dense<float>(x, {weight, bias}, y).
+/// \param x [N,I], y [N,O]
+/// \param executor   splits over rows
+/// \throws shape_error, option_error for anything that does not fit, before y is touched.
+template <Accumulator A>
+void dense(MatrixView<const A> x, DenseView<const A> dense, MatrixView<A> y, const Call& call = {});
+
+/// Bytes of workspace of dense from I numbers to O.
+template <Accumulator A>
+std::size_t dense_workspace_bytes(Index inputs, Index outputs);
+
+/// Adds the gradients of x and of the parameters for the gradient dy of y.
+/// \param x [N,I], dy [N,O]
+/// \param dx         [N,I] or absent
+/// \param gradients  of the parameters, each where it is wanted
+/// \param executor   splits over rows; the gradients of the parameters over outputs and chunks of
+///                   rows, whose sums are added in order
+/// \throws shape_error, option_error for anything that does not fit, before anything is touched.
+template <Accumulator A>
+void dense_adjoint(MatrixView<const A> x, DenseView<const A> dense, MatrixView<const A> dy,
+                   MatrixView<A> dx, DenseView<A> gradients, const Call& call = {});
+
+/// Bytes of workspace of dense_adjoint; it is small where N is.
+template <Accumulator A>
+std::size_t dense_adjoint_workspace_bytes(Index rows, Index inputs, Index outputs);
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// W of a dense layer, transposed for the tile: rows [I] of O numbers.
+template <Accumulator A>
+class TransposedWeight {
+ public:
+  TransposedWeight(const char* function, Arena& arena, Index inputs, Index outputs)
+      : stride_(unaliased_stride<A>(outputs)), data_(arena.take<A>(function, {inputs, stride_})) {}
+
+  void pack(MatrixView<const A> weight) {
+    constexpr Index kWidth = sizeof(Packet<A>) / sizeof(A);
+    const Index whole = weight.rows / kWidth * kWidth;
+    transpose_scaled(A(1), weight.data, weight.row_stride, whole, weight.cols, data_, stride_);
+    for (Index r = whole; r < weight.rows; ++r) {
+      for (Index c = 0; c < weight.cols; ++c) data_[c * stride_ + r] = weight(r, c);
+    }
+  }
+
+  /// y = x W^T + b for some rows.
+  void apply(MatrixView<const A> x, std::span<const A> bias, MatrixView<A> y) const {
+    for (Index r = 0; r < y.rows && !bias.empty(); ++r) {
+      std::copy(bias.begin(), bias.end(), y.row(r));
+    }
+    multiply<A>({.out = {y.data, y.row_stride},
+                 .a = x,
+                 .b = {data_, stride_},
+                 .cols = y.cols,
+                 .start = bias.empty() ? Start::kZero : Start::kTarget});
+  }
+
+ private:
+  Index stride_;
+  A* data_;  // [I, stride]
+};
+
+/// dx (+)= dy W for some rows.
+template <Accumulator A>
+void multiply_by_weight(Start start, MatrixView<const A> dy, MatrixView<const A> weight,
+                        MatrixView<A> dx) {
+  multiply<A>({.out = {dx.data, dx.row_stride},
+               .a = dy,
+               .b = {weight.data, weight.row_stride},
+               .cols = dx.cols,
+               .start = start});
+}
+
+/// The gradients of the parameters: pieces of at most kOutputs outputs and a chunk of rows, about
+/// kPieces of them. With more than one chunk, each has sums of its own in the workspace.
+template <Accumulator A>
+class DenseGradient {
+  static constexpr Index kOutputs = 256, kPieces = 16, kLeastRows = 256;
+
+ public:
+  DenseGradient(const char* function, Arena& arena, Index rows, Index inputs, Index outputs)
+      : inputs_(inputs),
+        outputs_(outputs),
+        slices_((outputs + kOutputs - 1) / kOutputs),
+        chunks_(rows, std::max<Index>(1, kPieces / std::max<Index>(1, slices_)), kLeastRows),
+        partial_(chunks_.count() > 1 ? chunks_.count() : 0),
+        weight_(arena.take<A>(function, {partial_, outputs, inputs})),
+        bias_(arena.take<A>(function, {partial_, outputs})) {}
+
+  /// Adds to what is wanted of the gradients.
+  void add(MatrixView<const A> x, MatrixView<const A> dy, DenseView<A> gradients,
+           const ExecutorRef& executor) {
+    const bool want_weight = !gradients.weight.absent(), want_bias = !gradients.bias.empty();
+    if (!want_weight && !want_bias) return;
+    executor.for_each(chunks_.count() * slices_, [&](Index piece, Index /*worker*/) {
+      const Index chunk = piece / slices_, slice = piece % slices_;
+      DenseView<A> sums = gradients;
+      if (partial_ > 0) {
+        if (want_weight) sums.weight = {weight_of(chunk), outputs_, inputs_, inputs_};
+        if (want_bias) sums.bias = {bias_of(chunk), static_cast<std::size_t>(outputs_)};
+      }
+      add_piece(x, dy, sums, chunk, outputs_ * slice / slices_, outputs_ * (slice + 1) / slices_);
+    });
+    if (partial_ == 0) return;
+    if (want_bias) add_rows_to(bias_, outputs_, partial_, gradients.bias.data(), outputs_);
+    if (!want_weight) return;
+    for_each_layer_strip(outputs_, executor, [&](Index begin, Index count) {
+      for (Index o = begin; o < begin + count; ++o) {
+        add_rows_to(weight_ + o * inputs_, outputs_ * inputs_, partial_, gradients.weight.row(o),
+                    inputs_);
+      }
+    });
+  }
+
+ private:
+  A* weight_of(Index chunk) const { return weight_ + chunk * outputs_ * inputs_; }
+  A* bias_of(Index chunk) const { return bias_ + chunk * outputs_; }
+
+  /// Outputs [first, last) over the rows of a chunk, strip by strip.
+  void add_piece(MatrixView<const A> x, MatrixView<const A> dy, DenseView<A> sums, Index chunk,
+                 Index first, Index last) const {
+    const Index end = chunks_.end(chunk);
+    if (partial_ > 0 && !sums.bias.empty()) {
+      std::fill(sums.bias.begin() + first, sums.bias.begin() + last, A(0));
+    }
+    for (Index begin = chunks_.begin(chunk); begin < end; begin += kLayerStrip) {
+      const Index rows = std::min(kLayerStrip, end - begin);
+      const A* const from = dy.row(begin) + first;
+      if (!sums.bias.empty()) {
+        add_rows_to(from, dy.row_stride, rows, sums.bias.data() + first, last - first);
+      }
+      if (sums.weight.absent()) continue;
+      const bool start = partial_ > 0 && begin == chunks_.begin(chunk);
+      multiply<A>({.out = {sums.weight.row(first), sums.weight.row_stride},
+                   .a = {from, last - first, rows, 1, dy.row_stride},
+                   .b = {x.row(begin), x.row_stride},
+                   .cols = inputs_,
+                   .start = start ? Start::kZero : Start::kTarget});
+    }
+  }
+
+  Index inputs_, outputs_;
+  Index slices_;
+  RowChunks chunks_;
+  Index partial_;  // chunks with sums of their own
+  A* weight_;      // [partial, O, I]
+  A* bias_;        // [partial, O]
+};
+
+template <Accumulator A>
+void expect_dense(const char* function, const char* weight, const char* bias,
+                  const DenseView<const A>& dense, Index inputs) {
+  expect_rows(function, weight, dense.weight, -1, inputs);
+  expect_elements_or_none(function, bias, dense.bias.size(), dense.weight.rows);
+}
+
+template <Accumulator A>
+void expect_dense_gradients(const char* function, const char* weight, const char* bias,
+                            const DenseView<A>& gradients, const DenseView<const A>& dense) {
+  expect_rows_or_none(function, weight, gradients.weight, dense.weight.rows, dense.weight.cols);
+  expect_elements_or_none(function, bias, gradients.bias.size(), dense.weight.rows);
+}
+
+}  // namespace detail
+
+template <Accumulator A>
+std::size_t dense_workspace_bytes(Index inputs, Index outputs) {
+  detail::Arena counting;
+  detail::TransposedWeight<A>("dense", counting, inputs, outputs);
+  return counting.bytes();
+}
+
+template <Accumulator A>
+void dense(MatrixView<const A> x, DenseView<const A> dense, MatrixView<A> y, const Call& call) {
+  constexpr const char* kName = "dense";
+  detail::expect_rows(kName, "x", x, -1, -1);
+  detail::expect_dense(kName, "weight", "bias", dense, x.cols);
+  detail::expect_rows(kName, "y", y, x.rows, dense.weight.rows);
+  detail::Scratch scratch(kName, call.workspace, dense_workspace_bytes<A>(x.cols, y.cols));
+  detail::TransposedWeight<A> weight(kName, scratch.arena(), x.cols, y.cols);
+  weight.pack(dense.weight);
+  detail::for_each_layer_strip(x.rows, call.executor, [&](Index begin, Index count) {
+    weight.apply(x.middle_rows(begin, count), dense.bias, y.middle_rows(begin, count));
+  });
+}
+
+template <Accumulator A>
+std::size_t dense_adjoint_workspace_bytes(Index rows, Index inputs, Index outputs) {
+  detail::Arena counting;
+  detail::DenseGradient<A>("dense_adjoint", counting, rows, inputs, outputs);
+  return counting.bytes();
+}
+
+template <Accumulator A>
+void dense_adjoint(MatrixView<const A> x, DenseView<const A> dense, MatrixView<const A> dy,
+                   MatrixView<A> dx, DenseView<A> gradients, const Call& call) {
+  constexpr const char* kName = "dense_adjoint";
+  detail::expect_rows(kName, "x", x, -1, -1);
+  detail::expect_dense(kName, "weight", "bias", dense, x.cols);
+  detail::expect_rows(kName, "dy", dy, x.rows, dense.weight.rows);
+  detail::expect_rows_or_none(kName, "dx", dx, x.rows, x.cols);
+  detail::expect_dense_gradients(kName, "gradient of weight", "gradient of bias", gradients, dense);
+  detail::Scratch scratch(kName, call.workspace,
+                          dense_adjoint_workspace_bytes<A>(x.rows, x.cols, dy.cols));
+  detail::DenseGradient<A> gradient(kName, scratch.arena(), x.rows, x.cols, dy.cols);
+  if (!dx.absent()) {
+    detail::for_each_layer_strip(x.rows, call.executor, [&](Index begin, Index count) {
+      detail::multiply_by_weight(detail::Start::kTarget, dy.middle_rows(begin, count), dense.weight,
+                                 dx.middle_rows(begin, count));
+    });
+  }
+  gradient.add(x, dy, gradients, call.executor);
+}
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla

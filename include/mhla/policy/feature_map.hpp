@@ -1,0 +1,202 @@
+#pragma once
+
+/// \file
+/// Stage 1 of 5: the feature map phi, applied to each query and each key.
+///
+///     map                 feature y                         dy/dx                     D -> D
+///     Relu                max(x, 0) + eps                   1 for x > 0, otherwise 0
+///     EluPlusOne          x + 1 for x > 0, otherwise e^x    1 for x > 0, otherwise y
+///     Identity            x                                 1
+///     Exp                 e^x                               y
+///     Elementwise<F, G>   f(x), a function of your own      g(x), where it is given
+///
+/// Maps with weights or a wider range are in learned_feature_map.hpp. Nonnegative features keep the
+/// denominators of KeySum positive; nothing else here depends on the sign.
+/// Cost: N*D evaluations. Source: arXiv:2601.07832, section 4.1 leaves phi open; Relu with
+/// eps = 1e-6 is what the authors' vision and video layers use.
+
+#include <concepts>
+#include <type_traits>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/scalar.hpp"
+#include "mhla/kernel/packet.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+/// phi of one token. map(x, y, D) reads x[0..D) and writes y[0..map.features(D)); x and y do not
+/// overlap. Laws: y depends on x alone, not on addresses or earlier calls; calls from several
+/// threads at once are fine; features(D) depends on D alone.
+template <class F, class A>
+concept FeatureMap = Accumulator<A> && std::copy_constructible<F> &&
+    requires(const F& map, const A* x, A* y, Index d) {
+  { map.features(d) } -> std::same_as<Index>;
+  map(x, y, d);
+};
+
+/// A map with a derivative. map.adjoint(x, y, dy, dx, D, dweights), with y = map(x), adds J^T dy to
+/// dx[0..D) and, where the map has weights and `dweights` is not null, their gradient to
+/// dweights[0..map.weights()). No row overlaps another, and nothing is allocated.
+template <class F, class A>
+concept DifferentiableFeatureMap = FeatureMap<F, A> &&
+    requires(const F& map, const A* x, const A* y, const A* dy, A* dx, Index d, A* dweights) {
+  { map.weights() } -> std::same_as<Index>;
+  map.adjoint(x, y, dy, dx, d, dweights);
+};
+
+/// max(x, 0) + eps.
+struct Relu {
+  double eps = 1e-6;
+
+  constexpr Index features(Index d) const { return d; }
+  constexpr Index weights() const { return 0; }
+  template <Accumulator A>
+  void operator()(const A* x, A* y, Index d) const;
+  template <Accumulator A>
+  void adjoint(const A* x, const A* y, const A* dy, A* dx, Index d,
+               std::type_identity_t<A>* dweights = nullptr) const;
+};
+
+/// elu(x) + 1: x + 1 where x > 0, e^x elsewhere.
+struct EluPlusOne {
+  constexpr Index features(Index d) const { return d; }
+  constexpr Index weights() const { return 0; }
+  template <Accumulator A>
+  void operator()(const A* x, A* y, Index d) const;
+  template <Accumulator A>
+  void adjoint(const A* x, const A* y, const A* dy, A* dx, Index d,
+               std::type_identity_t<A>* dweights = nullptr) const;
+};
+
+/// x itself.
+struct Identity {
+  constexpr Index features(Index d) const { return d; }
+  constexpr Index weights() const { return 0; }
+  template <Accumulator A>
+  void operator()(const A* x, A* y, Index d) const;
+  template <Accumulator A>
+  void adjoint(const A* x, const A* y, const A* dy, A* dx, Index d,
+               std::type_identity_t<A>* dweights = nullptr) const;
+};
+
+/// e^x; 0 where the result would be below the smallest normal number.
+struct Exp {
+  constexpr Index features(Index d) const { return d; }
+  constexpr Index weights() const { return 0; }
+  template <Accumulator A>
+  void operator()(const A* x, A* y, Index d) const;
+  template <Accumulator A>
+  void adjoint(const A* x, const A* y, const A* dy, A* dx, Index d,
+               std::type_identity_t<A>* dweights = nullptr) const;
+};
+
+/// Of a function without a derivative.
+struct NoDerivative {};
+
+/// A function of one number, applied to each element: Elementwise([](auto x) { return x * x; }).
+/// With its derivative the map has an adjoint: Elementwise(f, [](auto x) { return 2 * x; }).
+template <class F, class G = NoDerivative>
+struct Elementwise {
+  F function;
+  G derivative;
+
+  explicit constexpr Elementwise(F f, G g = {}) : function(f), derivative(g) {}
+  constexpr Index features(Index d) const { return d; }
+  constexpr Index weights() const { return 0; }
+  template <Accumulator A>
+  requires std::convertible_to<std::invoke_result_t<const F&, A>, A>
+  void operator()(const A* x, A* y, Index d) const {
+    for (Index j = 0; j < d; ++j) y[j] = static_cast<A>(function(x[j]));
+  }
+  template <Accumulator A>
+  requires std::convertible_to<std::invoke_result_t<const G&, A>, A>
+  void adjoint(const A* x, const A* /*y*/, const A* dy, A* dx, Index d,
+               std::type_identity_t<A>* /*dweights*/ = nullptr) const {
+    for (Index j = 0; j < d; ++j) dx[j] += dy[j] * static_cast<A>(derivative(x[j]));
+  }
+};
+
+static_assert(DifferentiableFeatureMap<Relu, float> && DifferentiableFeatureMap<Relu, double>);
+static_assert(DifferentiableFeatureMap<EluPlusOne, float>);
+static_assert(DifferentiableFeatureMap<EluPlusOne, double>);
+static_assert(DifferentiableFeatureMap<Identity, float>);
+static_assert(DifferentiableFeatureMap<Identity, double>);
+static_assert(DifferentiableFeatureMap<Exp, float> && DifferentiableFeatureMap<Exp, double>);
+
+// ------------------------------------------------------------------------------------------------
+
+template <Accumulator A>
+void Relu::operator()(const A* x, A* y, Index d) const {
+  using namespace Eigen::internal;
+  const A shift = static_cast<A>(eps);
+  detail::transform(x, y, d, [shift](auto p) {
+    using P = decltype(p);
+    // As std::max: the first where neither is less, so NaN stays NaN.
+    return padd(pmax(p, pset1<P>(A(0))), pset1<P>(shift));
+  });
+}
+
+template <Accumulator A>
+void Relu::adjoint(const A* x, const A* /*y*/, const A* dy, A* dx, Index d,
+                   std::type_identity_t<A>* /*dweights*/) const {
+  using namespace Eigen::internal;
+  detail::update(
+      dx, d,
+      [](auto sum, auto p, auto g) {
+        using P = decltype(p);
+        const P zero = pset1<P>(A(0));
+        return padd(sum, pselect(pcmp_lt(zero, p), g, zero));
+      },
+      x, dy);
+}
+
+template <Accumulator A>
+void EluPlusOne::operator()(const A* x, A* y, Index d) const {
+  using namespace Eigen::internal;
+  detail::transform(x, y, d, [](auto p) {
+    using P = decltype(p);
+    return pselect(pcmp_lt(pset1<P>(A(0)), p), padd(p, pset1<P>(A(1))), detail::exponential(p));
+  });
+}
+
+template <Accumulator A>
+void EluPlusOne::adjoint(const A* x, const A* y, const A* dy, A* dx, Index d,
+                         std::type_identity_t<A>* /*dweights*/) const {
+  using namespace Eigen::internal;
+  detail::update(
+      dx, d,
+      [](auto sum, auto p, auto feature, auto g) {
+        using P = decltype(p);
+        const P slope = pselect(pcmp_lt(pset1<P>(A(0)), p), pset1<P>(A(1)), feature);
+        return detail::multiply_add(g, slope, sum);
+      },
+      x, y, dy);
+}
+
+template <Accumulator A>
+void Identity::operator()(const A* x, A* y, Index d) const {
+  for (Index j = 0; j < d; ++j) y[j] = x[j];
+}
+
+template <Accumulator A>
+void Identity::adjoint(const A* /*x*/, const A* /*y*/, const A* dy, A* dx, Index d,
+                       std::type_identity_t<A>* /*dweights*/) const {
+  for (Index j = 0; j < d; ++j) dx[j] += dy[j];
+}
+
+template <Accumulator A>
+void Exp::operator()(const A* x, A* y, Index d) const {
+  detail::transform(x, y, d, [](auto p) { return detail::exponential(p); });
+}
+
+template <Accumulator A>
+void Exp::adjoint(const A* /*x*/, const A* y, const A* dy, A* dx, Index d,
+                  std::type_identity_t<A>* /*dweights*/) const {
+  detail::update(
+      dx, d, [](auto sum, auto feature, auto g) { return detail::multiply_add(g, feature, sum); },
+      y, dy);
+}
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla

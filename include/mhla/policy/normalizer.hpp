@@ -1,0 +1,124 @@
+#pragma once
+
+/// \file
+/// Stage 5 of 5: what the read-out is divided by.
+///
+///     NoNormalizer    1                                  language and released video models
+///     KeySum          phi(q_t) . z~_i + eps              the paper; weights of a token sum to 1
+///     CrossQuery      sum_b m_ib phi(q_bw) . z_b + eps   released vision models
+///
+/// t is a query token in block i, w its slot there, and q_bw the query in slot w of block b: the
+/// CrossQuery denominator mixes other tokens' queries. It is no normalisation, but weights trained
+/// with it need it; it wants as many query blocks as key blocks, all of one size, and is not
+/// causal.
+///
+/// A normaliser names the sums r_t that it reads and turns them into denominators. To write one:
+///
+///     struct AtLeastOne {                                            // den = max(r, 1)
+///       static constexpr mhla::WeightSums sums() { return mhla::WeightSums::kOwn; }
+///       template <class A>
+///       void denominators(const A* r, mhla::Index count, A* den) const {
+///         for (mhla::Index t = 0; t < count; ++t) den[t] = std::max(r[t], A(1));
+///       }
+///       template <class A>
+///       void slopes(const A* r, mhla::Index count, A* slope) const {  // d den / d r, for
+///       gradients
+///         for (mhla::Index t = 0; t < count; ++t) slope[t] = r[t] > 1 ? A(1) : A(0);
+///       }
+///     };
+///
+/// Source: arXiv:2601.07832, section 4.1, eq. (4); released vision layers.
+
+#include <algorithm>
+#include <concepts>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/scalar.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+/// Sums of weights that denominators are made from.
+enum class WeightSums {
+  kNone,        ///< none: nothing is summed, r_t is 0
+  kOwn,         ///< r_t = phi(q_t) . z~_i, the sum of the token's own weights
+  kCrossQuery,  ///< r_t = sum_b m_ib phi(q_bw) . z_b, over the queries in the token's slot
+};
+
+/// What a normaliser must have. denominators(r, count, den) writes den[t] from r[t], which includes
+/// the scale of the queries; den may be r. Laws: den[t] depends on r[t] alone; nothing is
+/// allocated; calls from several threads at once are fine.
+template <class Z>
+concept Normalizer = std::copy_constructible<Z> &&
+    requires(const Z& z, const float* r, const double* r64, Index count, float* y, double* y64) {
+  { z.sums() } -> std::same_as<WeightSums>;
+  z.denominators(r, count, y);
+  z.denominators(r64, count, y64);
+};
+
+/// A normaliser with a derivative: slopes(r, count, y) writes d den / d r.
+template <class Z>
+concept DifferentiableNormalizer = Normalizer<Z> &&
+    requires(const Z& z, const float* r, const double* r64, Index count, float* y, double* y64) {
+  z.slopes(r, count, y);
+  z.slopes(r64, count, y64);
+};
+
+/// A normaliser whose denominators read nothing later than the token itself. One that chooses its
+/// sums at run time is checked there.
+template <class Z>
+concept CausalNormalizer = Normalizer<Z> && !requires {
+  requires Z::sums()
+  == WeightSums::kCrossQuery;
+};
+
+/// Divides by nothing.
+struct NoNormalizer {
+  static constexpr WeightSums sums() { return WeightSums::kNone; }
+  template <class A>
+  void denominators(const A* /*r*/, Index count, A* den) const {
+    std::fill_n(den, count, A(1));
+  }
+  template <class A>
+  void slopes(const A* /*r*/, Index count, A* slope) const {
+    std::fill_n(slope, count, A(0));
+  }
+};
+
+/// Divides by the sum of the token's own weights, plus eps. A token whose weights sum to exactly 0
+/// with eps = 0 gets 0 / 0 = NaN, as the formula says.
+struct KeySum {
+  double eps = 0;
+
+  static constexpr WeightSums sums() { return WeightSums::kOwn; }
+  template <class A>
+  void denominators(const A* r, Index count, A* den) const {
+    for (Index t = 0; t < count; ++t) den[t] = r[t] + static_cast<A>(eps);
+  }
+  template <class A>
+  void slopes(const A* /*r*/, Index count, A* slope) const {
+    std::fill_n(slope, count, A(1));
+  }
+};
+
+/// Divides by the mixture of other blocks' query-key sums in the same slot, plus eps.
+struct CrossQuery {
+  double eps = 1e-6;
+
+  static constexpr WeightSums sums() { return WeightSums::kCrossQuery; }
+  template <class A>
+  void denominators(const A* r, Index count, A* den) const {
+    for (Index t = 0; t < count; ++t) den[t] = r[t] + static_cast<A>(eps);
+  }
+  template <class A>
+  void slopes(const A* /*r*/, Index count, A* slope) const {
+    std::fill_n(slope, count, A(1));
+  }
+};
+
+static_assert(DifferentiableNormalizer<NoNormalizer> && CausalNormalizer<NoNormalizer>);
+static_assert(DifferentiableNormalizer<KeySum> && CausalNormalizer<KeySum>);
+static_assert(DifferentiableNormalizer<CrossQuery> && !CausalNormalizer<CrossQuery>);
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,89 @@
+#pragma once
+
+/// \file
+/// Stage 5 of 5 on the matrix unit: every query reads its block's mixture,
+///
+///     o_t = phi(q_t)^T S~_i / den_t     [E],   t in block i
+///
+/// queries and mixtures as high + low, sums in fp32; division and rounding are those of
+/// read_out.hpp. A query with an infinite feature or a NaN, and every query of a mixture with such
+/// a number, is read out number by number, as fp32 arithmetic would.
+/// Cost: 3 * 2*N*D*E flops on the unit, two thirds of it where phi(q) are bfloat16 numbers.
+
+#include <algorithm>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/stage/amx/bfloat16_pair.hpp"
+#include "mhla/stage/amx/mixing.hpp"
+#include "mhla/stage/amx/tiles.hpp"
+#include "mhla/stage/denominator.hpp"
+#include "mhla/stage/read_out.hpp"
+#include "mhla/tokens/strip.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// Packs rows [0, count) of phi(q).
+/// \return 0 if all low parts are 0.
+inline Pair pack_queries(Rows<float> queries, Index count, const TiledSizes& n, Pair* packed) {
+  Pair low = 0;
+  for (Index s = 0; s < round_up(count, kUnitRows); ++s) {
+    for (Index f = 0; f < n.feature_steps(); ++f) {
+      const Index d = f * kUnitDepth;
+      low |=
+          pack_row(queries.row(std::min(s, count - 1)) + d,
+                   s < count ? std::min(kUnitDepth, n.features - d) : 0,
+                   packed + (s / kUnitRows * n.feature_steps() + f) * kSplitPairs, s % kUnitRows);
+    }
+  }
+  return low;
+}
+
+/// One output row, each number a chain over the features.                      // [E]
+inline void read_row(const float* query, const Pair* mixture, const TiledSizes& n, float* output) {
+  std::fill_n(output, n.values, 0.0f);
+  for (Index d = 0; d < n.features; ++d) {
+    for (Index e = 0; e < n.values; ++e) {
+      const Index t = d / kUnitDepth * n.value_tiles() + e / kPairs;
+      const Pair* const high = mixture + t * kSplitPairs + d % kPairs * kPairs + e % kPairs;
+      const PairSums x = sums_of(high[0], high[kTilePairs]);
+      output[e] = multiply_add(query[d], d % kUnitDepth < kPairs ? x.first : x.second, output[e]);
+    }
+  }
+}
+
+/// outputs = queries * S~ for mixture g of a group.                            // [count, E]
+inline void read_mixture(Rows<float> queries, Index count, const TiledMixtures& mixtures, Index g,
+                         Rows<float> outputs) {
+  const TiledSizes& n = mixtures.sizes;
+  if (mixtures.finite[g] != 0) {
+    const Pair low = pack_queries(queries, count, n, mixtures.queries);
+    const TileScope tiles;
+    multiply_tiles(Start::kZero, outputs.data, outputs.stride,
+                   {mixtures.queries, n.feature_steps() * kSplitPairs, kSplitPairs, low != 0},
+                   {mixtures.block(g), kSplitPairs, n.value_tiles() * kSplitPairs, true},
+                   (count + kUnitRows - 1) / kUnitRows, n.value_tiles(), n.feature_steps());
+  }
+  for (Index s = 0; s < count; ++s) {
+    if (mixtures.finite[g] != 0 && all_finite(queries.row(s), n.features)) continue;
+    read_row(queries.row(s), mixtures.block(g), n, outputs.row(s));
+  }
+}
+
+/// Rows tokens[0..count) of out = queries * S~ / denominators, where these lie in `scratch`, whose
+/// outputs have room for whole tiles.
+inline void write_mixture(const QueryScratch<float>& scratch, const Index* tokens, Index count,
+                          const TiledMixtures& mixtures, Index g, Prefetch& next,
+                          MatrixView<Eigen::bfloat16> out) {
+  next.finish();
+  read_mixture(scratch.queries, count, mixtures, g, scratch.outputs);
+  divide_rows(scratch.outputs, count, out.cols, scratch.denominators, scratch.factors);
+  scatter(scratch.outputs, tokens, count, out);
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,308 @@
+#pragma once
+
+/// \file
+/// The matrix unit (AMX): products of tiles of bfloat16 numbers with float sums,
+///
+///     C[r, c] += sum_k A[r, k] B[k, c]     C [16,16] fp32, A [16,32] and B [32,16] bfloat16
+///
+/// and the product of 32 columns that stages build on it.
+///
+/// A tile of A or B is 16 rows of 16 Pairs, 1 KB in one piece. Row r of A, or column c of B, has in
+/// its Pair p the numbers of k = p and k = p + 16: any order of k gives the same products as long
+/// as both have it, and this one packs rows of fp32 numbers lane by lane. A number that no bfloat16
+/// is comes as high + low (bfloat16_pair.hpp), the tile of the low parts right behind that of the
+/// high ones; low * low is left out.
+///
+/// Rounding of a step (TDPBF16PS, Intel's manual): the first and the second numbers of the pairs
+/// are two chains of 16 fused multiply-adds from 0, then C += first + second; to nearest even,
+/// subnormal operands and results are 0, whatever the state of the thread. An element of C sees
+/// nothing but its row and column, and a step of zeros leaves it alone, so its bits depend neither
+/// on what lies beside it nor on how far the depth is padded.
+///
+/// Error: with a and b the numbers before they were split, m = 18 + (steps of C), t = 2^-126,
+///
+///     |C^ - C| <= (gamma_m (1 + 2^-6) + s) sum |a| |b|
+///                 + t (2 sum |a| + 2 sum |b| + 4 m depth),   s = 2^-15 (1 + 2^-7)
+///
+/// s is two splits, 2^-17 each, and low * low, 2^-16; it is 2^-17 (1 + 2^-7) where b is a bfloat16
+/// number. The last line is subnormal operands, and results, taken for 0. An infinite number makes
+/// this arithmetic useless (infinity times a low part of 0): stages keep such numbers out of it.
+///
+/// Tiles are state of the thread, lent by the system: none of this may run without tiles_granted()
+/// and outside the life of a TileScope. A system that does not grant them (Linux before 5.16, a
+/// sandbox) gets the float form at run time.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/scalar.hpp"
+#include "mhla/kernel/product.hpp"
+#include "mhla/stage/amx/bfloat16_pair.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+inline constexpr Index kUnitRows = 16;             ///< rows of a tile
+inline constexpr Index kUnitDepth = 2 * kPairs;    ///< k of a step
+inline constexpr Index kUnitColumns = 2 * kPairs;  ///< columns of a product
+inline constexpr Index kTilePairs = kUnitRows * kPairs;
+/// A tile of high parts and that of the low ones behind it.
+inline constexpr Index kSplitPairs = 2 * kTilePairs;
+
+// ---- the tiles of a thread, emulated -----------------------------------------------------------
+
+/// What the processor would hold.
+struct EmulatedTiles {
+  bool configured = false;
+  Pair tile[8][kUnitRows][kPairs];
+
+  static EmulatedTiles& of_thread() {
+    static thread_local EmulatedTiles tiles;
+    return tiles;
+  }
+  /// The tiles as an instruction finds them: it fails where they are not configured.
+  static EmulatedTiles& in_use() {
+    EmulatedTiles& tiles = of_thread();
+    if (!tiles.configured) std::abort();
+    return tiles;
+  }
+  /// Whether the emulated system refuses the tiles.
+  static inline bool refused = false;
+};
+
+/// x with subnormal numbers as 0 of the same sign.
+inline float flushed(float x) {
+  return std::abs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x;
+}
+
+/// One step of one element of C: row r of A, column c of B.
+inline float emulated_step(const Pair (&a)[kUnitRows][kPairs], const Pair (&b)[kUnitRows][kPairs],
+                           Index r, Index c, float sum) {
+  float first = 0, second = 0;
+  for (Index p = 0; p < kPairs; ++p) {
+    const Pair x = a[r][p], y = b[p][c];
+    first =
+        flushed(std::fma(flushed(number_of(x & 0xFFFFu)), flushed(number_of(y & 0xFFFFu)), first));
+    second = flushed(std::fma(flushed(number_of(x >> 16)), flushed(number_of(y >> 16)), second));
+  }
+  return flushed(flushed(sum) + flushed(first + second));
+}
+
+// ---- the instructions --------------------------------------------------------------------------
+// Written as instructions and not as intrinsics: those of GCC are macros that want literal tile
+// numbers, and its loads do not say that they read memory.
+
+inline constexpr bool kAmx = kMatrixUnitKind == MatrixUnit::kAmx;
+
+/// True if this process may use the tiles; asks the system once.
+inline bool tiles_granted() {
+  if constexpr (kAmx) {
+    static const bool granted = request_tiles();
+    return granted;
+  } else {
+    return !EmulatedTiles::refused;
+  }
+}
+
+/// Configures all tiles of this thread as 16 rows of 64 bytes, and gives them back at the end. The
+/// functions of users (feature maps) run outside of it: they may have a use for tiles themselves.
+class TileScope {
+ public:
+  TileScope() {
+    if constexpr (kAmx) {
+      struct {
+        std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+        std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+        std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+      } configuration;
+      static_assert(sizeof(configuration) == 64);
+      asm volatile("ldtilecfg %0" : : "m"(configuration));
+    } else {
+      EmulatedTiles::of_thread().configured = true;
+    }
+  }
+  TileScope(const TileScope&) = delete;
+  TileScope& operator=(const TileScope&) = delete;
+  ~TileScope() {
+    if constexpr (kAmx) {
+      asm volatile("tilerelease" : : : "memory");
+    } else {
+      EmulatedTiles::of_thread().configured = false;
+    }
+  }
+};
+
+template <int kTile>
+MHLA_INLINE inline void zero_tile() {
+  if constexpr (kAmx) {
+    asm volatile("{tilezero %%tmm%c0|tilezero tmm%c0}" : : "i"(kTile));
+  } else {
+    std::fill_n(EmulatedTiles::in_use().tile[kTile][0], kTilePairs, Pair{0});
+  }
+}
+
+/// Rows of 64 bytes that lie row_bytes apart: pairs, or fp32 numbers of C.
+template <int kTile>
+MHLA_INLINE inline void load_tile(const void* rows, Index row_bytes) {
+  if constexpr (kAmx) {
+    asm volatile("{tileloadd (%0,%1,1), %%tmm%c2|tileloadd tmm%c2, [%0+%1*1]}"
+                 :
+                 : "r"(rows), "r"(row_bytes), "i"(kTile)
+                 : "memory");
+  } else {
+    for (Index r = 0; r < kUnitRows; ++r) {
+      std::memcpy(EmulatedTiles::in_use().tile[kTile][r],
+                  static_cast<const char*>(rows) + r * row_bytes, sizeof(Pair) * kPairs);
+    }
+  }
+}
+
+template <int kTile>
+MHLA_INLINE inline void store_tile(void* rows, Index row_bytes) {
+  if constexpr (kAmx) {
+    asm volatile("{tilestored %%tmm%c2, (%0,%1,1)|tilestored [%0+%1*1], tmm%c2}"
+                 :
+                 : "r"(rows), "r"(row_bytes), "i"(kTile)
+                 : "memory");
+  } else {
+    for (Index r = 0; r < kUnitRows; ++r) {
+      std::memcpy(static_cast<char*>(rows) + r * row_bytes, EmulatedTiles::in_use().tile[kTile][r],
+                  sizeof(Pair) * kPairs);
+    }
+  }
+}
+
+/// Tile C += tile A * tile B.
+template <int kC, int kA, int kB>
+MHLA_INLINE inline void add_product() {
+  if constexpr (kAmx) {
+    asm volatile("{tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0|tdpbf16ps tmm%c0, tmm%c1, tmm%c2}"
+                 :
+                 : "i"(kC), "i"(kA), "i"(kB));
+  } else {
+    EmulatedTiles& tiles = EmulatedTiles::in_use();
+    for (Index r = 0; r < kUnitRows; ++r) {
+      for (Index c = 0; c < kPairs; ++c) {
+        Pair& sum = tiles.tile[kC][r][c];
+        sum = std::bit_cast<Pair>(
+            emulated_step(tiles.tile[kA], tiles.tile[kB], r, c, std::bit_cast<float>(sum)));
+      }
+    }
+  }
+}
+
+// ---- the product -------------------------------------------------------------------------------
+
+/// Tiles in memory: tile `side` of the rows of A, or the columns of B, at step k of the depth
+/// starts at tiles + side * side_stride + k * depth_stride.
+struct TileOperand {
+  const Pair* tiles;
+  Index side_stride;
+  Index depth_stride;
+  bool low;  ///< whether there are low parts that are not all 0
+
+  const Pair* at(Index side, Index k) const {
+    return tiles + side * side_stride + k * depth_stride;
+  }
+};
+
+/// The accumulators (tiles 0 to 3) += tiles 4 and 5 of A times tiles 6 and 7 of B.
+template <int kRowTiles>
+MHLA_INLINE inline void add_products() {
+  add_product<0, 4, 6>();
+  add_product<1, 4, 7>();
+  if constexpr (kRowTiles == 2) {
+    add_product<2, 5, 6>();
+    add_product<3, 5, 7>();
+  }
+}
+
+/// Loads the tiles of two sides, the first only where kSides is 1.
+template <int kTile, int kSides>
+MHLA_INLINE inline void load_sides(const TileOperand& x, Index k, Index part) {
+  load_tile<kTile>(x.at(0, k) + part, kPairs * static_cast<Index>(sizeof(Pair)));
+  if constexpr (kSides == 2) {
+    load_tile<kTile + 1>(x.at(1, k) + part, kPairs * static_cast<Index>(sizeof(Pair)));
+  }
+}
+
+/// C (+)= A B for kRowTiles * 16 rows and 32 columns, `depth` steps; high * high, low * high and
+/// high * low of a step follow each other.
+template <int kRowTiles>
+void multiply_tiles(Start start, float* c, Index row_stride, const TileOperand& a,
+                    const TileOperand& b, Index depth) {
+  static_assert(kRowTiles == 1 || kRowTiles == 2);
+  const Index row_bytes = row_stride * static_cast<Index>(sizeof(float));
+  float* const below = c + kUnitRows * row_stride;
+  if (start == Start::kTarget) {
+    load_tile<0>(c, row_bytes);
+    load_tile<1>(c + kPairs, row_bytes);
+    if constexpr (kRowTiles == 2) {
+      load_tile<2>(below, row_bytes);
+      load_tile<3>(below + kPairs, row_bytes);
+    }
+  } else {
+    zero_tile<0>();
+    zero_tile<1>();
+    zero_tile<2>();
+    zero_tile<3>();
+  }
+  for (Index k = 0; k < depth; ++k) {
+    load_sides<4, kRowTiles>(a, k, 0);
+    load_sides<6, 2>(b, k, 0);
+    add_products<kRowTiles>();
+    if (a.low) {
+      load_sides<4, kRowTiles>(a, k, kTilePairs);
+      add_products<kRowTiles>();
+    }
+    if (b.low) {
+      if (a.low) load_sides<4, kRowTiles>(a, k, 0);
+      load_sides<6, 2>(b, k, kTilePairs);
+      add_products<kRowTiles>();
+    }
+  }
+  store_tile<0>(c, row_bytes);
+  store_tile<1>(c + kPairs, row_bytes);
+  if constexpr (kRowTiles == 2) {
+    store_tile<2>(below, row_bytes);
+    store_tile<3>(below + kPairs, row_bytes);
+  }
+}
+
+/// C (+)= A B for row_tiles * 16 rows and column_tiles * 16 columns, an even number of tiles.
+inline void multiply_tiles(Start start, float* c, Index row_stride, const TileOperand& a,
+                           const TileOperand& b, Index row_tiles, Index column_tiles, Index depth) {
+  for (Index j = 0; j < column_tiles; j += 2) {
+    const TileOperand columns{b.at(j, 0), b.side_stride, b.depth_stride, b.low};
+    for (Index i = 0; i < row_tiles; i += 2) {
+      const TileOperand rows{a.at(i, 0), a.side_stride, a.depth_stride, a.low};
+      float* const target = c + i * kUnitRows * row_stride + j * kPairs;
+      if (i + 1 < row_tiles) {
+        multiply_tiles<2>(start, target, row_stride, rows, columns, depth);
+      } else {
+        multiply_tiles<1>(start, target, row_stride, rows, columns, depth);
+      }
+    }
+  }
+}
+
+/// Row r of a split tile: the numbers x[0..count), count <= kUnitDepth, and zeros behind them.
+/// \return 0 if all low parts are 0.
+inline Pair pack_row(const float* x, Index count, Pair* tile, Index r) {
+  float padded[kUnitDepth];
+  if (count < kUnitDepth) {
+    std::fill(std::copy_n(x, std::max<Index>(count, 0), padded), padded + kUnitDepth, 0.0f);
+    x = padded;
+  }
+  return split_pairs(x, x + kPairs, tile + r * kPairs, tile + kTilePairs + r * kPairs);
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,104 @@
+#pragma once
+
+/// \file
+/// The bidirectional form on AMX: its stages, and when they are taken.
+///
+/// Taken for bfloat16 tensors where all of this holds, and the vector unit otherwise:
+/// - the library is compiled for AMX, and the system grants its tiles at run time;
+/// - D >= 16 and E >= 16: less would be mostly padding, to 32 of each;
+/// - no summaries are kept;
+/// - all coefficients of the mixing matrix, and all kept keys and values, are finite.
+/// Which one it is is decided for each head before anything is computed, from its data alone, never
+/// from threads or from the batch. A feature or a summary that overflows all the same makes every
+/// output that reads it infinite or NaN, on either unit, though not always the same of the two.
+///
+/// Error of the numerator, with A = sum_j |w_j| |v_j| and m = 54 + the steps of the three products,
+///
+///     (s_1 + s_2 + s_3 + gamma_m (1 + 2^-5)) A + dA   s_1 = 2^-17, s_2 = s_3 = 2^-15, (1 + 2^-7)
+///     each
+///
+/// of summary, mixing and read-out as derived in tiles.hpp. The s are 2^-13.8 together; the output
+/// itself is rounded by 2^-8. dA is what is dropped as subnormal: 2^-126 for every number and sum
+/// of the three products, times the factors it still meets. Denominators are those of the vector
+/// unit, bit by bit.
+///
+/// Memory: as on the vector unit with D and E padded to 32, key blocks to 32 and groups to 16.
+
+#include <algorithm>
+
+#include "mhla/attention/operator.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/kernel/unit.hpp"
+#include "mhla/policy/mixing_matrix.hpp"
+#include "mhla/stage/amx/mixing.hpp"
+#include "mhla/stage/amx/read_out.hpp"
+#include "mhla/stage/amx/summary.hpp"
+#include "mhla/stage/amx/tiles.hpp"
+#include "mhla/stage/unit_stages.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+template <>
+struct UnitStages<amx, float> {
+  using Summaries = TiledSummaries;
+  using Keys = TiledKeyScratch;
+  using Mixtures = TiledMixtures;
+  static constexpr Index kReadRows = kStripTokens;
+
+  /// In whole tiles of rows.
+  static Index group(Index query_blocks, Index d, Index e, Index workers) {
+    const TiledSizes n{d, e};
+    return round_up(
+        group_blocks<float>(query_blocks, n.padded_features(), n.padded_values(), workers),
+        kUnitRows);
+  }
+  static Index padded(Index e) { return TiledSizes{0, e}.padded_values(); }
+};
+
+/// Smallest D and E that are tiled.
+inline constexpr Index kLeastTiled = kPairs;
+
+/// Tensors that AMX may serve.
+template <Scalar T>
+inline constexpr bool kMayTile = kMatrixUnit&& std::same_as<T, Eigen::bfloat16>;
+
+/// True if no kept row of x holds an infinity or a NaN.
+inline bool all_finite(MatrixView<const Eigen::bfloat16> x, Mask mask) {
+  for (Index t = 0; t < x.rows; ++t) {
+    if (!mask[t]) continue;
+    unsigned others = 0;
+    for (Index j = 0; j < x.cols; ++j) others |= (x(t, j).value & 0x7F80u) == 0x7F80u ? 1u : 0u;
+    if (others != 0) return false;
+  }
+  return true;
+}
+
+/// Calls f(unit) for every unit that heads of these sizes may run on; bytes are counted for all.
+template <Scalar T, class F>
+void for_each_unit(const HeadSizes& n, F&& f) {
+  if constexpr (kMayTile<T>) {
+    if (n.features >= kLeastTiled && n.values >= kLeastTiled) f(amx{});
+  }
+  f(vector_unit{});
+}
+
+/// Calls f(unit) for the unit that a head runs on.
+template <Scalar T, class F>
+void with_unit(const Inputs<T>& in, const HeadSizes& n, MixingView<const accumulator_t<T>> mixing,
+               bool keeps, F&& f) {
+  if constexpr (kMayTile<T>) {
+    if (!keeps && n.features >= kLeastTiled && n.values >= kLeastTiled && tiles_granted() &&
+        all_finite(mixing.storage().data(), mixing.band().size()) &&
+        all_finite(in.k, in.key_mask) && all_finite(in.v, in.key_mask)) {
+      return f(amx{});
+    }
+  }
+  f(vector_unit{});
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,171 @@
+#pragma once
+
+/// \file
+/// How stages read and write tokens: rows of a strip gathered into contiguous rows of the
+/// accumulator type, and scattered back.
+///
+/// The gather is where storage types are widened, the feature map is applied, grid runs are
+/// followed and masked tokens are left out: later code sees dense rows. A masked token is never
+/// loaded, so whatever its cells hold reaches no output.
+
+#include <algorithm>
+#include <type_traits>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/kernel/convert.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/rows.hpp"
+#include "mhla/policy/feature_map.hpp"
+#include "mhla/policy/partition.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// Widens row x of length `count` and stride `stride` into y.
+template <Scalar T, class A>
+inline void widen(const T* x, Index stride, A* y, Index count) {
+  if (stride == 1) {
+    widen(x, y, count);
+  } else {
+    for (Index j = 0; j < count; ++j) y[j] = static_cast<A>(x[j * stride]);
+  }
+}
+
+/// Rows tokens[0..count) of x, widened.
+template <Scalar T, class A>
+void gather(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> rows) {
+  for (Index s = 0; s < count; ++s) widen(x.row(tokens[s]), x.col_stride, rows.row(s), x.cols);
+}
+
+/// Rows tokens[0..count) of x, widened, row s times factors[s].
+template <Scalar T, class A>
+void gather_scaled(MatrixView<const T> x, const Index* tokens, Index count, const A* factors,
+                   Rows<A> rows) {
+  for (Index s = 0; s < count; ++s) {
+    const T* const row = x.row(tokens[s]);
+    if constexpr (std::is_same_v<T, A>) {
+      if (x.col_stride == 1) {
+        transform(row, rows.row(s), x.cols, [factor = factors[s]](auto p) {
+          return Eigen::internal::pmul(p, Eigen::internal::pset1<decltype(p)>(factor));
+        });
+        continue;
+      }
+    }
+    widen(row, x.col_stride, rows.row(s), x.cols);
+    scale(factors[s], rows.row(s), x.cols);
+  }
+}
+
+/// phi of rows tokens[0..count) of x; `raw` is room for one widened row.
+template <Scalar T, class A, class Map>
+void gather_features(MatrixView<const T> x, const Index* tokens, Index count, const Map& map,
+                     A* raw, Rows<A> rows) {
+  for (Index s = 0; s < count; ++s) {
+    const T* const row = x.row(tokens[s]);
+    if constexpr (std::is_same_v<T, A>) {
+      if (x.col_stride == 1) {
+        map(row, rows.row(s), x.cols);
+        continue;
+      }
+    }
+    widen(row, x.col_stride, raw, x.cols);
+    map(static_cast<const A*>(raw), rows.row(s), x.cols);
+  }
+}
+
+/// The first out.cols elements of each row, rounded to T, into rows tokens[0..count) of out.
+template <Scalar T, class A>
+void scatter(Rows<A> rows, const Index* tokens, Index count, MatrixView<T> out) {
+  for (Index s = 0; s < count; ++s) {
+    const A* const from = rows.row(s);
+    T* const to = out.row(tokens[s]);
+    if (out.col_stride == 1) {
+      narrow(from, to, out.cols);
+    } else {
+      for (Index j = 0; j < out.cols; ++j) to[j * out.col_stride] = static_cast<T>(from[j]);
+    }
+  }
+}
+
+/// y[j] += x[j], rounded once to T.
+template <Scalar T, class A>
+inline void add_narrowed(const A* x, T* y, Index count) {
+  constexpr Index kPiece = 64;
+  A sums[kPiece];
+  for (Index j = 0; j < count; j += kPiece) {
+    const Index some = std::min(kPiece, count - j);
+    widen(static_cast<const T*>(y + j), sums, some);
+    for (Index i = 0; i < some; ++i) sums[i] += x[j + i];
+    narrow(static_cast<const A*>(sums), y + j, some);
+  }
+}
+
+/// Adds rows to rows tokens[0..count) of out, rounded once to T.
+template <Scalar T, class A>
+void add_to_tokens(Rows<A> rows, const Index* tokens, Index count, MatrixView<T> out) {
+  for (Index s = 0; s < count; ++s) {
+    const A* const from = rows.row(s);
+    T* const to = out.row(tokens[s]);
+    if (out.col_stride == 1) {
+      add_narrowed(from, to, out.cols);
+      continue;
+    }
+    for (Index j = 0; j < out.cols; ++j) {
+      T& sum = to[j * out.col_stride];
+      sum = static_cast<T>(static_cast<A>(sum) + from[j]);
+    }
+  }
+}
+
+/// The adjoint of gather_features: adds J^T dy to rows tokens[0..count) of dx, rounded once to T,
+/// and the gradient of the map's weights to `dweights`; what is absent is not wanted.
+/// \param features  phi of the rows of x     \param raw  room for two widened rows
+template <Scalar T, class A, class Map>
+void add_features_adjoint(MatrixView<const T> x, const Index* tokens, Index count, const Map& map,
+                          Rows<A> features, Rows<A> dy, A* raw, MatrixView<T> dx, A* dweights) {
+  if (dx.absent() && (dweights == nullptr || map.weights() == 0)) return;
+  const Index width = x.cols;
+  for (Index s = 0; s < count; ++s) {
+    const T* const row = x.row(tokens[s]);
+    if constexpr (std::is_same_v<T, A>) {
+      if (x.col_stride == 1 && dx.col_stride == 1 && !dx.absent()) {
+        map.adjoint(row, features.row(s), dy.row(s), dx.row(tokens[s]), width, dweights);
+        continue;
+      }
+    }
+    A* const sum = raw + width;
+    widen(row, x.col_stride, raw, width);
+    if (dx.absent()) {
+      std::fill_n(sum, width, A(0));
+    } else {
+      widen(static_cast<const T*>(dx.row(tokens[s])), dx.col_stride, sum, width);
+    }
+    map.adjoint(static_cast<const A*>(raw), features.row(s), dy.row(s), sum, width, dweights);
+    if (dx.absent()) continue;
+    T* const to = dx.row(tokens[s]);
+    if (dx.col_stride == 1) {
+      narrow(static_cast<const A*>(sum), to, width);
+      continue;
+    }
+    for (Index j = 0; j < width; ++j) to[j * dx.col_stride] = static_cast<T>(sum[j]);
+  }
+}
+
+/// Zero into the rows of a block that a mask leaves out.
+template <Scalar T, Partition P>
+void clear_masked(const P& blocks, Index block, Mask mask, MatrixView<T> out) {
+  if (mask.all()) return;
+  for (Index r = 0; r < blocks.runs(block); ++r) {
+    const Run run = blocks.run(block, r);
+    for (Index token = run.begin; token < run.begin + run.length; ++token) {
+      if (mask[token]) continue;
+      for (Index j = 0; j < out.cols; ++j) out(token, j) = T(0);
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

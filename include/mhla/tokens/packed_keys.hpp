@@ -1,0 +1,119 @@
+#pragma once
+
+/// \file
+/// Kept keys and values in tiles of 64 tokens, for products of queries with single keys: the part
+/// of a causal block that its own queries see (intra_block.hpp), and softmax attention.
+///
+///     T    = Q K_t^T          [rows,64]    scores of one tile
+///     O   += T V_t            [rows,E]     of the keys that each query sees, no others
+///
+/// A key that a query does not see enters no sum, not even multiplied by zero.
+/// Cost: 2*D flops a score, 2*E flops a score that is used; memory (D + E) numbers a key.
+
+#include <algorithm>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/kernel/product.hpp"
+#include "mhla/kernel/rows.hpp"
+#include "mhla/kernel/transpose.hpp"
+#include "mhla/tokens/gather.hpp"
+#include "mhla/tokens/strip.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// The first `count` kept keys of a block or sequence, strip after strip.
+template <class A>
+class PackedKeys {
+ public:
+  PackedKeys() = default;
+  /// \param capacity  most keys that may be appended
+  PackedKeys(const char* function, Arena& arena, Index capacity, Index d, Index e)
+      : features_(d), width_(e) {
+    const Index tokens = checked_product(
+        function, "workspace", {(capacity + kStripTokens - 1) / kStripTokens, kStripTokens});
+    transposed_ = arena.take<A>(function, {tokens, d});
+    values_ = Rows<A>(function, arena, tokens, e);
+    places_ = arena.take<Index>(function, tokens);
+  }
+
+  void clear() { count_ = 0; }
+  Index count() const { return count_; }
+  Index tiles() const { return (count_ + kStripTokens - 1) / kStripTokens; }
+  /// Keys of tile t [D,64]; columns past the last key are 0.
+  Rows<A> keys(Index t) const { return {transposed_ + t * features_ * kStripTokens, kStripTokens}; }
+  Rows<A> values(Index t) const { return values_.below(t * kStripTokens); }  ///< [64,E]
+  Index size(Index t) const { return std::min(kStripTokens, count_ - t * kStripTokens); }
+
+  /// Number of keys in places 0..place.
+  Index visible(Index place) const {
+    return std::upper_bound(places_, places_ + count_, place) - places_;
+  }
+  /// Of the first `visible` keys, the number of those in tile t.
+  static Index visible_in_tile(Index visible, Index t) {
+    return std::clamp<Index>(visible - t * kStripTokens, 0, kStripTokens);
+  }
+
+  /// Appends a strip: weight * keys, and the values of its tokens. All strips but the last one are
+  /// full.
+  /// \param keys    dense [n,D]; rows up to kStripTokens are overwritten
+  /// \param places  [n] ascending; what `visible` compares with
+  template <Scalar T>
+  void append(Rows<A> keys, MatrixView<const T> v, const Index* tokens, const Index* places,
+              Index n, A weight) {
+    gather(v, tokens, n, values_.below(count_));
+    append_keys(keys, places, n, weight);
+  }
+  /// The same with rows of values that are dense already.                          // [n,E]
+  void append(Rows<A> keys, Rows<A> values, const Index* places, Index n, A weight) {
+    for (Index s = 0; s < n; ++s) std::copy_n(values.row(s), width_, values_.row(count_ + s));
+    append_keys(keys, places, n, weight);
+  }
+
+  /// scores[r, 0..cols) = queries[r] . keys of tile t.
+  void score(Rows<A> queries, Index rows, Index t, Index cols, Rows<A> scores) const {
+    multiply<A>({.out = scores,
+                 .a = queries.matrix(rows, features_),
+                 .b = keys(t),
+                 .cols = round_up(cols, kRowAlignment)});
+  }
+
+  /// outputs[r] += sum_{j < seen[r]} scores[r, j] v_j over tile t; seen is ascending.
+  void add_values(Rows<A> scores, const Index* seen, Index rows, Index t, Rows<A> outputs) const {
+    Product<A> product{.out = outputs,
+                       .a = scores.matrix(rows, kStripTokens),
+                       .b = values(t),
+                       .cols = width_,
+                       .start = Start::kTarget};
+    ColumnSpan spans[kStripTokens];
+    if (rows > 0 && seen[0] == seen[rows - 1]) {
+      product.a.cols = seen[0];
+    } else {
+      for (Index r = 0; r < rows; ++r) spans[r] = {0, seen[r]};
+      product.spans = spans;
+    }
+    multiply(product);
+  }
+
+ private:
+  void append_keys(Rows<A> keys, const Index* places, Index n, A weight) {
+    for (Index s = n; s < kStripTokens; ++s) std::fill_n(keys.row(s), features_, A(0));
+    transpose_scaled(weight, keys.data, keys.stride, kStripTokens, features_,
+                     transposed_ + count_ * features_, kStripTokens);
+    std::copy_n(places, n, places_ + count_);
+    count_ += n;
+  }
+
+  Index features_ = 0;       // D
+  Index width_ = 0;          // E
+  A* transposed_ = nullptr;  // [tiles, D, 64]
+  Rows<A> values_;           // [tiles * 64, E]
+  Index* places_ = nullptr;  // [count]
+  Index count_ = 0;
+};
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

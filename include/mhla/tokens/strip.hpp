@@ -1,0 +1,103 @@
+#pragma once
+
+/// \file
+/// How stages walk through the tokens of a block: a strip of up to 64 kept tokens at a time, whose
+/// rows are gathered into contiguous scratch that stays in L1 (gather.hpp).
+
+#include <algorithm>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/policy/partition.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// Tokens of a strip: long enough to pay for loading and storing a summary's tile, short enough
+/// that phi(K) and V of a strip fit a 32 to 48 KB cache at D = E = 64.
+inline constexpr Index kStripTokens = 64;
+
+/// Up to kStripTokens kept tokens of one block, in the block's order.
+struct Strip {
+  Index block = 0;
+  Index count = 0;
+  Index tokens[kStripTokens];  ///< [count] positions in the sequence
+  Index slots[kStripTokens];   ///< [count] positions in the block
+};
+
+/// The tokens of one block that a mask keeps, strip by strip. Reads one strip ahead, at the end of
+/// the block the first one of the next block, so that its rows can be prefetched.
+template <Partition P>
+class StripCursor {
+ public:
+  StripCursor(const P& blocks, Index block, Mask mask)
+      : blocks_(blocks), mask_(mask), block_(block), runs_(blocks.runs(block)), own_(block) {
+    read(strips_[1]);
+  }
+
+  /// Moves to the next strip and returns its number of tokens, 0 at the end.
+  Index next() {
+    if (!more()) {
+      strips_[now_].count = 0;
+      return 0;
+    }
+    now_ = 1 - now_;
+    read(strips_[1 - now_]);
+    return count();
+  }
+  Index count() const { return strips_[now_].count; }
+  const Index* tokens() const { return strips_[now_].tokens; }
+  const Index* slots() const { return strips_[now_].slots; }
+  /// Whether the block has another strip.
+  bool more() const { return ahead().count > 0 && ahead().block == own_; }
+  const Strip& ahead() const { return strips_[1 - now_]; }  ///< may be empty where more() is false
+
+ private:
+  /// Reads on in the block, or at its end from the start of the one behind it.
+  void read(Strip& strip) {
+    read_block(strip);
+    if (strip.count == 0 && block_ + 1 < blocks_.blocks()) {
+      ++block_;
+      run_ = offset_ = slot_ = 0;
+      runs_ = blocks_.runs(block_);
+      read_block(strip);
+    }
+  }
+  void read_block(Strip& strip) {
+    strip.block = block_;
+    strip.count = 0;
+    for (; run_ < runs_; ++run_, offset_ = 0) {
+      const Run run = blocks_.run(block_, run_);
+      while (offset_ < run.length) {
+        if (strip.count == kStripTokens) return;
+        const Index many =
+            mask_.all() ? std::min(run.length - offset_, kStripTokens - strip.count) : 1;
+        if (mask_[run.begin + offset_]) {
+          for (Index i = 0; i < many; ++i) {
+            strip.tokens[strip.count + i] = run.begin + offset_ + i;
+            strip.slots[strip.count + i] = slot_ + i;
+          }
+          strip.count += many;
+        }
+        offset_ += many;
+        slot_ += many;
+      }
+    }
+  }
+
+  const P& blocks_;
+  Mask mask_;
+  Index block_;  // being read
+  Index runs_;
+  Index run_ = 0;
+  Index offset_ = 0;
+  Index slot_ = 0;
+  Index own_;  // whose strips are handed out
+  int now_ = 0;
+  Strip strips_[2];
+};
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,185 @@
+#include "mhla/kernel/convert.hpp"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "support/random.hpp"
+
+namespace mhla {
+namespace {
+
+using detail::narrow;
+using detail::widen;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+/// How many bits of a 16-bit number are its fraction.
+template <class T>
+constexpr int kFractionBits = std::is_same_v<T, Eigen::half> ? 10 : 7;
+
+template <class T>
+std::uint16_t bits_of(T x) {
+  return std::bit_cast<std::uint16_t>(x);
+}
+
+/// The number that 16 bits stand for: IEEE 754's definition.
+template <class T>
+float number(std::uint16_t bits) {
+  constexpr int kExponentBits = 15 - kFractionBits<T>, kBias = (1 << (kExponentBits - 1)) - 1;
+  const int fraction = bits & ((1 << kFractionBits<T>)-1);
+  const int exponent = (bits & 0x7FFF) >> kFractionBits<T>;
+  const float sign = bits & 0x8000 ? -1.f : 1.f;
+  if (exponent == (1 << kExponentBits) - 1) return fraction == 0 ? sign * kInfinity : kNaN;
+  const int leading = exponent == 0 ? 0 : 1 << kFractionBits<T>;
+  return sign * std::ldexp(static_cast<float>(leading + fraction),
+                           std::max(exponent, 1) - kBias - kFractionBits<T>);
+}
+
+/// All 65,536 numbers.
+template <class T>
+std::vector<T> all_numbers() {
+  std::vector<T> all;
+  for (int bits = 0; bits < 0x10000; ++bits) {
+    all.push_back(std::bit_cast<T>(static_cast<std::uint16_t>(bits)));
+  }
+  return all;
+}
+
+template <class T>
+std::vector<T> narrowed(const std::vector<float>& x) {
+  std::vector<T> y(x.size());
+  narrow(x.data(), y.data(), std::ssize(x));
+  return y;
+}
+
+/// NaN for NaN, else the bits of a cast.
+template <class T>
+void expect_cast(T got, float x) {
+  if (std::isnan(x)) {
+    ASSERT_TRUE(std::isnan(static_cast<float>(got)));
+  } else {
+    ASSERT_EQ(bits_of(got), bits_of(static_cast<T>(x))) << std::hexfloat << x;
+  }
+}
+
+/// Zeros, subnormals of float and of the narrow types, ties, overflow, infinities and NaN.
+std::vector<float> special_numbers() {
+  std::vector<float> positive = {
+      0,          1,        0x1p-149f,  0x1p-133f,       0x1.8p-134f, 0x1p-126f,       0x1p-25f,
+      0x1.8p-25f, 0x1p-24f, 0x1.1p-20f, 0x1.01p0f,       0x1.03p0f,   0x1.002p0f,      0x1.006p0f,
+      65504,      65519,    65520,      0x1.fefffep127f, 0x1.ffp127f, 0x1.fffffep127f, kInfinity,
+      kNaN};
+  std::vector<float> all = positive;
+  for (const float x : positive) all.push_back(-x);
+  return all;
+}
+
+template <class T>
+class Convert : public testing::Test {};
+using Narrow = testing::Types<Eigen::half, Eigen::bfloat16>;
+TYPED_TEST_SUITE(Convert, Narrow);
+
+TYPED_TEST(Convert, EveryNumberIsWidenedExactlyAndNarrowsToItself) {
+  const std::vector<TypeParam> all = all_numbers<TypeParam>();
+  std::vector<float> wide(all.size());
+  widen(all.data(), wide.data(), std::ssize(all));
+  const std::vector<TypeParam> again = narrowed<TypeParam>(wide);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const float expected = number<TypeParam>(static_cast<std::uint16_t>(i));
+    if (std::isnan(expected)) {
+      ASSERT_TRUE(std::isnan(wide[i])) << i;
+      ASSERT_TRUE(std::isnan(static_cast<float>(again[i]))) << i;
+    } else {
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[i]), std::bit_cast<std::uint32_t>(expected)) << i;
+      ASSERT_EQ(bits_of(again[i]), i);
+    }
+  }
+}
+
+TYPED_TEST(Convert, NarrowingRoundsToTheNearestAndTiesToEven) {
+  const auto infinity = bits_of(std::numeric_limits<TypeParam>::infinity());
+  for (std::uint16_t bits = 0; bits < infinity; ++bits) {
+    const auto next = static_cast<std::uint16_t>(bits + 1);
+    const float low = number<TypeParam>(bits);
+    // What would be the next number, where that is infinite.
+    const float step = next < infinity
+                           ? number<TypeParam>(next) - low
+                           : low - number<TypeParam>(static_cast<std::uint16_t>(bits - 1));
+    const float tie = low + step / 2;
+    const std::uint16_t even = bits % 2 == 0 ? bits : next;
+    for (const float sign : {1.f, -1.f}) {
+      const auto minus = static_cast<std::uint16_t>(sign < 0 ? 0x8000 : 0);
+      const auto got = narrowed<TypeParam>(
+          {sign * std::nextafter(tie, 0.f), sign * tie, sign * std::nextafter(tie, kInfinity)});
+      ASSERT_EQ(bits_of(got[0]), bits | minus);
+      ASSERT_EQ(bits_of(got[1]), even | minus);
+      ASSERT_EQ(bits_of(got[2]), next | minus);
+    }
+  }
+}
+
+TYPED_TEST(Convert, NarrowingGivesTheBitsOfACast) {
+  test::Random rng(1);
+  std::vector<float> x(500'000);
+  for (float& value : x) value = std::bit_cast<float>(static_cast<std::uint32_t>(rng.bits()));
+  const std::vector<TypeParam> got = narrowed<TypeParam>(x);
+  for (std::size_t i = 0; i < x.size(); ++i) expect_cast(got[i], x[i]);
+}
+
+TYPED_TEST(Convert, EveryNumberIsConvertedAlikeAtEveryPlaceOfEveryRow) {
+  const std::vector<float> special = special_numbers();
+  const std::size_t kinds = special.size();
+  const auto untouched = std::bit_cast<TypeParam>(std::uint16_t{0x1234});
+  for (std::size_t length = 0; length <= 70; ++length) {
+    for (std::size_t first = 0; first < kinds; ++first) {
+      std::vector<float> x(length), wide(length + 1, 7.f);
+      for (std::size_t j = 0; j < length; ++j) x[j] = special[(first + j) % kinds];
+      std::vector<TypeParam> y(length + 2, untouched);
+      narrow(x.data(), y.data() + 1, std::ssize(x));
+      EXPECT_EQ(bits_of(y.front()), bits_of(untouched));
+      EXPECT_EQ(bits_of(y.back()), bits_of(untouched));
+      widen(y.data() + 1, wide.data(), std::ssize(x));
+      EXPECT_EQ(wide.back(), 7.f);
+      for (std::size_t j = 0; j < length; ++j) {
+        expect_cast(y[j + 1], x[j]);
+        const float expected = number<TypeParam>(bits_of(y[j + 1]));
+        if (std::isnan(x[j])) {
+          ASSERT_TRUE(std::isnan(wide[j]));
+        } else {
+          ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[j]), std::bit_cast<std::uint32_t>(expected));
+        }
+      }
+    }
+  }
+}
+
+template <class A>
+class ConvertCopies : public testing::Test {};
+using Accumulators = testing::Types<float, double>;
+TYPED_TEST_SUITE(ConvertCopies, Accumulators);
+
+TYPED_TEST(ConvertCopies, AccumulatorsAreCopiedBitForBit) {
+  test::Random rng(2);
+  for (std::size_t length = 0; length <= 70; ++length) {
+    std::vector<TypeParam> x(length), y(length + 1, 7), z(length + 1, 7);
+    for (TypeParam& value : x) {
+      const std::uint64_t bits = rng.bits();  // any bits at all, NaN too
+      std::memcpy(&value, &bits, sizeof(value));
+    }
+    widen(x.data(), y.data(), std::ssize(x));
+    narrow(x.data(), z.data(), std::ssize(x));
+    x.push_back(7);
+    EXPECT_EQ(std::memcmp(y.data(), x.data(), x.size() * sizeof(TypeParam)), 0);
+    EXPECT_EQ(std::memcmp(z.data(), x.data(), x.size() * sizeof(TypeParam)), 0);
+  }
+}
+
+}  // namespace
+}  // namespace mhla

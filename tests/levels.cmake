@@ -1,0 +1,54 @@
+# Tests that run for other instruction sets than the one the rest is compiled for: the best two of
+# x86-64, x86-64-v2, x86-64-v3 and x86-64-v4 that this processor has, or MHLA_TEST_LEVELS. Their
+# names begin with the level: ctest -R '^x86-64-v3[.]'.
+#
+# What an instruction set changes is the length of a packet, so they are the tests of what works in
+# packets, and those that hold whole forms and gradients to numbers made elsewhere. Packets of
+# x86-64-v2 are as long as those of x86-64, for which golden_test is compiled already.
+
+set(packet_sources kernel/packet_test.cpp kernel/product_test.cpp kernel/transpose_test.cpp
+                   kernel/inner_products_test.cpp)
+set(whole_form_sources golden_test.cpp)
+
+if(NOT GTest_FOUND OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  return()
+endif()
+if(NOT DEFINED MHLA_TEST_LEVELS AND CMAKE_CROSSCOMPILING)
+  set(MHLA_TEST_LEVELS "")
+elseif(NOT DEFINED MHLA_TEST_LEVELS)
+  # Prints the levels that the processor has, the best one last.
+  set(probe ${CMAKE_CURRENT_BINARY_DIR}/levels_of_processor.cpp)
+  file(WRITE ${probe} [[
+#include <cstdio>
+#define HAS __builtin_cpu_supports
+int main() {
+  const bool v2 = HAS("ssse3") && HAS("sse4.1") && HAS("sse4.2") && HAS("popcnt");
+  const bool v3 = v2 && HAS("avx2") && HAS("bmi") && HAS("bmi2") && HAS("fma");
+  const bool v4 = v3 && HAS("avx512f") && HAS("avx512bw") && HAS("avx512cd") &&
+                  HAS("avx512dq") && HAS("avx512vl");
+  std::printf("x86-64%s%s%s", v2 ? ";x86-64-v2" : "", v3 ? ";x86-64-v3" : "",
+              v4 ? ";x86-64-v4" : "");
+}
+]])
+  try_run(status compiled ${CMAKE_CURRENT_BINARY_DIR} ${probe} RUN_OUTPUT_VARIABLE levels)
+  if(NOT compiled OR NOT status EQUAL 0)
+    set(levels x86-64)
+  endif()
+  list(REVERSE levels)
+  list(SUBLIST levels 0 2 levels)
+  set(MHLA_TEST_LEVELS ${levels} CACHE STRING "Levels of x86-64 that some tests are compiled for")
+endif()
+
+foreach(level IN LISTS MHLA_TEST_LEVELS)
+  set(test_prefix "${level}.")
+  set(test_labels level)
+  mhla_test(level_${level}_test ${packet_sources})
+  target_compile_options(level_${level}_test PRIVATE -march=${level})
+  if(TARGET golden_test AND level MATCHES "v[34]$")
+    target_sources(level_${level}_test PRIVATE ${whole_form_sources})
+    target_link_libraries(level_${level}_test PRIVATE mhla::io)
+    target_compile_definitions(level_${level}_test PRIVATE MHLA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  endif()
+endforeach()
+unset(test_prefix)
+unset(test_labels)

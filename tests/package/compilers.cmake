@@ -1,0 +1,72 @@
+# What g++ and clang++ say of all headers, of every form and of the benchmarks, for each instruction
+# set. Warnings fail these tests where MHLA_WARNINGS_AS_ERRORS is on.
+#
+# g++ warns of loops and of memory only where it optimises, and of some loops only at -O3, at which
+# CMake's Release builds, in programs where calls are few enough to be inlined: it compiles a program
+# per form, for one instruction set. clang++ warns while it parses, and where it optimises of loops
+# that it does not unroll as it was told to. For the rest parsing is enough.
+
+set(parse -fsyntax-only)
+set(optimize -O3 -DNDEBUG -S -o /dev/null)
+
+# compile_test(NAME COMPILER FLAG... FILE...)
+function(compile_test name compiler)
+  set(command ${MHLA_${compiler}} -std=c++20 ${MHLA_WARNINGS} ${includes}
+              -I ${PROJECT_SOURCE_DIR}/benchmarks ${ARGN})
+  if(NOT MHLA_${compiler})
+    set(command ${CMAKE_COMMAND} -E echo "${compiler} is not installed")
+  endif()
+  package_test(Compilers.${name}_${compiler} ${command})
+endfunction()
+
+# One file with all headers and all that depends on the length of a packet: Eigen is parsed once.
+find_package(benchmark CONFIG QUIET)
+set(peak "")
+if(benchmark_FOUND)
+  set(peak "#include \"${PROJECT_SOURCE_DIR}/benchmarks/peak_bench.cpp\"")
+endif()
+set(forms ${CMAKE_CURRENT_SOURCE_DIR}/forms.cpp)
+set(everything ${CMAKE_CURRENT_BINARY_DIR}/everything.cpp)
+file(CONFIGURE OUTPUT everything.cpp @ONLY CONTENT [[
+#include "@CMAKE_CURRENT_BINARY_DIR@/all_headers.cpp"
+#include "@forms@"
+@peak@
+]])
+
+find_program(MHLA_g++ g++)
+find_program(MHLA_clang++ NAMES clang++ clang++-19 clang++-14)
+
+set(levels default)
+set(march "")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  set(levels x86-64 x86-64-v2 x86-64-v3 x86-64-v4 native)
+endif()
+foreach(level IN LISTS levels)
+  if(NOT level STREQUAL "default")
+    set(march -march=${level})
+  endif()
+  set(avx512 "")
+  if(level MATCHES "v4|native")
+    set(avx512 -Wno-uninitialized -Wno-maybe-uninitialized)  # as in the main CMakeLists.txt
+  endif()
+  compile_test(EverythingPasses_${level} g++ ${march} ${avx512} ${parse} ${everything})
+  compile_test(EverythingPasses_${level} clang++ ${march} ${parse} ${everything})
+  if(level MATCHES "v3|default")
+    foreach(form bidirectional causal streaming linear softmax batched bidirectional_gradient
+            causal_gradient linear_gradient softmax_gradient batched_gradient)
+      compile_test(FormPassesOptimized_${form} g++ ${march} -DFORM=${form} ${optimize} ${forms})
+    endforeach()
+    compile_test(FormsPassOptimized_${level} clang++ ${march} ${optimize} ${forms})
+  endif()
+endforeach()
+
+# For the last of the levels. g++ makes mhla_bench of them for the same one: CMakeLists.txt.
+if(benchmark_FOUND)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/benchmarks/*.cpp
+       ${PROJECT_SOURCE_DIR}/benchmarks/support/*.cpp)
+  foreach(source IN LISTS sources)
+    cmake_path(GET source STEM name)
+    compile_test(BenchmarkPasses_${name} clang++ ${march} ${parse}
+                 -DMHLA_COMPILER=\"\" -DMHLA_FLAGS=\"\" ${source})
+  endforeach()
+endif()

@@ -1,0 +1,206 @@
+#include "mhla/policy/grid_partition.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "support/message_of.hpp"
+#include "support/random.hpp"
+
+namespace mhla {
+namespace {
+
+/// The tokens of block b in the order of their slots.
+std::vector<Index> tokens_of(const Grid& grid, Index b) {
+  std::vector<Index> tokens;
+  for (Index r = 0; r < grid.runs(b); ++r) {
+    const Run run = grid.run(b, r);
+    for (Index i = 0; i < run.length; ++i) tokens.push_back(run.begin + i);
+  }
+  return tokens;
+}
+
+/// The same by definition: cells (f, y, x) in raster order, each put at the end of its block.
+std::vector<std::vector<Index>> expected_blocks(GridShape size, GridShape block) {
+  const auto count = [&](int axis) { return (size[axis] + block[axis] - 1) / block[axis]; };
+  std::vector<std::vector<Index>> blocks(static_cast<std::size_t>(count(0) * count(1) * count(2)));
+  Index token = 0;
+  for (Index f = 0; f < size[0]; ++f) {
+    for (Index y = 0; y < size[1]; ++y) {
+      for (Index x = 0; x < size[2]; ++x) {
+        const Index b = ((f / block[0]) * count(1) + y / block[1]) * count(2) + x / block[2];
+        blocks[static_cast<std::size_t>(b)].push_back(token++);
+      }
+    }
+  }
+  return blocks;
+}
+
+void expect_definition(GridShape size, GridShape block) {
+  const Grid grid(size, block);
+  const auto expected = expected_blocks(size, block);
+  ASSERT_EQ(grid.tokens(), size[0] * size[1] * size[2]);
+  ASSERT_EQ(grid.blocks(), std::ssize(expected));
+  std::vector<int> covered(static_cast<std::size_t>(grid.tokens()), 0);
+  for (Index b = 0; b < grid.blocks(); ++b) {
+    const std::vector<Index> tokens = tokens_of(grid, b);
+    ASSERT_EQ(tokens, expected[static_cast<std::size_t>(b)]) << "block " << b;
+    ASSERT_EQ(grid.block_size(b), std::ssize(tokens)) << "block " << b;
+    for (const Index token : tokens) ++covered[static_cast<std::size_t>(token)];
+  }
+  for (const int times : covered) ASSERT_EQ(times, 1);
+}
+
+TEST(GridShape, NamesTheLastAxesFirst) {
+  EXPECT_EQ(GridShape(7), GridShape(1, 1, 7));
+  EXPECT_EQ(GridShape(5, 7), GridShape(1, 5, 7));
+  EXPECT_NE(GridShape(5, 7), GridShape(7, 5));
+  EXPECT_EQ(GridShape(3, 5, 7)[0], 3);
+}
+
+TEST(Grid, EveryTokenIsOnceInTheBlockOfItsCell) {
+  for (std::uint64_t seed = 0; seed < 500; ++seed) {
+    test::Random rng(seed);
+    const GridShape size{rng.integer(1, 5), rng.integer(1, 8), rng.integer(1, 9)};
+    const GridShape block{rng.integer(1, 6), rng.integer(1, 9), rng.integer(1, 10)};
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    expect_definition(size, block);
+  }
+}
+
+TEST(Grid, BlocksAndSlotsOfAnImageAreThoseOfTheAuthorsLayers) {
+  // b (hb p1) (wb p2) -> (hb wb) (p1 p2)
+  constexpr Index hb = 3, p1 = 2, wb = 4, p2 = 5;
+  const Grid grid({hb * p1, wb * p2}, {p1, p2});
+  for (Index i = 0; i < hb * wb; ++i) {
+    const std::vector<Index> tokens = tokens_of(grid, i);
+    ASSERT_EQ(std::ssize(tokens), p1 * p2);
+    for (Index slot = 0; slot < p1 * p2; ++slot) {
+      const Index row = i / wb * p1 + slot / p2, column = i % wb * p2 + slot % p2;
+      EXPECT_EQ(tokens[static_cast<std::size_t>(slot)], row * (wb * p2) + column);
+    }
+  }
+}
+
+TEST(Grid, BlocksAndSlotsOfAVideoAreThoseOfTheAuthorsLayers) {
+  // b (fb p0) (hb p1) (wb p2) -> (fb hb wb) (p0 p1 p2)
+  constexpr Index fb = 2, p0 = 3, hb = 3, p1 = 2, wb = 2, p2 = 4;
+  const Grid grid({fb * p0, hb * p1, wb * p2}, {p0, p1, p2});
+  for (Index i = 0; i < fb * hb * wb; ++i) {
+    const std::vector<Index> tokens = tokens_of(grid, i);
+    ASSERT_EQ(std::ssize(tokens), p0 * p1 * p2);
+    for (Index slot = 0; slot < p0 * p1 * p2; ++slot) {
+      const Index frame = i / (hb * wb) * p0 + slot / (p1 * p2);
+      const Index row = i / wb % hb * p1 + slot / p2 % p1;
+      const Index column = i % wb * p2 + slot % p2;
+      EXPECT_EQ(tokens[static_cast<std::size_t>(slot)],
+                (frame * (hb * p1) + row) * (wb * p2) + column);
+    }
+  }
+}
+
+TEST(Grid, BlocksAtTheFarEdgesMayBeShort) {
+  const Grid grid({5, 7}, {2, 3});
+  EXPECT_EQ(grid.block_grid(), GridShape(3, 3));
+  EXPECT_EQ(grid.blocks(), 9);
+  EXPECT_EQ(grid.block_size(0), 6);
+  EXPECT_EQ(grid.block_size(2), 2);
+  EXPECT_EQ(grid.block_size(6), 3);
+  EXPECT_EQ(grid.block_size(8), 1);
+  EXPECT_EQ(tokens_of(grid, 2), (std::vector<Index>{6, 13}));
+}
+
+TEST(Grid, OneBlockAndOneTokenABlockAreGrids) {
+  expect_definition({2, 3, 4}, {2, 3, 4});
+  expect_definition({2, 3, 4}, {9, 9, 9});
+  expect_definition({2, 3, 4}, {1, 1, 1});
+  expect_definition(11, 3);
+  EXPECT_EQ(Grid(11, 3).blocks(), Contiguous(11, 3).blocks());
+}
+
+TEST(Grid, HugeBlocksDoNotOverflow) {
+  constexpr Index kMax = std::numeric_limits<Index>::max();
+  const Grid grid({4, 6}, {kMax, 1});
+  EXPECT_EQ(grid.blocks(), 6);
+  EXPECT_EQ(grid.block_size(5), 4);
+}
+
+TEST(Grid, RejectsSizesBelowOneAndProductsThatDoNotFit) {
+  EXPECT_EQ(test::message_of<option_error>([] {
+              Grid({4, 0}, {2, 2});
+            }),
+            "mhla::Grid: tokens is [1, 4, 0], expected sizes >= 1");
+  EXPECT_EQ(test::message_of<option_error>([] {
+              Grid({4, 4}, {0, 2});
+            }),
+            "mhla::Grid: block is [1, 0, 2], expected sizes >= 1");
+  EXPECT_THROW(Grid({4, -1}, {2, 2}), option_error);
+  const Index large = Index{1} << 32;
+  EXPECT_EQ(test::message_of<shape_error>([&] {
+              Grid({large, large}, {2, 2});
+            }),
+            "mhla::Grid: tokens has shape [1, 4294967296, 4294967296], expected a product that "
+            "fits std::ptrdiff_t");
+}
+
+/// The promise, by trying every divisor.
+void expect_best_grid(GridShape tokens) {
+  const SuggestedGrid got = suggest_grid(tokens);
+  const Index n = tokens[0] * tokens[1] * tokens[2];
+  Index blocks = 0, sides = 0;
+  for (Index f = 1; f <= tokens[0]; ++f) {
+    for (Index y = 1; y <= tokens[1]; ++y) {
+      for (Index x = 1; x <= tokens[2]; ++x) {
+        const bool divides = tokens[0] % f == 0 && tokens[1] % y == 0 && tokens[2] % x == 0;
+        const Index m = f * y * x;
+        if (!divides || m * m > n || m < blocks) continue;
+        const Index sum = tokens[0] / f + tokens[1] / y + tokens[2] / x;
+        sides = m > blocks ? sum : std::min(sides, sum);
+        blocks = m;
+      }
+    }
+  }
+  EXPECT_EQ(got.blocks[0] * got.blocks[1] * got.blocks[2], blocks);
+  EXPECT_EQ(got.block[0] + got.block[1] + got.block[2], sides);
+  for (int axis = 0; axis < 3; ++axis) {
+    EXPECT_EQ(got.block[axis] * got.blocks[axis], tokens[axis]) << "axis " << axis;
+  }
+  EXPECT_EQ(Grid(tokens, got.block).block_grid(), got.blocks);
+}
+
+TEST(SuggestGrid, IsTheLargestNumberOfTheMostCompactEqualBlocks) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    test::Random rng(seed);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    expect_best_grid({rng.integer(1, 12), rng.integer(1, 30), rng.integer(1, 30)});
+  }
+}
+
+TEST(SuggestGrid, KnowsTheShapesOfThePaper) {
+  EXPECT_EQ(suggest_grid({16, 16}).block, GridShape(4, 4));
+  EXPECT_EQ(suggest_grid({16, 16}).blocks, GridShape(4, 4));
+  EXPECT_EQ(suggest_grid({21, 30, 50}).blocks, GridShape(7, 5, 5));
+  EXPECT_EQ(suggest_grid({21, 30, 50}).block, GridShape(3, 6, 10));
+  expect_best_grid({32, 32});
+  EXPECT_EQ(suggest_grid({32, 32}).blocks[1] * suggest_grid({32, 32}).blocks[2], 32);
+}
+
+TEST(SuggestGrid, PrimesLeaveFewChoices) {
+  EXPECT_EQ(suggest_grid({1, 1}).blocks, GridShape(1));
+  EXPECT_EQ(suggest_grid({7, 11}).blocks, GridShape(7, 1));
+  EXPECT_EQ(suggest_grid({11, 7}).blocks, GridShape(1, 7));
+  EXPECT_EQ(suggest_grid(13).blocks, GridShape(1));  // 13 blocks of one token would be too many
+  expect_best_grid({13, 13});
+}
+
+TEST(SuggestGrid, RejectsSizesBelowOne) {
+  EXPECT_EQ(test::message_of<option_error>([] {
+              suggest_grid({0, 4});
+            }),
+            "mhla::suggest_grid: tokens is [1, 0, 4], expected sizes >= 1");
+}
+
+}  // namespace
+}  // namespace mhla

@@ -1,0 +1,189 @@
+#include "mhla/policy/partition.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "support/message_of.hpp"
+#include "support/random.hpp"
+
+namespace mhla {
+namespace {
+
+constexpr Index kMax = std::numeric_limits<Index>::max();
+
+/// The laws of the concept.
+template <Partition P>
+void expect_laws(const P& blocks) {
+  std::vector<int> covered(static_cast<std::size_t>(blocks.tokens()), 0);
+  for (Index b = 0; b < blocks.blocks(); ++b) {
+    Index size = 0;
+    for (Index r = 0; r < blocks.runs(b); ++r) {
+      const Run run = blocks.run(b, r);
+      ASSERT_GE(run.begin, 0);
+      ASSERT_GE(run.length, 0);
+      ASSERT_LE(run.begin + run.length, blocks.tokens());
+      for (Index i = 0; i < run.length; ++i) ++covered[static_cast<std::size_t>(run.begin + i)];
+      size += run.length;
+    }
+    ASSERT_EQ(blocks.block_size(b), size);
+  }
+  for (const int times : covered) ASSERT_EQ(times, 1);
+}
+
+/// Blocks of one token each, last token first.
+struct Backwards {
+  Index count;
+
+  Index tokens() const { return count; }
+  Index blocks() const { return count; }
+  Index block_size(Index) const { return 1; }
+  Index runs(Index) const { return 1; }
+  Run run(Index b, Index) const { return {count - 1 - b, 1}; }
+};
+static_assert(Partition<Backwards> && !Partition<int> && !Partition<Run>);
+
+TEST(Contiguous, ObeysTheLawsOfAPartition) {
+  for (Index tokens = 0; tokens <= 40; ++tokens) {
+    for (Index length = 1; length <= 45; ++length) {
+      SCOPED_TRACE(std::to_string(tokens) + " in blocks of " + std::to_string(length));
+      expect_laws(Contiguous(tokens, length));
+    }
+  }
+}
+
+TEST(Contiguous, BlocksFollowEachOtherAndOnlyTheLastIsShort) {
+  const Contiguous blocks(11, 4);
+  EXPECT_EQ(blocks.tokens(), 11);
+  EXPECT_EQ(blocks.blocks(), 3);
+  EXPECT_EQ(blocks.block_length(), 4);
+  EXPECT_EQ(blocks.block_size(0), 4);
+  EXPECT_EQ(blocks.block_size(1), 4);
+  EXPECT_EQ(blocks.block_size(2), 3);
+  EXPECT_EQ(blocks.run(2, 0).begin, 8);
+}
+
+TEST(Contiguous, OfNoTokensHasNoBlocks) { EXPECT_EQ(Contiguous(0, 5).blocks(), 0); }
+
+TEST(Contiguous, HugeSizesDoNotOverflow) {
+  const Contiguous one(5, kMax), many(kMax, 2), all(kMax, kMax);
+  EXPECT_EQ(one.blocks(), 1);
+  EXPECT_EQ(one.block_size(0), 5);
+  EXPECT_EQ(many.blocks(), kMax / 2 + 1);
+  EXPECT_EQ(many.block_size(kMax / 2), 1);
+  EXPECT_EQ(all.blocks(), 1);
+  EXPECT_EQ(all.block_size(0), kMax);
+}
+
+TEST(Contiguous, RejectsNegativeTokensAndEmptyBlocks) {
+  EXPECT_EQ(test::message_of<option_error>([] { Contiguous(-1, 4); }),
+            "mhla::Contiguous: tokens is -1, expected at least 0");
+  EXPECT_EQ(test::message_of<option_error>([] { Contiguous(4, 0); }),
+            "mhla::Contiguous: block_length is 0, expected at least 1");
+}
+
+TEST(BlockSizes, ObeysTheLawsOfAPartition) {
+  expect_laws(BlockSizes({}));
+  expect_laws(BlockSizes({0}));
+  expect_laws(BlockSizes({5, 0, 9, 2, 0}));
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    test::Random rng(seed);
+    std::vector<Index> sizes(static_cast<std::size_t>(rng.integer(0, 12)));
+    for (Index& size : sizes) size = rng.integer(0, 9);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    expect_laws(BlockSizes(sizes));
+  }
+}
+
+TEST(BlockSizes, BlocksHaveTheGivenSizesInOrder) {
+  const BlockSizes blocks{5, 0, 2};
+  EXPECT_EQ(blocks.tokens(), 7);
+  EXPECT_EQ(blocks.blocks(), 3);
+  EXPECT_EQ(blocks.block_size(0), 5);
+  EXPECT_EQ(blocks.block_size(1), 0);
+  EXPECT_EQ(blocks.block_size(2), 2);
+  EXPECT_EQ(blocks.run(2, 0).begin, 5);
+  EXPECT_EQ(BlockSizes({}).blocks(), 0);
+  EXPECT_EQ(BlockSizes({kMax, 0}).tokens(), kMax);
+}
+
+TEST(BlockSizes, RejectsNegativeSizesAndSumsThatDoNotFit) {
+  EXPECT_EQ(test::message_of<option_error>([] {
+              BlockSizes({3, -2});
+            }),
+            "mhla::BlockSizes: sizes has -2 at block 1, expected sizes >= 0");
+  EXPECT_EQ(test::message_of<shape_error>([] {
+              BlockSizes({1, kMax});
+            }),
+            "mhla::BlockSizes: sizes sum to more than fits, expected a sum that fits Index");
+}
+
+TEST(LargestBlock, IsTheLargestSizeAndZeroOfNone) {
+  EXPECT_EQ(largest_block(Contiguous(0, 3)), 0);
+  EXPECT_EQ(largest_block(Contiguous(2, 3)), 2);
+  EXPECT_EQ(largest_block(Contiguous(7, 3)), 3);
+  EXPECT_EQ(largest_block(BlockSizes({0, 4, 9, 1})), 9);
+}
+
+TEST(SuggestBlocks, IsTheLargestNumberThatTheDocumentationAllows) {
+  for (Index tokens = 1; tokens <= 2000; ++tokens) {
+    Index largest = 0;
+    for (Index m = 1; m * m <= tokens; ++m) {
+      const Index length = (tokens + m - 1) / m;
+      if (Contiguous(tokens, length).blocks() == m) largest = m;
+    }
+    const SuggestedBlocks got = suggest_blocks(tokens);
+    ASSERT_EQ(got.blocks, largest) << tokens;
+    ASSERT_EQ(got.block_length, (tokens + largest - 1) / largest) << tokens;
+    ASSERT_EQ(Contiguous(tokens, got.block_length).blocks(), got.blocks) << tokens;
+  }
+}
+
+TEST(SuggestBlocks, KnowsLongSequences) {
+  const auto expect = [](Index tokens, Index blocks, Index length) {
+    EXPECT_EQ(suggest_blocks(tokens).blocks, blocks);
+    EXPECT_EQ(suggest_blocks(tokens).block_length, length);
+  };
+  expect(1, 1, 1);
+  expect(256, 16, 16);
+  expect(Index{1} << 20, 1024, 1024);
+  expect((Index{1} << 20) - 1, 1023, 1025);
+}
+
+TEST(SuggestBlocks, RejectsNoTokens) {
+  EXPECT_EQ(test::message_of<option_error>([] { suggest_blocks(0); }),
+            "mhla::suggest_blocks: tokens is 0, expected at least 1");
+}
+
+TEST(ExpectPartition, RejectsAnotherNumberOfTokens) {
+  EXPECT_NO_THROW(detail::expect_partition("f", "blocks", Contiguous(10, 3), 10));
+  EXPECT_EQ(test::message_of<shape_error>(
+                [] { detail::expect_partition("f", "blocks", Contiguous(10, 3), 11); }),
+            "mhla::f: blocks covers 10 of 10 tokens, expected 11 tokens, all of them");
+}
+
+TEST(ExpectPartition, RejectsBlocksThatLeaveTokensOut) {
+  struct Lost : Contiguous {
+    using Contiguous::Contiguous;
+    Index blocks() const { return Contiguous::blocks() - 1; }
+  };
+  EXPECT_EQ(test::message_of<shape_error>(
+                [] { detail::expect_partition("f", "blocks", Lost(10, 3), 10); }),
+            "mhla::f: blocks covers 9 of 10 tokens, expected 10 tokens, all of them");
+}
+
+TEST(ExpectOrdered, AcceptsSequencesAndRejectsOtherOrders) {
+  EXPECT_NO_THROW(detail::expect_ordered("f", "blocks", Contiguous(10, 3)));
+  EXPECT_NO_THROW(detail::expect_ordered("f", "blocks", Contiguous(0, 3)));
+  EXPECT_NO_THROW(detail::expect_ordered("f", "blocks", BlockSizes({0, 4, 0, 2})));
+  EXPECT_NO_THROW(detail::expect_ordered("f", "blocks", Backwards{1}));
+  EXPECT_EQ(
+      test::message_of<option_error>([] { detail::expect_ordered("f", "blocks", Backwards{3}); }),
+      "mhla::f: blocks has a block 0 out of token order, expected blocks of consecutive "
+      "tokens, one after another");
+}
+
+}  // namespace
+}  // namespace mhla

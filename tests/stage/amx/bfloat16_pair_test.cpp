@@ -1,0 +1,107 @@
+#include "mhla/stage/amx/bfloat16_pair.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "support/random.hpp"
+
+namespace mhla {
+namespace {
+
+using detail::high_bits;
+using detail::kPairs;
+using detail::low_bits;
+using detail::number_of;
+using detail::Pair;
+
+float float_of(std::uint64_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+}
+
+TEST(Bfloat16Pair, FiniteNumbersComeApartWithinTheBound) {
+  test::Random rng(1);
+  for (Index i = 0; i < 3'000'000; ++i) {
+    float x = float_of(rng.bits());
+    if (i % 8 == 0) x = float_of((rng.bits() & 0x8000FFFFu) | 0x7F7F0000u);  // the largest
+    if (!std::isfinite(x)) continue;
+    const float high = number_of(high_bits(x)), low = number_of(low_bits(x, high_bits(x)));
+    ASSERT_TRUE(std::isfinite(high) && std::isfinite(low)) << x;
+    const double size = std::abs(double(x)), slack = 1 + 0x1p-8;
+    ASSERT_LE(std::abs(double(low)), 0x1p-8 * slack * size) << x;
+    ASSERT_LE(std::abs(double(x) - high - low), 0x1p-17 * slack * size + 0x1p-134) << x;
+    const double rounded = static_cast<float>(Eigen::bfloat16(x));
+    if (std::isfinite(rounded)) {
+      ASSERT_EQ(rounded, high) << x;
+    }
+  }
+}
+
+TEST(Bfloat16Pair, Bfloat16NumbersAreTheirHighParts) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const float x = number_of(bits);
+    if (std::isnan(x)) {
+      EXPECT_TRUE(std::isnan(number_of(high_bits(x))));
+    } else {
+      EXPECT_EQ(high_bits(x), bits);
+    }
+    EXPECT_EQ(low_bits(x, high_bits(x)), 0u);
+  }
+}
+
+TEST(Bfloat16Pair, InfinityAndNanHaveNoLowPart) {
+  for (const std::uint32_t bits :
+       {0x7F800000u, 0xFF800000u, 0x7F800001u, 0x7FC00000u, 0xFFFFFFFFu}) {
+    const float x = float_of(bits);
+    const std::uint32_t high = high_bits(x);
+    EXPECT_EQ(std::isnan(x), std::isnan(number_of(high)));
+    EXPECT_EQ(std::isinf(x), std::isinf(number_of(high)));
+    EXPECT_EQ(std::signbit(x), std::signbit(number_of(high)));
+    EXPECT_EQ(low_bits(x, high), 0u);
+  }
+}
+
+TEST(Bfloat16Pair, RowsAreSplitPairByPair) {
+  test::Random rng(2);
+  const Matrix<float> x = rng.matrix<float>(2, kPairs);
+  Pair high[kPairs], low[kPairs];
+  EXPECT_NE(detail::split_pairs(&x(0, 0), &x(1, 0), high, low), 0u);
+  for (Index j = 0; j < kPairs; ++j) {
+    EXPECT_EQ(high[j] & 0xFFFFu, high_bits(x(0, j)));
+    EXPECT_EQ(high[j] >> 16, high_bits(x(1, j)));
+    EXPECT_EQ(low[j] & 0xFFFFu, low_bits(x(0, j), high_bits(x(0, j))));
+    EXPECT_EQ(low[j] >> 16, low_bits(x(1, j), high_bits(x(1, j))));
+    const detail::PairSums sums = detail::sums_of(high[j], low[j]);
+    EXPECT_NEAR(sums.first, x(0, j), 0x1p-16 * std::abs(x(0, j)));
+    EXPECT_NEAR(sums.second, x(1, j), 0x1p-16 * std::abs(x(1, j)));
+  }
+  for (Index j = 0; j < kPairs; ++j) {  // one low part that is not 0, anywhere, is noticed
+    float first[kPairs] = {}, second[kPairs] = {};
+    EXPECT_EQ(detail::split_pairs(first, second, high, low), 0u);
+    first[j] = 1.01f;
+    EXPECT_NE(detail::split_pairs(first, second, high, low), 0u);
+    EXPECT_NE(detail::split_pairs(second, first, high, low), 0u);
+  }
+}
+
+TEST(Bfloat16Pair, OneNumberThatIsNotFiniteIsFound) {
+  float x[40] = {};
+  x[3] = std::numeric_limits<float>::max();
+  for (Index count : {0, 1, 17, 40}) {
+    EXPECT_TRUE(detail::all_finite(x, count));
+    for (Index j = 0; j < count; ++j) {
+      const float before = x[j];
+      for (const float bad : {INFINITY, -INFINITY, NAN}) {
+        x[j] = bad;
+        EXPECT_FALSE(detail::all_finite(x, count));
+        EXPECT_TRUE(detail::all_finite(x, j));
+      }
+      x[j] = before;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mhla

@@ -1,0 +1,142 @@
+#include "mhla/tokens/strip.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mhla/policy/grid_partition.hpp"
+#include "support/outputs.hpp"
+#include "support/random.hpp"
+
+namespace mhla {
+namespace {
+
+using test::Memory;
+using test::RandomMask;
+
+using detail::kStripTokens;
+using detail::Rows;
+
+struct Expected {
+  Index block;
+  std::vector<Index> tokens, slots;
+};
+
+/// The strips of block b, from a list of all its kept tokens.
+template <Partition P>
+std::vector<Expected> strips_of(const P& blocks, Index b, Mask mask) {
+  std::vector<Expected> strips;
+  Index slot = 0;
+  for (Index r = 0; r < blocks.runs(b); ++r) {
+    const Run run = blocks.run(b, r);
+    for (Index t = run.begin; t < run.begin + run.length; ++t, ++slot) {
+      if (!mask[t]) continue;
+      if (strips.empty() || std::ssize(strips.back().tokens) == kStripTokens) {
+        strips.push_back({b, {}, {}});
+      }
+      strips.back().tokens.push_back(t);
+      strips.back().slots.push_back(slot);
+    }
+  }
+  return strips;
+}
+
+void expect_equal(const Index* got, const std::vector<Index>& expected) {
+  EXPECT_EQ(std::vector<Index>(got, got + expected.size()), expected);
+}
+
+void expect_equal(const detail::Strip& strip, const Expected& expected) {
+  ASSERT_EQ(strip.count, std::ssize(expected.tokens));
+  expect_equal(strip.tokens, expected.tokens);
+  expect_equal(strip.slots, expected.slots);
+  EXPECT_TRUE(strip.count == 0 || strip.block == expected.block);
+}
+
+/// Walks through every block: its strips, and what is ahead of each.
+template <Partition P>
+void expect_strips(const P& blocks, Mask mask) {
+  for (Index b = 0; b < blocks.blocks(); ++b) {
+    const std::vector<Expected> own = strips_of(blocks, b, mask);
+    std::vector<Expected> ahead = own;  // and the first of the next block, empty where it has none
+    if (b + 1 < blocks.blocks()) {
+      const std::vector<Expected> next = strips_of(blocks, b + 1, mask);
+      if (!next.empty()) ahead.push_back(next.front());
+    }
+    ahead.push_back({});
+
+    detail::StripCursor strip(blocks, b, mask);
+    for (std::size_t s = 0; s < own.size(); ++s) {
+      EXPECT_TRUE(strip.more());
+      expect_equal(strip.ahead(), ahead[s]);
+      ASSERT_EQ(strip.next(), std::ssize(own[s].tokens)) << "block " << b;
+      EXPECT_EQ(strip.count(), std::ssize(own[s].tokens));
+      expect_equal(strip.tokens(), own[s].tokens);
+      expect_equal(strip.slots(), own[s].slots);
+    }
+    for (int again = 0; again < 3; ++again) {  // at the end, and past it
+      EXPECT_FALSE(strip.more());
+      expect_equal(strip.ahead(), ahead[own.size()]);
+      EXPECT_EQ(strip.next(), 0);
+      EXPECT_EQ(strip.count(), 0);
+    }
+  }
+}
+
+TEST(StripCursor, VisitsTheKeptTokensOfEveryBlockInOrder) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    test::Random rng(seed);
+    const Grid grid{{rng.integer(1, 4), rng.integer(1, 12), rng.integer(1, 12)},
+                    {rng.integer(1, 4), rng.integer(1, 12), rng.integer(1, 12)}};
+    const Contiguous sequence(grid.tokens(), rng.integer(1, 200));
+    for (const double probability : {0.0, 0.1, 0.7, 1.0}) {
+      const RandomMask random(rng, grid.tokens(), probability);
+      expect_strips(grid, random.mask);
+      expect_strips(sequence, random.mask);
+    }
+    expect_strips(grid, {});
+    expect_strips(sequence, {});
+  }
+}
+
+TEST(StripCursor, WholeStripsAreFollowedByAnEmptyOne) {
+  for (const Index size :
+       {Index{0}, kStripTokens - 1, kStripTokens, kStripTokens + 1, 2 * kStripTokens}) {
+    const BlockSizes blocks({3, size, 0, 2, size, 0, 0});
+    expect_strips(blocks, {});
+    test::Random rng(1);
+    expect_strips(blocks, RandomMask(rng, blocks.tokens(), 1).mask);
+    detail::StripCursor strip(blocks, 1, {});
+    EXPECT_EQ(strip.next(), std::min(size, kStripTokens));
+  }
+}
+
+TEST(Rows, StartOnTheirOwnCacheLines) {
+  for (Index cols = 0; cols <= 40; ++cols) {
+    Memory memory(100000);
+    const Rows<float> rows("f", memory.arena, 5, cols);
+    const Rows<double> wide("f", memory.arena, 5, cols);
+    EXPECT_GE(rows.stride, cols);
+    for (Index r = 0; r < 5; ++r) {
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(rows.row(r)) % 64, 0u);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(wide.row(r)) % 64, 0u);
+    }
+    EXPECT_GE(reinterpret_cast<char*>(wide.row(0)), reinterpret_cast<char*>(rows.row(4) + cols));
+  }
+}
+
+TEST(Rows, BelowAndRightOfAreTheRestOfTheRows) {
+  float numbers[60];
+  const Rows<float> rows(numbers, 12);
+  for (Index r = 0; r < 4; ++r) {
+    EXPECT_EQ(rows.below(1).row(r), numbers + 12 * (r + 1));
+    EXPECT_EQ(rows.right_of(5).row(r), numbers + 12 * r + 5);
+  }
+  EXPECT_EQ(rows.below(0).right_of(0).data, numbers);
+}
+
+}  // namespace
+}  // namespace mhla
