@@ -2,7 +2,7 @@
 
 /// \file
 /// The CPU library, in the order data flows. Needs Eigen and nothing else.
-/// Apart from it stands mhla/attention/diagnose.hpp, which needs Eigen's decompositions.
+/// Not included: mhla/attention/diagnose.hpp, which needs Eigen's decompositions.
 
 // Vocabulary.
 #include "mhla/core/call.hpp"       // Call: workspace, executor, kept
@@ -15,6 +15,7 @@
 #include "mhla/core/workspace.hpp"  // Workspace
 
 // 1. Feature maps of queries and keys.
+#include "mhla/policy/by_name.hpp"              // feature_map("relu"), normalizer("key_sum")
 #include "mhla/policy/feature_map.hpp"          // Relu, EluPlusOne, Identity, Exp, Elementwise
 #include "mhla/policy/learned_feature_map.hpp"  // Hedgehog, T2R, Dpfp, ElementwiseProduct
 

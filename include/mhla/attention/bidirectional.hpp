@@ -34,20 +34,27 @@ inline namespace MHLA_TARGET {
 /// \param mixing  [M,M], of cross-attention [Mq,Mk]
 /// \param out     [Nq,E], of a batch [B,Nq,H,E]; overlaps no input
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
-template <class In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
 void bidirectional(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
                    const Op& op, const std::type_identity_t<detail::output_of<In>>& out,
                    const Call& call = {});
 /// The same with the paper's operator.
-template <class In, AttentionBlocks Blocks>
+template <AttentionInputs In, AttentionBlocks Blocks>
 void bidirectional(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
                    const std::type_identity_t<detail::output_of<In>>& out, const Call& call = {});
 
 /// Returns the output: a Matrix [Nq,E] of one head, a Tensor [B,Nq,H,E] of a batch.
-template <class In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op = Operator<>>
+template <AttentionInputs In, AttentionBlocks Blocks,
+          OperatorOn<detail::scalar_of<In>> Op = Operator<>>
 typename detail::InputTraits<In>::Owner bidirectional(const In& in, const Blocks& blocks,
                                                       const detail::mixing_of<In>& mixing,
                                                       const Op& op = {}, const Call& call = {});
+template <AttentionInputs In, AttentionBlocks Blocks>
+typename detail::InputTraits<In>::Owner bidirectional(const In& in, const Blocks& blocks,
+                                                      const detail::mixing_of<In>& mixing,
+                                                      const Call& call) {
+  return bidirectional(in, blocks, mixing, Operator<>{}, call);
+}
 /// Returns the output for Eigen matrices q [N,D], k [N,D], v [N,E].
 template <EigenDense Q, EigenDense K, EigenDense V, AttentionBlocks Blocks,
           OperatorOn<typename Q::Scalar> Op = Operator<>>
@@ -59,11 +66,13 @@ Matrix<typename Q::Scalar> bidirectional(
 }
 
 /// Bytes of workspace such a call needs; no data is read.
-template <class In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op = Operator<>>
+template <AttentionInputs In, AttentionBlocks Blocks,
+          OperatorOn<detail::scalar_of<In>> Op = Operator<>>
 std::size_t bidirectional_workspace_bytes(const In& in, const Blocks& blocks, const Op& op = {},
                                           const ExecutorRef& executor = {});
 /// Bytes of the summaries that such a call may keep; no data is read.
-template <class In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op = Operator<>>
+template <AttentionInputs In, AttentionBlocks Blocks,
+          OperatorOn<detail::scalar_of<In>> Op = Operator<>>
 std::size_t bidirectional_kept_bytes(const In& in, const Blocks& blocks, const Op& op = {});
 
 // ------------------------------------------------------------------------------------------------
@@ -98,8 +107,9 @@ struct BidirectionalForm {
   template <Scalar T>
   std::size_t bytes(const Inputs<T>& in, Index workers) const {
     std::size_t most = 0;
+    const HeadSizes sizes = head_sizes(in, op);
     with_blocks(in, [&](const auto& queries, const auto& keys) {
-      for_each_unit<T>(head_sizes(in, op), [&](auto unit) {
+      for_each_unit<T>(sizes.features, sizes.values, [&](auto unit) {
         most = std::max(most, counted_bytes([&](Arena& arena) {
                           return BidirectionalHead(unit, name, arena, nullptr, in, queries, keys,
                                                    op, workers);
@@ -123,8 +133,9 @@ struct BidirectionalForm {
   template <Scalar T>
   void run(Arena& arena, Arena* kept, const Inputs<T>& in, MatrixView<T> out,
            const ExecutorRef& executor) const {
+    const Index features = head_sizes(in, op).features;
     with_blocks(in, [&](const auto& queries, const auto& keys) {
-      with_unit(in, head_sizes(in, op), mixing, kept != nullptr, [&](auto unit) {
+      with_unit(in.k, in.v, in.key_mask, features, mixing, kept != nullptr, [&](auto unit) {
         BidirectionalHead(unit, name, arena, kept, in, queries, keys, op, executor.workers())
             .run(mixing, out, executor);
       });
@@ -148,33 +159,33 @@ auto bidirectional_form(const In& /*in*/, const Blocks& blocks, const mixing_of<
 
 }  // namespace detail
 
-template <class In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
 void bidirectional(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
                    const Op& op, const std::type_identity_t<detail::output_of<In>>& out,
                    const Call& call) {
   detail::run_form(detail::bidirectional_form(in, blocks, mixing, op), in, out, call);
 }
 
-template <class In, AttentionBlocks Blocks>
+template <AttentionInputs In, AttentionBlocks Blocks>
 void bidirectional(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
                    const std::type_identity_t<detail::output_of<In>>& out, const Call& call) {
   bidirectional(in, blocks, mixing, Operator<>{}, out, call);
 }
 
-template <class In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
 typename detail::InputTraits<In>::Owner bidirectional(const In& in, const Blocks& blocks,
                                                       const detail::mixing_of<In>& mixing,
                                                       const Op& op, const Call& call) {
   return detail::run_form(detail::bidirectional_form(in, blocks, mixing, op), in, call);
 }
 
-template <class In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
 std::size_t bidirectional_workspace_bytes(const In& in, const Blocks& blocks, const Op& op,
                                           const ExecutorRef& executor) {
   return detail::form_bytes(detail::bidirectional_form(in, blocks, {}, op), in, executor);
 }
 
-template <class In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
 std::size_t bidirectional_kept_bytes(const In& in, const Blocks& blocks, const Op& op) {
   return detail::form_kept_bytes(detail::bidirectional_form(in, blocks, {}, op), in);
 }

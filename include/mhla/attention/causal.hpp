@@ -35,19 +35,26 @@ inline namespace MHLA_TARGET {
 /// \param mixing  at least [M,M]; the leading part is used
 /// \param out     [N,E], of a batch [B,N,H,E]; overlaps no input
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
-template <class In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op>
 void causal(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing, const Op& op,
             const std::type_identity_t<detail::output_of<In>>& out, const Call& call = {});
 /// The same with the paper's operator.
-template <class In, BlocksOf Blocks>
+template <AttentionInputs In, BlocksOf Blocks>
 void causal(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
             const std::type_identity_t<detail::output_of<In>>& out, const Call& call = {});
 
 /// Returns the output: a Matrix [N,E] of one head, a Tensor [B,N,H,E] of a batch.
-template <class In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
+template <AttentionInputs In, BlocksOf Blocks,
+          CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
 typename detail::InputTraits<In>::Owner causal(const In& in, const Blocks& blocks,
                                                const detail::mixing_of<In>& mixing,
                                                const Op& op = {}, const Call& call = {});
+template <AttentionInputs In, BlocksOf Blocks>
+typename detail::InputTraits<In>::Owner causal(const In& in, const Blocks& blocks,
+                                               const detail::mixing_of<In>& mixing,
+                                               const Call& call) {
+  return causal(in, blocks, mixing, Operator<>{}, call);
+}
 /// Returns the output for Eigen matrices q [N,D], k [N,D], v [N,E].
 template <EigenDense Q, EigenDense K, EigenDense V, BlocksOf Blocks,
           CausalOperatorOn<typename Q::Scalar> Op = Operator<>>
@@ -59,11 +66,13 @@ Matrix<typename Q::Scalar> causal(
 }
 
 /// Bytes of workspace such a call needs; no data is read.
-template <class In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
+template <AttentionInputs In, BlocksOf Blocks,
+          CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
 std::size_t causal_workspace_bytes(const In& in, const Blocks& blocks, const Op& op = {},
                                    const ExecutorRef& executor = {});
 /// Bytes of the summaries that such a call may keep; no data is read.
-template <class In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
+template <AttentionInputs In, BlocksOf Blocks,
+          CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
 std::size_t causal_kept_bytes(const In& in, const Blocks& blocks, const Op& op = {});
 
 // ------------------------------------------------------------------------------------------------
@@ -184,32 +193,32 @@ auto causal_form(const In& /*in*/, const Blocks& blocks, const mixing_of<In>& mi
 
 }  // namespace detail
 
-template <class In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op>
 void causal(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing, const Op& op,
             const std::type_identity_t<detail::output_of<In>>& out, const Call& call) {
   detail::run_form(detail::causal_form(in, blocks, mixing, op), in, out, call);
 }
 
-template <class In, BlocksOf Blocks>
+template <AttentionInputs In, BlocksOf Blocks>
 void causal(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
             const std::type_identity_t<detail::output_of<In>>& out, const Call& call) {
   causal(in, blocks, mixing, Operator<>{}, out, call);
 }
 
-template <class In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op>
 typename detail::InputTraits<In>::Owner causal(const In& in, const Blocks& blocks,
                                                const detail::mixing_of<In>& mixing, const Op& op,
                                                const Call& call) {
   return detail::run_form(detail::causal_form(in, blocks, mixing, op), in, call);
 }
 
-template <class In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op>
 std::size_t causal_workspace_bytes(const In& in, const Blocks& blocks, const Op& op,
                                    const ExecutorRef& executor) {
   return detail::form_bytes(detail::causal_form(in, blocks, {}, op), in, executor);
 }
 
-template <class In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op>
 std::size_t causal_kept_bytes(const In& in, const Blocks& blocks, const Op& op) {
   return detail::form_kept_bytes(detail::causal_form(in, blocks, {}, op), in);
 }

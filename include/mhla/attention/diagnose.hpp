@@ -105,16 +105,16 @@ Diagnosis<accumulator_t<T>> diagnose(
 
   result.condition = 1;
   if (op.normalizer.sums() == WeightSums::kNone) return result;
-  NaiveProblem<double> p = naive_problem(in, blocks, mixing, op);
-  const Matrix<double> sums = naive_sums(p);
+  auto p = naive_problem(in, blocks, mixing, op);
+  const Matrix<double> denominators = naive_denominators(p);
   for (Matrix<double>* m : {&p.q, &p.k, &p.normalizer_q, &p.normalizer_k, &p.mixing}) {
     *m = m->cwiseAbs();
   }
-  const Matrix<double> sizes = naive_sums(p);
-  for (Index t = 0; t < sums.rows(); ++t) {
-    const double size = std::abs(p.denominator(sizes(t, 0)));
+  const Matrix<double> sizes = naive_denominators(p);
+  for (Index t = 0; t < sizes.rows(); ++t) {
+    const double size = std::abs(sizes(t, 0));
     if (!in.query_mask[t] || !(size > 0)) continue;
-    result.condition = std::max(result.condition, size / std::abs(p.denominator(sums(t, 0))));
+    result.condition = std::max(result.condition, size / std::abs(denominators(t, 0)));
   }
   return result;
 }

@@ -26,6 +26,7 @@
 #include <concepts>
 
 #include "mhla/attention/batch.hpp"
+#include "mhla/attention/heads.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/call.hpp"

@@ -49,8 +49,9 @@ class HeadSummaries {
   void write(const Inputs<T>& in, const P& blocks, Index b, const Op& op, const Scratch& scratch,
              Summary summary, A* key_sum) const {
     const bool none = n_.sums == WeightSums::kNone;
-    detail::summarize(in.k, in.v, blocks, b, in.key_mask, op.key_map, scratch, summary,
-                      none || n_.own() ? nullptr : key_sum);
+    using detail::summarize;  // beside the member of that name; a unit's overload is found by type
+    summarize(in.k, in.v, blocks, b, in.key_mask, op.key_map, scratch, summary,
+              none || n_.own() ? nullptr : key_sum);
     if (n_.own()) {
       sum_keys(in.normalizer_k, blocks, b, in.key_mask, op.key_map, row_scratch(scratch), key_sum);
     }

@@ -24,27 +24,27 @@ inline namespace MHLA_TARGET {
 /// Writes linear attention of one head, or of every head of a batch, into `out`, which must not
 /// overlap the inputs.
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
-template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
 void linear_bidirectional(const In& in, const Op& op,
                           const std::type_identity_t<detail::output_of<In>>& out,
                           const Call& call = {});
-template <class In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
+template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
 typename detail::InputTraits<In>::Owner linear_bidirectional(const In& in, const Op& op = {},
                                                              const Call& call = {});
 
 /// Bytes of workspace such a call needs; no data is read.
-template <class In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
+template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
 std::size_t linear_bidirectional_workspace_bytes(const In& in, const Op& op = {},
                                                  const ExecutorRef& executor = {});
 
 /// The same where query t reads keys 0..t only. One head is computed by one worker.
-template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
 void linear_causal(const In& in, const Op& op,
                    const std::type_identity_t<detail::output_of<In>>& out, const Call& call = {});
-template <class In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
+template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
 typename detail::InputTraits<In>::Owner linear_causal(const In& in, const Op& op = {},
                                                       const Call& call = {});
-template <class In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
+template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
 std::size_t linear_causal_workspace_bytes(const In& in, const Op& op = {},
                                           const ExecutorRef& executor = {});
 
@@ -124,38 +124,38 @@ auto linear_causal_form(const In& /*in*/, const Op& op, const char* name = "line
 
 }  // namespace detail
 
-template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
 void linear_bidirectional(const In& in, const Op& op,
                           const std::type_identity_t<detail::output_of<In>>& out,
                           const Call& call) {
   detail::run_form(detail::linear_bidirectional_form(in, op), in, out, call);
 }
 
-template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
 typename detail::InputTraits<In>::Owner linear_bidirectional(const In& in, const Op& op,
                                                              const Call& call) {
   return detail::run_form(detail::linear_bidirectional_form(in, op), in, call);
 }
 
-template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
 std::size_t linear_bidirectional_workspace_bytes(const In& in, const Op& op,
                                                  const ExecutorRef& executor) {
   return detail::form_bytes(detail::linear_bidirectional_form(in, op), in, executor);
 }
 
-template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
 void linear_causal(const In& in, const Op& op,
                    const std::type_identity_t<detail::output_of<In>>& out, const Call& call) {
   detail::run_form(detail::linear_causal_form(in, op), in, out, call);
 }
 
-template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
 typename detail::InputTraits<In>::Owner linear_causal(const In& in, const Op& op,
                                                       const Call& call) {
   return detail::run_form(detail::linear_causal_form(in, op), in, call);
 }
 
-template <class In, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
 std::size_t linear_causal_workspace_bytes(const In& in, const Op& op, const ExecutorRef& executor) {
   return detail::form_bytes(detail::linear_causal_form(in, op), in, executor);
 }

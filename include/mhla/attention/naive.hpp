@@ -17,11 +17,11 @@
 /// a masked query's output is 0. Cost: Nq*Nk*(D+E) multiply-adds, Nq*Nk numbers of memory. Source:
 /// arXiv:2601.07832, section 4.1, eqs. (3)-(5), and section 4.2 for the causal form.
 
-#include <functional>
 #include <type_traits>
 #include <vector>
 
 #include "mhla/attention/batch.hpp"
+#include "mhla/attention/heads.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
@@ -36,40 +36,43 @@ inline namespace MHLA_TARGET {
 enum class Order { kBidirectional, kCausal };
 
 /// One head's problem after the feature maps, in a type W as wide as you like (long double works).
-template <class W>
+template <class W, Normalizer Z = KeySum>
 struct NaiveProblem {
-  Matrix<W> q;                     ///< [Nq,D] scale * phi(q)
-  Matrix<W> k;                     ///< [Nk,D] phi(k)
-  Matrix<W> v;                     ///< [Nk,E]
-  Matrix<W> mixing;                ///< [Mq,Mk]
-  std::vector<Index> query_block;  ///< [Nq] block of each query
-  std::vector<Index> key_block;    ///< [Nk] block of each key
-  std::vector<Index> query_slot;   ///< [Nq] place of each query in its block
-  WeightSums sums = WeightSums::kOwn;
-  std::function<W(W)> denominator = [](W r) { return r; };  ///< den(r)
-  Matrix<W> normalizer_q;                                   ///< [Nq,Dz], empty: q
-  Matrix<W> normalizer_k;                                   ///< [Nk,Dz], empty: k
-  std::vector<bool> query_kept;                             ///< [Nq], empty: all
-  std::vector<bool> key_kept;                               ///< [Nk], empty: all
+  Matrix<W> q{};                     ///< [Nq,D] scale * phi(q)
+  Matrix<W> k{};                     ///< [Nk,D] phi(k)
+  Matrix<W> v{};                     ///< [Nk,E]
+  Matrix<W> mixing{};                ///< [Mq,Mk]
+  std::vector<Index> query_block{};  ///< [Nq] block of each query
+  std::vector<Index> key_block{};    ///< [Nk] block of each key
+  std::vector<Index> query_slot{};   ///< [Nq] place of each query in its block
+  Z normalizer{};
+  Matrix<W> normalizer_q{};        ///< [Nq,Dz], empty: q
+  Matrix<W> normalizer_k{};        ///< [Nk,Dz], empty: k
+  std::vector<bool> query_kept{};  ///< [Nq], empty: all
+  std::vector<bool> key_kept{};    ///< [Nk], empty: all
   Order order = Order::kBidirectional;
 };
 
 /// Returns A.   // [Nq,Nk]
-template <class W>
-Matrix<W> naive_weights(const NaiveProblem<W>& p);
+template <class W, class Z>
+Matrix<W> naive_weights(const NaiveProblem<W, Z>& p);
 
 /// Returns the sums r_t.   // [Nq,1]
-template <class W>
-Matrix<W> naive_sums(const NaiveProblem<W>& p);
+template <class W, class Z>
+Matrix<W> naive_sums(const NaiveProblem<W, Z>& p);
+
+/// Returns den(r_t).   // [Nq,1]
+template <class W, class Z>
+Matrix<W> naive_denominators(const NaiveProblem<W, Z>& p);
 
 /// Returns the output.   // [Nq,E]
-template <class W>
-Matrix<W> naive_attention(const NaiveProblem<W>& p);
+template <class W, class Z>
+Matrix<W> naive_attention(const NaiveProblem<W, Z>& p);
 
 /// The problem that a form is given with these arguments. Feature maps compute in the accumulator
 /// of T, all else in W.
 template <class W = double, Scalar T, class Blocks, OperatorOn<T> Op>
-NaiveProblem<W> naive_problem(
+NaiveProblem<W, detail::normalizer_t<Op>> naive_problem(
     const Inputs<T>& in, const Blocks& blocks,
     const std::type_identity_t<MixingView<const accumulator_t<T>>>& mixing, const Op& op,
     Order order = Order::kBidirectional);
@@ -102,8 +105,8 @@ inline Index at(const std::vector<Index>& values, Index token) {
 }
 
 /// m q . k over the keys a query may see, from the given features.
-template <class W>
-Matrix<W> weights(const NaiveProblem<W>& p, const Matrix<W>& q, const Matrix<W>& k) {
+template <class W, class Z>
+Matrix<W> weights(const NaiveProblem<W, Z>& p, const Matrix<W>& q, const Matrix<W>& k) {
   Matrix<W> a(q.rows(), k.rows());
   for (Index t = 0; t < q.rows(); ++t) {
     for (Index j = 0; j < k.rows(); ++j) {
@@ -156,14 +159,14 @@ inline std::vector<bool> kept_tokens(const Mask& mask, Index tokens) {
 }  // namespace naive_detail
 
 template <class W, Scalar T, class Blocks, OperatorOn<T> Op>
-NaiveProblem<W> naive_problem(
+NaiveProblem<W, detail::normalizer_t<Op>> naive_problem(
     const Inputs<T>& in, const Blocks& blocks,
     const std::type_identity_t<MixingView<const accumulator_t<T>>>& mixing, const Op& op,
     Order order) {
   using namespace naive_detail;
   using A = accumulator_t<T>;
   const A scale = static_cast<A>(op.scale);
-  NaiveProblem<W> p;
+  NaiveProblem<W, detail::normalizer_t<Op>> p{.normalizer = op.normalizer};
   p.q = features<W>(in.q, in.query_mask, op.query_map, scale);
   p.k = features<W>(in.k, in.key_mask, op.key_map, A(1));
   if (!in.normalizer_q.absent()) {
@@ -177,41 +180,35 @@ NaiveProblem<W> naive_problem(
     }
   }
   p.mixing = mixing.dense().template cast<W>();
-  std::vector<Index> key_slot;
+  std::vector<Index> key_slot{};
   const auto& queries = detail::blocks_of(detail::query_blocks(blocks), in.q.rows);
   const auto& keys = detail::blocks_of(detail::key_blocks(blocks), in.k.rows);
   locate(queries, p.query_block, p.query_slot);
   locate(keys, p.key_block, key_slot);
-  p.sums = op.normalizer.sums();
-  p.denominator = [normalizer = op.normalizer](W r) {
-    W den;
-    normalizer.denominators(&r, 1, &den);
-    return den;
-  };
   p.query_kept = kept_tokens(in.query_mask, in.q.rows);
   p.key_kept = kept_tokens(in.key_mask, in.k.rows);
   p.order = order;
   return p;
 }
 
-template <class W>
-Matrix<W> naive_weights(const NaiveProblem<W>& p) {
+template <class W, class Z>
+Matrix<W> naive_weights(const NaiveProblem<W, Z>& p) {
   return naive_detail::weights(p, p.q, p.k);
 }
 
-template <class W>
-Matrix<W> naive_sums(const NaiveProblem<W>& p) {
+template <class W, class Z>
+Matrix<W> naive_sums(const NaiveProblem<W, Z>& p) {
   using namespace naive_detail;
   const Matrix<W>& q = p.normalizer_q.size() == 0 ? p.q : p.normalizer_q;
   const Matrix<W>& k = p.normalizer_k.size() == 0 ? p.k : p.normalizer_k;
   Matrix<W> sums(q.rows(), 1);
   for (Index t = 0; t < q.rows(); ++t) sums(t, 0) = 0;
-  if (p.sums == WeightSums::kOwn) {
+  if (p.normalizer.sums() == WeightSums::kOwn) {
     const Matrix<W> a = weights(p, q, k);
     for (Index t = 0; t < q.rows(); ++t) {
       for (Index j = 0; j < k.rows(); ++j) sums(t, 0) += a(t, j);
     }
-  } else if (p.sums == WeightSums::kCrossQuery) {
+  } else if (p.normalizer.sums() == WeightSums::kCrossQuery) {
     for (Index t = 0; t < q.rows(); ++t) {
       for (Index u = 0; u < q.rows(); ++u) {
         if (!kept(p.query_kept, u) || at(p.query_slot, u) != at(p.query_slot, t)) continue;
@@ -225,10 +222,17 @@ Matrix<W> naive_sums(const NaiveProblem<W>& p) {
   return sums;
 }
 
-template <class W>
-Matrix<W> naive_attention(const NaiveProblem<W>& p) {
+template <class W, class Z>
+Matrix<W> naive_denominators(const NaiveProblem<W, Z>& p) {
+  Matrix<W> den = naive_sums(p);
+  p.normalizer.denominators(static_cast<const W*>(den.data()), den.rows(), den.data());
+  return den;
+}
+
+template <class W, class Z>
+Matrix<W> naive_attention(const NaiveProblem<W, Z>& p) {
   const Matrix<W> a = naive_weights(p);
-  const Matrix<W> sums = naive_sums(p);
+  const Matrix<W> den = naive_denominators(p);
   Matrix<W> o(p.q.rows(), p.v.cols());
   for (Index t = 0; t < p.q.rows(); ++t) {
     for (Index e = 0; e < p.v.cols(); ++e) {
@@ -238,7 +242,7 @@ Matrix<W> naive_attention(const NaiveProblem<W>& p) {
         if (!naive_detail::kept(p.key_kept, j) || (p.order == Order::kCausal && j > t)) continue;
         o(t, e) += a(t, j) * p.v(j, e);
       }
-      o(t, e) /= p.denominator(sums(t, 0));
+      o(t, e) /= den(t, 0);
     }
   }
   return o;

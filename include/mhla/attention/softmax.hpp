@@ -37,25 +37,25 @@ struct SoftmaxOptions {
 /// overlap the inputs. A query without any key gets 0 / 0 = NaN. normalizer_q and normalizer_k have
 /// no meaning here.
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
-template <class In>
+template <AttentionInputs In>
 void softmax_bidirectional(const In& in, const std::type_identity_t<detail::output_of<In>>& out,
                            const SoftmaxOptions& options = {}, const Call& call = {});
-template <class In>
+template <AttentionInputs In>
 typename detail::InputTraits<In>::Owner softmax_bidirectional(const In& in,
                                                               const SoftmaxOptions& options = {},
                                                               const Call& call = {});
 
 /// The same where query t reads keys 0..t only; as many queries as keys.
-template <class In>
+template <AttentionInputs In>
 void softmax_causal(const In& in, const std::type_identity_t<detail::output_of<In>>& out,
                     const SoftmaxOptions& options = {}, const Call& call = {});
-template <class In>
+template <AttentionInputs In>
 typename detail::InputTraits<In>::Owner softmax_causal(const In& in,
                                                        const SoftmaxOptions& options = {},
                                                        const Call& call = {});
 
 /// Bytes of workspace either call needs; no data is read.
-template <class In>
+template <AttentionInputs In>
 std::size_t softmax_workspace_bytes(const In& in, const ExecutorRef& executor = {});
 
 // ------------------------------------------------------------------------------------------------
@@ -210,14 +210,14 @@ SoftmaxForm<sum_of<In>> softmax_form(const In& /*in*/, const char* name, bool ca
 
 }  // namespace detail
 
-template <class In>
+template <AttentionInputs In>
 void softmax_bidirectional(const In& in, const std::type_identity_t<detail::output_of<In>>& out,
                            const SoftmaxOptions& options, const Call& call) {
   detail::run_form(detail::softmax_form(in, "softmax_bidirectional", false, options), in, out,
                    call);
 }
 
-template <class In>
+template <AttentionInputs In>
 typename detail::InputTraits<In>::Owner softmax_bidirectional(const In& in,
                                                               const SoftmaxOptions& options,
                                                               const Call& call) {
@@ -225,19 +225,19 @@ typename detail::InputTraits<In>::Owner softmax_bidirectional(const In& in,
                           call);
 }
 
-template <class In>
+template <AttentionInputs In>
 void softmax_causal(const In& in, const std::type_identity_t<detail::output_of<In>>& out,
                     const SoftmaxOptions& options, const Call& call) {
   detail::run_form(detail::softmax_form(in, "softmax_causal", true, options), in, out, call);
 }
 
-template <class In>
+template <AttentionInputs In>
 typename detail::InputTraits<In>::Owner softmax_causal(const In& in, const SoftmaxOptions& options,
                                                        const Call& call) {
   return detail::run_form(detail::softmax_form(in, "softmax_causal", true, options), in, call);
 }
 
-template <class In>
+template <AttentionInputs In>
 std::size_t softmax_workspace_bytes(const In& in, const ExecutorRef& executor) {
   return detail::form_bytes(detail::softmax_form(in, "softmax", false), in, executor);
 }

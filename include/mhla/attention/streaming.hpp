@@ -9,8 +9,8 @@
 ///
 ///     R = sum_{b<i} m_ib S_b + m_ii sum_{t seen in i} phi(k_t) v_t^T       [D,E]
 ///
-/// so a token costs one product with R and its share of an update, wherever it stands
-/// (running.hpp). When a block closes its summary is made from its keys and values in the causal
+/// so a token costs one product with R and its share of an update, at any position
+/// (streaming_product.hpp). When a block closes its summary is made from its keys and values in the causal
 /// form's order, so the outputs of whole blocks are bitwise those of causal(); inside a block they
 /// agree within rounding. Cost: 4*D*E flops a token; once a block 2*W*D*E + 2*i*D*E more. Memory: M
 /// block summaries and a block of tokens, known beforehand (state_bytes), of which a step touches
@@ -20,26 +20,18 @@
 #include <span>
 #include <utility>
 
-#include "mhla/attention/causal_block.hpp"
-#include "mhla/attention/form.hpp"
-#include "mhla/attention/head_summaries.hpp"
+#include "mhla/attention/batch.hpp"
+#include "mhla/attention/heads.hpp"
 #include "mhla/attention/operator.hpp"
+#include "mhla/attention/stream_block.hpp"
 #include "mhla/attention/streaming_state.hpp"
 #include "mhla/core/arch.hpp"
+#include "mhla/core/call.hpp"
 #include "mhla/core/workspace.hpp"
-#include "mhla/stage/mixing.hpp"
-#include "mhla/stage/streaming_product.hpp"
+#include "mhla/policy/mixing_matrix.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
-
-/// Sizes of the tensors a stream takes.
-struct StreamingSizes {
-  Index width;                 ///< of q and k, before the feature maps
-  Index values;                ///< E
-  Index block_length;          ///< W
-  Index normalizer_width = 0;  ///< of normalizer_q and normalizer_k, 0 where there are none
-};
 
 /// A causal operator for streams: the sizes, the mixing matrix and the policies that any number of
 /// states share. Const functions may run concurrently on different states.
@@ -81,43 +73,19 @@ class Streaming {
   Index capacity() const { return mixing_.rows() * sizes_.block_length; }
 
  private:
-  /// The parts of a state's memory.
-  struct Parts {
-    detail::HeadSummaries<A> summaries;
-    detail::Running<A> running;            // R, and the open block's keys and values
-    A* running_key_sum;                    // z of R [Dz]
-    detail::Rows<A> open_normalizer_keys;  // [W,Dz]
-    Parts(detail::Arena& arena, const Streaming& s);
-  };
-
-  /// Scratch of one append.
-  struct Worker {
-    detail::CausalScratch<A> scratch;
-    detail::Coefficients<A> coefficients;  // of one row
-    Worker(detail::Arena& arena, const Streaming& s);
-  };
-
-  /// Scratch of one append of one token.
-  struct StepScratch {
-    detail::QueryScratch<A> rows;
-    detail::Rows<A> keys;  // [2, D or Dz] keys times m_ii
-    StepScratch(detail::Arena& arena, const Streaming& s);
-  };
-
   static constexpr const char* kName = "Streaming";
 
-  Parts parts(StreamingState<A>& state) const;
   detail::StateHeader header() const;
-  void open_block(Index i, const Parts& p, const Worker& worker) const;
-  void append_piece(detail::StateHeader& header, const Parts& p, const Inputs<T>& piece, A weight,
-                    MatrixView<T> out, Worker& worker) const;
-  void keep_piece(detail::StateHeader& header, const Parts& p, const Inputs<T>& piece,
-                  const Worker& worker) const;
-  void step(detail::StateHeader& header, const Parts& p, const Inputs<T>& token, A weight,
-            MatrixView<T> out, const StepScratch& scratch) const;
-  void keep_token(detail::StateHeader& header, const Parts& p, const Inputs<T>& token, A weight,
-                  const StepScratch& scratch) const;
-  void close_block(Index i, Index kept, const Parts& p) const;
+  Index width() const { return std::max(sizes_.width, sizes_.normalizer_width); }
+  detail::StreamMemory<A> memory(detail::Arena& arena) const {
+    return {kName, arena, head_, mixing_.rows(), sizes_.block_length};
+  }
+  detail::PieceScratch<A> piece_scratch(detail::Arena& arena) const {
+    return {kName, arena, width(), head_, mixing_.rows(), sizes_.block_length};
+  }
+  detail::StepScratch<A> step_scratch(detail::Arena& arena) const {
+    return {kName, arena, width(), head_};
+  }
 
   StreamingSizes sizes_;
   MixingMatrix<A> mixing_;
@@ -163,33 +131,11 @@ Streaming<T, Op>::Streaming(const StreamingSizes& sizes, MixingMatrix<A> mixing,
            sums,
            own ? op_.query_map.features(sizes.normalizer_width) : 0};
   using detail::Arena;
-  memory_bytes_ = detail::counted_bytes([this](Arena& arena) { return Parts(arena, *this); });
+  memory_bytes_ = detail::counted_bytes([this](Arena& arena) { return memory(arena); });
   append_bytes_ =
-      std::max(detail::counted_bytes([this](Arena& arena) { return Worker(arena, *this); }),
-               detail::counted_bytes([this](Arena& arena) { return StepScratch(arena, *this); }));
+      std::max(detail::counted_bytes([this](Arena& arena) { return piece_scratch(arena); }),
+               detail::counted_bytes([this](Arena& arena) { return step_scratch(arena); }));
 }
-
-template <Scalar T, class Op>
-Streaming<T, Op>::Parts::Parts(detail::Arena& arena, const Streaming& s)
-    : summaries(kName, arena, s.head_, s.mixing_.rows()),
-      running{arena.take<A>(kName, {s.head_.features, s.head_.values}), s.head_.features,
-              s.head_.values,
-              detail::Rows<A>(kName, arena, s.sizes_.block_length, s.head_.features),
-              detail::Rows<A>(kName, arena, s.sizes_.block_length, s.head_.values)},
-      running_key_sum(arena.take<A>(kName, s.head_.sum_features())),
-      open_normalizer_keys(kName, arena, s.sizes_.block_length, s.head_.normalizer_features) {}
-
-template <Scalar T, class Op>
-Streaming<T, Op>::Worker::Worker(detail::Arena& arena, const Streaming& s)
-    : scratch(kName, arena, std::max(s.sizes_.width, s.sizes_.normalizer_width),
-              std::max(s.sizes_.width, s.sizes_.normalizer_width), s.head_, s.sizes_.block_length),
-      coefficients(kName, arena, 1, s.mixing_.rows()) {}
-
-template <Scalar T, class Op>
-Streaming<T, Op>::StepScratch::StepScratch(detail::Arena& arena, const Streaming& s)
-    : rows(kName, arena, std::max(s.sizes_.width, s.sizes_.normalizer_width), s.head_.features,
-           s.head_.normalizer_features, s.head_.values),
-      keys(kName, arena, detail::kFoldedKeys, s.head_.widest()) {}
 
 template <Scalar T, class Op>
 detail::StateHeader Streaming<T, Op>::header() const {
@@ -206,12 +152,6 @@ detail::StateHeader Streaming<T, Op>::header() const {
 template <Scalar T, class Op>
 auto Streaming<T, Op>::start() const -> StreamingState<A> {
   return {header(), memory_bytes_};
-}
-
-template <Scalar T, class Op>
-typename Streaming<T, Op>::Parts Streaming<T, Op>::parts(StreamingState<A>& state) const {
-  detail::Arena arena(state.memory());
-  return Parts(arena, *this);
 }
 
 template <Scalar T, class Op>
@@ -247,145 +187,30 @@ void Streaming<T, Op>::append(StreamingState<A>& state, const Inputs<T>& in, Mat
 template <Scalar T, class Op>
 void Streaming<T, Op>::append_checked(StreamingState<A>& state, const Inputs<T>& in,
                                       MatrixView<T> out, Workspace workspace) const {
-  const Index n = in.q.rows;
-  detail::Scratch memory("Streaming::append", workspace, append_workspace_bytes());
-  const Parts p = parts(state);
+  using detail::Arena;
+  detail::Scratch scratch("Streaming::append", workspace, append_workspace_bytes());
+  Arena state_arena(state.memory());
+  const detail::StreamMemory<A> p = memory(state_arena);
   detail::StateHeader& header = state.header_;
-  for (Index done = 0; done < n;) {
-    const Index i = header.position / sizes_.block_length;
-    const Index offset = header.position % sizes_.block_length;
-    const Index count = std::min(sizes_.block_length - offset, n - done);
+  const detail::StreamBlock<T, Op> block(mixing_, op_, head_, p, header);
+  const Index w = sizes_.block_length;
+  for (Index done = 0; done < in.q.rows;) {
+    const Index i = header.position / w, offset = header.position % w;
+    const Index count = std::min(w - offset, in.q.rows - done);
     const Inputs<T> piece = detail::middle_tokens(in, done, count);
     const MatrixView<T> piece_out = out.middle_rows(done, count);
-    detail::Arena arena(memory.bytes().data());
+    Arena arena(scratch.bytes().data());
     if (offset > 0 && count == 1) {
-      step(header, p, piece, mixing_(i, i), piece_out, StepScratch(arena, *this));
+      block.step(piece, mixing_(i, i), piece_out, step_scratch(arena));
     } else {
-      Worker worker(arena, *this);
-      if (offset == 0) {
-        open_block(i, p, worker);
-        header.open_keys = header.in_running = 0;
-      }
-      append_piece(header, p, piece, mixing_(i, i), piece_out, worker);
+      detail::PieceScratch<A> memory = piece_scratch(arena);
+      if (offset == 0) block.open(i, memory);
+      block.append(piece, mixing_(i, i), piece_out, memory);
     }
-    if (offset + count == sizes_.block_length) close_block(i, header.open_keys, p);
+    if (offset + count == w) block.close(i);
     header.position += count;
     done += count;
   }
-}
-
-/// The first token or several tokens of one block.
-template <Scalar T, class Op>
-void Streaming<T, Op>::append_piece(detail::StateHeader& header, const Parts& p,
-                                    const Inputs<T>& piece, A weight, MatrixView<T> out,
-                                    Worker& worker) const {
-  const Index count = piece.q.rows;
-  p.running.level(header.open_keys, header.open_keys - header.in_running, weight);
-  detail::read_causal_block(piece, Contiguous(count, count), 0, op_, head_,
-                            detail::CausalRead<A>{weight, p.running.matrix, p.running_key_sum},
-                            worker.scratch, out);
-  keep_piece(header, p, piece, worker);
-  detail::extend_running(worker.scratch, head_, p.running.matrix, p.running_key_sum);
-  header.in_running = header.open_keys;
-}
-
-/// R of a block nothing of which has been seen.
-template <Scalar T, class Op>
-void Streaming<T, Op>::open_block(Index i, const Parts& p, const Worker& worker) const {
-  const detail::MixingGroup<A> row(mixing_, i, i + 1, detail::Reach::kEarlier, mixing_.rows(),
-                                   worker.coefficients);
-  detail::Mixtures<A> running(p.running.matrix, head_.features, head_.values);
-  detail::mix(row, p.summaries.values(), running);
-  row.mix({p.running_key_sum, 0}, p.summaries.key_sums(), head_.sum_features());
-}
-
-/// Stores the kept keys and values of a piece behind those of the open block.
-template <Scalar T, class Op>
-void Streaming<T, Op>::keep_piece(detail::StateHeader& header, const Parts& p,
-                                  const Inputs<T>& piece, const Worker& worker) const {
-  A* const raw = worker.scratch.keys.raw;
-  const Contiguous whole(piece.k.rows, piece.k.rows);
-  detail::StripCursor strip(whole, 0, piece.key_mask);
-  while (strip.next() > 0) {
-    const Index kept = header.open_keys;
-    detail::gather_features(piece.k, strip.tokens(), strip.count(), op_.key_map, raw,
-                            p.running.keys.below(kept));
-    detail::gather(piece.v, strip.tokens(), strip.count(), p.running.values.below(kept));
-    if (head_.own()) {
-      detail::gather_features(piece.normalizer_k, strip.tokens(), strip.count(), op_.key_map, raw,
-                              p.open_normalizer_keys.below(kept));
-    }
-    header.open_keys += strip.count();
-  }
-}
-
-/// One token of a block, not the first.
-template <Scalar T, class Op>
-void Streaming<T, Op>::step(detail::StateHeader& header, const Parts& p, const Inputs<T>& token,
-                            A weight, MatrixView<T> out, const StepScratch& scratch) const {
-  using namespace detail;
-  const QueryScratch<A>& rows = scratch.rows;
-  constexpr Index tokens[] = {0};
-  const A factor = static_cast<A>(op_.scale);
-  const bool kept = token.key_mask[0];
-  if (kept) keep_token(header, p, token, weight, scratch);
-  const Index count = header.open_keys, m = count - header.in_running;
-  if (!token.query_mask[0]) {
-    if (kept) p.running.take(count, m, weight);
-    clear_masked(Contiguous(1, 1), 0, token.query_mask, out);
-    return;
-  }
-  gather_queries(token.q, tokens, 1, op_.query_map, factor, rows.raw, rows.queries);
-  p.running.read(rows.queries.row(0), count, m, kept, weight, scratch.keys, rows.outputs.row(0));
-  if (head_.sums != WeightSums::kNone) {
-    if (head_.own()) {
-      gather_queries(token.normalizer_q, tokens, 1, op_.query_map, factor, rows.raw,
-                     rows.normalizer_queries);
-    }
-    A* const r = rows.denominators;
-    sum_weights(rows.normalizer_queries, 1, head_.sum_features(), p.running_key_sum, r);
-    op_.normalizer.denominators(static_cast<const A*>(r), 1, r);
-    divide_rows(rows.outputs, 1, head_.values, r, rows.factors);
-  }
-  scatter(rows.outputs, tokens, 1, out);
-}
-
-/// Stores the key and value of a token and adds the key to z. Leaves it times m_ii in scratch,
-/// behind the key before.
-template <Scalar T, class Op>
-void Streaming<T, Op>::keep_token(detail::StateHeader& header, const Parts& p,
-                                  const Inputs<T>& token, A weight,
-                                  const StepScratch& scratch) const {
-  using namespace detail;
-  constexpr Index tokens[] = {0};
-  const Index kept = header.open_keys++;
-  const auto scale_key = [&](const A* key, Index d, A* to) {
-    transform(key, to, d, [weight](auto x) {
-      return Eigen::internal::pmul(Eigen::internal::pset1<decltype(x)>(weight), x);
-    });
-  };
-  gather(token.v, tokens, 1, p.running.values.below(kept));
-  if (head_.own()) {
-    gather_features(token.normalizer_k, tokens, 1, op_.key_map, scratch.rows.raw,
-                    p.open_normalizer_keys.below(kept));
-    scale_key(p.open_normalizer_keys.row(kept), head_.normalizer_features, scratch.keys.row(1));
-    add_to(scratch.keys.row(1), p.running_key_sum, head_.normalizer_features);
-  }
-  gather_features(token.k, tokens, 1, op_.key_map, scratch.rows.raw, p.running.keys.below(kept));
-  if (kept > 0) scale_key(p.running.keys.row(kept - 1), head_.features, scratch.keys.row(0));
-  scale_key(p.running.keys.row(kept), head_.features, scratch.keys.row(1));
-  if (!head_.own()) add_to(scratch.keys.row(1), p.running_key_sum, head_.sum_features());
-}
-
-/// S_i and z_i of a block all of which has been seen.
-template <Scalar T, class Op>
-void Streaming<T, Op>::close_block(Index i, Index kept, const Parts& p) const {
-  detail::accumulate_summary(detail::Start::kZero, p.running.keys, p.running.values, kept,
-                             head_.features, head_.values, p.summaries.values().block(i));
-  A* const key_sum = p.summaries.key_sum(i);
-  std::fill_n(key_sum, head_.sum_features(), A(0));
-  detail::accumulate_key_sum(head_.own() ? p.open_normalizer_keys : p.running.keys, kept,
-                             head_.sum_features(), key_sum);
 }
 
 template <Scalar T, class Op>

@@ -75,7 +75,7 @@ class StreamingState {
     return (bytes + sizeof(Line) - 1) / sizeof(Line);
   }
 
-  /// True if the other header is of the same stream, wherever it stands.
+  /// True if the other header is of the same stream, at any position.
   bool same_stream(detail::StateHeader other) const {
     other.position = header_.position;
     other.open_keys = header_.open_keys;

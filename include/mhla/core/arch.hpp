@@ -9,7 +9,8 @@
 /// that mixes flags defines EIGEN_MAX_ALIGN_BYTES=64 for all of its parts.
 ///
 /// MHLA_EMULATE_MATRIX_UNIT, defined before the first header of the library, replaces the matrix
-/// unit (matrix_unit.hpp) by plain loops on any processor, for tests. It is part of the name too.
+/// unit (stage/amx/tiles.hpp) by plain loops on any processor, for tests. It is part of the name
+/// too.
 
 #include <Eigen/Core>
 
@@ -41,11 +42,21 @@
 #define MHLA_TARGET_OF(vectors) MHLA_TARGET_NAME(vectors)
 #define MHLA_TARGET MHLA_TARGET_OF(MHLA_VECTORS)
 
-/// Inlines a function whatever the optimiser thinks of its size.
+/// Inlines a function of any size.
 #if defined(__GNUC__)
 #define MHLA_INLINE __attribute__((always_inline))
 #else
 #define MHLA_INLINE
+#endif
+
+/// Keeps a function out of its callers, where inlining would make copies that gain nothing: users
+/// compile these headers in every file.
+#if defined(__GNUC__)
+#define MHLA_NOINLINE __attribute__((noinline))
+#define MHLA_COLD __attribute__((noinline, cold))
+#else
+#define MHLA_NOINLINE
+#define MHLA_COLD
 #endif
 
 /// Unrolls the loop that follows, whose count is a small constant, so that arrays it indexes live
@@ -91,7 +102,7 @@ enum class MatrixUnit { kNone, kEmulated, kAmx };
 inline constexpr MatrixUnit kMatrixUnitKind = MatrixUnit::MHLA_MATRIX_UNIT;
 
 /// True where bfloat16 products may run on a matrix unit, if the system grants it
-/// (matrix_unit.hpp).
+/// (stage/amx/tiles.hpp).
 inline constexpr bool kMatrixUnit = kMatrixUnitKind != MatrixUnit::kNone;
 
 namespace detail {
@@ -107,15 +118,6 @@ inline bool request_tiles() {
 #else
   return false;
 #endif
-}
-
-/// Hides x from the optimiser: an address is recomputed from it here rather than spilled.
-template <class X>
-MHLA_INLINE inline X opaque(X x) {
-#if defined(__GNUC__)
-  asm("" : "+r"(x));
-#endif
-  return x;
 }
 
 /// Prefetches the line at p into L2; p need not be readable. A function that does nothing else must

@@ -39,23 +39,24 @@ inline namespace MHLA_TARGET {
 namespace detail {
 
 /// "mhla::causal: v has shape [12, 8], expected [16, any]"
-inline std::string message(const char* function, const char* argument, const std::string& got,
-                           const std::string& expected) {
+MHLA_COLD inline std::string message(const char* function, const char* argument,
+                                     const std::string& got, const std::string& expected) {
   return std::string("mhla::") + function + ": " + argument + " " + got + ", expected " + expected;
 }
 
-[[noreturn]] inline void fail_shape(const char* function, const char* argument,
-                                    const std::string& got, const std::string& expected) {
+[[noreturn]] MHLA_COLD inline void fail_shape(const char* function, const char* argument,
+                                              const std::string& got, const std::string& expected) {
   throw shape_error(message(function, argument, got, expected));
 }
 
-[[noreturn]] inline void fail_option(const char* function, const char* argument,
-                                     const std::string& got, const std::string& expected) {
+[[noreturn]] MHLA_COLD inline void fail_option(const char* function, const char* argument,
+                                               const std::string& got,
+                                               const std::string& expected) {
   throw option_error(message(function, argument, got, expected));
 }
 
 /// "[3, 4]"; a negative size is written as "any".
-inline std::string shape_text(std::initializer_list<std::ptrdiff_t> sizes) {
+MHLA_COLD inline std::string shape_text(std::initializer_list<std::ptrdiff_t> sizes) {
   std::string text = "[";
   for (const std::ptrdiff_t size : sizes) {
     if (text.size() > 1) text += ", ";

@@ -5,7 +5,6 @@
 
 #include <Eigen/Core>
 #include <concepts>
-#include <ranges>
 #include <type_traits>
 
 #include "mhla/core/arch.hpp"
@@ -69,10 +68,10 @@ struct MatrixView {
 /// A row of bool or of bytes that are 0 or not: std::vector<unsigned char>, std::array<bool, N>.
 /// std::vector<bool> is none: it has no elements in memory.
 template <class R>
-concept Flags = std::ranges::contiguous_range<R> &&
-    (std::same_as<std::ranges::range_value_t<R>, bool> ||
-     std::same_as<std::ranges::range_value_t<R>, char> ||
-     std::same_as<std::ranges::range_value_t<R>, unsigned char>);
+concept Flags = requires(const R& r) {
+  { r.size() } -> std::convertible_to<std::size_t>;
+  requires sizeof(*r.data()) == 1 && std::is_integral_v<std::remove_cvref_t<decltype(*r.data())>>;
+};
 
 /// Which tokens of a sequence take part: token t does unless keep[t * stride] is 0.
 /// The default keeps all. Owns nothing.
@@ -88,8 +87,8 @@ struct Mask {
       : keep(keep_), size(size_), stride(stride_) {}
   template <Flags R>
   Mask(const R& flags)  // NOLINT(google-explicit-constructor)
-      : Mask(reinterpret_cast<const unsigned char*>(std::ranges::data(flags)),
-             static_cast<Index>(std::ranges::size(flags))) {}
+      : Mask(reinterpret_cast<const unsigned char*>(flags.data()),
+             static_cast<Index>(flags.size())) {}
 
   constexpr bool all() const { return keep == nullptr; }
   constexpr bool operator[](Index t) const { return keep == nullptr || keep[t * stride] != 0; }
@@ -118,9 +117,9 @@ struct BatchMask {
   /// B masks of one length, one after another.
   template <Flags R>
   BatchMask(const R& flags, Index batch)
-      : keep(reinterpret_cast<const unsigned char*>(std::ranges::data(flags))),
+      : keep(reinterpret_cast<const unsigned char*>(flags.data())),
         rows(batch),
-        cols(batch > 0 ? static_cast<Index>(std::ranges::size(flags)) / batch : 0),
+        cols(batch > 0 ? static_cast<Index>(flags.size()) / batch : 0),
         row_stride(cols) {}
 
   constexpr bool absent() const { return keep == nullptr && rows == 0 && cols == 0; }

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Batches of heads: [B, N, H, D], as strided views whatever the order in memory, and owning ones.
+/// Batches of heads: [B, N, H, D], as strided views of any order in memory, and owning ones.
 
 #include <array>
 #include <concepts>

@@ -8,6 +8,6 @@
 
 namespace mhla {
 
-inline constexpr char kVersion[] = "0.1.0";
+inline constexpr char kVersion[] = "0.2.0";
 
 }  // namespace mhla

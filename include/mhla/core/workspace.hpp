@@ -80,7 +80,7 @@ class Arena {
     return take<A>(function, {count});
   }
 
-  /// Bytes a caller must lend, whatever the alignment of what he lends.
+  /// Bytes a caller must lend, at any alignment.
   std::size_t bytes() const {
     return used_ == 0 ? 0 : static_cast<std::size_t>(used_ + kBufferAlignment);
   }

@@ -24,11 +24,11 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
+#include "mhla/gradient/bidirectional_head.hpp"
 #include "mhla/gradient/check.hpp"
 #include "mhla/gradient/driver.hpp"
 #include "mhla/gradient/gradients.hpp"
 #include "mhla/gradient/head_gradient.hpp"
-#include "mhla/gradient/weight_parts.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -36,7 +36,8 @@ inline namespace MHLA_TARGET {
 /// Adds the gradients of one head, or of all heads of a batch, to `gradients` and `parameters`.
 /// \param dout  gradient of the output; rows of masked queries are not read
 /// \throws shape_error, option_error for anything that does not fit, before anything is written.
-template <class In, AttentionBlocks Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, AttentionBlocks Blocks,
+          DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 void bidirectional_gradient(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
                             const Op& op, const std::type_identity_t<detail::dout_of<In>>& dout,
                             const detail::gradients_of<In>& gradients,
@@ -44,7 +45,8 @@ void bidirectional_gradient(const In& in, const Blocks& blocks, const detail::mi
                             const Call& call = {});
 
 /// Bytes of workspace such a call needs; no data is read.
-template <class In, AttentionBlocks Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, AttentionBlocks Blocks,
+          DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 std::size_t bidirectional_gradient_workspace_bytes(const In& in, const Blocks& blocks,
                                                    const detail::mixing_of<In>& mixing,
                                                    const Op& op, const ExecutorRef& executor = {});
@@ -52,228 +54,6 @@ std::size_t bidirectional_gradient_workspace_bytes(const In& in, const Blocks& b
 // ------------------------------------------------------------------------------------------------
 
 namespace detail {
-
-/// One head of the backward form.
-template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op>
-class BidirectionalGradient {
-  using A = accumulator_t<T>;
-  using Worker = GradientScratch<A>;
-
- public:
-  /// \param kept  where the summaries lie; null for the arena
-  BidirectionalGradient(const char* function, Arena& arena, Arena* kept, const Inputs<T>& in,
-                        const QueryBlocks& query_blocks, const KeyBlocks& key_blocks, const Op& op,
-                        Index workers)
-      : in_(in),
-        query_blocks_(query_blocks),
-        key_blocks_(key_blocks),
-        op_(op),
-        head_(in, op),
-        slots_(cross_query() ? largest_block(query_blocks) : 0),
-        query_group_(gradient_group<A>(op, query_blocks.blocks(), sizes(), workers)),
-        key_group_(gradient_group<A>(op, key_blocks.blocks(), sizes(), workers)),
-        summaries_(function, kept == nullptr ? arena : *kept, sizes(), key_blocks.blocks()),
-        dmixtures_(function, arena, query_blocks.blocks(), sizes().features, sizes().values),
-        dkey_sums_(arena.take<A>(
-            function, {std::max(query_blocks.blocks(), key_blocks.blocks()), sum_features()})),
-        slot_sums_(function, arena, key_blocks.blocks(), slots_),
-        dslot_sums_(function, arena, query_blocks.blocks(), slots_),
-        dqueries_(function, arena, cross_query() && !head_.own() ? in.q.rows : 0, sizes().features),
-        query_parts_(function, arena, groups_of(query_blocks.blocks(), query_group_),
-                     op.query_map.weights()),
-        key_parts_(function, arena, groups_of(key_blocks.blocks(), key_group_),
-                   op.key_map.weights()),
-        workers_(function, arena, workers, [&](Arena& a) {
-          return Worker(function, a, head_.width(), sizes(), std::max(query_group_, key_group_),
-                        std::max(query_blocks.blocks(), key_blocks.blocks()), slots_);
-        }) {}
-
-  /// \param summarized  whether the summaries are there already
-  void run(MixingView<const A> mixing, MatrixView<const T> dout, const Gradients<T>& gradients,
-           const ParameterGradients<A>& sums, bool summarized, const ExecutorRef& executor) {
-    const Index mq = query_blocks_.blocks(), mk = key_blocks_.blocks();
-    head_.set(dout, gradients);
-    query_parts_.start(sums.query_map);
-    key_parts_.start(sums.key_map);
-    if (!summarized) {
-      executor.for_each(mk, [&](Index b, Index w) {
-        const Worker& local = workers_[w];
-        summaries_.summarize(in_, key_blocks_, b, op_,
-                             KeyScratch<A>(local.raw, local.keys, local.values));
-      });
-    }
-    if (cross_query()) {
-      executor.for_each(mq, [&](Index b, Index w) { sum_slots(b, workers_[w]); });
-    }
-    executor.for_each(groups_of(mq, query_group_), [&](Index g, Index w) {
-      query_group(mixing, g, std::min((g + 1) * query_group_, mq), sums.mixing, workers_[w]);
-    });
-    if (cross_query()) {
-      executor.for_each(groups_of(mq, query_group_), [&](Index g, Index w) {
-        slot_group(mixing, g, std::min((g + 1) * query_group_, mq), workers_[w]);
-      });
-    }
-    executor.for_each(groups_of(mk, key_group_), [&](Index g, Index w) {
-      key_group(mixing, g, std::min((g + 1) * key_group_, mk), workers_[w]);
-    });
-    query_parts_.finish(sums.query_map);
-    key_parts_.finish(sums.key_map);
-  }
-
- private:
-  const HeadSizes& sizes() const { return head_.sizes(); }
-  bool own_sums() const { return sizes().sums == WeightSums::kOwn; }
-  bool cross_query() const { return sizes().sums == WeightSums::kCrossQuery; }
-  Index sum_features() const { return sizes().sum_features(); }
-  /// Own sums: dz~ of query block i. CrossQuery: dz of key block b.
-  A* dkey_sum(Index b) const { return dkey_sums_ + b * sum_features(); }
-
-  /// s_bw = phi(q_bw) . z_b for the slots of block b; 0 where the query is masked.
-  void sum_slots(Index b, const Worker& w) const {
-    std::fill_n(slot_sums_.block(b), slots_, A(0));
-    std::fill_n(dslot_sums_.block(b), slots_, A(0));
-    StripCursor strip(query_blocks_, b, in_.query_mask);
-    while (strip.next() > 0) {
-      gather_denominator_queries(strip.tokens(), strip.count(), w);
-      for (Index s = 0; s < strip.count(); ++s) {
-        slot_sums_.block(b)[strip.slots()[s]] =
-            dot(head_.denominator_queries(w).row(s), summaries_.key_sum(b), sum_features());
-      }
-    }
-  }
-  void gather_denominator_queries(const Index* tokens, Index count, const Worker& w) const {
-    if (head_.own()) {
-      head_.gather_own_queries(tokens, count, w);
-    } else {
-      head_.gather_queries(tokens, count, w);
-    }
-  }
-
-  /// The query side of the blocks of group g, which ends before `end`.
-  void query_group(MixingView<const A> mixing, Index g, Index end, const MixingView<A>& dmixing,
-                   const Worker& w) const {
-    const Index begin = g * query_group_;
-    const MixingGroup<A> group(mixing, begin, end, Reach::kAll, key_blocks_.blocks(),
-                               w.coefficients);
-    mix(group, summaries_.values(), w.mixtures);
-    if (own_sums()) group.mix(w.key_sums, summaries_.key_sums(), sum_features());
-    if (cross_query()) group.mix(w.slots, slot_sums_.rows(), slots_);
-    for (Index i = begin; i < end; ++i) query_block(i, i - begin, query_parts_.part(g), w);
-    if (dmixing.absent()) return;
-    MixingGradient<A> gradient = w.dmixing;
-    gradient.start(mixing.band(), begin, end, Reach::kAll, key_blocks_.blocks());
-    gradient.add(dmixtures_, summaries_.values());
-    if (own_sums()) {
-      gradient.add({dkey_sum(begin), sum_features()}, summaries_.key_sums(), sum_features());
-    }
-    if (cross_query()) gradient.add(dslot_sums_.rows().below(begin), slot_sums_.rows(), slots_);
-    gradient.store(dmixing);
-  }
-
-  /// The query side of block i, the r-th of its group.
-  void query_block(Index i, Index r, A* dweights, const Worker& w) const {
-    const Rows<A> transposed =
-        transpose_to(w.mixtures.kv.row(r), sizes().features, sizes().values, w.transposed);
-    const A* const mixed_key_sum = w.key_sums.row(r);
-    if (own_sums()) std::fill_n(dkey_sum(i), sum_features(), A(0));
-    Start start = Start::kZero;
-    StripCursor strip(query_blocks_, i, in_.query_mask);
-    strip.next();
-    do {  // at least once: a block without tokens has the gradient 0
-      const Index count = strip.count();
-      const Index* const tokens = strip.tokens();
-      head_.gather_queries(tokens, count, w);
-      if (own_sums()) {
-        head_.gather_own_queries(tokens, count, w);
-        head_.sum_weights(count, mixed_key_sum, w);
-      }
-      if (cross_query()) {
-        for (Index s = 0; s < count; ++s) w.sums[s] = w.slots.row(r)[strip.slots()[s]];
-      }
-      head_.divide(tokens, count, w);
-      head_.read_queries(count, transposed, w);
-      head_.accumulate_mixture(start, count, dmixtures_.block(i), head_.next_queries(strip.ahead()),
-                               w);
-      head_.differentiate_sums(count, w);
-      if (own_sums()) {
-        head_.differentiate_key_sum(count, w.dsums, mixed_key_sum, w, dkey_sum(i));
-        head_.finish_own_queries(tokens, count, dweights, w);
-      }
-      if (cross_query()) {
-        for (Index s = 0; s < count; ++s) dslot_sums_.block(i)[strip.slots()[s]] = w.dsums[s];
-      }
-      if (cross_query() && !head_.own()) {  // their adjoint comes when all of dphi(q) is there
-        for (Index s = 0; s < count; ++s) {
-          std::copy_n(w.dqueries.row(s), sizes().features, dqueries_.row(tokens[s]));
-        }
-      } else {
-        head_.finish_queries(tokens, count, dweights, w);
-      }
-      start = Start::kTarget;
-    } while (strip.next() > 0);
-  }
-
-  /// The adjoint of s_bw for the blocks of group g, which ends before `end`.
-  void slot_group(MixingView<const A> mixing, Index g, Index end, const Worker& w) const {
-    const Index begin = g * query_group_;
-    const auto group = MixingGroup<A>::of_columns(mixing, begin, end, Reach::kAll,
-                                                  query_blocks_.blocks(), w.coefficients);
-    group.mix(w.slots, dslot_sums_.rows(), slots_);
-    for (Index b = begin; b < end; ++b) {
-      slot_block(b, w.slots.row(b - begin), query_parts_.part(g), w);
-    }
-  }
-
-  /// dphi of the queries of block b through s_bw, and dz_b.
-  void slot_block(Index b, const A* dslots, A* dweights, const Worker& w) const {
-    std::fill_n(dkey_sum(b), sum_features(), A(0));
-    StripCursor strip(query_blocks_, b, in_.query_mask);
-    while (strip.next() > 0) {
-      const Index count = strip.count();
-      gather_denominator_queries(strip.tokens(), count, w);
-      for (Index s = 0; s < count; ++s) {
-        w.dsums[s] = dslots[strip.slots()[s]];
-        if (head_.own()) continue;
-        std::copy_n(dqueries_.row(strip.tokens()[s]), sizes().features, w.dqueries.row(s));
-      }
-      head_.differentiate_key_sum(count, w.dsums, summaries_.key_sum(b), w, dkey_sum(b));
-      head_.finish_own_queries(strip.tokens(), count, dweights, w);
-      if (!head_.own()) head_.finish_queries(strip.tokens(), count, dweights, w);
-    }
-  }
-
-  /// The key side of the blocks of group g, which ends before `end`.
-  void key_group(MixingView<const A> mixing, Index g, Index end, const Worker& w) const {
-    const Index begin = g * key_group_;
-    const auto group = MixingGroup<A>::of_columns(mixing, begin, end, Reach::kAll,
-                                                  query_blocks_.blocks(), w.coefficients);
-    mix(group, dmixtures_, w.mixtures);
-    if (own_sums()) group.mix(w.key_sums, {dkey_sums_, sum_features()}, sum_features());
-    for (Index b = begin; b < end; ++b) {
-      const A* const dz = own_sums()      ? w.key_sums.row(b - begin)
-                          : cross_query() ? dkey_sum(b)
-                                          : nullptr;
-      head_.differentiate_keys(key_blocks_, b, w.mixtures.kv.row(b - begin), dz, key_parts_.part(g),
-                               w);
-    }
-  }
-
-  const Inputs<T>& in_;
-  const QueryBlocks& query_blocks_;
-  const KeyBlocks& key_blocks_;
-  const Op& op_;
-  HeadGradient<T, Op> head_;
-  Index slots_;                    // W of CrossQuery, 0 of the others
-  Index query_group_, key_group_;  // blocks that are mixed together
-  HeadSummaries<A> summaries_;     // S, z
-  Summaries<A> dmixtures_;         // dS~
-  A* dkey_sums_;                   // own sums: dz~ of query blocks; CrossQuery: dz of key blocks
-  SlotSums<A> slot_sums_;          // CrossQuery: s_bw
-  SlotSums<A> dslot_sums_;         // CrossQuery: dr of the query in block i, slot w
-  Rows<A> dqueries_;               // CrossQuery: dphi(q) of the numerator [Nq,D]
-  WeightParts<A> query_parts_, key_parts_;
-  Workers<Worker> workers_;
-};
 
 template <class A, class Blocks, class Op, Scalar T>
 std::size_t gradient_bytes(const BidirectionalForm<A, Blocks, Op>& form, const Inputs<T>& in,
@@ -299,7 +79,8 @@ void add_gradient(const BidirectionalForm<A, Blocks, Op>& form, Arena& arena, Ar
 
 }  // namespace detail
 
-template <class In, AttentionBlocks Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, AttentionBlocks Blocks,
+          DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 std::size_t bidirectional_gradient_workspace_bytes(const In& in, const Blocks& blocks,
                                                    const detail::mixing_of<In>& mixing,
                                                    const Op& op, const ExecutorRef& executor) {
@@ -308,7 +89,8 @@ std::size_t bidirectional_gradient_workspace_bytes(const In& in, const Blocks& b
       detail::parameter_sizes(mixing.band(), op), executor);
 }
 
-template <class In, AttentionBlocks Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, AttentionBlocks Blocks,
+          DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 void bidirectional_gradient(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
                             const Op& op, const std::type_identity_t<detail::dout_of<In>>& dout,
                             const detail::gradients_of<In>& gradients,

@@ -33,7 +33,7 @@ inline namespace MHLA_TARGET {
 /// parameters.mixing the lower triangle of the leading [M,M] part is added to.
 /// \param dout  gradient of the output; rows of masked queries are not read
 /// \throws shape_error, option_error for anything that does not fit, before anything is written.
-template <class In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op>
 void causal_gradient(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
                      const Op& op, const std::type_identity_t<detail::dout_of<In>>& dout,
@@ -41,7 +41,7 @@ void causal_gradient(const In& in, const Blocks& blocks, const detail::mixing_of
                      const detail::parameters_of<In>& parameters = {}, const Call& call = {});
 
 /// Bytes of workspace such a call needs; no data is read.
-template <class In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op> std::size_t causal_gradient_workspace_bytes(
     const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing, const Op& op,
     const ExecutorRef& executor = {});
@@ -180,7 +180,7 @@ void add_gradient(const CausalForm<A, Blocks, Op>& form, Arena& arena, Arena* ke
 
 }  // namespace detail
 
-template <class In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op> std::size_t causal_gradient_workspace_bytes(
     const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing, const Op& op,
     const ExecutorRef& executor) {
@@ -188,7 +188,7 @@ requires CausalOperator<Op> std::size_t causal_gradient_workspace_bytes(
                                      in, detail::parameter_sizes(mixing.band(), op), executor);
 }
 
-template <class In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op>
 void causal_gradient(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
                      const Op& op, const std::type_identity_t<detail::dout_of<In>>& dout,

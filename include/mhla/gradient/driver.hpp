@@ -13,6 +13,7 @@
 
 #include "mhla/attention/batch.hpp"
 #include "mhla/attention/form.hpp"
+#include "mhla/attention/heads.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/call.hpp"
 #include "mhla/core/executor.hpp"

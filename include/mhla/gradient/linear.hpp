@@ -28,26 +28,26 @@ inline namespace MHLA_TARGET {
 /// `parameters`, whose `mixing` must be absent: there is no mixing matrix.
 /// \param dout  gradient of the output; rows of masked queries are not read
 /// \throws shape_error, option_error for anything that does not fit, before anything is written.
-template <class In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op>
 void linear_bidirectional_gradient(const In& in, const Op& op,
                                    const std::type_identity_t<detail::dout_of<In>>& dout,
                                    const detail::gradients_of<In>& gradients,
                                    const detail::parameters_of<In>& parameters = {},
                                    const Call& call = {});
-template <class In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op> std::size_t linear_bidirectional_gradient_workspace_bytes(
     const In& in, const Op& op, const ExecutorRef& executor = {});
 
 /// The same of causal linear attention.
-template <class In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op>
 void linear_causal_gradient(const In& in, const Op& op,
                             const std::type_identity_t<detail::dout_of<In>>& dout,
                             const detail::gradients_of<In>& gradients,
                             const detail::parameters_of<In>& parameters = {},
                             const Call& call = {});
-template <class In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op> std::size_t linear_causal_gradient_workspace_bytes(
     const In& in, const Op& op, const ExecutorRef& executor = {});
 
@@ -159,7 +159,7 @@ void expect_linear_parameters(const char* function, const Op& op,
 
 }  // namespace detail
 
-template <class In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op> std::size_t linear_bidirectional_gradient_workspace_bytes(
     const In& in, const Op& op, const ExecutorRef& executor) {
   return detail::form_gradient_bytes(
@@ -167,7 +167,7 @@ requires CausalOperator<Op> std::size_t linear_bidirectional_gradient_workspace_
       detail::parameter_sizes(Band(1, 1), op), executor);
 }
 
-template <class In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op>
 void linear_bidirectional_gradient(const In& in, const Op& op,
                                    const std::type_identity_t<detail::dout_of<In>>& dout,
@@ -179,14 +179,14 @@ void linear_bidirectional_gradient(const In& in, const Op& op,
                        parameters, call);
 }
 
-template <class In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op> std::size_t linear_causal_gradient_workspace_bytes(
     const In& in, const Op& op, const ExecutorRef& executor) {
   return detail::form_gradient_bytes(detail::linear_causal_form(in, op, "linear_causal_gradient"),
                                      in, detail::parameter_sizes(Band(1, 1), op), executor);
 }
 
-template <class In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op>
 void linear_causal_gradient(const In& in, const Op& op,
                             const std::type_identity_t<detail::dout_of<In>>& dout,

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Reads safetensors files, whoever made them; safetensors_writer.hpp, included here, writes them.
+/// Reads untrusted safetensors files; safetensors_writer.hpp, included here, writes them.
 ///
 ///     const auto file = mhla::Safetensors::read("layer.safetensors");
 ///     const mhla::Matrix<float> weight = file.matrix<float>("to_q.weight");
@@ -27,7 +27,6 @@
 #include <utility>
 
 #include "mhla/core/arch.hpp"
-#include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/io/safetensors_format.hpp"
 #include "mhla/io/safetensors_header.hpp"

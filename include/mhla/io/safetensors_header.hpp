@@ -22,23 +22,12 @@
 #include <vector>
 
 #include "mhla/core/arch.hpp"
+#include "mhla/io/safetensors_entries.hpp"
 #include "mhla/io/safetensors_format.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
-
-/// What a header says. The bytes of a tensor are data[offsets.first, offsets.second).
-struct SafetensorsHeader {
-  using Range = std::pair<std::uint64_t, std::uint64_t>;
-  struct Entry {
-    Dtype dtype = Dtype::kF32;
-    std::vector<Index> shape;
-    Range offsets;
-  };
-  std::map<std::string, Entry, std::less<>> tensors;
-  SafetensorsMetadata metadata;
-};
 
 /// Reads the N bytes of a header, which begin at byte 8 of `file` and are followed by `data_size`
 /// bytes of data.
@@ -47,34 +36,6 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
                                            const std::string& file);
 
 // ------------------------------------------------------------------------------------------------
-
-/// Goes through a text and tells how far.
-class CountingIterator {
- public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  CountingIterator(const char* at, const char** reached) : at_(at), reached_(reached) {}
-  reference operator*() const { return *at_; }
-  CountingIterator& operator++() {
-    *reached_ = ++at_;
-    return *this;
-  }
-  CountingIterator operator++(int) {
-    CountingIterator before = *this;
-    ++*this;
-    return before;
-  }
-  bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
-  bool operator!=(const CountingIterator& other) const { return at_ != other.at_; }
-
- private:
-  const char* at_;
-  const char** reached_;
-};
 
 /// Receives the tokens of a header. The functions without comment are the interface that
 /// nlohmann_json calls; each either accepts a token or throws.
@@ -105,7 +66,7 @@ class SafetensorsHeaderParser {
       fail(SafetensorsFault::kAfterHeader, printable({reached_, 1}) + " behind the closing brace",
            "nothing but spaces");
     }
-    expect_tiling();
+    expect_tiling(header_, data_size_, 8 + text_.size(), file_);
     return std::move(header_);
   }
 
@@ -267,29 +228,6 @@ class SafetensorsHeaderParser {
            std::to_string(*bytes) + " bytes for " + shape_text());
     }
     header_.tensors.find(name_)->second = std::move(entry_);
-  }
-
-  /// Every byte of the data belongs to exactly one tensor.
-  void expect_tiling() {
-    std::vector<SafetensorsHeader::Range> ranges;
-    ranges.reserve(header_.tensors.size());
-    for (const auto& [name, entry] : header_.tensors) ranges.push_back(entry.offsets);
-    std::sort(ranges.begin(), ranges.end());
-    ranges.emplace_back(data_size_, data_size_);
-    std::uint64_t reached = 0;
-    for (const auto& [begin, end] : ranges) {
-      if (begin != reached) {
-        const bool hole = begin > reached;
-        const std::string got = hole ? "data in [" + std::to_string(reached) + ", " +
-                                           std::to_string(begin) + ") that belongs to no tensor"
-                                     : "a tensor that begins at " + std::to_string(begin) +
-                                           " of the data, inside of another";
-        fail_safetensors(file_, hole ? SafetensorsFault::kHole : SafetensorsFault::kOverlap,
-                         8 + text_.size() + std::min(begin, reached), got,
-                         "tensors side by side to the end");
-      }
-      reached = end;
-    }
   }
 
   /// Refuses a value whose kind does not fit where it stands.

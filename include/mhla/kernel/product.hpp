@@ -92,7 +92,7 @@ MHLA_INLINE inline void add_step(P (&sum)[kRows][kVectors], const A* left, Index
 
 /// The micro-kernel: a tile of kRows rows and kVectors packets whose first element is (row, col).
 template <class P, int kRows, int kVectors, bool kBand, class A>
-void multiply_tile(const Product<A>& p, Index row, Index col) {
+MHLA_NOINLINE void multiply_tile(const Product<A>& p, Index row, Index col) {
   constexpr Index kWidth = kLanes<P>;
   A* c[kRows];  // where the rows of the tile begin
   if (p.out.order == nullptr) {
@@ -116,36 +116,33 @@ void multiply_tile(const Product<A>& p, Index row, Index col) {
     }
   }
   const Index row_stride = p.a.row_stride, a_step = p.a.col_stride, b_step = p.b.stride;
-  const A* left = p.a.data + row * row_stride;  // at column k
-  const A* right = p.b.data + col;              // at row k
-  Index k = 0, depth = p.a.cols;
-  ColumnSpan any{0, depth};
   const ColumnSpan* const spans = kBand ? p.spans + row : nullptr;
+  ColumnSpan any{0, p.a.cols}, common = any;  // columns of A that any row has, and that all have
   if constexpr (kBand) {
-    ColumnSpan common = any = spans[0];
+    any = common = spans[0];
     for (int r = 1; r < kRows; ++r) {
       any = ColumnSpan::either(any, spans[r]);
       common = ColumnSpan::both(common, spans[r]);
     }
-    k = any.begin;
-    left += k * a_step;
-    right += k * b_step;
-    depth = common.end;
-    const Index begin = std::clamp(common.begin, any.begin, std::max(any.begin, any.end));
-    for (; k < begin; ++k, left += a_step, right += b_step) {
-      add_step<false>(sum, left, row_stride, right, spans, k);
-    }
+    common.begin = std::clamp(common.begin, any.begin, std::max(any.begin, any.end));
   }
-  while (k < depth) {
-    if (p.next != nullptr) p.next->fetch(kPrefetchLines);
-    const Index end = std::min(depth, k + kPrefetchSteps);
-    for (; k < end; ++k, left += a_step, right += b_step) {
-      add_step<true>(sum, left, row_stride, right, spans, k);
-    }
-  }
-  if constexpr (kBand) {
-    for (; k < any.end; ++k, left += a_step, right += b_step) {
-      add_step<false>(sum, left, row_stride, right, spans, k);
+  const A* left = p.a.data + row * row_stride + any.begin * a_step;  // at column k
+  const A* right = p.b.data + col + any.begin * b_step;              // at row k
+  for (Index k = any.begin; k < any.end;) {
+    Index end = common.end;
+    if (!kBand || (k >= common.begin && k < end)) {
+      if (kRows * kVectors == kTile.rows * kTile.vectors && p.next != nullptr) {
+        p.next->fetch(kPrefetchLines);
+        end = std::min(end, k + kPrefetchSteps);
+      }
+      for (; k < end; ++k, left += a_step, right += b_step) {
+        add_step<true>(sum, left, row_stride, right, spans, k);
+      }
+    } else {
+      end = k < common.begin ? common.begin : any.end;
+      for (; k < end; ++k, left += a_step, right += b_step) {
+        add_step<false>(sum, left, row_stride, right, spans, k);
+      }
     }
   }
   if (p.factors != nullptr) {
@@ -163,57 +160,76 @@ void multiply_tile(const Product<A>& p, Index row, Index col) {
   }
 }
 
-/// All rows of the panel of kVectors packets that begins at column `col`, in tiles of at most kRows
-/// rows.
-template <class P, int kVectors, bool kBand, int... kRows, class A>
-void multiply_panel(const Product<A>& p, Index col) {
+/// The rows of a panel of kVectors packets that begins at column `col`, in tiles of kRows rows each
+/// as long as these fit; the last kRows is 1.
+template <class P, int kVectors, int... kRows, class A>
+MHLA_NOINLINE void multiply_panel(const Product<A>& p, Index col) {
   Index row = 0;
   const auto tiles = [&]<int kTileRows>() {
-    for (Index left = p.a.rows - row; left >= kTileRows; left -= kTileRows, row += kTileRows) {
-      if (kTileRows == 6 && left == 8) return;  // two tiles of 4
-      multiply_tile<P, kTileRows, kVectors, kBand>(p, row, col);
+    for (; p.a.rows - row >= kTileRows; row += kTileRows) {
+      if (kTileRows == 6 && p.a.rows - row == 8) return;  // two tiles of 4
+      multiply_tile<P, kTileRows, kVectors, false>(p, row, col);
     }
   };
   (tiles.template operator()<kRows>(), ...);
 }
 
-/// The panels of one product, from the widest to single columns.
-template <bool kBand, class A>
-void multiply_panels(const Product<A>& p) {
+/// The same of a banded product. The last rows are dense ones, each of its own depth.
+template <class P, int kVectors, int... kRows, class A>
+MHLA_NOINLINE void multiply_band_panel(const Product<A>& p, Index col) {
+  Index row = 0;
+  const auto tiles = [&]<int kTileRows>() {
+    for (; p.a.rows - row >= kTileRows; row += kTileRows) {
+      multiply_tile<P, kTileRows, kVectors, true>(p, row, col);
+    }
+  };
+  (tiles.template operator()<kRows>(), ...);
+  for (; row < p.a.rows; ++row) {
+    Product<A> alone = p;
+    const ColumnSpan span = p.spans[row];
+    alone.out = p.out.below(row);
+    alone.a = {p.a.data + row * p.a.row_stride + span.begin * p.a.col_stride, 1,
+               std::max<Index>(span.end - span.begin, 0), p.a.row_stride, p.a.col_stride};
+    alone.b = p.b.below(span.begin);
+    alone.factors = p.factors == nullptr ? nullptr : p.factors + row;
+    multiply_tile<P, 1, kVectors, false>(alone, 0, col);
+  }
+}
+
+/// C (+)= A B, in panels of columns from the widest to single ones.
+template <class A>
+MHLA_NOINLINE void multiply(const Product<A>& p) {
   using P = Packet<A>;
   using Half = typename Eigen::internal::unpacket_traits<P>::half;
   constexpr Index kWidth = kLanes<P>, kPanel = kTile.vectors * kWidth;
+  eigen_assert(p.b.order == nullptr);
+  const bool band = p.spans != nullptr;
   Index col = 0;
-  if (!kBand && p.a.rows == 1) {  // as many chains as a full tile has
+  if (!band && p.a.rows == 1) {  // as many chains as a full tile has
     constexpr Index kWide = kTile.rows * kWidth;
     for (; col + kWide <= p.cols; col += kWide) {
       multiply_tile<P, 1, kTile.rows, false>(p, 0, col);
     }
   }
   for (; col + kPanel <= p.cols; col += kPanel) {
-    multiply_panel<P, kTile.vectors, kBand, kTile.rows, 4, 2, 1>(p, col);
+    band ? multiply_band_panel<P, kTile.vectors, kTile.rows, 4>(p, col)
+         : multiply_panel<P, kTile.vectors, kTile.rows, 4, 2, 1>(p, col);
   }
   for (; col + kWidth <= p.cols; col += kWidth) {
-    multiply_panel<P, 1, kBand, kTile.rows, 2, 1>(p, col);
+    band ? multiply_band_panel<P, 1, kTile.rows>(p, col)
+         : multiply_panel<P, 1, kTile.rows, 1>(p, col);
   }
   if constexpr (kWidth > 4 && kLanes<Half> < kWidth) {
     for (; col + kLanes<Half> <= p.cols; col += kLanes<Half>) {
-      multiply_panel<Half, 1, kBand, kTile.rows, 1>(p, col);
+      band ? multiply_band_panel<Half, 1, kTile.rows>(p, col)
+           : multiply_panel<Half, 1, kTile.rows, 1>(p, col);
     }
   }
   if constexpr (kWidth > 1) {
-    for (; col < p.cols; ++col) multiply_panel<A, 1, kBand, kTile.rows, 1>(p, col);
-  }
-}
-
-/// C (+)= A B.
-template <class A>
-void multiply(const Product<A>& p) {
-  eigen_assert(p.b.order == nullptr);
-  if (p.spans != nullptr) {
-    multiply_panels<true>(p);
-  } else {
-    multiply_panels<false>(p);
+    for (; col < p.cols; ++col) {
+      band ? multiply_band_panel<A, 1, kTile.rows>(p, col)
+           : multiply_panel<A, 1, kTile.rows, 1>(p, col);
+    }
   }
 }
 

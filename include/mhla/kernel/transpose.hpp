@@ -19,14 +19,14 @@ namespace detail {
 /// of y y_stride. Columns of y from `rows` up to the next multiple of a packet's length are written
 /// too, with the rows of x that lie there: both must have room for them.
 template <class A>
-void transpose_scaled(A factor, const A* x, Index x_stride, Index rows, Index cols, A* y,
-                      Index y_stride) {
+MHLA_NOINLINE void transpose_scaled(A factor, const A* x, Index x_stride, Index rows, Index cols,
+                                    A* y, Index y_stride) {
   using P = Packet<A>;
   constexpr int kWidth = static_cast<int>(kLanes<P>);
   const P f = Eigen::internal::pset1<P>(factor);
+  const Index whole = cols / kWidth * kWidth;  // columns in whole squares
   for (Index r = 0; r < rows; r += kWidth) {
-    Index c = 0;
-    for (; c + kWidth <= cols; c += kWidth) {
+    for (Index c = 0; c < whole; c += kWidth) {
       Eigen::internal::PacketBlock<P, kWidth> square;
       MHLA_UNROLL
       for (int i = 0; i < kWidth; ++i) {
@@ -36,7 +36,7 @@ void transpose_scaled(A factor, const A* x, Index x_stride, Index rows, Index co
       MHLA_UNROLL
       for (int i = 0; i < kWidth; ++i) store(y + (c + i) * y_stride + r, square.packet[i]);
     }
-    for (; c < cols; ++c) {
+    for (Index c = whole; c < cols; ++c) {
       for (Index i = r; i < r + kWidth; ++i) y[c * y_stride + i] = factor * x[i * x_stride + c];
     }
   }

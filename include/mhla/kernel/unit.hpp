@@ -22,12 +22,10 @@ struct TileShape {
   Index read_rows;  ///< queries that are read out together, so that their rows stay in L1
 };
 
-/// | registers | targets        | tile  | sums, row of B, broadcast | reason |
-/// |-----------|----------------|-------|---------------------------|-------------------------------|
-/// | 32        | AVX-512, NEON  | 8 x 2 | 16 + 2 + 1                | registers left to load ahead
-/// | | 16        | AVX2, AVX, SSE | 6 x 2 | 12 + 2 + 1                | 8 loads for 12
-/// multiply-adds; | |           |                |       |                           | a 4 x 2 tile
-/// needs 6 for 8    |
+/// | registers | targets        | tile  | why                                               |
+/// |-----------|----------------|-------|---------------------------------------------------|
+/// | 32        | AVX-512, NEON  | 8 x 2 | 16 sums; registers left to load ahead             |
+/// | 16        | AVX2, AVX, SSE | 6 x 2 | 12 sums, all registers: 8 loads for 12 operations |
 ///
 /// A slab is a whole number of tiles. Bits depend on none of these.
 inline constexpr TileShape kTile =

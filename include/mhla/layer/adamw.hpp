@@ -36,7 +36,7 @@ struct AdamWOptions {
   double weight_decay = 0.01;
 };
 
-/// What AdamW remembers of its earlier steps; all of it, for those who save and load.
+/// Optimiser state; save and restore all members.
 template <Accumulator A>
 struct AdamWState {
   std::vector<A> m, v;  ///< running means of the gradient and of its square
@@ -101,7 +101,7 @@ void adamw(std::span<A> parameters, std::span<const A> gradients, AdamWState<A>&
   const A unbias = static_cast<A>(1 / std::sqrt(1 - std::pow(options.beta2, t)));
   const A eps = static_cast<A>(options.eps);
 
-  constexpr Index kBlock = 2048;  // four rows of it stay in the first cache
+  constexpr Index kBlock = 2048;  // four rows of it stay in L1
   executor.for_each((count + kBlock - 1) / kBlock, [&](Index block, Index /*worker*/) {
     using namespace Eigen::internal;
     using P = detail::Packet<A>;

@@ -16,6 +16,7 @@
 /// Source: arXiv:2601.07832, section 4.2; released vision and video layers.
 
 #include <cmath>
+#include <concepts>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/policy/grid_partition.hpp"
@@ -48,8 +49,8 @@ template <Accumulator A = float>
 MixingMatrix<A> locality(GridShape blocks, const LocalityOptions& options = {});
 
 /// The same for the blocks of a grid of tokens.
-template <Accumulator A = float>
-MixingMatrix<A> locality(const Grid& blocks, const LocalityOptions& options = {}) {
+template <Accumulator A = float, std::same_as<Grid> G>
+MixingMatrix<A> locality(const G& blocks, const LocalityOptions& options = {}) {
   return locality<A>(blocks.block_grid(), options);
 }
 
@@ -75,12 +76,18 @@ inline Matrix<double> locality_weights(GridShape blocks, const LocalityOptions& 
       distance(i, b) = std::sqrt(squared);
     }
   }
-  const double farthest = distance.maxCoeff();
+  const auto largest = [&distance](Index first, Index rows) {
+    double most = 0;
+    for (Index i = first; i < first + rows; ++i) {
+      for (Index b = 0; b < distance.cols(); ++b) most = std::max(most, distance(i, b));
+    }
+    return most;
+  };
+  const double farthest = largest(0, m);
   constexpr double kPi = 3.14159265358979323846;
   Matrix<double> weights(m, m);
   for (Index i = 0; i < m; ++i) {
-    const double far =
-        options.sum_to_one == SumToOne::kRows ? distance.row(i).maxCoeff() : farthest;
+    const double far = options.sum_to_one == SumToOne::kRows ? largest(i, 1) : farthest;
     for (Index b = 0; b < m; ++b) {
       const double dist = distance(i, b);
       const double share = far > 0 ? dist / far : 0;  // one block alone is as near as can be
@@ -106,6 +113,14 @@ inline Matrix<double> locality_weights(GridShape blocks, const LocalityOptions& 
   return weights;
 }
 
+inline void divide_by_row_sums(MatrixView<double> m) {
+  for (Index i = 0; i < m.rows; ++i) {
+    double sum = 0;
+    for (Index b = 0; b < m.cols; ++b) sum += m(i, b);
+    for (Index b = 0; b < m.cols; ++b) m(i, b) /= sum;
+  }
+}
+
 }  // namespace detail
 
 template <Accumulator A>
@@ -119,9 +134,9 @@ MixingMatrix<A> locality(GridShape blocks, const LocalityOptions& options) {
   }
   Matrix<double> weights = detail::locality_weights(blocks, options);
   if (options.sum_to_one == SumToOne::kRows) {
-    for (Index i = 0; i < weights.rows(); ++i) weights.row(i) /= weights.row(i).sum();
+    detail::divide_by_row_sums(MatrixView<double>(weights));
   } else if (options.sum_to_one == SumToOne::kColumns) {
-    for (Index b = 0; b < weights.cols(); ++b) weights.col(b) /= weights.col(b).sum();
+    detail::divide_by_row_sums(MatrixView<double>(weights).transposed());
   }
   return MixingMatrix<A>(weights);
 }

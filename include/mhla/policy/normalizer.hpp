@@ -21,8 +21,7 @@
 ///         for (mhla::Index t = 0; t < count; ++t) den[t] = std::max(r[t], A(1));
 ///       }
 ///       template <class A>
-///       void slopes(const A* r, mhla::Index count, A* slope) const {  // d den / d r, for
-///       gradients
+///       void slopes(const A* r, mhla::Index count, A* slope) const {      // d den / d r
 ///         for (mhla::Index t = 0; t < count; ++t) slope[t] = r[t] > 1 ? A(1) : A(0);
 ///       }
 ///     };

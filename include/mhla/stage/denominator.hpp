@@ -33,7 +33,7 @@ namespace detail {
 
 /// sums[s] = queries[s] . z.                                                       // [count]
 template <class A>
-void sum_weights(Rows<A> queries, Index count, Index d, const A* z, A* sums) {
+MHLA_NOINLINE void sum_weights(Rows<A> queries, Index count, Index d, const A* z, A* sums) {
   for (Index s = 0; s < count; ++s) sums[s] = dot<A>(queries.row(s), z, d);
 }
 
@@ -85,7 +85,7 @@ void expect_cross_query(const char* function, const P& query_blocks, Index key_b
 /// factors[s] = 1 / denominators[s], by which a row is multiplied instead of being divided; 1 where
 /// that is not a normal number (tiny, huge and infinite denominators, NaN): divide_others.
 template <class A>
-void reciprocals(const A* denominators, Index count, A* factors) {
+MHLA_NOINLINE void reciprocals(const A* denominators, Index count, A* factors) {
   transform(denominators, factors, count, [](auto p) {
     using namespace Eigen::internal;
     using P = decltype(p);
@@ -98,7 +98,8 @@ void reciprocals(const A* denominators, Index count, A* factors) {
 
 /// Divides the rows that could not be multiplied by a reciprocal.
 template <class A>
-void divide_others(Rows<A> rows, Index count, Index e, const A* denominators, const A* factors) {
+MHLA_NOINLINE void divide_others(Rows<A> rows, Index count, Index e, const A* denominators,
+                                 const A* factors) {
   for (Index s = 0; s < count; ++s) {
     if (factors[s] != 1 || std::isnormal(1 / denominators[s])) continue;
     for (Index j = 0; j < e; ++j) rows.row(s)[j] /= denominators[s];
@@ -107,7 +108,8 @@ void divide_others(Rows<A> rows, Index count, Index e, const A* denominators, co
 
 /// rows[s] /= denominators[s]; `factors` is scratch.
 template <class A>
-void divide_rows(Rows<A> rows, Index count, Index e, const A* denominators, A* factors) {
+MHLA_NOINLINE void divide_rows(Rows<A> rows, Index count, Index e, const A* denominators,
+                               A* factors) {
   reciprocals(denominators, count, factors);
   for (Index s = 0; s < count; ++s) scale(factors[s], rows.row(s), e);
   divide_others(rows, count, e, denominators, factors);

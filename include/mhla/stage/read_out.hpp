@@ -67,14 +67,6 @@ void gather_queries(MatrixView<const T> q, const Index* tokens, Index count, con
 
 static_assert(kStripTokens >= kTile.read_rows);
 
-/// outputs = queries * S~. Prefetches `next` meanwhile.                          // [count,E]
-template <class A>
-void read_mixture(Rows<A> queries, Index count, Index d, const A* mixture, Index e, Rows<A> outputs,
-                  Prefetch* next = nullptr) {
-  multiply<A>(
-      {.out = outputs, .a = queries.matrix(count, d), .b = {mixture, e}, .cols = e, .next = next});
-}
-
 /// Rows tokens[0..count) of out = queries * S~ / denominators, where these lie in `scratch`.
 /// Prefetches `next` meanwhile.
 /// \param g  mixture of a group

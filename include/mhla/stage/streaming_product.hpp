@@ -7,7 +7,7 @@
 ///     R[d]  += k_1[d] v_1 + k_2[d] v_2      for d in [begin, end)
 ///     o      = q R                          [E]
 ///
-/// R of all heads comes from the second cache, so a pass costs the time of reading it. An update of
+/// R of all heads is read from L2, so a pass costs the time of reading it. An update of
 /// all of R by one key takes half as much again, in stores; halves that take turns, each with two
 /// keys at a time, need half the stores for the same keys.
 /// Cost: 2*D*E flops to read, 2*D*E to update.

@@ -79,8 +79,8 @@ struct KeyScratch {
 /// meanwhile.                                                                       // [D,E]
 /// \param summary  S by slabs (Summaries::block)
 template <class A>
-void accumulate_summary(Start start, Rows<A> keys, Rows<A> values, Index count, Index d, Index e,
-                        Rows<A> summary, Prefetch* next = nullptr) {
+MHLA_NOINLINE void accumulate_summary(Start start, Rows<A> keys, Rows<A> values, Index count,
+                                      Index d, Index e, Rows<A> summary, Prefetch* next = nullptr) {
   for (Index slab = 0; slab * kTile.slab < d; ++slab) {
     const Index row = slab * kTile.slab, rows = std::min(kTile.slab, d - row);
     multiply<A>({.out = {summary.row(slab), e},
@@ -94,7 +94,7 @@ void accumulate_summary(Start start, Rows<A> keys, Rows<A> values, Index count, 
 
 /// Adds rows [0, count) of a dense strip to a key sum.                         // [D]
 template <class A>
-void accumulate_key_sum(Rows<A> keys, Index count, Index d, A* key_sum) {
+MHLA_NOINLINE void accumulate_key_sum(Rows<A> keys, Index count, Index d, A* key_sum) {
   add_rows_to(keys.data, keys.stride, count, key_sum, d);
 }
 

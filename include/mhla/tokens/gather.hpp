@@ -6,7 +6,7 @@
 ///
 /// The gather is where storage types are widened, the feature map is applied, grid runs are
 /// followed and masked tokens are left out: later code sees dense rows. A masked token is never
-/// loaded, so whatever its cells hold reaches no output.
+/// loaded, so nothing that its cells hold reaches an output.
 
 #include <algorithm>
 #include <type_traits>
@@ -35,14 +35,14 @@ inline void widen(const T* x, Index stride, A* y, Index count) {
 
 /// Rows tokens[0..count) of x, widened.
 template <Scalar T, class A>
-void gather(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> rows) {
+MHLA_NOINLINE void gather(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> rows) {
   for (Index s = 0; s < count; ++s) widen(x.row(tokens[s]), x.col_stride, rows.row(s), x.cols);
 }
 
 /// Rows tokens[0..count) of x, widened, row s times factors[s].
 template <Scalar T, class A>
-void gather_scaled(MatrixView<const T> x, const Index* tokens, Index count, const A* factors,
-                   Rows<A> rows) {
+MHLA_NOINLINE void gather_scaled(MatrixView<const T> x, const Index* tokens, Index count,
+                                 const A* factors, Rows<A> rows) {
   for (Index s = 0; s < count; ++s) {
     const T* const row = x.row(tokens[s]);
     if constexpr (std::is_same_v<T, A>) {
@@ -60,8 +60,8 @@ void gather_scaled(MatrixView<const T> x, const Index* tokens, Index count, cons
 
 /// phi of rows tokens[0..count) of x; `raw` is room for one widened row.
 template <Scalar T, class A, class Map>
-void gather_features(MatrixView<const T> x, const Index* tokens, Index count, const Map& map,
-                     A* raw, Rows<A> rows) {
+MHLA_NOINLINE void gather_features(MatrixView<const T> x, const Index* tokens, Index count,
+                                   const Map& map, A* raw, Rows<A> rows) {
   for (Index s = 0; s < count; ++s) {
     const T* const row = x.row(tokens[s]);
     if constexpr (std::is_same_v<T, A>) {
@@ -77,7 +77,7 @@ void gather_features(MatrixView<const T> x, const Index* tokens, Index count, co
 
 /// The first out.cols elements of each row, rounded to T, into rows tokens[0..count) of out.
 template <Scalar T, class A>
-void scatter(Rows<A> rows, const Index* tokens, Index count, MatrixView<T> out) {
+MHLA_NOINLINE void scatter(Rows<A> rows, const Index* tokens, Index count, MatrixView<T> out) {
   for (Index s = 0; s < count; ++s) {
     const A* const from = rows.row(s);
     T* const to = out.row(tokens[s]);
@@ -104,7 +104,8 @@ inline void add_narrowed(const A* x, T* y, Index count) {
 
 /// Adds rows to rows tokens[0..count) of out, rounded once to T.
 template <Scalar T, class A>
-void add_to_tokens(Rows<A> rows, const Index* tokens, Index count, MatrixView<T> out) {
+MHLA_NOINLINE void add_to_tokens(Rows<A> rows, const Index* tokens, Index count,
+                                 MatrixView<T> out) {
   for (Index s = 0; s < count; ++s) {
     const A* const from = rows.row(s);
     T* const to = out.row(tokens[s]);
@@ -123,8 +124,9 @@ void add_to_tokens(Rows<A> rows, const Index* tokens, Index count, MatrixView<T>
 /// and the gradient of the map's weights to `dweights`; what is absent is not wanted.
 /// \param features  phi of the rows of x     \param raw  room for two widened rows
 template <Scalar T, class A, class Map>
-void add_features_adjoint(MatrixView<const T> x, const Index* tokens, Index count, const Map& map,
-                          Rows<A> features, Rows<A> dy, A* raw, MatrixView<T> dx, A* dweights) {
+MHLA_NOINLINE void add_features_adjoint(MatrixView<const T> x, const Index* tokens, Index count,
+                                        const Map& map, Rows<A> features, Rows<A> dy, A* raw,
+                                        MatrixView<T> dx, A* dweights) {
   if (dx.absent() && (dweights == nullptr || map.weights() == 0)) return;
   const Index width = x.cols;
   for (Index s = 0; s < count; ++s) {
@@ -155,7 +157,7 @@ void add_features_adjoint(MatrixView<const T> x, const Index* tokens, Index coun
 
 /// Zero into the rows of a block that a mask leaves out.
 template <Scalar T, Partition P>
-void clear_masked(const P& blocks, Index block, Mask mask, MatrixView<T> out) {
+MHLA_NOINLINE void clear_masked(const P& blocks, Index block, Mask mask, MatrixView<T> out) {
   if (mask.all()) return;
   for (Index r = 0; r < blocks.runs(block); ++r) {
     const Run run = blocks.run(block, r);

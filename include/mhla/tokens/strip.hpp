@@ -64,7 +64,7 @@ class StripCursor {
       read_block(strip);
     }
   }
-  void read_block(Strip& strip) {
+  MHLA_NOINLINE void read_block(Strip& strip) {
     strip.block = block_;
     strip.count = 0;
     for (; run_ < runs_; ++run_, offset_ = 0) {

@@ -2,7 +2,7 @@
 
 /// \file
 /// An fp32 number as the sum of two bfloat16 numbers, and such numbers as operands of the matrix
-/// unit (matrix_unit.hpp).
+/// unit (tiles.hpp).
 ///
 ///     x = high + low + error,   |low| <= 2^-8 (1 + 2^-8) |x|,   |error| <= 2^-17 (1 + 2^-8) |x|
 ///

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Stage 4 of 5 on the matrix unit: the mixtures of a group of query blocks,
+/// Stage 4 of 5 on AMX: the mixtures of a group of query blocks,
 ///
 ///     S~_i = sum_b m_ib S_b     [D,E]
 ///
@@ -21,6 +21,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/stage/amx/bfloat16_pair.hpp"
+#include "mhla/stage/amx/product.hpp"
 #include "mhla/stage/amx/summary.hpp"
 #include "mhla/stage/amx/tiles.hpp"
 #include "mhla/stage/mixing.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Stage 5 of 5 on the matrix unit: every query reads its block's mixture,
+/// Stage 5 of 5 on AMX: every query reads its block's mixture,
 ///
 ///     o_t = phi(q_t)^T S~_i / den_t     [E],   t in block i
 ///
@@ -17,6 +17,7 @@
 #include "mhla/kernel/packet.hpp"
 #include "mhla/stage/amx/bfloat16_pair.hpp"
 #include "mhla/stage/amx/mixing.hpp"
+#include "mhla/stage/amx/product.hpp"
 #include "mhla/stage/amx/tiles.hpp"
 #include "mhla/stage/denominator.hpp"
 #include "mhla/stage/read_out.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Stage 3 of 5 on the matrix unit: the summaries of bfloat16 values,
+/// Stage 3 of 5 on AMX: the summaries of bfloat16 values,
 ///
 ///     S_b = sum_{t in b} phi(k_t) v_t^T     [D,E]
 ///
@@ -19,6 +19,7 @@
 #include "mhla/kernel/prefetch.hpp"
 #include "mhla/kernel/transpose.hpp"
 #include "mhla/stage/amx/bfloat16_pair.hpp"
+#include "mhla/stage/amx/product.hpp"
 #include "mhla/stage/amx/tiles.hpp"
 #include "mhla/stage/summary.hpp"
 #include "mhla/tokens/gather.hpp"
@@ -42,7 +43,7 @@ struct TiledSizes {
 };
 
 /// Steps of the depth that are multiplied at once: 256 tokens, so that the sums of most blocks are
-/// stored once, and the operands stay in the second cache.
+/// stored once, and the operands stay in L2.
 inline constexpr Index kPanelSteps = 8;
 inline constexpr Index kStripSteps = kStripTokens / kUnitDepth;
 static_assert(kPanelSteps % kStripSteps == 0 && kStripTokens % kUnitDepth == 0);
@@ -170,20 +171,21 @@ void summarize(MatrixView<const Eigen::bfloat16> k, MatrixView<const Eigen::bflo
   do {  // at least once: a block without tokens has the summary 0
     Index steps = 0;
     Pair low = 0;
-    for (; more && steps<kPanelSteps; more = strip.next()> 0) {
+    while (more && steps < kPanelSteps) {
       Prefetch(strip.ahead().tokens, strip.ahead().count, k, v).finish();
       gather_features(k, strip.tokens(), strip.count(), map, scratch.rows.raw, keys);
       if (key_sum != nullptr) accumulate_key_sum(keys, strip.count(), n.features, key_sum);
       low |= pack_keys(scratch, strip.count(), n, steps);
       pack_values(v, strip.tokens(), strip.count(), n, steps, scratch.values);
       steps += (strip.count() + kUnitDepth - 1) / kUnitDepth;
+      more = strip.next() > 0;
     }
     accumulate_summary(start, scratch, low != 0, steps, n, summary);
     start = Start::kTarget;
   } while (more);
 }
 
-/// Stores the summaries of a pair of blocks; null stands for a block that is not there.
+/// Stores the summaries of a pair of blocks; null for a block that is not there.
 inline void store_summaries(const float* first, const float* second, Index pair,
                             const TiledSummaries& s) {
   constexpr float kNothing[kPairs] = {};

@@ -26,12 +26,12 @@
 
 #include <algorithm>
 
-#include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/kernel/unit.hpp"
 #include "mhla/policy/mixing_matrix.hpp"
 #include "mhla/stage/amx/mixing.hpp"
+#include "mhla/stage/amx/product.hpp"
 #include "mhla/stage/amx/read_out.hpp"
 #include "mhla/stage/amx/summary.hpp"
 #include "mhla/stage/amx/tiles.hpp"
@@ -76,23 +76,26 @@ inline bool all_finite(MatrixView<const Eigen::bfloat16> x, Mask mask) {
   return true;
 }
 
-/// Calls f(unit) for every unit that heads of these sizes may run on; bytes are counted for all.
+/// Calls f(unit) for every unit that heads of D features and E values may run on; bytes are counted
+/// for all.
 template <Scalar T, class F>
-void for_each_unit(const HeadSizes& n, F&& f) {
+void for_each_unit(Index d, Index e, F&& f) {
   if constexpr (kMayTile<T>) {
-    if (n.features >= kLeastTiled && n.values >= kLeastTiled) f(amx{});
+    if (d >= kLeastTiled && e >= kLeastTiled) f(amx{});
   }
   f(vector_unit{});
 }
 
 /// Calls f(unit) for the unit that a head runs on.
+/// \param k, v   its keys and values, those of `kept` tokens
+/// \param d      features of a key     \param keeps  whether summaries are kept
 template <Scalar T, class F>
-void with_unit(const Inputs<T>& in, const HeadSizes& n, MixingView<const accumulator_t<T>> mixing,
-               bool keeps, F&& f) {
+void with_unit(MatrixView<const T> k, MatrixView<const T> v, Mask kept, Index d,
+               MixingView<const accumulator_t<T>> mixing, bool keeps, F&& f) {
   if constexpr (kMayTile<T>) {
-    if (!keeps && n.features >= kLeastTiled && n.values >= kLeastTiled && tiles_granted() &&
-        all_finite(mixing.storage().data(), mixing.band().size()) &&
-        all_finite(in.k, in.key_mask) && all_finite(in.v, in.key_mask)) {
+    if (!keeps && d >= kLeastTiled && v.cols >= kLeastTiled && tiles_granted() &&
+        all_finite(mixing.storage().data(), mixing.band().size()) && all_finite(k, kept) &&
+        all_finite(v, kept)) {
       return f(amx{});
     }
   }

@@ -1,0 +1,88 @@
+#pragma once
+
+/// \file
+/// Writing a file so that its name never stands for a part of it.
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <system_error>
+
+#if __has_include(<unistd.h>)
+#include <unistd.h>
+#endif
+
+#include "mhla/core/arch.hpp"
+#include "mhla/io/safetensors_format.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// A file that is written beside `target` and takes its place when it is complete.
+class ReplacementFile {
+ public:
+  explicit ReplacementFile(const std::filesystem::path& target) : target_(target) {
+    std::random_device random;
+    constexpr int kAttempts = 16;  // each at one name of 2^32
+    for (int attempt = 0; attempt < kAttempts && file_ == nullptr; ++attempt) {
+      path_ = target;
+      path_ += "." + std::to_string(random()) + ".tmp";
+      errno = 0;
+      file_.reset(std::fopen(path_.string().c_str(), "wbx"));  // x: the file must not be there
+      if (file_ == nullptr && errno != EEXIST) break;
+    }
+    if (file_ == nullptr) fail("cannot be created: ", errno);
+  }
+  ~ReplacementFile() { remove(); }
+  ReplacementFile(const ReplacementFile&) = delete;
+  ReplacementFile& operator=(const ReplacementFile&) = delete;
+
+  void append(const void* data, std::size_t size) {
+    if (size != 0 && std::fwrite(data, 1, size, file_.get()) != size) {
+      fail("cannot be written: ", errno);
+    }
+  }
+
+  /// On the disk before the name points to it, so that not even a loss of power leaves a part.
+  void replace_target() {
+    if (std::fflush(file_.get()) != 0) fail("cannot be written: ", errno);
+#if __has_include(<unistd.h>)
+    if (fsync(fileno(file_.get())) != 0) fail("cannot be written: ", errno);
+#endif
+    if (std::fclose(file_.release()) != 0) fail("cannot be written: ", errno);
+    std::error_code error;
+    std::filesystem::rename(path_, target_, error);
+    if (error) fail("cannot be put in place: ", error.value());
+    path_.clear();
+  }
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+
+  void remove() {
+    file_.reset();
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove(path_, ignored);
+  }
+
+  [[noreturn]] void fail(const std::string& what, int code) {
+    const std::string reason = std::generic_category().message(code);
+    fail_safetensors(target_.string(), SafetensorsFault::kFile, std::nullopt,
+                     "a file that " + what + reason, "a place to write to");
+  }
+
+  std::filesystem::path target_, path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla
