@@ -2,19 +2,13 @@
 // forward cases. Backward computes the summaries once more, BackwardKept takes those that the
 // forward kept. A call of that forward comes before each that is timed: of_forward.
 
-#include "mhla/gradient/batched.hpp"
+#include "mhla/gradient/bidirectional.hpp"
+#include "mhla/gradient/causal.hpp"
 #include "support/gradient_form.hpp"
 #include "support/gradient_rules.hpp"
 
 namespace mhla::bench {
 namespace {
-
-/// Zeros in the band of a mixing matrix.
-template <Accumulator A>
-MixingMatrix<A> zeros_like(MixingMatrix<A> mixing) {
-  mixing.for_each([](A& c) { c = 0; });
-  return mixing;
-}
 
 template <Scalar T, Partition P>
 class BidirectionalForm {
@@ -22,26 +16,23 @@ class BidirectionalForm {
 
  public:
   BidirectionalForm(const P& blocks, const MixingMatrix<A>& mixing)
-      : blocks_(blocks), mixing_(mixing), dmixing_(zeros_like(mixing)) {}
+      : blocks_(blocks), mixing_(mixing), dmixing_(mixing.band()) {}
 
-  std::size_t forward_bytes(const BatchInputs<T>& in, ThreadPool& pool) const {
-    return bidirectional_workspace_bytes(in, blocks_, blocks_, op_, pool);
+  std::size_t forward_bytes(const BatchInputs<T>& in, const ExecutorRef& pool) const {
+    return bidirectional_workspace_bytes(in, blocks_, op_, pool);
   }
-  std::size_t backward_bytes(const BatchInputs<T>& in, ThreadPool& pool) const {
-    return bidirectional_gradient_workspace_bytes(in, blocks_, blocks_, mixing_, op_, pool);
+  std::size_t backward_bytes(const BatchInputs<T>& in, const ExecutorRef& pool) const {
+    return bidirectional_gradient_workspace_bytes(in, blocks_, mixing_, op_, pool);
   }
   std::size_t kept_bytes(const BatchInputs<T>& in) const {
     return bidirectional_kept_bytes(in, blocks_, op_);
   }
-  void forward(const BatchInputs<T>& in, TensorView<T> out, Workspace memory, ThreadPool& pool,
-               Workspace kept) const {
-    bidirectional(in, blocks_, blocks_, mixing_, op_, out, memory, pool, kept);
+  void forward(const BatchInputs<T>& in, TensorView<T> out, const Call& call) const {
+    bidirectional(in, blocks_, mixing_, op_, out, call);
   }
   void backward(const BatchInputs<T>& in, TensorView<const T> dout,
-                const BatchGradients<T>& gradients, Workspace memory, ThreadPool& pool,
-                Workspace kept) {
-    bidirectional_gradient(in, blocks_, blocks_, mixing_, op_, dout, gradients,
-                           {.mixing = &dmixing_}, memory, pool, kept);
+                const BatchGradients<T>& gradients, const Call& call) {
+    bidirectional_gradient(in, blocks_, mixing_, op_, dout, gradients, {.mixing = dmixing_}, call);
   }
   GradientRule rule() const { return bidirectional_rule(blocks_, mixing_); }
   const MixingMatrix<A>* dmixing() const { return &dmixing_; }
@@ -57,28 +48,25 @@ class CausalForm {
   explicit CausalForm(const Shape& shape)
       : blocks_(shape.tokens(), shape.block_length()),
         mixing_(uniform_causal<float>(blocks_.blocks())),
-        dmixing_(zeros_like(mixing_)),
+        dmixing_(mixing_.band()),
         width_(shape.width),
         op_(language_operator(width_)) {}
 
-  std::size_t forward_bytes(const BatchInputs<float>& in, ThreadPool& pool) const {
+  std::size_t forward_bytes(const BatchInputs<float>& in, const ExecutorRef& pool) const {
     return causal_workspace_bytes(in, blocks_, op_, pool);
   }
-  std::size_t backward_bytes(const BatchInputs<float>& in, ThreadPool& pool) const {
+  std::size_t backward_bytes(const BatchInputs<float>& in, const ExecutorRef& pool) const {
     return causal_gradient_workspace_bytes(in, blocks_, mixing_, op_, pool);
   }
   std::size_t kept_bytes(const BatchInputs<float>& in) const {
     return causal_kept_bytes(in, blocks_, op_);
   }
-  void forward(const BatchInputs<float>& in, TensorView<float> out, Workspace memory,
-               ThreadPool& pool, Workspace kept) const {
-    causal(in, blocks_, mixing_, op_, out, memory, pool, kept);
+  void forward(const BatchInputs<float>& in, TensorView<float> out, const Call& call) const {
+    causal(in, blocks_, mixing_, op_, out, call);
   }
   void backward(const BatchInputs<float>& in, TensorView<const float> dout,
-                const BatchGradients<float>& gradients, Workspace memory, ThreadPool& pool,
-                Workspace kept) {
-    causal_gradient(in, blocks_, mixing_, op_, dout, gradients, {.mixing = &dmixing_}, memory, pool,
-                    kept);
+                const BatchGradients<float>& gradients, const Call& call) {
+    causal_gradient(in, blocks_, mixing_, op_, dout, gradients, {.mixing = dmixing_}, call);
   }
   GradientRule rule() const { return causal_rule(blocks_, mixing_, width_); }
   const MixingMatrix<float>* dmixing() const { return &dmixing_; }

@@ -1,6 +1,6 @@
 // Bidirectional MHLA, all heads of a batch, on the shapes of released models.
 
-#include "mhla/attention/batched.hpp"
+#include "mhla/attention/bidirectional.hpp"
 #include "support/form.hpp"
 #include "support/mixed.hpp"
 
@@ -14,11 +14,11 @@ void bidirectional_case(Session& session, const Shape& shape, Index threads) {
   with_blocks(shape, [&](const auto& blocks) {
     time_form<T>(
         session, shape, threads, bidirectional_cost<T>(shape, mixing),
-        [&](const auto& in, ThreadPool& pool) {
-          return bidirectional_workspace_bytes(in, blocks, blocks, op, pool);
+        [&](const auto& in, const ExecutorRef& pool) {
+          return bidirectional_workspace_bytes(in, blocks, op, pool);
         },
-        [&](const auto& in, auto out, Workspace memory, ThreadPool& pool) {
-          bidirectional(in, blocks, blocks, mixing, op, out, memory, pool);
+        [&](const auto& in, auto out, const Call& call) {
+          bidirectional(in, blocks, mixing, op, out, call);
         },
         [&] { return bidirectional_weights<T>(blocks, mixing); });
   });

@@ -1,7 +1,7 @@
 // Causal MHLA, all heads, as the released language model sets it: no normaliser, scale 1/sqrt(D),
 // every block reads all earlier ones alike.
 
-#include "mhla/attention/batched.hpp"
+#include "mhla/attention/causal.hpp"
 #include "support/form.hpp"
 #include "support/mixed.hpp"
 
@@ -14,11 +14,11 @@ void causal_case(Session& session, const Shape& shape, Index threads) {
   const auto op = language_operator(shape.width);
   time_form<float>(
       session, shape, threads, causal_cost<float>(shape),
-      [&](const auto& in, ThreadPool& pool) {
+      [&](const auto& in, const ExecutorRef& pool) {
         return causal_workspace_bytes(in, blocks, op, pool);
       },
-      [&](const auto& in, auto out, Workspace memory, ThreadPool& pool) {
-        causal(in, blocks, mixing, op, out, memory, pool);
+      [&](const auto& in, auto out, const Call& call) {
+        causal(in, blocks, mixing, op, out, call);
       },
       [&] { return causal_weights<float>(blocks, mixing); });
 }

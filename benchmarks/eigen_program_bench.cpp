@@ -13,8 +13,8 @@ template <Scalar T, class Run, class MakeWeights>
 void time_program(Session& session, const Shape& shape, const Cost& cost, const Run& run,
                   const MakeWeights& weights) {
   time_form<T>(
-      session, shape, 1, cost, [](const auto&, ThreadPool&) { return std::size_t{0}; },
-      [&](const BatchInputs<T>& in, TensorView<T> out, Workspace, ThreadPool&) {
+      session, shape, 1, cost, [](const auto&, const ExecutorRef&) { return std::size_t{0}; },
+      [&](const BatchInputs<T>& in, TensorView<T> out, const Call&) {
         for (Index b = 0; b < shape.batch; ++b) {
           for (Index h = 0; h < shape.heads; ++h)
             run(detail::head_inputs(in, b, h), out.head(b, h));

@@ -1,7 +1,7 @@
 // Time over length: bidirectional MHLA with a banded mixing matrix, so that cost grows with M and
 // not with M^2. Linear and softmax attention of the same lengths are in their own files.
 
-#include "mhla/attention/batched.hpp"
+#include "mhla/attention/bidirectional.hpp"
 #include "support/form.hpp"
 #include "support/mixed.hpp"
 
@@ -14,11 +14,11 @@ void growth_case(Session& session, const Shape& shape) {
   const Operator op;
   time_form<float>(
       session, shape, 1, bidirectional_cost<float>(shape, mixing),
-      [&](const auto& in, ThreadPool& pool) {
-        return bidirectional_workspace_bytes(in, blocks, blocks, op, pool);
+      [&](const auto& in, const ExecutorRef& pool) {
+        return bidirectional_workspace_bytes(in, blocks, op, pool);
       },
-      [&](const auto& in, auto out, Workspace memory, ThreadPool& pool) {
-        bidirectional(in, blocks, blocks, mixing, op, out, memory, pool);
+      [&](const auto& in, auto out, const Call& call) {
+        bidirectional(in, blocks, mixing, op, out, call);
       },
       [&] { return bidirectional_weights<float>(blocks, mixing); });
 }

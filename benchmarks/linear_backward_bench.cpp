@@ -1,7 +1,7 @@
 // The gradients of plain linear attention, on the shapes of the forward cases where a call takes
 // less than about 0.3 s.
 
-#include "mhla/gradient/batched.hpp"
+#include "mhla/gradient/linear.hpp"
 #include "support/gradient_form.hpp"
 #include "support/gradient_rules.hpp"
 
@@ -29,38 +29,36 @@ class LinearForm {
 struct BidirectionalForm : LinearForm {
   explicit BidirectionalForm(const Shape& s) : LinearForm(linear_rule(s.tokens(), false)) {}
 
-  std::size_t forward_bytes(const In& in, ThreadPool& pool) const {
+  std::size_t forward_bytes(const In& in, const ExecutorRef& pool) const {
     return linear_bidirectional_workspace_bytes(in, op_, pool);
   }
-  std::size_t backward_bytes(const In& in, ThreadPool& pool) const {
+  std::size_t backward_bytes(const In& in, const ExecutorRef& pool) const {
     return linear_bidirectional_gradient_workspace_bytes(in, op_, pool);
   }
-  void forward(const In& in, TensorView<float> out, Workspace memory, ThreadPool& pool,
-               Workspace) const {
-    linear_bidirectional(in, op_, out, memory, pool);
+  void forward(const In& in, TensorView<float> out, const Call& call) const {
+    linear_bidirectional(in, op_, out, call);
   }
   void backward(const In& in, TensorView<const float> dout, const BatchGradients<float>& gradients,
-                Workspace memory, ThreadPool& pool, Workspace) const {
-    linear_bidirectional_gradient(in, op_, dout, gradients, {}, memory, pool);
+                const Call& call) const {
+    linear_bidirectional_gradient(in, op_, dout, gradients, {}, call);
   }
 };
 
 struct CausalForm : LinearForm {
   explicit CausalForm(const Shape& s) : LinearForm(linear_rule(s.tokens(), true)) {}
 
-  std::size_t forward_bytes(const In& in, ThreadPool& pool) const {
+  std::size_t forward_bytes(const In& in, const ExecutorRef& pool) const {
     return linear_causal_workspace_bytes(in, op_, pool);
   }
-  std::size_t backward_bytes(const In& in, ThreadPool& pool) const {
+  std::size_t backward_bytes(const In& in, const ExecutorRef& pool) const {
     return linear_causal_gradient_workspace_bytes(in, op_, pool);
   }
-  void forward(const In& in, TensorView<float> out, Workspace memory, ThreadPool& pool,
-               Workspace) const {
-    linear_causal(in, op_, out, memory, pool);
+  void forward(const In& in, TensorView<float> out, const Call& call) const {
+    linear_causal(in, op_, out, call);
   }
   void backward(const In& in, TensorView<const float> dout, const BatchGradients<float>& gradients,
-                Workspace memory, ThreadPool& pool, Workspace) const {
-    linear_causal_gradient(in, op_, dout, gradients, {}, memory, pool);
+                const Call& call) const {
+    linear_causal_gradient(in, op_, dout, gradients, {}, call);
   }
 };
 

@@ -1,44 +1,32 @@
 // Plain linear attention, which MHLA extends: one summary of all tokens.
 
-#include "mhla/attention/batched.hpp"
+#include "mhla/attention/linear.hpp"
 #include "support/form.hpp"
 #include "support/mixed.hpp"
 
 namespace mhla::bench {
 namespace {
 
-/// Weights of either form with Operator{}; m roundings besides those over the tokens. A causal
-/// query reads keys 0..t only.
-auto all_alike(bool causal, Index m) {
-  return [=](const Inputs<float>& in, Index t) {
-    const auto coefficient = [=](Index j) { return causal && j > t ? 0.0 : 1.0; };
-    return linear_weights(in, t, coefficient, relu_feature<float>, 1,
-                          static_cast<double>(in.k.rows + in.q.cols + m));
-  };
-}
-
 void bidirectional_case(Session& session, const Shape& shape, Index threads) {
   const Operator op;
   time_form<float>(
       session, shape, threads, linear_cost<float>(shape),
-      [&](const auto& in, ThreadPool& pool) {
+      [&](const auto& in, const ExecutorRef& pool) {
         return linear_bidirectional_workspace_bytes(in, op, pool);
       },
-      [&](const auto& in, auto out, Workspace memory, ThreadPool& pool) {
-        linear_bidirectional(in, op, out, memory, pool);
-      },
-      [] { return all_alike(false, 7); });
+      [&](const auto& in, auto out, const Call& call) { linear_bidirectional(in, op, out, call); },
+      [] { return linear_weights(false, 7); });
 }
 
 void causal_case(Session& session, const Shape& shape, Index threads) {
   const Operator op;
   time_form<float>(
       session, shape, threads, linear_cost<float>(shape),
-      [&](const auto& in, ThreadPool& pool) { return linear_causal_workspace_bytes(in, op, pool); },
-      [&](const auto& in, auto out, Workspace memory, ThreadPool& pool) {
-        linear_causal(in, op, out, memory, pool);
+      [&](const auto& in, const ExecutorRef& pool) {
+        return linear_causal_workspace_bytes(in, op, pool);
       },
-      [] { return all_alike(true, detail::kStripTokens + 8); });
+      [&](const auto& in, auto out, const Call& call) { linear_causal(in, op, out, call); },
+      [] { return linear_weights(true, detail::kStripTokens + 8); });
 }
 
 template <class Case>

@@ -1,7 +1,7 @@
 // The gradients of softmax attention, on the shapes of the forward cases where a call takes less
 // than about 0.3 s.
 
-#include "mhla/gradient/batched.hpp"
+#include "mhla/gradient/softmax.hpp"
 #include "support/gradient_form.hpp"
 #include "support/gradient_rules.hpp"
 
@@ -11,21 +11,19 @@ namespace {
 using In = BatchInputs<float>;
 
 struct SoftmaxForm {
-  static std::size_t forward_bytes(const In& in, ThreadPool& pool) {
+  static std::size_t forward_bytes(const In& in, const ExecutorRef& pool) {
     return softmax_workspace_bytes(in, pool);
   }
-  static std::size_t backward_bytes(const In& in, ThreadPool& pool) {
+  static std::size_t backward_bytes(const In& in, const ExecutorRef& pool) {
     return softmax_gradient_workspace_bytes(in, pool);
   }
   static std::size_t kept_bytes(const In&) { return 0; }
-  static void forward(const In& in, TensorView<float> out, Workspace memory, ThreadPool& pool,
-                      Workspace) {
-    softmax_bidirectional(in, out, {}, memory, pool);
+  static void forward(const In& in, TensorView<float> out, const Call& call) {
+    softmax_bidirectional(in, out, {}, call);
   }
   static void backward(const In& in, TensorView<const float> dout,
-                       const BatchGradients<float>& gradients, Workspace memory, ThreadPool& pool,
-                       Workspace) {
-    softmax_bidirectional_gradient(in, dout, gradients, {}, memory, pool);
+                       const BatchGradients<float>& gradients, const Call& call) {
+    softmax_bidirectional_gradient(in, dout, gradients, {}, call);
   }
   GradientRule rule() const { return softmax_rule(shape.tokens(), shape.width); }
   static const MixingMatrix<float>* dmixing() { return nullptr; }

@@ -1,6 +1,6 @@
 // Softmax attention, which MHLA replaces.
 
-#include "mhla/attention/batched.hpp"
+#include "mhla/attention/softmax.hpp"
 #include "support/form.hpp"
 
 namespace mhla::bench {
@@ -9,11 +9,9 @@ namespace {
 void softmax_case(Session& session, const Shape& shape, Index threads) {
   time_form<float>(
       session, shape, threads, softmax_cost<float>(shape),
-      [](const auto& in, ThreadPool& pool) { return softmax_workspace_bytes(in, pool); },
-      [](const auto& in, auto out, Workspace memory, ThreadPool& pool) {
-        softmax_bidirectional(in, out, {}, memory, pool);
-      },
-      [] { return [](const Inputs<float>& in, Index t) { return softmax_weights(in, t); }; });
+      [](const auto& in, const ExecutorRef& pool) { return softmax_workspace_bytes(in, pool); },
+      [](const auto& in, auto out, const Call& call) { softmax_bidirectional(in, out, {}, call); },
+      [] { return softmax_weights<float>; });
 }
 
 void register_shape(const Shape& shape) {

@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-#include "mhla/attention/batched.hpp"
+#include "mhla/attention/streaming.hpp"
 #include "support/form.hpp"
 #include "support/mixed.hpp"
 
@@ -49,7 +49,8 @@ class Stream {
       return tensor;
     };
     const BatchInputs<float> in{.q = next(all.q), .k = next(all.k), .v = next(all.v)};
-    mhla::append(stream_, std::span(states_), in, next(work_.out()), Workspace(memory_), pool_);
+    mhla::append<float>(stream_, states_, in, next(work_.out()),
+                        {.workspace = memory_, .executor = pool_});
     benchmark::ClobberMemory();
     position_ += count;
   }

@@ -88,20 +88,6 @@ Matrix<float> embed(const Picture& picture) {
   return (tokens * std::sqrt(kLargestScore * 4)).cast<float>();  // largest score: |token|^2 / 8
 }
 
-/// The definition in double, over blocks of a grid of patches with `columns` columns.
-Matrix<double> naive(const Matrix<float>& tokens, Index columns, const mhla::GridShape& block,
-                     const mhla::MixingMatrix<float>& mixing) {
-  mhla::NaiveProblem<double> p;
-  p.v = tokens.cast<double>();
-  p.q = p.k = p.v.cwiseMax(0).array() + mhla::Relu{}.eps;
-  p.mixing = mixing.dense().cast<double>();
-  for (Index t = 0; t < tokens.rows(); ++t) {
-    p.query_block.push_back(t / columns / block[1] * (columns / block[2]) + t % columns / block[2]);
-  }
-  p.key_block = p.query_block;
-  return mhla::naive_attention(p);
-}
-
 /// A row of the table and a panel of the picture.
 struct Form {
   std::string name;
@@ -197,7 +183,7 @@ int main(int argc, char** argv) try {
 
   const Matrix<float> tokens = embed(picture);  // [N,64]
   const Index n = tokens.rows();
-  const mhla::Inputs<float> in{.q = tokens, .k = tokens, .v = tokens};
+  const auto in = mhla::inputs(tokens, tokens, tokens);
   std::vector<Form> forms;
   const auto add = [&](const std::string& name, const mhla::GridShape& block, auto&& diagnosis,
                        std::size_t bytes, const Matrix<double>& expected, auto run) {
@@ -216,23 +202,23 @@ int main(int argc, char** argv) try {
   };
 
   const Matrix<float> unit = Matrix<float>::Identity(n, n);
-  Matrix<float> p(n, n);  // attention is linear in v: with v = 1 it is its own matrix
-  mhla::softmax_bidirectional<float>({.q = tokens, .k = tokens, .v = unit}, p);
+  // Attention is linear in v: with v = 1 it is its own matrix.
+  const Matrix<float> p = mhla::softmax_bidirectional(mhla::inputs(tokens, tokens, unit));
   const mhla::Diagnosis<float> of_softmax{p, mhla::numerical_rank(p), n, mhla::mean_row_entropy(p),
                                           1};
   const Matrix<double> t = tokens.cast<double>(), e = (t * t.transpose() / 8).array().exp();
   add("softmax attention", all, of_softmax, mhla::softmax_workspace_bytes(in),
-      e.rowwise().sum().cwiseInverse().asDiagonal() * e * t,
-      [&](auto& out, auto& memory) { mhla::softmax_bidirectional(in, out, {}, memory); });
+      e.rowwise().sum().cwiseInverse().asDiagonal() * e * t, [&](auto& out, auto& memory) {
+        mhla::softmax_bidirectional(in, out, {}, {.workspace = memory});
+      });
   for (const mhla::GridShape& block : {all, mhla::suggest_grid(all).block}) {
-    const mhla::Operator<> op;
     const mhla::Grid blocks(all, block);
     const auto mixing = mhla::locality<float>(blocks.block_grid());  // [M,M]; [1] of one block
     add(block == all ? "linear attention" : text("MHLA, %td blocks", blocks.blocks()), block,
-        mhla::diagnose(in, blocks, blocks, mixing, op),
-        mhla::bidirectional_workspace_bytes(in, blocks, blocks, op),
-        naive(tokens, all[2], block, mixing), [&](auto& out, auto& memory) {
-          mhla::bidirectional(in, blocks, blocks, mixing, op, out, memory);
+        mhla::diagnose(in, blocks, mixing, mhla::Operator{}),
+        mhla::bidirectional_workspace_bytes(in, blocks), mhla::naive_attention(in, blocks, mixing),
+        [&](auto& out, auto& memory) {
+          mhla::bidirectional(in, blocks, mixing, out, {.workspace = memory});
         });
   }
   save(draw(picture, query, forms), options["--output"]);

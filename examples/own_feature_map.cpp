@@ -77,15 +77,12 @@ bool agrees(const char* name, const Map& map, const Again& again) {
   const Matrix<float> v = Matrix<float>::Random(kTokens, kValues);
   const mhla::Contiguous blocks(kTokens, kBlock);
   const auto mixing = mhla::locality<float>(blocks.blocks());
-  const Matrix<float> o = mhla::bidirectional(q, k, v, blocks, mixing, mhla::Operator{map, map});
+  const mhla::Operator op{map};
+  const Matrix<float> o = mhla::bidirectional(q, k, v, blocks, mixing, op);
 
-  mhla::NaiveProblem<double> p;
+  auto p = mhla::naive_problem(mhla::inputs(q, k, v), blocks, mixing, op);
   p.q = again(q);
   p.k = again(k);
-  p.v = v.cast<double>();
-  p.mixing = mixing.dense().cast<double>();
-  for (Index t = 0; t < kTokens; ++t) p.query_block.push_back(t / kBlock);
-  p.key_block = p.query_block;
   const Matrix<double> expected = mhla::naive_attention(p);
   const double error = (o.cast<double>() - expected).cwiseAbs().maxCoeff();
 

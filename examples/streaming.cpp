@@ -46,9 +46,8 @@ struct Sequence {
 
   /// Tokens [begin, begin + count).
   mhla::Inputs<float> piece(mhla::Index begin, mhla::Index count) const {
-    return {.q = q.middleRows(begin, count),
-            .k = k.middleRows(begin, count),
-            .v = v.middleRows(begin, count)};
+    return mhla::inputs(q.middleRows(begin, count), k.middleRows(begin, count),
+                        v.middleRows(begin, count));
   }
 };
 

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The definitions, one output row at a time in double, and how far a computed row may be off. They
-/// share no code with the library's forms.
+/// One output row at a time by the library's definition (attention/naive.hpp), in double, and how
+/// far a computed row may be off.
 ///
 ///     o_t = sum_j w_tj v_j / den_t,   den_t = sum_j w_tj, or 1 without a normaliser
 ///
@@ -14,7 +14,7 @@
 #include <limits>
 #include <vector>
 
-#include "mhla/attention/batch.hpp"
+#include "mhla/attention/naive.hpp"
 
 namespace mhla::bench {
 
@@ -28,10 +28,10 @@ inline double rounding_bound(double m, double u) {
 
 /// The weights of all keys for one query.
 struct Weights {
-  std::vector<double> value;  ///< [N] w_tj
-  std::vector<double> size;   ///< [N] the same with the absolute value of every product
-  std::vector<double> error;  ///< [N] bound of the computed w_tj, relative to size
-  bool normalized = true;     ///< whether den_t is their sum
+  std::vector<double> value{};  ///< [N] w_tj
+  std::vector<double> size{};   ///< [N] the same with the absolute value of every product
+  std::vector<double> error{};  ///< [N] bound of the computed w_tj, relative to size
+  bool normalized = true;       ///< whether den_t is their sum
 };
 
 /// One output row by the definition, and its bound.
@@ -54,31 +54,34 @@ inline constexpr double kStorageRoundoff = 0;
 template <>
 inline constexpr double kStorageRoundoff<Eigen::bfloat16> = 0x1p-8;
 
-/// w_tj = coefficient(j) scale phi(q_t) . phi(k_j), keys with coefficient 0 left out.
-/// \param feature  double -> double, phi of one number
-/// \param m        roundings of the longest chain
-template <Scalar T, class Coefficient, class Feature>
-Weights linear_weights(const Inputs<T>& in, Index t, const Coefficient& coefficient,
-                       const Feature& feature, double scale, double m) {
-  const auto n = static_cast<std::size_t>(in.k.rows);
-  Weights w{std::vector<double>(n), std::vector<double>(n),
-            std::vector<double>(n, rounding_bound(m, kUnitRoundoff<T>))};
-  std::vector<double> q;
-  for (Index d = 0; d < in.q.cols; ++d) q.push_back(scale * feature(exactly(in.q(t, d))));
-  for (Index j = 0; j < in.k.rows; ++j) {
-    const double c = coefficient(j);
-    if (c == 0) continue;
-    double value = 0, size = 0;
-    for (Index d = 0; d < in.k.cols; ++d) {
-      const double product = q[static_cast<std::size_t>(d)] * feature(exactly(in.k(j, d)));
-      value += product;
-      size += std::abs(product);
-    }
-    w.value[static_cast<std::size_t>(j)] = c * value;
-    w.size[static_cast<std::size_t>(j)] = std::abs(c) * size;
-  }
+/// The weights of query t on the keys of `blocks`, which are the first ones of a head.
+/// \param coefficient  key block -> coefficient of the mixing matrix
+/// \param m            roundings of the longest chain
+template <Scalar T, Partition P, class Coefficient, class Op>
+Weights weights_of_row(const Inputs<T>& in, Index t, const P& blocks,
+                       const Coefficient& coefficient, const Op& op, double m) {
+  using A = accumulator_t<T>;
+  MixingMatrix<A> mixing(Band(1, blocks.blocks()));
+  for (Index b = 0; b < blocks.blocks(); ++b) mixing.at(0, b) = static_cast<A>(coefficient(b));
+  const Index keys = blocks.tokens();
+  const Inputs<T> row{.q = in.q.middle_rows(t, 1),
+                      .k = in.k.middle_rows(0, keys),
+                      .v = {in.v.data, keys, 0, in.v.row_stride}};
+  auto p = naive_problem<double>(row, CrossBlocks{Contiguous(1, 1), blocks}, mixing, op);
+  const auto weights = [&p] {
+    const Matrix<double> all = naive_weights(p);
+    return std::vector<double>(all.data(), all.data() + all.size());
+  };
+  Weights w{.value = weights()};
+  for (Matrix<double>* const factor : {&p.q, &p.k, &p.mixing}) *factor = factor->cwiseAbs();
+  w.size = weights();
+  w.error.assign(w.size.size(), rounding_bound(m, kUnitRoundoff<T>));
+  w.normalized = op.normalizer.sums() != WeightSums::kNone;
   return w;
 }
+
+/// What reads all keys alike.
+inline constexpr auto kAlike = [](Index) { return 1; };
 
 /// w_tj = exp(s_j - max s) of the scores s_j = q_t . k_j / sqrt(D). The error of a score of terms
 /// |q k| multiplies the weight by its exponential; subtracting the maximum adds u (max s - s_j),
@@ -86,11 +89,11 @@ Weights linear_weights(const Inputs<T>& in, Index t, const Coefficient& coeffici
 template <Scalar T>
 Weights softmax_weights(const Inputs<T>& in, Index t) {
   const double u = kUnitRoundoff<T>, keys = static_cast<double>(in.k.rows);
-  const double scale =
-      exactly(static_cast<accumulator_t<T>>(1 / std::sqrt(static_cast<double>(in.k.cols))));
-  const auto one = [](Index) { return 1.0; };
-  const auto identity = [](double x) { return x; };
-  Weights w = linear_weights(in, t, one, identity, scale, static_cast<double>(in.k.cols + 1));
+  const Operator scores{Identity{}, Identity{}, NoNormalizer{},
+                        1 / std::sqrt(static_cast<double>(in.k.cols))};
+  Weights w = weights_of_row(in, t, Contiguous(in.k.rows, in.k.rows), kAlike, scores,
+                             static_cast<double>(in.k.cols + 1));
+  w.normalized = true;
   const double largest = *std::max_element(w.value.begin(), w.value.end());
   const double sums = rounding_bound(keys + 4 * (keys / 64 + 1) + 6, u);
   for (std::size_t j = 0; j < w.value.size(); ++j) {
@@ -107,14 +110,13 @@ ExactRow weigh(const Weights& w, MatrixView<const T> v) {
   const auto width = static_cast<std::size_t>(v.cols);
   ExactRow row{std::vector<double>(width), std::vector<double>(width)};
   double den = 0, den_error = 0;
-  for (Index j = 0; j < v.rows; ++j) {
-    const auto i = static_cast<std::size_t>(j);
+  for (std::size_t i = 0; i < w.size.size(); ++i) {
     if (w.size[i] == 0) continue;
     const double error = w.error[i] * w.size[i];
     den += w.value[i];
     den_error += error;
     for (std::size_t e = 0; e < width; ++e) {
-      const double value = exactly(v(j, static_cast<Index>(e)));
+      const double value = exactly(v(static_cast<Index>(i), static_cast<Index>(e)));
       row.value[e] += w.value[i] * value;
       row.bound[e] += error * std::abs(value);
     }

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "mhla/core/executor.hpp"
+#include "mhla/core/call.hpp"
 #include "support/definition.hpp"
 #include "support/peak.hpp"
 #include "support/session.hpp"
@@ -35,12 +35,12 @@ double worst_of_samples(Workload<T>& work, Index begin, Index end, const Weights
   return worst;
 }
 
-/// \param bytes     (inputs, pool) -> bytes of workspace
-/// \param call      (inputs, out, workspace, pool) computes all heads
-/// \param weights   () -> a function as worst_of_samples wants it; called once a case
-template <Scalar T, class Bytes, class Call, class MakeWeights>
+/// \param bytes    (inputs, executor) -> bytes of workspace
+/// \param run      (inputs, out, call) computes all heads
+/// \param weights  () -> a function as worst_of_samples wants it; called once a case
+template <Scalar T, class Bytes, class Run, class MakeWeights>
 void time_form(Session& session, const Shape& shape, Index threads, const Cost& cost,
-               const Bytes& bytes, const Call& call, const MakeWeights& weights) {
+               const Bytes& bytes, const Run& run, const MakeWeights& weights) {
   Workload<T> work(shape);
   ThreadPool pool(threads);
   const BatchInputs<T> in = work.inputs();
@@ -49,7 +49,7 @@ void time_form(Session& session, const Shape& shape, Index threads, const Cost& 
   session.time(
       cost, peak,
       [&] {
-        call(in, work.out(), Workspace(memory), pool);
+        run(in, work.out(), Call{.workspace = memory, .executor = pool});
         benchmark::ClobberMemory();
       },
       [&] { return worst_of_samples(work, 0, shape.tokens(), weights()); });

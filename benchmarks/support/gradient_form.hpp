@@ -53,8 +53,9 @@ double worst_of_mixing(const GradientRule& rule, const BatchInputs<T>& in, Tenso
   const Index i = samples.below(computed.rows());
   std::vector<Index> keys = {i};
   while (keys.size() < kSampledCoefficients) {
-    const Index last = rule.causal ? i + 1 : computed.last(i);
-    keys.push_back(computed.first(i) + samples.below(last - computed.first(i)));
+    const Index first = computed.band().first(i);
+    const Index last = rule.causal ? i + 1 : computed.band().last(i);
+    keys.push_back(first + samples.below(last - first));
   }
   ExactRow exact{std::vector<double>(keys.size()), std::vector<double>(keys.size())};
   for (Index b = 0; b < in.q.batch(); ++b) {
@@ -74,9 +75,8 @@ double worst_of_mixing(const GradientRule& rule, const BatchInputs<T>& in, Tenso
 }
 
 /// \tparam Form  of one shape, with for its forward and its backward
-///     forward_bytes(in, pool), backward_bytes(in, pool), kept_bytes(in)
-///     forward(in, out, workspace, pool, kept)
-///     backward(in, dout, gradients, workspace, pool, kept)
+///     forward_bytes(in, executor), backward_bytes(in, executor), kept_bytes(in)
+///     forward(in, out, call), backward(in, dout, gradients, call)
 ///     rule()      its definition
 ///     dmixing()   the gradient of the mixing matrix, null without
 /// \param keep  whether the forward that comes before keeps its summaries for the backward
@@ -93,12 +93,12 @@ void time_gradient(Session& session, const Shape& shape, Index threads, const Co
   session.time_gradient(
       gradient_cost<T>(shape, forward_cost), measure_peak<accumulator_t<T>>(pool),
       [&] {
-        form.forward(in, work.out(), Workspace(memory), pool, Workspace(kept));
+        form.forward(in, work.out(), {.workspace = memory, .executor = pool, .kept = kept});
         benchmark::ClobberMemory();
       },
       [&] {
-        form.backward(in, gradient.dout(), gradient.gradients(), Workspace(backward_memory), pool,
-                      Workspace(kept));
+        form.backward(in, gradient.dout(), gradient.gradients(),
+                      {.workspace = backward_memory, .executor = pool, .kept = kept});
         benchmark::ClobberMemory();
       },
       [&] {

@@ -20,10 +20,12 @@ std::vector<std::vector<Index>> tokens_of_blocks(const P& blocks) {
   return tokens;
 }
 
-/// With Relu{1e-6} and KeySum, the choices of Operator{}.
+/// With Relu and KeySum, the choices of Operator{}.
 template <Accumulator A>
 void use_relu(GradientRule& rule) {
-  rule.feature = relu_feature<A>;
+  rule.feature = [](double x) {
+    return std::max(x, 0.0) + static_cast<double>(static_cast<A>(Relu{}.eps));
+  };
   rule.slope = [](double x) { return x > 0 ? 1.0 : 0.0; };
 }
 
@@ -55,22 +57,24 @@ GradientRule causal_rule(const Contiguous& blocks, const MixingMatrix<A>& mixing
 inline Contiguous pieces(Index tokens) { return {tokens, std::min<Index>(tokens, 256)}; }
 
 /// Of linear attention with Operator{}: one summary of all tokens.
-inline GradientRule linear_rule(Index tokens, bool causal) {
+template <Accumulator A = float>
+GradientRule linear_rule(Index tokens, bool causal) {
   GradientRule rule;
   rule.blocks = tokens_of_blocks(pieces(tokens));
   rule.coefficient = [](Index, Index) { return 1.0; };
   rule.chain = number(tokens + (causal ? 2 * detail::kStripTokens : 0));
   rule.causal = causal;
-  use_relu<float>(rule);
+  use_relu<A>(rule);
   return rule;
 }
 
 /// Of softmax attention.
-inline GradientRule softmax_rule(Index tokens, Index width) {
+template <Accumulator A = float>
+GradientRule softmax_rule(Index tokens, Index width) {
   GradientRule rule;
   rule.blocks = tokens_of_blocks(pieces(tokens));
   rule.coefficient = [](Index, Index) { return 1.0; };
-  rule.scale = static_cast<double>(static_cast<float>(1 / std::sqrt(number(width))));
+  rule.scale = static_cast<double>(static_cast<A>(1 / std::sqrt(number(width))));
   rule.softmax = true;
   return rule;
 }

@@ -33,7 +33,7 @@ template <Accumulator A>
 MixingMatrix<A> band_mixing(Index blocks) {
   auto m =
       MixingMatrix<A>::banded(blocks, blocks, kGrowthBand / 2, kGrowthBand - kGrowthBand / 2 - 1);
-  m.for_each([](A& c) { c = 1; });
+  m.view().for_each([](A& c) { c = 1; });
   normalize_rows(m);
   return m;
 }
@@ -57,26 +57,17 @@ std::vector<Index> blocks_of_tokens(const P& blocks) {
   return block_of;
 }
 
-/// Relu{1e-6}, with the eps that an accumulator A can hold.
-template <Accumulator A>
-double relu_feature(double x) {
-  return std::max(x, 0.0) + static_cast<double>(static_cast<A>(1e-6));
-}
-
 /// Weights of the bidirectional form with Operator{}. Roundings: a summary W, mixing M, a score D,
 /// the quotient and the normaliser 4, the feature maps 2.
 template <Scalar T, Partition P>
 auto bidirectional_weights(const P& blocks, const MixingMatrix<accumulator_t<T>>& mixing) {
-  return [block_of = blocks_of_tokens(blocks), longest = largest_block(blocks), &mixing](
-             const Inputs<T>& in, Index t) {
+  return [blocks, block_of = blocks_of_tokens(blocks), &mixing](const Inputs<T>& in, Index t) {
     const Index i = block_of[static_cast<std::size_t>(t)];
-    const auto coefficient = [&](Index j) {
-      return static_cast<double>(mixing(i, block_of[static_cast<std::size_t>(j)]));
-    };
-    Weights w = linear_weights(in, t, coefficient, relu_feature<accumulator_t<T>>, 1,
-                               static_cast<double>(longest + mixing.cols() + in.q.cols + 6));
+    Weights w = weights_of_row(
+        in, t, blocks, [&](Index b) { return mixing(i, b); }, Operator{},
+        static_cast<double>(largest_block(blocks) + mixing.cols() + in.q.cols + 6));
     if constexpr (kMatrixUnit && std::same_as<T, Eigen::bfloat16>) {
-      for (double& error : w.error) error += 0x1p-13;  // of factors with 16 bits: tiled_head.hpp
+      for (double& error : w.error) error += 0x1p-13;  // of factors with 16 bits: amx/unit.hpp
     }
     return w;
   };
@@ -86,18 +77,20 @@ auto bidirectional_weights(const P& blocks, const MixingMatrix<accumulator_t<T>>
 /// the token's own block; maps and normaliser have none, the scale has one.
 template <Scalar T>
 auto causal_weights(const Contiguous& blocks, const MixingMatrix<accumulator_t<T>>& mixing) {
-  return [blocks, &mixing](const Inputs<T>& in, Index t) {
-    using A = accumulator_t<T>;
-    const Index length = blocks.block_length();
-    const auto coefficient = [&](Index j) {
-      return j > t ? 0.0 : static_cast<double>(mixing(t / length, j / length));
-    };
-    const A scale = static_cast<A>(language_operator(in.q.cols).scale);
-    Weights w = linear_weights(
-        in, t, coefficient, [](double x) { return x; }, static_cast<double>(scale),
+  return [length = blocks.block_length(), &mixing](const Inputs<T>& in, Index t) {
+    return weights_of_row(
+        in, t, Contiguous(t + 1, length), [&](Index b) { return mixing(t / length, b); },
+        language_operator(in.q.cols),
         static_cast<double>(2 * length + mixing.cols() + in.q.cols + 6));
-    w.normalized = false;
-    return w;
+  };
+}
+
+/// Weights of linear attention with Operator{}; m roundings besides those over the tokens.
+inline auto linear_weights(bool causal, Index m) {
+  return [=](const Inputs<float>& in, Index t) {
+    const Index keys = causal ? t + 1 : in.k.rows;
+    return weights_of_row(in, t, Contiguous(keys, keys), kAlike, Operator{},
+                          static_cast<double>(in.k.rows + in.q.cols + m));
   };
 }
 

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <mhla/layer/layer_norm.hpp>
 #include <mhla/layer/dense.hpp>
+#include <mhla/layer/layer_norm.hpp>
 #include <mhla/layer/mlp.hpp>
 #include <vector>
 
@@ -85,8 +85,8 @@ Activations<T>::Activations(const Settings& s, Index images)
       dqkv(images * kTokens, 3 * s.dim) {
   std::size_t bytes = 0;
   const auto dense = [&](Index rows, Index in, Index out) {
-    bytes = std::max({bytes, mhla::linear_workspace_bytes<T>(in, out),
-                      mhla::linear_adjoint_workspace_bytes<T>(rows, in, out)});
+    bytes = std::max({bytes, mhla::dense_workspace_bytes<T>(in, out),
+                      mhla::dense_adjoint_workspace_bytes<T>(rows, in, out)});
   };
   const Index n = images * kTokens, c = s.dim;
   for (const Index rows : {n, kTokens}) {  // chunks of rows depend on their number

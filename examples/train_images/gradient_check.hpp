@@ -34,7 +34,6 @@ inline GradientError check_gradient(Attention attention, Index seed) {
   Model<double> model(settings);
   Random random(static_cast<std::uint64_t>(seed) + 1);
   for (double& p : model.parameters()) p *= 0.5 + random.uniform();  // no two alike
-  model.update_mixing();
   Images images{std::vector<std::uint8_t>(kImages * kPixels * kPixels), {3, 8, 0, 5, 1}};
   for (std::uint8_t& pixel : images.pixels) pixel = static_cast<std::uint8_t>(random.below(256));
 
@@ -44,7 +43,6 @@ inline GradientError check_gradient(Attention attention, Index seed) {
   workers.learn(model, images, numbers, std::span<double>(gradient));
   const auto loss_at = [&](std::size_t i, double value) {
     const double before = std::exchange(model.parameters()[i], value);
-    model.update_mixing();
     const double loss = workers.evaluate(model, images, numbers).loss / kImages;
     model.parameters()[i] = before;
     return loss;

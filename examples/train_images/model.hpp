@@ -7,8 +7,8 @@
 ///     x += attention(norm(x)),   x += mlp(norm(x))         in each layer
 ///     logits = mean over tokens of norm(x) W               [10]
 
-#include <mhla/layer/layer_norm.hpp>
 #include <mhla/layer/dense.hpp>
+#include <mhla/layer/layer_norm.hpp>
 #include <mhla/layer/mlp.hpp>
 #include <span>
 #include <type_traits>
@@ -20,7 +20,7 @@
 
 namespace train_images {
 
-/// Settings, parameters, and the mixing matrices in the form that the operator reads.
+/// Settings and parameters.
 template <class T>
 class Model {
  public:
@@ -28,49 +28,21 @@ class Model {
   explicit Model(const Settings& settings)
       : settings_(settings),
         layout_(settings),
-        parameters_(initial_parameters<T>(layout_, settings)),
-        mixing_(layout_.layers.size(), zero_mixing<T>(settings)) {
-    update_mixing();
-  }
+        parameters_(initial_parameters<T>(layout_, settings)) {}
 
   const Settings& settings() const { return settings_; }
   const Layout& layout() const { return layout_; }
   std::span<const T> parameters() const { return parameters_; }
-  /// Parameters to write; call update_mixing or clamp_mixing afterwards.
   std::span<T> parameters() { return parameters_; }
-  /// Of a layer, see zero_mixing.
-  const mhla::MixingMatrix<T>& mixing(std::size_t layer) const { return mixing_[layer]; }
-
-  /// Takes over the mixing matrices from the parameters.
-  void update_mixing() {
-    for_each_mixing([](mhla::MixingMatrix<T>& mixing, std::span<T> parameters) {
-      auto from = parameters.begin();
-      mixing.for_each([&](T& c) { c = *from++; });
-    });
-  }
-  /// The same, and brings both into [0, 1].
-  void clamp_mixing() {
-    update_mixing();
-    for_each_mixing([](mhla::MixingMatrix<T>& mixing, std::span<T> parameters) {
-      mhla::clamp(mixing, T(0), T(1));
-      auto to = parameters.begin();
-      mixing.for_each([&](T& c) { *to++ = c; });
-    });
+  /// Of a layer; absent without MHLA.
+  mhla::MixingView<const T> mixing(std::size_t layer) const {
+    return layout_.layers[layer].mixing.mixing(parameters());
   }
 
  private:
-  template <class F>
-  void for_each_mixing(F&& f) {
-    for (std::size_t l = 0; l < mixing_.size(); ++l) {
-      const auto parameters = layout_.layers[l].mixing.vector(std::span<T>(parameters_));
-      if (!parameters.empty()) f(mixing_[l], parameters);
-    }
-  }
-
   Settings settings_;
   Layout layout_;
   std::vector<T> parameters_;
-  std::vector<mhla::MixingMatrix<T>> mixing_;
 };
 
 /// Writes the logits [images,10] of the images in `a.tokens` to `a.logits`.
@@ -90,7 +62,7 @@ constexpr double kNormEps = 1e-5;
 
 /// A view without gaps between its rows, for Eigen.
 template <class T>
-auto dense(mhla::MatrixView<T> m) {
+auto eigen(mhla::MatrixView<T> m) {
   using Dense = mhla::Matrix<std::remove_const_t<T>>;
   return Eigen::Map<std::conditional_t<std::is_const_v<T>, const Dense, Dense>>(m.data, m.rows,
                                                                                 m.cols);
@@ -103,89 +75,88 @@ class Pass {
 
  public:
   Pass(const Model<T>& model, std::span<std::byte> workspace)
-      : parameters_(model.parameters()), workspace_(workspace) {}
+      : parameters_(model.parameters()), call_{.workspace = workspace} {}
 
-  void linear(const Dense& d, View x, View y) const {
-    mhla::linear<T>(x, d.view(parameters_), y, workspace_);
+  void dense(const Dense& d, View x, View y) const {
+    mhla::dense<T>(x, d.view(parameters_), y, call_);
   }
   void mlp(const Mlp& m, View x, View pre, View hidden, View y) const {
-    mhla::mlp<T>(x, m.view(parameters_), pre, hidden, y, workspace_);
+    mhla::mlp<T>(x, m.view(parameters_), pre, hidden, y, call_);
   }
   void norm(const Norm& n, View x, View y) const {
     mhla::layer_norm<T>(x, n.gain.vector(parameters_), n.shift.vector(parameters_), kNormEps, y);
   }
 
-  void linear_adjoint(const Dense& d, View x, View dy, View dx, std::span<T> gradient) const {
-    mhla::linear_adjoint<T>(x, d.view(parameters_), dy, dx, d.view(gradient), workspace_);
+  void dense_adjoint(const Dense& d, View x, View dy, View dx, std::span<T> gradient) const {
+    mhla::dense_adjoint<T>(x, d.view(parameters_), dy, dx, d.view(gradient), call_);
   }
   void mlp_adjoint(const Mlp& m, View x, View pre, View hidden, View dy, View dx,
                    std::span<T> gradient) const {
-    mhla::mlp_adjoint<T>(x, m.view(parameters_), pre, hidden, dy, dx, m.view(gradient), workspace_);
+    mhla::mlp_adjoint<T>(x, m.view(parameters_), pre, hidden, dy, dx, m.view(gradient), call_);
   }
   void norm_adjoint(const Norm& n, View x, View dy, View dx, std::span<T> gradient) const {
     mhla::layer_norm_adjoint<T>(x, n.gain.vector(parameters_), kNormEps, dy, dx,
-                                n.gain.vector(gradient), n.shift.vector(gradient), workspace_);
+                                n.gain.vector(gradient), n.shift.vector(gradient), call_);
   }
 
  private:
   std::span<const T> parameters_;
-  std::span<std::byte> workspace_;
+  mhla::Call call_;
 };
 
 }  // namespace detail
 
 template <class T>
 void forward(const Model<T>& model, Index images, Activations<T>& a) {
-  using detail::dense;
+  using detail::eigen;
   const Layout& layout = model.layout();
   const detail::Pass<T> pass(model, a.workspace);
   const Index n = images * kTokens;
 
   mhla::MatrixView<T> x = a.layers[0].input.rows(n);
-  pass.linear(layout.patch, a.tokens.rows(n), x);
+  pass.dense(layout.patch, a.tokens.rows(n), x);
   for (Index i = 0; i < images; ++i) {
-    dense(x.middle_rows(i * kTokens, kTokens)) += dense(layout.position.matrix(model.parameters()));
+    eigen(x.middle_rows(i * kTokens, kTokens)) += eigen(layout.position.matrix(model.parameters()));
   }
   for (std::size_t l = 0; l < a.layers.size(); ++l) {
     const LayerSlices& p = layout.layers[l];
     LayerActivations<T>& layer = a.layers[l];
     pass.norm(p.norm1, x, layer.norm1.rows(n));
-    pass.linear(p.qkv, layer.norm1.rows(n), layer.qkv.rows(n));
+    pass.dense(p.qkv, layer.norm1.rows(n), layer.qkv.rows(n));
     a.attention.forward(layer.qkv.rows(n), model.mixing(l), layer.attended.rows(n));
     const auto middle = layer.middle.rows(n);
-    pass.linear(p.out, layer.attended.rows(n), middle);
-    dense(middle) += dense(x);
+    pass.dense(p.out, layer.attended.rows(n), middle);
+    eigen(middle) += eigen(x);
 
     pass.norm(p.norm2, middle, layer.norm2.rows(n));
     x = (l + 1 < a.layers.size() ? a.layers[l + 1].input : a.output).rows(n);
     pass.mlp(p.mlp, layer.norm2.rows(n), layer.pre.rows(n), layer.hidden.rows(n), x);
-    dense(x) += dense(middle);
+    eigen(x) += eigen(middle);
   }
   const auto normed = a.normed.rows(n), pooled = a.pooled.rows(images);
   pass.norm(layout.last_norm, x, normed);
   for (Index i = 0; i < images; ++i) {
     // Token by token: the order of Eigen's own sum depends on the alignment of the buffers.
-    auto mean = dense(pooled).row(i);
+    auto mean = eigen(pooled).row(i);
     mean.setZero();
-    for (Index t = 0; t < kTokens; ++t) mean += dense(normed).row(i * kTokens + t);
+    for (Index t = 0; t < kTokens; ++t) mean += eigen(normed).row(i * kTokens + t);
     mean /= static_cast<T>(kTokens);
   }
-  pass.linear(layout.head, pooled, a.logits.rows(images));
+  pass.dense(layout.head, pooled, a.logits.rows(images));
 }
 
 template <class T>
 void backward(const Model<T>& model, Index images, Activations<T>& a, std::span<T> gradient) {
-  using detail::dense;
+  using detail::eigen;
   const Layout& layout = model.layout();
   const detail::Pass<T> pass(model, a.workspace);
   const Index n = images * kTokens;
 
   const auto dpooled = a.dpooled.zero_rows(images), dnormed = a.dinner.rows(n);
-  pass.linear_adjoint(layout.head, a.pooled.rows(images), a.dlogits.rows(images), dpooled,
-                      gradient);
+  pass.dense_adjoint(layout.head, a.pooled.rows(images), a.dlogits.rows(images), dpooled, gradient);
   for (Index i = 0; i < images; ++i) {
-    dense(dnormed).middleRows(i * kTokens, kTokens).rowwise() =
-        dense(dpooled).row(i) / static_cast<T>(kTokens);
+    eigen(dnormed).middleRows(i * kTokens, kTokens).rowwise() =
+        eigen(dpooled).row(i) / static_cast<T>(kTokens);
   }
   const auto dx = a.dx.zero_rows(n);
   pass.norm_adjoint(layout.last_norm, a.output.rows(n), dnormed, dx, gradient);
@@ -199,16 +170,16 @@ void backward(const Model<T>& model, Index images, Activations<T>& a, std::span<
     pass.norm_adjoint(p.norm2, layer.middle.rows(n), dnorm2, dx, gradient);
 
     const auto dattended = a.dinner.zero_rows(n), dqkv = a.dqkv.zero_rows(n);
-    pass.linear_adjoint(p.out, layer.attended.rows(n), dx, dattended, gradient);
+    pass.dense_adjoint(p.out, layer.attended.rows(n), dx, dattended, gradient);
     a.attention.backward(layer.qkv.rows(n), model.mixing(l), dattended, dqkv,
-                         p.mixing.vector(gradient));
+                         p.mixing.mixing(gradient));
     const auto dnorm1 = a.dinner.zero_rows(n);
-    pass.linear_adjoint(p.qkv, layer.norm1.rows(n), dqkv, dnorm1, gradient);
+    pass.dense_adjoint(p.qkv, layer.norm1.rows(n), dqkv, dnorm1, gradient);
     pass.norm_adjoint(p.norm1, layer.input.rows(n), dnorm1, dx, gradient);
   }
-  pass.linear_adjoint(layout.patch, a.tokens.rows(n), dx, {}, gradient);
+  pass.dense_adjoint(layout.patch, a.tokens.rows(n), dx, {}, gradient);
   for (Index i = 0; i < images; ++i) {
-    dense(layout.position.matrix(gradient)) += dense(dx.middle_rows(i * kTokens, kTokens));
+    eigen(layout.position.matrix(gradient)) += eigen(dx.middle_rows(i * kTokens, kTokens));
   }
 }
 

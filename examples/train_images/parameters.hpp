@@ -9,6 +9,7 @@
 #include <mhla/core/matrix.hpp>
 #include <mhla/layer/mlp.hpp>
 #include <mhla/policy/locality.hpp>
+#include <mhla/policy/mixing_matrix.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,6 +29,12 @@ struct Slice {
   template <class T>
   mhla::MatrixView<T> matrix(std::span<T> buffer) const {
     return {buffer.data() + begin, rows, cols, cols};
+  }
+  /// The same as a mixing matrix, absent where there is none.
+  template <class T>
+  mhla::MixingView<T> mixing(std::span<T> buffer) const {
+    if (size() == 0) return {};
+    return {buffer.data() + begin, mhla::Band(rows, cols)};
   }
   template <class T>
   std::span<T> vector(std::span<T> buffer) const {

@@ -59,8 +59,10 @@ class Optimizer {
       if (tensor.role == Role::kMixing && model.settings().freeze_mixing) continue;
       mhla::adamw<T>(tensor.slice.vector(model.parameters()), tensor.slice.vector(gradient), own,
                      rate, {.weight_decay = tensor.role == Role::kWeight ? weight_decay : 0});
+      if (tensor.role == Role::kMixing) {
+        mhla::clamp(tensor.slice.mixing(model.parameters()), T(0), T(1));
+      }
     }
-    model.clamp_mixing();
   }
 
  private:

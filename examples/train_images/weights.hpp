@@ -89,7 +89,6 @@ inline Model<float> load_model(const std::filesystem::path& path) {
   for (const NamedSlice& tensor : layout.tensors()) {
     file.copy_to<float>(tensor.name, tensor.slice.vector(model.parameters()));
   }
-  model.update_mixing();
   return model;
 }
 

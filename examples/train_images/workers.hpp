@@ -58,7 +58,7 @@ class Workers {
           own.assign(gradient.size(), T(0));
           const Score of_shard = read_and_forward(model, images, shard, activations);
           const auto count = static_cast<Index>(shard.size());
-          detail::dense(activations.dlogits.rows(count)) *=
+          detail::eigen(activations.dlogits.rows(count)) *=
               static_cast<T>(count) / static_cast<T>(numbers.size());
           backward(model, count, activations, std::span<T>(own));
           return of_shard;
