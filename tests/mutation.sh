@@ -7,14 +7,16 @@
 # --check only makes sure that each can still be planted. CXX is the compiler, MHLA_JOBS the number
 # of faults that are worked on at once.
 #
-# A table is blocks of `key: value` lines with an empty line behind each; # begins a comment line.
+# A table, FOLDER.txt or FOLDER.PART.txt, is blocks of `key: value` lines with an empty line behind
+# each; # begins a comment line.
 #   name    what is wrong, in the words of the field
 #   why     the same in a sentence
 #   header  the file below include/mhla
 #   old     text that stands there once, in one line, without the spaces around it
 #   new     what takes its place; may be empty
 #   tests   the sources below tests that one program is made of
-#   filter  its tests that promise better, by full name behind the suite, as --gtest_filter
+#   filter  its tests that promise better, by full name behind the suite, as --gtest_filter; they
+#           stand in the sources or in the contracts that these include
 #   flags   of the compiler, where the program needs any
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/support/setup.sh"
@@ -55,6 +57,7 @@ read_table() {
   local folder line
   local -A record=()
   folder=$(basename "$1" .txt)
+  folder=${folder%%.*}
   while IFS= read -r line; do
     if [[ $line == '#'* ]]; then
       continue
@@ -79,17 +82,33 @@ plant() {
   printf '%s\n' "${text%%"${old[$1]}"*}${new[$1]}$rest"
 }
 
+# The sources that the tests of a mutant are written in: contracts are included by their users.
+sources_of() {
+  local source
+  for source in ${tests[$1]}; do
+    printf '%s\n' "$source"
+    sed -n 's/^#include "\(contract\/.*\)"/\1/p' "$repository/tests/$source"
+  done
+}
+
 # Makes sure that a fault can be planted and that its tests are there.
 check() {
-  local source piece
+  local source piece suite places
   [[ ${old[$1]} != "${new[$1]}" ]] || fail "$1 changes nothing"
+  [[ -f $repository/include/mhla/${header[$1]} ]] || fail "$1: there is no ${header[$1]}"
   plant "$1" >/dev/null
   for source in ${tests[$1]}; do
     [[ -f $repository/tests/$source ]] || fail "$1: there is no tests/$source"
   done
+  mapfile -t places < <(sources_of "$1")
   for piece in ${filter[$1]//:/ }; do
-    # shellcheck disable=SC2086  # several files
-    (cd "$repository/tests" && grep -qE "TEST.*, ${piece##*.}\)" ${tests[$1]}) ||
+    suite=${piece%.*}  # Suite, Typed/* or Name/Contract/*
+    case $suite in
+      */*/*) suite="INSTANTIATE.*\\(${suite%%/*}, $(cut -d/ -f2 <<<"$suite")," ;;
+      *) suite="TEST.*\\(${suite%%/*}, ${piece##*.}\\)" ;;
+    esac
+    (cd "$repository/tests" && grep -qE "$suite" "${places[@]}" &&
+      grep -qE "TEST.*, ${piece##*.}\\)" "${places[@]}") ||
       fail "$1: there is no test $piece in ${tests[$1]}"
   done
 }

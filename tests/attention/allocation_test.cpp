@@ -2,9 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "mhla/mhla.hpp"
 #include "support/allocations.hpp"
-#include "support/reference.hpp"
 
 namespace mhla::test {
 namespace {
@@ -15,55 +16,45 @@ TEST(Allocation, TheCounterCounts) {
   EXPECT_GE(allocations([] { Matrix<float>::Ones(100, 100).eval(); }), 1);
 }
 
+const Operator kReleased{Relu{}, Relu{}, CrossQuery{}};
+
 TEST(Allocation, FormsWithAWorkspaceAllocateNothing) {
-  Random rng(1);
-  const Matrix<float> x = rng.matrix<float>(200, 24);
+  const Matrix<float> x = Matrix<float>::Constant(200, 24, 0.5f);
+  const std::vector<float> data(200 * 24, 0.5f);
   Matrix<float> out(200, 24);
+  Tensor<float> outs({2, 50, 2, 24});
+  const Inputs<float> head = inputs(x, x, x);
+  const BatchInputs<float> batch = inputs(data.data(), data.data(), data.data(), {2, 50, 2, 24});
   const Contiguous blocks(200, 16);
+  const ContiguousBlocks lengths{16};
   const Grid grid(GridShape(10, 20), GridShape(5, 5));
-  const auto mixing = locality<float>(13);
+  const auto mixing = uniform_causal<float>(13);
   const auto grid_mixing = locality<float>(grid.block_grid());
   const Operator op;
-  const Inputs<float> in{.q = x, .k = x, .v = x};
-  ThreadPool pool(3);
-  std::vector<std::byte> memory(std::size_t{1} << 24);
-  const Operator released{Relu{}, Relu{}, CrossQuery{}};
-  EXPECT_EQ(allocations([&] { bidirectional(in, blocks, blocks, mixing, op, out, memory); }), 0);
-  EXPECT_EQ(allocations([&] { bidirectional(in, blocks, blocks, mixing, op, out, memory, pool); }),
-            0);
-  EXPECT_EQ(allocations([&] { bidirectional(in, grid, grid, grid_mixing, released, out, memory); }),
-            0);
-  EXPECT_EQ(allocations([&] { causal(in, blocks, mixing, op, out, memory); }), 0);
-  EXPECT_EQ(allocations([&] { causal(in, blocks, mixing, op, out, memory, pool); }), 0);
-  EXPECT_EQ(allocations([&] { linear_bidirectional(in, op, out, memory); }), 0);
-  EXPECT_EQ(allocations([&] { linear_causal(in, op, out, memory); }), 0);
-  EXPECT_EQ(allocations([&] { softmax_bidirectional(in, out, {}, memory); }), 0);
-  EXPECT_EQ(allocations([&] { softmax_causal(in, out, {}, memory, pool); }), 0);
-}
-
-TEST(Allocation, BatchesAndStreamsWithAWorkspaceAllocateNothing) {
-  std::vector<float> data(2 * 60 * 3 * 8, 0.5f), result(data);
-  const auto view = bnhd<const float>(data.data(), 2, 60, 3, 8);
-  const auto out = bnhd(result.data(), 2, 60, 3, 8);
-  const BatchInputs<float> in{.q = view, .k = view, .v = view};
-  const auto mixing = uniform_causal<float>(100);
-  std::vector<std::byte> memory(std::size_t{1} << 24);
-  ThreadPool pool(2), wide(9);
-  const ContiguousBlocks blocks{16};
-  for (ThreadPool* threads : {&pool, &wide}) {
-    EXPECT_EQ(allocations([&] {
-                bidirectional(in, blocks, blocks, mixing, Operator{}, out, memory, *threads);
-              }),
-              0);
-    EXPECT_EQ(allocations([&] { causal(in, blocks, mixing, Operator{}, out, memory, *threads); }),
-              0);
-    EXPECT_EQ(allocations([&] { softmax_causal(in, out, {}, memory, *threads); }), 0);
-    EXPECT_EQ(allocations([&] { linear_bidirectional(in, Operator{}, out, memory, *threads); }), 0);
-  }
-  const Streaming<float> stream({.width = 8, .values = 8, .block_length = 16},
+  const Streaming<float> stream({.width = 24, .values = 24, .block_length = 16},
                                 uniform_causal<float>(100));
-  std::vector<StreamingState<float>> states(6, stream.start());
-  EXPECT_EQ(allocations([&] { append(stream, std::span(states), in, out, memory, pool); }), 0);
+  std::vector<StreamingState<float>> states(4, stream.start());
+  std::vector<std::byte> memory(std::size_t{1} << 24);
+  ThreadPool three(3), nine(9);  // fewer workers than heads of the batch, and more
+  for (const ExecutorRef& executor : {ExecutorRef(), ExecutorRef(three), ExecutorRef(nine)}) {
+    const Call call{.workspace = memory, .executor = executor};
+    const std::function<void()> calls[] = {
+        [&] { bidirectional(head, blocks, mixing, op, out, call); },
+        [&] { bidirectional(head, grid, grid_mixing, kReleased, out, call); },
+        [&] { causal(head, blocks, mixing, op, out, call); },
+        [&] { linear_bidirectional(head, op, out, call); },
+        [&] { linear_causal(head, op, out, call); },
+        [&] { softmax_bidirectional(head, out, {}, call); },
+        [&] { softmax_causal(head, out, {}, call); },
+        [&] { bidirectional(batch, lengths, mixing, op, outs, call); },
+        [&] { causal(batch, lengths, mixing, op, outs, call); },
+        [&] { linear_bidirectional(batch, op, outs, call); },
+        [&] { softmax_causal(batch, outs, {}, call); },
+        [&] { append(stream, std::span(states), batch, outs, call); }};
+    for (const auto& f : calls) {
+      EXPECT_EQ(allocations(f), 0) << &f - calls << " with " << executor.workers();
+    }
+  }
 }
 
 #else

@@ -8,47 +8,57 @@
 namespace mhla::test {
 namespace {
 
+Diagnosis<double> diagnose(const Problem<double>& p) {
+  return mhla::diagnose(p.inputs(), p.blocks(), p.mixing(), p.op());
+}
+
+/// One head of positive features.
+Problem<double> problem_of(Index n, Index d, Index block_length, const Matrix<double>& mixing) {
+  Random rng(1);
+  Problem<double> p;
+  p.q = rng.matrix<double>(n, d, 0.1, 1);
+  p.k = rng.matrix<double>(n, d, 0.1, 1);
+  p.v = p.k;
+  p.query_blocks = p.key_blocks = AnyPartition::of(Contiguous(n, block_length));
+  p.coefficients = mixing;
+  p.lower = p.upper = mixing.rows();
+  return p;
+}
+
 TEST(Diagnose, WeightsAreTheNaiveOnesOverTheirDenominatorsAndKeepTheRankBound) {
   int ranks = 0;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     auto p = random_problem<double>(seed, false);
     p.v = Matrix<double>::Identity(p.k.rows(), p.k.rows());
-    p.with_operator([&](const auto& op) {
-      const auto d = diagnose(p.inputs(), p.query_blocks, p.key_blocks, p.mixing(), op);
-      const Index m = largest_block(p.key_blocks) + p.key_blocks.blocks() +
-                      p.query_map.features(p.q.cols()) + 1;
-      Tally tally;
-      const Expected<double> exact = expected(p, m);
-      compare(p, exact, d.weights, "diagnose", tally);
-      // Singular values move by at most the norm of the error (Weyl). While that is below the
-      // rank's threshold, rounding cannot push one over it.
-      if (d.weights.size() == 0) return;
-      const double largest = d.weights.norm() / std::sqrt(static_cast<double>(d.rank_bound));
-      const double threshold = static_cast<double>(std::max(d.weights.rows(), d.weights.cols())) *
-                               std::numeric_limits<double>::epsilon() * largest;
-      if (!((d.weights.template cast<long double>() - exact.out).norm() < threshold)) return;
-      ++ranks;
-      EXPECT_LE(d.rank, d.rank_bound) << p.text();
-    });
+    const auto d = diagnose(p);
+    const Index m =
+        largest_block(p.key_blocks) + p.key_blocks.blocks() + p.query_map.features(p.q.cols()) + 1;
+    Tally tally;
+    const Expected<double> exact = expected(p, m);
+    compare(p, exact, d.weights, "diagnose", tally);
+    // Singular values move by at most the norm of the error (Weyl). While that is below the
+    // rank's threshold, rounding cannot push one over it.
+    if (d.weights.size() == 0) continue;
+    const double largest = d.weights.norm() / std::sqrt(static_cast<double>(d.rank_bound));
+    const double threshold = static_cast<double>(std::max(d.weights.rows(), d.weights.cols())) *
+                             std::numeric_limits<double>::epsilon() * largest;
+    if (!((d.weights.cast<long double>() - exact.out).norm() < threshold)) continue;
+    ++ranks;
+    EXPECT_LE(d.rank, d.rank_bound) << p.text();
   }
   EXPECT_GT(ranks, 100);
 }
 
 TEST(Diagnose, RankOfLinearAttentionIsTheWidthAndMixingRaisesIt) {
-  Random rng(1);
-  const Matrix<double> q = rng.matrix<double>(64, 4, 0, 1), k = rng.matrix<double>(64, 4, 0, 1);
-  const Inputs<double> in{.q = q, .k = k, .v = q};
-  const Contiguous one(64, 64), eight(64, 8);
-  const auto linear =
-      diagnose(in, one, one, MixingMatrix<double>(Matrix<double>::Ones(1, 1)), Operator{});
-  EXPECT_EQ(linear.rank, 4);
-  EXPECT_EQ(linear.rank_bound, 4);
-  const auto mhla = diagnose(in, eight, eight, locality<double>(8), Operator{});
-  EXPECT_EQ(mhla.rank_bound, 32);  // sum_b min(W, D), the mixing matrix having full rank
-  EXPECT_EQ(mhla.rank, 32);
-  const MixingMatrix<double> uniform(Matrix<double>::Constant(8, 8, 0.125));
-  EXPECT_EQ(diagnose(in, eight, eight, uniform, Operator{}).rank, 4);  // D * rank(m)
-  EXPECT_LT(mhla.entropy, linear.entropy);
+  const auto linear = diagnose(problem_of(32, 2, 32, Matrix<double>::Ones(1, 1)));
+  EXPECT_EQ(linear.rank, 2);
+  EXPECT_EQ(linear.rank_bound, 2);
+  const auto mixed = diagnose(problem_of(32, 2, 4, locality<double>(8).dense()));
+  EXPECT_EQ(mixed.rank_bound, 16);  // sum_b min(W, D), the mixing matrix having full rank
+  EXPECT_EQ(mixed.rank, 16);
+  EXPECT_LT(mixed.entropy, linear.entropy);
+  const auto uniform = diagnose(problem_of(32, 2, 4, Matrix<double>::Constant(8, 8, 0.125)));
+  EXPECT_EQ(uniform.rank, 2);  // D * rank(m)
 }
 
 TEST(Diagnose, EntropyOfEqualWeightsIsTheLogarithmOfTheirNumber) {
@@ -58,25 +68,17 @@ TEST(Diagnose, EntropyOfEqualWeightsIsTheLogarithmOfTheirNumber) {
 }
 
 TEST(Diagnose, ConditionIsOneWithoutCancellationAndLargeWithIt) {
-  Random rng(2);
-  const Matrix<double> q = rng.matrix<double>(12, 3, 0.1, 1), k = rng.matrix<double>(12, 3, 0.1, 1);
-  const Inputs<double> in{.q = q, .k = k, .v = k};
-  const Contiguous blocks(12, 4);
-  EXPECT_NEAR(diagnose(in, blocks, blocks, locality<double>(3), Operator{}).condition, 1, 1e-12);
-  Matrix<double> m = Matrix<double>::Ones(3, 3);
-  m.col(0).setConstant(-1.5);
+  auto p = problem_of(12, 3, 4, locality<double>(3).dense());
+  EXPECT_NEAR(diagnose(p).condition, 1, 1e-12);
+  p.normalizer = WeightSums::kCrossQuery;
+  EXPECT_NEAR(diagnose(p).condition, 1, 1e-12);
+  p.coefficients.setOnes();
+  p.coefficients.col(0).setConstant(-1.5);
+  p.normalizer = WeightSums::kOwn;
   // Block sums of k are nearly alike, so 1 + 1 - 1.5 cancels: about 3.5 / 0.5.
-  const double signed_condition =
-      diagnose(in, blocks, blocks, MixingMatrix<double>(m), Operator{}).condition;
-  EXPECT_GT(signed_condition, 3);
-  EXPECT_NEAR(
-      diagnose(in, blocks, blocks, locality<double>(3), Operator{Relu{}, Relu{}, CrossQuery{}})
-          .condition,
-      1, 1e-12);
-  EXPECT_EQ(diagnose(in, blocks, blocks, MixingMatrix<double>(m),
-                     Operator{Relu{}, Relu{}, NoNormalizer{}})
-                .condition,
-            1);
+  EXPECT_GT(diagnose(p).condition, 3);
+  p.normalizer = WeightSums::kNone;
+  EXPECT_EQ(diagnose(p).condition, 1);
 }
 
 TEST(Diagnose, NumericalRankCountsSingularValuesAboveRounding) {

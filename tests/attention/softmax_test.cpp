@@ -1,69 +1,12 @@
 #include "mhla/attention/softmax.hpp"
 
-#include <gtest/gtest.h>
-
-#include "support/message_of.hpp"
-#include "support/reference.hpp"
+#include "contract/forward.hpp"
 
 namespace mhla::test {
 namespace {
 
-template <class T>
-struct SoftmaxProblem {
-  std::uint64_t seed;
-  bool causal;
-  Matrix<T> q, k, v;
-  Matrix<bool> query_mask, key_mask;
-  std::optional<double> scale;
-
-  Inputs<T> inputs() const {
-    Inputs<T> in{.q = q, .k = k, .v = v};
-    if (query_mask.size() > 0) in.query_mask = {query_mask.data(), query_mask.cols(), 1};
-    if (key_mask.size() > 0) in.key_mask = {key_mask.data(), key_mask.cols(), 1};
-    return in;
-  }
-};
-
-template <class T>
-SoftmaxProblem<T> random_softmax(std::uint64_t seed, bool causal) {
-  Random rng(seed);
-  const auto tokens = [&rng] {
-    return rng.chance(0.95) ? rng.integer(0, 24) : rng.integer(60, 200);
-  };
-  const Index n = tokens(), m = causal ? n : tokens(), d = rng.integer(1, 40);
-  const Index e = rng.integer(0, 40);
-  const double size = rng.chance(0.2) ? 10 : 1;  // scores of some hundreds, or of some units
-  SoftmaxProblem<T> p{seed,
-                      causal,
-                      rng.matrix<T>(n, d, -size, size),
-                      rng.matrix<T>(m, d, -size, size),
-                      rng.matrix<T>(m, e),
-                      {},
-                      {},
-                      {}};
-  const auto random_mask = [&rng](Index count) {
-    Matrix<bool> mask(1, count);
-    for (Index t = 0; t < count; ++t) mask(0, t) = rng.chance(0.7);
-    return mask;
-  };
-  if (rng.chance(0.2)) p.key_mask = random_mask(m);
-  if (rng.chance(0.2)) p.query_mask = random_mask(n);
-  if (rng.chance(0.3)) p.scale = rng.uniform(-1, 1);
-  return p;
-}
-
-template <class T, class X = Sequential>
-Matrix<T> run(const SoftmaxProblem<T>& p, X&& executor = {}) {
-  Matrix<T> out = unwritten<T>(p.q.rows(), p.v.cols());
-  GuardedWorkspace workspace(softmax_workspace_bytes(p.inputs(), executor));
-  const SoftmaxOptions options{.scale = p.scale};
-  if (p.causal) {
-    softmax_causal(p.inputs(), out, options, workspace.get(), executor);
-  } else {
-    softmax_bidirectional(p.inputs(), out, options, workspace.get(), executor);
-  }
-  EXPECT_TRUE(workspace.intact()) << "seed " << p.seed;
-  return out;
+SoftmaxOptions options_of(double scale) {
+  return scale == 1 ? SoftmaxOptions{} : SoftmaxOptions{scale};
 }
 
 /// One output row [E] by the definition, and its bound. With s the scores, M their largest, the
@@ -73,20 +16,19 @@ Matrix<T> run(const SoftmaxProblem<T>& p, X&& executor = {}) {
 ///   (4 + 4 tiles + N + 2) u       exponentials, rescaling a tile, the chain of sums, the quotient
 /// and weights too small for a normal number count as 0.
 template <class T>
-void reference_row(const SoftmaxProblem<T>& p, Index t, std::vector<Wide<T>>& out,
-                   std::vector<Wide<T>>& bound) {
+void expect_row(const Problem<T>& p, Index t, Expected<T>& expected) {
   using W = Wide<T>;
   using A = accumulator_t<T>;
   const W u = kUnitRoundoff<T>;
   const Index d = p.q.cols(), n = p.k.rows();
   const W scale =
-      static_cast<W>(static_cast<A>(p.scale.value_or(1 / std::sqrt(static_cast<double>(d)))));
+      static_cast<W>(static_cast<A>(options_of(p.scale).scale.value_or(1 / std::sqrt(double(d)))));
   const auto number = [](T x) { return static_cast<W>(static_cast<A>(x)); };
   std::vector<W> score, theta;
   std::vector<Index> keys;
   W largest = -std::numeric_limits<W>::infinity();
   for (Index j = 0; j < (p.causal ? t + 1 : n); ++j) {
-    if (p.key_mask.size() > 0 && !p.key_mask(0, j)) continue;
+    if (!p.inputs().key_mask[j]) continue;
     W s = 0, size = 0;
     for (Index i = 0; i < d; ++i) {
       const W term = scale * number(p.q(t, i)) * number(p.k(j, i));
@@ -113,89 +55,79 @@ void reference_row(const SoftmaxProblem<T>& p, Index t, std::vector<Wide<T>>& ou
       num_error[e] += error * std::abs(v);
     }
   }
-  out.resize(num.size());
-  bound.resize(num.size());
-  for (std::size_t e = 0; e < num.size(); ++e) {
-    out[e] = num[e] / den;
-    bound[e] = (num_error[e] + std::abs(out[e]) * den_error) / (den - den_error);
-    bound[e] += static_cast<W>(kStorageRoundoff<T>) * (std::abs(out[e]) + bound[e]);
-    if (kStorageRoundoff < T >> 0) bound[e] += W(0x1p-25);
+  for (Index e = 0; e < p.v.cols(); ++e) {
+    const auto i = static_cast<std::size_t>(e);
+    W& out = expected.out(t, e);
+    W& bound = expected.bound(t, e);
+    out = num[i] / den;
+    bound = (num_error[i] + std::abs(out) * den_error) / (den - den_error);
+    bound += W(kStorageRoundoff<T>) * (std::abs(out) + bound) +
+             (kStorageRoundoff<T> > 0 ? W(0x1p-25) : W(0));
+    if (!(den > den_error)) bound = -1;
   }
 }
 
-template <class T>
-void expect_equal_to_definition(bool causal, std::uint64_t first_seed, Index problems) {
-  double worst = 0;
-  for (Index i = 0; i < problems; ++i) {
-    const auto p = random_softmax<T>(first_seed + static_cast<std::uint64_t>(i), causal);
-    const Matrix<T> out = run(p);
-    for (Index t = 0; t < out.rows(); ++t) {
-      const bool masked = p.query_mask.size() > 0 && !p.query_mask(0, t);
-      std::vector<Wide<T>> o, bound;
-      reference_row(p, t, o, bound);
-      for (Index e = 0; e < out.cols(); ++e) {
-        const auto got = static_cast<Wide<T>>(static_cast<accumulator_t<T>>(out(t, e)));
-        const auto column = static_cast<std::size_t>(e);
-        if (masked) {
-          ASSERT_EQ(got, 0) << "seed " << p.seed;
-        } else if (std::isnan(o[column])) {
-          ASSERT_TRUE(std::isnan(got)) << "seed " << p.seed;  // no key: 0 / 0
-        } else {
-          const double error = static_cast<double>(std::abs(got - o[column]));
-          worst = std::max(worst, error / static_cast<double>(bound[column]));
-          ASSERT_LE(error, bound[column]) << "seed " << p.seed << " (" << t << "," << e << ")";
-        }
-      }
+/// Softmax as the contract of forms drives it (contract/forward_forms.hpp).
+template <bool kIsCausal>
+struct Softmax {
+  static constexpr const char* kName = kIsCausal ? "softmax_causal" : "softmax_bidirectional";
+  static constexpr bool kCausal = kIsCausal, kOperator = false, kMixes = false;
+  static constexpr bool kKeeps = false;
+
+  /// Scores of some units, or of some hundreds.
+  template <class T>
+  static void fit(Problem<T>& p) {
+    Random rng(p.seed);
+    const double size = rng.chance(0.2) ? 10 : 1;
+    p.q = rng.matrix<T>(p.q.rows(), p.q.cols(), -size, size);
+    p.k = rng.matrix<T>(p.k.rows(), p.k.cols(), -size, size);
+    p.normalizer_q = p.normalizer_k = {};
+    p.scale = rng.chance(0.3) ? rng.uniform(-1, 1) : 1;
+  }
+  template <class T>
+  static Expected<T> expect(const Problem<T>& p) {
+    Matrix<Wide<T>> zeros = Matrix<Wide<T>>::Zero(p.q.rows(), p.v.cols());
+    Expected<T> expected{zeros, zeros};
+    for (Index t = 0; t < p.q.rows(); ++t) {
+      if (p.inputs().query_mask[t]) expect_row(p, t, expected);
+    }
+    return expected;
+  }
+  template <class In>
+  static std::size_t bytes(const In& in, const forward::ArgumentsOf<In>&,
+                           const ExecutorRef& executor) {
+    return softmax_workspace_bytes(in, executor);
+  }
+  template <class In>
+  static void run(const In& in, const forward::ArgumentsOf<In>& a, const forward::OutputOf<In>& out,
+                  const Call& call) {
+    if constexpr (kIsCausal) {
+      softmax_causal(in, out, options_of(a.scale), call);
+    } else {
+      softmax_bidirectional(in, out, options_of(a.scale), call);
     }
   }
-  std::cout << "softmax: worst error " << worst << " of the bound\n";
+};
+
+INSTANTIATE_TYPED_TEST_SUITE_P(SoftmaxBidirectional, Forward, EveryScalar<Softmax<false>>,
+                               ScalarNames);
+INSTANTIATE_TYPED_TEST_SUITE_P(SoftmaxBidirectional, KeptSummaries, EveryScalar<Softmax<false>>,
+                               ScalarNames);
+INSTANTIATE_TYPED_TEST_SUITE_P(SoftmaxCausal, Forward, WideScalars<Softmax<true>>, ScalarNames);
+INSTANTIATE_TYPED_TEST_SUITE_P(SoftmaxCausal, KeptSummaries, WideScalars<Softmax<true>>,
+                               ScalarNames);
+INSTANTIATE_TYPED_TEST_SUITE_P(SoftmaxCausal, CausalForward, WideScalars<Softmax<true>>,
+                               ScalarNames);
+
+TEST(Softmax, AQueryWithoutKeysGetsZeroOverZero) {
+  const Matrix<float> q = Matrix<float>::Ones(2, 3), none(0, 3);
+  EXPECT_TRUE(softmax_bidirectional(inputs(q, none, none)).array().isNaN().all());
 }
 
-TEST(Softmax, FloatBidirectionalEqualsTheDefinition) {
-  expect_equal_to_definition<float>(false, 1'000'000, 20'000);
-}
-TEST(Softmax, FloatCausalEqualsTheDefinition) {
-  expect_equal_to_definition<float>(true, 2'000'000, 20'000);
-}
-TEST(Softmax, DoubleBidirectionalEqualsTheDefinition) {
-  expect_equal_to_definition<double>(false, 3'000'000, 20'000);
-}
-TEST(Softmax, DoubleCausalEqualsTheDefinition) {
-  expect_equal_to_definition<double>(true, 4'000'000, 20'000);
-}
-TEST(Softmax, Bfloat16EqualsTheDefinition) {
-  expect_equal_to_definition<Eigen::bfloat16>(false, 5'000'000, 2'000);
-}
-
-TEST(Softmax, BitsDoNotDependOnTheNumberOfThreads) {
-  ThreadPool two(2), five(5);
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
-    const auto p = random_softmax<float>(seed, seed % 2 == 0);
-    EXPECT_TRUE(same_bits(run(p), run(p, two))) << seed;
-    EXPECT_TRUE(same_bits(run(p), run(p, five))) << seed;
-  }
-}
-
-TEST(Softmax, LaterAndMaskedTokensReachNoOutput) {
-  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
-    auto p = random_softmax<float>(seed, true);
-    if (p.q.rows() < 2) continue;
-    const Matrix<float> before = run(p);
-    const Index first = p.q.rows() / 2 + 1, late = p.q.rows() - first;
-    p.q.bottomRows(late).setConstant(NAN);
-    p.k.bottomRows(late).setConstant(NAN);
-    p.v.bottomRows(late).setConstant(NAN);
-    for (Index t = 0; t < p.key_mask.cols(); ++t) {
-      if (!p.key_mask(0, t)) p.k.row(t).setConstant(INFINITY);
-      if (!p.key_mask(0, t)) p.v.row(t).setConstant(NAN);
-    }
-    for (Index t = 0; t < p.query_mask.cols(); ++t) {
-      if (!p.query_mask(0, t)) p.q.row(t).setConstant(NAN);
-    }
-    EXPECT_TRUE(
-        same_bits(Matrix<float>(before.topRows(first)), Matrix<float>(run(p).topRows(first))))
-        << seed;
-  }
+TEST(Softmax, KeysAreAsWideAsQueries) {
+  const Matrix<float> q = Matrix<float>::Ones(4, 3), k = Matrix<float>::Ones(5, 2);
+  EXPECT_EQ(message_of<shape_error>([&] { softmax_bidirectional(inputs(q, k, k)); }),
+            "mhla::softmax_bidirectional: k has shape [5, 2], expected [any, 3]");
 }
 
 TEST(Softmax, MemoryGrowsWithTheTokensAndNotWithTheirSquare) {
@@ -204,14 +136,6 @@ TEST(Softmax, MemoryGrowsWithTheTokensAndNotWithTheirSquare) {
     return static_cast<double>(softmax_workspace_bytes(Inputs<float>{.q = x, .k = x, .v = x}));
   };
   EXPECT_LT(bytes(1 << 20) / bytes(1 << 19), 2.01);
-}
-
-TEST(Softmax, RejectsWhatDoesNotFit) {
-  const Matrix<float> q = Matrix<float>::Ones(4, 3), k = Matrix<float>::Ones(5, 2);
-  Matrix<float> out(4, 2);
-  EXPECT_EQ(message_of<shape_error>(
-                [&] { softmax_bidirectional(Inputs<float>{.q = q, .k = k, .v = k}, out); }),
-            "mhla::softmax_bidirectional: k has shape [5, 2], expected [any, 3]");
 }
 
 }  // namespace

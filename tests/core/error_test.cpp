@@ -4,12 +4,10 @@
 
 #include <limits>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "mhla/core/scalar.hpp"
 #include "support/message_of.hpp"
-#include "support/random.hpp"
 
 namespace mhla {
 namespace {
@@ -19,21 +17,14 @@ using detail::shape_text;
 
 constexpr Index kMax = std::numeric_limits<Index>::max();
 
-TEST(Error, BothKindsAreErrorsOfTheLibraryAndInvalidArguments) {
-  static_assert(std::is_base_of_v<std::invalid_argument, error>);
-  static_assert(std::is_base_of_v<error, shape_error>);
-  static_assert(std::is_base_of_v<error, option_error>);
-  static_assert(!std::is_base_of_v<shape_error, option_error>);
-  EXPECT_THROW(detail::fail_shape("f", "x", "is 1", "2"), std::invalid_argument);
-  EXPECT_THROW(detail::fail_option("f", "x", "is 1", "2"), error);
-}
-
 TEST(Error, TextNamesFunctionArgumentGotAndExpected) {
   const auto shape = [] { detail::fail_shape("causal", "v", "has shape [12, 8]", "[16, any]"); };
   EXPECT_EQ(test::message_of<shape_error>(shape),
             "mhla::causal: v has shape [12, 8], expected [16, any]");
   const auto option = [] { detail::fail_option("f", "n", "is 0", "at least 1"); };
   EXPECT_EQ(test::message_of<option_error>(option), "mhla::f: n is 0, expected at least 1");
+  EXPECT_THROW(shape(), error);
+  EXPECT_THROW(option(), std::invalid_argument);
 }
 
 TEST(ShapeText, ListsSizesAndSaysAnyForNegativeOnes) {
@@ -44,31 +35,9 @@ TEST(ShapeText, ListsSizesAndSaysAnyForNegativeOnes) {
   EXPECT_EQ(shape_text({kMax}), "[" + std::to_string(kMax) + "]");
 }
 
-TEST(CheckedProduct, IsTheProduct) {
+TEST(CheckedProduct, IsTheProductOrThrowsOnBothSidesOfEveryPowerOfTwo) {
   EXPECT_EQ(checked_product("f", "x", {}), 1);
   EXPECT_EQ(checked_product("f", "x", {7}), 7);
-  EXPECT_EQ(checked_product("f", "x", {2, 3, 5}), 30);
-  EXPECT_EQ(checked_product("f", "x", {0, 3}), 0);
-  EXPECT_EQ(checked_product("f", "x", {0, kMax, kMax}), 0);
-  EXPECT_EQ(checked_product("f", "x", {kMax, 1}), kMax);
-  EXPECT_EQ(checked_product("f", "x", {kMax, 0}), 0);
-}
-
-TEST(CheckedProduct, ThrowsExactlyWhereTheProductDoesNotFit) {
-  test::Random rng(1);
-  for (int round = 0; round < 20000; ++round) {
-    const Index a = static_cast<Index>(rng.bits() >> rng.integer(1, 63));
-    const Index b = static_cast<Index>(rng.bits() >> rng.integer(1, 63));
-    Index product = 0;
-    if (__builtin_mul_overflow(a, b, &product)) {
-      EXPECT_THROW(checked_product("f", "x", {a, b}), shape_error) << a << " * " << b;
-    } else {
-      EXPECT_EQ(checked_product("f", "x", {a, b}), product) << a << " * " << b;
-    }
-  }
-}
-
-TEST(CheckedProduct, IsExactOnBothSidesOfEveryPowerOfTwo) {
   std::vector<Index> sizes = {0, 1, 2, 3, kMax - 1, kMax};
   for (const int power : {15, 16, 30, 31, 32, 33, 61, 62}) {
     for (const Index beside : {-1, 0, 1}) sizes.push_back((Index{1} << power) + beside);

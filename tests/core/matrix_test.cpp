@@ -16,19 +16,13 @@ namespace {
 
 using ColumnMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;
 
-static_assert(EigenDense<Matrix<float>> && EigenDense<const Matrix<double>&>);
-static_assert(EigenDense<ColumnMajor> && EigenDense<Eigen::VectorXf>);
-static_assert(EigenDense<Eigen::Map<Matrix<float>>> && EigenDense<Eigen::Ref<Matrix<float>>>);
-static_assert(!EigenDense<MatrixView<float>> && !EigenDense<std::vector<float>>);
-static_assert(!EigenDense<decltype(Matrix<float>() + Matrix<float>())>);
-
-static_assert(std::is_convertible_v<Matrix<float>&, MatrixView<float>>);
-static_assert(std::is_convertible_v<Matrix<float>&, MatrixView<const float>>);
-static_assert(std::is_convertible_v<const Matrix<float>&, MatrixView<const float>>);
 static_assert(!std::is_convertible_v<const Matrix<float>&, MatrixView<float>>);
 static_assert(!std::is_convertible_v<Matrix<float>&, MatrixView<double>>);
-static_assert(std::is_convertible_v<MatrixView<float>, MatrixView<const float>>);
 static_assert(!std::is_convertible_v<MatrixView<const float>, MatrixView<float>>);
+static_assert(
+    !std::is_convertible_v<decltype(Matrix<float>() + Matrix<float>()), MatrixView<const float>>);
+static_assert(!std::is_convertible_v<std::vector<bool>, Mask>);
+static_assert(!std::is_convertible_v<std::vector<int>, Mask>);
 
 template <class M>
 void expect_same_elements(const MatrixView<const float>& view, const M& m) {
@@ -99,15 +93,56 @@ TEST(MatrixView, AbsentIsAViewThatWasNeverSet) {
   EXPECT_TRUE(MatrixView<const float>(MatrixView<float>()).absent());
 }
 
-TEST(Mask, KeepsAllByDefaultAndOtherwiseWhatItSays) {
+constexpr std::array<bool, 6> kKeep{true, false, false, true, true, false};
+
+void expect_keeps(const Mask& mask) {
+  EXPECT_FALSE(mask.all());
+  ASSERT_EQ(mask.size, 6);
+  for (Index t = 0; t < 6; ++t) EXPECT_EQ(mask[t], kKeep[static_cast<std::size_t>(t)]) << t;
+}
+
+TEST(Mask, KeepsAllByDefaultAndOtherwiseWhatAnyRowOfFlagsSays) {
   EXPECT_TRUE(Mask().all());
   EXPECT_TRUE(Mask()[1234]);
-  const std::array<bool, 6> keep{true, false, false, true, true, false};
-  const Mask mask{keep.data(), 6};
-  EXPECT_FALSE(mask.all());
-  for (Index t = 0; t < 6; ++t) EXPECT_EQ(mask[t], keep[static_cast<std::size_t>(t)]);
-  const Mask strided{keep.data(), 3, 2};
-  for (Index t = 0; t < 3; ++t) EXPECT_EQ(strided[t], keep[static_cast<std::size_t>(2 * t)]);
+  const std::vector<unsigned char> bytes{1, 0, 0, 255, 2, 0};
+  const std::vector<char> chars(bytes.begin(), bytes.end());
+  const Eigen::Array<bool, Eigen::Dynamic, 1> eigen = Eigen::Array<bool, 6, 1>::Map(kKeep.data());
+  expect_keeps({kKeep.data(), 6});
+  expect_keeps({bytes.data(), 6});
+  expect_keeps(kKeep);
+  expect_keeps(bytes);
+  expect_keeps(chars);
+  expect_keeps(eigen);
+  const Mask strided{kKeep.data(), 3, 2}, backwards{kKeep.data() + 5, 6, -1};
+  for (Index t = 0; t < 3; ++t) EXPECT_EQ(strided[t], kKeep[static_cast<std::size_t>(2 * t)]);
+  for (Index t = 0; t < 6; ++t) EXPECT_EQ(backwards[t], kKeep[static_cast<std::size_t>(5 - t)]);
+}
+
+/// What a batch of masks says: item b of 2 keeps token n of 3 as kKeep[3 * b + n].
+void expect_batch(const BatchMask& mask) {
+  EXPECT_FALSE(mask.absent());
+  ASSERT_EQ(mask.rows, 2);
+  ASSERT_EQ(mask.cols, 3);
+  for (Index b = 0; b < 2; ++b) {
+    for (Index n = 0; n < 3; ++n) {
+      EXPECT_EQ(mask.keep[b * mask.row_stride + n * mask.col_stride] != 0,
+                kKeep[static_cast<std::size_t>(3 * b + n)])
+          << b << ", " << n;
+    }
+  }
+}
+
+TEST(BatchMask, IsMadeOfFlagsOneItemAfterAnotherAndOfEigenObjects) {
+  using Rows = Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const Rows rows = Eigen::Map<const Rows>(kKeep.data(), 2, 3);
+  const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> columns = rows;
+  expect_batch({kKeep.data(), 2, 3, 3});
+  expect_batch(rows);
+  expect_batch(columns);
+  expect_batch({kKeep, 2});
+  expect_batch({std::vector<unsigned char>(kKeep.begin(), kKeep.end()), 2});
+  EXPECT_TRUE(BatchMask().absent());
+  EXPECT_FALSE(BatchMask(kKeep, 0).absent());
 }
 
 TEST(ExpectShape, AcceptsTheShapeAndAnyForNegative) {
@@ -133,20 +168,16 @@ TEST(ExpectShape, RejectsOtherShapesWithBothShapes) {
   EXPECT_EQ(check(0, -1), "mhla::f: x has shape [3, 4], expected [0, any]");
 }
 
-TEST(ExpectShape, RejectsNegativeSizes) {
-  float x = 0;
-  const auto check = [](const MatrixView<float>& m) { detail::expect_shape("f", "x", m, -1, -1); };
-  EXPECT_THROW(check({&x, -1, 2, 2}), shape_error);
-  EXPECT_THROW(check({&x, 2, -1, 2}), shape_error);
-}
-
-TEST(ExpectShape, RejectsSizesWhoseProductNoMemoryHolds) {
+TEST(ExpectShape, RejectsSizesThatNoMemoryHolds) {
   float x = 0;
   const Index size = Index{1} << (std::numeric_limits<Index>::digits - 1);
-  const MatrixView<float> huge(&x, size, 2, 0, 0);
-  EXPECT_EQ(test::message_of<shape_error>([&] { detail::expect_shape("f", "x", huge, -1, -1); }),
-            "mhla::f: x has shape [" + std::to_string(size) +
-                ", 2], expected a product that fits std::ptrdiff_t");
+  const auto check = [](const MatrixView<float>& m) {
+    return test::message_of<shape_error>([&] { detail::expect_shape("f", "x", m, -1, -1); });
+  };
+  EXPECT_NE(check({&x, -1, 2, 2}), "no exception");
+  EXPECT_NE(check({&x, 2, -1, 2}), "no exception");
+  EXPECT_EQ(check({&x, size, 2, 0, 0}), "mhla::f: x has shape [" + std::to_string(size) +
+                                            ", 2], expected a product that fits std::ptrdiff_t");
 }
 
 TEST(ExpectShape, RejectsNullWhereThereAreElements) {

@@ -3,14 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
-#include <type_traits>
+#include <utility>
 #include <vector>
+
+#include "support/message_of.hpp"
 
 namespace mhla {
 namespace {
-
-static_assert(std::is_convertible_v<TensorView<float>, TensorView<const float>>);
-static_assert(!std::is_convertible_v<TensorView<const float>, TensorView<float>>);
 
 constexpr Index kBatch = 2, kTokens = 3, kHeads = 4, kWidth = 5;
 
@@ -32,33 +31,29 @@ void for_each_element(F&& f) {
   }
 }
 
-TEST(Tensor, BnhdHoldsTheHeadsOfATokenSideBySide) {
+TEST(TensorView, BnhdHoldsTheHeadsOfATokenSideBySide) {
   std::vector<int> values = positions();
   const TensorView<int> x = bnhd(values.data(), kBatch, kTokens, kHeads, kWidth);
   for_each_element([&](Index b, Index n, Index h, Index d) {
     EXPECT_EQ(x.head(b, h)(n, d), ((b * kTokens + n) * kHeads + h) * kWidth + d);
+    EXPECT_EQ(&x(b, n, h, d), &x.head(b, h)(n, d));
   });
+  EXPECT_EQ(x.shape, (Shape{x.batch(), x.tokens(), x.heads(), x.width()}));
+  const TensorView<const int> shaped = bnhd(values.data(), Shape{kBatch, kTokens, kHeads, kWidth});
+  EXPECT_EQ(shaped.shape, x.shape);
+  EXPECT_EQ(shaped.strides, x.strides);
 }
 
-TEST(Tensor, BhndHoldsTheTokensOfAHeadOneAfterAnother) {
+TEST(TensorView, BhndHoldsTheTokensOfAHeadOneAfterAnother) {
   std::vector<int> values = positions();
   const TensorView<int> x = bhnd(values.data(), kBatch, kHeads, kTokens, kWidth);
-  EXPECT_EQ(x.shape, (std::array<Index, 4>{kBatch, kTokens, kHeads, kWidth}));
+  EXPECT_EQ(x.shape, (Shape{kBatch, kTokens, kHeads, kWidth}));
   for_each_element([&](Index b, Index n, Index h, Index d) {
     EXPECT_EQ(x.head(b, h)(n, d), ((b * kHeads + h) * kTokens + n) * kWidth + d);
   });
 }
 
-TEST(Tensor, NamesItsSizes) {
-  std::vector<int> values = positions();
-  const TensorView<int> x = bnhd(values.data(), kBatch, kTokens, kHeads, kWidth);
-  EXPECT_EQ(x.batch(), kBatch);
-  EXPECT_EQ(x.tokens(), kTokens);
-  EXPECT_EQ(x.heads(), kHeads);
-  EXPECT_EQ(x.width(), kWidth);
-}
-
-TEST(Tensor, AHeadOfSomeTokensStartsAtTheFirstOfThem) {
+TEST(TensorView, AHeadOfSomeTokensStartsAtTheFirstOfThem) {
   std::vector<int> values = positions();
   const TensorView<const int> x = bnhd(values.data(), kBatch, kTokens, kHeads, kWidth);
   for (Index begin = 0; begin <= kTokens; ++begin) {
@@ -71,7 +66,7 @@ TEST(Tensor, AHeadOfSomeTokensStartsAtTheFirstOfThem) {
   }
 }
 
-TEST(Tensor, StridesMayBeZeroOrNegative) {
+TEST(TensorView, StridesMayBeZeroOrNegative) {
   std::vector<int> values = positions();
   // One head for all, tokens backwards, widths backwards.
   const TensorView<int> x(values.data() + kTokens * kWidth - 1, {kBatch, kTokens, kHeads, kWidth},
@@ -81,15 +76,7 @@ TEST(Tensor, StridesMayBeZeroOrNegative) {
   });
 }
 
-TEST(Tensor, ASliceOfAPackedTensorIsATensor) {
-  std::vector<int> values = positions();  // [B, N, H, D] with q, k in the first and last two of H
-  const TensorView<int> packed = bnhd(values.data(), kBatch, kTokens, kHeads, kWidth);
-  const TensorView<int> k(values.data() + 2 * kWidth, {kBatch, kTokens, 2, kWidth}, packed.strides);
-  EXPECT_EQ(k.head(1, 0)(2, 3), packed.head(1, 2)(2, 3));
-  EXPECT_EQ(k.head(0, 1)(1, 4), packed.head(0, 3)(1, 4));
-}
-
-TEST(Tensor, AbsentIsAViewThatWasNeverSet) {
+TEST(TensorView, AbsentIsAViewThatWasNeverSet) {
   EXPECT_TRUE(TensorView<float>().absent());
   float x = 0;
   EXPECT_FALSE(bnhd(&x, 1, 1, 1, 1).absent());
@@ -97,12 +84,51 @@ TEST(Tensor, AbsentIsAViewThatWasNeverSet) {
   EXPECT_FALSE(bnhd(static_cast<float*>(nullptr), 0, 4, 1, 2).absent());
 }
 
-TEST(Tensor, AHeadOfNoDataIsNullWithItsShape) {
+TEST(TensorView, AHeadOfNoDataIsNullWithItsShape) {
   const auto x = bnhd(static_cast<const float*>(nullptr), 0, 4, 3, 2);
   const MatrixView<const float> head = x.head(1, 2, 3, 1);
   EXPECT_EQ(head.data, nullptr);
   EXPECT_EQ(head.rows, 1);
   EXPECT_EQ(head.cols, 2);
+}
+
+TEST(Tensor, OwnsZerosAndIsItsView) {
+  Tensor<float> x({kBatch, kTokens, kHeads, kWidth});
+  EXPECT_EQ(x.shape(), (Shape{kBatch, kTokens, kHeads, kWidth}));
+  EXPECT_EQ(x.data(), std::vector<float>(kBatch * kTokens * kHeads * kWidth, 0.f));
+  const TensorView<float> view = x;
+  const TensorView<const float> constant = std::as_const(x);
+  EXPECT_EQ(view.shape, x.shape());
+  EXPECT_EQ(constant.strides, view.strides);
+  for_each_element([&](Index b, Index n, Index h, Index d) {
+    const auto at = ((b * kTokens + n) * kHeads + h) * kWidth + d;
+    x(b, n, h, d) = static_cast<float>(at);
+    EXPECT_EQ(&view(b, n, h, d), x.data().data() + at);
+    EXPECT_EQ(&constant(b, n, h, d), x.data().data() + at);
+    EXPECT_EQ(std::as_const(x)(b, n, h, d), static_cast<float>(at));
+  });
+  const Tensor<float> copy = x;
+  x(1, 2, 3, 4) = -1;
+  EXPECT_EQ(copy(1, 2, 3, 4), kBatch * kTokens * kHeads * kWidth - 1);
+}
+
+TEST(Tensor, OfNothingHasNoElements) {
+  EXPECT_EQ(Tensor<double>().shape(), Shape{});
+  EXPECT_TRUE(Tensor<double>().view().absent());
+  const Tensor<double> empty({2, 0, 3, 4});
+  EXPECT_TRUE(empty.data().empty());
+  EXPECT_EQ(empty.view().shape, (Shape{2, 0, 3, 4}));
+}
+
+TEST(Tensor, RejectsSizesThatNoMemoryCouldHold) {
+  const auto make = [](const Shape& shape) {
+    return test::message_of<shape_error>([&] { Tensor<float>{shape}; });
+  };
+  EXPECT_EQ(make({2, -3, 4, 5}),
+            "mhla::Tensor: shape has shape [2, any, 4, 5], expected sizes >= 0");
+  EXPECT_EQ(make({Index{1} << 32, Index{1} << 31, 1, 1}),
+            "mhla::Tensor: shape has shape [4294967296, 2147483648, 1, 1], expected a product that "
+            "fits std::ptrdiff_t");
 }
 
 }  // namespace

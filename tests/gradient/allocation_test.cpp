@@ -4,11 +4,8 @@
 
 #include <vector>
 
-#include "mhla/gradient/batched.hpp"
-#include "mhla/policy/learned_feature_map.hpp"
-#include "mhla/policy/locality.hpp"
 #include "support/allocations.hpp"
-#include "support/random.hpp"
+#include "support/gradient_forms.hpp"
 
 namespace mhla::test {
 namespace {
@@ -19,90 +16,73 @@ TEST(GradientAllocation, TheCounterCounts) {
   EXPECT_GE(allocations([] { Matrix<float>::Ones(100, 100).eval(); }), 1);
 }
 
-TEST(GradientAllocation, FormsWithAWorkspaceAllocateNothing) {
-  Random rng(1);
-  constexpr Index kTokens = 200, kWidth = 8;
-  const Matrix<float> x = rng.matrix<float>(kTokens, kWidth);
-  const Matrix<float> dout = rng.matrix<float>(kTokens, kWidth);
-  Matrix<float> out(kTokens, kWidth), dq(out), dk(out), dv(out);
-  const Contiguous blocks(kTokens, 16);
-  const Grid grid(GridShape(10, 20), GridShape(5, 5));
-  const auto mixing = locality<float>(13);
-  const auto grid_mixing = locality<float>(grid.block_grid());
-  auto dmixing = mixing, dgrid_mixing = grid_mixing;
-  const Operator op, released{Relu{}, Relu{}, CrossQuery{}};
-  const Hedgehog<float> map({rng.matrix<float>(kWidth, kWidth), {}});
-  const Operator learned{map, map};
-  std::vector<float> dquery(static_cast<std::size_t>(map.weights())), dkey(dquery);
-  const Inputs<float> in{.q = x, .k = x, .v = x};
-  const Gradients<float> g{.q = dq, .k = dk, .v = dv};
-  const ParameterGradients<float> mixings{.mixing = &dmixing}, grid_mixings{&dgrid_mixing, {}, {}};
-  const ParameterGradients<float> weights{.query_map = dquery, .key_map = dkey};
-  const ParameterGradients<float> everything{&dmixing, dquery, dkey};
-  ThreadPool pool(3);
-  std::vector<std::byte> memory(std::size_t{1} << 24), kept(std::size_t{1} << 20);
-  const auto expect_none = [](const char* what, auto&& f) { EXPECT_EQ(allocations(f), 0) << what; };
-  expect_none("bidirectional", [&] {
-    bidirectional_gradient(in, blocks, blocks, mixing, op, dout, g, mixings, memory);
-  });
-  expect_none("threads", [&] {
-    bidirectional_gradient(in, blocks, blocks, mixing, learned, dout, g, everything, memory, pool);
-  });
-  expect_none("kept", [&] {
-    bidirectional(in, blocks, blocks, mixing, op, out, memory, pool, kept);
-    bidirectional_gradient(in, blocks, blocks, mixing, op, dout, g, mixings, memory, pool, kept);
-  });
-  expect_none("released", [&] {
-    bidirectional_gradient(in, grid, grid, grid_mixing, released, dout, g, grid_mixings, memory);
-  });
-  expect_none("causal", [&] { causal_gradient(in, blocks, mixing, op, dout, g, mixings, memory); });
-  expect_none("causal threads", [&] {
-    causal_gradient(in, blocks, mixing, learned, dout, g, everything, memory, pool);
-  });
-  expect_none("causal kept", [&] {
-    causal(in, blocks, mixing, op, out, memory, pool, kept);
-    causal_gradient(in, blocks, mixing, op, dout, g, mixings, memory, pool, kept);
-  });
-  expect_none("linear",
-              [&] { linear_bidirectional_gradient(in, learned, dout, g, weights, memory); });
-  expect_none("linear causal",
-              [&] { linear_causal_gradient(in, learned, dout, g, weights, memory); });
-}
+template <class Form>
+class GradientAllocation : public testing::Test {};
+using Forms = testing::Types<BidirectionalForm, CausalForm, LinearForm<false>, LinearForm<true>,
+                             SoftmaxForm<false>, SoftmaxForm<true>>;
+TYPED_TEST_SUITE(GradientAllocation, Forms);
 
-TEST(GradientAllocation, BatchesWithAWorkspaceAllocateNothing) {
-  std::vector<float> data(2 * 60 * 3 * 8, 0.5f), q(data), k(data), v(data);
-  const auto view = bnhd<const float>(data.data(), 2, 60, 3, 8);
-  const auto gradient = [](std::vector<float>& to) { return bnhd(to.data(), 2, 60, 3, 8); };
-  const BatchInputs<float> in{.q = view, .k = view, .v = view};
-  const BatchGradients<float> g{.q = gradient(q), .k = gradient(k), .v = gradient(v)};
-  const auto mixing = locality<float>(10);
-  auto dmixing = mixing;
-  const ParameterGradients<float> parameters{.mixing = &dmixing};
-  std::vector<std::byte> memory(std::size_t{1} << 24);
-  ThreadPool pool(2), wide(9);
-  const ContiguousBlocks blocks{16};
-  const Operator op;
-  for (ThreadPool* threads : {&pool, &wide}) {
-    EXPECT_EQ(allocations([&] {
-                bidirectional_gradient(in, blocks, blocks, mixing, op, view, g, parameters, memory,
-                                       *threads);
-              }),
-              0);
-    EXPECT_EQ(allocations([&] {
-                causal_gradient(in, blocks, mixing, op, view, g, parameters, memory, *threads);
-              }),
-              0);
-    EXPECT_EQ(
-        allocations([&] { linear_bidirectional_gradient(in, op, view, g, {}, memory, *threads); }),
-        0);
-    EXPECT_EQ(allocations([&] { linear_causal_gradient(in, op, view, g, {}, memory, *threads); }),
-              0);
+/// A batch of 2 sequences of 60 tokens with 3 heads of width 8, and its first head.
+template <class Form>
+struct Example {
+  static constexpr Shape kShape = {2, 60, 3, 8};
+  static constexpr Index kBlock = 16;
+
+  Random rng{1};
+  GradientProblem<float> p;
+  Tensor<float> x{kShape}, dq{kShape}, dk{kShape}, dv{kShape}, out{kShape};
+  BatchInputs<float> in = test_inputs();
+  BatchGradients<float> to{.q = dq, .k = dk, .v = dv};
+  std::vector<std::byte> memory = std::vector<std::byte>(std::size_t{1} << 24);
+  std::vector<std::byte> kept = std::vector<std::byte>(std::size_t{1} << 20);
+
+  explicit Example(Index map) {
+    for (float& a : x.data()) a = static_cast<float>(rng.uniform(-1, 1));
+    p.op.query_map = p.op.key_map = random_map<float>(rng, map, kShape[3]);
+    p.op.normalizer = {KeySum{0.125}};
+    p.mixes = Form::kMixes;
+    p.set_mixing(Band(4, 4), rng, 0.1);
+  }
+  BatchInputs<float> test_inputs() const { return {.q = x, .k = x, .v = x}; }
+
+  /// Calls of malloc of the backward form, after a forward one that keeps its summaries.
+  template <class In, class Blocks>
+  long count(const GradientArguments<In>& a, const Blocks& blocks, const ExecutorRef& executor) {
+    const Call plain{.workspace = memory, .executor = executor};
+    long calls = allocations([&] { Form::add(a, p, blocks, plain); });
+    if constexpr (Form::kMixes) {
+      Call keeping = plain;
+      keeping.kept = kept;
+      Form::forward(a.in, p, blocks, keeping);
+      calls += allocations([&] { Form::add(a, p, blocks, keeping); });
+    }
+    return calls;
+  }
+};
+
+TYPED_TEST(GradientAllocation, HeadsAndBatchesWithAWorkspaceAllocateNothing) {
+  ThreadPool two(2), nine(9);
+  for (const Index map : {Index{0}, kSameWidthMaps}) {  // with weights and without
+    Example<TypeParam> example(map);
+    GradientBuffers<float> parameters(example.p);
+    const ContiguousBlocks of_any{Example<TypeParam>::kBlock};
+    const Contiguous of_head = of_any(Example<TypeParam>::kShape[1]);
+    const auto views = parameters.parameter_views();
+    const GradientArguments<BatchInputs<float>> batch{example.in, example.x, example.to, views};
+    const GradientArguments<Inputs<float>> head{
+        detail::head_inputs(example.in, 0, 0), example.x.view().head(0, 0),
+        detail::head_gradients(example.in, example.to, 0, 0), views};
+    const ExecutorRef executors[] = {{}, two, nine};
+    for (const ExecutorRef& executor : executors) {
+      EXPECT_EQ(example.count(head, CrossBlocks{of_head, of_head}, executor), 0);
+      EXPECT_EQ(example.count(batch, CrossBlocks{of_any, of_any}, executor), 0);
+    }
   }
 }
 
 #else
 
-TEST(GradientAllocation, FormsWithAWorkspaceAllocateNothing) {
+TEST(GradientAllocation, HeadsAndBatchesWithAWorkspaceAllocateNothing) {
   GTEST_SKIP() << "malloc can be counted with glibc and without sanitizers only";
 }
 

@@ -42,43 +42,11 @@ float number(std::uint16_t bits) {
                            std::max(exponent, 1) - kBias - kFractionBits<T>);
 }
 
-/// All 65,536 numbers.
-template <class T>
-std::vector<T> all_numbers() {
-  std::vector<T> all;
-  for (int bits = 0; bits < 0x10000; ++bits) {
-    all.push_back(std::bit_cast<T>(static_cast<std::uint16_t>(bits)));
-  }
-  return all;
-}
-
 template <class T>
 std::vector<T> narrowed(const std::vector<float>& x) {
   std::vector<T> y(x.size());
   narrow(x.data(), y.data(), std::ssize(x));
   return y;
-}
-
-/// NaN for NaN, else the bits of a cast.
-template <class T>
-void expect_cast(T got, float x) {
-  if (std::isnan(x)) {
-    ASSERT_TRUE(std::isnan(static_cast<float>(got)));
-  } else {
-    ASSERT_EQ(bits_of(got), bits_of(static_cast<T>(x))) << std::hexfloat << x;
-  }
-}
-
-/// Zeros, subnormals of float and of the narrow types, ties, overflow, infinities and NaN.
-std::vector<float> special_numbers() {
-  std::vector<float> positive = {
-      0,          1,        0x1p-149f,  0x1p-133f,       0x1.8p-134f, 0x1p-126f,       0x1p-25f,
-      0x1.8p-25f, 0x1p-24f, 0x1.1p-20f, 0x1.01p0f,       0x1.03p0f,   0x1.002p0f,      0x1.006p0f,
-      65504,      65519,    65520,      0x1.fefffep127f, 0x1.ffp127f, 0x1.fffffep127f, kInfinity,
-      kNaN};
-  std::vector<float> all = positive;
-  for (const float x : positive) all.push_back(-x);
-  return all;
 }
 
 template <class T>
@@ -87,7 +55,10 @@ using Narrow = testing::Types<Eigen::half, Eigen::bfloat16>;
 TYPED_TEST_SUITE(Convert, Narrow);
 
 TYPED_TEST(Convert, EveryNumberIsWidenedExactlyAndNarrowsToItself) {
-  const std::vector<TypeParam> all = all_numbers<TypeParam>();
+  std::vector<TypeParam> all;
+  for (int bits = 0; bits < 0x10000; ++bits) {
+    all.push_back(std::bit_cast<TypeParam>(static_cast<std::uint16_t>(bits)));
+  }
   std::vector<float> wide(all.size());
   widen(all.data(), wide.data(), std::ssize(all));
   const std::vector<TypeParam> again = narrowed<TypeParam>(wide);
@@ -125,37 +96,37 @@ TYPED_TEST(Convert, NarrowingRoundsToTheNearestAndTiesToEven) {
   }
 }
 
-TYPED_TEST(Convert, NarrowingGivesTheBitsOfACast) {
+TYPED_TEST(Convert, AnyBitsNarrowToTheirCastAtEveryPlaceOfEveryRow) {
   test::Random rng(1);
-  std::vector<float> x(500'000);
-  for (float& value : x) value = std::bit_cast<float>(static_cast<std::uint32_t>(rng.bits()));
-  const std::vector<TypeParam> got = narrowed<TypeParam>(x);
-  for (std::size_t i = 0; i < x.size(); ++i) expect_cast(got[i], x[i]);
-}
-
-TYPED_TEST(Convert, EveryNumberIsConvertedAlikeAtEveryPlaceOfEveryRow) {
-  const std::vector<float> special = special_numbers();
-  const std::size_t kinds = special.size();
   const auto untouched = std::bit_cast<TypeParam>(std::uint16_t{0x1234});
   for (std::size_t length = 0; length <= 70; ++length) {
-    for (std::size_t first = 0; first < kinds; ++first) {
-      std::vector<float> x(length), wide(length + 1, 7.f);
-      for (std::size_t j = 0; j < length; ++j) x[j] = special[(first + j) % kinds];
+    for (int round = 0; round < 200; ++round) {
+      std::vector<float> x(length);
+      for (float& value : x) value = std::bit_cast<float>(static_cast<std::uint32_t>(rng.bits()));
       std::vector<TypeParam> y(length + 2, untouched);
       narrow(x.data(), y.data() + 1, std::ssize(x));
       EXPECT_EQ(bits_of(y.front()), bits_of(untouched));
       EXPECT_EQ(bits_of(y.back()), bits_of(untouched));
-      widen(y.data() + 1, wide.data(), std::ssize(x));
-      EXPECT_EQ(wide.back(), 7.f);
       for (std::size_t j = 0; j < length; ++j) {
-        expect_cast(y[j + 1], x[j]);
-        const float expected = number<TypeParam>(bits_of(y[j + 1]));
         if (std::isnan(x[j])) {
-          ASSERT_TRUE(std::isnan(wide[j]));
+          ASSERT_TRUE(std::isnan(static_cast<float>(y[j + 1])));
         } else {
-          ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[j]), std::bit_cast<std::uint32_t>(expected));
+          ASSERT_EQ(bits_of(y[j + 1]), bits_of(static_cast<TypeParam>(x[j]))) << x[j];
         }
       }
+    }
+  }
+}
+
+TYPED_TEST(Convert, RowsOfEveryLengthAreWidenedAndNothingBesideThem) {
+  std::vector<TypeParam> x;
+  for (int i = 0; i < 70; ++i) x.push_back(static_cast<TypeParam>(static_cast<float>(i - 30)));
+  for (Index length = 0; length <= 70; ++length) {
+    std::vector<float> wide(72, kNaN);
+    widen(x.data(), wide.data() + 1, length);
+    for (Index j = -1; j <= 70; ++j) {
+      const float got = wide[static_cast<std::size_t>(j + 1)];
+      EXPECT_TRUE(j >= 0 && j < length ? got == static_cast<float>(j - 30) : std::isnan(got));
     }
   }
 }

@@ -6,8 +6,8 @@
 
 #include "mhla/layer/adamw.hpp"
 #include "mhla/layer/cross_entropy.hpp"
-#include "mhla/layer/layer_norm.hpp"
 #include "mhla/layer/dense.hpp"
+#include "mhla/layer/layer_norm.hpp"
 #include "mhla/layer/mlp.hpp"
 #include "support/allocations.hpp"
 
@@ -38,13 +38,14 @@ TEST(LayerAllocation, LayersWithAWorkspaceAllocateNothing) {
   AdamWState<float> state(std::ssize(all));
   std::vector<std::byte> memory(std::size_t{1} << 22);
   ThreadPool pool(3);
+  const Call call{.workspace = memory, .executor = pool};
   const auto layers = [&] {
-    linear<float>(x, parameters.first, pre, memory, pool);
-    linear_adjoint<float>(x, parameters.first, pre, y, sums.first, memory, pool);
+    dense<float>(x, parameters.first, pre, call);
+    dense_adjoint<float>(x, parameters.first, pre, y, sums.first, call);
     layer_norm<float>(x, gain, gain, 1e-6, y, pool);
-    layer_norm_adjoint<float>(x, gain, 1e-6, x, y, dgain, dgain, memory, pool);
-    mlp<float>(x, parameters, pre, hidden, y, memory, pool);
-    mlp_adjoint<float>(x, parameters, pre, hidden, x, y, sums, memory, pool);
+    layer_norm_adjoint<float>(x, gain, 1e-6, x, y, dgain, dgain, call);
+    mlp<float>(x, parameters, pre, hidden, y, call);
+    mlp_adjoint<float>(x, parameters, pre, hidden, x, y, sums, call);
     cross_entropy<float>(x, labels, y);
     clip_gradients<float>(gradients, 1);
     adamw<float>(all, gradients, state, 1e-3, {}, pool);

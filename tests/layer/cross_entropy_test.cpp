@@ -1,67 +1,58 @@
 #include "mhla/layer/cross_entropy.hpp"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
 #include <cstdint>
-#include <limits>
-#include <span>
-#include <vector>
 
-#include "support/differences.hpp"
+#include "contract/layer.hpp"
 #include "support/message_of.hpp"
-#include "support/random.hpp"
 
-namespace mhla {
+namespace mhla::test {
 namespace {
 
-using Wide = long double;
+/// logits [rows,classes] -> loss [1,1].
+template <class A>
+struct CrossEntropyLayer {
+  using Scalar = A;
+  static constexpr bool kLoss = true;
 
-Wide definition(const test::WideMatrix& z, const std::vector<int>& labels) {
-  Wide total = 0;
-  for (Index b = 0; b < z.rows(); ++b) {
-    Wide sum = 0;
-    for (Index c = 0; c < z.cols(); ++c) sum += std::exp(z(b, c));
-    total += std::log(sum) - z(b, labels[static_cast<std::size_t>(b)]);
+  static std::vector<Sizes> sizes() {  // rows, classes
+    return {{1, 1}, {1, 2}, {2, 10}, {9, 16}, {2, 37}, {9, 3}};
   }
-  return total / static_cast<Wide>(z.rows());
-}
-
-std::vector<int> random_labels(test::Random& rng, Index rows, Index classes) {
-  std::vector<int> labels(static_cast<std::size_t>(rows));
-  for (int& label : labels) label = static_cast<int>(rng.integer(0, classes - 1));
-  return labels;
-}
+  static Shapes inputs(const Sizes& s) { return {{s[0], s[1]}}; }
+  static Shapes outputs(const Sizes&) { return {{1, 1}}; }
+  static std::vector<int> labels(Index rows, Index classes) {
+    std::vector<int> all;
+    for (Index r = 0; r < rows; ++r) all.push_back(static_cast<int>((5 * r + 3) % classes));
+    return all;
+  }
+  static void forward(const Views<const A>& in, const Views<A>& out, const Call&) {
+    const CrossEntropy result = cross_entropy<A>(in[0], labels(in[0].rows, in[0].cols));
+    out[0](0, 0) = static_cast<A>(result.loss);
+  }
+  static void adjoint(const Views<const A>& in, const Views<const A>&, MatrixView<const A>,
+                      const Views<A>& din, const Call&) {
+    cross_entropy<A>(in[0], labels(in[0].rows, in[0].cols), din[0]);
+  }
+  static std::vector<Matrix<Dual<A>>> definition(const std::vector<Matrix<Dual<A>>>& in) {
+    const Matrix<Dual<A>>& z = in[0];
+    const std::vector<int> right = labels(z.rows(), z.cols());
+    Dual<A> loss;
+    for (Index b = 0; b < z.rows(); ++b) {
+      Dual<A> sum;
+      for (Index c = 0; c < z.cols(); ++c) sum += exp(z(b, c));
+      loss += (log(sum) - z(b, right[static_cast<std::size_t>(b)])) / z.rows();
+    }
+    return {Matrix<Dual<A>>::Constant(1, 1, loss)};
+  }
+  static Index roundings(const Sizes& s) { return s[0] + s[1] + 16; }
+};
 
 template <class A>
-class CrossEntropyOf : public testing::Test {
- public:
-  static constexpr Wide kRoundoff = std::numeric_limits<A>::epsilon() / 2;
-};
+class CrossEntropyOf : public testing::Test {};
 using Accumulators = testing::Types<float, double>;
 TYPED_TEST_SUITE(CrossEntropyOf, Accumulators);
-
-TYPED_TEST(CrossEntropyOf, IsItsDefinitionAndAddsItsGradient) {
-  using A = TypeParam;
-  test::Random rng(1);
-  for (const Index rows : {1, 2, 9}) {
-    for (const Index classes : {1, 2, 10, 16, 37}) {
-      const Matrix<A> z = rng.matrix<A>(rows, classes, -4, 4),
-                      before = rng.matrix<A>(rows, classes);
-      const std::vector<int> labels = random_labels(rng, rows, classes);
-      Matrix<A> dz = before;
-      const CrossEntropy result = cross_entropy<A>(z, labels, dz);
-      test::WideMatrix wide = z.template cast<Wide>();
-      // Differences of the logits, below 8, are rounded, exponentials by 4, and their sum.
-      const Wide relative = static_cast<Wide>(8 + 4 + classes) * this->kRoundoff;
-      EXPECT_LE(std::abs(result.loss - definition(wide, labels)), 2 * relative);
-      const test::WideMatrix gradient =
-          test::differences(wide, [&] { return definition(wide, labels); });
-      EXPECT_LE(test::distance(dz, before.template cast<Wide>() + gradient), 3 * relative + 1e-11L);
-      EXPECT_EQ(cross_entropy<A>(z, labels).loss, result.loss);
-    }
-  }
-}
+using Losses = testing::Types<CrossEntropyLayer<float>, CrossEntropyLayer<double>>;
+INSTANTIATE_TYPED_TEST_SUITE_P(CrossEntropy, LayerContract, Losses);
+INSTANTIATE_TYPED_TEST_SUITE_P(CrossEntropy, AdjointContract, Losses);
 
 TYPED_TEST(CrossEntropyOf, LogitsOfAnySizeNeitherOverflowNorVanish) {
   using A = TypeParam;
@@ -82,27 +73,8 @@ TYPED_TEST(CrossEntropyOf, CountsTheRowsWhoseLargestLogitIsThatOfTheLabel) {
   EXPECT_EQ(cross_entropy<A>(z, std::vector<int>{0, 2, 2, 1}).correct, 0);
 }
 
-TYPED_TEST(CrossEntropyOf, RowsMayLieAtAnyStrideAndNothingBesideThemIsTouched) {
-  using A = TypeParam;
-  test::Random rng(2);
-  for (const Index classes : {3, 19}) {
-    const Matrix<A> z = rng.matrix<A>(5, classes);
-    const std::vector<int> labels = random_labels(rng, 5, classes);
-    Matrix<A> dz = Matrix<A>::Zero(5, classes), wide_dz = Matrix<A>::Constant(5, classes + 3, 7);
-    Matrix<A> wide_z = wide_dz * std::numeric_limits<A>::infinity();
-    wide_z.middleCols(1, classes) = z;
-    wide_dz.middleCols(1, classes).setZero();
-    const CrossEntropy result = cross_entropy<A>(z, labels, dz);
-    const CrossEntropy wide =
-        cross_entropy<A>(wide_z.middleCols(1, classes), labels, wide_dz.middleCols(1, classes));
-    EXPECT_EQ(wide.loss, result.loss);
-    EXPECT_EQ(wide_dz.middleCols(1, classes), dz);
-    EXPECT_TRUE((wide_dz.col(0).array() == 7).all() && (wide_dz.rightCols(2).array() == 7).all());
-  }
-}
-
 TEST(CrossEntropyLabels, AreIntegersOfAnyType) {
-  test::Random rng(3);
+  Random rng(3);
   const Matrix<float> z = rng.matrix<float>(3, 4);
   const double loss = cross_entropy<float>(z, std::vector<int>{3, 0, 1}).loss;
   const std::vector<Index> wide{3, 0, 1};
@@ -115,7 +87,7 @@ TEST(CrossEntropyErrors, NameTheArgumentBeforeAnythingIsWritten) {
   Matrix<float> dz = Matrix<float>::Constant(2, 3, 7), other = Matrix<float>::Constant(2, 2, 7);
   const auto text = [](MatrixView<const float> logits, std::vector<int> labels,
                        MatrixView<float> dlogits) {
-    return test::message_of<error>([&] { cross_entropy<float>(logits, labels, dlogits); });
+    return message_of<error>([&] { cross_entropy<float>(logits, labels, dlogits); });
   };
   EXPECT_EQ(text(z, {0, 3}, dz),
             "mhla::cross_entropy: labels has a label 3, expected labels in [0, 3)");
@@ -137,4 +109,4 @@ TEST(Argmax, IsTheFirstPlaceOfTheLargest) {
 }
 
 }  // namespace
-}  // namespace mhla
+}  // namespace mhla::test

@@ -2,65 +2,63 @@
 // hundred: they must end in an error, not in a number. The same cases without the mistake must
 // pass, so that nothing else can be what failed.
 
-#include "mhla/gradient/batched.hpp"
+#include "mhla/gradient/softmax.hpp"
 #include "support/gradient_form.hpp"
 #include "support/gradient_rules.hpp"
 
 namespace mhla::bench {
 namespace {
 
+void spoil(TensorView<float> x, float factor) {
+  for (Index i = 0; i < x.shape[0] * x.strides[0]; ++i) x.data[i] *= factor;
+}
+
 void softmax_times(Session& session, const Shape& shape, float factor) {
   time_form<float>(
       session, shape, 1, softmax_cost<float>(shape),
-      [](const auto& in, ThreadPool& pool) { return softmax_workspace_bytes(in, pool); },
-      [factor](const auto& in, auto out, Workspace memory, ThreadPool& pool) {
-        softmax_bidirectional(in, out, {}, memory, pool);
-        const Index count = out.shape[0] * out.strides[0];
-        for (Index i = 0; i < count; ++i) out.data[i] *= factor;
+      [](const auto& in, const ExecutorRef& pool) { return softmax_workspace_bytes(in, pool); },
+      [factor](const auto& in, auto out, const Call& call) {
+        softmax_bidirectional(in, out, {}, call);
+        spoil(out, factor);
       },
-      [] { return [](const Inputs<float>& in, Index t) { return softmax_weights(in, t); }; });
+      [] { return softmax_weights<float>; });
 }
 
 /// The gradient of softmax attention, with dv times a factor.
 struct SoftmaxForm {
   using In = BatchInputs<float>;
+  Shape shape;
+  float factor;
 
-  static std::size_t forward_bytes(const In& in, ThreadPool& pool) {
+  static std::size_t forward_bytes(const In& in, const ExecutorRef& pool) {
     return softmax_workspace_bytes(in, pool);
   }
-  static std::size_t backward_bytes(const In& in, ThreadPool& pool) {
+  static std::size_t backward_bytes(const In& in, const ExecutorRef& pool) {
     return softmax_gradient_workspace_bytes(in, pool);
   }
   static std::size_t kept_bytes(const In&) { return 0; }
-  static void forward(const In& in, TensorView<float> out, Workspace memory, ThreadPool& pool,
-                      Workspace) {
-    softmax_bidirectional(in, out, {}, memory, pool);
+  static void forward(const In& in, TensorView<float> out, const Call& call) {
+    softmax_bidirectional(in, out, {}, call);
   }
   void backward(const In& in, TensorView<const float> dout, const BatchGradients<float>& gradients,
-                Workspace memory, ThreadPool& pool, Workspace) const {
-    softmax_bidirectional_gradient(in, dout, gradients, {}, memory, pool);
-    const Index count = gradients.v.shape[0] * gradients.v.strides[0];
-    for (Index i = 0; i < count; ++i) gradients.v.data[i] *= factor;
+                const Call& call) const {
+    softmax_bidirectional_gradient(in, dout, gradients, {}, call);
+    spoil(gradients.v, factor);
   }
   GradientRule rule() const { return softmax_rule(shape.tokens(), shape.width); }
   static const MixingMatrix<float>* dmixing() { return nullptr; }
-
-  Shape shape;
-  float factor;
 };
-
-void gradient_times(Session& session, const Shape& shape, float factor) {
-  time_gradient<float>(session, shape, 1, softmax_cost<float>(shape), SoftmaxForm{shape, factor});
-}
 
 const bool kRegistered = [] {
   const Shape shape = growth_shape(kShortestGrowth);
-  register_case("Right", "float", shape, 1, [=](Session& s) { softmax_times(s, shape, 1.0f); });
-  register_case("Wrong", "float", shape, 1, [=](Session& s) { softmax_times(s, shape, 1.001f); });
-  register_case("GradientRight", "float", shape, 1,
-                [=](Session& s) { gradient_times(s, shape, 1.0f); });
-  register_case("GradientWrong", "float", shape, 1,
-                [=](Session& s) { gradient_times(s, shape, 1.01f); });
+  const auto add = [&](const std::string& name, float output, float gradient) {
+    register_case(name, "float", shape, 1, [=](Session& s) { softmax_times(s, shape, output); });
+    register_case("Gradient" + name, "float", shape, 1, [=](Session& s) {
+      time_gradient<float>(s, shape, 1, softmax_cost<float>(shape), SoftmaxForm{shape, gradient});
+    });
+  };
+  add("Right", 1, 1);
+  add("Wrong", 1.001f, 1.01f);
   return true;
 }();
 

@@ -6,23 +6,17 @@
 #include <string>
 #include <vector>
 
+#include "contract/partition.hpp"
 #include "support/message_of.hpp"
 #include "support/random.hpp"
 
 namespace mhla {
 namespace {
 
-/// The tokens of block b in the order of their slots.
-std::vector<Index> tokens_of(const Grid& grid, Index b) {
-  std::vector<Index> tokens;
-  for (Index r = 0; r < grid.runs(b); ++r) {
-    const Run run = grid.run(b, r);
-    for (Index i = 0; i < run.length; ++i) tokens.push_back(run.begin + i);
-  }
-  return tokens;
-}
+using test::tokens_of;
 
-/// The same by definition: cells (f, y, x) in raster order, each put at the end of its block.
+/// The tokens of each block by definition: cells (f, y, x) in raster order, each put at the end of
+/// its block.
 std::vector<std::vector<Index>> expected_blocks(GridShape size, GridShape block) {
   const auto count = [&](int axis) { return (size[axis] + block[axis] - 1) / block[axis]; };
   std::vector<std::vector<Index>> blocks(static_cast<std::size_t>(count(0) * count(1) * count(2)));
@@ -41,16 +35,15 @@ std::vector<std::vector<Index>> expected_blocks(GridShape size, GridShape block)
 void expect_definition(GridShape size, GridShape block) {
   const Grid grid(size, block);
   const auto expected = expected_blocks(size, block);
+  test::expect_partition_laws(grid);
   ASSERT_EQ(grid.tokens(), size[0] * size[1] * size[2]);
   ASSERT_EQ(grid.blocks(), std::ssize(expected));
-  std::vector<int> covered(static_cast<std::size_t>(grid.tokens()), 0);
-  for (Index b = 0; b < grid.blocks(); ++b) {
-    const std::vector<Index> tokens = tokens_of(grid, b);
-    ASSERT_EQ(tokens, expected[static_cast<std::size_t>(b)]) << "block " << b;
-    ASSERT_EQ(grid.block_size(b), std::ssize(tokens)) << "block " << b;
-    for (const Index token : tokens) ++covered[static_cast<std::size_t>(token)];
+  for (int axis = 0; axis < 3; ++axis) {
+    ASSERT_EQ(grid.block_grid()[axis], (size[axis] + block[axis] - 1) / block[axis]);
   }
-  for (const int times : covered) ASSERT_EQ(times, 1);
+  for (Index b = 0; b < grid.blocks(); ++b) {
+    ASSERT_EQ(tokens_of(grid, b), expected[static_cast<std::size_t>(b)]) << "block " << b;
+  }
 }
 
 TEST(GridShape, NamesTheLastAxesFirst) {
@@ -70,21 +63,7 @@ TEST(Grid, EveryTokenIsOnceInTheBlockOfItsCell) {
   }
 }
 
-TEST(Grid, BlocksAndSlotsOfAnImageAreThoseOfTheAuthorsLayers) {
-  // b (hb p1) (wb p2) -> (hb wb) (p1 p2)
-  constexpr Index hb = 3, p1 = 2, wb = 4, p2 = 5;
-  const Grid grid({hb * p1, wb * p2}, {p1, p2});
-  for (Index i = 0; i < hb * wb; ++i) {
-    const std::vector<Index> tokens = tokens_of(grid, i);
-    ASSERT_EQ(std::ssize(tokens), p1 * p2);
-    for (Index slot = 0; slot < p1 * p2; ++slot) {
-      const Index row = i / wb * p1 + slot / p2, column = i % wb * p2 + slot % p2;
-      EXPECT_EQ(tokens[static_cast<std::size_t>(slot)], row * (wb * p2) + column);
-    }
-  }
-}
-
-TEST(Grid, BlocksAndSlotsOfAVideoAreThoseOfTheAuthorsLayers) {
+TEST(Grid, BlocksAndSlotsAreThoseOfTheAuthorsLayers) {
   // b (fb p0) (hb p1) (wb p2) -> (fb hb wb) (p0 p1 p2)
   constexpr Index fb = 2, p0 = 3, hb = 3, p1 = 2, wb = 2, p2 = 4;
   const Grid grid({fb * p0, hb * p1, wb * p2}, {p0, p1, p2});
@@ -99,17 +78,6 @@ TEST(Grid, BlocksAndSlotsOfAVideoAreThoseOfTheAuthorsLayers) {
                 (frame * (hb * p1) + row) * (wb * p2) + column);
     }
   }
-}
-
-TEST(Grid, BlocksAtTheFarEdgesMayBeShort) {
-  const Grid grid({5, 7}, {2, 3});
-  EXPECT_EQ(grid.block_grid(), GridShape(3, 3));
-  EXPECT_EQ(grid.blocks(), 9);
-  EXPECT_EQ(grid.block_size(0), 6);
-  EXPECT_EQ(grid.block_size(2), 2);
-  EXPECT_EQ(grid.block_size(6), 3);
-  EXPECT_EQ(grid.block_size(8), 1);
-  EXPECT_EQ(tokens_of(grid, 2), (std::vector<Index>{6, 13}));
 }
 
 TEST(Grid, OneBlockAndOneTokenABlockAreGrids) {
@@ -184,15 +152,9 @@ TEST(SuggestGrid, KnowsTheShapesOfThePaper) {
   EXPECT_EQ(suggest_grid({21, 30, 50}).blocks, GridShape(7, 5, 5));
   EXPECT_EQ(suggest_grid({21, 30, 50}).block, GridShape(3, 6, 10));
   expect_best_grid({32, 32});
-  EXPECT_EQ(suggest_grid({32, 32}).blocks[1] * suggest_grid({32, 32}).blocks[2], 32);
-}
-
-TEST(SuggestGrid, PrimesLeaveFewChoices) {
-  EXPECT_EQ(suggest_grid({1, 1}).blocks, GridShape(1));
-  EXPECT_EQ(suggest_grid({7, 11}).blocks, GridShape(7, 1));
-  EXPECT_EQ(suggest_grid({11, 7}).blocks, GridShape(1, 7));
-  EXPECT_EQ(suggest_grid(13).blocks, GridShape(1));  // 13 blocks of one token would be too many
   expect_best_grid({13, 13});
+  expect_best_grid(13);  // 13 blocks of one token would be too many
+  EXPECT_EQ(suggest_grid({32, 32}).blocks[1] * suggest_grid({32, 32}).blocks[2], 32);
 }
 
 TEST(SuggestGrid, RejectsSizesBelowOne) {

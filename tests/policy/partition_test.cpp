@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "contract/partition.hpp"
+#include "support/any_partition.hpp"
 #include "support/message_of.hpp"
 #include "support/random.hpp"
 
@@ -13,25 +15,6 @@ namespace mhla {
 namespace {
 
 constexpr Index kMax = std::numeric_limits<Index>::max();
-
-/// The laws of the concept.
-template <Partition P>
-void expect_laws(const P& blocks) {
-  std::vector<int> covered(static_cast<std::size_t>(blocks.tokens()), 0);
-  for (Index b = 0; b < blocks.blocks(); ++b) {
-    Index size = 0;
-    for (Index r = 0; r < blocks.runs(b); ++r) {
-      const Run run = blocks.run(b, r);
-      ASSERT_GE(run.begin, 0);
-      ASSERT_GE(run.length, 0);
-      ASSERT_LE(run.begin + run.length, blocks.tokens());
-      for (Index i = 0; i < run.length; ++i) ++covered[static_cast<std::size_t>(run.begin + i)];
-      size += run.length;
-    }
-    ASSERT_EQ(blocks.block_size(b), size);
-  }
-  for (const int times : covered) ASSERT_EQ(times, 1);
-}
 
 /// Blocks of one token each, last token first.
 struct Backwards {
@@ -43,13 +26,12 @@ struct Backwards {
   Index runs(Index) const { return 1; }
   Run run(Index b, Index) const { return {count - 1 - b, 1}; }
 };
-static_assert(Partition<Backwards> && !Partition<int> && !Partition<Run>);
 
 TEST(Contiguous, ObeysTheLawsOfAPartition) {
   for (Index tokens = 0; tokens <= 40; ++tokens) {
     for (Index length = 1; length <= 45; ++length) {
       SCOPED_TRACE(std::to_string(tokens) + " in blocks of " + std::to_string(length));
-      expect_laws(Contiguous(tokens, length));
+      test::expect_partition_laws(Contiguous(tokens, length));
     }
   }
 }
@@ -63,9 +45,8 @@ TEST(Contiguous, BlocksFollowEachOtherAndOnlyTheLastIsShort) {
   EXPECT_EQ(blocks.block_size(1), 4);
   EXPECT_EQ(blocks.block_size(2), 3);
   EXPECT_EQ(blocks.run(2, 0).begin, 8);
+  EXPECT_EQ(Contiguous(0, 5).blocks(), 0);
 }
-
-TEST(Contiguous, OfNoTokensHasNoBlocks) { EXPECT_EQ(Contiguous(0, 5).blocks(), 0); }
 
 TEST(Contiguous, HugeSizesDoNotOverflow) {
   const Contiguous one(5, kMax), many(kMax, 2), all(kMax, kMax);
@@ -84,16 +65,24 @@ TEST(Contiguous, RejectsNegativeTokensAndEmptyBlocks) {
             "mhla::Contiguous: block_length is 0, expected at least 1");
 }
 
+TEST(Partition, LawsHoldForOnesOfAUser) {
+  for (const Index count : {0, 1, 7}) test::expect_partition_laws(Backwards{count});
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    test::Random rng(seed);
+    test::expect_partition_laws(test::random_partition(rng, rng.integer(0, 60)));
+  }
+}
+
 TEST(BlockSizes, ObeysTheLawsOfAPartition) {
-  expect_laws(BlockSizes({}));
-  expect_laws(BlockSizes({0}));
-  expect_laws(BlockSizes({5, 0, 9, 2, 0}));
+  test::expect_partition_laws(BlockSizes({}));
+  test::expect_partition_laws(BlockSizes({0}));
+  test::expect_partition_laws(BlockSizes({5, 0, 9, 2, 0}));
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     test::Random rng(seed);
     std::vector<Index> sizes(static_cast<std::size_t>(rng.integer(0, 12)));
     for (Index& size : sizes) size = rng.integer(0, 9);
     SCOPED_TRACE("seed " + std::to_string(seed));
-    expect_laws(BlockSizes(sizes));
+    test::expect_partition_laws(BlockSizes(sizes));
   }
 }
 
@@ -141,30 +130,21 @@ TEST(SuggestBlocks, IsTheLargestNumberThatTheDocumentationAllows) {
   }
 }
 
-TEST(SuggestBlocks, KnowsLongSequences) {
-  const auto expect = [](Index tokens, Index blocks, Index length) {
-    EXPECT_EQ(suggest_blocks(tokens).blocks, blocks);
-    EXPECT_EQ(suggest_blocks(tokens).block_length, length);
-  };
-  expect(1, 1, 1);
-  expect(256, 16, 16);
-  expect(Index{1} << 20, 1024, 1024);
-  expect((Index{1} << 20) - 1, 1023, 1025);
-}
-
-TEST(SuggestBlocks, RejectsNoTokens) {
+TEST(SuggestBlocks, KnowsLongSequencesAndRejectsEmptyOnes) {
+  constexpr Index kMany = Index{1} << 20;
+  EXPECT_EQ(suggest_blocks(kMany).blocks, 1024);
+  EXPECT_EQ(suggest_blocks(kMany).block_length, 1024);
+  EXPECT_EQ(suggest_blocks(kMany - 1).blocks, 1023);
+  EXPECT_EQ(suggest_blocks(kMany - 1).block_length, 1025);
   EXPECT_EQ(test::message_of<option_error>([] { suggest_blocks(0); }),
             "mhla::suggest_blocks: tokens is 0, expected at least 1");
 }
 
-TEST(ExpectPartition, RejectsAnotherNumberOfTokens) {
+TEST(ExpectPartition, RejectsAnotherNumberOfTokensAndTokensLeftOut) {
   EXPECT_NO_THROW(detail::expect_partition("f", "blocks", Contiguous(10, 3), 10));
   EXPECT_EQ(test::message_of<shape_error>(
                 [] { detail::expect_partition("f", "blocks", Contiguous(10, 3), 11); }),
             "mhla::f: blocks covers 10 of 10 tokens, expected 11 tokens, all of them");
-}
-
-TEST(ExpectPartition, RejectsBlocksThatLeaveTokensOut) {
   struct Lost : Contiguous {
     using Contiguous::Contiguous;
     Index blocks() const { return Contiguous::blocks() - 1; }

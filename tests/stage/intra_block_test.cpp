@@ -2,234 +2,192 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
 #include <numeric>
-#include <string>
-#include <vector>
 
-#include "support/outputs.hpp"
-#include "support/random.hpp"
+#include "stage/stage_case.hpp"
 
-namespace mhla {
+namespace mhla::test {
 namespace {
 
-using test::Memory;
-using test::same_bits;
-
-using detail::KeyTiles;
+using detail::IntraBlockAdjoint;
 using detail::kStripTokens;
-using detail::Rows;
+using detail::PackedKeys;
 
 constexpr Index kLengths[] = {1, 63, 64, 65, 200};
 
-/// Some slots of [0, tokens), ascending.
-std::vector<Index> some_slots(test::Random& rng, Index tokens, double probability) {
-  std::vector<Index> slots;
-  for (Index s = 0; s < tokens; ++s) {
-    if (rng.chance(probability)) slots.push_back(s);
-  }
-  return slots;
-}
-
-/// One block: kept queries and keys in their slots, and what the earlier blocks contributed.
+/// One block: kept queries and keys in their slots, a row for each. Keys that no query sees are
+/// NaN.
 template <class A>
 struct Block {
-  test::Random rng;
   Index tokens, d, e;
   A weight;
   std::vector<Index> query_slots, key_slots;
-  Matrix<A> q, k, v;             // a row for each kept one
-  Matrix<A> before, den_before;  // [queries,E], [queries,1]
+  Matrix<A> q, k, v;
+  Matrix<A> sees;  // 1 where a query sees a key   // [queries, keys]
+  Index strip;     // most queries of a strip
+  bool early;      // whether all keys are there before the first query
 
-  explicit Block(std::uint64_t seed)
-      : rng(seed),
-        tokens(rng.chance(0.5) ? kLengths[seed % 5] : rng.integer(0, 200)),
+  explicit Block(Random& rng)
+      : tokens(rng.chance(0.5) ? kLengths[rng.integer(0, 4)] : rng.integer(0, 200)),
         d(rng.integer(1, 24)),
         e(rng.integer(0, 40)),
         weight(static_cast<A>(rng.uniform(-1, 2))),
-        query_slots(some_slots(rng, tokens, kept())),
-        key_slots(some_slots(rng, tokens, kept())),
-        q(rng.matrix<A>(std::ssize(query_slots), d)),
-        k(rng.matrix<A>(std::ssize(key_slots), d)),
-        v(rng.matrix<A>(std::ssize(key_slots), e)),
-        before(rng.matrix<A>(q.rows(), e)),
-        den_before(rng.matrix<A>(q.rows(), 1)) {}
-
-  /// How likely a token is to be kept.
-  double kept() { return rng.chance(0.5) ? 1 : rng.chance(0.7) ? 0.7 : 0.1; }
-
+        query_slots(some_of(rng, tokens)),
+        key_slots(some_of(rng, tokens)),
+        q(rng.matrix<A>(queries(), d)),
+        k(rng.matrix<A>(keys(), d)),
+        v(rng.matrix<A>(keys(), e)),
+        sees(Matrix<A>::Zero(queries(), keys())),
+        strip(rng.chance(0.5) ? kStripTokens : rng.integer(1, kStripTokens)),
+        early(rng.chance(0.5)) {
+    for (Index t = 0; t < queries(); ++t) sees.row(t).head(visible(t)).setOnes();
+  }
+  Index queries() const { return std::ssize(query_slots); }
+  Index keys() const { return std::ssize(key_slots); }
   Index visible(Index query) const {
     const Index slot = query_slots[static_cast<std::size_t>(query)];
     return std::count_if(key_slots.begin(), key_slots.end(), [=](Index s) { return s <= slot; });
   }
-};
-
-template <class A>
-Rows<A> rows_of(Memory& memory, const Matrix<A>& x, Index begin, Index count, Index room) {
-  const Rows<A> rows("f", memory.arena, room, x.cols());
-  for (Index r = 0; r < count; ++r) {
-    std::copy_n(x.data() + (begin + r) * x.cols(), x.cols(), rows.row(r));
+  /// Keys from here on are seen by nobody.
+  Index unseen() const { return queries() == 0 ? 0 : visible(queries() - 1); }
+  Matrix<A> with_nan(Matrix<A> x) const {
+    x.bottomRows(keys() - unseen()).setConstant(A(NAN));
+    return x;
   }
-  return rows;
-}
 
-/// Appends strips of the block's keys until the first `needed` are there.
-template <class A>
-void append_keys(const Block<A>& x, Index needed, KeyTiles<A>& keys) {
-  std::vector<Index> tokens(static_cast<std::size_t>(x.k.rows()));
-  std::iota(tokens.begin(), tokens.end(), Index{0});
-  for (Index begin = keys.count(); begin < needed; begin += kStripTokens) {
-    const Index count = std::min(kStripTokens, x.k.rows() - begin);
-    Memory memory(20000);
-    keys.template append<A>(rows_of(memory, x.k, begin, count, kStripTokens), x.v,
-                            tokens.data() + begin, x.key_slots.data() + begin, count, x.weight);
-  }
-}
-
-struct Reading {
-  Index strip = kStripTokens;  ///< most queries of a strip
-  bool denominators = true;
-  bool early = false;  ///< all keys are there before the first query
-};
-
-/// Outputs and denominators side by side, [queries,E+1].
-template <class A>
-Matrix<A> outputs_of(const Block<A>& x, const Reading& reading = {}) {
-  Memory memory(300000);
-  KeyTiles<A> keys("f", memory.arena, x.k.rows(), x.d, x.e);
-  if (reading.early) append_keys(x, x.k.rows(), keys);
-  Matrix<A> result(x.q.rows(), x.e + 1);
-  for (Index begin = 0; begin < x.q.rows(); begin += reading.strip) {
-    const Index count = std::min(reading.strip, x.q.rows() - begin);
-    append_keys(x, x.visible(begin + count - 1), keys);
-    Memory own(100000);
-    const Rows<A> queries = rows_of(own, x.q, begin, count, count);
-    const Rows<A> outputs = rows_of(own, x.before, begin, count, count);
-    const Rows<A> scores("f", own.arena, kStripTokens, kStripTokens);
-    std::vector<A> den(x.den_before.data() + begin, x.den_before.data() + begin + count);
-    detail::add_intra_block(queries, x.query_slots.data() + begin, count, keys, scores, outputs,
-                            reading.denominators ? den.data() : nullptr);
-    for (Index r = 0; r < count; ++r) {
-      std::copy_n(outputs.row(r), x.e, result.data() + (begin + r) * (x.e + 1));
-      result(begin + r, x.e) = den[static_cast<std::size_t>(r)];
-      for (Index j = x.e; j < outputs.stride; ++j) EXPECT_TRUE(std::isnan(outputs.row(r)[j]));
+  /// Calls append(keys, values, first key, count) for strips of keys until query `last` finds what
+  /// it sees.
+  template <class Append>
+  void append_for(Index last, Index present, Append&& append) const {
+    const Index needed = early ? keys() : visible(last);
+    for (Index begin = present; begin < needed; begin += kStripTokens) {
+      const Index count = std::min(kStripTokens, keys() - begin);
+      append(Guarded<A>(Matrix<A>(with_nan(k).middleRows(begin, count)), kStripTokens),
+             Guarded<A>(Matrix<A>(with_nan(v).middleRows(begin, count)), kStripTokens), begin,
+             count);
     }
   }
-  return result;
-}
+  /// Calls f(first query, count) for strips of queries.
+  template <class F>
+  void for_strips(F&& f) const {
+    for (Index begin = 0; begin < queries(); begin += strip) {
+      f(begin, std::min(strip, queries() - begin));
+    }
+  }
+};
 
 template <class A>
 class IntraBlock : public testing::Test {};
-using Accumulators = testing::Types<float, double>;
 TYPED_TEST_SUITE(IntraBlock, Accumulators);
 
 TYPED_TEST(IntraBlock, AddsTheVisibleKeysOfEveryQuery) {
-  constexpr long double u = std::numeric_limits<TypeParam>::epsilon() / 2;
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
-    const Block<TypeParam> x(seed);
-    const Matrix<TypeParam> got = outputs_of(x);
-    for (Index t = 0; t < x.q.rows(); ++t) {
-      const Index visible = x.visible(t);
-      std::vector<long double> sum(static_cast<std::size_t>(x.e + 1)), size = sum;
-      for (Index j = 0; j <= x.e; ++j) {
-        const auto at = static_cast<std::size_t>(j);
-        sum[at] = j < x.e ? x.before(t, j) : x.den_before(t, 0);
-        size[at] = std::abs(sum[at]);
-      }
-      for (Index key = 0; key < visible; ++key) {
-        long double score = 0, score_size = 0;
-        for (Index i = 0; i < x.d; ++i) {
-          const long double term = static_cast<long double>(x.weight) * x.q(t, i) * x.k(key, i);
-          score += term;
-          score_size += std::abs(term);
-        }
-        for (Index j = 0; j <= x.e; ++j) {
-          const long double value = j < x.e ? x.v(key, j) : 1;
-          sum[static_cast<std::size_t>(j)] += score * value;
-          size[static_cast<std::size_t>(j)] += score_size * std::abs(value);
-        }
-      }
+  using A = TypeParam;
+  for_cases(80, [](Random& rng) {
+    const Block<A> x(rng);
+    const Matrix<A> before = rng.matrix<A>(x.queries(), x.e),
+                    sums_before = rng.matrix<A>(1, x.queries());
+    const bool divides = rng.chance(0.7);
+    // A key that is not seen is 0 here: it is multiplied by 0.
+    const Exact scores = static_cast<long double>(x.weight) *
+                         (Exact(x.q) * Exact(x.k).transpose()).times(Exact(x.sees));
+    const Exact expected = Exact(before) + scores * Exact(x.v);
+    const Exact sums =
+        Exact(sums_before) + Exact(Matrix<A>::Ones(1, x.keys()).eval()) * scores.transpose();
+
+    GuardedArena memory(1 << 20);
+    PackedKeys<A> keys("f", memory.next(), x.keys(), x.d, x.e);
+    x.for_strips([&](Index begin, Index count) {
+      x.append_for(begin + count - 1, keys.count(),
+                   [&](const Guarded<A>& k, const Guarded<A>& v, Index first, Index n) {
+                     keys.append(k.rows(), v.rows(), x.key_slots.data() + first, n, x.weight);
+                   });
+      const Guarded<A> outputs(Matrix<A>(before.middleRows(begin, count))),
+          den(Matrix<A>(sums_before.middleCols(begin, count))), room(0, kStripTokens, kStripTokens);
+      detail::add_intra_block<A>(Guarded<A>(Matrix<A>(x.q.middleRows(begin, count))),
+                                 x.query_slots.data() + begin, count, keys, room, outputs,
+                                 divides ? den.data() : nullptr);
       // The weight, the chain over d, the product with v and the chain over the keys.
-      const long double mu = static_cast<long double>(1 + x.d + 1 + visible) * u;
-      for (Index j = 0; j <= x.e; ++j) {
-        const auto at = static_cast<std::size_t>(j);
-        ASSERT_LE(std::abs(got(t, j) - sum[at]), mu / (1 - mu) * size[at]) << "seed " << seed;
-      }
-    }
-  }
+      const Bound bound{x.d + x.keys() + 2};
+      const auto rows = [&](const Exact& all) {
+        return Exact(all.value.middleRows(begin, count), all.size.middleRows(begin, count));
+      };
+      outputs.expect(rows(expected), bound, "outputs");
+      den.expect(rows(divides ? sums.transpose() : Exact(sums_before).transpose()).transpose(),
+                 divides ? bound : Bound{0}, "denominators");
+    });
+    memory.expect_intact();
+  });
 }
 
-TYPED_TEST(IntraBlock, NothingOfLaterKeysReachesAQuery) {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    Block<TypeParam> x(seed);
-    if (x.k.rows() == 0) continue;
-    const Matrix<TypeParam> clean = outputs_of(x);
-    for (int round = 0; round < 4; ++round) {
-      Block<TypeParam> touched = x;
-      const Index from = x.rng.integer(0, x.k.rows() - 1);
-      touched.k.bottomRows(x.k.rows() - from)
-          .setConstant(std::numeric_limits<TypeParam>::quiet_NaN());
-      touched.v.bottomRows(x.k.rows() - from)
-          .setConstant(std::numeric_limits<TypeParam>::infinity());
-      const Matrix<TypeParam> got = outputs_of(touched);
-      for (Index t = 0; t < x.q.rows(); ++t) {
-        if (x.visible(t) <= from) {
-          EXPECT_TRUE(same_bits<TypeParam>(got.row(t), clean.row(t))) << t << " from " << from;
-        } else {
-          EXPECT_TRUE(got.row(t).array().isNaN().all()) << t << " from " << from;
-        }
-      }
-    }
-  }
+TYPED_TEST(IntraBlock, AdjointIsTheDefinitionForEveryPairThatSeesEachOther) {
+  using A = TypeParam;
+  for_cases(80, [](Random& rng) {
+    const Block<A> x(rng);
+    const auto dn = rng.matrix<A>(x.queries(), x.e), dden = rng.matrix<A>(1, x.queries());
+    const auto dq_before = rng.matrix<A>(x.queries(), x.d),
+               dk_before = rng.matrix<A>(x.keys(), x.d), dv_before = rng.matrix<A>(x.keys(), x.e);
+    const bool divides = rng.chance(0.7);
+    const Exact ones(Matrix<A>::Ones(1, x.keys()).eval()), sees(x.sees);
+    const Exact p = (Exact(x.q) * Exact(x.k).transpose()).times(sees);
+    const Exact dnv = (Exact(dn) * Exact(x.v).transpose()).times(sees);
+    const Exact products = p.times(dnv);
+    Exact pairs = dnv;  // dn . v + dden
+    if (divides) pairs = pairs + (Exact(dden).transpose() * ones).times(sees);
+    const long double weight = x.weight;
+    const Exact dp = weight * pairs;
+
+    GuardedArena memory(1 << 22);
+    IntraBlockAdjoint<A> block("f", memory.next(), x.tokens, x.d, x.e);
+    const Guarded<A> dk(dk_before), dv(dv_before), score_sums(1, x.queries()),
+        product_sums(1, x.queries()), dq(dq_before);
+    Matrix<A> dweight = Matrix<A>::Zero(1, 1);
+    block.clear();
+    x.for_strips([&](Index begin, Index count) {
+      x.append_for(begin + count - 1, block.keys(),
+                   [&](const Guarded<A>& k, const Guarded<A>& v, Index first, Index n) {
+                     block.append(k, v, x.key_slots.data() + first, n);
+                   });
+      const Guarded<A> queries(Matrix<A>(x.q.middleRows(begin, count))),
+          gradients(Matrix<A>(dn.middleRows(begin, count)));
+      block.score(queries, x.query_slots.data() + begin, count);
+      block.multiply_values(gradients);
+      std::copy_n(block.score_sums(), count, score_sums.data() + begin);
+      std::copy_n(block.product_sums(), count, product_sums.data() + begin);
+      dweight(0, 0) += block.finish(x.weight, divides ? dden.data() + begin : nullptr);
+      block.add_queries(dq.rows().below(begin));
+      block.add_keys(queries, dk);
+      block.add_values(x.weight, gradients, dv);
+    });
+    memory.expect_intact();
+    // The chains of a term: D roundings in a score, E in a product, one or two where dden and the
+    // weight join, one for each key or query that is added up, and those of strips.
+    const Index queries = x.queries(), keys = x.keys();
+    score_sums.expect(ones * p.transpose(), {x.d + keys}, "sums of scores");
+    product_sums.expect(ones * products.transpose(), {x.d + x.e + keys}, "sums of products");
+    dq.expect(dp * Exact(x.k) + dq_before, {x.e + keys + 3}, "dq");
+    dk.expect(dp.transpose() * Exact(x.q) + dk_before, {x.e + queries + 3}, "dk");
+    dv.expect(weight * (p.transpose() * Exact(dn)) + dv_before, {x.d + queries + 2}, "dv");
+    const Exact all = ones * p.times(pairs).transpose();
+    expect_within(dweight, all * Exact(Matrix<A>::Ones(queries, 1).eval()),
+                  {x.d + x.e + keys + 2 + 2 * queries}, "dweight");
+  });
 }
 
-TYPED_TEST(IntraBlock, StripsOfQueriesAndLaterKeysChangeNoBit) {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
-    Block<TypeParam> x(seed);
-    const Matrix<TypeParam> whole = outputs_of(x);
-    for (const Index strip : {Index{1}, Index{5}, x.rng.integer(1, kStripTokens), kStripTokens}) {
-      for (const bool early : {false, true}) {
-        EXPECT_TRUE(same_bits(outputs_of(x, {.strip = strip, .early = early}), whole))
-            << "seed " << seed << " strip " << strip << (early ? " early" : "");
-      }
-    }
-  }
-}
-
-TYPED_TEST(IntraBlock, SlotsThatNobodyKeepsChangeNoBit) {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    const Block<TypeParam> x(seed);
-    Block<TypeParam> spread = x;
-    spread.tokens = 3 * x.tokens;
-    for (Index& slot : spread.query_slots) slot = 3 * slot + 1;
-    for (Index& slot : spread.key_slots) slot = 3 * slot + 1;
-    EXPECT_TRUE(same_bits(outputs_of(spread), outputs_of(x))) << "seed " << seed;
-  }
-}
-
-TYPED_TEST(IntraBlock, OutputsAreTheSameWithoutDenominators) {
-  for (std::uint64_t seed = 0; seed < 10; ++seed) {
-    const Block<TypeParam> x(seed);
-    const Matrix<TypeParam> with = outputs_of(x);
-    const Matrix<TypeParam> without = outputs_of(x, {.denominators = false});
-    EXPECT_EQ(without.leftCols(x.e), with.leftCols(x.e));
-    EXPECT_EQ(without.rightCols(1), x.den_before);
-  }
-}
-
-TYPED_TEST(IntraBlock, QueriesThatSeeNoKeyKeepTheirOutputs) {
-  for (std::uint64_t seed = 0; seed < 10; ++seed) {
-    Block<TypeParam> x(seed);
-    for (Index& slot : x.key_slots) slot += x.tokens;  // all of them later than any query
-    x.tokens *= 2;
-    const Matrix<TypeParam> got = outputs_of(x);
-    EXPECT_EQ(got.leftCols(x.e), x.before);
-    EXPECT_EQ(got.rightCols(1), x.den_before);
-  }
+TYPED_TEST(IntraBlock, AClearedAdjointHasNoKeys) {
+  using A = TypeParam;
+  Memory memory(1 << 20);
+  IntraBlockAdjoint<A> block("f", memory.arena, 70, 3, 2);
+  block.clear();
+  const Matrix<A> ones = Matrix<A>::Ones(1, 3);
+  const Index slot[] = {5}, last[] = {500};
+  block.append(Guarded<A>(ones, kStripTokens),
+               Guarded<A>(Matrix<A>(ones.leftCols(2)), kStripTokens), slot, 1);
+  EXPECT_EQ(block.keys(), 1);
+  block.clear();
+  EXPECT_EQ(block.keys(), 0);
+  block.score(Guarded<A>(ones), last, 1);
+  EXPECT_EQ(block.score_sums()[0], 0);
 }
 
 }  // namespace
-}  // namespace mhla
+}  // namespace mhla::test

@@ -12,7 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "mhla/gradient/batched.hpp"
+#include "mhla/gradient/bidirectional.hpp"
+#include "mhla/gradient/causal.hpp"
 #include "support/golden_operator.hpp"
 
 namespace mhla::test::golden {
@@ -115,11 +116,10 @@ struct OperatorGradients {
   std::vector<double> query_map, key_map;
 };
 
-template <class Op>
-void add_operator_gradients(const Problem<double>& p, const Op& op, OperatorGradients& g) {
+inline void add_operator_gradients(const Problem<double>& p, OperatorGradients& g) {
   const std::vector<double>& dout_values = p.file.tensor("dout").values;
   const TensorView<const double> dout(dout_values.data(), p.out.shape, p.out.strides);
-  const BatchInputs<double> in{.q = p.q, .k = p.k, .v = p.v};
+  const BatchInputs<double> in = inputs(p.q, p.k, p.v);
   const auto like = [](std::vector<double>& to, const TensorView<double>& of) {
     to.assign(to.size(), 0);
     return TensorView<double>(to.data(), of.shape, of.strides);
@@ -127,20 +127,19 @@ void add_operator_gradients(const Problem<double>& p, const Op& op, OperatorGrad
   g.q.resize(p.q_values.size());
   g.k.resize(p.k_values.size());
   g.v.resize(p.v_values.size());
+  g.query_map.resize(static_cast<std::size_t>(p.query_map.weights()));
+  g.key_map.resize(static_cast<std::size_t>(p.key_map.weights()));
   const BatchGradients<double> to{.q = like(g.q, p.q), .k = like(g.k, p.k), .v = like(g.v, p.v)};
-  const BlockSizes queries{std::span<const Index>(p.query_sizes)};
-  const BlockSizes keys{std::span<const Index>(p.key_sizes)};
-  const Index rows = p.causal ? p.mixing.rows() : queries.blocks();
-  const Index cols = p.causal ? p.mixing.cols() : keys.blocks();
+  const auto blocks = p.blocks();
+  const Index rows = p.causal ? p.mixing.rows() : blocks.queries.blocks();
+  const Index cols = p.causal ? p.mixing.cols() : blocks.keys.blocks();
   const MixingMatrix<double> mixing(p.mixing.topLeftCorner(rows, cols));
   MixingMatrix<double> dmixing(Matrix<double>::Zero(rows, cols));
-  const ParameterGradients<double> parameters{&dmixing, g.query_map, g.key_map};
-  if (p.chunk > 0) {
-    causal_gradient(in, ContiguousBlocks{p.chunk}, mixing, op, dout, to, parameters);
-  } else if (p.causal) {
-    causal_gradient(in, queries, mixing, op, dout, to, parameters);
+  const ParameterGradients<double> parameters{dmixing, g.query_map, g.key_map};
+  if (p.causal) {
+    causal_gradient(in, blocks.queries, mixing, p.op(), dout, to, parameters);
   } else {
-    bidirectional_gradient(in, queries, keys, mixing, op, dout, to, parameters);
+    bidirectional_gradient(in, blocks, mixing, p.op(), dout, to, parameters);
   }
   g.mixing = Matrix<double>::Zero(p.mixing.rows(), p.mixing.cols());
   g.mixing.topLeftCorner(rows, cols) = dmixing.dense();
@@ -176,18 +175,12 @@ inline void compare_weights(const Problem<double>& p, const OperatorGradients& g
 
 /// Kinds op and causal_official: dq, dk, dv and dmixing from dout.
 inline WorstGradient check_operator_gradients(const Safetensors& file, bool official) {
-  Problem<double> p(file, official);
+  const Problem<double> p(file, official);
   if (file.tensor("dout").shape != file.tensor("out").shape) {
     file.fail("has 'dout' of a shape that is not out's");
   }
   OperatorGradients g;
-  g.query_map.resize(static_cast<std::size_t>(p.query_map.weights()));
-  g.key_map.resize(static_cast<std::size_t>(p.key_map.weights()));
-  if (p.normalize) {
-    add_operator_gradients(p, Operator{p.query_map, p.key_map, KeySum{}, p.scale}, g);
-  } else {
-    add_operator_gradients(p, Operator{p.query_map, p.key_map, NoNormalizer{}, p.scale}, g);
-  }
+  add_operator_gradients(p, g);
   WorstGradient worst;
   for (const auto& [name, ours] : {std::pair{"q", &g.q}, {"k", &g.k}, {"v", &g.v}}) {
     const std::string gradient = std::string("d") + name;

@@ -1,62 +1,45 @@
 #pragma once
 
 /// \file
-/// Random batches whose pairs are problems of their own.
+/// Random batches whose (sequence, head) pairs are problems of their own.
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
 
-#include "mhla/attention/batch.hpp"
 #include "support/gradient_forms.hpp"
+#include "support/gradient_random.hpp"
 
 namespace mhla::test {
 
-/// A [B,N,H,D] tensor in one of the layouts users have, in memory that is NaN elsewhere.
+/// A [B,N,H,D] tensor in one of the layouts users have, at any place, in memory that is NaN
+/// elsewhere.
 template <class T>
 class StridedTensor {
  public:
-  StridedTensor(Random& rng, Index b, Index n, Index h, Index d) {
-    const Index pad = rng.integer(0, 3);  // unused numbers behind every row
-    std::array<Index, 4> strides{};
-    switch (rng.integer(0, 3)) {
-      case 0:  // token-major
-        strides = {n * h * (d + pad), h * (d + pad), d + pad, 1};
-        break;
-      case 1:  // head-major
-        strides = {h * n * (d + pad), d + pad, n * (d + pad), 1};
-        break;
-      case 2:  // a slice of a packed qkv
-        strides = {n * 3 * h * d, 3 * h * d, d, 1};
-        break;
-      default:  // features outermost, tokens innermost
-        strides = {1, b, n * b, h * n * b};
-        break;
-    }
-    const Index offset = rng.integer(0, 17), total = 3 * b * n * h * (d + pad) + offset + 16;
-    memory_.assign(static_cast<std::size_t>(total), static_cast<T>(NAN));
-    view_ = {memory_.data() + offset, {b, n, h, d}, strides};
+  StridedTensor(Random& rng, const Shape& shape) {
+    const auto [b, n, h, d] = shape;
+    const Index wide = d + rng.integer(0, 3);  // with unused numbers behind every row
+    const std::array<Shape, 4> layouts = {{
+        {n * h * wide, h * wide, wide, 1},          // token-major
+        {h * n * wide, wide, n * wide, 1},          // head-major
+        {n * 3 * h * wide, 3 * h * wide, wide, 1},  // a slice of a packed qkv
+        {1, b, n * b, h * n * b},                   // features outermost
+    }};
+    const Index offset = rng.integer(0, 17);
+    memory_.assign(static_cast<std::size_t>(3 * b * n * h * wide + offset), static_cast<T>(NAN));
+    view_ = {memory_.data() + offset, shape, layouts[static_cast<std::size_t>(rng.integer(0, 3))]};
   }
   TensorView<T> view() const { return view_; }
-  /// Every element becomes x.
-  void fill(T x) {
-    for (Index i = 0; i < view_.batch(); ++i) {
-      for (Index h = 0; h < view_.heads(); ++h) {
-        set(i, h, 0, Matrix<T>::Constant(view_.tokens(), view_.width(), x));
-      }
-    }
+  /// True if nothing is written beside the elements, which are finite.
+  bool alone() const {
+    const auto [b, n, h, d] = view_.shape;
+    return b * n * h * d == std::ranges::count_if(memory_, [](const T& x) { return x == x; });
   }
-  /// Tokens [begin, begin + rows) of a head become m.
-  void set(Index item, Index h, Index begin, const Matrix<T>& m) {
-    const auto head = view_.head(item, h, begin, m.rows());
+  static Matrix<T> get(const MatrixView<T>& head) {
+    Matrix<T> m(head.rows, head.cols);
     for (Index t = 0; t < m.rows(); ++t) {
-      for (Index c = 0; c < m.cols(); ++c) head(t, c) = m(t, c);
-    }
-  }
-  Matrix<T> get(Index item, Index h, Index begin, Index count) const {
-    const auto head = view_.head(item, h, begin, count);
-    Matrix<T> m(count, view_.width());
-    for (Index t = 0; t < count; ++t) {
       for (Index c = 0; c < m.cols(); ++c) m(t, c) = head(t, c);
     }
     return m;
@@ -67,189 +50,153 @@ class StridedTensor {
   TensorView<T> view_;
 };
 
-/// The tensors of a batch, or their gradients.
-template <class T>
-struct BatchTensors {
-  StridedTensor<T> q, k, v, normalizer_q, normalizer_k;
+/// Blocks of W tokens for a sequence of any length.
+struct BlocksOfLength {
+  Index block_length;
+  AnyPartition operator()(Index tokens) const {
+    return AnyPartition::of(Contiguous(tokens, block_length));
+  }
 };
 
-/// A random batch: B sequences of one length, or sequences of any length packed in one item; every
-/// (sequence, head) pair is a problem of its own.
+/// A random batch: B sequences of one length, or sequences of any length packed in one item, with
+/// random numbers in every layout.
 template <class Form, class T>
-struct RandomBatch {
+class RandomBatch {
   using A = accumulator_t<T>;
-  static constexpr Index kMostBlocks = 12;
 
-  Random rng;
-  bool packed, own;
-  Index sequences, heads, d, e, block_length;
-  bool crosses_queries;
-  std::vector<Index> query_offsets{0}, key_offsets{0};  // also of sequences that are not packed
-  Matrix<bool> query_mask, key_mask;                    // [B,N] or empty
-  std::vector<Problem<T>> pairs;                        // [sequences * heads]
-  std::vector<Matrix<T>> douts;                         // the same
-  Problem<T> shared;  // what all pairs have in common; its mixing matrix is the largest
+ public:
+  using Buffers = GradientBuffers<T>;
 
-  explicit RandomBatch(std::uint64_t seed)
-      : rng(seed),
-        packed(rng.chance(0.5)),
-        own(rng.chance(0.3)),
-        sequences(rng.integer(1, 4)),
-        heads(rng.integer(1, 3)),
-        d(rng.integer(1, 4)),
-        e(rng.integer(1, 20)),
-        block_length(rng.integer(3, 8)),
-        crosses_queries(Form::kMixes && !Form::kCausal && !packed && rng.chance(0.4)) {
-    if (seed % 12 == 0) {  // more pairs than are summed one by one
-      sequences = 9;
-      heads = 8;
-      e = 2;
-    }
-    draw_lengths();
-    draw_shared(seed);
-    for (Index s = 0; s < sequences; ++s) {
-      for (Index h = 0; h < heads; ++h) draw_pair(s);
-    }
+  explicit RandomBatch(std::uint64_t seed) : rng_(seed), packed_(rng_.chance(0.5)) {
+    const bool many = seed % 8 == 5;  // more pairs than are summed one by one
+    sequences_ = many ? 9 : rng_.integer(1, 4);
+    heads_ = many ? 8 : rng_.integer(1, 3);
+    shared_ = random_gradient<Form, T>(seed, many ? Size::kSmall : Size::kAny);
+    const bool equal = shared_.op.normalizer.sums() == WeightSums::kCrossQuery;
+    if (equal) packed_ = false;
+    draw_lengths(equal);
+    blocks_ = {{rng_.integer(3, 8)}, {rng_.integer(3, 8)}};
+    if (equal) blocks_ = {{lengths_[kQ][0] / 2}, {lengths_[kK][0] / 2}};
+    if (Form::kCausal) blocks_.keys = blocks_.queries;
+    shared_.set_mixing(Form::kMixes ? Band(12, 12, 12, rng_.integer(0, 12)) : Band(1, 1), rng_,
+                       0.1);
+    draw_tensors();
   }
 
-  Index items() const { return packed ? 1 : sequences; }
-  Index item(Index s) const { return packed ? 0 : s; }
-  Index queries(Index s) const { return length(query_offsets, s); }
-  Index keys(Index s) const { return length(key_offsets, s); }
-  Index first_query(Index s) const { return packed ? at(query_offsets, s) : 0; }
-  Index first_key(Index s) const { return packed ? at(key_offsets, s) : 0; }
-  const Problem<T>& pair(Index s, Index h) const {
-    return pairs[static_cast<std::size_t>(s * heads + h)];
-  }
-  const Matrix<T>& dout(Index s, Index h) const {
-    return douts[static_cast<std::size_t>(s * heads + h)];
-  }
+  Index sequences() const { return sequences_; }
+  Index heads() const { return heads_; }
+  bool packed() const { return packed_; }
+  const GradientProblem<T>& shared() const { return shared_; }
+  const CrossBlocks<BlocksOfLength, BlocksOfLength>& blocks() const { return blocks_; }
+  const BatchInputs<T>& inputs() const { return in_; }
+  TensorView<const T> dout() const { return values_.back().view(); }
 
-  /// Tensors of the batch's shapes, each in a layout of its own.
-  BatchTensors<T> tensors() {
-    const Index nq = packed ? query_offsets.back() : queries(0);
-    const Index nk = packed ? key_offsets.back() : keys(0);
-    const auto make = [&](Index n, Index width) {
-      return StridedTensor<T>(rng, items(), n, heads, width);
-    };
-    return {make(nq, d), make(nk, d), make(nk, e), make(nq, d), make(nk, d)};
-  }
-  StridedTensor<T> dout_tensor() {
-    StridedTensor<T> t(rng, items(), packed ? query_offsets.back() : queries(0), heads, e);
-    for_each_pair([&](Index s, Index h) { t.set(item(s), h, first_query(s), dout(s, h)); });
-    return t;
-  }
-  BatchTensors<T> values() {
-    auto t = tensors();
-    for_each_pair([&](Index s, Index h) {
-      const auto& p = pair(s, h);
-      t.q.set(item(s), h, first_query(s), p.q);
-      t.k.set(item(s), h, first_key(s), p.k);
-      t.v.set(item(s), h, first_key(s), p.v);
-      if (!own) return;
-      t.normalizer_q.set(item(s), h, first_query(s), p.normalizer_q);
-      t.normalizer_k.set(item(s), h, first_key(s), p.normalizer_k);
-    });
-    return t;
-  }
-  BatchInputs<T> inputs(const BatchTensors<T>& t) const {
-    BatchInputs<T> in{.q = t.q.view(), .k = t.k.view(), .v = t.v.view()};
-    if (own) {
-      in.normalizer_q = t.normalizer_q.view();
-      in.normalizer_k = t.normalizer_k.view();
+  /// Gradients that start from zeros, each in a layout of its own.
+  struct Result {
+    std::vector<StridedTensor<T>> tensors;
+    Buffers parameters;  // without tensors
+
+    BatchGradients<T> views() const {
+      return {view(kQ), view(kK), view(kV), view(kOwnQ), view(kOwnK)};
     }
-    if (query_mask.size() > 0) in.query_mask = query_mask;
-    if (key_mask.size() > 0) in.key_mask = key_mask;
-    if (packed) {
-      in.query_offsets = query_offsets;
-      in.key_offsets = key_offsets;
+    TensorView<T> view(Part part) const {
+      const TensorView<T> all = tensors[part].view();
+      return all.width() == 0 && part != kV ? TensorView<T>() : all;
     }
-    return in;
+  };
+  Result gradients(std::uint64_t seed, const ExecutorRef& executor = {}, bool keep = false) const {
+    Random rng(seed);
+    Result result{{}, Buffers(shared_)};
+    for (std::size_t part = 0; part < kMixing; ++part) {
+      result.tensors.emplace_back(rng, values_[part].view().shape);
+      for_each_element(result.tensors.back().view(), [](T& x) { x = T(0); });
+    }
+    add_gradients<Form>(GradientArguments<BatchInputs<T>>{in_, dout(), result.views(),
+                                                          result.parameters.parameter_views()},
+                        shared_, blocks_, executor, keep);
+    return result;
   }
-  BatchGradients<T> gradients(const BatchTensors<T>& t) const {
-    BatchGradients<T> g{.q = t.q.view(), .k = t.k.view(), .v = t.v.view()};
-    if (own) {
-      g.normalizer_q = t.normalizer_q.view();
-      g.normalizer_k = t.normalizer_k.view();
-    }
+  /// The same of one head alone, in tensors of its own.
+  Buffers gradients_alone(Index s, Index h) const {
+    const Inputs<T> head = detail::head_inputs(in_, s, h);
+    const auto dout_head = detail::head_output(in_, dout(), s, h);
+    GradientProblem<T> p = shared_;
+    for (const Part part : {kQ, kK, kV, kOwnQ, kOwnK}) p.tensors[part] = get(part, s, h, values_);
+    Buffers g(p);
+    add_gradients<Form>(
+        GradientArguments<Inputs<T>>{head, dout_head, g.views(), g.parameter_views()}, shared_,
+        blocks_);
     return g;
   }
-  template <class F>
-  void for_each_pair(F&& f) const {
-    for (Index s = 0; s < sequences; ++s) {
-      for (Index h = 0; h < heads; ++h) f(s, h);
-    }
+  /// A part of one head.
+  Matrix<T> get(Part part, Index s, Index h, const std::vector<StridedTensor<T>>& tensors) const {
+    const bool query = part == kQ || part == kOwnQ;
+    const auto span = query ? detail::query_span(in_, s) : detail::key_span(in_, s);
+    if (tensors[part].view().width() == 0 && part != kV) return {};
+    return StridedTensor<T>::get(detail::head_of(tensors[part].view(), span, h));
   }
 
  private:
-  static Index at(const std::vector<Index>& v, Index i) { return v[static_cast<std::size_t>(i)]; }
-  static Index length(const std::vector<Index>& offsets, Index s) {
-    return at(offsets, s + 1) - at(offsets, s);
+  template <class F>
+  static void for_each_element(const TensorView<T>& t, F&& f) {
+    for (Index b = 0; b < t.batch(); ++b) {
+      for (Index n = 0; n < t.tokens(); ++n) {
+        for (Index h = 0; h < t.heads(); ++h) {
+          for (Index d = 0; d < t.width(); ++d) f(t(b, n, h, d));
+        }
+      }
+    }
   }
 
-  void draw_lengths() {
+  void draw_lengths(bool equal) {
     constexpr Index kLengths[] = {0, 1, 3, 4, 5, 7, 8, 9, 30};
-    Index n = crosses_queries ? block_length * rng.integer(1, 4) : rng.integer(0, 30);
-    const bool cross = !Form::kCausal && !crosses_queries && rng.chance(0.5);
-    Index other = cross ? rng.integer(0, 30) : n;
-    for (Index s = 0; s < sequences; ++s) {
-      if (packed) {
-        n = kLengths[rng.integer(0, 8)];
-        other = cross ? kLengths[rng.integer(0, 8)] : n;
-      }
-      query_offsets.push_back(query_offsets.back() + n);
-      key_offsets.push_back(key_offsets.back() + other);
+    const bool cross = !Form::kCausal && rng_.chance(0.5);
+    for (Index s = 0; s < (packed_ ? sequences_ : 1); ++s) {
+      const Index n = equal ? 2 * rng_.integer(1, 6) : kLengths[rng_.integer(0, 8)];
+      const Index other = equal ? 2 * rng_.integer(1, 6) : kLengths[rng_.integer(0, 8)];
+      lengths_[kQ].push_back(n);
+      lengths_[kK].push_back(cross ? other : n);
     }
-    const auto random_mask = [this](Index tokens) {
-      Matrix<bool> m(items(), tokens);
-      for (Index i = 0; i < m.size(); ++i) m.data()[i] = rng.chance(0.8);
+  }
+
+  void draw_tensors() {
+    const auto total = [&](Part part) {
+      offsets_[part] = {0};
+      for (const Index n : lengths_[part]) offsets_[part].push_back(offsets_[part].back() + n);
+      return offsets_[part].back();
+    };
+    const Index nq = total(kQ), nk = total(kK), items = packed_ ? 1 : sequences_;
+    const auto add = [&](Index tokens, Index width) {
+      values_.emplace_back(rng_, Shape{items, tokens, heads_, width});
+      for_each_element(values_.back().view(),
+                       [&](T& x) { x = static_cast<T>(static_cast<A>(rng_.uniform(-1, 1))); });
+      return values_.back().view();
+    };
+    const auto width = [&](Part part) { return shared_.tensors[part].cols(); };
+    in_ = {.q = add(nq, width(kQ)), .k = add(nk, width(kK)), .v = add(nk, width(kV))};
+    const auto own_q = add(nq, width(kOwnQ)), own_k = add(nk, width(kOwnK));
+    if (width(kOwnQ) > 0) in_.normalizer_q = own_q, in_.normalizer_k = own_k;
+    add(nq, width(kV));  // dout
+    const auto mask = [&](Matrix<bool>& m, Index tokens) -> BatchMask {
+      if (rng_.chance(0.6)) return {};
+      m.resize(items, tokens);
+      for (bool& keep : m.reshaped()) keep = rng_.chance(0.8);
       return m;
     };
-    if (rng.chance(0.4)) query_mask = random_mask(packed ? query_offsets.back() : n);
-    if (rng.chance(0.4)) key_mask = random_mask(packed ? key_offsets.back() : other);
+    in_.query_mask = mask(query_mask_, nq);
+    in_.key_mask = mask(key_mask_, nk);
+    if (packed_) in_.query_offsets = offsets_[kQ], in_.key_offsets = offsets_[kK];
   }
 
-  void draw_shared(std::uint64_t seed) {
-    const Index kind = rng.chance(0.5) ? 1 : kSameWidthMaps;  // elu or hedgehog: positive
-    shared.query_map = random_map<A>(rng, kind, d);
-    shared.key_map = random_map<A>(rng, kind, d);
-    shared.seed = seed;
-    shared.causal = Form::kCausal;
-    shared.normalizer = crosses_queries   ? NaiveNormalizer::kCrossQuery
-                        : rng.chance(0.3) ? NaiveNormalizer::kNone
-                                          : NaiveNormalizer::kKeySum;
-    if (shared.normalizer == NaiveNormalizer::kNone) own = false;
-    shared.eps = 1e-2;
-    shared.scale = rng.chance(0.5) ? 1 : 0.3;
-    shared.coefficients = rng.matrix<A>(kMostBlocks, kMostBlocks, 0.1, 1);
-    shared.lower = rng.chance(0.3) ? rng.integer(0, 3) : kMostBlocks;
-    shared.upper = rng.chance(0.3) ? rng.integer(0, 3) : kMostBlocks;
-  }
-
-  void draw_pair(Index s) {
-    Problem<T> p = shared;
-    p.query_blocks = AnyPartition::of(Contiguous(queries(s), block_length));
-    p.key_blocks = AnyPartition::of(Contiguous(keys(s), block_length));
-    p.q = rng.matrix<T>(queries(s), d);
-    p.k = rng.matrix<T>(keys(s), d);
-    p.v = rng.matrix<T>(keys(s), e);
-    if (own) {
-      p.normalizer_q = rng.matrix<T>(queries(s), d);
-      p.normalizer_k = rng.matrix<T>(keys(s), d);
-    }
-    p.coefficients = shared.coefficients
-                         .topLeftCorner(std::max<Index>(1, p.query_blocks.blocks()),
-                                        std::max<Index>(1, p.key_blocks.blocks()))
-                         .eval();
-    const auto cut = [&](const Matrix<bool>& mask, Index begin, Index count) {
-      return mask.size() == 0 ? Matrix<bool>() : Matrix<bool>(mask.block(item(s), begin, 1, count));
-    };
-    p.query_mask = cut(query_mask, first_query(s), queries(s));
-    p.key_mask = cut(key_mask, first_key(s), keys(s));
-    Form::fit(p);
-    pairs.push_back(p);
-    douts.push_back(rng.matrix<T>(queries(s), e));
-  }
+  Random rng_;
+  bool packed_;
+  Index sequences_ = 0, heads_ = 0;
+  GradientProblem<T> shared_;  // operator and mixing matrix
+  CrossBlocks<BlocksOfLength, BlocksOfLength> blocks_{};
+  std::array<std::vector<Index>, 2> lengths_, offsets_;  // of queries and keys
+  std::vector<StridedTensor<T>> values_;  // q, k, v, normalizer_q, normalizer_k, dout
+  Matrix<bool> query_mask_, key_mask_;
+  BatchInputs<T> in_;
 };
 
 }  // namespace mhla::test

@@ -1,97 +1,82 @@
 #pragma once
 
 /// \file
-/// What a causal backward form must do: time has a direction, bit by bit.
+/// What every causal backward form must do: time has a direction, bit by bit.
 
 #include <cmath>
+#include <initializer_list>
 
-#include "support/gradient_laws.hpp"
+#include "support/gradient_forms.hpp"
+#include "support/gradient_random.hpp"
 
 namespace mhla::test {
 
-/// Expects the same bits in rows [begin, begin + count).
-inline void expect_same_rows(const Matrix<float>& a, const Matrix<float>& b, Index begin,
-                             Index count, const char* what, const Problem<float>& p) {
-  EXPECT_TRUE(same_bits(Matrix<float>(a.middleRows(begin, count)),
-                        Matrix<float>(b.middleRows(begin, count))))
-      << what << " [" << begin << ", " << begin + count << ") " << p.text();
-}
+template <class Form, class T>
+struct GradientCausality {
+  using A = accumulator_t<T>;
+  using Problem = GradientProblem<T>;
+  using Buffers = GradientBuffers<T>;
 
-/// A query reads keys up to its own, so nothing later reaches dq: not k, v, nor other queries.
-template <class Form>
-void expect_queries_do_not_depend_on_later_tokens() {
-  for (std::uint64_t seed = 0; seed < 600; ++seed) {
-    const auto p = any_problem<Form, float>(seed);
-    const Index n = p.q.rows();
-    if (n < 2) continue;
-    const Matrix<float> dout = random_dout(p);
-    const auto before = gradients_of<Form>(p, dout);
-    Random rng(seed);
-    for (const float poison : {NAN, INFINITY, 1e30f}) {
-      const Index first = rng.integer(1, n - 1), later = n - first;
-      auto changed = p;
-      Matrix<float> changed_dout = dout;
-      for (Matrix<float>* m : {&changed.q, &changed.k, &changed.v, &changed_dout}) {
-        m->bottomRows(later).setConstant(poison);
-      }
-      if (p.has_own_normalizer()) {
-        changed.normalizer_q.bottomRows(later).setConstant(poison);
-        changed.normalizer_k.bottomRows(later).setConstant(poison);
-      }
-      const auto after = gradients_of<Form>(changed, changed_dout);
-      expect_same_rows(before.q, after.q, 0, first, "q", p);
-      if (p.has_own_normalizer()) {
-        expect_same_rows(before.normalizer_q, after.normalizer_q, 0, first, "normalizer_q", p);
-      }
+  /// Expects the same bits in rows [begin, begin + count) of some parts.
+  static void expect_same_rows(const Buffers& a, const Buffers& b,
+                               std::initializer_list<Part> parts, Index begin, Index count,
+                               const Problem& p) {
+    for (const Part part : parts) {
+      if (a.tensors[part].rows() == 0) continue;
+      EXPECT_TRUE(same_bits<T>(a.tensors[part].middleRows(begin, count),
+                               b.tensors[part].middleRows(begin, count)))
+          << kPartNames[part] << " [" << begin << ", " << begin + count << ") " << p.text();
     }
   }
-}
+  /// Calls f(problem, its gradients, a token that is not the first).
+  template <class F>
+  static void for_cut_problems(F&& f) {
+    for_problems<Form, T>(60, [&](const Problem& p) {
+      if (p.queries() < 2) return;
+      f(p, gradients_of<Form>(p), Random(p.seed).integer(1, p.queries() - 1));
+    });
+  }
 
-/// A key is read by queries from its own on, so no earlier query reaches dk and dv.
-template <class Form>
-void expect_keys_do_not_depend_on_earlier_queries() {
-  for (std::uint64_t seed = 0; seed < 600; ++seed) {
-    const auto p = any_problem<Form, float>(seed);
-    const Index n = p.q.rows();
-    if (n < 2) continue;
-    const Matrix<float> dout = random_dout(p);
-    const auto before = gradients_of<Form>(p, dout);
-    Random rng(seed);
-    for (const float poison : {NAN, INFINITY, 1e30f}) {
-      const Index first = rng.integer(1, n - 1);
-      auto changed = p;
-      Matrix<float> changed_dout = dout;
-      changed.q.topRows(first).setConstant(poison);
-      changed_dout.topRows(first).setConstant(poison);
-      if (p.has_own_normalizer()) changed.normalizer_q.topRows(first).setConstant(poison);
-      const auto after = gradients_of<Form>(changed, changed_dout);
-      expect_same_rows(before.k, after.k, first, n - first, "k", p);
-      expect_same_rows(before.v, after.v, first, n - first, "v", p);
-      if (p.has_own_normalizer()) {
-        expect_same_rows(before.normalizer_k, after.normalizer_k, first, n - first, "normalizer_k",
-                         p);
+  /// A query reads keys up to its own, so nothing later reaches dq: not k, v, nor other queries.
+  static void queries_do_not_depend_on_later_tokens() {
+    for_cut_problems([](const Problem& p, const Buffers& before, Index first) {
+      for (const float poison : {NAN, INFINITY}) {
+        Problem changed = p;
+        const auto spoil = [&](Matrix<T>& m) {
+          if (m.rows() > 0) m.bottomRows(m.rows() - first).setConstant(static_cast<T>(poison));
+        };
+        for (Matrix<T>& m : changed.tensors) spoil(m);
+        spoil(changed.dout);
+        expect_same_rows(before, gradients_of<Form>(changed), {kQ, kOwnQ}, 0, first, p);
       }
-    }
+    });
   }
-}
 
-/// Where dout is 0 from a token on, so is every gradient.
-template <class Form>
-void expect_no_gradient_behind_the_loss() {
-  for (std::uint64_t seed = 0; seed < 600; ++seed) {
-    auto p = any_problem<Form, float>(seed);
-    const Index n = p.q.rows();
-    Index masked = 0;
-    if (n < 2 || !make_comparable(p, masked)) continue;
-    const Index first = Random(seed).integer(1, n - 1);
-    Matrix<float> dout = random_dout(p);
-    dout.bottomRows(n - first).setZero();
-    const auto g = gradients_of<Form>(p, dout);
-    for (const Matrix<float>* m : {&g.q, &g.k, &g.v, &g.normalizer_q, &g.normalizer_k}) {
-      if (m->rows() == 0) continue;
-      EXPECT_TRUE((m->bottomRows(n - first).array() == 0).all()) << first << " " << p.text();
-    }
+  /// A key is read by queries from its own on, so no earlier query reaches dk and dv.
+  static void keys_do_not_depend_on_earlier_queries() {
+    for_cut_problems([](const Problem& p, const Buffers& before, Index first) {
+      for (const float poison : {NAN, INFINITY}) {
+        Problem changed = p;
+        for (Matrix<T>* m : {&changed.tensors[kQ], &changed.tensors[kOwnQ], &changed.dout}) {
+          if (m->rows() > 0) m->topRows(first).setConstant(static_cast<T>(poison));
+        }
+        expect_same_rows(before, gradients_of<Form>(changed), {kK, kV, kOwnK}, first,
+                         p.queries() - first, p);
+      }
+    });
   }
-}
+
+  static void is_zero_behind_the_loss() {
+    for_cut_problems([](Problem p, const Buffers&, Index first) {
+      p.dout.bottomRows(p.queries() - first).setZero();
+      const Buffers g = gradients_of<Form>(p);
+      for (const Matrix<T>& m : g.tensors) {
+        for (const T x : m.bottomRows(m.rows() > 0 ? m.rows() - first : 0).reshaped()) {
+          EXPECT_EQ(static_cast<A>(x), 0) << first << " " << p.text();
+        }
+      }
+    });
+  }
+};
 
 }  // namespace mhla::test

@@ -1,125 +1,257 @@
 #pragma once
 
 /// \file
-/// The backward forms of one head as the tests call them (gradient_run.hpp says what a form has).
+/// The backward forms as the tests call them, one head or a batch.
+///
+/// A Form has kName, the backward function's; kCausal; kMixes, whether it has a mixing matrix and
+/// keeps summaries; fit(p), which makes any problem one of the form; definition<W>(p, x), its
+/// output at the point x; add(a, p, blocks, call), the call itself; bytes(in, p, blocks, executor);
+/// and where it mixes kept_bytes(in, p, blocks) and forward(in, p, blocks, call).
+
+#include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include "mhla/attention/naive.hpp"
 #include "mhla/gradient/bidirectional.hpp"
 #include "mhla/gradient/causal.hpp"
 #include "mhla/gradient/linear.hpp"
-#include "support/gradient_run.hpp"
+#include "mhla/gradient/softmax.hpp"
+#include "support/gradient_problem.hpp"
+#include "support/outputs.hpp"
 
 namespace mhla::test {
 
+/// What is differentiated, and where its gradients go.
+template <class In>
+struct GradientArguments {
+  In in;
+  detail::dout_of<In> dout;
+  detail::gradients_of<In> gradients;
+  detail::parameters_of<In> parameters;
+};
+
+/// The output of the operator at the point x: naive_attention, which computes in W what comes after
+/// the feature maps, with the maps in W too.
+template <class W, class T>
+Matrix<W> operator_at(const GradientProblem<T>& p, const Variables<W>& x) {
+  auto n = naive_problem<W>(p.inputs(), p.blocks, p.mixing(), p.op,
+                            p.causal ? Order::kCausal : Order::kBidirectional);
+  const auto features = [](const auto& map, const Matrix<W>& rows, const Matrix<W>& weights,
+                           const W& factor) {
+    const std::vector<W> flat(weights.data(), weights.data() + weights.size());
+    Matrix<W> y(rows.rows(), map.features(rows.cols()));
+    for (Index t = 0; t < rows.rows(); ++t) {
+      const W* const row = rows.data() + t * rows.cols();
+      const auto of_row = wide_features(map, std::vector<W>(row, row + rows.cols()), flat);
+      for (Index j = 0; j < y.cols(); ++j) y(t, j) = factor * of_row[static_cast<std::size_t>(j)];
+    }
+    return y;
+  };
+  const W scale(p.op.scale);
+  n.q = features(p.op.query_map, x[kQ], x[kQueryMap], scale);
+  n.k = features(p.op.key_map, x[kK], x[kKeyMap], W(1));
+  n.v = x[kV];
+  if (!p.inputs().normalizer_q.absent()) {
+    n.normalizer_q = features(p.op.query_map, x[kOwnQ], x[kQueryMap], scale);
+    n.normalizer_k = features(p.op.key_map, x[kOwnK], x[kKeyMap], W(1));
+  }
+  n.mixing = MixingView<const W>(x[kMixing].data(), p.band).dense();
+  return naive_attention(n);
+}
+
 struct BidirectionalForm {
   static constexpr const char* kName = "bidirectional_gradient";
-  static constexpr bool kCausal = false;
-  static constexpr bool kMixes = true;
+  static constexpr bool kCausal = false, kMixes = true;
 
   template <class T>
-  static Problem<T> problem(std::uint64_t seed) {
-    return random_problem<T>(seed, false);
+  static void fit(GradientProblem<T>&) {}
+  template <class W, class T>
+  static Matrix<W> definition(const GradientProblem<T>& p, const Variables<W>& x) {
+    return operator_at(p, x);
   }
-  template <class T>
-  static void fit(Problem<T>&) {}
-  template <class T, class Op, class X>
-  static std::size_t bytes(const Problem<T>& p, const Op& op, const X& executor) {
-    return bidirectional_gradient_workspace_bytes(p.inputs(), p.query_blocks, p.key_blocks,
-                                                  p.mixing(), op, executor);
+  template <class In, class P, class Blocks>
+  static void add(const GradientArguments<In>& a, const P& p, const Blocks& blocks,
+                  const Call& call) {
+    bidirectional_gradient(a.in, blocks, p.mixing(), p.op, a.dout, a.gradients, a.parameters, call);
   }
-  template <class T, class Op>
-  static std::size_t kept_bytes(const Problem<T>& p, const Op& op) {
-    return bidirectional_kept_bytes(p.inputs(), p.key_blocks, op);
+  template <class In, class P, class Blocks>
+  static std::size_t bytes(const In& in, const P& p, const Blocks& blocks, const ExecutorRef& x) {
+    return bidirectional_gradient_workspace_bytes(in, blocks, p.mixing(), p.op, x);
   }
-  template <class T, class Op, class X>
-  static void forward(const Problem<T>& p, const Op& op, MatrixView<T> out, X& executor,
-                      Workspace kept) {
-    bidirectional(p.inputs(), p.query_blocks, p.key_blocks, p.mixing(), op, out, {}, executor,
-                  kept);
+  template <class In, class P, class Blocks>
+  static std::size_t kept_bytes(const In& in, const P& p, const Blocks& blocks) {
+    return bidirectional_kept_bytes(in, blocks, p.op);
   }
-  template <class T, class Op, class X>
-  static void backward(const Problem<T>& p, const Op& op, const GradientCall<T>& c, X& executor) {
-    bidirectional_gradient(p.inputs(), p.query_blocks, p.key_blocks, p.mixing(), op, c.dout,
-                           c.gradients, c.parameters, c.workspace, executor, c.kept);
+  template <class In, class P, class Blocks>
+  static void forward(const In& in, const P& p, const Blocks& blocks, const Call& call) {
+    bidirectional(in, blocks, p.mixing(), p.op, call);
   }
 };
 
 struct CausalForm {
   static constexpr const char* kName = "causal_gradient";
-  static constexpr bool kCausal = true;
-  static constexpr bool kMixes = true;
+  static constexpr bool kCausal = true, kMixes = true;
 
   template <class T>
-  static Problem<T> problem(std::uint64_t seed) {
-    return random_problem<T>(seed, true);
+  static void fit(GradientProblem<T>&) {}
+  template <class W, class T>
+  static Matrix<W> definition(const GradientProblem<T>& p, const Variables<W>& x) {
+    return operator_at(p, x);
   }
-  template <class T>
-  static void fit(Problem<T>&) {}
-  template <class T, class Op, class X>
-  static std::size_t bytes(const Problem<T>& p, const Op& op, const X& executor) {
-    return causal_gradient_workspace_bytes(p.inputs(), p.query_blocks, p.mixing(), op, executor);
+  template <class In, class P, class Blocks>
+  static void add(const GradientArguments<In>& a, const P& p, const Blocks& blocks,
+                  const Call& call) {
+    causal_gradient(a.in, blocks.queries, p.mixing(), p.op, a.dout, a.gradients, a.parameters,
+                    call);
   }
-  template <class T, class Op>
-  static std::size_t kept_bytes(const Problem<T>& p, const Op& op) {
-    return causal_kept_bytes(p.inputs(), p.query_blocks, op);
+  template <class In, class P, class Blocks>
+  static std::size_t bytes(const In& in, const P& p, const Blocks& blocks, const ExecutorRef& x) {
+    return causal_gradient_workspace_bytes(in, blocks.queries, p.mixing(), p.op, x);
   }
-  template <class T, class Op, class X>
-  static void forward(const Problem<T>& p, const Op& op, MatrixView<T> out, X& executor,
-                      Workspace kept) {
-    causal(p.inputs(), p.query_blocks, p.mixing(), op, out, {}, executor, kept);
+  template <class In, class P, class Blocks>
+  static std::size_t kept_bytes(const In& in, const P& p, const Blocks& blocks) {
+    return causal_kept_bytes(in, blocks.queries, p.op);
   }
-  template <class T, class Op, class X>
-  static void backward(const Problem<T>& p, const Op& op, const GradientCall<T>& c, X& executor) {
-    causal_gradient(p.inputs(), p.query_blocks, p.mixing(), op, c.dout, c.gradients, c.parameters,
-                    c.workspace, executor, c.kept);
+  template <class In, class P, class Blocks>
+  static void forward(const In& in, const P& p, const Blocks& blocks, const Call& call) {
+    causal(in, blocks.queries, p.mixing(), p.op, call);
   }
 };
 
-/// Linear attention: no mixing matrix, no executor, nothing kept.
+/// Linear attention: MHLA with a single block, without a mixing matrix.
 template <bool kIsCausal>
 struct LinearForm {
   static constexpr const char* kName =
       kIsCausal ? "linear_causal_gradient" : "linear_bidirectional_gradient";
-  static constexpr bool kCausal = kIsCausal;
-  static constexpr bool kMixes = false;
+  static constexpr bool kCausal = kIsCausal, kMixes = false;
 
-  /// A random problem with a single block, for which MHLA is linear attention.
   template <class T>
-  static Problem<T> problem(std::uint64_t seed) {
-    auto p = random_problem<T>(seed, kCausal);
-    fit(p);
-    return p;
-  }
-  template <class T>
-  static void fit(Problem<T>& p) {
+  static void fit(GradientProblem<T>& p) {
     const auto one_block = [](Index n) {
       return AnyPartition::of(Contiguous(n, std::max<Index>(1, n)));
     };
-    p.query_blocks = one_block(p.q.rows());
-    p.key_blocks = one_block(p.k.rows());
+    p.blocks = {one_block(p.queries()), one_block(p.keys())};
+    p.band = Band(1, 1);
     p.coefficients = Matrix<accumulator_t<T>>::Ones(1, 1);
-    p.lower = p.upper = 0;
-    if (p.normalizer == NaiveNormalizer::kCrossQuery) p.normalizer = NaiveNormalizer::kKeySum;
   }
-  template <class T, class Op, class X>
-  static std::size_t bytes(const Problem<T>& p, const Op& op, const X&) {
-    return kCausal ? linear_causal_gradient_workspace_bytes(p.inputs(), op)
-                   : linear_bidirectional_gradient_workspace_bytes(p.inputs(), op);
+  template <class W, class T>
+  static Matrix<W> definition(const GradientProblem<T>& p, const Variables<W>& x) {
+    return operator_at(p, x);
   }
-  template <class T, class Op, class X>
-  static void backward(const Problem<T>& p, const Op& op, const GradientCall<T>& c, X&) {
-    auto parameters = c.parameters;
-    parameters.mixing = nullptr;
+  template <class In, class P, class Blocks>
+  static void add(const GradientArguments<In>& a, const P& p, const Blocks&, const Call& call) {
     if constexpr (kCausal) {
-      linear_causal_gradient(p.inputs(), op, c.dout, c.gradients, parameters, c.workspace);
+      linear_causal_gradient(a.in, p.op, a.dout, a.gradients, a.parameters, call);
     } else {
-      linear_bidirectional_gradient(p.inputs(), op, c.dout, c.gradients, parameters, c.workspace);
+      linear_bidirectional_gradient(a.in, p.op, a.dout, a.gradients, a.parameters, call);
     }
+  }
+  template <class In, class P, class Blocks>
+  static std::size_t bytes(const In& in, const P& p, const Blocks&, const ExecutorRef& x) {
+    return kCausal ? linear_causal_gradient_workspace_bytes(in, p.op, x)
+                   : linear_bidirectional_gradient_workspace_bytes(in, p.op, x);
   }
 };
 
-using LinearBidirectional = LinearForm<false>;
-using LinearCausal = LinearForm<true>;
+/// Softmax attention: q, k and v alone.
+template <bool kIsCausal>
+struct SoftmaxForm {
+  static constexpr const char* kName =
+      kIsCausal ? "softmax_causal_gradient" : "softmax_bidirectional_gradient";
+  static constexpr bool kCausal = kIsCausal, kMixes = false;
+
+  template <class T>
+  static void fit(GradientProblem<T>& p) {
+    LinearForm<kCausal>::fit(p);
+    p.tensors[kOwnQ] = p.tensors[kOwnK] = {};
+    const double scale = p.op.scale;
+    p.op = {{Identity{}}, {Identity{}}, {NoNormalizer{}}, scale};
+  }
+  /// The default, or minus the problem's scale where that is not 1.
+  template <class P>
+  static SoftmaxOptions options(const P& p) {
+    return p.op.scale == 1 ? SoftmaxOptions{} : SoftmaxOptions{-p.op.scale};
+  }
+  /// A query without keys has no output; it counts as 0.
+  template <class W, class T>
+  static Matrix<W> definition(const GradientProblem<T>& p, const Variables<W>& x) {
+    using std::exp;
+    using A = accumulator_t<T>;
+    const Matrix<W>&q = x[kQ], &k = x[kK], &v = x[kV];
+    const double plain = 1 / std::sqrt(static_cast<double>(q.cols()));
+    const W scale(static_cast<A>(options(p).scale.value_or(plain)));
+    Matrix<W> out = Matrix<W>::Constant(q.rows(), v.cols(), W(0));
+    for (Index t = 0; t < q.rows(); ++t) {
+      std::vector<Index> keys;
+      std::vector<W> scores;
+      for (Index j = 0; p.mask(p.query_mask)[t] && j < (kCausal ? t + 1 : k.rows()); ++j) {
+        if (!p.mask(p.key_mask)[j]) continue;
+        keys.push_back(j);
+        scores.push_back(scale * naive_detail::inner(q, t, k, j));
+      }
+      if (keys.empty()) continue;
+      const W largest = *std::max_element(scores.begin(), scores.end());
+      W sum(0);
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        const W weight = exp(scores[i] - largest);
+        sum += weight;
+        for (Index e = 0; e < v.cols(); ++e) out(t, e) += weight * v(keys[i], e);
+      }
+      for (Index e = 0; e < v.cols(); ++e) out(t, e) /= sum;
+    }
+    return out;
+  }
+  template <class In, class P, class Blocks>
+  static void add(const GradientArguments<In>& a, const P& p, const Blocks&, const Call& call) {
+    if constexpr (kCausal) {
+      softmax_causal_gradient(a.in, a.dout, a.gradients, options(p), call);
+    } else {
+      softmax_bidirectional_gradient(a.in, a.dout, a.gradients, options(p), call);
+    }
+  }
+  template <class In, class P, class Blocks>
+  static std::size_t bytes(const In& in, const P&, const Blocks&, const ExecutorRef& x) {
+    return softmax_gradient_workspace_bytes(in, x);
+  }
+};
+
+/// Adds gradients, in a workspace of exactly the stated bytes.
+/// \param keep  lets the forward form keep its summaries, with the same executor
+template <class Form, class In, class P, class Blocks>
+void add_gradients(const GradientArguments<In>& a, const P& p, const Blocks& blocks,
+                   const ExecutorRef& executor = {}, bool keep = false) {
+  GuardedWorkspace workspace(Form::bytes(a.in, p, blocks, executor));
+  Call call{.workspace = workspace.get(), .executor = executor};
+  if constexpr (Form::kMixes) {
+    GuardedWorkspace kept(keep ? Form::kept_bytes(a.in, p, blocks) : 0);
+    call.kept = kept.get();
+    if (keep) Form::forward(a.in, p, blocks, {.executor = executor, .kept = call.kept});
+    Form::add(a, p, blocks, call);
+    EXPECT_TRUE(kept.intact()) << p.text();
+  } else {
+    Form::add(a, p, blocks, call);
+  }
+  EXPECT_TRUE(workspace.intact()) << p.text();
+}
+
+/// The same for a problem, on top of what is in `to`.
+template <class Form, class T>
+void add_gradients(const GradientProblem<T>& p, GradientBuffers<T>& to,
+                   const ExecutorRef& executor = {}, bool keep = false) {
+  add_gradients<Form>(
+      GradientArguments<Inputs<T>>{p.inputs(), p.dout, to.views(), to.parameter_views()}, p,
+      p.blocks, executor, keep);
+}
+
+/// The gradients of a problem.
+template <class Form, class T>
+GradientBuffers<T> gradients_of(const GradientProblem<T>& p, const ExecutorRef& executor = {},
+                                bool keep = false) {
+  GradientBuffers<T> g(p);
+  add_gradients<Form>(p, g, executor, keep);
+  return g;
+}
 
 }  // namespace mhla::test

@@ -1,93 +1,122 @@
 #pragma once
 
 /// \file
-/// Derivatives of the naive form that come from no derivative written by hand: in one direction by
-/// dual numbers, and element by element by central differences.
+/// What a problem's gradients g = J^T dout must be: for a direction x' of all variables, J x' by
+/// dual numbers through the definition of the form,
+///
+///     <J x', dout> = <x', g>
+///
+/// Both sides are the same sum over the ways from an input to an output, added up in another order,
+/// so they differ by at most gamma_m s, with s the size of <J x', dout> (dual.hpp), and by the
+/// rounding of storage, once. A direction of one element alone gives that element of g.
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <cmath>
 
 #include "support/dual.hpp"
-#include "support/gradient_problem.hpp"
+#include "support/gradient_forms.hpp"
+#include "support/reference.hpp"
 
 namespace mhla::test {
 
-/// <J x', dout> with its size.
+/// More roundings than are on the way of any term, there and back: sums over tokens, blocks,
+/// features, values and the elements of a summary, the feature map, and a few products.
 template <class T>
-TermsOf<T> directional_derivative(const Problem<T>& p, const Variables<double>& direction,
-                                  const Matrix<T>& dout) {
-  using S = TermsOf<T>;
-  auto x = map_variables<Dual<S>>(values_of(p), [](double a) { return Dual<S>(a); });
-  for_each_tensor(
-      [](const char*, auto& to, const auto& tangent) {
-        for (Index i = 0; i < static_cast<Index>(to.size()); ++i) {
-          to.data()[i].tangent = S(tangent.data()[i]);
-        }
-      },
-      x, direction);
-  const auto out = naive_attention(naive_at(p, x));
-  S sum(0);
-  for (Index t = 0; t < out.rows(); ++t) {
-    if (p.query_mask.size() > 0 && !p.query_mask(0, t)) continue;
-    for (Index e = 0; e < out.cols(); ++e) {
-      sum += out(t, e).tangent * S(static_cast<double>(dout(t, e)));
-    }
-  }
-  return sum;
+Index longest_chain(const GradientProblem<T>& p) {
+  const Index d = std::max({p.tensors[kQ].cols(), p.tensors[kK].cols(), p.tensors[kOwnQ].cols()});
+  const Index f = p.op.query_map.features(d), e = p.tensors[kV].cols();
+  return 4 * (p.queries() + p.keys() + p.band.rows() + p.band.cols()) + 8 * (d + f + e) +
+         f * (e + 1) + 300;
 }
 
-/// <x', g>, with rounding errors of long double.
-inline long double inner_product(const Variables<double>& direction, const Variables<double>& g) {
-  long double sum = 0;
-  for_each_tensor(
-      [&sum](const char*, const auto& a, const auto& b) {
-        for (Index i = 0; i < static_cast<Index>(a.size()); ++i) {
-          sum += static_cast<long double>(a.data()[i]) * static_cast<long double>(b.data()[i]);
-        }
-      },
-      direction, g);
-  return sum;
-}
+/// One problem, to be differentiated in any direction.
+template <class Form, class T>
+class Oracle {
+  using A = accumulator_t<T>;
+  using D = Dual<A>;
+
+ public:
+  explicit Oracle(const GradientProblem<T>& p) : problem_(p), x_(values_of<D>(p)) {}
+
+  /// Expects <x', g> where g was added to `start`. Elements that g lacks are no variables.
+  /// \return the error over what it may be
+  double expect(const Variables<long double>& direction, const Variables<long double>& start,
+                const Variables<long double>& g) {
+    using Real = long double;
+    constexpr Real kStorage = kStorageRoundoff<T>;
+    constexpr Real kTiny = kStorage > 0 ? 0x1p-25L : 0;
+    Real got = 0, expected = 0, size = 0, storage = 0;
+    for (const Part part : kAllParts) {
+      const Real kept = part < kMixing ? kStorage : 0;  // parameters are stored as sums are
+      for (Index i = 0; i < g[part].size(); ++i) {
+        const Real along = direction[part].data()[i], before = along * start[part].data()[i];
+        D& x = x_[part].data()[i];
+        x.tangent = along;
+        x.tangent_size = std::abs(along);
+        got += along * g[part].data()[i];
+        expected += before;
+        size += std::abs(before);
+        storage += kept * std::abs(along * g[part].data()[i]) + (kept > 0 ? kTiny : 0);
+      }
+    }
+    const Matrix<D> out = Form::template definition<D>(problem_, x_);
+    for (Index i = 0; i < out.size(); ++i) {
+      const auto dout = static_cast<Real>(static_cast<A>(problem_.dout.data()[i]));
+      expected += out.data()[i].tangent * dout;
+      size += out.data()[i].tangent_size * std::abs(dout);
+    }
+    // Second-order terms are far below a sixteenth: no denominator is near 0.
+    const Real bound = (gamma(longest_chain(problem_), Real(kUnitRoundoff<T>)) * size + storage) *
+                       (1 + Real(1) / 16);
+    const Real error = std::abs(got - expected);
+    EXPECT_LE(error, bound) << Form::kName << ": <x', g> is " << got << ", expected " << expected
+                            << "\n"
+                            << problem_.text();
+    return error == 0 ? 0 : static_cast<double>(error / bound);
+  }
+
+ private:
+  const GradientProblem<T>& problem_;
+  Variables<D> x_;
+};
 
 /// sum_t dout_t . o_t at the point x.
-template <class T>
-long double loss(const Problem<T>& p, const Variables<long double>& x, const Matrix<T>& dout) {
-  const auto out = naive_attention(naive_at(p, x));
+template <class Form>
+long double loss(const GradientProblem<double>& p, const Variables<long double>& x) {
+  const Matrix<long double> out = Form::template definition<long double>(p, x);
   long double sum = 0;
-  for (Index t = 0; t < out.rows(); ++t) {
-    if (p.query_mask.size() > 0 && !p.query_mask(0, t)) continue;
-    for (Index e = 0; e < out.cols(); ++e) sum += out(t, e) * static_cast<long double>(dout(t, e));
+  for (Index i = 0; i < out.size(); ++i) {
+    sum += out.data()[i] * static_cast<long double>(p.dout.data()[i]);
   }
   return sum;
 }
 
-/// The gradient of `loss` by central differences; 0 outside the band of the mixing matrix.
-/// \param h  the step: the error is about h^2 times a third derivative, and 2^-63 / h times the
-///           loss
-template <class T>
-Variables<double> central_differences(const Problem<T>& p, const Matrix<T>& dout, long double h) {
-  auto x = map_variables<long double>(values_of(p),
-                                      [](double a) { return static_cast<long double>(a); });
-  auto g = map_variables<double>(values_of(p), [](double) { return 0.0; });
-  for_each_tensor(
-      [&](const char*, auto& to, auto& at) {
-        for (Index i = 0; i < static_cast<Index>(at.size()); ++i) {
-          long double& element = at.data()[i];
-          const long double before = element;
-          element = before + h;
-          const long double above = loss(p, x, dout);
-          element = before - h;
-          const long double below = loss(p, x, dout);
-          element = before;
-          to.data()[i] = static_cast<double>((above - below) / (2 * h));
-        }
-      },
-      g, x);
-  for (Index i = 0; i < g.mixing.rows(); ++i) {
-    for (Index b = 0; b < g.mixing.cols(); ++b) {
-      if (!in_band(p, i, b)) g.mixing(i, b) = 0;
+/// Expects every element of the gradients in double to be the slope of the loss over a small step
+/// to both sides, to 1e-9 of the largest element of its part. A step h = 2^-20 is off by h^2 times
+/// a third derivative, and by 2^-63 / h times the loss.
+template <class Form>
+void expect_central_differences(const GradientProblem<double>& p) {
+  constexpr long double kStep = 0x1p-20L;
+  auto x = values_of<long double>(p);
+  const auto g = gradients_of<Form>(p).template values<long double>();
+  for (const Part part : kAllParts) {
+    const long double largest = g[part].size() == 0 ? 0 : g[part].cwiseAbs().maxCoeff();
+    for (Index i = 0; i < g[part].size(); ++i) {
+      long double& element = x[part].data()[i];
+      const long double at = element;
+      element = at + kStep;
+      const long double above = loss<Form>(p, x);
+      element = at - kStep;
+      const long double slope = (above - loss<Form>(p, x)) / (2 * kStep);
+      element = at;
+      EXPECT_LE(std::abs(g[part].data()[i] - slope), 1e-9L * std::max(largest, 1e-3L))
+          << Form::kName << ": d" << kPartNames[part] << "[" << i << "] is " << g[part].data()[i]
+          << ", expected " << slope << "\n"
+          << p.text();
     }
   }
-  return g;
 }
 
 }  // namespace mhla::test

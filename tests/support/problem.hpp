@@ -1,12 +1,15 @@
 #pragma once
 
 /// \file
-/// Random problems for the forms. What their outputs must be is in reference.hpp.
+/// Random problems for the forms. How near their outputs must be to naive_attention is in
+/// reference.hpp.
 
 #include <cmath>
 #include <sstream>
 #include <string>
+#include <variant>
 
+#include "mhla/attention/batch.hpp"
 #include "mhla/attention/naive.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/policy/mixing_matrix.hpp"
@@ -14,6 +17,28 @@
 #include "support/any_partition.hpp"
 
 namespace mhla::test {
+
+/// A normaliser chosen at run time.
+struct AnyNormalizer {
+  std::variant<NoNormalizer, KeySum, CrossQuery> normalizer;
+
+  AnyNormalizer() = default;
+  AnyNormalizer(WeightSums sums, double eps) {
+    if (sums == WeightSums::kOwn) normalizer = KeySum{eps};
+    if (sums == WeightSums::kCrossQuery) normalizer = CrossQuery{eps};
+  }
+  WeightSums sums() const {
+    return std::visit([](const auto& z) { return z.sums(); }, normalizer);
+  }
+  template <class A>
+  void denominators(const A* r, Index count, A* den) const {
+    std::visit([&](const auto& z) { z.denominators(r, count, den); }, normalizer);
+  }
+  template <class A>
+  void slopes(const A* r, Index count, A* slope) const {
+    std::visit([&](const auto& z) { z.slopes(r, count, slope); }, normalizer);
+  }
+};
 
 /// One head's problem.
 template <class T>
@@ -26,7 +51,7 @@ struct Problem {
   Matrix<A> coefficients;
   Index lower = 0, upper = 0;  // bands of the mixing matrix; wide ones for a dense matrix
   AnyMap<A> query_map{Identity{}}, key_map{Identity{}};
-  NaiveNormalizer normalizer = NaiveNormalizer::kKeySum;
+  WeightSums normalizer = WeightSums::kOwn;
   double eps = 0;
   double scale = 1;
   Matrix<bool> query_mask, key_mask;  // [1,N] or empty
@@ -46,17 +71,14 @@ struct Problem {
   }
   bool has_own_normalizer() const { return normalizer_q.cols() > 0; }
 
+  CrossBlocks<AnyPartition, AnyPartition> blocks() const { return {query_blocks, key_blocks}; }
+  Order order() const { return causal ? Order::kCausal : Order::kBidirectional; }
+
+  auto op() const { return Operator{query_map, key_map, AnyNormalizer(normalizer, eps), scale}; }
   /// Calls f with the Operator of this problem.
   template <class F>
   void with_operator(F&& f) const {
-    if (normalizer == NaiveNormalizer::kNone)
-      f(Operator{query_map, key_map, NoNormalizer{}, scale});
-    if (normalizer == NaiveNormalizer::kKeySum) f(Operator{query_map, key_map, KeySum{eps}, scale});
-    if (normalizer == NaiveNormalizer::kCrossQuery) {
-      if constexpr (requires { f(Operator{query_map, key_map, CrossQuery{eps}, scale}); }) {
-        f(Operator{query_map, key_map, CrossQuery{eps}, scale});
-      }
-    }
+    f(op());
   }
 
   std::string text() const {
@@ -112,8 +134,8 @@ Problem<T> random_problem(std::uint64_t seed, bool causal) {
            : kind < 0.97 ? rng.integer(2, 24)
                          : rng.integer(60, 150);
   };
-  p.normalizer = static_cast<NaiveNormalizer>(rng.integer(0, causal ? 1 : 2));
-  if (p.normalizer == NaiveNormalizer::kCrossQuery) {
+  p.normalizer = static_cast<WeightSums>(rng.integer(0, causal ? 1 : 2));
+  if (p.normalizer == WeightSums::kCrossQuery) {
     const Index blocks = rng.integer(1, 6);
     p.query_blocks = random_equal_partition(rng, blocks, rng.integer(1, 6));
     p.key_blocks = p.query_blocks;
@@ -139,7 +161,7 @@ Problem<T> random_problem(std::uint64_t seed, bool causal) {
   p.q = random_values<T>(rng, nq, d, decades);
   p.k = random_values<T>(rng, nk, d, decades);
   p.v = random_values<T>(rng, nk, e, decades);
-  if (p.normalizer != NaiveNormalizer::kNone && rng.chance(0.15)) {
+  if (p.normalizer != WeightSums::kNone && rng.chance(0.15)) {
     p.normalizer_q = random_values<T>(rng, nq, d, decades);
     p.normalizer_k = random_values<T>(rng, nk, d, decades);
   }
@@ -150,9 +172,9 @@ Problem<T> random_problem(std::uint64_t seed, bool causal) {
   const bool band = rng.chance(0.3);
   p.lower = band ? rng.integer(0, 4) : mq;
   p.upper = band ? rng.integer(0, 4) : mk;
-  p.eps = rng.chance(0.5) ? 0 : 1e-3;
-  if (p.normalizer == NaiveNormalizer::kCrossQuery) p.eps = 1e-3;
-  p.scale = rng.chance(0.7) ? 1 : 0.37;
+  p.eps = rng.chance(0.5) ? 0 : 0x1p-10;  // any accumulator holds it
+  if (p.normalizer == WeightSums::kCrossQuery) p.eps = 0x1p-10;
+  p.scale = rng.chance(0.7) ? 1 : 0.375;
   const auto random_mask = [&rng](Index n) {
     Matrix<bool> m(1, n);
     for (Index t = 0; t < n; ++t) m(0, t) = rng.chance(0.7);
@@ -160,6 +182,65 @@ Problem<T> random_problem(std::uint64_t seed, bool causal) {
   };
   if (rng.chance(0.2)) p.key_mask = random_mask(nk);
   if (rng.chance(0.2)) p.query_mask = random_mask(nq);
+  return p;
+}
+
+/// A problem larger than those of random_problem: many blocks, more than are mixed together, or
+/// long ones, more than a strip, of which few or no tokens may be kept.
+template <class T>
+Problem<T> large_problem(std::uint64_t seed, bool causal) {
+  using A = accumulator_t<T>;
+  Random rng(seed);
+  Problem<T> p;
+  p.seed = seed;
+  p.causal = causal;
+  p.normalizer = static_cast<WeightSums>(seed % (causal ? 2 : 3));
+  const bool crosses_queries = p.normalizer == WeightSums::kCrossQuery;
+  const auto partition = [&] {
+    const bool many = rng.chance(0.5);
+    if (crosses_queries) return random_equal_partition(rng, many ? 60 : 2, many ? 3 : 90);
+    std::vector<Index> sizes;
+    Index n = 0;
+    for (; n < 180; n += sizes.back())
+      sizes.push_back(many ? rng.integer(0, 6) : rng.integer(1, 150));
+    return AnyPartition::of(BlockSizes(sizes));
+  };
+  p.query_blocks = partition();
+  p.key_blocks = causal || crosses_queries || rng.chance(0.5) ? p.query_blocks : partition();
+  const Index d = rng.chance(0.5) ? rng.integer(1, 4) : rng.integer(17, 40), e = rng.integer(1, 40);
+  const Index nq = p.query_blocks.tokens(), nk = p.key_blocks.tokens();
+  p.query_map = random_map<A>(rng, rng.chance(0.4) ? 1 : d < 10 ? kSameWidthMaps : 0, d);
+  p.key_map = p.query_map;
+  if (const auto flat = flat_weights(p.query_map); !flat.empty() && rng.chance(0.5)) {
+    p.key_map = with_weights(p.query_map, std::vector<A>(flat.rbegin(), flat.rend()));
+  }
+  p.q = rng.matrix<T>(nq, d);
+  p.k = rng.matrix<T>(nk, d);
+  p.v = rng.matrix<T>(nk, e);
+  if (p.normalizer != WeightSums::kNone && rng.chance(0.3)) {
+    const Index own = p.query_map.weights() > 0 || rng.chance(0.3) ? d : rng.integer(1, 20);
+    p.normalizer_q = rng.matrix<T>(nq, own);
+    p.normalizer_k = rng.matrix<T>(nk, own);
+  }
+  p.coefficients = rng.matrix<A>(p.query_blocks.blocks(), p.key_blocks.blocks(), 0.1, 1);
+  p.lower = rng.chance(0.3) ? rng.integer(0, 9) : p.coefficients.rows();
+  p.upper = rng.chance(0.3) ? rng.integer(0, 9) : p.coefficients.cols();
+  p.eps = 0x1p-7;
+  p.scale = rng.chance(0.5) ? 1 : 0.375;
+  const auto random_mask = [&rng](const AnyPartition& blocks) {
+    Matrix<bool> mask(1, blocks.tokens());
+    for (Index b = 0; b < blocks.blocks(); ++b) {
+      constexpr double kKept[] = {0, 0.1, 0.7, 1};
+      const double kept = kKept[rng.integer(0, 3)];
+      for (Index r = 0; r < blocks.runs(b); ++r) {
+        const Run run = blocks.run(b, r);
+        for (Index t = run.begin; t < run.begin + run.length; ++t) mask(0, t) = rng.chance(kept);
+      }
+    }
+    return mask;
+  };
+  if (rng.chance(0.4)) p.query_mask = random_mask(p.query_blocks);
+  if (rng.chance(0.4)) p.key_mask = random_mask(p.key_blocks);
   return p;
 }
 

@@ -1,18 +1,18 @@
 #pragma once
 
 /// \file
-/// What the outputs of a random problem must be, and how far a form may be from it.
+/// How far a form may be from naive_attention of the same arguments, evaluated in a wider type.
 ///
-/// The reference is the naive form in a wider type. The bound is componentwise and derived: with m
-/// the longest chain of roundings on the way of any term, u the unit roundoff of the accumulator,
-/// num = sum_j w_j v_j and den the exact numerator and denominator,
+/// Features are those of the form: naive_attention maps them in the accumulator. The bound is
+/// componentwise and derived: with m the longest chain of roundings on the way of any term, u the
+/// unit roundoff of the accumulator, A the numerator and Z the sum of the denominator's terms with
+/// every term replaced by its magnitude, and Z increased by |eps|,
 ///
-///     |num^ - num| <= gamma_m A + dA,   A = sum_j |w_j| |v_j|
-///     |den^ - den| <= gamma_m Z + dZ,   Z = sum_j |w_j| + |eps|
+///     |num^ - num| <= gamma_m A
+///     |den^ - den| <= gamma_m Z
 ///     |o^ - o|     <= (|num^ - num| + |o| |den^ - den|) / (|den| - |den^ - den|) + 2u (|o| + ...)
 ///
-/// dA and dZ carry the error of the features themselves: A and Z of |phi| + error minus those of
-/// |phi|. The last term is the reciprocal and its product. Storage adds half a unit of the output.
+/// The last term is the reciprocal and its product. Storage adds half a unit of the output.
 
 #include <gtest/gtest.h>
 
@@ -50,92 +50,8 @@ struct Expected {
                           // error or the output out of the range of T
 };
 
-namespace reference_detail {
-
-template <class W, class T, class A>
-void map_rows(const Matrix<T>& x, const AnyMap<A>& map, double scale, W u, Matrix<W>& value,
-              Matrix<W>& error) {
-  const W factor = static_cast<W>(static_cast<A>(scale));
-  const W rounding = scale == 1 ? W(0) : u;
-  value.resize(x.rows(), map.features(x.cols()));
-  error.resize(value.rows(), value.cols());
-  for (Index t = 0; t < x.rows(); ++t) {
-    std::vector<W> row;
-    for (Index j = 0; j < x.cols(); ++j) {
-      row.push_back(static_cast<W>(static_cast<A>(x(t, j))));
-    }
-    const auto f = reference_features(map, row, u);
-    for (Index j = 0; j < value.cols(); ++j) {
-      const auto i = static_cast<std::size_t>(j);
-      value(t, j) = factor * f.value[i];
-      error(t, j) =
-          std::abs(factor) * f.error[i] * (1 + rounding) + rounding * std::abs(value(t, j));
-    }
-  }
-}
-
-inline std::vector<bool> mask_vector(const Matrix<bool>& m) {
-  return std::vector<bool>(m.data(), m.data() + m.size());
-}
-
-template <class W>
-Matrix<W> magnitudes(const Matrix<W>& m) {
-  return m.cwiseAbs();
-}
-
-}  // namespace reference_detail
-
-/// Calls f(reference, absolute lower, absolute upper) with the naive problems of the values, of the
-/// magnitudes, and of the magnitudes plus the error of the features.
-template <class T, class F>
-void with_naive(const Problem<T>& p, F&& f) {
-  using W = Wide<T>;
-  using namespace reference_detail;
-  const W u = kUnitRoundoff<T>;
-  NaiveProblem<W> exact;
-  Matrix<W> dq, dk, dnq, dnk;
-  map_rows<W>(p.q, p.query_map, p.scale, u, exact.q, dq);
-  map_rows<W>(p.k, p.key_map, 1, u, exact.k, dk);
-  if (p.has_own_normalizer()) {
-    map_rows<W>(p.normalizer_q, p.query_map, p.scale, u, exact.normalizer_q, dnq);
-    map_rows<W>(p.normalizer_k, p.key_map, 1, u, exact.normalizer_k, dnk);
-  }
-  exact.v = p.v.template cast<accumulator_t<T>>().template cast<W>();
-  exact.mixing = p.coefficients.template cast<W>();
-  for (Index i = 0; i < exact.mixing.rows(); ++i) {
-    for (Index b = 0; b < exact.mixing.cols(); ++b) {
-      if (b < i - p.lower || b > i + p.upper) exact.mixing(i, b) = 0;
-    }
-  }
-  exact.query_block = p.query_blocks.block_of_token();
-  exact.key_block = p.key_blocks.block_of_token();
-  exact.query_slot = p.query_blocks.slot_of_token();
-  exact.normalizer = p.normalizer;
-  exact.eps = static_cast<W>(static_cast<accumulator_t<T>>(p.eps));
-  exact.query_kept = mask_vector(p.query_mask);
-  exact.key_kept = mask_vector(p.key_mask);
-  exact.causal = p.causal;
-
-  NaiveProblem<W> lower = exact;
-  lower.q = magnitudes(exact.q);
-  lower.k = magnitudes(exact.k);
-  lower.v = magnitudes(exact.v);
-  lower.mixing = magnitudes(exact.mixing);
-  lower.eps = std::abs(exact.eps);
-  lower.normalizer_q = magnitudes(exact.normalizer_q);
-  lower.normalizer_k = magnitudes(exact.normalizer_k);
-  NaiveProblem<W> upper = lower;
-  upper.q += dq;
-  upper.k += dk;
-  if (p.has_own_normalizer()) {
-    upper.normalizer_q += dnq;
-    upper.normalizer_k += dnk;
-  }
-  f(exact, lower, upper);
-}
-
 /// Roundings to fp32 that the matrix unit may add to a numerator of bfloat16 tensors
-/// (attention/tiled_head.hpp): the splits s_1 + s_2 + s_3 + 2^-20 in units of 2^-24, and one for
+/// (stage/amx/unit.hpp): the splits s_1 + s_2 + s_3 + 2^-20 in units of 2^-24, and one for
 /// each step of the three products, 18 more in the last.
 template <class T>
 Index tile_roundings(const Problem<T>& p) {
@@ -150,37 +66,29 @@ Index tile_roundings(const Problem<T>& p) {
 template <class T>
 Expected<T> expected(const Problem<T>& p, Index m) {
   using W = Wide<T>;
-  const W u = kUnitRoundoff<T>, g = gamma(m, u), num_g = gamma(m + tile_roundings(p), u);
-  Expected<T> result;
-  with_naive(p, [&](NaiveProblem<W>& exact, NaiveProblem<W>& lower, NaiveProblem<W>& upper) {
-    const Matrix<W> den = naive_denominators(exact);
-    const Matrix<W> z_lower = naive_denominators(lower), z_upper = naive_denominators(upper);
-    const bool divides = p.normalizer != NaiveNormalizer::kNone;
-    exact.normalizer = lower.normalizer = upper.normalizer = NaiveNormalizer::kNone;
-    const Matrix<W> num = naive_attention(exact);
-    const Matrix<W> a_lower = naive_attention(lower), a_upper = naive_attention(upper);
-    result.out = num;
-    result.bound.resize(num.rows(), num.cols());
-    for (Index t = 0; t < num.rows(); ++t) {
-      const bool masked = p.query_mask.size() > 0 && !p.query_mask(0, t);
-      const W den_error = divides ? g * z_upper(t, 0) + (z_upper(t, 0) - z_lower(t, 0)) : W(0);
-      for (Index j = 0; j < num.cols(); ++j) {
-        const W num_error = num_g * a_upper(t, j) + (a_upper(t, j) - a_lower(t, j));
-        W o = num(t, j), error = num_error;
-        if (divides) {
-          o = num(t, j) / den(t, 0);
-          error = (num_error + std::abs(o) * den_error) / (std::abs(den(t, 0)) - den_error);
-          error += 2 * u * (std::abs(o) + error) * (1 + u);
-        }
-        const W storage = static_cast<W>(kStorageRoundoff<T>);
-        error += storage * (std::abs(o) + error) + (storage > 0 ? W(0x1p-25) : W(0));
-        result.out(t, j) = masked ? W(0) : o;
-        const bool lost = !(std::abs(den(t, 0)) > den_error) ||
-                          std::abs(o) + error > static_cast<W>(std::numeric_limits<T>::max());
-        result.bound(t, j) = masked ? W(0) : lost ? W(-1) : error;
-      }
+  const W u = kUnitRoundoff<T>, g = gamma(m + 1, u);  // and the scale of the queries
+  const W num_g = gamma(m + 1 + tile_roundings(p), u), storage = W(kStorageRoundoff<T>);
+  const auto exact = naive_problem<W>(p.inputs(), p.blocks(), p.mixing(), p.op(), p.order());
+  const Matrix<W> out = naive_attention(exact), dens = naive_denominators(exact);
+  auto sizes = exact;
+  for (Matrix<W>* x :
+       {&sizes.q, &sizes.k, &sizes.v, &sizes.mixing, &sizes.normalizer_q, &sizes.normalizer_k}) {
+    *x = x->cwiseAbs();
+  }
+  const Matrix<W> a = naive_weights(sizes) * sizes.v, z = naive_sums(sizes);
+  Expected<T> result{out, out};
+  for (Index t = 0; t < out.rows(); ++t) {
+    const W den = std::abs(dens(t, 0));
+    const W den_error = g * (z(t, 0) + W(p.eps));
+    for (Index j = 0; j < out.cols(); ++j) {
+      const W o = std::abs(out(t, j));
+      W error = (num_g * a(t, j) + o * den_error) / (den - den_error);
+      error += 2 * u * (o + error) * (1 + u);
+      error += storage * (o + error) + (storage > 0 ? W(0x1p-25) : W(0));
+      const bool lost = !(den > den_error) || o + error > W(std::numeric_limits<T>::max());
+      result.bound(t, j) = !p.inputs().query_mask[t] ? W(0) : lost ? W(-1) : error;
     }
-  });
+  }
   return result;
 }
 
@@ -215,22 +123,6 @@ void compare(const Problem<T>& p, const Expected<T>& e, const Matrix<T>& out, co
                           << p.text();
     }
   }
-}
-
-/// Checks `problems` random problems of a form against the naive one.
-/// \param run    the form: Problem<T> -> Matrix<T>
-/// \param chain  its longest chain of roundings: Problem<T> -> Index
-template <class T, class Run, class Chain>
-void expect_equal_to_naive(const char* form, bool causal, std::uint64_t first_seed, Index problems,
-                           Run&& run, Chain&& chain) {
-  Tally tally;
-  for (Index i = 0; i < problems && !testing::Test::HasFatalFailure(); ++i) {
-    const auto p = random_problem<T>(first_seed + static_cast<std::uint64_t>(i), causal);
-    compare(p, expected(p, chain(p)), run(p), form, tally);
-  }
-  std::cout << form << ": worst error " << tally.worst << " of the bound in " << tally.outputs
-            << " outputs, " << tally.ill << " more without a bound\n";
-  EXPECT_LT(tally.ill, tally.outputs / 20);  // a test of nothing would pass too
 }
 
 }  // namespace mhla::test

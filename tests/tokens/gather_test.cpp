@@ -5,353 +5,232 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
+#include <utility>
 #include <vector>
 
 #include "mhla/policy/grid_partition.hpp"
 #include "mhla/policy/learned_feature_map.hpp"
 #include "support/exact.hpp"
-#include "support/outputs.hpp"
-#include "support/random.hpp"
+#include "support/placed.hpp"
 
 namespace mhla {
 namespace {
 
-using test::Memory;
-using test::RandomMask;
-
 using detail::Rows;
+using test::Memory;
 
-template <class T>
-bool is_nan(T x) {
-  return std::isnan(static_cast<accumulator_t<T>>(x));
-}
+constexpr Index kTokens = 9;
 
-/// A matrix with strides of its own inside memory that is otherwise NaN.
+/// The tokens of one tensor [9, width] with strides of its own, in memory that is otherwise NaN.
 template <class T>
-struct Strided {
+struct Tokens {
   std::vector<T> all;
-  MatrixView<T> view;
+  Index first, width, row_stride, col_stride;
 
-  Strided(Index rows, Index cols, Index row_stride, Index col_stride)
-      : all(static_cast<std::size_t>(20 + rows * std::abs(row_stride) +
-                                     cols * std::abs(col_stride)),
-            static_cast<T>(std::numeric_limits<accumulator_t<T>>::quiet_NaN())) {
-    T* const first = all.data() + 3 + (row_stride < 0 ? (1 - rows) * row_stride : 0) +
-                     (col_stride < 0 ? (1 - cols) * col_stride : 0);
-    view = {first, rows, cols, row_stride, col_stride};
+  Tokens(test::Random& rng, Index width_, Index row, Index col)
+      : all(static_cast<std::size_t>(20 + kTokens * std::abs(row) + width_ * std::abs(col)),
+            static_cast<T>(test::kNaN<float>)),
+        first(3 + std::max<Index>(0, (1 - kTokens) * row) + std::max<Index>(0, (1 - width_) * col)),
+        width(width_),
+        row_stride(row),
+        col_stride(col) {
+    const Matrix<T> values = rng.matrix<T>(kTokens, width, -3, 3);
+    for (Index t = 0; t < kTokens; ++t) set(t, values.row(t));
+  }
+  MatrixView<T> view() { return {all.data() + first, kTokens, width, row_stride, col_stride}; }
+  MatrixView<const T> view() const {
+    return {all.data() + first, kTokens, width, row_stride, col_stride};
+  }
+  template <class Row>
+  void set(Index t, const Row& row) {
+    for (Index j = 0; j < width; ++j) view()(t, j) = static_cast<T>(row(j));
+  }
+  /// Token t in the accumulator type.   // [1, width]
+  Matrix<accumulator_t<T>> token(Index t) const {
+    Matrix<accumulator_t<T>> row(1, width);
+    for (Index j = 0; j < width; ++j) row(j) = static_cast<accumulator_t<T>>(view()(t, j));
+    return row;
+  }
+  friend bool operator==(const Tokens& a, const Tokens& b) {
+    return std::memcmp(a.all.data(), b.all.data(), a.all.size() * sizeof(T)) == 0;
   }
 };
 
-struct Strides {
-  Index row, col;
-};
-
-constexpr Index kTokens = 9, kWidth = 5;
-// Row-major, padded, column-major, spread, backwards.
-constexpr Strides kStrides[] = {{5, 1}, {8, 1}, {1, 9}, {20, 3}, {-5, 1}, {-40, -2}};
+/// Calls f(x) with tokens dense, padded, column by column, spread and backwards.
+template <class T, class F>
+void for_tokens(test::Random& rng, F&& f) {
+  for (const Index width : {0, 1, 5, 40, 130}) {
+    const Index strides[][2] = {{width, 1},         {width + 3, 1}, {1, kTokens},
+                                {3 * width + 5, 3}, {-width, 1},    {-400, -2}};
+    for (const auto& [row, col] : strides) {
+      SCOPED_TRACE("strides " + detail::shape_text({row, col}));
+      f(Tokens<T>(rng, width, row, col));
+    }
+  }
+}
 
 template <class T>
 class Gather : public testing::Test {};
 using Scalars = testing::Types<float, double, Eigen::half, Eigen::bfloat16>;
 TYPED_TEST_SUITE(Gather, Scalars);
 
-TYPED_TEST(Gather, WidensTheRowsItIsAskedFor) {
-  using A = accumulator_t<TypeParam>;
-  test::Random rng(1);
-  const Matrix<TypeParam> x = rng.matrix<TypeParam>(kTokens, kWidth, -3, 3);
+/// `gather(rows)` writes these rows of scratch, one for each token, and nothing beside them.
+template <class A, class F>
+void expect_rows(const Matrix<A>& expected, F&& gather) {
+  Memory memory(20000);
+  const Rows<A> rows("f", memory.arena, expected.rows() + 2, expected.cols());
+  gather(rows);
+  EXPECT_TRUE(test::same_bits(test::matrix_of(rows, expected.rows(), expected.cols()), expected));
+  test::expect_nothing_beside(rows, expected.rows() + 2, expected.rows(), expected.cols());
+}
+
+TYPED_TEST(Gather, RowsAreWidenedScaledOrMappedTokensAndNoOthersAreRead) {
+  using T = TypeParam;
+  using A = accumulator_t<T>;
   const Index tokens[] = {7, 0, 4, 4};
-  for (const Strides strides : kStrides) {
-    Strided<TypeParam> in(kTokens, kWidth, strides.row, strides.col);
-    for (const Index t : tokens) {
-      for (Index j = 0; j < kWidth; ++j) in.view(t, j) = x(t, j);  // all others stay NaN
+  const A factors[] = {A(0.75), A(-3), A(0.1), 0};
+  test::Random rng(1);
+  for_tokens<T>(rng, [&](const Tokens<T>& filled) {
+    Tokens<T> poisoned = filled;
+    for (const Index t : {1, 2, 3, 5, 6, 8}) {
+      poisoned.set(t, Matrix<float>::Constant(1, filled.width, test::kNaN<float>).row(0));
     }
-    Memory memory(10000);
-    const Rows<A> rows("f", memory.arena, 6, kWidth);
-    detail::gather<TypeParam>(in.view, tokens, 4, rows);
-    for (Index s = 0; s < 6; ++s) {
-      for (Index j = 0; j < rows.stride; ++j) {
-        if (s < 4 && j < kWidth) {
-          EXPECT_EQ(rows.row(s)[j], static_cast<A>(x(tokens[s], j)));
-        } else {
-          EXPECT_TRUE(std::isnan(rows.row(s)[j])) << "written outside";
-        }
-      }
+    const Tokens<T>& x = poisoned;
+    Matrix<A> wide(4, x.width), scaled(4, x.width), mapped(4, x.width), raw(1, x.width);
+    for (Index s = 0; s < 4; ++s) {
+      wide.row(s) = x.token(tokens[s]);
+      scaled.row(s) = wide.row(s) * factors[s];
+      EluPlusOne{}(wide.row(s).data(), mapped.row(s).data(), x.width);
     }
-  }
+    expect_rows(wide, [&](Rows<A> rows) { detail::gather(x.view(), tokens, 4, rows); });
+    expect_rows(scaled,
+                [&](Rows<A> rows) { detail::gather_scaled(x.view(), tokens, 4, factors, rows); });
+    expect_rows(mapped, [&](Rows<A> rows) {
+      detail::gather_features(x.view(), tokens, 4, EluPlusOne{}, raw.data(), rows);
+    });
+  });
 }
 
-TYPED_TEST(Gather, ReadsBroadcastRowsAndColumns) {
-  using A = accumulator_t<TypeParam>;
-  const TypeParam x[] = {static_cast<TypeParam>(1.f), static_cast<TypeParam>(2.f)};
+TYPED_TEST(Gather, BroadcastRowsAndColumnsAreRead) {
+  using T = TypeParam;
+  using A = accumulator_t<T>;
+  const T x[] = {static_cast<T>(1.f), static_cast<T>(2.f)};
   const Index tokens[] = {5, 0};
-  Memory memory(10000);
-  const Rows<A> rows("f", memory.arena, 2, 2);
-  detail::gather<TypeParam>({x, 9, 2, 0, 1}, tokens, 2, rows);
-  for (Index s = 0; s < 2; ++s) EXPECT_EQ(rows.row(s)[0] + 10 * rows.row(s)[1], 21);
-  detail::gather<TypeParam>({x + 1, 9, 2, 0, 0}, tokens, 2, rows);
-  for (Index s = 0; s < 2; ++s) EXPECT_EQ(rows.row(s)[0] + 10 * rows.row(s)[1], 22);
+  Matrix<A> rows(2, 2), columns = Matrix<A>::Constant(2, 2, 2);
+  rows << 1, 2, 1, 2;
+  const MatrixView<const T> one_row(x, 9, 2, 0), one_number(x + 1, 9, 2, 0, 0);
+  expect_rows(rows, [&](Rows<A> to) { detail::gather(one_row, tokens, 2, to); });
+  expect_rows(columns, [&](Rows<A> to) { detail::gather(one_number, tokens, 2, to); });
 }
 
-TYPED_TEST(Gather, FeaturesAreTheMapOfTheWidenedRowWhateverTheStrides) {
-  using A = accumulator_t<TypeParam>;
-  test::Random rng(2);
-  const Matrix<TypeParam> x = rng.matrix<TypeParam>(kTokens, kWidth, -3, 3);
-  const Index tokens[] = {8, 2, 3};
-  for (const Strides strides : kStrides) {
-    Strided<TypeParam> in(kTokens, kWidth, strides.row, strides.col);
-    for (const Index t : tokens) {
-      for (Index j = 0; j < kWidth; ++j) in.view(t, j) = x(t, j);
-    }
-    Memory memory(10000);
-    A* const raw = memory.arena.template take<A>("f", kWidth);
-    const Rows<A> rows("f", memory.arena, 3, kWidth);
-    detail::gather_features<TypeParam>(in.view, tokens, 3, EluPlusOne{}, raw, rows);
-    for (Index s = 0; s < 3; ++s) {
-      A row[kWidth], expected[kWidth];
-      for (Index j = 0; j < kWidth; ++j) row[j] = static_cast<A>(x(tokens[s], j));
-      EluPlusOne{}(row, expected, kWidth);
-      EXPECT_EQ(std::memcmp(rows.row(s), expected, sizeof(expected)), 0);
-    }
-  }
-}
-
-TYPED_TEST(Gather, ScatterRoundsToTheRowsItIsAskedForAndWritesNothingElse) {
-  using A = accumulator_t<TypeParam>;
+TYPED_TEST(Gather, ScatteredAndAddedRowsAreRoundedOnceAndNothingElseIsWritten) {
+  using T = TypeParam;
+  using A = accumulator_t<T>;
+  const Index tokens[] = {8, 0, 5};
   test::Random rng(3);
-  const Index tokens[] = {6, 1, 3};
-  Memory memory(10000);
-  const Rows<A> rows("f", memory.arena, 3, kWidth);
-  for (Index s = 0; s < 3; ++s) {
-    for (Index j = 0; j < kWidth; ++j) rows.row(s)[j] = static_cast<A>(rng.uniform(-3, 3));
-  }
-  for (const Strides strides : kStrides) {
-    Strided<TypeParam> out(kTokens, kWidth, strides.row, strides.col);
-    detail::scatter<TypeParam>(rows, tokens, 3, out.view);
-    Index written = 0;
-    for (const TypeParam value : out.all) written += is_nan(value) ? 0 : 1;
-    EXPECT_EQ(written, 3 * kWidth);
+  for_tokens<T>(rng, [&](const Tokens<T>& x) {
+    const Matrix<A> values = rng.matrix<A>(3, x.width, -3, 3);
+    Memory memory(20000);
+    const Rows<A> rows = test::rows_of(memory, values);
+    Tokens<T> written = x, added = x, expected = x, sums = x;
     for (Index s = 0; s < 3; ++s) {
-      for (Index j = 0; j < kWidth; ++j) {
-        EXPECT_EQ(out.view(tokens[s], j), static_cast<TypeParam>(rows.row(s)[j]));
-      }
+      expected.set(tokens[s], values.row(s));
+      sums.set(tokens[s], (x.token(tokens[s]) + values.row(s)).eval());
     }
-  }
+    detail::scatter(rows, tokens, 3, written.view());
+    EXPECT_TRUE(written == expected);
+    detail::add_to_tokens(rows, tokens, 3, added.view());
+    EXPECT_TRUE(added == sums);
+  });
 }
 
-TYPED_TEST(Gather, ClearMaskedZeroesTheMaskedRowsOfItsBlockAlone) {
-  test::Random rng(4);
+TYPED_TEST(Gather, ClearMaskedZeroesTheMaskedTokensOfItsBlockAlone) {
+  using T = TypeParam;
   const Grid blocks({3, 3}, {2, 2});
-  for (const Strides strides : kStrides) {
+  test::Random rng(4);
+  for_tokens<T>(rng, [&](const Tokens<T>& x) {
     for (Index b = 0; b < blocks.blocks(); ++b) {
-      const RandomMask random(rng, kTokens, 0.5);
-      Strided<TypeParam> out(kTokens, kWidth, strides.row, strides.col);
-      detail::clear_masked<TypeParam>(blocks, b, {}, out.view);
-      for (const TypeParam value : out.all) EXPECT_TRUE(is_nan(value));
-      detail::clear_masked<TypeParam>(blocks, b, random.mask, out.view);
-      Index expected = 0, written = 0;
+      const test::RandomMask random(rng, kTokens, 0.5);
+      Tokens<T> out = x, expected = x;
+      detail::clear_masked(blocks, b, {}, out.view());
+      EXPECT_TRUE(out == x) << "without a mask";
       for (Index r = 0; r < blocks.runs(b); ++r) {
         const Run run = blocks.run(b, r);
         for (Index t = run.begin; t < run.begin + run.length; ++t) {
-          if (random.mask[t]) continue;
-          expected += kWidth;
-          for (Index j = 0; j < kWidth; ++j) EXPECT_EQ(out.view(t, j), TypeParam(0));
+          if (!random.mask[t]) expected.set(t, Matrix<float>::Zero(1, x.width).row(0));
         }
       }
-      for (const TypeParam value : out.all) written += is_nan(value) ? 0 : 1;
-      EXPECT_EQ(written, expected);
+      detail::clear_masked(blocks, b, random.mask, out.view());
+      EXPECT_TRUE(out == expected);
     }
-  }
+  });
 }
 
-/// Random numbers in a strided view, NaN around them.
-template <class T>
-Strided<T> filled(test::Random& rng, const Strides& strides, Index cols = kWidth) {
-  Strided<T> x(kTokens, cols, strides.row, strides.col);
-  const Matrix<T> values = rng.matrix<T>(kTokens, cols, -3, 3);
-  for (Index t = 0; t < kTokens; ++t) {
-    for (Index j = 0; j < cols; ++j) x.view(t, j) = values(t, j);
-  }
-  return x;
-}
-
-template <class T>
-Matrix<T> matrix_of(const MatrixView<T>& x) {
-  Matrix<T> m(x.rows, x.cols);
-  for (Index t = 0; t < x.rows; ++t) {
-    for (Index j = 0; j < x.cols; ++j) m(t, j) = x(t, j);
-  }
-  return m;
-}
-
-template <class T>
-Index numbers_in(const Strided<T>& x) {
-  return std::count_if(x.all.begin(), x.all.end(), [](T a) { return !is_nan(a); });
-}
-
-TYPED_TEST(Gather, AddToTokensRoundsTheSumOnce) {
-  using A = accumulator_t<TypeParam>;
-  test::Random rng(5);
-  const Index tokens[] = {8, 0, 5};
-  for (int round = 0; round < 20; ++round) {
-    for (const Strides strides : kStrides) {
-      Memory memory(10000);
-      const Rows<A> rows = test::rows_of(memory, rng.matrix<A>(3, kWidth, -3, 3));
-      Strided<TypeParam> out = filled<TypeParam>(rng, strides);
-      Matrix<TypeParam> expected = matrix_of(out.view);
-      for (Index s = 0; s < 3; ++s) {
-        for (Index j = 0; j < kWidth; ++j) {
-          TypeParam& sum = expected(tokens[s], j);
-          sum = static_cast<TypeParam>(static_cast<A>(sum) + rows.row(s)[j]);
-        }
-      }
-      const Index numbers = numbers_in(out);
-      detail::add_to_tokens<TypeParam>(rows, tokens, 3, out.view);
-      EXPECT_TRUE(test::same_bits(matrix_of(out.view), expected));
-      EXPECT_EQ(numbers_in(out), numbers);
-    }
-  }
-}
-
-/// A map with one weight, y = weight x, that counts what it is asked for.
-struct Probe {
-  double weight = 3;
-  Index own_weights = 1;
-  mutable Index calls = 0, with_weights = 0;
-
-  Index features(Index d) const { return d; }
-  Index weights() const { return own_weights; }
-  template <class A>
-  void operator()(const A* x, A* y, Index d) const {
-    for (Index j = 0; j < d; ++j) y[j] = static_cast<A>(weight) * x[j];
-  }
-  template <class A>
-  void adjoint(const A* x, const A* y, const A* dy, A* dx, Index d, A* dweights) const {
-    ++calls;
-    with_weights += dweights == nullptr ? 0 : 1;
-    for (Index j = 0; j < d; ++j) {
-      EXPECT_EQ(y[j], static_cast<A>(weight) * x[j]) << "features of another token";
-      dx[j] += static_cast<A>(weight) * dy[j];
-      if (dweights != nullptr) *dweights += dy[j] * x[j];
-    }
-  }
-};
-static_assert(DifferentiableFeatureMap<Probe, float> && DifferentiableFeatureMap<Probe, double>);
-
-/// Adds the adjoint of a map for some tokens, and checks it against the map's own of dense rows.
+/// Adds the adjoint of a map for some tokens, and compares with the map's own of dense rows.
 template <class T, class Map>
-void expect_features_adjoint(test::Random& rng, const Map& map, const Strides& in,
-                             const Strides& out) {
+void expect_features_adjoint(test::Random& rng, const Map& map, const Tokens<T>& x) {
   using A = accumulator_t<T>;
-  const Index tokens[] = {6, 1, 7};
-  const Strided<T> x = filled<T>(rng, in);
-  const Matrix<A> wide = matrix_of(x.view).template cast<A>();
-  const Index width = wide.cols(), features = map.features(width);
+  const Index tokens[] = {6, 1, 7}, width = x.width, features = map.features(width);
   const Matrix<A> dy = rng.matrix<A>(3, features, -3, 3);
-  for (const bool wants_x : {false, true}) {
-    for (const bool wants_weights : {false, true}) {
-      Strided<T> dx = filled<T>(rng, out);
-      Matrix<T> expected = matrix_of(dx.view);
+  for_tokens<T>(rng, [&](const Tokens<T>& before) {
+    if (before.width != width) return;
+    for (const auto& [wants_x, wants_weights] :
+         {std::pair(false, true), {true, false}, {true, true}, {false, false}}) {
+      Tokens<T> dx = before, expected = before;
       std::vector<A> weights(static_cast<std::size_t>(map.weights() + 1), A(5));
       std::vector<A> expected_weights = weights;
-      Memory memory(10000);
-      A* const raw = memory.arena.template take<A>("f", 2 * width);
-      const Rows<A> y("f", memory.arena, 3, features);
+      Memory memory(100000);
+      const Rows<A> y("f", memory.arena, 3, features), raw("f", memory.arena, 1, 2 * width);
       for (Index s = 0; s < 3; ++s) {
-        const A* const row = wide.data() + tokens[s] * width;
-        Matrix<A> sum = expected.row(tokens[s]).template cast<A>();
-        map(row, y.row(s), width);
-        map.adjoint(row, y.row(s), dy.data() + s * features, sum.data(), width,
-                    wants_weights ? expected_weights.data() : nullptr);
-        if (wants_x) expected.row(tokens[s]) = sum.template cast<T>();
+        const Matrix<A> row = x.token(tokens[s]);
+        Matrix<A> sum = before.token(tokens[s]);
+        map(row.data(), y.row(s), width);
+        map.adjoint(row.data(), static_cast<const A*>(y.row(s)), dy.row(s).data(), sum.data(),
+                    width, wants_weights ? expected_weights.data() : nullptr);
+        if (wants_x) expected.set(tokens[s], sum);
       }
-      const Index numbers = numbers_in(dx);
-      detail::add_features_adjoint<T>(x.view, tokens, 3, map, y, test::rows_of(memory, dy), raw,
-                                      wants_x ? dx.view : MatrixView<T>(),
-                                      wants_weights ? weights.data() : nullptr);
-      EXPECT_TRUE(test::same_bits(matrix_of(dx.view), expected));
-      EXPECT_EQ(numbers_in(dx), numbers);
+      detail::add_features_adjoint(x.view(), tokens, 3, map, y, test::rows_of(memory, dy), raw.data,
+                                   wants_x ? dx.view() : MatrixView<T>(),
+                                   wants_weights ? weights.data() : nullptr);
+      EXPECT_TRUE(dx == expected);
       EXPECT_EQ(weights, expected_weights);
     }
-  }
+  });
 }
 
-TYPED_TEST(Gather, AddFeaturesAdjointIsThatOfTheMapWhateverTheStrides) {
+TYPED_TEST(Gather, AddFeaturesAdjointIsThatOfTheMapWhateverTheStridesAndWhatIsWanted) {
   using A = accumulator_t<TypeParam>;
   test::Random rng(6);
-  for (const Strides in : kStrides) {
-    for (const Strides out : kStrides) {
-      expect_features_adjoint<TypeParam>(rng, EluPlusOne{}, in, out);
-      expect_features_adjoint<TypeParam>(rng, Dpfp{3}, in, out);  // many terms in one element
-      expect_features_adjoint<TypeParam>(rng, T2R<A>(rng.matrix<A>(kWidth, kWidth)), in, out);
-      expect_features_adjoint<TypeParam>(rng, Probe{}, in, out);
-    }
-  }
+  for_tokens<TypeParam>(rng, [&rng](const Tokens<TypeParam>& x) {
+    if (x.width != 5 && x.width != 40) return;
+    expect_features_adjoint(rng, EluPlusOne{}, x);
+    expect_features_adjoint(rng, Dpfp{3}, x);  // many terms in one element
+    expect_features_adjoint(rng, T2R<A>(rng.matrix<A>(x.width, x.width)), x);
+    expect_features_adjoint(rng, test::Times{3}, x);
+  });
 }
 
-TYPED_TEST(Gather, ScaledRowsAreWidenedRowsTimesTheirFactors) {
-  using A = accumulator_t<TypeParam>;
-  test::Random rng(8);
-  const std::vector<Index> tokens{7, 0, 4};
-  const std::vector<A> factors{A(0.75), A(-3), A(0.1)};
-  for (const Index width : {0, 1, 5, 40}) {
-    for (const bool apart : {false, true}) {
-      const auto values = rng.matrix<TypeParam>(kTokens, width * 2 + 1);
-      const MatrixView<const TypeParam> x{values.data(), kTokens, width, values.cols(),
-                                          apart ? 2 : 1};
-      Memory memory(4096);
-      const Rows<A> rows("f", memory.arena, 3, width);
-      detail::gather_scaled(x, tokens.data(), 3, factors.data(), rows);
-      for (Index s = 0; s < 3; ++s) {
-        const auto i = static_cast<std::size_t>(s);
-        for (Index j = 0; j < width; ++j) {
-          EXPECT_EQ(static_cast<A>(x(tokens[i], j)) * factors[i], rows.row(s)[j]);
-        }
-      }
-    }
+/// A map that may not be asked for its adjoint.
+struct Unwanted : Identity {
+  template <class A>
+  void adjoint(const A*, const A*, const A*, A*, Index, A*) const {
+    ADD_FAILURE() << "nothing is wanted";
   }
-}
+};
 
-TYPED_TEST(Gather, AddNarrowedRoundsLongRowsOnceAndStopsAtTheirEnd) {
-  using A = accumulator_t<TypeParam>;
-  test::Random rng(9);
-  for (const Index count : {0, 1, 63, 64, 65, 130}) {
-    const auto x = rng.matrix<A>(1, count);
-    auto y = rng.matrix<TypeParam>(1, count + 1);
-    const auto before = y;
-    detail::add_narrowed(x.data(), y.data(), count);
-    for (Index j = 0; j < count; ++j) {
-      EXPECT_EQ(static_cast<TypeParam>(static_cast<A>(before(0, j)) + x(0, j)), y(0, j));
-    }
-    EXPECT_EQ(before(0, count), y(0, count));
-  }
-}
-
-TYPED_TEST(Gather, AddFeaturesAdjointDoesNothingWhereNothingIsWanted) {
-  using A = accumulator_t<TypeParam>;
+TYPED_TEST(Gather, AddFeaturesAdjointAsksForNothingWhereNothingIsWanted) {
+  using T = TypeParam;
+  using A = accumulator_t<T>;
   test::Random rng(7);
-  const Strided<TypeParam> x = filled<TypeParam>(rng, kStrides[0]);
-  Strided<TypeParam> dx = filled<TypeParam>(rng, kStrides[0]);
+  const Tokens<T> x(rng, 5, 5, 1);
   const Index tokens[] = {2, 3};
-  A raw[2 * kWidth], weight = 5;
   Memory memory(10000);
-  const Rows<A> y("f", memory.arena, 2, kWidth),
-      dy = test::rows_of(memory, rng.matrix<A>(2, kWidth));
-  const auto calls = [&](Index own_weights, bool wants_x, bool wants_weights) {
-    const Probe map{.own_weights = own_weights};
-    detail::gather_features<TypeParam>(x.view, tokens, 2, map, raw, y);
-    detail::add_features_adjoint<TypeParam>(x.view, tokens, 2, map, y, dy, raw,
-                                            wants_x ? dx.view : MatrixView<TypeParam>(),
-                                            wants_weights ? &weight : nullptr);
-    EXPECT_EQ(map.with_weights, wants_weights ? map.calls : 0);
-    return map.calls;
-  };
-  EXPECT_EQ(calls(1, false, false), 0);
-  EXPECT_EQ(calls(0, false, false), 0);
-  EXPECT_EQ(calls(0, false, true), 0);  // there are no weights
-  EXPECT_EQ(calls(1, false, true), 2);
-  EXPECT_EQ(calls(0, true, false), 2);
-  EXPECT_EQ(calls(1, true, true), 2);
+  const Rows<A> y = test::rows_of(memory, rng.matrix<A>(2, 5));
+  A weight = 5, raw[10];
+  const MatrixView<T> absent;
+  detail::add_features_adjoint(x.view(), tokens, 2, Unwanted{}, y, y, raw, absent,
+                               static_cast<A*>(nullptr));
+  detail::add_features_adjoint(x.view(), tokens, 2, Unwanted{}, y, y, raw, absent, &weight);
 }
 
 }  // namespace

@@ -4,26 +4,24 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <string>
 #include <vector>
 
-#include "support/outputs.hpp"
-#include "support/random.hpp"
+#include "support/chain.hpp"
+#include "support/exact.hpp"
+#include "support/placed.hpp"
 
 namespace mhla {
 namespace {
 
-using test::Memory;
-using test::same_bits;
-
-using detail::KeyTiles;
 using detail::kStripTokens;
+using detail::PackedKeys;
 using detail::Rows;
+using test::kNaN;
+using test::Memory;
 
 constexpr Index kCounts[] = {0, 1, 2, 63, 64, 65, 127, 128, 129, 200};
 
-/// n kept keys among more tokens, and tiles with all of them, brought in strip by strip.
+/// n kept keys among more tokens, packed strip by strip.
 template <class A, class T = A>
 struct Keys {
   Index n, d, e;
@@ -32,7 +30,7 @@ struct Keys {
   Matrix<A> k;  // [n,D]
   Matrix<T> v;  // [all tokens, E]
   Memory memory;
-  KeyTiles<A> tiles;
+  PackedKeys<A> packed;
 
   Keys(test::Random& rng, Index n_)
       : n(n_),
@@ -41,24 +39,32 @@ struct Keys {
         weight(static_cast<A>(rng.uniform(-1, 2))),
         k(rng.matrix<A>(n, d)),
         memory(600000),
-        tiles("f", memory.arena, n, d, e) {
+        packed("f", memory.arena, n, d, e) {
     for (Index j = 0, token = 0, place = 0; j < n; ++j) {
       tokens.push_back(token += rng.integer(1, 3));
       places.push_back(place += rng.integer(1, 3));
     }
     v = rng.matrix<T>(n == 0 ? 1 : tokens.back() + 1, e);
-    fill();
+    pack();
   }
 
-  void fill() {
-    tiles.clear();
+  /// \param dense  values are brought in as dense rows, not as tokens
+  void pack(bool dense = false) {
+    packed.clear();
     for (Index begin = 0; begin < n; begin += kStripTokens) {
       const Index count = std::min(kStripTokens, n - begin);
-      Memory strip(50000);
-      const Rows<A> rows("f", strip.arena, kStripTokens, d);
-      for (Index s = 0; s < count; ++s) std::copy_n(&k(begin + s, 0), d, rows.row(s));
-      tiles.template append<T>(rows, v, tokens.data() + begin, places.data() + begin, count,
-                               weight);
+      Memory strip(100000);
+      const Rows<A> keys = test::rows_of<A>(strip, k.middleRows(begin, count), kStripTokens);
+      Matrix<A> values(count, e);
+      for (Index s = 0; s < count; ++s) {
+        for (Index j = 0; j < e; ++j) values(s, j) = value(begin + s, j);
+      }
+      if (dense) {
+        packed.append(keys, test::rows_of(strip, values), places.data() + begin, count, weight);
+      } else {
+        packed.template append<T>(keys, v, tokens.data() + begin, places.data() + begin, count,
+                                  weight);
+      }
     }
   }
   A value(Index key, Index j) const {
@@ -66,48 +72,104 @@ struct Keys {
   }
 };
 
-/// Scores or outputs of some queries: rows of scratch around which all stays NaN.
 template <class A>
-struct Scratch {
-  Memory memory{200000};
-  Rows<A> rows;
+class PackedKeysOf : public testing::Test {};
+using Accumulators = testing::Types<float, double>;
+TYPED_TEST_SUITE(PackedKeysOf, Accumulators);
 
-  Scratch(Index count, Index cols) : rows("f", memory.arena, count, cols) {}
-  explicit Scratch(const Matrix<A>& m) : Scratch(m.rows(), m.cols()) {
-    for (Index r = 0; r < m.rows(); ++r)
-      std::copy_n(m.data() + r * m.cols(), m.cols(), rows.row(r));
-  }
-  Matrix<A> leading(Index count, Index cols) const {
-    Matrix<A> m(count, cols);
-    for (Index r = 0; r < count; ++r) std::copy_n(rows.row(r), cols, m.data() + r * cols);
-    return m;
-  }
-};
-
-/// Scores of `queries` with the first `cols` keys of tile t.
-template <class A>
-Matrix<A> scores_of(const KeyTiles<A>& tiles, const Matrix<A>& queries, Index t, Index cols) {
-  const Scratch<A> q(queries), scores(queries.rows() + 1, kStripTokens);
-  tiles.score(q.rows, queries.rows(), t, cols, scores.rows);
-  for (Index r = 0; r <= queries.rows(); ++r) {
-    const Index written = r < queries.rows() ? detail::round_up(cols, detail::kRowAlignment) : 0;
-    for (Index j = written; j < kStripTokens; ++j) EXPECT_TRUE(std::isnan(scores.rows.row(r)[j]));
-  }
-  return scores.leading(queries.rows(), cols);
-}
-
-/// `before`, to which tile t has been added with these scores [rows, 64].
-template <class A>
-Matrix<A> sums_of(const KeyTiles<A>& tiles, const Matrix<A>& scores, const std::vector<Index>& seen,
-                  Index t, const Matrix<A>& before) {
-  const Scratch<A> s(scores), outputs(before);
-  tiles.add_values(s.rows, seen.data(), scores.rows(), t, outputs.rows);
-  for (Index r = 0; r < before.rows(); ++r) {
-    for (Index j = before.cols(); j < outputs.rows.stride; ++j) {
-      EXPECT_TRUE(std::isnan(outputs.rows.row(r)[j])) << "written outside";
+template <class A, class T>
+void expect_contents(const Keys<A, T>& x) {
+  ASSERT_EQ(x.packed.count(), x.n);
+  ASSERT_EQ(x.packed.tiles(), (x.n + kStripTokens - 1) / kStripTokens);
+  for (Index t = 0; t < x.packed.tiles(); ++t) {
+    const Index first = t * kStripTokens;
+    ASSERT_EQ(x.packed.size(t), std::min(kStripTokens, x.n - first));
+    for (Index s = 0; s < kStripTokens; ++s) {
+      const bool kept = first + s < x.n;
+      for (Index j = 0; j < x.d; ++j) {
+        ASSERT_EQ(x.packed.keys(t).row(j)[s], kept ? x.weight * x.k(first + s, j) : 0);
+      }
+      for (Index j = 0; kept && j < x.e; ++j) {
+        ASSERT_EQ(x.packed.values(t).row(s)[j], x.value(first + s, j));
+      }
     }
   }
-  return outputs.leading(before.rows(), before.cols());
+  test::expect_nothing_beside(x.packed.values(0), detail::round_up(x.n, kStripTokens), x.n, x.e);
+  for (Index place = 0; place < 3 * x.n + 2; ++place) {
+    const auto visible =
+        std::count_if(x.places.begin(), x.places.end(), [=](Index p) { return p <= place; });
+    ASSERT_EQ(x.packed.visible(place), visible) << "place " << place << " of " << x.n << " keys";
+  }
+}
+
+TYPED_TEST(PackedKeysOf, HoldTheWeightedKeysTheirValuesAndTheirPlaces) {
+  test::Random rng(1);
+  for (const Index n : kCounts) {
+    SCOPED_TRACE(n);
+    Keys<TypeParam> tokens(rng, n), dense(rng, n);
+    expect_contents(tokens);
+    expect_contents(Keys<TypeParam, Eigen::bfloat16>(rng, n));
+    dense.memory = Memory(600000);
+    dense.packed = PackedKeys<TypeParam>("f", dense.memory.arena, n, dense.d, dense.e);
+    dense.pack(true);
+    expect_contents(dense);
+  }
+  EXPECT_EQ(PackedKeys<TypeParam>().count(), 0);
+}
+
+TYPED_TEST(PackedKeysOf, AnotherBlockMayFollowInTheSameMemory) {
+  test::Random rng(2);
+  Keys<TypeParam> x(rng, 200);
+  x.n = 70;
+  x.places.resize(70);
+  x.k = rng.matrix<TypeParam>(x.n, x.d);
+  x.e = 0;  // what lies behind the values is that of the first block
+  x.packed.clear();
+  EXPECT_EQ(x.packed.count(), 0);
+  EXPECT_EQ(x.packed.visible(1000), 0);
+  x.pack();
+  ASSERT_EQ(x.packed.count(), 70);
+  for (Index s = 0; s < kStripTokens; ++s) {
+    for (Index j = 0; j < x.d; ++j) {
+      EXPECT_EQ(x.packed.keys(1).row(j)[s], s < 6 ? x.weight * x.k(64 + s, j) : 0);
+    }
+  }
+}
+
+TEST(PackedKeys, VisibleKeysOfATileAreThoseThatAreLeftForIt) {
+  for (const Index visible : kCounts) {
+    Index left = visible;
+    for (Index t = 0; t < 5; ++t) {
+      const Index in_tile = PackedKeys<float>::visible_in_tile(visible, t);
+      EXPECT_EQ(in_tile, std::min(left, kStripTokens));
+      left -= in_tile;
+    }
+  }
+}
+
+TYPED_TEST(PackedKeysOf, ScoresAreChainsOverTheFeaturesAndNothingElseIsWritten) {
+  using A = TypeParam;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    test::Random rng(seed);
+    const Keys<A> x(rng, kCounts[1 + seed % 9]);
+    const Matrix<A> q = rng.matrix<A>(rng.integer(0, 64), x.d);
+    const Index t = rng.integer(0, x.packed.tiles() - 1), cols = rng.integer(0, x.packed.size(t));
+    Memory memory(200000);
+    const Rows<A> queries = test::rows_of(memory, q);
+    const Rows<A> scores("f", memory.arena, q.rows() + 1, kStripTokens);
+    x.packed.score(queries, q.rows(), t, cols, scores);
+    test::expect_nothing_beside(scores, q.rows() + 1, q.rows(),
+                                detail::round_up(cols, detail::kRowAlignment));
+    for (Index r = 0; r < q.rows(); ++r) {
+      for (Index j = 0; j < cols; ++j) {
+        A sum = 0;
+        for (Index i = 0; i < x.d; ++i) {
+          sum = test::step<A>(q(r, i), x.weight * x.k(t * kStripTokens + j, i), sum);
+        }
+        ASSERT_EQ(scores.row(r)[j], sum) << "seed " << seed;
+      }
+    }
+  }
 }
 
 /// How many of `size` keys each query sees, ascending: all alike, one more each, or with jumps.
@@ -122,198 +184,38 @@ std::vector<Index> random_seen(test::Random& rng, Index rows, Index size) {
   return seen;
 }
 
-template <class A>
-class KeyTilesOf : public testing::Test {};
-using Accumulators = testing::Types<float, double>;
-TYPED_TEST_SUITE(KeyTilesOf, Accumulators);
-
-template <class A, class T>
-void expect_contents(const Keys<A, T>& x) {
-  ASSERT_EQ(x.tiles.count(), x.n);
-  ASSERT_EQ(x.tiles.tiles(), (x.n + kStripTokens - 1) / kStripTokens);
-  for (Index t = 0; t < x.tiles.tiles(); ++t) {
-    const Index first = t * kStripTokens;
-    ASSERT_EQ(x.tiles.size(t), std::min(kStripTokens, x.n - first));
-    for (Index s = 0; s < kStripTokens; ++s) {
-      const bool kept = first + s < x.n;
-      for (Index j = 0; j < x.d; ++j) {
-        ASSERT_EQ(x.tiles.keys(t).row(j)[s], kept ? x.weight * x.k(first + s, j) : 0);
-      }
-      for (Index j = 0; kept && j < x.e; ++j) {
-        ASSERT_EQ(x.tiles.values(t).row(s)[j], x.value(first + s, j));
-      }
-    }
-  }
-}
-
-TYPED_TEST(KeyTilesOf, HoldTheWeightedKeysAndTheValues) {
-  test::Random rng(1);
-  for (const Index n : kCounts) {
-    SCOPED_TRACE(n);
-    Keys<TypeParam> x(rng, n);
-    expect_contents(x);
-    x.n /= 3;  // another, shorter block in the same memory
-    x.k = rng.matrix<TypeParam>(x.n, x.d);
-    x.fill();
-    expect_contents(x);
-  }
-  expect_contents(Keys<float, Eigen::bfloat16>(rng, 70));
-  expect_contents(Keys<float, Eigen::half>(rng, 130));
-  EXPECT_EQ(KeyTiles<TypeParam>().count(), 0);
-}
-
-TYPED_TEST(KeyTilesOf, ValuesMayBeDenseRowsAlready) {
-  test::Random rng(3);
-  for (const Index n : kCounts) {
-    SCOPED_TRACE(n);
-    Keys<TypeParam> x(rng, n);
-    x.memory = Memory(600000);
-    x.tiles = KeyTiles<TypeParam>("f", x.memory.arena, n, x.d, x.e);
-    for (Index begin = 0; begin < n; begin += kStripTokens) {
-      const Index count = std::min(kStripTokens, n - begin);
-      Memory strip(100000);
-      const Rows<TypeParam> keys("f", strip.arena, kStripTokens, x.d);
-      const Rows<TypeParam> values("f", strip.arena, kStripTokens, x.e);
-      std::fill_n(values.data, kStripTokens * values.stride, TypeParam(7));  // not to be copied
-      for (Index s = 0; s < count; ++s) {
-        std::copy_n(&x.k(begin + s, 0), x.d, keys.row(s));
-        for (Index j = 0; j < x.e; ++j) values.row(s)[j] = x.value(begin + s, j);
-      }
-      x.tiles.append(keys, values, x.places.data() + begin, count, x.weight);
-    }
-    expect_contents(x);
-    for (Index place = 0; place < 3 * n + 2; ++place) {
-      const auto visible =
-          std::count_if(x.places.begin(), x.places.end(), [=](Index p) { return p <= place; });
-      ASSERT_EQ(x.tiles.visible(place), visible);
-    }
-    const Rows<TypeParam> values = x.tiles.values(0);
-    for (Index s = 0; s < detail::round_up(n, kStripTokens); ++s) {
-      for (Index j = s < n ? x.e : 0; j < values.stride; ++j) {
-        ASSERT_TRUE(std::isnan(values.row(s)[j])) << "written outside";
-      }
-    }
-  }
-}
-
-TYPED_TEST(KeyTilesOf, VisibleCountsTheKeysUpToAPlace) {
-  test::Random rng(2);
-  for (const Index n : kCounts) {
-    const Keys<TypeParam> x(rng, n);
-    for (Index place = 0; place < 3 * n + 2; ++place) {
-      const auto visible =
-          std::count_if(x.places.begin(), x.places.end(), [=](Index p) { return p <= place; });
-      ASSERT_EQ(x.tiles.visible(place), visible) << "place " << place << " of " << n << " keys";
-    }
-  }
-}
-
-TYPED_TEST(KeyTilesOf, ScoresAreProductsWithTheKeysOfATile) {
-  constexpr long double u = std::numeric_limits<TypeParam>::epsilon() / 2;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
-    test::Random rng(seed);
-    const Keys<TypeParam> x(rng, kCounts[1 + seed % 9]);
-    const Matrix<TypeParam> q = rng.matrix<TypeParam>(rng.integer(0, 64), x.d);
-    const Index t = rng.integer(0, x.tiles.tiles() - 1), cols = rng.integer(0, x.tiles.size(t));
-    const Matrix<TypeParam> got = scores_of(x.tiles, q, t, cols);
-    const long double mu = static_cast<long double>(x.d + 1) * u;
-    for (Index r = 0; r < q.rows(); ++r) {
-      for (Index j = 0; j < cols; ++j) {
-        long double sum = 0, size = 0;
-        for (Index i = 0; i < x.d; ++i) {
-          const long double term =
-              static_cast<long double>(x.weight) * q(r, i) * x.k(t * kStripTokens + j, i);
-          sum += term;
-          size += std::abs(term);
-        }
-        ASSERT_LE(std::abs(got(r, j) - sum), mu / (1 - mu) * size) << "seed " << seed;
-      }
-    }
-  }
-}
-
-TYPED_TEST(KeyTilesOf, ValuesAreAddedOfTheKeysThatEachQuerySees) {
-  constexpr long double u = std::numeric_limits<TypeParam>::epsilon() / 2;
+TYPED_TEST(PackedKeysOf, ValuesOfTheKeysThatAQuerySeesAreAddedAndNoOthers) {
+  using A = TypeParam;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     test::Random rng(seed);
-    const Keys<TypeParam> x(rng, kCounts[1 + seed % 9]);
-    const Index rows = rng.integer(0, 64), t = rng.integer(0, x.tiles.tiles() - 1);
-    const std::vector<Index> seen = random_seen(rng, rows, x.tiles.size(t));
-    const Matrix<TypeParam> scores = rng.matrix<TypeParam>(rows, kStripTokens),
-                            before = rng.matrix<TypeParam>(rows, x.e),
-                            got = sums_of(x.tiles, scores, seen, t, before);
+    Keys<A> x(rng, kCounts[1 + seed % 9]);
+    const Index rows = rng.integer(0, 64), t = rng.integer(0, x.packed.tiles() - 1);
+    const Index size = x.packed.size(t), poisoned = rng.integer(0, size - 1);
+    const std::vector<Index> seen = random_seen(rng, rows, size);
+    x.v.row(x.tokens[static_cast<std::size_t>(t * kStripTokens + poisoned)]).setConstant(kNaN<A>);
+    x.pack();
+    Matrix<A> scores = Matrix<A>::Constant(rows, kStripTokens, kNaN<A>);
+    Matrix<A> expected = rng.matrix<A>(rows, x.e);
+    Memory memory(200000);
+    const Rows<A> outputs = test::rows_of(memory, expected, rows + 1);
     for (Index r = 0; r < rows; ++r) {
       const Index count = seen[static_cast<std::size_t>(r)];
-      const long double mu = static_cast<long double>(count + 1) * u;
-      for (Index j = 0; j < x.e; ++j) {
-        long double sum = before(r, j), size = std::abs(sum);
-        for (Index s = 0; s < count; ++s) {
-          const long double term =
-              static_cast<long double>(scores(r, s)) * x.value(t * kStripTokens + s, j);
-          sum += term;
-          size += std::abs(term);
+      scores.row(r).head(count) = rng.matrix<A>(1, count);
+      for (Index s = 0; s < count; ++s) {
+        for (Index j = 0; j < x.e; ++j) {
+          expected(r, j) =
+              test::step<A>(scores(r, s), x.value(t * kStripTokens + s, j), expected(r, j));
         }
-        ASSERT_LE(std::abs(got(r, j) - sum), count == 0 ? 0 : mu / (1 - mu) * size) << seed;
       }
     }
-  }
-}
-
-TYPED_TEST(KeyTilesOf, ANaNReachesTheQueriesThatSeeItsKeyAndNoOther) {
-  const auto nan = std::numeric_limits<TypeParam>::quiet_NaN();
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    test::Random rng(seed);
-    Keys<TypeParam> x(rng, kCounts[1 + seed % 9]);
-    const Index rows = rng.integer(1, 64), t = rng.integer(0, x.tiles.tiles() - 1);
-    const std::vector<Index> seen = random_seen(rng, rows, x.tiles.size(t));
-    const Matrix<TypeParam> q = rng.matrix<TypeParam>(rows, x.d),
-                            before = rng.matrix<TypeParam>(rows, x.e);
-    const auto read = [&] {
-      Matrix<TypeParam> scores(rows, kStripTokens);
-      scores.setConstant(nan);
-      scores.leftCols(seen.back()) = scores_of(x.tiles, q, t, seen.back());
-      return sums_of(x.tiles, scores, seen, t, before);
-    };
-    const Matrix<TypeParam> clean = read();
-    const Index poisoned = rng.integer(0, x.tiles.size(t) - 1), key = t * kStripTokens + poisoned;
-    if (rng.chance(0.5)) {
-      x.k.row(key).setConstant(nan);
-    } else {
-      x.v.row(x.tokens[static_cast<std::size_t>(key)]).setConstant(nan);
-    }
-    x.fill();
-    const Matrix<TypeParam> got = read();
+    x.packed.add_values(test::rows_of(memory, scores), seen.data(), rows, t, outputs);
+    test::expect_nothing_beside(outputs, rows + 1, rows, x.e);
     for (Index r = 0; r < rows; ++r) {
-      if (seen[static_cast<std::size_t>(r)] > poisoned) {
-        EXPECT_TRUE(got.row(r).array().isNaN().all()) << r;
-      } else {
-        EXPECT_TRUE(same_bits<TypeParam>(got.row(r), clean.row(r))) << r;
+      const bool reached = seen[static_cast<std::size_t>(r)] > poisoned;
+      for (Index j = 0; j < x.e; ++j) {
+        ASSERT_EQ(std::isnan(outputs.row(r)[j]), reached) << "seed " << seed;
+        ASSERT_TRUE(test::same_number(outputs.row(r)[j], expected(r, j))) << "seed " << seed;
       }
-    }
-  }
-}
-
-TYPED_TEST(KeyTilesOf, BitsOfAQueryDoNotDependOnTheOthers) {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    test::Random rng(seed);
-    const Keys<TypeParam> x(rng, 64);
-    const Index rows = rng.integer(1, 64);
-    const std::vector<Index> seen = random_seen(rng, rows, 64);
-    const Matrix<TypeParam> q = rng.matrix<TypeParam>(rows, x.d),
-                            before = rng.matrix<TypeParam>(rows, x.e),
-                            scores = scores_of(x.tiles, q, 0, 64),
-                            together = sums_of(x.tiles, scores, seen, 0, before);
-    for (Index first = 0, count = 1; first < rows; first += count, count = rng.integer(1, 20)) {
-      count = std::min(count, rows - first);
-      const Matrix<TypeParam> own =
-          scores_of<TypeParam>(x.tiles, q.middleRows(first, count), 0, 64);
-      EXPECT_TRUE(same_bits<TypeParam>(own, scores.middleRows(first, count)));
-      const std::vector<Index> own_seen(seen.begin() + first, seen.begin() + first + count);
-      const Matrix<TypeParam> sums =
-          sums_of<TypeParam>(x.tiles, own, own_seen, 0, before.middleRows(first, count));
-      EXPECT_TRUE(same_bits<TypeParam>(sums, together.middleRows(first, count)));
     }
   }
 }

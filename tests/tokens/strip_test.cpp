@@ -8,17 +8,12 @@
 #include <vector>
 
 #include "mhla/policy/grid_partition.hpp"
-#include "support/outputs.hpp"
 #include "support/random.hpp"
 
 namespace mhla {
 namespace {
 
-using test::Memory;
-using test::RandomMask;
-
 using detail::kStripTokens;
-using detail::Rows;
 
 struct Expected {
   Index block;
@@ -93,7 +88,7 @@ TEST(StripCursor, VisitsTheKeptTokensOfEveryBlockInOrder) {
                     {rng.integer(1, 4), rng.integer(1, 12), rng.integer(1, 12)}};
     const Contiguous sequence(grid.tokens(), rng.integer(1, 200));
     for (const double probability : {0.0, 0.1, 0.7, 1.0}) {
-      const RandomMask random(rng, grid.tokens(), probability);
+      const test::RandomMask random(rng, grid.tokens(), probability);
       expect_strips(grid, random.mask);
       expect_strips(sequence, random.mask);
     }
@@ -108,34 +103,10 @@ TEST(StripCursor, WholeStripsAreFollowedByAnEmptyOne) {
     const BlockSizes blocks({3, size, 0, 2, size, 0, 0});
     expect_strips(blocks, {});
     test::Random rng(1);
-    expect_strips(blocks, RandomMask(rng, blocks.tokens(), 1).mask);
+    expect_strips(blocks, test::RandomMask(rng, blocks.tokens(), 1).mask);
     detail::StripCursor strip(blocks, 1, {});
     EXPECT_EQ(strip.next(), std::min(size, kStripTokens));
   }
-}
-
-TEST(Rows, StartOnTheirOwnCacheLines) {
-  for (Index cols = 0; cols <= 40; ++cols) {
-    Memory memory(100000);
-    const Rows<float> rows("f", memory.arena, 5, cols);
-    const Rows<double> wide("f", memory.arena, 5, cols);
-    EXPECT_GE(rows.stride, cols);
-    for (Index r = 0; r < 5; ++r) {
-      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(rows.row(r)) % 64, 0u);
-      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(wide.row(r)) % 64, 0u);
-    }
-    EXPECT_GE(reinterpret_cast<char*>(wide.row(0)), reinterpret_cast<char*>(rows.row(4) + cols));
-  }
-}
-
-TEST(Rows, BelowAndRightOfAreTheRestOfTheRows) {
-  float numbers[60];
-  const Rows<float> rows(numbers, 12);
-  for (Index r = 0; r < 4; ++r) {
-    EXPECT_EQ(rows.below(1).row(r), numbers + 12 * (r + 1));
-    EXPECT_EQ(rows.right_of(5).row(r), numbers + 12 * r + 5);
-  }
-  EXPECT_EQ(rows.below(0).right_of(0).data, numbers);
 }
 
 }  // namespace

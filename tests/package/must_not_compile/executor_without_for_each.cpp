@@ -1,4 +1,4 @@
-// expect: no member named .for_each|Executor
+// expect: x\.for_each\(count, f\).*invalid|no member named .for_each
 #include "mhla/mhla.hpp"
 
 struct Caller {
@@ -13,9 +13,7 @@ struct Caller {
 
 int main() {
   const mhla::Matrix<float> x = mhla::Matrix<float>::Random(8, 4);
-  mhla::Matrix<float> out(8, 4);
   const mhla::Contiguous blocks(8, 4);
-  mhla::bidirectional(mhla::Inputs<float>{.q = x, .k = x, .v = x}, blocks, blocks,
-                      mhla::locality<float>(blocks.blocks()), mhla::Operator{}, out,
-                      mhla::Workspace{}, Caller{});
+  mhla::bidirectional(x, x, x, blocks, mhla::locality<float>(blocks.blocks()), mhla::Operator{},
+                      mhla::Call{.executor = mhla::ExecutorRef(Caller{})});
 }

@@ -1,4 +1,4 @@
-// expect: blocks\.runs\(b\).*invalid
+// expect: AttentionBlocks<Blocks>. .with Blocks = Halves|no member named .runs
 #include "mhla/mhla.hpp"
 
 struct Halves {

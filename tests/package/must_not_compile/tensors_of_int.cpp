@@ -1,4 +1,4 @@
-// expect: requires +Scalar<T>|accumulator_t.*T = int
+// expect: Scalar<T>. .with T = int|.int. does not satisfy .Scalar
 #include "mhla/mhla.hpp"
 
 #if defined(MHLA_CONTROL)

@@ -2,13 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
-#include <limits>
+#include "stage/amx/amx_case.hpp"
 
-#include "support/random.hpp"
-
-namespace mhla {
+namespace mhla::test {
 namespace {
 
 using detail::high_bits;
@@ -17,13 +13,15 @@ using detail::low_bits;
 using detail::number_of;
 using detail::Pair;
 
+class Bfloat16Pair : public AmxTest {};
+
 float float_of(std::uint64_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits));
 }
 
-TEST(Bfloat16Pair, FiniteNumbersComeApartWithinTheBound) {
-  test::Random rng(1);
-  for (Index i = 0; i < 3'000'000; ++i) {
+TEST_F(Bfloat16Pair, FiniteNumbersComeApartWithinTheBound) {
+  Random rng(1);
+  for (Index i = 0; i < 500'000; ++i) {
     float x = float_of(rng.bits());
     if (i % 8 == 0) x = float_of((rng.bits() & 0x8000FFFFu) | 0x7F7F0000u);  // the largest
     if (!std::isfinite(x)) continue;
@@ -39,7 +37,7 @@ TEST(Bfloat16Pair, FiniteNumbersComeApartWithinTheBound) {
   }
 }
 
-TEST(Bfloat16Pair, Bfloat16NumbersAreTheirHighParts) {
+TEST_F(Bfloat16Pair, Bfloat16NumbersAreTheirHighParts) {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
     const float x = number_of(bits);
     if (std::isnan(x)) {
@@ -51,7 +49,7 @@ TEST(Bfloat16Pair, Bfloat16NumbersAreTheirHighParts) {
   }
 }
 
-TEST(Bfloat16Pair, InfinityAndNanHaveNoLowPart) {
+TEST_F(Bfloat16Pair, InfinityAndNanHaveNoLowPart) {
   for (const std::uint32_t bits :
        {0x7F800000u, 0xFF800000u, 0x7F800001u, 0x7FC00000u, 0xFFFFFFFFu}) {
     const float x = float_of(bits);
@@ -63,8 +61,8 @@ TEST(Bfloat16Pair, InfinityAndNanHaveNoLowPart) {
   }
 }
 
-TEST(Bfloat16Pair, RowsAreSplitPairByPair) {
-  test::Random rng(2);
+TEST_F(Bfloat16Pair, RowsAreSplitPairByPair) {
+  Random rng(2);
   const Matrix<float> x = rng.matrix<float>(2, kPairs);
   Pair high[kPairs], low[kPairs];
   EXPECT_NE(detail::split_pairs(&x(0, 0), &x(1, 0), high, low), 0u);
@@ -86,7 +84,7 @@ TEST(Bfloat16Pair, RowsAreSplitPairByPair) {
   }
 }
 
-TEST(Bfloat16Pair, OneNumberThatIsNotFiniteIsFound) {
+TEST_F(Bfloat16Pair, OneNumberThatIsNotFiniteIsFound) {
   float x[40] = {};
   x[3] = std::numeric_limits<float>::max();
   for (Index count : {0, 1, 17, 40}) {
@@ -104,4 +102,4 @@ TEST(Bfloat16Pair, OneNumberThatIsNotFiniteIsFound) {
 }
 
 }  // namespace
-}  // namespace mhla
+}  // namespace mhla::test

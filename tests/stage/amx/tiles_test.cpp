@@ -2,27 +2,18 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
 #include <thread>
 #include <typeinfo>
-#include <vector>
 
-#include "support/any_map.hpp"
-#include "support/random.hpp"
+#include "mhla/stage/amx/product.hpp"
+#include "stage/amx/amx_case.hpp"
 
-namespace mhla {
+namespace mhla::test {
 namespace {
 
 using namespace detail;  // NOLINT(google-build-using-namespace)
 
-/// Skips on a processor with the unit whose system refuses it.
-class MatrixUnitTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!tiles_granted()) GTEST_SKIP() << "the system does not grant the tiles";
-  }
-};
+class Tiles : public AmxTest {};
 
 Pair pair_of(float first, float second) { return high_bits(first) | high_bits(second) << 16; }
 
@@ -48,14 +39,11 @@ struct Step {
   }
 };
 
-TEST_F(MatrixUnitTest, NumbersOfAPairMeetThoseOfTheOtherPair) {
+TEST_F(Tiles, FirstAndSecondNumbersAreTwoChainsThatAreAddedToTheSum) {
   Step s;
   s.set(3, 2, 3, 5, 7);
   EXPECT_EQ(s(100), 100 + 2 * 5 + 3 * 7);
-}
-
-TEST_F(MatrixUnitTest, FirstAndSecondNumbersAreTwoChainsThatAreAddedToTheSum) {
-  Step s;
+  s = {};
   s.set(0, 0x1p24f, 1, 1, 1);  // 1 would be lost beside 2^24, and is kept in its own chain
   s.set(1, -0x1p24f, 0, 1, 1);
   EXPECT_EQ(s(0), 1);
@@ -63,35 +51,34 @@ TEST_F(MatrixUnitTest, FirstAndSecondNumbersAreTwoChainsThatAreAddedToTheSum) {
   s.set(1, 1, 0, 1, 0);
   s.set(2, 1, 0, 1, 0);  // two times a tie that rounds down
   EXPECT_EQ(s(0), 0x1p24f);
-  Step t;
-  t.set(0, 1, -1, 1, 1);  // the chains cancel before they meet the sum
-  EXPECT_EQ(t(0x1p-30f), 0x1p-30f);
-  Step fused;  // (1 + 2^-7)^2 - (1 + 2^-6) = 2^-14, whatever is rounded
-  fused.set(0, -(1 + 0x1p-6f), 0, 1, 0);
-  fused.set(1, 1 + 0x1p-7f, 0, 1 + 0x1p-7f, 0);
-  EXPECT_EQ(fused(0), 0x1p-14f);
+  s = {};
+  s.set(0, 1, -1, 1, 1);  // the chains cancel before they meet the sum
+  EXPECT_EQ(s(0x1p-30f), 0x1p-30f);
+  s = {};  // fused: (1 + 2^-7)^2 - (1 + 2^-6) = 2^-14, whatever is rounded
+  s.set(0, -(1 + 0x1p-6f), 0, 1, 0);
+  s.set(1, 1 + 0x1p-7f, 0, 1 + 0x1p-7f, 0);
+  EXPECT_EQ(s(0), 0x1p-14f);
 }
 
-TEST_F(MatrixUnitTest, SubnormalNumbersAreZero) {
+TEST_F(Tiles, SubnormalNumbersAreZero) {
   Step s;
   s.set(0, 0x1p-127f, 0, 0x1p20f, 0);
-  EXPECT_EQ(s(0), 0);  // an operand
+  EXPECT_EQ(s(0), 0) << "an operand";
   s.set(0, 0x1p-64f, 0, 0x1p-63f, 0);
-  EXPECT_EQ(s(0), 0);  // a product
+  EXPECT_EQ(s(0), 0) << "a product";
   s.set(0, 0x1p-63f, 0, 0x1p-63f, 0);
   EXPECT_EQ(s(0), 0x1p-126f);
   s.set(0, 0, 0, 0, 0);
-  EXPECT_EQ(s(0x1p-127f), 0);  // the sum
+  EXPECT_EQ(s(0x1p-127f), 0) << "the sum";
 }
 
-TEST_F(MatrixUnitTest, EveryRowAndColumnIsItsOwn) {
-  test::Random rng(1);
+TEST_F(Tiles, EveryRowAndColumnIsItsOwn) {
+  Random rng(1);
   Step s;
-  for (auto& row : s.a) {
-    for (Pair& x : row) x = pair_of(float(rng.integer(-9, 9)), float(rng.integer(-9, 9)));
-  }
-  for (auto& row : s.b) {
-    for (Pair& x : row) x = pair_of(float(rng.integer(-9, 9)), float(rng.integer(-9, 9)));
+  for (auto* const tile : {&s.a, &s.b}) {
+    for (auto& row : *tile) {
+      for (Pair& x : row) x = pair_of(float(rng.integer(-9, 9)), float(rng.integer(-9, 9)));
+    }
   }
   s(0);
   for (Index r = 0; r < kUnitRows; ++r) {
@@ -108,14 +95,14 @@ TEST_F(MatrixUnitTest, EveryRowAndColumnIsItsOwn) {
 
 /// A split operand: rows of A, or columns of B, by k.
 struct Operand {
-  Index sides, steps;
+  Index steps;
   std::vector<Pair> pairs;
   bool low;
 
   /// \param x  [sides * 16, depth]
   Operand(const Matrix<float>& x, bool by_columns, bool low_)
-      : sides(x.rows() / 16), steps((x.cols() + 31) / 32), low(low_) {
-    pairs.resize(static_cast<std::size_t>(sides * steps * kSplitPairs));
+      : steps((x.cols() + 31) / 32), low(low_) {
+    pairs.resize(static_cast<std::size_t>(x.rows() / 16 * steps * kSplitPairs));
     for (Index r = 0; r < x.rows(); ++r) {
       for (Index k = 0; k < steps; ++k) {
         Pair packed[kSplitPairs];
@@ -132,70 +119,47 @@ struct Operand {
   TileOperand tiles() const { return {pairs.data(), steps * kSplitPairs, kSplitPairs, low}; }
 };
 
-TEST_F(MatrixUnitTest, ProductsAreThoseOfTheNumbersWithinTheBound) {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
-    test::Random rng(seed);
+/// C (+)= A B, of which the rows of A and the columns of B are given.
+void multiply(Start start, const Matrix<float>& a, bool a_low, const Matrix<float>& b, bool b_low,
+              Rows<float> c) {
+  const Operand left(a, false, a_low), right(b, true, b_low);
+  const TileScope tiles;
+  multiply_tiles(start, c.data, c.stride, left.tiles(), right.tiles(), a.rows() / 16, b.rows() / 16,
+                 left.steps);
+}
+
+TEST_F(Tiles, ProductsAreThoseOfTheNumbersWithinTheBound) {
+  for_cases(40, [](Random& rng) {
     const Index rows = rng.integer(1, 5), cols = 2 * rng.integer(1, 3), depth = rng.integer(1, 100);
-    const bool a_low = rng.chance(0.7), b_low = rng.chance(0.7), add = rng.chance(0.5);
+    const bool a_low = rng.chance(0.7), b_low = rng.chance(0.7);
     const auto numbers = [&](Index count, bool low) -> Matrix<float> {
       const Matrix<float> x = rng.matrix<float>(count * 16, depth);
       return low ? x : x.cast<Eigen::bfloat16>().cast<float>().eval();
     };
     const Matrix<float> a = numbers(rows, a_low), b = numbers(cols, b_low);
-    const Index stride = cols * 16 + 16;
-    Matrix<float> c = rng.matrix<float>(rows * 16, stride);
-    const Matrix<float> before = c;
-    const Operand left(a, false, a_low), right(b, true, b_low);
-    {
-      const TileScope tiles;
-      multiply_tiles(add ? Start::kTarget : Start::kZero, c.data(), stride, left.tiles(),
-                     right.tiles(), rows, cols, left.steps);
-    }
-    const double splits =
-        (a_low ? 0x1p-17 : 0) + (b_low ? 0x1p-17 : 0) + (a_low && b_low ? 0x1p-16 : 0);
-    const Index roundings = 18 + 3 * left.steps;
-    for (Index i = 0; i < c.rows(); ++i) {
-      for (Index j = 0; j < stride; ++j) {
-        if (j >= cols * 16) {
-          ASSERT_EQ(c(i, j), before(i, j)) << "written outside";
-          continue;
-        }
-        double sum = add ? before(i, j) : 0, size = std::abs(sum);
-        for (Index k = 0; k < depth; ++k) {
-          sum += double(a(i, k)) * b(j, k);
-          size += std::abs(double(a(i, k)) * b(j, k));
-        }
-        const double bound =
-            (test::gamma<double>(roundings, 0x1p-24) * (1 + 0x1p-6) + splits * (1 + 0x1p-7)) * size;
-        ASSERT_LE(std::abs(c(i, j) - sum), bound) << "seed " << seed;
-      }
-    }
-  }
+    const Target<float> c(rng, rows * 16, cols * 16);
+    multiply(c.start, a, a_low, b, b_low, c.rows);
+    c.expect(Exact(a) * Exact(b).transpose(),
+             {unit_roundings(depth), kSplit * (a_low + b_low + (a_low && b_low ? 2 : 0))});
+  });
 }
 
-TEST_F(MatrixUnitTest, BitsDependNeitherOnNeighboursNorOnPadding) {
-  test::Random rng(4);
+TEST_F(Tiles, BitsDependNeitherOnNeighboursNorOnPadding) {
+  Random rng(4);
   const Matrix<float> a = rng.matrix<float>(48, 50), b = rng.matrix<float>(32, 50);
   Matrix<float> wide = Matrix<float>::Zero(48, 200), b_wide = Matrix<float>::Zero(32, 200);
-  wide.middleCols(64, 50) = a;  // two steps of zeros before, one behind
+  wide.middleCols(64, 50) = a;  // two steps of zeros before, three behind
   b_wide.middleCols(64, 50) = b;
-  Matrix<float> c(48, 32), d(48, 32), last(16, 32);
-  const auto product = [](const Matrix<float>& x, const Matrix<float>& y, Matrix<float>& z) {
-    const Operand left(x, false, true), right(y, true, true);
-    const TileScope tiles;
-    multiply_tiles(Start::kZero, z.data(), 32, left.tiles(), right.tiles(), x.rows() / 16, 2,
-                   left.steps);
-  };
-  product(a, b, c);
-  product(wide, b_wide, d);
-  product(a.bottomRows(16), b, last);
-  EXPECT_TRUE(c == d);
-  EXPECT_TRUE(c.bottomRows(16) == last);
+  const Guarded<float> c(48, 32), d(48, 32), last(16, 32);
+  multiply(Start::kZero, a, true, b, true, c);
+  multiply(Start::kZero, wide, true, b_wide, true, d);
+  multiply(Start::kZero, a.bottomRows(16), true, b, true, last);
+  EXPECT_TRUE(same_bits(c.numbers(), d.numbers()));
+  EXPECT_TRUE(same_bits<float>(c.numbers().bottomRows(16), last.numbers()));
 }
 
-TEST_F(MatrixUnitTest, EveryThreadHasItsOwnTiles) {
+TEST_F(Tiles, EveryThreadHasItsOwn) {
   Step s;
-  s.set(0, 2, 0, 3, 0);
   const TileScope outer;
   zero_tile<1>();
   std::thread([] {
@@ -207,20 +171,18 @@ TEST_F(MatrixUnitTest, EveryThreadHasItsOwnTiles) {
   EXPECT_EQ(s.c[5][7], 0);
 }
 
-TEST(MatrixUnit, TilesAreUsedInsideAScopeOnly) {
-  if constexpr (kAmx) GTEST_SKIP() << "the processor checks that";
+TEST_F(Tiles, AreUsedInsideAScopeOnly) {
+  if constexpr (!kEmulated) GTEST_SKIP() << "the processor checks that";
   EXPECT_DEATH(zero_tile<0>(), "");
   { const TileScope tiles; }
   EXPECT_DEATH(zero_tile<0>(), "");
 }
 
-TEST(MatrixUnit, TheNameOfTheTargetTellsWhatMultiplies) {
+TEST_F(Tiles, TheNameOfTheTargetTellsWhatMultiplies) {
   const std::string name = typeid(TileOperand).name();
-  EXPECT_EQ(name.find("_emulated_unit") != std::string::npos,
-            kMatrixUnitKind == MatrixUnit::kEmulated);
-  EXPECT_EQ(name.find("_amx") != std::string::npos, kMatrixUnitKind == MatrixUnit::kAmx);
-  EXPECT_EQ(kMatrixUnit, kMatrixUnitKind != MatrixUnit::kNone);
+  EXPECT_EQ(name.find("_emulated_unit") != std::string::npos, kEmulated);
+  EXPECT_EQ(name.find("_amx") != std::string::npos, kAmx);
 }
 
 }  // namespace
-}  // namespace mhla
+}  // namespace mhla::test

@@ -76,9 +76,9 @@ Numbers attend(const Call<T>& call, const Numbers& q, const Numbers& k, const Nu
       return o;
     }
   }
-  mhla::bidirectional(in, mhla::Grid(call.tokens, call.block),
-                      mhla::Grid(call.key_tokens, call.key_block),
-                      mhla::MixingMatrix<double>(mixing), op, o);
+  const mhla::CrossBlocks blocks{mhla::Grid(call.tokens, call.block),
+                                 mhla::Grid(call.key_tokens, call.key_block)};
+  mhla::bidirectional(in, blocks, mhla::MixingMatrix<double>(mixing), op, o);
   return o;
 }
 

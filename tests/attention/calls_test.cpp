@@ -1,0 +1,136 @@
+// The calls of the README: what a line may leave out, and what it may be given.
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "mhla/mhla.hpp"
+#include "support/outputs.hpp"
+#include "support/random.hpp"
+
+namespace mhla::test {
+namespace {
+
+/// One head of 12 tokens in blocks of 4.
+class Calls : public testing::Test {
+ protected:
+  Random rng{1};
+  const Matrix<float> q = rng.matrix<float>(12, 6), k = rng.matrix<float>(12, 6),
+                      v = rng.matrix<float>(12, 5);
+  const Contiguous blocks{12, 4};
+  const MixingMatrix<float> mixing = locality<float>(3);
+  const Inputs<float> in = inputs(q, k, v);
+  const Matrix<float> expected = bidirectional(in, blocks, mixing, Operator{});
+};
+
+TEST_F(Calls, AnOutputIsReturnedOrWrittenAndTheOperatorMayBeLeftOut) {
+  EXPECT_TRUE(same_bits(bidirectional(q, k, v, blocks, mixing), expected));
+  EXPECT_TRUE(same_bits(bidirectional(in, blocks, mixing), expected));
+  Matrix<float> with = unwritten<float>(12, 5), without = with;
+  bidirectional(in, blocks, mixing, Operator{}, with);
+  bidirectional(in, blocks, mixing, without);
+  EXPECT_TRUE(same_bits(with, expected));
+  EXPECT_TRUE(same_bits(without, expected));
+
+  const auto causal_output = causal(q, k, v, blocks, mixing);
+  EXPECT_TRUE(same_bits(causal(in, blocks, mixing), causal_output));
+  causal(in, blocks, mixing, with);
+  causal(in, blocks, mixing, Operator{}, without);
+  EXPECT_TRUE(same_bits(with, causal_output));
+  EXPECT_TRUE(same_bits(without, causal_output));
+
+  linear_causal(in, Operator{}, with);
+  EXPECT_TRUE(same_bits(linear_causal(in), with));
+  linear_bidirectional(in, Operator{}, with);
+  EXPECT_TRUE(same_bits(linear_bidirectional(in), with));
+  softmax_causal(in, with);
+  EXPECT_TRUE(same_bits(softmax_causal(in), with));
+  softmax_bidirectional(in, with, {.scale = 0.5});
+  EXPECT_TRUE(same_bits(softmax_bidirectional(in, {.scale = 0.5}), with));
+}
+
+TEST_F(Calls, TensorsAreEigenObjectsOfAnyOrderTensorsViewsOrPointers) {
+  const Eigen::MatrixXf by_columns = q;
+  EXPECT_TRUE(same_bits(bidirectional(by_columns, k, v, blocks, mixing), expected));
+  const Eigen::ArrayXXf array = v.array();
+  EXPECT_TRUE(same_bits(bidirectional(q, k, array, blocks, mixing), expected));
+
+  const Shape shape{1, 12, 1, 6};
+  Tensor<float> tq(shape), tk(shape), tv({1, 12, 1, 5});
+  std::copy_n(q.data(), q.size(), tq.data().data());
+  std::copy_n(k.data(), k.size(), tk.data().data());
+  std::copy_n(v.data(), v.size(), tv.data().data());
+  const auto is_expected = [this](const Tensor<float>& out) {
+    return out.shape() == Shape{1, 12, 1, 5} &&
+           std::equal(out.data().begin(), out.data().end(), expected.data());
+  };
+  EXPECT_TRUE(is_expected(bidirectional(inputs(tq, tk, tv), blocks, mixing)));
+  EXPECT_TRUE(is_expected(bidirectional(inputs(tq.view(), tk.view(), tv.view()), blocks, mixing)));
+  EXPECT_TRUE(
+      is_expected(bidirectional(inputs(q.data(), k.data(), v.data(), shape, 5), blocks, mixing)));
+  Tensor<float> out({1, 12, 1, 5});
+  bidirectional(inputs(tq, tk, tv), ContiguousBlocks{4}, mixing, out);
+  EXPECT_TRUE(is_expected(out));
+}
+
+TEST_F(Calls, OneTokenMayStandForAll) {
+  const MatrixView<const float> broadcast(q.data(), 12, 6, 0);
+  const Inputs<float> one{.q = broadcast, .k = in.k, .v = in.v};
+  const Matrix<float> copies = q.row(0).replicate(12, 1);
+  EXPECT_TRUE(
+      same_bits(bidirectional(one, blocks, mixing), bidirectional(copies, k, v, blocks, mixing)));
+}
+
+TEST_F(Calls, MasksAndOffsetsComeFromVectors) {
+  std::vector<unsigned char> keep(12, 1);
+  keep[3] = keep[7] = 0;
+  Inputs<float> masked = in;
+  masked.query_mask = masked.key_mask = keep;
+  const Matrix<float> alone = causal(masked, blocks, mixing);
+  EXPECT_TRUE(alone.row(3).isZero(0));
+
+  // The same as one of two sequences of a packed batch.
+  const std::vector<Index> offsets{0, 12, 24};
+  const Matrix<float> q2 = q.replicate(2, 1), k2 = k.replicate(2, 1), v2 = v.replicate(2, 1);
+  auto packed = inputs(q2.data(), k2.data(), v2.data(), {1, 24, 1, 6}, 5);
+  std::vector<unsigned char> both(24, 1);
+  std::copy_n(keep.begin(), 12, both.begin() + 12);
+  packed.query_mask = packed.key_mask = BatchMask(both, 1);
+  packed.query_offsets = packed.key_offsets = offsets;
+  const auto out = causal(packed, ContiguousBlocks{4}, mixing);
+  EXPECT_TRUE(std::equal(alone.data(), alone.data() + alone.size(), out.data().begin() + 60));
+}
+
+TEST_F(Calls, ACallIsGivenItsWorkspaceAndExecutorByName) {
+  ThreadPool pool(3);
+  std::vector<std::byte> memory(bidirectional_workspace_bytes(in, blocks, Operator{}, pool));
+  Matrix<float> out = unwritten<float>(12, 5);
+  bidirectional(in, blocks, mixing, Operator{}, out, {.workspace = memory, .executor = pool});
+  EXPECT_TRUE(same_bits(out, expected));
+  EXPECT_TRUE(
+      same_bits(bidirectional(in, blocks, mixing, Operator{}, {.executor = pool}), expected));
+  memory.resize(bidirectional_workspace_bytes(in, blocks));
+  bidirectional(in, blocks, mixing, out, {.workspace = memory});
+  EXPECT_TRUE(same_bits(out, expected));
+}
+
+TEST_F(Calls, TheMixingMatrixMayLieInAFlatRowOfParameters) {
+  std::vector<float> parameters(100, 7);
+  const auto stored = mixing.storage();
+  std::copy(stored.begin(), stored.end(), parameters.begin() + 20);
+  const MixingView<const float> view(parameters.data() + 20, Band(3, 3));
+  EXPECT_TRUE(same_bits(bidirectional(q, k, v, blocks, view), expected));
+}
+
+TEST_F(Calls, QueriesAndKeysOfCrossAttentionHaveTheirOwnBlocks) {
+  const auto few = rng.matrix<float>(6, 6);
+  const MixingMatrix<float> cross(rng.matrix<float>(2, 3, 0, 1));
+  const CrossBlocks both{Contiguous(6, 3), blocks};
+  const Matrix<float> out = bidirectional(few, k, v, both, cross);
+  EXPECT_LE(
+      (out.cast<double>() - naive_attention(inputs(few, k, v), both, cross)).cwiseAbs().maxCoeff(),
+      1e-5);
+}
+
+}  // namespace
+}  // namespace mhla::test

@@ -1,0 +1,148 @@
+// A user's own form, run by the driver of all forms, and a user's own normaliser.
+
+#include "mhla/attention/form.hpp"
+
+#include <gtest/gtest.h>
+
+#include "mhla/attention/bidirectional.hpp"
+#include "mhla/attention/causal.hpp"
+#include "mhla/attention/naive.hpp"
+#include "mhla/policy/locality.hpp"
+#include "support/message_of.hpp"
+#include "support/outputs.hpp"
+#include "support/random.hpp"
+
+namespace mhla::test {
+namespace {
+
+/// out_t = the mean of all v, computed by worker after worker, the sums kept if asked for.
+struct MeanForm {
+  static constexpr bool kKeeps = true;
+  const char* name = "mean";
+
+  template <class T>
+  void check(const Inputs<T>& in, std::type_identity_t<MatrixView<const T>> out,
+             const char* argument) const {
+    detail::expect_tokens(name, in, out, argument);
+  }
+  template <class T>
+  std::size_t bytes(const Inputs<T>& in, Index workers) const {
+    return detail::counted_bytes([&](detail::Arena& arena) {
+      return arena.take<T>(name, {workers, in.v.cols});
+    });
+  }
+  template <class T>
+  std::size_t kept_bytes(const Inputs<T>& in) const {
+    return bytes(in, 1);
+  }
+  template <class T>
+  void run(detail::Arena& arena, detail::Arena* kept, const Inputs<T>& in, MatrixView<T> out,
+           const ExecutorRef& executor) const {
+    T* const all = arena.take<T>(name, {executor.workers(), in.v.cols});
+    T* const keep = kept == nullptr ? nullptr : kept->take<T>(name, in.v.cols);
+    executor.for_each(in.q.rows, [&](Index t, Index w) {
+      T* const sum = all + w * in.v.cols;
+      for (Index e = 0; e < in.v.cols; ++e) {
+        sum[e] = 0;
+        for (Index j = 0; j < in.v.rows; ++j) sum[e] += in.v(j, e);
+        out(t, e) = sum[e] / static_cast<T>(in.v.rows);
+        if (keep != nullptr && t == 0) keep[e] = sum[e];
+      }
+    });
+  }
+};
+static_assert(detail::Form<MeanForm, float> && detail::Form<MeanForm, double>);
+struct Nameless {};
+static_assert(!detail::Form<Nameless, float>);
+
+/// Heads of 6 tokens; v of head h of sequence s is everywhere 10 s + h.
+BatchInputs<double> batch_of(std::vector<double>& data, Index sequences, Index heads) {
+  data.resize(static_cast<std::size_t>(sequences * 6 * heads * 2));
+  const auto v = bnhd(data.data(), sequences, 6, heads, 2);
+  for (Index s = 0; s < sequences; ++s) {
+    for (Index t = 0; t < 6; ++t) {
+      for (Index h = 0; h < heads; ++h) v(s, t, h, 0) = v(s, t, h, 1) = double(10 * s + h);
+    }
+  }
+  return {.q = v, .k = v, .v = v};
+}
+
+TEST(Form, AUsersOwnFormRunsOverHeadsBatchesAndThreads) {
+  std::vector<double> data;
+  ThreadPool pool(4);
+  for (const Index sequences : {1, 2, 3}) {  // fewer pairs than workers, and more
+    const auto in = batch_of(data, sequences, 2);
+    for (const ExecutorRef& executor : {ExecutorRef(), ExecutorRef(pool)}) {
+      GuardedWorkspace memory(detail::form_bytes(MeanForm{}, in, executor));
+      const auto out =
+          detail::run_form(MeanForm{}, in, Call{.workspace = memory.get(), .executor = executor});
+      EXPECT_TRUE(memory.intact());
+      for (Index s = 0; s < sequences; ++s) {
+        for (Index h = 0; h < 2; ++h) EXPECT_EQ(out(s, 5, h, 1), double(10 * s + h));
+      }
+    }
+  }
+  const Matrix<float> v = Matrix<float>::Constant(4, 3, 2);
+  EXPECT_EQ(detail::run_form(MeanForm{}, inputs(v, v, v), {}), v);
+}
+
+TEST(Form, MemoryThatIsKeptIsSharedOutAmongThePairs) {
+  std::vector<double> data;
+  const auto in = batch_of(data, 2, 3);
+  const std::size_t bytes = detail::form_kept_bytes(MeanForm{}, in);
+  GuardedWorkspace kept(bytes);
+  detail::run_form(MeanForm{}, in, Call{.kept = kept.get()});
+  EXPECT_TRUE(kept.intact());
+  const detail::KeptMemory memory(MeanForm{}, in, kept.get());
+  memory.with(1, 2, [&](detail::Arena* arena) {
+    ASSERT_NE(arena, nullptr);
+    EXPECT_EQ(arena->take<double>("mean", 2)[0], 6 * 12.0);
+  });
+  const auto without = [&] {
+    detail::run_form(MeanForm{}, in, Call{.kept = kept.get().first(bytes - 1)});
+  };
+  EXPECT_NE(message_of<option_error>(without).find("mhla::mean: kept has "), std::string::npos);
+}
+
+TEST(Form, FewPairsLeaveTheBlocksToTheWorkers) {
+  ThreadPool pool(3);
+  EXPECT_TRUE(detail::over_pairs(1, ExecutorRef()));
+  EXPECT_TRUE(detail::over_pairs(3, pool));
+  EXPECT_FALSE(detail::over_pairs(2, pool));
+}
+
+/// den = max(r, least), of sums chosen at run time.
+struct AtLeast {
+  WeightSums which = WeightSums::kOwn;
+  double least = 1;
+
+  WeightSums sums() const { return which; }
+  template <class A>
+  void denominators(const A* r, Index count, A* den) const {
+    for (Index t = 0; t < count; ++t) den[t] = std::max(r[t], static_cast<A>(least));
+  }
+};
+
+TEST(Form, AUsersOwnNormalizerDividesInEveryForm) {
+  Random rng(1);
+  const auto q = rng.matrix<double>(20, 4), k = rng.matrix<double>(20, 4),
+             v = rng.matrix<double>(20, 3);
+  const auto in = inputs(q, k, v);
+  const Contiguous blocks(20, 5);
+  const auto mixing = locality<double>(4);
+  for (const double least : {1e-3, 2., 1e3}) {  // below all sums, among them, above all
+    const Operator op{Relu{}, Relu{}, AtLeast{WeightSums::kOwn, least}};
+    const auto near = [&](const Matrix<double>& o, Order order) {
+      return (o - naive_attention<double>(in, blocks, mixing, op, order)).cwiseAbs().maxCoeff();
+    };
+    EXPECT_LE(near(bidirectional(in, blocks, mixing, op), Order::kBidirectional), 1e-12);
+    EXPECT_LE(near(causal(in, blocks, mixing, op), Order::kCausal), 1e-12);
+  }
+  const Operator crossing{Relu{}, Relu{}, AtLeast{WeightSums::kCrossQuery}};
+  EXPECT_EQ(message_of<option_error>([&] { causal(in, blocks, mixing, crossing); }),
+            "mhla::causal: normalizer is CrossQuery, which reads later queries, expected a "
+            "normaliser of the token's own weights, or none");
+}
+
+}  // namespace
+}  // namespace mhla::test

@@ -1,0 +1,22 @@
+#include "contract/forward.hpp"
+
+namespace mhla::test {
+namespace {
+
+using forward::LinearBidirectional;
+
+INSTANTIATE_TYPED_TEST_SUITE_P(LinearBidirectional, Forward, WideScalars<LinearBidirectional>,
+                               ScalarNames);
+INSTANTIATE_TYPED_TEST_SUITE_P(LinearBidirectional, KeptSummaries, WideScalars<LinearBidirectional>,
+                               ScalarNames);
+
+TEST(LinearBidirectional, IsTheBidirectionalFormWithOneBlock) {
+  Random rng(1);
+  const auto x = rng.matrix<float>(70, 5);
+  const MixingMatrix<float> one(Matrix<float>::Ones(1, 1));
+  EXPECT_TRUE(same_bits(linear_bidirectional(inputs(x, x, x)),
+                        bidirectional(x, x, x, Contiguous(70, 70), one)));
+}
+
+}  // namespace
+}  // namespace mhla::test

@@ -1,0 +1,87 @@
+// What streams refuse, before any state or output changes.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "mhla/attention/streaming.hpp"
+#include "support/message_of.hpp"
+#include "support/outputs.hpp"
+
+namespace mhla::test {
+namespace {
+
+Streaming<float> stream_of(const StreamingSizes& sizes) {
+  return {sizes, uniform_causal<float>(3)};
+}
+
+TEST(StreamingRefusals, TooManyTokensAreRefusedBeforeAnythingChanges) {
+  const auto stream = stream_of({.width = 2, .values = 2, .block_length = 4});
+  EXPECT_EQ(stream.capacity(), 12);
+  auto state = stream.start();
+  const Matrix<float> x = Matrix<float>::Ones(13, 2);
+  Matrix<float> out = unwritten<float>(13, 2);
+  const auto append = [&](Index count) {
+    const MatrixView<const float> rows = x.topRows(count);
+    stream.append(state, {.q = rows, .k = rows, .v = rows}, out.topRows(count));
+  };
+  append(5);
+  std::vector<std::byte> before(stream.state_bytes()), after(stream.state_bytes());
+  state.save(before);
+  EXPECT_EQ(message_of<option_error>([&] { append(8); }),
+            "mhla::Streaming::append: in has 8 tokens after 5, expected at most 12 in all (3 rows "
+            "of the mixing matrix times 4 tokens)");
+  state.save(after);
+  EXPECT_EQ(before, after);
+  EXPECT_TRUE(out.bottomRows(8).array().isNaN().all());
+  append(7);
+  EXPECT_EQ(state.position(), 12);
+}
+
+TEST(StreamingRefusals, WidthsAreThoseOfTheStream) {
+  const auto stream = stream_of({.width = 2, .values = 3, .block_length = 4});
+  auto state = stream.start();
+  const auto text = [&](Index width, Index values) {
+    const Matrix<float> x = Matrix<float>::Ones(4, width), v = Matrix<float>::Ones(4, values);
+    Matrix<float> out(4, values);
+    return message_of<shape_error>([&] { stream.append(state, inputs(x, x, v), out); });
+  };
+  EXPECT_EQ(text(3, 3), "mhla::Streaming::append: q has shape [4, 3], expected [any, 2]");
+  EXPECT_EQ(text(2, 2), "mhla::Streaming::append: v has shape [4, 2], expected [4, 3]");
+  EXPECT_EQ(text(2, 3), "no exception");
+}
+
+TEST(StreamingRefusals, SizesAndMixingMatricesThatCannotBe) {
+  EXPECT_EQ(
+      message_of<option_error>([] { stream_of({.width = 2, .values = 3, .block_length = 0}); }),
+      "mhla::Streaming: sizes are width 2, values 3, block_length 0, normalizer_width 0, "
+      "expected widths >= 0 and block_length >= 1");
+  EXPECT_EQ(message_of<shape_error>([] {
+              Streaming<float>({.width = 2, .values = 3, .block_length = 2},
+                               MixingMatrix<float>(Matrix<float>::Ones(2, 3)));
+            }),
+            "mhla::Streaming: mixing has shape [2, 3], expected [2, 2] (query blocks, key blocks)");
+}
+
+TEST(StreamingRefusals, ABatchIsRefusedAsAWhole) {
+  const auto stream = stream_of({.width = 2, .values = 2, .block_length = 4});
+  const std::vector<float> data(48, 1);
+  std::vector<float> result(48, NAN);
+  const Shape shape{2, 12, 1, 2};
+  const auto in = inputs(data.data(), data.data(), data.data(), shape);
+  const auto out = bnhd(result.data(), shape);
+  std::vector<StreamingState<float>> states(2, stream.start()), three(3, stream.start());
+  EXPECT_EQ(message_of<shape_error>([&] { append(stream, std::span(three), in, out); }),
+            "mhla::append: states has 3 entries, expected 2 (sequences times heads)");
+  const Matrix<float> x = Matrix<float>::Ones(1, 2);
+  Matrix<float> one(1, 2);
+  stream.append(states[1], inputs(x, x, x), one);  // no room for 12 more
+  EXPECT_THROW(append(stream, std::span(states), in, out), option_error);
+  EXPECT_EQ(states[0].position(), 0);
+  EXPECT_EQ(states[1].position(), 1);
+  for (const float number : result) EXPECT_TRUE(std::isnan(number));
+}
+
+}  // namespace
+}  // namespace mhla::test

@@ -1,0 +1,91 @@
+#pragma once
+
+/// \file
+/// The laws of an Executor, to check one of your own with.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <vector>
+
+#include "mhla/core/executor.hpp"
+
+namespace mhla::test {
+
+/// Counts what the laws are about.
+struct Witness {
+  std::vector<std::atomic<int>> calls;    // of each index
+  std::vector<std::atomic<int>> running;  // calls of each worker under way
+  std::atomic<int> strays{0};             // indices or workers out of range, and overlaps
+
+  Witness(Index count, Index workers)
+      : calls(static_cast<std::size_t>(count)), running(static_cast<std::size_t>(workers)) {}
+
+  /// Calls f while it stands in the books.
+  template <class F>
+  void call(Index index, Index worker, F&& f) {
+    if (index < 0 || index >= std::ssize(calls) || worker < 0 || worker >= std::ssize(running)) {
+      ++strays;
+      return;
+    }
+    struct Entry {
+      std::atomic<int>& running;
+      ~Entry() { --running; }
+    };
+    const Entry entry{running[static_cast<std::size_t>(worker)]};
+    if (++entry.running != 1) ++strays;
+    ++calls[static_cast<std::size_t>(index)];
+    f();
+  }
+  int under_way() const {
+    int sum = 0;
+    for (const std::atomic<int>& n : running) sum += n;
+    return sum;
+  }
+};
+
+/// Every index once, workers in range and never twice at a time, all done at the end.
+template <class X>
+requires Executor<X>
+void expect_every_index_once(X& executor, Index count) {
+  Witness witness(count, executor.workers());
+  std::vector<Index> plain(static_cast<std::size_t>(count), 0);  // calls order what they write
+  executor.for_each(count, [&](Index index, Index worker) {
+    witness.call(index, worker, [&] { ++plain[static_cast<std::size_t>(index)]; });
+  });
+  EXPECT_EQ(witness.strays, 0) << count << " on " << executor.workers();
+  EXPECT_EQ(witness.under_way(), 0) << count << " on " << executor.workers();
+  for (const std::atomic<int>& calls : witness.calls) ASSERT_EQ(calls, 1) << count;
+  EXPECT_EQ(plain, std::vector<Index>(plain.size(), 1)) << count;
+}
+
+/// An exception reaches the caller when no call is under way any more; the executor is as before.
+template <class X>
+requires Executor<X>
+void expect_exceptions_arrive(X& executor) {
+  for (const bool all : {false, true}) {
+    Witness witness(100, executor.workers());
+    EXPECT_THROW(executor.for_each(100,
+                                   [&](Index index, Index worker) {
+                                     witness.call(index, worker, [&] {
+                                       if (all || index == 5) throw std::runtime_error("a call");
+                                     });
+                                   }),
+                 std::runtime_error);
+    EXPECT_EQ(witness.under_way(), 0);
+    EXPECT_EQ(witness.strays, 0);
+    for (const std::atomic<int>& calls : witness.calls) EXPECT_LE(calls, 1);
+    expect_every_index_once(executor, 100);
+  }
+}
+
+template <class X>
+requires Executor<X>
+void expect_executor_laws(X&& executor) {
+  EXPECT_GE(executor.workers(), 1);
+  for (const Index count : {0, 1, 2, 7, 1000}) expect_every_index_once(executor, count);
+  expect_exceptions_arrive(executor);
+}
+
+}  // namespace mhla::test

@@ -1,0 +1,97 @@
+#pragma once
+
+/// \file
+/// The laws of a FeatureMap and of its adjoint, to check one of your own with.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <thread>
+#include <vector>
+
+#include "mhla/policy/feature_map.hpp"
+#include "support/placed.hpp"
+
+namespace mhla::test {
+
+/// phi(x).
+template <class A, class Map>
+std::vector<A> features_of(const Map& map, const std::vector<A>& x) {
+  const Index d = std::ssize(x);
+  std::vector<A> y(static_cast<std::size_t>(map.features(d)), kNaN<A>);
+  map(x.data(), y.data(), d);
+  return y;
+}
+
+/// Features depend on the values of x alone, all are written, and nothing beside them; copies of
+/// the map and several threads at once get the same.
+/// \param x  some numbers to try
+template <class A, FeatureMap<A> Map>
+void expect_feature_map_laws(const Map& map, const std::vector<A>& x) {
+  const std::vector<A> y = features_of(map, x);
+  const Index d = std::ssize(x);
+  for (const A feature : y) ASSERT_FALSE(std::isnan(feature)) << "not written, or NaN of numbers";
+  for (Index offset = 0; offset < 16; ++offset) {
+    const Placed<A> from(x, (5 * offset + 3) % 16);
+    Placed<A> to(std::vector<A>(y.size(), kNaN<A>), offset);
+    map(from.data(), to.data(), d);
+    ASSERT_TRUE(to.holds(y)) << d << " at " << offset;
+    ASSERT_TRUE(from.holds(x)) << "x is only read";
+  }
+  const Map copy = map;
+  std::vector<A> other, third;
+  std::thread thread([&] {
+    for (int i = 0; i < 20; ++i) other = features_of(map, x);
+  });
+  for (int i = 0; i < 20; ++i) third = features_of(copy, x);
+  thread.join();
+  EXPECT_EQ(other, y);
+  EXPECT_EQ(third, y);
+}
+
+/// The adjoint adds J^T dy to dx, a central difference of the map.
+/// \param x  numbers that no kink of the map is near
+template <class A, DifferentiableFeatureMap<A> Map>
+void expect_adjoint_is_derivative(Random& rng, const Map& map, const std::vector<A>& x) {
+  const Index d = std::ssize(x);
+  const std::vector<A> y = features_of(map, x), dy = numbers<A>(rng, std::ssize(y));
+  const std::vector<A> before = numbers<A>(rng, d);
+  std::vector<A> dx = before;
+  map.adjoint(x.data(), y.data(), dy.data(), dx.data(), d, static_cast<A*>(nullptr));
+  const A step = std::cbrt(std::numeric_limits<A>::epsilon());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    std::vector<A> above = x, below = x;
+    above[i] += step;
+    below[i] -= step;
+    const std::vector<A> high = features_of(map, above), low = features_of(map, below);
+    A expected = 0, size = 1;
+    for (std::size_t j = 0; j < y.size(); ++j) {
+      expected += dy[j] * (high[j] - low[j]) / (above[i] - below[i]);
+      size += std::abs(y[j]);
+    }
+    EXPECT_NEAR(dx[i] - before[i], expected, 100 * step * step * size) << i << " of " << d;
+  }
+}
+
+/// Gradients depend on the values alone, nothing is written beside them, and that of the weights
+/// need not be wanted.
+/// \param x  some numbers to try
+template <class A, DifferentiableFeatureMap<A> Map>
+void expect_adjoint_laws(Random& rng, const Map& map, const std::vector<A>& x) {
+  const Index d = std::ssize(x);
+  const std::vector<A> y = features_of(map, x), dy = numbers<A>(rng, std::ssize(y));
+  const std::vector<A> dx = numbers<A>(rng, d), dweights = numbers<A>(rng, map.weights());
+  std::vector<A> sum = dx, weights = dweights;
+  map.adjoint(x.data(), y.data(), dy.data(), sum.data(), d, weights.data());
+  for (Index offset = 0; offset < 16; ++offset) {
+    const auto place = [offset](Index times) { return times * (offset + 3) % 16; };
+    const Placed<A> px(x, place(1)), py(y, place(5)), pdy(dy, place(3));
+    Placed<A> to(dx, place(7)), alone(dx, place(9)), to_weights(dweights, place(11));
+    map.adjoint(px.data(), py.data(), pdy.data(), to.data(), d, to_weights.data());
+    ASSERT_TRUE(to.holds(sum) && to_weights.holds(weights)) << d << " at " << offset;
+    map.adjoint(px.data(), py.data(), pdy.data(), alone.data(), d, static_cast<A*>(nullptr));
+    ASSERT_TRUE(alone.holds(sum)) << d << " at " << offset << ", without a place for weights";
+  }
+}
+
+}  // namespace mhla::test

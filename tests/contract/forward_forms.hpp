@@ -1,0 +1,237 @@
+#pragma once
+
+/// \file
+/// The forms as the contract of forward.hpp drives them.
+///
+///     kName                         the function that errors name
+///     kCausal                       reads nothing later
+///     kKeeps                        whether it can keep summaries
+///     kOperator, kMixes             takes an Operator; takes blocks and a mixing matrix
+///     fit(p)                        makes a random problem one of this form
+///     expect(p)                     the outputs it must have, and their bounds
+///     bytes, kept_bytes, run        the calls, for heads and for batches
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "mhla/attention/bidirectional.hpp"
+#include "mhla/attention/causal.hpp"
+#include "mhla/attention/linear.hpp"
+#include "mhla/attention/streaming.hpp"
+#include "support/problem.hpp"
+#include "support/reference.hpp"
+
+namespace mhla::test::forward {
+
+template <class T>
+inline constexpr bool kIsHead = false;
+template <class T>
+inline constexpr bool kIsHead<Inputs<T>> = true;
+
+/// Blocks of a sequence of any length: those of a problem, or blocks of one length.
+struct AnyBlocks {
+  AnyPartition fixed{};
+  Index length = 0;
+
+  AnyPartition operator()(Index tokens) const {
+    return length == 0 ? fixed : AnyPartition::of(Contiguous(tokens, length));
+  }
+};
+
+/// What a form is given besides tensors.
+template <class T>
+struct Arguments {
+  CrossBlocks<AnyBlocks, AnyBlocks> blocks;
+  MixingMatrix<accumulator_t<T>> mixing;
+  Operator<AnyMap<accumulator_t<T>>, AnyMap<accumulator_t<T>>, AnyNormalizer> op;
+  double scale;  // of softmax's scores; 1 for the default
+
+  explicit Arguments(const Problem<T>& p)
+      : blocks{{p.query_blocks}, {p.key_blocks}}, mixing(p.mixing()), op(p.op()), scale(p.scale) {}
+};
+template <class In>
+using ArgumentsOf = Arguments<detail::scalar_of<In>>;
+template <class In>
+using OutputOf = detail::output_of<In>;
+
+/// Features of the numerator or the denominator, whichever are more.
+template <class T>
+Index most_features(const Problem<T>& p) {
+  return p.query_map.features(std::max(p.q.cols(), p.normalizer_q.cols()));
+}
+
+struct Bidirectional {
+  static constexpr const char* kName = "bidirectional";
+  static constexpr bool kCausal = false, kOperator = true, kMixes = true;
+  static constexpr bool kKeeps = true;
+
+  template <class T>
+  static void fit(Problem<T>&) {}
+  /// Longest chain of roundings: the tokens of a block, the blocks, the features, eps.
+  template <class T>
+  static Expected<T> expect(const Problem<T>& p) {
+    return expected(p, largest_block(p.key_blocks) + p.key_blocks.blocks() + most_features(p) + 1);
+  }
+  template <class In>
+  static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {
+    return bidirectional_workspace_bytes(in, a.blocks, a.op, executor);
+  }
+  template <class In>
+  static std::size_t kept_bytes(const In& in, const ArgumentsOf<In>& a) {
+    return bidirectional_kept_bytes(in, a.blocks, a.op);
+  }
+  template <class In>
+  static void run(const In& in, const ArgumentsOf<In>& a, const OutputOf<In>& out,
+                  const Call& call) {
+    bidirectional(in, a.blocks, a.mixing, a.op, out, call);
+  }
+};
+
+struct Causal {
+  static constexpr const char* kName = "causal";
+  static constexpr bool kCausal = true, kOperator = true, kMixes = true;
+  static constexpr bool kKeeps = true;
+
+  template <class T>
+  static void fit(Problem<T>&) {}
+  /// The same, then the own block's weight and tokens, and its sum.
+  template <class T>
+  static Expected<T> expect(const Problem<T>& p) {
+    return expected(p,
+                    2 * largest_block(p.key_blocks) + p.key_blocks.blocks() + most_features(p) + 3);
+  }
+  template <class In>
+  static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {
+    return causal_workspace_bytes(in, a.blocks.queries, a.op, executor);
+  }
+  template <class In>
+  static std::size_t kept_bytes(const In& in, const ArgumentsOf<In>& a) {
+    return causal_kept_bytes(in, a.blocks.queries, a.op);
+  }
+  template <class In>
+  static void run(const In& in, const ArgumentsOf<In>& a, const OutputOf<In>& out,
+                  const Call& call) {
+    causal(in, a.blocks.queries, a.mixing, a.op, out, call);
+  }
+};
+
+/// Streams that are given all their tokens in one append.
+struct Streamed {
+  static constexpr const char* kName = "Streaming::append";
+  static constexpr bool kCausal = true, kOperator = true, kMixes = false;
+
+  /// Blocks of one length, as streams need.
+  template <class T>
+  static void fit(Problem<T>& p) {
+    const Index blocks = p.coefficients.rows(), n = p.q.rows();
+    const Index length = std::max<Index>(1, (n + blocks - 1) / blocks);
+    p.query_blocks = p.key_blocks = AnyPartition::of(Contiguous(n, length));
+  }
+  /// As causal, and the tokens of the open block on their way into the running matrix.
+  template <class T>
+  static Expected<T> expect(const Problem<T>& p) {
+    return expected(p,
+                    3 * largest_block(p.key_blocks) + p.key_blocks.blocks() + most_features(p) + 4);
+  }
+  template <class In>
+  static auto stream(const In& in, const ArgumentsOf<In>& a) {
+    using T = detail::scalar_of<In>;
+    const AnyBlocks& blocks = a.blocks.queries;
+    StreamingSizes sizes{.width = 0, .values = 0, .block_length = blocks.length};
+    if (blocks.length == 0) sizes.block_length = std::max<Index>(1, largest_block(blocks.fixed));
+    const Inputs<T> head = detail::head_inputs(in, 0, 0);
+    sizes.width = head.q.cols;
+    sizes.values = head.v.cols;
+    sizes.normalizer_width = head.normalizer_q.cols;
+    return Streaming<T, decltype(a.op)>(sizes, a.mixing, a.op);
+  }
+  template <class In>
+  static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {
+    if constexpr (kIsHead<In>) return stream(in, a).append_workspace_bytes();
+    return append_workspace_bytes(stream(in, a), executor);
+  }
+  template <class In>
+  static void run(const In& in, const ArgumentsOf<In>& a, const OutputOf<In>& out,
+                  const Call& call) {
+    const auto s = stream(in, a);
+    std::vector states(static_cast<std::size_t>(detail::sequences(in) * detail::heads(in)),
+                       s.start());
+    if constexpr (kIsHead<In>) {
+      s.append(states[0], in, out, call.workspace);
+    } else {
+      append(s, std::span(states), in, out, call);
+    }
+  }
+};
+
+/// A random problem with one block, for which MHLA is linear attention.
+template <class T>
+void make_linear(Problem<T>& p) {
+  const auto one_block = [](Index n) {
+    return AnyPartition::of(Contiguous(n, std::max<Index>(1, n)));
+  };
+  p.query_blocks = one_block(p.q.rows());
+  p.key_blocks = one_block(p.k.rows());
+  p.coefficients = Matrix<accumulator_t<T>>::Ones(1, 1);
+  p.lower = p.upper = 0;
+  if (p.normalizer == WeightSums::kCrossQuery) p.normalizer = WeightSums::kOwn;
+}
+
+struct LinearBidirectional {
+  static constexpr const char* kName = "linear_bidirectional";
+  static constexpr bool kCausal = false, kOperator = true, kMixes = false;
+  static constexpr bool kKeeps = true;
+
+  template <class T>
+  static void fit(Problem<T>& p) {
+    make_linear(p);
+  }
+  /// All keys, the features, sums and eps.
+  template <class T>
+  static Expected<T> expect(const Problem<T>& p) {
+    return expected(p, p.k.rows() + most_features(p) + 5);
+  }
+  template <class In>
+  static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {
+    return linear_bidirectional_workspace_bytes(in, a.op, executor);
+  }
+  template <class In>
+  static std::size_t kept_bytes(const In& in, const ArgumentsOf<In>& a) {
+    return bidirectional_kept_bytes(in, ContiguousBlocks{Index{1} << 30}, a.op);
+  }
+  template <class In>
+  static void run(const In& in, const ArgumentsOf<In>& a, const OutputOf<In>& out,
+                  const Call& call) {
+    linear_bidirectional(in, a.op, out, call);
+  }
+};
+
+struct LinearCausal {
+  static constexpr const char* kName = "linear_causal";
+  static constexpr bool kCausal = true, kOperator = true, kMixes = false;
+  static constexpr bool kKeeps = false;
+
+  template <class T>
+  static void fit(Problem<T>& p) {
+    make_linear(p);
+  }
+  /// The same, and a chunk of 64 queries' own keys.
+  template <class T>
+  static Expected<T> expect(const Problem<T>& p) {
+    return expected(p, p.k.rows() + most_features(p) + 64 + 5);
+  }
+  template <class In>
+  static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {
+    return linear_causal_workspace_bytes(in, a.op, executor);
+  }
+  template <class In>
+  static void run(const In& in, const ArgumentsOf<In>& a, const OutputOf<In>& out,
+                  const Call& call) {
+    linear_causal(in, a.op, out, call);
+  }
+};
+
+}  // namespace mhla::test::forward

@@ -1,0 +1,59 @@
+#pragma once
+
+/// \file
+/// The laws of a Normalizer, to check one of your own with.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "mhla/policy/normalizer.hpp"
+#include "support/placed.hpp"
+
+namespace mhla::test {
+
+/// den[t] depends on r[t] alone, whatever its place; den may be r, and nothing else is written.
+/// \param low,high  where the sums r lie
+template <class A, Normalizer Z>
+void expect_normalizer_laws(const Z& z, double low = -3, double high = 3) {
+  Random rng(1);
+  for (Index count = 0; count <= 40; ++count) {
+    const std::vector<A> r = numbers<A>(rng, count, low, high);
+    std::vector<A> expected(r.size());
+    for (std::size_t t = 0; t < r.size(); ++t) z.denominators(&r[t], 1, &expected[t]);
+    const Placed<A> sums(r, rng.integer(0, 15));
+    Placed<A> apart(r, rng.integer(0, 15)), in_place = sums;
+    z.denominators(sums.data(), count, apart.data());
+    z.denominators(in_place.data(), count, in_place.data());
+    ASSERT_TRUE(apart.holds(expected)) << count;
+    ASSERT_TRUE(in_place.holds(expected)) << count << ", in place";
+    ASSERT_TRUE(sums.holds(r)) << count << ", what is only read";
+  }
+}
+
+/// slope[t] is d den[t] / d r[t], a central difference of the denominators; the sums between `low`
+/// and `high` should meet no kink.
+template <class A, DifferentiableNormalizer Z>
+void expect_slope_laws(const Z& z, double low = -3, double high = 3) {
+  const A step = std::cbrt(std::numeric_limits<A>::epsilon());
+  Random rng(2);
+  for (Index count = 0; count <= 40; ++count) {
+    const std::vector<A> r = numbers<A>(rng, count, low, high);
+    std::vector<A> slopes(r.size());
+    z.slopes(r.data(), count, slopes.data());
+    const Placed<A> sums(r, rng.integer(0, 15));
+    Placed<A> placed(r, rng.integer(0, 15));
+    z.slopes(sums.data(), count, placed.data());
+    ASSERT_TRUE(placed.holds(slopes)) << count;
+    for (std::size_t t = 0; t < r.size(); ++t) {
+      const A ends[] = {r[t] - step, r[t] + step};
+      A den[2];
+      z.denominators(ends, 2, den);
+      const A difference = (den[1] - den[0]) / (ends[1] - ends[0]);
+      ASSERT_NEAR(slopes[t], difference, 100 * step * step * (1 + std::abs(slopes[t]))) << r[t];
+    }
+  }
+}
+
+}  // namespace mhla::test

@@ -1,0 +1,69 @@
+#include "mhla/gradient/driver.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "support/outputs.hpp"
+
+namespace mhla::test {
+
+/// A form of which only the memory counts.
+struct FormOfBytes {
+  const char* name = "f";
+};
+/// 100 bytes for each query and worker.
+inline std::size_t gradient_bytes(const FormOfBytes&, const Inputs<float>& in, Index workers) {
+  return static_cast<std::size_t>(100 * in.q.rows * workers);
+}
+
+namespace {
+
+using detail::PairGroups;
+
+/// One sequence of 2 tokens with some heads.
+BatchInputs<float> batch_of(Index heads) {
+  static float number = 0;
+  const TensorView<const float> x(&number, {1, 2, heads, 1}, {0, 0, 0, 0});
+  return {.q = x, .k = x, .v = x};
+}
+
+/// The number of pairs that one worker computes alone, of a batch of `pairs`.
+Index pairs_alone(Index pairs, Index workers) {
+  ThreadPool pool(workers);
+  Memory memory(std::size_t{1} << 20);
+  const PairGroups<float> groups(FormOfBytes{}, memory.arena, batch_of(pairs), {}, pool);
+  std::atomic<Index> alone{0}, all{0};
+  groups.run({}, pool, [&](Index, Index, const auto&, std::byte*, const ExecutorRef& executor) {
+    ++all;
+    alone += executor.workers() == 1 ? 1 : 0;
+  });
+  EXPECT_EQ(all.load(), pairs);
+  return alone.load();
+}
+
+TEST(PairGroups, GroupsAreSpreadWhereThereAreEnoughForAllWorkers) {
+  EXPECT_EQ(pairs_alone(4, 4), 4);
+  EXPECT_EQ(pairs_alone(4, 5), 0);
+  EXPECT_EQ(pairs_alone(100, 64), 100);
+  EXPECT_EQ(pairs_alone(100, 65), 0);  // 64 groups are not enough for 65 workers
+}
+
+TEST(PairGroups, WorkersThatRunTogetherHaveMemoryApart) {
+  ThreadPool pool(2);
+  Memory memory(10000);
+  const PairGroups<float> groups(FormOfBytes{}, memory.arena, batch_of(2), {}, pool);
+  std::atomic<int> inside{0};
+  std::byte* shares[2]{};
+  groups.run({}, pool, [&](Index, Index h, const auto&, std::byte* share, const ExecutorRef&) {
+    shares[h] = share;
+    for (++inside; inside.load() < 2;) std::this_thread::yield();  // until both workers are here
+  });
+  EXPECT_GE(std::abs(shares[0] - shares[1]), 200);
+}
+
+}  // namespace
+}  // namespace mhla::test

@@ -1,0 +1,125 @@
+#pragma once
+
+/// \file
+/// What the tests of the matrix unit share. They run where the library has one: compiled for AMX,
+/// or with MHLA_EMULATE_MATRIX_UNIT.
+
+#include <vector>
+
+#include "mhla/stage/amx/unit.hpp"
+#include "stage/unit_case.hpp"
+
+namespace mhla::test {
+
+/// Skips where there is no unit, or the system refuses it.
+class AmxTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!kMatrixUnit) GTEST_SKIP() << "no matrix unit";
+    if (!detail::tiles_granted()) GTEST_SKIP() << "the system does not grant the tiles";
+  }
+};
+
+constexpr bool kEmulated = kMatrixUnitKind == MatrixUnit::kEmulated;
+
+/// What a split leaves out of a number.
+inline constexpr long double kSplit = 0x1p-17L * (1 + 0x1p-7L);
+
+/// Roundings of a product with a sum of `depth` numbers (stage/amx/tiles.hpp).
+inline Index unit_roundings(Index depth) { return 18 + 3 * ((depth + 31) / 32); }
+
+/// AMX, as the cases of unit_case.hpp see a unit.
+struct AmxCase {
+  using A = float;
+  using T = Eigen::bfloat16;
+  using Stages = detail::UnitStages<detail::amx, float>;
+  static constexpr bool kSkips = false;
+  /// Feature maps may use tiles themselves.
+  static void map() { const detail::TileScope own; }
+  static Index group(Index rows) { return detail::round_up(rows, detail::kUnitRows); }
+  /// Values are exact; each strip starts a step. The sums are kept as two parts.
+  static Bound summary_bound(Index tokens) {
+    return {unit_roundings(tokens + 32 * (tokens / 64 + 1)) + 1, 2 * kSplit};
+  }
+  static Bound mixing_bound(Index blocks) { return {unit_roundings(blocks) + 1, 5 * kSplit}; }
+  static Bound read_out_bound(Index d) { return {unit_roundings(d) + 3, 4 * kSplit, 0x1p-8L}; }
+
+  static void store(const Matrix<float>& x, const detail::TiledSummaries& s) {
+    const detail::TiledSizes& n = s.sizes;
+    for (Index pair = 0; pair < s.pairs(); ++pair) {
+      const Index blocks[] = {s.first_block(pair), s.second_block(pair)};
+      Matrix<float> padded[2];
+      const float* sums[] = {nullptr, nullptr};
+      for (int i = 0; i < 2; ++i) {
+        if (blocks[i] >= s.blocks) continue;
+        padded[i] = Matrix<float>::Zero(n.padded_features(), n.padded_values());
+        padded[i].topLeftCorner(n.features, n.values) =
+            Matrix<float>::Map(x.data() + blocks[i] * x.cols(), n.features, n.values);
+        sums[i] = padded[i].data();
+      }
+      detail::store_summaries(sums[0], sums[1], pair, s);
+    }
+  }
+  /// Everything that is padded is checked to be 0.
+  static Matrix<float> stored(const detail::TiledSummaries& s) {
+    Matrix<float> x(s.blocks, s.sizes.features * s.sizes.values);
+    for (Index b = 0; b < s.steps() * detail::kUnitDepth; ++b) {
+      for_each_number(s.sizes, [&](Index d, Index e, Index tile) {
+        const detail::Pair* const pairs =
+            s.tile(b / 32, tile, d % 32) + b % 16 * detail::kPairs + e % 16;
+        put(s.sizes, number(pairs, b), b < s.blocks, d, e, x, b);
+      });
+    }
+    return x;
+  }
+  static void store(const Matrix<float>& x, const detail::TiledMixtures& mixtures, Index g) {
+    for_each_number(mixtures.sizes, [&](Index d, Index e, Index tile) {
+      if (d % 32 >= 16 || e % 16 != 0) return;
+      float rows[2][detail::kPairs] = {};
+      for (Index i = 0; i < 2; ++i) {
+        for (Index j = 0; j < detail::kPairs; ++j) {
+          const bool inside = d + 16 * i < mixtures.sizes.features && e + j < mixtures.sizes.values;
+          if (inside) rows[i][j] = x(d + 16 * i, e + j);
+        }
+      }
+      detail::Pair* const pairs =
+          mixtures.block(g) + tile * detail::kSplitPairs + d % 16 * detail::kPairs;
+      detail::split_pairs(rows[0], rows[1], pairs, pairs + detail::kTilePairs);
+    });
+    mixtures.finite[g] = x.allFinite();
+  }
+  static Matrix<float> stored(const detail::TiledMixtures& mixtures, Index g) {
+    const detail::TiledSizes& n = mixtures.sizes;
+    Matrix<float> x(1, n.features * n.values);
+    for_each_number(n, [&](Index d, Index e, Index tile) {
+      const detail::Pair* const pairs =
+          mixtures.block(g) + tile * detail::kSplitPairs + d % 16 * detail::kPairs + e % 16;
+      put(n, number(pairs, d), true, d, e, x, 0);
+    });
+    return x;
+  }
+
+ private:
+  /// Calls f(feature, value, tile) for all numbers, those that are padded included.
+  template <class F>
+  static void for_each_number(const detail::TiledSizes& n, F&& f) {
+    for (Index d = 0; d < n.padded_features(); ++d) {
+      for (Index e = 0; e < n.padded_values(); ++e) f(d, e, d / 32 * n.value_tiles() + e / 16);
+    }
+  }
+  /// The number that a split pair holds for place k: k and k + 16 share a pair.
+  static float number(const detail::Pair* pairs, Index k) {
+    const detail::PairSums x = detail::sums_of(pairs[0], pairs[detail::kTilePairs]);
+    return k % 32 < 16 ? x.first : x.second;
+  }
+  static void put(const detail::TiledSizes& n, float x, bool is_block, Index d, Index e,
+                  Matrix<float>& all, Index row) {
+    if (is_block && d < n.features && e < n.values) {
+      all(row, d * n.values + e) = x;
+    } else {
+      EXPECT_EQ(x, 0) << "not padded with zeros";
+    }
+  }
+};
+
+}  // namespace mhla::test

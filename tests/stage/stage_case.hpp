@@ -1,0 +1,202 @@
+#pragma once
+
+/// \file
+/// What the tests of the stages share: random cases, definitions in long double that carry their
+/// own error bound, and buffers that show what was written outside of them.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "mhla/core/workspace.hpp"
+#include "mhla/kernel/rows.hpp"
+#include "support/outputs.hpp"
+#include "support/random.hpp"
+
+namespace mhla::test {
+
+using Accumulators = testing::Types<float, double>;
+
+/// Calls f(rng) for `count` seeds, up to the first failure.
+template <class F>
+void for_cases(std::uint64_t count, F&& f) {
+  for (std::uint64_t seed = 0; seed < count && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random rng(seed);
+    f(rng);
+  }
+}
+
+/// Some of the numbers [0, count), ascending: all, most or few.
+inline std::vector<Index> some_of(Random& rng, Index count) {
+  const double probability = rng.chance(0.5) ? 1 : rng.chance(0.7) ? 0.7 : 0.1;
+  std::vector<Index> some;
+  for (Index s = 0; s < count; ++s) {
+    if (rng.chance(probability)) some.push_back(s);
+  }
+  return some;
+}
+
+/// A matrix of sums in long double and, beside each sum, the sum of the magnitudes of its terms,
+/// to which rounding errors are relative.
+struct Exact {
+  using Wide = Matrix<long double>;
+  Wide value, size;
+
+  Exact(const Wide& v, const Wide& s) : value(v), size(s) {}
+  template <class T>
+  Exact(const Matrix<T>& x)  // NOLINT(google-explicit-constructor)
+      : value(x.template cast<long double>()), size(value.cwiseAbs()) {}
+  static Exact zero(Index rows, Index cols) { return Exact(Wide(Wide::Zero(rows, cols))); }
+
+  Index rows() const { return value.rows(); }
+  Index cols() const { return value.cols(); }
+  Exact transpose() const { return {value.transpose(), size.transpose()}; }
+  /// Row r as a matrix [1,cols].
+  Exact row(Index r) const { return {value.row(r), size.row(r)}; }
+  /// Element by element.
+  Exact times(const Exact& x) const {
+    return {value.cwiseProduct(x.value), size.cwiseProduct(x.size)};
+  }
+  Exact operator-() const { return {-value, size}; }
+  friend Exact operator+(const Exact& x, const Exact& y) {
+    return {x.value + y.value, x.size + y.size};
+  }
+  friend Exact operator*(const Exact& x, const Exact& y) {
+    return {x.value.lazyProduct(y.value), x.size.lazyProduct(y.size)};
+  }
+  friend Exact operator*(long double f, const Exact& x) {
+    return {f * x.value, std::abs(f) * x.size};
+  }
+};
+
+/// How far results may be from a definition, relative to the size of its sums.
+struct Bound {
+  Index roundings;          ///< of the accumulator on the way of any term
+  long double splits = 0;   ///< the parts of split numbers that are left out
+  long double storage = 0;  ///< of the result, relative to itself
+};
+
+/// Whether x is the element (r, c) of a definition, computed in A.
+template <class A>
+testing::AssertionResult is_within(long double x, const Exact& expected, Index r, Index c,
+                                   const Bound& bound) {
+  const long double m = static_cast<long double>(bound.roundings) *
+                        std::numeric_limits<A>::epsilon() / 2,
+                    size = expected.size(r, c), right = expected.value(r, c),
+                    error = (m / (1 - m) + bound.splits) * size;
+  if (std::abs(x - right) <= error + bound.storage * (std::abs(right) + error)) {
+    return testing::AssertionSuccess();
+  }
+  return testing::AssertionFailure() << "(" << r << ", " << c << ") is " << x << ", expected "
+                                     << right << " of terms of " << size;
+}
+
+template <class A>
+void expect_within(const Matrix<A>& got, const Exact& expected, const Bound& bound,
+                   const char* what = "") {
+  ASSERT_EQ(got.rows(), expected.rows()) << what;
+  ASSERT_EQ(got.cols(), expected.cols()) << what;
+  for (Index r = 0; r < got.rows(); ++r) {
+    for (Index c = 0; c < got.cols(); ++c) {
+      ASSERT_TRUE(is_within<A>(got(r, c), expected, r, c, bound)) << what;
+    }
+  }
+}
+
+/// An arena over memory in which every number is NaN, with a guard before each buffer.
+class GuardedArena {
+ public:
+  explicit GuardedArena(Index bytes) : memory_(static_cast<std::size_t>(bytes)) {}
+  detail::Arena& next() {
+    guards_.push_back(memory_.arena.template take<std::byte>("guard", kGuard));
+    return memory_.arena;
+  }
+  /// Call it when all buffers are there.
+  void expect_intact() {
+    next();
+    for (const std::byte* const guard : guards_) {
+      for (Index i = 0; i < kGuard; ++i) ASSERT_EQ(guard[i], std::byte{0xFF}) << "written outside";
+    }
+  }
+
+ private:
+  static constexpr Index kGuard = 256;
+  Memory memory_;
+  std::vector<std::byte*> guards_;
+};
+
+/// Rows of scratch that are NaN where nothing was written, and NaN on all sides.
+template <class A>
+class Guarded {
+ public:
+  /// \param room  rows that may be overwritten, at least `rows`
+  Guarded(Index rows, Index cols, Index room = 0)
+      : count_(rows),
+        cols_(cols),
+        room_(std::max(rows, room)),
+        memory_(static_cast<std::size_t>((room_ + 3) * (cols + 64)) * sizeof(A)),
+        before_(memory_.arena.template take<A>("guard", kGuard)),
+        rows_("rows", memory_.arena, room_, cols),
+        behind_(memory_.arena.template take<A>("guard", kGuard)) {}
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+  explicit Guarded(const Matrix<A>& x, Index room = 0) : Guarded(x.rows(), x.cols(), room) {
+    for (Index r = 0; r < x.rows(); ++r) {
+      std::copy_n(x.data() + r * x.cols(), x.cols(), rows_.row(r));
+    }
+  }
+
+  operator detail::Rows<A>() const { return rows_; }  // NOLINT(google-explicit-constructor)
+  const detail::Rows<A>& rows() const { return rows_; }
+  A* data() const { return rows_.data; }
+  Matrix<A> numbers() const {
+    Matrix<A> x(count_, cols_);
+    for (Index r = 0; r < count_; ++r) std::copy_n(rows_.row(r), cols_, x.data() + r * cols_);
+    return x;
+  }
+  void expect(const Exact& expected, const Bound& bound, const char* what = "") const {
+    expect_within(numbers(), expected, bound, what);
+    expect_nothing_beside(what);
+  }
+  void expect_nothing_beside(const char* what = "") const {
+    for (Index r = 0; r < count_; ++r) {
+      for (Index c = cols_; c < rows_.stride; ++c) ASSERT_TRUE(is_nan(rows_.row(r)[c])) << what;
+    }
+    for (Index i = 0; i < kGuard; ++i) {
+      ASSERT_TRUE(is_nan(before_[i]) && is_nan(behind_[i])) << what << " written outside";
+    }
+  }
+
+ private:
+  static bool is_nan(A x) { return std::isnan(x); }
+
+  static constexpr Index kGuard = 32;
+  Index count_, cols_, room_;
+  Memory memory_;
+  A* before_;
+  detail::Rows<A> rows_;
+  A* behind_;
+};
+
+/// What a product starts from, and where it goes: NaN that is not read, or numbers it is added to.
+template <class A>
+struct Target {
+  detail::Start start;
+  Matrix<A> before;
+  Guarded<A> rows;
+
+  Target(Random& rng, Index count, Index cols)
+      : start(rng.chance(0.5) ? detail::Start::kZero : detail::Start::kTarget),
+        before(rng.matrix<A>(count, cols)),
+        rows(start == detail::Start::kZero ? Guarded<A>(count, cols) : Guarded<A>(before)) {}
+  void expect(const Exact& sum, const Bound& bound, const char* what = "") const {
+    rows.expect(start == detail::Start::kZero ? sum : sum + before, bound, what);
+  }
+};
+
+}  // namespace mhla::test

@@ -1,0 +1,91 @@
+#pragma once
+
+/// \file
+/// What every backward form must say of wrong calls.
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "support/gradient_forms.hpp"
+#include "support/gradient_random.hpp"
+#include "support/message_of.hpp"
+
+namespace mhla::test {
+
+template <class Form, class T>
+struct GradientErrors {
+  using A = accumulator_t<T>;
+  using Problem = GradientProblem<T>;
+  using Buffers = GradientBuffers<T>;
+  using Arguments = GradientArguments<Inputs<T>>;
+
+  /// A wrong call, and how its message goes on behind the name of the function.
+  struct Wrong {
+    std::string message;
+    std::function<void(Arguments&, Call&)> spoil;
+  };
+
+  /// Expects `Error` with that message, and nothing written.
+  template <class Error>
+  static void expect_rejected(const Problem& p, const std::vector<Wrong>& calls) {
+    Buffers g(p, [] { return 7; });
+    const Buffers before = g;
+    for (const Wrong& wrong : calls) {
+      Arguments a{p.inputs(), p.dout, g.views(), g.parameter_views()};
+      Call call;
+      wrong.spoil(a, call);
+      const std::string message = message_of<Error>([&] { Form::add(a, p, p.blocks, call); });
+      const std::string start = std::string("mhla::") + Form::kName + ": " + wrong.message;
+      EXPECT_TRUE(message.starts_with(start)) << start << "...: " << message;
+      EXPECT_NE(message.find(", expected "), std::string::npos) << message;
+      expect_same(before, g, p, wrong.message);
+    }
+  }
+
+  static void wrong_calls_are_rejected() {
+    const Problem p = complete_problem<Form, T>();
+    Matrix<T> rows(7, 3), cols(6, 4), wide(6, 3), tall(7, 2);
+    expect_rejected<shape_error>(
+        p, {{"dout has shape [6, 3], expected [6, 2]", [&](auto& a, auto&) { a.dout = wide; }},
+            {"dout has shape [7, 2], expected [6, 2]", [&](auto& a, auto&) { a.dout = tall; }},
+            {"dout has shape [0, 0], expected [6, 2]", [](auto& a, auto&) { a.dout = {}; }}});
+    for (Matrix<T>* m : {&rows, &cols}) {
+      expect_rejected<shape_error>(
+          p, {{"gradients.q has shape ", [m](auto& a, auto&) { a.gradients.q = *m; }},
+              {"gradients.k has shape ", [m](auto& a, auto&) { a.gradients.k = *m; }},
+              {"gradients.v has shape ", [m](auto& a, auto&) { a.gradients.v = *m; }},
+              {"gradients.normalizer_q has shape ",
+               [m](auto& a, auto&) { a.gradients.normalizer_q = *m; }},
+              {"gradients.normalizer_k has shape ",
+               [m](auto& a, auto&) { a.gradients.normalizer_k = *m; }}});
+    }
+    std::vector<std::byte> few(Form::bytes(p.inputs(), p, p.blocks, {}) - 1);
+    expect_rejected<option_error>(
+        p, {{"gradients.q is null ", [](auto& a, auto&) { a.gradients.q.data = nullptr; }},
+            {"workspace has ", [&](auto&, auto& call) { call.workspace = few; }},
+            {"kept ", [&](auto&, auto& call) { call.kept = std::span(few).first(1); }}});
+    if (p.op.query_map.weights() > 0) wrong_parameters_are_rejected(p);
+  }
+  static void wrong_parameters_are_rejected(const Problem& p) {
+    std::vector<A> numbers(9);
+    const std::span<A> three = std::span(numbers).first(3);
+    expect_rejected<shape_error>(p, {{"parameters.query_map has 3 elements",
+                                      [&](auto& a, auto&) { a.parameters.query_map = three; }},
+                                     {"parameters.key_map has 3 elements",
+                                      [&](auto& a, auto&) { a.parameters.key_map = three; }}});
+    for (const Band& band :
+         {Band(3, 2, 1, 1), Band(2, 3, 1, 1), Band(3, 3, 2, 1), Band(3, 3, 2, 0)}) {
+      const auto wrong = [&](auto& a, auto&) { a.parameters.mixing = {numbers.data(), band}; };
+      if (Form::kMixes) {
+        expect_rejected<shape_error>(p, {{"parameters.mixing has shape ", wrong}});
+      } else {
+        expect_rejected<option_error>(
+            p, {{"parameters.mixing is set, expected absent: there is no mixing matrix", wrong}});
+      }
+    }
+  }
+};
+
+}  // namespace mhla::test
