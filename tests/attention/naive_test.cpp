@@ -40,6 +40,10 @@ TEST(Naive, CausalReadsTheTokenItselfAndWhatCameBefore) {
   p.order = Order::kCausal;
   // Query 2: 3 (0.25 (1 + 2) + 1*2*4) = 26.25.
   EXPECT_EQ(naive_attention(p), column(1, 6, 26.25, 4 * 16.75));
+  auto summed = two_blocks_of_two(KeySum{});
+  summed.order = Order::kCausal;
+  // Query 2: den = 3 (0.25*2 + 1*2) = 7.5.
+  EXPECT_EQ(naive_denominators(summed), column(1, 4, 7.5, 14));
 }
 
 TEST(Naive, CrossQueryMixesTheQueriesOfOtherBlocksInTheSameSlot) {

@@ -1,4 +1,4 @@
-// expect: no member named .sums|z\.sums\(\).*invalid
+// expect: z\.sums\(\).*invalid|Z = Root\]: constraints not satisfied
 #include "mhla/mhla.hpp"
 
 struct Root {

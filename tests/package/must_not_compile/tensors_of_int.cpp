@@ -1,4 +1,4 @@
-// expect: Scalar<T>. .with T = int|.int. does not satisfy .Scalar
+// expect: Scalar<T>. .with T = int|accumulator_t. .with T = int
 #include "mhla/mhla.hpp"
 
 #if defined(MHLA_CONTROL)
