@@ -5,7 +5,7 @@
 #include "mhla/mhla.hpp"
 
 struct Head {
-  mhla::Inputs<float> in() const { return inputs(q, k, v); }
+  mhla::Inputs<float> in() const { return mhla::inputs(q, k, v); }
   mhla::Gradients<float> gradients() { return {.q = dq, .k = dk, .v = dv}; }
 
   mhla::Matrix<float> q, k, v, out, dq, dk, dv;

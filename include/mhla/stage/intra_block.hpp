@@ -44,7 +44,7 @@ void add_intra_block(Rows<A> queries, const Index* slots, Index count, const Pac
   for (Index r = 0; r < count; ++r) visible[r] = block.visible(slots[r]);
   const Index widest = count > 0 ? visible[count - 1] : 0;
   for (Index begin = 0, t = 0; begin < widest; begin += kStripTokens, ++t) {
-    Index seen[kStripTokens];  // of them, those in tile t
+    Index seen[kStripTokens]{};  // of them, those in tile t
     for (Index r = 0; r < count; ++r) seen[r] = block.visible_in_tile(visible[r], t);
     const bool all = seen[0] == seen[count - 1];
     const Index step = all ? count : kTile.rows;
@@ -145,7 +145,7 @@ class IntraBlockAdjoint {
   void for_each_tile(F&& f) const {
     const Index widest = count_ > 0 ? visible_[count_ - 1] : 0;
     for (Index begin = 0, t = 0; begin < widest; begin += kStripTokens, ++t) {
-      Index seen[kStripTokens];
+      Index seen[kStripTokens]{};
       for (Index r = 0; r < count_; ++r) seen[r] = keys_.visible_in_tile(visible_[r], t);
       f(t, static_cast<const Index*>(seen));
     }
