@@ -5,11 +5,11 @@
 namespace mhla::test {
 namespace {
 
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausal, Forward, EveryScalar<forward::LinearCausal>,
+INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausal, Forward, WideScalars<forward::LinearCausal>,
                                ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausal, KeptSummaries, EveryScalar<forward::LinearCausal>,
+INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausal, KeptSummaries, WideScalars<forward::LinearCausal>,
                                ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausal, CausalForward, EveryScalar<forward::LinearCausal>,
+INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausal, CausalForward, WideScalars<forward::LinearCausal>,
                                ScalarNames);
 
 }  // namespace

@@ -40,16 +40,6 @@ TEST(Operator, FeaturesOfQueriesAndKeysMustAgree) {
             "mhla::f: k has width 32, 32 after the feature map, expected 16 features (those of q)");
 }
 
-TEST(Operator, SizesOfAHeadComeFromTheInputs) {
-  const MatrixView<const float> q(nullptr, 5, 3, 3), k(nullptr, 7, 3, 3), v(nullptr, 7, 2, 2);
-  const auto sizes = detail::head_sizes(Inputs<float>{.q = q, .k = k, .v = v}, Operator{Dpfp{1}});
-  EXPECT_EQ(sizes.queries, 5);
-  EXPECT_EQ(sizes.keys, 7);
-  EXPECT_EQ(sizes.features, 6);
-  EXPECT_EQ(sizes.normalizer_features, 0);
-  EXPECT_EQ(sizes.values, 2);
-}
-
 TEST(Operator, SizesThatNoMemoryHoldsAreRefused) {
   const Index huge = Index{1} << 40;
   const Matrix<float> x = Matrix<float>::Ones(1, 1);

@@ -3,7 +3,7 @@
 /// \file
 /// What every form promises, as tests that a form's own file instantiates:
 ///
-///     INSTANTIATE_TYPED_TEST_SUITE_P(Causal, Forward, EveryScalar<forward::Causal>, ScalarNames);
+///     INSTANTIATE_TYPED_TEST_SUITE_P(Causal, Forward, WideScalars<forward::Causal>, ScalarNames);
 ///
 /// CausalForward beside it for forms that read nothing later, and KeptSummaries for forms that take
 /// a Call. The forms are in forward_forms.hpp.
@@ -32,10 +32,6 @@ template <class F>
 using WideScalars = testing::Types<FormOn<F, float>, FormOn<F, double>>;
 template <class F>
 using NarrowScalars = testing::Types<FormOn<F, Eigen::half>, FormOn<F, Eigen::bfloat16>>;
-template <class F>
-using EveryScalar = testing::Types<FormOn<F, float>, FormOn<F, double>, FormOn<F, Eigen::half>,
-                                   FormOn<F, Eigen::bfloat16>>;
-
 /// The names of the suites: Causal/Forward/half.
 struct ScalarNames {
   template <class Case>
