@@ -17,6 +17,7 @@ void prefetched(const void* line);
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "support/random.hpp"
@@ -33,37 +34,40 @@ namespace {
 using detail::Prefetch;
 using test::lines;
 
-/// The lines of rows order[0..count), from the first byte of each row on.
+/// The lines of rows order[0..count): the first one of every row, then the second one of every row.
 template <class T>
 void append_lines(std::vector<const void*>& all, const std::vector<Index>& order,
                   const MatrixView<const T>& x) {
-  for (const Index r : order) {
-    const char* const row = reinterpret_cast<const char*>(x.row(r));
-    const auto bytes = x.cols * static_cast<Index>(sizeof(T));
-    for (Index begin = 0; begin < bytes; begin += 64) all.push_back(row + begin);
+  const auto line_of = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) / 64 * 64; };
+  if (x.cols == 0) return;
+  const std::uintptr_t last = line_of(x.row(0) + x.cols - 1);
+  for (std::uintptr_t column = line_of(x.row(0)); column <= last; column += 64) {
+    for (const Index r : order) {
+      const auto bytes = r * x.row_stride * static_cast<Index>(sizeof(T));
+      all.push_back(reinterpret_cast<const char*>(column) + bytes);
+    }
   }
 }
 
-/// All that is left of a list, fetched a few lines at a time.
+/// All that is left of a list, taken a few lines at a time.
 std::vector<const void*> fetched(test::Random& rng, Prefetch prefetch) {
   lines.clear();
   while (true) {
-    const auto before = std::ssize(lines);
-    const Index wanted = rng.integer(1, 20);
-    prefetch.fetch(wanted);
-    EXPECT_LE(std::ssize(lines) - before, wanted);
-    if (std::ssize(lines) - before < wanted) break;
+    const Index most = rng.integer(1, 20);
+    const Prefetch::Lines taken = prefetch.take(most);
+    if (taken.count == 0) break;
+    EXPECT_LE(taken.count, most);
+    for (Index i = 0; i < taken.count; ++i) taken.fetch(i);
   }
   const auto all = lines;
-  prefetch.fetch(100);
   prefetch.finish();
   EXPECT_EQ(lines, all) << "lines behind the end";
   return all;
 }
 
-TEST(Prefetch, FetchesTheLinesOfItsRowsOneAfterAnother) {
-  const std::vector<float> numbers(10000);
-  const std::vector<double> wide(10000);
+TEST(Prefetch, FetchesEachLineOfItsRowsOnceTheFirstOnesOfAllRowsFirst) {
+  alignas(64) static float numbers[10000];
+  alignas(64) static double wide[10000];
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
     test::Random rng(seed);
@@ -74,8 +78,8 @@ TEST(Prefetch, FetchesTheLinesOfItsRowsOneAfterAnother) {
     };
     const std::vector<Index> order = tokens(), other = tokens();
     const Index begin = rng.integer(0, 15);
-    const MatrixView<const float> x(numbers.data() + begin, 20, rng.integer(0, 90), 100);
-    const MatrixView<const double> y(wide.data() + begin, 20, rng.integer(0, 50), 60);
+    const MatrixView<const float> x(numbers + begin, 20, rng.integer(0, 90), 112);
+    const MatrixView<const double> y(wide + begin, 20, rng.integer(0, 50), 64);
     std::vector<const void*> expected;
     append_lines(expected, order, x);
     append_lines(expected, order, y);
@@ -86,7 +90,8 @@ TEST(Prefetch, FetchesTheLinesOfItsRowsOneAfterAnother) {
     append_lines(expected, {0, 1, 2}, y);
     EXPECT_EQ(fetched(rng, prefetch), expected);
     lines.clear();
-    prefetch.fetch(7);
+    const Prefetch::Lines some = prefetch.take(7);
+    for (Index i = 0; i < some.count; ++i) some.fetch(i);
     prefetch.finish();
     EXPECT_EQ(lines, expected);
   }

@@ -12,6 +12,7 @@
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/scalar.hpp"
+#include "mhla/kernel/packet.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -28,7 +29,7 @@ inline void widen(const T* x, A* y, Index count) {
     using Halves = Eigen::Array<T, Eigen::Dynamic, 1>;
     Eigen::Array<A, Eigen::Dynamic, 1>::Map(y, count) = Halves::Map(x, count).template cast<A>();
   } else {
-    std::copy_n(x, count, y);
+    transform(x, y, count, [](auto p) { return p; });
   }
 }
 

@@ -84,18 +84,31 @@ MHLA_INLINE inline void for_each_packet(const A* x, Index count, A fill, F&& f) 
   f(i > 0 ? load_tail<P>(x + count, count - i, fill) : load_partial<P>(x, count, fill));
 }
 
-/// y[i] = f(x[i]) for whole packets f; x and y may be the same, but not overlap otherwise.
+/// The elements of `transform` from i on, fewer than a packet.
 template <class A, class F>
-inline void transform(const A* x, A* y, Index count, F&& f) {
+MHLA_NOINLINE void transform_tail(const A* x, A* y, Index i, Index count, const F& f) {
   using P = Packet<A>;
-  Index i = 0;
-  for (; i + kLanes<P> <= count; i += kLanes<P>) store(y + i, f(load<A, P>(x + i)));
-  if (i == count) return;
   if (i > 0 && x != y) {  // the last whole packet: some elements are computed twice, alike
     store(y + count - kLanes<P>, f(load<A, P>(x + count - kLanes<P>)));
   } else {
     store_partial(y + i, f(load_partial<P>(x + i, count - i, A(0))), count - i);
   }
+}
+
+/// y[i] = f(x[i]) for whole packets f; x and y may be the same, but not overlap otherwise.
+template <class A, class F>
+MHLA_INLINE inline void transform(const A* x, A* y, Index count, const F& f) {
+  using P = Packet<A>;
+  constexpr Index kTogether = 4 * kLanes<P>;
+  Index i = 0;
+  for (; i + kTogether <= count; i += kTogether) {
+    MHLA_UNROLL
+    for (Index j = 0; j < kTogether; j += kLanes<P>) {
+      store(y + i + j, f(load<A, P>(x + i + j)));
+    }
+  }
+  for (; i + kLanes<P> <= count; i += kLanes<P>) store(y + i, f(load<A, P>(x + i)));
+  if (i < count) transform_tail(x, y, i, count, f);
 }
 
 /// y[i] = f(x[i]...) for whole packets f; no row overlaps y.

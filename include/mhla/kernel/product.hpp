@@ -7,7 +7,8 @@
 ///
 /// A tile of R rows by V packets of C stays in registers while k runs; elements of A are broadcast,
 /// rows of B are loaded. A has any strides; columns of B and C are contiguous, and the rows of C
-/// may be tokens of a tensor. There is one micro-kernel for each accumulator, dense and banded.
+/// may be tokens of a tensor. There is one micro-kernel for each accumulator; banded products are
+/// made of dense ones.
 ///
 /// Law: every element of C is one chain of multiply-adds over k in ascending order, started from 0
 /// or from C. So its bits do not depend on where in a tile it lies, on alignment, or on how a long
@@ -64,15 +65,11 @@ struct Product {
   Prefetch* next = nullptr;
 };
 
-/// Steps of k after which more lines are prefetched, and how many. So the tiles of a strip fetch
-/// all that the next strip needs, at any D, E and tile shape in use.
-inline constexpr Index kPrefetchSteps = 16, kPrefetchLines = 8;
-
-/// sum[r] += A[r, k] B[k], for all rows or for those that have column k. Prefetches B[k] of the
-/// next panel: rows of B may be more streams than the hardware follows.
-template <bool kAllRows, class P, int kRows, int kVectors, class A>
+/// sum[r] += A[r, k] B[k]. Prefetches B[k] of the next panel: rows of B may be more streams than
+/// the hardware follows.
+template <class P, int kRows, int kVectors, class A>
 MHLA_INLINE inline void add_step(P (&sum)[kRows][kVectors], const A* left, Index row_stride,
-                                 const A* right, const ColumnSpan* spans, Index k) {
+                                 const A* right) {
   P row[kVectors];
   MHLA_UNROLL
   for (int v = 0; v < kVectors; ++v) row[v] = load<A, P>(right + v * kLanes<P>);
@@ -81,9 +78,6 @@ MHLA_INLINE inline void add_step(P (&sum)[kRows][kVectors], const A* left, Index
   for (Index j = 0; j < kPanel; j += kLine) Eigen::internal::prefetch(right + kPanel + j);
   MHLA_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    if constexpr (!kAllRows) {
-      if (k < spans[r].begin || k >= spans[r].end) continue;
-    }
     const P factor = Eigen::internal::pset1<P>(left[r * row_stride]);
     MHLA_UNROLL
     for (int v = 0; v < kVectors; ++v) sum[r][v] = multiply_add(factor, row[v], sum[r][v]);
@@ -91,7 +85,7 @@ MHLA_INLINE inline void add_step(P (&sum)[kRows][kVectors], const A* left, Index
 }
 
 /// The micro-kernel: a tile of kRows rows and kVectors packets whose first element is (row, col).
-template <class P, int kRows, int kVectors, bool kBand, class A>
+template <class P, int kRows, int kVectors, class A>
 MHLA_NOINLINE void multiply_tile(const Product<A>& p, Index row, Index col) {
   constexpr Index kWidth = kLanes<P>;
   A* c[kRows];  // where the rows of the tile begin
@@ -116,34 +110,22 @@ MHLA_NOINLINE void multiply_tile(const Product<A>& p, Index row, Index col) {
     }
   }
   const Index row_stride = p.a.row_stride, a_step = p.a.col_stride, b_step = p.b.stride;
-  const ColumnSpan* const spans = kBand ? p.spans + row : nullptr;
-  ColumnSpan any{0, p.a.cols}, common = any;  // columns of A that any row has, and that all have
-  if constexpr (kBand) {
-    any = common = spans[0];
-    for (int r = 1; r < kRows; ++r) {
-      any = ColumnSpan::either(any, spans[r]);
-      common = ColumnSpan::both(common, spans[r]);
+  const A* left = p.a.data + row * row_stride;  // at column k
+  const A* right = p.b.data + col;              // at row k
+  Index k = 0;
+  if (kRows * kVectors == kTile.rows * kTile.vectors && p.next != nullptr) {
+    while (k < p.a.cols) {
+      const Prefetch::Lines lines = p.next->take(p.a.cols - k);
+      if (lines.count == 0) break;
+      for (Index i = 0; i < lines.count; ++i, left += a_step, right += b_step) {
+        lines.fetch(i);
+        add_step(sum, left, row_stride, right);
+      }
+      k += lines.count;
     }
-    common.begin = std::clamp(common.begin, any.begin, std::max(any.begin, any.end));
   }
-  const A* left = p.a.data + row * row_stride + any.begin * a_step;  // at column k
-  const A* right = p.b.data + col + any.begin * b_step;              // at row k
-  for (Index k = any.begin; k < any.end;) {
-    Index end = common.end;
-    if (!kBand || (k >= common.begin && k < end)) {
-      if (kRows * kVectors == kTile.rows * kTile.vectors && p.next != nullptr) {
-        p.next->fetch(kPrefetchLines);
-        end = std::min(end, k + kPrefetchSteps);
-      }
-      for (; k < end; ++k, left += a_step, right += b_step) {
-        add_step<true>(sum, left, row_stride, right, spans, k);
-      }
-    } else {
-      end = k < common.begin ? common.begin : any.end;
-      for (; k < end; ++k, left += a_step, right += b_step) {
-        add_step<false>(sum, left, row_stride, right, spans, k);
-      }
-    }
+  for (; k < p.a.cols; ++k, left += a_step, right += b_step) {
+    add_step(sum, left, row_stride, right);
   }
   if (p.factors != nullptr) {
     MHLA_UNROLL
@@ -168,69 +150,83 @@ MHLA_NOINLINE void multiply_panel(const Product<A>& p, Index col) {
   const auto tiles = [&]<int kTileRows>() {
     for (; p.a.rows - row >= kTileRows; row += kTileRows) {
       if (kTileRows == 6 && p.a.rows - row == 8) return;  // two tiles of 4
-      multiply_tile<P, kTileRows, kVectors, false>(p, row, col);
+      multiply_tile<P, kTileRows, kVectors>(p, row, col);
     }
   };
   (tiles.template operator()<kRows>(), ...);
 }
 
-/// The same of a banded product. The last rows are dense ones, each of its own depth.
-template <class P, int kVectors, int... kRows, class A>
-MHLA_NOINLINE void multiply_band_panel(const Product<A>& p, Index col) {
-  Index row = 0;
-  const auto tiles = [&]<int kTileRows>() {
-    for (; p.a.rows - row >= kTileRows; row += kTileRows) {
-      multiply_tile<P, kTileRows, kVectors, true>(p, row, col);
-    }
-  };
-  (tiles.template operator()<kRows>(), ...);
-  for (; row < p.a.rows; ++row) {
-    Product<A> alone = p;
-    const ColumnSpan span = p.spans[row];
-    alone.out = p.out.below(row);
-    alone.a = {p.a.data + row * p.a.row_stride + span.begin * p.a.col_stride, 1,
-               std::max<Index>(span.end - span.begin, 0), p.a.row_stride, p.a.col_stride};
-    alone.b = p.b.below(span.begin);
-    alone.factors = p.factors == nullptr ? nullptr : p.factors + row;
-    multiply_tile<P, 1, kVectors, false>(alone, 0, col);
-  }
-}
-
-/// C (+)= A B, in panels of columns from the widest to single ones.
+/// C (+)= A B of a dense A, in panels of columns from the widest to single ones.
 template <class A>
-MHLA_NOINLINE void multiply(const Product<A>& p) {
+MHLA_NOINLINE void multiply_dense(const Product<A>& p) {
   using P = Packet<A>;
   using Half = typename Eigen::internal::unpacket_traits<P>::half;
   constexpr Index kWidth = kLanes<P>, kPanel = kTile.vectors * kWidth;
   eigen_assert(p.b.order == nullptr);
-  const bool band = p.spans != nullptr;
   Index col = 0;
-  if (!band && p.a.rows == 1) {  // as many chains as a full tile has
+  if (p.a.rows == 1) {  // as many chains as a full tile has
     constexpr Index kWide = kTile.rows * kWidth;
-    for (; col + kWide <= p.cols; col += kWide) {
-      multiply_tile<P, 1, kTile.rows, false>(p, 0, col);
-    }
+    for (; col + kWide <= p.cols; col += kWide) multiply_tile<P, 1, kTile.rows>(p, 0, col);
   }
   for (; col + kPanel <= p.cols; col += kPanel) {
-    band ? multiply_band_panel<P, kTile.vectors, kTile.rows, 4>(p, col)
-         : multiply_panel<P, kTile.vectors, kTile.rows, 4, 2, 1>(p, col);
+    multiply_panel<P, kTile.vectors, kTile.rows, 4, 2, 1>(p, col);
   }
-  for (; col + kWidth <= p.cols; col += kWidth) {
-    band ? multiply_band_panel<P, 1, kTile.rows>(p, col)
-         : multiply_panel<P, 1, kTile.rows, 1>(p, col);
-  }
+  for (; col + kWidth <= p.cols; col += kWidth) multiply_panel<P, 1, kTile.rows, 1>(p, col);
   if constexpr (kWidth > 4 && kLanes<Half> < kWidth) {
     for (; col + kLanes<Half> <= p.cols; col += kLanes<Half>) {
-      band ? multiply_band_panel<Half, 1, kTile.rows>(p, col)
-           : multiply_panel<Half, 1, kTile.rows, 1>(p, col);
+      multiply_panel<Half, 1, kTile.rows, 1>(p, col);
     }
   }
   if constexpr (kWidth > 1) {
-    for (; col < p.cols; ++col) {
-      band ? multiply_band_panel<A, 1, kTile.rows>(p, col)
-           : multiply_panel<A, 1, kTile.rows, 1>(p, col);
+    for (; col < p.cols; ++col) multiply_panel<A, 1, kTile.rows, 1>(p, col);
+  }
+}
+
+/// The same of a banded A. The columns that all rows of a tile have are one product, those before
+/// and behind them one of each row.
+template <class A>
+MHLA_NOINLINE void multiply_band(const Product<A>& p) {
+  const auto multiply_part = [&p](Index row, Index rows, ColumnSpan span, Start start) {
+    Product<A> part = p;
+    part.out = p.out.below(row);
+    part.a = {p.a.data + row * p.a.row_stride + span.begin * p.a.col_stride, rows,
+              std::max<Index>(span.end - span.begin, 0), p.a.row_stride, p.a.col_stride};
+    part.b = p.b.below(span.begin);
+    part.start = start;
+    part.factors = nullptr;
+    multiply_dense(part);
+  };
+  for (Index row = 0; row < p.a.rows; row += kTile.rows) {
+    const Index end = std::min<Index>(row + kTile.rows, p.a.rows);
+    ColumnSpan common = p.spans[row];
+    for (Index r = row; r < end; ++r) common = ColumnSpan::both(common, p.spans[r]);
+    if (common.end <= common.begin) {
+      for (Index r = row; r < end; ++r) multiply_part(r, 1, p.spans[r], p.start);
+      continue;
+    }
+    Start start = p.start;
+    if (std::any_of(p.spans + row, p.spans + end,
+                    [&](ColumnSpan own) { return own.begin < common.begin; })) {
+      for (Index r = row; r < end; ++r) {
+        multiply_part(r, 1, {p.spans[r].begin, common.begin}, start);
+      }
+      start = Start::kTarget;
+    }
+    multiply_part(row, end - row, common, start);
+    for (Index r = row; r < end; ++r) {
+      if (p.spans[r].end == common.end) continue;
+      multiply_part(r, 1, {common.end, p.spans[r].end}, Start::kTarget);
     }
   }
+  for (Index r = 0; p.factors != nullptr && r < p.a.rows; ++r) {
+    scale(p.factors[r], p.out.row(r), p.cols);
+  }
+}
+
+/// C (+)= A B.
+template <class A>
+void multiply(const Product<A>& p) {
+  p.spans == nullptr ? multiply_dense(p) : multiply_band(p);
 }
 
 }  // namespace detail

@@ -127,7 +127,7 @@ static_assert(DifferentiableFeatureMap<Exp, float> && DifferentiableFeatureMap<E
 // ------------------------------------------------------------------------------------------------
 
 template <Accumulator A>
-void Relu::operator()(const A* x, A* y, Index d) const {
+MHLA_INLINE inline void Relu::operator()(const A* x, A* y, Index d) const {
   using namespace Eigen::internal;
   const A shift = static_cast<A>(eps);
   detail::transform(x, y, d, [shift](auto p) {
@@ -175,7 +175,7 @@ void EluPlusOne::adjoint(const A* x, const A* y, const A* dy, A* dx, Index d,
 }
 
 template <Accumulator A>
-void Identity::operator()(const A* x, A* y, Index d) const {
+MHLA_INLINE inline void Identity::operator()(const A* x, A* y, Index d) const {
   for (Index j = 0; j < d; ++j) y[j] = x[j];
 }
 

@@ -33,6 +33,16 @@ inline void widen(const T* x, Index stride, A* y, Index count) {
   }
 }
 
+/// The same row where it is one of A already, or widened into `raw`.
+template <Scalar T, class A>
+inline const A* widened(const T* x, Index stride, A* raw, Index count) {
+  if constexpr (std::is_same_v<T, A>) {
+    if (stride == 1) return x;
+  }
+  widen(x, stride, raw, count);
+  return raw;
+}
+
 /// Rows tokens[0..count) of x, widened.
 template <Scalar T, class A>
 MHLA_NOINLINE void gather(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> rows) {
@@ -63,15 +73,7 @@ template <Scalar T, class A, class Map>
 MHLA_NOINLINE void gather_features(MatrixView<const T> x, const Index* tokens, Index count,
                                    const Map& map, A* raw, Rows<A> rows) {
   for (Index s = 0; s < count; ++s) {
-    const T* const row = x.row(tokens[s]);
-    if constexpr (std::is_same_v<T, A>) {
-      if (x.col_stride == 1) {
-        map(row, rows.row(s), x.cols);
-        continue;
-      }
-    }
-    widen(row, x.col_stride, raw, x.cols);
-    map(static_cast<const A*>(raw), rows.row(s), x.cols);
+    map(widened(x.row(tokens[s]), x.col_stride, raw, x.cols), rows.row(s), x.cols);
   }
 }
 
