@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <thread>
 #include <vector>
@@ -91,6 +92,48 @@ void expect_adjoint_laws(Random& rng, const Map& map, const std::vector<A>& x) {
     ASSERT_TRUE(to.holds(sum) && to_weights.holds(weights)) << d << " at " << offset;
     map.adjoint(px.data(), py.data(), pdy.data(), alone.data(), d, static_cast<A*>(nullptr));
     ASSERT_TRUE(alone.holds(sum)) << d << " at " << offset << ", without a place for weights";
+  }
+}
+
+/// Rows [n, cols] of NaN with other NaN behind each.
+template <class A>
+struct SpacedRows {
+  Index n, cols;
+  Matrix<A> all;
+
+  SpacedRows(Index n_, Index cols_)
+      : n(n_), cols(cols_), all(Matrix<A>::Constant(n, cols + 3, kNaN<A>)) {}
+  explicit SpacedRows(const Matrix<A>& values) : SpacedRows(values.rows(), values.cols()) {
+    all.leftCols(cols) = values;
+  }
+  MatrixView<A> view() { return {all.data(), n, cols, cols + 3}; }
+  bool operator==(const SpacedRows& other) const {
+    return std::equal(all.data(), all.data() + all.size(), other.all.data(), same_number<A>);
+  }
+};
+
+/// A strip and its adjoint have the bits of one call for each token, whatever its length, and
+/// nothing is written beside the rows.
+template <class A, DifferentiableStripFeatureMap<A> Map>
+void expect_strip_laws(Random& rng, const Map& map, Index d) {
+  for (const Index n : {1, 2, 9, 33, 64}) {
+    const Index features = map.features(d);
+    SpacedRows<A> x(rng.matrix<A>(n, d)), y(n, features), expected(n, features);
+    SpacedRows<A> dy(rng.matrix<A>(n, features)), dx(rng.matrix<A>(n, d)), expected_dx = dx;
+    std::vector<A> dweights = numbers<A>(rng, map.weights()), expected_dweights = dweights;
+    for (Index r = 0; r < n; ++r) {
+      A* const row = expected.view().row(r);
+      map(static_cast<const A*>(x.view().row(r)), row, d);
+      map.adjoint(x.view().row(r), row, dy.view().row(r), expected_dx.view().row(r), d,
+                  expected_dweights.data());
+    }
+    map.strip(x.view(), y.view());
+    ASSERT_TRUE(y == expected) << n << " tokens of " << d;
+    SpacedRows<A> alone = dx;
+    map.strip_adjoint(x.view(), y.view(), dy.view(), dx.view(), dweights.data());
+    map.strip_adjoint(x.view(), y.view(), dy.view(), alone.view(), static_cast<A*>(nullptr));
+    ASSERT_TRUE(dx == expected_dx && alone == expected_dx) << n << " tokens of " << d;
+    ASSERT_EQ(dweights, expected_dweights) << n << " tokens of " << d;
   }
 }
 

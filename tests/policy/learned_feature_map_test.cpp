@@ -48,6 +48,9 @@ TYPED_TEST(LearnedMap, LawsHold) {
       const std::vector<A> x = numbers<A>(rng, d, -2, 2);
       test::expect_feature_map_laws(test::random_map<A>(rng, kind, d), x);
     }
+    for (const Index d : {1, 5, 19, 64, 70}) {
+      test::expect_strip_laws<A>(rng, test::random_map<A>(rng, kind, d), d);
+    }
   }
   const std::vector<A> none;
   EXPECT_TRUE(features_of(T2R<A>(Matrix<A>()), none).empty());

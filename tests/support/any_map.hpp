@@ -35,6 +35,25 @@ struct AnyMap {
   void adjoint(const A* x, const A* y, const A* dy, A* dx, Index d, A* dweights) const {
     std::visit([&](const auto& m) { m.adjoint(x, y, dy, dx, d, dweights); }, map);
   }
+  void strip(MatrixView<const A> x, MatrixView<A> y) const {
+    const auto visit = [&](const auto& m) {
+      if constexpr (StripFeatureMap<decltype(m), A>) return m.strip(x, y);
+      for (Index r = 0; r < x.rows; ++r) m(static_cast<const A*>(x.row(r)), y.row(r), x.cols);
+    };
+    std::visit(visit, map);
+  }
+  void strip_adjoint(MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dy,
+                     MatrixView<A> dx, A* dweights) const {
+    const auto visit = [&](const auto& m) {
+      if constexpr (StripFeatureMap<decltype(m), A>) {
+        return m.strip_adjoint(x, y, dy, dx, dweights);
+      }
+      for (Index r = 0; r < x.rows; ++r) {
+        m.adjoint(x.row(r), y.row(r), dy.row(r), dx.row(r), x.cols, dweights);
+      }
+    };
+    std::visit(visit, map);
+  }
   bool exponential() const { return std::holds_alternative<Exp>(map); }
   const char* name() const {
     constexpr const char* kNames[] = {"relu", "elu",     "identity", "exp",

@@ -96,17 +96,23 @@ TYPED_TEST(Gather, RowsAreWidenedScaledOrMappedTokensAndNoOthersAreRead) {
       poisoned.set(t, Matrix<float>::Constant(1, filled.width, test::kNaN<float>).row(0));
     }
     const Tokens<T>& x = poisoned;
-    Matrix<A> wide(4, x.width), scaled(4, x.width), mapped(4, x.width), raw(1, x.width);
+    const T2R<A> learned(rng.matrix<A>(x.width, x.width));
+    Matrix<A> wide(4, x.width), scaled(4, x.width), mapped(4, x.width), strip(4, x.width);
+    Matrix<A> raw(1, detail::raw_size<A, T2R<A>>(x.width));
     for (Index s = 0; s < 4; ++s) {
       wide.row(s) = x.token(tokens[s]);
       scaled.row(s) = wide.row(s) * factors[s];
       EluPlusOne{}(wide.row(s).data(), mapped.row(s).data(), x.width);
+      learned(wide.row(s).data(), strip.row(s).data(), x.width);
     }
     expect_rows(wide, [&](Rows<A> rows) { detail::gather(x.view(), tokens, 4, rows); });
     expect_rows(scaled,
                 [&](Rows<A> rows) { detail::gather_scaled(x.view(), tokens, 4, factors, rows); });
     expect_rows(mapped, [&](Rows<A> rows) {
       detail::gather_features(x.view(), tokens, 4, EluPlusOne{}, raw.data(), rows);
+    });
+    expect_rows(strip, [&](Rows<A> rows) {
+      detail::gather_features(x.view(), tokens, 4, learned, raw.data(), rows);
     });
   });
 }
@@ -180,7 +186,8 @@ void expect_features_adjoint(test::Random& rng, const Map& map, const Tokens<T>&
       std::vector<A> weights(static_cast<std::size_t>(map.weights() + 1), A(5));
       std::vector<A> expected_weights = weights;
       Memory memory(100000);
-      const Rows<A> y("f", memory.arena, 3, features), raw("f", memory.arena, 1, 2 * width);
+      const Rows<A> y("f", memory.arena, 3, features);
+      const Rows<A> raw("f", memory.arena, 2, detail::raw_size<A, Map>(width));
       for (Index s = 0; s < 3; ++s) {
         const Matrix<A> row = x.token(tokens[s]);
         Matrix<A> sum = before.token(tokens[s]);

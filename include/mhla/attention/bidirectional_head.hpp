@@ -72,9 +72,9 @@ class BidirectionalHead {
   }
 
   Worker make_worker(const char* function, Arena& arena) const {
-    return {{function, arena, std::max(in_.k.cols, in_.normalizer_k.cols), n_.widest(), n_.values},
-            {function, arena, std::max(in_.q.cols, in_.normalizer_q.cols), n_.features,
-             n_.normalizer_features, Stages::padded(n_.values)},
+    return {{function, arena, key_raw_size(in_, op_), n_.widest(), n_.values},
+            {function, arena, query_raw_size(in_, op_), n_.features, n_.normalizer_features,
+             Stages::padded(n_.values)},
             {function, arena, group_, key_blocks_.blocks()},
             {function, arena, group_, summaries_.values()},
             {function, arena, group_, n_.sum_features()},

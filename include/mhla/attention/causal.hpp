@@ -102,7 +102,7 @@ class CausalHead {
         group_(group_blocks<A>(blocks.blocks(), n_.features, n_.values, workers)),
         summaries_(function, kept == nullptr ? arena : *kept, n_, blocks.blocks()),
         workers_(function, arena, workers, [&](Arena& a) {
-          return Worker{{function, a, in, n_, largest_block(blocks)},
+          return Worker{{function, a, in, op, n_, largest_block(blocks)},
                         {function, a, group_, blocks.blocks()},
                         {function, a, group_, summaries_.values()},
                         {function, a, group_, n_.sum_features()}};

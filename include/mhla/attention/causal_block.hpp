@@ -30,20 +30,19 @@ struct CausalScratch {
   PackedKeys<A> block;             // m_ii phi(K) and V of the block, as far as they were needed
   PackedKeys<A> normalizer_block;  // of the denominator's own keys
 
-  /// \param w  tokens of the longest block
-  CausalScratch(const char* function, Arena& arena, Index query_width, Index key_width,
+  /// \param query_raw, key_raw  raw_size of the tokens     \param w  tokens of the longest block
+  CausalScratch(const char* function, Arena& arena, Index query_raw, Index key_raw,
                 const HeadSizes& n, Index w)
-      : keys(function, arena, key_width, n.widest(), n.values),
-        queries(function, arena, query_width, n.features, n.normalizer_features, n.values),
+      : keys(function, arena, key_raw, n.widest(), n.values),
+        queries(function, arena, query_raw, n.features, n.normalizer_features, n.values),
         scores(function, arena, kStripTokens, kStripTokens),
         block(function, arena, w, n.features, n.values) {
     if (n.own()) normalizer_block = PackedKeys<A>(function, arena, w, n.normalizer_features, 0);
   }
-  template <Scalar T>
-  CausalScratch(const char* function, Arena& arena, const Inputs<T>& in, const HeadSizes& n,
-                Index w)
-      : CausalScratch(function, arena, std::max(in.q.cols, in.normalizer_q.cols),
-                      std::max(in.k.cols, in.normalizer_k.cols), n, w) {}
+  template <Scalar T, class Op>
+  CausalScratch(const char* function, Arena& arena, const Inputs<T>& in, const Op& op,
+                const HeadSizes& n, Index w)
+      : CausalScratch(function, arena, query_raw_size(in, op), key_raw_size(in, op), n, w) {}
 };
 
 /// What the queries of a block are given of the blocks before, and m_ii.

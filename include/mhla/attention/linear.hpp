@@ -82,7 +82,7 @@ struct LinearCausalForm {
   template <Scalar T>
   Memory take(Arena& arena, const Inputs<T>& in, const HeadSizes& n) const {
     return {arena.take<A>(name, {n.features, n.values}), arena.take<A>(name, n.sum_features()),
-            CausalScratch<A>(name, arena, in, n, kChunk)};
+            CausalScratch<A>(name, arena, in, op, n, kChunk)};
   }
 
   template <Scalar T>

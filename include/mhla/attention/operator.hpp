@@ -13,6 +13,7 @@
 #include "mhla/core/matrix.hpp"
 #include "mhla/policy/feature_map.hpp"
 #include "mhla/policy/normalizer.hpp"
+#include "mhla/tokens/gather.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -126,6 +127,16 @@ HeadSizes head_sizes(const Inputs<T>& in, const Op& op) {
   const bool own = !in.normalizer_q.absent() && sums != WeightSums::kNone;
   return {in.q.rows, in.k.rows, op.query_map.features(in.q.cols),
           in.v.cols, sums,      own ? op.query_map.features(in.normalizer_q.cols) : 0};
+}
+
+/// Numbers that the rows which the feature maps read take in scratch (raw_size).
+template <Scalar T, class Op>
+Index query_raw_size(const Inputs<T>& in, const Op& /*op*/) {
+  return raw_size<accumulator_t<T>, query_map_t<Op>>(std::max(in.q.cols, in.normalizer_q.cols));
+}
+template <Scalar T, class Op>
+Index key_raw_size(const Inputs<T>& in, const Op& /*op*/) {
+  return raw_size<accumulator_t<T>, key_map_t<Op>>(std::max(in.k.cols, in.normalizer_k.cols));
 }
 
 /// Tokens [begin, begin + count) of the tensors and masks of self-attention.

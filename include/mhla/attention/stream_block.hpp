@@ -51,9 +51,9 @@ struct PieceScratch {
   CausalScratch<A> block;
   Coefficients<A> coefficients;  ///< of one row
 
-  PieceScratch(const char* function, Arena& arena, Index width, const HeadSizes& n, Index blocks,
+  PieceScratch(const char* function, Arena& arena, Index raw, const HeadSizes& n, Index blocks,
                Index w)
-      : block(function, arena, width, width, n, w), coefficients(function, arena, 1, blocks) {}
+      : block(function, arena, raw, raw, n, w), coefficients(function, arena, 1, blocks) {}
 };
 
 /// Scratch of one append of one token.
@@ -62,8 +62,8 @@ struct StepScratch {
   QueryScratch<A> rows;
   Rows<A> keys;  ///< [2, D or Dz] keys times m_ii
 
-  StepScratch(const char* function, Arena& arena, Index width, const HeadSizes& n)
-      : rows(function, arena, width, n.features, n.normalizer_features, n.values),
+  StepScratch(const char* function, Arena& arena, Index raw, const HeadSizes& n)
+      : rows(function, arena, raw, n.features, n.normalizer_features, n.values),
         keys(function, arena, kFoldedKeys, n.widest()) {}
 };
 

@@ -10,11 +10,11 @@
 ///     R = sum_{b<i} m_ib S_b + m_ii sum_{t seen in i} phi(k_t) v_t^T       [D,E]
 ///
 /// so a token costs one product with R and its share of an update, at any position
-/// (streaming_product.hpp). When a block closes its summary is made from its keys and values in the causal
-/// form's order, so the outputs of whole blocks are bitwise those of causal(); inside a block they
-/// agree within rounding. Cost: 4*D*E flops a token; once a block 2*W*D*E + 2*i*D*E more. Memory: M
-/// block summaries and a block of tokens, known beforehand (state_bytes), of which a step touches
-/// D*E numbers. Source: arXiv:2601.07832, section 4.2.
+/// (streaming_product.hpp). When a block closes its summary is made from its keys and values in the
+/// causal form's order, so the outputs of whole blocks are bitwise those of causal(); inside a
+/// block they agree within rounding. Cost: 4*D*E flops a token; once a block 2*W*D*E + 2*i*D*E
+/// more. Memory: M block summaries and a block of tokens, known beforehand (state_bytes), of which
+/// a step touches D*E numbers. Source: arXiv:2601.07832, section 4.2.
 
 #include <algorithm>
 #include <span>
@@ -76,15 +76,19 @@ class Streaming {
   static constexpr const char* kName = "Streaming";
 
   detail::StateHeader header() const;
-  Index width() const { return std::max(sizes_.width, sizes_.normalizer_width); }
+  Index raw() const {
+    using namespace detail;
+    const Index width = std::max(sizes_.width, sizes_.normalizer_width);
+    return std::max(raw_size<A, query_map_t<Op>>(width), raw_size<A, key_map_t<Op>>(width));
+  }
   detail::StreamMemory<A> memory(detail::Arena& arena) const {
     return {kName, arena, head_, mixing_.rows(), sizes_.block_length};
   }
   detail::PieceScratch<A> piece_scratch(detail::Arena& arena) const {
-    return {kName, arena, width(), head_, mixing_.rows(), sizes_.block_length};
+    return {kName, arena, raw(), head_, mixing_.rows(), sizes_.block_length};
   }
   detail::StepScratch<A> step_scratch(detail::Arena& arena) const {
-    return {kName, arena, width(), head_};
+    return {kName, arena, raw(), head_};
   }
 
   StreamingSizes sizes_;

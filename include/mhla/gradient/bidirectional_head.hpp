@@ -51,7 +51,7 @@ class BidirectionalGradient {
         key_parts_(function, arena, groups_of(key_blocks.blocks(), key_group_),
                    op.key_map.weights()),
         workers_(function, arena, workers, [&](Arena& a) {
-          return Worker(function, a, head_.width(), sizes(), std::max(query_group_, key_group_),
+          return Worker(function, a, head_.raw(), sizes(), std::max(query_group_, key_group_),
                         std::max(query_blocks.blocks(), key_blocks.blocks()), slots_);
         }) {}
 

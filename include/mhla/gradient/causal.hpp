@@ -72,7 +72,7 @@ class CausalGradient {
         query_parts_(function, arena, groups_of(blocks.blocks(), group_), op.query_map.weights()),
         key_parts_(function, arena, groups_of(blocks.blocks(), group_), op.key_map.weights()),
         workers_(function, arena, workers, [&](Arena& a) {
-          return Worker(function, a, head_.width(), sizes(), group_, blocks.blocks(),
+          return Worker(function, a, head_.raw(), sizes(), group_, blocks.blocks(),
                         largest_block(blocks));
         }) {}
 

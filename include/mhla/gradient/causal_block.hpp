@@ -26,9 +26,9 @@ struct CausalGradientScratch {
   IntraBlockAdjoint<A> own_intra;  ///< of the denominator's own queries and keys
 
   /// \param longest  tokens of the longest block
-  CausalGradientScratch(const char* function, Arena& arena, Index width, const HeadSizes& n,
+  CausalGradientScratch(const char* function, Arena& arena, Index raw, const HeadSizes& n,
                         Index group, Index blocks, Index longest)
-      : strips(function, arena, width, n, group, blocks, 0),
+      : strips(function, arena, raw, n, group, blocks, 0),
         intra(function, arena, longest, n.features, n.values) {
     if (n.own()) {
       own_intra = IntraBlockAdjoint<A>(function, arena, longest, n.normalizer_features, 0);

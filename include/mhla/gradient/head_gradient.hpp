@@ -38,7 +38,7 @@ namespace detail {
 /// Scratch of one worker.
 template <class A>
 struct GradientScratch {
-  A* raw;                             ///< two widened rows before the feature map
+  A* raw;                             ///< rows before the feature map, and their gradients
   Rows<A> queries, dqueries;          ///< [strip, D]
   Rows<A> own_queries, own_dqueries;  ///< [strip, Dz] of the denominator, where it has its own
   Rows<A> dn;                         ///< [strip, E]
@@ -56,12 +56,12 @@ struct GradientScratch {
   Rows<A> key_sums;  ///< [group, Dz]
   MixingGradient<A> dmixing;
 
-  /// \param width   of the widest token before the feature map
+  /// \param raw_size  of the maps
   /// \param group   blocks that are mixed together     \param blocks  most blocks of either kind
   /// \param w       tokens of a block of CrossQuery, 0 of the others
-  GradientScratch(const char* function, Arena& arena, Index width, const HeadSizes& n, Index group,
-                  Index blocks, Index w)
-      : raw(arena.take<A>(function, {2, width})),
+  GradientScratch(const char* function, Arena& arena, Index raw_size, const HeadSizes& n,
+                  Index group, Index blocks, Index w)
+      : raw(arena.take<A>(function, {2, raw_size})),
         queries(function, arena, kStripTokens, n.features),
         dqueries(function, arena, kStripTokens, n.features),
         own_queries(function, arena, kStripTokens, n.normalizer_features),
@@ -104,9 +104,7 @@ class HeadGradient {
   const HeadSizes& sizes() const { return sizes_; }
   bool own() const { return sizes_.own(); }  ///< queries and keys of the denominator
   bool sums() const { return sizes_.sums != WeightSums::kNone; }
-  Index width() const {
-    return std::max({in_.q.cols, in_.k.cols, in_.normalizer_q.cols, in_.normalizer_k.cols});
-  }
+  Index raw() const { return std::max(query_raw_size(in_, op_), key_raw_size(in_, op_)); }
   /// phi(q) that the denominators read.
   Rows<A> denominator_queries(const Worker& w) const { return own() ? w.own_queries : w.queries; }
   Rows<A> denominator_dqueries(const Worker& w) const {

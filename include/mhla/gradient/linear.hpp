@@ -73,7 +73,7 @@ class LinearCausalGradient {
         dmixtures_(function, arena, chunks_.blocks(), sizes().features, sizes().values),
         dkey_sums_(arena.take<A>(function, {chunks_.blocks(), sizes().sum_features()})),
         intra_(function, arena, in.q.rows, sizes()),
-        scratch_(function, arena, head_.width(), sizes(), 1, 1, kChunk) {}
+        scratch_(function, arena, head_.raw(), sizes(), 1, 1, kChunk) {}
 
   void run(MatrixView<const T> dout, const Gradients<T>& gradients,
            const ParameterGradients<A>& sums) {

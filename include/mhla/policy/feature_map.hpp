@@ -19,6 +19,7 @@
 #include <type_traits>
 
 #include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
 #include "mhla/core/scalar.hpp"
 #include "mhla/kernel/packet.hpp"
 
@@ -27,7 +28,8 @@ inline namespace MHLA_TARGET {
 
 /// phi of one token. map(x, y, D) reads x[0..D) and writes y[0..map.features(D)); x and y do not
 /// overlap. Laws: y depends on x alone, not on addresses or earlier calls; calls from several
-/// threads at once are fine; features(D) depends on D alone.
+/// threads at once are fine; features(D) depends on D alone. A map may also take several tokens in
+/// one call, see StripFeatureMap.
 template <class F, class A>
 concept FeatureMap = Accumulator<A> && std::copy_constructible<F> &&
     requires(const F& map, const A* x, A* y, Index d) {
@@ -43,6 +45,25 @@ concept DifferentiableFeatureMap = FeatureMap<F, A> &&
     requires(const F& map, const A* x, const A* y, const A* dy, A* dx, Index d, A* dweights) {
   { map.weights() } -> std::same_as<Index>;
   map.adjoint(x, y, dy, dx, d, dweights);
+};
+
+/// A map that also takes tokens in strips, which a map with a dense layer can compute faster.
+/// map.strip(x, y) writes phi of every row of x [n,D] to the same row of y [n,features(D)]; both
+/// have contiguous rows and do not overlap. Law: a row of y has the bits that map(x, y, D) gives.
+/// Forms then call `strip` alone, with up to 64 rows.
+template <class F, class A>
+concept StripFeatureMap = FeatureMap<F, A> &&
+    requires(const F& map, MatrixView<const A> x, MatrixView<A> y) {
+  map.strip(x, y);
+};
+
+/// The same of the adjoint. map.strip_adjoint(x, y, dy, dx, dweights) has the bits of map.adjoint
+/// called for one row after the other.
+template <class F, class A>
+concept DifferentiableStripFeatureMap = StripFeatureMap<F, A> && DifferentiableFeatureMap<F, A> &&
+    requires(const F& map, MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dy,
+             MatrixView<A> dx, A* dweights) {
+  map.strip_adjoint(x, y, dy, dx, dweights);
 };
 
 /// max(x, 0) + eps.

@@ -23,55 +23,48 @@
 #include <utility>
 
 #include "mhla/core/arch.hpp"
-#include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/kernel/packet.hpp"
 #include "mhla/policy/feature_map.hpp"
+#include "mhla/policy/map_layer.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// A dense layer y = W x + b on rows of D numbers; an empty bias counts as 0.
-template <Accumulator A>
-struct DenseWeights {
-  Matrix<A> weight;  ///< [outputs, D]
-  Matrix<A> bias;    ///< [1, outputs], [outputs, 1] or empty
-
-  Index weights() const { return weight.size() + bias.size(); }
-};
-
 /// softmax([2y, -2y]) over all 2D features, y = W x + b.
 template <Accumulator A>
-class Hedgehog {
+class Hedgehog : public detail::CallsOfOneToken<Hedgehog<A>, A> {
  public:
   /// \throws shape_error unless the weight is square and the bias fits it.
-  explicit Hedgehog(DenseWeights<A> dense);
+  explicit Hedgehog(DenseWeights<A> dense) : layer_("Hedgehog", std::move(dense)) {}
 
   Index features(Index d) const { return 2 * d; }
-  Index weights() const { return dense_.weights(); }
-  void operator()(const A* x, A* y, Index d) const;
-  void adjoint(const A* x, const A* y, const A* dy, A* dx, Index d, A* dweights = nullptr) const;
-  const DenseWeights<A>& dense() const { return dense_; }
+  Index weights() const { return layer_.weights(); }
+  void strip(MatrixView<const A> x, MatrixView<A> y) const;
+  void strip_adjoint(MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dy,
+                     MatrixView<A> dx, A* dweights) const;
+  const DenseWeights<A>& dense() const { return layer_.dense(); }
 
  private:
-  DenseWeights<A> dense_;
+  detail::MapLayer<A> layer_;
 };
 
 /// max(W x, 0).
 template <Accumulator A>
-class T2R {
+class T2R : public detail::CallsOfOneToken<T2R<A>, A> {
  public:
   /// \throws shape_error unless the weight is square.
-  explicit T2R(Matrix<A> weight);
+  explicit T2R(Matrix<A> weight) : layer_("T2R", {std::move(weight), {}}) {}
 
   Index features(Index d) const { return d; }
-  Index weights() const { return dense_.weights(); }
-  void operator()(const A* x, A* y, Index d) const;
-  void adjoint(const A* x, const A* y, const A* dy, A* dx, Index d, A* dweights = nullptr) const;
-  const DenseWeights<A>& dense() const { return dense_; }
+  Index weights() const { return layer_.weights(); }
+  void strip(MatrixView<const A> x, MatrixView<A> y) const;
+  void strip_adjoint(MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dy,
+                     MatrixView<A> dx, A* dweights) const;
+  const DenseWeights<A>& dense() const { return layer_.dense(); }
 
  private:
-  DenseWeights<A> dense_;
+  detail::MapLayer<A> layer_;
 };
 
 /// u * roll(u, j) for j = 1..nu, one after another; u = [max(x, 0), -max(x, 0)].
@@ -89,123 +82,121 @@ struct Dpfp {
 
 /// (W1 x + b1) * (W2 x + b2), element by element.
 template <Accumulator A>
-class ElementwiseProduct {
+class ElementwiseProduct : public detail::CallsOfOneToken<ElementwiseProduct<A>, A> {
  public:
   /// \throws shape_error unless both weights are square and of one size and the biases fit.
-  ElementwiseProduct(DenseWeights<A> first, DenseWeights<A> second);
+  ElementwiseProduct(DenseWeights<A> first, DenseWeights<A> second)
+      : first_(kName, std::move(first)), second_(kName, std::move(second)) {
+    second_.expect_width(kName, first_.dense().weight.cols());
+  }
 
   Index features(Index d) const { return d; }
   Index weights() const { return first_.weights() + second_.weights(); }
-  void operator()(const A* x, A* y, Index d) const;
-  void adjoint(const A* x, const A* y, const A* dy, A* dx, Index d, A* dweights = nullptr) const;
-  const DenseWeights<A>& first() const { return first_; }
-  const DenseWeights<A>& second() const { return second_; }
+  void strip(MatrixView<const A> x, MatrixView<A> y) const;
+  void strip_adjoint(MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dy,
+                     MatrixView<A> dx, A* dweights) const;
+  const DenseWeights<A>& first() const { return first_.dense(); }
+  const DenseWeights<A>& second() const { return second_.dense(); }
 
  private:
-  DenseWeights<A> first_;
-  DenseWeights<A> second_;
+  static constexpr const char* kName = "ElementwiseProduct";
+
+  detail::MapLayer<A> first_;
+  detail::MapLayer<A> second_;
 };
 
-static_assert(DifferentiableFeatureMap<Hedgehog<float>, float>);
-static_assert(DifferentiableFeatureMap<T2R<float>, float>);
-static_assert(DifferentiableFeatureMap<Dpfp, float>);
-static_assert(DifferentiableFeatureMap<ElementwiseProduct<float>, float>);
+static_assert(DifferentiableStripFeatureMap<Hedgehog<float>, float>);
+static_assert(DifferentiableStripFeatureMap<T2R<float>, float>);
+static_assert(DifferentiableFeatureMap<Dpfp, float> && !StripFeatureMap<Dpfp, float>);
+static_assert(DifferentiableStripFeatureMap<ElementwiseProduct<float>, float>);
 
 // ------------------------------------------------------------------------------------------------
 
-namespace detail {
-
 template <Accumulator A>
-void expect_square(const char* function, const DenseWeights<A>& dense) {
-  const Index d = dense.weight.rows();
-  if (dense.weight.cols() != d) {
-    fail_shape(function, "weight", "has shape " + shape_text({d, dense.weight.cols()}),
-               "a square matrix [D, D]");
-  }
-  if (dense.bias.size() != 0 && dense.bias.size() != d) {
-    fail_shape(function, "bias", "has " + std::to_string(dense.bias.size()) + " elements",
-               std::to_string(d) + " or none");
-  }
-}
-
-template <Accumulator A>
-void expect_width(const char* function, const DenseWeights<A>& dense, Index d) {
-  if (dense.weight.cols() != d) {
-    fail_shape(function, "x", "has width " + std::to_string(d),
-               std::to_string(dense.weight.cols()) + " (the width of the weight)");
-  }
-}
-
-/// Output j of the layer for one row x [D].
-template <Accumulator A>
-A dense_output(const DenseWeights<A>& dense, const A* x, Index j) {
-  const Index d = dense.weight.cols();
-  const A product = dot(dense.weight.data() + j * d, x, d);
-  return dense.bias.size() == 0 ? product : product + dense.bias.data()[j];
-}
-
-/// Adds what the gradient dy of output j contributes to dx [D] and, unless null, to dweights.
-template <Accumulator A>
-void dense_output_adjoint(const DenseWeights<A>& dense, const A* x, Index j, A dy, A* dx,
-                          A* dweights) {
-  const Index d = dense.weight.cols();
-  add_scaled(dy, dense.weight.data() + j * d, dx, d);
-  if (dweights == nullptr) return;
-  add_scaled(dy, x, dweights + j * d, d);
-  if (dense.bias.size() != 0) dweights[dense.weight.size() + j] += dy;
-}
-
-}  // namespace detail
-
-template <Accumulator A>
-Hedgehog<A>::Hedgehog(DenseWeights<A> dense) : dense_(std::move(dense)) {
-  detail::expect_square("Hedgehog", dense_);
-}
-
-template <Accumulator A>
-void Hedgehog<A>::operator()(const A* x, A* y, Index d) const {
-  detail::expect_width("Hedgehog", dense_, d);
-  for (Index j = 0; j < d; ++j) {
-    y[j] = 2 * detail::dense_output(dense_, x, j);
-    y[d + j] = -y[j];
-  }
-  const A largest = detail::maximum(y, 2 * d);
-  for (Index j = 0; j < 2 * d; ++j) y[j] -= largest;
-  detail::transform(y, y, 2 * d, [](auto p) { return detail::exponential(p); });
-  const A total = detail::sum(y, 2 * d);
-  for (Index j = 0; j < 2 * d; ++j) y[j] /= total;
-}
-
-template <Accumulator A>
-void Hedgehog<A>::adjoint(const A* x, const A* y, const A* dy, A* dx, Index d, A* dweights) const {
-  detail::expect_width("Hedgehog", dense_, d);
-  const A mean = detail::dot(y, dy, 2 * d);  // of dy under the softmax
-  for (Index j = 0; j < d; ++j) {
-    const A difference = y[j] * (dy[j] - mean) - y[d + j] * (dy[d + j] - mean);
-    detail::dense_output_adjoint(dense_, x, j, 2 * difference, dx, dweights);
+void Hedgehog<A>::strip(MatrixView<const A> x, MatrixView<A> y) const {
+  using namespace Eigen::internal;
+  const Index d = x.cols;
+  layer_.expect_width("Hedgehog", d);
+  layer_.apply(x, 0, {y.data, y.rows, d, y.row_stride});
+  for (Index r = 0; r < y.rows; ++r) {
+    A* const row = y.row(r);
+    using P = detail::Packet<A>;
+    P bound = pset1<P>(A(0));
+    detail::for_each_packet(row, d, A(0), [&bound](P p) { bound = pmax(bound, pabs(p)); });
+    const A largest = 2 * predux_max(bound);
+    const auto power = [largest](P p) {
+      return detail::exponential(psub(padd(p, p), pset1<P>(largest)));
+    };
+    detail::transform(row, row + d, d, [&power](P p) { return power(pnegate(p)); });
+    detail::transform(row, row, d, power);
+    const A total = detail::sum(row, 2 * d);
+    detail::transform(row, row, 2 * d,
+                      [total](auto p) { return pdiv(p, pset1<decltype(p)>(total)); });
   }
 }
 
 template <Accumulator A>
-T2R<A>::T2R(Matrix<A> weight) : dense_{std::move(weight), {}} {
-  detail::expect_square("T2R", dense_);
+void Hedgehog<A>::strip_adjoint(MatrixView<const A> x, MatrixView<const A> y,
+                                MatrixView<const A> dy, MatrixView<A> dx, A* dweights) const {
+  using namespace Eigen::internal;
+  const Index d = x.cols;
+  layer_.expect_width("Hedgehog", d);
+  detail::MapPiece<A> piece;
+  detail::for_each_map_piece<A>(x.rows, d, [&](Index begin, Index rows, Index first, Index cols) {
+    const MatrixView<A> slopes = piece.view(rows, cols);
+    for (Index r = 0; r < rows; ++r) {
+      const A* const features = y.row(begin + r);
+      const A* const gradient = dy.row(begin + r);
+      const A mean = detail::dot(features, gradient, 2 * d);  // of the gradient under the softmax
+      detail::combine(
+          slopes.row(r), cols,
+          [mean](auto up, auto dup, auto down, auto ddown) {
+            const auto m = pset1<decltype(up)>(mean);
+            const auto difference =
+                detail::multiply_add(up, psub(dup, m), pmul(pnegate(down), psub(ddown, m)));
+            return padd(difference, difference);
+          },
+          features + first, gradient + first, features + d + first, gradient + d + first);
+    }
+    layer_.add_adjoint(x.middle_rows(begin, rows), first, slopes, dx.middle_rows(begin, rows),
+                       dweights);
+  });
 }
 
 template <Accumulator A>
-void T2R<A>::operator()(const A* x, A* y, Index d) const {
-  detail::expect_width("T2R", dense_, d);
-  for (Index j = 0; j < d; ++j) {
-    const A product = detail::dense_output(dense_, x, j);
-    y[j] = product < 0 ? A(0) : product;
+void T2R<A>::strip(MatrixView<const A> x, MatrixView<A> y) const {
+  using namespace Eigen::internal;
+  layer_.expect_width("T2R", x.cols);
+  layer_.apply(x, 0, y);
+  for (Index r = 0; r < y.rows; ++r) {
+    detail::transform(y.row(r), y.row(r), y.cols, [](auto p) {
+      const auto zero = pset1<decltype(p)>(A(0));
+      return pselect(pcmp_lt(p, zero), zero, p);
+    });
   }
 }
 
 template <Accumulator A>
-void T2R<A>::adjoint(const A* x, const A* y, const A* dy, A* dx, Index d, A* dweights) const {
-  detail::expect_width("T2R", dense_, d);
-  for (Index j = 0; j < d; ++j) {
-    if (y[j] > 0) detail::dense_output_adjoint(dense_, x, j, dy[j], dx, dweights);
-  }
+void T2R<A>::strip_adjoint(MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dy,
+                           MatrixView<A> dx, A* dweights) const {
+  using namespace Eigen::internal;
+  layer_.expect_width("T2R", x.cols);
+  detail::MapPiece<A> piece;
+  detail::for_each_map_piece<A>(x.rows, x.cols,
+                                [&](Index begin, Index rows, Index first, Index cols) {
+                                  const MatrixView<A> slopes = piece.view(rows, cols);
+                                  for (Index r = 0; r < rows; ++r) {
+                                    detail::combine(
+                                        slopes.row(r), cols,
+                                        [](auto feature, auto g) {
+                                          const auto zero = pset1<decltype(g)>(A(0));
+                                          return pselect(pcmp_lt(zero, feature), g, zero);
+                                        },
+                                        y.row(begin + r) + first, dy.row(begin + r) + first);
+                                  }
+                                  layer_.add_adjoint(x.middle_rows(begin, rows), first, slopes,
+                                                     dx.middle_rows(begin, rows), dweights);
+                                });
 }
 
 namespace detail {
@@ -255,31 +246,48 @@ void Dpfp::adjoint(const A* x, const A* /*y*/, const A* dy, A* dx, Index d,
 }
 
 template <Accumulator A>
-ElementwiseProduct<A>::ElementwiseProduct(DenseWeights<A> first, DenseWeights<A> second)
-    : first_(std::move(first)), second_(std::move(second)) {
-  detail::expect_square("ElementwiseProduct", first_);
-  detail::expect_square("ElementwiseProduct", second_);
-  detail::expect_width("ElementwiseProduct", second_, first_.weight.cols());
+void ElementwiseProduct<A>::strip(MatrixView<const A> x, MatrixView<A> y) const {
+  using Eigen::internal::pmul;
+  first_.expect_width(kName, x.cols);
+  first_.apply(x, 0, y);
+  detail::MapPiece<A> piece;
+  detail::for_each_map_piece<A>(
+      x.rows, x.cols, [&](Index begin, Index rows, Index first, Index cols) {
+        const MatrixView<A> b = piece.view(rows, cols);
+        second_.apply(x.middle_rows(begin, rows), first, b);
+        for (Index r = 0; r < rows; ++r) {
+          detail::update(
+              y.row(begin + r) + first, cols, [](auto a, auto other) { return pmul(a, other); },
+              b.row(r));
+        }
+      });
 }
 
 template <Accumulator A>
-void ElementwiseProduct<A>::operator()(const A* x, A* y, Index d) const {
-  detail::expect_width("ElementwiseProduct", first_, d);
-  for (Index j = 0; j < d; ++j) {
-    y[j] = detail::dense_output(first_, x, j) * detail::dense_output(second_, x, j);
-  }
-}
-
-template <Accumulator A>
-void ElementwiseProduct<A>::adjoint(const A* x, const A* /*y*/, const A* dy, A* dx, Index d,
-                                    A* dweights) const {
-  detail::expect_width("ElementwiseProduct", first_, d);
+void ElementwiseProduct<A>::strip_adjoint(MatrixView<const A> x, MatrixView<const A> /*y*/,
+                                          MatrixView<const A> dy, MatrixView<A> dx,
+                                          A* dweights) const {
+  using Eigen::internal::pmul;
+  first_.expect_width(kName, x.cols);
   A* const dsecond = dweights == nullptr ? nullptr : dweights + first_.weights();
-  for (Index j = 0; j < d; ++j) {
-    const A a = detail::dense_output(first_, x, j), b = detail::dense_output(second_, x, j);
-    detail::dense_output_adjoint(first_, x, j, dy[j] * b, dx, dweights);
-    detail::dense_output_adjoint(second_, x, j, dy[j] * a, dx, dsecond);
-  }
+  detail::MapPiece<A> piece_a, piece_b;
+  detail::for_each_map_piece<A>(
+      x.rows, x.cols, [&](Index begin, Index rows, Index first, Index cols) {
+        const MatrixView<A> a = piece_a.view(rows, cols), b = piece_b.view(rows, cols);
+        const MatrixView<const A> from = x.middle_rows(begin, rows);
+        const MatrixView<A> to = dx.middle_rows(begin, rows);
+        first_.apply(from, first, a);
+        second_.apply(from, first, b);
+        for (Index r = 0; r < rows; ++r) {
+          for (const MatrixView<A>& factor : {a, b}) {
+            detail::update(
+                factor.row(r), cols, [](auto f, auto g) { return pmul(f, g); },
+                dy.row(begin + r) + first);
+          }
+        }
+        first_.add_adjoint(from, first, b, to, dweights);
+        second_.add_adjoint(from, first, a, to, dsecond);
+      });
 }
 
 }  // namespace MHLA_TARGET

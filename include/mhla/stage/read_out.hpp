@@ -36,7 +36,7 @@ namespace detail {
 /// Scratch of one worker that reads queries and writes outputs.
 template <class A>
 struct QueryScratch {
-  A* raw = nullptr;            ///< [widest query before the feature map]
+  A* raw = nullptr;            ///< queries before the feature map
   Rows<A> queries;             ///< [strip, D], the numerator's
   Rows<A> normalizer_queries;  ///< [strip, Dz], the denominator's; `queries` where they are one
   Rows<A> outputs;             ///< [strip, E]
@@ -45,8 +45,8 @@ struct QueryScratch {
 
   QueryScratch() = default;
   /// \param dz  features of the denominator's own queries, 0 where these are the numerator's
-  QueryScratch(const char* function, Arena& arena, Index width, Index d, Index dz, Index e)
-      : raw(arena.take<A>(function, width)),
+  QueryScratch(const char* function, Arena& arena, Index raw_size, Index d, Index dz, Index e)
+      : raw(arena.take<A>(function, raw_size)),
         queries(function, arena, kStripTokens, d),
         normalizer_queries(queries),
         outputs(function, arena, kStripTokens, e),

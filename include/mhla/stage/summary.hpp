@@ -63,14 +63,14 @@ struct Summaries {
 /// Scratch of one worker that reads keys and values.
 template <class A>
 struct KeyScratch {
-  A* raw = nullptr;  ///< [width of k before the feature map]
+  A* raw = nullptr;  ///< keys before the feature map
   Rows<A> keys;      ///< [strip, D]
   Rows<A> values;    ///< [strip, E]
 
   KeyScratch() = default;
   KeyScratch(A* raw_, Rows<A> keys_, Rows<A> values_) : raw(raw_), keys(keys_), values(values_) {}
-  KeyScratch(const char* function, Arena& arena, Index width, Index d, Index e)
-      : raw(arena.take<A>(function, width)),
+  KeyScratch(const char* function, Arena& arena, Index raw_size, Index d, Index e)
+      : raw(arena.take<A>(function, raw_size)),
         keys(function, arena, kStripTokens, d),
         values(function, arena, kStripTokens, e) {}
 };

@@ -18,6 +18,7 @@
 #include "mhla/kernel/rows.hpp"
 #include "mhla/policy/feature_map.hpp"
 #include "mhla/policy/partition.hpp"
+#include "mhla/tokens/strip.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -68,10 +69,28 @@ MHLA_NOINLINE void gather_scaled(MatrixView<const T> x, const Index* tokens, Ind
   }
 }
 
-/// phi of rows tokens[0..count) of x; `raw` is room for one widened row.
+/// Numbers that the rows which a map reads take as `raw`, for tokens of `width` numbers: those of
+/// one token, or of a strip.
+template <class A, class Map>
+constexpr Index raw_size(Index width) {
+  return StripFeatureMap<Map, A> ? kStripTokens * unaliased_stride<A>(width) : width;
+}
+template <class A>
+Rows<A> raw_rows(A* raw, Index width) {
+  return {raw, unaliased_stride<A>(width)};
+}
+
+/// phi of rows tokens[0..count) of x.
+/// \param count  at most kStripTokens     \param raw  room for raw_size numbers
 template <Scalar T, class A, class Map>
 MHLA_NOINLINE void gather_features(MatrixView<const T> x, const Index* tokens, Index count,
                                    const Map& map, A* raw, Rows<A> rows) {
+  if constexpr (StripFeatureMap<Map, A>) {
+    const Rows<A> strip = raw_rows(raw, x.cols);
+    gather(x, tokens, count, strip);
+    map.strip(strip.matrix(count, x.cols), rows.matrix(count, map.features(x.cols)));
+    return;
+  }
   for (Index s = 0; s < count; ++s) {
     map(widened(x.row(tokens[s]), x.col_stride, raw, x.cols), rows.row(s), x.cols);
   }
@@ -124,13 +143,27 @@ MHLA_NOINLINE void add_to_tokens(Rows<A> rows, const Index* tokens, Index count,
 
 /// The adjoint of gather_features: adds J^T dy to rows tokens[0..count) of dx, rounded once to T,
 /// and the gradient of the map's weights to `dweights`; what is absent is not wanted.
-/// \param features  phi of the rows of x     \param raw  room for two widened rows
+/// \param features  phi of the rows of x     \param raw  room for twice raw_size numbers
 template <Scalar T, class A, class Map>
 MHLA_NOINLINE void add_features_adjoint(MatrixView<const T> x, const Index* tokens, Index count,
                                         const Map& map, Rows<A> features, Rows<A> dy, A* raw,
                                         MatrixView<T> dx, A* dweights) {
   if (dx.absent() && (dweights == nullptr || map.weights() == 0)) return;
   const Index width = x.cols;
+  if constexpr (DifferentiableStripFeatureMap<Map, A>) {
+    const Rows<A> strip = raw_rows(raw, width), sums = strip.below(kStripTokens);
+    gather(x, tokens, count, strip);
+    if (dx.absent()) {
+      for (Index s = 0; s < count; ++s) std::fill_n(sums.row(s), width, A(0));
+    } else {
+      gather(MatrixView<const T>(dx), tokens, count, sums);
+    }
+    const Index d = map.features(width);
+    map.strip_adjoint(strip.matrix(count, width), features.matrix(count, d), dy.matrix(count, d),
+                      sums.matrix(count, width), dweights);
+    if (!dx.absent()) scatter(sums, tokens, count, dx);
+    return;
+  }
   for (Index s = 0; s < count; ++s) {
     const T* const row = x.row(tokens[s]);
     if constexpr (std::is_same_v<T, A>) {

@@ -58,12 +58,12 @@ struct TiledKeyScratch {
 
   TiledKeyScratch() = default;
   /// \param d  features of the keys, or of the denominator's own where these are more
-  TiledKeyScratch(const char* function, Arena& arena, Index width, Index d, Index e)
-      : TiledKeyScratch(function, arena, width, d, TiledSizes{d, e}) {}
+  TiledKeyScratch(const char* function, Arena& arena, Index raw_size, Index d, Index e)
+      : TiledKeyScratch(function, arena, raw_size, d, TiledSizes{d, e}) {}
 
  private:
-  TiledKeyScratch(const char* function, Arena& arena, Index width, Index d, const TiledSizes& n)
-      : rows(function, arena, width, d, 0),
+  TiledKeyScratch(const char* function, Arena& arena, Index raw_size, Index d, const TiledSizes& n)
+      : rows(function, arena, raw_size, d, 0),
         transposed(function, arena, n.padded_features(), kStripTokens),
         keys(arena.take<Pair>(function,
                               {n.padded_features() / kUnitRows, kPanelSteps, kSplitPairs})),
