@@ -78,24 +78,24 @@ class Pass {
       : parameters_(model.parameters()), call_{.workspace = workspace} {}
 
   void dense(const Dense& d, View x, View y) const {
-    mhla::dense<T>(x, d.view(parameters_), y, call_);
+    mhla::dense(x, d.view(parameters_), y, call_);
   }
   void mlp(const Mlp& m, View x, View pre, View hidden, View y) const {
-    mhla::mlp<T>(x, m.view(parameters_), pre, hidden, y, call_);
+    mhla::mlp(x, m.view(parameters_), pre, hidden, y, call_);
   }
   void norm(const Norm& n, View x, View y) const {
-    mhla::layer_norm<T>(x, n.gain.vector(parameters_), n.shift.vector(parameters_), kNormEps, y);
+    mhla::layer_norm(x, n.gain.vector(parameters_), n.shift.vector(parameters_), kNormEps, y);
   }
 
   void dense_adjoint(const Dense& d, View x, View dy, View dx, std::span<T> gradient) const {
-    mhla::dense_adjoint<T>(x, d.view(parameters_), dy, dx, d.view(gradient), call_);
+    mhla::dense_adjoint(x, d.view(parameters_), dy, dx, d.view(gradient), call_);
   }
   void mlp_adjoint(const Mlp& m, View x, View pre, View hidden, View dy, View dx,
                    std::span<T> gradient) const {
-    mhla::mlp_adjoint<T>(x, m.view(parameters_), pre, hidden, dy, dx, m.view(gradient), call_);
+    mhla::mlp_adjoint(x, m.view(parameters_), pre, hidden, dy, dx, m.view(gradient), call_);
   }
   void norm_adjoint(const Norm& n, View x, View dy, View dx, std::span<T> gradient) const {
-    mhla::layer_norm_adjoint<T>(x, n.gain.vector(parameters_), kNormEps, dy, dx,
+    mhla::layer_norm_adjoint(x, n.gain.vector(parameters_), kNormEps, dy, dx,
                                 n.gain.vector(gradient), n.shift.vector(gradient), call_);
   }
 

@@ -26,7 +26,7 @@ struct AdamWLayer {
       state.m[i] = in[2].data[i];
       state.v[i] = in[3].data[i] * in[3].data[i];
     }
-    adamw<A>(span_of(out[0]), span_of(in[1]), state, kRate, kOptions, call.executor);
+    adamw(span_of(out[0]), span_of(in[1]), state, kRate, kOptions, call.executor);
     EXPECT_EQ(state.steps, 3);
     std::copy_n(state.m.data(), n, out[1].data);
     std::copy_n(state.v.data(), n, out[2].data);
@@ -74,7 +74,7 @@ TYPED_TEST(AdamW, TheFirstStepHasTheLengthOfTheRateWhateverTheSizeOfTheGradient)
     std::vector<A> p{0, 0, 0};
     const std::vector<A> g{static_cast<A>(size), static_cast<A>(-size), 0};
     AdamWState<A> state(3);
-    adamw<A>(p, g, state, 0.5, {.eps = 1e-14});
+    adamw(p, g, state, 0.5, {.eps = 1e-14});
     const Wide bound = 20 * this->kRoundoff + 1e-8L;  // eps / size
     EXPECT_LE(std::abs(p[0] + 0.5L), bound);
     EXPECT_LE(std::abs(p[1] - 0.5L), bound);
@@ -86,7 +86,7 @@ TYPED_TEST(AdamW, TheDecayShrinksParametersWithoutGradient) {
   using A = TypeParam;
   std::vector<A> p{2, -4};
   AdamWState<A> state(2);
-  adamw<A>(p, std::vector<A>{0, 0}, state, 0.5, {.weight_decay = 0.5});
+  adamw(p, std::vector<A>{0, 0}, state, 0.5, {.weight_decay = 0.5});
   EXPECT_EQ(p, (std::vector<A>{1.5, -3}));
   EXPECT_EQ(state.m, (std::vector<A>{0, 0}));
 }
@@ -97,7 +97,7 @@ TEST(AdamWErrors, NameTheArgumentBeforeAnythingIsWritten) {
   AdamWState<float> state(3), small(2);
   const auto text = [&](std::span<const float> gradients, AdamWState<float>& s, double rate,
                         const AdamWOptions& options) {
-    return message_of<error>([&] { adamw<float>(p, gradients, s, rate, options); });
+    return message_of<error>([&] { adamw(p, gradients, s, rate, options); });
   };
   EXPECT_EQ(text(two, state, 1, {}), "mhla::adamw: gradients has 2 elements, expected 3");
   EXPECT_EQ(text(g, small, 1, {}), "mhla::adamw: state.m has 2 elements, expected 3");
@@ -142,9 +142,9 @@ TYPED_TEST(AdamW, ClippingScalesLongGradientsDownToTheNorm) {
     // A block of 1024 numbers is summed in A.
     const Wide bound = 1024 * this->kRoundoff * norm;
     std::vector<A> kept = g, clipped = g;
-    EXPECT_LE(std::abs(clip_gradients<A>(kept, 1e3) - norm), bound);
+    EXPECT_LE(std::abs(clip_gradients(kept, 1e3) - norm), bound);
     EXPECT_EQ(kept, g);
-    EXPECT_LE(std::abs(clip_gradients<A>(clipped, 0.25) - norm), bound);
+    EXPECT_LE(std::abs(clip_gradients(clipped, 0.25) - norm), bound);
     for (std::size_t i = 0; i < g.size() && norm > 0.25L; ++i) {
       EXPECT_LE(std::abs(clipped[i] - g[i] * (0.25L / norm)), 1030 * this->kRoundoff);
     }
@@ -155,9 +155,9 @@ TYPED_TEST(AdamW, ClippingLeavesGradientsThatAreNotFinite) {
   using A = TypeParam;
   constexpr A kInfinity = std::numeric_limits<A>::infinity();
   std::vector<A> g{1, kInfinity};
-  EXPECT_EQ(clip_gradients<A>(g, 1), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(clip_gradients(g, 1), std::numeric_limits<double>::infinity());
   EXPECT_EQ(g, (std::vector<A>{1, kInfinity}));
-  EXPECT_EQ(message_of<option_error>([&] { clip_gradients<A>(g, -1); }),
+  EXPECT_EQ(message_of<option_error>([&] { clip_gradients(g, -1); }),
             "mhla::clip_gradients: largest_norm is -1.000000, expected 0 or more");
 }
 

@@ -39,16 +39,18 @@ TEST(LayerAllocation, LayersWithAWorkspaceAllocateNothing) {
   std::vector<std::byte> memory(std::size_t{1} << 22);
   ThreadPool pool(3);
   const Call call{.workspace = memory, .executor = pool};
+  std::vector<std::byte> packed_memory(packed_dense_bytes<float>(c, h));
   const auto layers = [&] {
-    dense<float>(x, parameters.first, pre, call);
-    dense_adjoint<float>(x, parameters.first, pre, y, sums.first, call);
-    layer_norm<float>(x, gain, gain, 1e-6, y, pool);
-    layer_norm_adjoint<float>(x, gain, 1e-6, x, y, dgain, dgain, call);
-    mlp<float>(x, parameters, pre, hidden, y, call);
-    mlp_adjoint<float>(x, parameters, pre, hidden, x, y, sums, call);
-    cross_entropy<float>(x, labels, y);
-    clip_gradients<float>(gradients, 1);
-    adamw<float>(all, gradients, state, 1e-3, {}, pool);
+    dense(x, PackedDense<float>(packed_memory, parameters.first), pre, pool);
+    dense(x, parameters.first, pre, call);
+    dense_adjoint(x, parameters.first, pre, y, sums.first, call);
+    layer_norm(x, gain, gain, 1e-6, y, pool);
+    layer_norm_adjoint(x, gain, 1e-6, x, y, dgain, dgain, call);
+    mlp(x, parameters, pre, hidden, y, call);
+    mlp_adjoint(x, parameters, pre, hidden, x, y, sums, call);
+    cross_entropy(x, labels, y);
+    clip_gradients(gradients, 1);
+    adamw(all, gradients, state, 1e-3, {}, pool);
   };
   EXPECT_EQ(allocations(layers), 0);
 }

@@ -25,12 +25,12 @@ struct CrossEntropyLayer {
     return all;
   }
   static void forward(const Views<const A>& in, const Views<A>& out, const Call&) {
-    const CrossEntropy result = cross_entropy<A>(in[0], labels(in[0].rows, in[0].cols));
+    const CrossEntropy result = cross_entropy(in[0], labels(in[0].rows, in[0].cols));
     out[0](0, 0) = static_cast<A>(result.loss);
   }
   static void adjoint(const Views<const A>& in, const Views<const A>&, MatrixView<const A>,
                       const Views<A>& din, const Call&) {
-    cross_entropy<A>(in[0], labels(in[0].rows, in[0].cols), din[0]);
+    cross_entropy(in[0], labels(in[0].rows, in[0].cols), din[0]);
   }
   static std::vector<Matrix<Dual<A>>> definition(const std::vector<Matrix<Dual<A>>>& in) {
     const Matrix<Dual<A>>& z = in[0];
@@ -59,7 +59,7 @@ TYPED_TEST(CrossEntropyOf, LogitsOfAnySizeNeitherOverflowNorVanish) {
   constexpr A kLarge = std::numeric_limits<A>::max() / 4;
   Matrix<A> z(2, 3), dz = Matrix<A>::Zero(2, 3), exact(2, 3);
   z << kLarge, kLarge, -kLarge, 0, 2000, -kLarge;
-  const CrossEntropy result = cross_entropy<A>(z, std::vector<int>{1, 0}, dz);
+  const CrossEntropy result = cross_entropy(z, std::vector<int>{1, 0}, dz);
   EXPECT_NEAR(result.loss, (std::log(2) + 2000) / 2, 2000 * std::numeric_limits<A>::epsilon());
   exact << 0.25, -0.25, 0, -0.5, 0.5, 0;
   EXPECT_EQ(dz, exact);
@@ -69,17 +69,17 @@ TYPED_TEST(CrossEntropyOf, CountsTheRowsWhoseLargestLogitIsThatOfTheLabel) {
   using A = TypeParam;
   Matrix<A> z(4, 3);
   z << 1, 2, 3, 5, 5, 1, 5, 5, 1, -1, -3, -2;
-  EXPECT_EQ(cross_entropy<A>(z, std::vector<int>{2, 0, 1, 0}).correct, 3);
-  EXPECT_EQ(cross_entropy<A>(z, std::vector<int>{0, 2, 2, 1}).correct, 0);
+  EXPECT_EQ(cross_entropy(z, std::vector<int>{2, 0, 1, 0}).correct, 3);
+  EXPECT_EQ(cross_entropy(z, std::vector<int>{0, 2, 2, 1}).correct, 0);
 }
 
 TEST(CrossEntropyLabels, AreIntegersOfAnyType) {
   Random rng(3);
   const Matrix<float> z = rng.matrix<float>(3, 4);
-  const double loss = cross_entropy<float>(z, std::vector<int>{3, 0, 1}).loss;
+  const double loss = cross_entropy(z, std::vector<int>{3, 0, 1}).loss;
   const std::vector<Index> wide{3, 0, 1};
-  EXPECT_EQ(cross_entropy<float>(z, std::span<const Index>(wide)).loss, loss);
-  EXPECT_EQ(cross_entropy<float>(z, std::vector<std::uint8_t>{3, 0, 1}).loss, loss);
+  EXPECT_EQ(cross_entropy(z, std::span<const Index>(wide)).loss, loss);
+  EXPECT_EQ(cross_entropy(z, std::vector<std::uint8_t>{3, 0, 1}).loss, loss);
 }
 
 TEST(CrossEntropyErrors, NameTheArgumentBeforeAnythingIsWritten) {
@@ -87,13 +87,13 @@ TEST(CrossEntropyErrors, NameTheArgumentBeforeAnythingIsWritten) {
   Matrix<float> dz = Matrix<float>::Constant(2, 3, 7), other = Matrix<float>::Constant(2, 2, 7);
   const auto text = [](MatrixView<const float> logits, std::vector<int> labels,
                        MatrixView<float> dlogits) {
-    return message_of<error>([&] { cross_entropy<float>(logits, labels, dlogits); });
+    return message_of<error>([&] { cross_entropy(logits, labels, dlogits); });
   };
   EXPECT_EQ(text(z, {0, 3}, dz),
             "mhla::cross_entropy: labels has a label 3, expected labels in [0, 3)");
   EXPECT_EQ(text(z, {0, -1}, dz),
             "mhla::cross_entropy: labels has a label -1, expected labels in [0, 3)");
-  EXPECT_THROW(cross_entropy<float>(z, std::vector<std::uint64_t>{0, std::uint64_t(-1)}, dz),
+  EXPECT_THROW(cross_entropy(z, std::vector<std::uint64_t>{0, std::uint64_t(-1)}, dz),
                option_error);
   EXPECT_EQ(text(z, {0}, dz), "mhla::cross_entropy: labels has 1 elements, expected 2");
   EXPECT_EQ(text(none, {}, {}), "mhla::cross_entropy: logits has no rows, expected at least one");
@@ -104,8 +104,8 @@ TEST(CrossEntropyErrors, NameTheArgumentBeforeAnythingIsWritten) {
 
 TEST(Argmax, IsTheFirstPlaceOfTheLargest) {
   const std::vector<float> x{-3, 4, 1, 4}, none;
-  EXPECT_EQ(argmax<float>(x), 1);
-  EXPECT_EQ(argmax<float>(none), -1);
+  EXPECT_EQ(argmax(x), 1);
+  EXPECT_EQ(argmax(none), -1);
 }
 
 }  // namespace

@@ -26,11 +26,11 @@ struct DenseLayer {
     return {in[1], kBias ? span_of(in[2]) : std::span<T>()};
   }
   static void forward(const Views<const A>& in, const Views<A>& out, const Call& call) {
-    dense<A>(in[0], parameters(in), out[0], call);
+    dense(in[0], parameters(in), out[0], call);
   }
   static void adjoint(const Views<const A>& in, const Views<const A>&, MatrixView<const A> dy,
                       const Views<A>& din, const Call& call) {
-    dense_adjoint<A>(in[0], parameters(in), dy, din[0], parameters(din), call);
+    dense_adjoint(in[0], parameters(in), dy, din[0], parameters(din), call);
   }
   static std::vector<Matrix<Dual<A>>> definition(const std::vector<Matrix<Dual<A>>>& in) {
     Matrix<Dual<A>> y = Matrix<Dual<A>>::Zero(in[0].rows(), in[1].rows());
@@ -62,7 +62,7 @@ TEST(DenseErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   Matrix<float> y = Matrix<float>::Constant(4, 2, 7), dx = Matrix<float>::Constant(4, 3, 7);
   const auto forward = [&](MatrixView<const float> from, DenseView<const float> layer,
                            MatrixView<float> to) {
-    return message_of<error>([&] { dense<float>(from, layer, to); });
+    return message_of<error>([&] { dense(from, layer, to); });
   };
   EXPECT_EQ(forward(x, {other, {}}, y), "mhla::dense: weight has shape [5, 5], expected [any, 3]");
   EXPECT_EQ(forward(x, {weight, bias}, y), "mhla::dense: bias has 3 elements, expected 2 or none");
@@ -70,7 +70,7 @@ TEST(DenseErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   EXPECT_EQ(forward({x.data(), 4, 3, 1, 4}, {weight, {}}, y),
             "mhla::dense: x has column stride 4, expected 1");
   const auto adjoint = [&](MatrixView<const float> dy, MatrixView<float> to, DenseView<float> g) {
-    return message_of<error>([&] { dense_adjoint<float>(x, {weight, {}}, dy, to, g); });
+    return message_of<error>([&] { dense_adjoint(x, {weight, {}}, dy, to, g); });
   };
   std::vector<float> dbias(3, 7.f);
   Matrix<float> dweight = Matrix<float>::Constant(2, 2, 7);

@@ -18,12 +18,12 @@ struct NormLayer {
   static Shapes inputs(const Sizes& s) { return {{s[0], s[1]}, row_of(s[1]), row_of(s[1])}; }
   static Shapes outputs(const Sizes& s) { return {{s[0], s[1]}}; }
   static void forward(const Views<const A>& in, const Views<A>& out, const Call& call) {
-    layer_norm<A>(in[0], span_of(in[1]), span_of(in[2]), kEps, out[0], call.executor);
+    layer_norm(in[0], span_of(in[1]), span_of(in[2]), kEps, out[0], call.executor);
   }
   static void adjoint(const Views<const A>& in, const Views<const A>&, MatrixView<const A> dy,
                       const Views<A>& din, const Call& call) {
-    layer_norm_adjoint<A>(in[0], span_of(in[1]), kEps, dy, din[0], span_of(din[1]), span_of(din[2]),
-                          call);
+    layer_norm_adjoint(in[0], span_of(in[1]), kEps, dy, din[0], span_of(din[1]), span_of(din[2]),
+                       call);
   }
   static std::vector<Matrix<Dual<A>>> definition(const std::vector<Matrix<Dual<A>>>& in) {
     Matrix<Dual<A>> y = in[0];
@@ -61,7 +61,7 @@ void expect_large_mean_is_harmless() {
   x << -3, -1, 1, 3, -3, -1, 1, 3;
   x.array() += kLarge;
   const std::vector<A> gain(8, A(1)), shift(8, A(0));
-  layer_norm<A>(x, gain, shift, 0, y);
+  layer_norm(x, gain, shift, 0, y);
   for (Index c = 0; c < 8; ++c) {
     const Wide exact = (x(0, c) - kLarge) / std::sqrt(5.0L);
     EXPECT_LE(std::abs(y(0, c) - exact), 8 * std::numeric_limits<A>::epsilon());
@@ -79,7 +79,7 @@ TEST(LayerNormErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   Matrix<float> y = Matrix<float>::Constant(4, 3, 7), small = Matrix<float>::Constant(4, 2, 7);
   const auto forward = [&](std::span<const float> gain, std::span<const float> shift, double eps,
                            MatrixView<float> to) {
-    return message_of<error>([&] { layer_norm<float>(x, gain, shift, eps, to); });
+    return message_of<error>([&] { layer_norm(x, gain, shift, eps, to); });
   };
   EXPECT_EQ(forward(two, three, 0, y), "mhla::layer_norm: gain has 2 elements, expected 3");
   EXPECT_EQ(forward(three, two, 0, y), "mhla::layer_norm: shift has 2 elements, expected 3");
@@ -89,8 +89,7 @@ TEST(LayerNormErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   std::vector<float> d2(2, 7.f), d3(3, 7.f);
   const auto adjoint = [&](MatrixView<const float> dy, MatrixView<float> dx, std::span<float> dgain,
                            std::span<float> dshift) {
-    return message_of<error>(
-        [&] { layer_norm_adjoint<float>(x, three, 0, dy, dx, dgain, dshift); });
+    return message_of<error>([&] { layer_norm_adjoint(x, three, 0, dy, dx, dgain, dshift); });
   };
   EXPECT_EQ(adjoint(narrow, y, d3, d3),
             "mhla::layer_norm_adjoint: dy has shape [4, 2], expected [4, 3]");

@@ -21,11 +21,11 @@ struct GeluLayer {
   static Shapes inputs(const Sizes& s) { return {{s[0], s[1]}}; }
   static Shapes outputs(const Sizes& s) { return {{s[0], s[1]}}; }
   static void forward(const Views<const A>& in, const Views<A>& out, const Call& call) {
-    gelu<A>(in[0], out[0], call.executor);
+    gelu(in[0], out[0], call.executor);
   }
   static void adjoint(const Views<const A>& in, const Views<const A>&, MatrixView<const A> dy,
                       const Views<A>& din, const Call& call) {
-    gelu_adjoint<A>(in[0], dy, din[0], call.executor);
+    gelu_adjoint(in[0], dy, din[0], call.executor);
   }
   static std::vector<Matrix<Dual<A>>> definition(const std::vector<Matrix<Dual<A>>>& in) {
     return {in[0].unaryExpr(&gelu_definition<A>)};
@@ -50,11 +50,11 @@ struct MlpLayer {
     return {{in[1], span_of(in[2])}, {in[3], span_of(in[4])}};
   }
   static void forward(const Views<const A>& in, const Views<A>& out, const Call& call) {
-    mlp<A>(in[0], parameters(in), out[0], out[1], out[2], call);
+    mlp(in[0], parameters(in), out[0], out[1], out[2], call);
   }
   static void adjoint(const Views<const A>& in, const Views<const A>& out, MatrixView<const A> dy,
                       const Views<A>& din, const Call& call) {
-    mlp_adjoint<A>(in[0], parameters(in), out[0], out[1], dy, din[0], parameters(din), call);
+    mlp_adjoint(in[0], parameters(in), out[0], out[1], dy, din[0], parameters(din), call);
   }
   static std::vector<Matrix<Dual<A>>> definition(const std::vector<Matrix<Dual<A>>>& in) {
     Matrix<Dual<A>> pre = in[0] * in[1].transpose();
@@ -94,8 +94,8 @@ TYPED_TEST(Gelu, IsTheFormWithTanhForNumbersOfAnySizeAndSoIsItsSlope) {
       const Matrix<A> x = Matrix<A>::Constant(1, 1, static_cast<A>(size * i / 50));
       const Matrix<A> dy = Matrix<A>::Constant(1, 1, static_cast<A>(0.7));
       Matrix<A> y(1, 1), dx = dy;
-      gelu<A>(x, y);
-      gelu_adjoint<A>(x, dy, dx);
+      gelu(x, y);
+      gelu_adjoint(x, dy, dx);
       Dual<A> at(x(0, 0));
       at.tangent = 1;
       const Dual<A> exact = gelu_definition(at);
@@ -123,7 +123,7 @@ TEST(MlpErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   const Views<float> out = run.out.views(), wrong = other.out.views();
   const auto forward = [&](const MlpView<const float>& parameters, MatrixView<float> pre,
                            MatrixView<float> hidden, MatrixView<float> y) {
-    return message_of<error>([&] { mlp<float>(run.in.views()[0], parameters, pre, hidden, y); });
+    return message_of<error>([&] { mlp(run.in.views()[0], parameters, pre, hidden, y); });
   };
   EXPECT_EQ(forward(bad, out[0], out[1], out[2]),
             "mhla::mlp: first weight has shape [8, 6], expected [any, 5]");
@@ -140,7 +140,7 @@ TEST(MlpErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   const Views<float> din = run.din.views(), wrong_din = other.din.views();
   const auto adjoint = [&](MatrixView<float> dx, const MlpView<float>& gradients) {
     return message_of<error>(
-        [&] { mlp_adjoint<float>(run.in.views()[0], in, out[0], out[1], out[2], dx, gradients); });
+        [&] { mlp_adjoint(run.in.views()[0], in, out[0], out[1], out[2], dx, gradients); });
   };
   const MlpView<float> right = L::parameters(din), g = L::parameters(wrong_din);
   EXPECT_EQ(adjoint(wrong_din[0], right),
@@ -150,9 +150,9 @@ TEST(MlpErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   EXPECT_EQ(adjoint(din[0], {{}, {{}, g.second.bias}}),
             "mhla::mlp_adjoint: gradient of second bias has 2 elements, expected 3 or none");
   EXPECT_TRUE(run.din == run.before);
-  EXPECT_EQ(message_of<error>([&] { gelu<float>(run.in.views()[0], out[0]); }),
+  EXPECT_EQ(message_of<error>([&] { gelu(run.in.views()[0], out[0]); }),
             "mhla::gelu: y has shape [4, 7], expected [4, 5]");
-  EXPECT_EQ(message_of<error>([&] { gelu_adjoint<float>(din[0], din[0], out[0]); }),
+  EXPECT_EQ(message_of<error>([&] { gelu_adjoint(din[0], din[0], out[0]); }),
             "mhla::gelu_adjoint: dx has shape [4, 7], expected [4, 5]");
 }
 

@@ -16,7 +16,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <ranges>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "mhla/core/arch.hpp"
@@ -52,7 +54,8 @@ struct AdamWState {
 /// unless 0 <= beta < 1, eps > 0, weight_decay >= 0 and learning_rate >= 0, before anything is
 /// touched.
 template <Accumulator A>
-void adamw(std::span<A> parameters, std::span<const A> gradients, AdamWState<A>& state,
+void adamw(std::type_identity_t<std::span<A>> parameters,
+           std::type_identity_t<std::span<const A>> gradients, AdamWState<A>& state,
            double learning_rate, const AdamWOptions& options = {},
            const ExecutorRef& executor = {});
 
@@ -63,8 +66,9 @@ inline double warmup_cosine(Index step, Index warmup, Index steps);
 /// Scales gradients whose Euclidean norm is larger than `largest_norm` down to it.
 /// \return the norm before; where it is not finite, the gradients are left as they are
 /// \throws option_error unless largest_norm >= 0.
-template <Accumulator A>
-double clip_gradients(std::span<A> gradients, double largest_norm);
+template <std::ranges::contiguous_range R>
+requires Accumulator<std::ranges::range_value_t<R>>
+double clip_gradients(R&& gradients, double largest_norm);
 
 // ------------------------------------------------------------------------------------------------
 
@@ -79,7 +83,8 @@ inline void expect_mean_factor(const char* argument, double beta) {
 }  // namespace detail
 
 template <Accumulator A>
-void adamw(std::span<A> parameters, std::span<const A> gradients, AdamWState<A>& state,
+void adamw(std::type_identity_t<std::span<A>> parameters,
+           std::type_identity_t<std::span<const A>> gradients, AdamWState<A>& state,
            double learning_rate, const AdamWOptions& options, const ExecutorRef& executor) {
   const Index count = std::ssize(parameters);
   detail::expect_elements("adamw", "gradients", gradients.size(), count);
@@ -139,8 +144,11 @@ inline double warmup_cosine(Index step, Index warmup, Index steps) {
   return 0.5 * (1 + std::cos(std::numbers::pi * share));
 }
 
-template <Accumulator A>
-double clip_gradients(std::span<A> gradients, double largest_norm) {
+template <std::ranges::contiguous_range R>
+requires Accumulator<std::ranges::range_value_t<R>>
+double clip_gradients(R&& row, double largest_norm) {
+  const std::span gradients(row);
+  using A = std::ranges::range_value_t<R>;
   detail::expect_not_negative("clip_gradients", "largest_norm", largest_norm);
   constexpr Index kBlock = 1024;  // summed in A, the blocks in double
   double squares = 0;

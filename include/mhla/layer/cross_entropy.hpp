@@ -41,25 +41,27 @@ struct CrossEntropy {
 /// \param labels   one in [0, C) for each row
 /// \param dlogits  [B,C], to which the gradient of the mean loss is added, or absent
 /// \throws shape_error, option_error for anything that does not fit, before dlogits is touched.
-template <Accumulator A, IntegerRange Labels>
-CrossEntropy cross_entropy(MatrixView<const A> logits, const Labels& labels,
-                           MatrixView<A> dlogits = {});
+template <LayerInput X, IntegerRange Labels>
+CrossEntropy cross_entropy(const X& logits, const Labels& labels,
+                           const detail::output_t<X>& dlogits = {});
 
 /// The place of the largest of some numbers, of the first where several are; -1 of none.
-template <Accumulator A>
-Index argmax(std::span<const A> x);
+template <std::ranges::contiguous_range R>
+requires Accumulator<std::ranges::range_value_t<R>> Index argmax(const R& x);
 
 // ------------------------------------------------------------------------------------------------
 
-template <Accumulator A>
-Index argmax(std::span<const A> x) {
-  return x.empty() ? -1 : std::max_element(x.begin(), x.end()) - x.begin();
+template <std::ranges::contiguous_range R>
+requires Accumulator<std::ranges::range_value_t<R>> Index argmax(const R& x) {
+  return std::ranges::empty(x) ? -1 : std::ranges::max_element(x) - std::ranges::begin(x);
 }
 
-template <Accumulator A, IntegerRange Labels>
-CrossEntropy cross_entropy(MatrixView<const A> logits, const Labels& labels,
-                           MatrixView<A> dlogits) {
+template <LayerInput X, IntegerRange Labels>
+CrossEntropy cross_entropy(const X& input, const Labels& labels,
+                           const detail::output_t<X>& dlogits) {
+  using A = detail::element_t<X>;
   constexpr const char* kName = "cross_entropy";
+  const detail::input_t<X> logits(input);
   const Index rows = logits.rows, classes = logits.cols;
   detail::expect_rows(kName, "logits", logits, -1, -1);
   if (rows == 0) detail::fail_shape(kName, "logits", "has no rows", "at least one");

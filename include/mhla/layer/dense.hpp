@@ -8,7 +8,8 @@
 ///
 /// Parameters are views, so those of a whole model may lie in one row of numbers. Rows of all views
 /// are contiguous (column stride 1) at any row stride; what is written overlaps nothing else.
-/// Cost: 2*N*I*O flops, the adjoint twice that. W is transposed once a call into the workspace.
+/// Cost: 2*N*I*O flops, the adjoint twice that. The product reads W^T: `dense` transposes W in
+/// every call, a PackedDense once, for weights that stay as they are.
 
 #include <algorithm>
 #include <span>
@@ -20,45 +21,41 @@
 #include "mhla/core/workspace.hpp"
 #include "mhla/kernel/packet.hpp"
 #include "mhla/kernel/product.hpp"
-#include "mhla/kernel/transpose.hpp"
+#include "mhla/layer/packed_dense.hpp"
 #include "mhla/layer/rows.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// The parameters of a dense layer (T const) or their gradients.
-template <class T>
-struct DenseView {
-  MatrixView<T> weight{};  ///< [O, I]; of gradients, absent where it is not wanted
-  std::span<T> bias{};     ///< [O] or empty: no bias, or its gradient is not wanted
-
-  constexpr operator DenseView<const T>() const  // NOLINT(google-explicit-constructor)
-      requires(!std::is_const_v<T>) {
-    return {weight, bias};
-  }
-};
-
-/// Writes y = x W^T + b: dense<float>(x, {weight, bias}, y).
+/// Writes y = x W^T + b: dense(x, {weight, bias}, y).
 /// \param x [N,I], y [N,O]
-/// \param executor   splits over rows
+/// \param call  its executor splits over rows
 /// \throws shape_error, option_error for anything that does not fit, before y is touched.
-template <Accumulator A>
-void dense(MatrixView<const A> x, DenseView<const A> dense, MatrixView<A> y, const Call& call = {});
+template <LayerInput X>
+void dense(const X& x, const DenseView<const detail::element_t<X>>& dense,
+           const detail::output_t<X>& y, const Call& call = {});
 
 /// Bytes of workspace of dense from I numbers to O.
 template <Accumulator A>
 std::size_t dense_workspace_bytes(Index inputs, Index outputs);
 
+/// The same output, to the last bit, of a layer that was packed before.
+/// \param executor  splits over rows
+template <LayerInput X>
+void dense(const X& x, const PackedDense<detail::element_t<X>>& dense, const detail::output_t<X>& y,
+           const ExecutorRef& executor = {});
+
 /// Adds the gradients of x and of the parameters for the gradient dy of y.
 /// \param x [N,I], dy [N,O]
 /// \param dx         [N,I] or absent
 /// \param gradients  of the parameters, each where it is wanted
-/// \param executor   splits over rows; the gradients of the parameters over outputs and chunks of
-///                   rows, whose sums are added in order
+/// \param call       its executor splits over rows; the gradients of the parameters over outputs
+///                   and chunks of rows, whose sums are added in order
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
-template <Accumulator A>
-void dense_adjoint(MatrixView<const A> x, DenseView<const A> dense, MatrixView<const A> dy,
-                   MatrixView<A> dx, DenseView<A> gradients, const Call& call = {});
+template <LayerInput X>
+void dense_adjoint(const X& x, const DenseView<const detail::element_t<X>>& dense,
+                   const detail::input_t<X>& dy, const detail::output_t<X>& dx,
+                   const DenseView<detail::element_t<X>>& gradients, const Call& call = {});
 
 /// Bytes of workspace of dense_adjoint; it is small where N is.
 template <Accumulator A>
@@ -67,39 +64,6 @@ std::size_t dense_adjoint_workspace_bytes(Index rows, Index inputs, Index output
 // ------------------------------------------------------------------------------------------------
 
 namespace detail {
-
-/// W of a dense layer, transposed for the tile: rows [I] of O numbers.
-template <Accumulator A>
-class TransposedWeight {
- public:
-  TransposedWeight(const char* function, Arena& arena, Index inputs, Index outputs)
-      : stride_(unaliased_stride<A>(outputs)), data_(arena.take<A>(function, {inputs, stride_})) {}
-
-  void pack(MatrixView<const A> weight) {
-    constexpr Index kWidth = sizeof(Packet<A>) / sizeof(A);
-    const Index whole = weight.rows / kWidth * kWidth;
-    transpose_scaled(A(1), weight.data, weight.row_stride, whole, weight.cols, data_, stride_);
-    for (Index r = whole; r < weight.rows; ++r) {
-      for (Index c = 0; c < weight.cols; ++c) data_[c * stride_ + r] = weight(r, c);
-    }
-  }
-
-  /// y = x W^T + b for some rows.
-  void apply(MatrixView<const A> x, std::span<const A> bias, MatrixView<A> y) const {
-    for (Index r = 0; r < y.rows && !bias.empty(); ++r) {
-      std::copy(bias.begin(), bias.end(), y.row(r));
-    }
-    multiply<A>({.out = {y.data, y.row_stride},
-                 .a = x,
-                 .b = {data_, stride_},
-                 .cols = y.cols,
-                 .start = bias.empty() ? Start::kZero : Start::kTarget});
-  }
-
- private:
-  Index stride_;
-  A* data_;  // [I, stride]
-};
 
 /// dx (+)= dy W for some rows.
 template <Accumulator A>
@@ -189,13 +153,6 @@ class DenseGradient {
 };
 
 template <Accumulator A>
-void expect_dense(const char* function, const char* weight, const char* bias,
-                  const DenseView<const A>& dense, Index inputs) {
-  expect_rows(function, weight, dense.weight, -1, inputs);
-  expect_elements_or_none(function, bias, dense.bias.size(), dense.weight.rows);
-}
-
-template <Accumulator A>
 void expect_dense_gradients(const char* function, const char* weight, const char* bias,
                             const DenseView<A>& gradients, const DenseView<const A>& dense) {
   expect_rows_or_none(function, weight, gradients.weight, dense.weight.rows, dense.weight.cols);
@@ -206,36 +163,48 @@ void expect_dense_gradients(const char* function, const char* weight, const char
 
 template <Accumulator A>
 std::size_t dense_workspace_bytes(Index inputs, Index outputs) {
-  detail::Arena counting;
-  detail::TransposedWeight<A>("dense", counting, inputs, outputs);
-  return counting.bytes();
+  return packed_dense_bytes<A>(inputs, outputs);
 }
 
-template <Accumulator A>
-void dense(MatrixView<const A> x, DenseView<const A> dense, MatrixView<A> y, const Call& call) {
+template <LayerInput X>
+void dense(const X& input, const PackedDense<detail::element_t<X>>& dense,
+           const detail::output_t<X>& y, const ExecutorRef& executor) {
   constexpr const char* kName = "dense";
-  detail::expect_rows(kName, "x", x, -1, -1);
-  detail::expect_dense(kName, "weight", "bias", dense, x.cols);
-  detail::expect_rows(kName, "y", y, x.rows, dense.weight.rows);
-  detail::Scratch scratch(kName, call.workspace, dense_workspace_bytes<A>(x.cols, y.cols));
-  detail::TransposedWeight<A> weight(kName, scratch.arena(), x.cols, y.cols);
-  weight.pack(dense.weight);
-  detail::for_each_layer_strip(x.rows, call.executor, [&](Index begin, Index count) {
-    weight.apply(x.middle_rows(begin, count), dense.bias, y.middle_rows(begin, count));
+  const detail::input_t<X> x(input);
+  detail::expect_rows(kName, "x", x, -1, dense.inputs());
+  detail::expect_rows(kName, "y", y, x.rows, dense.outputs());
+  detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+    dense.apply(x.middle_rows(begin, count), y.middle_rows(begin, count));
   });
+}
+
+template <LayerInput X>
+void dense(const X& input, const DenseView<const detail::element_t<X>>& parameters,
+           const detail::output_t<X>& y, const Call& call) {
+  using A = detail::element_t<X>;
+  constexpr const char* kName = "dense";
+  const detail::input_t<X> x(input);
+  detail::expect_rows(kName, "x", x, -1, -1);
+  detail::expect_dense(kName, "weight", "bias", parameters, x.cols);
+  detail::expect_rows(kName, "y", y, x.rows, parameters.weight.rows);
+  const detail::Scratch scratch(kName, call.workspace, dense_workspace_bytes<A>(x.cols, y.cols));
+  dense(x, PackedDense<A>(scratch.bytes(), parameters), y, call.executor);
 }
 
 template <Accumulator A>
 std::size_t dense_adjoint_workspace_bytes(Index rows, Index inputs, Index outputs) {
-  detail::Arena counting;
-  detail::DenseGradient<A>("dense_adjoint", counting, rows, inputs, outputs);
-  return counting.bytes();
+  return detail::counted_bytes([&](detail::Arena& arena) {
+    return detail::DenseGradient<A>("dense_adjoint", arena, rows, inputs, outputs);
+  });
 }
 
-template <Accumulator A>
-void dense_adjoint(MatrixView<const A> x, DenseView<const A> dense, MatrixView<const A> dy,
-                   MatrixView<A> dx, DenseView<A> gradients, const Call& call) {
+template <LayerInput X>
+void dense_adjoint(const X& input, const DenseView<const detail::element_t<X>>& dense,
+                   const detail::input_t<X>& dy, const detail::output_t<X>& dx,
+                   const DenseView<detail::element_t<X>>& gradients, const Call& call) {
+  using A = detail::element_t<X>;
   constexpr const char* kName = "dense_adjoint";
+  const detail::input_t<X> x(input);
   detail::expect_rows(kName, "x", x, -1, -1);
   detail::expect_dense(kName, "weight", "bias", dense, x.cols);
   detail::expect_rows(kName, "dy", dy, x.rows, dense.weight.rows);
@@ -246,8 +215,8 @@ void dense_adjoint(MatrixView<const A> x, DenseView<const A> dense, MatrixView<c
   detail::DenseGradient<A> gradient(kName, scratch.arena(), x.rows, x.cols, dy.cols);
   if (!dx.absent()) {
     detail::for_each_layer_strip(x.rows, call.executor, [&](Index begin, Index count) {
-      detail::multiply_by_weight(detail::Start::kTarget, dy.middle_rows(begin, count), dense.weight,
-                                 dx.middle_rows(begin, count));
+      detail::multiply_by_weight<A>(detail::Start::kTarget, dy.middle_rows(begin, count),
+                                    dense.weight, dx.middle_rows(begin, count));
     });
   }
   gradient.add(x, dy, gradients, call.executor);

@@ -34,19 +34,21 @@ inline namespace MHLA_TARGET {
 /// Writes the normalised rows of x [N,C] into y [N,C], which overlaps nothing else.
 /// \param executor  splits over rows
 /// \throws shape_error, option_error for anything that does not fit, before y is touched.
-template <Accumulator A>
-void layer_norm(MatrixView<const A> x, std::span<const A> gain, std::span<const A> shift,
-                double eps, MatrixView<A> y, const ExecutorRef& executor = {});
+template <LayerInput X>
+void layer_norm(const X& x, std::span<const detail::element_t<X>> gain,
+                std::span<const detail::element_t<X>> shift, double eps,
+                const detail::output_t<X>& y, const ExecutorRef& executor = {});
 
 /// Adds the gradients of x, gain and shift for the gradient dy of y.
 /// \param dx             [N,C] or absent
 /// \param dgain, dshift  [C], or empty where it is not wanted
-/// \param executor       splits over chunks of rows, whose sums are added in order
+/// \param call           its executor splits over chunks of rows, whose sums are added in order
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
-template <Accumulator A>
-void layer_norm_adjoint(MatrixView<const A> x, std::span<const A> gain, double eps,
-                        MatrixView<const A> dy, MatrixView<A> dx, std::span<A> dgain,
-                        std::span<A> dshift, const Call& call = {});
+template <LayerInput X>
+void layer_norm_adjoint(const X& x, std::span<const detail::element_t<X>> gain, double eps,
+                        const detail::input_t<X>& dy, const detail::output_t<X>& dx,
+                        std::span<detail::element_t<X>> dgain,
+                        std::span<detail::element_t<X>> dshift, const Call& call = {});
 
 /// Bytes of workspace of layer_norm_adjoint: at most 64 rows of 2C numbers.
 template <Accumulator A>
@@ -162,10 +164,13 @@ class LayerNormAdjoint {
 
 }  // namespace detail
 
-template <Accumulator A>
-void layer_norm(MatrixView<const A> x, std::span<const A> gain, std::span<const A> shift,
-                double eps, MatrixView<A> y, const ExecutorRef& executor) {
+template <LayerInput X>
+void layer_norm(const X& input, std::span<const detail::element_t<X>> gain,
+                std::span<const detail::element_t<X>> shift, double eps,
+                const detail::output_t<X>& y, const ExecutorRef& executor) {
+  using A = detail::element_t<X>;
   constexpr const char* kName = "layer_norm";
+  const detail::input_t<X> x(input);
   detail::expect_rows(kName, "x", x, -1, -1);
   detail::expect_elements(kName, "gain", gain.size(), x.cols);
   detail::expect_elements(kName, "shift", shift.size(), x.cols);
@@ -186,16 +191,19 @@ void layer_norm(MatrixView<const A> x, std::span<const A> gain, std::span<const 
 
 template <Accumulator A>
 std::size_t layer_norm_adjoint_workspace_bytes(Index rows, Index cols) {
-  detail::Arena counting;
-  detail::LayerNormAdjoint<A>("layer_norm_adjoint", counting, rows, cols);
-  return counting.bytes();
+  return detail::counted_bytes([&](detail::Arena& arena) {
+    return detail::LayerNormAdjoint<A>("layer_norm_adjoint", arena, rows, cols);
+  });
 }
 
-template <Accumulator A>
-void layer_norm_adjoint(MatrixView<const A> x, std::span<const A> gain, double eps,
-                        MatrixView<const A> dy, MatrixView<A> dx, std::span<A> dgain,
-                        std::span<A> dshift, const Call& call) {
+template <LayerInput X>
+void layer_norm_adjoint(const X& input, std::span<const detail::element_t<X>> gain, double eps,
+                        const detail::input_t<X>& dy, const detail::output_t<X>& dx,
+                        std::span<detail::element_t<X>> dgain,
+                        std::span<detail::element_t<X>> dshift, const Call& call) {
+  using A = detail::element_t<X>;
   constexpr const char* kName = "layer_norm_adjoint";
+  const detail::input_t<X> x(input);
   detail::expect_rows(kName, "x", x, -1, -1);
   detail::expect_elements(kName, "gain", gain.size(), x.cols);
   detail::expect_not_negative(kName, "eps", eps);

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/call.hpp"
@@ -30,13 +31,13 @@ inline namespace MHLA_TARGET {
 
 /// Writes gelu(x) into y, both [N,C].
 /// \throws shape_error, option_error for anything that does not fit, before y is touched.
-template <Accumulator A>
-void gelu(MatrixView<const A> x, MatrixView<A> y, const ExecutorRef& executor = {});
+template <LayerInput X>
+void gelu(const X& x, const detail::output_t<X>& y, const ExecutorRef& executor = {});
 
 /// dx += dy * gelu'(x), all [N,C].
 /// \throws shape_error, option_error for anything that does not fit, before dx is touched.
-template <Accumulator A>
-void gelu_adjoint(MatrixView<const A> x, MatrixView<const A> dy, MatrixView<A> dx,
+template <LayerInput X>
+void gelu_adjoint(const X& x, const detail::input_t<X>& dy, const detail::output_t<X>& dx,
                   const ExecutorRef& executor = {});
 
 /// The parameters of the perceptron (T const) or their gradients.
@@ -52,11 +53,25 @@ struct MlpView {
 };
 
 /// Writes pre, hidden and y.
-/// \param executor   splits over rows
+/// \param call  its executor splits over rows
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
+template <LayerInput X>
+void mlp(const X& x, const MlpView<const detail::element_t<X>>& parameters,
+         const detail::output_t<X>& pre, const detail::output_t<X>& hidden,
+         const detail::output_t<X>& y, const Call& call = {});
+
+/// Both layers with their weights packed, where these stay as they are.
 template <Accumulator A>
-void mlp(MatrixView<const A> x, const MlpView<const A>& parameters, MatrixView<A> pre,
-         MatrixView<A> hidden, MatrixView<A> y, const Call& call = {});
+struct PackedMlp {
+  PackedDense<A> first, second;
+};
+
+/// The same outputs, to the last bit, of a perceptron that was packed before.
+/// \param executor  splits over rows
+template <LayerInput X>
+void mlp(const X& x, const PackedMlp<detail::element_t<X>>& parameters,
+         const detail::output_t<X>& pre, const detail::output_t<X>& hidden,
+         const detail::output_t<X>& y, const ExecutorRef& executor = {});
 
 /// Bytes of workspace of mlp from I numbers over H to O.
 template <Accumulator A>
@@ -66,12 +81,13 @@ std::size_t mlp_workspace_bytes(Index inputs, Index hidden, Index outputs);
 /// \param pre, hidden  [N,H] as mlp wrote them
 /// \param dx           [N,I] or absent
 /// \param gradients    of the parameters, each where it is wanted
-/// \param executor     as for dense_adjoint
+/// \param call         its executor splits as that of dense_adjoint
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
-template <Accumulator A>
-void mlp_adjoint(MatrixView<const A> x, const MlpView<const A>& parameters, MatrixView<const A> pre,
-                 MatrixView<const A> hidden, MatrixView<const A> dy, MatrixView<A> dx,
-                 const MlpView<A>& gradients, const Call& call = {});
+template <LayerInput X>
+void mlp_adjoint(const X& x, const MlpView<const detail::element_t<X>>& parameters,
+                 const detail::input_t<X>& pre, const detail::input_t<X>& hidden,
+                 const detail::input_t<X>& dy, const detail::output_t<X>& dx,
+                 const MlpView<detail::element_t<X>>& gradients, const Call& call = {});
 
 /// Bytes of workspace of mlp_adjoint: N*H numbers and what the gradients of the parameters need.
 template <Accumulator A>
@@ -127,15 +143,6 @@ void gelu_rows(MatrixView<const A> x, MatrixView<A> y) {
   }
 }
 
-/// What mlp keeps: both weights, transposed.
-template <Accumulator A>
-struct MlpMemory {
-  TransposedWeight<A> first, second;
-
-  MlpMemory(const char* function, Arena& arena, Index inputs, Index hidden, Index outputs)
-      : first(function, arena, inputs, hidden), second(function, arena, hidden, outputs) {}
-};
-
 template <Accumulator A>
 struct MlpAdjointMemory {
   Index stride;
@@ -152,18 +159,21 @@ struct MlpAdjointMemory {
 
 }  // namespace detail
 
-template <Accumulator A>
-void gelu(MatrixView<const A> x, MatrixView<A> y, const ExecutorRef& executor) {
+template <LayerInput X>
+void gelu(const X& input, const detail::output_t<X>& y, const ExecutorRef& executor) {
+  const detail::input_t<X> x(input);
   detail::expect_rows("gelu", "x", x, -1, -1);
   detail::expect_rows("gelu", "y", y, x.rows, x.cols);
   detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
-    detail::gelu_rows(x.middle_rows(begin, count), y.middle_rows(begin, count));
+    detail::gelu_rows<detail::element_t<X>>(x.middle_rows(begin, count),
+                                            y.middle_rows(begin, count));
   });
 }
 
-template <Accumulator A>
-void gelu_adjoint(MatrixView<const A> x, MatrixView<const A> dy, MatrixView<A> dx,
+template <LayerInput X>
+void gelu_adjoint(const X& input, const detail::input_t<X>& dy, const detail::output_t<X>& dx,
                   const ExecutorRef& executor) {
+  const detail::input_t<X> x(input);
   detail::expect_rows("gelu_adjoint", "x", x, -1, -1);
   detail::expect_rows("gelu_adjoint", "dy", dy, x.rows, x.cols);
   detail::expect_rows("gelu_adjoint", "dx", dx, x.rows, x.cols);
@@ -181,16 +191,41 @@ void gelu_adjoint(MatrixView<const A> x, MatrixView<const A> dy, MatrixView<A> d
 
 template <Accumulator A>
 std::size_t mlp_workspace_bytes(Index inputs, Index hidden, Index outputs) {
-  detail::Arena counting;
-  detail::MlpMemory<A>("mlp", counting, inputs, hidden, outputs);
-  return counting.bytes();
+  return packed_dense_bytes<A>(inputs, hidden) + packed_dense_bytes<A>(hidden, outputs);
 }
 
-template <Accumulator A>
-void mlp(MatrixView<const A> x, const MlpView<const A>& parameters, MatrixView<A> pre,
-         MatrixView<A> hidden, MatrixView<A> y, const Call& call) {
+template <LayerInput X>
+void mlp(const X& input, const PackedMlp<detail::element_t<X>>& parameters,
+         const detail::output_t<X>& pre, const detail::output_t<X>& hidden,
+         const detail::output_t<X>& y, const ExecutorRef& executor) {
+  using A = detail::element_t<X>;
   constexpr const char* kName = "mlp";
   const auto& [first, second] = parameters;
+  const detail::input_t<X> x(input);
+  detail::expect_rows(kName, "x", x, -1, first.inputs());
+  if (second.inputs() != first.outputs()) {
+    detail::fail_shape(kName, "second", "has " + std::to_string(second.inputs()) + " inputs",
+                       std::to_string(first.outputs()) + " (the outputs of the first)");
+  }
+  detail::expect_rows(kName, "pre", pre, x.rows, first.outputs());
+  detail::expect_rows(kName, "hidden", hidden, x.rows, first.outputs());
+  detail::expect_rows(kName, "y", y, x.rows, second.outputs());
+  detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+    const MatrixView<A> p = pre.middle_rows(begin, count), h = hidden.middle_rows(begin, count);
+    parameters.first.apply(x.middle_rows(begin, count), p);
+    detail::gelu_rows<A>(p, h);
+    parameters.second.apply(h, y.middle_rows(begin, count));
+  });
+}
+
+template <LayerInput X>
+void mlp(const X& input, const MlpView<const detail::element_t<X>>& parameters,
+         const detail::output_t<X>& pre, const detail::output_t<X>& hidden,
+         const detail::output_t<X>& y, const Call& call) {
+  using A = detail::element_t<X>;
+  constexpr const char* kName = "mlp";
+  const auto& [first, second] = parameters;
+  const detail::input_t<X> x(input);
   const Index width = first.weight.rows;
   detail::expect_rows(kName, "x", x, -1, -1);
   detail::expect_dense(kName, "first weight", "first bias", first, x.cols);
@@ -198,30 +233,29 @@ void mlp(MatrixView<const A> x, const MlpView<const A>& parameters, MatrixView<A
   detail::expect_rows(kName, "pre", pre, x.rows, width);
   detail::expect_rows(kName, "hidden", hidden, x.rows, width);
   detail::expect_rows(kName, "y", y, x.rows, second.weight.rows);
-  detail::Scratch scratch(kName, call.workspace, mlp_workspace_bytes<A>(x.cols, width, y.cols));
-  detail::MlpMemory<A> memory(kName, scratch.arena(), x.cols, width, y.cols);
-  memory.first.pack(first.weight);
-  memory.second.pack(second.weight);
-  detail::for_each_layer_strip(x.rows, call.executor, [&](Index begin, Index count) {
-    const MatrixView<A> p = pre.middle_rows(begin, count), h = hidden.middle_rows(begin, count);
-    memory.first.apply(x.middle_rows(begin, count), parameters.first.bias, p);
-    detail::gelu_rows<A>(p, h);
-    memory.second.apply(h, parameters.second.bias, y.middle_rows(begin, count));
-  });
+  const detail::Scratch scratch(kName, call.workspace,
+                                mlp_workspace_bytes<A>(x.cols, width, y.cols));
+  const std::size_t share = packed_dense_bytes<A>(x.cols, width);
+  const PackedDense<A> one(scratch.bytes().first(share), first);
+  const PackedDense<A> two(scratch.bytes().subspan(share), second);
+  mlp(x, PackedMlp<A>{one, two}, pre, hidden, y, call.executor);
 }
 
 template <Accumulator A>
 std::size_t mlp_adjoint_workspace_bytes(Index rows, Index inputs, Index hidden, Index outputs) {
-  detail::Arena counting;
-  detail::MlpAdjointMemory<A>("mlp_adjoint", counting, rows, inputs, hidden, outputs);
-  return counting.bytes();
+  return detail::counted_bytes([&](detail::Arena& arena) {
+    return detail::MlpAdjointMemory<A>("mlp_adjoint", arena, rows, inputs, hidden, outputs);
+  });
 }
 
-template <Accumulator A>
-void mlp_adjoint(MatrixView<const A> x, const MlpView<const A>& parameters, MatrixView<const A> pre,
-                 MatrixView<const A> hidden, MatrixView<const A> dy, MatrixView<A> dx,
-                 const MlpView<A>& gradients, const Call& call) {
+template <LayerInput X>
+void mlp_adjoint(const X& input, const MlpView<const detail::element_t<X>>& parameters,
+                 const detail::input_t<X>& pre, const detail::input_t<X>& hidden,
+                 const detail::input_t<X>& dy, const detail::output_t<X>& dx,
+                 const MlpView<detail::element_t<X>>& gradients, const Call& call) {
+  using A = detail::element_t<X>;
   constexpr const char* kName = "mlp_adjoint";
+  const detail::input_t<X> x(input);
   const auto& [first, second] = parameters;
   const Index width = first.weight.rows;
   detail::expect_rows(kName, "x", x, -1, -1);

@@ -8,6 +8,7 @@
 /// every result is bitwise the same for any executor.
 
 #include <algorithm>
+#include <type_traits>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
@@ -15,6 +16,35 @@
 
 namespace mhla {
 inline namespace MHLA_TARGET {
+
+namespace detail {
+
+/// The numbers of a view or of an Eigen object.
+template <class M>
+struct Element {};
+template <class T>
+struct Element<MatrixView<T>> {
+  using type = std::remove_const_t<T>;
+};
+template <EigenDense M>
+struct Element<M> {
+  using type = typename M::Scalar;
+};
+template <class M>
+using element_t = typename Element<M>::type;
+
+/// The other arguments of a layer whose first one is an M: views, which Eigen objects convert to.
+template <class M>
+using input_t = MatrixView<const element_t<M>>;
+template <class M>
+using output_t = MatrixView<element_t<M>>;
+
+}  // namespace detail
+
+/// What a layer reads: a view or an Eigen object of float or double, whose rows are contiguous.
+template <class M>
+concept LayerInput = Accumulator<detail::element_t<M>>;
+
 namespace detail {
 
 /// Rows of a strip: with some hundred columns they stay in the first two caches.

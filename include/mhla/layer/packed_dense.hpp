@@ -1,0 +1,115 @@
+#pragma once
+
+/// \file
+/// The parameters of a dense layer, and a dense layer with its weight packed for many calls.
+
+#include <span>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/kernel/affine.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/transpose.hpp"
+#include "mhla/layer/rows.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+/// The parameters of a dense layer (T const) or their gradients.
+template <class T>
+struct DenseView {
+  MatrixView<T> weight{};  ///< [O, I]; of gradients, absent where it is not wanted
+  std::span<T> bias{};     ///< [O] or empty: no bias, or its gradient is not wanted
+
+  constexpr operator DenseView<const T>() const  // NOLINT(google-explicit-constructor)
+      requires(!std::is_const_v<T>) {
+    return {weight, bias};
+  }
+};
+
+/// Bytes of memory of a PackedDense from I numbers to O.
+template <Accumulator A>
+std::size_t packed_dense_bytes(Index inputs, Index outputs);
+
+/// A dense layer with its weight in the order that the product reads:
+///
+///     std::vector<std::byte> memory(packed_dense_bytes<float>(I, O));
+///     const PackedDense<float> packed(memory, {weight, bias});
+///     dense(x, packed, y);
+///
+/// The weight is copied; the memory and the bias are the caller's and must outlive it.
+template <Accumulator A>
+class PackedDense {
+ public:
+  /// Packs a layer.
+  /// \throws shape_error, option_error for a layer that does not fit, and option_error unless
+  ///         `memory` has packed_dense_bytes.
+  PackedDense(Workspace memory, const DenseView<const A>& dense);
+
+  Index inputs() const { return inputs_; }    ///< I
+  Index outputs() const { return outputs_; }  ///< O
+  /// y = x W^T + b for rows that fit.
+  void apply(MatrixView<const A> x, MatrixView<A> y) const {
+    detail::multiply_affine<A>(x, {weight_, stride_}, bias_, y);
+  }
+
+ private:
+  Index inputs_, outputs_, stride_;
+  const A* weight_;  // [I, stride]
+  const A* bias_;    // [O] or null
+};
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// Where a PackedDense keeps W^T: rows [I] of O numbers.
+template <Accumulator A>
+struct PackedWeight {
+  Index stride;
+  A* data;  // [I, stride]
+
+  PackedWeight(const char* function, Arena& arena, Index inputs, Index outputs)
+      : stride(unaliased_stride<A>(outputs)), data(arena.take<A>(function, {inputs, stride})) {}
+};
+
+template <Accumulator A>
+void expect_dense(const char* function, const char* weight, const char* bias,
+                  const DenseView<const A>& dense, Index inputs) {
+  expect_rows(function, weight, dense.weight, -1, inputs);
+  expect_elements_or_none(function, bias, dense.bias.size(), dense.weight.rows);
+}
+
+}  // namespace detail
+
+template <Accumulator A>
+std::size_t packed_dense_bytes(Index inputs, Index outputs) {
+  return detail::counted_bytes([&](detail::Arena& arena) {
+    return detail::PackedWeight<A>("packed_dense_bytes", arena, inputs, outputs);
+  });
+}
+
+template <Accumulator A>
+PackedDense<A>::PackedDense(Workspace memory, const DenseView<const A>& dense)
+    : inputs_(dense.weight.cols),
+      outputs_(dense.weight.rows),
+      bias_(dense.bias.empty() ? nullptr : dense.bias.data()) {
+  constexpr const char* kName = "PackedDense";
+  const MatrixView<const A>& w = dense.weight;
+  detail::expect_dense(kName, "weight", "bias", dense, -1);
+  detail::expect_workspace(kName, memory, packed_dense_bytes<A>(inputs_, outputs_));
+  detail::Arena arena(memory.data());
+  const detail::PackedWeight<A> packed(kName, arena, inputs_, outputs_);
+  constexpr Index kWidth = sizeof(detail::Packet<A>) / sizeof(A);
+  const Index whole = outputs_ / kWidth * kWidth;
+  detail::transpose_scaled(A(1), w.data, w.row_stride, whole, inputs_, packed.data, packed.stride);
+  for (Index r = whole; r < outputs_; ++r) {
+    for (Index c = 0; c < inputs_; ++c) packed.data[c * packed.stride + r] = w(r, c);
+  }
+  stride_ = packed.stride;
+  weight_ = packed.data;
+}
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla
