@@ -36,7 +36,7 @@ struct AmxCase {
   static constexpr bool kSkips = false;
   /// Feature maps may use tiles themselves.
   static void map() { const detail::TileScope own; }
-  static Index group(Index rows) { return detail::round_up(rows, detail::kUnitRows); }
+  static Index group(Index rows) { return detail::round_up(rows, detail::kTileRows); }
   /// Values are exact; each strip starts a step. The sums are kept as two parts.
   static Bound summary_bound(Index tokens) {
     return {unit_roundings(tokens + 32 * (tokens / 64 + 1)) + 1, 2 * kSplit};
@@ -44,9 +44,9 @@ struct AmxCase {
   static Bound mixing_bound(Index blocks) { return {unit_roundings(blocks) + 1, 5 * kSplit}; }
   static Bound read_out_bound(Index d) { return {unit_roundings(d) + 3, 4 * kSplit, 0x1p-8L}; }
 
-  static void store(const Matrix<float>& x, const detail::TiledSummaries& s) {
-    const detail::TiledSizes& n = s.sizes;
-    for (Index pair = 0; pair < s.pairs(); ++pair) {
+  static void store(const Matrix<float>& x, const detail::AmxSummaries& s) {
+    const detail::AmxSizes& n = s.sizes;
+    for (Index pair = 0; pair < s.block_pairs(); ++pair) {
       const Index blocks[] = {s.first_block(pair), s.second_block(pair)};
       Matrix<float> padded[2];
       const float* sums[] = {nullptr, nullptr};
@@ -61,40 +61,40 @@ struct AmxCase {
     }
   }
   /// Everything that is padded is checked to be 0.
-  static Matrix<float> stored(const detail::TiledSummaries& s) {
+  static Matrix<float> stored(const detail::AmxSummaries& s) {
     Matrix<float> x(s.blocks, s.sizes.features * s.sizes.values);
-    for (Index b = 0; b < s.steps() * detail::kUnitDepth; ++b) {
+    for (Index b = 0; b < s.steps() * detail::kStepDepth; ++b) {
       for_each_number(s.sizes, [&](Index d, Index e, Index tile) {
-        const detail::Pair* const pairs =
-            s.tile(b / 32, tile, d % 32) + b % 16 * detail::kPairs + e % 16;
-        put(s.sizes, number(pairs, b), b < s.blocks, d, e, x, b);
+        const detail::Bf16x2* const high =
+            s.tile(b / 32, tile, d % 32) + b % 16 * detail::kTileColumns + e % 16;
+        put(s.sizes, number(high, b), b < s.blocks, d, e, x, b);
       });
     }
     return x;
   }
-  static void store(const Matrix<float>& x, const detail::TiledMixtures& mixtures, Index g) {
+  static void store(const Matrix<float>& x, const detail::AmxMixtures& mixtures, Index g) {
     for_each_number(mixtures.sizes, [&](Index d, Index e, Index tile) {
       if (d % 32 >= 16 || e % 16 != 0) return;
-      float rows[2][detail::kPairs] = {};
+      float rows[2][detail::kTileColumns] = {};
       for (Index i = 0; i < 2; ++i) {
-        for (Index j = 0; j < detail::kPairs; ++j) {
+        for (Index j = 0; j < detail::kTileColumns; ++j) {
           const bool inside = d + 16 * i < mixtures.sizes.features && e + j < mixtures.sizes.values;
           if (inside) rows[i][j] = x(d + 16 * i, e + j);
         }
       }
-      detail::Pair* const pairs =
-          mixtures.block(g) + tile * detail::kSplitPairs + d % 16 * detail::kPairs;
-      detail::split_pairs(rows[0], rows[1], pairs, pairs + detail::kTilePairs);
+      detail::Bf16x2* const high =
+          mixtures.block(g) + tile * detail::kTilePairSize + d % 16 * detail::kTileColumns;
+      detail::split_row(rows[0], rows[1], high, high + detail::kTileSize);
     });
     mixtures.finite[g] = x.allFinite();
   }
-  static Matrix<float> stored(const detail::TiledMixtures& mixtures, Index g) {
-    const detail::TiledSizes& n = mixtures.sizes;
+  static Matrix<float> stored(const detail::AmxMixtures& mixtures, Index g) {
+    const detail::AmxSizes& n = mixtures.sizes;
     Matrix<float> x(1, n.features * n.values);
     for_each_number(n, [&](Index d, Index e, Index tile) {
-      const detail::Pair* const pairs =
-          mixtures.block(g) + tile * detail::kSplitPairs + d % 16 * detail::kPairs + e % 16;
-      put(n, number(pairs, d), true, d, e, x, 0);
+      const detail::Bf16x2* const high =
+          mixtures.block(g) + tile * detail::kTilePairSize + d % 16 * detail::kTileColumns + e % 16;
+      put(n, number(high, d), true, d, e, x, 0);
     });
     return x;
   }
@@ -102,17 +102,17 @@ struct AmxCase {
  private:
   /// Calls f(feature, value, tile) for all numbers, those that are padded included.
   template <class F>
-  static void for_each_number(const detail::TiledSizes& n, F&& f) {
+  static void for_each_number(const detail::AmxSizes& n, F&& f) {
     for (Index d = 0; d < n.padded_features(); ++d) {
       for (Index e = 0; e < n.padded_values(); ++e) f(d, e, d / 32 * n.value_tiles() + e / 16);
     }
   }
-  /// The number that a split pair holds for place k: k and k + 16 share a pair.
-  static float number(const detail::Pair* pairs, Index k) {
-    const detail::PairSums x = detail::sums_of(pairs[0], pairs[detail::kTilePairs]);
+  /// The number of place k, of which k and k + 16 share a Bf16x2.
+  static float number(const detail::Bf16x2* high, Index k) {
+    const detail::Float32x2 x = detail::joined(high[0], high[detail::kTileSize]);
     return k % 32 < 16 ? x.first : x.second;
   }
-  static void put(const detail::TiledSizes& n, float x, bool is_block, Index d, Index e,
+  static void put(const detail::AmxSizes& n, float x, bool is_block, Index d, Index e,
                   Matrix<float>& all, Index row) {
     if (is_block && d < n.features && e < n.values) {
       all(row, d * n.values + e) = x;

@@ -27,11 +27,11 @@ struct Mixed {
 Mixed mixed(const Matrix<float>& x, Index d, Index e, const MixingMatrix<float>& m, Index begin,
             Index end) {
   Memory memory(std::size_t{1} << 24);
-  const detail::TiledSummaries s("f", memory.arena, x.rows(), d, e);
+  const detail::AmxSummaries s("f", memory.arena, x.rows(), d, e);
   AmxCase::store(x, s);
   const Index count = end - begin;
   const detail::Coefficients<float> room("f", memory.arena, count, x.rows());
-  const detail::TiledMixtures mixtures("f", memory.arena, AmxCase::group(count), s);
+  const detail::AmxMixtures mixtures("f", memory.arena, AmxCase::group(count), s);
   mix(detail::MixingGroup<float>(m, begin, end, detail::Reach::kAll, x.rows(), room), s, mixtures);
   Mixed result{Matrix<float>(count, d * e), {}};
   for (Index g = 0; g < count; ++g) {
@@ -67,8 +67,8 @@ TEST_F(AmxStages, MixturesThatOverflowAreNoticedRowByRow) {
 /// Outputs of queries of one mixture, all denominators 1.
 Matrix<float> read(const Matrix<float>& q, const Matrix<float>& x) {
   Memory memory(std::size_t{1} << 21);
-  const detail::TiledSummaries s("f", memory.arena, 1, x.rows(), x.cols());
-  const detail::TiledMixtures mixtures("f", memory.arena, 16, s);
+  const detail::AmxSummaries s("f", memory.arena, 1, x.rows(), x.cols());
+  const detail::AmxMixtures mixtures("f", memory.arena, 16, s);
   AmxCase::store(x, mixtures, 2);
   const Guarded<float> outputs(detail::round_up(q.rows(), 16), s.sizes.padded_values());
   detail::read_mixture(Guarded<float>(q), q.rows(), mixtures, 2, outputs);

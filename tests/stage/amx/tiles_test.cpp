@@ -15,13 +15,13 @@ using namespace detail;  // NOLINT(google-build-using-namespace)
 
 class Tiles : public AmxTest {};
 
-Pair pair_of(float first, float second) { return high_bits(first) | high_bits(second) << 16; }
+Bf16x2 pair_of(float first, float second) { return high_bits(first) | high_bits(second) << 16; }
 
 /// One element of one step: A has the pairs (x[p], y[p]), B the pairs (u[p], v[p]).
 struct Step {
-  alignas(64) Pair a[kUnitRows][kPairs] = {};
-  alignas(64) Pair b[kUnitRows][kPairs] = {};
-  alignas(64) float c[kUnitRows][kPairs] = {};
+  alignas(64) Bf16x2 a[kTileRows][kTileColumns] = {};
+  alignas(64) Bf16x2 b[kTileRows][kTileColumns] = {};
+  alignas(64) float c[kTileRows][kTileColumns] = {};
 
   float operator()(float sum) {
     c[5][7] = sum;
@@ -77,14 +77,14 @@ TEST_F(Tiles, EveryRowAndColumnIsItsOwn) {
   Step s;
   for (auto* const tile : {&s.a, &s.b}) {
     for (auto& row : *tile) {
-      for (Pair& x : row) x = pair_of(float(rng.integer(-9, 9)), float(rng.integer(-9, 9)));
+      for (Bf16x2& x : row) x = pair_of(float(rng.integer(-9, 9)), float(rng.integer(-9, 9)));
     }
   }
   s(0);
-  for (Index r = 0; r < kUnitRows; ++r) {
-    for (Index c = 0; c < kPairs; ++c) {
+  for (Index r = 0; r < kTileRows; ++r) {
+    for (Index c = 0; c < kTileColumns; ++c) {
       float expected = 0;
-      for (Index p = 0; p < kPairs; ++p) {
+      for (Index p = 0; p < kTileColumns; ++p) {
         expected += number_of(s.a[r][p] & 0xFFFFu) * number_of(s.b[p][c] & 0xFFFFu) +
                     number_of(s.a[r][p] >> 16) * number_of(s.b[p][c] >> 16);
       }
@@ -96,27 +96,27 @@ TEST_F(Tiles, EveryRowAndColumnIsItsOwn) {
 /// A split operand: rows of A, or columns of B, by k.
 struct Operand {
   Index steps;
-  std::vector<Pair> pairs;
+  std::vector<Bf16x2> pairs;
   bool low;
 
   /// \param x  [sides * 16, depth]
   Operand(const Matrix<float>& x, bool by_columns, bool low_)
       : steps((x.cols() + 31) / 32), low(low_) {
-    pairs.resize(static_cast<std::size_t>(x.rows() / 16 * steps * kSplitPairs));
+    pairs.resize(static_cast<std::size_t>(x.rows() / 16 * steps * kTilePairSize));
     for (Index r = 0; r < x.rows(); ++r) {
       for (Index k = 0; k < steps; ++k) {
-        Pair packed[kSplitPairs];
-        Pair* const tile = pairs.data() + (r / 16 * steps + k) * kSplitPairs;
+        Bf16x2 packed[kTilePairSize];
+        Bf16x2* const tile = pairs.data() + (r / 16 * steps + k) * kTilePairSize;
         pack_row(&x(r, 0) + k * 32, std::min<Index>(32, x.cols() - k * 32),
                  by_columns ? packed : tile, by_columns ? 0 : r % 16);
-        for (Index p = 0; p < kPairs && by_columns; ++p) {
-          tile[p * kPairs + r % 16] = packed[p];
-          tile[kTilePairs + p * kPairs + r % 16] = packed[kTilePairs + p];
+        for (Index p = 0; p < kTileColumns && by_columns; ++p) {
+          tile[p * kTileColumns + r % 16] = packed[p];
+          tile[kTileSize + p * kTileColumns + r % 16] = packed[kTileSize + p];
         }
       }
     }
   }
-  TileOperand tiles() const { return {pairs.data(), steps * kSplitPairs, kSplitPairs, low}; }
+  TileOperand tiles() const { return {pairs.data(), steps * kTilePairSize, kTilePairSize, low}; }
 };
 
 /// C (+)= A B, of which the rows of A and the columns of B are given.

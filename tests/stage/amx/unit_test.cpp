@@ -35,7 +35,7 @@ Matrix<T> run_on_vectors(const Problem<T>& p) {
 /// Whether f multiplies tiles on this thread. Emulated only.
 template <class F>
 bool multiplies_tiles(F&& f) {
-  constexpr detail::Pair kMark = 0x12345678;
+  constexpr detail::Bf16x2 kMark = 0x12345678;
   EmulatedTiles& tiles = EmulatedTiles::of_thread();
   tiles.tile[4][3][2] = tiles.tile[6][3][2] = kMark;
   f();
@@ -49,7 +49,8 @@ bool takes_unit(const Problem<T>& p) {
 Problem<T> wide_problem(std::uint64_t seed) {
   Problem<T> p = random_problem<T>(seed, false);
   Random rng(seed + 77);
-  const Index d = rng.integer(detail::kLeastTiled, 40), e = rng.integer(detail::kLeastTiled, 40);
+  const Index d = rng.integer(detail::kLeastAmxWidth, 40),
+              e = rng.integer(detail::kLeastAmxWidth, 40);
   p.query_map = random_map<float>(rng, rng.integer(0, kSameWidthMaps - 1), d);
   p.key_map =
       rng.chance(0.5) ? p.query_map : random_map<float>(rng, rng.integer(0, kSameWidthMaps - 1), d);
@@ -179,8 +180,8 @@ TEST_F(AmxUnit, IsTakenForWideBfloat16HeadsThatKeepNothing) {
   EXPECT_FALSE(takes_unit(self_attention(1, 30, 9, 40, 15)));
   EXPECT_FALSE(multiplies_tiles([] { run_on_vectors(self_attention(1, 30, 9, 16, 16)); }));
 
-  EXPECT_FALSE(detail::kMayTile<float> || detail::kMayTile<double>);
-  EXPECT_FALSE(detail::kMayTile<Eigen::half>);
+  EXPECT_FALSE(detail::kMayUseAmx<float> || detail::kMayUseAmx<double>);
+  EXPECT_FALSE(detail::kMayUseAmx<Eigen::half>);
 
   const auto p = self_attention(3, 100, 9, 20, 24);
   std::vector<std::byte> kept(bidirectional_kept_bytes(p.inputs(), p.blocks(), p.op()));

@@ -8,7 +8,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/scalar.hpp"
 #include "mhla/kernel/product.hpp"
-#include "mhla/stage/amx/bfloat16_pair.hpp"
+#include "mhla/stage/amx/bf16_split.hpp"
 #include "mhla/stage/amx/tiles.hpp"
 
 namespace mhla {
@@ -18,12 +18,12 @@ namespace detail {
 /// Tiles in memory: tile `side` of the rows of A, or the columns of B, at step k of the depth
 /// starts at tiles + side * side_stride + k * depth_stride.
 struct TileOperand {
-  const Pair* tiles;
+  const Bf16x2* tiles;
   Index side_stride;
   Index depth_stride;
   bool low;  ///< whether there are low parts that are not all 0
 
-  const Pair* at(Index side, Index k) const {
+  const Bf16x2* at(Index side, Index k) const {
     return tiles + side * side_stride + k * depth_stride;
   }
 };
@@ -42,9 +42,9 @@ MHLA_INLINE inline void add_products() {
 /// Loads the tiles of two sides, the first only where kSides is 1.
 template <int kTile, int kSides>
 MHLA_INLINE inline void load_sides(const TileOperand& x, Index k, Index part) {
-  load_tile<kTile>(x.at(0, k) + part, kPairs * static_cast<Index>(sizeof(Pair)));
+  load_tile<kTile>(x.at(0, k) + part, kTileColumns * static_cast<Index>(sizeof(Bf16x2)));
   if constexpr (kSides == 2) {
-    load_tile<kTile + 1>(x.at(1, k) + part, kPairs * static_cast<Index>(sizeof(Pair)));
+    load_tile<kTile + 1>(x.at(1, k) + part, kTileColumns * static_cast<Index>(sizeof(Bf16x2)));
   }
 }
 
@@ -55,13 +55,13 @@ void multiply_tiles(Start start, float* c, Index row_stride, const TileOperand& 
                     const TileOperand& b, Index depth) {
   static_assert(kRowTiles == 1 || kRowTiles == 2);
   const Index row_bytes = row_stride * static_cast<Index>(sizeof(float));
-  float* const below = c + kUnitRows * row_stride;
+  float* const below = c + kTileRows * row_stride;
   if (start == Start::kTarget) {
     load_tile<0>(c, row_bytes);
-    load_tile<1>(c + kPairs, row_bytes);
+    load_tile<1>(c + kTileColumns, row_bytes);
     if constexpr (kRowTiles == 2) {
       load_tile<2>(below, row_bytes);
-      load_tile<3>(below + kPairs, row_bytes);
+      load_tile<3>(below + kTileColumns, row_bytes);
     }
   } else {
     zero_tile<0>();
@@ -74,20 +74,20 @@ void multiply_tiles(Start start, float* c, Index row_stride, const TileOperand& 
     load_sides<6, 2>(b, k, 0);
     add_products<kRowTiles>();
     if (a.low) {
-      load_sides<4, kRowTiles>(a, k, kTilePairs);
+      load_sides<4, kRowTiles>(a, k, kTileSize);
       add_products<kRowTiles>();
     }
     if (b.low) {
       if (a.low) load_sides<4, kRowTiles>(a, k, 0);
-      load_sides<6, 2>(b, k, kTilePairs);
+      load_sides<6, 2>(b, k, kTileSize);
       add_products<kRowTiles>();
     }
   }
   store_tile<0>(c, row_bytes);
-  store_tile<1>(c + kPairs, row_bytes);
+  store_tile<1>(c + kTileColumns, row_bytes);
   if constexpr (kRowTiles == 2) {
     store_tile<2>(below, row_bytes);
-    store_tile<3>(below + kPairs, row_bytes);
+    store_tile<3>(below + kTileColumns, row_bytes);
   }
 }
 
@@ -98,7 +98,7 @@ inline void multiply_tiles(Start start, float* c, Index row_stride, const TileOp
     const TileOperand columns{b.at(j, 0), b.side_stride, b.depth_stride, b.low};
     for (Index i = 0; i < row_tiles; i += 2) {
       const TileOperand rows{a.at(i, 0), a.side_stride, a.depth_stride, a.low};
-      float* const target = c + i * kUnitRows * row_stride + j * kPairs;
+      float* const target = c + i * kTileRows * row_stride + j * kTileColumns;
       if (i + 1 < row_tiles) {
         multiply_tiles<2>(start, target, row_stride, rows, columns, depth);
       } else {
@@ -108,15 +108,16 @@ inline void multiply_tiles(Start start, float* c, Index row_stride, const TileOp
   }
 }
 
-/// Row r of a split tile: the numbers x[0..count), count <= kUnitDepth, and zeros behind them.
+/// Row r of a tile pair: the numbers x[0..count), count <= kStepDepth, and zeros behind them.
 /// \return 0 if all low parts are 0.
-inline Pair pack_row(const float* x, Index count, Pair* tile, Index r) {
-  float padded[kUnitDepth];
-  if (count < kUnitDepth) {
-    std::fill(std::copy_n(x, std::max<Index>(count, 0), padded), padded + kUnitDepth, 0.0f);
+inline Bf16x2 pack_row(const float* x, Index count, Bf16x2* tile, Index r) {
+  float padded[kStepDepth];
+  if (count < kStepDepth) {
+    std::fill(std::copy_n(x, std::max<Index>(count, 0), padded), padded + kStepDepth, 0.0f);
     x = padded;
   }
-  return split_pairs(x, x + kPairs, tile + r * kPairs, tile + kTilePairs + r * kPairs);
+  return split_row(x, x + kTileColumns, tile + r * kTileColumns,
+                   tile + kTileSize + r * kTileColumns);
 }
 
 }  // namespace detail

@@ -15,7 +15,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/kernel/packet.hpp"
-#include "mhla/stage/amx/bfloat16_pair.hpp"
+#include "mhla/stage/amx/bf16_split.hpp"
 #include "mhla/stage/amx/mixing.hpp"
 #include "mhla/stage/amx/product.hpp"
 #include "mhla/stage/amx/tiles.hpp"
@@ -29,44 +29,46 @@ namespace detail {
 
 /// Packs rows [0, count) of phi(q).
 /// \return 0 if all low parts are 0.
-inline Pair pack_queries(Rows<float> queries, Index count, const TiledSizes& n, Pair* packed) {
-  Pair low = 0;
-  for (Index s = 0; s < round_up(count, kUnitRows); ++s) {
+inline Bf16x2 pack_queries(Rows<float> queries, Index count, const AmxSizes& n, Bf16x2* packed) {
+  Bf16x2 low = 0;
+  for (Index s = 0; s < round_up(count, kTileRows); ++s) {
     for (Index f = 0; f < n.feature_steps(); ++f) {
-      const Index d = f * kUnitDepth;
+      const Index d = f * kStepDepth;
       low |=
           pack_row(queries.row(std::min(s, count - 1)) + d,
-                   s < count ? std::min(kUnitDepth, n.features - d) : 0,
-                   packed + (s / kUnitRows * n.feature_steps() + f) * kSplitPairs, s % kUnitRows);
+                   s < count ? std::min(kStepDepth, n.features - d) : 0,
+                   packed + (s / kTileRows * n.feature_steps() + f) * kTilePairSize, s % kTileRows);
     }
   }
   return low;
 }
 
 /// One output row, each number a chain over the features.                      // [E]
-inline void read_row(const float* query, const Pair* mixture, const TiledSizes& n, float* output) {
+inline void read_row(const float* query, const Bf16x2* mixture, const AmxSizes& n, float* output) {
   std::fill_n(output, n.values, 0.0f);
   for (Index d = 0; d < n.features; ++d) {
     for (Index e = 0; e < n.values; ++e) {
-      const Index t = d / kUnitDepth * n.value_tiles() + e / kPairs;
-      const Pair* const high = mixture + t * kSplitPairs + d % kPairs * kPairs + e % kPairs;
-      const PairSums x = sums_of(high[0], high[kTilePairs]);
-      output[e] = multiply_add(query[d], d % kUnitDepth < kPairs ? x.first : x.second, output[e]);
+      const Index t = d / kStepDepth * n.value_tiles() + e / kTileColumns;
+      const Bf16x2* const high =
+          mixture + t * kTilePairSize + d % kTileColumns * kTileColumns + e % kTileColumns;
+      const Float32x2 x = joined(high[0], high[kTileSize]);
+      output[e] =
+          multiply_add(query[d], d % kStepDepth < kTileColumns ? x.first : x.second, output[e]);
     }
   }
 }
 
 /// outputs = queries * S~ for mixture g of a group.                            // [count, E]
-inline void read_mixture(Rows<float> queries, Index count, const TiledMixtures& mixtures, Index g,
+inline void read_mixture(Rows<float> queries, Index count, const AmxMixtures& mixtures, Index g,
                          Rows<float> outputs) {
-  const TiledSizes& n = mixtures.sizes;
+  const AmxSizes& n = mixtures.sizes;
   if (mixtures.finite[g] != 0) {
-    const Pair low = pack_queries(queries, count, n, mixtures.queries);
+    const Bf16x2 low = pack_queries(queries, count, n, mixtures.queries);
     const TileScope tiles;
     multiply_tiles(Start::kZero, outputs.data, outputs.stride,
-                   {mixtures.queries, n.feature_steps() * kSplitPairs, kSplitPairs, low != 0},
-                   {mixtures.block(g), kSplitPairs, n.value_tiles() * kSplitPairs, true},
-                   (count + kUnitRows - 1) / kUnitRows, n.value_tiles(), n.feature_steps());
+                   {mixtures.queries, n.feature_steps() * kTilePairSize, kTilePairSize, low != 0},
+                   {mixtures.block(g), kTilePairSize, n.value_tiles() * kTilePairSize, true},
+                   (count + kTileRows - 1) / kTileRows, n.value_tiles(), n.feature_steps());
   }
   for (Index s = 0; s < count; ++s) {
     if (mixtures.finite[g] != 0 && all_finite(queries.row(s), n.features)) continue;
@@ -77,7 +79,7 @@ inline void read_mixture(Rows<float> queries, Index count, const TiledMixtures& 
 /// Rows tokens[0..count) of out = queries * S~ / denominators, where these lie in `scratch`, whose
 /// outputs have room for whole tiles.
 inline void write_mixture(const QueryScratch<float>& scratch, const Index* tokens, Index count,
-                          const TiledMixtures& mixtures, Index g, Prefetch& next,
+                          const AmxMixtures& mixtures, Index g, Prefetch& next,
                           MatrixView<Eigen::bfloat16> out) {
   next.finish();
   read_mixture(scratch.queries, count, mixtures, g, scratch.outputs);

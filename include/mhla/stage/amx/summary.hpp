@@ -18,7 +18,7 @@
 #include "mhla/core/workspace.hpp"
 #include "mhla/kernel/prefetch.hpp"
 #include "mhla/kernel/transpose.hpp"
-#include "mhla/stage/amx/bfloat16_pair.hpp"
+#include "mhla/stage/amx/bf16_split.hpp"
 #include "mhla/stage/amx/product.hpp"
 #include "mhla/stage/amx/tiles.hpp"
 #include "mhla/stage/summary.hpp"
@@ -31,89 +31,90 @@ namespace detail {
 
 /// How a summary or a mixture [D,E] is cut: tile (f, j) has features 32f..32f+31 and values
 /// 16j..16j+15; tiles are numbered f * value_tiles + j.
-struct TiledSizes {
+struct AmxSizes {
   Index features;  ///< D
   Index values;    ///< E
 
-  Index feature_steps() const { return (features + kUnitDepth - 1) / kUnitDepth; }
-  Index value_tiles() const { return round_up(values, kUnitColumns) / kPairs; }
+  Index feature_steps() const { return (features + kStepDepth - 1) / kStepDepth; }
+  Index value_tiles() const { return round_up(values, kProductColumns) / kTileColumns; }
   Index tiles() const { return feature_steps() * value_tiles(); }
-  Index padded_features() const { return feature_steps() * kUnitDepth; }
-  Index padded_values() const { return value_tiles() * kPairs; }
+  Index padded_features() const { return feature_steps() * kStepDepth; }
+  Index padded_values() const { return value_tiles() * kTileColumns; }
 };
 
 /// Steps of the depth that are multiplied at once: 256 tokens, so that the sums of most blocks are
 /// stored once, and the operands stay in L2.
-inline constexpr Index kPanelSteps = 8;
-inline constexpr Index kStripSteps = kStripTokens / kUnitDepth;
-static_assert(kPanelSteps % kStripSteps == 0 && kStripTokens % kUnitDepth == 0);
+inline constexpr Index kChunkSteps = 8;
+inline constexpr Index kStripSteps = kStripTokens / kStepDepth;
+static_assert(kChunkSteps % kStripSteps == 0 && kStripTokens % kStepDepth == 0);
 
 /// Scratch of one worker that reads keys and values.
-struct TiledKeyScratch {
-  KeyScratch<float> rows;  ///< no room for values
-  Rows<float> transposed;  ///< [padded D, strip]
-  Pair* keys = nullptr;    ///< split tiles [padded D / 16, kPanelSteps], features by tokens
-  Pair* values = nullptr;  ///< tiles [kPanelSteps, value_tiles], tokens by values
-  float* sums[2] = {};     ///< two S_b [padded D, padded E]
+struct AmxKeyScratch {
+  KeyScratch<float> rows;    ///< no room for values
+  Rows<float> transposed;    ///< [padded D, strip]
+  Bf16x2* keys = nullptr;    ///< tile pairs [padded D / 16, kChunkSteps], features by tokens
+  Bf16x2* values = nullptr;  ///< tiles [kChunkSteps, value_tiles], tokens by values
+  float* sums[2] = {};       ///< two S_b [padded D, padded E]
 
-  TiledKeyScratch() = default;
+  AmxKeyScratch() = default;
   /// \param d  features of the keys, or of the denominator's own where these are more
-  TiledKeyScratch(const char* function, Arena& arena, Index raw_size, Index d, Index e)
-      : TiledKeyScratch(function, arena, raw_size, d, TiledSizes{d, e}) {}
+  AmxKeyScratch(const char* function, Arena& arena, Index raw_size, Index d, Index e)
+      : AmxKeyScratch(function, arena, raw_size, d, AmxSizes{d, e}) {}
 
  private:
-  TiledKeyScratch(const char* function, Arena& arena, Index raw_size, Index d, const TiledSizes& n)
+  AmxKeyScratch(const char* function, Arena& arena, Index raw_size, Index d, const AmxSizes& n)
       : rows(function, arena, raw_size, d, 0),
         transposed(function, arena, n.padded_features(), kStripTokens),
-        keys(arena.take<Pair>(function,
-                              {n.padded_features() / kUnitRows, kPanelSteps, kSplitPairs})),
-        values(arena.take<Pair>(function, {kPanelSteps, n.value_tiles(), kTilePairs})) {
+        keys(arena.take<Bf16x2>(function,
+                                {n.padded_features() / kTileRows, kChunkSteps, kTilePairSize})),
+        values(arena.take<Bf16x2>(function, {kChunkSteps, n.value_tiles(), kTileSize})) {
     for (float*& s : sums) {
       s = arena.take<float>(function, {n.padded_features(), n.padded_values()});
     }
   }
 };
 
-/// All S_b of one head, as right operand of mixing: split tiles [M/32, tile, feature of the tile].
-/// Pair p of a tile's column has blocks p and p + 16; blocks are summarised by such pairs.
-struct TiledSummaries {
+/// All S_b of one head, as right operand of mixing: tile pairs [M/32, tile, feature of the tile].
+/// Element p of a tile's column holds blocks p and p + 16, so blocks are summarised two at a time.
+struct AmxSummaries {
   Index blocks;  ///< M
-  TiledSizes sizes;
+  AmxSizes sizes;
   Index step_stride;  ///< from one 32 blocks to the next
-  Pair* tiles;
+  Bf16x2* tiles;
 
-  TiledSummaries(const char* function, Arena& arena, Index m, Index d, Index e)
+  AmxSummaries(const char* function, Arena& arena, Index m, Index d, Index e)
       : blocks(m),
         sizes{d, e},
-        step_stride(unaliased_stride<Pair>(
-            checked_product(function, "workspace", {sizes.tiles(), kUnitDepth, kSplitPairs}))),
-        tiles(arena.take<Pair>(function, {steps(), step_stride})) {}
+        step_stride(unaliased_stride<Bf16x2>(
+            checked_product(function, "workspace", {sizes.tiles(), kStepDepth, kTilePairSize}))),
+        tiles(arena.take<Bf16x2>(function, {steps(), step_stride})) {}
 
-  Index steps() const { return (blocks + kUnitDepth - 1) / kUnitDepth; }
-  Index pairs() const { return steps() * kPairs; }
-  static Index first_block(Index pair) { return pair / kPairs * kUnitDepth + pair % kPairs; }
-  static Index second_block(Index pair) { return first_block(pair) + kPairs; }
+  Index steps() const { return (blocks + kStepDepth - 1) / kStepDepth; }
+  Index block_pairs() const { return steps() * kTileColumns; }
+  static Index first_block(Index pair) {
+    return pair / kTileColumns * kStepDepth + pair % kTileColumns;
+  }
+  static Index second_block(Index pair) { return first_block(pair) + kTileColumns; }
   /// Feature d, 0 <= d < 32, of tile t of blocks 32 * step and on.
-  Pair* tile(Index step, Index t, Index d) const {
-    return tiles + step * step_stride + (t * kUnitDepth + d) * kSplitPairs;
+  Bf16x2* tile(Index step, Index t, Index d) const {
+    return tiles + step * step_stride + (t * kStepDepth + d) * kTilePairSize;
   }
 };
 
 /// Packs phi of a strip's keys, which lie in scratch, as steps [step, ...) of the left operand.
 /// \return 0 if all low parts are 0.
-inline Pair pack_keys(const TiledKeyScratch& scratch, Index count, const TiledSizes& n,
-                      Index step) {
-  const Index steps = (count + kUnitDepth - 1) / kUnitDepth;
+inline Bf16x2 pack_keys(const AmxKeyScratch& scratch, Index count, const AmxSizes& n, Index step) {
+  const Index steps = (count + kStepDepth - 1) / kStepDepth;
   const Rows<float>& keys = scratch.rows.keys;
-  for (Index s = count; s < steps * kUnitDepth; ++s) std::fill_n(keys.row(s), n.features, 0.0f);
-  transpose_scaled(1.0f, keys.data, keys.stride, steps * kUnitDepth, n.features,
+  for (Index s = count; s < steps * kStepDepth; ++s) std::fill_n(keys.row(s), n.features, 0.0f);
+  transpose_scaled(1.0f, keys.data, keys.stride, steps * kStepDepth, n.features,
                    scratch.transposed.data, scratch.transposed.stride);
-  Pair low = 0;
+  Bf16x2 low = 0;
   for (Index d = 0; d < n.padded_features(); ++d) {
-    Pair* const tiles = scratch.keys + (d / kUnitRows * kPanelSteps + step) * kSplitPairs;
+    Bf16x2* const tiles = scratch.keys + (d / kTileRows * kChunkSteps + step) * kTilePairSize;
     for (Index k = 0; k < steps; ++k) {
-      low |= pack_row(scratch.transposed.row(d) + k * kUnitDepth, d < n.features ? kUnitDepth : 0,
-                      tiles + k * kSplitPairs, d % kUnitRows);
+      low |= pack_row(scratch.transposed.row(d) + k * kStepDepth, d < n.features ? kStepDepth : 0,
+                      tiles + k * kTilePairSize, d % kTileRows);
     }
   }
   return low;
@@ -121,24 +122,25 @@ inline Pair pack_keys(const TiledKeyScratch& scratch, Index count, const TiledSi
 
 /// Packs the values of a strip as steps [step, ...) of the right operand.
 inline void pack_values(MatrixView<const Eigen::bfloat16> v, const Index* tokens, Index count,
-                        const TiledSizes& n, Index step, Pair* values) {
-  const auto bits = [&](Index s, Index e) -> Pair {  // 0 behind the last token and the last value
-    return s < count && e < n.values ? v(tokens[s], e).value : Pair{0};
+                        const AmxSizes& n, Index step, Bf16x2* values) {
+  const auto bits = [&](Index s, Index e) -> Bf16x2 {  // 0 behind the last token and the last value
+    return s < count && e < n.values ? v(tokens[s], e).value : Bf16x2{0};
   };
-  for (Index s = 0; s < count; s += kUnitDepth, ++step) {
-    for (Index p = 0; p < kPairs; ++p) {
+  for (Index s = 0; s < count; s += kStepDepth, ++step) {
+    for (Index p = 0; p < kTileColumns; ++p) {
       for (Index j = 0; j < n.value_tiles(); ++j) {
-        Pair* const row = values + (step * n.value_tiles() + j) * kTilePairs + p * kPairs;
-        const Index e = j * kPairs;
-        if (v.col_stride == 1 && e + kPairs <= n.values && s + p + kPairs < count) {
+        Bf16x2* const row = values + (step * n.value_tiles() + j) * kTileSize + p * kTileColumns;
+        const Index e = j * kTileColumns;
+        if (v.col_stride == 1 && e + kTileColumns <= n.values && s + p + kTileColumns < count) {
           const Eigen::bfloat16* const first = v.row(tokens[s + p]) + e;
-          const Eigen::bfloat16* const second = v.row(tokens[s + p + kPairs]) + e;
-          for (Index i = 0; i < kPairs; ++i) {
-            row[i] = static_cast<Pair>(first[i].value) | static_cast<Pair>(second[i].value) << 16;
+          const Eigen::bfloat16* const second = v.row(tokens[s + p + kTileColumns]) + e;
+          for (Index i = 0; i < kTileColumns; ++i) {
+            row[i] = static_cast<Bf16x2>(first[i].value) | static_cast<Bf16x2>(second[i].value)
+                                                               << 16;
           }
         } else {
-          for (Index i = 0; i < kPairs; ++i) {
-            row[i] = bits(s + p, e + i) | bits(s + p + kPairs, e + i) << 16;
+          for (Index i = 0; i < kTileColumns; ++i) {
+            row[i] = bits(s + p, e + i) | bits(s + p + kTileColumns, e + i) << 16;
           }
         }
       }
@@ -147,22 +149,22 @@ inline void pack_values(MatrixView<const Eigen::bfloat16> v, const Index* tokens
 }
 
 /// S (+)= keys^T values for `steps` packed steps.                  // [padded D, padded E]
-inline void accumulate_summary(Start start, const TiledKeyScratch& scratch, bool low, Index steps,
-                               const TiledSizes& n, float* summary) {
+inline void accumulate_summary(Start start, const AmxKeyScratch& scratch, bool low, Index steps,
+                               const AmxSizes& n, float* summary) {
   const TileScope tiles;
   multiply_tiles(start, summary, n.padded_values(),
-                 {scratch.keys, kPanelSteps * kSplitPairs, kSplitPairs, low},
-                 {scratch.values, kTilePairs, n.value_tiles() * kTilePairs, false},
-                 n.padded_features() / kUnitRows, n.value_tiles(), steps);
+                 {scratch.keys, kChunkSteps * kTilePairSize, kTilePairSize, low},
+                 {scratch.values, kTileSize, n.value_tiles() * kTileSize, false},
+                 n.padded_features() / kTileRows, n.value_tiles(), steps);
 }
 
 /// Writes S_b of block b, and z_b of the same keys unless `key_sum` is null.
 /// \param summary  [padded D, padded E], zero where it is padded
 template <Partition P, class Map>
 void summarize(MatrixView<const Eigen::bfloat16> k, MatrixView<const Eigen::bfloat16> v,
-               const P& blocks, Index b, Mask mask, const Map& map, const TiledKeyScratch& scratch,
+               const P& blocks, Index b, Mask mask, const Map& map, const AmxKeyScratch& scratch,
                float* summary, float* key_sum) {
-  const TiledSizes n{map.features(k.cols), v.cols};
+  const AmxSizes n{map.features(k.cols), v.cols};
   const Rows<float>& keys = scratch.rows.keys;
   Start start = Start::kZero;
   if (key_sum != nullptr) std::fill_n(key_sum, n.features, 0.0f);
@@ -170,14 +172,14 @@ void summarize(MatrixView<const Eigen::bfloat16> k, MatrixView<const Eigen::bflo
   bool more = strip.next() > 0;
   do {  // at least once: a block without tokens has the summary 0
     Index steps = 0;
-    Pair low = 0;
-    while (more && steps < kPanelSteps) {
+    Bf16x2 low = 0;
+    while (more && steps < kChunkSteps) {
       Prefetch(strip.ahead().tokens, strip.ahead().count, k, v).finish();
       gather_features(k, strip.tokens(), strip.count(), map, scratch.rows.raw, keys);
       if (key_sum != nullptr) accumulate_key_sum(keys, strip.count(), n.features, key_sum);
       low |= pack_keys(scratch, strip.count(), n, steps);
       pack_values(v, strip.tokens(), strip.count(), n, steps, scratch.values);
-      steps += (strip.count() + kUnitDepth - 1) / kUnitDepth;
+      steps += (strip.count() + kStepDepth - 1) / kStepDepth;
       more = strip.next() > 0;
     }
     accumulate_summary(start, scratch, low != 0, steps, n, summary);
@@ -185,26 +187,27 @@ void summarize(MatrixView<const Eigen::bfloat16> k, MatrixView<const Eigen::bflo
   } while (more);
 }
 
-/// Stores the summaries of a pair of blocks; null for a block that is not there.
+/// Stores the summaries of two blocks; null for a block that is not there.
 inline void store_summaries(const float* first, const float* second, Index pair,
-                            const TiledSummaries& s) {
-  constexpr float kNothing[kPairs] = {};
+                            const AmxSummaries& s) {
+  constexpr float kNothing[kTileColumns] = {};
   const Index e = s.sizes.padded_values();
   for (Index d = 0; d < s.sizes.padded_features(); ++d) {
     for (Index j = 0; j < s.sizes.value_tiles(); ++j) {
-      const Index t = d / kUnitDepth * s.sizes.value_tiles() + j, at = d * e + j * kPairs;
-      Pair* const row = s.tile(pair / kPairs, t, d % kUnitDepth) + pair % kPairs * kPairs;
-      split_pairs(first == nullptr ? kNothing : first + at,
-                  second == nullptr ? kNothing : second + at, row, row + kTilePairs);
+      const Index t = d / kStepDepth * s.sizes.value_tiles() + j, at = d * e + j * kTileColumns;
+      Bf16x2* const row =
+          s.tile(pair / kTileColumns, t, d % kStepDepth) + pair % kTileColumns * kTileColumns;
+      split_row(first == nullptr ? kNothing : first + at,
+                second == nullptr ? kNothing : second + at, row, row + kTileSize);
     }
   }
 }
 
-/// Pieces of work that the summaries of one head consist of: pairs of blocks.
-inline Index summary_tasks(const TiledSummaries& s) { return s.pairs(); }
-/// Calls f(b, where S_b is written) for the blocks of a pair, and packs what it wrote.
+/// Pieces of work that the summaries of one head consist of, of two blocks each.
+inline Index summary_tasks(const AmxSummaries& s) { return s.block_pairs(); }
+/// Calls f(b, where S_b is written) for two blocks, and packs what it wrote.
 template <class F>
-void for_each_summary(const TiledSummaries& s, Index pair, const TiledKeyScratch& scratch, F&& f) {
+void for_each_summary(const AmxSummaries& s, Index pair, const AmxKeyScratch& scratch, F&& f) {
   const Index blocks[] = {s.first_block(pair), s.second_block(pair)};
   const float* sums[] = {nullptr, nullptr};
   for (int i = 0; i < 2; ++i) {
@@ -214,7 +217,7 @@ void for_each_summary(const TiledSummaries& s, Index pair, const TiledKeyScratch
   }
   store_summaries(sums[0], sums[1], pair, s);
 }
-inline const KeyScratch<float>& row_scratch(const TiledKeyScratch& scratch) { return scratch.rows; }
+inline const KeyScratch<float>& row_scratch(const AmxKeyScratch& scratch) { return scratch.rows; }
 
 }  // namespace detail
 }  // namespace MHLA_TARGET

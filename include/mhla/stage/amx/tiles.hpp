@@ -7,17 +7,17 @@
 ///
 /// and the instructions, or an emulation of them. product.hpp has the product built on it.
 ///
-/// A tile of A or B is 16 rows of 16 Pairs, 1 KB in one piece. Row r of A, or column c of B, has in
-/// its Pair p the numbers of k = p and k = p + 16: any order of k gives the same products as long
-/// as both have it, and this one packs rows of fp32 numbers lane by lane. A number that no bfloat16
-/// is comes as high + low (bfloat16_pair.hpp), the tile of the low parts right behind that of the
-/// high ones; low * low is left out.
+/// A tile of A or B is 16 rows of 16 Bf16x2, 1 KB in one piece. Element p of row r of A, or of
+/// column c of B, holds the numbers of k = p and k = p + 16. Any order of k that A and B share
+/// gives the same products; this one lets rows of fp32 numbers be packed lane by lane. A number
+/// that is not a bfloat16 one is split into high + low (bf16_split.hpp): a tile pair is the tile of
+/// the high parts and behind it that of the low ones. low * low is left out.
 ///
-/// Rounding of a step (TDPBF16PS, Intel's manual): the first and the second numbers of the pairs
-/// are two chains of 16 fused multiply-adds from 0, then C += first + second; to nearest even,
-/// subnormal operands and results are 0, in any state of the thread. An element of C sees
-/// nothing but its row and column, and a step of zeros leaves it alone, so its bits depend neither
-/// on what lies beside it nor on how far the depth is padded.
+/// Rounding of a step (TDPBF16PS, Intel's manual): the first and the second numbers of each Bf16x2
+/// are two chains of 16 fused multiply-adds from 0, then C += first + second. Rounding is to
+/// nearest even and subnormal operands and results are 0, whatever the thread's settings. An
+/// element of C depends on its row and column alone, and a step of zeros does not change it, so its
+/// bits depend neither on what lies beside it nor on how far the depth is padded.
 ///
 /// Error: with a and b the numbers before they were split, m = 18 + (steps of C), t = 2^-126,
 ///
@@ -25,12 +25,12 @@
 ///                 + t (2 sum |a| + 2 sum |b| + 4 m depth),   s = 2^-15 (1 + 2^-7)
 ///
 /// s is two splits, 2^-17 each, and low * low, 2^-16; it is 2^-17 (1 + 2^-7) where b is a bfloat16
-/// number. The last line is subnormal operands, and results, taken for 0. An infinite number makes
-/// this arithmetic useless (infinity times a low part of 0): stages keep such numbers out of it.
+/// number. The last line is subnormal operands and results that count as 0. Infinity times a low
+/// part of 0 would be NaN, so stages keep infinite numbers out of this product.
 ///
-/// Tiles are state of the thread, lent by the system: none of this may run without tiles_granted()
-/// and outside the life of a TileScope. A system that does not grant them (Linux before 5.16, a
-/// sandbox) gets the float form at run time.
+/// Tiles are registers that the system grants to a process: nothing here may run unless
+/// tiles_granted() is true and a TileScope is alive. Where the system does not grant them (Linux
+/// before 5.16, a sandbox), forms take the vector unit at run time.
 
 #include <algorithm>
 #include <cmath>
@@ -41,25 +41,25 @@
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/scalar.hpp"
-#include "mhla/stage/amx/bfloat16_pair.hpp"
+#include "mhla/stage/amx/bf16_split.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-inline constexpr Index kUnitRows = 16;             ///< rows of a tile
-inline constexpr Index kUnitDepth = 2 * kPairs;    ///< k of a step
-inline constexpr Index kUnitColumns = 2 * kPairs;  ///< columns of a product
-inline constexpr Index kTilePairs = kUnitRows * kPairs;
-/// A tile of high parts and that of the low ones behind it.
-inline constexpr Index kSplitPairs = 2 * kTilePairs;
+inline constexpr Index kTileRows = 16;
+inline constexpr Index kStepDepth = 2 * kTileColumns;         ///< values of k in a step
+inline constexpr Index kProductColumns = 2 * kTileColumns;    ///< columns of a product
+inline constexpr Index kTileSize = kTileRows * kTileColumns;  ///< Bf16x2 of a tile
+/// Bf16x2 of a tile pair: the tile of the high parts and behind it that of the low ones.
+inline constexpr Index kTilePairSize = 2 * kTileSize;
 
 // ---- the tiles of a thread, emulated -----------------------------------------------------------
 
 /// What the processor would hold.
 struct EmulatedTiles {
   bool configured = false;
-  Pair tile[8][kUnitRows][kPairs];
+  Bf16x2 tile[8][kTileRows][kTileColumns];
 
   static EmulatedTiles& of_thread() {
     static thread_local EmulatedTiles tiles;
@@ -81,11 +81,12 @@ inline float flushed(float x) {
 }
 
 /// One step of one element of C: row r of A, column c of B.
-inline float emulated_step(const Pair (&a)[kUnitRows][kPairs], const Pair (&b)[kUnitRows][kPairs],
-                           Index r, Index c, float sum) {
+inline float emulated_step(const Bf16x2 (&a)[kTileRows][kTileColumns],
+                           const Bf16x2 (&b)[kTileRows][kTileColumns], Index r, Index c,
+                           float sum) {
   float first = 0, second = 0;
-  for (Index p = 0; p < kPairs; ++p) {
-    const Pair x = a[r][p], y = b[p][c];
+  for (Index p = 0; p < kTileColumns; ++p) {
+    const Bf16x2 x = a[r][p], y = b[p][c];
     first =
         flushed(std::fma(flushed(number_of(x & 0xFFFFu)), flushed(number_of(y & 0xFFFFu)), first));
     second = flushed(std::fma(flushed(number_of(x >> 16)), flushed(number_of(y >> 16)), second));
@@ -142,11 +143,11 @@ MHLA_INLINE inline void zero_tile() {
   if constexpr (kAmx) {
     asm volatile("{tilezero %%tmm%c0|tilezero tmm%c0}" : : "i"(kTile));
   } else {
-    std::fill_n(EmulatedTiles::in_use().tile[kTile][0], kTilePairs, Pair{0});
+    std::fill_n(EmulatedTiles::in_use().tile[kTile][0], kTileSize, Bf16x2{0});
   }
 }
 
-/// Rows of 64 bytes that lie row_bytes apart: pairs, or fp32 numbers of C.
+/// Rows of 64 bytes that lie row_bytes apart: Bf16x2, or fp32 numbers of C.
 template <int kTile>
 MHLA_INLINE inline void load_tile(const void* rows, Index row_bytes) {
   if constexpr (kAmx) {
@@ -155,9 +156,9 @@ MHLA_INLINE inline void load_tile(const void* rows, Index row_bytes) {
                  : "r"(rows), "r"(row_bytes), "i"(kTile)
                  : "memory");
   } else {
-    for (Index r = 0; r < kUnitRows; ++r) {
+    for (Index r = 0; r < kTileRows; ++r) {
       std::memcpy(EmulatedTiles::in_use().tile[kTile][r],
-                  static_cast<const char*>(rows) + r * row_bytes, sizeof(Pair) * kPairs);
+                  static_cast<const char*>(rows) + r * row_bytes, sizeof(Bf16x2) * kTileColumns);
     }
   }
 }
@@ -170,9 +171,9 @@ MHLA_INLINE inline void store_tile(void* rows, Index row_bytes) {
                  : "r"(rows), "r"(row_bytes), "i"(kTile)
                  : "memory");
   } else {
-    for (Index r = 0; r < kUnitRows; ++r) {
+    for (Index r = 0; r < kTileRows; ++r) {
       std::memcpy(static_cast<char*>(rows) + r * row_bytes, EmulatedTiles::in_use().tile[kTile][r],
-                  sizeof(Pair) * kPairs);
+                  sizeof(Bf16x2) * kTileColumns);
     }
   }
 }
@@ -186,10 +187,10 @@ MHLA_INLINE inline void add_product() {
                  : "i"(kC), "i"(kA), "i"(kB));
   } else {
     EmulatedTiles& tiles = EmulatedTiles::in_use();
-    for (Index r = 0; r < kUnitRows; ++r) {
-      for (Index c = 0; c < kPairs; ++c) {
-        Pair& sum = tiles.tile[kC][r][c];
-        sum = std::bit_cast<Pair>(
+    for (Index r = 0; r < kTileRows; ++r) {
+      for (Index c = 0; c < kTileColumns; ++c) {
+        Bf16x2& sum = tiles.tile[kC][r][c];
+        sum = std::bit_cast<Bf16x2>(
             emulated_step(tiles.tile[kA], tiles.tile[kB], r, c, std::bit_cast<float>(sum)));
       }
     }

@@ -5,22 +5,22 @@
 ///
 /// Taken for bfloat16 tensors where all of this holds, and the vector unit otherwise:
 /// - the library is compiled for AMX, and the system grants its tiles at run time;
-/// - D >= 16 and E >= 16: less would be mostly padding, to 32 of each;
+/// - D >= 16 and E >= 16: both are padded to multiples of 32;
 /// - no summaries are kept;
 /// - all coefficients of the mixing matrix, and all kept keys and values, are finite.
-/// Which one it is is decided for each head before anything is computed, from its data alone, never
-/// from threads or from the batch. A feature or a summary that overflows all the same makes every
-/// output that reads it infinite or NaN, on either unit, though not always the same of the two.
+/// The unit of a head is chosen before anything is computed and from its data alone, not from
+/// threads or the batch. Where a feature or a summary overflows all the same, every output that
+/// reads it is infinite or NaN on both units, but not always the same of the two.
 ///
 /// Error of the numerator, with A = sum_j |w_j| |v_j| and m = 54 + the steps of the three products,
 ///
 ///     (s_1 + s_2 + s_3 + gamma_m (1 + 2^-5)) A + dA   s_1 = 2^-17, s_2 = s_3 = 2^-15, (1 + 2^-7)
 ///     each
 ///
-/// of summary, mixing and read-out as derived in tiles.hpp. The s are 2^-13.8 together; the output
-/// itself is rounded by 2^-8. dA is what is dropped as subnormal: 2^-126 for every number and sum
-/// of the three products, times the factors it still meets. Denominators are those of the vector
-/// unit, bit by bit.
+/// of summary, mixing and read-out as derived in tiles.hpp. The sum of the s is 2^-13.8; rounding
+/// the output to bfloat16 adds 2^-8. dA is what subnormal numbers that count as 0 add: 2^-126 for
+/// every number and sum of the three products, times the factors that follow. Denominators have the
+/// bits of the vector unit's.
 ///
 /// Memory: as on the vector unit with D and E padded to 32, key blocks to 32 and groups to 16.
 
@@ -43,27 +43,27 @@ namespace detail {
 
 template <>
 struct UnitStages<amx, float> {
-  using Summaries = TiledSummaries;
-  using Keys = TiledKeyScratch;
-  using Mixtures = TiledMixtures;
+  using Summaries = AmxSummaries;
+  using Keys = AmxKeyScratch;
+  using Mixtures = AmxMixtures;
   static constexpr Index kReadRows = kStripTokens;
 
   /// In whole tiles of rows.
   static Index group(Index query_blocks, Index d, Index e, Index workers) {
-    const TiledSizes n{d, e};
+    const AmxSizes n{d, e};
     return round_up(
         group_blocks<float>(query_blocks, n.padded_features(), n.padded_values(), workers),
-        kUnitRows);
+        kTileRows);
   }
-  static Index padded(Index e) { return TiledSizes{0, e}.padded_values(); }
+  static Index padded(Index e) { return AmxSizes{0, e}.padded_values(); }
 };
 
-/// Smallest D and E that are tiled.
-inline constexpr Index kLeastTiled = kPairs;
+/// Smallest D and E of heads that AMX serves.
+inline constexpr Index kLeastAmxWidth = kTileColumns;
 
 /// Tensors that AMX may serve.
 template <Scalar T>
-inline constexpr bool kMayTile = kMatrixUnit&& std::same_as<T, Eigen::bfloat16>;
+inline constexpr bool kMayUseAmx = kMatrixUnit&& std::same_as<T, Eigen::bfloat16>;
 
 /// True if no kept row of x holds an infinity or a NaN.
 inline bool all_finite(MatrixView<const Eigen::bfloat16> x, Mask mask) {
@@ -80,8 +80,8 @@ inline bool all_finite(MatrixView<const Eigen::bfloat16> x, Mask mask) {
 /// for all.
 template <Scalar T, class F>
 void for_each_unit(Index d, Index e, F&& f) {
-  if constexpr (kMayTile<T>) {
-    if (d >= kLeastTiled && e >= kLeastTiled) f(amx{});
+  if constexpr (kMayUseAmx<T>) {
+    if (d >= kLeastAmxWidth && e >= kLeastAmxWidth) f(amx{});
   }
   f(vector_unit{});
 }
@@ -92,8 +92,8 @@ void for_each_unit(Index d, Index e, F&& f) {
 template <Scalar T, class F>
 void with_unit(MatrixView<const T> k, MatrixView<const T> v, Mask kept, Index d,
                MixingView<const accumulator_t<T>> mixing, bool keeps, F&& f) {
-  if constexpr (kMayTile<T>) {
-    if (!keeps && d >= kLeastTiled && v.cols >= kLeastTiled && tiles_granted() &&
+  if constexpr (kMayUseAmx<T>) {
+    if (!keeps && d >= kLeastAmxWidth && v.cols >= kLeastAmxWidth && tiles_granted() &&
         all_finite(mixing.storage().data(), mixing.band().size()) && all_finite(k, kept) &&
         all_finite(v, kept)) {
       return f(amx{});

@@ -1,4 +1,4 @@
-#include "mhla/stage/amx/bfloat16_pair.hpp"
+#include "mhla/stage/amx/bf16_split.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,11 +7,11 @@
 namespace mhla::test {
 namespace {
 
+using detail::Bf16x2;
 using detail::high_bits;
-using detail::kPairs;
+using detail::kTileColumns;
 using detail::low_bits;
 using detail::number_of;
-using detail::Pair;
 
 class Bfloat16Pair : public AmxTest {};
 
@@ -63,24 +63,24 @@ TEST_F(Bfloat16Pair, InfinityAndNanHaveNoLowPart) {
 
 TEST_F(Bfloat16Pair, RowsAreSplitPairByPair) {
   Random rng(2);
-  const Matrix<float> x = rng.matrix<float>(2, kPairs);
-  Pair high[kPairs], low[kPairs];
-  EXPECT_NE(detail::split_pairs(&x(0, 0), &x(1, 0), high, low), 0u);
-  for (Index j = 0; j < kPairs; ++j) {
+  const Matrix<float> x = rng.matrix<float>(2, kTileColumns);
+  Bf16x2 high[kTileColumns], low[kTileColumns];
+  EXPECT_NE(detail::split_row(&x(0, 0), &x(1, 0), high, low), 0u);
+  for (Index j = 0; j < kTileColumns; ++j) {
     EXPECT_EQ(high[j] & 0xFFFFu, high_bits(x(0, j)));
     EXPECT_EQ(high[j] >> 16, high_bits(x(1, j)));
     EXPECT_EQ(low[j] & 0xFFFFu, low_bits(x(0, j), high_bits(x(0, j))));
     EXPECT_EQ(low[j] >> 16, low_bits(x(1, j), high_bits(x(1, j))));
-    const detail::PairSums sums = detail::sums_of(high[j], low[j]);
+    const detail::Float32x2 sums = detail::joined(high[j], low[j]);
     EXPECT_NEAR(sums.first, x(0, j), 0x1p-16 * std::abs(x(0, j)));
     EXPECT_NEAR(sums.second, x(1, j), 0x1p-16 * std::abs(x(1, j)));
   }
-  for (Index j = 0; j < kPairs; ++j) {  // one low part that is not 0, anywhere, is noticed
-    float first[kPairs] = {}, second[kPairs] = {};
-    EXPECT_EQ(detail::split_pairs(first, second, high, low), 0u);
+  for (Index j = 0; j < kTileColumns; ++j) {  // one low part that is not 0, anywhere, is noticed
+    float first[kTileColumns] = {}, second[kTileColumns] = {};
+    EXPECT_EQ(detail::split_row(first, second, high, low), 0u);
     first[j] = 1.01f;
-    EXPECT_NE(detail::split_pairs(first, second, high, low), 0u);
-    EXPECT_NE(detail::split_pairs(second, first, high, low), 0u);
+    EXPECT_NE(detail::split_row(first, second, high, low), 0u);
+    EXPECT_NE(detail::split_row(second, first, high, low), 0u);
   }
 }
 

@@ -1,14 +1,13 @@
 #pragma once
 
 /// \file
-/// An fp32 number as the sum of two bfloat16 numbers, and such numbers as operands of the matrix
-/// unit (tiles.hpp).
+/// Splitting an fp32 number into the sum of two bfloat16 numbers, which AMX multiplies (tiles.hpp).
 ///
 ///     x = high + low + error,   |low| <= 2^-8 (1 + 2^-8) |x|,   |error| <= 2^-17 (1 + 2^-8) |x|
 ///
-/// high is x rounded to nearest even, or towards 0 where it would be infinite; low is what is left,
-/// rounded to nearest. Where x is infinite or NaN so is high, and low is 0. The unit takes
-/// subnormal parts for 0, which adds up to 2^-126 to the error.
+/// high is x rounded to nearest even, or towards 0 where that would be infinite; low is x - high,
+/// rounded to nearest. Where x is infinite or NaN, so is high, and low is 0. AMX treats subnormal
+/// operands as 0, which adds up to 2^-126 to the error.
 
 #include <bit>
 #include <cstdint>
@@ -20,11 +19,11 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Two bfloat16 numbers that meet two others in a product: the first in the lower half.
-using Pair = std::uint32_t;
+/// Two bfloat16 numbers in one column of a tile: the first in the lower half.
+using Bf16x2 = std::uint32_t;
 
-/// Pairs of a row of a tile.
-inline constexpr Index kPairs = 16;
+/// Columns of a tile, of 32 bits each: Bf16x2 of an operand, fp32 numbers of C.
+inline constexpr Index kTileColumns = 16;
 
 inline bool is_finite_bits(std::uint32_t bits) { return (bits & 0x7F800000u) != 0x7F800000u; }
 
@@ -41,17 +40,17 @@ MHLA_INLINE inline std::uint32_t high_bits(float x) {
 /// The number that bfloat16 bits stand for.
 MHLA_INLINE inline float number_of(std::uint32_t bits) { return std::bit_cast<float>(bits << 16); }
 
-/// What is left of x beside its high part.
+/// The bits of x - high, rounded to bfloat16.
 MHLA_INLINE inline std::uint32_t low_bits(float x, std::uint32_t high) {
   const std::uint32_t low = high_bits(x - number_of(high));
   return is_finite_bits(std::bit_cast<std::uint32_t>(x)) ? low : 0u;
 }
 
-/// high[j] + low[j] = (first[j], second[j]) for a row of kPairs pairs.
+/// Splits one row of a tile: high[j] + low[j] = (first[j], second[j]).
 /// \return 0 if all low parts are 0.
-inline Pair split_pairs(const float* first, const float* second, Pair* high, Pair* low) {
-  Pair any = 0;
-  for (Index j = 0; j < kPairs; ++j) {
+inline Bf16x2 split_row(const float* first, const float* second, Bf16x2* high, Bf16x2* low) {
+  Bf16x2 any = 0;
+  for (Index j = 0; j < kTileColumns; ++j) {
     const std::uint32_t x = high_bits(first[j]), y = high_bits(second[j]);
     high[j] = x | y << 16;
     low[j] = low_bits(first[j], x) | low_bits(second[j], y) << 16;
@@ -60,11 +59,11 @@ inline Pair split_pairs(const float* first, const float* second, Pair* high, Pai
   return any;
 }
 
-/// The sums of high and low parts.
-struct PairSums {
+/// The two numbers whose high and low parts these are.
+struct Float32x2 {
   float first, second;
 };
-inline PairSums sums_of(Pair high, Pair low) {
+inline Float32x2 joined(Bf16x2 high, Bf16x2 low) {
   return {number_of(high & 0xFFFFu) + number_of(low & 0xFFFFu),
           number_of(high >> 16) + number_of(low >> 16)};
 }
