@@ -76,6 +76,14 @@ TEST(StreamingRefusals, ABatchIsRefusedAsAWhole) {
             "mhla::append: states has 3 entries, expected 2 (sequences times heads)");
   const Matrix<float> x = Matrix<float>::Ones(1, 2);
   Matrix<float> one(1, 2);
+  std::vector<std::byte> kept(1);
+  const std::string keeps = "append: kept is set, expected none: a stream keeps nothing";
+  EXPECT_EQ(
+      message_of<option_error>([&] { append(stream, std::span(states), in, out, {.kept = kept}); }),
+      "mhla::" + keeps);
+  EXPECT_EQ(message_of<option_error>(
+                [&] { stream.append(states[1], inputs(x, x, x), one, {.kept = kept}); }),
+            "mhla::Streaming::" + keeps);
   stream.append(states[1], inputs(x, x, x), one);  // no room for 12 more
   EXPECT_THROW(append(stream, std::span(states), in, out), option_error);
   EXPECT_EQ(states[0].position(), 0);

@@ -32,7 +32,7 @@ Matrix<T> feed(const Problem<T>& p, F&& next_length, const G& between = kAsItIs)
     between(stream, state);
     const Index count = std::min<Index>(next_length(), p.q.rows() - t);
     stream.append(state, detail::middle_tokens(p.inputs(), t, count),
-                  MatrixView<T>(out).middle_rows(t, count), workspace.get());
+                  MatrixView<T>(out).middle_rows(t, count), {.workspace = workspace.get()});
     t += count;
     EXPECT_EQ(state.position(), t);
   }

@@ -160,7 +160,7 @@ struct Streamed {
     std::vector states(static_cast<std::size_t>(detail::sequences(in) * detail::heads(in)),
                        s.start());
     if constexpr (kIsHead<In>) {
-      s.append(states[0], in, out, call.workspace);
+      s.append(states[0], in, out, call);
     } else {
       append(s, std::span(states), in, out, call);
     }
@@ -177,6 +177,10 @@ void make_linear(Problem<T>& p) {
   p.key_blocks = one_block(p.k.rows());
   p.coefficients = Matrix<accumulator_t<T>>::Ones(1, 1);
   p.lower = p.upper = 0;
+}
+/// What CrossQuery is with one block.
+template <class T>
+void make_own(Problem<T>& p) {
   if (p.normalizer == WeightSums::kCrossQuery) p.normalizer = WeightSums::kOwn;
 }
 
@@ -188,6 +192,7 @@ struct LinearBidirectional {
   template <class T>
   static void fit(Problem<T>& p) {
     make_linear(p);
+    if (p.query_blocks.blocks() != p.key_blocks.blocks()) make_own(p);  // one side has no tokens
   }
   /// All keys, the features, sums and eps.
   template <class T>
@@ -217,6 +222,7 @@ struct LinearCausal {
   template <class T>
   static void fit(Problem<T>& p) {
     make_linear(p);
+    make_own(p);
   }
   /// The same, and a chunk of 64 queries' own keys.
   template <class T>

@@ -7,6 +7,9 @@
 ///     o_t = phi(q_t)^T S / den_t,   S = sum_j phi(k_j) v_j^T,   den_t = phi(q_t) . z + eps
 ///
 /// Causal: S holds the tokens up to t, carried from chunk to chunk.
+/// With a single block the sums of CrossQuery are those of KeySum: the slot of a query holds no
+/// other query. So the bidirectional form takes both; the causal form refuses CrossQuery.
+///
 /// Cost: 4*N*D*E flops (causal: and N*64*(D+E)); memory D*E numbers.
 /// Source: Katharopoulos et al., arXiv:2006.16236; the baseline of arXiv:2601.07832.
 
@@ -24,16 +27,16 @@ inline namespace MHLA_TARGET {
 /// Writes linear attention of one head, or of every head of a batch, into `out`, which must not
 /// overlap the inputs.
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
-template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, OperatorOn<detail::scalar_of<In>> Op>
 void linear_bidirectional(const In& in, const Op& op,
                           const std::type_identity_t<detail::output_of<In>>& out,
                           const Call& call = {});
-template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
+template <AttentionInputs In, OperatorOn<detail::scalar_of<In>> Op = Operator<>>
 typename detail::InputTraits<In>::Owner linear_bidirectional(const In& in, const Op& op = {},
                                                              const Call& call = {});
 
 /// Bytes of workspace such a call needs; no data is read.
-template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
+template <AttentionInputs In, OperatorOn<detail::scalar_of<In>> Op = Operator<>>
 std::size_t linear_bidirectional_workspace_bytes(const In& in, const Op& op = {},
                                                  const ExecutorRef& executor = {});
 
@@ -124,20 +127,20 @@ auto linear_causal_form(const In& /*in*/, const Op& op, const char* name = "line
 
 }  // namespace detail
 
-template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, OperatorOn<detail::scalar_of<In>> Op>
 void linear_bidirectional(const In& in, const Op& op,
                           const std::type_identity_t<detail::output_of<In>>& out,
                           const Call& call) {
   detail::run_form(detail::linear_bidirectional_form(in, op), in, out, call);
 }
 
-template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, OperatorOn<detail::scalar_of<In>> Op>
 typename detail::InputTraits<In>::Owner linear_bidirectional(const In& in, const Op& op,
                                                              const Call& call) {
   return detail::run_form(detail::linear_bidirectional_form(in, op), in, call);
 }
 
-template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
+template <AttentionInputs In, OperatorOn<detail::scalar_of<In>> Op>
 std::size_t linear_bidirectional_workspace_bytes(const In& in, const Op& op,
                                                  const ExecutorRef& executor) {
   return detail::form_bytes(detail::linear_bidirectional_form(in, op), in, executor);

@@ -51,12 +51,13 @@ class Streaming {
   StreamingState<A> start() const;
 
   /// Writes the outputs [n,E] of the next n tokens of a stream and moves its state past them.
-  /// \param in         n more tokens: q, k [n, width], v [n, values], masks of n entries
-  /// \param workspace  at least append_workspace_bytes(), or empty to allocate
+  /// \param in    n more tokens: q, k [n, width], v [n, values], masks of n entries
+  /// \param call  its workspace has append_workspace_bytes() or is empty; one worker does all work,
+  ///              and nothing can be kept
   /// \throws shape_error, option_error for anything that does not fit, and option_error when the
   ///         stream would need more blocks than the mixing matrix has; the state is unchanged.
   void append(StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out,
-              Workspace workspace = {}) const;
+              const Call& call = {}) const;
 
   /// The same for arguments that check_append has passed, without checking them again.
   void append_checked(StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out,
@@ -111,6 +112,12 @@ std::size_t append_workspace_bytes(const Streaming<T, Op>& stream,
                                    const ExecutorRef& executor = {});
 
 // ------------------------------------------------------------------------------------------------
+
+namespace detail {
+inline void expect_nothing_kept(const char* function, const Call& call) {
+  if (!call.kept.empty()) fail_option(function, "kept", "is set", "none: a stream keeps nothing");
+}
+}  // namespace detail
 
 template <Scalar T, class Op>
 Streaming<T, Op>::Streaming(const StreamingSizes& sizes, MixingMatrix<A> mixing, Op op)
@@ -183,9 +190,10 @@ void Streaming<T, Op>::check_append(const StreamingState<A>& state, const Inputs
 
 template <Scalar T, class Op>
 void Streaming<T, Op>::append(StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out,
-                              Workspace workspace) const {
+                              const Call& call) const {
   check_append(state, in, out);
-  append_checked(state, in, out, workspace);
+  detail::expect_nothing_kept("Streaming::append", call);
+  append_checked(state, in, out, call.workspace);
 }
 
 template <Scalar T, class Op>
@@ -229,6 +237,7 @@ void append(const Streaming<T, Op>& stream, std::span<StreamingState<accumulator
             const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out, const Call& call) {
   using namespace detail;
   expect_batch("append", in, out, "out");
+  expect_nothing_kept("append", call);
   const Index pairs = sequences(in) * heads(in);
   if (static_cast<Index>(states.size()) != pairs) {
     fail_shape("append", "states", "has " + std::to_string(states.size()) + " entries",

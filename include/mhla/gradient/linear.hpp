@@ -29,15 +29,14 @@ inline namespace MHLA_TARGET {
 /// \param dout  gradient of the output; rows of masked queries are not read
 /// \throws shape_error, option_error for anything that does not fit, before anything is written.
 template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
-requires CausalOperator<Op>
 void linear_bidirectional_gradient(const In& in, const Op& op,
                                    const std::type_identity_t<detail::dout_of<In>>& dout,
                                    const detail::gradients_of<In>& gradients,
                                    const detail::parameters_of<In>& parameters = {},
                                    const Call& call = {});
 template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
-requires CausalOperator<Op> std::size_t linear_bidirectional_gradient_workspace_bytes(
-    const In& in, const Op& op, const ExecutorRef& executor = {});
+std::size_t linear_bidirectional_gradient_workspace_bytes(const In& in, const Op& op,
+                                                          const ExecutorRef& executor = {});
 
 /// The same of causal linear attention.
 template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
@@ -160,15 +159,14 @@ void expect_linear_parameters(const char* function, const Op& op,
 }  // namespace detail
 
 template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
-requires CausalOperator<Op> std::size_t linear_bidirectional_gradient_workspace_bytes(
-    const In& in, const Op& op, const ExecutorRef& executor) {
+std::size_t linear_bidirectional_gradient_workspace_bytes(const In& in, const Op& op,
+                                                          const ExecutorRef& executor) {
   return detail::form_gradient_bytes(
       detail::linear_bidirectional_form(in, op, "linear_bidirectional_gradient"), in,
       detail::parameter_sizes(Band(1, 1), op), executor);
 }
 
 template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
-requires CausalOperator<Op>
 void linear_bidirectional_gradient(const In& in, const Op& op,
                                    const std::type_identity_t<detail::dout_of<In>>& dout,
                                    const detail::gradients_of<In>& gradients,
