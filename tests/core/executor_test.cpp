@@ -29,7 +29,7 @@ struct Backwards {
   template <class F>
   void for_each(Index count, F&& f) const {
     ++rounds;
-    for (Index i = count; i-- > 0;) f(i, i % 2);
+    Sequential{}.for_each(count, [&](Index i, Index) { f(count - 1 - i, i % 2); });
   }
 };
 
@@ -39,7 +39,8 @@ struct Mutable {
 
   Index workers() { return 1; }
   void for_each(Index count, const auto& f) {
-    for (Index i = 0; i < count; ++i, ++calls) f(i, Index{0});
+    Sequential{}.for_each(count, f);
+    calls += count;
   }
 };
 

@@ -78,11 +78,23 @@ inline constexpr bool kIsInputs<BatchInputs<T>> = true;
 template <class In>
 concept AttentionInputs = detail::kIsInputs<In>;
 
+namespace detail {
+/// What has to be a partition: P itself, or what it returns for a number of tokens. One requirement
+/// instead of two alternatives, so that compilers name the member that is missing.
+template <class P>
+struct PartitionOf {
+  using type = P;
+};
+template <class P>
+requires std::invocable<const P&, Index>
+struct PartitionOf<P> {
+  using type = std::remove_cvref_t<std::invoke_result_t<const P&, Index>>;
+};
+}  // namespace detail
+
 /// A partition, or a function from a number of tokens to a partition.
 template <class P>
-concept BlocksOf = Partition<P> || requires(const P& p, Index tokens) {
-  { p(tokens) } -> Partition;
-};
+concept BlocksOf = Partition<typename detail::PartitionOf<P>::type>;
 
 /// The blocks of cross-attention: one partition of the queries and one of the keys.
 template <BlocksOf Q, BlocksOf K>
@@ -98,11 +110,21 @@ template <class B>
 inline constexpr bool kIsCross = false;
 template <class Q, class K>
 inline constexpr bool kIsCross<CrossBlocks<Q, K>> = true;
+
+/// The blocks of the queries.
+template <class B>
+struct QueryBlocksOf {
+  using type = B;
+};
+template <class Q, class K>
+struct QueryBlocksOf<CrossBlocks<Q, K>> {
+  using type = Q;
+};
 }  // namespace detail
 
 /// Blocks of queries and keys alike, or CrossBlocks.
 template <class B>
-concept AttentionBlocks = BlocksOf<B> || detail::kIsCross<B>;
+concept AttentionBlocks = BlocksOf<typename detail::QueryBlocksOf<B>::type>;
 
 }  // namespace MHLA_TARGET
 }  // namespace mhla

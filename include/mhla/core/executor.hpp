@@ -26,7 +26,8 @@ inline namespace MHLA_TARGET {
 
 /// Runs f(index, worker) once for every index in [0, count), in any order, and returns when all
 /// have run. Laws: 0 <= worker < workers(); no two calls with the same worker run at the same
-/// time; the first exception of a call is thrown to the caller after all calls have ended.
+/// time; an exception of one call keeps no other call from running, and the first one is thrown to
+/// the caller after all have ended.
 template <class X>
 concept Executor = requires(std::remove_reference_t<X>& x, Index count, void (*f)(Index, Index)) {
   { x.workers() } -> std::convertible_to<Index>;
@@ -39,7 +40,15 @@ struct Sequential {
 
   template <class F>
   void for_each(Index count, F&& f) const {
-    for (Index i = 0; i < count; ++i) f(i, Index{0});
+    std::exception_ptr failure;
+    for (Index i = 0; i < count; ++i) {
+      try {
+        f(i, Index{0});
+      } catch (...) {
+        if (!failure) failure = std::current_exception();
+      }
+    }
+    if (failure) std::rethrow_exception(failure);
   }
 };
 static_assert(Executor<Sequential>);

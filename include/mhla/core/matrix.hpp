@@ -5,6 +5,7 @@
 
 #include <Eigen/Core>
 #include <concepts>
+#include <ranges>
 #include <type_traits>
 
 #include "mhla/core/arch.hpp"
@@ -73,6 +74,13 @@ concept Flags = requires(const R& r) {
   requires sizeof(*r.data()) == 1 && std::is_integral_v<std::remove_cvref_t<decltype(*r.data())>>;
 };
 
+namespace detail {
+/// Flags that go away with the object that is asked for them.
+template <class R>
+concept OwnedFlags = Flags<R> && !std::ranges::borrowed_range<R> &&
+                     (!EigenDense<R> || std::derived_from<R, Eigen::PlainObjectBase<R>>);
+}  // namespace detail
+
 /// Which tokens of a sequence take part: token t does unless keep[t * stride] is 0.
 /// The default keeps all. Owns nothing.
 struct Mask {
@@ -89,6 +97,8 @@ struct Mask {
   Mask(const R& flags)  // NOLINT(google-explicit-constructor)
       : Mask(reinterpret_cast<const unsigned char*>(flags.data()),
              static_cast<Index>(flags.size())) {}
+  template <detail::OwnedFlags R>
+  Mask(const R&&) = delete;  // they would be gone before the mask is read
 
   constexpr bool all() const { return keep == nullptr; }
   constexpr bool operator[](Index t) const { return keep == nullptr || keep[t * stride] != 0; }

@@ -75,8 +75,8 @@ void add_gradient(const SoftmaxForm<A>& form, Arena& arena, Arena* /*kept*/, con
 
 template <AttentionInputs In>
 std::size_t softmax_gradient_workspace_bytes(const In& in, const ExecutorRef& executor) {
-  return detail::form_gradient_bytes(detail::softmax_form(in, "softmax_gradient", false), in, {},
-                                     executor);
+  constexpr const char* kName = "softmax_gradient_workspace_bytes";
+  return detail::form_gradient_bytes(detail::softmax_form(in, kName, false), in, {}, executor);
 }
 
 template <AttentionInputs In>

@@ -1,4 +1,4 @@
-// expect: AttentionBlocks<Blocks>. .with Blocks = Halves|no member named .runs
+// expect: blocks.runs.b.. is invalid|no member named .runs
 #include "mhla/mhla.hpp"
 
 struct Halves {
