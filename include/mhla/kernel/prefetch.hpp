@@ -5,9 +5,6 @@
 ///
 /// Rows of one head lie H * D numbers apart, a page or more, where no hardware prefetcher follows;
 /// reading them cold costs as much as a third of the product they are for.
-///
-/// Lines are counted from the first byte of a row. Of a row that begins inside of a line the last
-/// line may be left out, which costs time, never a result.
 
 #include <algorithm>
 #include <cstdint>
