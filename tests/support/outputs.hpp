@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "mhla/core/matrix.hpp"
@@ -16,6 +17,16 @@ namespace mhla::test {
 template <class T>
 Matrix<T> unwritten(Index rows, Index cols) {
   return Matrix<T>::Constant(rows, cols, static_cast<T>(std::numeric_limits<float>::quiet_NaN()));
+}
+
+/// The numbers of a view, side by side.
+template <class T>
+Matrix<std::remove_const_t<T>> dense(const MatrixView<T>& m) {
+  Matrix<std::remove_const_t<T>> all(m.rows, m.cols);
+  for (Index r = 0; r < m.rows; ++r) {
+    for (Index c = 0; c < m.cols; ++c) all(r, c) = m(r, c);
+  }
+  return all;
 }
 
 /// An arena over memory in which every number is NaN.

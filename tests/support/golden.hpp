@@ -1,0 +1,71 @@
+#pragma once
+
+/// \file
+/// What the checks of golden files share: values of their metadata, and errors.
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "mhla/io/safetensors.hpp"
+
+namespace mhla::test::golden {
+
+/// A value of the metadata: a text, or JSON.
+template <class V>
+V value(const Safetensors& file, const std::string& key) {
+  const auto found = file.metadata().find(key);
+  if (found == file.metadata().end()) throw std::runtime_error("lacks metadata key '" + key + "'");
+  if constexpr (std::is_same_v<V, std::string>) {
+    return found->second;
+  } else {
+    return nlohmann::json::parse(found->second).get<V>();
+  }
+}
+
+/// The largest difference from a tensor of a file, and its largest magnitude.
+struct Error {
+  double difference = 0, largest = 0;
+
+  template <class Ours, class Golden>
+  void add(const Eigen::MatrixBase<Ours>& ours, const Eigen::MatrixBase<Golden>& golden) {
+    if (ours.rows() != golden.rows() || ours.cols() != golden.cols()) {
+      throw std::runtime_error("has a tensor of another shape than ours");
+    }
+    for (Index i = 0; i < ours.rows(); ++i) {
+      for (Index j = 0; j < ours.cols(); ++j) {
+        const double error = std::abs(ours(i, j) - golden(i, j));
+        difference = std::max(difference, std::isfinite(error) ? error : HUGE_VAL);
+        largest = std::max(largest, std::abs(golden(i, j)));
+      }
+    }
+  }
+  /// Infinite if nothing was compared.
+  double relative() const { return largest > 0 ? difference / largest : HUGE_VAL; }
+};
+
+/// The errors of a file in double, by the names of its tensors, and in float over their bounds.
+struct Result {
+  std::map<std::string, Error> outputs, gradients;
+  double in_float = 0;
+
+  /// What cannot be compared counts as infinitely wrong.
+  void raise_in_float(double error, double bound) {
+    const bool comparable = std::isfinite(error) && std::isfinite(bound) && bound >= 0;
+    in_float = std::max(in_float, !comparable ? HUGE_VAL : error == 0 ? 0 : error / bound);
+  }
+  static std::pair<std::string, double> worst(const std::map<std::string, Error>& errors) {
+    std::pair<std::string, double> result{"none", 0};
+    for (const auto& [name, error] : errors) {
+      if (error.relative() >= result.second) result = {name, error.relative()};
+    }
+    return result;
+  }
+};
+
+}  // namespace mhla::test::golden
