@@ -13,9 +13,11 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "io/raw_file.hpp"
 #include "mhla/io/safetensors.hpp"
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
@@ -26,6 +28,8 @@ using mhla::Dtype;
 using mhla::Index;
 using mhla::Safetensors;
 using mhla::SafetensorsWriter;
+using mhla::test::rewritten;
+using mhla::test::same_tensors;
 using Random = std::minstd_rand;
 
 void expect(bool good, const char* what) {
@@ -66,32 +70,15 @@ void touch(const Safetensors& file) {
   static_cast<void>(kept);
 }
 
-void expect_same(const Safetensors& a, const Safetensors& b) {
-  expect(a.metadata() == b.metadata(), "metadata survives");
-  expect(a.tensors().size() == b.tensors().size(), "as many tensors");
-  for (const auto& [name, tensor] : a.tensors()) {
-    expect(b.contains(name), "every name survives");
-    const mhla::StoredTensor& other = b.tensor(name);
-    expect(tensor.dtype == other.dtype && tensor.shape == other.shape, "type and shape survive");
-    expect(std::ranges::equal(tensor.bytes, other.bytes), "bytes survive");
-  }
-}
-
-std::vector<std::byte> written(const Safetensors& file) {
-  SafetensorsWriter writer;
-  for (const auto& [name, tensor] : file.tensors()) writer.add(name, tensor);
-  for (const auto& [key, text] : file.metadata()) writer.add_metadata(key, text);
-  return writer.to_bytes();
-}
-
 void check(std::span<const std::byte> bytes) {
   try {
     const Safetensors file = Safetensors::parse(bytes);
     touch(file);
-    const std::vector<std::byte> again = written(file);
+    const std::vector<std::byte> again = rewritten(file);
     const Safetensors copy = Safetensors::parse(again);
-    expect_same(file, copy);
-    expect(written(copy) == again, "what is written is canonical");
+    expect(file.metadata() == copy.metadata(), "metadata survives");
+    expect(same_tensors(file.tensors(), copy.tensors()), "tensors survive");
+    expect(rewritten(copy) == again, "what is written is canonical");
   } catch (const mhla::safetensors_error& e) {
     expect(std::strlen(e.what()) < 2000, "messages are short");
     expect(e.position().value_or(0) <= bytes.size(), "positions lie in the file");
@@ -122,48 +109,22 @@ std::string fresh_file(Random& random) {
 }
 
 void mutate_text(Random& random, std::string& text) {
-  static const char* const tokens[] = {"{",
-                                       "}",
-                                       "[",
-                                       "]",
-                                       ",",
-                                       ":",
-                                       "\"",
-                                       " ",
-                                       "\\u0",
-                                       "\xC3\xA9",
-                                       "\xED\xA0\x80",
-                                       "-",
-                                       "0",
-                                       "1",
-                                       "8",
-                                       "1e9",
-                                       "true",
-                                       "null",
-                                       "\"F64\"",
-                                       "\"F32\"",
-                                       "\"F16\"",
-                                       "\"BF16\"",
-                                       "\"I64\"",
-                                       "\"I32\"",
-                                       "\"U8\"",
-                                       "\"BOOL\"",
-                                       "\"dtype\":",
-                                       "\"shape\":",
-                                       "\"data_offsets\":",
-                                       "\"__metadata__\":{",
-                                       "9223372036854775807",
-                                       "18446744073709551615",
-                                       "4294967296",
-                                       "[0,0]",
-                                       "\"n0\":{"};
+  static const std::vector<std::string> tokens = [] {
+    std::istringstream text(
+        "{ } [ ] , : \" \\u0 \xC3\xA9 \xED\xA0\x80 - 0 1 8 1e9 true null \"F64\" \"F32\" \"F16\" "
+        "\"BF16\" \"I64\" \"I32\" \"U8\" \"BOOL\" \"dtype\": \"shape\": \"data_offsets\": "
+        "\"__metadata__\":{ 9223372036854775807 18446744073709551615 4294967296 [0,0] \"n0\":{");
+    std::vector<std::string> all(std::istream_iterator<std::string>(text), {});
+    all.push_back(" ");
+    return all;
+  }();
   const std::size_t at = below(random, text.size() + 1);
   switch (below(random, 6)) {
     case 0:  // a token more
-      text.insert(at, tokens[below(random, std::size(tokens))]);
+      text.insert(at, tokens[below(random, tokens.size())]);
       break;
     case 1: {  // another token in the place of some bytes
-      const std::string token = tokens[below(random, std::size(tokens))];
+      const std::string& token = tokens[below(random, tokens.size())];
       text.replace(at, std::min(text.size() - at, token.size()), token);
       break;
     }

@@ -1,8 +1,10 @@
 #pragma once
 
 /// \file
-/// Safetensors files put together by hand, right or wrong, and what the reader says of them.
+/// Safetensors files put together by hand, right or wrong, what the reader says of them, and
+/// whether two hold the same.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -45,6 +47,21 @@ inline std::string one_tensor(const std::string& dtype, const std::string& shape
                               const std::string& offsets) {
   return R"({"t":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets +
          "}}";
+}
+
+inline bool same_tensors(const StoredTensors& a, const StoredTensors& b) {
+  return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
+    return x.first == y.first && x.second.dtype == y.second.dtype &&
+           x.second.shape == y.second.shape && std::ranges::equal(x.second.bytes, y.second.bytes);
+  });
+}
+
+/// What the writer makes of all that a file holds.
+inline Bytes rewritten(const Safetensors& file) {
+  SafetensorsWriter writer;
+  for (const auto& [name, tensor] : file.tensors()) writer.add(name, tensor);
+  for (const auto& [key, text] : file.metadata()) writer.add_metadata(key, text);
+  return writer.to_bytes();
 }
 
 struct Refusal {

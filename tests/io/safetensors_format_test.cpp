@@ -3,10 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <set>
 #include <string>
 #include <string_view>
-#include <type_traits>
 
 #include "support/message_of.hpp"
 
@@ -16,23 +14,10 @@ namespace {
 using detail::stored_bytes;
 using detail::valid_utf8;
 
-TEST(Dtype, NamesAndWidths) {
-  std::set<std::string_view> names;
-  for (int i = 0; i < 8; ++i) {
-    const auto dtype = static_cast<Dtype>(i);
-    names.insert(dtype_name(dtype));
-    EXPECT_EQ(dtype_of_name(dtype_name(dtype)), dtype);
-    EXPECT_GE(dtype_width(dtype), i > 0 ? dtype_width(static_cast<Dtype>(i - 1)) : 0);
-  }
-  EXPECT_EQ(names,
-            (std::set<std::string_view>{"BOOL", "U8", "F16", "BF16", "I32", "F32", "F64", "I64"}));
-  for (const char* name : {"", "F3", "F321", "f32", "U16"})
-    EXPECT_FALSE(dtype_of_name(name)) << name;
-}
-
 template <Stored T>
 void expect_type(const char* name) {
   EXPECT_EQ(dtype_name(dtype_of<T>()), name);
+  EXPECT_EQ(dtype_of_name(name), dtype_of<T>());
   EXPECT_EQ(dtype_width(dtype_of<T>()), static_cast<Index>(sizeof(T)));
 }
 
@@ -45,7 +30,9 @@ TEST(Dtype, OfEveryStoredType) {
   expect_type<float>("F32");
   expect_type<double>("F64");
   expect_type<std::int64_t>("I64");
-  static_assert(!Stored<char> && !Stored<std::uint64_t> && !Stored<const float>);
+  for (const char* name : {"", "F3", "F321", "f32", "U16"}) {
+    EXPECT_FALSE(dtype_of_name(name)) << name;
+  }
 }
 
 TEST(StoredBytes, IsTheProductOrNothing) {
@@ -120,8 +107,7 @@ TEST(Printable, EscapesAndCuts) {
   EXPECT_EQ(detail::printable(std::string(65, 'x')), "'" + std::string(64, 'x') + "...'");
 }
 
-TEST(SafetensorsError, SaysAllAndIsAnErrorOfTheLibrary) {
-  static_assert(std::is_base_of_v<error, safetensors_error>);
+TEST(SafetensorsError, SaysWhereWhatAndWhatWasExpected) {
   const auto fail = [](std::optional<std::uint64_t> position) {
     return test::message_of<safetensors_error>([&] {
       detail::fail_safetensors("x.safetensors", SafetensorsFault::kRank, position, "1", "2");
