@@ -2,63 +2,91 @@
 // hundred: they must end in an error, not in a number. The same cases without the mistake must
 // pass, so that nothing else can be what failed.
 
-#include "mhla/gradient/softmax.hpp"
+#include "mhla/attention/softmax.hpp"
+#include "mhla/gradient/bidirectional.hpp"
 #include "support/gradient_form.hpp"
 #include "support/gradient_rules.hpp"
 
 namespace mhla::bench {
 namespace {
 
+/// What the results are multiplied by.
+struct Factors {
+  float out = 1, q = 1, k = 1, v = 1, mixing = 1;
+};
+
 void spoil(TensorView<float> x, float factor) {
   for (Index i = 0; i < x.shape[0] * x.strides[0]; ++i) x.data[i] *= factor;
 }
 
-void softmax_times(Session& session, const Shape& shape, float factor) {
-  time_form<float>(
-      session, shape, 1, softmax_cost<float>(shape),
-      [](const auto& in, const ExecutorRef& pool) { return softmax_workspace_bytes(in, pool); },
-      [factor](const auto& in, auto out, const Call& call) {
-        softmax_bidirectional(in, out, {}, call);
-        spoil(out, factor);
-      },
-      [] { return softmax_weights<float>; });
-}
-
-/// The gradient of softmax attention, with dv times a factor.
-struct SoftmaxForm {
+/// The bidirectional form with wrong results.
+struct WrongForm {
   using In = BatchInputs<float>;
-  Shape shape;
-  float factor;
+  Factors factors;
+  Contiguous blocks;
+  MixingMatrix<float> mixing, sums{mixing.band()};
 
-  static std::size_t forward_bytes(const In& in, const ExecutorRef& pool) {
-    return softmax_workspace_bytes(in, pool);
+  std::size_t forward_bytes(const In& in, const ExecutorRef& pool) const {
+    return bidirectional_workspace_bytes(in, blocks, Operator{}, pool);
   }
-  static std::size_t backward_bytes(const In& in, const ExecutorRef& pool) {
-    return softmax_gradient_workspace_bytes(in, pool);
+  std::size_t backward_bytes(const In& in, const ExecutorRef& pool) const {
+    return bidirectional_gradient_workspace_bytes(in, blocks, mixing, Operator{}, pool);
   }
   static std::size_t kept_bytes(const In&) { return 0; }
-  static void forward(const In& in, TensorView<float> out, const Call& call) {
-    softmax_bidirectional(in, out, {}, call);
+  void forward(const In& in, TensorView<float> out, const Call& call) const {
+    bidirectional(in, blocks, mixing, Operator{}, out, call);
+    spoil(out, factors.out);
   }
   void backward(const In& in, TensorView<const float> dout, const BatchGradients<float>& gradients,
-                const Call& call) const {
-    softmax_bidirectional_gradient(in, dout, gradients, {}, call);
-    spoil(gradients.v, factor);
+                const Call& call) {
+    bidirectional_gradient(in, blocks, mixing, Operator{}, dout, gradients, {.mixing = sums}, call);
+    spoil(gradients.q, factors.q);
+    spoil(gradients.k, factors.k);
+    spoil(gradients.v, factors.v);
+    for (float& c : sums.storage()) c *= factors.mixing;
   }
-  GradientRule rule() const { return softmax_rule(shape.tokens(), shape.width); }
-  static const MixingMatrix<float>* dmixing() { return nullptr; }
+  GradientRule rule() const { return bidirectional_rule(blocks, mixing); }
+  const MixingMatrix<float>* dmixing() const { return &sums; }
 };
 
 const bool kRegistered = [] {
   const Shape shape = growth_shape(kShortestGrowth);
-  const auto add = [&](const std::string& name, float output, float gradient) {
-    register_case(name, "float", shape, 1, [=](Session& s) { softmax_times(s, shape, output); });
-    register_case("Gradient" + name, "float", shape, 1, [=](Session& s) {
-      time_gradient<float>(s, shape, 1, softmax_cost<float>(shape), SoftmaxForm{shape, gradient});
+  const Contiguous blocks(shape.tokens(), shape.block_length());
+  const MixingMatrix<float> mixing(Matrix<float>::Constant(4, 4, 0.25f));
+  const Cost cost = bidirectional_cost<float>(shape, mixing);
+  const auto output = [=](const std::string& name, float factor) {
+    const WrongForm form{{.out = factor}, blocks, mixing};
+    register_case(name, "float", shape, 1, [=](Session& s) {
+      time_form<float>(
+          s, shape, 1, cost,
+          [&](const auto& in, const ExecutorRef& pool) { return form.forward_bytes(in, pool); },
+          [&](const auto& in, auto out, const Call& call) { form.forward(in, out, call); },
+          [&] { return bidirectional_weights<float>(form.blocks, form.mixing); });
     });
   };
-  add("Right", 1, 1);
-  add("Wrong", 1.001f, 1.01f);
+  const auto gradient = [=](const std::string& name, const Factors& factors) {
+    register_case(name, "float", shape, 1, [=](Session& s) {
+      time_gradient<float>(s, shape, 1, cost, WrongForm{factors, blocks, mixing});
+    });
+  };
+  output("Right", 1);
+  output("WrongOutput", 1.001f);
+  output("WrongNaN", std::numeric_limits<float>::quiet_NaN());
+  register_case("WrongSoftmax", "float", shape, 1, [=](Session& s) {
+    time_form<float>(
+        s, shape, 1, softmax_cost<float>(shape),
+        [](const auto& in, const ExecutorRef& pool) { return softmax_workspace_bytes(in, pool); },
+        [](const auto& in, auto out, const Call& call) {
+          softmax_bidirectional(in, out, {}, call);
+          spoil(out, 1.001f);
+        },
+        [] { return softmax_weights<float>; });
+  });
+  gradient("GradientRight", {});
+  gradient("WrongQuery", {.q = 1.01f});
+  gradient("WrongKey", {.k = 1.01f});
+  gradient("WrongValue", {.v = 1.01f});
+  gradient("WrongCoefficient", {.mixing = 1.1f});
   return true;
 }();
 
