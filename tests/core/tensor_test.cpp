@@ -78,46 +78,27 @@ TEST(TensorView, StridesMayBeZeroOrNegative) {
 
 TEST(TensorView, AbsentIsAViewThatWasNeverSet) {
   EXPECT_TRUE(TensorView<float>().absent());
-  float x = 0;
-  EXPECT_FALSE(bnhd(&x, 1, 1, 1, 1).absent());
-  EXPECT_FALSE(bnhd(&x, 0, 0, 0, 0).absent());
-  EXPECT_FALSE(bnhd(static_cast<float*>(nullptr), 0, 4, 1, 2).absent());
-}
-
-TEST(TensorView, AHeadOfNoDataIsNullWithItsShape) {
-  const auto x = bnhd(static_cast<const float*>(nullptr), 0, 4, 3, 2);
-  const MatrixView<const float> head = x.head(1, 2, 3, 1);
+  const auto empty = bnhd(static_cast<const float*>(nullptr), 0, 4, 3, 2);
+  EXPECT_FALSE(empty.absent());
+  const MatrixView<const float> head = empty.head(1, 2, 3, 1);
   EXPECT_EQ(head.data, nullptr);
-  EXPECT_EQ(head.rows, 1);
   EXPECT_EQ(head.cols, 2);
 }
 
 TEST(Tensor, OwnsZerosAndIsItsView) {
   Tensor<float> x({kBatch, kTokens, kHeads, kWidth});
-  EXPECT_EQ(x.shape(), (Shape{kBatch, kTokens, kHeads, kWidth}));
   EXPECT_EQ(x.data(), std::vector<float>(kBatch * kTokens * kHeads * kWidth, 0.f));
+  const Tensor<float> zeros = x;
   const TensorView<float> view = x;
   const TensorView<const float> constant = std::as_const(x);
   EXPECT_EQ(view.shape, x.shape());
-  EXPECT_EQ(constant.strides, view.strides);
-  for_each_element([&](Index b, Index n, Index h, Index d) {
-    const auto at = ((b * kTokens + n) * kHeads + h) * kWidth + d;
-    x(b, n, h, d) = static_cast<float>(at);
-    EXPECT_EQ(&view(b, n, h, d), x.data().data() + at);
-    EXPECT_EQ(&constant(b, n, h, d), x.data().data() + at);
-    EXPECT_EQ(std::as_const(x)(b, n, h, d), static_cast<float>(at));
-  });
-  const Tensor<float> copy = x;
-  x(1, 2, 3, 4) = -1;
-  EXPECT_EQ(copy(1, 2, 3, 4), kBatch * kTokens * kHeads * kWidth - 1);
-}
-
-TEST(Tensor, OfNothingHasNoElements) {
-  EXPECT_EQ(Tensor<double>().shape(), Shape{});
+  EXPECT_EQ(view.strides, bnhd(x.data().data(), x.shape()).strides);
+  x(1, 2, 3, 4) = 5;
+  EXPECT_EQ(view(1, 2, 3, 4), 5);
+  EXPECT_EQ(constant(1, 2, 3, 4), 5);
+  EXPECT_EQ(zeros(1, 2, 3, 4), 0);
   EXPECT_TRUE(Tensor<double>().view().absent());
-  const Tensor<double> empty({2, 0, 3, 4});
-  EXPECT_TRUE(empty.data().empty());
-  EXPECT_EQ(empty.view().shape, (Shape{2, 0, 3, 4}));
+  EXPECT_EQ(Tensor<double>({2, 0, 3, 4}).view().shape, (Shape{2, 0, 3, 4}));
 }
 
 TEST(Tensor, RejectsSizesThatNoMemoryCouldHold) {

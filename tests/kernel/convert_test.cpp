@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -128,27 +127,6 @@ TYPED_TEST(Convert, RowsOfEveryLengthAreWidenedAndNothingBesideThem) {
       const float got = wide[static_cast<std::size_t>(j + 1)];
       EXPECT_TRUE(j >= 0 && j < length ? got == static_cast<float>(j - 30) : std::isnan(got));
     }
-  }
-}
-
-template <class A>
-class ConvertCopies : public testing::Test {};
-using Accumulators = testing::Types<float, double>;
-TYPED_TEST_SUITE(ConvertCopies, Accumulators);
-
-TYPED_TEST(ConvertCopies, AccumulatorsAreCopiedBitForBit) {
-  test::Random rng(2);
-  for (std::size_t length = 0; length <= 70; ++length) {
-    std::vector<TypeParam> x(length), y(length + 1, 7), z(length + 1, 7);
-    for (TypeParam& value : x) {
-      const std::uint64_t bits = rng.bits();  // any bits at all, NaN too
-      std::memcpy(&value, &bits, sizeof(value));
-    }
-    widen(x.data(), y.data(), std::ssize(x));
-    narrow(x.data(), z.data(), std::ssize(x));
-    x.push_back(7);
-    EXPECT_EQ(std::memcmp(y.data(), x.data(), x.size() * sizeof(TypeParam)), 0);
-    EXPECT_EQ(std::memcmp(z.data(), x.data(), x.size() * sizeof(TypeParam)), 0);
   }
 }
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "mhla/attention/bidirectional.hpp"
-#include "mhla/attention/causal.hpp"
 #include "mhla/policy/locality.hpp"
 #include "support/message_of.hpp"
 
@@ -61,16 +60,6 @@ TEST(ByName, AnOperatorOfNamesGivesTheBitsOfTheOneOfTypes) {
       bidirectional(x, x, x, blocks, mixing,
                     Operator{feature_map("exp"), feature_map("relu"), normalizer("key_sum", 1)});
   EXPECT_EQ(named, bidirectional(x, x, x, blocks, mixing, Operator{Exp{}, Relu{}, KeySum{1}}));
-}
-
-TEST(ByName, CausalFormsRefuseCrossQueryWhenTheyAreCalled) {
-  const Matrix<float> x = Matrix<float>::Random(8, 4);
-  EXPECT_EQ(message_of<option_error>([&] {
-              causal(x, x, x, Contiguous(8, 4), uniform_causal(2),
-                     Operator{Relu{}, Relu{}, normalizer("cross_query")});
-            }),
-            "mhla::causal: normalizer is CrossQuery, which reads later queries, expected a "
-            "normaliser of the token's own weights, or none");
 }
 
 }  // namespace

@@ -61,30 +61,6 @@ TEST(Grid, EveryTokenIsOnceInTheBlockOfItsCell) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     expect_definition(size, block);
   }
-}
-
-TEST(Grid, BlocksAndSlotsAreThoseOfTheAuthorsLayers) {
-  // b (fb p0) (hb p1) (wb p2) -> (fb hb wb) (p0 p1 p2)
-  constexpr Index fb = 2, p0 = 3, hb = 3, p1 = 2, wb = 2, p2 = 4;
-  const Grid grid({fb * p0, hb * p1, wb * p2}, {p0, p1, p2});
-  for (Index i = 0; i < fb * hb * wb; ++i) {
-    const std::vector<Index> tokens = tokens_of(grid, i);
-    ASSERT_EQ(std::ssize(tokens), p0 * p1 * p2);
-    for (Index slot = 0; slot < p0 * p1 * p2; ++slot) {
-      const Index frame = i / (hb * wb) * p0 + slot / (p1 * p2);
-      const Index row = i / wb % hb * p1 + slot / p2 % p1;
-      const Index column = i % wb * p2 + slot % p2;
-      EXPECT_EQ(tokens[static_cast<std::size_t>(slot)],
-                (frame * (hb * p1) + row) * (wb * p2) + column);
-    }
-  }
-}
-
-TEST(Grid, OneBlockAndOneTokenABlockAreGrids) {
-  expect_definition({2, 3, 4}, {2, 3, 4});
-  expect_definition({2, 3, 4}, {9, 9, 9});
-  expect_definition({2, 3, 4}, {1, 1, 1});
-  expect_definition(11, 3);
   EXPECT_EQ(Grid(11, 3).blocks(), Contiguous(11, 3).blocks());
 }
 
@@ -147,12 +123,8 @@ TEST(SuggestGrid, IsTheLargestNumberOfTheMostCompactEqualBlocks) {
 }
 
 TEST(SuggestGrid, KnowsTheShapesOfThePaper) {
-  EXPECT_EQ(suggest_grid({16, 16}).block, GridShape(4, 4));
   EXPECT_EQ(suggest_grid({16, 16}).blocks, GridShape(4, 4));
   EXPECT_EQ(suggest_grid({21, 30, 50}).blocks, GridShape(7, 5, 5));
-  EXPECT_EQ(suggest_grid({21, 30, 50}).block, GridShape(3, 6, 10));
-  expect_best_grid({32, 32});
-  expect_best_grid({13, 13});
   expect_best_grid(13);  // 13 blocks of one token would be too many
   EXPECT_EQ(suggest_grid({32, 32}).blocks[1] * suggest_grid({32, 32}).blocks[2], 32);
 }

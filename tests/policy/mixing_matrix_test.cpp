@@ -154,17 +154,13 @@ TYPED_TEST(MixingMatrixOf, OwnsItsCoefficientsAndIsAView) {
   using A = TypeParam;
   test::Random rng(2);
   const Matrix<A> c = coefficients<A>(rng, 4, 7);
-  MixingMatrix<A> m = MixingMatrix<A>::banded(c, 1, 2), copy = m;
+  MixingMatrix<A> m = MixingMatrix<A>::banded(c, 1, 2);
+  const MixingMatrix<A> copy = m;
   const MixingView<A> view = m;
-  const MixingView<const A> constant = std::as_const(m);
   view.at(2, 3) = 5;
   EXPECT_EQ(m(2, 3), 5);
-  EXPECT_EQ(constant(2, 3), 5);
   EXPECT_EQ(copy(2, 3), c(2, 3));
-  EXPECT_EQ(m.storage().data(), view.storage().data());
-  EXPECT_EQ(std::as_const(m).storage().data(), view.storage().data());
-  m.at(0, 0) = 6;
-  EXPECT_EQ(view(0, 0), 6);
+  EXPECT_EQ(MixingView<const A>(std::as_const(m)).storage().data(), view.storage().data());
 }
 
 TYPED_TEST(MixingMatrixOf, LowerTriangleDropsLaterBlocks) {
@@ -246,13 +242,9 @@ TEST(MixingMatrix, RejectsEmptyOnesAndNegativeBandwidths) {
     return std::string("mhla::MixingMatrix: coefficients have shape ") + shape +
            ", expected at least one row and one column";
   };
-  EXPECT_EQ(test::message_of<option_error>([] { M(Matrix<float>()); }), empty("[0, 0]"));
   EXPECT_EQ(test::message_of<option_error>([] { M(Matrix<float>(2, 0)); }), empty("[2, 0]"));
-  EXPECT_EQ(test::message_of<option_error>([] { M::banded(Matrix<float>(0, 3), 1, 1); }),
-            empty("[0, 3]"));
   EXPECT_EQ(test::message_of<option_error>([] { Band(0, 3, 1, 1); }), empty("[0, 3]"));
   EXPECT_EQ(test::message_of<option_error>([] { uniform_causal<float>(0); }), empty("[0, 0]"));
-  EXPECT_THROW(uniform_causal<float>(-2), option_error);
   EXPECT_EQ(test::message_of<option_error>([] { M::banded(3, 3, -1, 2); }),
             "mhla::MixingMatrix: band is -1 below and 2 above the diagonal, "
             "expected bandwidths >= 0");
@@ -262,23 +254,6 @@ TEST(MixingMatrix, RejectsEmptyOnesAndNegativeBandwidths) {
   EXPECT_EQ(test::message_of<option_error>([&m] { m.at(1, 2); }),
             "mhla::MixingMatrix::at: position is [1, 2], expected a place inside the band of a "
             "[4, 5] matrix");
-}
-
-TEST(ExpectMixing, RejectsAnotherShapeButNotWhereThereIsNothingToMix) {
-  const MixingMatrix<float> owner(Band(4, 5));
-  const MixingView<const float> m = owner;
-  EXPECT_NO_THROW(detail::expect_mixing("f", m, 4, 5));
-  EXPECT_NO_THROW(detail::expect_mixing("f", m, 0, 5));
-  EXPECT_NO_THROW(detail::expect_mixing("f", m, 4, 0));
-  EXPECT_EQ(test::message_of<shape_error>([&] { detail::expect_mixing("f", m, 5, 5); }),
-            "mhla::f: mixing has shape [4, 5], expected [5, 5] (query blocks, key blocks)");
-  EXPECT_THROW(detail::expect_mixing("f", m, 4, 4), shape_error);
-  EXPECT_NO_THROW(detail::expect_leading_mixing("f", m, 3, 2));
-  EXPECT_NO_THROW(detail::expect_leading_mixing("f", m, 4, 5));
-  EXPECT_EQ(test::message_of<shape_error>([&] { detail::expect_leading_mixing("f", m, 5, 5); }),
-            "mhla::f: mixing has shape [4, 5], expected at least [5, 5] for the blocks of the "
-            "sequence");
-  EXPECT_THROW(detail::expect_leading_mixing("f", m, 4, 6), shape_error);
 }
 
 }  // namespace

@@ -16,17 +16,6 @@ template <class A>
 class Denominator : public testing::Test {};
 TYPED_TEST_SUITE(Denominator, Accumulators);
 
-TYPED_TEST(Denominator, SumsAreQueriesTimesTheKeySum) {
-  using A = TypeParam;
-  for_cases(100, [](Random& rng) {
-    const Index count = rng.integer(0, kStripTokens), d = rng.integer(0, 70);
-    const Matrix<A> q = rng.matrix<A>(count, d), z = rng.matrix<A>(1, d);
-    const Guarded<A> sums(1, count);
-    detail::sum_weights<A>(Guarded<A>(q), count, d, z.data(), sums.data());
-    sums.expect(Exact(z) * Exact(q).transpose(), {d + 1});
-  });
-}
-
 TYPED_TEST(Denominator, AdjointGivesRowsAndTheKeySumTheirShare) {
   using A = TypeParam;
   for_cases(100, [](Random& rng) {

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "stage/stage_case.hpp"
 
 namespace mhla::test {
@@ -11,7 +9,6 @@ namespace {
 
 using detail::IntraBlockAdjoint;
 using detail::kStripTokens;
-using detail::PackedKeys;
 
 constexpr Index kLengths[] = {1, 63, 64, 65, 200};
 
@@ -80,45 +77,6 @@ template <class A>
 class IntraBlock : public testing::Test {};
 TYPED_TEST_SUITE(IntraBlock, Accumulators);
 
-TYPED_TEST(IntraBlock, AddsTheVisibleKeysOfEveryQuery) {
-  using A = TypeParam;
-  for_cases(80, [](Random& rng) {
-    const Block<A> x(rng);
-    const Matrix<A> before = rng.matrix<A>(x.queries(), x.e),
-                    sums_before = rng.matrix<A>(1, x.queries());
-    const bool divides = rng.chance(0.7);
-    // A key that is not seen is 0 here: it is multiplied by 0.
-    const Exact scores = static_cast<long double>(x.weight) *
-                         (Exact(x.q) * Exact(x.k).transpose()).times(Exact(x.sees));
-    const Exact expected = Exact(before) + scores * Exact(x.v);
-    const Exact sums =
-        Exact(sums_before) + Exact(Matrix<A>::Ones(1, x.keys()).eval()) * scores.transpose();
-
-    GuardedArena memory(1 << 20);
-    PackedKeys<A> keys("f", memory.next(), x.keys(), x.d, x.e);
-    x.for_strips([&](Index begin, Index count) {
-      x.append_for(begin + count - 1, keys.count(),
-                   [&](const Guarded<A>& k, const Guarded<A>& v, Index first, Index n) {
-                     keys.append(k.rows(), v.rows(), x.key_slots.data() + first, n, x.weight);
-                   });
-      const Guarded<A> outputs(Matrix<A>(before.middleRows(begin, count))),
-          den(Matrix<A>(sums_before.middleCols(begin, count))), room(0, kStripTokens, kStripTokens);
-      detail::add_intra_block<A>(Guarded<A>(Matrix<A>(x.q.middleRows(begin, count))),
-                                 x.query_slots.data() + begin, count, keys, room, outputs,
-                                 divides ? den.data() : nullptr);
-      // The weight, the chain over d, the product with v and the chain over the keys.
-      const Bound bound{x.d + x.keys() + 2};
-      const auto rows = [&](const Exact& all) {
-        return Exact(all.value.middleRows(begin, count), all.size.middleRows(begin, count));
-      };
-      outputs.expect(rows(expected), bound, "outputs");
-      den.expect(rows(divides ? sums.transpose() : Exact(sums_before).transpose()).transpose(),
-                 divides ? bound : Bound{0}, "denominators");
-    });
-    memory.expect_intact();
-  });
-}
-
 TYPED_TEST(IntraBlock, AdjointIsTheDefinitionForEveryPairThatSeesEachOther) {
   using A = TypeParam;
   for_cases(80, [](Random& rng) {
@@ -171,22 +129,6 @@ TYPED_TEST(IntraBlock, AdjointIsTheDefinitionForEveryPairThatSeesEachOther) {
     expect_within(dweight, all * Exact(Matrix<A>::Ones(queries, 1).eval()),
                   {x.d + x.e + keys + 2 + 2 * queries}, "dweight");
   });
-}
-
-TYPED_TEST(IntraBlock, AClearedAdjointHasNoKeys) {
-  using A = TypeParam;
-  Memory memory(1 << 20);
-  IntraBlockAdjoint<A> block("f", memory.arena, 70, 3, 2);
-  block.clear();
-  const Matrix<A> ones = Matrix<A>::Ones(1, 3);
-  const Index slot[] = {5}, last[] = {500};
-  block.append(Guarded<A>(ones, kStripTokens),
-               Guarded<A>(Matrix<A>(ones.leftCols(2)), kStripTokens), slot, 1);
-  EXPECT_EQ(block.keys(), 1);
-  block.clear();
-  EXPECT_EQ(block.keys(), 0);
-  block.score(Guarded<A>(ones), last, 1);
-  EXPECT_EQ(block.score_sums()[0], 0);
 }
 
 }  // namespace

@@ -41,30 +41,8 @@ class AnyPartition {
     tokens_ += run.length;
   }
 
-  /// Block of every token.
-  std::vector<Index> block_of_token() const {
-    return by_token([](Index b, Index) { return b; });
-  }
-  /// Slot of every token in its block.
-  std::vector<Index> slot_of_token() const {
-    return by_token([](Index, Index s) { return s; });
-  }
-
  private:
   const std::vector<Run>& block(Index b) const { return runs_[static_cast<std::size_t>(b)]; }
-  template <class F>
-  std::vector<Index> by_token(F f) const {
-    std::vector<Index> values(static_cast<std::size_t>(tokens_));
-    for (Index b = 0; b < blocks(); ++b) {
-      Index slot = 0;
-      for (const Run& run : block(b)) {
-        for (Index t = run.begin; t < run.begin + run.length; ++t) {
-          values[static_cast<std::size_t>(t)] = f(b, slot++);
-        }
-      }
-    }
-    return values;
-  }
 
   std::vector<std::vector<Run>> runs_;
   Index tokens_ = 0;

@@ -117,18 +117,6 @@ TYPED_TEST(Gather, RowsAreWidenedScaledOrMappedTokensAndNoOthersAreRead) {
   });
 }
 
-TYPED_TEST(Gather, BroadcastRowsAndColumnsAreRead) {
-  using T = TypeParam;
-  using A = accumulator_t<T>;
-  const T x[] = {static_cast<T>(1.f), static_cast<T>(2.f)};
-  const Index tokens[] = {5, 0};
-  Matrix<A> rows(2, 2), columns = Matrix<A>::Constant(2, 2, 2);
-  rows << 1, 2, 1, 2;
-  const MatrixView<const T> one_row(x, 9, 2, 0), one_number(x + 1, 9, 2, 0, 0);
-  expect_rows(rows, [&](Rows<A> to) { detail::gather(one_row, tokens, 2, to); });
-  expect_rows(columns, [&](Rows<A> to) { detail::gather(one_number, tokens, 2, to); });
-}
-
 TYPED_TEST(Gather, ScatteredAndAddedRowsAreRoundedOnceAndNothingElseIsWritten) {
   using T = TypeParam;
   using A = accumulator_t<T>;
@@ -215,29 +203,6 @@ TYPED_TEST(Gather, AddFeaturesAdjointIsThatOfTheMapWhateverTheStridesAndWhatIsWa
     expect_features_adjoint(rng, T2R<A>(rng.matrix<A>(x.width, x.width)), x);
     expect_features_adjoint(rng, test::Times{3}, x);
   });
-}
-
-/// A map that may not be asked for its adjoint.
-struct Unwanted : Identity {
-  template <class A>
-  void adjoint(const A*, const A*, const A*, A*, Index, A*) const {
-    ADD_FAILURE() << "nothing is wanted";
-  }
-};
-
-TYPED_TEST(Gather, AddFeaturesAdjointAsksForNothingWhereNothingIsWanted) {
-  using T = TypeParam;
-  using A = accumulator_t<T>;
-  test::Random rng(7);
-  const Tokens<T> x(rng, 5, 5, 1);
-  const Index tokens[] = {2, 3};
-  Memory memory(10000);
-  const Rows<A> y = test::rows_of(memory, rng.matrix<A>(2, 5));
-  A weight = 5, raw[10];
-  const MatrixView<T> absent;
-  detail::add_features_adjoint(x.view(), tokens, 2, Unwanted{}, y, y, raw, absent,
-                               static_cast<A*>(nullptr));
-  detail::add_features_adjoint(x.view(), tokens, 2, Unwanted{}, y, y, raw, absent, &weight);
 }
 
 }  // namespace

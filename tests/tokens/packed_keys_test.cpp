@@ -117,25 +117,6 @@ TYPED_TEST(PackedKeysOf, HoldTheWeightedKeysTheirValuesAndTheirPlaces) {
   EXPECT_EQ(PackedKeys<TypeParam>().count(), 0);
 }
 
-TYPED_TEST(PackedKeysOf, AnotherBlockMayFollowInTheSameMemory) {
-  test::Random rng(2);
-  Keys<TypeParam> x(rng, 200);
-  x.n = 70;
-  x.places.resize(70);
-  x.k = rng.matrix<TypeParam>(x.n, x.d);
-  x.e = 0;  // what lies behind the values is that of the first block
-  x.packed.clear();
-  EXPECT_EQ(x.packed.count(), 0);
-  EXPECT_EQ(x.packed.visible(1000), 0);
-  x.pack();
-  ASSERT_EQ(x.packed.count(), 70);
-  for (Index s = 0; s < kStripTokens; ++s) {
-    for (Index j = 0; j < x.d; ++j) {
-      EXPECT_EQ(x.packed.keys(1).row(j)[s], s < 6 ? x.weight * x.k(64 + s, j) : 0);
-    }
-  }
-}
-
 TEST(PackedKeys, VisibleKeysOfATileAreThoseThatAreLeftForIt) {
   for (const Index visible : kCounts) {
     Index left = visible;
@@ -143,31 +124,6 @@ TEST(PackedKeys, VisibleKeysOfATileAreThoseThatAreLeftForIt) {
       const Index in_tile = PackedKeys<float>::visible_in_tile(visible, t);
       EXPECT_EQ(in_tile, std::min(left, kStripTokens));
       left -= in_tile;
-    }
-  }
-}
-
-TYPED_TEST(PackedKeysOf, ScoresAreChainsOverTheFeaturesAndNothingElseIsWritten) {
-  using A = TypeParam;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
-    test::Random rng(seed);
-    const Keys<A> x(rng, kCounts[1 + seed % 9]);
-    const Matrix<A> q = rng.matrix<A>(rng.integer(0, 64), x.d);
-    const Index t = rng.integer(0, x.packed.tiles() - 1), cols = rng.integer(0, x.packed.size(t));
-    Memory memory(200000);
-    const Rows<A> queries = test::rows_of(memory, q);
-    const Rows<A> scores("f", memory.arena, q.rows() + 1, kStripTokens);
-    x.packed.score(queries, q.rows(), t, cols, scores);
-    test::expect_nothing_beside(scores, q.rows() + 1, q.rows(),
-                                detail::round_up(cols, detail::kRowAlignment));
-    for (Index r = 0; r < q.rows(); ++r) {
-      for (Index j = 0; j < cols; ++j) {
-        A sum = 0;
-        for (Index i = 0; i < x.d; ++i) {
-          sum = test::step<A>(q(r, i), x.weight * x.k(t * kStripTokens + j, i), sum);
-        }
-        ASSERT_EQ(scores.row(r)[j], sum) << "seed " << seed;
-      }
     }
   }
 }
