@@ -94,10 +94,12 @@ TEST(Form, MemoryThatIsKeptIsSharedOutAmongThePairs) {
   detail::run_form(MeanForm{}, in, Call{.kept = kept.get()});
   EXPECT_TRUE(kept.intact());
   const detail::KeptMemory memory(MeanForm{}, in, kept.get());
-  memory.with(1, 2, [&](detail::Arena* arena) {
-    ASSERT_NE(arena, nullptr);
-    EXPECT_EQ(arena->take<double>("mean", 2)[0], 6 * 12.0);
-  });
+  for (Index pair = 0; pair < 6; ++pair) {
+    memory.with(pair / 3, pair % 3, [&](detail::Arena* arena) {
+      ASSERT_NE(arena, nullptr);
+      EXPECT_EQ(arena->take<double>("mean", 2)[0], 6.0 * double(10 * (pair / 3) + pair % 3));
+    });
+  }
   const auto without = [&] {
     detail::run_form(MeanForm{}, in, Call{.kept = kept.get().first(bytes - 1)});
   };

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <thread>
 #include <vector>
 
 #include "support/outputs.hpp"
+#include "support/placed.hpp"
 
 namespace mhla::test {
 
@@ -63,6 +65,36 @@ TEST(PairGroups, WorkersThatRunTogetherHaveMemoryApart) {
     for (++inside; inside.load() < 2;) std::this_thread::yield();  // until both workers are here
   });
   EXPECT_GE(std::abs(shares[0] - shares[1]), 200);
+}
+
+/// By definition over up to 64 groups of consecutive pairs, the first of them a pair longer, each
+/// from zero, and then over the groups on top of what is there.
+TEST(PairGroups, SharedGradientsAreSummedInOneOrderByAnyNumberOfWorkers) {
+  Random rng(1);
+  for (const Index pairs : {1, 2, 64, 65, 150}) {
+    const std::vector<float> terms = numbers<float>(rng, pairs);
+    float expected = 1;
+    const Index groups = std::min<Index>(pairs, 64);
+    for (Index g = 0, pair = 0; g < groups; ++g) {
+      float sum = 0;
+      for (const Index end = pair + pairs / groups + (g < pairs % groups ? 1 : 0); pair < end;) {
+        sum += terms[static_cast<std::size_t>(pair++)];
+      }
+      expected += sum;
+    }
+    for (const Index workers : {1, 3, 70}) {
+      ThreadPool pool(workers);
+      Memory memory(std::size_t{1} << 20);
+      float sum = 1;
+      const PairGroups<float> order(FormOfBytes{}, memory.arena, batch_of(pairs),
+                                    detail::ParameterSizes{.query_map = 1}, pool);
+      order.run(
+          {.query_map = {&sum, 1}}, pool,
+          [&](Index, Index h, const ParameterGradients<float>& own, std::byte*,
+              const ExecutorRef&) { own.query_map[0] += terms[static_cast<std::size_t>(h)]; });
+      EXPECT_EQ(sum, expected) << pairs << " pairs, " << workers << " workers";
+    }
+  }
 }
 
 }  // namespace
