@@ -32,13 +32,13 @@ const Operator kReleased{Relu{}, Relu{}, CrossQuery{}};
 
 TEST(Bidirectional, AFixedPartitionServesAllSequences) {
   Random rng(1);
-  const forward::StridedTensor<float> q(rng, 2, 12, 3, 4);
+  const StridedTensor<float> q(rng, {2, 12, 3, 4});
   const Grid blocks(GridShape(3, 4), GridShape(3, 2));
   const auto mixing = locality<float>(blocks.block_grid());
   const auto out = bidirectional(inputs(q.view(), q.view(), q.view()), blocks, mixing, kReleased);
-  const auto one = forward::copy<float>(q.view().head(1, 2));
+  const auto one = dense(q.view().head(1, 2));
   EXPECT_TRUE(same_bits(bidirectional(one, one, one, blocks, mixing, kReleased),
-                        forward::copy(out.view().head(1, 2))));
+                        dense(out.view().head(1, 2))));
 }
 
 TEST(Bidirectional, AFixedPartitionThatDoesNotFitIsRefused) {

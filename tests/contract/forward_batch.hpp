@@ -1,67 +1,15 @@
 #pragma once
 
 /// \file
-/// Random batches in the layouts that users have, and a problem to spoil.
+/// Random batches, and a problem to spoil.
 
 #include <utility>
 #include <vector>
 
 #include "contract/forward_forms.hpp"
-#include "mhla/core/tensor.hpp"
+#include "support/strided_tensor.hpp"
 
 namespace mhla::test::forward {
-
-/// A [B,N,H,D] tensor in one of many layouts, in memory that is NaN elsewhere.
-template <class T>
-class StridedTensor {
- public:
-  /// \param shared  whether all heads may be one and the same
-  StridedTensor(Random& rng, Index b, Index n, Index h, Index d, bool shared = false) {
-    const Index pad = rng.integer(0, 3), row = d + pad;  // unused numbers behind every row
-    const Index kind = rng.integer(0, shared ? 4 : 3);
-    const Shape strides = kind == 0   ? Shape{n * h * row, h * row, row, 1}    // token-major
-                          : kind == 1 ? Shape{h * n * row, row, n * row, 1}    // head-major
-                          : kind == 2 ? Shape{n * 3 * h * d, 3 * h * d, d, 1}  // of a packed qkv
-                          : kind == 3 ? Shape{1, b, n * b, h * n * b}          // tokens innermost
-                                      : Shape{n * row, row, 0, 1};             // one head for all
-    const Index total = kind == 3 ? d * strides[3] : b * strides[0], offset = rng.integer(0, 17);
-    memory_ = unwritten<T>(1, total + offset + 16);
-    view_ = {memory_.data() + offset, {b, n, h, d}, strides};
-    for (Index i = 0; i < b * n * h * d; ++i) {
-      element(i) = static_cast<T>(static_cast<accumulator_t<T>>(rng.uniform(-1, 1)));
-    }
-  }
-  TensorView<T> view() const { return view_; }
-  /// True if the memory beside the tensor is as it was.
-  bool nothing_beside() const {
-    StridedTensor copy = *this;
-    copy.view_.data = copy.memory_.data() + (view_.data - memory_.data());
-    const T nan = unwritten<T>(1, 1)(0, 0);
-    for (Index i = 0; i < view_.batch() * view_.tokens() * view_.heads() * view_.width(); ++i) {
-      copy.element(i) = nan;
-    }
-    return same_bits(copy.memory_, unwritten<T>(1, memory_.size()));
-  }
-
- private:
-  T& element(Index i) const {
-    const Index d = i % view_.width(), h = i / view_.width() % view_.heads();
-    const Index row = i / view_.width() / view_.heads();
-    return view_(row / view_.tokens(), row % view_.tokens(), h, d);
-  }
-
-  Matrix<T> memory_;
-  TensorView<T> view_;
-};
-
-template <class T>
-Matrix<T> copy(const MatrixView<const T>& m) {
-  Matrix<T> c(m.rows, m.cols);
-  for (Index r = 0; r < m.rows; ++r) {
-    for (Index j = 0; j < m.cols; ++j) c(r, j) = m(r, j);
-  }
-  return c;
-}
 
 /// A random batch, padded or packed, and every head of every sequence as dense matrices.
 template <class T>
@@ -84,12 +32,12 @@ struct Batch {
         e(rng.integer(1, 20)),
         batch(packed ? 1 : sequences),
         tokens(packed ? draw_offsets() : rng.integer(0, 30)),
-        q(rng, batch, tokens, heads, d, true),
-        k(rng, batch, tokens, heads, d, true),
-        v(rng, batch, tokens, heads, e, true),
-        normalizer_q(rng, batch, tokens, heads, d, true),
-        normalizer_k(rng, batch, tokens, heads, d, true),
-        out(rng, batch, tokens, heads, e),
+        q(rng, {batch, tokens, heads, d}, true),
+        k(rng, {batch, tokens, heads, d}, true),
+        v(rng, {batch, tokens, heads, e}, true),
+        normalizer_q(rng, {batch, tokens, heads, d}, true),
+        normalizer_k(rng, {batch, tokens, heads, d}, true),
+        out(rng, {batch, tokens, heads, e}),
         query_mask(batch, rng.chance(0.5) ? 2 * tokens : 0),
         key_mask(batch, rng.chance(0.5) ? 2 * tokens : 0) {
     for (Matrix<bool>* mask : {&query_mask, &key_mask}) {
@@ -150,20 +98,20 @@ struct Batch {
     for (Index s = 0; s < sequences; ++s) {
       for (Index h = 0; h < heads; ++h) {
         Inputs<T> head = detail::head_inputs(inputs(), s, h);
-        const Matrix<T> dense[] = {copy(head.q), copy(head.k), copy(head.v),
-                                   copy(head.normalizer_q), copy(head.normalizer_k)};
+        const Matrix<T> copies[] = {dense(head.q), dense(head.k), dense(head.v),
+                                    dense(head.normalizer_q), dense(head.normalizer_k)};
         const auto queries = entries(query_mask, s, head.q.rows);
         const auto keys = entries(key_mask, s, head.k.rows);
         if (query_mask.size() > 0) head.query_mask = queries;
         if (key_mask.size() > 0) head.key_mask = keys;
-        head.q = dense[0];
-        head.k = dense[1];
-        head.v = dense[2];
+        head.q = copies[0];
+        head.k = copies[1];
+        head.v = copies[2];
         if (!head.normalizer_q.absent()) {
-          head.normalizer_q = dense[3];
-          head.normalizer_k = dense[4];
+          head.normalizer_q = copies[3];
+          head.normalizer_k = copies[4];
         }
-        f(head, copy<T>(detail::head_output(inputs(), out.view(), s, h)));
+        f(head, dense(detail::head_output(inputs(), out.view(), s, h)));
       }
     }
   }

@@ -29,7 +29,7 @@ TYPED_TEST_P(BatchGradient, IsThatOfEverySequenceAndHeadAloneInAnyLayout) {
   for (std::uint64_t seed = 0; seed < kBatches; ++seed) {
     const RandomBatch<TypeParam, double> batch(seed);
     auto all = batch.gradients(seed);
-    for (const auto& tensor : all.tensors) EXPECT_TRUE(tensor.alone()) << "seed " << seed;
+    for (const auto& tensor : all.tensors) EXPECT_TRUE(tensor.nothing_beside()) << "seed " << seed;
     auto sums = all.parameters.template values<double>(), sizes = sums;
     for (auto* v : {&sums, &sizes}) {
       for (Matrix<double>& m : *v) m.setZero();
@@ -87,7 +87,7 @@ TYPED_TEST_P(BatchGradient, ErrorsNameTheArgumentBeforeAnythingIsWritten) {
   Random rng(1);
   p.op.query_map = p.op.key_map = {Relu{}};
   p.set_mixing(TypeParam::kMixes ? Band(3, 3) : Band(1, 1), rng, 0.1);
-  const CrossBlocks<BlocksOfLength, BlocksOfLength> blocks{{4}, {4}};
+  const CrossBlocks blocks{ContiguousBlocks{4}, ContiguousBlocks{4}};
   std::vector<double> data(2 * 12 * 2 * 3, 1), result(data.size(), 7);
   const auto in = [&](Index tokens, Index heads, Index width) {
     return bnhd<const double>(data.data(), 2, tokens, heads, width);

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The laws of a Normalizer, to check one of your own with.
+/// The laws of a Normalizer, to check one of your own with, and such a one.
 
 #include <gtest/gtest.h>
 
@@ -12,6 +12,19 @@
 #include "support/placed.hpp"
 
 namespace mhla::test {
+
+/// A normaliser of a user's own: den = r^2 + 1.
+struct SquarePlusOne {
+  static constexpr WeightSums sums() { return WeightSums::kOwn; }
+  template <class A>
+  void denominators(const A* r, Index count, A* den) const {
+    for (Index t = 0; t < count; ++t) den[t] = r[t] * r[t] + A(1);
+  }
+  template <class A>
+  void slopes(const A* r, Index count, A* slope) const {
+    for (Index t = 0; t < count; ++t) slope[t] = A(2) * r[t];
+  }
+};
 
 /// den[t] depends on r[t] alone, whatever its place; den may be r, and nothing else is written.
 /// \param low,high  where the sums r lie

@@ -5,65 +5,18 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <vector>
 
 #include "support/gradient_forms.hpp"
 #include "support/gradient_random.hpp"
+#include "support/strided_tensor.hpp"
 
 namespace mhla::test {
-
-/// A [B,N,H,D] tensor in one of the layouts users have, at any place, in memory that is NaN
-/// elsewhere.
-template <class T>
-class StridedTensor {
- public:
-  StridedTensor(Random& rng, const Shape& shape) {
-    const auto [b, n, h, d] = shape;
-    const Index wide = d + rng.integer(0, 3);  // with unused numbers behind every row
-    const std::array<Shape, 4> layouts = {{
-        {n * h * wide, h * wide, wide, 1},          // token-major
-        {h * n * wide, wide, n * wide, 1},          // head-major
-        {n * 3 * h * wide, 3 * h * wide, wide, 1},  // a slice of a packed qkv
-        {1, b, n * b, h * n * b},                   // features outermost
-    }};
-    const Index offset = rng.integer(0, 17);
-    memory_.assign(static_cast<std::size_t>(3 * b * n * h * wide + offset), static_cast<T>(NAN));
-    view_ = {memory_.data() + offset, shape, layouts[static_cast<std::size_t>(rng.integer(0, 3))]};
-  }
-  TensorView<T> view() const { return view_; }
-  /// True if nothing is written beside the elements, which are finite.
-  bool alone() const {
-    const auto [b, n, h, d] = view_.shape;
-    return b * n * h * d == std::ranges::count_if(memory_, [](const T& x) { return x == x; });
-  }
-  static Matrix<T> get(const MatrixView<T>& head) {
-    Matrix<T> m(head.rows, head.cols);
-    for (Index t = 0; t < m.rows(); ++t) {
-      for (Index c = 0; c < m.cols(); ++c) m(t, c) = head(t, c);
-    }
-    return m;
-  }
-
- private:
-  std::vector<T> memory_;
-  TensorView<T> view_;
-};
-
-/// Blocks of W tokens for a sequence of any length.
-struct BlocksOfLength {
-  Index block_length;
-  AnyPartition operator()(Index tokens) const {
-    return AnyPartition::of(Contiguous(tokens, block_length));
-  }
-};
 
 /// A random batch: B sequences of one length, or sequences of any length packed in one item, with
 /// random numbers in every layout.
 template <class Form, class T>
 class RandomBatch {
-  using A = accumulator_t<T>;
-
  public:
   using Buffers = GradientBuffers<T>;
 
@@ -85,9 +38,8 @@ class RandomBatch {
 
   Index sequences() const { return sequences_; }
   Index heads() const { return heads_; }
-  bool packed() const { return packed_; }
   const GradientProblem<T>& shared() const { return shared_; }
-  const CrossBlocks<BlocksOfLength, BlocksOfLength>& blocks() const { return blocks_; }
+  const CrossBlocks<ContiguousBlocks, ContiguousBlocks>& blocks() const { return blocks_; }
   const BatchInputs<T>& inputs() const { return in_; }
   TensorView<const T> dout() const { return values_.back().view(); }
 
@@ -109,7 +61,7 @@ class RandomBatch {
     Result result{{}, Buffers(shared_)};
     for (std::size_t part = 0; part < kMixing; ++part) {
       result.tensors.emplace_back(rng, values_[part].view().shape);
-      for_each_element(result.tensors.back().view(), [](T& x) { x = T(0); });
+      result.tensors.back().for_each([](T& x) { x = T(0); });
     }
     add_gradients<Form>(GradientArguments<BatchInputs<T>>{in_, dout(), result.views(),
                                                           result.parameters.parameter_views()},
@@ -133,21 +85,10 @@ class RandomBatch {
     const bool query = part == kQ || part == kOwnQ;
     const auto span = query ? detail::query_span(in_, s) : detail::key_span(in_, s);
     if (tensors[part].view().width() == 0 && part != kV) return {};
-    return StridedTensor<T>::get(detail::head_of(tensors[part].view(), span, h));
+    return dense(detail::head_of(tensors[part].view(), span, h));
   }
 
  private:
-  template <class F>
-  static void for_each_element(const TensorView<T>& t, F&& f) {
-    for (Index b = 0; b < t.batch(); ++b) {
-      for (Index n = 0; n < t.tokens(); ++n) {
-        for (Index h = 0; h < t.heads(); ++h) {
-          for (Index d = 0; d < t.width(); ++d) f(t(b, n, h, d));
-        }
-      }
-    }
-  }
-
   void draw_lengths(bool equal) {
     constexpr Index kLengths[] = {0, 1, 3, 4, 5, 7, 8, 9, 30};
     const bool cross = !Form::kCausal && rng_.chance(0.5);
@@ -168,8 +109,6 @@ class RandomBatch {
     const Index nq = total(kQ), nk = total(kK), items = packed_ ? 1 : sequences_;
     const auto add = [&](Index tokens, Index width) {
       values_.emplace_back(rng_, Shape{items, tokens, heads_, width});
-      for_each_element(values_.back().view(),
-                       [&](T& x) { x = static_cast<T>(static_cast<A>(rng_.uniform(-1, 1))); });
       return values_.back().view();
     };
     const auto width = [&](Part part) { return shared_.tensors[part].cols(); };
@@ -192,7 +131,7 @@ class RandomBatch {
   bool packed_;
   Index sequences_ = 0, heads_ = 0;
   GradientProblem<T> shared_;  // operator and mixing matrix
-  CrossBlocks<BlocksOfLength, BlocksOfLength> blocks_{};
+  CrossBlocks<ContiguousBlocks, ContiguousBlocks> blocks_{};
   std::array<std::vector<Index>, 2> lengths_, offsets_;  // of queries and keys
   std::vector<StridedTensor<T>> values_;  // q, k, v, normalizer_q, normalizer_k, dout
   Matrix<bool> query_mask_, key_mask_;

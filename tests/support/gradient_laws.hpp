@@ -100,8 +100,8 @@ struct GradientLaws {
   static void masked_tokens_are_not_read() {
     for_problems<Form, T>(40, [](Problem p) {
       Random rng(p.seed);
-      p.query_mask = problem_detail::draw_mask(rng, p.blocks.queries);
-      p.key_mask = problem_detail::draw_mask(rng, p.blocks.keys);
+      p.query_mask = random_mask(rng, p.blocks.queries);
+      p.key_mask = random_mask(rng, p.blocks.keys);
       Buffers expected = gradients_of<Form>(p), g(p);
       const auto poison = [&p](auto& tensors) {
         for (const Part part : {kQ, kK, kV, kOwnQ, kOwnK}) {

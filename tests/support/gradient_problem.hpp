@@ -9,45 +9,12 @@
 #include <cstring>
 #include <string>
 #include <type_traits>
-#include <variant>
 #include <vector>
 
-#include "mhla/attention/batch.hpp"
 #include "mhla/gradient/gradients.hpp"
-#include "support/any_map.hpp"
-#include "support/any_partition.hpp"
+#include "support/problem.hpp"
 
 namespace mhla::test {
-
-/// A normaliser of a user's own: den = r^2 + 1.
-struct SquarePlusOne {
-  static constexpr WeightSums sums() { return WeightSums::kOwn; }
-  template <class A>
-  void denominators(const A* r, Index count, A* den) const {
-    for (Index t = 0; t < count; ++t) den[t] = r[t] * r[t] + A(1);
-  }
-  template <class A>
-  void slopes(const A* r, Index count, A* slope) const {
-    for (Index t = 0; t < count; ++t) slope[t] = A(2) * r[t];
-  }
-};
-
-/// A normaliser chosen at run time.
-struct ChosenNormalizer {
-  std::variant<NoNormalizer, KeySum, SquarePlusOne, CrossQuery> normalizer;
-
-  WeightSums sums() const {
-    return std::visit([](const auto& z) { return z.sums(); }, normalizer);
-  }
-  template <class A>
-  void denominators(const A* r, Index count, A* den) const {
-    std::visit([&](const auto& z) { z.denominators(r, count, den); }, normalizer);
-  }
-  template <class A>
-  void slopes(const A* r, Index count, A* slope) const {
-    std::visit([&](const auto& z) { z.slopes(r, count, slope); }, normalizer);
-  }
-};
 
 /// What gradients are taken with respect to: five tensors and three rows of parameters.
 enum Part : std::size_t { kQ, kK, kV, kOwnQ, kOwnK, kMixing, kQueryMap, kKeyMap, kParts };
@@ -70,7 +37,7 @@ struct GradientProblem {
   CrossBlocks<AnyPartition, AnyPartition> blocks;
   Band band;
   Matrix<A> coefficients;  // [1, band.size()]
-  Operator<AnyMap<A>, AnyMap<A>, ChosenNormalizer> op;
+  Operator<AnyMap<A>, AnyMap<A>, AnyNormalizer> op;
   Matrix<bool> query_mask, key_mask;  // [1,N] or empty
   bool causal = false;
   bool mixes = true;  // whether the coefficients are parameters

@@ -46,20 +46,6 @@ inline AnyPartition draw_blocks(Random& rng, Size size, bool causal, bool equal)
   return AnyPartition::of(BlockSizes(sizes));
 }
 
-/// Keeps tokens with a probability of each block, which may be 0.
-inline Matrix<bool> draw_mask(Random& rng, const AnyPartition& blocks) {
-  Matrix<bool> mask(1, blocks.tokens());
-  for (Index b = 0; b < blocks.blocks(); ++b) {
-    constexpr double kKept[] = {0, 0.5, 0.8, 1};
-    const double kept = kKept[rng.integer(0, 3)];
-    for (Index r = 0; r < blocks.runs(b); ++r) {
-      const Run run = blocks.run(b, r);
-      for (Index t = run.begin; t < run.begin + run.length; ++t) mask(0, t) = rng.chance(kept);
-    }
-  }
-  return mask;
-}
-
 /// Two maps of as many features.
 template <class A>
 void draw_maps(Random& rng, bool positive, Index d, AnyMap<A>& query_map, AnyMap<A>& key_map) {
@@ -120,8 +106,8 @@ GradientProblem<T> random_gradient(std::uint64_t seed, Size size) {
   const bool banded = rng.chance(0.35);
   p.set_mixing(banded ? Band(rows, cols, rng.integer(0, 4), rng.integer(0, 4)) : Band(rows, cols),
                rng, positive ? 0.1 : -1);
-  if (rng.chance(0.25)) p.query_mask = draw_mask(rng, p.blocks.queries);
-  if (rng.chance(0.25)) p.key_mask = draw_mask(rng, p.blocks.keys);
+  if (rng.chance(0.25)) p.query_mask = random_mask(rng, p.blocks.queries);
+  if (rng.chance(0.25)) p.key_mask = random_mask(rng, p.blocks.keys);
   Form::fit(p);
   return p;
 }

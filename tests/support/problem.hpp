@@ -9,6 +9,7 @@
 #include <string>
 #include <variant>
 
+#include "contract/normalizer.hpp"
 #include "mhla/attention/batch.hpp"
 #include "mhla/attention/naive.hpp"
 #include "mhla/attention/operator.hpp"
@@ -20,9 +21,10 @@ namespace mhla::test {
 
 /// A normaliser chosen at run time.
 struct AnyNormalizer {
-  std::variant<NoNormalizer, KeySum, CrossQuery> normalizer;
+  using Choice = std::variant<NoNormalizer, KeySum, SquarePlusOne, CrossQuery>;
+  Choice normalizer;
 
-  AnyNormalizer() = default;
+  AnyNormalizer(const Choice& choice = {}) : normalizer(choice) {}  // NOLINT
   AnyNormalizer(WeightSums sums, double eps) {
     if (sums == WeightSums::kOwn) normalizer = KeySum{eps};
     if (sums == WeightSums::kCrossQuery) normalizer = CrossQuery{eps};
@@ -75,11 +77,6 @@ struct Problem {
   Order order() const { return causal ? Order::kCausal : Order::kBidirectional; }
 
   auto op() const { return Operator{query_map, key_map, AnyNormalizer(normalizer, eps), scale}; }
-  /// Calls f with the Operator of this problem.
-  template <class F>
-  void with_operator(F&& f) const {
-    f(op());
-  }
 
   std::string text() const {
     std::ostringstream s;
@@ -175,14 +172,28 @@ Problem<T> random_problem(std::uint64_t seed, bool causal) {
   p.eps = rng.chance(0.5) ? 0 : 0x1p-10;  // any accumulator holds it
   if (p.normalizer == WeightSums::kCrossQuery) p.eps = 0x1p-10;
   p.scale = rng.chance(0.7) ? 1 : 0.375;
-  const auto random_mask = [&rng](Index n) {
+  const auto mask = [&rng](Index n) {
     Matrix<bool> m(1, n);
     for (Index t = 0; t < n; ++t) m(0, t) = rng.chance(0.7);
     return m;
   };
-  if (rng.chance(0.2)) p.key_mask = random_mask(nk);
-  if (rng.chance(0.2)) p.query_mask = random_mask(nq);
+  if (rng.chance(0.2)) p.key_mask = mask(nk);
+  if (rng.chance(0.2)) p.query_mask = mask(nq);
   return p;
+}
+
+/// Keeps tokens with a probability of each block, which may be 0.
+inline Matrix<bool> random_mask(Random& rng, const AnyPartition& blocks) {
+  Matrix<bool> mask(1, blocks.tokens());
+  for (Index b = 0; b < blocks.blocks(); ++b) {
+    constexpr double kKept[] = {0, 0.1, 0.7, 1};
+    const double kept = kKept[rng.integer(0, 3)];
+    for (Index r = 0; r < blocks.runs(b); ++r) {
+      const Run run = blocks.run(b, r);
+      for (Index t = run.begin; t < run.begin + run.length; ++t) mask(0, t) = rng.chance(kept);
+    }
+  }
+  return mask;
 }
 
 /// A problem larger than those of random_problem: many blocks, more than are mixed together, or
@@ -227,20 +238,8 @@ Problem<T> large_problem(std::uint64_t seed, bool causal) {
   p.upper = rng.chance(0.3) ? rng.integer(0, 9) : p.coefficients.cols();
   p.eps = 0x1p-7;
   p.scale = rng.chance(0.5) ? 1 : 0.375;
-  const auto random_mask = [&rng](const AnyPartition& blocks) {
-    Matrix<bool> mask(1, blocks.tokens());
-    for (Index b = 0; b < blocks.blocks(); ++b) {
-      constexpr double kKept[] = {0, 0.1, 0.7, 1};
-      const double kept = kKept[rng.integer(0, 3)];
-      for (Index r = 0; r < blocks.runs(b); ++r) {
-        const Run run = blocks.run(b, r);
-        for (Index t = run.begin; t < run.begin + run.length; ++t) mask(0, t) = rng.chance(kept);
-      }
-    }
-    return mask;
-  };
-  if (rng.chance(0.4)) p.query_mask = random_mask(p.query_blocks);
-  if (rng.chance(0.4)) p.key_mask = random_mask(p.key_blocks);
+  if (rng.chance(0.4)) p.query_mask = random_mask(rng, p.query_blocks);
+  if (rng.chance(0.4)) p.key_mask = random_mask(rng, p.key_blocks);
   return p;
 }
 
