@@ -173,7 +173,7 @@ TEST(Workers, RejectsMoreThanMemoryCouldHold) {
 }
 
 TEST(Scratch, UsesWhatIsLentAndBringsItsOwnMemoryWhereNothingIs) {
-  std::vector<std::byte> memory(1000);
+  std::vector<std::byte> memory(10000);
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     const std::size_t bytes = layout_bytes(seed);
     Scratch lent("f", memory, bytes), own("f", {}, bytes);
@@ -185,8 +185,9 @@ TEST(Scratch, UsesWhatIsLentAndBringsItsOwnMemoryWhereNothingIs) {
     }
   }
   EXPECT_EQ(Scratch("f", {}, 0).bytes().data(), nullptr);
-  EXPECT_EQ(test::message_of<option_error>([&] { Scratch("causal", memory, 1001); }),
-            "mhla::causal: workspace has 1000 bytes, expected at least 1001 (see workspace_bytes)");
+  EXPECT_EQ(
+      test::message_of<option_error>([&] { Scratch("causal", memory, 10001); }),
+      "mhla::causal: workspace has 10000 bytes, expected at least 10001 (see workspace_bytes)");
 }
 
 TEST(ExpectKept, TakesNothingOrEnough) {
