@@ -17,6 +17,7 @@
 /// Source: arXiv:2601.07832, section 4.1, eq. (3).
 
 #include <algorithm>
+#include <type_traits>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/workspace.hpp"
@@ -79,7 +80,8 @@ struct KeyScratch {
 /// meanwhile.                                                                       // [D,E]
 /// \param summary  S by slabs (Summaries::block)
 template <class A>
-MHLA_NOINLINE void accumulate_summary(Start start, Rows<A> keys, Rows<A> values, Index count,
+MHLA_NOINLINE void accumulate_summary(Start start, Rows<A> keys,
+                                      std::type_identity_t<Rows<const A>> values, Index count,
                                       Index d, Index e, Rows<A> summary, Prefetch* next = nullptr) {
   for (Index slab = 0; slab * kTile.slab < d; ++slab) {
     const Index row = slab * kTile.slab, rows = std::min(kTile.slab, d - row);
@@ -111,9 +113,8 @@ void summarize(MatrixView<const T> k, MatrixView<const T> v, const P& blocks, In
   do {  // at least once: a block without tokens has the summary 0
     Prefetch next(strip.ahead().tokens, strip.ahead().count, k, v);
     gather_features(k, strip.tokens(), strip.count(), map, scratch.raw, scratch.keys);
-    gather(v, strip.tokens(), strip.count(), scratch.values);
-    accumulate_summary(start, scratch.keys, scratch.values, strip.count(), d, v.cols, summary,
-                       &next);
+    const Rows<const A> values = gathered(v, strip.tokens(), strip.count(), scratch.values);
+    accumulate_summary(start, scratch.keys, values, strip.count(), d, v.cols, summary, &next);
     next.finish();
     if (key_sum != nullptr) accumulate_key_sum(scratch.keys, strip.count(), d, key_sum);
     start = Start::kTarget;

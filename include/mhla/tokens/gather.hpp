@@ -50,6 +50,21 @@ MHLA_NOINLINE void gather(MatrixView<const T> x, const Index* tokens, Index coun
   for (Index s = 0; s < count; ++s) widen(x.row(tokens[s]), x.col_stride, rows.row(s), x.cols);
 }
 
+/// Rows tokens[0..count) of x: where they lie, if they follow each other and are numbers of A, or
+/// gathered into `room`. A copy costs more than products that read rows apart.
+template <Scalar T, class A>
+Rows<const A> gathered(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> room) {
+  if constexpr (std::is_same_v<T, A>) {
+    const auto apart = [](Index t, Index next) { return next != t + 1; };
+    if (x.col_stride == 1 && count > 0 &&
+        std::adjacent_find(tokens, tokens + count, apart) == tokens + count) {
+      return {x.row(tokens[0]), x.row_stride};
+    }
+  }
+  gather(x, tokens, count, room);
+  return room;
+}
+
 /// Rows tokens[0..count) of x, widened, row s times factors[s].
 template <Scalar T, class A>
 MHLA_NOINLINE void gather_scaled(MatrixView<const T> x, const Index* tokens, Index count,
