@@ -18,12 +18,12 @@ namespace ptx = mhla::cuda::ptx;
 std::uint32_t me() { return ptx::thread_index(); }
 std::uint32_t at(std::uint32_t byte) { return ptx::shared_begin() + byte % 4096; }
 
-template <Body kBody, int kThreads = 32>
-std::uint64_t conflicts() {
-  const Outcome first = run_planted<kBody, kThreads>(0);
+template <int kThreads = 32>
+std::uint64_t conflicts(Body body) {
+  const Outcome first = run_planted<kThreads>(body);
   EXPECT_EQ(first.fault, "");
   for (std::uint64_t seed = 1; seed < 5; ++seed) {
-    const Outcome other = run_planted<kBody, kThreads>(seed);
+    const Outcome other = run_planted<kThreads>(body, false, seed);
     EXPECT_EQ(other.report.bank_conflicts, first.report.bank_conflicts);
   }
   return first.report.bank_conflicts;
@@ -50,18 +50,18 @@ void load_8(const Arrays&) {
   ptx::load_shared_2(at(kStride * me()));
 }
 TEST(EmulatorBanks, AccessesByStride) {
-  EXPECT_EQ((conflicts<store_4<4>>()), 0u);
-  EXPECT_EQ((conflicts<store_4<8>>()), 1u);
-  EXPECT_EQ((conflicts<store_4<128>>()), 31u);
-  EXPECT_EQ((conflicts<store_4<132>>()), 0u);
-  EXPECT_EQ((conflicts<store_16<16>>()), 0u);
-  EXPECT_EQ((conflicts<store_16<32>>()), 4u);    // two passes for each of four quarters
-  EXPECT_EQ((conflicts<store_16<128>>()), 28u);  // eight passes
-  EXPECT_EQ((conflicts<load_4<0>>()), 0u);       // one word for all
-  EXPECT_EQ((conflicts<load_4<128>>()), 31u);
-  EXPECT_EQ((conflicts<load_8<8>>()), 0u);
-  EXPECT_EQ((conflicts<load_8<16>>()), 2u);  // two passes for each half
-  EXPECT_EQ((conflicts<load_8<128>>()), 30u);
+  EXPECT_EQ(conflicts(store_4<4>), 0u);
+  EXPECT_EQ(conflicts(store_4<8>), 1u);
+  EXPECT_EQ(conflicts(store_4<128>), 31u);
+  EXPECT_EQ(conflicts(store_4<132>), 0u);
+  EXPECT_EQ(conflicts(store_16<16>), 0u);
+  EXPECT_EQ(conflicts(store_16<32>), 4u);    // two passes for each of four quarters
+  EXPECT_EQ(conflicts(store_16<128>), 28u);  // eight passes
+  EXPECT_EQ(conflicts(load_4<0>), 0u);       // one word for all
+  EXPECT_EQ(conflicts(load_4<128>), 31u);
+  EXPECT_EQ(conflicts(load_8<8>), 0u);
+  EXPECT_EQ(conflicts(load_8<16>), 2u);  // two passes for each half
+  EXPECT_EQ(conflicts(load_8<128>), 30u);
 }
 
 template <std::uint32_t kStride>
@@ -77,11 +77,11 @@ void swizzled_matrices(const Arrays&) {
   ptx::load_matrices_4(at(128 * me() + 16 * (3 ^ me() % 8)));
 }
 TEST(EmulatorBanks, MatrixLoads) {
-  EXPECT_EQ((conflicts<matrices<16>>()), 0u);
-  EXPECT_EQ((conflicts<matrices<128>>()), 6u * 7);
-  EXPECT_EQ((conflicts<matrices<64>>()), 6u * 3);
-  EXPECT_EQ((conflicts<matrices<144>>()), 0u);
-  EXPECT_EQ(conflicts<swizzled_matrices>(), 0u);
+  EXPECT_EQ(conflicts(matrices<16>), 0u);
+  EXPECT_EQ(conflicts(matrices<128>), 6u * 7);
+  EXPECT_EQ(conflicts(matrices<64>), 6u * 3);
+  EXPECT_EQ(conflicts(matrices<144>), 0u);
+  EXPECT_EQ(conflicts(swizzled_matrices), 0u);
 }
 
 template <std::uint32_t kStride>
@@ -89,8 +89,8 @@ void copies(const Arrays& a) {
   ptx::copy_16(at(kStride * me()), a.in + 4 * me(), 16);
 }
 TEST(EmulatorBanks, Copies) {
-  EXPECT_EQ((conflicts<copies<16>>()), 0u);
-  EXPECT_EQ((conflicts<copies<128>>()), 28u);
+  EXPECT_EQ(conflicts(copies<16>), 0u);
+  EXPECT_EQ(conflicts(copies<128>), 28u);
 }
 
 // Threads of a warp that skip an access stay matched with the others after it.
@@ -115,9 +115,9 @@ void two_warps(const Arrays&) {
   ptx::store_shared(at(4 * me()), 0);
 }
 TEST(EmulatorBanks, ThreadsOfAWarpAreMatched) {
-  EXPECT_EQ(conflicts<skipped>(), 1u);
-  EXPECT_EQ(conflicts<branches>(), 0u);
-  EXPECT_EQ((conflicts<two_warps, 64>()), 2u);
+  EXPECT_EQ(conflicts(skipped), 1u);
+  EXPECT_EQ(conflicts(branches), 0u);
+  EXPECT_EQ(conflicts<64>(two_warps), 2u);
 }
 
 }  // namespace

@@ -113,92 +113,66 @@ TEST(Emulator, RangesDoNotOverlap) {
 // -------------------------------------------------------------------------------------------------
 // Barriers
 
-template <bool kBug>
-void one_warp_does_not_come(const Arrays&) {
-  if (!kBug || warp() == 0) ptx::meet_block();
+void one_warp_does_not_come(const Arrays& a) {
+  if (!a.bug || warp() == 0) ptx::meet_block();
 }
-template <bool kBug>
-void one_warp_ends_before(const Arrays&) {
-  if (warp() == 0) ptx::meet(1, kBug ? 96 : 64);
-  if (warp() == 1) ptx::pass(1, kBug ? 96 : 64);
+void one_warp_ends_before(const Arrays& a) {
+  if (warp() == 0) ptx::meet(1, a.bug ? 96 : 64);
+  if (warp() == 1) ptx::pass(1, a.bug ? 96 : 64);
 }
-template <bool kBug>
-void crosswise(const Arrays&) {
-  ptx::meet(warp() == 0 || !kBug ? 1 : 2, 64);
-  ptx::meet(warp() == 0 || !kBug ? 2 : 1, 64);
+void crosswise(const Arrays& a) {
+  ptx::meet(warp() == 0 || !a.bug ? 1 : 2, 64);
+  ptx::meet(warp() == 0 || !a.bug ? 2 : 1, 64);
 }
-template <bool kBug>
-void empty_slot_is_never_passed(const Arrays&) {
+void empty_slot_is_never_passed(const Arrays& a) {
   for (int i = 0; i < 2; ++i) {
     if (warp() == 0) {
       ptx::meet(1, 64);  // empty
       ptx::pass(2, 64);  // full
     } else {
-      if (i == 0 || !kBug) ptx::pass(1, 64);
+      if (i == 0 || !a.bug) ptx::pass(1, 64);
       ptx::meet(2, 64);
     }
   }
 }
 TEST(Emulator, Deadlocks) {
-  EXPECT_EQ(
-      (planted<one_warp_does_not_come<true>, one_warp_does_not_come<false>>({Kind::kDeadlock})),
-      "");
-  EXPECT_EQ(
-      (planted<one_warp_ends_before<true>, one_warp_ends_before<false>, 96>({Kind::kDeadlock})),
-      "");
-  EXPECT_EQ((planted<crosswise<true>, crosswise<false>>({Kind::kDeadlock})), "");
-  EXPECT_EQ((planted<empty_slot_is_never_passed<true>, empty_slot_is_never_passed<false>>(
-                {Kind::kDeadlock})),
-            "");
-  EXPECT_NE(run_planted<crosswise<true>>().fault.find("0 to 31 in barrier 1; 32 to 63 in barrier "
-                                                      "2"),
+  EXPECT_EQ(planted(one_warp_does_not_come, {Kind::kDeadlock}), "");
+  EXPECT_EQ(planted<96>(one_warp_ends_before, {Kind::kDeadlock}), "");
+  EXPECT_EQ(planted(crosswise, {Kind::kDeadlock}), "");
+  EXPECT_EQ(planted(empty_slot_is_never_passed, {Kind::kDeadlock}), "");
+  EXPECT_NE(run_planted(crosswise, true)
+                .fault.find("0 to 31 in barrier 1; 32 to 63 in barrier "
+                            "2"),
             std::string::npos)
-      << run_planted<crosswise<true>>().fault;
+      << run_planted(crosswise, true).fault;
 }
 
-template <bool kBug>
-void half_a_warp(const Arrays&) {
-  if (!kBug || me() % 32 < 16) ptx::meet_warp();
+void half_a_warp(const Arrays& a) {
+  if (!a.bug || me() % 32 < 16) ptx::meet_warp();
 }
-template <bool kBug>
-void all_but_one(const Arrays&) {
-  if (!kBug || me() != 0) ptx::meet_warp();
+void all_but_one(const Arrays& a) {
+  if (!a.bug || me() != 0) ptx::meet_warp();
 }
-template <bool kBug>
-void other_mask(const Arrays&) {
-  ptx::shuffle_xor(1, kBug && me() % 32 == 31 ? 2 : 1);
+void other_mask(const Arrays& a) { ptx::shuffle_xor(1, a.bug && me() % 32 == 31 ? 2 : 1); }
+void other_instruction(const Arrays& a) {
+  a.bug&& me() % 32 == 3 ? void(ptx::shuffle_xor(1, 1)) : ptx::meet_warp();
 }
-template <bool kBug>
-void other_instruction(const Arrays&) {
-  kBug&& me() % 32 == 3 ? void(ptx::shuffle_xor(1, 1)) : ptx::meet_warp();
-}
-template <bool kBug>
-void other_count(const Arrays&) {
-  ptx::meet(1, kBug && warp() == 1 ? 32 : 64);
-}
+void other_count(const Arrays& a) { ptx::meet(1, a.bug && warp() == 1 ? 32 : 64); }
 TEST(Emulator, DivergentThreads) {
   const auto kinds = {Kind::kDivergent};
-  EXPECT_EQ((planted<half_a_warp<true>, half_a_warp<false>>(kinds)), "");
-  EXPECT_EQ((planted<all_but_one<true>, all_but_one<false>>(kinds)), "");
-  EXPECT_EQ((planted<other_mask<true>, other_mask<false>>(kinds)), "");
-  EXPECT_EQ((planted<other_instruction<true>, other_instruction<false>>(kinds)), "");
+  EXPECT_EQ(planted(half_a_warp, kinds), "");
+  EXPECT_EQ(planted(all_but_one, kinds), "");
+  EXPECT_EQ(planted(other_mask, kinds), "");
+  EXPECT_EQ(planted(other_instruction, kinds), "");
   // If the lone warp comes first, its barrier ends, and the others wait for ever.
-  EXPECT_EQ((planted<other_count<true>, other_count<false>>({Kind::kDivergent, Kind::kDeadlock})),
-            "");
+  EXPECT_EQ(planted(other_count, {Kind::kDivergent, Kind::kDeadlock}), "");
 }
 
-template <bool kBug>
-void barrier_number(const Arrays&) {
-  ptx::meet(kBug ? 16 : 15, 64);
-}
-template <bool kBug>
-void half_a_warp_of_threads(const Arrays&) {
-  ptx::meet(1, kBug ? 48 : 64);
-}
+void barrier_number(const Arrays& a) { ptx::meet(a.bug ? 16 : 15, 64); }
+void half_a_warp_of_threads(const Arrays& a) { ptx::meet(1, a.bug ? 48 : 64); }
 TEST(Emulator, BarriersThatAreNone) {
-  EXPECT_EQ((planted<barrier_number<true>, barrier_number<false>>({Kind::kOutside})), "");
-  EXPECT_EQ(
-      (planted<half_a_warp_of_threads<true>, half_a_warp_of_threads<false>>({Kind::kOutside})), "");
+  EXPECT_EQ(planted(barrier_number, {Kind::kOutside}), "");
+  EXPECT_EQ(planted(half_a_warp_of_threads, {Kind::kOutside}), "");
 }
 
 void sum_of_warp(const Arrays& a) {
@@ -207,7 +181,7 @@ void sum_of_warp(const Arrays& a) {
   ptx::store_global_float(a.out + me(), x);
 }
 TEST(Emulator, ShufflesExchange) {
-  const Outcome o = run_planted<sum_of_warp>(1);
+  const Outcome o = run_planted(sum_of_warp, false, 1);
   for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(o.out[i], i < 32 ? 496.0f : 496.0f + 1024.0f);
   EXPECT_EQ(o.report.count("shuffles"), 10u);
 }
@@ -217,120 +191,95 @@ void throws(const Arrays&) {
 }
 TEST(Emulator, ExceptionsLeaveTheLaunch) {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
-    EXPECT_THROW(run_planted<throws>(seed), std::domain_error);
+    EXPECT_THROW(run_planted(throws, false, seed), std::domain_error);
   }
 }
 
 // -------------------------------------------------------------------------------------------------
 // Device memory
 
-template <bool kBug>
 void load_beyond(const Arrays& a) {
-  ptx::load_global_float(a.in + 1024 - 64 + me() + (kBug ? 1 : 0));
+  ptx::load_global_float(a.in + 1024 - 64 + me() + (a.bug ? 1 : 0));
 }
-template <bool kBug>
 void copy_beyond(const Arrays& a) {
-  ptx::copy_16(ptx::shared_begin() + 16 * me(), a.in + 1024 - 256 + 4 * me() + (kBug ? 4 : 0), 16);
+  ptx::copy_16(ptx::shared_begin() + 16 * me(), a.in + 1024 - 256 + 4 * me() + (a.bug ? 4 : 0), 16);
 }
-template <bool kBug>
-void store_before(const Arrays& a) {
-  ptx::store_global_float(a.out + me() - (kBug ? 1 : 0), 0);
-}
-template <bool kBug>
+void store_before(const Arrays& a) { ptx::store_global_float(a.out + me() - (a.bug ? 1 : 0), 0); }
 void store_where_only_reads_go(const Arrays& a) {
-  if (me() == 5) ptx::store_global_float(kBug ? const_cast<float*>(a.in) : a.out, 0);
+  if (me() == 5) ptx::store_global_float(a.bug ? const_cast<float*>(a.in) : a.out, 0);
 }
-template <bool kBug>
-void load_askew(const Arrays& a) {
-  ptx::load_global_4(a.in + 4 * me() + (kBug ? 2 : 0));
-}
+void load_askew(const Arrays& a) { ptx::load_global_4(a.in + 4 * me() + (a.bug ? 2 : 0)); }
 TEST(Emulator, DeviceMemoryOutsideOrAskew) {
   const auto kinds = {Kind::kOutside};
-  EXPECT_EQ((planted<load_beyond<true>, load_beyond<false>>(kinds)), "");
-  EXPECT_EQ((planted<copy_beyond<true>, copy_beyond<false>>(kinds)), "");
-  EXPECT_EQ((planted<store_before<true>, store_before<false>>(kinds)), "");
-  EXPECT_EQ((planted<store_where_only_reads_go<true>, store_where_only_reads_go<false>>(kinds)),
-            "");
-  EXPECT_EQ((planted<load_askew<true>, load_askew<false>>(kinds)), "");
+  EXPECT_EQ(planted(load_beyond, kinds), "");
+  EXPECT_EQ(planted(copy_beyond, kinds), "");
+  EXPECT_EQ(planted(store_before, kinds), "");
+  EXPECT_EQ(planted(store_where_only_reads_go, kinds), "");
+  EXPECT_EQ(planted(load_askew, kinds), "");
 }
 
-template <bool kBug>
 void two_threads_write(const Arrays& a) {
-  ptx::store_global_float(a.out + (kBug ? me() / 2 : me()), 0);
+  ptx::store_global_float(a.out + (a.bug ? me() / 2 : me()), 0);
 }
-template <bool kBug>
 void two_blocks_write(const Arrays& a) {
-  ptx::store_global_float(a.out + me() + (kBug ? 63 : 64) * ptx::block_index_x(), 0);
+  ptx::store_global_float(a.out + me() + (a.bug ? 63 : 64) * ptx::block_index_x(), 0);
 }
 // Ordered within a block, but the other block does the same.
-template <bool kBug>
 void block_writes_in_turn(const Arrays& a) {
-  float* const out = a.out + (kBug ? 0 : 64 * ptx::block_index_x());
+  float* const out = a.out + (a.bug ? 0 : 64 * ptx::block_index_x());
   ptx::store_global_float(out + me(), 1);
   ptx::meet_block();
   ptx::store_global_float(out + (me() ^ 32), ptx::reload_global_float(out + (me() ^ 32)));
 }
-template <bool kBug>
 void reload_of_another_thread(const Arrays& a) {
   ptx::store_global_float(a.out + me(), 1);
-  if (!kBug) ptx::meet_block();
+  if (!a.bug) ptx::meet_block();
   ptx::reload_global_float(a.out + (me() ^ 32));
 }
-template <bool kBug>
 void store_after_reloads(const Arrays& a) {
   ptx::reload_global_float(a.out);
-  if (!kBug) ptx::meet_block();
+  if (!a.bug) ptx::meet_block();
   if (me() == 17) ptx::store_global_float(a.out, 1);
 }
 // All have read when the one writes, but in time only.
-template <bool kBug>
 void warp_reloads_then_one_stores(const Arrays& a) {
   ptx::reload_global_float(a.out);
-  kBug ? void(ptx::shuffle_xor(0, 1)) : ptx::meet_warp();
+  a.bug ? void(ptx::shuffle_xor(0, 1)) : ptx::meet_warp();
   if (me() == 5) ptx::store_global_float(a.out, 1);
 }
-template <bool kBug>
 void constant_of_own(const Arrays& a) {
   ptx::store_global_float(a.out + me(), 1);
-  kBug ? ptx::load_global_float(a.out + me()) : ptx::reload_global_float(a.out + me());
+  a.bug ? ptx::load_global_float(a.out + me()) : ptx::reload_global_float(a.out + me());
 }
-template <bool kBug>
 void store_to_constant(const Arrays& a) {
-  kBug ? ptx::load_global_float(a.out + me()) : ptx::reload_global_float(a.out + me());
+  a.bug ? ptx::load_global_float(a.out + me()) : ptx::reload_global_float(a.out + me());
   ptx::store_global_float(a.out + me(), 1);
 }
-template <bool kBug>
 void reload_of_another_block(const Arrays& a) {
   if (ptx::block_index_x() == 0) ptx::store_global_float(a.out + me(), 1);
-  if (ptx::block_index_x() == 1) ptx::reload_global_float(a.out + me() + (kBug ? 0 : 64));
+  if (ptx::block_index_x() == 1) ptx::reload_global_float(a.out + me() + (a.bug ? 0 : 64));
 }
 // The source of a copy is overwritten after the copy has begun; the bug is not to wait first.
-template <bool kBug>
 void source_overwritten(const Arrays& a) {
   ptx::copy_16(ptx::shared_begin() + 16 * me(), a.out + 4 * me(), 16);
   ptx::commit_copies();
-  if (!kBug) ptx::wait_copies<0>();
+  if (!a.bug) ptx::wait_copies<0>();
   ptx::meet_block();
   ptx::store_global_float(a.out + 4 * (me() ^ 32), 1);
   ptx::wait_copies<0>();
 }
 TEST(Emulator, RacesInDeviceMemory) {
   const auto kinds = {Kind::kRaceGlobal};
-  EXPECT_EQ((planted<two_threads_write<true>, two_threads_write<false>>(kinds)), "");
-  EXPECT_EQ((planted<two_blocks_write<true>, two_blocks_write<false>>(kinds, {2, 1, 1})), "");
-  EXPECT_EQ((planted<block_writes_in_turn<true>, block_writes_in_turn<false>>(kinds, {2, 1, 1})),
-            "");
-  EXPECT_EQ((planted<reload_of_another_thread<true>, reload_of_another_thread<false>>(kinds)), "");
-  EXPECT_EQ((planted<store_after_reloads<true>, store_after_reloads<false>>(kinds)), "");
-  EXPECT_EQ(
-      (planted<warp_reloads_then_one_stores<true>, warp_reloads_then_one_stores<false>, 32>(kinds)),
-      "");
-  EXPECT_EQ((planted<constant_of_own<true>, constant_of_own<false>>(kinds)), "");
-  EXPECT_EQ((planted<store_to_constant<true>, store_to_constant<false>>(kinds)), "");
-  EXPECT_EQ(
-      (planted<reload_of_another_block<true>, reload_of_another_block<false>>(kinds, {2, 1, 1})),
-      "");
-  EXPECT_EQ((planted<source_overwritten<true>, source_overwritten<false>>(kinds)), "");
+  EXPECT_EQ(planted(two_threads_write, kinds), "");
+  EXPECT_EQ(planted(two_blocks_write, kinds, {2, 1, 1}), "");
+  EXPECT_EQ(planted(block_writes_in_turn, kinds, {2, 1, 1}), "");
+  EXPECT_EQ(planted(reload_of_another_thread, kinds), "");
+  EXPECT_EQ(planted(store_after_reloads, kinds), "");
+  EXPECT_EQ(planted<32>(warp_reloads_then_one_stores, kinds), "");
+  EXPECT_EQ(planted(constant_of_own, kinds), "");
+  EXPECT_EQ(planted(store_to_constant, kinds), "");
+  EXPECT_EQ(planted(reload_of_another_block, kinds, {2, 1, 1}), "");
+  EXPECT_EQ(planted(source_overwritten, kinds), "");
 }
 
 struct CopyAndIncrement {

@@ -106,25 +106,30 @@ function(check_EveryPublicHeaderHasATest)
   endforeach()
 endfunction()
 
-# Those of ptx are what kernels are tested with. What calls the CUDA runtime does not run without a
-# GPU: nvcc compiles it. A kernel also has a unit that nvcc compiles. What one kernel alone is made of
-# is tested with it: own_block with causal_read_out_sm90, streaming_slice_sm80 with
-# streaming_step_sm80.
+# A test of tests/cuda includes it. Those of ptx are what kernels are tested with. What calls the CUDA
+# runtime does not run without a GPU: nvcc compiles it. A kernel also has a unit that nvcc compiles.
+# What one kernel alone is made of is tested with it: own_block with causal_read_out_sm90,
+# streaming_slice_sm80 with streaming_step_sm80.
 function(check_EveryCudaHeaderHasATest)
   list(REMOVE_ITEM headers cuda/kernel/own_block.cuh cuda/kernel/streaming_slice_sm80.cuh)
   list(FILTER headers INCLUDE REGEX "^cuda/(tile|kernel|launch|attention)/")
+  file(READ ${SOURCE}/tests/cuda/CMakeLists.txt units)
+  file(GLOB_RECURSE tests ${SOURCE}/tests/cuda/*_test.cpp)
+  set(tested "")
+  foreach(test IN LISTS tests)
+    file(STRINGS ${test} lines REGEX "^#include \"mhla/cuda/")
+    list(APPEND tested ${lines})
+  endforeach()
   foreach(header IN LISTS headers)
-    string(REGEX REPLACE "\\.cuh$" "" noun ${header})
     file(STRINGS ${include}/${header} runtime REGEX "#include <cuda_runtime.h>")
-    if(NOT runtime AND NOT EXISTS ${SOURCE}/tests/${noun}_test.cpp AND
-       NOT EXISTS ${SOURCE}/tests/${noun}_emulated_test.cpp)
-      breach("include/mhla/${header} has no tests/${noun}_test.cpp")
+    if(NOT runtime AND NOT "#include \"mhla/${header}\"" IN_LIST tested)
+      breach("include/mhla/${header} is included by no test of tests/cuda")
     endif()
-    if(noun MATCHES "^cuda/kernel/(.*)")
-      set(unit tests/cuda/build/units/${CMAKE_MATCH_1}.cu)
+    if(header MATCHES "^cuda/kernel/(.*)\\.cuh$")
+      set(name ${CMAKE_MATCH_1})
       file(STRINGS ${include}/${header} kernel REGEX " kArchitecture =")
-      if(kernel AND NOT EXISTS ${SOURCE}/${unit})
-        breach("include/mhla/${header} has no ${unit}")
+      if(kernel AND NOT units MATCHES "kernel_unit\\(${name} ")
+        breach("include/mhla/${header} has no kernel_unit in tests/cuda/CMakeLists.txt")
       endif()
     endif()
   endforeach()

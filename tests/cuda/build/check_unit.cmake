@@ -1,7 +1,6 @@
 # Compiles UNIT for ARCH (80 or 90a) with NVCC, to PTX and from there to a cubin, and has CHECK look
-# at both and at the report of ptxas. With EXPECT it is the other way round: UNIT must be refused,
-# for the reason its first line says, and with MHLA_CONTROL defined it must pass. WIDTHS is DxE, what
-# entry.cuh calls kWidth and kValueWidth.
+# at both and at the report of ptxas. WIDTHS is DxE, what entry.cuh calls kWidth and kValueWidth. A
+# CASE of refused.cuh must be refused, for the reason that UNIT says; with CONTROL all must pass.
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -11,7 +10,7 @@ if(NOT NVCC)
 endif()
 file(MAKE_DIRECTORY ${WORK})
 cmake_path(GET UNIT STEM name)
-set(out ${WORK}/${name}_${WIDTHS}_sm${ARCH})
+set(out ${WORK}/${name}${CASE}_${WIDTHS}_sm${ARCH})
 set(target -gencode arch=compute_${ARCH},code=sm_${ARCH})
 string(REGEX REPLACE "[^0-9]" "" arch ${ARCH})
 set(definitions -DMHLA_ARCH=${arch})
@@ -22,7 +21,7 @@ endif()
 # Sets `status` and `output`.
 function(check_unit)
   execute_process(COMMAND ${NVCC} -std=c++20 -Werror all-warnings -I ${SOURCE}/include
-                          -I ${SOURCE}/tests ${target} ${definitions} ${ARGN}
+                          -I ${SOURCE}/tests ${target} ${definitions}
                           -ptx ${UNIT} -o ${out}.ptx
                   RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(status EQUAL 0)
@@ -39,29 +38,24 @@ function(check_unit)
   set(output "${output}" PARENT_SCOPE)
 endfunction()
 
-if(NOT EXPECT)
-  check_unit()
-  message("${output}")
+if(CONTROL)
+  list(APPEND definitions -DMHLA_CONTROL)
+elseif(CASE)
+  list(APPEND definitions -DMHLA_CASE=${CASE} -DMHLA_PLANT_${CASE})
+endif()
+check_unit()
+message("${output}")
+if(NOT CASE)
   if(NOT status EQUAL 0)
     message(FATAL_ERROR "refused")
   endif()
   return()
 endif()
 
-check_unit(-DMHLA_CONTROL)
-if(NOT status EQUAL 0)
-  message("${output}")
-  message(FATAL_ERROR "the control is refused")
-endif()
-file(STRINGS ${UNIT} expected LIMIT_COUNT 1 REGEX "^// expect: ")
-string(REGEX REPLACE "^// expect: " "" expected "${expected}")
-if(NOT expected)
-  message(FATAL_ERROR "${UNIT} has no line '// expect: <regex>'")
-endif()
-check_unit()
-message("${output}")
+file(STRINGS ${UNIT} expected REGEX "^// expect ${CASE}: ")
+string(REGEX REPLACE "^// expect ${CASE}: " "" expected "${expected}")
 if(status EQUAL 0)
-  message(FATAL_ERROR "${UNIT} is accepted")
-elseif(NOT output MATCHES "${expected}")
+  message(FATAL_ERROR "${CASE} is accepted")
+elseif(NOT expected OR NOT output MATCHES "${expected}")
   message(FATAL_ERROR "refused, but not with '${expected}'")
 endif()

@@ -226,34 +226,25 @@ TEST(MixingSm80, MixesRectangles) {
   }
 }
 
-template <class T, int D, int E>
-void expect_right_in_both_precisions() {
-  std::uint64_t seed = 0;
-  for (const bool earlier : {false, true}) {
-    for (const bool few_bits : {false, true}) {
-      expect_right<T, D, E, Precision::kSingle>({3, 3, 2, earlier, few_bits, seed});
-      expect_right<T, D, E, Precision::kPair>({9, 9, 1, earlier, few_bits, seed});
-      ++seed;
-    }
-  }
+/// All pairs of width, type, precision, `earlier` and `few_bits`, not all combinations.
+template <int D, int E>
+void expect_right_for_types(bool odd) {
+  expect_right<bfloat16, D, E, Precision::kSingle>({3, 3, 2, odd, odd, 1});
+  expect_right<bfloat16, D, E, Precision::kPair>({9, 9, 1, !odd, odd, 2});
+  expect_right<half, D, E, Precision::kSingle>({9, 9, 1, odd, !odd, 3});
+  expect_right<half, D, E, Precision::kPair>({3, 3, 1, !odd, !odd, 4});
 }
 
 TEST(MixingSm80, KnowsAllWidthsTypesAndPrecisions) {
-  expect_right_in_both_precisions<bfloat16, 64, 64>();
-  expect_right_in_both_precisions<half, 64, 64>();
-  expect_right_in_both_precisions<bfloat16, 72, 72>();
-  expect_right_in_both_precisions<half, 72, 72>();
-  expect_right_in_both_precisions<bfloat16, 128, 128>();
-  expect_right_in_both_precisions<half, 128, 128>();
-  expect_right<bfloat16, 128, 256, Precision::kSingle>({3, 3, 1, true, true, 1});
-  expect_right<half, 128, 256, Precision::kSingle>({3, 3, 1, false, false, 2});
-  expect_right<bfloat16, 128, 256, Precision::kPair>({3, 3, 1, false, true, 3});
-  expect_right<half, 128, 256, Precision::kPair>({3, 3, 1, true, false, 4});
+  expect_right_for_types<64, 64>(false);
+  expect_right_for_types<72, 72>(true);
+  expect_right_for_types<128, 128>(false);
+  expect_right_for_types<128, 256>(true);
 }
 
 TEST(MixingSm80, WorksInAnyOrderOfThreads) {
-  for (std::uint64_t seed = 1; seed < 5; ++seed) {
-    expect_right<half, 64, 64, Precision::kPair>({70, 80, 1, false, false, seed});
+  for (std::uint64_t seed = 1; seed < 4; ++seed) {  // one of each kind: emulator/schedule.hpp
+    expect_right<half, 64, 64, Precision::kPair>({66, 40, 1, false, false, seed});
   }
 }
 
@@ -317,13 +308,11 @@ void expect_only_what_counts(const Case& c, bool whole) {
 
 TEST(MixingSm80, KeepsLaterSummariesOut) {
   constexpr Precision kSingle = Precision::kSingle, kPair = Precision::kPair;
-  for (const bool whole : {false, true}) {
-    const Case square{70, 70, 1, true, false, 1};
-    expect_only_what_counts<bfloat16, 64, 64, kSingle>(square, whole);
-    expect_only_what_counts<bfloat16, 64, 64, kPair>(square, whole);
-    expect_only_what_counts<half, 64, 64, kSingle>(square, whole);
-    expect_only_what_counts<half, 64, 64, kPair>(square, whole);
-  }
+  const Case square{70, 70, 1, true, false, 1};
+  expect_only_what_counts<bfloat16, 64, 64, kSingle>(square, false);
+  expect_only_what_counts<bfloat16, 64, 64, kPair>(square, true);
+  expect_only_what_counts<half, 64, 64, kSingle>(square, true);
+  expect_only_what_counts<half, 64, 64, kPair>(square, false);
   expect_only_what_counts<bfloat16, 64, 64, kSingle>({70, 21, 1, true}, false);
   expect_only_what_counts<half, 64, 64, kPair>({21, 70, 1, true}, false);
   expect_only_what_counts<half, 72, 72, kPair>({35, 35, 1, true}, false);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "emulator/async_box.hpp"
 #include "mhla/cuda/ptx/mbarrier.cuh"
 #include "mhla/cuda/tile/shared_tile.cuh"
 #include "support/cuda/in_block.hpp"

@@ -1,9 +1,38 @@
+// What kernels are told: widths, grids, normalizations, the state of a stream.
+
 #include "mhla/cuda/kernel/parameters.cuh"
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+
+#include "mhla/cuda/kernel/grid.cuh"
+#include "mhla/cuda/kernel/streaming_state.cuh"
+#include "mhla/cuda/kernel/summary_sm80.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
+
 namespace mhla::cuda {
 namespace {
+
+TEST(Widths, AreFourPairs) {
+  int count = 0;
+  for (int d = 0; d <= 300; ++d) {
+    for (int e = 0; e <= 300; ++e) count += has_kernels(d, e) ? 1 : 0;
+  }
+  EXPECT_EQ(count, 4);
+  EXPECT_TRUE(has_kernels(64, 64) && has_kernels(72, 72));
+  EXPECT_TRUE(has_kernels(128, 128) && has_kernels(128, 256));
+}
+
+// A kernel counts what it works on along x: here blocks of tokens of all pairs.
+TEST(Grid, CountsAlongX) {
+  SummaryParameters parameters{};
+  parameters.blocks = TokenBlocks(1, 1, 100, 1, 1, 16);
+  const Grid grid = SummarySm80<half, 64, 64, Precision::kSingle>::grid(parameters, 70000);
+  EXPECT_EQ(grid.x, 7u * 70000);
+  EXPECT_EQ(grid.y, 1u);
+  EXPECT_EQ(grid.z, 1u);
+}
 
 constexpr Normalization kNone{Denominator::kNone, 0.5f, 1e-3f};
 constexpr Normalization kKeySum{Denominator::kKeySum, 0.5f, 0.25f};
@@ -23,6 +52,64 @@ TEST(Parameters, RowsOfTheMixingMatrixAreAStrideApart) {
 TEST(Parameters, FactorsAreThoseOfTheNormalization) {
   EXPECT_EQ(kNone.factor(-100), 0.5f);
   EXPECT_EQ(kKeySum.factor(0), 2.0f);
+}
+
+using Layout = StreamingStateLayout;
+
+/// The parts in order, with the bytes that the header's table gives each of them.
+void expect_parts(std::int64_t pairs, std::int64_t blocks, std::int64_t length, int d, int e,
+                  Precision precision) {
+  const Layout layout = streaming_state_layout(pairs, blocks, length, d, e, precision);
+  const std::int64_t slices = e == 72 ? 1 : e / 64;
+  const std::int64_t low = precision == Precision::kPair ? 1 : 0;
+  const std::int64_t matrix = 2 * d * e;
+  EXPECT_EQ(layout.position_bytes, pairs * slices * 8);
+  const std::int64_t begins[] = {0,
+                                 layout.mixture_high,
+                                 layout.mixture_low,
+                                 layout.mixture_key_sum,
+                                 layout.summary_high,
+                                 layout.summary_low,
+                                 layout.summary_key_sum,
+                                 layout.keys,
+                                 layout.values,
+                                 layout.bytes};
+  const std::int64_t bytes[] = {
+      pairs * slices * 8,     pairs * matrix,          pairs * matrix * low,
+      pairs * d * 4,          pairs * blocks * matrix, pairs * blocks * matrix * low,
+      pairs * blocks * d * 4, pairs * length * d * 2,  pairs * length * e * 2};
+  for (int i = 0; i < 9; ++i) {
+    EXPECT_EQ(begins[i] % 256, 0) << i;
+    EXPECT_EQ(begins[i + 1], (begins[i] + bytes[i] + 255) / 256 * 256) << i;
+  }
+}
+
+TEST(StreamingState, PartsFollowEachOther) {
+  for (const Precision precision : {Precision::kSingle, Precision::kPair}) {
+    expect_parts(1, 1, 1, 64, 64, precision);
+    expect_parts(3, 7, 49, 72, 72, precision);
+    expect_parts(64, 32, 64, 128, 256, precision);
+    expect_parts(4096, 1000, 256, 128, 128, precision);  // more than 2^32 bytes
+  }
+}
+
+TEST(StreamingState, PointersAreWhereThePartsBegin) {
+  alignas(256) static unsigned char memory[1 << 16];
+  const Layout layout = streaming_state_layout(1, 2, 4, 64, 64, Precision::kPair);
+  ASSERT_LE(layout.bytes, std::int64_t{sizeof memory});
+  const StreamingState state = layout.at(memory);
+  const auto offset = [&](const void* part) {
+    return static_cast<const unsigned char*>(part) - memory;
+  };
+  EXPECT_EQ(offset(state.positions), 0);
+  EXPECT_EQ(offset(state.mixture.high), layout.mixture_high);
+  EXPECT_EQ(offset(state.mixture.low), layout.mixture_low);
+  EXPECT_EQ(offset(state.mixture.key_sum), layout.mixture_key_sum);
+  EXPECT_EQ(offset(state.summaries.high), layout.summary_high);
+  EXPECT_EQ(offset(state.summaries.low), layout.summary_low);
+  EXPECT_EQ(offset(state.summaries.key_sum), layout.summary_key_sum);
+  EXPECT_EQ(offset(state.keys), layout.keys);
+  EXPECT_EQ(offset(state.values), layout.values);
 }
 
 }  // namespace

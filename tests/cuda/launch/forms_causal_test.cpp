@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
+#include <iterator>
 #include <string>
 
 #include "support/cuda/form_test.hpp"
@@ -12,7 +14,6 @@ namespace {
 
 using cuda_test::Call;
 using cuda_test::CallShape;
-using cuda_test::kArchs;
 using cuda_test::Outcome;
 using mhla::cuda::Arch;
 using mhla::cuda::Denominator;
@@ -39,8 +40,9 @@ TYPED_TEST(CausalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSays) {
                               {.tokens = 270, .block = 49, .layout = 1},
                               {.tokens = 320, .block = 64, .layout = 2},
                               {.tokens = 300, .block = 128}};
-  for (const Arch arch : kArchs) {
-    for (CallShape shape : shapes) {
+  for (const std::size_t turn : this->turns(std::size(shapes))) {
+    for (const Arch arch : this->archs(turn)) {
+      CallShape shape = shapes[turn];
       shape.causal = true;
       shape.op.denominator = shape.layout == 0 ? Denominator::kKeySum : Denominator::kNone;
       const Outcome outcome = this->run(shape, arch, Form::kThreeStage, 2);
@@ -56,7 +58,7 @@ TYPED_TEST(CausalForms, PairsOfSummariesAreWithinTheBound) {
   CallShape shape{.tokens = 260, .block = 52, .causal = true};
   shape.op.denominator = Denominator::kNone;
   shape.op.summaries = Precision::kPair;
-  for (const Arch arch : kArchs) this->run(shape, arch, Form::kThreeStage);
+  for (const Arch arch : this->archs(1)) this->run(shape, arch, Form::kThreeStage);
 }
 
 TYPED_TEST(CausalForms, LaterBlocksNeverEnter) {
@@ -77,7 +79,7 @@ TYPED_TEST(CausalForms, LaterBlocksNeverEnter) {
     cuda_test::run_only<kD, kE>(call, plan, device, 3);
     return call;
   };
-  for (const Arch arch : kArchs) {
+  for (const Arch arch : this->archs(0)) {
     const Call<Scalar> right = outputs(false, arch), broken = outputs(true, arch);
     for (int t = 0; t < 120; ++t) {
       for (int e = 0; e < kE; ++e) {

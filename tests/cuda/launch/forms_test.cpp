@@ -3,15 +3,16 @@
 
 #include <gtest/gtest.h>
 
-#include <string>
+#include <cstddef>
+#include <iterator>
 #include <utility>
 
+#include "mhla/cuda/launch/forms.cuh"
 #include "support/cuda/form_test.hpp"
 
 namespace {
 
 using cuda_test::CallShape;
-using cuda_test::kArchs;
 using cuda_test::Outcome;
 using mhla::cuda::Arch;
 using mhla::cuda::Denominator;
@@ -48,8 +49,9 @@ TYPED_TEST(BidirectionalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSay
       {.heads = 1, .tokens = {19, 14}, .block = {4, 3}, .layout = 2},       // 25, ragged edges
       {.heads = 1, .tokens = 500, .block = 29},                             // 18, a short last one
   };
-  for (const Arch arch : kArchs) {
-    for (CallShape shape : shapes) {
+  for (const std::size_t turn : this->turns(std::size(shapes))) {
+    for (const Arch arch : this->archs(turn)) {
+      CallShape shape = shapes[turn];
       shape.op.denominator = shape.heads == 2 ? Denominator::kNone : Denominator::kKeySum;
       const Outcome outcome = this->run(shape, arch, Form::kThreeStage, 3);
       EXPECT_EQ(outcome.bank_conflicts, 0u);
@@ -59,7 +61,7 @@ TYPED_TEST(BidirectionalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSay
 }
 
 TYPED_TEST(BidirectionalForms, FusedIsWithinTheBoundAndMovesEachTensorOnce) {
-  for (const Arch arch : kArchs) {
+  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
     const int most = mhla::cuda::form_bounds<TypeParam::D, TypeParam::E>(arch).fused_blocks;
     for (const int blocks : {3, 4, 16}) {
       if (blocks > most) continue;
@@ -75,19 +77,22 @@ TYPED_TEST(BidirectionalForms, PairsOfSummariesAreWithinTheBound) {
   CallShape shape{.heads = 1, .tokens = 300, .block = 30};
   shape.op.denominator = Denominator::kNone;
   shape.op.summaries = Precision::kPair;
-  for (const Arch arch : kArchs) this->run(shape, arch, Form::kThreeStage);
+  for (const Arch arch : this->archs(0)) this->run(shape, arch, Form::kThreeStage);
 }
 
 TYPED_TEST(BidirectionalForms, CrossQueryDenominatorsAreWithinTheBound) {
-  CallShape shape{.batch = 2, .tokens = {12, 12}, .block = {3, 4}};
+  CallShape shape{.batch = this->kAllCases ? 2 : 1, .tokens = {12, 12}, .block = {3, 4}};
   shape.op.denominator = Denominator::kCrossQuery;
   shape.op.eps = 1e-6f;
-  for (const Arch arch : kArchs) this->run(shape, arch, Form::kThreeStage);
+  for (const Arch arch : this->archs(1)) this->run(shape, arch, Form::kThreeStage);
 }
 
 TYPED_TEST(BidirectionalForms, KeysMayBeOthersThanQueries) {
-  CallShape shape{
-      .heads = 2, .tokens = 90, .block = 30, .key_tokens = {20, 18}, .key_block = {4, 3}};
+  CallShape shape{.heads = this->kAllCases ? 2 : 1,
+                  .tokens = 90,
+                  .block = 30,
+                  .key_tokens = {20, 18},
+                  .key_block = {4, 3}};
   this->run(shape, Arch::kSm80, Form::kThreeStage);
   shape.key_tokens = 70;
   shape.key_block = 35;
@@ -95,14 +100,16 @@ TYPED_TEST(BidirectionalForms, KeysMayBeOthersThanQueries) {
 }
 
 TYPED_TEST(BidirectionalForms, EveryFeatureMapAndScaleIsWithinTheBound) {
-  for (const auto& map :
-       {FeatureMap::identity(), FeatureMap::relu(0.5f), FeatureMap::elu_plus_one()}) {
-    for (const int tokens : {50, 260}) {
-      CallShape shape{.heads = 1, .tokens = tokens, .block = 13};
-      shape.op = {
-          .query_map = map, .key_map = map, .denominator = Denominator::kNone, .scale = 0.125f};
-      this->run(shape, Arch::kSm80, tokens == 50 ? Form::kQuadratic : Form::kThreeStage);
-    }
+  const FeatureMap maps[] = {FeatureMap::identity(), FeatureMap::relu(0.5f),
+                             FeatureMap::elu_plus_one()};
+  const int tokens[] = {260, 50};
+  for (const std::size_t turn : this->turns(6)) {  // the last two: (50, relu), (50, elu + 1)
+    CallShape shape{.heads = 1, .tokens = tokens[turn / 3], .block = 13};
+    shape.op = {.query_map = maps[turn % 3],
+                .key_map = maps[turn % 3],
+                .denominator = Denominator::kNone,
+                .scale = 0.125f};
+    this->run(shape, Arch::kSm80, turn < 3 ? Form::kThreeStage : Form::kQuadratic);
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "mhla/cuda/tile/earlier_product.cuh"
 #include "support/cuda/in_block.hpp"
@@ -11,13 +10,13 @@
 namespace mhla::cuda {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr int kTiles = 4;
+constexpr int kEarlierTiles = 4;
 
 /// Small integers: sums of their products are exact, in any order.
 double factor(int part, int r, int k) { return k >= r ? 0 : (r * 7 + k * 3 + part * 5) % 9 - 4; }
-double number(int part, int k, int column) { return (k * 13 + column * 5 + part * 3) % 11 - 5; }
+double part_number(int part, int k, int column) {
+  return (k * 13 + column * 5 + part * 3) % 11 - 5;
+}
 
 template <class T>
 std::uint32_t pair_of(double low, double high) {
@@ -29,13 +28,13 @@ std::uint32_t pair_of(double low, double high) {
 template <class T, int kParts>
 void expect_product(int part, int at, int column, double special) {
   const auto own_number = [&](int own_part, int k, int c) {
-    return own_part == part && k == at && c == column ? special : number(own_part, k, c);
+    return own_part == part && k == at && c == column ? special : part_number(own_part, k, c);
   };
-  static float sums[32][kTiles][4];
+  static float sums[32][kEarlierTiles][4];
   emulator::Device device(static_cast<std::uint64_t>(at));
   cuda_test::in_block(device, [&](std::uint32_t lane) {
     const int g = static_cast<int>(lane / 4), p = static_cast<int>(lane % 4 * 2);
-    ptx::Words4 a[2], b[kParts][kTiles / 2];
+    ptx::Words4 a[2], b[kParts][kEarlierTiles / 2];
     for (int i = 0; i < 2; ++i) {
       for (int w = 0; w < 4; ++w) {
         const int r = g + w % 2 * 8, k = p + w / 2 * 8;
@@ -43,7 +42,7 @@ void expect_product(int part, int at, int column, double special) {
       }
     }
     for (int i = 0; i < kParts; ++i) {
-      for (int w = 0; w < 2 * kTiles; ++w) {
+      for (int w = 0; w < 2 * kEarlierTiles; ++w) {
         const int k = p + w % 2 * 8, c = w / 2 * 8 + g;
         b[i][w / 4].x[w % 4] = pair_of<T>(own_number(i, k, c), own_number(i, k + 1, c));
       }
@@ -53,7 +52,7 @@ void expect_product(int part, int at, int column, double special) {
     multiply_earlier<T>(sums[lane], a[0], a[1], b, lane);
   });
   for (int r = 0; r < 16; ++r) {
-    for (int c = 0; c < 8 * kTiles; ++c) {
+    for (int c = 0; c < 8 * kEarlierTiles; ++c) {
       double expected = 0.5;
       for (int k = 0; k < r; ++k) {
         expected += (factor(0, r, k) + factor(1, r, k)) * own_number(0, k, c);
@@ -70,7 +69,7 @@ void expect_product(int part, int at, int column, double special) {
 }
 
 TEST(EarlierProduct, RowsHaveNothingOfTheirOwnAndLaterNumbers) {
-  for (const double special : {3.0, kInfinity, -kInfinity, kNan}) {
+  for (const double special : {3.0, cuda_test::kInfinity, -cuda_test::kInfinity, cuda_test::kNan}) {
     for (const int at : {0, 1, 2, 7, 8, 9, 14, 15}) {
       expect_product<bfloat16, 1>(0, at, 17, special);
       expect_product<half, 2>(0, at, 0, special);

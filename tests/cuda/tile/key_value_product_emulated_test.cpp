@@ -11,7 +11,7 @@ namespace mhla::cuda {
 namespace {
 
 /// Small integers: sums of their products are exact, in any order.
-double number(std::uint32_t tile, std::uint32_t row, std::uint32_t column) {
+double tile_number(std::uint32_t tile, std::uint32_t row, std::uint32_t column) {
   return static_cast<double>((tile * 5 + row * 31 + column * 7) % 15) - 7;
 }
 double relu(double x) { return x > 0 ? x + 1 : 1; }
@@ -21,8 +21,9 @@ bool is_filled(std::uint32_t row) { return row % 5 != 2; }
 template <class T>
 auto numbers(std::uint32_t tile, bool values) {
   return [=](std::uint32_t row, std::uint32_t column) {
-    const double x = is_filled(row) ? number(tile, row, column) : 0;
-    return std::uint32_t{cuda_test::from_double<T>(values ? x : number(tile, row, column)).bits};
+    const double x = is_filled(row) ? tile_number(tile, row, column) : 0;
+    return std::uint32_t{
+        cuda_test::from_double<T>(values ? x : tile_number(tile, row, column)).bits};
   };
 }
 
@@ -58,7 +59,7 @@ void expect_sums(std::uint32_t key_piece, std::uint32_t value_piece) {
     const std::uint32_t tile = r / 16, first = r % 8 * 4, second = r % 16 / 8 * 2;
     double key_sum = 0.25;
     for (std::uint32_t t = 0; t < 32; ++t) {
-      if (is_filled(t)) key_sum += relu(number(0, t, column));
+      if (is_filled(t)) key_sum += relu(tile_number(0, t, column));
     }
     for (std::uint32_t lane = first; lane < first + 4; ++lane) {
       EXPECT_EQ(static_cast<double>(key_sums[lane][tile][second]), key_sum) << "row " << r;
@@ -66,7 +67,8 @@ void expect_sums(std::uint32_t key_piece, std::uint32_t value_piece) {
     for (std::uint32_t c = 0; c < 8 * kTiles; ++c) {
       double sum = 0.5;
       for (std::uint32_t t = 0; t < 32; ++t) {
-        if (is_filled(t)) sum += relu(number(0, t, column)) * number(1, t, 8 * value_piece + c);
+        if (is_filled(t))
+          sum += relu(tile_number(0, t, column)) * tile_number(1, t, 8 * value_piece + c);
       }
       const float found = sums[first + c % 8 / 2][tile][c / 8][second + c % 2];
       ASSERT_EQ(static_cast<double>(found), sum) << "row " << r << ", column " << c;

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "mhla/cuda/tile/lower_product.cuh"
 #include "mhla/cuda/tile/shared_tile.cuh"
@@ -11,9 +10,6 @@
 
 namespace mhla::cuda {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 /// Small integers: sums of their products are exact, in any order.
 double weight(std::uint32_t r, std::uint32_t c) {
@@ -41,7 +37,8 @@ void expect_product(std::uint32_t at, std::uint32_t column, double special) {
     cuda_test::fill_tile(values, lane, [&](std::uint32_t row, std::uint32_t c) {
       // Rows before and behind the 16 are of others.
       const bool own = 16 <= row && row < 32;
-      return std::uint32_t{cuda_test::from_double<T>(own ? own_value(row - 16, c) : kNan).bits};
+      return std::uint32_t{
+          cuda_test::from_double<T>(own ? own_value(row - 16, c) : cuda_test::kNan).bits};
     });
     for (auto& c : sums[lane]) c[0] = c[1] = c[2] = c[3] = 0.5f;
     const auto rows = load_rows(weights, 0, lane);
@@ -64,7 +61,7 @@ void expect_product(std::uint32_t at, std::uint32_t column, double special) {
 }
 
 TEST(LowerProduct, RowsHaveNothingOfLaterValues) {
-  for (const double special : {3.0, kInfinity, -kInfinity, kNan}) {
+  for (const double special : {3.0, cuda_test::kInfinity, -cuda_test::kInfinity, cuda_test::kNan}) {
     for (const std::uint32_t at : {0u, 1u, 7u, 8u, 14u, 15u}) {
       expect_product<bfloat16, SharedTile<48, 64>>(at, 37, special);
       expect_product<half, SharedTile<48, 72>>(at, 71, special);

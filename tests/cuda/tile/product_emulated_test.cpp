@@ -18,14 +18,14 @@ using cuda_test::in_block;
 using cuda_test::to_double;
 
 /// Small integers: sums of their products are exact, in any order.
-double number(std::uint32_t tile, std::uint32_t row, std::uint32_t column) {
+double factor(std::uint32_t tile, std::uint32_t row, std::uint32_t column) {
   test::Random rng(tile * 1000003u + row * 1009u + column);
   return static_cast<double>(rng.integer(-9, 9));
 }
 template <class T>
 auto numbers(std::uint32_t tile) {
   return [tile](std::uint32_t row, std::uint32_t column) {
-    return std::uint32_t{from_double<T>(number(tile, row, column)).bits};
+    return std::uint32_t{from_double<T>(factor(tile, row, column)).bits};
   };
 }
 
@@ -158,8 +158,8 @@ void expect_product(std::uint32_t row, std::uint32_t piece) {
     for (std::uint32_t n = 0; n < 8 * kTiles; ++n) {
       double expected = 100.0 * r + n;
       for (std::uint32_t k = 0; k < kDepth; ++k) {
-        expected += number(0, r, k) *
-                    (kTransposed ? number(1, row + n, k) : number(1, row + k, 8 * piece + n));
+        expected += factor(0, r, k) *
+                    (kTransposed ? factor(1, row + n, k) : factor(1, row + k, 8 * piece + n));
       }
       ASSERT_EQ(sums(r, n), expected) << "row " << r << ", column " << n;
     }
@@ -209,7 +209,7 @@ TYPED_TEST(Product, TakesOneStepOfWords) {
     for (std::uint32_t n = 0; n < 24; ++n) {
       double expected = 100.0 * r + n;
       for (std::uint32_t k = 0; k < 16; ++k) {
-        expected += number(0, 8 + k, 16 + r) * number(1, 8 + k, 32 + n);
+        expected += factor(0, 8 + k, 16 + r) * factor(1, 8 + k, 32 + n);
       }
       ASSERT_EQ(sums(r, n), expected) << "row " << r << ", column " << n;
     }
@@ -240,8 +240,8 @@ TYPED_TEST(Product, RoundedSumsAreTheNextRows) {
       double expected = 0;
       for (std::uint32_t k = 0; k < 32; ++k) {
         double first = 0;
-        for (std::uint32_t i = k % 16; i < 64; i += 16) first += 2 * number(0, r, i);
-        expected += first * number(1, k, n);
+        for (std::uint32_t i = k % 16; i < 64; i += 16) first += 2 * factor(0, r, i);
+        expected += first * factor(1, k, n);
       }
       ASSERT_EQ(sums(r, n), expected) << "row " << r << ", column " << n;
     }

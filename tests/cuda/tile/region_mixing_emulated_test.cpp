@@ -12,7 +12,7 @@ namespace mhla::cuda {
 namespace {
 
 /// Small integers: sums of their products are exact, and 8 bits hold them.
-double number(std::uint32_t region, std::uint32_t row, std::uint32_t column) {
+double region_number(std::uint32_t region, std::uint32_t row, std::uint32_t column) {
   return static_cast<double>((region * 3 + row * 5 + column) % 7) - 3;
 }
 /// Zero but for three numbers of a row.
@@ -42,9 +42,10 @@ void expect_mixed(std::uint32_t rows, std::uint32_t columns) {
     const Regions regions{zeros + 128};
     if (thread < 32) ptx::store_shared(zeros + 4 * thread, 0);
     each_word(thread, [&](std::uint32_t, std::uint32_t b, std::uint32_t r, std::uint32_t c) {
-      const std::uint32_t word = b < columns ? ptx::pack<T>(static_cast<float>(number(b, r, c)),
-                                                            static_cast<float>(number(b, r, c + 1)))
-                                             : 0xFFFFFFFFu;
+      const std::uint32_t word = b < columns
+                                     ? ptx::pack<T>(static_cast<float>(region_number(b, r, c)),
+                                                    static_cast<float>(region_number(b, r, c + 1)))
+                                     : 0xFFFFFFFFu;
       ptx::store_shared(regions.piece(b, r, c / 8) + c % 8 * 2, word);
     });
     ptx::meet_block();
@@ -62,12 +63,13 @@ void expect_mixed(std::uint32_t rows, std::uint32_t columns) {
       const std::uint32_t bits = odd == 0 ? seen[i] & 0xFFFF : seen[i] >> 16;
       double expected = 0;
       for (std::uint32_t b = 0; b < columns; ++b) {
-        expected += static_cast<double>(weight(region, b)) * number(b, r, c);
+        expected += static_cast<double>(weight(region, b)) * region_number(b, r, c);
       }
       std::uint32_t bits_expected = cuda_test::from_double<T>(expected).bits;
       if (region >= rows) {
-        bits_expected =
-            region < columns ? cuda_test::from_double<T>(number(region, r, c)).bits : 0xFFFFu;
+        bits_expected = region < columns
+                            ? cuda_test::from_double<T>(region_number(region, r, c)).bits
+                            : 0xFFFFu;
       }
       ASSERT_EQ(bits & (bits_expected == 0 ? 0x7FFFu : 0xFFFFu), bits_expected)
           << "region " << region << ", row " << r << ", column " << c;

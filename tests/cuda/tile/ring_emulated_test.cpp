@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "emulator/async_box.hpp"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/tile/ring.cuh"
 #include "support/cuda/in_block.hpp"

@@ -12,7 +12,7 @@ namespace mhla::cuda {
 namespace {
 
 /// Small integers: sums of their products are exact, in any order.
-double number(std::uint32_t row, std::uint32_t column) {
+double row_number(std::uint32_t row, std::uint32_t column) {
   return static_cast<double>((row * 37 + column * 11) % 17) - 8;
 }
 float weight(std::uint32_t column) { return static_cast<float>(column % 13) - 5.5f; }
@@ -29,7 +29,7 @@ void expect_products_and_sums() {
       ptx::store_shared_float(vector + 4 * c, weight(c));
     }
     cuda_test::fill_tile(tile, lane, [](std::uint32_t row, std::uint32_t column) {
-      return std::uint32_t{cuda_test::from_double<T>(number(row, column)).bits};
+      return std::uint32_t{cuda_test::from_double<T>(row_number(row, column)).bits};
     });
     const auto rows = load_rows(tile, 0, lane);
     products[lane] = row_products<T>(rows, vector, lane);
@@ -43,8 +43,8 @@ void expect_products_and_sums() {
     const auto expect_row = [&](std::uint32_t row, float product, float sum, double begin) {
       double expected_product = 0, expected_sum = 4 * begin;  // each of four threads began with it
       for (std::uint32_t c = 0; c < Tile::kColumns; ++c) {
-        expected_product += number(row, c) * static_cast<double>(weight(c));
-        expected_sum += 2 * number(row, c);
+        expected_product += row_number(row, c) * static_cast<double>(weight(c));
+        expected_sum += 2 * row_number(row, c);
       }
       EXPECT_EQ(static_cast<double>(product), expected_product) << "lane " << lane;
       EXPECT_EQ(static_cast<double>(sum), expected_sum) << "lane " << lane;

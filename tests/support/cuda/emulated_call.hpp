@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "emulator/async_box.hpp"
 #include "emulator/device.hpp"
 #include "mhla/cuda/launch/forms.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"

@@ -6,7 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/ptx/convert.cuh"
@@ -26,13 +28,28 @@ using Widths =
                    Width<mhla::cuda::bfloat16, 128, 128>, Width<mhla::cuda::bfloat16, 128, 256>,
                    Width<mhla::cuda::half, 64, 64>>;
 
-inline constexpr mhla::cuda::Arch kArchs[] = {mhla::cuda::Arch::kSm80, mhla::cuda::Arch::kSm90a};
-
 template <class W>
 class FormTest : public testing::Test {
  protected:
   static constexpr int D = W::D, E = W::E;
   using T = typename W::T;
+
+  /// The widths that a test runs all its cases for, each on both architectures. Kernels are tested
+  /// one by one at all widths (tests/cuda/kernel): what is left for a form is how they fit
+  /// together.
+  static constexpr bool kAllCases = D == 64;
+  /// The architectures of a test's `turn`-th case: both, or the one and the other in turn.
+  static std::vector<mhla::cuda::Arch> archs(std::size_t turn) {
+    using mhla::cuda::Arch;
+    if (kAllCases) return {Arch::kSm80, Arch::kSm90a};
+    return {(turn + (D == E ? 1 : 0)) % 2 == 0 ? Arch::kSm80 : Arch::kSm90a};
+  }
+  /// The turns of `count` cases: all, or the last two.
+  static std::vector<std::size_t> turns(std::size_t count) {
+    std::vector<std::size_t> turns;
+    for (std::size_t i = kAllCases ? 0 : count - 2; i < count; ++i) turns.push_back(i);
+    return turns;
+  }
 
   /// Runs the planned form, which must be `form`, by kernels of `arch` where there are any, and
   /// compares it with the CPU's. With two multiprocessors the fused form is worth while.

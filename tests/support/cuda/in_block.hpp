@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 
 #include "emulator/device.hpp"
 #include "mhla/cuda/arch.cuh"
@@ -13,6 +14,9 @@
 #include "mhla/cuda/ptx/shared.cuh"
 
 namespace cuda_test {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 template <int kThreads_, int kSharedBytes_>
 struct InBlock {

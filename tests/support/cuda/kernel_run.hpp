@@ -19,6 +19,7 @@
 #include <string>
 #include <type_traits>
 
+#include "emulator/async_box.hpp"
 #include "emulator/device.hpp"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/tile/tensor_box.cuh"

@@ -35,9 +35,13 @@ Call<T> random_call(const CallShape& shape, std::uint64_t seed, bool signed_weig
   };
   const auto mq = mhla::Grid(shape.tokens, shape.block).blocks();
   const auto mk = mhla::Grid(shape.key_tokens, shape.key_block).blocks();
-  Call<T> call{shape.tokens,          shape.block,   shape.key_tokens, shape.key_block,
-               tensor(nq, D),         tensor(nk, D), tensor(nk, E),    tensor(nq, E),
-               Array<float>(mq * mk), shape.op,      shape.causal};
+  Call<T> call{
+      {shape.tokens, shape.block, shape.key_tokens, shape.key_block, shape.op, shape.causal},
+      tensor(nq, D),
+      tensor(nk, D),
+      tensor(nk, E),
+      tensor(nq, E),
+      Array<float>(mq * mk)};
   Random random(seed);
   const auto number = [&random] { return random.uniform(-1, 1); };
   call.q.fill(number);

@@ -12,19 +12,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/tile/tensor_box.cuh"
-
-namespace mhla::cuda {
-
-/// The types of ptx/tensor_copy.cuh.
-struct alignas(128) TensorMap {
-  std::uint64_t opaque[16];
-};
-struct BoxOrigin {
-  std::int32_t x[5];
-};
-
-}  // namespace mhla::cuda
 
 namespace emulator {
 

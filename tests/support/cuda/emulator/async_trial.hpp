@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "emulator/async_box.hpp"
 #include "emulator/device.hpp"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/tile/tensor_box.cuh"

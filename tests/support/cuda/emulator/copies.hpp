@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "emulator/accesses.hpp"
 #include "emulator/block.hpp"
 
 namespace emulator {
@@ -83,16 +82,5 @@ class Copies {
   Block& block_;
   std::vector<Queue> threads_;
 };
-
-[[gnu::noinline]] inline void copy_16(std::uint32_t to, const void* from, std::uint32_t bytes) {
-  Block& block = current();
-  block.part<Copies>().start(to, from, bytes);
-  const Thread& t = block.self();
-  block.banks[static_cast<std::size_t>(t.warp)].add(t.lane, __builtin_return_address(0), to, 16);
-}
-inline void commit_copies() { current().part<Copies>().commit(); }
-inline void wait_copies(int pending) {
-  current().part<Copies>().wait(static_cast<std::size_t>(pending));
-}
 
 }  // namespace emulator

@@ -1,15 +1,18 @@
 #pragma once
 
 /// \file
-/// What a kernel may do wrong. Every fault ends the launch with an exception that says which rule
-/// was broken, by which thread of which block, and where.
-/// To extend: add a kind and its name; throw through Block::fail or Place::fail.
+/// What a kernel may do, and what it may do wrong. Every fault ends the launch with an exception
+/// that says which rule was broken, by which thread of which block, and where. To extend: add a
+/// kind and its name; throw through Block::fail or Place::fail.
 
 #include <cstdint>
 #include <stdexcept>
 #include <string>
 
 namespace emulator {
+
+/// What kernels may do with a range.
+enum class Access { kRead = 1, kWrite = 2, kReadWrite = 3 };
 
 enum class Kind {
   kUninitialized,  ///< a read of shared memory that nothing has written

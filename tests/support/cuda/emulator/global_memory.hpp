@@ -26,9 +26,6 @@
 
 namespace emulator {
 
-/// What kernels may do with a range.
-enum class Access { kRead = 1, kWrite = 2, kReadWrite = 3 };
-
 /// How a read relates to writes of the same launch.
 enum class Read { kConstant, kCoherent };
 

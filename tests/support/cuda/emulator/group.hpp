@@ -33,7 +33,8 @@ void call_together(const char* instruction, std::uint64_t parameter, Arguments& 
   if (group.instruction == nullptr) {
     group.instruction = instruction;
     group.parameter = parameter;
-  } else if (std::string_view(group.instruction) != instruction || group.parameter != parameter) {
+  } else if (group.parameter != parameter || (group.instruction != instruction &&
+                                              std::string_view(group.instruction) != instruction)) {
     block.fail(Kind::kDivergent, std::string(instruction) + " with " + std::to_string(parameter) +
                                      " called when other threads of its group wait in " +
                                      group.instruction + " with " +

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "emulator/banks.hpp"
 #include "emulator/block.hpp"
@@ -20,15 +21,18 @@ namespace emulator {
 inline const Counter kMatrixLoads{"matrix loads"};
 inline const Counter kProducts{"mma"};
 
-/// kMatrices words of each thread: the word of matrix i holds elements 2(l % 4) and 2(l % 4) + 1 of
-/// its row l / 4; transposed, of its column l / 4. A row is read by the thread that addresses it.
-template <int kMatrices>
-void load_matrices(std::uint32_t row, bool transposed, std::uint32_t (&words)[kMatrices]) {
+/// A word of each matrix for each thread: that of matrix i holds elements 2(l % 4) and 2(l % 4) + 1
+/// of its row l / 4; transposed, of its column l / 4. A row is read by the thread that addresses
+/// it.
+template <class Words>
+Words load_matrices(std::uint32_t row, bool transposed) {
+  constexpr int kMatrices = std::extent_v<decltype(Words::x)>;
+  Words words;
   struct Arguments {
     Actor who;
     std::uint32_t row;
     std::uint32_t* words;
-  } mine{current().who(), row, words};
+  } mine{current().who(), row, words.x};
   const auto together = [transposed](Arguments* const(&all)[32]) {
     Block& block = current();
     block.add(kMatrixLoads);
@@ -51,22 +55,23 @@ void load_matrices(std::uint32_t row, bool transposed, std::uint32_t (&words)[kM
     }
   };
   call_together<32>("ldmatrix", 2 * kMatrices + (transposed ? 1 : 0), mine, together);
+  return words;
 }
 
 /// C[16,8] += A[16,kK] B[kK,8]; fragments as in ptx/mma.cuh, kK / 4 words of A, kK / 8 of B.
-/// `number` makes a float of 16 bits; `type` tells products of different types apart.
-template <int kK>
+/// kNumber makes a float of 16 bits; `type` tells products of different types apart.
+template <int kK, float (*kNumber)(std::uint16_t)>
 void multiply_add(float (&c)[4], const std::uint32_t (&a)[kK / 4], const std::uint32_t (&b)[kK / 8],
-                  float (*number)(std::uint16_t), std::uint64_t type) {
+                  std::uint64_t type) {
   struct Arguments {
     float* c;
     const std::uint32_t *a, *b;
   } mine{c, a, b};
-  const auto together = [number](Arguments* const(&all)[32]) {
+  const auto together = [](Arguments* const(&all)[32]) {
     current().add(kProducts);
     float left[16][kK], right[kK][8], sums[16][8];
-    const auto part = [number](std::uint32_t word, int i) {
-      return number(static_cast<std::uint16_t>(word >> 16 * i));
+    const auto part = [](std::uint32_t word, int i) {
+      return kNumber(static_cast<std::uint16_t>(word >> 16 * i));
     };
     for (int l = 0; l < 32; ++l) {
       const int g = l / 4, p = 2 * (l % 4);

@@ -1,10 +1,10 @@
 #pragma once
 
 /// \file
-/// Pairs of small kernels for tests of the emulator: one with a planted bug, one without.
+/// Small kernels for tests of the emulator, each with a bug or without.
 ///
-///     template <bool kBug> void body(const Arrays& a) { ... if (!kBug) ptx::meet_block(); ... }
-///     EXPECT_EQ(planted<body<true>, body<false>>({Kind::kRace}), "");
+///     void body(const Arrays& a) { ... if (!a.bug) ptx::meet_block(); ... }
+///     EXPECT_EQ(planted(body, {Kind::kRace}), "");
 
 #include <algorithm>
 #include <cstdint>
@@ -22,15 +22,18 @@ struct Arrays {
 
   const float* in;  ///< in[i] = i, read only
   float* out;       ///< read and written
+  bool bug = false;
 };
 
 using Body = void (*)(const Arrays&);
 
-template <Body kBody, int kThreadCount>
+template <int kThreadCount>
 struct PlantedKernel {
-  using Params = Arrays;
+  struct Params : Arrays {
+    Body body;
+  };
   static constexpr int kThreads = kThreadCount, kSharedBytes = 4096;
-  void operator()(const Params& p) const { kBody(p); }
+  void operator()(const Params& p) const { p.body(p); }
 };
 
 struct Outcome {
@@ -40,8 +43,8 @@ struct Outcome {
   std::vector<float> out;
 };
 
-template <Body kBody, int kThreads = 64>
-Outcome run_planted(std::uint64_t seed = 0, Grid grid = {}) {
+template <int kThreads = 64>
+Outcome run_planted(Body body, bool bug = false, std::uint64_t seed = 0, Grid grid = {}) {
   struct alignas(16) Four {
     float x[4];
   };
@@ -55,7 +58,7 @@ Outcome run_planted(std::uint64_t seed = 0, Grid grid = {}) {
   Outcome outcome;
   try {
     outcome.report =
-        device.launch<PlantedKernel<kBody, kThreads>>(grid, {in.data()->x, out.data()->x});
+        device.launch<PlantedKernel<kThreads>>(grid, {{in.data()->x, out.data()->x, bug}, body});
   } catch (const Fault& fault) {
     outcome.fault = fault.what();
     outcome.kind = fault.kind;
@@ -64,14 +67,14 @@ Outcome run_planted(std::uint64_t seed = 0, Grid grid = {}) {
   return outcome;
 }
 
-/// Empty if under each of some schedules kWrong ends with a fault of one of the kinds, and kRight
-/// with none; else what happened.
-template <Body kWrong, Body kRight, int kThreads = 64>
-std::string planted(std::initializer_list<Kind> kinds, Grid grid = {}) {
+/// Empty if under each of some schedules the body with the bug ends with a fault of one of the
+/// kinds, and without it with none; else what happened.
+template <int kThreads = 64>
+std::string planted(Body body, std::initializer_list<Kind> kinds, Grid grid = {}) {
   std::string text;
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
-    const Outcome wrong = run_planted<kWrong, kThreads>(seed, grid);
-    const Outcome right = run_planted<kRight, kThreads>(seed, grid);
+    const Outcome wrong = run_planted<kThreads>(body, true, seed, grid);
+    const Outcome right = run_planted<kThreads>(body, false, seed, grid);
     const bool found =
         !wrong.fault.empty() && std::find(kinds.begin(), kinds.end(), wrong.kind) != kinds.end();
     const std::string which = "seed " + std::to_string(seed) + ": ";

@@ -9,8 +9,11 @@
 ///     2, 5, 8, ...      warps by random rank, the first as long as it can; operations end late
 ///     3, 6, 9, ...      warps by random rank; operations end early
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -38,27 +41,37 @@ class Schedule {
   void begin(int warps) {
     ready_.clear();
     head_ = 0;
-    ranks_.clear();
-    for (int w = 0; w < warps; ++w) ranks_.push_back(static_cast<int>(random() >> 40));
+    count_ = 0;
+    lanes_.assign(static_cast<std::size_t>(warps), 0);
+    ranked_.resize(lanes_.size());
+    std::iota(ranked_.begin(), ranked_.end(), std::size_t{0});
+    for (std::size_t w = 0; w < ranked_.size(); ++w) {
+      std::swap(ranked_[w], ranked_[w + below(ranked_.size() - w)]);
+    }
   }
-  void add(int thread) { ready_.push_back(thread); }
-  bool any() const { return head_ < ready_.size(); }
-  std::size_t ready() const { return ready_.size() - head_; }
+  void add(int thread) {
+    ++count_;
+    if (by_rank()) {
+      lanes_[static_cast<std::size_t>(thread / 32)] |= 1u << thread % 32;
+    } else {
+      ready_.push_back(thread);
+    }
+  }
+  bool any() const { return count_ > 0; }
 
   /// Takes a ready thread.
   int take() {
-    std::size_t at = head_;
+    --count_;
     if (by_rank()) {
-      for (std::size_t i = head_ + 1; i < ready_.size(); ++i) {
-        if (rank(ready_[i]) < rank(ready_[at])) at = i;
-      }
-    } else {
-      at += below(ready());
+      const auto warp = std::find_if(ranked_.begin(), ranked_.end(),
+                                     [this](std::size_t w) { return lanes_[w] != 0; });
+      const int lane = std::countr_zero(lanes_[*warp]);
+      lanes_[*warp] &= lanes_[*warp] - 1;
+      return static_cast<int>(*warp) * 32 + lane;
     }
-    const int thread = ready_[at];
-    ready_[at] = ready_[head_++];
-    if (head_ == ready_.size()) ready_.clear(), head_ = 0;
-    if (head_ > 4096) {
+    std::swap(ready_[head_], ready_[head_ + below(ready_.size() - head_)]);
+    const int thread = ready_[head_++];
+    if (head_ == ready_.size() || head_ > 4096) {
       ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(head_));
       head_ = 0;
     }
@@ -73,11 +86,13 @@ class Schedule {
 
  private:
   bool by_rank() const { return seed_ != 0 && seed_ % 3 != 1; }
-  int rank(int thread) const { return ranks_[static_cast<std::size_t>(thread / 32)]; }
 
   std::uint64_t seed_, state_;
-  std::vector<int> ready_, ranks_;
+  std::size_t count_ = 0;   ///< of ready threads
+  std::vector<int> ready_;  ///< from head_ on, if not by rank
   std::size_t head_ = 0;
+  std::vector<std::uint32_t> lanes_;  ///< those of each warp that are ready, if by rank
+  std::vector<std::size_t> ranked_;   ///< warps, the first one first
 };
 
 }  // namespace emulator

@@ -1,11 +1,11 @@
 #pragma once
 
 /// \file
-/// Emulation of ptx/copy_async.cuh.
+/// ptx/copy_async.cuh in the emulator. Inlined for the log of bank conflicts, as ptx/shared.cuh.
 
 #include <cstdint>
 
-#include "emulator/copies.hpp"
+#include "emulator/accesses.hpp"
 #include "mhla/cuda/arch.cuh"
 
 namespace mhla::cuda::ptx {
@@ -15,7 +15,7 @@ namespace mhla::cuda::ptx {
   emulator::copy_16(to, from, bytes);
   emulator::return_here();
 }
-MHLA_DEVICE void commit_copies() { emulator::commit_copies(); }
+void commit_copies();
 template <int kPending>
 MHLA_DEVICE void wait_copies() {
   emulator::wait_copies(kPending);

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Emulation of ptx/shared.cuh. Inlined, so that the log of bank conflicts sees the calls of the
+/// ptx/shared.cuh in the emulator. Inlined, so that the log of bank conflicts sees the calls of the
 /// kernel apart.
 
 #include <cstdint>
@@ -12,40 +12,40 @@
 
 namespace mhla::cuda::ptx {
 
-MHLA_DEVICE std::uint32_t shared_begin() { return emulator::SharedMemory::kBegin; }
+std::uint32_t shared_begin();
 
-[[gnu::always_inline]] MHLA_DEVICE std::uint32_t load_shared(std::uint32_t address) {
-  const auto x = emulator::load_shared<std::uint32_t>(address);
+template <class X>
+[[gnu::always_inline]] MHLA_DEVICE X emulated_load(std::uint32_t address) {
+  const X x = emulator::load_shared<X>(address);
   emulator::return_here();
   return x;
+}
+[[gnu::always_inline]] MHLA_DEVICE std::uint32_t load_shared(std::uint32_t address) {
+  return emulated_load<std::uint32_t>(address);
 }
 [[gnu::always_inline]] MHLA_DEVICE float load_shared_float(std::uint32_t address) {
-  const auto x = emulator::load_shared<float>(address);
-  emulator::return_here();
-  return x;
+  return emulated_load<float>(address);
 }
 [[gnu::always_inline]] MHLA_DEVICE Words2 load_shared_2(std::uint32_t address) {
-  const auto x = emulator::load_shared<Words2>(address);
-  emulator::return_here();
-  return x;
+  return emulated_load<Words2>(address);
 }
 [[gnu::always_inline]] MHLA_DEVICE Words4 load_shared_4(std::uint32_t address) {
-  const auto x = emulator::load_shared<Words4>(address);
-  emulator::return_here();
-  return x;
+  return emulated_load<Words4>(address);
 }
 
-[[gnu::always_inline]] MHLA_DEVICE void store_shared(std::uint32_t address, std::uint32_t value) {
-  emulator::store_shared(address, value);
+template <class X>
+[[gnu::always_inline]] MHLA_DEVICE void emulated_store(std::uint32_t address, X x) {
+  emulator::store_shared(address, x);
   emulator::return_here();
+}
+[[gnu::always_inline]] MHLA_DEVICE void store_shared(std::uint32_t address, std::uint32_t value) {
+  emulated_store(address, value);
 }
 [[gnu::always_inline]] MHLA_DEVICE void store_shared_float(std::uint32_t address, float value) {
-  emulator::store_shared(address, value);
-  emulator::return_here();
+  emulated_store(address, value);
 }
 [[gnu::always_inline]] MHLA_DEVICE void store_shared_4(std::uint32_t address, Words4 w) {
-  emulator::store_shared(address, w);
-  emulator::return_here();
+  emulated_store(address, w);
 }
 
 }  // namespace mhla::cuda::ptx

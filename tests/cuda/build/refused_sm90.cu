@@ -1,0 +1,144 @@
+// Kernels of sm_90a that the checks must refuse: refused.cuh.
+
+#include "cuda/build/refused.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/ptx/wgmma.cuh"
+
+namespace mhla::cuda::build {
+
+struct PlantedProducts : Planted {
+  static constexpr Arch kArchitecture = Arch::kSm90a;
+  static constexpr int kBlocksPerMultiprocessor = 1, kSharedBytes = 8192, kNeeds = kWgmma;
+
+  static MHLA_DEVICE void multiply(float (&c)[32], std::uint64_t b, std::uint32_t a = 1) {
+    ptx::group_multiply_add<1>(c, a, 2, 3, 4, b, half{});
+  }
+  static MHLA_DEVICE void end(float (&c)[32]) {
+    ptx::group_wait<0>();
+    ptx::keep_order(c);
+  }
+  static MHLA_DEVICE void store(const Params& p, const float (&c)[32]) {
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 32; ++i) ptx::store_global_float(own(p) + 128 * i, c[i]);
+  }
+};
+
+// wgmma reads what threads have stored without a fence.
+// expect FewerFences: has 0 fence.proxy.async in its PTX, planned at least 1
+template <bool kRight>
+struct FewerFences : PlantedProducts {
+  static constexpr int kFences = 1;
+  MHLA_DEVICE void operator()(const Params& p) const {
+    ptx::store_shared(ptx::shared_begin() + 4 * ptx::thread_index(), 0);
+    if constexpr (kRight) ptx::fence_async();
+    ptx::meet_block();
+    float c[32] = {};
+    ptx::group_begin();
+    multiply(c, p.b);
+    ptx::group_commit();
+    end(c);
+    store(p, c);
+  }
+};
+
+// A operands written after the group began, until ptxas adds a beginning.
+// expect MissingBegin: C7519
+template <bool kRight>
+struct MissingBegin : PlantedProducts {
+  MHLA_DEVICE void operator()(const Params& p) const {
+    float c[32] = {};
+    ptx::group_begin();
+    multiply(c, p.b);
+    const std::uint32_t a = ptx::load_shared(ptx::shared_begin() + 4 * ptx::thread_index());
+    if constexpr (kRight) ptx::group_begin();
+    multiply(c, p.b + 1, a);
+    ptx::group_commit();
+    end(c);
+    store(p, c);
+  }
+};
+
+// Sums that are read while wgmma may still write them, until ptxas adds the wait.
+// expect MissingWait: C7517
+template <bool kRight>
+struct MissingWait : PlantedProducts {
+  MHLA_DEVICE void operator()(const Params& p) const {
+    float c[32] = {};
+    ptx::group_begin();
+    multiply(c, p.b);
+    ptx::group_commit();
+    if constexpr (kRight) end(c);
+    store(p, c);
+    ptx::group_wait<0>();
+  }
+};
+
+// A group of wgmma that a function's end cuts in two, which makes ptxas run them one by one.
+// expect Serialized: C7510
+template <bool kRight>
+__device__ __noinline__ void multiply_apart(float (&c)[32], std::uint64_t b) {
+  PlantedProducts::multiply(c, b);
+}
+template <bool kRight>
+struct Serialized : PlantedProducts {
+  MHLA_DEVICE void operator()(const Params& p) const {
+    float c[32] = {};
+    ptx::group_begin();
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (kRight) {
+        multiply(c, p.b + i);
+      } else {
+        multiply_apart<kRight>(c, p.b + i);
+      }
+    }
+    ptx::group_commit();
+    end(c);
+    store(p, c);
+  }
+};
+
+// What threads have stored leaves through the copy engine without a fence.
+// expect MissingFence: stores tensors without a fence.proxy.async
+template <bool kRight>
+struct MissingFence : Planted {
+  struct Params {
+    TensorMap map;
+  };
+  static constexpr Arch kArchitecture = Arch::kSm90a;
+  static constexpr int kSharedBytes = 1024, kNeeds = kTensorStores;
+  MHLA_DEVICE void operator()(const Params& p) const {
+    ptx::store_shared(ptx::shared_begin() + 4 * ptx::thread_index(), 0);
+    if constexpr (kRight) ptx::fence_async();
+    ptx::meet_block();
+    if (ptx::thread_index() == 0) {
+      ptx::store_box(p.map, {{0, 0, 0, 0, 0}}, ptx::shared_begin());
+      ptx::commit_stores();
+      ptx::wait_stores_read<0>();
+    }
+  }
+};
+
+// Registers handed from warp to warp by a kernel whose launch bounds do not fix how many it has.
+// expect RegistersNotKnown: C7508
+template <bool kRight>
+struct RegistersNotKnown : Planted {
+  static constexpr Arch kArchitecture = Arch::kSm90a;
+  MHLA_DEVICE void operator()(const Params&) const { ptx::give_registers<24>(); }
+};
+template <class K, int, int, int, int, int, int>
+__global__ void boundless_entry(const __grid_constant__ typename K::Params p) {
+  K{}(p);
+}
+
+#if defined(MHLA_CONTROL)
+inline constexpr std::tuple kControls{kEntry<FewerFences<true>>,  kEntry<MissingBegin<true>>,
+                                      kEntry<MissingWait<true>>,  kEntry<Serialized<true>>,
+                                      kEntry<MissingFence<true>>, kEntry<RegistersNotKnown<true>>};
+#elif defined(MHLA_PLANT_RegistersNotKnown)
+inline constexpr auto* kPlanted = &boundless_entry<RegistersNotKnown<false>, 128, 1, 255, 0, 0, 0>;
+#else
+inline constexpr auto* kPlanted = kEntry<MHLA_CASE<false>>;
+#endif
+
+}  // namespace mhla::cuda::build

@@ -1,0 +1,131 @@
+// Outputs of the causal form against the definition in double, what the kernels read and write, and
+// that no later token enters an output.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "mhla/cuda/kernel/causal_read_out_sm80.cuh"
+#include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
+#include "support/cuda/causal_read_out_run.hpp"
+#include "support/cuda/kernel_contract.hpp"
+
+namespace cuda_test {
+namespace {
+
+using namespace mhla::cuda;  // NOLINT
+
+struct OfSm80 {
+  static constexpr Arch kArch = Arch::kSm80;
+  template <class T, int D, int E, Precision P>
+  using Kernel = CausalReadOutSm80<T, D, E, P>;
+
+  /// S~ and z~ once for 64 tokens but for the first block, K and V once for all 64 tokens of the
+  /// block from theirs on.
+  static CausalReads reads(const TokenBlocks& blocks) {
+    CausalReads reads;
+    for (int i = 0; i < blocks.blocks(); ++i) {
+      const int length = std::min(blocks.slots(), blocks.tokens() - i * blocks.slots());
+      for (int first = 0; first < length; first += 64) {
+        reads.mixtures += i > 0;
+        reads.keys += static_cast<std::size_t>(std::min(first + 64, length));
+      }
+    }
+    return reads;
+  }
+};
+struct OfSm90 {
+  static constexpr Arch kArch = Arch::kSm90a;
+  template <class T, int D, int E, Precision P>
+  using Kernel = CausalReadOutSm90<T, D, E, P>;
+
+  /// Everything once, S~ and z~ but for the first block.
+  static CausalReads reads(const TokenBlocks& blocks) {
+    return {.keys = static_cast<std::size_t>(blocks.tokens()),
+            .mixtures = static_cast<std::size_t>(blocks.blocks() - 1)};
+  }
+};
+
+template <class Kernels>
+class CausalReadOut : public KernelContract<Kernels> {
+ protected:
+  template <class T, int D, int E, Precision P = Precision::kSingle>
+  using Outputs = CausalReadOutRun<Kernels, T, D, E, P>;
+};
+using Both = testing::Types<OfSm80, OfSm90>;
+TYPED_TEST_SUITE(CausalReadOut, Both);
+
+TYPED_TEST(CausalReadOut, GivesOutputsOfEveryWidth) {
+  const Case c{.blocks = sequence(150, 70),
+               .query_map = FeatureMap::relu(0.5f),
+               .key_map = FeatureMap::relu(0.25f),
+               .batch = 2,
+               .layout = 1};
+  Case wide = c;
+  wide.blocks = sequence(150, 60);  // pairs of 128 x 256 leave room for no more than 64 on sm_90a
+  wide.batch = 1;
+  this->template expect_right_for_widths<TestFixture::template Outputs>(c, wide);
+}
+
+TYPED_TEST(CausalReadOut, GivesOutputsOfEveryFeatureMapWithoutDenominators) {
+  const auto [signs, elu] = SignedCases();
+  this->template expect_right_for_widths<TestFixture::template Outputs>(elu, signs);
+  expect_right_for_types<TestFixture::template Outputs, 64, 64>(signs);
+}
+
+TYPED_TEST(CausalReadOut, TakesBlocksOfAnyLength) {
+  std::uint64_t seed = 10;
+  for (const int length : {1, 2, 15, 16, 17, 63, 64, 65, 128, 200, 256, 400}) {
+    if (length > 256 && !TestFixture::kSm80) continue;
+    Case c{.blocks = sequence(length == 1 ? 5 : 2 * length + length / 2, length),
+           .layout = length % 3,
+           .seed = ++seed};
+    expect_right<typename TestFixture::template Outputs<half, 64, 64, Precision::kPair>>(c);
+    if (length > 200) continue;
+    expect_right<typename TestFixture::template Outputs<bfloat16, 128, 128>>(c);
+    if (length > 128 && !TestFixture::kSm80) continue;
+    c.blocks = sequence(length, length);  // a single block: no mixtures
+    expect_right<typename TestFixture::template Outputs<bfloat16, 128, 256>>(c);
+  }
+}
+
+TYPED_TEST(CausalReadOut, LaterValuesNeverEnterWhateverTheyAre) {
+  constexpr int kD = TestFixture::kNarrow;
+  for (const int token : {0, 1, 15, 16, 31, 40, 63, 64, 78, 79, 81}) {
+    expect_no_later_value<TestFixture::template Outputs, bfloat16, 64, 64>(80, token);
+    expect_no_later_value<TestFixture::template Outputs, half, 64, 64>(80, token);
+    expect_no_later_value<TestFixture::template Outputs, bfloat16, 128, 256>(80, token);
+  }
+  expect_no_later_value<TestFixture::template Outputs, bfloat16, kD, kD>(40, 13);
+  expect_no_later_value<TestFixture::template Outputs, bfloat16, 128, 128>(40, 30);
+}
+
+TYPED_TEST(CausalReadOut, LaterKeysNeverEnterWhateverTheyAre) {
+  expect_no_later_key<typename TestFixture::template Outputs<bfloat16, 64, 64>>();
+}
+
+TYPED_TEST(CausalReadOut, DoesNotDependOnTheOrderOfThreads) {
+  expect_same_in_any_order<typename TestFixture::template Outputs<bfloat16, 128, 128>>(
+      {.blocks = sequence(300, 96)});
+}
+
+template <int D, int E, Precision P = Precision::kSingle>
+bool fits(int length) {
+  const Case c{.blocks = sequence(2 * length, length)};
+  return CausalReadOutRun<OfSm90, bfloat16, D, E, P>(c).fits();
+}
+
+TEST(CausalReadOutSm90, RefusesBlocksThatDoNotFit) {
+  EXPECT_TRUE((fits<64, 64, Precision::kPair>(256)));
+  EXPECT_FALSE((fits<64, 64>(257)));
+  EXPECT_TRUE((fits<128, 128>(256)));
+  EXPECT_TRUE((fits<128, 256>(128)));
+  EXPECT_FALSE((fits<128, 256>(129)));
+  EXPECT_TRUE((fits<128, 256, Precision::kPair>(64)));
+  EXPECT_FALSE((fits<128, 256, Precision::kPair>(65)));
+}
+
+}  // namespace
+}  // namespace cuda_test

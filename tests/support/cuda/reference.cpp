@@ -1,0 +1,123 @@
+#include "support/cuda/reference.hpp"
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "mhla/attention/bidirectional.hpp"
+#include "mhla/attention/causal.hpp"
+#include "support/cuda/exact_phi.hpp"
+
+namespace cuda_test {
+namespace {
+
+/// One head of a tensor, f of each number.
+template <class T, class F>
+Numbers head(const Tensor<T>& x, int b, int h, F&& f) {
+  Numbers numbers(x.tokens(), x.width());
+  for (int t = 0; t < x.tokens(); ++t) {
+    for (int d = 0; d < x.width(); ++d) numbers(t, d) = f(x.value(b, t, h, d));
+  }
+  return numbers;
+}
+
+/// The CPU's form on features.
+template <class Z>
+Numbers attend(const CallOptions& call, const Numbers& q, const Numbers& k, const Numbers& v,
+               const Numbers& mixing, Z normalizer, double scale) {
+  const mhla::Operator op{mhla::Identity{}, mhla::Identity{}, normalizer, scale};
+  Numbers o(q.rows(), v.cols());
+  const mhla::Inputs<double> in{.q = q, .k = k, .v = v};
+  if constexpr (!std::is_same_v<Z, mhla::CrossQuery>) {
+    if (call.causal) {
+      mhla::causal(in, mhla::Contiguous(q.rows(), call.block[2]),
+                   mhla::MixingMatrix<double>(mixing), op, o);
+      return o;
+    }
+  }
+  const mhla::CrossBlocks blocks{mhla::Grid(call.tokens, call.block),
+                                 mhla::Grid(call.key_tokens, call.key_block)};
+  mhla::bidirectional(in, blocks, mhla::MixingMatrix<double>(mixing), op, o);
+  return o;
+}
+
+}  // namespace
+
+template <class T>
+Expected expected(const Call<T>& call, int b, int h, double chain) {
+  const mhla::cuda::Operator& op = call.op;
+  const double u = kRoundoff<T>, eta = std::ldexp(1.0, Format<T>::kLowest);
+  const double scale = static_cast<double>(op.scale), eps = static_cast<double>(op.eps);
+  const auto feature = [](const mhla::cuda::FeatureMap& map) {
+    return [map](double x) { return exact_phi(map, x); };
+  };
+  const Numbers q = head(call.q, b, h, feature(op.query_map));
+  const Numbers k = head(call.k, b, h, feature(op.key_map));
+  const Numbers v = head(call.v, b, h, [](double x) { return x; });
+  const Numbers ones = Numbers::Ones(v.rows(), 1);
+  const std::int64_t rows =
+      call.mixing.size() / mhla::Grid(call.key_tokens, call.key_block).blocks();
+  Numbers mixing(rows, call.mixing.size() / rows);
+  for (std::int64_t i = 0; i < call.mixing.size(); ++i) mixing.data()[i] = call.mixing.value(i);
+
+  const auto run = [&](const Numbers& qs, const Numbers& ks, const Numbers& vs, const Numbers& m,
+                       double own_eps) -> Numbers {
+    switch (op.denominator) {
+      case mhla::cuda::Denominator::kKeySum:
+        return attend(call, qs, ks, vs, m, mhla::KeySum{own_eps}, scale);
+      case mhla::cuda::Denominator::kCrossQuery:
+        return attend(call, qs, ks, vs, m, mhla::CrossQuery{own_eps}, scale);
+      default:
+        return attend(call, qs, ks, vs, m, mhla::NoNormalizer{}, scale);
+    }
+  };
+  const auto sums = [&](const Numbers& qs, const Numbers& ks, const Numbers& vs, const Numbers& m) {
+    return attend(call, qs, ks, vs, m, mhla::NoNormalizer{}, 1);
+  };
+  // With magnitudes for numbers; what eta adds to summaries and mixtures, and to weights.
+  const auto magnitude = [&](const Numbers& values) {
+    const Numbers plus_q = (q.array().abs() + eta).matrix(),
+                  plus_k = (k.array().abs() + eta).matrix();
+    const Numbers plus_v = values.cwiseAbs(), plus_m = mixing.cwiseAbs();
+    Numbers a = sums(plus_q, plus_k, plus_v, plus_m);
+    a.colwise() += (eta * (1 + plus_m.rowwise().sum().maxCoeff())) * plus_q.rowwise().sum();
+    return Numbers(a.rowwise() + eta * plus_v.colwise().sum());
+  };
+
+  Expected result{run(q, k, v, mixing, eps), Numbers()};
+  const double growth = gamma(chain);
+  const double e_n = std::pow(1 + u, 5) * (1 + growth) - 1,
+               e_d = std::pow(1 + u, 3) * (1 + growth) - 1;
+  const Numbers a = magnitude(v);
+  result.bound.resizeLike(result.o);
+  Numbers z = Numbers::Zero(q.rows(), 1), den = Numbers::Ones(q.rows(), 1);
+  if (op.denominator == mhla::cuda::Denominator::kKeySum) {
+    z = magnitude(ones);
+    den = (scale * sums(q, k, ones, mixing).array() + eps).matrix();
+  } else if (op.denominator == mhla::cuda::Denominator::kCrossQuery) {
+    const Numbers one_q = q.cwiseAbs(), one_k = k.cwiseAbs(), one_m = mixing.cwiseAbs();
+    const auto denominators = [&](const Numbers& qs, const Numbers& ks, const Numbers& m,
+                                  double e) {
+      return Numbers(
+          (scale * sums(qs, ks, ones, m).array() / run(qs, ks, ones, m, e).array()).matrix());
+    };
+    den = denominators(q, k, mixing, eps);
+    z = (denominators((one_q.array() + eta).matrix(), (one_k.array() + eta).matrix(), one_m, 0) /
+         scale);
+  }
+  for (Eigen::Index t = 0; t < q.rows(); ++t) {
+    const double margin = std::abs(den(t)) - scale * e_d * z(t);
+    for (Eigen::Index e = 0; e < v.cols(); ++e) {
+      const double o = std::abs(result.o(t, e));
+      const double before = scale * (e_n * a(t, e) + e_d * o * z(t)) / margin;
+      result.bound(t, e) = margin > 0 ? before + u * (o + before) + u * eta
+                                      : std::numeric_limits<double>::infinity();
+    }
+  }
+  return result;
+}
+
+template Expected expected(const Call<bfloat16>&, int, int, double);
+template Expected expected(const Call<half>&, int, int, double);
+
+}  // namespace cuda_test
