@@ -1,0 +1,206 @@
+#pragma once
+
+/// \file
+/// Runs of the kernel that mixes summaries.
+///
+/// Bounds. With u the unit roundoff of T and eta what an underflow adds, m = high + low is off by
+/// at most u^2 |m| + eta, and |low| <= u |m| + eta. The product of the two low parts is left out.
+/// Products of two numbers of T are exact floats, of which a mixture of n summaries sums at most 3
+/// n, strips of 32 filled up with zeros:
+///
+///     |S~^ - S~| <= sum_b (u^2 |m| + eta) |S| + (u |m| + eta) |S_low|
+///                         + gamma_3n (1 + 3 u) (|m| + eta) (|S_high| + |S_low|)
+///
+/// before it is rounded: by u |S~^| + eta, or, as high + low, by u^2 |S~^| + 2 eta. z~ is a sum of
+/// n products: off by at most gamma_(n + 1) sum |m| |z|. With few enough bits nothing is rounded
+/// before.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "emulator/device.hpp"
+#include "mhla/cuda/kernel/mixing_sm80.cuh"
+#include "support/cuda/problem.hpp"
+
+namespace cuda_test {
+
+using mhla::cuda::Grid, mhla::cuda::MixingParameters, mhla::cuda::MixingSm80, mhla::cuda::Precision;
+
+struct MixingCase {
+  int rows, columns, pairs = 1;
+  bool earlier = false;
+  bool few_bits = false;  ///< in summaries and m, so that sums are exact
+  std::uint64_t seed = 0;
+
+  std::string text() const {
+    return std::to_string(pairs) + " times [" + std::to_string(rows) + ", " +
+           std::to_string(columns) + "]" + (earlier ? ", earlier" : "") + ", seed " +
+           std::to_string(seed);
+  }
+};
+
+template <class T, int D, int E, Precision P>
+struct Mixtures {
+  using Kernel = MixingSm80<T, D, E, P>;
+  static constexpr bool kPair = P == Precision::kPair;
+
+  explicit Mixtures(const MixingCase& given)
+      : c(given),
+        stride(c.columns + 3),
+        mixing((c.rows - 1) * stride + c.columns),
+        in_high(size(c.columns) * E),
+        in_low(size(c.columns) * E),
+        in_z(size(c.columns)),
+        high(size(c.rows) * E),
+        low(size(c.rows) * E),
+        z(size(c.rows)) {
+    Random random(c.seed + 5);
+    for (std::int64_t i = 0; i < in_high.size(); ++i) {
+      const double x =
+          c.few_bits ? static_cast<double>(random.integer(-3, 3)) : random.uniform(-2, 2);
+      in_high[i] = from_double<T>(x);
+      in_low[i] = from_double<T>(c.few_bits ? static_cast<double>(random.integer(-3, 3)) / 512
+                                            : x - in_high.value(i));
+    }
+    for (std::int64_t i = 0; i < in_z.size(); ++i) {
+      in_z[i] = static_cast<float>(c.few_bits ? static_cast<double>(random.integer(-3, 3))
+                                              : random.uniform(-2, 2));
+    }
+    const int most = kPair ? 127 : 2000;  // 11 bits have a low part
+    for (int i = 0; i < c.rows; ++i) {
+      for (int b = 0; b < end(i); ++b) {  // the others are not read
+        mixing[i * stride + b] =
+            static_cast<float>(c.few_bits ? static_cast<double>(random.integer(-most, most)) / 1024
+                                          : random.uniform(-1, 1));
+      }
+    }
+  }
+
+  std::int64_t size(int count) const { return std::int64_t{c.pairs} * count * D; }
+  int end(int i) const { return c.earlier && i < c.columns ? i : c.columns; }
+  double m(int i, int b) const { return mixing.value(i * stride + b); }
+
+  emulator::Report launch(bool key_sum = true) {
+    const MixingParameters params{
+        {in_high.raw(), kPair ? in_low.raw() : nullptr, key_sum ? in_z.data() : nullptr},
+        {high.raw(), kPair ? low.raw() : nullptr, key_sum ? z.data() : nullptr},
+        {mixing.data(), stride},
+        c.rows,
+        c.columns,
+        c.earlier};
+    emulator::Device device(c.seed);
+    device.track("m", mixing.data(), mixing.bytes(), emulator::Access::kRead);
+    device.track("in_high", in_high.raw(), in_high.bytes(), emulator::Access::kRead);
+    device.track("high", high.raw(), high.bytes(), emulator::Access::kWrite);
+    if (kPair) {
+      device.track("in_low", in_low.raw(), in_low.bytes(), emulator::Access::kRead);
+      device.track("low", low.raw(), low.bytes(), emulator::Access::kWrite);
+    }
+    if (key_sum) {
+      device.track("in_z", in_z.data(), in_z.bytes(), emulator::Access::kRead);
+      device.track("z", z.data(), z.bytes(), emulator::Access::kWrite);
+    }
+    const Grid grid = Kernel::grid(params, c.pairs);
+    const emulator::Report r = device.launch<Kernel>({grid.x, grid.y, grid.z}, params);
+    check_bytes(r, key_sum);
+    EXPECT_EQ(r.bank_conflicts, 0u);
+    return r;
+  }
+
+  /// Summaries are read once for every 64 rows, as far as those need them.
+  void check_bytes(const emulator::Report& r, bool key_sum) const {
+    std::size_t read = 0;
+    for (int row = 0; row < c.rows; row += 64) {
+      read += static_cast<std::size_t>(end(std::min(row + 64, c.rows) - 1)) * 2 * D * E;
+    }
+    read *= static_cast<std::size_t>(c.pairs);
+    EXPECT_EQ(r.bytes_read("in_high"), read);
+    EXPECT_EQ(r.bytes_written("high"), high.bytes());
+    if (kPair) {
+      EXPECT_EQ(r.bytes_read("in_low"), read);
+      EXPECT_EQ(r.bytes_written("low"), low.bytes());
+    }
+    if (key_sum) {
+      EXPECT_EQ(r.bytes_written("z"), z.bytes());
+    }
+  }
+
+  void check() const {
+    for (int pair = 0; pair < c.pairs; ++pair) {
+      for (int i = 0; i < c.rows; ++i) {
+        for (int at = 0; at < D * E; ++at) {
+          ASSERT_NO_FATAL_FAILURE(check_summary(pair, i, at))
+              << "S~_" << i << "[" << at / E << "," << at % E << "] of pair " << pair;
+        }
+        for (int d = 0; d < D; ++d) {
+          ASSERT_NO_FATAL_FAILURE(check_key_sum(pair, i, d))
+              << "z~_" << i << "[" << d << "] of pair " << pair;
+        }
+      }
+    }
+  }
+
+  void check_summary(int pair, int i, int at) const {
+    const double u = kRoundoff<T>, eta = kUnderflow<T>;
+    const double growth = gamma(3 * (c.columns + 32)) * (1 + 3 * u);
+    double s = 0, bound = 0;
+    for (int b = 0; b < end(i); ++b) {
+      const std::int64_t from = (std::int64_t{pair} * c.columns + b) * D * E + at;
+      const double x = in_high.value(from), rest = kPair ? in_low.value(from) : 0;
+      const double size = std::abs(m(i, b));
+      s += m(i, b) * (x + rest);
+      bound += (u * u * size + eta) * std::abs(x + rest) + (u * size + eta) * std::abs(rest) +
+               growth * (size + eta) * (std::abs(x) + std::abs(rest));
+    }
+    if (c.few_bits) bound = 0;
+    const std::int64_t to = (std::int64_t{pair} * c.rows + i) * D * E + at;
+    const double most = std::abs(s) + bound;
+    ASSERT_LE(std::abs(high.value(to) - s), bound + u * most + eta);
+    if (c.few_bits) {
+      ASSERT_EQ(high.value(to), round_to<T>(s));
+    }
+    if (kPair) {
+      ASSERT_LE(std::abs(high.value(to) + low.value(to) - s), bound + u * u * most + 2 * eta);
+      if (c.few_bits) {
+        ASSERT_EQ(low.value(to), round_to<T>(s - high.value(to)));
+      }
+    }
+  }
+
+  void check_key_sum(int pair, int i, int d) const {
+    double s = 0, a = 0;
+    for (int b = 0; b < end(i); ++b) {
+      const double x = m(i, b) * in_z.value((std::int64_t{pair} * c.columns + b) * D + d);
+      s += x;
+      a += std::abs(x);
+    }
+    const double bound = c.few_bits ? 0 : gamma(c.columns + 1) * a;
+    ASSERT_NEAR(z.value((std::int64_t{pair} * c.rows + i) * D + d), s, bound);
+  }
+
+  MixingCase c;
+  std::int64_t stride;
+  Array<float> mixing;
+  Array<T> in_high, in_low;
+  Array<float> in_z;
+  Array<T> high, low;
+  Array<float> z;
+};
+
+template <class T, int D, int E, Precision P = Precision::kSingle>
+void expect_right_mixtures(const MixingCase& c) {
+  SCOPED_TRACE(c.text());
+  Mixtures<T, D, E, P> mixtures(c);
+  try {
+    mixtures.launch();
+  } catch (const emulator::Fault& fault) {
+    FAIL() << fault.what();
+  }
+  mixtures.check();
+}
+
+}  // namespace cuda_test
