@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -87,7 +88,8 @@ TEST(TensorView, AbsentIsAViewThatWasNeverSet) {
 
 TEST(Tensor, OwnsZerosAndIsItsView) {
   Tensor<float> x({kBatch, kTokens, kHeads, kWidth});
-  EXPECT_EQ(x.data(), std::vector<float>(kBatch * kTokens * kHeads * kWidth, 0.f));
+  EXPECT_EQ(x.data(), Tensor<float>::Elements(kBatch * kTokens * kHeads * kWidth, 0.f));
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(x.data().data()) % 64, 0u);
   const Tensor<float> zeros = x;
   const TensorView<float> view = x;
   const TensorView<const float> constant = std::as_const(x);

@@ -6,6 +6,7 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <new>
 #include <vector>
 
 #include "mhla/core/arch.hpp"
@@ -74,10 +75,34 @@ constexpr TensorView<T> bhnd(T* data, Index batch, Index heads, Index tokens, In
           {heads * tokens * width, width, tokens * width, Index{1}}};
 }
 
+namespace detail {
+
+/// Memory that begins with a cache line, so that rows of whole lines are read in whole lines.
+template <class T>
+struct LineAllocator {
+  using value_type = T;
+
+  LineAllocator() = default;
+  template <class U>
+  LineAllocator(const LineAllocator<U>& /*other*/) {}  // NOLINT(google-explicit-constructor)
+  T* allocate(std::size_t count) {
+    return static_cast<T*>(::operator new(count * sizeof(T), kLine));
+  }
+  void deallocate(T* p, std::size_t /*count*/) { ::operator delete(p, kLine); }
+  bool operator==(const LineAllocator& /*other*/) const { return true; }
+
+ private:
+  static constexpr std::align_val_t kLine{64};
+};
+
+}  // namespace detail
+
 /// A dense [B, N, H, D] tensor that owns its elements, zeros at first. Views of it are implicit.
 template <class T>
 class Tensor {
  public:
+  using Elements = std::vector<T, detail::LineAllocator<T>>;
+
   Tensor() = default;
   /// \throws shape_error for a negative size or a product that does not fit Index.
   explicit Tensor(const Shape& shape)
@@ -94,12 +119,12 @@ class Tensor {
   T& operator()(Index b, Index n, Index h, Index d) { return view()(b, n, h, d); }
   const T& operator()(Index b, Index n, Index h, Index d) const { return view()(b, n, h, d); }
   /// All elements in memory's order.
-  std::vector<T>& data() { return data_; }
-  const std::vector<T>& data() const { return data_; }
+  Elements& data() { return data_; }
+  const Elements& data() const { return data_; }
 
  private:
   Shape shape_{};
-  std::vector<T> data_;
+  Elements data_;
 };
 
 }  // namespace MHLA_TARGET

@@ -10,11 +10,11 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <memory>
 #include <new>
 #include <span>
 #include <string>
 #include <type_traits>
-#include <vector>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
@@ -148,8 +148,8 @@ class Scratch {
   /// \throws option_error when something was lent, but less than `bytes`.
   Scratch(const char* function, Workspace lent, std::size_t bytes) {
     if (lent.empty() && bytes > 0) {
-      own_.resize(bytes);
-      lent = own_;
+      own_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      lent = {own_.get(), bytes};
     }
     expect_workspace(function, lent, bytes);
     lent_ = lent;
@@ -162,7 +162,7 @@ class Scratch {
   Workspace bytes() const { return lent_; }
 
  private:
-  std::vector<std::byte> own_;
+  std::unique_ptr<std::byte[]> own_;
   Workspace lent_;
   Arena arena_;
 };
