@@ -17,7 +17,10 @@ void prefetched(const void* line);
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <numeric>
 #include <vector>
 
 #include "support/random.hpp"
@@ -42,11 +45,24 @@ void append_lines(std::vector<const void*>& all, const std::vector<Index>& order
   if (x.cols == 0) return;
   const std::uintptr_t last = line_of(x.row(0) + x.cols - 1);
   for (std::uintptr_t column = line_of(x.row(0)); column <= last; column += 64) {
+    const auto begin = std::ssize(all);
     for (const Index r : order) {
       const auto bytes = r * x.row_stride * static_cast<Index>(sizeof(T));
       all.push_back(reinterpret_cast<const char*>(column) + bytes);
     }
+    std::sort(all.begin() + begin, all.end());
   }
+}
+
+/// What was fetched, the lines of each column sorted; columns are of `rows` rows each.
+std::vector<const void*> sorted(std::vector<const void*> all, const std::vector<Index>& rows) {
+  auto begin = all.begin();
+  for (const Index count : rows) {
+    const auto end = begin + std::min<Index>(count, all.end() - begin);
+    std::sort(begin, end);
+    begin = end;
+  }
+  return all;
 }
 
 /// All that is left of a list, taken a few lines at a time.
@@ -72,7 +88,7 @@ TEST(Prefetch, FetchesEachLineOfItsRowsOnceTheFirstOnesOfAllRowsFirst) {
     SCOPED_TRACE(seed);
     test::Random rng(seed);
     const auto tokens = [&rng] {
-      std::vector<Index> order(static_cast<std::size_t>(rng.integer(0, 10)));
+      std::vector<Index> order(static_cast<std::size_t>(rng.integer(0, Prefetch::kRows)));
       for (Index& token : order) token = rng.integer(0, 19);
       return order;
     };
@@ -81,19 +97,40 @@ TEST(Prefetch, FetchesEachLineOfItsRowsOnceTheFirstOnesOfAllRowsFirst) {
     const MatrixView<const float> x(numbers + begin, 20, rng.integer(0, 90), 112);
     const MatrixView<const double> y(wide + begin, 20, rng.integer(0, 50), 64);
     std::vector<const void*> expected;
-    append_lines(expected, order, x);
-    append_lines(expected, order, y);
+    std::vector<Index> rows;  // of every column
+    const auto append = [&](const std::vector<Index>& of, const auto& tensor) {
+      const auto before = std::ssize(expected);
+      append_lines(expected, of, tensor);
+      if (of.empty()) return;
+      rows.insert(rows.end(),
+                  static_cast<std::size_t>((std::ssize(expected) - before) / std::ssize(of)),
+                  std::ssize(of));
+    };
+    append(order, x);
+    append(order, y);
     Prefetch prefetch(order.data(), std::ssize(order), x, y);
     prefetch.add(other.data(), std::ssize(other), x);
-    append_lines(expected, other, x);
-    prefetch.add(nullptr, 3, y);
-    append_lines(expected, {0, 1, 2}, y);
-    EXPECT_EQ(fetched(rng, prefetch), expected);
+    append(other, x);
+    EXPECT_EQ(sorted(fetched(rng, prefetch), rows), expected);
     lines.clear();
     const Prefetch::Lines some = prefetch.take(7);
     for (Index i = 0; i < some.count; ++i) some.fetch(i);
     prefetch.finish();
-    EXPECT_EQ(lines, expected);
+    EXPECT_EQ(sorted(lines, rows), expected);
+  }
+}
+
+TEST(Prefetch, NeighboursAreRowsFarApart) {
+  std::vector<Index> order(Prefetch::kRows);
+  std::iota(order.begin(), order.end(), 0);
+  static float numbers[Prefetch::kRows * 16];
+  Prefetch prefetch(order.data(), Prefetch::kRows,
+                    MatrixView<const float>(numbers, Prefetch::kRows, 1, 16));
+  lines.clear();
+  prefetch.finish();
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    const auto bytes = static_cast<const char*>(lines[i]) - static_cast<const char*>(lines[i - 1]);
+    EXPECT_GE(std::abs(bytes), 16 * 64) << i;  // 16 rows
   }
 }
 
@@ -102,7 +139,8 @@ TEST(Prefetch, TensorsThatAreAbsentOrWhoseColumnsAreApartHaveNoLines) {
   test::Random rng(1);
   for (const Index stride : {0, 2, -1}) {
     const MatrixView<const float> apart(numbers.data() + 500, 3, 20, 100, stride), absent;
-    EXPECT_TRUE(fetched(rng, Prefetch(nullptr, 3, apart, absent)).empty());
+    const Index order[] = {0, 1, 2};
+    EXPECT_TRUE(fetched(rng, Prefetch(order, 3, apart, absent)).empty());
   }
   EXPECT_TRUE(fetched(rng, Prefetch()).empty());
 }

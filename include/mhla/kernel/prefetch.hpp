@@ -8,7 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
+#include <numeric>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
@@ -19,76 +19,83 @@ inline namespace MHLA_TARGET {
 namespace detail {
 
 /// Cache lines that will be read soon, and which of them have been prefetched: the first line of
-/// every row of a tensor, then the second one of every row. Neighbours in that order lie in
-/// different pages, whose addresses the processor looks up side by side.
+/// every row of a tensor, then the second one of every row. Rows are taken far apart, so that
+/// neighbours in the list lie in different pages, whose addresses the processor looks up at once.
 class Prefetch {
  public:
   /// One line each of some rows.
   struct Lines {
-    const char* data;    // of row 0
-    Index row_bytes;     // from one row to the next
-    const Index* order;  // of the rows, or null
-    Index begin, count;  // of the lines, in that order
+    const char* data = nullptr;      // of row 0
+    const Index* offsets = nullptr;  // [count] of the rows, in bytes
+    Index count = 0;
 
-    MHLA_INLINE void fetch(Index i) const {
-      prefetch_l2(data + (order == nullptr ? begin + i : order[begin + i]) * row_bytes);
-    }
+    MHLA_INLINE void fetch(Index i) const { prefetch_l2(data + offsets[i]); }
   };
 
-  Prefetch() = default;
-  /// Rows order[0..count) of some tensors.
+  /// Rows order[0..count) of some tensors, for a count of at most kRows.
   template <class... T>
   Prefetch(const Index* order, Index count, const MatrixView<T>&... tensors) {
     (add(order, count, tensors), ...);
   }
+  Prefetch() = default;
 
-  /// Adds rows order[0..count) of a tensor, or rows 0..count where `order` is null; none where the
-  /// columns of a row are apart.
+  /// Adds rows order[0..count) of a tensor; none where the columns of a row are apart.
   template <class T>
   void add(const Index* order, Index count, const MatrixView<T>& x) {
-    if (x.col_stride != 1 || x.data == nullptr || x.cols == 0) return;
-    eigen_assert(size_ < kTensors);
+    if (x.col_stride != 1 || x.data == nullptr || x.cols == 0 || count == 0) return;
+    eigen_assert(size_ < kTensors && count <= kRows);
     constexpr Index kLine = kBufferAlignment, kSize = sizeof(T);
+    Tensor& t = tensors_[size_++];
     // A row may begin inside of a line. All of them are taken to begin where row 0 does in its
     // line, which holds where the row stride is a whole number of lines; elsewhere a line may be
     // left out.
     const auto before = static_cast<Index>(reinterpret_cast<std::uintptr_t>(x.data) % kLine);
-    tensors_[size_++] = {
-        {reinterpret_cast<const char*>(x.data) - before, x.row_stride * kSize, order, 0, count},
-        round_up(before + x.cols * kSize, kLine) / kLine};
+    t.data = reinterpret_cast<const char*>(x.data) - before;
+    t.columns = round_up(before + x.cols * kSize, kLine) / kLine;
+    t.rows = count;
+    Index step = 3 * count / 8;
+    while (std::gcd(step, count) > 1) ++step;
+    for (Index i = 0, row = 0; i < count; ++i) {
+      t.offsets[i] = order[row] * x.row_stride * kSize;
+      row += step;
+      if (row >= count) row -= count;
+    }
   }
 
   /// The next lines, `most` at most; none at the end of the list.
   Lines take(Index most) {
-    for (; tensor_ < size_; ++tensor_) {
-      Tensor& t = tensors_[tensor_];
-      for (; t.columns > 0; --t.columns, t.next.data += kBufferAlignment, t.next.begin = 0) {
-        if (t.next.begin == t.next.count) continue;
-        Lines lines = t.next;
-        lines.count = std::min(most, t.next.count - t.next.begin);
-        t.next.begin += lines.count;
-        return lines;
+    for (; tensor_ < size_; ++tensor_, column_ = 0) {
+      const Tensor& t = tensors_[tensor_];
+      for (; column_ < t.columns; ++column_, row_ = 0) {
+        if (row_ == t.rows) continue;
+        const Index begin = row_;
+        row_ = std::min(t.rows, row_ + most);
+        return {t.data + column_ * kBufferAlignment, t.offsets + begin, row_ - begin};
       }
     }
     return {};
   }
   /// Prefetches what is left.
   void finish() {
-    for (Lines lines = take(kAll); lines.count > 0; lines = take(kAll)) {
+    for (Lines lines = take(kRows); lines.count > 0; lines = take(kRows)) {
       for (Index i = 0; i < lines.count; ++i) lines.fetch(i);
     }
   }
 
+  static constexpr Index kRows = 64;
+
  private:
-  static constexpr Index kAll = std::numeric_limits<Index>::max();
   static constexpr int kTensors = 6;
   struct Tensor {
-    Lines next;     // of the column that is being prefetched; count is that of the rows
-    Index columns;  // of lines, with that one
+    const char* data;
+    Index columns;  // of lines
+    Index rows;
+    Index offsets[kRows];  // in the order of prefetching
   };
   Tensor tensors_[kTensors];
   int size_ = 0;
-  int tensor_ = 0;  // that is being prefetched
+  int tensor_ = 0;              // that is being prefetched,
+  Index column_ = 0, row_ = 0;  // and the line and row of it that come next
 };
 
 }  // namespace detail
