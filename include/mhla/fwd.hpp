@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Forward declarations of the types that other headers name, and nothing else but the name of the
-/// target namespace: enough to declare members and functions without the library's templates.
+/// Forward declarations and the name of the target namespace: enough to declare members and
+/// functions without the library's templates.
 
 #include <cstddef>
 

@@ -1,16 +1,15 @@
 #pragma once
 
 /// \file
-/// What the compiler's target offers. The only CPU header that reads target macros.
+/// Features of the compiler's target. The only CPU header that reads target macros.
 ///
-/// Everything but the error types lives in an inline namespace named after the instruction set, so
-/// translation units built with different `-m` flags keep their own copies of every function
-/// instead of sharing whichever copy the linker picks. Eigen's allocator has no such tag: a program
-/// that mixes flags defines EIGEN_MAX_ALIGN_BYTES=64 for all of its parts.
+/// Everything but the errors and the version lives in an inline namespace named after the
+/// instruction set, so translation units built with different `-m` flags keep their own copies of
+/// every function instead of sharing whichever copy the linker picks. Eigen's allocator has no such
+/// tag: a program that mixes flags defines EIGEN_MAX_ALIGN_BYTES=64 for all of its parts.
 ///
 /// MHLA_EMULATE_MATRIX_UNIT, defined before the first header of the library, replaces the matrix
-/// unit (stage/amx/tiles.hpp) by plain loops on any processor, for tests. It is part of the name
-/// too.
+/// unit (stage/amx/tiles.hpp) by plain loops on any processor, for tests; the name has it too.
 
 #include <Eigen/Core>
 
@@ -28,7 +27,7 @@
 #define MHLA_VECTORS generic
 #endif
 
-// The unit that multiplies matrices: its tiles are state that the operating system has to grant.
+// The matrix unit. Its tiles are state that the operating system must grant.
 #if defined(MHLA_EMULATE_MATRIX_UNIT)
 #define MHLA_MATRIX_UNIT kEmulated
 #define MHLA_TARGET_NAME(vectors) vectors##_emulated_unit
@@ -49,8 +48,7 @@
 #define MHLA_INLINE
 #endif
 
-/// Keeps a function out of its callers, where inlining would make copies that gain nothing: users
-/// compile these headers in every file.
+/// Keeps a function out of line where inlining would only cost users compile time.
 #if defined(__GNUC__)
 #define MHLA_NOINLINE __attribute__((noinline))
 #define MHLA_COLD __attribute__((noinline, cold))
@@ -59,8 +57,8 @@
 #define MHLA_COLD
 #endif
 
-/// Unrolls the loop that follows, whose count is a small constant, so that arrays it indexes live
-/// in registers at every optimisation level.
+/// Unrolls the next loop, of a small constant count, so that arrays it indexes stay in registers at
+/// every optimisation level.
 #if defined(__clang__)
 #define MHLA_UNROLL _Pragma("unroll")
 #elif defined(__GNUC__)
@@ -69,7 +67,7 @@
 #define MHLA_UNROLL
 #endif
 
-/// Around code that names packets as template arguments: g++ warns that they lose their alignment
+/// Around code that names packets as template arguments: g++ warns that they lose an alignment
 /// attribute there, on which nothing depends.
 #if defined(__GNUC__) && !defined(__clang__)
 #define MHLA_PACKETS_BEGIN \
@@ -90,14 +88,13 @@ inline constexpr bool kFusedMultiplyAdd = true;
 inline constexpr bool kFusedMultiplyAdd = false;
 #endif
 
-/// Number of vector registers.
 #if defined(EIGEN_VECTORIZE_AVX512) || defined(EIGEN_VECTORIZE_NEON)
 inline constexpr int kVectorRegisters = 32;
 #else
 inline constexpr int kVectorRegisters = 16;
 #endif
 
-/// What multiplies tiles of bfloat16 numbers: nothing, plain loops, or the tiles of AMX.
+/// What multiplies bfloat16 tiles: nothing, plain loops, or AMX.
 enum class MatrixUnit { kNone, kEmulated, kAmx };
 inline constexpr MatrixUnit kMatrixUnitKind = MatrixUnit::MHLA_MATRIX_UNIT;
 
@@ -107,9 +104,8 @@ inline constexpr bool kMatrixUnit = kMatrixUnitKind != MatrixUnit::kNone;
 
 namespace detail {
 
-/// Asks the operating system for the tiles of AMX, on behalf of the whole process; true if it has
-/// them. Linux 5.16 or newer grants them: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA).
-/// Called as an instruction, for which no header of the system is needed.
+/// Requests the tiles of AMX for the whole process; true if granted. Linux 5.16 or newer:
+/// arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA), in assembly to need no system header.
 inline bool request_tiles() {
 #if defined(__AMX_TILE__) && defined(__GNUC__) && defined(__linux__)
   long result = 158;  // in: the number of arch_prctl; out: 0, or an error below 0

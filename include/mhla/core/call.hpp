@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What every call of a form may be given besides its arguments.
+/// The options that every form takes.
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
@@ -14,10 +14,10 @@ inline namespace MHLA_TARGET {
 struct Call {
   /// At least the form's *_workspace_bytes(...); empty to allocate.
   Workspace workspace{};
-  /// Who runs the independent parts of the work. Results do not depend on it.
+  /// Runs the independent parts of the work. Results do not depend on it.
   ExecutorRef executor{};
-  /// Forward: where summaries are left for the backward form, at least *_kept_bytes(...); empty to
-  /// keep nothing. Backward: what the forward kept of the same inputs, or empty.
+  /// Forward: memory for the summaries that the backward form reuses, at least *_kept_bytes(...);
+  /// empty to keep nothing. Backward: what the forward kept for the same inputs, or empty.
   Workspace kept{};
 };
 

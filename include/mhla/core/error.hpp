@@ -1,10 +1,10 @@
 #pragma once
 
 /// \file
-/// Errors of the public boundary: each names the function, the argument, what was expected and
-/// what came. All are thrown before anything is written; nothing prints and nothing exits.
+/// Errors of the public boundary. A message names the function, the argument, what it got and what
+/// it expected. All are thrown before anything is written.
 ///
-/// The types stand outside the target namespace, so one `catch` serves a program whose parts are
+/// The types are outside the target namespace, so one `catch` serves a program whose parts are
 /// built for different instruction sets.
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct error : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-/// Sizes that do not fit each other, or that no memory could hold.
+/// Sizes that do not fit each other, or that do not fit in memory.
 struct shape_error : error {
   using error::error;
 };
@@ -72,7 +72,7 @@ inline std::ptrdiff_t checked_product(const char* function, const char* argument
   std::ptrdiff_t product = 1;
   for (const std::ptrdiff_t size : sizes) {
     if (size < 0) fail_shape(function, argument, "has shape " + shape_text(sizes), "sizes >= 0");
-    // A division is needed for sizes only that are not far from the limit.
+    // Only sizes near the limit need a division.
     const bool small = ((product | size) >> (std::numeric_limits<std::ptrdiff_t>::digits / 2)) == 0;
     if (!small && size != 0 && product > std::numeric_limits<std::ptrdiff_t>::max() / size) {
       fail_shape(function, argument, "has shape " + shape_text(sizes),

@@ -1,10 +1,8 @@
 #pragma once
 
 /// \file
-/// Who runs independent pieces of work: the calling thread, or a pool.
-///
-/// Forms only ever split over outputs that do not depend on each other, so results are bitwise the
-/// same for any executor and any number of workers.
+/// Executors of independent pieces of work: the calling thread, or a pool. Forms split only over
+/// independent outputs, so results are bitwise the same for any executor and any number of workers.
 
 #include <atomic>
 #include <concepts>
@@ -25,9 +23,8 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 
 /// Runs f(index, worker) once for every index in [0, count), in any order, and returns when all
-/// have run. Laws: 0 <= worker < workers(); no two calls with the same worker run at the same
-/// time; an exception of one call keeps no other call from running, and the first one is thrown to
-/// the caller after all have ended.
+/// have run. Laws: 0 <= worker < workers(); no two calls with the same worker run at the same time;
+/// an exception stops no other call, and the first one is rethrown to the caller at the end.
 template <class X>
 concept Executor = requires(std::remove_reference_t<X>& x, Index count, void (*f)(Index, Index)) {
   { x.workers() } -> std::convertible_to<Index>;
@@ -54,7 +51,7 @@ struct Sequential {
 static_assert(Executor<Sequential>);
 
 /// `threads` workers: the calling thread and threads - 1 of its own, which sleep between calls.
-/// One call at a time; a pool is not for sharing between callers that run concurrently.
+/// Takes one call at a time: callers that run concurrently must not share a pool.
 class ThreadPool {
  public:
   /// \throws option_error unless threads >= 1.
@@ -89,11 +86,10 @@ class ThreadPool {
   std::exception_ptr failure_;
 };
 
-/// Any executor, by reference: what forms take, so that they are compiled once for all executors.
-/// The executor must outlive it. Costs one indirect call for each piece of work.
+/// Any executor, by reference, so that forms are compiled once for all executors. The executor must
+/// outlive it. Cost: one indirect call a piece of work.
 class ExecutorRef {
  public:
-  /// The calling thread.
   ExecutorRef() : ExecutorRef(sequential()) {}
   template <Executor X>
   requires(!std::same_as<std::remove_cvref_t<X>, ExecutorRef>)

@@ -19,7 +19,7 @@ inline namespace MHLA_TARGET {
 template <class T>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// An Eigen object whose coefficients lie in memory: Matrix, Map, Ref, Block, Array.
+/// An Eigen object with its coefficients in memory: Matrix, Map, Ref, Block, Array.
 template <class M>
 concept EigenDense = requires(M& m) {
   typename std::remove_cvref_t<M>::Scalar;
@@ -28,7 +28,7 @@ concept EigenDense = requires(M& m) {
   { m.colStride() } -> std::convertible_to<Index>;
 };
 
-/// A matrix somewhere in memory: element (r, c) is data[r * row_stride + c * col_stride].
+/// A view of a matrix: element (r, c) is data[r * row_stride + c * col_stride].
 /// Strides count elements and may be 0 (broadcast) or negative. Owns nothing.
 template <class T>
 struct MatrixView {
@@ -48,7 +48,7 @@ struct MatrixView {
   constexpr MatrixView(M&& m)  // NOLINT(google-explicit-constructor)
       : MatrixView(m.data(), m.rows(), m.cols(), m.rowStride(), m.colStride()) {}
 
-  /// A view to read through.
+  /// Converts to a read-only view.
   template <std::same_as<const T> C>
   requires(!std::is_const_v<T>) constexpr operator MatrixView<C>() const {  // NOLINT
     return {data, rows, cols, row_stride, col_stride};
@@ -62,12 +62,12 @@ struct MatrixView {
     return {data + begin * row_stride, count, cols, row_stride, col_stride};
   }
   constexpr MatrixView transposed() const { return {data, cols, rows, col_stride, row_stride}; }
-  /// True for a view that was never set, as an optional input that is absent.
+  /// True for a view that was never set: an optional input left out.
   constexpr bool absent() const { return data == nullptr && rows == 0 && cols == 0; }
 };
 
-/// A row of bool or of bytes that are 0 or not: std::vector<unsigned char>, std::array<bool, N>.
-/// std::vector<bool> is none: it has no elements in memory.
+/// Contiguous bools, or bytes that are 0 or not: std::vector<unsigned char>, std::array<bool, N>;
+/// not std::vector<bool>, which packs bits.
 template <class R>
 concept Flags = requires(const R& r) {
   { r.size() } -> std::convertible_to<std::size_t>;
@@ -75,7 +75,7 @@ concept Flags = requires(const R& r) {
 };
 
 namespace detail {
-/// Flags that go away with the object that is asked for them.
+/// Flags that die with their object.
 template <class R>
 concept OwnedFlags = Flags<R> && !std::ranges::borrowed_range<R> &&
                      (!EigenDense<R> || std::derived_from<R, Eigen::PlainObjectBase<R>>);
@@ -98,7 +98,7 @@ struct Mask {
       : Mask(reinterpret_cast<const unsigned char*>(flags.data()),
              static_cast<Index>(flags.size())) {}
   template <detail::OwnedFlags R>
-  Mask(const R&&) = delete;  // they would be gone before the mask is read
+  Mask(const R&&) = delete;  // the flags of a temporary would dangle
 
   constexpr bool all() const { return keep == nullptr; }
   constexpr bool operator[](Index t) const { return keep == nullptr || keep[t * stride] != 0; }

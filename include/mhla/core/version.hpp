@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The version of the library. CMakeLists.txt reads it from here; there is no second copy.
+/// The version of the library; CMakeLists.txt reads it from here.
 ///
 /// Semantic versioning: while the major version is 0, a new minor version may change the interface
 /// or the last bits of results; the changelog in README.md says which.

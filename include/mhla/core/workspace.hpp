@@ -2,9 +2,8 @@
 
 /// \file
 /// Scratch memory from the caller: forms carve their buffers out of one span and allocate nothing.
-///
-/// One layout function serves twice: over an empty Arena it counts bytes (`workspace_bytes`), over
-/// the caller's span it hands out pointers, so the two cannot disagree.
+/// One layout function serves twice: an empty Arena counts bytes (`workspace_bytes`), an Arena over
+/// the caller's span hands out pointers, so the two cannot disagree.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +22,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Memory a caller lends for the time of one call; any alignment, any content.
+/// Memory that a caller lends for one call; any alignment, any content.
 using Workspace = std::span<std::byte>;
 
 namespace detail {
@@ -31,13 +30,11 @@ namespace detail {
 /// Every buffer starts at a multiple of this: a cache line, and the widest vector.
 inline constexpr Index kBufferAlignment = 64;
 
-/// Rounds up to a multiple.
 constexpr Index round_up(Index value, Index multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// A row stride for `count` elements such that rows do not fall on each other in a cache: whole
-/// cache lines, and an odd number of them.
+/// A row stride >= count, an odd number of cache lines, so that rows do not alias in a cache.
 template <class A>
 constexpr Index unaliased_stride(Index count) {
   constexpr Index kLine = kBufferAlignment / static_cast<Index>(sizeof(A));
@@ -54,8 +51,7 @@ class Arena {
     if (misaligned != 0) base_ += kBufferAlignment - static_cast<Index>(misaligned);
   }
 
-  /// Room for as many elements as the product of `sizes`. Whether that fits Index is checked while
-  /// bytes are counted, which comes before anything is handed out.
+  /// Room for the product of `sizes` elements. Counting, which comes first, checks for overflow.
   template <class A>
   A* take(const char* function, std::initializer_list<Index> sizes) {
     constexpr Index kSize = sizeof(A);
@@ -98,8 +94,7 @@ std::size_t counted_bytes(Layout&& layout) {
   return counting.bytes();
 }
 
-/// One W per worker, each on its own cache lines. Made once, so that starting a block costs
-/// nothing.
+/// One W per worker, its buffers on cache lines of its own; made once, not for each block.
 template <class W>
 class Workers {
   static_assert(std::is_trivially_destructible_v<W> && alignof(W) <= kBufferAlignment);
@@ -133,8 +128,7 @@ inline void expect_workspace(const char* function, Workspace lent, std::size_t b
   }
 }
 
-/// Throws unless `kept`, memory that a forward form leaves its summaries in for the backward one,
-/// is empty or has at least `bytes` bytes.
+/// Throws unless `kept` (Call::kept) is empty or has at least `bytes` bytes.
 inline void expect_kept(const char* function, Workspace kept, std::size_t bytes) {
   if (!kept.empty() && kept.size() < bytes) {
     fail_option(function, "kept", "has " + std::to_string(kept.size()) + " bytes",
@@ -142,10 +136,10 @@ inline void expect_kept(const char* function, Workspace kept, std::size_t bytes)
   }
 }
 
-/// The caller's workspace, or a block of our own where the caller lends none.
+/// The caller's workspace, or own memory if the caller lends none.
 class Scratch {
  public:
-  /// \throws option_error when something was lent, but less than `bytes`.
+  /// \throws option_error if the caller lends less than `bytes`, but more than nothing.
   Scratch(const char* function, Workspace lent, std::size_t bytes) {
     if (lent.empty() && bytes > 0) {
       own_ = std::make_unique_for_overwrite<std::byte[]>(bytes);

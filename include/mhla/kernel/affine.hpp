@@ -1,6 +1,6 @@
 #pragma once
 
-/// \file
+/// The affine map of dense layers: y = x B + b, with B = W^T in the order that products read.
 /// What dense layers compute: y = x B + b, with B = W^T in the order that products read.
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// y = x B + b, each element one chain of multiply-adds from b; `bias` is null where there is none.
+/// y = x B + b, each element one chain of multiply-adds from b; `bias` may be null.
 /// \param x [n,I], b [I,y.cols], bias [y.cols], y [n,y.cols]; rows are contiguous
 template <class A>
 void multiply_affine(MatrixView<const A> x, Rows<const A> b, const A* bias, MatrixView<A> y) {

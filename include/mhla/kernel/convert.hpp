@@ -2,7 +2,7 @@
 
 /// \file
 /// Rows of storage numbers to accumulators and back. Widening is exact; narrowing rounds once, to
-/// nearest even, and gives the same bits as a cast of each number, wherever it lies in its row.
+/// nearest even, to the bits of a cast of each number.
 
 #include <Eigen/Core>
 #include <algorithm>
@@ -18,7 +18,6 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// y[j] = x[j].
 template <Scalar T, class A>
 inline void widen(const T* x, A* y, Index count) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
@@ -37,7 +36,7 @@ inline void widen(const T* x, A* y, Index count) {
 template <class A, Scalar T>
 inline void narrow(const A* x, T* y, Index count) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-    // In integers, which vectorise: the processor's own conversion takes subnormals for 0.
+    // In integers, which vectorise; the processor's own conversion flushes subnormals to 0.
     for (Index j = 0; j < count; ++j) {
       const auto bits = std::bit_cast<std::uint32_t>(x[j]);
       const std::uint32_t upper = bits >> 16;

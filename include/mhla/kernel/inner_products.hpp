@@ -5,9 +5,9 @@
 ///
 ///     c[r, j] += sum_k a[r, k] b[j, k]        a [rows,depth], b [cols,depth]
 ///
-/// For long rows: sums are kept lane by lane and added up at the end of the row, so a row of b is
-/// never transposed. Law: every element grows by the bits of dot(a[r], b[j], depth).
-/// Cost: 2 * rows * cols * depth flops, and one sum over the lanes of a packet for each element.
+/// For long rows: each lane keeps a sum, added up at the end of the row, so b is never transposed.
+/// Law: every element grows by the bits of dot(a[r], b[j], depth). Cost: 2 * rows * cols * depth
+/// flops, and one sum over the lanes of a packet for each element.
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/scalar.hpp"
@@ -20,8 +20,8 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Rows of a and of b whose products are summed together: half of the registers hold sums. More of
-/// a, since b is the larger one and lies in L2 or beyond.
+/// The register tile: half of the registers are accumulators. It has more rows of a, since b is
+/// larger and lies in L2 or beyond.
 inline constexpr int kInnerRows = kVectorRegisters / 4;
 inline constexpr int kInnerCols = 2;
 
@@ -40,7 +40,6 @@ MHLA_INLINE inline void add_inner(const A* a, Index a_stride, const A* b, Index 
   }
 }
 
-/// One tile of kRows x kCols elements.
 template <int kRows, int kCols, class A>
 void add_inner_tile(Rows<const A> a, Rows<const A> b, Index depth, Rows<A> c) {
   using P = Packet<A>;
@@ -70,7 +69,7 @@ void add_inner_tile(Rows<const A> a, Rows<const A> b, Index depth, Rows<A> c) {
   }
 }
 
-/// Adds a[r] . b[j] to c[r, j] for all r < rows and j < cols; rows without an order.
+/// c[r, j] += a[r] . b[j] for r < rows, j < cols; rows without an order.
 template <class A>
 void add_inner_products(Rows<const A> a, Index rows, Rows<const A> b, Index cols, Index depth,
                         Rows<A> c) {

@@ -1,11 +1,8 @@
 #pragma once
 
 /// \file
-/// Short vectors: the row operations that stages share, on Eigen's packet primitives, so one source
-/// serves SSE, AVX2, AVX-512, NEON and SVE.
-///
-/// Every function here gives bits that depend on the values and the length only, never on the
-/// alignment of a pointer: loads are unaligned, a short tail goes through a zero-filled packet.
+/// Row operations that stages share, on Eigen's packet primitives: one source for every target.
+/// Bits depend on the values and the length only, never on alignment: loads are unaligned.
 
 #include <Eigen/Core>
 #include <cmath>
@@ -20,11 +17,10 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// The widest vector of A; A itself where the target has none.
+/// The widest vector of A; A itself if the target has none.
 template <class A>
 using Packet = typename Eigen::internal::packet_traits<A>::type;
 
-/// Number of elements of a packet.
 template <class P>
 inline constexpr Index kLanes = Eigen::internal::unpacket_traits<P>::size;
 
@@ -38,7 +34,7 @@ MHLA_INLINE inline void store(A* x, P p) {
   Eigen::internal::pstoreu(x, p);
 }
 
-/// a * b + c, rounded once where the target can, and then on scalars too.
+/// a * b + c, rounded once if the target can, on scalars too.
 template <class P>
 MHLA_INLINE inline P multiply_add(P a, P b, P c) {
   if constexpr (Accumulator<P> && kFusedMultiplyAdd) {
@@ -56,7 +52,6 @@ inline P load_partial(const A* x, Index count, A fill) {
   return load<A, P>(lanes);
 }
 
-/// Stores the first `count` lanes.
 template <class P, class A>
 inline void store_partial(A* x, P p, Index count) {
   A lanes[kLanes<P>];
@@ -73,8 +68,8 @@ MHLA_INLINE inline P load_tail(const A* end, Index count, A fill) {
   return pselect(before, pset1<P>(fill), load<A, P>(end - kLanes<P>));
 }
 
-/// f(packet of x) for all packets of a row, the last one filled up with `fill`: in its first lanes
-/// where the row has a whole packet, else in its last ones.
+/// f(packet of x) for all packets of a row. `fill` completes the last one: its first lanes if the
+/// row has a whole packet, else its last lanes.
 template <class A, class F>
 MHLA_INLINE inline void for_each_packet(const A* x, Index count, A fill, F&& f) {
   using P = Packet<A>;
@@ -88,7 +83,7 @@ MHLA_INLINE inline void for_each_packet(const A* x, Index count, A fill, F&& f) 
 template <class A, class F>
 MHLA_NOINLINE void transform_tail(const A* x, A* y, Index i, Index count, const F& f) {
   using P = Packet<A>;
-  if (i > 0 && x != y) {  // the last whole packet: some elements are computed twice, alike
+  if (i > 0 && x != y) {  // the last whole packet: some elements are recomputed, to the same bits
     store(y + count - kLanes<P>, f(load<A, P>(x + count - kLanes<P>)));
   } else {
     store_partial(y + i, f(load_partial<P>(x + i, count - i, A(0))), count - i);
@@ -119,7 +114,7 @@ inline void combine(A* y, Index count, F&& f, const X*... x) {
   for (; i + kLanes<P> <= count; i += kLanes<P>) store(y + i, f(load<A, P>(x + i)...));
   if (i == count) return;
   const Index last = count - kLanes<P>;
-  if (i > 0) {  // the last whole packet: some elements are computed twice, alike
+  if (i > 0) {  // the last whole packet: some elements are recomputed, to the same bits
     store(y + last, f(load<A, P>(x + last)...));
   } else {
     store_partial(y, f(load_partial<P>(x, count, A(0))...), count);
@@ -136,7 +131,7 @@ inline void update(A* y, Index count, F&& f, const X*... x) {
   }
   if (i == count) return;
   const Index tail = count - i;
-  if (i > 0) {  // the last whole packet, of whose lanes the first ones are done
+  if (i > 0) {  // the last whole packet, whose first lanes are done
     using namespace Eigen::internal;
     const P before = pcmp_lt(plset<P>(A(0)), pset1<P>(static_cast<A>(kLanes<P> - tail)));
     const Index last = count - kLanes<P>;
@@ -195,7 +190,7 @@ inline void scale(A factor, A* x, Index count) {
   for (; i < count; ++i) x[i] *= factor;
 }
 
-/// x . y; no more than `count` roundings on the way of any term.
+/// x . y; no term is rounded more than `count` times.
 template <class A>
 inline A dot(const A* x, const A* y, Index count) {
   using P = Packet<A>;
@@ -222,7 +217,7 @@ inline A sum(const A* x, Index count) {
   return Eigen::internal::predux(sum);
 }
 
-/// The largest element; -infinity of none.
+/// The largest element; -infinity for an empty row.
 template <class A>
 inline A maximum(const A* x, Index count) {
   using P = Packet<A>;
@@ -236,8 +231,7 @@ inline A maximum(const A* x, Index count) {
 /// Largest relative error of `exponential` where the result is a normal number, in units roundoff.
 inline constexpr double kExponentialRoundoffs = 4;
 
-/// e^x lane by lane: infinity above the range, 0 where the result would not be a normal number,
-/// NaN of NaN.
+/// e^x lane by lane: infinity above the range, 0 for subnormal results, NaN of NaN.
 template <class P>
 inline P exponential(P x) {
   using A = typename Eigen::internal::unpacket_traits<P>::type;

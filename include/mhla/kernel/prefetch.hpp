@@ -18,9 +18,9 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Cache lines that will be read soon, and which of them have been prefetched: the first line of
-/// every row of a tensor, then the second one of every row. Rows are taken far apart, so that
-/// neighbours in the list lie in different pages, whose addresses the processor looks up at once.
+/// Cache lines to prefetch: the first line of every row of a tensor, then the second line of every
+/// row. Rows are taken far apart, so that neighbours are on different pages, translated in
+/// parallel.
 class Prefetch {
  public:
   /// One line each of some rows.
@@ -39,16 +39,15 @@ class Prefetch {
   }
   Prefetch() = default;
 
-  /// Adds rows order[0..count) of a tensor; none where the columns of a row are apart.
+  /// Adds rows order[0..count) of a tensor; none if the columns of a row are strided.
   template <class T>
   void add(const Index* order, Index count, const MatrixView<T>& x) {
     if (x.col_stride != 1 || x.data == nullptr || x.cols == 0 || count == 0) return;
     eigen_assert(size_ < kTensors && count <= kRows);
     constexpr Index kLine = kBufferAlignment, kSize = sizeof(T);
     Tensor& t = tensors_[size_++];
-    // A row may begin inside of a line. All of them are taken to begin where row 0 does in its
-    // line, which holds where the row stride is a whole number of lines; elsewhere a line may be
-    // left out.
+    // Rows are taken to begin where row 0 does in its line, which holds if the row stride is a
+    // whole number of lines; otherwise a line may be left out.
     const auto before = static_cast<Index>(reinterpret_cast<std::uintptr_t>(x.data) % kLine);
     t.data = reinterpret_cast<const char*>(x.data) - before;
     t.columns = round_up(before + x.cols * kSize, kLine) / kLine;

@@ -1,20 +1,18 @@
 #pragma once
 
 /// \file
-/// The register-tiled product every stage uses:
+/// The register-tiled product of all stages:
 ///
 ///     C[r, :] (+)= sum_k A[r, k] B[k, :]        C [rows,cols], A [rows,depth], B [depth,cols]
 ///
 /// A tile of R rows by V packets of C stays in registers while k runs; elements of A are broadcast,
-/// rows of B are loaded. A has any strides; columns of B and C are contiguous, and the rows of C
-/// may be tokens of a tensor. There is one micro-kernel for each accumulator; banded products are
-/// made of dense ones.
+/// rows of B are loaded. A has any strides; columns of B and C are contiguous; rows of C may be
+/// tokens of a tensor. Each accumulator type has one micro-kernel, which banded products use too.
 ///
 /// Law: every element of C is one chain of multiply-adds over k in ascending order, started from 0
-/// or from C. So its bits do not depend on where in a tile it lies, on alignment, or on how a long
-/// depth is cut into calls; stages build the library's bitwise promises on this.
-///
-/// Cost: 2 * rows * cols * depth flops; per step of a full tile R broadcasts and V loads.
+/// or from C. Its bits depend neither on its place in a tile, nor on alignment, nor on how a long
+/// depth is split into calls; the library's bitwise promises rest on this.
+/// Cost: 2 * rows * cols * depth flops; a step of a full tile has R broadcasts and V loads.
 
 #include <algorithm>
 #include <type_traits>
@@ -33,7 +31,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// What a product starts from.
+/// Initial value of a product: 0, or C.
 enum class Start { kZero, kTarget };
 
 /// Columns [begin, end) of a row.
@@ -58,15 +56,14 @@ struct Product {
   Start start = Start::kZero;
   /// [rows] or null: row r of C is stored times factors[r].
   const A* factors = nullptr;
-  /// [rows] or null: row r of A has the columns spans[r] only; what lies beside them meets no row
-  /// of B.
+  /// [rows] or null: row r of A has only the columns spans[r]; the others are never multiplied.
   const ColumnSpan* spans = nullptr;
-  /// Lines to prefetch meanwhile, or null.
+  /// Lines to prefetch during the product, or null.
   Prefetch* next = nullptr;
 };
 
 /// sum[r] += A[r, k] B[k]. Prefetches B[k] of the next panel: rows of B may be more streams than
-/// the hardware follows.
+/// the hardware prefetcher follows.
 template <class P, int kRows, int kVectors, class A>
 MHLA_INLINE inline void add_step(P (&sum)[kRows][kVectors], const A* left, Index row_stride,
                                  const A* right) {
@@ -88,7 +85,7 @@ MHLA_INLINE inline void add_step(P (&sum)[kRows][kVectors], const A* left, Index
 template <class P, int kRows, int kVectors, class A>
 MHLA_NOINLINE void multiply_tile(const Product<A>& p, Index row, Index col) {
   constexpr Index kWidth = kLanes<P>;
-  A* c[kRows];  // where the rows of the tile begin
+  A* c[kRows];  // starts of the tile's rows
   if (p.out.order == nullptr) {
     A* const first = p.out.data + row * p.out.stride + col;
     for (int r = 0; r < kRows; ++r) c[r] = first + r * p.out.stride;
@@ -142,8 +139,8 @@ MHLA_NOINLINE void multiply_tile(const Product<A>& p, Index row, Index col) {
   }
 }
 
-/// The rows of a panel of kVectors packets that begins at column `col`, in tiles of kRows rows each
-/// as long as these fit; the last kRows is 1.
+/// The rows of a panel of kVectors packets at column `col`, in tiles of kRows rows as long as these
+/// fit; the last kRows is 1.
 template <class P, int kVectors, int... kRows, class A>
 MHLA_NOINLINE void multiply_panel(const Product<A>& p, Index col) {
   Index row = 0;
@@ -164,7 +161,7 @@ MHLA_NOINLINE void multiply_dense(const Product<A>& p) {
   constexpr Index kWidth = kLanes<P>, kPanel = kTile.vectors * kWidth;
   eigen_assert(p.b.order == nullptr);
   Index col = 0;
-  if (p.a.rows == 1) {  // as many chains as a full tile has
+  if (p.a.rows == 1) {  // as many chains as a full tile has rows
     constexpr Index kWide = kTile.rows * kWidth;
     for (; col + kWide <= p.cols; col += kWide) multiply_tile<P, 1, kTile.rows>(p, 0, col);
   }
@@ -182,8 +179,8 @@ MHLA_NOINLINE void multiply_dense(const Product<A>& p) {
   }
 }
 
-/// The same of a banded A. The columns that all rows of a tile have are one product, those before
-/// and behind them one of each row.
+/// The same for a banded A: one product of the columns that all rows of a tile share, and one for
+/// each row of those before and after them.
 template <class A>
 MHLA_NOINLINE void multiply_band(const Product<A>& p) {
   const auto multiply_part = [&p](Index row, Index rows, ColumnSpan span, Start start) {
@@ -223,7 +220,6 @@ MHLA_NOINLINE void multiply_band(const Product<A>& p) {
   }
 }
 
-/// C (+)= A B.
 template <class A>
 void multiply(const Product<A>& p) {
   p.spans == nullptr ? multiply_dense(p) : multiply_band(p);

@@ -1,10 +1,8 @@
 #pragma once
 
 /// \file
-/// Rows of numbers in memory: the one view that products read and write through.
-///
-/// Row r starts at data + r * stride, or at data + order[r] * stride where the rows are tokens of a
-/// tensor in some order. Columns are contiguous.
+/// The row view that products read and write through. Row r starts at data + r * stride, or at data
+/// + order[r] * stride for tokens of a tensor in some order. Columns are contiguous.
 
 #include <concepts>
 #include <type_traits>
@@ -17,7 +15,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Rows of scratch start at multiples of this many elements.
+/// Rows of scratch have room for a multiple of this many elements.
 inline constexpr Index kRowAlignment = 16;
 
 template <class A>
@@ -29,13 +27,11 @@ struct Rows {
   constexpr Rows() = default;
   constexpr Rows(A* data_, Index stride_, const Index* order_ = nullptr)
       : data(data_), stride(stride_), order(order_) {}
-  /// Scratch [rows, cols], each row on cache lines of its own; one below the other the rows fall on
-  /// different sets of a cache.
+  /// Scratch [rows, cols]. Rows start at cache lines and do not alias in a cache.
   Rows(const char* function, Arena& arena, Index rows, Index cols)
       : stride(unaliased_stride<A>(round_up(cols, kRowAlignment))) {
     data = arena.take<A>(function, {rows, stride});
   }
-  /// Rows to read.
   template <std::same_as<const A> C>
   requires(!std::is_const_v<A>) constexpr operator Rows<C>() const {  // NOLINT
     return {data, stride, order};
@@ -48,7 +44,7 @@ struct Rows {
   }
   /// The columns from `cols` on.
   Rows right_of(Index cols) const { return {data + cols, stride, order}; }
-  /// The first rows and columns as a matrix; the rows have no order of their own.
+  /// The first rows and columns as a matrix, for rows without an order.
   MatrixView<A> matrix(Index rows, Index cols) const { return {data, rows, cols, stride}; }
 };
 

@@ -15,9 +15,8 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// y[c, r] = factor * x[r, c] for r < rows, c < cols. Rows of x lie x_stride numbers apart, those
-/// of y y_stride. Columns of y from `rows` up to the next multiple of a packet's length are written
-/// too, with the rows of x that lie there: both must have room for them.
+/// y[c, r] = factor * x[r, c] for r < rows, c < cols. Columns of y from `rows` up to the next
+/// multiple of a packet's length are written too, from the rows of x there: both need that room.
 template <class A>
 MHLA_NOINLINE void transpose_scaled(A factor, const A* x, Index x_stride, Index rows, Index cols,
                                     A* y, Index y_stride) {

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The units that products run on, as tags: a stage without an overload for a unit runs on the one
-/// that the unit derives from. And the shapes that the vector unit of each target works in.
+/// The units that products run on, as tags: a stage without an overload for a unit runs on the
+/// unit's base. And the tile shapes of the vector unit of each target.
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/scalar.hpp"
@@ -14,12 +14,11 @@ namespace detail {
 struct vector_unit {};        ///< the vector instructions of the target
 struct amx : vector_unit {};  ///< the tiles of AMX, for bfloat16 tensors (stage/amx)
 
-/// How the vector unit cuts its work.
 struct TileShape {
   int rows;         ///< of the register tile
   int vectors;      ///< packets of a row of it
   Index slab;       ///< features of a slab of a summary (stage/summary.hpp)
-  Index read_rows;  ///< queries that are read out together, so that their rows stay in L1
+  Index read_rows;  ///< queries read out together, so that their rows stay in L1
 };
 
 /// | registers | targets        | tile  | why                                               |

@@ -1,12 +1,11 @@
 #pragma once
 
 /// \file
-/// How stages read and write tokens: rows of a strip gathered into contiguous rows of the
-/// accumulator type, and scattered back.
+/// Reading and writing tokens: rows of a strip are gathered into contiguous rows of the accumulator
+/// type, and scattered back.
 ///
-/// The gather is where storage types are widened, the feature map is applied, grid runs are
-/// followed and masked tokens are left out: later code sees dense rows. A masked token is never
-/// loaded, so nothing that its cells hold reaches an output.
+/// The gather widens storage types, applies the feature map, follows grid runs and skips masked
+/// tokens: later code sees dense rows. A masked token is never loaded, so it reaches no output.
 
 #include <algorithm>
 #include <type_traits>
@@ -34,7 +33,7 @@ inline void widen(const T* x, Index stride, A* y, Index count) {
   }
 }
 
-/// The same row where it is one of A already, or widened into `raw`.
+/// x itself if it is a contiguous row of A, else widened into `raw`.
 template <Scalar T, class A>
 inline const A* widened(const T* x, Index stride, A* raw, Index count) {
   if constexpr (std::is_same_v<T, A>) {
@@ -50,8 +49,8 @@ MHLA_NOINLINE void gather(MatrixView<const T> x, const Index* tokens, Index coun
   for (Index s = 0; s < count; ++s) widen(x.row(tokens[s]), x.col_stride, rows.row(s), x.cols);
 }
 
-/// Rows tokens[0..count) of x: where they lie, if they follow each other and are numbers of A, or
-/// gathered into `room`. A copy costs more than products that read rows apart.
+/// Rows tokens[0..count) of x: in place if they are consecutive and of type A, else gathered into
+/// `room`. A copy costs more than products that read rows apart.
 template <Scalar T, class A>
 Rows<const A> gathered(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> room) {
   if constexpr (std::is_same_v<T, A>) {
@@ -84,8 +83,7 @@ MHLA_NOINLINE void gather_scaled(MatrixView<const T> x, const Index* tokens, Ind
   }
 }
 
-/// Numbers that the rows which a map reads take as `raw`, for tokens of `width` numbers: those of
-/// one token, or of a strip.
+/// Size of `raw`, the rows that a map reads, for tokens of `width` numbers: one token, or a strip.
 template <class A, class Map>
 constexpr Index raw_size(Index width) {
   return StripFeatureMap<Map, A> ? kStripTokens * unaliased_stride<A>(width) : width;
@@ -157,7 +155,7 @@ MHLA_NOINLINE void add_to_tokens(Rows<A> rows, const Index* tokens, Index count,
 }
 
 /// The adjoint of gather_features: adds J^T dy to rows tokens[0..count) of dx, rounded once to T,
-/// and the gradient of the map's weights to `dweights`; what is absent is not wanted.
+/// and the gradient of the map's weights to `dweights`, each unless absent.
 /// \param features  phi of the rows of x     \param raw  room for twice raw_size numbers
 template <Scalar T, class A, class Map>
 MHLA_NOINLINE void add_features_adjoint(MatrixView<const T> x, const Index* tokens, Index count,
@@ -205,7 +203,7 @@ MHLA_NOINLINE void add_features_adjoint(MatrixView<const T> x, const Index* toke
   }
 }
 
-/// Zero into the rows of a block that a mask leaves out.
+/// Zeroes the rows of a block that a mask leaves out.
 template <Scalar T, Partition P>
 MHLA_NOINLINE void clear_masked(const P& blocks, Index block, Mask mask, MatrixView<T> out) {
   if (mask.all()) return;

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Kept keys and values in tiles of 64 tokens, for products of queries with single keys: the part
-/// of a causal block that its own queries see (intra_block.hpp), and softmax attention.
+/// Kept keys and values in tiles of 64 tokens, for products with single keys: those that a causal
+/// block's own queries see (intra_block.hpp), and softmax attention.
 ///
 ///     T    = Q K_t^T          [rows,64]    scores of one tile
 ///     O   += T V_t            [rows,E]     of the keys that each query sees, no others
@@ -56,8 +56,7 @@ class PackedKeys {
     return std::clamp<Index>(visible - t * kStripTokens, 0, kStripTokens);
   }
 
-  /// Appends a strip: weight * keys, and the values of its tokens. All strips but the last one are
-  /// full.
+  /// Appends a strip, weight * keys and its tokens' values. All strips but the last are full.
   /// \param keys    dense [n,D]; rows up to kStripTokens are overwritten
   /// \param places  [n] ascending; what `visible` compares with
   template <Scalar T>
@@ -66,7 +65,7 @@ class PackedKeys {
     gather(v, tokens, n, values_.below(count_));
     append_keys(keys, places, n, weight);
   }
-  /// The same with rows of values that are dense already.                          // [n,E]
+  /// The same with dense rows of values.                                           // [n,E]
   void append(Rows<A> keys, Rows<A> values, const Index* places, Index n, A weight) {
     for (Index s = 0; s < n; ++s) std::copy_n(values.row(s), width_, values_.row(count_ + s));
     append_keys(keys, places, n, weight);

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// How stages walk through the tokens of a block: a strip of up to 64 kept tokens at a time, whose
-/// rows are gathered into contiguous scratch that stays in L1 (gather.hpp).
+/// Walks through the tokens of a block by strips of up to 64 kept tokens, whose rows are gathered
+/// into contiguous scratch that stays in L1 (gather.hpp).
 
 #include <algorithm>
 
@@ -26,8 +26,8 @@ struct Strip {
   Index slots[kStripTokens];   ///< [count] positions in the block
 };
 
-/// The tokens of one block that a mask keeps, strip by strip. Reads one strip ahead, at the end of
-/// the block the first one of the next block, so that its rows can be prefetched.
+/// The kept tokens of one block, strip by strip. Reads one strip ahead, past the end the first of
+/// the next block, so that its rows can be prefetched.
 template <Partition P>
 class StripCursor {
  public:
@@ -51,10 +51,10 @@ class StripCursor {
   const Index* slots() const { return strips_[now_].slots; }
   /// Whether the block has another strip.
   bool more() const { return ahead().count > 0 && ahead().block == own_; }
-  const Strip& ahead() const { return strips_[1 - now_]; }  ///< may be empty where more() is false
+  const Strip& ahead() const { return strips_[1 - now_]; }  ///< may be empty unless more()
 
  private:
-  /// Reads on in the block, or at its end from the start of the one behind it.
+  /// Reads the next strip of the block, or at its end the first strip of the next block.
   void read(Strip& strip) {
     read_block(strip);
     if (strip.count == 0 && block_ + 1 < blocks_.blocks()) {
