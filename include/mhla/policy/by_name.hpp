@@ -5,7 +5,7 @@
 ///
 ///     const Operator op{feature_map("elu_plus_one"), feature_map("relu"), normalizer("none")};
 ///
-/// One operator type then serves all of them, at the cost of a branch for each token.
+/// One operator type then serves all of them, at the cost of a branch a token.
 
 #include <string>
 #include <string_view>
@@ -43,7 +43,7 @@ class AnyFeatureMap {
   Map map_;
 };
 
-/// One of the normalisers of the library. A causal form that is given "cross_query" throws.
+/// One of the normalisers of the library. Causal forms throw for "cross_query".
 class AnyNormalizer {
  public:
   using Choice = std::variant<NoNormalizer, KeySum, CrossQuery>;

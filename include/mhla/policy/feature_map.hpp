@@ -8,7 +8,7 @@
 ///     EluPlusOne          x + 1 for x > 0, otherwise e^x    1 for x > 0, otherwise y
 ///     Identity            x                                 1
 ///     Exp                 e^x                               y
-///     Elementwise<F, G>   f(x), a function of your own      g(x), where it is given
+///     Elementwise<F, G>   f(x), a function of your own      g(x), if given
 ///
 /// Maps with weights or a wider range are in learned_feature_map.hpp. Nonnegative features keep the
 /// denominators of KeySum positive; nothing else here depends on the sign.
@@ -27,9 +27,8 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 
 /// phi of one token. map(x, y, D) reads x[0..D) and writes y[0..map.features(D)); x and y do not
-/// overlap. Laws: y depends on x alone, not on addresses or earlier calls; calls from several
-/// threads at once are fine; features(D) depends on D alone. A map may also take several tokens in
-/// one call, see StripFeatureMap.
+/// overlap. Laws: y depends on x alone, not on addresses or earlier calls; concurrent calls are
+/// safe; features(D) depends on D alone. A map may also take strips of tokens, see StripFeatureMap.
 template <class F, class A>
 concept FeatureMap = Accumulator<A> && std::copy_constructible<F> &&
     requires(const F& map, const A* x, A* y, Index d) {
@@ -47,18 +46,18 @@ concept DifferentiableFeatureMap = FeatureMap<F, A> &&
   map.adjoint(x, y, dy, dx, d, dweights);
 };
 
-/// A map that also takes tokens in strips, which a map with a dense layer can compute faster.
-/// map.strip(x, y) writes phi of every row of x [n,D] to the same row of y [n,features(D)]; both
-/// have contiguous rows and do not overlap. Law: a row of y has the bits that map(x, y, D) gives.
-/// Forms then call `strip` alone, with up to 64 rows.
+/// A map that also takes strips of tokens, which is faster for a dense layer. map.strip(x, y)
+/// writes phi of every row of x [n,D] to the same row of y [n,features(D)]; both have contiguous
+/// rows and do not overlap. Law: a row of y has the bits of map(x, y, D). Forms then call only
+/// `strip`, with up to 64 rows.
 template <class F, class A>
 concept StripFeatureMap = FeatureMap<F, A> &&
     requires(const F& map, MatrixView<const A> x, MatrixView<A> y) {
   map.strip(x, y);
 };
 
-/// The same of the adjoint. map.strip_adjoint(x, y, dy, dx, dweights) has the bits of map.adjoint
-/// called for one row after the other.
+/// The same for the adjoint: map.strip_adjoint(x, y, dy, dx, dweights) has the bits of map.adjoint
+/// called row after row.
 template <class F, class A>
 concept DifferentiableStripFeatureMap = StripFeatureMap<F, A> && DifferentiableFeatureMap<F, A> &&
     requires(const F& map, MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dy,
@@ -112,7 +111,7 @@ struct Exp {
                std::type_identity_t<A>* dweights = nullptr) const;
 };
 
-/// Of a function without a derivative.
+/// An Elementwise without a derivative.
 struct NoDerivative {};
 
 /// A function of one number, applied to each element: Elementwise([](auto x) { return x * x; }).

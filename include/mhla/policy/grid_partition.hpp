@@ -6,9 +6,9 @@
 ///     Grid({Y, X}, {y, x})           image:  Y x X tokens in blocks of y x x
 ///     Grid({F, Y, X}, {f, y, x})     video:  F frames of Y x X tokens in blocks of f x y x x
 ///
-/// A block is f*y runs of x tokens each; nothing is permuted. Blocks are numbered in raster order
-/// too, and so are the slots inside a block, as in the authors' layers. Blocks at the far edges may
-/// be short. Source: arXiv:2601.07832, section 4.1 ("on 2D/3D grids, not on the sequence").
+/// A block is f*y runs of x tokens each; nothing is permuted. Blocks, and slots inside a block, are
+/// in raster order, as in the authors' layers. Blocks at the far edges may be short.
+/// Source: arXiv:2601.07832, section 4.1 ("on 2D/3D grids, not on the sequence").
 
 #include <array>
 #include <string>
@@ -52,7 +52,7 @@ class Grid {
     const Index row = rows.begin + r % rows.length;
     return {(frame * tokens_[1] + row) * tokens_[2] + columns.begin, columns.length};
   }
-  /// The grid of blocks, as locality() wants it.
+  /// The grid of blocks, for locality().
   GridShape block_grid() const { return counts_; }
 
  private:
@@ -75,9 +75,9 @@ struct SuggestedGrid {
   GridShape blocks;  ///< blocks along each axis; their product is M
 };
 
-/// Returns the largest number of equal blocks M with M^2 <= N, and among those the blocks closest
-/// to cubes (smallest sum of side lengths): locality is distance between blocks, and compact blocks
-/// keep near tokens together. The bound is suggest_blocks' one.
+/// Returns the largest number of equal blocks M with M^2 <= N (as suggest_blocks), and among those
+/// the blocks closest to cubes (smallest sum of side lengths): locality is distance between blocks,
+/// and compact blocks keep near tokens together.
 /// \throws option_error for a size below 1.
 SuggestedGrid suggest_grid(GridShape tokens);
 

@@ -9,13 +9,12 @@
 ///                                                                                D -> 2 nu D
 ///     ElementwiseProduct    (W1 x + b1) * (W2 x + b2)                            D -> D
 ///
-/// Dpfp follows the released code, whose u is [max(x, 0), -max(x, 0)]; the paper of that map means
-/// [max(x, 0), max(-x, 0)].
+/// Dpfp follows the released code; its paper means u = [max(x, 0), max(-x, 0)].
 ///
-/// The gradient of a map's weights lies in one row: the weight, row by row, then the bias if it has
-/// one; of a map with two layers, the first layer's before the second's.
+/// The gradient of a map's weights is one row: the weight row by row, then the bias if any; the
+/// first layer of two before the second.
 ///
-/// A token costs 2*D*D flops a weight matrix, its adjoint 4*D*D, and 2*D*D more for
+/// Cost: 2*D*D flops a token and weight matrix; the adjoint 4*D*D, and 2*D*D more for
 /// ElementwiseProduct, which computes both layers again.
 /// Source: flash-linear-attention's feature maps as the authors' language layer uses them.
 

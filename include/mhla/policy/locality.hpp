@@ -11,8 +11,8 @@
 ///     gaussian    exp(-dist^2 / (2 (far / 3)^2))
 ///     local       1 where dist <= threshold, otherwise 0
 ///
-/// The paper takes `far` row by row and divides each row by its sum; the released code takes it
-/// over the whole matrix and divides each column by its sum (its gaussian is left as it is).
+/// The paper takes `far` in each row and divides each row by its sum; the released code takes it
+/// over the matrix and divides each column by its sum (but not its gaussian).
 /// Source: arXiv:2601.07832, section 4.2; released vision and video layers.
 
 #include <cmath>
@@ -28,7 +28,7 @@ inline namespace MHLA_TARGET {
 /// How a coefficient falls with distance.
 enum class Falloff { kLinear, kCos, kExp, kGaussian, kLocal };
 
-/// What sums to one, and with it over what the largest distance is taken.
+/// What sums to one, and where the largest distance is taken.
 enum class SumToOne {
   kRows,     ///< the paper: largest distance of each row, rows sum to 1
   kColumns,  ///< released code: largest distance of the matrix, columns sum to 1
@@ -39,7 +39,7 @@ struct LocalityOptions {
   Falloff falloff = Falloff::kLinear;
   SumToOne sum_to_one = SumToOne::kRows;
   double sigma = 3;        ///< of kExp, in blocks
-  double threshold = 1.5;  ///< of kLocal, in blocks; 1.5 takes in the diagonal neighbours
+  double threshold = 1.5;  ///< of kLocal, in blocks; 1.5 includes diagonal neighbours
 };
 
 /// Returns the initial [M,M] mixing matrix of a sequence, image or video of blocks in raster order.
@@ -58,7 +58,7 @@ MixingMatrix<A> locality(const G& blocks, const LocalityOptions& options = {}) {
 
 namespace detail {
 
-/// Coefficients before anything is summed to one, in double.   // [M,M]
+/// Coefficients before normalisation, in double.   // [M,M]
 inline Matrix<double> locality_weights(GridShape blocks, const LocalityOptions& options) {
   const Index m = blocks[0] * blocks[1] * blocks[2];
   const auto position = [&blocks](Index b, int axis) {
@@ -90,7 +90,7 @@ inline Matrix<double> locality_weights(GridShape blocks, const LocalityOptions& 
     const double far = options.sum_to_one == SumToOne::kRows ? largest(i, 1) : farthest;
     for (Index b = 0; b < m; ++b) {
       const double dist = distance(i, b);
-      const double share = far > 0 ? dist / far : 0;  // one block alone is as near as can be
+      const double share = far > 0 ? dist / far : 0;  // one block alone: 0
       switch (options.falloff) {
         case Falloff::kLinear:
           weights(i, b) = 1 - share;

@@ -3,8 +3,8 @@
 /// \file
 /// The dense layer of a learned feature map, for strips of tokens on the register-tiled product.
 ///
-/// Every output, and every element of a gradient, is one chain of multiply-adds (product.hpp), so
-/// its bits depend neither on the strip that a token lies in nor on how work is cut into pieces.
+/// Every output, and every element of a gradient, is one chain of multiply-adds (product.hpp): its
+/// bits depend neither on the strip of a token nor on how work is cut into pieces.
 
 #include <algorithm>
 #include <string>
@@ -32,8 +32,7 @@ struct DenseWeights {
 
 namespace detail {
 
-/// A square dense layer of a feature map, and its weight a second time in the order that products
-/// read, packed when the map is made.
+/// A square dense layer of a feature map, with a packed copy of its weight for the product.
 template <Accumulator A>
 class MapLayer {
  public:
@@ -46,8 +45,8 @@ class MapLayer {
   void expect_width(const char* map, Index d) const;
   /// y = x W^T + b for outputs [first, first + y.cols).          // x [n,D], y [n,y.cols]
   void apply(MatrixView<const A> x, Index first, MatrixView<A> y) const;
-  /// Adds what the gradient dy of outputs [first, first + dy.cols) contributes to dx [n,D] and,
-  /// unless null, to dweights.
+  /// Adds the part of the outputs [first, first + dy.cols), of gradient dy, to dx [n,D] and, unless
+  /// null, to dweights.
   void add_adjoint(MatrixView<const A> x, Index first, MatrixView<const A> dy, MatrixView<A> dx,
                    A* dweights) const;
 
@@ -56,7 +55,7 @@ class MapLayer {
   Matrix<A> transposed_;  // [D, outputs]
 };
 
-/// The calls of a feature map for one token, as strips of one row.
+/// One-token calls of a feature map, as strips of one row.
 template <class Map, Accumulator A>
 class CallsOfOneToken {
  public:
@@ -127,7 +126,7 @@ void MapLayer<A>::add_adjoint(MatrixView<const A> x, Index first, MatrixView<con
   add_rows_to(dy.data, dy.row_stride, dy.rows, dweights + dense_.weight.size() + first, dy.cols);
 }
 
-/// Room on the stack for outputs of a layer, or their gradients, of some tokens.
+/// Stack memory for some tokens' outputs of a layer, or their gradients.
 template <Accumulator A>
 struct MapPiece {
   static constexpr Index kRows = 32, kCols = 64;

@@ -1,10 +1,9 @@
 #pragma once
 
 /// \file
-/// Stage 4 of 5: the mixing matrix m [Mq,Mk]: how much query block i reads of key block b; a matrix
-/// that owns its coefficients, and the constraints that training keeps. Forms read a MixingView.
-/// Initial values by distance between blocks are in locality.hpp.
-/// Source: arXiv:2601.07832, section 4.2.
+/// Stage 4 of 5: the mixing matrix m [Mq,Mk], how much query block i reads of key block b: a matrix
+/// that owns its coefficients, and the constraints of training. Forms read a MixingView; initial
+/// values are in locality.hpp. Source: arXiv:2601.07832, section 4.2.
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +29,7 @@ class MixingMatrix {
   template <class Derived>
   explicit MixingMatrix(const Eigen::DenseBase<Derived>& coefficients)
       : MixingMatrix(banded(coefficients, coefficients.rows(), coefficients.cols())) {}
-  /// Zeros in a band, to be filled by `at`.
+  /// Zeros in a band, to be set through `at`.
   explicit MixingMatrix(const Band& band) : band_(band), values_(Matrix<A>::Zero(1, band.size())) {}
 
   /// Zeros in the band i - lower <= b <= i + upper of an [Mq,Mk] matrix.
@@ -38,7 +37,7 @@ class MixingMatrix {
   static MixingMatrix banded(Index rows, Index cols, Index lower, Index upper) {
     return MixingMatrix(Band(rows, cols, lower, upper));
   }
-  /// The band i - lower <= b <= i + upper of a dense matrix; what lies outside is dropped.
+  /// The band i - lower <= b <= i + upper of a dense matrix; the rest is dropped.
   template <class Derived>
   static MixingMatrix banded(const Eigen::DenseBase<Derived>& coefficients, Index lower,
                              Index upper);
@@ -62,12 +61,11 @@ class MixingMatrix {
   Matrix<A> values_;  // [1, band.size()]
 };
 
-/// The lower triangle of m, stored as a band: what the causal form reads of it.
+/// The lower triangle of m, stored as a band: all that the causal form reads.
 template <Accumulator A>
 MixingMatrix<A> lower_triangle(const MixingMatrix<A>& m);
 
-/// m_ib = 1 / (i + 1) for b <= i: every block reads all earlier ones alike (the authors' language
-/// layer starts from it).
+/// m_ib = 1 / (i + 1) for b <= i, the initial values of the authors' language layer.
 /// \throws option_error unless blocks >= 1.
 template <Accumulator A = float>
 MixingMatrix<A> uniform_causal(Index blocks);
@@ -78,8 +76,7 @@ MixingMatrix<A> uniform_causal(Index blocks);
 template <Accumulator A>
 void clamp(MixingView<A> m, std::type_identity_t<A> low, std::type_identity_t<A> high);
 
-/// Constraint: clamped into [low, high], those above the diagonal set to 0 (language layers:
-/// [1e-5, 1]).
+/// Constraint: clamped into [low, high], 0 above the diagonal (language layers: [1e-5, 1]).
 template <Accumulator A>
 void clamp_to_lower_triangle(MixingView<A> m, std::type_identity_t<A> low,
                              std::type_identity_t<A> high);

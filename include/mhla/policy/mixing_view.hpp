@@ -1,13 +1,12 @@
 #pragma once
 
 /// \file
-/// Stage 4 of 5: a mixing matrix m [Mq,Mk] somewhere in memory, dense or banded, or its gradient.
+/// Stage 4 of 5: a view of a mixing matrix m [Mq,Mk], dense or banded, or of its gradient.
 ///
 /// One matrix serves all heads and all items of a batch. Coefficients are any real numbers: the
-/// paper keeps them nonnegative with rows that sum to 1, trained weights need not. A banded matrix
-/// stores and mixes only a band, so cost grows with M and not with M^2. The coefficients may lie in
-/// a model's flat row of parameters; mixing_matrix.hpp has a matrix that owns them. Source:
-/// arXiv:2601.07832, section 4.2.
+/// paper keeps them nonnegative with rows that sum to 1, trained weights need not be. A banded
+/// matrix stores and mixes only a band, so cost grows with M and not with M^2. mixing_matrix.hpp
+/// has a matrix that owns its coefficients. Source: arXiv:2601.07832, section 4.2.
 
 #include <algorithm>
 #include <concepts>
@@ -22,15 +21,14 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// The places i - lower <= b <= i + upper of a matrix [Mq,Mk], and how they lie in memory: row i
-/// has width() numbers, the first of which is column first(i). Numbers behind column last(i) - 1
-/// are no coefficients and stay 0.
+/// The coefficients i - lower <= b <= i + upper of a matrix [Mq,Mk], and their layout: row i has
+/// width() numbers, from column first(i) on. Those from last(i) on are no coefficients and stay 0.
 class Band {
  public:
   Band() = default;
   /// \throws option_error if the matrix is empty or a bandwidth is negative.
   Band(Index rows, Index cols, Index lower, Index upper);
-  /// All places of a matrix.
+  /// All coefficients of a matrix.
   Band(Index rows, Index cols)
       : Band(rows, cols, std::max<Index>(rows, 0), std::max<Index>(cols, 0)) {}
 
@@ -42,9 +40,8 @@ class Band {
   Index first_row(Index b) const { return std::clamp<Index>(b - upper_, 0, rows_); }
   Index last_row(Index b) const { return std::clamp<Index>(b + lower_ + 1, 0, rows_); }
   bool holds(Index i, Index b) const { return i >= 0 && i < rows_ && b >= first(i) && b < last(i); }
-  /// Coefficients of the widest row: how far rows lie apart in memory.
+  /// Coefficients of the widest row: the row stride in memory.
   Index width() const { return std::min(cols_, lower_ + upper_ + 1); }
-  /// Numbers of memory.
   Index size() const { return rows_ * width(); }
   friend bool operator==(const Band&, const Band&) = default;
 
@@ -52,12 +49,11 @@ class Band {
   Index rows_ = 0, cols_ = 0, lower_ = 0, upper_ = 0;
 };
 
-/// A dense or banded mixing matrix somewhere in memory, or its gradient. Zeros outside the band are
-/// skipped, not multiplied. Owns nothing.
+/// A view of a mixing matrix or of its gradient. Skips zeros outside the band. Owns nothing.
 template <class A>
 class MixingView {
  public:
-  /// Absent, as an optional gradient that is not wanted.
+  /// Absent: an optional gradient left out.
   constexpr MixingView() = default;
   /// \param data  band.size() numbers
   MixingView(A* data, const Band& band) : data_(data), band_(band) {}
@@ -70,9 +66,9 @@ class MixingView {
   const Band& band() const { return band_; }
   Index rows() const { return band_.rows(); }  ///< Mq, query blocks
   Index cols() const { return band_.cols(); }  ///< Mk, key blocks
-  /// All numbers of memory, for optimisers and files.
+  /// All numbers in memory, for optimisers and files.
   std::span<A> storage() const { return {data_, static_cast<std::size_t>(band_.size())}; }
-  /// Where column 0 of row i would lie: element b of it is m_ib for first(i) <= b < last(i).
+  /// Column 0 of row i, if it were stored: element b is m_ib for first(i) <= b < last(i).
   A* row_from_zero(Index i) const { return data_ + i * band_.width() - band_.first(i); }
 
   /// m_ib, 0 outside the band.
@@ -138,7 +134,7 @@ Matrix<std::remove_const_t<A>> MixingView<A>::dense() const {
 
 namespace detail {
 
-/// Throws unless m is [rows, cols]; without query or key blocks there is nothing to mix.
+/// Throws unless m is [rows, cols]; without query or key blocks nothing is mixed.
 template <class A>
 void expect_mixing(const char* function, const MixingView<A>& m, Index rows, Index cols) {
   if ((rows > 0 && m.rows() != rows) || (cols > 0 && m.cols() != cols)) {

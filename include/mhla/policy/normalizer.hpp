@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Stage 5 of 5: what the read-out is divided by.
+/// Stage 5 of 5: the denominator of the read-out.
 ///
 ///     NoNormalizer    1                                  language and released video models
 ///     KeySum          phi(q_t) . z~_i + eps              the paper; weights of a token sum to 1
@@ -9,8 +9,7 @@
 ///
 /// t is a query token in block i, w its slot there, and q_bw the query in slot w of block b: the
 /// CrossQuery denominator mixes other tokens' queries. It is no normalisation, but weights trained
-/// with it need it; it wants as many query blocks as key blocks, all of one size, and is not
-/// causal.
+/// with it need it. It requires as many query as key blocks, all of one size, and is not causal.
 ///
 /// A normaliser names the sums r_t that it reads and turns them into denominators. To write one:
 ///
@@ -46,7 +45,7 @@ enum class WeightSums {
 
 /// What a normaliser must have. denominators(r, count, den) writes den[t] from r[t], which includes
 /// the scale of the queries; den may be r. Laws: den[t] depends on r[t] alone; nothing is
-/// allocated; calls from several threads at once are fine.
+/// allocated; concurrent calls are safe.
 template <class Z>
 concept Normalizer = std::copy_constructible<Z> &&
     requires(const Z& z, const float* r, const double* r64, Index count, float* y, double* y64) {
@@ -63,8 +62,7 @@ concept DifferentiableNormalizer = Normalizer<Z> &&
   z.slopes(r64, count, y64);
 };
 
-/// A normaliser whose denominators read nothing later than the token itself. One that chooses its
-/// sums at run time is checked there.
+/// A normaliser whose denominators read no later token. One chosen at run time is checked there.
 template <class Z>
 concept CausalNormalizer = Normalizer<Z> && !requires {
   requires Z::sums()

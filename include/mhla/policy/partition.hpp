@@ -3,8 +3,8 @@
 /// \file
 /// Stage 2 of 5: which token belongs to which block.
 ///
-/// A block is a short list of runs of consecutive tokens, so no stage ever permutes or copies a
-/// tensor: sums run over runs. Sequences are here, images and videos in grid_partition.hpp.
+/// A block is a short list of runs of consecutive tokens, so no stage permutes or copies a tensor.
+/// Images and videos are in grid_partition.hpp.
 ///
 ///     Contiguous(N, W)       blocks of W tokens, the last one may be short
 ///     BlockSizes({5, 9, 2})  blocks of given sizes
@@ -35,7 +35,7 @@ struct Run {
 
 /// Splits tokens() tokens into blocks(); block b is the runs run(b, 0), ..., run(b, runs(b) - 1).
 /// Laws: the runs of all blocks cover every token exactly once; block_size(b) is the sum of the
-/// lengths of b's runs; a token's place in the block order of its runs is its slot.
+/// lengths of b's runs. A token's slot is its place in its block, in the order of the runs.
 template <class P>
 concept Partition = std::copyable<P> && requires(const P& blocks, Index b) {
   { blocks.tokens() } -> std::same_as<Index>;
@@ -93,15 +93,14 @@ static_assert(Partition<Contiguous> && Partition<BlockSizes>);
 template <Partition P>
 Index largest_block(const P& blocks);
 
-/// A number of blocks for N tokens in a row, and what speaks for it.
+/// A number of blocks for N tokens in a row.
 struct SuggestedBlocks {
   Index blocks;        ///< M
   Index block_length;  ///< W
 };
 
-/// Returns the largest M with M^2 <= N whose blocks of W = ceil(N / M) tokens are really M.
-/// Reason: the rank of the attention matrix grows with M, the cost of mixing with M^2 D E; at
-/// M^2 = N mixing is one third of all work, beyond that it soon dominates (section 4.3).
+/// Returns M = floor(sqrt(N)) and W = ceil(N / M). The rank of the attention matrix grows with M,
+/// mixing costs M^2 D E: a third of all work at M^2 = N, soon most of it beyond (section 4.3).
 /// \throws option_error unless tokens >= 1.
 SuggestedBlocks suggest_blocks(Index tokens);
 
@@ -151,7 +150,7 @@ inline SuggestedBlocks suggest_blocks(Index tokens) {
 
 namespace detail {
 
-/// Throws unless the partition covers exactly `tokens` tokens, each once as far as sizes tell.
+/// Throws unless the partition is of `tokens` tokens and its block sizes sum to that.
 template <Partition P>
 void expect_partition(const char* function, const char* argument, const P& blocks, Index tokens) {
   Index covered = 0;
@@ -164,7 +163,7 @@ void expect_partition(const char* function, const char* argument, const P& block
   }
 }
 
-/// Throws unless the blocks follow each other in the order of tokens, as causality needs.
+/// Throws unless the blocks are consecutive tokens in order, as causality requires.
 template <Partition P>
 void expect_ordered(const char* function, const char* argument, const P& blocks) {
   Index begin = 0;

@@ -53,7 +53,7 @@ void sum_weights_adjoint(Start start, const A* factors, Rows<A> rows, Index coun
 template <class A>
 struct SlotSums {
   A* sums = nullptr;  ///< [M,W]
-  Index slots = 0;    ///< W, 0 where the normaliser reads no such sums
+  Index slots = 0;    ///< W; 0 unless CrossQuery
 
   SlotSums(const char* function, Arena& arena, Index m, Index w)
       : sums(arena.take<A>(function, {m, w})), slots(w) {}
@@ -82,8 +82,8 @@ void expect_cross_query(const char* function, const P& query_blocks, Index key_b
   }
 }
 
-/// factors[s] = 1 / denominators[s], by which a row is multiplied instead of being divided; 1 where
-/// that is not a normal number (tiny, huge and infinite denominators, NaN): divide_others.
+/// factors[s] = 1 / denominators[s], to multiply rows instead of dividing them; 1 if that is not a
+/// normal number (tiny, huge and infinite denominators, NaN), see divide_others.
 template <class A>
 MHLA_NOINLINE void reciprocals(const A* denominators, Index count, A* factors) {
   transform(denominators, factors, count, [](auto p) {
@@ -96,7 +96,7 @@ MHLA_NOINLINE void reciprocals(const A* denominators, Index count, A* factors) {
   });
 }
 
-/// Divides the rows that could not be multiplied by a reciprocal.
+/// Divides the rows that have no normal reciprocal.
 template <class A>
 MHLA_NOINLINE void divide_others(Rows<A> rows, Index count, Index e, const A* denominators,
                                  const A* factors) {

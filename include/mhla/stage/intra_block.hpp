@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Stage 5' of 5, causal only: the part of a query's own block that it may see.
+/// Stage 5' of 5, causal only: the part of its own block that a query may see.
 ///
 ///     T     = m_ii tril(phi(Q_i) phi(K_i)^T)     [W,W]
 ///     O_i  += T V_i                              [W,E]
@@ -35,7 +35,7 @@ namespace detail {
 /// Adds the visible part of a block to the outputs of a strip of its queries, and the sums of the
 /// weights to `denominators` unless that is null.
 /// \param slots   [count] slots of the strip's queries in the block, ascending
-/// \param block   keys of the block times m_ii, their slots as places, at least those visible
+/// \param block   keys of the block times m_ii with slots as places, at least the visible ones
 /// \param scores  room for [strip, strip]
 template <class A>
 void add_intra_block(Rows<A> queries, const Index* slots, Index count, const PackedKeys<A>& block,
@@ -58,8 +58,8 @@ void add_intra_block(Rows<A> queries, const Index* slots, Index count, const Pac
   }
 }
 
-/// The adjoint of one block, strip by strip of its queries. Calls in this order: clear, then for
-/// every strip append as far as it sees, score, multiply_values, finish, and the add_ functions.
+/// The adjoint of one block, strip by strip of its queries. Call order: clear, then for every strip
+/// append up to what it sees, score, multiply_values, finish, and the add_ functions.
 template <class A>
 class IntraBlockAdjoint {
  public:
@@ -80,7 +80,7 @@ class IntraBlockAdjoint {
     keys_.clear();
     transposed_values_.clear();
   }
-  Index keys() const { return keys_.count(); }  ///< that have been appended
+  Index keys() const { return keys_.count(); }  ///< appended so far
 
   /// Appends a strip of kept keys, phi(K) [n,D] and V [n,E]; rows up to kStripTokens are
   /// overwritten.
@@ -140,7 +140,7 @@ class IntraBlockAdjoint {
   }
 
  private:
-  /// f(tile, seen) for the tiles that the strip sees; seen[r] of its keys by query r.
+  /// f(tile, seen) for the tiles that the strip sees; query r sees seen[r] of its keys.
   template <class F>
   void for_each_tile(F&& f) const {
     const Index widest = count_ > 0 ? visible_[count_ - 1] : 0;

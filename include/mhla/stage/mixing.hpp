@@ -6,9 +6,9 @@
 ///     S~_i = sum_b m_ib S_b     [D,E]
 ///     z~_i = sum_b m_ib z_b     [D]
 ///
-/// Rows of m are taken in groups: a group's mixtures stay in L2 until the read-out (stage 5) has
-/// used them. The causal form mixes only blocks before i. Zeros outside a band are skipped, and so
-/// is everything a causal row may not see: a NaN there reaches nothing.
+/// Rows of m are taken in groups, whose mixtures stay in L2 until the read-out (stage 5). The
+/// causal form mixes only blocks before i. Zeros outside a band, and all that a causal row may not
+/// see, are skipped: a NaN there reaches nothing.
 ///
 /// Adjoint, from the gradients dS~, dz~ of the mixtures:
 ///
@@ -16,8 +16,7 @@
 ///     dm_ib = <S_b, dS~_i> + z_b . dz~_i                         inside the band
 ///
 /// Cost: 2*M*M*D*(E+1) flops, or with a band of w coefficients a row 2*M*w*D*(E+1); the adjoint
-/// twice as much.
-/// Source: arXiv:2601.07832, section 4.1.
+/// twice as much. Source: arXiv:2601.07832, section 4.1.
 
 #include <algorithm>
 
@@ -33,15 +32,14 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Query blocks whose mixtures are made together, where sixteen mixtures fit L2 and are still there
-/// when they are read out.
+/// Query blocks mixed together if sixteen mixtures fit L2 until they are read out.
 inline constexpr Index kGroupBlocks = 16;
 inline constexpr Index kGroupBytes = Index{1} << 19;  ///< of L2, for mixtures
 inline constexpr Index kLargestGroup = 256;           ///< blocks, to bound the memory
 
-/// Number of query blocks of a group. Mixtures larger than L2 are read from L3 or memory anyway, so
-/// then as many blocks as possible share one pass over the summaries, as long as every worker has a
-/// group. Bits do not depend on it.
+/// Query blocks of a group. Mixtures larger than L2 come from L3 or memory anyway, so then as many
+/// blocks as possible share one pass over the summaries, as long as every worker has a group. Bits
+/// do not depend on it.
 template <class A>
 Index group_blocks(Index query_blocks, Index d, Index e, Index workers) {
   if (d * e <= kGroupBytes / (kGroupBlocks * static_cast<Index>(sizeof(A)))) return kGroupBlocks;
@@ -68,7 +66,7 @@ inline ColumnSpan readers(const Band& band, Index b, Reach reach, Index blocks) 
   return {std::min(begin, end), end};
 }
 
-/// Room for the coefficients of one group of query blocks.
+/// Scratch for the coefficients of one group of query blocks.
 template <class A>
 struct Coefficients {
   A* values = nullptr;          ///< [group, M], the rows of m, dense
@@ -95,12 +93,10 @@ struct Mixtures {
         values(e) {
     kv.data = arena.take<A>(function, {group, kv.stride});
   }
-  /// One mixture somewhere in memory.
   Mixtures(A* mixture, Index d, Index e) : kv(mixture, 0), features(d), values(e) {}
 };
 
-/// Rows [begin, end) of m or of its transpose, ready to be multiplied: their coefficients lie dense
-/// in scratch.
+/// Rows [begin, end) of m or of its transpose, dense in scratch, ready to be multiplied.
 template <class A>
 class MixingGroup {
  public:
@@ -116,7 +112,7 @@ class MixingGroup {
               std::copy(row + own.begin, row + own.end, to);
             }) {}
 
-  /// Columns of m: who reads key blocks [begin, end), of the leading `blocks` query blocks.
+  /// Columns of m: the readers of key blocks [begin, end) among the leading `blocks` query blocks.
   static MixingGroup of_columns(MixingView<const A> m, Index begin, Index end, Reach reach,
                                 Index blocks, const Coefficients<A>& room) {
     return MixingGroup(
@@ -162,7 +158,7 @@ class MixingGroup {
   MixingView<const A> m_;
   Index begin_, rows_;
   Coefficients<A> coefficients_;
-  ColumnSpan any_;     // columns that any row reads; spans count from its begin
+  ColumnSpan any_;     // columns that any row reads; spans are relative to its begin
   Index stride_ = 0;   // of the coefficients
   bool dense_ = true;  // every row reads all of them
 };
@@ -176,7 +172,7 @@ void mix(const MixingGroup<A>& group, const Summaries<A>& s, const Mixtures<A>& 
   }
 }
 
-/// The gradient of m for the query blocks of a group: gathered apart, then added once.
+/// The gradient of m for the query blocks of a group: summed in scratch, then added once.
 template <class A>
 class MixingGradient {
  public:
@@ -195,8 +191,8 @@ class MixingGradient {
     std::fill_n(values_, rows_ * blocks_, A(0));
   }
 
-  /// dm_ib += left[i] . right[b]; left begins at the group's first query block, right at key block
-  /// 0. Rows of both have `length` numbers.
+  /// dm_ib += left[i] . right[b] over `length` numbers; left begins at the group's first query
+  /// block, right at key block 0.
   void add(Rows<const A> left, Rows<const A> right, Index length) const {
     for (Index r = 0; r < rows_; r += kInnerRows) {
       const Index rows = std::min<Index>(kInnerRows, rows_ - r);

@@ -38,13 +38,13 @@ template <class A>
 struct QueryScratch {
   A* raw = nullptr;            ///< queries before the feature map
   Rows<A> queries;             ///< [strip, D], the numerator's
-  Rows<A> normalizer_queries;  ///< [strip, Dz], the denominator's; `queries` where they are one
+  Rows<A> normalizer_queries;  ///< [strip, Dz], the denominator's; may be `queries`
   Rows<A> outputs;             ///< [strip, E]
   A* denominators = nullptr;   ///< [strip]
   A* factors = nullptr;        ///< [strip] their reciprocals
 
   QueryScratch() = default;
-  /// \param dz  features of the denominator's own queries, 0 where these are the numerator's
+  /// \param dz  features of the denominator's own queries, 0 if it has none
   QueryScratch(const char* function, Arena& arena, Index raw_size, Index d, Index dz, Index e)
       : raw(arena.take<A>(function, raw_size)),
         queries(function, arena, kStripTokens, d),
@@ -67,8 +67,7 @@ void gather_queries(MatrixView<const T> q, const Index* tokens, Index count, con
 
 static_assert(kStripTokens >= kTile.read_rows);
 
-/// Rows tokens[0..count) of out = queries * S~ / denominators, where these lie in `scratch`.
-/// Prefetches `next` meanwhile.
+/// Rows tokens[0..count) of out = queries * S~ / denominators, from `scratch`. Prefetches `next`.
 /// \param g  mixture of a group
 template <Scalar T, class A>
 void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index count,

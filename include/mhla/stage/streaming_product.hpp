@@ -1,15 +1,14 @@
 #pragma once
 
 /// \file
-/// What a query of a stream reads, and how a stream takes in keys: one pass over the running matrix
-/// R, which reads all of it and updates a half.
+/// One pass of a stream's query over the running matrix R, reading all of R and updating half of
+/// it:
 ///
 ///     R[d]  += k_1[d] v_1 + k_2[d] v_2      for d in [begin, end)
 ///     o      = q R                          [E]
 ///
-/// R of all heads is read from L2, so a pass costs the time of reading it. An update of
-/// all of R by one key takes half as much again, in stores; halves that take turns, each with two
-/// keys at a time, need half the stores for the same keys.
+/// R of all heads is read from L2, so a pass costs the time of reading it. Updating all of R by one
+/// key would add half of that in stores; alternating halves, two keys each, halve the stores.
 /// Cost: 2*D*E flops to read, 2*D*E to update.
 
 #include "mhla/core/arch.hpp"
@@ -23,7 +22,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Keys that a half of R takes in together.
+/// Keys of one update of a half of R.
 inline constexpr Index kFoldedKeys = 2;
 
 /// sum += query * row of R.
@@ -92,11 +91,11 @@ void fold_and_read(A* running, Rows<A> keys, Rows<A> values, const A* query, Ind
   }
 }
 
-/// R of a block that is still open, and the block's keys and values.
+/// R of an open block, and the block's keys and values.
 ///
-/// Keys that come one at a time are taken in by halves of R's rows in turn: the m-th key since all
-/// of R held the same keys goes into half (m - 1) % 2, together with the key before it, which that
-/// half has missed. So one half holds all keys, the other one all but the last.
+/// Single keys update the halves of R's rows in turn: the m-th key since all of R held the same
+/// keys goes into half (m - 1) % 2, with the key before it, which that half has missed. So one half
+/// holds all keys, the other all but the last.
 template <class A>
 struct Running {
   A* matrix = nullptr;  ///< R [D,E]
@@ -107,7 +106,7 @@ struct Running {
 
   /// output = query R, as if all of R held the first `count` keys.
   /// \param m       keys since all of R held the same
-  /// \param is_new  whether the last of them has still to be taken in
+  /// \param is_new  whether the last of them is not yet in R
   /// \param scaled  the last two keys times m_ii [2,D]
   void read(const A* query, Index count, Index m, bool is_new, A weight, Rows<A> scaled,
             A* output) const {
@@ -131,23 +130,22 @@ struct Running {
                  .start = Start::kTarget});
   }
 
-  /// Takes in the last of `count` keys, the m-th, when nothing is read.
+  /// Adds the last of `count` keys, the m-th, to R without a query.
   void take(Index count, Index m, A weight) const {
     if (m >= kFoldedKeys) fold(count - 2, weight, complete_half(m));
     fold(count - 1, weight, complete_half(m));
   }
 
-  /// Brings both halves to the same keys: the first `count`.
+  /// Makes all of R hold the first `count` keys.
   void level(Index count, Index m, A weight) const {
     if (m > 0) fold(count - 1, weight, lagging_half(m));
   }
 
  private:
-  /// Rows [begin, end).
   struct Half {
     Index begin, end;
   };
-  /// The half that holds all of m keys, and the one that misses the last.
+  /// The half that holds all m keys, and the one that misses the last.
   Half complete_half(Index m) const { return half(m % 2 == 1); }
   Half lagging_half(Index m) const { return half(m % 2 == 0); }
   Half half(bool first) const {

@@ -6,8 +6,6 @@
 ///     S_b = sum_{t in b} phi(k_t) v_t^T     [D,E]
 ///     z_b = sum_{t in b} phi(k_t)           [D]
 ///
-/// Blocks come from a Partition (stage 2); stage 4 mixes the summaries across blocks.
-///
 /// Adjoint, from the gradients dS_b, dz_b of the summaries, for t in b:
 ///
 ///     dphi(k_t) = dS_b v_t + dz_b     [D]
@@ -34,8 +32,8 @@ inline namespace MHLA_TARGET {
 namespace detail {
 
 /// All S_b of one head, slab by slab: for kTile.slab features a matrix with one row for each block,
-/// [D/slab, M, slab*E]. So mixing is D/slab products with long rows, a tile of S_b is stored in one
-/// piece, and both touch few pages.
+/// [D/slab, M, slab*E]. So mixing is D/slab products with long rows, a tile of S_b is contiguous,
+/// and both touch few pages.
 template <class A>
 struct Summaries {
   Index blocks;        ///< M
@@ -52,7 +50,7 @@ struct Summaries {
         kv(arena.take<A>(function, {slabs(), m, block_stride})) {}
 
   Index slabs() const { return (features + kTile.slab - 1) / kTile.slab; }
-  /// S_b: row s of it is slab s, whose rows follow each other.
+  /// S_b: its row s is slab s, with the slab's rows one after another.
   Rows<A> block(Index b) const { return {kv + b * block_stride, blocks * block_stride}; }
   /// Slab s of all blocks [M, slab_columns(s)].
   Rows<A> slab(Index s) const { return {kv + s * blocks * block_stride, block_stride}; }
@@ -76,8 +74,7 @@ struct KeyScratch {
         values(function, arena, kStripTokens, e) {}
 };
 
-/// Adds rows [0, count) of dense strips to a summary, S (+)= keys^T values. Prefetches `next`
-/// meanwhile.                                                                       // [D,E]
+/// Adds rows [0, count) of strips to a summary, S [D,E] (+)= keys^T values. Prefetches `next`.
 /// \param summary  S by slabs (Summaries::block)
 template <class A>
 MHLA_NOINLINE void accumulate_summary(Start start, Rows<A> keys,
@@ -110,7 +107,7 @@ void summarize(MatrixView<const T> k, MatrixView<const T> v, const P& blocks, In
   if (key_sum != nullptr) std::fill_n(key_sum, d, A(0));
   StripCursor strip(blocks, b, mask);
   strip.next();
-  do {  // at least once: a block without tokens has the summary 0
+  do {  // at least once: a block without tokens gets zeros
     Prefetch next(strip.ahead().tokens, strip.ahead().count, k, v);
     gather_features(k, strip.tokens(), strip.count(), map, scratch.raw, scratch.keys);
     const Rows<const A> values = gathered(v, strip.tokens(), strip.count(), scratch.values);
@@ -121,7 +118,7 @@ void summarize(MatrixView<const T> k, MatrixView<const T> v, const P& blocks, In
   } while (strip.next() > 0);
 }
 
-/// Writes z_b of block b alone, for denominators with keys of their own.
+/// Writes z_b of block b alone, for the denominator's own keys.
 template <Scalar T, class A, Partition P, class Map>
 void sum_keys(MatrixView<const T> k, const P& blocks, Index b, Mask mask, const Map& map,
               const KeyScratch<A>& scratch, A* key_sum) {
@@ -134,7 +131,7 @@ void sum_keys(MatrixView<const T> k, const P& blocks, Index b, Mask mask, const 
   }
 }
 
-/// y = x^T of a matrix [rows,cols] whose rows lie `cols` numbers apart, as rows of y.
+/// y = x^T of a matrix [rows,cols] with row stride `cols`, as rows of y.
 /// x must be readable, and y have room, up to round_up(rows, kRowAlignment) rows.
 template <class A>
 Rows<A> transpose_to(const A* x, Index rows, Index cols, A* y) {
@@ -143,7 +140,7 @@ Rows<A> transpose_to(const A* x, Index rows, Index cols, A* y) {
   return {y, stride};
 }
 
-/// dphi(k) (+)= dS_b v for rows of values, and dz_b unless it is null.              // [count,D]
+/// dphi(k) (+)= dS_b v for rows of values, plus dz_b unless null.                   // [count,D]
 /// \param transposed  dS_b^T [E,D]
 template <class A>
 void summary_adjoint_keys(Start start, Rows<A> values, Index count, Index d, Index e,

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What a unit (kernel/unit.hpp) brings to a head: the types of its stages, how it cuts the work,
-/// and overloads of summarize, mix and write_mixture for these types.
+/// The stages of a unit (kernel/unit.hpp): their types, how they cut the work, and overloads of
+/// summarize, mix and write_mixture for these types.
 
 #include "mhla/core/arch.hpp"
 #include "mhla/kernel/unit.hpp"

@@ -5,9 +5,9 @@
 ///
 ///     x = high + low + error,   |low| <= 2^-8 (1 + 2^-8) |x|,   |error| <= 2^-17 (1 + 2^-8) |x|
 ///
-/// high is x rounded to nearest even, or towards 0 where that would be infinite; low is x - high,
-/// rounded to nearest. Where x is infinite or NaN, so is high, and low is 0. AMX treats subnormal
-/// operands as 0, which adds up to 2^-126 to the error.
+/// high is x rounded to nearest even, or towards 0 if that would be infinite; low is x - high,
+/// rounded to nearest. If x is infinite or NaN, so is high, and low is 0. AMX flushes subnormal
+/// operands to 0, which adds up to 2^-126 to the error.
 
 #include <bit>
 #include <cstdint>
@@ -27,7 +27,7 @@ inline constexpr Index kTileColumns = 16;
 
 inline bool is_finite_bits(std::uint32_t bits) { return (bits & 0x7F800000u) != 0x7F800000u; }
 
-/// The bfloat16 number nearest to x, in the lower half of the result; finite where x is.
+/// The bfloat16 number nearest to x, in the lower half of the result; finite if x is.
 MHLA_INLINE inline std::uint32_t high_bits(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t upper = bits >> 16;
@@ -37,7 +37,6 @@ MHLA_INLINE inline std::uint32_t high_bits(float x) {
   return nan ? upper | 0x40u : too_large ? upper : rounded;
 }
 
-/// The number that bfloat16 bits stand for.
 MHLA_INLINE inline float number_of(std::uint32_t bits) { return std::bit_cast<float>(bits << 16); }
 
 /// The bits of x - high, rounded to bfloat16.
@@ -59,7 +58,7 @@ inline Bf16x2 split_row(const float* first, const float* second, Bf16x2* high, B
   return any;
 }
 
-/// The two numbers whose high and low parts these are.
+/// Two numbers, joined from their high and low parts.
 struct Float32x2 {
   float first, second;
 };

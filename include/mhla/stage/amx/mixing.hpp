@@ -5,14 +5,12 @@
 ///
 ///     S~_i = sum_b m_ib S_b     [D,E]
 ///
-/// coefficients and summaries as high + low, sums in fp32. Mixtures are kept as high + low, as
-/// right operand of the read-out: a tile has 32 features and 16 values. z~ is mixing.hpp's.
+/// coefficients and summaries as high + low, sums in fp32. Mixtures are kept as high + low, packed
+/// as right operand of the read-out: a tile has 32 features and 16 values. z~: mixing.hpp.
 ///
-/// The depth goes in steps of 32 blocks, counted from block 0 so that bits do not depend on the
-/// group. Coefficients of a step that lie outside of a band are multiplied as zeros, so summaries
-/// have to be finite.
-/// Cost: 3 * 2*M*M*D*E flops on the unit, or with a band of w coefficients a row 3 *
-/// 2*M*(w+48)*D*E.
+/// The depth goes in steps of 32 blocks from block 0 on, so bits do not depend on the group. A step
+/// multiplies coefficients outside the band as zeros, so summaries must be finite.
+/// Cost: 3 * 2*M*M*D*E flops on the unit, or 3 * 2*M*(w+48)*D*E with w coefficients a row.
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +28,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// The mixtures of one group of query blocks, and room for its coefficients.
+/// The mixtures of one group of query blocks, and scratch for its coefficients.
 struct AmxMixtures {
   AmxSizes sizes{};
   Index steps = 0;                 ///< of the key blocks
@@ -38,7 +36,7 @@ struct AmxMixtures {
   Bf16x2* coefficients = nullptr;  ///< tile pairs [group/16, steps]
   Bf16x2* tiles = nullptr;         ///< tile pairs [group, tile]
   Index block_stride = 0;          ///< from one mixture to the next
-  std::uint8_t* finite = nullptr;  ///< [group] whether all numbers of a mixture are
+  std::uint8_t* finite = nullptr;  ///< [group] whether a mixture is finite
   Bf16x2* queries = nullptr;       ///< tile pairs [strip/16, feature steps] of the read-out
 
   AmxMixtures(const char* function, Arena& arena, Index group, const AmxSummaries& s)

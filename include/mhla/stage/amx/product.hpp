@@ -21,7 +21,7 @@ struct TileOperand {
   const Bf16x2* tiles;
   Index side_stride;
   Index depth_stride;
-  bool low;  ///< whether there are low parts that are not all 0
+  bool low;  ///< whether any low part is not 0
 
   const Bf16x2* at(Index side, Index k) const {
     return tiles + side * side_stride + k * depth_stride;
@@ -39,7 +39,7 @@ MHLA_INLINE inline void add_products() {
   }
 }
 
-/// Loads the tiles of two sides, the first only where kSides is 1.
+/// Loads the tiles of one side or two.
 template <int kTile, int kSides>
 MHLA_INLINE inline void load_sides(const TileOperand& x, Index k, Index part) {
   load_tile<kTile>(x.at(0, k) + part, kTileColumns * static_cast<Index>(sizeof(Bf16x2)));
@@ -48,8 +48,7 @@ MHLA_INLINE inline void load_sides(const TileOperand& x, Index k, Index part) {
   }
 }
 
-/// C (+)= A B for kRowTiles * 16 rows and 32 columns, `depth` steps; high * high, low * high and
-/// high * low of a step follow each other.
+/// C (+)= A B, kRowTiles * 16 rows, 32 columns, `depth` steps of high*high, low*high, high*low.
 template <int kRowTiles>
 void multiply_tiles(Start start, float* c, Index row_stride, const TileOperand& a,
                     const TileOperand& b, Index depth) {
@@ -108,7 +107,7 @@ inline void multiply_tiles(Start start, float* c, Index row_stride, const TileOp
   }
 }
 
-/// Row r of a tile pair: the numbers x[0..count), count <= kStepDepth, and zeros behind them.
+/// Packs x[0..count), count <= kStepDepth, and zeros after it as row r of a tile pair.
 /// \return 0 if all low parts are 0.
 inline Bf16x2 pack_row(const float* x, Index count, Bf16x2* tile, Index r) {
   float padded[kStepDepth];

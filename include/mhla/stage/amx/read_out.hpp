@@ -6,9 +6,8 @@
 ///     o_t = phi(q_t)^T S~_i / den_t     [E],   t in block i
 ///
 /// queries and mixtures as high + low, sums in fp32; division and rounding are those of
-/// read_out.hpp. A query with an infinite feature or a NaN, and every query of a mixture with such
-/// a number, is read out number by number, as fp32 arithmetic would.
-/// Cost: 3 * 2*N*D*E flops on the unit, two thirds of it where phi(q) are bfloat16 numbers.
+/// read_out.hpp. A query or a mixture that is not finite is read out in fp32, element by element.
+/// Cost: 3 * 2*N*D*E flops on the unit, two thirds of it if phi(q) are bfloat16 numbers.
 
 #include <algorithm>
 
@@ -76,8 +75,8 @@ inline void read_mixture(Rows<float> queries, Index count, const AmxMixtures& mi
   }
 }
 
-/// Rows tokens[0..count) of out = queries * S~ / denominators, where these lie in `scratch`, whose
-/// outputs have room for whole tiles.
+/// Rows tokens[0..count) of out = queries * S~ / denominators, from `scratch`, whose outputs have
+/// room for whole tiles.
 inline void write_mixture(const QueryScratch<float>& scratch, const Index* tokens, Index count,
                           const AmxMixtures& mixtures, Index g, Prefetch& next,
                           MatrixView<Eigen::bfloat16> out) {

@@ -6,8 +6,8 @@
 ///     S_b = sum_{t in b} phi(k_t) v_t^T     [D,E]
 ///
 /// phi(k) as high + low, v exact, sums in fp32; key sums are those of summary.hpp. D and E are
-/// padded with zeros to whole products of 32. Summaries are kept as high + low, as right operand of
-/// mixing: a tile of it has 32 blocks and 16 columns, the values e..e+15 of one feature.
+/// padded with zeros to whole products of 32. Summaries are kept as high + low, packed as the right
+/// operand of mixing: a tile has 32 blocks and 16 columns, the values e..e+15 of one feature.
 /// Cost: 2*N*D*E flops on the unit for each part of phi(k), M*D*E*4 bytes written.
 
 #include <algorithm>
@@ -29,8 +29,8 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// How a summary or a mixture [D,E] is cut: tile (f, j) has features 32f..32f+31 and values
-/// 16j..16j+15; tiles are numbered f * value_tiles + j.
+/// The tiles of a summary or a mixture [D,E]: tile (f, j), number f * value_tiles + j, has features
+/// 32f..32f+31 and values 16j..16j+15.
 struct AmxSizes {
   Index features;  ///< D
   Index values;    ///< E
@@ -42,22 +42,22 @@ struct AmxSizes {
   Index padded_values() const { return value_tiles() * kTileColumns; }
 };
 
-/// Steps of the depth that are multiplied at once: 256 tokens, so that the sums of most blocks are
-/// stored once, and the operands stay in L2.
+/// Steps of the depth multiplied at once: 256 tokens, so that most blocks store their sums once and
+/// the operands stay in L2.
 inline constexpr Index kChunkSteps = 8;
 inline constexpr Index kStripSteps = kStripTokens / kStepDepth;
 static_assert(kChunkSteps % kStripSteps == 0 && kStripTokens % kStepDepth == 0);
 
 /// Scratch of one worker that reads keys and values.
 struct AmxKeyScratch {
-  KeyScratch<float> rows;    ///< no room for values
+  KeyScratch<float> rows;    ///< without values
   Rows<float> transposed;    ///< [padded D, strip]
   Bf16x2* keys = nullptr;    ///< tile pairs [padded D / 16, kChunkSteps], features by tokens
   Bf16x2* values = nullptr;  ///< tiles [kChunkSteps, value_tiles], tokens by values
   float* sums[2] = {};       ///< two S_b [padded D, padded E]
 
   AmxKeyScratch() = default;
-  /// \param d  features of the keys, or of the denominator's own where these are more
+  /// \param d  features of the keys, or of the denominator's own if more
   AmxKeyScratch(const char* function, Arena& arena, Index raw_size, Index d, Index e)
       : AmxKeyScratch(function, arena, raw_size, d, AmxSizes{d, e}) {}
 
@@ -79,7 +79,7 @@ struct AmxKeyScratch {
 struct AmxSummaries {
   Index blocks;  ///< M
   AmxSizes sizes;
-  Index step_stride;  ///< from one 32 blocks to the next
+  Index step_stride;  ///< from 32 blocks to the next 32
   Bf16x2* tiles;
 
   AmxSummaries(const char* function, Arena& arena, Index m, Index d, Index e)
@@ -101,7 +101,7 @@ struct AmxSummaries {
   }
 };
 
-/// Packs phi of a strip's keys, which lie in scratch, as steps [step, ...) of the left operand.
+/// Packs phi of a strip's keys in scratch as steps [step, ...) of the left operand.
 /// \return 0 if all low parts are 0.
 inline Bf16x2 pack_keys(const AmxKeyScratch& scratch, Index count, const AmxSizes& n, Index step) {
   const Index steps = (count + kStepDepth - 1) / kStepDepth;
@@ -123,7 +123,7 @@ inline Bf16x2 pack_keys(const AmxKeyScratch& scratch, Index count, const AmxSize
 /// Packs the values of a strip as steps [step, ...) of the right operand.
 inline void pack_values(MatrixView<const Eigen::bfloat16> v, const Index* tokens, Index count,
                         const AmxSizes& n, Index step, Bf16x2* values) {
-  const auto bits = [&](Index s, Index e) -> Bf16x2 {  // 0 behind the last token and the last value
+  const auto bits = [&](Index s, Index e) -> Bf16x2 {  // 0 after the last token and value
     return s < count && e < n.values ? v(tokens[s], e).value : Bf16x2{0};
   };
   for (Index s = 0; s < count; s += kStepDepth, ++step) {
@@ -159,7 +159,7 @@ inline void accumulate_summary(Start start, const AmxKeyScratch& scratch, bool l
 }
 
 /// Writes S_b of block b, and z_b of the same keys unless `key_sum` is null.
-/// \param summary  [padded D, padded E], zero where it is padded
+/// \param summary  [padded D, padded E], zero in the padding
 template <Partition P, class Map>
 void summarize(MatrixView<const Eigen::bfloat16> k, MatrixView<const Eigen::bfloat16> v,
                const P& blocks, Index b, Mask mask, const Map& map, const AmxKeyScratch& scratch,
@@ -170,7 +170,7 @@ void summarize(MatrixView<const Eigen::bfloat16> k, MatrixView<const Eigen::bflo
   if (key_sum != nullptr) std::fill_n(key_sum, n.features, 0.0f);
   StripCursor strip(blocks, b, mask);
   bool more = strip.next() > 0;
-  do {  // at least once: a block without tokens has the summary 0
+  do {  // at least once: a block without tokens gets zeros
     Index steps = 0;
     Bf16x2 low = 0;
     while (more && steps < kChunkSteps) {
@@ -187,7 +187,7 @@ void summarize(MatrixView<const Eigen::bfloat16> k, MatrixView<const Eigen::bflo
   } while (more);
 }
 
-/// Stores the summaries of two blocks; null for a block that is not there.
+/// Stores the summaries of two blocks; null for a block past the end.
 inline void store_summaries(const float* first, const float* second, Index pair,
                             const AmxSummaries& s) {
   constexpr float kNothing[kTileColumns] = {};
@@ -203,7 +203,7 @@ inline void store_summaries(const float* first, const float* second, Index pair,
   }
 }
 
-/// Pieces of work that the summaries of one head consist of, of two blocks each.
+/// Number of summary tasks of one head, of two blocks each.
 inline Index summary_tasks(const AmxSummaries& s) { return s.block_pairs(); }
 /// Calls f(b, where S_b is written) for two blocks, and packs what it wrote.
 template <class F>

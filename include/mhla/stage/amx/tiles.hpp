@@ -7,30 +7,27 @@
 ///
 /// and the instructions, or an emulation of them. product.hpp has the product built on it.
 ///
-/// A tile of A or B is 16 rows of 16 Bf16x2, 1 KB in one piece. Element p of row r of A, or of
-/// column c of B, holds the numbers of k = p and k = p + 16. Any order of k that A and B share
-/// gives the same products; this one lets rows of fp32 numbers be packed lane by lane. A number
-/// that is not a bfloat16 one is split into high + low (bf16_split.hpp): a tile pair is the tile of
-/// the high parts and behind it that of the low ones. low * low is left out.
+/// A tile of A or B is 16 rows of 16 Bf16x2, 1 KB contiguous. Element p of row r of A, or of column
+/// c of B, holds k = p and k = p + 16: A and B may share any order of k, and this one packs rows of
+/// fp32 numbers lane by lane. fp32 numbers are split into high + low (bf16_split.hpp); a tile pair
+/// is the tile of the high parts, then that of the low ones. low * low is dropped.
 ///
 /// Rounding of a step (TDPBF16PS, Intel's manual): the first and the second numbers of each Bf16x2
-/// are two chains of 16 fused multiply-adds from 0, then C += first + second. Rounding is to
-/// nearest even and subnormal operands and results are 0, whatever the thread's settings. An
-/// element of C depends on its row and column alone, and a step of zeros does not change it, so its
-/// bits depend neither on what lies beside it nor on how far the depth is padded.
+/// are two chains of 16 fused multiply-adds from 0, then C += first + second; to nearest even, with
+/// subnormal operands and results flushed to 0, whatever the thread's settings. The bits of an
+/// element of C depend on its row and column alone, and not on zeros that pad the depth.
 ///
 /// Error: with a and b the numbers before they were split, m = 18 + (steps of C), t = 2^-126,
 ///
 ///     |C^ - C| <= (gamma_m (1 + 2^-6) + s) sum |a| |b|
 ///                 + t (2 sum |a| + 2 sum |b| + 4 m depth),   s = 2^-15 (1 + 2^-7)
 ///
-/// s is two splits, 2^-17 each, and low * low, 2^-16; it is 2^-17 (1 + 2^-7) where b is a bfloat16
-/// number. The last line is subnormal operands and results that count as 0. Infinity times a low
-/// part of 0 would be NaN, so stages keep infinite numbers out of this product.
+/// s is two splits, 2^-17 each, and low * low, 2^-16; it is 2^-17 (1 + 2^-7) if b is a bfloat16
+/// number. The last line is flushed subnormals. Infinity times a low part of 0 would be NaN, so
+/// stages keep infinities out of this product.
 ///
-/// Tiles are registers that the system grants to a process: nothing here may run unless
-/// tiles_granted() is true and a TileScope is alive. Where the system does not grant them (Linux
-/// before 5.16, a sandbox), forms take the vector unit at run time.
+/// The system grants tiles to a process: nothing here may run unless tiles_granted() is true and a
+/// TileScope is alive. Without the grant (Linux before 5.16, a sandbox) forms use the vector unit.
 
 #include <algorithm>
 #include <cmath>
@@ -51,12 +48,12 @@ inline constexpr Index kTileRows = 16;
 inline constexpr Index kStepDepth = 2 * kTileColumns;         ///< values of k in a step
 inline constexpr Index kProductColumns = 2 * kTileColumns;    ///< columns of a product
 inline constexpr Index kTileSize = kTileRows * kTileColumns;  ///< Bf16x2 of a tile
-/// Bf16x2 of a tile pair: the tile of the high parts and behind it that of the low ones.
+/// Bf16x2 of a tile pair.
 inline constexpr Index kTilePairSize = 2 * kTileSize;
 
 // ---- the tiles of a thread, emulated -----------------------------------------------------------
 
-/// What the processor would hold.
+/// The tile registers of a thread.
 struct EmulatedTiles {
   bool configured = false;
   Bf16x2 tile[8][kTileRows][kTileColumns];
@@ -65,7 +62,7 @@ struct EmulatedTiles {
     static thread_local EmulatedTiles tiles;
     return tiles;
   }
-  /// The tiles as an instruction finds them: it fails where they are not configured.
+  /// The tiles as an instruction finds them; aborts unless they are configured.
   static EmulatedTiles& in_use() {
     EmulatedTiles& tiles = of_thread();
     if (!tiles.configured) std::abort();
@@ -95,8 +92,8 @@ inline float emulated_step(const Bf16x2 (&a)[kTileRows][kTileColumns],
 }
 
 // ---- the instructions --------------------------------------------------------------------------
-// Written as instructions and not as intrinsics: those of GCC are macros that want literal tile
-// numbers, and its loads do not say that they read memory.
+// Assembly, since GCC's intrinsics are macros that take only literal tile numbers, and its loads do
+// not declare that they read memory.
 
 inline constexpr bool kAmx = kMatrixUnitKind == MatrixUnit::kAmx;
 
@@ -110,8 +107,8 @@ inline bool tiles_granted() {
   }
 }
 
-/// Configures all tiles of this thread as 16 rows of 64 bytes, and gives them back at the end. The
-/// functions of users (feature maps) run outside of it: they may have a use for tiles themselves.
+/// Configures all tiles of this thread as 16 rows of 64 bytes, and releases them at the end.
+/// Feature maps of users run outside of it, as they may use tiles themselves.
 class TileScope {
  public:
   TileScope() {
@@ -147,7 +144,7 @@ MHLA_INLINE inline void zero_tile() {
   }
 }
 
-/// Rows of 64 bytes that lie row_bytes apart: Bf16x2, or fp32 numbers of C.
+/// Rows of 64 bytes at a stride of row_bytes: Bf16x2, or fp32 numbers of C.
 template <int kTile>
 MHLA_INLINE inline void load_tile(const void* rows, Index row_bytes) {
   if constexpr (kAmx) {

@@ -1,26 +1,24 @@
 #pragma once
 
 /// \file
-/// The bidirectional form on AMX: its stages, and when they are taken.
+/// The bidirectional form on AMX: its stages, and when they are used.
 ///
-/// Taken for bfloat16 tensors where all of this holds, and the vector unit otherwise:
+/// bfloat16 tensors run on AMX if all of this holds, else on the vector unit:
 /// - the library is compiled for AMX, and the system grants its tiles at run time;
 /// - D >= 16 and E >= 16: both are padded to multiples of 32;
 /// - no summaries are kept;
 /// - all coefficients of the mixing matrix, and all kept keys and values, are finite.
-/// The unit of a head is chosen before anything is computed and from its data alone, not from
-/// threads or the batch. Where a feature or a summary overflows all the same, every output that
-/// reads it is infinite or NaN on both units, but not always the same of the two.
+/// The unit of a head is chosen before anything is computed, from its data alone, not from threads
+/// or the batch. If a feature or a summary overflows all the same, every output that reads it is
+/// infinite or NaN on both units, but not always the same.
 ///
 /// Error of the numerator, with A = sum_j |w_j| |v_j| and m = 54 + the steps of the three products,
 ///
-///     (s_1 + s_2 + s_3 + gamma_m (1 + 2^-5)) A + dA   s_1 = 2^-17, s_2 = s_3 = 2^-15, (1 + 2^-7)
-///     each
+///     (s_1 + s_2 + s_3 + gamma_m (1 + 2^-5)) A + dA,   s_1 = 2^-17 (1 + 2^-7), s_2 = s_3 = 4 s_1
 ///
 /// of summary, mixing and read-out as derived in tiles.hpp. The sum of the s is 2^-13.8; rounding
-/// the output to bfloat16 adds 2^-8. dA is what subnormal numbers that count as 0 add: 2^-126 for
-/// every number and sum of the three products, times the factors that follow. Denominators have the
-/// bits of the vector unit's.
+/// the output to bfloat16 adds 2^-8. dA is flushed subnormals: 2^-126 for every number and sum of
+/// the three products, times the factors that follow. Denominators are those of the vector unit.
 ///
 /// Memory: as on the vector unit with D and E padded to 32, key blocks to 32 and groups to 16.
 
@@ -58,14 +56,13 @@ struct UnitStages<amx, float> {
   static Index padded(Index e) { return AmxSizes{0, e}.padded_values(); }
 };
 
-/// Smallest D and E of heads that AMX serves.
+/// Smallest D and E that AMX serves.
 inline constexpr Index kLeastAmxWidth = kTileColumns;
 
-/// Tensors that AMX may serve.
 template <Scalar T>
 inline constexpr bool kMayUseAmx = kMatrixUnit&& std::same_as<T, Eigen::bfloat16>;
 
-/// True if no kept row of x holds an infinity or a NaN.
+/// True if every kept row of x is finite.
 inline bool all_finite(MatrixView<const Eigen::bfloat16> x, Mask mask) {
   for (Index t = 0; t < x.rows; ++t) {
     if (!mask[t]) continue;
@@ -76,8 +73,7 @@ inline bool all_finite(MatrixView<const Eigen::bfloat16> x, Mask mask) {
   return true;
 }
 
-/// Calls f(unit) for every unit that heads of D features and E values may run on; bytes are counted
-/// for all.
+/// Calls f(unit) for every unit that heads of D features and E values may run on, to count bytes.
 template <Scalar T, class F>
 void for_each_unit(Index d, Index e, F&& f) {
   if constexpr (kMayUseAmx<T>) {
@@ -87,7 +83,7 @@ void for_each_unit(Index d, Index e, F&& f) {
 }
 
 /// Calls f(unit) for the unit that a head runs on.
-/// \param k, v   its keys and values, those of `kept` tokens
+/// \param k, v   its keys and values; only `kept` tokens matter
 /// \param d      features of a key     \param keeps  whether summaries are kept
 template <Scalar T, class F>
 void with_unit(MatrixView<const T> k, MatrixView<const T> v, Mask kept, Index d,
