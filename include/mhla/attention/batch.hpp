@@ -1,15 +1,13 @@
 #pragma once
 
 /// \file
-/// Batches: what they hold, what must agree, and the heads they consist of.
+/// Batches of sequences, each with H heads: B sequences of N tokens, or (`offsets`) sequences of
+/// any length packed into a single item, sequence s being tokens [offsets[s], offsets[s + 1]).
+/// Every (sequence, head) is computed in the same order as alone: results do not depend on the
+/// batch.
 ///
-/// A batch is a list of sequences, each with H heads. Either there are B of them, each of N tokens,
-/// or (`offsets`) they are packed one after another in a single item: sequence s is tokens
-/// [offsets[s], offsets[s + 1]). Every (sequence, head) is computed by itself and in the same order
-/// as alone, so results do not depend on what else is in the batch.
-///
-/// Partitions are given for all sequences alike, or as a function of the length, such as
-/// ContiguousBlocks{64}. In the second case a sequence of M blocks uses the leading [M,M] part of
+/// A partition serves all sequences, or is a function of the length (ContiguousBlocks{64}); then M
+/// blocks use the leading [M,M] part of the mixing matrix, as the authors' language layer does.
 /// the mixing matrix, as the authors' language layer does.
 
 #include <algorithm>
@@ -36,8 +34,8 @@ struct BatchInputs {
   TensorView<const T> normalizer_k{};
   BatchMask query_mask{};  ///< [B, Nq], absent: all
   BatchMask key_mask{};    ///< [B, Nk], absent: all
-  /// Where packed sequences begin and, last, where they end: S + 1 numbers from 0 to the number of
-  /// tokens, none smaller than the one before; B is 1 then. Both or none.
+  /// Offsets of packed sequences (B = 1): S + 1 nondecreasing numbers, from 0 to the number of
+  /// tokens. Both or none.
   std::span<const Index> query_offsets{};
   std::span<const Index> key_offsets{};
 };
@@ -51,7 +49,7 @@ template <Scalar T>
 BatchInputs<T> inputs(const Tensor<T>& q, const Tensor<T>& k, const Tensor<T>& v) {
   return {.q = q, .k = k, .v = v};
 }
-/// The inputs of a batch of dense [B, N, H, D] arrays; values [B, N, H, E], E = D where it is 0.
+/// Inputs of dense [B,N,H,D] arrays and values [B,N,H,E]; `values` = 0 means E = D.
 template <Scalar T>
 BatchInputs<T> inputs(const T* q, const T* k, const T* v, const Shape& shape, Index values = 0) {
   Shape value_shape = shape;
@@ -79,8 +77,8 @@ template <class In>
 concept AttentionInputs = detail::kIsInputs<In>;
 
 namespace detail {
-/// What has to be a partition: P itself, or what it returns for a number of tokens. One requirement
-/// instead of two alternatives, so that compilers name the member that is missing.
+/// P itself, or what it returns for a number of tokens. One requirement in place of two
+/// alternatives, so that compilers name the missing member.
 template <class P>
 struct PartitionOf {
   using type = P;
@@ -111,7 +109,6 @@ inline constexpr bool kIsCross = false;
 template <class Q, class K>
 inline constexpr bool kIsCross<CrossBlocks<Q, K>> = true;
 
-/// The blocks of the queries.
 template <class B>
 struct QueryBlocksOf {
   using type = B;

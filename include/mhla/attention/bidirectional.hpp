@@ -7,13 +7,12 @@
 ///     S~_i = sum_b m_ib S_b                          mixing.hpp
 ///     o_t  = phi(q_t)^T S~_i / den_t                 read_out.hpp, denominator.hpp
 ///
-/// Self-attention uses one partition; cross-attention CrossBlocks{queries, keys} and a mixing
-/// matrix [Mq,Mk]. Equal to naive_attention. Cost: 4*N*D*E + 2*M^2*D*E flops; memory M*D*(E+1)
-/// numbers for summaries and up to as many for mixtures (of 16 blocks where D*E is small, of up to
-/// 256 where it is not). bfloat16 tensors: compiled for AMX the three products run on its tiles,
-/// see stage/amx/unit.hpp for when they do and what it means for errors; workspace_bytes serves
-/// both ways. Summaries that are kept for the backward form are computed in float. Source:
-/// arXiv:2601.07832, section 4.1.
+/// Cross-attention takes CrossBlocks{queries, keys} and a mixing matrix [Mq,Mk]. Equal to
+/// naive_attention. Cost: 4*N*D*E + 2*M^2*D*E flops; memory M*D*(E+1) numbers for summaries, and
+/// for the mixtures of each worker 16*D*(E+1), up to 256*D*(E+1) if 16 of them do not fit L2.
+/// Compiled for AMX, bfloat16 tensors run on its tiles: stage/amx/unit.hpp says when, and with what
+/// errors; workspace_bytes serves both ways. Summaries kept for the backward form are computed in
+/// float. Source: arXiv:2601.07832, section 4.1.
 
 #include <algorithm>
 #include <string>
@@ -28,9 +27,8 @@ inline namespace MHLA_TARGET {
 
 /// Writes the output of one head, or of every head of a batch, into `out`.
 /// \param in      Inputs: one head; BatchInputs: a batch
-/// \param blocks  a partition of the tokens into M blocks, for a batch also a function from a
-/// number
-///                of tokens to one; CrossBlocks of queries and keys
+/// \param blocks  a partition of the tokens into M blocks, or CrossBlocks of queries and keys;
+///                for a batch also functions of the sequence length
 /// \param mixing  [M,M], of cross-attention [Mq,Mk]
 /// \param out     [Nq,E], of a batch [B,Nq,H,E]; overlaps no input
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
@@ -65,12 +63,12 @@ Matrix<typename Q::Scalar> bidirectional(
   return bidirectional(inputs(q, k, v), blocks, mixing, op, call);
 }
 
-/// Bytes of workspace such a call needs; no data is read.
+/// Bytes of workspace for these arguments; reads no data.
 template <AttentionInputs In, AttentionBlocks Blocks,
           OperatorOn<detail::scalar_of<In>> Op = Operator<>>
 std::size_t bidirectional_workspace_bytes(const In& in, const Blocks& blocks, const Op& op = {},
                                           const ExecutorRef& executor = {});
-/// Bytes of the summaries that such a call may keep; no data is read.
+/// Bytes of kept summaries for these arguments; reads no data.
 template <AttentionInputs In, AttentionBlocks Blocks,
           OperatorOn<detail::scalar_of<In>> Op = Operator<>>
 std::size_t bidirectional_kept_bytes(const In& in, const Blocks& blocks, const Op& op = {});
@@ -79,7 +77,6 @@ std::size_t bidirectional_kept_bytes(const In& in, const Blocks& blocks, const O
 
 namespace detail {
 
-/// The bidirectional form.
 template <class A, AttentionBlocks Blocks, class Op>
 struct BidirectionalForm {
   static constexpr bool kKeeps = true;

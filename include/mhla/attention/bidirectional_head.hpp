@@ -26,7 +26,6 @@ class BidirectionalHead {
   using A = accumulator_t<T>;
   using Stages = UnitStages<Unit, A>;
 
-  /// Scratch of one worker.
   struct Worker {
     typename Stages::Keys keys;
     QueryScratch<A> queries;
@@ -37,7 +36,7 @@ class BidirectionalHead {
   };
 
  public:
-  /// \param kept  where the summaries lie; null for the arena
+  /// \param kept  memory of the summaries; null: the arena
   BidirectionalHead(Unit, const char* function, Arena& arena, Arena* kept, const Inputs<T>& in,
                     const QueryBlocks& query_blocks, const KeyBlocks& key_blocks, const Op& op,
                     Index workers)
@@ -81,7 +80,7 @@ class BidirectionalHead {
             {function, arena, group_, slots()}};
   }
 
-  /// Rows scale * phi(q) that the denominators of a strip read, beside those of the numerator.
+  /// Writes the rows scale * phi(q) that the denominators of a strip read.
   void gather_denominator_queries(const Index* tokens, Index count,
                                   const QueryScratch<A>& scratch) const {
     gather_queries(n_.own() ? in_.normalizer_q : in_.q, tokens, count, op_.query_map,
@@ -134,7 +133,7 @@ class BidirectionalHead {
     }
   }
 
-  /// den_t of the queries that are in scratch.
+  /// den_t of the queries in scratch.
   void write_denominators(const Index* tokens, const Index* slots, Index count, Index g,
                           const Worker& w) const {
     A* const sums = w.queries.denominators;

@@ -6,10 +6,9 @@
 ///     S~_i = sum_{b < i} m_ib S_b                                      mixing.hpp
 ///     o_t  = (phi(q_t)^T S~_i + m_ii sum_{j <= t in i} (phi(q_t) . phi(k_j)) v_j^T) / den_t
 ///
-/// Blocks are chunks of consecutive tokens, so the part inside a block is a small masked product
-/// (intra_block.hpp) and the part before it one read-out. Only the lower triangle of the mixing
-/// matrix is read. A later token enters no sum, not even multiplied by zero. Equal to
-/// naive_attention.
+/// Blocks are chunks of consecutive tokens: the part inside a block is a small masked product
+/// (intra_block.hpp), the part before it one read-out. Reads only the lower triangle of the mixing
+/// matrix. A later token enters no sum, not even multiplied by zero. Equal to naive_attention.
 /// Cost: 4*N*D*E + M^2*D*E + N*W*(D+E) flops; memory M*D*(E+1) numbers for summaries and as many
 /// for mixtures as the bidirectional form. Source: arXiv:2601.07832, section 4.2.
 
@@ -29,9 +28,7 @@ inline namespace MHLA_TARGET {
 
 /// Writes the output of one head, or of every head of a batch, into `out`.
 /// \param in      Inputs: one head; BatchInputs: a batch
-/// \param blocks  blocks of consecutive tokens, in order: Contiguous or BlockSizes, for a batch
-/// also
-///                a function from a number of tokens to one
+/// \param blocks  consecutive tokens, in order; for a batch also a function of the sequence length
 /// \param mixing  at least [M,M]; the leading part is used
 /// \param out     [N,E], of a batch [B,N,H,E]; overlaps no input
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
@@ -65,12 +62,12 @@ Matrix<typename Q::Scalar> causal(
   return causal(inputs(q, k, v), blocks, mixing, op, call);
 }
 
-/// Bytes of workspace such a call needs; no data is read.
+/// Bytes of workspace for these arguments; reads no data.
 template <AttentionInputs In, BlocksOf Blocks,
           CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
 std::size_t causal_workspace_bytes(const In& in, const Blocks& blocks, const Op& op = {},
                                    const ExecutorRef& executor = {});
-/// Bytes of the summaries that such a call may keep; no data is read.
+/// Bytes of kept summaries for these arguments; reads no data.
 template <AttentionInputs In, BlocksOf Blocks,
           CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
 std::size_t causal_kept_bytes(const In& in, const Blocks& blocks, const Op& op = {});
@@ -79,7 +76,6 @@ std::size_t causal_kept_bytes(const In& in, const Blocks& blocks, const Op& op =
 
 namespace detail {
 
-/// One head of the causal form.
 template <Scalar T, Partition Blocks, class Op>
 class CausalHead {
   using A = accumulator_t<T>;
@@ -92,7 +88,7 @@ class CausalHead {
   };
 
  public:
-  /// \param kept  where the summaries lie; null for the arena
+  /// \param kept  memory of the summaries; null: the arena
   CausalHead(const char* function, Arena& arena, Arena* kept, const Inputs<T>& in,
              const Blocks& blocks, const Op& op, Index workers)
       : in_(in),
@@ -143,7 +139,6 @@ class CausalHead {
   Workers<Worker> workers_;
 };
 
-/// The causal form.
 template <class A, BlocksOf Blocks, class Op>
 struct CausalForm {
   static constexpr bool kKeeps = true;

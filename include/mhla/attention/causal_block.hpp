@@ -1,9 +1,8 @@
 #pragma once
 
 /// \file
-/// One block of a causal form: its queries read the mixture of what came before, and their own
-/// block as far as they see it (intra_block.hpp). Shared by the causal form, streams and causal
-/// linear attention.
+/// One block of a causal form: its queries read the mixture of earlier blocks, and keys of their
+/// block up to themselves (intra_block.hpp). For causal, streaming and causal linear attention.
 
 #include <algorithm>
 
@@ -27,7 +26,7 @@ struct CausalScratch {
   KeyScratch<A> keys;
   QueryScratch<A> queries;
   Rows<A> scores;                  // [strip, strip]
-  PackedKeys<A> block;             // m_ii phi(K) and V of the block, as far as they were needed
+  PackedKeys<A> block;             // m_ii phi(K) and V of the block so far
   PackedKeys<A> normalizer_block;  // of the denominator's own keys
 
   /// \param query_raw, key_raw  raw_size of the tokens     \param w  tokens of the longest block
@@ -45,7 +44,7 @@ struct CausalScratch {
       : CausalScratch(function, arena, query_raw_size(in, op), key_raw_size(in, op), n, w) {}
 };
 
-/// What the queries of a block are given of the blocks before, and m_ii.
+/// The mixture of the earlier blocks, and m_ii.
 template <class A>
 struct CausalRead {
   A weight;          ///< m_ii
@@ -53,7 +52,7 @@ struct CausalRead {
   const A* key_sum;  ///< z~_i [Dz]
 };
 
-/// One block of a causal form: its keys are brought in as its queries come to see them.
+/// One block of a causal form. Keys are gathered as the queries reach them.
 template <Scalar T, Partition P, class Op>
 class CausalBlock {
   using A = accumulator_t<T>;
@@ -100,7 +99,7 @@ class CausalBlock {
  private:
   const QueryScratch<A>& rows() const { return scratch_.queries; }
 
-  /// Brings in the keys in slots 0..slot, in whole strips.
+  /// Gathers the keys of slots 0..slot, in whole strips.
   void append_keys(Index slot) {
     while (keys_.more() && keys_.ahead().slots[0] <= slot) {
       keys_.next();
@@ -116,7 +115,7 @@ class CausalBlock {
                   read_.weight);
   }
 
-  /// outputs = phi(Q) S~ for a strip of queries; prefetches what the next strips need.
+  /// outputs = phi(Q) S~ for a strip of queries; prefetches the next strips.
   void read_earlier_blocks(MatrixView<T> out) {
     const Strip &queries = queries_.ahead(), &keys = keys_.ahead();
     Prefetch next(queries.tokens, queries.count, in_.q, out);
@@ -131,7 +130,7 @@ class CausalBlock {
                  .next = &next});
   }
 
-  /// r_t of a strip of queries as far as the blocks before are concerned.
+  /// The earlier blocks' part of r_t, for a strip of queries.
   void sum_earlier_weights() {
     if (n_.own()) {
       gather_queries(in_.normalizer_q, queries_.tokens(), queries_.count(), op_.query_map,
@@ -159,8 +158,7 @@ void read_causal_block(const Inputs<T>& in, const P& blocks, Index i, const Op& 
   CausalBlock<T, P, Op>(in, blocks, i, op, sizes, read, scratch).read_out(out);
 }
 
-/// Adds the block that `scratch` was left with to the sums that later tokens read:
-/// R += m_ii phi(K)^T V [D,E], and the same of z [Dz].
+/// Adds the block in `scratch` to the running sums: R += m_ii phi(K)^T V [D,E], and z [Dz].
 template <class A>
 void extend_running(const CausalScratch<A>& scratch, const HeadSizes& sizes, A* running,
                     A* key_sum) {
@@ -178,7 +176,7 @@ void extend_running(const CausalScratch<A>& scratch, const HeadSizes& sizes, A* 
   }
 }
 
-/// Throws unless a normaliser that chooses its sums at run time is causal.
+/// Throws if a normaliser chosen at run time is not causal.
 template <class Op>
 void expect_causal_normalizer(const char* function, const Op& op) {
   if (op.normalizer.sums() == WeightSums::kCrossQuery) {

@@ -1,17 +1,17 @@
 #pragma once
 
 /// \file
-/// What an attention matrix is like, for sizes where it can be written down.
+/// Figures of an attention matrix, for sizes at which it fits in memory.
 ///
 ///     rank        numerical: singular values above max(Nq, Nk) * eps * the largest
 ///     rank bound  min(Nq, Nk, D * rank(m), sum_b min(W_b, D)), W_b the sizes of the query blocks
 ///     entropy     mean over rows of -sum_j p_j ln p_j, p = |a| / sum |a|
-///     condition   max over rows of sum_j |a_j| / |den|: how many times larger than their result
-///                 the sums are that the denominator cancels from; 1 for nonnegative weights
+///     condition   max over rows of |den| with |phi| and |m| in place of phi and m, over |den|: the
+///                 cancellation in the denominator; 1 for nonnegative features and mixing
 ///
-/// Plain linear attention has rank <= D and entropy near ln(N): it goes flat. Needs Eigen's SVD,
-/// so this header is not part of mhla.hpp. Cost: a singular value decomposition, O(N^3).
-/// Source: arXiv:2601.07832, section 4.3 and figure 3; the bound with rank(m) is ours.
+/// Plain linear attention has rank <= D and entropy near ln(N). Needs Eigen's SVD, so mhla.hpp does
+/// not include it. Source: arXiv:2601.07832, section 4.3 and figure 3; the bound with rank(m) is
+/// ours.
 
 #include <Eigen/SVD>
 #include <algorithm>
@@ -27,18 +27,18 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// The matrix a form applies to the values, and its figures.
+/// The matrix that a form applies to the values, and its figures.
 template <Accumulator A>
 struct Diagnosis {
   Matrix<A> weights;     ///< [Nq,Nk], rows divided by their denominators
   Index rank = 0;        ///< numerical rank of `weights`
-  Index rank_bound = 0;  ///< what the rank can be at most
+  Index rank_bound = 0;  ///< upper bound of the rank
   double entropy = 0;    ///< mean row entropy in nats
   double condition = 0;  ///< worst condition of a denominator; 1 without a normaliser
 };
 
-/// Returns the attention matrix of bidirectional() with these arguments (in.v is not read), and
-/// what it is like. Masked queries have rows of zeros.
+/// Returns the attention matrix of bidirectional() with these arguments (in.v is not read), and its
+/// figures. Rows of masked queries are 0.
 /// \throws as bidirectional does. Cost: O(N^3) time, O(M*D*N + N^2) memory.
 template <Scalar T, AttentionBlocks Blocks, OperatorOn<T> Op = Operator<>>
 Diagnosis<accumulator_t<T>> diagnose(
@@ -88,7 +88,7 @@ Diagnosis<accumulator_t<T>> diagnose(
   using A = accumulator_t<T>;
   Diagnosis<A> result;
 
-  // The operator is linear in v: applied to the unit matrix it is its attention matrix.
+  // The operator is linear in v: values that are the unit matrix give its attention matrix.
   const Matrix<T> unit = Matrix<T>::Identity(in.k.rows, in.k.rows);
   Inputs<T> with_unit = in;
   with_unit.v = unit;

@@ -1,21 +1,19 @@
 #pragma once
 
 /// \file
-/// What a form is, and the driver that runs any form over heads, batches and threads.
+/// A form, and the driver that runs it over heads, batches and threads. The executor splits over
+/// (sequence, head) pairs, or if workers outnumber these, over the blocks of one pair after
+/// another.
 ///
-/// The executor splits over (sequence, head) pairs, or over the blocks of one pair after another
-/// where there are fewer pairs than workers.
-///
-/// A form is an object that holds what all heads share. To write one, give it
+/// A form is an object that holds what all heads share:
 ///
 ///     const char* name                                       the function that errors name
 ///     static constexpr bool kKeeps                           whether it can keep summaries
-///     void check(in, out, argument) const                    throws where a head does not fit;
+///     void check(in, out, argument) const                    throws if a head does not fit;
 ///                                                            `argument` is the name of `out`
 ///     std::size_t bytes(in, workers) const                   of workspace; reads no data
 ///     std::size_t kept_bytes(in) const                       if kKeeps
-///     void run(arena, kept, in, out, executor) const         one head, in memory that `bytes`
-///     counted
+///     void run(arena, kept, in, out, executor) const         one head, in `bytes` of memory
 ///
 /// and for gradients (gradient/driver.hpp) two functions beside it:
 ///
@@ -60,7 +58,6 @@ std::size_t most_bytes(const In& in, Bytes&& bytes) {
   return most;
 }
 
-/// Bytes of workspace.
 template <class F, class In>
 std::size_t form_bytes(const F& form, const In& in, const ExecutorRef& executor) {
   const Index workers = executor.workers();
@@ -85,7 +82,7 @@ std::size_t form_kept_bytes(const F& form, const In& in) {
   }
 }
 
-/// Memory that a call keeps summaries in, shared out among the pairs.
+/// Memory of the kept summaries, one share a pair.
 class KeptMemory {
  public:
   /// \throws option_error unless `kept` is empty or has enough bytes.
@@ -141,7 +138,7 @@ void run_form(const F& form, const In& in, const std::type_identity_t<output_of<
   }
 }
 
-/// The same into an output of its own.
+/// The same; returns the output.
 template <class F, class In>
 auto run_form(const F& form, const In& in, const Call& call) {
   auto out = make_output(in);

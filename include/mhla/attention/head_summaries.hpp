@@ -1,10 +1,8 @@
 #pragma once
 
 /// \file
-/// The summaries of one head as the forms use them: S_b, and the z_b that its denominators read.
-///
-/// z_b is summed from the numerator's keys in the same pass as S_b, or from the denominator's own
-/// keys where there are some; a form sees one set of key sums either way.
+/// The summaries of one head: S_b, and the z_b that its denominators read. z_b is summed from the
+/// numerator's keys in the same pass as S_b, or from the denominator's own keys if it has some.
 
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
@@ -49,7 +47,7 @@ class HeadSummaries {
   void write(const Inputs<T>& in, const P& blocks, Index b, const Op& op, const Scratch& scratch,
              Summary summary, A* key_sum) const {
     const bool none = n_.sums == WeightSums::kNone;
-    using detail::summarize;  // beside the member of that name; a unit's overload is found by type
+    using detail::summarize;  // hidden by the member; ADL finds a unit's overload
     summarize(in.k, in.v, blocks, b, in.key_mask, op.key_map, scratch, summary,
               none || n_.own() ? nullptr : key_sum);
     if (n_.own()) {
@@ -62,7 +60,7 @@ class HeadSummaries {
   A* key_sums_;
 };
 
-/// Pieces of work that the summaries of one head consist of: on the vector unit, blocks.
+/// Number of summary tasks of one head; on the vector unit a task is a block.
 template <class A>
 Index summary_tasks(const Summaries<A>& s) {
   return s.blocks;

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The heads that a batch consists of, and what its tensors must agree in. Inputs of one head count
-/// as a batch of one sequence with one head, so that forms and their driver are written once.
+/// The heads of a batch and the checks of its tensors. One head counts as a batch of one sequence
+/// with one head, so that forms and their driver are written once.
 
 #include <algorithm>
 #include <span>
@@ -21,7 +21,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// What comes with inputs of one head, and of a batch.
+/// Types that belong to the inputs of one head, and of a batch.
 template <class In>
 struct InputTraits;
 template <Scalar T>
@@ -121,7 +121,6 @@ Span key_span(const BatchInputs<T>& in, Index s) {
   return sequence_span(s, in.k.tokens(), in.key_offsets);
 }
 
-/// Head h of sequence s.
 template <Scalar T>
 Inputs<T> head_inputs(const BatchInputs<T>& in, Index s, Index h) {
   const Span queries = query_span(in, s), keys = key_span(in, s);
@@ -139,7 +138,6 @@ MatrixView<O> head_output(const BatchInputs<T>& in, const TensorView<O>& out, In
   return head_of(out, query_span(in, s), h);
 }
 
-/// One head is a batch of one sequence with one head.
 template <Scalar T>
 Index sequences(const Inputs<T>& /*in*/) {
   return 1;
@@ -236,13 +234,12 @@ void expect_batch(const char* function, const BatchInputs<T>& in,
   expect_offsets(function, "key_offsets", in.key_offsets, nk);
 }
 
-/// One head is checked by the form.
+/// The form checks a single head.
 template <Scalar T>
 void expect_batch(const char*, const Inputs<T>&, const std::type_identity_t<MatrixView<const T>>&,
                   const char*) {}
 
-/// Throws unless a mixing matrix serves [mq, mk] blocks: exactly those of a fixed partition, or at
-/// least as many where sequences differ in length.
+/// Throws unless a mixing matrix has [mq, mk] blocks; where sequences differ in length, at least.
 template <class QueryBlocks, class A>
 void expect_mixing_of(const char* function, const MixingView<A>& mixing, Index mq, Index mk) {
   if constexpr (Partition<QueryBlocks>) {

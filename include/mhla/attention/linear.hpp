@@ -1,16 +1,14 @@
 #pragma once
 
 /// \file
-/// Plain linear attention, with which users compare: MHLA with a single block, so one D x E summary
-/// of all tokens and an attention matrix of rank at most D.
+/// Plain linear attention, a baseline: MHLA with a single block, so one D x E summary of all tokens
+/// and an attention matrix of rank at most D.
 ///
 ///     o_t = phi(q_t)^T S / den_t,   S = sum_j phi(k_j) v_j^T,   den_t = phi(q_t) . z + eps
 ///
-/// Causal: S holds the tokens up to t, carried from chunk to chunk.
-/// With a single block the sums of CrossQuery are those of KeySum: the slot of a query holds no
-/// other query. So the bidirectional form takes both; the causal form refuses CrossQuery.
-///
-/// Cost: 4*N*D*E flops (causal: and N*64*(D+E)); memory D*E numbers.
+/// Causal: S holds the tokens up to t, carried from chunk to chunk. CrossQuery equals KeySum here
+/// (a slot holds one query); only the bidirectional form takes it.
+/// Cost: 4*N*D*E flops (causal: plus N*64*(D+E)); memory D*E numbers.
 /// Source: Katharopoulos et al., arXiv:2006.16236; the baseline of arXiv:2601.07832.
 
 #include <algorithm>
@@ -35,7 +33,7 @@ template <AttentionInputs In, OperatorOn<detail::scalar_of<In>> Op = Operator<>>
 typename detail::InputTraits<In>::Owner linear_bidirectional(const In& in, const Op& op = {},
                                                              const Call& call = {});
 
-/// Bytes of workspace such a call needs; no data is read.
+/// Bytes of workspace for these arguments; reads no data.
 template <AttentionInputs In, OperatorOn<detail::scalar_of<In>> Op = Operator<>>
 std::size_t linear_bidirectional_workspace_bytes(const In& in, const Op& op = {},
                                                  const ExecutorRef& executor = {});
@@ -55,7 +53,6 @@ std::size_t linear_causal_workspace_bytes(const In& in, const Op& op = {},
 
 namespace detail {
 
-/// All tokens as one block.
 struct SingleBlock {
   Contiguous operator()(Index tokens) const { return {tokens, std::max<Index>(tokens, 1)}; }
 };

@@ -1,17 +1,15 @@
 #pragma once
 
 /// \file
-/// The definition, in plain loops: what all other forms must equal. It shares no code with them but
-/// the feature map and the partition.
+/// The definition, in plain loops; every form must equal it. Shares only the policies with them.
 ///
 ///     A_tj = m_{block(t), block(j)} q_t . k_j            [Nq,Nk]; causal: 0 for j > t
 ///     o_t  = sum_j A_tj v_j / den(r_t)                   [E]
 ///
 ///     r_t = 0                                                            WeightSums::kNone
 ///     r_t = sum_j A_tj                                                   WeightSums::kOwn
-///     r_t = sum_j m_{block(t), block(j)} q_u . k_j,  u the query in block(j) whose slot is that of
-///     t
-///                                                                        WeightSums::kCrossQuery
+///     r_t = sum_j m_{block(t), block(j)} q_u . k_j                       WeightSums::kCrossQuery
+///           u: the query in block(j) with the slot of t
 ///
 /// q = scale phi(q) and k = phi(k) are features. Masked keys and queries are left out of every sum;
 /// a masked query's output is 0. Cost: Nq*Nk*(D+E) multiply-adds, Nq*Nk numbers of memory. Source:
@@ -35,7 +33,7 @@ inline namespace MHLA_TARGET {
 /// Which keys a query reads.
 enum class Order { kBidirectional, kCausal };
 
-/// One head's problem after the feature maps, in a type W as wide as you like (long double works).
+/// One head's problem after the feature maps, in any real type W (long double works).
 template <class W, Normalizer Z = KeySum>
 struct NaiveProblem {
   Matrix<W> q{};                     ///< [Nq,D] scale * phi(q)
@@ -69,8 +67,7 @@ Matrix<W> naive_denominators(const NaiveProblem<W, Z>& p);
 template <class W, class Z>
 Matrix<W> naive_attention(const NaiveProblem<W, Z>& p);
 
-/// The problem that a form is given with these arguments. Feature maps compute in the accumulator
-/// of T, all else in W.
+/// A form's problem with these arguments. Feature maps compute in T's accumulator, the rest in W.
 template <class W = double, Scalar T, class Blocks, OperatorOn<T> Op>
 NaiveProblem<W, detail::normalizer_t<Op>> naive_problem(
     const Inputs<T>& in, const Blocks& blocks,
@@ -104,7 +101,7 @@ inline Index at(const std::vector<Index>& values, Index token) {
   return values[static_cast<std::size_t>(token)];
 }
 
-/// m q . k over the keys a query may see, from the given features.
+/// m q . k from the given features; 0 for keys that a query does not see.
 template <class W, class Z>
 Matrix<W> weights(const NaiveProblem<W, Z>& p, const Matrix<W>& q, const Matrix<W>& k) {
   Matrix<W> a(q.rows(), k.rows());

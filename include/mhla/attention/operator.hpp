@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What every form computes (Operator), and on what (Inputs): the arguments they share.
+/// The arguments that all forms share: Operator and Inputs.
 
 #include <algorithm>
 #include <string>
@@ -19,7 +19,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 
 namespace detail {
-/// The keys' map where none is given: the queries' map, if that is what it is to be.
+/// Default map of the keys: the queries' map if it has that type.
 template <class KeyMap, class QueryMap>
 constexpr KeyMap default_key_map(const QueryMap& query_map) {
   if constexpr (std::is_same_v<KeyMap, QueryMap>) {
@@ -71,7 +71,7 @@ template <class Op, class T>
 concept OperatorOn = Scalar<T> && FeatureMap<detail::query_map_t<Op>, accumulator_t<T>> &&
     FeatureMap<detail::key_map_t<Op>, accumulator_t<T>> && Normalizer<detail::normalizer_t<Op>>;
 
-/// An operator whose outputs read nothing later than the token itself.
+/// An operator whose outputs read no later token.
 template <class Op>
 concept CausalOperator = CausalNormalizer<detail::normalizer_t<Op>>;
 template <class Op, class T>
@@ -129,7 +129,7 @@ HeadSizes head_sizes(const Inputs<T>& in, const Op& op) {
           in.v.cols, sums,      own ? op.query_map.features(in.normalizer_q.cols) : 0};
 }
 
-/// Numbers that the rows which the feature maps read take in scratch (raw_size).
+/// Size of the scratch rows that the feature maps read (raw_size).
 template <Scalar T, class Op>
 Index query_raw_size(const Inputs<T>& in, const Op& /*op*/) {
   return raw_size<accumulator_t<T>, query_map_t<Op>>(std::max(in.q.cols, in.normalizer_q.cols));

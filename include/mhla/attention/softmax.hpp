@@ -1,12 +1,12 @@
 #pragma once
 
 /// \file
-/// Softmax attention, with which users compare: O(N^2) time, tile by tile in O(N) memory.
+/// Softmax attention, a baseline: O(N^2) time, tile by tile in O(N) memory.
 ///
 ///     o_t = sum_j p_tj v_j / sum_j p_tj,   p_tj = exp(scale q_t . k_j - max_j scale q_t . k_j)
 ///
-/// Keys and values are packed once into tiles of 64 tokens. A strip of queries then runs over the
-/// tiles with a running maximum: when it grows, what has been summed is scaled down.
+/// Keys and values are packed once into tiles of 64 tokens. A strip of queries runs over the tiles
+/// with a running maximum and rescales its sums when that grows.
 /// Cost: 2*Nq*Nk*(D+E) flops and Nq*Nk exponentials, half of it when causal; memory Nk*(D+E).
 /// Source: Vaswani et al., arXiv:1706.03762; running maximum: Milakov and Gimelshein,
 /// arXiv:1805.02867.
@@ -30,12 +30,11 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 
 struct SoftmaxOptions {
-  std::optional<double> scale{};  ///< of the scores; 1/sqrt(D) where it is not set
+  std::optional<double> scale{};  ///< of the scores; 1/sqrt(D) if not set
 };
 
 /// Writes softmax attention of one head, or of every head of a batch, into `out`, which must not
-/// overlap the inputs. A query without any key gets 0 / 0 = NaN. normalizer_q and normalizer_k have
-/// no meaning here.
+/// overlap the inputs. A query without keys gets 0 / 0 = NaN. Ignores normalizer_q, normalizer_k.
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
 template <AttentionInputs In>
 void softmax_bidirectional(const In& in, const std::type_identity_t<detail::output_of<In>>& out,
@@ -54,7 +53,7 @@ typename detail::InputTraits<In>::Owner softmax_causal(const In& in,
                                                        const SoftmaxOptions& options = {},
                                                        const Call& call = {});
 
-/// Bytes of workspace either call needs; no data is read.
+/// Bytes of workspace for either call; reads no data.
 template <AttentionInputs In>
 std::size_t softmax_workspace_bytes(const In& in, const ExecutorRef& executor = {});
 
@@ -62,7 +61,6 @@ std::size_t softmax_workspace_bytes(const In& in, const ExecutorRef& executor = 
 
 namespace detail {
 
-/// One head of softmax attention.
 template <Scalar T>
 class SoftmaxHead {
   using A = accumulator_t<T>;
@@ -165,12 +163,11 @@ class SoftmaxHead {
 
   const Inputs<T>& in_;
   A scale_;
-  PackedKeys<A> keys_;  // their tokens as places
+  PackedKeys<A> keys_;  // with tokens as slots
   Rows<A> raw_;         // [64, D]
   Workers<Worker> workers_;
 };
 
-/// Softmax attention.
 template <class A>
 struct SoftmaxForm {
   static constexpr bool kKeeps = false;

@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// How a stream takes in tokens: opening a block, several tokens or one token of it, closing it.
-/// What a stream promises is in streaming.hpp.
+/// The steps of a stream: open a block, append one or several tokens, close it (streaming.hpp).
 
 #include <algorithm>
 
@@ -24,7 +23,7 @@ struct StreamingSizes {
   Index width;                 ///< of q and k, before the feature maps
   Index values;                ///< E
   Index block_length;          ///< W
-  Index normalizer_width = 0;  ///< of normalizer_q and normalizer_k, 0 where there are none
+  Index normalizer_width = 0;  ///< of normalizer_q and normalizer_k; 0: none
 };
 
 namespace detail {
@@ -67,7 +66,7 @@ struct StepScratch {
         keys(function, arena, kFoldedKeys, n.widest()) {}
 };
 
-/// The rules of a stream, on the memory and the header of one of its states.
+/// The steps of a stream, on the memory and the header of one state.
 template <Scalar T, class Op>
 class StreamBlock {
   using A = accumulator_t<T>;
@@ -77,7 +76,7 @@ class StreamBlock {
               const StreamMemory<A>& memory, StateHeader& header)
       : mixing_(mixing), op_(op), n_(sizes), p_(memory), header_(header) {}
 
-  /// R of block i, nothing of which has been seen.
+  /// Makes R of block i, before its first token.
   void open(Index i, const PieceScratch<A>& scratch) const {
     const MixingGroup<A> row(mixing_, i, i + 1, Reach::kEarlier, mixing_.rows(),
                              scratch.coefficients);
@@ -87,7 +86,7 @@ class StreamBlock {
     header_.open_keys = header_.in_running = 0;
   }
 
-  /// The first token or several tokens of one block.
+  /// Appends the first token, or several tokens, of one block.
   void append(const Inputs<T>& piece, A weight, MatrixView<T> out, PieceScratch<A>& scratch) const {
     const Index count = piece.q.rows;
     p_.running.level(header_.open_keys, header_.open_keys - header_.in_running, weight);
@@ -99,7 +98,7 @@ class StreamBlock {
     header_.in_running = header_.open_keys;
   }
 
-  /// One token of a block, not the first.
+  /// Appends one token of a block, not its first.
   void step(const Inputs<T>& token, A weight, MatrixView<T> out,
             const StepScratch<A>& scratch) const {
     const QueryScratch<A>& rows = scratch.rows;
@@ -127,7 +126,7 @@ class StreamBlock {
     scatter(rows.outputs, kToken, 1, out);
   }
 
-  /// S_i and z_i of block i, all of which has been seen.
+  /// Makes S_i and z_i of block i, after its last token.
   void close(Index i) const {
     const Index kept = header_.open_keys;
     accumulate_summary(Start::kZero, p_.running.keys, p_.running.values, kept, n_.features,
@@ -141,7 +140,7 @@ class StreamBlock {
  private:
   static constexpr Index kToken[] = {0};
 
-  /// Stores the kept keys and values of a piece behind those of the open block.
+  /// Stores the kept keys and values of a piece after those of the open block.
   void keep(const Inputs<T>& piece, A* raw) const {
     const Contiguous whole(piece.k.rows, piece.k.rows);
     StripCursor strip(whole, 0, piece.key_mask);
@@ -158,8 +157,8 @@ class StreamBlock {
     }
   }
 
-  /// Stores the key and value of a token and adds the key to z. Leaves it times m_ii in scratch,
-  /// behind the key before.
+  /// Stores the key and value of a token and adds the key to z. Leaves m_ii times the key in
+  /// scratch, after m_ii times the previous key.
   void keep_token(const Inputs<T>& token, A weight, const StepScratch<A>& scratch) const {
     const Index kept = header_.open_keys++;
     const auto scale_key = [&](const A* key, Index d, A* to) {

@@ -1,20 +1,18 @@
 #pragma once
 
 /// \file
-/// The causal form token by token: a state that takes a prefill of any length, then one token or
-/// several at a time.
-///
-/// The state keeps the summaries of closed blocks, the open block's keys and values, and the
-/// running read-out matrix of block i,
+/// The causal form token by token: a state takes a prefill of any length, then one or several
+/// tokens at a time. It keeps the summaries of closed blocks, the open block's keys and values, and
+/// R of block i,
 ///
 ///     R = sum_{b<i} m_ib S_b + m_ii sum_{t seen in i} phi(k_t) v_t^T       [D,E]
 ///
-/// so a token costs one product with R and its share of an update, at any position
-/// (streaming_product.hpp). When a block closes its summary is made from its keys and values in the
-/// causal form's order, so the outputs of whole blocks are bitwise those of causal(); inside a
-/// block they agree within rounding. Cost: 4*D*E flops a token; once a block 2*W*D*E + 2*i*D*E
-/// more. Memory: M block summaries and a block of tokens, known beforehand (state_bytes), of which
-/// a step touches D*E numbers. Source: arXiv:2601.07832, section 4.2.
+/// so a token costs one product with R and its share of R's update, at any position
+/// (streaming_product.hpp). A block is summarised when it closes, in the causal form's order:
+/// outputs of whole blocks are bitwise those of causal(), others agree within rounding.
+/// Cost: 4*D*E flops a token, plus 2*W*D*E + 2*i*D*E a block. Memory: M block summaries and a block
+/// of tokens, known beforehand (state_bytes); a step touches D*E numbers of it.
+/// Source: arXiv:2601.07832, section 4.2.
 
 #include <algorithm>
 #include <span>
@@ -42,24 +40,22 @@ class Streaming {
   using A = accumulator_t<T>;
 
  public:
-  /// \throws option_error for a size that cannot be or a normaliser that is not causal, shape_error
-  /// if
-  ///         the mixing is not square.
+  /// \throws shape_error unless the mixing matrix is square, option_error for a negative width, a
+  /// block_length below 1 or a normaliser that is not causal.
   Streaming(const StreamingSizes& sizes, MixingMatrix<A> mixing, Op op = {});
 
-  /// A state that has seen nothing.
+  /// A state that has seen no token.
   StreamingState<A> start() const;
 
   /// Writes the outputs [n,E] of the next n tokens of a stream and moves its state past them.
   /// \param in    n more tokens: q, k [n, width], v [n, values], masks of n entries
-  /// \param call  its workspace has append_workspace_bytes() or is empty; one worker does all work,
-  ///              and nothing can be kept
+  /// \param call  workspace: append_workspace_bytes() or empty; kept: empty; run by one worker
   /// \throws shape_error, option_error for anything that does not fit, and option_error when the
   ///         stream would need more blocks than the mixing matrix has; the state is unchanged.
   void append(StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out,
               const Call& call = {}) const;
 
-  /// The same for arguments that check_append has passed, without checking them again.
+  /// The same, for arguments that have passed check_append.
   void append_checked(StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out,
                       Workspace workspace) const;
 

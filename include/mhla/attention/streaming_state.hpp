@@ -1,10 +1,10 @@
 #pragma once
 
 /// \file
-/// What a stream has seen: memory of known size that can be copied, saved and restored.
+/// The state of a stream: memory of known size that can be copied, saved and restored.
 ///
-/// Saved form: a header with the sizes and the position, then the memory as it lies, in this
-/// machine's byte order. A header that does not fit the stream is refused.
+/// Saved form: a header with the sizes and the position, then the memory, in this machine's byte
+/// order. A header that does not fit the stream is refused.
 
 #include <cstddef>
 #include <cstdint>
@@ -40,11 +40,11 @@ struct StateHeader {
 template <Accumulator A>
 class StreamingState {
  public:
-  /// Nothing seen, by a stream with this header and that much memory.
+  /// An empty state of a stream with this header and this much memory.
   StreamingState(const detail::StateHeader& header, std::size_t memory_bytes)
       : header_(header), memory_(lines(memory_bytes)) {}
 
-  /// Bytes of the saved form of a state with that much memory.
+  /// Bytes of the saved form of a state with this much memory.
   static constexpr std::size_t bytes_with(std::size_t memory_bytes) {
     return sizeof(detail::StateHeader) + lines(memory_bytes) * sizeof(Line);
   }
@@ -59,7 +59,7 @@ class StreamingState {
   /// \throws option_error unless `to` has bytes() bytes.
   void save(std::span<std::byte> to) const;
 
-  /// Takes the place of the state whose saved form is `from`; unchanged if that is refused.
+  /// Replaces this state by the one saved in `from`; unchanged on error.
   /// \throws option_error unless `from` was saved by a state of a stream of the same sizes.
   void restore(std::span<const std::byte> from);
 
@@ -85,7 +85,7 @@ class StreamingState {
   std::byte* memory() { return reinterpret_cast<std::byte*>(memory_.data()); }
 
   detail::StateHeader header_;
-  std::vector<Line> memory_;  // whole cache lines, so that a copy is laid out alike
+  std::vector<Line> memory_;  // cache lines, so that copies have the same alignment
 };
 
 // ------------------------------------------------------------------------------------------------
