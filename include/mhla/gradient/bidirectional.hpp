@@ -10,12 +10,10 @@
 ///     dm_ib   = <S_b, dS~_i> + z_b . dz~_i
 ///     dphi(k) = dS_b v_t + dz_b,   dv_t = dS_b^T phi(k_t)            summary.hpp
 ///
-/// The forward's output is not needed. Its summaries S_b and z_b are computed once more, or, at the
-/// caller's choice, kept by the forward in memory of bidirectional_kept_bytes(...): M*D*(E+1)
-/// numbers. The results are the same bits either way.
-/// Cost: 10*N*D*E + 6*M^2*D*E flops, 2*N*D*E less with kept summaries; the forward's are
-/// 4*N*D*E + 2*M^2*D*E. Memory: 2*M*D*(E+1) numbers and as many for mixtures as the forward, and
-/// N*D for CrossQuery.
+/// The forward's output is not needed. Its summaries are recomputed, or kept by the forward in
+/// bidirectional_kept_bytes(...) of memory, M*D*(E+1) numbers; the results are bitwise the same.
+/// Cost: 10*N*D*E + 6*M^2*D*E flops, 2*N*D*E less with kept summaries; the forward's are 4*N*D*E +
+/// 2*M^2*D*E. Memory: 2*M*D*(E+1) numbers, the forward's mixtures, and N*D for CrossQuery.
 /// Source: derived from arXiv:2601.07832, eqs. (3) and (4).
 
 #include <algorithm>
@@ -44,7 +42,7 @@ void bidirectional_gradient(const In& in, const Blocks& blocks, const detail::mi
                             const detail::parameters_of<In>& parameters = {},
                             const Call& call = {});
 
-/// Bytes of workspace such a call needs; no data is read.
+/// Bytes of workspace for these arguments; reads no data.
 template <AttentionInputs In, AttentionBlocks Blocks,
           DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 std::size_t bidirectional_gradient_workspace_bytes(const In& in, const Blocks& blocks,

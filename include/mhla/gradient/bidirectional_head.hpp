@@ -20,14 +20,13 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// One head of the backward form.
 template <Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op>
 class BidirectionalGradient {
   using A = accumulator_t<T>;
   using Worker = GradientScratch<A>;
 
  public:
-  /// \param kept  where the summaries lie; null for the arena
+  /// \param kept  memory of the summaries; null: the arena
   BidirectionalGradient(const char* function, Arena& arena, Arena* kept, const Inputs<T>& in,
                         const QueryBlocks& query_blocks, const KeyBlocks& key_blocks, const Op& op,
                         Index workers)
@@ -55,7 +54,7 @@ class BidirectionalGradient {
                         std::max(query_blocks.blocks(), key_blocks.blocks()), slots_);
         }) {}
 
-  /// \param summarized  whether the summaries are there already
+  /// \param summarized  whether the summaries are computed already
   void run(MixingView<const A> mixing, MatrixView<const T> dout, const Gradients<T>& gradients,
            const ParameterGradients<A>& sums, bool summarized, const ExecutorRef& executor) {
     const Index mq = query_blocks_.blocks(), mk = key_blocks_.blocks();
@@ -146,7 +145,7 @@ class BidirectionalGradient {
     Start start = Start::kZero;
     StripCursor strip(query_blocks_, i, in_.query_mask);
     strip.next();
-    do {  // at least once: a block without tokens has the gradient 0
+    do {  // at least once: a block without tokens gets zeros
       const Index count = strip.count();
       const Index* const tokens = strip.tokens();
       head_.gather_queries(tokens, count, w);
@@ -169,7 +168,7 @@ class BidirectionalGradient {
       if (cross_query()) {
         for (Index s = 0; s < count; ++s) dslot_sums_.block(i)[strip.slots()[s]] = w.dsums[s];
       }
-      if (cross_query() && !head_.own()) {  // their adjoint comes when all of dphi(q) is there
+      if (cross_query() && !head_.own()) {  // slot_block adds to dphi(q) before its adjoint
         for (Index s = 0; s < count; ++s) {
           std::copy_n(w.dqueries.row(s), sizes().features, dqueries_.row(tokens[s]));
         }

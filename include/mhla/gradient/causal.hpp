@@ -2,13 +2,13 @@
 
 /// \file
 /// The gradient of causal attention (attention/causal.hpp): that of bidirectional.hpp with the
-/// mixtures S~_i of the blocks before, and inside a block the adjoint of intra_block.hpp:
+/// mixtures S~_i of earlier blocks, and inside a block the adjoint of intra_block.hpp:
 ///
 ///     P = phi(Q_i) phi(K_i)^T,   r_t = phi(q_t) . z~_i + m_ii sum_{j<=t} P_tj
 ///     dP_tj = m_ii (dn_t . v_j + dr_t) for j <= t
 ///
-/// Query t reads keys 0..t only, so dq_t depends on no later token, and dk_j, dv_j on queries from
-/// j on alone. Later tokens enter no sum, not even multiplied by zero.
+/// Query t reads keys 0..t only, so dq_t depends on no later token, and dk_j, dv_j on no query
+/// before j. Later tokens enter no sum, not even multiplied by zero.
 /// Cost: about 10*N*D*E + 3*M^2*D*E + 2.5*N*W*(D+E) flops, 2*N*D*E less with summaries that the
 /// forward kept; memory 2*M*D*(E+1) + N*(D+E) numbers and as many for mixtures as the forward.
 /// Source: derived from arXiv:2601.07832, section 4.2 and appendix C.
@@ -29,8 +29,8 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Adds the gradients of one head, or of all heads of a batch, to `gradients` and `parameters`. Of
-/// parameters.mixing the lower triangle of the leading [M,M] part is added to.
+/// Adds the gradients of one head, or of all heads of a batch, to `gradients` and `parameters`: in
+/// parameters.mixing to the lower triangle of the leading [M,M] part.
 /// \param dout  gradient of the output; rows of masked queries are not read
 /// \throws shape_error, option_error for anything that does not fit, before anything is written.
 template <AttentionInputs In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
@@ -40,7 +40,7 @@ void causal_gradient(const In& in, const Blocks& blocks, const detail::mixing_of
                      const detail::gradients_of<In>& gradients,
                      const detail::parameters_of<In>& parameters = {}, const Call& call = {});
 
-/// Bytes of workspace such a call needs; no data is read.
+/// Bytes of workspace for these arguments; reads no data.
 template <AttentionInputs In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op> std::size_t causal_gradient_workspace_bytes(
     const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing, const Op& op,
@@ -50,14 +50,13 @@ requires CausalOperator<Op> std::size_t causal_gradient_workspace_bytes(
 
 namespace detail {
 
-/// One head of the backward form.
 template <Scalar T, Partition Blocks, class Op>
 class CausalGradient {
   using A = accumulator_t<T>;
   using Worker = CausalGradientScratch<A>;
 
  public:
-  /// \param kept  where the summaries lie; null for the arena
+  /// \param kept  memory of the summaries; null: the arena
   CausalGradient(const char* function, Arena& arena, Arena* kept, const Inputs<T>& in,
                  const Blocks& blocks, const Op& op, Index workers)
       : in_(in),
@@ -76,7 +75,7 @@ class CausalGradient {
                         largest_block(blocks));
         }) {}
 
-  /// \param summarized  whether the summaries are there already
+  /// \param summarized  whether the summaries are computed already
   void run(MixingView<const A> mixing, MatrixView<const T> dout, const Gradients<T>& gradients,
            const ParameterGradients<A>& sums, bool summarized, const ExecutorRef& executor) {
     const Index m = blocks_.blocks();

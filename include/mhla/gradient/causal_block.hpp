@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The query side of one causal block, and what its queries leave for its keys: shared by the
-/// gradients of causal and of plain linear causal attention.
+/// The query side of one causal block, with the gradients that its queries pass to its keys: shared
+/// by the gradients of causal and of plain linear causal attention.
 
 #include <algorithm>
 
@@ -36,8 +36,8 @@ struct CausalGradientScratch {
   }
 };
 
-/// Gradients that keys and values get from the queries of their own block, for a whole sequence:
-/// the kept tokens of a block lie one after another from the block's first row on.
+/// Gradients of keys and values from the queries of their own block, for a whole sequence: the kept
+/// tokens of a block are consecutive from the block's first row on.
 template <class A>
 struct IntraGradients {
   Rows<A> dkeys;      ///< [N,D]
@@ -64,7 +64,7 @@ struct IntraGradients {
   IntraGradients(Rows<A> k, Rows<A> v, Rows<A> own) : dkeys(k), dvalues(v), own_dkeys(own) {}
 };
 
-/// What the queries of a block pass back.
+/// Gradients that the queries of a block pass back.
 template <class A>
 struct CausalReadGradient {
   Rows<A> mixture;  ///< dS~_i by slabs, assigned
@@ -129,7 +129,7 @@ class CausalBlockGradient {
  private:
   bool own() const { return head_.own(); }
 
-  /// What the next strips of queries and keys need.
+  /// Prefetch of the next strips of queries and keys.
   Prefetch next_strips() const {
     Prefetch next = head_.next_queries(queries_.ahead());
     const Strip& keys = keys_.ahead();
@@ -138,7 +138,7 @@ class CausalBlockGradient {
     return next;
   }
 
-  /// Brings in the keys in slots 0..slot, in whole strips.
+  /// Gathers the keys of slots 0..slot, in whole strips.
   void append_keys(Index slot) {
     const GradientScratch<A>& w = scratch_.strips;
     while (keys_.more() && keys_.ahead().slots[0] <= slot) {
@@ -152,7 +152,7 @@ class CausalBlockGradient {
     }
   }
 
-  /// r_t, of the blocks before and of the own one.
+  /// r_t, of the earlier blocks and of its own.
   void sum_weights(Index count, const CausalRead<A>& read) {
     const GradientScratch<A>& w = scratch_.strips;
     head_.gather_own_queries(queries_.tokens(), count, w);
@@ -171,7 +171,7 @@ class CausalBlockGradient {
     head_.differentiate_sums(count, w);
   }
 
-  /// What dr_t adds through the denominator's own queries and keys; returns its part of dm_ii.
+  /// Adds dr_t's part for the denominator's own queries and keys; returns its part of dm_ii.
   A add_own(A weight, const IntraGradients<A>& keys) {
     const GradientScratch<A>& w = scratch_.strips;
     scratch_.own_intra.multiply_values(w.dn);  // without values: zeros

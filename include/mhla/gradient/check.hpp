@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What callers of the backward forms may get wrong.
+/// Checks of the gradients that callers pass to the backward forms.
 
 #include <span>
 #include <string>
@@ -17,7 +17,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Throws unless `gradient` is absent or shaped as `of`.
+/// Throws unless `gradient` is absent or [rows, cols].
 template <class T>
 void expect_gradient(const char* function, const char* argument, const MatrixView<T>& gradient,
                      Index rows, Index cols) {

@@ -1,12 +1,11 @@
 #pragma once
 
 /// \file
-/// The driver that runs the gradient of any form (attention/form.hpp) over heads, batches and
-/// threads, and sums the gradients of what all heads share.
+/// The driver of the gradient of any form (attention/form.hpp) over heads, batches and threads.
 ///
-/// Every (sequence, head) pair of a batch writes gradients of tensors of its own. Gradients of
-/// shared parameters are first summed over up to kPairGroups groups of consecutive pairs, each in
-/// the order of the pairs, and then over the groups in order: the same sum for any executor.
+/// Each (sequence, head) pair writes its own tensors' gradients. Gradients of shared parameters are
+/// summed over up to kPairGroups groups of consecutive pairs, each in the order of the pairs, and
+/// then over the groups in order: the same sum for any executor.
 
 #include <algorithm>
 #include <span>
@@ -44,7 +43,6 @@ using gradients_of = typename GradientTraits<In>::Gradients;
 template <class In>
 using parameters_of = std::type_identity_t<ParameterGradients<sum_of<In>>>;
 
-/// Head h of sequence s.
 template <Scalar T>
 Gradients<T> head_gradients(const BatchInputs<T>& in, const BatchGradients<T>& gradients, Index s,
                             Index h) {
@@ -78,7 +76,7 @@ void expect_batch_gradients(const char* function, const BatchInputs<T>& in,
 template <Scalar T>
 void expect_batch_gradients(const char*, const Inputs<T>&, const Gradients<T>&) {}
 
-/// How many numbers the shared parameters have.
+/// Sizes of the shared parameters.
 struct ParameterSizes {
   Band mixing{};
   Index query_map = 0, key_map = 0;
@@ -107,7 +105,7 @@ class PairGroups {
     share_ = static_cast<Index>(most_bytes(
         in, [&](const auto& head) { return gradient_bytes(form, head, spread_ ? 1 : workers); }));
     shares_ = arena.take<std::byte>(form.name, {spread_ ? workers : 1, share_});
-    // A single pair adds to the caller's memory at once.
+    // A single pair adds to the caller's memory directly.
     sums_ = arena.take<A>(form.name, {groups_ > 1 ? groups_ : 0, sizes_.all()});
   }
 
@@ -158,14 +156,13 @@ class PairGroups {
   Index heads_;
   Index pairs_;
   Index groups_;
-  bool spread_;  // groups over the workers, or the blocks of a pair
+  bool spread_;  // groups over the workers; else the blocks of a pair
   ParameterSizes sizes_;
   Index share_ = 0;
   std::byte* shares_ = nullptr;  // [workers, share]
   A* sums_ = nullptr;            // [groups, parameters]
 };
 
-/// Bytes of workspace.
 template <class Form, class In>
 std::size_t form_gradient_bytes(const Form& form, const In& in, const ParameterSizes& sizes,
                                 const ExecutorRef& executor) {

@@ -1,12 +1,10 @@
 #pragma once
 
 /// \file
-/// Where gradients go: what every backward form writes.
-///
-/// Every gradient is added to what is there, so parameters gather over calls and activations over
-/// the places where they are used; start from zeros for the gradient alone. What is left out (an
-/// absent view, an empty span) is not wanted. No element may appear twice in what a
-/// call writes: no strides of 0, no overlap with each other or with the inputs.
+/// The gradients that backward forms write. They add to what is there, so that parameters
+/// accumulate over calls and activations over their uses: start from zeros. Absent views and empty
+/// spans are skipped. No element may appear twice in what a call writes: no strides of 0, no
+/// overlap with each other or with the inputs.
 
 #include <span>
 
@@ -19,14 +17,14 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Gradients of the tensors of one head, shaped as in Inputs. Rows of masked tokens are left as
-/// they are: their gradient is exactly 0.
+/// Gradients of the tensors of one head, shaped as in Inputs. Rows of masked tokens, whose gradient
+/// is exactly 0, are left alone.
 template <Scalar T>
 struct Gradients {
   MatrixView<T> q{};             ///< [Nq, width of q]
   MatrixView<T> k{};             ///< [Nk, width of k]
   MatrixView<T> v{};             ///< [Nk, E]
-  MatrixView<T> normalizer_q{};  ///< where the denominator has queries and keys of its own
+  MatrixView<T> normalizer_q{};  ///< if the denominator has its own queries and keys
   MatrixView<T> normalizer_k{};
 };
 
@@ -36,12 +34,12 @@ struct BatchGradients {
   TensorView<T> q{};             ///< [B, Nq, H, width of q]
   TensorView<T> k{};             ///< [B, Nk, H, width of k]
   TensorView<T> v{};             ///< [B, Nk, H, E]
-  TensorView<T> normalizer_q{};  ///< where the denominator has queries and keys of its own
+  TensorView<T> normalizer_q{};  ///< if the denominator has its own queries and keys
   TensorView<T> normalizer_k{};
 };
 
-/// Gradients of the parameters that all heads and all items of a batch share, summed over them in
-/// an order that does not depend on the number of threads.
+/// Gradients of the parameters that all heads and all items of a batch share, summed in an order
+/// that does not depend on the number of threads.
 template <Accumulator A>
 struct ParameterGradients {
   MixingView<A> mixing{};    ///< of the shape and the band of the mixing matrix

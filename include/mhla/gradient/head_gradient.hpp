@@ -1,11 +1,11 @@
 #pragma once
 
 /// \file
-/// One head's gradient, strip by strip: what the bidirectional and the causal form share.
+/// One head's gradient, strip by strip; the bidirectional and the causal form share it.
 ///
 /// The query side turns do_t into dS~_i, dz~_i, dphi(q_t) and rows of dm; the mixing matrix carries
 /// dS~ and dz~ back to the key blocks; the key side turns dS_b and dz_b into dphi(k_t) and dv_t.
-/// The adjoints of the feature maps end both sides. Formulas: read_out.hpp, denominator.hpp,
+/// Both sides end in the adjoints of the feature maps. Formulas: read_out.hpp, denominator.hpp,
 /// mixing.hpp, summary.hpp, feature_map.hpp.
 
 #include <algorithm>
@@ -25,8 +25,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// An Operator whose gradient can be computed: its feature maps have adjoints, its normaliser
-/// slopes.
+/// An Operator whose feature maps have adjoints, and whose normaliser has slopes.
 template <class Op, class T>
 concept DifferentiableOperatorOn =
     OperatorOn<Op, T> && DifferentiableFeatureMap<detail::query_map_t<Op>, accumulator_t<T>> &&
@@ -35,12 +34,11 @@ concept DifferentiableOperatorOn =
 
 namespace detail {
 
-/// Scratch of one worker.
 template <class A>
 struct GradientScratch {
   A* raw;                             ///< rows before the feature map, and their gradients
   Rows<A> queries, dqueries;          ///< [strip, D]
-  Rows<A> own_queries, own_dqueries;  ///< [strip, Dz] of the denominator, where it has its own
+  Rows<A> own_queries, own_dqueries;  ///< [strip, Dz] of the denominator, if it has its own
   Rows<A> dn;                         ///< [strip, E]
   A* sums;                            ///< [strip] r_t
   A* dsums;                           ///< [strip] dr_t
@@ -95,7 +93,7 @@ class HeadGradient {
   HeadGradient(const Inputs<T>& in, const Op& op)
       : in_(in), op_(op), sizes_(head_sizes(in, op)), scale_(static_cast<A>(op.scale)) {}
 
-  /// Sets what is computed from; not needed to count bytes.
+  /// Sets the tensors; not needed to count bytes.
   void set(MatrixView<const T> dout, const Gradients<T>& gradients) {
     dout_ = dout;
     gradients_ = &gradients;
@@ -117,7 +115,7 @@ class HeadGradient {
   void gather_queries(const Index* tokens, Index count, const Worker& w) const {
     gather_features(in_.q, tokens, count, op_.query_map, w.raw, w.queries);
   }
-  /// phi of the denominator's queries of a strip, where they are others.
+  /// phi of the denominator's own queries of a strip, if it has some.
   void gather_own_queries(const Index* tokens, Index count, const Worker& w) const {
     if (own()) {
       gather_features(in_.normalizer_q, tokens, count, op_.query_map, w.raw, w.own_queries);
@@ -136,7 +134,7 @@ class HeadGradient {
     gather_scaled(dout_, tokens, count, w.factors, w.dn);
   }
 
-  /// The part of dphi(q_t) and of phi(q_t) . dphi(q_t) that comes from the mixture.
+  /// The mixture's part of dphi(q_t) and of phi(q_t) . dphi(q_t).
   void read_queries(Index count, Rows<A> transposed, const Worker& w) const {
     read_out_adjoint_queries(w.dn, count, sizes_.features, sizes_.values, transposed, w.dqueries);
     if (!sums()) return;
@@ -145,26 +143,26 @@ class HeadGradient {
     }
   }
 
-  /// dr_t; products are complete.
+  /// dr_t, from complete products.
   void differentiate_sums(Index count, const Worker& w) const {
     if (sums()) read_out_adjoint_sums(w.products, w.slopes, count, w.dsums);
   }
 
-  /// What dr_t adds to the denominator's dphi(q_t), given the sum z that r_t multiplies, and to dz.
+  /// Adds dr_t's part to the denominator's dphi(q_t) and to dz, given the z that r_t multiplies.
   void differentiate_key_sum(Index count, const A* factors, const A* z, const Worker& w,
                              A* dz) const {
     sum_weights_adjoint(own() ? Start::kZero : Start::kTarget, factors, denominator_queries(w),
                         count, sizes_.sum_features(), z, denominator_dqueries(w), dz);
   }
 
-  /// dS~_i (+)= phi(Q)^T dN. Prefetches `next` meanwhile.
+  /// dS~_i (+)= phi(Q)^T dN. Prefetches `next`.
   void accumulate_mixture(Start start, Index count, Rows<A> gradient, Prefetch next,
                           const Worker& w) const {
     accumulate_summary(start, w.queries, w.dn, count, sizes_.features, sizes_.values, gradient,
                        &next);
     next.finish();
   }
-  /// What the query side needs of the next strip.
+  /// Prefetch of the query side's next strip.
   Prefetch next_queries(const Strip& ahead) const {
     return {ahead.tokens, ahead.count, in_.q, dout_, gradients_->q};
   }
@@ -183,14 +181,14 @@ class HeadGradient {
 
   // --- key side ---
 
-  /// Rows that a form has gathered already for the keys of a strip; absent ones count as 0.
+  /// Gradients that the keys of a block have already; absent ones count as 0.
   struct Gathered {
     Rows<A> dkeys{}, dvalues{}, own_dkeys{};
   };
 
   /// dk, dv and the weights of the keys' map for a block.
-  /// \param gradient  dS_b [D,E]      \param key_sum_gradient  dz_b, null where there is none
-  /// \param gathered  rows of the block's kept keys, added to and used up
+  /// \param gradient  dS_b [D,E]      \param key_sum_gradient  dz_b, or null
+  /// \param gathered  rows of the block's kept keys; overwritten
   template <Partition P>
   void differentiate_keys(const P& blocks, Index b, const A* gradient, const A* key_sum_gradient,
                           A* dweights, const Worker& w, Gathered gathered = {}) const {
@@ -221,7 +219,7 @@ class HeadGradient {
     return rows.data == nullptr ? rows : rows.below(count);
   }
 
-  /// dv += phi(K)^T dS_b for rows of keys, which are in scratch.
+  /// dV += phi(K) dS_b for the rows of keys in scratch.
   void add_to_values(const Index* tokens, Index count, Rows<const A> gradient, Prefetch& next,
                      const Worker& w, Rows<A> gathered) const {
     const MatrixView<T>& dv = gradients_->v;
@@ -241,7 +239,7 @@ class HeadGradient {
     add_to_tokens(rows, tokens, count, dv);
   }
 
-  /// dphi(K) += dS_b V + dz_b for the same rows, and through phi to dk.
+  /// dphi(K) += V dS_b^T + dz_b for the same rows, and through phi to dk.
   void add_to_keys(const Index* tokens, Index count, Rows<A> transposed, const A* key_sum_gradient,
                    Prefetch& next, A* dweights, const Worker& w, Rows<A> gathered) const {
     if (gradients_->k.absent() && dweights == nullptr) return;

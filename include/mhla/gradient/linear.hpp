@@ -3,13 +3,12 @@
 /// \file
 /// The gradient of plain linear attention (attention/linear.hpp): that of MHLA with a single block.
 ///
-/// Causal: the summary R of the chunks before runs forward, its gradient dR backward:
+/// Causal: the summary R of the earlier chunks runs forward, its gradient dR backward:
 ///
 ///     S~_c = R = sum_{b<c} S_b     dS_b = dR = sum_{c>b} dS~_c
 ///
-/// Cost: 10*N*D*E flops (causal: and 2.5*N*64*(D+E)); memory D*E numbers, causal N*(D+E) and
-/// N*D*E/64.
-/// Source: derived from arXiv:2006.16236.
+/// Cost: 10*N*D*E flops (causal: plus 2.5*N*64*(D+E)); memory D*E numbers, causal N*(D+E) +
+/// N*D*E/64. Source: derived from arXiv:2006.16236.
 
 #include <algorithm>
 
@@ -25,7 +24,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 
 /// Adds the gradients of one head, or of all heads of a batch, to `gradients` and to the weights in
-/// `parameters`, whose `mixing` must be absent: there is no mixing matrix.
+/// `parameters`, whose `mixing` must be absent.
 /// \param dout  gradient of the output; rows of masked queries are not read
 /// \throws shape_error, option_error for anything that does not fit, before anything is written.
 template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
@@ -38,7 +37,7 @@ template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op
 std::size_t linear_bidirectional_gradient_workspace_bytes(const In& in, const Op& op,
                                                           const ExecutorRef& executor = {});
 
-/// The same of causal linear attention.
+/// The same for causal linear attention.
 template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op>
 void linear_causal_gradient(const In& in, const Op& op,
@@ -54,7 +53,7 @@ requires CausalOperator<Op> std::size_t linear_causal_gradient_workspace_bytes(
 
 namespace detail {
 
-/// Memory of the causal form.
+/// One head of the causal gradient.
 template <Scalar T, class Op>
 class LinearCausalGradient {
   using A = accumulator_t<T>;
@@ -125,7 +124,7 @@ class LinearCausalGradient {
   HeadGradient<T, Op> head_;
   HeadSummaries<A> chunk_;  // S, z of one chunk
   A* running_;              // R, then dR [D,E], readable up to padded rows
-  A* key_sum_;              // z of the chunks before, then dz of those behind
+  A* key_sum_;              // z of the earlier chunks, then dz of the later ones
   Summaries<A> dmixtures_;  // dS~ of all chunks
   A* dkey_sums_;            // dz~ of all chunks
   IntraGradients<A> intra_;
@@ -146,7 +145,7 @@ void add_gradient(const LinearCausalForm<A, Op>& form, Arena& arena, Arena* /*ke
   LinearCausalGradient(form.name, arena, in, form.op).run(dout, gradients, sums);
 }
 
-/// Throws unless no gradient of a mixing matrix is asked for, and those of weights fit the maps.
+/// Throws if a gradient of a mixing matrix is set, or those of weights do not fit the maps.
 template <class A, class Op>
 void expect_linear_parameters(const char* function, const Op& op,
                               const ParameterGradients<A>& parameters) {

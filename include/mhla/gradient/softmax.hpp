@@ -8,11 +8,11 @@
 ///     dP = dO V^T,   delta_t = sum_j p_tj dp_tj,   ds_tj = p_tj (dp_tj - delta_t)
 ///     dQ = scale dS K,   dK = scale dS^T Q
 ///
-/// One pass over strips of 64 queries, with all scores of a strip in scratch: dQ, and of each query
-/// the largest score, the reciprocal of its sum, and delta. Then one over tiles of 64 keys, which
-/// computes P and dS strip by strip once more, to the same bits: dV and dK.
-/// Cost: Nq*Nk*(8*D + 6*E) flops and 2*Nq*Nk exponentials, half of it when causal, less where a
-/// gradient is not wanted. Memory: Nq*(D+E) + Nk*(2*D+E) numbers, and 128*Nk for each worker.
+/// The first pass runs over strips of 64 queries, with all scores of a strip in scratch: dQ, and of
+/// each query the largest score, the reciprocal of its sum, and delta. The second runs over tiles
+/// of 64 keys and recomputes P and dS strip by strip, to the same bits: dV and dK.
+/// Cost: Nq*Nk*(8*D + 6*E) flops and 2*Nq*Nk exponentials, half of it when causal, less if a
+/// gradient is absent. Memory: Nq*(D+E) + Nk*(2*D+E) numbers, and 128*Nk for each worker.
 /// Source: the chain rule; the recomputation of P: Dao et al., arXiv:2205.14135.
 
 #include "mhla/attention/operator.hpp"
@@ -26,13 +26,10 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Adds the gradients of softmax_bidirectional, of one head or of all heads of a batch, given that
-/// of its output.
-///
-/// Each element is summed in the accumulator type and rounded once, when it is added. A masked
-/// token is not read, nor its row of dout, and its rows of the gradients are left as they are.
-/// A query without any key, whose output is always NaN, is treated as a masked
-/// one. normalizer_q and normalizer_k have no meaning here and get no gradient.
+/// Adds the gradients of softmax_bidirectional, of one head or of all heads of a batch. Each
+/// element is summed in the accumulator type and rounded once, when it is added. A masked token and
+/// its row of dout are not read, and its rows of the gradients are left alone; so with a query
+/// without keys, whose output is NaN. Ignores normalizer_q and normalizer_k.
 /// \param gradients  q, k and v may be absent; overlap nothing that is read
 /// \param options    those of the forward call
 /// \throws shape_error, option_error for anything that does not fit, before anything is written.
@@ -42,14 +39,14 @@ void softmax_bidirectional_gradient(const In& in,
                                     const detail::gradients_of<In>& gradients,
                                     const SoftmaxOptions& options = {}, const Call& call = {});
 
-/// The same of softmax_causal. Keys and values behind t are not read for row t of the gradient of
-/// q, queries and rows of dout before t not for rows t of those of k and v.
+/// The same for softmax_causal. Row t of the gradient of q reads no key or value after t, rows t of
+/// those of k and v no query or row of dout before t.
 template <AttentionInputs In>
 void softmax_causal_gradient(const In& in, const std::type_identity_t<detail::dout_of<In>>& dout,
                              const detail::gradients_of<In>& gradients,
                              const SoftmaxOptions& options = {}, const Call& call = {});
 
-/// Bytes of workspace either call needs for any gradients; no data is read.
+/// Bytes of workspace for either call and any gradients; reads no data.
 template <AttentionInputs In>
 std::size_t softmax_gradient_workspace_bytes(const In& in, const ExecutorRef& executor = {});
 

@@ -24,7 +24,6 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// One head of the gradient of softmax attention.
 template <Scalar T>
 class SoftmaxGradientHead {
   using A = accumulator_t<T>;
@@ -55,7 +54,7 @@ class SoftmaxGradientHead {
     Index seen[kStripTokens];  // [rows] keys of the tile that each query reads, ascending
 
     Index most() const { return seen[rows - 1]; }
-    /// Columns of row r that are worked on: whole vectors, whose surplus enters nothing.
+    /// Columns of row r that are computed: whole vectors; the surplus enters no sum.
     Index columns(Index r) const { return round_up(seen[r], kRowAlignment); }
   };
 
@@ -111,7 +110,7 @@ class SoftmaxGradientHead {
     }
   }
 
-  /// The kept queries that read any key.
+  /// Packs the kept queries that read at least one key.
   void pack_queries(bool causal, MatrixView<const T> dout) {
     count_ = 0;
     if (in_.q.rows == 0) return;
@@ -142,7 +141,7 @@ class SoftmaxGradientHead {
     return p;
   }
 
-  /// Scores of a pair, and dP. Columns behind those that a query reads hold anything.
+  /// Scores of a pair, and dP. Columns after those that a query reads are unspecified.
   void score(const TilePair& p, Rows<A> scores) const {
     keys_.score(scaled_.below(p.first), p.rows, p.tile, p.most(), scores);
   }
@@ -150,7 +149,7 @@ class SoftmaxGradientHead {
     values_.score(dout_.below(p.first), p.rows, p.tile, p.most(), slopes);
   }
 
-  /// The first pass over one strip of queries: what Query holds, and their gradient.
+  /// The first pass over one strip of queries: fills Query, adds their gradient.
   void read_strip(Index s, const Gradients<T>& gradients, const Worker& w) const {
     const bool slopes_wanted = !gradients.q.absent() || !gradients.k.absent();
     Query* const queries = queries_ + s * kStripTokens;

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// How the gradients of feature maps' weights are summed, to the same bits for any executor.
+/// Sums of the gradients of feature maps' weights, bitwise the same for any executor.
 
 #include <algorithm>
 #include <span>
@@ -16,15 +16,14 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Gradients of a map's weights, gathered for each group of blocks apart, so that their sum does
-/// not depend on who computes which group.
+/// Gradients of a map's weights, one part for each group of blocks.
 template <class A>
 class WeightParts {
  public:
   WeightParts(const char* function, Arena& arena, Index groups, Index weights)
       : parts_(arena.take<A>(function, {groups, weights})), groups_(groups), weights_(weights) {}
 
-  /// Where group g adds, null where nothing is wanted.
+  /// Memory that group g adds to; null without a gradient to write.
   A* part(Index g) const { return wanted_ ? parts_ + g * weights_ : nullptr; }
   void start(std::span<const A> sums) {
     wanted_ = !sums.empty();
@@ -45,7 +44,7 @@ class WeightParts {
 };
 
 /// Blocks of a group in the backward forms: as in the forward, but independent of the number of
-/// workers where weights are gathered by groups.
+/// workers if weights are summed by groups.
 template <class A, class Op>
 Index gradient_group(const Op& op, Index blocks, const HeadSizes& n, Index workers) {
   if (op.query_map.weights() > 0 || op.key_map.weights() > 0) return kGroupBlocks;
