@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Writing a file so that its name never stands for a part of it.
+/// Writes files whose name never refers to a partial one.
 
 #include <cerrno>
 #include <cstddef>
@@ -24,7 +24,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// A file that is written beside `target` and takes its place when it is complete.
+/// A file written beside `target` that takes its place when complete.
 class ReplacementFile {
  public:
   explicit ReplacementFile(const std::filesystem::path& target) : target_(target) {
@@ -34,7 +34,7 @@ class ReplacementFile {
       path_ = target;
       path_ += "." + std::to_string(random()) + ".tmp";
       errno = 0;
-      file_.reset(std::fopen(path_.string().c_str(), "wbx"));  // x: the file must not be there
+      file_.reset(std::fopen(path_.string().c_str(), "wbx"));  // x: fails if the file exists
       if (file_ == nullptr && errno != EEXIST) break;
     }
     if (file_ == nullptr) fail("cannot be created: ", errno);
@@ -49,7 +49,7 @@ class ReplacementFile {
     }
   }
 
-  /// On the disk before the name points to it, so that not even a loss of power leaves a part.
+  /// Syncs before it renames, so that not even a loss of power leaves a partial file.
   void replace_target() {
     if (std::fflush(file_.get()) != 0) fail("cannot be written: ", errno);
 #if __has_include(<unistd.h>)

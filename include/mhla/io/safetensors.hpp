@@ -6,9 +6,9 @@
 ///     const auto file = mhla::Safetensors::read("layer.safetensors");
 ///     const mhla::Matrix<float> weight = file.matrix<float>("to_q.weight");
 ///
-/// A file is trusted in nothing: sizes are checked before anything is allocated, the header is read
-/// by the rules of safetensors_format.hpp, and the data only if the header describes all of it.
-/// Values are not judged. Memory: the data, and for the time of reading the header.
+/// Sizes are checked before anything is allocated, the header is read by the rules of
+/// safetensors_format.hpp, and the data only if the header describes all of it. Values are not
+/// checked. Memory: the data, and the header while it is read.
 /// Requires nlohmann_json (CMake: mhla::io, find_package(mhla COMPONENTS io)).
 
 #include <cerrno>
@@ -38,27 +38,25 @@ inline namespace MHLA_TARGET {
 /// The tensors of one file.
 class Safetensors {
  public:
-  /// Reads a regular file into memory. Nothing of its data is allocated or read before the header
-  /// is found right.
+  /// Reads a regular file into memory. Data is allocated and read only after the header has passed.
   /// \throws safetensors_error, and option_error for a header_limit above 100,000,000.
   static Safetensors read(const std::filesystem::path& path,
                           const SafetensorsOptions& options = {});
 
-  /// Looks into a file that is in memory, at any address. `bytes` must outlive the result.
+  /// Views a file in memory, at any address. `bytes` must outlive the result.
   static Safetensors parse(std::span<const std::byte> bytes,
                            const SafetensorsOptions& options = {});
 
-  /// All tensors, sorted by name. Their bytes are valid as long as this object, moved or not.
+  /// All tensors, sorted by name. Their bytes live as long as this object, moved or not.
   const StoredTensors& tensors() const { return tensors_; }
   const SafetensorsMetadata& metadata() const { return metadata_; }
 
   bool contains(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
-  /// \throws safetensors_error if there is none of that name.
+  /// \throws safetensors_error if there is no such tensor.
   const StoredTensor& tensor(std::string_view name) const;
 
-  /// Copies the elements of a tensor to `out`, row-major. Each is exact: T is the type of the
-  /// tensor, or a wider one: float for F16 and BF16, double for F32, F16 and BF16. Every byte of a
-  /// BOOL other than 0 is true.
+  /// Copies the elements of a tensor to `out`, row-major and exact: T is the type of the tensor or
+  /// a wider one (float for F16 and BF16, double for these and F32). A BOOL is true unless 0.
   /// \throws safetensors_error if there is no such tensor or T cannot hold its type,
   /// shape_error unless `out` has the size of the tensor.
   template <Stored T>
@@ -86,7 +84,7 @@ class Safetensors {
                               const SafetensorsOptions& options) const;
   std::unique_ptr<std::byte[]> allocate(std::uint64_t size) const;
   void read_exactly(std::FILE* file, std::byte* to, std::uint64_t size) const;
-  /// Takes over what the header says of the data that lies at `data`.
+  /// Takes over the tensors of a header, with their data at `data`.
   void adopt(detail::SafetensorsHeader header, const std::byte* data);
 
   std::string file_;
@@ -99,7 +97,7 @@ class Safetensors {
 
 namespace detail {
 
-/// Throws unless the options can be followed.
+/// Throws unless header_limit is in range.
 inline void expect_header_limit(const char* function, const SafetensorsOptions& options) {
   if (options.header_limit > kSafetensorsMaxHeader) {
     fail_option(function, "header_limit", "is " + std::to_string(options.header_limit),
@@ -107,7 +105,7 @@ inline void expect_header_limit(const char* function, const SafetensorsOptions& 
   }
 }
 
-/// True if every number of type `dtype` is one of T.
+/// True if T represents every number of type `dtype`.
 template <Stored T>
 constexpr bool holds(Dtype dtype) {
   const bool half = dtype == Dtype::kF16 || dtype == Dtype::kBF16;
@@ -233,7 +231,7 @@ inline Safetensors Safetensors::read(const std::filesystem::path& path,
   errno = 0;
   const std::unique_ptr<std::FILE, FileCloser> file(std::fopen(path.string().c_str(), "rb"));
   if (file == nullptr) fail_open(std::generic_category().message(errno));
-  std::setvbuf(file.get(), nullptr, _IONBF, 0);  // large reads go straight to their place
+  std::setvbuf(file.get(), nullptr, _IONBF, 0);  // unbuffered: reads go straight to their target
 
   std::byte first[8];
   result.read_exactly(file.get(), first, sizeof first);

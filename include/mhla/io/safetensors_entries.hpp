@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the header of a safetensors file says, and the rule that its tensors tile the data.
+/// The contents of a safetensors header, and the rule that its tensors tile the data.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// What a header says. The bytes of a tensor are data[offsets.first, offsets.second).
+/// The contents of a header. The bytes of a tensor are data[offsets.first, offsets.second).
 struct SafetensorsHeader {
   using Range = std::pair<std::uint64_t, std::uint64_t>;
   struct Entry {
@@ -31,8 +31,8 @@ struct SafetensorsHeader {
   SafetensorsMetadata metadata;
 };
 
-/// Every byte of the data, which begins at `data_begin` of the file, belongs to exactly one tensor.
-/// \throws safetensors_error where it does not.
+/// \throws safetensors_error unless every byte of the data, which begins at byte `data_begin` of
+/// the file, belongs to exactly one tensor.
 inline void expect_tiling(const SafetensorsHeader& header, std::uint64_t data_size,
                           std::uint64_t data_begin, const std::string& file) {
   std::vector<SafetensorsHeader::Range> ranges;
@@ -56,7 +56,7 @@ inline void expect_tiling(const SafetensorsHeader& header, std::uint64_t data_si
   }
 }
 
-/// Goes through a text and tells how far.
+/// Iterates over a text and reports how far it got.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;

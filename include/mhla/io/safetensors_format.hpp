@@ -1,13 +1,13 @@
 #pragma once
 
 /// \file
-/// What reader and writer of safetensors files share: the layout, element types, limits, errors.
+/// The layout, element types, limits and errors that reader and writer share.
 ///
 ///     8 bytes        N, the length of the header, little endian
 ///     N bytes        JSON, padded with spaces:
 ///                    {"__metadata__": {key: text, ...},
 ///                     name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
-///     the rest       data; the tensors lie side by side in it, row-major and little endian
+///     the rest       data; the tensors tile it, row-major and little endian
 ///
 /// The strict profile of the format: a file is refused unless every rule of SafetensorsFault
 /// holds. Source: https://github.com/huggingface/safetensors.
@@ -45,7 +45,7 @@ enum class SafetensorsFault {
   kDepth,            ///< lists hold no lists and no objects
   kTooMany,          ///< at most 65,536 tensors, and as many metadata keys
   kNameTooLong,      ///< keys have at most 1,024 bytes
-  kDuplicateKey,     ///< no key stands twice in one object
+  kDuplicateKey,     ///< no key appears twice in one object
   kUnknownKey,       ///< a tensor has no other keys than dtype, shape and data_offsets
   kMissingKey,       ///< and has all three
   kWrongType,        ///< each value is of the kind that the layout shows
@@ -59,12 +59,12 @@ enum class SafetensorsFault {
   kHole,             ///< every byte of data belongs to a tensor
   kOverlap,          ///< and to one only
   kReservedName,     ///< no tensor to be written is called __metadata__
-  kNoTensor,         ///< a tensor that is asked for is there
-  kConversion,       ///< and its numbers are exact in the type that is asked for
+  kNoTensor,         ///< the requested tensor exists
+  kConversion,       ///< and the requested type holds its numbers exactly
 };
 
 /// A refusal. The message has the file (or "bytes"), the position, what came and what was expected;
-/// text that stems from the file is shortened and escaped in it.
+/// text from the file is shortened and escaped.
 class safetensors_error : public error {
  public:
   safetensors_error(SafetensorsFault fault, std::optional<std::uint64_t> position,
@@ -72,8 +72,7 @@ class safetensors_error : public error {
       : error(message), fault_(fault), position_(position) {}
 
   SafetensorsFault fault() const noexcept { return fault_; }
-  /// The byte of the file up to which it had been read, or at which the data is wrong; nothing
-  /// where no single byte is.
+  /// The byte that reading had reached, or at which the data is wrong, if there is one.
   std::optional<std::uint64_t> position() const noexcept { return position_; }
 
  private:
@@ -97,13 +96,11 @@ constexpr Index dtype_width(Dtype dtype) {
   return widths[static_cast<int>(dtype)];
 }
 
-/// "F32".
 constexpr std::string_view dtype_name(Dtype dtype) {
   constexpr std::string_view names[] = {"BOOL", "U8", "F16", "BF16", "I32", "F32", "F64", "I64"};
   return names[static_cast<int>(dtype)];
 }
 
-/// The element type of that name, if there is one.
 constexpr std::optional<Dtype> dtype_of_name(std::string_view name) {
   for (int i = 0; i < 8; ++i) {
     if (dtype_name(static_cast<Dtype>(i)) == name) return static_cast<Dtype>(i);
@@ -129,13 +126,12 @@ constexpr Dtype dtype_of() {
   if constexpr (std::same_as<T, std::int64_t>) return Dtype::kI64;
 }
 
-/// One tensor: a dense row-major array somewhere in memory, at any address. Owns no elements.
+/// A dense row-major array at any address. Owns no elements.
 struct StoredTensor {
   Dtype dtype = Dtype::kF32;
-  std::vector<Index> shape;          ///< no sizes: a single number
+  std::vector<Index> shape;          ///< empty: a single number
   std::span<const std::byte> bytes;  ///< as many as shape and dtype say
 
-  /// Number of elements.
   Index size() const { return static_cast<Index>(bytes.size()) / dtype_width(dtype); }
 };
 
@@ -184,8 +180,8 @@ inline std::string printable(std::string_view text) {
   throw safetensors_error(fault, position, text + got + ", expected " + expected);
 }
 
-/// The first byte that does not belong to valid UTF-8 (RFC 3629: no overlong forms, no surrogates,
-/// nothing above U+10FFFF), or text.size().
+/// The first byte that is not valid UTF-8 (RFC 3629: no overlong forms, no surrogates, nothing
+/// above U+10FFFF), or text.size().
 inline std::size_t valid_utf8(std::string_view text) {
   const auto byte = [&](std::size_t i) -> unsigned {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
@@ -199,7 +195,7 @@ inline std::size_t valid_utf8(std::string_view text) {
     }
     const std::size_t more = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : 1;
     if (lead < 0xC2 || lead > 0xF4) return i;
-    // The second byte rules out overlong forms, surrogates and numbers that are too large.
+    // The second byte excludes overlong forms, surrogates and numbers that are too large.
     const unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
     const unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
     if (byte(i + 1) < low || byte(i + 1) > high) return i;
@@ -211,8 +207,8 @@ inline std::size_t valid_utf8(std::string_view text) {
   return i;
 }
 
-/// Bytes of a tensor; nothing where the sizes other than 0 have a product that is too large, so
-/// that no stride of an empty tensor overflows either. Sizes are >= 0.
+/// Bytes of a tensor of sizes >= 0; nothing if the product of its nonzero sizes overflows, so that
+/// no stride of an empty tensor overflows either.
 inline std::optional<std::uint64_t> stored_bytes(const std::vector<Index>& shape, Dtype dtype) {
   constexpr Index limit = std::numeric_limits<Index>::max();
   Index product = dtype_width(dtype);

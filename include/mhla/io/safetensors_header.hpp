@@ -3,10 +3,9 @@
 /// \file
 /// The header of a safetensors file: JSON from an untrusted source to tensors that tile the data.
 ///
-/// The text is read once, by a parser that reports each token as it comes (nlohmann_json, the
-/// events of its text parser): nothing is built but what is kept, duplicate keys are seen, and the
-/// first token that breaks a rule ends the work. Time: O(N log tensors) for N bytes of header.
-/// Memory: names and metadata, some 300 bytes for each tensor, and a few times the longest string.
+/// The SAX parser of nlohmann_json reads the text once: only what is kept is built, duplicate keys
+/// are seen, the first token that breaks a rule ends the work. Time: O(N log tensors) for N bytes.
+/// Memory: names, metadata, some 300 bytes a tensor, and a few times the longest string.
 
 #include <algorithm>
 #include <cstddef>
@@ -29,16 +28,15 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Reads the N bytes of a header, which begin at byte 8 of `file` and are followed by `data_size`
-/// bytes of data.
+/// Reads the N bytes of a header at byte 8 of `file`, which `data_size` bytes of data follow.
 /// \throws safetensors_error for the first rule that is broken.
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_size,
                                            const std::string& file);
 
 // ------------------------------------------------------------------------------------------------
 
-/// Receives the tokens of a header. The functions without comment are the interface that
-/// nlohmann_json calls; each either accepts a token or throws.
+/// Receives the tokens of a header. nlohmann_json calls the functions without a comment; each
+/// accepts a token or throws.
 class SafetensorsHeaderParser {
  public:
   SafetensorsHeaderParser(std::string_view text, std::uint64_t data_size, const std::string& file)
@@ -230,7 +228,7 @@ class SafetensorsHeaderParser {
     header_.tensors.find(name_)->second = std::move(entry_);
   }
 
-  /// Refuses a value whose kind does not fit where it stands.
+  /// Refuses a value whose kind does not fit its place.
   [[noreturn]] void refuse(const std::string& value) const {
     using F = SafetensorsFault;
     switch (place_) {
@@ -277,7 +275,7 @@ class SafetensorsHeaderParser {
   std::string_view text_;
   std::uint64_t data_size_;
   const std::string& file_;
-  const char* reached_;  // behind the last character read
+  const char* reached_;  // after the last character read
 
   SafetensorsHeader header_;
   Place place_ = Place::kStart;

@@ -2,11 +2,10 @@
 
 /// \file
 /// Writes safetensors files.
-///
-/// The bytes depend on names, types, shapes, values and metadata alone, not on the order of calls:
-/// tensors follow each other by element type, widest first, and then by name; metadata is sorted
-/// by key. The header is padded with spaces to a multiple of 8, so every tensor is aligned to the
-/// width of its elements. What is written is what the strict reader (safetensors.hpp) accepts, and
+/// The bytes depend only on names, types, shapes, values and metadata, not on the order of calls:
+/// tensors are sorted by element type, widest first, and by name; metadata by key. Spaces pad the
+/// header to a multiple of 8, so every tensor is aligned to its elements. The strict reader
+/// (safetensors.hpp) reads what is written back bit for bit.
 /// reads back bit for bit.
 
 #include <algorithm>
@@ -32,17 +31,17 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Collects tensors and writes them. Holds views: elements are read by to_bytes() and write().
+/// Collects views of tensors; to_bytes() and write() read their elements.
 class SafetensorsWriter {
  public:
-  /// Adds a tensor.
-  /// \throws safetensors_error for a name that was added before, is longer than 1,024 bytes, is no
-  /// UTF-8 or is __metadata__; for more than 8 axes or 65,536 tensors; for a size below 0, or bytes
-  /// that are not as many as dtype and shape say. Nothing is added then.
+  /// Adds a tensor, or throws and adds nothing.
+  /// \throws safetensors_error for a name that is taken, longer than 1,024 bytes, not UTF-8 or
+  /// __metadata__; for more than 8 axes or 65,536 tensors; for a size below 0, or a number of bytes
+  /// other than dtype and shape give.
   void add(std::string_view name, StoredTensor tensor);
 
-  /// Adds values that lie side by side, row-major: a span of a Stored type, or a std::vector,
-  /// std::array or the like that is no temporary.
+  /// Adds contiguous row-major values: a span of a Stored type, or a std::vector, std::array or the
+  /// like that is not a temporary.
   template <std::ranges::contiguous_range Values>
   requires std::ranges::borrowed_range<Values>
   void add(std::string_view name, std::vector<Index> shape, Values&& values) {
@@ -58,19 +57,19 @@ class SafetensorsWriter {
         std::span<const T>(matrix.data(), static_cast<std::size_t>(matrix.size())));
   }
   template <Scalar T>
-  void add(std::string_view name, Matrix<T>&& matrix) = delete;  // would be gone when it is written
+  void add(std::string_view name, Matrix<T>&& matrix) = delete;  // would dangle
 
   /// Adds a text under a key.
-  /// \throws safetensors_error for a key that was added before or is longer than 1,024 bytes, for
-  /// text that is no UTF-8, and for more than 65,536 keys.
+  /// \throws safetensors_error for a key that is taken or longer than 1,024 bytes, for text that is
+  /// not UTF-8, and for more than 65,536 keys.
   void add_metadata(std::string_view key, std::string_view text);
 
   /// The whole file.
   /// \throws safetensors_error for a header of more than 100,000,000 bytes.
   std::vector<std::byte> to_bytes() const;
 
-  /// Writes the file: first completely under another name in the same folder, which then replaces
-  /// what `path` names. After an error `path` is what it was, and the other file is removed.
+  /// Writes the file under another name in the same folder, and then renames it to `path`. After an
+  /// error `path` is unchanged and the other file is removed.
   /// \throws safetensors_error that names the path.
   void write(const std::filesystem::path& path) const;
 
@@ -105,7 +104,7 @@ inline void append_json(std::string& json, std::string_view text) {
   json += '"';
 }
 
-/// Throws unless a key or a text can stand in a header.
+/// Throws unless a key or a text may be in a header.
 inline void expect_text(const std::string& what, std::string_view text, std::size_t longest) {
   if (text.size() > longest) {
     fail_safetensors("output", SafetensorsFault::kNameTooLong, std::nullopt,

@@ -1,15 +1,14 @@
 #pragma once
 
 /// \file
-/// AdamW on a flat row of parameters, a schedule of its learning rate, and gradient clipping.
+/// AdamW on a flat row of parameters, a learning-rate schedule, and gradient clipping.
 ///
 ///     m <- beta1 m + (1 - beta1) g          m' = m / (1 - beta1^t)
 ///     v <- beta2 v + (1 - beta2) g^2        v' = v / (1 - beta2^t)
 ///     p <- p - rate * weight_decay * p - rate * m' / (sqrt(v') + eps)
 ///
-/// Step t counts from 1. The decay acts on the parameters alone (it is decoupled from m and v), and
-/// is scaled by the rate as in the usual implementations. Parameters that are decayed differently
-/// are rows of their own, each with its state.
+/// Step t counts from 1. The decay is decoupled from m and v, and scaled by the rate as in the
+/// usual implementations. Parameters with another decay are another row, with their own state.
 /// Cost: 4 numbers read and 3 written a parameter. Source: Loshchilov and Hutter, arXiv:1711.05101,
 /// algorithm 2; the schedule: Loshchilov and Hutter, arXiv:1608.03983, without restarts.
 
@@ -50,21 +49,20 @@ struct AdamWState {
 
 /// Takes one step.
 /// \param executor  splits over parameters
-/// \throws shape_error unless gradients and state are of the size of the parameters, option_error
-/// unless 0 <= beta < 1, eps > 0, weight_decay >= 0 and learning_rate >= 0, before anything is
-/// touched.
+/// \throws shape_error unless gradients and state have the size of the parameters, option_error
+/// unless 0 <= beta < 1, eps > 0, weight_decay >= 0 and learning_rate >= 0; touches nothing then.
 template <Accumulator A>
 void adamw(std::type_identity_t<std::span<A>> parameters,
            std::type_identity_t<std::span<const A>> gradients, AdamWState<A>& state,
            double learning_rate, const AdamWOptions& options = {},
            const ExecutorRef& executor = {});
 
-/// A factor of the learning rate for step 0, 1, ..: up from 1/warmup to 1 in `warmup` steps, then
-/// down to 0 at step `steps` along half a cosine, and 0 from there on.
+/// The learning rate's factor at step 0, 1, ..: up from 1/warmup to 1 in `warmup` steps, then down
+/// to 0 at step `steps` along half a cosine, and 0 from there on.
 inline double warmup_cosine(Index step, Index warmup, Index steps);
 
-/// Scales gradients whose Euclidean norm is larger than `largest_norm` down to it.
-/// \return the norm before; where it is not finite, the gradients are left as they are
+/// Scales gradients whose Euclidean norm is above `largest_norm` down to it.
+/// \return the norm before; gradients whose norm is not finite are left alone
 /// \throws option_error unless largest_norm >= 0.
 template <std::ranges::contiguous_range R>
 requires Accumulator<std::ranges::range_value_t<R>>

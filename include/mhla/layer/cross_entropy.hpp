@@ -6,7 +6,7 @@
 ///     loss = 1/B sum_b (log sum_c e^(z_bc) - z_b,label(b))            z, dz [B,C]
 ///     dz  += (softmax(z_b) - one-hot(label(b))) / B
 ///
-/// The largest logit of a row is taken out of its sum, so no logit overflows.
+/// The largest logit is subtracted first, so no exponential overflows.
 /// Cost: B*C exponentials, twice that with the gradient.
 
 #include <algorithm>
@@ -27,17 +27,17 @@ MHLA_PACKETS_BEGIN
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Integers one after another in memory, as std::vector<int> and std::span<const Index>.
+/// Contiguous integers, such as std::vector<int> and std::span<const Index>.
 template <class R>
 concept IntegerRange =
     std::ranges::contiguous_range<const R> && std::integral<std::ranges::range_value_t<const R>>;
 
 struct CrossEntropy {
   double loss = 0;    ///< mean over the rows, in nats
-  Index correct = 0;  ///< rows whose largest logit is that of the label
+  Index correct = 0;  ///< rows whose largest logit is the label's
 };
 
-/// The mean loss of logits [B,C] with B > 0, and how many rows have the right largest logit.
+/// The mean loss of logits [B,C] with B > 0, and the number of rows predicted right.
 /// \param labels   one in [0, C) for each row
 /// \param dlogits  [B,C], to which the gradient of the mean loss is added, or absent
 /// \throws shape_error, option_error for anything that does not fit, before dlogits is touched.
@@ -45,7 +45,7 @@ template <LayerInput X, IntegerRange Labels>
 CrossEntropy cross_entropy(const X& logits, const Labels& labels,
                            const detail::output_t<X>& dlogits = {});
 
-/// The place of the largest of some numbers, of the first where several are; -1 of none.
+/// Position of the largest number, the first of equal ones; -1 for an empty range.
 template <std::ranges::contiguous_range R>
 requires Accumulator<std::ranges::range_value_t<R>> Index argmax(const R& x);
 

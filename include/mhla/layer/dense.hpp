@@ -6,10 +6,9 @@
 ///     y = x W^T + b                                        x [N,I], W [O,I], b [O], y [N,O]
 ///     dx += dy W      dW += dy^T x      db += sum_n dy_n
 ///
-/// Parameters are views, so those of a whole model may lie in one row of numbers. Rows of all views
-/// are contiguous (column stride 1) at any row stride; what is written overlaps nothing else.
-/// Cost: 2*N*I*O flops, the adjoint twice that. The product reads W^T: `dense` transposes W in
-/// every call, a PackedDense once, for weights that stay as they are.
+/// Parameters are views, so those of a whole model may be one row of numbers. Rows of all views are
+/// contiguous (column stride 1) at any row stride; what is written overlaps nothing else.
+/// Cost: 2*N*I*O flops, the adjoint twice that. `dense` transposes W each time, PackedDense once.
 
 #include <algorithm>
 #include <span>
@@ -35,11 +34,11 @@ template <LayerInput X>
 void dense(const X& x, const DenseView<const detail::element_t<X>>& dense,
            const detail::output_t<X>& y, const Call& call = {});
 
-/// Bytes of workspace of dense from I numbers to O.
+/// Bytes of workspace of dense.
 template <Accumulator A>
 std::size_t dense_workspace_bytes(Index inputs, Index outputs);
 
-/// The same output, to the last bit, of a layer that was packed before.
+/// The same output, to the last bit, from a packed layer.
 /// \param executor  splits over rows
 template <LayerInput X>
 void dense(const X& x, const PackedDense<detail::element_t<X>>& dense, const detail::output_t<X>& y,
@@ -48,7 +47,7 @@ void dense(const X& x, const PackedDense<detail::element_t<X>>& dense, const det
 /// Adds the gradients of x and of the parameters for the gradient dy of y.
 /// \param x [N,I], dy [N,O]
 /// \param dx         [N,I] or absent
-/// \param gradients  of the parameters, each where it is wanted
+/// \param gradients  of the parameters; absent ones are skipped
 /// \param call       its executor splits over rows; the gradients of the parameters over outputs
 ///                   and chunks of rows, whose sums are added in order
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
@@ -57,7 +56,7 @@ void dense_adjoint(const X& x, const DenseView<const detail::element_t<X>>& dens
                    const detail::input_t<X>& dy, const detail::output_t<X>& dx,
                    const DenseView<detail::element_t<X>>& gradients, const Call& call = {});
 
-/// Bytes of workspace of dense_adjoint; it is small where N is.
+/// Bytes of workspace of dense_adjoint; small for small N.
 template <Accumulator A>
 std::size_t dense_adjoint_workspace_bytes(Index rows, Index inputs, Index outputs);
 
@@ -76,8 +75,8 @@ void multiply_by_weight(Start start, MatrixView<const A> dy, MatrixView<const A>
                .start = start});
 }
 
-/// The gradients of the parameters: pieces of at most kOutputs outputs and a chunk of rows, about
-/// kPieces of them. With more than one chunk, each has sums of its own in the workspace.
+/// The gradients of the parameters, in about kPieces pieces of at most kOutputs outputs and a chunk
+/// of rows. With more than one chunk, each has its own sums in the workspace.
 template <Accumulator A>
 class DenseGradient {
   static constexpr Index kOutputs = 256, kPieces = 16, kLeastRows = 256;
@@ -92,7 +91,6 @@ class DenseGradient {
         weight_(arena.take<A>(function, {partial_, outputs, inputs})),
         bias_(arena.take<A>(function, {partial_, outputs})) {}
 
-  /// Adds to what is wanted of the gradients.
   void add(MatrixView<const A> x, MatrixView<const A> dy, DenseView<A> gradients,
            const ExecutorRef& executor) {
     const bool want_weight = !gradients.weight.absent(), want_bias = !gradients.bias.empty();

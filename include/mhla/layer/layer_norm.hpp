@@ -9,10 +9,9 @@
 ///     dgain  += sum over rows of dy * n
 ///     dshift += sum over rows of dy
 ///
-/// The variance is a second pass over the row, so no mean, however large, cancels it; the adjoint
-/// computes both again from x. Rows of all views are contiguous (column stride 1) at any row
-/// stride. Cost: about 8*N*C flops, the adjoint 20*N*C. Source: Ba, Kiros and Hinton,
-/// arXiv:1607.06450.
+/// The variance is a second pass over the row, so a large mean does not cancel it; the adjoint
+/// computes both again. Rows of all views are contiguous (column stride 1) at any row stride.
+/// Cost: about 8*N*C flops, the adjoint 20*N*C. Source: Ba, Kiros and Hinton, arXiv:1607.06450.
 
 #include <algorithm>
 #include <cmath>
@@ -41,7 +40,7 @@ void layer_norm(const X& x, std::span<const detail::element_t<X>> gain,
 
 /// Adds the gradients of x, gain and shift for the gradient dy of y.
 /// \param dx             [N,C] or absent
-/// \param dgain, dshift  [C], or empty where it is not wanted
+/// \param dgain, dshift  [C] or empty
 /// \param call           its executor splits over chunks of rows, whose sums are added in order
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
 template <LayerInput X>
@@ -75,7 +74,6 @@ struct RowStatistics {
     scale = 1 / std::sqrt(variance + eps);
   }
 
-  /// (p - mean) * scale.
   template <class P>
   MHLA_INLINE P normalised(P p) const {
     using namespace Eigen::internal;

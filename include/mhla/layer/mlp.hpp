@@ -7,10 +7,9 @@
 ///                                    x [N,I], W1 [H,I], pre, hidden [N,H], W2 [O,H], y [N,O]
 ///     gelu(x) = x / (1 + e^(-2u)),   u = sqrt(2 / pi) (x + 0.044715 x^3)
 ///
-/// gelu is the form with tanh, 0.5 x (1 + tanh(u)), of which the above is another writing. The
-/// caller keeps pre and hidden for the adjoint. Rows of all views are contiguous (column stride 1)
-/// at any row stride; what is written overlaps nothing else.
-/// Cost: 2*N*H*(I+O) flops and N*H exponentials, the adjoint twice that.
+/// gelu is its tanh form, 0.5 x (1 + tanh(u)), rewritten. The caller keeps pre and hidden for the
+/// adjoint. Rows of all views are contiguous (column stride 1) at any row stride; what is written
+/// overlaps nothing else. Cost: 2*N*H*(I+O) flops and N*H exponentials, the adjoint twice that.
 /// Source: Hendrycks and Gimpel, arXiv:1606.08415.
 
 #include <algorithm>
@@ -60,27 +59,27 @@ void mlp(const X& x, const MlpView<const detail::element_t<X>>& parameters,
          const detail::output_t<X>& pre, const detail::output_t<X>& hidden,
          const detail::output_t<X>& y, const Call& call = {});
 
-/// Both layers with their weights packed, where these stay as they are.
+/// Both layers with their weights packed.
 template <Accumulator A>
 struct PackedMlp {
   PackedDense<A> first, second;
 };
 
-/// The same outputs, to the last bit, of a perceptron that was packed before.
+/// The same outputs, to the last bit, from packed layers.
 /// \param executor  splits over rows
 template <LayerInput X>
 void mlp(const X& x, const PackedMlp<detail::element_t<X>>& parameters,
          const detail::output_t<X>& pre, const detail::output_t<X>& hidden,
          const detail::output_t<X>& y, const ExecutorRef& executor = {});
 
-/// Bytes of workspace of mlp from I numbers over H to O.
+/// Bytes of workspace of mlp.
 template <Accumulator A>
 std::size_t mlp_workspace_bytes(Index inputs, Index hidden, Index outputs);
 
 /// Adds the gradients of x and of the parameters for the gradient dy of y.
 /// \param pre, hidden  [N,H] as mlp wrote them
 /// \param dx           [N,I] or absent
-/// \param gradients    of the parameters, each where it is wanted
+/// \param gradients    of the parameters; absent ones are skipped
 /// \param call         its executor splits as that of dense_adjoint
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
 template <LayerInput X>
@@ -89,7 +88,7 @@ void mlp_adjoint(const X& x, const MlpView<const detail::element_t<X>>& paramete
                  const detail::input_t<X>& dy, const detail::output_t<X>& dx,
                  const MlpView<detail::element_t<X>>& gradients, const Call& call = {});
 
-/// Bytes of workspace of mlp_adjoint: N*H numbers and what the gradients of the parameters need.
+/// Bytes of workspace of mlp_adjoint: N*H numbers and the sums of the parameters' gradients.
 template <Accumulator A>
 std::size_t mlp_adjoint_workspace_bytes(Index rows, Index inputs, Index hidden, Index outputs);
 
@@ -119,7 +118,7 @@ struct Gelu {
     using namespace Eigen::internal;
     return pdiv(x, padd(constant<P>(1), exponential(exponent(x, pmul(x, x)))));
   }
-  /// s + s (1 - s) x 2u' with s = 1 / (1 + e^(-2u)), from t = e^(-|2u|), which nothing cancels.
+  /// s + s (1 - s) x 2u' with s = 1 / (1 + e^(-2u)), from t = e^(-|2u|) to avoid cancellation.
   template <class P>
   MHLA_INLINE static P slope(P x) {
     using namespace Eigen::internal;
@@ -130,7 +129,7 @@ struct Gelu {
     const P smaller = pmul(t, larger);
     P derivative =
         multiply_add(square, constant<P>(6 * kScale * kCubic), constant<P>(2 * kScale));  // 2u'
-    derivative = pmin(derivative, pset1<P>(std::numeric_limits<A>::max()));  // t is 0 long before
+    derivative = pmin(derivative, pset1<P>(std::numeric_limits<A>::max()));  // finite where t is 0
     const P s = pselect(pcmp_lt(constant<P>(0), x), larger, smaller);
     return multiply_add(pmul(pmul(smaller, larger), x), derivative, s);
   }

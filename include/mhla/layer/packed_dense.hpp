@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The parameters of a dense layer, and a dense layer with its weight packed for many calls.
+/// The parameters of a dense layer, and a layer with its weight packed for many calls.
 
 #include <span>
 
@@ -19,8 +19,8 @@ inline namespace MHLA_TARGET {
 /// The parameters of a dense layer (T const) or their gradients.
 template <class T>
 struct DenseView {
-  MatrixView<T> weight{};  ///< [O, I]; of gradients, absent where it is not wanted
-  std::span<T> bias{};     ///< [O] or empty: no bias, or its gradient is not wanted
+  MatrixView<T> weight{};  ///< [O,I]; a gradient may be absent
+  std::span<T> bias{};     ///< [O] or empty: no bias, or no gradient of it
 
   constexpr operator DenseView<const T>() const  // NOLINT(google-explicit-constructor)
       requires(!std::is_const_v<T>) {
@@ -28,7 +28,7 @@ struct DenseView {
   }
 };
 
-/// Bytes of memory of a PackedDense from I numbers to O.
+/// Bytes of memory of a PackedDense.
 template <Accumulator A>
 std::size_t packed_dense_bytes(Index inputs, Index outputs);
 
@@ -42,14 +42,13 @@ std::size_t packed_dense_bytes(Index inputs, Index outputs);
 template <Accumulator A>
 class PackedDense {
  public:
-  /// Packs a layer.
   /// \throws shape_error, option_error for a layer that does not fit, and option_error unless
   ///         `memory` has packed_dense_bytes.
   PackedDense(Workspace memory, const DenseView<const A>& dense);
 
   Index inputs() const { return inputs_; }    ///< I
   Index outputs() const { return outputs_; }  ///< O
-  /// y = x W^T + b for rows that fit.
+  /// y = x W^T + b, unchecked.
   void apply(MatrixView<const A> x, MatrixView<A> y) const {
     detail::multiply_affine<A>(x, {weight_, stride_}, bias_, y);
   }
@@ -64,7 +63,7 @@ class PackedDense {
 
 namespace detail {
 
-/// Where a PackedDense keeps W^T: rows [I] of O numbers.
+/// W^T of a PackedDense: rows [I] of O numbers.
 template <Accumulator A>
 struct PackedWeight {
   Index stride;

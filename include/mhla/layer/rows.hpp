@@ -1,11 +1,11 @@
 #pragma once
 
 /// \file
-/// What the layers share: how rows are cut into pieces of work, and what a view must be like.
+/// What the layers share: pieces of rows, and checks of views.
 ///
-/// Outputs are split into strips of rows. Sums over all rows, as gradients of parameters are, go by
-/// chunks whose number follows from the sizes alone; the sums of the chunks are added in order. So
-/// every result is bitwise the same for any executor.
+/// Outputs are split into strips of rows. Sums over all rows, such as gradients of parameters, go
+/// by chunks whose number follows from the sizes alone and which are added in order. So every
+/// result is bitwise the same for any executor.
 
 #include <algorithm>
 #include <type_traits>
@@ -19,7 +19,7 @@ inline namespace MHLA_TARGET {
 
 namespace detail {
 
-/// The numbers of a view or of an Eigen object.
+/// The element type of a view or an Eigen object.
 template <class M>
 struct Element {};
 template <class T>
@@ -33,7 +33,7 @@ struct Element<M> {
 template <class M>
 using element_t = typename Element<M>::type;
 
-/// The other arguments of a layer whose first one is an M: views, which Eigen objects convert to.
+/// The other arguments of a layer whose first is an M: views, to which Eigen objects convert.
 template <class M>
 using input_t = MatrixView<const element_t<M>>;
 template <class M>
@@ -47,7 +47,7 @@ concept LayerInput = Accumulator<detail::element_t<M>>;
 
 namespace detail {
 
-/// Rows of a strip: with some hundred columns they stay in the first two caches.
+/// Rows of a strip; with a few hundred columns they stay in L2.
 inline constexpr Index kLayerStrip = 64;
 
 /// Runs f(begin, count) for strips of [0, rows).
@@ -104,7 +104,6 @@ inline void expect_elements(const char* function, const char* argument, std::siz
   }
 }
 
-/// Throws unless an option is 0 or more.
 inline void expect_not_negative(const char* function, const char* argument, double value) {
   if (!(value >= 0)) fail_option(function, argument, "is " + std::to_string(value), "0 or more");
 }
