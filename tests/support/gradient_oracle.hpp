@@ -93,9 +93,10 @@ long double loss(const GradientProblem<double>& p, const Variables<long double>&
   return sum;
 }
 
-/// Expects every element of the gradients in double to be the slope of the loss over a small step
-/// to both sides, to 1e-9 of the largest element of its part. A step h = 2^-20 is off by h^2 times
-/// a third derivative, and by 2^-63 / h times the loss.
+/// Expects every element of the gradients in double to be the slope of the loss, to 1e-9 of the
+/// largest element of its part. A difference over steps of h to both sides is off by h^2 times a
+/// third derivative, and by 2^-63 / h times the loss; that over h = 2^-20 and that over 2 h
+/// together (Richardson) by h^4 times a fifth one.
 template <class Form>
 void expect_central_differences(const GradientProblem<double>& p) {
   constexpr long double kStep = 0x1p-20L;
@@ -104,13 +105,16 @@ void expect_central_differences(const GradientProblem<double>& p) {
   for (const Part part : kAllParts) {
     const long double largest = g[part].size() == 0 ? 0 : g[part].cwiseAbs().maxCoeff();
     for (Index i = 0; i < g[part].size(); ++i) {
-      long double& element = x[part].data()[i];
-      const long double at = element;
-      element = at + kStep;
-      const long double above = loss<Form>(p, x);
-      element = at - kStep;
-      const long double slope = (above - loss<Form>(p, x)) / (2 * kStep);
-      element = at;
+      const auto difference = [&, at = x[part].data()[i]](long double h) {
+        long double& element = x[part].data()[i];
+        element = at + h;
+        const long double above = loss<Form>(p, x);
+        element = at - h;
+        const long double below = loss<Form>(p, x);
+        element = at;
+        return (above - below) / (2 * h);
+      };
+      const long double slope = (4 * difference(kStep) - difference(2 * kStep)) / 3;
       EXPECT_LE(std::abs(g[part].data()[i] - slope), 1e-9L * std::max(largest, 1e-3L))
           << Form::kName << ": d" << kPartNames[part] << "[" << i << "] is " << g[part].data()[i]
           << ", expected " << slope << "\n"

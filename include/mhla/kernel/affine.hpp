@@ -1,7 +1,7 @@
 #pragma once
 
+/// \file
 /// The affine map of dense layers: y = x B + b, with B = W^T in the order that products read.
-/// What dense layers compute: y = x B + b, with B = W^T in the order that products read.
 
 #include <algorithm>
 
