@@ -12,6 +12,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/core/workspace.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -92,7 +93,7 @@ struct LineAllocator {
   bool operator==(const LineAllocator& /*other*/) const { return true; }
 
  private:
-  static constexpr std::align_val_t kLine{64};
+  static constexpr std::align_val_t kLine{kBufferAlignment};
 };
 
 }  // namespace detail

@@ -15,7 +15,6 @@
 /// Cost: 2 * rows * cols * depth flops; a step of a full tile has R broadcasts and V loads.
 
 #include <algorithm>
-#include <type_traits>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
