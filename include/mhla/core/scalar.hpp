@@ -43,6 +43,13 @@ template <class T>
 concept Scalar = Accumulator<T> || std::same_as<T, Eigen::half> || std::same_as<T, Eigen::bfloat16>;
 
 namespace detail {
+
+/// value / divisor, rounded up; value >= 0.
+constexpr Index ceil_div(Index value, Index divisor) { return (value + divisor - 1) / divisor; }
+constexpr Index round_up(Index value, Index multiple) {
+  return ceil_div(value, multiple) * multiple;
+}
+
 template <Scalar T>
 struct accumulator {
   using type = float;

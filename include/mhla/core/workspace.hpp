@@ -30,15 +30,11 @@ namespace detail {
 /// Every buffer starts at a multiple of this: a cache line, and the widest vector.
 inline constexpr Index kBufferAlignment = 64;
 
-constexpr Index round_up(Index value, Index multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 /// A row stride >= count, an odd number of cache lines, so that rows do not alias in a cache.
 template <class A>
 constexpr Index unaliased_stride(Index count) {
   constexpr Index kLine = kBufferAlignment / static_cast<Index>(sizeof(A));
-  const Index lines = (count + kLine - 1) / kLine;
+  const Index lines = ceil_div(count, kLine);
   return (lines | 1) * kLine;
 }
 

@@ -105,7 +105,7 @@ void adamw(std::type_identity_t<std::span<A>> parameters,
   const A eps = static_cast<A>(options.eps);
 
   constexpr Index kBlock = 2048;  // four rows of it stay in L1
-  executor.for_each((count + kBlock - 1) / kBlock, [&](Index block, Index /*worker*/) {
+  executor.for_each(detail::ceil_div(count, kBlock), [&](Index block, Index /*worker*/) {
     using namespace Eigen::internal;
     using P = detail::Packet<A>;
     const Index begin = block * kBlock, size = std::min(kBlock, count - begin);

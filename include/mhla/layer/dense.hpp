@@ -85,7 +85,7 @@ class DenseGradient {
   DenseGradient(const char* function, Arena& arena, Index rows, Index inputs, Index outputs)
       : inputs_(inputs),
         outputs_(outputs),
-        slices_((outputs + kOutputs - 1) / kOutputs),
+        slices_(ceil_div(outputs, kOutputs)),
         chunks_(rows, std::max<Index>(1, kPieces / std::max<Index>(1, slices_)), kLeastRows),
         partial_(chunks_.count() > 1 ? chunks_.count() : 0),
         weight_(arena.take<A>(function, {partial_, outputs, inputs})),

@@ -53,7 +53,7 @@ inline constexpr Index kLayerStrip = 64;
 /// Runs f(begin, count) for strips of [0, rows).
 template <class F>
 void for_each_layer_strip(Index rows, const ExecutorRef& executor, F&& f) {
-  const Index strips = (rows + kLayerStrip - 1) / kLayerStrip;
+  const Index strips = ceil_div(rows, kLayerStrip);
   executor.for_each(strips, [&](Index strip, Index /*worker*/) {
     const Index begin = strip * kLayerStrip;
     f(begin, std::min(kLayerStrip, rows - begin));
@@ -66,16 +66,14 @@ struct RowChunks {
   Index chunk_rows;
 
   RowChunks(Index rows_, Index most, Index least)
-      : rows(rows_), chunk_rows(whole_strips(std::max(least, (rows_ + most - 1) / most))) {}
+      : rows(rows_), chunk_rows(whole_strips(std::max(least, ceil_div(rows_, most)))) {}
 
-  Index count() const { return (rows + chunk_rows - 1) / chunk_rows; }
+  Index count() const { return ceil_div(rows, chunk_rows); }
   Index begin(Index chunk) const { return chunk * chunk_rows; }
   Index end(Index chunk) const { return std::min(rows, begin(chunk) + chunk_rows); }
 
  private:
-  static Index whole_strips(Index count) {
-    return (count + kLayerStrip - 1) / kLayerStrip * kLayerStrip;
-  }
+  static Index whole_strips(Index count) { return round_up(count, kLayerStrip); }
 };
 
 /// expect_shape for a view whose rows are contiguous.

@@ -144,8 +144,8 @@ inline SuggestedBlocks suggest_blocks(Index tokens) {
   }
   Index m = 1;
   while ((m + 1) <= tokens / (m + 1)) ++m;
-  const Index w = (tokens + m - 1) / m;
-  return {(tokens + w - 1) / w, w};
+  const Index w = detail::ceil_div(tokens, m);
+  return {detail::ceil_div(tokens, w), w};
 }
 
 namespace detail {

@@ -43,11 +43,11 @@ inline constexpr Index kLargestGroup = 256;           ///< blocks, to bound the 
 template <class A>
 Index group_blocks(Index query_blocks, Index d, Index e, Index workers) {
   if (d * e <= kGroupBytes / (kGroupBlocks * static_cast<Index>(sizeof(A)))) return kGroupBlocks;
-  const Index share = (query_blocks + workers - 1) / workers;
+  const Index share = ceil_div(query_blocks, workers);
   return std::clamp(round_up(share, kTile.slab), kGroupBlocks, kLargestGroup);
 }
 
-inline Index groups_of(Index blocks, Index group) { return (blocks + group - 1) / group; }
+inline Index groups_of(Index blocks, Index group) { return ceil_div(blocks, group); }
 
 /// Which summaries a row may read.
 enum class Reach { kAll, kEarlier };

@@ -49,7 +49,7 @@ struct Summaries {
         block_stride(unaliased_stride<A>(checked_product(function, "workspace", {kTile.slab, e}))),
         kv(arena.take<A>(function, {slabs(), m, block_stride})) {}
 
-  Index slabs() const { return (features + kTile.slab - 1) / kTile.slab; }
+  Index slabs() const { return ceil_div(features, kTile.slab); }
   /// S_b: its row s is slab s, with the slab's rows one after another.
   Rows<A> block(Index b) const { return {kv + b * block_stride, blocks * block_stride}; }
   /// Slab s of all blocks [M, slab_columns(s)].

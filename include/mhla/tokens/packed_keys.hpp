@@ -32,8 +32,8 @@ class PackedKeys {
   /// \param capacity  most keys that may be appended
   PackedKeys(const char* function, Arena& arena, Index capacity, Index d, Index e)
       : features_(d), width_(e) {
-    const Index tokens = checked_product(
-        function, "workspace", {(capacity + kStripTokens - 1) / kStripTokens, kStripTokens});
+    const Index tokens =
+        checked_product(function, "workspace", {ceil_div(capacity, kStripTokens), kStripTokens});
     transposed_ = arena.take<A>(function, {tokens, d});
     values_ = Rows<A>(function, arena, tokens, e);
     places_ = arena.take<Index>(function, tokens);
@@ -41,7 +41,7 @@ class PackedKeys {
 
   void clear() { count_ = 0; }
   Index count() const { return count_; }
-  Index tiles() const { return (count_ + kStripTokens - 1) / kStripTokens; }
+  Index tiles() const { return ceil_div(count_, kStripTokens); }
   /// Keys of tile t [D,64]; columns past the last key are 0.
   Rows<A> keys(Index t) const { return {transposed_ + t * features_ * kStripTokens, kStripTokens}; }
   Rows<A> values(Index t) const { return values_.below(t * kStripTokens); }  ///< [64,E]

@@ -69,7 +69,7 @@ inline ColumnSpan pack_coefficients(MixingView<const float> m, Index begin, Inde
       std::copy_n(m.row_from_zero(i) + own.begin, own.end - own.begin, mixtures.row + own.begin);
       if (own.begin < own.end) {
         any = {std::min(any.begin, own.begin / kStepDepth),
-               std::max(any.end, (own.end + kStepDepth - 1) / kStepDepth)};
+               std::max(any.end, ceil_div(own.end, kStepDepth))};
       }
     }
     for (Index k = 0; k < steps; ++k) {
@@ -101,7 +101,7 @@ inline void mix(const MixingGroup<float>& group, const AmxSummaries& s,
             mixtures.coefficients + (g / kTileRows * mixtures.steps + first) * kTilePairSize,
             mixtures.steps * kTilePairSize, kTilePairSize, true};
         multiply_tiles(Start::kZero, sums, kProductColumns, coefficients, summaries,
-                       (count + kTileRows - 1) / kTileRows, 2, depth);
+                       ceil_div(count, kTileRows), 2, depth);
         for (Index r = 0; r < count; ++r) {
           const float* const row = sums + r * kProductColumns;
           Bf16x2* const high = mixtures.block(g + r) + t * kTilePairSize + p * kTileColumns;

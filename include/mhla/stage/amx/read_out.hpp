@@ -67,7 +67,7 @@ inline void read_mixture(Rows<float> queries, Index count, const AmxMixtures& mi
     multiply_tiles(Start::kZero, outputs.data, outputs.stride,
                    {mixtures.queries, n.feature_steps() * kTilePairSize, kTilePairSize, low != 0},
                    {mixtures.block(g), kTilePairSize, n.value_tiles() * kTilePairSize, true},
-                   (count + kTileRows - 1) / kTileRows, n.value_tiles(), n.feature_steps());
+                   ceil_div(count, kTileRows), n.value_tiles(), n.feature_steps());
   }
   for (Index s = 0; s < count; ++s) {
     if (mixtures.finite[g] != 0 && all_finite(queries.row(s), n.features)) continue;

@@ -35,7 +35,7 @@ struct AmxSizes {
   Index features;  ///< D
   Index values;    ///< E
 
-  Index feature_steps() const { return (features + kStepDepth - 1) / kStepDepth; }
+  Index feature_steps() const { return ceil_div(features, kStepDepth); }
   Index value_tiles() const { return round_up(values, kProductColumns) / kTileColumns; }
   Index tiles() const { return feature_steps() * value_tiles(); }
   Index padded_features() const { return feature_steps() * kStepDepth; }
@@ -89,7 +89,7 @@ struct AmxSummaries {
             checked_product(function, "workspace", {sizes.tiles(), kStepDepth, kTilePairSize}))),
         tiles(arena.take<Bf16x2>(function, {steps(), step_stride})) {}
 
-  Index steps() const { return (blocks + kStepDepth - 1) / kStepDepth; }
+  Index steps() const { return ceil_div(blocks, kStepDepth); }
   Index block_pairs() const { return steps() * kTileColumns; }
   static Index first_block(Index pair) {
     return pair / kTileColumns * kStepDepth + pair % kTileColumns;
@@ -104,7 +104,7 @@ struct AmxSummaries {
 /// Packs phi of a strip's keys in scratch as steps [step, ...) of the left operand.
 /// \return 0 if all low parts are 0.
 inline Bf16x2 pack_keys(const AmxKeyScratch& scratch, Index count, const AmxSizes& n, Index step) {
-  const Index steps = (count + kStepDepth - 1) / kStepDepth;
+  const Index steps = ceil_div(count, kStepDepth);
   const Rows<float>& keys = scratch.rows.keys;
   for (Index s = count; s < steps * kStepDepth; ++s) std::fill_n(keys.row(s), n.features, 0.0f);
   transpose_scaled(1.0f, keys.data, keys.stride, steps * kStepDepth, n.features,
@@ -179,7 +179,7 @@ void summarize(MatrixView<const Eigen::bfloat16> k, MatrixView<const Eigen::bflo
       if (key_sum != nullptr) accumulate_key_sum(keys, strip.count(), n.features, key_sum);
       low |= pack_keys(scratch, strip.count(), n, steps);
       pack_values(v, strip.tokens(), strip.count(), n, steps, scratch.values);
-      steps += (strip.count() + kStepDepth - 1) / kStepDepth;
+      steps += ceil_div(strip.count(), kStepDepth);
       more = strip.next() > 0;
     }
     accumulate_summary(start, scratch, low != 0, steps, n, summary);
