@@ -9,10 +9,11 @@
 ///     condition   max over rows of |den| with |phi| and |m| in place of phi and m, over |den|: the
 ///                 cancellation in the denominator; 1 for nonnegative features and mixing
 ///
-/// Plain linear attention has rank <= D and entropy near ln(N). Needs Eigen's SVD, so mhla.hpp does
-/// not include it. Source: arXiv:2601.07832, section 4.3 and figure 3; the bound with rank(m) is
-/// ours.
+/// Plain linear attention has rank <= D and entropy near ln(N). Needs Eigen's decompositions, so
+/// mhla.hpp does not include it. Source: arXiv:2601.07832, section 4.3 and figure 3; the bound with
+/// rank(m) is ours.
 
+#include <Eigen/Eigenvalues>
 #include <Eigen/SVD>
 #include <algorithm>
 #include <cmath>
@@ -58,10 +59,22 @@ double mean_row_entropy(const Matrix<A>& weights);
 template <Accumulator A>
 Index numerical_rank(const Matrix<A>& m) {
   if (m.size() == 0) return 0;
-  const Eigen::BDCSVD<Eigen::MatrixXd> svd(m.template cast<double>());
-  const auto& values = svd.singularValues();
+  Eigen::MatrixXd reduced = m.template cast<double>();
+  if (m.rows() < m.cols()) reduced.transposeInPlace();
+  const Index n = reduced.cols();
+  Eigen::VectorXd diagonal(n), above(n - 1), room(reduced.rows());
+  Eigen::internal::upperbidiagonalization_inplace_unblocked(reduced, diagonal.data(), above.data(),
+                                                            room.data());
+  // Its singular values and their negatives are the eigenvalues of a tridiagonal matrix (Golub and
+  // Kahan, 1965). Eigen's own decompositions compile for 13 s and more.
+  Eigen::VectorXd beside(2 * n - 1);
+  for (Index i = 0; i < 2 * n - 1; ++i) beside(i) = i % 2 == 0 ? diagonal(i / 2) : above(i / 2);
+  Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver;
+  solver.computeFromTridiagonal(Eigen::VectorXd::Zero(2 * n), beside, Eigen::EigenvaluesOnly);
+  const Eigen::VectorXd& values = solver.eigenvalues();  // ascending
   const double threshold = static_cast<double>(std::max(m.rows(), m.cols())) *
-                           static_cast<double>(std::numeric_limits<A>::epsilon()) * values(0);
+                           static_cast<double>(std::numeric_limits<A>::epsilon()) *
+                           values(2 * n - 1);
   return (values.array() > threshold).count();
 }
 
