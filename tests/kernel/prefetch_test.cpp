@@ -65,19 +65,19 @@ std::vector<const void*> sorted(std::vector<const void*> all, const std::vector<
   return all;
 }
 
-/// All that is left of a list, taken a few lines at a time.
-std::vector<const void*> fetched(test::Random& rng, Prefetch prefetch) {
+/// All lines of a list for `tiles` tiles, which get about as many each.
+std::vector<const void*> fetched(Index tiles, Prefetch prefetch) {
   lines.clear();
-  while (true) {
-    const Index most = rng.integer(1, 20);
-    const Prefetch::Lines taken = prefetch.take(most);
-    if (taken.count == 0) break;
-    EXPECT_LE(taken.count, most);
-    for (Index i = 0; i < taken.count; ++i) taken.fetch(i);
+  std::vector<Index> shares;
+  for (Index tile = 0; tile < tiles; ++tile) {
+    const auto before = std::ssize(lines);
+    prefetch.fetch_share();
+    shares.push_back(std::ssize(lines) - before);
   }
   const auto all = lines;
   prefetch.finish();
   EXPECT_EQ(lines, all) << "lines behind the end";
+  for (const Index share : shares) EXPECT_LE(share, detail::ceil_div(std::ssize(all), tiles));
   return all;
 }
 
@@ -108,13 +108,13 @@ TEST(Prefetch, FetchesEachLineOfItsRowsOnceTheFirstOnesOfAllRowsFirst) {
     };
     append(order, x);
     append(order, y);
-    Prefetch prefetch(order.data(), std::ssize(order), x, y);
+    const Index tiles = rng.integer(1, 50);
+    Prefetch prefetch(tiles, order.data(), std::ssize(order), x, y);
     prefetch.add(other.data(), std::ssize(other), x);
     append(other, x);
-    EXPECT_EQ(sorted(fetched(rng, prefetch), rows), expected);
+    EXPECT_EQ(sorted(fetched(tiles, prefetch), rows), expected);
     lines.clear();
-    const Prefetch::Lines some = prefetch.take(7);
-    for (Index i = 0; i < some.count; ++i) some.fetch(i);
+    prefetch.fetch_share();
     prefetch.finish();
     EXPECT_EQ(sorted(lines, rows), expected);
   }
@@ -124,7 +124,7 @@ TEST(Prefetch, NeighboursAreRowsFarApart) {
   std::vector<Index> order(Prefetch::kRows);
   std::iota(order.begin(), order.end(), 0);
   static float numbers[Prefetch::kRows * 16];
-  Prefetch prefetch(order.data(), Prefetch::kRows,
+  Prefetch prefetch(1, order.data(), Prefetch::kRows,
                     MatrixView<const float>(numbers, Prefetch::kRows, 1, 16));
   lines.clear();
   prefetch.finish();
@@ -136,13 +136,12 @@ TEST(Prefetch, NeighboursAreRowsFarApart) {
 
 TEST(Prefetch, TensorsThatAreAbsentOrWhoseColumnsAreApartHaveNoLines) {
   const std::vector<float> numbers(1000);
-  test::Random rng(1);
   for (const Index stride : {0, 2, -1}) {
     const MatrixView<const float> apart(numbers.data() + 500, 3, 20, 100, stride), absent;
     const Index order[] = {0, 1, 2};
-    EXPECT_TRUE(fetched(rng, Prefetch(order, 3, apart, absent)).empty());
+    EXPECT_TRUE(fetched(2, Prefetch(2, order, 3, apart, absent)).empty());
   }
-  EXPECT_TRUE(fetched(rng, Prefetch()).empty());
+  EXPECT_TRUE(fetched(2, Prefetch()).empty());
 }
 
 }  // namespace

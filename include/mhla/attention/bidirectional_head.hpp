@@ -120,7 +120,8 @@ class BidirectionalHead {
     clear_masked(query_blocks_, i, in_.query_mask, out);
     StripCursor strip(query_blocks_, i, in_.query_mask);
     while (strip.next() > 0) {
-      Prefetch next(strip.ahead().tokens, strip.ahead().count, in_.q, out);
+      Prefetch next(tiles_of<A>(strip.count(), out.cols), strip.ahead().tokens, strip.ahead().count,
+                    in_.q, out);
       for (Index begin = 0; begin < strip.count(); begin += Stages::kReadRows) {
         const Index count = std::min(Stages::kReadRows, strip.count() - begin);
         const Index* const tokens = strip.tokens() + begin;

@@ -118,7 +118,8 @@ class CausalBlock {
   /// outputs = phi(Q) S~ for a strip of queries; prefetches the next strips.
   void read_earlier_blocks(MatrixView<T> out) {
     const Strip &queries = queries_.ahead(), &keys = keys_.ahead();
-    Prefetch next(queries.tokens, queries.count, in_.q, out);
+    Prefetch next(tiles_of<A>(queries_.count(), n_.values), queries.tokens, queries.count, in_.q,
+                  out);
     next.add(keys.tokens, keys.count, in_.k);
     next.add(keys.tokens, keys.count, in_.v);
     gather_queries(in_.q, queries_.tokens(), queries_.count(), op_.query_map,

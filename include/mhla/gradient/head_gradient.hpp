@@ -164,7 +164,8 @@ class HeadGradient {
   }
   /// Prefetch of the query side's next strip.
   Prefetch next_queries(const Strip& ahead) const {
-    return {ahead.tokens, ahead.count, in_.q, dout_, gradients_->q};
+    const Index tiles = tiles_of<A>(sizes_.features, sizes_.values);
+    return {tiles, ahead.tokens, ahead.count, in_.q, dout_, gradients_->q};
   }
 
   /// The adjoint of phi for the numerator's queries of a strip.
@@ -195,7 +196,9 @@ class HeadGradient {
     const Rows<A> transposed = transpose_to(gradient, sizes_.features, sizes_.values, w.transposed);
     StripCursor strip(blocks, b, in_.key_mask);
     while (strip.next() > 0) {
-      Prefetch next(strip.ahead().tokens, strip.ahead().count, in_.k, in_.v, gradients_->k,
+      const Index tiles =
+          tiles_of<A>(strip.count(), sizes_.values) + tiles_of<A>(strip.count(), sizes_.features);
+      Prefetch next(tiles, strip.ahead().tokens, strip.ahead().count, in_.k, in_.v, gradients_->k,
                     gradients_->v);
       for (Index begin = 0; begin < strip.count(); begin += kTile.read_rows) {
         const Index count = std::min(kTile.read_rows, strip.count() - begin);

@@ -1,10 +1,12 @@
 #pragma once
 
 /// \file
-/// Prefetching rows of tensors into L2, a cache line a step, while a product runs.
+/// Prefetching rows of tensors into L2 while products run.
 ///
 /// Rows of one head lie H * D numbers apart, a page or more, where no hardware prefetcher follows;
-/// reading them cold costs as much as a third of the product they are for.
+/// reading them cold costs as much as a third of the product they are for. Every tile of a product
+/// prefetches as many lines as its share of the work: a core waits for about 20 lines at once, and
+/// more of them delay the loads of the product itself.
 
 #include <algorithm>
 #include <cstdint>
@@ -23,18 +25,11 @@ namespace detail {
 /// parallel.
 class Prefetch {
  public:
-  /// One line each of some rows.
-  struct Lines {
-    const char* data = nullptr;      // of row 0
-    const Index* offsets = nullptr;  // [count] of the rows, in bytes
-    Index count = 0;
-
-    MHLA_INLINE void fetch(Index i) const { prefetch_l2(data + offsets[i]); }
-  };
-
   /// Rows order[0..count) of some tensors, for a count of at most kRows.
+  /// \param tiles  of the products that prefetch them
   template <class... T>
-  Prefetch(const Index* order, Index count, const MatrixView<T>&... tensors) {
+  Prefetch(Index tiles, const Index* order, Index count, const MatrixView<T>&... tensors)
+      : tiles_(tiles) {
     (add(order, count, tensors), ...);
   }
   Prefetch() = default;
@@ -59,31 +54,31 @@ class Prefetch {
       row += step;
       if (row >= count) row -= count;
     }
+    lines_ += t.columns * t.rows;
+    share_ = ceil_div(lines_, std::max<Index>(tiles_, 1));
   }
 
-  /// The next lines, `most` at most; none at the end of the list.
-  Lines take(Index most) {
-    for (; tensor_ < size_; ++tensor_, column_ = 0) {
-      const Tensor& t = tensors_[tensor_];
-      for (; column_ < t.columns; ++column_, row_ = 0) {
-        if (row_ == t.rows) continue;
-        const Index begin = row_;
-        row_ = std::min(t.rows, row_ + most);
-        return {t.data + column_ * kBufferAlignment, t.offsets + begin, row_ - begin};
-      }
-    }
-    return {};
-  }
+  /// Prefetches the share of a tile.
+  void fetch_share() { fetch(share_); }
   /// Prefetches what is left.
-  void finish() {
-    for (Lines lines = take(kRows); lines.count > 0; lines = take(kRows)) {
-      for (Index i = 0; i < lines.count; ++i) lines.fetch(i);
-    }
-  }
+  void finish() { fetch(lines_); }
 
   static constexpr Index kRows = 64;
 
  private:
+  /// Prefetches the next `count` lines.
+  MHLA_NOINLINE void fetch(Index count) {
+    for (; tensor_ < size_; ++tensor_, column_ = 0) {
+      const Tensor& t = tensors_[tensor_];
+      for (; column_ < t.columns; ++column_, row_ = 0) {
+        for (; row_ < t.rows; ++row_, --count) {
+          if (count == 0) return;
+          prefetch_l2(t.data + column_ * kBufferAlignment + t.offsets[row_]);
+        }
+      }
+    }
+  }
+
   static constexpr int kTensors = 6;
   struct Tensor {
     const char* data;
@@ -91,6 +86,7 @@ class Prefetch {
     Index rows;
     Index offsets[kRows];  // in the order of prefetching
   };
+  Index tiles_ = 1, lines_ = 0, share_ = 0;
   Tensor tensors_[kTensors];
   int size_ = 0;
   int tensor_ = 0;              // that is being prefetched,

@@ -57,9 +57,13 @@ struct Product {
   const A* factors = nullptr;
   /// [rows] or null: row r of A has only the columns spans[r]; the others are never multiplied.
   const ColumnSpan* spans = nullptr;
-  /// Lines to prefetch during the product, or null.
+  /// Lines to prefetch, a share with every tile, or null.
   Prefetch* next = nullptr;
 };
+
+/// Columns of a panel of C.
+template <class A>
+inline constexpr Index kPanel = kTile.vectors* kLanes<Packet<A>>;
 
 /// sum[r] += A[r, k] B[k]. Prefetches B[k] of the next panel: rows of B may be more streams than
 /// the hardware prefetcher follows.
@@ -69,9 +73,9 @@ MHLA_INLINE inline void add_step(P (&sum)[kRows][kVectors], const A* left, Index
   P row[kVectors];
   MHLA_UNROLL
   for (int v = 0; v < kVectors; ++v) row[v] = load<A, P>(right + v * kLanes<P>);
-  constexpr Index kPanel = kVectors * kLanes<P>, kLine = kBufferAlignment / Index{sizeof(A)};
+  constexpr Index kCols = kVectors * kLanes<P>, kLine = kBufferAlignment / Index{sizeof(A)};
   MHLA_UNROLL
-  for (Index j = 0; j < kPanel; j += kLine) Eigen::internal::prefetch(right + kPanel + j);
+  for (Index j = 0; j < kCols; j += kLine) Eigen::internal::prefetch(right + kCols + j);
   MHLA_UNROLL
   for (int r = 0; r < kRows; ++r) {
     const P factor = Eigen::internal::pset1<P>(left[r * row_stride]);
@@ -83,6 +87,7 @@ MHLA_INLINE inline void add_step(P (&sum)[kRows][kVectors], const A* left, Index
 /// The micro-kernel: a tile of kRows rows and kVectors packets whose first element is (row, col).
 template <class P, int kRows, int kVectors, class A>
 MHLA_NOINLINE void multiply_tile(const Product<A>& p, Index row, Index col) {
+  if (p.next != nullptr) p.next->fetch_share();
   constexpr Index kWidth = kLanes<P>;
   A* c[kRows];  // starts of the tile's rows
   if (p.out.order == nullptr) {
@@ -108,19 +113,7 @@ MHLA_NOINLINE void multiply_tile(const Product<A>& p, Index row, Index col) {
   const Index row_stride = p.a.row_stride, a_step = p.a.col_stride, b_step = p.b.stride;
   const A* left = p.a.data + row * row_stride;  // at column k
   const A* right = p.b.data + col;              // at row k
-  Index k = 0;
-  if (kRows * kVectors == kTile.rows * kTile.vectors && p.next != nullptr) {
-    while (k < p.a.cols) {
-      const Prefetch::Lines lines = p.next->take(p.a.cols - k);
-      if (lines.count == 0) break;
-      for (Index i = 0; i < lines.count; ++i, left += a_step, right += b_step) {
-        lines.fetch(i);
-        add_step(sum, left, row_stride, right);
-      }
-      k += lines.count;
-    }
-  }
-  for (; k < p.a.cols; ++k, left += a_step, right += b_step) {
+  for (Index k = 0; k < p.a.cols; ++k, left += a_step, right += b_step) {
     add_step(sum, left, row_stride, right);
   }
   if (p.factors != nullptr) {
@@ -157,14 +150,14 @@ template <class A>
 MHLA_NOINLINE void multiply_dense(const Product<A>& p) {
   using P = Packet<A>;
   using Half = typename Eigen::internal::unpacket_traits<P>::half;
-  constexpr Index kWidth = kLanes<P>, kPanel = kTile.vectors * kWidth;
+  constexpr Index kWidth = kLanes<P>;
   eigen_assert(p.b.order == nullptr);
   Index col = 0;
   if (p.a.rows == 1) {  // as many chains as a full tile has rows
     constexpr Index kWide = kTile.rows * kWidth;
     for (; col + kWide <= p.cols; col += kWide) multiply_tile<P, 1, kTile.rows>(p, 0, col);
   }
-  for (; col + kPanel <= p.cols; col += kPanel) {
+  for (; col + kPanel<A> <= p.cols; col += kPanel<A>) {
     multiply_panel<P, kTile.vectors, kTile.rows, 4, 2, 1>(p, col);
   }
   for (; col + kWidth <= p.cols; col += kWidth) multiply_panel<P, 1, kTile.rows, 1>(p, col);
@@ -178,50 +171,56 @@ MHLA_NOINLINE void multiply_dense(const Product<A>& p) {
   }
 }
 
-/// The same for a banded A: one product of the columns that all rows of a tile share, and one for
-/// each row of those before and after them.
+/// Columns `within` of a banded A in rows [row, row + rows), without factors. The columns that all
+/// of these rows have are one product; those before and behind are left to fewer rows at a time: a
+/// tile, then a single row.
 template <class A>
-MHLA_NOINLINE void multiply_band(const Product<A>& p) {
-  const auto multiply_part = [&p](Index row, Index rows, ColumnSpan span, Start start) {
+void multiply_band(const Product<A>& p, Index row, Index rows, ColumnSpan within, Start start) {
+  ColumnSpan common = within, any{within.end, within.begin};
+  for (Index r = row; r < row + rows; ++r) {
+    const ColumnSpan own = ColumnSpan::both(within, p.spans[r]);
+    common = ColumnSpan::both(common, own);
+    if (own.begin < own.end) any = ColumnSpan::either(any, own);
+  }
+  any.end = std::max(any.begin, any.end);
+  const auto multiply_together = [&](ColumnSpan span, Start first) {
     Product<A> part = p;
     part.out = p.out.below(row);
     part.a = {p.a.data + row * p.a.row_stride + span.begin * p.a.col_stride, rows,
-              std::max<Index>(span.end - span.begin, 0), p.a.row_stride, p.a.col_stride};
+              span.end - span.begin, p.a.row_stride, p.a.col_stride};
     part.b = p.b.below(span.begin);
-    part.start = start;
+    part.start = first;
     part.factors = nullptr;
     multiply_dense(part);
   };
-  for (Index row = 0; row < p.a.rows; row += kTile.rows) {
-    const Index end = std::min<Index>(row + kTile.rows, p.a.rows);
-    ColumnSpan common = p.spans[row];
-    for (Index r = row; r < end; ++r) common = ColumnSpan::both(common, p.spans[r]);
-    if (common.end <= common.begin) {
-      for (Index r = row; r < end; ++r) multiply_part(r, 1, p.spans[r], p.start);
-      continue;
+  const Index step = rows > kTile.rows ? kTile.rows : 1;
+  const auto multiply_apart = [&](ColumnSpan span, Start first) {
+    for (Index r = row; r < row + rows; r += step) {
+      multiply_band(p, r, std::min(step, row + rows - r), span, first);
     }
-    Start start = p.start;
-    if (std::any_of(p.spans + row, p.spans + end,
-                    [&](ColumnSpan own) { return own.begin < common.begin; })) {
-      for (Index r = row; r < end; ++r) {
-        multiply_part(r, 1, {p.spans[r].begin, common.begin}, start);
-      }
-      start = Start::kTarget;
-    }
-    multiply_part(row, end - row, common, start);
-    for (Index r = row; r < end; ++r) {
-      if (p.spans[r].end == common.end) continue;
-      multiply_part(r, 1, {common.end, p.spans[r].end}, Start::kTarget);
-    }
-  }
-  for (Index r = 0; p.factors != nullptr && r < p.a.rows; ++r) {
-    scale(p.factors[r], p.out.row(r), p.cols);
-  }
+  };
+  if (any.begin == any.end && start == Start::kTarget) return;
+  if (rows == 1 || any.begin == any.end) return multiply_together(any, start);
+  if (common.end - common.begin < step) return multiply_apart(any, start);
+  const bool before = any.begin < common.begin;
+  if (before) multiply_apart({any.begin, common.begin}, start);
+  multiply_together(common, before ? Start::kTarget : start);
+  if (common.end < any.end) multiply_apart({common.end, any.end}, Start::kTarget);
+}
+
+/// Tiles of a product with C [rows,cols], about.
+template <class A>
+constexpr Index tiles_of(Index rows, Index cols) {
+  return ceil_div(rows, kTile.rows) * ceil_div(cols, kPanel<A>);
 }
 
 template <class A>
 void multiply(const Product<A>& p) {
-  p.spans == nullptr ? multiply_dense(p) : multiply_band(p);
+  if (p.spans == nullptr) return multiply_dense(p);
+  if (p.a.rows > 0) multiply_band(p, 0, p.a.rows, {0, p.a.cols}, p.start);
+  for (Index r = 0; p.factors != nullptr && r < p.a.rows; ++r) {
+    scale(p.factors[r], p.out.row(r), p.cols);
+  }
 }
 
 }  // namespace detail

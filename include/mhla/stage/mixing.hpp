@@ -32,18 +32,20 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Query blocks mixed together if sixteen mixtures fit L2 until they are read out.
-inline constexpr Index kGroupBlocks = 16;
+/// Query blocks mixed together, at least; sixteen mixtures of 64 x 64 fit L2 until they are read
+/// out.
+inline constexpr Index kGroupBlocks = round_up(16, kTile.rows);
 inline constexpr Index kGroupBytes = Index{1} << 19;  ///< of L2, for mixtures
 inline constexpr Index kLargestGroup = 256;           ///< blocks, to bound the memory
 
-/// Query blocks of a group. Mixtures larger than L2 come from L3 or memory anyway, so then as many
-/// blocks as possible share one pass over the summaries, as long as every worker has a group. Bits
-/// do not depend on it.
+/// Query blocks of a group. Each group reads all summaries once and each mixture is written and
+/// read once, so a quarter of the blocks is enough where mixtures fit L2. Larger ones come from L3
+/// or memory anyway: then as many blocks as possible share a pass, as long as every worker has a
+/// group. Bits do not depend on it.
 template <class A>
 Index group_blocks(Index query_blocks, Index d, Index e, Index workers) {
-  if (d * e <= kGroupBytes / (kGroupBlocks * static_cast<Index>(sizeof(A)))) return kGroupBlocks;
-  const Index share = ceil_div(query_blocks, workers);
+  const bool fits = d * e * kGroupBlocks * Index{sizeof(A)} <= kGroupBytes;
+  const Index share = fits ? query_blocks / 4 : ceil_div(query_blocks, workers);
   return std::clamp(round_up(share, kTile.slab), kGroupBlocks, kLargestGroup);
 }
 

@@ -108,7 +108,7 @@ void summarize(MatrixView<const T> k, MatrixView<const T> v, const P& blocks, In
   StripCursor strip(blocks, b, mask);
   strip.next();
   do {  // at least once: a block without tokens gets zeros
-    Prefetch next(strip.ahead().tokens, strip.ahead().count, k, v);
+    Prefetch next(tiles_of<A>(d, v.cols), strip.ahead().tokens, strip.ahead().count, k, v);
     gather_features(k, strip.tokens(), strip.count(), map, scratch.raw, scratch.keys);
     const Rows<const A> values = gathered(v, strip.tokens(), strip.count(), scratch.values);
     accumulate_summary(start, scratch.keys, values, strip.count(), d, v.cols, summary, &next);

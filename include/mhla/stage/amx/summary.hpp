@@ -174,7 +174,7 @@ void summarize(MatrixView<const Eigen::bfloat16> k, MatrixView<const Eigen::bflo
     Index steps = 0;
     Bf16x2 low = 0;
     while (more && steps < kChunkSteps) {
-      Prefetch(strip.ahead().tokens, strip.ahead().count, k, v).finish();
+      Prefetch(1, strip.ahead().tokens, strip.ahead().count, k, v).finish();
       gather_features(k, strip.tokens(), strip.count(), map, scratch.rows.raw, keys);
       if (key_sum != nullptr) accumulate_key_sum(keys, strip.count(), n.features, key_sum);
       low |= pack_keys(scratch, strip.count(), n, steps);
