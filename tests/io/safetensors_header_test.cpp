@@ -220,14 +220,14 @@ TEST(SafetensorsHeader, RefusesHolesAndOverlaps) {
   };
   for (int a = 0; a <= 8; ++a) {
     for (int b = a; b <= 8; ++b) {
-      for (int c = 0; c <= 8; c += 2) {
-        bool overlap = a == b && a > c && a < 8, hole = false;
+      for (const auto& [c, d] : {std::pair{0, 8}, {2, 8}, {4, 8}, {6, 8}, {8, 8}, {0, 7}, {4, 7}}) {
+        bool overlap = a == b && a > c && a < d, hole = false;
         for (int i = 0; i < 8; ++i) {
-          const int owners = (i >= a && i < b) + (i >= c);
+          const int owners = (i >= a && i < b) + (i >= c && i < d);
           overlap = overlap || owners > 1;
           hole = hole || owners == 0;
         }
-        const std::string text = "{\"t\":" + range(a, b) + ",\"u\":" + range(c, 8) + "}";
+        const std::string text = "{\"t\":" + range(a, b) + ",\"u\":" + range(c, d) + "}";
         const auto came = refusal(raw_file(text, 8));
         ASSERT_EQ(came.has_value(), hole || overlap) << text;
         if (hole != overlap) {

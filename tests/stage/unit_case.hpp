@@ -213,7 +213,7 @@ void expect_read_out(Random& rng) {
     expected.size.row(t) /= std::abs(den);
     std::copy_n(&q(t, 0), d, scratch.queries.row(t));
   }
-  detail::Prefetch next(tokens.data(), count, MatrixView<const T>(tensor));
+  detail::Prefetch next(1, tokens.data(), count, MatrixView<const T>(tensor));
   write_mixture(scratch, tokens.data(), count, mixtures, g, next, out);
   memory.expect_intact();
   for (Index t = 0; t < count; ++t) {
