@@ -43,11 +43,13 @@ class WeightParts {
   bool wanted_ = false;
 };
 
-/// Blocks of a group in the backward forms: as in the forward, but independent of the number of
-/// workers if weights are summed by groups.
+/// Blocks whose weight gradients are one part: the same for all workers and instruction sets.
+inline constexpr Index kPartBlocks = 16;
+
+/// Blocks of a group in the backward forms: as in the forward, unless weights are summed by groups.
 template <class A, class Op>
 Index gradient_group(const Op& op, Index blocks, const HeadSizes& n, Index workers) {
-  if (op.query_map.weights() > 0 || op.key_map.weights() > 0) return kGroupBlocks;
+  if (op.query_map.weights() > 0 || op.key_map.weights() > 0) return kPartBlocks;
   return group_blocks<A>(blocks, n.features, n.values, workers);
 }
 

@@ -65,25 +65,6 @@ struct Product {
 template <class A>
 inline constexpr Index kPanel = kTile.vectors* kLanes<Packet<A>>;
 
-/// sum[r] += A[r, k] B[k]. Prefetches B[k] of the next panel: rows of B may be more streams than
-/// the hardware prefetcher follows.
-template <class P, int kRows, int kVectors, class A>
-MHLA_INLINE inline void add_step(P (&sum)[kRows][kVectors], const A* left, Index row_stride,
-                                 const A* right) {
-  P row[kVectors];
-  MHLA_UNROLL
-  for (int v = 0; v < kVectors; ++v) row[v] = load<A, P>(right + v * kLanes<P>);
-  constexpr Index kCols = kVectors * kLanes<P>, kLine = kBufferAlignment / Index{sizeof(A)};
-  MHLA_UNROLL
-  for (Index j = 0; j < kCols; j += kLine) Eigen::internal::prefetch(right + kCols + j);
-  MHLA_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    const P factor = Eigen::internal::pset1<P>(left[r * row_stride]);
-    MHLA_UNROLL
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = multiply_add(factor, row[v], sum[r][v]);
-  }
-}
-
 /// The micro-kernel: a tile of kRows rows and kVectors packets whose first element is (row, col).
 template <class P, int kRows, int kVectors, class A>
 MHLA_NOINLINE void multiply_tile(const Product<A>& p, Index row, Index col) {
@@ -114,7 +95,15 @@ MHLA_NOINLINE void multiply_tile(const Product<A>& p, Index row, Index col) {
   const A* left = p.a.data + row * row_stride;  // at column k
   const A* right = p.b.data + col;              // at row k
   for (Index k = 0; k < p.a.cols; ++k, left += a_step, right += b_step) {
-    add_step(sum, left, row_stride, right);
+    P b[kVectors];
+    MHLA_UNROLL
+    for (int v = 0; v < kVectors; ++v) b[v] = load<A, P>(right + v * kWidth);
+    MHLA_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const P factor = Eigen::internal::pset1<P>(left[r * row_stride]);
+      MHLA_UNROLL
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = multiply_add(factor, b[v], sum[r][v]);
+    }
   }
   if (p.factors != nullptr) {
     MHLA_UNROLL
