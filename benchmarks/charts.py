@@ -1,8 +1,9 @@
-"""Draws the results: charts.py RESULTS.json PICTURE.svg
+"""Draws the results: charts.py PICTURE.svg RESULTS.json...
 
 Left the fraction of the peak of one core that each form reaches on each shape, right the time over
 the number of tokens. Float, one thread; Backward is the gradient of either form of MHLA. A stream's
-steps are bound by its state, not by the peak, and are left out.
+steps are bound by its state, not by the peak, and are left out. Results of several instruction sets
+are one line each, of MHLA alone.
 """
 
 import sys
@@ -22,6 +23,7 @@ FORMS = {  # form: colour
     "Softmax": "#d62728",
     "EigenProgram": "#9e9e9e",
 }
+MHLA = ("Bidirectional", "Causal")
 GROWTH = "growth_"
 
 
@@ -63,24 +65,63 @@ def draw_growth(axes, cases):
     axes.legend()
 
 
+def draw_peak_of_sets(axes, runs):
+    """A line of of_peak over the shapes for each instruction set."""
+    for context, cases in runs:
+        chosen = [case for case in cases if case.form in MHLA]
+        axes.plot([case.shape for case in chosen], [case.counters["of_peak"] for case in chosen],
+                  marker="o", label=context["instruction_set"])
+    axes.tick_params(axis="x", rotation=30)
+    axes.set_ylabel("fraction of the set's multiply-add peak")
+    axes.set_ylim(0, 1)
+    axes.grid(alpha=0.3)
+    axes.set_title("MHLA, one core, float")
+    axes.legend()
+
+
+def draw_growth_of_sets(axes, runs):
+    """Time of MHLA over N for each instruction set."""
+    for context, cases in runs:
+        line = sorted((c.tokens, c.seconds * 1e3) for c in cases if c.form == "Bidirectional")
+        if line:
+            axes.loglog(*zip(*line), marker="o", markersize=4, label=context["instruction_set"])
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("tokens N")
+    axes.set_ylabel("milliseconds")
+    axes.grid(alpha=0.3)
+    axes.set_title("MHLA, band of 16 blocks, one head of width 64, one core, float")
+    axes.legend()
+
+
 def main():
-    context, cases = results.load(sys.argv[1])
-    cases = [c for c in cases if c.scalar == "float" and c.threads == 1 and c.form in FORMS]
-    charts = [
-        (draw_peak, [case for case in cases if not case.shape.startswith(GROWTH)]),
-        (draw_growth, [case for case in cases if case.shape.startswith(GROWTH)]),
-    ]
-    charts = [(draw, chosen) for draw, chosen in charts if chosen]
+    runs = []
+    for path in sys.argv[2:]:
+        context, cases = results.load(path)
+        cases = [c for c in cases if c.scalar == "float" and c.threads == 1 and c.form in FORMS]
+        runs.append((context, cases))
+
+    def chosen(growth):
+        found = [(context, [c for c in cases if c.shape.startswith(GROWTH) == growth])
+                 for context, cases in runs]
+        return [(context, cases) for context, cases in found if cases]
+
+    if len(runs) > 1:
+        charts = [(draw_peak_of_sets, chosen(False)), (draw_growth_of_sets, chosen(True))]
+    else:
+        charts = [(draw, cases) for draw, growth in ((draw_peak, False), (draw_growth, True))
+                  for _, cases in chosen(growth)]
+    charts = [(draw, of_chart) for draw, of_chart in charts if of_chart]
     if not charts:
         print("no picture: none of the cases that ran is on a chart", file=sys.stderr)
         return
     figure, axes = plt.subplots(1, len(charts), figsize=(8 * len(charts), 5.5), squeeze=False)
-    for place, (draw, chosen) in zip(axes[0], charts):
-        draw(place, chosen)
+    for place, (draw, of_chart) in zip(axes[0], charts):
+        draw(place, of_chart)
+    context = runs[0][0]
     figure.suptitle(f"{context['cpu_model']}, {context['compiler']}, commit {context['commit']}",
                     fontsize=9)
     figure.tight_layout()
-    figure.savefig(sys.argv[2])
+    figure.savefig(sys.argv[1])
 
 
 main()

@@ -3,12 +3,12 @@
 
 #include <benchmark/benchmark.h>
 
-#include <Eigen/Core>
 #include <cstdlib>
 #include <fstream>
 #include <regex>
 #include <string>
 
+#include "mhla/core/arch.hpp"
 #include "support/progress.hpp"
 #include "support/session.hpp"
 #include "support/table.hpp"
@@ -25,11 +25,10 @@ std::string cpu_model() {
 
 void add_context() {
   const char* const commit = std::getenv("MHLA_COMMIT");
-  constexpr int kLanes = Eigen::internal::packet_traits<float>::size;
   benchmark::AddCustomContext("compiler", MHLA_COMPILER);
   benchmark::AddCustomContext("flags", MHLA_FLAGS);
   benchmark::AddCustomContext("cpu_model", cpu_model());
-  benchmark::AddCustomContext("packet_floats", std::to_string(kLanes));
+  benchmark::AddCustomContext("instruction_set", mhla::kInstructionSet);
   benchmark::AddCustomContext("commit", commit == nullptr ? "unknown" : commit);
 }
 

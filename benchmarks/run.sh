@@ -5,6 +5,9 @@
 # a picture; where PyTorch is present it times the same operator there, on the same data.
 #   MHLA_PYTHON   the Python that is asked for PyTorch; python3 where it is not set
 #
+#   bash benchmarks/run.sh --classes [arguments]
+# does so for x86-64-v2, x86-64-v3 and this processor, one after the other, and prints one table.
+#
 #   bash benchmarks/run.sh --cuda [arguments]
 # measures the CUDA path instead: cuda/run.sh.
 set -euo pipefail
@@ -13,6 +16,37 @@ if [[ ${1:-} == --cuda ]]; then
   exec bash "$(dirname "${BASH_SOURCE[0]}")/cuda/run.sh" "$@"
 fi
 source "$(dirname "${BASH_SOURCE[0]}")/../tests/support/setup.sh"
+export PYTHONPATH=$repository/benchmarks${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
+python=${MHLA_PYTHON:-python3}
+
+# draw PICTURE RESULTS...: where there is matplotlib.
+draw() {
+  local drawing
+  for drawing in "$python" /usr/bin/python3; do
+    if "$drawing" -c 'import matplotlib' 2>/dev/null; then
+      "$drawing" "$repository/benchmarks/charts.py" "$@"
+      break
+    fi
+  done
+}
+
+if [[ ${1:-} == --classes ]]; then
+  shift
+  folder=${MHLA_BUILD_DIR:-$repository/build}
+  results=()
+  for class in x86-64-v2 x86-64-v3 native; do
+    results+=("$folder/benchmarks-$class.json")
+    # The peers do not depend on the class.
+    MHLA_BUILD_DIR=$folder/benchmarks-$class \
+      MHLA_PYTHON=$([[ $class == native ]] && echo "$python" || echo false) \
+      MHLA_CMAKE_ARGS="-DMHLA_NATIVE=OFF -DCMAKE_CXX_FLAGS=-march=$class ${MHLA_CMAKE_ARGS:-}" \
+      bash "$repository/benchmarks/run.sh" "$@" --benchmark_out="${results[-1]}"
+  done
+  python3 "$repository/benchmarks/classes.py" "${results[@]}"
+  draw "$folder/benchmarks-classes.svg" "${results[@]}"
+  step "written: $folder/benchmarks-classes.svg"
+  exit
+fi
 
 require_packages g++ cmake ninja-build libeigen3-dev libbenchmark-dev python3-matplotlib
 build benchmarks mhla_bench -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=OFF \
@@ -46,14 +80,7 @@ picture=${json%.json}.svg
 peers=${json%.json}.peers.json
 rm -f "$picture" "$peers"
 
-export PYTHONPATH=$repository/benchmarks${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
-python=${MHLA_PYTHON:-python3}
-for drawing in "$python" /usr/bin/python3; do
-  if "$drawing" -c 'import matplotlib' 2>/dev/null; then
-    "$drawing" "$repository/benchmarks/charts.py" "$json" "$picture"
-    break
-  fi
-done
+draw "$picture" "$json"
 if "$python" -c 'import torch' 2>/dev/null; then
   step "run the same operator in PyTorch"
   # Freed tensors stay with the process: new ones would be half of PyTorch's time in page faults.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "mhla/core/arch.hpp"
 #include "support/median.hpp"
 #include "support/progress.hpp"
 
@@ -39,7 +40,7 @@ std::string time_text(double seconds) {
 
 /// Prints the line of one case.
 void print_row(const std::vector<Run>& reps, int name_width) {
-  std::printf("%-*s ", name_width, reps.front().run_name.str().c_str());
+  std::printf("%-*s %-8s ", name_width, reps.front().run_name.str().c_str(), kInstructionSet);
   for (const Run& run : reps) {
     if (!run.error_occurred) continue;
     std::printf("ERROR: %s\n", run.error_message.c_str());
@@ -91,8 +92,8 @@ void TableReporter::ReportRuns(const std::vector<Run>& runs) {
 
 void TableReporter::Finalize() {
   progress().finish();
-  std::printf("%-*s %12s %8s %9s %8s %8s %10s %10s %11s\n", name_width_, "case", "time", "spread",
-              "GFLOP/s", "of peak", "GB/s", "Mtokens/s", "x forward", "of L2 read");
+  std::printf("%-*s %-8s %12s %8s %9s %8s %8s %10s %10s %11s\n", name_width_, "case", "set", "time",
+              "spread", "GFLOP/s", "of peak", "GB/s", "Mtokens/s", "x forward", "of L2 read");
   for (const auto& [index, runs] : runs_) {
     const std::vector<Run> reps = repetitions(runs);
     if (!reps.empty()) print_row(reps, name_width_);

@@ -16,7 +16,7 @@ execute_process(COMMAND ${BENCH} "--benchmark_filter=${vision}|${language}|^Peak
 file(READ ${json} results)
 set(wrong "")
 
-foreach(key compiler flags cpu_model packet_floats commit)
+foreach(key compiler flags cpu_model instruction_set commit)
   string(JSON value ERROR_VARIABLE error GET "${results}" context ${key})
   if(error OR value STREQUAL "")
     string(APPEND wrong "\n  the context has no ${key}")

@@ -40,6 +40,8 @@
 #endif
 #define MHLA_TARGET_OF(vectors) MHLA_TARGET_NAME(vectors)
 #define MHLA_TARGET MHLA_TARGET_OF(MHLA_VECTORS)
+#define MHLA_TEXT(name) #name
+#define MHLA_TEXT_OF(name) MHLA_TEXT(name)
 
 /// Inlines a function of any size.
 #if defined(__GNUC__)
@@ -81,6 +83,9 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
+/// The instruction set that this unit is compiled for, as the namespace has it: "avx2_fma".
+inline constexpr const char* kInstructionSet = MHLA_TEXT_OF(MHLA_TARGET);
+
 /// True where a multiply-add rounds once: a*b+c is one instruction.
 #if defined(EIGEN_HAS_SINGLE_INSTRUCTION_MADD) || defined(EIGEN_VECTORIZE_FMA)
 inline constexpr bool kFusedMultiplyAdd = true;
@@ -116,8 +121,8 @@ inline bool request_tiles() {
 #endif
 }
 
-/// Prefetches the line at p into L2; p need not be readable. A function that does nothing else must
-/// be MHLA_INLINE: g++ deletes calls of it as dead code.
+/// Prefetches the line at p into L2; p need not be readable. g++ deletes functions and loops that do
+/// nothing else as dead code.
 MHLA_INLINE inline void prefetch_l2(const void* p) {
 #if defined(__GNUC__)
   __builtin_prefetch(p, 0, 2);
