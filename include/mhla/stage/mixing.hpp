@@ -39,13 +39,13 @@ inline constexpr Index kGroupBytes = Index{1} << 19;  ///< of L2, for mixtures
 inline constexpr Index kLargestGroup = 256;           ///< blocks, to bound the memory
 
 /// Query blocks of a group. Each group reads all summaries once and each mixture is written and
-/// read once, so a quarter of the blocks is enough where mixtures fit L2. Larger ones come from L3
-/// or memory anyway: then as many blocks as possible share a pass, as long as every worker has a
+/// read once, so where mixtures fit L2 four groups a worker are few enough. Larger ones come from
+/// L3 or memory anyway: then as many blocks as possible share a pass, as long as every worker has a
 /// group. Bits do not depend on it.
 template <class A>
 Index group_blocks(Index query_blocks, Index d, Index e, Index workers) {
   const bool fits = d * e * kGroupBlocks * Index{sizeof(A)} <= kGroupBytes;
-  const Index share = fits ? query_blocks / 4 : ceil_div(query_blocks, workers);
+  const Index share = ceil_div(query_blocks, fits ? 4 * workers : workers);
   return std::clamp(round_up(share, kTile.slab), kGroupBlocks, kLargestGroup);
 }
 
