@@ -68,8 +68,7 @@ def draw_growth(axes, cases):
 def draw_peak_of_sets(axes, runs):
     """A line of of_peak over the shapes for each instruction set."""
     for context, cases in runs:
-        chosen = [case for case in cases if case.form in MHLA]
-        axes.plot([case.shape for case in chosen], [case.counters["of_peak"] for case in chosen],
+        axes.plot([case.shape for case in cases], [case.counters["of_peak"] for case in cases],
                   marker="o", label=context["instruction_set"])
     axes.tick_params(axis="x", rotation=30)
     axes.set_ylabel("fraction of the set's multiply-add peak")
@@ -82,9 +81,8 @@ def draw_peak_of_sets(axes, runs):
 def draw_growth_of_sets(axes, runs):
     """Time of MHLA over N for each instruction set."""
     for context, cases in runs:
-        line = sorted((c.tokens, c.seconds * 1e3) for c in cases if c.form == "Bidirectional")
-        if line:
-            axes.loglog(*zip(*line), marker="o", markersize=4, label=context["instruction_set"])
+        line = sorted((case.tokens, case.seconds * 1e3) for case in cases)
+        axes.loglog(*zip(*line), marker="o", markersize=4, label=context["instruction_set"])
     axes.set_xscale("log", base=2)
     axes.set_xlabel("tokens N")
     axes.set_ylabel("milliseconds")
@@ -97,7 +95,8 @@ def main():
     runs = []
     for path in sys.argv[2:]:
         context, cases = results.load(path)
-        cases = [c for c in cases if c.scalar == "float" and c.threads == 1 and c.form in FORMS]
+        forms = FORMS if len(sys.argv) == 3 else MHLA
+        cases = [c for c in cases if c.scalar == "float" and c.threads == 1 and c.form in forms]
         runs.append((context, cases))
 
     def chosen(growth):
