@@ -50,19 +50,27 @@ def draw_peak(axes, cases):
                 loc="upper center", ncol=len(used))
 
 
-def draw_growth(axes, cases):
-    """Time over N, on two logarithmic axes."""
-    for form, label in (("Softmax", "softmax"), ("Bidirectional", "MHLA, band of 16 blocks"),
-                        ("Backward", "its gradient"), ("Linear", "linear")):
-        line = sorted((case.tokens, case.seconds * 1e3) for case in cases if case.form == form)
-        if line:
-            axes.loglog(*zip(*line), marker="o", markersize=4, color=FORMS[form], label=label)
+def draw_times(axes, title, lines):
+    """Time over N, on two logarithmic axes. A line is a label, a colour and cases."""
+    for label, colour, cases in lines:
+        points = sorted((case.tokens, case.seconds * 1e3) for case in cases)
+        if points:
+            axes.loglog(*zip(*points), marker="o", markersize=4, color=colour, label=label)
     axes.set_xscale("log", base=2)
     axes.set_xlabel("tokens N")
     axes.set_ylabel("milliseconds")
     axes.grid(alpha=0.3)
-    axes.set_title("One head of width 64, one core, float")
+    axes.set_title(title)
     axes.legend()
+
+
+def draw_growth(axes, cases):
+    """Time over N of the forms."""
+    labels = (("Softmax", "softmax"), ("Bidirectional", "MHLA, band of 16 blocks"),
+              ("Backward", "its gradient"), ("Linear", "linear"))
+    draw_times(axes, "One head of width 64, one core, float",
+               [(label, FORMS[form], [case for case in cases if case.form == form])
+                for form, label in labels])
 
 
 def draw_peak_of_sets(axes, runs):
@@ -80,15 +88,8 @@ def draw_peak_of_sets(axes, runs):
 
 def draw_growth_of_sets(axes, runs):
     """Time of MHLA over N for each instruction set."""
-    for context, cases in runs:
-        line = sorted((case.tokens, case.seconds * 1e3) for case in cases)
-        axes.loglog(*zip(*line), marker="o", markersize=4, label=context["instruction_set"])
-    axes.set_xscale("log", base=2)
-    axes.set_xlabel("tokens N")
-    axes.set_ylabel("milliseconds")
-    axes.grid(alpha=0.3)
-    axes.set_title("MHLA, band of 16 blocks, one head of width 64, one core, float")
-    axes.legend()
+    draw_times(axes, "MHLA, band of 16 blocks, one head of width 64, one core, float",
+               [(context["instruction_set"], None, cases) for context, cases in runs])
 
 
 def main():
