@@ -206,7 +206,7 @@ constexpr Index tiles_of(Index rows, Index cols) {
 template <class A>
 void multiply(const Product<A>& p) {
   if (p.spans == nullptr) return multiply_dense(p);
-  if (p.a.rows > 0) multiply_band(p, 0, p.a.rows, {0, p.a.cols}, p.start);
+  multiply_band(p, 0, p.a.rows, {0, p.a.cols}, p.start);
   for (Index r = 0; p.factors != nullptr && r < p.a.rows; ++r) {
     scale(p.factors[r], p.out.row(r), p.cols);
   }
