@@ -40,8 +40,6 @@ namespace {
 
 using namespace train_images;
 
-constexpr double kLargestGradientError = 1e-6;  // differences are good to about 2e-7
-
 /// What the command line says.
 struct Options {
   Settings settings;

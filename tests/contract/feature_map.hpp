@@ -15,6 +15,14 @@
 
 namespace mhla::test {
 
+/// What users pass to Elementwise.
+struct Square {
+  template <class A>
+  A operator()(A x) const {
+    return x * x;
+  }
+};
+
 /// phi(x).
 template <class A, class Map>
 std::vector<A> features_of(const Map& map, const std::vector<A>& x) {

@@ -242,7 +242,8 @@ TYPED_TEST_P(KeptSummaries, LieInTheBytesAskedForAndChangeNoBitOrAreRefused) {
     const auto text = [&](Workspace kept) {
       return message_of<option_error>([&] { this->run(p, {.kept = kept}); });
     };
-    const std::string name = std::string("mhla::") + Form::kName + ": kept ";
+    std::string name = "mhla::";
+    name.append(Form::kName).append(": kept ");
     if constexpr (Form::kKeeps) {
       const std::size_t bytes = Form::kept_bytes(p.inputs(), forward::Arguments<T>(p));
       GuardedWorkspace kept(bytes);

@@ -10,7 +10,7 @@
 ///     CausalGradient     forms whose queries read keys up to their own
 ///     MixingGradient     forms that have a mixing matrix and keep summaries
 ///
-///     INSTANTIATE_TYPED_TEST_SUITE_P(Causal, Gradient, InFloat<CausalForm>);
+///     INSTANTIATE_TYPED_TEST_SUITE_P(Double, Gradient, AllForms<double>, FormNames);
 
 #include "support/gradient_causality.hpp"
 #include "support/gradient_errors.hpp"
@@ -23,14 +23,24 @@ struct Case {
   using Form = F;
   using T = Number;
 };
-/// A form in double, in float, and in the types that are stored in half as many bytes: three files
-/// that are compiled side by side.
-template <class F>
-using InDouble = testing::Types<Case<F, double>>;
+/// A form in float.
 template <class F>
 using InFloat = testing::Types<Case<F, float>>;
-template <class F>
-using InHalf = testing::Types<Case<F, Eigen::half>, Case<F, Eigen::bfloat16>>;
+/// All forms in one type of numbers, those of CausalGradient and those of MixingGradient.
+template <class T>
+using AllForms = testing::Types<Case<BidirectionalForm, T>, Case<CausalForm, T>, Case<Linear, T>,
+                                Case<LinearCausal, T>, Case<Softmax, T>, Case<SoftmaxCausal, T>>;
+template <class T>
+using CausalForms =
+    testing::Types<Case<CausalForm, T>, Case<LinearCausal, T>, Case<SoftmaxCausal, T>>;
+template <class T>
+using MixingForms = testing::Types<Case<BidirectionalForm, T>, Case<CausalForm, T>>;
+struct FormNames {
+  template <class C>
+  static std::string GetName(int /*index*/) {
+    return C::Form::kName;
+  }
+};
 
 template <class C>
 struct Gradient : testing::Test {

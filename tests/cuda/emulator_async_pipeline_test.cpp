@@ -25,7 +25,7 @@ namespace {
 namespace ptx = mhla::cuda::ptx;
 using mhla::cuda::TensorMap;
 
-enum class Bug {
+enum class PipelineBug {
   kNone,
   kNoWaitForFull,       // products of bytes that are under way
   kStaleParity,         // waits for the phase before
@@ -53,7 +53,7 @@ struct StreamedProduct {
     TensorMap b;
     const std::uint32_t* a;  // [64][32 kTiles] pairs
     float* c;                // [64][64]
-    Bug bug;
+    PipelineBug bug;
   };
   static constexpr int kTiles = 7;
   static constexpr int kSlots = 2;
@@ -81,7 +81,7 @@ struct StreamedProduct {
         ptx::make_barrier(ring.full(i), 1);
         ptx::make_barrier(ring.empty(i), 4);
       }
-      if (p.bug != Bug::kNoPublish) ptx::publish_barriers();
+      if (p.bug != PipelineBug::kNoPublish) ptx::publish_barriers();
     }
     ptx::meet_block();
     if (thread >= 128) {
@@ -94,18 +94,18 @@ struct StreamedProduct {
   void produce(const Params& p, const Ring& ring) const {
     ptx::prefetch_map(p.b);
     for (int i = 0; i < kTiles; ++i) {
-      if (p.bug != Bug::kNoWaitForEmpty) ptx::wait_for(ring.empty(i), Ring::parity(i) ^ 1);
+      if (p.bug != PipelineBug::kNoWaitForEmpty) ptx::wait_for(ring.empty(i), Ring::parity(i) ^ 1);
       std::uint32_t bytes = kTileBytes;
-      if (p.bug == Bug::kTooFewExpected) bytes -= 128;
-      if (p.bug == Bug::kTooManyExpected) bytes += 128;
-      if (p.bug == Bug::kNoExpectation) {
+      if (p.bug == PipelineBug::kTooFewExpected) bytes -= 128;
+      if (p.bug == PipelineBug::kTooManyExpected) bytes += 128;
+      if (p.bug == PipelineBug::kNoExpectation) {
         ptx::arrive(ring.full(i));
       } else {
         ptx::arrive_and_expect(ring.full(i), bytes);
       }
       std::uint32_t to = ring.tile(i);
-      if (p.bug == Bug::kWrongSlot) to += 128;
-      if (p.bug == Bug::kBoxBeyondMemory) to += 1024 * kSlots * 4;
+      if (p.bug == PipelineBug::kWrongSlot) to += 128;
+      if (p.bug == PipelineBug::kBoxBeyondMemory) to += 1024 * kSlots * 4;
       if constexpr (kTransposed != 0) {
         ptx::load_box(to, p.b, {{0, 64 * i, 0, 0, 0}}, ring.full(i));
       } else {
@@ -129,12 +129,12 @@ struct StreamedProduct {
         a[s][3] = ptx::load_global(at + 8 * 32 * kTiles + 4);
       }
       std::uint32_t parity = Ring::parity(i);
-      if (p.bug == Bug::kStaleParity) parity ^= 1;
-      if (p.bug != Bug::kNoWaitForFull) ptx::wait_for(ring.full(i), parity);
-      if (p.bug == Bug::kEarlyRelease && thread % 32 == 0) ptx::arrive(ring.empty(i));
-      if (p.bug != Bug::kNoGroupBegin) ptx::group_begin();
+      if (p.bug == PipelineBug::kStaleParity) parity ^= 1;
+      if (p.bug != PipelineBug::kNoWaitForFull) ptx::wait_for(ring.full(i), parity);
+      if (p.bug == PipelineBug::kEarlyRelease && thread % 32 == 0) ptx::arrive(ring.empty(i));
+      if (p.bug != PipelineBug::kNoGroupBegin) ptx::group_begin();
       for (std::uint32_t s = 0; s < 4; ++s) {
-        const std::uint32_t step = p.bug == Bug::kWrongColumns ? 0 : s;
+        const std::uint32_t step = p.bug == PipelineBug::kWrongColumns ? 0 : s;
         const std::uint64_t start = ring.tile(i) + step * (kTransposed != 0 ? 2048 : 32);
         const std::uint64_t b = std::uint64_t{1} << 62 | std::uint64_t{1024 >> 4} << 32 |
                                 std::uint64_t{1} << 16 | start >> 4;
@@ -142,13 +142,13 @@ struct StreamedProduct {
                                              mhla::cuda::bfloat16{});
       }
       ptx::group_commit();
-      if (p.bug == Bug::kAccumulatorWritten) c[5] += 1;
-      if (p.bug != Bug::kNoGroupWait) ptx::group_wait<0>();
+      if (p.bug == PipelineBug::kAccumulatorWritten) c[5] += 1;
+      if (p.bug != PipelineBug::kNoGroupWait) ptx::group_wait<0>();
       ptx::keep_order(c);
       const bool first = thread % 32 == 0;
-      const bool skip = p.bug == Bug::kOneArrivalTooFew && thread == 96;
-      if (first && !skip && p.bug != Bug::kEarlyRelease) ptx::arrive(ring.empty(i));
-      if (p.bug == Bug::kOneArrivalTooMany && thread == 1) ptx::arrive(ring.empty(i));
+      const bool skip = p.bug == PipelineBug::kOneArrivalTooFew && thread == 96;
+      if (first && !skip && p.bug != PipelineBug::kEarlyRelease) ptx::arrive(ring.empty(i));
+      if (p.bug == PipelineBug::kOneArrivalTooMany && thread == 1) ptx::arrive(ring.empty(i));
     }
     for (std::uint32_t j = 0; j < 8; ++j) {
       float* const at = p.c + row * 64 + 8 * j + 2 * pair;
@@ -165,7 +165,7 @@ struct Trial {
   using K = StreamedProduct<kTransposed>;
   static constexpr int kDepth = 64 * K::kTiles;
 
-  Trial(std::uint64_t seed, Bug bug) : a(64 * kDepth), b(64 * kDepth), c(64 * 64) {
+  Trial(std::uint64_t seed, PipelineBug bug) : a(64 * kDepth), b(64 * kDepth), c(64 * 64) {
     for (int i = 0; i < 64; ++i) {
       for (int k = 0; k < kDepth; ++k) {
         a[static_cast<std::size_t>(i * kDepth + k)] = trial::bits(trial::number(i, k));
@@ -212,10 +212,10 @@ struct Trial {
 
 TEST(AsyncPipeline, ComputesTheProduct) {
   for (const std::uint64_t seed : trial::kSeeds) {
-    const Trial<0> by_n(seed, Bug::kNone);
+    const Trial<0> by_n(seed, PipelineBug::kNone);
     EXPECT_EQ(by_n.message, "") << seed;
     EXPECT_TRUE(by_n.is_right()) << seed;
-    const Trial<1> by_k(seed, Bug::kNone);
+    const Trial<1> by_k(seed, PipelineBug::kNone);
     EXPECT_EQ(by_k.message, "") << seed;
     EXPECT_TRUE(by_k.is_right()) << seed;
   }
@@ -223,27 +223,27 @@ TEST(AsyncPipeline, ComputesTheProduct) {
 
 TEST(AsyncPipeline, FindsPlantedBugs) {
   struct Case {
-    Bug bug;
+    PipelineBug bug;
     std::vector<Kind> kinds;  // any of them
   };
   // A bug that lets threads run on shows in what meets its consequences first.
   const std::vector<Case> cases = {
-      {Bug::kNoWaitForFull, {Kind::kEarlyRead, Kind::kUninitialized}},
-      {Bug::kStaleParity, {Kind::kEarlyRead, Kind::kUninitialized, Kind::kDeadlock}},
-      {Bug::kNoWaitForEmpty, {Kind::kSlotInUse, Kind::kBytes}},
-      {Bug::kEarlyRelease, {Kind::kSlotInUse, Kind::kEarlyRead}},
-      {Bug::kTooFewExpected, {Kind::kBytes}},
-      {Bug::kTooManyExpected, {Kind::kDeadlock}},
-      {Bug::kNoExpectation, {Kind::kBytes, Kind::kEarlyRead, Kind::kUninitialized}},
-      {Bug::kOneArrivalTooFew, {Kind::kDeadlock}},
-      {Bug::kOneArrivalTooMany,
+      {PipelineBug::kNoWaitForFull, {Kind::kEarlyRead, Kind::kUninitialized}},
+      {PipelineBug::kStaleParity, {Kind::kEarlyRead, Kind::kUninitialized, Kind::kDeadlock}},
+      {PipelineBug::kNoWaitForEmpty, {Kind::kSlotInUse, Kind::kBytes}},
+      {PipelineBug::kEarlyRelease, {Kind::kSlotInUse, Kind::kEarlyRead}},
+      {PipelineBug::kTooFewExpected, {Kind::kBytes}},
+      {PipelineBug::kTooManyExpected, {Kind::kDeadlock}},
+      {PipelineBug::kNoExpectation, {Kind::kBytes, Kind::kEarlyRead, Kind::kUninitialized}},
+      {PipelineBug::kOneArrivalTooFew, {Kind::kDeadlock}},
+      {PipelineBug::kOneArrivalTooMany,
        {Kind::kBytes, Kind::kSlotInUse, Kind::kEarlyRead, Kind::kDeadlock}},
-      {Bug::kNoPublish, {Kind::kRace}},
-      {Bug::kNoGroupBegin, {Kind::kRegisters}},
-      {Bug::kAccumulatorWritten, {Kind::kRegisters}},
-      {Bug::kNoGroupWait, {Kind::kRegisters, Kind::kSlotInUse}},
-      {Bug::kWrongSlot, {Kind::kOutside}},
-      {Bug::kBoxBeyondMemory, {Kind::kOutside}}};
+      {PipelineBug::kNoPublish, {Kind::kRace}},
+      {PipelineBug::kNoGroupBegin, {Kind::kRegisters}},
+      {PipelineBug::kAccumulatorWritten, {Kind::kRegisters}},
+      {PipelineBug::kNoGroupWait, {Kind::kRegisters, Kind::kSlotInUse}},
+      {PipelineBug::kWrongSlot, {Kind::kOutside}},
+      {PipelineBug::kBoxBeyondMemory, {Kind::kOutside}}};
   for (const std::uint64_t seed : trial::kSeeds) {
     for (const Case& c : cases) {
       const Trial<0> run(seed, c.bug);
@@ -256,7 +256,7 @@ TEST(AsyncPipeline, FindsPlantedBugs) {
 }
 
 TEST(AsyncPipeline, WrongColumnsGiveWrongNumbers) {
-  const Trial<0> run(0, Bug::kWrongColumns);
+  const Trial<0> run(0, PipelineBug::kWrongColumns);
   EXPECT_EQ(run.message, "");
   EXPECT_FALSE(run.is_right());
 }

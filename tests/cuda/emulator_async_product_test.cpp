@@ -29,7 +29,7 @@ namespace ptx = mhla::cuda::ptx;
 using mhla::cuda::bfloat16;
 using mhla::cuda::half;
 
-enum class Bug {
+enum class ProductBug {
   kNone,
   kNoFence,
   kNoBarrier,
@@ -59,7 +59,7 @@ struct TwoProducts {
     const std::uint32_t* a;  // [64][16] pairs
     const std::uint32_t* b;  // [n][16] pairs, transposed [32][n / 2]
     float* c;                // [2][64][n], added to
-    Bug bug;
+    ProductBug bug;
   };
   static constexpr int kThreads = 128;
   static constexpr std::uint32_t kPanels = kTransposed != 0 ? kColumns / 64 : 1;
@@ -84,7 +84,7 @@ struct TwoProducts {
     constexpr std::uint32_t kPieces = kTransposed != 0 ? 8 : 4;  // 16 bytes of a row that are used
     for (std::uint32_t i = ptx::thread_index(); i < kPanels * kRows * kPieces; i += kThreads) {
       const std::uint32_t panel = i / (kRows * kPieces), r = i / kPieces % kRows, j = i % kPieces;
-      if (p.bug == Bug::kUnwritten && r == kRows - 1) continue;
+      if (p.bug == ProductBug::kUnwritten && r == kRows - 1) continue;
       const std::uint32_t from = kTransposed != 0 ? r * (kColumns / 2) + panel * 32 + j * 4  //
                                                   : r * 16 + j * 4;
       ptx::store_shared_4(ptx::shared_begin() + panel * kRows * 128 + r * 128 + ((j ^ r % 8) * 16),
@@ -98,11 +98,11 @@ struct TwoProducts {
     const std::uint32_t a[4] = {ptx::load_global(at), ptx::load_global(at + 8 * 16),
                                 ptx::load_global(at + 4), ptx::load_global(at + 8 * 16 + 4)};
     std::uint64_t b = descriptor(step);
-    if (p.bug == Bug::kOtherLane && thread == 5) b ^= 2;
-    if (p.bug == Bug::kOtherWarp && thread / 32 == 2) b = descriptor(1 - step);
-    if (p.bug == Bug::kRowOfAtom) b += 8;
-    if (p.bug == Bug::kBaseOffset) b |= std::uint64_t{1} << 49;
-    if (p.bug == Bug::kOtherLayout && thread == 5) {
+    if (p.bug == ProductBug::kOtherLane && thread == 5) b ^= 2;
+    if (p.bug == ProductBug::kOtherWarp && thread / 32 == 2) b = descriptor(1 - step);
+    if (p.bug == ProductBug::kRowOfAtom) b += 8;
+    if (p.bug == ProductBug::kBaseOffset) b |= std::uint64_t{1} << 49;
+    if (p.bug == ProductBug::kOtherLayout && thread == 5) {
       ptx::group_multiply_add<1 - kTransposed>(c, a[0], a[1], a[2], a[3], b, T{});
     } else {
       ptx::group_multiply_add<kTransposed>(c, a[0], a[1], a[2], a[3], b, T{});
@@ -112,10 +112,10 @@ struct TwoProducts {
   void operator()(const Params& p) const {
     const std::uint32_t thread = ptx::thread_index();
     write(p);
-    if (p.bug != Bug::kNoFence) ptx::fence_async();
-    if (p.bug != Bug::kNoBarrier) ptx::meet_block();
-    if (p.bug == Bug::kMissingLane && thread == 77) return;
-    if (p.bug == Bug::kMissingWarp && thread / 32 == 3) return;
+    if (p.bug != ProductBug::kNoFence) ptx::fence_async();
+    if (p.bug != ProductBug::kNoBarrier) ptx::meet_block();
+    if (p.bug == ProductBug::kMissingLane && thread == 77) return;
+    if (p.bug == ProductBug::kMissingWarp && thread / 32 == 3) return;
 
     float c[2][kCount];
     for (int i = 0; i < 2; ++i) {
@@ -125,30 +125,32 @@ struct TwoProducts {
     add(p, c[0], 0);
     add(p, c[0], 1);
     ptx::group_commit();
-    if (p.bug == Bug::kSharedRegisters) {
+    if (p.bug == ProductBug::kSharedRegisters) {
       // As if registers 1.. of the first were 0.. of the second for one thread.
       add(p, thread == 9 ? c[0] : c[1], 0);
     } else {
       add(p, c[1], 0);
     }
-    if (p.bug != Bug::kMissingProduct || thread / 32 != 1) add(p, c[1], 1);
+    if (p.bug != ProductBug::kMissingProduct || thread / 32 != 1) add(p, c[1], 1);
     ptx::group_commit();
-    if (p.bug == Bug::kWriteBeforeWait && thread == 64) ptx::store_shared(ptx::shared_begin(), 0);
-    if (p.bug == Bug::kWrittenBeforeWait) c[1][7] = 0;
-    if (p.bug == Bug::kNoWait) return;
+    if (p.bug == ProductBug::kWriteBeforeWait && thread == 64)
+      ptx::store_shared(ptx::shared_begin(), 0);
+    if (p.bug == ProductBug::kWrittenBeforeWait) c[1][7] = 0;
+    if (p.bug == ProductBug::kNoWait) return;
     ptx::group_wait<1>();
     ptx::keep_order(c[0]);
     store(p, 0, c[0]);
-    if (p.bug == Bug::kReadBeforeWait) store(p, 1, c[1]);
-    if (p.bug == Bug::kSecondBeginMissing) {
+    if (p.bug == ProductBug::kReadBeforeWait) store(p, 1, c[1]);
+    if (p.bug == ProductBug::kSecondBeginMissing) {
       add(p, c[0], 0);
       ptx::group_commit();
     }
     ptx::group_wait<0>();
     ptx::keep_order(c[1]);
-    if (p.bug == Bug::kWriteAfterOwnWait && thread == 64) ptx::store_shared(ptx::shared_begin(), 0);
-    if (p.bug != Bug::kReadBeforeWait) store(p, 1, c[1]);
-    if (p.bug == Bug::kMissingWarp) return;
+    if (p.bug == ProductBug::kWriteAfterOwnWait && thread == 64)
+      ptx::store_shared(ptx::shared_begin(), 0);
+    if (p.bug != ProductBug::kReadBeforeWait) store(p, 1, c[1]);
+    if (p.bug == ProductBug::kMissingWarp) return;
     ptx::meet_block();
     if (thread == 64) ptx::store_shared(ptx::shared_begin(), 0);
   }
@@ -170,12 +172,13 @@ std::uint16_t bits_of(int x) {
 }
 
 template <class K>
-struct Trial;
+struct ProductTrial;
 template <class T, int kColumns, int kTransposed>
-struct Trial<TwoProducts<T, kColumns, kTransposed>> {
+struct ProductTrial<TwoProducts<T, kColumns, kTransposed>> {
   using K = TwoProducts<T, kColumns, kTransposed>;
 
-  Trial(std::uint64_t seed, Bug bug) : a(64 * 32), b(32 * kColumns), c(2 * 64 * kColumns) {
+  ProductTrial(std::uint64_t seed, ProductBug bug)
+      : a(64 * 32), b(32 * kColumns), c(2 * 64 * kColumns) {
     for (int i = 0; i < 64; ++i) {
       for (int k = 0; k < 32; ++k) a[at(i * 32 + k)] = bits_of<T>(trial::number(i, k));
     }
@@ -189,7 +192,7 @@ struct Trial<TwoProducts<T, kColumns, kTransposed>> {
     run(seed, bug);
   }
 
-  void run(std::uint64_t seed, Bug bug) {
+  void run(std::uint64_t seed, ProductBug bug) {
     Device device(seed);
     device.track("a", a.data(), a.bytes(), Access::kRead);
     device.track("b", b.data(), b.bytes(), Access::kRead);
@@ -236,7 +239,7 @@ TYPED_TEST_SUITE(AsyncProduct, Kernels);
 
 TYPED_TEST(AsyncProduct, AddsToBothSums) {
   for (const std::uint64_t seed : trial::kSeeds) {
-    const Trial<TypeParam> run(seed, Bug::kNone);
+    const ProductTrial<TypeParam> run(seed, ProductBug::kNone);
     EXPECT_EQ(run.message, "") << seed;
     EXPECT_TRUE(run.is_right()) << seed;
   }
@@ -244,29 +247,30 @@ TYPED_TEST(AsyncProduct, AddsToBothSums) {
 
 TYPED_TEST(AsyncProduct, FindsPlantedBugs) {
   struct Case {
-    Bug bug;
+    ProductBug bug;
     std::vector<Kind> kinds;  // any of them
   };
-  const std::vector<Case> cases = {{Bug::kNoFence, {Kind::kProxy}},
-                                   {Bug::kNoBarrier, {Kind::kRace, Kind::kUninitialized}},
-                                   {Bug::kUnwritten, {Kind::kUninitialized}},
-                                   {Bug::kWriteBeforeWait, {Kind::kSlotInUse, Kind::kRace}},
-                                   {Bug::kWriteAfterOwnWait, {Kind::kSlotInUse, Kind::kRace}},
-                                   {Bug::kWrittenBeforeWait, {Kind::kRegisters}},
-                                   {Bug::kSecondBeginMissing, {Kind::kRegisters}},
-                                   {Bug::kOtherLane, {Kind::kDivergent}},
-                                   {Bug::kOtherLayout, {Kind::kDivergent}},
-                                   {Bug::kOtherWarp, {Kind::kDivergent}},
-                                   {Bug::kMissingLane, {Kind::kDivergent}},
-                                   {Bug::kMissingWarp, {Kind::kDivergent}},
-                                   {Bug::kMissingProduct, {Kind::kDivergent}},
-                                   {Bug::kRowOfAtom, {Kind::kOutside}},
-                                   {Bug::kBaseOffset, {Kind::kOutside}},
-                                   {Bug::kSharedRegisters, {Kind::kRegisters}},
-                                   {Bug::kNoWait, {Kind::kRegisters}}};
+  const std::vector<Case> cases = {
+      {ProductBug::kNoFence, {Kind::kProxy}},
+      {ProductBug::kNoBarrier, {Kind::kRace, Kind::kUninitialized}},
+      {ProductBug::kUnwritten, {Kind::kUninitialized}},
+      {ProductBug::kWriteBeforeWait, {Kind::kSlotInUse, Kind::kRace}},
+      {ProductBug::kWriteAfterOwnWait, {Kind::kSlotInUse, Kind::kRace}},
+      {ProductBug::kWrittenBeforeWait, {Kind::kRegisters}},
+      {ProductBug::kSecondBeginMissing, {Kind::kRegisters}},
+      {ProductBug::kOtherLane, {Kind::kDivergent}},
+      {ProductBug::kOtherLayout, {Kind::kDivergent}},
+      {ProductBug::kOtherWarp, {Kind::kDivergent}},
+      {ProductBug::kMissingLane, {Kind::kDivergent}},
+      {ProductBug::kMissingWarp, {Kind::kDivergent}},
+      {ProductBug::kMissingProduct, {Kind::kDivergent}},
+      {ProductBug::kRowOfAtom, {Kind::kOutside}},
+      {ProductBug::kBaseOffset, {Kind::kOutside}},
+      {ProductBug::kSharedRegisters, {Kind::kRegisters}},
+      {ProductBug::kNoWait, {Kind::kRegisters}}};
   for (const std::uint64_t seed : trial::kSeeds) {
     for (const Case& c : cases) {
-      const Trial<TypeParam> run(seed, c.bug);
+      const ProductTrial<TypeParam> run(seed, c.bug);
       const bool found =
           run.fault && std::find(c.kinds.begin(), c.kinds.end(), *run.fault) != c.kinds.end();
       EXPECT_TRUE(found) << "bug " << static_cast<int>(c.bug) << ", seed " << seed << ": "
@@ -276,7 +280,7 @@ TYPED_TEST(AsyncProduct, FindsPlantedBugs) {
 }
 
 TYPED_TEST(AsyncProduct, GivesNoNumbersBeforeTheWait) {
-  const Trial<TypeParam> run(0, Bug::kReadBeforeWait);
+  const ProductTrial<TypeParam> run(0, ProductBug::kReadBeforeWait);
   EXPECT_EQ(run.message, "");
   const auto second = run.c.begin() + static_cast<std::ptrdiff_t>(run.c.size() / 2);
   EXPECT_TRUE(std::all_of(second, run.c.end(), [](float x) { return std::isnan(x); }));
@@ -284,15 +288,15 @@ TYPED_TEST(AsyncProduct, GivesNoNumbersBeforeTheWait) {
 
 TEST(AsyncProductSums, AreFloatInOrderOfK) {
   using K = TwoProducts<bfloat16, 64, 0>;
-  Trial<K> run(0, Bug::kNone);
+  ProductTrial<K> run(0, ProductBug::kNone);
   for (int k = 0; k < 32; ++k) {
     // 2^12 and 2^-12 alternate in A, so that the order of sums shows; B is one.
-    run.a[Trial<K>::at(k)] = static_cast<std::uint16_t>(
+    run.a[ProductTrial<K>::at(k)] = static_cast<std::uint16_t>(
         ptx::pack<bfloat16>(std::ldexp(k % 4 == 2 ? -1.0F : 1.0F, k % 2 == 0 ? 12 : -12), 0));
-    for (int n = 0; n < 64; ++n) run.b[Trial<K>::at(n * 32 + k)] = bits_of<bfloat16>(1);
+    for (int n = 0; n < 64; ++n) run.b[ProductTrial<K>::at(n * 32 + k)] = bits_of<bfloat16>(1);
   }
-  for (int n = 0; n < 64; ++n) run.c[Trial<K>::at(n)] = 0.3F;
-  run.run(1, Bug::kNone);
+  for (int n = 0; n < 64; ++n) run.c[ProductTrial<K>::at(n)] = 0.3F;
+  run.run(1, ProductBug::kNone);
   float sum = 0.3F;
   for (int k = 0; k < 32; ++k) sum += std::ldexp(k % 4 == 2 ? -1.0F : 1.0F, k % 2 == 0 ? 12 : -12);
   EXPECT_EQ(run.c[5], sum);
@@ -301,7 +305,7 @@ TEST(AsyncProductSums, AreFloatInOrderOfK) {
       static_cast<std::uint16_t>(ptx::pack<bfloat16>(std::numeric_limits<float>::quiet_NaN(), 0));
   run.a[32] =
       static_cast<std::uint16_t>(ptx::pack<bfloat16>(std::numeric_limits<float>::infinity(), 0));
-  run.run(1, Bug::kNone);
+  run.run(1, ProductBug::kNone);
   EXPECT_TRUE(std::isnan(run.c[5]));
   EXPECT_EQ(run.c[64 + 5], std::numeric_limits<float>::infinity());
 }

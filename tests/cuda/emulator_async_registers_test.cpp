@@ -63,7 +63,7 @@ TEST(AsyncRegisters, OnlyWhatIsThereCanBeTaken) {
   expect_fault<Trade<176, 168>>(Kind::kRegisters, {});
 }
 
-enum class Bug {
+enum class RegisterBug {
   kNone,
   kNoBarrier,      // before the number is read
   kOwnArrivalToo,  // the reader arrives instead of one writer
@@ -78,17 +78,17 @@ enum class Bug {
 /// Threads write a number in turn, each after the phase in which the one before arrived.
 struct Turns {
   struct Params {
-    Bug bug;
+    RegisterBug bug;
   };
   static constexpr int kThreads = 32, kSharedBytes = 64;
 
   void operator()(const Params& p) const {
     const std::uint32_t thread = ptx::thread_index();
     const std::uint32_t number = ptx::shared_begin();
-    const std::uint32_t barrier = number + (p.bug == Bug::kMisaligned ? 4 : 8);
-    if (thread == 0 && p.bug != Bug::kNotMade) {
-      ptx::make_barrier(barrier, p.bug == Bug::kNoArrivals ? 0 : 1);
-      if (p.bug != Bug::kNoPublish) ptx::publish_barriers();
+    const std::uint32_t barrier = number + (p.bug == RegisterBug::kMisaligned ? 4 : 8);
+    if (thread == 0 && p.bug != RegisterBug::kNotMade) {
+      ptx::make_barrier(barrier, p.bug == RegisterBug::kNoArrivals ? 0 : 1);
+      if (p.bug != RegisterBug::kNoPublish) ptx::publish_barriers();
       ptx::store_shared(number, 0);
     }
     ptx::meet_block();
@@ -97,7 +97,7 @@ struct Turns {
         ptx::store_shared(number, ptx::load_shared(number) + 1);
         ptx::arrive(barrier);
       }
-      ptx::wait_for(barrier, (turn & 1) + (p.bug == Bug::kParity ? 2 : 0));
+      ptx::wait_for(barrier, (turn & 1) + (p.bug == RegisterBug::kParity ? 2 : 0));
       // All have passed before the next phase can end.
       ptx::meet_warp();
     }
@@ -105,18 +105,18 @@ struct Turns {
 };
 
 TEST(AsyncBarrier, PassesNumbersFromThreadToThread) {
-  expect_fault<Turns>(std::nullopt, {Bug::kNone});
-  expect_fault<Turns>(Kind::kRace, {Bug::kNoPublish});
-  expect_fault<Turns>(Kind::kOutside, {Bug::kMisaligned});
-  expect_fault<Turns>(Kind::kBytes, {Bug::kNoArrivals});
-  expect_fault<Turns>(Kind::kBytes, {Bug::kParity});
-  expect_fault<Turns>(Kind::kUninitialized, {Bug::kNotMade});
+  expect_fault<Turns>(std::nullopt, {RegisterBug::kNone});
+  expect_fault<Turns>(Kind::kRace, {RegisterBug::kNoPublish});
+  expect_fault<Turns>(Kind::kOutside, {RegisterBug::kMisaligned});
+  expect_fault<Turns>(Kind::kBytes, {RegisterBug::kNoArrivals});
+  expect_fault<Turns>(Kind::kBytes, {RegisterBug::kParity});
+  expect_fault<Turns>(Kind::kUninitialized, {RegisterBug::kNotMade});
 }
 
 /// One thread waits for the numbers of all others.
 struct Gather {
   struct Params {
-    Bug bug;
+    RegisterBug bug;
   };
   static constexpr int kThreads = 64, kSharedBytes = 512;
 
@@ -132,11 +132,11 @@ struct Gather {
     for (std::uint32_t round = 0; round < 3; ++round) {
       if (thread != 0) {
         ptx::store_shared(numbers + 4 * thread, thread);
-        if (p.bug != Bug::kOwnArrivalToo || thread != 40) ptx::arrive(barrier);
+        if (p.bug != RegisterBug::kOwnArrivalToo || thread != 40) ptx::arrive(barrier);
       } else {
-        if (p.bug == Bug::kOwnArrivalToo) ptx::arrive(barrier);
-        const std::uint32_t parity = p.bug == Bug::kOldPhase ? 1 : round & 1;
-        if (p.bug != Bug::kNoBarrier) ptx::wait_for(barrier, parity);
+        if (p.bug == RegisterBug::kOwnArrivalToo) ptx::arrive(barrier);
+        const std::uint32_t parity = p.bug == RegisterBug::kOldPhase ? 1 : round & 1;
+        if (p.bug != RegisterBug::kNoBarrier) ptx::wait_for(barrier, parity);
         for (std::uint32_t i = 1; i < 64; ++i) {
           if (ptx::load_shared(numbers + 4 * i) != i) ptx::store_shared(1 << 30, 0);
         }
@@ -147,8 +147,9 @@ struct Gather {
 };
 
 TEST(AsyncBarrier, OrdersWhatCameBeforeTheArrivals) {
-  expect_fault<Gather>(std::nullopt, {Bug::kNone});
-  for (const Bug bug : {Bug::kNoBarrier, Bug::kOwnArrivalToo, Bug::kOldPhase}) {
+  expect_fault<Gather>(std::nullopt, {RegisterBug::kNone});
+  for (const RegisterBug bug :
+       {RegisterBug::kNoBarrier, RegisterBug::kOwnArrivalToo, RegisterBug::kOldPhase}) {
     for (const std::uint64_t seed : trial::kSeeds) {
       Device device(seed);
       const auto fault = trial::fault_of<Gather>(device, {bug});

@@ -26,7 +26,7 @@ using mhla::cuda::BoxOrigin;
 using mhla::cuda::TensorBox;
 using mhla::cuda::TensorMap;
 
-enum class Bug {
+enum class StoreBug {
   kNone,
   kNoFence,
   kFenceAfterBarrier,
@@ -55,7 +55,7 @@ struct Negation {
     TensorMap x, y;
     const void* stored;  // y
     int columns, boxes;  // 64-number steps along dimension 0, boxes along dimension 1
-    Bug bug;
+    StoreBug bug;
   };
   static constexpr int kThreads = 64;
   static constexpr std::uint32_t kBytes = 16 * 128;
@@ -70,8 +70,8 @@ struct Negation {
       ptx::publish_barriers();
     }
     ptx::meet_block();
-    if (p.bug == Bug::kBarrierOverwritten && thread == 3) ptx::store_shared(barrier, 0);
-    if (p.bug == Bug::kUnwritten) {
+    if (p.bug == StoreBug::kBarrierOverwritten && thread == 3) ptx::store_shared(barrier, 0);
+    if (p.bug == StoreBug::kUnwritten) {
       if (thread == 0) ptx::store_box(p.y, {{0, 0, 0, 0, 0}}, box);
       ptx::meet_block();
     }
@@ -81,76 +81,77 @@ struct Negation {
     }
     if (thread == 0) finish(p);
     ptx::meet_block();
-    if (p.bug == Bug::kReadBack && thread == 1) static_cast<void>(ptx::reload_global(p.stored));
+    if (p.bug == StoreBug::kReadBack && thread == 1)
+      static_cast<void>(ptx::reload_global(p.stored));
   }
 
   static void finish(const Params& p) {
-    if (p.bug != Bug::kUncommittedAtTheEnd) ptx::commit_stores();
-    if (p.bug != Bug::kNoWaitAtTheEnd) ptx::wait_stores_read<0>();
+    if (p.bug != StoreBug::kUncommittedAtTheEnd) ptx::commit_stores();
+    if (p.bug != StoreBug::kNoWaitAtTheEnd) ptx::wait_stores_read<0>();
   }
 
   static void step(const Params& p, const BoxOrigin& at, std::uint32_t box, std::uint32_t phase) {
     const std::uint32_t thread = ptx::thread_index();
     const std::uint32_t barrier = box + 2 * kBytes;
     if (thread == 0) {
-      if (p.bug != Bug::kNoWait) {
+      if (p.bug != StoreBug::kNoWait) {
         ptx::commit_stores();
         ptx::wait_stores_read<0>();
       }
       ptx::arrive_and_expect(barrier, kBytes);
       std::uint32_t to = box;
-      if (p.bug == Bug::kMisaligned) to += 512;
-      if (p.bug == Bug::kBeyondMemory) to += kBytes + 1024;
+      if (p.bug == StoreBug::kMisaligned) to += 512;
+      if (p.bug == StoreBug::kBeyondMemory) to += kBytes + 1024;
       const TensorMap empty{};
-      ptx::load_box(to, p.bug == Bug::kNoTensorMap ? empty : p.x, at, barrier);
+      ptx::load_box(to, p.bug == StoreBug::kNoTensorMap ? empty : p.x, at, barrier);
     }
     ptx::wait_for(barrier, phase);
     for (std::uint32_t i = thread; i < 16 * 8; i += kThreads) {
       const std::uint32_t row = i / 8;
-      const std::uint32_t piece = p.bug == Bug::kWrongSwizzle ? i % 8 : i % 8 ^ row % 8;
+      const std::uint32_t piece = p.bug == StoreBug::kWrongSwizzle ? i % 8 : i % 8 ^ row % 8;
       const std::uint32_t from = box + row * 128 + piece * 16;
       ptx::Words4 w = ptx::load_shared_4(from);
       // Only the numbers of even columns of a piece change sign, so that places matter.
       for (std::uint32_t j = 0; j < 4; ++j) w.x[j] ^= i % 8 == 0 ? 0x80008000U : 0x00008000U;
       ptx::store_shared_4(from, w);
     }
-    const bool fences = p.bug != Bug::kNoFence && p.bug != Bug::kFenceAfterBarrier &&
-                        (p.bug != Bug::kFenceOfOneThread || thread == 0);
+    const bool fences = p.bug != StoreBug::kNoFence && p.bug != StoreBug::kFenceAfterBarrier &&
+                        (p.bug != StoreBug::kFenceOfOneThread || thread == 0);
     if (fences) ptx::fence_async();
-    if (p.bug != Bug::kNoBarrierBeforeStore) ptx::meet_block();
-    if (p.bug == Bug::kFenceAfterBarrier) ptx::fence_async();
+    if (p.bug != StoreBug::kNoBarrierBeforeStore) ptx::meet_block();
+    if (p.bug == StoreBug::kFenceAfterBarrier) ptx::fence_async();
     if (thread == 0) ptx::store_box(p.y, at, box);
-    if (p.bug == Bug::kStoredTwice && thread == 1) {
+    if (p.bug == StoreBug::kStoredTwice && thread == 1) {
       ptx::store_box(p.y, at, box);
       ptx::commit_stores();
       ptx::wait_stores_read<0>();
     }
-    if (p.bug == Bug::kWriteDuringStore && thread == 0) ptx::store_shared(box, 0);
-    if (p.bug == Bug::kWriteAfterOthersWait) {
+    if (p.bug == StoreBug::kWriteDuringStore && thread == 0) ptx::store_shared(box, 0);
+    if (p.bug == StoreBug::kWriteAfterOthersWait) {
       if (thread == 0) {
         ptx::commit_stores();
         ptx::wait_stores_read<0>();
       }
       if (thread == 1) ptx::store_shared(box, 0);
     }
-    if (p.bug == Bug::kNoFenceBeforeLoad && thread == 1) {
+    if (p.bug == StoreBug::kNoFenceBeforeLoad && thread == 1) {
       ptx::store_shared(box + kBytes, 7);
     }
     ptx::meet_block();
-    if (p.bug == Bug::kNoFenceBeforeLoad && thread == 0) {
+    if (p.bug == StoreBug::kNoFenceBeforeLoad && thread == 0) {
       ptx::load_box(box + kBytes, p.x, at, barrier);
     }
-    if (p.bug == Bug::kNoBarrierBeforeLoad && thread == 1) {
+    if (p.bug == StoreBug::kNoBarrierBeforeLoad && thread == 1) {
       static_cast<void>(ptx::load_shared(box));
     }
   }
 };
 
 /// [2][20][72] numbers, and a run of the kernel over them.
-struct Trial {
+struct StoreTrial {
   static constexpr std::size_t kColumns = 72, kRows = 20, kPlanes = 2;
 
-  Trial(std::uint64_t seed, Bug bug)
+  StoreTrial(std::uint64_t seed, StoreBug bug)
       : x(kColumns * kRows * kPlanes), y(kColumns * kRows * kPlanes) {
     for (std::size_t i = 0; i < x.size(); ++i) {
       x[i] = static_cast<std::uint16_t>(i + 1);
@@ -196,7 +197,7 @@ struct Trial {
 
 TEST(AsyncStore, MovesBoxesThatReachOutOfTheTensor) {
   for (const std::uint64_t seed : trial::kSeeds) {
-    Trial run(seed, Bug::kNone);
+    StoreTrial run(seed, StoreBug::kNone);
     EXPECT_EQ(run.message, "") << seed;
     EXPECT_TRUE(run.is_right()) << seed;
   }
@@ -204,31 +205,31 @@ TEST(AsyncStore, MovesBoxesThatReachOutOfTheTensor) {
 
 TEST(AsyncStore, FindsPlantedBugs) {
   struct Case {
-    Bug bug;
+    StoreBug bug;
     std::vector<Kind> kinds;  // any of them
   };
   const std::vector<Case> cases = {
-      {Bug::kNoFence, {Kind::kProxy}},
-      {Bug::kFenceAfterBarrier, {Kind::kProxy}},
-      {Bug::kFenceOfOneThread, {Kind::kProxy}},
-      {Bug::kNoBarrierBeforeStore, {Kind::kRace, Kind::kEarlyRead, Kind::kSlotInUse}},
-      {Bug::kNoWait, {Kind::kSlotInUse}},
-      {Bug::kNoFenceBeforeLoad, {Kind::kProxy}},
-      {Bug::kNoBarrierBeforeLoad, {Kind::kSlotInUse, Kind::kEarlyRead}},
-      {Bug::kNoWaitAtTheEnd, {Kind::kSlotInUse}},
-      {Bug::kUncommittedAtTheEnd, {Kind::kSlotInUse}},
-      {Bug::kWriteDuringStore, {Kind::kSlotInUse}},
-      {Bug::kWriteAfterOthersWait, {Kind::kSlotInUse, Kind::kRace}},
-      {Bug::kUnwritten, {Kind::kUninitialized}},
-      {Bug::kMisaligned, {Kind::kOutside}},
-      {Bug::kBeyondMemory, {Kind::kOutside}},
-      {Bug::kNoTensorMap, {Kind::kOutside}},
-      {Bug::kBarrierOverwritten, {Kind::kSlotInUse}},
-      {Bug::kStoredTwice, {Kind::kRaceGlobal}},
-      {Bug::kReadBack, {Kind::kRaceGlobal}}};
+      {StoreBug::kNoFence, {Kind::kProxy}},
+      {StoreBug::kFenceAfterBarrier, {Kind::kProxy}},
+      {StoreBug::kFenceOfOneThread, {Kind::kProxy}},
+      {StoreBug::kNoBarrierBeforeStore, {Kind::kRace, Kind::kEarlyRead, Kind::kSlotInUse}},
+      {StoreBug::kNoWait, {Kind::kSlotInUse}},
+      {StoreBug::kNoFenceBeforeLoad, {Kind::kProxy}},
+      {StoreBug::kNoBarrierBeforeLoad, {Kind::kSlotInUse, Kind::kEarlyRead}},
+      {StoreBug::kNoWaitAtTheEnd, {Kind::kSlotInUse}},
+      {StoreBug::kUncommittedAtTheEnd, {Kind::kSlotInUse}},
+      {StoreBug::kWriteDuringStore, {Kind::kSlotInUse}},
+      {StoreBug::kWriteAfterOthersWait, {Kind::kSlotInUse, Kind::kRace}},
+      {StoreBug::kUnwritten, {Kind::kUninitialized}},
+      {StoreBug::kMisaligned, {Kind::kOutside}},
+      {StoreBug::kBeyondMemory, {Kind::kOutside}},
+      {StoreBug::kNoTensorMap, {Kind::kOutside}},
+      {StoreBug::kBarrierOverwritten, {Kind::kSlotInUse}},
+      {StoreBug::kStoredTwice, {Kind::kRaceGlobal}},
+      {StoreBug::kReadBack, {Kind::kRaceGlobal}}};
   for (const std::uint64_t seed : trial::kSeeds) {
     for (const Case& c : cases) {
-      const Trial run(seed, c.bug);
+      const StoreTrial run(seed, c.bug);
       const bool found =
           run.fault && std::find(c.kinds.begin(), c.kinds.end(), *run.fault) != c.kinds.end();
       EXPECT_TRUE(found) << "bug " << static_cast<int>(c.bug) << ", seed " << seed << ": "
@@ -238,7 +239,7 @@ TEST(AsyncStore, FindsPlantedBugs) {
 }
 
 TEST(AsyncStore, WrongSwizzleGivesWrongNumbers) {
-  Trial run(0, Bug::kWrongSwizzle);
+  StoreTrial run(0, StoreBug::kWrongSwizzle);
   EXPECT_EQ(run.message, "");
   EXPECT_FALSE(run.is_right());
 }

@@ -18,9 +18,7 @@ TEST(GradientAllocation, TheCounterCounts) {
 
 template <class Form>
 class GradientAllocation : public testing::Test {};
-using Forms = testing::Types<BidirectionalForm, CausalForm, LinearForm<false>, LinearForm<true>,
-                             SoftmaxForm<false>, SoftmaxForm<true>>;
-TYPED_TEST_SUITE(GradientAllocation, Forms);
+TYPED_TEST_SUITE(GradientAllocation, BackwardForms);
 
 /// A batch of 2 sequences of 60 tokens with 3 heads of width 8, and its first head.
 template <class Form>

@@ -2,8 +2,6 @@
 
 namespace mhla::test {
 
-using Forms = testing::Types<BidirectionalForm, CausalForm, LinearForm<false>, LinearForm<true>,
-                             SoftmaxForm<false>, SoftmaxForm<true>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(AllForms, BatchGradient, Forms);
+INSTANTIATE_TYPED_TEST_SUITE_P(AllForms, BatchGradient, BackwardForms);
 
 }  // namespace mhla::test

@@ -5,9 +5,6 @@
 
 namespace mhla::test {
 
-using Linear = LinearForm<false>;
-using LinearCausal = LinearForm<true>;
-
 INSTANTIATE_TYPED_TEST_SUITE_P(LinearFloat, Gradient, InFloat<Linear>);
 INSTANTIATE_TYPED_TEST_SUITE_P(LinearFloat, FullGradient, InFloat<Linear>);
 INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausalFloat, Gradient, InFloat<LinearCausal>);

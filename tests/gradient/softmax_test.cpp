@@ -5,9 +5,6 @@
 
 namespace mhla::test {
 
-using Softmax = SoftmaxForm<false>;
-using SoftmaxCausal = SoftmaxForm<true>;
-
 INSTANTIATE_TYPED_TEST_SUITE_P(SoftmaxFloat, Gradient, InFloat<Softmax>);
 INSTANTIATE_TYPED_TEST_SUITE_P(SoftmaxFloat, FullGradient, InFloat<Softmax>);
 INSTANTIATE_TYPED_TEST_SUITE_P(SoftmaxCausalFloat, Gradient, InFloat<SoftmaxCausal>);
@@ -21,4 +18,76 @@ TEST(SoftmaxGradientBytes, ErrorsNameTheFunctionThatCounts) {
   EXPECT_TRUE(text.starts_with("mhla::softmax_gradient_workspace_bytes: workspace ")) << text;
 }
 
+namespace {
+
+/// N queries and M keys of any size.
+template <class Form>
+GradientProblem<float> softmax_problem(Index n, Index m, Index d, Index e, double size) {
+  Random rng(static_cast<std::uint64_t>((n * 200 + m) * 20 + d));
+  GradientProblem<float> p;
+  p.causal = Form::kCausal;
+  p.mixes = false;
+  p.tensors = {rng.matrix<float>(n, d, -size, size), rng.matrix<float>(m, d, -size, size),
+               rng.matrix<float>(m, e)};
+  p.dout = rng.matrix<float>(n, e);
+  Form::fit(p);
+  return p;
+}
+
+template <class Form>
+void expect_derivative(const GradientProblem<float>& p) {
+  Random rng(1);
+  const auto g = gradients_of<Form>(p).template values<long double>();
+  auto direction = g, start = g;
+  for (const Part part : kAllParts) {
+    start[part].setZero();
+    for (long double& x : direction[part].reshaped()) x = rng.uniform(-1, 1);
+  }
+  Oracle<Form, float>(p).expect(direction, start, g);
+}
+
+// Tiles are of 64 keys, strips of 64 queries; scores are some units, or some hundreds.
+TEST(SoftmaxGradient, SizesAroundWholeTilesAreNoException) {
+  for (const Index n : {0, 1, 63, 64, 65, 129}) {
+    for (const Index m : {0, 1, 63, 64, 65, 129}) {
+      for (const Index d : {1, 16, 17}) {
+        for (const double size : {1.0, 10.0}) {
+          expect_derivative<Softmax>(softmax_problem<Softmax>(n, m, d, 17 - d, size));
+          if (n == m)
+            expect_derivative<SoftmaxCausal>(softmax_problem<SoftmaxCausal>(n, n, d, 17 - d, size));
+        }
+      }
+    }
+  }
+}
+
+template <class Form>
+void expect_queries_without_keys_count_as_masked(const Matrix<bool>& keys) {
+  auto p = softmax_problem<Form>(100, 100, 8, 8, 1);
+  p.key_mask = keys;
+  p.tensors[kQ].topRows(70).setConstant(NAN);
+  p.dout.topRows(70).setConstant(NAN);
+  GradientBuffers<float> bare(p, [] { return -0.0F; });  // which adding a zero would change
+  GradientBuffers<float> masked = bare;
+  add_gradients<Form>(p, bare);
+  p.query_mask = Matrix<bool>::Constant(1, 100, Form::kCausal);
+  p.query_mask.leftCols(70).setConstant(false);
+  add_gradients<Form>(p, masked);
+  EXPECT_EQ(different_bits(bare, masked), "");
+}
+
+TEST(SoftmaxGradient, QueriesWithoutKeysCountAsMasked) {
+  Matrix<bool> keys = Matrix<bool>::Constant(1, 100, false);
+  expect_queries_without_keys_count_as_masked<Softmax>(keys);
+  keys.rightCols(30).setConstant(true);
+  expect_queries_without_keys_count_as_masked<SoftmaxCausal>(keys);
+}
+
+TEST(SoftmaxGradient, MemoryGrowsWithTheTokensAndNotWithTheirSquare) {
+  const MatrixView<const float> x(nullptr, 1 << 19, 64, 64), y(nullptr, 1 << 20, 64, 64);
+  const auto bytes = softmax_gradient_workspace_bytes(Inputs<float>{.q = x, .k = x, .v = x});
+  EXPECT_LT(softmax_gradient_workspace_bytes(Inputs<float>{.q = y, .k = y, .v = y}), 2 * bytes);
+}
+
+}  // namespace
 }  // namespace mhla::test

@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "support/placed.hpp"
 #include "support/random.hpp"
 
 namespace mhla {
@@ -15,9 +16,9 @@ namespace {
 
 using detail::narrow;
 using detail::widen;
+using test::kNaN;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 /// How many bits of a 16-bit number are its fraction.
 template <class T>
@@ -35,7 +36,7 @@ float number(std::uint16_t bits) {
   const int fraction = bits & ((1 << kFractionBits<T>)-1);
   const int exponent = (bits & 0x7FFF) >> kFractionBits<T>;
   const float sign = bits & 0x8000 ? -1.f : 1.f;
-  if (exponent == (1 << kExponentBits) - 1) return fraction == 0 ? sign * kInfinity : kNaN;
+  if (exponent == (1 << kExponentBits) - 1) return fraction == 0 ? sign * kInfinity : kNaN<float>;
   const int leading = exponent == 0 ? 0 : 1 << kFractionBits<T>;
   return sign * std::ldexp(static_cast<float>(leading + fraction),
                            std::max(exponent, 1) - kBias - kFractionBits<T>);
@@ -121,7 +122,7 @@ TYPED_TEST(Convert, RowsOfEveryLengthAreWidenedAndNothingBesideThem) {
   std::vector<TypeParam> x;
   for (int i = 0; i < 70; ++i) x.push_back(static_cast<TypeParam>(static_cast<float>(i - 30)));
   for (Index length = 0; length <= 70; ++length) {
-    std::vector<float> wide(72, kNaN);
+    std::vector<float> wide(72, kNaN<float>);
     widen(x.data(), wide.data() + 1, length);
     for (Index j = -1; j <= 70; ++j) {
       const float got = wide[static_cast<std::size_t>(j + 1)];

@@ -14,13 +14,8 @@ namespace mhla {
 namespace {
 
 using test::numbers;
+using test::Square;
 
-struct Square {
-  template <class A>
-  A operator()(A x) const {
-    return x * x;
-  }
-};
 struct Twice {
   template <class A>
   A operator()(A x) const {

@@ -15,14 +15,8 @@ namespace {
 
 using test::features_of;
 using test::numbers;
+using test::Square;
 
-/// What users pass to Elementwise.
-struct Square {
-  template <class A>
-  A operator()(A x) const {
-    return x * x;
-  }
-};
 struct WrongResult {
   Index features(Index d) const { return d; }
   void operator()(const float*, double*, Index) const {}

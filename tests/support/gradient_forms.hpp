@@ -154,6 +154,8 @@ struct LinearForm {
                    : linear_bidirectional_gradient_workspace_bytes(in, p.op, x);
   }
 };
+using Linear = LinearForm<false>;
+using LinearCausal = LinearForm<true>;
 
 /// Softmax attention: q, k and v alone.
 template <bool kIsCausal>
@@ -216,6 +218,11 @@ struct SoftmaxForm {
     return softmax_gradient_workspace_bytes(in, x);
   }
 };
+using Softmax = SoftmaxForm<false>;
+using SoftmaxCausal = SoftmaxForm<true>;
+
+using BackwardForms =
+    testing::Types<BidirectionalForm, CausalForm, Linear, LinearCausal, Softmax, SoftmaxCausal>;
 
 /// Adds gradients, in a workspace of exactly the stated bytes.
 /// \param keep  lets the forward form keep its summaries, with the same executor

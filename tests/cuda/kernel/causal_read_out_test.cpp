@@ -17,7 +17,7 @@ namespace {
 
 using namespace mhla::cuda;  // NOLINT
 
-struct OfSm80 {
+struct CausalOfSm80 {
   static constexpr Arch kArch = Arch::kSm80;
   template <class T, int D, int E, Precision P>
   using Kernel = CausalReadOutSm80<T, D, E, P>;
@@ -36,7 +36,7 @@ struct OfSm80 {
     return reads;
   }
 };
-struct OfSm90 {
+struct CausalOfSm90 {
   static constexpr Arch kArch = Arch::kSm90a;
   template <class T, int D, int E, Precision P>
   using Kernel = CausalReadOutSm90<T, D, E, P>;
@@ -54,8 +54,8 @@ class CausalReadOut : public KernelContract<Kernels> {
   template <class T, int D, int E, Precision P = Precision::kSingle>
   using Outputs = CausalReadOutRun<Kernels, T, D, E, P>;
 };
-using Both = testing::Types<OfSm80, OfSm90>;
-TYPED_TEST_SUITE(CausalReadOut, Both);
+using CausalReadOuts = testing::Types<CausalOfSm80, CausalOfSm90>;
+TYPED_TEST_SUITE(CausalReadOut, CausalReadOuts);
 
 TYPED_TEST(CausalReadOut, GivesOutputsOfEveryWidth) {
   const Case c{.blocks = sequence(150, 70),
@@ -114,7 +114,7 @@ TYPED_TEST(CausalReadOut, DoesNotDependOnTheOrderOfThreads) {
 template <int D, int E, Precision P = Precision::kSingle>
 bool fits(int length) {
   const Case c{.blocks = sequence(2 * length, length)};
-  return CausalReadOutRun<OfSm90, bfloat16, D, E, P>(c).fits();
+  return CausalReadOutRun<CausalOfSm90, bfloat16, D, E, P>(c).fits();
 }
 
 TEST(CausalReadOutSm90, RefusesBlocksThatDoNotFit) {

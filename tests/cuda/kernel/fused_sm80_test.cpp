@@ -161,11 +161,6 @@ Case of(const TokenBlocks& blocks, FeatureMap map, Denominator denominator, std:
           .seed = seed};
 }
 
-constexpr auto kNone = Denominator::kNone;
-constexpr auto kKeySum = Denominator::kKeySum;
-const FeatureMap kRelu = FeatureMap::relu(), kElu = FeatureMap::elu_plus_one(),
-                 kIdentity = FeatureMap::identity();
-
 TEST(FusedSm80, FourBlocksOfAnyLengthAreMixedAndReadOut) {
   expect_right<Fused<bfloat16, 64, 4>>(of(sequence(256, 64), kRelu, kKeySum, 1));
   expect_right<Fused<half, 64, 4>>(of(sequence(4, 1), kElu, kKeySum, 2, 2, 2, 1));

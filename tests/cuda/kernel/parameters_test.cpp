@@ -34,12 +34,12 @@ TEST(Grid, CountsAlongX) {
   EXPECT_EQ(grid.z, 1u);
 }
 
-constexpr Normalization kNone{Denominator::kNone, 0.5f, 1e-3f};
-constexpr Normalization kKeySum{Denominator::kKeySum, 0.5f, 0.25f};
+constexpr Normalization kPlain{Denominator::kNone, 0.5f, 1e-3f};
+constexpr Normalization kDivided{Denominator::kKeySum, 0.5f, 0.25f};
 
 // o = scale n, or scale n / (scale d + eps).
-static_assert(kNone.factor(8) == 0.5f);
-static_assert(kKeySum.factor(8) == 0.5f / 4.25f);
+static_assert(kPlain.factor(8) == 0.5f);
+static_assert(kDivided.factor(8) == 0.5f / 4.25f);
 static_assert(Normalization{Denominator::kCrossQuery, 1, 0}.factor(4) == 0.25f);
 
 TEST(Parameters, RowsOfTheMixingMatrixAreAStrideApart) {
@@ -50,8 +50,8 @@ TEST(Parameters, RowsOfTheMixingMatrixAreAStrideApart) {
 }
 
 TEST(Parameters, FactorsAreThoseOfTheNormalization) {
-  EXPECT_EQ(kNone.factor(-100), 0.5f);
-  EXPECT_EQ(kKeySum.factor(0), 2.0f);
+  EXPECT_EQ(kPlain.factor(-100), 0.5f);
+  EXPECT_EQ(kDivided.factor(0), 2.0f);
 }
 
 using Layout = StreamingStateLayout;

@@ -18,7 +18,7 @@ namespace {
 
 using namespace mhla::cuda;  // NOLINT
 
-struct OfSm80 {
+struct ReadOutOfSm80 {
   static constexpr Arch kArch = Arch::kSm80;
   template <class T, int D, int E, Precision P>
   using Kernel = ReadOutSm80<T, D, E, P>;
@@ -26,7 +26,7 @@ struct OfSm80 {
   /// Once for 256 slots of a block.
   static int mixture_reads(const TokenBlocks& blocks) { return (blocks.slots() + 255) / 256; }
 };
-struct OfSm90 {
+struct ReadOutOfSm90 {
   static constexpr Arch kArch = Arch::kSm90a;
   template <class T, int D, int E, Precision P>
   using Kernel = ReadOutSm90<T, D, E, P>;
@@ -42,8 +42,8 @@ class ReadOut : public KernelContract<Kernels> {
   using Small = Outputs<bfloat16, 64, 64>;
   using Middle = Outputs<bfloat16, 128, 128>;
 };
-using Both = testing::Types<OfSm80, OfSm90>;
-TYPED_TEST_SUITE(ReadOut, Both);
+using ReadOuts = testing::Types<ReadOutOfSm80, ReadOutOfSm90>;
+TYPED_TEST_SUITE(ReadOut, ReadOuts);
 
 TYPED_TEST(ReadOut, TakesBlocksOfAnyLength) {
   using Pairs = typename TestFixture::template Outputs<half, 128, 128, Precision::kPair>;
@@ -174,7 +174,8 @@ TYPED_TEST(ReadOut, OtherBlocksNeverEnter) {
 }
 
 TEST(ReadOutSm90, RefusesWhatTheCopyEngineCannotExpress) {
-  ReadOutRun<OfSm90, bfloat16, 64, 64, Precision::kSingle> run({.blocks = sequence(514, 257)});
+  ReadOutRun<ReadOutOfSm90, bfloat16, 64, 64, Precision::kSingle> run(
+      {.blocks = sequence(514, 257)});
   EXPECT_FALSE(run.launch(0));
 }
 

@@ -216,12 +216,8 @@ void check(const Case& c) {
   EXPECT_GT(comparison.worst(), 0);
 }
 
-constexpr auto kNone = Denominator::kNone;
-constexpr auto kKeySum = Denominator::kKeySum;
 constexpr auto kSingle = Precision::kSingle;
 constexpr auto kPair = Precision::kPair;
-const FeatureMap kRelu = FeatureMap::relu(), kElu = FeatureMap::elu_plus_one(),
-                 kIdentity = FeatureMap::identity();
 
 TEST(StreamingStepSm80, EveryTokenMayBeABlock) {
   check<bfloat16, 64, 64, kSingle>({12, 1, 12, kElu, kKeySum, 1, 2, 0, 1});

@@ -15,12 +15,12 @@ namespace {
 
 using namespace mhla::cuda;  // NOLINT
 
-struct OfSm80 {
+struct SummaryOfSm80 {
   static constexpr Arch kArch = Arch::kSm80;
   template <class T, int D, int E, Precision P>
   using Kernel = SummarySm80<T, D, E, P>;
 };
-struct OfSm90 {
+struct SummaryOfSm90 {
   static constexpr Arch kArch = Arch::kSm90a;
   template <class T, int D, int E, Precision P>
   using Kernel = SummarySm90<T, D, E, P>;
@@ -34,8 +34,8 @@ class Summary : public KernelContract<Kernels> {
   template <class T, int D, int E, Precision P>
   using OfIntegers = IntegerSummaryRun<Kernels, T, D, E, P>;
 };
-using Both = testing::Types<OfSm80, OfSm90>;
-TYPED_TEST_SUITE(Summary, Both);
+using Summaries = testing::Types<SummaryOfSm80, SummaryOfSm90>;
+TYPED_TEST_SUITE(Summary, Summaries);
 
 TYPED_TEST(Summary, IsTheSumOfBlocksOfAnyLength) {
   using Run = typename TestFixture::template Summaries<bfloat16, 64, 64>;
@@ -130,7 +130,8 @@ TYPED_TEST(Summary, LeavesKeySumsOutWhereNobodyReadsThem) {
 }
 
 TEST(SummarySm90, RefusesWhatTheCopyEngineCannotExpress) {
-  SummaryRun<OfSm90, bfloat16, 64, 64, Precision::kSingle> run({.blocks = sequence(514, 257)});
+  SummaryRun<SummaryOfSm90, bfloat16, 64, 64, Precision::kSingle> run(
+      {.blocks = sequence(514, 257)});
   EXPECT_FALSE(run.launch(0));
 }
 

@@ -10,6 +10,10 @@
 
 namespace cuda_test {
 
+inline const auto kRelu = mhla::cuda::FeatureMap::relu();
+inline const auto kElu = mhla::cuda::FeatureMap::elu_plus_one();
+inline const auto kIdentity = mhla::cuda::FeatureMap::identity();
+
 inline double exact_phi(const mhla::cuda::FeatureMap& map, double x) {
   if (map.exponential) return x > 0 ? x + 1 : std::exp(x);
   return std::max(x, static_cast<double>(map.floor)) + static_cast<double>(map.eps);

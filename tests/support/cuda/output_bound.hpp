@@ -22,6 +22,9 @@
 
 namespace cuda_test {
 
+inline constexpr auto kNone = mhla::cuda::Denominator::kNone;
+inline constexpr auto kKeySum = mhla::cuda::Denominator::kKeySum;
+
 /// A number, and how far off it may be.
 struct Bounded {
   double value = 0;

@@ -1,0 +1,13 @@
+// The backward forms in double.
+
+#include "contract/gradient.hpp"
+
+namespace mhla::test {
+
+INSTANTIATE_TYPED_TEST_SUITE_P(Double, Gradient, AllForms<double>, FormNames);
+INSTANTIATE_TYPED_TEST_SUITE_P(Double, FullGradient, AllForms<double>, FormNames);
+INSTANTIATE_TYPED_TEST_SUITE_P(Double, DoubleGradient, AllForms<double>, FormNames);
+INSTANTIATE_TYPED_TEST_SUITE_P(Double, CausalGradient, CausalForms<double>, FormNames);
+INSTANTIATE_TYPED_TEST_SUITE_P(Double, MixingGradient, MixingForms<double>, FormNames);
+
+}  // namespace mhla::test
