@@ -142,21 +142,26 @@ MHLA_NOINLINE void multiply_dense(const Product<A>& p) {
   constexpr Index kWidth = kLanes<P>;
   eigen_assert(p.b.order == nullptr);
   Index col = 0;
-  if (p.a.rows == 1) {  // as many chains as a full tile has rows
-    constexpr Index kWide = kTile.rows * kWidth;
-    for (; col + kWide <= p.cols; col += kWide) multiply_tile<P, 1, kTile.rows>(p, 0, col);
+  if (p.a.rows == 1) {
+    constexpr Index kWide = kTile.chains * kWidth;
+    for (; col + kWide <= p.cols; col += kWide) multiply_tile<P, 1, kTile.chains>(p, 0, col);
   }
-  for (; col + kPanel<A> <= p.cols; col += kPanel<A>) {
-    multiply_panel<P, kTile.vectors, kTile.rows, 4, 2, 1>(p, col);
+  if constexpr (kTile.vectors > 2) {  // until what is left is a whole number of pairs
+    for (Index left; (left = (p.cols - col) / kWidth) > 4 || left == 3; col += kPanel<A>) {
+      multiply_panel<P, kTile.vectors, kTile.rows, 2, 1>(p, col);
+    }
   }
-  for (; col + kWidth <= p.cols; col += kWidth) multiply_panel<P, 1, kTile.rows, 1>(p, col);
+  for (; col + 2 * kWidth <= p.cols; col += 2 * kWidth) {
+    multiply_panel<P, 2, kTile.chains, 4, 2, 1>(p, col);
+  }
+  for (; col + kWidth <= p.cols; col += kWidth) multiply_panel<P, 1, kTile.chains, 1>(p, col);
   if constexpr (kWidth > 4 && kLanes<Half> < kWidth) {
     for (; col + kLanes<Half> <= p.cols; col += kLanes<Half>) {
-      multiply_panel<Half, 1, kTile.rows, 1>(p, col);
+      multiply_panel<Half, 1, kTile.chains, 1>(p, col);
     }
   }
   if constexpr (kWidth > 1) {
-    for (; col < p.cols; ++col) multiply_panel<A, 1, kTile.rows, 1>(p, col);
+    for (; col < p.cols; ++col) multiply_panel<A, 1, kTile.chains, 1>(p, col);
   }
 }
 

@@ -15,6 +15,7 @@
 #include "mhla/kernel/convert.hpp"
 #include "mhla/kernel/packet.hpp"
 #include "mhla/kernel/rows.hpp"
+#include "mhla/kernel/unit.hpp"
 #include "mhla/policy/feature_map.hpp"
 #include "mhla/policy/partition.hpp"
 #include "mhla/tokens/strip.hpp"
@@ -49,13 +50,19 @@ MHLA_NOINLINE void gather(MatrixView<const T> x, const Index* tokens, Index coun
   for (Index s = 0; s < count; ++s) widen(x.row(tokens[s]), x.col_stride, rows.row(s), x.cols);
 }
 
-/// Rows tokens[0..count) of x: in place if they are consecutive and of type A, else gathered into
-/// `room`. A copy costs more than products that read rows apart.
+/// True if a product that reads rows this many bytes apart more than once should read a copy: in
+/// L1, with ways of 4 KB, a strip of them shares the sets of one row or two.
+inline bool alias(Index stride_bytes) {
+  return kTile.slab > kTile.rows && stride_bytes != 0 && stride_bytes % 2048 == 0;
+}
+
+/// Rows tokens[0..count) of x: in place if they are consecutive, of type A and do not alias, else
+/// gathered into `room`. A copy costs more than products that read rows apart.
 template <Scalar T, class A>
 Rows<const A> gathered(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> room) {
   if constexpr (std::is_same_v<T, A>) {
     const auto apart = [](Index t, Index next) { return next != t + 1; };
-    if (x.col_stride == 1 && count > 0 &&
+    if (x.col_stride == 1 && count > 0 && !alias(x.row_stride * Index{sizeof(A)}) &&
         std::adjacent_find(tokens, tokens + count, apart) == tokens + count) {
       return {x.row(tokens[0]), x.row_stride};
     }
