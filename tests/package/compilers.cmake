@@ -7,7 +7,8 @@
 # that it does not unroll as it was told to. For the rest parsing is enough.
 
 set(parse -fsyntax-only)
-set(optimize -O3 -DNDEBUG -S -o /dev/null)
+set(speed -O3 -DNDEBUG)
+set(optimize ${speed} -S -o /dev/null)
 
 # compile_test(NAME COMPILER FLAG... FILE...)
 function(compile_test name compiler)
@@ -17,6 +18,17 @@ function(compile_test name compiler)
     set(command ${CMAKE_COMMAND} -E echo "${compiler} is not installed")
   endif()
   package_test(Compilers.${name}_${compiler} ${command})
+endfunction()
+
+# Precompiles HEADER for the tests named REQUIRED by flags, which include it before all else.
+function(precompile_test name compiler required header)
+  if(compiler STREQUAL "g++")
+    set(out ${header}.gch)
+  else()
+    set(out ${header}.pch)
+  endif()
+  compile_test(${name} ${compiler} ${ARGN} -x c++-header ${header} -o ${out})
+  set_tests_properties(Compilers.${name}_${compiler} PROPERTIES FIXTURES_SETUP ${required})
 endfunction()
 
 # One file with all headers and all that depends on the length of a packet: Eigen is parsed once.
@@ -52,9 +64,16 @@ foreach(level IN LISTS levels)
   compile_test(EverythingPasses_${level} g++ ${march} ${avx512} ${parse} ${everything})
   compile_test(EverythingPasses_${level} clang++ ${march} ${parse} ${everything})
   if(level MATCHES "v3|default")
+    set(header ${CMAKE_CURRENT_BINARY_DIR}/headers_of_forms.hpp)
+    # Without our own: g++ forgets which of their warnings are off.
+    file(CONFIGURE OUTPUT ${header} CONTENT "#include <Eigen/Core>\n")
+    precompile_test(HeadersOfFormsPass g++ headers_of_forms ${header} ${march} ${speed})
     foreach(form bidirectional causal streaming linear softmax batched bidirectional_gradient
             causal_gradient linear_gradient softmax_gradient batched_gradient)
-      compile_test(FormPassesOptimized_${form} g++ ${march} -DFORM=${form} ${optimize} ${forms})
+      compile_test(FormPassesOptimized_${form} g++ ${march} -DFORM=${form} ${optimize}
+                   -include ${header} -Winvalid-pch ${forms})
+      set_tests_properties(Compilers.FormPassesOptimized_${form}_g++
+                           PROPERTIES FIXTURES_REQUIRED headers_of_forms)
     endforeach()
     compile_test(FormsPassOptimized_${level} clang++ ${march} ${optimize} ${forms})
   endif()
@@ -64,9 +83,15 @@ endforeach()
 if(benchmark_FOUND)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/benchmarks/*.cpp
        ${PROJECT_SOURCE_DIR}/benchmarks/support/*.cpp)
+  set(header ${CMAKE_CURRENT_BINARY_DIR}/headers_of_benchmarks.hpp)
+  file(CONFIGURE OUTPUT ${header}
+       CONTENT "#include \"mhla/mhla.hpp\"\n#include <benchmark/benchmark.h>\n")
+  precompile_test(HeadersOfBenchmarksPass clang++ headers_of_benchmarks ${header} ${march})
   foreach(source IN LISTS sources)
     cmake_path(GET source STEM name)
-    compile_test(BenchmarkPasses_${name} clang++ ${march} ${parse}
+    compile_test(BenchmarkPasses_${name} clang++ ${march} ${parse} -include-pch ${header}.pch
                  -DMHLA_COMPILER=\"\" -DMHLA_FLAGS=\"\" ${source})
+    set_tests_properties(Compilers.BenchmarkPasses_${name}_clang++
+                         PROPERTIES FIXTURES_REQUIRED headers_of_benchmarks)
   endforeach()
 endif()
