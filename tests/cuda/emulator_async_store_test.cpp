@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -204,38 +203,25 @@ TEST(AsyncStore, MovesBoxesThatReachOutOfTheTensor) {
 }
 
 TEST(AsyncStore, FindsPlantedBugs) {
-  struct Case {
-    StoreBug bug;
-    std::vector<Kind> kinds;  // any of them
-  };
-  const std::vector<Case> cases = {
-      {StoreBug::kNoFence, {Kind::kProxy}},
-      {StoreBug::kFenceAfterBarrier, {Kind::kProxy}},
-      {StoreBug::kFenceOfOneThread, {Kind::kProxy}},
-      {StoreBug::kNoBarrierBeforeStore, {Kind::kRace, Kind::kEarlyRead, Kind::kSlotInUse}},
-      {StoreBug::kNoWait, {Kind::kSlotInUse}},
-      {StoreBug::kNoFenceBeforeLoad, {Kind::kProxy}},
-      {StoreBug::kNoBarrierBeforeLoad, {Kind::kSlotInUse, Kind::kEarlyRead}},
-      {StoreBug::kNoWaitAtTheEnd, {Kind::kSlotInUse}},
-      {StoreBug::kUncommittedAtTheEnd, {Kind::kSlotInUse}},
-      {StoreBug::kWriteDuringStore, {Kind::kSlotInUse}},
-      {StoreBug::kWriteAfterOthersWait, {Kind::kSlotInUse, Kind::kRace}},
-      {StoreBug::kUnwritten, {Kind::kUninitialized}},
-      {StoreBug::kMisaligned, {Kind::kOutside}},
-      {StoreBug::kBeyondMemory, {Kind::kOutside}},
-      {StoreBug::kNoTensorMap, {Kind::kOutside}},
-      {StoreBug::kBarrierOverwritten, {Kind::kSlotInUse}},
-      {StoreBug::kStoredTwice, {Kind::kRaceGlobal}},
-      {StoreBug::kReadBack, {Kind::kRaceGlobal}}};
-  for (const std::uint64_t seed : trial::kSeeds) {
-    for (const Case& c : cases) {
-      const StoreTrial run(seed, c.bug);
-      const bool found =
-          run.fault && std::find(c.kinds.begin(), c.kinds.end(), *run.fault) != c.kinds.end();
-      EXPECT_TRUE(found) << "bug " << static_cast<int>(c.bug) << ", seed " << seed << ": "
-                         << run.message;
-    }
-  }
+  trial::expect_found<StoreTrial, StoreBug>(
+      {{StoreBug::kNoFence, {Kind::kProxy}},
+       {StoreBug::kFenceAfterBarrier, {Kind::kProxy}},
+       {StoreBug::kFenceOfOneThread, {Kind::kProxy}},
+       {StoreBug::kNoBarrierBeforeStore, {Kind::kRace, Kind::kEarlyRead, Kind::kSlotInUse}},
+       {StoreBug::kNoWait, {Kind::kSlotInUse}},
+       {StoreBug::kNoFenceBeforeLoad, {Kind::kProxy}},
+       {StoreBug::kNoBarrierBeforeLoad, {Kind::kSlotInUse, Kind::kEarlyRead}},
+       {StoreBug::kNoWaitAtTheEnd, {Kind::kSlotInUse}},
+       {StoreBug::kUncommittedAtTheEnd, {Kind::kSlotInUse}},
+       {StoreBug::kWriteDuringStore, {Kind::kSlotInUse}},
+       {StoreBug::kWriteAfterOthersWait, {Kind::kSlotInUse, Kind::kRace}},
+       {StoreBug::kUnwritten, {Kind::kUninitialized}},
+       {StoreBug::kMisaligned, {Kind::kOutside}},
+       {StoreBug::kBeyondMemory, {Kind::kOutside}},
+       {StoreBug::kNoTensorMap, {Kind::kOutside}},
+       {StoreBug::kBarrierOverwritten, {Kind::kSlotInUse}},
+       {StoreBug::kStoredTwice, {Kind::kRaceGlobal}},
+       {StoreBug::kReadBack, {Kind::kRaceGlobal}}});
 }
 
 TEST(AsyncStore, WrongSwizzleGivesWrongNumbers) {

@@ -2,8 +2,11 @@
 
 /// \file
 /// What the self-tests of the asynchronous instructions share: whole numbers as tensors of 16-bit
-/// numbers, and the kind of fault that a launch ends with.
+/// numbers, the kind of fault that a launch ends with, and the faults that planted bugs end with.
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -70,6 +73,27 @@ std::optional<Kind> fault_of(Device& device, const typename K::Params& params) {
     return fault.kind;
   }
   return std::nullopt;
+}
+
+/// A bug, and the kinds of fault that it may end with.
+template <class Bug>
+struct Planted {
+  Bug bug;
+  std::vector<Kind> kinds;
+};
+
+/// A Run(seed, bug), which keeps its `fault` and `message`, finds every bug under every schedule.
+template <class Run, class Bug>
+void expect_found(const std::vector<Planted<Bug>>& bugs) {
+  for (const std::uint64_t seed : kSeeds) {
+    for (const auto& [bug, kinds] : bugs) {
+      const Run run(seed, bug);
+      const bool found =
+          run.fault && std::find(kinds.begin(), kinds.end(), *run.fault) != kinds.end();
+      EXPECT_TRUE(found) << "bug " << static_cast<int>(bug) << ", seed " << seed << ": "
+                         << run.message;
+    }
+  }
 }
 
 }  // namespace emulator::trial
