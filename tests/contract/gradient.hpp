@@ -26,10 +26,11 @@ struct Case {
 /// A form in float.
 template <class F>
 using InFloat = testing::Types<Case<F, float>>;
+template <class T, class... F>
+testing::Types<Case<F, T>...> cases_of(testing::Types<F...>);
 /// All forms in one type of numbers, those of CausalGradient and those of MixingGradient.
 template <class T>
-using AllForms = testing::Types<Case<BidirectionalForm, T>, Case<CausalForm, T>, Case<Linear, T>,
-                                Case<LinearCausal, T>, Case<Softmax, T>, Case<SoftmaxCausal, T>>;
+using AllForms = decltype(cases_of<T>(BackwardForms()));
 template <class T>
 using CausalForms =
     testing::Types<Case<CausalForm, T>, Case<LinearCausal, T>, Case<SoftmaxCausal, T>>;
