@@ -20,15 +20,10 @@ function(compile_test name compiler)
   package_test(Compilers.${name}_${compiler} ${command})
 endfunction()
 
-# Precompiles HEADER for the tests named REQUIRED by flags, which include it before all else.
-function(precompile_test name compiler required header)
-  if(compiler STREQUAL "g++")
-    set(out ${header}.gch)
-  else()
-    set(out ${header}.pch)
-  endif()
-  compile_test(${name} ${compiler} ${ARGN} -x c++-header ${header} -o ${out})
-  set_tests_properties(Compilers.${name}_${compiler} PROPERTIES FIXTURES_SETUP ${required})
+# Precompiles HEADER to HEADER.gch for the tests that require the fixture.
+function(precompile_test name compiler fixture header)
+  compile_test(${name} ${compiler} ${ARGN} -x c++-header ${header} -o ${header}.gch)
+  set_tests_properties(Compilers.${name}_${compiler} PROPERTIES FIXTURES_SETUP ${fixture})
 endfunction()
 
 # One file with all headers and all that depends on the length of a packet: Eigen is parsed once.
@@ -89,7 +84,7 @@ if(benchmark_FOUND)
   precompile_test(HeadersOfBenchmarksPass clang++ headers_of_benchmarks ${header} ${march})
   foreach(source IN LISTS sources)
     cmake_path(GET source STEM name)
-    compile_test(BenchmarkPasses_${name} clang++ ${march} ${parse} -include-pch ${header}.pch
+    compile_test(BenchmarkPasses_${name} clang++ ${march} ${parse} -include-pch ${header}.gch
                  -DMHLA_COMPILER=\"\" -DMHLA_FLAGS=\"\" ${source})
     set_tests_properties(Compilers.BenchmarkPasses_${name}_clang++
                          PROPERTIES FIXTURES_REQUIRED headers_of_benchmarks)
