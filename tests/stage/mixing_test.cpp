@@ -118,13 +118,13 @@ TEST(GroupBlocks, AreSharedByTheWorkersInFourGroupsEachWhereMixturesFitL2) {
     return detail::group_blocks<float>(blocks, size, size, workers);
   };
   EXPECT_EQ(group(64, 16, 1), kGroupBlocks);
-  EXPECT_EQ(group(64, 512, 1), detail::round_up(128, detail::kTile.slab));
-  EXPECT_EQ(group(64, 512, 2), detail::round_up(64, detail::kTile.slab));
+  EXPECT_EQ(group(64, 512, 1), detail::round_up(128, detail::kTile.rows));
+  EXPECT_EQ(group(64, 512, 2), detail::round_up(64, detail::kTile.rows));
   EXPECT_EQ(group(64, 512, 64), kGroupBlocks);
   EXPECT_EQ(group(128, 0, 3), kGroupBlocks);
   EXPECT_EQ(group(128, 1, 1), kGroupBlocks);
-  EXPECT_EQ(group(128, 100, 1), detail::round_up(100, detail::kTile.slab));
-  EXPECT_EQ(group(128, 100, 2), detail::round_up(50, detail::kTile.slab));
+  EXPECT_EQ(group(128, 100, 1), detail::round_up(100, detail::kTile.rows));
+  EXPECT_EQ(group(128, 100, 2), detail::round_up(50, detail::kTile.rows));
   EXPECT_EQ(group(128, 100, 64), kGroupBlocks);
   EXPECT_EQ(group(128, 1000, 1), detail::kLargestGroup);
 }

@@ -186,7 +186,7 @@ template <class Case>
 void expect_read_out(Random& rng) {
   using T = typename Case::T;
   using A = typename Case::A;
-  const Index count = rng.integer(0, Case::Stages::kReadRows);
+  const Index count = rng.integer(0, detail::kStripTokens);
   const Index d = rng.integer(1, 70), e = rng.integer(1, 70);
   Matrix<A> q = rng.matrix<A>(count, d);
   if (rng.chance(0.5)) q = q.template cast<Eigen::bfloat16>().template cast<A>().eval();

@@ -122,14 +122,10 @@ class BidirectionalHead {
     while (strip.next() > 0) {
       Prefetch next(tiles_of<A>(strip.count(), out.cols), strip.ahead().tokens, strip.ahead().count,
                     in_.q, out);
-      for (Index begin = 0; begin < strip.count(); begin += Stages::kReadRows) {
-        const Index count = std::min(Stages::kReadRows, strip.count() - begin);
-        const Index* const tokens = strip.tokens() + begin;
-        gather_queries(in_.q, tokens, count, op_.query_map, static_cast<A>(op_.scale),
-                       w.queries.raw, w.queries.queries);
-        write_denominators(tokens, strip.slots() + begin, count, g, w);
-        write_mixture(w.queries, tokens, count, w.mixtures, g, next, out);
-      }
+      gather_queries(in_.q, strip.tokens(), strip.count(), op_.query_map, static_cast<A>(op_.scale),
+                     w.queries.raw, w.queries.queries);
+      write_denominators(strip.tokens(), strip.slots(), strip.count(), g, w);
+      write_mixture(w.queries, strip.tokens(), strip.count(), w.mixtures, g, next, out);
       next.finish();
     }
   }

@@ -121,8 +121,25 @@ inline bool request_tiles() {
 #endif
 }
 
-/// Prefetches the line at p into L2; p need not be readable. g++ deletes functions and loops that do
-/// nothing else as dead code.
+/// x in a register of its own, not computed from others where it is used.
+template <class X>
+MHLA_INLINE inline X in_register(X x) {
+#if defined(__GNUC__)
+  asm("" : "+r"(x));
+#endif
+  return x;
+}
+
+/// x in memory, and read from there next.
+template <class X>
+MHLA_INLINE inline void on_stack(X& x) {
+#if defined(__GNUC__)
+  asm("" : "+m"(x));
+#endif
+}
+
+/// Prefetches the line at p into L2; p need not be readable. g++ deletes functions and loops that
+/// do nothing else as dead code.
 MHLA_INLINE inline void prefetch_l2(const void* p) {
 #if defined(__GNUC__)
   __builtin_prefetch(p, 0, 2);

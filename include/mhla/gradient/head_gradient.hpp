@@ -200,19 +200,17 @@ class HeadGradient {
           tiles_of<A>(strip.count(), sizes_.values) + tiles_of<A>(strip.count(), sizes_.features);
       Prefetch next(tiles, strip.ahead().tokens, strip.ahead().count, in_.k, in_.v, gradients_->k,
                     gradients_->v);
-      for (Index begin = 0; begin < strip.count(); begin += kTile.read_rows) {
-        const Index count = std::min(kTile.read_rows, strip.count() - begin);
-        const Index* const tokens = strip.tokens() + begin;
-        gather_features(in_.k, tokens, count, op_.key_map, w.raw, w.keys);
-        add_to_values(tokens, count, {gradient, sizes_.values}, next, w, gathered.dvalues);
-        add_to_keys(tokens, count, transposed, own() ? nullptr : key_sum_gradient, next, dweights,
-                    w, gathered.dkeys);
-        if (own() && key_sum_gradient != nullptr) {
-          add_to_own_keys(tokens, count, key_sum_gradient, dweights, w, gathered.own_dkeys);
-        }
-        gathered = {below(gathered.dkeys, count), below(gathered.dvalues, count),
-                    below(gathered.own_dkeys, count)};
+      const Index count = strip.count();
+      const Index* const tokens = strip.tokens();
+      gather_features(in_.k, tokens, count, op_.key_map, w.raw, w.keys);
+      add_to_values(tokens, count, {gradient, sizes_.values}, next, w, gathered.dvalues);
+      add_to_keys(tokens, count, transposed, own() ? nullptr : key_sum_gradient, next, dweights, w,
+                  gathered.dkeys);
+      if (own() && key_sum_gradient != nullptr) {
+        add_to_own_keys(tokens, count, key_sum_gradient, dweights, w, gathered.own_dkeys);
       }
+      gathered = {below(gathered.dkeys, count), below(gathered.dvalues, count),
+                  below(gathered.own_dkeys, count)};
       next.finish();
     }
   }

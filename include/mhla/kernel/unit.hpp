@@ -17,9 +17,8 @@ struct amx : vector_unit {};  ///< the tiles of AMX, for bfloat16 tensors (stage
 struct TileShape {
   int rows;         ///< of the register tile
   int vectors;      ///< packets of a row of it
-  int chains;       ///< rows of a tile with fewer packets, packets of one with a single row
-  Index slab;       ///< features of a slab of a summary (stage/summary.hpp)
-  Index read_rows;  ///< queries read out together, so that their rows stay in L1
+  int narrow_rows;  ///< of a tile with fewer packets
+  Index slab;       ///< features of a slab of a summary, a few tiles (stage/summary.hpp)
 };
 
 /// | target        | tile  | why                                                           |
@@ -28,11 +27,12 @@ struct TileShape {
 /// | AVX2 with FMA | 4 x 3 | 12 sums of 16, all others in use: 7 loads for 12 operations   |
 /// | AVX, SSE      | 6 x 2 | 12 sums of 16; a product on its way to its sum needs one more |
 ///
-/// Columns that are no multiple of three packets end in tiles of two, of `chains` rows. A slab is a
-/// whole number of tiles. Bits depend on none of these.
-inline constexpr TileShape kTile = kVectorRegisters >= 32 ? TileShape{8, 2, 8, 8, 16}
-                                   : kFusedMultiplyAdd    ? TileShape{4, 3, 6, 12, 64}
-                                                          : TileShape{6, 2, 6, 12, 64};
+/// Columns that are no multiple of three packets end in tiles of two, of `narrow_rows` rows. Long
+/// slabs read values fewer times, short ones keep mixing on fewer pages. Bits depend on none of
+/// these.
+inline constexpr TileShape kTile = kVectorRegisters >= 32 ? TileShape{8, 2, 8, 32}
+                                   : kFusedMultiplyAdd    ? TileShape{4, 3, 6, 24}
+                                                          : TileShape{6, 2, 6, 24};
 
 }  // namespace detail
 }  // namespace MHLA_TARGET

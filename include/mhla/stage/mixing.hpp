@@ -46,7 +46,7 @@ template <class A>
 Index group_blocks(Index query_blocks, Index d, Index e, Index workers) {
   const bool fits = d * e * kGroupBlocks * Index{sizeof(A)} <= kGroupBytes;
   const Index share = ceil_div(query_blocks, fits ? 4 * workers : workers);
-  return std::clamp(round_up(share, kTile.slab), kGroupBlocks, kLargestGroup);
+  return std::clamp(round_up(share, kTile.rows), kGroupBlocks, kLargestGroup);
 }
 
 inline Index groups_of(Index blocks, Index group) { return ceil_div(blocks, group); }

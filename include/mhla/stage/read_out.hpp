@@ -65,8 +65,6 @@ void gather_queries(MatrixView<const T> q, const Index* tokens, Index count, con
   for (Index s = 0; s < count; ++s) scale(factor, queries.row(s), map.features(q.cols));
 }
 
-static_assert(kStripTokens >= kTile.read_rows);
-
 /// Rows tokens[0..count) of out = queries * S~ / denominators, from `scratch`. Prefetches `next`.
 /// \param g  mixture of a group
 template <Scalar T, class A>

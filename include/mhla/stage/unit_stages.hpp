@@ -22,7 +22,6 @@ struct UnitStages<vector_unit, A> {
   using Summaries = detail::Summaries<A>;
   using Keys = KeyScratch<A>;
   using Mixtures = detail::Mixtures<A>;
-  static constexpr Index kReadRows = kTile.read_rows;
 
   /// Query blocks that are mixed together.
   static Index group(Index query_blocks, Index d, Index e, Index workers) {

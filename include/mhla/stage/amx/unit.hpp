@@ -44,7 +44,6 @@ struct UnitStages<amx, float> {
   using Summaries = AmxSummaries;
   using Keys = AmxKeyScratch;
   using Mixtures = AmxMixtures;
-  static constexpr Index kReadRows = kStripTokens;
 
   /// In whole tiles of rows.
   static Index group(Index query_blocks, Index d, Index e, Index workers) {
