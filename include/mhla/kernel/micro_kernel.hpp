@@ -1,0 +1,181 @@
+#pragma once
+
+/// \file
+/// The micro-kernels of the product C (+)= A B (product.hpp): a tile of C that stays in registers
+/// while k runs, and a single row.
+
+#include <algorithm>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/prefetch.hpp"
+#include "mhla/kernel/rows.hpp"
+
+MHLA_PACKETS_BEGIN
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// Initial value of a product: 0, or C.
+enum class Start { kZero, kTarget };
+
+/// Columns [begin, end) of a row.
+struct ColumnSpan {
+  Index begin, end;
+
+  static ColumnSpan either(ColumnSpan a, ColumnSpan b) {
+    return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
+  }
+  static ColumnSpan both(ColumnSpan a, ColumnSpan b) {
+    return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+  }
+};
+
+/// C (+)= A B.
+template <class A>
+struct Product {
+  Rows<A> out;            ///< C [rows,cols]
+  MatrixView<const A> a;  ///< A [rows,depth]
+  Rows<const A> b;        ///< B [depth,cols], rows without an order
+  Index cols = 0;
+  Start start = Start::kZero;
+  /// [rows] or null: row r of C is stored times factors[r].
+  const A* factors = nullptr;
+  /// [rows] or null: row r of A has only the columns spans[r]; the others are never multiplied.
+  const ColumnSpan* spans = nullptr;
+  /// Lines to prefetch, a share with every tile, or null.
+  Prefetch* next = nullptr;
+};
+
+template <class A>
+MHLA_INLINE inline const A* plus_bytes(const A* p, Index bytes) {
+  return reinterpret_cast<const A*>(reinterpret_cast<const char*>(p) + bytes);
+}
+
+/// Calls f(r, first element) for the rows of a tile whose first element is (row, col).
+template <int kRows, class A, class F>
+MHLA_INLINE inline void for_each_row(const Rows<A>& c, Index row, Index col, const F& f) {
+  if (c.order == nullptr) {
+    A* first = c.data + row * c.stride + col;
+    MHLA_UNROLL
+    for (int r = 0; r < kRows; ++r, first += c.stride) f(r, first);
+  } else {
+    MHLA_UNROLL
+    for (int r = 0; r < kRows; ++r) f(r, c.row(row + r) + col);
+  }
+}
+
+/// The micro-kernel: a tile of kRows rows and kVectors packets whose first element is (row, col).
+/// Few integers live in its loop: g++ spills the others to vector registers, where they queue
+/// behind the multiply-adds.
+template <class P, int kRows, int kVectors, class A>
+MHLA_NOINLINE void multiply_tile(const Product<A>& p, Index row, Index col) {
+  constexpr Index kWidth = kLanes<P>;
+  const Index depth = p.a.cols;
+  const Prefetch::Lines next = p.next == nullptr ? Prefetch::Lines() : p.next->share(depth);
+  P sum[kRows][kVectors];
+  if (p.start == Start::kZero) {
+    for_each_row<kRows>(p.out, row, col, [&](int r, const A* c) {
+      MHLA_UNROLL
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = Eigen::internal::pset1<P>(A(0));
+      Eigen::internal::prefetch(c);  // arrives while k runs
+    });
+  } else {
+    for_each_row<kRows>(p.out, row, col, [&](int r, const A* c) {
+      MHLA_UNROLL
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = load<A, P>(c + v * kWidth);
+    });
+  }
+  // Strides in bytes, or g++ writes one more loop for a stride of one number.
+  constexpr Index kSize = sizeof(A);
+  const Index a_row = kSize * p.a.row_stride, a_step = in_register(kSize * p.a.col_stride);
+  const Index b_step = kSize * p.b.stride;
+  const A* left = p.a.data + row * p.a.row_stride;  // rows 0 to 3 at column k
+  const A* below = in_register(plus_bytes(left, kRows > 4 ? 4 * a_row : 0));  // the others
+  const A* right = p.b.data + col;                                            // row k
+  const Product<A>* product = &p;
+  on_stack(product), on_stack(row), on_stack(col);
+  for (Index k = 0; k < depth; ++k) {
+    if (k < next.count) next.fetch(k);
+    P b[kVectors];
+    MHLA_UNROLL
+    for (int v = 0; v < kVectors; ++v) b[v] = load<A, P>(right + v * kWidth);
+    MHLA_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const A* const a = r < 4 ? plus_bytes(left, r * a_row) : plus_bytes(below, (r - 4) * a_row);
+      const P factor = Eigen::internal::pset1<P>(*a);
+      MHLA_UNROLL
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = multiply_add(factor, b[v], sum[r][v]);
+    }
+    left = plus_bytes(left, a_step);
+    below = plus_bytes(below, a_step);
+    right = plus_bytes(right, b_step);
+  }
+  if (product->factors != nullptr) {
+    MHLA_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const P factor = Eigen::internal::pset1<P>(product->factors[row + r]);
+      MHLA_UNROLL
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = Eigen::internal::pmul(sum[r][v], factor);
+    }
+  }
+  for_each_row<kRows>(product->out, row, col, [&](int r, A* c) {
+    MHLA_UNROLL
+    for (int v = 0; v < kVectors; ++v) store(c + v * kWidth, sum[r][v]);
+  });
+}
+
+/// Columns `cols` of one row of C (+)= columns `depth` of A times rows of B: as many packets at a
+/// time as hide the latency of a multiply-add.
+template <class A>
+MHLA_NOINLINE void multiply_row(const Product<A>& p, Index row, ColumnSpan depth, ColumnSpan cols,
+                                Start start) {
+  using P = Packet<A>;
+  using Half = typename Eigen::internal::unpacket_traits<P>::half;
+  constexpr Index kWidth = kLanes<P>;
+  if (p.next != nullptr) p.next->share(0);
+  const A* const a = p.a.data + row * p.a.row_stride + depth.begin * p.a.col_stride;
+  const A* const b = p.b.data + depth.begin * p.b.stride;
+  A* const c = p.out.row(row);
+  const A factor = p.factors == nullptr ? A(1) : p.factors[row];
+  Index col = cols.begin;
+  const auto columns = [&]<class Q, int kVectors>() {
+    for (; col + kVectors * kLanes<Q> <= cols.end; col += kVectors * kLanes<Q>) {
+      Q sum[kVectors];
+      MHLA_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        sum[v] = start == Start::kZero ? Eigen::internal::pset1<Q>(A(0))
+                                       : load<A, Q>(c + col + v * kLanes<Q>);
+      }
+      const A *left = a, *right = b + col;
+      for (Index k = depth.begin; k < depth.end; ++k) {
+        const Q left_k = Eigen::internal::pset1<Q>(*left);
+        MHLA_UNROLL
+        for (int v = 0; v < kVectors; ++v) {
+          sum[v] = multiply_add(left_k, load<A, Q>(right + v * kLanes<Q>), sum[v]);
+        }
+        left += p.a.col_stride, right += p.b.stride;
+      }
+      MHLA_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        if (p.factors != nullptr) {
+          sum[v] = Eigen::internal::pmul(sum[v], Eigen::internal::pset1<Q>(factor));
+        }
+        store(c + col + v * kLanes<Q>, sum[v]);
+      }
+    }
+  };
+  columns.template operator()<P, 8>();
+  columns.template operator()<P, 4>();
+  columns.template operator()<P, 1>();
+  if constexpr (kWidth > 4 && kLanes<Half> < kWidth) columns.template operator()<Half, 1>();
+  if constexpr (kWidth > 1) columns.template operator()<A, 1>();
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla
+
+MHLA_PACKETS_END
