@@ -1,11 +1,11 @@
-# Runs the fuzz PROGRAM for 500,000 executions, or as many as 25 seconds allow. Any crash, leak,
+# Runs the fuzz PROGRAM for 300,000 executions, or as many as 15 seconds allow. Any crash, leak,
 # sanitizer report, input of more than a second or use of more than 512 MiB is a failure, whose
 # input stays in WORK.
 
 cmake_minimum_required(VERSION 3.25)
 
-set(executions 500000)
-set(seconds 25)
+set(executions 300000)
+set(seconds 15)
 
 if(NOT COMPILER)
   message("clang++ with libFuzzer is not installed")
