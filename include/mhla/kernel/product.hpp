@@ -7,7 +7,8 @@
 ///
 /// A tile of R rows by V packets of C stays in registers while k runs; elements of A are broadcast,
 /// rows of B are loaded. A has any strides; columns of B and C are contiguous; rows of C may be
-/// tokens of a tensor. Each accumulator type has one micro-kernel, which banded products use too.
+/// tokens of a tensor. Each accumulator type has one micro-kernel (micro_kernel.hpp), which
+/// banded products use too.
 ///
 /// Law: every element of C is one chain of multiply-adds over k in ascending order, started from 0
 /// or from C. Its bits depend neither on its place in a tile, nor on alignment, nor on how a long
