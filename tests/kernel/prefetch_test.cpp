@@ -116,7 +116,12 @@ TEST(Prefetch, FetchesEachLineOfItsRowsOnceTheFirstOnesOfAllRowsFirst) {
     Prefetch prefetch(tiles, order.data(), std::ssize(order), x, y);
     prefetch.add(other.data(), std::ssize(other), x);
     append(other, x);
-    EXPECT_EQ(sorted(fetched(tiles, rng.integer(0, 80), prefetch), rows), expected);
+    const Index steps = rng.integer(0, 80);
+    EXPECT_EQ(sorted(fetched(tiles, steps, prefetch), rows), expected);
+    lines.clear();
+    prefetch.share(steps).fetch_from(0);
+    prefetch.finish();
+    EXPECT_EQ(sorted(lines, rows), expected);
   }
 }
 

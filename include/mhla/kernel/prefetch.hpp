@@ -74,8 +74,8 @@ class Prefetch {
     lines.count = std::min(lines.count, steps);
     return lines;
   }
-  /// Prefetches what is left.
-  void finish() {
+  /// Prefetches what is left. Out of line, or g++ deletes it where the object ends.
+  MHLA_NOINLINE void finish() {
     while (tensor_ < size_) take(kRows).fetch_from(0);
   }
 
