@@ -138,8 +138,15 @@ MHLA_INLINE inline void on_stack(X& x) {
 #endif
 }
 
-/// Prefetches the line at p into L2; p need not be readable. g++ deletes functions and loops that
-/// do nothing else as dead code.
+/// A side effect without an instruction, for functions that have no other but prefetches: g++ would
+/// delete calls of them.
+MHLA_INLINE inline void side_effect() {
+#if defined(__GNUC__)
+  asm volatile("");
+#endif
+}
+
+/// Prefetches the line at p into L2; p need not be readable.
 MHLA_INLINE inline void prefetch_l2(const void* p) {
 #if defined(__GNUC__)
   __builtin_prefetch(p, 0, 2);

@@ -31,6 +31,7 @@ class Prefetch {
 
     MHLA_INLINE void fetch(Index i) const { prefetch_l2(first + offsets[i]); }
     void fetch_from(Index i) const {
+      side_effect();
       for (; i < count; ++i) fetch(i);
     }
   };
@@ -74,7 +75,7 @@ class Prefetch {
     lines.count = std::min(lines.count, steps);
     return lines;
   }
-  /// Prefetches what is left. Out of line, or g++ deletes it where the object ends.
+  /// Prefetches what is left.
   MHLA_NOINLINE void finish() {
     while (tensor_ < size_) take(kRows).fetch_from(0);
   }
