@@ -7,7 +7,7 @@
 #include "support/gradient_form.hpp"
 #include "support/gradient_rules.hpp"
 
-namespace mhla::bench {
+namespace mhla::bench::backward_bench {
 namespace {
 
 template <Scalar T, Partition P>
@@ -131,4 +131,4 @@ const bool kRegistered = [] {
 }();
 
 }  // namespace
-}  // namespace mhla::bench
+}  // namespace mhla::bench::backward_bench

@@ -4,7 +4,7 @@
 #include "support/form.hpp"
 #include "support/mixed.hpp"
 
-namespace mhla::bench {
+namespace mhla::bench::bidirectional_bench {
 namespace {
 
 template <Scalar T>
@@ -43,4 +43,4 @@ const bool kRegistered = [] {
 }();
 
 }  // namespace
-}  // namespace mhla::bench
+}  // namespace mhla::bench::bidirectional_bench

@@ -5,7 +5,7 @@
 #include "support/form.hpp"
 #include "support/mixed.hpp"
 
-namespace mhla::bench {
+namespace mhla::bench::causal_bench {
 namespace {
 
 void causal_case(Session& session, const Shape& shape, Index threads) {
@@ -34,4 +34,4 @@ const bool kRegistered = [] {
 }();
 
 }  // namespace
-}  // namespace mhla::bench
+}  // namespace mhla::bench::causal_bench

@@ -5,7 +5,7 @@
 #include "support/form.hpp"
 #include "support/mixed.hpp"
 
-namespace mhla::bench {
+namespace mhla::bench::eigen_program_bench {
 namespace {
 
 /// Times run(head, out) for one head after another, on one thread.
@@ -70,4 +70,4 @@ const bool kRegistered = [] {
 }();
 
 }  // namespace
-}  // namespace mhla::bench
+}  // namespace mhla::bench::eigen_program_bench

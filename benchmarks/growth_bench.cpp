@@ -5,7 +5,7 @@
 #include "support/form.hpp"
 #include "support/mixed.hpp"
 
-namespace mhla::bench {
+namespace mhla::bench::growth_bench {
 namespace {
 
 void growth_case(Session& session, const Shape& shape) {
@@ -32,4 +32,4 @@ const bool kRegistered = [] {
 }();
 
 }  // namespace
-}  // namespace mhla::bench
+}  // namespace mhla::bench::growth_bench

@@ -5,7 +5,7 @@
 #include "support/gradient_form.hpp"
 #include "support/gradient_rules.hpp"
 
-namespace mhla::bench {
+namespace mhla::bench::linear_backward_bench {
 namespace {
 
 using In = BatchInputs<float>;
@@ -83,4 +83,4 @@ const bool kRegistered = [] {
 }();
 
 }  // namespace
-}  // namespace mhla::bench
+}  // namespace mhla::bench::linear_backward_bench

@@ -4,7 +4,7 @@
 #include "support/form.hpp"
 #include "support/mixed.hpp"
 
-namespace mhla::bench {
+namespace mhla::bench::linear_bench {
 namespace {
 
 void bidirectional_case(Session& session, const Shape& shape, Index threads) {
@@ -49,4 +49,4 @@ const bool kRegistered = [] {
 }();
 
 }  // namespace
-}  // namespace mhla::bench
+}  // namespace mhla::bench::linear_bench

@@ -2,7 +2,7 @@
 
 #include "support/form.hpp"
 
-namespace mhla::bench {
+namespace mhla::bench::peak_bench {
 namespace {
 
 Shape yardstick(std::string name, std::string source) {
@@ -54,4 +54,4 @@ const bool kRegistered = [] {
 }();
 
 }  // namespace
-}  // namespace mhla::bench
+}  // namespace mhla::bench::peak_bench

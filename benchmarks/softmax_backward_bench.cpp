@@ -5,7 +5,7 @@
 #include "support/gradient_form.hpp"
 #include "support/gradient_rules.hpp"
 
-namespace mhla::bench {
+namespace mhla::bench::softmax_backward_bench {
 namespace {
 
 using In = BatchInputs<float>;
@@ -50,4 +50,4 @@ const bool kRegistered = [] {
 }();
 
 }  // namespace
-}  // namespace mhla::bench
+}  // namespace mhla::bench::softmax_backward_bench

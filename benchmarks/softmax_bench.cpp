@@ -3,7 +3,7 @@
 #include "mhla/attention/softmax.hpp"
 #include "support/form.hpp"
 
-namespace mhla::bench {
+namespace mhla::bench::softmax_bench {
 namespace {
 
 void softmax_case(Session& session, const Shape& shape, Index threads) {
@@ -33,4 +33,4 @@ const bool kRegistered = [] {
 }();
 
 }  // namespace
-}  // namespace mhla::bench
+}  // namespace mhla::bench::softmax_bench

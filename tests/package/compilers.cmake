@@ -78,15 +78,10 @@ endforeach()
 if(benchmark_FOUND)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/benchmarks/*.cpp
        ${PROJECT_SOURCE_DIR}/benchmarks/support/*.cpp)
-  set(header ${CMAKE_CURRENT_BINARY_DIR}/headers_of_benchmarks.hpp)
-  file(CONFIGURE OUTPUT ${header}
-       CONTENT "#include \"mhla/mhla.hpp\"\n#include <benchmark/benchmark.h>\n")
-  precompile_test(HeadersOfBenchmarksPass clang++ headers_of_benchmarks ${header} ${march})
-  foreach(source IN LISTS sources)
-    cmake_path(GET source STEM name)
-    compile_test(BenchmarkPasses_${name} clang++ ${march} ${parse} -include-pch ${header}.gch
-                 -DMHLA_COMPILER=\"\" -DMHLA_FLAGS=\"\" ${source})
-    set_tests_properties(Compilers.BenchmarkPasses_${name}_clang++
-                         PROPERTIES FIXTURES_REQUIRED headers_of_benchmarks)
-  endforeach()
+  set(benchmarks ${CMAKE_CURRENT_BINARY_DIR}/benchmarks.cpp)
+  list(TRANSFORM sources REPLACE "(.+)" "#include \"\\1\"\n" OUTPUT_VARIABLE text)
+  list(JOIN text "" text)
+  file(CONFIGURE OUTPUT ${benchmarks} CONTENT "${text}" @ONLY)
+  compile_test(BenchmarksPass clang++ ${march} ${parse} -DMHLA_COMPILER=\"\" -DMHLA_FLAGS=\"\"
+               ${benchmarks})
 endif()
