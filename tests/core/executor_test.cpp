@@ -133,6 +133,49 @@ TEST(ThreadPool, ManyRoundsFollowEachOtherAndSeeWhatWasWrittenBefore) {
   }
 }
 
+TEST(ThreadPool, ThreadsThatShareItTakeTurns) {
+  ThreadPool pool(4);
+  std::atomic<Index> wrong{0};
+  const auto call_often = [&](Index caller) {
+    for (Index round = 0; round < 2000; ++round) {
+      const Index count = 1 + (round + caller) % 9;
+      std::vector<Index> workers(static_cast<std::size_t>(count), -1);
+      try {
+        pool.for_each(count, [&](Index index, Index worker) {
+          workers[static_cast<std::size_t>(index)] = worker;
+          if (round % 100 == caller && index == count - 1) throw caller;
+        });
+        if (round % 100 == caller) ++wrong;
+      } catch (Index thrown) {  // by its own call, not by that of another
+        if (thrown != caller) ++wrong;
+      }
+      for (const Index worker : workers) {
+        if (worker < 0 || worker >= pool.workers()) ++wrong;
+      }
+    }
+  };
+  std::vector<std::thread> callers;
+  for (Index caller = 0; caller < 4; ++caller) callers.emplace_back(call_often, caller);
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(ThreadPool, CallsFromInsideItsOwnRunOnTheirThread) {
+  ThreadPool pool(3), other(2);
+  std::atomic<Index> pieces{0}, elsewhere{0};
+  pool.for_each(8, [&](Index, Index) {
+    const std::thread::id self = std::this_thread::get_id();
+    pool.for_each(4, [&](Index, Index) {
+      ++pieces;
+      if (std::this_thread::get_id() != self) ++elsewhere;
+    });
+    other.for_each(2, [&](Index, Index) { ++pieces; });
+    pool.for_each(1, [&](Index, Index) { ++pieces; });  // also behind a call of the other one
+  });
+  EXPECT_EQ(pieces, 8 * (4 + 2 + 1));
+  EXPECT_EQ(elsewhere, 0);
+}
+
 TEST(ThreadPool, WaitsForTheSlowestCallEvenWhenTheCallersOwnThrows) {
   ThreadPool pool(2);
   for (const bool throws : {false, true}) {

@@ -51,7 +51,8 @@ struct Sequential {
 static_assert(Executor<Sequential>);
 
 /// `threads` workers: the calling thread and threads - 1 of its own, which sleep between calls.
-/// Takes one call at a time: callers that run concurrently must not share a pool.
+/// Threads may share a pool: their calls take turns. A call from inside one of its own runs on the
+/// thread that makes it, in order; pools must not call each other in a circle.
 class ThreadPool {
  public:
   /// \throws option_error unless threads >= 1.
@@ -71,9 +72,15 @@ class ThreadPool {
 
   void serve(Index worker);
   void work(Index worker);
+  /// The pool that this thread works for.
+  static const ThreadPool*& employer() {
+    thread_local const ThreadPool* pool = nullptr;
+    return pool;
+  }
 
   std::vector<std::thread> threads_;
-  std::mutex mutex_;
+  std::mutex turn_;   // of the caller
+  std::mutex mutex_;  // of all below
   std::condition_variable start_;
   std::condition_variable done_;
   std::atomic<Index> next_{0};
@@ -156,6 +163,8 @@ inline ThreadPool::~ThreadPool() {
 template <class F>
 void ThreadPool::for_each(Index count, F&& f) {
   if (count <= 0) return;
+  if (employer() == this) return Sequential{}.for_each(count, f);
+  const std::lock_guard turn(turn_);
   {
     const std::lock_guard lock(mutex_);
     context_ = const_cast<void*>(static_cast<const void*>(std::addressof(f)));
@@ -168,13 +177,16 @@ void ThreadPool::for_each(Index count, F&& f) {
     ++round_;
   }
   start_.notify_all();
+  const ThreadPool* const outer = std::exchange(employer(), this);
   work(0);
+  employer() = outer;
   std::unique_lock lock(mutex_);
   done_.wait(lock, [this] { return busy_ == 0; });
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 inline void ThreadPool::serve(Index worker) {
+  employer() = this;
   unsigned long long served = 0;
   std::unique_lock lock(mutex_);
   while (true) {
