@@ -5,15 +5,12 @@
 ///
 ///     pre = x W1^T + b1,   hidden = gelu(pre),   y = hidden W2^T + b2
 ///                                    x [N,I], W1 [H,I], pre, hidden [N,H], W2 [O,H], y [N,O]
-///     gelu(x) = x / (1 + e^(-2u)),   u = sqrt(2 / pi) (x + 0.044715 x^3)
 ///
-/// gelu is its tanh form, 0.5 x (1 + tanh(u)), rewritten. The caller keeps pre and hidden for the
-/// adjoint. Rows of all views are contiguous (column stride 1) at any row stride; what is written
-/// overlaps nothing else. Cost: 2*N*H*(I+O) flops and N*H exponentials, the adjoint twice that.
+/// gelu is that of activation.hpp. The caller keeps pre and hidden for the adjoint. Rows of all
+/// views are contiguous (column stride 1) at any row stride; what is written overlaps nothing else.
+/// Cost: 2*N*H*(I+O) flops and N*H exponentials, the adjoint twice that.
 /// Source: Hendrycks and Gimpel, arXiv:1606.08415.
 
-#include <algorithm>
-#include <limits>
 #include <string>
 
 #include "mhla/core/arch.hpp"
@@ -22,22 +19,12 @@
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/kernel/packet.hpp"
+#include "mhla/layer/activation.hpp"
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/rows.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
-
-/// Writes gelu(x) into y, both [N,C].
-/// \throws shape_error, option_error for anything that does not fit, before y is touched.
-template <LayerInput X>
-void gelu(const X& x, const detail::output_t<X>& y, const ExecutorRef& executor = {});
-
-/// dx += dy * gelu'(x), all [N,C].
-/// \throws shape_error, option_error for anything that does not fit, before dx is touched.
-template <LayerInput X>
-void gelu_adjoint(const X& x, const detail::input_t<X>& dy, const detail::output_t<X>& dx,
-                  const ExecutorRef& executor = {});
 
 /// The parameters of the perceptron (T const) or their gradients.
 template <class T>
@@ -96,52 +83,6 @@ std::size_t mlp_adjoint_workspace_bytes(Index rows, Index inputs, Index hidden, 
 
 namespace detail {
 
-/// gelu and its slope, lane by lane.
-struct Gelu {
-  static constexpr double kScale = 0.797884560802865355879892119868764;  // sqrt(2 / pi)
-  static constexpr double kCubic = 0.044715;
-
-  template <class P>
-  static P constant(double value) {
-    using A = typename Eigen::internal::unpacket_traits<P>::type;
-    return Eigen::internal::pset1<P>(static_cast<A>(value));
-  }
-  /// -2u.
-  template <class P>
-  MHLA_INLINE static P exponent(P x, P square) {
-    const P factor =
-        multiply_add(square, constant<P>(-2 * kScale * kCubic), constant<P>(-2 * kScale));
-    return Eigen::internal::pmul(x, factor);
-  }
-  template <class P>
-  MHLA_INLINE static P value(P x) {
-    using namespace Eigen::internal;
-    return pdiv(x, padd(constant<P>(1), exponential(exponent(x, pmul(x, x)))));
-  }
-  /// s + s (1 - s) x 2u' with s = 1 / (1 + e^(-2u)), from t = e^(-|2u|) to avoid cancellation.
-  template <class P>
-  MHLA_INLINE static P slope(P x) {
-    using namespace Eigen::internal;
-    using A = typename unpacket_traits<P>::type;
-    const P square = pmul(x, x);
-    const P t = exponential(pnegate(pabs(exponent(x, square))));
-    const P larger = pdiv(constant<P>(1), padd(constant<P>(1), t));  // of s and 1 - s
-    const P smaller = pmul(t, larger);
-    P derivative =
-        multiply_add(square, constant<P>(6 * kScale * kCubic), constant<P>(2 * kScale));  // 2u'
-    derivative = pmin(derivative, pset1<P>(std::numeric_limits<A>::max()));  // finite where t is 0
-    const P s = pselect(pcmp_lt(constant<P>(0), x), larger, smaller);
-    return multiply_add(pmul(pmul(smaller, larger), x), derivative, s);
-  }
-};
-
-template <Accumulator A>
-void gelu_rows(MatrixView<const A> x, MatrixView<A> y) {
-  for (Index r = 0; r < x.rows; ++r) {
-    transform(x.row(r), y.row(r), x.cols, [](auto p) { return Gelu::value(p); });
-  }
-}
-
 template <Accumulator A>
 struct MlpAdjointMemory {
   Index stride;
@@ -157,36 +98,6 @@ struct MlpAdjointMemory {
 };
 
 }  // namespace detail
-
-template <LayerInput X>
-void gelu(const X& input, const detail::output_t<X>& y, const ExecutorRef& executor) {
-  const detail::input_t<X> x(input);
-  detail::expect_rows("gelu", "x", x, -1, -1);
-  detail::expect_rows("gelu", "y", y, x.rows, x.cols);
-  detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
-    detail::gelu_rows<detail::element_t<X>>(x.middle_rows(begin, count),
-                                            y.middle_rows(begin, count));
-  });
-}
-
-template <LayerInput X>
-void gelu_adjoint(const X& input, const detail::input_t<X>& dy, const detail::output_t<X>& dx,
-                  const ExecutorRef& executor) {
-  const detail::input_t<X> x(input);
-  detail::expect_rows("gelu_adjoint", "x", x, -1, -1);
-  detail::expect_rows("gelu_adjoint", "dy", dy, x.rows, x.cols);
-  detail::expect_rows("gelu_adjoint", "dx", dx, x.rows, x.cols);
-  detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
-    for (Index r = begin; r < begin + count; ++r) {
-      detail::update(
-          dx.row(r), x.cols,
-          [](auto sum, auto p, auto g) {
-            return detail::multiply_add(g, detail::Gelu::slope(p), sum);
-          },
-          x.row(r), dy.row(r));
-    }
-  });
-}
 
 template <Accumulator A>
 std::size_t mlp_workspace_bytes(Index inputs, Index hidden, Index outputs) {
@@ -212,7 +123,7 @@ void mlp(const X& input, const PackedMlp<detail::element_t<X>>& parameters,
   detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
     const MatrixView<A> p = pre.middle_rows(begin, count), h = hidden.middle_rows(begin, count);
     parameters.first.apply(x.middle_rows(begin, count), p);
-    detail::gelu_rows<A>(p, h);
+    detail::activate_rows<detail::Gelu, A>(p, h);
     parameters.second.apply(h, y.middle_rows(begin, count));
   });
 }
