@@ -45,7 +45,7 @@ struct Sample {
       for (const std::vector<Index>& shape : shapes) {
         const auto dtype = static_cast<Dtype>(type);
         const std::string name =
-            std::string(dtype_name(dtype)) + " é\n\"" + detail::sizes_text(shape);
+            std::string(dtype_name(dtype)) + " é\n\"" + detail::shape_text(shape);
         Bytes& values = bytes[name];
         values.resize(static_cast<std::size_t>(*detail::stored_bytes(shape, dtype)));
         for (std::byte& byte : values) byte = static_cast<std::byte>(rng.bits());

@@ -56,7 +56,8 @@ MHLA_COLD inline std::string message(const char* function, const char* argument,
 }
 
 /// "[3, 4]"; a negative size is written as "any".
-MHLA_COLD inline std::string shape_text(std::initializer_list<std::ptrdiff_t> sizes) {
+template <class Sizes = std::initializer_list<std::ptrdiff_t>>
+MHLA_COLD std::string shape_text(const Sizes& sizes) {
   std::string text = "[";
   for (const std::ptrdiff_t size : sizes) {
     if (text.size() > 1) text += ", ";

@@ -286,7 +286,7 @@ Matrix<T> Safetensors::matrix(std::string_view name) const {
   const std::vector<Index>& shape = tensor.shape;
   if (shape.empty() || shape.size() > 2) {
     fail(SafetensorsFault::kRank,
-         "tensor " + detail::printable(name) + " of shape " + detail::sizes_text(shape),
+         "tensor " + detail::printable(name) + " of shape " + detail::shape_text(shape),
          "[rows, cols] or [cols]");
   }
   Matrix<T> result(shape.size() == 1 ? 1 : shape[0], shape.back());

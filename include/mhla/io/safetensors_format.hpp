@@ -221,15 +221,6 @@ inline std::optional<std::uint64_t> stored_bytes(const std::vector<Index>& shape
   return empty ? 0 : static_cast<std::uint64_t>(product);
 }
 
-/// "[2, 3]".
-inline std::string sizes_text(const std::vector<Index>& sizes) {
-  std::string text = "[";
-  for (const Index size : sizes) {
-    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  }
-  return text + "]";
-}
-
 }  // namespace detail
 }  // namespace MHLA_TARGET
 }  // namespace mhla

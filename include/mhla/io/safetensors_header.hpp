@@ -254,7 +254,7 @@ class SafetensorsHeaderParser {
            std::to_string(entry_.offsets.second) + ") of the data";
   }
   std::string shape_text() const {
-    return std::string(dtype_name(entry_.dtype)) + sizes_text(entry_.shape);
+    return std::string(dtype_name(entry_.dtype)) + detail::shape_text(entry_.shape);
   }
   std::string key_name() const {
     return key_ == kDtype ? "dtype" : key_ == kShape ? "shape" : "data_offsets";

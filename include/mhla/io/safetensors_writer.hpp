@@ -137,7 +137,7 @@ void expect_room(const std::string& what, const Map& map, std::string_view key) 
 inline void SafetensorsWriter::add(std::string_view name, StoredTensor tensor) {
   detail::expect_room("tensor", tensors_, name);
   const std::string shape =
-      std::string(dtype_name(tensor.dtype)) + detail::sizes_text(tensor.shape);
+      std::string(dtype_name(tensor.dtype)) + detail::shape_text(tensor.shape);
   const std::string what = "tensor " + detail::printable(name) + " of " + shape;
   const auto fail = [&](SafetensorsFault fault, const std::string& got, const char* expected) {
     detail::fail_safetensors("output", fault, std::nullopt, got, expected);

@@ -63,6 +63,22 @@ struct Logistic {
   }
 };
 
+/// The logistic function and its slope, lane by lane.
+struct Sigmoid {
+  template <class P>
+  MHLA_INLINE static P value(P x) {
+    using namespace Eigen::internal;
+    using A = typename unpacket_traits<P>::type;
+    const P one = pset1<P>(A(1));
+    return pdiv(one, padd(one, exponential(pnegate(x))));
+  }
+  template <class P>
+  MHLA_INLINE static P slope(P x) {
+    const Logistic<P> l(x);
+    return Eigen::internal::pmul(l.s, l.rest);
+  }
+};
+
 /// silu and its slope, lane by lane.
 struct Silu {
   template <class P>

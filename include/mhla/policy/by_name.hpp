@@ -7,6 +7,7 @@
 ///
 /// One operator type then serves all of them, at the cost of a branch a token.
 
+#include <concepts>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -48,7 +49,10 @@ class AnyNormalizer {
  public:
   using Choice = std::variant<NoNormalizer, KeySum, CrossQuery>;
 
-  AnyNormalizer(Choice choice = KeySum{}) : choice_(choice) {}  // NOLINT
+  AnyNormalizer() : choice_(KeySum{}) {}
+  template <class Z>
+  requires std::constructible_from<Choice, Z> AnyNormalizer(Z choice)
+      : choice_(choice) {}  // NOLINT(google-explicit-constructor)
 
   WeightSums sums() const {
     return std::visit([](const auto& z) { return z.sums(); }, choice_);

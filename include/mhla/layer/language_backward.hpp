@@ -1,0 +1,136 @@
+#pragma once
+
+/// \file
+/// The backward part of the language layer (language_body.hpp).
+
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/gradient/causal.hpp"
+#include "mhla/layer/dense.hpp"
+#include "mhla/layer/head_map.hpp"
+#include "mhla/layer/language_body.hpp"
+#include "mhla/layer/rms_norm.hpp"
+#include "mhla/layer/rotary.hpp"
+#include "mhla/layer/short_convolution.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+template <Accumulator T>
+LanguageBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const LanguageBody& body, LayerRows rows,
+                                            const ExecutorRef& executor) {
+  const Tape sums(arena, body, rows);  // gradients lie as what they belong to
+  q = sums.q, k = sums.k;
+  projected_v = sums.projected_v, v = sums.v;
+  gate = sums.gate, attention = sums.attention, mixed = sums.mixed;
+  const LanguageSizes& s = body.sizes_;
+  const LanguageOptions& o = body.options_;
+  const Index widest = s.heads * std::max(s.width, s.values);
+  const Index map_weights =
+      o.feature_map.empty() ? 0 : layers_of_map(o.feature_map).count * s.width * (s.width + 1);
+  std::size_t bytes =
+      std::max({dense_adjoint_workspace_bytes<T>(rows.rows, o.channels, widest),
+                dense_adjoint_workspace_bytes<T>(rows.rows, s.heads * s.values, o.channels),
+                map_heads_adjoint_workspace_bytes<T>(rows.rows, s.width, map_weights),
+                rms_norm_adjoint_workspace_bytes<T>(rows.rows, s.values),
+                gated_rms_norm_adjoint_workspace_bytes<T>(rows.rows, s.values),
+                causal_gradient_workspace_bytes(
+                    body.inputs(sums, 0), body.blocks(),
+                    MixingView<const T>(nullptr, Band(o.chunks, o.chunks)), body.op(), executor)});
+  if (o.short_convolution) {
+    bytes = std::max(bytes, short_convolution_adjoint_workspace_bytes<T>(
+                                rows.rows, widest, o.convolution_taps, {.batch = rows.batch}));
+  }
+  rest = take_bytes(kName, arena, bytes);
+}
+
+template <Accumulator T>
+void LanguageBody<T>::project_adjoint(MatrixView<const T> x, MatrixView<T> projected,
+                                      MatrixView<T> dprojected, MatrixView<T> dconvolved,
+                                      const DenseView<const T>& weights,
+                                      const ConvolutionView<const T>& convolution, MatrixView<T> dx,
+                                      const DenseView<T>& dweights,
+                                      const ConvolutionView<T>& dconvolution, Index batch,
+                                      const Call& call) const {
+  if (options_.short_convolution) {
+    clear(dprojected, call.executor);
+    short_convolution_adjoint(projected, convolution, {.batch = batch}, dconvolved, dprojected,
+                              dconvolution, call);
+  }
+  dense_adjoint(x, weights, dprojected, dx, dweights, call);
+}
+
+template <Accumulator T>
+void LanguageBody<T>::path_adjoint(MatrixView<const T> x, const Path& path, const Path& gradient,
+                                   Index heads, const DenseView<const T>& weights,
+                                   const ConvolutionView<const T>& convolution,
+                                   std::span<const T> map_weights, MatrixView<T> dx,
+                                   const DenseView<T>& dweights,
+                                   const ConvolutionView<T>& dconvolution, std::span<T> dmap,
+                                   Index batch, const Call& call) const {
+  clear(gradient.features, call.executor);
+  clear(gradient.convolved, call.executor);
+  const Index n = batch == 0 ? 0 : x.rows / batch;
+  rotary_adjoint(gradient.rotated, angles_.rows(0, n), heads, gradient.features, call.executor);
+  std::visit(
+      [&](const auto& phi) {
+        map_heads_adjoint(path.convolved, phi, heads, path.features, gradient.features,
+                          gradient.convolved, dmap, call);
+      },
+      map(map_weights));
+  project_adjoint(x, path.projected, gradient.projected, gradient.convolved, weights, convolution,
+                  dx, dweights, dconvolution, batch, call);
+}
+
+template <Accumulator T>
+void LanguageBody<T>::backward(std::span<const T> parameters, MatrixView<const T> x,
+                               const Tape& tape, MatrixView<const T> dy, MatrixView<T> dx,
+                               std::span<T> gradients, const BackwardRoom& room,
+                               const ExecutorRef& executor) const {
+  const Call call{.workspace = room.rest, .executor = executor};
+  const auto p = views(parameters);
+  const auto g = views(gradients);
+  const Index batch = tape.sizes.batch;
+  for (const MatrixView<T>& sum :
+       {room.mixed, room.attention, room.gate, room.v, room.q.rotated, room.k.rotated}) {
+    clear(sum, executor);
+  }
+  dense_adjoint(tape.mixed, p.o, dy, room.mixed, g.o, call);
+  if (options_.gate) {
+    gated_rms_norm_adjoint(tape.attention, p.head_gain, options_.norm_eps, tape.gate, room.mixed,
+                           room.attention, g.head_gain, room.gate, call);
+    dense_adjoint(x, p.gate, room.gate, dx, g.gate, call);
+  } else {
+    rms_norm_adjoint(tape.attention, p.head_gain, options_.norm_eps, room.mixed, room.attention,
+                     g.head_gain, call);
+  }
+  Tape sums = tape;
+  sums.q = room.q, sums.k = room.k, sums.v = room.v;
+  for (Index group = 0; group < sizes_.groups(); ++group) {
+    const auto [rows, key_heads] = std::pair(batch, sizes_.key_heads);
+    causal_gradient(inputs(tape, group), blocks(), p.mixing, op(),
+                    outputs(room.attention, batch, group),
+                    {.q = split(room.q.rotated, rows, key_heads, features_, group, sizes_.groups()),
+                     .k = split(room.k.rotated, rows, key_heads, features_),
+                     .v = split(room.v, rows, key_heads, sizes_.values)},
+                    {.mixing = g.mixing},
+                    {.workspace = room.rest, .executor = executor, .kept = summaries(tape, group)});
+  }
+  project_adjoint(x, tape.projected_v, room.projected_v, room.v, p.v, p.v_convolution, dx, g.v,
+                  g.v_convolution, batch, call);
+  path_adjoint(x, tape.q, room.q, sizes_.heads, p.q, p.q_convolution, p.q_map, dx, g.q,
+               g.q_convolution, g.q_map, batch, call);
+  path_adjoint(x, tape.k, room.k, sizes_.key_heads, p.k, p.k_convolution, p.k_map, dx, g.k,
+               g.k_convolution, g.k_map, batch, call);
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

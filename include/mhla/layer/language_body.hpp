@@ -1,0 +1,268 @@
+#pragma once
+
+/// \file
+/// What the language layer computes (language_layer.hpp); language_backward.hpp defines its
+/// backward part.
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string>
+#include <variant>
+
+#include "mhla/attention/causal.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/tensor.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/layer/dense.hpp"
+#include "mhla/layer/head_map.hpp"
+#include "mhla/layer/language_parameters.hpp"
+#include "mhla/layer/layer.hpp"
+#include "mhla/layer/rms_norm.hpp"
+#include "mhla/layer/rotary.hpp"
+#include "mhla/layer/short_convolution.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// The last inputs of the short convolutions of a batch [B*(K-1), channels], or none.
+template <class T>
+struct LanguageTails {
+  MatrixView<T> q{}, k{}, v{};
+};
+
+template <Accumulator T>
+class LanguageBody {
+ public:
+  using Scalar = T;
+  using Options = LanguageOptions;
+  using Op = Operator<Identity, Identity, NoNormalizer>;
+  static constexpr const char* kName = "LanguageLayer";
+  static constexpr const char* kBackwardName = "LanguageLayer::backward";
+  static constexpr const char* kOutput = "o_proj.weight";
+
+  /// Queries or keys on their way to attention.
+  struct Path {
+    MatrixView<T> projected;  // [rows, heads*D]
+    MatrixView<T> convolved;  // the same without a short convolution
+    MatrixView<T> features;   // [rows, heads*F]
+    MatrixView<T> rotated;
+  };
+  /// What backward reads.
+  struct Tape {
+    Path q, k;
+    MatrixView<T> projected_v, v;    // [rows, Hk*E]
+    MatrixView<T> gate;              // [rows, H*E]
+    MatrixView<T> attention, mixed;  // [rows, H*E]
+    LayerRows sizes;
+    Workspace summaries;  // of each group of query heads
+
+    Tape(Arena& arena, const LanguageBody& body, LayerRows rows);
+  };
+  struct ForwardRoom {
+    Workspace rest;
+    ForwardRoom(Arena& arena, const LanguageBody& body, LayerRows rows,
+                const ExecutorRef& executor);
+  };
+  struct BackwardRoom {
+    Path q, k;  // gradients
+    MatrixView<T> projected_v, v, gate, attention, mixed;
+    Workspace rest;
+    BackwardRoom(Arena& arena, const LanguageBody& body, LayerRows rows,
+                 const ExecutorRef& executor);
+  };
+
+  explicit LanguageBody(const LanguageOptions& options)
+      : options_(checked_language_options(options)),
+        sizes_(options),
+        features_(language_features(options.feature_map, sizes_.width)),
+        table_(language_table(options)),
+        angles_(RotaryTable<T>::sequence(options.chunk * options.chunks, sizes_.width,
+                                         {.base = options.rotary_base})) {}
+
+  const LanguageOptions& options() const { return options_; }
+  const ParameterTable& table() const { return table_; }
+  const LanguageSizes& sizes() const { return sizes_; }
+  Index features() const { return features_; }
+  Index tokens() const { return 0; }  ///< any number up to the next
+  Index most_tokens() const { return options_.chunk * options_.chunks; }
+  const RotaryTable<T>& angles() const { return angles_; }
+  Op op() const { return {{}, {}, {}, 1 / std::sqrt(static_cast<double>(features_))}; }
+
+  LanguageParameters<const T> views(std::span<const T> row) const {
+    return {table_, row, options_};
+  }
+  LanguageParameters<T> views(std::span<T> row) const { return {table_, row, options_}; }
+  LanguageMap<T> map(std::span<const T> numbers) const {
+    return language_map<T>(options_.feature_map, sizes_.width, numbers);
+  }
+  /// Heads of rows: those of every `step`th head from `first` on.
+  template <class U>
+  static TensorView<U> split(const MatrixView<U>& x, Index batch, Index heads, Index width,
+                             Index first = 0, Index step = 1) {
+    const Index n = batch == 0 ? 0 : x.rows / batch;
+    return {x.data == nullptr ? nullptr : x.data + first * width,
+            {batch, n, heads, width},
+            {n * x.row_stride, x.row_stride, step * width, 1}};
+  }
+  /// Inputs of the query heads `group`, `group` + groups, ...: one for every key head.
+  BatchInputs<T> inputs(const Tape& t, Index group) const {
+    const auto [rows, batch] = t.sizes;
+    return {.q = split(t.q.rotated, batch, sizes_.key_heads, features_, group, sizes_.groups()),
+            .k = split(t.k.rotated, batch, sizes_.key_heads, features_),
+            .v = split(t.v, batch, sizes_.key_heads, sizes_.values)};
+  }
+  TensorView<T> outputs(const MatrixView<T>& x, Index batch, Index group) const {
+    return split(x, batch, sizes_.key_heads, sizes_.values, group, sizes_.groups());
+  }
+
+  /// The inputs of attention, of tokens from position `first` on.
+  /// \param tails  the last inputs of the convolutions, or null: a sequence begins
+  void lead(const LanguageParameters<const T>& p, MatrixView<const T> x, const Tape& tape,
+            Index first, const LanguageTails<T>* tails, const Call& call) const;
+  /// Norm and gate of the outputs of attention.
+  void finish(const LanguageParameters<const T>& p, MatrixView<const T> x, const Tape& tape,
+              const Call& call) const;
+  /// Everything up to `mixed`.
+  void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+              const ForwardRoom& room, const ExecutorRef& executor) const;
+  void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
+             const ForwardRoom& room, const ExecutorRef& executor) const {
+    dense(tape.mixed, views(parameters).o, y, {.workspace = room.rest, .executor = executor});
+  }
+  void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+                MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
+                const BackwardRoom& room, const ExecutorRef& executor) const;
+
+ private:
+  ContiguousBlocks blocks() const { return {options_.chunk}; }
+  Path take_path(Arena& arena, Index rows, Index heads) const;
+  Workspace summaries(const Tape& tape, Index group) const {
+    const std::size_t share = tape.summaries.size() / static_cast<std::size_t>(sizes_.groups());
+    return tape.summaries.subspan(static_cast<std::size_t>(group) * share, share);
+  }
+  /// The part of the gradient of x and of parameters that comes by one path.
+  void path_adjoint(MatrixView<const T> x, const Path& path, const Path& gradient, Index heads,
+                    const DenseView<const T>& weights, const ConvolutionView<const T>& convolution,
+                    std::span<const T> map_weights, MatrixView<T> dx, const DenseView<T>& dweights,
+                    const ConvolutionView<T>& dconvolution, std::span<T> dmap, Index batch,
+                    const Call& call) const;
+  void project_adjoint(MatrixView<const T> x, MatrixView<T> projected, MatrixView<T> dprojected,
+                       MatrixView<T> dconvolved, const DenseView<const T>& weights,
+                       const ConvolutionView<const T>& convolution, MatrixView<T> dx,
+                       const DenseView<T>& dweights, const ConvolutionView<T>& dconvolution,
+                       Index batch, const Call& call) const;
+
+  LanguageOptions options_;
+  LanguageSizes sizes_;
+  Index features_;  // F of a head
+  ParameterTable table_;
+  RotaryTable<T> angles_;
+};
+
+// ------------------------------------------------------------------------------------------------
+
+template <Accumulator T>
+typename LanguageBody<T>::Path LanguageBody<T>::take_path(Arena& arena, Index rows,
+                                                          Index heads) const {
+  Path path;
+  path.projected = path.convolved = take_matrix<T>(kName, arena, rows, heads * sizes_.width);
+  if (options_.short_convolution) {
+    path.convolved = take_matrix<T>(kName, arena, rows, heads * sizes_.width);
+  }
+  path.features = take_matrix<T>(kName, arena, rows, heads * features_);
+  path.rotated = take_matrix<T>(kName, arena, rows, heads * features_);
+  return path;
+}
+
+template <Accumulator T>
+LanguageBody<T>::Tape::Tape(Arena& arena, const LanguageBody& body, LayerRows rows) : sizes(rows) {
+  const LanguageSizes& s = body.sizes_;
+  q = body.take_path(arena, rows.rows, s.heads);
+  k = body.take_path(arena, rows.rows, s.key_heads);
+  projected_v = v = take_matrix<T>(kName, arena, rows.rows, s.key_heads * s.values);
+  if (body.options_.short_convolution) {
+    v = take_matrix<T>(kName, arena, rows.rows, s.key_heads * s.values);
+  }
+  const auto take = [&] { return take_matrix<T>(kName, arena, rows.rows, s.heads * s.values); };
+  if (body.options_.gate) gate = take();
+  attention = take(), mixed = take();
+  const std::size_t share = causal_kept_bytes(body.inputs(*this, 0), body.blocks(), body.op());
+  summaries = take_bytes(kName, arena, share * static_cast<std::size_t>(s.groups()));
+}
+
+template <Accumulator T>
+LanguageBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const LanguageBody& body, LayerRows rows,
+                                          const ExecutorRef& executor) {
+  const LanguageSizes& s = body.sizes_;
+  const Index c = body.options_.channels, taps = body.options_.convolution_taps;
+  Arena counting;
+  const Tape tape(counting, body, rows);
+  const Index widest = s.heads * std::max(s.width, s.values);
+  std::size_t bytes = std::max(
+      {dense_workspace_bytes<T>(c, widest), dense_workspace_bytes<T>(s.heads * s.values, c),
+       causal_workspace_bytes(body.inputs(tape, 0), body.blocks(), body.op(), executor)});
+  if (body.options_.short_convolution) {
+    bytes = std::max(bytes, short_convolution_workspace_bytes<T>(widest, taps));
+  }
+  rest = take_bytes(kName, arena, bytes);
+}
+
+template <Accumulator T>
+void LanguageBody<T>::lead(const LanguageParameters<const T>& p, MatrixView<const T> x,
+                           const Tape& tape, Index first, const LanguageTails<T>* tails,
+                           const Call& call) const {
+  const Index batch = tape.sizes.batch, n = batch == 0 ? 0 : tape.sizes.rows / batch;
+  const auto project = [&](const DenseView<const T>& weights,
+                           const ConvolutionView<const T>& convolution, MatrixView<T> projected,
+                           MatrixView<T> convolved, MatrixView<T> tail) {
+    dense(x, weights, projected, call);
+    if (!options_.short_convolution) return;
+    short_convolution(projected, convolution, {.batch = batch}, convolved, tail, call);
+  };
+  const auto turn = [&](const Path& path, Index heads, std::span<const T> weights) {
+    const auto apply = [&](const auto& phi) {
+      map_heads(path.convolved, phi, heads, path.features, call.executor);
+    };
+    std::visit(apply, map(weights));
+    rotary(path.features, angles_.rows(first, n), heads, path.rotated, call.executor);
+  };
+  const LanguageTails<T> tail = tails == nullptr ? LanguageTails<T>{} : *tails;
+  project(p.q, p.q_convolution, tape.q.projected, tape.q.convolved, tail.q);
+  turn(tape.q, sizes_.heads, p.q_map);
+  project(p.k, p.k_convolution, tape.k.projected, tape.k.convolved, tail.k);
+  turn(tape.k, sizes_.key_heads, p.k_map);
+  project(p.v, p.v_convolution, tape.projected_v, tape.v, tail.v);
+}
+
+template <Accumulator T>
+void LanguageBody<T>::finish(const LanguageParameters<const T>& p, MatrixView<const T> x,
+                             const Tape& tape, const Call& call) const {
+  if (!options_.gate) {
+    rms_norm(tape.attention, p.head_gain, options_.norm_eps, tape.mixed, call.executor);
+    return;
+  }
+  dense(x, p.gate, tape.gate, call);
+  gated_rms_norm(tape.attention, p.head_gain, options_.norm_eps, tape.gate, tape.mixed,
+                 call.executor);
+}
+
+template <Accumulator T>
+void LanguageBody<T>::record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+                             const ForwardRoom& room, const ExecutorRef& executor) const {
+  const Call call{.workspace = room.rest, .executor = executor};
+  const auto p = views(parameters);
+  lead(p, x, tape, 0, nullptr, call);
+  for (Index group = 0; group < sizes_.groups(); ++group) {
+    causal(inputs(tape, group), blocks(), p.mixing, op(),
+           outputs(tape.attention, tape.sizes.batch, group),
+           {.workspace = room.rest, .executor = executor, .kept = summaries(tape, group)});
+  }
+  finish(p, x, tape, call);
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,249 @@
+#pragma once
+
+/// \file
+/// A layer with parameters of its own: loaded from a file, run forwards and backwards.
+///
+///     const VisionLayer<float> attention(file, "blocks.0.attn.", {.heads = 6, ...});
+///     attention(x, y, {.executor = pool, .kept = record});
+///     attention.backward(x, dy, dx, gradients, {.executor = pool, .kept = record});
+///
+/// `gradients` is laid out as parameters(), so one call of adamw serves the layer. `record` has
+/// kept_bytes(rows); without it backward computes once more what the forward would have kept, with
+/// the same bits. Rows of x, y and their gradients are tokens, those of a batch one after another,
+/// and contiguous (column stride 1) at any row stride. Const functions may run concurrently.
+///
+/// What a layer computes is its body: vision_layer.hpp.
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/layer/parameters.hpp"
+#include "mhla/layer/rows.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+namespace detail {
+/// Rows of a batch, as many for each item.
+struct LayerRows {
+  Index rows, batch;
+};
+}  // namespace detail
+
+/// The options of a layer's call, by name: {.batch = 2, .executor = pool}.
+struct LayerCall {
+  /// Items of the batch, of rows / batch rows each. 0: as many as the layer's own number of tokens
+  /// tells, or else one.
+  Index batch = 0;
+  Workspace workspace{};   ///< at least workspace_bytes(rows, call); empty to allocate
+  ExecutorRef executor{};  ///< runs the independent parts of the work
+  Workspace kept{};        ///< forward: memory for what backward reads, kept_bytes(rows, batch), or
+                           ///< empty; backward: what the forward kept for the same x, or empty
+};
+
+/// \tparam Body  what the layer computes
+template <class Body>
+class Layer {
+ public:
+  using A = typename Body::Scalar;
+  using Options = typename Body::Options;
+
+  /// All parameters are 0.
+  /// \throws option_error, shape_error for options that do not fit each other.
+  explicit Layer(const Options& options)
+      : body_(options), parameters_(static_cast<std::size_t>(body_.table().size())) {}
+  /// Takes the tensors `prefix` + name of a file; options.channels = 0 stands for the file's.
+  /// \throws as above; shape_error that names all tensors which are missing, superfluous, or of
+  /// another shape or type.
+  template <TensorFile<A> F>
+  Layer(const F& file, std::string_view prefix, const Options& options)
+      : Layer(with_channels(file, prefix, options)) {
+    load_parameters(Body::kName, file, prefix, table(), parameters());
+  }
+
+  const Options& options() const { return body_.options(); }
+  /// Names, shapes and places of the parameters.
+  const ParameterTable& table() const { return body_.table(); }
+  std::span<A> parameters() { return parameters_; }
+  std::span<const A> parameters() const { return parameters_; }
+
+  /// Writes y for x, both [rows, channels].
+  /// \throws shape_error, option_error for anything that does not fit, before y is touched.
+  template <LayerInput X>
+  void operator()(const X& x, const detail::output_t<X>& y, const LayerCall& call = {}) const;
+  /// Returns y.
+  template <LayerInput X>
+  Matrix<A> operator()(const X& x, const LayerCall& call = {}) const {
+    const detail::input_t<X> in(x);
+    Matrix<A> y(in.rows, in.cols);
+    (*this)(in, MatrixView<A>(y), call);
+    return y;
+  }
+
+  /// Adds the gradient of x and those of the parameters for the gradient dy of y.
+  /// \param dx         [rows, channels] or absent
+  /// \param gradients  as parameters(), or empty
+  /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
+  template <LayerInput X>
+  void backward(const X& x, const detail::input_t<X>& dy, const detail::output_t<X>& dx,
+                std::span<A> gradients, const LayerCall& call = {}) const;
+
+  /// Bytes of workspace for x of that many rows; of `call` reads the batch and the executor.
+  std::size_t workspace_bytes(Index rows, const LayerCall& call = {}) const {
+    const Index batch = batch_of(Body::kName, rows, call.batch);
+    return detail::counted_bytes([&](detail::Arena& arena) {
+      return Forward(arena, body_, {rows, batch}, call.executor);
+    });
+  }
+  std::size_t backward_workspace_bytes(Index rows, const LayerCall& call = {}) const {
+    const Index batch = batch_of(Body::kName, rows, call.batch);
+    return detail::counted_bytes([&](detail::Arena& arena) {
+      return Backward(arena, body_, {rows, batch}, call.executor);
+    });
+  }
+  std::size_t kept_bytes(Index rows, Index batch = 0) const {
+    const detail::LayerRows sizes{rows, batch_of(Body::kName, rows, batch)};
+    return detail::counted_bytes([&](detail::Arena& arena) { return Tape(arena, body_, sizes); });
+  }
+
+ protected:
+  const Body& body() const { return body_; }
+  /// The number of items in the rows.
+  Index batch_of(const char* function, Index rows, Index batch) const {
+    const Index own = body_.tokens();
+    if (batch == 0) batch = own == 0 ? 1 : rows / own;
+    const bool fits = batch >= 0 && (batch == 0 ? rows == 0 : rows % batch == 0);
+    if (!fits || (own > 0 && rows != batch * own)) {
+      detail::fail_shape(function, "x", "has " + std::to_string(rows) + " rows",
+                         own > 0 ? std::to_string(own) + " tokens an item"
+                                 : "a multiple of the batch of " + std::to_string(batch));
+    }
+    if (batch > 0 && rows / batch > body_.most_tokens()) {
+      detail::fail_shape(function, "x", "has " + std::to_string(rows / batch) + " tokens an item",
+                         "at most " + std::to_string(body_.most_tokens()));
+    }
+    return batch;
+  }
+
+ private:
+  using Tape = typename Body::Tape;
+
+  /// Memory of a forward pass. A tape that is kept elsewhere leaves its part unused.
+  struct Forward {
+    Tape tape;
+    typename Body::ForwardRoom room;
+    Forward(detail::Arena& arena, const Body& body, detail::LayerRows rows,
+            const ExecutorRef& executor)
+        : tape(arena, body, rows), room(arena, body, rows, executor) {}
+  };
+  /// Memory of a backward pass, which may have to go forwards first.
+  struct Backward {
+    Forward forward;
+    typename Body::BackwardRoom room;
+    Backward(detail::Arena& arena, const Body& body, detail::LayerRows rows,
+             const ExecutorRef& executor)
+        : forward(arena, body, rows, executor), room(arena, body, rows, executor) {}
+  };
+
+  template <class F>
+  static Options with_channels(const F& file, std::string_view prefix, Options options) {
+    std::string name(prefix);
+    const auto found = file.tensors().find(name += Body::kOutput);
+    if (options.channels == 0 && found != file.tensors().end() && !found->second.shape.empty()) {
+      options.channels = found->second.shape[0];
+    }
+    return options;
+  }
+  detail::LayerRows expect(const char* function, const MatrixView<const A>& x, Index batch) const {
+    detail::expect_rows(function, "x", x, -1, options().channels);
+    return {x.rows, batch_of(function, x.rows, batch)};
+  }
+  /// What is kept, in `kept` or else in `tape`.
+  Tape tape_of(const char* function, Workspace kept, detail::LayerRows rows,
+               const Tape& tape) const {
+    detail::expect_kept(function, kept, kept_bytes(rows.rows, rows.batch));
+    if (kept.empty()) return tape;
+    detail::Arena arena(kept.data());
+    return Tape(arena, body_, rows);
+  }
+
+  Body body_;
+  std::vector<A> parameters_;
+};
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// A matrix whose rows begin at cache lines and do not alias in a cache.
+template <class A>
+MatrixView<A> take_matrix(const char* function, Arena& arena, Index rows, Index cols) {
+  const Index stride = unaliased_stride<A>(cols);
+  return {arena.take<A>(function, {rows, stride}), rows, cols, stride};
+}
+inline Workspace take_bytes(const char* function, Arena& arena, std::size_t bytes) {
+  return {arena.take<std::byte>(function, static_cast<Index>(bytes)), bytes};
+}
+
+template <class A>
+void clear(MatrixView<A> x, const ExecutorRef& executor) {
+  for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+    for (Index r = begin; r < begin + count; ++r) std::fill_n(x.row(r), x.cols, A(0));
+  });
+}
+
+/// y += x.
+template <class A>
+void add(MatrixView<const A> x, MatrixView<A> y, const ExecutorRef& executor) {
+  for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+    for (Index r = begin; r < begin + count; ++r) add_to(x.row(r), y.row(r), x.cols);
+  });
+}
+
+}  // namespace detail
+
+template <class Body>
+template <LayerInput X>
+void Layer<Body>::operator()(const X& input, const detail::output_t<X>& y,
+                             const LayerCall& call) const {
+  const detail::input_t<X> x(input);
+  const detail::LayerRows rows = expect(Body::kName, x, call.batch);
+  detail::expect_rows(Body::kName, "y", y, x.rows, x.cols);
+  detail::Scratch scratch(Body::kName, call.workspace, workspace_bytes(x.rows, call));
+  const Forward memory(scratch.arena(), body_, rows, call.executor);
+  const Tape tape = tape_of(Body::kName, call.kept, rows, memory.tape);
+  body_.record(parameters(), x, tape, memory.room, call.executor);
+  body_.write(parameters(), tape, y, memory.room, call.executor);
+}
+
+template <class Body>
+template <LayerInput X>
+void Layer<Body>::backward(const X& input, const detail::input_t<X>& dy,
+                           const detail::output_t<X>& dx, std::span<A> gradients,
+                           const LayerCall& call) const {
+  constexpr const char* kName = Body::kBackwardName;
+  const detail::input_t<X> x(input);
+  const detail::LayerRows rows = expect(kName, x, call.batch);
+  detail::expect_rows(kName, "dy", dy, x.rows, x.cols);
+  detail::expect_rows_or_none(kName, "dx", dx, x.rows, x.cols);
+  detail::expect_elements_or_none(kName, "gradients", gradients.size(), table().size());
+  detail::Scratch scratch(kName, call.workspace, backward_workspace_bytes(x.rows, call));
+  const Backward memory(scratch.arena(), body_, rows, call.executor);
+  const Tape tape = tape_of(kName, call.kept, rows, memory.forward.tape);
+  if (call.kept.empty()) {
+    body_.record(parameters(), x, tape, memory.forward.room, call.executor);
+  }
+  body_.backward(parameters(), x, tape, dy, dx, gradients, memory.room, call.executor);
+}
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla

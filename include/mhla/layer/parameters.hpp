@@ -1,0 +1,141 @@
+#pragma once
+
+/// \file
+/// The parameters of a layer: tensors with names and shapes, side by side in one flat row of
+/// numbers. Gradients lie in a row of the same layout, so one optimiser step serves all of them.
+
+#include <algorithm>
+#include <concepts>
+#include <exception>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/matrix.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+/// One tensor of a row of parameters.
+struct Parameter {
+  std::string name;          ///< as in a checkpoint, without the prefix of its layer
+  std::vector<Index> shape;  ///< as in a checkpoint
+  Index begin;               ///< its first number in the row
+  Index size;                ///< numbers
+};
+
+/// Names, shapes and places of the tensors of a row of parameters.
+class ParameterTable {
+ public:
+  /// Adds a tensor behind the others.
+  /// \throws option_error for a name that is there already, shape_error for a negative size.
+  const Parameter& add(std::string name, std::vector<Index> shape);
+
+  const std::vector<Parameter>& all() const { return all_; }
+  Index size() const { return all_.empty() ? 0 : all_.back().begin + all_.back().size; }
+  /// A tensor, or null.
+  const Parameter* find(std::string_view name) const {
+    const auto found = std::find_if(all_.begin(), all_.end(),
+                                    [name](const Parameter& p) { return p.name == name; });
+    return found == all_.end() ? nullptr : &*found;
+  }
+
+  /// A tensor of `row` as a matrix, its first axis by all others; absent if there is no such tensor
+  /// or `row` is empty.
+  template <class T>
+  MatrixView<T> matrix(std::span<T> row, std::string_view name) const {
+    const Parameter* const p = find(name);
+    if (p == nullptr || row.empty()) return {};
+    const Index rows = p->shape.front(), cols = rows == 0 ? 0 : p->size / rows;
+    return {row.data() + p->begin, rows, cols, cols};
+  }
+  /// All numbers of a tensor of `row`; none if there is no such tensor or `row` is empty.
+  template <class T>
+  std::span<T> numbers(std::span<T> row, std::string_view name) const {
+    const Parameter* const p = find(name);
+    if (p == nullptr || row.empty()) return {};
+    return row.subspan(static_cast<std::size_t>(p->begin), static_cast<std::size_t>(p->size));
+  }
+
+ private:
+  std::vector<Parameter> all_;
+};
+
+/// A file of named tensors, such as Safetensors: tensors() is a sorted map from names to something
+/// with a `shape`, and copy_to(name, span) copies the numbers of one, or throws.
+template <class F, class A>
+concept TensorFile = Accumulator<A> &&
+    requires(const F& file, const std::string& name, std::span<A> to) {
+  { file.tensors().find(name)->second.shape } -> std::convertible_to<const std::vector<Index>&>;
+  file.copy_to(name, to);
+};
+
+/// Copies the tensors `prefix` + name of a file to `row`, where `table` has them. Shapes must agree
+/// and the file may have no other tensor whose name begins with `prefix`.
+/// \param function  named in errors
+/// \throws shape_error that names everything that is missing, superfluous or of another shape or
+/// type; then numbers of `row` are unspecified.
+template <Accumulator A, TensorFile<A> F>
+void load_parameters(const char* function, const F& file, std::string_view prefix,
+                     const ParameterTable& table, std::span<A> row);
+
+// ------------------------------------------------------------------------------------------------
+
+inline const Parameter& ParameterTable::add(std::string name, std::vector<Index> shape) {
+  if (find(name) != nullptr) {
+    detail::fail_option("ParameterTable::add", "name",
+                        "is \"" + name + "\", which is there already", "another name");
+  }
+  Index count = 1;
+  for (const Index size : shape) {
+    count = detail::checked_product("ParameterTable::add", "shape", {count, size});
+  }
+  const Index begin = size();
+  all_.push_back({std::move(name), std::move(shape), begin, count});
+  return all_.back();
+}
+
+template <Accumulator A, TensorFile<A> F>
+void load_parameters(const char* function, const F& file, std::string_view prefix,
+                     const ParameterTable& table, std::span<A> row) {
+  std::string got;
+  const auto complain = [&got](const std::string& what) {
+    got += (got.empty() ? "" : "; ") + what;
+  };
+  const auto& tensors = file.tensors();
+  for (const Parameter& p : table.all()) {
+    const std::string name = std::string(prefix) + p.name;
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) {
+      complain("lacks " + name + " " + detail::shape_text(p.shape));
+    } else if (found->second.shape != p.shape) {
+      complain("has " + name + " of shape " + detail::shape_text(found->second.shape) +
+               " instead of " + detail::shape_text(p.shape));
+    } else {
+      try {
+        file.copy_to(name, table.numbers(row, p.name));
+      } catch (const std::exception& e) {
+        complain("cannot copy " + name + " (" + e.what() + ")");
+      }
+    }
+  }
+  for (auto it = tensors.lower_bound(std::string(prefix)); it != tensors.end(); ++it) {
+    const std::string& name = it->first;
+    if (name.compare(0, prefix.size(), prefix) != 0) break;
+    if (table.find(std::string_view(name).substr(prefix.size())) == nullptr) {
+      complain("has " + name + ", which is no parameter of the layer");
+    }
+  }
+  if (!got.empty()) {
+    detail::fail_shape(function, "file", got,
+                       "the " + std::to_string(table.all().size()) +
+                           " tensors of the layer below \"" + std::string(prefix) + "\"");
+  }
+}
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla

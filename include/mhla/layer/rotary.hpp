@@ -1,0 +1,218 @@
+#pragma once
+
+/// \file
+/// Rotary position embedding of the rows of a matrix, and its adjoint.
+///
+///     y_a = x_a cos t - x_b sin t        dx_a += dy_a cos t + dy_b sin t
+///     y_b = x_b cos t + x_a sin t        dx_b += dy_b cos t - dy_a sin t
+///                                        x, y, dx, dy [N,H*D], t [positions, R/2]
+///
+/// for the R/2 pairs (a, b) of the first R features of each of H heads, as the table has them
+/// (rotary_table.hpp); the other D - R features are copied.
+///
+/// Rows of all views are contiguous (column stride 1) at any row stride; what is written overlaps
+/// nothing else: normalisers may need the rows before the rotation. Cost: 3*N*H*R flops.
+/// Source: Su et al., arXiv:2104.09864, section 3.2.
+
+#include <algorithm>
+#include <complex>
+#include <string>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/layer/rotary_table.hpp"
+#include "mhla/layer/rows.hpp"
+
+MHLA_PACKETS_BEGIN
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+/// Writes the rotated rows of x [N,H*D] into y [N,H*D]. Row r has row r of the table; in a batch,
+/// whose N is a multiple of the table's rows, each item begins with its first one.
+/// \param table     a RotaryTable, or some rows of one
+/// \param executor  splits over rows
+/// \throws shape_error, option_error for anything that does not fit, before y is touched.
+template <LayerInput X>
+void rotary(const X& x, const RotaryRows<detail::element_t<X>>& table, Index heads,
+            const detail::output_t<X>& y, const ExecutorRef& executor = {});
+
+/// dx += dy rotated by minus the angles, both [N,H*D].
+/// \param executor  splits over rows
+/// \throws shape_error, option_error for anything that does not fit, before dx is touched.
+template <LayerInput X>
+void rotary_adjoint(const X& dy, const RotaryRows<detail::element_t<X>>& table, Index heads,
+                    const detail::output_t<X>& dx, const ExecutorRef& executor = {});
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// Complex numbers in lanes 2j and 2j + 1.
+template <class A>
+using ComplexPacket = typename Eigen::internal::packet_traits<std::complex<A>>::type;
+
+/// True where a packet of A holds them: interleaved pairs are multiplied as complex numbers.
+template <class A>
+inline constexpr bool kComplexPackets = 2 * kLanes<ComplexPacket<A>> == kLanes<Packet<A>>;
+
+/// The rotation of one head at one position.
+template <Accumulator A>
+class HeadRotation {
+  using Complex = ComplexPacket<A>;
+
+ public:
+  HeadRotation(const RotaryRows<A>& table, Index position)
+      : features_(table.features), pairs_(table.pairs), turn_(table.row(position)) {}
+
+  /// The first R numbers of y from those of x.
+  void apply(const A* x, A* y) const {
+    if (pairs_ == RotaryPairs::kInterleaved) return apply_interleaved(x, y);
+    using namespace Eigen::internal;
+    const Index half = features_ / 2;
+    const A *const cos = turn_, *const sin = turn_ + half;
+    combine(
+        y, half,
+        [](auto a, auto b, auto c, auto s) { return multiply_add(pnegate(b), s, pmul(a, c)); }, x,
+        x + half, cos, sin);
+    combine(
+        y + half, half,
+        [](auto a, auto b, auto c, auto s) { return multiply_add(a, s, pmul(b, c)); }, x, x + half,
+        cos, sin);
+  }
+
+  /// Adds to the first R numbers of dx those of dy, turned back.
+  void add_adjoint(const A* dy, A* dx) const {
+    if (pairs_ == RotaryPairs::kInterleaved) return add_adjoint_interleaved(dy, dx);
+    const Index half = features_ / 2;
+    const A *const cos = turn_, *const sin = turn_ + half;
+    update(
+        dx, half,
+        [](auto sum, auto a, auto b, auto c, auto s) {
+          return multiply_add(b, s, multiply_add(a, c, sum));
+        },
+        dy, dy + half, cos, sin);
+    update(
+        dx + half, half,
+        [](auto sum, auto a, auto b, auto c, auto s) {
+          return multiply_add(Eigen::internal::pnegate(a), s, multiply_add(b, c, sum));
+        },
+        dy, dy + half, cos, sin);
+  }
+
+ private:
+  void apply_interleaved(const A* x, A* y) const {
+    if constexpr (kComplexPackets<A>) {
+      combine(
+          y, features_,
+          [](auto p, auto turn) { return Eigen::internal::pmul(Complex(turn), Complex(p)).v; }, x,
+          turn_);
+    } else {
+      for (Index i = 0; i < features_; i += 2) {
+        const A cos = turn_[i], sin = turn_[i + 1];
+        y[i] = multiply_add(-x[i + 1], sin, x[i] * cos);
+        y[i + 1] = multiply_add(x[i], sin, x[i + 1] * cos);
+      }
+    }
+  }
+
+  void add_adjoint_interleaved(const A* dy, A* dx) const {
+    if constexpr (kComplexPackets<A>) {
+      update(
+          dx, features_,
+          [](auto sum, auto g, auto turn) {
+            using namespace Eigen::internal;
+            return padd(sum, pmul(pconj(Complex(turn)), Complex(g)).v);
+          },
+          dy, turn_);
+    } else {
+      for (Index i = 0; i < features_; i += 2) {
+        const A cos = turn_[i], sin = turn_[i + 1];
+        dx[i] = multiply_add(dy[i + 1], sin, multiply_add(dy[i], cos, dx[i]));
+        dx[i + 1] = multiply_add(-dy[i], sin, multiply_add(dy[i + 1], cos, dx[i + 1]));
+      }
+    }
+  }
+
+  Index features_;
+  RotaryPairs pairs_;
+  const A* turn_;  // a row of the table
+};
+
+/// Throws unless `x` is rows of `heads` heads that the table fits.
+template <Accumulator A>
+void expect_rotary(const char* function, const char* argument, const MatrixView<const A>& x,
+                   const RotaryRows<A>& table, Index heads) {
+  expect_rows(function, argument, x, -1, -1);
+  if (heads < 1) fail_option(function, "heads", "is " + std::to_string(heads), "at least 1");
+  if (x.cols % heads != 0) {
+    fail_shape(function, argument, "has shape " + shape_text({x.rows, x.cols}),
+               "columns for " + std::to_string(heads) + " heads");
+  }
+  if (table.features > x.cols / heads) {
+    fail_shape(function, "table", "has " + std::to_string(table.features) + " features",
+               "at most " + std::to_string(x.cols / heads) + " (the width of a head)");
+  }
+  if (x.rows > 0 && (table.positions == 0 || x.rows % table.positions != 0)) {
+    fail_shape(function, argument, "has " + std::to_string(x.rows) + " rows",
+               "a multiple of " + std::to_string(table.positions) + " (the table's positions)");
+  }
+}
+
+/// Runs f(rotation, r, c) for every head, in row r from column c on.
+template <Accumulator A, class F>
+void for_each_rotated_head(const MatrixView<const A>& x, const RotaryRows<A>& table, Index heads,
+                           const ExecutorRef& executor, F&& f) {
+  const Index width = x.cols / heads;
+  for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+    for (Index r = begin; r < begin + count; ++r) {
+      const HeadRotation<A> rotation(table, r % table.positions);
+      for (Index h = 0; h < heads; ++h) f(rotation, r, h * width);
+    }
+  });
+}
+
+}  // namespace detail
+
+template <LayerInput X>
+void rotary(const X& input, const RotaryRows<detail::element_t<X>>& table, Index heads,
+            const detail::output_t<X>& y, const ExecutorRef& executor) {
+  using A = detail::element_t<X>;
+  constexpr const char* kName = "rotary";
+  const detail::input_t<X> x(input);
+  detail::expect_rotary<A>(kName, "x", x, table, heads);
+  detail::expect_rows(kName, "y", y, x.rows, x.cols);
+  const Index turned = table.features, copied = x.cols / heads - turned;
+  const auto rotate = [&](const detail::HeadRotation<A>& rotation, Index r, Index c) {
+    const A* const from = x.row(r) + c;
+    A* const to = y.row(r) + c;
+    rotation.apply(from, to);
+    std::copy_n(from + turned, copied, to + turned);
+  };
+  detail::for_each_rotated_head<A>(x, table, heads, executor, rotate);
+}
+
+template <LayerInput X>
+void rotary_adjoint(const X& gradient, const RotaryRows<detail::element_t<X>>& table, Index heads,
+                    const detail::output_t<X>& dx, const ExecutorRef& executor) {
+  using A = detail::element_t<X>;
+  constexpr const char* kName = "rotary_adjoint";
+  const detail::input_t<X> dy(gradient);
+  detail::expect_rotary<A>(kName, "dy", dy, table, heads);
+  detail::expect_rows(kName, "dx", dx, dy.rows, dy.cols);
+  const Index turned = table.features, copied = dy.cols / heads - turned;
+  const auto rotate = [&](const detail::HeadRotation<A>& rotation, Index r, Index c) {
+    const A* const from = dy.row(r) + c;
+    A* const to = dx.row(r) + c;
+    rotation.add_adjoint(from, to);
+    detail::add_to(from + turned, to + turned, copied);
+  };
+  detail::for_each_rotated_head<A>(dy, table, heads, executor, rotate);
+}
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla
+
+MHLA_PACKETS_END

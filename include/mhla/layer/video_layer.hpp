@@ -1,0 +1,294 @@
+#pragma once
+
+/// \file
+/// The self-attention layer of the authors' video models (Wan2.1). For B videos of N tokens in
+/// raster order and C channels in H heads of D:
+///
+///     q, k, v = x Wq^T + bq, ...,   q, k = rms_norm(q), rms_norm(k)                 [B*N, C] each
+///     f(.)    = relu(.) + eps
+///     a       = MHLA(rotary(f(q)), rotary(f(k)), v), its denominators of f(q), f(k) [B*N, C]
+///     m       = rms_norm(a) of every head * silu(x Wg^T + bg) + convolution(v)      [B*N, C]
+///     y       = m Wo^T + bo                                                         [B*N, C]
+///
+/// The gate, the convolution (LePE, depthwise 3 x 3 x 3) and the normaliser are options; released
+/// models have no normaliser. Cost: 8*N*C^2 flops for the projections, 10*N*C^2 with a gate, and
+/// 4*N*C*D + 2*M^2*C*D for MHLA; about 8*N*C numbers are kept. Source: arXiv:2601.07832, section
+/// 4.1, and the released layers.
+
+#include <algorithm>
+#include <span>
+#include <string>
+
+#include "mhla/attention/bidirectional.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/tensor.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/gradient/bidirectional.hpp"
+#include "mhla/layer/dense.hpp"
+#include "mhla/layer/depthwise_convolution.hpp"
+#include "mhla/layer/head_map.hpp"
+#include "mhla/layer/layer.hpp"
+#include "mhla/layer/rms_norm.hpp"
+#include "mhla/layer/rotary.hpp"
+#include "mhla/layer/video_parameters.hpp"
+#include "mhla/policy/grid_partition.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+template <Accumulator T>
+class VideoBody {
+ public:
+  using Scalar = T;
+  using Options = VideoOptions;
+  static constexpr const char* kName = "VideoLayer";
+  static constexpr const char* kBackwardName = "VideoLayer::backward";
+  static constexpr const char* kOutput = "o.weight";
+
+  /// What backward reads; all [rows, C].
+  struct Tape {
+    MatrixView<T> q, k, v, gate;           // projections
+    MatrixView<T> q_features, k_features;  // f(q), f(k), if the normaliser sums weights
+    MatrixView<T> q_rotated, k_rotated;
+    MatrixView<T> attention, mixed;  // a, m
+    Workspace summaries;
+
+    Tape(Arena& arena, const VideoBody& body, LayerRows sizes);
+  };
+  struct ForwardRoom {
+    MatrixView<T> normed, features, lepe;  // [rows, C]
+    Workspace rest;
+    ForwardRoom(Arena& arena, const VideoBody& body, LayerRows sizes, const ExecutorRef& executor);
+  };
+  struct BackwardRoom {
+    MatrixView<T> dmixed, dattention, dgate, dv;  // [rows, C]
+    MatrixView<T> dq_rotated, dk_rotated, dq_features, dk_features;
+    MatrixView<T> normed, dnormed, dprojected;  // of q, then of k
+    Workspace rest;
+    BackwardRoom(Arena& arena, const VideoBody& body, LayerRows sizes, const ExecutorRef& executor);
+  };
+
+  explicit VideoBody(const VideoOptions& options)
+      : options_(checked_video_options(options)),
+        blocks_(options.grid, video_block(options)),
+        table_(video_table(options)),
+        angles_(RotaryTable<T>::grid(options.grid, width(), options.rotary_base)) {}
+
+  const VideoOptions& options() const { return options_; }
+  const ParameterTable& table() const { return table_; }
+  Index tokens() const { return blocks_.tokens(); }  ///< N
+  Index most_tokens() const { return blocks_.tokens(); }
+
+  /// Everything up to `mixed`.
+  void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+              const ForwardRoom& room, const ExecutorRef& executor) const;
+  void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
+             const ForwardRoom& room, const ExecutorRef& executor) const {
+    dense(tape.mixed, views(parameters).o, y, {.workspace = room.rest, .executor = executor});
+  }
+  void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+                MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
+                const BackwardRoom& room, const ExecutorRef& executor) const;
+
+ private:
+  Index width() const { return options_.channels / options_.heads; }  // D
+  bool sums() const { return options_.normalizer.sums() != WeightSums::kNone; }
+  GridShape kernel() const { return {3, 3, 3}; }
+  DepthwiseGrid grid() const { return {.tokens = options_.grid, .kernel = kernel()}; }
+  Relu relu() const { return {options_.feature_eps}; }
+  auto op() const {
+    return Operator<Identity, Identity, AnyNormalizer>{{}, {}, options_.normalizer};
+  }
+  template <class U>
+  VideoParameters<U> views(std::span<U> row) const {
+    return {table_, row};
+  }
+  template <class U>
+  TensorView<U> split(const MatrixView<U>& x) const {
+    if (x.absent()) return {};
+    return {x.data,
+            {x.rows / tokens(), tokens(), options_.heads, width()},
+            {tokens() * x.row_stride, x.row_stride, width(), 1}};
+  }
+  BatchInputs<T> inputs(const Tape& tape) const {
+    return {.q = split(tape.q_rotated),
+            .k = split(tape.k_rotated),
+            .v = split(tape.v),
+            .normalizer_q = split(tape.q_features),
+            .normalizer_k = split(tape.k_features)};
+  }
+  /// rms_norm(x), or x itself.
+  MatrixView<const T> norm(MatrixView<T> x, std::span<const T> gain, MatrixView<T> normed,
+                           const ExecutorRef& executor) const {
+    if (!options_.qk_norm) return x;
+    rms_norm(x, gain, options_.norm_eps, normed, executor);
+    return normed;
+  }
+  /// f(norm(x)) and its rotation.
+  void rotate(MatrixView<T> x, std::span<const T> gain, MatrixView<T> normed,
+              MatrixView<T> features, MatrixView<T> rotated, const ExecutorRef& executor) const {
+    map_heads(norm(x, gain, normed, executor), relu(), 1, features, executor);
+    rotary(features, angles_, options_.heads, rotated, executor);
+  }
+
+  VideoOptions options_;
+  Grid blocks_;
+  ParameterTable table_;
+  RotaryTable<T> angles_;
+};
+
+}  // namespace detail
+
+/// The layer: layer.hpp says what it does.
+template <Accumulator A>
+using VideoLayer = Layer<detail::VideoBody<A>>;
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+template <Accumulator T>
+VideoBody<T>::Tape::Tape(Arena& arena, const VideoBody& body, LayerRows sizes) {
+  const auto take = [&] {
+    return take_matrix<T>(kName, arena, sizes.rows, body.options_.channels);
+  };
+  q = take(), k = take(), v = take();
+  if (body.options_.gate) gate = take();
+  if (body.sums()) q_features = take(), k_features = take();
+  q_rotated = take(), k_rotated = take();
+  attention = take(), mixed = take();
+  summaries = take_bytes(kName, arena,
+                         bidirectional_kept_bytes(body.inputs(*this), body.blocks_, body.op()));
+}
+
+template <Accumulator T>
+VideoBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const VideoBody& body, LayerRows sizes,
+                                       const ExecutorRef& executor) {
+  const Index c = body.options_.channels;
+  const auto take = [&] { return take_matrix<T>(kName, arena, sizes.rows, c); };
+  if (body.options_.qk_norm) normed = take();
+  if (!body.sums()) features = take();
+  if (body.options_.lepe) lepe = take();
+  Arena counting;
+  const Tape tape(counting, body, sizes);
+  std::size_t bytes =
+      std::max(dense_workspace_bytes<T>(c, c),
+               bidirectional_workspace_bytes(body.inputs(tape), body.blocks_, body.op(), executor));
+  if (body.options_.lepe) {
+    bytes = std::max(bytes, depthwise_convolution_workspace_bytes<T>(c, body.kernel()));
+  }
+  rest = take_bytes(kName, arena, bytes);
+}
+
+template <Accumulator T>
+void VideoBody<T>::record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+                          const ForwardRoom& room, const ExecutorRef& executor) const {
+  const Call call{.workspace = room.rest, .executor = executor};
+  const auto p = views(parameters);
+  dense(x, p.q, tape.q, call);
+  dense(x, p.k, tape.k, call);
+  dense(x, p.v, tape.v, call);
+  rotate(tape.q, p.q_gain, room.normed, sums() ? tape.q_features : room.features, tape.q_rotated,
+         executor);
+  rotate(tape.k, p.k_gain, room.normed, sums() ? tape.k_features : room.features, tape.k_rotated,
+         executor);
+  bidirectional(inputs(tape), blocks_, p.mixing, op(), split(tape.attention),
+                {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
+  if (options_.gate) {
+    dense(x, p.gate, tape.gate, call);
+    gated_rms_norm(tape.attention, p.head_gain, options_.norm_eps, tape.gate, tape.mixed, executor);
+  } else {
+    rms_norm(tape.attention, p.head_gain, options_.norm_eps, tape.mixed, executor);
+  }
+  if (options_.lepe) {
+    depthwise_convolution(tape.v, p.lepe, grid(), room.lepe, call);
+    add<T>(room.lepe, tape.mixed, executor);
+  }
+}
+
+template <Accumulator T>
+VideoBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const VideoBody& body, LayerRows sizes,
+                                         const ExecutorRef& executor) {
+  const Index c = body.options_.channels;
+  const auto take = [&] { return take_matrix<T>(kName, arena, sizes.rows, c); };
+  dmixed = take(), dattention = take(), dv = take();
+  if (body.options_.gate) dgate = take();
+  dq_rotated = take(), dk_rotated = take();
+  dq_features = take(), dk_features = take();
+  if (body.options_.qk_norm) normed = take(), dnormed = take();
+  dprojected = take();
+  Arena counting;
+  const Tape tape(counting, body, sizes);
+  const Index m = body.blocks_.blocks();
+  std::size_t bytes = std::max({dense_adjoint_workspace_bytes<T>(sizes.rows, c, c),
+                                bidirectional_gradient_workspace_bytes(
+                                    body.inputs(tape), body.blocks_,
+                                    MixingView<const T>(nullptr, Band(m, m)), body.op(), executor),
+                                rms_norm_adjoint_workspace_bytes<T>(sizes.rows, c),
+                                gated_rms_norm_adjoint_workspace_bytes<T>(sizes.rows, body.width()),
+                                map_heads_adjoint_workspace_bytes<T>(sizes.rows, c, 0)});
+  if (body.options_.lepe) {
+    bytes = std::max(
+        bytes, depthwise_convolution_adjoint_workspace_bytes<T>(sizes.rows, c, body.kernel()));
+  }
+  rest = take_bytes(kName, arena, bytes);
+}
+
+template <Accumulator T>
+void VideoBody<T>::backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+                            MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
+                            const BackwardRoom& room, const ExecutorRef& executor) const {
+  const Call call{.workspace = room.rest, .executor = executor};
+  const auto p = views(parameters);
+  const auto g = views(gradients);
+  for (const MatrixView<T>& sum :
+       {room.dmixed, room.dattention, room.dv, room.dgate, room.dq_rotated, room.dk_rotated,
+        room.dq_features, room.dk_features}) {
+    clear(sum, executor);
+  }
+  dense_adjoint(tape.mixed, p.o, dy, room.dmixed, g.o, call);
+  if (options_.lepe) {
+    depthwise_convolution_adjoint(tape.v, p.lepe, grid(), room.dmixed, room.dv, g.lepe, call);
+  }
+  if (options_.gate) {
+    gated_rms_norm_adjoint(tape.attention, p.head_gain, options_.norm_eps, tape.gate, room.dmixed,
+                           room.dattention, g.head_gain, room.dgate, call);
+    dense_adjoint(x, p.gate, room.dgate, dx, g.gate, call);
+  } else {
+    rms_norm_adjoint(tape.attention, p.head_gain, options_.norm_eps, room.dmixed, room.dattention,
+                     g.head_gain, call);
+  }
+  BatchGradients<T> sums_of{
+      .q = split(room.dq_rotated), .k = split(room.dk_rotated), .v = split(room.dv)};
+  if (sums()) {
+    sums_of.normalizer_q = split(room.dq_features);
+    sums_of.normalizer_k = split(room.dk_features);
+  }
+  bidirectional_gradient(inputs(tape), blocks_, p.mixing, op(), split(room.dattention), sums_of,
+                         {.mixing = g.mixing},
+                         {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
+  dense_adjoint(x, p.v, room.dv, dx, g.v, call);
+  const auto add_rotated = [&](MatrixView<T> projected, const DenseView<const T>& weights,
+                               std::span<const T> gain, MatrixView<T> drotated,
+                               MatrixView<T> dfeatures, const DenseView<T>& dweights,
+                               std::span<T> dgain) {
+    rotary_adjoint(drotated, angles_, options_.heads, dfeatures, executor);
+    const MatrixView<const T> normed = norm(projected, gain, room.normed, executor);
+    const MatrixView<T> dnormed = options_.qk_norm ? room.dnormed : room.dprojected;
+    clear(dnormed, executor);
+    map_heads_adjoint(normed, relu(), 1, normed, dfeatures, dnormed, {}, call);  // not of features
+    if (options_.qk_norm) {
+      clear(room.dprojected, executor);
+      rms_norm_adjoint(projected, gain, options_.norm_eps, dnormed, room.dprojected, dgain, call);
+    }
+    dense_adjoint(x, weights, room.dprojected, dx, dweights, call);
+  };
+  add_rotated(tape.q, p.q, p.q_gain, room.dq_rotated, room.dq_features, g.q, g.q_gain);
+  add_rotated(tape.k, p.k, p.k_gain, room.dk_rotated, room.dk_features, g.k, g.k_gain);
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

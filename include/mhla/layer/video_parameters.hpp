@@ -1,0 +1,115 @@
+#pragma once
+
+/// \file
+/// Options and parameters of the video layer (video_layer.hpp), under the authors' names:
+/// {q,k,v,o}.{weight,bias}, norm_{q,k}.weight, g_norm.weight, g.{weight,bias},
+/// block_attn.conv.weight and lepe.{weight,bias}.
+
+#include <span>
+#include <string>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/layer/dense.hpp"
+#include "mhla/layer/depthwise_convolution.hpp"
+#include "mhla/layer/parameters.hpp"
+#include "mhla/policy/by_name.hpp"
+#include "mhla/policy/grid_partition.hpp"
+#include "mhla/policy/mixing_view.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+struct VideoOptions {
+  Index heads = 12;
+  GridShape grid{1};    ///< tokens of a video: frames, rows, columns
+  GridShape layout{1};  ///< blocks along each axis
+  Index channels = 0;   ///< C; 0 for that of a file
+  bool qk_norm = true;  ///< RMSNorm of q and k, over all heads together
+  bool gate = false;
+  bool lepe = false;
+  AnyNormalizer normalizer = NoNormalizer{};  ///< or CrossQuery{1e-6}, as some configurations have
+  double feature_eps = 1e-6;
+  double norm_eps = 1e-6;
+  double rotary_base = 10000;
+};
+
+namespace detail {
+
+inline GridShape video_block(const VideoOptions& o) {
+  return {o.grid[0] / o.layout[0], o.grid[1] / o.layout[1], o.grid[2] / o.layout[2]};
+}
+
+/// The options, if they fit each other.
+inline const VideoOptions& checked_video_options(const VideoOptions& o) {
+  constexpr const char* kName = "VideoLayer";
+  for (int axis = 0; axis < 3; ++axis) {
+    if (o.grid[axis] < 1 || o.layout[axis] < 1 || o.grid[axis] % o.layout[axis] != 0) {
+      fail_option(kName, "layout", "is " + grid_text(o.layout),
+                  "one that divides the grid " + grid_text(o.grid));
+    }
+  }
+  if (o.heads < 1 || o.channels < 1 || o.channels % (2 * o.heads) != 0) {
+    fail_option(kName, "channels", "is " + std::to_string(o.channels),
+                "an even number for each of the " + std::to_string(o.heads) + " heads");
+  }
+  return o;
+}
+
+inline ParameterTable video_table(const VideoOptions& o) {
+  const Index c = o.channels;
+  const Index m = o.layout[0] * o.layout[1] * o.layout[2];
+  ParameterTable table;
+  const auto add_dense = [&](const std::string& name) {
+    table.add(name + ".weight", {c, c});
+    table.add(name + ".bias", {c});
+  };
+  for (const char* name : {"q", "k", "v", "o"}) add_dense(name);
+  if (o.qk_norm) {
+    table.add("norm_q.weight", {c});
+    table.add("norm_k.weight", {c});
+  }
+  table.add("g_norm.weight", {c / o.heads});
+  if (o.gate) add_dense("g");
+  table.add("block_attn.conv.weight", {m, m, 1, 1});
+  if (o.lepe) {
+    table.add("lepe.weight", {c, 1, 3, 3, 3});
+    table.add("lepe.bias", {c});
+  }
+  return table;
+}
+
+/// The tensors of a row of parameters (T const) or of their gradients; all absent if it is empty.
+template <class T>
+struct VideoParameters {
+  DenseView<T> q, k, v, o;      // [C,C]
+  std::span<T> q_gain, k_gain;  // [C]
+  std::span<T> head_gain;       // [D]
+  DenseView<T> gate;            // [C,C]
+  MixingView<T> mixing;         // [M,M]
+  ConvolutionView<T> lepe;      // [C,27]
+
+  VideoParameters(const ParameterTable& table, std::span<T> row)
+      : q(dense(table, row, "q")),
+        k(dense(table, row, "k")),
+        v(dense(table, row, "v")),
+        o(dense(table, row, "o")),
+        q_gain(table.numbers(row, "norm_q.weight")),
+        k_gain(table.numbers(row, "norm_k.weight")),
+        head_gain(table.numbers(row, "g_norm.weight")),
+        gate(dense(table, row, "g")),
+        lepe{table.matrix(row, "lepe.weight"), table.numbers(row, "lepe.bias")} {
+    const MatrixView<T> m = table.matrix(row, "block_attn.conv.weight");
+    if (!m.absent()) mixing = {m.data, Band(m.rows, m.cols)};
+  }
+
+ private:
+  static DenseView<T> dense(const ParameterTable& table, std::span<T> row,
+                            const std::string& name) {
+    return {table.matrix(row, name + ".weight"), table.numbers(row, name + ".bias")};
+  }
+};
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

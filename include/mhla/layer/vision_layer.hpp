@@ -1,0 +1,293 @@
+#pragma once
+
+/// \file
+/// The attention layer of the authors' vision models: DiT (image generation), DeiT and VLT (image
+/// classification). For B images of N tokens and C channels in H heads of D:
+///
+///     n       = layer_norm(x)                                                       [B*N, C]
+///     q, k, v = n Wqkv^T + b,   q, k = rms_norm(q), rms_norm(k)                     [B*N, C] each
+///     heads   = MHLA(relu(q) + eps, relu(k) + eps, v) + convolution(v)              [B*N, C]
+///     y       = heads Wo^T + bo                                                     [B*N, C]
+///
+/// The convolution is LePE, locally enhanced positional encoding: depthwise, over the image.
+/// Cost: 8*N*C^2 flops for the projections, 4*N*C*D + 2*M^2*C*D for MHLA and 2*N*C*taps for LePE;
+/// about 7*N*C numbers are kept. Source: arXiv:2601.07832, section 4.1, and the released layers.
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mhla/attention/bidirectional.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/tensor.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/gradient/bidirectional.hpp"
+#include "mhla/layer/block_order.hpp"
+#include "mhla/layer/dense.hpp"
+#include "mhla/layer/depthwise_convolution.hpp"
+#include "mhla/layer/layer.hpp"
+#include "mhla/layer/layer_norm.hpp"
+#include "mhla/layer/rms_norm.hpp"
+#include "mhla/layer/vision_parameters.hpp"
+#include "mhla/policy/grid_partition.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+namespace detail {
+
+template <Accumulator T>
+class VisionBody {
+ public:
+  using Scalar = T;
+  using Options = VisionOptions;
+  static constexpr const char* kName = "VisionLayer";
+  static constexpr const char* kBackwardName = "VisionLayer::backward";
+  static constexpr const char* kOutput = "to_out.0.weight";
+
+  /// What backward reads.
+  struct Tape {
+    MatrixView<T> normed;  // n [rows, C]
+    MatrixView<T> qkv;     // [rows, 3C]
+    MatrixView<T> q, k;    // normalised, or columns of qkv
+    MatrixView<T> heads;   // with LePE [rows, C]
+    Workspace summaries;
+
+    Tape(Arena& arena, const VisionBody& body, LayerRows sizes);
+    MatrixView<T> v() const { return columns(qkv, 2); }
+  };
+  struct ForwardRoom {
+    MatrixView<T> lepe;  // [rows, C]
+    Workspace rest;
+    ForwardRoom(Arena& arena, const VisionBody& body, LayerRows sizes, const ExecutorRef& executor);
+  };
+  struct BackwardRoom {
+    MatrixView<T> dheads;   // [rows, C]
+    MatrixView<T> dqkv;     // [rows, 3C]
+    MatrixView<T> dq, dk;   // of the normalised ones, or columns of dqkv
+    MatrixView<T> dnormed;  // [rows, C]
+    Workspace rest;
+    BackwardRoom(Arena& arena, const VisionBody& body, LayerRows sizes,
+                 const ExecutorRef& executor);
+  };
+
+  explicit VisionBody(const VisionOptions& options);
+
+  const VisionOptions& options() const { return options_; }
+  const ParameterTable& table() const { return table_; }
+  Index tokens() const { return blocks_.tokens(); }  ///< N
+  Index most_tokens() const { return blocks_.tokens(); }
+
+  /// Everything up to `heads`.
+  void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+              const ForwardRoom& room, const ExecutorRef& executor) const;
+  void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
+             const ForwardRoom& room, const ExecutorRef& executor) const {
+    dense(tape.heads, views(parameters).to_out, y, {.workspace = room.rest, .executor = executor});
+  }
+  void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+                MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
+                const BackwardRoom& room, const ExecutorRef& executor) const;
+
+ private:
+  /// Columns [part * C, (part + 1) * C).
+  static MatrixView<T> columns(const MatrixView<T>& x, Index part) {
+    const Index c = x.cols / 3;
+    // Null while bytes are counted.
+    return {x.data == nullptr ? nullptr : x.data + part * c, x.rows, c, x.row_stride};
+  }
+  template <class U>
+  TensorView<U> split(const MatrixView<U>& x) const {
+    const Index d = options_.channels / options_.heads;
+    return {x.data,
+            {x.rows / tokens(), tokens(), options_.heads, d},
+            {tokens() * x.row_stride, x.row_stride, d, 1}};
+  }
+  BatchInputs<T> inputs(const Tape& tape) const {
+    return {.q = split(tape.q), .k = split(tape.k), .v = split(tape.v())};
+  }
+  auto op() const {
+    return Operator<Relu, Relu, AnyNormalizer>{
+        {options_.feature_eps}, {options_.feature_eps}, options_.normalizer};
+  }
+  template <class U>
+  VisionParameters<U> views(std::span<U> row) const {
+    return {table_, row};
+  }
+  DepthwiseGrid grid() const {
+    return {.tokens = options_.tokens,
+            .kernel = GridShape(options_.lepe, options_.lepe),
+            .places = places_};
+  }
+
+  VisionOptions options_;
+  Grid blocks_;                // of tokens as they lie
+  std::vector<Index> places_;  // of raster positions; empty in raster order
+  ParameterTable table_;
+};
+
+}  // namespace detail
+
+/// The layer: layer.hpp says what it does.
+template <Accumulator A>
+using VisionLayer = Layer<detail::VisionBody<A>>;
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// Blocks of tokens as they lie.
+inline Grid vision_blocks(const VisionOptions& o) {
+  const Grid raster(o.tokens, o.block);
+  if (o.order == TokenOrder::kRaster) return raster;
+  return Grid(GridShape(raster.tokens()), GridShape(raster.block_size(0)));
+}
+
+/// The options, if they fit each other.
+inline const VisionOptions& checked_vision_options(const VisionOptions& options) {
+  expect_vision_options("VisionLayer", options);
+  return options;
+}
+
+template <Accumulator T>
+VisionBody<T>::VisionBody(const VisionOptions& options)
+    : options_(checked_vision_options(options)),
+      blocks_(vision_blocks(options)),
+      table_(vision_table(options)) {
+  if (options_.qk_norm_eps == 0) {
+    options_.qk_norm_eps = static_cast<double>(std::numeric_limits<T>::epsilon());
+  }
+  if (options.order == TokenOrder::kRaster) return;
+  const std::vector<Index> order = block_order(Grid(options.tokens, options.block));
+  places_.resize(order.size());
+  for (std::size_t place = 0; place < order.size(); ++place) {
+    places_[static_cast<std::size_t>(order[place])] = static_cast<Index>(place);
+  }
+}
+
+template <Accumulator T>
+VisionBody<T>::Tape::Tape(Arena& arena, const VisionBody& body, LayerRows sizes) {
+  const Index c = body.options_.channels;
+  if (body.options_.layer_norm) normed = take_matrix<T>(kName, arena, sizes.rows, c);
+  qkv = take_matrix<T>(kName, arena, sizes.rows, 3 * c);
+  q = columns(qkv, 0), k = columns(qkv, 1);
+  if (body.options_.qk_norm) {
+    q = take_matrix<T>(kName, arena, sizes.rows, c);
+    k = take_matrix<T>(kName, arena, sizes.rows, c);
+  }
+  heads = take_matrix<T>(kName, arena, sizes.rows, c);
+  summaries = take_bytes(kName, arena,
+                         bidirectional_kept_bytes(body.inputs(*this), body.blocks_, body.op()));
+}
+
+template <Accumulator T>
+VisionBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const VisionBody& body, LayerRows sizes,
+                                        const ExecutorRef& executor) {
+  const Index c = body.options_.channels;
+  if (body.options_.lepe > 0) lepe = take_matrix<T>(kName, arena, sizes.rows, c);
+  Arena counting;
+  const Tape tape(counting, body, sizes);
+  rest = take_bytes(
+      kName, arena,
+      std::max({dense_workspace_bytes<T>(c, 3 * c),
+                bidirectional_workspace_bytes(body.inputs(tape), body.blocks_, body.op(), executor),
+                body.options_.lepe > 0
+                    ? depthwise_convolution_workspace_bytes<T>(c, body.grid().kernel)
+                    : 0}));
+}
+
+template <Accumulator T>
+void VisionBody<T>::record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+                           const ForwardRoom& room, const ExecutorRef& executor) const {
+  const Call call{.workspace = room.rest, .executor = executor};
+  const auto p = views(parameters);
+  if (options_.layer_norm) {
+    layer_norm(x, p.norm_gain, p.norm_shift, options_.layer_norm_eps, tape.normed, executor);
+    x = tape.normed;
+  }
+  dense(x, p.to_qkv, tape.qkv, call);
+  if (options_.qk_norm) {
+    rms_norm(columns(tape.qkv, 0), p.q_gain, options_.qk_norm_eps, tape.q, executor);
+    rms_norm(columns(tape.qkv, 1), p.k_gain, options_.qk_norm_eps, tape.k, executor);
+  }
+  bidirectional(inputs(tape), blocks_, p.mixing, op(), split(tape.heads),
+                {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
+  if (options_.lepe > 0) {
+    depthwise_convolution(tape.v(), p.lepe, grid(), room.lepe, call);
+    add<T>(room.lepe, tape.heads, executor);
+  }
+}
+
+template <Accumulator T>
+VisionBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const VisionBody& body, LayerRows sizes,
+                                          const ExecutorRef& executor) {
+  const Index c = body.options_.channels;
+  dheads = take_matrix<T>(kName, arena, sizes.rows, c);
+  dqkv = take_matrix<T>(kName, arena, sizes.rows, 3 * c);
+  dq = columns(dqkv, 0), dk = columns(dqkv, 1);
+  if (body.options_.qk_norm) {
+    dq = take_matrix<T>(kName, arena, sizes.rows, c);
+    dk = take_matrix<T>(kName, arena, sizes.rows, c);
+  }
+  if (body.options_.layer_norm) dnormed = take_matrix<T>(kName, arena, sizes.rows, c);
+  Arena counting;
+  const Tape tape(counting, body, sizes);
+  const Band band(body.blocks_.blocks(), body.blocks_.blocks());
+  std::size_t bytes = std::max({dense_adjoint_workspace_bytes<T>(sizes.rows, c, c),
+                                dense_adjoint_workspace_bytes<T>(sizes.rows, c, 3 * c),
+                                bidirectional_gradient_workspace_bytes(
+                                    body.inputs(tape), body.blocks_,
+                                    MixingView<const T>(nullptr, band), body.op(), executor),
+                                layer_norm_adjoint_workspace_bytes<T>(sizes.rows, c)});
+  if (body.options_.qk_norm) {
+    bytes = std::max(bytes, rms_norm_adjoint_workspace_bytes<T>(sizes.rows, c));
+  }
+  if (body.options_.lepe > 0) {
+    bytes = std::max(
+        bytes, depthwise_convolution_adjoint_workspace_bytes<T>(sizes.rows, c, body.grid().kernel));
+  }
+  rest = take_bytes(kName, arena, bytes);
+}
+
+template <Accumulator T>
+void VisionBody<T>::backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+                             MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
+                             const BackwardRoom& room, const ExecutorRef& executor) const {
+  const Call call{.workspace = room.rest, .executor = executor};
+  const auto p = views(parameters);
+  const auto g = views(gradients);
+  const auto [dq, dk, dv] =
+      std::array{columns(room.dqkv, 0), columns(room.dqkv, 1), columns(room.dqkv, 2)};
+  clear(room.dheads, executor);
+  clear(room.dqkv, executor);
+  if (options_.qk_norm) clear(room.dq, executor), clear(room.dk, executor);
+  if (options_.layer_norm) clear(room.dnormed, executor);
+  dense_adjoint(tape.heads, p.to_out, dy, room.dheads, g.to_out, call);
+  if (options_.lepe > 0) {
+    depthwise_convolution_adjoint(tape.v(), p.lepe, grid(), room.dheads, dv, g.lepe, call);
+  }
+  bidirectional_gradient(inputs(tape), blocks_, p.mixing, op(), split(room.dheads),
+                         {.q = split(room.dq), .k = split(room.dk), .v = split(dv)},
+                         {.mixing = g.mixing},
+                         {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
+  if (options_.qk_norm) {
+    const double eps = options_.qk_norm_eps;
+    rms_norm_adjoint(columns(tape.qkv, 0), p.q_gain, eps, room.dq, dq, g.q_gain, call);
+    rms_norm_adjoint(columns(tape.qkv, 1), p.k_gain, eps, room.dk, dk, g.k_gain, call);
+  }
+  if (!options_.layer_norm) {
+    dense_adjoint(x, p.to_qkv, room.dqkv, dx, g.to_qkv, call);
+    return;
+  }
+  dense_adjoint(tape.normed, p.to_qkv, room.dqkv, room.dnormed, g.to_qkv, call);
+  layer_norm_adjoint(x, p.norm_gain, options_.layer_norm_eps, room.dnormed, dx, g.norm_gain,
+                     g.norm_shift, call);
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

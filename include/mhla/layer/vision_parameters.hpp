@@ -1,0 +1,109 @@
+#pragma once
+
+/// \file
+/// Options and parameters of the vision layer (vision_layer.hpp), under the authors' names:
+/// norm.{weight,bias}, to_qkv.{weight,bias}, {q,k}_norm.weight, lepe.{weight,bias},
+/// piece_attn.conv.weight and to_out.0.{weight,bias}.
+
+#include <span>
+#include <string>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/layer/dense.hpp"
+#include "mhla/layer/depthwise_convolution.hpp"
+#include "mhla/layer/parameters.hpp"
+#include "mhla/policy/by_name.hpp"
+#include "mhla/policy/grid_partition.hpp"
+#include "mhla/policy/mixing_view.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+/// How the tokens of an image lie: row after row, or block after block.
+enum class TokenOrder { kRaster, kBlocks };
+
+struct VisionOptions {
+  Index heads = 8;
+  GridShape tokens{1};                          ///< of an image
+  GridShape block{1};                           ///< of a block
+  TokenOrder order = TokenOrder::kBlocks;       ///< the authors permute once, before all layers
+  Index channels = 0;                           ///< C; 0 for that of a file
+  bool layer_norm = true;                       ///< the layer's own one, before the projection
+  bool qk_norm = false;                         ///< of q and k, over all heads together
+  bool qkv_bias = true;                         ///< to_qkv has a bias
+  Index lepe = 3;                               ///< side of LePE's kernel, odd; 0 for none
+  AnyNormalizer normalizer = CrossQuery{1e-6};  ///< the paper's is KeySum{1e-6}
+  double feature_eps = 1e-6;
+  double layer_norm_eps = 1e-5;
+  double qk_norm_eps = 0;  ///< 0 for PyTorch's choice, the epsilon of A
+};
+
+namespace detail {
+
+/// Throws unless the options fit each other.
+inline void expect_vision_options(const char* function, const VisionOptions& o) {
+  for (int axis = 0; axis < 3; ++axis) {
+    if (o.block[axis] < 1 || o.tokens[axis] < 1 || o.tokens[axis] % o.block[axis] != 0) {
+      fail_option(function, "block", "is " + grid_text(o.block),
+                  "one that divides the tokens " + grid_text(o.tokens));
+    }
+  }
+  if (o.heads < 1 || o.channels < 1 || o.channels % o.heads != 0) {
+    fail_option(function, "channels", "is " + std::to_string(o.channels),
+                "a multiple of the " + std::to_string(o.heads) + " heads");
+  }
+  if (o.lepe < 0 || (o.lepe > 0 && o.lepe % 2 == 0)) {
+    fail_option(function, "lepe", "is " + std::to_string(o.lepe), "odd, or 0 for none");
+  }
+}
+
+inline ParameterTable vision_table(const VisionOptions& o) {
+  const Index c = o.channels, m = Grid(o.tokens, o.block).blocks();
+  ParameterTable table;
+  if (o.layer_norm) {
+    table.add("norm.weight", {c});
+    table.add("norm.bias", {c});
+  }
+  table.add("to_qkv.weight", {3 * c, c});
+  if (o.qkv_bias) table.add("to_qkv.bias", {3 * c});
+  if (o.qk_norm) {
+    table.add("q_norm.weight", {c});
+    table.add("k_norm.weight", {c});
+  }
+  if (o.lepe > 0) {
+    table.add("lepe.weight", {c, 1, o.lepe, o.lepe});
+    table.add("lepe.bias", {c});
+  }
+  table.add("piece_attn.conv.weight", {m, m, 1, 1});
+  table.add("to_out.0.weight", {c, c});
+  table.add("to_out.0.bias", {c});
+  return table;
+}
+
+/// The tensors of a row of parameters (T const) or of their gradients; all absent if it is empty.
+template <class T>
+struct VisionParameters {
+  std::span<T> norm_gain, norm_shift;  // [C]
+  DenseView<T> to_qkv;                 // [3C,C]
+  std::span<T> q_gain, k_gain;         // [C]
+  ConvolutionView<T> lepe;             // [C,taps]
+  MixingView<T> mixing;                // [M,M]
+  DenseView<T> to_out;                 // [C,C]
+
+  VisionParameters(const ParameterTable& table, std::span<T> row)
+      : norm_gain(table.numbers(row, "norm.weight")),
+        norm_shift(table.numbers(row, "norm.bias")),
+        to_qkv{table.matrix(row, "to_qkv.weight"), table.numbers(row, "to_qkv.bias")},
+        q_gain(table.numbers(row, "q_norm.weight")),
+        k_gain(table.numbers(row, "k_norm.weight")),
+        lepe{table.matrix(row, "lepe.weight"), table.numbers(row, "lepe.bias")},
+        to_out{table.matrix(row, "to_out.0.weight"), table.numbers(row, "to_out.0.bias")} {
+    const MatrixView<T> m = table.matrix(row, "piece_attn.conv.weight");
+    if (!m.absent()) mixing = {m.data, Band(m.rows, m.cols)};
+  }
+};
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,222 @@
+#pragma once
+
+/// \file
+/// What every layer with parameters of its own promises (layer/layer.hpp): backward adds the
+/// derivative of the forward; bits depend neither on threads, nor on strides, nor on other items of
+/// the batch, nor on whether the forward kept its record, nor on whose memory is used.
+///
+/// A layer is tested through a type L with
+///
+///     using Layer                    VisionLayer<double>, ...
+///     static Options options()
+///     static constexpr Index kRows   of an item; kBatch items are run
+///
+/// Numbers are compared with the authors' own in golden_test.cpp.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "mhla/layer/layer.hpp"
+#include "support/random.hpp"
+
+namespace mhla::test {
+
+/// A layer with random parameters, its input, and a gradient of its output.
+template <class L>
+struct AttentionLayerRun {
+  using Layer = typename L::Layer;
+  using A = typename Layer::A;
+
+  Layer layer;
+  Index batch;
+  Matrix<A> x, dy;
+
+  explicit AttentionLayerRun(Index batch_ = L::kBatch) : layer(L::options()), batch(batch_) {
+    Random rng(7);
+    for (A& p : layer.parameters()) p = static_cast<A>(rng.uniform(-0.5, 0.5));
+    // Items are drawn one after another, so a smaller batch has the first ones of a larger.
+    x = rng.matrix<A>(rows(), layer.options().channels);
+    Random other(8);
+    dy = other.matrix<A>(x.rows(), x.cols());
+  }
+  Index rows() const { return batch * L::kRows; }
+  Matrix<A> forward(LayerCall call = {}) const {
+    call.batch = batch;
+    return layer(x, call);
+  }
+
+  struct Gradients {
+    Matrix<A> dx;
+    std::vector<A> parameters;
+    friend bool operator==(const Gradients&, const Gradients&) = default;
+  };
+  /// The sums that backward adds to, before.
+  Gradients before() const {
+    Random rng(9);
+    Gradients g{rng.matrix<A>(x.rows(), x.cols()), std::vector<A>(layer.parameters().size())};
+    for (A& p : g.parameters) p = static_cast<A>(rng.uniform(-1, 1));
+    return g;
+  }
+  Gradients backward(LayerCall call = {}) const {
+    call.batch = batch;
+    Gradients g = before();
+    layer.backward(x, dy, g.dx, g.parameters, call);
+    return g;
+  }
+};
+
+template <class L>
+class AttentionLayerContract : public testing::Test {};
+TYPED_TEST_SUITE_P(AttentionLayerContract);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AttentionLayerContract);
+
+TYPED_TEST_P(AttentionLayerContract, BackwardAddsTheDerivative) {
+  AttentionLayerRun<TypeParam> run(1);
+  const auto before = run.before(), after = run.backward();
+  Random rng(10);
+  // Along a random direction of x and of one parameter tensor after another, by central
+  // differences. So small a step crosses the kink of no relu here; its error is that of roundings,
+  // about 1e-16 of the sum over h.
+  const auto expect_derivative = [&](const std::string& name, auto&& move, double added) {
+    constexpr double kStep = 1e-6;
+    const auto value_at = [&](double h) {
+      AttentionLayerRun<TypeParam> moved = run;
+      move(moved, h);
+      return moved.forward().cwiseProduct(run.dy).sum();
+    };
+    const double derivative = (value_at(kStep) - value_at(-kStep)) / (2 * kStep);
+    EXPECT_NEAR(added, derivative, 1e-7 * (1 + std::abs(derivative))) << name;
+  };
+  const auto towards = rng.template matrix<double>(run.x.rows(), run.x.cols());
+  expect_derivative(
+      "x", [&](auto& moved, double h) { moved.x += h * towards; },
+      (after.dx - before.dx).cwiseProduct(towards).sum());
+  for (const Parameter& p : run.layer.table().all()) {
+    std::vector<double> direction(static_cast<std::size_t>(p.size));
+    double added = 0;
+    for (std::size_t i = 0; i < direction.size(); ++i) {
+      const std::size_t at = static_cast<std::size_t>(p.begin) + i;
+      direction[i] = rng.uniform(-1, 1);
+      added += (after.parameters[at] - before.parameters[at]) * direction[i];
+    }
+    expect_derivative(
+        p.name,
+        [&](auto& moved, double h) {
+          const auto numbers = moved.layer.table().numbers(moved.layer.parameters(), p.name);
+          for (std::size_t i = 0; i < direction.size(); ++i) numbers[i] += h * direction[i];
+        },
+        added);
+  }
+}
+
+TYPED_TEST_P(AttentionLayerContract, ThreadsAndAKeptRecordDoNotChangeABit) {
+  const AttentionLayerRun<TypeParam> run;
+  const auto y = run.forward();
+  const auto gradients = run.backward();
+  for (const Index threads : {1, 2, 3}) {
+    ThreadPool pool(threads);
+    std::vector<std::byte> kept(run.layer.kept_bytes(run.rows(), run.batch), std::byte{0xFF});
+    EXPECT_EQ(run.forward({.executor = pool}), y);
+    EXPECT_EQ(run.forward({.executor = pool, .kept = kept}), y);
+    EXPECT_TRUE(run.backward({.executor = pool, .kept = kept}) == gradients);
+    EXPECT_TRUE(run.backward({.executor = pool}) == gradients);
+  }
+}
+
+TYPED_TEST_P(AttentionLayerContract, ItemsOfABatchDoNotSeeEachOther) {
+  const AttentionLayerRun<TypeParam> all, first(1);
+  ASSERT_EQ(first.x, all.x.topRows(first.rows()));
+  EXPECT_EQ(first.forward(), all.forward().topRows(first.rows()));
+  EXPECT_EQ(first.layer.parameters().size(), all.layer.parameters().size());
+}
+
+TYPED_TEST_P(AttentionLayerContract, StridesDoNotChangeABitAndNothingBesideRowsIsTouched) {
+  const AttentionLayerRun<TypeParam> run;
+  using A = typename AttentionLayerRun<TypeParam>::A;
+  constexpr Index kGap = 3;
+  const Index c = run.x.cols();
+  const auto widened = [&](const Matrix<A>& m) {
+    Matrix<A> wide = Matrix<A>::Constant(m.rows(), c + 2 * kGap, 7);
+    wide.middleCols(kGap, c) = m;
+    return wide;
+  };
+  const auto inside = [&]<class T>(T* data, const Matrix<A>& m) {
+    return MatrixView<T>(data + kGap, m.rows(), c, m.cols());
+  };
+  const auto expect_inside = [&](const Matrix<A>& wide, const Matrix<A>& m) {
+    EXPECT_EQ(wide, widened(m));
+  };
+  const Matrix<A> x = widened(run.x), dy = widened(run.dy);
+  const auto before = run.before(), gradients = run.backward();
+  Matrix<A> y = widened(run.dy), dx = widened(before.dx);
+  auto parameters = before.parameters;
+  const MatrixView<const A> from = inside(x.data(), x);
+  run.layer(from, inside(y.data(), y), {.batch = run.batch});
+  expect_inside(y, run.forward());
+  run.layer.backward(from, inside(dy.data(), dy), inside(dx.data(), dx), parameters,
+                     {.batch = run.batch});
+  expect_inside(dx, gradients.dx);
+  EXPECT_EQ(parameters, gradients.parameters);
+}
+
+TYPED_TEST_P(AttentionLayerContract, AGradientThatIsNotWantedChangesNoOther) {
+  const AttentionLayerRun<TypeParam> run;
+  const auto gradients = run.backward();
+  auto alone = run.before();
+  run.layer.backward(run.x, run.dy, alone.dx, {}, {.batch = run.batch});
+  run.layer.backward(run.x, run.dy, {}, alone.parameters, {.batch = run.batch});
+  EXPECT_TRUE(alone == gradients);
+}
+
+TYPED_TEST_P(AttentionLayerContract, LentMemoryGivesTheSameBitsAndOneByteLessIsRefused) {
+  const AttentionLayerRun<TypeParam> run;
+  const auto y = run.forward();
+  const auto gradients = run.backward();
+  const LayerCall sizes{.batch = run.batch};
+  const auto expect = [&](std::size_t bytes, auto&& call) {
+    std::vector<std::byte> memory(bytes, std::byte{0xFF});
+    call(memory, true);
+    memory.pop_back();
+    EXPECT_THROW(call(memory, false), option_error);
+  };
+  expect(run.layer.workspace_bytes(run.rows(), sizes),
+         [&](auto& memory, bool) { EXPECT_EQ(run.forward({.workspace = memory}), y); });
+  expect(run.layer.backward_workspace_bytes(run.rows(), sizes), [&](auto& memory, bool) {
+    EXPECT_TRUE(run.backward({.workspace = memory}) == gradients);
+  });
+  expect(run.layer.kept_bytes(run.rows(), run.batch), [&](auto& memory, bool right) {
+    EXPECT_EQ(run.forward({.kept = memory}), y);
+    if (right) {
+      EXPECT_TRUE(run.backward({.kept = memory}) == gradients);
+    }
+  });
+}
+
+TYPED_TEST_P(AttentionLayerContract, WhatDoesNotFitIsRefusedBeforeAnythingIsTouched) {
+  const AttentionLayerRun<TypeParam> run;
+  using A = typename AttentionLayerRun<TypeParam>::A;
+  const Index rows = run.rows(), c = run.x.cols();
+  Matrix<A> y = Matrix<A>::Constant(rows, c, 7), narrow = Matrix<A>::Constant(rows, c - 1, 7);
+  std::vector<A> few(run.layer.parameters().size() - 1, A(7));
+  const LayerCall call{.batch = run.batch};
+  EXPECT_THROW(run.layer(narrow, y, call), shape_error);
+  EXPECT_THROW(run.layer(run.x, narrow, call), shape_error);
+  EXPECT_THROW(run.layer(run.x, y, {.batch = rows + 1}), shape_error);
+  EXPECT_THROW(run.layer.backward(run.x, narrow, y, {}, call), shape_error);
+  EXPECT_THROW(run.layer.backward(run.x, run.dy, narrow, {}, call), shape_error);
+  EXPECT_THROW(run.layer.backward(run.x, run.dy, y, few, call), shape_error);
+  EXPECT_TRUE((y.array() == 7).all() && (narrow.array() == 7).all());
+  EXPECT_TRUE(std::all_of(few.begin(), few.end(), [](A g) { return g == 7; }));
+}
+
+REGISTER_TYPED_TEST_SUITE_P(AttentionLayerContract, BackwardAddsTheDerivative,
+                            ThreadsAndAKeptRecordDoNotChangeABit, ItemsOfABatchDoNotSeeEachOther,
+                            StridesDoNotChangeABitAndNothingBesideRowsIsTouched,
+                            AGradientThatIsNotWantedChangesNoOther,
+                            LentMemoryGivesTheSameBitsAndOneByteLessIsRefused,
+                            WhatDoesNotFitIsRefusedBeforeAnythingIsTouched);
+
+}  // namespace mhla::test

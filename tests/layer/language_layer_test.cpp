@@ -1,0 +1,176 @@
+#include "mhla/layer/language_layer.hpp"
+
+#include "contract/attention_layer.hpp"
+#include "support/message_of.hpp"
+
+namespace mhla::test {
+namespace {
+
+/// As the model of 340M parameters.
+struct SmallLanguageLayer {
+  using Layer = LanguageLayer<double>;
+  static constexpr Index kRows = 21, kBatch = 3;
+  static LanguageOptions options() { return {.heads = 2, .channels = 16, .chunk = 4, .chunks = 6}; }
+};
+/// With short convolutions, and one key head for two query heads.
+struct GroupedLanguageLayer {
+  using Layer = LanguageLayer<double>;
+  static constexpr Index kRows = 11, kBatch = 2;
+  static LanguageOptions options() {
+    return {.heads = 4,
+            .key_heads = 2,
+            .channels = 16,
+            .feature_map = "elu",
+            .chunk = 4,
+            .chunks = 3,
+            .short_convolution = true,
+            .convolution_bias = true};
+  }
+};
+/// With a learned feature map and without a gate.
+template <class Name>
+struct MappedLanguageLayer {
+  using Layer = LanguageLayer<double>;
+  static constexpr Index kRows = 9, kBatch = 2;
+  static LanguageOptions options() {
+    return {.heads = 2,
+            .key_heads = 1,
+            .channels = 8,
+            .feature_map = Name::kName,
+            .chunk = 4,
+            .chunks = 3,
+            .gate = false};
+  }
+};
+struct HedgehogName {
+  static constexpr const char* kName = "hedgehog";
+};
+struct ProductName {
+  static constexpr const char* kName = "elementwise_product";
+};
+struct T2rName {
+  static constexpr const char* kName = "t2r";
+};
+struct DpfpName {
+  static constexpr const char* kName = "dpfp";
+};
+
+using LanguageLayers =
+    testing::Types<SmallLanguageLayer, GroupedLanguageLayer, MappedLanguageLayer<HedgehogName>,
+                   MappedLanguageLayer<ProductName>, MappedLanguageLayer<T2rName>,
+                   MappedLanguageLayer<DpfpName>>;
+INSTANTIATE_TYPED_TEST_SUITE_P(Language, AttentionLayerContract, LanguageLayers);
+
+template <class L>
+class LanguageDecoding : public testing::Test {};
+TYPED_TEST_SUITE(LanguageDecoding, LanguageLayers);
+
+/// The tokens [begin, begin + count) of each sequence.
+Matrix<double> tokens_of(const Matrix<double>& x, Index batch, Index begin, Index count) {
+  const Index n = x.rows() / batch;
+  Matrix<double> some(batch * count, x.cols());
+  for (Index b = 0; b < batch; ++b) {
+    some.middleRows(b * count, count) = x.middleRows(b * n + begin, count);
+  }
+  return some;
+}
+
+TYPED_TEST(LanguageDecoding, APromptAndThenTokensGiveTheWholeSequence) {
+  const AttentionLayerRun<TypeParam> run;
+  const auto whole = run.forward();
+  const double largest = whole.cwiseAbs().maxCoeff();
+  for (const Index prompt : {0, 1, 3, 4, 6, 8}) {
+    auto state = run.layer.start(run.batch);
+    Index begin = 0;
+    while (begin < TypeParam::kRows) {
+      const Index count = begin == 0 && prompt > 0 ? prompt : begin == 5 ? 3 : 1;
+      const Matrix<double> x = tokens_of(run.x, run.batch, begin, count);
+      Matrix<double> y(x.rows(), x.cols());
+      ThreadPool pool(2);
+      run.layer.append(state, x, y, {.executor = pool});
+      const auto expected = tokens_of(whole, run.batch, begin, count);
+      EXPECT_LE((y - expected).cwiseAbs().maxCoeff(), 1e-13 * largest) << begin;
+      begin += count;
+      EXPECT_EQ(state.position(), begin);
+    }
+  }
+}
+
+TYPED_TEST(LanguageDecoding, CallsOfWholeBlocksHaveTheBitsOfTheWholeSequence) {
+  const AttentionLayerRun<TypeParam> run;
+  const auto whole = run.forward();
+  auto state = run.layer.start(run.batch);
+  const Index chunk = run.layer.options().chunk;
+  for (Index begin = 0; begin + chunk <= TypeParam::kRows; begin += chunk) {
+    const Matrix<double> x = tokens_of(run.x, run.batch, begin, chunk);
+    Matrix<double> y(x.rows(), x.cols());
+    run.layer.append(state, x, y);
+    EXPECT_EQ(y, tokens_of(whole, run.batch, begin, chunk)) << begin;
+  }
+}
+
+TYPED_TEST(LanguageDecoding, CopiesOfAStateGoTheirOwnWaysAndErrorsLeaveItAsItWas) {
+  const AttentionLayerRun<TypeParam> run;
+  auto state = run.layer.start(run.batch);
+  const auto append = [&](auto& to, Index begin, Index count) {
+    const Matrix<double> x = tokens_of(run.x, run.batch, begin, count);
+    Matrix<double> y(x.rows(), x.cols());
+    run.layer.append(to, x, y);
+    return y;
+  };
+  append(state, 0, 3);
+  auto copy = state;
+  append(copy, 5, 2);
+  Matrix<double> x = run.x, few(run.batch, x.cols()), narrow(run.batch, x.cols() - 1);
+  EXPECT_THROW(run.layer.append(state, few, narrow), shape_error);
+  EXPECT_THROW(run.layer.append(state, narrow, few), shape_error);
+  EXPECT_THROW(run.layer.append(state, few, few, {.batch = run.batch + 1}), option_error);
+  std::vector<std::byte> memory(run.layer.append_workspace_bytes(state, run.batch) - 1);
+  EXPECT_THROW(run.layer.append(state, few, few, {.workspace = memory}), option_error);
+  const Index room = state.capacity() - state.position();
+  Matrix<double> many = Matrix<double>::Zero(run.batch * (room + 1), x.cols());
+  EXPECT_THROW(run.layer.append(state, many, many), option_error);
+  auto again = run.layer.start(run.batch);
+  append(again, 0, 3);
+  EXPECT_EQ(append(state, 3, 2), append(again, 3, 2));
+}
+
+TEST(LanguageLayer, ProjectsItsMixingMatrixAsTheAuthorsDo) {
+  LanguageLayer<float> layer(SmallLanguageLayer::options());
+  const auto numbers = layer.table().numbers(layer.parameters(), "mixing_matrix");
+  std::fill(numbers.begin(), numbers.end(), 2.f);
+  numbers[6] = -1;  // row 1, column 0
+  layer.project();
+  EXPECT_EQ(numbers[0], 1.f);
+  EXPECT_EQ(numbers[1], 0.f);
+  EXPECT_EQ(numbers[6], 1e-5f);
+}
+
+TEST(LanguageLayerErrors, NameTheOptionAndWhatWasExpected) {
+  const auto refused = [](LanguageOptions o) {
+    return message_of<error>([&] { LanguageLayer<float>{o}; });
+  };
+  const LanguageOptions right = SmallLanguageLayer::options();
+  LanguageOptions o = right;
+  o.key_heads = 3;
+  EXPECT_EQ(refused(o), "mhla::LanguageLayer: key_heads is 3, expected a divisor of the 2 heads");
+  o = right, o.expand_k = 0.3;
+  EXPECT_EQ(refused(o),
+            "mhla::LanguageLayer: expand_k is 0.300000, expected an even width for "
+            "each of the 2 heads");
+  o = right, o.feature_map = "gelu";
+  EXPECT_EQ(refused(o),
+            "mhla::LanguageLayer: feature_map is \"gelu\", expected relu, elu, "
+            "identity, hedgehog, t2r, dpfp or elementwise_product");
+  o = right, o.chunk = 0;
+  EXPECT_EQ(refused(o),
+            "mhla::LanguageLayer: chunk, chunks, convolution_taps are 0, 6, 4, "
+            "expected at least 1 each");
+  const LanguageLayer<float> layer(right);
+  Matrix<float> x(25, 16), y(25, 16);
+  EXPECT_EQ(message_of<error>([&] { layer(x, y); }),
+            "mhla::LanguageLayer: x has 25 tokens an item, expected at most 24");
+}
+
+}  // namespace
+}  // namespace mhla::test

@@ -1,0 +1,98 @@
+#include "mhla/layer/parameters.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "mhla/layer/vision_layer.hpp"
+#include "support/message_of.hpp"
+
+namespace mhla::test {
+namespace {
+
+/// A file in memory: names, shapes, and the same number everywhere in a tensor.
+struct MapFile {
+  struct Stored {
+    std::vector<Index> shape;
+    float number;
+  };
+  std::map<std::string, Stored> stored;
+
+  const std::map<std::string, Stored>& tensors() const { return stored; }
+  template <class A>
+  void copy_to(const std::string& name, std::span<A> to) const {
+    if (stored.at(name).number < 0) throw std::runtime_error("is of another type");
+    std::fill(to.begin(), to.end(), static_cast<A>(stored.at(name).number));
+  }
+};
+static_assert(TensorFile<MapFile, float> && !TensorFile<int, float>);
+
+ParameterTable small_table() {
+  ParameterTable table;
+  table.add("weight", {2, 3, 1});
+  table.add("bias", {2});
+  return table;
+}
+
+TEST(ParameterTable, LaysTensorsSideBySide) {
+  const ParameterTable table = small_table();
+  EXPECT_EQ(table.size(), 8);
+  std::vector<float> row{0, 1, 2, 3, 4, 5, 6, 7};
+  const std::span<float> all(row);
+  const MatrixView<float> weight = table.matrix(all, "weight");
+  EXPECT_EQ(weight.rows, 2);
+  EXPECT_EQ(weight.cols, 3);
+  EXPECT_EQ(weight(1, 2), 5);
+  EXPECT_EQ(table.numbers(all, "bias")[1], 7);
+  EXPECT_EQ(table.find("bias")->begin, 6);
+  EXPECT_EQ(table.find("gain"), nullptr);
+  EXPECT_TRUE(table.matrix(all, "gain").absent() && table.numbers(all, "gain").empty());
+  EXPECT_TRUE(table.matrix(std::span<float>(), "weight").absent());
+  ParameterTable again = table;
+  EXPECT_EQ(message_of<error>([&] { again.add("bias", {3}); }),
+            "mhla::ParameterTable::add: name is \"bias\", which is there already, expected another "
+            "name");
+}
+
+TEST(LoadParameters, CopiesTheTensorsBelowAPrefix) {
+  const MapFile file{{{"a.weight", {{2, 3, 1}, 4}}, {"a.bias", {{2}, 5}}, {"b.bias", {{9}, 6}}}};
+  std::vector<float> row(8);
+  load_parameters("Test", file, "a.", small_table(), std::span<float>(row));
+  EXPECT_EQ(row, (std::vector<float>{4, 4, 4, 4, 4, 4, 5, 5}));
+}
+
+TEST(LoadParameters, NamesEverythingThatDoesNotFitAtOnce) {
+  ParameterTable table = small_table();
+  table.add("gain", {2});
+  const MapFile file{{{"a.weight", {{2, 3}, 4}}, {"a.gain", {{2}, -1}}, {"a.shift", {{2}, 5}}}};
+  std::vector<float> row(10);
+  EXPECT_EQ(message_of<shape_error>(
+                [&] { load_parameters("Test", file, "a.", table, std::span<float>(row)); }),
+            "mhla::Test: file has a.weight of shape [2, 3] instead of [2, 3, 1]; lacks a.bias [2]; "
+            "cannot copy a.gain (is of another type); has a.shift, which is no parameter of the "
+            "layer, expected the 3 tensors of the layer below \"a.\"");
+}
+
+TEST(LayerOfAFile, TakesItsChannelsAndItsParameters) {
+  const VisionOptions options{.heads = 2, .tokens = {2, 2}, .block = {1, 2}};
+  VisionOptions sized = options;
+  sized.channels = 6;
+  const VisionLayer<float> empty(sized);
+  MapFile file;
+  float number = 0;
+  for (const Parameter& p : empty.table().all()) file.stored["x." + p.name] = {p.shape, ++number};
+  const VisionLayer<float> layer(file, "x.", options);
+  EXPECT_EQ(layer.options().channels, 6);
+  number = 0;
+  for (const Parameter& p : layer.table().all()) {
+    ++number;
+    for (const float value : layer.table().numbers(layer.parameters(), p.name)) {
+      EXPECT_EQ(value, number) << p.name;
+    }
+  }
+  EXPECT_EQ(message_of<error>([&] { VisionLayer<float>(file, "y.", options); }),
+            "mhla::VisionLayer: channels is 0, expected a multiple of the 2 heads");
+}
+
+}  // namespace
+}  // namespace mhla::test

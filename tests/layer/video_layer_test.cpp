@@ -1,0 +1,68 @@
+#include "mhla/layer/video_layer.hpp"
+
+#include "contract/attention_layer.hpp"
+#include "support/message_of.hpp"
+
+namespace mhla::test {
+namespace {
+
+/// As Wan2.1 is released with MHLA.
+struct GatedVideoLayer {
+  using Layer = VideoLayer<double>;
+  static constexpr Index kRows = 48, kBatch = 2;
+  static VideoOptions options() {
+    return {.heads = 2, .grid = {2, 4, 6}, .layout = {1, 2, 2}, .channels = 20, .gate = true};
+  }
+};
+/// With everything.
+struct FullVideoLayer {
+  using Layer = VideoLayer<double>;
+  static constexpr Index kRows = 36, kBatch = 3;
+  static VideoOptions options() {
+    return {.heads = 1,
+            .grid = {3, 2, 6},
+            .layout = {3, 1, 2},
+            .channels = 12,
+            .gate = true,
+            .lepe = true,
+            .normalizer = CrossQuery{1e-6}};
+  }
+};
+/// With the paper's normaliser, without norm of q and k, and without a gate.
+struct PlainVideoLayer {
+  using Layer = VideoLayer<double>;
+  static constexpr Index kRows = 8, kBatch = 3;
+  static VideoOptions options() {
+    return {.heads = 2,
+            .grid = {2, 2, 2},
+            .layout = {2, 1, 1},
+            .channels = 8,
+            .qk_norm = false,
+            .normalizer = KeySum{1e-6}};
+  }
+};
+
+using VideoLayers = testing::Types<GatedVideoLayer, FullVideoLayer, PlainVideoLayer>;
+INSTANTIATE_TYPED_TEST_SUITE_P(Video, AttentionLayerContract, VideoLayers);
+
+TEST(VideoLayerErrors, NameTheOptionAndWhatWasExpected) {
+  const auto refused = [](VideoOptions o) {
+    return message_of<error>([&] { VideoLayer<float>{o}; });
+  };
+  const VideoOptions right = GatedVideoLayer::options();
+  VideoOptions o = right;
+  o.layout = {1, 3, 2};
+  EXPECT_EQ(refused(o),
+            "mhla::VideoLayer: layout is [1, 3, 2], expected one that divides the grid "
+            "[2, 4, 6]");
+  o = right, o.channels = 6;
+  EXPECT_EQ(refused(o),
+            "mhla::VideoLayer: channels is 6, expected an even number for each of the 2 heads");
+  const VideoLayer<float> layer(right);
+  Matrix<float> x(47, 20), y(47, 20);
+  EXPECT_EQ(message_of<error>([&] { layer(x, y); }),
+            "mhla::VideoLayer: x has 47 rows, expected 48 tokens an item");
+}
+
+}  // namespace
+}  // namespace mhla::test
