@@ -35,10 +35,27 @@ namespace detail {
 template <class A>
 inline constexpr Index kPanel = kTile.vectors* kLanes<Packet<A>>;
 
+/// Columns of A that a panel is multiplied with at a time: so many rows of B stay in L1, with some
+/// rows of A, while all rows of C go by.
+template <class A>
+inline constexpr Index kDepth = 24576 / (kPanel<A> * Index{sizeof(A)});
+
 /// The rows of a panel of kVectors packets at column `col`, in tiles of kRows rows as long as these
 /// fit, then one by one.
 template <class P, int kVectors, int... kRows, class A>
 MHLA_NOINLINE void multiply_panel(const Product<A>& p, Index col) {
+  if (p.a.cols > kDepth<A>) {
+    Product<A> part = p;
+    for (Index k = 0; k < p.a.cols; k += kDepth<A>) {
+      part.a = {p.a.data + k * p.a.col_stride, p.a.rows, std::min(kDepth<A>, p.a.cols - k),
+                p.a.row_stride, p.a.col_stride};
+      part.b = p.b.below(k);
+      part.start = k == 0 ? p.start : Start::kTarget;
+      part.factors = k + kDepth<A> < p.a.cols ? nullptr : p.factors;
+      multiply_panel<P, kVectors, kRows...>(part, col);
+    }
+    return;
+  }
   Index row = 0;
   const auto tiles = [&]<int kTileRows>() {
     for (; p.a.rows - row >= kTileRows; row += kTileRows) {

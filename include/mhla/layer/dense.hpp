@@ -19,7 +19,9 @@
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/panels.hpp"
 #include "mhla/kernel/product.hpp"
+#include "mhla/kernel/transpose.hpp"
 #include "mhla/layer/packed_dense.hpp"
 #include "mhla/layer/rows.hpp"
 
@@ -56,7 +58,7 @@ void dense_adjoint(const X& x, const DenseView<const detail::element_t<X>>& dens
                    const detail::input_t<X>& dy, const detail::output_t<X>& dx,
                    const DenseView<detail::element_t<X>>& gradients, const Call& call = {});
 
-/// Bytes of workspace of dense_adjoint; small for small N.
+/// Bytes of workspace of dense_adjoint: the weight and the sums of its gradient.
 template <Accumulator A>
 std::size_t dense_adjoint_workspace_bytes(Index rows, Index inputs, Index outputs);
 
@@ -64,22 +66,13 @@ std::size_t dense_adjoint_workspace_bytes(Index rows, Index inputs, Index output
 
 namespace detail {
 
-/// dx (+)= dy W for some rows.
-template <Accumulator A>
-void multiply_by_weight(Start start, MatrixView<const A> dy, MatrixView<const A> weight,
-                        MatrixView<A> dx) {
-  multiply<A>({.out = {dx.data, dx.row_stride},
-               .a = dy,
-               .b = {weight.data, weight.row_stride},
-               .cols = dx.cols,
-               .start = start});
-}
-
 /// The gradients of the parameters, in about kPieces pieces of at most kOutputs outputs and a chunk
 /// of rows. With more than one chunk, each has its own sums in the workspace.
 template <Accumulator A>
 class DenseGradient {
   static constexpr Index kOutputs = 256, kPieces = 16, kLeastRows = 256;
+  static constexpr Index kRows = 128;  // that a product sums before it stores
+  static constexpr Index kStride = unaliased_stride<A>(kRows);
 
  public:
   DenseGradient(const char* function, Arena& arena, Index rows, Index inputs, Index outputs)
@@ -89,7 +82,8 @@ class DenseGradient {
         chunks_(rows, std::max<Index>(1, kPieces / std::max<Index>(1, slices_)), kLeastRows),
         partial_(chunks_.count() > 1 ? chunks_.count() : 0),
         weight_(arena.take<A>(function, {partial_, outputs, inputs})),
-        bias_(arena.take<A>(function, {partial_, outputs})) {}
+        bias_(arena.take<A>(function, {partial_, outputs})),
+        transposed_(arena.take<A>(function, {chunks_.count() * slices_, kOutputs, kStride})) {}
 
   void add(MatrixView<const A> x, MatrixView<const A> dy, DenseView<A> gradients,
            const ExecutorRef& executor) {
@@ -102,7 +96,8 @@ class DenseGradient {
         if (want_weight) sums.weight = {weight_of(chunk), outputs_, inputs_, inputs_};
         if (want_bias) sums.bias = {bias_of(chunk), static_cast<std::size_t>(outputs_)};
       }
-      add_piece(x, dy, sums, chunk, outputs_ * slice / slices_, outputs_ * (slice + 1) / slices_);
+      add_piece(x, dy, sums, chunk, outputs_ * slice / slices_, outputs_ * (slice + 1) / slices_,
+                transposed_ + piece * kOutputs * kStride);
     });
     if (partial_ == 0) return;
     if (want_bias) add_rows_to(bias_, outputs_, partial_, gradients.bias.data(), outputs_);
@@ -119,26 +114,51 @@ class DenseGradient {
   A* weight_of(Index chunk) const { return weight_ + chunk * outputs_ * inputs_; }
   A* bias_of(Index chunk) const { return bias_ + chunk * outputs_; }
 
-  /// Outputs [first, last) over the rows of a chunk, strip by strip.
+  /// Outputs [first, last) over the rows of a chunk, some rows at a time.
+  /// \param transposed  room for [outputs, kRows]
   void add_piece(MatrixView<const A> x, MatrixView<const A> dy, DenseView<A> sums, Index chunk,
-                 Index first, Index last) const {
+                 Index first, Index last, A* transposed) const {
     const Index end = chunks_.end(chunk);
     if (partial_ > 0 && !sums.bias.empty()) {
       std::fill(sums.bias.begin() + first, sums.bias.begin() + last, A(0));
     }
-    for (Index begin = chunks_.begin(chunk); begin < end; begin += kLayerStrip) {
-      const Index rows = std::min(kLayerStrip, end - begin);
-      const A* const from = dy.row(begin) + first;
+    for (Index begin = chunks_.begin(chunk); begin < end; begin += kRows) {
+      const MatrixView<const A> from(dy.row(begin) + first, std::min(kRows, end - begin),
+                                     last - first, dy.row_stride);
       if (!sums.bias.empty()) {
-        add_rows_to(from, dy.row_stride, rows, sums.bias.data() + first, last - first);
+        add_rows_to(from.data, from.row_stride, from.rows, sums.bias.data() + first, from.cols);
       }
       if (sums.weight.absent()) continue;
       const bool start = partial_ > 0 && begin == chunks_.begin(chunk);
-      multiply<A>({.out = {sums.weight.row(first), sums.weight.row_stride},
-                   .a = {from, last - first, rows, 1, dy.row_stride},
-                   .b = {x.row(begin), x.row_stride},
-                   .cols = inputs_,
-                   .start = start ? Start::kZero : Start::kTarget});
+      transpose(from, transposed);
+      add_products({transposed, from.cols, from.rows, kStride}, x.middle_rows(begin, from.rows),
+                   start ? Start::kZero : Start::kTarget,
+                   sums.weight.middle_rows(first, from.cols));
+    }
+  }
+
+  /// Rows of a matrix may be pages apart, where they share the sets of a cache: products read
+  /// copies.
+  static void transpose(MatrixView<const A> from, A* to) {
+    constexpr Index kWidth = sizeof(Packet<A>) / sizeof(A);
+    const Index whole = from.rows / kWidth * kWidth;
+    transpose_scaled(A(1), from.data, from.row_stride, whole, from.cols, to, kStride);
+    for (Index r = whole; r < from.rows; ++r) {
+      for (Index c = 0; c < from.cols; ++c) to[c * kStride + r] = from(r, c);
+    }
+  }
+  /// dW (+)= dy^T x, panel by panel.
+  static void add_products(MatrixView<const A> dy, MatrixView<const A> x, Start start,
+                           MatrixView<A> dweight) {
+    alignas(kBufferAlignment) A panel[kRows * kPanel<A>];
+    for (Index col = 0; col < x.cols; col += kPanel<A>) {
+      const Index cols = std::min(kPanel<A>, x.cols - col);
+      for (Index r = 0; r < x.rows; ++r) std::copy_n(x.row(r) + col, cols, panel + r * kPanel<A>);
+      multiply<A>({.out = {dweight.data + col, dweight.row_stride},
+                   .a = dy,
+                   .b = {panel, kPanel<A>},
+                   .cols = cols,
+                   .start = start});
     }
   }
 
@@ -148,6 +168,17 @@ class DenseGradient {
   Index partial_;  // chunks with sums of their own
   A* weight_;      // [partial, O, I]
   A* bias_;        // [partial, O]
+  A* transposed_;  // [pieces, kOutputs, kStride]
+};
+
+template <Accumulator A>
+struct DenseAdjointMemory {
+  Panels<A> weight;  // W [O,I]
+  DenseGradient<A> gradient;
+
+  DenseAdjointMemory(const char* function, Arena& arena, Index rows, Index inputs, Index outputs)
+      : weight(function, arena, outputs, inputs),
+        gradient(function, arena, rows, inputs, outputs) {}
 };
 
 template <Accumulator A>
@@ -192,7 +223,7 @@ void dense(const X& input, const DenseView<const detail::element_t<X>>& paramete
 template <Accumulator A>
 std::size_t dense_adjoint_workspace_bytes(Index rows, Index inputs, Index outputs) {
   return detail::counted_bytes([&](detail::Arena& arena) {
-    return detail::DenseGradient<A>("dense_adjoint", arena, rows, inputs, outputs);
+    return detail::DenseAdjointMemory<A>("dense_adjoint", arena, rows, inputs, outputs);
   });
 }
 
@@ -210,14 +241,15 @@ void dense_adjoint(const X& input, const DenseView<const detail::element_t<X>>& 
   detail::expect_dense_gradients(kName, "gradient of weight", "gradient of bias", gradients, dense);
   detail::Scratch scratch(kName, call.workspace,
                           dense_adjoint_workspace_bytes<A>(x.rows, x.cols, dy.cols));
-  detail::DenseGradient<A> gradient(kName, scratch.arena(), x.rows, x.cols, dy.cols);
+  detail::DenseAdjointMemory<A> memory(kName, scratch.arena(), x.rows, x.cols, dy.cols);
   if (!dx.absent()) {
+    memory.weight.pack(dense.weight);
     detail::for_each_layer_strip(x.rows, call.executor, [&](Index begin, Index count) {
-      detail::multiply_by_weight<A>(detail::Start::kTarget, dy.middle_rows(begin, count),
-                                    dense.weight, dx.middle_rows(begin, count));
+      memory.weight.multiply(detail::Start::kTarget, dy.middle_rows(begin, count),
+                             dx.middle_rows(begin, count));
     });
   }
-  gradient.add(x, dy, gradients, call.executor);
+  memory.gradient.add(x, dy, gradients, call.executor);
 }
 
 }  // namespace MHLA_TARGET

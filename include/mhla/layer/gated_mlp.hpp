@@ -84,8 +84,8 @@ void gated_mlp_adjoint(const X& x, const GatedMlpView<const detail::element_t<X>
                        const detail::input_t<X>& dy, const detail::output_t<X>& dx,
                        const GatedMlpView<detail::element_t<X>>& gradients, const Call& call = {});
 
-/// Bytes of workspace of gated_mlp_adjoint: 3*N*H numbers and the sums of the parameters'
-/// gradients.
+/// Bytes of workspace of gated_mlp_adjoint: 3*N*H numbers, the weights and the sums of
+/// their gradients.
 template <Accumulator A>
 std::size_t gated_mlp_adjoint_workspace_bytes(Index rows, Index inputs, Index hidden,
                                               Index outputs);
@@ -97,14 +97,17 @@ namespace detail {
 template <Accumulator A>
 struct GatedMlpAdjointMemory {
   Rows<A> dgate, dup, hidden;  // [N,H]
+  Panels<A> gate, up;          // their weights [H,I]
   DenseGradient<A> inner;      // of gate, then of up
-  DenseGradient<A> down;
+  DenseAdjointMemory<A> down;
 
   GatedMlpAdjointMemory(const char* function, Arena& arena, Index rows, Index inputs, Index width,
                         Index outputs)
       : dgate(function, arena, rows, width),
         dup(function, arena, rows, width),
         hidden(function, arena, rows, width),
+        gate(function, arena, width, inputs),
+        up(function, arena, width, inputs),
         inner(function, arena, rows, inputs, width),
         down(function, arena, rows, width, outputs) {}
 };
@@ -269,20 +272,24 @@ void gated_mlp_adjoint(const X& input, const GatedMlpView<const detail::element_
   const MatrixView<A> dgate = memory.dgate.matrix(x.rows, width),
                       dup = memory.dup.matrix(x.rows, width),
                       hidden = memory.hidden.matrix(x.rows, width);
+  memory.down.weight.pack(parameters.down.weight);
+  if (!dx.absent()) {
+    memory.gate.pack(parameters.gate.weight);
+    memory.up.pack(parameters.up.weight);
+  }
   detail::for_each_layer_strip(x.rows, call.executor, [&](Index begin, Index count) {
     const MatrixView<A> dg = dgate.middle_rows(begin, count), du = dup.middle_rows(begin, count);
-    detail::multiply_by_weight<A>(Start::kZero, dy.middle_rows(begin, count),
-                                  parameters.down.weight, du);
+    memory.down.weight.multiply(Start::kZero, dy.middle_rows(begin, count), du);
     for (Index r = 0; r < count; ++r) {
       detail::multiply_gate_adjoint(gate.row(begin + r), up.row(begin + r), dg.row(r), du.row(r),
                                     hidden.row(begin + r), width);
     }
     if (dx.absent()) return;
     const MatrixView<A> to = dx.middle_rows(begin, count);
-    detail::multiply_by_weight<A>(Start::kTarget, dg, parameters.gate.weight, to);
-    detail::multiply_by_weight<A>(Start::kTarget, du, parameters.up.weight, to);
+    memory.gate.multiply(Start::kTarget, dg, to);
+    memory.up.multiply(Start::kTarget, du, to);
   });
-  memory.down.add(hidden, dy, gradients.down, call.executor);
+  memory.down.gradient.add(hidden, dy, gradients.down, call.executor);
   memory.inner.add(x, dgate, gradients.gate, call.executor);
   memory.inner.add(x, dup, gradients.up, call.executor);
 }

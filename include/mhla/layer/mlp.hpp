@@ -75,7 +75,7 @@ void mlp_adjoint(const X& x, const MlpView<const detail::element_t<X>>& paramete
                  const detail::input_t<X>& dy, const detail::output_t<X>& dx,
                  const MlpView<detail::element_t<X>>& gradients, const Call& call = {});
 
-/// Bytes of workspace of mlp_adjoint: N*H numbers and the sums of the parameters' gradients.
+/// Bytes of workspace of mlp_adjoint: N*H numbers, the weights and the sums of their gradients.
 template <Accumulator A>
 std::size_t mlp_adjoint_workspace_bytes(Index rows, Index inputs, Index hidden, Index outputs);
 
@@ -87,7 +87,7 @@ template <Accumulator A>
 struct MlpAdjointMemory {
   Index stride;
   A* dpre;  // [N, stride]
-  DenseGradient<A> first, second;
+  DenseAdjointMemory<A> first, second;
 
   MlpAdjointMemory(const char* function, Arena& arena, Index rows, Index inputs, Index hidden,
                    Index outputs)
@@ -183,10 +183,11 @@ void mlp_adjoint(const X& input, const MlpView<const detail::element_t<X>>& para
                           mlp_adjoint_workspace_bytes<A>(x.rows, x.cols, width, dy.cols));
   detail::MlpAdjointMemory<A> memory(kName, scratch.arena(), x.rows, x.cols, width, dy.cols);
   const MatrixView<A> dpre(memory.dpre, x.rows, width, memory.stride);
+  memory.second.weight.pack(second.weight);
+  if (!dx.absent()) memory.first.weight.pack(first.weight);
   detail::for_each_layer_strip(x.rows, call.executor, [&](Index begin, Index count) {
     const MatrixView<A> strip = dpre.middle_rows(begin, count);
-    detail::multiply_by_weight<A>(detail::Start::kZero, dy.middle_rows(begin, count),
-                                  parameters.second.weight, strip);
+    memory.second.weight.multiply(detail::Start::kZero, dy.middle_rows(begin, count), strip);
     for (Index r = 0; r < count; ++r) {
       detail::update(
           strip.row(r), width,
@@ -194,11 +195,10 @@ void mlp_adjoint(const X& input, const MlpView<const detail::element_t<X>>& para
           pre.row(begin + r));
     }
     if (dx.absent()) return;
-    detail::multiply_by_weight<A>(detail::Start::kTarget, strip, parameters.first.weight,
-                                  dx.middle_rows(begin, count));
+    memory.first.weight.multiply(detail::Start::kTarget, strip, dx.middle_rows(begin, count));
   });
-  memory.second.add(hidden, dy, gradients.second, call.executor);
-  memory.first.add(x, dpre, gradients.first, call.executor);
+  memory.second.gradient.add(hidden, dy, gradients.second, call.executor);
+  memory.first.gradient.add(x, dpre, gradients.first, call.executor);
 }
 
 }  // namespace MHLA_TARGET

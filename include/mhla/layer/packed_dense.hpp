@@ -3,14 +3,14 @@
 /// \file
 /// The parameters of a dense layer, and a layer with its weight packed for many calls.
 
+#include <algorithm>
 #include <span>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/workspace.hpp"
-#include "mhla/kernel/affine.hpp"
-#include "mhla/kernel/packet.hpp"
-#include "mhla/kernel/transpose.hpp"
+#include "mhla/kernel/panels.hpp"
+#include "mhla/kernel/product.hpp"
 #include "mhla/layer/rows.hpp"
 
 namespace mhla {
@@ -48,30 +48,23 @@ class PackedDense {
 
   Index inputs() const { return inputs_; }    ///< I
   Index outputs() const { return outputs_; }  ///< O
-  /// y = x W^T + b, unchecked.
+  /// y = x W^T + b, unchecked; each element is one chain of multiply-adds from b.
   void apply(MatrixView<const A> x, MatrixView<A> y) const {
-    detail::multiply_affine<A>(x, {weight_, stride_}, bias_, y);
+    using detail::Start;
+    for (Index r = 0; r < y.rows && bias_ != nullptr; ++r) std::copy_n(bias_, y.cols, y.row(r));
+    detail::Panels<const A>(inputs_, outputs_, weight_)
+        .multiply(bias_ == nullptr ? Start::kZero : Start::kTarget, x, y);
   }
 
  private:
-  Index inputs_, outputs_, stride_;
-  const A* weight_;  // [I, stride]
+  Index inputs_, outputs_;
+  const A* weight_;  // W^T in panels
   const A* bias_;    // [O] or null
 };
 
 // ------------------------------------------------------------------------------------------------
 
 namespace detail {
-
-/// W^T of a PackedDense: rows [I] of O numbers.
-template <Accumulator A>
-struct PackedWeight {
-  Index stride;
-  A* data;  // [I, stride]
-
-  PackedWeight(const char* function, Arena& arena, Index inputs, Index outputs)
-      : stride(unaliased_stride<A>(outputs)), data(arena.take<A>(function, {inputs, stride})) {}
-};
 
 template <Accumulator A>
 void expect_dense(const char* function, const char* weight, const char* bias,
@@ -85,7 +78,7 @@ void expect_dense(const char* function, const char* weight, const char* bias,
 template <Accumulator A>
 std::size_t packed_dense_bytes(Index inputs, Index outputs) {
   return detail::counted_bytes([&](detail::Arena& arena) {
-    return detail::PackedWeight<A>("packed_dense_bytes", arena, inputs, outputs);
+    return detail::Panels<A>("packed_dense_bytes", arena, inputs, outputs);
   });
 }
 
@@ -95,19 +88,12 @@ PackedDense<A>::PackedDense(Workspace memory, const DenseView<const A>& dense)
       outputs_(dense.weight.rows),
       bias_(dense.bias.empty() ? nullptr : dense.bias.data()) {
   constexpr const char* kName = "PackedDense";
-  const MatrixView<const A>& w = dense.weight;
   detail::expect_dense(kName, "weight", "bias", dense, -1);
   detail::expect_workspace(kName, memory, packed_dense_bytes<A>(inputs_, outputs_));
   detail::Arena arena(memory.data());
-  const detail::PackedWeight<A> packed(kName, arena, inputs_, outputs_);
-  constexpr Index kWidth = sizeof(detail::Packet<A>) / sizeof(A);
-  const Index whole = outputs_ / kWidth * kWidth;
-  detail::transpose_scaled(A(1), w.data, w.row_stride, whole, inputs_, packed.data, packed.stride);
-  for (Index r = whole; r < outputs_; ++r) {
-    for (Index c = 0; c < inputs_; ++c) packed.data[c * packed.stride + r] = w(r, c);
-  }
-  stride_ = packed.stride;
-  weight_ = packed.data;
+  const detail::Panels<A> packed(kName, arena, inputs_, outputs_);
+  packed.pack_transposed(dense.weight);
+  weight_ = packed.data();
 }
 
 }  // namespace MHLA_TARGET
