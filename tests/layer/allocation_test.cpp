@@ -7,8 +7,11 @@
 #include "mhla/layer/adamw.hpp"
 #include "mhla/layer/cross_entropy.hpp"
 #include "mhla/layer/dense.hpp"
+#include "mhla/layer/language_layer.hpp"
 #include "mhla/layer/layer_norm.hpp"
 #include "mhla/layer/mlp.hpp"
+#include "mhla/layer/video_layer.hpp"
+#include "mhla/layer/vision_layer.hpp"
 #include "support/allocations.hpp"
 
 namespace mhla {
@@ -53,6 +56,55 @@ TEST(LayerAllocation, LayersWithAWorkspaceAllocateNothing) {
     adamw(all, gradients, state, 1e-3, {}, pool);
   };
   EXPECT_EQ(allocations(layers), 0);
+}
+
+/// Runs a layer forwards and backwards with memory of its own.
+template <class L>
+Index allocations_of(const L& layer, Index rows, Index batch) {
+  const Matrix<float> x = Matrix<float>::Ones(rows, layer.options().channels);
+  Matrix<float> y = x, dx = x;
+  std::vector<float> gradients(layer.parameters().size());
+  ThreadPool pool(3);
+  LayerCall call{.batch = batch, .executor = pool};
+  std::vector<std::byte> memory(layer.workspace_bytes(rows, call)),
+      more(layer.backward_workspace_bytes(rows, call)), kept(layer.kept_bytes(rows, batch));
+  return allocations([&] {
+    call.workspace = memory;
+    layer(x, y, call);
+    call.kept = kept;
+    layer(x, y, call);
+    call.workspace = more;
+    layer.backward(x, y, dx, gradients, call);
+  });
+}
+
+TEST(LayerAllocation, AttentionLayersWithAWorkspaceAllocateNothing) {
+  EXPECT_EQ(
+      allocations_of(
+          VisionLayer<float>(
+              {.heads = 2, .tokens = {4, 6}, .block = {2, 3}, .channels = 12, .qk_norm = true}),
+          72, 3),
+      0);
+  EXPECT_EQ(allocations_of(VideoLayer<float>({.heads = 2,
+                                              .grid = {2, 4, 6},
+                                              .layout = {1, 2, 2},
+                                              .channels = 12,
+                                              .gate = true,
+                                              .lepe = true}),
+                           96, 2),
+            0);
+  const LanguageLayer<float> language({.heads = 4,
+                                       .key_heads = 2,
+                                       .channels = 16,
+                                       .chunk = 4,
+                                       .chunks = 6,
+                                       .short_convolution = true});
+  EXPECT_EQ(allocations_of(language, 48, 2), 0);
+  auto state = language.start(2);
+  const Matrix<float> x = Matrix<float>::Ones(2, 16);
+  Matrix<float> y(2, 16);
+  std::vector<std::byte> memory(language.append_workspace_bytes(state, 2));
+  EXPECT_EQ(allocations([&] { language.append(state, x, y, {.workspace = memory}); }), 0);
 }
 
 #endif
