@@ -40,8 +40,36 @@ file(CONFIGURE OUTPUT everything.cpp @ONLY CONTENT [[
 @peak@
 ]])
 
+# All headers behind macros that others define; what they include themselves comes first.
+list(REMOVE_DUPLICATES foreign_headers)
+list(TRANSFORM foreign_headers REPLACE "^#include (<.+>).*" "#if __has_include(\\1)\n#include \\1\n#endif\n")
+list(JOIN foreign_headers "" foreign_headers)
+set(behind_macros ${CMAKE_CURRENT_BINARY_DIR}/behind_macros.cpp)
+file(CONFIGURE OUTPUT behind_macros.cpp @ONLY CONTENT [[
+@foreign_headers@
+#include "@CMAKE_CURRENT_SOURCE_DIR@/macro_names.hpp"
+#include "@CMAKE_CURRENT_BINARY_DIR@/all_headers.cpp"
+]])
+
 find_program(MHLA_g++ g++)
 find_program(MHLA_clang++ NAMES clang++ clang++-19 clang++-14)
+find_program(MHLA_aarch64-linux-gnu-g++ aarch64-linux-gnu-g++)
+find_program(MHLA_x86_64-w64-mingw32-g++-posix x86_64-w64-mingw32-g++-posix)
+
+compile_test(HeadersPassBehindMacrosOfOthers g++ ${parse} ${behind_macros})
+compile_test(HeadersPassBehindMacrosOfOthers clang++ ${parse} ${behind_macros})
+
+# Other systems: all headers, and on Windows behind the system's own.
+set(windows ${CMAKE_CURRENT_BINARY_DIR}/windows.cpp)
+file(CONFIGURE OUTPUT windows.cpp @ONLY CONTENT [[
+#define NOMINMAX
+#include <windows.h>
+#include "@CMAKE_CURRENT_BINARY_DIR@/all_headers.cpp"
+]])
+compile_test(HeadersPass aarch64-linux-gnu-g++ ${parse} ${CMAKE_CURRENT_BINARY_DIR}/all_headers.cpp)
+compile_test(HeadersPassBehindWindowsH x86_64-w64-mingw32-g++-posix ${parse} ${windows})
+script_test(OtherProcessor.ProductAndFormsAreRight other_processor
+            -DWORK=${CMAKE_CURRENT_BINARY_DIR}/other_processor)
 
 set(levels default)
 set(march "")

@@ -17,7 +17,7 @@ using detail::kStripTokens;
 
 struct Expected {
   Index block;
-  std::vector<Index> tokens, slots;
+  std::vector<Index> tokens, places;
 };
 
 /// The strips of block b, from a list of all its kept tokens.
@@ -33,7 +33,7 @@ std::vector<Expected> strips_of(const P& blocks, Index b, Mask mask) {
         strips.push_back({b, {}, {}});
       }
       strips.back().tokens.push_back(t);
-      strips.back().slots.push_back(slot);
+      strips.back().places.push_back(slot);
     }
   }
   return strips;
@@ -46,7 +46,7 @@ void expect_equal(const Index* got, const std::vector<Index>& expected) {
 void expect_equal(const detail::Strip& strip, const Expected& expected) {
   ASSERT_EQ(strip.count, std::ssize(expected.tokens));
   expect_equal(strip.tokens, expected.tokens);
-  expect_equal(strip.slots, expected.slots);
+  expect_equal(strip.places, expected.places);
   EXPECT_TRUE(strip.count == 0 || strip.block == expected.block);
 }
 
@@ -69,7 +69,7 @@ void expect_strips(const P& blocks, Mask mask) {
       ASSERT_EQ(strip.next(), std::ssize(own[s].tokens)) << "block " << b;
       EXPECT_EQ(strip.count(), std::ssize(own[s].tokens));
       expect_equal(strip.tokens(), own[s].tokens);
-      expect_equal(strip.slots(), own[s].slots);
+      expect_equal(strip.places(), own[s].places);
     }
     for (int again = 0; again < 3; ++again) {  // at the end, and past it
       EXPECT_FALSE(strip.more());

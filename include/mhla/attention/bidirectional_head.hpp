@@ -32,7 +32,7 @@ class BidirectionalHead {
     Coefficients<A> coefficients;
     typename Stages::Mixtures mixtures;
     Rows<A> key_sums;  // z~ [group, Dz]
-    Rows<A> slots;     // r of CrossQuery [group, W]
+    Rows<A> places;    // r of CrossQuery [group, W]
   };
 
  public:
@@ -47,7 +47,7 @@ class BidirectionalHead {
         n_(head_sizes(in, op)),
         group_(Stages::group(query_blocks.blocks(), n_.features, n_.values, workers)),
         summaries_(function, kept == nullptr ? arena : *kept, n_, key_blocks.blocks()),
-        slot_sums_(function, arena, key_blocks.blocks(), slots()),
+        slot_sums_(function, arena, key_blocks.blocks(), places()),
         workers_(function, arena, workers, [&](Arena& a) { return make_worker(function, a); }) {}
 
   void run(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor) {
@@ -66,7 +66,7 @@ class BidirectionalHead {
 
  private:
   /// W of CrossQuery, 0 of other sums.
-  Index slots() const {
+  Index places() const {
     return n_.sums == WeightSums::kCrossQuery ? largest_block(query_blocks_) : 0;
   }
 
@@ -77,7 +77,7 @@ class BidirectionalHead {
             {function, arena, group_, key_blocks_.blocks()},
             {function, arena, group_, summaries_.values()},
             {function, arena, group_, n_.sum_features()},
-            {function, arena, group_, slots()}};
+            {function, arena, group_, places()}};
   }
 
   /// Writes the rows scale * phi(q) that the denominators of a strip read.
@@ -89,14 +89,14 @@ class BidirectionalHead {
 
   /// s_bw = phi(q_bw) . z_b for the slots of block b; 0 where the query is masked.
   void sum_slots(Index b, const QueryScratch<A>& scratch) const {
-    std::fill_n(slot_sums_.block(b), slot_sums_.slots, A(0));
+    std::fill_n(slot_sums_.block(b), slot_sums_.places, A(0));
     StripCursor strip(query_blocks_, b, in_.query_mask);
     while (strip.next() > 0) {
       gather_denominator_queries(strip.tokens(), strip.count(), scratch);
       sum_weights(scratch.normalizer_queries, strip.count(), n_.sum_features(),
                   summaries_.key_sum(b), scratch.denominators);
       for (Index s = 0; s < strip.count(); ++s) {
-        slot_sums_.block(b)[strip.slots()[s]] = scratch.denominators[s];
+        slot_sums_.block(b)[strip.places()[s]] = scratch.denominators[s];
       }
     }
   }
@@ -110,7 +110,7 @@ class BidirectionalHead {
     if (n_.sums == WeightSums::kOwn) {
       group.mix(w.key_sums, summaries_.key_sums(), n_.sum_features());
     } else if (n_.sums == WeightSums::kCrossQuery) {
-      group.mix(w.slots, slot_sums_.rows(), slot_sums_.slots);
+      group.mix(w.places, slot_sums_.rows(), slot_sums_.places);
     }
     for (Index i = begin; i < end; ++i) read_block(i, i - begin, w, out);
   }
@@ -124,21 +124,21 @@ class BidirectionalHead {
                     in_.q, out);
       gather_queries(in_.q, strip.tokens(), strip.count(), op_.query_map, static_cast<A>(op_.scale),
                      w.queries.raw, w.queries.queries);
-      write_denominators(strip.tokens(), strip.slots(), strip.count(), g, w);
+      write_denominators(strip.tokens(), strip.places(), strip.count(), g, w);
       write_mixture(w.queries, strip.tokens(), strip.count(), w.mixtures, g, next, out);
       next.finish();
     }
   }
 
   /// den_t of the queries in scratch.
-  void write_denominators(const Index* tokens, const Index* slots, Index count, Index g,
+  void write_denominators(const Index* tokens, const Index* places, Index count, Index g,
                           const Worker& w) const {
     A* const sums = w.queries.denominators;
     if (n_.sums == WeightSums::kOwn) {
       if (n_.own()) gather_denominator_queries(tokens, count, w.queries);
       sum_weights(w.queries.normalizer_queries, count, n_.sum_features(), w.key_sums.row(g), sums);
     } else if (n_.sums == WeightSums::kCrossQuery) {
-      for (Index s = 0; s < count; ++s) sums[s] = w.slots.row(g)[slots[s]];
+      for (Index s = 0; s < count; ++s) sums[s] = w.places.row(g)[places[s]];
     }
     op_.normalizer.denominators(static_cast<const A*>(sums), count, sums);
   }

@@ -30,7 +30,7 @@ inline namespace MHLA_TARGET {
 /// \param in      Inputs: one head; BatchInputs: a batch
 /// \param blocks  consecutive tokens, in order; for a batch also a function of the sequence length
 /// \param mixing  at least [M,M]; the leading part is used
-/// \param out     [N,E], of a batch [B,N,H,E]; overlaps no input
+/// \param out     [N,E], of a batch [B,N,H,E]; overlaps no input, but may be q itself
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
 template <AttentionInputs In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op>
 void causal(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing, const Op& op,

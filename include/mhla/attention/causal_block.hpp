@@ -76,15 +76,15 @@ class CausalBlock {
   void read_out(MatrixView<T> out) {
     while (queries_.next() > 0) {
       const Index count = queries_.count();
-      append_keys(queries_.slots()[count - 1]);
+      append_keys(queries_.places()[count - 1]);
       read_earlier_blocks(out);
       const bool sums = n_.sums != WeightSums::kNone;
       if (sums) sum_earlier_weights();
       A* const r = sums ? rows().denominators : nullptr;
-      add_intra_block(rows().queries, queries_.slots(), count, scratch_.block, scratch_.scores,
+      add_intra_block(rows().queries, queries_.places(), count, scratch_.block, scratch_.scores,
                       rows().outputs, n_.own() ? nullptr : r);
       if (n_.own()) {
-        add_intra_block(rows().normalizer_queries, queries_.slots(), count,
+        add_intra_block(rows().normalizer_queries, queries_.places(), count,
                         scratch_.normalizer_block, scratch_.scores, rows().outputs, r);
       }
       if (sums) {
@@ -101,7 +101,7 @@ class CausalBlock {
 
   /// Gathers the keys of slots 0..slot, in whole strips.
   void append_keys(Index slot) {
-    while (keys_.more() && keys_.ahead().slots[0] <= slot) {
+    while (keys_.more() && keys_.ahead().places[0] <= slot) {
       keys_.next();
       append_strip(in_.k, in_.v, scratch_.block);
       if (!n_.own()) continue;
@@ -111,7 +111,7 @@ class CausalBlock {
   void append_strip(MatrixView<const T> k, MatrixView<const T> v, PackedKeys<A>& packed) {
     gather_features(k, keys_.tokens(), keys_.count(), op_.key_map, scratch_.keys.raw,
                     scratch_.keys.keys);
-    packed.append(scratch_.keys.keys, v, keys_.tokens(), keys_.slots(), keys_.count(),
+    packed.append(scratch_.keys.keys, v, keys_.tokens(), keys_.places(), keys_.count(),
                   read_.weight);
   }
 

@@ -26,6 +26,7 @@
 #include "mhla/attention/batch.hpp"
 #include "mhla/attention/heads.hpp"
 #include "mhla/attention/operator.hpp"
+#include "mhla/attention/overlap.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/call.hpp"
 #include "mhla/core/executor.hpp"
@@ -117,6 +118,7 @@ void run_form(const F& form, const In& in, const std::type_identity_t<output_of<
   for (Index s = 0; s < sequences(in) && heads(in) > 0; ++s) {
     form.check(head_inputs(in, s, 0), head_output(in, out, s, 0), "out");
   }
+  expect_separate(form.name, in, dout_of<In>(out));
   const KeptMemory kept(form, in, call.kept);
   const std::size_t bytes = form_bytes(form, in, call.executor);
   const Scratch scratch(form.name, call.workspace, bytes);

@@ -100,6 +100,10 @@ Inputs<std::remove_const_t<typename std::remove_cvref_t<Q>::Scalar>> inputs(cons
                                                                             const V& v) {
   return {.q = q, .k = k, .v = v};
 }
+/// Inputs are views: of a temporary matrix or tensor they would dangle.
+template <class Q, class K, class V>
+requires(detail::OwningTemporary<Q> || detail::OwningTemporary<K> ||
+         detail::OwningTemporary<V>) void inputs(Q&&, K&&, V&&) = delete;
 
 namespace detail {
 

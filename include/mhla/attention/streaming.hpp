@@ -21,6 +21,7 @@
 #include "mhla/attention/batch.hpp"
 #include "mhla/attention/heads.hpp"
 #include "mhla/attention/operator.hpp"
+#include "mhla/attention/overlap.hpp"
 #include "mhla/attention/stream_block.hpp"
 #include "mhla/attention/streaming_state.hpp"
 #include "mhla/core/arch.hpp"
@@ -188,6 +189,7 @@ template <Scalar T, class Op>
 void Streaming<T, Op>::append(StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out,
                               const Call& call) const {
   check_append(state, in, out);
+  detail::expect_separate("Streaming::append", in, MatrixView<const T>(out));
   detail::expect_nothing_kept("Streaming::append", call);
   append_checked(state, in, out, call.workspace);
 }
@@ -248,6 +250,7 @@ void append(const Streaming<T, Op>& stream, std::span<StreamingState<accumulator
       stream.check_append(state, head, o);
     });
   }
+  expect_separate("append", in, TensorView<const T>(out));
   const Scratch scratch("append", call.workspace, append_workspace_bytes(stream, call.executor));
   const std::size_t share = stream.append_workspace_bytes();
   call.executor.for_each(pairs, [&](Index pair, Index w) {

@@ -11,6 +11,14 @@
 /// MHLA_EMULATE_MATRIX_UNIT, defined before the first header of the library, replaces the matrix
 /// unit (stage/amx/tiles.hpp) by plain loops on any processor, for tests; the name has it too.
 
+#if defined(min) || defined(max)
+#error "mhla: min or max is a macro: define NOMINMAX before <windows.h>"
+#elif !defined(__cpp_exceptions)
+#error "mhla: errors are exceptions: compile without -fno-exceptions"
+#elif defined(__FAST_MATH__)
+#error "mhla: -ffast-math and -Ofast break its error bounds and NaN: compile without them"
+#endif
+
 #include <Eigen/Core>
 
 #if defined(EIGEN_VECTORIZE_AVX512)

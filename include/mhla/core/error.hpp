@@ -74,8 +74,8 @@ inline std::ptrdiff_t checked_product(const char* function, const char* argument
   for (const std::ptrdiff_t size : sizes) {
     if (size < 0) fail_shape(function, argument, "has shape " + shape_text(sizes), "sizes >= 0");
     // Only sizes near the limit need a division.
-    const bool small = ((product | size) >> (std::numeric_limits<std::ptrdiff_t>::digits / 2)) == 0;
-    if (!small && size != 0 && product > std::numeric_limits<std::ptrdiff_t>::max() / size) {
+    const bool quick = ((product | size) >> (std::numeric_limits<std::ptrdiff_t>::digits / 2)) == 0;
+    if (!quick && size != 0 && product > std::numeric_limits<std::ptrdiff_t>::max() / size) {
       fail_shape(function, argument, "has shape " + shape_text(sizes),
                  "a product that fits std::ptrdiff_t");
     }

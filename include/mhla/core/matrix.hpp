@@ -28,6 +28,17 @@ concept EigenDense = requires(M& m) {
   { m.colStride() } -> std::convertible_to<Index>;
 };
 
+namespace detail {
+/// True for what owns its elements and has views: views of a temporary one would dangle.
+template <class M>
+inline constexpr bool kOwns = false;
+template <EigenDense M>
+inline constexpr bool kOwns<M> = std::derived_from<M, Eigen::PlainObjectBase<M>>;
+/// M&& binds to a temporary that owns its elements.
+template <class M>
+concept OwningTemporary = !std::is_reference_v<M> && kOwns<std::remove_const_t<M>>;
+}  // namespace detail
+
 /// A view of a matrix: element (r, c) is data[r * row_stride + c * col_stride].
 /// Strides count elements and may be 0 (broadcast) or negative. Owns nothing.
 template <class T>
@@ -77,8 +88,7 @@ concept Flags = requires(const R& r) {
 namespace detail {
 /// Flags that die with their object.
 template <class R>
-concept OwnedFlags = Flags<R> && !std::ranges::borrowed_range<R> &&
-                     (!EigenDense<R> || std::derived_from<R, Eigen::PlainObjectBase<R>>);
+concept OwnedFlags = Flags<R> && !std::ranges::borrowed_range<R> && (!EigenDense<R> || kOwns<R>);
 }  // namespace detail
 
 /// Which tokens of a sequence take part: token t does unless keep[t * stride] is 0.

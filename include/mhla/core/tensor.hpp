@@ -128,5 +128,10 @@ class Tensor {
   Elements data_;
 };
 
+namespace detail {
+template <class T>
+inline constexpr bool kOwns<Tensor<T>> = true;
+}  // namespace detail
+
 }  // namespace MHLA_TARGET
 }  // namespace mhla

@@ -102,7 +102,7 @@ class BidirectionalGradient {
     while (strip.next() > 0) {
       gather_denominator_queries(strip.tokens(), strip.count(), w);
       for (Index s = 0; s < strip.count(); ++s) {
-        slot_sums_.block(b)[strip.slots()[s]] =
+        slot_sums_.block(b)[strip.places()[s]] =
             dot(head_.denominator_queries(w).row(s), summaries_.key_sum(b), sum_features());
       }
     }
@@ -123,7 +123,7 @@ class BidirectionalGradient {
                                w.coefficients);
     mix(group, summaries_.values(), w.mixtures);
     if (own_sums()) group.mix(w.key_sums, summaries_.key_sums(), sum_features());
-    if (cross_query()) group.mix(w.slots, slot_sums_.rows(), slots_);
+    if (cross_query()) group.mix(w.places, slot_sums_.rows(), slots_);
     for (Index i = begin; i < end; ++i) query_block(i, i - begin, query_parts_.part(g), w);
     if (dmixing.absent()) return;
     MixingGradient<A> gradient = w.dmixing;
@@ -154,7 +154,7 @@ class BidirectionalGradient {
         head_.sum_weights(count, mixed_key_sum, w);
       }
       if (cross_query()) {
-        for (Index s = 0; s < count; ++s) w.sums[s] = w.slots.row(r)[strip.slots()[s]];
+        for (Index s = 0; s < count; ++s) w.sums[s] = w.places.row(r)[strip.places()[s]];
       }
       head_.divide(tokens, count, w);
       head_.read_queries(count, transposed, w);
@@ -166,7 +166,7 @@ class BidirectionalGradient {
         head_.finish_own_queries(tokens, count, dweights, w);
       }
       if (cross_query()) {
-        for (Index s = 0; s < count; ++s) dslot_sums_.block(i)[strip.slots()[s]] = w.dsums[s];
+        for (Index s = 0; s < count; ++s) dslot_sums_.block(i)[strip.places()[s]] = w.dsums[s];
       }
       if (cross_query() && !head_.own()) {  // slot_block adds to dphi(q) before its adjoint
         for (Index s = 0; s < count; ++s) {
@@ -184,9 +184,9 @@ class BidirectionalGradient {
     const Index begin = g * query_group_;
     const auto group = MixingGroup<A>::of_columns(mixing, begin, end, Reach::kAll,
                                                   query_blocks_.blocks(), w.coefficients);
-    group.mix(w.slots, dslot_sums_.rows(), slots_);
+    group.mix(w.places, dslot_sums_.rows(), slots_);
     for (Index b = begin; b < end; ++b) {
-      slot_block(b, w.slots.row(b - begin), query_parts_.part(g), w);
+      slot_block(b, w.places.row(b - begin), query_parts_.part(g), w);
     }
   }
 
@@ -198,7 +198,7 @@ class BidirectionalGradient {
       const Index count = strip.count();
       gather_denominator_queries(strip.tokens(), count, w);
       for (Index s = 0; s < count; ++s) {
-        w.dsums[s] = dslots[strip.slots()[s]];
+        w.dsums[s] = dslots[strip.places()[s]];
         if (head_.own()) continue;
         std::copy_n(dqueries_.row(strip.tokens()[s]), sizes().features, w.dqueries.row(s));
       }

@@ -102,9 +102,9 @@ class CausalBlockGradient {
     queries_.next();
     do {  // at least once: a block without queries has the gradient 0
       const Index count = queries_.count();
-      if (count > 0) append_keys(queries_.slots()[count - 1]);
+      if (count > 0) append_keys(queries_.places()[count - 1]);
       head_.gather_queries(queries_.tokens(), count, w);
-      scratch_.intra.score(w.queries, queries_.slots(), count);
+      scratch_.intra.score(w.queries, queries_.places(), count);
       if (head_.sums()) sum_weights(count, read);
       head_.divide(queries_.tokens(), count, w);
       head_.read_queries(count, transposed, w);
@@ -141,14 +141,14 @@ class CausalBlockGradient {
   /// Gathers the keys of slots 0..slot, in whole strips.
   void append_keys(Index slot) {
     const GradientScratch<A>& w = scratch_.strips;
-    while (keys_.more() && keys_.ahead().slots[0] <= slot) {
+    while (keys_.more() && keys_.ahead().places[0] <= slot) {
       const Index count = keys_.next();
       gather_features(in_.k, keys_.tokens(), count, op_.key_map, w.raw, w.keys);
       gather(in_.v, keys_.tokens(), count, w.values);
-      scratch_.intra.append(w.keys, w.values, keys_.slots(), count);
+      scratch_.intra.append(w.keys, w.values, keys_.places(), count);
       if (!own()) continue;
       gather_features(in_.normalizer_k, keys_.tokens(), count, op_.key_map, w.raw, w.keys);
-      scratch_.own_intra.append(w.keys, w.values, keys_.slots(), count);
+      scratch_.own_intra.append(w.keys, w.values, keys_.places(), count);
     }
   }
 
@@ -157,7 +157,7 @@ class CausalBlockGradient {
     const GradientScratch<A>& w = scratch_.strips;
     head_.gather_own_queries(queries_.tokens(), count, w);
     head_.sum_weights(count, read.key_sum, w);
-    if (own()) scratch_.own_intra.score(w.own_queries, queries_.slots(), count);
+    if (own()) scratch_.own_intra.score(w.own_queries, queries_.places(), count);
     const A* const sums = (own() ? scratch_.own_intra : scratch_.intra).score_sums();
     for (Index s = 0; s < count; ++s) w.sums[s] += read.weight * sums[s];
   }

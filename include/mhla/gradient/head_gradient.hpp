@@ -48,7 +48,7 @@ struct GradientScratch {
   Rows<A> keys, dkeys;                ///< [strip, D or Dz]
   Rows<A> values, dvalues;            ///< [strip, E]
   A* transposed;                      ///< S~_i^T or dS_b^T [E,D]
-  Rows<A> slots;                      ///< [group, W] of CrossQuery
+  Rows<A> places;                     ///< [group, W] of CrossQuery
   Coefficients<A> coefficients;
   Mixtures<A> mixtures;
   Rows<A> key_sums;  ///< [group, Dz]
@@ -75,7 +75,7 @@ struct GradientScratch {
         values(function, arena, kStripTokens, n.values),
         dvalues(function, arena, kStripTokens, n.values),
         transposed(arena.take<A>(function, {n.values, round_up(n.features, kRowAlignment)})),
-        slots(function, arena, group, w),
+        places(function, arena, group, w),
         coefficients(function, arena, group, blocks),
         mixtures(function, arena, group, round_up(n.features, kRowAlignment), n.values),
         key_sums(function, arena, group, n.sum_features()),

@@ -13,7 +13,11 @@
 #include <string>
 #include <system_error>
 
-#if __has_include(<unistd.h>)
+#if defined(_WIN32)
+#include <fcntl.h>
+#include <io.h>
+#include <sys/stat.h>
+#elif __has_include(<unistd.h>)
 #include <unistd.h>
 #endif
 
@@ -23,6 +27,28 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
+
+/// Creates a file for writing; null if it exists.
+inline std::FILE* create_file(const std::filesystem::path& path) {
+#if defined(_WIN32)
+  // By its descriptor: not every C library of Windows knows the mode x.
+  const int file = _wopen(path.c_str(), _O_CREAT | _O_EXCL | _O_WRONLY | _O_BINARY, _S_IWRITE);
+  return file < 0 ? nullptr : _fdopen(file, "wb");
+#else
+  return std::fopen(path.c_str(), "wbx");
+#endif
+}
+
+/// Hands what has been flushed to the disk, where the system has a call for it; false if it fails.
+inline bool sync_file([[maybe_unused]] std::FILE* file) {
+#if defined(_WIN32)
+  return _commit(_fileno(file)) == 0;
+#elif __has_include(<unistd.h>)
+  return fsync(fileno(file)) == 0;
+#else
+  return true;
+#endif
+}
 
 /// A file written beside `target` that takes its place when complete.
 class ReplacementFile {
@@ -34,7 +60,7 @@ class ReplacementFile {
       path_ = target;
       path_ += "." + std::to_string(random()) + ".tmp";
       errno = 0;
-      file_.reset(std::fopen(path_.string().c_str(), "wbx"));  // x: fails if the file exists
+      file_.reset(create_file(path_));
       if (file_ == nullptr && errno != EEXIST) break;
     }
     if (file_ == nullptr) fail("cannot be created: ", errno);
@@ -52,9 +78,7 @@ class ReplacementFile {
   /// Syncs before it renames, so that not even a loss of power leaves a partial file.
   void replace_target() {
     if (std::fflush(file_.get()) != 0) fail("cannot be written: ", errno);
-#if __has_include(<unistd.h>)
-    if (fsync(fileno(file_.get())) != 0) fail("cannot be written: ", errno);
-#endif
+    if (!sync_file(file_.get())) fail("cannot be written: ", errno);
     if (std::fclose(file_.release()) != 0) fail("cannot be written: ", errno);
     std::error_code error;
     std::filesystem::rename(path_, target_, error);

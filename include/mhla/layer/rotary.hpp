@@ -61,7 +61,7 @@ inline constexpr bool kComplexPackets = 2 * kLanes<ComplexPacket<A>> == kLanes<P
 /// The rotation of one head at one position.
 template <Accumulator A>
 class HeadRotation {
-  using Complex = ComplexPacket<A>;
+  using Turned = ComplexPacket<A>;
 
  public:
   HeadRotation(const RotaryRows<A>& table, Index position)
@@ -107,7 +107,7 @@ class HeadRotation {
     if constexpr (kComplexPackets<A>) {
       combine(
           y, features_,
-          [](auto p, auto turn) { return Eigen::internal::pmul(Complex(turn), Complex(p)).v; }, x,
+          [](auto p, auto turn) { return Eigen::internal::pmul(Turned(turn), Turned(p)).v; }, x,
           turn_);
     } else {
       for (Index i = 0; i < features_; i += 2) {
@@ -124,7 +124,7 @@ class HeadRotation {
           dx, features_,
           [](auto sum, auto g, auto turn) {
             using namespace Eigen::internal;
-            return padd(sum, pmul(pconj(Complex(turn)), Complex(g)).v);
+            return padd(sum, pmul(pconj(Turned(turn)), Turned(g)).v);
           },
           dy, turn_);
     } else {

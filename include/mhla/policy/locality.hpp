@@ -87,10 +87,10 @@ inline Matrix<double> locality_weights(GridShape blocks, const LocalityOptions& 
   constexpr double kPi = 3.14159265358979323846;
   Matrix<double> weights(m, m);
   for (Index i = 0; i < m; ++i) {
-    const double far = options.sum_to_one == SumToOne::kRows ? largest(i, 1) : farthest;
+    const double reach = options.sum_to_one == SumToOne::kRows ? largest(i, 1) : farthest;
     for (Index b = 0; b < m; ++b) {
       const double dist = distance(i, b);
-      const double share = far > 0 ? dist / far : 0;  // one block alone: 0
+      const double share = reach > 0 ? dist / reach : 0;  // one block alone: 0
       switch (options.falloff) {
         case Falloff::kLinear:
           weights(i, b) = 1 - share;

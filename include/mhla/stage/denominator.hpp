@@ -53,13 +53,13 @@ void sum_weights_adjoint(Start start, const A* factors, Rows<A> rows, Index coun
 template <class A>
 struct SlotSums {
   A* sums = nullptr;  ///< [M,W]
-  Index slots = 0;    ///< W; 0 unless CrossQuery
+  Index places = 0;   ///< W; 0 unless CrossQuery
 
   SlotSums(const char* function, Arena& arena, Index m, Index w)
-      : sums(arena.take<A>(function, {m, w})), slots(w) {}
+      : sums(arena.take<A>(function, {m, w})), places(w) {}
 
-  A* block(Index b) const { return sums + b * slots; }
-  Rows<A> rows() const { return {sums, slots}; }
+  A* block(Index b) const { return sums + b * places; }
+  Rows<A> rows() const { return {sums, places}; }
 };
 
 /// Throws unless blocks suit a normaliser that reads kCrossQuery sums.

@@ -34,14 +34,14 @@ namespace detail {
 
 /// Adds the visible part of a block to the outputs of a strip of its queries, and the sums of the
 /// weights to `denominators` unless that is null.
-/// \param slots   [count] slots of the strip's queries in the block, ascending
+/// \param places  [count] slots of the strip's queries in the block, ascending
 /// \param block   keys of the block times m_ii with slots as places, at least the visible ones
 /// \param scores  room for [strip, strip]
 template <class A>
-void add_intra_block(Rows<A> queries, const Index* slots, Index count, const PackedKeys<A>& block,
+void add_intra_block(Rows<A> queries, const Index* places, Index count, const PackedKeys<A>& block,
                      Rows<A> scores, Rows<A> outputs, A* denominators) {
   Index visible[kStripTokens];  // keys each query sees
-  for (Index r = 0; r < count; ++r) visible[r] = block.visible(slots[r]);
+  for (Index r = 0; r < count; ++r) visible[r] = block.visible(places[r]);
   const Index widest = count > 0 ? visible[count - 1] : 0;
   for (Index begin = 0, t = 0; begin < widest; begin += kStripTokens, ++t) {
     Index seen[kStripTokens]{};  // of them, those in tile t
@@ -84,15 +84,15 @@ class IntraBlockAdjoint {
 
   /// Appends a strip of kept keys, phi(K) [n,D] and V [n,E]; rows up to kStripTokens are
   /// overwritten.
-  void append(Rows<A> keys, Rows<A> values, const Index* slots, Index n) {
-    transposed_values_.append(values, keys, slots, n, A(1));
-    keys_.append(keys, Rows<A>(), slots, n, A(1));
+  void append(Rows<A> keys, Rows<A> values, const Index* places, Index n) {
+    transposed_values_.append(values, keys, places, n, A(1));
+    keys_.append(keys, Rows<A>(), places, n, A(1));
   }
 
   /// P for a strip of queries [count,D] in the given slots, and the sums of its rows.
-  void score(Rows<A> queries, const Index* slots, Index count) {
+  void score(Rows<A> queries, const Index* places, Index count) {
     count_ = count;
-    for (Index r = 0; r < count; ++r) visible_[r] = keys_.visible(slots[r]);
+    for (Index r = 0; r < count; ++r) visible_[r] = keys_.visible(places[r]);
     multiply_tiles(keys_, queries, scores_);
     for (Index r = 0; r < count; ++r) score_sums_[r] = sum(scores_.row(r), visible_[r]);
   }

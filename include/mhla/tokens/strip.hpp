@@ -23,7 +23,7 @@ struct Strip {
   Index block = 0;
   Index count = 0;
   Index tokens[kStripTokens];  ///< [count] positions in the sequence
-  Index slots[kStripTokens];   ///< [count] positions in the block
+  Index places[kStripTokens];  ///< [count] positions in the block
 };
 
 /// The kept tokens of one block, strip by strip. Reads one strip ahead, past the end the first of
@@ -48,7 +48,7 @@ class StripCursor {
   }
   Index count() const { return strips_[now_].count; }
   const Index* tokens() const { return strips_[now_].tokens; }
-  const Index* slots() const { return strips_[now_].slots; }
+  const Index* places() const { return strips_[now_].places; }
   /// Whether the block has another strip.
   bool more() const { return ahead().count > 0 && ahead().block == own_; }
   const Strip& ahead() const { return strips_[1 - now_]; }  ///< may be empty unless more()
@@ -76,7 +76,7 @@ class StripCursor {
         if (mask_[run.begin + offset_]) {
           for (Index i = 0; i < many; ++i) {
             strip.tokens[strip.count + i] = run.begin + offset_ + i;
-            strip.slots[strip.count + i] = slot_ + i;
+            strip.places[strip.count + i] = slot_ + i;
           }
           strip.count += many;
         }

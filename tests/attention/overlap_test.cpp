@@ -1,0 +1,176 @@
+#include "mhla/attention/overlap.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "mhla/mhla.hpp"
+#include "support/message_of.hpp"
+#include "support/outputs.hpp"
+#include "support/random.hpp"
+
+namespace mhla::test {
+namespace {
+
+using OverlapView = TensorView<const float>;
+
+std::set<const float*> addresses(const OverlapView& x) {
+  std::set<const float*> all;
+  for (Index b = 0; b < x.batch(); ++b) {
+    for (Index n = 0; n < x.tokens(); ++n) {
+      for (Index h = 0; h < x.heads(); ++h) {
+        for (Index d = 0; d < x.width(); ++d) all.insert(&x(b, n, h, d));
+      }
+    }
+  }
+  return all;
+}
+
+TEST(Overlap, IsThatOfTheElements) {
+  const std::vector<float> memory(4000);
+  int overlaps = 0;
+  for (std::uint64_t seed = 0; seed < 20000; ++seed) {
+    Random rng(seed);
+    const bool same_strides = rng.integer(0, 1) == 0;
+    const auto strides = [&rng] {
+      return Shape{rng.integer(-60, 60), rng.integer(-25, 25), rng.integer(-9, 9),
+                   rng.integer(-2, 2)};
+    };
+    const auto sizes = [&rng] {
+      return Shape{rng.integer(1, 3), rng.integer(0, 5), rng.integer(1, 3), rng.integer(1, 4)};
+    };
+    const auto data = [&] { return memory.data() + 2000 + rng.integer(-200, 200); };
+    const OverlapView a(data(), sizes(), strides());
+    const OverlapView b(data(), sizes(), same_strides ? a.strides : strides());
+    const std::set<const float*> of_a = addresses(a);
+    bool expected = false;
+    for (const float* p : addresses(b)) expected = expected || of_a.count(p) > 0;
+    ASSERT_EQ(detail::overlap(a, b), expected) << "seed " << seed;
+    ASSERT_EQ(detail::overlap(b, a), expected) << "seed " << seed;
+    overlaps += expected ? 1 : 0;
+  }
+  EXPECT_GT(overlaps, 2000);
+  EXPECT_LT(overlaps, 18000);
+}
+
+/// A packed [B,N,3,H,D] buffer: slice 0, 1 or 2, moved by `shift` numbers.
+struct OverlapBuffer {
+  static constexpr Index kBatch = 2, kTokens = 40, kHeads = 3, kWidth = 8;
+  Tensor<float> memory{{kBatch, kTokens, 4 * kHeads, kWidth}};
+
+  TensorView<float> slice(Index i, Index shift = 0) {
+    constexpr Index kRow = 4 * kHeads * kWidth;
+    return {memory.data().data() + i * kHeads * kWidth + shift,
+            {kBatch, kTokens, kHeads, kWidth},
+            {kTokens * kRow, kRow, kWidth, 1}};
+  }
+  BatchInputs<float> in() {
+    return inputs(TensorView<const float>(slice(0)), TensorView<const float>(slice(1)),
+                  TensorView<const float>(slice(2)));
+  }
+};
+
+class OverlappingOutputs : public testing::Test {
+ protected:
+  OverlappingOutputs() {
+    Random rng(1);
+    for (float& x : packed.memory.data()) x = static_cast<float>(rng.uniform(-1, 1));
+  }
+
+  /// Runs every form on the packed buffer.
+  template <class F>
+  void with_forms(const F& f) {
+    const Operator<> own;
+    const Operator cross{Relu{1e-3}, Relu{1e-3}, CrossQuery{}};
+    f([&](const auto& in, auto out, Call call) {
+      bidirectional(in, blocks, mixing, own, out, call);
+    });
+    f([&](const auto& in, auto out, Call call) {
+      bidirectional(in, blocks, mixing, cross, out, call);
+    });
+    f([&](const auto& in, auto out, Call call) { causal(in, blocks, mixing, own, out, call); });
+    f([&](const auto& in, auto out, Call call) { linear_bidirectional(in, own, out, call); });
+    f([&](const auto& in, auto out, Call call) { linear_causal(in, own, out, call); });
+    f([&](const auto& in, auto out, Call call) { softmax_bidirectional(in, out, {}, call); });
+    f([&](const auto& in, auto out, Call call) { softmax_causal(in, out, {}, call); });
+    f([&](const auto& in, auto out, Call call) {
+      const Streaming<float> stream({.width = 8, .values = 8, .block_length = 10}, mixing);
+      std::vector<StreamingState<float>> states;
+      for (int pair = 0; pair < 6; ++pair) states.push_back(stream.start());
+      append(stream, std::span(states), in, out, call);
+    });
+  }
+
+  OverlapBuffer packed;
+  const Contiguous blocks{40, 10};
+  const MixingMatrix<float> mixing = locality<float>(4);
+  ThreadPool pool{2};
+};
+
+TEST_F(OverlappingOutputs, MayBeExactlyTheQueries) {
+  const std::vector<unsigned char> keep = [] {
+    std::vector<unsigned char> flags(80, 1);
+    for (std::size_t t = 0; t < flags.size(); t += 7) flags[t] = 0;
+    return flags;
+  }();
+  with_forms([&](const auto& form) {
+    auto in = packed.in();
+    in.query_mask = BatchMask(keep, 2);
+    Tensor<float> expected(in.q.shape);
+    form(in, TensorView<float>(expected), Call{});
+    OverlapBuffer own = packed;
+    auto own_in = own.in();
+    own_in.query_mask = in.query_mask;
+    form(own_in, own.slice(0), Call{.executor = pool});
+    const OverlapView out = own.slice(0);
+    for (Index b = 0; b < 2; ++b) {
+      for (Index h = 0; h < 3; ++h) {
+        EXPECT_TRUE(same_bits(dense(out.head(b, h)), dense(expected.view().head(b, h))));
+      }
+    }
+  });
+}
+
+TEST_F(OverlappingOutputs, MayLieBetweenInputs) {
+  with_forms(
+      [&](const auto& form) { EXPECT_NO_THROW(form(packed.in(), packed.slice(3), Call{})); });
+}
+
+TEST_F(OverlappingOutputs, AreRefusedBeforeAnythingIsWritten) {
+  const Tensor<float> before = packed.memory;
+  const auto expect_refusal = [&](const char* argument, TensorView<float> out) {
+    with_forms([&](const auto& form) {
+      const std::string text = message_of<option_error>([&] { form(packed.in(), out, Call{}); });
+      EXPECT_NE(text.find(std::string(": out overlaps ") + argument +
+                          ", expected memory of its own, or exactly that of q"),
+                std::string::npos)
+          << text;
+    });
+    EXPECT_EQ(packed.memory.data(), before.data());
+  };
+  expect_refusal("q", packed.slice(0, 1));
+  expect_refusal("q", packed.slice(0, 8));  // the next head's
+  expect_refusal("k", packed.slice(1));
+  expect_refusal("v", packed.slice(2));
+  expect_refusal("v", packed.slice(3, -1));
+}
+
+TEST_F(OverlappingOutputs, OneHeadIsHeldToTheSame) {
+  Matrix<float> x = Matrix<float>::Random(41, 24);
+  const auto in = inputs(x.block(0, 0, 40, 8), x.block(0, 8, 40, 8), x.block(0, 16, 40, 8));
+  const Matrix<float> expected = bidirectional(in, blocks, mixing);
+  EXPECT_EQ(
+      message_of<option_error>([&] { bidirectional(in, blocks, mixing, x.block(1, 0, 40, 8)); }),
+      "mhla::bidirectional: out overlaps q, expected memory of its own, or exactly that of q");
+  const Streaming<float> stream({.width = 8, .values = 8, .block_length = 10}, mixing);
+  auto state = stream.start();
+  EXPECT_EQ(message_of<option_error>([&] { stream.append(state, in, x.block(0, 8, 40, 8)); }),
+            "mhla::Streaming::append: out overlaps k, expected memory of its own, or exactly that "
+            "of q");
+  bidirectional(in, blocks, mixing, x.block(0, 0, 40, 8));
+  EXPECT_TRUE(same_bits(x.block(0, 0, 40, 8).eval(), expected));
+}
+
+}  // namespace
+}  // namespace mhla::test

@@ -1,0 +1,11 @@
+// What core/arch.hpp refuses with a sentence: flags of the compiler, and macros.
+#include <algorithm>
+
+#if defined(MACROS_MIN_AND_MAX)
+#define min(a, b) (((a) < (b)) ? (a) : (b))
+#define max(a, b) (((a) > (b)) ? (a) : (b))
+#endif
+
+#include "mhla/mhla.hpp"
+
+int main() {}
