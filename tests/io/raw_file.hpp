@@ -52,7 +52,8 @@ inline std::string one_tensor(const std::string& dtype, const std::string& shape
 inline bool same_tensors(const StoredTensors& a, const StoredTensors& b) {
   return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
     return x.first == y.first && x.second.dtype == y.second.dtype &&
-           x.second.shape == y.second.shape && std::ranges::equal(x.second.bytes, y.second.bytes);
+           x.second.unknown_dtype == y.second.unknown_dtype && x.second.shape == y.second.shape &&
+           std::ranges::equal(x.second.bytes, y.second.bytes);
   });
 }
 

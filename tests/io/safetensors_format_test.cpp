@@ -30,6 +30,7 @@ TEST(Dtype, OfEveryStoredType) {
   expect_type<float>("F32");
   expect_type<double>("F64");
   expect_type<std::int64_t>("I64");
+  EXPECT_EQ(dtype_width(Dtype::kUnknown), 0);
   for (const char* name : {"", "F3", "F321", "f32", "U16"}) {
     EXPECT_FALSE(dtype_of_name(name)) << name;
   }
@@ -46,6 +47,12 @@ TEST(StoredBytes, IsTheProductOrNothing) {
   EXPECT_EQ(stored_bytes({Index{1} << 32, Index{1} << 31}, Dtype::kU8), std::nullopt);
   EXPECT_EQ(stored_bytes({0, kMax, 2}, Dtype::kU8), std::nullopt);
   EXPECT_EQ(stored_bytes({kMax, 0}, Dtype::kU8), 0u);
+  for (const Index elements : {0, 1, 7, 8, 9}) {
+    EXPECT_EQ(stored_bytes({elements}, Dtype::kUnknown),
+              static_cast<std::uint64_t>(elements + 7) / 8);
+  }
+  EXPECT_EQ(stored_bytes({kMax}, Dtype::kUnknown), static_cast<std::uint64_t>(kMax / 8 + 1));
+  EXPECT_EQ(stored_bytes({kMax, 2}, Dtype::kUnknown), std::nullopt);
 }
 
 /// The first bytes that encode no character, by decoding: the definition of RFC 3629.

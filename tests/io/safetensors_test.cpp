@@ -175,6 +175,34 @@ TEST(Safetensors, RefusesConversionsThatLose) {
       "in F32");
 }
 
+TEST(Safetensors, ATensorOfAnUnknownTypeIsRefusedWhereItIsCopiedAlone) {
+  const Bytes bytes = raw_file(R"({"f8":{"dtype":"F8_E4M3","shape":[2,3],"data_offsets":[4,10]},)"
+                               R"("f32":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                               R"("f4":{"dtype":"a\nF4","shape":[3],"data_offsets":[10,12]}})",
+                               12);
+  const File file = File::parse(bytes);
+  EXPECT_EQ(file.matrix<float>("f32").size(), 1);
+  const StoredTensor& f8 = file.tensor("f8");
+  EXPECT_EQ(f8.dtype, Dtype::kUnknown);
+  EXPECT_EQ(f8.unknown_dtype, "F8_E4M3");
+  EXPECT_EQ(f8.size(), 6);
+  EXPECT_EQ(f8.bytes.size(), 6u);
+  EXPECT_EQ(f8.bytes[0], std::byte{4});
+  EXPECT_TRUE(file.tensor("f32").unknown_dtype.empty());
+  std::vector<std::uint8_t> out(6, 77);
+  EXPECT_EQ(message_of<safetensors_error>([&] { file.copy_to<std::uint8_t>("f8", out); }),
+            "mhla::Safetensors: bytes: tensor 'f8' of 'F8_E4M3', expected a type that is known: "
+            "F64, F32, "
+            "F16, BF16, I64, I32, U8 or BOOL");
+  EXPECT_EQ(out, std::vector<std::uint8_t>(6, 77));
+  for (const char* name : {"f8", "f4"}) {
+    EXPECT_EQ(fault_of([&] { file.matrix<float>(name); }), F::kUnknownDtype);
+  }
+  const Bytes again = rewritten(file);
+  EXPECT_TRUE(same_tensors(File::parse(again).tensors(), file.tensors()));
+  EXPECT_EQ(rewritten(File::parse(again)), again);
+}
+
 TEST(Safetensors, RefusesAnOutputOfAnotherSize) {
   const Bytes bytes = raw_file(one_tensor("\"F32\"", "[2,3]", "[0,24]"), 24);
   const File file = File::parse(bytes);

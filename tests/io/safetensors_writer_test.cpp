@@ -37,6 +37,7 @@ TEST(SafetensorsWriter, WritesTheCanonicalForm) {
   writer.add("a", {2, 1}, a);
   writer.add("c", {}, c);
   writer.add("A", {2}, a);
+  writer.add("0", {Dtype::kUnknown, {1}, std::as_bytes(std::span(b)).first(1), "F8\"x"});
   writer.add_metadata("z", "1");
   writer.add_metadata("y", "\"\\\b\f\n\r\t\x01\x1F/\xC3\xA9");
   const std::string text = text_of(writer.to_bytes());
@@ -44,7 +45,8 @@ TEST(SafetensorsWriter, WritesTheCanonicalForm) {
                              R"("c":{"dtype":"F64","shape":[],"data_offsets":[0,8]},)"
                              R"("A":{"dtype":"F32","shape":[2],"data_offsets":[8,16]},)"
                              R"("a":{"dtype":"F32","shape":[2,1],"data_offsets":[16,24]},)"
-                             R"("b":{"dtype":"U8","shape":[3],"data_offsets":[24,27]}})";
+                             R"("b":{"dtype":"U8","shape":[3],"data_offsets":[24,27]},)"
+                             R"("0":{"dtype":"F8\"x","shape":[1],"data_offsets":[27,28]}})";
   std::uint64_t length = 0;
   std::memcpy(&length, text.data(), sizeof length);
   EXPECT_EQ(length % 8, 0u);
@@ -52,8 +54,8 @@ TEST(SafetensorsWriter, WritesTheCanonicalForm) {
   EXPECT_EQ(text.substr(8, header.size()), header);
   EXPECT_EQ(text.substr(8 + header.size(), length - header.size()),
             std::string(length - header.size(), ' '));
-  EXPECT_EQ(text.size(), 8 + length + 27);
-  EXPECT_EQ(text.substr(8 + length + 24), "\7\10\11");
+  EXPECT_EQ(text.size(), 8 + length + 28);
+  EXPECT_EQ(text.substr(8 + length + 24), "\7\10\11\7");
 }
 
 TEST(SafetensorsWriter, OrderOfCallsDoesNotMatter) {
@@ -96,6 +98,17 @@ TEST(SafetensorsWriter, RefusesWhatTheReaderWouldRefuse) {
   for (const std::vector<Index>& shape : {std::vector<Index>{}, {1}, {3}, {0}, {2, 2}, {2, 0}}) {
     EXPECT_EQ(tensor("x", shape), F::kSize);
   }
+  const auto typed = [&](Dtype dtype, std::string unknown, std::vector<Index> shape) {
+    const auto bytes = std::as_bytes(std::span(two));
+    return fault_of([&] { writer.add("x", {dtype, std::move(shape), bytes, std::move(unknown)}); });
+  };
+  EXPECT_EQ(typed(Dtype::kUnknown, "", {2}), F::kUnknownDtype);
+  EXPECT_EQ(typed(Dtype::kUnknown, "F32", {2}), F::kUnknownDtype);
+  EXPECT_EQ(typed(Dtype::kF32, "F8", {2}), F::kUnknownDtype);
+  EXPECT_EQ(typed(Dtype::kUnknown, "\xFF", {2}), F::kUtf8);
+  EXPECT_EQ(typed(Dtype::kUnknown, std::string(1025, 'F'), {2}), F::kNameTooLong);
+  EXPECT_EQ(typed(Dtype::kUnknown, "F8", {65}), F::kSize);
+  EXPECT_EQ(typed(Dtype::kUnknown, "F8", {0}), F::kSize);
   EXPECT_EQ(metadata("there", "y"), F::kDuplicateKey);
   EXPECT_EQ(metadata(std::string(1025, 'x'), ""), F::kNameTooLong);
   EXPECT_EQ(metadata("\x80", ""), F::kUtf8);

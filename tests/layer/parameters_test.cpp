@@ -27,6 +27,17 @@ struct MapFile {
 };
 static_assert(TensorFile<MapFile, float> && !TensorFile<int, float>);
 
+/// A file that keeps what is added.
+struct MapWriter {
+  std::map<std::string, std::pair<std::vector<Index>, std::vector<float>>> stored;
+
+  void add(const std::string& name, const std::vector<Index>& shape, std::span<const float> from) {
+    stored[name] = {shape, {from.begin(), from.end()}};
+  }
+};
+static_assert(TensorWriter<MapWriter, float> && !TensorWriter<MapFile, float>);
+static_assert(!TensorWriter<MapWriter, double>);
+
 ParameterTable small_table() {
   ParameterTable table;
   table.add("weight", {2, 3, 1});
@@ -71,6 +82,26 @@ TEST(LoadParameters, NamesEverythingThatDoesNotFitAtOnce) {
             "mhla::Test: file has a.weight of shape [2, 3] instead of [2, 3, 1]; lacks a.bias [2]; "
             "cannot copy a.gain (is of another type); has a.shift, which is no parameter of the "
             "layer, expected the 3 tensors of the layer below \"a.\"");
+}
+
+TEST(SaveParameters, AddsTheTensorsBelowAPrefix) {
+  std::vector<float> row{0, 1, 2, 3, 4, 5, 6, 7};
+  MapWriter writer;
+  save_parameters(writer, "a.", small_table(), std::span<const float>(row));
+  const MapWriter expected{
+      {{"a.weight", {{2, 3, 1}, {0, 1, 2, 3, 4, 5}}}, {"a.bias", {{2}, {6, 7}}}}};
+  EXPECT_EQ(writer.stored, expected.stored);
+  save_parameters(writer, "b.", small_table(), std::span<float>(row));
+  EXPECT_EQ(writer.stored.size(), 4u);
+}
+
+TEST(SaveParameters, RefusesARowOfAnotherTable) {
+  std::vector<float> row(9);
+  MapWriter writer;
+  EXPECT_EQ(message_of<shape_error>(
+                [&] { save_parameters(writer, "a.", small_table(), std::span(row)); }),
+            "mhla::save_parameters: row has 9 numbers, expected 8 of the table");
+  EXPECT_TRUE(writer.stored.empty());
 }
 
 TEST(LayerOfAFile, TakesItsChannelsAndItsParameters) {

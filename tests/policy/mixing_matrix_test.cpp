@@ -5,7 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <numeric>
+#include <span>
+#include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -122,6 +127,95 @@ TYPED_TEST(MixingMatrixOf, AViewReadsAndWritesTheBufferOfTheCaller) {
     m.for_each([](A& x) { x += 1; });
     EXPECT_EQ(m.dense(), inside_band<A>(c.array() + 1, lower, upper));
   });
+}
+
+TYPED_TEST(MixingMatrixOf, AViewOfAnEigenMatrixIsItsMemory) {
+  using A = TypeParam;
+  test::Random rng(3);
+  Matrix<A> c = coefficients<A>(rng, 4, 7);
+  const MixingView<A> m(c);
+  const MixingView<const A> constant(std::as_const(c));
+  EXPECT_EQ(m.storage().data(), c.data());
+  EXPECT_EQ(constant.storage().data(), c.data());
+  EXPECT_EQ(m.band(), Band(4, 7));
+  m.at(2, 3) = 9;
+  EXPECT_EQ(c(2, 3), 9);
+  EXPECT_EQ(constant.dense(), c);
+  Matrix<A> none(0, 2);
+  EXPECT_THROW(MixingView<A>{none}, option_error);
+  static_assert(!std::is_constructible_v<MixingView<const A>, Matrix<A>>, "it would dangle");
+  static_assert(!std::is_constructible_v<MixingView<A>, const Matrix<A>&>);
+}
+
+TYPED_TEST(MixingMatrixOf, CopiesAViewWithItsBandAndMakesZerosLikeIt) {
+  using A = TypeParam;
+  for_bands([](test::Random& rng, Index rows, Index cols, Index lower, Index upper) {
+    auto m = MixingMatrix<A>::banded(coefficients<A>(rng, rows, cols), lower, upper);
+    const MixingView<const A> constant = m;
+    const MixingMatrix<A> copy(constant);
+    EXPECT_EQ(copy.dense(), m.dense());
+    EXPECT_EQ(copy.band(), m.band());
+    EXPECT_NE(copy.storage().data(), constant.storage().data());
+    for (const MixingMatrix<A>& zeros :
+         {zeros_like(m), zeros_like(m.view()), zeros_like(constant)}) {
+      EXPECT_EQ(zeros.band(), m.band());
+      for (const A x : zeros.storage()) EXPECT_EQ(x, 0);
+    }
+  });
+  EXPECT_EQ(test::message_of<option_error>([] { zeros_like(MixingView<A>()); }),
+            "mhla::zeros_like: m is absent, expected a view of coefficients");
+  EXPECT_EQ(test::message_of<option_error>([] { MixingMatrix<A>(MixingView<const A>()); }),
+            "mhla::MixingMatrix: m is absent, expected a view of coefficients");
+}
+
+/// A file of tensors of 0, 1, 2, ...; it holds no numbers of "other".
+struct CountingFile {
+  struct Stored {
+    std::vector<Index> shape;
+  };
+  std::map<std::string, Stored> stored;
+
+  const std::map<std::string, Stored>& tensors() const { return stored; }
+  template <class A>
+  void copy_to(const std::string& name, std::span<A> to) const {
+    if (name == "other") throw std::runtime_error("other is of another type");
+    std::iota(to.begin(), to.end(), A(0));
+  }
+};
+
+TEST(LoadMixing, ReadsTheLeadingAxesOfATensor) {
+  const CountingFile file{{{"matrix", {{2, 3}}},
+                           {"vision", {{3, 3, 1, 1}}},
+                           {"language", {{4, 4, 1, 1, 1, 1}}},
+                           {"one", {{1, 1, 1}}}}};
+  EXPECT_EQ(load_mixing(file, "matrix").dense(),
+            (Matrix<float>(2, 3) << 0, 1, 2, 3, 4, 5).finished());
+  const MixingMatrix<double> vision = load_mixing<double>(file, "vision");
+  EXPECT_EQ(vision.band(), Band(3, 3));
+  EXPECT_EQ(vision(2, 1), 7);
+  EXPECT_EQ(load_mixing(file, "language")(3, 3), 15);
+  EXPECT_EQ(load_mixing(file, "one").rows(), 1);
+}
+
+TEST(LoadMixing, RefusesWhatIsNoMatrixBeforeAnythingIsCopied) {
+  const CountingFile file{{{"vector", {{4}}},
+                           {"scalar", {{}}},
+                           {"cube", {{2, 2, 2}}},
+                           {"late", {{2, 2, 1, 2}}},
+                           {"empty", {{0, 2}}},
+                           {"other", {{2, 2}}}}};
+  for (const char* name : {"vector", "scalar", "cube", "late"}) {
+    EXPECT_EQ(test::message_of<shape_error>([&] { load_mixing(file, name); }),
+              "mhla::load_mixing: file has shape " +
+                  detail::shape_text(file.stored.at(name).shape) + " for " + name +
+                  ", expected a tensor [Mq, Mk] or [Mq, Mk, 1, ...]");
+  }
+  EXPECT_EQ(test::message_of<shape_error>([&] { load_mixing(file, "absent"); }),
+            "mhla::load_mixing: file has no tensor absent, expected a tensor [Mq, Mk] or [Mq, Mk, "
+            "1, ...]");
+  EXPECT_THROW(load_mixing(file, "empty"), option_error);
+  EXPECT_EQ(test::message_of<std::runtime_error>([&] { load_mixing(file, "other"); }),
+            "other is of another type");
 }
 
 TEST(MixingView, AbsentIsAViewThatWasNeverSet) {

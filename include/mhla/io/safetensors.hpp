@@ -11,23 +11,20 @@
 /// checked. Memory: the data, and the header while it is read.
 /// Requires nlohmann_json (CMake: mhla::io, find_package(mhla COMPONENTS io)).
 
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <new>
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <type_traits>
 #include <utility>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/io/safetensors_file.hpp"
 #include "mhla/io/safetensors_format.hpp"
 #include "mhla/io/safetensors_header.hpp"
 #include "mhla/io/safetensors_writer.hpp"
@@ -57,7 +54,7 @@ class Safetensors {
 
   /// Copies the elements of a tensor to `out`, row-major and exact: T is the type of the tensor or
   /// a wider one (float for F16 and BF16, double for these and F32). A BOOL is true unless 0.
-  /// \throws safetensors_error if there is no such tensor or T cannot hold its type,
+  /// \throws safetensors_error if there is no such tensor, or T cannot hold its type,
   /// shape_error unless `out` has the size of the tensor.
   template <Stored T>
   void copy_to(std::string_view name, std::span<T> out) const;
@@ -69,21 +66,16 @@ class Safetensors {
   Matrix<T> matrix(std::string_view name) const;
 
  private:
-  struct FileCloser {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-
   explicit Safetensors(std::string file) : file_(std::move(file)) {}
 
   [[noreturn]] void fail(SafetensorsFault fault, const std::string& got,
                          const std::string& expected) const {
     detail::fail_safetensors(file_, fault, std::nullopt, got, expected);
   }
-  void expect_size(std::uint64_t size) const;
-  std::uint64_t header_length(const std::byte* first, std::uint64_t size,
-                              const SafetensorsOptions& options) const;
-  std::unique_ptr<std::byte[]> allocate(std::uint64_t size) const;
-  void read_exactly(std::FILE* file, std::byte* to, std::uint64_t size) const;
+  /// The tensor of that name.
+  /// \throws safetensors_error if there is none, or T cannot hold its type.
+  template <Stored T>
+  const StoredTensor& tensor_as(std::string_view name) const;
   /// Takes over the tensors of a header, with their data at `data`.
   void adopt(detail::SafetensorsHeader header, const std::byte* data);
 
@@ -96,14 +88,6 @@ class Safetensors {
 // ------------------------------------------------------------------------------------------------
 
 namespace detail {
-
-/// Throws unless header_limit is in range.
-inline void expect_header_limit(const char* function, const SafetensorsOptions& options) {
-  if (options.header_limit > kSafetensorsMaxHeader) {
-    fail_option(function, "header_limit", "is " + std::to_string(options.header_limit),
-                "at most " + std::to_string(kSafetensorsMaxHeader));
-  }
-}
 
 /// True if T represents every number of type `dtype`.
 template <Stored T>
@@ -143,57 +127,14 @@ void copy_elements(const StoredTensor& tensor, T* to) {
 
 }  // namespace detail
 
-inline void Safetensors::expect_size(std::uint64_t size) const {
-  if (size < 10) {
-    fail(SafetensorsFault::kTooShort, std::to_string(size) + " bytes", "at least 10");
-  }
-}
-
-inline std::uint64_t Safetensors::header_length(const std::byte* first, std::uint64_t size,
-                                                const SafetensorsOptions& options) const {
-  std::uint64_t length = 0;
-  std::memcpy(&length, first, sizeof length);
-  const std::string got = "a header of " + std::to_string(length) + " bytes";
-  if (length > options.header_limit) {
-    fail(SafetensorsFault::kHeaderTooLong, got,
-         "at most " + std::to_string(options.header_limit) + " (header_limit)");
-  }
-  if (length > size - sizeof length) {
-    fail(SafetensorsFault::kHeaderBeyondEnd, got,
-         "at most " + std::to_string(size - sizeof length) + " of a file of " +
-             std::to_string(size));
-  }
-  return length;
-}
-
-inline std::unique_ptr<std::byte[]> Safetensors::allocate(std::uint64_t size) const {
-  std::unique_ptr<std::byte[]> memory;
-  if (size <= static_cast<std::uint64_t>(PTRDIFF_MAX)) {
-    memory.reset(new (std::nothrow) std::byte[static_cast<std::size_t>(size)]);
-  }
-  if (memory == nullptr) {
-    fail(SafetensorsFault::kMemory, std::to_string(size) + " bytes", "what fits in memory");
-  }
-  return memory;
-}
-
-inline void Safetensors::read_exactly(std::FILE* file, std::byte* to, std::uint64_t size) const {
-  errno = 0;
-  const auto count = static_cast<std::size_t>(size);
-  const std::size_t got = std::fread(to, 1, count, file);
-  if (got == count) return;
-  const std::string reason =
-      std::ferror(file) != 0 ? std::generic_category().message(errno) : "the file became shorter";
-  fail(SafetensorsFault::kFile, std::to_string(got) + " bytes (" + reason + ")",
-       std::to_string(count) + " more bytes");
-}
-
 inline void Safetensors::adopt(detail::SafetensorsHeader header, const std::byte* data) {
   for (auto& [name, entry] : header.tensors) {
     const auto [begin, end] = entry.offsets;
-    tensors_.emplace_hint(
-        tensors_.end(), name,
-        StoredTensor{entry.dtype, std::move(entry.shape), {data + begin, data + end}});
+    tensors_.emplace_hint(tensors_.end(), name,
+                          StoredTensor{entry.dtype,
+                                       std::move(entry.shape),
+                                       {data + begin, data + end},
+                                       std::move(entry.unknown_dtype)});
   }
   metadata_ = std::move(header.metadata);
 }
@@ -202,8 +143,9 @@ inline Safetensors Safetensors::parse(std::span<const std::byte> bytes,
                                       const SafetensorsOptions& options) {
   detail::expect_header_limit("Safetensors::parse", options);
   Safetensors file("bytes");
-  file.expect_size(bytes.size());
-  const std::uint64_t length = file.header_length(bytes.data(), bytes.size(), options);
+  detail::expect_safetensors_size(file.file_, bytes.size());
+  const std::uint64_t length =
+      detail::header_length(file.file_, bytes.data(), bytes.size(), options);
   const std::byte* const header = bytes.data() + sizeof length;
   const std::byte* const data = header + length;
   const auto data_size = static_cast<std::uint64_t>(bytes.size()) - sizeof length - length;
@@ -217,40 +159,11 @@ inline Safetensors Safetensors::parse(std::span<const std::byte> bytes,
 inline Safetensors Safetensors::read(const std::filesystem::path& path,
                                      const SafetensorsOptions& options) {
   detail::expect_header_limit("Safetensors::read", options);
-  Safetensors result(path.string());
-  const auto fail_open = [&](const std::string& reason) {
-    result.fail(SafetensorsFault::kFile, "no file that can be read (" + reason + ")",
-                "a regular file");
-  };
-  std::error_code error;
-  const bool regular = std::filesystem::is_regular_file(path, error);  // no pipe, no folder
-  if (!regular) fail_open(error ? error.message() : "it is of another kind");
-  const std::uint64_t size = std::filesystem::file_size(path, error);
-  if (error) fail_open(error.message());
-  result.expect_size(size);
-  errno = 0;
-  const std::unique_ptr<std::FILE, FileCloser> file(std::fopen(path.string().c_str(), "rb"));
-  if (file == nullptr) fail_open(std::generic_category().message(errno));
-  std::setvbuf(file.get(), nullptr, _IONBF, 0);  // unbuffered: reads go straight to their target
-
-  std::byte first[8];
-  result.read_exactly(file.get(), first, sizeof first);
-  const std::uint64_t length = result.header_length(first, size, options);
-  const std::uint64_t data_size = size - sizeof first - length;
-  detail::SafetensorsHeader header;
-  {
-    const std::unique_ptr<std::byte[]> text = result.allocate(length);
-    result.read_exactly(file.get(), text.get(), length);
-    header = detail::parse_safetensors_header(
-        {reinterpret_cast<const char*>(text.get()), static_cast<std::size_t>(length)}, data_size,
-        result.file_);
-  }
-  result.data_ = result.allocate(data_size);
-  result.read_exactly(file.get(), result.data_.get(), data_size);
-  if (std::fgetc(file.get()) != EOF) {
-    result.fail(SafetensorsFault::kFile, "a file that became longer",
-                std::to_string(size) + " bytes");
-  }
+  detail::InputFile file(path);
+  detail::SafetensorsHeader header = detail::read_safetensors_header(file, options);
+  Safetensors result(file.name());
+  result.data_ = file.read(file.rest());
+  file.expect_end();
   result.adopt(std::move(header), result.data_.get());
   return result;
 }
@@ -265,13 +178,22 @@ inline const StoredTensor& Safetensors::tensor(std::string_view name) const {
 }
 
 template <Stored T>
-void Safetensors::copy_to(std::string_view name, std::span<T> out) const {
+const StoredTensor& Safetensors::tensor_as(std::string_view name) const {
   const StoredTensor& tensor = this->tensor(name);
   if (!detail::holds<T>(tensor.dtype)) {
-    fail(SafetensorsFault::kConversion,
-         "tensor " + detail::printable(name) + " of " + std::string(dtype_name(tensor.dtype)),
-         "a type whose numbers are exact in " + std::string(dtype_name(dtype_of<T>())));
+    const bool unknown = tensor.dtype == Dtype::kUnknown;
+    fail(unknown ? SafetensorsFault::kUnknownDtype : SafetensorsFault::kConversion,
+         "tensor " + detail::printable(name) + " of " +
+             detail::dtype_text(tensor.dtype, tensor.unknown_dtype),
+         unknown ? "a type that is known: F64, F32, F16, BF16, I64, I32, U8 or BOOL"
+                 : "a type whose numbers are exact in " + std::string(dtype_name(dtype_of<T>())));
   }
+  return tensor;
+}
+
+template <Stored T>
+void Safetensors::copy_to(std::string_view name, std::span<T> out) const {
+  const StoredTensor& tensor = tensor_as<T>(name);
   if (out.size() != static_cast<std::size_t>(tensor.size())) {
     detail::fail_shape("Safetensors::copy_to", "out",
                        "has " + std::to_string(out.size()) + " elements",
@@ -282,7 +204,7 @@ void Safetensors::copy_to(std::string_view name, std::span<T> out) const {
 
 template <Scalar T>
 Matrix<T> Safetensors::matrix(std::string_view name) const {
-  const StoredTensor& tensor = this->tensor(name);
+  const StoredTensor& tensor = tensor_as<T>(name);
   const std::vector<Index>& shape = tensor.shape;
   if (shape.empty() || shape.size() > 2) {
     fail(SafetensorsFault::kRank,

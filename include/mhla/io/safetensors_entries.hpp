@@ -24,6 +24,7 @@ struct SafetensorsHeader {
   using Range = std::pair<std::uint64_t, std::uint64_t>;
   struct Entry {
     Dtype dtype = Dtype::kF32;
+    std::string unknown_dtype;  // as in StoredTensor
     std::vector<Index> shape;
     Range offsets;
   };

@@ -10,15 +10,18 @@
 ///     the rest       data; the tensors tile it, row-major and little endian
 ///
 /// The strict profile of the format: a file is refused unless every rule of SafetensorsFault
-/// holds. Source: https://github.com/huggingface/safetensors.
+/// holds. A tensor of a type that is not one of Dtype, such as F8_E4M3, is part of its file as any
+/// other, but cannot be copied as numbers. Source: https://github.com/huggingface/safetensors.
 
 #include <Eigen/Core>
 #include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,15 +55,17 @@ enum class SafetensorsFault {
   kNotAnInteger,     ///< sizes and offsets are whole numbers in [0, 2^63), without sign or exponent
   kRank,             ///< at most 8 axes
   kOffsetCount,      ///< exactly two offsets
-  kUnknownDtype,     ///< one of Dtype
+  kUnknownDtype,     ///< types have a name; that of a copied tensor is one of Dtype
   kOverflow,         ///< the product of the sizes other than 0, in bytes, is below 2^63
   kRange,            ///< begin <= end <= size of the data
-  kSize,             ///< end - begin is the size of the tensor in bytes
+  kSize,             ///< end - begin is the size of the tensor in bytes; of an unknown type, at
+                     ///< least a bit an element, and nothing where there are no elements
   kHole,             ///< every byte of data belongs to a tensor
   kOverlap,          ///< and to one only
   kReservedName,     ///< no tensor to be written is called __metadata__
   kNoTensor,         ///< the requested tensor exists
   kConversion,       ///< and the requested type holds its numbers exactly
+  kShardPath,        ///< the files that an index names lie in its folder or below
 };
 
 /// A refusal. The message has the file (or "bytes"), the position, what came and what was expected;
@@ -87,18 +92,21 @@ inline namespace MHLA_TARGET {
 
 static_assert(std::endian::native == std::endian::little, "values are copied as they are");
 
-/// Element types, in the order of the format's reference implementation: by alignment.
-enum class Dtype : std::uint8_t { kBool, kU8, kF16, kBF16, kI32, kF32, kF64, kI64 };
+/// Element types, in the order of the format's reference implementation: by alignment. kUnknown is
+/// any other, of unknown width.
+enum class Dtype : std::int8_t { kUnknown = -1, kBool, kU8, kF16, kBF16, kI32, kF32, kF64, kI64 };
 
-/// Bytes of an element.
+/// Bytes of an element; 0 for kUnknown.
 constexpr Index dtype_width(Dtype dtype) {
-  constexpr Index widths[] = {1, 1, 2, 2, 4, 4, 8, 8};
-  return widths[static_cast<int>(dtype)];
+  constexpr Index widths[] = {0, 1, 1, 2, 2, 4, 4, 8, 8};
+  return widths[static_cast<int>(dtype) + 1];
 }
 
+/// The name in a file; empty for kUnknown, whose name a StoredTensor has.
 constexpr std::string_view dtype_name(Dtype dtype) {
-  constexpr std::string_view names[] = {"BOOL", "U8", "F16", "BF16", "I32", "F32", "F64", "I64"};
-  return names[static_cast<int>(dtype)];
+  constexpr std::string_view names[] = {"",    "BOOL", "U8",  "F16", "BF16",
+                                        "I32", "F32",  "F64", "I64"};
+  return names[static_cast<int>(dtype) + 1];
 }
 
 constexpr std::optional<Dtype> dtype_of_name(std::string_view name) {
@@ -131,8 +139,12 @@ struct StoredTensor {
   Dtype dtype = Dtype::kF32;
   std::vector<Index> shape;          ///< empty: a single number
   std::span<const std::byte> bytes;  ///< as many as shape and dtype say
+  std::string unknown_dtype = {};    ///< the name of the type if dtype is kUnknown
 
-  Index size() const { return static_cast<Index>(bytes.size()) / dtype_width(dtype); }
+  /// Elements.
+  Index size() const {
+    return std::accumulate(shape.begin(), shape.end(), Index{1}, std::multiplies<>());
+  }
 };
 
 /// Tensors by name, and metadata by key.
@@ -207,18 +219,37 @@ inline std::size_t valid_utf8(std::string_view text) {
   return i;
 }
 
-/// Bytes of a tensor of sizes >= 0; nothing if the product of its nonzero sizes overflows, so that
-/// no stride of an empty tensor overflows either.
+/// The fewest bytes of a tensor of sizes >= 0: all of them if its type is known, else a bit an
+/// element. Nothing if the product of its nonzero sizes overflows, so that no stride of an empty
+/// tensor overflows either.
 inline std::optional<std::uint64_t> stored_bytes(const std::vector<Index>& shape, Dtype dtype) {
   constexpr Index limit = std::numeric_limits<Index>::max();
-  Index product = dtype_width(dtype);
+  const bool known = dtype != Dtype::kUnknown;
+  Index product = known ? dtype_width(dtype) : 1;
   bool empty = false;
   for (const Index size : shape) {
     empty = empty || size == 0;
     if (size > 0 && product > limit / size) return std::nullopt;
     if (size > 0) product *= size;
   }
-  return empty ? 0 : static_cast<std::uint64_t>(product);
+  if (empty) return 0;
+  const auto count = static_cast<std::uint64_t>(product);
+  return known ? count : (count + 7) / 8;
+}
+
+/// True if a tensor of this type whose shape gives `stored_bytes` may have `bytes` bytes.
+inline bool may_have_bytes(Dtype dtype, std::uint64_t stored_bytes, std::uint64_t bytes) {
+  const bool more = dtype == Dtype::kUnknown && stored_bytes > 0;
+  return more ? bytes >= stored_bytes : bytes == stored_bytes;
+}
+inline std::string bytes_text(Dtype dtype, std::uint64_t stored_bytes) {
+  const bool more = dtype == Dtype::kUnknown && stored_bytes > 0;
+  return (more ? "at least " : "") + std::to_string(stored_bytes) + " bytes";
+}
+
+/// The name of a type for a message.
+inline std::string dtype_text(Dtype dtype, std::string_view unknown_dtype) {
+  return dtype == Dtype::kUnknown ? printable(unknown_dtype) : std::string(dtype_name(dtype));
 }
 
 }  // namespace detail

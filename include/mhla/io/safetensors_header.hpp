@@ -105,11 +105,7 @@ class SafetensorsHeaderParser {
   }
 
   bool key(std::string& name) {
-    if (name.size() > kSafetensorsMaxName) {
-      fail(SafetensorsFault::kNameTooLong,
-           "key " + printable(name) + " of " + std::to_string(name.size()) + " bytes",
-           "at most " + std::to_string(kSafetensorsMaxName));
-    }
+    expect_name("key", name);
     if (place_ == Place::kTensor) {
       tensor_key(name);
       return true;
@@ -137,12 +133,10 @@ class SafetensorsHeaderParser {
     if (place_ == Place::kMetadata) {
       header_.metadata[metadata_key_] = value;
     } else if (place_ == Place::kTensor && key_ == kDtype) {
-      const std::optional<Dtype> dtype = dtype_of_name(value);
-      if (!dtype) {
-        fail(SafetensorsFault::kUnknownDtype, where() + " has dtype " + printable(value),
-             "F64, F32, F16, BF16, I64, I32, U8 or BOOL");
-      }
-      entry_.dtype = *dtype;
+      if (value.empty()) fail(SafetensorsFault::kUnknownDtype, where() + " of no dtype", "a name");
+      expect_name("dtype", value);
+      entry_.dtype = dtype_of_name(value).value_or(Dtype::kUnknown);
+      if (entry_.dtype == Dtype::kUnknown) entry_.unknown_dtype = value;
     } else {
       refuse("a string");
     }
@@ -191,6 +185,14 @@ class SafetensorsHeaderParser {
   // Keys of a tensor, as bits.
   static constexpr unsigned kDtype = 1, kShape = 2, kOffsets = 4;
 
+  void expect_name(const std::string& what, const std::string& name) const {
+    if (name.size() > kSafetensorsMaxName) {
+      fail(SafetensorsFault::kNameTooLong,
+           what + " " + printable(name) + " of " + std::to_string(name.size()) + " bytes",
+           "at most " + std::to_string(kSafetensorsMaxName));
+    }
+  }
+
   void tensor_key(const std::string& name) {
     key_ = name == "dtype"          ? kDtype
            : name == "shape"        ? kShape
@@ -221,9 +223,9 @@ class SafetensorsHeaderParser {
     if (!bytes) {
       fail(SafetensorsFault::kOverflow, where() + " of " + shape_text(), "fewer than 2^63 bytes");
     }
-    if (*bytes != end - begin) {
+    if (!may_have_bytes(entry_.dtype, *bytes, end - begin)) {
       fail(SafetensorsFault::kSize, range_text(),
-           std::to_string(*bytes) + " bytes for " + shape_text());
+           bytes_text(entry_.dtype, *bytes) + " for " + shape_text());
     }
     header_.tensors.find(name_)->second = std::move(entry_);
   }
@@ -254,7 +256,7 @@ class SafetensorsHeaderParser {
            std::to_string(entry_.offsets.second) + ") of the data";
   }
   std::string shape_text() const {
-    return std::string(dtype_name(entry_.dtype)) + detail::shape_text(entry_.shape);
+    return dtype_text(entry_.dtype, entry_.unknown_dtype) + detail::shape_text(entry_.shape);
   }
   std::string key_name() const {
     return key_ == kDtype ? "dtype" : key_ == kShape ? "shape" : "data_offsets";

@@ -3,10 +3,9 @@
 /// \file
 /// Writes safetensors files.
 /// The bytes depend only on names, types, shapes, values and metadata, not on the order of calls:
-/// tensors are sorted by element type, widest first, and by name; metadata by key. Spaces pad the
-/// header to a multiple of 8, so every tensor is aligned to its elements. The strict reader
-/// (safetensors.hpp) reads what is written back bit for bit.
-/// reads back bit for bit.
+/// tensors are sorted by element type, widest first and unknown ones last, and by name; metadata by
+/// key. Spaces pad the header to a multiple of 8, so every tensor is aligned to its elements. The
+/// strict reader (safetensors.hpp) reads what is written back bit for bit.
 
 #include <algorithm>
 #include <cstddef>
@@ -37,7 +36,7 @@ class SafetensorsWriter {
   /// Adds a tensor, or throws and adds nothing.
   /// \throws safetensors_error for a name that is taken, longer than 1,024 bytes, not UTF-8 or
   /// __metadata__; for more than 8 axes or 65,536 tensors; for a size below 0, or a number of bytes
-  /// other than dtype and shape give.
+  /// other than dtype and shape give; for an unknown dtype without a name, or with that of a known.
   void add(std::string_view name, StoredTensor tensor);
 
   /// Adds contiguous row-major values: a span of a Stored type, or a std::vector, std::array or the
@@ -136,12 +135,20 @@ void expect_room(const std::string& what, const Map& map, std::string_view key) 
 
 inline void SafetensorsWriter::add(std::string_view name, StoredTensor tensor) {
   detail::expect_room("tensor", tensors_, name);
-  const std::string shape =
-      std::string(dtype_name(tensor.dtype)) + detail::shape_text(tensor.shape);
-  const std::string what = "tensor " + detail::printable(name) + " of " + shape;
+  const std::string what = "tensor " + detail::printable(name) + " of " +
+                           detail::dtype_text(tensor.dtype, tensor.unknown_dtype) +
+                           detail::shape_text(tensor.shape);
   const auto fail = [&](SafetensorsFault fault, const std::string& got, const char* expected) {
     detail::fail_safetensors("output", fault, std::nullopt, got, expected);
   };
+  const std::string& unknown = tensor.unknown_dtype;
+  if (tensor.dtype != Dtype::kUnknown ? !unknown.empty()
+                                      : unknown.empty() || dtype_of_name(unknown)) {
+    fail(SafetensorsFault::kUnknownDtype,
+         what + " and the unknown dtype " + detail::printable(unknown),
+         "a dtype, or the name of an unknown one");
+  }
+  detail::expect_text("dtype", unknown, kSafetensorsMaxName);
   if (name == detail::kMetadataKey) {
     fail(SafetensorsFault::kReservedName, what, "another name");
   }
@@ -153,9 +160,9 @@ inline void SafetensorsWriter::add(std::string_view name, StoredTensor tensor) {
   }
   const std::optional<std::uint64_t> bytes = detail::stored_bytes(tensor.shape, tensor.dtype);
   if (!bytes) fail(SafetensorsFault::kOverflow, what, "fewer than 2^63 bytes");
-  if (*bytes != tensor.bytes.size()) {
+  if (!detail::may_have_bytes(tensor.dtype, *bytes, tensor.bytes.size())) {
     fail(SafetensorsFault::kSize, what + " with " + std::to_string(tensor.bytes.size()) + " bytes",
-         (std::to_string(*bytes) + " bytes").c_str());
+         detail::bytes_text(tensor.dtype, *bytes).c_str());
   }
   tensors_.emplace(name, std::move(tensor));
 }
@@ -197,7 +204,10 @@ inline std::string SafetensorsWriter::header(const std::vector<Item>& items) con
     const StoredTensor& tensor = item->second;
     if (text.back() != '{') text += ',';
     detail::append_json(text, item->first);
-    text += ":{\"dtype\":\"" + std::string(dtype_name(tensor.dtype)) + "\",\"shape\":[";
+    text += ":{\"dtype\":";
+    const bool known = tensor.dtype != Dtype::kUnknown;
+    detail::append_json(text, known ? dtype_name(tensor.dtype) : tensor.unknown_dtype);
+    text += ",\"shape\":[";
     for (std::size_t axis = 0; axis < tensor.shape.size(); ++axis) {
       if (axis > 0) text += ',';
       text += std::to_string(tensor.shape[axis]);

@@ -5,17 +5,18 @@
 /// numbers. Gradients lie in a row of the same layout, so one optimiser step serves all of them.
 
 #include <algorithm>
-#include <concepts>
 #include <exception>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/core/tensor_file.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -65,15 +66,6 @@ class ParameterTable {
   std::vector<Parameter> all_;
 };
 
-/// A file of named tensors, such as Safetensors: tensors() is a sorted map from names to something
-/// with a `shape`, and copy_to(name, span) copies the numbers of one, or throws.
-template <class F, class A>
-concept TensorFile = Accumulator<A> &&
-    requires(const F& file, const std::string& name, std::span<A> to) {
-  { file.tensors().find(name)->second.shape } -> std::convertible_to<const std::vector<Index>&>;
-  file.copy_to(name, to);
-};
-
 /// Copies the tensors `prefix` + name of a file to `row`, where `table` has them. Shapes must agree
 /// and the file may have no other tensor whose name begins with `prefix`.
 /// \param function  named in errors
@@ -82,6 +74,15 @@ concept TensorFile = Accumulator<A> &&
 template <Accumulator A, TensorFile<A> F>
 void load_parameters(const char* function, const F& file, std::string_view prefix,
                      const ParameterTable& table, std::span<A> row);
+
+/// Adds the tensors of `row` to a writer under the names prefix + name, with the shapes of `table`:
+/// what load_parameters reads. `row` must live as long as the writer needs the numbers: a
+/// SafetensorsWriter until it has written its file.
+/// \throws shape_error unless `row` has the numbers of `table`; what the writer throws, which then
+/// may have some of the tensors.
+template <class T, TensorWriter<std::remove_const_t<T>> W>
+void save_parameters(W& writer, std::string_view prefix, const ParameterTable& table,
+                     std::span<T> row);
 
 // ------------------------------------------------------------------------------------------------
 
@@ -134,6 +135,19 @@ void load_parameters(const char* function, const F& file, std::string_view prefi
     detail::fail_shape(function, "file", got,
                        "the " + std::to_string(table.all().size()) +
                            " tensors of the layer below \"" + std::string(prefix) + "\"");
+  }
+}
+
+template <class T, TensorWriter<std::remove_const_t<T>> W>
+void save_parameters(W& writer, std::string_view prefix, const ParameterTable& table,
+                     std::span<T> row) {
+  if (static_cast<Index>(row.size()) != table.size()) {
+    detail::fail_shape("save_parameters", "row", "has " + std::to_string(row.size()) + " numbers",
+                       std::to_string(table.size()) + " of the table");
+  }
+  const std::span<const T> numbers = row;
+  for (const Parameter& p : table.all()) {
+    writer.add(std::string(prefix) + p.name, p.shape, table.numbers(numbers, p.name));
   }
 }
 

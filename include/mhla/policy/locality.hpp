@@ -3,20 +3,23 @@
 /// \file
 /// Stage 4 of 5: initial mixing matrices that favour near blocks.
 ///
-/// With dist the Euclidean distance between blocks (in blocks) and far the largest distance,
+/// With dist the Euclidean distance between the centres of a query block and a key block (in key
+/// blocks along each axis) and reach the largest distance,
 ///
-///     linear      1 - dist / far
-///     cos         cos(dist / far * pi / 4)
+///     linear      1 - dist / reach
+///     cos         cos(dist / reach * pi / 4)
 ///     exp         exp(-dist / sigma)
-///     gaussian    exp(-dist^2 / (2 (far / 3)^2))
+///     gaussian    exp(-dist^2 / (2 (reach / 3)^2))
 ///     local       1 where dist <= threshold, otherwise 0
 ///
-/// The paper takes `far` in each row and divides each row by its sum; the released code takes it
-/// over the matrix and divides each column by its sum (but not its gaussian).
+/// The paper takes `reach` in each row and divides each row by its sum; the released code takes it
+/// over the matrix and divides each column by its sum (but not its gaussian). Both have one grid of
+/// blocks. For cross-attention the grids of query blocks and of key blocks cover the same extent.
 /// Source: arXiv:2601.07832, section 4.2; released vision and video layers.
 
 #include <cmath>
 #include <concepts>
+#include <string>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/policy/grid_partition.hpp"
@@ -38,8 +41,8 @@ enum class SumToOne {
 struct LocalityOptions {
   Falloff falloff = Falloff::kLinear;
   SumToOne sum_to_one = SumToOne::kRows;
-  double sigma = 3;        ///< of kExp, in blocks
-  double threshold = 1.5;  ///< of kLocal, in blocks; 1.5 includes diagonal neighbours
+  double sigma = 3;        ///< of kExp, in key blocks
+  double threshold = 1.5;  ///< of kLocal, in key blocks; 1.5 includes diagonal neighbours
 };
 
 /// Returns the initial [M,M] mixing matrix of a sequence, image or video of blocks in raster order.
@@ -48,76 +51,104 @@ struct LocalityOptions {
 template <Accumulator A = float>
 MixingMatrix<A> locality(GridShape blocks, const LocalityOptions& options = {});
 
-/// The same for the blocks of a grid of tokens.
+/// Returns the initial [Mq,Mk] mixing matrix of cross-attention between grids of blocks that cover
+/// the same extent, such as an image in two resolutions. Block i of n along an axis has its centre
+/// at (i + 1/2) / n of that extent. Equal grids give the matrix above. Where a row (or column) that
+/// should sum to 1 has all blocks equally reach, linear gives them equal weights.
+/// \throws option_error as above, and if sigma or threshold leaves such a row (or column) all 0.
+template <Accumulator A = float>
+MixingMatrix<A> locality(GridShape queries, GridShape keys, const LocalityOptions& options = {});
+
+/// The same for the blocks of a grid of tokens, or of two.
 template <Accumulator A = float, std::same_as<Grid> G>
 MixingMatrix<A> locality(const G& blocks, const LocalityOptions& options = {}) {
   return locality<A>(blocks.block_grid(), options);
+}
+template <Accumulator A = float, std::same_as<Grid> G>
+MixingMatrix<A> locality(const G& queries, const G& keys, const LocalityOptions& options = {}) {
+  return locality<A>(queries.block_grid(), keys.block_grid(), options);
 }
 
 // ------------------------------------------------------------------------------------------------
 
 namespace detail {
 
-/// Coefficients before normalisation, in double.   // [M,M]
-inline Matrix<double> locality_weights(GridShape blocks, const LocalityOptions& options) {
-  const Index m = blocks[0] * blocks[1] * blocks[2];
-  const auto position = [&blocks](Index b, int axis) {
-    const Index inner = axis == 2 ? 1 : axis == 1 ? blocks[2] : blocks[1] * blocks[2];
-    return static_cast<double>(b / inner % blocks[axis]);
+/// Distances between the centres of blocks, in key blocks.   // [Mq,Mk]
+inline Matrix<double> block_distances(GridShape queries, GridShape keys) {
+  const auto place = [](GridShape grid, Index b, int axis) {
+    const Index inner = axis == 2 ? 1 : axis == 1 ? grid[2] : grid[1] * grid[2];
+    return b / inner % grid[axis];
   };
-  Matrix<double> distance(m, m);
-  for (Index i = 0; i < m; ++i) {
-    for (Index b = 0; b < m; ++b) {
+  Matrix<double> distance(queries[0] * queries[1] * queries[2], keys[0] * keys[1] * keys[2]);
+  for (Index i = 0; i < distance.rows(); ++i) {
+    for (Index b = 0; b < distance.cols(); ++b) {
       double squared = 0;
       for (int axis = 0; axis < 3; ++axis) {
-        const double along = position(i, axis) - position(b, axis);
+        // (i + 1/2) nk / nq - (b + 1/2) in whole numbers: one rounding, none for nq = nk.
+        const Index nq = queries[axis], nk = keys[axis];
+        const Index halves =
+            (2 * place(queries, i, axis) + 1) * nk - (2 * place(keys, b, axis) + 1) * nq;
+        const double along = static_cast<double>(halves) / static_cast<double>(2 * nq);
         squared += along * along;
       }
       distance(i, b) = std::sqrt(squared);
     }
   }
-  const auto largest = [&distance](Index first, Index rows) {
-    double most = 0;
-    for (Index i = first; i < first + rows; ++i) {
-      for (Index b = 0; b < distance.cols(); ++b) most = std::max(most, distance(i, b));
-    }
-    return most;
-  };
-  const double farthest = largest(0, m);
+  return distance;
+}
+
+/// The coefficient of blocks at a distance.
+inline double locality_weight(double dist, double reach, const LocalityOptions& options) {
   constexpr double kPi = 3.14159265358979323846;
-  Matrix<double> weights(m, m);
-  for (Index i = 0; i < m; ++i) {
-    const double reach = options.sum_to_one == SumToOne::kRows ? largest(i, 1) : farthest;
-    for (Index b = 0; b < m; ++b) {
-      const double dist = distance(i, b);
-      const double share = reach > 0 ? dist / reach : 0;  // one block alone: 0
-      switch (options.falloff) {
-        case Falloff::kLinear:
-          weights(i, b) = 1 - share;
-          break;
-        case Falloff::kCos:
-          weights(i, b) = std::cos(share * kPi / 4);
-          break;
-        case Falloff::kExp:
-          weights(i, b) = std::exp(-dist / options.sigma);
-          break;
-        case Falloff::kGaussian:
-          weights(i, b) = std::exp(-share * share * 9 / 2);
-          break;
-        case Falloff::kLocal:
-          weights(i, b) = dist <= options.threshold ? 1 : 0;
-          break;
-      }
+  const double share = reach > 0 ? dist / reach : 0;  // one block alone: 0
+  switch (options.falloff) {
+    case Falloff::kLinear:
+      return 1 - share;
+    case Falloff::kCos:
+      return std::cos(share * kPi / 4);
+    case Falloff::kExp:
+      return std::exp(-dist / options.sigma);
+    case Falloff::kGaussian:
+      return std::exp(-share * share * 9 / 2);
+    case Falloff::kLocal:
+      return dist <= options.threshold ? 1 : 0;
+  }
+  return 0;
+}
+
+/// Coefficients before normalisation, in double.   // [Mq,Mk]
+inline Matrix<double> locality_weights(GridShape queries, GridShape keys,
+                                       const LocalityOptions& options) {
+  const Matrix<double> distance = block_distances(queries, keys);
+  const double farthest = distance.maxCoeff();
+  Matrix<double> weights(distance.rows(), distance.cols());
+  for (Index i = 0; i < weights.rows(); ++i) {
+    const bool by_row = options.sum_to_one == SumToOne::kRows;
+    const double reach = by_row ? distance.row(i).maxCoeff() : farthest;
+    for (Index b = 0; b < weights.cols(); ++b) {
+      weights(i, b) = locality_weight(distance(i, b), reach, options);
     }
   }
   return weights;
 }
 
-inline void divide_by_row_sums(MatrixView<double> m) {
+/// Divides each row by its sum.
+/// \param what  the blocks that rows belong to, for errors
+inline void divide_by_row_sums(MatrixView<double> m, const char* what,
+                               const LocalityOptions& options) {
   for (Index i = 0; i < m.rows; ++i) {
     double sum = 0;
     for (Index b = 0; b < m.cols; ++b) sum += m(i, b);
-    for (Index b = 0; b < m.cols; ++b) m(i, b) /= sum;
+    if (sum == 0 && options.falloff != Falloff::kLinear) {
+      fail_option("locality", "options",
+                  "have sigma " + std::to_string(options.sigma) + " and threshold " +
+                      std::to_string(options.threshold) + ", so that all weights of " + what +
+                      " block " + std::to_string(i) + " are 0",
+                  "larger ones");
+    }
+    for (Index b = 0; b < m.cols; ++b) {
+      m(i, b) = sum == 0 ? 1 / static_cast<double>(m.cols) : m(i, b) / sum;
+    }
   }
 }
 
@@ -126,17 +157,25 @@ inline void divide_by_row_sums(MatrixView<double> m) {
 template <Accumulator A>
 MixingMatrix<A> locality(GridShape blocks, const LocalityOptions& options) {
   detail::expect_grid("locality", "blocks", blocks);
+  return locality<A>(blocks, blocks, options);
+}
+
+template <Accumulator A>
+MixingMatrix<A> locality(GridShape queries, GridShape keys, const LocalityOptions& options) {
+  detail::expect_grid("locality", "queries", queries);
+  detail::expect_grid("locality", "keys", keys);
   if (!(options.sigma > 0) || !(options.threshold >= 0)) {
     detail::fail_option("locality", "options",
                         "have sigma " + std::to_string(options.sigma) + " and threshold " +
                             std::to_string(options.threshold),
                         "sigma > 0 and threshold >= 0");
   }
-  Matrix<double> weights = detail::locality_weights(blocks, options);
+  Matrix<double> weights = detail::locality_weights(queries, keys, options);
+  const MatrixView<double> view(weights);
   if (options.sum_to_one == SumToOne::kRows) {
-    detail::divide_by_row_sums(MatrixView<double>(weights));
+    detail::divide_by_row_sums(view, "query", options);
   } else if (options.sum_to_one == SumToOne::kColumns) {
-    detail::divide_by_row_sums(MatrixView<double>(weights).transposed());
+    detail::divide_by_row_sums(view.transposed(), "key", options);
   }
   return MixingMatrix<A>(weights);
 }

@@ -11,10 +11,12 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/core/tensor_file.hpp"
 #include "mhla/policy/mixing_view.hpp"
 
 namespace mhla {
@@ -29,6 +31,9 @@ class MixingMatrix {
   template <class Derived>
   explicit MixingMatrix(const Eigen::DenseBase<Derived>& coefficients)
       : MixingMatrix(banded(coefficients, coefficients.rows(), coefficients.cols())) {}
+  /// A copy of a view, with its band.
+  /// \throws option_error if it is absent.
+  explicit MixingMatrix(const MixingView<const A>& m);
   /// Zeros in a band, to be set through `at`.
   explicit MixingMatrix(const Band& band) : band_(band), values_(Matrix<A>::Zero(1, band.size())) {}
 
@@ -60,6 +65,23 @@ class MixingMatrix {
   Band band_;
   Matrix<A> values_;  // [1, band.size()]
 };
+
+/// Zeros in the band of m, such as the memory of its gradient.
+/// \throws option_error if a view is absent.
+template <class A>
+MixingMatrix<std::remove_const_t<A>> zeros_like(const MixingView<A>& m);
+template <Accumulator A>
+MixingMatrix<A> zeros_like(const MixingMatrix<A>& m) {
+  return zeros_like(m.view());
+}
+
+/// The mixing matrix of a checkpoint: the tensor `name` of a file, [Mq,Mk] or with axes of size 1
+/// behind, such as [M,M,1,1] of a vision layer and [M,M,1,1,1,1] of a language layer. All
+/// coefficients are kept, those above the diagonal too.
+/// \throws shape_error if there is no such tensor or it has another shape, option_error if it is
+/// empty, and what the file throws for a tensor that A cannot hold.
+template <Accumulator A = float, TensorFile<A> F>
+MixingMatrix<A> load_mixing(const F& file, const std::string& name);
 
 /// The lower triangle of m, stored as a band: all that the causal form reads.
 template <Accumulator A>
@@ -113,6 +135,46 @@ MixingMatrix<A> MixingMatrix<A>::banded(const Eigen::DenseBase<Derived>& coeffic
       m.at(i, b) = static_cast<A>(values(i, b));
     }
   }
+  return m;
+}
+
+namespace detail {
+
+/// The band of a view.
+template <class A>
+const Band& expect_present(const char* function, const MixingView<A>& m) {
+  if (m.absent()) fail_option(function, "m", "is absent", "a view of coefficients");
+  return m.band();
+}
+
+}  // namespace detail
+
+template <Accumulator A>
+MixingMatrix<A>::MixingMatrix(const MixingView<const A>& m)
+    : MixingMatrix(detail::expect_present("MixingMatrix", m)) {
+  const std::span<const A> from = m.storage();
+  std::copy(from.begin(), from.end(), values_.data());
+}
+
+template <class A>
+MixingMatrix<std::remove_const_t<A>> zeros_like(const MixingView<A>& m) {
+  return MixingMatrix<std::remove_const_t<A>>(detail::expect_present("zeros_like", m));
+}
+
+template <Accumulator A, TensorFile<A> F>
+MixingMatrix<A> load_mixing(const F& file, const std::string& name) {
+  const auto& tensors = file.tensors();
+  const auto found = tensors.find(name);
+  const auto fail = [&name](const std::string& got) {
+    detail::fail_shape("load_mixing", "file", got + name, "a tensor [Mq, Mk] or [Mq, Mk, 1, ...]");
+  };
+  if (found == tensors.end()) fail("has no tensor ");
+  const std::vector<Index>& shape = found->second.shape;
+  const bool matrix = shape.size() >= 2 && std::all_of(shape.begin() + 2, shape.end(),
+                                                       [](Index size) { return size == 1; });
+  if (!matrix) fail("has shape " + detail::shape_text(shape) + " for ");
+  MixingMatrix<A> m(Band(shape[0], shape[1]));
+  file.copy_to(name, m.storage());
   return m;
 }
 

@@ -52,11 +52,18 @@ class Band {
 /// A view of a mixing matrix or of its gradient. Skips zeros outside the band. Owns nothing.
 template <class A>
 class MixingView {
+  using Dense = std::conditional_t<std::is_const_v<A>, const Matrix<std::remove_const_t<A>>,
+                                   Matrix<std::remove_const_t<A>>>;
+
  public:
   /// Absent: an optional gradient left out.
   constexpr MixingView() = default;
   /// \param data  band.size() numbers
   MixingView(A* data, const Band& band) : data_(data), band_(band) {}
+  /// All coefficients of a matrix, in its memory.
+  /// \throws option_error if it is empty.
+  explicit MixingView(Dense& m) : MixingView(m.data(), Band(m.rows(), m.cols())) {}
+  explicit MixingView(const Dense&& m) = delete;  // would dangle
   template <std::same_as<const A> C>
   requires(!std::is_const_v<A>) operator MixingView<C>() const {  // NOLINT
     return {data_, band_};

@@ -1,0 +1,35 @@
+#pragma once
+
+/// \file
+/// What a file of named tensors offers to whoever reads or writes one, whatever its format.
+
+#include <concepts>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+/// A file to read, such as Safetensors: tensors() is a sorted map from names to something with a
+/// `shape`, and copy_to(name, span) copies the numbers of one, or throws.
+template <class F, class A>
+concept TensorFile = Accumulator<A> &&
+    requires(const F& file, const std::string& name, std::span<A> to) {
+  { file.tensors().find(name)->second.shape } -> std::convertible_to<const std::vector<Index>&>;
+  file.copy_to(name, to);
+};
+
+/// A file to write, such as SafetensorsWriter: add(name, shape, span) takes in a tensor, or throws.
+template <class W, class A>
+concept TensorWriter = Accumulator<A> &&
+    requires(W& writer, const std::string& name, const std::vector<Index>& shape,
+             std::span<const A> numbers) {
+  writer.add(name, shape, numbers);
+};
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla

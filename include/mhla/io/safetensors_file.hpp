@@ -1,0 +1,155 @@
+#pragma once
+
+/// \file
+/// Untrusted files on disk, and the header of a safetensors file, read without its data.
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <system_error>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/io/safetensors_format.hpp"
+#include "mhla/io/safetensors_header.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// Throws unless header_limit is in range.
+inline void expect_header_limit(const char* function, const SafetensorsOptions& options) {
+  if (options.header_limit > kSafetensorsMaxHeader) {
+    fail_option(function, "header_limit", "is " + std::to_string(options.header_limit),
+                "at most " + std::to_string(kSafetensorsMaxHeader));
+  }
+}
+
+/// Throws unless a file of `size` bytes may be a safetensors file.
+inline void expect_safetensors_size(const std::string& file, std::uint64_t size) {
+  if (size < 10) {
+    fail_safetensors(file, SafetensorsFault::kTooShort, std::nullopt,
+                     std::to_string(size) + " bytes", "at least 10");
+  }
+}
+
+/// The length of a header, from the first 8 bytes of a file of `size` bytes.
+inline std::uint64_t header_length(const std::string& file, const std::byte* first,
+                                   std::uint64_t size, const SafetensorsOptions& options) {
+  std::uint64_t length = 0;
+  std::memcpy(&length, first, sizeof length);
+  const auto fail = [&](SafetensorsFault fault, const std::string& expected) {
+    fail_safetensors(file, fault, std::nullopt, "a header of " + std::to_string(length) + " bytes",
+                     expected);
+  };
+  if (length > options.header_limit) {
+    fail(SafetensorsFault::kHeaderTooLong,
+         "at most " + std::to_string(options.header_limit) + " (header_limit)");
+  }
+  if (length > size - sizeof length) {
+    fail(SafetensorsFault::kHeaderBeyondEnd, "at most " + std::to_string(size - sizeof length) +
+                                                 " of a file of " + std::to_string(size));
+  }
+  return length;
+}
+
+/// A regular file, read from its beginning on.
+class InputFile {
+ public:
+  explicit InputFile(const std::filesystem::path& path);
+
+  const std::string& name() const { return name_; }
+  std::uint64_t size() const { return size_; }
+  /// Bytes that have not been read.
+  std::uint64_t rest() const { return rest_; }
+
+  void read(std::byte* to, std::uint64_t size);
+  /// The next `size` bytes.
+  std::unique_ptr<std::byte[]> read(std::uint64_t size);
+  /// Throws if the file has become longer.
+  void expect_end() {
+    if (std::fgetc(file_.get()) != EOF) {
+      fail(SafetensorsFault::kFile, "a file that became longer", std::to_string(size_) + " bytes");
+    }
+  }
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+
+  [[noreturn]] void fail(SafetensorsFault fault, const std::string& got,
+                         const std::string& expected) const {
+    fail_safetensors(name_, fault, std::nullopt, got, expected);
+  }
+  [[noreturn]] void fail_open(const std::string& reason) const {
+    fail(SafetensorsFault::kFile, "no file that can be read (" + reason + ")", "a regular file");
+  }
+
+  std::string name_;
+  std::uint64_t size_ = 0, rest_ = 0;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+/// Reads and checks a header. The data, the rest of the file, is not read.
+inline SafetensorsHeader read_safetensors_header(InputFile& file,
+                                                 const SafetensorsOptions& options) {
+  expect_safetensors_size(file.name(), file.size());
+  std::byte first[8];
+  file.read(first, sizeof first);
+  const std::uint64_t length = header_length(file.name(), first, file.size(), options);
+  const std::unique_ptr<std::byte[]> text = file.read(length);
+  return parse_safetensors_header(
+      {reinterpret_cast<const char*>(text.get()), static_cast<std::size_t>(length)}, file.rest(),
+      file.name());
+}
+
+// ------------------------------------------------------------------------------------------------
+
+inline InputFile::InputFile(const std::filesystem::path& path) : name_(path.string()) {
+  std::error_code error;
+  const bool regular = std::filesystem::is_regular_file(path, error);  // no pipe, no folder
+  if (!regular) fail_open(error ? error.message() : "it is of another kind");
+  size_ = rest_ = std::filesystem::file_size(path, error);
+  if (error) fail_open(error.message());
+  errno = 0;
+  file_.reset(std::fopen(name_.c_str(), "rb"));
+  if (file_ == nullptr) fail_open(std::generic_category().message(errno));
+  std::setvbuf(file_.get(), nullptr, _IONBF, 0);  // unbuffered: reads go straight to their target
+}
+
+inline void InputFile::read(std::byte* to, std::uint64_t size) {
+  errno = 0;
+  const auto count = static_cast<std::size_t>(size);
+  const std::size_t got = std::fread(to, 1, count, file_.get());
+  if (got != count) {
+    const std::string reason = std::ferror(file_.get()) != 0
+                                   ? std::generic_category().message(errno)
+                                   : "the file became shorter";
+    fail(SafetensorsFault::kFile, std::to_string(got) + " bytes (" + reason + ")",
+         std::to_string(count) + " more bytes");
+  }
+  rest_ -= size;
+}
+
+inline std::unique_ptr<std::byte[]> InputFile::read(std::uint64_t size) {
+  std::unique_ptr<std::byte[]> memory;
+  if (size <= static_cast<std::uint64_t>(PTRDIFF_MAX)) {
+    memory.reset(new (std::nothrow) std::byte[static_cast<std::size_t>(size)]);
+  }
+  if (memory == nullptr) {
+    fail(SafetensorsFault::kMemory, std::to_string(size) + " bytes", "what fits in memory");
+  }
+  read(memory.get(), size);
+  return memory;
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,111 @@
+// Layers written to safetensors files and read from them.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/raw_file.hpp"
+#include "mhla/io/safetensors.hpp"
+#include "mhla/layer/language_layer.hpp"
+#include "mhla/layer/video_layer.hpp"
+#include "mhla/layer/vision_layer.hpp"
+#include "support/message_of.hpp"
+#include "support/random.hpp"
+
+namespace mhla::test {
+namespace {
+
+template <class A>
+void fill_randomly(std::span<A> row) {
+  Random rng(7);
+  const Matrix<A> numbers = rng.matrix<A>(1, std::ssize(row));
+  std::copy(numbers.data(), numbers.data() + numbers.size(), row.begin());
+}
+
+/// Expects the parameters of a layer back from a file with a second layer in it.
+template <class L>
+void expect_round_trip(typename L::Options options) {
+  L layer(options), other(options);
+  fill_randomly(layer.parameters());
+  if constexpr (requires { layer.project(); }) layer.project();
+  SafetensorsWriter writer;
+  save_parameters(writer, "blocks.0.attn.", layer.table(), layer.parameters());
+  save_parameters(writer, "blocks.1.attn.", other.table(), other.parameters());
+  const Bytes bytes = writer.to_bytes();
+  const Safetensors file = Safetensors::parse(bytes);
+  EXPECT_EQ(file.tensors().size(), 2 * layer.table().all().size());
+  options.channels = 0;
+  const L again(file, "blocks.0.attn.", options);
+  EXPECT_TRUE(std::ranges::equal(again.parameters(), std::as_const(layer).parameters()));
+  EXPECT_EQ(again.options().channels, layer.options().channels);
+}
+
+const VisionOptions kSmallVision{.heads = 2, .tokens = {4, 4}, .block = {2, 2}, .channels = 6};
+
+TEST(LayersInFiles, ComeBackAsTheyWereSaved) {
+  expect_round_trip<VisionLayer<float>>(kSmallVision);
+  expect_round_trip<VisionLayer<double>>(kSmallVision);
+  const VideoOptions video{.heads = 2, .grid = {2, 4, 4}, .layout = {1, 2, 2}, .channels = 24};
+  expect_round_trip<VideoLayer<float>>(video);
+  expect_round_trip<LanguageLayer<float>>({.heads = 2, .channels = 16, .chunks = 3});
+}
+
+/// The tensors of a layer, rounded to T.
+template <class T>
+struct RoundedTensors {
+  std::vector<std::vector<T>> numbers;
+  SafetensorsWriter writer;
+
+  explicit RoundedTensors(const VisionLayer<float>& layer) {
+    for (const Parameter& p : layer.table().all()) {
+      numbers.emplace_back();
+      for (const float x : layer.table().numbers(layer.parameters(), p.name)) {
+        numbers.back().push_back(static_cast<T>(x));
+      }
+      writer.add("x." + p.name, p.shape, numbers.back());
+    }
+  }
+};
+
+template <class T>
+void expect_widened() {
+  VisionLayer<float> layer(kSmallVision);
+  fill_randomly(layer.parameters());
+  const RoundedTensors<T> rounded(layer);
+  const Bytes bytes = rounded.writer.to_bytes();
+  const VisionLayer<float> loaded(Safetensors::parse(bytes), "x.", kSmallVision);
+  for (std::size_t i = 0; i < loaded.parameters().size(); ++i) {
+    const float expected = static_cast<float>(static_cast<T>(layer.parameters()[i]));
+    ASSERT_EQ(loaded.parameters()[i], expected) << i;
+  }
+}
+
+TEST(LayersInFiles, OfFloatAreReadFromHalvesExactly) {
+  expect_widened<Eigen::half>();
+  expect_widened<Eigen::bfloat16>();
+}
+
+TEST(LayersInFiles, AnUnknownTypeIsNamed) {
+  const VisionLayer<float> layer(kSmallVision);
+  SafetensorsWriter writer;
+  const Bytes numbers(1000);
+  for (const Parameter& p : layer.table().all()) {
+    const bool bias = p.name == "to_out.0.bias";
+    const auto values = layer.table().numbers(layer.parameters(), p.name);
+    const auto all = std::as_bytes(values);
+    writer.add("x." + p.name,
+               bias ? StoredTensor{Dtype::kUnknown, p.shape, all.first(values.size()), "F8_E4M3"}
+                    : StoredTensor{Dtype::kF32, p.shape, all});
+  }
+  const Bytes bytes = writer.to_bytes();
+  const std::string text = message_of<shape_error>(
+      [&] { VisionLayer<float>(Safetensors::parse(bytes), "x.", kSmallVision); });
+  EXPECT_NE(text.find("cannot copy x.to_out.0.bias"), std::string::npos) << text;
+  EXPECT_NE(text.find("'F8_E4M3'"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace mhla::test
