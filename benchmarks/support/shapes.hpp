@@ -68,6 +68,33 @@ inline std::vector<Shape> causal_shapes() {
   };
 }
 
+/// Attention layers of H*E channels. The names begin with the family of the layer.
+inline std::vector<Shape> vision_layer_shapes() {
+  return {
+      {"vision_dit_s_256", 8, 6, 64, 64, GridShape(16, 16), GridShape(4, 4),
+       "DiT-S/2 at 256 px, C = 384, M = 16"},
+      {"vision_dit_s_512", 2, 6, 64, 64, GridShape(32, 32), GridShape(8, 8),
+       "DiT-S/2 at 512 px, C = 384, M = 16"},
+      {"vision_deit_s", 8, 6, 64, 64, GridShape(16, 16), GridShape(4, 4),
+       "DeiT-S/16, norm of q and k, LePE 5 x 5, C = 384, M = 16"},
+  };
+}
+/// wan_1300m with a fifteenth of its tokens, in the same blocks: a call of the whole takes 10 s on
+/// one core.
+inline Shape video_layer_shape() {
+  return {"video_wan_1300m",
+          1,
+          12,
+          128,
+          128,
+          GridShape(7, 30, 10),
+          GridShape(7, 6, 5),
+          "Wan2.1-1.3B at 7 x 30 x 10 tokens, C = 1536, M = 10"};
+}
+inline Shape language_layer_shape() {
+  return sequence("language_340m", {1, 2048, 64, 4, 128, 256}, "layer of 340M, C = 1024, M = 32");
+}
+
 inline Shape shape_named(const std::vector<Shape>& shapes, const std::string& name) {
   for (const Shape& s : shapes) {
     if (s.name == name) return s;

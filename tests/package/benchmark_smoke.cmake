@@ -8,7 +8,8 @@ set(json ${WORK}/benchmarks.json)
 set(ENV{MHLA_COMMIT} 0123456789ab-dirty)
 set(vision "/(deit_s|growth_256)/|/(double|bfloat16)/dit_s_512/threads:1")
 set(language "^(Causal|Streaming|Linear|EigenProgram|Backward|BackwardKept|LinearBackward)/cpu/float/nlp_340m.*/threads:1")
-execute_process(COMMAND ${BENCH} "--benchmark_filter=${vision}|${language}|^Peak"
+set(layers "^Layer.*/vision_deit_s/threads:1|/language_340m_token/threads:1")
+execute_process(COMMAND ${BENCH} "--benchmark_filter=${vision}|${language}|${layers}|^Peak"
                         --benchmark_min_time=0.001 --benchmark_out=${json}
                         --benchmark_out_format=json
                 COMMAND_ERROR_IS_FATAL ANY)
@@ -58,7 +59,7 @@ foreach(i RANGE ${last})
 endforeach()
 
 foreach(form Bidirectional Causal Streaming Softmax Linear EigenProgram Peak Backward BackwardKept
-        LinearBackward SoftmaxBackward)
+        LinearBackward SoftmaxBackward Layer LayerBackward LayerBackwardKept)
   if(NOT form IN_LIST forms)
     string(APPEND wrong "\n  no case of ${form}")
   endif()
