@@ -23,9 +23,9 @@ if [[ $name == attention_map && $# == 0 ]]; then
   set -- "$repository/examples/data/astronaut.png"
 fi
 
-packages=(g++ cmake ninja-build libeigen3-dev libstb-dev)
+packages=(g++ cmake ninja-build libeigen3-dev libstb-dev nlohmann-json3-dev)
 if [[ $name == train_images ]]; then
-  packages+=(zlib1g-dev libcli11-dev nlohmann-json3-dev dataset-fashion-mnist python3-matplotlib)
+  packages+=(zlib1g-dev libcli11-dev dataset-fashion-mnist python3-matplotlib)
 fi
 require_packages "${packages[@]}"
 build examples "$name" -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=ON \

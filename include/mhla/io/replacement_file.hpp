@@ -58,7 +58,7 @@ class ReplacementFile {
     constexpr int kAttempts = 16;  // each at one name of 2^32
     for (int attempt = 0; attempt < kAttempts && file_ == nullptr; ++attempt) {
       path_ = target;
-      path_ += "." + std::to_string(random()) + ".tmp";
+      path_.concat(".").concat(std::to_string(random())).concat(".tmp");
       errno = 0;
       file_.reset(create_file(path_));
       if (file_ == nullptr && errno != EEXIST) break;

@@ -1,0 +1,101 @@
+#pragma once
+
+/// \file
+/// What the examples of the attention layers share: weights to start from, files of them, and the
+/// check of a gradient.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <mhla/io/safetensors.hpp>
+#include <mhla/layer/layer.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace attention_layer {
+
+/// \throws std::runtime_error with `otherwise` unless `ok`.
+inline void expect(bool ok, const std::string& otherwise) {
+  if (!ok) throw std::runtime_error("FAILED: " + otherwise);
+}
+
+/// Prints what went wrong and returns the exit status.
+inline int report(const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
+}
+
+/// Uniform weights of at most 1 / sqrt(fan-in), gains 1, biases 0.
+template <class L>
+void set_random(L& layer) {
+  using A = typename L::A;
+  for (const mhla::Parameter& p : layer.table().all()) {
+    const auto numbers = layer.table().numbers(layer.parameters(), p.name);
+    Eigen::Map<Eigen::ArrayX<A>> values(numbers.data(), p.size);
+    if (p.shape.size() == 1) {
+      values = p.name.ends_with("bias") ? A(0) : A(1);
+    } else {
+      const auto fan_in = static_cast<double>(p.size / p.shape[0]);
+      values = values.Random(p.size) * static_cast<A>(1 / std::sqrt(fan_in));
+    }
+  }
+}
+
+/// The layer in a file, for the arguments FILE PREFIX, or without arguments one of random weights.
+template <class L>
+L load_or_make(int argc, char** argv, const typename L::Options& options) {
+  expect(argc == 1 || argc == 3, "give a file and the prefix of the layer in it, or nothing");
+  if (argc == 3) return {mhla::Safetensors::read(argv[1]), argv[2], options};
+  L layer(options);
+  set_random(layer);
+  return layer;
+}
+
+/// Writes all parameters, under `prefix` + name.
+template <class L>
+void write(const L& layer, const std::string& prefix, const std::filesystem::path& path) {
+  mhla::SafetensorsWriter file;
+  for (const mhla::Parameter& p : layer.table().all()) {
+    file.add(prefix + p.name, p.shape, layer.table().numbers(layer.parameters(), p.name));
+  }
+  file.write(path);
+}
+
+/// How far apart, relatively, are the derivative of <dy, y> that backward gives and that by central
+/// differences, along a random direction of x and of all parameters. In double about 1e-8, for the
+/// step is so small that features hardly ever cross the kink of relu.
+template <class L>
+double derivative_error(const L& layer, const mhla::Matrix<double>& x) {
+  constexpr double kStep = 1e-8;
+  const mhla::Matrix<double> dy = x.Random(x.rows(), x.cols());
+  const mhla::Matrix<double> towards = x.Random(x.rows(), x.cols());
+  mhla::Matrix<double> dx = x.Zero(x.rows(), x.cols());
+  const auto count = static_cast<mhla::Index>(layer.parameters().size());
+  const Eigen::VectorXd direction = Eigen::VectorXd::Random(count);
+  std::vector<double> gradients(layer.parameters().size());
+  layer.backward(x, dy, dx, gradients);
+  const double derivative = dx.cwiseProduct(towards).sum() +
+                            Eigen::Map<Eigen::VectorXd>(gradients.data(), count).dot(direction);
+  const auto value_at = [&](double h) {
+    L moved = layer;
+    Eigen::Map<Eigen::VectorXd>(moved.parameters().data(), count) += h * direction;
+    return moved(mhla::Matrix<double>(x + h * towards)).cwiseProduct(dy).sum();
+  };
+  const double difference = (value_at(kStep) - value_at(-kStep)) / (2 * kStep);
+  return std::abs(derivative - difference) / std::abs(difference);
+}
+
+/// Milliseconds that f() takes.
+template <class F>
+double milliseconds(F&& f) {
+  const auto begin = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+      .count();
+}
+
+}  // namespace attention_layer
