@@ -54,7 +54,7 @@ MixingMatrix<A> locality(GridShape blocks, const LocalityOptions& options = {});
 /// Returns the initial [Mq,Mk] mixing matrix of cross-attention between grids of blocks that cover
 /// the same extent, such as an image in two resolutions. Block i of n along an axis has its centre
 /// at (i + 1/2) / n of that extent. Equal grids give the matrix above. Where a row (or column) that
-/// should sum to 1 has all blocks equally reach, linear gives them equal weights.
+/// should sum to 1 has all blocks equally far, linear gives them equal weights.
 /// \throws option_error as above, and if sigma or threshold leaves such a row (or column) all 0.
 template <Accumulator A = float>
 MixingMatrix<A> locality(GridShape queries, GridShape keys, const LocalityOptions& options = {});
