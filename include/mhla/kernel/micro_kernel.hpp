@@ -11,6 +11,7 @@
 #include "mhla/kernel/packet.hpp"
 #include "mhla/kernel/prefetch.hpp"
 #include "mhla/kernel/rows.hpp"
+#include "mhla/kernel/unit.hpp"
 
 MHLA_PACKETS_BEGIN
 
@@ -169,6 +170,7 @@ MHLA_NOINLINE void multiply_row(const Product<A>& p, Index row, ColumnSpan depth
   };
   columns.template operator()<P, 8>();
   columns.template operator()<P, 4>();
+  columns.template operator()<P, kTile.vectors>();
   columns.template operator()<P, 1>();
   if constexpr (kWidth > 4 && kLanes<Half> < kWidth) columns.template operator()<Half, 1>();
   if constexpr (kWidth > 1) columns.template operator()<A, 1>();

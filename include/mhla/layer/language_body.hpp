@@ -119,12 +119,14 @@ class LanguageBody {
   }
 
   /// The inputs of attention, of tokens from position `first` on.
-  /// \param tails  the last inputs of the convolutions, or null: a sequence begins
+  /// \param tails   the last inputs of the convolutions, or null: a sequence begins
+  /// \param packed  the projections, or null: those of p
   void lead(const LanguageParameters<const T>& p, MatrixView<const T> x, const Tape& tape,
-            Index first, const LanguageTails<T>* tails, const Call& call) const;
+            Index first, const LanguageTails<T>* tails, const PackedLanguage<T>* packed,
+            const Call& call) const;
   /// Norm and gate of the outputs of attention.
   void finish(const LanguageParameters<const T>& p, MatrixView<const T> x, const Tape& tape,
-              const Call& call) const;
+              const PackedLanguage<T>* packed, const Call& call) const;
   /// Everything up to `mixed`.
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
               const ForwardRoom& room, const ExecutorRef& executor) const;
@@ -139,6 +141,11 @@ class LanguageBody {
  private:
   ContiguousBlocks blocks() const { return {options_.chunk}; }
   Path take_path(Arena& arena, Index rows, Index heads) const;
+  static void project_to(MatrixView<const T> x, const DenseView<const T>& weights,
+                         const PackedDense<T>* packed, MatrixView<T> y, const Call& call) {
+    if (packed != nullptr) return dense(x, *packed, y, call.executor);
+    dense(x, weights, y, call);
+  }
   Workspace summaries(const Tape& tape, Index group) const {
     const std::size_t share = tape.summaries.size() / static_cast<std::size_t>(sizes_.groups());
     return tape.summaries.subspan(static_cast<std::size_t>(group) * share, share);
@@ -213,12 +220,12 @@ LanguageBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const LanguageBody& body
 template <Accumulator T>
 void LanguageBody<T>::lead(const LanguageParameters<const T>& p, MatrixView<const T> x,
                            const Tape& tape, Index first, const LanguageTails<T>* tails,
-                           const Call& call) const {
+                           const PackedLanguage<T>* packed, const Call& call) const {
   const Index batch = tape.sizes.batch, n = batch == 0 ? 0 : tape.sizes.rows / batch;
-  const auto project = [&](const DenseView<const T>& weights,
+  const auto project = [&](const DenseView<const T>& weights, const PackedDense<T>* packed_weights,
                            const ConvolutionView<const T>& convolution, MatrixView<T> projected,
                            MatrixView<T> convolved, MatrixView<T> tail) {
-    dense(x, weights, projected, call);
+    project_to(x, weights, packed_weights, projected, call);
     if (!options_.short_convolution) return;
     short_convolution(projected, convolution, {.batch = batch}, convolved, tail, call);
   };
@@ -230,21 +237,25 @@ void LanguageBody<T>::lead(const LanguageParameters<const T>& p, MatrixView<cons
     rotary(path.features, angles_.rows(first, n), heads, path.rotated, call.executor);
   };
   const LanguageTails<T> tail = tails == nullptr ? LanguageTails<T>{} : *tails;
-  project(p.q, p.q_convolution, tape.q.projected, tape.q.convolved, tail.q);
+  project(p.q, packed == nullptr ? nullptr : &packed->q, p.q_convolution, tape.q.projected,
+          tape.q.convolved, tail.q);
   turn(tape.q, sizes_.heads, p.q_map);
-  project(p.k, p.k_convolution, tape.k.projected, tape.k.convolved, tail.k);
+  project(p.k, packed == nullptr ? nullptr : &packed->k, p.k_convolution, tape.k.projected,
+          tape.k.convolved, tail.k);
   turn(tape.k, sizes_.key_heads, p.k_map);
-  project(p.v, p.v_convolution, tape.projected_v, tape.v, tail.v);
+  project(p.v, packed == nullptr ? nullptr : &packed->v, p.v_convolution, tape.projected_v, tape.v,
+          tail.v);
 }
 
 template <Accumulator T>
 void LanguageBody<T>::finish(const LanguageParameters<const T>& p, MatrixView<const T> x,
-                             const Tape& tape, const Call& call) const {
+                             const Tape& tape, const PackedLanguage<T>* packed,
+                             const Call& call) const {
   if (!options_.gate) {
     rms_norm(tape.attention, p.head_gain, options_.norm_eps, tape.mixed, call.executor);
     return;
   }
-  dense(x, p.gate, tape.gate, call);
+  project_to(x, p.gate, packed == nullptr ? nullptr : &*packed->gate, tape.gate, call);
   gated_rms_norm(tape.attention, p.head_gain, options_.norm_eps, tape.gate, tape.mixed,
                  call.executor);
 }
@@ -254,13 +265,13 @@ void LanguageBody<T>::record(std::span<const T> parameters, MatrixView<const T> 
                              const ForwardRoom& room, const ExecutorRef& executor) const {
   const Call call{.workspace = room.rest, .executor = executor};
   const auto p = views(parameters);
-  lead(p, x, tape, 0, nullptr, call);
+  lead(p, x, tape, 0, nullptr, nullptr, call);
   for (Index group = 0; group < sizes_.groups(); ++group) {
     causal(inputs(tape, group), blocks(), p.mixing, op(),
            outputs(tape.attention, tape.sizes.batch, group),
            {.workspace = room.rest, .executor = executor, .kept = summaries(tape, group)});
   }
-  finish(p, x, tape, call);
+  finish(p, x, tape, nullptr, call);
 }
 
 }  // namespace detail

@@ -23,6 +23,7 @@
 /// gate, and that of causal.hpp. Source: arXiv:2601.07832, section 4.2, and the released layers.
 
 #include <algorithm>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,8 +42,8 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// What a batch of sequences has seen, with the mixing matrix that was the layer's when it began.
-/// Copies are independent. Made by LanguageLayer::start.
+/// What a batch of sequences has seen, with the mixing matrix and packed projections that were the
+/// layer's when it began. Copies are independent, but share these. Made by LanguageLayer::start.
 template <Accumulator A>
 class LanguageState {
  public:
@@ -57,12 +58,13 @@ class LanguageState {
   friend class LanguageLayer;
   using Body = detail::LanguageBody<A>;
 
-  LanguageState(const Body& body, MixingView<const A> mixing, Index batch)
+  LanguageState(const Body& body, const detail::LanguageParameters<const A>& p, Index batch)
       : batch_(batch),
+        packed_(std::make_shared<const detail::PackedLanguage<A>>(p)),
         stream_({.width = body.features(),
                  .values = body.sizes().values,
                  .block_length = body.options().chunk},
-                MixingMatrix<A>(mixing.dense()), body.op()),
+                MixingMatrix<A>(p.mixing), body.op()),
         heads_(static_cast<std::size_t>(batch * body.sizes().heads), stream_.start()) {
     const LanguageOptions& o = body.options();
     if (!o.short_convolution) return;
@@ -74,6 +76,7 @@ class LanguageState {
   }
 
   Index batch_, position_ = 0;
+  std::shared_ptr<const detail::PackedLanguage<A>> packed_;
   Streaming<A, typename Body::Op> stream_;
   std::vector<StreamingState<A>> heads_;  // [groups, B, Hk]
   Matrix<A> q_tail_, k_tail_, v_tail_;    // [B*(K-1), channels]
@@ -106,7 +109,7 @@ class LanguageLayer : public Layer<detail::LanguageBody<A>> {
       detail::fail_option("LanguageLayer::start", "batch", "is " + std::to_string(batch),
                           "at least 0");
     }
-    return {this->body(), this->body().views(this->parameters()).mixing, batch};
+    return {this->body(), this->body().views(this->parameters()), batch};
   }
 
   /// Writes y for the next tokens of each sequence, and moves the state past them.
@@ -175,7 +178,7 @@ void LanguageLayer<A>::append(LanguageState<A>& state, const X& input, const det
   const auto p = body.views(this->parameters());
   detail::LanguageTails<A> tails;
   if (body.options().short_convolution) tails = {state.q_tail_, state.k_tail_, state.v_tail_};
-  body.lead(p, x, tape, state.position_, &tails, inner);
+  body.lead(p, x, tape, state.position_, &tails, state.packed_.get(), inner);
   const Index groups = body.sizes().groups();
   const std::size_t heads = state.heads_.size() / static_cast<std::size_t>(groups);
   for (Index group = 0; group < groups; ++group) {
@@ -183,8 +186,8 @@ void LanguageLayer<A>::append(LanguageState<A>& state, const X& input, const det
     mhla::append(state.stream_, states.subspan(static_cast<std::size_t>(group) * heads, heads),
                  body.inputs(tape, group), body.outputs(tape.attention, batch, group), inner);
   }
-  body.finish(p, x, tape, inner);
-  dense(tape.mixed, p.o, y, inner);
+  body.finish(p, x, tape, state.packed_.get(), inner);
+  dense(tape.mixed, state.packed_->o, y, call.executor);
   state.position_ += n;
 }
 
