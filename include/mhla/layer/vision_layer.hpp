@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The attention layer of the authors' vision models: DiT (image generation), DeiT and VLT (image
+/// The attention layer of the authors' vision models: DiT (image generation) and DeiT (image
 /// classification). For B images of N tokens and C channels in H heads of D:
 ///
 ///     n       = layer_norm(x)                                                       [B*N, C]
