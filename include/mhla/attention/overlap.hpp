@@ -36,15 +36,17 @@ class StridedSums {
       terms_[i].high += term.high;
       return;
     }
-    terms_[count_++] = term;
+    int place = count_++;  // the largest stride first
+    for (; place > 0 && terms_[place - 1].stride < term.stride; --place) {
+      terms_[place] = terms_[place - 1];
+    }
+    terms_[place] = term;
   }
 
   /// Whether `target` is one of them; false if that takes more than kSteps steps to find out.
   bool reach(Index target) {
     const auto [low, high] = range(0);
     if (target < low || target > high) return false;
-    std::sort(terms_, terms_ + count_,
-              [](const Term& a, const Term& b) { return a.stride > b.stride; });
     int steps = kSteps;
     return reach(0, target, steps);
   }
