@@ -36,7 +36,7 @@ template <class A>
 inline constexpr Index kPanel = kTile.vectors* kLanes<Packet<A>>;
 
 /// Columns of A that a panel is multiplied with at a time: so many rows of B stay in L1, with some
-/// rows of A, while all rows of C go by.
+/// rows of A, while all rows of C go by. Not for few rows: storing their C costs more.
 template <class A>
 inline constexpr Index kDepth = 24576 / (kPanel<A> * Index{sizeof(A)});
 
@@ -44,7 +44,7 @@ inline constexpr Index kDepth = 24576 / (kPanel<A> * Index{sizeof(A)});
 /// fit, then one by one.
 template <class P, int kVectors, int... kRows, class A>
 MHLA_NOINLINE void multiply_panel(const Product<A>& p, Index col) {
-  if (p.a.cols > kDepth<A>) {
+  if (p.a.cols > kDepth<A> && p.a.rows > 4 * kTile.rows) {
     Product<A> part = p;
     for (Index k = 0; k < p.a.cols; k += kDepth<A>) {
       part.a = {p.a.data + k * p.a.col_stride, p.a.rows, std::min(kDepth<A>, p.a.cols - k),
