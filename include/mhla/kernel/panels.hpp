@@ -41,11 +41,7 @@ class Panels {
   /// Copies B from its transpose [cols,depth].
   void pack_transposed(MatrixView<const A> b) const {
     for_each([&](Index begin, Index count, A* panel, Index stride) {
-      const Index whole = count / kWidth * kWidth;
-      transpose_scaled(A(1), b.row(begin), b.row_stride, whole, depth_, panel, stride);
-      for (Index c = whole; c < count; ++c) {
-        for (Index k = 0; k < depth_; ++k) panel[k * stride + c] = b(begin + c, k);
-      }
+      transpose(b.middle_rows(begin, count), panel, stride);
     });
   }
   /// C (+)= A B.

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
 #include "mhla/core/scalar.hpp"
 #include "mhla/kernel/packet.hpp"
 
@@ -38,6 +39,17 @@ MHLA_NOINLINE void transpose_scaled(A factor, const A* x, Index x_stride, Index 
     for (Index c = whole; c < cols; ++c) {
       for (Index i = r; i < r + kWidth; ++i) y[c * y_stride + i] = factor * x[i * x_stride + c];
     }
+  }
+}
+
+/// y[c, r] = x[r, c] of x [rows,cols]. Reads and writes nothing beside.
+template <class A>
+void transpose(MatrixView<const A> x, A* y, Index y_stride) {
+  constexpr Index kWidth = kLanes<Packet<A>>;
+  const Index whole = x.rows / kWidth * kWidth;
+  transpose_scaled(A(1), x.data, x.row_stride, whole, x.cols, y, y_stride);
+  for (Index r = whole; r < x.rows; ++r) {
+    for (Index c = 0; c < x.cols; ++c) y[c * y_stride + r] = x(r, c);
   }
 }
 

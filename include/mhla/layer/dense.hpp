@@ -130,24 +130,14 @@ class DenseGradient {
       }
       if (sums.weight.absent()) continue;
       const bool start = partial_ > 0 && begin == chunks_.begin(chunk);
-      transpose(from, transposed);
+      transpose(from, transposed, kStride);
       add_products({transposed, from.cols, from.rows, kStride}, x.middle_rows(begin, from.rows),
                    start ? Start::kZero : Start::kTarget,
                    sums.weight.middle_rows(first, from.cols));
     }
   }
 
-  /// Rows of a matrix may be pages apart, where they share the sets of a cache: products read
-  /// copies.
-  static void transpose(MatrixView<const A> from, A* to) {
-    constexpr Index kWidth = sizeof(Packet<A>) / sizeof(A);
-    const Index whole = from.rows / kWidth * kWidth;
-    transpose_scaled(A(1), from.data, from.row_stride, whole, from.cols, to, kStride);
-    for (Index r = whole; r < from.rows; ++r) {
-      for (Index c = 0; c < from.cols; ++c) to[c * kStride + r] = from(r, c);
-    }
-  }
-  /// dW (+)= dy^T x, panel by panel.
+  /// dW (+)= dy^T x, panel by panel: rows of x may be pages apart and share the sets of a cache.
   static void add_products(MatrixView<const A> dy, MatrixView<const A> x, Start start,
                            MatrixView<A> dweight) {
     alignas(kBufferAlignment) A panel[kRows * kPanel<A>];

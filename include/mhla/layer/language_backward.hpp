@@ -25,11 +25,8 @@ namespace detail {
 
 template <Accumulator T>
 LanguageBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const LanguageBody& body, LayerRows rows,
-                                            const ExecutorRef& executor) {
-  const Tape sums(arena, body, rows);  // gradients lie as what they belong to
-  q = sums.q, k = sums.k;
-  projected_v = sums.projected_v, v = sums.v;
-  gate = sums.gate, attention = sums.attention, mixed = sums.mixed;
+                                            const ExecutorRef& executor)
+    : Activations(arena, body, rows) {
   const LanguageSizes& s = body.sizes_;
   const LanguageOptions& o = body.options_;
   const Index widest = s.heads * std::max(s.width, s.values);
@@ -40,7 +37,7 @@ LanguageBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const LanguageBody& bo
                 rms_norm_adjoint_workspace_bytes<T>(rows.rows, s.values),
                 gated_rms_norm_adjoint_workspace_bytes<T>(rows.rows, s.values),
                 causal_gradient_workspace_bytes(
-                    body.inputs(sums, 0), body.blocks(),
+                    body.inputs(*this, 0), body.blocks(),
                     MixingView<const T>(nullptr, Band(o.chunks, o.chunks)), body.op(), executor)});
   for (const Index outputs :
        {s.heads * s.width, s.key_heads * s.width, s.key_heads * s.values, s.heads * s.values}) {
@@ -113,15 +110,13 @@ void LanguageBody<T>::backward(std::span<const T> parameters, MatrixView<const T
     rms_norm_adjoint(tape.attention, p.head_gain, options_.norm_eps, room.mixed, room.attention,
                      g.head_gain, call);
   }
-  Tape sums = tape;
-  sums.q = room.q, sums.k = room.k, sums.v = room.v;
   for (Index group = 0; group < sizes_.groups(); ++group) {
-    const auto [rows, key_heads] = std::pair(batch, sizes_.key_heads);
+    const Index heads = sizes_.key_heads, groups = sizes_.groups();
     causal_gradient(inputs(tape, group), blocks(), p.mixing, op(),
                     outputs(room.attention, batch, group),
-                    {.q = split(room.q.rotated, rows, key_heads, features_, group, sizes_.groups()),
-                     .k = split(room.k.rotated, rows, key_heads, features_),
-                     .v = split(room.v, rows, key_heads, sizes_.values)},
+                    {.q = split_heads(room.q.rotated, batch, heads, features_, group, groups),
+                     .k = split_heads(room.k.rotated, batch, heads, features_),
+                     .v = split_heads(room.v, batch, heads, sizes_.values)},
                     {.mixing = g.mixing},
                     {.workspace = room.rest, .executor = executor, .kept = summaries(tape, group)});
   }

@@ -50,13 +50,18 @@ class LanguageBody {
     MatrixView<T> features;   // [rows, heads*F]
     MatrixView<T> rotated;
   };
-  /// What backward reads.
-  struct Tape {
+  /// What a forward pass computes on its way, or the gradients of all of it.
+  struct Activations {
     Path q, k;
     MatrixView<T> projected_v, v;    // [rows, Hk*E]
     MatrixView<T> gate;              // [rows, H*E]
     MatrixView<T> attention, mixed;  // [rows, H*E]
     LayerRows sizes;
+
+    Activations(Arena& arena, const LanguageBody& body, LayerRows rows);
+  };
+  /// What backward reads.
+  struct Tape : Activations {
     Workspace summaries;  // of each group of query heads
 
     Tape(Arena& arena, const LanguageBody& body, LayerRows rows);
@@ -66,9 +71,7 @@ class LanguageBody {
     ForwardRoom(Arena& arena, const LanguageBody& body, LayerRows rows,
                 const ExecutorRef& executor);
   };
-  struct BackwardRoom {
-    Path q, k;  // gradients
-    MatrixView<T> projected_v, v, gate, attention, mixed;
+  struct BackwardRoom : Activations {
     Workspace rest;
     BackwardRoom(Arena& arena, const LanguageBody& body, LayerRows rows,
                  const ExecutorRef& executor);
@@ -98,24 +101,16 @@ class LanguageBody {
   LanguageMap<T> map(std::span<const T> numbers) const {
     return language_map<T>(options_.feature_map, sizes_.width, numbers);
   }
-  /// Heads of rows: those of every `step`th head from `first` on.
-  template <class U>
-  static TensorView<U> split(const MatrixView<U>& x, Index batch, Index heads, Index width,
-                             Index first = 0, Index step = 1) {
-    const Index n = batch == 0 ? 0 : x.rows / batch;
-    return {x.data == nullptr ? nullptr : x.data + first * width,
-            {batch, n, heads, width},
-            {n * x.row_stride, x.row_stride, step * width, 1}};
-  }
   /// Inputs of the query heads `group`, `group` + groups, ...: one for every key head.
-  BatchInputs<T> inputs(const Tape& t, Index group) const {
+  BatchInputs<T> inputs(const Activations& t, Index group) const {
     const auto [rows, batch] = t.sizes;
-    return {.q = split(t.q.rotated, batch, sizes_.key_heads, features_, group, sizes_.groups()),
-            .k = split(t.k.rotated, batch, sizes_.key_heads, features_),
-            .v = split(t.v, batch, sizes_.key_heads, sizes_.values)};
+    return {
+        .q = split_heads(t.q.rotated, batch, sizes_.key_heads, features_, group, sizes_.groups()),
+        .k = split_heads(t.k.rotated, batch, sizes_.key_heads, features_),
+        .v = split_heads(t.v, batch, sizes_.key_heads, sizes_.values)};
   }
   TensorView<T> outputs(const MatrixView<T>& x, Index batch, Index group) const {
-    return split(x, batch, sizes_.key_heads, sizes_.values, group, sizes_.groups());
+    return split_heads(x, batch, sizes_.key_heads, sizes_.values, group, sizes_.groups());
   }
 
   /// The inputs of attention, of tokens from position `first` on.
@@ -185,7 +180,8 @@ typename LanguageBody<T>::Path LanguageBody<T>::take_path(Arena& arena, Index ro
 }
 
 template <Accumulator T>
-LanguageBody<T>::Tape::Tape(Arena& arena, const LanguageBody& body, LayerRows rows) : sizes(rows) {
+LanguageBody<T>::Activations::Activations(Arena& arena, const LanguageBody& body, LayerRows rows)
+    : sizes(rows) {
   const LanguageSizes& s = body.sizes_;
   q = body.take_path(arena, rows.rows, s.heads);
   k = body.take_path(arena, rows.rows, s.key_heads);
@@ -196,8 +192,13 @@ LanguageBody<T>::Tape::Tape(Arena& arena, const LanguageBody& body, LayerRows ro
   const auto take = [&] { return take_matrix<T>(kName, arena, rows.rows, s.heads * s.values); };
   if (body.options_.gate) gate = take();
   attention = take(), mixed = take();
+}
+
+template <Accumulator T>
+LanguageBody<T>::Tape::Tape(Arena& arena, const LanguageBody& body, LayerRows rows)
+    : Activations(arena, body, rows) {
   const std::size_t share = causal_kept_bytes(body.inputs(*this, 0), body.blocks(), body.op());
-  summaries = take_bytes(kName, arena, share * static_cast<std::size_t>(s.groups()));
+  summaries = take_bytes(kName, arena, share * static_cast<std::size_t>(body.sizes_.groups()));
 }
 
 template <Accumulator T>

@@ -25,7 +25,10 @@
 #include "mhla/core/error.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/core/tensor.hpp"
 #include "mhla/core/workspace.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/rows.hpp"
 #include "mhla/layer/parameters.hpp"
 #include "mhla/layer/rows.hpp"
 
@@ -187,11 +190,21 @@ namespace detail {
 /// A matrix whose rows begin at cache lines and do not alias in a cache.
 template <class A>
 MatrixView<A> take_matrix(const char* function, Arena& arena, Index rows, Index cols) {
-  const Index stride = unaliased_stride<A>(cols);
-  return {arena.take<A>(function, {rows, stride}), rows, cols, stride};
+  return Rows<A>(function, arena, rows, cols).matrix(rows, cols);
 }
 inline Workspace take_bytes(const char* function, Arena& arena, std::size_t bytes) {
   return {arena.take<std::byte>(function, static_cast<Index>(bytes)), bytes};
+}
+
+/// Rows [B*N, ...] as heads [B,N,heads,width]: every `step`th head from `first` on.
+template <class T>
+TensorView<T> split_heads(const MatrixView<T>& x, Index batch, Index heads, Index width,
+                          Index first = 0, Index step = 1) {
+  if (x.absent()) return {};
+  const Index n = batch == 0 ? 0 : x.rows / batch;
+  return {x.data == nullptr ? nullptr : x.data + first * width,  // null while bytes are counted
+          {batch, n, heads, width},
+          {n * x.row_stride, x.row_stride, step * width, 1}};
 }
 
 template <class A>

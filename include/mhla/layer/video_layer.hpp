@@ -107,10 +107,7 @@ class VideoBody {
   }
   template <class U>
   TensorView<U> split(const MatrixView<U>& x) const {
-    if (x.absent()) return {};
-    return {x.data,
-            {x.rows / tokens(), tokens(), options_.heads, width()},
-            {tokens() * x.row_stride, x.row_stride, width(), 1}};
+    return split_heads(x, x.rows / tokens(), options_.heads, width());
   }
   BatchInputs<T> inputs(const Tape& tape) const {
     return {.q = split(tape.q_rotated),

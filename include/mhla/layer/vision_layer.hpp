@@ -103,9 +103,7 @@ class VisionBody {
   template <class U>
   TensorView<U> split(const MatrixView<U>& x) const {
     const Index d = options_.channels / options_.heads;
-    return {x.data,
-            {x.rows / tokens(), tokens(), options_.heads, d},
-            {tokens() * x.row_stride, x.row_stride, d, 1}};
+    return split_heads(x, x.rows / tokens(), options_.heads, d);
   }
   BatchInputs<T> inputs(const Tape& tape) const {
     return {.q = split(tape.q), .k = split(tape.k), .v = split(tape.v())};
@@ -145,12 +143,6 @@ inline Grid vision_blocks(const VisionOptions& o) {
   const Grid raster(o.tokens, o.block);
   if (o.order == TokenOrder::kRaster) return raster;
   return Grid(GridShape(raster.tokens()), GridShape(raster.block_size(0)));
-}
-
-/// The options, if they fit each other.
-inline const VisionOptions& checked_vision_options(const VisionOptions& options) {
-  expect_vision_options("VisionLayer", options);
-  return options;
 }
 
 template <Accumulator T>

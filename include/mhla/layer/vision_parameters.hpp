@@ -41,21 +41,23 @@ struct VisionOptions {
 
 namespace detail {
 
-/// Throws unless the options fit each other.
-inline void expect_vision_options(const char* function, const VisionOptions& o) {
+/// The options, if they fit each other.
+inline const VisionOptions& checked_vision_options(const VisionOptions& o) {
+  constexpr const char* kName = "VisionLayer";
   for (int axis = 0; axis < 3; ++axis) {
     if (o.block[axis] < 1 || o.tokens[axis] < 1 || o.tokens[axis] % o.block[axis] != 0) {
-      fail_option(function, "block", "is " + grid_text(o.block),
+      fail_option(kName, "block", "is " + grid_text(o.block),
                   "one that divides the tokens " + grid_text(o.tokens));
     }
   }
   if (o.heads < 1 || o.channels < 1 || o.channels % o.heads != 0) {
-    fail_option(function, "channels", "is " + std::to_string(o.channels),
+    fail_option(kName, "channels", "is " + std::to_string(o.channels),
                 "a multiple of the " + std::to_string(o.heads) + " heads");
   }
   if (o.lepe < 0 || (o.lepe > 0 && o.lepe % 2 == 0)) {
-    fail_option(function, "lepe", "is " + std::to_string(o.lepe), "odd, or 0 for none");
+    fail_option(kName, "lepe", "is " + std::to_string(o.lepe), "odd, or 0 for none");
   }
+  return o;
 }
 
 inline ParameterTable vision_table(const VisionOptions& o) {
