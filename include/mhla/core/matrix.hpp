@@ -72,6 +72,10 @@ struct MatrixView {
   constexpr MatrixView middle_rows(Index begin, Index count) const {
     return {data + begin * row_stride, count, cols, row_stride, col_stride};
   }
+  /// Columns [begin, begin + count).
+  constexpr MatrixView middle_cols(Index begin, Index count) const {
+    return {data + begin * col_stride, rows, count, row_stride, col_stride};
+  }
   constexpr MatrixView transposed() const { return {data, cols, rows, col_stride, row_stride}; }
   /// True for a view that was never set: an optional input left out.
   constexpr bool absent() const { return data == nullptr && rows == 0 && cols == 0; }

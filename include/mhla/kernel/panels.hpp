@@ -26,17 +26,23 @@ template <class T>  // A or const A
 class Panels {
   using A = std::remove_const_t<T>;
   static constexpr Index kWidth = kLanes<Packet<A>>;
+  static constexpr Index kAhead = 12;  // rows: what a core can wait for at once
 
  public:
   Panels(Index depth, Index cols, T* data) : depth_(depth), cols_(cols), data_(data) {}
   Panels(const char* function, Arena& arena, Index depth, Index cols)
-      : Panels(depth, cols, arena.take<A>(function, {depth, round_up(cols, kWidth)})) {}
+      : Panels(depth, cols, arena.take<A>(function, {depth, padded(cols)})) {}
+  /// Numbers of a row of B in all panels.
+  static Index padded(Index cols) { return round_up(cols, kWidth); }
 
   /// Copies B [depth,cols].
   void pack(MatrixView<const A> b) const {
-    for_each([&](Index begin, Index count, A* panel, Index stride) {
-      for (Index k = 0; k < depth_; ++k) std::copy_n(b.row(k) + begin, count, panel + k * stride);
-    });
+    for (Index k = 0; k < depth_; ++k) {
+      if (k + kAhead < depth_) prefetch_row(b.row(k + kAhead));
+      for_each([&](Index begin, Index count, A* panel, Index stride) {
+        copy_row(b.row(k) + begin, count, panel + k * stride);
+      });
+    }
   }
   /// Copies B from its transpose [cols,depth].
   void pack_transposed(MatrixView<const A> b) const {
@@ -54,15 +60,46 @@ class Panels {
                            .start = start});
     });
   }
+  /// Copies B back to where it was.
+  void unpack(MatrixView<A> b) const {
+    for (Index k = 0; k < depth_; ++k) {
+      for_each([&](Index begin, Index count, const A* panel, Index stride) {
+        copy_row(panel + k * stride, count, b.row(k) + begin);
+      });
+    }
+  }
+  /// B += X^T Y, where X [rows,depth] and Y [rows,cols] are panels too.
+  void add_product(const Panels& x, const Panels& y) const {
+    for_each([&](Index col, Index cols, A* to, Index stride) {
+      x.for_each([&](Index row, Index rows, const A* left, Index left_stride) {
+        detail::multiply<A>({.out = {to + row * stride, stride},
+                             .a = {left, rows, x.depth_, 1, left_stride},
+                             .b = {y.data_ + col * y.depth_, stride},
+                             .cols = cols,
+                             .start = Start::kTarget});
+      });
+    });
+  }
   T* data() const { return data_; }
 
  private:
+  /// Rows may be pages apart, where no hardware prefetcher follows.
+  void prefetch_row(const A* row) const {
+    for (Index c = 0; c < cols_; c += kBufferAlignment / Index{sizeof(A)}) {
+      Eigen::internal::prefetch(row + c);
+    }
+  }
+  static void copy_row(const A* from, Index count, A* to) {
+    Index c = 0;
+    for (; c + kWidth <= count; c += kWidth) store(to + c, load<A, Packet<A>>(from + c));
+    std::copy_n(from + c, count - c, to + c);
+  }
   /// f(first column, columns, the panel, its row stride).
   template <class F>
   void for_each(const F& f) const {
     for (Index begin = 0; begin < cols_; begin += kPanel<A>) {
       const Index count = std::min(kPanel<A>, cols_ - begin);
-      f(begin, count, data_ + begin * depth_, round_up(count, kWidth));
+      f(begin, count, data_ + begin * depth_, padded(count));
     }
   }
 

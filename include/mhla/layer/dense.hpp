@@ -21,7 +21,6 @@
 #include "mhla/kernel/packet.hpp"
 #include "mhla/kernel/panels.hpp"
 #include "mhla/kernel/product.hpp"
-#include "mhla/kernel/transpose.hpp"
 #include "mhla/layer/packed_dense.hpp"
 #include "mhla/layer/rows.hpp"
 
@@ -50,15 +49,14 @@ void dense(const X& x, const PackedDense<detail::element_t<X>>& dense, const det
 /// \param x [N,I], dy [N,O]
 /// \param dx         [N,I] or absent
 /// \param gradients  of the parameters; absent ones are skipped
-/// \param call       its executor splits over rows; the gradients of the parameters over outputs
-///                   and chunks of rows, whose sums are added in order
+/// \param call       its executor splits over rows; the gradients of the parameters over tiles
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
 template <LayerInput X>
 void dense_adjoint(const X& x, const DenseView<const detail::element_t<X>>& dense,
                    const detail::input_t<X>& dy, const detail::output_t<X>& dx,
                    const DenseView<detail::element_t<X>>& gradients, const Call& call = {});
 
-/// Bytes of workspace of dense_adjoint: the weight and the sums of its gradient.
+/// Bytes of workspace of dense_adjoint: the weight, and some rows of x and dy.
 template <Accumulator A>
 std::size_t dense_adjoint_workspace_bytes(Index rows, Index inputs, Index outputs);
 
@@ -66,99 +64,75 @@ std::size_t dense_adjoint_workspace_bytes(Index rows, Index inputs, Index output
 
 namespace detail {
 
-/// The gradients of the parameters, in about kPieces pieces of at most kOutputs outputs and a chunk
-/// of rows. With more than one chunk, each has its own sums in the workspace.
+/// The gradients of the parameters. Every element is one chain of multiply-adds over all rows in
+/// order, begun at what is there, so tiles of dW share nothing, and their sizes change no bit. A
+/// tile stays in L2 while the rows go by, some at a time; all three are packed.
 template <Accumulator A>
 class DenseGradient {
-  static constexpr Index kOutputs = 256, kPieces = 16, kLeastRows = 256;
-  static constexpr Index kRows = 128;  // that a product sums before it stores
-  static constexpr Index kStride = unaliased_stride<A>(kRows);
+  static constexpr Index kOutputs = 192, kInputs = 384;  // of a tile of dW
+  static constexpr Index kLeastOutputs = 48;
+  static constexpr Index kRows = 128;   // packed at a time
+  static constexpr Index kPieces = 16;  // of work at most, each with memory of its own
 
  public:
   DenseGradient(const char* function, Arena& arena, Index rows, Index inputs, Index outputs)
       : inputs_(inputs),
         outputs_(outputs),
-        slices_(ceil_div(outputs, kOutputs)),
-        chunks_(rows, std::max<Index>(1, kPieces / std::max<Index>(1, slices_)), kLeastRows),
-        partial_(chunks_.count() > 1 ? chunks_.count() : 0),
-        weight_(arena.take<A>(function, {partial_, outputs, inputs})),
-        bias_(arena.take<A>(function, {partial_, outputs})),
-        transposed_(arena.take<A>(function, {chunks_.count() * slices_, kOutputs, kStride})) {}
+        depth_(std::min(rows, kRows)),
+        widest_{Panels<A>::padded(std::min(outputs, kOutputs)),
+                Panels<A>::padded(std::min(inputs, kInputs))},
+        share_(widest_[0] * widest_[1] + depth_ * (widest_[0] + widest_[1])),
+        memory_(arena.take<A>(function, {kPieces, share_})) {}
 
   void add(MatrixView<const A> x, MatrixView<const A> dy, DenseView<A> gradients,
            const ExecutorRef& executor) {
-    const bool want_weight = !gradients.weight.absent(), want_bias = !gradients.bias.empty();
-    if (!want_weight && !want_bias) return;
-    executor.for_each(chunks_.count() * slices_, [&](Index piece, Index /*worker*/) {
-      const Index chunk = piece / slices_, slice = piece % slices_;
-      DenseView<A> sums = gradients;
-      if (partial_ > 0) {
-        if (want_weight) sums.weight = {weight_of(chunk), outputs_, inputs_, inputs_};
-        if (want_bias) sums.bias = {bias_of(chunk), static_cast<std::size_t>(outputs_)};
-      }
-      add_piece(x, dy, sums, chunk, outputs_ * slice / slices_, outputs_ * (slice + 1) / slices_,
-                transposed_ + piece * kOutputs * kStride);
-    });
-    if (partial_ == 0) return;
-    if (want_bias) add_rows_to(bias_, outputs_, partial_, gradients.bias.data(), outputs_);
-    if (!want_weight) return;
-    for_each_layer_strip(outputs_, executor, [&](Index begin, Index count) {
-      for (Index o = begin; o < begin + count; ++o) {
-        add_rows_to(weight_ + o * inputs_, outputs_ * inputs_, partial_, gradients.weight.row(o),
-                    inputs_);
+    if (x.rows == 0 || (gradients.weight.absent() && gradients.bias.empty())) return;
+    const Index columns = std::max<Index>(1, ceil_div(inputs_, kInputs));
+    Index outputs = kOutputs;  // of a tile: fewer where there would be no tile for each worker
+    while (outputs > kLeastOutputs && ceil_div(outputs_, outputs) * columns < executor.workers()) {
+      outputs /= 2;
+    }
+    const Index tiles = ceil_div(outputs_, outputs) * columns, pieces = std::min(kPieces, tiles);
+    executor.for_each(pieces, [&](Index piece, Index /*worker*/) {
+      for (Index t = tiles * piece / pieces; t < tiles * (piece + 1) / pieces; ++t) {
+        const Index output = t / columns * outputs, input = t % columns * kInputs;
+        const Index count = std::min(outputs, outputs_ - output);
+        if (input == 0 && !gradients.bias.empty()) {
+          add_rows_to(dy.data + output, dy.row_stride, dy.rows, gradients.bias.data() + output,
+                      count);
+        }
+        if (gradients.weight.absent()) continue;
+        const Index inputs = std::min(kInputs, inputs_ - input);
+        add_tile(x.middle_cols(input, inputs), dy.middle_cols(output, count),
+                 gradients.weight.middle_rows(output, count).middle_cols(input, inputs),
+                 memory_ + piece * share_);
       }
     });
   }
 
  private:
-  A* weight_of(Index chunk) const { return weight_ + chunk * outputs_ * inputs_; }
-  A* bias_of(Index chunk) const { return bias_ + chunk * outputs_; }
-
-  /// Outputs [first, last) over the rows of a chunk, some rows at a time.
-  /// \param transposed  room for [outputs, kRows]
-  void add_piece(MatrixView<const A> x, MatrixView<const A> dy, DenseView<A> sums, Index chunk,
-                 Index first, Index last, A* transposed) const {
-    const Index end = chunks_.end(chunk);
-    if (partial_ > 0 && !sums.bias.empty()) {
-      std::fill(sums.bias.begin() + first, sums.bias.begin() + last, A(0));
+  /// A tile of dW += dy^T x.
+  void add_tile(MatrixView<const A> x, MatrixView<const A> dy, MatrixView<A> dweight,
+                A* memory) const {
+    const Panels<A> sums(dy.cols, x.cols, memory);
+    A* const left = memory + widest_[0] * widest_[1];
+    A* const right = left + depth_ * widest_[0];
+    sums.pack(dweight);
+    for (Index begin = 0; begin < x.rows; begin += depth_) {
+      const Index count = std::min(depth_, x.rows - begin);
+      const Panels<A> outputs(count, dy.cols, left), inputs(count, x.cols, right);
+      outputs.pack(dy.middle_rows(begin, count));
+      inputs.pack(x.middle_rows(begin, count));
+      sums.add_product(outputs, inputs);
     }
-    for (Index begin = chunks_.begin(chunk); begin < end; begin += kRows) {
-      const MatrixView<const A> from(dy.row(begin) + first, std::min(kRows, end - begin),
-                                     last - first, dy.row_stride);
-      if (!sums.bias.empty()) {
-        add_rows_to(from.data, from.row_stride, from.rows, sums.bias.data() + first, from.cols);
-      }
-      if (sums.weight.absent()) continue;
-      const bool start = partial_ > 0 && begin == chunks_.begin(chunk);
-      transpose(from, transposed, kStride);
-      add_products({transposed, from.cols, from.rows, kStride}, x.middle_rows(begin, from.rows),
-                   start ? Start::kZero : Start::kTarget,
-                   sums.weight.middle_rows(first, from.cols));
-    }
-  }
-
-  /// dW (+)= dy^T x, panel by panel: rows of x may be pages apart and share the sets of a cache.
-  static void add_products(MatrixView<const A> dy, MatrixView<const A> x, Start start,
-                           MatrixView<A> dweight) {
-    alignas(kBufferAlignment) A panel[kRows * kPanel<A>];
-    for (Index col = 0; col < x.cols; col += kPanel<A>) {
-      const Index cols = std::min(kPanel<A>, x.cols - col);
-      for (Index r = 0; r < x.rows; ++r) std::copy_n(x.row(r) + col, cols, panel + r * kPanel<A>);
-      multiply<A>({.out = {dweight.data + col, dweight.row_stride},
-                   .a = dy,
-                   .b = {panel, kPanel<A>},
-                   .cols = cols,
-                   .start = start});
-    }
+    sums.unpack(dweight);
   }
 
   Index inputs_, outputs_;
-  Index slices_;
-  RowChunks chunks_;
-  Index partial_;  // chunks with sums of their own
-  A* weight_;      // [partial, O, I]
-  A* bias_;        // [partial, O]
-  A* transposed_;  // [pieces, kOutputs, kStride]
+  Index depth_;      // rows that are packed at a time
+  Index widest_[2];  // a packed tile
+  Index share_;      // memory of a piece: a tile, dy, x
+  A* memory_;        // [kPieces, share]
 };
 
 template <Accumulator A>
