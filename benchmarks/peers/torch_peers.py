@@ -1,19 +1,22 @@
-"""The bidirectional shapes in PyTorch: torch_peers.py RESULTS.json PEERS.json
+"""The bidirectional shapes and the attention layers in PyTorch: torch_peers.py RESULTS.json PEERS.json
 
 The same operator on the same data with the same number of threads, eager and compiled, PyTorch's
 own softmax attention, and the gradient of the eager operator (autograd, of q, k, v and the mixing
-matrix, from a graph that is there), each checked before it is timed. Ratios are to the time that
-RESULTS.json has for this library: above 1 this library is quicker.
+matrix, from a graph that is there), each checked before it is timed. Whole layers, eager and
+compiled, are checked on stored cases of the authors' code; their gradients are those of x and all
+parameters. Ratios are to the time that RESULTS.json has for this library: above 1 this library is
+quicker.
 """
 
 import json
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import torch
 
-from peers import reference
+from peers import reference, torch_layers
 from peers.workload import Shape
 from support import results
 
@@ -21,6 +24,8 @@ REPETITIONS = 5
 MIN_SECONDS = 0.1  # of a repetition
 CAUSAL_SHAPES = ("nlp_340m", "long_causal")  # whose gradients have the form's name, too
 MOST_FLOPS = 2e11  # of softmax attention, so that a call takes a few seconds
+LAYER_CASES = Path(__file__).parents[2] / "tests" / "data" / "layers"
+LARGEST_LAYER_ERROR = 1e-12  # of the largest output, in float64
 
 
 def mhla(q, k, v, mixing, shape):
@@ -83,8 +88,9 @@ def operators(shape, tensors, mixing):
 
 
 def comparable(case):
-    """Whether a case is of the bidirectional operator on a model's shape."""
+    """Whether a case is of the bidirectional operator or of a layer on a model's shape."""
     other = case.shape.startswith("growth") or case.shape in CAUSAL_SHAPES
+    other |= case.shape.endswith("_token")
     return case.scalar == "float" and not other
 
 
@@ -92,11 +98,11 @@ def report(case, peer, worst, call, rows):
     """Times a call unless it was wrong, and appends a row for it; returns whether it was right."""
     name = f"{case.shape}/threads:{case.threads}"
     if not worst <= 1:
-        print(f"{name:28} {peer:16} ERROR: wrong result: {worst} times the allowed error")
+        print(f"{name:28} {peer:23} ERROR: wrong result: {worst} times the allowed error")
         return False
     seconds = measure(call)
     ratio = seconds / case.seconds
-    print(f"{name:28} {peer:16} {seconds * 1e3:10.2f} ms {case.seconds * 1e3:10.2f} ms"
+    print(f"{name:28} {peer:23} {seconds * 1e3:10.2f} ms {case.seconds * 1e3:10.2f} ms"
           f" {ratio:8.2f}", flush=True)
     rows.append({"shape": case.shape, "threads": case.threads, "peer": peer,
                  "seconds": seconds, "mhla_seconds": case.seconds, "ratio": ratio})
@@ -116,7 +122,7 @@ def compare(case, rows):
             out = call().numpy()
         except RuntimeError as error:  # such as a compiler that torch.compile does not find
             name = f"{case.shape}/threads:{case.threads}"
-            print(f"{name:28} {peer:16} does not run: {str(error).splitlines()[0]}")
+            print(f"{name:28} {peer:23} does not run: {str(error).splitlines()[0]}")
             continue
         worst = reference.worst_of_samples(shape, inputs, out, row)
         right &= report(case, peer, worst, call, rows)
@@ -136,19 +142,61 @@ def compare_gradient(case, rows):
     return report(case, "eager backward", worst, call, rows)
 
 
+def layer_of(case, shape):
+    """The layer that a case ran: layer_run.hpp says which."""
+    channels = shape.heads * shape.values
+    if case.shape.startswith("vision"):
+        deit = case.shape == "vision_deit_s"
+        return torch_layers.Vision(channels, shape.heads, shape.grid, shape.block,
+                                   lepe=5 if deit else 3, qk_norm=deit, qkv_bias=not deit)
+    if case.shape.startswith("video"):
+        return torch_layers.Video(channels, shape.heads, shape.grid, shape.block_grid)
+    return torch_layers.Language(channels, shape.heads, shape.block_length, shape.blocks)
+
+
+def worst_layer_error():
+    """Of all stored cases."""
+    return max(torch_layers.error_of(path) for path in sorted(LAYER_CASES.glob("*.safetensors")))
+
+
+def compare_layer(case, rows):
+    """Times a layer, or its gradient from a graph that is there, eager and compiled."""
+    shape = Shape(case.sizes)
+    torch.set_num_threads(case.threads)
+    torch.compiler.reset()
+    torch._functorch.config.donated_buffer = False  # a graph is walked more than once
+    layer = layer_of(case, shape)
+    x = torch.rand(shape.batch, shape.tokens, shape.heads * shape.values)
+    worst, right = worst_layer_error() / LARGEST_LAYER_ERROR, True
+    for peer, run in (("layer eager", layer), ("layer compiled", torch.compile(layer, dynamic=False))):
+        if case.form == "Layer":
+            with torch.inference_mode():
+                right &= report(case, peer, worst, lambda: run(x), rows)
+            continue
+        leaves = [x.requires_grad_(), *layer.parameters()]
+        y = run(x)
+        dy = torch.rand_like(y)
+        call = lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
+        right &= report(case, peer + " backward", worst, call, rows)
+    return right
+
+
 def main():
     context, cases = results.load(sys.argv[1])
-    compare_form = {"Bidirectional": compare, "Backward": compare_gradient}
+    compare_form = {"Bidirectional": compare, "Backward": compare_gradient, "Layer": compare_layer,
+                    "LayerBackwardKept": compare_layer}
     chosen = {}
     for case in cases:
         if case.form in compare_form and comparable(case):
-            key = (case.form, *case.sizes.items(), case.threads)
+            layer = case.shape if case.form.startswith("Layer") else ""
+            key = (case.form, layer, *case.sizes.items(), case.threads)
             chosen.setdefault(key, case)  # equal shapes once
     if not chosen:
-        print("no bidirectional case in float ran: nothing to compare with", file=sys.stderr)
+        print("no bidirectional case or layer in float ran: nothing to compare with",
+              file=sys.stderr)
         return 0
     print(f"PyTorch {torch.__version__}, {context['cpu_model']}, float")
-    print(f"{'shape':28} {'peer':16} {'its time':>13} {'mhla':>13} {'ratio':>8}")
+    print(f"{'shape':28} {'peer':23} {'its time':>13} {'mhla':>13} {'ratio':>8}")
     rows = []
     right = [compare_form[case.form](case, rows) for case in chosen.values()]
     with open(sys.argv[2], "w", encoding="utf-8") as file:
