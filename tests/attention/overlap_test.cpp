@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "mhla/mhla.hpp"
@@ -170,6 +171,26 @@ TEST_F(OverlappingOutputs, OneHeadIsHeldToTheSame) {
             "of q");
   bidirectional(in, blocks, mixing, x.block(0, 0, 40, 8));
   EXPECT_TRUE(same_bits(x.block(0, 0, 40, 8).eval(), expected));
+}
+
+TEST_F(OverlappingOutputs, OfGradientsMayBeSlicesOfOneBuffer) {
+  const auto in = packed.in();
+  OverlapBuffer sums;
+  Tensor<float> dq(in.q.shape), dk(in.q.shape), dv(in.q.shape);
+  const TensorView<const float> dout = packed.slice(3);
+  bidirectional_gradient(in, blocks, mixing, Operator<>{}, dout, {.q = dq, .k = dk, .v = dv});
+  bidirectional_gradient(in, blocks, mixing, Operator<>{}, dout,
+                         {.q = sums.slice(0), .k = sums.slice(1), .v = sums.slice(2)});
+  for (const auto& [slice, alone] : {std::pair(0, &dq), std::pair(1, &dk), std::pair(2, &dv)}) {
+    const OverlapView sum = sums.slice(slice);
+    EXPECT_TRUE(same_bits(dense(sum.head(1, 2)), dense(OverlapView(*alone).head(1, 2))));
+  }
+  EXPECT_EQ(message_of<option_error>([&] {
+              bidirectional_gradient(in, blocks, mixing, Operator<>{}, dout,
+                                     {.q = sums.slice(0), .k = sums.slice(1, -1)});
+            }),
+            "mhla::bidirectional_gradient: gradients.q overlaps gradients.k, expected memory of "
+            "its own");
 }
 
 }  // namespace

@@ -66,7 +66,47 @@ struct GradientErrors {
         p, {{"gradients.q is null ", [](auto& a, auto&) { a.gradients.q.data = nullptr; }},
             {"workspace has ", [&](auto&, auto& call) { call.workspace = few; }},
             {"kept ", [&](auto&, auto& call) { call.kept = std::span(few).first(1); }}});
+    overlaps_are_rejected(p);
     if (p.op.query_map.weights() > 0) wrong_parameters_are_rejected(p);
+  }
+  /// Gradients whose first number is that of another argument.
+  static void overlaps_are_rejected(const Problem& p) {
+    const auto at = [](auto& to, const auto& other) {
+      to.data = const_cast<T*>(static_cast<const T*>(other.data));
+    };
+    const std::string alone = ", expected memory of its own";
+    expect_rejected<option_error>(
+        p,
+        {{"gradients.q overlaps gradients.k" + alone,
+          [&](auto& a, auto&) { at(a.gradients.k, a.gradients.q); }},
+         {"gradients.k overlaps gradients.v" + alone,
+          [&](auto& a, auto&) { at(a.gradients.v, a.gradients.k); }},
+         {"gradients.q overlaps q" + alone, [&](auto& a, auto&) { at(a.gradients.q, a.in.q); }},
+         {"gradients.q overlaps dout" + alone, [&](auto& a, auto&) { at(a.gradients.q, a.dout); }},
+         {"gradients.k overlaps v" + alone, [&](auto& a, auto&) { at(a.gradients.k, a.in.v); }},
+         {"gradients.v overlaps k" + alone, [&](auto& a, auto&) { at(a.gradients.v, a.in.k); }}});
+    if (p.inputs().normalizer_q.absent()) return;
+    expect_rejected<option_error>(
+        p, {{"gradients.v overlaps gradients.normalizer_k" + alone,
+             [&](auto& a, auto&) { at(a.gradients.normalizer_k, a.gradients.v); }},
+            {"gradients.normalizer_q overlaps normalizer_k" + alone,
+             [&](auto& a, auto&) { at(a.gradients.normalizer_q, a.in.normalizer_k); }},
+            {"gradients.v overlaps parameters.query_map" + alone, [&](auto& a, auto&) {
+               a.parameters.query_map = {a.gradients.v.data, a.parameters.query_map.size()};
+             }}});
+    if (!Form::kMixes) return;
+    expect_rejected<option_error>(
+        p, {{"parameters.mixing overlaps q" + alone,
+             [&](auto& a, auto&) {
+               a.parameters.mixing = {const_cast<T*>(a.in.q.data), p.band};
+             }},
+            {"parameters.mixing overlaps parameters.key_map" + alone,
+             [&](auto& a, auto&) {
+               a.parameters.mixing = {a.parameters.key_map.data(), p.band};
+             }},
+            {"parameters.mixing overlaps mixing" + alone, [&](auto& a, auto&) {
+               a.parameters.mixing = {const_cast<A*>(p.coefficients.data()), p.band};
+             }}});
   }
   static void wrong_parameters_are_rejected(const Problem& p) {
     std::vector<A> numbers(9);

@@ -118,11 +118,11 @@ bool same_elements(const TensorView<const T>& a, const TensorView<const T>& b) {
 
 /// A matrix as a batch of one sequence with one head.
 template <class T>
-TensorView<const T> as_batch(const MatrixView<const T>& m) {
+TensorView<const std::remove_const_t<T>> as_batch(const MatrixView<T>& m) {
   return {m.data, {1, m.rows, 1, m.cols}, {0, m.row_stride, 0, m.col_stride}};
 }
 template <class T>
-TensorView<const T> as_batch(const TensorView<const T>& t) {
+TensorView<const std::remove_const_t<T>> as_batch(const TensorView<T>& t) {
   return t;
 }
 

@@ -3,13 +3,16 @@
 /// \file
 /// Checks of the gradients that callers pass to the backward forms.
 
+#include <iterator>
 #include <span>
 #include <string>
 
 #include "mhla/attention/operator.hpp"
+#include "mhla/attention/overlap.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/core/tensor.hpp"
 #include "mhla/gradient/gradients.hpp"
 #include "mhla/policy/mixing_matrix.hpp"
 
@@ -57,6 +60,48 @@ void expect_parameters(const char* function, const Band& mixing, const Op& op,
   };
   expect("parameters.query_map", parameters.query_map, op.query_map.weights());
   expect("parameters.key_map", parameters.key_map, op.key_map.weights());
+}
+
+/// Throws if an element of a gradient is one of another gradient, of the inputs, of dout or of the
+/// mixing matrix, which is read after the first gradient is written.
+/// \param mixing  its numbers, empty if the form has none
+template <class In, class Out, class G, class A>
+void expect_separate_gradients(const char* function, const In& in, const Out& dout,
+                               const G& gradients, const ParameterGradients<A>& parameters,
+                               std::span<const A> mixing) {
+  using T = scalar_of<In>;
+  using View = TensorView<const T>;
+  struct Argument {
+    const char* name;
+    View elements;
+  };
+  const auto row = [](std::span<const A> numbers) {  // places alone count
+    return View(reinterpret_cast<const T*>(numbers.data()),
+                {1, 1, 1, static_cast<Index>(numbers.size_bytes() / sizeof(T))}, {0, 0, 0, 1});
+  };
+  const Argument all[] = {{"gradients.q", as_batch(gradients.q)},
+                          {"gradients.k", as_batch(gradients.k)},
+                          {"gradients.v", as_batch(gradients.v)},
+                          {"gradients.normalizer_q", as_batch(gradients.normalizer_q)},
+                          {"gradients.normalizer_k", as_batch(gradients.normalizer_k)},
+                          {"parameters.mixing", row(parameters.mixing.storage())},
+                          {"parameters.query_map", row(parameters.query_map)},
+                          {"parameters.key_map", row(parameters.key_map)},
+                          {"q", as_batch(in.q)},
+                          {"k", as_batch(in.k)},
+                          {"v", as_batch(in.v)},
+                          {"normalizer_q", as_batch(in.normalizer_q)},
+                          {"normalizer_k", as_batch(in.normalizer_k)},
+                          {"dout", as_batch(dout)},
+                          {"mixing", row(mixing)}};
+  const Argument* const written_end = all + 8;
+  for (const Argument* a = all; a != written_end; ++a) {
+    for (const Argument* b = a + 1; b != std::end(all); ++b) {
+      if (overlap(a->elements, b->elements)) {
+        fail_option(function, a->name, std::string("overlaps ") + b->name, "memory of its own");
+      }
+    }
+  }
 }
 
 }  // namespace detail

@@ -183,6 +183,9 @@ void run_gradient(const Form& form, const In& in, const std::type_identity_t<dou
     form.check(head, head_output(in, dout, s, 0), "dout");
     expect_gradients(form.name, head, head_gradients(in, gradients, s, 0));
   }
+  std::span<const A> mixing;
+  if constexpr (requires { form.mixing.storage(); }) mixing = form.mixing.storage();
+  expect_separate_gradients(form.name, in, dout, gradients, parameters, mixing);
   const KeptMemory kept(form, in, call.kept);
   Scratch scratch(form.name, call.workspace, form_gradient_bytes(form, in, sizes, call.executor));
   const PairGroups<A> groups(form, scratch.arena(), in, sizes, call.executor);

@@ -3,8 +3,8 @@
 /// \file
 /// The gradients that backward forms write. They add to what is there, so that parameters
 /// accumulate over calls and activations over their uses: start from zeros. Absent views and empty
-/// spans are skipped. No element may appear twice in what a call writes: no strides of 0, no
-/// overlap with each other or with the inputs.
+/// spans are skipped. No element may appear twice in what a call writes: no strides of 0. Overlap
+/// with each other or with what the call reads is refused.
 
 #include <span>
 
