@@ -1,9 +1,9 @@
-# Passes if COMMAND, a list, ends by itself with a nonzero status and says something that
+# Passes if PROGRAM with ARGUMENT ends by itself with a nonzero status and says something that
 # matches EXPECT.
 
 cmake_minimum_required(VERSION 3.25)
 
-execute_process(COMMAND ${COMMAND} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+execute_process(COMMAND ${PROGRAM} ${ARGUMENT} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
 message("${output}")
 if(NOT status MATCHES "^[1-9][0-9]*$")
   message(FATAL_ERROR "ended with '${status}', expected an error status")
