@@ -170,6 +170,10 @@ TEST(LanguageLayerErrors, NameTheOptionAndWhatWasExpected) {
   Matrix<float> x(25, 16), y(25, 16);
   EXPECT_EQ(message_of<error>([&] { layer(x, y); }),
             "mhla::LanguageLayer: x has 25 tokens an item, expected at most 24");
+  EXPECT_EQ(message_of<error>([&] { layer(x, y, {.batch = 2}); }),
+            "mhla::LanguageLayer: x has 25 rows, expected a multiple of 2 (the batch)");
+  EXPECT_EQ(message_of<error>([&] { layer(x, y, {.batch = -1}); }),
+            "mhla::LanguageLayer: batch is -1, expected 0 or more");
 }
 
 }  // namespace

@@ -53,6 +53,12 @@ TEST(LayerChecks, SayWhatWasExpected) {
             "mhla::f: x has shape [0, 0], expected [2, 3]");
   EXPECT_NO_THROW(detail::expect_rows("f", "x", column, 2, 1));
   EXPECT_NO_THROW(detail::expect_rows_or_none("f", "x", absent, 2, 3));
+  EXPECT_NO_THROW(detail::expect_whole_items("f", "x", 6, 3, "the batch"));
+  EXPECT_NO_THROW(detail::expect_whole_items("f", "x", 0, 0, "the batch"));
+  EXPECT_EQ(text([&] { detail::expect_whole_items("f", "x", 6, 4, "the batch"); }),
+            "mhla::f: x has 6 rows, expected a multiple of 4 (the batch)");
+  EXPECT_EQ(text([&] { detail::expect_whole_items("f", "x", 6, 0, "the batch"); }),
+            "mhla::f: x has 6 rows, expected a multiple of 0 (the batch)");
   EXPECT_EQ(text([&] { detail::expect_elements("f", "b", 0, 3); }),
             "mhla::f: b has 0 elements, expected 3");
   EXPECT_EQ(text([&] { detail::expect_elements_or_none("f", "b", 2, 3); }),

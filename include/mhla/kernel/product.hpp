@@ -159,6 +159,14 @@ void multiply(const Product<A>& p) {
   }
 }
 
+/// Writes `bias` [c.cols] to all rows of c, or nothing if it is null.
+/// \return how a product that adds it to A B begins
+template <class A>
+Start start_from(const A* bias, const MatrixView<A>& c) {
+  for (Index r = 0; r < c.rows && bias != nullptr; ++r) std::copy_n(bias, c.cols, c.row(r));
+  return bias == nullptr ? Start::kZero : Start::kTarget;
+}
+
 }  // namespace detail
 }  // namespace MHLA_TARGET
 }  // namespace mhla

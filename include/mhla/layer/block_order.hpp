@@ -56,10 +56,7 @@ void expect_block_order(const char* function, MatrixView<const A> x, std::span<c
                         MatrixView<A> y) {
   expect_rows(function, "x", x, -1, -1);
   const Index tokens = std::ssize(order);
-  if (x.rows > 0 && (tokens == 0 || x.rows % tokens != 0)) {
-    fail_shape(function, "x", "has " + std::to_string(x.rows) + " rows",
-               "a multiple of " + std::to_string(tokens) + " (the tokens of the order)");
-  }
+  expect_whole_items(function, "x", x.rows, tokens, "the tokens of the order");
   for (Index place = 0; place < tokens; ++place) {
     const Index token = order[static_cast<std::size_t>(place)];
     if (token < 0 || token >= tokens) {

@@ -168,10 +168,7 @@ void expect_depthwise(const char* function, const MatrixView<const A>& x,
   expect_grid(function, "tokens", grid.tokens);
   expect_kernel(function, grid.kernel);
   const Index tokens = volume(grid.tokens);
-  if (x.rows % tokens != 0) {
-    fail_shape(function, "x", "has " + std::to_string(x.rows) + " rows",
-               "a multiple of " + std::to_string(tokens) + " (the tokens of the grid)");
-  }
+  expect_whole_items(function, "x", x.rows, tokens, "the tokens of the grid");
   expect_elements_or_none(function, "places", grid.places.size(), tokens);
   for (const Index place : grid.places) {
     if (place < 0 || place >= tokens) {

@@ -156,7 +156,7 @@ void LanguageLayer<A>::append(LanguageState<A>& state, const X& input, const det
   const detail::input_t<X> x(input);
   const Index batch = state.batch();
   detail::expect_rows(kAppend, "x", x, -1, body.options().channels);
-  this->batch_of(kAppend, x.rows, batch);
+  detail::expect_whole_items(kAppend, "x", x.rows, batch, "the batch of the state");
   detail::expect_rows(kAppend, "y", y, x.rows, x.cols);
   if (call.batch != 0 && call.batch != batch) {
     detail::fail_option(kAppend, "batch", "is " + std::to_string(call.batch),

@@ -123,16 +123,21 @@ class Layer {
   /// The number of items in the rows.
   Index batch_of(const char* function, Index rows, Index batch) const {
     const Index own = body_.tokens();
-    if (batch == 0) batch = own == 0 ? 1 : rows / own;
-    const bool fits = batch >= 0 && (batch == 0 ? rows == 0 : rows % batch == 0);
-    if (!fits || (own > 0 && rows != batch * own)) {
+    if (batch < 0)
+      detail::fail_option(function, "batch", "is " + std::to_string(batch), "0 or more");
+    if (own > 0) {
+      if (batch == 0) batch = rows / own;
+      if (rows == batch * own) return batch;
       detail::fail_shape(function, "x", "has " + std::to_string(rows) + " rows",
-                         own > 0 ? std::to_string(own) + " tokens an item"
-                                 : "a multiple of the batch of " + std::to_string(batch));
+                         std::to_string(own) + " tokens an item");
     }
-    if (batch > 0 && rows / batch > body_.most_tokens()) {
-      detail::fail_shape(function, "x", "has " + std::to_string(rows / batch) + " tokens an item",
-                         "at most " + std::to_string(body_.most_tokens()));
+    if (batch == 0) batch = 1;
+    detail::expect_whole_items(function, "x", rows, batch, "the batch");
+    if constexpr (requires { body_.most_tokens(); }) {
+      if (rows / batch > body_.most_tokens()) {
+        detail::fail_shape(function, "x", "has " + std::to_string(rows / batch) + " tokens an item",
+                           "at most " + std::to_string(body_.most_tokens()));
+      }
     }
     return batch;
   }

@@ -16,7 +16,6 @@
 /// adjoints twice that. Source: Peebles and Xie, arXiv:2212.09748.
 
 #include <algorithm>
-#include <string>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
@@ -79,15 +78,11 @@ MHLA_INLINE inline P one_plus(P p) {
 struct ItemRows {
   Index items, each;
 
-  /// \param of_items  the argument with a row for each item
+  /// \param whose  whose rows the items are
   /// \throws shape_error unless the items divide the rows.
-  ItemRows(const char* function, const char* argument, Index rows, const char* of_items,
-           Index items_)
+  ItemRows(const char* function, const char* argument, Index rows, Index items_, const char* whose)
       : items(items_), each(items_ == 0 ? 0 : rows / items_) {
-    if (items * each != rows) {
-      fail_shape(function, argument, "has " + std::to_string(rows) + " rows",
-                 "a multiple of " + std::to_string(items) + " (the rows of " + of_items + ")");
-    }
+    expect_whole_items(function, argument, rows, items, whose);
   }
 
   /// f(row, item) for every row.
@@ -133,7 +128,7 @@ void modulate(const X& input, const detail::input_t<X>& scale, const detail::inp
   const detail::input_t<X> x(input);
   detail::expect_rows(kName, "x", x, -1, -1);
   detail::expect_rows(kName, "scale", scale, -1, x.cols);
-  const detail::ItemRows rows(kName, "x", x.rows, "scale", scale.rows);
+  const detail::ItemRows rows(kName, "x", x.rows, scale.rows, "the rows of scale");
   detail::expect_rows(kName, "shift", shift, scale.rows, x.cols);
   detail::expect_rows(kName, "y", y, x.rows, x.cols);
   rows.for_each_row(executor, [&](Index r, Index item) {
@@ -152,7 +147,7 @@ void modulate_adjoint(const X& input, const detail::input_t<X>& scale, const det
   const detail::input_t<X> x(input);
   detail::expect_rows(kName, "x", x, -1, -1);
   detail::expect_rows(kName, "scale", scale, -1, x.cols);
-  const detail::ItemRows rows(kName, "x", x.rows, "scale", scale.rows);
+  const detail::ItemRows rows(kName, "x", x.rows, scale.rows, "the rows of scale");
   detail::expect_rows(kName, "dy", dy, x.rows, x.cols);
   detail::expect_rows_or_none(kName, "dx", dx, x.rows, x.cols);
   detail::expect_rows_or_none(kName, "dscale", dscale, scale.rows, x.cols);
@@ -178,7 +173,7 @@ void add_gated(const X& input, const detail::input_t<X>& gate, const detail::inp
   const detail::input_t<X> x(input);
   detail::expect_rows(kName, "x", x, -1, -1);
   detail::expect_rows(kName, "gate", gate, -1, x.cols);
-  const detail::ItemRows rows(kName, "x", x.rows, "gate", gate.rows);
+  const detail::ItemRows rows(kName, "x", x.rows, gate.rows, "the rows of gate");
   detail::expect_rows(kName, "h", h, x.rows, x.cols);
   detail::expect_rows(kName, "y", y, x.rows, x.cols);
   rows.for_each_row(executor, [&](Index r, Index item) {
@@ -195,7 +190,7 @@ void add_gated_adjoint(const X& input, const detail::input_t<X>& h, const detail
   const detail::input_t<X> gate(input);
   detail::expect_rows(kName, "gate", gate, -1, -1);
   detail::expect_rows(kName, "h", h, -1, gate.cols);
-  const detail::ItemRows rows(kName, "h", h.rows, "gate", gate.rows);
+  const detail::ItemRows rows(kName, "h", h.rows, gate.rows, "the rows of gate");
   detail::expect_rows(kName, "dy", dy, h.rows, h.cols);
   detail::expect_rows_or_none(kName, "dx", dx, h.rows, h.cols);
   detail::expect_rows_or_none(kName, "dgate", dgate, gate.rows, h.cols);

@@ -3,7 +3,6 @@
 /// \file
 /// The parameters of a dense layer, and a layer with its weight packed for many calls.
 
-#include <algorithm>
 #include <span>
 
 #include "mhla/core/arch.hpp"
@@ -50,10 +49,8 @@ class PackedDense {
   Index outputs() const { return outputs_; }  ///< O
   /// y = x W^T + b, unchecked; each element is one chain of multiply-adds from b.
   void apply(MatrixView<const A> x, MatrixView<A> y) const {
-    using detail::Start;
-    for (Index r = 0; r < y.rows && bias_ != nullptr; ++r) std::copy_n(bias_, y.cols, y.row(r));
     detail::Panels<const A>(inputs_, outputs_, weight_)
-        .multiply(bias_ == nullptr ? Start::kZero : Start::kTarget, x, y);
+        .multiply(detail::start_from(bias_, y), x, y);
   }
 
  private:

@@ -155,10 +155,7 @@ void expect_rotary(const char* function, const char* argument, const MatrixView<
     fail_shape(function, "table", "has " + std::to_string(table.features) + " features",
                "at most " + std::to_string(x.cols / heads) + " (the width of a head)");
   }
-  if (x.rows > 0 && (table.positions == 0 || x.rows % table.positions != 0)) {
-    fail_shape(function, argument, "has " + std::to_string(x.rows) + " rows",
-               "a multiple of " + std::to_string(table.positions) + " (the table's positions)");
-  }
+  expect_whole_items(function, argument, x.rows, table.positions, "the table's positions");
 }
 
 /// Runs f(rotation, r, c) for every head, in row r from column c on.

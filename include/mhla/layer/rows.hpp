@@ -8,6 +8,7 @@
 /// result is bitwise the same for any executor.
 
 #include <algorithm>
+#include <string>
 #include <type_traits>
 
 #include "mhla/core/arch.hpp"
@@ -91,6 +92,16 @@ template <class T>
 void expect_rows_or_none(const char* function, const char* argument, const MatrixView<T>& m,
                          Index rows, Index cols) {
   if (!m.absent()) expect_rows(function, argument, m, rows, cols);
+}
+
+/// Throws unless items of `each` rows fill the rows of an argument.
+/// \param whose  whose rows these are: "the table's positions"
+inline void expect_whole_items(const char* function, const char* argument, Index rows, Index each,
+                               const char* whose) {
+  if (each == 0 ? rows != 0 : rows % each != 0) {
+    fail_shape(function, argument, "has " + std::to_string(rows) + " rows",
+               "a multiple of " + std::to_string(each) + " (" + whose + ")");
+  }
 }
 
 /// Throws unless a row of parameters, or of their gradient, has `expected` elements.

@@ -168,10 +168,7 @@ void expect_short_convolution(const char* function, const MatrixView<const A>& x
                               const ConvolutionView<const A>& parameters, Index batch) {
   expect_rows(function, "x", x, -1, -1);
   if (batch < 1) fail_option(function, "batch", "is " + std::to_string(batch), "at least 1");
-  if (x.rows % batch != 0) {
-    fail_shape(function, "x", "has " + std::to_string(x.rows) + " rows",
-               "a multiple of " + std::to_string(batch) + " (the batch)");
-  }
+  expect_whole_items(function, "x", x.rows, batch, "the batch");
   expect_convolution(function, parameters, x.cols, -1);
   if (parameters.weight.cols < 1) fail_shape(function, "weight", "has no taps", "at least one");
 }

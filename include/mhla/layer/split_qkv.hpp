@@ -24,6 +24,7 @@
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/tensor.hpp"
+#include "mhla/layer/rows.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -108,10 +109,7 @@ QkvViews<T> split_qkv(const MatrixView<T>& qkv, const QkvSizes& sizes) {
   detail::checked_product(kName, "sizes", {heads, 3, std::max(width, values)});
   const Index keys_at = heads * width, values_at = keys_at + groups * width;
   detail::expect_shape(kName, "qkv", qkv, -1, values_at + groups * values);
-  if (qkv.rows % batch != 0) {
-    detail::fail_shape(kName, "qkv", "has " + std::to_string(qkv.rows) + " rows",
-                       "a multiple of " + std::to_string(batch) + " (the batch)");
-  }
+  detail::expect_whole_items(kName, "qkv", qkv.rows, batch, "the batch");
   const Index tokens = qkv.rows / batch;
   const auto part = [&](Index column, Index count, Index size) {
     T* const data = qkv.data == nullptr ? nullptr : qkv.data + column * qkv.col_stride;

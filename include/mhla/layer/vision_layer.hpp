@@ -80,7 +80,6 @@ class VisionBody {
   const VisionOptions& options() const { return options_; }
   const ParameterTable& table() const { return table_; }
   Index tokens() const { return blocks_.tokens(); }  ///< N
-  Index most_tokens() const { return blocks_.tokens(); }
 
   /// Everything up to `heads`.
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,

@@ -14,7 +14,6 @@
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/workspace.hpp"
-#include "mhla/kernel/affine.hpp"
 #include "mhla/kernel/packet.hpp"
 #include "mhla/kernel/product.hpp"
 
@@ -104,7 +103,11 @@ template <Accumulator A>
 void MapLayer<A>::apply(MatrixView<const A> x, Index first, MatrixView<A> y) const {
   const Index stride = transposed_.cols();
   const A* const bias = dense_.bias.size() > 0 ? dense_.bias.data() + first : nullptr;
-  multiply_affine<A>(x, {transposed_.data() + first, stride}, bias, y);
+  multiply<A>({.out = {y.data, y.row_stride},
+               .a = x,
+               .b = {transposed_.data() + first, stride},
+               .cols = y.cols,
+               .start = start_from(bias, y)});
 }
 
 template <Accumulator A>
