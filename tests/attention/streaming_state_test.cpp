@@ -76,13 +76,13 @@ TEST(StreamingState, StatesOfEarlierVersionsAreRefused) {
   std::vector<std::byte> saved(stream.state_bytes());
   auto state = used_state(stream, 2, 3);
   state.save(saved);
-  EXPECT_EQ(std::memcmp(saved.data(), "mhlast02", 8), 0);
+  EXPECT_EQ(std::memcmp(saved.data(), "mhlast03", 8), 0);
   auto old = saved;
-  old[7] = std::byte{'1'};
+  old[7] = std::byte{'2'};
   EXPECT_THROW(state.restore(old), option_error);
-  // As version 01 was laid out: without in_running, the last field of the header.
+  // As version 02 was laid out: without slab, in_summary and mixed.
   const auto last = old.begin() + static_cast<std::ptrdiff_t>(sizeof(detail::StateHeader));
-  old.erase(last - sizeof(std::int64_t), last);
+  old.erase(last - 3 * sizeof(std::int64_t), last);
   EXPECT_THROW(state.restore(old), option_error);
   state.restore(saved);
   EXPECT_EQ(state.position(), 5);
@@ -101,6 +101,12 @@ TEST(StreamingState, CountsThatCannotBeAreRefused) {
   using Header = detail::StateHeader;
   for (const std::int64_t value : {-1, 2, 1 << 20}) {  // of one key
     EXPECT_THROW(restore_with(&Header::in_running, value), option_error) << value;
+  }
+  for (const std::int64_t value : {-1, 1, 1 << 20}) {  // with fewer keys than a turn takes
+    EXPECT_THROW(restore_with(&Header::in_summary, value), option_error) << value;
+  }
+  for (const std::int64_t value : {-1, 7, 1 << 20}) {  // of 2 x 3 numbers
+    EXPECT_THROW(restore_with(&Header::mixed, value), option_error) << value;
   }
   for (const std::int64_t value : {-1, 0, 5}) {  // fewer than R holds, more than a block
     EXPECT_THROW(restore_with(&Header::open_keys, value), option_error) << value;

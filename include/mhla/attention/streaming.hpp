@@ -2,16 +2,17 @@
 
 /// \file
 /// The causal form token by token: a state takes a prefill of any length, then one or several
-/// tokens at a time. It keeps the summaries of closed blocks, the open block's keys and values, and
-/// R of block i,
+/// tokens at a time. It keeps the summaries of blocks, the open block's keys and values, and R of
+/// block i,
 ///
 ///     R = sum_{b<i} m_ib S_b + m_ii sum_{t seen in i} phi(k_t) v_t^T       [D,E]
 ///
 /// so a token costs one product with R and its share of R's update, at any position
-/// (streaming_product.hpp). A block is summarised when it closes, in the causal form's order:
-/// outputs of whole blocks are bitwise those of causal(), others agree within rounding.
-/// Cost: 4*D*E flops a token, plus 2*W*D*E + 2*i*D*E a block. Memory: M block summaries and a block
-/// of tokens, known beforehand (state_bytes); a step touches D*E numbers of it.
+/// (streaming_product.hpp). Summaries and the next block's R are made on the way to its boundary,
+/// in the causal form's order: outputs of whole blocks are bitwise those of causal(), others agree
+/// within rounding.
+/// Cost: 4*D*E flops a token, plus 2*W*D*E + 2*i*D*E a block, spread over its tokens. Memory: M
+/// block summaries, two R and a block of tokens, known beforehand (state_bytes).
 /// Source: arXiv:2601.07832, section 4.2.
 
 #include <algorithm>
@@ -82,8 +83,8 @@ class Streaming {
   detail::StreamMemory<A> memory(detail::Arena& arena) const {
     return {kName, arena, head_, mixing_.rows(), sizes_.block_length};
   }
-  detail::PieceScratch<A> piece_scratch(detail::Arena& arena) const {
-    return {kName, arena, raw(), head_, mixing_.rows(), sizes_.block_length};
+  detail::CausalScratch<A> piece_scratch(detail::Arena& arena) const {
+    return {kName, arena, raw(), raw(), head_, sizes_.block_length};
   }
   detail::StepScratch<A> step_scratch(detail::Arena& arena) const {
     return {kName, arena, raw(), head_};
@@ -202,22 +203,26 @@ void Streaming<T, Op>::append_checked(StreamingState<A>& state, const Inputs<T>&
   Arena state_arena(state.memory());
   const detail::StreamMemory<A> p = memory(state_arena);
   detail::StateHeader& header = state.header_;
-  const detail::StreamBlock<T, Op> block(mixing_, op_, head_, p, header);
   const Index w = sizes_.block_length;
   for (Index done = 0; done < in.q.rows;) {
     const Index i = header.position / w, offset = header.position % w;
     const Index count = std::min(w - offset, in.q.rows - done);
+    const detail::StreamBlock<T, Op> block(mixing_, op_, head_, p, header, i);
     const Inputs<T> piece = detail::middle_tokens(in, done, count);
     const MatrixView<T> piece_out = out.middle_rows(done, count);
     Arena arena(scratch.bytes().data());
     if (offset > 0 && count == 1) {
-      block.step(piece, mixing_(i, i), piece_out, step_scratch(arena));
+      block.step(piece, piece_out, step_scratch(arena));
     } else {
-      detail::PieceScratch<A> memory = piece_scratch(arena);
-      if (offset == 0) block.open(i, memory);
-      block.append(piece, mixing_(i, i), piece_out, memory);
+      detail::CausalScratch<A> memory = piece_scratch(arena);
+      if (offset == 0) block.open();
+      block.append(piece, piece_out, memory);
     }
-    if (offset + count == w) block.close(i);
+    if (offset + count == w) {
+      block.close();
+    } else {
+      block.prepare(offset + count, w);
+    }
     header.position += count;
     done += count;
   }

@@ -4,7 +4,7 @@
 /// The state of a stream: memory of known size that can be copied, saved and restored.
 ///
 /// Saved form: a header with the sizes and the position, then the memory, in this machine's byte
-/// order. A header that does not fit the stream is refused.
+/// order and as this target lays it out. A header that does not fit the stream is refused.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,21 +17,30 @@
 #include "mhla/core/error.hpp"
 #include "mhla/core/scalar.hpp"
 #include "mhla/core/workspace.hpp"
+#include "mhla/kernel/unit.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
 
 namespace detail {
 
+/// Keys that are added to a slab of a summary at a time.
+inline constexpr Index kPreparedKeys = 8;
+
 /// Stream parameters, which must match on restore, and the current position.
 struct StateHeader {
-  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '2'};
+  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '3'};
   std::int64_t scalar_bytes = 0;
   std::int64_t width = 0, values = 0, block_length = 0, normalizer_width = 0, blocks = 0;
   std::int64_t features = 0, normalizer_features = 0;
-  std::int64_t position = 0;    // tokens seen
-  std::int64_t open_keys = 0;   // kept keys of the open block
-  std::int64_t in_running = 0;  // of them, those that all of R holds (streaming.hpp)
+  std::int64_t slab = kTile.slab;  // features of a slab of a summary, by target
+  std::int64_t position = 0;       // tokens seen
+  std::int64_t open_keys = 0;      // kept keys of the open block
+  std::int64_t in_running = 0;     // of them, those that all of R holds (streaming.hpp)
+  std::int64_t in_summary = 0;     // turns of its slabs to take keys (stream_block.hpp)
+  std::int64_t mixed = 0;          // numbers of the next block's R that hold the earlier blocks
+
+  Index slabs() const { return ceil_div(static_cast<Index>(features), kTile.slab); }
 };
 
 }  // namespace detail
@@ -80,6 +89,8 @@ class StreamingState {
     other.position = header_.position;
     other.open_keys = header_.open_keys;
     other.in_running = header_.in_running;
+    other.in_summary = header_.in_summary;
+    other.mixed = header_.mixed;
     return std::memcmp(&other, &header_, sizeof(other)) == 0;
   }
   std::byte* memory() { return reinterpret_cast<std::byte*>(memory_.data()); }
@@ -112,7 +123,9 @@ void StreamingState<A>::restore(std::span<const std::byte> from) {
   if (!same_stream(saved) || saved.position < 0 ||
       saved.position > header_.blocks * header_.block_length || saved.open_keys < 0 ||
       saved.open_keys > header_.block_length || saved.in_running < 0 ||
-      saved.in_running > saved.open_keys) {
+      saved.in_running > saved.open_keys || saved.in_summary < 0 ||
+      saved.in_summary > saved.open_keys / detail::kPreparedKeys * header_.slabs() ||
+      saved.mixed < 0 || saved.mixed > header_.features * header_.values) {
     detail::fail_option(kName, "from", "holds a state of another stream, or none",
                         "a state saved by a stream of these sizes");
   }

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "mhla/attention/heads.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/attention/overlap.hpp"
 #include "mhla/core/arch.hpp"

@@ -74,20 +74,28 @@ struct KeyScratch {
         values(function, arena, kStripTokens, e) {}
 };
 
-/// Adds rows [0, count) of strips to a summary, S [D,E] (+)= keys^T values. Prefetches `next`.
+/// Adds rows [0, count) of strips to a slab of a summary, S [D,E] (+)= keys^T values. Prefetches
+/// `next`.
 /// \param summary  S by slabs (Summaries::block)
+template <class A>
+void accumulate_slab(Index slab, Start start, Rows<A> keys,
+                     std::type_identity_t<Rows<const A>> values, Index count, Index d, Index e,
+                     Rows<A> summary, Prefetch* next = nullptr) {
+  const Index row = slab * kTile.slab, rows = std::min(kTile.slab, d - row);
+  multiply<A>({.out = {summary.row(slab), e},
+               .a = keys.right_of(row).matrix(count, rows).transposed(),
+               .b = values,
+               .cols = e,
+               .start = start,
+               .next = next});
+}
+/// The same for all slabs.
 template <class A>
 MHLA_NOINLINE void accumulate_summary(Start start, Rows<A> keys,
                                       std::type_identity_t<Rows<const A>> values, Index count,
                                       Index d, Index e, Rows<A> summary, Prefetch* next = nullptr) {
   for (Index slab = 0; slab * kTile.slab < d; ++slab) {
-    const Index row = slab * kTile.slab, rows = std::min(kTile.slab, d - row);
-    multiply<A>({.out = {summary.row(slab), e},
-                 .a = keys.right_of(row).matrix(count, rows).transposed(),
-                 .b = values,
-                 .cols = e,
-                 .start = start,
-                 .next = next});
+    accumulate_slab(slab, start, keys, values, count, d, e, summary, next);
   }
 }
 
