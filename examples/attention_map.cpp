@@ -17,8 +17,9 @@
 /// little more, but is local, as m weighs near blocks more (fine lines are blocks), and its rank is
 /// several times as high. Softmax is the sharpest, at many times the cost.
 ///
-/// Run:       build/examples/attention_map [PICTURE] [--output FILE.png] [--query X,Y]
-///            X,Y is a pixel of the query patch, from the upper left; PICTURE is a PNG or JPEG.
+/// Run:       build/examples/attention_map [PICTURE] [--output FILE] [--width W] [--query X,Y]
+///            PICTURE is a PNG or JPEG, FILE a .png or .jpg, scaled to W pixels if W is given; X,Y
+///            is a pixel of the query patch, from the upper left.
 /// Expected:  (times depend on the machine)
 ///
 ///     examples/data/astronaut.png: N = 1024, ln N = 6.93
@@ -46,9 +47,10 @@ using namespace picture;
 using mhla::Index;
 using mhla::Matrix;
 
-constexpr Index kPatch = 16;         // pixels along a side of a patch
-constexpr Index kPanel = 512;        // pixels along the longer side of the picture
-constexpr Index kMargin = 40;        // pixels around panels
+constexpr Index kPatch = 16;                        // pixels along a side of a patch
+constexpr Index kPanel = 512;                       // pixels along the longer side of the picture
+constexpr Index kMargin = 40;                       // pixels around panels
+constexpr Index kWidth = 4 * kPanel + 5 * kMargin;  // of what is drawn
 constexpr double kLargestScore = 5;  // of the softmax, so that it is neither flat nor one patch
 constexpr double kPi = 3.14159265358979323846;
 
@@ -105,7 +107,7 @@ Picture draw(const Picture& picture, Index query, const std::vector<Form>& forms
   const Index columns = picture.cols() / kPatch, n = forms[0].map.size();
   const Index qy = query / columns * kPatch, qx = query % columns * kPatch;
   const Index top = kMargin + 52, below = top + picture.rows() + 20, bar = below + 100;
-  Picture canvas = Picture::Constant(bar + 74 + kMargin, 4 * kPanel + 5 * kMargin, paper);
+  Picture canvas = Picture::Constant(bar + 74 + kMargin, kWidth, paper);
 
   Index left = kMargin;
   const auto panel = [&](const std::string& title, const std::string& notes, auto color) {
@@ -156,20 +158,26 @@ Picture draw(const Picture& picture, Index query, const std::vector<Form>& forms
 int main(int argc, char** argv) try {
   std::map<std::string, std::string> options{{"PICTURE", "examples/data/astronaut.png"},
                                              {"--output", "attention_map.png"},
+                                             {"--width", std::to_string(kWidth)},
                                              {"--query", ""}};
   for (int i = 1; i < argc; ++i) {
     const std::string key = argv[i][0] == '-' ? argv[i] : "PICTURE";
     if (!options.contains(key) || (key != "PICTURE" && ++i == argc)) {
-      throw std::runtime_error("expected [PICTURE] [--output FILE.png] [--query X,Y]");
+      throw std::runtime_error("expected [PICTURE] [--output FILE] [--width W] [--query X,Y]");
     }
     options[key] = argv[i];
   }
   const std::string &path = options["PICTURE"], &pixel = options["--query"];
 
-  int w = 0, h = 0;
+  int w = 0, h = 0, pixels = 0;
   const Picture picture = load(path, kPanel, kPatch, w, h);
   int x = w * 11 / 25, y = h * 6 / 25;  // where portraits have their face
   char rest = 0;
+  if (std::sscanf(options["--width"].c_str(), "%d%c", &pixels, &rest) != 1 || pixels < 1 ||
+      pixels > kWidth) {
+    throw std::runtime_error("--width " + options["--width"] +
+                             text(" is not a number of pixels from 1 to %td", kWidth));
+  }
   if (!pixel.empty() && (std::sscanf(pixel.c_str(), "%d,%d%c", &x, &y, &rest) != 2 || x < 0 ||
                          x >= w || y < 0 || y >= h)) {
     throw std::runtime_error("--query " + pixel + " is not a pixel X,Y of " + path +
@@ -221,7 +229,11 @@ int main(int argc, char** argv) try {
           mhla::bidirectional(in, blocks, mixing, out, {.workspace = memory});
         });
   }
-  save(draw(picture, query, forms), options["--output"]);
+  const Picture drawn = draw(picture, query, forms);
+  save(resized(drawn.data()->data(), drawn.rows(), drawn.cols(),
+               std::max<Index>(1, drawn.rows() * pixels / drawn.cols()), pixels,
+               options["--output"]),
+       options["--output"]);
 
   std::printf("%s: N = %td, ln N = %.2f\n", path.c_str(), n, std::log(static_cast<double>(n)));
   // Sums of nonnegative terms, one rounding of 2^-24 a term above and below the fraction; scores of

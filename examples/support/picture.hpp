@@ -28,7 +28,20 @@ using mhla::Index;
 using Color = Eigen::Array<stbi_uc, 3, 1>;  // red, green, blue
 using Picture = mhla::Matrix<Color>;        // [height, width]
 static_assert(sizeof(Color) == 3, "a Picture is the bytes stb reads and writes");
+constexpr int kJpegQuality = 75;  // of 100
 using Freed = std::unique_ptr<stbi_uc, void (*)(void*)>;
+
+/// `from`, [h, w] pixels of three bytes, resized to [height, width].
+/// \throws std::runtime_error naming the file.
+inline Picture resized(const stbi_uc* from, Index h, Index w, Index height, Index width,
+                       const std::string& path) {
+  Picture picture(height, width);
+  if (!stbir_resize_uint8(from, static_cast<int>(w), static_cast<int>(h), 0, picture.data()->data(),
+                          static_cast<int>(width), static_cast<int>(height), 0, 3)) {
+    throw std::runtime_error(path + ": cannot be resized");
+  }
+  return picture;
+}
 
 /// The picture in a PNG or JPEG file, resized to a longer side of `side` pixels and cropped to
 /// whole patches of `patch` pixels, at least one. w and h become the file's width and height.
@@ -37,29 +50,27 @@ inline Picture load(const std::string& path, Index side, Index patch, int& w, in
   const Freed file(stbi_load(path.c_str(), &w, &h, nullptr, 3), stbi_image_free);
   if (!file) throw std::runtime_error(path + ": " + stbi_failure_reason());
   const auto scaled = [&](Index s) { return std::max(patch, s * side / std::max(w, h)); };
-  Picture picture(scaled(h), scaled(w));
-  if (!stbir_resize_uint8(file.get(), w, h, 0, picture.data()->data(),
-                          static_cast<int>(picture.cols()), static_cast<int>(picture.rows()), 0,
-                          3)) {
-    throw std::runtime_error(path + ": cannot be resized");
-  }
+  const Picture picture = resized(file.get(), h, w, scaled(h), scaled(w), path);
   return picture.topLeftCorner(picture.rows() / patch * patch, picture.cols() / patch * patch);
 }
 
-/// Writes the whole PNG or nothing.
+/// Writes the whole file or nothing: a JPEG if its name ends in .jpg, otherwise a PNG.
 /// \throws std::runtime_error naming the file.
 inline void save(const Picture& picture, const std::string& path) {
-  int size = 0;
-  const Freed png(stbi_write_png_to_mem(picture.data()->data(), 0, static_cast<int>(picture.cols()),
-                                        static_cast<int>(picture.rows()), 3, &size),
-                  std::free);
   const std::string part = path + ".part";
   std::ofstream file(part, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(png.get()), size);
+  const auto append = [](void* to, void* bytes, int size) {
+    static_cast<std::ofstream*>(to)->write(static_cast<const char*>(bytes), size);
+  };
+  const int w = static_cast<int>(picture.cols()), h = static_cast<int>(picture.rows());
+  const stbi_uc* const data = picture.data()->data();
+  const int written = path.ends_with(".jpg")
+                          ? stbi_write_jpg_to_func(append, &file, w, h, 3, data, kJpegQuality)
+                          : stbi_write_png_to_func(append, &file, w, h, 3, data, 0);
   file.close();
   std::error_code failure;
-  if (png && file) std::filesystem::rename(part, path, failure);
-  if (png && file && !failure) return;
+  if (written != 0 && file) std::filesystem::rename(part, path, failure);
+  if (written != 0 && file && !failure) return;
   std::filesystem::remove(part, failure);
   throw std::runtime_error(path + ": cannot be written");
 }
