@@ -121,7 +121,7 @@ def main():
     figure.suptitle(f"{context['cpu_model']}, {context['compiler']}, commit {context['commit']}",
                     fontsize=9)
     figure.tight_layout()
-    figure.savefig(sys.argv[1])
+    figure.savefig(sys.argv[1], metadata={"Date": None})  # the same bytes every time
 
 
 main()
