@@ -110,6 +110,30 @@ function(check_PlainCompilerCallWorks)
   run(${WORK}/${CASE}/consumer)
 endfunction()
 
+# Each ```cmake block of README.md configures a project of its own; a target that is not there is an
+# error. FetchContent gets this checkout.
+function(check_LinesOfTheReadmeWork)
+  file(READ ${SOURCE}/README.md rest)
+  string(REPLACE "\n```cmake\n" "\n```cmake\n#block\n" rest "${rest}")
+  string(REPLACE ";" "" rest "${rest}")
+  string(REGEX MATCHALL "#block\n[^`]*" blocks "${rest}")
+  list(LENGTH blocks count)
+  if(count LESS 2)
+    message(FATAL_ERROR "expected 2 blocks of CMake in README.md, got ${count}")
+  endif()
+  foreach(block IN LISTS blocks)
+    set(project ${WORK}/${CASE}/${count})
+    math(EXPR count "${count} - 1")
+    file(REMOVE_RECURSE ${project})
+    file(WRITE ${project}/CMakeLists.txt
+         "cmake_minimum_required(VERSION 3.25)\nproject(user LANGUAGES CXX)\n"
+         "add_executable(app ${consumer}/main.cpp)\n${block}")
+    run(${CMAKE_COMMAND} -S ${project} -B ${project}/build -G ${GENERATOR}
+        -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${installed}
+        -DFETCHCONTENT_SOURCE_DIR_MHLA=${SOURCE})
+  endforeach()
+endfunction()
+
 function(check_PkgConfigWorks)
   find_program(PKG_CONFIG pkg-config)
   if(NOT PKG_CONFIG)

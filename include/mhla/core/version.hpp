@@ -4,7 +4,7 @@
 /// The version of the library; CMakeLists.txt reads it from here.
 ///
 /// Semantic versioning: while the major version is 0, a new minor version may change the interface
-/// or the last bits of results; the changelog in README.md says which.
+/// or the last bits of results; README.md of include/mhla lists them.
 
 namespace mhla {
 

@@ -11,19 +11,8 @@
 /// CrossQuery denominator mixes other tokens' queries. It is no normalisation, but weights trained
 /// with it need it. It requires as many query as key blocks, all of one size, and is not causal.
 ///
-/// A normaliser names the sums r_t that it reads and turns them into denominators. To write one:
-///
-///     struct AtLeastOne {                                            // den = max(r, 1)
-///       static constexpr mhla::WeightSums sums() { return mhla::WeightSums::kOwn; }
-///       template <class A>
-///       void denominators(const A* r, mhla::Index count, A* den) const {
-///         for (mhla::Index t = 0; t < count; ++t) den[t] = std::max(r[t], A(1));
-///       }
-///       template <class A>
-///       void slopes(const A* r, mhla::Index count, A* slope) const {      // d den / d r
-///         for (mhla::Index t = 0; t < count; ++t) slope[t] = r[t] > 1 ? A(1) : A(0);
-///       }
-///     };
+/// A normaliser names the sums r_t that it reads and turns them into denominators; README.md of
+/// include/mhla adds one.
 ///
 /// Source: arXiv:2601.07832, section 4.1, eq. (4); released vision layers.
 

@@ -5,8 +5,8 @@
 /// attention/bidirectional.hpp, the ways to compute it are in launch/plan.cuh.
 ///
 /// Factors of products (features, summaries, mixtures, weights) are rounded to the type of the
-/// tensors, sums are float: README.md gives the bound. The mixing matrix is float. A value that is
-/// not finite spreads to all outputs that its block's summary is multiplied for, also by 0.
+/// tensors, sums are float: cuda/README.md gives the bound. The mixing matrix is float. A value
+/// that is not finite spreads to all outputs that its block's summary is multiplied for, also by 0.
 /// (D, E) is one of (64, 64), (72, 72), (128, 128), (128, 256).
 
 #include <cuda_runtime.h>
