@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/support/setup.sh"
 
 require_packages g++ cmake ninja-build libeigen3-dev libgtest-dev libbenchmark-dev nlohmann-json3-dev \
   libstb-dev zlib1g-dev libcli11-dev dataset-fashion-mnist \
-  clang libclang-rt-dev  # for the fuzz test
+  doxygen clang libclang-rt-dev  # for the reference and the fuzz test
 # What runs on little data takes longer to compile than to run. tests/levels.cmake optimises more.
 build tests all -DMHLA_BUILD_TESTS=ON -DMHLA_BUILD_EXAMPLES=ON -DMHLA_BUILD_BENCHMARKS=OFF \
   "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG"
