@@ -29,6 +29,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
+/// The choices of softmax attention.
 struct SoftmaxOptions {
   std::optional<double> scale{};  ///< of the scores; 1/sqrt(D) if not set
 };

@@ -30,6 +30,7 @@ MHLA_PACKETS_BEGIN
 namespace mhla {
 inline namespace MHLA_TARGET {
 
+/// Decays of the running means, the number that keeps a step finite, and decoupled weight decay.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;

@@ -26,6 +26,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
+/// What a language layer is made with.
 struct LanguageOptions {
   Index heads = 4;
   Index key_heads = 0;               ///< heads of keys and values, a divisor of heads; 0: as many

@@ -28,6 +28,7 @@ inline namespace MHLA_TARGET {
 /// Which features are turned together: (j, j + R/2), or (2j, 2j + 1).
 enum class RotaryPairs { kHalves, kInterleaved };
 
+/// Which angles: position p turns pair j of R/2 by p * base^(-2j/R).
 struct RotaryOptions {
   double base = 10000;
   Index first = 0;  ///< position of row 0

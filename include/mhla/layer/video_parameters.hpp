@@ -20,6 +20,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
+/// What a video layer is made with.
 struct VideoOptions {
   Index heads = 12;
   GridShape grid{1};    ///< tokens of a video: frames, rows, columns

@@ -23,6 +23,7 @@ inline namespace MHLA_TARGET {
 /// How the tokens of an image lie: row after row, or block after block.
 enum class TokenOrder { kRaster, kBlocks };
 
+/// What a vision layer is made with.
 struct VisionOptions {
   Index heads = 8;
   GridShape tokens{1};                          ///< of an image

@@ -38,6 +38,7 @@ enum class SumToOne {
   kNothing,  ///< largest distance of the matrix, values as they are
 };
 
+/// How locality() weighs distances.
 struct LocalityOptions {
   Falloff falloff = Falloff::kLinear;
   SumToOne sum_to_one = SumToOne::kRows;
