@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "mhla/cuda/kernel/fused_sm80.cuh"
@@ -154,6 +157,42 @@ TEST(Plan, NoHeadsAtAllCanBePlanned) {
   const Plan p = plan<128, 128>(problem, kHopper);
   EXPECT_EQ(p.workspace_bytes, 0u);
   EXPECT_EQ(p.traffic.total(), 0u);
+}
+
+/// Of the table in include/mhla/cuda/README.md: forms, bytes moved, and these over the bandwidth of
+/// a copy, for key sums.
+template <int D, int E>
+std::string page_row(const std::string& name, Problem problem) {
+  problem.op.denominator = Denominator::kKeySum;
+  std::string row = "| " + name + " |";
+  const auto add = [&](const Device& device, double bytes_a_second) {
+    const Plan p = plan<D, E>(problem, device);
+    const auto bytes = static_cast<double>(p.traffic.total());
+    row += " " + std::string(mhla::cuda::name(p.form)) + " | " +
+           std::to_string(std::llround(bytes / 1e6)) + " MB | " +
+           std::to_string(std::llround(bytes / bytes_a_second * 1e6)) + " µs |";
+  };
+  add(kHopper, 4.3e12);
+  add(kAmpere, 2.0e12);
+  return row + "\n";
+}
+
+TEST(Plan, MovesWhatThePageSays) {
+  std::ifstream file(MHLA_SOURCE_DIR "/include/mhla/cuda/README.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  const auto causal = [](int batch, int heads, int tokens, int block) {
+    return self_attention(batch, heads, sequence(tokens, block), true);
+  };
+  for (const std::string& row :
+       {page_row<128, 128>("wan_1300m", kVideo), page_row<64, 64>("dit_s_256_b256", kDit256),
+        page_row<64, 64>("dit_s_512_b64", kDit512),
+        page_row<72, 72>("dit_xl_512_b32", self_attention(32, 16, sequence(1024, 64))),
+        page_row<64, 64>("n4096_m64_b8", self_attention(8, 12, sequence(4096, 64))),
+        page_row<64, 64>("t2048_h16_d64_b16, causal", causal(16, 16, 2048, 64)),
+        page_row<128, 256>("t2048_h4_e256_b16, causal", kLanguage),
+        page_row<128, 128>("t8192_h16_w256, causal", causal(1, 16, 8192, 256))}) {
+    EXPECT_NE(page.find(row), std::string::npos) << row;
+  }
 }
 
 TEST(Plan, EveryFormHasANameAndEveryPlanAReason) {
