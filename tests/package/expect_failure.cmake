@@ -1,5 +1,5 @@
-# Passes if PROGRAM with ARGUMENT ends by itself with a nonzero status and says something that
-# matches EXPECT.
+# Passes if PROGRAM with ARGUMENT, one or a list, ends by itself with a nonzero status and says
+# something that matches EXPECT.
 
 cmake_minimum_required(VERSION 3.25)
 
