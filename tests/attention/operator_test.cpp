@@ -37,7 +37,8 @@ TEST(Operator, FeaturesOfQueriesAndKeysMustAgree) {
   EXPECT_EQ(message_of<shape_error>([&] {
               detail::expect_inputs<float>("f", widened, Operator{Dpfp{2}, Identity{}}, out);
             }),
-            "mhla::f: k has width 32, 32 after the feature map, expected 16 features (those of q)");
+            "mhla::f: k has width 32, 32 after the feature map, expected 16 features (those of q "
+            "[3, 4])");
 }
 
 TEST(Operator, SizesThatNoMemoryHoldsAreRefused) {

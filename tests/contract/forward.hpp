@@ -190,7 +190,8 @@ TYPED_TEST_P(Forward, WhatDoesNotFitIsNamedBeforeAnythingIsWritten) {
   EXPECT_EQ(text(Small(), 1), name + "workspace has " + std::to_string(bytes - 1) +
                                   " bytes, expected at least " + std::to_string(bytes) +
                                   " (see workspace_bytes)");
-  expect("v has shape [7, 3], expected [8, any]", [](Small& p) { p.in.v.rows = 7; });
+  expect("v has shape [7, 3], expected [8, any] (a row for each of k)",
+         [](Small& p) { p.in.v.rows = 7; });
   expect("out has shape [7, 3], expected [8, 3]", [](Small& p) { p.rows = 7; });
   expect("q is null with shape [8, 4], expected a pointer to data",
          [](Small& p) { p.in.q.data = nullptr; });
@@ -206,7 +207,7 @@ TYPED_TEST_P(Forward, WhatDoesNotFitIsNamedBeforeAnythingIsWritten) {
     EXPECT_EQ(text(p).find(name + "k has shape [9, 4], expected [8, "), 0u) << text(p);
   }
   if (Form::kOperator) {
-    expect("k has width 5, 5 after the feature map, expected 4 features (those of q)",
+    expect("k has width 5, 5 after the feature map, expected 4 features (those of q [8, 4])",
            [](Small& p) { p.in.k.cols = 5; });
     expect("normalizer_k is absent, expected both normalizer_q and normalizer_k, or none",
            [](Small& p) { p.in.normalizer_q = p.in.q; });
@@ -219,7 +220,9 @@ TYPED_TEST_P(Forward, WhatDoesNotFitIsNamedBeforeAnythingIsWritten) {
     expect("mixing has shape [1, 1], expected at least [2, 2] for the blocks of the sequence",
            [](Small& p) { p.coefficients.resize(1, 1); });
     const std::string blocks = Form::kCausal ? "blocks" : "query_blocks";
-    expect(blocks + " covers 4 of 4 tokens, expected 8 tokens, all of them",
+    expect(blocks +
+               " covers 4 of 4 tokens, expected 8 tokens, all of them (one a row, or along axis 1 "
+               "of [B, N, H, D])",
            [](Small& p) { p.query_blocks = AnyPartition::of(Contiguous(4, 4)); });
   }
 }

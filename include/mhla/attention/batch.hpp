@@ -8,21 +8,43 @@
 ///
 /// A partition serves all sequences, or is a function of the length (ContiguousBlocks{64}); then M
 /// blocks use the leading [M,M] part of the mixing matrix, as the authors' language layer does.
-/// the mixing matrix, as the authors' language layer does.
 
 #include <algorithm>
 #include <concepts>
+#include <ranges>
 #include <span>
 #include <string>
 
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
+#include "mhla/core/refused.hpp"
 #include "mhla/core/tensor.hpp"
 #include "mhla/policy/mixing_matrix.hpp"
 #include "mhla/policy/partition.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
+
+namespace detail {
+/// Where integers of another type stand, such as the int of cu_seqlens.
+template <class R>
+concept OtherIntegers =
+    std::ranges::contiguous_range<R> && std::integral<std::ranges::range_value_t<R>> &&
+    !std::same_as<std::ranges::range_value_t<R>, Index>;
+}  // namespace detail
+
+/// Offsets of packed sequences: S + 1 nondecreasing numbers, from 0 to the number of tokens. Owns
+/// nothing.
+struct Offsets : std::span<const Index> {
+  constexpr Offsets() = default;
+  template <std::convertible_to<std::span<const Index>> R>
+  constexpr Offsets(const R& offsets) : span(offsets) {}  // NOLINT(google-explicit-constructor)
+  template <class R>
+  requires(!std::ranges::borrowed_range<R>)
+      Offsets(const R&&, detail::Refused<detail::Mistake::kTemporary, R> = {});
+  template <detail::OtherIntegers R>
+  Offsets(const R&, detail::Refused<detail::Mistake::kOffsets, R> = {});
+};
 
 /// The tensors of a batch; meanings as in Inputs, every tensor with a batch and a head axis.
 template <Scalar T>
@@ -32,12 +54,10 @@ struct BatchInputs {
   TensorView<const T> v;  ///< [B, Nk, H, E]
   TensorView<const T> normalizer_q{};
   TensorView<const T> normalizer_k{};
-  BatchMask query_mask{};  ///< [B, Nq], absent: all
-  BatchMask key_mask{};    ///< [B, Nk], absent: all
-  /// Offsets of packed sequences (B = 1): S + 1 nondecreasing numbers, from 0 to the number of
-  /// tokens. Both or none.
-  std::span<const Index> query_offsets{};
-  std::span<const Index> key_offsets{};
+  BatchMask query_mask{};   ///< [B, Nq], absent: all
+  BatchMask key_mask{};     ///< [B, Nk], absent: all
+  Offsets query_offsets{};  ///< of packed sequences (B = 1), both or none
+  Offsets key_offsets{};
 };
 
 /// The inputs of a batch, from tensors or views of them.

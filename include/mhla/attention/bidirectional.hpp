@@ -19,6 +19,7 @@
 
 #include "mhla/attention/bidirectional_head.hpp"
 #include "mhla/attention/form.hpp"
+#include "mhla/attention/mistake.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 
@@ -62,6 +63,11 @@ Matrix<typename Q::Scalar> bidirectional(
     const Op& op = {}, const Call& call = {}) {
   return bidirectional(inputs(q, k, v), blocks, mixing, op, call);
 }
+
+/// Refuses, in a sentence, what is no call.
+template <class... X>
+requires(detail::kMistake<X...> != detail::Mistake::kNone)
+    detail::Refused<detail::kMistake<X...>, X...> bidirectional(const X&...);
 
 /// Bytes of workspace for these arguments; reads no data.
 template <AttentionInputs In, AttentionBlocks Blocks,

@@ -17,6 +17,7 @@
 #include "mhla/attention/causal_block.hpp"
 #include "mhla/attention/form.hpp"
 #include "mhla/attention/head_summaries.hpp"
+#include "mhla/attention/mistake.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
@@ -61,6 +62,11 @@ Matrix<typename Q::Scalar> causal(
     const Op& op = {}, const Call& call = {}) {
   return causal(inputs(q, k, v), blocks, mixing, op, call);
 }
+
+/// Refuses, in a sentence, what is no call.
+template <class... X>
+requires(detail::kMistake<X...> !=
+         detail::Mistake::kNone) detail::Refused<detail::kMistake<X...>, X...> causal(const X&...);
 
 /// Bytes of workspace for these arguments; reads no data.
 template <AttentionInputs In, BlocksOf Blocks,

@@ -4,6 +4,7 @@
 /// The arguments that all forms share: Operator and Inputs.
 
 #include <algorithm>
+#include <concepts>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/core/refused.hpp"
 #include "mhla/policy/feature_map.hpp"
 #include "mhla/policy/normalizer.hpp"
 #include "mhla/tokens/gather.hpp"
@@ -94,16 +96,22 @@ struct Inputs {
   Mask key_mask{};
 };
 
+namespace detail {
+/// Tensors of T, U and W can be inputs of one call.
+template <class T, class U, class W>
+inline constexpr bool kOneScalar = (Scalar<T> && std::same_as<T, U> && std::same_as<T, W>);
+}  // namespace detail
+
 /// The inputs of one head, from Eigen matrices q [Nq,width], k [Nk,width] and v [Nk,E].
 template <EigenDense Q, EigenDense K, EigenDense V>
-Inputs<std::remove_const_t<typename std::remove_cvref_t<Q>::Scalar>> inputs(const Q& q, const K& k,
-                                                                            const V& v) {
+requires detail::kOneScalar<typename Q::Scalar, typename K::Scalar, typename V::Scalar>
+    Inputs<typename Q::Scalar> inputs(const Q& q, const K& k, const V& v) {
   return {.q = q, .k = k, .v = v};
 }
 /// Inputs are views: of a temporary matrix or tensor they would dangle.
 template <class Q, class K, class V>
-requires(detail::OwningTemporary<Q> || detail::OwningTemporary<K> ||
-         detail::OwningTemporary<V>) void inputs(Q&&, K&&, V&&) = delete;
+requires(detail::OwningTemporary<Q> || detail::OwningTemporary<K> || detail::OwningTemporary<V>)
+    detail::Refused<detail::Mistake::kTemporary, Q, K, V> inputs(Q&&, K&&, V&&);
 
 namespace detail {
 
@@ -168,7 +176,7 @@ void expect_tokens(const char* function, const Inputs<T>& in,
                    std::type_identity_t<MatrixView<const T>> out, const char* argument = "out") {
   expect_shape(function, "q", in.q, -1, -1);
   expect_shape(function, "k", in.k, -1, -1);
-  expect_shape(function, "v", in.v, in.k.rows, -1);
+  expect_shape(function, "v", in.v, in.k.rows, -1, " (a row for each of k)");
   expect_shape(function, argument, out, in.q.rows, in.v.cols);
   expect_mask(function, "query_mask", in.query_mask, in.q.rows);
   expect_mask(function, "key_mask", in.key_mask, in.k.rows);
@@ -178,18 +186,19 @@ void expect_tokens(const char* function, const Inputs<T>& in,
 template <Scalar T, class Op>
 void expect_inputs(const char* function, const Inputs<T>& in, const Op& op,
                    std::type_identity_t<MatrixView<const T>> out, const char* argument = "out") {
-  const auto expect_features = [&](const char* name, Index width, Index query_width) {
-    const Index features = op.key_map.features(width);
-    const Index expected = op.query_map.features(query_width);
+  const auto expect_features = [&](const char* name, const auto& k, const auto& q) {
+    const Index features = op.key_map.features(k.cols);
+    const Index expected = op.query_map.features(q.cols);
     if (features != expected) {
-      fail_shape(function, name,
-                 "has width " + std::to_string(width) + ", " + std::to_string(features) +
-                     " after the feature map",
-                 std::to_string(expected) + " features (those of q)");
+      fail_shape(
+          function, name,
+          "has width " + std::to_string(k.cols) + ", " + std::to_string(features) +
+              " after the feature map",
+          std::to_string(expected) + " features (those of q " + shape_text({q.rows, q.cols}) + ")");
     }
   };
   expect_tokens(function, in, out, argument);
-  expect_features("k", in.k.cols, in.q.cols);
+  expect_features("k", in.k, in.q);
   if (in.normalizer_q.absent() != in.normalizer_k.absent()) {
     fail_option(function, in.normalizer_q.absent() ? "normalizer_q" : "normalizer_k", "is absent",
                 "both normalizer_q and normalizer_k, or none");
@@ -197,7 +206,7 @@ void expect_inputs(const char* function, const Inputs<T>& in, const Op& op,
   if (!in.normalizer_q.absent()) {
     expect_shape(function, "normalizer_q", in.normalizer_q, in.q.rows, -1);
     expect_shape(function, "normalizer_k", in.normalizer_k, in.k.rows, -1);
-    expect_features("normalizer_k", in.normalizer_k.cols, in.normalizer_q.cols);
+    expect_features("normalizer_k", in.normalizer_k, in.normalizer_q);
   }
 }
 

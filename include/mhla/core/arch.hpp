@@ -11,7 +11,14 @@
 /// MHLA_EMULATE_MATRIX_UNIT, defined before the first header of the library, replaces the matrix
 /// unit (stage/amx/tiles.hpp) by plain loops on any processor, for tests; the name has it too.
 
-#if defined(min) || defined(max)
+// Compilers go on behind #error, into thousands of lines; at a file that is not there they stop.
+#if !defined(__cpp_concepts) || __cpp_concepts < 201907L
+#error "mhla: needs C++20: compile with -std=c++20, by g++ 12, clang++ 14 or newer"
+#include "mhla stops here"
+#elif !__has_include(<Eigen/Core>)
+#error "mhla: no <Eigen/Core>: install Eigen (libeigen3-dev) and add -I /usr/include/eigen3"
+#include "mhla stops here"
+#elif defined(min) || defined(max)
 #error "mhla: min or max is a macro: define NOMINMAX before <windows.h>"
 #elif !defined(__cpp_exceptions)
 #error "mhla: errors are exceptions: compile without -fno-exceptions"
@@ -20,6 +27,11 @@
 #endif
 
 #include <Eigen/Core>
+
+#if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
+#error "mhla: needs Eigen 3.4 or newer, but an older one comes first in the include path"
+#include "mhla stops here"
+#endif
 
 #if defined(EIGEN_VECTORIZE_AVX512)
 #define MHLA_VECTORS avx512

@@ -10,6 +10,7 @@
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
+#include "mhla/core/refused.hpp"
 #include "mhla/core/scalar.hpp"
 
 namespace mhla {
@@ -112,7 +113,7 @@ struct Mask {
       : Mask(reinterpret_cast<const unsigned char*>(flags.data()),
              static_cast<Index>(flags.size())) {}
   template <detail::OwnedFlags R>
-  Mask(const R&&) = delete;  // the flags of a temporary would dangle
+  Mask(const R&&, detail::Refused<detail::Mistake::kTemporary, R> = {});
 
   constexpr bool all() const { return keep == nullptr; }
   constexpr bool operator[](Index t) const { return keep == nullptr || keep[t * stride] != 0; }
@@ -152,12 +153,13 @@ struct BatchMask {
 namespace detail {
 
 /// Throws unless `m` is [rows, cols] (a negative size means any) with data where it has elements.
+/// \param why  where the sizes come from, behind those of the message
 template <class T>
 void expect_shape(const char* function, const char* argument, const MatrixView<T>& m, Index rows,
-                  Index cols) {
+                  Index cols, const char* why = "") {
   if (m.rows < 0 || m.cols < 0 || (rows >= 0 && m.rows != rows) || (cols >= 0 && m.cols != cols)) {
     fail_shape(function, argument, "has shape " + shape_text({m.rows, m.cols}),
-               shape_text({rows, cols}));
+               shape_text({rows, cols}) + why);
   }
   checked_product(function, argument, {m.rows, m.cols});
   if (m.data == nullptr && m.rows > 0 && m.cols > 0) {

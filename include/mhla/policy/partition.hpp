@@ -159,7 +159,8 @@ void expect_partition(const char* function, const char* argument, const P& block
     fail_shape(
         function, argument,
         "covers " + std::to_string(covered) + " of " + std::to_string(blocks.tokens()) + " tokens",
-        std::to_string(tokens) + " tokens, all of them");
+        std::to_string(tokens) +
+            " tokens, all of them (one a row, or along axis 1 of [B, N, H, D])");
   }
 }
 

@@ -1,0 +1,45 @@
+#pragma once
+
+/// \file
+/// Mistakes that compilers see, each with its sentence. An overload that returns or takes Refused
+/// is chosen for a mistake alone, and the sentence is the first error: not a list of candidates.
+
+#include "mhla/core/arch.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+enum class Mistake { kNone, kTensors, kElements, kBlocks, kMixing, kOptions, kTemporary, kOffsets };
+
+/// Cannot be instantiated: says what is wrong.
+/// \tparam X  what was passed, so that compilers name it
+template <Mistake m, class... X>
+struct Refused {
+  static_assert(m != Mistake::kTensors,
+                "mhla: q, k and v are Eigen matrices with a token a row (of an expression its "
+                ".eval()), or inputs(q, k, v) of Tensors, or inputs(q, k, v, {B, N, H, D}) of "
+                "pointers");
+  static_assert(m != Mistake::kElements,
+                "mhla: q, k and v have elements of one type: float, double, Eigen::half or "
+                "Eigen::bfloat16");
+  static_assert(m != Mistake::kBlocks,
+                "mhla: behind the tensors a call has the blocks, such as "
+                "mhla::Contiguous(tokens, 64), then the mixing matrix");
+  static_assert(m != Mistake::kMixing,
+                "mhla: behind the blocks a call has the mixing matrix, of double for tensors of "
+                "double, else of float: locality<double>(blocks), MixingMatrix<float>(matrix)");
+  static_assert(
+      m != Mistake::kOptions,
+      "mhla: behind the mixing matrix a call may have an Operator{Relu{}}, the output, of "
+      "the elements of q, and a Call{.executor = pool}, in this order");
+  static_assert(m != Mistake::kTemporary,
+                "mhla: a view of this temporary would dangle: give it a name first");
+  static_assert(m != Mistake::kOffsets,
+                "mhla: offsets of sequences are std::ptrdiff_t: copy them into a "
+                "std::vector<mhla::Index>");
+};
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,84 @@
+// Calls that newcomers write, right ones first. A comment holds the only error of a wrong one.
+#include <complex>
+
+#include "mhla/mhla.hpp"
+
+using mhla::bidirectional, mhla::causal, mhla::inputs, mhla::locality;
+template <class T>
+using Tokens = mhla::Matrix<T>;
+using Offsets = std::vector<mhla::Index>;
+using Keep = std::vector<unsigned char>;
+
+Tokens<float> made() { return Tokens<float>::Random(8, 4); }
+
+int main() {
+  const auto x = made();
+  const Tokens<double> wide = x.cast<double>();
+  const Tokens<int> integers = x.cast<int>();
+  const Tokens<std::complex<float>> waves = x.cast<std::complex<float>>();
+  const std::vector<float> numbers(32);
+  const mhla::Tensor<float> tensor({1, 8, 2, 4});
+  const mhla::Tensor<double> wide_tensor({1, 8, 2, 4});
+  const mhla::Contiguous blocks(8, 4);
+  const auto mixing = locality(2);
+  const Tokens<float> coefficients = mixing.dense();
+  const auto in = inputs(x, x, x);
+  auto batch = inputs(tensor, tensor, tensor);
+  auto masked = in;
+  Tokens<float> out(8, 4);
+
+  bidirectional(x, x, x, blocks, mixing);
+  bidirectional(wide, wide, wide, blocks, locality<double>(2));
+  bidirectional(integers, integers, integers, blocks, mixing);  // elements
+  bidirectional(waves, waves, waves, blocks, mixing);           // elements
+  bidirectional(wide, x, x, blocks, mixing);                    // elements
+  inputs(integers, x, x);                                       // elements
+  inputs(tensor, tensor, wide_tensor);                          // elements
+
+  const Eigen::MatrixXf columns = x;
+  bidirectional(columns, columns, columns.transpose().transpose(), blocks, mixing);
+  inputs(tensor.data().data(), tensor.data().data(), tensor.data().data(), tensor.shape());
+  bidirectional((2 * x).eval(), x, x, blocks, mixing);
+  bidirectional(2 * x, x, x, blocks, mixing);                // tensors
+  bidirectional(numbers, numbers, numbers, blocks, mixing);  // tensors
+  causal(tensor, tensor, tensor, blocks, mixing);            // tensors
+  inputs(numbers, numbers, numbers);                         // tensors
+
+  bidirectional(in, mhla::ContiguousBlocks{4}, mixing);
+  bidirectional(in, mhla::CrossBlocks{blocks, blocks}, mixing);
+  bidirectional(x, x, x, mixing);         // blocks
+  bidirectional(x, x, x, 4, mixing);      // blocks
+  bidirectional(in, mixing, blocks);      // blocks
+  causal(batch, mixing);                  // blocks
+  causal(x, x, x, coefficients, blocks);  // blocks
+
+  bidirectional(in, blocks, mhla::MixingView<const float>(coefficients));
+  bidirectional(in, blocks, mhla::MixingMatrix<float>(wide.topLeftCorner(2, 2)));
+  bidirectional(x, x, x, blocks);                   // mixing
+  bidirectional(wide, wide, wide, blocks, mixing);  // mixing
+  bidirectional(batch, blocks, coefficients);       // mixing
+  causal(in, blocks, locality<double>(2));          // mixing
+
+  bidirectional(in, blocks, mixing, mhla::Operator{mhla::Relu{}}, out, mhla::Call{});
+  bidirectional(in, blocks, mixing, mhla::Relu{});                   // options
+  causal(in, blocks, mixing, mhla::Tensor<double>(), mhla::Call{});  // options
+  causal(x, x, x, blocks, mixing, 2);                                // options
+
+  bidirectional(made(), made(), made(), blocks, mixing);
+  inputs(Eigen::Map<const Tokens<float>>(x.data(), 8, 4), x.topRows(8), x);
+  inputs(tensor.view(), tensor.view(), tensor.view());
+  inputs(made(), x, x);                           // temporary
+  inputs(tensor, tensor, mhla::Tensor<float>());  // temporary
+
+  const Keep keep(8);
+  masked.key_mask = masked.query_mask = keep;
+  masked.key_mask = std::span(keep);
+  masked.key_mask = Keep(8);  // temporary
+
+  const Offsets offsets = {0, 8};
+  const std::vector<int> int_offsets = {0, 8};
+  batch.query_offsets = batch.key_offsets = offsets;
+  batch.key_offsets = std::span(offsets);
+  batch.key_offsets = Offsets{0, 8};  // temporary
+  batch.key_offsets = int_offsets;    // offsets
+}
