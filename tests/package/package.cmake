@@ -14,8 +14,9 @@ function(configure_consumer)
   file(REMOVE_RECURSE ${WORK}/${CASE})
   execute_process(COMMAND ${CMAKE_COMMAND} -S ${consumer} -B ${WORK}/${CASE} -G ${GENERATOR}
                           -DCMAKE_CXX_COMPILER=${COMPILER} ${ARGN}
-                  RESULT_VARIABLE status ERROR_VARIABLE errors)
+                  RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE errors)
   set(status ${status} PARENT_SCOPE)
+  set(output "${output}" PARENT_SCOPE)
   set(errors "${errors}" PARENT_SCOPE)
 endfunction()
 
@@ -33,6 +34,10 @@ function(check_Install)
   run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G ${GENERATOR}
       -DCMAKE_CXX_COMPILER=${COMPILER} -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=OFF
       -DMHLA_BUILD_BENCHMARKS=OFF ${without_json})
+  file(STRINGS ${WORK}/build/CMakeCache.txt release REGEX "^CMAKE_BUILD_TYPE:STRING=Release$")
+  if(NOT release AND NOT GENERATOR MATCHES "Multi-Config|Visual Studio|Xcode")
+    message(FATAL_ERROR "built alone without a build type it is not built as Release")
+  endif()
   run(${CMAKE_COMMAND} --install ${WORK}/build --prefix ${WORK}/prefix)
   file(RENAME ${WORK}/prefix ${installed})
   file(GLOB_RECURSE files ${installed}/share/*)
@@ -101,6 +106,25 @@ endfunction()
 
 function(check_SubdirectoryWorks)
   run_consumer(-DMHLA_SOURCE=${SOURCE})
+endfunction()
+
+# Of -march always, of an empty build type where it is empty; once.
+function(check_SubdirectoryTellsOfSlowBuilds)
+  set(warning "CMAKE_BUILD_TYPE is[ \n]+empty")
+  set(warning_Release "^$")
+  foreach(type "" _Release)
+    string(REPLACE _ "-DCMAKE_BUILD_TYPE=" option "${type}")
+    configure_consumer(-DMHLA_SOURCE=${SOURCE} ${option})
+    if(NOT output MATCHES "-march=native" OR NOT errors MATCHES "${warning${type}}")
+      message(FATAL_ERROR "with '${option}' expected a line on -march and the warning "
+                          "'${warning${type}}', got:\n${output}${errors}")
+    endif()
+    execute_process(COMMAND ${CMAKE_COMMAND} ${WORK}/${CASE} OUTPUT_VARIABLE output
+                    ERROR_VARIABLE errors)
+    if("${output}${errors}" MATCHES "-march=native|empty")
+      message(FATAL_ERROR "expected to be told once, but again:\n${output}${errors}")
+    endif()
+  endforeach()
 endfunction()
 
 function(check_PlainCompilerCallWorks)
