@@ -1,0 +1,13 @@
+# The port of the checkout that it lies in: vcpkg install mhla --overlay-ports=mhla/.packaging/vcpkg
+# vcpkg sees no changes of the checkout: remove the package before you install it again.
+
+set(VCPKG_BUILD_TYPE release)  # headers alone
+get_filename_component(SOURCE_PATH "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
+
+vcpkg_cmake_configure(
+  SOURCE_PATH "${SOURCE_PATH}"
+  OPTIONS -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=OFF -DMHLA_BUILD_BENCHMARKS=OFF)
+vcpkg_cmake_install()
+vcpkg_cmake_config_fixup(CONFIG_PATH share/cmake/mhla)
+vcpkg_fixup_pkgconfig()
+vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE")
