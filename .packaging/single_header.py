@@ -15,7 +15,7 @@ INCLUDE = ROOT / "include"
 
 
 def merged(header, seen):
-    """Yields the lines of a header and, in their places, of those it includes for the first time."""
+    """Yields the lines of a header, with those of headers it includes first in their places."""
     if header in seen:
         return
     seen.add(header)
