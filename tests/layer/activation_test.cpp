@@ -18,6 +18,16 @@ struct GeluCalls {
     return gelu_definition(x);
   }
 };
+struct ErfGeluCalls {
+  static void value(const auto& x, auto y, const ExecutorRef& e) { erf_gelu(x, y, e); }
+  static void adjoint(const auto& x, auto dy, auto dx, const ExecutorRef& e) {
+    erf_gelu_adjoint(x, dy, dx, e);
+  }
+  template <class A>
+  static Dual<A> definition(const Dual<A>& x) {
+    return erf_gelu_definition(x);
+  }
+};
 struct SiluCalls {
   static void value(const auto& x, auto y, const ExecutorRef& e) { silu(x, y, e); }
   static void adjoint(const auto& x, auto dy, auto dx, const ExecutorRef& e) {
@@ -53,6 +63,7 @@ struct ActivationLayer {
 
 using Activations =
     testing::Types<ActivationLayer<float, GeluCalls>, ActivationLayer<double, GeluCalls>,
+                   ActivationLayer<float, ErfGeluCalls>, ActivationLayer<double, ErfGeluCalls>,
                    ActivationLayer<float, SiluCalls>, ActivationLayer<double, SiluCalls>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Activation, LayerContract, Activations);
 INSTANTIATE_TYPED_TEST_SUITE_P(Activation, AdjointContract, Activations);

@@ -1,5 +1,7 @@
 #include "mhla/layer/mlp.hpp"
 
+#include <concepts>
+
 #include "contract/layer.hpp"
 #include "support/activations.hpp"
 #include "support/message_of.hpp"
@@ -8,7 +10,7 @@ namespace mhla::test {
 namespace {
 
 /// x [n,in], weights and biases of both layers -> pre, hidden [n,h], y [n,out].
-template <class A>
+template <class A, class G = Gelu>
 struct MlpLayer {
   using Scalar = A;
 
@@ -24,16 +26,17 @@ struct MlpLayer {
     return {{in[1], span_of(in[2])}, {in[3], span_of(in[4])}};
   }
   static void forward(const Views<const A>& in, const Views<A>& out, const Call& call) {
-    mlp(in[0], parameters(in), out[0], out[1], out[2], call);
+    mlp<G>(in[0], parameters(in), out[0], out[1], out[2], call);
   }
   static void adjoint(const Views<const A>& in, const Views<const A>& out, MatrixView<const A> dy,
                       const Views<A>& din, const Call& call) {
-    mlp_adjoint(in[0], parameters(in), out[0], out[1], dy, din[0], parameters(din), call);
+    mlp_adjoint<G>(in[0], parameters(in), out[0], out[1], dy, din[0], parameters(din), call);
   }
   static std::vector<Matrix<Dual<A>>> definition(const std::vector<Matrix<Dual<A>>>& in) {
     Matrix<Dual<A>> pre = in[0] * in[1].transpose();
     pre.rowwise() += in[2].row(0);
-    const Matrix<Dual<A>> hidden = pre.unaryExpr(&gelu_definition<A>);
+    const Matrix<Dual<A>> hidden =
+        pre.unaryExpr(std::same_as<G, Gelu> ? &gelu_definition<A> : &erf_gelu_definition<A>);
     Matrix<Dual<A>> y = hidden * in[3].transpose();
     y.rowwise() += in[4].row(0);
     return {pre, hidden, y};
@@ -48,7 +51,7 @@ struct MlpLayer {
   }
 };
 
-using Perceptrons = testing::Types<MlpLayer<float>, MlpLayer<double>>;
+using Perceptrons = testing::Types<MlpLayer<float>, MlpLayer<double>, MlpLayer<double, ErfGelu>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Mlp, LayerContract, Perceptrons);
 INSTANTIATE_TYPED_TEST_SUITE_P(Mlp, AdjointContract, Perceptrons);
 INSTANTIATE_TYPED_TEST_SUITE_P(Mlp, WorkspaceContract, Perceptrons);

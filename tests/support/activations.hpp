@@ -15,6 +15,19 @@ Dual<A> gelu_definition(const Dual<A>& x) {
   return x / 2 * (1 + tanh(u));
 }
 
+/// Twice the slope of erf bounds what roundings of x do to it.
+template <class A>
+Dual<A> erf(const Dual<A>& x) {
+  const Wide slope = 2 / std::sqrt(3.14159265358979323846L) * std::exp(-x.value * x.value);
+  return {std::erf(x.value), slope * x.tangent, 1 + slope * x.size,
+          2 * (1 + x.size) * x.tangent_size};
+}
+
+template <class A>
+Dual<A> erf_gelu_definition(const Dual<A>& x) {
+  return x / 2 * (1 + erf(x / std::sqrt(2.0L)));
+}
+
 template <class A>
 Dual<A> silu_definition(const Dual<A>& x) {
   return x / 2 * (1 + tanh(x / 2));

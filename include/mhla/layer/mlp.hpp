@@ -6,10 +6,10 @@
 ///     pre = x W1^T + b1,   hidden = gelu(pre),   y = hidden W2^T + b2
 ///                                    x [N,I], W1 [H,I], pre, hidden [N,H], W2 [O,H], y [N,O]
 ///
-/// gelu is that of activation.hpp. The caller keeps pre and hidden for the adjoint. Rows of all
-/// views are contiguous (column stride 1) at any row stride; what is written overlaps nothing else.
-/// Cost: 2*N*H*(I+O) flops and N*H exponentials, the adjoint twice that.
-/// Source: Hendrycks and Gimpel, arXiv:1606.08415.
+/// gelu is Gelu (the tanh form) or ErfGelu of activation.hpp. The caller keeps pre and hidden for
+/// the adjoint. Rows of all views are contiguous (column stride 1) at any row stride; what is
+/// written overlaps nothing else. Cost: 2*N*H*(I+O) flops and N*H exponentials, the adjoint twice
+/// that. Source: Hendrycks and Gimpel, arXiv:1606.08415.
 
 #include <string>
 
@@ -39,9 +39,10 @@ struct MlpView {
 };
 
 /// Writes pre, hidden and y.
+/// \tparam G    Gelu or ErfGelu
 /// \param call  its executor splits over rows
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
-template <LayerInput X>
+template <class G = Gelu, LayerInput X>
 void mlp(const X& x, const MlpView<const detail::element_t<X>>& parameters,
          const detail::output_t<X>& pre, const detail::output_t<X>& hidden,
          const detail::output_t<X>& y, const Call& call = {});
@@ -54,7 +55,7 @@ struct PackedMlp {
 
 /// The same outputs, to the last bit, from packed layers.
 /// \param executor  splits over rows
-template <LayerInput X>
+template <class G = Gelu, LayerInput X>
 void mlp(const X& x, const PackedMlp<detail::element_t<X>>& parameters,
          const detail::output_t<X>& pre, const detail::output_t<X>& hidden,
          const detail::output_t<X>& y, const ExecutorRef& executor = {});
@@ -69,7 +70,7 @@ std::size_t mlp_workspace_bytes(Index inputs, Index hidden, Index outputs);
 /// \param gradients    of the parameters; absent ones are skipped
 /// \param call         its executor splits as that of dense_adjoint
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
-template <LayerInput X>
+template <class G = Gelu, LayerInput X>
 void mlp_adjoint(const X& x, const MlpView<const detail::element_t<X>>& parameters,
                  const detail::input_t<X>& pre, const detail::input_t<X>& hidden,
                  const detail::input_t<X>& dy, const detail::output_t<X>& dx,
@@ -104,7 +105,7 @@ std::size_t mlp_workspace_bytes(Index inputs, Index hidden, Index outputs) {
   return packed_dense_bytes<A>(inputs, hidden) + packed_dense_bytes<A>(hidden, outputs);
 }
 
-template <LayerInput X>
+template <class G, LayerInput X>
 void mlp(const X& input, const PackedMlp<detail::element_t<X>>& parameters,
          const detail::output_t<X>& pre, const detail::output_t<X>& hidden,
          const detail::output_t<X>& y, const ExecutorRef& executor) {
@@ -123,12 +124,12 @@ void mlp(const X& input, const PackedMlp<detail::element_t<X>>& parameters,
   detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
     const MatrixView<A> p = pre.middle_rows(begin, count), h = hidden.middle_rows(begin, count);
     parameters.first.apply(x.middle_rows(begin, count), p);
-    detail::activate_rows<detail::Gelu, A>(p, h);
+    detail::activate_rows<G, A>(p, h);
     parameters.second.apply(h, y.middle_rows(begin, count));
   });
 }
 
-template <LayerInput X>
+template <class G, LayerInput X>
 void mlp(const X& input, const MlpView<const detail::element_t<X>>& parameters,
          const detail::output_t<X>& pre, const detail::output_t<X>& hidden,
          const detail::output_t<X>& y, const Call& call) {
@@ -148,7 +149,7 @@ void mlp(const X& input, const MlpView<const detail::element_t<X>>& parameters,
   const std::size_t share = packed_dense_bytes<A>(x.cols, width);
   const PackedDense<A> one(scratch.bytes().first(share), first);
   const PackedDense<A> two(scratch.bytes().subspan(share), second);
-  mlp(x, PackedMlp<A>{one, two}, pre, hidden, y, call.executor);
+  mlp<G>(x, PackedMlp<A>{one, two}, pre, hidden, y, call.executor);
 }
 
 template <Accumulator A>
@@ -158,7 +159,7 @@ std::size_t mlp_adjoint_workspace_bytes(Index rows, Index inputs, Index hidden, 
   });
 }
 
-template <LayerInput X>
+template <class G, LayerInput X>
 void mlp_adjoint(const X& input, const MlpView<const detail::element_t<X>>& parameters,
                  const detail::input_t<X>& pre, const detail::input_t<X>& hidden,
                  const detail::input_t<X>& dy, const detail::output_t<X>& dx,
@@ -190,8 +191,7 @@ void mlp_adjoint(const X& input, const MlpView<const detail::element_t<X>>& para
     memory.second.weight.multiply(detail::Start::kZero, dy.middle_rows(begin, count), strip);
     for (Index r = 0; r < count; ++r) {
       detail::update(
-          strip.row(r), width,
-          [](auto g, auto p) { return Eigen::internal::pmul(g, detail::Gelu::slope(p)); },
+          strip.row(r), width, [](auto g, auto p) { return Eigen::internal::pmul(g, G::slope(p)); },
           pre.row(begin + r));
     }
     if (dx.absent()) return;
