@@ -6,8 +6,8 @@
 namespace mhla::test {
 namespace {
 
-/// x [n,c], gain [c], shift [c] -> y [n,c].
-template <class A>
+/// x [n,c], and if it is affine gain [c] and shift [c] -> y [n,c].
+template <class A, bool kAffine = true>
 struct NormLayer {
   using Scalar = A;
   static constexpr double kEps = 1e-2;
@@ -15,15 +15,21 @@ struct NormLayer {
   static std::vector<Sizes> sizes() {  // n, c
     return {{0, 3}, {3, 0}, {1, 1}, {3, 2}, {3, 7}, {70, 16}, {130, 19}, {2, 100}, {500, 48}};
   }
-  static Shapes inputs(const Sizes& s) { return {{s[0], s[1]}, row_of(s[1]), row_of(s[1])}; }
+  static Shapes inputs(const Sizes& s) {
+    if (!kAffine) return {{s[0], s[1]}};
+    return {{s[0], s[1]}, row_of(s[1]), row_of(s[1])};
+  }
   static Shapes outputs(const Sizes& s) { return {{s[0], s[1]}}; }
+  template <class T>
+  static std::span<T> row(const Views<T>& all, std::size_t i) {
+    return kAffine ? span_of(all[i]) : std::span<T>();
+  }
   static void forward(const Views<const A>& in, const Views<A>& out, const Call& call) {
-    layer_norm(in[0], span_of(in[1]), span_of(in[2]), kEps, out[0], call.executor);
+    layer_norm(in[0], row(in, 1), row(in, 2), kEps, out[0], call.executor);
   }
   static void adjoint(const Views<const A>& in, const Views<const A>&, MatrixView<const A> dy,
                       const Views<A>& din, const Call& call) {
-    layer_norm_adjoint(in[0], span_of(in[1]), kEps, dy, din[0], span_of(din[1]), span_of(din[2]),
-                       call);
+    layer_norm_adjoint(in[0], row(in, 1), kEps, dy, din[0], row(din, 1), row(din, 2), call);
   }
   static std::vector<Matrix<Dual<A>>> definition(const std::vector<Matrix<Dual<A>>>& in) {
     Matrix<Dual<A>> y = in[0];
@@ -37,7 +43,8 @@ struct NormLayer {
       }
       const Dual<A> deviation = sqrt(variance);
       for (Index c = 0; c < y.cols(); ++c) {
-        y(r, c) = y(r, c) / deviation * in[1](0, c) + in[2](0, c);
+        y(r, c) /= deviation;
+        if (kAffine) y(r, c) = y(r, c) * in[1](0, c) + in[2](0, c);
       }
     }
     return {y};
@@ -49,7 +56,8 @@ struct NormLayer {
   }
 };
 
-using Norms = testing::Types<NormLayer<float>, NormLayer<double>>;
+using Norms = testing::Types<NormLayer<float>, NormLayer<double>, NormLayer<float, false>,
+                             NormLayer<double, false>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(LayerNorm, LayerContract, Norms);
 INSTANTIATE_TYPED_TEST_SUITE_P(LayerNorm, AdjointContract, Norms);
 INSTANTIATE_TYPED_TEST_SUITE_P(LayerNorm, WorkspaceContract, Norms);
@@ -81,7 +89,7 @@ TEST(LayerNormErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
                            MatrixView<float> to) {
     return message_of<error>([&] { layer_norm(x, gain, shift, eps, to); });
   };
-  EXPECT_EQ(forward(two, three, 0, y), "mhla::layer_norm: gain has 2 elements, expected 3");
+  EXPECT_EQ(forward(two, three, 0, y), "mhla::layer_norm: gain has 2 elements, expected 3 or none");
   EXPECT_EQ(forward(three, two, 0, y), "mhla::layer_norm: shift has 2 elements, expected 3");
   EXPECT_EQ(forward(three, three, -1, y), "mhla::layer_norm: eps is -1.000000, expected 0 or more");
   EXPECT_EQ(forward(three, three, 0, small),

@@ -9,6 +9,7 @@
 ///     dgain  += sum over rows of dy * n
 ///     dshift += sum over rows of dy
 ///
+/// Without affine parameters, gain and shift are empty and stand for 1 and 0.
 /// The variance is a second pass over the row, so a large mean does not cancel it; the adjoint
 /// computes both again. Rows of all views are contiguous (column stride 1) at any row stride.
 /// Cost: about 8*N*C flops, the adjoint 20*N*C. Source: Ba, Kiros and Hinton, arXiv:1607.06450.
@@ -31,7 +32,8 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 
 /// Writes the normalised rows of x [N,C] into y [N,C], which overlaps nothing else.
-/// \param executor  splits over rows
+/// \param gain, shift  [C], or both empty
+/// \param executor     splits over rows
 /// \throws shape_error, option_error for anything that does not fit, before y is touched.
 template <LayerInput X>
 void layer_norm(const X& x, std::span<const detail::element_t<X>> gain,
@@ -39,6 +41,7 @@ void layer_norm(const X& x, std::span<const detail::element_t<X>> gain,
                 const detail::output_t<X>& y, const ExecutorRef& executor = {});
 
 /// Adds the gradients of x, gain and shift for the gradient dy of y.
+/// \param gain           [C] or empty
 /// \param dx             [N,C] or absent
 /// \param dgain, dshift  [C] or empty
 /// \param call           its executor splits over chunks of rows, whose sums are added in order
@@ -92,6 +95,7 @@ class LayerNormAdjoint {
         chunks_(rows, kChunks, kLayerStrip),
         sums_(arena.take<A>(function, {chunks_.count(), 2, cols})) {}
 
+  /// \param gain  [C] or null
   void run(MatrixView<const A> x, const A* gain, A eps, MatrixView<const A> dy, MatrixView<A> dx,
            std::span<A> dgain, std::span<A> dshift, const ExecutorRef& executor) {
     const bool want_parameters = !dgain.empty() || !dshift.empty();
@@ -101,7 +105,12 @@ class LayerNormAdjoint {
       for (Index r = chunks_.begin(chunk); r < chunks_.end(chunk); ++r) {
         const RowStatistics<A> statistics(x.row(r), cols_, eps);
         if (want_parameters) add_parameters(statistics, x.row(r), dy.row(r), gains);
-        if (!dx.absent()) add_input(statistics, x.row(r), gain, dy.row(r), dx.row(r));
+        if (dx.absent()) continue;
+        if (gain == nullptr) {
+          add_input<false>(statistics, x.row(r), dy.row(r), dy.row(r), dx.row(r));
+        } else {
+          add_input<true>(statistics, x.row(r), gain, dy.row(r), dx.row(r));
+        }
       }
     });
     if (!dgain.empty()) add_rows_to(sums_, 2 * cols_, chunks_.count(), dgain.data(), cols_);
@@ -123,13 +132,16 @@ class LayerNormAdjoint {
         dy);
   }
 
+  /// \param gain  [C]; without kGain any row, which is not used
+  template <bool kGain>
   void add_input(const RowStatistics<A>& statistics, const A* x, const A* gain, const A* dy,
                  A* dx) const {
     using namespace Eigen::internal;
     using P = Packet<A>;
+    const auto weigh = [](P g, P weight) { return kGain ? pmul(g, weight) : g; };
     P sum = pset1<P>(A(0)), product = sum;
     const auto add = [&](P p, P weight, P g) {
-      const P weighted = pmul(g, weight);
+      const P weighted = weigh(g, weight);
       sum = padd(sum, weighted);
       product = multiply_add(weighted, statistics.normalised(p), product);
     };
@@ -148,7 +160,7 @@ class LayerNormAdjoint {
     update(
         dx, cols_,
         [&](auto total, auto p, auto weight, auto g) {
-          const P centred = psub(pmul(g, weight), mean);
+          const P centred = psub(weigh(g, weight), mean);
           const P along = pmul(statistics.normalised(p), slope);
           return multiply_add(psub(centred, along), scale, total);
         },
@@ -170,13 +182,18 @@ void layer_norm(const X& input, std::span<const detail::element_t<X>> gain,
   constexpr const char* kName = "layer_norm";
   const detail::input_t<X> x(input);
   detail::expect_rows(kName, "x", x, -1, -1);
-  detail::expect_elements(kName, "gain", gain.size(), x.cols);
-  detail::expect_elements(kName, "shift", shift.size(), x.cols);
+  detail::expect_elements_or_none(kName, "gain", gain.size(), x.cols);
+  detail::expect_elements(kName, "shift", shift.size(), static_cast<Index>(gain.size()));
   detail::expect_not_negative(kName, "eps", eps);
   detail::expect_rows(kName, "y", y, x.rows, x.cols);
   detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
     for (Index r = begin; r < begin + count; ++r) {
       const detail::RowStatistics<A> statistics(x.row(r), x.cols, static_cast<A>(eps));
+      if (gain.empty()) {
+        const auto normalised = [&](auto p) { return statistics.normalised(p); };
+        detail::combine(y.row(r), x.cols, normalised, x.row(r));
+        continue;
+      }
       detail::combine(
           y.row(r), x.cols,
           [&](auto p, auto weight, auto offset) {
@@ -203,7 +220,7 @@ void layer_norm_adjoint(const X& input, std::span<const detail::element_t<X>> ga
   constexpr const char* kName = "layer_norm_adjoint";
   const detail::input_t<X> x(input);
   detail::expect_rows(kName, "x", x, -1, -1);
-  detail::expect_elements(kName, "gain", gain.size(), x.cols);
+  detail::expect_elements_or_none(kName, "gain", gain.size(), x.cols);
   detail::expect_not_negative(kName, "eps", eps);
   detail::expect_rows(kName, "dy", dy, x.rows, x.cols);
   detail::expect_rows_or_none(kName, "dx", dx, x.rows, x.cols);
@@ -212,7 +229,8 @@ void layer_norm_adjoint(const X& input, std::span<const detail::element_t<X>> ga
   detail::Scratch scratch(kName, call.workspace,
                           layer_norm_adjoint_workspace_bytes<A>(x.rows, x.cols));
   detail::LayerNormAdjoint<A>(kName, scratch.arena(), x.rows, x.cols)
-      .run(x, gain.data(), static_cast<A>(eps), dy, dx, dgain, dshift, call.executor);
+      .run(x, gain.empty() ? nullptr : gain.data(), static_cast<A>(eps), dy, dx, dgain, dshift,
+           call.executor);
 }
 
 }  // namespace MHLA_TARGET

@@ -35,6 +35,10 @@ class ParameterTable {
   /// Adds a tensor behind the others.
   /// \throws option_error for a name that is there already, shape_error for a negative size.
   const Parameter& add(std::string name, std::vector<Index> shape);
+  /// Adds the tensors of another table under the names prefix + name. Returns where they begin: a
+  /// row of that table is the numbers from there on.
+  /// \throws as above.
+  Index add(std::string_view prefix, const ParameterTable& table);
 
   const std::vector<Parameter>& all() const { return all_; }
   Index size() const { return all_.empty() ? 0 : all_.back().begin + all_.back().size; }
@@ -98,6 +102,12 @@ inline const Parameter& ParameterTable::add(std::string name, std::vector<Index>
   const Index begin = size();
   all_.push_back({std::move(name), std::move(shape), begin, count});
   return all_.back();
+}
+
+inline Index ParameterTable::add(std::string_view prefix, const ParameterTable& table) {
+  const Index first = size();
+  for (const Parameter& p : table.all()) add(std::string(prefix) + p.name, p.shape);
+  return first;
 }
 
 template <Accumulator A, TensorFile<A> F>
