@@ -12,9 +12,13 @@
 /// the same bits. Rows of x, y and their gradients are tokens, those of a batch one after another,
 /// and contiguous (column stride 1) at any row stride. Const functions may run concurrently.
 ///
-/// What a layer computes is its body: vision_layer.hpp.
+/// A block of a model may have a condition c, a row for each item, which comes behind x:
+///
+///     block(x, c, y);
+///     block.backward(x, c, dy, dx, dc, gradients);
+///
+/// What a layer computes is its body: vision_layer.hpp, vision_block.hpp.
 
-#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,20 +31,12 @@
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/tensor.hpp"
 #include "mhla/core/workspace.hpp"
-#include "mhla/kernel/packet.hpp"
-#include "mhla/kernel/rows.hpp"
+#include "mhla/layer/body.hpp"
 #include "mhla/layer/parameters.hpp"
 #include "mhla/layer/rows.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
-
-namespace detail {
-/// Rows of a batch, as many for each item.
-struct LayerRows {
-  Index rows, batch;
-};
-}  // namespace detail
 
 /// The options of a layer's call, by name: {.batch = 2, .executor = pool}.
 struct LayerCall {
@@ -82,14 +78,27 @@ class Layer {
   /// Writes y for x, both [rows, channels].
   /// \throws shape_error, option_error for anything that does not fit, before y is touched.
   template <LayerInput X>
-  void operator()(const X& x, const detail::output_t<X>& y, const LayerCall& call = {}) const;
+  void operator()(const X& x, const detail::output_t<X>& y, const LayerCall& call = {}) const
+      requires(!detail::Conditioned<Body>) {
+    forward(x, {}, y, call);
+  }
+  /// The same of a block with a condition.
+  /// \param c  [items, as many columns as the block's page says]
+  template <LayerInput X>
+  void operator()(const X& x, const detail::input_t<X>& c, const detail::output_t<X>& y,
+                  const LayerCall& call = {}) const requires detail::Conditioned<Body> {
+    forward(x, c, y, call);
+  }
   /// Returns y.
   template <LayerInput X>
-  Matrix<A> operator()(const X& x, const LayerCall& call = {}) const {
-    const detail::input_t<X> in(x);
-    Matrix<A> y(in.rows, in.cols);
-    (*this)(in, MatrixView<A>(y), call);
-    return y;
+  Matrix<A> operator()(const X& x, const LayerCall& call = {}) const
+      requires(!detail::Conditioned<Body>) {
+    return output(x, {}, call);
+  }
+  template <LayerInput X>
+  Matrix<A> operator()(const X& x, const detail::input_t<X>& c,
+                       const LayerCall& call = {}) const requires detail::Conditioned<Body> {
+    return output(x, c, call);
   }
 
   /// Adds the gradient of x and those of the parameters for the gradient dy of y.
@@ -98,7 +107,19 @@ class Layer {
   /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
   template <LayerInput X>
   void backward(const X& x, const detail::input_t<X>& dy, const detail::output_t<X>& dx,
-                std::span<A> gradients, const LayerCall& call = {}) const;
+                std::span<A> gradients, const LayerCall& call = {}) const
+      requires(!detail::Conditioned<Body>) {
+    adjoint(x, {}, dy, dx, {}, gradients, call);
+  }
+  /// The same of a block with a condition, whose gradient is added too.
+  /// \param dc  as c, or absent
+  template <LayerInput X>
+  void backward(const X& x, const detail::input_t<X>& c, const detail::input_t<X>& dy,
+                const detail::output_t<X>& dx, const detail::output_t<X>& dc,
+                std::span<A> gradients,
+                const LayerCall& call = {}) const requires detail::Conditioned<Body> {
+    adjoint(x, c, dy, dx, dc, gradients, call);
+  }
 
   /// Bytes of workspace for x of that many rows; of `call` reads the batch and the executor.
   std::size_t workspace_bytes(Index rows, const LayerCall& call = {}) const {
@@ -144,6 +165,8 @@ class Layer {
 
  private:
   using Tape = typename Body::Tape;
+  using In = MatrixView<const A>;
+  using Out = MatrixView<A>;
 
   /// Memory of a forward pass. A tape that is kept elsewhere leaves its part unused.
   struct Forward {
@@ -171,9 +194,30 @@ class Layer {
     }
     return options;
   }
-  detail::LayerRows expect(const char* function, const MatrixView<const A>& x, Index batch) const {
+  void forward(const In& x, const In& c, const Out& y, const LayerCall& call) const;
+  Matrix<A> output(const In& x, const In& c, const LayerCall& call) const {
+    Matrix<A> y(x.rows, x.cols);
+    forward(x, c, y, call);
+    return y;
+  }
+  void adjoint(const In& x, const In& c, const In& dy, const Out& dx, const Out& dc,
+               std::span<A> gradients, const LayerCall& call) const;
+
+  detail::LayerRows expect(const char* function, const In& x, const In& c, Index batch) const {
     detail::expect_rows(function, "x", x, -1, options().channels);
-    return {x.rows, batch_of(function, x.rows, batch)};
+    const detail::LayerRows rows{x.rows, batch_of(function, x.rows, batch)};
+    if constexpr (detail::Conditioned<Body>) {
+      detail::expect_rows(function, "c", c, rows.batch, body_.condition());
+    }
+    return rows;
+  }
+  void record(const In& x, const In& c, const Tape& tape, const typename Body::ForwardRoom& room,
+              const ExecutorRef& executor) const {
+    if constexpr (detail::Conditioned<Body>) {
+      body_.record(parameters(), x, c, tape, room, executor);
+    } else {
+      body_.record(parameters(), x, tape, room, executor);
+    }
   }
   /// What is kept, in `kept` or else in `tape`.
   Tape tape_of(const char* function, Workspace kept, detail::LayerRows rows,
@@ -190,77 +234,35 @@ class Layer {
 
 // ------------------------------------------------------------------------------------------------
 
-namespace detail {
-
-/// A matrix whose rows begin at cache lines and do not alias in a cache.
-template <class A>
-MatrixView<A> take_matrix(const char* function, Arena& arena, Index rows, Index cols) {
-  return Rows<A>(function, arena, rows, cols).matrix(rows, cols);
-}
-inline Workspace take_bytes(const char* function, Arena& arena, std::size_t bytes) {
-  return {arena.take<std::byte>(function, static_cast<Index>(bytes)), bytes};
-}
-
-/// Rows [B*N, ...] as heads [B,N,heads,width]: every `step`th head from `first` on.
-template <class T>
-TensorView<T> split_heads(const MatrixView<T>& x, Index batch, Index heads, Index width,
-                          Index first = 0, Index step = 1) {
-  if (x.absent()) return {};
-  const Index n = batch == 0 ? 0 : x.rows / batch;
-  return {x.data == nullptr ? nullptr : x.data + first * width,  // null while bytes are counted
-          {batch, n, heads, width},
-          {n * x.row_stride, x.row_stride, step * width, 1}};
-}
-
-template <class A>
-void clear(MatrixView<A> x, const ExecutorRef& executor) {
-  for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
-    for (Index r = begin; r < begin + count; ++r) std::fill_n(x.row(r), x.cols, A(0));
-  });
-}
-
-/// y += x.
-template <class A>
-void add(MatrixView<const A> x, MatrixView<A> y, const ExecutorRef& executor) {
-  for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
-    for (Index r = begin; r < begin + count; ++r) add_to(x.row(r), y.row(r), x.cols);
-  });
-}
-
-}  // namespace detail
-
 template <class Body>
-template <LayerInput X>
-void Layer<Body>::operator()(const X& input, const detail::output_t<X>& y,
-                             const LayerCall& call) const {
-  const detail::input_t<X> x(input);
-  const detail::LayerRows rows = expect(Body::kName, x, call.batch);
+void Layer<Body>::forward(const In& x, const In& c, const Out& y, const LayerCall& call) const {
+  const detail::LayerRows rows = expect(Body::kName, x, c, call.batch);
   detail::expect_rows(Body::kName, "y", y, x.rows, x.cols);
   detail::Scratch scratch(Body::kName, call.workspace, workspace_bytes(x.rows, call));
   const Forward memory(scratch.arena(), body_, rows, call.executor);
   const Tape tape = tape_of(Body::kName, call.kept, rows, memory.tape);
-  body_.record(parameters(), x, tape, memory.room, call.executor);
+  record(x, c, tape, memory.room, call.executor);
   body_.write(parameters(), tape, y, memory.room, call.executor);
 }
 
 template <class Body>
-template <LayerInput X>
-void Layer<Body>::backward(const X& input, const detail::input_t<X>& dy,
-                           const detail::output_t<X>& dx, std::span<A> gradients,
-                           const LayerCall& call) const {
+void Layer<Body>::adjoint(const In& x, const In& c, const In& dy, const Out& dx, const Out& dc,
+                          std::span<A> gradients, const LayerCall& call) const {
   constexpr const char* kName = Body::kBackwardName;
-  const detail::input_t<X> x(input);
-  const detail::LayerRows rows = expect(kName, x, call.batch);
+  const detail::LayerRows rows = expect(kName, x, c, call.batch);
   detail::expect_rows(kName, "dy", dy, x.rows, x.cols);
   detail::expect_rows_or_none(kName, "dx", dx, x.rows, x.cols);
+  detail::expect_rows_or_none(kName, "dc", dc, c.rows, c.cols);
   detail::expect_elements_or_none(kName, "gradients", gradients.size(), table().size());
   detail::Scratch scratch(kName, call.workspace, backward_workspace_bytes(x.rows, call));
   const Backward memory(scratch.arena(), body_, rows, call.executor);
   const Tape tape = tape_of(kName, call.kept, rows, memory.forward.tape);
-  if (call.kept.empty()) {
-    body_.record(parameters(), x, tape, memory.forward.room, call.executor);
+  if (call.kept.empty()) record(x, c, tape, memory.forward.room, call.executor);
+  if constexpr (detail::Conditioned<Body>) {
+    body_.backward(parameters(), x, c, tape, dy, dx, dc, gradients, memory.room, call.executor);
+  } else {
+    body_.backward(parameters(), x, tape, dy, dx, gradients, memory.room, call.executor);
   }
-  body_.backward(parameters(), x, tape, dy, dx, gradients, memory.room, call.executor);
 }
 
 }  // namespace MHLA_TARGET

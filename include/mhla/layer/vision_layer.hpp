@@ -93,11 +93,9 @@ class VisionBody {
                 const BackwardRoom& room, const ExecutorRef& executor) const;
 
  private:
-  /// Columns [part * C, (part + 1) * C).
-  static MatrixView<T> columns(const MatrixView<T>& x, Index part) {
-    const Index c = x.cols / 3;
-    // Null while bytes are counted.
-    return {x.data == nullptr ? nullptr : x.data + part * c, x.rows, c, x.row_stride};
+  /// Queries, keys or values.
+  static MatrixView<T> columns(const MatrixView<T>& qkv, Index part) {
+    return columns_of(qkv, part, 3);
   }
   template <class U>
   TensorView<U> split(const MatrixView<U>& x) const {
@@ -144,19 +142,25 @@ inline Grid vision_blocks(const VisionOptions& o) {
   return Grid(GridShape(raster.tokens()), GridShape(raster.block_size(0)));
 }
 
+/// The rows of tokens in raster order; none if that is how they lie.
+inline std::vector<Index> vision_places(const VisionOptions& o) {
+  if (o.order == TokenOrder::kRaster) return {};
+  const std::vector<Index> order = block_order(Grid(o.tokens, o.block));
+  std::vector<Index> places(order.size());
+  for (std::size_t place = 0; place < order.size(); ++place) {
+    places[static_cast<std::size_t>(order[place])] = static_cast<Index>(place);
+  }
+  return places;
+}
+
 template <Accumulator T>
 VisionBody<T>::VisionBody(const VisionOptions& options)
     : options_(checked_vision_options(options)),
       blocks_(vision_blocks(options)),
+      places_(vision_places(options)),
       table_(vision_table(options)) {
   if (options_.qk_norm_eps == 0) {
     options_.qk_norm_eps = static_cast<double>(std::numeric_limits<T>::epsilon());
-  }
-  if (options.order == TokenOrder::kRaster) return;
-  const std::vector<Index> order = block_order(Grid(options.tokens, options.block));
-  places_.resize(order.size());
-  for (std::size_t place = 0; place < order.size(); ++place) {
-    places_[static_cast<std::size_t>(order[place])] = static_cast<Index>(place);
   }
 }
 

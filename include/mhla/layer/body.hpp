@@ -1,0 +1,110 @@
+#pragma once
+
+/// \file
+/// What the bodies of layers (layer.hpp) share: memory, views of rows, and parts with parameters of
+/// their own, which are bodies too.
+///
+/// A body has Tape, ForwardRoom and BackwardRoom, each made from an Arena: what backward reads, and
+/// scratch. It has the functions table, record (everything that backward reads), write (the output
+/// behind record) and backward (adds gradients).
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/tensor.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/rows.hpp"
+#include "mhla/layer/parameters.hpp"
+#include "mhla/layer/rows.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// Rows of a batch, as many for each item.
+struct LayerRows {
+  Index rows, batch;
+};
+
+/// A body that reads a row of condition() numbers for each item besides x.
+template <class Body>
+concept Conditioned = requires(const Body& body) {
+  body.condition();
+};
+
+/// A matrix whose rows begin at cache lines and do not alias in a cache.
+template <class A>
+MatrixView<A> take_matrix(const char* function, Arena& arena, Index rows, Index cols) {
+  return Rows<A>(function, arena, rows, cols).matrix(rows, cols);
+}
+inline Workspace take_bytes(const char* function, Arena& arena, std::size_t bytes) {
+  return {arena.take<std::byte>(function, static_cast<Index>(bytes)), bytes};
+}
+
+/// Rows [B*N, ...] as heads [B,N,heads,width]: every `step`th head from `first` on.
+template <class T>
+TensorView<T> split_heads(const MatrixView<T>& x, Index batch, Index heads, Index width,
+                          Index first = 0, Index step = 1) {
+  if (x.absent()) return {};
+  const Index n = batch == 0 ? 0 : x.rows / batch;
+  return {x.data == nullptr ? nullptr : x.data + first * width,  // null while bytes are counted
+          {batch, n, heads, width},
+          {n * x.row_stride, x.row_stride, step * width, 1}};
+}
+
+/// One of `parts` equally many columns.
+template <class T>
+MatrixView<T> columns_of(const MatrixView<T>& x, Index part, Index parts) {
+  const Index cols = x.cols / parts;
+  // Null while bytes are counted.
+  return {x.data == nullptr ? nullptr : x.data + part * cols, x.rows, cols, x.row_stride};
+}
+
+template <class A>
+void clear(MatrixView<A> x, const ExecutorRef& executor) {
+  for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+    for (Index r = begin; r < begin + count; ++r) std::fill_n(x.row(r), x.cols, A(0));
+  });
+}
+
+/// y += x.
+template <class A>
+void add(MatrixView<const A> x, MatrixView<A> y, const ExecutorRef& executor) {
+  for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+    for (Index r = begin; r < begin + count; ++r) add_to(x.row(r), y.row(r), x.cols);
+  });
+}
+
+/// A body whose parameters are a part of those of another.
+template <class Body>
+class Part {
+ public:
+  /// Adds the parameters of `body` to `table`, under names below `prefix`.
+  Part(ParameterTable& table, std::string_view prefix, Body body)
+      : body_(std::move(body)), begin_(table.add(prefix, body_.table())) {}
+
+  const Body* operator->() const { return &body_; }
+  const Body& operator*() const { return body_; }
+  /// The part's numbers of a row of all parameters, or of their gradients; none of none.
+  template <class T>
+  std::span<T> of(std::span<T> row) const {
+    if (row.empty()) return row;
+    return row.subspan(static_cast<std::size_t>(begin_),
+                       static_cast<std::size_t>(body_.table().size()));
+  }
+
+ private:
+  Body body_;
+  Index begin_;
+};
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla
