@@ -10,6 +10,7 @@
 ///     using Layer                    VisionLayer<double>, ...
 ///     static Options options()
 ///     static constexpr Index kRows   of an item; kBatch items are run
+///     kCondition                     columns of the condition, if the layer has one
 ///
 /// Numbers are compared with the authors' own in golden_test.cpp.
 
@@ -30,9 +31,11 @@ struct AttentionLayerRun {
   using Layer = typename L::Layer;
   using A = typename Layer::A;
 
+  static constexpr bool kConditioned = requires { L::kCondition; };
+
   Layer layer;
   Index batch;
-  Matrix<A> x, dy;
+  Matrix<A> x, c, dy;
 
   explicit AttentionLayerRun(Index batch_ = L::kBatch) : layer(L::options()), batch(batch_) {
     Random rng(7);
@@ -41,30 +44,51 @@ struct AttentionLayerRun {
     x = rng.matrix<A>(rows(), layer.options().channels);
     Random other(8);
     dy = other.matrix<A>(x.rows(), x.cols());
+    Random another(6);
+    if constexpr (kConditioned) c = another.matrix<A>(batch, L::kCondition);
   }
   Index rows() const { return batch * L::kRows; }
-  Matrix<A> forward(LayerCall call = {}) const {
-    call.batch = batch;
-    return layer(x, call);
+  Matrix<A> forward(const LayerCall& call = {}) const {
+    Matrix<A> y(x.rows(), x.cols());
+    forward(MatrixView<const A>(x), y, call);
+    return y;
+  }
+  /// Of some x into some y, with the condition that the layer may have.
+  void forward(MatrixView<const A> from, MatrixView<A> y, LayerCall call = {}) const {
+    call.batch = call.batch == 0 ? batch : call.batch;
+    if constexpr (kConditioned) {
+      layer(from, c, y, call);
+    } else {
+      layer(from, y, call);
+    }
   }
 
   struct Gradients {
-    Matrix<A> dx;
+    Matrix<A> dx, dc;
     std::vector<A> parameters;
     friend bool operator==(const Gradients&, const Gradients&) = default;
   };
   /// The sums that backward adds to, before.
   Gradients before() const {
     Random rng(9);
-    Gradients g{rng.matrix<A>(x.rows(), x.cols()), std::vector<A>(layer.parameters().size())};
+    Gradients g{rng.matrix<A>(x.rows(), x.cols()), rng.matrix<A>(c.rows(), c.cols()),
+                std::vector<A>(layer.parameters().size())};
     for (A& p : g.parameters) p = static_cast<A>(rng.uniform(-1, 1));
     return g;
   }
-  Gradients backward(LayerCall call = {}) const {
-    call.batch = batch;
+  Gradients backward(const LayerCall& call = {}) const {
     Gradients g = before();
-    layer.backward(x, dy, g.dx, g.parameters, call);
+    backward(x, dy, g.dx, g.dc, g.parameters, call);
     return g;
+  }
+  void backward(MatrixView<const A> from, MatrixView<const A> d, MatrixView<A> dx, MatrixView<A> dc,
+                std::span<A> parameters, LayerCall call = {}) const {
+    call.batch = batch;
+    if constexpr (kConditioned) {
+      layer.backward(from, c, d, dx, dc, parameters, call);
+    } else {
+      layer.backward(from, d, dx, parameters, call);
+    }
   }
 };
 
@@ -94,6 +118,12 @@ TYPED_TEST_P(AttentionLayerContract, BackwardAddsTheDerivative) {
   expect_derivative(
       "x", [&](auto& moved, double h) { moved.x += h * towards; },
       (after.dx - before.dx).cwiseProduct(towards).sum());
+  if (run.kConditioned) {
+    const auto condition = rng.template matrix<double>(run.c.rows(), run.c.cols());
+    expect_derivative(
+        "c", [&](auto& moved, double h) { moved.c += h * condition; },
+        (after.dc - before.dc).cwiseProduct(condition).sum());
+  }
   for (const Parameter& p : run.layer.table().all()) {
     std::vector<double> direction(static_cast<std::size_t>(p.size));
     double added = 0;
@@ -154,10 +184,10 @@ TYPED_TEST_P(AttentionLayerContract, StridesDoNotChangeABitAndNothingBesideRowsI
   Matrix<A> y = widened(run.dy), dx = widened(before.dx);
   auto parameters = before.parameters;
   const MatrixView<const A> from = inside(x.data(), x);
-  run.layer(from, inside(y.data(), y), {.batch = run.batch});
+  run.forward(from, inside(y.data(), y));
   expect_inside(y, run.forward());
-  run.layer.backward(from, inside(dy.data(), dy), inside(dx.data(), dx), parameters,
-                     {.batch = run.batch});
+  Matrix<A> dc = before.dc;
+  run.backward(from, inside(dy.data(), dy), inside(dx.data(), dx), dc, parameters);
   expect_inside(dx, gradients.dx);
   EXPECT_EQ(parameters, gradients.parameters);
 }
@@ -166,8 +196,9 @@ TYPED_TEST_P(AttentionLayerContract, AGradientThatIsNotWantedChangesNoOther) {
   const AttentionLayerRun<TypeParam> run;
   const auto gradients = run.backward();
   auto alone = run.before();
-  run.layer.backward(run.x, run.dy, alone.dx, {}, {.batch = run.batch});
-  run.layer.backward(run.x, run.dy, {}, alone.parameters, {.batch = run.batch});
+  run.backward(run.x, run.dy, alone.dx, {}, {});
+  run.backward(run.x, run.dy, {}, alone.dc, {});
+  run.backward(run.x, run.dy, {}, {}, alone.parameters);
   EXPECT_TRUE(alone == gradients);
 }
 
@@ -201,13 +232,21 @@ TYPED_TEST_P(AttentionLayerContract, WhatDoesNotFitIsRefusedBeforeAnythingIsTouc
   const Index rows = run.rows(), c = run.x.cols();
   Matrix<A> y = Matrix<A>::Constant(rows, c, 7), narrow = Matrix<A>::Constant(rows, c - 1, 7);
   std::vector<A> few(run.layer.parameters().size() - 1, A(7));
-  const LayerCall call{.batch = run.batch};
-  EXPECT_THROW(run.layer(narrow, y, call), shape_error);
-  EXPECT_THROW(run.layer(run.x, narrow, call), shape_error);
-  EXPECT_THROW(run.layer(run.x, y, {.batch = rows + 1}), shape_error);
-  EXPECT_THROW(run.layer.backward(run.x, narrow, y, {}, call), shape_error);
-  EXPECT_THROW(run.layer.backward(run.x, run.dy, narrow, {}, call), shape_error);
-  EXPECT_THROW(run.layer.backward(run.x, run.dy, y, few, call), shape_error);
+  EXPECT_THROW(run.forward(narrow, y), shape_error);
+  EXPECT_THROW(run.forward(run.x, narrow), shape_error);
+  EXPECT_THROW(run.forward(run.x, y, {.batch = rows + 1}), shape_error);
+  EXPECT_THROW(run.backward(run.x, narrow, y, {}, {}), shape_error);
+  EXPECT_THROW(run.backward(run.x, run.dy, narrow, {}, {}), shape_error);
+  EXPECT_THROW(run.backward(run.x, run.dy, y, {}, few), shape_error);
+  if constexpr (run.kConditioned) {
+    auto other = run;
+    other.c = Matrix<A>::Zero(run.c.rows() + 1, run.c.cols());
+    EXPECT_THROW(other.forward(run.x, y), shape_error);
+    EXPECT_THROW(other.backward(run.x, run.dy, y, {}, {}), shape_error);
+    Matrix<A> dc = Matrix<A>::Constant(run.c.rows(), run.c.cols() - 1, 7);
+    EXPECT_THROW(run.backward(run.x, run.dy, y, dc, {}), shape_error);
+    EXPECT_TRUE((dc.array() == 7).all());
+  }
   EXPECT_TRUE((y.array() == 7).all() && (narrow.array() == 7).all());
   EXPECT_TRUE(std::all_of(few.begin(), few.end(), [](A g) { return g == 7; }));
 }
