@@ -11,6 +11,7 @@
 #include "mhla/io/safetensors.hpp"
 #include "mhla/layer/language_layer.hpp"
 #include "mhla/layer/video_layer.hpp"
+#include "mhla/layer/vision_block.hpp"
 #include "mhla/layer/vision_layer.hpp"
 #include "support/message_of.hpp"
 #include "support/random.hpp"
@@ -51,6 +52,30 @@ TEST(LayersInFiles, ComeBackAsTheyWereSaved) {
   const VideoOptions video{.heads = 2, .grid = {2, 4, 4}, .layout = {1, 2, 2}, .channels = 24};
   expect_round_trip<VideoLayer<float>>(video);
   expect_round_trip<LanguageLayer<float>>({.heads = 2, .channels = 16, .chunks = 3});
+}
+
+TEST(BlocksInFiles, ComeBackAsTheyWereSaved) {
+  const VisionOptions attention{.heads = 2, .tokens = {4, 4}, .block = {2, 2}};
+  expect_round_trip<DitBlock<float>>(
+      {.attention = attention, .channels = 6, .convolution = DitConvolution::kReleased});
+  expect_round_trip<DeitBlock<float>>({.attention = deit_attention(attention), .channels = 6});
+}
+
+TEST(BlocksInFiles, NameWhatTheFileLacks) {
+  DeitOptions options{.attention = deit_attention(kSmallVision), .channels = 6};
+  const DeitBlock<float> block(options);
+  SafetensorsWriter writer;
+  for (const Parameter& p : block.table().all()) {
+    if (p.name == "attn.q_norm.weight") continue;
+    const auto numbers = block.table().numbers(block.parameters(), p.name);
+    writer.add("x." + (p.name == "norm1.bias" ? "norm1.shift" : p.name), p.shape, numbers);
+  }
+  const Bytes bytes = writer.to_bytes();
+  EXPECT_EQ(
+      message_of<shape_error>([&] { DeitBlock<float>(Safetensors::parse(bytes), "x.", options); }),
+      "mhla::DeitBlock: file lacks x.norm1.bias [6]; lacks x.attn.q_norm.weight [6]; has "
+      "x.norm1.shift, which is no parameter of the layer, expected the 18 tensors of the "
+      "layer below \"x.\"");
 }
 
 /// The tensors of a layer, rounded to T.

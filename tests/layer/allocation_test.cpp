@@ -11,6 +11,7 @@
 #include "mhla/layer/layer_norm.hpp"
 #include "mhla/layer/mlp.hpp"
 #include "mhla/layer/video_layer.hpp"
+#include "mhla/layer/vision_block.hpp"
 #include "mhla/layer/vision_layer.hpp"
 #include "support/allocations.hpp"
 
@@ -59,22 +60,36 @@ TEST(LayerAllocation, LayersWithAWorkspaceAllocateNothing) {
 }
 
 /// Runs a layer forwards and backwards with memory of its own.
+/// \param condition  columns of the layer's condition; 0 if it has none
 template <class L>
-Index allocations_of(const L& layer, Index rows, Index batch) {
+Index allocations_of(const L& layer, Index rows, Index batch, Index condition = 0) {
   const Matrix<float> x = Matrix<float>::Ones(rows, layer.options().channels);
-  Matrix<float> y = x, dx = x;
+  const Matrix<float> c = Matrix<float>::Ones(batch, condition);
+  Matrix<float> y = x, dx = x, dc = c;
   std::vector<float> gradients(layer.parameters().size());
   ThreadPool pool(3);
   LayerCall call{.batch = batch, .executor = pool};
   std::vector<std::byte> memory(layer.workspace_bytes(rows, call)),
       more(layer.backward_workspace_bytes(rows, call)), kept(layer.kept_bytes(rows, batch));
+  const auto forward = [&] {
+    if constexpr (requires { layer(x, c, y, call); }) {
+      layer(x, c, y, call);
+    } else {
+      layer(x, y, call);
+    }
+  };
   return allocations([&] {
     call.workspace = memory;
-    layer(x, y, call);
+    call.kept = {};
+    forward();
     call.kept = kept;
-    layer(x, y, call);
+    forward();
     call.workspace = more;
-    layer.backward(x, y, dx, gradients, call);
+    if constexpr (requires { layer(x, c, y, call); }) {
+      layer.backward(x, c, y, dx, dc, gradients, call);
+    } else {
+      layer.backward(x, y, dx, gradients, call);
+    }
   });
 }
 
@@ -105,6 +120,18 @@ TEST(LayerAllocation, AttentionLayersWithAWorkspaceAllocateNothing) {
   Matrix<float> y(2, 16);
   std::vector<std::byte> memory(language.append_workspace_bytes(state, 2));
   EXPECT_EQ(allocations([&] { language.append(state, x, y, {.workspace = memory}); }), 0);
+}
+
+TEST(LayerAllocation, BlocksWithAWorkspaceAllocateNothing) {
+  const VisionOptions attention{.heads = 2, .tokens = {4, 6}, .block = {2, 3}};
+  EXPECT_EQ(allocations_of(DitBlock<float>({.attention = attention,
+                                            .channels = 12,
+                                            .convolution = DitConvolution::kImage}),
+                           72, 3, 12),
+            0);
+  EXPECT_EQ(allocations_of(
+                DeitBlock<float>({.attention = deit_attention(attention), .channels = 12}), 48, 2),
+            0);
 }
 
 #endif

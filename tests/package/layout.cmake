@@ -95,11 +95,13 @@ endfunction()
 # What users name one by one. Forms and their gradients are held to tests/contract, private headers are
 # tested where they do more than these see. mixing_view is tested with mixing_matrix, map_layer with
 # learned_feature_map, layer with tests/contract/attention_layer.hpp, the parts of the attention layers,
-# of the readers and of the writer with these.
+# of blocks, of the readers and of the writer with these.
 function(check_EveryPublicHeaderHasATest)
   list(REMOVE_ITEM headers policy/mixing_view.hpp policy/map_layer.hpp io/replacement_file.hpp
        io/safetensors_entries.hpp io/safetensors_file.hpp io/safetensors_index.hpp layer/layer.hpp
-       layer/body.hpp
+       layer/body.hpp layer/feed_forward.hpp layer/block_body.hpp layer/block_backward.hpp
+       layer/block_family.hpp layer/block_condition.hpp layer/block_convolution.hpp
+       layer/block_norm.hpp
        layer/vision_parameters.hpp layer/video_parameters.hpp layer/language_parameters.hpp
        layer/language_body.hpp layer/language_backward.hpp)
   list(FILTER headers INCLUDE REGEX "^(policy|layer|io)/")

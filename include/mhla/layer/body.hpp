@@ -48,6 +48,32 @@ inline Workspace take_bytes(const char* function, Arena& arena, std::size_t byte
   return {arena.take<std::byte>(function, static_cast<Index>(bytes)), bytes};
 }
 
+/// Scratch of a body that needs none.
+struct NoRoom {
+  template <class Body>
+  NoRoom(Arena&, const Body&, LayerRows, const ExecutorRef&) {}
+};
+
+/// Scratch of two bodies that run one after the other, over the same memory.
+template <class One, class Other>
+struct SharedRoom {
+  One one;
+  Other other;
+
+  template <class OneBody, class OtherBody>
+  SharedRoom(Arena& arena, const OneBody& one_body, const OtherBody& other_body, LayerRows sizes,
+             const ExecutorRef& executor)
+      : SharedRoom(arena, arena, one_body, other_body, sizes, executor) {}
+
+ private:
+  template <class OneBody, class OtherBody>
+  SharedRoom(Arena& arena, Arena again, const OneBody& one_body, const OtherBody& other_body,
+             LayerRows sizes, const ExecutorRef& executor)
+      : one(arena, one_body, sizes, executor), other(again, other_body, sizes, executor) {
+    if (again.bytes() > arena.bytes()) arena = again;
+  }
+};
+
 /// Rows [B*N, ...] as heads [B,N,heads,width]: every `step`th head from `first` on.
 template <class T>
 TensorView<T> split_heads(const MatrixView<T>& x, Index batch, Index heads, Index width,

@@ -1,0 +1,54 @@
+#pragma once
+
+/// \file
+/// What a family of blocks (block_body.hpp) is made of, and what families share.
+///
+/// A family has the types Scalar, Options, Attention and FeedForward (bodies), Norm
+/// and Condition (parts), the names kName, kBackwardName and kOutput, the prefixes of its parts,
+/// and functions that make these of the options: vision_block.hpp.
+
+#include <string>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/scalar.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// Where a block has a convolution, if its options want one.
+enum class BlockConvolution { kNever, kFirst, kLast };
+
+/// Prefixes of the parameters of a block's parts.
+struct BlockPrefixes {
+  const char *attention_norm, *attention, *feed_forward_norm, *feed_forward;
+  const char* condition = "";
+  const char* convolution = "";
+};
+
+/// The options of a block's attention, which has the block's channels.
+template <class Options>
+auto block_attention_options(const char* function, const Options& o) {
+  auto attention = o.attention;
+  if (attention.channels != 0 && attention.channels != o.channels) {
+    fail_option(function, "attention.channels", "is " + std::to_string(attention.channels),
+                "0, or the " + std::to_string(o.channels) + " channels of the block");
+  }
+  attention.channels = o.channels;
+  return attention;
+}
+
+/// The width of a feed-forward part.
+/// \param fallback  what 0 stands for
+inline Index block_hidden(const char* function, Index hidden, Index fallback) {
+  if (hidden < 0) {
+    fail_option(function, "hidden", "is " + std::to_string(hidden),
+                "0 for " + std::to_string(fallback) + ", or more");
+  }
+  return hidden == 0 ? fallback : hidden;
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

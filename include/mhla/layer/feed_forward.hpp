@@ -1,0 +1,167 @@
+#pragma once
+
+/// \file
+/// The feed-forward parts of blocks (block_body.hpp) as bodies: the perceptron of mlp.hpp, with
+/// parameters fc1 and fc2, and the gated one of gated_mlp.hpp, with gate_proj, up_proj and
+/// down_proj without biases.
+
+#include <algorithm>
+#include <span>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/call.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/layer/activation.hpp"
+#include "mhla/layer/body.hpp"
+#include "mhla/layer/dense.hpp"
+#include "mhla/layer/gated_mlp.hpp"
+#include "mhla/layer/mlp.hpp"
+#include "mhla/layer/parameters.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// The names of the parameters of a perceptron; they are the authors'.
+struct MlpNames {
+  const char *first_weight = "fc1.weight", *first_bias = "fc1.bias";
+  const char *second_weight = "fc2.weight", *second_bias = "fc2.bias";
+};
+
+/// \tparam G  Gelu or ErfGelu
+template <Accumulator T, class G>
+class MlpBody {
+  static constexpr const char* kName = "mlp";
+
+ public:
+  struct Tape {
+    MatrixView<T> pre, hidden;  // [rows, H]
+    Tape(Arena& arena, const MlpBody& body, LayerRows sizes)
+        : pre(take_matrix<T>(kName, arena, sizes.rows, body.hidden_)),
+          hidden(take_matrix<T>(kName, arena, sizes.rows, body.hidden_)) {}
+  };
+  struct ForwardRoom {
+    Workspace rest;
+    ForwardRoom(Arena& arena, const MlpBody& body, LayerRows, const ExecutorRef&)
+        : rest(take_bytes(kName, arena,
+                          std::max(dense_workspace_bytes<T>(body.channels_, body.hidden_),
+                                   dense_workspace_bytes<T>(body.hidden_, body.channels_)))) {}
+  };
+  struct BackwardRoom {
+    Workspace rest;
+    BackwardRoom(Arena& arena, const MlpBody& body, LayerRows sizes, const ExecutorRef&)
+        : rest(take_bytes(kName, arena,
+                          mlp_adjoint_workspace_bytes<T>(sizes.rows, body.channels_, body.hidden_,
+                                                         body.channels_))) {}
+  };
+
+  MlpBody(Index channels, Index hidden, const MlpNames& names = {})
+      : channels_(channels), hidden_(hidden), names_(names) {
+    table_.add(names.first_weight, {hidden, channels});
+    table_.add(names.first_bias, {hidden});
+    table_.add(names.second_weight, {channels, hidden});
+    table_.add(names.second_bias, {channels});
+  }
+  const ParameterTable& table() const { return table_; }
+
+  void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+              const ForwardRoom& room, const ExecutorRef& executor) const {
+    dense(x, views(parameters).first, tape.pre, {.workspace = room.rest, .executor = executor});
+    activate<G, T>(kName, tape.pre, tape.hidden, executor);
+  }
+  void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
+             const ForwardRoom& room, const ExecutorRef& executor) const {
+    dense(tape.hidden, views(parameters).second, y, {.workspace = room.rest, .executor = executor});
+  }
+  void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+                MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
+                const BackwardRoom& room, const ExecutorRef& executor) const {
+    mlp_adjoint<G>(x, views(parameters), tape.pre, tape.hidden, dy, dx, views(gradients),
+                   {.workspace = room.rest, .executor = executor});
+  }
+
+ private:
+  template <class U>
+  MlpView<U> views(std::span<U> row) const {
+    return {{table_.matrix(row, names_.first_weight), table_.numbers(row, names_.first_bias)},
+            {table_.matrix(row, names_.second_weight), table_.numbers(row, names_.second_bias)}};
+  }
+
+  Index channels_, hidden_;
+  MlpNames names_;
+  ParameterTable table_;
+};
+
+template <Accumulator T>
+class GatedMlpBody {
+  static constexpr const char* kName = "gated_mlp";
+
+ public:
+  struct Tape {
+    MatrixView<T> gate, up;  // [rows, H]
+    Tape(Arena& arena, const GatedMlpBody& body, LayerRows sizes)
+        : gate(take_matrix<T>(kName, arena, sizes.rows, body.hidden_)),
+          up(take_matrix<T>(kName, arena, sizes.rows, body.hidden_)) {}
+  };
+  struct ForwardRoom {
+    MatrixView<T> hidden;  // [rows, H]: from record to write
+    Workspace rest;
+    ForwardRoom(Arena& arena, const GatedMlpBody& body, LayerRows sizes, const ExecutorRef&)
+        : hidden(take_matrix<T>(kName, arena, sizes.rows, body.hidden_)),
+          rest(take_bytes(kName, arena,
+                          std::max(dense_workspace_bytes<T>(body.channels_, body.hidden_),
+                                   dense_workspace_bytes<T>(body.hidden_, body.channels_)))) {}
+  };
+  struct BackwardRoom {
+    Workspace rest;
+    BackwardRoom(Arena& arena, const GatedMlpBody& body, LayerRows sizes, const ExecutorRef&)
+        : rest(take_bytes(kName, arena,
+                          gated_mlp_adjoint_workspace_bytes<T>(sizes.rows, body.channels_,
+                                                               body.hidden_, body.channels_))) {}
+  };
+
+  GatedMlpBody(Index channels, Index hidden) : channels_(channels), hidden_(hidden) {
+    table_.add("gate_proj.weight", {hidden, channels});
+    table_.add("up_proj.weight", {hidden, channels});
+    table_.add("down_proj.weight", {channels, hidden});
+  }
+  const ParameterTable& table() const { return table_; }
+  template <class U>
+  GatedMlpView<U> views(std::span<U> row) const {
+    return {{table_.matrix(row, "gate_proj.weight"), {}},
+            {table_.matrix(row, "up_proj.weight"), {}},
+            {table_.matrix(row, "down_proj.weight"), {}}};
+  }
+
+  void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+              const ForwardRoom& room, const ExecutorRef& executor) const {
+    const Call call{.workspace = room.rest, .executor = executor};
+    const auto p = views(parameters);
+    dense(x, p.gate, tape.gate, call);
+    dense(x, p.up, tape.up, call);
+    for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+      multiply_gate<T>(tape.gate.middle_rows(begin, count), tape.up.middle_rows(begin, count),
+                       room.hidden.middle_rows(begin, count));
+    });
+  }
+  void write(std::span<const T> parameters, const Tape&, MatrixView<T> y, const ForwardRoom& room,
+             const ExecutorRef& executor) const {
+    dense(room.hidden, views(parameters).down, y, {.workspace = room.rest, .executor = executor});
+  }
+  void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+                MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
+                const BackwardRoom& room, const ExecutorRef& executor) const {
+    gated_mlp_adjoint(x, views(parameters), tape.gate, tape.up, dy, dx, views(gradients),
+                      {.workspace = room.rest, .executor = executor});
+  }
+
+ private:
+  Index channels_, hidden_;
+  ParameterTable table_;
+};
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

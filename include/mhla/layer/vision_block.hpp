@@ -1,0 +1,142 @@
+#pragma once
+
+/// \file
+/// The blocks of the authors' vision models, around the attention of vision_layer.hpp. For B images
+/// of N tokens and C channels, with a perceptron of width H:
+///
+///     DitBlock:   m = silu(c) Wm^T + bm: shift, scale and gate of attention, then of mlp  [B, 6C]
+///                 x = x + gate * attention(norm(x) * (1 + scale) + shift)               [B*N, C]
+///                 x = x + gate * mlp(norm(x) * (1 + scale) + shift), mlp with gelu      [B*N, C]
+///                 y = x, or convolution(x)                                              [B*N, C]
+///     DeitBlock:  x = x + attention(norm1(x)),   y = x + mlp(norm2(x)), with erf_gelu   [B*N, C]
+///
+/// norm is layer normalisation without affine parameters, norm1 and norm2 have them.
+///
+///     const DitBlock<float> block(file, "blocks.0.", {.attention = {.heads = 6, ...}});
+///     block(x, c, y);                                              // c [B,C]
+///     const DeitBlock<float> other(file, "blocks.0.", {.attention = deit_attention({...})});
+///     other(x, y);
+///
+/// Parameters, as the authors call them: attn. with those of the attention, mlp.fc1 and mlp.fc2;
+/// of DiT adaLN_modulation.1 and dw_conv, of DeiT norm1 and norm2; {weight,bias} each.
+/// Cost: that of the attention, 4*B*N*C*H flops for the perceptron, 12*B*C^2 for m and 18*B*N*C for
+/// the convolution; besides the attention's, about 2*H + C numbers a token are kept, of DiT 3*C.
+/// Sources: Peebles and Xie, arXiv:2212.09748; Touvron et al., arXiv:2012.12877; the released
+/// models of arXiv:2601.07832.
+
+#include <optional>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/layer/activation.hpp"
+#include "mhla/layer/block_backward.hpp"
+#include "mhla/layer/block_body.hpp"
+#include "mhla/layer/block_condition.hpp"
+#include "mhla/layer/block_convolution.hpp"
+#include "mhla/layer/block_family.hpp"
+#include "mhla/layer/block_norm.hpp"
+#include "mhla/layer/feed_forward.hpp"
+#include "mhla/layer/layer.hpp"
+#include "mhla/layer/vision_layer.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+/// The depthwise 3 x 3 convolution behind a DiT block. It replaces the block's output, without a
+/// residual.
+enum class DitConvolution {
+  kNone,
+  kImage,  ///< over the image, however its tokens lie
+  /// Over the rows as if they lay in raster order, as released models have it: where tokens lie
+  /// block after block, a token's neighbours are other than those of the image.
+  kReleased
+};
+
+struct DitOptions {
+  VisionOptions attention{};  ///< its channels are the block's
+  Index channels = 0;         ///< C; 0 for that of a file
+  Index hidden = 0;           ///< H; 0 for 4C
+  double norm_eps = 1e-6;
+  DitConvolution convolution = DitConvolution::kNone;
+};
+
+/// What the attention of DeiT has: a norm of queries and keys, no bias of these, LePE of 5 x 5.
+inline VisionOptions deit_attention(VisionOptions o = {}) {
+  o.qk_norm = true;
+  o.qkv_bias = false;
+  o.lepe = 5;
+  return o;
+}
+
+struct DeitOptions {
+  VisionOptions attention = deit_attention();  ///< its channels are the block's
+  Index channels = 0;                          ///< C; 0 for that of a file
+  Index hidden = 0;                            ///< H; 0 for 4C
+  double norm_eps = 1e-6;
+};
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+template <Accumulator T>
+struct DitFamily {
+  using Scalar = T;
+  using Options = DitOptions;
+  using Attention = VisionBody<T>;
+  using FeedForward = MlpBody<T, Gelu>;
+  using Norm = LayerNormPart<T>;
+  using Condition = AdaptiveCondition<T>;
+  static constexpr const char* kName = "DitBlock";
+  static constexpr const char* kBackwardName = "DitBlock::backward";
+  static constexpr const char* kOutput = "attn.to_out.0.weight";
+  static constexpr BlockPrefixes kPrefixes{
+      "norm1.", "attn.", "norm2.", "mlp.", "adaLN_modulation.1.", "dw_conv."};
+  static constexpr BlockConvolution kConvolution = BlockConvolution::kLast;
+
+  static VisionOptions attention(const DitOptions& o) { return block_attention_options(kName, o); }
+  static Norm norm(const DitOptions& o) { return {o.channels, false, o.norm_eps}; }
+  static FeedForward feed_forward(const DitOptions& o) {
+    return {o.channels, block_hidden(kName, o.hidden, 4 * o.channels)};
+  }
+  static Condition condition(const DitOptions& o) { return Condition(o.channels); }
+  static std::optional<ConvolutionPart<T>> convolution(const DitOptions& o) {
+    if (o.convolution == DitConvolution::kNone) return {};
+    const bool image = o.convolution == DitConvolution::kImage;
+    return ConvolutionPart<T>(o.channels, o.attention.tokens,
+                              image ? vision_places(o.attention) : std::vector<Index>());
+  }
+};
+
+template <Accumulator T>
+struct DeitFamily {
+  using Scalar = T;
+  using Options = DeitOptions;
+  using Attention = VisionBody<T>;
+  using FeedForward = MlpBody<T, ErfGelu>;
+  using Norm = LayerNormPart<T>;
+  using Condition = NoCondition;
+  static constexpr const char* kName = "DeitBlock";
+  static constexpr const char* kBackwardName = "DeitBlock::backward";
+  static constexpr const char* kOutput = "attn.to_out.0.weight";
+  static constexpr BlockPrefixes kPrefixes{"norm1.", "attn.", "norm2.", "mlp."};
+  static constexpr BlockConvolution kConvolution = BlockConvolution::kNever;
+
+  static VisionOptions attention(const DeitOptions& o) { return block_attention_options(kName, o); }
+  static Norm norm(const DeitOptions& o) { return {o.channels, true, o.norm_eps}; }
+  static FeedForward feed_forward(const DeitOptions& o) {
+    return {o.channels, block_hidden(kName, o.hidden, 4 * o.channels)};
+  }
+  static Condition condition(const DeitOptions&) { return {}; }
+};
+
+}  // namespace detail
+
+/// The blocks: layer.hpp says what they do.
+template <Accumulator A>
+using DitBlock = Layer<detail::BlockBody<detail::DitFamily<A>>>;
+template <Accumulator A>
+using DeitBlock = Layer<detail::BlockBody<detail::DeitFamily<A>>>;
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla
