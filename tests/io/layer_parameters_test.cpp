@@ -10,6 +10,7 @@
 #include "io/raw_file.hpp"
 #include "mhla/io/safetensors.hpp"
 #include "mhla/layer/language_layer.hpp"
+#include "mhla/layer/video_block.hpp"
 #include "mhla/layer/video_layer.hpp"
 #include "mhla/layer/vision_block.hpp"
 #include "mhla/layer/vision_layer.hpp"
@@ -58,7 +59,29 @@ TEST(BlocksInFiles, ComeBackAsTheyWereSaved) {
   const VisionOptions attention{.heads = 2, .tokens = {4, 4}, .block = {2, 2}};
   expect_round_trip<DitBlock<float>>(
       {.attention = attention, .channels = 6, .convolution = DitConvolution::kReleased});
+  expect_round_trip<WanBlock<float>>(
+      {.attention = {.heads = 2, .grid = {2, 4, 4}, .layout = {1, 2, 2}}, .channels = 8});
   expect_round_trip<DeitBlock<float>>({.attention = deit_attention(attention), .channels = 6});
+}
+
+TEST(BlocksInFiles, AreReadPastACrossAttentionButNothingElse) {
+  const WanOptions options{.attention = {.heads = 2, .grid = {2, 4, 4}, .layout = {1, 2, 2}},
+                           .channels = 8,
+                           .hidden = 6};
+  WanBlock<float> block(options);
+  fill_randomly(block.parameters());
+  const std::vector<float> number(1);
+  const auto loaded = [&](const char* other) {
+    SafetensorsWriter writer;
+    save_parameters(writer, "x.", block.table(), block.parameters());
+    writer.add(other, {1}, std::span(number));
+    const Bytes bytes = writer.to_bytes();
+    const WanBlock<float> again(Safetensors::parse(bytes), "x.", options);
+    return std::ranges::equal(again.parameters(), std::as_const(block).parameters());
+  };
+  EXPECT_TRUE(loaded("x.norm3.weight"));
+  EXPECT_TRUE(loaded("x.cross_attn.k.weight"));
+  EXPECT_THROW(loaded("x.norm4.weight"), shape_error);
 }
 
 TEST(BlocksInFiles, NameWhatTheFileLacks) {

@@ -10,6 +10,7 @@
 #include "mhla/layer/language_layer.hpp"
 #include "mhla/layer/layer_norm.hpp"
 #include "mhla/layer/mlp.hpp"
+#include "mhla/layer/video_block.hpp"
 #include "mhla/layer/video_layer.hpp"
 #include "mhla/layer/vision_block.hpp"
 #include "mhla/layer/vision_layer.hpp"
@@ -131,6 +132,12 @@ TEST(LayerAllocation, BlocksWithAWorkspaceAllocateNothing) {
             0);
   EXPECT_EQ(allocations_of(
                 DeitBlock<float>({.attention = deit_attention(attention), .channels = 12}), 48, 2),
+            0);
+  EXPECT_EQ(allocations_of(
+                WanBlock<float>({.attention = {.heads = 2, .grid = {2, 4, 6}, .layout = {1, 2, 2}},
+                                 .channels = 12,
+                                 .hidden = 40}),
+                96, 2, 72),
             0);
 }
 

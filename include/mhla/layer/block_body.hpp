@@ -50,6 +50,7 @@ class BlockBody {
   static constexpr const char* kName = F::kName;
   static constexpr const char* kBackwardName = F::kBackwardName;
   static constexpr const char* kOutput = F::kOutput;
+  static constexpr auto kOthers = F::kPrefixes.others;
 
   /// What backward reads.
   struct Tape {

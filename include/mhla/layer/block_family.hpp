@@ -7,7 +7,9 @@
 /// and Condition (parts), the names kName, kBackwardName and kOutput, the prefixes of its parts,
 /// and functions that make these of the options: vision_block.hpp.
 
+#include <array>
 #include <string>
+#include <string_view>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
@@ -25,6 +27,7 @@ struct BlockPrefixes {
   const char *attention_norm, *attention, *feed_forward_norm, *feed_forward;
   const char* condition = "";
   const char* convolution = "";
+  std::array<std::string_view, 2> others{};  // of tensors of the whole model's block
 };
 
 /// The options of a block's attention, which has the block's channels.

@@ -66,7 +66,11 @@ class Layer {
   template <TensorFile<A> F>
   Layer(const F& file, std::string_view prefix, const Options& options)
       : Layer(with_channels(file, prefix, options)) {
-    load_parameters(Body::kName, file, prefix, table(), parameters());
+    if constexpr (requires { Body::kOthers; }) {
+      load_parameters(Body::kName, file, prefix, table(), parameters(), Body::kOthers);
+    } else {
+      load_parameters(Body::kName, file, prefix, table(), parameters());
+    }
   }
 
   const Options& options() const { return body_.options(); }

@@ -73,11 +73,13 @@ class ParameterTable {
 /// Copies the tensors `prefix` + name of a file to `row`, where `table` has them. Shapes must agree
 /// and the file may have no other tensor whose name begins with `prefix`.
 /// \param function  named in errors
-/// \throws shape_error that names everything that is missing, superfluous or of another shape or
-/// type; then numbers of `row` are unspecified.
+/// \param others    prefixes, below `prefix`, of tensors that are not the layer's; empty ones are
+/// none \throws shape_error that names everything that is missing, superfluous or of another shape
+/// or type; then numbers of `row` are unspecified.
 template <Accumulator A, TensorFile<A> F>
 void load_parameters(const char* function, const F& file, std::string_view prefix,
-                     const ParameterTable& table, std::span<A> row);
+                     const ParameterTable& table, std::span<A> row,
+                     std::span<const std::string_view> others = {});
 
 /// Adds the tensors of `row` to a writer under the names prefix + name, with the shapes of `table`:
 /// what load_parameters reads. `row` must live as long as the writer needs the numbers: a
@@ -112,7 +114,8 @@ inline Index ParameterTable::add(std::string_view prefix, const ParameterTable& 
 
 template <Accumulator A, TensorFile<A> F>
 void load_parameters(const char* function, const F& file, std::string_view prefix,
-                     const ParameterTable& table, std::span<A> row) {
+                     const ParameterTable& table, std::span<A> row,
+                     std::span<const std::string_view> others) {
   std::string got;
   const auto complain = [&got](const std::string& what) {
     got += (got.empty() ? "" : "; ") + what;
@@ -137,7 +140,11 @@ void load_parameters(const char* function, const F& file, std::string_view prefi
   for (auto it = tensors.lower_bound(std::string(prefix)); it != tensors.end(); ++it) {
     const std::string& name = it->first;
     if (name.compare(0, prefix.size(), prefix) != 0) break;
-    if (table.find(std::string_view(name).substr(prefix.size())) == nullptr) {
+    const std::string_view below = std::string_view(name).substr(prefix.size());
+    const bool foreign = std::any_of(others.begin(), others.end(), [below](std::string_view other) {
+      return !other.empty() && below.starts_with(other);
+    });
+    if (!foreign && table.find(below) == nullptr) {
       complain("has " + name + ", which is no parameter of the layer");
     }
   }

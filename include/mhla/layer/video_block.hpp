@@ -1,0 +1,81 @@
+#pragma once
+
+/// \file
+/// The block of the authors' video models (Wan2.1) around the self-attention of video_layer.hpp,
+/// without its cross-attention, which reads a text. For B videos of N tokens and C channels, with a
+/// perceptron of width H:
+///
+///     m = w + c: shift, scale and gate of self_attn, then of ffn                 w [6C], c [B,6C]
+///     x = x + gate * self_attn(norm(x) * (1 + scale) + shift)                            [B*N, C]
+///     y = x + gate * ffn(norm(x) * (1 + scale) + shift), ffn with gelu                   [B*N, C]
+///
+/// norm is layer normalisation without affine parameters; c is the time projection, [B,6,C] as it
+/// lies. Between the two lines the whole model adds cross_attn(norm3(x)): a block is read from its
+/// files all the same, past the parameters of these.
+///
+///     const WanBlock<float> block(file, "blocks.0.", {.attention = {.grid = ..., .layout = ...}});
+///     block(x, c, y);
+///
+/// Parameters, as the authors call them: modulation [1,6,C], self_attn. with those of the
+/// attention, ffn.0 and ffn.2 with {weight,bias}. Cost: that of the attention and 4*B*N*C*H flops;
+/// besides the attention's, about 2*H + 3*C numbers a token are kept. Sources: the released models
+/// of arXiv:2601.07832; Wan, arXiv:2503.20314.
+
+#include "mhla/core/arch.hpp"
+#include "mhla/layer/activation.hpp"
+#include "mhla/layer/block_backward.hpp"
+#include "mhla/layer/block_body.hpp"
+#include "mhla/layer/block_condition.hpp"
+#include "mhla/layer/block_family.hpp"
+#include "mhla/layer/block_norm.hpp"
+#include "mhla/layer/feed_forward.hpp"
+#include "mhla/layer/layer.hpp"
+#include "mhla/layer/video_layer.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+struct WanOptions {
+  VideoOptions attention{};  ///< its channels are the block's
+  Index channels = 0;        ///< C; 0 for that of a file
+  Index hidden = 0;          ///< H; 0 for the 8960 of Wan2.1 with 1.3B parameters
+  double norm_eps = 1e-6;
+};
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+template <Accumulator T>
+struct WanFamily {
+  using Scalar = T;
+  using Options = WanOptions;
+  using Attention = VideoBody<T>;
+  using FeedForward = MlpBody<T, Gelu>;
+  using Norm = LayerNormPart<T>;
+  using Condition = TableCondition<T>;
+  static constexpr const char* kName = "WanBlock";
+  static constexpr const char* kBackwardName = "WanBlock::backward";
+  static constexpr const char* kOutput = "self_attn.o.weight";
+  static constexpr BlockPrefixes kPrefixes{
+      "norm1.", "self_attn.", "norm2.", "ffn.", "", "", {"norm3.", "cross_attn."}};
+  static constexpr BlockConvolution kConvolution = BlockConvolution::kNever;
+
+  static VideoOptions attention(const WanOptions& o) { return block_attention_options(kName, o); }
+  static Norm norm(const WanOptions& o) { return {o.channels, false, o.norm_eps}; }
+  static FeedForward feed_forward(const WanOptions& o) {
+    return {o.channels,
+            block_hidden(kName, o.hidden, 8960),
+            {"0.weight", "0.bias", "2.weight", "2.bias"}};
+  }
+  static Condition condition(const WanOptions& o) { return {"modulation", {1, 6, o.channels}}; }
+};
+
+}  // namespace detail
+
+/// The block: layer.hpp says what it does.
+template <Accumulator A>
+using WanBlock = Layer<detail::BlockBody<detail::WanFamily<A>>>;
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla
