@@ -99,7 +99,7 @@ endfunction()
 function(check_EveryPublicHeaderHasATest)
   list(REMOVE_ITEM headers policy/mixing_view.hpp policy/map_layer.hpp io/replacement_file.hpp
        io/safetensors_entries.hpp io/safetensors_file.hpp io/safetensors_index.hpp layer/layer.hpp
-       layer/body.hpp layer/feed_forward.hpp layer/block_body.hpp layer/block_backward.hpp
+       layer/body.hpp layer/decoding_layer.hpp layer/feed_forward.hpp layer/block_body.hpp layer/block_backward.hpp
        layer/block_family.hpp layer/block_condition.hpp layer/block_convolution.hpp
        layer/block_norm.hpp
        layer/vision_parameters.hpp layer/video_parameters.hpp layer/language_parameters.hpp
