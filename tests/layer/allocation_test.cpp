@@ -7,6 +7,7 @@
 #include "mhla/layer/adamw.hpp"
 #include "mhla/layer/cross_entropy.hpp"
 #include "mhla/layer/dense.hpp"
+#include "mhla/layer/language_block.hpp"
 #include "mhla/layer/language_layer.hpp"
 #include "mhla/layer/layer_norm.hpp"
 #include "mhla/layer/mlp.hpp"
@@ -94,6 +95,16 @@ Index allocations_of(const L& layer, Index rows, Index batch, Index condition = 
   });
 }
 
+/// Runs a token of each of two sequences with memory of its own.
+template <class L>
+Index allocations_of_appending(const L& layer) {
+  auto state = layer.start(2);
+  const Matrix<float> x = Matrix<float>::Ones(2, layer.options().channels);
+  Matrix<float> y = x;
+  std::vector<std::byte> memory(layer.append_workspace_bytes(state, 2));
+  return allocations([&] { layer.append(state, x, y, {.workspace = memory}); });
+}
+
 TEST(LayerAllocation, AttentionLayersWithAWorkspaceAllocateNothing) {
   EXPECT_EQ(
       allocations_of(
@@ -116,11 +127,7 @@ TEST(LayerAllocation, AttentionLayersWithAWorkspaceAllocateNothing) {
                                        .chunks = 6,
                                        .short_convolution = true});
   EXPECT_EQ(allocations_of(language, 48, 2), 0);
-  auto state = language.start(2);
-  const Matrix<float> x = Matrix<float>::Ones(2, 16);
-  Matrix<float> y(2, 16);
-  std::vector<std::byte> memory(language.append_workspace_bytes(state, 2));
-  EXPECT_EQ(allocations([&] { language.append(state, x, y, {.workspace = memory}); }), 0);
+  EXPECT_EQ(allocations_of_appending(language), 0);
 }
 
 TEST(LayerAllocation, BlocksWithAWorkspaceAllocateNothing) {
@@ -139,6 +146,12 @@ TEST(LayerAllocation, BlocksWithAWorkspaceAllocateNothing) {
                                  .hidden = 40}),
                 96, 2, 72),
             0);
+  const LanguageBlock<float> language(
+      {.attention = {.heads = 4, .chunk = 4, .chunks = 6, .short_convolution = true},
+       .channels = 16,
+       .hidden = 40});
+  EXPECT_EQ(allocations_of(language, 48, 2), 0);
+  EXPECT_EQ(allocations_of_appending(language), 0);
 }
 
 #endif

@@ -5,7 +5,6 @@
 /// {q,k,v,g,o}_proj.weight, {q,k,v}_conv1d.{weight,bias}, feature_map_{q,k}.layer{,1,2}.{weight,
 /// bias}, mixing_matrix, and g_norm_swish_gate.weight, or g_norm.weight without a gate.
 
-#include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
@@ -188,34 +187,19 @@ struct LanguageParameters {
 
 /// The projections, packed once for many calls of few tokens. Not copied: it holds its own memory.
 template <Accumulator T>
-class PackedLanguage {
- public:
-  explicit PackedLanguage(const LanguageParameters<const T>& p)
-      : memory_(bytes(p)), q(pack(p.q)), k(pack(p.k)), v(pack(p.v)), o(pack(p.o)) {
-    if (!p.gate.weight.absent()) gate.emplace(pack(p.gate));
-  }
-  PackedLanguage(const PackedLanguage&) = delete;
-  PackedLanguage& operator=(const PackedLanguage&) = delete;
-
- private:
-  static std::size_t bytes_of(const DenseView<const T>& dense) {
-    return packed_dense_bytes<T>(dense.weight.cols, dense.weight.rows);
-  }
-  static std::size_t bytes(const LanguageParameters<const T>& p) {
-    return bytes_of(p.q) + bytes_of(p.k) + bytes_of(p.v) + bytes_of(p.gate) + bytes_of(p.o);
-  }
-  PackedDense<T> pack(const DenseView<const T>& dense) {
-    const Workspace room = Workspace(memory_).subspan(used_);
-    used_ += bytes_of(dense);
-    return PackedDense<T>(room, dense);
-  }
-
-  std::vector<std::byte> memory_;
-  std::size_t used_ = 0;
-
- public:
+struct PackedLanguage {
+  PackedStore<T> store;
   PackedDense<T> q, k, v, o;
   std::optional<PackedDense<T>> gate;
+
+  explicit PackedLanguage(const LanguageParameters<const T>& p)
+      : store({p.q, p.k, p.v, p.gate, p.o}),
+        q(store.pack(p.q)),
+        k(store.pack(p.k)),
+        v(store.pack(p.v)),
+        o(store.pack(p.o)) {
+    if (!p.gate.weight.absent()) gate.emplace(store.pack(p.gate));
+  }
 };
 
 /// One of the language layer's feature maps.

@@ -3,7 +3,10 @@
 /// \file
 /// The parameters of a dense layer, and a layer with its weight packed for many calls.
 
+#include <cstddef>
+#include <initializer_list>
 #include <span>
+#include <vector>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
@@ -69,6 +72,35 @@ void expect_dense(const char* function, const char* weight, const char* bias,
   expect_rows(function, weight, dense.weight, -1, inputs);
   expect_elements_or_none(function, bias, dense.bias.size(), dense.weight.rows);
 }
+
+/// Dense layers packed for many calls, and the memory that they lie in. Not copied.
+template <Accumulator A>
+class PackedStore {
+ public:
+  /// Memory for these layers; absent ones take none.
+  explicit PackedStore(std::initializer_list<DenseView<const A>> layers) {
+    std::size_t bytes = 0;
+    for (const DenseView<const A>& layer : layers) bytes += bytes_of(layer);
+    memory_.resize(bytes);
+  }
+  PackedStore(const PackedStore&) = delete;
+  PackedStore& operator=(const PackedStore&) = delete;
+
+  /// Packs one of the layers, each once.
+  PackedDense<A> pack(const DenseView<const A>& layer) {
+    const Workspace room = Workspace(memory_).subspan(used_);
+    used_ += bytes_of(layer);
+    return PackedDense<A>(room, layer);
+  }
+
+ private:
+  static std::size_t bytes_of(const DenseView<const A>& layer) {
+    return packed_dense_bytes<A>(layer.weight.cols, layer.weight.rows);
+  }
+
+  std::vector<std::byte> memory_;
+  std::size_t used_ = 0;
+};
 
 }  // namespace detail
 

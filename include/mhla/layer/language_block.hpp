@@ -1,0 +1,175 @@
+#pragma once
+
+/// \file
+/// The block of the authors' language models (340M) around the attention of language_layer.hpp, for
+/// whole sequences and for decoding. For B sequences of N tokens and C channels, with a gated
+/// perceptron of width H:
+///
+///     x = x + attention(rms_norm(x))                                                [B*N, C]
+///     y = x + (silu(n Wg^T) * (n Wu^T)) Wd^T,   n = rms_norm(x)                     [B*N, C]
+///
+///     LanguageBlock<float> block(file, "model.layers.0.", {.attention = {.heads = 4}});
+///     block(x, y, {.batch = 2});
+///     auto state = block.start(2);
+///     block.append(state, prompts, y);                          // decoding_layer.hpp
+///
+/// Prompts and then tokens give what the whole sequence gives, as far as the attention's do.
+/// Parameters, as the authors call them: attn_norm.weight, attn. with those of the attention,
+/// mlp_norm.weight, mlp.{gate,up,down}_proj.weight. Cost: that of the attention and 6*B*N*C*H
+/// flops; besides the attention's, about 2*H + C numbers a token are kept. Sources: Touvron et al.,
+/// arXiv:2302.13971; the released models of arXiv:2601.07832.
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/layer/block_backward.hpp"
+#include "mhla/layer/block_body.hpp"
+#include "mhla/layer/block_condition.hpp"
+#include "mhla/layer/block_family.hpp"
+#include "mhla/layer/block_norm.hpp"
+#include "mhla/layer/body.hpp"
+#include "mhla/layer/decoding_layer.hpp"
+#include "mhla/layer/feed_forward.hpp"
+#include "mhla/layer/gated_mlp.hpp"
+#include "mhla/layer/language_layer.hpp"
+#include "mhla/layer/packed_dense.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+struct LanguageBlockOptions {
+  LanguageOptions attention{};  ///< its channels and norm_eps are the block's
+  Index channels = 0;           ///< C; 0 for that of a file
+  Index hidden = 0;             ///< H; 0 for 8C/3, rounded up to a multiple of 256
+  double norm_eps = 1e-6;       ///< of all three norms
+};
+
+namespace detail {
+template <Accumulator A>
+struct LanguageBlockDecoder;
+}  // namespace detail
+
+/// What a batch of sequences has seen, with the mixing matrix and packed projections that were the
+/// block's when it began. Copies are independent, but share these. Made by LanguageBlock::start.
+template <Accumulator A>
+class LanguageBlockState {
+ public:
+  Index batch() const { return attention_.batch(); }
+  /// Tokens of each sequence so far.
+  Index position() const { return attention_.position(); }
+  /// Most tokens of a sequence.
+  Index capacity() const { return attention_.capacity(); }
+
+ private:
+  friend detail::LanguageBlockDecoder<A>;
+
+  LanguageBlockState(LanguageState<A> attention, const GatedMlpView<const A>& mlp)
+      : attention_(std::move(attention)), mlp_(std::make_shared<const Packed>(mlp)) {}
+
+  struct Packed {
+    detail::PackedStore<A> store;
+    PackedGatedMlp<A> layers;
+
+    explicit Packed(const GatedMlpView<const A>& p)
+        : store({p.gate, p.up, p.down}),
+          layers{store.pack(p.gate), store.pack(p.up), store.pack(p.down)} {}
+  };
+
+  LanguageState<A> attention_;
+  std::shared_ptr<const Packed> mlp_;
+};
+
+/// The block: layer.hpp says what it does on whole sequences, decoding_layer.hpp on the next
+/// tokens.
+template <Accumulator A>
+using LanguageBlock = DecodingLayer<detail::LanguageBlockDecoder<A>>;
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+template <Accumulator T>
+struct LanguageFamily {
+  using Scalar = T;
+  using Options = LanguageBlockOptions;
+  using Attention = LanguageBody<T>;
+  using FeedForward = GatedMlpBody<T>;
+  using Norm = RmsNormPart<T>;
+  using Condition = NoCondition;
+  static constexpr const char* kName = "LanguageBlock";
+  static constexpr const char* kBackwardName = "LanguageBlock::backward";
+  static constexpr const char* kOutput = "attn.o_proj.weight";
+  static constexpr BlockPrefixes kPrefixes{"attn_norm.", "attn.", "mlp_norm.", "mlp."};
+  static constexpr BlockConvolution kConvolution = BlockConvolution::kNever;
+
+  static LanguageOptions attention(const Options& o) {
+    LanguageOptions options = block_attention_options(kName, o);
+    options.norm_eps = o.norm_eps;
+    return options;
+  }
+  static Norm norm(const Options& o) { return {o.channels, o.norm_eps}; }
+  static FeedForward feed_forward(const Options& o) {
+    return {o.channels, block_hidden(kName, o.hidden, round_up(o.channels * 8 / 3, 256))};
+  }
+  static Condition condition(const Options&) { return {}; }
+};
+
+template <Accumulator A>
+struct LanguageBlockDecoder {
+  using Body = BlockBody<LanguageFamily<A>>;
+  using State = LanguageBlockState<A>;
+  using Attention = LanguageDecoder<A>;
+  static constexpr const char* kStart = "LanguageBlock::start";
+  static constexpr const char* kAppend = "LanguageBlock::append";
+
+  struct Room {
+    typename Body::Lead lead;
+    MatrixView<A> middle;  // [rows, C]
+    typename GatedMlpBody<A>::Tape mlp;
+    MatrixView<A> hidden;  // [rows, H]
+    typename Attention::Room attention;
+    Room(Arena& arena, const Body& body, const State& state, Index rows,
+         const ExecutorRef& executor)
+        : lead(arena, body, {rows, state.batch()}),
+          middle(take_matrix<A>(kAppend, arena, rows, body.options().channels)),
+          mlp(arena, *body.feed_forward(), {rows, state.batch()}),
+          hidden(take_matrix<A>(kAppend, arena, rows, mlp.gate.cols)),
+          attention(arena, *body.attention(), state.attention_, rows, executor) {}
+  };
+
+  static void project(const Body& body, std::span<A> parameters) {
+    Attention::project(*body.attention(), body.attention().of(parameters));
+  }
+  static State start(const Body& body, std::span<const A> parameters, Index batch) {
+    const auto& attention = body.attention();
+    const auto& mlp = body.feed_forward();
+    return {Attention::start(*attention, attention.of(parameters), batch),
+            mlp->views(mlp.of(parameters))};
+  }
+  static void append(const Body& body, std::span<const A> parameters, State& state,
+                     MatrixView<const A> x, MatrixView<A> y, const Room& room,
+                     const ExecutorRef& executor) {
+    const MatrixView<A>& normed = room.lead.normed;
+    const auto norm = [&](int branch, MatrixView<const A> from) {
+      const auto& part = body.norm(branch);
+      part->apply(part.of(parameters), from, normed, executor);
+    };
+    norm(0, x);
+    Attention::append(*body.attention(), body.attention().of(parameters), state.attention_, normed,
+                      room.middle, room.attention, executor);
+    add<A>(x, room.middle, executor);
+    norm(1, room.middle);
+    gated_mlp(normed, state.mlp_->layers, room.mlp.gate, room.mlp.up, room.hidden, y, executor);
+    add<A>(room.middle, y, executor);
+  }
+};
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla
