@@ -11,6 +11,7 @@
 #include "mhla/io/safetensors.hpp"
 #include "mhla/layer/language_block.hpp"
 #include "mhla/layer/language_layer.hpp"
+#include "mhla/layer/sana_block.hpp"
 #include "mhla/layer/video_block.hpp"
 #include "mhla/layer/video_layer.hpp"
 #include "mhla/layer/vision_block.hpp"
@@ -62,6 +63,7 @@ TEST(BlocksInFiles, ComeBackAsTheyWereSaved) {
       {.attention = attention, .channels = 6, .convolution = DitConvolution::kReleased});
   expect_round_trip<WanBlock<float>>(
       {.attention = {.heads = 2, .grid = {2, 4, 4}, .layout = {1, 2, 2}}, .channels = 8});
+  expect_round_trip<SanaBlock<float>>({.attention = attention, .channels = 6});
   expect_round_trip<LanguageBlock<float>>(
       {.attention = {.heads = 2, .chunks = 3}, .channels = 16, .hidden = 20});
   expect_round_trip<DeitBlock<float>>({.attention = deit_attention(attention), .channels = 6});

@@ -11,6 +11,7 @@
 #include "mhla/layer/language_layer.hpp"
 #include "mhla/layer/layer_norm.hpp"
 #include "mhla/layer/mlp.hpp"
+#include "mhla/layer/sana_block.hpp"
 #include "mhla/layer/video_block.hpp"
 #include "mhla/layer/video_layer.hpp"
 #include "mhla/layer/vision_block.hpp"
@@ -145,6 +146,8 @@ TEST(LayerAllocation, BlocksWithAWorkspaceAllocateNothing) {
                                  .channels = 12,
                                  .hidden = 40}),
                 96, 2, 72),
+            0);
+  EXPECT_EQ(allocations_of(SanaBlock<float>({.attention = attention, .channels = 12}), 48, 2, 72),
             0);
   const LanguageBlock<float> language(
       {.attention = {.heads = 4, .chunk = 4, .chunks = 6, .short_convolution = true},

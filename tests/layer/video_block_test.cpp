@@ -24,11 +24,7 @@ TEST(WanBlock, IsItsDefinition) {
   const auto& block = run.layer;
   const auto attention =
       inner_layer<VideoLayer<double>>(block, "self_attn.", block.options().attention);
-  const auto table = block.table().numbers(block.parameters(), "modulation");
-  Numbers m = run.c;
-  for (Index b = 0; b < m.rows(); ++b) {
-    for (Index i = 0; i < m.cols(); ++i) m(b, i) += table[static_cast<std::size_t>(i)];
-  }
+  const Numbers m = naive_modulation(run.c, block, "modulation");
   Numbers x = run.x;
   x += naive_gate(attention(naive_modulate(naive_layer_norm(x, 1e-6), m, 0, 1)), m, 2);
   const Numbers hidden =

@@ -117,6 +117,9 @@ TEST(VisionBlockErrors, NameTheOptionAndWhatWasExpected) {
   Matrix<float> x(25, 12), y(25, 12);
   EXPECT_EQ(message_of<error>([&] { block(x, y); }),
             "mhla::DeitBlock: x has 25 rows, expected 24 tokens an item");
+  const AttentionLayerRun<SmallDitBlock<DitConvolution::kNone, TokenOrder::kBlocks>> run;
+  EXPECT_EQ(message_of<error>([&] { run.layer(run.x, Numbers(2, 10)); }),
+            "mhla::DitBlock: c has shape [2, 10], expected [3, 10]");
 }
 
 }  // namespace

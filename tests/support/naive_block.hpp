@@ -91,6 +91,17 @@ inline Numbers naive_gate(const Numbers& x, const Numbers& m, Index gate) {
   return y;
 }
 
+/// The rows of c plus a table of the layer.
+template <class L>
+Numbers naive_modulation(const Numbers& c, const L& layer, const std::string& table) {
+  const auto numbers = layer.table().numbers(layer.parameters(), table);
+  Numbers m = c;
+  for (Index b = 0; b < m.rows(); ++b) {
+    for (Index i = 0; i < m.cols(); ++i) m(b, i) += numbers[static_cast<std::size_t>(i)];
+  }
+  return m;
+}
+
 /// A depthwise convolution of 3 x 3 over images of rows x cols tokens in raster order.
 inline Numbers naive_convolution(const Numbers& x, const Numbers& weight, const Numbers& bias,
                                  Index rows, Index cols) {

@@ -1,0 +1,264 @@
+#pragma once
+
+/// \file
+/// The feed-forward part that mixes neighbours of an image: a depthwise convolution of 3 x 3
+/// between its two dense layers. For B images of N tokens and C channels, with a width H:
+///
+///     GatedMix:     e = silu(x W1^T + b1)                                          [B*N, 2H]
+///                   u, g = convolution(e),   y = (u * silu(g)) W2^T                [B*N, C]
+///     ResidualMix:  e = erf_gelu(x W1^T + b1)                                      [B*N, H]
+///                   y = (e + convolution(e)) W2^T + b2                             [B*N, C]
+///
+/// GatedMix is that of SANA (GLUMBConv), ResidualMix that of RALA. Alone it is a layer:
+///
+///     const MixFfn<float> ffn(file, "blocks.0.mlp.", {.tokens = {32, 32}});
+///     ffn(x, y);
+///
+/// Parameters: of SANA {inverted,depth,point}_conv.conv.{weight,bias}, of RALA {fc1,dwconv,fc2}.
+/// {weight,bias}; dense weights are [O,I,1,1], the point_conv of SANA has no bias.
+/// Cost: 6*B*N*C*H + 36*B*N*H flops gated, 4*B*N*C*H + 18*B*N*H else; twice the width of the
+/// convolution is kept for each token. Sources: Xie et al., arXiv:2410.10629 (SANA); Fan et al.,
+/// arXiv:2411.07635 (RALA).
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/call.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/layer/activation.hpp"
+#include "mhla/layer/body.hpp"
+#include "mhla/layer/dense.hpp"
+#include "mhla/layer/depthwise_convolution.hpp"
+#include "mhla/layer/gated_mlp.hpp"
+#include "mhla/layer/layer.hpp"
+#include "mhla/layer/parameters.hpp"
+#include "mhla/policy/grid_partition.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+struct MixFfnOptions {
+  GridShape tokens{1};          ///< of an image
+  std::vector<Index> places{};  ///< rows of tokens in raster order; empty if that is how they lie
+  Index channels = 0;           ///< C; 0 for that of a file
+  Index hidden = 0;             ///< H; 0 for 5C/2, gated, or 3C
+};
+
+/// The mix of SANA.
+struct GatedMix {
+  using Activation = detail::Silu;
+  static constexpr bool kGated = true;
+  static constexpr const char *kFirst = "inverted_conv.conv", *kConvolution = "depth_conv.conv",
+                              *kSecond = "point_conv.conv";
+  static constexpr const char* kOutput = "point_conv.conv.weight";
+  static constexpr Index hidden(Index channels) { return channels * 5 / 2; }
+};
+/// The mix of RALA.
+struct ResidualMix {
+  using Activation = ErfGelu;
+  static constexpr bool kGated = false;
+  static constexpr const char *kFirst = "fc1", *kConvolution = "dwconv", *kSecond = "fc2";
+  static constexpr const char* kOutput = "fc2.weight";
+  static constexpr Index hidden(Index channels) { return 3 * channels; }
+};
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// \tparam Mix  GatedMix or ResidualMix
+template <Accumulator T, class Mix>
+class MixFfnBody {
+  using G = typename Mix::Activation;
+  static constexpr Index kSide = 3;
+
+ public:
+  using Scalar = T;
+  using Options = MixFfnOptions;
+  static constexpr const char* kName = "MixFfn";
+  static constexpr const char* kBackwardName = "MixFfn::backward";
+  static constexpr const char* kOutput = Mix::kOutput;
+
+  struct Tape {
+    MatrixView<T> pre, mixed;  // before the activation, behind the convolution [rows, W]
+    Tape(Arena& arena, const MixFfnBody& body, LayerRows sizes)
+        : pre(body.take(arena, sizes)), mixed(body.take(arena, sizes)) {}
+  };
+  struct ForwardRoom {
+    MatrixView<T> expanded;  // e [rows, W]
+    MatrixView<T> hidden;    // u * silu(g), if there is a gate [rows, H]
+    Workspace rest;
+    ForwardRoom(Arena& arena, const MixFfnBody& body, LayerRows sizes, const ExecutorRef&)
+        : expanded(body.take(arena, sizes)), hidden(body.take_hidden(arena, sizes)) {
+      const Index c = body.options_.channels, h = body.options_.hidden;
+      rest = take_bytes(
+          kName, arena,
+          std::max({dense_workspace_bytes<T>(c, body.width()), dense_workspace_bytes<T>(h, c),
+                    depthwise_convolution_workspace_bytes<T>(body.width(), body.kernel())}));
+    }
+  };
+  struct BackwardRoom {
+    MatrixView<T> expanded, hidden;
+    MatrixView<T> dmixed, dexpanded;  // [rows, W]
+    Workspace rest;
+    BackwardRoom(Arena& arena, const MixFfnBody& body, LayerRows sizes, const ExecutorRef&)
+        : expanded(body.take(arena, sizes)),
+          hidden(body.take_hidden(arena, sizes)),
+          dmixed(body.take(arena, sizes)),
+          dexpanded(body.take(arena, sizes)) {
+      const Index c = body.options_.channels, h = body.options_.hidden, w = body.width();
+      rest = take_bytes(kName, arena,
+                        std::max({dense_adjoint_workspace_bytes<T>(sizes.rows, c, w),
+                                  dense_adjoint_workspace_bytes<T>(sizes.rows, h, c),
+                                  depthwise_convolution_adjoint_workspace_bytes<T>(
+                                      sizes.rows, w, body.kernel())}));
+    }
+  };
+
+  explicit MixFfnBody(MixFfnOptions options);
+
+  const MixFfnOptions& options() const { return options_; }
+  const ParameterTable& table() const { return table_; }
+  Index tokens() const { return volume(options_.tokens); }  ///< N
+
+  void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+              const ForwardRoom& room, const ExecutorRef& executor) const;
+  void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
+             const ForwardRoom& room, const ExecutorRef& executor) const {
+    dense(gated(tape, room.hidden, executor), views(parameters).second, y,
+          {.workspace = room.rest, .executor = executor});
+  }
+  void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+                MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
+                const BackwardRoom& room, const ExecutorRef& executor) const;
+
+ private:
+  template <class U>
+  struct Views {
+    DenseView<U> first, second;      // [W,C], [C,H]
+    ConvolutionView<U> convolution;  // [W,9]
+  };
+  template <class U>
+  Views<U> views(std::span<U> row) const {
+    const auto& all = table_.all();
+    const auto matrix = [&](std::size_t i) { return table_.matrix(row, all[i].name); };
+    const auto bias = [&](std::size_t i) {
+      return i < all.size() ? table_.numbers(row, all[i].name) : std::span<U>();
+    };
+    return {{matrix(0), bias(1)}, {matrix(4), bias(5)}, {matrix(2), bias(3)}};
+  }
+  Index width() const { return (Mix::kGated ? 2 : 1) * options_.hidden; }  // W
+  GridShape kernel() const { return {kSide, kSide}; }
+  DepthwiseGrid grid() const {
+    return {.tokens = options_.tokens, .kernel = kernel(), .places = options_.places};
+  }
+  MatrixView<T> take(Arena& arena, LayerRows sizes) const {
+    return take_matrix<T>(kName, arena, sizes.rows, width());
+  }
+  MatrixView<T> take_hidden(Arena& arena, LayerRows sizes) const {
+    return Mix::kGated ? take_matrix<T>(kName, arena, sizes.rows, options_.hidden)
+                       : MatrixView<T>();
+  }
+  /// What the second layer reads: what is mixed, or u * silu(g) in `hidden`.
+  MatrixView<const T> gated(const Tape& tape, const MatrixView<T>& hidden,
+                            const ExecutorRef& executor) const;
+
+  MixFfnOptions options_;
+  ParameterTable table_;
+};
+
+}  // namespace detail
+
+/// The part as a layer: layer.hpp says what it does.
+template <Accumulator A, class Mix = GatedMix>
+using MixFfn = Layer<detail::MixFfnBody<A, Mix>>;
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+template <Accumulator T, class Mix>
+MixFfnBody<T, Mix>::MixFfnBody(MixFfnOptions options) : options_(std::move(options)) {
+  const Index c = options_.channels;
+  expect_grid(kName, "tokens", options_.tokens);
+  if (c < 1 || options_.hidden < 0) {
+    fail_option(kName, "channels, hidden",
+                "are " + std::to_string(c) + ", " + std::to_string(options_.hidden),
+                "at least 1, and 0 for " + std::to_string(Mix::hidden(c)) + " or more");
+  }
+  if (options_.hidden == 0) options_.hidden = Mix::hidden(c);
+  const std::string first = Mix::kFirst, convolution = Mix::kConvolution, second = Mix::kSecond;
+  table_.add(first + ".weight", {width(), c, 1, 1});
+  table_.add(first + ".bias", {width()});
+  table_.add(convolution + ".weight", {width(), 1, kSide, kSide});
+  table_.add(convolution + ".bias", {width()});
+  table_.add(second + ".weight", {c, options_.hidden, 1, 1});
+  if (!Mix::kGated) table_.add(second + ".bias", {c});
+}
+
+template <Accumulator T, class Mix>
+MatrixView<const T> MixFfnBody<T, Mix>::gated(const Tape& tape, const MatrixView<T>& hidden,
+                                              const ExecutorRef& executor) const {
+  if (!Mix::kGated) return tape.mixed;
+  const MatrixView<T> u = columns_of(tape.mixed, 0, 2), g = columns_of(tape.mixed, 1, 2);
+  for_each_layer_strip(hidden.rows, executor, [&](Index begin, Index count) {
+    multiply_gate<T>(g.middle_rows(begin, count), u.middle_rows(begin, count),
+                     hidden.middle_rows(begin, count));
+  });
+  return hidden;
+}
+
+template <Accumulator T, class Mix>
+void MixFfnBody<T, Mix>::record(std::span<const T> parameters, MatrixView<const T> x,
+                                const Tape& tape, const ForwardRoom& room,
+                                const ExecutorRef& executor) const {
+  const Call call{.workspace = room.rest, .executor = executor};
+  const auto p = views(parameters);
+  dense(x, p.first, tape.pre, call);
+  activate<G, T>(kName, tape.pre, room.expanded, executor);
+  depthwise_convolution(room.expanded, p.convolution, grid(), tape.mixed, call);
+  if (!Mix::kGated) add<T>(room.expanded, tape.mixed, executor);
+}
+
+template <Accumulator T, class Mix>
+void MixFfnBody<T, Mix>::backward(std::span<const T> parameters, MatrixView<const T> x,
+                                  const Tape& tape, MatrixView<const T> dy, MatrixView<T> dx,
+                                  std::span<T> gradients, const BackwardRoom& room,
+                                  const ExecutorRef& executor) const {
+  const Call call{.workspace = room.rest, .executor = executor};
+  const auto p = views(parameters);
+  const auto g = views(gradients);
+  clear(room.dmixed, executor);
+  clear(room.dexpanded, executor);
+  const MatrixView<T> dhidden = Mix::kGated ? columns_of(room.dmixed, 0, 2) : room.dmixed;
+  dense_adjoint(gated(tape, room.hidden, executor), p.second, dy, dhidden, g.second, call);
+  if (Mix::kGated) {
+    const Index h = options_.hidden;  // columns of u and of its gradient, those of g behind them
+    for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+      for (Index r = begin; r < begin + count; ++r) {
+        T *const mixed = tape.mixed.row(r), *const dmixed = room.dmixed.row(r);
+        multiply_gate_adjoint<T>(mixed + h, mixed, dmixed + h, dmixed, room.hidden.row(r), h);
+      }
+    });
+  } else {
+    add<T>(room.dmixed, room.dexpanded, executor);
+  }
+  activate<G, T>(kName, tape.pre, room.expanded, executor);
+  depthwise_convolution_adjoint(room.expanded, p.convolution, grid(), room.dmixed, room.dexpanded,
+                                g.convolution, call);
+  const MatrixView<T>& dpre = room.dmixed;  // which has been read
+  clear(dpre, executor);
+  activate_adjoint<G, T>(kName, tape.pre, room.dexpanded, dpre, executor);
+  dense_adjoint(x, p.first, dpre, dx, g.first, call);
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,85 @@
+#pragma once
+
+/// \file
+/// The block of SANA, an image generator, with MHLA in the place of its linear attention, without
+/// its cross-attention, which reads a text. For B images of N tokens and C channels:
+///
+///     m = w + c: shift, scale and gate of attn, then of mlp                      w [6C], c [B,6C]
+///     x = x + gate * attn(norm(x) * (1 + scale) + shift)                                 [B*N, C]
+///     y = x + gate * mlp(norm(x) * (1 + scale) + shift)                                  [B*N, C]
+///
+/// norm is layer normalisation without affine parameters, mlp the gated mix of mix_ffn.hpp, attn
+/// the layer of vision_layer.hpp. Between the two lines the whole model adds a cross-attention: a
+/// block is read from its files all the same, past the parameters of that.
+///
+///     const SanaBlock<float> block(file, "blocks.0.", {.attention = {.heads = 36, ...}});
+///     block(x, c, y);
+///
+/// Parameters: scale_shift_table [6,C], attn. with those of the attention, mlp. with those of the
+/// mix. No code or weights of SANA with MHLA are public: names and sizes around the attention are
+/// SANA's, and which options the attention has is not known. SANA's heads have 32 channels.
+/// Cost: that of the attention and of the mix; besides, about 3*C numbers a token are kept.
+/// Sources: Xie et al., arXiv:2410.10629; arXiv:2601.07832, section 5.
+
+#include "mhla/core/arch.hpp"
+#include "mhla/layer/block_backward.hpp"
+#include "mhla/layer/block_body.hpp"
+#include "mhla/layer/block_condition.hpp"
+#include "mhla/layer/block_family.hpp"
+#include "mhla/layer/block_norm.hpp"
+#include "mhla/layer/layer.hpp"
+#include "mhla/layer/mix_ffn.hpp"
+#include "mhla/layer/vision_layer.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+struct SanaOptions {
+  VisionOptions attention{};  ///< its channels are the block's
+  Index channels = 0;         ///< C; 0 for that of a file
+  Index hidden = 0;           ///< H of the mix; 0 for 5C/2
+  double norm_eps = 1e-6;
+};
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// The mix of a block's image, in the order of tokens of its attention.
+template <Accumulator T, class Mix, class Options>
+MixFfnBody<T, Mix> block_mix(const Options& o) {
+  return MixFfnBody<T, Mix>({.tokens = o.attention.tokens,
+                             .places = vision_places(o.attention),
+                             .channels = o.channels,
+                             .hidden = o.hidden});
+}
+
+template <Accumulator T>
+struct SanaFamily {
+  using Scalar = T;
+  using Options = SanaOptions;
+  using Attention = VisionBody<T>;
+  using FeedForward = MixFfnBody<T, GatedMix>;
+  using Norm = LayerNormPart<T>;
+  using Condition = TableCondition<T>;
+  static constexpr const char* kName = "SanaBlock";
+  static constexpr const char* kBackwardName = "SanaBlock::backward";
+  static constexpr const char* kOutput = "attn.to_out.0.weight";
+  static constexpr BlockPrefixes kPrefixes{"norm1.", "attn.", "norm2.",       "mlp.",
+                                           "",       "",      {"cross_attn."}};
+  static constexpr BlockConvolution kConvolution = BlockConvolution::kNever;
+
+  static VisionOptions attention(const Options& o) { return block_attention_options(kName, o); }
+  static Norm norm(const Options& o) { return {o.channels, false, o.norm_eps}; }
+  static FeedForward feed_forward(const Options& o) { return block_mix<T, GatedMix>(o); }
+  static Condition condition(const Options& o) { return {"scale_shift_table", {6, o.channels}}; }
+};
+
+}  // namespace detail
+
+/// The block: layer.hpp says what it does.
+template <Accumulator A>
+using SanaBlock = Layer<detail::BlockBody<detail::SanaFamily<A>>>;
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla
