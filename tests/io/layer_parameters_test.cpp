@@ -16,6 +16,7 @@
 #include "mhla/layer/video_layer.hpp"
 #include "mhla/layer/vision_block.hpp"
 #include "mhla/layer/vision_layer.hpp"
+#include "mhla/layer/vlt_stage.hpp"
 #include "support/message_of.hpp"
 #include "support/random.hpp"
 
@@ -64,6 +65,7 @@ TEST(BlocksInFiles, ComeBackAsTheyWereSaved) {
   expect_round_trip<WanBlock<float>>(
       {.attention = {.heads = 2, .grid = {2, 4, 4}, .layout = {1, 2, 2}}, .channels = 8});
   expect_round_trip<SanaBlock<float>>({.attention = attention, .channels = 6});
+  expect_round_trip<VltStage<float>>({.attention = attention, .depth = 3, .channels = 6});
   expect_round_trip<LanguageBlock<float>>(
       {.attention = {.heads = 2, .chunks = 3}, .channels = 16, .hidden = 20});
   expect_round_trip<DeitBlock<float>>({.attention = deit_attention(attention), .channels = 6});

@@ -16,6 +16,7 @@
 #include "mhla/layer/video_layer.hpp"
 #include "mhla/layer/vision_block.hpp"
 #include "mhla/layer/vision_layer.hpp"
+#include "mhla/layer/vlt_stage.hpp"
 #include "support/allocations.hpp"
 
 namespace mhla {
@@ -149,6 +150,7 @@ TEST(LayerAllocation, BlocksWithAWorkspaceAllocateNothing) {
             0);
   EXPECT_EQ(allocations_of(SanaBlock<float>({.attention = attention, .channels = 12}), 48, 2, 72),
             0);
+  EXPECT_EQ(allocations_of(VltStage<float>({.attention = attention, .channels = 12}), 48, 2), 0);
   const LanguageBlock<float> language(
       {.attention = {.heads = 4, .chunk = 4, .chunks = 6, .short_convolution = true},
        .channels = 16,

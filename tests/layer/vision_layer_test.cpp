@@ -1,6 +1,7 @@
 #include "mhla/layer/vision_layer.hpp"
 
 #include "contract/attention_layer.hpp"
+#include "mhla/layer/block_order.hpp"
 #include "support/message_of.hpp"
 
 namespace mhla::test {

@@ -14,6 +14,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/scalar.hpp"
+#include "mhla/layer/vision_parameters.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -50,6 +51,15 @@ inline Index block_hidden(const char* function, Index hidden, Index fallback) {
                 "0 for " + std::to_string(fallback) + ", or more");
   }
   return hidden == 0 ? fallback : hidden;
+}
+
+/// The mix of a block's image, whose tokens lie as those of its attention.
+template <class MixBody, class Options>
+MixBody block_mix(const Options& o) {
+  return MixBody({.tokens = o.attention.tokens,
+                  .places = vision_places(o.attention),
+                  .channels = o.channels,
+                  .hidden = o.hidden});
 }
 
 }  // namespace detail

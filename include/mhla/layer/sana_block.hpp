@@ -19,7 +19,7 @@
 /// mix. No code or weights of SANA with MHLA are public: names and sizes around the attention are
 /// SANA's, and which options the attention has is not known. SANA's heads have 32 channels.
 /// Cost: that of the attention and of the mix; besides, about 3*C numbers a token are kept.
-/// Sources: Xie et al., arXiv:2410.10629; arXiv:2601.07832, section 5.
+/// Sources: Xie et al., arXiv:2410.10629; arXiv:2601.07832.
 
 #include "mhla/core/arch.hpp"
 #include "mhla/layer/block_backward.hpp"
@@ -45,15 +45,6 @@ struct SanaOptions {
 
 namespace detail {
 
-/// The mix of a block's image, in the order of tokens of its attention.
-template <Accumulator T, class Mix, class Options>
-MixFfnBody<T, Mix> block_mix(const Options& o) {
-  return MixFfnBody<T, Mix>({.tokens = o.attention.tokens,
-                             .places = vision_places(o.attention),
-                             .channels = o.channels,
-                             .hidden = o.hidden});
-}
-
 template <Accumulator T>
 struct SanaFamily {
   using Scalar = T;
@@ -71,7 +62,7 @@ struct SanaFamily {
 
   static VisionOptions attention(const Options& o) { return block_attention_options(kName, o); }
   static Norm norm(const Options& o) { return {o.channels, false, o.norm_eps}; }
-  static FeedForward feed_forward(const Options& o) { return block_mix<T, GatedMix>(o); }
+  static FeedForward feed_forward(const Options& o) { return block_mix<FeedForward>(o); }
   static Condition condition(const Options& o) { return {"scale_shift_table", {6, o.channels}}; }
 };
 

@@ -26,7 +26,6 @@
 #include "mhla/core/tensor.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/gradient/bidirectional.hpp"
-#include "mhla/layer/block_order.hpp"
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/depthwise_convolution.hpp"
 #include "mhla/layer/layer.hpp"
@@ -140,17 +139,6 @@ inline Grid vision_blocks(const VisionOptions& o) {
   const Grid raster(o.tokens, o.block);
   if (o.order == TokenOrder::kRaster) return raster;
   return Grid(GridShape(raster.tokens()), GridShape(raster.block_size(0)));
-}
-
-/// The rows of tokens in raster order; none if that is how they lie.
-inline std::vector<Index> vision_places(const VisionOptions& o) {
-  if (o.order == TokenOrder::kRaster) return {};
-  const std::vector<Index> order = block_order(Grid(o.tokens, o.block));
-  std::vector<Index> places(order.size());
-  for (std::size_t place = 0; place < order.size(); ++place) {
-    places[static_cast<std::size_t>(order[place])] = static_cast<Index>(place);
-  }
-  return places;
 }
 
 template <Accumulator T>

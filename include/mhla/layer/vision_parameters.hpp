@@ -7,9 +7,11 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
+#include "mhla/layer/block_order.hpp"
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/depthwise_convolution.hpp"
 #include "mhla/layer/parameters.hpp"
@@ -59,6 +61,17 @@ inline const VisionOptions& checked_vision_options(const VisionOptions& o) {
     fail_option(kName, "lepe", "is " + std::to_string(o.lepe), "odd, or 0 for none");
   }
   return o;
+}
+
+/// The rows of tokens in raster order; none if that is how they lie.
+inline std::vector<Index> vision_places(const VisionOptions& o) {
+  if (o.order == TokenOrder::kRaster) return {};
+  const std::vector<Index> order = block_order(Grid(o.tokens, o.block));
+  std::vector<Index> places(order.size());
+  for (std::size_t place = 0; place < order.size(); ++place) {
+    places[static_cast<std::size_t>(order[place])] = static_cast<Index>(place);
+  }
+  return places;
 }
 
 inline ParameterTable vision_table(const VisionOptions& o) {
