@@ -20,7 +20,8 @@
 /// Parameters, as the authors call them: attn. with those of the attention, mlp.fc1 and mlp.fc2;
 /// of DiT adaLN_modulation.1 and dw_conv, of DeiT norm1 and norm2; {weight,bias} each.
 /// Cost: that of the attention, 4*B*N*C*H flops for the perceptron, 12*B*C^2 for m and 18*B*N*C for
-/// the convolution; besides the attention's, about 2*H + C numbers a token are kept, of DiT 3*C.
+/// the convolution. Besides what the attention keeps, 2*H + C numbers a token are kept, of DiT
+/// 2*H + 3*C, with its convolution 2*H + 4*C.
 /// Sources: Peebles and Xie, arXiv:2212.09748; Touvron et al., arXiv:2012.12877; the released
 /// models of arXiv:2601.07832.
 
