@@ -43,6 +43,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
+/// What a language block is made with.
 struct LanguageBlockOptions {
   LanguageOptions attention{};  ///< its channels and norm_eps are the block's
   Index channels = 0;           ///< C; 0 for that of a file

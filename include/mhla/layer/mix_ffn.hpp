@@ -44,6 +44,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
+/// What a mix of neighbours is made with.
 struct MixFfnOptions {
   GridShape tokens{1};          ///< of an image
   std::vector<Index> places{};  ///< rows of tokens in raster order; empty if that is how they lie

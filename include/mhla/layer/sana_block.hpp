@@ -34,6 +34,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
+/// What a SANA block is made with.
 struct SanaOptions {
   VisionOptions attention{};  ///< its channels are the block's
   Index channels = 0;         ///< C; 0 for that of a file

@@ -35,6 +35,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
+/// What a Wan block is made with.
 struct WanOptions {
   VideoOptions attention{};  ///< its channels are the block's
   Index channels = 0;        ///< C; 0 for that of a file

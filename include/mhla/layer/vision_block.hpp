@@ -53,6 +53,7 @@ enum class DitConvolution {
   kReleased
 };
 
+/// What a DiT block is made with.
 struct DitOptions {
   VisionOptions attention{};  ///< its channels are the block's
   Index channels = 0;         ///< C; 0 for that of a file
@@ -69,6 +70,7 @@ inline VisionOptions deit_attention(VisionOptions o = {}) {
   return o;
 }
 
+/// What a DeiT block is made with.
 struct DeitOptions {
   VisionOptions attention = deit_attention();  ///< its channels are the block's
   Index channels = 0;                          ///< C; 0 for that of a file

@@ -48,6 +48,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
+/// What a VLT stage is made with.
 struct VltOptions {
   VisionOptions attention{};  ///< its channels are the stage's
   Index depth = 2;            ///< blocks
