@@ -6,12 +6,14 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "support/cost.hpp"
 #include "support/form.hpp"
-#include "support/layer_definition.hpp"
+#include "support/layer_definition.hpp"  // of the tests
 #include "support/mixed.hpp"
 
 namespace mhla::bench {
@@ -131,6 +133,13 @@ inline constexpr double kOutputError = 1e-5, kDerivativeError = 1e-4;
 inline double fraction(double error, double allowed) {
   const double found = error / allowed;
   return std::isfinite(found) ? found : std::numeric_limits<double>::infinity();
+}
+
+/// The rows of `tokens` of an item by the definition, in double.
+template <class Layer, class Item>
+Matrix<double> exact_rows(const Layer& layer, const std::vector<double>& parameters, const Item& x,
+                          const std::vector<Index>& tokens) {
+  return test::exact_rows(layer, std::span<const double>(parameters), Matrix<double>(x), tokens);
 }
 
 inline double error_of_rows(const Matrix<double>& exact, const Matrix<double>& computed) {
