@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "mhla/layer/layer.hpp"
+#include "support/layer_oracle.hpp"
 #include "support/random.hpp"
 
 namespace mhla::test {
@@ -100,10 +101,13 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AttentionLayerContract);
 TYPED_TEST_P(AttentionLayerContract, BackwardAddsTheDerivative) {
   AttentionLayerRun<TypeParam> run(1);
   const auto before = run.before(), after = run.backward();
+  if constexpr (Defined<typename TypeParam::Layer>) {
+    return expect_its_adjoint(run.layer, run.batch, run.x, run.dy, before, after);
+  }
   Random rng(10);
-  // Along a random direction of x and of one parameter tensor after another, by central
-  // differences. So small a step crosses the kink of no relu here; its error is that of roundings,
-  // about 1e-16 of the sum over h.
+  // Without a definition, along a random direction of x and of one parameter tensor after another,
+  // by central differences. So small a step crosses the kink of no relu here; its error is that of
+  // roundings, about 1e-16 of the sum over h.
   const auto expect_derivative = [&](const std::string& name, auto&& move, double added) {
     constexpr double kStep = 1e-6;
     const auto value_at = [&](double h) {
