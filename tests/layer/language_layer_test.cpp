@@ -2,6 +2,7 @@
 
 #include "contract/attention_layer.hpp"
 #include "contract/decoding_layer.hpp"
+#include "support/layer_definition.hpp"
 #include "support/message_of.hpp"
 
 namespace mhla::test {
@@ -63,6 +64,32 @@ using LanguageLayers =
 INSTANTIATE_TYPED_TEST_SUITE_P(Language, AttentionLayerContract, LanguageLayers);
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Language, DecodingContract, LanguageLayers);
+
+TEST(LanguageLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
+  constexpr const char* kMaps[] = {"relu", "elu",  "identity",           "hedgehog",
+                                   "t2r",  "dpfp", "elementwise_product"};
+  for (std::uint64_t seed = 0; seed < 70; ++seed) {
+    SCOPED_TRACE(seed);
+    Random rng(seed);
+    LanguageOptions o{.heads = Index{1} << rng.integer(0, 2),
+                      .channels = 8,
+                      .feature_map = kMaps[seed % 7],
+                      .chunk = rng.integer(1, 5),
+                      .chunks = rng.integer(1, 5),
+                      .short_convolution = rng.chance(0.5),
+                      .convolution_bias = rng.chance(0.5),
+                      .convolution_taps = rng.integer(1, 5),
+                      .gate = rng.chance(0.5),
+                      .norm_eps = 1e-4,
+                      .rotary_base = 100};
+    o.key_heads = rng.chance(0.3) ? 0 : o.heads >> rng.integer(0, 2);
+    if (o.key_heads == 0) o.key_heads = rng.integer(0, 1);
+    o.expand_k = static_cast<double>(o.heads * 2 * rng.integer(1, 2)) / 8;
+    o.expand_v = static_cast<double>(o.heads * rng.integer(1, 4)) / 8;
+    expect_definition_and_adjoint<LanguageLayer<double>>(
+        rng, o, rng.integer(1, 3), rng.integer(0, o.chunk * o.chunks), "mixing_matrix");
+  }
+}
 
 TEST(LanguageLayer, ProjectsItsMixingMatrixAsTheAuthorsDo) {
   LanguageLayer<float> layer(SmallLanguageLayer::options());

@@ -1,6 +1,7 @@
 #include "mhla/layer/video_layer.hpp"
 
 #include "contract/attention_layer.hpp"
+#include "support/layer_definition.hpp"
 #include "support/message_of.hpp"
 
 namespace mhla::test {
@@ -44,6 +45,29 @@ struct PlainVideoLayer {
 
 using VideoLayers = testing::Types<GatedVideoLayer, FullVideoLayer, PlainVideoLayer>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Video, AttentionLayerContract, VideoLayers);
+
+TEST(VideoLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    SCOPED_TRACE(seed);
+    Random rng(seed);
+    const GridShape layout{rng.integer(1, 2), rng.integer(1, 2), rng.integer(1, 3)};
+    const AnyNormalizer normalizers[] = {NoNormalizer{}, KeySum{1e-2}, CrossQuery{1e-2}};
+    VideoOptions o{.heads = rng.integer(1, 3),
+                   .grid = {layout[0] * rng.integer(1, 2), layout[1] * rng.integer(1, 2),
+                            layout[2] * rng.integer(1, 2)},
+                   .layout = layout,
+                   .qk_norm = rng.chance(0.5),
+                   .gate = rng.chance(0.5),
+                   .lepe = rng.chance(0.5),
+                   .normalizer = normalizers[seed % 3],
+                   .feature_eps = 1e-3,
+                   .norm_eps = 1e-4,
+                   .rotary_base = 100};
+    o.channels = 2 * o.heads * rng.integer(1, 4);
+    expect_definition_and_adjoint<VideoLayer<double>>(
+        rng, o, rng.integer(0, 3), o.grid[0] * o.grid[1] * o.grid[2], "block_attn.conv.weight");
+  }
+}
 
 TEST(VideoLayerErrors, NameTheOptionAndWhatWasExpected) {
   const auto refused = [](VideoOptions o) {

@@ -1,7 +1,10 @@
 #include "mhla/layer/vision_layer.hpp"
 
+#include <array>
+
 #include "contract/attention_layer.hpp"
 #include "mhla/layer/block_order.hpp"
+#include "support/layer_definition.hpp"
 #include "support/message_of.hpp"
 
 namespace mhla::test {
@@ -47,6 +50,30 @@ struct PlainVisionLayer {
 
 using VisionLayers = testing::Types<DitLayer, DeitLayer, PlainVisionLayer>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Vision, AttentionLayerContract, VisionLayers);
+
+TEST(VisionLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    Random rng(seed);
+    const GridShape block{rng.integer(1, 3), rng.integer(1, 3)};
+    const AnyNormalizer normalizers[] = {NoNormalizer{}, KeySum{1e-2}, CrossQuery{1e-2}};
+    VisionOptions o{.heads = rng.integer(1, 3),
+                    .tokens = {block[1] * rng.integer(1, 3), block[2] * rng.integer(1, 3)},
+                    .block = block,
+                    .order = rng.chance(0.5) ? TokenOrder::kBlocks : TokenOrder::kRaster,
+                    .layer_norm = rng.chance(0.5),
+                    .qk_norm = rng.chance(0.5),
+                    .qkv_bias = rng.chance(0.5),
+                    .lepe = std::array{0, 1, 3, 5}[seed % 4],
+                    .normalizer = normalizers[seed % 3],
+                    .feature_eps = 1e-3,
+                    .layer_norm_eps = 1e-4,
+                    .qk_norm_eps = rng.chance(0.5) ? 0 : 1e-2};
+    o.channels = o.heads * rng.integer(2, 5);
+    expect_definition_and_adjoint<VisionLayer<double>>(
+        rng, o, rng.integer(0, 3), o.tokens[1] * o.tokens[2], "piece_attn.conv.weight");
+  }
+}
 
 TEST(VisionLayer, OrderOfTokensIsAPermutationOfRows) {
   VisionOptions options = DeitLayer::options();
