@@ -4,6 +4,12 @@
 
 #include "support/golden_layer.hpp"
 
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mhla/io/safetensors_writer.hpp"
 #include "support/golden_folder.hpp"
 
 namespace mhla::test {
@@ -20,6 +26,42 @@ TEST(Golden, LayerFilesMatch) {
   const auto failures =
       golden::check_folder(golden::golden_folder() / "layers", check_attention_layer);
   for (const std::string& failure : failures) ADD_FAILURE() << failure;
+}
+
+/// What is wrong with a language layer's file of one chunk, whose mixing coefficient scales what
+/// the norm behind scales back, if it has that gradient for the coefficient.
+std::vector<std::string> failures_of_one_chunk(double gradient) {
+  const auto like = Safetensors::read(golden::kData / "layers" / "nlp_layer_1.safetensors");
+  LanguageOptions options = golden::language_options(like);
+  options.norm_eps = 0;
+  const LanguageLayer<double> layer(like, "param.", options);
+  const Index rows = options.chunk / 2, c = layer.options().channels;
+  const Matrix<double> x = golden::rows_of(like, "x").topRows(rows);
+  const Matrix<double> dy = golden::rows_of(like, "dy").topRows(rows), y = layer(x);
+  Matrix<double> dx = Matrix<double>::Zero(rows, c);
+  std::vector<double> gradients(layer.parameters().size());
+  layer.backward(x, dy, dx, gradients);
+  layer.table().numbers(std::span(gradients), "mixing_matrix")[0] = gradient;
+  SafetensorsWriter writer;
+  for (const auto& [name, m] : {std::pair("x", &x), {"dy", &dy}, {"y", &y}, {"dx", &dx}}) {
+    writer.add(name, {1, rows, c},
+               std::span<const double>(m->data(), static_cast<std::size_t>(m->size())));
+  }
+  save_parameters(writer, "param.", layer.table(), layer.parameters());
+  save_parameters(writer, "grad.", layer.table(), std::span<const double>(gradients));
+  for (const auto& [key, text] : like.metadata()) {
+    writer.add_metadata(key, key == "norm_eps" ? "0.0" : text);
+  }
+  const TemporaryFolder folder;
+  writer.write(folder.path() / "one_chunk.safetensors");
+  return golden::check_folder(folder.path(), check_attention_layer);
+}
+
+TEST(Golden, AGradientThatIsZeroByAlgebraIsComparedWithItsTerms) {
+  EXPECT_EQ(failures_of_one_chunk(1e-15).size(), 0u);
+  const auto failures = failures_of_one_chunk(1e-6);
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_NE(failures[0].find("grad.mixing_matrix"), std::string::npos) << failures[0];
 }
 
 TEST(Golden, WrongNumbersOfLayersFail) {
@@ -39,6 +81,8 @@ TEST(Golden, WrongNumbersOfLayersFail) {
     expect("layers/nlp_layer_1.safetensors", name, name);
   }
   expect("layers/nlp_layer_1.safetensors", "kind", "'none': is of a kind that is unknown");
+  expect("layers/nlp_layer_1.safetensors", "rotary_interleaved",
+         "has rotary_interleaved 'none', expected 'false'");
 }
 
 }  // namespace

@@ -1,6 +1,12 @@
 /// \file
 /// Conformance of the operator and of its stages: files made elsewhere (support/golden_folder.hpp).
 
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mhla/io/safetensors_writer.hpp"
 #include "support/golden_folder.hpp"
 #include "support/golden_operator.hpp"
 #include "support/golden_stage.hpp"
@@ -39,6 +45,54 @@ TEST(Golden, WrongNumbersAndUnknownKindsFail) {
   }
   expect_golden_failure("mixing_init.safetensors", "3d_2x3x4_exp", "3d_2x3x4_exp ");
   expect_golden_failure("op_06.safetensors", "kind", "'none': is of a kind that is unknown");
+}
+
+/// What is wrong with an operator's file of one block, whose mixing coefficient the normaliser
+/// takes away again, if it has that gradient for the coefficient.
+std::vector<std::string> failures_of_one_block(double gradient) {
+  constexpr Index kTokens = 20, kWidth = 3;
+  Random rng(1);
+  const auto draw = [&rng] { return rng.matrix<double>(kTokens, kWidth); };
+  const Matrix<double> q = draw(), k = draw(), v = draw(), dout = draw();
+  const Contiguous blocks(kTokens, kTokens);
+  const MixingMatrix<double> mixing(Matrix<double>::Constant(1, 1, 0.7));
+  const Operator op{EluPlusOne{}, EluPlusOne{}, KeySum{0}};
+  const Matrix<double> out = bidirectional(inputs(q, k, v), blocks, mixing, op);
+  Matrix<double> dq = 0 * q, dk = 0 * k, dv = 0 * v;
+  bidirectional_gradient(inputs(q, k, v), blocks, mixing, op, dout, {dq, dk, dv});
+  SafetensorsWriter writer;
+  for (const auto& [name, m] : {std::pair("q", &q),
+                                {"k", &k},
+                                {"v", &v},
+                                {"out", &out},
+                                {"dout", &dout},
+                                {"dq", &dq},
+                                {"dk", &dk},
+                                {"dv", &dv}}) {
+    writer.add(name, {1, kTokens, 1, kWidth},
+               std::span<const double>(m->data(), static_cast<std::size_t>(m->size())));
+  }
+  writer.add("mixing", {1, 1}, std::span<const double>(mixing.storage()));
+  writer.add("dmixing", {1, 1}, std::span<const double>(&gradient, 1));
+  for (const auto& [key, text] : {std::pair("kind", "op"),
+                                  {"layout", "BNHD"},
+                                  {"block_sizes", "[20]"},
+                                  {"causal", "false"},
+                                  {"normalize", "true"},
+                                  {"feature_map", "elu1"},
+                                  {"scale", "1.0"}}) {
+    writer.add_metadata(key, text);
+  }
+  const TemporaryFolder folder;
+  writer.write(folder.path() / "one_block.safetensors");
+  return golden::check_folder(folder.path(), check_operator_or_stage);
+}
+
+TEST(Golden, AMixingGradientThatIsZeroByAlgebraIsComparedWithItsTerms) {
+  EXPECT_EQ(failures_of_one_block(1e-15).size(), 0u);
+  const auto failures = failures_of_one_block(1e-6);
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_NE(failures[0].find("dmixing"), std::string::npos) << failures[0];
 }
 
 TEST(Golden, AFolderWithoutFilesFails) {

@@ -28,9 +28,18 @@ V value(const Safetensors& file, const std::string& key) {
   }
 }
 
+/// Of a tensor's largest magnitude.
+inline constexpr double kOutputTolerance = 1e-9, kGradientTolerance = 1e-7;
+
+/// Part of the magnitudes of its terms below which a sum has little but their rounding in it.
+inline constexpr double kCancelled = 1e-6;
+
 /// The largest difference from a tensor of a file, and its largest magnitude.
 struct Error {
   double difference = 0, largest = 0;
+  double all = 0;    ///< differences
+  double terms = 0;  ///< magnitudes of the terms of all elements, where known
+  bool compared = false;
 
   template <class Ours, class Golden>
   void add(const Eigen::MatrixBase<Ours>& ours, const Eigen::MatrixBase<Golden>& golden) {
@@ -42,11 +51,20 @@ struct Error {
         const double error = std::abs(ours(i, j) - golden(i, j));
         difference = std::max(difference, std::isfinite(error) ? error : HUGE_VAL);
         largest = std::max(largest, std::abs(golden(i, j)));
+        all += error;
+        compared = true;
       }
     }
   }
-  /// Infinite if nothing was compared.
-  double relative() const { return largest > 0 ? difference / largest : HUGE_VAL; }
+  /// Infinite if nothing was compared. A tensor that is zero by algebra has only rounding in it: it
+  /// is compared with its terms.
+  double relative() const {
+    if (!compared) return HUGE_VAL;
+    if (difference == 0) return 0;
+    const double of_largest = largest > 0 ? difference / largest : HUGE_VAL;
+    const double of_terms = terms > 0 ? all / (kCancelled * terms) : HUGE_VAL;
+    return std::min(of_largest, std::isfinite(of_terms) ? of_terms : HUGE_VAL);
+  }
 };
 
 /// The errors of a file in double, by the names of its tensors, and in float over their bounds.

@@ -5,7 +5,7 @@
 ///
 /// The folder is $MHLA_GOLDEN_DIR when the test runs; without it ../shared/golden beside the
 /// checkout, or else tests/data. Each *.safetensors that lies directly in it is either checked or a
-/// failure. Tolerance in double: 1e-9 of a tensor's largest magnitude, 1e-7 for gradients.
+/// failure. Tolerances in double are those of golden.hpp.
 
 #include <gtest/gtest.h>
 
@@ -49,11 +49,12 @@ inline std::string check_file(const fs::path& path, Check check) {
     const auto [output, error] = Result::worst(result.outputs);
     const auto [gradient, gradient_error] = Result::worst(result.gradients);
     char text[200];
-    std::snprintf(text, sizeof text, "%s %.1e of 1e-9, in float %.2f of bound, %s %.1e of 1e-7",
-                  output.c_str(), error, result.in_float, gradient.c_str(), gradient_error);
+    std::snprintf(text, sizeof text, "%s %.1e of %.0e, in float %.2f of bound, %s %.1e of %.0e",
+                  output.c_str(), error, kOutputTolerance, result.in_float, gradient.c_str(),
+                  gradient_error, kGradientTolerance);
     what = text;
-    if (!result.outputs.empty() && error <= 1e-9 && result.in_float <= 1 &&
-        gradient_error <= 1e-7) {
+    if (!result.outputs.empty() && error <= kOutputTolerance && result.in_float <= 1 &&
+        gradient_error <= kGradientTolerance) {
       std::printf("golden  %s  %s  %s\n", path.filename().c_str(), kind.c_str(), text);
       return "";
     }
@@ -79,7 +80,7 @@ inline std::vector<std::string> check_folder(const fs::path& folder, Check check
 }
 
 /// Expects that a file of tests/data is refused for `reason` with 1e-3 added to the first number of
-/// a tensor, or with another kind.
+/// a tensor, or with "none" for a key of the metadata.
 inline void expect_failure(const std::string& name, const std::string& changed,
                            const std::string& reason, Check check) {
   const TemporaryFolder folder;
@@ -97,7 +98,7 @@ inline void expect_failure(const std::string& name, const std::string& changed,
     writer.add(tensor, stored.shape, values);
   }
   for (const auto& [key, text] : file.metadata()) {
-    writer.add_metadata(key, key == "kind" && changed == "kind" ? "none" : text);
+    writer.add_metadata(key, key == changed ? "none" : text);
   }
   writer.write(folder.path() / "changed.safetensors");
   fs::copy_file(kData / name, folder.path() / "right.safetensors");

@@ -12,7 +12,9 @@
 #include "mhla/layer/language_layer.hpp"
 #include "mhla/layer/video_layer.hpp"
 #include "mhla/layer/vision_layer.hpp"
-#include "support/golden.hpp"
+#include "support/golden_stage.hpp"
+#include "support/layer_definition.hpp"
+#include "support/layer_oracle.hpp"
 
 namespace mhla::test::golden {
 
@@ -25,12 +27,9 @@ inline Matrix<double> rows_of(const Safetensors& file, const std::string& name) 
   return rows;
 }
 
-/// Of an output's largest magnitude. Measured, not derived: ten times the error of known files.
-inline constexpr double kLayerErrorInFloat = 4e-6;
-
 /// Compares a layer with x, y, dy, dx, param.* and grad.* of a file, in double and in float.
 template <template <class> class L, class Options>
-Result check_layer(const Safetensors& file, const Options& options, Index batch = 0) {
+Result check_layer(const Safetensors& file, const Options& options, Index batch) {
   Result result;
   const L<double> layer(file, "param.", options);
   const Matrix<double> x = rows_of(file, "x"), dy = rows_of(file, "dy");
@@ -40,12 +39,17 @@ Result check_layer(const Safetensors& file, const Options& options, Index batch 
   layer(x, y, {.batch = batch, .kept = kept});
   layer.backward(x, dy, dx, gradients, {.batch = batch, .kept = kept});
   result.outputs["y"].add(y, rows_of(file, "y"));
-  result.gradients["dx"].add(dx, rows_of(file, "dx"));
+  LayerOracle<L<double>> oracle(layer, batch, x, dy);
+  const auto compare = [&](const std::string& name, auto variables, const double* ours) {
+    const Matrix<double> golden = rows_of(file, name);
+    Error& error = result.gradients[name];
+    error.add(Eigen::Map<const Matrix<double>>(ours, golden.rows(), golden.cols()), golden);
+    if (error.relative() <= kGradientTolerance) return;
+    error.terms = oracle.along(variables, [] { return 1.0; }).ways;
+  };
+  compare("dx", oracle.input(), dx.data());
   for (const Parameter& p : layer.table().all()) {
-    const Matrix<double> golden = rows_of(file, "grad." + p.name);
-    const auto sums = layer.table().numbers(std::span<const double>(gradients), p.name);
-    result.gradients["grad." + p.name].add(
-        Eigen::Map<const Matrix<double>>(sums.data(), golden.rows(), golden.cols()), golden);
+    compare("grad." + p.name, oracle.tensor(p), gradients.data() + p.begin);
   }
   L<float> in_float(layer.options());
   const auto parameters = layer.parameters();
@@ -54,24 +58,47 @@ Result check_layer(const Safetensors& file, const Options& options, Index batch 
   const Matrix<float> rounded = x.cast<float>();
   Matrix<float> y_in_float(x.rows(), x.cols());
   in_float(rounded, y_in_float, {.batch = batch});
-  result.raise_in_float((y_in_float.cast<double>() - y).cwiseAbs().maxCoeff(),
-                        kLayerErrorInFloat * y.cwiseAbs().maxCoeff());
+  const Matrix<Jet> exact = oracle.output();
+  for (Index i = 0; i < y.size(); ++i) {
+    const Jet& number = exact.data()[i];
+    result.raise_in_float(std::abs(y_in_float.data()[i] - number.value),
+                          kFloatRoundoff * number.error);
+  }
   return result;
 }
 
+/// Throws unless the metadata, where it has a key, has that text there.
+inline void expect_value(const Safetensors& file, const std::string& key, const std::string& text) {
+  const auto found = file.metadata().find(key);
+  if (found == file.metadata().end() || found->second == text) return;
+  throw std::runtime_error("has " + key + " '" + found->second + "', expected '" + text + "'");
+}
+
+/// The side of a square of so many tokens.
+inline Index square_side(const Safetensors& file, const std::string& key) {
+  const auto count = value<Index>(file, key);
+  const auto side = static_cast<Index>(std::lround(std::sqrt(std::max<Index>(count, 0))));
+  if (side * side == count) return side;
+  throw std::runtime_error("has " + key + " " + std::to_string(count) + ", expected a square");
+}
+
 inline Result check_vision_layer(const Safetensors& file) {
-  const auto tokens = value<Index>(file, "embed_len"), block = value<Index>(file, "block_size");
-  const auto side = [](Index n) { return static_cast<Index>(std::lround(std::sqrt(n))); };
+  const Index side = square_side(file, "embed_len"), block = square_side(file, "block_size");
+  const double eps = value<double>(file, "eps");
+  const bool own_eps = file.metadata().contains("rms_norm_eps");  // otherwise PyTorch's
   return check_layer<VisionLayer>(
-      file, VisionOptions{.heads = value<Index>(file, "heads"),
-                          .tokens = {side(tokens), side(tokens)},
-                          .block = {side(block), side(block)},
-                          .qk_norm = value<bool>(file, "qk_norm"),
-                          .qkv_bias = value<bool>(file, "qkv_bias"),
-                          .lepe = value<Index>(file, "lepe_kernel"),
-                          .normalizer = CrossQuery{value<double>(file, "eps")},
-                          .feature_eps = value<double>(file, "eps"),
-                          .layer_norm_eps = value<double>(file, "layer_norm_eps")});
+      file,
+      VisionOptions{.heads = value<Index>(file, "heads"),
+                    .tokens = {side, side},
+                    .block = {block, block},
+                    .qk_norm = value<bool>(file, "qk_norm"),
+                    .qkv_bias = value<bool>(file, "qkv_bias"),
+                    .lepe = value<Index>(file, "lepe_kernel"),
+                    .normalizer = CrossQuery{eps},
+                    .feature_eps = eps,
+                    .layer_norm_eps = value<double>(file, "layer_norm_eps"),
+                    .qk_norm_eps = own_eps ? value<double>(file, "rms_norm_eps") : 0},
+      file.tensor("x").shape.at(0));
 }
 
 inline Result check_video_layer(const Safetensors& file) {
@@ -89,25 +116,36 @@ inline Result check_video_layer(const Safetensors& file) {
                    .normalizer = value<bool>(file, "normalize_out") ? AnyNormalizer(CrossQuery{eps})
                                                                     : AnyNormalizer(NoNormalizer{}),
                    .feature_eps = eps,
-                   .rotary_base = value<double>(file, "rope_theta")});
+                   .rotary_base = value<double>(file, "rope_theta")},
+      file.tensor("x").shape.at(0));
+}
+
+inline LanguageOptions language_options(const Safetensors& file) {
+  expect_value(file, "rotary_interleaved", "false");
+  expect_value(file, "rotary_after_feature_map", "true");
+  expect_value(file, "scale", "head_k_dim**-0.5");  // of the features
+  expect_value(file, "mixing_projection", "clamp(1e-5,1) then lower triangle");
+  expect_value(file, "mixing_grad", "with respect to the projected matrix");
+  LanguageOptions o{.heads = value<Index>(file, "num_heads"),
+                    .channels = value<Index>(file, "hidden_size"),
+                    .expand_k = value<double>(file, "expand_k"),
+                    .expand_v = value<double>(file, "expand_v"),
+                    .feature_map = value<std::string>(file, "feature_map"),
+                    .chunk = value<Index>(file, "chunk_size"),
+                    .chunks = value<Index>(file, "max_chunks"),
+                    .short_convolution = value<bool>(file, "use_short_conv"),
+                    .convolution_bias = file.contains("param.q_conv1d.bias"),
+                    .convolution_taps = value<Index>(file, "conv_size"),
+                    .gate = value<bool>(file, "use_output_gate"),
+                    .norm_eps = value<double>(file, "norm_eps"),
+                    .rotary_base = value<double>(file, "rotary_base")};
+  const Index width = mhla::detail::LanguageSizes(o).width;
+  if (width > 0) o.key_heads = file.tensor("param.k_proj.weight").shape.at(0) / width;
+  return o;
 }
 
 inline Result check_language_layer(const Safetensors& file) {
-  const Index batch = file.tensor("x").shape.at(0);
-  return check_layer<LanguageLayer>(
-      file,
-      LanguageOptions{.heads = value<Index>(file, "num_heads"),
-                      .expand_k = value<double>(file, "expand_k"),
-                      .expand_v = value<double>(file, "expand_v"),
-                      .feature_map = value<std::string>(file, "feature_map"),
-                      .chunk = value<Index>(file, "chunk_size"),
-                      .chunks = value<Index>(file, "max_chunks"),
-                      .short_convolution = value<bool>(file, "use_short_conv"),
-                      .convolution_taps = value<Index>(file, "conv_size"),
-                      .gate = value<bool>(file, "use_output_gate"),
-                      .norm_eps = value<double>(file, "norm_eps"),
-                      .rotary_base = value<double>(file, "rotary_base")},
-      batch);
+  return check_layer<LanguageLayer>(file, language_options(file), file.tensor("x").shape.at(0));
 }
 
 }  // namespace mhla::test::golden

@@ -12,6 +12,8 @@
 #include "mhla/gradient/bidirectional.hpp"
 #include "mhla/gradient/causal.hpp"
 #include "support/golden_stage.hpp"
+#include "support/gradient_forms.hpp"
+#include "support/jet.hpp"
 #include "support/reference.hpp"
 
 namespace mhla::test::golden {
@@ -90,6 +92,23 @@ inline void check_in_float(const Problem<float>& p, Result& result) {
   }
 }
 
+/// The magnitudes of the terms of all elements of a gradient of one head.
+inline double terms_of(const Problem<double>& p, Part part, const Matrix<double>& dout) {
+  GradientProblem<double> at;
+  at.tensors = {p.q, p.k, p.v};
+  at.blocks = p.blocks();
+  at.band = Band(p.coefficients.rows(), p.coefficients.cols());
+  at.coefficients = p.coefficients.reshaped<Eigen::RowMajor>().transpose();
+  at.op = p.op();
+  at.causal = p.causal;
+  Variables<Jet> x = values_of<Jet>(at);
+  for (Jet& variable : x[part].reshaped()) variable.tangent = variable.ways = 1;
+  const Matrix<Jet> out = operator_at(at, x);
+  double sum = 0;
+  for (Index i = 0; i < out.size(); ++i) sum += std::abs(dout.data()[i]) * out.data()[i].ways;
+  return sum;
+}
+
 /// Kinds op and causal_official.
 inline Result check_operator(const Safetensors& file) {
   const Heads q(file, "q"), k(file, "k"), v(file, "v"), out(file, "out"), dout(file, "dout");
@@ -121,6 +140,16 @@ inline Result check_operator(const Safetensors& file) {
     }
   }
   result.gradients["dmixing"].add(dmixing.dense(), file.matrix<double>("dmixing"));
+  for (const auto& [name, part] : {std::pair("dq", kQ), std::pair("dk", kK), std::pair("dv", kV),
+                                   std::pair("dmixing", kMixing)}) {
+    Error& error = result.gradients[name];
+    if (error.relative() <= kGradientTolerance) continue;
+    for (Index b = 0; b < q.view.batch(); ++b) {
+      for (Index h = 0; h < q.view.heads(); ++h) {
+        error.terms += terms_of(head_problem<double>(file, q, k, v, b, h), part, dout.head(b, h));
+      }
+    }
+  }
   return result;
 }
 
