@@ -57,6 +57,8 @@ TEST(ParameterTable, LaysTensorsSideBySide) {
   EXPECT_EQ(table.numbers(all, "bias")[1], 7);
   EXPECT_EQ(table.find("bias")->begin, 6);
   EXPECT_EQ(table.find("gain"), nullptr);
+  EXPECT_EQ(table.place("bias").begin, 6);
+  EXPECT_EQ(table.place("gain").rows, 0);
   EXPECT_TRUE(table.matrix(all, "gain").absent() && table.numbers(all, "gain").empty());
   EXPECT_TRUE(table.matrix(std::span<float>(), "weight").absent());
   ParameterTable again = table;

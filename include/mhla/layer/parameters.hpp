@@ -17,9 +17,29 @@
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/tensor_file.hpp"
+#include "mhla/policy/mixing_view.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
+
+/// Where a tensor lies in a row of parameters, as a matrix: its first axis by all others.
+struct ParameterPlace {
+  Index begin = 0;           ///< its first number in the row
+  Index rows = 0, cols = 0;  ///< 0 if there is no such tensor
+
+  /// The tensor of `row`; absent if there is none or `row` is empty.
+  template <class T>
+  MatrixView<T> matrix(std::span<T> row) const {
+    if (rows == 0 || row.empty()) return {};
+    return {row.data() + begin, rows, cols, cols};
+  }
+  /// All its numbers; none if there is no such tensor or `row` is empty.
+  template <class T>
+  std::span<T> numbers(std::span<T> row) const {
+    if (rows == 0 || row.empty()) return {};
+    return row.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows * cols));
+  }
+};
 
 /// One tensor of a row of parameters.
 struct Parameter {
@@ -27,6 +47,11 @@ struct Parameter {
   std::vector<Index> shape;  ///< as in a checkpoint
   Index begin;               ///< its first number in the row
   Index size;                ///< numbers
+
+  ParameterPlace place() const {
+    const Index rows = shape.front();
+    return {begin, rows, rows == 0 ? 0 : size / rows};
+  }
 };
 
 /// Names, shapes and places of the tensors of a row of parameters.
@@ -49,21 +74,19 @@ class ParameterTable {
     return found == all_.end() ? nullptr : &*found;
   }
 
-  /// A tensor of `row` as a matrix, its first axis by all others; absent if there is no such tensor
-  /// or `row` is empty.
+  /// Where a tensor lies, for many rows; that of none if there is no such tensor.
+  ParameterPlace place(std::string_view name) const {
+    const Parameter* const p = find(name);
+    return p == nullptr ? ParameterPlace() : p->place();
+  }
+  /// A tensor of `row`, as ParameterPlace has it.
   template <class T>
   MatrixView<T> matrix(std::span<T> row, std::string_view name) const {
-    const Parameter* const p = find(name);
-    if (p == nullptr || row.empty()) return {};
-    const Index rows = p->shape.front(), cols = rows == 0 ? 0 : p->size / rows;
-    return {row.data() + p->begin, rows, cols, cols};
+    return place(name).matrix(row);
   }
-  /// All numbers of a tensor of `row`; none if there is no such tensor or `row` is empty.
   template <class T>
   std::span<T> numbers(std::span<T> row, std::string_view name) const {
-    const Parameter* const p = find(name);
-    if (p == nullptr || row.empty()) return {};
-    return row.subspan(static_cast<std::size_t>(p->begin), static_cast<std::size_t>(p->size));
+    return place(name).numbers(row);
   }
 
  private:
@@ -91,6 +114,29 @@ void save_parameters(W& writer, std::string_view prefix, const ParameterTable& t
                      std::span<T> row);
 
 // ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// The places of NAME.weight and of NAME.bias, which may be missing.
+struct WeightPlaces {
+  ParameterPlace weight, bias;
+
+  WeightPlaces(const ParameterTable& table, const std::string& name)
+      : weight(table.place(name + ".weight")), bias(table.place(name + ".bias")) {}
+  /// A DenseView or a ConvolutionView of `row`.
+  template <template <class> class View, class T>
+  View<T> view(std::span<T> row) const {
+    return {weight.matrix(row), bias.numbers(row)};
+  }
+};
+
+template <class T>
+MixingView<T> mixing_at(const ParameterPlace& place, std::span<T> row) {
+  const MatrixView<T> m = place.matrix(row);
+  return m.absent() ? MixingView<T>() : MixingView<T>(m.data, Band(m.rows, m.cols));
+}
+
+}  // namespace detail
 
 inline const Parameter& ParameterTable::add(std::string name, std::vector<Index> shape) {
   if (find(name) != nullptr) {
