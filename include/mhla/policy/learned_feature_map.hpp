@@ -35,14 +35,15 @@ template <Accumulator A>
 class Hedgehog : public detail::CallsOfOneToken<Hedgehog<A>, A> {
  public:
   /// \throws shape_error unless the weight is square and the bias fits it.
-  explicit Hedgehog(DenseWeights<A> dense) : layer_("Hedgehog", std::move(dense)) {}
+  explicit Hedgehog(const DenseWeights<A>& dense) : layer_("Hedgehog", dense) {}
+  explicit Hedgehog(detail::MapLayer<A> layer) : layer_(std::move(layer)) {}
 
   Index features(Index d) const { return 2 * d; }
   Index weights() const { return layer_.weights(); }
   void strip(MatrixView<const A> x, MatrixView<A> y) const;
   void strip_adjoint(MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dy,
                      MatrixView<A> dx, A* dweights) const;
-  const DenseWeights<A>& dense() const { return layer_.dense(); }
+  DenseWeights<A> dense() const { return layer_.dense(); }
 
  private:
   detail::MapLayer<A> layer_;
@@ -53,14 +54,15 @@ template <Accumulator A>
 class T2R : public detail::CallsOfOneToken<T2R<A>, A> {
  public:
   /// \throws shape_error unless the weight is square.
-  explicit T2R(Matrix<A> weight) : layer_("T2R", {std::move(weight), {}}) {}
+  explicit T2R(const Matrix<A>& weight) : layer_("T2R", {weight, {}}) {}
+  explicit T2R(detail::MapLayer<A> layer) : layer_(std::move(layer)) {}
 
   Index features(Index d) const { return d; }
   Index weights() const { return layer_.weights(); }
   void strip(MatrixView<const A> x, MatrixView<A> y) const;
   void strip_adjoint(MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dy,
                      MatrixView<A> dx, A* dweights) const;
-  const DenseWeights<A>& dense() const { return layer_.dense(); }
+  DenseWeights<A> dense() const { return layer_.dense(); }
 
  private:
   detail::MapLayer<A> layer_;
@@ -84,18 +86,20 @@ template <Accumulator A>
 class ElementwiseProduct : public detail::CallsOfOneToken<ElementwiseProduct<A>, A> {
  public:
   /// \throws shape_error unless both weights are square and of one size and the biases fit.
-  ElementwiseProduct(DenseWeights<A> first, DenseWeights<A> second)
-      : first_(kName, std::move(first)), second_(kName, std::move(second)) {
-    second_.expect_width(kName, first_.dense().weight.cols());
+  ElementwiseProduct(const DenseWeights<A>& first, const DenseWeights<A>& second)
+      : first_(kName, first), second_(kName, second) {
+    second_.expect_width(kName, first_.width());
   }
+  ElementwiseProduct(detail::MapLayer<A> first, detail::MapLayer<A> second)
+      : first_(std::move(first)), second_(std::move(second)) {}
 
   Index features(Index d) const { return d; }
   Index weights() const { return first_.weights() + second_.weights(); }
   void strip(MatrixView<const A> x, MatrixView<A> y) const;
   void strip_adjoint(MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dy,
                      MatrixView<A> dx, A* dweights) const;
-  const DenseWeights<A>& first() const { return first_.dense(); }
-  const DenseWeights<A>& second() const { return second_.dense(); }
+  DenseWeights<A> first() const { return first_.dense(); }
+  DenseWeights<A> second() const { return second_.dense(); }
 
  private:
   static constexpr const char* kName = "ElementwiseProduct";

@@ -7,8 +7,9 @@
 /// bits depend neither on the strip of a token nor on how work is cut into pieces.
 
 #include <algorithm>
+#include <memory>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
@@ -16,6 +17,7 @@
 #include "mhla/core/workspace.hpp"
 #include "mhla/kernel/packet.hpp"
 #include "mhla/kernel/product.hpp"
+#include "mhla/kernel/transpose.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -31,15 +33,22 @@ struct DenseWeights {
 
 namespace detail {
 
-/// A square dense layer of a feature map, with a packed copy of its weight for the product.
+/// A square dense layer of a feature map, with its weight transposed for the product.
 template <Accumulator A>
 class MapLayer {
  public:
+  /// Of a copy of the weights, which copies of the layer share.
   /// \throws shape_error unless the weight is square and the bias fits it.
-  MapLayer(const char* map, DenseWeights<A> dense);
+  MapLayer(const char* map, const DenseWeights<A>& dense);
+  /// Of weights in memory that outlives it.
+  /// \param weight  [D,D], row by row
+  /// \param bias    [D] or null
+  /// \param room    D*D numbers, for the transposed weight
+  MapLayer(Index width, const A* weight, const A* bias, A* room);
 
-  const DenseWeights<A>& dense() const { return dense_; }
-  Index weights() const { return dense_.weights(); }
+  DenseWeights<A> dense() const;
+  Index width() const { return width_; }  ///< D
+  Index weights() const { return width_ * width_ + (bias_ == nullptr ? 0 : width_); }
   /// \throws shape_error unless rows have width d.
   void expect_width(const char* map, Index d) const;
   /// y = x W^T + b for outputs [first, first + y.cols).          // x [n,D], y [n,y.cols]
@@ -50,8 +59,10 @@ class MapLayer {
                    A* dweights) const;
 
  private:
-  DenseWeights<A> dense_;
-  Matrix<A> transposed_;  // [D, outputs]
+  Index width_;
+  const A *weight_, *bias_;
+  const A* transposed_;                           // [D, outputs]
+  std::shared_ptr<const std::vector<A>> memory_;  // of a copy: all three
 };
 
 /// One-token calls of a feature map, as strips of one row.
@@ -78,34 +89,52 @@ class CallsOfOneToken {
 namespace detail {
 
 template <Accumulator A>
-MapLayer<A>::MapLayer(const char* map, DenseWeights<A> dense)
-    : dense_(std::move(dense)), transposed_(dense_.weight.transpose()) {
-  const Index d = dense_.weight.rows();
-  if (dense_.weight.cols() != d) {
-    fail_shape(map, "weight", "has shape " + shape_text({d, dense_.weight.cols()}),
+MapLayer<A>::MapLayer(Index width, const A* weight, const A* bias, A* room)
+    : width_(width), weight_(weight), bias_(bias), transposed_(room) {
+  transpose(MatrixView<const A>(weight, width, width, width), room, width);
+}
+
+template <Accumulator A>
+MapLayer<A>::MapLayer(const char* map, const DenseWeights<A>& dense) {
+  const Index d = dense.weight.rows(), biases = dense.bias.size();
+  if (dense.weight.cols() != d) {
+    fail_shape(map, "weight", "has shape " + shape_text({d, dense.weight.cols()}),
                "a square matrix [D, D]");
   }
-  if (dense_.bias.size() != 0 && dense_.bias.size() != d) {
-    fail_shape(map, "bias", "has " + std::to_string(dense_.bias.size()) + " elements",
+  if (biases != 0 && biases != d) {
+    fail_shape(map, "bias", "has " + std::to_string(biases) + " elements",
                std::to_string(d) + " or none");
   }
+  const auto memory =
+      std::make_shared<std::vector<A>>(static_cast<std::size_t>(2 * d * d + biases));
+  A* const weight = memory->data();
+  A* const bias = std::copy_n(dense.weight.data(), d * d, weight);
+  A* const room = std::copy_n(dense.bias.data(), biases, bias);
+  *this = MapLayer(d, weight, biases == 0 ? nullptr : bias, room);
+  memory_ = memory;
+}
+
+template <Accumulator A>
+DenseWeights<A> MapLayer<A>::dense() const {
+  DenseWeights<A> copy{Eigen::Map<const Matrix<A>>(weight_, width_, width_), {}};
+  if (bias_ != nullptr) copy.bias = Eigen::Map<const Matrix<A>>(bias_, 1, width_);
+  return copy;
 }
 
 template <Accumulator A>
 void MapLayer<A>::expect_width(const char* map, Index d) const {
-  if (dense_.weight.cols() != d) {
+  if (width_ != d) {
     fail_shape(map, "x", "has width " + std::to_string(d),
-               std::to_string(dense_.weight.cols()) + " (the width of the weight)");
+               std::to_string(width_) + " (the width of the weight)");
   }
 }
 
 template <Accumulator A>
 void MapLayer<A>::apply(MatrixView<const A> x, Index first, MatrixView<A> y) const {
-  const Index stride = transposed_.cols();
-  const A* const bias = dense_.bias.size() > 0 ? dense_.bias.data() + first : nullptr;
+  const A* const bias = bias_ == nullptr ? nullptr : bias_ + first;
   multiply<A>({.out = {y.data, y.row_stride},
                .a = x,
-               .b = {transposed_.data() + first, stride},
+               .b = {transposed_ + first, width_},
                .cols = y.cols,
                .start = start_from(bias, y)});
 }
@@ -116,7 +145,7 @@ void MapLayer<A>::add_adjoint(MatrixView<const A> x, Index first, MatrixView<con
   const Index d = x.cols;
   multiply<A>({.out = {dx.data, dx.row_stride},
                .a = dy,
-               .b = {dense_.weight.data() + first * d, d},
+               .b = {weight_ + first * d, d},
                .cols = d,
                .start = Start::kTarget});
   if (dweights == nullptr) return;
@@ -125,8 +154,8 @@ void MapLayer<A>::add_adjoint(MatrixView<const A> x, Index first, MatrixView<con
                .b = {x.data, x.row_stride},
                .cols = d,
                .start = Start::kTarget});
-  if (dense_.bias.size() == 0) return;
-  add_rows_to(dy.data, dy.row_stride, dy.rows, dweights + dense_.weight.size() + first, dy.cols);
+  if (bias_ == nullptr) return;
+  add_rows_to(dy.data, dy.row_stride, dy.rows, dweights + width_ * width_ + first, dy.cols);
 }
 
 /// Stack memory for some tokens' outputs of a layer, or their gradients.
