@@ -122,14 +122,17 @@ TEST(LayerAllocation, AttentionLayersWithAWorkspaceAllocateNothing) {
                                               .lepe = true}),
                            96, 2),
             0);
-  const LanguageLayer<float> language({.heads = 4,
-                                       .key_heads = 2,
-                                       .channels = 16,
-                                       .chunk = 4,
-                                       .chunks = 6,
-                                       .short_convolution = true});
-  EXPECT_EQ(allocations_of(language, 48, 2), 0);
-  EXPECT_EQ(allocations_of_appending(language), 0);
+  for (const char* map : {"relu", "hedgehog", "t2r", "dpfp", "elementwise_product"}) {
+    const LanguageLayer<float> language({.heads = 4,
+                                         .key_heads = 2,
+                                         .channels = 16,
+                                         .feature_map = map,
+                                         .chunk = 4,
+                                         .chunks = 6,
+                                         .short_convolution = true});
+    EXPECT_EQ(allocations_of(language, 48, 2), 0) << map;
+    EXPECT_EQ(allocations_of_appending(language), 0) << map;
+  }
 }
 
 TEST(LayerAllocation, BlocksWithAWorkspaceAllocateNothing) {

@@ -47,6 +47,7 @@ LanguageBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const LanguageBody& bo
     bytes = std::max(bytes, short_convolution_adjoint_workspace_bytes<T>(
                                 rows.rows, widest, o.convolution_taps, {.batch = rows.batch}));
   }
+  maps = body.take_maps(arena);
   rest = take_bytes(kName, arena, bytes);
 }
 
@@ -70,7 +71,7 @@ template <Accumulator T>
 void LanguageBody<T>::path_adjoint(MatrixView<const T> x, const Path& path, const Path& gradient,
                                    Index heads, const DenseView<const T>& weights,
                                    const ConvolutionView<const T>& convolution,
-                                   std::span<const T> map_weights, MatrixView<T> dx,
+                                   const LanguageMap<T>& map, MatrixView<T> dx,
                                    const DenseView<T>& dweights,
                                    const ConvolutionView<T>& dconvolution, std::span<T> dmap,
                                    Index batch, const Call& call) const {
@@ -83,7 +84,7 @@ void LanguageBody<T>::path_adjoint(MatrixView<const T> x, const Path& path, cons
         map_heads_adjoint(path.convolved, phi, heads, path.features, gradient.features,
                           gradient.convolved, dmap, call);
       },
-      map(map_weights));
+      map);
   project_adjoint(x, path.projected, gradient.projected, gradient.convolved, weights, convolution,
                   dx, dweights, dconvolution, batch, call);
 }
@@ -122,9 +123,10 @@ void LanguageBody<T>::backward(std::span<const T> parameters, MatrixView<const T
   }
   project_adjoint(x, tape.projected_v, room.projected_v, room.v, p.v, p.v_convolution, dx, g.v,
                   g.v_convolution, batch, call);
-  path_adjoint(x, tape.q, room.q, sizes_.heads, p.q, p.q_convolution, p.q_map, dx, g.q,
+  const LanguageMaps<T> phi = maps(p, room.maps);
+  path_adjoint(x, tape.q, room.q, sizes_.heads, p.q, p.q_convolution, phi.q, dx, g.q,
                g.q_convolution, g.q_map, batch, call);
-  path_adjoint(x, tape.k, room.k, sizes_.key_heads, p.k, p.k_convolution, p.k_map, dx, g.k,
+  path_adjoint(x, tape.k, room.k, sizes_.key_heads, p.k, p.k_convolution, phi.k, dx, g.k,
                g.k_convolution, g.k_map, batch, call);
 }
 

@@ -17,6 +17,7 @@
 #include "mhla/core/workspace.hpp"
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/head_map.hpp"
+#include "mhla/layer/language_maps.hpp"
 #include "mhla/layer/language_parameters.hpp"
 #include "mhla/layer/layer.hpp"
 #include "mhla/layer/rms_norm.hpp"
@@ -67,11 +68,13 @@ class LanguageBody {
     Tape(Arena& arena, const LanguageBody& body, LayerRows rows);
   };
   struct ForwardRoom {
+    T* maps;  // room of the feature maps
     Workspace rest;
     ForwardRoom(Arena& arena, const LanguageBody& body, LayerRows rows,
                 const ExecutorRef& executor);
   };
   struct BackwardRoom : Activations {
+    T* maps;
     Workspace rest;
     BackwardRoom(Arena& arena, const LanguageBody& body, LayerRows rows,
                  const ExecutorRef& executor);
@@ -82,6 +85,7 @@ class LanguageBody {
         sizes_(options),
         features_(language_features(options.feature_map, sizes_.width)),
         table_(language_table(options)),
+        tensors_(table_, options),
         angles_(RotaryTable<T>::sequence(options.chunk * options.chunks, sizes_.width,
                                          {.base = options.rotary_base})) {}
 
@@ -94,13 +98,8 @@ class LanguageBody {
   const RotaryTable<T>& angles() const { return angles_; }
   Op op() const { return {{}, {}, {}, 1 / std::sqrt(static_cast<double>(features_))}; }
 
-  LanguageParameters<const T> views(std::span<const T> row) const {
-    return {table_, row, options_};
-  }
-  LanguageParameters<T> views(std::span<T> row) const { return {table_, row, options_}; }
-  LanguageMap<T> map(std::span<const T> numbers) const {
-    return language_map<T>(options_.feature_map, sizes_.width, numbers);
-  }
+  LanguageParameters<const T> views(std::span<const T> row) const { return {tensors_, row}; }
+  LanguageParameters<T> views(std::span<T> row) const { return {tensors_, row}; }
   /// Inputs of the query heads `group`, `group` + groups, ...: one for every key head.
   BatchInputs<T> inputs(const Activations& t, Index group) const {
     const auto [rows, batch] = t.sizes;
@@ -116,9 +115,9 @@ class LanguageBody {
   /// The inputs of attention, of tokens from position `first` on.
   /// \param tails   the last inputs of the convolutions, or null: a sequence begins
   /// \param packed  the projections, or null: those of p
-  void lead(const LanguageParameters<const T>& p, MatrixView<const T> x, const Tape& tape,
-            Index first, const LanguageTails<T>* tails, const PackedLanguage<T>* packed,
-            const Call& call) const;
+  void lead(const LanguageParameters<const T>& p, const LanguageMaps<T>& maps,
+            MatrixView<const T> x, const Tape& tape, Index first, const LanguageTails<T>* tails,
+            const PackedLanguage<T>* packed, const Call& call) const;
   /// Norm and gate of the outputs of attention.
   void finish(const LanguageParameters<const T>& p, MatrixView<const T> x, const Tape& tape,
               const PackedLanguage<T>* packed, const Call& call) const;
@@ -135,6 +134,12 @@ class LanguageBody {
 
  private:
   ContiguousBlocks blocks() const { return {options_.chunk}; }
+  T* take_maps(Arena& arena) const {
+    return arena.take<T>(kName, {2, language_map_room(options_.feature_map, sizes_.width)});
+  }
+  LanguageMaps<T> maps(const LanguageParameters<const T>& p, T* room) const {
+    return {options_, sizes_.width, p.q_map, p.k_map, room};
+  }
   Path take_path(Arena& arena, Index rows, Index heads) const;
   static void project_to(MatrixView<const T> x, const DenseView<const T>& weights,
                          const PackedDense<T>* packed, MatrixView<T> y, const Call& call) {
@@ -148,7 +153,7 @@ class LanguageBody {
   /// The part of the gradient of x and of parameters that comes by one path.
   void path_adjoint(MatrixView<const T> x, const Path& path, const Path& gradient, Index heads,
                     const DenseView<const T>& weights, const ConvolutionView<const T>& convolution,
-                    std::span<const T> map_weights, MatrixView<T> dx, const DenseView<T>& dweights,
+                    const LanguageMap<T>& map, MatrixView<T> dx, const DenseView<T>& dweights,
                     const ConvolutionView<T>& dconvolution, std::span<T> dmap, Index batch,
                     const Call& call) const;
   void project_adjoint(MatrixView<const T> x, MatrixView<T> projected, MatrixView<T> dprojected,
@@ -161,6 +166,7 @@ class LanguageBody {
   LanguageSizes sizes_;
   Index features_;  // F of a head
   ParameterTable table_;
+  LanguagePlaces tensors_;
   RotaryTable<T> angles_;
 };
 
@@ -215,13 +221,15 @@ LanguageBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const LanguageBody& body
   if (body.options_.short_convolution) {
     bytes = std::max(bytes, short_convolution_workspace_bytes<T>(widest, taps));
   }
+  maps = body.take_maps(arena);
   rest = take_bytes(kName, arena, bytes);
 }
 
 template <Accumulator T>
-void LanguageBody<T>::lead(const LanguageParameters<const T>& p, MatrixView<const T> x,
-                           const Tape& tape, Index first, const LanguageTails<T>* tails,
-                           const PackedLanguage<T>* packed, const Call& call) const {
+void LanguageBody<T>::lead(const LanguageParameters<const T>& p, const LanguageMaps<T>& maps,
+                           MatrixView<const T> x, const Tape& tape, Index first,
+                           const LanguageTails<T>* tails, const PackedLanguage<T>* packed,
+                           const Call& call) const {
   const Index batch = tape.sizes.batch, n = batch == 0 ? 0 : tape.sizes.rows / batch;
   const auto project = [&](const DenseView<const T>& weights, const PackedDense<T>* packed_weights,
                            const ConvolutionView<const T>& convolution, MatrixView<T> projected,
@@ -230,20 +238,20 @@ void LanguageBody<T>::lead(const LanguageParameters<const T>& p, MatrixView<cons
     if (!options_.short_convolution) return;
     short_convolution(projected, convolution, {.batch = batch}, convolved, tail, call);
   };
-  const auto turn = [&](const Path& path, Index heads, std::span<const T> weights) {
+  const auto turn = [&](const Path& path, Index heads, const LanguageMap<T>& map) {
     const auto apply = [&](const auto& phi) {
       map_heads(path.convolved, phi, heads, path.features, call.executor);
     };
-    std::visit(apply, map(weights));
+    std::visit(apply, map);
     rotary(path.features, angles_.rows(first, n), heads, path.rotated, call.executor);
   };
   const LanguageTails<T> tail = tails == nullptr ? LanguageTails<T>{} : *tails;
   project(p.q, packed == nullptr ? nullptr : &packed->q, p.q_convolution, tape.q.projected,
           tape.q.convolved, tail.q);
-  turn(tape.q, sizes_.heads, p.q_map);
+  turn(tape.q, sizes_.heads, maps.q);
   project(p.k, packed == nullptr ? nullptr : &packed->k, p.k_convolution, tape.k.projected,
           tape.k.convolved, tail.k);
-  turn(tape.k, sizes_.key_heads, p.k_map);
+  turn(tape.k, sizes_.key_heads, maps.k);
   project(p.v, packed == nullptr ? nullptr : &packed->v, p.v_convolution, tape.projected_v, tape.v,
           tail.v);
 }
@@ -266,7 +274,7 @@ void LanguageBody<T>::record(std::span<const T> parameters, MatrixView<const T> 
                              const ForwardRoom& room, const ExecutorRef& executor) const {
   const Call call{.workspace = room.rest, .executor = executor};
   const auto p = views(parameters);
-  lead(p, x, tape, 0, nullptr, nullptr, call);
+  lead(p, maps(p, room.maps), x, tape, 0, nullptr, nullptr, call);
   for (Index group = 0; group < sizes_.groups(); ++group) {
     causal(inputs(tape, group), blocks(), p.mixing, op(),
            outputs(tape.attention, tape.sizes.batch, group),

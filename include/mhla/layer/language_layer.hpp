@@ -45,8 +45,9 @@ template <Accumulator A>
 struct LanguageDecoder;
 }  // namespace detail
 
-/// What a batch of sequences has seen, with the mixing matrix and packed projections that were the
-/// layer's when it began. Copies are independent, but share these. Made by LanguageLayer::start.
+/// What a batch of sequences has seen, with the mixing matrix, the packed projections and the
+/// feature maps that were the layer's when it began. Copies are independent, but share these. Made
+/// by LanguageLayer::start.
 template <Accumulator A>
 class LanguageState {
  public:
@@ -62,7 +63,8 @@ class LanguageState {
 
   LanguageState(const Body& body, const detail::LanguageParameters<const A>& p, Index batch)
       : batch_(batch),
-        packed_(std::make_shared<const detail::PackedLanguage<A>>(p)),
+        packed_(std::make_shared<const detail::PackedLanguage<A>>(body.options(),
+                                                                  body.sizes().width, p)),
         stream_({.width = body.features(),
                  .values = body.sizes().values,
                  .block_length = body.options().chunk},
@@ -129,7 +131,7 @@ struct LanguageDecoder {
     const auto p = body.views(parameters);
     LanguageTails<A> tails;
     if (body.options().short_convolution) tails = {state.q_tail_, state.k_tail_, state.v_tail_};
-    body.lead(p, x, tape, state.position_, &tails, state.packed_.get(), inner);
+    body.lead(p, state.packed_->maps, x, tape, state.position_, &tails, state.packed_.get(), inner);
     const Index groups = body.sizes().groups();
     const std::size_t heads = state.heads_.size() / static_cast<std::size_t>(groups);
     for (Index group = 0; group < groups; ++group) {

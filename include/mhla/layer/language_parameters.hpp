@@ -5,21 +5,15 @@
 /// {q,k,v,g,o}_proj.weight, {q,k,v}_conv1d.{weight,bias}, feature_map_{q,k}.layer{,1,2}.{weight,
 /// bias}, mixing_matrix, and g_norm_swish_gate.weight, or g_norm.weight without a gate.
 
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <variant>
-#include <vector>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/layer/convolution_taps.hpp"
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/parameters.hpp"
-#include "mhla/policy/feature_map.hpp"
-#include "mhla/policy/learned_feature_map.hpp"
 #include "mhla/policy/mixing_view.hpp"
 
 namespace mhla {
@@ -141,6 +135,43 @@ inline ParameterTable language_table(const LanguageOptions& o) {
   return table;
 }
 
+/// Where the tensors lie.
+struct LanguagePlaces {
+  ParameterPlace mixing;
+  WeightPlaces q, k, v, gate, o;
+  WeightPlaces q_convolution, k_convolution, v_convolution;
+  ParameterPlace q_map, k_map;
+  ParameterPlace head_gain;
+
+  LanguagePlaces(const ParameterTable& table, const LanguageOptions& options)
+      : mixing(table.place("mixing_matrix")),
+        q(table, "q_proj"),
+        k(table, "k_proj"),
+        v(table, "v_proj"),
+        gate(table, "g_proj"),
+        o(table, "o_proj"),
+        q_convolution(table, "q_conv1d"),
+        k_convolution(table, "k_conv1d"),
+        v_convolution(table, "v_conv1d"),
+        q_map(map(table, "q", options)),
+        k_map(map(table, "k", options)),
+        head_gain(table.place(options.gate ? "g_norm_swish_gate.weight" : "g_norm.weight")) {}
+
+ private:
+  /// The tensors of a map lie side by side, in its order.
+  static ParameterPlace map(const ParameterTable& table, const std::string& side,
+                            const LanguageOptions& options) {
+    const int count = layers_of_map(options.feature_map).count;
+    ParameterPlace all;
+    for (int i = 0; i < count; ++i) {
+      const WeightPlaces layer(table, map_layer_name(side, i, count));
+      if (i == 0) all = {layer.weight.begin, 1, 0};
+      for (const ParameterPlace& p : {layer.weight, layer.bias}) all.cols += p.rows * p.cols;
+    }
+    return all;
+  }
+};
+
 /// The tensors of a row of parameters (T const) or of their gradients; all absent if it is empty.
 template <class T>
 struct LanguageParameters {
@@ -150,92 +181,20 @@ struct LanguageParameters {
   std::span<T> q_map, k_map;  // weights of the feature maps, as these order them
   std::span<T> head_gain;     // [E]
 
-  LanguageParameters(const ParameterTable& table, std::span<T> row, const LanguageOptions& options)
-      : q{table.matrix(row, "q_proj.weight"), {}},
-        k{table.matrix(row, "k_proj.weight"), {}},
-        v{table.matrix(row, "v_proj.weight"), {}},
-        gate{table.matrix(row, "g_proj.weight"), {}},
-        o{table.matrix(row, "o_proj.weight"), {}},
-        q_convolution(convolution(table, row, "q_conv1d")),
-        k_convolution(convolution(table, row, "k_conv1d")),
-        v_convolution(convolution(table, row, "v_conv1d")),
-        q_map(map(table, row, "q", options)),
-        k_map(map(table, row, "k", options)),
-        head_gain(table.numbers(row, options.gate ? "g_norm_swish_gate.weight" : "g_norm.weight")) {
-    const MatrixView<T> m = table.matrix(row, "mixing_matrix");
-    if (!m.absent()) mixing = {m.data, Band(m.rows, m.cols)};
-  }
-
- private:
-  static ConvolutionView<T> convolution(const ParameterTable& table, std::span<T> row,
-                                        const std::string& name) {
-    return {table.matrix(row, name + ".weight"), table.numbers(row, name + ".bias")};
-  }
-  /// The tensors of a map lie side by side, in its order.
-  static std::span<T> map(const ParameterTable& table, std::span<T> row, const std::string& side,
-                          const LanguageOptions& options) {
-    const MapLayers layers = layers_of_map(options.feature_map);
-    if (row.empty() || layers.count == 0) return {};
-    const std::string first = map_layer_name(side, 0, layers.count),
-                      last = map_layer_name(side, layers.count - 1, layers.count);
-    const Parameter& begin = *table.find(first + ".weight");
-    const Parameter& end = *table.find(last + (layers.bias ? ".bias" : ".weight"));
-    return row.subspan(static_cast<std::size_t>(begin.begin),
-                       static_cast<std::size_t>(end.begin + end.size - begin.begin));
-  }
+  LanguageParameters(const LanguagePlaces& at, std::span<T> row)
+      : mixing(mixing_at(at.mixing, row)),
+        q(at.q.view<DenseView>(row)),
+        k(at.k.view<DenseView>(row)),
+        v(at.v.view<DenseView>(row)),
+        gate(at.gate.view<DenseView>(row)),
+        o(at.o.view<DenseView>(row)),
+        q_convolution(at.q_convolution.view<ConvolutionView>(row)),
+        k_convolution(at.k_convolution.view<ConvolutionView>(row)),
+        v_convolution(at.v_convolution.view<ConvolutionView>(row)),
+        q_map(at.q_map.numbers(row)),
+        k_map(at.k_map.numbers(row)),
+        head_gain(at.head_gain.numbers(row)) {}
 };
-
-/// The projections, packed once for many calls of few tokens. Not copied: it holds its own memory.
-template <Accumulator T>
-struct PackedLanguage {
-  PackedStore<T> store;
-  PackedDense<T> q, k, v, o;
-  std::optional<PackedDense<T>> gate;
-
-  explicit PackedLanguage(const LanguageParameters<const T>& p)
-      : store({p.q, p.k, p.v, p.gate, p.o}),
-        q(store.pack(p.q)),
-        k(store.pack(p.k)),
-        v(store.pack(p.v)),
-        o(store.pack(p.o)) {
-    if (!p.gate.weight.absent()) gate.emplace(store.pack(p.gate));
-  }
-};
-
-/// One of the language layer's feature maps.
-template <Accumulator A>
-using LanguageMap =
-    std::variant<Relu, EluPlusOne, Identity, Dpfp, Hedgehog<A>, T2R<A>, ElementwiseProduct<A>>;
-
-/// \param numbers  weights of the map, as it orders them; copied
-template <Accumulator A>
-LanguageMap<A> language_map(const std::string& name, Index width, std::span<const A> numbers) {
-  const A* next = numbers.data();
-  const auto dense = [&](bool bias) {
-    DenseWeights<A> layer;
-    layer.weight = Eigen::Map<const Matrix<A>>(next, width, width);
-    next += width * width;
-    if (bias) {
-      layer.bias = Eigen::Map<const Matrix<A>>(next, 1, width);
-      next += width;
-    }
-    return layer;
-  };
-  if (name == "elu") return EluPlusOne{};
-  if (name == "identity") return Identity{};
-  if (name == "dpfp") return Dpfp{};
-  if (name == "hedgehog") return Hedgehog<A>(dense(true));
-  if (name == "t2r") return T2R<A>(dense(false).weight);
-  if (name == "elementwise_product") {
-    DenseWeights<A> first = dense(true), second = dense(true);
-    return ElementwiseProduct<A>(std::move(first), std::move(second));
-  }
-  return Relu{0};
-}
-
-inline Index language_features(const std::string& name, Index width) {
-  return name == "hedgehog" ? 2 * width : name == "dpfp" ? Dpfp{}.features(width) : width;
-}
 
 }  // namespace detail
 }  // namespace MHLA_TARGET

@@ -74,6 +74,7 @@ class VideoBody {
       : options_(checked_video_options(options)),
         blocks_(options.grid, video_block(options)),
         table_(video_table(options)),
+        tensors_(table_),
         angles_(RotaryTable<T>::grid(options.grid, width(), options.rotary_base)) {}
 
   const VideoOptions& options() const { return options_; }
@@ -102,7 +103,7 @@ class VideoBody {
   }
   template <class U>
   VideoParameters<U> views(std::span<U> row) const {
-    return {table_, row};
+    return {tensors_, row};
   }
   template <class U>
   TensorView<U> split(const MatrixView<U>& x) const {
@@ -132,6 +133,7 @@ class VideoBody {
   VideoOptions options_;
   Grid blocks_;
   ParameterTable table_;
+  VideoPlaces tensors_;
   RotaryTable<T> angles_;
 };
 

@@ -80,6 +80,27 @@ inline ParameterTable video_table(const VideoOptions& o) {
   return table;
 }
 
+/// Where the tensors lie.
+struct VideoPlaces {
+  WeightPlaces q, k, v, o;
+  ParameterPlace q_gain, k_gain, head_gain;
+  WeightPlaces gate;
+  ParameterPlace mixing;
+  WeightPlaces lepe;
+
+  explicit VideoPlaces(const ParameterTable& table)
+      : q(table, "q"),
+        k(table, "k"),
+        v(table, "v"),
+        o(table, "o"),
+        q_gain(table.place("norm_q.weight")),
+        k_gain(table.place("norm_k.weight")),
+        head_gain(table.place("g_norm.weight")),
+        gate(table, "g"),
+        mixing(table.place("block_attn.conv.weight")),
+        lepe(table, "lepe") {}
+};
+
 /// The tensors of a row of parameters (T const) or of their gradients; all absent if it is empty.
 template <class T>
 struct VideoParameters {
@@ -90,25 +111,17 @@ struct VideoParameters {
   MixingView<T> mixing;         // [M,M]
   ConvolutionView<T> lepe;      // [C,27]
 
-  VideoParameters(const ParameterTable& table, std::span<T> row)
-      : q(dense(table, row, "q")),
-        k(dense(table, row, "k")),
-        v(dense(table, row, "v")),
-        o(dense(table, row, "o")),
-        q_gain(table.numbers(row, "norm_q.weight")),
-        k_gain(table.numbers(row, "norm_k.weight")),
-        head_gain(table.numbers(row, "g_norm.weight")),
-        gate(dense(table, row, "g")),
-        lepe{table.matrix(row, "lepe.weight"), table.numbers(row, "lepe.bias")} {
-    const MatrixView<T> m = table.matrix(row, "block_attn.conv.weight");
-    if (!m.absent()) mixing = {m.data, Band(m.rows, m.cols)};
-  }
-
- private:
-  static DenseView<T> dense(const ParameterTable& table, std::span<T> row,
-                            const std::string& name) {
-    return {table.matrix(row, name + ".weight"), table.numbers(row, name + ".bias")};
-  }
+  VideoParameters(const VideoPlaces& at, std::span<T> row)
+      : q(at.q.view<DenseView>(row)),
+        k(at.k.view<DenseView>(row)),
+        v(at.v.view<DenseView>(row)),
+        o(at.o.view<DenseView>(row)),
+        q_gain(at.q_gain.numbers(row)),
+        k_gain(at.k_gain.numbers(row)),
+        head_gain(at.head_gain.numbers(row)),
+        gate(at.gate.view<DenseView>(row)),
+        mixing(mixing_at(at.mixing, row)),
+        lepe(at.lepe.view<ConvolutionView>(row)) {}
 };
 
 }  // namespace detail

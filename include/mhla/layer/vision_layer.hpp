@@ -110,7 +110,7 @@ class VisionBody {
   }
   template <class U>
   VisionParameters<U> views(std::span<U> row) const {
-    return {table_, row};
+    return {tensors_, row};
   }
   DepthwiseGrid grid() const {
     return {.tokens = options_.tokens,
@@ -122,6 +122,7 @@ class VisionBody {
   Grid blocks_;                // of tokens as they lie
   std::vector<Index> places_;  // of raster positions; empty in raster order
   ParameterTable table_;
+  VisionPlaces tensors_;
 };
 
 }  // namespace detail
@@ -146,7 +147,8 @@ VisionBody<T>::VisionBody(const VisionOptions& options)
     : options_(checked_vision_options(options)),
       blocks_(vision_blocks(options)),
       places_(vision_places(options)),
-      table_(vision_table(options)) {
+      table_(vision_table(options)),
+      tensors_(table_) {
   if (options_.qk_norm_eps == 0) {
     options_.qk_norm_eps = static_cast<double>(std::numeric_limits<T>::epsilon());
   }

@@ -97,6 +97,26 @@ inline ParameterTable vision_table(const VisionOptions& o) {
   return table;
 }
 
+/// Where the tensors lie.
+struct VisionPlaces {
+  ParameterPlace norm_gain, norm_shift;
+  WeightPlaces to_qkv;
+  ParameterPlace q_gain, k_gain;
+  WeightPlaces lepe;
+  ParameterPlace mixing;
+  WeightPlaces to_out;
+
+  explicit VisionPlaces(const ParameterTable& table)
+      : norm_gain(table.place("norm.weight")),
+        norm_shift(table.place("norm.bias")),
+        to_qkv(table, "to_qkv"),
+        q_gain(table.place("q_norm.weight")),
+        k_gain(table.place("k_norm.weight")),
+        lepe(table, "lepe"),
+        mixing(table.place("piece_attn.conv.weight")),
+        to_out(table, "to_out.0") {}
+};
+
 /// The tensors of a row of parameters (T const) or of their gradients; all absent if it is empty.
 template <class T>
 struct VisionParameters {
@@ -107,17 +127,15 @@ struct VisionParameters {
   MixingView<T> mixing;                // [M,M]
   DenseView<T> to_out;                 // [C,C]
 
-  VisionParameters(const ParameterTable& table, std::span<T> row)
-      : norm_gain(table.numbers(row, "norm.weight")),
-        norm_shift(table.numbers(row, "norm.bias")),
-        to_qkv{table.matrix(row, "to_qkv.weight"), table.numbers(row, "to_qkv.bias")},
-        q_gain(table.numbers(row, "q_norm.weight")),
-        k_gain(table.numbers(row, "k_norm.weight")),
-        lepe{table.matrix(row, "lepe.weight"), table.numbers(row, "lepe.bias")},
-        to_out{table.matrix(row, "to_out.0.weight"), table.numbers(row, "to_out.0.bias")} {
-    const MatrixView<T> m = table.matrix(row, "piece_attn.conv.weight");
-    if (!m.absent()) mixing = {m.data, Band(m.rows, m.cols)};
-  }
+  VisionParameters(const VisionPlaces& at, std::span<T> row)
+      : norm_gain(at.norm_gain.numbers(row)),
+        norm_shift(at.norm_shift.numbers(row)),
+        to_qkv(at.to_qkv.view<DenseView>(row)),
+        q_gain(at.q_gain.numbers(row)),
+        k_gain(at.k_gain.numbers(row)),
+        lepe(at.lepe.view<ConvolutionView>(row)),
+        mixing(mixing_at(at.mixing, row)),
+        to_out(at.to_out.view<DenseView>(row)) {}
 };
 
 }  // namespace detail

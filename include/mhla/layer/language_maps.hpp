@@ -1,0 +1,113 @@
+#pragma once
+
+/// \file
+/// The feature maps of the language layer, on weights that lie elsewhere, and what a stream of few
+/// tokens packs once (language_layer.hpp).
+
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/layer/language_parameters.hpp"
+#include "mhla/layer/packed_dense.hpp"
+#include "mhla/policy/feature_map.hpp"
+#include "mhla/policy/learned_feature_map.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// One of the language layer's feature maps.
+template <Accumulator A>
+using LanguageMap =
+    std::variant<Relu, EluPlusOne, Identity, Dpfp, Hedgehog<A>, T2R<A>, ElementwiseProduct<A>>;
+
+/// Numbers of room that a map wants.
+inline Index language_map_room(const std::string& name, Index width) {
+  return layers_of_map(name).count * width * width;
+}
+
+/// \param weights  of the map, as it orders them; must outlive it, as `room` must
+template <Accumulator A>
+LanguageMap<A> language_map(const std::string& name, Index width, std::span<const A> weights,
+                            A* room) {
+  const A* next = weights.data();
+  const auto layer = [&](bool bias) {
+    const A* const weight = next;
+    next += width * width;
+    const A* const shift = bias ? next : nullptr;
+    if (bias) next += width;
+    MapLayer<A> made(width, weight, shift, room);
+    room += width * width;
+    return made;
+  };
+  if (name == "elu") return EluPlusOne{};
+  if (name == "identity") return Identity{};
+  if (name == "dpfp") return Dpfp{};
+  if (name == "hedgehog") return Hedgehog<A>(layer(true));
+  if (name == "t2r") return T2R<A>(layer(false));
+  if (name == "elementwise_product") {
+    const MapLayer<A> first = layer(true), second = layer(true);
+    return ElementwiseProduct<A>(first, second);
+  }
+  return Relu{0};
+}
+
+inline Index language_features(const std::string& name, Index width) {
+  return name == "hedgehog" ? 2 * width : name == "dpfp" ? Dpfp{}.features(width) : width;
+}
+
+/// The maps of queries and keys.
+template <Accumulator A>
+struct LanguageMaps {
+  LanguageMap<A> q, k;
+
+  /// \param room  2 * language_map_room numbers
+  LanguageMaps(const LanguageOptions& o, Index width, std::span<const A> q_weights,
+               std::span<const A> k_weights, A* room)
+      : q(language_map(o.feature_map, width, q_weights, room)),
+        k(language_map(o.feature_map, width, k_weights,
+                       room + language_map_room(o.feature_map, width))) {}
+};
+
+/// The weights of the maps of queries and keys and the room of both, in memory of its own.
+template <Accumulator T>
+std::vector<T> copied_maps(const LanguageOptions& options, Index width,
+                           const LanguageParameters<const T>& p) {
+  std::vector<T> numbers(p.q_map.begin(), p.q_map.end());
+  numbers.insert(numbers.end(), p.k_map.begin(), p.k_map.end());
+  const Index room = 2 * language_map_room(options.feature_map, width);
+  numbers.resize(numbers.size() + static_cast<std::size_t>(room));
+  return numbers;
+}
+
+/// The projections and the maps, packed once for many calls of few tokens. Not copied: it holds its
+/// own memory.
+template <Accumulator T>
+struct PackedLanguage {
+  PackedStore<T> store;
+  std::vector<T> map_numbers;
+  PackedDense<T> q, k, v, o;
+  std::optional<PackedDense<T>> gate;
+  LanguageMaps<T> maps;
+
+  PackedLanguage(const LanguageOptions& options, Index width, const LanguageParameters<const T>& p)
+      : store({p.q, p.k, p.v, p.gate, p.o}),
+        map_numbers(copied_maps(options, width, p)),
+        q(store.pack(p.q)),
+        k(store.pack(p.k)),
+        v(store.pack(p.v)),
+        o(store.pack(p.o)),
+        maps(options, width, {map_numbers.data(), p.q_map.size()},
+             {map_numbers.data() + p.q_map.size(), p.k_map.size()},
+             map_numbers.data() + p.q_map.size() + p.k_map.size()) {
+    if (!p.gate.weight.absent()) gate.emplace(store.pack(p.gate));
+  }
+};
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla
