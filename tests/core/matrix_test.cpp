@@ -134,7 +134,8 @@ TEST(BatchMask, IsMadeOfFlagsOneItemAfterAnotherAndOfEigenObjects) {
   expect_batch(rows);
   expect_batch(columns);
   expect_batch({kKeep, 2});
-  expect_batch({std::vector<unsigned char>(kKeep.begin(), kKeep.end()), 2});
+  const std::vector<unsigned char> bytes(kKeep.begin(), kKeep.end());
+  expect_batch({bytes, 2});
   EXPECT_TRUE(BatchMask().absent());
   EXPECT_FALSE(BatchMask(kKeep, 0).absent());
 }

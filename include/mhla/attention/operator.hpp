@@ -80,7 +80,8 @@ template <class Op, class T>
 concept CausalOperatorOn = OperatorOn<Op, T> && CausalOperator<Op>;
 
 /// The tensors of one head. Queries and keys may differ in number (cross-attention); their widths
-/// after the feature maps must agree.
+/// after the feature maps must agree. These are views: {.q = f()} of a matrix that f returns
+/// dangles, of which clang++ warns and g++ does not; inputs(f(), k, v) does not compile.
 template <Scalar T>
 struct Inputs {
   MatrixView<const T> q;  ///< [Nq, width of q]

@@ -79,6 +79,14 @@
 #define MHLA_COLD
 #endif
 
+/// On what makes a view of an object: clang warns where the object is a temporary that the view
+/// outlives.
+#if defined(__clang__)
+#define MHLA_LIFETIMEBOUND [[clang::lifetimebound]]
+#else
+#define MHLA_LIFETIMEBOUND
+#endif
+
 /// Unrolls the next loop, of a small constant count, so that arrays it indexes stay in registers at
 /// every optimisation level.
 #if defined(__clang__)

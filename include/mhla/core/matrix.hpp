@@ -56,8 +56,13 @@ struct MatrixView {
 
   /// Views of Eigen objects, row-major or column-major, are implicit.
   template <EigenDense M>
-  requires std::is_convertible_v<decltype(std::declval<M&>().data()), T*>
-  constexpr MatrixView(M&& m)  // NOLINT(google-explicit-constructor)
+  requires(std::is_convertible_v<decltype(std::declval<M&>().data()), T*> &&
+           !detail::OwningTemporary<M>) constexpr MatrixView(M&& m)  // NOLINT
+      : MatrixView(m.data(), m.rows(), m.cols(), m.rowStride(), m.colStride()) {}
+  /// Of a temporary matrix: an argument of a call. Kept longer, as by Inputs{.q = f()}, it dangles.
+  template <EigenDense M>
+  requires(std::is_convertible_v<decltype(std::declval<M&>().data()), T*>&&
+               detail::OwningTemporary<M>) constexpr MatrixView(M&& m MHLA_LIFETIMEBOUND)  // NOLINT
       : MatrixView(m.data(), m.rows(), m.cols(), m.rowStride(), m.colStride()) {}
 
   /// Converts to a read-only view.
@@ -146,6 +151,11 @@ struct BatchMask {
         rows(batch),
         cols(batch > 0 ? static_cast<Index>(flags.size()) / batch : 0),
         row_stride(cols) {}
+  template <detail::OwnedFlags R>
+  BatchMask(const R&&, Index) = delete;  // the flags of a temporary would dangle
+  template <class M>
+  requires detail::OwningTemporary<M> BatchMask(M&&)
+  = delete;
 
   constexpr bool absent() const { return keep == nullptr && rows == 0 && cols == 0; }
 };

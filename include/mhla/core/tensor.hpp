@@ -114,8 +114,9 @@ class Tensor {
   const Shape& shape() const { return shape_; }
   TensorView<T> view() { return bnhd(data_.data(), shape_); }
   TensorView<const T> view() const { return bnhd(data_.data(), shape_); }
-  operator TensorView<T>() { return view(); }              // NOLINT(google-explicit-constructor)
-  operator TensorView<const T>() const { return view(); }  // NOLINT(google-explicit-constructor)
+  /// A view of a temporary, as in BatchInputs{.q = f()}, dangles.
+  operator TensorView<T>() MHLA_LIFETIMEBOUND { return view(); }              // NOLINT
+  operator TensorView<const T>() const MHLA_LIFETIMEBOUND { return view(); }  // NOLINT
 
   T& operator()(Index b, Index n, Index h, Index d) { return view()(b, n, h, d); }
   const T& operator()(Index b, Index n, Index h, Index d) const { return view()(b, n, h, d); }

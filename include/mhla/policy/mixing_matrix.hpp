@@ -49,8 +49,8 @@ class MixingMatrix {
 
   MixingView<A> view() { return {values_.data(), band_}; }
   MixingView<const A> view() const { return {values_.data(), band_}; }
-  operator MixingView<A>() { return view(); }              // NOLINT(google-explicit-constructor)
-  operator MixingView<const A>() const { return view(); }  // NOLINT(google-explicit-constructor)
+  operator MixingView<A>() MHLA_LIFETIMEBOUND { return view(); }              // NOLINT
+  operator MixingView<const A>() const MHLA_LIFETIMEBOUND { return view(); }  // NOLINT
 
   const Band& band() const { return band_; }
   Index rows() const { return band_.rows(); }
