@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -128,6 +129,36 @@ TEST(LearnedMapShapes, LayersThatDoNotFitAreRejected) {
   EXPECT_EQ(messages({square, bias}), all("bias has 2 elements, expected 3 or none"));
   EXPECT_EQ(test::message_of<shape_error>([&] { T2R<float>{wide}; }), at("T2R", shape));
   EXPECT_THROW(ElementwiseProduct<float>({square, {}}, {four, {}}), shape_error);
+}
+
+TEST(LearnedMapWeights, MayBeLentAndAreSharedByCopies) {
+  test::Random rng(1);
+  const Index d = 19;
+  const DenseWeights<float> dense{rng.matrix<float>(d, d), rng.matrix<float>(1, d)};
+  const Matrix<float> x = rng.matrix<float>(3, d), dy = rng.matrix<float>(3, 2 * d);
+  struct Result {
+    Matrix<float> y, dx;
+    std::vector<float> dweights;
+    bool operator==(const Result&) const = default;
+  };
+  const auto run = [&](const Hedgehog<float>& map) {
+    Result r{Matrix<float>(3, 2 * d), Matrix<float>::Zero(3, d),
+             std::vector<float>(static_cast<std::size_t>(map.weights()))};
+    map.strip(x, r.y);
+    map.strip_adjoint(x, r.y, dy, r.dx, r.dweights.data());
+    EXPECT_EQ(map.dense().weight, dense.weight);
+    EXPECT_EQ(map.dense().bias, dense.bias);
+    return r;
+  };
+  std::vector<float> room(static_cast<std::size_t>(d * d));
+  const Hedgehog<float> lent(
+      detail::MapLayer<float>(d, dense.weight.data(), dense.bias.data(), room.data()));
+  auto owner = std::make_unique<Hedgehog<float>>(dense);
+  const Result expected = run(*owner);
+  EXPECT_TRUE(run(lent) == expected);
+  const Hedgehog<float> copy = *owner;
+  owner.reset();
+  EXPECT_TRUE(run(copy) == expected);
 }
 
 TEST(LearnedMapShapes, TokensOfAnotherWidthAreRejectedBeforeAnythingIsWritten) {

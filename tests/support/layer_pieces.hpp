@@ -4,6 +4,7 @@
 /// What attention layers are made of, by definition, in a number type S that may carry derivatives
 /// (dual.hpp): it has arithmetic, <, exp and sqrt, found where it is declared. Rows are tokens.
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <span>
