@@ -1,8 +1,21 @@
 #!/usr/bin/env bash
 # Builds the tests and the examples and runs them: bash tests/run.sh [ctest arguments]
 # With arguments, such as -R Golden, the tests' own output is shown too.
+#
+#   bash tests/run.sh --torch [pytest arguments]
+# tests the operators and modules of examples/torch instead. MHLA_PYTHON names a Python that has
+# PyTorch, MHLA_GOLDEN_DIR a folder of more stored cases.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/support/setup.sh"
+
+if [[ ${1:-} == --torch ]]; then
+  shift
+  source "$repository/tests/support/torch.sh"
+  torch_environment
+  step test
+  exec "$python" -m pytest -p no:cacheprovider --show-capture=no \
+    "$repository/examples/torch/tests" "$@"
+fi
 
 require_packages g++ cmake ninja-build libeigen3-dev libgtest-dev libbenchmark-dev nlohmann-json3-dev \
   libstb-dev zlib1g-dev libcli11-dev dataset-fashion-mnist \

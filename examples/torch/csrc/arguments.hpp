@@ -1,0 +1,194 @@
+#pragma once
+
+/// \file
+/// The arguments of the operators: from the dispatcher's stack to the library's views, nothing
+/// copied.
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <cstdint>
+#include <mhla/attention/batch.hpp>
+#include <mhla/gradient/gradients.hpp>
+#include <mhla/policy/by_name.hpp>
+#include <mhla/policy/mixing_view.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace mhla_torch {
+
+using mhla::Index;
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+/// Takes the arguments of a call one after another, each with its ownership.
+class Arguments {
+ public:
+  explicit Arguments(StableIValue* stack) : next_(stack) {}
+  template <class T>
+  T take() {
+    return torch::stable::detail::to<T>(*next_++);
+  }
+
+ private:
+  StableIValue* next_;
+};
+
+/// What every operator takes behind its blocks.
+struct Options {
+  static constexpr const char* kSchema =
+      "str feature_map='relu', str normalizer='key_sum', float eps=0., float scale=1., "
+      "str layout='bnhd', Tensor? normalizer_q=None, Tensor? normalizer_k=None, "
+      "Tensor? query_mask=None, Tensor? key_mask=None, Tensor? query_offsets=None, "
+      "Tensor? key_offsets=None";
+
+  explicit Options(Arguments& from)
+      : feature_map(from.take<std::string>()),
+        normalizer(from.take<std::string>()),
+        eps(from.take<double>()),
+        scale(from.take<double>()),
+        layout(from.take<std::string>()),
+        normalizer_q(from.take<std::optional<Tensor>>()),
+        normalizer_k(from.take<std::optional<Tensor>>()),
+        query_mask(from.take<std::optional<Tensor>>()),
+        key_mask(from.take<std::optional<Tensor>>()),
+        query_offsets(from.take<std::optional<Tensor>>()),
+        key_offsets(from.take<std::optional<Tensor>>()) {}
+
+  bool heads_first() const { return layout == "bhnd"; }
+  mhla::Operator<mhla::AnyFeatureMap, mhla::AnyFeatureMap, mhla::AnyNormalizer> op() const {
+    const mhla::AnyFeatureMap map = mhla::feature_map(feature_map);
+    return {map, map, mhla::normalizer(normalizer, eps), scale};
+  }
+
+  std::string feature_map, normalizer;
+  double eps, scale;
+  std::string layout;
+  std::optional<Tensor> normalizer_q, normalizer_k;
+  std::optional<Tensor> query_mask, key_mask;        // bool [B,N]
+  std::optional<Tensor> query_offsets, key_offsets;  // int64 [S + 1]
+};
+
+/// "mhla::causal: v has type Float, expected Double"
+template <class Error>
+[[noreturn]] void fail(const char* function, const char* argument, const std::string& got,
+                       const std::string& expected) {
+  throw Error("mhla::" + (function + (": " + (argument + (" " + got)))) + ", expected " + expected);
+}
+
+inline std::string type_name(ScalarType type) { return torch::headeronly::toString(type); }
+
+template <class T>
+constexpr ScalarType scalar_type_of() {
+  if (std::is_same_v<T, float>) return ScalarType::Float;
+  if (std::is_same_v<T, double>) return ScalarType::Double;
+  return std::is_same_v<T, Eigen::half> ? ScalarType::Half : ScalarType::BFloat16;
+}
+
+/// Calls f(std::type_identity<T>{}) for the T that a tensor of `type` stores.
+template <class F>
+auto with_scalar(const char* function, ScalarType type, F&& f) {
+  switch (type) {
+    case ScalarType::Float:
+      return f(std::type_identity<float>{});
+    case ScalarType::Double:
+      return f(std::type_identity<double>{});
+    case ScalarType::Half:
+      return f(std::type_identity<Eigen::half>{});
+    case ScalarType::BFloat16:
+      return f(std::type_identity<Eigen::bfloat16>{});
+    default:
+      fail<mhla::option_error>(function, "q", "has type " + type_name(type),
+                               "Float, Double, Half or BFloat16");
+  }
+}
+
+inline void expect_tensor(const char* function, const char* argument, const Tensor& t,
+                          ScalarType type, Index axes) {
+  if (t.scalar_type() != type) {
+    fail<mhla::option_error>(function, argument, "has type " + type_name(t.scalar_type()),
+                             type_name(type));
+  }
+  if (t.dim() != axes) {
+    fail<mhla::shape_error>(function, argument, "has " + std::to_string(t.dim()) + " axes",
+                            std::to_string(axes));
+  }
+  if (!t.is_cpu()) fail<mhla::option_error>(function, argument, "is on another device", "the CPU");
+}
+
+/// A tensor as [B,N,H,D] at its own strides. T is const where it is an input.
+template <class T>
+mhla::TensorView<T> view(const char* function, const char* argument, const Tensor& t,
+                         const Options& options) {
+  expect_tensor(function, argument, t, scalar_type_of<std::remove_const_t<T>>(), 4);
+  const std::size_t tokens = options.heads_first() ? 2 : 1, heads = 3 - tokens;
+  const auto sizes = t.sizes(), strides = t.strides();
+  T* data;
+  if constexpr (std::is_const_v<T>) {
+    data = static_cast<T*>(t.const_data_ptr());
+  } else {
+    data = static_cast<T*>(t.mutable_data_ptr());
+  }
+  return {data,
+          {sizes[0], sizes[tokens], sizes[heads], sizes[3]},
+          {strides[0], strides[tokens], strides[heads], strides[3]}};
+}
+template <class T>
+mhla::TensorView<T> view(const char* function, const char* argument, const std::optional<Tensor>& t,
+                         const Options& options) {
+  return t ? view<T>(function, argument, *t, options) : mhla::TensorView<T>{};
+}
+
+inline mhla::BatchMask mask(const char* function, const char* argument,
+                            const std::optional<Tensor>& t) {
+  if (!t) return {};
+  expect_tensor(function, argument, *t, ScalarType::Bool, 2);
+  return {static_cast<const bool*>(t->const_data_ptr()), t->size(0), t->size(1), t->stride(0),
+          t->stride(1)};
+}
+
+inline std::span<const Index> offsets(const char* function, const char* argument,
+                                      const std::optional<Tensor>& t) {
+  static_assert(std::is_same_v<Index, std::int64_t>);
+  if (!t) return {};
+  expect_tensor(function, argument, *t, ScalarType::Long, 1);
+  if (t->stride(0) != 1 && t->size(0) > 1) {
+    fail<mhla::option_error>(function, argument, "is strided", "numbers side by side");
+  }
+  return {static_cast<const Index*>(t->const_data_ptr()), static_cast<std::size_t>(t->size(0))};
+}
+
+template <class T>
+mhla::BatchInputs<T> inputs(const char* function, const Tensor& q, const Tensor& k, const Tensor& v,
+                            const Options& options) {
+  if (!options.heads_first() && options.layout != "bnhd") {
+    fail<mhla::option_error>(function, "layout", "is \"" + options.layout + "\"", "bnhd or bhnd");
+  }
+  return {.q = view<const T>(function, "q", q, options),
+          .k = view<const T>(function, "k", k, options),
+          .v = view<const T>(function, "v", v, options),
+          .normalizer_q = view<const T>(function, "normalizer_q", options.normalizer_q, options),
+          .normalizer_k = view<const T>(function, "normalizer_k", options.normalizer_k, options),
+          .query_mask = mask(function, "query_mask", options.query_mask),
+          .key_mask = mask(function, "key_mask", options.key_mask),
+          .query_offsets = offsets(function, "query_offsets", options.query_offsets),
+          .key_offsets = offsets(function, "key_offsets", options.key_offsets)};
+}
+
+/// A dense mixing matrix, or its gradient.
+template <class A>
+mhla::MixingView<A> mixing_view(const char* function, const Tensor& t) {
+  expect_tensor(function, "mixing", t, scalar_type_of<std::remove_const_t<A>>(), 2);
+  const mhla::Band all(t.size(0), t.size(1));
+  if constexpr (std::is_const_v<A>) {
+    return {static_cast<A*>(t.const_data_ptr()), all};
+  } else {
+    return {static_cast<A*>(t.mutable_data_ptr()), all};
+  }
+}
+
+}  // namespace mhla_torch

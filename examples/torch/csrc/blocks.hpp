@@ -1,0 +1,94 @@
+#pragma once
+
+/// \file
+/// The blocks that an operator's arguments name.
+
+#include <cstdint>
+#include <mhla/policy/grid_partition.hpp>
+#include <mhla/policy/partition.hpp>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace mhla_torch {
+
+using mhla::Index;
+
+/// The tokens before the grid (a class token, registers) as one block, where there are any, then
+/// the blocks of an image or a video in raster order, or of a sequence.
+class Blocks {
+ public:
+  using Rest = std::variant<mhla::Contiguous, mhla::Grid>;
+
+  Blocks(Index prefix, Rest rest) : prefix_(prefix), rest_(rest) {}
+
+  Index tokens() const {
+    return prefix_ + std::visit([](const auto& rest) { return rest.tokens(); }, rest_);
+  }
+  Index blocks() const {
+    return first() + std::visit([](const auto& rest) { return rest.blocks(); }, rest_);
+  }
+  Index block_size(Index b) const {
+    if (b < first()) return prefix_;
+    return std::visit([&](const auto& rest) { return rest.block_size(b - first()); }, rest_);
+  }
+  Index runs(Index b) const {
+    if (b < first()) return 1;
+    return std::visit([&](const auto& rest) { return rest.runs(b - first()); }, rest_);
+  }
+  mhla::Run run(Index b, Index r) const {
+    if (b < first()) return {0, prefix_};
+    const auto [begin, length] =
+        std::visit([&](const auto& rest) { return rest.run(b - first(), r); }, rest_);
+    return {prefix_ + begin, length};
+  }
+
+ private:
+  Index first() const { return prefix_ > 0 ? 1 : 0; }  // block of the rest
+
+  Index prefix_;
+  Rest rest_;
+};
+static_assert(mhla::Partition<Blocks>);
+
+/// One to three sizes.
+/// \throws shape_error for any other number of them.
+inline mhla::GridShape grid_shape(const char* function, const char* argument,
+                                  const std::vector<std::int64_t>& sizes) {
+  if (sizes.size() == 1) return {sizes[0]};
+  if (sizes.size() == 2) return {sizes[0], sizes[1]};
+  if (sizes.size() == 3) return {sizes[0], sizes[1], sizes[2]};
+  throw mhla::shape_error(std::string(function) + ": " + argument + " has " +
+                          std::to_string(sizes.size()) + " sizes, expected 1 to 3");
+}
+
+/// The blocks of a sequence of any length; with a grid, of the one length that it covers.
+struct BlocksOfLength {
+  std::vector<std::int64_t> grid;   ///< tokens along each axis; empty: a sequence
+  std::vector<std::int64_t> block;  ///< tokens of a block along each axis
+  Index prefix;                     ///< tokens before the grid
+
+  Blocks operator()(Index tokens) const {
+    if (grid.empty()) return {prefix, mhla::Contiguous(tokens - prefix, block[0])};
+    const mhla::GridShape tokens_along = grid_shape("mhla::Grid", "grid", grid);
+    return {prefix, mhla::Grid(tokens_along, grid_shape("mhla::Grid", "block", block))};
+  }
+
+  /// \throws shape_error unless block has as many sizes as grid, and one without a grid;
+  ///         option_error for a size below 1 or a negative prefix.
+  void check(const char* function) const {
+    const std::size_t sizes = grid.empty() ? 1 : grid.size();
+    if (block.size() != sizes) {
+      throw mhla::shape_error(std::string("mhla::") + function + ": block has " +
+                              std::to_string(block.size()) + " sizes, expected " +
+                              std::to_string(sizes) + (grid.empty() ? "" : " (those of grid)"));
+    }
+    if (prefix < 0) {
+      throw mhla::option_error(std::string("mhla::") + function + ": prefix is " +
+                               std::to_string(prefix) + ", expected at least 0");
+    }
+    (*this)(prefix);
+  }
+};
+
+}  // namespace mhla_torch

@@ -1,0 +1,50 @@
+#pragma once
+
+/// \file
+/// PyTorch's threads as an executor of the library.
+
+#include <torch/csrc/stable/ops.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mhla/core/executor.hpp>
+#include <mutex>
+
+namespace mhla_torch {
+
+using mhla::Index;
+
+/// torch.get_num_threads() workers of at::parallel_for. Called from inside a parallel region of
+/// PyTorch it runs on the thread that calls, so regions never wait for each other.
+class TorchThreads {
+ public:
+  Index workers() const { return workers_; }
+
+  template <class F>
+  void for_each(Index count, F&& f) const {
+    std::atomic<Index> next{0};
+    std::mutex mutex;  // of failure
+    std::exception_ptr failure;
+    const auto serve = [&](Index begin, Index end) {
+      for (Index worker = begin; worker < end; ++worker) {
+        for (Index i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
+          try {
+            f(i, worker);
+          } catch (...) {
+            const std::lock_guard lock(mutex);
+            if (!failure) failure = std::current_exception();
+          }
+        }
+      }
+    };
+    torch::stable::parallel_for(0, std::min(workers_, count), 1, serve);
+    if (failure) std::rethrow_exception(failure);
+  }
+
+ private:
+  Index workers_ = torch::stable::get_num_threads();
+};
+static_assert(mhla::Executor<TorchThreads>);
+
+}  // namespace mhla_torch

@@ -1,0 +1,62 @@
+"""MHLA in plain PyTorch, by its definition: the N x N matrix of weights."""
+
+import math
+
+import torch
+
+MAPS = {"relu": lambda x: x.relu() + 1e-6, "elu_plus_one": lambda x: torch.nn.functional.elu(x) + 1,
+        "identity": lambda x: x, "exp": torch.exp}
+
+
+def block_of(tokens, grid, block, prefix=0):
+    """The block of each token.   # [N]"""
+    if not grid:
+        return torch.arange(tokens) // block[0]
+    counts = [math.ceil(n / w) for n, w in zip(grid, block)]
+    places = torch.meshgrid(*(torch.arange(n) // w for n, w in zip(grid, block)), indexing="ij")
+    blocks = torch.zeros_like(places[0])
+    for count, place in zip(counts, places):
+        blocks = blocks * count + place
+    first = torch.zeros(prefix, dtype=torch.long)
+    return torch.cat([first, blocks.flatten() + (1 if prefix else 0)])
+
+
+def attention(q, k, v, mixing, blocks, *, causal=False, feature_map="relu", normalizer="key_sum",
+              eps=0., scale=1., normalizer_q=None, normalizer_k=None, query_mask=None,
+              key_mask=None):
+    """q, k [B,N,H,D], v [B,N,H,E], mixing [M,M], blocks = (those of queries [N], of keys [N])."""
+    phi = MAPS[feature_map]
+    coefficients = mixing[blocks[0]][:, blocks[1]]  # [N,N]
+    if causal:
+        coefficients = coefficients.tril()
+    if key_mask is not None:
+        coefficients = coefficients * key_mask[:, None, None]
+
+    def weights(queries, keys):  # [B,H,N,N]
+        return torch.einsum("bthd,bjhd->bhtj", phi(queries) * scale, phi(keys))
+
+    out = torch.einsum("bhtj,bjhe->bthe", coefficients * weights(q, k), v)
+    if normalizer != "none":
+        nq, nk = (q, k) if normalizer_q is None else (normalizer_q, normalizer_k)
+        if normalizer == "cross_query":  # the mean over blocks of queries in the token's slot
+            slots = slots_of(blocks[0])
+            same = (slots[:, None] == slots).to(mixing)  # [N,N] whether they have one slot
+            own = torch.nn.functional.one_hot(blocks[0]).to(mixing)  # [N,M]
+            sums = torch.einsum("bhtj,jm->bhtm", weights(nq, nk), own)  # query by key block
+            picked = mixing[blocks[0]][:, blocks[0]] * same  # m_ib of query s in block b
+            sums = torch.einsum("ts,bhsm,sm->bht", picked, sums, own)
+        else:
+            sums = (coefficients * weights(nq, nk)).sum(-1)
+        out = out / (sums.transpose(1, 2)[..., None] + eps)
+    if query_mask is not None:
+        out = out * query_mask[:, :, None, None]
+    return out
+
+
+def slots_of(blocks):
+    """The place of each token in its block."""
+    counts, slots = {}, []
+    for block in blocks.tolist():
+        slots.append(counts.get(block, 0))
+        counts[block] = slots[-1] + 1
+    return torch.tensor(slots)

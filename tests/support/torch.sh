@@ -1,0 +1,36 @@
+# shellcheck shell=bash
+# Sourced after setup.sh by what runs examples/torch.
+
+# torch_environment: makes an environment of Python with PyTorch and mhla_torch, built from this
+# tree, and sets `build_dir` and `python`. PyTorch 2.10 or newer of MHLA_PYTHON (python3 where it is
+# not set) is used where it is; otherwise PyPI's is installed.
+torch_environment() {
+  require_packages g++ cmake ninja-build libeigen3-dev python3-venv
+  build_dir=${MHLA_BUILD_DIR:-$repository/build/torch}
+  mkdir -p "$build_dir"
+  build_dir=$(cd "$build_dir" && pwd)
+  local base=${MHLA_PYTHON:-python3} packages=(scikit-build-core numpy matplotlib pytest) site place
+  python=$build_dir/venv/bin/python
+  if [[ ! -x $python ]]; then
+    step "make $build_dir/venv"
+    "$base" -m venv "$build_dir/venv"
+  fi
+  if site=$("$base" -c 'import os, torch
+assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)
+print(os.path.dirname(torch.__path__[0]))' 2>/dev/null); then
+    step "PyTorch is that of $base"
+    place=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    printf '%s\n' "$site" >"$place/torch_of_base.pth"
+  else
+    packages+=("torch>=2.10")
+  fi
+  step "install ${packages[*]}"
+  quietly "$build_dir/install.log" "$python" -m pip install --disable-pip-version-check \
+    "${packages[@]}"
+  step "build mhla_torch"
+  quietly "$build_dir/build.log" "$python" -m pip install --disable-pip-version-check \
+    --no-build-isolation --no-deps --force-reinstall -C build-dir="$build_dir/package" \
+    "$repository/examples/torch"
+  # Of tests and examples: what they share with benchmarks/, and the model they train.
+  export PYTHONPATH=$repository/benchmarks:$repository/examples/torch PYTHONDONTWRITEBYTECODE=1
+}
