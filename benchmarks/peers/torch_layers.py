@@ -6,6 +6,7 @@ stored cases have. error_of(file) holds a layer to a stored case of the authors'
 
 import ast
 import json
+import sys
 
 import torch
 from torch import nn
@@ -52,17 +53,17 @@ def normaliser(q, k, mixing):
 
 
 class Vision(nn.Module):
-    """DiT and DeiT, whose tokens come block after block."""
+    """DiT and DeiT, whose tokens come block after block; grid and block along [y, x]."""
 
     def __init__(self, channels, heads, grid, block, lepe, qk_norm, qkv_bias):
         super().__init__()
-        self.heads, self.grid, self.block = heads, grid, block
+        self.heads, self.grid, self.block = heads, (1, *grid), (1, *block)
         self.norm = nn.LayerNorm(channels)
         self.to_qkv = nn.Linear(channels, 3 * channels, bias=qkv_bias)
         self.q_norm = nn.RMSNorm(channels) if qk_norm else nn.Identity()
         self.k_norm = nn.RMSNorm(channels) if qk_norm else nn.Identity()
         self.lepe = nn.Conv2d(channels, channels, lepe, padding=lepe // 2, groups=channels)
-        self.piece_attn = Mixing(grid[1] * grid[2] // (block[1] * block[2]))
+        self.piece_attn = Mixing(grid[0] * grid[1] // (block[0] * block[1]))
         self.to_out = nn.Sequential(nn.Linear(channels, channels))
 
     def forward(self, x):
@@ -199,19 +200,21 @@ def read_case(path):
     return tensors, about
 
 
-def layer_of(about, x):
-    """The layer of a stored case."""
+def layer_of(about, x, layers=sys.modules[__name__]):
+    """The layer of a stored case: one of this module, or of another with the same classes."""
     yes = lambda key: about[key] == "true"
     if about["kind"] == "video":
-        return Video(int(about["dim"]), int(about["heads"]), ast.literal_eval(about["grid"]),
-                     ast.literal_eval(about["block_layout"]), yes("is_lepe"), yes("normalize_out"))
+        return layers.Video(int(about["dim"]), int(about["heads"]), ast.literal_eval(about["grid"]),
+                            ast.literal_eval(about["block_layout"]), yes("is_lepe"),
+                            yes("normalize_out"))
     if about["kind"] == "nlp":
-        return Language(int(about["hidden_size"]), int(about["num_heads"]),
-                        int(about["chunk_size"]), int(about["max_chunks"]), about["feature_map"],
-                        int(about["conv_size"]) if yes("use_short_conv") else 0)
+        return layers.Language(int(about["hidden_size"]), int(about["num_heads"]),
+                               int(about["chunk_size"]), int(about["max_chunks"]),
+                               about["feature_map"],
+                               int(about["conv_size"]) if yes("use_short_conv") else 0)
     blocks, side = (round(n**0.5) for n in x.shape[1:3])
-    return Vision(int(about["dim"]), int(about["heads"]), (1, blocks * side, blocks * side),
-                  (1, side, side), int(about["lepe_kernel"]), yes("qk_norm"), yes("qkv_bias"))
+    return layers.Vision(int(about["dim"]), int(about["heads"]), (blocks * side, blocks * side),
+                         (side, side), int(about["lepe_kernel"]), yes("qk_norm"), yes("qkv_bias"))
 
 
 def error_of(path):

@@ -1,0 +1,125 @@
+"""MHLA where a model has softmax attention."""
+
+import math
+
+import torch
+from torch import nn
+
+from mhla_torch import operators
+
+
+class MHLA(nn.Module):
+    """Attention between tensors of all heads, in place of scaled_dot_product_attention:
+
+        self.attention = MHLA((14, 14), (7, 7), prefix=1)   # in __init__
+        x = self.attention(q, k, v)                         # in forward; [B,H,N,D] -> [B,H,N,E]
+
+    tokens, block: an image or a video of so many tokens along each axis, in raster order, and the
+        tokens of a block along each; or two numbers: a sequence of at most so many tokens
+    prefix: tokens before the image, such as a class token, which are a block of their own
+    options: of mhla_torch.bidirectional and mhla_torch.causal
+
+    The parameter is the mixing matrix `mixing` [M,M]. It starts as locality (a causal one uniform),
+    with rows that sum to 1; after a step of an optimiser constrain_() keeps it in [0, 1].
+    """
+
+    def __init__(self, tokens, block, *, prefix=0, causal=False, layout="bhnd", **options):
+        super().__init__()
+        sequence = isinstance(tokens, int)
+        if causal and not (sequence and prefix == 0):
+            raise ValueError("MHLA: causal attention is of a sequence without a prefix, "
+                             f"got tokens {tokens} and prefix {prefix}")
+        self.grid = () if sequence else tuple(tokens)
+        self.block = (block,) if sequence else tuple(block)
+        self.prefix, self.causal = prefix, causal
+        self.options = {"layout": layout} | options
+        counts = [math.ceil(n / w) for n, w in zip((tokens,) if sequence else tokens, self.block)]
+        mixing = uniform_causal(counts[0]) if causal else with_prefix(
+            operators.locality(counts), prefix)
+        self.mixing = nn.Parameter(mixing.to(torch.get_default_dtype()))
+
+    def forward(self, q, k, v, *, key_mask=None):
+        """q, k [B,H,N,D], v [B,H,N,E] (layout "bnhd": [B,N,H,.]), key_mask bool [B,N] -> as q"""
+        options = self.options | ({} if key_mask is None else {"key_mask": key_mask})
+        if self.causal:
+            return operators.causal(q, k, v, self.mixing, block=self.block[0], **options)
+        return operators.bidirectional(q, k, v, self.mixing, grid=self.grid, block=self.block,
+                                       prefix=self.prefix, **options)
+
+    @torch.no_grad()
+    def constrain_(self):
+        """Clamps the mixing matrix to [0, 1], a causal one to the lower triangle."""
+        self.mixing.clamp_(0, 1)
+        if self.causal:
+            self.mixing.tril_()
+
+    def extra_repr(self):
+        tokens = self.grid or "sequence"
+        return f"tokens={tokens}, block={self.block}, prefix={self.prefix}, causal={self.causal}"
+
+
+def uniform_causal(blocks):
+    """m_ib = 1 / (i + 1) for b <= i.   # [M,M]"""
+    return torch.ones(blocks, blocks).tril() / torch.arange(1, blocks + 1)[:, None]
+
+
+def with_prefix(mixing, prefix):
+    """Puts the block of the prefix, if there is one, before the others: it reads and is read with
+    the mean weight of a block.   # [M,M] -> [M + 1,M + 1]
+    """
+    if prefix == 0:
+        return mixing
+    blocks = len(mixing) + 1
+    whole = mixing.new_full((blocks, blocks), 1 / blocks)
+    whole[1:, 1:] = mixing * (1 - 1 / blocks)
+    return whole
+
+
+class ViTAttention(nn.Module):
+    """The attention of a vision transformer as timm has it, with MHLA instead of softmax.
+
+    attention: the module it replaces, whose projections and norms it takes over
+    """
+
+    def __init__(self, attention, mhla):
+        super().__init__()
+        self.num_heads, self.mhla = attention.num_heads, mhla
+        self.qkv, self.proj = attention.qkv, attention.proj
+        for name in ("q_norm", "k_norm", "norm", "proj_drop"):
+            setattr(self, name, getattr(attention, name, None) or nn.Identity())
+
+    def forward(self, x, attn_mask=None):
+        """x [B,N,C] -> [B,N,C]"""
+        if attn_mask is not None:
+            raise ValueError("ViTAttention: attn_mask is set, expected None: MHLA mixes blocks")
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)
+        x = self.mhla(self.q_norm(q), self.k_norm(k), v).flatten(2)
+        return self.proj_drop(self.proj(self.norm(x)))
+
+
+def replace_attention(model, block, **options):
+    """Replaces the attention of a timm-style vision transformer in place; returns the model.
+
+        model = replace_attention(model, block=(7, 7))
+
+    Each module with qkv, proj and num_heads becomes a ViTAttention with a mixing matrix of its own.
+    The grid of tokens is model.patch_embed.grid_size, behind model.num_prefix_tokens. All other
+    parameters keep their names, so that weights trained with softmax can be loaded before.
+    options: of MHLA
+    """
+    found = [(parent, name, child) for parent in model.modules()
+             for name, child in parent.named_children()
+             if all(hasattr(child, member) for member in ("qkv", "proj", "num_heads"))]
+    if not found:
+        raise ValueError("replace_attention: model has no module with qkv, proj and num_heads, "
+                         "expected the attention of a timm-style vision transformer")
+    dropout = [child.attn_drop.p for *_, child in found if hasattr(child, "attn_drop")]
+    if any(dropout):
+        raise ValueError(f"replace_attention: attn_drop is {max(dropout)}, expected 0: "
+                         "MHLA has no matrix of weights to drop from")
+    prefix = getattr(model, "num_prefix_tokens", 0)
+    for parent, name, child in found:
+        mhla = MHLA(model.patch_embed.grid_size, block, prefix=prefix, layout="bnhd", **options)
+        like = child.qkv.weight
+        setattr(parent, name, ViTAttention(child, mhla.to(like.device, like.dtype)))
+    return model

@@ -1,0 +1,245 @@
+"""The authors' attention layers under the authors' parameter names: load_state_dict takes theirs.
+
+Each takes x [B,N,C] and returns y [B,N,C].
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from mhla_torch import operators
+from mhla_torch.attention import uniform_causal
+
+
+class Mixing(nn.Module):
+    """A mixing matrix [M,M,1,1]: the 1 x 1 convolution that it is in the checkpoints."""
+
+    def __init__(self, blocks):
+        super().__init__()
+        count = math.prod(blocks)
+        self.conv = nn.Conv2d(count, count, 1, bias=False)
+        with torch.no_grad():
+            self.conv.weight[:, :, 0, 0] = operators.locality(blocks, columns=True)
+
+    def matrix(self):
+        return self.conv.weight[:, :, 0, 0]  # [M,M]
+
+
+class Vision(nn.Module):
+    """DiT and DeiT. Tokens come block after block, blocks and their tokens in raster order.
+
+    grid, block: tokens of the image and of a block along [y, x]
+    lepe: side of the convolution that is added to the output
+    qk_norm: RMSNorm of q and k over all heads together
+    """
+
+    def __init__(self, channels, heads, grid, block, lepe=3, qk_norm=False, qkv_bias=True):
+        super().__init__()
+        self.heads, self.block = heads, tuple(block)
+        self.counts = tuple(n // w for n, w in zip(grid, block))
+        self.norm = nn.LayerNorm(channels)
+        self.to_qkv = nn.Linear(channels, 3 * channels, bias=qkv_bias)
+        self.q_norm = nn.RMSNorm(channels) if qk_norm else nn.Identity()
+        self.k_norm = nn.RMSNorm(channels) if qk_norm else nn.Identity()
+        self.lepe = nn.Conv2d(channels, channels, lepe, padding=lepe // 2, groups=channels)
+        self.piece_attn = Mixing(self.counts)
+        self.to_out = nn.Sequential(nn.Linear(channels, channels))
+
+    def local(self, v):
+        """The convolution of the image that v [B,N,C] is.   # [B,N,C]"""
+        image = v.unflatten(1, (*self.counts, *self.block)).permute(0, 5, 1, 3, 2, 4)
+        out = self.lepe(image.flatten(4).flatten(2, 3))
+        out = out.unflatten(3, (self.counts[1], -1)).unflatten(2, (self.counts[0], -1))
+        return out.permute(0, 2, 4, 3, 5, 1).flatten(1, 4)
+
+    def forward(self, x):
+        q, k, v = self.to_qkv(self.norm(x)).chunk(3, dim=-1)
+        heads = (t.unflatten(-1, (self.heads, -1)) for t in (self.q_norm(q), self.k_norm(k), v))
+        out = operators.bidirectional(*heads, self.piece_attn.matrix(),
+                                      block=(math.prod(self.block),), normalizer="cross_query",
+                                      eps=1e-6)
+        return self.to_out(out.flatten(2) + self.local(v))
+
+
+class Video(nn.Module):
+    """Wan. Tokens come in raster order; a rotary embedding in the numerator; gated RMSNorm a head.
+
+    grid: tokens along [frames, y, x]; layout: blocks along each
+    lepe: adds a 3 x 3 x 3 convolution; normalize: divides by the sums of the released layer
+    """
+
+    def __init__(self, channels, heads, grid, layout, lepe=False, normalize=False):
+        super().__init__()
+        self.heads, self.grid, self.normalize = heads, tuple(grid), normalize
+        self.block = tuple(n // m for n, m in zip(grid, layout))
+        for name in "qkvog":
+            setattr(self, name, nn.Linear(channels, channels))
+        self.norm_q, self.norm_k = (nn.RMSNorm(channels, eps=1e-6) for _ in range(2))
+        self.g_norm = nn.RMSNorm(channels // heads, eps=1e-6)
+        self.block_attn = Mixing(layout)
+        self.lepe = nn.Conv3d(channels, channels, 3, padding=1, groups=channels) if lepe else None
+        self.register_buffer("turns", self.rotary(channels // heads // 2), persistent=False)
+
+    def rotary(self, pairs):
+        """Cosines and sines of all tokens; the axes share the pairs of channels.   # [2,N,pairs]"""
+        narrow = pairs // 3
+        places = torch.meshgrid(*(torch.arange(n) for n in self.grid), indexing="ij")
+        widths = (pairs - 2 * narrow, narrow, narrow)
+        return turns(torch.cat([angles(p.flatten(), w) for p, w in zip(places, widths)], 1))
+
+    def turn(self, x):
+        """x [B,N,H,D], pairs of neighbours turned."""
+        a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+        cos, sin = self.turns.unsqueeze(2)
+        return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+
+    def forward(self, x):
+        q, k = self.norm_q(self.q(x)).relu() + 1e-6, self.norm_k(self.k(x)).relu() + 1e-6
+        q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in (q, k, self.v(x)))
+        sums = {"normalizer": "cross_query", "eps": 1e-6, "normalizer_q": q, "normalizer_k": k}
+        out = operators.bidirectional(self.turn(q), self.turn(k), v, self.block_attn.matrix(),
+                                      grid=self.grid, block=self.block, feature_map="identity",
+                                      **(sums if self.normalize else {"normalizer": "none"}))
+        out = self.g_norm(out).flatten(2) * functional.silu(self.g(x))
+        if self.lepe is not None:
+            clip = v.flatten(2).transpose(1, 2).unflatten(2, self.grid)
+            out = out + self.lepe(clip).flatten(2).transpose(1, 2)
+        return self.o(out)
+
+
+@dataclass
+class LanguageState:
+    """What a language layer remembers of B sequences; its size does not depend on their length."""
+
+    position: int
+    summaries: torch.Tensor  # [M,B,H,D,E], of the chunks that are whole
+    mixture: torch.Tensor  # [B,H,D,E], of these, as the chunk that is not whole reads them
+    own: torch.Tensor  # [B,H,D,E], of that chunk
+    inputs: dict  # name: the last tokens that a convolution reads, [B,taps - 1,width]
+
+
+class Language(nn.Module):
+    """The language model's layer: rotary embedding behind the feature map, gated RMSNorm a head.
+
+    chunk, chunks: tokens of a block and most blocks of a sequence
+    feature_map: "relu" or "elu"; convolution: taps of the short ones of q, k and v, 0 for none
+
+    layer(x) computes whole sequences. To decode: state = layer.start(B), then for the prompts and
+    for each next token layer.append(state, x).
+    """
+
+    def __init__(self, channels, heads, chunk, chunks, feature_map="relu", convolution=0):
+        super().__init__()
+        if feature_map not in ("relu", "elu"):
+            raise ValueError(f'Language: feature_map is "{feature_map}", expected relu or elu')
+        keys = channels // 2
+        self.heads, self.chunk, self.chunks, self.taps = heads, chunk, chunks, convolution
+        self.map = torch.relu if feature_map == "relu" else elu_plus_one
+        for name, width in (("q", keys), ("k", keys), ("v", channels), ("g", channels)):
+            setattr(self, f"{name}_proj", nn.Linear(channels, width, bias=False))
+            if convolution and name != "g":
+                setattr(self, f"{name}_conv1d",
+                        nn.Conv1d(width, width, convolution, groups=width, bias=False))
+        self.o_proj = nn.Linear(channels, channels, bias=False)
+        self.mixing_matrix = nn.Parameter(uniform_causal(chunks)[..., None, None, None, None])
+        self.g_norm_swish_gate = nn.RMSNorm(channels // heads, eps=1e-5)
+        places = angles(torch.arange(chunk * chunks), keys // heads // 2)
+        self.register_buffer("turns", turns(places), persistent=False)
+
+    @torch.no_grad()
+    def constrain_(self):
+        """Clamps the mixing matrix to [1e-5, 1] and to its lower triangle: after an update."""
+        m = self.mixing_matrix[..., 0, 0, 0, 0]
+        m.copy_(m.clamp(1e-5, 1).tril())
+
+    def project(self, x, state):
+        """q, k [B,N,H,D] behind their feature maps and v [B,N,H,E] of tokens from `state` on."""
+        def one(name):
+            y = getattr(self, f"{name}_proj")(x)
+            if self.taps:
+                y = torch.cat([state.inputs[name], y], 1)
+                state.inputs[name] = y[:, y.shape[1] - self.taps + 1:]
+                y = functional.silu(getattr(self, f"{name}_conv1d")(y.transpose(1, 2)))
+                y = y.transpose(1, 2)
+            return y.unflatten(-1, (self.heads, -1))
+
+        cos, sin = self.turns[:, state.position:state.position + x.shape[1]].unsqueeze(2)
+
+        def features(y):
+            a, b = self.map(y).chunk(2, dim=-1)
+            return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+        return features(one("q")), features(one("k")), one("v")
+
+    def finish(self, out, x):
+        """out [B,N,H,E]"""
+        out = self.g_norm_swish_gate(out).flatten(2)
+        return self.o_proj(out * functional.silu(self.g_proj(x)))
+
+    def expect_room(self, tokens):
+        most = self.chunk * self.chunks
+        if tokens > most:
+            raise ValueError(f"Language: a sequence has {tokens} tokens, expected at most {most}")
+
+    def forward(self, x):
+        self.expect_room(x.shape[1])
+        q, k, v = self.project(x, self.start(x.shape[0], summaries=False))
+        out = operators.causal(q, k, v, self.mixing_matrix[..., 0, 0, 0, 0], block=self.chunk,
+                               feature_map="identity", normalizer="none", scale=q.shape[-1]**-0.5)
+        return self.finish(out, x)
+
+    def start(self, batch, summaries=True):
+        """The state of sequences without tokens."""
+        like, channels = self.o_proj.weight, self.o_proj.in_features
+        shape = (batch, self.heads, channels // 2 // self.heads, channels // self.heads)
+        inputs = {name: like.new_zeros(batch, self.taps - 1, width) for name, width in
+                  (("q", channels // 2), ("k", channels // 2), ("v", channels))
+                  } if self.taps else {}
+        return LanguageState(0, like.new_zeros(self.chunks if summaries else 0, *shape),
+                             like.new_zeros(shape), like.new_zeros(shape), inputs)
+
+    def append(self, state, x):
+        """The outputs [B,n,C] of the next tokens x [B,n,C]; O(D E) a token and head, and O(M D E)
+        a chunk.
+        """
+        self.expect_room(state.position + x.shape[1])
+        outputs = []
+        while x.shape[1] > 0:
+            count = min(x.shape[1], self.chunk - state.position % self.chunk)
+            outputs.append(self.append_to_chunk(state, x[:, :count]))
+            x = x[:, count:]
+        return torch.cat(outputs, 1) if outputs else x
+
+    def append_to_chunk(self, state, x):
+        """The same of tokens of one chunk."""
+        i = state.position // self.chunk
+        row = self.mixing_matrix[i, :, 0, 0, 0, 0]
+        q, k, v = (t.transpose(1, 2) for t in self.project(x, state))  # [B,H,n,.]
+        q = q * q.shape[-1]**-0.5
+        if state.position % self.chunk == 0:
+            state.mixture = torch.tensordot(row[:i], state.summaries[:i], 1)
+        out = q @ (state.mixture + row[i] * state.own)
+        out = out + row[i] * (q @ k.transpose(-1, -2)).tril() @ v
+        state.own = state.own + k.transpose(-1, -2) @ v
+        state.position += x.shape[1]
+        if state.position % self.chunk == 0:
+            state.summaries = state.summaries.index_copy(0, torch.tensor([i]), state.own[None])
+            state.own = torch.zeros_like(state.own)
+        return self.finish(out.transpose(1, 2), x)
+
+
+def elu_plus_one(x):
+    return functional.elu(x) + 1
+
+
+def angles(places, pairs):
+    """Angles of so many pairs of channels at places [N], in double.   # [N,pairs]"""
+    return places[:, None] * 10000.0**(-torch.arange(pairs, dtype=torch.float64) / pairs)
+
+
+def turns(angles):
+    """Cosines and sines of angles [N,pairs].   # [2,N,pairs]"""
+    return torch.stack([angles.cos(), angles.sin()]).to(torch.get_default_dtype())

@@ -1,0 +1,138 @@
+"""MHLA as a module, and the attention of a vision transformer replaced by it."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from mhla_torch import MHLA, causal, locality, replace_attention
+from reference import attention, block_of
+from tiny_vit import TinyViT
+
+
+class Model(nn.Module):
+    """What calls attention: heads first, from a packed projection."""
+
+    def __init__(self, attention):
+        super().__init__()
+        self.qkv, self.attention = nn.Linear(16, 48), attention
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        return self.attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+def image_model(**options):
+    torch.manual_seed(0)
+    return Model(MHLA((4, 6), (2, 3), **options)).double()
+
+
+@pytest.mark.parametrize("prefix", (0, 1, 3))
+def test_takes_the_place_of_softmax_attention(prefix):
+    model = image_model(prefix=prefix)
+    x = torch.randn(2, 24 + prefix, 16, dtype=torch.float64)
+    q, k, v = model.qkv(x).unflatten(-1, (3, 2, 8)).unbind(2)
+    blocks = block_of(24 + prefix, (4, 6), (2, 3), prefix)
+    expected = attention(q, k, v, model.attention.mixing, (blocks, blocks))
+    torch.testing.assert_close(model(x), expected.flatten(2), rtol=1e-12, atol=1e-12)
+    softmax = Model(functional.scaled_dot_product_attention).double()
+    assert softmax(x).shape == model(x).shape and softmax(x).stride() == model(x).stride()
+
+
+def test_starts_as_locality_with_rows_that_sum_to_one():
+    mixing = image_model().attention.mixing
+    torch.testing.assert_close(mixing, locality((2, 2)), rtol=1e-6, atol=1e-7)
+    for prefix in (0, 2):
+        sums = image_model(prefix=prefix).attention.mixing.sum(1)
+        torch.testing.assert_close(sums, torch.ones_like(sums), rtol=1e-6, atol=0)
+
+
+def test_a_causal_one_serves_shorter_sequences():
+    module = MHLA(64, 8, causal=True)
+    q, k, v = torch.randn(3, 2, 4, 20, 8).unbind(0)  # [B,H,N,D]
+    out = module(q, k, v)
+    assert torch.equal(out, causal(q, k, v, module.mixing, block=8, layout="bhnd"))
+    later = [torch.cat([t, torch.full_like(t, torch.nan)], 2) for t in (q, k, v)]
+    assert torch.equal(module(*later)[:, :, :20][:, :, :16], out[:, :, :16])
+
+
+def test_constrains_its_mixing_matrix():
+    module = MHLA(64, 8, causal=True)
+    with torch.no_grad():
+        module.mixing.copy_(torch.randn(8, 8))
+    module.constrain_()
+    assert module.mixing.min() == 0 and module.mixing.max() <= 1
+    assert not module.mixing.triu(1).any()
+
+
+def test_refuses_a_causal_image():
+    with pytest.raises(ValueError, match="causal attention is of a sequence"):
+        MHLA((4, 4), (2, 2), causal=True)
+
+
+def test_exports_and_loads():
+    model = image_model()
+    x = torch.randn(2, 24, 16, dtype=torch.float64)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(model, (x,), dynamic_shapes={"x": {0: batch}})
+    assert any(node.target is torch.ops.mhla.bidirectional.default for node in program.graph.nodes)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    loaded = torch.export.load(file).module()
+    for x in (x, torch.randn(5, 24, 16, dtype=torch.float64)):
+        assert torch.equal(loaded(x), model(x))
+
+
+def test_trains_alike_compiled_and_in_autocast():
+    x = torch.randn(4, 24, 16)
+    gradients = {}
+    for name in ("eager", "compiled", "autocast"):
+        torch.compiler.reset()
+        model = image_model(feature_map="elu_plus_one").float()
+        run = torch.compile(model, fullgraph=True) if name != "eager" else model
+        with torch.autocast("cpu", torch.bfloat16, enabled=name == "autocast"):
+            out = run(x)
+        assert out.dtype is (torch.bfloat16 if name == "autocast" else torch.float32)
+        out.float().square().sum().backward()
+        gradients[name] = torch.cat([p.grad.flatten() for p in model.parameters()])
+    scale = gradients["eager"].abs().max()
+    assert (gradients["compiled"] - gradients["eager"]).abs().max() < 1e-5 * scale
+    assert (gradients["autocast"] - gradients["eager"]).abs().max() < 3e-2 * scale
+
+
+@pytest.mark.parametrize("class_token", (False, True))
+def test_replaces_the_attention_of_a_vision_transformer(class_token):
+    torch.manual_seed(0)
+    model = TinyViT(size=16, class_token=class_token)
+    weights = copy.deepcopy(model.state_dict())
+    x = torch.randn(3, 1, 16, 16)
+    before = model(x)
+    assert replace_attention(model, block=(4, 4)) is model
+    added = set(model.state_dict()) - set(weights)
+    assert added == {f"blocks.{i}.attn.mhla.mixing" for i in range(2)}
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in weights.items())
+    blocks = 4 + class_token
+    assert model.blocks[0].attn.mhla.mixing.shape == (blocks, blocks)
+    out = model(x)
+    assert out.shape == before.shape and not torch.allclose(out, before)
+    out.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    torch.compiler.reset()
+    torch.testing.assert_close(torch.compile(model, fullgraph=True)(x), out, rtol=1e-5, atol=1e-5)
+
+
+def test_says_what_it_cannot_replace():
+    with pytest.raises(ValueError, match="no module with qkv, proj and num_heads"):
+        replace_attention(nn.Linear(2, 2), block=(2, 2))
+    model = TinyViT(size=16)
+    model.blocks[0].attn.attn_drop.p = 0.1
+    with pytest.raises(ValueError, match="attn_drop is 0.1, expected 0"):
+        replace_attention(model, block=(4, 4))
+    model.blocks[0].attn.attn_drop.p = 0.0
+    replace_attention(model, block=(4, 4))
+    with pytest.raises(ValueError, match="attn_mask is set"):
+        model.blocks[0].attn(torch.ones(1, 64, 32), attn_mask=torch.ones(64, 64))

@@ -1,0 +1,91 @@
+"""The layers against stored cases of the authors' code, and a decoder against whole sequences."""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from mhla_torch import Language, Video, Vision, layers
+from peers.torch_layers import layer_of, read_case  # of benchmarks/
+
+FOLDERS = [Path(__file__).parents[3] / "tests" / "data",
+           *(Path(folder) for folder in [os.environ.get("MHLA_GOLDEN_DIR")] if folder)]
+CASES = sorted(path for folder in FOLDERS for path in (folder / "layers").glob("*.safetensors"))
+
+
+@pytest.fixture(autouse=True)
+def double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def relative(a, b):
+    return float((a - b).detach().abs().max() / b.abs().max().clamp(min=1e-30))
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_equals_the_authors_layer(path):
+    tensors, about = read_case(path)
+    x, y, dy = (tensors[name] for name in ("x", "y", "dy"))
+    layer = layer_of(about, x, layers)
+    layer.load_state_dict({name.removeprefix("param."): tensor for name, tensor in tensors.items()
+                           if name.startswith("param.")})
+    flat = x.flatten(1, -2).detach().requires_grad_()  # [B,M,W,C] -> [B,N,C]
+    out = layer(flat)
+    assert relative(out, y.view_as(out)) < 1e-9
+    out.backward(dy.view_as(out))
+    assert relative(flat.grad, tensors["dx"].view_as(flat)) < 1e-7
+    compared = 0
+    for name, parameter in layer.named_parameters():
+        assert relative(parameter.grad, tensors["grad." + name]) < 1e-7, name
+        compared += 1
+    assert compared == sum(name.startswith("grad.") for name in tensors) > 0
+
+
+def test_there_are_stored_cases_of_every_family():
+    assert {read_case(path)[1]["kind"] for path in CASES} >= {"dit", "video", "nlp"}
+
+
+@pytest.mark.parametrize("convolution", (0, 4))
+def test_decodes_what_it_computes_whole(convolution):
+    torch.manual_seed(0)
+    layer = Language(16, 2, chunk=4, chunks=5, convolution=convolution)
+    with torch.no_grad():
+        layer.mixing_matrix.uniform_()
+    layer.constrain_()
+    x = torch.randn(3, 19, 16)
+    whole = layer(x)
+    for pieces in ([19], [1] * 19, [5, 1, 1, 8, 4], [4, 0, 15]):
+        state = layer.start(3)
+        with torch.inference_mode():
+            y = torch.cat([layer.append(state, piece) for piece in x.split(pieces, 1)], 1)
+        torch.testing.assert_close(y, whole, rtol=1e-12, atol=1e-12)
+    with pytest.raises(ValueError, match="a sequence has 21 tokens, expected at most 20"):
+        layer.append(state, x[:, :2])
+    with pytest.raises(ValueError, match="a sequence has 21 tokens, expected at most 20"):
+        layer(torch.randn(1, 21, 16))
+
+
+def layers_of_all_families():
+    return (Vision(24, 2, (8, 8), (4, 4)), Video(24, 2, (4, 4, 4), (2, 2, 2), lepe=True),
+            Language(24, 2, 16, 4, "elu", convolution=4))
+
+
+def test_layers_compile_whole():
+    x = torch.randn(2, 64, 24)
+    for layer in layers_of_all_families():
+        torch.compiler.reset()
+        compiled = torch.compile(layer, fullgraph=True)
+        torch.testing.assert_close(compiled(x), layer(x), rtol=1e-12, atol=1e-12)
+
+
+def test_layers_are_saved_whole():
+    x = torch.randn(2, 64, 24)
+    for layer in layers_of_all_families():
+        file = io.BytesIO()
+        torch.save(layer, file)
+        file.seek(0)
+        assert torch.equal(torch.load(file, weights_only=False)(x), layer(x))
