@@ -2,11 +2,12 @@
 # Builds and runs an example:
 #   bash examples/run.sh                    attention_map on examples/data/astronaut.png
 #   bash examples/run.sh NAME [arguments]   another one, such as train_images --quick
+#   bash examples/run.sh torch [arguments]  trains in PyTorch, and times its operators
 #   bash examples/run.sh --list             their names
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../tests/support/setup.sh"
 
-list() { (cd "$repository/examples" && printf '%s\n' *.cpp | sed 's/\.cpp$//'); }
+list() { (cd "$repository/examples" && printf '%s\n' *.cpp torch | sed 's/\.cpp$//'); }
 
 if [[ ${1:-} == --list ]]; then
   list
@@ -15,6 +16,17 @@ fi
 
 name=${1:-attention_map}
 (($# > 0)) && shift
+if [[ $name == torch ]]; then
+  source "$repository/tests/support/torch.sh"
+  require_packages dataset-fashion-mnist
+  torch_environment
+  step "train with softmax and with MHLA"
+  "$python" "$repository/examples/torch/train.py" "$@"
+  step "time the operators"
+  # Freed tensors stay with the process: new ones would be half of PyTorch's time in page faults.
+  exec env MALLOC_MMAP_THRESHOLD_=$((1 << 32)) MALLOC_TRIM_THRESHOLD_=$((1 << 32)) \
+    "$python" "$repository/examples/torch/speed.py"
+fi
 if [[ ! $name =~ ^[a-z0-9_]+$ || ! -f $repository/examples/$name.cpp ]]; then
   printf 'no example "%s"; there are: %s\n' "$name" "$(list | paste -sd ' ')" >&2
   exit 2
