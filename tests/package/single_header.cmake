@@ -31,7 +31,11 @@ if(NOT own EQUAL -1)
   message(FATAL_ERROR "it includes headers of its own")
 endif()
 
-set(program ${SOURCE}/examples/readme.cpp)
+# The program of the README, whatever headers it names.
+set(program ${WORK}/readme.cpp)
+file(READ ${SOURCE}/examples/readme.cpp text)
+string(REGEX REPLACE "#include <mhla/[^>]+>" "#include <mhla/mhla.hpp>" text "${text}")
+file(WRITE ${program} "${text}")
 set(compile ${COMPILER} -std=c++20 -Wall -Wextra -Werror -I ${WORK} -isystem ${EIGEN} -c ${program})
 execute_process(COMMAND ${compile} -o ${WORK}/main.o COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${compile} -Dmain=other -o ${WORK}/other.o COMMAND_ERROR_IS_FATAL ANY)
