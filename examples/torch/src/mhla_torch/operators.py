@@ -57,27 +57,34 @@ def linear(q, k, v, *, causal=False, **options):
     return _call(torch.ops.mhla.linear.default, q, k, v, None, causal, **options)
 
 
+_NAMES = ("q", "k", "v", "normalizer_q", "normalizer_k")
+
+
 def _call(operator, q, k, v, mixing, *blocks, normalizer_q=None, normalizer_k=None, **options):
     """Calls an operator with tensors of the types that it takes."""
-    tensors = {"q": q, "k": k, "v": v, "normalizer_q": normalizer_q, "normalizer_k": normalizer_k}
-    for name, tensor in tensors.items():
-        if tensor is not None and tensor.device.type not in ("cpu", "meta"):
+    tensors = (q, k, v, normalizer_q, normalizer_k)
+    for name, tensor in zip(_NAMES, tensors):
+        if tensor is not None and not (tensor.is_cpu or tensor.is_meta):
             raise ValueError(f"{operator.name()}: {name} is on {tensor.device}, expected cpu: "
                              "there are no kernels for other devices yet")
-        # PyTorch would go on with tangents of zero.
-        if not torch.compiler.is_compiling() and tensor is not None:
-            if forward_ad.unpack_dual(tensor).tangent is not None:
-                raise RuntimeError(f"{operator.name()}: {name} has a tangent, expected none: "
-                                   "there are no forward-mode derivatives")
+    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
+        _refuse_tangents(operator, tensors)
     if torch.is_autocast_enabled("cpu"):
         low = torch.get_autocast_dtype("cpu")
-        tensors = {name: t.to(low) if t is not None and _autocasts(t) else t
-                   for name, t in tensors.items()}
+        tensors = [t.to(low) if t is not None and _autocasts(t) else t for t in tensors]
     if mixing is not None:
-        sums = torch.float64 if q.dtype is torch.float64 else torch.float32
-        blocks = (mixing.to(sums), *blocks)
-    return operator(*list(tensors.values())[:3], *blocks, normalizer_q=tensors["normalizer_q"],
-                    normalizer_k=tensors["normalizer_k"], **options)
+        blocks = (mixing.to(torch.float64 if q.dtype is torch.float64 else torch.float32), *blocks)
+    q, k, v, normalizer_q, normalizer_k = tensors
+    return operator(q, k, v, *blocks, normalizer_q=normalizer_q, normalizer_k=normalizer_k,
+                    **options)
+
+
+def _refuse_tangents(operator, tensors):
+    """PyTorch would go on with tangents of zero."""
+    for name, tensor in zip(_NAMES, tensors):
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise RuntimeError(f"{operator.name()}: {name} has a tangent, expected none: "
+                               "there are no forward-mode derivatives")
 
 
 def _autocasts(tensor):
