@@ -116,10 +116,10 @@ class LanguageBody {
   /// \param tails   the last inputs of the convolutions, or null: a sequence begins
   /// \param packed  the projections, or null: those of p
   void lead(const LanguageParameters<const T>& p, const LanguageMaps<T>& maps,
-            MatrixView<const T> x, const Tape& tape, Index first, const LanguageTails<T>* tails,
-            const PackedLanguage<T>* packed, const Call& call) const;
+            MatrixView<const T> x, const Activations& tape, Index first,
+            const LanguageTails<T>* tails, const PackedLanguage<T>* packed, const Call& call) const;
   /// Norm and gate of the outputs of attention.
-  void finish(const LanguageParameters<const T>& p, MatrixView<const T> x, const Tape& tape,
+  void finish(const LanguageParameters<const T>& p, MatrixView<const T> x, const Activations& tape,
               const PackedLanguage<T>* packed, const Call& call) const;
   /// Everything up to `mixed`.
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
@@ -227,7 +227,7 @@ LanguageBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const LanguageBody& body
 
 template <Accumulator T>
 void LanguageBody<T>::lead(const LanguageParameters<const T>& p, const LanguageMaps<T>& maps,
-                           MatrixView<const T> x, const Tape& tape, Index first,
+                           MatrixView<const T> x, const Activations& tape, Index first,
                            const LanguageTails<T>* tails, const PackedLanguage<T>* packed,
                            const Call& call) const {
   const Index batch = tape.sizes.batch, n = batch == 0 ? 0 : tape.sizes.rows / batch;
@@ -258,7 +258,7 @@ void LanguageBody<T>::lead(const LanguageParameters<const T>& p, const LanguageM
 
 template <Accumulator T>
 void LanguageBody<T>::finish(const LanguageParameters<const T>& p, MatrixView<const T> x,
-                             const Tape& tape, const PackedLanguage<T>* packed,
+                             const Activations& tape, const PackedLanguage<T>* packed,
                              const Call& call) const {
   if (!options_.gate) {
     rms_norm(tape.attention, p.head_gain, options_.norm_eps, tape.mixed, call.executor);

@@ -103,7 +103,7 @@ struct LanguageDecoder {
   static constexpr const char* kAppend = "LanguageLayer::append";
 
   struct Room {
-    typename Body::Tape tape;
+    typename Body::Activations tape;
     Workspace rest;
     Room(Arena& arena, const Body& body, const State& state, Index rows,
          const ExecutorRef& executor)

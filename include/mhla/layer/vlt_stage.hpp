@@ -9,8 +9,9 @@
 ///
 /// norm1 and norm2 are layer normalisation, mix is the residual mix of mix_ffn.hpp.
 ///
-///     const VltStage<float> stage(file, "layers.0.", {.attention = {.heads = 1, ...}, .depth =
-///     2}); stage(x, y);
+///     const VltOptions options{.attention = {.heads = 1, ...}, .depth = 2};
+///     const VltStage<float> stage(file, "layers.0.", options);
+///     stage(x, y);
 ///
 /// The authors of MHLA have not released VLT; their paper builds it on RALA. Blocks and names are
 /// those of RALA's code: blocks.{i}.{pos,norm1.norm,norm2.norm}.{weight,bias}, and below

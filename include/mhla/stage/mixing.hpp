@@ -95,7 +95,6 @@ struct Mixtures {
         values(e) {
     kv.data = arena.take<A>(function, {group, kv.stride});
   }
-  Mixtures(A* mixture, Index d, Index e) : kv(mixture, 0), features(d), values(e) {}
 };
 
 /// Rows [begin, end) of m or of its transpose, dense in scratch, ready to be multiplied.
