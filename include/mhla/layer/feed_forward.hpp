@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <span>
+#include <string>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/call.hpp"
@@ -24,10 +25,9 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// The names of the parameters of a perceptron; they are the authors'.
+/// The names of the layers of a perceptron; they are the authors'.
 struct MlpNames {
-  const char *first_weight = "fc1.weight", *first_bias = "fc1.bias";
-  const char *second_weight = "fc2.weight", *second_bias = "fc2.bias";
+  std::string first = "fc1", second = "fc2";
 };
 
 /// \tparam G  Gelu or ErfGelu
@@ -58,11 +58,12 @@ class MlpBody {
   };
 
   MlpBody(Index channels, Index hidden, const MlpNames& names = {})
-      : channels_(channels), hidden_(hidden), names_(names) {
-    table_.add(names.first_weight, {hidden, channels});
-    table_.add(names.first_bias, {hidden});
-    table_.add(names.second_weight, {channels, hidden});
-    table_.add(names.second_bias, {channels});
+      : channels_(channels), hidden_(hidden) {
+    table_.add(names.first + ".weight", {hidden, channels});
+    table_.add(names.first + ".bias", {hidden});
+    table_.add(names.second + ".weight", {channels, hidden});
+    table_.add(names.second + ".bias", {channels});
+    first_ = {table_, names.first}, second_ = {table_, names.second};
   }
   const ParameterTable& table() const { return table_; }
 
@@ -85,13 +86,12 @@ class MlpBody {
  private:
   template <class U>
   MlpView<U> views(std::span<U> row) const {
-    return {{table_.matrix(row, names_.first_weight), table_.numbers(row, names_.first_bias)},
-            {table_.matrix(row, names_.second_weight), table_.numbers(row, names_.second_bias)}};
+    return {first_.view<DenseView>(row), second_.view<DenseView>(row)};
   }
 
   Index channels_, hidden_;
-  MlpNames names_;
   ParameterTable table_;
+  WeightPlaces first_, second_;
 };
 
 template <Accumulator T>
@@ -126,13 +126,12 @@ class GatedMlpBody {
     table_.add("gate_proj.weight", {hidden, channels});
     table_.add("up_proj.weight", {hidden, channels});
     table_.add("down_proj.weight", {channels, hidden});
+    gate_ = {table_, "gate_proj"}, up_ = {table_, "up_proj"}, down_ = {table_, "down_proj"};
   }
   const ParameterTable& table() const { return table_; }
   template <class U>
   GatedMlpView<U> views(std::span<U> row) const {
-    return {{table_.matrix(row, "gate_proj.weight"), {}},
-            {table_.matrix(row, "up_proj.weight"), {}},
-            {table_.matrix(row, "down_proj.weight"), {}}};
+    return {gate_.view<DenseView>(row), up_.view<DenseView>(row), down_.view<DenseView>(row)};
   }
 
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
@@ -160,6 +159,7 @@ class GatedMlpBody {
  private:
   Index channels_, hidden_;
   ParameterTable table_;
+  WeightPlaces gate_, up_, down_;
 };
 
 }  // namespace detail

@@ -148,12 +148,8 @@ class MixFfnBody {
   };
   template <class U>
   Views<U> views(std::span<U> row) const {
-    const auto& all = table_.all();
-    const auto matrix = [&](std::size_t i) { return table_.matrix(row, all[i].name); };
-    const auto bias = [&](std::size_t i) {
-      return i < all.size() ? table_.numbers(row, all[i].name) : std::span<U>();
-    };
-    return {{matrix(0), bias(1)}, {matrix(4), bias(5)}, {matrix(2), bias(3)}};
+    return {first_.view<DenseView>(row), second_.view<DenseView>(row),
+            convolution_.view<ConvolutionView>(row)};
   }
   Index width() const { return (Mix::kGated ? 2 : 1) * options_.hidden; }  // W
   GridShape kernel() const { return {kSide, kSide}; }
@@ -173,6 +169,7 @@ class MixFfnBody {
 
   MixFfnOptions options_;
   ParameterTable table_;
+  WeightPlaces first_, convolution_, second_;
 };
 
 }  // namespace detail
@@ -202,6 +199,7 @@ MixFfnBody<T, Mix>::MixFfnBody(MixFfnOptions options) : options_(std::move(optio
   table_.add(convolution + ".bias", {width()});
   table_.add(second + ".weight", {c, options_.hidden, 1, 1});
   if (!Mix::kGated) table_.add(second + ".bias", {c});
+  first_ = {table_, first}, convolution_ = {table_, convolution}, second_ = {table_, second};
 }
 
 template <Accumulator T, class Mix>

@@ -96,8 +96,8 @@ class ParameterTable {
 /// Copies the tensors `prefix` + name of a file to `row`, where `table` has them. Shapes must agree
 /// and the file may have no other tensor whose name begins with `prefix`.
 /// \param function  named in errors
-/// \param others    prefixes, below `prefix`, of tensors that are not the layer's; empty ones are
-/// none \throws shape_error that names everything that is missing, superfluous or of another shape
+/// \param others    prefixes, below `prefix`, of tensors that are not the layer's, or ""
+/// \throws shape_error that names everything that is missing, superfluous or of another shape
 /// or type; then numbers of `row` are unspecified.
 template <Accumulator A, TensorFile<A> F>
 void load_parameters(const char* function, const F& file, std::string_view prefix,
@@ -121,6 +121,7 @@ namespace detail {
 struct WeightPlaces {
   ParameterPlace weight, bias;
 
+  WeightPlaces() = default;
   WeightPlaces(const ParameterTable& table, const std::string& name)
       : weight(table.place(name + ".weight")), bias(table.place(name + ".bias")) {}
   /// A DenseView or a ConvolutionView of `row`.

@@ -65,9 +65,7 @@ struct WanFamily {
   static VideoOptions attention(const WanOptions& o) { return block_attention_options(kName, o); }
   static Norm norm(const WanOptions& o) { return {o.channels, false, o.norm_eps}; }
   static FeedForward feed_forward(const WanOptions& o) {
-    return {o.channels,
-            block_hidden(kName, o.hidden, 8960),
-            {"0.weight", "0.bias", "2.weight", "2.bias"}};
+    return {o.channels, block_hidden(kName, o.hidden, 8960), {"0", "2"}};
   }
   static Condition condition(const WanOptions& o) { return {"modulation", {1, 6, o.channels}}; }
 };
