@@ -121,7 +121,10 @@ inline constexpr bool kFusedMultiplyAdd = true;
 inline constexpr bool kFusedMultiplyAdd = false;
 #endif
 
-#if defined(EIGEN_VECTORIZE_AVX512) || defined(EIGEN_VECTORIZE_NEON)
+/// True on 64-bit Arm, whose multiply-adds take a factor from any lane of a register.
+inline constexpr bool kNeon = EIGEN_ARCH_ARM64 != 0;
+
+#if defined(EIGEN_VECTORIZE_AVX512) || EIGEN_ARCH_ARM64
 inline constexpr int kVectorRegisters = 32;
 #else
 inline constexpr int kVectorRegisters = 16;
@@ -156,6 +159,17 @@ MHLA_INLINE inline X in_register(X x) {
   asm("" : "+r"(x));
 #endif
   return x;
+}
+
+/// On 64-bit Arm, what is read through `pointer` from here on is read once `packet` is known: g++
+/// would read it earlier, into registers that hold sums.
+template <class X, class P>
+MHLA_INLINE inline void read_after(X*& pointer, P& packet) {
+#if defined(__GNUC__) && EIGEN_ARCH_ARM64
+  asm volatile("" : "+r"(pointer), "+w"(packet));
+#else
+  (void)pointer, (void)packet;
+#endif
 }
 
 /// x in memory, and read from there next.

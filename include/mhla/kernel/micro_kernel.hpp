@@ -109,6 +109,7 @@ MHLA_NOINLINE void multiply_tile(const Product<A>& p, Index row, Index col) {
       const P factor = Eigen::internal::pset1<P>(*a);
       MHLA_UNROLL
       for (int v = 0; v < kVectors; ++v) sum[r][v] = multiply_add(factor, b[v], sum[r][v]);
+      if constexpr (kRows * kVectors > 16) read_after(left, sum[r][0]);
     }
     left = plus_bytes(left, a_step);
     below = plus_bytes(below, a_step);

@@ -79,7 +79,7 @@ MHLA_NOINLINE void multiply_dense(const Product<A>& p) {
   Index col = 0;
   if constexpr (kTile.vectors > 2) {  // until what is left is a whole number of pairs
     for (Index left; (left = (p.cols - col) / kWidth) > 4 || left == 3; col += kPanel<A>) {
-      multiply_panel<P, kTile.vectors, kTile.rows, 2>(p, col);
+      multiply_panel<P, kTile.vectors, kTile.rows, 4, 2>(p, col);
     }
   }
   for (; col + 2 * kWidth <= p.cols; col += 2 * kWidth) {
