@@ -24,6 +24,9 @@ namespace detail {
 /// larger and lies in L2 or beyond.
 inline constexpr int kInnerRows = kVectorRegisters / 4;
 inline constexpr int kInnerCols = 2;
+/// Of longer rows, parts of this length are multiplied one after another: kInnerRows rows of a part
+/// stay in L1, 32 KB of float, and all of b in L2.
+inline constexpr Index kInnerDepth = 8192 / kInnerRows;
 
 /// sum[r][c] += packet_of(a[r]) * packet_of(b[c]).
 template <class P, int kRows, int kCols, class A, class PacketOf>

@@ -19,6 +19,7 @@ struct TileShape {
   int vectors;      ///< packets of a row of it
   int narrow_rows;  ///< of a tile with fewer packets
   Index slab;       ///< features of a slab of a summary, a few tiles (stage/summary.hpp)
+  bool prefetches_panels = false;  ///< of a B beyond L2 (Product::far)
 };
 
 /// | target        | tile  | why                                                           |
@@ -29,10 +30,11 @@ struct TileShape {
 /// | AVX, SSE      | 6 x 2 | 12 sums of 16; a product on its way to its sum needs one more |
 ///
 /// Columns that are no multiple of three packets end in tiles of two, of `narrow_rows` rows. Long
-/// slabs read values fewer times, short ones keep mixing on fewer pages. Bits depend on none of
-/// these.
+/// slabs read values fewer times, short ones keep mixing on fewer pages. With AVX-512 a panel takes
+/// so short that waiting for the next one shows: prefetching it gains 10 % where M is 150, and
+/// nothing with AVX2. Bits depend on none of these.
 inline constexpr TileShape kTile = kNeon                    ? TileShape{8, 3, 8, 32}
-                                   : kVectorRegisters >= 32 ? TileShape{8, 2, 8, 32}
+                                   : kVectorRegisters >= 32 ? TileShape{8, 2, 8, 32, true}
                                    : kFusedMultiplyAdd      ? TileShape{4, 3, 6, 24}
                                                             : TileShape{6, 2, 6, 24};
 

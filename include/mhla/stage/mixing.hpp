@@ -37,6 +37,8 @@ namespace detail {
 inline constexpr Index kGroupBlocks = round_up(16, kTile.rows);
 inline constexpr Index kGroupBytes = Index{1} << 19;  ///< of L2, for mixtures
 inline constexpr Index kLargestGroup = 256;           ///< blocks, to bound the memory
+/// Summaries of a slab beyond this come from L3 or memory.
+inline constexpr Index kNearBytes = Index{1} << 19;
 
 /// Query blocks of a group. Each group reads all summaries once and each mixture is written and
 /// read once, so where mixtures fit L2 four groups a worker are few enough. Larger ones come from
@@ -86,13 +88,15 @@ struct Mixtures {
   Rows<A> kv;      ///< S~ [group, D*E]
   Index features;  ///< D
   Index values;    ///< E
+  bool far;        ///< they do not fit L2 together
 
   Mixtures(const char* function, Arena& arena, Index group, const Summaries<A>& s)
       : Mixtures(function, arena, group, s.features, s.values) {}
   Mixtures(const char* function, Arena& arena, Index group, Index d, Index e)
       : kv(nullptr, unaliased_stride<A>(checked_product(function, "workspace", {d, e}))),
         features(d),
-        values(e) {
+        values(e),
+        far(group * kv.stride * Index{sizeof(A)} > 2 * kNearBytes) {
     kv.data = arena.take<A>(function, {group, kv.stride});
   }
 };
@@ -130,7 +134,8 @@ class MixingGroup {
                  .a = {coefficients_.values, rows_, stride_, stride_},
                  .b = rows.below(any_.begin),
                  .cols = cols,
-                 .spans = dense_ ? nullptr : coefficients_.spans});
+                 .spans = dense_ ? nullptr : coefficients_.spans,
+                 .far = stride_ * rows.stride * Index{sizeof(A)} > kNearBytes});
   }
   MixingView<const A> matrix() const { return m_; }
   Index begin() const { return begin_; }
@@ -192,14 +197,11 @@ class MixingGradient {
     std::fill_n(values_, rows_ * blocks_, A(0));
   }
 
-  /// dm_ib += left[i] . right[b] over `length` numbers; left begins at the group's first query
-  /// block, right at key block 0.
+  /// dm_ib += left[i] . right[b] over `length` numbers, kInnerDepth of them at a time; left begins
+  /// at the group's first query block, right at key block 0.
   void add(Rows<const A> left, Rows<const A> right, Index length) const {
-    for (Index r = 0; r < rows_; r += kInnerRows) {
-      const Index rows = std::min<Index>(kInnerRows, rows_ - r);
-      const ColumnSpan any = any_of(r, rows);
-      add_inner_products<A>(left.below(r), rows, right.below(any.begin), any.end - any.begin,
-                            length, {values_ + r * blocks_ + any.begin, blocks_});
+    for (Index k = 0; k < length; k += kInnerDepth) {
+      add_part(left.right_of(k), right.right_of(k), std::min(kInnerDepth, length - k));
     }
   }
 
@@ -220,6 +222,14 @@ class MixingGradient {
   }
 
  private:
+  void add_part(Rows<const A> left, Rows<const A> right, Index length) const {
+    for (Index r = 0; r < rows_; r += kInnerRows) {
+      const Index rows = std::min<Index>(kInnerRows, rows_ - r);
+      const ColumnSpan any = any_of(r, rows);
+      add_inner_products<A>(left.below(r), rows, right.below(any.begin), any.end - any.begin,
+                            length, {values_ + r * blocks_ + any.begin, blocks_});
+    }
+  }
   /// The columns that any of some rows reads.
   ColumnSpan any_of(Index r, Index rows) const {
     ColumnSpan any{blocks_, 0};

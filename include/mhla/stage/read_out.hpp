@@ -77,7 +77,8 @@ void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index co
                  .b = {mixtures.kv.row(g), out.cols},
                  .cols = out.cols,
                  .factors = scratch.factors,
-                 .next = &next});
+                 .next = &next,
+                 .far = mixtures.far});
     divide_others(rows, count, out.cols, scratch.denominators, scratch.factors);
   };
   if constexpr (std::is_same_v<T, A>) {
