@@ -131,14 +131,15 @@ struct StreamedProduct {
       if (p.bug == PipelineBug::kStaleParity) parity ^= 1;
       if (p.bug != PipelineBug::kNoWaitForFull) ptx::wait_for(ring.full(i), parity);
       if (p.bug == PipelineBug::kEarlyRelease && thread % 32 == 0) ptx::arrive(ring.empty(i));
+      ptx::keep_order(c);
+      for (std::uint32_t(&step)[4] : a) ptx::keep_order(step);
       if (p.bug != PipelineBug::kNoGroupBegin) ptx::group_begin();
       for (std::uint32_t s = 0; s < 4; ++s) {
         const std::uint32_t step = p.bug == PipelineBug::kWrongColumns ? 0 : s;
         const std::uint64_t start = ring.tile(i) + step * (kTransposed != 0 ? 2048 : 32);
         const std::uint64_t b = std::uint64_t{1} << 62 | std::uint64_t{1024 >> 4} << 32 |
                                 std::uint64_t{1} << 16 | start >> 4;
-        ptx::group_multiply_add<kTransposed>(c, a[s][0], a[s][1], a[s][2], a[s][3], b,
-                                             mhla::cuda::bfloat16{});
+        ptx::group_multiply_add<kTransposed>(c, a[s], b, mhla::cuda::bfloat16{});
       }
       ptx::group_commit();
       if (p.bug == PipelineBug::kAccumulatorWritten) c[5] += 1;

@@ -33,11 +33,15 @@ enum class ProductBug {
   kNone,
   kNoFence,
   kNoBarrier,
-  kUnwritten,           // the last row of B
-  kWriteBeforeWait,     // of B, by a thread of another warp
-  kWriteAfterOwnWait,   // of B, other warps may still read
-  kReadBeforeWait,      // of C: the wait leaves the second group under way
-  kWrittenBeforeWait,   // C of the second group
+  kUnwritten,          // the last row of B
+  kWriteBeforeWait,    // of B, by a thread of another warp
+  kWriteAfterOwnWait,  // of B, other warps may still read
+  kReadBeforeWait,     // of C: the wait leaves the second group under way
+  kWrittenBeforeWait,  // C of the second group
+  kNotInOrder,         // C: the compiler may zero it after group_begin
+  kFactorNotInOrder,   // A
+  kWrittenAfterBegin,  // C
+  kFactorWrittenAfterBegin,
   kSecondBeginMissing,  // after a group_wait
   kOtherLane,           // gives another descriptor
   kOtherLayout,         // of one lane
@@ -92,20 +96,31 @@ struct TwoProducts {
     }
   }
 
-  static void add(const Params& p, float (&c)[kCount], int step) {
+  /// The operands of both steps.
+  struct Factor {
+    std::uint32_t x[8];
+  };
+  static Factor load(const Params& p) {
+    Factor a;
+    for (std::uint32_t i = 0; i < 8; ++i) {
+      a.x[i] = ptx::load_global(p.a + (row() + i % 2 * 8) * 16 + i / 4 * 8 +
+                                ptx::thread_index() % 4 + i % 4 / 2 * 4);
+    }
+    return a;
+  }
+
+  static void add(const Params& p, const Factor& factor, float (&c)[kCount], int step) {
     const std::uint32_t thread = ptx::thread_index();
-    const std::uint32_t* const at = p.a + row() * 16 + static_cast<unsigned>(step) * 8 + thread % 4;
-    const std::uint32_t a[4] = {ptx::load_global(at), ptx::load_global(at + 8 * 16),
-                                ptx::load_global(at + 4), ptx::load_global(at + 8 * 16 + 4)};
+    const std::uint32_t* const a = factor.x + 4 * step;
     std::uint64_t b = descriptor(step);
     if (p.bug == ProductBug::kOtherLane && thread == 5) b ^= 2;
     if (p.bug == ProductBug::kOtherWarp && thread / 32 == 2) b = descriptor(1 - step);
     if (p.bug == ProductBug::kRowOfAtom) b += 8;
     if (p.bug == ProductBug::kBaseOffset) b |= std::uint64_t{1} << 49;
     if (p.bug == ProductBug::kOtherLayout && thread == 5) {
-      ptx::group_multiply_add<1 - kTransposed>(c, a[0], a[1], a[2], a[3], b, T{});
+      ptx::group_multiply_add<1 - kTransposed>(c, a, b, T{});
     } else {
-      ptx::group_multiply_add<kTransposed>(c, a[0], a[1], a[2], a[3], b, T{});
+      ptx::group_multiply_add<kTransposed>(c, a, b, T{});
     }
   }
 
@@ -121,17 +136,23 @@ struct TwoProducts {
     for (int i = 0; i < 2; ++i) {
       for (int j = 0; j < kCount; ++j) c[i][j] = ptx::reload_global_float(place(p, i, j));
     }
+    Factor a = load(p);
+    if (p.bug != ProductBug::kNotInOrder || thread != 40) ptx::keep_order(c[0]);
+    ptx::keep_order(c[1]);
+    if (p.bug != ProductBug::kFactorNotInOrder || thread != 40) ptx::keep_order(a.x);
     ptx::group_begin();
-    add(p, c[0], 0);
-    add(p, c[0], 1);
+    if (p.bug == ProductBug::kWrittenAfterBegin && thread == 40) c[0][3] += 1;
+    if (p.bug == ProductBug::kFactorWrittenAfterBegin && thread == 40) a.x[2] ^= 1;
+    add(p, a, c[0], 0);
+    add(p, a, c[0], 1);
     ptx::group_commit();
     if (p.bug == ProductBug::kSharedRegisters) {
       // As if registers 1.. of the first were 0.. of the second for one thread.
-      add(p, thread == 9 ? c[0] : c[1], 0);
+      add(p, a, thread == 9 ? c[0] : c[1], 0);
     } else {
-      add(p, c[1], 0);
+      add(p, a, c[1], 0);
     }
-    if (p.bug != ProductBug::kMissingProduct || thread / 32 != 1) add(p, c[1], 1);
+    if (p.bug != ProductBug::kMissingProduct || thread / 32 != 1) add(p, a, c[1], 1);
     ptx::group_commit();
     if (p.bug == ProductBug::kWriteBeforeWait && thread == 64)
       ptx::store_shared(ptx::shared_begin(), 0);
@@ -142,7 +163,7 @@ struct TwoProducts {
     store(p, 0, c[0]);
     if (p.bug == ProductBug::kReadBeforeWait) store(p, 1, c[1]);
     if (p.bug == ProductBug::kSecondBeginMissing) {
-      add(p, c[0], 0);
+      add(p, a, c[0], 0);
       ptx::group_commit();
     }
     ptx::group_wait<0>();
@@ -253,6 +274,10 @@ TYPED_TEST(AsyncProduct, FindsPlantedBugs) {
        {ProductBug::kWriteBeforeWait, {Kind::kSlotInUse, Kind::kRace}},
        {ProductBug::kWriteAfterOwnWait, {Kind::kSlotInUse, Kind::kRace}},
        {ProductBug::kWrittenBeforeWait, {Kind::kRegisters}},
+       {ProductBug::kNotInOrder, {Kind::kRegisters}},
+       {ProductBug::kFactorNotInOrder, {Kind::kRegisters}},
+       {ProductBug::kWrittenAfterBegin, {Kind::kRegisters}},
+       {ProductBug::kFactorWrittenAfterBegin, {Kind::kRegisters}},
        {ProductBug::kSecondBeginMissing, {Kind::kRegisters}},
        {ProductBug::kOtherLane, {Kind::kDivergent}},
        {ProductBug::kOtherLayout, {Kind::kDivergent}},

@@ -11,7 +11,8 @@ struct PlantedProducts : Planted {
   static constexpr int kBlocksPerMultiprocessor = 1, kSharedBytes = 8192, kNeeds = kWgmma;
 
   static MHLA_DEVICE void multiply(float (&c)[32], std::uint64_t b, std::uint32_t a = 1) {
-    ptx::group_multiply_add<1>(c, a, 2, 3, 4, b, half{});
+    const std::uint32_t factor[4] = {a, 2, 3, 4};
+    ptx::group_multiply_add<1>(c, factor, b, half{});
   }
   static MHLA_DEVICE void end(float (&c)[32]) {
     ptx::group_wait<0>();

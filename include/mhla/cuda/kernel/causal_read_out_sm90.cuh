@@ -303,6 +303,7 @@ struct CausalReadOutSm90 {
         rings.queries.give_back(query, place.lane);
         query = query.after(1, rings.queries.count);
         apply<T>(p.stage.query_map, features);
+        ptx::keep_order(features.x);
         float sums[kSums];
         RowPair own = own_block.start(sums, features, tile);
         if (block > 0) {
@@ -348,6 +349,7 @@ struct CausalReadOutSm90 {
       own.x += earlier.x;
       own.x_8 += earlier.x_8;
     }
+    ptx::keep_order(sums);
     ptx::group_begin();
     mixture.template multiply<T>(sums, features, place.column);
     ptx::group_commit();

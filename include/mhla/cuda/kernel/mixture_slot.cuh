@@ -60,7 +60,7 @@ struct MixtureSlot {
   }
 
   /// Starts sums += features S~, columns column.. column + 2 kSums - 1 of it: 64 or 128. Called by
-  /// a group between group_begin and group_commit.
+  /// a group between group_begin and group_commit, with both in order (ptx::keep_order).
   template <class T, int kSums>
   MHLA_DEVICE void multiply(float (&sums)[kSums], const Fragment<D>& features, int column) const {
     MHLA_CUDA_UNROLL
@@ -68,8 +68,7 @@ struct MixtureSlot {
       const std::uint32_t panel = begin + part * kPartBytes + column / 64 * kPanelBytes;
       MHLA_CUDA_UNROLL
       for (int s = 0; s < D / 16; ++s) {
-        const std::uint32_t* const a = features.x + 4 * s;
-        ptx::group_multiply_add<1>(sums, a[0], a[1], a[2], a[3], factor(panel, 16 * s, kPanelBytes),
+        ptx::group_multiply_add<1>(sums, features.x + 4 * s, factor(panel, 16 * s, kPanelBytes),
                                    T{});
       }
     }

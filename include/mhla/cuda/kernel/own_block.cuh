@@ -38,8 +38,8 @@ struct OwnBlock {
   std::uint32_t warp;         ///< of the group
   std::uint32_t lane;
 
-  /// sums = P V for queries of tile `tile`, of which `features` holds the warp's 16 rows. Returns
-  /// the sums of a thread's two rows of P. The group calls together.
+  /// sums = P V for queries of tile `tile`, of which `features` holds the warp's 16 rows, in order
+  /// (ptx::keep_order). Returns the sums of a thread's two rows of P. The group calls together.
   MHLA_DEVICE RowPair start(float (&sums)[kSums], const Fragment<D>& features,
                             std::int32_t tile) const {
     RowPair weights{0, 0};
@@ -48,7 +48,7 @@ struct OwnBlock {
     start_own_tile(sums, own, tile);
     MHLA_CUDA_LOOP
     for (std::int32_t other = 0; other < tile; ++other) {
-      const Fragment<64> earlier = weigh(features, other, false);
+      Fragment<64> earlier = weigh(features, other, false);
       add_elements<T>(weights, earlier);
       add_tile(sums, earlier, other);
     }
@@ -70,11 +70,11 @@ struct OwnBlock {
   MHLA_DEVICE Fragment<64> weigh(const Fragment<D>& features, std::int32_t tile,
                                  bool is_own) const {
     float scores[32] = {};
+    ptx::keep_order(scores);
     ptx::group_begin();
     MHLA_CUDA_UNROLL
     for (int s = 0; s < D / 16; ++s) {
-      const std::uint32_t* const a = features.x + 4 * s;
-      ptx::group_multiply_add<0>(scores, a[0], a[1], a[2], a[3],
+      ptx::group_multiply_add<0>(scores, features.x + 4 * s,
                                  transposed_factor(keys + s / 4 * panel_bytes,
                                                    static_cast<std::uint32_t>(tile) * 64, s % 4),
                                  T{});
@@ -119,15 +119,15 @@ struct OwnBlock {
   }
 
   /// sums += P V of an earlier tile.
-  MHLA_DEVICE void add_tile(float (&sums)[kSums], const Fragment<64>& weights,
-                            std::int32_t tile) const {
+  MHLA_DEVICE void add_tile(float (&sums)[kSums], Fragment<64>& weights, std::int32_t tile) const {
     const auto row = static_cast<std::uint32_t>(tile) * 64;
+    ptx::keep_order(sums);
+    ptx::keep_order(weights.x);
     ptx::group_begin();
     MHLA_CUDA_UNROLL
     for (int s = 0; s < 4; ++s) {
-      const std::uint32_t* const a = weights.x + 4 * s;
-      ptx::group_multiply_add<1>(sums, a[0], a[1], a[2], a[3],
-                                 factor(values, row + 16 * s, panel_bytes), T{});
+      ptx::group_multiply_add<1>(sums, weights.x + 4 * s, factor(values, row + 16 * s, panel_bytes),
+                                 T{});
     }
     ptx::group_commit();
     ptx::group_wait<0>();

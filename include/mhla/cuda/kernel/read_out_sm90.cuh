@@ -234,6 +234,7 @@ struct ReadOutSm90 {
                                                   p.q_boxes.rows(), place.lane);
           if (tile + Config::kGroups >= tiles) rings.queries.give_back(query, place.lane);
           apply<T>(p.stage.map, features);
+          ptx::keep_order(features.x);
           multiply(
               p, place, mixtures, features,
               {p.stage.blocks, place.origin, box * p.q_boxes.rows() + row, p.q_boxes.rows() - row});
@@ -257,6 +258,7 @@ struct ReadOutSm90 {
     MHLA_CUDA_UNROLL
     for (int column = 0; column < E; column += Config::kColumns) {
       float sums[kSums] = {};
+      ptx::keep_order(sums);
       ptx::group_begin();
       mixture.template multiply<T>(sums, features, column);
       ptx::group_commit();

@@ -236,7 +236,7 @@ struct SummarySm90 {
         finish(sums);
         break;
       }
-      const ptx::Words4 odd = features(p, keys, place, box, step + 1, sums);
+      ptx::Words4 odd = features(p, keys, place, box, step + 1, sums);
       finish(sums);
       start(odd, values, step + 1, sums);
       if (step + 2 < steps(p)) even = features(p, keys, place, box, step + 2, sums);
@@ -248,13 +248,15 @@ struct SummarySm90 {
     }
   }
 
-  static MHLA_DEVICE void start(const ptx::Words4& a, const std::uint32_t (&values)[kValuePanels],
+  static MHLA_DEVICE void start(ptx::Words4& a, const std::uint32_t (&values)[kValuePanels],
                                 std::uint32_t step, Sums& sums) {
+    ptx::keep_order(a.x);
+    MHLA_CUDA_UNROLL
+    for (int e = 0; e < kValuePanels; ++e) ptx::keep_order(sums.s[e]);
     ptx::group_begin();
     MHLA_CUDA_UNROLL
     for (int e = 0; e < kValuePanels; ++e) {
-      ptx::group_multiply_add<1>(sums.s[e], a.x[0], a.x[1], a.x[2], a.x[3],
-                                 factor(values[e], 16 * step, 0), T{});
+      ptx::group_multiply_add<1>(sums.s[e], a.x, factor(values[e], 16 * step, 0), T{});
     }
     ptx::group_commit();
   }

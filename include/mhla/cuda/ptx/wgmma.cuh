@@ -10,7 +10,9 @@
 ///     c[4 j + 0, 1] = C[g][8 j + p, +1]       c[4 j + 2, 3] = C[g + 8][8 j + p, +1]
 ///
 /// B is what a descriptor (tile/descriptor.cuh) says. The product runs beside the program: between
-/// group_begin and group_wait no register of A or C is touched, and B stays until group_wait.
+/// group_begin and group_wait no register of A or C is touched, and B stays until group_wait. The
+/// compiler knows nothing of that, and may write registers later than the program says: keep_order
+/// of A and C stands before group_begin, and of C behind group_wait.
 
 #include <cstdint>
 
@@ -31,17 +33,24 @@ MHLA_DEVICE void group_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// Says that c may have changed: after group_wait, before c is read.
+/// Writes of the registers stay before, and reads behind.
 template <int kCount>
-MHLA_DEVICE void keep_order(float (&c)[kCount]) {
+MHLA_DEVICE void keep_order(float (&x)[kCount]) {
   MHLA_CUDA_UNROLL
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(c[i])::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
 
-/// Starts C += A B. kTransposed: 0 where B lies in shared memory as [n][16], 1 as [16][n].
+template <int kCount>
+MHLA_DEVICE void keep_order(std::uint32_t (&x)[kCount]) {
+  MHLA_CUDA_UNROLL
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(x[i])::"memory");
+}
+
+/// Starts C += A B with a0..a3 in `a`. kTransposed: 0 where B lies in shared memory as [n][16], 1
+/// as [16][n].
 template <int kTransposed>
-MHLA_DEVICE void group_multiply_add(float (&c)[32], std::uint32_t a0, std::uint32_t a1,
-                                    std::uint32_t a2, std::uint32_t a3, std::uint64_t b, bfloat16) {
+MHLA_DEVICE void group_multiply_add(float (&c)[32], const std::uint32_t* a, std::uint64_t b,
+                                    bfloat16) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, "
@@ -54,12 +63,11 @@ MHLA_DEVICE void group_multiply_add(float (&c)[32], std::uint32_t a0, std::uint3
         "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]),
         "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
         "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(kTransposed));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed));
 }
 
 template <int kTransposed>
-MHLA_DEVICE void group_multiply_add(float (&c)[32], std::uint32_t a0, std::uint32_t a1,
-                                    std::uint32_t a2, std::uint32_t a3, std::uint64_t b, half) {
+MHLA_DEVICE void group_multiply_add(float (&c)[32], const std::uint32_t* a, std::uint64_t b, half) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, "
@@ -72,12 +80,12 @@ MHLA_DEVICE void group_multiply_add(float (&c)[32], std::uint32_t a0, std::uint3
         "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]),
         "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
         "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(kTransposed));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed));
 }
 
 template <int kTransposed>
-MHLA_DEVICE void group_multiply_add(float (&c)[64], std::uint32_t a0, std::uint32_t a1,
-                                    std::uint32_t a2, std::uint32_t a3, std::uint64_t b, bfloat16) {
+MHLA_DEVICE void group_multiply_add(float (&c)[64], const std::uint32_t* a, std::uint64_t b,
+                                    bfloat16) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, "
@@ -99,12 +107,11 @@ MHLA_DEVICE void group_multiply_add(float (&c)[64], std::uint32_t a0, std::uint3
         "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
         "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]),
         "+f"(c[63])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(kTransposed));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed));
 }
 
 template <int kTransposed>
-MHLA_DEVICE void group_multiply_add(float (&c)[64], std::uint32_t a0, std::uint32_t a1,
-                                    std::uint32_t a2, std::uint32_t a3, std::uint64_t b, half) {
+MHLA_DEVICE void group_multiply_add(float (&c)[64], const std::uint32_t* a, std::uint64_t b, half) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, "
@@ -126,7 +133,7 @@ MHLA_DEVICE void group_multiply_add(float (&c)[64], std::uint32_t a0, std::uint3
         "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
         "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]),
         "+f"(c[63])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(kTransposed));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed));
 }
 
 /// Gives the registers of warps that need few to those that need many: all warps of a group of four

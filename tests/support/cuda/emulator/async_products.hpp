@@ -12,6 +12,9 @@
 ///
 /// (Hardware adds in another order.) A warp's reads of B are those of an actor, which its threads
 /// see from their wait on. The four warps must issue the same products.
+///
+/// A and C must be as keep_order saw them before group_begin, C since the product before that
+/// changed it: what is written without it the compiler may write after group_begin.
 
 #include <algorithm>
 #include <array>
@@ -34,9 +37,9 @@ inline const Counter kGroupProducts{"wgmma"};
 
 /// What a thread brings to a product.
 struct ProductCall {
-  float* c;  // [columns / 2]
-  std::uint32_t a[4];
-  std::uint64_t b;  // descriptor
+  float* c;                // [columns / 2]
+  const std::uint32_t* a;  // [4]
+  std::uint64_t b;         // descriptor
   int columns;
   bool transposed;
   float (*low)(std::uint32_t);  // of pairs of the type of A and B
@@ -53,7 +56,8 @@ class Products {
  public:
   explicit Products(Block& block);
 
-  void begin() { warp().begun = true; }
+  void keep_order(Actor thread, const void* begin, std::size_t count);
+  void begin();
   void issue(ProductCall* const (&calls)[32]);
   void commit();
   void wait(std::size_t pending);
@@ -66,6 +70,17 @@ class Products {
     std::array<float*, 32> registers;  // of each thread
     std::vector<float> rows;           // [16][columns], before the products
     std::vector<std::shared_ptr<Product>> products;
+  };
+  /// Registers of a thread, as keep_order saw them.
+  struct Registers {
+    const unsigned char* begin;
+    std::vector<std::uint32_t> words;
+    bool begun;  // group_begin came after
+
+    bool has(const void* at, std::size_t count) const {
+      const auto offset = static_cast<const unsigned char*>(at) - begin;
+      return offset >= 0 && static_cast<std::size_t>(offset) + 4 * count <= 4 * words.size();
+    }
   };
   struct Warp {
     bool begun = false;
@@ -81,6 +96,7 @@ class Products {
   static void check_end(Block& block);
   Warp& warp() { return warps_[static_cast<std::size_t>(block_.self().warp)]; }
   void check_group(std::uint64_t number, const ProductCall& call);
+  void check_order(int lane, const void* registers, int count, const char* name);
   Accumulator& accumulator(ProductCall* const (&calls)[32]);
   void check_poison(const Accumulator& sums) const;
   void finish(Accumulator& sums);
@@ -88,6 +104,7 @@ class Products {
   Block& block_;
   std::vector<Warp> warps_;
   std::vector<std::vector<ProductCall>> issued_;  // by group of four warps
+  std::vector<std::vector<Registers>> in_order_;  // by thread
 };
 
 // -------------------------------------------------------------------------------------------------
@@ -119,9 +136,43 @@ struct Products::Product final : Operation {
 };
 
 inline Products::Products(Block& block)
-    : block_(block), warps_(block.warps.size()), issued_(block.quads.size()) {
+    : block_(block),
+      warps_(block.warps.size()),
+      issued_(block.quads.size()),
+      in_order_(static_cast<std::size_t>(block.threads())) {
   for (Warp& w : warps_) w.actor = block.clocks.add_actor();
   block.at_thread_end.push_back(&check_end);
+}
+
+inline void Products::keep_order(Actor thread, const void* begin, std::size_t count) {
+  auto& all = in_order_[thread];
+  const auto* const first = static_cast<const unsigned char*>(begin);
+  std::erase_if(all, [&](const Registers& r) {
+    return r.begin < first + 4 * count && first < r.begin + 4 * r.words.size();
+  });
+  Registers& own = all.emplace_back(first, std::vector<std::uint32_t>(count), false);
+  std::memcpy(own.words.data(), begin, 4 * count);
+}
+
+inline void Products::begin() {
+  warp().begun = true;
+  const int first = block_.self().warp * 32;
+  for (int t = first; t < first + 32; ++t) {
+    for (Registers& r : in_order_[static_cast<std::size_t>(t)]) r.begun = true;
+  }
+}
+
+/// Fails unless the `count` registers are as they were in order before group_begin.
+inline void Products::check_order(int lane, const void* registers, int count, const char* name) {
+  const auto words = static_cast<std::size_t>(count);
+  for (const Registers& r : in_order_[static_cast<std::size_t>(block_.self().warp * 32 + lane)]) {
+    if (!r.begun || !r.has(registers, words)) continue;
+    const auto first =
+        static_cast<std::size_t>((static_cast<const unsigned char*>(registers) - r.begin) / 4);
+    if (std::memcmp(&r.words[first], registers, 4 * words) == 0) return;
+  }
+  block_.fail(Kind::kRegisters, std::string("wgmma: registers of ") + name +
+                                    " were not in order before group_begin, or written since");
 }
 
 inline void Products::issue(ProductCall* const (&calls)[32]) {
@@ -140,6 +191,7 @@ inline void Products::issue(ProductCall* const (&calls)[32]) {
 
   const auto product = std::make_shared<Product>(call);
   for (int lane = 0; lane < 32; ++lane) {
+    check_order(lane, calls[lane]->a, 4, "A");
     for (int i = 0; i < 4; ++i) {
       float* const pair = &product->a[factor_row(lane, i)][factor_column(lane, i)];
       pair[0] = call.low(calls[lane]->a[i]);
@@ -193,6 +245,9 @@ inline Products::Accumulator& Products::accumulator(ProductCall* const (&calls)[
   sums.rows.resize(static_cast<std::size_t>(16 * columns));
   for (int lane = 0; lane < 32; ++lane) {
     float* const c = calls[lane]->c;
+    check_order(lane, c, columns / 2, "C");
+    std::erase_if(in_order_[static_cast<std::size_t>(block_.self().warp * 32 + lane)],
+                  [&](const Registers& r) { return r.has(c, 1); });
     sums.registers[static_cast<std::size_t>(lane)] = c;
     for (int i = 0; i < columns / 2; ++i) {
       const int at = accumulator_row(lane, i) * columns + accumulator_column(lane, i);

@@ -113,24 +113,24 @@ void group_wait(int pending) {
 }
 void set_registers(int count, bool take) { current().part<RegisterPool>().set(count, take); }
 
+void keep_order(const void* begin, int count) {
+  Block& block = current();
+  block.part<Products>().keep_order(block.who(), begin, static_cast<std::size_t>(count));
+}
+
 template <class T>
-void group_multiply_add(float* c, int count, const std::uint32_t (&a)[4], std::uint64_t b,
+void group_multiply_add(float* c, int count, const std::uint32_t* a, std::uint64_t b,
                         bool transposed) {
-  ProductCall mine{c,
-                   {a[0], a[1], a[2], a[3]},
-                   b,
-                   2 * count,
-                   transposed,
-                   &mhla::cuda::ptx::low<T>,
-                   &mhla::cuda::ptx::high<T>};
+  ProductCall mine{
+      c, a, b, 2 * count, transposed, &mhla::cuda::ptx::low<T>, &mhla::cuda::ptx::high<T>};
   call_together<32>("wgmma", b, mine, [](ProductCall* const(&calls)[32]) {
     current().part<Products>().issue(calls);
   });
 }
-template void group_multiply_add<mhla::cuda::bfloat16>(float*, int, const std::uint32_t (&)[4],
+template void group_multiply_add<mhla::cuda::bfloat16>(float*, int, const std::uint32_t*,
                                                        std::uint64_t, bool);
-template void group_multiply_add<mhla::cuda::half>(float*, int, const std::uint32_t (&)[4],
-                                                   std::uint64_t, bool);
+template void group_multiply_add<mhla::cuda::half>(float*, int, const std::uint32_t*, std::uint64_t,
+                                                   bool);
 
 }  // namespace emulator
 

@@ -12,9 +12,12 @@ namespace emulator {
 void group_wait(int pending);
 void set_registers(int count, bool take);
 
+/// The thread's `count` registers from `begin` on are in order.
+void keep_order(const void* begin, int count);
+
 /// C[64, 2 count] += A[64, 16] B[16, 2 count], by a group of four warps.
 template <class T>
-void group_multiply_add(float* c, int count, const std::uint32_t (&a)[4], std::uint64_t b,
+void group_multiply_add(float* c, int count, const std::uint32_t* a, std::uint64_t b,
                         bool transposed);
 
 }  // namespace emulator
@@ -30,14 +33,16 @@ void group_wait() {
   emulator::group_wait(kPending);
 }
 
-template <int kCount>
-void keep_order(float (&)[kCount]) {}
+template <class Register, int kCount>
+void keep_order(Register (&x)[kCount]) {
+  static_assert(sizeof(Register) == 4);
+  emulator::keep_order(x, kCount);
+}
 
 template <int kTransposed, int kCount, class T>
-void group_multiply_add(float (&c)[kCount], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                        std::uint32_t a3, std::uint64_t b, T) {
+void group_multiply_add(float (&c)[kCount], const std::uint32_t* a, std::uint64_t b, T) {
   static_assert(kCount == 32 || kCount == 64);
-  emulator::group_multiply_add<T>(c, kCount, {a0, a1, a2, a3}, b, kTransposed != 0);
+  emulator::group_multiply_add<T>(c, kCount, a, b, kTransposed != 0);
 }
 
 template <int kCount>
