@@ -25,6 +25,18 @@
 #define MHLA_CUDA_LOOP
 #endif
 
+/// The architectures that the unit is compiled for, as a name: archs_800_900_0_0_0_0_0_0. What
+/// launches kernels lies in an inline namespace of that name, so that the linker does not give one
+/// unit's functions to another that has other kernels. (90 and 90a are one architecture in it.)
+#if defined(__CUDA_ARCH_LIST__)
+#define MHLA_CUDA_ARCHS MHLA_CUDA_NAME_OF(__CUDA_ARCH_LIST__)
+#else
+#define MHLA_CUDA_ARCHS archs_none
+#endif
+#define MHLA_CUDA_NAME_OF(...) MHLA_CUDA_JOIN(__VA_ARGS__, 0, 0, 0, 0, 0, 0, 0, 0)
+#define MHLA_CUDA_JOIN(a, b, c, d, e, f, g, h, ...) \
+  archs_##a##_##b##_##c##_##d##_##e##_##f##_##g##_##h
+
 namespace mhla::cuda {
 
 /// Instruction sets of kernels, each with what it derives from: wgmma and the tensor copies of

@@ -16,7 +16,7 @@
 #include "mhla/cuda/launch/forms.cuh"
 #include "mhla/cuda/launch/stream.cuh"
 
-namespace mhla::cuda {
+namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 
 /// How bidirectional() with these arguments computes, in how much workspace. The data of the
 /// tensors is not read. \throws shape_error, option_error as bidirectional() does.
@@ -35,7 +35,7 @@ Plan bidirectional_plan(const Inputs<T>& in, const TokenBlocks& query_blocks,
 /// rows dense; the same for all sequences and heads \param workspace  at least the plan's
 /// workspace_bytes, at a multiple of 256 \param device     current_device() \throws shape_error,
 /// option_error for what does not fit, before anything is launched; cuda_error
-///         if CUDA refuses a launch.
+///         if `device` is not the current one's, or CUDA refuses a launch.
 template <int D, int E, DeviceScalar T>
 void bidirectional(const Inputs<T>& in, const TokenBlocks& query_blocks,
                    const TokenBlocks& key_blocks, MatrixView<const float> mixing,
@@ -48,7 +48,8 @@ void bidirectional(const Inputs<T>& in, const TokenBlocks& query_blocks,
   const MixingArray coefficients = detail::mixing_array(kName, mixing, problem);
   const Plan planned = plan<D, E>(problem, device);
   unsigned char* const begin = detail::workspace_begin(kName, workspace, planned);
-  run<kernel_scalar_t<T>, D, E>(planned, problem, coefficients, begin, device, Stream(stream));
+  run<kernel_scalar_t<T>, D, E>(planned, problem, coefficients, begin, device,
+                                Stream(stream, device.arch));
 }
 
-}  // namespace mhla::cuda
+}  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS

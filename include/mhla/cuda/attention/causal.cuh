@@ -14,7 +14,7 @@
 #include "mhla/cuda/launch/forms.cuh"
 #include "mhla/cuda/launch/stream.cuh"
 
-namespace mhla::cuda {
+namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 
 /// How causal() with these arguments computes, in how much workspace. The data of the tensors is
 /// not read. \throws shape_error, option_error as causal() does.
@@ -31,7 +31,7 @@ Plan causal_plan(const Inputs<T>& in, const TokenBlocks& blocks, const Operator&
 /// \param workspace  at least the plan's workspace_bytes, at a multiple of 256
 /// \param device     current_device()
 /// \throws shape_error, option_error for what does not fit, before anything is launched; cuda_error
-///         if CUDA refuses a launch.
+///         if `device` is not the current one's, or CUDA refuses a launch.
 template <int D, int E, DeviceScalar T>
 void causal(const Inputs<T>& in, const TokenBlocks& blocks, MatrixView<const float> mixing,
             const Operator& op, std::type_identity_t<TensorView<T>> out, Workspace workspace,
@@ -42,7 +42,8 @@ void causal(const Inputs<T>& in, const TokenBlocks& blocks, MatrixView<const flo
   const MixingArray coefficients = detail::mixing_array(kName, mixing, problem);
   const Plan planned = plan<D, E>(problem, device);
   unsigned char* const begin = detail::workspace_begin(kName, workspace, planned);
-  run<kernel_scalar_t<T>, D, E>(planned, problem, coefficients, begin, device, Stream(stream));
+  run<kernel_scalar_t<T>, D, E>(planned, problem, coefficients, begin, device,
+                                Stream(stream, device.arch));
 }
 
-}  // namespace mhla::cuda
+}  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS

@@ -16,7 +16,7 @@
 #include "mhla/cuda/kernel/streaming_step_sm80.cuh"
 #include "mhla/cuda/launch/stream.cuh"
 
-namespace mhla::cuda {
+namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 
 /// A causal operator for streams of B sequences of H heads, which step together.
 template <int D, int E, DeviceScalar T>
@@ -130,11 +130,12 @@ void Streaming<D, E, T>::step(const Inputs<T>& in, TensorView<T> out, Workspace 
   const auto pairs = static_cast<std::int32_t>(batch_ * heads_);
   using Scalar = kernel_scalar_t<T>;
   if (pairs == 0) return;
+  const Stream kernels(stream, Arch::kSm80);
   if (op_.summaries == Precision::kPair) {
-    Stream(stream).run<StreamingStepSm80<Scalar, D, E, Precision::kPair>>(parameters, pairs);
+    kernels.run<StreamingStepSm80<Scalar, D, E, Precision::kPair>>(parameters, pairs);
   } else {
-    Stream(stream).run<StreamingStepSm80<Scalar, D, E, Precision::kSingle>>(parameters, pairs);
+    kernels.run<StreamingStepSm80<Scalar, D, E, Precision::kSingle>>(parameters, pairs);
   }
 }
 
-}  // namespace mhla::cuda
+}  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS

@@ -12,9 +12,7 @@
 #include "mhla/cuda/launch/error.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 
-namespace mhla::cuda {
-
-namespace detail {
+namespace mhla::cuda::detail::inline MHLA_CUDA_ARCHS {
 
 /// Never launched. Each pass of the compiler writes its instruction set into the code it makes, as
 /// the largest block.
@@ -29,7 +27,9 @@ inline Arch compiled_arch() {
   return attributes.maxThreadsPerBlock == 64 ? Arch::kSm90a : Arch::kSm80;
 }
 
-}  // namespace detail
+}  // namespace mhla::cuda::detail::inline MHLA_CUDA_ARCHS
+
+namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 
 /// The current device, as plan() wants it. Synchronises nothing. Kernels are loaded when they first
 /// run: with a driver older than CUDA 12.3 run a call once before it is captured.
@@ -57,4 +57,4 @@ inline Device current_device() {
   return device;
 }
 
-}  // namespace mhla::cuda
+}  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS

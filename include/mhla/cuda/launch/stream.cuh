@@ -14,12 +14,10 @@
 #include "mhla/cuda/launch/tensor_map.cuh"
 #include "mhla/cuda/ptx/stop.cuh"
 
-namespace mhla::cuda {
-
-namespace detail {
+namespace mhla::cuda::detail::inline MHLA_CUDA_ARCHS {
 
 /// In a pass of the compiler that does not make code for its instruction set a kernel stops the
-/// grid: the plan was for another device than the one that runs it.
+/// grid. Stream sees to it that none is launched.
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksPerMultiprocessor)
     run_kernel(const __grid_constant__ typename Kernel::Params parameters) {
@@ -30,12 +28,23 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksPerMultiproce
   }
 }
 
-}  // namespace detail
+}  // namespace mhla::cuda::detail::inline MHLA_CUDA_ARCHS
+
+namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 
 /// Where forms send their kernels (launch/forms.cuh).
 class Stream {
  public:
-  explicit Stream(cudaStream_t stream) : stream_(stream) {}
+  /// \param planned  whose instructions the plan is for
+  /// \throws cuda_error where the program has no such code for the current device.
+  // Asking also gives the thread the context that the driver wants for tensor maps.
+  Stream(cudaStream_t stream, Arch planned) : stream_(stream) {
+    if (planned == Arch::kSm90a && detail::compiled_arch() != Arch::kSm90a) {
+      throw cuda_error(
+          "mhla::cuda: the plan is for sm_90a, the program has code of sm_80 for the current "
+          "device, expected a plan for current_device()");
+    }
+  }
 
   /// Runs a kernel for `pairs` pairs after what the stream holds already.
   /// \throws cuda_error if it cannot be launched.
@@ -60,14 +69,10 @@ class Stream {
 
   /// What the copy engine is told about a tensor.
   /// \throws cuda_error if the driver refuses it.
-  TensorMap tensor_map(const TensorBox& box) const {
-    // The driver wants a context, which a thread has from its first call of the runtime on.
-    (void)detail::compiled_arch();
-    return encode(box);
-  }
+  TensorMap tensor_map(const TensorBox& box) const { return encode(box); }
 
  private:
   cudaStream_t stream_;
 };
 
-}  // namespace mhla::cuda
+}  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS
