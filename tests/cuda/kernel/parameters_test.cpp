@@ -42,6 +42,12 @@ static_assert(kPlain.factor(8) == 0.5f);
 static_assert(kDivided.factor(8) == 0.5f / 4.25f);
 static_assert(Normalization{Denominator::kCrossQuery, 1, 0}.factor(4) == 0.25f);
 
+// The greatest power of two that is at most 1 / W.
+static_assert(summary_scale(1) == 1 && summary_scale(2) == 0.5f && summary_scale(3) == 0.25f);
+static_assert(summary_scale(256) == 0x1p-8f && summary_scale(257) == 0x1p-9f);
+static_assert(summary_scale(0x7FFFFFFF) == 0x1p-31f && inverse_power(0x1p-31f) == 0x1p31f);
+static_assert(inverse_power(1) == 1);
+
 TEST(Parameters, RowsOfTheMixingMatrixAreAStrideApart) {
   const float numbers[20] = {};
   const MixingArray m{numbers, 5};

@@ -4,10 +4,11 @@
 // Bound. Let u be the unit roundoff of T and eta its least normal number: rounding moves x by at
 // most u (|x| + eta). phi(q) and phi(k) are rounded. S_b and S~ are too, by u_s |x| + u eta, where
 // u_s is u, or u^2 as a pair. exp2 and the additions of feature maps cost 2^-20; sums of a chain of
-// n floats are off by gamma_n. With plus for magnitudes, eta added to what is rounded to T,
+// n floats are off by gamma_n. 2^-s S is what is rounded. With plus for magnitudes, eta added to
+// what is rounded to T,
 //
 //     e    = (1 + u)^2 (1 + 2^-20)^2 (1 + gamma_n) - 1     e_s = (1 + e) (1 + u_s)^2 - 1
-//     dN   = phi(q)+ . (sum_b |m| (e_s S_b+ + 2 u eta) + 2 u eta)
+//     dN   = phi(q)+ . (sum_b |m| (e_s S_b+ + 2^s 2 u eta) + 2^s 2 u eta)
 //            + e |m_ii| sum_j (phi(q)+ . phi(k_j)+) |v_j|
 //     dZ   = e phi(q)+ . (sum_b |m| z_b+ + |m_ii| sum_j phi(k_j)+)
 //
@@ -150,7 +151,7 @@ void compare(Comparison& comparison, const Streams<T, D, E, P>& x, int batch, in
         }
       };
       mix(mixed, s, 0, false, 1);
-      mix(off, s_plus, 2 * u * eta, true, e_s);
+      mix(off, s_plus, 2 * u * eta / x.layout.scale, true, e_s);
       mix(mixed_z, z, 0, false, 1);
       mix(off_z, z_plus, 0, true, e);
     }
@@ -284,6 +285,15 @@ TEST(StreamingStepSm80, PairsKeepTheDigitsOfTheMixture) {
   x.mixing.at(2, 2) = -1;            // the own block takes S_0 away again
   for (int t = 0; t < 3; ++t) x.step(t);
   for (int e = 0; e < 64; ++e) EXPECT_EQ(x.o.value(0, 2, 0, e), 0.75 * 64 * 0x1p-10);
+}
+
+TEST(StreamingStepSm80, LargeSumsStayInRange) {
+  const Case c{2, 64, 66, kRelu, kKeySum};
+  Streams<half, 64, 64, kSingle> x(c, 1);
+  for (Tensor<half>* tensor : {&x.k, &x.v}) tensor->fill([] { return 50; });  // S is 160000
+  for (int t = 0; t < c.tokens; ++t) x.step(t);
+  Comparison comparison("large sums");
+  compare(comparison, x, 0, 0);
 }
 
 TEST(StreamingStepSm80, AStateIsAsLargeAsItsPartsSay) {

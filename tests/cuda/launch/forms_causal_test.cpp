@@ -61,6 +61,13 @@ TYPED_TEST(CausalForms, PairsOfSummariesAreWithinTheBound) {
   for (const Arch arch : this->archs(1)) this->run(shape, arch, Form::kThreeStage);
 }
 
+TYPED_TEST(CausalForms, LargeSumsStayInRange) {
+  for (const Arch arch : this->archs(0)) {
+    auto call = this->call_of_large_sums({.tokens = 512, .block = 256, .causal = true});
+    this->run(call, arch, Form::kThreeStage);
+  }
+}
+
 TYPED_TEST(CausalForms, LaterBlocksNeverEnter) {
   constexpr int kD = TypeParam::D, kE = TypeParam::E;
   using Scalar = typename TypeParam::T;

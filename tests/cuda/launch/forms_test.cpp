@@ -1,13 +1,14 @@
 // The bidirectional forms as they are launched, run in the emulator: every form, width and type on
 // blocks of all kinds, against the CPU's form within the derived bound.
 
+#include "mhla/cuda/launch/forms.cuh"
+
 #include <gtest/gtest.h>
 
 #include <cstddef>
 #include <iterator>
 #include <utility>
 
-#include "mhla/cuda/launch/forms.cuh"
 #include "support/cuda/form_test.hpp"
 
 namespace {
@@ -111,6 +112,21 @@ TYPED_TEST(BidirectionalForms, EveryFeatureMapAndScaleIsWithinTheBound) {
                 .scale = 0.125f};
     this->run(shape, Arch::kSm80, turn < 3 ? Form::kThreeStage : Form::kQuadratic);
   }
+}
+
+TYPED_TEST(BidirectionalForms, LargeSumsStayInRange) {
+  for (const Precision precision : {Precision::kSingle, Precision::kPair}) {
+    CallShape shape{.tokens = 420, .block = 210};
+    shape.op.summaries = precision;
+    shape.op.denominator = Denominator::kCrossQuery;  // which only three stages have
+    for (const Arch arch : this->archs(precision == Precision::kPair ? 0 : 1)) {
+      auto call = this->call_of_large_sums(shape);
+      this->run(call, arch, Form::kThreeStage);
+    }
+  }
+  if (TypeParam::E == 256) return;
+  auto call = this->call_of_large_sums({.tokens = 420, .block = 210});
+  this->run(call, Arch::kSm80, Form::kFused);
 }
 
 }  // namespace

@@ -56,6 +56,10 @@ class FormTest : public testing::Test {
   static Outcome run(const CallShape& shape, mhla::cuda::Arch arch, mhla::cuda::Form form,
                      unsigned seed = 1) {
     Call<T> call = random_call<T, D, E>(shape, seed);
+    return run(call, arch, form, seed);
+  }
+  static Outcome run(Call<T>& call, mhla::cuda::Arch arch, mhla::cuda::Form form,
+                     unsigned seed = 1) {
     const mhla::cuda::Device device{arch, 2};
     const mhla::cuda::Plan plan = mhla::cuda::plan<D, E>(problem_of(call), device);
     EXPECT_EQ(std::string(name(plan.form)), name(form)) << plan.reason;
@@ -65,6 +69,16 @@ class FormTest : public testing::Test {
       EXPECT_EQ(plan.read_out, expected);
     }
     return run_and_compare<D, E>(call, plan, device, seed);
+  }
+
+  /// A call whose sums of W products of keys and values are beyond the range of half.
+  static Call<T> call_of_large_sums(const CallShape& shape) {
+    Call<T> call = random_call<T, D, E>(shape, 1);
+    for (Tensor<T>* x : {&call.k, &call.v}) {
+      Random random(7);
+      x->fill([&random] { return random.uniform(0, 50); });
+    }
+    return call;
   }
 
   /// Every byte of the tensors moves as often as the plan says, or at most 5 % more.

@@ -80,7 +80,10 @@ Expected expected(const Call<T>& call, int b, int h, double chain) {
                   plus_k = (k.array().abs() + eta).matrix();
     const Numbers plus_v = values.cwiseAbs(), plus_m = mixing.cwiseAbs();
     Numbers a = sums(plus_q, plus_k, plus_v, plus_m);
-    a.colwise() += (eta * (1 + plus_m.rowwise().sum().maxCoeff())) * plus_q.rowwise().sum();
+    const auto& w = call.key_block;
+    const double unit =
+        1.0 / mhla::cuda::summary_scale(static_cast<std::int32_t>(w[0] * w[1] * w[2]));
+    a.colwise() += (unit * eta * (1 + plus_m.rowwise().sum().maxCoeff())) * plus_q.rowwise().sum();
     return Numbers(a.rowwise() + eta * plus_v.colwise().sum());
   };
 

@@ -49,6 +49,7 @@
 #include "mhla/cuda/tile/copied_features.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/lower_product.cuh"
+#include "mhla/cuda/tile/parts.cuh"
 #include "mhla/cuda/tile/product.cuh"
 #include "mhla/cuda/tile/row_output.cuh"
 #include "mhla/cuda/tile/row_products.cuh"
@@ -190,6 +191,7 @@ MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::operator()(const Params& p) cons
       take_queries(p, at, sums);
     } else if (at.is_state(n)) {
       add_state(at, n, sums);
+      if (n == at.states) scale_sums(sums.n, inverse_power(p.mixtures.scale));
     } else if (at.is_key(n)) {
       weigh_keys(at, n, m, sums);
     } else {

@@ -310,7 +310,8 @@ struct CausalReadOutSm90 {
           if (tile == 0) rings.mixtures.wait(mixture);
           add_mixture(p, place, features, mixtures, own, sums);
         }
-        write(p, place, {p.stage.blocks, place.origin, 64 * tile + row}, own, sums);
+        const float unit = block > 0 ? inverse_power(p.stage.mixtures.scale) : 1;
+        write(p, place, {p.stage.blocks, place.origin, 64 * tile + row}, own, unit, sums);
       }
       rings.key_values.give_back(key_value, place.lane);
       key_value = key_value.after(1, rings.key_values.count);
@@ -340,7 +341,7 @@ struct CausalReadOutSm90 {
     ptx::meet(1, kReaders * 32);
   }
 
-  /// Adds the part of earlier blocks to the sums, and to the sums of weights.
+  /// Adds the part of earlier blocks to the sums, scaled as that is, and to the sums of weights.
   static MHLA_DEVICE void add_mixture(const Params& p, const Place& place,
                                       const Fragment<D>& features, const Mixture& mixture,
                                       RowPair& own, float (&sums)[kSums]) {
@@ -349,6 +350,7 @@ struct CausalReadOutSm90 {
       own.x += earlier.x;
       own.x_8 += earlier.x_8;
     }
+    scale_sums(sums, p.stage.mixtures.scale);
     ptx::keep_order(sums);
     ptx::group_begin();
     mixture.template multiply<T>(sums, features, place.column);
@@ -358,12 +360,12 @@ struct CausalReadOutSm90 {
   }
 
   static MHLA_DEVICE void write(const Params& p, const Place& place, const BlockTokens& tokens,
-                                RowPair den, const float (&sums)[kSums]) {
+                                RowPair den, float unit, const float (&sums)[kSums]) {
     const Normalization& by = p.stage.normalization;
+    const RowPair factors{by.factor(den.x) * unit, by.factor(den.x_8) * unit};
     const WarpTile tile{ptx::shared_begin() + Config::kRingBytes + place.warp * WarpTile::kBytes};
-    write_sums<T>(sums, {by.factor(den.x), by.factor(den.x_8)}, tile,
-                  p.stage.o.head(place.pair) + 2 * place.column, p.stage.o.token_stride, tokens,
-                  place.lane);
+    write_sums<T>(sums, factors, tile, p.stage.o.head(place.pair) + 2 * place.column,
+                  p.stage.o.token_stride, tokens, place.lane);
   }
 };
 

@@ -12,7 +12,7 @@
 ///
 ///     1  Keys and values come through a ring of stages of kTokens tokens. Warps share S_b as tiles
 ///        of 16 kRowTiles x 8 kColumnTiles in registers, two across; its region of shared memory
-///        gets it rounded to T. z_b is a product with ones, in float.
+///        gets it times summary_scale and rounded to T. z_b is a product with ones, in float.
 ///     2  Mixing is the product of m, as A operand, with the regions' numbers of the same row and
 ///        columns, as B operand, and what comes out replaces them: each warp owns rows and columns
 ///        and needs no other. m enters as the sum of two numbers of T. z~ is mixed in float.
@@ -165,7 +165,8 @@ class FusedSm80 {
   static MHLA_DEVICE void summarize(const Params& p, const Place& at, KeyCursor& ahead);
   static MHLA_DEVICE void store_summary(
       const float (&sums)[Config::kRowTiles][Config::kColumnTiles][4],
-      const float (&key_sums)[Config::kRowTiles][4], const Place& at, std::uint32_t block);
+      const float (&key_sums)[Config::kRowTiles][4], const Place& at, std::uint32_t block,
+      float scale);
 
   // The third.
   static MHLA_DEVICE void copy_queries(const Params& p, const Place& at, QueryCursor& ahead,
@@ -267,14 +268,15 @@ MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::summarize(const Params& p, 
       free = stage;
       stage = stage + 1 == Config::kStages ? 0 : stage + 1;
     }
-    store_summary(sums, key_sums, at, block);
+    store_summary(sums, key_sums, at, block, p.summary_scale);
   }
 }
 
 template <class T, int D, int E, int kRegions, Arch kFor>
 MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::store_summary(
     const float (&sums)[Config::kRowTiles][Config::kColumnTiles][4],
-    const float (&key_sums)[Config::kRowTiles][4], const Place& at, std::uint32_t block) {
+    const float (&key_sums)[Config::kRowTiles][4], const Place& at, std::uint32_t block,
+    float scale) {
   const auto region = at.regions().region(block);
   MHLA_CUDA_UNROLL
   for (int t = 0; t < Config::kRowTiles; ++t) {
@@ -283,7 +285,9 @@ MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::store_summary(
     MHLA_CUDA_UNROLL
     for (int j = 0; j < Config::kColumnTiles; ++j) {
       if (at.shared_tile(j)) continue;
-      const float* const c = sums[t][j];
+      float c[4];
+      MHLA_CUDA_UNROLL
+      for (int i = 0; i < 4; ++i) c[i] = sums[t][j][i] * scale;
       const std::uint32_t column = at.lane % 4 * 4;  // in bytes
       ptx::store_shared(region.piece(row, at.piece() + j) + column, ptx::pack<T>(c[0], c[1]));
       if (second) {
@@ -337,11 +341,12 @@ MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::read_rows(const Params& p, 
                                                                QueryCursor now) {
   Fragment<D> q = load_rows(QueryTile{rows}, 0, at.lane);
   apply<T>(p.query_map, q);
-  RowPair factors{p.normalization.factor(0), p.normalization.factor(0)};
+  RowPair d{0, 0};
   if (p.normalization.denominator == Denominator::kKeySum) {
-    const RowPair d = row_products<T>(q, at.key_sum(now.block), at.lane);
-    factors = {p.normalization.factor(d.x), p.normalization.factor(d.x_8)};
+    d = row_products<T>(q, at.key_sum(now.block), at.lane);
   }
+  const float unit = inverse_power(p.summary_scale);
+  const RowPair factors{p.normalization.factor(d.x) * unit, p.normalization.factor(d.x_8) * unit};
   ptx::meet(1 + at.group, 64);  // both have read the queries, which outputs replace
   const auto mixture = at.regions().region(now.block);
   const OutputTile out{rows};

@@ -8,10 +8,11 @@
 ///
 /// over all b < columns, or with `earlier` over b < i alone: S~_0 = 0 then, and is written.
 ///
-/// Seen as one product, out[rows, D*E] = m[rows, columns] in[columns, D*E]. A thread block makes 64
-/// rows of 128 columns (64 where 128 does not divide D*E), each of its 4 warps a quarter of the
-/// columns. Strips of 32 summaries' columns come through a ring of 3 stages. m is loaded as floats
-/// a strip ahead and stored as A operands of two parts, m = high + low, each multiplied:
+/// S~ is scaled as S is. Seen as one product, out[rows, D*E] = m[rows, columns] in[columns, D*E]. A
+/// thread block makes 64 rows of 128 columns (64 where 128 does not divide D*E), each of its 4
+/// warps a quarter of the columns. Strips of 32 summaries' columns come through a ring of 3 stages.
+/// m is loaded as floats a strip ahead and stored as A operands of two parts, m = high + low, each
+/// multiplied:
 ///
 ///     kSingle   m_high S + m_low S
 ///     kPair     m_high S_high + m_low S_high + m_high S_low

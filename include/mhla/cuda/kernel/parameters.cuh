@@ -21,11 +21,31 @@ enum class Precision { kSingle, kPair };
 /// What outputs are divided by (stage/normalizer.hpp).
 enum class Denominator { kNone, kKeySum, kCrossQuery };
 
-/// Summaries of all blocks, or mixtures of them.
+/// What S_b is multiplied by before it is rounded, the greatest power of two 2^-s with 2^s >= W.
+/// Nothing is lost, and numbers of half stay finite where sums of W products would not:
+///
+///     |2^-s S_b|       <=  max |phi(k)| max |v|
+///     |2^-s S~_i|      <=  max |phi(k)| max |v| sum_b |m_ib|
+///
+/// must stay below 65520, in each head. What rounding adds to half below 2^-14, 2^-25 to a number,
+/// is 2^(s - 25) to S then.
+constexpr float summary_scale(std::int32_t slots) {
+  float scale = 1;
+  while (scale * static_cast<float>(slots) > 1) scale /= 2;
+  return scale;
+}
+
+/// 1 / x of a power of two.
+MHLA_HOST_DEVICE constexpr float inverse_power(float x) {
+  return __builtin_bit_cast(float, 0x7F000000u - __builtin_bit_cast(std::uint32_t, x));
+}
+
+/// Summaries of all blocks, or mixtures of them, times summary_scale.
 struct SummaryArray {
   unsigned char* high;  ///< [pairs, M, D, E] in the type of the tensors
   unsigned char* low;   ///< the same of Precision::kPair
-  float* key_sum;       ///< [pairs, M, D], or null where nothing reads them
+  float* key_sum;       ///< [pairs, M, D] as they are, or null where nothing reads them
+  float scale = 1;      ///< summary_scale
 };
 
 /// The mixing matrix [Mq, Mk], the same for all pairs.
@@ -121,6 +141,7 @@ struct DirectParameters {
   FeatureMap key_map;
   Normalization normalization;
   MixingArray mixing;
+  float summary_scale = 1;  ///< of S in shared memory
 };
 
 }  // namespace mhla::cuda

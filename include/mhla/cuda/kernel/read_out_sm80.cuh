@@ -235,7 +235,8 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P>::read_out_strip(const Params& p, const 
     factors = {ptx::load_shared_float(at.denominators() + 4 * slot),
                ptx::load_shared_float(at.denominators() + 4 * (slot + 8))};
   }
-  factors = {p.normalization.factor(factors.x), p.normalization.factor(factors.x_8)};
+  const float unit = inverse_power(p.mixtures.scale);
+  factors = {p.normalization.factor(factors.x) * unit, p.normalization.factor(factors.x_8) * unit};
   ptx::meet_warp();  // all have their part of Q
   MHLA_CUDA_LOOP
   for (int column = 0; column < E; column += D) {

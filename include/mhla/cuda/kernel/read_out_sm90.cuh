@@ -279,7 +279,8 @@ struct ReadOutSm90 {
     } else if (by.denominator == Denominator::kCrossQuery) {
       den = mixed_scores(p, place, tokens);
     }
-    return {by.factor(den.x), by.factor(den.x_8)};
+    const float unit = inverse_power(p.stage.mixtures.scale);
+    return {by.factor(den.x) * unit, by.factor(den.x_8) * unit};
   }
 
   /// sum_b m_ib s_bw for the slots w of a thread's two rows.

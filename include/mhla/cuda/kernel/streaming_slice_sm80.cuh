@@ -221,6 +221,8 @@ MHLA_DEVICE void StreamingSlice<T, D, E, P>::close(const Params& p, const Place&
     MHLA_CUDA_UNROLL
     for (int i = 0; i < 2; ++i) {
       const std::int64_t offset = block * kMatrixBytes + at.offset(2 * at.row_pair(r) + i);
+      MHLA_CUDA_UNROLL
+      for (float& x : sums[r][i]) x *= p.state.summaries.scale;
       const ptx::Words4 high = rounded<T>(sums[r][i]);
       ptx::store_global_4(p.state.summaries.high + offset, high);
       if constexpr (kPair) {

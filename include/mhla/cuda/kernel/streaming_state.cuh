@@ -8,7 +8,7 @@
 /// added to those of the blocks before. In bytes, with 2 for T (Precision::kPair: 4 for summaries
 /// and the mixture), for each pair:
 ///
-///     2 (M + 1) D E        S_b of blocks, S~ of the open one
+///     2 (M + 1) D E        S_b of blocks, S~ of the open one, both times summary_scale
 ///     4 (M + 1) D          z_b and z~
 ///     2 W (D + E)          phi(k) and v of the open block
 ///     8 slices             tokens seen, a counter for each thread block of a step
@@ -47,6 +47,7 @@ struct StreamingStateLayout {
   std::int64_t keys;
   std::int64_t values;
   std::int64_t bytes;  ///< of the whole state
+  float scale;         ///< summary_scale
 
   /// The state in memory at a multiple of 256. Without Precision::kPair nothing uses `low`.
   StreamingState at(unsigned char* memory) const {
@@ -54,8 +55,8 @@ struct StreamingStateLayout {
       return static_cast<float*>(static_cast<void*>(memory + offset));
     };
     return {static_cast<std::int64_t*>(static_cast<void*>(memory)),
-            {memory + mixture_high, memory + mixture_low, floats(mixture_key_sum)},
-            {memory + summary_high, memory + summary_low, floats(summary_key_sum)},
+            {memory + mixture_high, memory + mixture_low, floats(mixture_key_sum), scale},
+            {memory + summary_high, memory + summary_low, floats(summary_key_sum), scale},
             memory + keys,
             memory + values};
   }
@@ -86,6 +87,7 @@ constexpr StreamingStateLayout streaming_state_layout(std::int64_t pairs, std::i
   layout.keys = take(pairs * length * d * 2);
   layout.values = take(pairs * length * e * 2);
   layout.bytes = end;
+  layout.scale = summary_scale(static_cast<std::int32_t>(length));
   return layout;
 }
 

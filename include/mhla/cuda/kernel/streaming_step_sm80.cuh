@@ -97,7 +97,8 @@ class StreamingStepSm80 {
 
   static MHLA_DEVICE void map_token(const Params& p, const Place& at, Pair pair);
   static MHLA_DEVICE Moment moment(const Params& p, const Place& at);
-  static MHLA_DEVICE void add_mixture(float (&sums)[8], const Place& at, const Rows& mixture);
+  static MHLA_DEVICE void add_mixture(float (&sums)[8], const Place& at, const Rows& mixture,
+                                      float unit);
   static MHLA_DEVICE Chunk load_chunk(const Params& p, const Place& at, Moment now,
                                       std::int32_t first, ptx::Words4 own_value);
   static MHLA_DEVICE float weigh_keys(const Place& at, const Chunk& chunk, float m);
@@ -139,7 +140,7 @@ MHLA_DEVICE void StreamingStepSm80<T, D, E, P>::operator()(const Params& p) cons
   }
 
   float sums[8] = {};
-  add_mixture(sums, at, mixture);
+  add_mixture(sums, at, mixture, inverse_power(p.state.mixture.scale));
   const float m = ptx::load_global_float(p.mixing.row(now.block) + now.block);
   MHLA_CUDA_LOOP
   for (std::int32_t first = 0;;) {
@@ -189,14 +190,14 @@ MHLA_DEVICE auto StreamingStepSm80<T, D, E, P>::moment(const Params& p, const Pl
 
 template <class T, int D, int E, Precision P>
 MHLA_DEVICE void StreamingStepSm80<T, D, E, P>::add_mixture(float (&sums)[8], const Place& at,
-                                                            const Rows& mixture) {
+                                                            const Rows& mixture, float unit) {
   MHLA_CUDA_UNROLL
   for (int r = 0; r < Slice::kRowPairs; ++r) {
     if (!at.has(r)) break;
     const std::uint32_t q = ptx::load_shared(at.shared + kQuery + at.row_pair(r) * 4);
     MHLA_CUDA_UNROLL
     for (int i = 0; i < 2; ++i) {
-      const float factor = i == 0 ? ptx::low<T>(q) : ptx::high<T>(q);
+      const float factor = (i == 0 ? ptx::low<T>(q) : ptx::high<T>(q)) * unit;
       add_scaled<T>(sums, factor, mixture.high[r][i]);
       if constexpr (P == Precision::kPair) add_scaled<T>(sums, factor, mixture.low[r][i]);
     }

@@ -3,7 +3,8 @@
 /// \file
 /// S_b and z_b of every block of tokens:
 ///
-///     S_b = sum_{t in b} phi(k_t) v_t^T     [D, E], rounded to T, or as high + low
+///     S_b = sum_{t in b} phi(k_t) v_t^T     [D, E], times a power of two and rounded to T, or
+///                                           as high + low
 ///     z_b = sum_{t in b} phi(k_t)           [D] floats, of the rounded phi(k_t)
 ///
 /// A thread block makes one S_b: thread block pair * M + b along x. Strips of 32 slots of K and V
@@ -106,6 +107,8 @@ struct SummarySm80 {
       add_strip(p, at, strip, sums);
     }
     if (p.out.key_sum != nullptr) write_key_sum(p, at, sums);
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t r = 0; r < kRowTiles; ++r) scale_sums(sums.s[r], p.out.scale);
     ptx::meet_block();
     write_part(p.out.high, at, sums);
     if constexpr (P == Precision::kPair) {

@@ -3,7 +3,8 @@
 /// \file
 /// S_b and z_b of every block of tokens, with the copy engine and wgmma:
 ///
-///     S_b = sum_{t in b} phi(k_t) v_t^T     [D, E], rounded to T, or as high + low
+///     S_b = sum_{t in b} phi(k_t) v_t^T     [D, E], times a power of two and rounded to T, or
+///                                           as high + low
 ///     z_b = sum_{t in b} phi(k_t)           [D] floats, of the rounded phi(k_t)
 ///
 /// A thread block stays and takes items pair * M + b in steps of the grid. A thread behind the
@@ -303,6 +304,7 @@ struct SummarySm90 {
     MHLA_CUDA_UNROLL
     for (int e = 0; e < kValuePanels; ++e) {
       const std::int64_t begin = row * (2 * E) + e * 128;
+      scale_sums(sums.s[e], p.stage.out.scale);
       write_sums<T>(sums.s[e], {1, 1}, tile, p.stage.out.high + begin, 2 * E, rows, place.lane);
       if constexpr (P == Precision::kPair) {
         keep_rest_of_sums<T>(sums.s[e]);

@@ -21,7 +21,8 @@ constexpr DirectParameters direct_stage(const Problem& problem, MixingArray mixi
           .query_map = problem.op.query_map,
           .key_map = problem.op.key_map,
           .normalization = problem.normalization(),
-          .mixing = mixing};
+          .mixing = mixing,
+          .summary_scale = summary_scale(problem.key_blocks.slots())};
 }
 
 constexpr SummaryParameters summary_stage(const Problem& problem, const WorkspaceArrays& arrays) {

@@ -59,10 +59,11 @@ WorkspaceArrays workspace_arrays(const Problem& problem, unsigned char* workspac
   };
   const bool key_sums = problem.op.denominator != Denominator::kNone;
   const bool mixed = problem.op.denominator == Denominator::kKeySum;
+  const float scale = summary_scale(problem.key_blocks.slots());
   return {{workspace + parts.summaries, workspace + parts.summaries_low,
-           key_sums ? numbers(parts.key_sums) : nullptr},
+           key_sums ? numbers(parts.key_sums) : nullptr, scale},
           {workspace + parts.mixtures, workspace + parts.mixtures_low,
-           mixed ? numbers(parts.mixed_key_sums) : nullptr},
+           mixed ? numbers(parts.mixed_key_sums) : nullptr, scale},
           numbers(parts.scores)};
 }
 

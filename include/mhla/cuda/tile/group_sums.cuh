@@ -52,6 +52,13 @@ MHLA_DEVICE void write_sums(const float (&sums)[kCount], RowPair factors, WarpTi
   }
 }
 
+/// Multiplies sums.
+template <int kCount>
+MHLA_DEVICE void scale_sums(float (&sums)[kCount], float by) {
+  MHLA_CUDA_UNROLL
+  for (float& x : sums) x *= by;
+}
+
 /// Replaces sums by what rounding them to T leaves.
 template <class T, int kCount>
 MHLA_DEVICE void keep_rest_of_sums(float (&sums)[kCount]) {

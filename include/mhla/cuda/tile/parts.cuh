@@ -26,6 +26,16 @@ MHLA_DEVICE Parts parts_of(float x, float y) {
   return {high, ptx::pack<T>(x - ptx::low<T>(high), y - ptx::high<T>(high))};
 }
 
+/// Multiplies sums of a product.
+template <int kTiles>
+MHLA_DEVICE void scale_sums(float (&sums)[kTiles][4], float by) {
+  MHLA_CUDA_UNROLL
+  for (int j = 0; j < kTiles; ++j) {
+    MHLA_CUDA_UNROLL
+    for (float& x : sums[j]) x *= by;
+  }
+}
+
 /// Replaces sums of a product (product.cuh) by what rounding them to T leaves.
 template <class T, int kTiles>
 MHLA_DEVICE void keep_rest(float (&sums)[kTiles][4]) {
