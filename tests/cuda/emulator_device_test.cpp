@@ -186,6 +186,19 @@ TEST(Emulator, ShufflesExchange) {
   EXPECT_EQ(o.report.count("shuffles"), 10u);
 }
 
+void number_of_lane(const Arrays& a) {
+  const std::uint32_t lane = (me() * 5 + 3) % 32;
+  const std::uint32_t x = ptx::shuffle(me(), a.bug && me() == 40 ? 32 : lane);
+  ptx::store_global_float(a.out + me(), static_cast<float>(x));
+}
+TEST(Emulator, ShufflesAskALane) {
+  EXPECT_EQ(planted(number_of_lane, {Kind::kOutside}), "");
+  const Outcome o = run_planted(number_of_lane, false, 1);
+  for (std::size_t i = 0; i < 64; ++i) {
+    EXPECT_EQ(o.out[i], static_cast<float>(i / 32 * 32 + (i * 5 + 3) % 32));
+  }
+}
+
 void throws(const Arrays&) {
   if (me() == 33) throw std::domain_error("x");
 }

@@ -84,15 +84,15 @@ TEST(Divisor, IsExactForRandomNumbers) {
   }
 }
 
-// The header's proof, with the smallest multiplier that reaches 2^(32 + s) / d: the remainder
-// r = m d - 2^(32 + s) has 0 <= r < d <= 2^(s + 1), so that n m / 2^(32 + s) exceeds n / d by less
-// than n r / (d 2^(32 + s)) < 1 / d; and the product n m stays below 2^63.
+// The header's proof, with the smallest multiplier that reaches 2^(31 + l) / d: the remainder
+// r = m d - 2^(31 + l) has 0 <= r < d <= 2^l, so that n m / 2^(31 + l) exceeds n / d by less than
+// n r / (d 2^(31 + l)) < 1 / d; and m is a number of 32 bits.
 constexpr bool proof_holds(std::uint64_t d) {
-  const int s = d == 1 ? 0 : static_cast<int>(std::bit_width(d - 1)) - 1;
-  const std::uint64_t power = std::uint64_t{1} << (32 + s);
+  const int l = static_cast<int>(std::bit_width(d - 1));
+  const std::uint64_t power = std::uint64_t{1} << (31 + l);
   const std::uint64_t m = power / d + (power % d != 0);
   const std::uint64_t r = m * d - power;
-  return r < d && d <= std::uint64_t{1} << (s + 1) && m <= std::uint64_t{1} << 32;
+  return r < d && d <= std::uint64_t{1} << l && m < std::uint64_t{1} << 32;
 }
 static_assert(proof_holds(1) && proof_holds(2) && proof_holds(3) && proof_holds(kLargest));
 

@@ -311,7 +311,9 @@ struct CausalReadOutSm90 {
           add_mixture(p, place, features, mixtures, own, sums);
         }
         const float unit = block > 0 ? inverse_power(p.stage.mixtures.scale) : 1;
-        write(p, place, {p.stage.blocks, place.origin, 64 * tile + row}, own, unit, sums);
+        const std::int32_t end = place.origin.column + rows(p), all = p.stage.blocks.tokens();
+        write(p, place, {place.origin.column + 64 * tile + row, end < all ? end : all}, own, unit,
+              sums);
       }
       rings.key_values.give_back(key_value, place.lane);
       key_value = key_value.after(1, rings.key_values.count);
@@ -326,17 +328,18 @@ struct CausalReadOutSm90 {
   /// phi of the keys of a block, in place, by all groups.
   static MHLA_DEVICE void map_keys(const Params& p, std::uint32_t keys, std::uint32_t thread) {
     const auto pieces = static_cast<std::uint32_t>(rows(p)) * 8;  // of a panel
-    MHLA_CUDA_UNROLL
-    for (int panel = 0; panel < D / 64; ++panel) {
-      const std::uint32_t begin = keys + static_cast<std::uint32_t>(panel) * panel_bytes(p);
-      MHLA_CUDA_LOOP
-      for (std::uint32_t i = thread; i < pieces; i += kReaders * 32) {
-        ptx::Words4 w = ptx::load_shared_4(begin + 16 * i);
-        MHLA_CUDA_UNROLL
-        for (std::uint32_t& x : w.x) x = p.stage.key_map.of_pair<T>(x);
-        ptx::store_shared_4(begin + 16 * i, w);
+    p.stage.key_map.with_formula([&](auto phi) {
+      MHLA_CUDA_UNROLL
+      for (int panel = 0; panel < D / 64; ++panel) {
+        const std::uint32_t begin = keys + static_cast<std::uint32_t>(panel) * panel_bytes(p);
+        MHLA_CUDA_LOOP
+        for (std::uint32_t i = thread; i < pieces; i += kReaders * 32) {
+          ptx::Words4 w = ptx::load_shared_4(begin + 16 * i);
+          apply<T>(phi, w.x);
+          ptx::store_shared_4(begin + 16 * i, w);
+        }
       }
-    }
+    });
     ptx::fence_async();
     ptx::meet(1, kReaders * 32);
   }
@@ -359,8 +362,9 @@ struct CausalReadOutSm90 {
     ptx::keep_order(sums);
   }
 
-  static MHLA_DEVICE void write(const Params& p, const Place& place, const BlockTokens& tokens,
-                                RowPair den, float unit, const float (&sums)[kSums]) {
+  static MHLA_DEVICE void write(const Params& p, const Place& place,
+                                const ConsecutiveTokens& tokens, RowPair den, float unit,
+                                const float (&sums)[kSums]) {
     const Normalization& by = p.stage.normalization;
     const RowPair factors{by.factor(den.x) * unit, by.factor(den.x_8) * unit};
     const WarpTile tile{ptx::shared_begin() + Config::kRingBytes + place.warp * WarpTile::kBytes};

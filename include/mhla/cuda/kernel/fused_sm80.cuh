@@ -229,9 +229,12 @@ MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::copy_keys(const Params& p, 
   if (ahead.block < p.key_blocks.blocks()) {
     const BlockTokens tokens{p.key_blocks, p.key_blocks.origin(ahead.block), ahead.slot};
     const KeyTile k{at.stage(stage)};
-    copy_rows<kThreads>(k, p.k.head(at.pair), p.k.token_stride, tokens, at.thread);
-    copy_rows<kThreads>(ValueTile{k.begin + KeyTile::kBytes}, p.v.head(at.pair), p.v.token_stride,
-                        tokens, at.thread);
+    const ValueTile v{k.begin + KeyTile::kBytes};
+    static_assert(D == E, "a thread's pieces of K and V are of the same tokens");
+    for_pieces<kThreads, KeyTile>(tokens, at.thread, [&](auto row, auto piece, auto token) {
+      copy_piece(k, row, piece, p.k.head(at.pair), p.k.token_stride, token);
+      copy_piece(v, row, piece, p.v.head(at.pair), p.v.token_stride, token);
+    });
     if (at.thread < Config::kTokens / 2) {
       const auto row = static_cast<std::int32_t>(2 * at.thread);
       const float x = tokens(row) >= 0 ? 1.0f : 0.0f, y = tokens(row + 1) >= 0 ? 1.0f : 0.0f;

@@ -255,6 +255,7 @@ struct ReadOutSm90 {
                         place.warp * WarpTile::kBytes};
     unsigned char* const o = p.stage.o.head(place.pair);
     const RowPair factors = factors_of(p, place, mixture, features, tokens);
+    const WarpTokens rows{tokens(static_cast<std::int32_t>(place.lane % 16))};
     MHLA_CUDA_UNROLL
     for (int column = 0; column < E; column += Config::kColumns) {
       float sums[kSums] = {};
@@ -264,8 +265,7 @@ struct ReadOutSm90 {
       ptx::group_commit();
       ptx::group_wait<0>();
       ptx::keep_order(sums);
-      write_sums<T>(sums, factors, tile, o + 2 * column, p.stage.o.token_stride, tokens,
-                    place.lane);
+      write_sums<T>(sums, factors, tile, o + 2 * column, p.stage.o.token_stride, rows, place.lane);
     }
   }
 

@@ -107,11 +107,11 @@ struct ScoresSm80 {
     MHLA_CUDA_UNROLL
     for (std::uint32_t index = 0; index < Config::kPieces; ++index) {
       if (!has_piece(index, sharer)) continue;
+      apply<T>(map, pieces[index].x);
       MHLA_CUDA_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const std::uint32_t features = map.of_pair<T>(pieces[index].x[i]);
-        sum += ptx::low<T>(features) * z[index][2 * i];
-        sum += ptx::high<T>(features) * z[index][2 * i + 1];
+        sum += ptx::low<T>(pieces[index].x[i]) * z[index][2 * i];
+        sum += ptx::high<T>(pieces[index].x[i]) * z[index][2 * i + 1];
       }
     }
     return sum;

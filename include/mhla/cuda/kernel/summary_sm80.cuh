@@ -206,8 +206,7 @@ struct SummarySm80 {
       MHLA_CUDA_UNROLL
       for (std::uint32_t r = 0; r < kRowTiles; ++r) {
         features[r] = load_transposed_rows(keys, 16 * step, 2 * (at.row_tile + r), at.lane);
-        MHLA_CUDA_UNROLL
-        for (std::uint32_t& x : features[r].x) x = p.map.of_pair<T>(x);
+        apply<T>(p.map, features[r].x);
       }
       multiply_step<T>(sums.s, features, values, 16 * step, kTiles * at.column_warp, at.lane);
       if (p.out.key_sum != nullptr) {

@@ -272,8 +272,7 @@ struct SummarySm90 {
   static MHLA_DEVICE ptx::Words4 features(const Params& p, BoxPanel keys, const Place& place,
                                           std::int32_t box, std::uint32_t step, Sums& sums) {
     ptx::Words4 a = load_transposed_rows(keys, 16 * step, place.warp % 4 * 2, place.lane);
-    MHLA_CUDA_UNROLL
-    for (std::uint32_t& x : a.x) x = p.stage.map.of_pair<T>(x);
+    apply<T>(p.stage.map, a.x);
     const std::int32_t row = static_cast<std::int32_t>(16 * step + place.lane % 4 * 2);
     ptx::multiply_add_16<T>(sums.z, a.x[0], a.x[1], a.x[2], a.x[3], ones(p, place, box, row),
                             ones(p, place, box, row + 8));

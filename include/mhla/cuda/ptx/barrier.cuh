@@ -33,6 +33,13 @@ MHLA_DEVICE float shuffle_xor(float x, std::uint32_t mask) {
   return y;
 }
 
+/// The x of thread `lane` of the warp, 0 to 31. All its threads call together.
+MHLA_DEVICE std::uint32_t shuffle(std::uint32_t x, std::uint32_t lane) {
+  std::uint32_t y;
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=r"(y) : "r"(x), "r"(lane));
+  return y;
+}
+
 /// Whether x is true in a thread of the warp. All its threads call together.
 MHLA_DEVICE bool any_of_warp(bool x) {
   std::uint32_t any;

@@ -17,16 +17,17 @@ namespace mhla::cuda {
 template <class T, int kThreads, class Tile>
 MHLA_DEVICE void apply_to_copied(const FeatureMap& map, Tile tile, std::uint32_t thread) {
   constexpr int kCopies = Tile::kRows * Tile::kPieces;
-  MHLA_CUDA_UNROLL
-  for (int i = 0; i < (kCopies + kThreads - 1) / kThreads; ++i) {
-    const std::uint32_t index = i * kThreads + thread;
-    if (kCopies % kThreads != 0 && index >= kCopies) break;
-    const std::uint32_t at = tile.piece(index / Tile::kPieces, index % Tile::kPieces);
-    ptx::Words4 words = ptx::load_shared_4(at);
+  map.with_formula([&](auto phi) {
     MHLA_CUDA_UNROLL
-    for (int j = 0; j < 4; ++j) words.x[j] = map.of_pair<T>(words.x[j]);
-    ptx::store_shared_4(at, words);
-  }
+    for (int i = 0; i < (kCopies + kThreads - 1) / kThreads; ++i) {
+      const std::uint32_t index = i * kThreads + thread;
+      if (kCopies % kThreads != 0 && index >= kCopies) break;
+      const std::uint32_t at = tile.piece(index / Tile::kPieces, index % Tile::kPieces);
+      ptx::Words4 words = ptx::load_shared_4(at);
+      apply<T>(phi, words.x);
+      ptx::store_shared_4(at, words);
+    }
+  });
 }
 
 }  // namespace mhla::cuda

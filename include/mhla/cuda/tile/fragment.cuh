@@ -81,8 +81,7 @@ MHLA_DEVICE ptx::Words4 load_transposed_rows(Tile tile, std::uint32_t row, std::
 /// phi of every element.
 template <class T, int kColumns>
 MHLA_DEVICE void apply(const FeatureMap& map, Fragment<kColumns>& rows) {
-  MHLA_CUDA_UNROLL
-  for (int i = 0; i < Fragment<kColumns>::kWords; ++i) rows.x[i] = map.of_pair<T>(rows.x[i]);
+  apply<T>(map, rows.x);
 }
 
 /// Sums of a product (ptx/mma.cuh), rounded: 16 rows of 8 kTiles columns as the next A operand.

@@ -39,8 +39,7 @@ MHLA_DEVICE void multiply_key_values(float (&sums)[kRowTiles][kTiles][4],
   MHLA_CUDA_UNROLL
   for (int t = 0; t < kRowTiles; ++t) {
     a[t] = load_transposed_rows(k, row, key_piece + 2 * t, lane);
-    MHLA_CUDA_UNROLL
-    for (int i = 0; i < 4; ++i) a[t].x[i] = map.of_pair<T>(a[t].x[i]);
+    apply<T>(map, a[t].x);
     ptx::multiply_add_16<T>(key_sums[t], a[t].x[0], a[t].x[1], a[t].x[2], a[t].x[3], filled.x[0],
                             filled.x[1]);
   }

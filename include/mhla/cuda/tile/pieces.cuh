@@ -65,8 +65,8 @@ MHLA_DEVICE ptx::Words4 four_floats(const float* x) {
 /// phi of every number, rounded.
 template <class T>
 MHLA_DEVICE ptx::Words4 apply(const FeatureMap& map, ptx::Words4 x) {
-  return {{map.of_pair<T>(x.x[0]), map.of_pair<T>(x.x[1]), map.of_pair<T>(x.x[2]),
-           map.of_pair<T>(x.x[3])}};
+  apply<T>(map, x.x);
+  return x;
 }
 
 }  // namespace mhla::cuda

@@ -41,7 +41,8 @@ class TokenBlocks {
         block_columns_(block_columns),
         row_counts_((rows - 1) / block_rows + 1),
         column_counts_((columns - 1) / block_columns + 1),
-        blocks_(((frames - 1) / block_frames + 1) * row_counts_.value() * column_counts_.value()) {}
+        blocks_(((frames - 1) / block_frames + 1) * row_counts_.value() * column_counts_.value()),
+        runs_(frames == 1 && rows == 1 && block_frames == 1 && block_rows == 1) {}
 
   MHLA_HOST_DEVICE constexpr std::int32_t tokens() const { return frames_ * rows() * columns(); }
   MHLA_HOST_DEVICE constexpr std::int32_t frames() const { return frames_; }
@@ -67,6 +68,10 @@ class TokenBlocks {
 
   /// The token in a slot of the block at `at`, or -1: the slot is empty or not one of the block.
   MHLA_HOST_DEVICE constexpr std::int32_t token(BlockOrigin at, std::int32_t slot) const {
+    if (runs_) {
+      const bool filled = slot < block_columns() && slot < columns_.value() - at.column;
+      return filled ? at.column + slot : -1;
+    }
     const std::int32_t line = block_columns_.quotient(slot);
     const std::int32_t plane = block_rows_.quotient(line);
     const std::int32_t row = line - plane * block_rows();
@@ -99,6 +104,7 @@ class TokenBlocks {
   Divisor row_counts_;
   Divisor column_counts_;
   std::int32_t blocks_;
+  bool runs_;  // blocks are consecutive tokens
 };
 
 }  // namespace mhla::cuda

@@ -115,6 +115,19 @@ inline float shuffle_xor(float x, std::uint32_t mask) {
 }
 
 /// Orders nothing.
+inline std::uint32_t shuffle(std::uint32_t x, std::uint32_t lane) {
+  if (lane >= 32) current().fail(Kind::kOutside, "shuffle from " + std::to_string(lane));
+  struct Arguments {
+    std::uint32_t given, lane, got;
+  } mine{x, lane, 0};
+  call_together<32>("shfl.sync.idx", 0, mine, [](Arguments* const(&all)[32]) {
+    for (Arguments* own : all) own->got = all[own->lane]->given;
+    current().add(kShuffles);
+  });
+  return mine.got;
+}
+
+/// Orders nothing.
 inline bool any_of_warp(bool x) {
   bool mine = x;
   call_together<32>("vote.sync.any", 0, mine, [](bool* const(&all)[32]) {

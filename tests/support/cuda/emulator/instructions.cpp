@@ -145,6 +145,7 @@ void meet_block() { emulator::meet_block(); }
 void meet(std::uint32_t id, std::uint32_t threads) { emulator::meet(id, threads); }
 void pass(std::uint32_t id, std::uint32_t threads) { emulator::pass(id, threads); }
 void meet_warp() { emulator::meet_warp(); }
+std::uint32_t shuffle(std::uint32_t x, std::uint32_t lane) { return emulator::shuffle(x, lane); }
 float shuffle_xor(float x, std::uint32_t mask) { return emulator::shuffle_xor(x, mask); }
 bool any_of_warp(bool x) { return emulator::any_of_warp(x); }
 
