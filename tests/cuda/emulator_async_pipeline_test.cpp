@@ -91,7 +91,6 @@ struct StreamedProduct {
   }
 
   void produce(const Params& p, const Ring& ring) const {
-    ptx::prefetch_map(p.b);
     for (int i = 0; i < kTiles; ++i) {
       if (p.bug != PipelineBug::kNoWaitForEmpty) ptx::wait_for(ring.empty(i), Ring::parity(i) ^ 1);
       std::uint32_t bytes = kTileBytes;
@@ -122,10 +121,10 @@ struct StreamedProduct {
       for (std::uint32_t s = 0; s < 4; ++s) {
         const std::uint32_t* const at =
             p.a + row * (32 * kTiles) + static_cast<std::uint32_t>(i) * 32 + 8 * s + pair;
-        a[s][0] = ptx::load_global(at);
-        a[s][1] = ptx::load_global(at + 8 * 32 * kTiles);
-        a[s][2] = ptx::load_global(at + 4);
-        a[s][3] = ptx::load_global(at + 8 * 32 * kTiles + 4);
+        a[s][0] = trial::load_word(at);
+        a[s][1] = trial::load_word(at + 8 * 32 * kTiles);
+        a[s][2] = trial::load_word(at + 4);
+        a[s][3] = trial::load_word(at + 8 * 32 * kTiles + 4);
       }
       std::uint32_t parity = Ring::parity(i);
       if (p.bug == PipelineBug::kStaleParity) parity ^= 1;
@@ -182,7 +181,7 @@ struct Trial {
     const typename K::Params params{map, reinterpret_cast<const std::uint32_t*>(a.data()), c.data(),
                                     bug};
     try {
-      const Report report = device.launch<K>({1, 1, 1}, params);
+      const Report report = device.launch<K>(1, params);
       EXPECT_EQ(report.bytes_read("b"), b.bytes());
       EXPECT_EQ(report.count("tensor loads"), std::uint64_t{K::kTiles});
       EXPECT_EQ(report.count("wgmma"), std::uint64_t{4 * K::kTiles});

@@ -103,7 +103,7 @@ struct TwoProducts {
   static Factor load(const Params& p) {
     Factor a;
     for (std::uint32_t i = 0; i < 8; ++i) {
-      a.x[i] = ptx::load_global(p.a + (row() + i % 2 * 8) * 16 + i / 4 * 8 +
+      a.x[i] = trial::load_word(p.a + (row() + i % 2 * 8) * 16 + i / 4 * 8 +
                                 ptx::thread_index() % 4 + i % 4 / 2 * 4);
     }
     return a;
@@ -221,9 +221,9 @@ struct ProductTrial<TwoProducts<T, kColumns, kTransposed>> {
     fault.reset();
     message.clear();
     try {
-      const Report report = device.launch<K>(
-          {1, 1, 1}, {reinterpret_cast<const std::uint32_t*>(a.data()),
-                      reinterpret_cast<const std::uint32_t*>(b.data()), c.data(), bug});
+      const Report report =
+          device.launch<K>(1, {reinterpret_cast<const std::uint32_t*>(a.data()),
+                               reinterpret_cast<const std::uint32_t*>(b.data()), c.data(), bug});
       EXPECT_EQ(report.count("wgmma"), 4U);
     } catch (const Fault& found) {
       fault = found.kind;

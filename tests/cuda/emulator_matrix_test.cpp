@@ -58,7 +58,7 @@ struct Loads {
 
 TEST(EmulatorMatrix, LoadsGiveTheFragmentsOfTheManual) {
   Loads::Words p{};
-  const Report report = Device(1).launch<Loads>({}, &p);
+  const Report report = Device(1).launch<Loads>(1, &p);
   for (int i = 0; i < 4; ++i) {
     for (int r = 0; r < 8; ++r) {
       for (int c = 0; c < 8; ++c) {
@@ -140,7 +140,7 @@ void check_product() {
     for (float& x : row) x = 1000 * next();
   }
   Product result = p;
-  const Report report = Device(2).launch<ProductKernel<T, kK>>({}, &result);
+  const Report report = Device(2).launch<ProductKernel<T, kK>>(1, &result);
   EXPECT_EQ(report.count("mma"), 1u);
   for (int r = 0; r < 16; ++r) {
     for (int n = 0; n < 8; ++n) {
@@ -165,7 +165,7 @@ TEST(EmulatorMatrix, ProductsAddInOrderAndKeepNan) {
   p.a[3][0] = p.a[3][15] = 0x1p12f;  // 2^24 first, then ones that get lost
   p.b[15][1] = -0x1p12f, p.b[0][1] = 0x1p12f;
   p.a[3][7] = 1, p.b[7][1] = 1;
-  Device(0).launch<ProductKernel<bfloat16, 16>>({}, &p);
+  Device(0).launch<ProductKernel<bfloat16, 16>>(1, &p);
   EXPECT_EQ(p.c[0][0], 0x1p24f);
   EXPECT_EQ(p.c[3][1], 0.0f);
   for (const float x : p.c[2]) EXPECT_TRUE(std::isnan(x));

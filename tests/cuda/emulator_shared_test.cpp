@@ -44,7 +44,7 @@ void written_by_first_block(const Arrays& a) {
   ptx::load_shared(word(me()));
 }
 TEST(EmulatorShared, EachBlockBeginsWithNothingWritten) {
-  EXPECT_EQ(planted(written_by_first_block, {Kind::kUninitialized}, {3, 1, 1}), "");
+  EXPECT_EQ(planted(written_by_first_block, {Kind::kUninitialized}, 3), "");
 }
 
 // The barrier that a bug drops lies between accesses of different warps, or of one.
@@ -112,13 +112,14 @@ void told_in_turn(const Arrays& a) {
   const std::uint32_t warp = me() / 32;
   if (warp == 0) {
     ptx::store_shared(word(me()), me());
-    ptx::pass(1, 64);
+    ptx::meet(1, 64);
   } else if (warp == 1) {
     ptx::meet(1, 64);
-    ptx::pass(2, 64);
+    ptx::meet(2, 64);
   } else {
-    a.bug ? ptx::pass(2, 64) : ptx::meet(2, 64);
+    if (!a.bug) ptx::meet(2, 64);
     ptx::load_shared(word(me() - 64));
+    if (a.bug) ptx::meet(2, 64);
   }
 }
 void shuffled(const Arrays& a) {
@@ -265,7 +266,7 @@ TEST(EmulatorShared, CopiesBringMemoryOrZeros) {
 TEST(EmulatorShared, MessagesSayWhereAndWhat) {
   const std::string text = run_planted(copy_without_wait, true).fault;
   EXPECT_EQ(text,
-            "early read: block (0, 0, 0), thread 0: ld.shared at shared address 1024 (byte 0) of "
+            "early read: block 0, thread 0: ld.shared at shared address 1024 (byte 0) of "
             "bytes that a copy of thread 0 will write");
 }
 

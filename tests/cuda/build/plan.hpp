@@ -10,12 +10,11 @@ namespace mhla::cuda::build {
 
 /// Instructions that a kernel is made of. It has those it names and no other ones of the list.
 enum Needs : int {
-  kMma = 1,            ///< mma.sync
-  kWgmma = 2,          ///< wgmma
-  kMatrices = 4,       ///< ldmatrix
-  kCopies = 8,         ///< cp.async
-  kTensorLoads = 16,   ///< cp.async.bulk.tensor to shared memory, counted by mbarriers
-  kTensorStores = 32,  ///< the same back
+  kMma = 1,           ///< mma.sync
+  kWgmma = 2,         ///< wgmma
+  kMatrices = 4,      ///< ldmatrix
+  kCopies = 8,        ///< cp.async
+  kTensorLoads = 16,  ///< cp.async.bulk.tensor to shared memory, counted by mbarriers
 };
 
 /// The last template arguments of an entry function, in their order.

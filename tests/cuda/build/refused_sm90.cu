@@ -99,27 +99,6 @@ struct Serialized : PlantedProducts {
   }
 };
 
-// What threads have stored leaves through the copy engine without a fence.
-// expect MissingFence: stores tensors without a fence.proxy.async
-template <bool kRight>
-struct MissingFence : Planted {
-  struct Params {
-    TensorMap map;
-  };
-  static constexpr Arch kArchitecture = Arch::kSm90a;
-  static constexpr int kSharedBytes = 1024, kNeeds = kTensorStores;
-  MHLA_DEVICE void operator()(const Params& p) const {
-    ptx::store_shared(ptx::shared_begin() + 4 * ptx::thread_index(), 0);
-    if constexpr (kRight) ptx::fence_async();
-    ptx::meet_block();
-    if (ptx::thread_index() == 0) {
-      ptx::store_box(p.map, {{0, 0, 0, 0, 0}}, ptx::shared_begin());
-      ptx::commit_stores();
-      ptx::wait_stores_read<0>();
-    }
-  }
-};
-
 // Registers handed from warp to warp by a kernel whose launch bounds do not fix how many it has.
 // expect RegistersNotKnown: C7508
 template <bool kRight>
@@ -133,9 +112,9 @@ __global__ void boundless_entry(const __grid_constant__ typename K::Params p) {
 }
 
 #if defined(MHLA_CONTROL)
-inline constexpr std::tuple kControls{kEntry<FewerFences<true>>,  kEntry<MissingBegin<true>>,
-                                      kEntry<MissingWait<true>>,  kEntry<Serialized<true>>,
-                                      kEntry<MissingFence<true>>, kEntry<RegistersNotKnown<true>>};
+inline constexpr std::tuple kControls{kEntry<FewerFences<true>>, kEntry<MissingBegin<true>>,
+                                      kEntry<MissingWait<true>>, kEntry<Serialized<true>>,
+                                      kEntry<RegistersNotKnown<true>>};
 #elif defined(MHLA_PLANT_RegistersNotKnown)
 inline constexpr auto* kPlanted = &boundless_entry<RegistersNotKnown<false>, 128, 1, 255, 0, 0, 0>;
 #else

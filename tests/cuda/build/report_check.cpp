@@ -91,14 +91,10 @@ class Check {
     both(kCopies, {"cp.async.cg.shared.global", "cp.async.commit_group", "cp.async.wait_group"});
     both(kTensorLoads, {"cp.async.bulk.tensor.5d.shared::cluster.global", "mbarrier.init",
                         "mbarrier.arrive.expect_tx", "mbarrier.try_wait", "fence.mbarrier_init"});
-    both(kTensorStores, {"cp.async.bulk.tensor.5d.global.shared::cta", "cp.async.bulk.commit_group",
-                         "cp.async.bulk.wait_group.read"});
     const int fences = count(body, "fence.proxy.async");
     expect(fences >= plan.fences, "has " + std::to_string(fences) +
                                       " fence.proxy.async in its PTX, planned at least " +
                                       std::to_string(plan.fences));
-    expect((plan.needs & kTensorStores) == 0 || fences > 0,
-           "stores tensors without a fence.proxy.async");
     expect(count(body, "wgmma.fence") >= count(body, "wgmma.commit_group"),
            "begins fewer groups of wgmma than it ends");
     expect(count(body, ".local") == 0 && count(body, "__local_depot") == 0,
@@ -111,7 +107,6 @@ class Check {
     present(plan, kMatrices, count(code, Opcode::kMatrices), "LDSM");
     present(plan, kCopies, count(code, Opcode::kCopy), "LDGSTS");
     present(plan, kTensorLoads, count(code, Opcode::kTensorLoad), "UTMALDG");
-    present(plan, kTensorStores, count(code, Opcode::kTensorStore), "UTMASTG");
     expect(plan.fences == 0 || count(code, Opcode::kFence) > 0, "has no FENCE in its code");
     expect(count(code, Opcode::kLocalLoad) + count(code, Opcode::kLocalStore) == 0,
            "has local memory in its code");

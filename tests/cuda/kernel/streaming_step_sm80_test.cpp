@@ -116,8 +116,8 @@ struct Streams {
                                     c.normalization(),
                                     mixing.array(),
                                     layout.at(state.data())};
-    const Grid grid = Kernel::grid(p, c.batch * c.heads);
-    report = device.template launch<Kernel>({grid.x, grid.y, grid.z}, p);
+    const unsigned blocks = Kernel::grid(p, c.batch * c.heads);
+    report = device.template launch<Kernel>(blocks, p);
   }
 };
 

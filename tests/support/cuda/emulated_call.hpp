@@ -26,8 +26,8 @@ class EmulatedStream {
 
   template <class Kernel>
   void run(const typename Kernel::Params& parameters, std::int32_t pairs) const {
-    const mhla::cuda::Grid grid = Kernel::grid(parameters, pairs);
-    reports_.push_back(device_.launch<Kernel>({grid.x, grid.y, grid.z}, parameters));
+    const unsigned blocks = Kernel::grid(parameters, pairs);
+    reports_.push_back(device_.launch<Kernel>(blocks, parameters));
   }
   mhla::cuda::TensorMap tensor_map(const mhla::cuda::TensorBox& box) const {
     return emulator::tensor_map(box);

@@ -33,7 +33,7 @@ struct InBlock {
 /// others: what it computes goes to arrays outside.
 template <int kThreads = 32, int kSharedBytes = 128 * 1024>
 emulator::Report in_block(emulator::Device& device, const std::function<void(std::uint32_t)>& run) {
-  return device.launch<InBlock<kThreads, kSharedBytes>>({1, 1, 1}, {&run});
+  return device.launch<InBlock<kThreads, kSharedBytes>>(1, {&run});
 }
 
 /// Writes bits(row, column) as the number there, by all threads of a block, which meet.

@@ -54,9 +54,9 @@ std::optional<emulator::Report> launched(emulator::Device& device, const Stage& 
                                          const Case& c) {
   const auto p = prepared<Kernel>(stage, c);
   if (!p) return std::nullopt;
-  const mhla::cuda::Grid grid = Kernel::grid(*p, c.pairs());
+  const unsigned blocks = Kernel::grid(*p, c.pairs());
   try {
-    return device.launch<Kernel>({grid.x, grid.y, grid.z}, *p);
+    return device.launch<Kernel>(blocks, *p);
   } catch (const emulator::Fault& fault) {
     ADD_FAILURE() << fault.what();
     return std::nullopt;

@@ -28,7 +28,7 @@
 
 namespace cuda_test {
 
-using mhla::cuda::Grid, mhla::cuda::MixingParameters, mhla::cuda::MixingSm80, mhla::cuda::Precision;
+using mhla::cuda::MixingParameters, mhla::cuda::MixingSm80, mhla::cuda::Precision;
 
 struct MixingCase {
   int rows, columns, pairs = 1;
@@ -104,8 +104,8 @@ struct Mixtures {
       device.track("in_z", in_z.data(), in_z.bytes(), emulator::Access::kRead);
       device.track("z", z.data(), z.bytes(), emulator::Access::kWrite);
     }
-    const Grid grid = Kernel::grid(params, c.pairs);
-    const emulator::Report r = device.launch<Kernel>({grid.x, grid.y, grid.z}, params);
+    const unsigned blocks = Kernel::grid(params, c.pairs);
+    const emulator::Report r = device.launch<Kernel>(blocks, params);
     check_bytes(r, key_sum);
     EXPECT_EQ(r.bank_conflicts, 0u);
     return r;

@@ -38,7 +38,6 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/grid.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
@@ -98,9 +97,8 @@ class CausalReadOutSm80 {
   static constexpr int kBlocksPerMultiprocessor = D == 64 ? 4 : D == 72 ? 3 : 2;
   static constexpr int kRegisters = D == 64 ? 128 : D == 72 ? 168 : 255;
 
-  static constexpr Grid grid(const Params& p, int pairs) {
-    return {static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p), 1,
-            1};
+  static constexpr unsigned grid(const Params& p, int pairs) {
+    return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);
   }
   MHLA_DEVICE void operator()(const Params& p) const;
 

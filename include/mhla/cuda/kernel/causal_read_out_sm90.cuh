@@ -37,7 +37,6 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/grid.cuh"
 #include "mhla/cuda/kernel/mixture_slot.cuh"
 #include "mhla/cuda/kernel/own_block.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
@@ -144,9 +143,9 @@ struct CausalReadOutSm90 {
     return true;
   }
 
-  static constexpr Grid grid(const Params& p, int) {
+  static constexpr unsigned grid(const Params& p, int) {
     const int most = kBlocksPerMultiprocessor * p.multiprocessors;
-    return {static_cast<unsigned>(p.items < most ? p.items : most), 1, 1};
+    return static_cast<unsigned>(p.items < most ? p.items : most);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {

@@ -28,7 +28,6 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/grid.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/copy_async.cuh"
@@ -110,7 +109,7 @@ class FusedSm80 {
   static constexpr int kRegisters =
       Config::kTwoBlocks ? 65536 / 2 / kThreads / 8 * 8 : (D == 72 ? 200 : 255);
 
-  static Grid grid(const Params&, int pairs) { return {static_cast<unsigned>(pairs), 1, 1}; }
+  static unsigned grid(const Params&, int pairs) { return static_cast<unsigned>(pairs); }
   MHLA_DEVICE void operator()(const Params& p) const;
 
  private:

@@ -36,7 +36,6 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/grid.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
@@ -93,8 +92,8 @@ struct MixingSm80 {
   static constexpr int kBlocksPerMultiprocessor = P == Precision::kPair ? 2 : 4;
   static constexpr int kRegisters = P == Precision::kPair ? 168 : 128;
 
-  static constexpr Grid grid(const Params& p, int pairs) {
-    return {static_cast<unsigned>(pairs) * tiles(p) * row_tiles(p), 1, 1};
+  static constexpr unsigned grid(const Params& p, int pairs) {
+    return static_cast<unsigned>(pairs) * tiles(p) * row_tiles(p);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {

@@ -2,8 +2,8 @@
 
 /// \file
 /// What kernels are told: the parameters they share. Kernels are functors; operator()(params) runs
-/// in every thread of a grid. A pair is a (batch item, head): pair = b * heads + h
-/// (tile/token_tensor.cuh).
+/// in every thread of grid(params, pairs) thread blocks, which are numbered along x. A pair is a
+/// (batch item, head): pair = b * heads + h (tile/token_tensor.cuh).
 
 #include <cstdint>
 

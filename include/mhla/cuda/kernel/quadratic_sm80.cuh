@@ -37,7 +37,6 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/grid.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
@@ -102,8 +101,8 @@ class QuadraticSm80 {
   static constexpr int kBlocksPerMultiprocessor = D == 128 ? 1 : 2;
   static constexpr int kRegisters = kThreads == 128 || D == 128 ? 255 : 128;
 
-  static constexpr Grid grid(const Params& p, int pairs) {
-    return {static_cast<unsigned>(pairs) * parts(p), 1, 1};
+  static constexpr unsigned grid(const Params& p, int pairs) {
+    return static_cast<unsigned>(pairs) * parts(p);
   }
   MHLA_DEVICE void operator()(const Params& p) const;
 

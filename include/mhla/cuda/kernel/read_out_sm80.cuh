@@ -28,7 +28,6 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/grid.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
@@ -85,9 +84,8 @@ class ReadOutSm80 {
                                                                     : 1;
   static constexpr int kRegisters = D == 128 ? 255 : P == Precision::kPair ? 168 : 128;
 
-  static constexpr Grid grid(const Params& p, int pairs) {
-    return {static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p), 1,
-            1};
+  static constexpr unsigned grid(const Params& p, int pairs) {
+    return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);
   }
   MHLA_DEVICE void operator()(const Params& p) const;
 

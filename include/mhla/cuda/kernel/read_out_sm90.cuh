@@ -27,7 +27,6 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/grid.cuh"
 #include "mhla/cuda/kernel/mixture_slot.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
@@ -109,9 +108,9 @@ struct ReadOutSm90 {
                             Config::kMostRows, p.q_boxes, boxes[0]);
   }
 
-  static constexpr Grid grid(const Params& p, int) {
+  static constexpr unsigned grid(const Params& p, int) {
     const int most = kBlocksPerMultiprocessor * p.multiprocessors;
-    return {static_cast<unsigned>(p.items < most ? p.items : most), 1, 1};
+    return static_cast<unsigned>(p.items < most ? p.items : most);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {

@@ -18,7 +18,6 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/grid.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
@@ -46,8 +45,8 @@ struct ScoresSm80 {
   static constexpr int kBlocksPerMultiprocessor = 6;
   static constexpr int kRegisters = 80;
 
-  static constexpr Grid grid(const Params& p, int pairs) {
-    return {static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()), 1, 1};
+  static constexpr unsigned grid(const Params& p, int pairs) {
+    return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks());
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {

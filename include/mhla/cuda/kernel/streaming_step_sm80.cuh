@@ -29,7 +29,6 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/grid.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/streaming_slice_sm80.cuh"
 #include "mhla/cuda/kernel/streaming_state.cuh"
@@ -83,9 +82,7 @@ class StreamingStepSm80 {
  public:
   static constexpr int kSharedBytes = kClosingKeys + Slice::kClosing * D * 2;
 
-  static Grid grid(const Params&, int pairs) {
-    return {static_cast<unsigned>(pairs) * kSlices, 1, 1};
-  }
+  static unsigned grid(const Params&, int pairs) { return static_cast<unsigned>(pairs) * kSlices; }
   MHLA_DEVICE void operator()(const Params& p) const;
 
  private:

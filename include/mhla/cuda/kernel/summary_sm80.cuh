@@ -32,7 +32,6 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/grid.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
@@ -84,8 +83,8 @@ struct SummarySm80 {
   static constexpr int kBlocksPerMultiprocessor = D == 64 ? 6 : D == 72 ? 4 : E == 128 ? 2 : 1;
   static constexpr int kRegisters = D == 64 ? 80 : D == 72 ? 96 : E == 128 ? 128 : 255;
 
-  static constexpr Grid grid(const Params& p, int pairs) {
-    return {static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()), 1, 1};
+  static constexpr unsigned grid(const Params& p, int pairs) {
+    return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks());
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {

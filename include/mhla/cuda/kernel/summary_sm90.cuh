@@ -31,7 +31,6 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/grid.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/global.cuh"
@@ -105,9 +104,9 @@ struct SummarySm90 {
                             p.v_boxes, boxes[1]);
   }
 
-  static constexpr Grid grid(const Params& p, int) {
+  static constexpr unsigned grid(const Params& p, int) {
     const int most = kBlocksPerMultiprocessor * p.multiprocessors;
-    return {static_cast<unsigned>(p.items < most ? p.items : most), 1, 1};
+    return static_cast<unsigned>(p.items < most ? p.items : most);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {

@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/grid.cuh"
 #include "mhla/cuda/launch/device.cuh"
 #include "mhla/cuda/launch/error.cuh"
 #include "mhla/cuda/launch/tensor_map.cuh"
@@ -50,8 +49,8 @@ class Stream {
   /// \throws cuda_error if it cannot be launched.
   template <class Kernel>
   void run(const typename Kernel::Params& parameters, std::int32_t pairs) const {
-    const Grid grid = Kernel::grid(parameters, pairs);
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+    const unsigned blocks = Kernel::grid(parameters, pairs);
+    if (blocks == 0) return;
     constexpr auto kernel = detail::run_kernel<Kernel>;
     constexpr int kDefaultLimit = 48 * 1024;
     if (Kernel::kSharedBytes > kDefaultLimit) {
@@ -60,7 +59,7 @@ class Stream {
                      "cudaFuncSetAttribute(cudaFuncAttributeMaxDynamicSharedMemorySize)");
     }
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(grid.x, grid.y, grid.z);
+    config.gridDim = dim3(blocks);
     config.blockDim = dim3(Kernel::kThreads);
     config.dynamicSmemBytes = Kernel::kSharedBytes;
     config.stream = stream_;

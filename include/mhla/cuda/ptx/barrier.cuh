@@ -18,11 +18,6 @@ MHLA_DEVICE void meet(std::uint32_t id, std::uint32_t threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Counts as one of those that meet, without waiting.
-MHLA_DEVICE void pass(std::uint32_t id, std::uint32_t threads) {
-  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 /// All threads of the warp meet.
 MHLA_DEVICE void meet_warp() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 

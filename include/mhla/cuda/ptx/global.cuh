@@ -21,13 +21,6 @@ MHLA_DEVICE Words4 load_global_4(const void* from) {
   return w;
 }
 
-/// 4 bytes, kept in the first cache.
-MHLA_DEVICE std::uint32_t load_global(const void* from) {
-  std::uint32_t value;
-  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(value) : "l"(from));
-  return value;
-}
-
 /// A number, kept in the first cache.
 MHLA_DEVICE float load_global_float(const float* from) {
   float value;
@@ -43,13 +36,6 @@ MHLA_DEVICE Words4 reload_global_4(const void* from) {
                : "l"(from)
                : "memory");
   return w;
-}
-
-/// 4 bytes that this block may have written.
-MHLA_DEVICE std::uint32_t reload_global(const void* from) {
-  std::uint32_t value;
-  asm volatile("ld.global.b32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
 }
 
 /// A number that this block may have written.

@@ -24,20 +24,6 @@ MHLA_DEVICE std::uint32_t block_index_x() {
   return x;
 }
 
-/// Block of the grid, along y.
-MHLA_DEVICE std::uint32_t block_index_y() {
-  std::uint32_t y;
-  asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(y));
-  return y;
-}
-
-/// Block of the grid, along z.
-MHLA_DEVICE std::uint32_t block_index_z() {
-  std::uint32_t z;
-  asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(z));
-  return z;
-}
-
 /// Blocks of the grid along x.
 MHLA_DEVICE std::uint32_t block_count_x() {
   std::uint32_t x;

@@ -1,13 +1,12 @@
 #pragma once
 
 /// \file
-/// Boxes of a tensor of five dimensions, to shared memory and back, by the copy engine. PTX ISA:
+/// Boxes of a tensor of five dimensions, to shared memory by the copy engine. PTX ISA:
 /// cp.async.bulk.tensor, sm_90. One thread starts a copy for all.
 ///
 /// The tensor map (launch/tensor_map.cuh) fixes the tensor, the box and the swizzle. Rows of a box
 /// lie one behind another, 128 bytes each; the 16-byte piece j of row r lies in place j ^ (r % 8),
-/// if the box begins at a multiple of 1024. What a box has outside the tensor is read as zeros and
-/// not written.
+/// if the box begins at a multiple of 1024. What a box has outside the tensor is read as zeros.
 
 #include <cstdint>
 
@@ -37,29 +36,6 @@ MHLA_DEVICE void load_box(std::uint32_t to, const TensorMap& map, const BoxOrigi
       "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
       "l"(&map), "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]), "r"(barrier)
       : "memory");
-}
-
-/// Starts to store a box. What threads have stored there must be fenced (fence_async) before.
-MHLA_DEVICE void store_box(const TensorMap& map, const BoxOrigin& at, std::uint32_t from) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
-      "[%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(&map),
-      "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]), "r"(from)
-      : "memory");
-}
-
-/// Makes a group of the thread's stores since the last group.
-MHLA_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-
-/// Waits until at most kPending of the thread's groups still read shared memory.
-template <int kPending>
-MHLA_DEVICE void wait_stores_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-}
-
-/// Starts to fetch a tensor map into its cache.
-MHLA_DEVICE void prefetch_map(const TensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
 /// The thread's own accesses to shared memory before come before what the copy engine and wgmma do

@@ -17,6 +17,7 @@
 
 #include "emulator/async_box.hpp"
 #include "emulator/device.hpp"
+#include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/tile/tensor_box.cuh"
 
@@ -35,6 +36,12 @@ inline std::uint16_t bits(int x) {
 
 /// The number of bfloat16 bits.
 inline float value(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{x} << 16); }
+
+/// The bits of a number in device memory.
+inline std::uint32_t load_word(const std::uint32_t* from) {
+  return std::bit_cast<std::uint32_t>(
+      mhla::cuda::ptx::load_global_float(reinterpret_cast<const float*>(from)));
+}
 
 /// Numbers of 16 bits at a multiple of 128 bytes, so that tests do not depend on the allocator.
 class Numbers {
@@ -68,7 +75,7 @@ inline mhla::cuda::TensorBox matrix_box(Numbers& x, std::uint64_t columns, std::
 template <class K>
 std::optional<Kind> fault_of(Device& device, const typename K::Params& params) {
   try {
-    device.launch<K>({1, 1, 1}, params);
+    device.launch<K>(1, params);
   } catch (const Fault& fault) {
     return fault.kind;
   }

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Barriers of the block, by number, and of the warp. Counted: "barriers" by thread that meets or
-/// passes, "warp barriers", "shuffles" and "votes" by warp.
+/// Barriers of the block, by number, and of the warp. Counted: "barriers" by thread, "warp
+/// barriers", "shuffles" and "votes" by warp.
 
 #include <array>
 #include <cstdint>
@@ -19,8 +19,7 @@ inline const Counter kWarpBarriers{"warp barriers"};
 inline const Counter kShuffles{"shuffles"};
 inline const Counter kVotes{"votes"};
 
-/// The 16 barriers of a block. One ends when as many threads as expected have met or passed;
-/// those that met are then ordered after all of them.
+/// The 16 barriers of a block. One ends when as many threads as expected have met.
 class Barriers {
  public:
   explicit Barriers(Block& block) : block_(block) {}
@@ -31,20 +30,10 @@ class Barriers {
     if (!end(b)) block_.suspend("barrier", id);
   }
 
-  void pass(std::uint32_t id, std::uint32_t threads) {
-    Barrier& b = begin(id, threads);
-    if (b.passed.empty()) b.passed = block_.clocks.nothing();
-    block_.clocks.release(block_.who(), b.passed);
-    ++b.passes;
-    end(b);
-    block_.pause();
-  }
-
  private:
   struct Barrier {
-    std::uint32_t expected = 0, passes = 0;
+    std::uint32_t expected = 0;
     std::vector<Actor> met;
-    Vector passed;
   };
 
   Barrier& begin(std::uint32_t id, std::uint32_t threads) {
@@ -66,8 +55,8 @@ class Barriers {
   }
 
   bool end(Barrier& b) {
-    if (b.met.size() + b.passes < b.expected) return false;
-    block_.clocks.join(b.met, b.passed.empty() ? nullptr : &b.passed);
+    if (b.met.size() < b.expected) return false;
+    block_.clocks.join(b.met);
     for (const Actor t : b.met) {
       if (t != block_.who()) block_.resume(t);
     }
@@ -82,10 +71,6 @@ class Barriers {
 inline void meet(std::uint32_t id, std::uint32_t threads) {
   if (id == 0) current().fail(Kind::kOutside, "barrier 0 is meet_block's");
   current().part<Barriers>().meet(id, threads);
-}
-inline void pass(std::uint32_t id, std::uint32_t threads) {
-  if (id == 0) current().fail(Kind::kOutside, "barrier 0 is meet_block's");
-  current().part<Barriers>().pass(id, threads);
 }
 inline void meet_block() {
   current().part<Barriers>().meet(0, static_cast<std::uint32_t>(current().threads()));

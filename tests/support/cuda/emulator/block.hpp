@@ -68,8 +68,8 @@ struct Group {
 
 class Block {
  public:
-  Block(int threads, std::uint32_t shared_bytes, Grid blocks, Grid at, Schedule& order,
-        GlobalMemory& device, Report& report)
+  Block(int threads, std::uint32_t shared_bytes, std::uint32_t blocks, std::uint32_t at,
+        Schedule& order, GlobalMemory& device, Report& report)
       : place{at},
         grid(blocks),
         clocks(threads),
@@ -146,7 +146,7 @@ class Block {
   }
 
   Place place;
-  Grid grid;
+  std::uint32_t grid;  // blocks of it
   Clocks clocks;
   SharedMemory shared;
   GlobalMemory& global;

@@ -1,6 +1,7 @@
 #include "emulator/device.hpp"
 
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,24 +25,20 @@ void Device::track(const std::string& name, const void* pointer, std::size_t byt
   state_->memory.track(name, pointer, bytes, access);
 }
 
-Report Device::run(Grid grid, int threads, std::int64_t shared_bytes, void (*body)(const void*),
-                   const void* argument) {
+Report Device::run(std::uint32_t blocks, int threads, std::int64_t shared_bytes,
+                   void (*body)(const void*), const void* argument) {
   if (shared_bytes < 0 || shared_bytes > mhla::cuda::shared_limit(mhla::cuda::Arch::kSm90a)) {
     throw Fault(Kind::kOutside, std::to_string(shared_bytes) + " bytes of shared memory");
   }
-  std::vector<Grid> order;
-  for (std::uint32_t z = 0; z < grid.z; ++z) {
-    for (std::uint32_t y = 0; y < grid.y; ++y) {
-      for (std::uint32_t x = 0; x < grid.x; ++x) order.push_back({x, y, z});
-    }
-  }
+  std::vector<std::uint32_t> order(blocks);
+  std::iota(order.begin(), order.end(), 0u);
   auto& [schedule, memory] = *state_;
   Report report;
   memory.begin_launch();
   for (std::size_t i = 0; i < order.size(); ++i) {
     std::swap(order[i], order[i + schedule.below(order.size() - i)]);
-    Block block(threads, static_cast<std::uint32_t>(shared_bytes), grid, order[i], schedule, memory,
-                report);
+    Block block(threads, static_cast<std::uint32_t>(shared_bytes), blocks, order[i], schedule,
+                memory, report);
     block.run(body, argument);
   }
   memory.report(report);

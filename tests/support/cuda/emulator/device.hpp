@@ -6,7 +6,7 @@
 ///
 ///     emulator::Device device(seed);
 ///     device.track("q", q.data(), q.size() * sizeof(q[0]), emulator::Access::kRead);
-///     emulator::Report r = device.launch<Kernel>({2, 8, 1}, params);
+///     emulator::Report r = device.launch<Kernel>(16, params);
 ///
 /// A kernel is a functor with Params, kThreads, kSharedBytes or static shared_bytes(Params), and
 /// operator()(const Params&) const. Its unit is compiled with this folder before the library's, so
@@ -35,7 +35,7 @@ class Device {
 
   /// \throws Fault at the first fault; what was written until then stays.
   template <class K>
-  Report launch(Grid grid, const typename K::Params& params) {
+  Report launch(std::uint32_t blocks, const typename K::Params& params) {
     static_assert(K::kThreads % 32 == 0 && K::kThreads >= 32 && K::kThreads <= 1024);
     std::int64_t shared_bytes = 0;
     if constexpr (requires { K::kSharedBytes; }) {
@@ -44,7 +44,7 @@ class Device {
       shared_bytes = K::shared_bytes(params);
     }
     return run(
-        grid, K::kThreads, shared_bytes,
+        blocks, K::kThreads, shared_bytes,
         [](const void* p) { K{}(*static_cast<const typename K::Params*>(p)); }, &params);
   }
 
@@ -52,8 +52,8 @@ class Device {
   struct State;
 
   /// Runs body(argument) in every thread of every block.
-  Report run(Grid grid, int threads, std::int64_t shared_bytes, void (*body)(const void*),
-             const void* argument);
+  Report run(std::uint32_t blocks, int threads, std::int64_t shared_bytes,
+             void (*body)(const void*), const void* argument);
 
   std::unique_ptr<State> state_;
 };

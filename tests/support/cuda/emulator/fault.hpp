@@ -64,19 +64,13 @@ class Fault : public std::runtime_error {
   Kind kind;
 };
 
-/// Sizes of a grid, or the place of a block in it.
-struct Grid {
-  std::uint32_t x = 1, y = 1, z = 1;
-};
-
 /// The block that runs.
 struct Place {
-  Grid block;
+  std::uint32_t block;
 
   [[noreturn]] void fail(Kind kind, int thread, const std::string& text) const {
-    throw Fault(kind, "block (" + std::to_string(block.x) + ", " + std::to_string(block.y) + ", " +
-                          std::to_string(block.z) + "), thread " + std::to_string(thread) + ": " +
-                          text);
+    throw Fault(kind, "block " + std::to_string(block) + ", thread " + std::to_string(thread) +
+                          ": " + text);
   }
 };
 

@@ -103,9 +103,6 @@ template void store_shared(std::uint32_t, mhla::cuda::ptx::Words4);
   log_access(block, __builtin_return_address(0), to, 16);
 }
 void wait_copies(int pending) { current().part<Copies>().wait(static_cast<std::size_t>(pending)); }
-void wait_stores_read(int pending) {
-  current().part<TensorStores>().wait_read(static_cast<std::size_t>(pending));
-}
 
 void group_wait(int pending) {
   const auto count = static_cast<std::size_t>(pending);
@@ -143,7 +140,6 @@ using emulator::current;
 
 void meet_block() { emulator::meet_block(); }
 void meet(std::uint32_t id, std::uint32_t threads) { emulator::meet(id, threads); }
-void pass(std::uint32_t id, std::uint32_t threads) { emulator::pass(id, threads); }
 void meet_warp() { emulator::meet_warp(); }
 std::uint32_t shuffle(std::uint32_t x, std::uint32_t lane) { return emulator::shuffle(x, lane); }
 float shuffle_xor(float x, std::uint32_t mask) { return emulator::shuffle_xor(x, mask); }
@@ -186,14 +182,8 @@ void commit_copies() { current().part<emulator::Copies>().commit(); }
 
 using emulator::load_global, emulator::store_global, emulator::Read;
 Words4 load_global_4(const void* from) { return load_global<Words4>(from, Read::kConstant); }
-std::uint32_t load_global(const void* from) {
-  return load_global<std::uint32_t>(from, Read::kConstant);
-}
 float load_global_float(const float* from) { return load_global<float>(from, Read::kConstant); }
 Words4 reload_global_4(const void* from) { return load_global<Words4>(from, Read::kCoherent); }
-std::uint32_t reload_global(const void* from) {
-  return load_global<std::uint32_t>(from, Read::kCoherent);
-}
 float reload_global_float(const float* from) { return load_global<float>(from, Read::kCoherent); }
 std::int64_t reload_global_counter(const std::int64_t* from) {
   return load_global<std::int64_t>(from, Read::kCoherent);
@@ -206,10 +196,8 @@ void store_global_counter(std::int64_t* to, std::int64_t value) {
 }
 
 std::uint32_t thread_index() { return current().who(); }
-std::uint32_t block_index_x() { return current().place.block.x; }
-std::uint32_t block_index_y() { return current().place.block.y; }
-std::uint32_t block_index_z() { return current().place.block.z; }
-std::uint32_t block_count_x() { return current().grid.x; }
+std::uint32_t block_index_x() { return current().place.block; }
+std::uint32_t block_count_x() { return current().grid; }
 std::uint32_t shared_begin() { return emulator::SharedMemory::kBegin; }
 
 // ---- matrices
@@ -246,7 +234,7 @@ void multiply_add_8<half>(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std
 // ---- asynchronous
 // --------------------------------------------------------------------------------
 
-using emulator::CountingBarriers, emulator::Products, emulator::TensorStores;
+using emulator::CountingBarriers, emulator::Products;
 void make_barrier(std::uint32_t barrier, std::uint32_t arrivals) {
   current().part<CountingBarriers>().make(barrier, arrivals);
 }
@@ -262,11 +250,6 @@ void wait_for(std::uint32_t barrier, std::uint32_t parity) {
 void load_box(std::uint32_t to, const TensorMap& map, const BoxOrigin& at, std::uint32_t barrier) {
   emulator::load_box(to, map, at, barrier);
 }
-void store_box(const TensorMap& map, const BoxOrigin& at, std::uint32_t from) {
-  current().part<TensorStores>().start(map, at, from);
-}
-void commit_stores() { current().part<TensorStores>().commit(); }
-void prefetch_map(const TensorMap& map) { emulator::prefetch_map(map); }
 void fence_async() { current().clocks.fence(current().who()); }
 
 void group_begin() {

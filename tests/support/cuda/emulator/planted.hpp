@@ -44,7 +44,7 @@ struct Outcome {
 };
 
 template <int kThreads = 64>
-Outcome run_planted(Body body, bool bug = false, std::uint64_t seed = 0, Grid grid = {}) {
+Outcome run_planted(Body body, bool bug = false, std::uint64_t seed = 0, std::uint32_t blocks = 1) {
   struct alignas(16) Four {
     float x[4];
   };
@@ -58,7 +58,7 @@ Outcome run_planted(Body body, bool bug = false, std::uint64_t seed = 0, Grid gr
   Outcome outcome;
   try {
     outcome.report =
-        device.launch<PlantedKernel<kThreads>>(grid, {{in.data()->x, out.data()->x, bug}, body});
+        device.launch<PlantedKernel<kThreads>>(blocks, {{in.data()->x, out.data()->x, bug}, body});
   } catch (const Fault& fault) {
     outcome.fault = fault.what();
     outcome.kind = fault.kind;
@@ -70,11 +70,11 @@ Outcome run_planted(Body body, bool bug = false, std::uint64_t seed = 0, Grid gr
 /// Empty if under each of some schedules the body with the bug ends with a fault of one of the
 /// kinds, and without it with none; else what happened.
 template <int kThreads = 64>
-std::string planted(Body body, std::initializer_list<Kind> kinds, Grid grid = {}) {
+std::string planted(Body body, std::initializer_list<Kind> kinds, std::uint32_t blocks = 1) {
   std::string text;
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
-    const Outcome wrong = run_planted<kThreads>(body, true, seed, grid);
-    const Outcome right = run_planted<kThreads>(body, false, seed, grid);
+    const Outcome wrong = run_planted<kThreads>(body, true, seed, blocks);
+    const Outcome right = run_planted<kThreads>(body, false, seed, blocks);
     const bool found =
         !wrong.fault.empty() && std::find(kinds.begin(), kinds.end(), wrong.kind) != kinds.end();
     const std::string which = "seed " + std::to_string(seed) + ": ";

@@ -10,11 +10,9 @@
 namespace mhla::cuda::ptx {
 
 Words4 load_global_4(const void* from);
-std::uint32_t load_global(const void* from);
 float load_global_float(const float* from);
 
 Words4 reload_global_4(const void* from);
-std::uint32_t reload_global(const void* from);
 float reload_global_float(const float* from);
 std::int64_t reload_global_counter(const std::int64_t* from);
 

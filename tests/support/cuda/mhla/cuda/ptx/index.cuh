@@ -9,8 +9,6 @@ namespace mhla::cuda::ptx {
 
 std::uint32_t thread_index();
 std::uint32_t block_index_x();
-std::uint32_t block_index_y();
-std::uint32_t block_index_z();
 std::uint32_t block_count_x();
 
 }  // namespace mhla::cuda::ptx
