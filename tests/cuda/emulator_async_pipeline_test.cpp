@@ -74,15 +74,15 @@ struct StreamedProduct {
 
   void operator()(const Params& p) const {
     const Ring ring{ptx::shared_begin()};
-    const std::uint32_t thread = ptx::thread_index();
+    const std::uint32_t thread = ptx::tid_x();
     if (thread == 0) {
       for (int i = 0; i < kSlots; ++i) {
-        ptx::make_barrier(ring.full(i), 1);
-        ptx::make_barrier(ring.empty(i), 4);
+        ptx::mbarrier_init(ring.full(i), 1);
+        ptx::mbarrier_init(ring.empty(i), 4);
       }
-      if (p.bug != PipelineBug::kNoPublish) ptx::publish_barriers();
+      if (p.bug != PipelineBug::kNoPublish) ptx::fence_mbarrier_init();
     }
-    ptx::meet_block();
+    ptx::bar_sync();
     if (thread >= 128) {
       if (thread == 128) produce(p, ring);
     } else {
@@ -92,22 +92,23 @@ struct StreamedProduct {
 
   void produce(const Params& p, const Ring& ring) const {
     for (int i = 0; i < kTiles; ++i) {
-      if (p.bug != PipelineBug::kNoWaitForEmpty) ptx::wait_for(ring.empty(i), Ring::parity(i) ^ 1);
+      if (p.bug != PipelineBug::kNoWaitForEmpty)
+        ptx::mbarrier_wait(ring.empty(i), Ring::parity(i) ^ 1);
       std::uint32_t bytes = kTileBytes;
       if (p.bug == PipelineBug::kTooFewExpected) bytes -= 128;
       if (p.bug == PipelineBug::kTooManyExpected) bytes += 128;
       if (p.bug == PipelineBug::kNoExpectation) {
-        ptx::arrive(ring.full(i));
+        ptx::mbarrier_arrive(ring.full(i));
       } else {
-        ptx::arrive_and_expect(ring.full(i), bytes);
+        ptx::mbarrier_arrive_expect_tx(ring.full(i), bytes);
       }
       std::uint32_t to = ring.tile(i);
       if (p.bug == PipelineBug::kWrongSlot) to += 128;
       if (p.bug == PipelineBug::kBoxBeyondMemory) to += 1024 * kSlots * 4;
       if constexpr (kTransposed != 0) {
-        ptx::load_box(to, p.b, {{0, 64 * i, 0, 0, 0}}, ring.full(i));
+        ptx::cp_async_bulk_tensor(to, p.b, {{0, 64 * i, 0, 0, 0}}, ring.full(i));
       } else {
-        ptx::load_box(to, p.b, {{64 * i, 0, 0, 0, 0}}, ring.full(i));
+        ptx::cp_async_bulk_tensor(to, p.b, {{64 * i, 0, 0, 0, 0}}, ring.full(i));
       }
     }
   }
@@ -115,7 +116,7 @@ struct StreamedProduct {
   void consume(const Params& p, const Ring& ring, std::uint32_t thread) const {
     const std::uint32_t row = thread / 32 * 16 + thread % 32 / 4;
     const std::uint32_t pair = thread % 4;
-    float c[32] = {};
+    float c[8][4] = {};
     for (int i = 0; i < kTiles; ++i) {
       std::uint32_t a[4][4];
       for (std::uint32_t s = 0; s < 4; ++s) {
@@ -128,31 +129,34 @@ struct StreamedProduct {
       }
       std::uint32_t parity = Ring::parity(i);
       if (p.bug == PipelineBug::kStaleParity) parity ^= 1;
-      if (p.bug != PipelineBug::kNoWaitForFull) ptx::wait_for(ring.full(i), parity);
-      if (p.bug == PipelineBug::kEarlyRelease && thread % 32 == 0) ptx::arrive(ring.empty(i));
-      ptx::keep_order(c);
-      for (std::uint32_t(&step)[4] : a) ptx::keep_order(step);
-      if (p.bug != PipelineBug::kNoGroupBegin) ptx::group_begin();
+      if (p.bug != PipelineBug::kNoWaitForFull) ptx::mbarrier_wait(ring.full(i), parity);
+      if (p.bug == PipelineBug::kEarlyRelease && thread % 32 == 0)
+        ptx::mbarrier_arrive(ring.empty(i));
+      ptx::fence_registers(c);
+      for (std::uint32_t(&step)[4] : a) ptx::fence_registers(step);
+      if (p.bug != PipelineBug::kNoGroupBegin) ptx::wgmma_fence();
       for (std::uint32_t s = 0; s < 4; ++s) {
         const std::uint32_t step = p.bug == PipelineBug::kWrongColumns ? 0 : s;
         const std::uint64_t start = ring.tile(i) + step * (kTransposed != 0 ? 2048 : 32);
         const std::uint64_t b = std::uint64_t{1} << 62 | std::uint64_t{1024 >> 4} << 32 |
                                 std::uint64_t{1} << 16 | start >> 4;
-        ptx::group_multiply_add<kTransposed>(c, a[s], b, mhla::cuda::bfloat16{});
+        ptx::wgmma_m64k16<kTransposed>(c, a[s], b, mhla::cuda::bfloat16{});
       }
-      ptx::group_commit();
-      if (p.bug == PipelineBug::kAccumulatorWritten) c[5] += 1;
-      if (p.bug != PipelineBug::kNoGroupWait) ptx::group_wait<0>();
-      ptx::keep_order(c);
+      ptx::wgmma_commit_group();
+      if (p.bug == PipelineBug::kAccumulatorWritten) c[1][1] += 1;
+      if (p.bug != PipelineBug::kNoGroupWait) ptx::wgmma_wait_group<0>();
+      ptx::fence_registers(c);
       const bool first = thread % 32 == 0;
       const bool skip = p.bug == PipelineBug::kOneArrivalTooFew && thread == 96;
-      if (first && !skip && p.bug != PipelineBug::kEarlyRelease) ptx::arrive(ring.empty(i));
-      if (p.bug == PipelineBug::kOneArrivalTooMany && thread == 1) ptx::arrive(ring.empty(i));
+      if (first && !skip && p.bug != PipelineBug::kEarlyRelease)
+        ptx::mbarrier_arrive(ring.empty(i));
+      if (p.bug == PipelineBug::kOneArrivalTooMany && thread == 1)
+        ptx::mbarrier_arrive(ring.empty(i));
     }
     for (std::uint32_t j = 0; j < 8; ++j) {
       float* const at = p.c + row * 64 + 8 * j + 2 * pair;
       for (std::uint32_t i = 0; i < 4; ++i) {
-        ptx::store_global_float(at + i / 2 * 8 * 64 + i % 2, c[4 * j + i]);
+        ptx::st_global_f32(at + i / 2 * 8 * 64 + i % 2, c[j][i]);
       }
     }
   }

@@ -38,11 +38,11 @@ enum class ProductBug {
   kWriteAfterOwnWait,  // of B, other warps may still read
   kReadBeforeWait,     // of C: the wait leaves the second group under way
   kWrittenBeforeWait,  // C of the second group
-  kNotInOrder,         // C: the compiler may zero it after group_begin
+  kNotInOrder,         // C: the compiler may zero it after wgmma_fence
   kFactorNotInOrder,   // A
   kWrittenAfterBegin,  // C
   kFactorWrittenAfterBegin,
-  kSecondBeginMissing,  // after a group_wait
+  kSecondBeginMissing,  // after a wgmma_wait_group
   kOtherLane,           // gives another descriptor
   kOtherLayout,         // of one lane
   kOtherWarp,           // gives another descriptor
@@ -69,7 +69,7 @@ struct TwoProducts {
   static constexpr std::uint32_t kPanels = kTransposed != 0 ? kColumns / 64 : 1;
   static constexpr std::uint32_t kRows = kTransposed != 0 ? 32 : kColumns;  // of 128 bytes
   static constexpr int kSharedBytes = kPanels * kRows * 128;
-  static constexpr int kCount = kColumns / 2;
+  static constexpr int kTiles = kColumns / 8, kCount = 4 * kTiles;
 
   static std::uint64_t descriptor(int step) {
     const std::uint64_t start =
@@ -79,20 +79,18 @@ struct TwoProducts {
            start >> 4;
   }
 
-  static std::uint32_t row() {
-    return ptx::thread_index() / 32 * 16 + ptx::thread_index() % 32 / 4;
-  }
+  static std::uint32_t row() { return ptx::tid_x() / 32 * 16 + ptx::tid_x() % 32 / 4; }
 
   /// Writes B, piece j of row r of a panel in place j ^ (r % 8).
   static void write(const Params& p) {
     constexpr std::uint32_t kPieces = kTransposed != 0 ? 8 : 4;  // 16 bytes of a row that are used
-    for (std::uint32_t i = ptx::thread_index(); i < kPanels * kRows * kPieces; i += kThreads) {
+    for (std::uint32_t i = ptx::tid_x(); i < kPanels * kRows * kPieces; i += kThreads) {
       const std::uint32_t panel = i / (kRows * kPieces), r = i / kPieces % kRows, j = i % kPieces;
       if (p.bug == ProductBug::kUnwritten && r == kRows - 1) continue;
       const std::uint32_t from = kTransposed != 0 ? r * (kColumns / 2) + panel * 32 + j * 4  //
                                                   : r * 16 + j * 4;
-      ptx::store_shared_4(ptx::shared_begin() + panel * kRows * 128 + r * 128 + ((j ^ r % 8) * 16),
-                          ptx::load_global_4(p.b + from));
+      ptx::st_shared_v4(ptx::shared_begin() + panel * kRows * 128 + r * 128 + ((j ^ r % 8) * 16),
+                        ptx::ld_global_nc_v4(p.b + from));
     }
   }
 
@@ -103,14 +101,14 @@ struct TwoProducts {
   static Factor load(const Params& p) {
     Factor a;
     for (std::uint32_t i = 0; i < 8; ++i) {
-      a.x[i] = trial::load_word(p.a + (row() + i % 2 * 8) * 16 + i / 4 * 8 +
-                                ptx::thread_index() % 4 + i % 4 / 2 * 4);
+      a.x[i] = trial::load_word(p.a + (row() + i % 2 * 8) * 16 + i / 4 * 8 + ptx::tid_x() % 4 +
+                                i % 4 / 2 * 4);
     }
     return a;
   }
 
-  static void add(const Params& p, const Factor& factor, float (&c)[kCount], int step) {
-    const std::uint32_t thread = ptx::thread_index();
+  static void add(const Params& p, const Factor& factor, float (&c)[kTiles][4], int step) {
+    const std::uint32_t thread = ptx::tid_x();
     const std::uint32_t* const a = factor.x + 4 * step;
     std::uint64_t b = descriptor(step);
     if (p.bug == ProductBug::kOtherLane && thread == 5) b ^= 2;
@@ -118,34 +116,34 @@ struct TwoProducts {
     if (p.bug == ProductBug::kRowOfAtom) b += 8;
     if (p.bug == ProductBug::kBaseOffset) b |= std::uint64_t{1} << 49;
     if (p.bug == ProductBug::kOtherLayout && thread == 5) {
-      ptx::group_multiply_add<1 - kTransposed>(c, a, b, T{});
+      ptx::wgmma_m64k16<1 - kTransposed>(c, a, b, T{});
     } else {
-      ptx::group_multiply_add<kTransposed>(c, a, b, T{});
+      ptx::wgmma_m64k16<kTransposed>(c, a, b, T{});
     }
   }
 
   void operator()(const Params& p) const {
-    const std::uint32_t thread = ptx::thread_index();
+    const std::uint32_t thread = ptx::tid_x();
     write(p);
-    if (p.bug != ProductBug::kNoFence) ptx::fence_async();
-    if (p.bug != ProductBug::kNoBarrier) ptx::meet_block();
+    if (p.bug != ProductBug::kNoFence) ptx::fence_proxy_async();
+    if (p.bug != ProductBug::kNoBarrier) ptx::bar_sync();
     if (p.bug == ProductBug::kMissingLane && thread == 77) return;
     if (p.bug == ProductBug::kMissingWarp && thread / 32 == 3) return;
 
-    float c[2][kCount];
+    float c[2][kTiles][4];
     for (int i = 0; i < 2; ++i) {
-      for (int j = 0; j < kCount; ++j) c[i][j] = ptx::reload_global_float(place(p, i, j));
+      for (int j = 0; j < kCount; ++j) c[i][j / 4][j % 4] = ptx::ld_global_f32(place(p, i, j));
     }
     Factor a = load(p);
-    if (p.bug != ProductBug::kNotInOrder || thread != 40) ptx::keep_order(c[0]);
-    ptx::keep_order(c[1]);
-    if (p.bug != ProductBug::kFactorNotInOrder || thread != 40) ptx::keep_order(a.x);
-    ptx::group_begin();
-    if (p.bug == ProductBug::kWrittenAfterBegin && thread == 40) c[0][3] += 1;
+    if (p.bug != ProductBug::kNotInOrder || thread != 40) ptx::fence_registers(c[0]);
+    ptx::fence_registers(c[1]);
+    if (p.bug != ProductBug::kFactorNotInOrder || thread != 40) ptx::fence_registers(a.x);
+    ptx::wgmma_fence();
+    if (p.bug == ProductBug::kWrittenAfterBegin && thread == 40) c[0][0][3] += 1;
     if (p.bug == ProductBug::kFactorWrittenAfterBegin && thread == 40) a.x[2] ^= 1;
     add(p, a, c[0], 0);
     add(p, a, c[0], 1);
-    ptx::group_commit();
+    ptx::wgmma_commit_group();
     if (p.bug == ProductBug::kSharedRegisters) {
       // As if registers 1.. of the first were 0.. of the second for one thread.
       add(p, a, thread == 9 ? c[0] : c[1], 0);
@@ -153,36 +151,36 @@ struct TwoProducts {
       add(p, a, c[1], 0);
     }
     if (p.bug != ProductBug::kMissingProduct || thread / 32 != 1) add(p, a, c[1], 1);
-    ptx::group_commit();
+    ptx::wgmma_commit_group();
     if (p.bug == ProductBug::kWriteBeforeWait && thread == 64)
-      ptx::store_shared(ptx::shared_begin(), 0);
-    if (p.bug == ProductBug::kWrittenBeforeWait) c[1][7] = 0;
+      ptx::st_shared(ptx::shared_begin(), 0);
+    if (p.bug == ProductBug::kWrittenBeforeWait) c[1][1][3] = 0;
     if (p.bug == ProductBug::kNoWait) return;
-    ptx::group_wait<1>();
-    ptx::keep_order(c[0]);
+    ptx::wgmma_wait_group<1>();
+    ptx::fence_registers(c[0]);
     store(p, 0, c[0]);
     if (p.bug == ProductBug::kReadBeforeWait) store(p, 1, c[1]);
     if (p.bug == ProductBug::kSecondBeginMissing) {
       add(p, a, c[0], 0);
-      ptx::group_commit();
+      ptx::wgmma_commit_group();
     }
-    ptx::group_wait<0>();
-    ptx::keep_order(c[1]);
+    ptx::wgmma_wait_group<0>();
+    ptx::fence_registers(c[1]);
     if (p.bug == ProductBug::kWriteAfterOwnWait && thread == 64)
-      ptx::store_shared(ptx::shared_begin(), 0);
+      ptx::st_shared(ptx::shared_begin(), 0);
     if (p.bug != ProductBug::kReadBeforeWait) store(p, 1, c[1]);
     if (p.bug == ProductBug::kMissingWarp) return;
-    ptx::meet_block();
-    if (thread == 64) ptx::store_shared(ptx::shared_begin(), 0);
+    ptx::bar_sync();
+    if (thread == 64) ptx::st_shared(ptx::shared_begin(), 0);
   }
 
   static float* place(const Params& p, int i, int j) {
-    const auto column = static_cast<std::uint32_t>(j / 4 * 8 + j % 2) + ptx::thread_index() % 4 * 2;
+    const auto column = static_cast<std::uint32_t>(j / 4 * 8 + j % 2) + ptx::tid_x() % 4 * 2;
     const std::uint32_t r = row() + (j % 4 >= 2 ? 8 : 0);
     return p.c + (static_cast<std::uint32_t>(i) * 64 + r) * kColumns + column;
   }
-  static void store(const Params& p, int i, const float (&c)[kCount]) {
-    for (int j = 0; j < kCount; ++j) ptx::store_global_float(place(p, i, j), c[j]);
+  static void store(const Params& p, int i, const float (&c)[kTiles][4]) {
+    for (int j = 0; j < kCount; ++j) ptx::st_global_f32(place(p, i, j), c[j / 4][j % 4]);
   }
 };
 

@@ -29,18 +29,18 @@ struct Trade {
   static constexpr int kThreads = 384, kSharedBytes = 0;
 
   void operator()(const Params& p) const {
-    const std::uint32_t group = ptx::thread_index() / 128;
+    const std::uint32_t group = ptx::tid_x() / 128;
     if (group == 0) {
-      if (p.one_warp && ptx::thread_index() >= 32) return;
-      if (p.taken_first) ptx::meet_block();
+      if (p.one_warp && ptx::tid_x() >= 32) return;
+      if (p.taken_first) ptx::bar_sync();
       if (p.exchange_roles) {
-        ptx::take_registers<kGiven>();
+        ptx::setmaxnreg_inc<kGiven>();
       } else {
-        ptx::give_registers<kGiven>();
+        ptx::setmaxnreg_dec<kGiven>();
       }
     } else {
-      ptx::take_registers<kTaken>();
-      if (p.taken_first) ptx::meet_block();
+      ptx::setmaxnreg_inc<kTaken>();
+      if (p.taken_first) ptx::bar_sync();
     }
   }
 };
@@ -83,23 +83,23 @@ struct Turns {
   static constexpr int kThreads = 32, kSharedBytes = 64;
 
   void operator()(const Params& p) const {
-    const std::uint32_t thread = ptx::thread_index();
+    const std::uint32_t thread = ptx::tid_x();
     const std::uint32_t number = ptx::shared_begin();
     const std::uint32_t barrier = number + (p.bug == RegisterBug::kMisaligned ? 4 : 8);
     if (thread == 0 && p.bug != RegisterBug::kNotMade) {
-      ptx::make_barrier(barrier, p.bug == RegisterBug::kNoArrivals ? 0 : 1);
-      if (p.bug != RegisterBug::kNoPublish) ptx::publish_barriers();
-      ptx::store_shared(number, 0);
+      ptx::mbarrier_init(barrier, p.bug == RegisterBug::kNoArrivals ? 0 : 1);
+      if (p.bug != RegisterBug::kNoPublish) ptx::fence_mbarrier_init();
+      ptx::st_shared(number, 0);
     }
-    ptx::meet_block();
+    ptx::bar_sync();
     for (std::uint32_t turn = 0; turn < 32; ++turn) {
       if (turn == thread) {
-        ptx::store_shared(number, ptx::load_shared(number) + 1);
-        ptx::arrive(barrier);
+        ptx::st_shared(number, ptx::ld_shared(number) + 1);
+        ptx::mbarrier_arrive(barrier);
       }
-      ptx::wait_for(barrier, (turn & 1) + (p.bug == RegisterBug::kParity ? 2 : 0));
+      ptx::mbarrier_wait(barrier, (turn & 1) + (p.bug == RegisterBug::kParity ? 2 : 0));
       // All have passed before the next phase can end.
-      ptx::meet_warp();
+      ptx::bar_warp_sync();
     }
   }
 };
@@ -121,27 +121,27 @@ struct Gather {
   static constexpr int kThreads = 64, kSharedBytes = 512;
 
   void operator()(const Params& p) const {
-    const std::uint32_t thread = ptx::thread_index();
+    const std::uint32_t thread = ptx::tid_x();
     const std::uint32_t numbers = ptx::shared_begin();
     const std::uint32_t barrier = numbers + 256;
     if (thread == 0) {
-      ptx::make_barrier(barrier, 63);
-      ptx::publish_barriers();
+      ptx::mbarrier_init(barrier, 63);
+      ptx::fence_mbarrier_init();
     }
-    ptx::meet_block();
+    ptx::bar_sync();
     for (std::uint32_t round = 0; round < 3; ++round) {
       if (thread != 0) {
-        ptx::store_shared(numbers + 4 * thread, thread);
-        if (p.bug != RegisterBug::kOwnArrivalToo || thread != 40) ptx::arrive(barrier);
+        ptx::st_shared(numbers + 4 * thread, thread);
+        if (p.bug != RegisterBug::kOwnArrivalToo || thread != 40) ptx::mbarrier_arrive(barrier);
       } else {
-        if (p.bug == RegisterBug::kOwnArrivalToo) ptx::arrive(barrier);
+        if (p.bug == RegisterBug::kOwnArrivalToo) ptx::mbarrier_arrive(barrier);
         const std::uint32_t parity = p.bug == RegisterBug::kOldPhase ? 1 : round & 1;
-        if (p.bug != RegisterBug::kNoBarrier) ptx::wait_for(barrier, parity);
+        if (p.bug != RegisterBug::kNoBarrier) ptx::mbarrier_wait(barrier, parity);
         for (std::uint32_t i = 1; i < 64; ++i) {
-          if (ptx::load_shared(numbers + 4 * i) != i) ptx::store_shared(1 << 30, 0);
+          if (ptx::ld_shared(numbers + 4 * i) != i) ptx::st_shared(1 << 30, 0);
         }
       }
-      ptx::meet_block();
+      ptx::bar_sync();
     }
   }
 };

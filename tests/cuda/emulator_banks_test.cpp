@@ -15,7 +15,7 @@ namespace {
 
 namespace ptx = mhla::cuda::ptx;
 
-std::uint32_t me() { return ptx::thread_index(); }
+std::uint32_t me() { return ptx::tid_x(); }
 std::uint32_t at(std::uint32_t byte) { return ptx::shared_begin() + byte % 4096; }
 
 template <int kThreads = 32>
@@ -31,23 +31,23 @@ std::uint64_t conflicts(Body body) {
 
 template <std::uint32_t kStride>
 void store_4(const Arrays&) {
-  ptx::store_shared(at(kStride * me()), 0);
+  ptx::st_shared(at(kStride * me()), 0);
 }
 template <std::uint32_t kStride>
 void store_16(const Arrays&) {
-  ptx::store_shared_4(at(kStride * me()), {});
+  ptx::st_shared_v4(at(kStride * me()), {});
 }
 template <std::uint32_t kStride>
 void load_4(const Arrays&) {
-  for (std::uint32_t i = me(); i < 256; i += 32) ptx::store_shared_4(at(16 * i), {});
-  ptx::meet_warp();
-  ptx::load_shared_float(at(kStride * me()));
+  for (std::uint32_t i = me(); i < 256; i += 32) ptx::st_shared_v4(at(16 * i), {});
+  ptx::bar_warp_sync();
+  ptx::ld_shared_f32(at(kStride * me()));
 }
 template <std::uint32_t kStride>
 void load_8(const Arrays&) {
-  for (std::uint32_t i = me(); i < 256; i += 32) ptx::store_shared_4(at(16 * i), {});
-  ptx::meet_warp();
-  ptx::load_shared_2(at(kStride * me()));
+  for (std::uint32_t i = me(); i < 256; i += 32) ptx::st_shared_v4(at(16 * i), {});
+  ptx::bar_warp_sync();
+  ptx::ld_shared_v2(at(kStride * me()));
 }
 TEST(EmulatorBanks, AccessesByStride) {
   EXPECT_EQ(conflicts(store_4<4>), 0u);
@@ -66,15 +66,15 @@ TEST(EmulatorBanks, AccessesByStride) {
 
 template <std::uint32_t kStride>
 void matrices(const Arrays&) {
-  for (std::uint32_t i = me(); i < 256; i += 32) ptx::store_shared_4(at(16 * i), {});
-  ptx::meet_warp();
-  ptx::load_matrices_4(at(kStride * me()));
-  ptx::load_matrices_2_transposed(at(kStride * me()));
+  for (std::uint32_t i = me(); i < 256; i += 32) ptx::st_shared_v4(at(16 * i), {});
+  ptx::bar_warp_sync();
+  ptx::ldmatrix_x4(at(kStride * me()));
+  ptx::ldmatrix_x2_trans(at(kStride * me()));
 }
 void swizzled_matrices(const Arrays&) {
-  for (std::uint32_t i = me(); i < 256; i += 32) ptx::store_shared_4(at(16 * i), {});
-  ptx::meet_warp();
-  ptx::load_matrices_4(at(128 * me() + 16 * (3 ^ me() % 8)));
+  for (std::uint32_t i = me(); i < 256; i += 32) ptx::st_shared_v4(at(16 * i), {});
+  ptx::bar_warp_sync();
+  ptx::ldmatrix_x4(at(128 * me() + 16 * (3 ^ me() % 8)));
 }
 TEST(EmulatorBanks, MatrixLoads) {
   EXPECT_EQ(conflicts(matrices<16>), 0u);
@@ -86,7 +86,7 @@ TEST(EmulatorBanks, MatrixLoads) {
 
 template <std::uint32_t kStride>
 void copies(const Arrays& a) {
-  ptx::copy_16(at(kStride * me()), a.in + 4 * me(), 16);
+  ptx::cp_async_16(at(kStride * me()), a.in + 4 * me(), 16);
 }
 TEST(EmulatorBanks, Copies) {
   EXPECT_EQ(conflicts(copies<16>), 0u);
@@ -95,24 +95,24 @@ TEST(EmulatorBanks, Copies) {
 
 // Threads of a warp that skip an access stay matched with the others after it.
 void skipped(const Arrays&) {
-  if (me() % 2 == 0) ptx::store_shared(at(4 * me()), 0);
-  ptx::store_shared(at(256 + 4 * me()), 0);
-  for (std::uint32_t i = me(); i < 40; i += 32) ptx::store_shared(at(512 + 4 * i), 0);
-  ptx::store_shared(at(1024 + 8 * (me() % 32)), 0);  // one conflict
+  if (me() % 2 == 0) ptx::st_shared(at(4 * me()), 0);
+  ptx::st_shared(at(256 + 4 * me()), 0);
+  for (std::uint32_t i = me(); i < 40; i += 32) ptx::st_shared(at(512 + 4 * i), 0);
+  ptx::st_shared(at(1024 + 8 * (me() % 32)), 0);  // one conflict
 }
 // Two accesses of half a warp each, to the same banks.
 void branches(const Arrays&) {
   if (me() % 2 == 0) {
-    ptx::store_shared(at(4 * me()), 0);
+    ptx::st_shared(at(4 * me()), 0);
   } else {
-    ptx::store_shared_float(at(128 + 4 * (me() - 1)), 0);
+    ptx::st_shared_f32(at(128 + 4 * (me() - 1)), 0);
   }
 }
 // Two warps are counted apart.
 void two_warps(const Arrays&) {
-  ptx::store_shared(at(8 * me()), 0);
-  ptx::meet_block();
-  ptx::store_shared(at(4 * me()), 0);
+  ptx::st_shared(at(8 * me()), 0);
+  ptx::bar_sync();
+  ptx::st_shared(at(4 * me()), 0);
 }
 TEST(EmulatorBanks, ThreadsOfAWarpAreMatched) {
   EXPECT_EQ(conflicts(skipped), 1u);

@@ -19,7 +19,7 @@ namespace {
 
 namespace ptx = mhla::cuda::ptx;
 
-std::uint32_t me() { return ptx::thread_index(); }
+std::uint32_t me() { return ptx::tid_x(); }
 std::uint32_t warp() { return me() / 32; }
 
 // -------------------------------------------------------------------------------------------------
@@ -35,10 +35,10 @@ struct Numbering {
   static constexpr int kThreads = 64;
   static int shared_bytes(const Params& p) { return p.shared; }
   void operator()(const Params& p) const {
-    const std::uint32_t i = 64 * (ptx::block_count_x() - 1 - ptx::block_index_x()) + me();
-    ptx::store_global(p.out + i, i + 1);
-    if (p.shared > 0) ptx::store_shared(ptx::shared_begin() + 4 * me(), i);
-    ptx::meet_warp();
+    const std::uint32_t i = 64 * (ptx::nctaid_x() - 1 - ptx::ctaid_x()) + me();
+    ptx::st_global(p.out + i, i + 1);
+    if (p.shared > 0) ptx::st_shared(ptx::shared_begin() + 4 * me(), i);
+    ptx::bar_warp_sync();
     p.log->push_back(i);
   }
 };
@@ -111,15 +111,15 @@ TEST(Emulator, RangesDoNotOverlap) {
 // Barriers
 
 void one_warp_does_not_come(const Arrays& a) {
-  if (!a.bug || warp() == 0) ptx::meet_block();
+  if (!a.bug || warp() == 0) ptx::bar_sync();
 }
 void one_warp_ends_before(const Arrays& a) {
-  if (warp() == 0) ptx::meet(1, a.bug ? 96 : 64);
-  if (warp() == 1) ptx::meet(1, a.bug ? 96 : 64);
+  if (warp() == 0) ptx::bar_sync(1, a.bug ? 96 : 64);
+  if (warp() == 1) ptx::bar_sync(1, a.bug ? 96 : 64);
 }
 void crosswise(const Arrays& a) {
-  ptx::meet(warp() == 0 || !a.bug ? 1 : 2, 64);
-  ptx::meet(warp() == 0 || !a.bug ? 2 : 1, 64);
+  ptx::bar_sync(warp() == 0 || !a.bug ? 1 : 2, 64);
+  ptx::bar_sync(warp() == 0 || !a.bug ? 2 : 1, 64);
 }
 TEST(Emulator, Deadlocks) {
   EXPECT_EQ(planted(one_warp_does_not_come, {Kind::kDeadlock}), "");
@@ -133,16 +133,16 @@ TEST(Emulator, Deadlocks) {
 }
 
 void half_a_warp(const Arrays& a) {
-  if (!a.bug || me() % 32 < 16) ptx::meet_warp();
+  if (!a.bug || me() % 32 < 16) ptx::bar_warp_sync();
 }
 void all_but_one(const Arrays& a) {
-  if (!a.bug || me() != 0) ptx::meet_warp();
+  if (!a.bug || me() != 0) ptx::bar_warp_sync();
 }
-void other_mask(const Arrays& a) { ptx::shuffle_xor(1, a.bug && me() % 32 == 31 ? 2 : 1); }
+void other_mask(const Arrays& a) { ptx::shfl_bfly(1, a.bug && me() % 32 == 31 ? 2 : 1); }
 void other_instruction(const Arrays& a) {
-  a.bug&& me() % 32 == 3 ? void(ptx::shuffle_xor(1, 1)) : ptx::meet_warp();
+  a.bug&& me() % 32 == 3 ? void(ptx::shfl_bfly(1, 1)) : ptx::bar_warp_sync();
 }
-void other_count(const Arrays& a) { ptx::meet(1, a.bug && warp() == 1 ? 32 : 64); }
+void other_count(const Arrays& a) { ptx::bar_sync(1, a.bug && warp() == 1 ? 32 : 64); }
 TEST(Emulator, DivergentThreads) {
   const auto kinds = {Kind::kDivergent};
   EXPECT_EQ(planted(half_a_warp, kinds), "");
@@ -153,8 +153,8 @@ TEST(Emulator, DivergentThreads) {
   EXPECT_EQ(planted(other_count, {Kind::kDivergent, Kind::kDeadlock}), "");
 }
 
-void barrier_number(const Arrays& a) { ptx::meet(a.bug ? 16 : 15, 64); }
-void half_a_warp_of_threads(const Arrays& a) { ptx::meet(1, a.bug ? 48 : 64); }
+void barrier_number(const Arrays& a) { ptx::bar_sync(a.bug ? 16 : 15, 64); }
+void half_a_warp_of_threads(const Arrays& a) { ptx::bar_sync(1, a.bug ? 48 : 64); }
 TEST(Emulator, BarriersThatAreNone) {
   EXPECT_EQ(planted(barrier_number, {Kind::kOutside}), "");
   EXPECT_EQ(planted(half_a_warp_of_threads, {Kind::kOutside}), "");
@@ -162,8 +162,8 @@ TEST(Emulator, BarriersThatAreNone) {
 
 void sum_of_warp(const Arrays& a) {
   float x = a.in[me()];
-  for (std::uint32_t mask = 16; mask > 0; mask /= 2) x += ptx::shuffle_xor(x, mask);
-  ptx::store_global_float(a.out + me(), x);
+  for (std::uint32_t mask = 16; mask > 0; mask /= 2) x += ptx::shfl_bfly(x, mask);
+  ptx::st_global_f32(a.out + me(), x);
 }
 TEST(Emulator, ShufflesExchange) {
   const Outcome o = run_planted(sum_of_warp, false, 1);
@@ -173,8 +173,8 @@ TEST(Emulator, ShufflesExchange) {
 
 void number_of_lane(const Arrays& a) {
   const std::uint32_t lane = (me() * 5 + 3) % 32;
-  const std::uint32_t x = ptx::shuffle(me(), a.bug && me() == 40 ? 32 : lane);
-  ptx::store_global_float(a.out + me(), static_cast<float>(x));
+  const std::uint32_t x = ptx::shfl_idx(me(), a.bug && me() == 40 ? 32 : lane);
+  ptx::st_global_f32(a.out + me(), static_cast<float>(x));
 }
 TEST(Emulator, ShufflesAskALane) {
   EXPECT_EQ(planted(number_of_lane, {Kind::kOutside}), "");
@@ -197,16 +197,17 @@ TEST(Emulator, ExceptionsLeaveTheLaunch) {
 // Device memory
 
 void load_beyond(const Arrays& a) {
-  ptx::load_global_float(a.in + 1024 - 64 + me() + (a.bug ? 1 : 0));
+  ptx::ld_global_nc_f32(a.in + 1024 - 64 + me() + (a.bug ? 1 : 0));
 }
 void copy_beyond(const Arrays& a) {
-  ptx::copy_16(ptx::shared_begin() + 16 * me(), a.in + 1024 - 256 + 4 * me() + (a.bug ? 4 : 0), 16);
+  ptx::cp_async_16(ptx::shared_begin() + 16 * me(), a.in + 1024 - 256 + 4 * me() + (a.bug ? 4 : 0),
+                   16);
 }
-void store_before(const Arrays& a) { ptx::store_global_float(a.out + me() - (a.bug ? 1 : 0), 0); }
+void store_before(const Arrays& a) { ptx::st_global_f32(a.out + me() - (a.bug ? 1 : 0), 0); }
 void store_where_only_reads_go(const Arrays& a) {
-  if (me() == 5) ptx::store_global_float(a.bug ? const_cast<float*>(a.in) : a.out, 0);
+  if (me() == 5) ptx::st_global_f32(a.bug ? const_cast<float*>(a.in) : a.out, 0);
 }
-void load_askew(const Arrays& a) { ptx::load_global_4(a.in + 4 * me() + (a.bug ? 2 : 0)); }
+void load_askew(const Arrays& a) { ptx::ld_global_nc_v4(a.in + 4 * me() + (a.bug ? 2 : 0)); }
 TEST(Emulator, DeviceMemoryOutsideOrAskew) {
   const auto kinds = {Kind::kOutside};
   EXPECT_EQ(planted(load_beyond, kinds), "");
@@ -217,54 +218,54 @@ TEST(Emulator, DeviceMemoryOutsideOrAskew) {
 }
 
 void two_threads_write(const Arrays& a) {
-  ptx::store_global_float(a.out + (a.bug ? me() / 2 : me()), 0);
+  ptx::st_global_f32(a.out + (a.bug ? me() / 2 : me()), 0);
 }
 void two_blocks_write(const Arrays& a) {
-  ptx::store_global_float(a.out + me() + (a.bug ? 63 : 64) * ptx::block_index_x(), 0);
+  ptx::st_global_f32(a.out + me() + (a.bug ? 63 : 64) * ptx::ctaid_x(), 0);
 }
 // Ordered within a block, but the other block does the same.
 void block_writes_in_turn(const Arrays& a) {
-  float* const out = a.out + (a.bug ? 0 : 64 * ptx::block_index_x());
-  ptx::store_global_float(out + me(), 1);
-  ptx::meet_block();
-  ptx::store_global_float(out + (me() ^ 32), ptx::reload_global_float(out + (me() ^ 32)));
+  float* const out = a.out + (a.bug ? 0 : 64 * ptx::ctaid_x());
+  ptx::st_global_f32(out + me(), 1);
+  ptx::bar_sync();
+  ptx::st_global_f32(out + (me() ^ 32), ptx::ld_global_f32(out + (me() ^ 32)));
 }
 void reload_of_another_thread(const Arrays& a) {
-  ptx::store_global_float(a.out + me(), 1);
-  if (!a.bug) ptx::meet_block();
-  ptx::reload_global_float(a.out + (me() ^ 32));
+  ptx::st_global_f32(a.out + me(), 1);
+  if (!a.bug) ptx::bar_sync();
+  ptx::ld_global_f32(a.out + (me() ^ 32));
 }
 void store_after_reloads(const Arrays& a) {
-  ptx::reload_global_float(a.out);
-  if (!a.bug) ptx::meet_block();
-  if (me() == 17) ptx::store_global_float(a.out, 1);
+  ptx::ld_global_f32(a.out);
+  if (!a.bug) ptx::bar_sync();
+  if (me() == 17) ptx::st_global_f32(a.out, 1);
 }
 // All have read when the one writes, but in time only.
 void warp_reloads_then_one_stores(const Arrays& a) {
-  ptx::reload_global_float(a.out);
-  a.bug ? void(ptx::shuffle_xor(0, 1)) : ptx::meet_warp();
-  if (me() == 5) ptx::store_global_float(a.out, 1);
+  ptx::ld_global_f32(a.out);
+  a.bug ? void(ptx::shfl_bfly(0, 1)) : ptx::bar_warp_sync();
+  if (me() == 5) ptx::st_global_f32(a.out, 1);
 }
 void constant_of_own(const Arrays& a) {
-  ptx::store_global_float(a.out + me(), 1);
-  a.bug ? ptx::load_global_float(a.out + me()) : ptx::reload_global_float(a.out + me());
+  ptx::st_global_f32(a.out + me(), 1);
+  a.bug ? ptx::ld_global_nc_f32(a.out + me()) : ptx::ld_global_f32(a.out + me());
 }
 void store_to_constant(const Arrays& a) {
-  a.bug ? ptx::load_global_float(a.out + me()) : ptx::reload_global_float(a.out + me());
-  ptx::store_global_float(a.out + me(), 1);
+  a.bug ? ptx::ld_global_nc_f32(a.out + me()) : ptx::ld_global_f32(a.out + me());
+  ptx::st_global_f32(a.out + me(), 1);
 }
 void reload_of_another_block(const Arrays& a) {
-  if (ptx::block_index_x() == 0) ptx::store_global_float(a.out + me(), 1);
-  if (ptx::block_index_x() == 1) ptx::reload_global_float(a.out + me() + (a.bug ? 0 : 64));
+  if (ptx::ctaid_x() == 0) ptx::st_global_f32(a.out + me(), 1);
+  if (ptx::ctaid_x() == 1) ptx::ld_global_f32(a.out + me() + (a.bug ? 0 : 64));
 }
 // The source of a copy is overwritten after the copy has begun; the bug is not to wait first.
 void source_overwritten(const Arrays& a) {
-  ptx::copy_16(ptx::shared_begin() + 16 * me(), a.out + 4 * me(), 16);
-  ptx::commit_copies();
-  if (!a.bug) ptx::wait_copies<0>();
-  ptx::meet_block();
-  ptx::store_global_float(a.out + 4 * (me() ^ 32), 1);
-  ptx::wait_copies<0>();
+  ptx::cp_async_16(ptx::shared_begin() + 16 * me(), a.out + 4 * me(), 16);
+  ptx::cp_async_commit_group();
+  if (!a.bug) ptx::cp_async_wait_group<0>();
+  ptx::bar_sync();
+  ptx::st_global_f32(a.out + 4 * (me() ^ 32), 1);
+  ptx::cp_async_wait_group<0>();
 }
 TEST(Emulator, RacesInDeviceMemory) {
   const auto kinds = {Kind::kRaceGlobal};
@@ -284,7 +285,7 @@ struct CopyAndIncrement {
   using Params = Arrays;
   static constexpr int kThreads = 64, kSharedBytes = 0;
   void operator()(const Params& p) const {
-    ptx::store_global_float(p.out + me(), 1 + ptx::load_global_float(p.in + me()));
+    ptx::st_global_f32(p.out + me(), 1 + ptx::ld_global_nc_f32(p.in + me()));
   }
 };
 TEST(Emulator, LaunchesAreOrdered) {

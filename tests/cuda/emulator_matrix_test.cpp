@@ -36,16 +36,16 @@ struct Loads {
   static constexpr int kThreads = 32, kSharedBytes = 1024;
 
   void operator()(const Params& p) const {
-    const std::uint32_t lane = ptx::thread_index();
+    const std::uint32_t lane = ptx::tid_x();
     const std::uint32_t row = ptx::shared_begin() + 16 * (37 * lane % 64);
     for (std::uint32_t i = 0; i < 4; ++i) {  // element (i, r, c) is 64 i + 8 r + c
-      ptx::store_shared(row + 4 * i, (8 * lane + 2 * i) | (8 * lane + 2 * i + 1) << 16);
+      ptx::st_shared(row + 4 * i, (8 * lane + 2 * i) | (8 * lane + 2 * i + 1) << 16);
     }
-    ptx::meet_warp();
-    keep(p->words[0][lane], ptx::load_matrices_4(row));
-    keep(p->words[1][lane], ptx::load_matrices_4_transposed(row));
-    keep(p->words[2][lane], ptx::load_matrices_2(row));
-    keep(p->words[3][lane], ptx::load_matrices_2_transposed(row));
+    ptx::bar_warp_sync();
+    keep(p->words[0][lane], ptx::ldmatrix_x4(row));
+    keep(p->words[1][lane], ptx::ldmatrix_x4_trans(row));
+    keep(p->words[2][lane], ptx::ldmatrix_x2(row));
+    keep(p->words[3][lane], ptx::ldmatrix_x2_trans(row));
   }
   template <class W>
   static void keep(std::uint16_t (&to)[4][2], const W& w) {
@@ -103,7 +103,7 @@ struct ProductKernel {
   static constexpr int kThreads = 32, kSharedBytes = 0;
 
   void operator()(Product* const& p) const {
-    const int lane = static_cast<int>(ptx::thread_index());
+    const int lane = static_cast<int>(ptx::tid_x());
     const auto a = [&](int i) {
       const Place2 at = kK == 16 ? place_a16(lane, i) : place_a8(lane, i);
       return p->a[at.row][at.column];
@@ -113,10 +113,10 @@ struct ProductKernel {
     float c[4];
     for (int i = 0; i < 4; ++i) c[i] = p->c[place_c(lane, i).row][place_c(lane, i).column];
     if constexpr (kK == 16) {
-      ptx::multiply_add_16<T>(c, word(a, 0), word(a, 1), word(a, 2), word(a, 3), word(b, 0),
-                              word(b, 1));
+      ptx::mma_m16n8k16<T>(c, word(a, 0), word(a, 1), word(a, 2), word(a, 3), word(b, 0),
+                           word(b, 1));
     } else {
-      ptx::multiply_add_8<T>(c, word(a, 0), word(a, 1), word(b, 0));
+      ptx::mma_m16n8k8<T>(c, word(a, 0), word(a, 1), word(b, 0));
     }
     for (int i = 0; i < 4; ++i) p->c[place_c(lane, i).row][place_c(lane, i).column] = c[i];
   }
@@ -219,14 +219,14 @@ TEST(EmulatorMatrix, NumbersOf16Bits) {
 
 TEST(EmulatorMatrix, GreaterNumbersAndPowers) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(ptx::max_or_nan(1, 2), 2.0f);
-  EXPECT_EQ(ptx::max_or_nan(-1, -2), -1.0f);
-  EXPECT_TRUE(std::isnan(ptx::max_or_nan(1, nan)));
-  EXPECT_TRUE(std::isnan(ptx::max_or_nan(nan, 1)));
-  EXPECT_FALSE(std::signbit(ptx::max_or_nan(-0.0f, 0.0f)));
-  EXPECT_FALSE(std::signbit(ptx::max_or_nan(0.0f, -0.0f)));
-  EXPECT_EQ(ptx::exp2(-3), 0.125f);
-  EXPECT_EQ(ptx::exp2(-std::numeric_limits<float>::infinity()), 0.0f);
+  EXPECT_EQ(ptx::max_nan(1, 2), 2.0f);
+  EXPECT_EQ(ptx::max_nan(-1, -2), -1.0f);
+  EXPECT_TRUE(std::isnan(ptx::max_nan(1, nan)));
+  EXPECT_TRUE(std::isnan(ptx::max_nan(nan, 1)));
+  EXPECT_FALSE(std::signbit(ptx::max_nan(-0.0f, 0.0f)));
+  EXPECT_FALSE(std::signbit(ptx::max_nan(0.0f, -0.0f)));
+  EXPECT_EQ(ptx::ex2_approx(-3), 0.125f);
+  EXPECT_EQ(ptx::ex2_approx(-std::numeric_limits<float>::infinity()), 0.0f);
 }
 
 }  // namespace

@@ -17,21 +17,21 @@ namespace {
 namespace ptx = mhla::cuda::ptx;
 
 std::uint32_t word(std::uint32_t i) { return ptx::shared_begin() + 4 * i; }
-std::uint32_t me() { return ptx::thread_index(); }
+std::uint32_t me() { return ptx::tid_x(); }
 
 void unwritten(const Arrays& a) {
-  if (!a.bug || me() != 7) ptx::store_shared(word(me()), 1);
-  ptx::load_shared(word(me()));
+  if (!a.bug || me() != 7) ptx::st_shared(word(me()), 1);
+  ptx::ld_shared(word(me()));
 }
 void partly_written(const Arrays& a) {
-  ptx::store_shared(word(2 * me()), 1);
-  if (!a.bug) ptx::store_shared(word(2 * me() + 1), 1);
-  ptx::load_shared_2(word(2 * me()));
+  ptx::st_shared(word(2 * me()), 1);
+  if (!a.bug) ptx::st_shared(word(2 * me() + 1), 1);
+  ptx::ld_shared_v2(word(2 * me()));
 }
 void unwritten_row(const Arrays& a) {
-  if (!a.bug || me() != 13) ptx::store_shared_4(word(4 * me()), {});
-  ptx::meet_warp();
-  ptx::load_matrices_4(word(4 * me()));
+  if (!a.bug || me() != 13) ptx::st_shared_v4(word(4 * me()), {});
+  ptx::bar_warp_sync();
+  ptx::ldmatrix_x4(word(4 * me()));
 }
 TEST(EmulatorShared, ReadsOfWhatNothingHasWritten) {
   EXPECT_EQ(planted(unwritten, {Kind::kUninitialized}), "");
@@ -40,8 +40,8 @@ TEST(EmulatorShared, ReadsOfWhatNothingHasWritten) {
 }
 
 void written_by_first_block(const Arrays& a) {
-  if (!a.bug || ptx::block_index_x() == 0) ptx::store_shared(word(me()), 1);
-  ptx::load_shared(word(me()));
+  if (!a.bug || ptx::ctaid_x() == 0) ptx::st_shared(word(me()), 1);
+  ptx::ld_shared(word(me()));
 }
 TEST(EmulatorShared, EachBlockBeginsWithNothingWritten) {
   EXPECT_EQ(planted(written_by_first_block, {Kind::kUninitialized}, 3), "");
@@ -49,53 +49,53 @@ TEST(EmulatorShared, EachBlockBeginsWithNothingWritten) {
 
 // The barrier that a bug drops lies between accesses of different warps, or of one.
 void write_then_read(const Arrays& a) {
-  ptx::store_shared(word(me()), me());
-  if (!a.bug) ptx::meet_block();
-  ptx::load_shared(word(me() ^ 32));
+  ptx::st_shared(word(me()), me());
+  if (!a.bug) ptx::bar_sync();
+  ptx::ld_shared(word(me() ^ 32));
 }
 void write_then_read_in_warp(const Arrays& a) {
-  ptx::store_shared(word(me()), me());
-  if (!a.bug) ptx::meet_warp();
-  ptx::load_shared(word(me() ^ 1));
+  ptx::st_shared(word(me()), me());
+  if (!a.bug) ptx::bar_warp_sync();
+  ptx::ld_shared(word(me() ^ 1));
 }
 void write_then_load_matrices(const Arrays& a) {
-  ptx::store_shared_4(word(4 * me()), {});
-  if (!a.bug) ptx::meet_block();
-  ptx::load_matrices_4(word(4 * (me() ^ 32)));
+  ptx::st_shared_v4(word(4 * me()), {});
+  if (!a.bug) ptx::bar_sync();
+  ptx::ldmatrix_x4(word(4 * (me() ^ 32)));
 }
 void read_then_write(const Arrays& a) {
-  ptx::store_shared(word(me()), me());
-  ptx::meet_block();
-  ptx::load_shared(word(me() ^ 32));
-  if (!a.bug) ptx::meet_block();
-  ptx::store_shared(word(me()), 0);
+  ptx::st_shared(word(me()), me());
+  ptx::bar_sync();
+  ptx::ld_shared(word(me() ^ 32));
+  if (!a.bug) ptx::bar_sync();
+  ptx::st_shared(word(me()), 0);
 }
 void load_matrices_then_write(const Arrays& a) {
-  ptx::store_shared_4(word(4 * me()), {});
-  ptx::meet_block();
-  ptx::load_matrices_2(word(4 * (me() ^ 32)));
-  if (!a.bug) ptx::meet_block();
-  ptx::store_shared_4(word(4 * me()), {});
+  ptx::st_shared_v4(word(4 * me()), {});
+  ptx::bar_sync();
+  ptx::ldmatrix_x2(word(4 * (me() ^ 32)));
+  if (!a.bug) ptx::bar_sync();
+  ptx::st_shared_v4(word(4 * me()), {});
 }
 void write_then_write(const Arrays& a) {
-  if (me() == 40) ptx::store_shared(word(0), 1);
-  if (!a.bug) ptx::meet_block();
-  if (me() == 3) ptx::store_shared(word(0), 2);
+  if (me() == 40) ptx::st_shared(word(0), 1);
+  if (!a.bug) ptx::bar_sync();
+  if (me() == 3) ptx::st_shared(word(0), 2);
 }
 void all_read_then_one_writes(const Arrays& a) {
-  if (me() == 0) ptx::store_shared(word(0), 1);
-  ptx::meet_block();
-  ptx::load_shared(word(0));
-  if (!a.bug) ptx::meet_block();
-  if (me() == 5) ptx::store_shared(word(0), 2);
+  if (me() == 0) ptx::st_shared(word(0), 1);
+  ptx::bar_sync();
+  ptx::ld_shared(word(0));
+  if (!a.bug) ptx::bar_sync();
+  if (me() == 5) ptx::st_shared(word(0), 2);
 }
 // All have read when the one writes, but in time only.
 void warp_reads_then_one_writes(const Arrays& a) {
-  if (me() == 0) ptx::store_shared(word(0), 1);
-  ptx::meet_block();
-  ptx::load_shared(word(0));
-  a.bug ? void(ptx::shuffle_xor(0, 1)) : ptx::meet_warp();
-  if (me() == 5) ptx::store_shared(word(0), 2);
+  if (me() == 0) ptx::st_shared(word(0), 1);
+  ptx::bar_sync();
+  ptx::ld_shared(word(0));
+  a.bug ? void(ptx::shfl_bfly(0, 1)) : ptx::bar_warp_sync();
+  if (me() == 5) ptx::st_shared(word(0), 2);
 }
 TEST(EmulatorShared, AccessesThatNoBarrierOrders) {
   EXPECT_EQ(planted(write_then_read, {Kind::kRace, Kind::kUninitialized}), "");
@@ -111,21 +111,21 @@ TEST(EmulatorShared, AccessesThatNoBarrierOrders) {
 void told_in_turn(const Arrays& a) {
   const std::uint32_t warp = me() / 32;
   if (warp == 0) {
-    ptx::store_shared(word(me()), me());
-    ptx::meet(1, 64);
+    ptx::st_shared(word(me()), me());
+    ptx::bar_sync(1, 64);
   } else if (warp == 1) {
-    ptx::meet(1, 64);
-    ptx::meet(2, 64);
+    ptx::bar_sync(1, 64);
+    ptx::bar_sync(2, 64);
   } else {
-    if (!a.bug) ptx::meet(2, 64);
-    ptx::load_shared(word(me() - 64));
-    if (a.bug) ptx::meet(2, 64);
+    if (!a.bug) ptx::bar_sync(2, 64);
+    ptx::ld_shared(word(me() - 64));
+    if (a.bug) ptx::bar_sync(2, 64);
   }
 }
 void shuffled(const Arrays& a) {
-  ptx::store_shared(word(me()), me());
-  a.bug ? void(ptx::shuffle_xor(0, 1)) : ptx::meet_warp();
-  ptx::load_shared(word(me() ^ 1));
+  ptx::st_shared(word(me()), me());
+  a.bug ? void(ptx::shfl_bfly(0, 1)) : ptx::bar_warp_sync();
+  ptx::ld_shared(word(me() ^ 1));
 }
 TEST(EmulatorShared, WhatOrdersAndWhatDoesNot) {
   EXPECT_EQ(planted<32>(warp_reads_then_one_writes, {Kind::kRace}), "");
@@ -134,44 +134,44 @@ TEST(EmulatorShared, WhatOrdersAndWhatDoesNot) {
 }
 
 void copy(std::uint32_t slot, const float* from, std::uint32_t bytes = 16) {
-  ptx::copy_16(word(4 * slot), from, bytes);
+  ptx::cp_async_16(word(4 * slot), from, bytes);
 }
 
 void copy_without_wait(const Arrays& a) {
   copy(me(), a.in + 4 * me());
-  ptx::commit_copies();
-  if (!a.bug) ptx::wait_copies<0>();
-  ptx::load_shared(word(4 * me()));
+  ptx::cp_async_commit_group();
+  if (!a.bug) ptx::cp_async_wait_group<0>();
+  ptx::ld_shared(word(4 * me()));
 }
 void copy_without_group(const Arrays& a) {
   copy(me(), a.in + 4 * me());
-  if (!a.bug) ptx::commit_copies();
-  ptx::wait_copies<0>();
-  ptx::load_shared(word(4 * me()));
+  if (!a.bug) ptx::cp_async_commit_group();
+  ptx::cp_async_wait_group<0>();
+  ptx::ld_shared(word(4 * me()));
 }
 void copy_of_later_group(const Arrays& a) {
   copy(me(), a.in);
-  ptx::commit_copies();
+  ptx::cp_async_commit_group();
   copy(64 + me(), a.in);
-  ptx::commit_copies();
-  ptx::wait_copies<1>();
-  ptx::load_shared(word(4 * (me() + (a.bug ? 64 : 0))));
+  ptx::cp_async_commit_group();
+  ptx::cp_async_wait_group<1>();
+  ptx::ld_shared(word(4 * (me() + (a.bug ? 64 : 0))));
 }
 void copy_of_another_thread(const Arrays& a) {
   copy(me(), a.in + 4 * me());
-  ptx::commit_copies();
-  ptx::wait_copies<0>();
-  if (!a.bug) ptx::meet_block();
-  ptx::load_shared_4(word(4 * (me() ^ 33)));
+  ptx::cp_async_commit_group();
+  ptx::cp_async_wait_group<0>();
+  if (!a.bug) ptx::bar_sync();
+  ptx::ld_shared_v4(word(4 * (me() ^ 33)));
 }
 // The barrier is there, but before the wait.
 void wait_after_barrier(const Arrays& a) {
   copy(me(), a.in + 4 * me());
-  ptx::commit_copies();
-  if (!a.bug) ptx::wait_copies<0>();
-  ptx::meet_block();
-  if (a.bug) ptx::wait_copies<0>();
-  ptx::load_shared_4(word(4 * (me() ^ 32)));
+  ptx::cp_async_commit_group();
+  if (!a.bug) ptx::cp_async_wait_group<0>();
+  ptx::bar_sync();
+  if (a.bug) ptx::cp_async_wait_group<0>();
+  ptx::ld_shared_v4(word(4 * (me() ^ 32)));
 }
 TEST(EmulatorShared, EarlyReadsOfCopies) {
   const auto kinds = {Kind::kEarlyRead};
@@ -187,33 +187,33 @@ TEST(EmulatorShared, EarlyReadsOfCopies) {
 void refilled(const Arrays& a) {
   for (std::uint32_t i = 0; i < 3; ++i) {
     copy(me(), a.in + 4 * (me() + 64 * i));
-    ptx::commit_copies();
-    ptx::wait_copies<0>();
-    ptx::meet_block();
-    ptx::load_shared_4(word(4 * (me() ^ 32)));
-    if (!a.bug) ptx::meet_block();
+    ptx::cp_async_commit_group();
+    ptx::cp_async_wait_group<0>();
+    ptx::bar_sync();
+    ptx::ld_shared_v4(word(4 * (me() ^ 32)));
+    if (!a.bug) ptx::bar_sync();
   }
 }
 void store_into_copy(const Arrays& a) {
   copy(me(), a.in);
-  ptx::commit_copies();
-  if (!a.bug) ptx::wait_copies<0>();
-  ptx::store_shared(word(4 * me() + 3), 0);
+  ptx::cp_async_commit_group();
+  if (!a.bug) ptx::cp_async_wait_group<0>();
+  ptx::st_shared(word(4 * me() + 3), 0);
 }
 void copy_into_copy(const Arrays& a) {
   copy(me(), a.in);
-  ptx::commit_copies();
-  if (!a.bug) ptx::wait_copies<0>();
+  ptx::cp_async_commit_group();
+  if (!a.bug) ptx::cp_async_wait_group<0>();
   copy(me(), a.in + 4);
 }
 void store_after_copy_of_another(const Arrays& a) {
   if (me() == 0) {
     copy(0, a.in);
-    ptx::commit_copies();
-    ptx::wait_copies<0>();
+    ptx::cp_async_commit_group();
+    ptx::cp_async_wait_group<0>();
   }
-  if (!a.bug) ptx::meet_block();
-  if (me() == 40) ptx::store_shared(word(0), 0);
+  if (!a.bug) ptx::bar_sync();
+  if (me() == 40) ptx::st_shared(word(0), 0);
 }
 TEST(EmulatorShared, SlotsInUse) {
   EXPECT_EQ(planted(refilled, {Kind::kSlotInUse, Kind::kEarlyRead}), "");
@@ -222,15 +222,15 @@ TEST(EmulatorShared, SlotsInUse) {
   EXPECT_EQ(planted(store_after_copy_of_another, {Kind::kSlotInUse}), "");
 }
 
-void beyond(const Arrays& a) { ptx::store_shared(word(1024 - 64 + me() + (a.bug ? 1 : 0)), 0); }
+void beyond(const Arrays& a) { ptx::st_shared(word(1024 - 64 + me() + (a.bug ? 1 : 0)), 0); }
 void below(const Arrays& a) {
-  if (me() == 9) ptx::store_shared(word(0) - (a.bug ? 4 : 0), 0);
+  if (me() == 9) ptx::st_shared(word(0) - (a.bug ? 4 : 0), 0);
 }
-void askew(const Arrays& a) { ptx::store_shared_4(word(4 * me() + (a.bug ? 1 : 0)), {}); }
+void askew(const Arrays& a) { ptx::st_shared_v4(word(4 * me() + (a.bug ? 1 : 0)), {}); }
 void askew_row(const Arrays& a) {
-  for (std::uint32_t i = 0; i < 5; ++i) ptx::store_shared(word(5 * me() + i), 0);
-  ptx::meet_block();
-  ptx::load_matrices_4(word(a.bug ? 5 * me() : 4 * me()));
+  for (std::uint32_t i = 0; i < 5; ++i) ptx::st_shared(word(5 * me() + i), 0);
+  ptx::bar_sync();
+  ptx::ldmatrix_x4(word(a.bug ? 5 * me() : 4 * me()));
 }
 void askew_copy(const Arrays& a) { copy(me(), a.in + (a.bug ? 2 : 4)); }
 void half_a_copy(const Arrays& a) { copy(me(), a.in, a.bug ? 8 : 16); }
@@ -246,9 +246,9 @@ TEST(EmulatorShared, AddressesOutsideOrAskew) {
 // Even threads copy, odd ones fill with zeros.
 void copy_or_zeros(const Arrays& a) {
   copy(me(), a.in + 4 * me(), me() % 2 == 0 ? 16 : 0);
-  ptx::commit_copies();
-  ptx::wait_copies<0>();
-  ptx::store_global_4(a.out + 4 * me(), ptx::load_shared_4(word(4 * me())));
+  ptx::cp_async_commit_group();
+  ptx::cp_async_wait_group<0>();
+  ptx::st_global_v4(a.out + 4 * me(), ptx::ld_shared_v4(word(4 * me())));
 }
 TEST(EmulatorShared, CopiesBringMemoryOrZeros) {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {

@@ -34,7 +34,7 @@ struct Planted {
 };
 
 /// The thread's numbers lie kThreads apart.
-MHLA_DEVICE float* own(const Planted::Params& p) { return p.data + ptx::thread_index(); }
+MHLA_DEVICE float* own(const Planted::Params& p) { return p.data + ptx::tid_x(); }
 
 template <class K>
 inline constexpr auto* kEntry = Entry<K, K::kNeeds, K::kFences>::kFunction;

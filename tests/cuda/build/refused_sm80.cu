@@ -14,11 +14,11 @@ __device__ __noinline__ float square(float x) {
 template <bool kRight>
 struct Call : Planted {
   MHLA_DEVICE void operator()(const Params& p) const {
-    const float x = ptx::reload_global_float(p.data);
+    const float x = ptx::ld_global_f32(p.data);
     if constexpr (kRight) {
-      ptx::store_global_float(p.data, x * x);
+      ptx::st_global_f32(p.data, x * x);
     } else {
-      ptx::store_global_float(p.data, square<kRight>(x));
+      ptx::st_global_f32(p.data, square<kRight>(x));
     }
   }
 };
@@ -29,8 +29,8 @@ struct MissingInstruction : Planted {
   static constexpr int kNeeds = kMma;
   MHLA_DEVICE void operator()(const Params& p) const {
     float c[4] = {1, 2, 3, 4};
-    if constexpr (kRight) ptx::multiply_add_16<half>(c, 1, 2, 3, 4, 5, 6);
-    ptx::store_global_float(p.data, c[0] + c[1] + c[2] + c[3]);
+    if constexpr (kRight) ptx::mma_m16n8k16<half>(c, 1, 2, 3, 4, 5, 6);
+    ptx::st_global_f32(p.data, c[0] + c[1] + c[2] + c[3]);
   }
 };
 
@@ -40,9 +40,9 @@ struct UnplannedInstruction : Planted {
   static constexpr int kSharedBytes = 1024;
   MHLA_DEVICE void operator()(const Params& p) const {
     if constexpr (kRight) {
-      ptx::store_global_4(p.data, ptx::load_shared_4(ptx::shared_begin()));
+      ptx::st_global_v4(p.data, ptx::ld_shared_v4(ptx::shared_begin()));
     } else {
-      ptx::store_global_4(p.data, ptx::load_matrices_4(ptx::shared_begin()));
+      ptx::st_global_v4(p.data, ptx::ldmatrix_x4(ptx::shared_begin()));
     }
   }
 };
@@ -54,10 +54,10 @@ MHLA_DEVICE void reverse(const Planted::Params& p) {
   float* const to = own(p) + p.b;
   float x[kCount];
   MHLA_CUDA_UNROLL
-  for (int i = 0; i < kCount; ++i) x[i] = ptx::reload_global_float(from + kStride * i);
+  for (int i = 0; i < kCount; ++i) x[i] = ptx::ld_global_f32(from + kStride * i);
   MHLA_CUDA_UNROLL
   for (int i = 0; i < kCount; ++i) {
-    ptx::store_global_float(to + kStride * i, x[i] * x[kCount - 1 - i]);
+    ptx::st_global_f32(to + kStride * i, x[i] * x[kCount - 1 - i]);
   }
 }
 
@@ -86,9 +86,9 @@ struct StackFrame : Planted {
     } else {
       float x[8];
       MHLA_CUDA_LOOP
-      for (int i = 0; i < p.b; ++i) x[i % 8] = ptx::reload_global_float(own(p) + 128 * i);
+      for (int i = 0; i < p.b; ++i) x[i % 8] = ptx::ld_global_f32(own(p) + 128 * i);
       MHLA_CUDA_LOOP
-      for (int i = 0; i < p.b; ++i) ptx::store_global_float(own(p) + 128 * i, x[7 - i % 8]);
+      for (int i = 0; i < p.b; ++i) ptx::st_global_f32(own(p) + 128 * i, x[7 - i % 8]);
     }
   }
 };
@@ -97,7 +97,7 @@ template <int kBytes, int kBlocks>
 struct Sharing : Planted {
   static constexpr int kBlocksPerMultiprocessor = kBlocks, kSharedBytes = kBytes;
   MHLA_DEVICE void operator()(const Params&) const {
-    ptx::store_shared(ptx::shared_begin() + 4 * ptx::thread_index(), 0);
+    ptx::st_shared(ptx::shared_begin() + 4 * ptx::tid_x(), 0);
   }
 };
 // expect SharedMemoryOfTwo: leaves no shared memory for 2 blocks

@@ -10,17 +10,17 @@ struct PlantedProducts : Planted {
   static constexpr Arch kArchitecture = Arch::kSm90a;
   static constexpr int kBlocksPerMultiprocessor = 1, kSharedBytes = 8192, kNeeds = kWgmma;
 
-  static MHLA_DEVICE void multiply(float (&c)[32], std::uint64_t b, std::uint32_t a = 1) {
+  static MHLA_DEVICE void multiply(float (&c)[8][4], std::uint64_t b, std::uint32_t a = 1) {
     const std::uint32_t factor[4] = {a, 2, 3, 4};
-    ptx::group_multiply_add<1>(c, factor, b, half{});
+    ptx::wgmma_m64k16<1>(c, factor, b, half{});
   }
-  static MHLA_DEVICE void end(float (&c)[32]) {
-    ptx::group_wait<0>();
-    ptx::keep_order(c);
+  static MHLA_DEVICE void end(float (&c)[8][4]) {
+    ptx::wgmma_wait_group<0>();
+    ptx::fence_registers(c);
   }
-  static MHLA_DEVICE void store(const Params& p, const float (&c)[32]) {
+  static MHLA_DEVICE void store(const Params& p, const float (&c)[8][4]) {
     MHLA_CUDA_UNROLL
-    for (int i = 0; i < 32; ++i) ptx::store_global_float(own(p) + 128 * i, c[i]);
+    for (int i = 0; i < 32; ++i) ptx::st_global_f32(own(p) + 128 * i, c[i / 4][i % 4]);
   }
 };
 
@@ -30,13 +30,13 @@ template <bool kRight>
 struct FewerFences : PlantedProducts {
   static constexpr int kFences = 1;
   MHLA_DEVICE void operator()(const Params& p) const {
-    ptx::store_shared(ptx::shared_begin() + 4 * ptx::thread_index(), 0);
-    if constexpr (kRight) ptx::fence_async();
-    ptx::meet_block();
-    float c[32] = {};
-    ptx::group_begin();
+    ptx::st_shared(ptx::shared_begin() + 4 * ptx::tid_x(), 0);
+    if constexpr (kRight) ptx::fence_proxy_async();
+    ptx::bar_sync();
+    float c[8][4] = {};
+    ptx::wgmma_fence();
     multiply(c, p.b);
-    ptx::group_commit();
+    ptx::wgmma_commit_group();
     end(c);
     store(p, c);
   }
@@ -47,13 +47,13 @@ struct FewerFences : PlantedProducts {
 template <bool kRight>
 struct MissingBegin : PlantedProducts {
   MHLA_DEVICE void operator()(const Params& p) const {
-    float c[32] = {};
-    ptx::group_begin();
+    float c[8][4] = {};
+    ptx::wgmma_fence();
     multiply(c, p.b);
-    const std::uint32_t a = ptx::load_shared(ptx::shared_begin() + 4 * ptx::thread_index());
-    if constexpr (kRight) ptx::group_begin();
+    const std::uint32_t a = ptx::ld_shared(ptx::shared_begin() + 4 * ptx::tid_x());
+    if constexpr (kRight) ptx::wgmma_fence();
     multiply(c, p.b + 1, a);
-    ptx::group_commit();
+    ptx::wgmma_commit_group();
     end(c);
     store(p, c);
   }
@@ -64,27 +64,27 @@ struct MissingBegin : PlantedProducts {
 template <bool kRight>
 struct MissingWait : PlantedProducts {
   MHLA_DEVICE void operator()(const Params& p) const {
-    float c[32] = {};
-    ptx::group_begin();
+    float c[8][4] = {};
+    ptx::wgmma_fence();
     multiply(c, p.b);
-    ptx::group_commit();
+    ptx::wgmma_commit_group();
     if constexpr (kRight) end(c);
     store(p, c);
-    ptx::group_wait<0>();
+    ptx::wgmma_wait_group<0>();
   }
 };
 
 // A group of wgmma that a function's end cuts in two, which makes ptxas run them one by one.
 // expect Serialized: C7510
 template <bool kRight>
-__device__ __noinline__ void multiply_apart(float (&c)[32], std::uint64_t b) {
+__device__ __noinline__ void multiply_apart(float (&c)[8][4], std::uint64_t b) {
   PlantedProducts::multiply(c, b);
 }
 template <bool kRight>
 struct Serialized : PlantedProducts {
   MHLA_DEVICE void operator()(const Params& p) const {
-    float c[32] = {};
-    ptx::group_begin();
+    float c[8][4] = {};
+    ptx::wgmma_fence();
     MHLA_CUDA_UNROLL
     for (int i = 0; i < 2; ++i) {
       if constexpr (kRight) {
@@ -93,7 +93,7 @@ struct Serialized : PlantedProducts {
         multiply_apart<kRight>(c, p.b + i);
       }
     }
-    ptx::group_commit();
+    ptx::wgmma_commit_group();
     end(c);
     store(p, c);
   }
@@ -104,7 +104,7 @@ struct Serialized : PlantedProducts {
 template <bool kRight>
 struct RegistersNotKnown : Planted {
   static constexpr Arch kArchitecture = Arch::kSm90a;
-  MHLA_DEVICE void operator()(const Params&) const { ptx::give_registers<24>(); }
+  MHLA_DEVICE void operator()(const Params&) const { ptx::setmaxnreg_dec<24>(); }
 };
 template <class K, int, int, int, int, int, int>
 __global__ void boundless_entry(const __grid_constant__ typename K::Params p) {

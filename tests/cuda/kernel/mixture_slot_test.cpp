@@ -7,7 +7,7 @@
 
 #include "emulator/async_box.hpp"
 #include "mhla/cuda/ptx/mbarrier.cuh"
-#include "mhla/cuda/tile/shared_tile.cuh"
+#include "mhla/cuda/tile/layout.cuh"
 #include "support/cuda/in_block.hpp"
 #include "support/cuda/problem.hpp"
 
@@ -51,24 +51,24 @@ void expect_loaded(bool key_sum) {
         const std::uint32_t barrier = ptx::shared_begin();
         const Slot slot{barrier + 1024};
         if (lane == 0) {
-          ptx::make_barrier(barrier, 1);
-          ptx::publish_barriers();
+          ptx::mbarrier_init(barrier, 1);
+          ptx::fence_mbarrier_init();
         }
-        ptx::meet_block();
+        ptx::bar_sync();
         if (lane == 0) {
-          ptx::arrive_and_expect(barrier, Slot::loaded_bytes(key_sum));
+          ptx::mbarrier_arrive_expect_tx(barrier, Slot::loaded_bytes(key_sum));
           slot.load(maps, pair, block, key_sum, barrier);
         }
-        ptx::wait_for(barrier, 0);
+        ptx::mbarrier_wait(barrier, 0);
         const SharedTile<D, E> tile{slot.begin}, tile_low{slot.begin + Slot::kPartBytes};
         for (std::uint32_t i = lane; i < D * E / 2; i += 32) {
           const std::uint32_t row = i / (E / 2), column = i % (E / 2) * 2;
           const std::uint32_t in_piece = column % 8 * 2;
-          seen[i] = ptx::load_shared(tile.piece(row, column / 8) + in_piece);
-          if (kPair) seen_low[i] = ptx::load_shared(tile_low.piece(row, column / 8) + in_piece);
+          seen[i] = ptx::ld_shared(tile.piece(row, column / 8) + in_piece);
+          if (kPair) seen_low[i] = ptx::ld_shared(tile_low.piece(row, column / 8) + in_piece);
         }
         for (std::uint32_t i = lane; key_sum && i < D; i += 32) {
-          seen_sums[i] = ptx::load_shared_float(slot.key_sum().at(i));
+          seen_sums[i] = ptx::ld_shared_f32(slot.key_sum().at(i));
         }
       });
       const std::int64_t summary = pair * kBlocks + block;

@@ -55,7 +55,7 @@ template <class Place>
 constexpr Element loaded(Place place, bool trans, std::uint32_t lane, std::uint32_t w,
                          std::uint32_t i) {
   const Element e = trans ? transposed(of_matrix(lane, i)) : of_matrix(lane, i);
-  const TilePlace at = place(8 * w + e.row);
+  const TileCoord at = place(8 * w + e.row);
   return {at.row, at.piece * 8 + e.column};
 }
 
@@ -73,14 +73,14 @@ constexpr bool for_all(std::uint32_t words, Check check) {
 
 constexpr bool rows_are_operand_a() {
   return for_all(4, [](std::uint32_t lane, std::uint32_t w, std::uint32_t i) {
-    return loaded(rows_place, false, lane, w, i) == a_of_16(lane, 2 * w + i);
+    return loaded(rows_coord, false, lane, w, i) == a_of_16(lane, 2 * w + i);
   });
 }
 static_assert(rows_are_operand_a());
 
 constexpr bool transposed_rows_are_operand_a() {
   return for_all(4, [](std::uint32_t lane, std::uint32_t w, std::uint32_t i) {
-    return transposed(loaded(transposed_rows_place, true, lane, w, i)) == a_of_16(lane, 2 * w + i);
+    return transposed(loaded(transposed_rows_coord, true, lane, w, i)) == a_of_16(lane, 2 * w + i);
   });
 }
 static_assert(transposed_rows_are_operand_a());
@@ -93,14 +93,14 @@ constexpr Element two_b(std::uint32_t lane, std::uint32_t w, std::uint32_t i) {
 
 constexpr bool columns_are_operand_b() {
   return for_all(4, [](std::uint32_t lane, std::uint32_t w, std::uint32_t i) {
-    return loaded(columns_place, true, lane, w, i) == two_b(lane, w, i);
+    return loaded(columns_coord, true, lane, w, i) == two_b(lane, w, i);
   });
 }
 static_assert(columns_are_operand_b());
 
 constexpr bool transposed_columns_are_operand_b() {
   return for_all(4, [](std::uint32_t lane, std::uint32_t w, std::uint32_t i) {
-    return transposed(loaded(transposed_columns_place, false, lane, w, i)) == two_b(lane, w, i);
+    return transposed(loaded(transposed_columns_coord, false, lane, w, i)) == two_b(lane, w, i);
   });
 }
 static_assert(transposed_columns_are_operand_b());
@@ -140,8 +140,8 @@ static_assert(sums_are_words());
 /// The tails of products over 8 more columns read two matrices of one piece of 8 or of 16 rows.
 constexpr bool tails_are_operands() {
   return for_all(2, [](std::uint32_t lane, std::uint32_t w, std::uint32_t i) {
-    const auto rows_16 = [](std::uint32_t l) { return TilePlace{l % 16, 0}; };
-    const auto pieces_2 = [](std::uint32_t l) { return TilePlace{l % 8, l / 8}; };
+    const auto rows_16 = [](std::uint32_t l) { return TileCoord{l % 16, 0}; };
+    const auto pieces_2 = [](std::uint32_t l) { return TileCoord{l % 8, l / 8}; };
     const Element b = b_of_8(lane, i);
     return loaded(rows_16, false, lane, w, i) == a_of_8(lane, 2 * w + i) &&
            loaded(pieces_2, true, lane, w, i) == Element{b.row, b.column + 8 * w} &&

@@ -47,22 +47,23 @@ TEST(Ring, ReadersGetEveryBoxInOrder) {
       const std::uint32_t begin = ptx::shared_begin();
       const Ring ring{begin + 1024, 1024, begin, kSlots};
       if (thread == 0) {
-        ring.make_barriers(2);
-        ptx::publish_barriers();
+        ring.init_barriers(2);
+        ptx::fence_mbarrier_init();
       }
-      ptx::meet_block();
+      ptx::bar_sync();
       RingCursor at;
       for (std::uint32_t box = 0; box < kBoxes; ++box, at = at.after(1, kSlots)) {
         if (thread >= 64) {
           if (thread == 64) {
-            ring.take(at, 1024);
-            ptx::load_box(ring.slot(at), map, {{0, static_cast<std::int32_t>(8 * box), 0, 0, 0}},
-                          ring.full(at));
+            ring.producer_acquire(at, 1024);
+            ptx::cp_async_bulk_tensor(ring.slot(at), map,
+                                      {{0, static_cast<std::int32_t>(8 * box), 0, 0, 0}},
+                                      ring.full(at));
           }
         } else {
-          ring.wait(at);
-          seen[box * 64 + thread] = ptx::load_shared(ring.slot(at) + 4 * thread);
-          ring.give_back(at, thread % 32);
+          ring.consumer_wait(at);
+          seen[box * 64 + thread] = ptx::ld_shared(ring.slot(at) + 4 * thread);
+          ring.consumer_release(at, thread % 32);
         }
       }
     });

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "mhla/cuda/tile/shared_tile.cuh"
+#include "mhla/cuda/tile/layout.cuh"
 
 namespace mhla::cuda {
 namespace {

@@ -54,7 +54,7 @@ void expect_tiles(const TokenBlocks& blocks, const ConstTokenTensor& tensor, std
     }
   }
   for (std::int32_t pair = 0; pair < heads * batch; ++pair) {
-    const Pair own = pair_of(pair, heads);
+    const BatchHead own = batch_head(pair, heads);
     for (std::int32_t b = 0; b < blocks.blocks(); ++b) {
       const BlockOrigin at = blocks.origin(b);
       for (std::int32_t slot = 0; slot < blocks.slots(); ++slot) {

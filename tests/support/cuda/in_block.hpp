@@ -26,7 +26,7 @@ struct InBlock {
   static constexpr int kThreads = kThreads_;
   static constexpr int kSharedBytes = kSharedBytes_;
 
-  void operator()(const Params& params) const { (*params.run)(mhla::cuda::ptx::thread_index()); }
+  void operator()(const Params& params) const { (*params.run)(mhla::cuda::ptx::tid_x()); }
 };
 
 /// Calls run(thread) in every thread of a block. It may not hold on to memory while it waits for
@@ -43,9 +43,9 @@ void fill_tile(Tile tile, std::uint32_t thread, const Bits& bits) {
   for (std::uint32_t i = thread; i < kWords; i += kThreads) {
     const std::uint32_t row = i / (Tile::kColumns / 2), column = i % (Tile::kColumns / 2) * 2;
     const std::uint32_t low = bits(row, column), high = bits(row, column + 1);
-    mhla::cuda::ptx::store_shared(tile.piece(row, column / 8) + column % 8 * 2, low | high << 16);
+    mhla::cuda::ptx::st_shared(tile.piece(row, column / 8) + column % 8 * 2, low | high << 16);
   }
-  mhla::cuda::ptx::meet_block();
+  mhla::cuda::ptx::bar_sync();
 }
 
 }  // namespace cuda_test

@@ -17,7 +17,7 @@
 #include <type_traits>
 
 #include "mhla/cuda/ptx/convert.cuh"
-#include "mhla/cuda/tile/token_tensor.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
 #include "support/random.hpp"
 
 namespace cuda_test {

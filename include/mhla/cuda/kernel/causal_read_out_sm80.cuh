@@ -45,16 +45,13 @@
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
-#include "mhla/cuda/tile/copied_features.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
-#include "mhla/cuda/tile/lower_product.cuh"
-#include "mhla/cuda/tile/parts.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/product.cuh"
-#include "mhla/cuda/tile/row_output.cuh"
-#include "mhla/cuda/tile/row_products.cuh"
-#include "mhla/cuda/tile/row_sums.cuh"
-#include "mhla/cuda/tile/shared_tile.cuh"
-#include "mhla/cuda/tile/token_rows.cuh"
+#include "mhla/cuda/tile/rows.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
+#include "mhla/cuda/tile/triangular_product.cuh"
 
 namespace mhla::cuda {
 
@@ -111,11 +108,11 @@ class CausalReadOutSm80 {
   static constexpr int kKeyItems = 1 + Config::kValues;
 
   /// What a thread works on.
-  struct Place {
+  struct WorkTile {
     std::uint32_t lane;
     std::int32_t warp;
     std::uint32_t shared;
-    Pair pair;
+    BatchHead pair;
     std::int64_t item;   // pair * M + i
     std::int32_t block;  // i
     std::int32_t part;   // of the block: keys are in parts 0 to this one
@@ -158,13 +155,13 @@ class CausalReadOutSm80 {
     return static_cast<unsigned>((p.blocks.slots() - 1) / kTokens + 1);
   }
 
-  static MHLA_DEVICE Place place(const Params& p);
-  static MHLA_DEVICE void copy_item(const Params& p, const Place& at, std::int32_t n);
-  static MHLA_DEVICE void take_queries(const Params& p, const Place& at, Sums& sums);
-  static MHLA_DEVICE void add_state(const Place& at, std::int32_t n, Sums& sums);
-  static MHLA_DEVICE void weigh_keys(const Place& at, std::int32_t n, float m, Sums& sums);
-  static MHLA_DEVICE void add_values(const Place& at, std::int32_t n, Sums& sums);
-  static MHLA_DEVICE void write_output(const Params& p, const Place& at, const Sums& sums);
+  static MHLA_DEVICE WorkTile work_tile(const Params& p);
+  static MHLA_DEVICE void copy_item(const Params& p, const WorkTile& at, std::int32_t n);
+  static MHLA_DEVICE void take_queries(const Params& p, const WorkTile& at, Sums& sums);
+  static MHLA_DEVICE void add_state(const WorkTile& at, std::int32_t n, Sums& sums);
+  static MHLA_DEVICE void weigh_keys(const WorkTile& at, std::int32_t n, float m, Sums& sums);
+  static MHLA_DEVICE void add_values(const WorkTile& at, std::int32_t n, Sums& sums);
+  static MHLA_DEVICE void write_output(const Params& p, const WorkTile& at, const Sums& sums);
 };
 
 // -------------------------------------------------------------------------------------------------
@@ -172,18 +169,17 @@ class CausalReadOutSm80 {
 template <class T, int D, int E, Precision P>
 MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::operator()(const Params& p) const {
   constexpr int kAhead = Config::kSlots - 1;
-  const Place at = place(p);
+  const WorkTile at = work_tile(p);
   if (at.first + at.part * kTokens >= at.last) return;  // of a ragged last block
   MHLA_CUDA_LOOP
   for (std::int32_t n = 0; n < kAhead; ++n) copy_item(p, at, n);
-  const float m = ptx::load_global_float(p.mixing.row(at.block) + at.block);
+  const float m = ptx::ld_global_nc_f32(p.mixing.row(at.block) + at.block);
   Sums sums;
   MHLA_CUDA_LOOP
   for (std::int32_t n = 0; n < at.items; ++n) {
-    ptx::wait_copies<kAhead - 1>();
-    if (at.is_key(n))
-      apply_to_copied<T, kThreads>(p.key_map, Rows{at.slot(n)}, ptx::thread_index());
-    ptx::meet_block();  // item n is here, and nobody reads the one before any more
+    ptx::cp_async_wait_group<kAhead - 1>();
+    if (at.is_key(n)) apply_to_copied<T, kThreads>(p.key_map, Rows{at.slot(n)}, ptx::tid_x());
+    ptx::bar_sync();  // item n is here, and nobody reads the one before any more
     copy_item(p, at, n + kAhead);
     if (n == 0) {
       take_queries(p, at, sums);
@@ -196,14 +192,14 @@ MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::operator()(const Params& p) cons
       add_values(at, n, sums);
     }
   }
-  ptx::meet_block();
+  ptx::bar_sync();
   write_output(p, at, sums);
 }
 
 template <class T, int D, int E, Precision P>
-MHLA_DEVICE auto CausalReadOutSm80<T, D, E, P>::place(const Params& p) -> Place {
-  const std::uint32_t thread = ptx::thread_index();
-  const std::uint32_t index = ptx::block_index_x();
+MHLA_DEVICE auto CausalReadOutSm80<T, D, E, P>::work_tile(const Params& p) -> WorkTile {
+  const std::uint32_t thread = ptx::tid_x();
+  const std::uint32_t index = ptx::ctaid_x();
   const std::uint32_t item = index / parts(p);
   const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
   const auto block = static_cast<std::int32_t>(item % blocks);
@@ -215,7 +211,7 @@ MHLA_DEVICE auto CausalReadOutSm80<T, D, E, P>::place(const Params& p) -> Place 
   return {thread % 32,
           static_cast<std::int32_t>(thread / 32),
           ptx::shared_begin(),
-          pair_of(static_cast<std::int32_t>(item / blocks), p.heads),
+          batch_head(static_cast<std::int32_t>(item / blocks), p.heads),
           item,
           block,
           part,
@@ -227,15 +223,15 @@ MHLA_DEVICE auto CausalReadOutSm80<T, D, E, P>::place(const Params& p) -> Place 
 
 /// Starts the copies of an item, if there is one: z~ comes with Q.
 template <class T, int D, int E, Precision P>
-MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::copy_item(const Params& p, const Place& at,
+MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::copy_item(const Params& p, const WorkTile& at,
                                                           std::int32_t n) {
-  const std::uint32_t thread = ptx::thread_index();  // places of pieces are not kept for all items
+  const std::uint32_t thread = ptx::tid_x();  // places of pieces are not kept for all items
   if (n == 0) {
     copy_rows<kThreads>(Rows{at.slot(0)}, p.q.head(at.pair), p.q.token_stride,
                         at.tokens(at.part * kTokens), thread);
     if (at.block > 0 && p.normalization.denominator == Denominator::kKeySum && thread < D / 4) {
-      ptx::copy_16(at.shared + Config::kKeySum + 16 * thread,
-                   p.mixtures.key_sum + at.item * D + 4 * thread, 16);
+      ptx::cp_async_16(at.shared + Config::kKeySum + 16 * thread,
+                       p.mixtures.key_sum + at.item * D + 4 * thread, 16);
     }
   } else if (at.is_state(n)) {
     const bool low = n > Config::kStates;
@@ -253,11 +249,11 @@ MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::copy_item(const Params& p, const
                           at.tokens(part * kTokens + (index - 1) * Values::kRows), thread);
     }
   }
-  ptx::commit_copies();
+  ptx::cp_async_commit_group();
 }
 
 template <class T, int D, int E, Precision P>
-MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::take_queries(const Params& p, const Place& at,
+MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::take_queries(const Params& p, const WorkTile& at,
                                                              Sums& sums) {
   sums.rows = load_rows(Rows{at.slot(0)}, 16 * at.warp, at.lane);
   apply<T>(p.query_map, sums.rows);
@@ -268,7 +264,7 @@ MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::take_queries(const Params& p, co
 
 /// n += phi(q) S~, over the rows of S~ that item n has.
 template <class T, int D, int E, Precision P>
-MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::add_state(const Place& at, std::int32_t n,
+MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::add_state(const WorkTile& at, std::int32_t n,
                                                           Sums& sums) {
   constexpr int kWords = Fragment<State::kRows>::kWords;
   const std::int32_t state = (n - 1) % Config::kStates;
@@ -286,8 +282,8 @@ MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::add_state(const Place& at, std::
 
 /// P of the 64 keys of item n, and its row sums.
 template <class T, int D, int E, Precision P>
-MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::weigh_keys(const Place& at, std::int32_t n, float m,
-                                                           Sums& sums) {
+MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::weigh_keys(const WorkTile& at, std::int32_t n,
+                                                           float m, Sums& sums) {
   const bool own = at.keys(n).part == at.part;
   const auto row = static_cast<std::int32_t>(at.lane / 4);
   const auto column = static_cast<std::int32_t>(at.lane % 4 * 2);
@@ -315,7 +311,7 @@ MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::weigh_keys(const Place& at, std:
 
 /// n += P V, over the rows of V that item n has.
 template <class T, int D, int E, Precision P>
-MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::add_values(const Place& at, std::int32_t n,
+MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::add_values(const WorkTile& at, std::int32_t n,
                                                            Sums& sums) {
   constexpr int kValueGroups = Values::kRows / 16;
   const auto [part, index] = at.keys(n);
@@ -351,7 +347,7 @@ MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::add_values(const Place& at, std:
 }
 
 template <class T, int D, int E, Precision P>
-MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::write_output(const Params& p, const Place& at,
+MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::write_output(const Params& p, const WorkTile& at,
                                                              const Sums& sums) {
   const RowPair own = over_row(sums.denominator);
   const RowPair factors{p.normalization.factor(sums.earlier.x + own.x),

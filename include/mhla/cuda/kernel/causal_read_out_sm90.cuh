@@ -8,23 +8,23 @@
 ///     den_t = phi(q_t) . z~_i + sum_{j <= t} m_ii phi(q_t) . phi(k_j)                    kKeySum
 ///
 /// t and j in block i, a run of up to kMostRows tokens. A thread block stays and takes items pair *
-/// M + i in steps of the grid. A thread behind the groups loads, into three rings: K and V of a
-/// block; Q in tiles of 64 slots; S~_i and z~_i. D / 64 groups of four warps have E / groups
+/// M + i in steps of the grid. A thread behind the warpgroups loads, into three rings: K and V of a
+/// block; Q in tiles of 64 slots; S~_i and z~_i. D / 64 warpgroups have E / warpgroups
 /// columns of O each, so that all work on a block of 64 tokens too. They map K where it lies, for
 /// wgmma reads it there, and go through the tiles of queries:
 ///
-///     P [64,64] = T(m_ii phi(Q) phi(K tile)^T)   K tiles up to the own one; by every group
-///     O [64,E / groups] = P V                    own tile: by warps (tile/lower_product.cuh)
-///     O += P V                                   earlier tiles
-///     O += phi(Q) S~_i                           and den; nothing for i = 0
+///     P [64,64] = T(m_ii phi(Q) phi(K tile)^T)   K tiles up to the own one; by every warpgroup
+///     O [64,E / warpgroups] = P V                    own tile: by warps
+///     (tile/triangular_product.cuh) O += P V                                   earlier tiles O +=
+///     phi(Q) S~_i                           and den; nothing for i = 0
 ///
 ///     (D, E)        threads      per multiprocessor    kMostRows    sums of a thread
 ///     (64, 64)      128 + 32     2 thread blocks       256          32 + 32
 ///     (128, 128)    256 + 128    1                     256          32 + 32
 ///     (128, 256)    256 + 128    1                     128          64 + 32
 ///
-/// Columns, not tiles of queries, are what groups share out: at 64 tokens a block there is one tile
-/// alone. The price is that each group computes P.
+/// Columns, not tiles of queries, are what warpgroups share out: at 64 tokens a block there is one
+/// tile alone. The price is that each warpgroup computes P.
 ///
 /// K and V of other blocks are never read, those of later tokens of the block never multiplied by
 /// anything but a zero that replaces what came of K, and not even that where V is not finite.
@@ -46,11 +46,10 @@
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/ptx/wgmma.cuh"
-#include "mhla/cuda/tile/box_rows.cuh"
-#include "mhla/cuda/tile/box_vector.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
-#include "mhla/cuda/tile/group_sums.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/rows.cuh"
 #include "mhla/cuda/tile/token_boxes.cuh"
 
 namespace mhla::cuda {
@@ -72,16 +71,16 @@ struct CausalReadOutSm90Config {
   static_assert((D == 64 && E == 64) || (D == 128 && (E == 128 || E == 256)),
                 "kernels of sm_90 have (D, E) of (64, 64), (128, 128) and (128, 256)");
 
-  static constexpr int kGroups = D / 64;
-  static constexpr bool kMovesRegisters = D == 128;  // between whole groups
-  static constexpr int kThreads = 128 * kGroups + (kMovesRegisters ? 128 : 32);
+  static constexpr int kWarpgroups = D / 64;
+  static constexpr bool kMovesRegisters = D == 128;  // between warpgroups
+  static constexpr int kThreads = 128 * kWarpgroups + (kMovesRegisters ? 128 : 32);
   static constexpr int kBlocksPerMultiprocessor = D == 64 ? 2 : 1;
-  static constexpr int kColumns = E / kGroups;  // of O, of a group
+  static constexpr int kColumns = E / kWarpgroups;  // of O, of a group
   static constexpr int kMostRows = E == 256 ? 128 : 256;
 
   // A multiprocessor has 228 KB, of which each thread block takes one more than it asks for.
   static constexpr int kSharedBytes = kBlocksPerMultiprocessor == 2 ? 113 * 1024 : 227 * 1024;
-  static constexpr int kTileBytes = 4 * kGroups * WarpTile::kBytes;
+  static constexpr int kTileBytes = 4 * kWarpgroups * WarpTile::kBytes;
   static constexpr int kBarrierBytes = 1024;
   static constexpr int kRingBytes = kSharedBytes - kTileBytes - kBarrierBytes;
   static_assert(kSharedBytes <= shared_limit(Arch::kSm90a), "the rings fit into shared memory");
@@ -149,28 +148,28 @@ struct CausalReadOutSm90 {
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const std::uint32_t thread = ptx::thread_index();
+    const std::uint32_t thread = ptx::tid_x();
     const Rings rings = rings_of(p);
     if (thread == 0) {
-      rings.mixtures.make_barriers(kReaders);
-      rings.queries.make_barriers(kReaders);
-      rings.key_values.make_barriers(kReaders);
-      ptx::publish_barriers();
+      rings.mixtures.init_barriers(kReaders);
+      rings.queries.init_barriers(kReaders);
+      rings.key_values.init_barriers(kReaders);
+      ptx::fence_mbarrier_init();
     }
     zero_rows_behind(p, rings.key_values, thread);
-    ptx::meet_block();
+    ptx::bar_sync();
     if (thread < kReaders * 32) {
-      if constexpr (Config::kMovesRegisters) ptx::take_registers<240>();
+      if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<240>();
       read(p, rings, thread);
     } else {
-      if constexpr (Config::kMovesRegisters) ptx::give_registers<24>();
+      if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_dec<24>();
       if (thread == kReaders * 32) load(p, rings);
     }
   }
 
  private:
-  static constexpr std::uint32_t kReaders = 4 * Config::kGroups;  // warps
-  static constexpr int kSums = Config::kColumns / 2;
+  static constexpr std::uint32_t kReaders = 4 * Config::kWarpgroups;  // warps
+  static constexpr int kTiles = Config::kColumns / 8;
   using Mixture = typename Config::Mixture;
 
   struct Rings {
@@ -179,12 +178,12 @@ struct CausalReadOutSm90 {
     Ring key_values;
   };
 
-  /// What a warp of a group works on.
-  struct Place {
+  /// What a warp of a warpgroup works on.
+  struct WorkTile {
     std::uint32_t warp;  // of the block
     std::uint32_t lane;
-    int column;  // the group's first
-    Pair pair;
+    int column;  // the warpgroup's first
+    BatchHead pair;
     BlockOrigin origin;
   };
 
@@ -217,10 +216,10 @@ struct CausalReadOutSm90 {
     const std::uint32_t panels = (D + E) / 64 * ring.count;  // one behind the other
     for (std::uint32_t i = thread; i < pieces * panels; i += kThreads) {
       const std::uint32_t panel = i / pieces;
-      ptx::store_shared_4(ring.begin + (panel + 1) * panel_bytes(p) - (i - panel * pieces + 1) * 16,
-                          {});
+      ptx::st_shared_v4(ring.begin + (panel + 1) * panel_bytes(p) - (i - panel * pieces + 1) * 16,
+                        {});
     }
-    ptx::fence_async();
+    ptx::fence_proxy_async();
   }
 
   static MHLA_DEVICE void load(const Params& p, const Rings& rings) {
@@ -228,10 +227,10 @@ struct CausalReadOutSm90 {
     const bool key_sum = p.stage.normalization.denominator == Denominator::kKeySum;
     RingCursor mixture, query, key_value;
     MHLA_CUDA_LOOP
-    for (std::int32_t item = static_cast<std::int32_t>(ptx::block_index_x()); item < p.items;
-         item += static_cast<std::int32_t>(ptx::block_count_x())) {
+    for (std::int32_t item = static_cast<std::int32_t>(ptx::ctaid_x()); item < p.items;
+         item += static_cast<std::int32_t>(ptx::nctaid_x())) {
       const std::int32_t number = item / blocks, block = item % blocks;
-      const Pair pair = pair_of(number, p.stage.heads);
+      const BatchHead pair = batch_head(number, p.stage.heads);
       const BlockOrigin origin = p.stage.blocks.origin(block);
       load_keys_and_values(p, rings.key_values, key_value, origin, pair);
       key_value = key_value.after(1, rings.key_values.count);
@@ -240,7 +239,7 @@ struct CausalReadOutSm90 {
         load_queries(p, rings.queries, query, origin, pair, tile);
         query = query.after(1, rings.queries.count);
         if (tile != 0 || block == 0) continue;
-        rings.mixtures.take(mixture, Mixture::loaded_bytes(key_sum));
+        rings.mixtures.producer_acquire(mixture, Mixture::loaded_bytes(key_sum));
         Mixture{rings.mixtures.slot(mixture)}.load(p.maps + 4, number, block, key_sum,
                                                    rings.mixtures.full(mixture));
         mixture = mixture.after(1, rings.mixtures.count);
@@ -249,27 +248,28 @@ struct CausalReadOutSm90 {
   }
 
   static MHLA_DEVICE void load_keys_and_values(const Params& p, const Ring& ring, RingCursor at,
-                                               BlockOrigin origin, Pair pair) {
-    ring.take(at, static_cast<std::uint32_t>(rows(p)) * 2 * (D + E));
+                                               BlockOrigin origin, BatchHead pair) {
+    ring.producer_acquire(at, static_cast<std::uint32_t>(rows(p)) * 2 * (D + E));
     MHLA_CUDA_UNROLL
     for (int panel = 0; panel < (D + E) / 64; ++panel) {
       const bool is_key = panel < D / 64;
       const TokenBoxes& boxes = is_key ? p.k_boxes : p.v_boxes;
-      ptx::load_box(ring.slot(at) + static_cast<std::uint32_t>(panel) * panel_bytes(p),
-                    p.maps[is_key ? 2 : 3],
-                    boxes.origin(origin, pair, 0, 64 * panel - (is_key ? 0 : D)), ring.full(at));
+      ptx::cp_async_bulk_tensor(ring.slot(at) + static_cast<std::uint32_t>(panel) * panel_bytes(p),
+                                p.maps[is_key ? 2 : 3],
+                                boxes.origin(origin, pair, 0, 64 * panel - (is_key ? 0 : D)),
+                                ring.full(at));
     }
   }
 
   static MHLA_DEVICE void load_queries(const Params& p, const Ring& ring, RingCursor at,
-                                       BlockOrigin origin, Pair pair, std::int32_t tile) {
+                                       BlockOrigin origin, BatchHead pair, std::int32_t tile) {
     const std::int32_t left = rows(p) - 64 * tile;
-    ring.take(at, static_cast<std::uint32_t>(left < 64 ? left : 64) * 2 * D);
+    ring.producer_acquire(at, static_cast<std::uint32_t>(left < 64 ? left : 64) * 2 * D);
     origin.column += 64 * tile;
     MHLA_CUDA_UNROLL
     for (int panel = 0; panel < D / 64; ++panel) {
-      ptx::load_box(ring.slot(at) + panel * (64 * 128), p.maps[left > 64 ? 0 : 1],
-                    p.q_boxes.origin(origin, pair, 0, 64 * panel), ring.full(at));
+      ptx::cp_async_bulk_tensor(ring.slot(at) + panel * (64 * 128), p.maps[left > 64 ? 0 : 1],
+                                p.q_boxes.origin(origin, pair, 0, 64 * panel), ring.full(at));
     }
   }
 
@@ -277,54 +277,56 @@ struct CausalReadOutSm90 {
     const std::int32_t blocks = p.stage.blocks.blocks();
     RingCursor mixture, query, key_value;
     MHLA_CUDA_LOOP
-    for (std::int32_t item = static_cast<std::int32_t>(ptx::block_index_x()); item < p.items;
-         item += static_cast<std::int32_t>(ptx::block_count_x())) {
+    for (std::int32_t item = static_cast<std::int32_t>(ptx::ctaid_x()); item < p.items;
+         item += static_cast<std::int32_t>(ptx::nctaid_x())) {
       const std::int32_t block = item % blocks;
-      const Place place{thread / 32, thread % 32, static_cast<int>(thread / 128) * Config::kColumns,
-                        pair_of(item / blocks, p.stage.heads), p.stage.blocks.origin(block)};
-      rings.key_values.wait(key_value);
+      const WorkTile work{thread / 32, thread % 32,
+                          static_cast<int>(thread / 128) * Config::kColumns,
+                          batch_head(item / blocks, p.stage.heads), p.stage.blocks.origin(block)};
+      rings.key_values.consumer_wait(key_value);
       const std::uint32_t keys = rings.key_values.slot(key_value);
       map_keys(p, keys, thread);
       const Mixture mixtures{rings.mixtures.slot(mixture)};
       const std::uint32_t values =
-          keys + (D + static_cast<std::uint32_t>(place.column)) / 64 * panel_bytes(p);
+          keys + (D + static_cast<std::uint32_t>(work.column)) / 64 * panel_bytes(p);
       const OwnBlock<T, D, Config::kColumns> own_block{
           keys,           values,
-          panel_bytes(p), ptx::load_global_float(p.stage.mixing.row(block) + block),
-          place.warp % 4, place.lane};
+          panel_bytes(p), ptx::ld_global_nc_f32(p.stage.mixing.row(block) + block),
+          work.warp % 4,  work.lane};
       MHLA_CUDA_LOOP
       for (std::int32_t tile = 0; tile < tiles(p); ++tile) {
-        rings.queries.wait(query);
-        const std::int32_t row = 16 * static_cast<std::int32_t>(place.warp % 4);
+        rings.queries.consumer_wait(query);
+        const std::int32_t row = 16 * static_cast<std::int32_t>(work.warp % 4);
         const std::int32_t left = rows(p) - 64 * tile;
         Fragment<D> features = load_box_rows<D>(rings.queries.slot(query), 64 * 128, row,
-                                                left < 64 ? left : 64, place.lane);
-        rings.queries.give_back(query, place.lane);
+                                                left < 64 ? left : 64, work.lane);
+        rings.queries.consumer_release(query, work.lane);
         query = query.after(1, rings.queries.count);
         apply<T>(p.stage.query_map, features);
-        ptx::keep_order(features.x);
-        float sums[kSums];
+        ptx::fence_registers(features.x);
+        float sums[kTiles][4];
         RowPair own = own_block.start(sums, features, tile);
         if (block > 0) {
-          if (tile == 0) rings.mixtures.wait(mixture);
-          add_mixture(p, place, features, mixtures, own, sums);
+          if (tile == 0) rings.mixtures.consumer_wait(mixture);
+          add_mixture(p, work, features, mixtures, own, sums);
         }
         const float unit = block > 0 ? inverse_power(p.stage.mixtures.scale) : 1;
-        const std::int32_t end = place.origin.column + rows(p), all = p.stage.blocks.tokens();
-        write(p, place, {place.origin.column + 64 * tile + row, end < all ? end : all}, own, unit,
+        const std::int32_t end = work.origin.column + rows(p), all = p.stage.blocks.tokens();
+        write(p, work, {work.origin.column + 64 * tile + row, end < all ? end : all}, own, unit,
               sums);
       }
-      rings.key_values.give_back(key_value, place.lane);
+      rings.key_values.consumer_release(key_value, work.lane);
       key_value = key_value.after(1, rings.key_values.count);
       if (block > 0) {
-        rings.mixtures.give_back(mixture, place.lane);
+        rings.mixtures.consumer_release(mixture, work.lane);
         mixture = mixture.after(1, rings.mixtures.count);
       }
     }
-    ptx::meet(2 + thread / 128, 128);  // no warp ends while others of its group start products
+    ptx::bar_sync(2 + thread / 128,
+                  128);  // no warp ends while others of its warpgroup start products
   }
 
-  /// phi of the keys of a block, in place, by all groups.
+  /// phi of the keys of a block, in work, by all warpgroups.
   static MHLA_DEVICE void map_keys(const Params& p, std::uint32_t keys, std::uint32_t thread) {
     const auto pieces = static_cast<std::uint32_t>(rows(p)) * 8;  // of a panel
     p.stage.key_map.with_formula([&](auto phi) {
@@ -333,42 +335,42 @@ struct CausalReadOutSm90 {
         const std::uint32_t begin = keys + static_cast<std::uint32_t>(panel) * panel_bytes(p);
         MHLA_CUDA_LOOP
         for (std::uint32_t i = thread; i < pieces; i += kReaders * 32) {
-          ptx::Words4 w = ptx::load_shared_4(begin + 16 * i);
+          ptx::Words4 w = ptx::ld_shared_v4(begin + 16 * i);
           apply<T>(phi, w.x);
-          ptx::store_shared_4(begin + 16 * i, w);
+          ptx::st_shared_v4(begin + 16 * i, w);
         }
       }
     });
-    ptx::fence_async();
-    ptx::meet(1, kReaders * 32);
+    ptx::fence_proxy_async();
+    ptx::bar_sync(1, kReaders * 32);
   }
 
   /// Adds the part of earlier blocks to the sums, scaled as that is, and to the sums of weights.
-  static MHLA_DEVICE void add_mixture(const Params& p, const Place& place,
+  static MHLA_DEVICE void add_mixture(const Params& p, const WorkTile& work,
                                       const Fragment<D>& features, const Mixture& mixture,
-                                      RowPair& own, float (&sums)[kSums]) {
+                                      RowPair& own, float (&sums)[kTiles][4]) {
     if (p.stage.normalization.denominator == Denominator::kKeySum) {
-      const RowPair earlier = row_products<T>(features, mixture.key_sum(), place.lane);
+      const RowPair earlier = row_products<T>(features, mixture.key_sum(), work.lane);
       own.x += earlier.x;
       own.x_8 += earlier.x_8;
     }
     scale_sums(sums, p.stage.mixtures.scale);
-    ptx::keep_order(sums);
-    ptx::group_begin();
-    mixture.template multiply<T>(sums, features, place.column);
-    ptx::group_commit();
-    ptx::group_wait<0>();
-    ptx::keep_order(sums);
+    ptx::fence_registers(sums);
+    ptx::wgmma_fence();
+    mixture.template multiply<T>(sums, features, work.column);
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
+    ptx::fence_registers(sums);
   }
 
-  static MHLA_DEVICE void write(const Params& p, const Place& place,
+  static MHLA_DEVICE void write(const Params& p, const WorkTile& work,
                                 const ConsecutiveTokens& tokens, RowPair den, float unit,
-                                const float (&sums)[kSums]) {
+                                const float (&sums)[kTiles][4]) {
     const Normalization& by = p.stage.normalization;
     const RowPair factors{by.factor(den.x) * unit, by.factor(den.x_8) * unit};
-    const WarpTile tile{ptx::shared_begin() + Config::kRingBytes + place.warp * WarpTile::kBytes};
-    write_sums<T>(sums, factors, tile, p.stage.o.head(place.pair) + 2 * place.column,
-                  p.stage.o.token_stride, tokens, place.lane);
+    const WarpTile tile{ptx::shared_begin() + Config::kRingBytes + work.warp * WarpTile::kBytes};
+    write_sums<T>(sums, factors, tile, p.stage.o.head(work.pair) + 2 * work.column,
+                  p.stage.o.token_stride, tokens, work.lane);
   }
 };
 

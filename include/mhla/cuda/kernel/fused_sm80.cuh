@@ -20,7 +20,7 @@
 ///     3  Queries come through the same ring, kQueryTokens a stage, 16 to a pair of warps with half
 ///        of the columns each. Outputs replace them and leave in rows of 16-byte pieces.
 ///
-/// Shared memory: the ring, kRegions regions of S (tile/summary_regions.cuh), z, 128 zero bytes for
+/// Shared memory: the ring, kRegions regions of S (tile/layout.cuh), z, 128 zero bytes for
 /// blocks that are not there, and a word for every two tokens of a stage that tells which are.
 /// Rows of all tensors begin at multiples of 16 bytes. Denominators are kNone and kKeySum:
 /// kCrossQuery would need queries of all blocks before the first output.
@@ -29,20 +29,17 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/region_mixing.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/copy_async.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
-#include "mhla/cuda/tile/key_value_product.cuh"
+#include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/product.cuh"
-#include "mhla/cuda/tile/region_mixing.cuh"
-#include "mhla/cuda/tile/row_products.cuh"
-#include "mhla/cuda/tile/shared_tile.cuh"
-#include "mhla/cuda/tile/slot_cursor.cuh"
-#include "mhla/cuda/tile/summary_regions.cuh"
-#include "mhla/cuda/tile/token_rows.cuh"
+#include "mhla/cuda/tile/rows.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
 
 namespace mhla::cuda {
 
@@ -123,8 +120,8 @@ class FusedSm80 {
   static constexpr int kSteps = (kRegions + 15) / 16;  ///< of 16 blocks
 
   /// Where a thread stands.
-  struct Place {
-    Pair pair;
+  struct WorkTile {
+    BatchHead pair;
     std::uint32_t shared;
     std::uint32_t thread;
     std::uint32_t lane;
@@ -157,21 +154,22 @@ class FusedSm80 {
     }
   };
 
-  static MHLA_DEVICE Place place(const Params& p);
+  static MHLA_DEVICE WorkTile work_tile(const Params& p);
 
   // The first phase.
-  static MHLA_DEVICE void copy_keys(const Params& p, const Place& at, KeyCursor& ahead, int stage);
-  static MHLA_DEVICE void summarize(const Params& p, const Place& at, KeyCursor& ahead);
+  static MHLA_DEVICE void copy_keys(const Params& p, const WorkTile& at, KeyCursor& ahead,
+                                    int stage);
+  static MHLA_DEVICE void summarize(const Params& p, const WorkTile& at, KeyCursor& ahead);
   static MHLA_DEVICE void store_summary(
       const float (&sums)[Config::kRowTiles][Config::kColumnTiles][4],
-      const float (&key_sums)[Config::kRowTiles][4], const Place& at, std::uint32_t block,
+      const float (&key_sums)[Config::kRowTiles][4], const WorkTile& at, std::uint32_t block,
       float scale);
 
   // The third.
-  static MHLA_DEVICE void copy_queries(const Params& p, const Place& at, QueryCursor& ahead,
+  static MHLA_DEVICE void copy_queries(const Params& p, const WorkTile& at, QueryCursor& ahead,
                                        int stage);
-  static MHLA_DEVICE void read_out(const Params& p, const Place& at, QueryCursor& ahead);
-  static MHLA_DEVICE void read_rows(const Params& p, const Place& at, std::uint32_t rows,
+  static MHLA_DEVICE void read_out(const Params& p, const WorkTile& at, QueryCursor& ahead);
+  static MHLA_DEVICE void read_rows(const Params& p, const WorkTile& at, std::uint32_t rows,
                                     QueryCursor now);
   template <int kTiles>
   static MHLA_DEVICE void read_columns(const Fragment<D>& q, typename Regions::Region mixture,
@@ -183,9 +181,9 @@ class FusedSm80 {
 
 template <class T, int D, int E, int kRegions, Arch kFor>
 MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::operator()(const Params& p) const {
-  const Place at = place(p);
+  const WorkTile at = work_tile(p);
   const bool normalized = p.normalization.denominator == Denominator::kKeySum;
-  if (at.thread < 8) ptx::store_shared_4(at.shared + Config::kZeros + at.thread * 16, {});
+  if (at.thread < 8) ptx::st_shared_v4(at.shared + Config::kZeros + at.thread * 16, {});
 
   KeyCursor keys;
   MHLA_CUDA_LOOP
@@ -195,7 +193,7 @@ MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::operator()(const Params& p)
   const auto m = load_mixing<T, kSteps>(p.mixing.data, p.mixing.stride, rows, columns, at.lane);
   summarize(p, at, keys);
 
-  ptx::meet_block();  // all summaries are there, and the ring is free
+  ptx::bar_sync();  // all summaries are there, and the ring is free
   QueryCursor queries;
   MHLA_CUDA_LOOP
   for (int s = 0; s + 1 < Config::kQueryStages; ++s) copy_queries(p, at, queries, s);
@@ -204,16 +202,16 @@ MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::operator()(const Params& p)
   mix_regions<T, Config::kWarps>(at.regions(), m, at.shared + Config::kZeros, rows, columns,
                                  at.warp, at.lane);
   if (normalized) {
-    ptx::meet_block();  // all have read z
+    ptx::bar_sync();  // all have read z
     key_sums.store(rows);
   }
   read_out(p, at, queries);
 }
 
 template <class T, int D, int E, int kRegions, Arch kFor>
-MHLA_DEVICE auto FusedSm80<T, D, E, kRegions, kFor>::place(const Params& p) -> Place {
-  const std::uint32_t thread = ptx::thread_index(), warp = thread / 32;
-  return {pair_of(static_cast<std::int32_t>(ptx::block_index_x()), p.heads),
+MHLA_DEVICE auto FusedSm80<T, D, E, kRegions, kFor>::work_tile(const Params& p) -> WorkTile {
+  const std::uint32_t thread = ptx::tid_x(), warp = thread / 32;
+  return {batch_head(static_cast<std::int32_t>(ptx::ctaid_x()), p.heads),
           ptx::shared_begin(),
           thread,
           thread % 32,
@@ -223,7 +221,7 @@ MHLA_DEVICE auto FusedSm80<T, D, E, kRegions, kFor>::place(const Params& p) -> P
 }
 
 template <class T, int D, int E, int kRegions, Arch kFor>
-MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::copy_keys(const Params& p, const Place& at,
+MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::copy_keys(const Params& p, const WorkTile& at,
                                                                KeyCursor& ahead, int stage) {
   if (ahead.block < p.key_blocks.blocks()) {
     const BlockTokens tokens{p.key_blocks, p.key_blocks.origin(ahead.block), ahead.slot};
@@ -237,15 +235,15 @@ MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::copy_keys(const Params& p, 
     if (at.thread < Config::kTokens / 2) {
       const auto row = static_cast<std::int32_t>(2 * at.thread);
       const float x = tokens(row) >= 0 ? 1.0f : 0.0f, y = tokens(row + 1) >= 0 ? 1.0f : 0.0f;
-      ptx::store_shared(at.filled(stage) + at.thread * 4, ptx::pack<T>(x, y));
+      ptx::st_shared(at.filled(stage) + at.thread * 4, ptx::pack<T>(x, y));
     }
     ahead.advance(p.key_blocks.slots());
   }
-  ptx::commit_copies();
+  ptx::cp_async_commit_group();
 }
 
 template <class T, int D, int E, int kRegions, Arch kFor>
-MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::summarize(const Params& p, const Place& at,
+MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::summarize(const Params& p, const WorkTile& at,
                                                                KeyCursor& ahead) {
   const std::int32_t blocks = p.key_blocks.blocks(), slots = p.key_blocks.slots();
   int stage = 0, free = Config::kStages - 1;
@@ -255,8 +253,8 @@ MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::summarize(const Params& p, 
     float key_sums[Config::kRowTiles][4] = {};
     MHLA_CUDA_LOOP
     for (std::int32_t slot = 0; slot < slots; slot += Config::kTokens) {
-      ptx::wait_copies<Config::kStages - 2>();
-      ptx::meet_block();  // the stage is there for all, and the one before has been read by all
+      ptx::cp_async_wait_group<Config::kStages - 2>();
+      ptx::bar_sync();  // the stage is there for all, and the one before has been read by all
       copy_keys(p, at, ahead, free);
       const KeyTile k{at.stage(stage)};
       const ValueTile v{k.begin + KeyTile::kBytes};
@@ -277,7 +275,7 @@ MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::summarize(const Params& p, 
 template <class T, int D, int E, int kRegions, Arch kFor>
 MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::store_summary(
     const float (&sums)[Config::kRowTiles][Config::kColumnTiles][4],
-    const float (&key_sums)[Config::kRowTiles][4], const Place& at, std::uint32_t block,
+    const float (&key_sums)[Config::kRowTiles][4], const WorkTile& at, std::uint32_t block,
     float scale) {
   const auto region = at.regions().region(block);
   MHLA_CUDA_UNROLL
@@ -291,20 +289,21 @@ MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::store_summary(
       MHLA_CUDA_UNROLL
       for (int i = 0; i < 4; ++i) c[i] = sums[t][j][i] * scale;
       const std::uint32_t column = at.lane % 4 * 4;  // in bytes
-      ptx::store_shared(region.piece(row, at.piece() + j) + column, ptx::pack<T>(c[0], c[1]));
+      ptx::st_shared(region.piece(row, at.piece() + j) + column, ptx::pack<T>(c[0], c[1]));
       if (second) {
-        ptx::store_shared(region.piece(row + 8, at.piece() + j) + column, ptx::pack<T>(c[2], c[3]));
+        ptx::st_shared(region.piece(row + 8, at.piece() + j) + column, ptx::pack<T>(c[2], c[3]));
       }
     }
     if (at.half == 0 && at.lane % 4 == 0) {
-      ptx::store_shared_float(at.key_sum(block) + row * 4, key_sums[t][0]);
-      if (second) ptx::store_shared_float(at.key_sum(block) + (row + 8) * 4, key_sums[t][2]);
+      ptx::st_shared_f32(at.key_sum(block) + row * 4, key_sums[t][0]);
+      if (second) ptx::st_shared_f32(at.key_sum(block) + (row + 8) * 4, key_sums[t][2]);
     }
   }
 }
 
 template <class T, int D, int E, int kRegions, Arch kFor>
-MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::copy_queries(const Params& p, const Place& at,
+MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::copy_queries(const Params& p,
+                                                                  const WorkTile& at,
                                                                   QueryCursor& ahead, int stage) {
   if (ahead.block < p.query_blocks.blocks()) {
     copy_rows<kThreads>(QueryTiles{at.shared + stage * Config::kQueryStageBytes}, p.q.head(at.pair),
@@ -313,20 +312,20 @@ MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::copy_queries(const Params& 
                         at.thread);
     ahead.advance(p.query_blocks.slots());
   }
-  ptx::commit_copies();
+  ptx::cp_async_commit_group();
 }
 
 template <class T, int D, int E, int kRegions, Arch kFor>
-MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::read_out(const Params& p, const Place& at,
+MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::read_out(const Params& p, const WorkTile& at,
                                                               QueryCursor& ahead) {
   const std::int32_t blocks = p.query_blocks.blocks(), slots = p.query_blocks.slots();
   int stage = 0, free = Config::kQueryStages - 1;
   QueryCursor now;
   MHLA_CUDA_LOOP
   for (; now.block < blocks; now.advance(slots)) {
-    ptx::wait_copies<Config::kQueryStages - 2>();
-    ptx::meet_block();  // the stage is there for all, and the one before has been written out by
-                        // all
+    ptx::cp_async_wait_group<Config::kQueryStages - 2>();
+    ptx::bar_sync();  // the stage is there for all, and the one before has been written out by
+                      // all
     copy_queries(p, at, ahead, free);
     const std::uint32_t rows =
         at.shared + stage * Config::kQueryStageBytes + at.group * QueryTile::kBytes;
@@ -338,7 +337,7 @@ MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::read_out(const Params& p, c
 
 /// 16 queries at `rows`, by the two warps of a group.
 template <class T, int D, int E, int kRegions, Arch kFor>
-MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::read_rows(const Params& p, const Place& at,
+MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::read_rows(const Params& p, const WorkTile& at,
                                                                std::uint32_t rows,
                                                                QueryCursor now) {
   Fragment<D> q = load_rows(QueryTile{rows}, 0, at.lane);
@@ -349,7 +348,7 @@ MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::read_rows(const Params& p, 
   }
   const float unit = inverse_power(p.summary_scale);
   const RowPair factors{p.normalization.factor(d.x) * unit, p.normalization.factor(d.x_8) * unit};
-  ptx::meet(1 + at.group, 64);  // both have read the queries, which outputs replace
+  ptx::bar_sync(1 + at.group, 64);  // both have read the queries, which outputs replace
   const auto mixture = at.regions().region(now.block);
   const OutputTile out{rows};
   constexpr int kTiles = Config::kColumnTiles;
@@ -360,7 +359,7 @@ MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::read_rows(const Params& p, 
   } else {
     read_columns<kTiles - 1>(q, mixture, factors, out, kTiles, at.lane);
   }
-  ptx::meet(1 + at.group, 64);  // all outputs of the rows are there
+  ptx::bar_sync(1 + at.group, 64);  // all outputs of the rows are there
   const auto first = now.slot + static_cast<std::int32_t>(16 * at.group);
   write_rows<64>(out, p.o.head(at.pair), p.o.token_stride,
                  BlockTokens{p.query_blocks, p.query_blocks.origin(now.block), first},
@@ -376,7 +375,7 @@ MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::read_columns(const Fragment
                                                                   std::uint32_t lane) {
   float sums[kTiles][4] = {};
   multiply<T>(sums, q, mixture, 0, piece, lane);
-  store_sums<T>(sums, factors.x, factors.x_8, out, 0, piece, lane);
+  store_sums<T, kTiles>(sums, 0, factors, out, 0, piece, lane);
 }
 
 }  // namespace mhla::cuda

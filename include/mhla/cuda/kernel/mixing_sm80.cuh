@@ -27,7 +27,7 @@
 /// Numbers that are not finite: a product with m_ib = 0 is still a product, so an S_b with
 /// infinities or NaN gives NaN in the same places of S~_i for every i. With `earlier` those are the
 /// i > b alone: where 16 summaries on the diagonal have such numbers, and only there, each row of m
-/// is multiplied by itself, with zeros in place of the S_b of b >= i (tile/earlier_product.cuh).
+/// is multiplied by itself, with zeros in place of the S_b of b >= i (tile/triangular_product.cuh).
 ///
 /// Shared memory: kSharedBytes of MixingConfig; the result leaves through the ring's first bytes.
 /// Device memory: S once for every 64 rows, S~ once, m once for every pair and tile of columns.
@@ -43,12 +43,12 @@
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
-#include "mhla/cuda/tile/earlier_product.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
-#include "mhla/cuda/tile/parts.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/product.cuh"
-#include "mhla/cuda/tile/shared_tile.cuh"
-#include "mhla/cuda/tile/token_rows.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
+#include "mhla/cuda/tile/triangular_product.cuh"
 
 namespace mhla::cuda {
 
@@ -97,7 +97,7 @@ struct MixingSm80 {
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const Place at = place(p);
+    const WorkTile at = work_tile(p);
     if (at.column_tile < Config::kColumnTiles) {
       mix_summaries(p, at);
     } else {
@@ -114,7 +114,7 @@ struct MixingSm80 {
   using Sums = float[kRowTiles][kTiles][4];
 
   /// What a thread works on.
-  struct Place {
+  struct WorkTile {
     std::uint32_t thread;
     std::uint32_t warp;
     std::uint32_t lane;
@@ -142,9 +142,9 @@ struct MixingSm80 {
     return i >= p.rows ? 0 : p.earlier && i < p.columns ? i : p.columns;
   }
 
-  static MHLA_DEVICE Place place(const Params& p) {
-    const std::uint32_t thread = ptx::thread_index();
-    const std::uint32_t index = ptx::block_index_x();
+  static MHLA_DEVICE WorkTile work_tile(const Params& p) {
+    const std::uint32_t thread = ptx::tid_x();
+    const std::uint32_t index = ptx::ctaid_x();
     const std::uint32_t column_tile = index / row_tiles(p);
     const std::uint32_t row_tile = row_tiles(p) - 1 - index % row_tiles(p);
     const auto row = static_cast<std::int32_t>(row_tile) * Config::kRows;
@@ -159,47 +159,47 @@ struct MixingSm80 {
             ptx::shared_begin()};
   }
 
-  static MHLA_DEVICE typename Config::Summaries stage(const Place& at, std::int32_t strip) {
+  static MHLA_DEVICE typename Config::Summaries stage(const WorkTile& at, std::int32_t strip) {
     return {at.shared + static_cast<std::uint32_t>(strip % kStages) * Config::kStageBytes};
   }
-  static MHLA_DEVICE typename Config::Factors factors(const Place& at, std::int32_t strip) {
+  static MHLA_DEVICE typename Config::Factors factors(const WorkTile& at, std::int32_t strip) {
     return {at.shared + kStages * Config::kStageBytes +
             static_cast<std::uint32_t>(strip % 2) * Config::Factors::kBytes};
   }
 
-  static MHLA_DEVICE void mix_summaries(const Params& p, const Place& at) {
+  static MHLA_DEVICE void mix_summaries(const Params& p, const WorkTile& at) {
     const std::int32_t strips = (at.depth + kStrip - 1) / kStrip;
     MHLA_CUDA_UNROLL
     for (int strip = 0; strip < kStages - 1; ++strip) {
       if (strip < strips) copy_strip(p, at, strip);
-      ptx::commit_copies();
+      ptx::cp_async_commit_group();
     }
     store_factors(at, 0, load_coefficients(p, at, 0));
     Coefficients ahead = load_coefficients(p, at, 1);
     Sums sums{};
     MHLA_CUDA_LOOP
     for (std::int32_t strip = 0; strip < strips; ++strip) {
-      ptx::wait_copies<kStages - 2>();
-      ptx::meet_block();  // the strip is here, and nobody reads the one before any more
+      ptx::cp_async_wait_group<kStages - 2>();
+      ptx::bar_sync();  // the strip is here, and nobody reads the one before any more
       const std::int32_t next = strip + kStages - 1;
       if (next < strips) copy_strip(p, at, next);
-      ptx::commit_copies();
+      ptx::cp_async_commit_group();
       store_factors(at, strip + 1, ahead);
       ahead = load_coefficients(p, at, strip + 2);
       add_strip(p, at, strip, sums);
     }
-    ptx::meet_block();
+    ptx::bar_sync();
     write_part(p, p.out.high, at, sums);
     if constexpr (P == Precision::kPair) {
       MHLA_CUDA_UNROLL
       for (std::uint32_t r = 0; r < kRowTiles; ++r) keep_rest<T>(sums[r]);
-      ptx::meet_block();
+      ptx::bar_sync();
       write_part(p, p.out.low, at, sums);
     }
   }
 
   /// Starts the copies of a strip: zeros for b from the depth on.
-  static MHLA_DEVICE void copy_strip(const Params& p, const Place& at, std::int32_t strip) {
+  static MHLA_DEVICE void copy_strip(const Params& p, const WorkTile& at, std::int32_t strip) {
     const std::int64_t begin =
         at.pair * p.columns * kSummaryBytes + at.column_tile * (2 * Config::kColumns);
     const ConsecutiveTokens blocks{strip * kStrip, at.depth};
@@ -213,11 +213,11 @@ struct MixingSm80 {
 
   /// The thread's `index`-th row. Those of a warp's halves lie 4 rows apart, so that their stores
   /// meet different banks.
-  static MHLA_DEVICE std::uint32_t coefficient_row(const Place& at, std::uint32_t index) {
+  static MHLA_DEVICE std::uint32_t coefficient_row(const WorkTile& at, std::uint32_t index) {
     return 8 * index + at.warp + at.lane / 16 * 4;
   }
 
-  static MHLA_DEVICE Coefficients load_coefficients(const Params& p, const Place& at,
+  static MHLA_DEVICE Coefficients load_coefficients(const Params& p, const WorkTile& at,
                                                     std::int32_t strip) {
     Coefficients m;
     MHLA_CUDA_UNROLL
@@ -227,13 +227,13 @@ struct MixingSm80 {
       const float* const from = p.mixing.row(i) + b;
       MHLA_CUDA_UNROLL
       for (int j = 0; j < 2; ++j) {
-        m.x[index][j] = b + j < end(p, i) ? ptx::load_global_float(from + j) : 0;
+        m.x[index][j] = b + j < end(p, i) ? ptx::ld_global_nc_f32(from + j) : 0;
       }
     }
     return m;
   }
 
-  static MHLA_DEVICE void store_factors(const Place& at, std::int32_t strip,
+  static MHLA_DEVICE void store_factors(const WorkTile& at, std::int32_t strip,
                                         const Coefficients& m) {
     const typename Config::Factors tile = factors(at, strip);
     MHLA_CUDA_UNROLL
@@ -242,17 +242,17 @@ struct MixingSm80 {
       const std::uint32_t piece = at.lane % 16 / 4;
       const std::uint32_t byte = at.lane % 4 * 4;
       const Parts parts = parts_of<T>(m.x[index][0], m.x[index][1]);
-      ptx::store_shared(tile.piece(row, piece) + byte, parts.high);
-      ptx::store_shared(tile.piece(row, kStrip / 8 + piece) + byte, parts.low);
+      ptx::st_shared(tile.piece(row, piece) + byte, parts.high);
+      ptx::st_shared(tile.piece(row, kStrip / 8 + piece) + byte, parts.low);
     }
   }
 
-  static MHLA_DEVICE void add_strip(const Params& p, const Place& at, std::int32_t strip,
+  static MHLA_DEVICE void add_strip(const Params& p, const WorkTile& at, std::int32_t strip,
                                     Sums& sums) {
     const typename Config::Summaries high = stage(at, strip);
     const typename Config::Factors m = factors(at, strip);
-    const TilePlace column = columns_place(at.lane);
-    const TilePlace row = rows_place(at.lane);
+    const TileCoord column = columns_coord(at.lane);
+    const TileCoord row = rows_coord(at.lane);
     MHLA_CUDA_UNROLL
     for (std::uint32_t step = 0; step < kStrip / 16; ++step) {
       const std::int32_t b = strip * kStrip + static_cast<std::int32_t>(16 * step);
@@ -262,7 +262,7 @@ struct MixingSm80 {
       for (std::uint32_t part = 0; part < Config::kParts; ++part) {
         MHLA_CUDA_UNROLL
         for (std::uint32_t j = 0; j < kTiles / 2; ++j) {
-          summaries[part][j] = ptx::load_matrices_4_transposed(
+          summaries[part][j] = ptx::ldmatrix_x4_trans(
               part * Config::Summaries::kBytes +
               high.piece(16 * step + column.row, kTiles * at.warp + 2 * j + column.piece));
         }
@@ -272,9 +272,9 @@ struct MixingSm80 {
         const std::int32_t i = at.row + static_cast<std::int32_t>(16 * r);
         if (i >= p.rows || (p.earlier && b > i + 14)) continue;  // m is zero there
         const ptx::Words4 m_high =
-            ptx::load_matrices_4(m.piece(16 * r + row.row, 2 * step + row.piece));
+            ptx::ldmatrix_x4(m.piece(16 * r + row.row, 2 * step + row.piece));
         const ptx::Words4 m_low =
-            ptx::load_matrices_4(m.piece(16 * r + row.row, kStrip / 8 + 2 * step + row.piece));
+            ptx::ldmatrix_x4(m.piece(16 * r + row.row, kStrip / 8 + 2 * step + row.piece));
         if (p.earlier && b == i && any_not_finite<T>(summaries)) {
           multiply_earlier<T>(sums[r], m_high, m_low, summaries, at.lane);
           continue;
@@ -290,20 +290,20 @@ struct MixingSm80 {
                                        const ptx::Words4 (&b)[kTiles / 2]) {
     MHLA_CUDA_UNROLL
     for (int j = 0; j < kTiles; ++j) {
-      ptx::multiply_add_16<T>(sums[j], a.x[0], a.x[1], a.x[2], a.x[3], b[j / 2].x[j % 2 * 2],
-                              b[j / 2].x[j % 2 * 2 + 1]);
+      ptx::mma_m16n8k16<T>(sums[j], a.x[0], a.x[1], a.x[2], a.x[3], b[j / 2].x[j % 2 * 2],
+                           b[j / 2].x[j % 2 * 2 + 1]);
     }
   }
 
   /// Rounds the mixtures, and writes their columns of `array`.
-  static MHLA_DEVICE void write_part(const Params& p, unsigned char* array, const Place& at,
+  static MHLA_DEVICE void write_part(const Params& p, unsigned char* array, const WorkTile& at,
                                      const Sums& sums) {
     const typename Config::Mixture mixture{at.shared};
     MHLA_CUDA_UNROLL
     for (std::uint32_t r = 0; r < kRowTiles; ++r) {
-      store_sums<T>(sums[r], 1, 1, mixture, 16 * r, kTiles * at.warp, at.lane);
+      store_sums<T, kTiles>(sums[r], 0, {1, 1}, mixture, 16 * r, kTiles * at.warp, at.lane);
     }
-    ptx::meet_block();
+    ptx::bar_sync();
     const std::int64_t begin =
         at.pair * p.rows * kSummaryBytes + at.column_tile * (2 * Config::kColumns);
     write_rows<kThreads>(mixture, array + begin, kSummaryBytes, ConsecutiveTokens{at.row, p.rows},
@@ -311,7 +311,7 @@ struct MixingSm80 {
   }
 
   /// z~ of 16 rows. Coefficients of 32 b at a time pass through shared memory.
-  static MHLA_DEVICE void mix_key_sums(const Params& p, const Place& at) {
+  static MHLA_DEVICE void mix_key_sums(const Params& p, const WorkTile& at) {
     constexpr int kGroups = Config::kSumGroups;
     constexpr int kRows = Config::kSumRows / kGroups;  // of a thread
     constexpr int kAhead = 8;                          // z_b loaded together
@@ -326,9 +326,9 @@ struct MixingSm80 {
     float sums[kRows] = {};
     MHLA_CUDA_LOOP
     for (std::int32_t b = 0; b < at.depth; b += kStrip) {
-      ptx::meet_block();
+      ptx::bar_sync();
       store_sum_factors(p, at, first, b);
-      ptx::meet_block();
+      ptx::bar_sync();
       if (group >= kGroups) continue;
       MHLA_CUDA_LOOP
       for (std::int32_t own = 0; own < kStrip && b + own < at.depth; own += kAhead) {
@@ -336,7 +336,7 @@ struct MixingSm80 {
         MHLA_CUDA_UNROLL
         for (int j = 0; j < kAhead; ++j) {
           const std::int64_t place = b + own + j;
-          x[j] = place < at.depth ? ptx::load_global_float(z + place * D) : 0;
+          x[j] = place < at.depth ? ptx::ld_global_nc_f32(z + place * D) : 0;
         }
         add_key_sums(p, at.shared + static_cast<std::uint32_t>(4 * (kRows * group * kStrip + own)),
                      row, b + own, x, sums);
@@ -346,13 +346,13 @@ struct MixingSm80 {
     MHLA_CUDA_UNROLL
     for (int r = 0; r < kRows; ++r) {
       if (row + r < p.rows) {
-        ptx::store_global_float(p.out.key_sum + (at.pair * p.rows + row + r) * D + column, sums[r]);
+        ptx::st_global_f32(p.out.key_sum + (at.pair * p.rows + row + r) * D + column, sums[r]);
       }
     }
   }
 
   /// m of 16 rows and 32 b as floats, rows of 128 bytes.
-  static MHLA_DEVICE void store_sum_factors(const Params& p, const Place& at, std::int32_t first,
+  static MHLA_DEVICE void store_sum_factors(const Params& p, const WorkTile& at, std::int32_t first,
                                             std::int32_t b) {
     MHLA_CUDA_UNROLL
     for (std::uint32_t index = 0; index < Config::kSumRows * kStrip / kThreads; ++index) {
@@ -360,8 +360,8 @@ struct MixingSm80 {
       const std::int32_t i = first + own / kStrip;
       const std::int32_t from = b + own % kStrip;
       const bool counts = from < end(p, i);
-      ptx::store_shared_float(at.shared + 4 * static_cast<std::uint32_t>(own),
-                              counts ? ptx::load_global_float(p.mixing.row(i) + from) : 0);
+      ptx::st_shared_f32(at.shared + 4 * static_cast<std::uint32_t>(own),
+                         counts ? ptx::ld_global_nc_f32(p.mixing.row(i) + from) : 0);
     }
   }
 
@@ -377,7 +377,7 @@ struct MixingSm80 {
       MHLA_CUDA_UNROLL
       for (int j = 0; j < kAhead; j += 4) {
         const ptx::Words4 m =
-            ptx::load_shared_4(factors + static_cast<std::uint32_t>(4 * (kStrip * r + j)));
+            ptx::ld_shared_v4(factors + static_cast<std::uint32_t>(4 * (kStrip * r + j)));
         MHLA_CUDA_UNROLL
         for (int k = 0; k < 4; ++k) {
           if (first + j + k < last) sums[r] += __builtin_bit_cast(float, m.x[k]) * x[j + k];

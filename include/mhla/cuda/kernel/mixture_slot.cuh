@@ -11,9 +11,9 @@
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/ptx/wgmma.cuh"
-#include "mhla/cuda/tile/box_vector.cuh"
-#include "mhla/cuda/tile/descriptor.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/rows.cuh"
 #include "mhla/cuda/tile/tensor_box.cuh"
 
 namespace mhla::cuda {
@@ -52,24 +52,25 @@ struct MixtureSlot {
     for (int part = 0; part < kParts; ++part) {
       MHLA_CUDA_UNROLL
       for (int panel = 0; panel < E / 64; ++panel) {
-        ptx::load_box(begin + part * kPartBytes + panel * kPanelBytes, maps[part],
-                      {{64 * panel, 0, block, pair, 0}}, barrier);
+        ptx::cp_async_bulk_tensor(begin + part * kPartBytes + panel * kPanelBytes, maps[part],
+                                  {{64 * panel, 0, block, pair, 0}}, barrier);
       }
     }
-    if (key_sum) ptx::load_box(this->key_sum().begin, maps[2], {{0, 0, block, pair, 0}}, barrier);
+    if (key_sum)
+      ptx::cp_async_bulk_tensor(this->key_sum().begin, maps[2], {{0, 0, block, pair, 0}}, barrier);
   }
 
-  /// Starts sums += features S~, columns column.. column + 2 kSums - 1 of it: 64 or 128. Called by
-  /// a group between group_begin and group_commit, with both in order (ptx::keep_order).
-  template <class T, int kSums>
-  MHLA_DEVICE void multiply(float (&sums)[kSums], const Fragment<D>& features, int column) const {
+  /// Starts sums += features S~, columns column.. column + 8 kTiles - 1 of it: 64 or 128. Called by
+  /// a group between wgmma_fence and wgmma_commit_group, with both in order (ptx::fence_registers).
+  template <class T, int kTiles>
+  MHLA_DEVICE void multiply(float (&sums)[kTiles][4], const Fragment<D>& features,
+                            int column) const {
     MHLA_CUDA_UNROLL
     for (int part = 0; part < kParts; ++part) {
       const std::uint32_t panel = begin + part * kPartBytes + column / 64 * kPanelBytes;
       MHLA_CUDA_UNROLL
       for (int s = 0; s < D / 16; ++s) {
-        ptx::group_multiply_add<1>(sums, features.x + 4 * s, factor(panel, 16 * s, kPanelBytes),
-                                   T{});
+        ptx::wgmma_m64k16<1>(sums, features.x + 4 * s, factor(panel, 16 * s, kPanelBytes), T{});
       }
     }
   }

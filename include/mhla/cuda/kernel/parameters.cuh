@@ -3,14 +3,14 @@
 /// \file
 /// What kernels are told: the parameters they share. Kernels are functors; operator()(params) runs
 /// in every thread of grid(params, pairs) thread blocks, which are numbered along x. A pair is a
-/// (batch item, head): pair = b * heads + h (tile/token_tensor.cuh).
+/// (batch item, head): pair = b * heads + h (tile/tokens.cuh).
 
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/tile/feature_map.cuh"
 #include "mhla/cuda/tile/token_blocks.cuh"
-#include "mhla/cuda/tile/token_tensor.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
 
 namespace mhla::cuda {
 

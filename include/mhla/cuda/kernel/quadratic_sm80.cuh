@@ -44,16 +44,14 @@
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
-#include "mhla/cuda/tile/copied_features.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
-#include "mhla/cuda/tile/lower_product.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/product.cuh"
-#include "mhla/cuda/tile/row_output.cuh"
-#include "mhla/cuda/tile/row_products.cuh"
-#include "mhla/cuda/tile/row_sums.cuh"
-#include "mhla/cuda/tile/shared_tile.cuh"
+#include "mhla/cuda/tile/rows.cuh"
 #include "mhla/cuda/tile/token_blocks.cuh"
-#include "mhla/cuda/tile/token_rows.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
+#include "mhla/cuda/tile/triangular_product.cuh"
 
 namespace mhla::cuda {
 
@@ -114,11 +112,11 @@ class QuadraticSm80 {
   static constexpr int kGroups = Config::kKeys / 16;
 
   /// What a thread works on.
-  struct Place {
+  struct WorkTile {
     std::uint32_t lane;
     std::int32_t warp;
     std::uint32_t shared;
-    Pair pair;
+    BatchHead pair;
     std::int32_t query;  // the first of the thread block
     std::int32_t parts;  // of 64 keys
     bool mixing_is_here;
@@ -150,24 +148,24 @@ class QuadraticSm80 {
     return static_cast<unsigned>((p.query_blocks.tokens() - 1) / Config::kQueries + 1);
   }
 
-  static MHLA_DEVICE Place place(const Params& p);
-  static MHLA_DEVICE void copy_item(const Params& p, const Place& at, std::int32_t n);
-  static MHLA_DEVICE void store_mixing(const Params& p, const Place& at);
-  static MHLA_DEVICE void take_queries(const Params& p, const Place& at, Sums& sums);
-  static MHLA_DEVICE void add_keys(const Params& p, const Place& at, std::int32_t n, Sums& sums);
-  static MHLA_DEVICE void add_group(const Params& p, const Place& at, std::int32_t n,
+  static MHLA_DEVICE WorkTile work_tile(const Params& p);
+  static MHLA_DEVICE void copy_item(const Params& p, const WorkTile& at, std::int32_t n);
+  static MHLA_DEVICE void store_mixing(const Params& p, const WorkTile& at);
+  static MHLA_DEVICE void take_queries(const Params& p, const WorkTile& at, Sums& sums);
+  static MHLA_DEVICE void add_keys(const Params& p, const WorkTile& at, std::int32_t n, Sums& sums);
+  static MHLA_DEVICE void add_group(const Params& p, const WorkTile& at, std::int32_t n,
                                     std::int32_t group, bool diagonal, Sums& sums);
-  static MHLA_DEVICE void mix(const Params& p, const Place& at,
+  static MHLA_DEVICE void mix(const Params& p, const WorkTile& at,
                               const std::int32_t (&query_blocks)[2],
                               const std::int32_t (&key_blocks)[4], float (&scores)[2][4]);
-  static MHLA_DEVICE void write_output(const Params& p, const Place& at, const Sums& sums);
+  static MHLA_DEVICE void write_output(const Params& p, const WorkTile& at, const Sums& sums);
 };
 
 // -------------------------------------------------------------------------------------------------
 
 template <class T, int D, int E, bool Causal>
 MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::operator()(const Params& p) const {
-  const Place at = place(p);
+  const WorkTile at = work_tile(p);
   MHLA_CUDA_LOOP
   for (std::int32_t n = 0; n < Config::kSlots; ++n) copy_item(p, at, n);
   if (at.mixing_is_here) store_mixing(p, at);
@@ -175,24 +173,24 @@ MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::operator()(const Params& p) con
   Sums sums;
   MHLA_CUDA_LOOP
   for (std::int32_t n = 0; n <= at.parts; ++n) {  // queries, then parts of 64 keys
-    ptx::wait_copies<Config::kSlots - 1>();
-    if (n > 0) apply_to_copied<T, kThreads>(p.key_map, at.keys(n), ptx::thread_index());
-    ptx::meet_block();  // item n is here
+    ptx::cp_async_wait_group<Config::kSlots - 1>();
+    if (n > 0) apply_to_copied<T, kThreads>(p.key_map, at.keys(n), ptx::tid_x());
+    ptx::bar_sync();  // item n is here
     if (n == 0) {
       take_queries(p, at, sums);
     } else if (any) {
       add_keys(p, at, n, sums);
     }
-    ptx::meet_block();  // and not needed any more
+    ptx::bar_sync();  // and not needed any more
     copy_item(p, at, n + Config::kSlots);
   }
   write_output(p, at, sums);
 }
 
 template <class T, int D, int E, bool Causal>
-MHLA_DEVICE auto QuadraticSm80<T, D, E, Causal>::place(const Params& p) -> Place {
-  const std::uint32_t thread = ptx::thread_index();
-  const std::uint32_t index = ptx::block_index_x();
+MHLA_DEVICE auto QuadraticSm80<T, D, E, Causal>::work_tile(const Params& p) -> WorkTile {
+  const std::uint32_t thread = ptx::tid_x();
+  const std::uint32_t index = ptx::ctaid_x();
   const auto query = static_cast<std::int32_t>(index % parts(p)) * Config::kQueries;
   std::int32_t parts_of_keys = (p.key_blocks.tokens() - 1) / Config::kKeys + 1;
   if (Causal) {
@@ -204,7 +202,7 @@ MHLA_DEVICE auto QuadraticSm80<T, D, E, Causal>::place(const Params& p) -> Place
   return {thread % 32,
           static_cast<std::int32_t>(thread / 32),
           ptx::shared_begin(),
-          pair_of(static_cast<std::int32_t>(index / parts(p)), p.heads),
+          batch_head(static_cast<std::int32_t>(index / parts(p)), p.heads),
           query,
           parts_of_keys,
           numbers <= Config::kMixingNumbers};
@@ -213,9 +211,9 @@ MHLA_DEVICE auto QuadraticSm80<T, D, E, Causal>::place(const Params& p) -> Place
 /// Starts the copies of queries (n = 0) or of the n-th 64 keys and values, if there are any, and
 /// stores the keys' blocks.
 template <class T, int D, int E, bool Causal>
-MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::copy_item(const Params& p, const Place& at,
+MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::copy_item(const Params& p, const WorkTile& at,
                                                            std::int32_t n) {
-  const std::uint32_t thread = ptx::thread_index();  // places of pieces are not kept for all items
+  const std::uint32_t thread = ptx::tid_x();  // places of pieces are not kept for all items
   if (n == 0) {
     copy_rows<kThreads>(Queries{at.slot(0)}, p.q.head(at.pair), p.q.token_stride,
                         ConsecutiveTokens{at.query, p.query_blocks.tokens()}, thread);
@@ -226,28 +224,28 @@ MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::copy_item(const Params& p, cons
     if (thread < Config::kKeys) {
       const std::int32_t token = tokens(static_cast<std::int32_t>(thread));
       const std::int32_t block = token < 0 ? -1 : p.key_blocks.block_of(token);
-      ptx::store_shared(at.key_blocks(n) + 4 * thread, static_cast<std::uint32_t>(block));
+      ptx::st_shared(at.key_blocks(n) + 4 * thread, static_cast<std::uint32_t>(block));
     }
   }
-  ptx::commit_copies();
+  ptx::cp_async_commit_group();
 }
 
 /// Copies the mixing matrix to shared memory, a warp a row.
 template <class T, int D, int E, bool Causal>
-MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::store_mixing(const Params& p, const Place& at) {
+MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::store_mixing(const Params& p, const WorkTile& at) {
   const std::int32_t columns = p.key_blocks.blocks();
   MHLA_CUDA_LOOP
   for (std::int32_t i = at.warp; i < p.query_blocks.blocks(); i += Config::kWarps) {
     const std::uint32_t to = at.shared + Config::kMixing + 4 * i * Config::pitch(columns);
     MHLA_CUDA_LOOP
     for (auto b = static_cast<std::int32_t>(at.lane); b < columns; b += 32) {
-      ptx::store_shared_float(to + 4 * b, ptx::load_global_float(p.mixing.row(i) + b));
+      ptx::st_shared_f32(to + 4 * b, ptx::ld_global_nc_f32(p.mixing.row(i) + b));
     }
   }
 }
 
 template <class T, int D, int E, bool Causal>
-MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::take_queries(const Params& p, const Place& at,
+MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::take_queries(const Params& p, const WorkTile& at,
                                                               Sums& sums) {
   MHLA_CUDA_UNROLL
   for (int r = 0; r < kRowTiles; ++r) {
@@ -265,7 +263,7 @@ MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::take_queries(const Params& p, c
 
 /// Adds the keys of item n.
 template <class T, int D, int E, bool Causal>
-MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::add_keys(const Params& p, const Place& at,
+MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::add_keys(const Params& p, const WorkTile& at,
                                                           std::int32_t n, Sums& sums) {
   if constexpr (Causal) {
     const std::int32_t own = (at.query + at.row()) / 16 - (n - 1) * kGroups;
@@ -281,7 +279,7 @@ MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::add_keys(const Params& p, const
 
 /// Adds 16 keys; those of the warp's own 16 tokens where `diagonal`.
 template <class T, int D, int E, bool Causal>
-MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::add_group(const Params& p, const Place& at,
+MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::add_group(const Params& p, const WorkTile& at,
                                                            std::int32_t n, std::int32_t group,
                                                            bool diagonal, Sums& sums) {
   const auto column = static_cast<std::int32_t>(at.lane % 4 * 2);
@@ -289,7 +287,7 @@ MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::add_group(const Params& p, cons
   MHLA_CUDA_UNROLL
   for (int j = 0; j < 2; ++j) {
     const ptx::Words2 pair =
-        ptx::load_shared_2(at.key_blocks(n) + 4 * (16 * group + 8 * j + column));
+        ptx::ld_shared_v2(at.key_blocks(n) + 4 * (16 * group + 8 * j + column));
     key_blocks[2 * j] = static_cast<std::int32_t>(pair.x[0]);
     key_blocks[2 * j + 1] = static_cast<std::int32_t>(pair.x[1]);
   }
@@ -325,7 +323,7 @@ MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::add_group(const Params& p, cons
 
 /// Multiplies scores of two rows and four keys by their mixing coefficients, where there is a key.
 template <class T, int D, int E, bool Causal>
-MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::mix(const Params& p, const Place& at,
+MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::mix(const Params& p, const WorkTile& at,
                                                      const std::int32_t (&query_blocks)[2],
                                                      const std::int32_t (&key_blocks)[4],
                                                      float (&scores)[2][4]) {
@@ -336,14 +334,14 @@ MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::mix(const Params& p, const Plac
     for (int i = 0; i < 8; ++i) {
       const std::int32_t b = key_blocks[i / 4 * 2 + i % 2];
       const std::int32_t number = query_blocks[i / 2 % 2] * pitch + (b < 0 ? 0 : b);
-      m[i / 4][i % 4] = ptx::load_shared_float(at.shared + Config::kMixing + 4 * number);
+      m[i / 4][i % 4] = ptx::ld_shared_f32(at.shared + Config::kMixing + 4 * number);
     }
   } else {
     MHLA_CUDA_UNROLL
     for (int i = 0; i < 8; ++i) {
       const std::int32_t b = key_blocks[i / 4 * 2 + i % 2];
       m[i / 4][i % 4] =
-          ptx::load_global_float(p.mixing.row(query_blocks[i / 2 % 2]) + (b < 0 ? 0 : b));
+          ptx::ld_global_nc_f32(p.mixing.row(query_blocks[i / 2 % 2]) + (b < 0 ? 0 : b));
     }
   }
   MHLA_CUDA_UNROLL
@@ -351,7 +349,7 @@ MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::mix(const Params& p, const Plac
 }
 
 template <class T, int D, int E, bool Causal>
-MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::write_output(const Params& p, const Place& at,
+MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::write_output(const Params& p, const WorkTile& at,
                                                               const Sums& sums) {
   const typename Config::Output tile{at.shared + at.warp * Config::Output::kBytes};
   MHLA_CUDA_UNROLL

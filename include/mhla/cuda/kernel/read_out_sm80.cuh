@@ -36,13 +36,12 @@
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/product.cuh"
-#include "mhla/cuda/tile/row_output.cuh"
-#include "mhla/cuda/tile/row_products.cuh"
-#include "mhla/cuda/tile/shared_tile.cuh"
+#include "mhla/cuda/tile/rows.cuh"
 #include "mhla/cuda/tile/token_blocks.cuh"
-#include "mhla/cuda/tile/token_list.cuh"
-#include "mhla/cuda/tile/token_rows.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
 
 namespace mhla::cuda {
 
@@ -96,12 +95,12 @@ class ReadOutSm80 {
   static constexpr int kWarps = Config::kWarps;
 
   /// What a thread works on.
-  struct Place {
+  struct WorkTile {
     std::uint32_t thread;
     std::uint32_t lane;
     std::int32_t warp;
     std::uint32_t shared;
-    Pair pair;
+    BatchHead pair;
     std::int64_t scores;  // of the pair: number of the first
     std::int64_t item;    // pair * M + i
     std::int32_t block;   // i
@@ -124,40 +123,40 @@ class ReadOutSm80 {
     return static_cast<unsigned>((p.blocks.slots() - 1) / Config::kSlots + 1);
   }
 
-  static MHLA_DEVICE Place place(const Params& p);
-  static MHLA_DEVICE void copy_mixture(const Params& p, const Place& at);
-  static MHLA_DEVICE void copy_strip(const Params& p, const Place& at, std::int32_t strip);
-  static MHLA_DEVICE void store_cross_sums(const Params& p, const Place& at);
-  static MHLA_DEVICE void read_out_strip(const Params& p, const Place& at, std::int32_t strip);
+  static MHLA_DEVICE WorkTile work_tile(const Params& p);
+  static MHLA_DEVICE void copy_mixture(const Params& p, const WorkTile& at);
+  static MHLA_DEVICE void copy_strip(const Params& p, const WorkTile& at, std::int32_t strip);
+  static MHLA_DEVICE void store_cross_sums(const Params& p, const WorkTile& at);
+  static MHLA_DEVICE void read_out_strip(const Params& p, const WorkTile& at, std::int32_t strip);
 };
 
 // -------------------------------------------------------------------------------------------------
 
 template <class T, int D, int E, Precision P>
 MHLA_DEVICE void ReadOutSm80<T, D, E, P>::operator()(const Params& p) const {
-  const Place at = place(p);
+  const WorkTile at = work_tile(p);
   copy_mixture(p, at);
   const BlockTokens tokens{p.blocks, p.blocks.origin(at.block), at.slot};
   list_tokens<kThreads, Config::kSlots>(at.shared + Config::kTokens, tokens, at.thread);
-  ptx::meet_block();
+  ptx::bar_sync();
   MHLA_CUDA_LOOP
   for (int n = 0; n < kStages; ++n) copy_strip(p, at, at.warp + n * kWarps);
   if (p.normalization.denominator == Denominator::kCrossQuery) store_cross_sums(p, at);
-  ptx::wait_copies<kStages>();
-  ptx::meet_block();  // S~ is here, and what denominators are made of
+  ptx::cp_async_wait_group<kStages>();
+  ptx::bar_sync();  // S~ is here, and what denominators are made of
   MHLA_CUDA_LOOP
   for (std::int32_t strip = at.warp; strip < at.strips; strip += kWarps) {
-    ptx::wait_copies<kStages - 1>();
-    ptx::meet_warp();
+    ptx::cp_async_wait_group<kStages - 1>();
+    ptx::bar_warp_sync();
     read_out_strip(p, at, strip);
     copy_strip(p, at, strip + kStages * kWarps);
   }
 }
 
 template <class T, int D, int E, Precision P>
-MHLA_DEVICE auto ReadOutSm80<T, D, E, P>::place(const Params& p) -> Place {
-  const std::uint32_t thread = ptx::thread_index();
-  const std::uint32_t index = ptx::block_index_x();
+MHLA_DEVICE auto ReadOutSm80<T, D, E, P>::work_tile(const Params& p) -> WorkTile {
+  const std::uint32_t thread = ptx::tid_x();
+  const std::uint32_t index = ptx::ctaid_x();
   const std::uint32_t item = index / parts(p);
   const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
   const auto pair = static_cast<std::int32_t>(item / blocks);
@@ -167,7 +166,7 @@ MHLA_DEVICE auto ReadOutSm80<T, D, E, P>::place(const Params& p) -> Place {
           thread % 32,
           static_cast<std::int32_t>(thread / 32),
           ptx::shared_begin(),
-          pair_of(pair, p.heads),
+          batch_head(pair, p.heads),
           std::int64_t{pair} * p.blocks.blocks() * p.blocks.slots(),
           item,
           static_cast<std::int32_t>(item % blocks),
@@ -177,7 +176,7 @@ MHLA_DEVICE auto ReadOutSm80<T, D, E, P>::place(const Params& p) -> Place {
 
 /// Starts the copies of S~_i and z~_i.
 template <class T, int D, int E, Precision P>
-MHLA_DEVICE void ReadOutSm80<T, D, E, P>::copy_mixture(const Params& p, const Place& at) {
+MHLA_DEVICE void ReadOutSm80<T, D, E, P>::copy_mixture(const Params& p, const WorkTile& at) {
   constexpr std::int64_t kBytes = std::int64_t{2} * D * E;
   const ConsecutiveTokens rows{0, D};
   copy_rows<kThreads>(at.mixture(0), p.mixtures.high + at.item * kBytes, 2 * E, rows, at.thread);
@@ -185,25 +184,25 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P>::copy_mixture(const Params& p, const Pl
     copy_rows<kThreads>(at.mixture(1), p.mixtures.low + at.item * kBytes, 2 * E, rows, at.thread);
   }
   if (p.normalization.denominator == Denominator::kKeySum && at.thread < D / 4) {
-    ptx::copy_16(at.denominators() + 16 * at.thread,
-                 p.mixtures.key_sum + at.item * D + 4 * at.thread, 16);
+    ptx::cp_async_16(at.denominators() + 16 * at.thread,
+                     p.mixtures.key_sum + at.item * D + 4 * at.thread, 16);
   }
-  ptx::commit_copies();
+  ptx::cp_async_commit_group();
 }
 
 /// Starts the copies of a strip, if there is one.
 template <class T, int D, int E, Precision P>
-MHLA_DEVICE void ReadOutSm80<T, D, E, P>::copy_strip(const Params& p, const Place& at,
+MHLA_DEVICE void ReadOutSm80<T, D, E, P>::copy_strip(const Params& p, const WorkTile& at,
                                                      std::int32_t strip) {
   if (strip < at.strips) {
     copy_rows<32>(at.stage(strip), p.q.head(at.pair), p.q.token_stride, at.tokens(strip), at.lane);
   }
-  ptx::commit_copies();
+  ptx::cp_async_commit_group();
 }
 
 /// sum_b m_ib s_bw of the slots, 0 for empty ones.
 template <class T, int D, int E, Precision P>
-MHLA_DEVICE void ReadOutSm80<T, D, E, P>::store_cross_sums(const Params& p, const Place& at) {
+MHLA_DEVICE void ReadOutSm80<T, D, E, P>::store_cross_sums(const Params& p, const WorkTile& at) {
   const float* const m = p.mixing.row(at.block);
   const std::int32_t width = p.blocks.slots();
   MHLA_CUDA_LOOP
@@ -212,15 +211,15 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P>::store_cross_sums(const Params& p, cons
     const float* const s = p.scores + at.scores + at.slot + own;
     float sum = 0;
     for (std::int32_t b = 0; b < (filled ? p.blocks.blocks() : 0); ++b) {
-      sum += ptx::load_global_float(m + b) * ptx::load_global_float(s + std::int64_t{b} * width);
+      sum += ptx::ld_global_nc_f32(m + b) * ptx::ld_global_nc_f32(s + std::int64_t{b} * width);
     }
-    ptx::store_shared_float(at.denominators() + 4 * own, sum);
+    ptx::st_shared_f32(at.denominators() + 4 * own, sum);
   }
 }
 
 /// The outputs of the 16 slots that are in the strip's stage, which is free afterwards.
 template <class T, int D, int E, Precision P>
-MHLA_DEVICE void ReadOutSm80<T, D, E, P>::read_out_strip(const Params& p, const Place& at,
+MHLA_DEVICE void ReadOutSm80<T, D, E, P>::read_out_strip(const Params& p, const WorkTile& at,
                                                          std::int32_t strip) {
   const Strip stage = at.stage(strip);
   Fragment<D> rows = load_rows(stage, 0, at.lane);
@@ -230,12 +229,12 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P>::read_out_strip(const Params& p, const 
     factors = row_products<T>(rows, at.denominators(), at.lane);
   } else if (p.normalization.denominator == Denominator::kCrossQuery) {
     const std::uint32_t slot = 16 * strip + at.lane / 4;
-    factors = {ptx::load_shared_float(at.denominators() + 4 * slot),
-               ptx::load_shared_float(at.denominators() + 4 * (slot + 8))};
+    factors = {ptx::ld_shared_f32(at.denominators() + 4 * slot),
+               ptx::ld_shared_f32(at.denominators() + 4 * (slot + 8))};
   }
   const float unit = inverse_power(p.mixtures.scale);
   factors = {p.normalization.factor(factors.x) * unit, p.normalization.factor(factors.x_8) * unit};
-  ptx::meet_warp();  // all have their part of Q
+  ptx::bar_warp_sync();  // all have their part of Q
   MHLA_CUDA_LOOP
   for (int column = 0; column < E; column += D) {
     float sums[D / 8][4] = {};

@@ -8,8 +8,8 @@
 ///     den_t = sum_b m_ib s_bw, w the slot of t           kCrossQuery
 ///
 /// A thread block stays and takes items pair * M + i in steps of the grid. A thread behind the
-/// groups loads, into two rings: S~_i as E / 64 panels of [D][64], where wgmma reads them, with
-/// z~_i behind; and the boxes of Q (tile/token_boxes.cuh). D / 64 groups of four warps take turns
+/// warpgroups loads, into two rings: S~_i as E / 64 panels of [D][64], where wgmma reads them, with
+/// z~_i behind; and the boxes of Q (tile/token_boxes.cuh). D / 64 warpgroups take turns
 /// at tiles of 64 slots of a box: Q to registers, phi, the slot given back; den, and products of up
 /// to 128 columns at a time; out through 2048 bytes a warp in 16-byte pieces, only where there is a
 /// token. Rows of a tile beyond the box repeat its last row, and are not written.
@@ -35,13 +35,11 @@
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/ptx/wgmma.cuh"
-#include "mhla/cuda/tile/box_rows.cuh"
-#include "mhla/cuda/tile/box_vector.cuh"
-#include "mhla/cuda/tile/descriptor.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
-#include "mhla/cuda/tile/group_sums.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/ring.cuh"
-#include "mhla/cuda/tile/row_sums.cuh"
+#include "mhla/cuda/tile/rows.cuh"
 #include "mhla/cuda/tile/token_boxes.cuh"
 
 namespace mhla::cuda {
@@ -61,9 +59,9 @@ struct ReadOutSm90Config {
   static_assert((D == 64 && E == 64) || (D == 128 && (E == 128 || E == 256)),
                 "kernels of sm_90 have (D, E) of (64, 64), (128, 128) and (128, 256)");
 
-  static constexpr int kGroups = D / 64;
-  static constexpr bool kMovesRegisters = D == 128;  // between whole groups
-  static constexpr int kThreads = 128 * kGroups + (kMovesRegisters ? 128 : 32);
+  static constexpr int kWarpgroups = D / 64;
+  static constexpr bool kMovesRegisters = D == 128;  // between warpgroups
+  static constexpr int kThreads = 128 * kWarpgroups + (kMovesRegisters ? 128 : 32);
   static constexpr int kBlocksPerMultiprocessor = D == 64 ? 2 : 1;
   static constexpr int kMostRows = E == 256 ? 128 : 256;  // of a box of Q
   static constexpr int kColumns = E == 64 ? 64 : 128;     // of a product
@@ -74,7 +72,7 @@ struct ReadOutSm90Config {
 
   // A multiprocessor has 228 KB, of which each thread block takes one more than it asks for.
   static constexpr int kSharedBytes = kBlocksPerMultiprocessor == 2 ? 113 * 1024 : 227 * 1024;
-  static constexpr int kTileBytes = 4 * kGroups * WarpTile::kBytes;
+  static constexpr int kTileBytes = 4 * kWarpgroups * WarpTile::kBytes;
   static constexpr int kBarrierBytes = 1024;
   static constexpr int kMixtureBytes = kMixtures * Mixture::kBytes;
   static constexpr int kQueryBytes = kSharedBytes - kMixtureBytes - kTileBytes - kBarrierBytes;
@@ -114,26 +112,26 @@ struct ReadOutSm90 {
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const std::uint32_t thread = ptx::thread_index();
+    const std::uint32_t thread = ptx::tid_x();
     const Rings rings = rings_of(p);
     if (thread == 0) {
-      rings.mixtures.make_barriers(kReaders);
-      rings.queries.make_barriers(kReaders);
-      ptx::publish_barriers();
+      rings.mixtures.init_barriers(kReaders);
+      rings.queries.init_barriers(kReaders);
+      ptx::fence_mbarrier_init();
     }
-    ptx::meet_block();
+    ptx::bar_sync();
     if (thread < kReaders * 32) {
-      if constexpr (Config::kMovesRegisters) ptx::take_registers<240>();
+      if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<240>();
       read(p, rings, thread);
     } else {
-      if constexpr (Config::kMovesRegisters) ptx::give_registers<24>();
+      if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_dec<24>();
       if (thread == kReaders * 32) load(p, rings);
     }
   }
 
  private:
-  static constexpr std::uint32_t kReaders = 4 * Config::kGroups;  // warps
-  static constexpr int kSums = Config::kColumns / 2;
+  static constexpr std::uint32_t kReaders = 4 * Config::kWarpgroups;  // warps
+  static constexpr int kTiles = Config::kColumns / 8;
   using Mixture = typename Config::Mixture;
 
   struct Rings {
@@ -141,11 +139,11 @@ struct ReadOutSm90 {
     Ring queries;
   };
 
-  /// What a warp of a group works on.
-  struct Place {
+  /// What a warp of a warpgroup works on.
+  struct WorkTile {
     std::uint32_t warp;  // of the block
     std::uint32_t lane;
-    Pair pair;
+    BatchHead pair;
     std::int32_t item;
     std::int32_t block;
     BlockOrigin origin;
@@ -184,21 +182,21 @@ struct ReadOutSm90 {
     const auto bytes = static_cast<std::uint32_t>(p.q_boxes.rows()) * (2 * D);
     RingCursor mixture, query;
     MHLA_CUDA_LOOP
-    for (std::int32_t item = static_cast<std::int32_t>(ptx::block_index_x()); item < p.items;
-         item += static_cast<std::int32_t>(ptx::block_count_x())) {
+    for (std::int32_t item = static_cast<std::int32_t>(ptx::ctaid_x()); item < p.items;
+         item += static_cast<std::int32_t>(ptx::nctaid_x())) {
       const std::int32_t number = item / blocks, block = item % blocks;
-      const Pair pair = pair_of(number, p.stage.heads);
+      const BatchHead pair = batch_head(number, p.stage.heads);
       const BlockOrigin origin = p.stage.blocks.origin(block);
-      rings.mixtures.take(mixture, Mixture::loaded_bytes(key_sum));
+      rings.mixtures.producer_acquire(mixture, Mixture::loaded_bytes(key_sum));
       Mixture{rings.mixtures.slot(mixture)}.load(p.maps + 1, number, block, key_sum,
                                                  rings.mixtures.full(mixture));
       mixture = mixture.after(1, rings.mixtures.count);
       MHLA_CUDA_LOOP
       for (std::int32_t box = 0; box < p.q_boxes.count(); ++box) {
-        rings.queries.take(query, bytes);
+        rings.queries.producer_acquire(query, bytes);
         MHLA_CUDA_UNROLL
         for (int panel = 0; panel < D / 64; ++panel) {
-          ptx::load_box(
+          ptx::cp_async_bulk_tensor(
               rings.queries.slot(query) + static_cast<std::uint32_t>(panel) * panel_bytes(p),
               p.maps[0], p.q_boxes.origin(origin, pair, box, 64 * panel),
               rings.queries.full(query));
@@ -212,93 +210,95 @@ struct ReadOutSm90 {
     const std::int32_t blocks = p.stage.blocks.blocks();
     const std::int32_t tiles = (p.q_boxes.rows() + 63) / 64;  // of a box
     RingCursor mixture, query;
-    // The group's next tile, counted from the first of the box.
+    // The warpgroup's next tile, counted from the first of the box.
     auto tile = static_cast<std::int32_t>(thread / 128);
     MHLA_CUDA_LOOP
-    for (std::int32_t item = static_cast<std::int32_t>(ptx::block_index_x()); item < p.items;
-         item += static_cast<std::int32_t>(ptx::block_count_x())) {
+    for (std::int32_t item = static_cast<std::int32_t>(ptx::ctaid_x()); item < p.items;
+         item += static_cast<std::int32_t>(ptx::nctaid_x())) {
       const std::int32_t block = item % blocks;
-      const Place place{thread / 32, thread % 32, pair_of(item / blocks, p.stage.heads),
-                        item,        block,       p.stage.blocks.origin(block)};
-      rings.mixtures.wait(mixture);
+      const WorkTile work{thread / 32, thread % 32, batch_head(item / blocks, p.stage.heads),
+                          item,        block,       p.stage.blocks.origin(block)};
+      rings.mixtures.consumer_wait(mixture);
       const Mixture mixtures{rings.mixtures.slot(mixture)};
       MHLA_CUDA_LOOP
       for (std::int32_t box = 0; box < p.q_boxes.count(); ++box) {
-        rings.queries.wait(query);
-        if (tile >= tiles) rings.queries.give_back(query, place.lane);
+        rings.queries.consumer_wait(query);
+        if (tile >= tiles) rings.queries.consumer_release(query, work.lane);
         MHLA_CUDA_LOOP
-        for (; tile < tiles; tile += Config::kGroups) {
-          const std::int32_t row = 64 * tile + 16 * static_cast<std::int32_t>(place.warp % 4);
+        for (; tile < tiles; tile += Config::kWarpgroups) {
+          const std::int32_t row = 64 * tile + 16 * static_cast<std::int32_t>(work.warp % 4);
           Fragment<D> features = load_box_rows<D>(rings.queries.slot(query), panel_bytes(p), row,
-                                                  p.q_boxes.rows(), place.lane);
-          if (tile + Config::kGroups >= tiles) rings.queries.give_back(query, place.lane);
+                                                  p.q_boxes.rows(), work.lane);
+          if (tile + Config::kWarpgroups >= tiles) rings.queries.consumer_release(query, work.lane);
           apply<T>(p.stage.map, features);
-          ptx::keep_order(features.x);
+          ptx::fence_registers(features.x);
           multiply(
-              p, place, mixtures, features,
-              {p.stage.blocks, place.origin, box * p.q_boxes.rows() + row, p.q_boxes.rows() - row});
+              p, work, mixtures, features,
+              {p.stage.blocks, work.origin, box * p.q_boxes.rows() + row, p.q_boxes.rows() - row});
         }
         tile -= tiles;
         query = query.after(1, rings.queries.count);
       }
-      rings.mixtures.give_back(mixture, place.lane);
+      rings.mixtures.consumer_release(mixture, work.lane);
       mixture = mixture.after(1, rings.mixtures.count);
     }
-    ptx::meet(1 + thread / 128, 128);  // no warp ends while others of its group start products
+    ptx::bar_sync(1 + thread / 128,
+                  128);  // no warp ends while others of its warpgroup start products
   }
 
   /// The outputs of a warp's rows.
-  static MHLA_DEVICE void multiply(const Params& p, const Place& place, const Mixture& mixture,
+  static MHLA_DEVICE void multiply(const Params& p, const WorkTile& work, const Mixture& mixture,
                                    const Fragment<D>& features, const BoxTokens& tokens) {
     const WarpTile tile{ptx::shared_begin() + Config::kMixtureBytes + Config::kQueryBytes +
-                        place.warp * WarpTile::kBytes};
-    unsigned char* const o = p.stage.o.head(place.pair);
-    const RowPair factors = factors_of(p, place, mixture, features, tokens);
-    const WarpTokens rows{tokens(static_cast<std::int32_t>(place.lane % 16))};
+                        work.warp * WarpTile::kBytes};
+    unsigned char* const o = p.stage.o.head(work.pair);
+    const RowPair factors = factors_of(p, work, mixture, features, tokens);
+    const WarpTokens rows{tokens(static_cast<std::int32_t>(work.lane % 16))};
     MHLA_CUDA_UNROLL
     for (int column = 0; column < E; column += Config::kColumns) {
-      float sums[kSums] = {};
-      ptx::keep_order(sums);
-      ptx::group_begin();
+      float sums[kTiles][4] = {};
+      ptx::fence_registers(sums);
+      ptx::wgmma_fence();
       mixture.template multiply<T>(sums, features, column);
-      ptx::group_commit();
-      ptx::group_wait<0>();
-      ptx::keep_order(sums);
-      write_sums<T>(sums, factors, tile, o + 2 * column, p.stage.o.token_stride, rows, place.lane);
+      ptx::wgmma_commit_group();
+      ptx::wgmma_wait_group<0>();
+      ptx::fence_registers(sums);
+      write_sums<T>(sums, factors, tile, o + 2 * column, p.stage.o.token_stride, rows, work.lane);
     }
   }
 
   /// What the numerators of a thread's two rows are multiplied by.
-  static MHLA_DEVICE RowPair factors_of(const Params& p, const Place& place, const Mixture& mixture,
-                                        const Fragment<D>& features, const BoxTokens& tokens) {
+  static MHLA_DEVICE RowPair factors_of(const Params& p, const WorkTile& work,
+                                        const Mixture& mixture, const Fragment<D>& features,
+                                        const BoxTokens& tokens) {
     const Normalization& by = p.stage.normalization;
     RowPair den{};
     if (by.denominator == Denominator::kKeySum) {
-      den = row_products<T>(features, mixture.key_sum(), place.lane);
+      den = row_products<T>(features, mixture.key_sum(), work.lane);
     } else if (by.denominator == Denominator::kCrossQuery) {
-      den = mixed_scores(p, place, tokens);
+      den = mixed_scores(p, work, tokens);
     }
     const float unit = inverse_power(p.stage.mixtures.scale);
     return {by.factor(den.x) * unit, by.factor(den.x_8) * unit};
   }
 
   /// sum_b m_ib s_bw for the slots w of a thread's two rows.
-  static MHLA_DEVICE RowPair mixed_scores(const Params& p, const Place& place,
+  static MHLA_DEVICE RowPair mixed_scores(const Params& p, const WorkTile& work,
                                           const BoxTokens& tokens) {
     const std::int32_t blocks = p.stage.blocks.blocks(), slots = p.stage.blocks.slots();
-    const float* const weights = p.stage.mixing.row(place.block);
-    const auto row = static_cast<std::int32_t>(place.lane / 4);
+    const float* const weights = p.stage.mixing.row(work.block);
+    const auto row = static_cast<std::int32_t>(work.lane / 4);
     const bool filled = tokens(row) >= 0, filled_8 = tokens(row + 8) >= 0;
     const float* scores = p.stage.scores +
-                          static_cast<std::int64_t>(place.item - place.block) * slots +
-                          tokens.first + row;
+                          static_cast<std::int64_t>(work.item - work.block) * slots + tokens.first +
+                          row;
     RowPair sum{0, 0};
     MHLA_CUDA_LOOP
-    for (auto b = static_cast<std::int32_t>(place.lane % 4); b < blocks; b += 4) {
-      const float m = ptx::load_global_float(weights + b);
+    for (auto b = static_cast<std::int32_t>(work.lane % 4); b < blocks; b += 4) {
+      const float m = ptx::ld_global_nc_f32(weights + b);
       const float* const own = scores + static_cast<std::int64_t>(b) * slots;
-      if (filled) sum.x += m * ptx::load_global_float(own);
-      if (filled_8) sum.x_8 += m * ptx::load_global_float(own + 8);
+      if (filled) sum.x += m * ptx::ld_global_nc_f32(own);
+      if (filled_8) sum.x_8 += m * ptx::ld_global_nc_f32(own + 8);
     }
     return over_row(sum);
   }

@@ -50,10 +50,10 @@ struct ScoresSm80 {
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const std::uint32_t thread = ptx::thread_index();
-    const std::uint32_t item = ptx::block_index_x();
+    const std::uint32_t thread = ptx::tid_x();
+    const std::uint32_t item = ptx::ctaid_x();
     const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
-    const Pair pair = pair_of(static_cast<std::int32_t>(item / blocks), p.heads);
+    const BatchHead pair = batch_head(static_cast<std::int32_t>(item / blocks), p.heads);
     const BlockOrigin origin = p.blocks.origin(static_cast<std::int32_t>(item % blocks));
     const std::uint32_t sharer = thread % Config::kSharers;
     const unsigned char* const q = p.q.head(pair) + 16 * sharer;
@@ -68,9 +68,9 @@ struct ScoresSm80 {
       const std::int32_t token = p.blocks.token(origin, slot);
       float sum = 0;
       if (token >= 0) sum = dot(p.map, q + token * p.q.token_stride, sharer, z);
-      sum += ptx::shuffle_xor(sum, 1);
-      sum += ptx::shuffle_xor(sum, 2);
-      if (sharer == 0 && slot < slots) ptx::store_global_float(scores + slot, sum);
+      sum += ptx::shfl_bfly(sum, 1);
+      sum += ptx::shfl_bfly(sum, 2);
+      if (sharer == 0 && slot < slots) ptx::st_global_f32(scores + slot, sum);
     }
   }
 
@@ -87,7 +87,7 @@ struct ScoresSm80 {
       MHLA_CUDA_UNROLL
       for (std::uint32_t i = 0; i < 8; ++i) {
         const std::uint32_t d = 8 * (Config::kSharers * index + sharer) + i;
-        z[index][i] = has_piece(index, sharer) ? ptx::load_global_float(key_sum + d) : 0;
+        z[index][i] = has_piece(index, sharer) ? ptx::ld_global_nc_f32(key_sum + d) : 0;
       }
     }
   }
@@ -99,7 +99,7 @@ struct ScoresSm80 {
     MHLA_CUDA_UNROLL
     for (std::uint32_t index = 0; index < Config::kPieces; ++index) {
       if (has_piece(index, sharer)) {
-        pieces[index] = ptx::load_global_4(q + 16 * Config::kSharers * index);
+        pieces[index] = ptx::ld_global_nc_v4(q + 16 * Config::kSharers * index);
       }
     }
     float sum = 0;

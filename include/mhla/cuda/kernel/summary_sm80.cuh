@@ -40,10 +40,10 @@
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
-#include "mhla/cuda/tile/parts.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/product.cuh"
-#include "mhla/cuda/tile/shared_tile.cuh"
-#include "mhla/cuda/tile/token_rows.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
 
 namespace mhla::cuda {
 
@@ -88,32 +88,32 @@ struct SummarySm80 {
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const Place at = place(p);
+    const WorkTile at = work_tile(p);
     const std::int32_t strips = (p.blocks.slots() - 1) / kStrip + 1;
     MHLA_CUDA_UNROLL
     for (int strip = 0; strip < kStages - 1; ++strip) {
       if (strip < strips) copy_strip(p, at, strip);
-      ptx::commit_copies();
+      ptx::cp_async_commit_group();
     }
     Sums sums{};
     MHLA_CUDA_LOOP
     for (std::int32_t strip = 0; strip < strips; ++strip) {
-      ptx::wait_copies<kStages - 2>();
-      ptx::meet_block();  // the strip is here, and nobody reads the one before any more
+      ptx::cp_async_wait_group<kStages - 2>();
+      ptx::bar_sync();  // the strip is here, and nobody reads the one before any more
       const std::int32_t next = strip + kStages - 1;
       if (next < strips) copy_strip(p, at, next);
-      ptx::commit_copies();
+      ptx::cp_async_commit_group();
       add_strip(p, at, strip, sums);
     }
     if (p.out.key_sum != nullptr) write_key_sum(p, at, sums);
     MHLA_CUDA_UNROLL
     for (std::uint32_t r = 0; r < kRowTiles; ++r) scale_sums(sums.s[r], p.out.scale);
-    ptx::meet_block();
+    ptx::bar_sync();
     write_part(p.out.high, at, sums);
     if constexpr (P == Precision::kPair) {
       MHLA_CUDA_UNROLL
       for (std::uint32_t r = 0; r < kRowTiles; ++r) keep_rest<T>(sums.s[r]);
-      ptx::meet_block();
+      ptx::bar_sync();
       write_part(p.out.low, at, sums);
     }
   }
@@ -125,7 +125,7 @@ struct SummarySm80 {
   static constexpr int kStages = Config::kStages;
 
   /// What a thread works on.
-  struct Place {
+  struct WorkTile {
     std::uint32_t thread;
     std::uint32_t lane;
     std::uint32_t row_tile;     // the warp's first, of 16 rows
@@ -142,11 +142,11 @@ struct SummarySm80 {
     float z[4];  // of one of the row tiles: in every column
   };
 
-  MHLA_DEVICE static Place place(const Params& p) {
-    const std::uint32_t thread = ptx::thread_index();
-    const std::uint32_t item = ptx::block_index_x();
+  MHLA_DEVICE static WorkTile work_tile(const Params& p) {
+    const std::uint32_t thread = ptx::tid_x();
+    const std::uint32_t item = ptx::ctaid_x();
     const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
-    const Pair pair = pair_of(static_cast<std::int32_t>(item / blocks), p.heads);
+    const BatchHead pair = batch_head(static_cast<std::int32_t>(item / blocks), p.heads);
     const std::uint32_t warp = thread / 32;
     return {thread,
             thread % 32,
@@ -159,17 +159,17 @@ struct SummarySm80 {
             ptx::shared_begin()};
   }
 
-  static MHLA_DEVICE std::uint32_t stage(const Place& at, std::int32_t strip) {
+  static MHLA_DEVICE std::uint32_t stage(const WorkTile& at, std::int32_t strip) {
     return at.shared + static_cast<std::uint32_t>(strip % kStages) * Config::kStageBytes;
   }
   /// A word for each slot of the strip: 1 of type T, or 0 for an empty slot.
-  static MHLA_DEVICE std::uint32_t filled(const Place& at, std::int32_t strip) {
+  static MHLA_DEVICE std::uint32_t filled(const WorkTile& at, std::int32_t strip) {
     return at.shared + kStages * Config::kStageBytes +
            static_cast<std::uint32_t>(strip % kStages) * Config::kFilledBytes;
   }
 
   /// Starts the copies of a strip. A thread's pieces of K and V are of the same token.
-  static MHLA_DEVICE void copy_strip(const Params& p, const Place& at, std::int32_t strip) {
+  static MHLA_DEVICE void copy_strip(const Params& p, const WorkTile& at, std::int32_t strip) {
     constexpr int kPieces = D / 8;
     constexpr int kCopies = kStrip * kPieces;
     const typename Config::Keys keys{stage(at, strip)};
@@ -184,18 +184,18 @@ struct SummarySm80 {
           p.blocks.token(at.origin, strip * kStrip + static_cast<std::int32_t>(row));
       const std::uint32_t bytes = token < 0 ? 0 : 16;
       const std::int64_t own = token < 0 ? 0 : token;
-      ptx::copy_16(keys.piece(row, piece), at.k + own * p.k.token_stride + piece * 16, bytes);
+      ptx::cp_async_16(keys.piece(row, piece), at.k + own * p.k.token_stride + piece * 16, bytes);
       MHLA_CUDA_UNROLL
       for (std::uint32_t j = piece; j < E / 8; j += kPieces) {
-        ptx::copy_16(values.piece(row, j), at.v + own * p.v.token_stride + j * 16, bytes);
+        ptx::cp_async_16(values.piece(row, j), at.v + own * p.v.token_stride + j * 16, bytes);
       }
       if (piece == 0) {
-        ptx::store_shared(filled(at, strip) + 4 * row, token < 0 ? 0 : ptx::pack<T>(1, 0));
+        ptx::st_shared(filled(at, strip) + 4 * row, token < 0 ? 0 : ptx::pack<T>(1, 0));
       }
     }
   }
 
-  static MHLA_DEVICE void add_strip(const Params& p, const Place& at, std::int32_t strip,
+  static MHLA_DEVICE void add_strip(const Params& p, const WorkTile& at, std::int32_t strip,
                                     Sums& sums) {
     const typename Config::Keys keys{stage(at, strip)};
     const typename Config::Values values{keys.begin + Config::Keys::kBytes};
@@ -210,34 +210,34 @@ struct SummarySm80 {
       multiply_step<T>(sums.s, features, values, 16 * step, kTiles * at.column_warp, at.lane);
       if (p.out.key_sum != nullptr) {
         const std::uint32_t slot = 16 * step + at.lane % 4 * 2;
-        const ptx::Words2 ones = ptx::load_shared_2(filled(at, strip) + 4 * slot);
-        const ptx::Words2 ones_8 = ptx::load_shared_2(filled(at, strip) + 4 * (slot + 8));
+        const ptx::Words2 ones = ptx::ld_shared_v2(filled(at, strip) + 4 * slot);
+        const ptx::Words2 ones_8 = ptx::ld_shared_v2(filled(at, strip) + 4 * (slot + 8));
         ptx::Words4 own = features[0];
         if (kRowTiles > 1 && at.column_warp != 0) own = features[kRowTiles - 1];
-        ptx::multiply_add_16<T>(sums.z, own.x[0], own.x[1], own.x[2], own.x[3],
-                                ones.x[0] | ones.x[1] << 16, ones_8.x[0] | ones_8.x[1] << 16);
+        ptx::mma_m16n8k16<T>(sums.z, own.x[0], own.x[1], own.x[2], own.x[3],
+                             ones.x[0] | ones.x[1] << 16, ones_8.x[0] | ones_8.x[1] << 16);
       }
     }
   }
 
-  static MHLA_DEVICE void write_key_sum(const Params& p, const Place& at, const Sums& sums) {
+  static MHLA_DEVICE void write_key_sum(const Params& p, const WorkTile& at, const Sums& sums) {
     const std::uint32_t row = 16 * (at.row_tile + at.column_warp) + at.lane / 4;
     float* const z = p.out.key_sum + at.item * D;
     if (at.lane % 4 == 0) {
-      if (row < D) ptx::store_global_float(z + row, sums.z[0]);
-      if (row + 8 < D) ptx::store_global_float(z + row + 8, sums.z[2]);
+      if (row < D) ptx::st_global_f32(z + row, sums.z[0]);
+      if (row + 8 < D) ptx::st_global_f32(z + row + 8, sums.z[2]);
     }
   }
 
   /// Rounds S, and writes it as [D, E] of `array`.
-  static MHLA_DEVICE void write_part(unsigned char* array, const Place& at, const Sums& sums) {
+  static MHLA_DEVICE void write_part(unsigned char* array, const WorkTile& at, const Sums& sums) {
     const typename Config::Summary summary{at.shared};
     MHLA_CUDA_UNROLL
     for (std::uint32_t r = 0; r < kRowTiles; ++r) {
-      store_sums<T>(sums.s[r], 1, 1, summary, 16 * (at.row_tile + r), kTiles * at.column_warp,
-                    at.lane);
+      store_sums<T, kTiles>(sums.s[r], 0, {1, 1}, summary, 16 * (at.row_tile + r),
+                            kTiles * at.column_warp, at.lane);
     }
-    ptx::meet_block();
+    ptx::bar_sync();
     write_rows<kThreads>(summary, array + at.item * (2 * D * E), 2 * E, ConsecutiveTokens{0, D},
                          at.thread);
   }

@@ -8,10 +8,10 @@
 ///     z_b = sum_{t in b} phi(k_t)           [D] floats, of the rounded phi(k_t)
 ///
 /// A thread block stays and takes items pair * M + b in steps of the grid. A thread behind the
-/// groups loads: a block of tokens is a few boxes (tile/token_boxes.cuh), and a box D / 64 panels
-/// of K and E / 64 of V, 64 channels each, every panel in a slot of a ring. The ring has as many
-/// slots as fit, so that loads of the next items run on while the last sums are written. D / 64
-/// groups of four warps multiply; group g makes rows 64 g.. of S_b:
+/// warpgroups loads: a block of tokens is a few boxes (tile/token_boxes.cuh), and a box D / 64
+/// panels of K and E / 64 of V, 64 channels each, every panel in a slot of a ring. The ring has as
+/// many slots as fit, so that loads of the next items run on while the last sums are written. D /
+/// 64 warpgroups multiply; warpgroup g makes rows 64 g.. of S_b:
 ///
 ///     rows 64 g.. of S_b += phi(K panel g)^T (A, in registers) V panels (B, where they lie)
 ///
@@ -39,10 +39,9 @@
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/ptx/wgmma.cuh"
-#include "mhla/cuda/tile/box_rows.cuh"
-#include "mhla/cuda/tile/descriptor.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
-#include "mhla/cuda/tile/group_sums.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/ring.cuh"
 #include "mhla/cuda/tile/token_boxes.cuh"
 
@@ -62,15 +61,15 @@ struct SummarySm90Config {
   static_assert((D == 64 && E == 64) || (D == 128 && (E == 128 || E == 256)),
                 "kernels of sm_90 have (D, E) of (64, 64), (128, 128) and (128, 256)");
 
-  static constexpr int kGroups = D / 64;
+  static constexpr int kWarpgroups = D / 64;
   static constexpr int kPanels = (D + E) / 64;       // of a box: those of K, then those of V
-  static constexpr bool kMovesRegisters = E == 256;  // between whole groups
-  static constexpr int kThreads = 128 * kGroups + (kMovesRegisters ? 128 : 32);
+  static constexpr bool kMovesRegisters = E == 256;  // between warpgroups
+  static constexpr int kThreads = 128 * kWarpgroups + (kMovesRegisters ? 128 : 32);
   static constexpr int kBlocksPerMultiprocessor = D == 64 ? 2 : 1;
 
   static constexpr int kMostRows = E == 256 ? 128 : 256;  // of a box
   static constexpr int kMostSlots = 64;
-  static constexpr int kTileBytes = 4 * kGroups * WarpTile::kBytes;
+  static constexpr int kTileBytes = 4 * kWarpgroups * WarpTile::kBytes;
   static constexpr int kBarrierBytes = kMostSlots * Ring::kBarrierBytes;
   // A multiprocessor has 228 KB, of which each thread block takes one more than it asks for.
   static constexpr int kSharedBytes = kBlocksPerMultiprocessor == 2 ? 113 * 1024 : 227 * 1024;
@@ -110,36 +109,36 @@ struct SummarySm90 {
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const std::uint32_t thread = ptx::thread_index();
+    const std::uint32_t thread = ptx::tid_x();
     const Ring ring = ring_of(p);
     if (thread == 0) {
-      ring.make_barriers(kReaders);
-      ptx::publish_barriers();
+      ring.init_barriers(kReaders);
+      ptx::fence_mbarrier_init();
     }
     zero_rows_behind(p, ring, thread);
-    ptx::meet_block();
+    ptx::bar_sync();
     if (thread < kReaders * 32) {
-      if constexpr (Config::kMovesRegisters) ptx::take_registers<240>();
+      if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<240>();
       read(p, ring, thread);
     } else {
-      if constexpr (Config::kMovesRegisters) ptx::give_registers<24>();
+      if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_dec<24>();
       if (thread == kReaders * 32) load(p, ring);
     }
   }
 
  private:
-  static constexpr std::uint32_t kReaders = 4 * Config::kGroups;  // warps
+  static constexpr std::uint32_t kReaders = 4 * Config::kWarpgroups;  // warps
   static constexpr int kKeyPanels = D / 64;
   static constexpr int kValuePanels = E / 64;
 
   struct Sums {
-    float s[kValuePanels][32];
+    float s[kValuePanels][8][4];
     float z[4];  // in every column
   };
 
-  /// What a thread of a group works on.
-  struct Place {
-    std::uint32_t group;
+  /// What a thread of a warpgroup works on.
+  struct WorkTile {
+    std::uint32_t warpgroup;
     std::uint32_t warp;  // of the block
     std::uint32_t lane;
     std::int32_t item;
@@ -167,9 +166,9 @@ struct SummarySm90 {
     if (pieces == 0) return;
     for (std::uint32_t i = thread; i < pieces * ring.count; i += kThreads) {
       const std::uint32_t slot = i / pieces;
-      ptx::store_shared_4(ring.slot({slot, 0}) + rows * 128 + (i - slot * pieces) * 16, {});
+      ptx::st_shared_v4(ring.slot({slot, 0}) + rows * 128 + (i - slot * pieces) * 16, {});
     }
-    ptx::fence_async();
+    ptx::fence_proxy_async();
   }
 
   static MHLA_DEVICE void load(const Params& p, const Ring& ring) {
@@ -177,20 +176,20 @@ struct SummarySm90 {
     const auto bytes = static_cast<std::uint32_t>(p.k_boxes.rows()) * 128;
     RingCursor at;
     MHLA_CUDA_LOOP
-    for (std::int32_t item = static_cast<std::int32_t>(ptx::block_index_x()); item < p.items;
-         item += static_cast<std::int32_t>(ptx::block_count_x())) {
-      const Pair pair = pair_of(item / blocks, p.stage.heads);
+    for (std::int32_t item = static_cast<std::int32_t>(ptx::ctaid_x()); item < p.items;
+         item += static_cast<std::int32_t>(ptx::nctaid_x())) {
+      const BatchHead pair = batch_head(item / blocks, p.stage.heads);
       const BlockOrigin origin = p.stage.blocks.origin(item % blocks);
       MHLA_CUDA_LOOP
       for (std::int32_t box = 0; box < p.k_boxes.count(); ++box) {
         MHLA_CUDA_LOOP
         for (int panel = 0; panel < Config::kPanels; ++panel) {
-          ring.take(at, bytes);
+          ring.producer_acquire(at, bytes);
           const bool is_key = panel < kKeyPanels;
           const TokenBoxes& boxes = is_key ? p.k_boxes : p.v_boxes;
           const std::int32_t channel = 64 * (is_key ? panel : panel - kKeyPanels);
-          ptx::load_box(ring.slot(at), p.maps[is_key ? 0 : 1],
-                        boxes.origin(origin, pair, box, channel), ring.full(at));
+          ptx::cp_async_bulk_tensor(ring.slot(at), p.maps[is_key ? 0 : 1],
+                                    boxes.origin(origin, pair, box, channel), ring.full(at));
           at = at.after(1, ring.count);
         }
       }
@@ -201,34 +200,35 @@ struct SummarySm90 {
     const TokenBlocks& blocks = p.stage.blocks;
     RingCursor at;
     MHLA_CUDA_LOOP
-    for (std::int32_t item = static_cast<std::int32_t>(ptx::block_index_x()); item < p.items;
-         item += static_cast<std::int32_t>(ptx::block_count_x())) {
+    for (std::int32_t item = static_cast<std::int32_t>(ptx::ctaid_x()); item < p.items;
+         item += static_cast<std::int32_t>(ptx::nctaid_x())) {
       const BlockOrigin origin = blocks.origin(item % blocks.blocks());
-      const Place place{thread / 128, thread / 32, thread % 32,
-                        item,         origin,      blocks.token(origin, blocks.slots() - 1) >= 0};
+      const WorkTile work{thread / 128, thread / 32, thread % 32,
+                          item,         origin,      blocks.token(origin, blocks.slots() - 1) >= 0};
       Sums sums{};
       MHLA_CUDA_LOOP
       for (std::int32_t box = 0; box < p.k_boxes.count(); ++box) {
-        add_box(p, ring, at, place, box, sums);
+        add_box(p, ring, at, work, box, sums);
         at = at.after(Config::kPanels, ring.count);
       }
-      write(p, place, sums);
+      write(p, work, sums);
     }
-    ptx::meet(1 + thread / 128, 128);  // no warp ends while others of its group start products
+    ptx::bar_sync(1 + thread / 128,
+                  128);  // no warp ends while others of its warpgroup start products
   }
 
   /// Adds the products of a box, and gives its slots back.
   static MHLA_DEVICE void add_box(const Params& p, const Ring& ring, RingCursor at,
-                                  const Place& place, std::int32_t box, Sums& sums) {
+                                  const WorkTile& work, std::int32_t box, Sums& sums) {
     std::uint32_t values[kValuePanels];
     MHLA_CUDA_UNROLL
     for (int e = 0; e < kValuePanels; ++e) {
       values[e] = ring.slot(at.after(kKeyPanels + e, ring.count));
     }
     MHLA_CUDA_UNROLL
-    for (int i = 0; i < Config::kPanels; ++i) ring.wait(at.after(i, ring.count));
-    const BoxPanel keys{ring.slot(at.after(place.group, ring.count))};
-    ptx::Words4 even = features(p, keys, place, box, 0, sums);
+    for (int i = 0; i < Config::kPanels; ++i) ring.consumer_wait(at.after(i, ring.count));
+    const BoxPanel keys{ring.slot(at.after(work.warpgroup, ring.count))};
+    ptx::Words4 even = features(p, keys, work, box, 0, sums);
     MHLA_CUDA_LOOP
     for (std::uint32_t step = 0; step < steps(p); step += 2) {
       start(even, values, step, sums);
@@ -236,77 +236,77 @@ struct SummarySm90 {
         finish(sums);
         break;
       }
-      ptx::Words4 odd = features(p, keys, place, box, step + 1, sums);
+      ptx::Words4 odd = features(p, keys, work, box, step + 1, sums);
       finish(sums);
       start(odd, values, step + 1, sums);
-      if (step + 2 < steps(p)) even = features(p, keys, place, box, step + 2, sums);
+      if (step + 2 < steps(p)) even = features(p, keys, work, box, step + 2, sums);
       finish(sums);
     }
     MHLA_CUDA_UNROLL
     for (int i = 0; i < Config::kPanels; ++i) {
-      ring.give_back(at.after(i, ring.count), place.lane);
+      ring.consumer_release(at.after(i, ring.count), work.lane);
     }
   }
 
   static MHLA_DEVICE void start(ptx::Words4& a, const std::uint32_t (&values)[kValuePanels],
                                 std::uint32_t step, Sums& sums) {
-    ptx::keep_order(a.x);
+    ptx::fence_registers(a.x);
     MHLA_CUDA_UNROLL
-    for (int e = 0; e < kValuePanels; ++e) ptx::keep_order(sums.s[e]);
-    ptx::group_begin();
+    for (int e = 0; e < kValuePanels; ++e) ptx::fence_registers(sums.s[e]);
+    ptx::wgmma_fence();
     MHLA_CUDA_UNROLL
     for (int e = 0; e < kValuePanels; ++e) {
-      ptx::group_multiply_add<1>(sums.s[e], a.x, factor(values[e], 16 * step, 0), T{});
+      ptx::wgmma_m64k16<1>(sums.s[e], a.x, factor(values[e], 16 * step, 0), T{});
     }
-    ptx::group_commit();
+    ptx::wgmma_commit_group();
   }
 
   static MHLA_DEVICE void finish(Sums& sums) {
-    ptx::group_wait<0>();
+    ptx::wgmma_wait_group<0>();
     MHLA_CUDA_UNROLL
-    for (int e = 0; e < kValuePanels; ++e) ptx::keep_order(sums.s[e]);
+    for (int e = 0; e < kValuePanels; ++e) ptx::fence_registers(sums.s[e]);
   }
 
   /// phi of 16 rows of keys as the A operand, and their part of z.
-  static MHLA_DEVICE ptx::Words4 features(const Params& p, BoxPanel keys, const Place& place,
+  static MHLA_DEVICE ptx::Words4 features(const Params& p, BoxPanel keys, const WorkTile& work,
                                           std::int32_t box, std::uint32_t step, Sums& sums) {
-    ptx::Words4 a = load_transposed_rows(keys, 16 * step, place.warp % 4 * 2, place.lane);
+    ptx::Words4 a = load_transposed_rows(keys, 16 * step, work.warp % 4 * 2, work.lane);
     apply<T>(p.stage.map, a.x);
-    const std::int32_t row = static_cast<std::int32_t>(16 * step + place.lane % 4 * 2);
-    ptx::multiply_add_16<T>(sums.z, a.x[0], a.x[1], a.x[2], a.x[3], ones(p, place, box, row),
-                            ones(p, place, box, row + 8));
+    const std::int32_t row = static_cast<std::int32_t>(16 * step + work.lane % 4 * 2);
+    ptx::mma_m16n8k16<T>(sums.z, a.x[0], a.x[1], a.x[2], a.x[3], ones(p, work, box, row),
+                         ones(p, work, box, row + 8));
     return a;
   }
 
   /// 1 for rows row and row + 1 of a box where there is a token, 0 elsewhere.
-  static MHLA_DEVICE std::uint32_t ones(const Params& p, const Place& place, std::int32_t box,
+  static MHLA_DEVICE std::uint32_t ones(const Params& p, const WorkTile& work, std::int32_t box,
                                         std::int32_t row) {
     const auto one = [&](std::int32_t own) -> float {
       if (own >= p.k_boxes.rows()) return 0;
-      if (place.whole) return 1;
-      return p.stage.blocks.token(place.origin, box * p.k_boxes.rows() + own) >= 0 ? 1 : 0;
+      if (work.whole) return 1;
+      return p.stage.blocks.token(work.origin, box * p.k_boxes.rows() + own) >= 0 ? 1 : 0;
     };
     return ptx::pack<T>(one(row), one(row + 1));
   }
 
-  static MHLA_DEVICE void write(const Params& p, const Place& place, Sums& sums) {
+  static MHLA_DEVICE void write(const Params& p, const WorkTile& work, Sums& sums) {
     const std::int64_t row =  // of [pairs, M, D]
-        static_cast<std::int64_t>(place.item) * D + 16 * place.warp;
+        static_cast<std::int64_t>(work.item) * D + 16 * work.warp;
     float* const z = p.stage.out.key_sum;
-    if (z != nullptr && place.lane % 4 == 0) {
-      ptx::store_global_float(z + row + place.lane / 4, sums.z[0]);
-      ptx::store_global_float(z + row + place.lane / 4 + 8, sums.z[2]);
+    if (z != nullptr && work.lane % 4 == 0) {
+      ptx::st_global_f32(z + row + work.lane / 4, sums.z[0]);
+      ptx::st_global_f32(z + row + work.lane / 4 + 8, sums.z[2]);
     }
-    const WarpTile tile{ptx::shared_begin() + Config::kRingBytes + place.warp * WarpTile::kBytes};
+    const WarpTile tile{ptx::shared_begin() + Config::kRingBytes + work.warp * WarpTile::kBytes};
     const ConsecutiveTokens rows{0, 16};
     MHLA_CUDA_UNROLL
     for (int e = 0; e < kValuePanels; ++e) {
       const std::int64_t begin = row * (2 * E) + e * 128;
       scale_sums(sums.s[e], p.stage.out.scale);
-      write_sums<T>(sums.s[e], {1, 1}, tile, p.stage.out.high + begin, 2 * E, rows, place.lane);
+      write_sums<T>(sums.s[e], {1, 1}, tile, p.stage.out.high + begin, 2 * E, rows, work.lane);
       if constexpr (P == Precision::kPair) {
-        keep_rest_of_sums<T>(sums.s[e]);
-        write_sums<T>(sums.s[e], {1, 1}, tile, p.stage.out.low + begin, 2 * E, rows, place.lane);
+        keep_rest<T>(sums.s[e]);
+        write_sums<T>(sums.s[e], {1, 1}, tile, p.stage.out.low + begin, 2 * E, rows, work.lane);
       }
     }
   }

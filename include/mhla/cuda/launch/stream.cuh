@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksPerMultiproce
   if constexpr (Kernel::kArchitecture == Arch::kSm80 || kArch == Arch::kSm90a) {
     Kernel{}(parameters);
   } else {
-    ptx::stop();
+    ptx::trap();
   }
 }
 

@@ -11,32 +11,32 @@
 namespace mhla::cuda::ptx {
 
 /// All threads of the block meet; what each wrote before is seen by all after.
-MHLA_DEVICE void meet_block() { asm volatile("barrier.cta.sync 0;" ::: "memory"); }
+MHLA_DEVICE void bar_sync() { asm volatile("barrier.cta.sync 0;" ::: "memory"); }
 
 /// `threads` threads (a multiple of 32, whole warps) meet at barrier `id`, 1 to 15.
-MHLA_DEVICE void meet(std::uint32_t id, std::uint32_t threads) {
+MHLA_DEVICE void bar_sync(std::uint32_t id, std::uint32_t threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /// All threads of the warp meet.
-MHLA_DEVICE void meet_warp() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
+MHLA_DEVICE void bar_warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
 /// The x of thread (lane ^ mask) of the warp. All its threads call together.
-MHLA_DEVICE float shuffle_xor(float x, std::uint32_t mask) {
+MHLA_DEVICE float shfl_bfly(float x, std::uint32_t mask) {
   float y;
   asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(y) : "f"(x), "r"(mask));
   return y;
 }
 
 /// The x of thread `lane` of the warp, 0 to 31. All its threads call together.
-MHLA_DEVICE std::uint32_t shuffle(std::uint32_t x, std::uint32_t lane) {
+MHLA_DEVICE std::uint32_t shfl_idx(std::uint32_t x, std::uint32_t lane) {
   std::uint32_t y;
   asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=r"(y) : "r"(x), "r"(lane));
   return y;
 }
 
 /// Whether x is true in a thread of the warp. All its threads call together.
-MHLA_DEVICE bool any_of_warp(bool x) {
+MHLA_DEVICE bool vote_any(bool x) {
   std::uint32_t any;
   asm volatile(
       "{\n"

@@ -76,14 +76,14 @@ MHLA_DEVICE float high<half>(std::uint32_t pair) {
 }
 
 /// The greater of two numbers, NaN if one is.
-MHLA_DEVICE float max_or_nan(float x, float y) {
+MHLA_DEVICE float max_nan(float x, float y) {
   float z;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
   return z;
 }
 
 /// 2^x with a relative error of at most 2^-22.
-MHLA_DEVICE float exp2(float x) {
+MHLA_DEVICE float ex2_approx(float x) {
   float y;
   asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;

@@ -13,7 +13,7 @@
 namespace mhla::cuda::ptx {
 
 /// 16 bytes that the grid reads once.
-MHLA_DEVICE Words4 load_global_4(const void* from) {
+MHLA_DEVICE Words4 ld_global_nc_v4(const void* from) {
   Words4 w;
   asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(w.x[0]), "=r"(w.x[1]), "=r"(w.x[2]), "=r"(w.x[3])
@@ -22,14 +22,14 @@ MHLA_DEVICE Words4 load_global_4(const void* from) {
 }
 
 /// A number, kept in the first cache.
-MHLA_DEVICE float load_global_float(const float* from) {
+MHLA_DEVICE float ld_global_nc_f32(const float* from) {
   float value;
   asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(from));
   return value;
 }
 
 /// 16 bytes that this block may have written.
-MHLA_DEVICE Words4 reload_global_4(const void* from) {
+MHLA_DEVICE Words4 ld_global_v4(const void* from) {
   Words4 w;
   asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(w.x[0]), "=r"(w.x[1]), "=r"(w.x[2]), "=r"(w.x[3])
@@ -39,34 +39,34 @@ MHLA_DEVICE Words4 reload_global_4(const void* from) {
 }
 
 /// A number that this block may have written.
-MHLA_DEVICE float reload_global_float(const float* from) {
+MHLA_DEVICE float ld_global_f32(const float* from) {
   float value;
   asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(from) : "memory");
   return value;
 }
 
 /// A counter that this block may have written.
-MHLA_DEVICE std::int64_t reload_global_counter(const std::int64_t* from) {
+MHLA_DEVICE std::int64_t ld_global_s64(const std::int64_t* from) {
   std::int64_t value;
   asm volatile("ld.global.s64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
   return value;
 }
 
-MHLA_DEVICE void store_global_4(void* to, Words4 w) {
+MHLA_DEVICE void st_global_v4(void* to, Words4 w) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w.x[0]), "r"(w.x[1]),
                "r"(w.x[2]), "r"(w.x[3])
                : "memory");
 }
 
-MHLA_DEVICE void store_global(void* to, std::uint32_t value) {
+MHLA_DEVICE void st_global(void* to, std::uint32_t value) {
   asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
-MHLA_DEVICE void store_global_float(float* to, float value) {
+MHLA_DEVICE void st_global_f32(float* to, float value) {
   asm volatile("st.global.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory");
 }
 
-MHLA_DEVICE void store_global_counter(std::int64_t* to, std::int64_t value) {
+MHLA_DEVICE void st_global_s64(std::int64_t* to, std::int64_t value) {
   asm volatile("st.global.s64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 

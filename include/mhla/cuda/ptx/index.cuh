@@ -11,21 +11,21 @@
 namespace mhla::cuda::ptx {
 
 /// Thread of the block.
-MHLA_DEVICE std::uint32_t thread_index() {
+MHLA_DEVICE std::uint32_t tid_x() {
   std::uint32_t x;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
   return x;
 }
 
 /// Block of the grid, along x.
-MHLA_DEVICE std::uint32_t block_index_x() {
+MHLA_DEVICE std::uint32_t ctaid_x() {
   std::uint32_t x;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
   return x;
 }
 
 /// Blocks of the grid along x.
-MHLA_DEVICE std::uint32_t block_count_x() {
+MHLA_DEVICE std::uint32_t nctaid_x() {
   std::uint32_t x;
   asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(x));
   return x;

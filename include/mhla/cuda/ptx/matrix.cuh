@@ -15,7 +15,7 @@
 
 namespace mhla::cuda::ptx {
 
-MHLA_DEVICE Words4 load_matrices_4(std::uint32_t row) {
+MHLA_DEVICE Words4 ldmatrix_x4(std::uint32_t row) {
   Words4 w;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(w.x[0]), "=r"(w.x[1]), "=r"(w.x[2]), "=r"(w.x[3])
@@ -24,7 +24,7 @@ MHLA_DEVICE Words4 load_matrices_4(std::uint32_t row) {
   return w;
 }
 
-MHLA_DEVICE Words4 load_matrices_4_transposed(std::uint32_t row) {
+MHLA_DEVICE Words4 ldmatrix_x4_trans(std::uint32_t row) {
   Words4 w;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(w.x[0]), "=r"(w.x[1]), "=r"(w.x[2]), "=r"(w.x[3])
@@ -34,7 +34,7 @@ MHLA_DEVICE Words4 load_matrices_4_transposed(std::uint32_t row) {
 }
 
 /// Two matrices; the addresses of threads 16..31 are not used, but are addresses.
-MHLA_DEVICE Words2 load_matrices_2(std::uint32_t row) {
+MHLA_DEVICE Words2 ldmatrix_x2(std::uint32_t row) {
   Words2 w;
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                : "=r"(w.x[0]), "=r"(w.x[1])
@@ -43,7 +43,7 @@ MHLA_DEVICE Words2 load_matrices_2(std::uint32_t row) {
   return w;
 }
 
-MHLA_DEVICE Words2 load_matrices_2_transposed(std::uint32_t row) {
+MHLA_DEVICE Words2 ldmatrix_x2_trans(std::uint32_t row) {
   Words2 w;
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                : "=r"(w.x[0]), "=r"(w.x[1])

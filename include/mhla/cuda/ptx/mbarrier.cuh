@@ -12,30 +12,30 @@
 namespace mhla::cuda::ptx {
 
 /// Makes a barrier that waits for `arrivals` in each phase. One thread calls.
-MHLA_DEVICE void make_barrier(std::uint32_t barrier, std::uint32_t arrivals) {
+MHLA_DEVICE void mbarrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-/// After the thread's make_barrier calls, before others, tensor copies among them, use the
-/// barriers: this, then meet_block.
-MHLA_DEVICE void publish_barriers() {
+/// After the thread's mbarrier_init calls, before others, tensor copies among them, use the
+/// barriers: this, then bar_sync.
+MHLA_DEVICE void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 /// One arrival.
-MHLA_DEVICE void arrive(std::uint32_t barrier) {
+MHLA_DEVICE void mbarrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 /// One arrival, and `bytes` more of copies for the phase to wait for.
-MHLA_DEVICE void arrive_and_expect(std::uint32_t barrier, std::uint32_t bytes) {
+MHLA_DEVICE void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
                "r"(bytes)
                : "memory");
 }
 
 /// Waits until the phase of that parity has ended. With parity 1 a new barrier does not wait.
-MHLA_DEVICE void wait_for(std::uint32_t barrier, std::uint32_t parity) {
+MHLA_DEVICE void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"

@@ -20,14 +20,13 @@ namespace mhla::cuda::ptx {
 
 /// C += A B with K = 16.
 template <class T>
-MHLA_DEVICE void multiply_add_16(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
-                                 std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                                 std::uint32_t b1);
+MHLA_DEVICE void mma_m16n8k16(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                              std::uint32_t a3, std::uint32_t b0, std::uint32_t b1);
 
 template <>
-MHLA_DEVICE void multiply_add_16<bfloat16>(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
-                                           std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                                           std::uint32_t b1) {
+MHLA_DEVICE void mma_m16n8k16<bfloat16>(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                        std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                        std::uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
@@ -36,9 +35,9 @@ MHLA_DEVICE void multiply_add_16<bfloat16>(float (&c)[4], std::uint32_t a0, std:
 }
 
 template <>
-MHLA_DEVICE void multiply_add_16<half>(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
-                                       std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                                       std::uint32_t b1) {
+MHLA_DEVICE void mma_m16n8k16<half>(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                    std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                    std::uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
@@ -48,12 +47,11 @@ MHLA_DEVICE void multiply_add_16<half>(float (&c)[4], std::uint32_t a0, std::uin
 
 /// C += A B with K = 8.
 template <class T>
-MHLA_DEVICE void multiply_add_8(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
-                                std::uint32_t b0);
+MHLA_DEVICE void mma_m16n8k8(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0);
 
 template <>
-MHLA_DEVICE void multiply_add_8<bfloat16>(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
-                                          std::uint32_t b0) {
+MHLA_DEVICE void mma_m16n8k8<bfloat16>(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                       std::uint32_t b0) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
       "{%0, %1, %2, %3};"
@@ -62,8 +60,8 @@ MHLA_DEVICE void multiply_add_8<bfloat16>(float (&c)[4], std::uint32_t a0, std::
 }
 
 template <>
-MHLA_DEVICE void multiply_add_8<half>(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
-                                      std::uint32_t b0) {
+MHLA_DEVICE void mma_m16n8k8<half>(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                   std::uint32_t b0) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
       "{%0, %1, %2, %3};"

@@ -18,19 +18,19 @@ MHLA_DEVICE std::uint32_t shared_begin() {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(mhla_shared_memory));
 }
 
-MHLA_DEVICE std::uint32_t load_shared(std::uint32_t address) {
+MHLA_DEVICE std::uint32_t ld_shared(std::uint32_t address) {
   std::uint32_t value;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
 
-MHLA_DEVICE float load_shared_float(std::uint32_t address) {
+MHLA_DEVICE float ld_shared_f32(std::uint32_t address) {
   float value;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
   return value;
 }
 
-MHLA_DEVICE Words2 load_shared_2(std::uint32_t address) {
+MHLA_DEVICE Words2 ld_shared_v2(std::uint32_t address) {
   Words2 w;
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
                : "=r"(w.x[0]), "=r"(w.x[1])
@@ -39,7 +39,7 @@ MHLA_DEVICE Words2 load_shared_2(std::uint32_t address) {
   return w;
 }
 
-MHLA_DEVICE Words4 load_shared_4(std::uint32_t address) {
+MHLA_DEVICE Words4 ld_shared_v4(std::uint32_t address) {
   Words4 w;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(w.x[0]), "=r"(w.x[1]), "=r"(w.x[2]), "=r"(w.x[3])
@@ -48,15 +48,15 @@ MHLA_DEVICE Words4 load_shared_4(std::uint32_t address) {
   return w;
 }
 
-MHLA_DEVICE void store_shared(std::uint32_t address, std::uint32_t value) {
+MHLA_DEVICE void st_shared(std::uint32_t address, std::uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
-MHLA_DEVICE void store_shared_float(std::uint32_t address, float value) {
+MHLA_DEVICE void st_shared_f32(std::uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
 
-MHLA_DEVICE void store_shared_4(std::uint32_t address, Words4 w) {
+MHLA_DEVICE void st_shared_v4(std::uint32_t address, Words4 w) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(w.x[0]), "r"(w.x[1]),
                "r"(w.x[2]), "r"(w.x[3])
                : "memory");

@@ -8,6 +8,6 @@
 
 namespace mhla::cuda::ptx {
 
-MHLA_DEVICE void stop() { asm volatile("trap;"); }
+MHLA_DEVICE void trap() { asm volatile("trap;"); }
 
 }  // namespace mhla::cuda::ptx

@@ -29,8 +29,8 @@ struct BoxOrigin {
 namespace mhla::cuda::ptx {
 
 /// Starts to load a box; its bytes, zeros too, are counted by the barrier.
-MHLA_DEVICE void load_box(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
-                          std::uint32_t barrier) {
+MHLA_DEVICE void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
+                                      std::uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
@@ -40,6 +40,8 @@ MHLA_DEVICE void load_box(std::uint32_t to, const TensorMap& map, const BoxOrigi
 
 /// The thread's own accesses to shared memory before come before what the copy engine and wgmma do
 /// after; the fence, then a barrier.
-MHLA_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+MHLA_DEVICE void fence_proxy_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 }  // namespace mhla::cuda::ptx

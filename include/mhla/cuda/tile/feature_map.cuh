@@ -21,14 +21,14 @@ namespace mhla::cuda {
 /// e^x = 2^(x log2(e)) up to 0.
 struct EluPlusOne {
   MHLA_DEVICE float operator()(float x) const {
-    return x > 0 ? x + 1 : ptx::exp2(x * 1.442695041f);
+    return x > 0 ? x + 1 : ptx::ex2_approx(x * 1.442695041f);
   }
 };
 
 struct Threshold {
   float floor;
   float eps;
-  MHLA_DEVICE float operator()(float x) const { return ptx::max_or_nan(x, floor) + eps; }
+  MHLA_DEVICE float operator()(float x) const { return ptx::max_nan(x, floor) + eps; }
 };
 
 struct FeatureMap {

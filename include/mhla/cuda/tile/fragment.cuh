@@ -13,6 +13,7 @@
 #include "mhla/cuda/ptx/convert.cuh"
 #include "mhla/cuda/ptx/matrix.cuh"
 #include "mhla/cuda/tile/feature_map.cuh"
+#include "mhla/cuda/tile/layout.cuh"
 
 namespace mhla::cuda {
 
@@ -25,26 +26,26 @@ struct Fragment {
 };
 
 /// A place in a tile: a row and a piece of 16 bytes of it.
-struct TilePlace {
+struct TileCoord {
   std::uint32_t row;
   std::uint32_t piece;
 };
 
 /// What thread `lane` gives to ldmatrix so that the four matrices are, in the order of words of the
 /// A operand (rows 0-7, rows 8-15, and both again one piece to the right):
-MHLA_HOST_DEVICE constexpr TilePlace rows_place(std::uint32_t lane) {
+MHLA_HOST_DEVICE constexpr TileCoord rows_coord(std::uint32_t lane) {
   return {lane % 16, lane / 16};
 }
 /// the A operand of the transposed 16 x 16 part of a tile, read transposed:
-MHLA_HOST_DEVICE constexpr TilePlace transposed_rows_place(std::uint32_t lane) {
+MHLA_HOST_DEVICE constexpr TileCoord transposed_rows_coord(std::uint32_t lane) {
   return {lane / 16 * 8 + lane % 8, lane / 8 % 2};
 }
 /// two B operands of 8 columns each, where the tile holds B as [16 k][16 n], read transposed:
-MHLA_HOST_DEVICE constexpr TilePlace columns_place(std::uint32_t lane) {
+MHLA_HOST_DEVICE constexpr TileCoord columns_coord(std::uint32_t lane) {
   return {lane % 16, lane / 16};
 }
 /// two B operands of 8 columns each, where the tile holds B as [16 n][16 k]:
-MHLA_HOST_DEVICE constexpr TilePlace transposed_columns_place(std::uint32_t lane) {
+MHLA_HOST_DEVICE constexpr TileCoord transposed_columns_coord(std::uint32_t lane) {
   return {lane / 16 * 8 + lane % 8, lane / 8 % 2};
 }
 
@@ -52,15 +53,15 @@ MHLA_HOST_DEVICE constexpr TilePlace transposed_columns_place(std::uint32_t lane
 template <class Tile>
 MHLA_DEVICE Fragment<Tile::kColumns> load_rows(Tile tile, std::uint32_t row, std::uint32_t lane) {
   Fragment<Tile::kColumns> rows;
-  const TilePlace at = rows_place(lane);
+  const TileCoord at = rows_coord(lane);
   MHLA_CUDA_UNROLL
   for (int s = 0; s < Tile::kColumns / 16; ++s) {
-    const ptx::Words4 w = ptx::load_matrices_4(tile.piece(row + at.row, 2 * s + at.piece));
+    const ptx::Words4 w = ptx::ldmatrix_x4(tile.piece(row + at.row, 2 * s + at.piece));
     MHLA_CUDA_UNROLL
     for (int i = 0; i < 4; ++i) rows.x[4 * s + i] = w.x[i];
   }
   if constexpr (Tile::kColumns % 16 != 0) {
-    const ptx::Words2 w = ptx::load_matrices_2(tile.piece(row + at.row, Tile::kPieces - 1));
+    const ptx::Words2 w = ptx::ldmatrix_x2(tile.piece(row + at.row, Tile::kPieces - 1));
     rows.x[Fragment<Tile::kColumns>::kWords - 2] = w.x[0];
     rows.x[Fragment<Tile::kColumns>::kWords - 1] = w.x[1];
   }
@@ -72,10 +73,10 @@ MHLA_DEVICE Fragment<Tile::kColumns> load_rows(Tile tile, std::uint32_t row, std
 template <class Tile>
 MHLA_DEVICE ptx::Words4 load_transposed_rows(Tile tile, std::uint32_t row, std::uint32_t piece,
                                              std::uint32_t lane) {
-  const TilePlace at = transposed_rows_place(lane);
+  const TileCoord at = transposed_rows_coord(lane);
   std::uint32_t own = piece + at.piece;
   if constexpr (Tile::kPieces % 2 != 0) own = own < Tile::kPieces ? own : Tile::kPieces - 1;
-  return ptx::load_matrices_4_transposed(tile.piece(row + at.row, own));
+  return ptx::ldmatrix_x4_trans(tile.piece(row + at.row, own));
 }
 
 /// phi of every element.
@@ -94,6 +95,33 @@ MHLA_DEVICE Fragment<8 * kTiles> rounded(const float (&sums)[kTiles][4]) {
     rows.x[2 * j + 1] = ptx::pack<T>(sums[j][2], sums[j][3]);
   }
   return rows;
+}
+
+// -------------------------------------------------------------------------------------------------
+// Rows of a box in registers (tile/fragment.cuh). A box is panels of 64 columns at multiples of
+// 1024, in the swizzled order of ptx/tensor_copy.cuh.
+
+/// Panels of a box of up to 256 rows; only the place of a piece inside a panel is fixed.
+using BoxPanel = SharedTile<256, 64>;
+
+/// Rows row.. row + 15 of kColumns columns, the last row of the box again in place of those behind
+/// it: `rows` is how many the box has, `panel_bytes` from a panel to the next.
+template <int kColumns>
+MHLA_DEVICE Fragment<kColumns> load_box_rows(std::uint32_t box, std::uint32_t panel_bytes,
+                                             std::int32_t row, std::int32_t rows,
+                                             std::uint32_t lane) {
+  const TileCoord at = rows_coord(lane);
+  const std::int32_t wanted = row + static_cast<std::int32_t>(at.row);
+  const auto own = static_cast<std::uint32_t>(wanted < rows ? wanted : rows - 1);
+  Fragment<kColumns> fragment;
+  MHLA_CUDA_UNROLL
+  for (int s = 0; s < kColumns / 16; ++s) {
+    const BoxPanel panel{box + s / 4 * panel_bytes};
+    const ptx::Words4 w = ptx::ldmatrix_x4(panel.piece(own, s % 4 * 2 + at.piece));
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 4; ++i) fragment.x[4 * s + i] = w.x[i];
+  }
+  return fragment;
 }
 
 }  // namespace mhla::cuda

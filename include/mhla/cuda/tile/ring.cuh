@@ -3,12 +3,12 @@
 /// \file
 /// A ring of slots in shared memory that one thread fills by tensor copies and other warps read.
 /// Each slot has two barriers: `full` ends a phase when its bytes are here, `empty` when every
-/// warp that reads the ring has given the slot back.
+/// warp that reads the ring has released it.
 ///
 ///     producer    wait empty, expect bytes on full, load boxes    next slot
-///     reader      wait full, read, give back                      next slot
+///     consumer    wait full, read, release                        next slot
 ///
-/// Every reader waits for every slot before it gives it back, even one that it has no use for:
+/// Every consumer waits for every slot before it releases it, even one that it has no use for:
 /// otherwise it could run ahead and count twice in a phase.
 
 #include <cstdint>
@@ -47,27 +47,27 @@ struct Ring {
   }
   MHLA_HOST_DEVICE constexpr std::uint32_t empty(RingCursor at) const { return full(at) + 8; }
 
-  /// Makes the barriers for `warps` warps that read. One thread calls, before publish_barriers.
-  MHLA_DEVICE void make_barriers(std::uint32_t warps) const {
+  /// Makes the barriers for `warps` warps that read. One thread calls, before fence_mbarrier_init.
+  MHLA_DEVICE void init_barriers(std::uint32_t warps) const {
     for (std::uint32_t i = 0; i < count; ++i) {
-      ptx::make_barrier(full({i, 0}), 1);
-      ptx::make_barrier(empty({i, 0}), warps);
+      ptx::mbarrier_init(full({i, 0}), 1);
+      ptx::mbarrier_init(empty({i, 0}), warps);
     }
   }
 
   /// The producer waits until the slot is free, and says how many bytes it will load.
-  MHLA_DEVICE void take(RingCursor at, std::uint32_t bytes) const {
-    ptx::wait_for(empty(at), at.parity ^ 1);
-    ptx::arrive_and_expect(full(at), bytes);
+  MHLA_DEVICE void producer_acquire(RingCursor at, std::uint32_t bytes) const {
+    ptx::mbarrier_wait(empty(at), at.parity ^ 1);
+    ptx::mbarrier_arrive_expect_tx(full(at), bytes);
   }
 
   /// A reader waits for what was loaded.
-  MHLA_DEVICE void wait(RingCursor at) const { ptx::wait_for(full(at), at.parity); }
+  MHLA_DEVICE void consumer_wait(RingCursor at) const { ptx::mbarrier_wait(full(at), at.parity); }
 
   /// A warp gives the slot back. All its threads call together, after their last access.
-  MHLA_DEVICE void give_back(RingCursor at, std::uint32_t lane) const {
-    ptx::meet_warp();
-    if (lane == 0) ptx::arrive(empty(at));
+  MHLA_DEVICE void consumer_release(RingCursor at, std::uint32_t lane) const {
+    ptx::bar_warp_sync();
+    if (lane == 0) ptx::mbarrier_arrive(empty(at));
   }
 };
 

@@ -18,10 +18,9 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
-#include "mhla/cuda/tile/divisor.cuh"
 #include "mhla/cuda/tile/tensor_box.cuh"
 #include "mhla/cuda/tile/token_blocks.cuh"
-#include "mhla/cuda/tile/token_tensor.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
 
 namespace mhla::cuda {
 
@@ -37,7 +36,7 @@ class TokenBoxes {
   MHLA_HOST_DEVICE constexpr std::int32_t count() const { return count_; }
 
   /// The origin of box `box` of the block at `at`, from channel `channel` on.
-  MHLA_HOST_DEVICE constexpr BoxOrigin origin(BlockOrigin at, Pair pair, std::int32_t box,
+  MHLA_HOST_DEVICE constexpr BoxOrigin origin(BlockOrigin at, BatchHead pair, std::int32_t box,
                                               std::int32_t channel) const {
     const std::int32_t line = box_columns_.quotient(box);
     const std::int32_t plane = box_rows_.quotient(line);

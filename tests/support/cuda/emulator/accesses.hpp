@@ -13,11 +13,11 @@ namespace emulator {
 
 /// X: 4, 8 or 16 bytes of those that ptx/shared.cuh loads and stores.
 template <class X>
-X load_shared(std::uint32_t address);
+X ld_shared(std::uint32_t address);
 template <class X>
-void store_shared(std::uint32_t address, X value);
+void st_shared(std::uint32_t address, X value);
 
-void copy_16(std::uint32_t to, const void* from, std::uint32_t bytes);
-void wait_copies(int pending);
+void cp_async_16(std::uint32_t to, const void* from, std::uint32_t bytes);
+void cp_async_wait_group(int pending);
 
 }  // namespace emulator

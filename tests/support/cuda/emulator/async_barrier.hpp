@@ -25,7 +25,7 @@ struct CountingBarrier {
   Epoch epoch() const { return {actor, static_cast<Clock>(phase.ended() + 1)}; }
 
   Phase phase;
-  Epoch made;              ///< by publish_barriers, then of that call
+  Epoch made;              ///< by fence_mbarrier_init, then of that call
   bool published = false;  ///< by the thread that made it
   Actor actor;
   Vector arrived;  ///< what those who have arrived had done

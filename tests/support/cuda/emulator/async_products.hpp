@@ -13,8 +13,8 @@
 /// (Hardware adds in another order.) A warp's reads of B are those of an actor, which its threads
 /// see from their wait on. The four warps must issue the same products.
 ///
-/// A and C must be as keep_order saw them before group_begin, C since the product before that
-/// changed it: what is written without it the compiler may write after group_begin.
+/// A and C must be as fence_registers saw them before wgmma_fence, C since the product before that
+/// changed it: what is written without it the compiler may write after wgmma_fence.
 
 #include <algorithm>
 #include <array>
@@ -56,7 +56,7 @@ class Products {
  public:
   explicit Products(Block& block);
 
-  void keep_order(Actor thread, const void* begin, std::size_t count);
+  void fence_registers(Actor thread, const void* begin, std::size_t count);
   void begin();
   void issue(ProductCall* const (&calls)[32]);
   void commit();
@@ -71,11 +71,11 @@ class Products {
     std::vector<float> rows;           // [16][columns], before the products
     std::vector<std::shared_ptr<Product>> products;
   };
-  /// Registers of a thread, as keep_order saw them.
+  /// Registers of a thread, as fence_registers saw them.
   struct Registers {
     const unsigned char* begin;
     std::vector<std::uint32_t> words;
-    bool begun;  // group_begin came after
+    bool begun;  // wgmma_fence came after
 
     bool has(const void* at, std::size_t count) const {
       const auto offset = static_cast<const unsigned char*>(at) - begin;
@@ -144,7 +144,7 @@ inline Products::Products(Block& block)
   block.at_thread_end.push_back(&check_end);
 }
 
-inline void Products::keep_order(Actor thread, const void* begin, std::size_t count) {
+inline void Products::fence_registers(Actor thread, const void* begin, std::size_t count) {
   auto& all = in_order_[thread];
   const auto* const first = static_cast<const unsigned char*>(begin);
   std::erase_if(all, [&](const Registers& r) {
@@ -162,7 +162,7 @@ inline void Products::begin() {
   }
 }
 
-/// Fails unless the `count` registers are as they were in order before group_begin.
+/// Fails unless the `count` registers are as they were in order before wgmma_fence.
 inline void Products::check_order(int lane, const void* registers, int count, const char* name) {
   const auto words = static_cast<std::size_t>(count);
   for (const Registers& r : in_order_[static_cast<std::size_t>(block_.self().warp * 32 + lane)]) {
@@ -172,7 +172,7 @@ inline void Products::check_order(int lane, const void* registers, int count, co
     if (std::memcmp(&r.words[first], registers, 4 * words) == 0) return;
   }
   block_.fail(Kind::kRegisters, std::string("wgmma: registers of ") + name +
-                                    " were not in order before group_begin, or written since");
+                                    " were not in order before wgmma_fence, or written since");
 }
 
 inline void Products::issue(ProductCall* const (&calls)[32]) {
@@ -182,7 +182,7 @@ inline void Products::issue(ProductCall* const (&calls)[32]) {
     if (!call.same(*other))
       block_.fail(Kind::kDivergent, "wgmma of other factors in the same warp");
   }
-  if (!w.begun) block_.fail(Kind::kRegisters, "wgmma without group_begin since group_wait");
+  if (!w.begun) block_.fail(Kind::kRegisters, "wgmma without wgmma_fence since wgmma_wait_group");
   const Descriptor d(call.b);
   if (const auto text = complaint(d, call.transposed, call.columns); !text.empty()) {
     block_.fail(Kind::kOutside, "wgmma: descriptor: " + text);
@@ -263,7 +263,7 @@ inline void Products::check_poison(const Accumulator& sums) const {
     for (int i = 0; i < sums.columns / 2; ++i) {
       if (std::memcmp(&c[i], &kPoison, sizeof(float)) == 0) continue;
       block_.fail(Kind::kRegisters, "register " + std::to_string(i) +
-                                        " of C was written between wgmma and group_wait");
+                                        " of C was written between wgmma and wgmma_wait_group");
     }
   }
 }
@@ -334,7 +334,7 @@ inline void Products::check_end(Block& block) {
   const Warp& w = products.warp();
   const int group = block.self().warp / 4;
   if (!w.products.empty()) {
-    block.fail(Kind::kRegisters, "ended before group_wait for its products");
+    block.fail(Kind::kRegisters, "ended before wgmma_wait_group for its products");
   }
   if (w.issued != products.issued_[static_cast<std::size_t>(group)].size()) {
     block.fail(Kind::kDivergent, "ended after less products than another warp of the group");

@@ -27,8 +27,8 @@ namespace emulator {
 
 inline const Counter kTensorLoads{"tensor loads"};
 
-void load_box(std::uint32_t to, const mhla::cuda::TensorMap& map, const mhla::cuda::BoxOrigin& at,
-              std::uint32_t barrier);
+void cp_async_bulk_tensor(std::uint32_t to, const mhla::cuda::TensorMap& map,
+                          const mhla::cuda::BoxOrigin& at, std::uint32_t barrier);
 
 // -------------------------------------------------------------------------------------------------
 
@@ -95,8 +95,8 @@ struct BoxLoad final : BoxCopy {
 
 }  // namespace detail
 
-inline void load_box(std::uint32_t to, const mhla::cuda::TensorMap& map,
-                     const mhla::cuda::BoxOrigin& at, std::uint32_t barrier) {
+inline void cp_async_bulk_tensor(std::uint32_t to, const mhla::cuda::TensorMap& map,
+                                 const mhla::cuda::BoxOrigin& at, std::uint32_t barrier) {
   constexpr const char* kWhat = "tensor load";
   Block& block = current();
   const auto load = std::make_shared<detail::BoxLoad>(block, map, at, to, kWhat);

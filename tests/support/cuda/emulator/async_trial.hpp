@@ -40,7 +40,7 @@ inline float value(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{
 /// The bits of a number in device memory.
 inline std::uint32_t load_word(const std::uint32_t* from) {
   return std::bit_cast<std::uint32_t>(
-      mhla::cuda::ptx::load_global_float(reinterpret_cast<const float*>(from)));
+      mhla::cuda::ptx::ld_global_nc_f32(reinterpret_cast<const float*>(from)));
 }
 
 /// Numbers of 16 bits at a multiple of 128 bytes, so that tests do not depend on the allocator.

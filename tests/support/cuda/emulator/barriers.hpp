@@ -69,14 +69,14 @@ class Barriers {
 };
 
 inline void meet(std::uint32_t id, std::uint32_t threads) {
-  if (id == 0) current().fail(Kind::kOutside, "barrier 0 is meet_block's");
+  if (id == 0) current().fail(Kind::kOutside, "barrier 0 is bar_sync's");
   current().part<Barriers>().meet(id, threads);
 }
-inline void meet_block() {
+inline void bar_sync() {
   current().part<Barriers>().meet(0, static_cast<std::uint32_t>(current().threads()));
 }
 
-inline void meet_warp() {
+inline void bar_warp_sync() {
   Actor mine = current().who();
   call_together<32>("bar.warp.sync", 0, mine, [](Actor* const(&all)[32]) {
     std::array<Actor, 32> lanes;
@@ -87,7 +87,7 @@ inline void meet_warp() {
 }
 
 /// Orders nothing.
-inline float shuffle_xor(float x, std::uint32_t mask) {
+inline float shfl_bfly(float x, std::uint32_t mask) {
   if (mask >= 32) current().fail(Kind::kOutside, "shuffle by " + std::to_string(mask));
   struct Arguments {
     float given, got;
@@ -113,7 +113,7 @@ inline std::uint32_t shuffle(std::uint32_t x, std::uint32_t lane) {
 }
 
 /// Orders nothing.
-inline bool any_of_warp(bool x) {
+inline bool vote_any(bool x) {
   bool mine = x;
   call_together<32>("vote.sync.any", 0, mine, [](bool* const(&all)[32]) {
     bool any = false;

@@ -91,7 +91,7 @@ class Clocks {
     for (const Actor t : threads) seen_[t] = seen;
   }
 
-  /// fence_async of a thread.
+  /// fence_proxy_async of a thread.
   void fence(Actor thread) { fences_[thread].push_back(own_[thread]++); }
 
   /// Whether the thread that made `e` has fenced after it, and `thread` is ordered after that

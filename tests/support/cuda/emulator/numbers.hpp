@@ -55,7 +55,7 @@ inline std::uint16_t to_half(float x) {
 }
 
 /// The greater, NaN if one is.
-inline float max_or_nan(float x, float y) {
+inline float max_nan(float x, float y) {
   if (std::isnan(x) || std::isnan(y)) return std::numeric_limits<float>::quiet_NaN();
   if (x == y) return std::signbit(x) ? y : x;  // +0 is greater than -0
   return x > y ? x : y;

@@ -3,7 +3,7 @@
 /// \file
 /// Small kernels for tests of the emulator, each with a bug or without.
 ///
-///     void body(const Arrays& a) { ... if (!a.bug) ptx::meet_block(); ... }
+///     void body(const Arrays& a) { ... if (!a.bug) ptx::bar_sync(); ... }
 ///     EXPECT_EQ(planted(body, {Kind::kRace}), "");
 
 #include <algorithm>

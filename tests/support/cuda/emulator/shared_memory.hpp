@@ -172,7 +172,7 @@ class SharedMemory {
     if (clocks_.fenced(who, {g.writer, g.write_clock})) return;
     fail(Kind::kProxy, who, g, what,
          "of bytes written through the generic proxy by thread " + std::to_string(g.writer) +
-             ", which has not called fence_async since and before the barrier");
+             ", which has not called fence_proxy_async since and before the barrier");
   }
 
   void note_write(Epoch as, unsigned flags, Granule& g) {

@@ -7,11 +7,11 @@
 
 namespace mhla::cuda::ptx {
 
-void meet_block();
-void meet(std::uint32_t id, std::uint32_t threads);
-void meet_warp();
-std::uint32_t shuffle(std::uint32_t x, std::uint32_t lane);
-float shuffle_xor(float x, std::uint32_t mask);
-bool any_of_warp(bool x);
+void bar_sync();
+void bar_sync(std::uint32_t id, std::uint32_t threads);
+void bar_warp_sync();
+std::uint32_t shfl_idx(std::uint32_t x, std::uint32_t lane);
+float shfl_bfly(float x, std::uint32_t mask);
+bool vote_any(bool x);
 
 }  // namespace mhla::cuda::ptx

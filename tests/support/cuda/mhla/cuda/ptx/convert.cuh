@@ -25,7 +25,7 @@ float low(std::uint32_t pair);
 template <class T>
 float high(std::uint32_t pair);
 
-float max_or_nan(float x, float y);
-float exp2(float x);
+float max_nan(float x, float y);
+float ex2_approx(float x);
 
 }  // namespace mhla::cuda::ptx

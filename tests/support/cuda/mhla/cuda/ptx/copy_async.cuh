@@ -10,15 +10,15 @@
 
 namespace mhla::cuda::ptx {
 
-[[gnu::always_inline]] MHLA_DEVICE void copy_16(std::uint32_t to, const void* from,
-                                                std::uint32_t bytes) {
-  emulator::copy_16(to, from, bytes);
+[[gnu::always_inline]] MHLA_DEVICE void cp_async_16(std::uint32_t to, const void* from,
+                                                    std::uint32_t bytes) {
+  emulator::cp_async_16(to, from, bytes);
   emulator::return_here();
 }
-void commit_copies();
+void cp_async_commit_group();
 template <int kPending>
-MHLA_DEVICE void wait_copies() {
-  emulator::wait_copies(kPending);
+MHLA_DEVICE void cp_async_wait_group() {
+  emulator::cp_async_wait_group(kPending);
 }
 
 }  // namespace mhla::cuda::ptx

@@ -7,8 +7,8 @@
 
 namespace mhla::cuda::ptx {
 
-std::uint32_t thread_index();
-std::uint32_t block_index_x();
-std::uint32_t block_count_x();
+std::uint32_t tid_x();
+std::uint32_t ctaid_x();
+std::uint32_t nctaid_x();
 
 }  // namespace mhla::cuda::ptx

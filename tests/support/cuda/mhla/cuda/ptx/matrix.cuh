@@ -9,9 +9,9 @@
 
 namespace mhla::cuda::ptx {
 
-Words4 load_matrices_4(std::uint32_t row);
-Words4 load_matrices_4_transposed(std::uint32_t row);
-Words2 load_matrices_2(std::uint32_t row);
-Words2 load_matrices_2_transposed(std::uint32_t row);
+Words4 ldmatrix_x4(std::uint32_t row);
+Words4 ldmatrix_x4_trans(std::uint32_t row);
+Words2 ldmatrix_x2(std::uint32_t row);
+Words2 ldmatrix_x2_trans(std::uint32_t row);
 
 }  // namespace mhla::cuda::ptx

@@ -7,10 +7,10 @@
 
 namespace mhla::cuda::ptx {
 
-void make_barrier(std::uint32_t barrier, std::uint32_t arrivals);
-void publish_barriers();
-void arrive(std::uint32_t barrier);
-void arrive_and_expect(std::uint32_t barrier, std::uint32_t bytes);
-void wait_for(std::uint32_t barrier, std::uint32_t parity);
+void mbarrier_init(std::uint32_t barrier, std::uint32_t arrivals);
+void fence_mbarrier_init();
+void mbarrier_arrive(std::uint32_t barrier);
+void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes);
+void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity);
 
 }  // namespace mhla::cuda::ptx

@@ -16,35 +16,35 @@ std::uint32_t shared_begin();
 
 template <class X>
 [[gnu::always_inline]] MHLA_DEVICE X emulated_load(std::uint32_t address) {
-  const X x = emulator::load_shared<X>(address);
+  const X x = emulator::ld_shared<X>(address);
   emulator::return_here();
   return x;
 }
-[[gnu::always_inline]] MHLA_DEVICE std::uint32_t load_shared(std::uint32_t address) {
+[[gnu::always_inline]] MHLA_DEVICE std::uint32_t ld_shared(std::uint32_t address) {
   return emulated_load<std::uint32_t>(address);
 }
-[[gnu::always_inline]] MHLA_DEVICE float load_shared_float(std::uint32_t address) {
+[[gnu::always_inline]] MHLA_DEVICE float ld_shared_f32(std::uint32_t address) {
   return emulated_load<float>(address);
 }
-[[gnu::always_inline]] MHLA_DEVICE Words2 load_shared_2(std::uint32_t address) {
+[[gnu::always_inline]] MHLA_DEVICE Words2 ld_shared_v2(std::uint32_t address) {
   return emulated_load<Words2>(address);
 }
-[[gnu::always_inline]] MHLA_DEVICE Words4 load_shared_4(std::uint32_t address) {
+[[gnu::always_inline]] MHLA_DEVICE Words4 ld_shared_v4(std::uint32_t address) {
   return emulated_load<Words4>(address);
 }
 
 template <class X>
 [[gnu::always_inline]] MHLA_DEVICE void emulated_store(std::uint32_t address, X x) {
-  emulator::store_shared(address, x);
+  emulator::st_shared(address, x);
   emulator::return_here();
 }
-[[gnu::always_inline]] MHLA_DEVICE void store_shared(std::uint32_t address, std::uint32_t value) {
+[[gnu::always_inline]] MHLA_DEVICE void st_shared(std::uint32_t address, std::uint32_t value) {
   emulated_store(address, value);
 }
-[[gnu::always_inline]] MHLA_DEVICE void store_shared_float(std::uint32_t address, float value) {
+[[gnu::always_inline]] MHLA_DEVICE void st_shared_f32(std::uint32_t address, float value) {
   emulated_store(address, value);
 }
-[[gnu::always_inline]] MHLA_DEVICE void store_shared_4(std::uint32_t address, Words4 w) {
+[[gnu::always_inline]] MHLA_DEVICE void st_shared_v4(std::uint32_t address, Words4 w) {
   emulated_store(address, w);
 }
 

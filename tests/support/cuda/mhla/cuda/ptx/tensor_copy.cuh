@@ -18,7 +18,8 @@ struct BoxOrigin {
 
 namespace mhla::cuda::ptx {
 
-void load_box(std::uint32_t to, const TensorMap& map, const BoxOrigin& at, std::uint32_t barrier);
-void fence_async();
+void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
+                          std::uint32_t barrier);
+void fence_proxy_async();
 
 }  // namespace mhla::cuda::ptx

@@ -5,13 +5,15 @@
 #include <limits>
 #include <vector>
 
-#include "mhla/cuda/tile/shared_tile.cuh"
-#include "mhla/cuda/tile/token_rows.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
 #include "support/cuda/in_block.hpp"
 #include "support/cuda/problem.hpp"
 
 namespace mhla::cuda {
 namespace {
+
+namespace token_rows_tests {
 
 using cuda_test::Array;
 using cuda_test::in_block;
@@ -57,12 +59,12 @@ void expect_moved(const Tokens& tokens, std::int64_t count, std::int64_t gap) {
     const auto report = in_block<kThreads, Tile::kBytes>(device, [&](std::uint32_t thread) {
       const Tile tile{ptx::shared_begin()};
       copy_rows<kThreads>(tile, from.numbers.raw(), from.stride(), tokens, thread);
-      ptx::commit_copies();
-      ptx::wait_copies<0>();
-      ptx::meet_block();
+      ptx::cp_async_commit_group();
+      ptx::cp_async_wait_group<0>();
+      ptx::bar_sync();
       for (std::uint32_t i = thread; i < seen.size(); i += kThreads) {
         const std::uint32_t row = i / (Tile::kColumns / 2), column = i % (Tile::kColumns / 2) * 2;
-        seen[i] = ptx::load_shared(tile.piece(row, column / 8) + column % 8 * 2);
+        seen[i] = ptx::ld_shared(tile.piece(row, column / 8) + column % 8 * 2);
       }
       write_rows<kThreads>(tile, to.numbers.raw(), to.stride(), tokens, thread);
     });
@@ -113,42 +115,89 @@ TEST(TokenRows, BlocksOfGridsAreGathered) {
   }
 }
 
-/// store_sums puts what a thread has of sums where the tables of mma say.
-template <class T, class Tile, int kTiles>
-void expect_sums(std::uint32_t row, std::uint32_t piece) {
-  std::vector<std::uint32_t> seen(16 * 4 * kTiles);
-  emulator::Device device;
-  in_block(device, [&](std::uint32_t lane) {
-    const Tile tile{ptx::shared_begin()};
-    float sums[kTiles][4];
-    for (std::uint32_t j = 0; j < kTiles; ++j) {
-      for (std::uint32_t i = 0; i < 4; ++i) {
-        sums[j][i] = static_cast<float>(16 * (8 * j + lane % 4 * 2 + i % 2) + lane / 4 + i / 2 * 8);
-      }
-    }
-    store_sums<T>(sums, 0.5f, -0.25f, tile, row, piece, lane);
-    ptx::meet_block();
-    for (std::uint32_t i = lane; i < seen.size(); i += 32) {
-      const std::uint32_t r = i / (4 * kTiles), column = i % (4 * kTiles) * 2;
-      seen[i] = ptx::load_shared(tile.piece(row + r, piece + column / 8) + column % 8 * 2);
+}  // namespace token_rows_tests
+
+namespace token_list_tests {
+
+/// Every thread reads every entry from `first` on.
+template <int kThreads, int kRows, class Tokens>
+void expect_listed(const Tokens& tokens, std::int32_t first) {
+  std::vector<std::int32_t> read(static_cast<std::size_t>(kThreads * (kRows - first)));
+  emulator::Device device(3);
+  cuda_test::in_block<kThreads>(device, [&](std::uint32_t thread) {
+    const std::uint32_t begin = ptx::shared_begin() + 64;
+    list_tokens<kThreads, kRows>(begin, tokens, thread);
+    ptx::bar_sync();
+    const ListedTokens listed{begin, first};
+    for (std::int32_t row = 0; row < kRows - first; ++row) {
+      read[static_cast<std::size_t>(row * kThreads) + thread] = listed(row);
     }
   });
-  for (std::uint32_t r = 0; r < 16; ++r) {
-    const float factor = r < 8 ? 0.5f : -0.25f;
-    for (std::uint32_t c = 0; c < 8 * kTiles; c += 2) {
-      const float x = static_cast<float>(16 * c + r), y = static_cast<float>(16 * (c + 1) + r);
-      ASSERT_EQ(seen[r * 4 * kTiles + c / 2], ptx::pack<T>(x * factor, y * factor))
-          << r << " " << c;
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    ASSERT_EQ(read[i], tokens(first + static_cast<std::int32_t>(i / kThreads))) << i;
+  }
+}
+
+TEST(TokenList, HoldsTheTokenOfEveryRow) {
+  const TokenBlocks blocks(3, 7, 8, 2, 3, 5);
+  for (std::int32_t b = 0; b < blocks.blocks(); ++b) {
+    expect_listed<64, 32>(BlockTokens{blocks, blocks.origin(b), 0}, 0);
+    expect_listed<32, 48>(BlockTokens{blocks, blocks.origin(b), 3}, 16);
+  }
+  expect_listed<128, 210>(ConsecutiveTokens{2000000000, 2000000100}, 0);
+}
+
+}  // namespace token_list_tests
+
+namespace copied_features_tests {
+
+/// Rows are copied and mapped, each piece by the thread that copied it; all read them after one
+/// barrier. Rows without a token are phi(0).
+template <class T, class Tile, int kThreads>
+void expect_features(const FeatureMap& map) {
+  test::Random rng(5);
+  constexpr std::int32_t kTokens = Tile::kRows - 3;
+  cuda_test::Array<T> numbers(std::int64_t{kTokens} * Tile::kColumns);
+  for (std::int64_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = cuda_test::from_double<T>(2 * rng.normal());
+  }
+  std::vector<std::uint32_t> seen(Tile::kRows * Tile::kColumns / 2);
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    emulator::Device device(seed);
+    device.track("rows", numbers.data(), numbers.bytes(), emulator::Access::kRead);
+    const auto report = cuda_test::in_block<kThreads>(device, [&](std::uint32_t thread) {
+      const Tile tile{ptx::shared_begin()};
+      copy_rows<kThreads>(tile, numbers.raw(), Tile::kColumns * 2, ConsecutiveTokens{0, kTokens},
+                          thread);
+      ptx::cp_async_commit_group();
+      ptx::cp_async_wait_group<0>();
+      apply_to_copied<T, kThreads>(map, tile, thread);
+      ptx::bar_sync();
+      for (std::uint32_t i = thread; i < seen.size(); i += kThreads) {
+        const std::uint32_t row = i / (Tile::kColumns / 2), column = i % (Tile::kColumns / 2) * 2;
+        seen[i] = ptx::ld_shared(tile.piece(row, column / 8) + column % 8 * 2);
+      }
+    });
+    EXPECT_EQ(report.bank_conflicts, 0u);
+    for (std::uint32_t i = 0; i < seen.size(); ++i) {
+      const auto bits = [&](std::int64_t at) {
+        return at < numbers.size() ? std::uint32_t{numbers[at].bits} : 0u;
+      };
+      std::uint32_t pair[1] = {bits(2 * i) | bits(2 * i + 1) << 16};
+      apply<T>(map, pair);
+      ASSERT_EQ(seen[i], pair[0]) << i;
     }
   }
 }
 
-TEST(TokenRows, SumsAreStoredByRowsAndColumns) {
-  expect_sums<half, SharedTile<16, 64>, 8>(0, 0);
-  expect_sums<bfloat16, SharedTile<32, 64>, 3>(16, 5);
-  expect_sums<half, SharedTile<24, 72>, 9>(8, 0);
-  expect_sums<bfloat16, SharedTile<16, 256>, 16>(0, 16);
+TEST(CopiedFeatures, AreThoseOfEveryRow) {
+  expect_features<bfloat16, SharedTile<32, 64>, 128>(FeatureMap::relu(0.5f));
+  expect_features<half, SharedTile<32, 72>, 96>(FeatureMap::elu_plus_one());
+  expect_features<bfloat16, SharedTile<16, 72>, 160>(FeatureMap::relu());
+  expect_features<half, SharedTile<16, 128>, 64>(FeatureMap::identity());
 }
+
+}  // namespace copied_features_tests
 
 }  // namespace
 }  // namespace mhla::cuda

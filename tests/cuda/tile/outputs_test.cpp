@@ -1,4 +1,4 @@
-#include "mhla/cuda/tile/parts.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
 
 #include <gtest/gtest.h>
 

@@ -1,14 +1,14 @@
 #pragma once
 
 /// \file
-/// Mixing of summaries in shared memory (summary_regions.cuh), in place and by single warps:
+/// Mixing of summaries in shared memory (layout.cuh), in place and by single warps:
 ///
 ///     S~_i = sum_b m_ib S_b
 ///
 /// The product of m [rows, columns], as A operand, with 16 numbers of every region, the same row
 /// and columns of each, as B operand. What comes out replaces them: who reads a number is who
-/// writes it. Each m enters as the sum of two numbers of T (parts.cuh). Sums are floats; what comes
-/// out is rounded to T. Vectors of floats, the z_b, are mixed in float.
+/// writes it. Each m enters as the sum of two numbers of T (outputs.cuh). Sums are floats; what
+/// comes out is rounded to T. Vectors of floats, the z_b, are mixed in float.
 
 #include <cstdint>
 
@@ -20,7 +20,7 @@
 #include "mhla/cuda/ptx/mma.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
-#include "mhla/cuda/tile/parts.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
 
 namespace mhla::cuda {
 
@@ -38,7 +38,7 @@ MHLA_DEVICE MixingOperand<kSteps> load_mixing(const float* m, std::int64_t strid
                                               std::uint32_t rows, std::uint32_t columns,
                                               std::uint32_t lane) {
   const auto load = [&](std::uint32_t i, std::uint32_t b) {
-    return i < rows && b < columns ? ptx::load_global_float(m + i * stride + b) : 0.0f;
+    return i < rows && b < columns ? ptx::ld_global_nc_f32(m + i * stride + b) : 0.0f;
   };
   MixingOperand<kSteps> operand;
   MHLA_CUDA_UNROLL
@@ -74,7 +74,7 @@ MHLA_DEVICE void mix_regions(Regions regions, const MixingOperand<kSteps>& m, st
     const std::uint32_t piece = 2 * unit + j;
     return regions.piece(region, piece / Regions::kPieces, piece % Regions::kPieces);
   };
-  const TilePlace from = columns_place(lane);
+  const TileCoord from = columns_coord(lane);
   MHLA_CUDA_LOOP
   for (std::uint32_t first = warp; first < kUnits; first += kTogether * kWarps) {
     ptx::Words4 b[kTogether][kSteps];
@@ -86,10 +86,10 @@ MHLA_DEVICE void mix_regions(Regions regions, const MixingOperand<kSteps>& m, st
         const std::uint32_t region = 16 * s + from.row;
         const std::uint32_t own = address(region, first + u * kWarps, from.piece);
         // Zeros of the banks where the region would be.
-        b[u][s] = ptx::load_matrices_4_transposed(region < columns ? own : zeros + own % 128);
+        b[u][s] = ptx::ldmatrix_x4_trans(region < columns ? own : zeros + own % 128);
       }
     }
-    ptx::meet_warp();  // all have read what is replaced
+    ptx::bar_warp_sync();  // all have read what is replaced
     MHLA_CUDA_UNROLL
     for (std::uint32_t u = 0; u < kTogether; ++u) {
       if (!exists(first + u * kWarps)) break;
@@ -103,14 +103,14 @@ MHLA_DEVICE void mix_regions(Regions regions, const MixingOperand<kSteps>& m, st
             const std::uint32_t* const x = b[u][s].x + 2 * j;
             const std::uint32_t* const h = m.high[r][s].x;
             const std::uint32_t* const l = m.low[r][s].x;
-            ptx::multiply_add_16<T>(c, l[0], l[1], l[2], l[3], x[0], x[1]);
-            ptx::multiply_add_16<T>(c, h[0], h[1], h[2], h[3], x[0], x[1]);
+            ptx::mma_m16n8k16<T>(c, l[0], l[1], l[2], l[3], x[0], x[1]);
+            ptx::mma_m16n8k16<T>(c, h[0], h[1], h[2], h[3], x[0], x[1]);
           }
           const std::uint32_t i = 16 * r + lane / 4, column = lane % 4 * 4;
           const std::uint32_t unit = first + u * kWarps;
-          if (i < rows) ptx::store_shared(address(i, unit, j) + column, ptx::pack<T>(c[0], c[1]));
+          if (i < rows) ptx::st_shared(address(i, unit, j) + column, ptx::pack<T>(c[0], c[1]));
           if (i + 8 < rows) {
-            ptx::store_shared(address(i + 8, unit, j) + column, ptx::pack<T>(c[2], c[3]));
+            ptx::st_shared(address(i + 8, unit, j) + column, ptx::pack<T>(c[2], c[3]));
           }
         }
       }
@@ -141,8 +141,8 @@ struct VectorMixing {
       if (vector(o) >= rows) continue;
       const std::uint32_t own = number(o) < kWidth ? number(o) : kWidth - 1;
       for (std::uint32_t b = 0; b < columns; ++b) {
-        sums[o] += ptx::load_global_float(m + vector(o) * stride + b) *
-                   ptx::load_shared_float(vectors + (b * kWidth + own) * 4);
+        sums[o] += ptx::ld_global_nc_f32(m + vector(o) * stride + b) *
+                   ptx::ld_shared_f32(vectors + (b * kWidth + own) * 4);
       }
     }
   }
@@ -150,7 +150,7 @@ struct VectorMixing {
     MHLA_CUDA_UNROLL
     for (int o = 0; o < kSums; ++o) {
       if (vector(o) >= rows || number(o) >= kWidth) continue;
-      ptx::store_shared_float(vectors + (vector(o) * kWidth + number(o)) * 4, sums[o]);
+      ptx::st_shared_f32(vectors + (vector(o) * kWidth + number(o)) * 4, sums[o]);
     }
   }
 };

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "mhla/cuda/tile/box_rows.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
 #include "support/cuda/in_block.hpp"
 
 namespace mhla::cuda {

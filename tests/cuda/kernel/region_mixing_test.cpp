@@ -1,10 +1,11 @@
+#include "mhla/cuda/kernel/region_mixing.cuh"
+
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <vector>
 
-#include "mhla/cuda/tile/region_mixing.cuh"
-#include "mhla/cuda/tile/summary_regions.cuh"
+#include "mhla/cuda/tile/layout.cuh"
 #include "support/cuda/in_block.hpp"
 #include "support/cuda/problem.hpp"
 
@@ -40,20 +41,20 @@ void expect_mixed(std::uint32_t rows, std::uint32_t columns) {
   cuda_test::in_block<32 * kWarps, 160 * 1024>(device, [&](std::uint32_t thread) {
     const std::uint32_t zeros = ptx::shared_begin();
     const Regions regions{zeros + 128};
-    if (thread < 32) ptx::store_shared(zeros + 4 * thread, 0);
+    if (thread < 32) ptx::st_shared(zeros + 4 * thread, 0);
     each_word(thread, [&](std::uint32_t, std::uint32_t b, std::uint32_t r, std::uint32_t c) {
       const std::uint32_t word = b < columns
                                      ? ptx::pack<T>(static_cast<float>(region_number(b, r, c)),
                                                     static_cast<float>(region_number(b, r, c + 1)))
                                      : 0xFFFFFFFFu;
-      ptx::store_shared(regions.piece(b, r, c / 8) + c % 8 * 2, word);
+      ptx::st_shared(regions.piece(b, r, c / 8) + c % 8 * 2, word);
     });
-    ptx::meet_block();
+    ptx::bar_sync();
     const auto operand = load_mixing<T, kSteps>(m.data(), kStride, rows, columns, thread % 32);
     mix_regions<T, kWarps>(regions, operand, zeros, rows, columns, thread / 32, thread % 32);
-    ptx::meet_block();
+    ptx::bar_sync();
     each_word(thread, [&](std::uint32_t i, std::uint32_t b, std::uint32_t r, std::uint32_t c) {
-      seen[i] = ptx::load_shared(regions.piece(b, r, c / 8) + c % 8 * 2);
+      seen[i] = ptx::ld_shared(regions.piece(b, r, c / 8) + c % 8 * 2);
     });
   });
   for (std::uint32_t i = 0; i < kRegions * kWords; ++i) {

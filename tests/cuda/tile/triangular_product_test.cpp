@@ -1,4 +1,4 @@
-#include "mhla/cuda/tile/not_finite.cuh"
+#include "mhla/cuda/tile/triangular_product.cuh"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,156 @@
+#pragma once
+
+/// \file
+/// How 16-bit numbers lie in shared memory: tiles, regions of summaries, factors of wgmma.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+
+namespace mhla::cuda {
+
+// -------------------------------------------------------------------------------------------------
+// Rows of 16-bit numbers in shared memory, laid out so that eight rows' pieces of 16 bytes lie in
+// different banks: what ldmatrix reads in one go.
+//
+//     columns a multiple of 64   panels of 64 columns, rows of 128 bytes in a panel; piece j of
+//     row r
+//                                is in place j ^ (r % 8): the layout of tensor copies and wgmma
+//     72 columns                 rows of 144 bytes as they are: each begins four banks further on
+
+/// [kRows, kColumns] numbers at a shared address, in panels a multiple of 1024.
+template <int kRows_, int kColumns_>
+struct SharedTile {
+  static constexpr int kRows = kRows_;
+  static constexpr int kColumns = kColumns_;
+  static constexpr int kPieces = kColumns / 8;  ///< of 16 bytes in a row
+  static constexpr bool kPanels = kColumns % 64 == 0;
+  static constexpr int kPanelBytes = kRows * 128;
+  static constexpr int kBytes = kRows * kColumns * 2;
+  static_assert(kPanels || kColumns == 72, "tiles have multiples of 64 columns, or 72");
+  static_assert(kRows % 8 == 0, "tiles have multiples of 8 rows: the swizzle repeats after 8");
+
+  std::uint32_t begin;
+
+  /// Bytes from the tile's begin to a piece of a row.
+  static MHLA_HOST_DEVICE constexpr std::uint32_t offset(std::uint32_t row, std::uint32_t piece) {
+    if constexpr (kPanels) {
+      return piece / 8 * kPanelBytes + row * 128 + ((piece % 8) ^ (row % 8)) * 16;
+    } else {
+      return row * (kColumns * 2) + piece * 16;
+    }
+  }
+
+  /// The shared address of a piece of a row.
+  MHLA_HOST_DEVICE constexpr std::uint32_t piece(std::uint32_t row, std::uint32_t piece) const {
+    return begin + offset(row, piece);
+  }
+};
+
+// -------------------------------------------------------------------------------------------------
+// Summaries S_b [D, E] of several blocks in shared memory, a region each, laid out for reads and
+// writes of both kinds without bank conflicts:
+//
+//     rows       eight rows of one region, the same piece of 16 bytes: S_b as an operand
+//     regions    the same piece of the same row in eight regions: the blocks b as an operand
+//
+//     columns a multiple of 64   panels as SharedTile, piece j of row r of region b in place
+//                                j ^ (r % 8) ^ (b % 8)
+//     72 columns                 rows of 144 bytes as they are, and 16 bytes behind each region:
+//                                regions begin four banks further on, as rows do
+
+/// [kRegions, kRows, kColumns] numbers at a shared address, a multiple of 128.
+template <int kRegions, int kRows_, int kColumns_>
+struct SummaryRegions {
+  static constexpr int kRows = kRows_;
+  static constexpr int kColumns = kColumns_;
+  static constexpr int kPieces = kColumns / 8;  ///< of 16 bytes in a row
+  static constexpr bool kPanels = kColumns % 64 == 0;
+  static constexpr int kPanelBytes = kRows * 128;
+  static constexpr int kRegionBytes = kRows * kColumns * 2 + (kPanels ? 0 : 16);
+  static constexpr int kBytes = kRegions * kRegionBytes;
+  static_assert(kPanels || kColumns == 72, "regions have multiples of 64 columns, or 72");
+  static_assert(kRows % 8 == 0, "rows come in multiples of 8: the swizzle repeats after 8");
+
+  std::uint32_t begin;
+
+  /// Bytes from the begin to a piece of a row of a region.
+  static MHLA_HOST_DEVICE constexpr std::uint32_t offset(std::uint32_t region, std::uint32_t row,
+                                                         std::uint32_t piece) {
+    if constexpr (kPanels) {
+      return region * kRegionBytes + piece / 8 * kPanelBytes + row * 128 +
+             ((piece % 8) ^ (row % 8) ^ (region % 8)) * 16;
+    } else {
+      return region * kRegionBytes + row * (kColumns * 2) + piece * 16;
+    }
+  }
+
+  /// The shared address of a piece of a row of a region.
+  MHLA_HOST_DEVICE constexpr std::uint32_t piece(std::uint32_t region, std::uint32_t row,
+                                                 std::uint32_t piece) const {
+    return begin + offset(region, row, piece);
+  }
+
+  /// One region, as products take tiles.
+  struct Region {
+    static constexpr int kRows = SummaryRegions::kRows;
+    static constexpr int kColumns = SummaryRegions::kColumns;
+    static constexpr int kPieces = SummaryRegions::kPieces;
+
+    SummaryRegions all;
+    std::uint32_t index;
+
+    MHLA_HOST_DEVICE constexpr std::uint32_t piece(std::uint32_t row, std::uint32_t piece) const {
+      return all.piece(index, row, piece);
+    }
+  };
+  MHLA_HOST_DEVICE constexpr Region region(std::uint32_t index) const { return {*this, index}; }
+};
+
+// -------------------------------------------------------------------------------------------------
+// Descriptors of factors in shared memory for the products of a warpgroup
+// (ptx/wgmma.cuh): 16-bit numbers in panels of 64 columns as SharedTile lays them out, rows of 128
+// bytes, each panel at a multiple of 1024.
+//
+//     bits     0-13   where the factor begins, / 16
+//             16-29   bytes from a panel to the next, / 16: B as [16][n] with n > 64
+//             32-45   bytes from eight rows to the next eight, / 16: 1024
+//             49-51   0: panels begin where the swizzle repeats
+//             62-63   1: swizzle of 128 bytes
+//
+// Source: PTX ISA, "Matrix Descriptor Format" and "Strides"; CUTLASS, mma_traits_sm90_gmma.hpp.
+
+/// B[16,n] of wgmma_m64k16<0>, n rows of a panel from `row` on, a multiple of 8, stored
+/// [n][k]; k runs over columns 16 step.. of the panel.
+MHLA_HOST_DEVICE constexpr std::uint64_t transposed_factor(std::uint32_t panel, std::uint32_t row,
+                                                           std::uint32_t step);
+
+/// B[16,n] of wgmma_m64k16<1>, rows row.. row + 15 of a panel, a multiple of 8, stored
+/// [k][n]; columns 64 to n - 1 lie `panel_bytes`, a multiple of 1024, behind.
+MHLA_HOST_DEVICE constexpr std::uint64_t factor(std::uint32_t panel, std::uint32_t row,
+                                                std::uint32_t panel_bytes);
+
+// -------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+MHLA_HOST_DEVICE constexpr std::uint64_t descriptor(std::uint32_t begin, std::uint32_t leading) {
+  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
+  constexpr std::uint64_t kEightRows = std::uint64_t{1024 / 16} << 32;
+  return kSwizzle128 | kEightRows | std::uint64_t{(leading / 16) & 0x3fff} << 16 |
+         ((begin / 16) & 0x3fff);
+}
+
+}  // namespace detail
+
+MHLA_HOST_DEVICE constexpr std::uint64_t transposed_factor(std::uint32_t panel, std::uint32_t row,
+                                                           std::uint32_t step) {
+  return detail::descriptor(panel + row * 128 + step * 32, 0);
+}
+
+MHLA_HOST_DEVICE constexpr std::uint64_t factor(std::uint32_t panel, std::uint32_t row,
+                                                std::uint32_t panel_bytes) {
+  return detail::descriptor(panel + row * 128, panel_bytes);
+}
+
+}  // namespace mhla::cuda

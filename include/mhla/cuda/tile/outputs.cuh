@@ -1,0 +1,102 @@
+#pragma once
+
+/// \file
+/// Sums of products on their way to memory: scaled, split into two parts, rounded, written as rows.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/convert.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/rows.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
+
+namespace mhla::cuda {
+
+// -------------------------------------------------------------------------------------------------
+// Floats as sums of two 16-bit numbers: x = high + low, high = T(x), low = T(x - high).
+//
+// high + low is within 2^-17 |x| of x for bfloat16 and 2^-23 |x| + 2^-25 for half: |x - high| is
+// at most half the distance of numbers of T around x, and low is rounded from there on. An x that
+// overflows T, or is not finite, has a low that is not finite either.
+
+/// Two numbers, in pairs of both parts.
+struct Parts {
+  std::uint32_t high;
+  std::uint32_t low;
+};
+
+template <class T>
+MHLA_DEVICE Parts parts_of(float x, float y) {
+  const std::uint32_t high = ptx::pack<T>(x, y);
+  return {high, ptx::pack<T>(x - ptx::low<T>(high), y - ptx::high<T>(high))};
+}
+
+/// Multiplies sums of a product.
+template <int kTiles>
+MHLA_DEVICE void scale_sums(float (&sums)[kTiles][4], float by) {
+  MHLA_CUDA_UNROLL
+  for (int j = 0; j < kTiles; ++j) {
+    MHLA_CUDA_UNROLL
+    for (float& x : sums[j]) x *= by;
+  }
+}
+
+/// Replaces sums of a product (product.cuh) by what rounding them to T leaves.
+template <class T, int kTiles>
+MHLA_DEVICE void keep_rest(float (&sums)[kTiles][4]) {
+  MHLA_CUDA_UNROLL
+  for (int j = 0; j < kTiles; ++j) {
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 4; i += 2) {
+      const std::uint32_t high = ptx::pack<T>(sums[j][i], sums[j][i + 1]);
+      sums[j][i] -= ptx::low<T>(high);
+      sums[j][i + 1] -= ptx::high<T>(high);
+    }
+  }
+}
+
+// -------------------------------------------------------------------------------------------------
+// Outputs of a warp: 16 rows of sums from registers to rows of tokens in device memory, through a
+// tile of the warp's own, so that a row leaves in stores of 16 bytes side by side.
+
+/// Where a warp's sums pass through.
+using WarpTile = SharedTile<16, 64>;
+
+/// Stores kCount tiles of sums of a product (product.cuh), from tile `first` on, times a factor for
+/// each of a thread's two rows and rounded, as rows row.. row + 15 and columns 8 piece.. of a tile.
+template <class T, int kCount, class Tile, int kTiles>
+MHLA_DEVICE void store_sums(const float (&sums)[kTiles][4], int first, RowPair factors, Tile tile,
+                            std::uint32_t row, std::uint32_t piece, std::uint32_t lane) {
+  const std::uint32_t column = lane % 4 * 4;  // in bytes
+  MHLA_CUDA_UNROLL
+  for (int j = 0; j < kCount; ++j) {
+    const float(&c)[4] = sums[first + j];
+    ptx::st_shared(tile.piece(row + lane / 4, piece + j) + column,
+                   ptx::pack<T>(c[0] * factors.x, c[1] * factors.x));
+    ptx::st_shared(tile.piece(row + lane / 4 + 8, piece + j) + column,
+                   ptx::pack<T>(c[2] * factors.x_8, c[3] * factors.x_8));
+  }
+}
+
+/// Writes a warp's sums times a factor for each row, rounded: row r to the row of token tokens(r)
+/// from `head` on, unless that is -1. They pass through the tile, 16 rows, as many columns at a
+/// time as it has; nothing else touches it from the warp's latest meeting to the one that ends
+/// this.
+template <class T, class Tile, int kTiles, class Tokens>
+MHLA_DEVICE void write_sums(const float (&sums)[kTiles][4], RowPair factors, Tile tile,
+                            unsigned char* head, std::int64_t stride, const Tokens& tokens,
+                            std::uint32_t lane) {
+  static_assert(Tile::kRows == 16 && kTiles % Tile::kPieces == 0, "sums pass in whole tiles");
+  MHLA_CUDA_UNROLL
+  for (int first = 0; first < kTiles; first += Tile::kPieces) {
+    store_sums<T, Tile::kPieces>(sums, first, factors, tile, 0, 0, lane);
+    ptx::bar_warp_sync();
+    write_rows<32>(tile, head + 16 * first, stride, tokens, lane);
+    ptx::bar_warp_sync();
+  }
+}
+
+}  // namespace mhla::cuda

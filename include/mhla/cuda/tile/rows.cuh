@@ -1,0 +1,121 @@
+#pragma once
+
+/// \file
+/// What belongs to the rows of a fragment: sums over their elements, and products with a vector.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/convert.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/pieces.cuh"
+#include "mhla/cuda/tile/tensor_box.cuh"
+
+namespace mhla::cuda {
+
+// -------------------------------------------------------------------------------------------------
+// Products of rows in registers with a vector of floats in shared memory: q . z, in float.
+
+/// What belongs to rows lane / 4 and lane / 4 + 8 of a fragment.
+struct RowPair {
+  float x;
+  float x_8;
+};
+
+/// The sums of the four threads of each row, in all of them. All threads of the warp call together.
+MHLA_DEVICE RowPair over_row(RowPair sums) {
+  MHLA_CUDA_UNROLL
+  for (std::uint32_t mask = 1; mask < 4; mask *= 2) {
+    sums.x += ptx::shfl_bfly(sums.x, mask);
+    sums.x_8 += ptx::shfl_bfly(sums.x_8, mask);
+  }
+  return sums;
+}
+
+/// The products of both rows with the vector at a shared address, a multiple of 8. All threads of
+/// the warp call together; the four that share rows get the same numbers.
+template <class T, int kColumns>
+MHLA_DEVICE RowPair row_products(const Fragment<kColumns>& rows, std::uint32_t vector,
+                                 std::uint32_t lane) {
+  RowPair sum{0, 0};
+  MHLA_CUDA_UNROLL
+  for (int j = 0; j < kColumns / 8; ++j) {
+    const std::uint32_t at = vector + 32 * j + lane % 4 * 8;
+    const ptx::Words2 two = ptx::ld_shared_v2(at);
+    const float y = as_float(two.x[0]), z = as_float(two.x[1]);
+    sum.x += ptx::low<T>(rows.x[2 * j]) * y + ptx::high<T>(rows.x[2 * j]) * z;
+    sum.x_8 += ptx::low<T>(rows.x[2 * j + 1]) * y + ptx::high<T>(rows.x[2 * j + 1]) * z;
+  }
+  return over_row(sum);
+}
+
+// -------------------------------------------------------------------------------------------------
+// Sums of the elements of rows that a warp holds as Fragment (fragment.cuh), in float. A thread
+// adds what it has of its two rows, in any number of fragments, before the four threads that share
+// rows add theirs.
+
+/// Adds the thread's own elements of both rows.
+template <class T, int kColumns>
+MHLA_DEVICE void add_elements(RowPair& sums, const Fragment<kColumns>& rows) {
+  MHLA_CUDA_UNROLL
+  for (int j = 0; j < kColumns / 8; ++j) {
+    sums.x += ptx::low<T>(rows.x[2 * j]) + ptx::high<T>(rows.x[2 * j]);
+    sums.x_8 += ptx::low<T>(rows.x[2 * j + 1]) + ptx::high<T>(rows.x[2 * j + 1]);
+  }
+}
+
+// -------------------------------------------------------------------------------------------------
+// Vectors of floats that the copy engine brought: rows of 32 floats, 128 bytes, swizzled as all
+// boxes are (ptx/tensor_copy.cuh).
+
+/// A vector of kSize floats, a multiple of 32 up to 256, at a shared address, a multiple of 1024.
+template <int kSize_>
+struct BoxVector {
+  static constexpr int kSize = kSize_;
+  static constexpr int kBytes = 4 * kSize;
+  static_assert(kSize % 32 == 0 && kSize <= 256, "rows of 32 floats, eight to the swizzle");
+
+  std::uint32_t begin;
+
+  /// The shared address of a float.
+  MHLA_HOST_DEVICE constexpr std::uint32_t at(std::uint32_t i) const {
+    const std::uint32_t row = i / 32;
+    return begin + row * 128 + ((i / 4 % 8) ^ row) * 16 + i % 4 * 4;
+  }
+
+  /// The box of vector (i, j) of an array [outer, inner, kSize]; it begins at {0, 0, i, j, 0}.
+  static constexpr TensorBox box(const float* array, std::int64_t inner, std::int64_t outer) {
+    const auto stride = static_cast<std::uint64_t>(inner) * kBytes;
+    return {
+        const_cast<float*>(array),
+        {64, kSize / 32, static_cast<std::uint64_t>(inner), static_cast<std::uint64_t>(outer), 1},
+        {128, kBytes, stride, stride},
+        {64, kSize / 32, 1, 1, 1}};
+  }
+};
+
+/// The products of both rows of a fragment with the vector. All threads of the warp call together;
+/// the four that share rows get the same numbers.
+template <class T, int kColumns>
+MHLA_DEVICE RowPair row_products(const Fragment<kColumns>& rows, BoxVector<kColumns> vector,
+                                 std::uint32_t lane) {
+  // Floats 8 j + p and p + 1: pieces 2 j and 2 j + 1 of a row of 8, exchanged in odd rows.
+  const std::uint32_t even = vector.begin + lane / 2 % 2 * 16 + lane % 2 * 8;
+  const std::uint32_t odd = even ^ 16;
+  RowPair sum{0, 0};
+  MHLA_CUDA_UNROLL
+  for (int j = 0; j < kColumns / 8; ++j) {
+    const int row = j / 4;
+    const std::uint32_t at =
+        (row % 2 == 0 ? even : odd) + row * 128 + ((j % 4 * 2) ^ (row / 2 * 2)) * 16;
+    const float y = ptx::ld_shared_f32(at);
+    const float z = ptx::ld_shared_f32(at + 4);
+    sum.x += ptx::low<T>(rows.x[2 * j]) * y + ptx::high<T>(rows.x[2 * j]) * z;
+    sum.x_8 += ptx::low<T>(rows.x[2 * j + 1]) * y + ptx::high<T>(rows.x[2 * j + 1]) * z;
+  }
+  return over_row(sum);
+}
+
+}  // namespace mhla::cuda

@@ -1,0 +1,189 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/triangular_product.cuh"
+#include "support/cuda/in_block.hpp"
+#include "support/cuda/problem.hpp"
+
+namespace mhla::cuda {
+namespace {
+
+namespace not_finite_tests {
+
+template <class T>
+void expect_bits() {
+  for (std::uint32_t x = 0; x < 0x10000; ++x) {
+    const bool finite = std::isfinite(cuda_test::to_double(T{static_cast<std::uint16_t>(x)}));
+    for (const std::uint32_t other : {0u, 0x8001u}) {  // both finite
+      ASSERT_EQ(not_finite_bits<T>(x | other << 16) & 0x80008000u, finite ? 0u : 0x8000u) << x;
+      ASSERT_EQ(not_finite_bits<T>(x << 16 | other) & 0x80008000u, finite ? 0u : 0x80000000u) << x;
+    }
+    ASSERT_EQ(not_finite_bits<T>(x << 16 | x) & 0x80008000u, finite ? 0u : 0x80008000u) << x;
+  }
+}
+
+TEST(NotFinite, BitsAreThoseOfInfinitiesAndNan) {
+  expect_bits<bfloat16>();
+  expect_bits<half>();
+}
+
+TEST(NotFinite, AllThreadsOfTheWarpKnow) {
+  for (const std::uint32_t bits : {0u, 0x7FFF7FFFu, 0x8000u, 0x80000000u}) {
+    for (std::uint32_t thread = 0; thread < 64; thread += 9) {
+      emulator::Device device(thread);
+      cuda_test::in_block<64>(device, [&](std::uint32_t own) {
+        const bool expected = (bits & 0x80008000u) != 0 && own / 32 == thread / 32;
+        EXPECT_EQ(any_not_finite(own == thread ? bits : 0u), expected) << own << " " << thread;
+      });
+    }
+  }
+}
+
+}  // namespace not_finite_tests
+
+namespace lower_product_tests {
+
+/// Small integers: sums of their products are exact, in any order.
+double weight(std::uint32_t r, std::uint32_t c) {
+  return c > r ? 0 : static_cast<double>((r * 7 + c * 3) % 9) - 4;
+}
+double value(std::uint32_t row, std::uint32_t column) {
+  return static_cast<double>((row * 13 + column * 5) % 11) - 5;
+}
+
+/// 16 rows of the product where value (at, column) is `special`, in rows 16.. of the tile.
+template <class T, class Tile>
+void expect_product(std::uint32_t at, std::uint32_t column, double special) {
+  constexpr int kTiles = Tile::kPieces;
+  const auto own_value = [&](std::uint32_t row, std::uint32_t c) {
+    return row == at && c == column ? special : value(row, c);
+  };
+  static float sums[32][kTiles][4];
+  emulator::Device device(at);
+  const auto report = cuda_test::in_block(device, [&](std::uint32_t lane) {
+    const SharedTile<16, 64> weights{ptx::shared_begin()};
+    const Tile values{weights.begin + SharedTile<16, 64>::kBytes};
+    cuda_test::fill_tile(weights, lane, [](std::uint32_t r, std::uint32_t c) {
+      return std::uint32_t{cuda_test::from_double<T>(c < 16 ? weight(r, c) : 0).bits};
+    });
+    cuda_test::fill_tile(values, lane, [&](std::uint32_t row, std::uint32_t c) {
+      // Rows before and behind the 16 are of others.
+      const bool own = 16 <= row && row < 32;
+      return std::uint32_t{
+          cuda_test::from_double<T>(own ? own_value(row - 16, c) : cuda_test::kNan).bits};
+    });
+    for (auto& c : sums[lane]) c[0] = c[1] = c[2] = c[3] = 0.5f;
+    const auto rows = load_rows(weights, 0, lane);
+    multiply_lower<T>(sums[lane], {{rows.x[0], rows.x[1], rows.x[2], rows.x[3]}}, values, 16, lane);
+  });
+  EXPECT_EQ(report.bank_conflicts, 0u);
+  EXPECT_EQ(report.count("mma") == 0, !std::isfinite(special));
+  for (std::uint32_t r = 0; r < 16; ++r) {
+    for (std::uint32_t c = 0; c < Tile::kColumns; ++c) {
+      double expected = 0.5;
+      for (std::uint32_t k = 0; k <= r; ++k) expected += weight(r, k) * own_value(k, c);
+      const auto found = static_cast<double>(sums[r % 8 * 4 + c % 8 / 2][c / 8][r / 8 * 2 + c % 2]);
+      if (std::isnan(expected)) {
+        ASSERT_TRUE(std::isnan(found)) << "row " << r << ", column " << c;
+      } else {
+        ASSERT_EQ(found, expected) << "row " << r << ", column " << c;
+      }
+    }
+  }
+}
+
+TEST(LowerProduct, RowsHaveNothingOfLaterValues) {
+  for (const double special : {3.0, cuda_test::kInfinity, -cuda_test::kInfinity, cuda_test::kNan}) {
+    for (const std::uint32_t at : {0u, 1u, 7u, 8u, 14u, 15u}) {
+      expect_product<bfloat16, SharedTile<48, 64>>(at, 37, special);
+      expect_product<half, SharedTile<48, 72>>(at, 71, special);
+      expect_product<half, SharedTile<32, 128>>(at, 0, special);
+    }
+  }
+}
+
+TEST(LowerProduct, LargestNumbersAreFinite) {
+  expect_product<half, SharedTile<32, 64>>(15, 1, -65504);
+}
+
+}  // namespace lower_product_tests
+
+namespace earlier_product_tests {
+
+constexpr int kEarlierTiles = 4;
+
+/// Small integers: sums of their products are exact, in any order.
+double factor(int part, int r, int k) { return k >= r ? 0 : (r * 7 + k * 3 + part * 5) % 9 - 4; }
+double part_number(int part, int k, int column) {
+  return (k * 13 + column * 5 + part * 3) % 11 - 5;
+}
+
+template <class T>
+std::uint32_t batch_head(double low, double high) {
+  return std::uint32_t{cuda_test::from_double<T>(low).bits} |
+         std::uint32_t{cuda_test::from_double<T>(high).bits} << 16;
+}
+
+/// 16 rows of the product where number (at, column) of `part` of b is `special`.
+template <class T, int kParts>
+void expect_product(int part, int at, int column, double special) {
+  const auto own_number = [&](int own_part, int k, int c) {
+    return own_part == part && k == at && c == column ? special : part_number(own_part, k, c);
+  };
+  static float sums[32][kEarlierTiles][4];
+  emulator::Device device(static_cast<std::uint64_t>(at));
+  cuda_test::in_block(device, [&](std::uint32_t lane) {
+    const int g = static_cast<int>(lane / 4), p = static_cast<int>(lane % 4 * 2);
+    ptx::Words4 a[2], b[kParts][kEarlierTiles / 2];
+    for (int i = 0; i < 2; ++i) {
+      for (int w = 0; w < 4; ++w) {
+        const int r = g + w % 2 * 8, k = p + w / 2 * 8;
+        a[i].x[w] = batch_head<T>(factor(i, r, k), factor(i, r, k + 1));
+      }
+    }
+    for (int i = 0; i < kParts; ++i) {
+      for (int w = 0; w < 2 * kEarlierTiles; ++w) {
+        const int k = p + w % 2 * 8, c = w / 2 * 8 + g;
+        b[i][w / 4].x[w % 4] = batch_head<T>(own_number(i, k, c), own_number(i, k + 1, c));
+      }
+    }
+    for (auto& c : sums[lane]) c[0] = c[1] = c[2] = c[3] = 0.5f;
+    EXPECT_EQ(any_not_finite<T>(b), !std::isfinite(special));
+    multiply_earlier<T>(sums[lane], a[0], a[1], b, lane);
+  });
+  for (int r = 0; r < 16; ++r) {
+    for (int c = 0; c < 8 * kEarlierTiles; ++c) {
+      double expected = 0.5;
+      for (int k = 0; k < r; ++k) {
+        expected += (factor(0, r, k) + factor(1, r, k)) * own_number(0, k, c);
+        if (kParts == 2) expected += factor(0, r, k) * own_number(1, k, c);
+      }
+      const float found = sums[r % 8 * 4 + c % 8 / 2][c / 8][r / 8 * 2 + c % 2];
+      if (!std::isfinite(expected)) {
+        ASSERT_FALSE(std::isfinite(found)) << "row " << r << ", column " << c;
+      } else {
+        ASSERT_EQ(found, expected) << "row " << r << ", column " << c;
+      }
+    }
+  }
+}
+
+TEST(EarlierProduct, RowsHaveNothingOfTheirOwnAndLaterNumbers) {
+  for (const double special : {3.0, cuda_test::kInfinity, -cuda_test::kInfinity, cuda_test::kNan}) {
+    for (const int at : {0, 1, 2, 7, 8, 9, 14, 15}) {
+      expect_product<bfloat16, 1>(0, at, 17, special);
+      expect_product<half, 2>(0, at, 0, special);
+      expect_product<half, 2>(1, at, 31, special);
+    }
+  }
+}
+
+TEST(EarlierProduct, LargestNumbersAreFinite) { expect_product<half, 1>(0, 15, 1, -65504); }
+
+}  // namespace earlier_product_tests
+
+}  // namespace
+}  // namespace mhla::cuda
