@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "mhla/cuda/kernel/fused_sm80_config.cuh"
 #include "support/cuda/direct_problem.hpp"
 #include "support/cuda/exact_phi.hpp"
 #include "support/cuda/output_bound.hpp"

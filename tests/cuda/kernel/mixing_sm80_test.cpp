@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "mhla/cuda/kernel/key_sum_mixing.cuh"
+#include "mhla/cuda/kernel/mixing_sm80_config.cuh"
 #include "support/cuda/mixing_run.hpp"
 
 namespace {

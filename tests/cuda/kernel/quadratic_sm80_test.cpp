@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "mhla/cuda/kernel/quadratic_sm80_config.cuh"
 #include "support/cuda/direct_problem.hpp"
 #include "support/cuda/output_sums.hpp"
 

@@ -17,12 +17,6 @@
 /// of slots: Q, S~_i by rows, then for every 64 tokens up to its own K and V. An item is waited for
 /// at one barrier, at which the slot of the item before is free for the one 3 or 4 items ahead.
 ///
-///     (D, E)         slots               rows of S~ and of V in a slot     per multiprocessor
-///     (64, 64)       4 of 8192 bytes     64, 64                            4 thread blocks
-///     (72, 72)       4 of 10368          72, 64                            3
-///     (128, 128)     5 of 16384          64, 64                            2
-///     (128, 256)     5 of 16384          32, 32                            2
-///
 /// phi(q) and 64 columns of P stay in registers. phi(k) is made in shared memory, once for all
 /// warps, by the threads that copied it and before the barrier that they wait at anyway; on B
 /// operands in registers every warp would do it again.
@@ -38,15 +32,14 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/causal_read_out_sm80_config.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
-#include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/copy_async.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
-#include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/product.cuh"
 #include "mhla/cuda/tile/rows.cuh"
@@ -54,33 +47,6 @@
 #include "mhla/cuda/tile/triangular_product.cuh"
 
 namespace mhla::cuda {
-
-template <int D, int E, Precision P>
-struct CausalReadOutConfig {
-  static_assert(has_kernels(D, E),
-                "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
-
-  static constexpr int kTokens = 64;  ///< of queries, and of keys at a time
-  static constexpr int kWarps = kTokens / 16;
-  static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kParts = P == Precision::kPair ? 2 : 1;
-
-  using Rows = SharedTile<kTokens, D>;                             ///< of Q or K
-  using State = SharedTile<E == 256 ? 32 : D == 72 ? 72 : 64, E>;  ///< rows of S~
-  using Values = SharedTile<E == 256 ? 32 : kTokens, E>;
-  using Output = SharedTile<16, E>;                 ///< of a warp
-  static constexpr int kStates = D / State::kRows;  ///< in S~, or one of its parts
-  static constexpr int kValues = kTokens / Values::kRows;
-
-  static constexpr int kSlotBytes =
-      State::kBytes > Rows::kBytes ? int{State::kBytes} : int{Rows::kBytes};
-  static_assert(Values::kBytes <= kSlotBytes, "any item fits into a slot");
-  static constexpr int kSlots = D == 128 ? 5 : 4;
-  static constexpr int kKeySum = kSlots * kSlotBytes;  ///< where z~ is
-  static constexpr int kBytes = kKeySum + 4 * D;
-  static_assert(kWarps * Output::kBytes <= kKeySum, "outputs leave through the slots");
-  static_assert(kBytes <= shared_limit(Arch::kSm80), "the ring fits into shared memory");
-};
 
 template <class T, int D, int E, Precision P>
 class CausalReadOutSm80 {
@@ -97,7 +63,34 @@ class CausalReadOutSm80 {
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);
   }
-  MHLA_DEVICE void operator()(const Params& p) const;
+  MHLA_DEVICE void operator()(const Params& p) const {
+    constexpr int kAhead = Config::kSlots - 1;
+    const WorkTile at = work_tile(p);
+    if (at.first + at.part * kTokens >= at.last) return;  // of a ragged last block
+    MHLA_CUDA_LOOP
+    for (std::int32_t n = 0; n < kAhead; ++n) copy_item(p, at, n);
+    const float m = ptx::ld_global_nc_f32(p.mixing.row(at.block) + at.block);
+    Sums sums;
+    MHLA_CUDA_LOOP
+    for (std::int32_t n = 0; n < at.items; ++n) {
+      ptx::cp_async_wait_group<kAhead - 1>();
+      if (at.is_key(n)) apply_to_copied<T, kThreads>(p.key_map, Rows{at.slot(n)}, ptx::tid_x());
+      ptx::bar_sync();  // item n is here, and nobody reads the one before any more
+      copy_item(p, at, n + kAhead);
+      if (n == 0) {
+        take_queries(p, at, sums);
+      } else if (at.is_state(n)) {
+        add_state(at, n, sums);
+        if (n == at.states) scale_sums(sums.n, inverse_power(p.mixtures.scale));
+      } else if (at.is_key(n)) {
+        weigh_keys(at, n, m, sums);
+      } else {
+        add_values(at, n, sums);
+      }
+    }
+    ptx::bar_sync();
+    write_output(p, at, sums);
+  }
 
  private:
   using Rows = typename Config::Rows;
@@ -155,206 +148,153 @@ class CausalReadOutSm80 {
     return static_cast<unsigned>((p.blocks.slots() - 1) / kTokens + 1);
   }
 
-  static MHLA_DEVICE WorkTile work_tile(const Params& p);
-  static MHLA_DEVICE void copy_item(const Params& p, const WorkTile& at, std::int32_t n);
-  static MHLA_DEVICE void take_queries(const Params& p, const WorkTile& at, Sums& sums);
-  static MHLA_DEVICE void add_state(const WorkTile& at, std::int32_t n, Sums& sums);
-  static MHLA_DEVICE void weigh_keys(const WorkTile& at, std::int32_t n, float m, Sums& sums);
-  static MHLA_DEVICE void add_values(const WorkTile& at, std::int32_t n, Sums& sums);
-  static MHLA_DEVICE void write_output(const Params& p, const WorkTile& at, const Sums& sums);
-};
+  static MHLA_DEVICE WorkTile work_tile(const Params& p) {
+    const std::uint32_t thread = ptx::tid_x();
+    const std::uint32_t index = ptx::ctaid_x();
+    const std::uint32_t item = index / parts(p);
+    const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
+    const auto block = static_cast<std::int32_t>(item % blocks);
+    const auto part = static_cast<std::int32_t>(index % parts(p));
+    const std::int32_t width = p.blocks.slots();
+    const std::int32_t first = block * width;
+    const std::int32_t left = p.blocks.tokens() - first;
+    const std::int32_t states = block > 0 ? Config::kParts * Config::kStates : 0;
+    return {thread % 32,
+            static_cast<std::int32_t>(thread / 32),
+            ptx::shared_begin(),
+            batch_head(static_cast<std::int32_t>(item / blocks), p.heads),
+            item,
+            block,
+            part,
+            first,
+            first + (left < width ? left : width),
+            states,
+            1 + states + (part + 1) * kKeyItems};
+  }
 
-// -------------------------------------------------------------------------------------------------
-
-template <class T, int D, int E, Precision P>
-MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::operator()(const Params& p) const {
-  constexpr int kAhead = Config::kSlots - 1;
-  const WorkTile at = work_tile(p);
-  if (at.first + at.part * kTokens >= at.last) return;  // of a ragged last block
-  MHLA_CUDA_LOOP
-  for (std::int32_t n = 0; n < kAhead; ++n) copy_item(p, at, n);
-  const float m = ptx::ld_global_nc_f32(p.mixing.row(at.block) + at.block);
-  Sums sums;
-  MHLA_CUDA_LOOP
-  for (std::int32_t n = 0; n < at.items; ++n) {
-    ptx::cp_async_wait_group<kAhead - 1>();
-    if (at.is_key(n)) apply_to_copied<T, kThreads>(p.key_map, Rows{at.slot(n)}, ptx::tid_x());
-    ptx::bar_sync();  // item n is here, and nobody reads the one before any more
-    copy_item(p, at, n + kAhead);
+  /// Starts the copies of an item, if there is one: z~ comes with Q.
+  static MHLA_DEVICE void copy_item(const Params& p, const WorkTile& at, std::int32_t n) {
+    const std::uint32_t thread = ptx::tid_x();  // places of pieces are not kept for all items
     if (n == 0) {
-      take_queries(p, at, sums);
+      copy_rows<kThreads>(Rows{at.slot(0)}, p.q.head(at.pair), p.q.token_stride,
+                          at.tokens(at.part * kTokens), thread);
+      if (at.block > 0 && p.normalization.denominator == Denominator::kKeySum && thread < D / 4) {
+        ptx::cp_async_16(at.shared + Config::kKeySum + 16 * thread,
+                         p.mixtures.key_sum + at.item * D + 4 * thread, 16);
+      }
     } else if (at.is_state(n)) {
-      add_state(at, n, sums);
-      if (n == at.states) scale_sums(sums.n, inverse_power(p.mixtures.scale));
-    } else if (at.is_key(n)) {
-      weigh_keys(at, n, m, sums);
-    } else {
-      add_values(at, n, sums);
+      const bool low = n > Config::kStates;
+      const unsigned char* const state =
+          (low ? p.mixtures.low : p.mixtures.high) + at.item * (std::int64_t{2} * D * E);
+      const std::int32_t row = (n - 1 - (low ? Config::kStates : 0)) * State::kRows;
+      copy_rows<kThreads>(State{at.slot(n)}, state, 2 * E, ConsecutiveTokens{row, D}, thread);
+    } else if (n < at.items) {
+      const auto [part, index] = at.keys(n);
+      if (index == 0) {
+        copy_rows<kThreads>(Rows{at.slot(n)}, p.k.head(at.pair), p.k.token_stride,
+                            at.tokens(part * kTokens), thread);
+      } else {
+        copy_rows<kThreads>(Values{at.slot(n)}, p.v.head(at.pair), p.v.token_stride,
+                            at.tokens(part * kTokens + (index - 1) * Values::kRows), thread);
+      }
+    }
+    ptx::cp_async_commit_group();
+  }
+
+  static MHLA_DEVICE void take_queries(const Params& p, const WorkTile& at, Sums& sums) {
+    sums.rows = load_rows(Rows{at.slot(0)}, 16 * at.warp, at.lane);
+    apply<T>(p.query_map, sums.rows);
+    if (at.block > 0 && p.normalization.denominator == Denominator::kKeySum) {
+      sums.earlier = row_products<T>(sums.rows, at.shared + Config::kKeySum, at.lane);
     }
   }
-  ptx::bar_sync();
-  write_output(p, at, sums);
-}
 
-template <class T, int D, int E, Precision P>
-MHLA_DEVICE auto CausalReadOutSm80<T, D, E, P>::work_tile(const Params& p) -> WorkTile {
-  const std::uint32_t thread = ptx::tid_x();
-  const std::uint32_t index = ptx::ctaid_x();
-  const std::uint32_t item = index / parts(p);
-  const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
-  const auto block = static_cast<std::int32_t>(item % blocks);
-  const auto part = static_cast<std::int32_t>(index % parts(p));
-  const std::int32_t width = p.blocks.slots();
-  const std::int32_t first = block * width;
-  const std::int32_t left = p.blocks.tokens() - first;
-  const std::int32_t states = block > 0 ? Config::kParts * Config::kStates : 0;
-  return {thread % 32,
-          static_cast<std::int32_t>(thread / 32),
-          ptx::shared_begin(),
-          batch_head(static_cast<std::int32_t>(item / blocks), p.heads),
-          item,
-          block,
-          part,
-          first,
-          first + (left < width ? left : width),
-          states,
-          1 + states + (part + 1) * kKeyItems};
-}
-
-/// Starts the copies of an item, if there is one: z~ comes with Q.
-template <class T, int D, int E, Precision P>
-MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::copy_item(const Params& p, const WorkTile& at,
-                                                          std::int32_t n) {
-  const std::uint32_t thread = ptx::tid_x();  // places of pieces are not kept for all items
-  if (n == 0) {
-    copy_rows<kThreads>(Rows{at.slot(0)}, p.q.head(at.pair), p.q.token_stride,
-                        at.tokens(at.part * kTokens), thread);
-    if (at.block > 0 && p.normalization.denominator == Denominator::kKeySum && thread < D / 4) {
-      ptx::cp_async_16(at.shared + Config::kKeySum + 16 * thread,
-                       p.mixtures.key_sum + at.item * D + 4 * thread, 16);
+  /// n += phi(q) S~, over the rows of S~ that item n has.
+  static MHLA_DEVICE void add_state(const WorkTile& at, std::int32_t n, Sums& sums) {
+    constexpr int kWords = Fragment<State::kRows>::kWords;
+    const std::int32_t state = (n - 1) % Config::kStates;
+    Fragment<State::kRows> rows;
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < kWords; ++i) {
+      rows.x[i] = sums.rows.x[i];
+      MHLA_CUDA_UNROLL
+      for (int s = 1; s < Config::kStates; ++s) {  // registers cannot be indexed
+        rows.x[i] = state == s ? sums.rows.x[kWords * s + i] : rows.x[i];
+      }
     }
-  } else if (at.is_state(n)) {
-    const bool low = n > Config::kStates;
-    const unsigned char* const state =
-        (low ? p.mixtures.low : p.mixtures.high) + at.item * (std::int64_t{2} * D * E);
-    const std::int32_t row = (n - 1 - (low ? Config::kStates : 0)) * State::kRows;
-    copy_rows<kThreads>(State{at.slot(n)}, state, 2 * E, ConsecutiveTokens{row, D}, thread);
-  } else if (n < at.items) {
+    multiply<T>(sums.n, rows, State{at.slot(n)}, 0, 0, at.lane);
+  }
+
+  /// P of the 64 keys of item n, and its row sums.
+  static MHLA_DEVICE void weigh_keys(const WorkTile& at, std::int32_t n, float m, Sums& sums) {
+    const bool own = at.keys(n).part == at.part;
+    const auto row = static_cast<std::int32_t>(at.lane / 4);
+    const auto column = static_cast<std::int32_t>(at.lane % 4 * 2);
+    MHLA_CUDA_UNROLL
+    for (int group = 0; group < kGroups; ++group) {
+      if (own && group > at.warp) continue;
+      float scores[2][4] = {};
+      multiply_transposed<T>(scores, sums.rows, Rows{at.slot(n)}, 16 * group, at.lane);
+      const std::int32_t last = own && group == at.warp ? row : 16;  // keys of the group that count
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        const std::int32_t key = 8 * j + column;
+        MHLA_CUDA_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          scores[j][i] = key + i <= last ? scores[j][i] * m : 0;
+          scores[j][i + 2] = key + i <= last + 8 ? scores[j][i + 2] * m : 0;
+        }
+      }
+      const Fragment<16> weights = rounded<T>(scores);
+      add_elements<T>(sums.denominator, weights);
+      MHLA_CUDA_UNROLL
+      for (int i = 0; i < 4; ++i) sums.weights.x[4 * group + i] = weights.x[i];
+    }
+  }
+
+  /// n += P V, over the rows of V that item n has.
+  static MHLA_DEVICE void add_values(const WorkTile& at, std::int32_t n, Sums& sums) {
+    constexpr int kValueGroups = Values::kRows / 16;
     const auto [part, index] = at.keys(n);
-    if (index == 0) {
-      copy_rows<kThreads>(Rows{at.slot(n)}, p.k.head(at.pair), p.k.token_stride,
-                          at.tokens(part * kTokens), thread);
-    } else {
-      copy_rows<kThreads>(Values{at.slot(n)}, p.v.head(at.pair), p.v.token_stride,
-                          at.tokens(part * kTokens + (index - 1) * Values::kRows), thread);
-    }
-  }
-  ptx::cp_async_commit_group();
-}
-
-template <class T, int D, int E, Precision P>
-MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::take_queries(const Params& p, const WorkTile& at,
-                                                             Sums& sums) {
-  sums.rows = load_rows(Rows{at.slot(0)}, 16 * at.warp, at.lane);
-  apply<T>(p.query_map, sums.rows);
-  if (at.block > 0 && p.normalization.denominator == Denominator::kKeySum) {
-    sums.earlier = row_products<T>(sums.rows, at.shared + Config::kKeySum, at.lane);
-  }
-}
-
-/// n += phi(q) S~, over the rows of S~ that item n has.
-template <class T, int D, int E, Precision P>
-MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::add_state(const WorkTile& at, std::int32_t n,
-                                                          Sums& sums) {
-  constexpr int kWords = Fragment<State::kRows>::kWords;
-  const std::int32_t state = (n - 1) % Config::kStates;
-  Fragment<State::kRows> rows;
-  MHLA_CUDA_UNROLL
-  for (int i = 0; i < kWords; ++i) {
-    rows.x[i] = sums.rows.x[i];
+    const Values values{at.slot(n)};
+    const std::int32_t first = (index - 1) * kValueGroups;  // the group of the item's first rows
+    const std::int32_t whole = part == at.part ? at.warp : kGroups;
     MHLA_CUDA_UNROLL
-    for (int s = 1; s < Config::kStates; ++s) {  // registers cannot be indexed
-      rows.x[i] = state == s ? sums.rows.x[kWords * s + i] : rows.x[i];
-    }
-  }
-  multiply<T>(sums.n, rows, State{at.slot(n)}, 0, 0, at.lane);
-}
-
-/// P of the 64 keys of item n, and its row sums.
-template <class T, int D, int E, Precision P>
-MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::weigh_keys(const WorkTile& at, std::int32_t n,
-                                                           float m, Sums& sums) {
-  const bool own = at.keys(n).part == at.part;
-  const auto row = static_cast<std::int32_t>(at.lane / 4);
-  const auto column = static_cast<std::int32_t>(at.lane % 4 * 2);
-  MHLA_CUDA_UNROLL
-  for (int group = 0; group < kGroups; ++group) {
-    if (own && group > at.warp) continue;
-    float scores[2][4] = {};
-    multiply_transposed<T>(scores, sums.rows, Rows{at.slot(n)}, 16 * group, at.lane);
-    const std::int32_t last = own && group == at.warp ? row : 16;  // keys of the group that count
-    MHLA_CUDA_UNROLL
-    for (int j = 0; j < 2; ++j) {
-      const std::int32_t key = 8 * j + column;
+    for (int group = 0; group < kValueGroups; ++group) {
+      if (first + group >= whole) break;
+      Fragment<16> weights;
       MHLA_CUDA_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        scores[j][i] = key + i <= last ? scores[j][i] * m : 0;
-        scores[j][i + 2] = key + i <= last + 8 ? scores[j][i + 2] * m : 0;
+      for (int i = 0; i < 4; ++i) {
+        weights.x[i] = sums.weights.x[4 * group + i];
+        if (Config::kValues == 2 && first > 0) {
+          weights.x[i] = sums.weights.x[4 * (kGroups - kValueGroups + group) + i];
+        }
       }
+      multiply_step<T>(sums.n, weights.x[0], weights.x[1], weights.x[2], weights.x[3], values,
+                       16 * group, 0, at.lane);
     }
-    const Fragment<16> weights = rounded<T>(scores);
-    add_elements<T>(sums.denominator, weights);
-    MHLA_CUDA_UNROLL
-    for (int i = 0; i < 4; ++i) sums.weights.x[4 * group + i] = weights.x[i];
-  }
-}
-
-/// n += P V, over the rows of V that item n has.
-template <class T, int D, int E, Precision P>
-MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::add_values(const WorkTile& at, std::int32_t n,
-                                                           Sums& sums) {
-  constexpr int kValueGroups = Values::kRows / 16;
-  const auto [part, index] = at.keys(n);
-  const Values values{at.slot(n)};
-  const std::int32_t first = (index - 1) * kValueGroups;  // the group of the item's first rows
-  const std::int32_t whole = part == at.part ? at.warp : kGroups;
-  MHLA_CUDA_UNROLL
-  for (int group = 0; group < kValueGroups; ++group) {
-    if (first + group >= whole) break;
-    Fragment<16> weights;
-    MHLA_CUDA_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      weights.x[i] = sums.weights.x[4 * group + i];
-      if (Config::kValues == 2 && first > 0) {
-        weights.x[i] = sums.weights.x[4 * (kGroups - kValueGroups + group) + i];
-      }
-    }
-    multiply_step<T>(sums.n, weights.x[0], weights.x[1], weights.x[2], weights.x[3], values,
-                     16 * group, 0, at.lane);
-  }
-  if (part == at.part && at.warp / kValueGroups == index - 1) {
-    Fragment<16> weights;
-    MHLA_CUDA_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      weights.x[i] = sums.weights.x[i];
+    if (part == at.part && at.warp / kValueGroups == index - 1) {
+      Fragment<16> weights;
       MHLA_CUDA_UNROLL
-      for (int group = 1; group < kGroups; ++group) {
-        weights.x[i] = group == at.warp ? sums.weights.x[4 * group + i] : weights.x[i];
+      for (int i = 0; i < 4; ++i) {
+        weights.x[i] = sums.weights.x[i];
+        MHLA_CUDA_UNROLL
+        for (int group = 1; group < kGroups; ++group) {
+          weights.x[i] = group == at.warp ? sums.weights.x[4 * group + i] : weights.x[i];
+        }
       }
+      multiply_lower<T>(sums.n, weights, values, 16 * (at.warp - first), at.lane);
     }
-    multiply_lower<T>(sums.n, weights, values, 16 * (at.warp - first), at.lane);
   }
-}
 
-template <class T, int D, int E, Precision P>
-MHLA_DEVICE void CausalReadOutSm80<T, D, E, P>::write_output(const Params& p, const WorkTile& at,
-                                                             const Sums& sums) {
-  const RowPair own = over_row(sums.denominator);
-  const RowPair factors{p.normalization.factor(sums.earlier.x + own.x),
-                        p.normalization.factor(sums.earlier.x_8 + own.x_8)};
-  const typename Config::Output tile{at.shared + at.warp * Config::Output::kBytes};
-  write_sums<T>(sums.n, factors, tile, p.o.head(at.pair), p.o.token_stride,
-                at.tokens(at.part * kTokens + 16 * at.warp), at.lane);
-}
+  static MHLA_DEVICE void write_output(const Params& p, const WorkTile& at, const Sums& sums) {
+    const RowPair own = over_row(sums.denominator);
+    const RowPair factors{p.normalization.factor(sums.earlier.x + own.x),
+                          p.normalization.factor(sums.earlier.x_8 + own.x_8)};
+    const typename Config::Output tile{at.shared + at.warp * Config::Output::kBytes};
+    write_sums<T>(sums.n, factors, tile, p.o.head(at.pair), p.o.token_stride,
+                  at.tokens(at.part * kTokens + 16 * at.warp), at.lane);
+  }
+};
 
 }  // namespace mhla::cuda

@@ -37,12 +37,13 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/causal_read_out_sm90_config.cuh"
 #include "mhla/cuda/kernel/mixture_slot.cuh"
 #include "mhla/cuda/kernel/own_block.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/persistent_sm90.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/global.cuh"
-#include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/ptx/wgmma.cuh"
@@ -53,60 +54,6 @@
 #include "mhla/cuda/tile/token_boxes.cuh"
 
 namespace mhla::cuda {
-
-struct CausalReadOutSm90Parameters {
-  /// Of the boxes of tiles of q, of the last tile of a block of q, of k, v, S~, its low part, and
-  /// z~ that CausalReadOutSm90::prepare finds; those of boxes without a base are not read.
-  TensorMap maps[7];
-  CausalReadOutParameters stage;
-  TokenBoxes q_boxes;
-  TokenBoxes k_boxes;
-  TokenBoxes v_boxes;
-  std::int32_t items;            ///< pairs * M
-  std::int32_t multiprocessors;  ///< of the device
-};
-
-template <int D, int E, Precision P>
-struct CausalReadOutSm90Config {
-  static_assert((D == 64 && E == 64) || (D == 128 && (E == 128 || E == 256)),
-                "kernels of sm_90 have (D, E) of (64, 64), (128, 128) and (128, 256)");
-
-  static constexpr int kWarpgroups = D / 64;
-  static constexpr bool kMovesRegisters = D == 128;  // between warpgroups
-  static constexpr int kThreads = 128 * kWarpgroups + (kMovesRegisters ? 128 : 32);
-  static constexpr int kBlocksPerMultiprocessor = D == 64 ? 2 : 1;
-  static constexpr int kColumns = E / kWarpgroups;  // of O, of a group
-  static constexpr int kMostRows = E == 256 ? 128 : 256;
-
-  // A multiprocessor has 228 KB, of which each thread block takes one more than it asks for.
-  static constexpr int kSharedBytes = kBlocksPerMultiprocessor == 2 ? 113 * 1024 : 227 * 1024;
-  static constexpr int kTileBytes = 4 * kWarpgroups * WarpTile::kBytes;
-  static constexpr int kBarrierBytes = 1024;
-  static constexpr int kRingBytes = kSharedBytes - kTileBytes - kBarrierBytes;
-  static_assert(kSharedBytes <= shared_limit(Arch::kSm90a), "the rings fit into shared memory");
-  static_assert(kRingBytes % 1024 == 0, "slots begin at multiples of 1024");
-
-  using Mixture = MixtureSlot<D, E, P>;
-  static constexpr int kQueries = 2;  // slots of tiles of Q
-  static constexpr int kQueryBytes = 64 * D * 2;
-  static constexpr int kMostKeyValues = 8;
-
-  /// How the rings share their memory.
-  struct Slots {
-    std::int32_t mixtures;
-    std::int32_t key_values;  ///< 0: blocks are too large
-    std::int32_t key_value_bytes;
-  };
-
-  /// For blocks of `rows` tokens: two mixtures if two slots of keys and values fit beside them.
-  static MHLA_HOST_DEVICE constexpr Slots slots(std::int32_t rows) {
-    const std::int32_t bytes = (rows + 63) / 64 * 64 * 2 * (D + E);
-    const std::int32_t left = kRingBytes - kQueries * kQueryBytes - Mixture::kBytes;
-    const std::int32_t mixtures = left - Mixture::kBytes >= 2 * bytes ? 2 : 1;
-    const std::int32_t fit = (left - (mixtures - 1) * Mixture::kBytes) / bytes;
-    return {mixtures, left < 0 ? 0 : fit < kMostKeyValues ? fit : kMostKeyValues, bytes};
-  }
-};
 
 template <class T, int D, int E, Precision P>
 struct CausalReadOutSm90 {
@@ -127,7 +74,7 @@ struct CausalReadOutSm90 {
     if (blocks.frames() * blocks.rows() != 1 || rows != blocks.block_columns()) return false;
     if (rows > Config::kMostRows || Config::slots(rows).key_values == 0) return false;
     p.stage = stage;
-    p.items = pairs * blocks.blocks();
+    p.pairs = pairs;
     p.multiprocessors = multiprocessors;
     if (!TokenBoxes::find(blocks, stage.q, D, heads, batch, rows, p.q_boxes, boxes[0]) ||
         !TokenBoxes::find(blocks, stage.k, D, heads, batch, rows, p.k_boxes, boxes[2]) ||
@@ -143,32 +90,18 @@ struct CausalReadOutSm90 {
   }
 
   static constexpr unsigned grid(const Params& p, int) {
-    const int most = kBlocksPerMultiprocessor * p.multiprocessors;
-    return static_cast<unsigned>(p.items < most ? p.items : most);
+    return persistent_grid<Config>(p.pairs * p.stage.blocks.blocks(), p.multiprocessors);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const std::uint32_t thread = ptx::tid_x();
     const Rings rings = rings_of(p);
-    if (thread == 0) {
-      rings.mixtures.init_barriers(kReaders);
-      rings.queries.init_barriers(kReaders);
-      rings.key_values.init_barriers(kReaders);
-      ptx::fence_mbarrier_init();
-    }
-    zero_rows_behind(p, rings.key_values, thread);
-    ptx::bar_sync();
-    if (thread < kReaders * 32) {
-      if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<240>();
-      read(p, rings, thread);
-    } else {
-      if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_dec<24>();
-      if (thread == kReaders * 32) load(p, rings);
-    }
+    run_persistent<Config>(
+        [&](std::uint32_t thread) { zero_rows_behind(p, rings.key_values, thread); },
+        [&] { load(p, rings); }, [&](std::uint32_t thread) { read(p, rings, thread); },
+        rings.mixtures, rings.queries, rings.key_values);
   }
 
  private:
-  static constexpr std::uint32_t kReaders = 4 * Config::kWarpgroups;  // warps
   static constexpr int kTiles = Config::kColumns / 8;
   using Mixture = typename Config::Mixture;
 
@@ -183,8 +116,7 @@ struct CausalReadOutSm90 {
     std::uint32_t warp;  // of the block
     std::uint32_t lane;
     int column;  // the warpgroup's first
-    BatchHead pair;
-    BlockOrigin origin;
+    Item item;
   };
 
   static MHLA_DEVICE std::int32_t rows(const Params& p) { return p.stage.blocks.slots(); }
@@ -200,7 +132,7 @@ struct CausalReadOutSm90 {
     const auto key_values = static_cast<std::uint32_t>(slots.key_values);
     const std::uint32_t begin = ptx::shared_begin();
     const std::uint32_t queries = begin + mixtures * Mixture::kBytes;
-    const std::uint32_t barriers = begin + Config::kRingBytes + Config::kTileBytes;
+    const std::uint32_t barriers = Config::barriers(begin);
     return {{begin, Mixture::kBytes, barriers, mixtures},
             {queries, Config::kQueryBytes, barriers + 2 * Ring::kBarrierBytes, Config::kQueries},
             {queries + Config::kQueries * Config::kQueryBytes,
@@ -223,66 +155,57 @@ struct CausalReadOutSm90 {
   }
 
   static MHLA_DEVICE void load(const Params& p, const Rings& rings) {
-    const std::int32_t blocks = p.stage.blocks.blocks();
     const bool key_sum = p.stage.normalization.denominator == Denominator::kKeySum;
     RingCursor mixture, query, key_value;
-    MHLA_CUDA_LOOP
-    for (std::int32_t item = static_cast<std::int32_t>(ptx::ctaid_x()); item < p.items;
-         item += static_cast<std::int32_t>(ptx::nctaid_x())) {
-      const std::int32_t number = item / blocks, block = item % blocks;
-      const BatchHead pair = batch_head(number, p.stage.heads);
-      const BlockOrigin origin = p.stage.blocks.origin(block);
-      load_keys_and_values(p, rings.key_values, key_value, origin, pair);
+    for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
+      load_keys_and_values(p, rings.key_values, key_value, item);
       key_value = key_value.after(1, rings.key_values.count);
       MHLA_CUDA_LOOP
       for (std::int32_t tile = 0; tile < tiles(p); ++tile) {
-        load_queries(p, rings.queries, query, origin, pair, tile);
+        load_queries(p, rings.queries, query, item, tile);
         query = query.after(1, rings.queries.count);
-        if (tile != 0 || block == 0) continue;
+        if (tile != 0 || item.block == 0) continue;
         rings.mixtures.producer_acquire(mixture, Mixture::loaded_bytes(key_sum));
-        Mixture{rings.mixtures.slot(mixture)}.load(p.maps + 4, number, block, key_sum,
+        Mixture{rings.mixtures.slot(mixture)}.load(p.maps + 4, item.pair, item.block, key_sum,
                                                    rings.mixtures.full(mixture));
         mixture = mixture.after(1, rings.mixtures.count);
       }
-    }
+    });
   }
 
   static MHLA_DEVICE void load_keys_and_values(const Params& p, const Ring& ring, RingCursor at,
-                                               BlockOrigin origin, BatchHead pair) {
+                                               const Item& item) {
     ring.producer_acquire(at, static_cast<std::uint32_t>(rows(p)) * 2 * (D + E));
     MHLA_CUDA_UNROLL
     for (int panel = 0; panel < (D + E) / 64; ++panel) {
       const bool is_key = panel < D / 64;
       const TokenBoxes& boxes = is_key ? p.k_boxes : p.v_boxes;
-      ptx::cp_async_bulk_tensor(ring.slot(at) + static_cast<std::uint32_t>(panel) * panel_bytes(p),
-                                p.maps[is_key ? 2 : 3],
-                                boxes.origin(origin, pair, 0, 64 * panel - (is_key ? 0 : D)),
-                                ring.full(at));
+      ptx::cp_async_bulk_tensor(
+          ring.slot(at) + static_cast<std::uint32_t>(panel) * panel_bytes(p),
+          p.maps[is_key ? 2 : 3],
+          boxes.origin(item.origin, item.head, 0, 64 * panel - (is_key ? 0 : D)), ring.full(at));
     }
   }
 
   static MHLA_DEVICE void load_queries(const Params& p, const Ring& ring, RingCursor at,
-                                       BlockOrigin origin, BatchHead pair, std::int32_t tile) {
+                                       const Item& item, std::int32_t tile) {
     const std::int32_t left = rows(p) - 64 * tile;
     ring.producer_acquire(at, static_cast<std::uint32_t>(left < 64 ? left : 64) * 2 * D);
+    BlockOrigin origin = item.origin;
     origin.column += 64 * tile;
     MHLA_CUDA_UNROLL
     for (int panel = 0; panel < D / 64; ++panel) {
       ptx::cp_async_bulk_tensor(ring.slot(at) + panel * (64 * 128), p.maps[left > 64 ? 0 : 1],
-                                p.q_boxes.origin(origin, pair, 0, 64 * panel), ring.full(at));
+                                p.q_boxes.origin(origin, item.head, 0, 64 * panel), ring.full(at));
     }
   }
 
   static MHLA_DEVICE void read(const Params& p, const Rings& rings, std::uint32_t thread) {
-    const std::int32_t blocks = p.stage.blocks.blocks();
     RingCursor mixture, query, key_value;
-    MHLA_CUDA_LOOP
-    for (std::int32_t item = static_cast<std::int32_t>(ptx::ctaid_x()); item < p.items;
-         item += static_cast<std::int32_t>(ptx::nctaid_x())) {
-      const std::int32_t block = item % blocks;
+    for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
+      const std::int32_t block = item.block;
       const WorkTile work{thread / 32, thread % 32,
-                          static_cast<int>(thread / 128) * Config::kColumns,
-                          batch_head(item / blocks, p.stage.heads), p.stage.blocks.origin(block)};
+                          static_cast<int>(thread / 128) * Config::kColumns, item};
       rings.key_values.consumer_wait(key_value);
       const std::uint32_t keys = rings.key_values.slot(key_value);
       map_keys(p, keys, thread);
@@ -311,9 +234,9 @@ struct CausalReadOutSm90 {
           add_mixture(p, work, features, mixtures, own, sums);
         }
         const float unit = block > 0 ? inverse_power(p.stage.mixtures.scale) : 1;
-        const std::int32_t end = work.origin.column + rows(p), all = p.stage.blocks.tokens();
-        write(p, work, {work.origin.column + 64 * tile + row, end < all ? end : all}, own, unit,
-              sums);
+        const std::int32_t end = work.item.origin.column + rows(p), all = p.stage.blocks.tokens();
+        write(p, work, {work.item.origin.column + 64 * tile + row, end < all ? end : all}, own,
+              unit, sums);
       }
       rings.key_values.consumer_release(key_value, work.lane);
       key_value = key_value.after(1, rings.key_values.count);
@@ -321,9 +244,7 @@ struct CausalReadOutSm90 {
         rings.mixtures.consumer_release(mixture, work.lane);
         mixture = mixture.after(1, rings.mixtures.count);
       }
-    }
-    ptx::bar_sync(2 + thread / 128,
-                  128);  // no warp ends while others of its warpgroup start products
+    });
   }
 
   /// phi of the keys of a block, in work, by all warpgroups.
@@ -334,7 +255,7 @@ struct CausalReadOutSm90 {
       for (int panel = 0; panel < D / 64; ++panel) {
         const std::uint32_t begin = keys + static_cast<std::uint32_t>(panel) * panel_bytes(p);
         MHLA_CUDA_LOOP
-        for (std::uint32_t i = thread; i < pieces; i += kReaders * 32) {
+        for (std::uint32_t i = thread; i < pieces; i += Config::kConsumers * 32) {
           ptx::Words4 w = ptx::ld_shared_v4(begin + 16 * i);
           apply<T>(phi, w.x);
           ptx::st_shared_v4(begin + 16 * i, w);
@@ -342,7 +263,7 @@ struct CausalReadOutSm90 {
       }
     });
     ptx::fence_proxy_async();
-    ptx::bar_sync(1, kReaders * 32);
+    ptx::bar_sync(1, Config::kConsumers * 32);
   }
 
   /// Adds the part of earlier blocks to the sums, scaled as that is, and to the sums of weights.
@@ -368,8 +289,8 @@ struct CausalReadOutSm90 {
                                 const float (&sums)[kTiles][4]) {
     const Normalization& by = p.stage.normalization;
     const RowPair factors{by.factor(den.x) * unit, by.factor(den.x_8) * unit};
-    const WarpTile tile{ptx::shared_begin() + Config::kRingBytes + work.warp * WarpTile::kBytes};
-    write_sums<T>(sums, factors, tile, p.stage.o.head(work.pair) + 2 * work.column,
+    const WarpTile tile = Config::tile(work.warp);
+    write_sums<T>(sums, factors, tile, p.stage.o.head(work.item.head) + 2 * work.column,
                   p.stage.o.token_stride, tokens, work.lane);
   }
 };

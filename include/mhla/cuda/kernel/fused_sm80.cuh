@@ -28,6 +28,7 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/fused_sm80_config.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/region_mixing.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
@@ -42,53 +43,6 @@
 #include "mhla/cuda/tile/tokens.cuh"
 
 namespace mhla::cuda {
-
-/// Sizes of the fused kernel for up to kRegions blocks of queries and of keys.
-template <int D, int E, int kRegions_, Arch kFor>
-struct FusedConfig {
-  static_assert((D == 64 && E == 64) || (D == 72 && E == 72) || (D == 128 && E == 128),
-                "the fused kernel has widths (64,64), (72,72) and (128,128)");
-  static_assert(kRegions_ >= 1 && kRegions_ <= 32, "the fused kernel mixes up to 32 blocks");
-  static constexpr int kRegions = kRegions_;
-
-  static constexpr int kRowGroups = D == 72 ? 5 : 4;  ///< of two warps, with half the columns each
-  static constexpr int kWarps = 2 * kRowGroups;
-  static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kRowTiles = (D + 15) / 16 / kRowGroups;  ///< of S, to a warp
-  static constexpr int kColumnTiles = (E / 8 + 1) / 2;  ///< where odd, both halves have the middle
-
-  static constexpr int kTokens = D == 128 ? 16 : 32;    ///< of a stage of keys and values
-  static constexpr int kQueryTokens = 16 * kRowGroups;  ///< of a stage of queries
-  static constexpr int kStageBytes = kTokens * (D + E) * 2;
-  static constexpr int kQueryStageBytes = kQueryTokens * D * 2;
-  static constexpr int kFilledBytes = kTokens * 2;  ///< of a stage
-
-  using Regions = SummaryRegions<kRegions, D, E>;
-  static constexpr int kFixedBytes = 128 + Regions::kBytes + kRegions * D * 4;
-
-  /// Stages that fit into so many bytes, at most 8.
-  static constexpr int stages_in(int bytes) {
-    const int stages = (bytes - kFixedBytes) / (kStageBytes + kFilledBytes);
-    return bytes < kFixedBytes ? 0 : stages < 8 ? stages : 8;
-  }
-  static constexpr bool enough(int stages) {
-    return stages >= 2 && stages * kStageBytes >= 2 * kQueryStageBytes;
-  }
-
-  /// The system keeps 1024 bytes of a multiprocessor's memory for each block.
-  static constexpr int kHalfLimit = (shared_limit(kFor) + 1024) / 2 - 1024;
-  static constexpr bool kTwoBlocks = stages_in(kHalfLimit) >= 3 && enough(stages_in(kHalfLimit));
-  static constexpr int kStages = stages_in(kTwoBlocks ? kHalfLimit : shared_limit(kFor));
-  static constexpr bool kFits = enough(kStages);
-  static constexpr int kQueryStages = kStages * kStageBytes / kQueryStageBytes;
-
-  // The plan of shared memory, in bytes.
-  static constexpr int kZeros = kStages * kStageBytes;
-  static constexpr int kSummaries = kZeros + 128;
-  static constexpr int kKeySums = kSummaries + Regions::kBytes;
-  static constexpr int kFilled = kKeySums + kRegions * D * 4;
-  static constexpr int kBytes = kFilled + kStages * kFilledBytes;
-};
 
 /// \tparam kRegions  at least as many as blocks of queries and blocks of keys
 /// \tparam kFor      whose shared memory it fills; its instructions are those of sm_80
@@ -107,7 +61,33 @@ class FusedSm80 {
       Config::kTwoBlocks ? 65536 / 2 / kThreads / 8 * 8 : (D == 72 ? 200 : 255);
 
   static unsigned grid(const Params&, int pairs) { return static_cast<unsigned>(pairs); }
-  MHLA_DEVICE void operator()(const Params& p) const;
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const WorkTile at = work_tile(p);
+    const bool normalized = p.normalization.denominator == Denominator::kKeySum;
+    if (at.thread < 8) ptx::st_shared_v4(at.shared + Config::kZeros + at.thread * 16, {});
+
+    KeyCursor keys;
+    MHLA_CUDA_LOOP
+    for (int s = 0; s + 1 < Config::kStages; ++s) copy_keys(p, at, keys, s);
+    const auto rows = static_cast<std::uint32_t>(p.query_blocks.blocks());
+    const auto columns = static_cast<std::uint32_t>(p.key_blocks.blocks());
+    const auto m = load_mixing<T, kSteps>(p.mixing.data, p.mixing.stride, rows, columns, at.lane);
+    summarize(p, at, keys);
+
+    ptx::bar_sync();  // all summaries are there, and the ring is free
+    QueryCursor queries;
+    MHLA_CUDA_LOOP
+    for (int s = 0; s + 1 < Config::kQueryStages; ++s) copy_queries(p, at, queries, s);
+    VectorMixing<Config::kWarps, kRegions, D> key_sums{at.key_sum(0), at.warp, at.lane, {}};
+    if (normalized) key_sums.mix(p.mixing.data, p.mixing.stride, rows, columns);
+    mix_regions<T, Config::kWarps>(at.regions(), m, at.shared + Config::kZeros, rows, columns,
+                                   at.warp, at.lane);
+    if (normalized) {
+      ptx::bar_sync();  // all have read z
+      key_sums.store(rows);
+    }
+    read_out(p, at, queries);
+  }
 
  private:
   using KeyTile = SharedTile<Config::kTokens, D>;
@@ -154,228 +134,163 @@ class FusedSm80 {
     }
   };
 
-  static MHLA_DEVICE WorkTile work_tile(const Params& p);
+  static MHLA_DEVICE WorkTile work_tile(const Params& p) {
+    const std::uint32_t thread = ptx::tid_x(), warp = thread / 32;
+    return {batch_head(static_cast<std::int32_t>(ptx::ctaid_x()), p.heads),
+            ptx::shared_begin(),
+            thread,
+            thread % 32,
+            warp,
+            warp / 2,
+            warp % 2};
+  }
 
   // The first phase.
   static MHLA_DEVICE void copy_keys(const Params& p, const WorkTile& at, KeyCursor& ahead,
-                                    int stage);
-  static MHLA_DEVICE void summarize(const Params& p, const WorkTile& at, KeyCursor& ahead);
+                                    int stage) {
+    if (ahead.block < p.key_blocks.blocks()) {
+      const BlockTokens tokens{p.key_blocks, p.key_blocks.origin(ahead.block), ahead.slot};
+      const KeyTile k{at.stage(stage)};
+      const ValueTile v{k.begin + KeyTile::kBytes};
+      static_assert(D == E, "a thread's pieces of K and V are of the same tokens");
+      for_pieces<kThreads, KeyTile>(tokens, at.thread, [&](auto row, auto piece, auto token) {
+        copy_piece(k, row, piece, p.k.head(at.pair), p.k.token_stride, token);
+        copy_piece(v, row, piece, p.v.head(at.pair), p.v.token_stride, token);
+      });
+      if (at.thread < Config::kTokens / 2) {
+        const auto row = static_cast<std::int32_t>(2 * at.thread);
+        const float x = tokens(row) >= 0 ? 1.0f : 0.0f, y = tokens(row + 1) >= 0 ? 1.0f : 0.0f;
+        ptx::st_shared(at.filled(stage) + at.thread * 4, ptx::pack<T>(x, y));
+      }
+      ahead.advance(p.key_blocks.slots());
+    }
+    ptx::cp_async_commit_group();
+  }
+
+  static MHLA_DEVICE void summarize(const Params& p, const WorkTile& at, KeyCursor& ahead) {
+    const std::int32_t blocks = p.key_blocks.blocks(), slots = p.key_blocks.slots();
+    int stage = 0, free = Config::kStages - 1;
+    MHLA_CUDA_LOOP
+    for (std::int32_t block = 0; block < blocks; ++block) {
+      float sums[Config::kRowTiles][Config::kColumnTiles][4] = {};
+      float key_sums[Config::kRowTiles][4] = {};
+      MHLA_CUDA_LOOP
+      for (std::int32_t slot = 0; slot < slots; slot += Config::kTokens) {
+        ptx::cp_async_wait_group<Config::kStages - 2>();
+        ptx::bar_sync();  // the stage is there for all, and the one before has been read by all
+        copy_keys(p, at, ahead, free);
+        const KeyTile k{at.stage(stage)};
+        const ValueTile v{k.begin + KeyTile::kBytes};
+        MHLA_CUDA_UNROLL
+        for (int row = 0; row < Config::kTokens; row += 16) {
+          if (slot + row >= slots) break;
+          multiply_key_values<T>(sums, key_sums, k, v,
+                                 load_column(at.filled(stage) + row * 2, at.lane), row,
+                                 2 * Config::kRowTiles * at.group, at.piece(), p.key_map, at.lane);
+        }
+        free = stage;
+        stage = stage + 1 == Config::kStages ? 0 : stage + 1;
+      }
+      store_summary(sums, key_sums, at, block, p.summary_scale);
+    }
+  }
+
   static MHLA_DEVICE void store_summary(
       const float (&sums)[Config::kRowTiles][Config::kColumnTiles][4],
       const float (&key_sums)[Config::kRowTiles][4], const WorkTile& at, std::uint32_t block,
-      float scale);
+      float scale) {
+    const auto region = at.regions().region(block);
+    MHLA_CUDA_UNROLL
+    for (int t = 0; t < Config::kRowTiles; ++t) {
+      const std::uint32_t row = (at.group * Config::kRowTiles + t) * 16 + at.lane / 4;
+      const bool second = D % 16 == 0 || row + 8 < D;  // the last 16 rows of 72 are 8
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < Config::kColumnTiles; ++j) {
+        if (at.shared_tile(j)) continue;
+        float c[4];
+        MHLA_CUDA_UNROLL
+        for (int i = 0; i < 4; ++i) c[i] = sums[t][j][i] * scale;
+        const std::uint32_t column = at.lane % 4 * 4;  // in bytes
+        ptx::st_shared(region.piece(row, at.piece() + j) + column, ptx::pack<T>(c[0], c[1]));
+        if (second) {
+          ptx::st_shared(region.piece(row + 8, at.piece() + j) + column, ptx::pack<T>(c[2], c[3]));
+        }
+      }
+      if (at.half == 0 && at.lane % 4 == 0) {
+        ptx::st_shared_f32(at.key_sum(block) + row * 4, key_sums[t][0]);
+        if (second) ptx::st_shared_f32(at.key_sum(block) + (row + 8) * 4, key_sums[t][2]);
+      }
+    }
+  }
 
   // The third.
   static MHLA_DEVICE void copy_queries(const Params& p, const WorkTile& at, QueryCursor& ahead,
-                                       int stage);
-  static MHLA_DEVICE void read_out(const Params& p, const WorkTile& at, QueryCursor& ahead);
+                                       int stage) {
+    if (ahead.block < p.query_blocks.blocks()) {
+      copy_rows<kThreads>(
+          QueryTiles{at.shared + stage * Config::kQueryStageBytes}, p.q.head(at.pair),
+          p.q.token_stride,
+          BlockTokens{p.query_blocks, p.query_blocks.origin(ahead.block), ahead.slot}, at.thread);
+      ahead.advance(p.query_blocks.slots());
+    }
+    ptx::cp_async_commit_group();
+  }
+
+  static MHLA_DEVICE void read_out(const Params& p, const WorkTile& at, QueryCursor& ahead) {
+    const std::int32_t blocks = p.query_blocks.blocks(), slots = p.query_blocks.slots();
+    int stage = 0, free = Config::kQueryStages - 1;
+    QueryCursor now;
+    MHLA_CUDA_LOOP
+    for (; now.block < blocks; now.advance(slots)) {
+      ptx::cp_async_wait_group<Config::kQueryStages - 2>();
+      ptx::bar_sync();  // the stage is there for all, and the one before has been written out by
+                        // all
+      copy_queries(p, at, ahead, free);
+      const std::uint32_t rows =
+          at.shared + stage * Config::kQueryStageBytes + at.group * QueryTile::kBytes;
+      if (now.slot + static_cast<std::int32_t>(16 * at.group) < slots) read_rows(p, at, rows, now);
+      free = stage;
+      stage = stage + 1 == Config::kQueryStages ? 0 : stage + 1;
+    }
+  }
+
+  /// 16 queries at `rows`, by the two warps of a group.
   static MHLA_DEVICE void read_rows(const Params& p, const WorkTile& at, std::uint32_t rows,
-                                    QueryCursor now);
+                                    QueryCursor now) {
+    Fragment<D> q = load_rows(QueryTile{rows}, 0, at.lane);
+    apply<T>(p.query_map, q);
+    RowPair d{0, 0};
+    if (p.normalization.denominator == Denominator::kKeySum) {
+      d = row_products<T>(q, at.key_sum(now.block), at.lane);
+    }
+    const float unit = inverse_power(p.summary_scale);
+    const RowPair factors{p.normalization.factor(d.x) * unit, p.normalization.factor(d.x_8) * unit};
+    ptx::bar_sync(1 + at.group, 64);  // both have read the queries, which outputs replace
+    const auto mixture = at.regions().region(now.block);
+    const OutputTile out{rows};
+    constexpr int kTiles = Config::kColumnTiles;
+    if constexpr (E / 8 == 2 * kTiles) {
+      read_columns<kTiles>(q, mixture, factors, out, at.half * kTiles, at.lane);
+    } else if (at.half == 0) {
+      read_columns<kTiles>(q, mixture, factors, out, 0, at.lane);
+    } else {
+      read_columns<kTiles - 1>(q, mixture, factors, out, kTiles, at.lane);
+    }
+    ptx::bar_sync(1 + at.group, 64);  // all outputs of the rows are there
+    const auto first = now.slot + static_cast<std::int32_t>(16 * at.group);
+    write_rows<64>(out, p.o.head(at.pair), p.o.token_stride,
+                   BlockTokens{p.query_blocks, p.query_blocks.origin(now.block), first},
+                   at.half * 32 + at.lane);
+  }
+
   template <int kTiles>
   static MHLA_DEVICE void read_columns(const Fragment<D>& q, typename Regions::Region mixture,
                                        RowPair factors, OutputTile out, std::uint32_t piece,
-                                       std::uint32_t lane);
+                                       std::uint32_t lane) {
+    float sums[kTiles][4] = {};
+    multiply<T>(sums, q, mixture, 0, piece, lane);
+    store_sums<T, kTiles>(sums, 0, factors, out, 0, piece, lane);
+  }
 };
-
-// -------------------------------------------------------------------------------------------------
-
-template <class T, int D, int E, int kRegions, Arch kFor>
-MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::operator()(const Params& p) const {
-  const WorkTile at = work_tile(p);
-  const bool normalized = p.normalization.denominator == Denominator::kKeySum;
-  if (at.thread < 8) ptx::st_shared_v4(at.shared + Config::kZeros + at.thread * 16, {});
-
-  KeyCursor keys;
-  MHLA_CUDA_LOOP
-  for (int s = 0; s + 1 < Config::kStages; ++s) copy_keys(p, at, keys, s);
-  const auto rows = static_cast<std::uint32_t>(p.query_blocks.blocks());
-  const auto columns = static_cast<std::uint32_t>(p.key_blocks.blocks());
-  const auto m = load_mixing<T, kSteps>(p.mixing.data, p.mixing.stride, rows, columns, at.lane);
-  summarize(p, at, keys);
-
-  ptx::bar_sync();  // all summaries are there, and the ring is free
-  QueryCursor queries;
-  MHLA_CUDA_LOOP
-  for (int s = 0; s + 1 < Config::kQueryStages; ++s) copy_queries(p, at, queries, s);
-  VectorMixing<Config::kWarps, kRegions, D> key_sums{at.key_sum(0), at.warp, at.lane, {}};
-  if (normalized) key_sums.mix(p.mixing.data, p.mixing.stride, rows, columns);
-  mix_regions<T, Config::kWarps>(at.regions(), m, at.shared + Config::kZeros, rows, columns,
-                                 at.warp, at.lane);
-  if (normalized) {
-    ptx::bar_sync();  // all have read z
-    key_sums.store(rows);
-  }
-  read_out(p, at, queries);
-}
-
-template <class T, int D, int E, int kRegions, Arch kFor>
-MHLA_DEVICE auto FusedSm80<T, D, E, kRegions, kFor>::work_tile(const Params& p) -> WorkTile {
-  const std::uint32_t thread = ptx::tid_x(), warp = thread / 32;
-  return {batch_head(static_cast<std::int32_t>(ptx::ctaid_x()), p.heads),
-          ptx::shared_begin(),
-          thread,
-          thread % 32,
-          warp,
-          warp / 2,
-          warp % 2};
-}
-
-template <class T, int D, int E, int kRegions, Arch kFor>
-MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::copy_keys(const Params& p, const WorkTile& at,
-                                                               KeyCursor& ahead, int stage) {
-  if (ahead.block < p.key_blocks.blocks()) {
-    const BlockTokens tokens{p.key_blocks, p.key_blocks.origin(ahead.block), ahead.slot};
-    const KeyTile k{at.stage(stage)};
-    const ValueTile v{k.begin + KeyTile::kBytes};
-    static_assert(D == E, "a thread's pieces of K and V are of the same tokens");
-    for_pieces<kThreads, KeyTile>(tokens, at.thread, [&](auto row, auto piece, auto token) {
-      copy_piece(k, row, piece, p.k.head(at.pair), p.k.token_stride, token);
-      copy_piece(v, row, piece, p.v.head(at.pair), p.v.token_stride, token);
-    });
-    if (at.thread < Config::kTokens / 2) {
-      const auto row = static_cast<std::int32_t>(2 * at.thread);
-      const float x = tokens(row) >= 0 ? 1.0f : 0.0f, y = tokens(row + 1) >= 0 ? 1.0f : 0.0f;
-      ptx::st_shared(at.filled(stage) + at.thread * 4, ptx::pack<T>(x, y));
-    }
-    ahead.advance(p.key_blocks.slots());
-  }
-  ptx::cp_async_commit_group();
-}
-
-template <class T, int D, int E, int kRegions, Arch kFor>
-MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::summarize(const Params& p, const WorkTile& at,
-                                                               KeyCursor& ahead) {
-  const std::int32_t blocks = p.key_blocks.blocks(), slots = p.key_blocks.slots();
-  int stage = 0, free = Config::kStages - 1;
-  MHLA_CUDA_LOOP
-  for (std::int32_t block = 0; block < blocks; ++block) {
-    float sums[Config::kRowTiles][Config::kColumnTiles][4] = {};
-    float key_sums[Config::kRowTiles][4] = {};
-    MHLA_CUDA_LOOP
-    for (std::int32_t slot = 0; slot < slots; slot += Config::kTokens) {
-      ptx::cp_async_wait_group<Config::kStages - 2>();
-      ptx::bar_sync();  // the stage is there for all, and the one before has been read by all
-      copy_keys(p, at, ahead, free);
-      const KeyTile k{at.stage(stage)};
-      const ValueTile v{k.begin + KeyTile::kBytes};
-      MHLA_CUDA_UNROLL
-      for (int row = 0; row < Config::kTokens; row += 16) {
-        if (slot + row >= slots) break;
-        multiply_key_values<T>(sums, key_sums, k, v,
-                               load_column(at.filled(stage) + row * 2, at.lane), row,
-                               2 * Config::kRowTiles * at.group, at.piece(), p.key_map, at.lane);
-      }
-      free = stage;
-      stage = stage + 1 == Config::kStages ? 0 : stage + 1;
-    }
-    store_summary(sums, key_sums, at, block, p.summary_scale);
-  }
-}
-
-template <class T, int D, int E, int kRegions, Arch kFor>
-MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::store_summary(
-    const float (&sums)[Config::kRowTiles][Config::kColumnTiles][4],
-    const float (&key_sums)[Config::kRowTiles][4], const WorkTile& at, std::uint32_t block,
-    float scale) {
-  const auto region = at.regions().region(block);
-  MHLA_CUDA_UNROLL
-  for (int t = 0; t < Config::kRowTiles; ++t) {
-    const std::uint32_t row = (at.group * Config::kRowTiles + t) * 16 + at.lane / 4;
-    const bool second = D % 16 == 0 || row + 8 < D;  // the last 16 rows of 72 are 8
-    MHLA_CUDA_UNROLL
-    for (int j = 0; j < Config::kColumnTiles; ++j) {
-      if (at.shared_tile(j)) continue;
-      float c[4];
-      MHLA_CUDA_UNROLL
-      for (int i = 0; i < 4; ++i) c[i] = sums[t][j][i] * scale;
-      const std::uint32_t column = at.lane % 4 * 4;  // in bytes
-      ptx::st_shared(region.piece(row, at.piece() + j) + column, ptx::pack<T>(c[0], c[1]));
-      if (second) {
-        ptx::st_shared(region.piece(row + 8, at.piece() + j) + column, ptx::pack<T>(c[2], c[3]));
-      }
-    }
-    if (at.half == 0 && at.lane % 4 == 0) {
-      ptx::st_shared_f32(at.key_sum(block) + row * 4, key_sums[t][0]);
-      if (second) ptx::st_shared_f32(at.key_sum(block) + (row + 8) * 4, key_sums[t][2]);
-    }
-  }
-}
-
-template <class T, int D, int E, int kRegions, Arch kFor>
-MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::copy_queries(const Params& p,
-                                                                  const WorkTile& at,
-                                                                  QueryCursor& ahead, int stage) {
-  if (ahead.block < p.query_blocks.blocks()) {
-    copy_rows<kThreads>(QueryTiles{at.shared + stage * Config::kQueryStageBytes}, p.q.head(at.pair),
-                        p.q.token_stride,
-                        BlockTokens{p.query_blocks, p.query_blocks.origin(ahead.block), ahead.slot},
-                        at.thread);
-    ahead.advance(p.query_blocks.slots());
-  }
-  ptx::cp_async_commit_group();
-}
-
-template <class T, int D, int E, int kRegions, Arch kFor>
-MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::read_out(const Params& p, const WorkTile& at,
-                                                              QueryCursor& ahead) {
-  const std::int32_t blocks = p.query_blocks.blocks(), slots = p.query_blocks.slots();
-  int stage = 0, free = Config::kQueryStages - 1;
-  QueryCursor now;
-  MHLA_CUDA_LOOP
-  for (; now.block < blocks; now.advance(slots)) {
-    ptx::cp_async_wait_group<Config::kQueryStages - 2>();
-    ptx::bar_sync();  // the stage is there for all, and the one before has been written out by
-                      // all
-    copy_queries(p, at, ahead, free);
-    const std::uint32_t rows =
-        at.shared + stage * Config::kQueryStageBytes + at.group * QueryTile::kBytes;
-    if (now.slot + static_cast<std::int32_t>(16 * at.group) < slots) read_rows(p, at, rows, now);
-    free = stage;
-    stage = stage + 1 == Config::kQueryStages ? 0 : stage + 1;
-  }
-}
-
-/// 16 queries at `rows`, by the two warps of a group.
-template <class T, int D, int E, int kRegions, Arch kFor>
-MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::read_rows(const Params& p, const WorkTile& at,
-                                                               std::uint32_t rows,
-                                                               QueryCursor now) {
-  Fragment<D> q = load_rows(QueryTile{rows}, 0, at.lane);
-  apply<T>(p.query_map, q);
-  RowPair d{0, 0};
-  if (p.normalization.denominator == Denominator::kKeySum) {
-    d = row_products<T>(q, at.key_sum(now.block), at.lane);
-  }
-  const float unit = inverse_power(p.summary_scale);
-  const RowPair factors{p.normalization.factor(d.x) * unit, p.normalization.factor(d.x_8) * unit};
-  ptx::bar_sync(1 + at.group, 64);  // both have read the queries, which outputs replace
-  const auto mixture = at.regions().region(now.block);
-  const OutputTile out{rows};
-  constexpr int kTiles = Config::kColumnTiles;
-  if constexpr (E / 8 == 2 * kTiles) {
-    read_columns<kTiles>(q, mixture, factors, out, at.half * kTiles, at.lane);
-  } else if (at.half == 0) {
-    read_columns<kTiles>(q, mixture, factors, out, 0, at.lane);
-  } else {
-    read_columns<kTiles - 1>(q, mixture, factors, out, kTiles, at.lane);
-  }
-  ptx::bar_sync(1 + at.group, 64);  // all outputs of the rows are there
-  const auto first = now.slot + static_cast<std::int32_t>(16 * at.group);
-  write_rows<64>(out, p.o.head(at.pair), p.o.token_stride,
-                 BlockTokens{p.query_blocks, p.query_blocks.origin(now.block), first},
-                 at.half * 32 + at.lane);
-}
-
-template <class T, int D, int E, int kRegions, Arch kFor>
-template <int kTiles>
-MHLA_DEVICE void FusedSm80<T, D, E, kRegions, kFor>::read_columns(const Fragment<D>& q,
-                                                                  typename Regions::Region mixture,
-                                                                  RowPair factors, OutputTile out,
-                                                                  std::uint32_t piece,
-                                                                  std::uint32_t lane) {
-  float sums[kTiles][4] = {};
-  multiply<T>(sums, q, mixture, 0, piece, lane);
-  store_sums<T, kTiles>(sums, 0, factors, out, 0, piece, lane);
-}
 
 }  // namespace mhla::cuda

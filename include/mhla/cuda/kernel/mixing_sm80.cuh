@@ -22,7 +22,8 @@
 ///
 /// Thread blocks along x: pair, then tile of columns, then tile of rows, so that those which read
 /// the same summaries are neighbours and find them in the second cache. Where z~ is asked for,
-/// every pair has 4 more tiles of columns: each of these makes z~ of 16 of the 64 rows in float.
+/// every pair has 4 more tiles of columns: each of these makes z~ of 16 of the 64 rows in float
+/// (kernel/key_sum_mixing.cuh).
 ///
 /// Numbers that are not finite: a product with m_ib = 0 is still a product, so an S_b with
 /// infinities or NaN gives NaN in the same places of S~_i for every i. With `earlier` those are the
@@ -36,8 +37,9 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/key_sum_mixing.cuh"
+#include "mhla/cuda/kernel/mixing_sm80_config.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
-#include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/copy_async.cuh"
 #include "mhla/cuda/ptx/global.cuh"
@@ -51,36 +53,6 @@
 #include "mhla/cuda/tile/triangular_product.cuh"
 
 namespace mhla::cuda {
-
-template <int D, int E, Precision P>
-struct MixingConfig {
-  static_assert(has_kernels(D, E),
-                "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
-
-  static constexpr int kRows = 64;
-  static constexpr int kColumns = D * E % 128 == 0 ? 128 : 64;
-  static constexpr int kColumnTiles = D * E / kColumns;
-  static_assert(kColumnTiles * kColumns == D * E, "no tile of columns is ragged");
-  static constexpr int kThreads = 128;
-  static constexpr int kRowTiles = kRows / 16;
-  static constexpr int kTiles = kColumns / 4 / 8;  // of 8 columns, in a warp
-
-  static constexpr int kStrip = 32;
-  static constexpr int kStages = 3;
-  static constexpr int kParts = P == Precision::kPair ? 2 : 1;
-  using Summaries = SharedTile<kStrip, kColumns>;  // [b][column]
-  using Mixture = SharedTile<kRows, kColumns>;     // [i][column]
-  using Factors = SharedTile<kRows, 2 * kStrip>;   // [i][b]: m_high, then m_low
-  static constexpr int kStageBytes = kParts * Summaries::kBytes;
-  static constexpr int kSharedBytes = kStages * kStageBytes + 2 * Factors::kBytes;
-  static_assert(Mixture::kBytes <= kStages * kStageBytes, "the result leaves through the ring");
-  static_assert(kSharedBytes <= shared_limit(Arch::kSm80), "the ring fits into shared memory");
-
-  // z~: a thread has a column and, of 16 rows, one of kSumGroups parts.
-  static constexpr int kSumRows = 16;
-  static constexpr int kSumTiles = kRows / kSumRows;
-  static constexpr int kSumGroups = kThreads / D;
-};
 
 template <class T, int D, int E, Precision P>
 struct MixingSm80 {
@@ -101,7 +73,10 @@ struct MixingSm80 {
     if (at.column_tile < Config::kColumnTiles) {
       mix_summaries(p, at);
     } else {
-      mix_key_sums(p, at);
+      const auto part = static_cast<std::int32_t>(at.column_tile - Config::kColumnTiles);
+      KeySumMixing<D>{p,        at.pair,   at.row + part * KeySumMixing<D>::kRows,
+                      at.depth, at.shared, at.thread}
+          .run();
     }
   }
 
@@ -134,12 +109,7 @@ struct MixingSm80 {
     return static_cast<std::uint32_t>((p.rows - 1) / Config::kRows + 1);
   }
   static MHLA_HOST_DEVICE constexpr std::uint32_t tiles(const Params& p) {
-    return Config::kColumnTiles + (p.out.key_sum != nullptr ? Config::kSumTiles : 0);
-  }
-
-  /// b from here on do not count for row i.
-  static MHLA_HOST_DEVICE constexpr std::int32_t end(const Params& p, std::int32_t i) {
-    return i >= p.rows ? 0 : p.earlier && i < p.columns ? i : p.columns;
+    return Config::kColumnTiles + (p.out.key_sum != nullptr ? KeySumMixing<D>::kTiles : 0);
   }
 
   static MHLA_DEVICE WorkTile work_tile(const Params& p) {
@@ -227,7 +197,7 @@ struct MixingSm80 {
       const float* const from = p.mixing.row(i) + b;
       MHLA_CUDA_UNROLL
       for (int j = 0; j < 2; ++j) {
-        m.x[index][j] = b + j < end(p, i) ? ptx::ld_global_nc_f32(from + j) : 0;
+        m.x[index][j] = b + j < p.end(i) ? ptx::ld_global_nc_f32(from + j) : 0;
       }
     }
     return m;
@@ -308,82 +278,6 @@ struct MixingSm80 {
         at.pair * p.rows * kSummaryBytes + at.column_tile * (2 * Config::kColumns);
     write_rows<kThreads>(mixture, array + begin, kSummaryBytes, ConsecutiveTokens{at.row, p.rows},
                          at.thread);
-  }
-
-  /// z~ of 16 rows. Coefficients of 32 b at a time pass through shared memory.
-  static MHLA_DEVICE void mix_key_sums(const Params& p, const WorkTile& at) {
-    constexpr int kGroups = Config::kSumGroups;
-    constexpr int kRows = Config::kSumRows / kGroups;  // of a thread
-    constexpr int kAhead = 8;                          // z_b loaded together
-    const std::int32_t first =
-        at.row +
-        static_cast<std::int32_t>(at.column_tile - Config::kColumnTiles) * Config::kSumRows;
-    if (first >= p.rows) return;
-    const auto group = static_cast<std::int32_t>(at.thread / D);
-    const std::int32_t row = first + kRows * group;
-    const std::uint32_t column = at.thread % D;
-    const float* const z = p.in.key_sum + at.pair * p.columns * D + column;
-    float sums[kRows] = {};
-    MHLA_CUDA_LOOP
-    for (std::int32_t b = 0; b < at.depth; b += kStrip) {
-      ptx::bar_sync();
-      store_sum_factors(p, at, first, b);
-      ptx::bar_sync();
-      if (group >= kGroups) continue;
-      MHLA_CUDA_LOOP
-      for (std::int32_t own = 0; own < kStrip && b + own < at.depth; own += kAhead) {
-        float x[kAhead];
-        MHLA_CUDA_UNROLL
-        for (int j = 0; j < kAhead; ++j) {
-          const std::int64_t place = b + own + j;
-          x[j] = place < at.depth ? ptx::ld_global_nc_f32(z + place * D) : 0;
-        }
-        add_key_sums(p, at.shared + static_cast<std::uint32_t>(4 * (kRows * group * kStrip + own)),
-                     row, b + own, x, sums);
-      }
-    }
-    if (group >= kGroups) return;
-    MHLA_CUDA_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      if (row + r < p.rows) {
-        ptx::st_global_f32(p.out.key_sum + (at.pair * p.rows + row + r) * D + column, sums[r]);
-      }
-    }
-  }
-
-  /// m of 16 rows and 32 b as floats, rows of 128 bytes.
-  static MHLA_DEVICE void store_sum_factors(const Params& p, const WorkTile& at, std::int32_t first,
-                                            std::int32_t b) {
-    MHLA_CUDA_UNROLL
-    for (std::uint32_t index = 0; index < Config::kSumRows * kStrip / kThreads; ++index) {
-      const auto own = static_cast<std::int32_t>(index * kThreads + at.thread);
-      const std::int32_t i = first + own / kStrip;
-      const std::int32_t from = b + own % kStrip;
-      const bool counts = from < end(p, i);
-      ptx::st_shared_f32(at.shared + 4 * static_cast<std::uint32_t>(own),
-                         counts ? ptx::ld_global_nc_f32(p.mixing.row(i) + from) : 0);
-    }
-  }
-
-  /// sums[r] += m_ib x_j, i = row + r, b = first + j, of those that count. m_ib is in row r of the
-  /// rows that store_sum_factors made, b's place in them at `factors`.
-  template <int kRows, int kAhead>
-  static MHLA_DEVICE void add_key_sums(const Params& p, std::uint32_t factors, std::int32_t row,
-                                       std::int32_t first, const float (&x)[kAhead],
-                                       float (&sums)[kRows]) {
-    MHLA_CUDA_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const std::int32_t last = end(p, row + r);
-      MHLA_CUDA_UNROLL
-      for (int j = 0; j < kAhead; j += 4) {
-        const ptx::Words4 m =
-            ptx::ld_shared_v4(factors + static_cast<std::uint32_t>(4 * (kStrip * r + j)));
-        MHLA_CUDA_UNROLL
-        for (int k = 0; k < 4; ++k) {
-          if (first + j + k < last) sums[r] += __builtin_bit_cast(float, m.x[k]) * x[j + k];
-        }
-      }
-    }
   }
 };
 

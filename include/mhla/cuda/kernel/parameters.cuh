@@ -86,6 +86,11 @@ struct MixingParameters {
   std::int32_t rows;     ///< Mq
   std::int32_t columns;  ///< Mk
   bool earlier;          ///< only b < i, as the causal form wants it
+
+  /// b from here on do not count for row i.
+  MHLA_HOST_DEVICE constexpr std::int32_t end(std::int32_t i) const {
+    return i >= rows ? 0 : earlier && i < columns ? i : columns;
+  }
 };
 
 /// s_bw = phi(q_bw) . z_b of every query, for Denominator::kCrossQuery: scores.cuh.

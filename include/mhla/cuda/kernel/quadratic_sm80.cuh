@@ -16,12 +16,6 @@
 /// memory. Warps hold 16 or 32 rows of phi(q), and make P of 16 keys and multiply it before they go
 /// on to the next 16:
 ///
-///     (D, E)        warps   rows of a warp   sums and phi(q) in registers   thread blocks
-///     (64, 64)      4       32               64 + 32                        2 per multiprocessor
-///     (72, 72)      8       16               36 + 18                        2
-///     (128, 128)    8       16               64 + 32                        1
-///     (128, 256)    8       16               128 + 32                       1
-///
 /// Where Causal, warps have 16 rows, and as many warps make up for that. phi(k) is made in shared
 /// memory by those who copied it. The mixing matrix is copied to shared memory where it has at most
 /// 64 x 64 numbers, or as many in other proportions, and read from device memory otherwise.
@@ -38,7 +32,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
-#include "mhla/cuda/kernel/widths.cuh"
+#include "mhla/cuda/kernel/quadratic_sm80_config.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/copy_async.cuh"
 #include "mhla/cuda/ptx/global.cuh"
@@ -55,38 +49,6 @@
 
 namespace mhla::cuda {
 
-template <int D, int E, bool Causal>
-struct QuadraticConfig {
-  static_assert(has_kernels(D, E),
-                "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
-
-  static constexpr int kQueries = 128;
-  static constexpr int kKeys = 64;                              ///< at a time
-  static constexpr int kRowTiles = !Causal && D == 64 ? 2 : 1;  ///< of a warp
-  static constexpr int kWarps = kQueries / 16 / kRowTiles;
-  static constexpr int kThreads = 32 * kWarps;
-
-  using Queries = SharedTile<kQueries, D>;
-  using Keys = SharedTile<kKeys, D>;
-  using Values = SharedTile<kKeys, E>;
-  using Output = SharedTile<16, E>;  ///< of a warp
-  static constexpr int kSlotBytes = Keys::kBytes + Values::kBytes;
-  static constexpr int kSlots = 2;
-  static_assert(Queries::kBytes <= kSlotBytes, "queries fit into a slot");
-  static_assert(kWarps * Output::kBytes <= kSlots * kSlotBytes, "outputs leave through the slots");
-
-  // The plan of shared memory, in bytes.
-  static constexpr int kMixingNumbers = 64 * 65;
-  static constexpr int kMixing = kSlots * kSlotBytes;
-  static constexpr int kKeyBlocks = kMixing + 4 * kMixingNumbers;
-  static constexpr int kBytes = kKeyBlocks + kSlots * 4 * kKeys;
-  static_assert(kBytes <= shared_limit(Arch::kSm80), "two slots fit into shared memory");
-
-  /// Numbers from one row of the mixing matrix to the next in shared memory: odd, so that rows
-  /// begin in different banks.
-  static MHLA_HOST_DEVICE constexpr std::int32_t pitch(std::int32_t columns) { return columns | 1; }
-};
-
 template <class T, int D, int E, bool Causal>
 class QuadraticSm80 {
   using Config = QuadraticConfig<D, E, Causal>;
@@ -102,7 +64,28 @@ class QuadraticSm80 {
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * parts(p);
   }
-  MHLA_DEVICE void operator()(const Params& p) const;
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const WorkTile at = work_tile(p);
+    MHLA_CUDA_LOOP
+    for (std::int32_t n = 0; n < Config::kSlots; ++n) copy_item(p, at, n);
+    if (at.mixing_is_here) store_mixing(p, at);
+    const bool any = at.query + at.row() < p.query_blocks.tokens();  // else the warp only helps
+    Sums sums;
+    MHLA_CUDA_LOOP
+    for (std::int32_t n = 0; n <= at.parts; ++n) {  // queries, then parts of 64 keys
+      ptx::cp_async_wait_group<Config::kSlots - 1>();
+      if (n > 0) apply_to_copied<T, kThreads>(p.key_map, at.keys(n), ptx::tid_x());
+      ptx::bar_sync();  // item n is here
+      if (n == 0) {
+        take_queries(p, at, sums);
+      } else if (any) {
+        add_keys(p, at, n, sums);
+      }
+      ptx::bar_sync();  // and not needed any more
+      copy_item(p, at, n + Config::kSlots);
+    }
+    write_output(p, at, sums);
+  }
 
  private:
   using Queries = typename Config::Queries;
@@ -148,217 +131,168 @@ class QuadraticSm80 {
     return static_cast<unsigned>((p.query_blocks.tokens() - 1) / Config::kQueries + 1);
   }
 
-  static MHLA_DEVICE WorkTile work_tile(const Params& p);
-  static MHLA_DEVICE void copy_item(const Params& p, const WorkTile& at, std::int32_t n);
-  static MHLA_DEVICE void store_mixing(const Params& p, const WorkTile& at);
-  static MHLA_DEVICE void take_queries(const Params& p, const WorkTile& at, Sums& sums);
-  static MHLA_DEVICE void add_keys(const Params& p, const WorkTile& at, std::int32_t n, Sums& sums);
-  static MHLA_DEVICE void add_group(const Params& p, const WorkTile& at, std::int32_t n,
-                                    std::int32_t group, bool diagonal, Sums& sums);
-  static MHLA_DEVICE void mix(const Params& p, const WorkTile& at,
-                              const std::int32_t (&query_blocks)[2],
-                              const std::int32_t (&key_blocks)[4], float (&scores)[2][4]);
-  static MHLA_DEVICE void write_output(const Params& p, const WorkTile& at, const Sums& sums);
-};
+  static MHLA_DEVICE WorkTile work_tile(const Params& p) {
+    const std::uint32_t thread = ptx::tid_x();
+    const std::uint32_t index = ptx::ctaid_x();
+    const auto query = static_cast<std::int32_t>(index % parts(p)) * Config::kQueries;
+    std::int32_t parts_of_keys = (p.key_blocks.tokens() - 1) / Config::kKeys + 1;
+    if (Causal) {
+      const std::int32_t own = query / Config::kKeys + Config::kQueries / Config::kKeys;
+      parts_of_keys = own < parts_of_keys ? own : parts_of_keys;
+    }
+    const std::int64_t numbers =
+        std::int64_t{p.query_blocks.blocks()} * Config::pitch(p.key_blocks.blocks());
+    return {thread % 32,
+            static_cast<std::int32_t>(thread / 32),
+            ptx::shared_begin(),
+            batch_head(static_cast<std::int32_t>(index / parts(p)), p.heads),
+            query,
+            parts_of_keys,
+            numbers <= Config::kMixingNumbers};
+  }
 
-// -------------------------------------------------------------------------------------------------
-
-template <class T, int D, int E, bool Causal>
-MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::operator()(const Params& p) const {
-  const WorkTile at = work_tile(p);
-  MHLA_CUDA_LOOP
-  for (std::int32_t n = 0; n < Config::kSlots; ++n) copy_item(p, at, n);
-  if (at.mixing_is_here) store_mixing(p, at);
-  const bool any = at.query + at.row() < p.query_blocks.tokens();  // else the warp only helps
-  Sums sums;
-  MHLA_CUDA_LOOP
-  for (std::int32_t n = 0; n <= at.parts; ++n) {  // queries, then parts of 64 keys
-    ptx::cp_async_wait_group<Config::kSlots - 1>();
-    if (n > 0) apply_to_copied<T, kThreads>(p.key_map, at.keys(n), ptx::tid_x());
-    ptx::bar_sync();  // item n is here
+  /// Starts the copies of queries (n = 0) or of the n-th 64 keys and values, if there are any, and
+  /// stores the keys' blocks.
+  static MHLA_DEVICE void copy_item(const Params& p, const WorkTile& at, std::int32_t n) {
+    const std::uint32_t thread = ptx::tid_x();  // places of pieces are not kept for all items
     if (n == 0) {
-      take_queries(p, at, sums);
-    } else if (any) {
-      add_keys(p, at, n, sums);
-    }
-    ptx::bar_sync();  // and not needed any more
-    copy_item(p, at, n + Config::kSlots);
-  }
-  write_output(p, at, sums);
-}
-
-template <class T, int D, int E, bool Causal>
-MHLA_DEVICE auto QuadraticSm80<T, D, E, Causal>::work_tile(const Params& p) -> WorkTile {
-  const std::uint32_t thread = ptx::tid_x();
-  const std::uint32_t index = ptx::ctaid_x();
-  const auto query = static_cast<std::int32_t>(index % parts(p)) * Config::kQueries;
-  std::int32_t parts_of_keys = (p.key_blocks.tokens() - 1) / Config::kKeys + 1;
-  if (Causal) {
-    const std::int32_t own = query / Config::kKeys + Config::kQueries / Config::kKeys;
-    parts_of_keys = own < parts_of_keys ? own : parts_of_keys;
-  }
-  const std::int64_t numbers =
-      std::int64_t{p.query_blocks.blocks()} * Config::pitch(p.key_blocks.blocks());
-  return {thread % 32,
-          static_cast<std::int32_t>(thread / 32),
-          ptx::shared_begin(),
-          batch_head(static_cast<std::int32_t>(index / parts(p)), p.heads),
-          query,
-          parts_of_keys,
-          numbers <= Config::kMixingNumbers};
-}
-
-/// Starts the copies of queries (n = 0) or of the n-th 64 keys and values, if there are any, and
-/// stores the keys' blocks.
-template <class T, int D, int E, bool Causal>
-MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::copy_item(const Params& p, const WorkTile& at,
-                                                           std::int32_t n) {
-  const std::uint32_t thread = ptx::tid_x();  // places of pieces are not kept for all items
-  if (n == 0) {
-    copy_rows<kThreads>(Queries{at.slot(0)}, p.q.head(at.pair), p.q.token_stride,
-                        ConsecutiveTokens{at.query, p.query_blocks.tokens()}, thread);
-  } else if (n <= at.parts) {
-    const ConsecutiveTokens tokens{(n - 1) * Config::kKeys, p.key_blocks.tokens()};
-    copy_rows<kThreads>(at.keys(n), p.k.head(at.pair), p.k.token_stride, tokens, thread);
-    copy_rows<kThreads>(at.values(n), p.v.head(at.pair), p.v.token_stride, tokens, thread);
-    if (thread < Config::kKeys) {
-      const std::int32_t token = tokens(static_cast<std::int32_t>(thread));
-      const std::int32_t block = token < 0 ? -1 : p.key_blocks.block_of(token);
-      ptx::st_shared(at.key_blocks(n) + 4 * thread, static_cast<std::uint32_t>(block));
-    }
-  }
-  ptx::cp_async_commit_group();
-}
-
-/// Copies the mixing matrix to shared memory, a warp a row.
-template <class T, int D, int E, bool Causal>
-MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::store_mixing(const Params& p, const WorkTile& at) {
-  const std::int32_t columns = p.key_blocks.blocks();
-  MHLA_CUDA_LOOP
-  for (std::int32_t i = at.warp; i < p.query_blocks.blocks(); i += Config::kWarps) {
-    const std::uint32_t to = at.shared + Config::kMixing + 4 * i * Config::pitch(columns);
-    MHLA_CUDA_LOOP
-    for (auto b = static_cast<std::int32_t>(at.lane); b < columns; b += 32) {
-      ptx::st_shared_f32(to + 4 * b, ptx::ld_global_nc_f32(p.mixing.row(i) + b));
-    }
-  }
-}
-
-template <class T, int D, int E, bool Causal>
-MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::take_queries(const Params& p, const WorkTile& at,
-                                                              Sums& sums) {
-  MHLA_CUDA_UNROLL
-  for (int r = 0; r < kRowTiles; ++r) {
-    sums.rows[r] = load_rows(Queries{at.slot(0)}, at.row() + 16 * r, at.lane);
-    apply<T>(p.query_map, sums.rows[r]);
-    MHLA_CUDA_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const std::int32_t query =
-          at.query + at.row() + 16 * r + 8 * i + static_cast<std::int32_t>(at.lane / 4);
-      const bool is_one = query < p.query_blocks.tokens();
-      sums.blocks[r][i] = is_one ? p.query_blocks.block_of(query) : 0;
-    }
-  }
-}
-
-/// Adds the keys of item n.
-template <class T, int D, int E, bool Causal>
-MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::add_keys(const Params& p, const WorkTile& at,
-                                                          std::int32_t n, Sums& sums) {
-  if constexpr (Causal) {
-    const std::int32_t own = (at.query + at.row()) / 16 - (n - 1) * kGroups;
-    MHLA_CUDA_LOOP
-    for (std::int32_t group = 0; group < kGroups && group <= own; ++group) {
-      add_group(p, at, n, group, group == own, sums);
-    }
-  } else {
-    MHLA_CUDA_UNROLL
-    for (std::int32_t group = 0; group < kGroups; ++group) add_group(p, at, n, group, false, sums);
-  }
-}
-
-/// Adds 16 keys; those of the warp's own 16 tokens where `diagonal`.
-template <class T, int D, int E, bool Causal>
-MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::add_group(const Params& p, const WorkTile& at,
-                                                           std::int32_t n, std::int32_t group,
-                                                           bool diagonal, Sums& sums) {
-  const auto column = static_cast<std::int32_t>(at.lane % 4 * 2);
-  std::int32_t key_blocks[4];  // of keys column, + 1, + 8, + 9
-  MHLA_CUDA_UNROLL
-  for (int j = 0; j < 2; ++j) {
-    const ptx::Words2 pair =
-        ptx::ld_shared_v2(at.key_blocks(n) + 4 * (16 * group + 8 * j + column));
-    key_blocks[2 * j] = static_cast<std::int32_t>(pair.x[0]);
-    key_blocks[2 * j + 1] = static_cast<std::int32_t>(pair.x[1]);
-  }
-  float scores[kRowTiles][2][4] = {};
-  multiply_transposed<T>(scores, sums.rows, at.keys(n), 16 * group, at.lane);
-  const std::int32_t last = diagonal ? static_cast<std::int32_t>(at.lane / 4) : 16;
-  ptx::Words4 weights[kRowTiles];
-  MHLA_CUDA_UNROLL
-  for (int r = 0; r < kRowTiles; ++r) {
-    mix(p, at, sums.blocks[r], key_blocks, scores[r]);
-    MHLA_CUDA_UNROLL
-    for (int j = 0; j < 2; ++j) {
-      MHLA_CUDA_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const bool counts = key_blocks[2 * j + i % 2] >= 0 &&
-                            (!Causal || 8 * j + column + i % 2 <= last + i / 2 * 8);
-        scores[r][j][i] = counts ? scores[r][j][i] : 0;
+      copy_rows<kThreads>(Queries{at.slot(0)}, p.q.head(at.pair), p.q.token_stride,
+                          ConsecutiveTokens{at.query, p.query_blocks.tokens()}, thread);
+    } else if (n <= at.parts) {
+      const ConsecutiveTokens tokens{(n - 1) * Config::kKeys, p.key_blocks.tokens()};
+      copy_rows<kThreads>(at.keys(n), p.k.head(at.pair), p.k.token_stride, tokens, thread);
+      copy_rows<kThreads>(at.values(n), p.v.head(at.pair), p.v.token_stride, tokens, thread);
+      if (thread < Config::kKeys) {
+        const std::int32_t token = tokens(static_cast<std::int32_t>(thread));
+        const std::int32_t block = token < 0 ? -1 : p.key_blocks.block_of(token);
+        ptx::st_shared(at.key_blocks(n) + 4 * thread, static_cast<std::uint32_t>(block));
       }
     }
-    const Fragment<16> row_weights = rounded<T>(scores[r]);
-    add_elements<T>(sums.denominators[r], row_weights);
-    MHLA_CUDA_UNROLL
-    for (int i = 0; i < 4; ++i) weights[r].x[i] = row_weights.x[i];
+    ptx::cp_async_commit_group();
   }
-  if (Causal && diagonal) {
-    const std::uint32_t(&x)[4] = weights[0].x;
-    multiply_lower<T>(sums.n[0], Fragment<16>{x[0], x[1], x[2], x[3]}, at.values(n), 16 * group,
-                      at.lane);
-  } else {
-    multiply_step<T>(sums.n, weights, at.values(n), 16 * group, 0, at.lane);
-  }
-}
 
-/// Multiplies scores of two rows and four keys by their mixing coefficients, where there is a key.
-template <class T, int D, int E, bool Causal>
-MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::mix(const Params& p, const WorkTile& at,
-                                                     const std::int32_t (&query_blocks)[2],
-                                                     const std::int32_t (&key_blocks)[4],
-                                                     float (&scores)[2][4]) {
-  const std::int32_t pitch = Config::pitch(p.key_blocks.blocks());
-  float m[2][4];
-  if (at.mixing_is_here) {
-    MHLA_CUDA_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      const std::int32_t b = key_blocks[i / 4 * 2 + i % 2];
-      const std::int32_t number = query_blocks[i / 2 % 2] * pitch + (b < 0 ? 0 : b);
-      m[i / 4][i % 4] = ptx::ld_shared_f32(at.shared + Config::kMixing + 4 * number);
-    }
-  } else {
-    MHLA_CUDA_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      const std::int32_t b = key_blocks[i / 4 * 2 + i % 2];
-      m[i / 4][i % 4] =
-          ptx::ld_global_nc_f32(p.mixing.row(query_blocks[i / 2 % 2]) + (b < 0 ? 0 : b));
+  /// Copies the mixing matrix to shared memory, a warp a row.
+  static MHLA_DEVICE void store_mixing(const Params& p, const WorkTile& at) {
+    const std::int32_t columns = p.key_blocks.blocks();
+    MHLA_CUDA_LOOP
+    for (std::int32_t i = at.warp; i < p.query_blocks.blocks(); i += Config::kWarps) {
+      const std::uint32_t to = at.shared + Config::kMixing + 4 * i * Config::pitch(columns);
+      MHLA_CUDA_LOOP
+      for (auto b = static_cast<std::int32_t>(at.lane); b < columns; b += 32) {
+        ptx::st_shared_f32(to + 4 * b, ptx::ld_global_nc_f32(p.mixing.row(i) + b));
+      }
     }
   }
-  MHLA_CUDA_UNROLL
-  for (int i = 0; i < 8; ++i) scores[i / 4][i % 4] *= m[i / 4][i % 4];
-}
 
-template <class T, int D, int E, bool Causal>
-MHLA_DEVICE void QuadraticSm80<T, D, E, Causal>::write_output(const Params& p, const WorkTile& at,
-                                                              const Sums& sums) {
-  const typename Config::Output tile{at.shared + at.warp * Config::Output::kBytes};
-  MHLA_CUDA_UNROLL
-  for (int r = 0; r < kRowTiles; ++r) {
-    const RowPair d = over_row(sums.denominators[r]);
-    const RowPair factors{p.normalization.factor(d.x), p.normalization.factor(d.x_8)};
-    const ConsecutiveTokens tokens{at.query + at.row() + 16 * r, p.query_blocks.tokens()};
-    write_sums<T>(sums.n[r], factors, tile, p.o.head(at.pair), p.o.token_stride, tokens, at.lane);
+  static MHLA_DEVICE void take_queries(const Params& p, const WorkTile& at, Sums& sums) {
+    MHLA_CUDA_UNROLL
+    for (int r = 0; r < kRowTiles; ++r) {
+      sums.rows[r] = load_rows(Queries{at.slot(0)}, at.row() + 16 * r, at.lane);
+      apply<T>(p.query_map, sums.rows[r]);
+      MHLA_CUDA_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const std::int32_t query =
+            at.query + at.row() + 16 * r + 8 * i + static_cast<std::int32_t>(at.lane / 4);
+        const bool is_one = query < p.query_blocks.tokens();
+        sums.blocks[r][i] = is_one ? p.query_blocks.block_of(query) : 0;
+      }
+    }
   }
-}
+
+  /// Adds the keys of item n.
+  static MHLA_DEVICE void add_keys(const Params& p, const WorkTile& at, std::int32_t n,
+                                   Sums& sums) {
+    if constexpr (Causal) {
+      const std::int32_t own = (at.query + at.row()) / 16 - (n - 1) * kGroups;
+      MHLA_CUDA_LOOP
+      for (std::int32_t group = 0; group < kGroups && group <= own; ++group) {
+        add_group(p, at, n, group, group == own, sums);
+      }
+    } else {
+      MHLA_CUDA_UNROLL
+      for (std::int32_t group = 0; group < kGroups; ++group)
+        add_group(p, at, n, group, false, sums);
+    }
+  }
+
+  /// Adds 16 keys; those of the warp's own 16 tokens where `diagonal`.
+  static MHLA_DEVICE void add_group(const Params& p, const WorkTile& at, std::int32_t n,
+                                    std::int32_t group, bool diagonal, Sums& sums) {
+    const auto column = static_cast<std::int32_t>(at.lane % 4 * 2);
+    std::int32_t key_blocks[4];  // of keys column, + 1, + 8, + 9
+    MHLA_CUDA_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      const ptx::Words2 pair =
+          ptx::ld_shared_v2(at.key_blocks(n) + 4 * (16 * group + 8 * j + column));
+      key_blocks[2 * j] = static_cast<std::int32_t>(pair.x[0]);
+      key_blocks[2 * j + 1] = static_cast<std::int32_t>(pair.x[1]);
+    }
+    float scores[kRowTiles][2][4] = {};
+    multiply_transposed<T>(scores, sums.rows, at.keys(n), 16 * group, at.lane);
+    const std::int32_t last = diagonal ? static_cast<std::int32_t>(at.lane / 4) : 16;
+    ptx::Words4 weights[kRowTiles];
+    MHLA_CUDA_UNROLL
+    for (int r = 0; r < kRowTiles; ++r) {
+      mix(p, at, sums.blocks[r], key_blocks, scores[r]);
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        MHLA_CUDA_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const bool counts = key_blocks[2 * j + i % 2] >= 0 &&
+                              (!Causal || 8 * j + column + i % 2 <= last + i / 2 * 8);
+          scores[r][j][i] = counts ? scores[r][j][i] : 0;
+        }
+      }
+      const Fragment<16> row_weights = rounded<T>(scores[r]);
+      add_elements<T>(sums.denominators[r], row_weights);
+      MHLA_CUDA_UNROLL
+      for (int i = 0; i < 4; ++i) weights[r].x[i] = row_weights.x[i];
+    }
+    if (Causal && diagonal) {
+      const std::uint32_t(&x)[4] = weights[0].x;
+      multiply_lower<T>(sums.n[0], Fragment<16>{x[0], x[1], x[2], x[3]}, at.values(n), 16 * group,
+                        at.lane);
+    } else {
+      multiply_step<T>(sums.n, weights, at.values(n), 16 * group, 0, at.lane);
+    }
+  }
+
+  /// Multiplies scores of two rows and four keys by their mixing coefficients, where there is a
+  /// key.
+  static MHLA_DEVICE void mix(const Params& p, const WorkTile& at,
+                              const std::int32_t (&query_blocks)[2],
+                              const std::int32_t (&key_blocks)[4], float (&scores)[2][4]) {
+    const std::int32_t pitch = Config::pitch(p.key_blocks.blocks());
+    float m[2][4];
+    if (at.mixing_is_here) {
+      MHLA_CUDA_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        const std::int32_t b = key_blocks[i / 4 * 2 + i % 2];
+        const std::int32_t number = query_blocks[i / 2 % 2] * pitch + (b < 0 ? 0 : b);
+        m[i / 4][i % 4] = ptx::ld_shared_f32(at.shared + Config::kMixing + 4 * number);
+      }
+    } else {
+      MHLA_CUDA_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        const std::int32_t b = key_blocks[i / 4 * 2 + i % 2];
+        m[i / 4][i % 4] =
+            ptx::ld_global_nc_f32(p.mixing.row(query_blocks[i / 2 % 2]) + (b < 0 ? 0 : b));
+      }
+    }
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 8; ++i) scores[i / 4][i % 4] *= m[i / 4][i % 4];
+  }
+
+  static MHLA_DEVICE void write_output(const Params& p, const WorkTile& at, const Sums& sums) {
+    const typename Config::Output tile{at.shared + at.warp * Config::Output::kBytes};
+    MHLA_CUDA_UNROLL
+    for (int r = 0; r < kRowTiles; ++r) {
+      const RowPair d = over_row(sums.denominators[r]);
+      const RowPair factors{p.normalization.factor(d.x), p.normalization.factor(d.x_8)};
+      const ConsecutiveTokens tokens{at.query + at.row() + 16 * r, p.query_blocks.tokens()};
+      write_sums<T>(sums.n[r], factors, tile, p.o.head(at.pair), p.o.token_stride, tokens, at.lane);
+    }
+  }
+};
 
 }  // namespace mhla::cuda

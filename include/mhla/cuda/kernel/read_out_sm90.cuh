@@ -29,9 +29,8 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/mixture_slot.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
-#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/kernel/persistent_sm90.cuh"
 #include "mhla/cuda/ptx/global.cuh"
-#include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/ptx/wgmma.cuh"
@@ -50,19 +49,12 @@ struct ReadOutSm90Parameters {
   TensorMap maps[4];
   ReadOutParameters stage;
   TokenBoxes q_boxes;
-  std::int32_t items;            ///< pairs * M
+  std::int32_t pairs;
   std::int32_t multiprocessors;  ///< of the device
 };
 
 template <int D, int E, Precision P>
-struct ReadOutSm90Config {
-  static_assert((D == 64 && E == 64) || (D == 128 && (E == 128 || E == 256)),
-                "kernels of sm_90 have (D, E) of (64, 64), (128, 128) and (128, 256)");
-
-  static constexpr int kWarpgroups = D / 64;
-  static constexpr bool kMovesRegisters = D == 128;  // between warpgroups
-  static constexpr int kThreads = 128 * kWarpgroups + (kMovesRegisters ? 128 : 32);
-  static constexpr int kBlocksPerMultiprocessor = D == 64 ? 2 : 1;
+struct ReadOutSm90Config : PersistentConfig<D, E, D == 128> {
   static constexpr int kMostRows = E == 256 ? 128 : 256;  // of a box of Q
   static constexpr int kColumns = E == 64 ? 64 : 128;     // of a product
 
@@ -70,16 +62,11 @@ struct ReadOutSm90Config {
   static constexpr int kMixtures = D == 64 ? 3 : E == 256 && P == Precision::kPair ? 1 : 2;
   static constexpr int kMostQueries = 32;  // slots of Q
 
-  // A multiprocessor has 228 KB, of which each thread block takes one more than it asks for.
-  static constexpr int kSharedBytes = kBlocksPerMultiprocessor == 2 ? 113 * 1024 : 227 * 1024;
-  static constexpr int kTileBytes = 4 * kWarpgroups * WarpTile::kBytes;
-  static constexpr int kBarrierBytes = 1024;
   static constexpr int kMixtureBytes = kMixtures * Mixture::kBytes;
-  static constexpr int kQueryBytes = kSharedBytes - kMixtureBytes - kTileBytes - kBarrierBytes;
-  static_assert(kSharedBytes <= shared_limit(Arch::kSm90a), "the rings fit into shared memory");
-  static_assert(kQueryBytes % 1024 == 0, "slots begin at multiples of 1024");
+  static constexpr int kQueryBytes = ReadOutSm90Config::kRingBytes - kMixtureBytes;
   static_assert(kMostRows * D * 2 <= kQueryBytes, "the ring of Q holds a box");
-  static_assert((kMixtures + kMostQueries) * Ring::kBarrierBytes <= kBarrierBytes);
+  static_assert((kMixtures + kMostQueries) * Ring::kBarrierBytes <=
+                ReadOutSm90Config::kBarrierBytes);
 };
 
 template <class T, int D, int E, Precision P>
@@ -98,7 +85,7 @@ struct ReadOutSm90 {
                                 std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[4]) {
     const std::int32_t blocks = stage.blocks.blocks();
     p.stage = stage;
-    p.items = pairs * blocks;
+    p.pairs = pairs;
     p.multiprocessors = multiprocessors;
     Config::Mixture::boxes(stage.mixtures, stage.normalization.denominator, blocks, pairs,
                            boxes + 1);
@@ -107,30 +94,17 @@ struct ReadOutSm90 {
   }
 
   static constexpr unsigned grid(const Params& p, int) {
-    const int most = kBlocksPerMultiprocessor * p.multiprocessors;
-    return static_cast<unsigned>(p.items < most ? p.items : most);
+    return persistent_grid<Config>(p.pairs * p.stage.blocks.blocks(), p.multiprocessors);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const std::uint32_t thread = ptx::tid_x();
     const Rings rings = rings_of(p);
-    if (thread == 0) {
-      rings.mixtures.init_barriers(kReaders);
-      rings.queries.init_barriers(kReaders);
-      ptx::fence_mbarrier_init();
-    }
-    ptx::bar_sync();
-    if (thread < kReaders * 32) {
-      if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<240>();
-      read(p, rings, thread);
-    } else {
-      if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_dec<24>();
-      if (thread == kReaders * 32) load(p, rings);
-    }
+    run_persistent<Config>([](std::uint32_t) {}, [&] { load(p, rings); },
+                           [&](std::uint32_t thread) { read(p, rings, thread); }, rings.mixtures,
+                           rings.queries);
   }
 
  private:
-  static constexpr std::uint32_t kReaders = 4 * Config::kWarpgroups;  // warps
   static constexpr int kTiles = Config::kColumns / 8;
   using Mixture = typename Config::Mixture;
 
@@ -143,10 +117,7 @@ struct ReadOutSm90 {
   struct WorkTile {
     std::uint32_t warp;  // of the block
     std::uint32_t lane;
-    BatchHead pair;
-    std::int32_t item;
-    std::int32_t block;
-    BlockOrigin origin;
+    Item item;
   };
 
   /// Tokens of slots first.. first + count - 1 of a block.
@@ -168,7 +139,7 @@ struct ReadOutSm90 {
   static MHLA_DEVICE Rings rings_of(const Params& p) {
     const std::uint32_t begin = ptx::shared_begin();
     const std::uint32_t queries = begin + Config::kMixtureBytes;
-    const std::uint32_t barriers = queries + Config::kQueryBytes + Config::kTileBytes;
+    const std::uint32_t barriers = Config::barriers(begin);
     const std::uint32_t bytes = panel_bytes(p) * (D / 64);
     const std::uint32_t count = Config::kQueryBytes / bytes;
     return {{begin, Mixture::kBytes, barriers, Config::kMixtures},
@@ -177,18 +148,12 @@ struct ReadOutSm90 {
   }
 
   static MHLA_DEVICE void load(const Params& p, const Rings& rings) {
-    const std::int32_t blocks = p.stage.blocks.blocks();
     const bool key_sum = p.stage.normalization.denominator == Denominator::kKeySum;
     const auto bytes = static_cast<std::uint32_t>(p.q_boxes.rows()) * (2 * D);
     RingCursor mixture, query;
-    MHLA_CUDA_LOOP
-    for (std::int32_t item = static_cast<std::int32_t>(ptx::ctaid_x()); item < p.items;
-         item += static_cast<std::int32_t>(ptx::nctaid_x())) {
-      const std::int32_t number = item / blocks, block = item % blocks;
-      const BatchHead pair = batch_head(number, p.stage.heads);
-      const BlockOrigin origin = p.stage.blocks.origin(block);
+    for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
       rings.mixtures.producer_acquire(mixture, Mixture::loaded_bytes(key_sum));
-      Mixture{rings.mixtures.slot(mixture)}.load(p.maps + 1, number, block, key_sum,
+      Mixture{rings.mixtures.slot(mixture)}.load(p.maps + 1, item.pair, item.block, key_sum,
                                                  rings.mixtures.full(mixture));
       mixture = mixture.after(1, rings.mixtures.count);
       MHLA_CUDA_LOOP
@@ -198,26 +163,21 @@ struct ReadOutSm90 {
         for (int panel = 0; panel < D / 64; ++panel) {
           ptx::cp_async_bulk_tensor(
               rings.queries.slot(query) + static_cast<std::uint32_t>(panel) * panel_bytes(p),
-              p.maps[0], p.q_boxes.origin(origin, pair, box, 64 * panel),
+              p.maps[0], p.q_boxes.origin(item.origin, item.head, box, 64 * panel),
               rings.queries.full(query));
         }
         query = query.after(1, rings.queries.count);
       }
-    }
+    });
   }
 
   static MHLA_DEVICE void read(const Params& p, const Rings& rings, std::uint32_t thread) {
-    const std::int32_t blocks = p.stage.blocks.blocks();
     const std::int32_t tiles = (p.q_boxes.rows() + 63) / 64;  // of a box
     RingCursor mixture, query;
     // The warpgroup's next tile, counted from the first of the box.
     auto tile = static_cast<std::int32_t>(thread / 128);
-    MHLA_CUDA_LOOP
-    for (std::int32_t item = static_cast<std::int32_t>(ptx::ctaid_x()); item < p.items;
-         item += static_cast<std::int32_t>(ptx::nctaid_x())) {
-      const std::int32_t block = item % blocks;
-      const WorkTile work{thread / 32, thread % 32, batch_head(item / blocks, p.stage.heads),
-                          item,        block,       p.stage.blocks.origin(block)};
+    for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
+      const WorkTile work{thread / 32, thread % 32, item};
       rings.mixtures.consumer_wait(mixture);
       const Mixture mixtures{rings.mixtures.slot(mixture)};
       MHLA_CUDA_LOOP
@@ -232,26 +192,23 @@ struct ReadOutSm90 {
           if (tile + Config::kWarpgroups >= tiles) rings.queries.consumer_release(query, work.lane);
           apply<T>(p.stage.map, features);
           ptx::fence_registers(features.x);
-          multiply(
-              p, work, mixtures, features,
-              {p.stage.blocks, work.origin, box * p.q_boxes.rows() + row, p.q_boxes.rows() - row});
+          multiply(p, work, mixtures, features,
+                   {p.stage.blocks, work.item.origin, box * p.q_boxes.rows() + row,
+                    p.q_boxes.rows() - row});
         }
         tile -= tiles;
         query = query.after(1, rings.queries.count);
       }
       rings.mixtures.consumer_release(mixture, work.lane);
       mixture = mixture.after(1, rings.mixtures.count);
-    }
-    ptx::bar_sync(1 + thread / 128,
-                  128);  // no warp ends while others of its warpgroup start products
+    });
   }
 
   /// The outputs of a warp's rows.
   static MHLA_DEVICE void multiply(const Params& p, const WorkTile& work, const Mixture& mixture,
                                    const Fragment<D>& features, const BoxTokens& tokens) {
-    const WarpTile tile{ptx::shared_begin() + Config::kMixtureBytes + Config::kQueryBytes +
-                        work.warp * WarpTile::kBytes};
-    unsigned char* const o = p.stage.o.head(work.pair);
+    const WarpTile tile = Config::tile(work.warp);
+    unsigned char* const o = p.stage.o.head(work.item.head);
     const RowPair factors = factors_of(p, work, mixture, features, tokens);
     const WarpTokens rows{tokens(static_cast<std::int32_t>(work.lane % 16))};
     MHLA_CUDA_UNROLL
@@ -286,12 +243,12 @@ struct ReadOutSm90 {
   static MHLA_DEVICE RowPair mixed_scores(const Params& p, const WorkTile& work,
                                           const BoxTokens& tokens) {
     const std::int32_t blocks = p.stage.blocks.blocks(), slots = p.stage.blocks.slots();
-    const float* const weights = p.stage.mixing.row(work.block);
+    const float* const weights = p.stage.mixing.row(work.item.block);
     const auto row = static_cast<std::int32_t>(work.lane / 4);
     const bool filled = tokens(row) >= 0, filled_8 = tokens(row + 8) >= 0;
     const float* scores = p.stage.scores +
-                          static_cast<std::int64_t>(work.item - work.block) * slots + tokens.first +
-                          row;
+                          static_cast<std::int64_t>(work.item.pair) * blocks * slots +
+                          tokens.first + row;
     RowPair sum{0, 0};
     MHLA_CUDA_LOOP
     for (auto b = static_cast<std::int32_t>(work.lane % 4); b < blocks; b += 4) {

@@ -32,9 +32,8 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
-#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/kernel/persistent_sm90.cuh"
 #include "mhla/cuda/ptx/global.cuh"
-#include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/mma.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
@@ -52,31 +51,18 @@ struct SummarySm90Parameters {
   SummaryParameters stage;
   TokenBoxes k_boxes;
   TokenBoxes v_boxes;
-  std::int32_t items;            ///< pairs * M
+  std::int32_t pairs;
   std::int32_t multiprocessors;  ///< of the device
 };
 
 template <int D, int E>
-struct SummarySm90Config {
-  static_assert((D == 64 && E == 64) || (D == 128 && (E == 128 || E == 256)),
-                "kernels of sm_90 have (D, E) of (64, 64), (128, 128) and (128, 256)");
-
-  static constexpr int kWarpgroups = D / 64;
-  static constexpr int kPanels = (D + E) / 64;       // of a box: those of K, then those of V
-  static constexpr bool kMovesRegisters = E == 256;  // between warpgroups
-  static constexpr int kThreads = 128 * kWarpgroups + (kMovesRegisters ? 128 : 32);
-  static constexpr int kBlocksPerMultiprocessor = D == 64 ? 2 : 1;
-
+struct SummarySm90Config : PersistentConfig<D, E, E == 256> {
+  static constexpr int kPanels = (D + E) / 64;            // of a box: those of K, then those of V
   static constexpr int kMostRows = E == 256 ? 128 : 256;  // of a box
   static constexpr int kMostSlots = 64;
-  static constexpr int kTileBytes = 4 * kWarpgroups * WarpTile::kBytes;
-  static constexpr int kBarrierBytes = kMostSlots * Ring::kBarrierBytes;
-  // A multiprocessor has 228 KB, of which each thread block takes one more than it asks for.
-  static constexpr int kSharedBytes = kBlocksPerMultiprocessor == 2 ? 113 * 1024 : 227 * 1024;
-  static constexpr int kRingBytes = kSharedBytes - kTileBytes - kBarrierBytes;
-  static_assert(kSharedBytes <= shared_limit(Arch::kSm90a), "the ring fits into shared memory");
-  static_assert(kRingBytes % 1024 == 0, "slots begin at multiples of 1024");
-  static_assert(kPanels * kMostRows * 128 <= kRingBytes, "the ring holds all panels of a box");
+  static_assert(kMostSlots * Ring::kBarrierBytes <= SummarySm90Config::kBarrierBytes);
+  static_assert(kPanels * kMostRows * 128 <= SummarySm90Config::kRingBytes,
+                "the ring holds all panels of a box");
 };
 
 template <class T, int D, int E, Precision P>
@@ -95,7 +81,7 @@ struct SummarySm90 {
                                 std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[2]) {
     const std::int32_t batch = pairs / stage.heads;
     p.stage = stage;
-    p.items = pairs * stage.blocks.blocks();
+    p.pairs = pairs;
     p.multiprocessors = multiprocessors;
     return TokenBoxes::find(stage.blocks, stage.k, D, stage.heads, batch, Config::kMostRows,
                             p.k_boxes, boxes[0]) &&
@@ -104,30 +90,17 @@ struct SummarySm90 {
   }
 
   static constexpr unsigned grid(const Params& p, int) {
-    const int most = kBlocksPerMultiprocessor * p.multiprocessors;
-    return static_cast<unsigned>(p.items < most ? p.items : most);
+    return persistent_grid<Config>(p.pairs * p.stage.blocks.blocks(), p.multiprocessors);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const std::uint32_t thread = ptx::tid_x();
     const Ring ring = ring_of(p);
-    if (thread == 0) {
-      ring.init_barriers(kReaders);
-      ptx::fence_mbarrier_init();
-    }
-    zero_rows_behind(p, ring, thread);
-    ptx::bar_sync();
-    if (thread < kReaders * 32) {
-      if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<240>();
-      read(p, ring, thread);
-    } else {
-      if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_dec<24>();
-      if (thread == kReaders * 32) load(p, ring);
-    }
+    run_persistent<Config>([&](std::uint32_t thread) { zero_rows_behind(p, ring, thread); },
+                           [&] { load(p, ring); },
+                           [&](std::uint32_t thread) { read(p, ring, thread); }, ring);
   }
 
  private:
-  static constexpr std::uint32_t kReaders = 4 * Config::kWarpgroups;  // warps
   static constexpr int kKeyPanels = D / 64;
   static constexpr int kValuePanels = E / 64;
 
@@ -141,8 +114,7 @@ struct SummarySm90 {
     std::uint32_t warpgroup;
     std::uint32_t warp;  // of the block
     std::uint32_t lane;
-    std::int32_t item;
-    BlockOrigin origin;
+    Item item;
     bool whole;  // the block has no empty slots
   };
 
@@ -154,7 +126,7 @@ struct SummarySm90 {
     const std::uint32_t begin = ptx::shared_begin();
     const std::uint32_t slot_bytes = steps(p) * 16 * 128;
     const std::uint32_t count = Config::kRingBytes / slot_bytes;
-    return {begin, slot_bytes, begin + Config::kRingBytes + Config::kTileBytes,
+    return {begin, slot_bytes, Config::barriers(begin),
             count < Config::kMostSlots ? count : Config::kMostSlots};
   }
 
@@ -172,14 +144,9 @@ struct SummarySm90 {
   }
 
   static MHLA_DEVICE void load(const Params& p, const Ring& ring) {
-    const std::int32_t blocks = p.stage.blocks.blocks();
     const auto bytes = static_cast<std::uint32_t>(p.k_boxes.rows()) * 128;
     RingCursor at;
-    MHLA_CUDA_LOOP
-    for (std::int32_t item = static_cast<std::int32_t>(ptx::ctaid_x()); item < p.items;
-         item += static_cast<std::int32_t>(ptx::nctaid_x())) {
-      const BatchHead pair = batch_head(item / blocks, p.stage.heads);
-      const BlockOrigin origin = p.stage.blocks.origin(item % blocks);
+    for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
       MHLA_CUDA_LOOP
       for (std::int32_t box = 0; box < p.k_boxes.count(); ++box) {
         MHLA_CUDA_LOOP
@@ -189,22 +156,20 @@ struct SummarySm90 {
           const TokenBoxes& boxes = is_key ? p.k_boxes : p.v_boxes;
           const std::int32_t channel = 64 * (is_key ? panel : panel - kKeyPanels);
           ptx::cp_async_bulk_tensor(ring.slot(at), p.maps[is_key ? 0 : 1],
-                                    boxes.origin(origin, pair, box, channel), ring.full(at));
+                                    boxes.origin(item.origin, item.head, box, channel),
+                                    ring.full(at));
           at = at.after(1, ring.count);
         }
       }
-    }
+    });
   }
 
   static MHLA_DEVICE void read(const Params& p, const Ring& ring, std::uint32_t thread) {
     const TokenBlocks& blocks = p.stage.blocks;
     RingCursor at;
-    MHLA_CUDA_LOOP
-    for (std::int32_t item = static_cast<std::int32_t>(ptx::ctaid_x()); item < p.items;
-         item += static_cast<std::int32_t>(ptx::nctaid_x())) {
-      const BlockOrigin origin = blocks.origin(item % blocks.blocks());
-      const WorkTile work{thread / 128, thread / 32, thread % 32,
-                          item,         origin,      blocks.token(origin, blocks.slots() - 1) >= 0};
+    for_items(blocks, p.pairs, p.stage.heads, [&](const Item& item) {
+      const WorkTile work{thread / 128, thread / 32, thread % 32, item,
+                          blocks.token(item.origin, blocks.slots() - 1) >= 0};
       Sums sums{};
       MHLA_CUDA_LOOP
       for (std::int32_t box = 0; box < p.k_boxes.count(); ++box) {
@@ -212,9 +177,7 @@ struct SummarySm90 {
         at = at.after(Config::kPanels, ring.count);
       }
       write(p, work, sums);
-    }
-    ptx::bar_sync(1 + thread / 128,
-                  128);  // no warp ends while others of its warpgroup start products
+    });
   }
 
   /// Adds the products of a box, and gives its slots back.
@@ -284,20 +247,22 @@ struct SummarySm90 {
     const auto one = [&](std::int32_t own) -> float {
       if (own >= p.k_boxes.rows()) return 0;
       if (work.whole) return 1;
-      return p.stage.blocks.token(work.origin, box * p.k_boxes.rows() + own) >= 0 ? 1 : 0;
+      return p.stage.blocks.token(work.item.origin, box * p.k_boxes.rows() + own) >= 0 ? 1 : 0;
     };
     return ptx::pack<T>(one(row), one(row + 1));
   }
 
   static MHLA_DEVICE void write(const Params& p, const WorkTile& work, Sums& sums) {
     const std::int64_t row =  // of [pairs, M, D]
-        static_cast<std::int64_t>(work.item) * D + 16 * work.warp;
+        (static_cast<std::int64_t>(work.item.pair) * p.stage.blocks.blocks() + work.item.block) *
+            D +
+        16 * work.warp;
     float* const z = p.stage.out.key_sum;
     if (z != nullptr && work.lane % 4 == 0) {
       ptx::st_global_f32(z + row + work.lane / 4, sums.z[0]);
       ptx::st_global_f32(z + row + work.lane / 4 + 8, sums.z[2]);
     }
-    const WarpTile tile{ptx::shared_begin() + Config::kRingBytes + work.warp * WarpTile::kBytes};
+    const WarpTile tile = Config::tile(work.warp);
     const ConsecutiveTokens rows{0, 16};
     MHLA_CUDA_UNROLL
     for (int e = 0; e < kValuePanels; ++e) {

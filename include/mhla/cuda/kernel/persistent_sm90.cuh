@@ -1,0 +1,110 @@
+#pragma once
+
+/// \file
+/// Kernels of sm_90a whose thread blocks stay on their multiprocessor. What they work on are items,
+/// a block of tokens of a pair each, which they take in steps of the grid. A thread behind the
+/// warpgroups loads into rings (tile/ring.cuh), the producer; warpgroups consume.
+///
+///     shared memory    rings, WarpTile of each warp, barriers
+///
+/// Heads come first in the order of items: their rows of a token lie side by side in device memory,
+/// and neighbours in the grid read them together.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/ptx/mbarrier.cuh"
+#include "mhla/cuda/ptx/wgmma.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
+#include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/token_blocks.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
+
+namespace mhla::cuda {
+
+/// Threads and shared memory.
+/// \tparam kMovesRegisters_  from the producer's warpgroup to the consumers, who need more than 168
+template <int D, int E, bool kMovesRegisters_>
+struct PersistentConfig {
+  static_assert((D == 64 && E == 64) || (D == 128 && (E == 128 || E == 256)),
+                "kernels of sm_90 have (D, E) of (64, 64), (128, 128) and (128, 256)");
+
+  static constexpr int kWarpgroups = D / 64;                    ///< that consume
+  static constexpr std::uint32_t kConsumers = 4 * kWarpgroups;  ///< warps
+  static constexpr bool kMovesRegisters = kMovesRegisters_;
+  static constexpr int kThreads = 128 * kWarpgroups + (kMovesRegisters ? 128 : 32);
+  static constexpr int kBlocksPerMultiprocessor = D == 64 ? 2 : 1;
+  static constexpr int kRegisters = 168;
+
+  // A multiprocessor has 228 KB, of which each thread block takes one more than it asks for.
+  static constexpr int kSharedBytes = kBlocksPerMultiprocessor == 2 ? 113 * 1024 : 227 * 1024;
+  static constexpr int kBarrierBytes = 1024;
+  static constexpr int kTiles = kSharedBytes - kBarrierBytes - kConsumers * WarpTile::kBytes;
+  static constexpr int kRingBytes = kTiles;  ///< the rings come first
+  static_assert(kSharedBytes <= shared_limit(Arch::kSm90a), "it all fits into shared memory");
+  static_assert(kRingBytes % 1024 == 0, "slots begin at multiples of 1024");
+
+  static MHLA_DEVICE std::uint32_t barriers(std::uint32_t begin) {
+    return begin + kSharedBytes - kBarrierBytes;
+  }
+  /// What sums of a warp pass through.
+  static MHLA_DEVICE WarpTile tile(std::uint32_t warp) {
+    return {ptx::shared_begin() + kTiles + warp * WarpTile::kBytes};
+  }
+};
+
+/// Block `block` of pair `pair`.
+struct Item {
+  std::int32_t pair;
+  std::int32_t block;
+  BatchHead head;
+  BlockOrigin origin;
+};
+
+/// Thread blocks for so many items.
+template <class Config>
+constexpr unsigned persistent_grid(std::int32_t items, std::int32_t multiprocessors) {
+  const int most = Config::kBlocksPerMultiprocessor * multiprocessors;
+  return static_cast<unsigned>(items < most ? items : most);
+}
+
+/// Calls visit(item) for the items of a thread block.
+template <class Visit>
+MHLA_DEVICE void for_items(const TokenBlocks& blocks, std::int32_t pairs, std::int32_t heads,
+                           const Visit& visit) {
+  const std::int32_t items = pairs * blocks.blocks();
+  MHLA_CUDA_LOOP
+  for (auto i = static_cast<std::int32_t>(ptx::ctaid_x()); i < items;
+       i += static_cast<std::int32_t>(ptx::nctaid_x())) {
+    const std::int32_t block = i / pairs, pair = i % pairs;
+    visit(Item{pair, block, batch_head(pair, heads), blocks.origin(block)});
+  }
+}
+
+/// What the threads of a block do: before() by all, which may write to shared memory; then
+/// produce() by one, and consume(thread) by those of warpgroups. Barrier 2 and those after it are
+/// taken.
+template <class Config, class Before, class Produce, class Consume, class... Rings>
+MHLA_DEVICE void run_persistent(const Before& before, const Produce& produce,
+                                const Consume& consume, const Rings&... rings) {
+  const std::uint32_t thread = ptx::tid_x();
+  if (thread == 0) {
+    (rings.init_barriers(Config::kConsumers), ...);
+    ptx::fence_mbarrier_init();
+  }
+  before(thread);
+  ptx::bar_sync();
+  if (thread < Config::kConsumers * 32) {
+    if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<240>();
+    consume(thread);
+    // No warp ends while others of its warpgroup start products.
+    ptx::bar_sync(2 + thread / 128, 128);
+  } else {
+    if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_dec<24>();
+    if (thread == Config::kConsumers * 32) produce();
+  }
+}
+
+}  // namespace mhla::cuda
