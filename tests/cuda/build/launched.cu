@@ -24,9 +24,13 @@ struct Listing {
 
 namespace mhla::cuda {
 
-template void run<bfloat16, build::kWidth, build::kValueWidth, build::Listing>(
-    const Plan&, const Problem&, MixingArray, unsigned char*, const Device&, const build::Listing&);
-template void run<half, build::kWidth, build::kValueWidth, build::Listing>(
-    const Plan&, const Problem&, MixingArray, unsigned char*, const Device&, const build::Listing&);
+#define MHLA_LAUNCHED(type, causal)                                                   \
+  template void run<type, build::kWidth, build::kValueWidth, causal, build::Listing>( \
+      const Plan&, const Problem&, MixingArray, unsigned char*, const Device&,        \
+      const build::Listing&);
+MHLA_LAUNCHED(bfloat16, false)
+MHLA_LAUNCHED(bfloat16, true)
+MHLA_LAUNCHED(half, false)
+MHLA_LAUNCHED(half, true)
 
 }  // namespace mhla::cuda

@@ -84,8 +84,12 @@ Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device
     device.track("workspace", workspace.data(), plan.workspace_bytes, Access::kReadWrite);
   }
   const EmulatedStream stream(device);
-  mhla::cuda::run<T, D, E>(plan, problem, {call.mixing.data(), problem.key_blocks.blocks()},
-                           workspace.data(), target, stream);
+  const mhla::cuda::MixingArray mixing{call.mixing.data(), problem.key_blocks.blocks()};
+  if (call.causal) {
+    mhla::cuda::run<T, D, E, true>(plan, problem, mixing, workspace.data(), target, stream);
+  } else {
+    mhla::cuda::run<T, D, E, false>(plan, problem, mixing, workspace.data(), target, stream);
+  }
 
   Outcome outcome{plan, 0, 0, 0, 0};
   for (const emulator::Report& report : stream.reports()) {

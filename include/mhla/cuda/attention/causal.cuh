@@ -42,8 +42,8 @@ void causal(const Inputs<T>& in, const TokenBlocks& blocks, MatrixView<const flo
   const MixingArray coefficients = detail::mixing_array(kName, mixing, problem);
   const Plan planned = plan<D, E>(problem, device);
   unsigned char* const begin = detail::workspace_begin(kName, workspace, planned);
-  run<kernel_scalar_t<T>, D, E>(planned, problem, coefficients, begin, device,
-                                Stream(stream, device.arch));
+  run<kernel_scalar_t<T>, D, E, true>(planned, problem, coefficients, begin, device,
+                                      Stream(stream, device.arch));
 }
 
 }  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS

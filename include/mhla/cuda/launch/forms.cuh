@@ -7,8 +7,9 @@
 ///     fused         fused
 ///     three-stage   summary -> mixing -> (scores) -> read_out, or causal_read_out
 ///
-/// They go to a Stream (stream.cuh), or to anything else with its two functions: run<Kernel>(
-/// parameters, pairs) and tensor_map(box).
+/// A call site is of one direction, and has the kernels of that alone. They go to a Stream
+/// (stream.cuh), or to anything else with its two functions: run<Kernel>( parameters, pairs) and
+/// tensor_map(box).
 
 #include <cstdint>
 #include <type_traits>
@@ -32,8 +33,9 @@
 namespace mhla::cuda {
 
 /// Sends the kernels of a planned problem to a stream.
+/// \tparam kCausal   problem.causal
 /// \param workspace  the plan's workspace_bytes, at a multiple of 256
-template <class T, int D, int E, class Stream>
+template <class T, int D, int E, bool kCausal, class Stream>
 void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned char* workspace,
          const Device& device, const Stream& stream);
 
@@ -69,7 +71,7 @@ void run_stage(Arch arch, const Stage& stage, std::int32_t pairs, const Device& 
   stream.template run<Sm80<T, D, E, P>>(stage, pairs);
 }
 
-template <class T, int D, int E, Precision P, class Stream>
+template <class T, int D, int E, Precision P, bool kCausal, class Stream>
 void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixing,
                       unsigned char* workspace, const Device& device, const Stream& stream) {
   const WorkspaceArrays arrays = workspace_arrays<D, E>(problem, workspace);
@@ -77,16 +79,16 @@ void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixi
   run_stage<SummarySm80, SummarySm90, T, D, E, P>(plan.summary, summary_stage(problem, arrays),
                                                   pairs, device, stream);
   stream.template run<MixingSm80<T, D, E, P>>(mixing_stage(problem, arrays, mixing), pairs);
-  if (problem.causal) {
+  if constexpr (kCausal) {
     run_stage<CausalReadOutSm80, CausalReadOutSm90, T, D, E, P>(
         plan.read_out, causal_read_out_stage(problem, arrays, mixing), pairs, device, stream);
-    return;
+  } else {
+    if (problem.op.denominator == Denominator::kCrossQuery) {
+      stream.template run<ScoresSm80<T, D>>(score_stage(problem, arrays), pairs);
+    }
+    run_stage<ReadOutSm80, ReadOutSm90, T, D, E, P>(
+        plan.read_out, read_out_stage(problem, arrays, mixing), pairs, device, stream);
   }
-  if (problem.op.denominator == Denominator::kCrossQuery) {
-    stream.template run<ScoresSm80<T, D>>(score_stage(problem, arrays), pairs);
-  }
-  run_stage<ReadOutSm80, ReadOutSm90, T, D, E, P>(
-      plan.read_out, read_out_stage(problem, arrays, mixing), pairs, device, stream);
 }
 
 /// The fused kernel with the fewest regions that hold all blocks.
@@ -105,7 +107,7 @@ void run_fused(const DirectParameters& stage, std::int32_t pairs, const Stream& 
 
 }  // namespace detail
 
-template <class T, int D, int E, class Stream>
+template <class T, int D, int E, bool kCausal, class Stream>
 void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned char* workspace,
          const Device& device, const Stream& stream) {
   const std::int32_t pairs = problem.pairs();
@@ -113,26 +115,24 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
   const DirectParameters direct = direct_stage(problem, mixing);
   switch (plan.form) {
     case Form::kQuadratic:
-      if (problem.causal) {
-        stream.template run<QuadraticSm80<T, D, E, true>>(direct, pairs);
-      } else {
-        stream.template run<QuadraticSm80<T, D, E, false>>(direct, pairs);
-      }
+      stream.template run<QuadraticSm80<T, D, E, kCausal>>(direct, pairs);
       return;
     case Form::kFused:
-      if (device.arch == Arch::kSm90a) {
-        detail::run_fused<T, D, E, Arch::kSm90a>(direct, pairs, stream);
-      } else {
-        detail::run_fused<T, D, E, Arch::kSm80>(direct, pairs, stream);
+      if constexpr (!kCausal) {
+        if (device.arch == Arch::kSm90a) {
+          detail::run_fused<T, D, E, Arch::kSm90a>(direct, pairs, stream);
+        } else {
+          detail::run_fused<T, D, E, Arch::kSm80>(direct, pairs, stream);
+        }
       }
       return;
     case Form::kThreeStage:
       if (problem.op.summaries == Precision::kPair) {
-        detail::run_three_stages<T, D, E, Precision::kPair>(plan, problem, mixing, workspace,
-                                                            device, stream);
+        detail::run_three_stages<T, D, E, Precision::kPair, kCausal>(plan, problem, mixing,
+                                                                     workspace, device, stream);
       } else {
-        detail::run_three_stages<T, D, E, Precision::kSingle>(plan, problem, mixing, workspace,
-                                                              device, stream);
+        detail::run_three_stages<T, D, E, Precision::kSingle, kCausal>(plan, problem, mixing,
+                                                                       workspace, device, stream);
       }
       return;
   }
