@@ -18,14 +18,23 @@ namespace mhla::cuda {
 
 namespace detail {
 
+/// A function of the driver as CUDA 12.0 has it. (Before 12.5 the runtime takes its own version.)
+inline cudaError_t driver_function(const char* name, void** function,
+                                   cudaDriverEntryPointQueryResult* found) {
+#if CUDART_VERSION >= 12050
+  return cudaGetDriverEntryPointByVersion(name, function, 12000, cudaEnableDefault, found);
+#else
+  return cudaGetDriverEntryPoint(name, function, cudaEnableDefault, found);
+#endif
+}
+
 /// cuTensorMapEncodeTiled of the driver that is there.
 inline auto tensor_map_encoder() {
   static const auto encoder = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found{};
-    expect_success(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                    cudaEnableDefault, &found),
-                   "cudaGetDriverEntryPointByVersion(cuTensorMapEncodeTiled)");
+    expect_success(driver_function("cuTensorMapEncodeTiled", &function, &found),
+                   "cudaGetDriverEntryPoint(cuTensorMapEncodeTiled)");
     if (found != cudaDriverEntryPointSuccess || function == nullptr) {
       throw cuda_error("mhla::cuda: the driver has no cuTensorMapEncodeTiled");
     }
