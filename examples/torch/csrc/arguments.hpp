@@ -107,8 +107,8 @@ auto with_scalar(const char* function, ScalarType type, F&& f) {
   }
 }
 
-inline void expect_tensor(const char* function, const char* argument, const Tensor& t,
-                          ScalarType type, Index axes) {
+inline void expect_type(const char* function, const char* argument, const Tensor& t,
+                        ScalarType type, Index axes) {
   if (t.scalar_type() != type) {
     fail<mhla::option_error>(function, argument, "has type " + type_name(t.scalar_type()),
                              type_name(type));
@@ -117,14 +117,17 @@ inline void expect_tensor(const char* function, const char* argument, const Tens
     fail<mhla::shape_error>(function, argument, "has " + std::to_string(t.dim()) + " axes",
                             std::to_string(axes));
   }
+}
+
+inline void expect_tensor(const char* function, const char* argument, const Tensor& t,
+                          ScalarType type, Index axes) {
+  expect_type(function, argument, t, type, axes);
   if (!t.is_cpu()) fail<mhla::option_error>(function, argument, "is on another device", "the CPU");
 }
 
-/// A tensor as [B,N,H,D] at its own strides. T is const where it is an input.
+/// A tensor of four axes as [B,N,H,D] at its own strides. T is const where it is an input.
 template <class T>
-mhla::TensorView<T> view(const char* function, const char* argument, const Tensor& t,
-                         const Options& options) {
-  expect_tensor(function, argument, t, scalar_type_of<std::remove_const_t<T>>(), 4);
+mhla::TensorView<T> tokens_first(const Tensor& t, const Options& options) {
   const std::size_t tokens = options.heads_first() ? 2 : 1, heads = 3 - tokens;
   const auto sizes = t.sizes(), strides = t.strides();
   T* data;
@@ -136,6 +139,13 @@ mhla::TensorView<T> view(const char* function, const char* argument, const Tenso
   return {data,
           {sizes[0], sizes[tokens], sizes[heads], sizes[3]},
           {strides[0], strides[tokens], strides[heads], strides[3]}};
+}
+
+template <class T>
+mhla::TensorView<T> view(const char* function, const char* argument, const Tensor& t,
+                         const Options& options) {
+  expect_tensor(function, argument, t, scalar_type_of<std::remove_const_t<T>>(), 4);
+  return tokens_first<T>(t, options);
 }
 template <class T>
 mhla::TensorView<T> view(const char* function, const char* argument, const std::optional<Tensor>& t,
@@ -162,12 +172,16 @@ inline std::span<const Index> offsets(const char* function, const char* argument
   return {static_cast<const Index*>(t->const_data_ptr()), static_cast<std::size_t>(t->size(0))};
 }
 
-template <class T>
-mhla::BatchInputs<T> inputs(const char* function, const Tensor& q, const Tensor& k, const Tensor& v,
-                            const Options& options) {
+inline void expect_layout(const char* function, const Options& options) {
   if (!options.heads_first() && options.layout != "bnhd") {
     fail<mhla::option_error>(function, "layout", "is \"" + options.layout + "\"", "bnhd or bhnd");
   }
+}
+
+template <class T>
+mhla::BatchInputs<T> inputs(const char* function, const Tensor& q, const Tensor& k, const Tensor& v,
+                            const Options& options) {
+  expect_layout(function, options);
   return {.q = view<const T>(function, "q", q, options),
           .k = view<const T>(function, "k", k, options),
           .v = view<const T>(function, "v", v, options),

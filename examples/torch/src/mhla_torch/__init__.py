@@ -1,8 +1,8 @@
-"""Multi-Head Linear Attention (arXiv:2601.07832) for PyTorch, on the CPU."""
+"""Multi-Head Linear Attention (arXiv:2601.07832) for PyTorch, on the CPU and on CUDA."""
 
 from mhla_torch.attention import MHLA, replace_attention
 from mhla_torch.layers import Language, Video, Vision
-from mhla_torch.operators import bidirectional, causal, linear, locality
+from mhla_torch.operators import bidirectional, causal, cuda_built, linear, locality
 
-__all__ = ["MHLA", "Language", "Video", "Vision", "bidirectional", "causal", "linear", "locality",
-           "replace_attention"]
+__all__ = ["MHLA", "Language", "Video", "Vision", "bidirectional", "causal", "cuda_built",
+           "linear", "locality", "replace_attention"]

@@ -12,7 +12,10 @@ so that merging its heads copies nothing. All functions take, by name:
     query_offsets, key_offsets     int64 [S + 1]: S sequences packed into B = 1
 
 Types: float32, float64, bfloat16 and float16; 16 bit tensors have float32 sums. The mixing matrix
-[M,M] takes part in float32, beside float64 tensors in float64, also under autocast. Nothing but the
+[M,M] takes part in float32, beside float64 tensors in float64, also under autocast. On CUDA there
+are forwards of bfloat16 and float16 with (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256),
+of relu, elu_plus_one and identity, without masks, packed sequences, a prefix or a denominator's own
+queries and keys; rows lie dense and begin at multiples of 16 bytes. Nothing but the
 inputs is saved for the backward: it computes the summaries again. There are no second derivatives
 and no forward-mode ones. ValueError or RuntimeError says what was expected and what came.
 """
@@ -22,7 +25,28 @@ from pathlib import Path
 import torch
 from torch.autograd import forward_ad
 
+from mhla_torch import built
+
 torch.ops.load_library(Path(__file__).with_name("libmhla_torch.so"))
+
+
+def _load_cuda():
+    """Loads the kernels for CUDA. -> why there are none, or nothing"""
+    if built.WITHOUT_CUDA:
+        return f"this mhla_torch was built without CUDA ({built.WITHOUT_CUDA})"
+    of_torch = torch.version.cuda
+    if of_torch is None or of_torch.split(".")[0] != built.CUDA.split(".")[0]:
+        return f"this mhla_torch was built for CUDA {built.CUDA}, and PyTorch for {of_torch}"
+    torch.ops.load_library(Path(__file__).with_name("libmhla_torch_cuda.so"))
+    return ""
+
+
+_WITHOUT_CUDA = _load_cuda()
+
+
+def cuda_built():
+    """Whether there are kernels for CUDA; there need not be a device."""
+    return not _WITHOUT_CUDA
 
 
 def locality(blocks, columns=False):
@@ -65,18 +89,37 @@ def _call(operator, q, k, v, mixing, *blocks, normalizer_q=None, normalizer_k=No
     tensors = (q, k, v, normalizer_q, normalizer_k)
     for name, tensor in zip(_NAMES, tensors):
         if tensor is not None and not (tensor.is_cpu or tensor.is_meta):
-            raise ValueError(f"{operator.name()}: {name} is on {tensor.device}, expected cpu: "
-                             "there are no kernels for other devices yet")
+            _expect_kernels(operator, name, tensor)
     if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
         _refuse_tangents(operator, tensors)
-    if torch.is_autocast_enabled("cpu"):
-        low = torch.get_autocast_dtype("cpu")
+    device = "cuda" if q.is_cuda else "cpu"
+    if device == "cuda":
+        _refuse_gradients(operator, tensors, mixing)
+    if torch.is_autocast_enabled(device):
+        low = torch.get_autocast_dtype(device)
         tensors = [t.to(low) if t is not None and _autocasts(t) else t for t in tensors]
     if mixing is not None:
         blocks = (mixing.to(torch.float64 if q.dtype is torch.float64 else torch.float32), *blocks)
     q, k, v, normalizer_q, normalizer_k = tensors
     return operator(q, k, v, *blocks, normalizer_q=normalizer_q, normalizer_k=normalizer_k,
                     **options)
+
+
+def _expect_kernels(operator, name, tensor):
+    """Refuses a tensor of a device that nothing was built for."""
+    if not tensor.is_cuda:
+        raise ValueError(f"{operator.name()}: {name} is on {tensor.device}, expected cpu or cuda")
+    if _WITHOUT_CUDA:
+        raise ValueError(f"{operator.name()}: {name} is on {tensor.device}, but {_WITHOUT_CUDA}")
+
+
+def _refuse_gradients(operator, tensors, mixing):
+    """On CUDA there is a forward alone."""
+    if torch.is_grad_enabled():
+        for name, tensor in zip((*_NAMES, "mixing"), (*tensors, mixing)):
+            if tensor is not None and tensor.requires_grad:
+                raise RuntimeError(f"{operator.name()}: {name} requires a gradient, expected none: "
+                                   "there are no gradients on CUDA yet (torch.no_grad())")
 
 
 def _refuse_tangents(operator, tensors):

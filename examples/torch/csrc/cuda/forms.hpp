@@ -1,0 +1,41 @@
+#pragma once
+
+/// \file
+/// The forms of mhla::cuda for one type and one pair of widths: forms.cu is compiled once for each,
+/// so that builds run side by side.
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <functional>
+#include <mhla/core/matrix.hpp>
+#include <mhla/core/tensor.hpp>
+#include <mhla/core/workspace.hpp>
+#include <mhla/cuda/launch/problem.cuh>
+
+namespace mhla_torch {
+
+/// Attention of a batch, its numbers of any type.
+struct Call {
+  mhla::TensorView<const std::byte> q, k, v;  ///< [B, N, H, D or E]; strides in numbers
+  mhla::TensorView<std::byte> out;            ///< [B, Nq, H, E]
+  mhla::cuda::TokenBlocks query_blocks, key_blocks;
+  bool causal;  ///< query_blocks are key_blocks then
+  mhla::cuda::Operator op;
+  mhla::MatrixView<const float> mixing;  ///< [Mq, Mk], rows dense
+};
+
+template <class T, int D, int E>
+struct Forms {
+  /// Calls CUDA for nothing.
+  /// \throws shape_error, option_error for tensors that the form cannot take on any device.
+  static void check(const Call& call);
+
+  /// Puts a call for the current device into a stream.
+  /// \param workspace  lends so many bytes of the device's memory, at a multiple of 256
+  /// \throws what check() does, and cuda_error
+  static void run(const Call& call, const std::function<mhla::Workspace(std::size_t)>& workspace,
+                  cudaStream_t stream);
+};
+
+}  // namespace mhla_torch
