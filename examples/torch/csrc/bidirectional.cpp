@@ -31,6 +31,7 @@ struct Bidirectional {
     const auto view = mixing_view<const mhla::accumulator_t<T>>(kName, *mixing);
     mhla::bidirectional_gradient(in, checked(), view, op, dout, gradients, parameters, call);
   }
+  Index key_blocks(Index keys) const { return checked()(keys).blocks(); }
 
   std::optional<Tensor> mixing;  // [M,M], of a sequence at least
   BlocksOfLength blocks;

@@ -28,6 +28,7 @@ struct Causal {
     const auto view = mixing_view<const mhla::accumulator_t<T>>(kName, *mixing);
     mhla::causal_gradient(in, blocks, view, op, dout, gradients, parameters, call);
   }
+  Index key_blocks(Index keys) const { return blocks(keys).blocks(); }
 
   std::optional<Tensor> mixing;  // at least [M,M], of which the lower triangle is read
   mhla::ContiguousBlocks blocks;

@@ -10,6 +10,7 @@
 ///     std::optional<Tensor> mixing                        absent where it has none
 ///     void forward(in, op, out, call) const
 ///     void backward(in, op, dout, gradients, parameters, call) const
+///     Index key_blocks(keys) const                        if it keeps summaries for the gradient
 
 #include <array>
 #include <cstddef>
@@ -17,6 +18,7 @@
 #include <string>
 
 #include "arguments.hpp"
+#include "summaries.hpp"
 #include "threads.hpp"
 
 namespace mhla_torch {
@@ -56,12 +58,16 @@ struct Problem {
   Options options;
 };
 
-/// (q, k, v, ..., options) -> out [B,Nq,H,E], or [B,H,Nq,E]
 template <class Form>
-void forward(StableIValue* stack, std::uint64_t, std::uint64_t) {
-  Arguments from(stack);
-  const Problem<Form> p(from);
-  const Tensor out = with_scalar(Form::kName, p.q.scalar_type(), [&](auto type) {
+concept KeepsSummaries = requires(const Form& form) {
+  form.key_blocks(Index{});
+};
+
+/// The output [B,Nq,H,E], or [B,H,Nq,E].
+/// \param keep  called with the inputs; returns the memory for summaries, empty to keep none
+template <class Form, class Keep>
+Tensor output(const Problem<Form>& p, Keep&& keep) {
+  return with_scalar(Form::kName, p.q.scalar_type(), [&](auto type) {
     using T = typename decltype(type)::type;
     const auto in = inputs<T>(Form::kName, p.q, p.k, p.v, p.options);
     const Tensor result = p.like(p.q, p.v.size(3), [](const Tensor& of, auto sizes) {
@@ -69,19 +75,42 @@ void forward(StableIValue* stack, std::uint64_t, std::uint64_t) {
     });
     TorchThreads threads;
     p.form.forward(in, p.options.op(), view<T>(Form::kName, "out", result, p.options),
-                   mhla::Call{.executor = threads});
+                   mhla::Call{.executor = threads, .kept = keep(in)});
     return result;
   });
-  stack[0] = torch::stable::detail::from(out);
 }
 
-/// (dout, q, k, v, ..., options) -> gradients of q, k, v, mixing, normalizer_q and normalizer_k,
-/// [0] for those that are absent
+/// (q, k, v, ..., options) -> out
+template <class Form>
+void forward(StableIValue* stack, std::uint64_t, std::uint64_t) {
+  Arguments from(stack);
+  const Problem<Form> p(from);
+  stack[0] = torch::stable::detail::from(output(p, [](const auto&) { return mhla::Workspace(); }));
+}
+
+/// (q, k, v, ..., options) -> (out, summaries)
+template <KeepsSummaries Form>
+void forward_kept(StableIValue* stack, std::uint64_t, std::uint64_t) {
+  Arguments from(stack);
+  const Problem<Form> p(from);
+  std::optional<Tensor> kept;
+  const Tensor out = output(p, [&](const auto& in) {
+    kept = new_summaries(p.q, in, p.form.key_blocks(in.k.tokens()));
+    return bytes_of(*kept);
+  });
+  stack[0] = torch::stable::detail::from(out);
+  stack[1] = torch::stable::detail::from(*kept);
+}
+
+/// (dout, q, k, v, ..., options, summaries) -> gradients of q, k, v, mixing, normalizer_q and
+/// normalizer_k, [0] for those that are absent
 template <class Form>
 void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Arguments from(stack);
   const Tensor dout = from.take<Tensor>();
   const Problem<Form> p(from);
+  std::optional<Tensor> kept;
+  if constexpr (KeepsSummaries<Form>) kept = from.take<std::optional<Tensor>>();
   static const std::string name = std::string(Form::kName) + "_gradient";
   const char* const function = name.c_str();
   std::array<Tensor, 6> gradients;
@@ -103,26 +132,36 @@ void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
       return there ? view<T>(function, "gradients", gradients[i], p.options)
                    : mhla::TensorView<T>{};
     };
+    if (kept) {
+      expect_tensor(function, "kept", *kept, ScalarType::Byte, 4);
+      kept = at_cache_line(*kept);
+    }
     TorchThreads threads;
-    p.form.backward(in, p.options.op(), d,
-                    mhla::BatchGradients<T>{writable(0, true), writable(1, true), writable(2, true),
-                                            writable(4, p.options.normalizer_q.has_value()),
-                                            writable(5, p.options.normalizer_k.has_value())},
-                    parameters, mhla::Call{.executor = threads});
+    p.form.backward(
+        in, p.options.op(), d,
+        mhla::BatchGradients<T>{writable(0, true), writable(1, true), writable(2, true),
+                                writable(4, p.options.normalizer_q.has_value()),
+                                writable(5, p.options.normalizer_k.has_value())},
+        parameters,
+        mhla::Call{.executor = threads, .kept = kept ? bytes_of(*kept) : mhla::Workspace()});
   });
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     stack[i] = torch::stable::detail::from(gradients[i]);
   }
 }
 
-/// Defines the operator and its gradient.
+/// Defines the operator, the one that keeps summaries, and the gradient of both.
 template <class Form>
 void define(torch::stable::detail::StableLibrary& library) {
   const std::string arguments =
       std::string("Tensor q, Tensor k, Tensor v, ") + Form::kSchema + ", " + Options::kSchema;
   const std::string name = Form::kName;
   library.def((name + "(" + arguments + ") -> Tensor").c_str());
+  if (KeepsSummaries<Form>) {
+    library.def((name + "_kept(" + arguments + ") -> (Tensor, Tensor)").c_str());
+  }
   library.def((name + "_backward(Tensor dout, " + arguments +
+               (KeepsSummaries<Form> ? ", Tensor? kept=None" : "") +
                ") -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
                   .c_str());
 }
@@ -131,6 +170,9 @@ template <class Form>
 void implement(torch::stable::detail::StableLibrary& library) {
   const std::string name = Form::kName;
   library.impl(name.c_str(), &forward<Form>);
+  if constexpr (KeepsSummaries<Form>) {
+    library.impl((name + "_kept").c_str(), &forward_kept<Form>);
+  }
   library.impl((name + "_backward").c_str(), &backward<Form>);
 }
 

@@ -11,15 +11,19 @@ so that merging its heads copies nothing. All functions take, by name:
     query_mask, key_mask           bool [B,N]: False tokens take no part
     query_offsets, key_offsets     int64 [S + 1]: S sequences packed into B = 1
 
+and all but linear
+    save           what a forward leaves for the backward: its "inputs", or the "summaries" of the
+                   blocks too, B H M D (E + 1) sums, which the backward then need not compute again
+
 Types: float32, float64, bfloat16 and float16; 16 bit tensors have float32 sums. The mixing matrix
 [M,M] takes part in float32, beside float64 tensors in float64, also under autocast. On CUDA there
 are forwards of bfloat16 and float16 with (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256),
 of relu, elu_plus_one and identity, without masks, packed sequences, a prefix or a denominator's own
-queries and keys; rows lie dense and begin at multiples of 16 bytes. Nothing but the
-inputs is saved for the backward: it computes the summaries again. There are no second derivatives
+queries and keys; rows lie dense and begin at multiples of 16 bytes. There are no second derivatives
 and no forward-mode ones. ValueError or RuntimeError says what was expected and what came.
 """
 
+import math
 from pathlib import Path
 
 import torch
@@ -57,7 +61,7 @@ def locality(blocks, columns=False):
     return torch.ops.mhla.locality(blocks, columns)
 
 
-def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, **options):
+def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, save="inputs", **options):
     """Every query reads every key; cost 4 B H N D E + 2 B H M^2 D E flops. -> [B,N,H,E]
 
     grid, block: tokens along one to three axes, in raster order, and those of a block; without a
@@ -65,44 +69,58 @@ def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, **options):
     prefix: tokens before these, such as a class token: the first block.
     """
     blocks = (list(grid), list(block), prefix)
-    return _call(torch.ops.mhla.bidirectional.default, q, k, v, mixing, *blocks, **options)
+    return _call("bidirectional", save, q, k, v, mixing, *blocks, **options)
 
 
-def causal(q, k, v, mixing, *, block, **options):
+def causal(q, k, v, mixing, *, block, save="inputs", **options):
     """A token reads itself and the past, in blocks of `block` tokens. -> [B,N,H,E]
 
     mixing: at least [M,M], of which the lower triangle is read.
     """
-    return _call(torch.ops.mhla.causal.default, q, k, v, mixing, block, **options)
+    return _call("causal", save, q, k, v, mixing, block, **options)
 
 
 def linear(q, k, v, *, causal=False, **options):
     """Plain linear attention: MHLA with one block. -> [B,N,H,E]"""
-    return _call(torch.ops.mhla.linear.default, q, k, v, None, causal, **options)
+    return _call("linear", "inputs", q, k, v, None, causal, **options)
 
 
 _NAMES = ("q", "k", "v", "normalizer_q", "normalizer_k")
 
 
-def _call(operator, q, k, v, mixing, *blocks, normalizer_q=None, normalizer_k=None, **options):
+def _call(name, save, q, k, v, mixing, *blocks, normalizer_q=None, normalizer_k=None, **options):
     """Calls an operator with tensors of the types that it takes."""
+    operator = getattr(torch.ops.mhla, name).default
     tensors = (q, k, v, normalizer_q, normalizer_k)
-    for name, tensor in zip(_NAMES, tensors):
+    for argument, tensor in zip(_NAMES, tensors):
         if tensor is not None and not (tensor.is_cpu or tensor.is_meta):
-            _expect_kernels(operator, name, tensor)
+            _expect_kernels(operator, argument, tensor)
     if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
         _refuse_tangents(operator, tensors)
     device = "cuda" if q.is_cuda else "cpu"
     if device == "cuda":
         _refuse_gradients(operator, tensors, mixing)
+    keep = save != "inputs" and _keeps(operator, save, (*tensors, mixing), options)
     if torch.is_autocast_enabled(device):
         low = torch.get_autocast_dtype(device)
         tensors = [t.to(low) if t is not None and _autocasts(t) else t for t in tensors]
     if mixing is not None:
         blocks = (mixing.to(torch.float64 if q.dtype is torch.float64 else torch.float32), *blocks)
     q, k, v, normalizer_q, normalizer_k = tensors
-    return operator(q, k, v, *blocks, normalizer_q=normalizer_q, normalizer_k=normalizer_k,
-                    **options)
+    options |= {"normalizer_q": normalizer_q, "normalizer_k": normalizer_k}
+    if keep:
+        return getattr(torch.ops.mhla, name + "_kept").default(q, k, v, *blocks, **options)[0]
+    return operator(q, k, v, *blocks, **options)
+
+
+def _keeps(operator, save, tensors, options):
+    """Whether a call with save="summaries" has a backward to keep them for."""
+    if save != "summaries":
+        raise ValueError(f'{operator.name()}: save is "{save}", expected inputs or summaries')
+    if options.get("query_offsets") is not None:
+        raise ValueError(f'{operator.name()}: save is "summaries", expected inputs: how many '
+                         "summaries packed sequences have is not in their shape")
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def _expect_kernels(operator, name, tensor):
@@ -150,8 +168,30 @@ def _dense(like, width, layout):
     return like.new_empty(*like.shape[:3], width)
 
 
-def _register(name):
-    """Shapes and gradients of the operator mhla::name."""
+def _kept(named, blocks):
+    """The summaries of so many blocks of keys.   # uint8 [B,H,M,bytes]"""
+    q, k, v, own = (named[name] for name in ("q", "k", "v", "normalizer_k"))
+    widths = [int(t.shape[-1]) for t in (k, v, k if own is None else own)]
+    batch, heads = q.shape[0], q.shape[1 if named["layout"] == "bhnd" else 2]
+    size = torch.ops.mhla.summary_bytes(*widths, q.dtype is torch.float64)
+    return q.new_empty(batch, heads, blocks, size, dtype=torch.uint8)
+
+
+def _key_blocks(named):
+    """Blocks that the keys of a call of bidirectional or causal are in."""
+    def count(tokens, width):
+        return (tokens + width - 1) // width
+
+    tokens = named["k"].shape[2 if named["layout"] == "bhnd" else 1]
+    if "grid" not in named:
+        return count(tokens, named["block"])
+    prefix, grid, block = named["prefix"], named["grid"], named["block"]
+    sizes = zip(grid, block) if grid else [(tokens - prefix, block[0])]
+    return math.prod(count(n, w) for n, w in sizes) + (prefix > 0)
+
+
+def _register(name, keeps):
+    """Shapes and gradients of the operator mhla::name, and of the one that keeps summaries."""
     forward = getattr(torch.ops.mhla, name).default
     backward = getattr(torch.ops.mhla, name + "_backward").default
     names = [argument.name for argument in forward._schema.arguments]
@@ -159,6 +199,10 @@ def _register(name):
     def output(*args, **kwargs):
         named = _named(forward, args, kwargs)
         return _dense(named["q"], named["v"].shape[-1], named["layout"])
+
+    def output_and_kept(*args, **kwargs):
+        named = _named(forward, args, kwargs)
+        return output(*args, **kwargs), _kept(named, _key_blocks(named))
 
     def gradients(*args, **kwargs):
         named = _named(backward, args, kwargs)
@@ -174,29 +218,34 @@ def _register(name):
                      for argument in ("q", "k", "v", "mixing", "normalizer_q", "normalizer_k"))
 
     def save(ctx, inputs, output):
-        tensors = [isinstance(value, torch.Tensor) for value in inputs]
-        ctx.save_for_backward(*(value for value, is_tensor in zip(inputs, tensors) if is_tensor))
+        values = inputs if isinstance(output, torch.Tensor) else (*inputs, output[1])
+        tensors = [isinstance(value, torch.Tensor) for value in values]
+        ctx.save_for_backward(*(value for value, is_tensor in zip(values, tensors) if is_tensor))
         ctx.tensors = tensors
-        ctx.others = [None if is_tensor else value for value, is_tensor in zip(inputs, tensors)]
+        ctx.others = [None if is_tensor else value for value, is_tensor in zip(values, tensors)]
 
-    def differentiate(ctx, dout):
+    def differentiate(ctx, dout, *_):
         saved = iter(ctx.saved_tensors)
-        inputs = [next(saved) if is_tensor else other
+        values = [next(saved) if is_tensor else other
                   for other, is_tensor in zip(ctx.others, ctx.tensors)]
         computed = dict(zip(("q", "k", "v", "mixing", "normalizer_q", "normalizer_k"),
-                            backward(dout, *inputs)))
+                            backward(dout, *values)))
         return tuple(computed.get(argument) if value is not None else None
-                     for argument, value in zip(names, inputs))
+                     for argument, value in zip(names, values))
 
     def refuse(ctx, *_):
         raise RuntimeError(f"mhla::{name}_backward: has been differentiated, expected not to be: "
                            "there are no second derivatives")
 
-    torch.library.register_fake(f"mhla::{name}", output)
-    torch.library.register_fake(f"mhla::{name}_backward", gradients)
-    torch.library.register_autograd(f"mhla::{name}", differentiate, setup_context=save)
-    torch.library.register_autograd(f"mhla::{name}_backward", refuse)
+    shapes = {name: output, name + "_backward": gradients}
+    derivatives = {name: differentiate, name + "_backward": refuse}
+    if keeps:
+        shapes[name + "_kept"], derivatives[name + "_kept"] = output_and_kept, differentiate
+    for operator, shape in shapes.items():
+        torch.library.register_fake(f"mhla::{operator}", shape)
+    for operator, derivative in derivatives.items():
+        torch.library.register_autograd(f"mhla::{operator}", derivative, setup_context=save)
 
 
-for _name in ("bidirectional", "causal", "linear"):
-    _register(_name)
+for _name, _keep in (("bidirectional", True), ("causal", True), ("linear", False)):
+    _register(_name, _keep)

@@ -1,0 +1,56 @@
+#pragma once
+
+/// \file
+/// The summaries that a forward keeps for its gradient (save="summaries").
+
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <mhla/attention/bidirectional.hpp>
+
+namespace mhla_torch {
+
+using mhla::Index;
+using torch::stable::Tensor;
+
+/// Bytes for the summary of a block, with sums of keys of so many features. M blocks take at most M
+/// times as many: what the library rounds up it rounds once for all blocks.
+template <class A>
+Index summary_bytes(Index features, Index values, Index sums) {
+  static constexpr A kAny = 0;  // is not read
+  const auto row = [](Index width) { return mhla::MatrixView<const A>(&kAny, 1, width, width); };
+  const mhla::Inputs<A> token{.q = row(features),
+                              .k = row(features),
+                              .v = row(values),
+                              .normalizer_q = row(sums),
+                              .normalizer_k = row(sums)};
+  return static_cast<Index>(mhla::bidirectional_kept_bytes(token, mhla::Contiguous(1, 1)));
+}
+
+/// Memory for the summaries of `blocks` blocks a head.               // uint8 [B,H,M,bytes]
+template <class T>
+Tensor new_summaries(const Tensor& like, const mhla::BatchInputs<T>& in, Index blocks) {
+  const auto& own = in.normalizer_k;
+  const Index sums = own.absent() ? in.k.width() : own.width();
+  const Index bytes = summary_bytes<mhla::accumulator_t<T>>(in.k.width(), in.v.width(), sums);
+  const std::array<Index, 4> sizes{in.q.batch(), in.q.heads(), blocks, bytes};
+  return torch::stable::new_empty(like, torch::headeronly::IntHeaderOnlyArrayRef(sizes.data(), 4),
+                                  torch::headeronly::ScalarType::Byte);
+}
+
+inline mhla::Workspace bytes_of(const Tensor& summaries) {
+  return {static_cast<std::byte*>(summaries.mutable_data_ptr()),
+          static_cast<std::size_t>(summaries.numel())};
+}
+
+/// The same bytes, at the start of a cache line: there PyTorch's memory starts, into which the
+/// forward wrote. A tensor that was taken elsewhere in between may start anywhere.
+inline Tensor at_cache_line(const Tensor& summaries) {
+  const auto place = reinterpret_cast<std::uintptr_t>(summaries.const_data_ptr());
+  if (place % 64 == 0 && summaries.is_contiguous()) return summaries;
+  return torch::stable::clone(torch::stable::contiguous(summaries));
+}
+
+}  // namespace mhla_torch
