@@ -1,6 +1,19 @@
 # shellcheck shell=bash
 # Sourced after setup.sh by what runs examples/torch.
 
+base=${MHLA_PYTHON:-python3}
+
+# share_torch PYTHON: lets an environment use PyTorch 2.10 or newer of `base`; fails where it is not.
+share_torch() {
+  local site place
+  site=$("$base" -c 'import os, torch
+assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)
+print(os.path.dirname(torch.__path__[0]))' 2>/dev/null) || return 1
+  step "PyTorch is that of $base"
+  place=$("$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  printf '%s\n' "$site" >"$place/torch_of_base.pth"
+}
+
 # torch_environment: makes an environment of Python with PyTorch and mhla_torch, built from this
 # tree, and sets `build_dir` and `python`. PyTorch 2.10 or newer of MHLA_PYTHON (python3 where it is
 # not set) is used where it is; otherwise PyPI's is installed.
@@ -9,24 +22,20 @@ torch_environment() {
   build_dir=${MHLA_BUILD_DIR:-$repository/build/torch}
   mkdir -p "$build_dir"
   build_dir=$(cd "$build_dir" && pwd)
-  local base=${MHLA_PYTHON:-python3} packages=(scikit-build-core numpy matplotlib pytest) site place
+  local packages=(scikit-build-core numpy matplotlib pytest)
   python=$build_dir/venv/bin/python
   if [[ ! -x $python ]]; then
     step "make $build_dir/venv"
     "$base" -m venv "$build_dir/venv"
   fi
-  if site=$("$base" -c 'import os, torch
-assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)
-print(os.path.dirname(torch.__path__[0]))' 2>/dev/null); then
-    step "PyTorch is that of $base"
-    place=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    printf '%s\n' "$site" >"$place/torch_of_base.pth"
-  else
-    packages+=("torch>=2.10")
-  fi
+  share_torch "$python" || packages+=("torch>=2.10")
   step "install ${packages[*]}"
   quietly "$build_dir/install.log" "$python" -m pip install --disable-pip-version-check \
     "${packages[@]}"
+  # Its torchvision has to be that of the PyTorch which is there.
+  "$python" -c 'import torch; print("torch==" + torch.__version__)' >"$build_dir/torch.txt"
+  quietly "$build_dir/timm.log" "$python" -m pip install --disable-pip-version-check \
+    -c "$build_dir/torch.txt" timm || step "timm is not installed: its tests are skipped"
   step "build mhla_torch"
   quietly "$build_dir/build.log" "$python" -m pip install --disable-pip-version-check \
     --no-build-isolation --no-deps --force-reinstall -C build-dir="$build_dir/package" \

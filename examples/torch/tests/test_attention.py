@@ -134,5 +134,5 @@ def test_says_what_it_cannot_replace():
         replace_attention(model, block=(4, 4))
     model.blocks[0].attn.attn_drop.p = 0.0
     replace_attention(model, block=(4, 4))
-    with pytest.raises(ValueError, match="attn_mask is set"):
+    with pytest.raises(ValueError, match="attn_mask or is_causal is set"):
         model.blocks[0].attn(torch.ones(1, 64, 32), attn_mask=torch.ones(64, 64))

@@ -1,5 +1,6 @@
 """MHLA where a model has softmax attention."""
 
+import inspect
 import math
 
 import torch
@@ -78,23 +79,27 @@ def with_prefix(mixing, prefix):
 class ViTAttention(nn.Module):
     """The attention of a vision transformer as timm has it, with MHLA instead of softmax.
 
-    attention: the module it replaces, whose projections and norms it takes over
+    attention: the module it replaces, whose projections, norms and gate it takes over
     """
 
     def __init__(self, attention, mhla):
         super().__init__()
         self.num_heads, self.mhla = attention.num_heads, mhla
         self.qkv, self.proj = attention.qkv, attention.proj
+        self.gate = getattr(attention, "gate", None)
         for name in ("q_norm", "k_norm", "norm", "proj_drop"):
             setattr(self, name, getattr(attention, name, None) or nn.Identity())
 
-    def forward(self, x, attn_mask=None):
+    def forward(self, x, attn_mask=None, is_causal=False):
         """x [B,N,C] -> [B,N,C]"""
-        if attn_mask is not None:
-            raise ValueError("ViTAttention: attn_mask is set, expected None: MHLA mixes blocks")
+        if attn_mask is not None or is_causal:
+            raise ValueError("ViTAttention: attn_mask or is_causal is set, expected neither: MHLA "
+                             "of an image mixes all blocks")
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)
-        x = self.mhla(self.q_norm(q), self.k_norm(k), v).flatten(2)
-        return self.proj_drop(self.proj(self.norm(x)))
+        out = self.norm(self.mhla(self.q_norm(q), self.k_norm(k), v).flatten(2))
+        if self.gate is not None:
+            out = out * self.gate(x).sigmoid()
+        return self.proj_drop(self.proj(out))
 
 
 def replace_attention(model, block, **options):
@@ -113,13 +118,42 @@ def replace_attention(model, block, **options):
     if not found:
         raise ValueError("replace_attention: model has no module with qkv, proj and num_heads, "
                          "expected the attention of a timm-style vision transformer")
-    dropout = [child.attn_drop.p for *_, child in found if hasattr(child, "attn_drop")]
-    if any(dropout):
-        raise ValueError(f"replace_attention: attn_drop is {max(dropout)}, expected 0: "
-                         "MHLA has no matrix of weights to drop from")
+    for *_, child in found:
+        _expect_replaceable(child)
+    grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    if grid is None:
+        raise ValueError("replace_attention: model has no patch_embed.grid_size, expected the "
+                         "patches along each axis: MHLA is of images of one size")
+    if getattr(getattr(model, "patch_drop", None), "prob", 0):
+        raise ValueError(f"replace_attention: patch_drop drops {model.patch_drop.prob} of the "
+                         "patches, expected 0: blocks are of whole images")
     prefix = getattr(model, "num_prefix_tokens", 0)
     for parent, name, child in found:
-        mhla = MHLA(model.patch_embed.grid_size, block, prefix=prefix, layout="bnhd", **options)
+        mhla = MHLA(grid, block, prefix=prefix, layout="bnhd", **options)
         like = child.qkv.weight
-        setattr(parent, name, ViTAttention(child, mhla.to(like.device, like.dtype)))
+        new = ViTAttention(child, mhla.to(like.device, like.dtype))
+        setattr(parent, name, new.train(child.training))
     return model
+
+
+def _expect_replaceable(attention):
+    """Throws for an attention that has more to it than a ViTAttention takes over."""
+    kind = type(attention).__name__
+    known = {"qkv", "q_norm", "k_norm", "norm", "gate", "attn_drop", "proj", "proj_drop"}
+    own = dict(attention.named_children())
+    own |= dict(attention.named_parameters(recurse=False))
+    own |= dict(attention.named_buffers(recurse=False))
+    arguments = set(inspect.signature(attention.forward).parameters)
+    for what, more in (("has", set(own) - known),
+                       ("takes", arguments - {"x", "attn_mask", "is_causal"})):
+        if more:
+            raise ValueError(f"replace_attention: {kind} {what} {', '.join(sorted(more))}, "
+                             "expected the members and arguments of timm's Attention")
+    if attention.qkv is None:
+        raise ValueError(f"replace_attention: {kind} has no qkv, expected one projection of all "
+                         "three")
+    drop = getattr(attention, "attn_drop", None)
+    rate = drop if isinstance(drop, float) else getattr(drop, "p", 0)
+    if rate:
+        raise ValueError(f"replace_attention: attn_drop is {rate}, expected 0: MHLA has no matrix "
+                         "of weights to drop from")
