@@ -2,8 +2,9 @@
 # Builds the benchmarks for this processor and runs them:
 #   bash benchmarks/run.sh [Google Benchmark arguments]
 # such as --benchmark_filter=Bidirectional. Prints a table of medians and writes them as JSON and as
-# a picture; where PyTorch is present it times the same operator there, on the same data.
-#   MHLA_PYTHON   the Python that is asked for PyTorch; python3 where it is not set
+# a picture; where PyTorch is present it times the same operator there, on the same data, and where
+# onnxruntime and onnx are, linear attention in ONNX Runtime.
+#   MHLA_PYTHON   the Python that is asked for these; python3 where it is not set
 #
 #   bash benchmarks/run.sh --classes [arguments]
 # does so for x86-64-v2, x86-64-v3 and this processor, one after the other, and prints one table.
@@ -78,7 +79,8 @@ if [[ $format != json ]]; then
 fi
 picture=${json%.json}.svg
 peers=${json%.json}.peers.json
-rm -f "$picture" "$peers"
+onnxruntime=${json%.json}.onnxruntime.json
+rm -f "$picture" "$peers" "$onnxruntime"
 
 draw "$picture" "$json"
 if "$python" -c 'import torch' 2>/dev/null; then
@@ -89,6 +91,12 @@ if "$python" -c 'import torch' 2>/dev/null; then
 else
   step "no PyTorch in $python, so nothing to compare with (MHLA_PYTHON names another Python)"
 fi
-for file in "$json" "$picture" "$peers"; do
+if "$python" -c 'import onnxruntime, onnx' 2>/dev/null; then
+  step "run linear attention in ONNX Runtime"
+  "$python" "$repository/benchmarks/peers/onnxruntime_peers.py" "$json" "$onnxruntime"
+else
+  step "no onnxruntime and onnx in $python, so no comparison with ONNX Runtime's linear attention"
+fi
+for file in "$json" "$picture" "$peers" "$onnxruntime"; do
   if [[ -f $file ]]; then step "written: $file"; fi
 done

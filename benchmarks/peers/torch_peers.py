@@ -10,19 +10,16 @@ quicker.
 
 import functools
 import json
-import statistics
 import sys
-import time
 from pathlib import Path
 
 import torch
 
 from peers import reference, torch_layers
+from peers.report import report
 from peers.workload import Shape
 from support import results
 
-REPETITIONS = 5
-MIN_SECONDS = 0.1  # of a repetition
 CAUSAL_SHAPES = ("nlp_340m", "long_causal")  # whose gradients have the form's name, too
 MOST_FLOPS = 2e11  # of softmax attention, so that a call takes a few seconds
 LAYER_CASES = Path(__file__).parents[2] / "tests" / "data" / "layers"
@@ -54,18 +51,6 @@ def softmax(q, k, v):
     return torch.nn.functional.scaled_dot_product_attention(*heads_first).transpose(1, 2)
 
 
-def measure(call):
-    """Seconds of a call: the median of some repetitions."""
-    def seconds_of(calls):
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        return time.perf_counter() - start
-
-    calls = max(1, round(MIN_SECONDS / seconds_of(1)))
-    return statistics.median(seconds_of(calls) / calls for _ in range(REPETITIONS))
-
-
 def operators(shape, tensors, mixing):
     """name: (call, definition of a row), in the order of the table."""
     coefficients = mixing.numpy()[:, shape.block_of()].astype("float64")  # [M,N]
@@ -93,21 +78,6 @@ def comparable(case):
     other = case.shape.startswith("growth") or case.shape in CAUSAL_SHAPES
     other |= case.shape.endswith("_token")
     return case.scalar == "float" and not other
-
-
-def report(case, peer, worst, call, rows):
-    """Times a call unless it was wrong, and appends a row for it; returns whether it was right."""
-    name = f"{case.shape}/threads:{case.threads}"
-    if not worst <= 1:
-        print(f"{name:28} {peer:23} ERROR: wrong result: {worst} times the allowed error")
-        return False
-    seconds = measure(call)
-    ratio = seconds / case.seconds
-    print(f"{name:28} {peer:23} {seconds * 1e3:10.2f} ms {case.seconds * 1e3:10.2f} ms"
-          f" {ratio:8.2f}", flush=True)
-    rows.append({"shape": case.shape, "threads": case.threads, "peer": peer,
-                 "seconds": seconds, "mhla_seconds": case.seconds, "ratio": ratio})
-    return True
 
 
 @torch.inference_mode()

@@ -11,6 +11,7 @@ import torch
 
 import mhla_torch
 from peers import torch_peers, workload
+from peers.report import measure
 
 SHAPES = {
     "deit_s, N = 256": {"B": 8, "H": 6, "D": 64, "E": 64, "grid": "1x16x16", "block": "1x4x4"},
@@ -38,14 +39,14 @@ def operators(shape):
 def seconds_of(run, tensors):
     """Seconds of a forward without and of one with a backward."""
     with torch.inference_mode():
-        forward = torch_peers.measure(lambda: run(*tensors))
+        forward = measure(lambda: run(*tensors))
     leaves = [t.clone().requires_grad_() for t in tensors]
     dout = torch.ones_like(run(*leaves))
 
     def both():
         torch.autograd.grad(run(*leaves), leaves, dout, allow_unused=True)
 
-    return forward, torch_peers.measure(both)
+    return forward, measure(both)
 
 
 def main():

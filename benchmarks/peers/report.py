@@ -1,0 +1,38 @@
+"""Times a peer of a case and reports it beside this library."""
+
+import statistics
+import time
+
+REPETITIONS = 5
+MIN_SECONDS = 0.1  # of a repetition
+
+
+def measure(call):
+    """Seconds of a call: the median of some repetitions."""
+    def seconds_of(calls):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return time.perf_counter() - start
+
+    calls = max(1, round(MIN_SECONDS / seconds_of(1)))
+    return statistics.median(seconds_of(calls) / calls for _ in range(REPETITIONS))
+
+
+def report(case, peer, worst, call, rows):
+    """Times a call unless it was wrong, and appends a row for it; returns whether it was right."""
+    name = f"{case.shape}/threads:{case.threads}"
+    if not worst <= 1:
+        print(f"{name:28} {peer:23} ERROR: wrong result: {worst} times the allowed error")
+        return False
+    add_row(case, peer, measure(call), rows)
+    return True
+
+
+def add_row(case, peer, seconds, rows):
+    """Prints and appends the time of a peer and of a case of this library."""
+    name, ratio = f"{case.shape}/threads:{case.threads}", seconds / case.seconds
+    print(f"{name:28} {peer:23} {seconds * 1e3:10.2f} ms {case.seconds * 1e3:10.2f} ms"
+          f" {ratio:8.2f}", flush=True)
+    rows.append({"shape": case.shape, "threads": case.threads, "peer": peer,
+                 "seconds": seconds, "mhla_seconds": case.seconds, "ratio": ratio})
