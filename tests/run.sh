@@ -5,6 +5,10 @@
 #   bash tests/run.sh --torch [pytest arguments]
 # tests the operators and modules of examples/torch instead. MHLA_PYTHON names a Python that has
 # PyTorch, MHLA_GOLDEN_DIR a folder of more stored cases.
+#
+#   bash tests/run.sh --wheel
+# builds the wheel of examples/torch from its source archive, as `python -m build` does with PyPI,
+# and tries it in a second, empty environment: some minutes, most of them PyTorch's download.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/support/setup.sh"
 
@@ -15,6 +19,12 @@ if [[ ${1:-} == --torch ]]; then
   step test
   exec "$python" -m pytest -p no:cacheprovider --show-capture=no \
     "$repository/examples/torch/tests" "$@"
+fi
+
+if [[ ${1:-} == --wheel ]]; then
+  source "$repository/tests/support/torch.sh"
+  test_wheel
+  exit
 fi
 
 require_packages g++ cmake ninja-build libeigen3-dev libgtest-dev libbenchmark-dev nlohmann-json3-dev \

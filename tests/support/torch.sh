@@ -43,3 +43,27 @@ torch_environment() {
   # Of tests and examples: what they share with benchmarks/, and the model they train.
   export PYTHONPATH=$repository/benchmarks:$repository/examples/torch PYTHONDONTWRITEBYTECODE=1
 }
+
+# test_wheel: makes the source archive of examples/torch and from that the wheel, as build does it,
+# in an environment of pip's that holds nothing but what pyproject.toml asks for; installs the wheel
+# into an empty environment, whose PyTorch is that of `base` where it has one; and runs it there.
+test_wheel() {
+  require_packages g++ cmake ninja-build libeigen3-dev python3-venv
+  build_dir=${MHLA_BUILD_DIR:-$repository/build/wheel}
+  mkdir -p "$build_dir"
+  build_dir=$(cd "$build_dir" && pwd)
+  local name pip=(-m pip --disable-pip-version-check) alone=()
+  rm -rf "$build_dir/dist"
+  for name in builder user; do "$base" -m venv --clear "$build_dir/$name"; done
+  step "build the source archive, and the wheel from it (downloads PyTorch)"
+  quietly "$build_dir/install.log" "$build_dir/builder/bin/python" "${pip[@]}" install build
+  quietly "$build_dir/build.log" "$build_dir/builder/bin/python" -m build \
+    -C cmake.define.MHLA_NATIVE=OFF --outdir "$build_dir/dist" "$repository/examples/torch"
+  step "install $(cd "$build_dir/dist" && ls ./*.whl) into an empty environment"
+  python=$build_dir/user/bin/python
+  share_torch "$python" && alone=(--no-deps)
+  quietly "$build_dir/install.log" "$python" "${pip[@]}" install "${alone[@]}" "$build_dir"/dist/*.whl
+  step "run it away from its sources"
+  cp "$repository/examples/torch/tests/smoke.py" "$build_dir"
+  (cd "$build_dir" && "$python" -I smoke.py)
+}
