@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <mhla/attention/batch.hpp>
 #include <mhla/gradient/gradients.hpp>
-#include <mhla/policy/by_name.hpp>
 #include <mhla/policy/mixing_view.hpp>
 #include <optional>
 #include <span>
@@ -44,7 +43,7 @@ struct Options {
       "str feature_map='relu', str normalizer='key_sum', float eps=0., float scale=1., "
       "str layout='bnhd', Tensor? normalizer_q=None, Tensor? normalizer_k=None, "
       "Tensor? query_mask=None, Tensor? key_mask=None, Tensor? query_offsets=None, "
-      "Tensor? key_offsets=None";
+      "Tensor? key_offsets=None, Tensor? query_map=None, Tensor? key_map=None";
 
   explicit Options(Arguments& from)
       : feature_map(from.take<std::string>()),
@@ -57,13 +56,11 @@ struct Options {
         query_mask(from.take<std::optional<Tensor>>()),
         key_mask(from.take<std::optional<Tensor>>()),
         query_offsets(from.take<std::optional<Tensor>>()),
-        key_offsets(from.take<std::optional<Tensor>>()) {}
+        key_offsets(from.take<std::optional<Tensor>>()),
+        query_map(from.take<std::optional<Tensor>>()),
+        key_map(from.take<std::optional<Tensor>>()) {}
 
   bool heads_first() const { return layout == "bhnd"; }
-  mhla::Operator<mhla::AnyFeatureMap, mhla::AnyFeatureMap, mhla::AnyNormalizer> op() const {
-    const mhla::AnyFeatureMap map = mhla::feature_map(feature_map);
-    return {map, map, mhla::normalizer(normalizer, eps), scale};
-  }
 
   std::string feature_map, normalizer;
   double eps, scale;
@@ -71,6 +68,7 @@ struct Options {
   std::optional<Tensor> normalizer_q, normalizer_k;
   std::optional<Tensor> query_mask, key_mask;        // bool [B,N]
   std::optional<Tensor> query_offsets, key_offsets;  // int64 [S + 1]
+  std::optional<Tensor> query_map, key_map;          // weights of the feature maps, one row each
 };
 
 /// "mhla::causal: v has type Float, expected Double"
@@ -123,6 +121,11 @@ inline void expect_tensor(const char* function, const char* argument, const Tens
                           ScalarType type, Index axes) {
   expect_type(function, argument, t, type, axes);
   if (!t.is_cpu()) fail<mhla::option_error>(function, argument, "is on another device", "the CPU");
+}
+
+/// The tensor side by side; calls the dispatcher only where that copies.
+inline Tensor dense(const Tensor& t) {
+  return t.is_contiguous() ? t : torch::stable::contiguous(t);
 }
 
 /// A tensor of four axes as [B,N,H,D] at its own strides. T is const where it is an input.

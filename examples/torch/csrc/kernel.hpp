@@ -18,6 +18,7 @@
 #include <string>
 
 #include "arguments.hpp"
+#include "feature_maps.hpp"
 #include "summaries.hpp"
 #include "threads.hpp"
 
@@ -32,7 +33,7 @@ struct Problem {
         v(from.take<Tensor>()),
         form(from),
         options(from) {
-    if (form.mixing) form.mixing = torch::stable::contiguous(*form.mixing);
+    if (form.mixing) form.mixing = dense(*form.mixing);
   }
 
   /// An output or a gradient with the tokens and heads of `like`: [B,N,H,width] in memory.
@@ -64,7 +65,7 @@ concept KeepsSummaries = requires(const Form& form) {
 };
 
 /// The output [B,Nq,H,E], or [B,H,Nq,E].
-/// \param keep  called with the inputs; returns the memory for summaries, empty to keep none
+/// \param keep  called with inputs and operator; returns the memory for summaries, empty for none
 template <class Form, class Keep>
 Tensor output(const Problem<Form>& p, Keep&& keep) {
   return with_scalar(Form::kName, p.q.scalar_type(), [&](auto type) {
@@ -74,8 +75,11 @@ Tensor output(const Problem<Form>& p, Keep&& keep) {
       return torch::stable::new_empty(of, sizes);
     });
     TorchThreads threads;
-    p.form.forward(in, p.options.op(), view<T>(Form::kName, "out", result, p.options),
-                   mhla::Call{.executor = threads, .kept = keep(in)});
+    with_operator<mhla::accumulator_t<T>>(
+        Form::kName, p.options, in.q.width(), [&](const auto& op) {
+          p.form.forward(in, op, view<T>(Form::kName, "out", result, p.options),
+                         mhla::Call{.executor = threads, .kept = keep(in, op)});
+        });
     return result;
   });
 }
@@ -85,7 +89,8 @@ template <class Form>
 void forward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Arguments from(stack);
   const Problem<Form> p(from);
-  stack[0] = torch::stable::detail::from(output(p, [](const auto&) { return mhla::Workspace(); }));
+  stack[0] =
+      torch::stable::detail::from(output(p, [](const auto&...) { return mhla::Workspace(); }));
 }
 
 /// (q, k, v, ..., options) -> (out, summaries)
@@ -94,16 +99,22 @@ void forward_kept(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Arguments from(stack);
   const Problem<Form> p(from);
   std::optional<Tensor> kept;
-  const Tensor out = output(p, [&](const auto& in) {
-    kept = new_summaries(p.q, in, p.form.key_blocks(in.k.tokens()));
+  const Tensor out = output(p, [&](const auto& in, const auto& op) {
+    kept = new_summaries(p.q, in, op, p.form.key_blocks(in.k.tokens()));
     return bytes_of(*kept);
   });
   stack[0] = torch::stable::detail::from(out);
   stack[1] = torch::stable::detail::from(*kept);
 }
 
-/// (dout, q, k, v, ..., options, summaries) -> gradients of q, k, v, mixing, normalizer_q and
-/// normalizer_k, [0] for those that are absent
+/// The numbers of a dense tensor.
+template <class A>
+std::span<A> numbers(const Tensor& t) {
+  return {static_cast<A*>(t.mutable_data_ptr()), static_cast<std::size_t>(t.numel())};
+}
+
+/// (dout, q, k, v, ..., options, summaries) -> gradients of q, k, v, mixing, normalizer_q,
+/// normalizer_k, query_map and key_map, [0] for those that are absent
 template <class Form>
 void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Arguments from(stack);
@@ -113,20 +124,24 @@ void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   if constexpr (KeepsSummaries<Form>) kept = from.take<std::optional<Tensor>>();
   static const std::string name = std::string(Form::kName) + "_gradient";
   const char* const function = name.c_str();
-  std::array<Tensor, 6> gradients;
+  std::array<Tensor, 8> gradients;
   with_scalar(function, p.q.scalar_type(), [&](auto type) {
     using T = typename decltype(type)::type;
     using A = mhla::accumulator_t<T>;
     const auto in = inputs<T>(function, p.q, p.k, p.v, p.options);
     const auto d = view<const T>(function, "dout", dout, p.options);
     mhla::ParameterGradients<A> parameters;
+    const auto zeros = [&](const std::optional<Tensor>& t) {
+      return t ? torch::stable::new_zeros(*t, t->sizes()) : torch::stable::new_zeros(p.q, {0});
+    };
     gradients = {p.zeros_like(p.q),
                  p.zeros_like(p.k),
                  p.zeros_like(p.v),
-                 p.form.mixing ? torch::stable::new_zeros(*p.form.mixing, p.form.mixing->sizes())
-                               : torch::stable::new_zeros(p.q, {0}),
+                 zeros(p.form.mixing),
                  p.zeros_like(p.options.normalizer_q),
-                 p.zeros_like(p.options.normalizer_k)};
+                 p.zeros_like(p.options.normalizer_k),
+                 zeros(p.options.query_map),
+                 zeros(p.options.key_map)};
     if (p.form.mixing) parameters.mixing = mixing_view<A>(function, gradients[3]);
     const auto writable = [&](std::size_t i, bool there) {
       return there ? view<T>(function, "gradients", gradients[i], p.options)
@@ -136,14 +151,16 @@ void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
       expect_tensor(function, "kept", *kept, ScalarType::Byte, 4);
       kept = at_cache_line(*kept);
     }
+    const mhla::BatchGradients<T> wanted{writable(0, true), writable(1, true), writable(2, true),
+                                         writable(4, p.options.normalizer_q.has_value()),
+                                         writable(5, p.options.normalizer_k.has_value())};
     TorchThreads threads;
-    p.form.backward(
-        in, p.options.op(), d,
-        mhla::BatchGradients<T>{writable(0, true), writable(1, true), writable(2, true),
-                                writable(4, p.options.normalizer_q.has_value()),
-                                writable(5, p.options.normalizer_k.has_value())},
-        parameters,
-        mhla::Call{.executor = threads, .kept = kept ? bytes_of(*kept) : mhla::Workspace()});
+    const mhla::Call call{.executor = threads, .kept = kept ? bytes_of(*kept) : mhla::Workspace()};
+    with_operator<A>(function, p.options, in.q.width(), [&](const auto& op) {
+      parameters.query_map = numbers<A>(gradients[6]);
+      parameters.key_map = numbers<A>(gradients[7]);
+      p.form.backward(in, op, d, wanted, parameters, call);
+    });
   });
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     stack[i] = torch::stable::detail::from(gradients[i]);
@@ -162,7 +179,7 @@ void define(torch::stable::detail::StableLibrary& library) {
   }
   library.def((name + "_backward(Tensor dout, " + arguments +
                (KeepsSummaries<Form> ? ", Tensor? kept=None" : "") +
-               ") -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
+               ") -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
                   .c_str());
 }
 

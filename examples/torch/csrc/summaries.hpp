@@ -30,11 +30,12 @@ Index summary_bytes(Index features, Index values, Index sums) {
 }
 
 /// Memory for the summaries of `blocks` blocks a head.               // uint8 [B,H,M,bytes]
-template <class T>
-Tensor new_summaries(const Tensor& like, const mhla::BatchInputs<T>& in, Index blocks) {
-  const auto& own = in.normalizer_k;
-  const Index sums = own.absent() ? in.k.width() : own.width();
-  const Index bytes = summary_bytes<mhla::accumulator_t<T>>(in.k.width(), in.v.width(), sums);
+template <class T, class Op>
+Tensor new_summaries(const Tensor& like, const mhla::BatchInputs<T>& in, const Op& op,
+                     Index blocks) {
+  const auto features = [&](const auto& k) { return op.key_map.features(k.width()); };
+  const Index sums = features(in.normalizer_k.absent() ? in.k : in.normalizer_k);
+  const Index bytes = summary_bytes<mhla::accumulator_t<T>>(features(in.k), in.v.width(), sums);
   const std::array<Index, 4> sizes{in.q.batch(), in.q.heads(), blocks, bytes};
   return torch::stable::new_empty(like, torch::headeronly::IntHeaderOnlyArrayRef(sizes.data(), 4),
                                   torch::headeronly::ScalarType::Byte);

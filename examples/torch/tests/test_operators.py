@@ -246,6 +246,9 @@ def test_says_which_derivatives_there_are_not(kind):
     q, k, v, mixing = tensors()
     with pytest.raises(RuntimeError, match="q has a tangent, expected none"):
         torch.func.jvp(lambda q: call(kind, q, k, v, mixing), (q,), (q,))
+    if not kind.startswith("linear"):
+        with pytest.raises(RuntimeError, match="mixing has a tangent, expected none"):
+            torch.func.jvp(lambda mixing: call(kind, q, k, v, mixing), (mixing,), (mixing,))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -58,6 +58,8 @@ def test_a_prefix_and_sequences_have_summaries_too():
             out = mhla_torch.bidirectional(q, k, v, mixing, save=save, **blocks)
             results.append((out, *torch.autograd.grad(out.square().sum(), (q, k, v, mixing))))
         assert equal(*results), blocks
+        torch.library.opcheck(OPERATORS.bidirectional_kept.default, (q, k, v, mixing), {
+            "grid": (), "prefix": 0} | blocks, test_utils="test_faketensor")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -34,6 +34,8 @@ void refuse_options(const char* function, const Options& options) {
   refuse("key_mask", options.key_mask.has_value());
   refuse("query_offsets", options.query_offsets.has_value());
   refuse("key_offsets", options.key_offsets.has_value());
+  refuse("query_map", options.query_map.has_value());
+  refuse("key_map", options.key_map.has_value());
 }
 
 FeatureMap feature_map(const char* function, const std::string& name) {

@@ -4,7 +4,11 @@ q [B,N,H,D], k [B,N,H,D] and v [B,N,H,E], or (layout "bhnd") [B,H,N,.], lie at a
 of a packed qkv are read where they are. The output has the layout of q; in memory it is [B,N,H,E],
 so that merging its heads copies nothing. All functions take, by name:
 
-    feature_map    "relu" (max(x, 0) + 1e-6), "elu_plus_one", "identity" or "exp"
+    feature_map    "relu" (max(x, 0) + 1e-6), "elu_plus_one", "identity" or "exp"; with weights
+                   "hedgehog" (softmax of [2 y, -2 y], y = W x + b), "t2r" (max(W x, 0)) or
+                   "elementwise_product" ((W1 x + b1) (W2 x + b2))
+    query_map, key_map    those weights, one after another: [D D] (W), [D D + D] (W, b) or, of two
+                   layers, twice that
     normalizer     "key_sum", "none" or "cross_query" (not causal), with eps added to the sums
     scale          of the queries
     normalizer_q, normalizer_k     queries and keys of the denominator, if it has its own
@@ -16,11 +20,12 @@ and all but linear
                    blocks too, B H M D (E + 1) sums, which the backward then need not compute again
 
 Types: float32, float64, bfloat16 and float16; 16 bit tensors have float32 sums. The mixing matrix
-[M,M] takes part in float32, beside float64 tensors in float64, also under autocast. On CUDA there
-are forwards of bfloat16 and float16 with (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256),
-of relu, elu_plus_one and identity, without masks, packed sequences, a prefix or a denominator's own
-queries and keys; rows lie dense and begin at multiples of 16 bytes. There are no second derivatives
-and no forward-mode ones. ValueError or RuntimeError says what was expected and what came.
+[M,M] and the weights of feature maps take part in float32, beside float64 tensors in float64, also
+under autocast. On CUDA there are forwards of bfloat16 and float16 with (D, E) of (64, 64), (72, 72),
+(128, 128) and (128, 256), of relu, elu_plus_one and identity, without masks, packed sequences, a
+prefix or a denominator's own queries and keys; rows lie dense and begin at multiples of 16 bytes.
+There are no second derivatives and no forward-mode ones. ValueError or RuntimeError says what was
+expected and what came.
 """
 
 import math
@@ -86,31 +91,42 @@ def linear(q, k, v, *, causal=False, **options):
 
 
 _NAMES = ("q", "k", "v", "normalizer_q", "normalizer_k")
+_PARAMETERS = ("mixing", "query_map", "key_map")
+_DIFFERENTIATED = ("q", "k", "v", "mixing", "normalizer_q", "normalizer_k", "query_map", "key_map")
 
 
-def _call(name, save, q, k, v, mixing, *blocks, normalizer_q=None, normalizer_k=None, **options):
+def _call(name, save, q, k, v, mixing, *blocks, normalizer_q=None, normalizer_k=None,
+          query_map=None, key_map=None, **options):
     """Calls an operator with tensors of the types that it takes."""
     operator = getattr(torch.ops.mhla, name).default
     tensors = (q, k, v, normalizer_q, normalizer_k)
     for argument, tensor in zip(_NAMES, tensors):
         if tensor is not None and not (tensor.is_cpu or tensor.is_meta):
             _expect_kernels(operator, argument, tensor)
+    parameters = (mixing, query_map, key_map)
     if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
-        _refuse_tangents(operator, tensors)
+        _refuse_tangents(operator, (*tensors, *parameters))
     device = "cuda" if q.is_cuda else "cpu"
     if device == "cuda":
-        _refuse_gradients(operator, tensors, mixing)
-    keep = save != "inputs" and _keeps(operator, save, (*tensors, mixing), options)
+        _refuse_gradients(operator, (*tensors, *parameters))
+    keep = save != "inputs" and _keeps(operator, save, (*tensors, *parameters), options)
     if torch.is_autocast_enabled(device):
         low = torch.get_autocast_dtype(device)
         tensors = [t.to(low) if t is not None and _autocasts(t) else t for t in tensors]
-    if mixing is not None:
-        blocks = (mixing.to(torch.float64 if q.dtype is torch.float64 else torch.float32), *blocks)
     q, k, v, normalizer_q, normalizer_k = tensors
-    options |= {"normalizer_q": normalizer_q, "normalizer_k": normalizer_k}
+    sums = torch.float64 if q.dtype is torch.float64 else torch.float32
+    if mixing is not None:
+        blocks = (mixing if mixing.dtype is sums else mixing.to(sums), *blocks)
+    if query_map is not None:
+        options["query_map"] = query_map.to(sums)
+    if key_map is not None:
+        options["key_map"] = key_map.to(sums)
     if keep:
-        return getattr(torch.ops.mhla, name + "_kept").default(q, k, v, *blocks, **options)[0]
-    return operator(q, k, v, *blocks, **options)
+        operator = getattr(torch.ops.mhla, name + "_kept").default
+    if normalizer_q is not None or normalizer_k is not None:
+        options |= {"normalizer_q": normalizer_q, "normalizer_k": normalizer_k}
+    out = operator(q, k, v, *blocks, **options)
+    return out[0] if keep else out
 
 
 def _keeps(operator, save, tensors, options):
@@ -131,10 +147,10 @@ def _expect_kernels(operator, name, tensor):
         raise ValueError(f"{operator.name()}: {name} is on {tensor.device}, but {_WITHOUT_CUDA}")
 
 
-def _refuse_gradients(operator, tensors, mixing):
+def _refuse_gradients(operator, tensors):
     """On CUDA there is a forward alone."""
     if torch.is_grad_enabled():
-        for name, tensor in zip((*_NAMES, "mixing"), (*tensors, mixing)):
+        for name, tensor in zip((*_NAMES, *_PARAMETERS), tensors):
             if tensor is not None and tensor.requires_grad:
                 raise RuntimeError(f"{operator.name()}: {name} requires a gradient, expected none: "
                                    "there are no gradients on CUDA yet (torch.no_grad())")
@@ -142,7 +158,7 @@ def _refuse_gradients(operator, tensors, mixing):
 
 def _refuse_tangents(operator, tensors):
     """PyTorch would go on with tangents of zero."""
-    for name, tensor in zip(_NAMES, tensors):
+    for name, tensor in zip((*_NAMES, *_PARAMETERS), tensors):
         if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
             raise RuntimeError(f"{operator.name()}: {name} has a tangent, expected none: "
                                "there are no forward-mode derivatives")
@@ -171,9 +187,10 @@ def _dense(like, width, layout):
 def _kept(named, blocks):
     """The summaries of so many blocks of keys.   # uint8 [B,H,M,bytes]"""
     q, k, v, own = (named[name] for name in ("q", "k", "v", "normalizer_k"))
-    widths = [int(t.shape[-1]) for t in (k, v, k if own is None else own)]
+    wider = 2 if named["feature_map"] == "hedgehog" else 1
+    features, sums = (wider * int(t.shape[-1]) for t in (k, k if own is None else own))
+    size = torch.ops.mhla.summary_bytes(features, int(v.shape[-1]), sums, q.dtype is torch.float64)
     batch, heads = q.shape[0], q.shape[1 if named["layout"] == "bhnd" else 2]
-    size = torch.ops.mhla.summary_bytes(*widths, q.dtype is torch.float64)
     return q.new_empty(batch, heads, blocks, size, dtype=torch.uint8)
 
 
@@ -210,12 +227,11 @@ def _register(name, keeps):
         def of(argument):
             if named.get(argument) is None:
                 return named["q"].new_empty(0)
-            if argument == "mixing":
+            if argument in ("mixing", "query_map", "key_map"):
                 return torch.empty_like(named[argument], memory_format=torch.contiguous_format)
             return _dense(named[argument], named[argument].shape[-1], named["layout"])
 
-        return tuple(of(argument)
-                     for argument in ("q", "k", "v", "mixing", "normalizer_q", "normalizer_k"))
+        return tuple(of(argument) for argument in _DIFFERENTIATED)
 
     def save(ctx, inputs, output):
         values = inputs if isinstance(output, torch.Tensor) else (*inputs, output[1])
@@ -228,8 +244,7 @@ def _register(name, keeps):
         saved = iter(ctx.saved_tensors)
         values = [next(saved) if is_tensor else other
                   for other, is_tensor in zip(ctx.others, ctx.tensors)]
-        computed = dict(zip(("q", "k", "v", "mixing", "normalizer_q", "normalizer_k"),
-                            backward(dout, *values)))
+        computed = dict(zip(_DIFFERENTIATED, backward(dout, *values)))
         return tuple(computed.get(argument) if value is not None else None
                      for argument, value in zip(names, values))
 
