@@ -7,16 +7,17 @@ REPETITIONS = 5
 MIN_SECONDS = 0.1  # of a repetition
 
 
-def measure(call):
-    """Seconds of a call: the median of some repetitions."""
-    def seconds_of(calls):
+def measure(*calls):
+    """Seconds of each call: the median of some repetitions, which take turns."""
+    def seconds_of(call, times):
         start = time.perf_counter()
-        for _ in range(calls):
+        for _ in range(times):
             call()
-        return time.perf_counter() - start
+        return (time.perf_counter() - start) / times
 
-    calls = max(1, round(MIN_SECONDS / seconds_of(1)))
-    return statistics.median(seconds_of(calls) / calls for _ in range(REPETITIONS))
+    times = [max(1, round(MIN_SECONDS / seconds_of(call, 1))) for call in calls]
+    rounds = [[seconds_of(*pair) for pair in zip(calls, times)] for _ in range(REPETITIONS)]
+    return [statistics.median(seconds) for seconds in zip(*rounds)]
 
 
 def report(case, peer, worst, call, rows):
@@ -25,7 +26,7 @@ def report(case, peer, worst, call, rows):
     if not worst <= 1:
         print(f"{name:28} {peer:23} ERROR: wrong result: {worst} times the allowed error")
         return False
-    add_row(case, peer, measure(call), rows)
+    add_row(case, peer, *measure(call), rows)
     return True
 
 

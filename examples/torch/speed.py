@@ -1,11 +1,12 @@
 """How fast the operators are, against the same formula in PyTorch and its softmax attention.
 
-Each shape runs forward, and forward and backward, in float32: mhla_torch, the formula (the one that
-benchmarks/peers has) eager and compiled, and scaled_dot_product_attention. The formula is checked
-against the operator before it is timed. The last row, N = 16, is what a call costs by itself.
+Each shape runs forward, and forward and backward, in float32: mhla_torch, the formula eager and
+compiled, and scaled_dot_product_attention. The formula is checked against the operator before it is
+timed. The last row, N = 16, is what a call costs by itself.
 """
 
 import argparse
+import functools
 
 import torch
 
@@ -13,64 +14,123 @@ import mhla_torch
 from peers import torch_peers, workload
 from peers.report import measure
 
+
+def shape(batch, heads, width, values, grid, block, form="bidirectional"):
+    """A shape with its form, "bidirectional" or "causal"."""
+    sizes = {"B": batch, "H": heads, "D": width, "E": values, "grid": grid, "block": block}
+    return workload.Shape(sizes), form
+
+
+# Those of benchmarks/support/shapes.hpp.
 SHAPES = {
-    "deit_s, N = 256": {"B": 8, "H": 6, "D": 64, "E": 64, "grid": "1x16x16", "block": "1x4x4"},
-    "dit_s_512, N = 1024": {"B": 4, "H": 6, "D": 64, "E": 64, "grid": "1x32x32", "block": "1x8x8"},
-    "N = 4096": {"B": 1, "H": 6, "D": 64, "E": 64, "grid": "1x64x64", "block": "1x8x8"},
-    "N = 16": {"B": 1, "H": 1, "D": 8, "E": 8, "grid": "1x4x4", "block": "1x2x2"},
+    "deit_s": shape(8, 6, 64, 64, "1x1x256", "1x1x16"),
+    "dit_s_512": shape(4, 6, 64, 64, "1x1x1024", "1x1x64"),
+    "dit_xl_512": shape(1, 16, 72, 72, "1x1x1024", "1x1x64"),
+    "n4096_m64": shape(1, 6, 64, 64, "1x1x4096", "1x1x64"),
+    "vlt_t_1": shape(1, 1, 64, 64, "1x1x3136", "1x1x64"),
+    "wan_1300m": shape(1, 12, 128, 128, "21x30x50", "7x6x5"),
+    "nlp_340m": shape(1, 4, 128, 256, "1x1x2048", "1x1x64", "causal"),
+    "long_causal": shape(1, 4, 64, 64, "1x1x131072", "1x1x256", "causal"),
+    "N = 16": shape(1, 1, 8, 8, "1x4x4", "1x2x2"),
 }
 TOLERANCE = 1e-4  # of the largest output
+MOST_FLOPS = 4e11  # of softmax attention, whose call then takes less than about 20 s
 
 
-def operators(shape):
+def causal_formula(q, k, v, mixing, of):
+    """Causal MHLA with Relu{1e-6} and KeySum. q, k [B,N,H,D], v [B,N,H,E], mixing [M,M]"""
+    q, k, v = (t.unflatten(1, (of.blocks, -1)).permute(0, 3, 1, 2, 4)  # [B,H,M,W,.]
+               for t in (torch.relu(q) + 1e-6, torch.relu(k) + 1e-6, v))
+    summaries, key_sums = k.transpose(-1, -2) @ v, k.sum(-2)
+    earlier = mixing.tril(-1)
+    mixed = (earlier @ summaries.flatten(-2)).view_as(summaries)
+    own = (q @ k.transpose(-1, -2)).tril() * mixing.diagonal()[:, None, None]
+    den = q @ (earlier @ key_sums).unsqueeze(-1) + own.sum(-1, keepdim=True)
+    return ((q @ mixed + own @ v) / den).permute(0, 2, 3, 1, 4).flatten(1, 2)
+
+
+def softmax(q, k, v, causal):
+    heads_first = (t.transpose(1, 2) for t in (q, k, v))
+    out = torch.nn.functional.scaled_dot_product_attention(*heads_first, is_causal=causal)
+    return out.transpose(1, 2)
+
+
+def operators(of, form):
     """name: function of q, k [B,N,H,D], v [B,N,H,E] and mixing [M,M]."""
-    def ours(q, k, v, mixing):
-        return mhla_torch.bidirectional(q, k, v, mixing, grid=shape.grid, block=shape.block)
+    def ours(q, k, v, mixing, save="inputs"):
+        if form == "causal":
+            return mhla_torch.causal(q, k, v, mixing, block=of.block_length, save=save)
+        return mhla_torch.bidirectional(q, k, v, mixing, grid=of.grid, block=of.block, save=save)
 
     def formula(q, k, v, mixing):
-        return torch_peers.mhla(q, k, v, mixing, shape)
+        return (causal_formula if form == "causal" else torch_peers.mhla)(q, k, v, mixing, of)
 
     torch.compiler.reset()
-    return {"mhla_torch": ours, "eager": formula,
-            "compiled": torch.compile(formula, dynamic=False),
-            "softmax": lambda q, k, v, mixing: torch_peers.softmax(q, k, v)}
+    runs = {"mhla_torch": ours, "summaries": lambda *tensors: ours(*tensors, save="summaries"),
+            "eager": formula, "compiled": torch.compile(formula, dynamic=False)}
+    flops = 2 * of.batch * of.heads * of.tokens**2 * (of.width + of.values)
+    if flops <= MOST_FLOPS:
+        runs["softmax"] = lambda q, k, v, mixing: softmax(q, k, v, form == "causal")
+    return runs
 
 
-def seconds_of(run, tensors):
-    """Seconds of a forward without and of one with a backward."""
+def seconds_of(runs, tensors):
+    """Seconds of a forward without a backward, and of one with it, of each run."""
     with torch.inference_mode():
-        forward = measure(lambda: run(*tensors))
+        forward = measure(*(functools.partial(run, *tensors) for run in runs.values()))
     leaves = [t.clone().requires_grad_() for t in tensors]
-    dout = torch.ones_like(run(*leaves))
+    dout = torch.ones_like(runs["eager"](*tensors))
 
-    def both():
+    def both(run):
         torch.autograd.grad(run(*leaves), leaves, dout, allow_unused=True)
 
-    return forward, measure(both)
+    backward = measure(*(functools.partial(both, run) for run in runs.values()))
+    return dict(zip(runs, forward)), dict(zip(runs, backward))
+
+
+def saved_bytes(run, tensors):
+    """Bytes that a forward leaves for its backward."""
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda t: t):
+        run(*(t.clone().requires_grad_() for t in tensors))
+    return sum(t.nbytes for t in saved)
+
+
+def cells_of(name, threads):
+    """Of a shape on so many threads: the cells of its forward and of its forward and backward."""
+    torch.set_num_threads(threads)
+    of, form = SHAPES[name]
+    tensors = [torch.from_numpy(x) for x in (*of.inputs(), of.mixing())]
+    runs = operators(of, form)
+    exact = runs["eager"](*tensors)
+    error = (runs["mhla_torch"](*tensors) - exact).abs().max() / exact.abs().max()
+    if not error <= TOLERANCE:
+        raise SystemExit(f"{name}: the operator differs from the formula by {error:.1e} of the "
+                         f"largest output, expected at most {TOLERANCE}")
+    more = saved_bytes(runs["summaries"], tensors) / saved_bytes(runs["mhla_torch"], tensors)
+    for times, saved in zip(seconds_of(runs, tensors), ("", f" ({more:.1f}x the bytes)")):
+        ours = times["mhla_torch"]
+        others = [f"{times[peer] / ours:.1f}x" if peer in times else ""
+                  for peer in ("eager", "compiled", "softmax")]
+        kept = f"{times['summaries'] / ours:.2f}x{saved}" if saved else ""
+        yield " | ".join([f"{ours * 1e3:.3g} ms", *others, kept])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--threads", type=int, default=1)
-    threads = parser.parse_args().threads
-    torch.set_num_threads(threads)
-    print(f"PyTorch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, "
-          f"{threads} thread(s), float32; times of the others over ours\n")
-    print("| shape | pass | mhla_torch | eager | compiled | softmax |\n|---|---|---|---|---|---|")
-    for name, sizes in SHAPES.items():
-        shape = workload.Shape(sizes)
-        tensors = [torch.from_numpy(x) for x in (*shape.inputs(), shape.mixing())]
-        runs = operators(shape)
-        exact = runs["eager"](*tensors)
-        error = (runs["mhla_torch"](*tensors) - exact).abs().max() / exact.abs().max()
-        if not error <= TOLERANCE:
-            raise SystemExit(f"{name}: the operator differs from the formula by {error:.1e} of the "
-                             f"largest output, expected at most {TOLERANCE}")
-        times = {peer: seconds_of(run, tensors) for peer, run in runs.items()}
-        for i, what in enumerate(("forward", "forward and backward")):
-            ours = times["mhla_torch"][i]
-            others = " | ".join(f"{times[peer][i] / ours:.1f}x" for peer in list(times)[1:])
-            print(f"| {name} | {what} | {ours * 1e3:.3g} ms | {others} |", flush=True)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1])
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    options = parser.parse_args()
+    print(f"PyTorch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, float32; times "
+          "of the others over ours\n")
+    head = ["shape", "pass"]
+    for threads in options.threads:
+        head += [f"{threads} thread(s)", "eager", "compiled", "softmax", "summaries saved"]
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for name in options.shapes:
+        cells = zip(*(cells_of(name, threads) for threads in options.threads))
+        for what, row in zip(("forward", "and backward"), cells):
+            print(f"| {name} | {what} | {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":
