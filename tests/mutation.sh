@@ -2,6 +2,8 @@
 # Plants the faults of tests/mutants/*.txt in the headers, one at a time, and tells which of them
 # the tests see: bash tests/mutation.sh [--list|--check] [PATTERN]
 #
+# bash tests/mutation.sh --torch [PATTERN] does so for examples/torch, with its own table and pytest.
+#
 # A fault is killed by a test that fails, crashes or does not end. The status is 0 if all of them
 # are. PATTERN, such as 'core/*' or '*eps*', picks faults by FOLDER/NAME; --list only lists them,
 # --check only makes sure that each can still be planted. CXX is the compiler, MHLA_JOBS the number
@@ -20,6 +22,13 @@
 #   flags   of the compiler, where the program needs any
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/support/setup.sh"
+
+if [[ ${1:-} == --torch ]]; then
+  shift
+  source "$repository/tests/support/torch.sh"
+  torch_environment
+  exec "$python" "$repository/examples/torch/tests/mutation.py" "$build_dir/mutants" "$@"
+fi
 
 tables=$repository/tests/mutants
 compiler=${CXX:-g++}

@@ -1,0 +1,10 @@
+"""The faults of mutants.txt fit the sources; mutation.py runs the tests with each of them."""
+
+import mutation
+
+
+def test_each_fault_can_be_planted():
+    faults = mutation.read_table()
+    assert len({fault["name"] for fault in faults}) == len(faults) > 0
+    for fault in faults:
+        mutation.planted(fault)
