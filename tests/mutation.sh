@@ -25,6 +25,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/support/setup.sh"
 
 if [[ ${1:-} == --torch ]]; then
   shift
+  # shellcheck source=/dev/null
   source "$repository/tests/support/torch.sh"
   torch_environment
   exec "$python" "$repository/examples/torch/tests/mutation.py" "$build_dir/mutants" "$@"

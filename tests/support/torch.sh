@@ -33,9 +33,10 @@ torch_environment() {
   quietly "$build_dir/install.log" "$python" -m pip install --disable-pip-version-check \
     "${packages[@]}"
   # Its torchvision has to be that of the PyTorch which is there.
-  "$python" -c 'import torch; print("torch==" + torch.__version__)' >"$build_dir/torch.txt"
-  quietly "$build_dir/timm.log" "$python" -m pip install --disable-pip-version-check \
-    -c "$build_dir/torch.txt" timm || step "timm is not installed: its tests are skipped"
+  "$python" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' \
+    >"$build_dir/torch.txt"
+  "$python" -m pip install --disable-pip-version-check -c "$build_dir/torch.txt" timm \
+    >"$build_dir/timm.log" 2>&1 || step "timm is not installed, so its tests are skipped"
   step "build mhla_torch"
   quietly "$build_dir/build.log" "$python" -m pip install --disable-pip-version-check \
     --no-build-isolation --no-deps --force-reinstall -C build-dir="$build_dir/package" \

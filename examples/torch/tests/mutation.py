@@ -50,9 +50,10 @@ def planted(fault):
 def run_tests(package, tests):
     """The status of pytest with the package of that folder; 1: a test has failed."""
     path = os.pathsep.join([str(package), os.environ["PYTHONPATH"]])
-    return subprocess.run([sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
-                           *(TESTS / test for test in tests)], env=os.environ | {"PYTHONPATH": path},
-                          stdout=subprocess.DEVNULL, check=False).returncode
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    return subprocess.run(command + [TESTS / test for test in tests], check=False,
+                          env=os.environ | {"PYTHONPATH": path},
+                          stdout=subprocess.DEVNULL).returncode
 
 
 class Operators:
