@@ -66,7 +66,8 @@ class Operators:
         shutil.copy(SOURCES / "CMakeLists.txt", self.source)
         (self.source / "include").symlink_to((SOURCES / "include").resolve())
         self.run("-S", self.source, "-B", self.build, "-G", "Ninja", "-DMHLA_NATIVE=OFF",
-                 "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG", f"-DPython_EXECUTABLE={sys.executable}")
+                 "-DMHLA_TORCH_CUDA=OFF", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG",
+                 f"-DPython_EXECUTABLE={sys.executable}")
 
     @staticmethod
     def run(*arguments):
