@@ -55,6 +55,9 @@ def test_a_causal_one_serves_shorter_sequences():
     q, k, v = torch.randn(3, 2, 4, 20, 8).unbind(0)  # [B,H,N,D]
     out = module(q, k, v)
     assert torch.equal(out, causal(q, k, v, module.mixing, block=8, layout="bhnd"))
+    masked = {"key_mask": torch.arange(20).expand(2, -1) % 3 < 2}
+    expected = causal(q, k, v, module.mixing, block=8, layout="bhnd", **masked)
+    assert torch.equal(module(q, k, v, **masked), expected) and not torch.equal(out, expected)
     later = [torch.cat([t, torch.full_like(t, torch.nan)], 2) for t in (q, k, v)]
     assert torch.equal(module(*later)[:, :, :20][:, :, :16], out[:, :, :16])
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from mhla_torch import MHLA
 from test_operators import KINDS, OPERATORS, call, tensors
 
 WIDTH = 5
@@ -91,6 +92,14 @@ def test_keeps_the_contract_of_operators(name, bias):
     with torch.no_grad():
         torch.library.opcheck(OPERATORS.causal_backward.default,
                               (torch.ones_like(v), q, k, v, mixing, 6), options)
+
+
+def test_a_module_is_called_with_weights():
+    module = MHLA(24, 6, causal=True, layout="bnhd", feature_map="hedgehog").double()
+    q, k, v, _ = tensors()
+    maps = weights_of("hedgehog", True)
+    out = module(q, k, v, **maps)
+    assert torch.equal(out, call("causal", q, k, v, module.mixing, feature_map="hedgehog", **maps))
 
 
 @pytest.mark.parametrize("options, sentence", (

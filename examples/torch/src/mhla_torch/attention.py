@@ -39,9 +39,12 @@ class MHLA(nn.Module):
             operators.locality(counts), prefix)
         self.mixing = nn.Parameter(mixing.to(torch.get_default_dtype()))
 
-    def forward(self, q, k, v, *, key_mask=None):
-        """q, k [B,H,N,D], v [B,H,N,E] (layout "bnhd": [B,N,H,.]), key_mask bool [B,N] -> as q"""
-        options = self.options | ({} if key_mask is None else {"key_mask": key_mask})
+    def forward(self, q, k, v, **options):
+        """q, k [B,H,N,D], v [B,H,N,E] (layout "bnhd": [B,N,H,.]) -> as q
+
+        options: of this call, such as key_mask or the weights of feature maps
+        """
+        options = self.options | options
         if self.causal:
             return operators.causal(q, k, v, self.mixing, block=self.block[0], **options)
         return operators.bidirectional(q, k, v, self.mixing, grid=self.grid, block=self.block,
