@@ -74,6 +74,12 @@ def layers_of_all_families():
             Language(24, 2, 16, 4, "elu", convolution=4))
 
 
+def test_mixing_starts_with_columns_that_sum_to_one():
+    mixing = Vision(24, 2, (8, 4), (2, 2)).piece_attn.matrix().detach()
+    torch.testing.assert_close(mixing.sum(0), torch.ones(8))
+    assert not torch.allclose(mixing.sum(1), torch.ones(8))
+
+
 def test_layers_compile_whole():
     x = torch.randn(2, 64, 24)
     for layer in layers_of_all_families():
