@@ -45,6 +45,8 @@ struct Problem {
     const Tensor dense = make(t, torch::headeronly::IntHeaderOnlyArrayRef(sizes.data(), 4));
     return heads_first ? torch::stable::transpose(dense, 1, 2) : dense;
   }
+  /// Of the keys' and values' products.
+  Index multiply_adds() const { return q.numel() * v.size(3); }
   Tensor zeros_like(const Tensor& t) const {
     return like(t, t.size(3),
                 [](const Tensor& of, auto sizes) { return torch::stable::new_zeros(of, sizes); });
@@ -74,7 +76,7 @@ Tensor output(const Problem<Form>& p, Keep&& keep) {
     const Tensor result = p.like(p.q, p.v.size(3), [](const Tensor& of, auto sizes) {
       return torch::stable::new_empty(of, sizes);
     });
-    TorchThreads threads;
+    const TorchThreads threads(p.multiply_adds());
     with_operator<mhla::accumulator_t<T>>(
         Form::kName, p.options, in.q.width(), [&](const auto& op) {
           p.form.forward(in, op, view<T>(Form::kName, "out", result, p.options),
@@ -154,7 +156,7 @@ void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
     const mhla::BatchGradients<T> wanted{writable(0, true), writable(1, true), writable(2, true),
                                          writable(4, p.options.normalizer_q.has_value()),
                                          writable(5, p.options.normalizer_k.has_value())};
-    TorchThreads threads;
+    const TorchThreads threads(p.multiply_adds());
     const mhla::Call call{.executor = threads, .kept = kept ? bytes_of(*kept) : mhla::Workspace()};
     with_operator<A>(function, p.options, in.q.width(), [&](const auto& op) {
       parameters.query_map = numbers<A>(gradients[6]);

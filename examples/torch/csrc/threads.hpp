@@ -15,10 +15,15 @@ namespace mhla_torch {
 
 using mhla::Index;
 
-/// torch.get_num_threads() workers of at::parallel_for. Called from inside a parallel region of
-/// PyTorch it runs on the thread that calls, so regions never wait for each other.
+/// torch.get_num_threads() workers of at::parallel_for, or for little work the calling thread
+/// alone: waking another takes about 20 us. Called from inside a parallel region of PyTorch it runs
+/// on the thread that calls, so regions never wait for each other.
 class TorchThreads {
  public:
+  /// \param multiply_adds  about so many
+  explicit TorchThreads(Index multiply_adds)
+      : workers_(multiply_adds < (Index{1} << 20) ? 1 : torch::stable::get_num_threads()) {}
+
   Index workers() const { return workers_; }
 
   template <class F>
@@ -43,7 +48,7 @@ class TorchThreads {
   }
 
  private:
-  Index workers_ = torch::stable::get_num_threads();
+  Index workers_;
 };
 static_assert(mhla::Executor<TorchThreads>);
 

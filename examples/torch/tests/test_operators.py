@@ -194,7 +194,8 @@ def test_bits_do_not_depend_on_threads():
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
             for batch, kind in ((2, "bidirectional"), (1, "causal"), (2, "linear")):
-                leaves = [t.requires_grad_() for t in tensors(batch=batch, dtype=torch.float32)]
+                large = tensors(batch=batch, width=160, values=160, dtype=torch.float32)
+                leaves = [t.requires_grad_() for t in large]
                 out = call(kind, *leaves)
                 used = leaves[:3] if kind == "linear" else leaves
                 results.append((out, *torch.autograd.grad(out.square().sum(), used)))
@@ -207,11 +208,10 @@ def test_bits_do_not_depend_on_threads():
 
 def test_runs_inside_other_threads():
     from concurrent.futures import ThreadPoolExecutor
-    once = call("bidirectional", *tensors())
+    inputs = tensors(width=160, values=160)  # enough work for threads
+    once = call("bidirectional", *inputs)
     with ThreadPoolExecutor(4) as pool:
-        outs = list(pool.map(lambda _: call("bidirectional", *tensors()), range(1)))
-        inputs = tensors()
-        outs += list(pool.map(lambda _: call("bidirectional", *inputs), range(40)))
+        outs = list(pool.map(lambda _: call("bidirectional", *inputs), range(40)))
     assert all(torch.equal(once, out) for out in outs)
 
 
