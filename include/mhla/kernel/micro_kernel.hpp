@@ -49,7 +49,7 @@ struct Product {
   /// Lines to prefetch, a share with every tile, or null.
   Prefetch* next = nullptr;
   /// B lies beyond L2, its rows apart: while a panel of it is read the next one may be prefetched.
-  bool far = false;
+  bool beyond_l2 = false;
 };
 
 template <class A>
@@ -98,14 +98,14 @@ MHLA_NOINLINE void multiply_tile(const Product<A>& p, Index row, Index col) {
   const A* left = p.a.data + row * p.a.row_stride;  // rows 0 to 3 at column k
   const A* below = in_register(plus_bytes(left, kRows > 4 ? 4 * a_row : 0));  // the others
   const A* right = p.b.data + col;                                            // row k
-  Index far = p.far;
+  Index beyond_l2 = p.beyond_l2;
   const Product<A>* product = &p;
   on_stack(product), on_stack(row), on_stack(col);
   for (Index k = 0; k < depth; ++k) {
     if (k < next.count) next.fetch(k);
     if constexpr (kTile.prefetches_panels) {
-      far = in_register(far);  // or g++ writes the loop once more
-      if (far != 0) {
+      beyond_l2 = in_register(beyond_l2);  // or g++ writes the loop once more
+      if (beyond_l2 != 0) {
         MHLA_UNROLL
         for (int v = 0; v < kVectors; ++v) prefetch_l2(right + (kVectors + v) * kWidth);
       }

@@ -19,7 +19,7 @@ struct TileShape {
   int vectors;      ///< packets of a row of it
   int narrow_rows;  ///< of a tile with fewer packets
   Index slab;       ///< features of a slab of a summary, a few tiles (stage/summary.hpp)
-  bool prefetches_panels = false;  ///< of a B beyond L2 (Product::far)
+  bool prefetches_panels = false;  ///< of a B beyond L2 (Product::beyond_l2)
 };
 
 /// | target        | tile  | why                                                           |

@@ -88,7 +88,7 @@ struct Mixtures {
   Rows<A> kv;      ///< S~ [group, D*E]
   Index features;  ///< D
   Index values;    ///< E
-  bool far;        ///< they do not fit L2 together
+  bool beyond_l2;  ///< they do not fit L2 together
 
   Mixtures(const char* function, Arena& arena, Index group, const Summaries<A>& s)
       : Mixtures(function, arena, group, s.features, s.values) {}
@@ -96,7 +96,7 @@ struct Mixtures {
       : kv(nullptr, unaliased_stride<A>(checked_product(function, "workspace", {d, e}))),
         features(d),
         values(e),
-        far(group * kv.stride * Index{sizeof(A)} > 2 * kNearBytes) {
+        beyond_l2(group * kv.stride * Index{sizeof(A)} > 2 * kNearBytes) {
     kv.data = arena.take<A>(function, {group, kv.stride});
   }
 };
@@ -135,7 +135,7 @@ class MixingGroup {
                  .b = rows.below(any_.begin),
                  .cols = cols,
                  .spans = dense_ ? nullptr : coefficients_.spans,
-                 .far = stride_ * rows.stride * Index{sizeof(A)} > kNearBytes});
+                 .beyond_l2 = stride_ * rows.stride * Index{sizeof(A)} > kNearBytes});
   }
   MixingView<const A> matrix() const { return m_; }
   Index begin() const { return begin_; }

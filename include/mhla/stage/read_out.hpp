@@ -78,7 +78,7 @@ void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index co
                  .cols = out.cols,
                  .factors = scratch.factors,
                  .next = &next,
-                 .far = mixtures.far});
+                 .beyond_l2 = mixtures.beyond_l2});
     divide_others(rows, count, out.cols, scratch.denominators, scratch.factors);
   };
   if constexpr (std::is_same_v<T, A>) {
