@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Barriers of the block and of the warp, and values passed inside a warp. PTX ISA: barrier.cta,
-/// bar.warp.sync, shfl.sync, vote.sync.
+/// Barriers of the block and of the warp, values passed inside a warp, and the order of kernels.
+/// PTX ISA: barrier.cta, bar.warp.sync, shfl.sync, vote.sync, griddepcontrol.
 
 #include <cstdint>
 
@@ -48,6 +48,21 @@ MHLA_DEVICE bool vote_any(bool x) {
       : "=r"(any)
       : "r"(static_cast<std::uint32_t>(x)));
   return any != 0;
+}
+
+/// Waits until the kernels before have ended, and sees what they wrote: with Start::kEarly
+/// (launch/stages.cuh), before the first access to device memory. What they wrote is loaded by
+/// coherent loads or the copy engine. On sm_80 kernels begin after those before.
+MHLA_DEVICE void griddepcontrol_wait() {
+  if constexpr (kArch == Arch::kSm90a) asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/// The next kernel may begin once a thread of each block has called, after griddepcontrol_wait, or
+/// the block has ended.
+MHLA_DEVICE void griddepcontrol_launch_dependents() {
+  if constexpr (kArch == Arch::kSm90a) {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  }
 }
 
 }  // namespace mhla::cuda::ptx

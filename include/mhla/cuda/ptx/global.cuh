@@ -38,7 +38,7 @@ MHLA_DEVICE Words4 ld_global_v4(const void* from) {
   return w;
 }
 
-/// A number that this block may have written.
+/// A number that this block, or the kernel before, may have written.
 MHLA_DEVICE float ld_global_f32(const float* from) {
   float value;
   asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(from) : "memory");

@@ -2,7 +2,7 @@
 
 /// \file
 /// Boxes of a tensor of five dimensions, to shared memory by the copy engine. PTX ISA:
-/// cp.async.bulk.tensor, sm_90. One thread starts a copy for all.
+/// cp.async.bulk.tensor, prefetch.tensormap, sm_90. One thread starts a copy for all.
 ///
 /// The tensor map (launch/tensor_map.cuh) fixes the tensor, the box and the swizzle. Rows of a box
 /// lie one behind another, 128 bytes each; the 16-byte piece j of row r lies in place j ^ (r % 8),
@@ -36,6 +36,11 @@ MHLA_DEVICE void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, co
       "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
       "l"(&map), "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]), "r"(barrier)
       : "memory");
+}
+
+/// Starts to load a tensor map for the copies after.
+MHLA_DEVICE void prefetch_tensormap(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
 /// The thread's own accesses to shared memory before come before what the copy engine and wgmma do

@@ -34,6 +34,16 @@ void cp_async_bulk_tensor(std::uint32_t to, const mhla::cuda::TensorMap& map,
 
 namespace detail {
 
+/// The box of a map.
+inline mhla::cuda::TensorBox checked_box(Block& block, const mhla::cuda::TensorMap& map,
+                                         const char* what) {
+  try {
+    return box_of(map);
+  } catch (const std::invalid_argument& e) {
+    block.fail(Kind::kOutside, std::string(what) + ": " + e.what());
+  }
+}
+
 /// A box in shared memory and its rows in device memory.
 struct BoxCopy : Operation {
   mhla::cuda::TensorBox box;
@@ -43,12 +53,7 @@ struct BoxCopy : Operation {
   /// Takes the map and checks it and the place in shared memory.
   BoxCopy(Block& block, const mhla::cuda::TensorMap& map, const mhla::cuda::BoxOrigin& origin,
           std::uint32_t address, const char* what)
-      : at(origin), shared(address) {
-    try {
-      box = box_of(map);
-    } catch (const std::invalid_argument& e) {
-      block.fail(Kind::kOutside, std::string(what) + ": " + e.what());
-    }
+      : box(checked_box(block, map, what)), at(origin), shared(address) {
     block.shared.check(block.who(), shared, box.bytes(), 1024, what);
   }
 
@@ -103,7 +108,7 @@ inline void cp_async_bulk_tensor(std::uint32_t to, const mhla::cuda::TensorMap& 
   load->barrier = &block.part<CountingBarriers>().of_copy(barrier);
   block.shared.begin_write(block.who(), to, load->box.bytes(), Proxy::kAsync, kWhat);
   load->for_each_access([&](const std::byte* from, std::size_t bytes) {
-    block.global.read(block.who(), from, bytes, 4, Read::kConstant, kWhat);
+    block.global.read(block.who(), from, bytes, 4, Read::kTensor, kWhat);
   });
   block.add(kTensorLoads);
   block.start(load);

@@ -26,7 +26,7 @@ void Device::track(const std::string& name, const void* pointer, std::size_t byt
 }
 
 Report Device::run(std::uint32_t blocks, int threads, std::int64_t shared_bytes,
-                   void (*body)(const void*), const void* argument) {
+                   void (*body)(const void*), const void* argument, bool early) {
   if (shared_bytes < 0 || shared_bytes > mhla::cuda::shared_limit(mhla::cuda::Arch::kSm90a)) {
     throw Fault(Kind::kOutside, std::to_string(shared_bytes) + " bytes of shared memory");
   }
@@ -34,12 +34,13 @@ Report Device::run(std::uint32_t blocks, int threads, std::int64_t shared_bytes,
   std::iota(order.begin(), order.end(), 0u);
   auto& [schedule, memory] = *state_;
   Report report;
-  memory.begin_launch();
+  memory.begin_launch(early);
   for (std::size_t i = 0; i < order.size(); ++i) {
     std::swap(order[i], order[i + schedule.below(order.size() - i)]);
     Block block(threads, static_cast<std::uint32_t>(shared_bytes), blocks, order[i], schedule,
                 memory, report);
     block.run(body, argument);
+    memory.end_block();
   }
   memory.report(report);
   return report;

@@ -33,9 +33,10 @@ class Device {
   /// \throws std::invalid_argument when ranges overlap.
   void track(const std::string& name, const void* pointer, std::size_t bytes, Access access);
 
+  /// \param early  before the launch before has ended, as with programmatic stream serialization
   /// \throws Fault at the first fault; what was written until then stays.
   template <class K>
-  Report launch(std::uint32_t blocks, const typename K::Params& params) {
+  Report launch(std::uint32_t blocks, const typename K::Params& params, bool early = false) {
     static_assert(K::kThreads % 32 == 0 && K::kThreads >= 32 && K::kThreads <= 1024);
     std::int64_t shared_bytes = 0;
     if constexpr (requires { K::kSharedBytes; }) {
@@ -45,7 +46,7 @@ class Device {
     }
     return run(
         blocks, K::kThreads, shared_bytes,
-        [](const void* p) { K{}(*static_cast<const typename K::Params*>(p)); }, &params);
+        [](const void* p) { K{}(*static_cast<const typename K::Params*>(p)); }, &params, early);
   }
 
  private:
@@ -53,7 +54,7 @@ class Device {
 
   /// Runs body(argument) in every thread of every block.
   Report run(std::uint32_t blocks, int threads, std::int64_t shared_bytes,
-             void (*body)(const void*), const void* argument);
+             void (*body)(const void*), const void* argument, bool early);
 
   std::unique_ptr<State> state_;
 };

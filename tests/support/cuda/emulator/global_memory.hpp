@@ -8,6 +8,11 @@
 /// may hand device memory to each other through barriers, with coherent reads. What is read as
 /// constant must not be written in the launch by anyone.
 ///
+/// Of a launch that begins early the launch before may still run: what that wrote is not read, and
+/// what it wrote or read not written, but by threads that are ordered after a wait of their block
+/// (griddepcontrol.wait); and it is not read as constant at all. Each block waits before it lets
+/// the next launch begin, and before it ends, so that earlier launches have ended for that one.
+///
 /// To extend: read and write check and count; the caller moves the bytes.
 
 #include <algorithm>
@@ -26,15 +31,19 @@
 
 namespace emulator {
 
-/// How a read relates to writes of the same launch.
-enum class Read { kConstant, kCoherent };
+/// How a read relates to writes: as constant, by ld.global.nc; by the copy engine, which does not
+/// see those of the launch; or coherent.
+enum class Read { kConstant, kTensor, kCoherent };
 
 class GlobalMemory {
  public:
   /// Multiples of 4 bytes at a multiple of 4.
   void track(const std::string& name, const void* pointer, std::size_t bytes, Access access);
 
-  void begin_launch() {
+  /// \param early  before the launch before has ended
+  void begin_launch(bool early) {
+    early_ = early;
+    running_begin_ = early ? launch_begin_ : serial_ + 1;
     launch_begin_ = serial_ + 1;
     for (Range& r : ranges_) r.traffic = {};
   }
@@ -43,6 +52,22 @@ class GlobalMemory {
     clocks_ = &clocks;
     place_ = &place;
     lists_.clear();
+    waits_.clear();
+  }
+  void end_block() const {
+    if (early_ && waits_.empty()) {
+      place_->fail(Kind::kRaceGlobal, 0, "the block ends without griddepcontrol.wait");
+    }
+  }
+
+  /// Thread `who` waits until the launch before has ended.
+  void wait_for_kernels(Actor who) { waits_.push_back(clocks_->now(who)); }
+  /// Thread `who` lets the next launch begin.
+  void launch_dependents(Actor who) const {
+    if (early_ && !waited(who)) {
+      place_->fail(Kind::kRaceGlobal, who,
+                   "griddepcontrol.launch_dependents is not ordered after griddepcontrol.wait");
+    }
   }
 
   /// Thread `who` reads; counted as traffic.
@@ -89,6 +114,12 @@ class GlobalMemory {
   bool ordered(Actor who, std::uint32_t serial, Epoch e) const {
     return serial == serial_ && clocks_->sees(who, e);
   }
+  /// Whether an access of the launch before may still be under way.
+  bool running(std::uint32_t serial) const { return serial >= running_begin_ && !now(serial); }
+  bool waited(Actor who) const {
+    return std::any_of(waits_.begin(), waits_.end(),
+                       [&](const Epoch& wait) { return clocks_->sees(who, wait); });
+  }
   bool readers_ordered(Actor who, const Granule& g) const;
   void note_read(Actor who, Granule& g);
   [[noreturn]] void fail(Kind kind, Actor who, const void* pointer, const char* what,
@@ -97,6 +128,9 @@ class GlobalMemory {
   std::vector<Range> ranges_;  ///< by address
   std::size_t latest_ = 0;
   std::uint32_t serial_ = 0, launch_begin_ = 1;
+  std::uint32_t running_begin_ = 1;  ///< of the launch before, if that may still run
+  bool early_ = false;
+  std::vector<Epoch> waits_;                          ///< of the block, for the launch before
   std::unordered_map<const Granule*, Vector> lists_;  ///< reads of this block by several threads
   const Clocks* clocks_ = nullptr;
   const Place* place_ = nullptr;
@@ -152,7 +186,13 @@ inline void GlobalMemory::read(Actor who, const void* from, std::size_t bytes,
   Granule* g = locate(who, from, bytes, alignment, Access::kRead, what);
   for (Granule* const end = g + bytes / 4; g != end; ++g) {
     const bool written = now(g->write_serial);
-    if (how == Read::kConstant) {
+    if (running(g->write_serial) && (how == Read::kConstant || !waited(who))) {
+      fail(Kind::kRaceGlobal, who, from, what,
+           how == Read::kConstant
+               ? "as constant of what a kernel wrote that may run with this one"
+               : "of what the kernel before wrote is not ordered after griddepcontrol.wait");
+    }
+    if (how != Read::kCoherent) {
       if (written) {
         fail(Kind::kRaceGlobal, who, from, what,
              "as constant of what thread " + std::to_string(g->writer) + " of " +
@@ -179,6 +219,11 @@ inline void GlobalMemory::write(Actor who, Epoch as, const void* to, std::size_t
                                 std::size_t alignment, const char* what) {
   Granule* g = locate(who, to, bytes, alignment, Access::kWrite, what);
   for (Granule* const end = g + bytes / 4; g != end; ++g) {
+    if ((running(g->write_serial) || running(g->read_serial) || running(g->constant_serial)) &&
+        !waited(who)) {
+      fail(Kind::kRaceGlobal, who, to, what,
+           "of what the kernel before uses is not ordered after griddepcontrol.wait");
+    }
     if (now(g->constant_serial)) {
       fail(Kind::kRaceGlobal, who, to, what, "of what was read as constant in the launch");
     }

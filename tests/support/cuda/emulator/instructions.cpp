@@ -145,6 +145,10 @@ void bar_warp_sync() { emulator::bar_warp_sync(); }
 std::uint32_t shfl_idx(std::uint32_t x, std::uint32_t lane) { return emulator::shuffle(x, lane); }
 float shfl_bfly(float x, std::uint32_t mask) { return emulator::shfl_bfly(x, mask); }
 bool vote_any(bool x) { return emulator::vote_any(x); }
+void griddepcontrol_wait() { current().global.wait_for_kernels(current().who()); }
+void griddepcontrol_launch_dependents() {
+  current().global.launch_dependents(current().who());
+}
 
 // ---- convert
 // -------------------------------------------------------------------------------------
@@ -245,6 +249,9 @@ void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
 void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
                           std::uint32_t barrier) {
   emulator::cp_async_bulk_tensor(to, map, at, barrier);
+}
+void prefetch_tensormap(const TensorMap& map) {
+  emulator::detail::checked_box(current(), map, "prefetch.tensormap");
 }
 void fence_proxy_async() { current().clocks.fence(current().who()); }
 

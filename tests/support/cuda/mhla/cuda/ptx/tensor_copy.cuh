@@ -20,6 +20,7 @@ namespace mhla::cuda::ptx {
 
 void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
                           std::uint32_t barrier);
+void prefetch_tensormap(const TensorMap& map);
 void fence_proxy_async();
 
 }  // namespace mhla::cuda::ptx
