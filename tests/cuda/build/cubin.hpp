@@ -23,6 +23,8 @@ enum class Opcode : std::uint32_t {
   kTensorLoad = 0x5b4,   // UTMALDG
   kTensorStore = 0x3b5,  // UTMASTG
   kFence = 0x3c6,        // FENCE.VIEW.ASYNC
+  kWait = 0x82e,         // ACQBULK
+  kLaunch = 0x82d,       // PREEXIT
   kLocalLoad = 0x983,    // LDL
   kLocalStore = 0x387,   // STL
 };

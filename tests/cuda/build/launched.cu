@@ -12,7 +12,7 @@ __global__ void launched() {}
 /// Takes kernels as Stream does.
 struct Listing {
   template <class Kernel>
-  void run(const typename Kernel::Params&, std::int32_t) const {
+  void run(const typename Kernel::Params&, std::int32_t, Start = Start::kInOrder) const {
     function = &launched<Kernel>;
   }
   TensorMap tensor_map(const TensorBox&) const { return {}; }

@@ -15,6 +15,8 @@ enum Needs : int {
   kMatrices = 4,      ///< ldmatrix
   kCopies = 8,        ///< cp.async
   kTensorLoads = 16,  ///< cp.async.bulk.tensor to shared memory, counted by mbarriers
+  kWaits = 32,        ///< griddepcontrol.wait; not on sm_80
+  kLaunches = 64,     ///< griddepcontrol.launch_dependents; not on sm_80
 };
 
 /// The last template arguments of an entry function, in their order.

@@ -99,6 +99,18 @@ struct Serialized : PlantedProducts {
   }
 };
 
+// A kernel that begins early and does not wait for the one before.
+// expect MissingGridWait: has no griddepcontrol.wait
+template <bool kRight>
+struct MissingGridWait : Planted {
+  static constexpr Arch kArchitecture = Arch::kSm90a;
+  static constexpr int kNeeds = kWaits;
+  MHLA_DEVICE void operator()(const Params& p) const {
+    if constexpr (kRight) ptx::griddepcontrol_wait();
+    ptx::st_global_f32(own(p), 0);
+  }
+};
+
 // Registers handed from warp to warp by a kernel whose launch bounds do not fix how many it has.
 // expect RegistersNotKnown: C7508
 template <bool kRight>
@@ -112,9 +124,9 @@ __global__ void boundless_entry(const __grid_constant__ typename K::Params p) {
 }
 
 #if defined(MHLA_CONTROL)
-inline constexpr std::tuple kControls{kEntry<FewerFences<true>>, kEntry<MissingBegin<true>>,
-                                      kEntry<MissingWait<true>>, kEntry<Serialized<true>>,
-                                      kEntry<RegistersNotKnown<true>>};
+inline constexpr std::tuple kControls{
+    kEntry<FewerFences<true>>, kEntry<MissingBegin<true>>,    kEntry<MissingWait<true>>,
+    kEntry<Serialized<true>>,  kEntry<MissingGridWait<true>>, kEntry<RegistersNotKnown<true>>};
 #elif defined(MHLA_PLANT_RegistersNotKnown)
 inline constexpr auto* kPlanted = &boundless_entry<RegistersNotKnown<false>, 128, 1, 255, 0, 0, 0>;
 #else

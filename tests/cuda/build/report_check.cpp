@@ -91,6 +91,8 @@ class Check {
     both(kCopies, {"cp.async.cg.shared.global", "cp.async.commit_group", "cp.async.wait_group"});
     both(kTensorLoads, {"cp.async.bulk.tensor.5d.shared::cluster.global", "mbarrier.init",
                         "mbarrier.arrive.expect_tx", "mbarrier.try_wait", "fence.mbarrier_init"});
+    both(kWaits, {"griddepcontrol.wait"});
+    both(kLaunches, {"griddepcontrol.launch_dependents"});
     const int fences = count(body, "fence.proxy.async");
     expect(fences >= plan.fences, "has " + std::to_string(fences) +
                                       " fence.proxy.async in its PTX, planned at least " +
@@ -107,6 +109,8 @@ class Check {
     present(plan, kMatrices, count(code, Opcode::kMatrices), "LDSM");
     present(plan, kCopies, count(code, Opcode::kCopy), "LDGSTS");
     present(plan, kTensorLoads, count(code, Opcode::kTensorLoad), "UTMALDG");
+    present(plan, kWaits, count(code, Opcode::kWait), "ACQBULK");
+    present(plan, kLaunches, count(code, Opcode::kLaunch), "PREEXIT");
     expect(plan.fences == 0 || count(code, Opcode::kFence) > 0, "has no FENCE in its code");
     expect(count(code, Opcode::kLocalLoad) + count(code, Opcode::kLocalStore) == 0,
            "has local memory in its code");
@@ -120,7 +124,8 @@ class Check {
   }
 
   void present(const Plan& plan, int need, int found, const std::string& what) {
-    if ((plan.needs & need) != 0) {
+    const bool exists = arch_ >= 90 || (need & (kWaits | kLaunches)) == 0;
+    if (exists && (plan.needs & need) != 0) {
       expect(found > 0, "has no " + what);
     } else {
       expect(found == 0, "has " + std::to_string(found) + " " + what + ", planned none");

@@ -46,6 +46,7 @@ TYPED_TEST(CausalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSays) {
       shape.causal = true;
       shape.op.denominator = shape.layout == 0 ? Denominator::kKeySum : Denominator::kNone;
       const Outcome outcome = this->run(shape, arch, Form::kThreeStage, 2);
+      EXPECT_EQ(outcome.early_launches, 2);
       EXPECT_EQ(outcome.bank_conflicts, 0u);
       // Keys and values of a block longer than a tile are read for every later part of it too.
       if (shape.block[2] > 64) continue;

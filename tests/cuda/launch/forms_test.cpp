@@ -56,6 +56,7 @@ TYPED_TEST(BidirectionalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSay
       shape.op.denominator = shape.heads == 2 ? Denominator::kNone : Denominator::kKeySum;
       const Outcome outcome = this->run(shape, arch, Form::kThreeStage, 3);
       EXPECT_EQ(outcome.bank_conflicts, 0u);
+      EXPECT_EQ(outcome.early_launches, 2);
       this->expect_traffic(outcome);
     }
   }
@@ -85,7 +86,10 @@ TYPED_TEST(BidirectionalForms, CrossQueryDenominatorsAreWithinTheBound) {
   CallShape shape{.batch = this->kAllCases ? 2 : 1, .tokens = {12, 12}, .block = {3, 4}};
   shape.op.denominator = Denominator::kCrossQuery;
   shape.op.eps = 1e-6f;
-  for (const Arch arch : this->archs(1)) this->run(shape, arch, Form::kThreeStage);
+  for (const Arch arch : this->archs(1)) {
+    const Outcome outcome = this->run(shape, arch, Form::kThreeStage);
+    EXPECT_EQ(outcome.early_launches, 3);
+  }
 }
 
 TYPED_TEST(BidirectionalForms, KeysMayBeOthersThanQueries) {

@@ -25,18 +25,23 @@ class EmulatedStream {
   explicit EmulatedStream(emulator::Device& device) : device_(device) {}
 
   template <class Kernel>
-  void run(const typename Kernel::Params& parameters, std::int32_t pairs) const {
+  void run(const typename Kernel::Params& parameters, std::int32_t pairs,
+           mhla::cuda::Start start = mhla::cuda::Start::kInOrder) const {
     const unsigned blocks = Kernel::grid(parameters, pairs);
-    reports_.push_back(device_.launch<Kernel>(blocks, parameters));
+    const bool early = start == mhla::cuda::Start::kEarly;
+    reports_.push_back(device_.launch<Kernel>(blocks, parameters, early));
+    early_launches_ += early ? 1 : 0;
   }
   mhla::cuda::TensorMap tensor_map(const mhla::cuda::TensorBox& box) const {
     return emulator::tensor_map(box);
   }
   const std::vector<emulator::Report>& reports() const { return reports_; }
+  int early_launches() const { return early_launches_; }
 
  private:
   emulator::Device& device_;
   mutable std::vector<emulator::Report> reports_;
+  mutable int early_launches_ = 0;
 };
 
 /// What a call did.
@@ -46,6 +51,7 @@ struct Outcome {
   std::uint64_t tensor_bytes;     ///< q, k, v read and o written
   std::uint64_t workspace_bytes;  ///< read and written
   std::uint64_t bank_conflicts;
+  int early_launches;
 };
 
 template <class T>
@@ -91,7 +97,7 @@ Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device
     mhla::cuda::run<T, D, E, false>(plan, problem, mixing, workspace.data(), target, stream);
   }
 
-  Outcome outcome{plan, 0, 0, 0, 0};
+  Outcome outcome{plan, 0, 0, 0, 0, stream.early_launches()};
   for (const emulator::Report& report : stream.reports()) {
     for (const char* name : {"q", "k", "v"}) outcome.tensor_bytes += report.bytes_read(name);
     outcome.tensor_bytes += report.bytes_written("o");

@@ -17,9 +17,8 @@
 /// of slots: Q, S~_i by rows, then for every 64 tokens up to its own K and V. An item is waited for
 /// at one barrier, at which the slot of the item before is free for the one 3 or 4 items ahead.
 ///
-/// phi(q) and 64 columns of P stay in registers. phi(k) is made in shared memory, once for all
-/// warps, by the threads that copied it and before the barrier that they wait at anyway; on B
-/// operands in registers every warp would do it again.
+/// phi(q) and 64 columns of P stay in registers. phi(k) is made in shared memory by the threads
+/// that copied it, once for all warps, before the barrier that they wait at anyway.
 ///
 /// Later tokens: K and V of other blocks are never read, and products of 16 x 16 right of the
 /// diagonal not done. On the diagonal P is zero where j > t, and multiply_lower sees to it that
@@ -66,6 +65,7 @@ class CausalReadOutSm80 {
   MHLA_DEVICE void operator()(const Params& p) const {
     constexpr int kAhead = Config::kSlots - 1;
     const WorkTile at = work_tile(p);
+    ptx::griddepcontrol_wait();
     if (at.first + at.part * kTokens >= at.last) return;  // of a ragged last block
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < kAhead; ++n) copy_item(p, at, n);

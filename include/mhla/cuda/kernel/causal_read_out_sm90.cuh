@@ -7,24 +7,21 @@
 ///     o_t = factor(den_t) (phi(q_t)^T S~_i + sum_{j <= t} m_ii (phi(q_t) . phi(k_j)) v_j)
 ///     den_t = phi(q_t) . z~_i + sum_{j <= t} m_ii phi(q_t) . phi(k_j)                    kKeySum
 ///
-/// t and j in block i, a run of up to kMostRows tokens. A thread block stays and takes items pair *
-/// M + i in steps of the grid. A thread behind the warpgroups loads, into three rings: K and V of a
-/// block; Q in tiles of 64 slots; S~_i and z~_i. D / 64 warpgroups have E / warpgroups
-/// columns of O each, so that all work on a block of 64 tokens too. They map K where it lies, for
-/// wgmma reads it there, and go through the tiles of queries:
+/// t and j in block i, a run of up to kMostRows tokens. A thread behind the warpgroups loads, into
+/// three rings: K and V of a block; Q in tiles of 64 slots; S~_i and z~_i. D / 64 warpgroups have
+/// E / warpgroups columns of O each, so that all work on a block of 64 tokens too, but each
+/// computes P. They map K where it lies, for wgmma reads it there, and go through the tiles of
+/// queries:
 ///
-///     P [64,64] = T(m_ii phi(Q) phi(K tile)^T)   K tiles up to the own one; by every warpgroup
-///     O [64,E / warpgroups] = P V                    own tile: by warps
-///     (tile/triangular_product.cuh) O += P V                                   earlier tiles O +=
-///     phi(Q) S~_i                           and den; nothing for i = 0
+///     P = T(m_ii phi(Q) phi(K tile)^T)   [64, 64], K tiles up to the own one; by every warpgroup
+///     O = P V                            own tile: by warps (tile/triangular_product.cuh)
+///     O += P V                           earlier tiles
+///     O += phi(Q) S~_i                   and den; nothing for i = 0
 ///
 ///     (D, E)        threads      per multiprocessor    kMostRows    sums of a thread
 ///     (64, 64)      128 + 32     2 thread blocks       256          32 + 32
 ///     (128, 128)    256 + 128    1                     256          32 + 32
 ///     (128, 256)    256 + 128    1                     128          64 + 32
-///
-/// Columns, not tiles of queries, are what warpgroups share out: at 64 tokens a block there is one
-/// tile alone. The price is that each warpgroup computes P.
 ///
 /// K and V of other blocks are never read, those of later tokens of the block never multiplied by
 /// anything but a zero that replaces what came of K, and not even that where V is not finite.
@@ -96,7 +93,12 @@ struct CausalReadOutSm90 {
   MHLA_DEVICE void operator()(const Params& p) const {
     const Rings rings = rings_of(p);
     run_persistent<Config>(
-        [&](std::uint32_t thread) { zero_rows_behind(p, rings.key_values, thread); },
+        [&](std::uint32_t thread) {
+          if (thread == Config::kProducer) {
+            Mixture::prefetch_maps(p.maps, 4, p.stage.normalization.denominator);
+          }
+          zero_rows_behind(p, rings.key_values, thread);
+        },
         [&] { load(p, rings); }, [&](std::uint32_t thread) { read(p, rings, thread); },
         rings.mixtures, rings.queries, rings.key_values);
   }

@@ -48,7 +48,7 @@ struct KeySumMixing {
         MHLA_CUDA_UNROLL
         for (int j = 0; j < kAhead; ++j) {
           const std::int64_t from = b + own + j;
-          x[j] = from < depth ? ptx::ld_global_nc_f32(z + from * D) : 0;
+          x[j] = from < depth ? ptx::ld_global_f32(z + from * D) : 0;
         }
         add(shared + static_cast<std::uint32_t>(4 * (kOwnRows * part * kStrip + own)), row, b + own,
             x, sums);

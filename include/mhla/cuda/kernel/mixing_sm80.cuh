@@ -70,6 +70,8 @@ struct MixingSm80 {
 
   MHLA_DEVICE void operator()(const Params& p) const {
     const WorkTile at = work_tile(p);
+    ptx::griddepcontrol_wait();
+    ptx::griddepcontrol_launch_dependents();
     if (at.column_tile < Config::kColumnTiles) {
       mix_summaries(p, at);
     } else {

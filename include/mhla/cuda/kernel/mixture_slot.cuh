@@ -40,6 +40,14 @@ struct MixtureSlot {
                                                    : TensorBox{};
   }
 
+  /// Prefetches `others` maps, and behind them those of boxes() that load takes.
+  static MHLA_DEVICE void prefetch_maps(const TensorMap* maps, int others,
+                                        Denominator denominator) {
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < others + kParts; ++i) ptx::prefetch_tensormap(maps[i]);
+    if (denominator == Denominator::kKeySum) ptx::prefetch_tensormap(maps[others + 2]);
+  }
+
   /// Bytes that load brings.
   static MHLA_HOST_DEVICE constexpr std::uint32_t loaded_bytes(bool key_sum) {
     return kParts * kPartBytes + (key_sum ? BoxVector<D>::kBytes : 0);

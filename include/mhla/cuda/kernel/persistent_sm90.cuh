@@ -33,6 +33,7 @@ struct PersistentConfig {
 
   static constexpr int kWarpgroups = D / 64;                    ///< that consume
   static constexpr std::uint32_t kConsumers = 4 * kWarpgroups;  ///< warps
+  static constexpr std::uint32_t kProducer = kConsumers * 32;   ///< thread
   static constexpr bool kMovesRegisters = kMovesRegisters_;
   static constexpr int kThreads = 128 * kWarpgroups + (kMovesRegisters ? 128 : 32);
   static constexpr int kBlocksPerMultiprocessor = D == 64 ? 2 : 1;
@@ -83,9 +84,10 @@ MHLA_DEVICE void for_items(const TokenBlocks& blocks, std::int32_t pairs, std::i
   }
 }
 
-/// What the threads of a block do: before() by all, which may write to shared memory; then
-/// produce() by one, and consume(thread) by those of warpgroups. Barrier 2 and those after it are
-/// taken.
+/// What the threads of a block do: before(thread) by all, which may write to shared memory, and
+/// does not touch device memory: the kernel before may still run; then produce() by one, and
+/// consume(thread) by those of warpgroups. The next kernel may begin once all blocks have loaded
+/// their last item. Barrier 2 and those after it are taken.
 template <class Config, class Before, class Produce, class Consume, class... Rings>
 MHLA_DEVICE void run_persistent(const Before& before, const Produce& produce,
                                 const Consume& consume, const Rings&... rings) {
@@ -95,6 +97,7 @@ MHLA_DEVICE void run_persistent(const Before& before, const Produce& produce,
     ptx::fence_mbarrier_init();
   }
   before(thread);
+  ptx::griddepcontrol_wait();
   ptx::bar_sync();
   if (thread < Config::kConsumers * 32) {
     if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<240>();
@@ -103,7 +106,10 @@ MHLA_DEVICE void run_persistent(const Before& before, const Produce& produce,
     ptx::bar_sync(2 + thread / 128, 128);
   } else {
     if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_dec<24>();
-    if (thread == Config::kConsumers * 32) produce();
+    if (thread == Config::kProducer) {
+      produce();
+      ptx::griddepcontrol_launch_dependents();
+    }
   }
 }
 

@@ -135,6 +135,7 @@ class ReadOutSm80 {
 template <class T, int D, int E, Precision P>
 MHLA_DEVICE void ReadOutSm80<T, D, E, P>::operator()(const Params& p) const {
   const WorkTile at = work_tile(p);
+  ptx::griddepcontrol_wait();
   copy_mixture(p, at);
   const BlockTokens tokens{p.blocks, p.blocks.origin(at.block), at.slot};
   list_tokens<kThreads, Config::kSlots>(at.shared + Config::kTokens, tokens, at.thread);
@@ -211,7 +212,7 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P>::store_cross_sums(const Params& p, cons
     const float* const s = p.scores + at.scores + at.slot + own;
     float sum = 0;
     for (std::int32_t b = 0; b < (filled ? p.blocks.blocks() : 0); ++b) {
-      sum += ptx::ld_global_nc_f32(m + b) * ptx::ld_global_nc_f32(s + std::int64_t{b} * width);
+      sum += ptx::ld_global_nc_f32(m + b) * ptx::ld_global_f32(s + std::int64_t{b} * width);
     }
     ptx::st_shared_f32(at.denominators() + 4 * own, sum);
   }

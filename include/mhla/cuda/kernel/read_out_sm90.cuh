@@ -99,9 +99,13 @@ struct ReadOutSm90 {
 
   MHLA_DEVICE void operator()(const Params& p) const {
     const Rings rings = rings_of(p);
-    run_persistent<Config>([](std::uint32_t) {}, [&] { load(p, rings); },
-                           [&](std::uint32_t thread) { read(p, rings, thread); }, rings.mixtures,
-                           rings.queries);
+    run_persistent<Config>(
+        [&](std::uint32_t thread) {
+          if (thread != Config::kProducer) return;
+          Mixture::prefetch_maps(p.maps, 1, p.stage.normalization.denominator);
+        },
+        [&] { load(p, rings); }, [&](std::uint32_t thread) { read(p, rings, thread); },
+        rings.mixtures, rings.queries);
   }
 
  private:
@@ -254,8 +258,8 @@ struct ReadOutSm90 {
     for (auto b = static_cast<std::int32_t>(work.lane % 4); b < blocks; b += 4) {
       const float m = ptx::ld_global_nc_f32(weights + b);
       const float* const own = scores + static_cast<std::int64_t>(b) * slots;
-      if (filled) sum.x += m * ptx::ld_global_nc_f32(own);
-      if (filled_8) sum.x_8 += m * ptx::ld_global_nc_f32(own + 8);
+      if (filled) sum.x += m * ptx::ld_global_f32(own);
+      if (filled_8) sum.x_8 += m * ptx::ld_global_f32(own + 8);
     }
     return over_row(sum);
   }

@@ -61,6 +61,8 @@ struct ScoresSm80 {
     float* const scores = p.scores + std::int64_t{item} * slots;
 
     float z[Config::kPieces][8];
+    ptx::griddepcontrol_wait();
+    ptx::griddepcontrol_launch_dependents();
     load_key_sum(p.key_sum + std::int64_t{item} * D, sharer, z);
     MHLA_CUDA_LOOP
     for (std::int32_t first = 0; first < slots; first += Config::kRows) {  // whole warps together

@@ -95,9 +95,15 @@ struct SummarySm90 {
 
   MHLA_DEVICE void operator()(const Params& p) const {
     const Ring ring = ring_of(p);
-    run_persistent<Config>([&](std::uint32_t thread) { zero_rows_behind(p, ring, thread); },
-                           [&] { load(p, ring); },
-                           [&](std::uint32_t thread) { read(p, ring, thread); }, ring);
+    run_persistent<Config>(
+        [&](std::uint32_t thread) {
+          if (thread == Config::kProducer) {
+            ptx::prefetch_tensormap(p.maps[0]);
+            ptx::prefetch_tensormap(p.maps[1]);
+          }
+          zero_rows_behind(p, ring, thread);
+        },
+        [&] { load(p, ring); }, [&](std::uint32_t thread) { read(p, ring, thread); }, ring);
   }
 
  private:

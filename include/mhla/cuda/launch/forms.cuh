@@ -7,9 +7,12 @@
 ///     fused         fused
 ///     three-stage   summary -> mixing -> (scores) -> read_out, or causal_read_out
 ///
+/// The first kernel of a call begins after what is in the stream; those after it begin early
+/// (Start), and each waits for the one before, so that all before that have ended too.
+///
 /// A call site is of one direction, and has the kernels of that alone. They go to a Stream
-/// (stream.cuh), or to anything else with its two functions: run<Kernel>( parameters, pairs) and
-/// tensor_map(box).
+/// (stream.cuh), or to anything else with its two functions: run<Kernel>(parameters, pairs, start)
+/// and tensor_map(box).
 
 #include <cstdint>
 #include <type_traits>
@@ -45,15 +48,15 @@ namespace detail {
 
 /// Runs a kernel that the copy engine feeds.
 template <class Kernel, class Stage, class Stream>
-void run_copying(const Stage& stage, std::int32_t pairs, const Device& device,
-                 const Stream& stream) {
+void run_copying(const Stage& stage, std::int32_t pairs, const Device& device, const Stream& stream,
+                 Start start) {
   typename Kernel::Params p{};
   TensorBox boxes[std::extent_v<decltype(p.maps)>] = {};
   Kernel::prepare(stage, pairs, device.multiprocessors, p, boxes);
   for (std::size_t i = 0; i < std::extent_v<decltype(p.maps)>; ++i) {
     if (boxes[i].base != nullptr) p.maps[i] = stream.tensor_map(boxes[i]);
   }
-  stream.template run<Kernel>(p, pairs);
+  stream.template run<Kernel>(p, pairs, start);
 }
 
 /// Runs a stage by its kernel of `arch`.
@@ -61,14 +64,14 @@ template <template <class, int, int, Precision> class Sm80,
           template <class, int, int, Precision> class Sm90a, class T, int D, int E, Precision P,
           class Stage, class Stream>
 void run_stage(Arch arch, const Stage& stage, std::int32_t pairs, const Device& device,
-               const Stream& stream) {
+               const Stream& stream, Start start) {
   if constexpr (kCopyEngineWidths<D, E>) {
     if (arch == Arch::kSm90a) {
-      run_copying<Sm90a<T, D, E, P>>(stage, pairs, device, stream);
+      run_copying<Sm90a<T, D, E, P>>(stage, pairs, device, stream, start);
       return;
     }
   }
-  stream.template run<Sm80<T, D, E, P>>(stage, pairs);
+  stream.template run<Sm80<T, D, E, P>>(stage, pairs, start);
 }
 
 template <class T, int D, int E, Precision P, bool kCausal, class Stream>
@@ -77,17 +80,20 @@ void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixi
   const WorkspaceArrays arrays = workspace_arrays<D, E>(problem, workspace);
   const std::int32_t pairs = problem.pairs();
   run_stage<SummarySm80, SummarySm90, T, D, E, P>(plan.summary, summary_stage(problem, arrays),
-                                                  pairs, device, stream);
-  stream.template run<MixingSm80<T, D, E, P>>(mixing_stage(problem, arrays, mixing), pairs);
+                                                  pairs, device, stream, Start::kInOrder);
+  stream.template run<MixingSm80<T, D, E, P>>(mixing_stage(problem, arrays, mixing), pairs,
+                                              Start::kEarly);
   if constexpr (kCausal) {
     run_stage<CausalReadOutSm80, CausalReadOutSm90, T, D, E, P>(
-        plan.read_out, causal_read_out_stage(problem, arrays, mixing), pairs, device, stream);
+        plan.read_out, causal_read_out_stage(problem, arrays, mixing), pairs, device, stream,
+        Start::kEarly);
   } else {
     if (problem.op.denominator == Denominator::kCrossQuery) {
-      stream.template run<ScoresSm80<T, D>>(score_stage(problem, arrays), pairs);
+      stream.template run<ScoresSm80<T, D>>(score_stage(problem, arrays), pairs, Start::kEarly);
     }
-    run_stage<ReadOutSm80, ReadOutSm90, T, D, E, P>(
-        plan.read_out, read_out_stage(problem, arrays, mixing), pairs, device, stream);
+    run_stage<ReadOutSm80, ReadOutSm90, T, D, E, P>(plan.read_out,
+                                                    read_out_stage(problem, arrays, mixing), pairs,
+                                                    device, stream, Start::kEarly);
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the kernels of a form are told about a problem.
+/// What the kernels of a form are told about a problem, and when they may begin.
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
@@ -9,6 +9,11 @@
 #include "mhla/cuda/launch/workspace.cuh"
 
 namespace mhla::cuda {
+
+/// After what the stream holds already; or, on sm_90a, as soon as the blocks of the kernel before
+/// let it (ptx/barrier.cuh: griddepcontrol), for kernels that wait for its end themselves. It is
+/// one of the same call: what other kernels leave running is not known.
+enum class Start { kInOrder, kEarly };
 
 constexpr DirectParameters direct_stage(const Problem& problem, MixingArray mixing) {
   return {.q = problem.q,

@@ -10,6 +10,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/launch/device.cuh"
 #include "mhla/cuda/launch/error.cuh"
+#include "mhla/cuda/launch/stages.cuh"
 #include "mhla/cuda/launch/tensor_map.cuh"
 #include "mhla/cuda/ptx/stop.cuh"
 
@@ -37,7 +38,7 @@ class Stream {
   /// \param planned  whose instructions the plan is for
   /// \throws cuda_error where the program has no such code for the current device.
   // Asking also gives the thread the context that the driver wants for tensor maps.
-  Stream(cudaStream_t stream, Arch planned) : stream_(stream) {
+  Stream(cudaStream_t stream, Arch planned) : stream_(stream), planned_(planned) {
     if (planned == Arch::kSm90a && detail::compiled_arch() != Arch::kSm90a) {
       throw cuda_error(
           "mhla::cuda: the plan is for sm_90a, the program has code of sm_80 for the current "
@@ -45,10 +46,11 @@ class Stream {
     }
   }
 
-  /// Runs a kernel for `pairs` pairs after what the stream holds already.
+  /// Runs a kernel for `pairs` pairs.
   /// \throws cuda_error if it cannot be launched.
   template <class Kernel>
-  void run(const typename Kernel::Params& parameters, std::int32_t pairs) const {
+  void run(const typename Kernel::Params& parameters, std::int32_t pairs,
+           Start start = Start::kInOrder) const {
     const unsigned blocks = Kernel::grid(parameters, pairs);
     if (blocks == 0) return;
     constexpr auto kernel = detail::run_kernel<Kernel>;
@@ -63,6 +65,11 @@ class Stream {
     config.blockDim = dim3(Kernel::kThreads);
     config.dynamicSmemBytes = Kernel::kSharedBytes;
     config.stream = stream_;
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &early;
+    config.numAttrs = start == Start::kEarly && planned_ == Arch::kSm90a ? 1 : 0;
     expect_success(cudaLaunchKernelEx(&config, kernel, parameters), "cudaLaunchKernelEx");
   }
 
@@ -72,6 +79,7 @@ class Stream {
 
  private:
   cudaStream_t stream_;
+  Arch planned_;
 };
 
 }  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS
