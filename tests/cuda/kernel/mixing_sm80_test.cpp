@@ -146,6 +146,31 @@ TEST(MixingSm80, SkipsWhatLiesRightOfTheDiagonal) {
   EXPECT_EQ(products(true) * 64, products(false) * 36);
 }
 
+TEST(MixingSm80, GoesFromTheLastPairToTheFirst) {
+  Mixtures<bfloat16, 64, 64, Precision::kSingle> own({4, 4, 3});
+  using Kernel = decltype(own)::Kernel;
+  const MixingParameters params{{own.in_high.raw(), nullptr, nullptr},
+                                {own.high.raw(), nullptr, nullptr},
+                                {own.mixing.data(), own.stride},
+                                4,
+                                4,
+                                false};
+  emulator::Device device;  // in the order of thread blocks
+  device.track("m", own.mixing.data(), own.mixing.bytes(), emulator::Access::kRead);
+  device.track("in", own.in_high.raw(), own.in_high.bytes(), emulator::Access::kRead);
+  const std::size_t pair = own.high.bytes() / 3;
+  device.track("out", own.high.raw() + 2 * pair, pair, emulator::Access::kWrite);
+  const unsigned blocks = Kernel::grid(params, 3);
+  std::string fault;
+  try {
+    device.launch<Kernel>(blocks, params);
+  } catch (const emulator::Fault& f) {
+    fault = f.what();
+  }
+  // The first that does not write the last pair's.
+  EXPECT_EQ(fault.rfind("outside: block " + std::to_string(blocks / 3) + ",", 0), 0u) << fault;
+}
+
 TEST(MixingSm80, LeavesKeySumsOutWhereNobodyReadsThem) {
   Mixtures<half, 128, 128, Precision::kSingle> mixtures({4, 4});
   mixtures.launch(false);

@@ -74,7 +74,7 @@ void expect_all_items(std::int32_t multiprocessors) {
       EXPECT_EQ(s.batch, s.pair / heads);
       EXPECT_EQ(s.head, s.pair % heads);
       EXPECT_EQ(s.column, 10 * s.block);
-      const std::int32_t number = s.block * pairs + s.pair;  // heads first
+      const std::int32_t number = (s.batch * blocks.blocks() + s.block) * heads + s.head;
       EXPECT_EQ(static_cast<std::uint32_t>(number) % grid, s.thread_block);
       ++times[static_cast<std::size_t>(number)];
     }
@@ -86,7 +86,7 @@ void expect_all_items(std::int32_t multiprocessors) {
   }
 }
 
-TEST(PersistentSm90, EveryItemIsTakenOnceHeadsFirst) {
+TEST(PersistentSm90, EveryItemIsTakenOnceByBatchItemBlockAndHead) {
   expect_all_items<64, false>(2);
   expect_all_items<64, false>(100);  // more than items
   expect_all_items<128, true>(4);

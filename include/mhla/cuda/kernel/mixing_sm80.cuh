@@ -21,8 +21,10 @@
 /// zero not multiplied. Thread blocks whose rows lie far down do the most and begin first.
 ///
 /// Thread blocks along x: pair, then tile of columns, then tile of rows, so that those which read
-/// the same summaries are neighbours and find them in the second cache. Where z~ is asked for,
-/// every pair has 4 more tiles of columns: each of these makes z~ of 16 of the 64 rows in float
+/// the same summaries are neighbours and find them in the second cache. All three go downward: the
+/// summaries that were written last are read first, while that cache has them, and the mixtures of
+/// the first pairs, which are read out first, written last. Where z~ is asked for, every pair has 4
+/// more tiles of columns: each of these makes z~ of 16 of the 64 rows in float
 /// (kernel/key_sum_mixing.cuh).
 ///
 /// Numbers that are not finite: a product with m_ib = 0 is still a product, so an S_b with
@@ -116,9 +118,9 @@ struct MixingSm80 {
 
   static MHLA_DEVICE WorkTile work_tile(const Params& p) {
     const std::uint32_t thread = ptx::tid_x();
-    const std::uint32_t index = ptx::ctaid_x();
+    const std::uint32_t index = ptx::nctaid_x() - 1 - ptx::ctaid_x();
     const std::uint32_t column_tile = index / row_tiles(p);
-    const std::uint32_t row_tile = row_tiles(p) - 1 - index % row_tiles(p);
+    const std::uint32_t row_tile = index % row_tiles(p);
     const auto row = static_cast<std::int32_t>(row_tile) * Config::kRows;
     const std::int32_t last = p.rows - row < Config::kRows ? p.rows - 1 : row + Config::kRows - 1;
     return {thread,

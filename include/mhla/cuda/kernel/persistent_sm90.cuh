@@ -7,8 +7,9 @@
 ///
 ///     shared memory    rings, WarpTile of each warp, barriers
 ///
-/// Heads come first in the order of items: their rows of a token lie side by side in device memory,
-/// and neighbours in the grid read them together.
+/// Items go by batch item, block, head: rows of a token's heads lie side by side in device memory,
+/// and neighbours in the grid read them together; summaries of a batch item are written together,
+/// and mixed while the second cache has them (mixing_sm80.cuh).
 
 #include <cstdint>
 
@@ -76,11 +77,13 @@ template <class Visit>
 MHLA_DEVICE void for_items(const TokenBlocks& blocks, std::int32_t pairs, std::int32_t heads,
                            const Visit& visit) {
   const std::int32_t items = pairs * blocks.blocks();
+  const std::int32_t of_batch = heads * blocks.blocks();
   MHLA_CUDA_LOOP
   for (auto i = static_cast<std::int32_t>(ptx::ctaid_x()); i < items;
        i += static_cast<std::int32_t>(ptx::nctaid_x())) {
-    const std::int32_t block = i / pairs, pair = i % pairs;
-    visit(Item{pair, block, batch_head(pair, heads), blocks.origin(block)});
+    const std::int32_t batch = i / of_batch, own = i % of_batch;
+    const std::int32_t block = own / heads, head = own % heads;
+    visit(Item{batch * heads + head, block, {batch, head}, blocks.origin(block)});
   }
 }
 
