@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdint>
+#include <cstddef>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
