@@ -96,7 +96,7 @@ class Pass {
   }
   void norm_adjoint(const Norm& n, View x, View dy, View dx, std::span<T> gradient) const {
     mhla::layer_norm_adjoint(x, n.gain.vector(parameters_), kNormEps, dy, dx,
-                                n.gain.vector(gradient), n.shift.vector(gradient), call_);
+                             n.gain.vector(gradient), n.shift.vector(gradient), call_);
   }
 
  private:

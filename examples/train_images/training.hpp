@@ -57,8 +57,8 @@ class Optimizer {
     for (const NamedSlice& tensor : model.layout().tensors()) {
       mhla::AdamWState<T>& own = *state++;
       if (tensor.role == Role::kMixing && model.settings().freeze_mixing) continue;
-      mhla::adamw(tensor.slice.vector(model.parameters()), tensor.slice.vector(gradient), own,
-                     rate, {.weight_decay = tensor.role == Role::kWeight ? weight_decay : 0});
+      mhla::adamw(tensor.slice.vector(model.parameters()), tensor.slice.vector(gradient), own, rate,
+                  {.weight_decay = tensor.role == Role::kWeight ? weight_decay : 0});
       if (tensor.role == Role::kMixing) {
         mhla::clamp(tensor.slice.mixing(model.parameters()), T(0), T(1));
       }

@@ -111,9 +111,9 @@ class Workers {
       labels[i] = images.labels[static_cast<std::size_t>(number)];
     }
     forward(model, count, a);
-    const auto of_shard = mhla::cross_entropy(
-        a.logits.rows(count), std::span<const std::uint8_t>(labels, shard.size()),
-        a.dlogits.zero_rows(count));
+    const auto of_shard = mhla::cross_entropy(a.logits.rows(count),
+                                              std::span<const std::uint8_t>(labels, shard.size()),
+                                              a.dlogits.zero_rows(count));
     return {of_shard.loss * static_cast<double>(count), of_shard.correct};
   }
 

@@ -28,9 +28,7 @@ inline mhla::BatchInputs<float> batch_of(Head& h) {
   return mhla::inputs(batch_of(h.q), batch_of(h.k), batch_of(h.v));
 }
 
-inline void bidirectional(Head& h) {
-  mhla::bidirectional(h.in(), h.blocks, h.mixing, h.op, h.out);
-}
+inline void bidirectional(Head& h) { mhla::bidirectional(h.in(), h.blocks, h.mixing, h.op, h.out); }
 inline void causal(Head& h) { mhla::causal(h.in(), h.blocks, h.mixing, h.op, h.out); }
 inline void streaming(Head& h) {
   const mhla::Streaming<float> stream({.width = 8, .values = 8, .block_length = 16}, h.mixing);

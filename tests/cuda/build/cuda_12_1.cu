@@ -1,5 +1,5 @@
-// What CUDA 12.1 does not have, the host code does not need there: with the newest headers, of which
-// what is newer cannot be used.
+// What CUDA 12.1 does not have, the host code does not need there: with the newest headers, of
+// which what is newer cannot be used.
 
 #include <cuda_runtime.h>
 #undef CUDART_VERSION

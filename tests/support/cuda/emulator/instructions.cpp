@@ -146,9 +146,7 @@ std::uint32_t shfl_idx(std::uint32_t x, std::uint32_t lane) { return emulator::s
 float shfl_bfly(float x, std::uint32_t mask) { return emulator::shfl_bfly(x, mask); }
 bool vote_any(bool x) { return emulator::vote_any(x); }
 void griddepcontrol_wait() { current().global.wait_for_kernels(current().who()); }
-void griddepcontrol_launch_dependents() {
-  current().global.launch_dependents(current().who());
-}
+void griddepcontrol_launch_dependents() { current().global.launch_dependents(current().who()); }
 
 // ---- convert
 // -------------------------------------------------------------------------------------
