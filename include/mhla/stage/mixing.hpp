@@ -35,10 +35,9 @@ namespace detail {
 /// Query blocks mixed together, at least; sixteen mixtures of 64 x 64 fit L2 until they are read
 /// out.
 inline constexpr Index kGroupBlocks = round_up(16, kTile.rows);
-inline constexpr Index kGroupBytes = Index{1} << 19;  ///< of L2, for mixtures
-inline constexpr Index kLargestGroup = 256;           ///< blocks, to bound the memory
-/// Summaries of a slab beyond this come from L3 or memory.
-inline constexpr Index kNearBytes = Index{1} << 19;
+/// Of L2, for mixtures; a slab of summaries that is larger comes from L3 or memory.
+inline constexpr Index kGroupBytes = Index{1} << 19;
+inline constexpr Index kLargestGroup = 256;  ///< blocks, to bound the memory
 
 /// Query blocks of a group. Each group reads all summaries once and each mixture is written and
 /// read once, so where mixtures fit L2 four groups a worker are few enough. Larger ones come from
@@ -96,7 +95,7 @@ struct Mixtures {
       : kv(nullptr, unaliased_stride<A>(checked_product(function, "workspace", {d, e}))),
         features(d),
         values(e),
-        beyond_l2(group * kv.stride * Index{sizeof(A)} > 2 * kNearBytes) {
+        beyond_l2(group * kv.stride * Index{sizeof(A)} > 2 * kGroupBytes) {
     kv.data = arena.take<A>(function, {group, kv.stride});
   }
 };
@@ -135,7 +134,7 @@ class MixingGroup {
                  .b = rows.below(any_.begin),
                  .cols = cols,
                  .spans = dense_ ? nullptr : coefficients_.spans,
-                 .beyond_l2 = stride_ * rows.stride * Index{sizeof(A)} > kNearBytes});
+                 .beyond_l2 = stride_ * rows.stride * Index{sizeof(A)} > kGroupBytes});
   }
   MixingView<const A> matrix() const { return m_; }
   Index begin() const { return begin_; }
