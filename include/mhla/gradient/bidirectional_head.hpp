@@ -158,8 +158,8 @@ class BidirectionalGradient {
       }
       head_.divide(tokens, count, w);
       head_.read_queries(count, transposed, w);
-      head_.accumulate_mixture(start, count, dmixtures_.block(i), head_.next_queries(strip.ahead()),
-                               w);
+      Prefetch next = head_.next_queries(strip.ahead());
+      head_.accumulate_mixture(start, count, dmixtures_.block(i), next, w);
       head_.differentiate_sums(count, w);
       if (own_sums()) {
         head_.differentiate_key_sum(count, w.dsums, mixed_key_sum, w, dkey_sum(i));

@@ -109,7 +109,11 @@ class CausalBlockGradient {
       head_.divide(queries_.tokens(), count, w);
       head_.read_queries(count, transposed, w);
       scratch_.intra.multiply_values(w.dn);
-      head_.accumulate_mixture(start, count, gradient.mixture, next_strips(), w);
+      Prefetch next = head_.next_queries(queries_.ahead());
+      const Strip& ahead = keys_.ahead();
+      next.add(ahead.tokens, ahead.count, in_.k);
+      next.add(ahead.tokens, ahead.count, in_.v);
+      head_.accumulate_mixture(start, count, gradient.mixture, next, w);
       if (head_.sums()) differentiate_sums(count, read.weight);
       dweight += scratch_.intra.finish(read.weight, head_.sums() && !own() ? w.dsums : nullptr);
       if (head_.sums()) {
@@ -128,15 +132,6 @@ class CausalBlockGradient {
 
  private:
   bool own() const { return head_.own(); }
-
-  /// Prefetch of the next strips of queries and keys.
-  Prefetch next_strips() const {
-    Prefetch next = head_.next_queries(queries_.ahead());
-    const Strip& keys = keys_.ahead();
-    next.add(keys.tokens, keys.count, in_.k);
-    next.add(keys.tokens, keys.count, in_.v);
-    return next;
-  }
 
   /// Gathers the keys of slots 0..slot, in whole strips.
   void append_keys(Index slot) {

@@ -156,7 +156,7 @@ class HeadGradient {
   }
 
   /// dS~_i (+)= phi(Q)^T dN. Prefetches `next`.
-  void accumulate_mixture(Start start, Index count, Rows<A> gradient, Prefetch next,
+  void accumulate_mixture(Start start, Index count, Rows<A> gradient, Prefetch& next,
                           const Worker& w) const {
     accumulate_summary(start, w.queries, w.dn, count, sizes_.features, sizes_.values, gradient,
                        &next);

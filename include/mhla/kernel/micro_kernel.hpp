@@ -77,7 +77,7 @@ template <class P, int kRows, int kVectors, class A>
 MHLA_NOINLINE void multiply_tile(const Product<A>& p, Index row, Index col) {
   constexpr Index kWidth = kLanes<P>;
   const Index depth = p.a.cols;
-  const Prefetch::Lines next = p.next == nullptr ? Prefetch::Lines() : p.next->share(depth);
+  const Prefetch::Lines next = p.next == nullptr ? Prefetch::Lines{} : p.next->share(depth);
   P sum[kRows][kVectors];
   if (p.start == Start::kZero) {
     for_each_row<kRows>(p.out, row, col, [&](int r, const A* c) {
