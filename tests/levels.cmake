@@ -16,21 +16,8 @@ endif()
 if(NOT DEFINED MHLA_TEST_LEVELS AND CMAKE_CROSSCOMPILING)
   set(MHLA_TEST_LEVELS "")
 elseif(NOT DEFINED MHLA_TEST_LEVELS)
-  # Prints the levels that the processor has, the best one last.
-  set(probe ${CMAKE_CURRENT_BINARY_DIR}/levels_of_processor.cpp)
-  file(WRITE ${probe} [[
-#include <cstdio>
-#define HAS __builtin_cpu_supports
-int main() {
-  const bool v2 = HAS("ssse3") && HAS("sse4.1") && HAS("sse4.2") && HAS("popcnt");
-  const bool v3 = v2 && HAS("avx2") && HAS("bmi") && HAS("bmi2") && HAS("fma");
-  const bool v4 = v3 && HAS("avx512f") && HAS("avx512bw") && HAS("avx512cd") &&
-                  HAS("avx512dq") && HAS("avx512vl");
-  std::printf("x86-64%s%s%s", v2 ? ";x86-64-v2" : "", v3 ? ";x86-64-v3" : "",
-              v4 ? ";x86-64-v4" : "");
-}
-]])
-  try_run(status compiled ${CMAKE_CURRENT_BINARY_DIR} ${probe} RUN_OUTPUT_VARIABLE levels)
+  try_run(status compiled ${CMAKE_CURRENT_BINARY_DIR}
+          ${CMAKE_CURRENT_SOURCE_DIR}/support/levels_of_processor.cpp RUN_OUTPUT_VARIABLE levels)
   if(NOT compiled OR NOT status EQUAL 0)
     set(levels x86-64)
   endif()
