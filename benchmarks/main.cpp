@@ -27,6 +27,7 @@ void add_context() {
   const char* const commit = std::getenv("MHLA_COMMIT");
   benchmark::AddCustomContext("compiler", MHLA_COMPILER);
   benchmark::AddCustomContext("flags", MHLA_FLAGS);
+  benchmark::AddCustomContext("class", MHLA_CLASS);
   benchmark::AddCustomContext("cpu_model", cpu_model());
   benchmark::AddCustomContext("instruction_set", mhla::kInstructionSet);
   benchmark::AddCustomContext("commit", commit == nullptr ? "unknown" : commit);

@@ -17,7 +17,7 @@ execute_process(COMMAND ${BENCH} "--benchmark_filter=${vision}|${language}|${lay
 file(READ ${json} results)
 set(wrong "")
 
-foreach(key compiler flags cpu_model instruction_set commit)
+foreach(key compiler flags class cpu_model instruction_set commit)
   string(JSON value ERROR_VARIABLE error GET "${results}" context ${key})
   if(error OR value STREQUAL "")
     string(APPEND wrong "\n  the context has no ${key}")
@@ -26,6 +26,12 @@ endforeach()
 string(JSON commit GET "${results}" context commit)
 if(NOT commit STREQUAL "0123456789ab-dirty")
   string(APPEND wrong "\n  the commit is ${commit}")
+endif()
+
+string(JSON flags GET "${results}" context flags)
+string(JSON class GET "${results}" context class)
+if(flags MATCHES ".*-march=([^ ]+)" AND NOT class STREQUAL CMAKE_MATCH_1)
+  string(APPEND wrong "\n  the class is ${class} for ${flags}")
 endif()
 
 set(forms "")

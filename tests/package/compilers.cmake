@@ -111,5 +111,5 @@ if(benchmark_FOUND)
   list(JOIN text "" text)
   file(CONFIGURE OUTPUT ${benchmarks} CONTENT "${text}" @ONLY)
   compile_test(BenchmarksPass clang++ ${march} ${parse} -DMHLA_COMPILER=\"\" -DMHLA_FLAGS=\"\"
-               -I ${PROJECT_SOURCE_DIR}/tests ${benchmarks})
+               -DMHLA_CLASS=\"\" -I ${PROJECT_SOURCE_DIR}/tests ${benchmarks})
 endif()
