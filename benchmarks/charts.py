@@ -2,8 +2,8 @@
 
 Left the fraction of the peak of one core that each form reaches on each shape, right the time over
 the number of tokens. Float, one thread; Backward is the gradient of either form of MHLA. A stream's
-steps are bound by its state, not by the peak, and are left out. Results of several instruction sets
-are one line each, of MHLA alone.
+steps are bound by its state, not by the peak, and are left out. Results of several classes of
+processors are one line each, of MHLA alone.
 """
 
 import sys
@@ -73,23 +73,23 @@ def draw_growth(axes, cases):
                 for form, label in labels])
 
 
-def draw_peak_of_sets(axes, runs):
-    """A line of of_peak over the shapes for each instruction set."""
+def draw_peak_of_classes(axes, runs):
+    """A line of of_peak over the shapes for each class."""
     for context, cases in runs:
         axes.plot([case.shape for case in cases], [case.counters["of_peak"] for case in cases],
-                  marker="o", label=context["instruction_set"])
+                  marker="o", label=results.class_of(context))
     axes.tick_params(axis="x", rotation=30)
-    axes.set_ylabel("fraction of the set's multiply-add peak")
+    axes.set_ylabel("fraction of the class's multiply-add peak")
     axes.set_ylim(0, 1)
     axes.grid(alpha=0.3)
     axes.set_title("MHLA, one core, float")
     axes.legend()
 
 
-def draw_growth_of_sets(axes, runs):
-    """Time of MHLA over N for each instruction set."""
+def draw_growth_of_classes(axes, runs):
+    """Time of MHLA over N for each class."""
     draw_times(axes, "MHLA, band of 16 blocks, one head of width 64, one core, float",
-               [(context["instruction_set"], None, cases) for context, cases in runs])
+               [(results.class_of(context), None, cases) for context, cases in runs])
 
 
 def main():
@@ -106,7 +106,7 @@ def main():
         return [(context, cases) for context, cases in found if cases]
 
     if len(runs) > 1:
-        charts = [(draw_peak_of_sets, chosen(False)), (draw_growth_of_sets, chosen(True))]
+        charts = [(draw_peak_of_classes, chosen(False)), (draw_growth_of_classes, chosen(True))]
     else:
         charts = [(draw, cases) for draw, growth in ((draw_peak, False), (draw_growth, True))
                   for _, cases in chosen(growth)]

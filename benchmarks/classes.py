@@ -1,7 +1,8 @@
-"""Prints one table of several results: classes.py RESULTS.json...
+"""Prints one table of the results of several classes of processors: classes.py RESULTS.json...
 
-A line a case, and for each instruction set the median time, what it is of the multiply-add peak of
-that set, and how often faster the set is than the first one.
+A line for each case and class: the median time on one thread, the rate of the definition's
+multiply-adds, what it is of the peak that the class itself had in that run, and how often faster
+the class is than the first one. Where cases ran on two threads, these have columns of their own.
 """
 
 import sys
@@ -17,21 +18,37 @@ def text_of(seconds):
     return f"{seconds * 1e6:.2f} us"
 
 
+def columns(case, first):
+    """Of a case on some number of threads; `first` is the same of the first class, or None."""
+    if case is None:
+        return f" {'':>12} {'':>9} {'':>7} {'':>7}"
+    rate = case.counters["flops"]
+    faster = f"{rate / first.counters['flops']:.2f}" if first else ""
+    return (f" {text_of(case.seconds):>12} {rate / 1e9:9.2f} {case.counters['of_peak']:7.3f}"
+            f" {faster:>7}")
+
+
 def main():
-    runs = [results.load(path) for path in sys.argv[1:]]
-    sets = [context["instruction_set"] for context, _ in runs]
-    by_name = [{case.name: case for case in cases} for _, cases in runs]
-    names = list(dict.fromkeys(name for cases in by_name for name in cases))
-    width = max(map(len, names), default=0)
-    print(f"{'case':{width}}" + "".join(f" {name:>12} {'of peak':>7} {'x first':>7}" for name in sets))
+    runs = {}  # class: (name without its threads, threads): case
+    for path in sys.argv[1:]:
+        context, cases = results.load(path)
+        runs[results.class_of(context)] = {
+            (case.name.rpartition("/")[0], case.threads): case for case in cases}
+    keys = list(dict.fromkeys(key for cases in runs.values() for key in cases))
+    names = list(dict.fromkeys(name for name, _ in keys))
+    all_threads = sorted({threads for _, threads in keys})
+    first = next(iter(runs.values()))
+
+    case_width, class_width = (max(map(len, texts), default=0) for texts in (names, runs))
+    titles = [f"{threads} thread{'s' if threads > 1 else ''}" for threads in all_threads]
+    print(f"{'case':{case_width}} {'class':{class_width}}"
+          + "".join(f" {title:>12} {'GFLOP/s':>9} {'of peak':>7} {'x first':>7}" for title in titles))
     for name in names:
-        line = f"{name:{width}}"
-        for cases in by_name:
-            case, first = cases.get(name), by_name[0].get(name)
-            line += f" {text_of(case.seconds) if case else '':>12}"
-            line += f" {case.counters['of_peak']:7.3f}" if case else " " * 8
-            line += f" {first.seconds / case.seconds:7.2f}" if case and first else " " * 8
-        print(line.rstrip())
+        for label, cases in runs.items():
+            line = f"{name:{case_width}} {label:{class_width}}" + "".join(
+                columns(cases.get((name, threads)), first.get((name, threads)))
+                for threads in all_threads)
+            print(line.rstrip())
 
 
 main()

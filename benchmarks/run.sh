@@ -6,8 +6,9 @@
 # onnxruntime and onnx are, linear attention in ONNX Runtime.
 #   MHLA_PYTHON   the Python that is asked for these; python3 where it is not set
 #
-#   bash benchmarks/run.sh --classes [arguments]
-# does so for x86-64-v2, x86-64-v3 and this processor, one after the other, and prints one table.
+#   bash benchmarks/run.sh --classes [Google Benchmark arguments]
+# builds and runs them for x86-64-v2, x86-64-v3 and this processor, one after the other, prints one
+# table and draws one picture. A class that this processor does not have is left out.
 #
 #   bash benchmarks/run.sh --cuda [arguments]
 # measures the CUDA path instead: cuda/run.sh.
@@ -20,43 +21,95 @@ source "$(dirname "${BASH_SOURCE[0]}")/../tests/support/setup.sh"
 export PYTHONPATH=$repository/benchmarks${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
 python=${MHLA_PYTHON:-python3}
 
+MHLA_COMMIT=$(git -C "$repository" describe --always --dirty --abbrev=12 --exclude='*' \
+  2>/dev/null) || MHLA_COMMIT=unknown
+export MHLA_COMMIT
+
+# build_bench OPTION...: as build does, whose folder it sets.
+build_bench() {
+  build benchmarks mhla_bench -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=OFF \
+    -DMHLA_BUILD_BENCHMARKS=ON -DCMAKE_BUILD_TYPE=Release "$@"
+}
+
+# run_bench FOLDER JSON [Google Benchmark arguments]
+run_bench() {
+  step "run $1/benchmarks/mhla_bench"
+  "$1/benchmarks/mhla_bench" --benchmark_min_time=0.1 --benchmark_repetitions=5 \
+    --benchmark_enable_random_interleaving=true --benchmark_out="$2" \
+    --benchmark_out_format=json "${@:3}"
+}
+
 # draw PICTURE RESULTS...: where there is matplotlib.
 draw() {
   local drawing
   for drawing in "$python" /usr/bin/python3; do
     if "$drawing" -c 'import matplotlib' 2>/dev/null; then
       "$drawing" "$repository/benchmarks/charts.py" "$@"
-      break
+      return
     fi
+  done
+  step "no matplotlib in $python and /usr/bin/python3, so no picture"
+}
+
+# Names those of the files that are there.
+tell_written() {
+  local file
+  for file in "$@"; do
+    if [[ -f $file ]]; then step "written: $file"; fi
   done
 }
 
+# accepts_arguments ARGUMENT...: ends if one is nothing that --classes can pass on.
+accepts_arguments() {
+  local argument
+  for argument in "$@"; do
+    case $argument in
+      --benchmark_out=* | --benchmark_out_format=* | --benchmark_list_tests* | --help)
+        step "--classes does not go with $argument: it runs cases, and names its results itself"
+        exit 2
+        ;;
+    esac
+  done
+}
+
+# compare_classes [Google Benchmark arguments]
+compare_classes() {
+  local root=${MHLA_BUILD_DIR:-$repository/build} levels class folder folders=()
+  mkdir -p "$root"
+  # shellcheck disable=SC2086  # CXX may be several words
+  ${CXX:-c++} "$repository/tests/support/levels_of_processor.cpp" -o "$root/levels"
+  levels=$("$root/levels")
+  # All are built first, so that their runs are close in time.
+  for class in x86-64-v2 x86-64-v3 native; do
+    if [[ $class != native && ";$levels;" != *";$class;"* ]]; then
+      step "$class is left out: this processor does not have its instructions"
+      continue
+    fi
+    MHLA_BUILD_DIR=$root/benchmarks-$class \
+      build_bench -DMHLA_NATIVE=OFF "-DCMAKE_CXX_FLAGS=-march=$class"
+    folders+=("$build_dir")
+  done
+  for folder in "${folders[@]}"; do
+    run_bench "$folder" "$folder.json" "$@" >&2  # one table is printed
+  done
+  local results=("${folders[@]/%/.json}") picture=$root/benchmarks-classes.svg
+  rm -f "$picture"
+  python3 "$repository/benchmarks/classes.py" "${results[@]}"
+  draw "$picture" "${results[@]}"
+  tell_written "${results[@]}" "$picture"
+}
+
+packages=(g++ cmake ninja-build libeigen3-dev libbenchmark-dev python3-matplotlib)
 if [[ ${1:-} == --classes ]]; then
   shift
-  folder=${MHLA_BUILD_DIR:-$repository/build}
-  results=()
-  for class in x86-64-v2 x86-64-v3 native; do
-    results+=("$folder/benchmarks-$class.json")
-    # The peers do not depend on the class.
-    MHLA_BUILD_DIR=$folder/benchmarks-$class \
-      MHLA_PYTHON=$([[ $class == native ]] && echo "$python" || echo false) \
-      MHLA_CMAKE_ARGS="-DMHLA_NATIVE=OFF -DCMAKE_CXX_FLAGS=-march=$class ${MHLA_CMAKE_ARGS:-}" \
-      bash "$repository/benchmarks/run.sh" "$@" --benchmark_out="${results[-1]}"
-  done
-  python3 "$repository/benchmarks/classes.py" "${results[@]}"
-  draw "$folder/benchmarks-classes.svg" "${results[@]}"
-  step "written: $folder/benchmarks-classes.svg"
+  accepts_arguments "$@"
+  require_packages "${packages[@]}"
+  compare_classes "$@"
   exit
 fi
 
-require_packages g++ cmake ninja-build libeigen3-dev libbenchmark-dev python3-matplotlib
-build benchmarks mhla_bench -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=OFF \
-  -DMHLA_BUILD_BENCHMARKS=ON -DMHLA_NATIVE=ON -DCMAKE_BUILD_TYPE=Release
-
-MHLA_COMMIT=$(git -C "$repository" describe --always --dirty --abbrev=12 --exclude='*' \
-  2>/dev/null) || MHLA_COMMIT=unknown
-export MHLA_COMMIT
-
+require_packages "${packages[@]}"
+build_bench -DMHLA_NATIVE=ON
 json=$build_dir/benchmarks.json
 format=json
 for argument in "$@"; do
@@ -68,13 +121,9 @@ for argument in "$@"; do
       ;;
   esac
 done
-
-step "run mhla_bench"
-"$build_dir/benchmarks/mhla_bench" --benchmark_min_time=0.1 --benchmark_repetitions=5 \
-  --benchmark_enable_random_interleaving=true --benchmark_out="$json" \
-  --benchmark_out_format=json "$@"
+run_bench "$build_dir" "$json" "$@"
 if [[ $format != json ]]; then
-  step "written: $json"
+  tell_written "$json"
   exit
 fi
 picture=${json%.json}.svg
@@ -97,6 +146,4 @@ if "$python" -c 'import onnxruntime, onnx' 2>/dev/null; then
 else
   step "no onnxruntime and onnx in $python, so no comparison with ONNX Runtime's linear attention"
 fi
-for file in "$json" "$picture" "$peers" "$onnxruntime"; do
-  if [[ -f $file ]]; then step "written: $file"; fi
-done
+tell_written "$json" "$picture" "$peers" "$onnxruntime"

@@ -31,6 +31,11 @@ class Case:
         return frames * rows * columns
 
 
+def class_of(context):
+    """What it was compiled for, and the library's name for it: "x86-64-v3 (avx2_fma)"."""
+    return f"{context['class']} ({context['instruction_set']})"
+
+
 def load(path):
     """Returns the context and the cases in their order; those that failed are left out."""
     with open(path, encoding="utf-8") as file:
