@@ -262,7 +262,7 @@ void expect_prefetch_changes_nothing(const Multiply& multiply) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     Random rng(seed);
     const auto x = random_product<A>(rng);
-    detail::Prefetch next;
+    detail::Prefetch next(rng.integer(0, 9), tokens.data(), 0, MatrixView<const A>());
     for (Index count = rng.integer(0, 6); count > 0; --count) {
       const Index width = rng.integer(0, 200);
       const MatrixView<const A> rows(x.b_memory.data(), 4, width, rng.integer(-300, 300));

@@ -77,12 +77,16 @@ class CausalBlock {
     while (queries_.next() > 0) {
       const Index count = queries_.count();
       append_keys(queries_.places()[count - 1]);
-      read_earlier_blocks(out);
+      const Strip &queries = queries_.ahead(), &keys = keys_.ahead();
+      Prefetch next(product_tiles(), queries.tokens, queries.count, in_.q, out);
+      next.add(keys.tokens, keys.count, in_.k);
+      next.add(keys.tokens, keys.count, in_.v);
+      read_earlier_blocks(next);
       const bool sums = n_.sums != WeightSums::kNone;
       if (sums) sum_earlier_weights();
       A* const r = sums ? rows().denominators : nullptr;
       add_intra_block(rows().queries, queries_.places(), count, scratch_.block, scratch_.scores,
-                      rows().outputs, n_.own() ? nullptr : r);
+                      rows().outputs, n_.own() ? nullptr : r, &next);
       if (n_.own()) {
         add_intra_block(rows().normalizer_queries, queries_.places(), count,
                         scratch_.normalizer_block, scratch_.scores, rows().outputs, r);
@@ -91,6 +95,7 @@ class CausalBlock {
         op_.normalizer.denominators(static_cast<const A*>(r), count, r);
         divide_rows(rows().outputs, count, n_.values, r, rows().factors);
       }
+      next.finish();
       scatter(rows().outputs, queries_.tokens(), count, out);
     }
     append_keys(last_slot_);
@@ -115,13 +120,14 @@ class CausalBlock {
                   read_.weight);
   }
 
-  /// outputs = phi(Q) S~ for a strip of queries; prefetches the next strips.
-  void read_earlier_blocks(MatrixView<T> out) {
-    const Strip &queries = queries_.ahead(), &keys = keys_.ahead();
-    Prefetch next(tiles_of<A>(queries_.count(), n_.values), queries.tokens, queries.count, in_.q,
-                  out);
-    next.add(keys.tokens, keys.count, in_.k);
-    next.add(keys.tokens, keys.count, in_.v);
+  /// Tiles of the products of a strip of queries, about.
+  Index product_tiles() const {
+    const Index read = tiles_of<A>(queries_.count(), n_.values);
+    return read + scratch_.block.tiles() * (read + tiles_of<A>(queries_.count(), kStripTokens));
+  }
+
+  /// outputs = phi(Q) S~ for a strip of queries.
+  void read_earlier_blocks(Prefetch& next) {
     gather_queries(in_.q, queries_.tokens(), queries_.count(), op_.query_map,
                    static_cast<A>(op_.scale), rows().raw, rows().queries);
     multiply<A>({.out = rows().outputs,

@@ -39,7 +39,7 @@ namespace detail {
 /// \param scores  room for [strip, strip]
 template <class A>
 void add_intra_block(Rows<A> queries, const Index* places, Index count, const PackedKeys<A>& block,
-                     Rows<A> scores, Rows<A> outputs, A* denominators) {
+                     Rows<A> scores, Rows<A> outputs, A* denominators, Prefetch* next = nullptr) {
   Index visible[kStripTokens];  // keys each query sees
   for (Index r = 0; r < count; ++r) visible[r] = block.visible(places[r]);
   const Index widest = count > 0 ? visible[count - 1] : 0;
@@ -50,9 +50,9 @@ void add_intra_block(Rows<A> queries, const Index* places, Index count, const Pa
     const Index step = all ? count : kTile.rows;
     for (Index r = 0; r < count; r += step) {
       const Index rows = std::min(step, count - r);
-      block.score(queries.below(r), rows, t, seen[r + rows - 1], scores.below(r));
+      block.score(queries.below(r), rows, t, seen[r + rows - 1], scores.below(r), next);
     }
-    block.add_values(scores, seen, count, t, outputs);
+    block.add_values(scores, seen, count, t, outputs, next);
     if (denominators == nullptr) continue;
     for (Index r = 0; r < count; ++r) denominators[r] += sum(scores.row(r), seen[r]);
   }

@@ -72,20 +72,24 @@ class PackedKeys {
   }
 
   /// scores[r, 0..cols) = queries[r] . keys of tile t.
-  void score(Rows<A> queries, Index rows, Index t, Index cols, Rows<A> scores) const {
+  void score(Rows<A> queries, Index rows, Index t, Index cols, Rows<A> scores,
+             Prefetch* next = nullptr) const {
     multiply<A>({.out = scores,
                  .a = queries.matrix(rows, features_),
                  .b = keys(t),
-                 .cols = round_up(cols, kRowAlignment)});
+                 .cols = round_up(cols, kRowAlignment),
+                 .next = next});
   }
 
   /// outputs[r] += sum_{j < seen[r]} scores[r, j] v_j over tile t; seen is ascending.
-  void add_values(Rows<A> scores, const Index* seen, Index rows, Index t, Rows<A> outputs) const {
+  void add_values(Rows<A> scores, const Index* seen, Index rows, Index t, Rows<A> outputs,
+                  Prefetch* next = nullptr) const {
     Product<A> product{.out = outputs,
                        .a = scores.matrix(rows, kStripTokens),
                        .b = values(t),
                        .cols = width_,
-                       .start = Start::kTarget};
+                       .start = Start::kTarget,
+                       .next = next};
     ColumnSpan spans[kStripTokens];
     if (rows > 0 && seen[0] == seen[rows - 1]) {
       product.a.cols = seen[0];
