@@ -36,15 +36,22 @@ namespace {
 using detail::Prefetch;
 using test::lines;
 
-/// Appends the lines of rows order[0..count), row by row.
+/// Appends the lines of rows order[0..count), row by row, in pieces: the last of a row begins
+/// earlier if it would end behind the row, unless the row is shorter.
 template <class T>
 void append_lines(std::vector<const void*>& all, const std::vector<Index>& order,
                   const MatrixView<const T>& x) {
-  const auto line_of = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) / 64 * 64; };
+  const auto line_of = [](const void* p) {
+    return static_cast<Index>(reinterpret_cast<std::uintptr_t>(p)) / 64;
+  };
   if (x.cols == 0) return;
   for (const Index r : order) {
-    for (auto line = line_of(x.row(r)); line <= line_of(x.row(r) + x.cols - 1); line += 64) {
-      all.push_back(reinterpret_cast<const void*>(line));
+    const Index first = line_of(x.row(r)), last = line_of(x.row(r) + x.cols - 1);
+    for (Index piece = first; piece <= last; piece += Prefetch::kPiece) {
+      const Index begin = std::max(first, std::min(piece, last + 1 - Prefetch::kPiece));
+      for (Index line = begin; line < begin + Prefetch::kPiece; ++line) {
+        all.push_back(reinterpret_cast<const void*>(line * 64));
+      }
     }
   }
 }
@@ -58,10 +65,10 @@ std::vector<const void*> fetched(Index tiles, Index steps, Prefetch& prefetch) {
     const auto before = std::ssize(lines);
     const Prefetch::Lines share = prefetch.share(steps);
     EXPECT_LE(share.count, steps);
-    // What has no step comes at once, the others in the tile's steps.
-    std::vector<const void*> own;
-    for (Index k = 0; k < share.count; ++k) own.push_back(share.at[k]);
-    lines.insert(lines.begin() + before, own.begin(), own.end());
+    // What has no step has come at once, the others come in the tile's steps.
+    const auto at_once = std::ssize(lines);
+    for (Index k = 0; k < share.count; ++k) share.fetch(k);
+    std::rotate(lines.begin() + before, lines.begin() + at_once, lines.end());
     shares.push_back(std::ssize(lines) - before);
   }
   prefetch.finish();
@@ -69,11 +76,14 @@ std::vector<const void*> fetched(Index tiles, Index steps, Prefetch& prefetch) {
   prefetch.finish();
   EXPECT_EQ(prefetch.share(steps).count, 0);
   EXPECT_EQ(lines, all) << "lines behind the end";
-  for (const Index share : shares) EXPECT_LE(share, detail::ceil_div(std::ssize(all), tiles));
+  for (const Index share : shares) {
+    EXPECT_LE(share,
+              detail::ceil_div(std::ssize(all), tiles * Prefetch::kPiece) * Prefetch::kPiece);
+  }
   return all;
 }
 
-TEST(Prefetch, FetchesEachLineOfItsRowsOnceRowByRow) {
+TEST(Prefetch, FetchesTheLinesOfItsRowsRowByRow) {
   alignas(64) static float numbers[10000];
   alignas(64) static double wide[10000];
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
@@ -99,8 +109,8 @@ TEST(Prefetch, FetchesEachLineOfItsRowsOnceRowByRow) {
   }
 }
 
-TEST(Prefetch, HasRoomForManyLinesAndLeavesOutWholeRowsBehindThem) {
-  constexpr Index kRows = 3, kLinesOfRow = Prefetch::kLines / kRows + 1;
+TEST(Prefetch, HasRoomForManyPiecesAndLeavesOutWholeRowsBehindThem) {
+  constexpr Index kRows = 3, kLinesOfRow = (Prefetch::kPieces / kRows + 1) * Prefetch::kPiece;
   const std::vector<float> numbers(kRows * kLinesOfRow * 16 + 16);
   const auto first = reinterpret_cast<std::uintptr_t>(numbers.data());
   const MatrixView<const float> x(numbers.data() + (64 - first % 64) % 64 / sizeof(float), kRows,
