@@ -129,5 +129,24 @@ TEST(CausalReadOutSm90, RefusesBlocksThatDoNotFit) {
   EXPECT_FALSE((fits<128, 256, Precision::kPair>(65)));
 }
 
+/// Slots of mixtures, and of tiles of keys and values, for blocks of so many tiles.
+template <int D, int E, Precision P = Precision::kSingle>
+void expect_slots(int tiles, int mixtures, int key_values) {
+  const auto slots = CausalReadOutSm90Config<D, E, P>::slots(tiles);
+  EXPECT_EQ(slots.mixtures, mixtures) << D << " " << E << " " << tiles;
+  EXPECT_EQ(slots.key_values, key_values) << D << " " << E << " " << tiles;
+}
+
+TEST(CausalReadOutSm90, HoldsTheTilesOfABlockAndThenMixtures) {
+  expect_slots<64, 64>(1, 2, 4);
+  expect_slots<64, 64>(4, 2, 4);
+  expect_slots<128, 128>(1, 2, 3);
+  expect_slots<128, 128>(3, 2, 3);
+  expect_slots<128, 128>(4, 1, 4);
+  expect_slots<128, 256>(1, 1, 2);
+  expect_slots<128, 256>(2, 1, 2);
+  expect_slots<128, 256, Precision::kPair>(1, 1, 1);
+}
+
 }  // namespace
 }  // namespace cuda_test

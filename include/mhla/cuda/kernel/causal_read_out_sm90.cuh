@@ -7,21 +7,24 @@
 ///     o_t = factor(den_t) (phi(q_t)^T S~_i + sum_{j <= t} m_ii (phi(q_t) . phi(k_j)) v_j)
 ///     den_t = phi(q_t) . z~_i + sum_{j <= t} m_ii phi(q_t) . phi(k_j)                    kKeySum
 ///
-/// t and j in block i, a run of up to kMostRows tokens. A thread behind the warpgroups loads, into
-/// three rings: K and V of a block; Q in tiles of 64 slots; S~_i and z~_i. D / 64 warpgroups have
-/// E / warpgroups columns of O each, so that all work on a block of 64 tokens too, but each
-/// computes P. They map K where it lies, for wgmma reads it there, and go through the tiles of
-/// queries:
+/// t and j in block i, a run of tokens. All go in tiles of 64 tokens, of blocks the last one first.
+/// A thread behind the warpgroups loads, into three rings: tiles of K and V; tiles of Q; S~_i and
+/// z~_i. D / 64 warpgroups have E / warpgroups columns of O each, so that all work on a tile of
+/// queries too, but each computes P. They map K where it lies, for wgmma reads it there, when the
+/// first queries of a block come to it:
 ///
-///     P = T(m_ii phi(Q) phi(K tile)^T)   [64, 64], K tiles up to the own one; by every warpgroup
-///     O = P V                            own tile: by warps (tile/triangular_product.cuh)
-///     O += P V                           earlier tiles
+///     P = T(m_ii phi(Q) phi(K tile)^T)   [64, 64], K tiles from the own one down; by every
+///                                        warpgroup (kernel/own_block.cuh)
+///     O += P V
 ///     O += phi(Q) S~_i                   and den; nothing for i = 0
 ///
-///     (D, E)        threads      per multiprocessor    kMostRows    sums of a thread
-///     (64, 64)      128 + 32     2 thread blocks       256          32 + 32
-///     (128, 128)    256 + 128    1                     256          32 + 32
-///     (128, 256)    256 + 128    1                     128          64 + 32
+/// Earlier queries have no use for the tile of those behind them: K and V of the next block come
+/// where that was.
+///
+///     (D, E)        threads      per multiprocessor    tiles of a block, pairs    sums of a thread
+///     (64, 64)      128 + 32     2 thread blocks       4, 4                       32 + 32
+///     (128, 128)    256 + 128    1                     4, 3                       32 + 32
+///     (128, 256)    256 + 128    1                     2, 1                       64 + 32
 ///
 /// K and V of other blocks are never read, those of later tokens of the block never multiplied by
 /// anything but a zero that replaces what came of K, and not even that where V is not finite.
@@ -39,7 +42,6 @@
 #include "mhla/cuda/kernel/own_block.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/persistent_sm90.cuh"
-#include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
@@ -65,24 +67,27 @@ struct CausalReadOutSm90 {
   /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise blocks
   /// are too large, no runs of tokens, or strides none of the copy engine's.
   static constexpr bool prepare(const CausalReadOutParameters& stage, std::int32_t pairs,
-                                std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[7]) {
+                                std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[9]) {
     const TokenBlocks& blocks = stage.blocks;
     const std::int32_t rows = blocks.slots(), heads = stage.heads, batch = pairs / heads;
     if (blocks.frames() * blocks.rows() != 1 || rows != blocks.block_columns()) return false;
-    if (rows > Config::kMostRows || Config::slots(rows).key_values == 0) return false;
+    const std::int32_t tiles = (rows + 63) / 64;
+    if (Config::slots(tiles).key_values < tiles) return false;
     p.stage = stage;
     p.pairs = pairs;
     p.multiprocessors = multiprocessors;
     if (!TokenBoxes::find(blocks, stage.q, D, heads, batch, rows, p.q_boxes, boxes[0]) ||
         !TokenBoxes::find(blocks, stage.k, D, heads, batch, rows, p.k_boxes, boxes[2]) ||
-        !TokenBoxes::find(blocks, stage.v, E, heads, batch, rows, p.v_boxes, boxes[3])) {
+        !TokenBoxes::find(blocks, stage.v, E, heads, batch, rows, p.v_boxes, boxes[4])) {
       return false;
     }
-    boxes[1] = boxes[0];
-    boxes[0].box[1] = 64;
-    boxes[1].box[1] = static_cast<std::uint32_t>((rows - 1) % 64 + 1);
+    for (int i = 0; i < 6; i += 2) {
+      boxes[i + 1] = boxes[i];
+      boxes[i].box[1] = 64;
+      boxes[i + 1].box[1] = static_cast<std::uint32_t>((rows - 1) % 64 + 1);
+    }
     Config::Mixture::boxes(stage.mixtures, stage.normalization.denominator, blocks.blocks(), pairs,
-                           boxes + 4);
+                           boxes + 6);
     return true;
   }
 
@@ -94,10 +99,8 @@ struct CausalReadOutSm90 {
     const Rings rings = rings_of(p);
     run_persistent<Config>(
         [&](std::uint32_t thread) {
-          if (thread == Config::kProducer) {
-            Mixture::prefetch_maps(p.maps, 4, p.stage.normalization.denominator);
-          }
-          zero_rows_behind(p, rings.key_values, thread);
+          if (thread != Config::kProducer) return;
+          Mixture::prefetch_maps(p.maps, 6, p.stage.normalization.denominator);
         },
         [&] { load(p, rings); }, [&](std::uint32_t thread) { read(p, rings, thread); },
         rings.mixtures, rings.queries, rings.key_values);
@@ -121,15 +124,18 @@ struct CausalReadOutSm90 {
     Item item;
   };
 
-  static MHLA_DEVICE std::int32_t rows(const Params& p) { return p.stage.blocks.slots(); }
-  static MHLA_DEVICE std::int32_t tiles(const Params& p) { return (rows(p) + 63) / 64; }
-  /// Bytes of a panel of K and V: whole tiles of 64 rows.
-  static MHLA_DEVICE std::uint32_t panel_bytes(const Params& p) {
-    return static_cast<std::uint32_t>(tiles(p)) * 64 * 128;
+  using Tile = OwnBlockTile<T, D, Config::kColumns>;
+
+  static MHLA_DEVICE std::int32_t tiles(const Params& p) {
+    return (p.stage.blocks.slots() + 63) / 64;
+  }
+  /// Tokens of a block from a tile on.
+  static MHLA_DEVICE std::int32_t rows_from(const Params& p, std::int32_t tile) {
+    return p.stage.blocks.slots() - 64 * tile;
   }
 
   static MHLA_DEVICE Rings rings_of(const Params& p) {
-    const typename Config::Slots slots = Config::slots(rows(p));
+    const typename Config::Slots slots = Config::slots(tiles(p));
     const auto mixtures = static_cast<std::uint32_t>(slots.mixtures);
     const auto key_values = static_cast<std::uint32_t>(slots.key_values);
     const std::uint32_t begin = ptx::shared_begin();
@@ -137,135 +143,120 @@ struct CausalReadOutSm90 {
     const std::uint32_t barriers = Config::barriers(begin);
     return {{begin, Mixture::kBytes, barriers, mixtures},
             {queries, Config::kQueryBytes, barriers + 2 * Ring::kBarrierBytes, Config::kQueries},
-            {queries + Config::kQueries * Config::kQueryBytes,
-             static_cast<std::uint32_t>(slots.key_value_bytes),
+            {queries + Config::kQueries * Config::kQueryBytes, Config::kKeyValueBytes,
              barriers + (2 + Config::kQueries) * Ring::kBarrierBytes, key_values}};
   }
 
-  /// Rows of K and V that no box fills.
-  static MHLA_DEVICE void zero_rows_behind(const Params& p, const Ring& ring,
-                                           std::uint32_t thread) {
-    const std::uint32_t pieces = panel_bytes(p) / 16 - static_cast<std::uint32_t>(rows(p)) * 8;
-    if (pieces == 0) return;
-    const std::uint32_t panels = (D + E) / 64 * ring.count;  // one behind the other
-    for (std::uint32_t i = thread; i < pieces * panels; i += kThreads) {
-      const std::uint32_t panel = i / pieces;
-      ptx::st_shared_v4(ring.begin + (panel + 1) * panel_bytes(p) - (i - panel * pieces + 1) * 16,
-                        {});
-    }
-    ptx::fence_proxy_async();
-  }
-
+  /// In the order in which slots become free: the last tile of K and V of a block takes the place
+  /// of the first one of a block before.
   static MHLA_DEVICE void load(const Params& p, const Rings& rings) {
     const bool key_sum = p.stage.normalization.denominator == Denominator::kKeySum;
     RingCursor mixture, query, key_value;
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
-      load_keys_and_values(p, rings.key_values, key_value, item);
-      key_value = key_value.after(1, rings.key_values.count);
+      const std::int32_t last = tiles(p) - 1;
       MHLA_CUDA_LOOP
-      for (std::int32_t tile = 0; tile < tiles(p); ++tile) {
-        load_queries(p, rings.queries, query, item, tile);
-        query = query.after(1, rings.queries.count);
-        if (tile != 0 || item.block == 0) continue;
+      for (std::int32_t tile = last; tile >= 0; --tile) {
+        if (tile == 0) load_queries(p, rings.queries, query, item, last);
+        load_keys_and_values(p, rings.key_values, key_value, item, tile);
+      }
+      if (item.block > 0) {
         rings.mixtures.producer_acquire(mixture, Mixture::loaded_bytes(key_sum));
-        Mixture{rings.mixtures.slot(mixture)}.load(p.maps + 4, item.pair, item.block, key_sum,
+        Mixture{rings.mixtures.slot(mixture)}.load(p.maps + 6, item.pair, item.block, key_sum,
                                                    rings.mixtures.full(mixture));
         mixture = mixture.after(1, rings.mixtures.count);
+      }
+      MHLA_CUDA_LOOP
+      for (std::int32_t tile = last - 1; tile >= 0; --tile) {
+        load_queries(p, rings.queries, query, item, tile);
       }
     });
   }
 
-  static MHLA_DEVICE void load_keys_and_values(const Params& p, const Ring& ring, RingCursor at,
-                                               const Item& item) {
-    ring.producer_acquire(at, static_cast<std::uint32_t>(rows(p)) * 2 * (D + E));
-    MHLA_CUDA_UNROLL
-    for (int panel = 0; panel < (D + E) / 64; ++panel) {
-      const bool is_key = panel < D / 64;
-      const TokenBoxes& boxes = is_key ? p.k_boxes : p.v_boxes;
-      ptx::cp_async_bulk_tensor(
-          ring.slot(at) + static_cast<std::uint32_t>(panel) * panel_bytes(p),
-          p.maps[is_key ? 2 : 3],
-          boxes.origin(item.origin, item.head, 0, 64 * panel - (is_key ? 0 : D)), ring.full(at));
-    }
+  static MHLA_DEVICE void load_queries(const Params& p, const Ring& ring, RingCursor& at,
+                                       const Item& item, std::int32_t tile) {
+    const std::int32_t left = rows_from(p, tile);
+    ring.producer_acquire(at, static_cast<std::uint32_t>(left < 64 ? left : 64) * 2 * D);
+    load_panels<D>(p.maps + (left > 64 ? 0 : 1), p.q_boxes, item, tile, ring.slot(at),
+                   ring.full(at));
+    at = at.after(1, ring.count);
   }
 
-  static MHLA_DEVICE void load_queries(const Params& p, const Ring& ring, RingCursor at,
-                                       const Item& item, std::int32_t tile) {
-    const std::int32_t left = rows(p) - 64 * tile;
-    ring.producer_acquire(at, static_cast<std::uint32_t>(left < 64 ? left : 64) * 2 * D);
+  static MHLA_DEVICE void load_keys_and_values(const Params& p, const Ring& ring, RingCursor& at,
+                                               const Item& item, std::int32_t tile) {
+    const std::int32_t left = rows_from(p, tile);
+    ring.producer_acquire(at, static_cast<std::uint32_t>(left < 64 ? left : 64) * 2 * (D + E));
+    load_panels<D>(p.maps + (left > 64 ? 2 : 3), p.k_boxes, item, tile, ring.slot(at),
+                   ring.full(at));
+    load_panels<E>(p.maps + (left > 64 ? 4 : 5), p.v_boxes, item, tile,
+                   ring.slot(at) + D / 64 * Tile::kPanelBytes, ring.full(at));
+    at = at.after(1, ring.count);
+  }
+
+  /// Starts to load a tile of kWidth columns.
+  template <int kWidth>
+  static MHLA_DEVICE void load_panels(const TensorMap* map, const TokenBoxes& boxes,
+                                      const Item& item, std::int32_t tile, std::uint32_t to,
+                                      std::uint32_t barrier) {
     BlockOrigin origin = item.origin;
     origin.column += 64 * tile;
     MHLA_CUDA_UNROLL
-    for (int panel = 0; panel < D / 64; ++panel) {
-      ptx::cp_async_bulk_tensor(ring.slot(at) + panel * (64 * 128), p.maps[left > 64 ? 0 : 1],
-                                p.q_boxes.origin(origin, item.head, 0, 64 * panel), ring.full(at));
+    for (int panel = 0; panel < kWidth / 64; ++panel) {
+      ptx::cp_async_bulk_tensor(to + panel * Tile::kPanelBytes, *map,
+                                boxes.origin(origin, item.head, 0, 64 * panel), barrier);
     }
   }
 
   static MHLA_DEVICE void read(const Params& p, const Rings& rings, std::uint32_t thread) {
     RingCursor mixture, query, key_value;
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
-      const std::int32_t block = item.block;
+      const std::int32_t block = item.block, last = tiles(p) - 1;
       const WorkTile work{thread / 32, thread % 32,
                           static_cast<int>(thread / 128) * Config::kColumns, item};
-      rings.key_values.consumer_wait(key_value);
-      const std::uint32_t keys = rings.key_values.slot(key_value);
-      map_keys(p, keys, thread);
-      const Mixture mixtures{rings.mixtures.slot(mixture)};
-      const std::uint32_t values =
-          keys + (D + static_cast<std::uint32_t>(work.column)) / 64 * panel_bytes(p);
-      const OwnBlock<T, D, Config::kColumns> own_block{
-          keys,           values,
-          panel_bytes(p), ptx::ld_global_nc_f32(p.stage.mixing.row(block) + block),
-          work.warp % 4,  work.lane};
+      const float weight = ptx::ld_global_nc_f32(p.stage.mixing.row(block) + block);
       MHLA_CUDA_LOOP
-      for (std::int32_t tile = 0; tile < tiles(p); ++tile) {
+      for (std::int32_t tile = last; tile >= 0; --tile) {
         rings.queries.consumer_wait(query);
         const std::int32_t row = 16 * static_cast<std::int32_t>(work.warp % 4);
-        const std::int32_t left = rows(p) - 64 * tile;
-        Fragment<D> features = load_box_rows<D>(rings.queries.slot(query), 64 * 128, row,
+        const std::int32_t left = rows_from(p, tile);
+        Fragment<D> features = load_box_rows<D>(rings.queries.slot(query), Tile::kPanelBytes, row,
                                                 left < 64 ? left : 64, work.lane);
         rings.queries.consumer_release(query, work.lane);
         query = query.after(1, rings.queries.count);
         apply<T>(p.stage.query_map, features);
         ptx::fence_registers(features.x);
-        float sums[kTiles][4];
-        RowPair own = own_block.start(sums, features, tile);
+        float sums[kTiles][4] = {};
+        RowPair own{0, 0};
+        RingCursor at = key_value;  // of the tile's own keys
+        MHLA_CUDA_LOOP
+        for (std::int32_t other = tile; other >= 0; --other) {
+          const std::uint32_t keys = rings.key_values.slot(at);
+          if (tile == last) {
+            rings.key_values.consumer_wait(at);
+            Tile::template map<E>(p.stage.key_map, keys, rows_from(p, other),
+                                  Config::kConsumers * 32, thread);
+          }
+          const auto panels = static_cast<std::uint32_t>(D + work.column) / 64;
+          Tile{keys, keys + panels * Tile::kPanelBytes, weight, work.warp % 4, work.lane}.add(
+              own, sums, features, other == tile);
+          at = at.after(1, rings.key_values.count);
+        }
+        own = over_row(own);
         if (block > 0) {
-          if (tile == 0) rings.mixtures.consumer_wait(mixture);
-          add_mixture(p, work, features, mixtures, own, sums);
+          if (tile == last) rings.mixtures.consumer_wait(mixture);
+          add_mixture(p, work, features, Mixture{rings.mixtures.slot(mixture)}, own, sums);
         }
         const float unit = block > 0 ? inverse_power(p.stage.mixtures.scale) : 1;
-        const std::int32_t end = work.item.origin.column + rows(p), all = p.stage.blocks.tokens();
-        write(p, work, {work.item.origin.column + 64 * tile + row, end < all ? end : all}, own,
-              unit, sums);
+        const std::int32_t first = item.origin.column + 64 * tile;
+        const std::int32_t end = first + left, all = p.stage.blocks.tokens();
+        write(p, work, {first + row, end < all ? end : all}, own, unit, sums);
+        rings.key_values.consumer_release(key_value, work.lane);
+        key_value = key_value.after(1, rings.key_values.count);
       }
-      rings.key_values.consumer_release(key_value, work.lane);
-      key_value = key_value.after(1, rings.key_values.count);
       if (block > 0) {
         rings.mixtures.consumer_release(mixture, work.lane);
         mixture = mixture.after(1, rings.mixtures.count);
       }
     });
-  }
-
-  /// phi of the keys of a block, in work, by all warpgroups.
-  static MHLA_DEVICE void map_keys(const Params& p, std::uint32_t keys, std::uint32_t thread) {
-    const auto pieces = static_cast<std::uint32_t>(rows(p)) * 8;  // of a panel
-    p.stage.key_map.with_formula([&](auto phi) {
-      MHLA_CUDA_UNROLL
-      for (int panel = 0; panel < D / 64; ++panel) {
-        const std::uint32_t begin = keys + static_cast<std::uint32_t>(panel) * panel_bytes(p);
-        MHLA_CUDA_LOOP
-        for (std::uint32_t i = thread; i < pieces; i += Config::kConsumers * 32) {
-          ptx::Words4 w = ptx::ld_shared_v4(begin + 16 * i);
-          apply<T>(phi, w.x);
-          ptx::st_shared_v4(begin + 16 * i, w);
-        }
-      }
-    });
-    ptx::fence_proxy_async();
-    ptx::bar_sync(1, Config::kConsumers * 32);
   }
 
   /// Adds the part of earlier blocks to the sums, scaled as that is, and to the sums of weights.

@@ -15,9 +15,10 @@
 namespace mhla::cuda {
 
 struct CausalReadOutSm90Parameters {
-  /// Of the boxes of tiles of q, of the last tile of a block of q, of k, v, S~, its low part, and
-  /// z~ that CausalReadOutSm90::prepare finds; those of boxes without a base are not read.
-  TensorMap maps[7];
+  /// Of the boxes that CausalReadOutSm90::prepare finds: of tiles of q and of the last tile of a
+  /// block, the same of k and of v, then of S~, its low part, and z~. Those of boxes without a base
+  /// are not read.
+  TensorMap maps[9];
   CausalReadOutParameters stage;
   TokenBoxes q_boxes;
   TokenBoxes k_boxes;
@@ -29,28 +30,30 @@ struct CausalReadOutSm90Parameters {
 template <int D, int E, Precision P>
 struct CausalReadOutSm90Config : PersistentConfig<D, E, D == 128> {
   static constexpr int kColumns = E / (D / 64);  // of O, of a warpgroup
-  static constexpr int kMostRows = E == 256 ? 128 : 256;
 
   using Mixture = MixtureSlot<D, E, P>;
   static constexpr int kQueries = 2;  // slots of tiles of Q
   static constexpr int kQueryBytes = 64 * D * 2;
-  static constexpr int kMostKeyValues = 8;
+  static constexpr int kKeyValueBytes = 64 * (D + E) * 2;
+  static constexpr int kMostKeyValues = 8;  // slots of tiles of K and V
 
-  /// How the rings share their memory.
+  /// How many slots the rings have.
   struct Slots {
     std::int32_t mixtures;
-    std::int32_t key_values;  ///< 0: blocks are too large
-    std::int32_t key_value_bytes;
+    std::int32_t key_values;
   };
 
-  /// For blocks of `rows` tokens: two mixtures if two slots of keys and values fit beside them.
-  static MHLA_HOST_DEVICE constexpr Slots slots(std::int32_t rows) {
-    const std::int32_t bytes = (rows + 63) / 64 * 64 * 2 * (D + E);
-    const std::int32_t left =
-        CausalReadOutSm90Config::kRingBytes - kQueries * kQueryBytes - Mixture::kBytes;
-    const std::int32_t mixtures = left - Mixture::kBytes >= 2 * bytes ? 2 : 1;
-    const std::int32_t fit = (left - (mixtures - 1) * Mixture::kBytes) / bytes;
-    return {mixtures, left < 0 ? 0 : fit < kMostKeyValues ? fit : kMostKeyValues, bytes};
+  /// For blocks of `tiles` tiles, of which all of K and V must fit: two mixtures if they do beside
+  /// them, and not one alone.
+  static MHLA_HOST_DEVICE constexpr Slots slots(std::int32_t tiles) {
+    const auto fitting = [](std::int32_t mixtures) {
+      const std::int32_t left =
+          CausalReadOutSm90Config::kRingBytes - kQueries * kQueryBytes - mixtures * Mixture::kBytes;
+      const std::int32_t fit = left < 0 ? 0 : left / kKeyValueBytes;
+      return fit < kMostKeyValues ? fit : kMostKeyValues;
+    };
+    const std::int32_t beside_two = fitting(2);
+    return beside_two >= 2 && beside_two >= tiles ? Slots{2, beside_two} : Slots{1, fitting(1)};
   }
 };
 

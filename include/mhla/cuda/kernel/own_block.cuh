@@ -1,21 +1,24 @@
 #pragma once
 
 /// \file
-/// What tokens get from their own block up to themselves, for a warpgroup and a tile of
-/// 64 queries:
+/// What 64 tokens get from 64 tokens of their own block, those up to themselves, for a warpgroup:
 ///
-///     P = T(m_ii phi(Q) phi(K tile)^T)    wgmma; 0 for keys later than the query
-///     O += P V tile                       own tile: by each warp alone
-///     (tile/triangular_product.cuh),
-///                                         earlier tiles: wgmma
+///     P = T(m_ii phi(Q) phi(K)^T)    wgmma; 0 for keys later than the query
+///     O += P V                       of their own tile: by each warp alone
+///                                    (tile/triangular_product.cuh),
+///                                    of earlier tiles: wgmma
 ///
 /// Later tokens of the tile never enter, whatever they are.
 
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/convert.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/ptx/wgmma.cuh"
+#include "mhla/cuda/tile/feature_map.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/product.cuh"
@@ -24,35 +27,61 @@
 
 namespace mhla::cuda {
 
-/// Features of keys and kColumns columns of values of a block in shared memory, rows filled up to a
-/// multiple of 64 with numbers.
+/// Features of 64 keys and kColumns columns of their values in shared memory, in panels of 64
+/// columns one behind the other.
 template <class T, int D, int kColumns>
-struct OwnBlock {
+struct OwnBlockTile {
   static constexpr int kTiles = kColumns / 8;
+  static constexpr std::uint32_t kPanelBytes = 64 * 128;
 
-  std::uint32_t keys;         ///< shared address of the first panel of 64 columns
-  std::uint32_t values;       ///< likewise
-  std::uint32_t panel_bytes;  ///< from a panel to the next
-  float weight;               ///< m_ii
-  std::uint32_t warp;         ///< of the warpgroup
+  std::uint32_t keys;    ///< shared address of the first panel
+  std::uint32_t values;  ///< likewise
+  float weight;          ///< m_ii
+  std::uint32_t warp;    ///< of the warpgroup
   std::uint32_t lane;
 
-  /// sums = P V for queries of tile `tile`, of which `features` holds the warp's 16 rows, in order
-  /// (ptx::fence_registers). Returns the sums of a thread's two rows of P. The group calls
-  /// together.
-  MHLA_DEVICE RowPair start(float (&sums)[kTiles][4], const Fragment<D>& features,
-                            std::int32_t tile) const {
-    RowPair weights{0, 0};
-    const Fragment<64> own = weigh(features, tile, true);
-    add_elements<T>(weights, own);
-    start_own_tile(sums, own, tile);
+  /// phi of loaded keys in place, the first `rows` of them, and zeros behind, where kValues columns
+  /// of values follow there too. Called by `threads` threads, who meet at barrier 1.
+  template <int kValues>
+  static MHLA_DEVICE void map(const FeatureMap& map, std::uint32_t keys, std::int32_t rows,
+                              std::uint32_t threads, std::uint32_t thread) {
+    constexpr std::uint32_t kPieces = kPanelBytes / 16;
+    const std::uint32_t filled = rows < 64 ? static_cast<std::uint32_t>(rows) * 8 : kPieces;
+    map.with_formula([&](auto phi) {
+      MHLA_CUDA_UNROLL
+      for (int panel = 0; panel < D / 64; ++panel) {
+        MHLA_CUDA_LOOP
+        for (std::uint32_t i = thread; i < filled; i += threads) {
+          const std::uint32_t at = keys + panel * kPanelBytes + 16 * i;
+          ptx::Words4 w = ptx::ld_shared_v4(at);
+          apply<T>(phi, w.x);
+          ptx::st_shared_v4(at, w);
+        }
+      }
+    });
     MHLA_CUDA_LOOP
-    for (std::int32_t other = 0; other < tile; ++other) {
-      Fragment<64> earlier = weigh(features, other, false);
-      add_elements<T>(weights, earlier);
-      add_tile(sums, earlier, other);
+    for (std::uint32_t i = filled + thread; i < kPieces; i += threads) {
+      MHLA_CUDA_UNROLL
+      for (int panel = 0; panel < (D + kValues) / 64; ++panel) {
+        ptx::st_shared_v4(keys + panel * kPanelBytes + 16 * i, {});
+      }
     }
-    return over_row(weights);
+    ptx::fence_proxy_async();
+    ptx::bar_sync(1, threads);
+  }
+
+  /// sums += P V and weights += what the thread has of its two rows of P, for queries of which
+  /// `features` holds the warp's 16 rows, in order (ptx::fence_registers). Whether they are the
+  /// tile's own. The group calls together.
+  MHLA_DEVICE void add(RowPair& weights, float (&sums)[kTiles][4], const Fragment<D>& features,
+                       bool is_own) const {
+    Fragment<64> rounded = weigh(features, is_own);
+    add_elements<T>(weights, rounded);
+    if (is_own) {
+      add_own(sums, rounded);
+    } else {
+      add_earlier(sums, rounded);
+    }
   }
 
  private:
@@ -60,24 +89,20 @@ struct OwnBlock {
   struct Values {
     static constexpr int kPieces = kColumns / 8;
     std::uint32_t begin;
-    std::uint32_t panel_bytes;
     MHLA_HOST_DEVICE constexpr std::uint32_t piece(std::uint32_t row, std::uint32_t piece) const {
-      return begin + piece / 8 * panel_bytes + BoxPanel::offset(row, piece % 8);
+      return begin + piece / 8 * kPanelBytes + BoxPanel::offset(row, piece % 8);
     }
   };
 
-  /// P of the warp's rows and a tile of keys.
-  MHLA_DEVICE Fragment<64> weigh(const Fragment<D>& features, std::int32_t tile,
-                                 bool is_own) const {
+  /// P of the warp's rows.
+  MHLA_DEVICE Fragment<64> weigh(const Fragment<D>& features, bool is_own) const {
     float scores[8][4] = {};
     ptx::fence_registers(scores);
     ptx::wgmma_fence();
     MHLA_CUDA_UNROLL
     for (int s = 0; s < D / 16; ++s) {
       ptx::wgmma_m64k16<0>(scores, features.x + 4 * s,
-                           transposed_factor(keys + s / 4 * panel_bytes,
-                                             static_cast<std::uint32_t>(tile) * 64, s % 4),
-                           T{});
+                           transposed_factor(keys + s / 4 * kPanelBytes, 0, s % 4), T{});
     }
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
@@ -96,40 +121,31 @@ struct OwnBlock {
     return rounded;
   }
 
-  /// sums = P V of the own tile.
-  MHLA_DEVICE void start_own_tile(float (&sums)[kTiles][4], const Fragment<64>& weights,
-                                  std::int32_t tile) const {
-    const Values own_values{values, panel_bytes};
-    const auto row = static_cast<std::uint32_t>(tile) * 64;
-    MHLA_CUDA_UNROLL
-    for (int j = 0; j < kTiles; ++j) {
-      MHLA_CUDA_UNROLL
-      for (float& x : sums[j]) x = 0;
-    }
+  /// sums += P V of the queries' own tile.
+  MHLA_DEVICE void add_own(float (&sums)[kTiles][4], const Fragment<64>& weights) const {
+    const Values own_values{values};
     Fragment<16> lower{};
     MHLA_CUDA_UNROLL
     for (int s = 0; s < 4; ++s) {
       const std::uint32_t* const a = weights.x + 4 * s;
       const auto step = static_cast<std::uint32_t>(s);
       if (step < warp) {
-        multiply_step<T>(sums, a[0], a[1], a[2], a[3], own_values, row + 16 * step, 0, lane);
+        multiply_step<T>(sums, a[0], a[1], a[2], a[3], own_values, 16 * step, 0, lane);
       }
       MHLA_CUDA_UNROLL
       for (int i = 0; i < 4; ++i) lower.x[i] = step == warp ? a[i] : lower.x[i];
     }
-    multiply_lower<T>(sums, lower, own_values, row + 16 * warp, lane);
+    multiply_lower<T>(sums, lower, own_values, 16 * warp, lane);
   }
 
   /// sums += P V of an earlier tile.
-  MHLA_DEVICE void add_tile(float (&sums)[kTiles][4], Fragment<64>& weights,
-                            std::int32_t tile) const {
-    const auto row = static_cast<std::uint32_t>(tile) * 64;
+  MHLA_DEVICE void add_earlier(float (&sums)[kTiles][4], Fragment<64>& weights) const {
     ptx::fence_registers(sums);
     ptx::fence_registers(weights.x);
     ptx::wgmma_fence();
     MHLA_CUDA_UNROLL
     for (int s = 0; s < 4; ++s) {
-      ptx::wgmma_m64k16<1>(sums, weights.x + 4 * s, factor(values, row + 16 * s, panel_bytes), T{});
+      ptx::wgmma_m64k16<1>(sums, weights.x + 4 * s, factor(values, 16 * s, kPanelBytes), T{});
     }
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
