@@ -10,13 +10,14 @@ namespace mhla::cuda::build {
 
 /// Instructions that a kernel is made of. It has those it names and no other ones of the list.
 enum Needs : int {
-  kMma = 1,           ///< mma.sync
-  kWgmma = 2,         ///< wgmma
-  kMatrices = 4,      ///< ldmatrix
-  kCopies = 8,        ///< cp.async
-  kTensorLoads = 16,  ///< cp.async.bulk.tensor to shared memory, counted by mbarriers
-  kWaits = 32,        ///< griddepcontrol.wait; not on sm_80
-  kLaunches = 64,     ///< griddepcontrol.launch_dependents; not on sm_80
+  kMma = 1,             ///< mma.sync
+  kWgmma = 2,           ///< wgmma
+  kMatrices = 4,        ///< ldmatrix
+  kCopies = 8,          ///< cp.async
+  kTensorLoads = 16,    ///< cp.async.bulk.tensor to shared memory, counted by mbarriers
+  kWaits = 32,          ///< griddepcontrol.wait; not on sm_80
+  kLaunches = 64,       ///< griddepcontrol.launch_dependents; not on sm_80
+  kTensorStores = 128,  ///< cp.async.bulk.tensor from shared memory, in groups
 };
 
 /// The last template arguments of an entry function, in their order.

@@ -91,6 +91,8 @@ class Check {
     both(kCopies, {"cp.async.cg.shared.global", "cp.async.commit_group", "cp.async.wait_group"});
     both(kTensorLoads, {"cp.async.bulk.tensor.5d.shared::cluster.global", "mbarrier.init",
                         "mbarrier.arrive.expect_tx", "mbarrier.try_wait", "fence.mbarrier_init"});
+    both(kTensorStores, {"cp.async.bulk.tensor.5d.global.shared::cta", "cp.async.bulk.commit_group",
+                         "cp.async.bulk.wait_group.read"});
     both(kWaits, {"griddepcontrol.wait"});
     both(kLaunches, {"griddepcontrol.launch_dependents"});
     const int fences = count(body, "fence.proxy.async");
@@ -109,6 +111,7 @@ class Check {
     present(plan, kMatrices, count(code, Opcode::kMatrices), "LDSM");
     present(plan, kCopies, count(code, Opcode::kCopy), "LDGSTS");
     present(plan, kTensorLoads, count(code, Opcode::kTensorLoad), "UTMALDG");
+    present(plan, kTensorStores, count(code, Opcode::kTensorStore), "UTMASTG");
     present(plan, kWaits, count(code, Opcode::kWait), "ACQBULK");
     present(plan, kLaunches, count(code, Opcode::kLaunch), "PREEXIT");
     expect(plan.fences == 0 || count(code, Opcode::kFence) > 0, "has no FENCE in its code");

@@ -10,6 +10,7 @@
 
 #include "mhla/cuda/kernel/read_out_sm80.cuh"
 #include "mhla/cuda/kernel/read_out_sm90.cuh"
+#include "mhla/cuda/kernel/read_out_sm90_config.cuh"
 #include "support/cuda/kernel_contract.hpp"
 #include "support/cuda/read_out_run.hpp"
 
@@ -177,6 +178,26 @@ TEST(ReadOutSm90, RefusesWhatTheCopyEngineCannotExpress) {
   ReadOutRun<ReadOutOfSm90, bfloat16, 64, 64, Precision::kSingle> run(
       {.blocks = sequence(514, 257)});
   EXPECT_FALSE(run.launch(0));
+}
+
+/// Slots of mixtures and of boxes, for boxes of so many rows, `count` to a block.
+template <int D, int E, Precision P = Precision::kSingle>
+void expect_slots(int rows, int count, int mixtures, int boxes) {
+  const auto slots = ReadOutSm90Config<D, E, P>::slots(rows * E * 2, count);
+  EXPECT_EQ(slots.mixtures, mixtures) << D << " " << E << " " << rows;
+  EXPECT_EQ(slots.boxes, boxes) << D << " " << E << " " << rows;
+}
+
+TEST(ReadOutSm90, HoldsTwoBoxesAndThenMixtures) {
+  expect_slots<64, 64>(64, 1, 3, 4);
+  expect_slots<64, 64>(64, 4, 3, 10);
+  expect_slots<64, 64>(16, 16, 3, 16);
+  expect_slots<64, 64>(256, 1, 3, 2);
+  expect_slots<128, 128>(216, 1, 2, 2);
+  expect_slots<128, 128, Precision::kPair>(216, 1, 1, 2);
+  expect_slots<128, 256>(128, 1, 1, 2);
+  expect_slots<128, 256>(128, 2, 1, 2);
+  expect_slots<128, 256, Precision::kPair>(128, 2, 1, 1);
 }
 
 }  // namespace

@@ -131,6 +131,7 @@ TEST(Plan, TheCopyEngineIsUsedWhereBlocksAreBoxes) {
   Problem problem = kVideo;
   const std::int64_t row = 128 * 2, token = 12 * row;  // [B,N,H,D]
   problem.q = problem.k = problem.v = {nullptr, 31500 * token, row, token};
+  problem.o = {nullptr, 31500 * token, row, token};
   const Plan boxes = plan<128, 128>(problem, kHopper);
   EXPECT_EQ(boxes.summary, Arch::kSm90a);
   EXPECT_EQ(boxes.read_out, Arch::kSm90a);

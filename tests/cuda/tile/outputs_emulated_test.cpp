@@ -3,6 +3,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "emulator/async_box.hpp"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
 #include "support/cuda/in_block.hpp"
@@ -16,6 +19,16 @@ using cuda_test::expect_rows;
 using cuda_test::in_block;
 using cuda_test::number;
 
+/// sums[j][i] as the tables of mma say.
+template <int kTiles>
+void number_sums(float (&sums)[kTiles][4], std::uint32_t lane) {
+  for (std::uint32_t j = 0; j < kTiles; ++j) {
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      sums[j][i] = number(lane / 4 + i / 2 * 8, 8 * j + lane % 4 * 2 + i % 2);
+    }
+  }
+}
+
 /// Through a tile of `kPassed` columns.
 template <class T, int kTiles, int kPassed = 8 * kTiles>
 void expect_output(int count) {
@@ -25,11 +38,7 @@ void expect_output(int count) {
   device.track("o", out.data(), out.bytes(), emulator::Access::kWrite);
   const auto report = cuda_test::in_block(device, [&](std::uint32_t lane) {
     float sums[kTiles][4];
-    for (std::uint32_t j = 0; j < kTiles; ++j) {
-      for (std::uint32_t i = 0; i < 4; ++i) {
-        sums[j][i] = number(lane / 4 + i / 2 * 8, 8 * j + lane % 4 * 2 + i % 2);
-      }
-    }
+    number_sums(sums, lane);
     write_sums<T>(sums, RowPair{0.5f, -3.0f}, SharedTile<16, kPassed>{ptx::shared_begin()},
                   out.raw(), 2 * kStride, EverySecond{count}, lane);
   });
@@ -45,6 +54,89 @@ TEST(Outputs, RowsOfTokensAreWritten) {
   expect_output<bfloat16, 8, 64>(16);
   expect_output<half, 16, 64>(16);
   expect_output<bfloat16, 32, 64>(9);
+}
+
+/// The copy engine takes 64 columns at a time from a warp's tile, and leaves out rows that are
+/// none.
+template <class T, int kTiles>
+void expect_stored(int rows) {
+  constexpr std::int64_t kWidth = 8 * kTiles, kStride = kWidth + 8;
+  cuda_test::Array<T> out(16 * kStride);
+  const std::uint64_t stride = 2 * kStride;
+  const TensorMap map = emulator::tensor_map(
+      {out.raw(),
+       {static_cast<std::uint64_t>(kWidth), static_cast<std::uint64_t>(rows), 1, 1, 1},
+       {stride, stride, stride, stride},
+       {64, 16, 1, 1, 1}});
+  emulator::Device device(2);
+  device.track("o", out.data(), out.bytes(), emulator::Access::kWrite);
+  const auto report = cuda_test::in_block(device, [&](std::uint32_t lane) {
+    const WarpTile tile{ptx::shared_begin()};
+    float sums[kTiles][4];
+    number_sums(sums, lane);
+    store_tiles<T>(sums, RowPair{0.5f, -3.0f}, tile, lane, [&](int column) {
+      ptx::cp_async_bulk_tensor_store(map, {{column, 0, 0, 0, 0}}, tile.begin);
+    });
+    if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();
+  });
+  EXPECT_EQ(report.bank_conflicts, 0u);
+  EXPECT_EQ(report.count("tensor stores"), std::uint64_t{kTiles / 8});
+  for (std::int64_t r = 0; r < 16; ++r) {
+    for (std::int64_t c = 0; c < kStride; ++c) {
+      const float factor = r < 8 ? 0.5f : -3.0f;
+      const float x = number(static_cast<std::uint32_t>(r), static_cast<std::uint32_t>(c)) * factor;
+      const T wanted =
+          r < rows && c < kWidth ? T{static_cast<std::uint16_t>(ptx::pack<T>(x, 0))} : T{0xFFFF};
+      ASSERT_EQ(out[r * kStride + c].bits, wanted.bits) << r << " " << c;
+    }
+  }
+}
+
+TEST(Outputs, TilesAreStoredByTheCopyEngine) {
+  expect_stored<bfloat16, 8>(16);
+  expect_stored<half, 16>(11);
+}
+
+/// Rows of a box are stored, those behind its end not.
+template <class T, int kTiles>
+void expect_box(int column, std::int32_t row, std::int32_t rows) {
+  constexpr std::uint32_t kPanelBytes = 40 * 128, kWords = 4 * kPanelBytes / 4;
+  constexpr std::uint32_t kBefore = 0x12345678;
+  std::vector<std::uint32_t> seen(kWords);
+  emulator::Device device(3);
+  const auto report = in_block(device, [&](std::uint32_t lane) {
+    const std::uint32_t begin = ptx::shared_begin();
+    for (std::uint32_t i = lane; i < kWords; i += 32) ptx::st_shared(begin + 4 * i, kBefore);
+    ptx::bar_sync();
+    float sums[kTiles][4];
+    number_sums(sums, lane);
+    store_box_rows<T>(sums, {0.5f, -3.0f}, begin, kPanelBytes, column, row, rows, lane);
+    ptx::bar_sync();
+    for (std::uint32_t i = lane; i < kWords; i += 32) seen[i] = ptx::ld_shared(begin + 4 * i);
+  });
+  EXPECT_EQ(report.bank_conflicts, 0u);
+  for (std::int32_t r = 0; r < 40; ++r) {
+    for (int c = 0; c < 256; c += 2) {
+      const std::uint32_t at =
+          static_cast<std::uint32_t>(c / 64) * kPanelBytes +
+          BoxPanel::offset(static_cast<std::uint32_t>(r), static_cast<std::uint32_t>(c % 64 / 8)) +
+          static_cast<std::uint32_t>(c % 8 * 2);
+      const bool stored =
+          r >= row && r < row + 16 && r < rows && c >= column && c < column + 8 * kTiles;
+      const auto i = static_cast<std::uint32_t>(r - row),
+                 j = static_cast<std::uint32_t>(c - column);
+      const float factor = i < 8 ? 0.5f : -3.0f;
+      const std::uint32_t wanted =
+          stored ? ptx::pack<T>(number(i, j) * factor, number(i, j + 1) * factor) : kBefore;
+      ASSERT_EQ(seen[at / 4], wanted) << r << " " << c;
+    }
+  }
+}
+
+TEST(Outputs, RowsOfABoxAreStored) {
+  expect_box<half, 8>(0, 0, 40);
+  expect_box<bfloat16, 16>(128, 16, 27);
+  expect_box<half, 16>(0, 32, 33);
 }
 
 /// store_sums puts what a thread has of sums where the tables of mma say.

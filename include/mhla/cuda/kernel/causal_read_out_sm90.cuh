@@ -29,8 +29,8 @@
 /// K and V of other blocks are never read, those of later tokens of the block never multiplied by
 /// anything but a zero that replaces what came of K, and not even that where V is not finite.
 ///
-/// Shared memory: the rings, as many slots as fit; 2048 bytes a warp that O leaves through; 16
-/// bytes of barriers a slot.
+/// Shared memory: the rings, as many slots as fit; 2048 bytes a warp from which the copy engine
+/// takes its rows of O; 16 bytes of barriers a slot.
 /// Device memory: Q, K, V, S~ and z~ once, O once.
 /// Source: arXiv:2601.07832, section 4.2.
 
@@ -67,7 +67,7 @@ struct CausalReadOutSm90 {
   /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise blocks
   /// are too large, no runs of tokens, or strides none of the copy engine's.
   static constexpr bool prepare(const CausalReadOutParameters& stage, std::int32_t pairs,
-                                std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[9]) {
+                                std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[11]) {
     const TokenBlocks& blocks = stage.blocks;
     const std::int32_t rows = blocks.slots(), heads = stage.heads, batch = pairs / heads;
     if (blocks.frames() * blocks.rows() != 1 || rows != blocks.block_columns()) return false;
@@ -78,7 +78,8 @@ struct CausalReadOutSm90 {
     p.multiprocessors = multiprocessors;
     if (!TokenBoxes::find(blocks, stage.q, D, heads, batch, rows, p.q_boxes, boxes[0]) ||
         !TokenBoxes::find(blocks, stage.k, D, heads, batch, rows, p.k_boxes, boxes[2]) ||
-        !TokenBoxes::find(blocks, stage.v, E, heads, batch, rows, p.v_boxes, boxes[4])) {
+        !TokenBoxes::find(blocks, stage.v, E, heads, batch, rows, p.v_boxes, boxes[4]) ||
+        !TokenBoxes::find(blocks, stage.o, E, heads, batch, rows, p.o_boxes, boxes[9])) {
       return false;
     }
     for (int i = 0; i < 6; i += 2) {
@@ -86,6 +87,9 @@ struct CausalReadOutSm90 {
       boxes[i].box[1] = 64;
       boxes[i + 1].box[1] = static_cast<std::uint32_t>((rows - 1) % 64 + 1);
     }
+    boxes[10] = boxes[9];
+    boxes[9].box[1] = 16;
+    boxes[10].box[1] = static_cast<std::uint32_t>((rows - 1) % 16 + 1);
     Config::Mixture::boxes(stage.mixtures, stage.normalization.denominator, blocks.blocks(), pairs,
                            boxes + 6);
     return true;
@@ -101,6 +105,7 @@ struct CausalReadOutSm90 {
         [&](std::uint32_t thread) {
           if (thread != Config::kProducer) return;
           Mixture::prefetch_maps(p.maps, 6, p.stage.normalization.denominator);
+          for (int i = 9; i < 11; ++i) ptx::prefetch_tensormap(p.maps[i]);
         },
         [&] { load(p, rings); }, [&](std::uint32_t thread) { read(p, rings, thread); },
         rings.mixtures, rings.queries, rings.key_values);
@@ -245,10 +250,7 @@ struct CausalReadOutSm90 {
           if (tile == last) rings.mixtures.consumer_wait(mixture);
           add_mixture(p, work, features, Mixture{rings.mixtures.slot(mixture)}, own, sums);
         }
-        const float unit = block > 0 ? inverse_power(p.stage.mixtures.scale) : 1;
-        const std::int32_t first = item.origin.column + 64 * tile;
-        const std::int32_t end = first + left, all = p.stage.blocks.tokens();
-        write(p, work, {first + row, end < all ? end : all}, own, unit, sums);
+        write(p, work, tile, own, sums);
         rings.key_values.consumer_release(key_value, work.lane);
         key_value = key_value.after(1, rings.key_values.count);
       }
@@ -257,6 +259,7 @@ struct CausalReadOutSm90 {
         mixture = mixture.after(1, rings.mixtures.count);
       }
     });
+    if (thread % 32 == 0) ptx::cp_async_bulk_wait_group_read<0>();
   }
 
   /// Adds the part of earlier blocks to the sums, scaled as that is, and to the sums of weights.
@@ -277,14 +280,23 @@ struct CausalReadOutSm90 {
     ptx::fence_registers(sums);
   }
 
-  static MHLA_DEVICE void write(const Params& p, const WorkTile& work,
-                                const ConsecutiveTokens& tokens, RowPair den, float unit,
-                                const float (&sums)[kTiles][4]) {
+  /// The outputs of the warp's rows of a tile, those that the block has.
+  static MHLA_DEVICE void write(const Params& p, const WorkTile& work, std::int32_t tile,
+                                RowPair den, const float (&sums)[kTiles][4]) {
     const Normalization& by = p.stage.normalization;
+    const float unit = work.item.block > 0 ? inverse_power(p.stage.mixtures.scale) : 1;
     const RowPair factors{by.factor(den.x) * unit, by.factor(den.x_8) * unit};
-    const WarpTile tile = Config::tile(work.warp);
-    write_sums<T>(sums, factors, tile, p.stage.o.head(work.item.head) + 2 * work.column,
-                  p.stage.o.token_stride, tokens, work.lane);
+    const std::int32_t row = 64 * tile + 16 * static_cast<std::int32_t>(work.warp % 4);
+    const std::int32_t left = p.stage.blocks.slots() - row;
+    if (left <= 0) return;
+    BlockOrigin origin = work.item.origin;
+    origin.column += row;
+    store_tiles<T>(sums, factors, Config::tile(work.warp), work.lane, [&](int column) {
+      ptx::cp_async_bulk_tensor_store(
+          p.maps[left < 16 ? 10 : 9],
+          p.o_boxes.origin(origin, work.item.head, 0, work.column + column),
+          Config::tile(work.warp).begin);
+    });
   }
 };
 

@@ -16,13 +16,14 @@ namespace mhla::cuda {
 
 struct CausalReadOutSm90Parameters {
   /// Of the boxes that CausalReadOutSm90::prepare finds: of tiles of q and of the last tile of a
-  /// block, the same of k and of v, then of S~, its low part, and z~. Those of boxes without a base
-  /// are not read.
-  TensorMap maps[9];
+  /// block, the same of k and of v, then of S~, its low part, and z~; of a warp's rows of o and of
+  /// the last ones of a block. Those of boxes without a base are not read.
+  TensorMap maps[11];
   CausalReadOutParameters stage;
   TokenBoxes q_boxes;
   TokenBoxes k_boxes;
   TokenBoxes v_boxes;
+  TokenBoxes o_boxes;
   std::int32_t pairs;
   std::int32_t multiprocessors;  ///< of the device
 };

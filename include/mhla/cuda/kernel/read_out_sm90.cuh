@@ -9,17 +9,18 @@
 ///
 /// A thread block stays and takes items pair * M + i in steps of the grid. A thread behind the
 /// warpgroups loads, into two rings: S~_i as E / 64 panels of [D][64], where wgmma reads them, with
-/// z~_i behind; and the boxes of Q (tile/token_boxes.cuh). D / 64 warpgroups take turns
-/// at tiles of 64 slots of a box: Q to registers, phi, the slot given back; den, and products of up
-/// to 128 columns at a time; out through 2048 bytes a warp in 16-byte pieces, only where there is a
-/// token. Rows of a tile beyond the box repeat its last row, and are not written.
+/// z~_i behind; and the boxes of Q (tile/token_boxes.cuh). D / 64 warpgroups take turns at tiles of
+/// 64 slots of a box: Q to registers, phi; den, and products of up to 128 columns at a time; O to
+/// where Q was, E columns there. The copy engine takes a box of O from there, started by the thread
+/// that loads before it loads to that slot again: what of a box lies beyond the tokens it leaves
+/// out.
 ///
-///     (D, E)        threads      per multiprocessor    slots of S~, pairs    sums of a thread
-///     (64, 64)      128 + 32     2 thread blocks       3, 3                  32
-///     (128, 128)    256 + 128    1                     2, 2                  64
-///     (128, 256)    256 + 128    1                     2, 1                  64, twice
+///     (D, E)        threads      per multiprocessor    slots of S~, at most    sums of a thread
+///     (64, 64)      128 + 32     2 thread blocks       3                       32
+///     (128, 128)    256 + 128    1                     2                       64
+///     (128, 256)    256 + 128    1                     2                       64, twice
 ///
-/// Shared memory: the rings, the tiles that O leaves through, 16 bytes of barriers a slot.
+/// Shared memory: the rings, 16 bytes of barriers a slot, 32 bytes a box for where it goes.
 /// Device memory: Q, S~ and z~ once, O once; of kCrossQuery the M W scores of a pair for each of
 /// its blocks.
 /// Source: arXiv:2601.07832, section 4.1, eq. (4).
@@ -30,6 +31,8 @@
 #include "mhla/cuda/kernel/mixture_slot.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/persistent_sm90.cuh"
+#include "mhla/cuda/kernel/read_out_sm90_config.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
@@ -42,32 +45,6 @@
 #include "mhla/cuda/tile/token_boxes.cuh"
 
 namespace mhla::cuda {
-
-struct ReadOutSm90Parameters {
-  /// Of the boxes of q, of S~, of its low part, and of z~ that ReadOutSm90::prepare finds; those of
-  /// boxes without a base are not read.
-  TensorMap maps[4];
-  ReadOutParameters stage;
-  TokenBoxes q_boxes;
-  std::int32_t pairs;
-  std::int32_t multiprocessors;  ///< of the device
-};
-
-template <int D, int E, Precision P>
-struct ReadOutSm90Config : PersistentConfig<D, E, D == 128> {
-  static constexpr int kMostRows = E == 256 ? 128 : 256;  // of a box of Q
-  static constexpr int kColumns = E == 64 ? 64 : 128;     // of a product
-
-  using Mixture = MixtureSlot<D, E, P>;
-  static constexpr int kMixtures = D == 64 ? 3 : E == 256 && P == Precision::kPair ? 1 : 2;
-  static constexpr int kMostQueries = 32;  // slots of Q
-
-  static constexpr int kMixtureBytes = kMixtures * Mixture::kBytes;
-  static constexpr int kQueryBytes = ReadOutSm90Config::kRingBytes - kMixtureBytes;
-  static_assert(kMostRows * D * 2 <= kQueryBytes, "the ring of Q holds a box");
-  static_assert((kMixtures + kMostQueries) * Ring::kBarrierBytes <=
-                ReadOutSm90Config::kBarrierBytes);
-};
 
 template <class T, int D, int E, Precision P>
 struct ReadOutSm90 {
@@ -82,15 +59,17 @@ struct ReadOutSm90 {
   /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise the copy
   /// engine has no boxes for these blocks and strides.
   static constexpr bool prepare(const ReadOutParameters& stage, std::int32_t pairs,
-                                std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[4]) {
-    const std::int32_t blocks = stage.blocks.blocks();
+                                std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[5]) {
+    const std::int32_t heads = stage.heads, batch = pairs / heads;
     p.stage = stage;
     p.pairs = pairs;
     p.multiprocessors = multiprocessors;
-    Config::Mixture::boxes(stage.mixtures, stage.normalization.denominator, blocks, pairs,
-                           boxes + 1);
-    return TokenBoxes::find(stage.blocks, stage.q, D, stage.heads, pairs / stage.heads,
-                            Config::kMostRows, p.q_boxes, boxes[0]);
+    Config::Mixture::boxes(stage.mixtures, stage.normalization.denominator, stage.blocks.blocks(),
+                           pairs, boxes + 1);
+    return TokenBoxes::find(stage.blocks, stage.q, D, heads, batch, Config::kMostRows, p.q_boxes,
+                            boxes[0]) &&
+           TokenBoxes::find(stage.blocks, stage.o, E, heads, batch, Config::kMostRows, p.o_boxes,
+                            boxes[4]);
   }
 
   static constexpr unsigned grid(const Params& p, int) {
@@ -103,9 +82,10 @@ struct ReadOutSm90 {
         [&](std::uint32_t thread) {
           if (thread != Config::kProducer) return;
           Mixture::prefetch_maps(p.maps, 1, p.stage.normalization.denominator);
+          ptx::prefetch_tensormap(p.maps[4]);
         },
         [&] { load(p, rings); }, [&](std::uint32_t thread) { read(p, rings, thread); },
-        rings.mixtures, rings.queries);
+        rings.mixtures, rings.boxes);
   }
 
  private:
@@ -114,7 +94,8 @@ struct ReadOutSm90 {
 
   struct Rings {
     Ring mixtures;
-    Ring queries;
+    Ring boxes;             // of Q, then of O
+    std::uint32_t origins;  // shared address
   };
 
   /// What a warp of a warpgroup works on.
@@ -124,60 +105,98 @@ struct ReadOutSm90 {
     Item item;
   };
 
-  /// Tokens of slots first.. first + count - 1 of a block.
-  struct BoxTokens {
-    const TokenBlocks& blocks;
-    BlockOrigin origin;
-    std::int32_t first;
-    std::int32_t count;
-    MHLA_HOST_DEVICE constexpr std::int32_t operator()(std::int32_t row) const {
-      return row < count ? blocks.token(origin, first + row) : -1;
-    }
+  /// Rows row.. row + 15 of a box.
+  struct BoxRows {
+    std::uint32_t box;   // shared address
+    std::int32_t first;  // slot of the block that is row 0
+    std::int32_t row;
   };
 
-  /// Bytes of a panel of a box of Q.
+  /// Bytes of a panel of a box.
   static MHLA_DEVICE std::uint32_t panel_bytes(const Params& p) {
     return (static_cast<std::uint32_t>(p.q_boxes.rows()) + 7) / 8 * 1024;
   }
 
   static MHLA_DEVICE Rings rings_of(const Params& p) {
-    const std::uint32_t begin = ptx::shared_begin();
-    const std::uint32_t queries = begin + Config::kMixtureBytes;
-    const std::uint32_t barriers = Config::barriers(begin);
-    const std::uint32_t bytes = panel_bytes(p) * (D / 64);
-    const std::uint32_t count = Config::kQueryBytes / bytes;
-    return {{begin, Mixture::kBytes, barriers, Config::kMixtures},
-            {queries, bytes, barriers + Config::kMixtures * Ring::kBarrierBytes,
-             count < Config::kMostQueries ? count : Config::kMostQueries}};
+    const std::uint32_t bytes = panel_bytes(p) * (E / 64);
+    const auto slots = Config::slots(static_cast<std::int32_t>(bytes), p.q_boxes.count());
+    const auto mixtures = static_cast<std::uint32_t>(slots.mixtures);
+    const std::uint32_t begin = ptx::shared_begin(), barriers = Config::barriers(begin);
+    return {{begin, Mixture::kBytes, barriers, mixtures},
+            {begin + mixtures * Mixture::kBytes, bytes, barriers + mixtures * Ring::kBarrierBytes,
+             static_cast<std::uint32_t>(slots.boxes)},
+            barriers + Config::kOrigins};
   }
 
   static MHLA_DEVICE void load(const Params& p, const Rings& rings) {
     const bool key_sum = p.stage.normalization.denominator == Denominator::kKeySum;
-    const auto bytes = static_cast<std::uint32_t>(p.q_boxes.rows()) * (2 * D);
-    RingCursor mixture, query;
+    RingCursor mixture, slot;
+    std::uint32_t free = rings.boxes.count;  // slots that nothing was loaded to yet
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
-      rings.mixtures.producer_acquire(mixture, Mixture::loaded_bytes(key_sum));
-      Mixture{rings.mixtures.slot(mixture)}.load(p.maps + 1, item.pair, item.block, key_sum,
-                                                 rings.mixtures.full(mixture));
-      mixture = mixture.after(1, rings.mixtures.count);
       MHLA_CUDA_LOOP
       for (std::int32_t box = 0; box < p.q_boxes.count(); ++box) {
-        rings.queries.producer_acquire(query, bytes);
-        MHLA_CUDA_UNROLL
-        for (int panel = 0; panel < D / 64; ++panel) {
-          ptx::cp_async_bulk_tensor(
-              rings.queries.slot(query) + static_cast<std::uint32_t>(panel) * panel_bytes(p),
-              p.maps[0], p.q_boxes.origin(item.origin, item.head, box, 64 * panel),
-              rings.queries.full(query));
+        if (free == 0) {
+          store(p, rings, slot);
+        } else {
+          --free;
         }
-        query = query.after(1, rings.queries.count);
+        load_box(p, rings, slot, item, box);
+        slot = slot.after(1, rings.boxes.count);
+        if (box > 0) continue;
+        rings.mixtures.producer_acquire(mixture, Mixture::loaded_bytes(key_sum));
+        Mixture{rings.mixtures.slot(mixture)}.load(p.maps + 1, item.pair, item.block, key_sum,
+                                                   rings.mixtures.full(mixture));
+        mixture = mixture.after(1, rings.mixtures.count);
       }
     });
+    MHLA_CUDA_LOOP
+    for (std::uint32_t i = 0; i < rings.boxes.count; ++i) {
+      if (i >= free) store(p, rings, slot);
+      slot = slot.after(1, rings.boxes.count);
+    }
+  }
+
+  static MHLA_DEVICE void load_box(const Params& p, const Rings& rings, RingCursor at,
+                                   const Item& item, std::int32_t box) {
+    const Ring& ring = rings.boxes;
+    ring.producer_acquire(at, static_cast<std::uint32_t>(p.q_boxes.rows()) * (2 * D));
+    MHLA_CUDA_UNROLL
+    for (int panel = 0; panel < D / 64; ++panel) {
+      ptx::cp_async_bulk_tensor(
+          ring.slot(at) + static_cast<std::uint32_t>(panel) * panel_bytes(p), p.maps[0],
+          p.q_boxes.origin(item.origin, item.head, box, 64 * panel), ring.full(at));
+    }
+    const BoxOrigin origin = p.o_boxes.origin(item.origin, item.head, box, 0);
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 5; ++i) {
+      ptx::st_shared(rings.origins + at.slot * Config::kOriginBytes + 4 * i,
+                     static_cast<std::uint32_t>(origin.x[i]));
+    }
+  }
+
+  /// The box of O in the slot that is loaded next, when all have written it; until it is read.
+  static MHLA_DEVICE void store(const Params& p, const Rings& rings, RingCursor at) {
+    rings.boxes.producer_wait(at);
+    BoxOrigin origin;
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 5; ++i) {
+      origin.x[i] = static_cast<std::int32_t>(
+          ptx::ld_shared(rings.origins + at.slot * Config::kOriginBytes + 4 * i));
+    }
+    MHLA_CUDA_UNROLL
+    for (int panel = 0; panel < E / 64; ++panel) {
+      ptx::cp_async_bulk_tensor_store(
+          p.maps[4], origin,
+          rings.boxes.slot(at) + static_cast<std::uint32_t>(panel) * panel_bytes(p));
+      origin.x[0] += 64;
+    }
+    ptx::cp_async_bulk_commit_group();
+    ptx::cp_async_bulk_wait_group_read<0>();
   }
 
   static MHLA_DEVICE void read(const Params& p, const Rings& rings, std::uint32_t thread) {
-    const std::int32_t tiles = (p.q_boxes.rows() + 63) / 64;  // of a box
-    RingCursor mixture, query;
+    const std::int32_t rows = p.q_boxes.rows(), tiles = (rows + 63) / 64;  // of a box
+    RingCursor mixture, slot;
     // The warpgroup's next tile, counted from the first of the box.
     auto tile = static_cast<std::int32_t>(thread / 128);
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
@@ -186,22 +205,25 @@ struct ReadOutSm90 {
       const Mixture mixtures{rings.mixtures.slot(mixture)};
       MHLA_CUDA_LOOP
       for (std::int32_t box = 0; box < p.q_boxes.count(); ++box) {
-        rings.queries.consumer_wait(query);
-        if (tile >= tiles) rings.queries.consumer_release(query, work.lane);
+        rings.boxes.consumer_wait(slot);
+        const std::uint32_t begin = rings.boxes.slot(slot);
         MHLA_CUDA_LOOP
         for (; tile < tiles; tile += Config::kWarpgroups) {
           const std::int32_t row = 64 * tile + 16 * static_cast<std::int32_t>(work.warp % 4);
-          Fragment<D> features = load_box_rows<D>(rings.queries.slot(query), panel_bytes(p), row,
-                                                  p.q_boxes.rows(), work.lane);
-          if (tile + Config::kWarpgroups >= tiles) rings.queries.consumer_release(query, work.lane);
+          // No rows of other warps: those become outputs.
+          Fragment<D> features{};
+          if (row < rows) {
+            features = load_box_rows<D>(begin, panel_bytes(p), row, rows, work.lane);
+            ptx::bar_warp_sync();
+          }
           apply<T>(p.stage.map, features);
           ptx::fence_registers(features.x);
-          multiply(p, work, mixtures, features,
-                   {p.stage.blocks, work.item.origin, box * p.q_boxes.rows() + row,
-                    p.q_boxes.rows() - row});
+          multiply(p, work, mixtures, features, {begin, box * rows, row});
         }
         tile -= tiles;
-        query = query.after(1, rings.queries.count);
+        ptx::fence_proxy_async();
+        rings.boxes.consumer_release(slot, work.lane);
+        slot = slot.after(1, rings.boxes.count);
       }
       rings.mixtures.consumer_release(mixture, work.lane);
       mixture = mixture.after(1, rings.mixtures.count);
@@ -210,11 +232,8 @@ struct ReadOutSm90 {
 
   /// The outputs of a warp's rows.
   static MHLA_DEVICE void multiply(const Params& p, const WorkTile& work, const Mixture& mixture,
-                                   const Fragment<D>& features, const BoxTokens& tokens) {
-    const WarpTile tile = Config::tile(work.warp);
-    unsigned char* const o = p.stage.o.head(work.item.head);
-    const RowPair factors = factors_of(p, work, mixture, features, tokens);
-    const WarpTokens rows{tokens(static_cast<std::int32_t>(work.lane % 16))};
+                                   const Fragment<D>& features, const BoxRows& at) {
+    const RowPair factors = factors_of(p, work, mixture, features, at);
     MHLA_CUDA_UNROLL
     for (int column = 0; column < E; column += Config::kColumns) {
       float sums[kTiles][4] = {};
@@ -224,20 +243,21 @@ struct ReadOutSm90 {
       ptx::wgmma_commit_group();
       ptx::wgmma_wait_group<0>();
       ptx::fence_registers(sums);
-      write_sums<T>(sums, factors, tile, o + 2 * column, p.stage.o.token_stride, rows, work.lane);
+      store_box_rows<T>(sums, factors, at.box, panel_bytes(p), column, at.row, p.q_boxes.rows(),
+                        work.lane);
     }
   }
 
   /// What the numerators of a thread's two rows are multiplied by.
   static MHLA_DEVICE RowPair factors_of(const Params& p, const WorkTile& work,
                                         const Mixture& mixture, const Fragment<D>& features,
-                                        const BoxTokens& tokens) {
+                                        const BoxRows& at) {
     const Normalization& by = p.stage.normalization;
     RowPair den{};
     if (by.denominator == Denominator::kKeySum) {
       den = row_products<T>(features, mixture.key_sum(), work.lane);
     } else if (by.denominator == Denominator::kCrossQuery) {
-      den = mixed_scores(p, work, tokens);
+      den = mixed_scores(p, work, at);
     }
     const float unit = inverse_power(p.stage.mixtures.scale);
     return {by.factor(den.x) * unit, by.factor(den.x_8) * unit};
@@ -245,14 +265,18 @@ struct ReadOutSm90 {
 
   /// sum_b m_ib s_bw for the slots w of a thread's two rows.
   static MHLA_DEVICE RowPair mixed_scores(const Params& p, const WorkTile& work,
-                                          const BoxTokens& tokens) {
+                                          const BoxRows& at) {
     const std::int32_t blocks = p.stage.blocks.blocks(), slots = p.stage.blocks.slots();
     const float* const weights = p.stage.mixing.row(work.item.block);
     const auto row = static_cast<std::int32_t>(work.lane / 4);
-    const bool filled = tokens(row) >= 0, filled_8 = tokens(row + 8) >= 0;
-    const float* scores = p.stage.scores +
-                          static_cast<std::int64_t>(work.item.pair) * blocks * slots +
-                          tokens.first + row;
+    const std::int32_t slot = at.first + at.row + row;
+    const auto is_filled = [&](std::int32_t i) {
+      return at.row + row + i < p.q_boxes.rows() &&
+             p.stage.blocks.token(work.item.origin, slot + i) >= 0;
+    };
+    const bool filled = is_filled(0), filled_8 = is_filled(8);
+    const float* scores =
+        p.stage.scores + static_cast<std::int64_t>(work.item.pair) * blocks * slots + slot;
     RowPair sum{0, 0};
     MHLA_CUDA_LOOP
     for (auto b = static_cast<std::int32_t>(work.lane % 4); b < blocks; b += 4) {

@@ -1,12 +1,13 @@
 #pragma once
 
 /// \file
-/// Boxes of a tensor of five dimensions, to shared memory by the copy engine. PTX ISA:
-/// cp.async.bulk.tensor, prefetch.tensormap, sm_90. One thread starts a copy for all.
+/// Boxes of a tensor of five dimensions, to shared memory and from there by the copy engine. PTX
+/// ISA: cp.async.bulk.tensor, prefetch.tensormap, sm_90. One thread starts a copy for all.
 ///
 /// The tensor map (launch/tensor_map.cuh) fixes the tensor, the box and the swizzle. Rows of a box
 /// lie one behind another, 128 bytes each; the 16-byte piece j of row r lies in place j ^ (r % 8),
-/// if the box begins at a multiple of 1024. What a box has outside the tensor is read as zeros.
+/// if the box begins at a multiple of 1024. What a box has outside the tensor is read as zeros, and
+/// not written.
 
 #include <cstdint>
 
@@ -36,6 +37,28 @@ MHLA_DEVICE void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, co
       "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
       "l"(&map), "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]), "r"(barrier)
       : "memory");
+}
+
+/// Starts to store a box. What other threads wrote to it is seen after their fence_proxy_async, and
+/// a barrier. The thread waits for it in groups.
+MHLA_DEVICE void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at,
+                                            std::uint32_t from) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
+      "[%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(&map),
+      "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]), "r"(from)
+      : "memory");
+}
+
+/// Makes a group of the boxes that the thread stores since the last group.
+MHLA_DEVICE void cp_async_bulk_commit_group() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/// Waits until at most kPending of the thread's latest groups are still read from shared memory.
+template <int kPending>
+MHLA_DEVICE void cp_async_bulk_wait_group_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
 /// Starts to load a tensor map for the copies after.

@@ -9,6 +9,8 @@
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/convert.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/rows.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
@@ -59,8 +61,9 @@ MHLA_DEVICE void keep_rest(float (&sums)[kTiles][4]) {
 }
 
 // -------------------------------------------------------------------------------------------------
-// Outputs of a warp: 16 rows of sums from registers to rows of tokens in device memory, through a
-// tile of the warp's own, so that a row leaves in stores of 16 bytes side by side.
+// Outputs of a warp: 16 rows of sums from registers to rows of tokens in device memory, through
+// shared memory: a tile of the warp's own, so that a row leaves in stores of 16 bytes side by side
+// or by the copy engine, or a box that the copy engine takes.
 
 /// Where a warp's sums pass through.
 using WarpTile = SharedTile<16, 64>;
@@ -96,6 +99,47 @@ MHLA_DEVICE void write_sums(const float (&sums)[kTiles][4], RowPair factors, Til
     ptx::bar_warp_sync();
     write_rows<32>(tile, head + 16 * first, stride, tokens, lane);
     ptx::bar_warp_sync();
+  }
+}
+
+/// Hands a warp's sums times a factor for each row, rounded, to the copy engine, 64 columns at a
+/// time from the tile: store(first) starts to store columns first.. from there, in one thread. That
+/// waits for what it has stored before, and at its end for the latest.
+template <class T, int kTiles, class Store>
+MHLA_DEVICE void store_tiles(const float (&sums)[kTiles][4], RowPair factors, WarpTile tile,
+                             std::uint32_t lane, const Store& store) {
+  MHLA_CUDA_UNROLL
+  for (int first = 0; first < kTiles; first += WarpTile::kPieces) {
+    if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();
+    ptx::bar_warp_sync();
+    store_sums<T, WarpTile::kPieces>(sums, first, factors, tile, 0, 0, lane);
+    ptx::fence_proxy_async();
+    ptx::bar_warp_sync();
+    if (lane == 0) {
+      store(8 * first);
+      ptx::cp_async_bulk_commit_group();
+    }
+  }
+}
+
+/// Stores a warp's sums times a factor for each row, rounded, as rows row.. row + 15 and 8 kTiles
+/// columns of a box (fragment.cuh) from column `column` on, a multiple of 64; rows from `rows` on
+/// are left out.
+template <class T, int kTiles>
+MHLA_DEVICE void store_box_rows(const float (&sums)[kTiles][4], RowPair factors, std::uint32_t box,
+                                std::uint32_t panel_bytes, int column, std::int32_t row,
+                                std::int32_t rows, std::uint32_t lane) {
+  const std::int32_t own = row + static_cast<std::int32_t>(lane / 4);
+  const bool filled = own < rows, filled_8 = own + 8 < rows;
+  MHLA_CUDA_UNROLL
+  for (int j = 0; j < kTiles; ++j) {
+    const BoxPanel panel{box + static_cast<std::uint32_t>(column / 64 + j / 8) * panel_bytes};
+    const std::uint32_t at = panel.piece(static_cast<std::uint32_t>(own), j % 8) + lane % 4 * 4;
+    const float(&c)[4] = sums[j];
+    if (filled) ptx::st_shared(at, ptx::pack<T>(c[0] * factors.x, c[1] * factors.x));
+    if (filled_8) {
+      ptx::st_shared(at + 8 * 128, ptx::pack<T>(c[2] * factors.x_8, c[3] * factors.x_8));
+    }
   }
 }
 

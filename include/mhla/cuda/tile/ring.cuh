@@ -55,9 +55,14 @@ struct Ring {
     }
   }
 
-  /// The producer waits until the slot is free, and says how many bytes it will load.
-  MHLA_DEVICE void producer_acquire(RingCursor at, std::uint32_t bytes) const {
+  /// The producer waits until all have released the slot.
+  MHLA_DEVICE void producer_wait(RingCursor at) const {
     ptx::mbarrier_wait(empty(at), at.parity ^ 1);
+  }
+
+  /// The same, and it says how many bytes it will load.
+  MHLA_DEVICE void producer_acquire(RingCursor at, std::uint32_t bytes) const {
+    producer_wait(at);
     ptx::mbarrier_arrive_expect_tx(full(at), bytes);
   }
 

@@ -67,16 +67,6 @@ struct BlockTokens {
   }
 };
 
-/// Tokens of 16 rows that a warp writes: a thread works out one, and the others ask it. All threads
-/// of the warp ask together.
-struct WarpTokens {
-  std::int32_t own;  // of row lane % 16
-  MHLA_DEVICE std::int32_t operator()(std::int32_t row) const {
-    return static_cast<std::int32_t>(
-        ptx::shfl_idx(static_cast<std::uint32_t>(own), static_cast<std::uint32_t>(row)));
-  }
-};
-
 /// Calls act(row, piece, token) for the pieces of a tile that are the thread's.
 template <int kThreads, class Tile, class Tokens, class Act>
 MHLA_DEVICE void for_pieces(const Tokens& tokens, std::uint32_t thread, const Act& act) {

@@ -19,5 +19,6 @@ void st_shared(std::uint32_t address, X value);
 
 void cp_async_16(std::uint32_t to, const void* from, std::uint32_t bytes);
 void cp_async_wait_group(int pending);
+void cp_async_bulk_wait_group_read(int pending);
 
 }  // namespace emulator

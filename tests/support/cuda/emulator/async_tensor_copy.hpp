@@ -1,7 +1,8 @@
 #pragma once
 
 /// \file
-/// Tensor copies (ptx/tensor_copy.cuh): operations that run beside the program.
+/// Tensor loads (ptx/tensor_copy.cuh), and what stores have in common with them: operations that
+/// run beside the program.
 ///
 /// A load poisons the bytes it will write when it is issued, and writes them, with the epoch of its
 /// barrier's phase, when the schedule ends it.

@@ -9,6 +9,7 @@
 #include "emulator/async_products.hpp"
 #include "emulator/async_registers.hpp"
 #include "emulator/async_tensor_copy.hpp"
+#include "emulator/async_tensor_store.hpp"
 #include "emulator/barriers.hpp"
 #include "emulator/block.hpp"
 #include "emulator/copies.hpp"
@@ -104,6 +105,10 @@ template void st_shared(std::uint32_t, mhla::cuda::ptx::Words4);
 }
 void cp_async_wait_group(int pending) {
   current().part<Copies>().wait(static_cast<std::size_t>(pending));
+}
+
+void cp_async_bulk_wait_group_read(int pending) {
+  current().part<TensorStores>().wait(static_cast<std::size_t>(pending));
 }
 
 void wgmma_wait_group(int pending) {
@@ -248,6 +253,10 @@ void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigi
                           std::uint32_t barrier) {
   emulator::cp_async_bulk_tensor(to, map, at, barrier);
 }
+void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at, std::uint32_t from) {
+  current().part<emulator::TensorStores>().start(map, at, from);
+}
+void cp_async_bulk_commit_group() { current().part<emulator::TensorStores>().commit(); }
 void prefetch_tensormap(const TensorMap& map) {
   emulator::detail::checked_box(current(), map, "prefetch.tensormap");
 }

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "emulator/accesses.hpp"
+
 namespace mhla::cuda {
 
 struct alignas(128) TensorMap {
@@ -20,6 +22,12 @@ namespace mhla::cuda::ptx {
 
 void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
                           std::uint32_t barrier);
+void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at, std::uint32_t from);
+void cp_async_bulk_commit_group();
+template <int kPending>
+void cp_async_bulk_wait_group_read() {
+  emulator::cp_async_bulk_wait_group_read(kPending);
+}
 void prefetch_tensormap(const TensorMap& map);
 void fence_proxy_async();
 

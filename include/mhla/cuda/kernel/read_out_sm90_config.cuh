@@ -1,0 +1,64 @@
+#pragma once
+
+/// \file
+/// Parameters, threads and shared memory of read_out_sm90.cuh.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/mixture_slot.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/persistent_sm90.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/token_boxes.cuh"
+
+namespace mhla::cuda {
+
+struct ReadOutSm90Parameters {
+  /// Of the boxes of q, of S~, of its low part, of z~, and of o that ReadOutSm90::prepare finds;
+  /// those of boxes without a base are not read.
+  TensorMap maps[5];
+  ReadOutParameters stage;
+  TokenBoxes q_boxes;
+  TokenBoxes o_boxes;  ///< of as many slots
+  std::int32_t pairs;
+  std::int32_t multiprocessors;  ///< of the device
+};
+
+template <int D, int E, Precision P>
+struct ReadOutSm90Config : PersistentConfig<D, E, D == 128> {
+  static constexpr int kMostRows = E == 256 ? 128 : 256;  // of a box
+  static constexpr int kColumns = E == 64 ? 64 : 128;     // of a product
+
+  using Mixture = MixtureSlot<D, E, P>;
+  static constexpr int kMostMixtures = D == 64 ? 3 : 2;
+  static constexpr int kMostBoxes = 16;
+
+  // No sums pass through tiles of warps: the rings have their place.
+  static constexpr int kRingBytes =
+      ReadOutSm90Config::kSharedBytes - ReadOutSm90Config::kBarrierBytes;
+  static constexpr int kOriginBytes = 32;  // of a box: its BoxOrigin in o
+  static constexpr int kOrigins = (kMostMixtures + kMostBoxes) * int{Ring::kBarrierBytes};
+  static_assert(kOrigins + kMostBoxes * kOriginBytes <= ReadOutSm90Config::kBarrierBytes);
+  static_assert(Mixture::kBytes + kMostRows * E * 2 <= kRingBytes, "a box fits beside a mixture");
+
+  /// How many slots the rings have.
+  struct Slots {
+    std::int32_t mixtures;
+    std::int32_t boxes;
+  };
+
+  /// For boxes of `bytes` bytes of O, `count` of a block: as many mixtures as leave room for two
+  /// boxes; of boxes those of blocks with a mixture and one, so that outputs leave when a block
+  /// ends.
+  static MHLA_HOST_DEVICE constexpr Slots slots(std::int32_t bytes, std::int32_t count) {
+    std::int32_t mixtures = kMostMixtures;
+    while (mixtures > 1 && kRingBytes - mixtures * Mixture::kBytes < 2 * bytes) --mixtures;
+    std::int32_t boxes = (kRingBytes - mixtures * Mixture::kBytes) / bytes;
+    if (boxes > mixtures * count + 1) boxes = mixtures * count + 1;
+    return {mixtures, boxes < kMostBoxes ? boxes : kMostBoxes};
+  }
+};
+
+}  // namespace mhla::cuda

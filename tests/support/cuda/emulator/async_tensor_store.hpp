@@ -1,0 +1,109 @@
+#pragma once
+
+/// \file
+/// Tensor stores (ptx/tensor_copy.cuh): operations that read shared memory beside the program.
+///
+/// Nobody may write the bytes from the issue to the thread's wait that covers the group; device
+/// memory is written some time before, as the schedule likes, and in the launch nobody sees it, for
+/// wait_group.read waits for the reads alone.
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "emulator/async_tensor_copy.hpp"
+#include "emulator/block.hpp"
+
+namespace emulator {
+
+inline const Counter kTensorStores{"tensor stores"};
+
+namespace detail {
+
+struct BoxStore final : BoxCopy {
+  using BoxCopy::BoxCopy;
+
+  void end() override {
+    const Block& block = current();
+    for_each_element([&](std::uint32_t byte, std::byte* element) {
+      block.shared.peek(shared + byte, 2, element);
+    });
+  }
+};
+
+}  // namespace detail
+
+/// The stores of a block, in groups of each thread.
+class TensorStores {
+ public:
+  explicit TensorStores(Block& block)
+      : block_(block),
+        unseen_(block.clocks.add_actor()),
+        threads_(static_cast<std::size_t>(block.threads())) {
+    block.at_thread_end.push_back([](Block& b) { b.part<TensorStores>().check_end(); });
+  }
+
+  void start(const mhla::cuda::TensorMap& map, const mhla::cuda::BoxOrigin& at,
+             std::uint32_t from) {
+    constexpr const char* kWhat = "tensor store";
+    const auto store = std::make_shared<detail::BoxStore>(block_, map, at, from, kWhat);
+    block_.shared.begin_read(block_.who(), from, store->box.bytes(), kWhat);
+    store->for_each_access([&](const std::byte* to, std::size_t bytes) {
+      block_.global.write(block_.who(), {unseen_, 1}, to, bytes, 4, kWhat);
+    });
+    Stores& own = threads_[block_.who()];
+    if (own.actor == 0) own.actor = block_.clocks.add_actor();
+    own.open.push_back(store);
+    block_.add(kTensorStores);
+    block_.start(store);
+  }
+
+  void commit() {
+    Stores& own = threads_[block_.who()];
+    own.groups.push_back(std::move(own.open));
+    own.open.clear();
+    block_.pause();
+  }
+
+  void wait(std::size_t pending) {
+    Stores& own = threads_[block_.who()];
+    for (; own.groups.size() > pending; own.groups.pop_front()) {
+      ++own.read;
+      for (const auto& store : own.groups.front()) {
+        block_.finish(*store);
+        block_.shared.end_read({own.actor, own.read}, store->shared, store->box.bytes());
+      }
+    }
+    if (own.read == 0) return;
+    Vector read = block_.clocks.nothing();
+    read[own.actor] = own.read;
+    block_.clocks.acquire(block_.who(), read);
+  }
+
+ private:
+  using Group = std::vector<std::shared_ptr<detail::BoxStore>>;
+  struct Stores {
+    Actor actor = 0;  ///< that reads, 0 before the first store
+    Clock read = 0;   ///< groups
+    Group open;
+    std::deque<Group> groups;
+  };
+
+  void check_end() {
+    const Stores& own = threads_[block_.who()];
+    if (!own.open.empty()) block_.fail(Kind::kSlotInUse, "ended before commit_group of its stores");
+    for (const Group& group : own.groups) {
+      if (group.empty()) continue;
+      block_.fail(Kind::kSlotInUse, "ended before wait_group.read for its tensor stores");
+    }
+  }
+
+  Block& block_;
+  Actor unseen_;  ///< who writes device memory: nobody waits for it
+  std::vector<Stores> threads_;
+};
+
+}  // namespace emulator
