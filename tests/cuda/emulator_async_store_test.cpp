@@ -35,6 +35,7 @@ enum class StoreBug {
   kTwice,           // two stores to the same place
   kReadBack,        // wait_group.read does not wait for device memory
   kWrongPlace,      // the tile lies 128 bytes further on
+  kNoPolicy,        // a policy that is none
 };
 
 /// Stores kTiles tiles [16][64] one below the other to a tensor [40][80], from column 32 on.
@@ -69,7 +70,9 @@ struct TileStore {
       if (lane == 0) {
         const std::uint32_t from = begin + (p.bug == StoreBug::kWrongPlace ? 128 : 0);
         const int row = p.bug == StoreBug::kTwice ? 0 : 16 * i;
-        ptx::cp_async_bulk_tensor_store(p.to, {{kFirst, row, 0, 0, 0}}, from);
+        ptx::cp_async_bulk_tensor_store(
+            p.to, {{kFirst, row, 0, 0, 0}}, from,
+            p.bug == StoreBug::kNoPolicy ? 1 : ptx::createpolicy_evict_first());
         if (p.bug != StoreBug::kNoCommit) ptx::cp_async_bulk_commit_group();
       }
       const bool waits = p.bug != StoreBug::kNoWait && (p.bug != StoreBug::kNoLastWait || i < 2);
@@ -133,7 +136,8 @@ TEST(AsyncStore, FindsPlantedBugs) {
        {StoreBug::kUnwrittenRow, {Kind::kUninitialized}},
        {StoreBug::kTwice, {Kind::kRaceGlobal}},
        {StoreBug::kReadBack, {Kind::kRaceGlobal}},
-       {StoreBug::kWrongPlace, {Kind::kOutside}}});
+       {StoreBug::kWrongPlace, {Kind::kOutside}},
+       {StoreBug::kNoPolicy, {Kind::kOutside}}});
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ enum Needs : int {
   kWaits = 32,          ///< griddepcontrol.wait; not on sm_80
   kLaunches = 64,       ///< griddepcontrol.launch_dependents; not on sm_80
   kTensorStores = 128,  ///< cp.async.bulk.tensor from shared memory, in groups
+  kHints = 256,         ///< cache policies of tensor copies
 };
 
 /// The last template arguments of an entry function, in their order.

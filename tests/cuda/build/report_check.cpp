@@ -93,6 +93,7 @@ class Check {
                         "mbarrier.arrive.expect_tx", "mbarrier.try_wait", "fence.mbarrier_init"});
     both(kTensorStores, {"cp.async.bulk.tensor.5d.global.shared::cta", "cp.async.bulk.commit_group",
                          "cp.async.bulk.wait_group.read"});
+    both(kHints, {"createpolicy.fractional.L2::evict_first", ".L2::cache_hint"});
     both(kWaits, {"griddepcontrol.wait"});
     both(kLaunches, {"griddepcontrol.launch_dependents"});
     const int fences = count(body, "fence.proxy.async");

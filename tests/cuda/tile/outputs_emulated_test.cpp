@@ -75,7 +75,8 @@ void expect_stored(int rows) {
     float sums[kTiles][4];
     number_sums(sums, lane);
     store_tiles<T>(sums, RowPair{0.5f, -3.0f}, tile, lane, [&](int column) {
-      ptx::cp_async_bulk_tensor_store(map, {{column, 0, 0, 0, 0}}, tile.begin);
+      ptx::cp_async_bulk_tensor_store(map, {{column, 0, 0, 0, 0}}, tile.begin,
+                                      ptx::createpolicy_evict_first());
     });
     if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();
   });

@@ -31,7 +31,7 @@
 ///
 /// Shared memory: the rings, as many slots as fit; 2048 bytes a warp from which the copy engine
 /// takes its rows of O; 16 bytes of barriers a slot.
-/// Device memory: Q, K, V, S~ and z~ once, O once.
+/// Device memory: Q, K, V, S~ and z~ once, O once; mixtures stay in the second cache longest.
 /// Source: arXiv:2601.07832, section 4.2.
 
 #include <cstdint>
@@ -68,31 +68,7 @@ struct CausalReadOutSm90 {
   /// are too large, no runs of tokens, or strides none of the copy engine's.
   static constexpr bool prepare(const CausalReadOutParameters& stage, std::int32_t pairs,
                                 std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[11]) {
-    const TokenBlocks& blocks = stage.blocks;
-    const std::int32_t rows = blocks.slots(), heads = stage.heads, batch = pairs / heads;
-    if (blocks.frames() * blocks.rows() != 1 || rows != blocks.block_columns()) return false;
-    const std::int32_t tiles = (rows + 63) / 64;
-    if (Config::slots(tiles).key_values < tiles) return false;
-    p.stage = stage;
-    p.pairs = pairs;
-    p.multiprocessors = multiprocessors;
-    if (!TokenBoxes::find(blocks, stage.q, D, heads, batch, rows, p.q_boxes, boxes[0]) ||
-        !TokenBoxes::find(blocks, stage.k, D, heads, batch, rows, p.k_boxes, boxes[2]) ||
-        !TokenBoxes::find(blocks, stage.v, E, heads, batch, rows, p.v_boxes, boxes[4]) ||
-        !TokenBoxes::find(blocks, stage.o, E, heads, batch, rows, p.o_boxes, boxes[9])) {
-      return false;
-    }
-    for (int i = 0; i < 6; i += 2) {
-      boxes[i + 1] = boxes[i];
-      boxes[i].box[1] = 64;
-      boxes[i + 1].box[1] = static_cast<std::uint32_t>((rows - 1) % 64 + 1);
-    }
-    boxes[10] = boxes[9];
-    boxes[9].box[1] = 16;
-    boxes[10].box[1] = static_cast<std::uint32_t>((rows - 1) % 16 + 1);
-    Config::Mixture::boxes(stage.mixtures, stage.normalization.denominator, blocks.blocks(), pairs,
-                           boxes + 6);
-    return true;
+    return Config::prepare(stage, pairs, multiprocessors, p, boxes);
   }
 
   static constexpr unsigned grid(const Params& p, int) {
@@ -105,7 +81,7 @@ struct CausalReadOutSm90 {
         [&](std::uint32_t thread) {
           if (thread != Config::kProducer) return;
           Mixture::prefetch_maps(p.maps, 6, p.stage.normalization.denominator);
-          for (int i = 9; i < 11; ++i) ptx::prefetch_tensormap(p.maps[i]);
+          ptx::prefetch_tensormap(p.maps[9]);
         },
         [&] { load(p, rings); }, [&](std::uint32_t thread) { read(p, rings, thread); },
         rings.mixtures, rings.queries, rings.key_values);
@@ -134,9 +110,9 @@ struct CausalReadOutSm90 {
   static MHLA_DEVICE std::int32_t tiles(const Params& p) {
     return (p.stage.blocks.slots() + 63) / 64;
   }
-  /// Tokens of a block from a tile on.
-  static MHLA_DEVICE std::int32_t rows_from(const Params& p, std::int32_t tile) {
-    return p.stage.blocks.slots() - 64 * tile;
+  static MHLA_DEVICE std::int32_t tile_rows(const Params& p, std::int32_t tile) {
+    const std::int32_t left = p.stage.blocks.slots() - 64 * tile;
+    return left < 64 ? left : 64;
   }
 
   static MHLA_DEVICE Rings rings_of(const Params& p) {
@@ -156,13 +132,14 @@ struct CausalReadOutSm90 {
   /// of the first one of a block before.
   static MHLA_DEVICE void load(const Params& p, const Rings& rings) {
     const bool key_sum = p.stage.normalization.denominator == Denominator::kKeySum;
+    const std::uint64_t once = ptx::createpolicy_evict_first();
     RingCursor mixture, query, key_value;
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
       const std::int32_t last = tiles(p) - 1;
       MHLA_CUDA_LOOP
       for (std::int32_t tile = last; tile >= 0; --tile) {
-        if (tile == 0) load_queries(p, rings.queries, query, item, last);
-        load_keys_and_values(p, rings.key_values, key_value, item, tile);
+        if (tile == 0) load_queries(p, rings.queries, query, item, last, once);
+        load_keys_and_values(p, rings.key_values, key_value, item, tile, once);
       }
       if (item.block > 0) {
         rings.mixtures.producer_acquire(mixture, Mixture::loaded_bytes(key_sum));
@@ -172,42 +149,40 @@ struct CausalReadOutSm90 {
       }
       MHLA_CUDA_LOOP
       for (std::int32_t tile = last - 1; tile >= 0; --tile) {
-        load_queries(p, rings.queries, query, item, tile);
+        load_queries(p, rings.queries, query, item, tile, once);
       }
     });
   }
 
   static MHLA_DEVICE void load_queries(const Params& p, const Ring& ring, RingCursor& at,
-                                       const Item& item, std::int32_t tile) {
-    const std::int32_t left = rows_from(p, tile);
-    ring.producer_acquire(at, static_cast<std::uint32_t>(left < 64 ? left : 64) * 2 * D);
-    load_panels<D>(p.maps + (left > 64 ? 0 : 1), p.q_boxes, item, tile, ring.slot(at),
-                   ring.full(at));
+                                       const Item& item, std::int32_t tile, std::uint64_t policy) {
+    ring.producer_acquire(at, static_cast<std::uint32_t>(tile_rows(p, tile)) * 2 * D);
+    load_panels<D>(p, 0, p.q_boxes, item, tile, ring.slot(at), ring.full(at), policy);
     at = at.after(1, ring.count);
   }
 
   static MHLA_DEVICE void load_keys_and_values(const Params& p, const Ring& ring, RingCursor& at,
-                                               const Item& item, std::int32_t tile) {
-    const std::int32_t left = rows_from(p, tile);
-    ring.producer_acquire(at, static_cast<std::uint32_t>(left < 64 ? left : 64) * 2 * (D + E));
-    load_panels<D>(p.maps + (left > 64 ? 2 : 3), p.k_boxes, item, tile, ring.slot(at),
-                   ring.full(at));
-    load_panels<E>(p.maps + (left > 64 ? 4 : 5), p.v_boxes, item, tile,
-                   ring.slot(at) + D / 64 * Tile::kPanelBytes, ring.full(at));
+                                               const Item& item, std::int32_t tile,
+                                               std::uint64_t policy) {
+    ring.producer_acquire(at, static_cast<std::uint32_t>(tile_rows(p, tile)) * 2 * (D + E));
+    const std::uint32_t keys = ring.slot(at), values = keys + D / 64 * Tile::kPanelBytes;
+    load_panels<D>(p, 2, p.k_boxes, item, tile, keys, ring.full(at), policy);
+    load_panels<E>(p, 4, p.v_boxes, item, tile, values, ring.full(at), policy);
     at = at.after(1, ring.count);
   }
 
-  /// Starts to load a tile of kWidth columns.
+  /// Starts to load kWidth columns of a tile, by map `map` or, of the last tile, the one behind.
   template <int kWidth>
-  static MHLA_DEVICE void load_panels(const TensorMap* map, const TokenBoxes& boxes,
+  static MHLA_DEVICE void load_panels(const Params& p, int map, const TokenBoxes& boxes,
                                       const Item& item, std::int32_t tile, std::uint32_t to,
-                                      std::uint32_t barrier) {
+                                      std::uint32_t barrier, std::uint64_t policy) {
     BlockOrigin origin = item.origin;
     origin.column += 64 * tile;
     MHLA_CUDA_UNROLL
     for (int panel = 0; panel < kWidth / 64; ++panel) {
-      ptx::cp_async_bulk_tensor(to + panel * Tile::kPanelBytes, *map,
-                                boxes.origin(origin, item.head, 0, 64 * panel), barrier);
+      ptx::cp_async_bulk_tensor(to + panel * Tile::kPanelBytes,
+                                p.maps[map + (tile == tiles(p) - 1 ? 1 : 0)],
+                                boxes.origin(origin, item.head, 0, 64 * panel), barrier, policy);
     }
   }
 
@@ -222,9 +197,8 @@ struct CausalReadOutSm90 {
       for (std::int32_t tile = last; tile >= 0; --tile) {
         rings.queries.consumer_wait(query);
         const std::int32_t row = 16 * static_cast<std::int32_t>(work.warp % 4);
-        const std::int32_t left = rows_from(p, tile);
         Fragment<D> features = load_box_rows<D>(rings.queries.slot(query), Tile::kPanelBytes, row,
-                                                left < 64 ? left : 64, work.lane);
+                                                tile_rows(p, tile), work.lane);
         rings.queries.consumer_release(query, work.lane);
         query = query.after(1, rings.queries.count);
         apply<T>(p.stage.query_map, features);
@@ -237,7 +211,7 @@ struct CausalReadOutSm90 {
           const std::uint32_t keys = rings.key_values.slot(at);
           if (tile == last) {
             rings.key_values.consumer_wait(at);
-            Tile::template map<E>(p.stage.key_map, keys, rows_from(p, other),
+            Tile::template map<E>(p.stage.key_map, keys, tile_rows(p, other),
                                   Config::kConsumers * 32, thread);
           }
           const auto panels = static_cast<std::uint32_t>(D + work.column) / 64;
@@ -295,7 +269,7 @@ struct CausalReadOutSm90 {
       ptx::cp_async_bulk_tensor_store(
           p.maps[left < 16 ? 10 : 9],
           p.o_boxes.origin(origin, work.item.head, 0, work.column + column),
-          Config::tile(work.warp).begin);
+          Config::tile(work.warp).begin, ptx::createpolicy_evict_first());
     });
   }
 };

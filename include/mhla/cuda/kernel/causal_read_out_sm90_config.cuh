@@ -10,6 +10,8 @@
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/persistent_sm90.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/tile/tensor_box.cuh"
+#include "mhla/cuda/tile/token_blocks.cuh"
 #include "mhla/cuda/tile/token_boxes.cuh"
 
 namespace mhla::cuda {
@@ -55,6 +57,37 @@ struct CausalReadOutSm90Config : PersistentConfig<D, E, D == 128> {
     };
     const std::int32_t beside_two = fitting(2);
     return beside_two >= 2 && beside_two >= tiles ? Slots{2, beside_two} : Slots{1, fitting(1)};
+  }
+
+  /// CausalReadOutSm90::prepare.
+  static constexpr bool prepare(const CausalReadOutParameters& stage, std::int32_t pairs,
+                                std::int32_t multiprocessors, CausalReadOutSm90Parameters& p,
+                                TensorBox (&boxes)[11]) {
+    const TokenBlocks& blocks = stage.blocks;
+    const std::int32_t rows = blocks.slots(), heads = stage.heads, batch = pairs / heads;
+    if (blocks.frames() * blocks.rows() != 1 || rows != blocks.block_columns()) return false;
+    const std::int32_t tiles = (rows + 63) / 64;
+    if (slots(tiles).key_values < tiles) return false;
+    p.stage = stage;
+    p.pairs = pairs;
+    p.multiprocessors = multiprocessors;
+    if (!TokenBoxes::find(blocks, stage.q, D, heads, batch, rows, p.q_boxes, boxes[0]) ||
+        !TokenBoxes::find(blocks, stage.k, D, heads, batch, rows, p.k_boxes, boxes[2]) ||
+        !TokenBoxes::find(blocks, stage.v, E, heads, batch, rows, p.v_boxes, boxes[4]) ||
+        !TokenBoxes::find(blocks, stage.o, E, heads, batch, rows, p.o_boxes, boxes[9])) {
+      return false;
+    }
+    for (int i = 0; i < 6; i += 2) {
+      boxes[i + 1] = boxes[i];
+      boxes[i].box[1] = 64;
+      boxes[i + 1].box[1] = static_cast<std::uint32_t>((rows - 1) % 64 + 1);
+    }
+    boxes[10] = boxes[9];
+    boxes[9].box[1] = 16;
+    boxes[10].box[1] = static_cast<std::uint32_t>((rows - 1) % 16 + 1);
+    Mixture::boxes(stage.mixtures, stage.normalization.denominator, blocks.blocks(), pairs,
+                   boxes + 6);
+    return true;
   }
 };
 

@@ -40,13 +40,13 @@ struct OwnBlockTile {
   std::uint32_t warp;    ///< of the warpgroup
   std::uint32_t lane;
 
-  /// phi of loaded keys in place, the first `rows` of them, and zeros behind, where kValues columns
-  /// of values follow there too. Called by `threads` threads, who meet at barrier 1.
+  /// phi of loaded keys in place, the first `rows` of 64, and zeros behind, in the kValues columns
+  /// of values behind them too. Called by `threads` threads, who meet at barrier 1.
   template <int kValues>
   static MHLA_DEVICE void map(const FeatureMap& map, std::uint32_t keys, std::int32_t rows,
                               std::uint32_t threads, std::uint32_t thread) {
     constexpr std::uint32_t kPieces = kPanelBytes / 16;
-    const std::uint32_t filled = rows < 64 ? static_cast<std::uint32_t>(rows) * 8 : kPieces;
+    const std::uint32_t filled = static_cast<std::uint32_t>(rows) * 8;
     map.with_formula([&](auto phi) {
       MHLA_CUDA_UNROLL
       for (int panel = 0; panel < D / 64; ++panel) {

@@ -21,9 +21,9 @@
 ///     (128, 256)    256 + 128    1                     2                       64, twice
 ///
 /// Shared memory: the rings, 16 bytes of barriers a slot, 32 bytes a box for where it goes.
-/// Device memory: Q, S~ and z~ once, O once; of kCrossQuery the M W scores of a pair for each of
-/// its blocks.
-/// Source: arXiv:2601.07832, section 4.1, eq. (4).
+/// Device memory: Q, S~ and z~ once, O once; mixtures stay in the second cache longest. Of
+/// kCrossQuery the M W scores of a pair for each of its blocks. Source: arXiv:2601.07832,
+/// section 4.1, eq. (4).
 
 #include <cstdint>
 
@@ -130,17 +130,18 @@ struct ReadOutSm90 {
 
   static MHLA_DEVICE void load(const Params& p, const Rings& rings) {
     const bool key_sum = p.stage.normalization.denominator == Denominator::kKeySum;
+    const std::uint64_t once = ptx::createpolicy_evict_first();
     RingCursor mixture, slot;
     std::uint32_t free = rings.boxes.count;  // slots that nothing was loaded to yet
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
       MHLA_CUDA_LOOP
       for (std::int32_t box = 0; box < p.q_boxes.count(); ++box) {
         if (free == 0) {
-          store(p, rings, slot);
+          store(p, rings, slot, once);
         } else {
           --free;
         }
-        load_box(p, rings, slot, item, box);
+        load_box(p, rings, slot, item, box, once);
         slot = slot.after(1, rings.boxes.count);
         if (box > 0) continue;
         rings.mixtures.producer_acquire(mixture, Mixture::loaded_bytes(key_sum));
@@ -151,20 +152,20 @@ struct ReadOutSm90 {
     });
     MHLA_CUDA_LOOP
     for (std::uint32_t i = 0; i < rings.boxes.count; ++i) {
-      if (i >= free) store(p, rings, slot);
+      if (i >= free) store(p, rings, slot, once);
       slot = slot.after(1, rings.boxes.count);
     }
   }
 
   static MHLA_DEVICE void load_box(const Params& p, const Rings& rings, RingCursor at,
-                                   const Item& item, std::int32_t box) {
+                                   const Item& item, std::int32_t box, std::uint64_t policy) {
     const Ring& ring = rings.boxes;
     ring.producer_acquire(at, static_cast<std::uint32_t>(p.q_boxes.rows()) * (2 * D));
     MHLA_CUDA_UNROLL
     for (int panel = 0; panel < D / 64; ++panel) {
       ptx::cp_async_bulk_tensor(
           ring.slot(at) + static_cast<std::uint32_t>(panel) * panel_bytes(p), p.maps[0],
-          p.q_boxes.origin(item.origin, item.head, box, 64 * panel), ring.full(at));
+          p.q_boxes.origin(item.origin, item.head, box, 64 * panel), ring.full(at), policy);
     }
     const BoxOrigin origin = p.o_boxes.origin(item.origin, item.head, box, 0);
     MHLA_CUDA_UNROLL
@@ -175,7 +176,8 @@ struct ReadOutSm90 {
   }
 
   /// The box of O in the slot that is loaded next, when all have written it; until it is read.
-  static MHLA_DEVICE void store(const Params& p, const Rings& rings, RingCursor at) {
+  static MHLA_DEVICE void store(const Params& p, const Rings& rings, RingCursor at,
+                                std::uint64_t policy) {
     rings.boxes.producer_wait(at);
     BoxOrigin origin;
     MHLA_CUDA_UNROLL
@@ -187,7 +189,7 @@ struct ReadOutSm90 {
     for (int panel = 0; panel < E / 64; ++panel) {
       ptx::cp_async_bulk_tensor_store(
           p.maps[4], origin,
-          rings.boxes.slot(at) + static_cast<std::uint32_t>(panel) * panel_bytes(p));
+          rings.boxes.slot(at) + static_cast<std::uint32_t>(panel) * panel_bytes(p), policy);
       origin.x[0] += 64;
     }
     ptx::cp_async_bulk_commit_group();

@@ -29,6 +29,13 @@ struct BoxOrigin {
 
 namespace mhla::cuda::ptx {
 
+/// A cache policy: what is copied with it leaves the second cache before what is copied without.
+MHLA_DEVICE std::uint64_t createpolicy_evict_first() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 /// Starts to load a box; its bytes, zeros too, are counted by the barrier.
 MHLA_DEVICE void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
                                       std::uint32_t barrier) {
@@ -39,14 +46,25 @@ MHLA_DEVICE void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, co
       : "memory");
 }
 
-/// Starts to store a box. What other threads wrote to it is seen after their fence_proxy_async, and
-/// a barrier. The thread waits for it in groups.
-MHLA_DEVICE void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at,
-                                            std::uint32_t from) {
+/// The same with a cache policy.
+MHLA_DEVICE void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
+                                      std::uint32_t barrier, std::uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
-      "[%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(&map),
-      "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]), "r"(from)
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(to),
+      "l"(&map), "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]), "r"(barrier),
+      "l"(policy)
+      : "memory");
+}
+
+/// Starts to store a box, with a cache policy. What other threads wrote to it is seen after their
+/// fence_proxy_async, and a barrier. The thread waits for it in groups.
+MHLA_DEVICE void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at,
+                                            std::uint32_t from, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group.L2::cache_hint "
+      "[%0, {%1, %2, %3, %4, %5}], [%6], %7;" ::"l"(&map),
+      "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]), "r"(from), "l"(policy)
       : "memory");
 }
 

@@ -27,6 +27,13 @@
 namespace emulator {
 
 inline const Counter kTensorLoads{"tensor loads"};
+inline const Counter kEvictedFirst{"tensor copies evicted first"};
+
+/// What createpolicy gives: its bits mean something to the device alone.
+inline constexpr std::uint64_t kEvictFirst = 0x6d686c61'65766963U;
+
+/// A copy has a cache policy.
+inline void use_policy(std::uint64_t policy, const char* what);
 
 void cp_async_bulk_tensor(std::uint32_t to, const mhla::cuda::TensorMap& map,
                           const mhla::cuda::BoxOrigin& at, std::uint32_t barrier);
@@ -100,6 +107,13 @@ struct BoxLoad final : BoxCopy {
 };
 
 }  // namespace detail
+
+inline void use_policy(std::uint64_t policy, const char* what) {
+  if (policy != kEvictFirst) {
+    current().fail(Kind::kOutside, std::string(what) + " with a policy that createpolicy gave not");
+  }
+  current().add(kEvictedFirst);
+}
 
 inline void cp_async_bulk_tensor(std::uint32_t to, const mhla::cuda::TensorMap& map,
                                  const mhla::cuda::BoxOrigin& at, std::uint32_t barrier) {

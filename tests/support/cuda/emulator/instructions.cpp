@@ -249,11 +249,19 @@ void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   current().part<CountingBarriers>().wait(barrier, parity);
 }
 
+std::uint64_t createpolicy_evict_first() { return emulator::kEvictFirst; }
 void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
                           std::uint32_t barrier) {
   emulator::cp_async_bulk_tensor(to, map, at, barrier);
 }
-void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at, std::uint32_t from) {
+void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
+                          std::uint32_t barrier, std::uint64_t policy) {
+  emulator::use_policy(policy, "tensor load");
+  emulator::cp_async_bulk_tensor(to, map, at, barrier);
+}
+void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at, std::uint32_t from,
+                                std::uint64_t policy) {
+  emulator::use_policy(policy, "tensor store");
   current().part<emulator::TensorStores>().start(map, at, from);
 }
 void cp_async_bulk_commit_group() { current().part<emulator::TensorStores>().commit(); }
