@@ -172,4 +172,78 @@ TEST(CudaInputs, GridsThatCannotBeAreRefused) {
   EXPECT_EQ(mhla::cuda::contiguous(100, Index{1} << 40).slots(), 100);
 }
 
+/// Arguments with a gain and a gate.
+struct NormedArguments : Arguments {
+  alignas(8) float gain[66] = {};
+
+  NormedArguments() {
+    in.gain = {gain, 64};
+    in.gate = mhla::bhnd<const T>(data, 2, 3, 100, 64);
+    op.norm_eps = 0.5f;
+  }
+};
+
+TEST(CudaInputs, OutputsAreNormalisedAndGatedWhereThereIsAGain) {
+  NormedArguments a;
+  const auto gated = a.problem().norm;
+  EXPECT_TRUE(gated.normed && gated.gated);
+  EXPECT_EQ(gated.eps, 0.5f);
+  EXPECT_EQ(gated.gain, a.gain);
+  EXPECT_EQ(gated.gate.token_stride, 64 * 2);
+  EXPECT_EQ(gated.gate.head_stride, 100 * 64 * 2);
+  a.in.gate = {};
+  EXPECT_TRUE(a.problem().norm.normed);
+  EXPECT_FALSE(a.problem().norm.gated);
+  a.in.gain = {};
+  EXPECT_FALSE(a.problem().norm.normed);
+  EXPECT_NO_THROW(mhla::cuda::detail::expect_no_norm("cuda::f", a.in));
+}
+
+TEST(CudaInputs, GainsAndGatesThatDoNotFitAreRefused) {
+  const auto message = []<class Error>(Error*, auto change) {
+    NormedArguments a;
+    change(a);
+    return message_of<Error>([&] { a.problem(); });
+  };
+  constexpr mhla::option_error* kOption = nullptr;
+  constexpr mhla::shape_error* kShape = nullptr;
+  EXPECT_EQ(message(kOption, [](auto& a) { a.in.gain = {}; }),
+            "mhla::cuda::f: gate is given without a gain, expected both, or a gain alone");
+  EXPECT_EQ(message(kShape,
+                    [](auto& a) {
+                      a.in.gain = {a.gain, 63};
+                    }),
+            "mhla::cuda::f: gain has 63 elements, expected 64");
+  EXPECT_EQ(message(kOption,
+                    [](auto& a) {
+                      a.in.gain = {a.gain + 1, 64};
+                    }),
+            "mhla::cuda::f: gain begins 4 bytes after a multiple of 8, expected a multiple of 8");
+  EXPECT_EQ(message(kOption, [](auto& a) { a.op.norm_eps = -1; }),
+            "mhla::cuda::f: op.norm_eps is -1.000000, expected >= 0");
+  EXPECT_EQ(message(kShape, [](auto& a) { a.in.gate.shape[1] = 99; }),
+            "mhla::cuda::f: gate has shape [2, 99, 3, 64], expected [2, 100, 3, 64]");
+}
+
+TEST(CudaInputs, NormsThatNoKernelHasAreRefused) {
+  using mhla::cuda::Arch;
+  const NormedArguments a;
+  const auto plan = [](const Problem& p, Arch arch) {
+    return mhla::cuda::detail::checked_plan<64, 64>("cuda::f", p, {arch, 100});
+  };
+  EXPECT_EQ(plan(a.problem(), Arch::kSm90a).read_out, Arch::kSm90a);
+  EXPECT_EQ(message_of<mhla::option_error>([&] { plan(a.problem(), Arch::kSm80); }),
+            "mhla::cuda::f: gain is given, expected none: outputs of such a device, such widths or "
+            "blocks are not normalised");
+  EXPECT_NO_THROW(plan(Arguments().problem(), Arch::kSm80));
+  EXPECT_EQ(
+      message_of<mhla::option_error>([&] { mhla::cuda::detail::expect_no_norm("cuda::f", a.in); }),
+      "mhla::cuda::f: gain is given, expected none: steps do not normalise outputs");
+  NormedArguments empty;
+  empty.in.gain = {static_cast<const float*>(nullptr), 64};
+  EXPECT_EQ(message_of<mhla::option_error>(
+                [&] { mhla::cuda::detail::expect_data<T>("cuda::f", empty.in, empty.out); }),
+            "mhla::cuda::f: gain is null, expected a pointer to data");
+}
+
 }  // namespace

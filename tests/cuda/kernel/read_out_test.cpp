@@ -174,6 +174,24 @@ TYPED_TEST(ReadOut, OtherBlocksNeverEnter) {
   });
 }
 
+using NormedReadOut = ReadOut<ReadOutOfSm90>;
+
+TEST_F(NormedReadOut, NormalisesAndGatesOutputs) {
+  Case c{.blocks = sequence(70, 32),
+         .query_map = FeatureMap::relu(0.5f),
+         .normed = true,
+         .batch = 2,
+         .multiprocessors = 1};
+  expect_right_for_types<Outputs, 64, 64>(c);
+  c.gated = true;
+  expect_right_for_widths<Outputs>(c, c);
+  c.blocks = {3, 5, 6, 2, 3, 4};
+  c.denominator = Denominator::kNone;
+  c.heads = 2;
+  c.layout = 2;
+  expect_right_for_widths<Outputs>(c, c);
+}
+
 TEST(ReadOutSm90, RefusesWhatTheCopyEngineCannotExpress) {
   ReadOutRun<ReadOutOfSm90, bfloat16, 64, 64, Precision::kSingle> run(
       {.blocks = sequence(514, 257)});

@@ -127,6 +127,16 @@ TEST(Plan, TheCausalFormReadsKeysAndValuesTwice) {
   EXPECT_EQ(p.traffic.summaries, 4u * 64 * 32 * 128 * 256 * 2);
 }
 
+TEST(Plan, OutputsAreNormalisedByThreeStages) {
+  Problem problem = kDit256;
+  problem.norm.normed = true;
+  const Plan normed = plan<64, 64>(problem, kHopper);
+  EXPECT_EQ(normed.form, Form::kThreeStage);
+  EXPECT_EQ(normed.traffic.tensors, 4u * 256 * 6 * 256 * 64 * 2);
+  problem.norm.gated = true;
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).traffic.tensors), 5u * 256 * 6 * 256 * 64 * 2);
+}
+
 TEST(Plan, TheCopyEngineIsUsedWhereBlocksAreBoxes) {
   Problem problem = kVideo;
   const std::int64_t row = 128 * 2, token = 12 * row;  // [B,N,H,D]

@@ -30,6 +30,7 @@ struct Parts {
     problem.op.key_map = mhla::cuda::FeatureMap::relu(2);
     problem.op.eps = 3;
     problem.op.scale = 4;
+    problem.norm.eps = 5;
   }
 };
 
@@ -62,12 +63,14 @@ TEST(Stages, ReadOutsReadMixtures) {
   EXPECT_EQ(read_out.blocks.blocks(), 4);
   EXPECT_EQ(read_out.map.eps, 1);
   EXPECT_EQ(read_out.o.data, p.bytes + 7);
+  EXPECT_EQ(read_out.norm.eps, 5);
   const auto causal = mhla::cuda::causal_read_out_stage(p.problem, p.arrays, {p.numbers + 3, 9});
   EXPECT_EQ(causal.mixtures.high, p.bytes + 2);
   EXPECT_EQ(causal.query_map.eps, 1);
   EXPECT_EQ(causal.key_map.eps, 2);
   EXPECT_EQ(causal.k.data, p.bytes + 5);
   EXPECT_EQ(causal.v.data, p.bytes + 6);
+  EXPECT_EQ(causal.norm.eps, 5);
 }
 
 TEST(Stages, KeySumsAreMixedWhereThereIsAPlaceForThem) {

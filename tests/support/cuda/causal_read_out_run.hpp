@@ -36,6 +36,7 @@ struct CausalReadOutRun {
   Tensor<T> q, k, v, o;
   SummaryMemory<T, D, E, P> mixtures;
   MixingMemory mixing;
+  OutputNorms<T> norms;
   emulator::Report report;
 
   /// What kernels must not read is NaN: mixtures of no blocks, later blocks' coefficients.
@@ -46,7 +47,8 @@ struct CausalReadOutRun {
         v(c.queries<T>(E, 2)),
         o(c.queries<T>(E, 1)),
         mixtures(c.items()),
-        mixing(c.blocks.blocks(), c.blocks.blocks()) {
+        mixing(c.blocks.blocks(), c.blocks.blocks()),
+        norms(c, E) {
     Random random(c.seed);
     for (Tensor<T>* x : {&q, &k, &v}) x->fill([&] { return random.normal(); });
     mixtures.fill(random, c.blocks.blocks(), true);
@@ -67,7 +69,8 @@ struct CausalReadOutRun {
             .key_map = c.key_map,
             .mixtures = mixtures.array(key_sum()),
             .normalization = c.normalization(),
-            .mixing = mixing.array()};
+            .mixing = mixing.array(),
+            .norm = norms.stage()};
   }
   bool fits() { return prepared<Kernel>(stage(), c).has_value(); }
 
@@ -79,6 +82,7 @@ struct CausalReadOutRun {
     device.track("o", o.raw(), o.bytes(), emulator::Access::kWrite);
     mixtures.track(device, emulator::Access::kRead, key_sum());
     mixing.track(device);
+    norms.track(device);
     const auto launch = launched<Kernel>(device, stage(), c);
     if (launch) report = *launch;
     return launch.has_value();
@@ -98,6 +102,7 @@ struct CausalReadOutRun {
     if (key_sum()) {
       EXPECT_EQ(report.bytes_read("z"), pairs * reads.mixtures * D * 4);
     }
+    norms.expect_traffic(report);
     EXPECT_EQ(report.bank_conflicts, 0u);
   }
 
@@ -116,7 +121,7 @@ struct CausalReadOutRun {
         sums.add_value(weight<T>(query, keys[static_cast<std::size_t>(j)], mixing.value(i, i)), v,
                        b, j, h);
       }
-      sums.compare(comparison, o, b, t, h, c.normalization());
+      sums.compare(comparison, o, b, t, h, c.normalization(), &norms);
     }
   }
 

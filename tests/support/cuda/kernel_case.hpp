@@ -24,6 +24,7 @@ struct Case {
   mhla::cuda::FeatureMap query_map = mhla::cuda::FeatureMap::relu();
   mhla::cuda::FeatureMap key_map = mhla::cuda::FeatureMap::relu();
   mhla::cuda::Denominator denominator = mhla::cuda::Denominator::kKeySum;
+  bool normed = false, gated = false;  ///< outputs, by OutputNorms
   int batch = 1, heads = 1;
   int layout = 0;           ///< of the first tensor, of Layout::any; others have other ones
   int multiprocessors = 2;  ///< of the device, for kernels that want to know

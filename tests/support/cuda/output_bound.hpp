@@ -10,12 +10,17 @@
 ///     o = n scale / s:   |o^ - o| <= (e_n scale + |o| |ds|) / (|s| - |ds|) + gamma_3 |o^|
 ///
 /// and rounding to T moves o^ by at most u (|o^| + eta), eta the least normal number of T.
+///
+/// Norms and gates of a row (tile/output_norm.cuh) come before that: with mean squares s, which n +
+/// 3 roundings lead to, 1 / sqrt(s) is a relative 2^-22 off the one of s^, and silu(g), where the
+/// exponent g log2(e) is rounded twice, 2 |g| + 8 units of 2^-24; three products come to that.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "support/cuda/problem.hpp"
@@ -57,8 +62,8 @@ Bounded then_rounded(Bounded x) {
   return {x.value, x.error + kRoundoff<T> * (std::abs(x.value) + x.error + eta)};
 }
 
-template <class T>
-Bounded output(Bounded n, Bounded d, const mhla::cuda::Normalization& by) {
+/// Before it is rounded.
+inline Bounded quotient(Bounded n, Bounded d, const mhla::cuda::Normalization& by) {
   const auto scale = static_cast<double>(by.scale), eps = static_cast<double>(by.eps);
   double divisor = 1, off = 0;
   if (by.denominator != mhla::cuda::Denominator::kNone) {
@@ -69,7 +74,38 @@ Bounded output(Bounded n, Bounded d, const mhla::cuda::Normalization& by) {
   const double rest = std::abs(divisor) - off;
   EXPECT_GT(rest, 0.5 * std::abs(divisor)) << "the problem is ill-conditioned";
   const double error = (n.error * scale + std::abs(o) * off) / rest;
-  return then_rounded<T>({o, error + gamma(3) * (std::abs(o) + error)});
+  return {o, error + gamma(3) * (std::abs(o) + error)};
+}
+
+template <class T>
+Bounded output(Bounded n, Bounded d, const mhla::cuda::Normalization& by) {
+  return then_rounded<T>(quotient(n, d, by));
+}
+
+/// x y, which is rounded.
+inline Bounded product(Bounded x, Bounded y) {
+  const double value = x.value * y.value;
+  const double error = std::abs(x.value) * y.error + x.error * (std::abs(y.value) + y.error);
+  return {value, error + gamma(1) * (std::abs(value) + error)};
+}
+
+/// 1 / sqrt(mean of o^2 + eps) of a row.
+inline Bounded norm_scale(const std::vector<Bounded>& o, double eps) {
+  const auto n = static_cast<double>(o.size());
+  double mean = eps, off = 0;
+  for (const Bounded& x : o) {
+    mean += x.value * x.value / n;
+    off += (2 * std::abs(x.value) + x.error) * x.error / n;
+  }
+  off += gamma(n + 3) * (mean + off);
+  EXPECT_GT(mean, 2 * off) << "the problem is ill-conditioned";
+  const double scale = 1 / std::sqrt(mean);
+  return {scale, (1 + 0x1p-22) / std::sqrt(mean - off) - scale};
+}
+
+inline Bounded silu(double g) {
+  const double value = g / (1 + std::exp(-g));
+  return {value, std::abs(value) * (2 * std::abs(g) + 8) * 0x1p-24 * 1.01};
 }
 
 /// phi as kernels have it: in float, rounded to T. Feature maps have a test of their own.

@@ -12,11 +12,15 @@
 /// is off by D - 1 additions and a product with m, then by its rounding to T; sums of weights and
 /// of weighted values by that, and by their own additions (output_bound.hpp).
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "emulator/device.hpp"
+#include "support/cuda/kernel_case.hpp"
 #include "support/cuda/output_bound.hpp"
 #include "support/cuda/problem.hpp"
 #include "support/cuda/summary_memory.hpp"
@@ -40,6 +44,51 @@ Bounded weight(const std::vector<double>& query, const std::vector<double>& key,
   const Bounded score = sum.in_any_order();
   return then_rounded<T>({m * score.value, std::abs(m) * score.error});
 }
+
+/// Gains and gates of a case's outputs.
+template <class T>
+struct OutputNorms {
+  static constexpr double kEps = 0.5;
+
+  bool normed, gated;
+  Array<float> gain;
+  Tensor<T> gate;
+
+  OutputNorms(const Case& c, int width)
+      : normed(c.normed), gated(c.gated), gain(width), gate(c.queries<T>(width, 2)) {
+    Random random(c.seed + 100);
+    for (int e = 0; e < width; ++e) gain[e] = static_cast<float>(random.normal());
+    gate.fill([&] { return 3 * random.normal(); });
+  }
+
+  mhla::cuda::OutputNorm stage() const {
+    return {.normed = normed,
+            .gated = gated,
+            .eps = static_cast<float>(kEps),
+            .gain = gain.data(),
+            .gate = gate.input()};
+  }
+  void track(emulator::Device& device) {
+    if (normed) device.track("gain", gain.data(), gain.bytes(), emulator::Access::kRead);
+    if (gated) device.track("gate", gate.raw(), gate.bytes(), emulator::Access::kRead);
+  }
+  void expect_traffic(const emulator::Report& report) const {
+    if (gated) {
+      EXPECT_EQ(report.bytes_read("gate"), gate.row_bytes());
+    }
+  }
+
+  /// Makes outputs of the quotients of a row.
+  void apply(std::vector<Bounded>& o, int b, int t, int h) const {
+    if (!normed) return;
+    const Bounded scale = norm_scale(o, kEps);
+    for (std::size_t e = 0; e < o.size(); ++e) {
+      const auto column = static_cast<int>(e);
+      o[e] = product(product(o[e], scale), {gain.value(column), 0});
+      if (gated) o[e] = product(o[e], silu(gate.value(b, t, h, column)));
+    }
+  }
+};
 
 /// Numerators of a row, and its denominator.
 template <class T>
@@ -78,12 +127,14 @@ class OutputSums {
 
   /// Compares a row of outputs.
   void compare(Comparison& comparison, const Tensor<T>& o, int b, int t, int h,
-               const mhla::cuda::Normalization& by) const {
+               const mhla::cuda::Normalization& by, const OutputNorms<T>* norms = nullptr) const {
     const Bounded d = denominator_.in_any_order();
-    for (std::size_t e = 0; e < numerators_.size(); ++e) {
+    std::vector<Bounded> row;
+    for (const BoundedSum& n : numerators_) row.push_back(quotient(n.in_any_order(), d, by));
+    if (norms != nullptr) norms->apply(row, b, t, h);
+    for (std::size_t e = 0; e < row.size(); ++e) {
       const int column = static_cast<int>(e);
-      comparison.compare(o.value(b, t, h, column), output<T>(numerators_[e].in_any_order(), d, by),
-                         b, t, h, column);
+      comparison.compare(o.value(b, t, h, column), then_rounded<T>(row[e]), b, t, h, column);
     }
   }
 

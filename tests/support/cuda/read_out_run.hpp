@@ -29,6 +29,7 @@ struct ReadOutRun {
   SummaryMemory<T, D, E, P> mixtures;
   Array<float> scores;  ///< [pairs, M, W]
   MixingMemory mixing;
+  OutputNorms<T> norms;
   emulator::Report report;
 
   /// Scores of empty slots are NaN: they enter no output.
@@ -38,7 +39,8 @@ struct ReadOutRun {
         o(c.queries<T>(E, 1)),
         mixtures(c.items()),
         scores(c.items() * c.blocks.slots()),
-        mixing(c.blocks.blocks(), c.blocks.blocks()) {
+        mixing(c.blocks.blocks(), c.blocks.blocks()),
+        norms(c, E) {
     Random random(c.seed);
     q.fill([&] { return random.normal(); });
     mixtures.fill(random, c.blocks.blocks());
@@ -65,6 +67,7 @@ struct ReadOutRun {
       device.track("scores", scores.raw(), scores.bytes(), Access::kRead);
       mixing.track(device);
     }
+    norms.track(device);
     const mhla::cuda::ReadOutParameters stage{
         .q = q.input(),
         .o = o.output(),
@@ -74,7 +77,8 @@ struct ReadOutRun {
         .mixtures = mixtures.array(key_sum()),
         .normalization = c.normalization(),
         .scores = cross_query() ? scores.data() : nullptr,
-        .mixing = cross_query() ? mixing.array() : mhla::cuda::MixingArray{}};
+        .mixing = cross_query() ? mixing.array() : mhla::cuda::MixingArray{},
+        .norm = norms.stage()};
     const auto launch = launched<Kernel>(device, stage, c);
     if (launch) report = *launch;
     return launch.has_value();
@@ -96,6 +100,7 @@ struct ReadOutRun {
       EXPECT_LE(report.bytes_read("scores"),
                 scores.bytes() * static_cast<std::size_t>(c.blocks.blocks()));
     }
+    norms.expect_traffic(report);
     EXPECT_EQ(report.bank_conflicts, 0u);
   }
 
@@ -119,7 +124,7 @@ struct ReadOutRun {
       const std::int64_t row = c.item(b, h, j) * c.blocks.slots();
       sums.add_to_denominator(mixing.value(block, j) * scores.value(row + slot));
     }
-    sums.compare(comparison, o, b, t, h, c.normalization());
+    sums.compare(comparison, o, b, t, h, c.normalization(), &norms);
   }
 
   bool wrote_as(const ReadOutRun& other) const {

@@ -24,9 +24,10 @@ template <int D, int E, DeviceScalar T>
 Plan bidirectional_plan(const Inputs<T>& in, const TokenBlocks& query_blocks,
                         const TokenBlocks& key_blocks, const Operator& op,
                         std::type_identity_t<TensorView<T>> out, const Device& device) {
-  return plan<D, E>(detail::make_problem<D, E>("cuda::bidirectional", in, query_blocks, key_blocks,
-                                               false, op, out),
-                    device);
+  constexpr const char* kName = "cuda::bidirectional";
+  return detail::checked_plan<D, E>(
+      kName, detail::make_problem<D, E>(kName, in, query_blocks, key_blocks, false, op, out),
+      device);
 }
 
 /// Puts the computation of `out` [B, Nq, H, E] into a stream. All memory is the device's, and may
@@ -46,7 +47,7 @@ void bidirectional(const Inputs<T>& in, const TokenBlocks& query_blocks,
       detail::make_problem<D, E>(kName, in, query_blocks, key_blocks, false, op, out);
   detail::expect_data(kName, in, out);
   const MixingArray coefficients = detail::mixing_array(kName, mixing, problem);
-  const Plan planned = plan<D, E>(problem, device);
+  const Plan planned = detail::checked_plan<D, E>(kName, problem, device);
   unsigned char* const begin = detail::workspace_begin(kName, workspace, planned);
   run<kernel_scalar_t<T>, D, E, false>(planned, problem, coefficients, begin, device,
                                        Stream(stream, device.arch));

@@ -21,8 +21,9 @@ namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 template <int D, int E, DeviceScalar T>
 Plan causal_plan(const Inputs<T>& in, const TokenBlocks& blocks, const Operator& op,
                  std::type_identity_t<TensorView<T>> out, const Device& device) {
-  return plan<D, E>(detail::make_problem<D, E>("cuda::causal", in, blocks, blocks, true, op, out),
-                    device);
+  constexpr const char* kName = "cuda::causal";
+  return detail::checked_plan<D, E>(
+      kName, detail::make_problem<D, E>(kName, in, blocks, blocks, true, op, out), device);
 }
 
 /// Puts the computation of `out` [B, N, H, E] into a stream, on the terms of cuda::bidirectional.
@@ -40,7 +41,7 @@ void causal(const Inputs<T>& in, const TokenBlocks& blocks, MatrixView<const flo
   const Problem problem = detail::make_problem<D, E>(kName, in, blocks, blocks, true, op, out);
   detail::expect_data(kName, in, out);
   const MixingArray coefficients = detail::mixing_array(kName, mixing, problem);
-  const Plan planned = plan<D, E>(problem, device);
+  const Plan planned = detail::checked_plan<D, E>(kName, problem, device);
   unsigned char* const begin = detail::workspace_begin(kName, workspace, planned);
   run<kernel_scalar_t<T>, D, E, true>(planned, problem, coefficients, begin, device,
                                       Stream(stream, device.arch));

@@ -11,6 +11,7 @@
 #include <concepts>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 
 #include "mhla/core/error.hpp"
@@ -50,6 +51,10 @@ struct Inputs {
   TensorView<const T> q;  ///< [B, Nq, H, D]
   TensorView<const T> k;  ///< [B, Nk, H, D]
   TensorView<const T> v;  ///< [B, Nk, H, E]
+  /// Outputs o become o gain / sqrt(mean of o^2 + op.norm_eps) in each row of a head, times
+  /// silu(gate) if there is one (layer/rms_norm.hpp); by kernels of sm_90a alone.
+  std::span<const float> gain{};  ///< [E] at a multiple of 8 bytes, or empty
+  TensorView<const T> gate{};     ///< [B, Nq, H, E], or absent
 };
 
 /// Blocks of `length` consecutive tokens; the last one may be short.
@@ -124,6 +129,40 @@ BasicTokenTensor<Byte> token_tensor(const char* function, const char* argument, 
   return {const_cast<Byte*>(begin), bytes(0), bytes(2), bytes(1)};
 }
 
+/// What the gain and the gate of a form describe.
+/// \throws shape_error, option_error for what does not fit.
+template <int E, DeviceScalar T>
+OutputNorm output_norm(const char* function, const Inputs<T>& in, const Operator& op) {
+  if (in.gain.empty()) {
+    if (!in.gate.absent()) {
+      fail_option(function, "gate", "is given without a gain", "both, or a gain alone");
+    }
+    return {};
+  }
+  if (in.gain.size() != E) {
+    fail_shape(function, "gain", "has " + std::to_string(in.gain.size()) + " elements",
+               std::to_string(E));
+  }
+  const auto odd = reinterpret_cast<std::uintptr_t>(in.gain.data()) % 8;
+  if (odd != 0) {
+    fail_option(function, "gain", "begins " + std::to_string(odd) + " bytes after a multiple of 8",
+                "a multiple of 8");
+  }
+  if (!(op.norm_eps >= 0)) {
+    fail_option(function, "op.norm_eps", "is " + std::to_string(op.norm_eps), ">= 0");
+  }
+  OutputNorm norm{.normed = true,
+                  .gated = !in.gate.absent(),
+                  .eps = op.norm_eps,
+                  .gain = in.gain.data(),
+                  .gate = {}};
+  if (norm.gated) {
+    norm.gate = token_tensor<const unsigned char>(function, "gate", in.gate,
+                                                  {in.q.batch(), in.q.tokens(), in.q.heads(), E});
+  }
+  return norm;
+}
+
 /// The problem that the arguments of a form describe.
 /// \throws shape_error, option_error for what does not fit.
 template <int D, int E, DeviceScalar T>
@@ -149,6 +188,7 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
       .query_blocks = query_blocks,
       .key_blocks = key_blocks,
       .op = op,
+      .norm = output_norm<E>(function, in, op),
       .causal = causal};
   if (op.denominator == Denominator::kCrossQuery) {
     if (causal) {
@@ -188,7 +228,31 @@ void expect_data(const char* function, const Inputs<T>& in, TensorView<T> out) {
   expect("q", in.q);
   expect("k", in.k);
   expect("v", in.v);
+  if (!in.gate.absent()) expect("gate", in.gate);
   expect("out", out);
+  if (!in.gain.empty() && in.gain.data() == nullptr) {
+    fail_option(function, "gain", "is null", "a pointer to data");
+  }
+}
+
+/// \throws option_error where outputs are to be normalised or gated.
+template <DeviceScalar T>
+void expect_no_norm(const char* function, const Inputs<T>& in) {
+  if (in.gain.empty() && in.gate.absent()) return;
+  fail_option(function, in.gain.empty() ? "gate" : "gain", "is given",
+              "none: steps do not normalise outputs");
+}
+
+/// How the problem is computed.
+/// \throws option_error where outputs are to be normalised and the planned kernel does not.
+template <int D, int E>
+Plan checked_plan(const char* function, const Problem& problem, const Device& device) {
+  const Plan planned = plan<D, E>(problem, device);
+  if (problem.norm.normed && problem.pairs() > 0 && planned.read_out != Arch::kSm90a) {
+    fail_option(function, "gain", "is given",
+                "none: outputs of such a device, such widths or blocks are not normalised");
+  }
+  return planned;
 }
 
 /// \throws shape_error, option_error unless mixing is [Mq, Mk] with dense rows; the causal form

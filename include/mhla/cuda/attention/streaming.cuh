@@ -113,6 +113,7 @@ void Streaming<D, E, T>::start(Workspace state, cudaStream_t stream) const {
 template <int D, int E, DeviceScalar T>
 void Streaming<D, E, T>::step(const Inputs<T>& in, TensorView<T> out, Workspace state,
                               cudaStream_t stream) const {
+  detail::expect_no_norm(kName, in);
   const auto rows = [this](Index width) { return std::array<Index, 4>{batch_, 1, heads_, width}; };
   const StreamingStepParameters parameters{
       .q = detail::token_tensor<const unsigned char>(kName, "q", in.q, rows(D)),

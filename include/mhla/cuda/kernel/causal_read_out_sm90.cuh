@@ -17,6 +17,7 @@
 ///                                        warpgroup (kernel/own_block.cuh)
 ///     O += P V
 ///     O += phi(Q) S~_i                   and den; nothing for i = 0
+///     norm and gate of O                 where wanted (tile/output_norm.cuh)
 ///
 /// Earlier queries have no use for the tile of those behind them: K and V of the next block come
 /// where that was.
@@ -30,9 +31,9 @@
 /// anything but a zero that replaces what came of K, and not even that where V is not finite.
 ///
 /// Shared memory: the rings, as many slots as fit; 2048 bytes a warp from which the copy engine
-/// takes its rows of O; 16 bytes of barriers a slot.
-/// Device memory: Q, K, V, S~ and z~ once, O once; mixtures stay in the second cache longest.
-/// Source: arXiv:2601.07832, section 4.2.
+/// takes its rows of O; 16 bytes of barriers a slot; 512 bytes of squares.
+/// Device memory: Q, K, V, S~, z~ and the gate once, O once; mixtures stay in the second cache
+/// longest. Source: arXiv:2601.07832, section 4.2.
 
 #include <cstdint>
 
@@ -47,6 +48,7 @@
 #include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/ptx/wgmma.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/output_norm.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/ring.cuh"
 #include "mhla/cuda/tile/rows.cuh"
@@ -256,11 +258,15 @@ struct CausalReadOutSm90 {
 
   /// The outputs of the warp's rows of a tile, those that the block has.
   static MHLA_DEVICE void write(const Params& p, const WorkTile& work, std::int32_t tile,
-                                RowPair den, const float (&sums)[kTiles][4]) {
+                                RowPair den, float (&sums)[kTiles][4]) {
     const Normalization& by = p.stage.normalization;
     const float unit = work.item.block > 0 ? inverse_power(p.stage.mixtures.scale) : 1;
-    const RowPair factors{by.factor(den.x) * unit, by.factor(den.x_8) * unit};
+    RowPair factors{by.factor(den.x) * unit, by.factor(den.x_8) * unit};
     const std::int32_t row = 64 * tile + 16 * static_cast<std::int32_t>(work.warp % 4);
+    if (p.stage.norm.normed) {
+      apply_norm(p, work, row, factors, sums);
+      factors = {1, 1};
+    }
     const std::int32_t left = p.stage.blocks.slots() - row;
     if (left <= 0) return;
     BlockOrigin origin = work.item.origin;
@@ -271,6 +277,23 @@ struct CausalReadOutSm90 {
           p.o_boxes.origin(origin, work.item.head, 0, work.column + column),
           Config::tile(work.warp).begin, ptx::createpolicy_evict_first());
     });
+  }
+
+  /// Makes outputs of the sums of rows row.. of a block.
+  static MHLA_DEVICE void apply_norm(const Params& p, const WorkTile& work, std::int32_t row,
+                                     RowPair factors, float (&sums)[kTiles][4]) {
+    RowPair squares{0, 0};
+    add_squares(squares, sums, factors);
+    squares = over_row(squares);
+    if constexpr (Config::kWarpgroups == 2) {
+      const std::uint32_t shared = Config::barriers(ptx::shared_begin()) + Config::kSquares;
+      squares = over_warpgroups(squares, shared, work.warp, work.lane);
+    }
+    const std::int32_t slot = row + static_cast<std::int32_t>(work.lane / 4);
+    const auto token = [&](std::int32_t i) { return p.stage.blocks.token(work.item.origin, i); };
+    p.stage.norm.template apply<T>(sums, p.stage.norm.template scaled<E>(factors, squares),
+                                   work.column, work.item.head, {token(slot), token(slot + 8)},
+                                   work.lane);
   }
 };
 

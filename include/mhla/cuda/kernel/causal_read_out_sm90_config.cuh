@@ -10,6 +10,7 @@
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/persistent_sm90.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/tile/ring.cuh"
 #include "mhla/cuda/tile/tensor_box.cuh"
 #include "mhla/cuda/tile/token_blocks.cuh"
 #include "mhla/cuda/tile/token_boxes.cuh"
@@ -39,6 +40,11 @@ struct CausalReadOutSm90Config : PersistentConfig<D, E, D == 128> {
   static constexpr int kQueryBytes = 64 * D * 2;
   static constexpr int kKeyValueBytes = 64 * (D + E) * 2;
   static constexpr int kMostKeyValues = 8;  // slots of tiles of K and V
+
+  // Behind the barriers: sums of squares of 64 rows of both warpgroups.
+  static constexpr int kSquares = 512;
+  static_assert((2 + kQueries + kMostKeyValues) * Ring::kBarrierBytes <= kSquares);
+  static_assert(kSquares + 512 <= CausalReadOutSm90Config::kBarrierBytes);
 
   /// How many slots the rings have.
   struct Slots {

@@ -83,6 +83,22 @@ struct MixtureSlot {
     }
   }
 
+  /// sums += features S~, of as many columns one behind the other. Called by a group, with
+  /// `features` in order (ptx::fence_registers).
+  template <class T, int kCount, int kTiles>
+  MHLA_DEVICE void add_products(float (&sums)[kCount][kTiles][4],
+                                const Fragment<D>& features) const {
+    MHLA_CUDA_UNROLL
+    for (auto& part : sums) ptx::fence_registers(part);
+    ptx::wgmma_fence();
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < kCount; ++i) multiply<T>(sums[i], features, i * 8 * kTiles);
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
+    MHLA_CUDA_UNROLL
+    for (auto& part : sums) ptx::fence_registers(part);
+  }
+
  private:
   static constexpr TensorBox box(unsigned char* part, std::int64_t blocks, std::int64_t pairs) {
     const auto summary = static_cast<std::uint64_t>(kPartBytes);

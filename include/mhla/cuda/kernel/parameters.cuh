@@ -9,6 +9,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/tile/feature_map.cuh"
+#include "mhla/cuda/tile/output_norm.cuh"
 #include "mhla/cuda/tile/token_blocks.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
 
@@ -114,6 +115,7 @@ struct ReadOutParameters {
   Normalization normalization;
   const float* scores;  ///< [pairs, M, W] of kCrossQuery
   MixingArray mixing;   ///< for kCrossQuery
+  OutputNorm norm{};    ///< on sm_90a
 };
 
 /// The same with the part of the token's own block, over earlier tokens and itself:
@@ -130,6 +132,7 @@ struct CausalReadOutParameters {
   SummaryArray mixtures;  ///< of earlier blocks
   Normalization normalization;
   MixingArray mixing;
+  OutputNorm norm{};  ///< on sm_90a
 };
 
 /// o_t = sum_j m_(block of t)(block of j) phi(q_t).phi(k_j) v_j / den_t, without summaries:

@@ -10,15 +10,15 @@
 /// A thread block stays and takes items pair * M + i in steps of the grid. A thread behind the
 /// warpgroups loads, into two rings: S~_i as E / 64 panels of [D][64], where wgmma reads them, with
 /// z~_i behind; and the boxes of Q (tile/token_boxes.cuh). D / 64 warpgroups take turns at tiles of
-/// 64 slots of a box: Q to registers, phi; den, and products of up to 128 columns at a time; O to
-/// where Q was, E columns there. The copy engine takes a box of O from there, started by the thread
-/// that loads before it loads to that slot again: what of a box lies beyond the tokens it leaves
-/// out.
+/// 64 slots of a box: Q to registers, phi; den, and products; norm and gate of O
+/// (tile/output_norm.cuh), where wanted; O to where Q was, E columns there. The copy engine takes a
+/// box of O from there, started by the thread that loads before it loads to that slot again: what
+/// of a box lies beyond the tokens it leaves out.
 ///
 ///     (D, E)        threads      per multiprocessor    slots of S~, at most    sums of a thread
 ///     (64, 64)      128 + 32     2 thread blocks       3                       32
 ///     (128, 128)    256 + 128    1                     2                       64
-///     (128, 256)    256 + 128    1                     2                       64, twice
+///     (128, 256)    256 + 128    1                     2                       128
 ///
 /// Shared memory: the rings, 16 bytes of barriers a slot, 32 bytes a box for where it goes.
 /// Device memory: Q, S~ and z~ once, O once; mixtures stay in the second cache longest. Of
@@ -39,6 +39,7 @@
 #include "mhla/cuda/ptx/wgmma.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/output_norm.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/ring.cuh"
 #include "mhla/cuda/tile/rows.cuh"
@@ -60,16 +61,7 @@ struct ReadOutSm90 {
   /// engine has no boxes for these blocks and strides.
   static constexpr bool prepare(const ReadOutParameters& stage, std::int32_t pairs,
                                 std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[5]) {
-    const std::int32_t heads = stage.heads, batch = pairs / heads;
-    p.stage = stage;
-    p.pairs = pairs;
-    p.multiprocessors = multiprocessors;
-    Config::Mixture::boxes(stage.mixtures, stage.normalization.denominator, stage.blocks.blocks(),
-                           pairs, boxes + 1);
-    return TokenBoxes::find(stage.blocks, stage.q, D, heads, batch, Config::kMostRows, p.q_boxes,
-                            boxes[0]) &&
-           TokenBoxes::find(stage.blocks, stage.o, E, heads, batch, Config::kMostRows, p.o_boxes,
-                            boxes[4]);
+    return Config::prepare(stage, pairs, multiprocessors, p, boxes);
   }
 
   static constexpr unsigned grid(const Params& p, int) {
@@ -90,6 +82,7 @@ struct ReadOutSm90 {
 
  private:
   static constexpr int kTiles = Config::kColumns / 8;
+  static constexpr int kParts = E / Config::kColumns;
   using Mixture = typename Config::Mixture;
 
   struct Rings {
@@ -235,19 +228,37 @@ struct ReadOutSm90 {
   /// The outputs of a warp's rows.
   static MHLA_DEVICE void multiply(const Params& p, const WorkTile& work, const Mixture& mixture,
                                    const Fragment<D>& features, const BoxRows& at) {
-    const RowPair factors = factors_of(p, work, mixture, features, at);
-    MHLA_CUDA_UNROLL
-    for (int column = 0; column < E; column += Config::kColumns) {
-      float sums[kTiles][4] = {};
-      ptx::fence_registers(sums);
-      ptx::wgmma_fence();
-      mixture.template multiply<T>(sums, features, column);
-      ptx::wgmma_commit_group();
-      ptx::wgmma_wait_group<0>();
-      ptx::fence_registers(sums);
-      store_box_rows<T>(sums, factors, at.box, panel_bytes(p), column, at.row, p.q_boxes.rows(),
-                        work.lane);
+    RowPair factors = factors_of(p, work, mixture, features, at);
+    float sums[kParts][kTiles][4] = {};
+    mixture.template add_products<T>(sums, features);
+    if (p.stage.norm.normed) {
+      RowPair squares{0, 0};
+      MHLA_CUDA_UNROLL
+      for (const auto& part : sums) add_squares(squares, part, factors);
+      factors = p.stage.norm.template scaled<E>(factors, over_row(squares));
+      const TokenPair tokens = tokens_of(p, work, at);
+      MHLA_CUDA_UNROLL
+      for (int i = 0; i < kParts; ++i) {
+        p.stage.norm.template apply<T>(sums[i], factors, i * Config::kColumns, work.item.head,
+                                       tokens, work.lane);
+      }
+      factors = {1, 1};
     }
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < kParts; ++i) {
+      store_box_rows<T>(sums[i], factors, at.box, panel_bytes(p), i * Config::kColumns, at.row,
+                        p.q_boxes.rows(), work.lane);
+    }
+  }
+
+  /// Of a thread's two rows.
+  static MHLA_DEVICE TokenPair tokens_of(const Params& p, const WorkTile& work, const BoxRows& at) {
+    const auto token = [&](std::int32_t row) {
+      const bool inside = row < p.q_boxes.rows();
+      return inside ? p.stage.blocks.token(work.item.origin, at.first + row) : -1;
+    };
+    const std::int32_t row = at.row + static_cast<std::int32_t>(work.lane / 4);
+    return {token(row), token(row + 8)};
   }
 
   /// What the numerators of a thread's two rows are multiplied by.
@@ -270,22 +281,17 @@ struct ReadOutSm90 {
                                           const BoxRows& at) {
     const std::int32_t blocks = p.stage.blocks.blocks(), slots = p.stage.blocks.slots();
     const float* const weights = p.stage.mixing.row(work.item.block);
-    const auto row = static_cast<std::int32_t>(work.lane / 4);
-    const std::int32_t slot = at.first + at.row + row;
-    const auto is_filled = [&](std::int32_t i) {
-      return at.row + row + i < p.q_boxes.rows() &&
-             p.stage.blocks.token(work.item.origin, slot + i) >= 0;
-    };
-    const bool filled = is_filled(0), filled_8 = is_filled(8);
-    const float* scores =
-        p.stage.scores + static_cast<std::int64_t>(work.item.pair) * blocks * slots + slot;
+    const TokenPair tokens = tokens_of(p, work, at);
+    const float* scores = p.stage.scores +
+                          static_cast<std::int64_t>(work.item.pair) * blocks * slots + at.first +
+                          at.row + work.lane / 4;
     RowPair sum{0, 0};
     MHLA_CUDA_LOOP
     for (auto b = static_cast<std::int32_t>(work.lane % 4); b < blocks; b += 4) {
       const float m = ptx::ld_global_nc_f32(weights + b);
       const float* const own = scores + static_cast<std::int64_t>(b) * slots;
-      if (filled) sum.x += m * ptx::ld_global_f32(own);
-      if (filled_8) sum.x_8 += m * ptx::ld_global_f32(own + 8);
+      if (tokens.token >= 0) sum.x += m * ptx::ld_global_f32(own);
+      if (tokens.token_8 >= 0) sum.x_8 += m * ptx::ld_global_f32(own + 8);
     }
     return over_row(sum);
   }

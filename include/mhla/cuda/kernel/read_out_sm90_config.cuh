@@ -11,6 +11,7 @@
 #include "mhla/cuda/kernel/persistent_sm90.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/tensor_box.cuh"
 #include "mhla/cuda/tile/token_boxes.cuh"
 
 namespace mhla::cuda {
@@ -58,6 +59,21 @@ struct ReadOutSm90Config : PersistentConfig<D, E, D == 128> {
     std::int32_t boxes = (kRingBytes - mixtures * Mixture::kBytes) / bytes;
     if (boxes > mixtures * count + 1) boxes = mixtures * count + 1;
     return {mixtures, boxes < kMostBoxes ? boxes : kMostBoxes};
+  }
+
+  /// ReadOutSm90::prepare.
+  static constexpr bool prepare(const ReadOutParameters& stage, std::int32_t pairs,
+                                std::int32_t multiprocessors, ReadOutSm90Parameters& p,
+                                TensorBox (&boxes)[5]) {
+    const std::int32_t heads = stage.heads, batch = pairs / heads;
+    p.stage = stage;
+    p.pairs = pairs;
+    p.multiprocessors = multiprocessors;
+    Mixture::boxes(stage.mixtures, stage.normalization.denominator, stage.blocks.blocks(), pairs,
+                   boxes + 1);
+    return TokenBoxes::find(stage.blocks, stage.q, D, heads, batch, kMostRows, p.q_boxes,
+                            boxes[0]) &&
+           TokenBoxes::find(stage.blocks, stage.o, E, heads, batch, kMostRows, p.o_boxes, boxes[4]);
   }
 };
 

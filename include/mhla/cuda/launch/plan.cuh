@@ -106,6 +106,7 @@ constexpr Traffic traffic(const Problem& problem, Form form) {
   const auto nk = static_cast<std::uint64_t>(problem.key_blocks.tokens());
   Traffic bytes{pairs * 2 * (nq + nk) * (D + E), 0};
   if (form != Form::kThreeStage) return bytes;
+  if (problem.norm.gated) bytes.tensors += pairs * 2 * nq * E;
   if (problem.causal) bytes.tensors += pairs * 2 * nk * (D + E);  // keys and values again
   const auto mq = static_cast<std::uint64_t>(problem.query_blocks.blocks());
   const auto mk = static_cast<std::uint64_t>(problem.key_blocks.blocks());
@@ -167,6 +168,9 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   };
   if (problem.op.denominator == Denominator::kCrossQuery) {
     return planned(Form::kThreeStage, "cross-query denominators need the key sums of all blocks");
+  }
+  if (problem.norm.normed) {
+    return planned(Form::kThreeStage, "outputs are normalised where they are read out");
   }
   if (keys <= bounds.quadratic_keys) {
     return planned(Form::kQuadratic, "so few keys that all weights cost less than summaries");

@@ -18,6 +18,7 @@ struct Operator {
   float eps = 0;    ///< added to the denominator
   float scale = 1;  ///< multiplies phi(q), in numerator and denominator
   Precision summaries = Precision::kSingle;
+  float norm_eps = 1e-6f;  ///< of the norm of outputs, where there is a gain
 };
 
 /// One call: the tensors of a batch, its blocks and what is computed.
@@ -31,6 +32,7 @@ struct Problem {
   TokenBlocks query_blocks;
   TokenBlocks key_blocks;
   Operator op;
+  OutputNorm norm{};
   bool causal;  ///< a token reads itself and earlier ones; query_blocks are key_blocks then, and
                 ///< runs
 

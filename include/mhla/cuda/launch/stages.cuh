@@ -71,7 +71,8 @@ constexpr ReadOutParameters read_out_stage(const Problem& problem, const Workspa
           .mixtures = arrays.mixtures,
           .normalization = problem.normalization(),
           .scores = arrays.scores,
-          .mixing = mixing};
+          .mixing = mixing,
+          .norm = problem.norm};
 }
 
 constexpr CausalReadOutParameters causal_read_out_stage(const Problem& problem,
@@ -87,7 +88,8 @@ constexpr CausalReadOutParameters causal_read_out_stage(const Problem& problem,
           .key_map = problem.op.key_map,
           .mixtures = arrays.mixtures,
           .normalization = problem.normalization(),
-          .mixing = mixing};
+          .mixing = mixing,
+          .norm = problem.norm};
 }
 
 }  // namespace mhla::cuda

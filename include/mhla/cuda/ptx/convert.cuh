@@ -89,4 +89,18 @@ MHLA_DEVICE float ex2_approx(float x) {
   return y;
 }
 
+/// 1 / x with a relative error of at most 2^-23.
+MHLA_DEVICE float rcp_approx(float x) {
+  float y;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// 1 / sqrt(x) with a relative error of at most 2^-22.
+MHLA_DEVICE float rsqrt_approx(float x) {
+  float y;
+  asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 }  // namespace mhla::cuda::ptx

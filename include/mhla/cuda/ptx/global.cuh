@@ -21,6 +21,18 @@ MHLA_DEVICE Words4 ld_global_nc_v4(const void* from) {
   return w;
 }
 
+/// Two numbers of 16 bits, and of 32 bits, kept in the first cache.
+MHLA_DEVICE std::uint32_t ld_global_nc(const void* from) {
+  std::uint32_t word;
+  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(word) : "l"(from));
+  return word;
+}
+MHLA_DEVICE Words2 ld_global_nc_v2(const void* from) {
+  Words2 w;
+  asm volatile("ld.global.nc.v2.b32 {%0, %1}, [%2];" : "=r"(w.x[0]), "=r"(w.x[1]) : "l"(from));
+  return w;
+}
+
 /// A number, kept in the first cache.
 MHLA_DEVICE float ld_global_nc_f32(const float* from) {
   float value;

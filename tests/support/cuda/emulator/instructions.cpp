@@ -181,6 +181,8 @@ float high<half>(std::uint32_t pair) {
   return low<half>(pair >> 16);
 }
 float max_nan(float x, float y) { return emulator::max_nan(x, y); }
+float rcp_approx(float x) { return 1 / x; }
+float rsqrt_approx(float x) { return static_cast<float>(1 / std::sqrt(static_cast<double>(x))); }
 float ex2_approx(float x) { return static_cast<float>(std::exp2(static_cast<double>(x))); }
 
 // ---- copies, global memory, index
@@ -190,6 +192,10 @@ void cp_async_commit_group() { current().part<emulator::Copies>().commit(); }
 
 using emulator::load_global, emulator::store_global, emulator::Read;
 Words4 ld_global_nc_v4(const void* from) { return load_global<Words4>(from, Read::kConstant); }
+std::uint32_t ld_global_nc(const void* from) {
+  return load_global<std::uint32_t>(from, Read::kConstant);
+}
+Words2 ld_global_nc_v2(const void* from) { return load_global<Words2>(from, Read::kConstant); }
 float ld_global_nc_f32(const float* from) { return load_global<float>(from, Read::kConstant); }
 Words4 ld_global_v4(const void* from) { return load_global<Words4>(from, Read::kCoherent); }
 float ld_global_f32(const float* from) { return load_global<float>(from, Read::kCoherent); }

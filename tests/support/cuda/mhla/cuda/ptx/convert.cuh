@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// ptx/convert.cuh in the emulator. exp2 is rounded to nearest.
+/// ptx/convert.cuh in the emulator. Approximations are rounded to nearest.
 
 #include <cstdint>
 
@@ -27,5 +27,7 @@ float high(std::uint32_t pair);
 
 float max_nan(float x, float y);
 float ex2_approx(float x);
+float rcp_approx(float x);
+float rsqrt_approx(float x);
 
 }  // namespace mhla::cuda::ptx
