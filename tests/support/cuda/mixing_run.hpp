@@ -1,14 +1,15 @@
 #pragma once
 
 /// \file
-/// Runs of the kernel that mixes summaries.
+/// Runs of the kernels that mix summaries.
 ///
 /// Bounds. With u the unit roundoff of T and eta what an underflow adds, m = high + low is off by
-/// at most u^2 |m| + eta, and |low| <= u |m| + eta. The product of the two low parts is left out.
-/// Products of two numbers of T are exact floats, of which a mixture of n summaries sums at most 3
-/// n, strips of 32 filled up with zeros:
+/// at most u^2 |m| + eta, and |low| <= u |m| + eta; sm_90a has m in one part for kSingle, off by at
+/// most u |m| + eta. The product of the two low parts is left out. Products of two numbers of T are
+/// exact floats, of which a mixture of n summaries sums at most 3 n, strips of 64 filled up with
+/// zeros. With p = 1 or 2 parts of m:
 ///
-///     |S~^ - S~| <= sum_b (u^2 |m| + eta) |S| + (u |m| + eta) |S_low|
+///     |S~^ - S~| <= sum_b (u^p |m| + eta) |S| + (u |m| + eta) |S_low|
 ///                         + gamma_3n (1 + 3 u) (|m| + eta) (|S_high| + |S_low|)
 ///
 /// before it is rounded: by u |S~^| + eta, or, as high + low, by u^2 |S~^| + 2 eta. z~ is a sum of
@@ -22,19 +23,34 @@
 #include <cstdint>
 #include <string>
 
+#include "emulator/async_box.hpp"
 #include "emulator/device.hpp"
+#include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/mixing_sm80.cuh"
+#include "mhla/cuda/kernel/mixing_sm90.cuh"
 #include "support/cuda/problem.hpp"
 
 namespace cuda_test {
 
-using mhla::cuda::MixingParameters, mhla::cuda::MixingSm80, mhla::cuda::Precision;
+using mhla::cuda::Arch, mhla::cuda::MixingParameters, mhla::cuda::Precision;
+
+struct MixingOnSm80 {
+  static constexpr Arch kArch = Arch::kSm80;
+  template <class T, int D, int E, Precision P>
+  using Kernel = mhla::cuda::MixingSm80<T, D, E, P>;
+};
+struct MixingOnSm90 {
+  static constexpr Arch kArch = Arch::kSm90a;
+  template <class T, int D, int E, Precision P>
+  using Kernel = mhla::cuda::MixingSm90<T, D, E, P>;
+};
 
 struct MixingCase {
   int rows, columns, pairs = 1;
   bool earlier = false;
   bool few_bits = false;  ///< in summaries and m, so that sums are exact
   std::uint64_t seed = 0;
+  int multiprocessors = 2;  ///< of the device, for kernels that want to know
 
   std::string text() const {
     return std::to_string(pairs) + " times [" + std::to_string(rows) + ", " +
@@ -43,10 +59,11 @@ struct MixingCase {
   }
 };
 
-template <class T, int D, int E, Precision P>
+template <class Kernels, class T, int D, int E, Precision P>
 struct Mixtures {
-  using Kernel = MixingSm80<T, D, E, P>;
+  using Kernel = typename Kernels::template Kernel<T, D, E, P>;
   static constexpr bool kPair = P == Precision::kPair;
+  static constexpr bool kSm80 = Kernels::kArch == Arch::kSm80;
 
   explicit Mixtures(const MixingCase& given)
       : c(given),
@@ -70,7 +87,7 @@ struct Mixtures {
       in_z[i] = static_cast<float>(c.few_bits ? static_cast<double>(random.integer(-3, 3))
                                               : random.uniform(-2, 2));
     }
-    const int most = kPair ? 127 : 2000;  // 11 bits have a low part
+    const int most = kPair || !kSm80 ? 127 : 2000;  // 11 bits have a low part
     for (int i = 0; i < c.rows; ++i) {
       for (int b = 0; b < end(i); ++b) {  // the others are not read
         mixing[i * stride + b] =
@@ -84,14 +101,29 @@ struct Mixtures {
   int end(int i) const { return c.earlier && i < c.columns ? i : c.columns; }
   double m(int i, int b) const { return mixing.value(i * stride + b); }
 
-  emulator::Report launch(bool key_sum = true) {
-    const MixingParameters params{
+  typename Kernel::Params params(bool key_sum) {
+    const MixingParameters stage{
         {in_high.raw(), kPair ? in_low.raw() : nullptr, key_sum ? in_z.data() : nullptr},
         {high.raw(), kPair ? low.raw() : nullptr, key_sum ? z.data() : nullptr},
         {mixing.data(), stride},
         c.rows,
         c.columns,
         c.earlier};
+    if constexpr (kSm80) {
+      return stage;
+    } else {
+      typename Kernel::Params p{};
+      mhla::cuda::TensorBox boxes[4] = {};
+      EXPECT_TRUE(Kernel::prepare(stage, c.pairs, c.multiprocessors, p, boxes));
+      for (int i = 0; i < 4; ++i) {
+        if (boxes[i].base != nullptr) p.maps[i] = emulator::tensor_map(boxes[i]);
+      }
+      return p;
+    }
+  }
+
+  emulator::Report launch(bool key_sum = true) {
+    const typename Kernel::Params p = params(key_sum);
     emulator::Device device(c.seed);
     device.track("m", mixing.data(), mixing.bytes(), emulator::Access::kRead);
     device.track("in_high", in_high.raw(), in_high.bytes(), emulator::Access::kRead);
@@ -104,20 +136,31 @@ struct Mixtures {
       device.track("in_z", in_z.data(), in_z.bytes(), emulator::Access::kRead);
       device.track("z", z.data(), z.bytes(), emulator::Access::kWrite);
     }
-    const unsigned blocks = Kernel::grid(params, c.pairs);
-    const emulator::Report r = device.launch<Kernel>(blocks, params);
-    check_bytes(r, key_sum);
+    const emulator::Report r = device.launch<Kernel>(Kernel::grid(p, c.pairs), p);
+    check_bytes(r, p, key_sum);
     EXPECT_EQ(r.bank_conflicts, 0u);
     return r;
   }
 
-  /// Summaries are read once for every 64 rows, as far as those need them.
-  void check_bytes(const emulator::Report& r, bool key_sum) const {
-    std::size_t read = 0;
-    for (int row = 0; row < c.rows; row += 64) {
-      read += static_cast<std::size_t>(end(std::min(row + 64, c.rows) - 1)) * 2 * D * E;
+  /// Summaries are read once for every 64 rows, as far as those need them; on sm_90a once, in whole
+  /// strips of 64, where m stays in shared memory, and else for every 128 rows.
+  std::size_t summaries_read(const typename Kernel::Params& p) const {
+    int read = 0;
+    if constexpr (kSm80) {
+      for (int row = 0; row < c.rows; row += 64) read += end(std::min(row + 64, c.rows) - 1);
+    } else {
+      const int step = p.items.stays ? c.rows : 128;
+      for (int row = 0; row < c.rows; row += step) {
+        const int last = std::min(row + step, c.rows) - 1;
+        read += c.earlier ? std::min((last / 64 + 1) * 64, c.columns) : c.columns;
+      }
     }
-    read *= static_cast<std::size_t>(c.pairs);
+    return static_cast<std::size_t>(read) * static_cast<std::size_t>(c.pairs);
+  }
+
+  void check_bytes(const emulator::Report& r, const typename Kernel::Params& p,
+                   bool key_sum) const {
+    const std::size_t read = summaries_read(p) * 2 * D * E;
     EXPECT_EQ(r.bytes_read("in_high"), read);
     EXPECT_EQ(r.bytes_written("high"), high.bytes());
     if (kPair) {
@@ -146,14 +189,16 @@ struct Mixtures {
 
   void check_summary(int pair, int i, int at) const {
     const double u = kRoundoff<T>, eta = kUnderflow<T>;
-    const double growth = gamma(3 * (c.columns + 32)) * (1 + 3 * u);
+    const double growth = gamma(3 * (c.columns + 64)) * (1 + 3 * u);
+    const bool one_part = !kSm80 && !kPair;
     double s = 0, bound = 0;
     for (int b = 0; b < end(i); ++b) {
       const std::int64_t from = (std::int64_t{pair} * c.columns + b) * D * E + at;
       const double x = in_high.value(from), rest = kPair ? in_low.value(from) : 0;
       const double size = std::abs(m(i, b));
       s += m(i, b) * (x + rest);
-      bound += (u * u * size + eta) * std::abs(x + rest) + (u * size + eta) * std::abs(rest) +
+      bound += (u * (one_part ? 1 : u) * size + eta) * std::abs(x + rest) +
+               (u * size + eta) * std::abs(rest) +
                growth * (size + eta) * (std::abs(x) + std::abs(rest));
     }
     if (c.few_bits) bound = 0;
@@ -182,6 +227,25 @@ struct Mixtures {
     ASSERT_NEAR(z.value((std::int64_t{pair} * c.rows + i) * D + d), s, bound);
   }
 
+  /// Root mean square error of S~ over that of S~.
+  double relative_error() const {
+    double errors = 0, sizes = 0;
+    for (int i = 0; i < c.rows; ++i) {
+      for (int at = 0; at < D * E; ++at) {
+        double s = 0;
+        for (int b = 0; b < end(i); ++b) {
+          const std::int64_t from = std::int64_t{b} * D * E + at;
+          s += m(i, b) * (in_high.value(from) + (kPair ? in_low.value(from) : 0));
+        }
+        const std::int64_t to = std::int64_t{i} * D * E + at;
+        const double error = high.value(to) + (kPair ? low.value(to) : 0) - s;
+        errors += error * error;
+        sizes += s * s;
+      }
+    }
+    return std::sqrt(errors / sizes);
+  }
+
   MixingCase c;
   std::int64_t stride;
   Array<float> mixing;
@@ -191,10 +255,10 @@ struct Mixtures {
   Array<float> z;
 };
 
-template <class T, int D, int E, Precision P = Precision::kSingle>
+template <class Kernels, class T, int D, int E, Precision P = Precision::kSingle>
 void expect_right_mixtures(const MixingCase& c) {
   SCOPED_TRACE(c.text());
-  Mixtures<T, D, E, P> mixtures(c);
+  Mixtures<Kernels, T, D, E, P> mixtures(c);
   try {
     mixtures.launch();
   } catch (const emulator::Fault& fault) {

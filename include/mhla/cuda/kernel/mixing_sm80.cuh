@@ -23,9 +23,8 @@
 /// Thread blocks along x: pair, then tile of columns, then tile of rows, so that those which read
 /// the same summaries are neighbours and find them in the second cache. All three go downward: the
 /// summaries that were written last are read first, while that cache has them, and the mixtures of
-/// the first pairs, which are read out first, written last. Where z~ is asked for, every pair has 4
-/// more tiles of columns: each of these makes z~ of 16 of the 64 rows in float
-/// (kernel/key_sum_mixing.cuh).
+/// the first pairs, which are read out first, written last. Where z~ is asked for, every pair has
+/// more tiles of columns, whose warps make z~ of the 64 rows in float (kernel/key_sum_mixing.cuh).
 ///
 /// Numbers that are not finite: a product with m_ib = 0 is still a product, so an S_b with
 /// infinities or NaN gives NaN in the same places of S~_i for every i. With `earlier` those are the
@@ -77,10 +76,7 @@ struct MixingSm80 {
     if (at.column_tile < Config::kColumnTiles) {
       mix_summaries(p, at);
     } else {
-      const auto part = static_cast<std::int32_t>(at.column_tile - Config::kColumnTiles);
-      KeySumMixing<D>{p,        at.pair,   at.row + part * KeySumMixing<D>::kRows,
-                      at.depth, at.shared, at.thread}
-          .run();
+      mix_key_sums(p, at);
     }
   }
 
@@ -90,6 +86,9 @@ struct MixingSm80 {
   static constexpr int kRowTiles = Config::kRowTiles;
   static constexpr int kTiles = Config::kTiles;
   static constexpr int kSummaryBytes = 2 * D * E;
+  static constexpr int kKeySumGroups = Config::kRows / KeySumMixing<D>::kRows;  // of rows
+  static constexpr int kKeySumTiles =
+      kKeySumGroups * KeySumMixing<D>::kColumnGroups / (kThreads / 32);
   using Sums = float[kRowTiles][kTiles][4];
 
   /// What a thread works on.
@@ -113,7 +112,7 @@ struct MixingSm80 {
     return static_cast<std::uint32_t>((p.rows - 1) / Config::kRows + 1);
   }
   static MHLA_HOST_DEVICE constexpr std::uint32_t tiles(const Params& p) {
-    return Config::kColumnTiles + (p.out.key_sum != nullptr ? KeySumMixing<D>::kTiles : 0);
+    return Config::kColumnTiles + (p.out.key_sum != nullptr ? kKeySumTiles : 0);
   }
 
   static MHLA_DEVICE WorkTile work_tile(const Params& p) {
@@ -139,6 +138,18 @@ struct MixingSm80 {
   static MHLA_DEVICE typename Config::Factors factors(const WorkTile& at, std::int32_t strip) {
     return {at.shared + kStages * Config::kStageBytes +
             static_cast<std::uint32_t>(strip % 2) * Config::Factors::kBytes};
+  }
+
+  static MHLA_DEVICE void mix_key_sums(const Params& p, const WorkTile& at) {
+    using Part = KeySumMixing<D>;
+    const std::uint32_t part = (at.column_tile - Config::kColumnTiles) * (kThreads / 32) + at.warp;
+    Part{p,
+         at.pair,
+         at.row + static_cast<std::int32_t>(part % kKeySumGroups) * Part::kRows,
+         static_cast<std::int32_t>(part / kKeySumGroups),
+         at.shared + at.warp * Part::kBytes,
+         at.lane}
+        .run();
   }
 
   static MHLA_DEVICE void mix_summaries(const Params& p, const WorkTile& at) {

@@ -12,6 +12,7 @@
 /// and mixed while the second cache has them (mixing_sm80.cuh).
 
 #include <cstdint>
+#include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
@@ -39,6 +40,8 @@ struct PersistentConfig {
   static constexpr int kThreads = 128 * kWarpgroups + (kMovesRegisters ? 128 : 32);
   static constexpr int kBlocksPerMultiprocessor = D == 64 ? 2 : 1;
   static constexpr int kRegisters = 168;
+  static constexpr int kConsumerRegisters = 240;  ///< where they move
+  static constexpr int kProducerRegisters = 24;
 
   // A multiprocessor has 228 KB, of which each thread block takes one more than it asks for.
   static constexpr int kSharedBytes = kBlocksPerMultiprocessor == 2 ? 113 * 1024 : 227 * 1024;
@@ -88,7 +91,8 @@ MHLA_DEVICE void for_items(const TokenBlocks& blocks, std::int32_t pairs, std::i
 }
 
 /// What the threads of a block do: before(thread) by all, which may write to shared memory, and
-/// does not touch device memory: the kernel before may still run; then produce() by one, and
+/// touches of device memory nothing that a kernel of the call writes or wrote: the one before may
+/// still run; then produce() by one, or produce(thread) by all behind the warpgroups, and
 /// consume(thread) by those of warpgroups. The next kernel may begin once all blocks have loaded
 /// their last item. Barrier 2 and those after it are taken.
 template <class Config, class Before, class Produce, class Consume, class... Rings>
@@ -103,16 +107,18 @@ MHLA_DEVICE void run_persistent(const Before& before, const Produce& produce,
   ptx::griddepcontrol_wait();
   ptx::bar_sync();
   if (thread < Config::kConsumers * 32) {
-    if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<240>();
+    if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
     consume(thread);
     // No warp ends while others of its warpgroup start products.
     ptx::bar_sync(2 + thread / 128, 128);
   } else {
-    if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_dec<24>();
-    if (thread == Config::kProducer) {
+    if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_dec<Config::kProducerRegisters>();
+    if constexpr (std::is_invocable_v<Produce, std::uint32_t>) {
+      produce(thread);
+    } else if (thread == Config::kProducer) {
       produce();
-      ptx::griddepcontrol_launch_dependents();
     }
+    if (thread == Config::kProducer) ptx::griddepcontrol_launch_dependents();
   }
 }
 

@@ -22,6 +22,7 @@
 #include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
 #include "mhla/cuda/kernel/fused_sm80.cuh"
 #include "mhla/cuda/kernel/mixing_sm80.cuh"
+#include "mhla/cuda/kernel/mixing_sm90.cuh"
 #include "mhla/cuda/kernel/quadratic_sm80.cuh"
 #include "mhla/cuda/kernel/read_out_sm80.cuh"
 #include "mhla/cuda/kernel/read_out_sm90.cuh"
@@ -81,8 +82,8 @@ void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixi
   const std::int32_t pairs = problem.pairs();
   run_stage<SummarySm80, SummarySm90, T, D, E, P>(plan.summary, summary_stage(problem, arrays),
                                                   pairs, device, stream, Start::kInOrder);
-  stream.template run<MixingSm80<T, D, E, P>>(mixing_stage(problem, arrays, mixing), pairs,
-                                              Start::kEarly);
+  run_stage<MixingSm80, MixingSm90, T, D, E, P>(device.arch, mixing_stage(problem, arrays, mixing),
+                                                pairs, device, stream, Start::kEarly);
   if constexpr (kCausal) {
     run_stage<CausalReadOutSm80, CausalReadOutSm90, T, D, E, P>(
         plan.read_out, causal_read_out_stage(problem, arrays, mixing), pairs, device, stream,

@@ -68,6 +68,16 @@ MHLA_DEVICE void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigi
       : "memory");
 }
 
+/// The same without a cache policy.
+MHLA_DEVICE void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at,
+                                            std::uint32_t from) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
+      "[%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(&map),
+      "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]), "r"(from)
+      : "memory");
+}
+
 /// Makes a group of the boxes that the thread stores since the last group.
 MHLA_DEVICE void cp_async_bulk_commit_group() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");

@@ -270,6 +270,9 @@ void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at, std::
   emulator::use_policy(policy, "tensor store");
   current().part<emulator::TensorStores>().start(map, at, from);
 }
+void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at, std::uint32_t from) {
+  current().part<emulator::TensorStores>().start(map, at, from);
+}
 void cp_async_bulk_commit_group() { current().part<emulator::TensorStores>().commit(); }
 void prefetch_tensormap(const TensorMap& map) {
   emulator::detail::checked_box(current(), map, "prefetch.tensormap");

@@ -27,6 +27,7 @@ void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigi
                           std::uint32_t barrier, std::uint64_t policy);
 void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at, std::uint32_t from,
                                 std::uint64_t policy);
+void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at, std::uint32_t from);
 void cp_async_bulk_commit_group();
 template <int kPending>
 void cp_async_bulk_wait_group_read() {

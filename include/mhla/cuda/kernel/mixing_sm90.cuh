@@ -1,0 +1,290 @@
+#pragma once
+
+/// \file
+/// Mixtures of summaries with the copy engine and wgmma, for every pair, i = 0.. rows - 1:
+///
+///     S~_i = sum_b m_ib S_b     [D, E], rounded to T, or as high + low
+///     z~_i = sum_b m_ib z_b     [D] floats, with m as it is
+///
+/// over all b < columns, or with `earlier` over b < i alone: S~_0 = 0 then, and is written.
+///
+/// S~ is scaled as S is. Seen as one product, out[rows, D*E] = m[rows, columns] in[columns, D*E],
+/// with m rounded to T, or as high + low:
+///
+///     kSingle   m_high S
+///     kPair     m_high S_high + m_low S_high + m_high S_low
+///
+/// A thread block stays and takes items (mixing_sm90_config.cuh). An item is four units of 64 rows
+/// and 128 columns (kPair: 64), two for each of two warpgroups:
+///
+///     up to  64 rows    1 x 4 units     m stays in shared memory, made once by all threads; S is
+///     up to 128 rows    2 x 2           read once. Fewer columns where multiprocessors would be
+///     up to 256 rows    4 x 1           idle. If m fits: [64, 576], [128, 704], [256, 384] of
+///                                       kSingle, half of that of kPair
+///     more              2 x 2           3 warps make strips of m in a ring of their own; S is read
+///                                       once for every 128 rows
+///
+/// Strips of 64 b come through a ring, a box of the copy engine each: panels of 64 columns of 64 b,
+/// zeros behind the last. They are the factor B of wgmma; 64 rows of m are A, in registers:
+///
+///     unit[64, 128] += m[64, 64] (A)  strip[64, 128] (B, where it lies)
+///
+/// Items go downward by pair, then columns, then rows: the summaries that were written last are
+/// read first, while the second cache has them, and the mixtures of the first pairs, which are read
+/// out first, written last. S that is read once leaves that cache first. A warp hands 16 rows of 64
+/// columns of S~ to the copy engine at a time, which leaves out those beyond the last. Warps behind
+/// the producer mix the key sums (key_sum_mixing.cuh), when they have made m.
+///
+/// Numbers that are not finite: a product with m_ib = 0 is still a product, so an S_b with
+/// infinities or NaN gives NaN in the same places of S~_i for every i. With `earlier` those are the
+/// i > b alone: strips right of the diagonal are left out, and the 64 x 64 of m on it multiplied by
+/// each warp with mma.sync, up to its own 16 x 16; where 16 summaries there have such numbers, and
+/// only there, each row is multiplied by itself (tile/triangular_product.cuh). So the bits of a row
+/// do not depend on later summaries.
+///
+///     shared memory    ring of S | m | 1024 bytes a warp for key sums | 2048 a warp that S~ leaves
+///                      through | barriers
+///
+/// Device memory: S and S~ once, m once for every thread block; of more rows S once for every 128,
+/// m once for every 256 columns of a pair.
+/// Source: arXiv:2601.07832, section 4.1, eq. (4).
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/key_sum_mixing.cuh"
+#include "mhla/cuda/kernel/mixing_sm90_config.cuh"
+#include "mhla/cuda/kernel/mixing_strip.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/persistent_sm90.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
+#include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/tensor_box.cuh"
+
+namespace mhla::cuda {
+
+template <class T, int D, int E, Precision P>
+struct MixingSm90 {
+  using Params = MixingSm90Parameters;
+  using Config = MixingSm90Config<D, E, P>;
+  static constexpr Arch kArchitecture = Arch::kSm90a;
+  static constexpr int kThreads = Config::kThreads;
+  static constexpr int kSharedBytes = Config::kSharedBytes;
+  static constexpr int kBlocksPerMultiprocessor = Config::kBlocksPerMultiprocessor;
+  static constexpr int kRegisters = 168;
+
+  /// Fills all but the maps, which are of `boxes`: it can do all problems.
+  static constexpr bool prepare(const MixingParameters& stage, std::int32_t pairs,
+                                std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[4]) {
+    p.stage = stage;
+    p.pairs = pairs;
+    p.multiprocessors = multiprocessors;
+    p.items = Config::choose(stage, pairs, multiprocessors);
+    boxes[0] = strip_box(p, stage.in.high);
+    boxes[2] = row_box(p, stage.out.high);
+    if (P == Precision::kPair) {
+      boxes[1] = strip_box(p, stage.in.low);
+      boxes[3] = row_box(p, stage.out.low);
+    }
+    return true;
+  }
+
+  static constexpr unsigned grid(const Params& p, int) {
+    return persistent_grid<Config>(p.items.count, p.multiprocessors);
+  }
+
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const Rings rings = rings_of(p);
+    run_persistent<Config>([&](std::uint32_t thread) { make_factors(p, rings, thread); },
+                           [&](std::uint32_t thread) {
+                             if (thread == Config::kProducer) load(p, rings);
+                             if (thread / 32 > Config::kConsumers) write(p, rings, thread);
+                           },
+                           [&](std::uint32_t thread) { mix(p, rings, thread); }, rings.summaries,
+                           rings.factors);
+  }
+
+ private:
+  static constexpr int kParts = Config::kParts;
+  using Strip = MixingStrip<T, D, E, P>;
+  using KeySums = KeySumMixing<D>;
+
+  struct Rings {
+    Ring summaries;
+    Ring factors;  ///< m; a slot for each strip where it stays
+  };
+
+  /// Summaries of a pair as panels of 64 columns: boxes of so many summaries and panels.
+  static constexpr TensorBox box(unsigned char* part, std::int32_t summaries, std::int32_t pairs,
+                                 std::int32_t rows, std::int32_t panels) {
+    constexpr std::uint64_t kSummary = 2 * D * E;
+    const auto of_pair = static_cast<std::uint64_t>(summaries);
+    return {part,
+            {64, of_pair, D * E / 64, static_cast<std::uint64_t>(pairs), 1},
+            {kSummary, 128, of_pair * kSummary, of_pair * kSummary},
+            {64, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(panels), 1, 1}};
+  }
+  static constexpr TensorBox strip_box(const Params& p, unsigned char* part) {
+    return box(part, p.stage.columns, p.pairs, Config::kStrip, Config::panels(p.items));
+  }
+  static constexpr TensorBox row_box(const Params& p, unsigned char* part) {
+    return box(part, p.stage.rows, p.pairs, WarpTile::kRows, 1);
+  }
+
+  static MHLA_DEVICE Rings rings_of(const Params& p) {
+    const auto slot = static_cast<std::uint32_t>(Config::slot_bytes(p.items));
+    const auto factor = static_cast<std::uint32_t>(Config::factor_bytes(p.items));
+    const auto count = static_cast<std::uint32_t>(p.items.slots);
+    const auto strips = static_cast<std::uint32_t>(p.items.strips);
+    const std::uint32_t begin = ptx::shared_begin();
+    const std::uint32_t barriers = Config::barriers(begin);
+    return {{begin, slot, barriers, count},
+            {begin + count * slot, factor, barriers + Config::kMostSlots * Ring::kBarrierBytes,
+             p.items.stays ? strips : count, Config::kWriters}};
+  }
+
+  /// A strip in slots of the rings.
+  static MHLA_DEVICE Strip strip_at(std::int32_t index, const Rings& rings, RingCursor summaries,
+                                    RingCursor factors) {
+    return {index, rings.summaries.slot(summaries), rings.summaries.slot_bytes / kParts,
+            rings.factors.slot(factors), rings.factors.slot_bytes / kParts};
+  }
+
+  /// All of m, where it stays, by all threads.
+  static MHLA_DEVICE void make_factors(const Params& p, const Rings& rings, std::uint32_t thread) {
+    if (thread == Config::kProducer) {
+      MHLA_CUDA_UNROLL
+      for (int part = 0; part < kParts; ++part) {
+        ptx::prefetch_tensormap(p.maps[part]);
+        ptx::prefetch_tensormap(p.maps[2 + part]);
+      }
+    }
+    if (!p.items.stays) return;
+    RingCursor at;
+    MHLA_CUDA_LOOP
+    for (std::int32_t strip = 0; strip < p.items.strips; ++strip, ++at.slot) {
+      strip_at(strip, rings, {}, at)
+          .template store_factors<kThreads / 32>(p.stage, 0, thread / 32, thread % 32);
+    }
+  }
+
+  /// What warps behind the producer's do: m in strips, where it does not stay; key sums.
+  static MHLA_DEVICE void write(const Params& p, const Rings& rings, std::uint32_t thread) {
+    const std::uint32_t warp = thread / 32 - Config::kConsumers - 1, lane = thread % 32;
+    if (!p.items.stays) {
+      RingCursor at;
+      Config::for_items(p, [&](const MixingItem& item) {
+        MHLA_CUDA_LOOP
+        for (std::int32_t strip = 0; strip < item.strips; ++strip) {
+          rings.factors.producer_wait(at);
+          strip_at(strip, rings, {}, at)
+              .template store_factors<Config::kWriters>(p.stage, 64 * item.row_tile, warp, lane);
+          rings.factors.producer_commit(at, lane);
+          at = at.after(1, rings.factors.count);
+        }
+      });
+    }
+    mix_key_sums(p, warp, lane, ptx::shared_begin() + Config::kSums + warp * KeySums::kBytes);
+  }
+
+  /// Those of warp `warp` of the writers; and of the consumers too where the writers begin late.
+  static MHLA_DEVICE void mix_key_sums(const Params& p, std::uint32_t warp, std::uint32_t lane,
+                                       std::uint32_t shared) {
+    if (p.stage.out.key_sum == nullptr) return;
+    const std::uint32_t warps = Config::kWriters + (p.items.stays ? 0 : Config::kConsumers);
+    const auto groups = static_cast<std::uint32_t>((p.stage.rows - 1) / KeySums::kRows + 1);
+    const std::uint32_t parts =
+        static_cast<std::uint32_t>(p.pairs) * groups * KeySums::kColumnGroups;
+    MHLA_CUDA_LOOP
+    for (std::uint32_t part = ptx::ctaid_x() * warps + warp; part < parts;
+         part += ptx::nctaid_x() * warps) {
+      const std::uint32_t upward = parts - 1 - part;
+      const std::uint32_t group = upward / KeySums::kColumnGroups;
+      KeySums{p.stage,
+              group / groups,
+              static_cast<std::int32_t>(group % groups) * KeySums::kRows,
+              static_cast<std::int32_t>(upward % KeySums::kColumnGroups),
+              shared,
+              lane}
+          .run();
+    }
+  }
+
+  static MHLA_DEVICE void load(const Params& p, const Rings& rings) {
+    const std::uint32_t bytes = rings.summaries.slot_bytes;
+    const std::uint64_t once = ptx::createpolicy_evict_first();
+    RingCursor at;
+    Config::for_items(p, [&](const MixingItem& item) {
+      MHLA_CUDA_LOOP
+      for (std::int32_t strip = 0; strip < item.strips; ++strip) {
+        rings.summaries.producer_acquire(at, bytes);
+        MHLA_CUDA_UNROLL
+        for (int part = 0; part < kParts; ++part) {
+          const std::uint32_t to = rings.summaries.slot(at) + part * (bytes / kParts);
+          const BoxOrigin from{{0, Config::kStrip * strip, item.panel, item.pair, 0}};
+          if (p.items.stays) {  // nobody reads it again
+            ptx::cp_async_bulk_tensor(to, p.maps[part], from, rings.summaries.full(at), once);
+          } else {
+            ptx::cp_async_bulk_tensor(to, p.maps[part], from, rings.summaries.full(at));
+          }
+        }
+        at = at.after(1, rings.summaries.count);
+      }
+    });
+  }
+
+  static MHLA_DEVICE void mix(const Params& p, const Rings& rings, std::uint32_t thread) {
+    const std::uint32_t warp = thread / 32, lane = thread % 32;
+    const std::uint32_t group = ptx::shfl_idx(warp / 4, 0);  // ptxas sees: the same in a warp
+    RingCursor summaries, factors;
+    Config::for_items(p, [&](const MixingItem& item) {
+      const MixingUnit units[] = {Config::unit(p.items, item, group, 0),
+                                  Config::unit(p.items, item, group, 1)};
+      typename Strip::Sums sums[Config::kUnits] = {};
+      MHLA_CUDA_LOOP
+      for (std::int32_t strip = 0; strip < item.strips; ++strip) {
+        if (p.items.stays) factors.slot = static_cast<std::uint32_t>(strip);
+        rings.summaries.consumer_wait(summaries);
+        if (!p.items.stays) rings.factors.consumer_wait(factors);
+        const Strip own = strip_at(strip, rings, summaries, factors);
+        MHLA_CUDA_UNROLL
+        for (int j = 0; j < Config::kUnits; ++j) {
+          own.add_to(units[j], p.stage.earlier, warp % 4, lane, sums[j]);
+        }
+        rings.summaries.consumer_release(summaries, lane);
+        summaries = summaries.after(1, rings.summaries.count);
+        if (!p.items.stays) {
+          rings.factors.consumer_release(factors, lane);
+          factors = factors.after(1, rings.factors.count);
+        }
+      }
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < Config::kUnits; ++j) write(p, item, units[j], warp, lane, sums[j]);
+    });
+    if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();
+    if (!p.items.stays) mix_key_sums(p, Config::kWriters + warp, lane, Config::tile(warp).begin);
+  }
+
+  static MHLA_DEVICE void write(const Params& p, const MixingItem& item, const MixingUnit& unit,
+                                std::uint32_t warp, std::uint32_t lane,
+                                typename Strip::Sums& sums) {
+    const std::int32_t row = 64 * unit.row_tile + 16 * static_cast<std::int32_t>(warp % 4);
+    if (row >= p.stage.rows) return;
+    const WarpTile tile = Config::tile(warp);
+    const std::int32_t panel = item.panel + static_cast<std::int32_t>(unit.panel);
+    MHLA_CUDA_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      if (part == 1) keep_rest<T>(sums);
+      store_tiles<T>(sums, {1, 1}, tile, lane, [&](int column) {
+        ptx::cp_async_bulk_tensor_store(p.maps[2 + part],
+                                        {{0, row, panel + column / 64, item.pair, 0}}, tile.begin);
+      });
+    }
+  }
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,177 @@
+#pragma once
+
+/// \file
+/// A strip of 64 b of mixing_sm90.cuh in shared memory: summaries S_b of the columns of an item,
+/// and m_ib of its rows, high parts first. How m gets there, and what units add:
+///
+///     unit[64, 128] += m[64, 64] (A, in registers)  S[64, 128] (B, where it lies)
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/mixing_sm90_config.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/matrix.cuh"
+#include "mhla/cuda/ptx/mma.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/ptx/wgmma.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
+#include "mhla/cuda/tile/triangular_product.cuh"
+
+namespace mhla::cuda {
+
+template <class T, int D, int E, Precision P>
+struct MixingStrip {
+  using Config = MixingSm90Config<D, E, P>;
+  static constexpr int kTiles = 8 * Config::kPanels;
+  static constexpr int kParts = Config::kParts;
+  static constexpr int kSteps = Config::kStrip / 16;
+  using Sums = float[kTiles][4];
+
+  std::int32_t index;
+  std::uint32_t summaries;     ///< shared address: panels [64 b][64 columns]
+  std::uint32_t summary_part;  ///< bytes of a part
+  std::uint32_t factors;       ///< shared address: a panel [rows][64 b]
+  std::uint32_t factor_part;
+
+  /// Stores rows warp, warp + kWarps.. of m, counted from row `row` of the matrix: zeros where b
+  /// does not count.
+  template <int kWarps>
+  MHLA_DEVICE void store_factors(const MixingParameters& p, std::int32_t row, std::uint32_t warp,
+                                 std::uint32_t lane) const {
+    constexpr int kAhead = 16;  // rows loaded together
+    const auto rows = static_cast<std::int32_t>(factor_part / 128);
+    const std::int32_t b = Config::kStrip * index + static_cast<std::int32_t>(2 * lane);
+    const std::int32_t step = kWarps;
+    MHLA_CUDA_LOOP
+    for (auto first = static_cast<std::int32_t>(warp); first < rows; first += step * kAhead) {
+      const float* from = p.mixing.row(row + first) + b;
+      float m[kAhead][2];
+      MHLA_CUDA_UNROLL
+      for (std::int32_t r = 0; r < kAhead; ++r, from += step * p.mixing.stride) {
+        const std::int32_t own = first + step * r, i = row + own;
+        const bool exists = own < rows && i < p.rows;
+        const std::int32_t end = p.earlier && i < p.columns ? i : p.columns;
+        m[r][0] = exists && b < end ? ptx::ld_global_nc_f32(from) : 0;
+        m[r][1] = exists && b + 1 < end ? ptx::ld_global_nc_f32(from + 1) : 0;
+      }
+      MHLA_CUDA_UNROLL
+      for (std::int32_t r = 0; r < kAhead; ++r) {
+        const auto own = static_cast<std::uint32_t>(first + step * r);
+        if (first + step * r >= rows) continue;
+        const std::uint32_t to = BoxPanel{factors}.piece(own, lane / 4) + lane % 4 * 4;
+        const Parts parts = parts_of<T>(m[r][0], m[r][1]);
+        ptx::st_shared(to, parts.high);
+        if constexpr (kParts == 2) ptx::st_shared(to + factor_part, parts.low);
+      }
+    }
+  }
+
+  /// Adds the strip to a unit, as far as it counts for its rows. A warpgroup calls together; `warp`
+  /// is that of the group.
+  MHLA_DEVICE void add_to(const MixingUnit& unit, bool earlier, std::uint32_t warp,
+                          std::uint32_t lane, Sums& sums) const {
+    if (!unit.exists) return;
+    if (!earlier || index < unit.row_tile) {
+      add_whole(unit, warp, lane, sums);
+    } else if (index == unit.row_tile) {
+      add_diagonal(unit, warp, lane, sums);
+    }
+  }
+
+ private:
+  MHLA_DEVICE void add_whole(const MixingUnit& unit, std::uint32_t warp, std::uint32_t lane,
+                             Sums& sums) const {
+    const std::uint32_t panel = summaries + unit.panel * Config::kPanelBytes;
+    ptx::Words4 m[kSteps][kParts];
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t s = 0; s < kSteps; ++s) {
+      load_factors(unit, s, warp, lane, m[s]);
+      MHLA_CUDA_UNROLL
+      for (int part = 0; part < kParts; ++part) ptx::fence_registers(m[s][part].x);
+    }
+    ptx::fence_registers(sums);
+    ptx::wgmma_fence();
+    MHLA_CUDA_UNROLL
+    for (int s = 0; s < kSteps; ++s) {
+      const std::uint64_t high = factor(panel, 16 * s, Config::kPanelBytes);
+      ptx::wgmma_m64k16<1>(sums, m[s][0].x, high, T{});
+      if constexpr (kParts == 2) {
+        ptx::wgmma_m64k16<1>(sums, m[s][1].x, high, T{});
+        ptx::wgmma_m64k16<1>(sums, m[s][0].x,
+                             factor(panel + summary_part, 16 * s, Config::kPanelBytes), T{});
+      }
+    }
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
+    ptx::fence_registers(sums);
+  }
+
+  /// The b of the unit's own rows, for a warp's 16 rows: those up to its own 16, of which each row
+  /// counts those before itself.
+  MHLA_DEVICE void add_diagonal(const MixingUnit& unit, std::uint32_t warp, std::uint32_t lane,
+                                Sums& sums) const {
+    MHLA_CUDA_LOOP
+    for (std::uint32_t step = 0; step <= warp; ++step) {
+      ptx::Words4 m[2] = {};  // the low part is 0 where there is none
+      load_factors(unit, step, warp, lane, m);
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t column = 0; column < kTiles / 4; ++column) {  // of 32
+        ptx::Words4 b[kParts][2];
+        load_summaries(unit, step, column, lane, b);
+        float(&own)[4][4] = reinterpret_cast<float(&)[4][4]>(sums[4 * column]);
+        if (step == warp && any_not_finite<T>(b)) {
+          multiply_earlier<T>(own, m[0], m[1], b, lane);
+          continue;
+        }
+        multiply_add(own, m[0], b[0]);
+        if constexpr (kParts == 2) {
+          multiply_add(own, m[1], b[0]);
+          multiply_add(own, m[0], b[1]);
+        }
+      }
+    }
+  }
+
+  /// A operands of 16 b for a warp's 16 rows of a unit.
+  template <int kCount>
+  MHLA_DEVICE void load_factors(const MixingUnit& unit, std::uint32_t step, std::uint32_t warp,
+                                std::uint32_t lane, ptx::Words4 (&m)[kCount]) const {
+    const TileCoord at = rows_coord(lane);
+    MHLA_CUDA_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      m[part] = ptx::ldmatrix_x4(BoxPanel{factors + part * factor_part}.piece(
+          64 * unit.own_row + 16 * warp + at.row, 2 * step + at.piece));
+    }
+  }
+
+  /// B operands of 16 b and 32 columns of a unit.
+  MHLA_DEVICE void load_summaries(const MixingUnit& unit, std::uint32_t step, std::uint32_t column,
+                                  std::uint32_t lane, ptx::Words4 (&b)[kParts][2]) const {
+    const TileCoord at = columns_coord(lane);
+    MHLA_CUDA_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      const BoxPanel panel{summaries + part * summary_part +
+                           (unit.panel + column / 2) * Config::kPanelBytes};
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t h = 0; h < 2; ++h) {
+        b[part][h] = ptx::ldmatrix_x4_trans(
+            panel.piece(16 * step + at.row, column % 2 * 4 + 2 * h + at.piece));
+      }
+    }
+  }
+
+  static MHLA_DEVICE void multiply_add(float (&sums)[4][4], const ptx::Words4& a,
+                                       const ptx::Words4 (&b)[2]) {
+    MHLA_CUDA_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      ptx::mma_m16n8k16<T>(sums[j], a.x[0], a.x[1], a.x[2], a.x[3], b[j / 2].x[j % 2 * 2],
+                           b[j / 2].x[j % 2 * 2 + 1]);
+    }
+  }
+};
+
+}  // namespace mhla::cuda
