@@ -39,11 +39,14 @@ struct Workload {
   }
 };
 
-/// A step in the middle of a block: S~ and half a block of keys and values, the token, its output.
+/// A step in the middle of a block and of the sequence: S~, half a block of keys and values, its
+/// share of the summaries before and of the next S~, the token, its output.
 bench::Cost step_cost(const Case& c) {
   using bench::number;
   const double d = kStepWidth, w = number(c.shape.block_length()), pairs = number(c.pairs());
-  return {pairs * (2 * d * d + 2 * w * d), pairs * (2 * d * d + 4 * d + 2 * w * d + 8 * d),
+  const double before = number(c.blocks()) / 2, share = 2 * d * d / w;
+  return {pairs * (2 * d * d + 2 * w * d + before * share),
+          pairs * (2 * d * d + 4 * d + 2 * w * d + (before + 1) * share + 8 * d),
           number(c.shape.batch)};
 }
 

@@ -77,8 +77,8 @@ void expect_parts(std::int64_t pairs, std::int64_t blocks, std::int64_t length, 
                                  layout.values,
                                  layout.bytes};
   const std::int64_t bytes[] = {
-      pairs * slices * 8,     pairs * matrix,          pairs * matrix * low,
-      pairs * d * 4,          pairs * blocks * matrix, pairs * blocks * matrix * low,
+      pairs * slices * 8,     2 * pairs * matrix,      2 * pairs * matrix * low,
+      2 * pairs * d * 4,      pairs * blocks * matrix, pairs * blocks * matrix * low,
       pairs * blocks * d * 4, pairs * length * d * 2,  pairs * length * e * 2};
   for (int i = 0; i < 9; ++i) {
     EXPECT_EQ(begins[i] % 256, 0) << i;
@@ -96,7 +96,7 @@ TEST(StreamingState, PartsFollowEachOther) {
 }
 
 TEST(StreamingState, PointersAreWhereThePartsBegin) {
-  alignas(256) static unsigned char memory[1 << 16];
+  alignas(256) static unsigned char memory[1 << 17];
   const Layout layout = streaming_state_layout(1, 2, 4, 64, 64, Precision::kPair);
   ASSERT_LE(layout.bytes, std::int64_t{sizeof memory});
   const StreamingState state = layout.at(memory);

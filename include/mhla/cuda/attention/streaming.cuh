@@ -4,10 +4,11 @@
 /// The causal form token by token on a device: a state in device memory, a step that reads it.
 ///
 /// The definition is attention/streaming.hpp. Within a block a step reads the mixture of the blocks
-/// before and the open block's keys and values, and writes one key and one value; the last token of
-/// a block makes its summary, the first one of the next the mixture. The state's layout and size:
-/// kernel/streaming_state.cuh. Positions are counted on the device, so that a captured step can be
-/// replayed. (D, E) is one of (64, 64), (72, 72), (128, 128), (128, 256).
+/// before and the open block's keys and values, writes one key and one value, and prepares a share
+/// of the next block's mixture, so that steps take about the same time each; the last token of a
+/// block makes its summary. The state's layout and size: kernel/streaming_state.cuh. Positions are
+/// counted on the device, so that a captured step can be replayed. (D, E) is one of (64, 64),
+/// (72, 72), (128, 128), (128, 256).
 
 #include <cuda_runtime.h>
 
@@ -68,7 +69,7 @@ Streaming<D, E, T>::Streaming(Index batch, Index heads, Index block_length,
   using mhla::detail::checked_product;
   constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
   const Index pairs = checked_product(kName, "batch and heads", {batch, heads});
-  checked_product(kName, "state", {pairs, mixing.rows + 1, D * E * 4});
+  checked_product(kName, "state", {pairs, mixing.rows + 2, D * E * 4});
   checked_product(kName, "state", {pairs, block_length, (D + E) * 2});
   if (pairs > kLimit / (E / 64)) {
     detail::fail_shape(kName, "batch and heads", "have product " + std::to_string(pairs),

@@ -3,18 +3,19 @@
 /// \file
 /// What decoding keeps in device memory from one token to the next, of every pair.
 ///
-/// Inside block i the mixture of the blocks before it does not change, so it is kept as a matrix;
-/// the keys and values of block i are kept as they are, and when the block is full its summary is
-/// added to those of the blocks before. In bytes, with 2 for T (Precision::kPair: 4 for summaries
-/// and the mixture), for each pair:
+/// Inside block i the mixture of the blocks before it does not change, so it is kept as a matrix,
+/// and that of block i + 1 grows beside it; the keys and values of block i are kept as they are,
+/// and when the block is full its summary is added to those of the blocks before. In bytes, with 2
+/// for T (Precision::kPair: 4 for summaries and mixtures), for each pair:
 ///
-///     2 (M + 1) D E        S_b of blocks, S~ of the open one, both times summary_scale
-///     4 (M + 1) D          z_b and z~
+///     2 (M + 2) D E        S_b of blocks, S~ of the open one and the next, times summary_scale
+///     4 (M + 2) D          z_b, and of z~ what kernel/streaming_mixture.cuh says
 ///     2 W (D + E)          phi(k) and v of the open block
 ///     8 slices             tokens seen, a counter for each thread block of a step
 ///
 /// every part of the whole batch rounded up to 256. A stream begins with all counters 0; the rest
-/// may hold anything. A step reads, beyond the token, S~, z~ and what the open block holds so far.
+/// may hold anything. A step reads, beyond the token, S~, z~, what the open block holds so far and
+/// its share of the summaries.
 
 #include <cstdint>
 
@@ -26,7 +27,7 @@ namespace mhla::cuda {
 /// The parts of a state.
 struct StreamingState {
   std::int64_t* positions;  ///< tokens seen [pairs, slices]
-  SummaryArray mixture;     ///< of the blocks before the open one [pairs, D, E]; z~ [pairs, D]
+  SummaryArray mixture;     ///< of blocks of even and of odd places [pairs, 2, D, E]; [pairs, 2, D]
   SummaryArray summaries;   ///< of full blocks [pairs, M, D, E]; z [pairs, M, D]
   unsigned char* keys;      ///< phi(k) of the open block [pairs, W, D]
   unsigned char* values;    ///< its v [pairs, W, E]
@@ -78,9 +79,9 @@ constexpr StreamingStateLayout streaming_state_layout(std::int64_t pairs, std::i
   const std::int64_t low = precision == Precision::kPair ? matrix : 0;
   layout.position_bytes = pairs * (e / streaming_slice(e)) * 8;
   take(layout.position_bytes);
-  layout.mixture_high = take(matrix);
-  layout.mixture_low = take(low);
-  layout.mixture_key_sum = take(pairs * d * 4);
+  layout.mixture_high = take(2 * matrix);
+  layout.mixture_low = take(2 * low);
+  layout.mixture_key_sum = take(2 * pairs * d * 4);
   layout.summary_high = take(blocks * matrix);
   layout.summary_low = take(blocks * low);
   layout.summary_key_sum = take(blocks * pairs * d * 4);

@@ -1,0 +1,190 @@
+#pragma once
+
+/// \file
+/// The open block of a stream, in a thread block of a step: its keys and values pass through shared
+/// memory, kKeys at a time, the token's own among them.
+///
+///     weights    m_ii (phi(q) . phi(k_j)), by eight threads each
+///     values     sum_j weight_j v_j: a thread has a piece and every kGroups-th row
+///     summary    S_i and z_i of a full block, as products of matrices, with the sums and the
+///                roundings of kernel/summary_sm80.cuh: the same bits
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/streaming_slice.cuh"
+#include "mhla/cuda/kernel/streaming_state.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/copy_async.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/mma.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
+#include "mhla/cuda/tile/pieces.cuh"
+#include "mhla/cuda/tile/product.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
+
+namespace mhla::cuda {
+
+template <class T, int D, int E, Precision P>
+class StreamingBlock {
+  using Params = StreamingStepParameters;
+  using Place = StreamingSlice<D, E>;
+  static constexpr int kThreads = Place::kThreads;
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kColumns = Place::kColumns;
+  static constexpr int kPieces = Place::kPieces;
+  static constexpr int kGroups = Place::kGroups;
+  static constexpr int kOwnPieces = (D / 8 + 7) / 8;                  // of a key, to a thread
+  static constexpr int kRowTiles = ((D + 15) / 16 - 1) / kWarps + 1;  // of S_i, to a warp
+
+ public:
+  static constexpr int kKeys = 64;          ///< of a chunk
+  static constexpr int kKeyPieces = D / 8;  ///< of 16 bytes in a key
+
+ private:
+  // The plan of shared memory, in bytes.
+  using Keys = SharedTile<kKeys, D>;
+  using Values = SharedTile<kKeys, kColumns>;
+  using Out = SharedTile<16, kColumns>;  // of a warp: S_i leaves through the place of the chunk
+  static_assert(kWarps * Out::kBytes <= Keys::kBytes + Values::kBytes);
+  static constexpr int kValues = Keys::kBytes;
+  static constexpr int kQuery = kValues + Values::kBytes;  // phi(q) in T
+  static constexpr int kWeights = kQuery + D * 2;          // of the keys of a chunk
+
+ public:
+  static constexpr int kSharedBytes = kWeights + kKeys * 4;
+
+  /// What a warp has of S_i and z_i: row tiles warp, warp + kWarps, ...
+  struct Summary {
+    float s[kRowTiles][kPieces][4];
+    float z[kRowTiles][4];  // in every column
+  };
+
+  /// \param shared  kSharedBytes from here on, at a multiple of 1024
+  MHLA_DEVICE StreamingBlock(const Place& place, std::uint32_t shared)
+      : at_(place), shared_(shared) {}
+
+  /// Where phi(q) is.
+  MHLA_DEVICE std::uint32_t query() const { return shared_ + kQuery; }
+
+  /// Starts copies of earlier keys and values of the open block from slot `first` on; zeros stand
+  /// behind the token's own.
+  MHLA_DEVICE void copy_chunk(const Params& p, StreamPosition now, std::int32_t first) const {
+    const std::int64_t row = at_.pair * p.blocks.slots() + first;
+    const std::int32_t own = now.slot - first;
+    const auto copy = [&](auto tile, const unsigned char* begin, std::int64_t stride) {
+      const auto act = [&](std::uint32_t j, std::uint32_t piece, std::int32_t token) {
+        if (j != static_cast<std::uint32_t>(own)) copy_piece(tile, j, piece, begin, stride, token);
+      };
+      for_pieces<kThreads, decltype(tile)>(ConsecutiveTokens{0, own}, at_.thread, act);
+    };
+    copy(keys(), p.state.keys + row * (2 * D), 2 * D);
+    copy(values(), p.state.values + row * (2 * E) + at_.slice * (2 * kColumns), 2 * E);
+    ptx::cp_async_commit_group();
+  }
+
+  /// The token's own key and value into the chunk, if it is there that they belong.
+  MHLA_DEVICE void put_own(ptx::Words4 own, std::int32_t row) const {
+    if (row >= kKeys) return;
+    const std::uint32_t lane = at_.thread % 32, warp = at_.thread / 32;
+    const auto j = static_cast<std::uint32_t>(row);
+    if (warp == 0 && lane < kPieces) ptx::st_shared_v4(values().piece(j, lane), own);
+    if (warp == 1 && lane < kKeyPieces) ptx::st_shared_v4(keys().piece(j, lane), own);
+  }
+
+  /// m (phi(q) . phi(k_j)) of a chunk. Returns the sum of those that the thread wrote.
+  MHLA_DEVICE float weigh_keys(float m) const {
+    const std::uint32_t member = at_.thread % 8;
+    ptx::Words4 q[kOwnPieces];
+    MHLA_CUDA_UNROLL
+    for (int o = 0; o < kOwnPieces; ++o) {
+      const std::uint32_t piece = o * 8 + member;
+      q[o] = {};
+      if (piece < kKeyPieces) q[o] = ptx::ld_shared_v4(query() + piece * 16);
+    }
+    float own = 0;
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t j = at_.thread / 8; j < kKeys; j += kThreads / 8) {
+      float weight = 0;
+      MHLA_CUDA_UNROLL
+      for (int o = 0; o < kOwnPieces; ++o) {
+        const std::uint32_t piece = o * 8 + member;
+        if (piece >= kKeyPieces) break;
+        weight = add_product<T>(weight, q[o], ptx::ld_shared_v4(keys().piece(j, piece)));
+      }
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t mask = 1; mask < 8; mask *= 2) weight += ptx::shfl_bfly(weight, mask);
+      if (member == 0) {
+        ptx::st_shared_f32(shared_ + kWeights + j * 4, m * weight);
+        own += m * weight;
+      }
+    }
+    return own;
+  }
+
+  /// sums += weight_j v_j of a chunk
+  MHLA_DEVICE void add_values(float (&sums)[8]) const {
+    if (at_.group >= kGroups) return;
+    MHLA_CUDA_UNROLL
+    for (int s = 0; s < (kKeys + kGroups - 1) / kGroups; ++s) {
+      const std::uint32_t j = s * kGroups + at_.group;
+      if (j >= kKeys) break;
+      add_scaled<T>(sums, ptx::ld_shared_f32(shared_ + kWeights + j * 4),
+                    ptx::ld_shared_v4(values().piece(j, at_.piece)));
+    }
+  }
+
+  /// Adds the keys of a chunk, up to row `end`, to S_i and z_i.
+  MHLA_DEVICE void add_keys(std::int32_t end, Summary& sums) const {
+    const std::uint32_t lane = at_.thread % 32, one = ptx::pack<T>(1, 1);
+    MHLA_CUDA_LOOP
+    for (std::int32_t row = 0; row < kKeys && row <= end; row += 16) {
+      MHLA_CUDA_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) {
+        const std::uint32_t tile = at_.thread / 32 + r * kWarps;
+        if (16 * tile >= D) break;
+        const auto j = static_cast<std::uint32_t>(row);
+        const ptx::Words4 a = load_transposed_rows(keys(), j, 2 * tile, lane);
+        ptx::mma_m16n8k16<T>(sums.z[r], a.x[0], a.x[1], a.x[2], a.x[3], one, one);
+        multiply_step<T>(sums.s[r], a.x[0], a.x[1], a.x[2], a.x[3], values(), j, 0, lane);
+      }
+    }
+  }
+
+  /// Writes S_i and z_i, after all have read the last chunk.
+  MHLA_DEVICE void write_summary(const Params& p, StreamPosition now, Summary& sums) const {
+    const std::uint32_t lane = at_.thread % 32, warp = at_.thread / 32;
+    const std::int64_t block = at_.pair * p.blocks.blocks() + now.block;
+    const Out out{shared_ + warp * Out::kBytes};
+    const std::int64_t begin = block * Place::kMatrixBytes + at_.offset(0, 0);
+    MHLA_CUDA_UNROLL
+    for (int r = 0; r < kRowTiles; ++r) {
+      const auto row = static_cast<std::int32_t>(16 * (warp + r * kWarps));
+      if (row >= D) break;
+      scale_sums(sums.s[r], p.state.summaries.scale);
+      const ConsecutiveTokens rows{row, D};
+      write_sums<T>(sums.s[r], {1, 1}, out, p.state.summaries.high + begin, 2 * E, rows, lane);
+      if constexpr (P == Precision::kPair) {
+        keep_rest<T>(sums.s[r]);
+        write_sums<T>(sums.s[r], {1, 1}, out, p.state.summaries.low + begin, 2 * E, rows, lane);
+      }
+      if (at_.slice != 0 || lane % 4 != 0) continue;
+      float* const z = p.state.summaries.key_sum + block * D + row + lane / 4;
+      ptx::st_global_f32(z, sums.z[r][0]);
+      if (row + 8 < D) ptx::st_global_f32(z + 8, sums.z[r][2]);
+    }
+  }
+
+ private:
+  MHLA_DEVICE Keys keys() const { return {shared_}; }
+  MHLA_DEVICE Values values() const { return {shared_ + kValues}; }
+
+  Place at_;
+  std::uint32_t shared_;
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,250 @@
+#pragma once
+
+/// \file
+/// The mixtures of a stream, by the thread blocks of a step, kColumns columns of values each: S~_i,
+/// which the tokens of block i read, and S~_(i+1), which they prepare.
+///
+///     S~'_t = sum_(b < t-1) m_tb S_b             by the steps of block t - 1, a share each
+///     S~_t  = S~'_t + m_t(t-1) S_(t-1)           in its place, by the first steps of block t
+///     z~_t  = z~'_t + m_t(t-1) z_(t-1)           z~' likewise; z~ by each step for itself
+///
+/// so that a step reads i / W summaries, whichever it is. Blocks of even and of odd places have
+/// mixtures of their own. Both sums of S~ are rounded. A share is pieces of 16 bytes: kTeams
+/// threads make one, each from every kTeams-th block. A thread's rows of S~ are added to in turns:
+/// those with index r by step r, and those before their turn are read as both parts.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/streaming_slice.cuh"
+#include "mhla/cuda/kernel/streaming_state.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/pieces.cuh"
+
+namespace mhla::cuda {
+
+template <class T, int D, int E, Precision P>
+struct StreamingMixture {
+  using Place = StreamingSlice<D, E>;
+  static constexpr int kThreads = Place::kThreads;
+  static constexpr int kTeamBytes = kThreads * 32;  ///< of shared memory
+
+  /// A piece of a summary or a mixture.
+  struct Piece {
+    ptx::Words4 high;
+    ptx::Words4 low;  ///< of Precision::kPair
+  };
+  /// A thread's part of S~.
+  struct Rows {
+    Piece x[Place::kRowPairs][2];
+  };
+
+  /// S~ of the open block.
+  static MHLA_DEVICE Rows load(const StreamingStepParameters& p, const Place& at,
+                               StreamPosition now);
+  /// Number at.thread < D of z~ of the open block.
+  static MHLA_DEVICE float load_key_sum(const StreamingStepParameters& p, const Place& at,
+                                        StreamPosition now);
+  /// Makes the step's share of S~' and z~' of the next block; kTeamBytes of shared memory from
+  /// `shared` on are its own.
+  static MHLA_DEVICE void prepare(const StreamingStepParameters& p, const Place& at,
+                                  StreamPosition now, std::uint32_t shared);
+
+ private:
+  static constexpr bool kPair = P == Precision::kPair;
+  static constexpr int kRowPairs = Place::kRowPairs;
+  static constexpr int kPieces = Place::kPieces;
+  static constexpr std::int64_t kMatrixBytes = Place::kMatrixBytes;
+  static constexpr int kTeams = 8;
+  static constexpr int kTogether = kPair ? 2 : 4;  // blocks whose pieces are under way at once
+  static constexpr int kMembers = kThreads / kTeams;
+
+  static MHLA_DEVICE Piece load(const SummaryArray& array, std::int64_t offset) {
+    Piece x;
+    x.high = ptx::ld_global_v4(array.high + offset);
+    if constexpr (kPair) x.low = ptx::ld_global_v4(array.low + offset);
+    return x;
+  }
+  static MHLA_DEVICE void store(const SummaryArray& array, std::int64_t offset, const Piece& x) {
+    ptx::st_global_v4(array.high + offset, x.high);
+    if constexpr (kPair) ptx::st_global_v4(array.low + offset, x.low);
+  }
+  static MHLA_DEVICE void add(float (&sums)[8], float factor, const Piece& x) {
+    if constexpr (kPair) add_scaled<T>(sums, factor, x.low);
+    add_scaled<T>(sums, factor, x.high);
+  }
+  static MHLA_DEVICE Piece rounded_piece(const float (&sums)[8]) {
+    Piece x;
+    x.high = rounded<T>(sums);
+    if constexpr (kPair) x.low = rounded_rest<T>(sums, x.high);
+    return x;
+  }
+  /// Where S~ of a block begins.
+  static MHLA_DEVICE std::int64_t mixture(const Place& at, std::int32_t block) {
+    return (2 * at.pair + block % 2) * kMatrixBytes;
+  }
+  /// Where z~' of a block begins.
+  static MHLA_DEVICE float* key_sum(const StreamingStepParameters& p, const Place& at,
+                                    std::int32_t block) {
+    return p.state.mixture.key_sum + (2 * at.pair + block % 2) * D;
+  }
+
+  static MHLA_DEVICE void mix(const StreamingStepParameters& p, const Place& at, std::int32_t block,
+                              std::int32_t begin, std::int32_t end, std::uint32_t shared);
+  static MHLA_DEVICE void mix_key_sums(const StreamingStepParameters& p, const Place& at,
+                                       std::int32_t block, std::int32_t begin, std::int32_t end,
+                                       std::uint32_t shared);
+};
+
+// -------------------------------------------------------------------------------------------------
+
+template <class T, int D, int E, Precision P>
+MHLA_DEVICE auto StreamingMixture<T, D, E, P>::load(const StreamingStepParameters& p,
+                                                    const Place& at, StreamPosition now) -> Rows {
+  Rows rows{};
+  if (now.block == 0) return rows;  // nothing came before
+  const std::int64_t begin = mixture(at, now.block);
+  MHLA_CUDA_UNROLL
+  for (int r = 0; r < kRowPairs; ++r) {
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      if (!at.has(r)) continue;
+      rows.x[r][i] = load(p.state.mixture, begin + at.offset(2 * at.row_pair(r) + i));
+    }
+  }
+  if (now.slot >= kRowPairs) return rows;
+  const float m = ptx::ld_global_nc_f32(p.mixing.row(now.block) + now.block - 1);
+  const std::int64_t latest = (at.pair * p.blocks.blocks() + now.block - 1) * kMatrixBytes;
+  const bool last = now.slot + 1 == p.blocks.slots();
+  MHLA_CUDA_UNROLL
+  for (int r = 0; r < kRowPairs; ++r) {
+    if (r < now.slot || !at.has(r)) continue;
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      float sums[8] = {};
+      add(sums, 1, rows.x[r][i]);
+      add(sums, m, load(p.state.summaries, latest + at.offset(2 * at.row_pair(r) + i)));
+      rows.x[r][i] = rounded_piece(sums);
+    }
+  }
+  MHLA_CUDA_UNROLL
+  for (int r = 0; r < kRowPairs; ++r) {
+    if (r < now.slot || (r > now.slot && !last) || !at.has(r)) continue;
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      store(p.state.mixture, begin + at.offset(2 * at.row_pair(r) + i), rows.x[r][i]);
+    }
+  }
+  return rows;
+}
+
+template <class T, int D, int E, Precision P>
+MHLA_DEVICE float StreamingMixture<T, D, E, P>::load_key_sum(const StreamingStepParameters& p,
+                                                             const Place& at, StreamPosition now) {
+  if (now.block == 0) return 0;
+  const std::int64_t latest = at.pair * p.blocks.blocks() + now.block - 1;
+  return ptx::ld_global_f32(key_sum(p, at, now.block) + at.thread) +
+         ptx::ld_global_nc_f32(p.mixing.row(now.block) + now.block - 1) *
+             ptx::ld_global_f32(p.state.summaries.key_sum + latest * D + at.thread);
+}
+
+template <class T, int D, int E, Precision P>
+MHLA_DEVICE void StreamingMixture<T, D, E, P>::prepare(const StreamingStepParameters& p,
+                                                       const Place& at, StreamPosition now,
+                                                       std::uint32_t shared) {
+  if (now.block + 1 == p.blocks.blocks()) return;
+  const auto share = [&](std::int32_t size, auto&& make) {
+    const std::int32_t each = (size - 1) / p.blocks.slots() + 1;
+    if (now.slot > (size - 1) / each) return;  // all is there
+    const std::int32_t begin = now.slot * each;
+    make(begin, begin + each < size ? begin + each : size);
+  };
+  share(D * kPieces, [&](auto begin, auto end) { mix(p, at, now.block + 1, begin, end, shared); });
+  if (at.slice != 0 || p.normalization.denominator != Denominator::kKeySum) return;
+  share(D, [&](auto begin, auto end) { mix_key_sums(p, at, now.block + 1, begin, end, shared); });
+}
+
+/// Makes pieces begin.. end - 1 of S~' of a block.
+template <class T, int D, int E, Precision P>
+MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix(const StreamingStepParameters& p,
+                                                   const Place& at, std::int32_t block,
+                                                   std::int32_t begin, std::int32_t end,
+                                                   std::uint32_t shared) {
+  const std::int64_t all = at.pair * p.blocks.blocks() * kMatrixBytes;
+  const std::int32_t member = at.thread % kMembers, team = at.thread / kMembers;
+  const std::int32_t count = block - 1;  // of the blocks that are mixed
+  MHLA_CUDA_LOOP
+  for (std::int32_t first = begin; first < end; first += kMembers) {
+    const auto own = static_cast<std::uint32_t>(first + member);
+    const std::int64_t offset = at.offset(own / kPieces, own % kPieces);
+    const bool mine = first + member < end;
+    float sums[8] = {};
+    MHLA_CUDA_LOOP
+    for (std::int32_t b = team; mine && b < count; b += kTeams * kTogether) {
+      Piece x[kTogether];
+      float m[kTogether];
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < kTogether; ++j) {
+        x[j] = {};
+        if (b + j * kTeams >= count) continue;
+        x[j] = load(p.state.summaries, all + (b + j * kTeams) * kMatrixBytes + offset);
+        m[j] = ptx::ld_global_nc_f32(p.mixing.row(block) + b + j * kTeams);
+      }
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < kTogether; ++j) {
+        if (b + j * kTeams >= count) break;
+        add(sums, m[j], x[j]);
+      }
+    }
+    ptx::bar_sync();  // what was there before has been read
+    ptx::st_shared_v4(shared + at.thread * 16, four_floats(sums));
+    ptx::st_shared_v4(shared + (kThreads + at.thread) * 16, four_floats(sums + 4));
+    ptx::bar_sync();
+    if (team != 0 || !mine) continue;
+    MHLA_CUDA_UNROLL
+    for (int t = 1; t < kTeams; ++t) {
+      MHLA_CUDA_UNROLL
+      for (int i = 0; i < 8; i += 4) {
+        const ptx::Words4 four =
+            ptx::ld_shared_v4(shared + (i / 4 * kThreads + t * kMembers + at.thread) * 16);
+        MHLA_CUDA_UNROLL
+        for (int j = 0; j < 4; ++j) sums[i + j] += as_float(four.x[j]);
+      }
+    }
+    store(p.state.mixture, mixture(at, block) + offset, rounded_piece(sums));
+  }
+}
+
+/// Makes numbers begin.. end - 1 of z~' of a block.
+template <class T, int D, int E, Precision P>
+MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix_key_sums(const StreamingStepParameters& p,
+                                                            const Place& at, std::int32_t block,
+                                                            std::int32_t begin, std::int32_t end,
+                                                            std::uint32_t shared) {
+  const float* const z = p.state.summaries.key_sum + at.pair * p.blocks.blocks() * D;
+  const std::int32_t member = at.thread % kMembers, team = at.thread / kMembers;
+  MHLA_CUDA_LOOP
+  for (std::int32_t first = begin; first < end; first += kMembers) {
+    const std::int32_t own = first + member;
+    float sum = 0;
+    MHLA_CUDA_LOOP
+    for (std::int32_t b = team; own < end && b < block - 1; b += kTeams) {
+      sum += ptx::ld_global_nc_f32(p.mixing.row(block) + b) *
+             ptx::ld_global_f32(z + static_cast<std::int64_t>(b) * D + own);
+    }
+    ptx::bar_sync();
+    ptx::st_shared_f32(shared + at.thread * 4, sum);
+    ptx::bar_sync();
+    if (team != 0 || own >= end) continue;
+    MHLA_CUDA_UNROLL
+    for (int t = 1; t < kTeams; ++t) {
+      sum += ptx::ld_shared_f32(shared + (t * kMembers + at.thread) * 4);
+    }
+    ptx::st_global_f32(key_sum(p, at, block) + own, sum);
+  }
+}
+
+}  // namespace mhla::cuda
