@@ -161,6 +161,19 @@ TEST(CudaInputs, WorkspacesThatAreTooSmallOrMisalignedAreRefused) {
   EXPECT_NO_THROW(begin(16, 0));
 }
 
+TEST(CudaInputs, SequencesThatAStateDoesNotHaveAreRefused) {
+  const auto expect = [](Index first, Index count) {
+    mhla::cuda::detail::expect_sequences("cuda::f", first, count, 4);
+  };
+  EXPECT_NO_THROW(expect(0, 4));
+  EXPECT_NO_THROW(expect(3, 1));
+  EXPECT_NO_THROW(expect(4, 0));
+  EXPECT_EQ(message_of<mhla::option_error>([&] { expect(3, 2); }),
+            "mhla::cuda::f: sequences are 2 from 3 on, expected some of the 4 that the state has");
+  EXPECT_THROW(expect(-1, 1), mhla::option_error);
+  EXPECT_THROW(expect(0, 5), mhla::option_error);
+}
+
 TEST(CudaInputs, GridsThatCannotBeAreRefused) {
   EXPECT_EQ(message_of<mhla::option_error>([] {
               mhla::cuda::grid({4, 0, 4}, {1, 1, 1});

@@ -89,10 +89,20 @@ void Forms<T, D, E>::start(const StreamCall& c, cudaStream_t stream) {
 }
 
 template <class T, int D, int E>
+void Forms<T, D, E>::start(const StreamCall& c, std::int64_t sequence, cudaStream_t stream) {
+  streaming<T, D, E>(c).start(sequence, memory(c.state, c.state_bytes), stream);
+}
+
+template <class T, int D, int E>
 void Forms<T, D, E>::step(const StreamCall& c, cudaStream_t stream) {
-  streaming<T, D, E>(c).step(inputs<T, D, E>(c, 1, 1),
-                             view<number_t<T>>(c.o, c.batch, 1, c.heads, E),
-                             memory(c.state, c.state_bytes), stream);
+  const auto in = inputs<T, D, E>(c, 1, 1);
+  const auto out = view<number_t<T>>(c.o, c.batch, 1, c.heads, E);
+  const mhla::Workspace state = memory(c.state, c.state_bytes);
+  if (c.sequence_of != nullptr) {
+    streaming<T, D, E>(c).step(in, c.sequence_of, out, state, stream);
+  } else {
+    streaming<T, D, E>(c).step(in, out, state, stream);
+  }
 }
 
 template struct Forms<mhla::cuda::MHLA_TYPE, MHLA_WIDTH, MHLA_VALUE_WIDTH>;

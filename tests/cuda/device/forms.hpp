@@ -37,6 +37,7 @@ struct StreamCall {
   const float* mixing;  ///< [M, M]
   void* state;
   std::size_t state_bytes;
+  const std::int32_t* sequence_of = nullptr;  ///< the items of a step, on the device
 };
 
 /// What of a cuda::Plan the tests look at.
@@ -52,6 +53,7 @@ struct Forms {
   static void run(const FormCall& call, cudaStream_t stream);
   static std::size_t state_bytes(const StreamCall& call);
   static void start(const StreamCall& call, cudaStream_t stream);
+  static void start(const StreamCall& call, std::int64_t sequence, cudaStream_t stream);
   static void step(const StreamCall& call, cudaStream_t stream);
 };
 

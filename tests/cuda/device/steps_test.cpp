@@ -42,6 +42,18 @@ class Steps {
     stream_.wait();
   }
 
+  /// Makes one sequence a new one.
+  void start(int sequence) {
+    device_test::Forms<T, D, E>::start(call_, sequence, stream_);
+    stream_.wait();
+  }
+
+  /// Steps have the tokens of these sequences from now on, one for each.
+  void exchange(const std::vector<std::int32_t>& sequence_of) {
+    sequence_of_ = DeviceBytes(sequence_of.data(), sequence_of.size() * 4);
+    call_.sequence_of = reinterpret_cast<const std::int32_t*>(sequence_of_.data());
+  }
+
   void step() { device_test::Forms<T, D, E>::step(call_, stream_); }
 
   /// Takes token t by run(), with the output poisoned before.
@@ -104,7 +116,8 @@ class Steps {
             shape_.op,       input(q_, D),
             input(k_, D),    input(v_, E),
             dense(o_, E),    reinterpret_cast<const float*>(mixing_.data()),
-            nullptr,         0};
+            nullptr,         0,
+            nullptr};
   }
 
   /// Token t of every sequence into the buffers; of the last one after the end.
@@ -151,7 +164,7 @@ class Steps {
   CallShape shape_;
   Call<T> host_;
   Stream stream_;
-  DeviceBytes q_, k_, v_, o_, mixing_;
+  DeviceBytes q_, k_, v_, o_, mixing_, sequence_of_{4};
   device_test::StreamCall call_;
   DeviceBytes state_;
 };
@@ -192,6 +205,32 @@ void steps_are_the_causal_form() {
   });
 }
 
+bool same_bits(const auto& x, const auto& y, std::size_t count) {
+  return std::memcmp(x.data(), y.data(), count * sizeof(x[0])) == 0;
+}
+
+void sequences_stand_where_they_will() {
+  for_each_stream([](auto& steps) {
+    const auto step = [&] { steps.step(); };
+    steps.start();
+    const auto together = steps.take_all(step);
+    steps.exchange({1, 0});
+    steps.start();
+    const auto exchanged = steps.take_all(step);
+    bool same = true;
+    for (std::size_t t = 0; t < together.size(); ++t) {
+      same = same && same_bits(together[t], exchanged[t], together[t].size());
+    }
+    expect(same, steps.text() + ": other sequences give other bits");
+    steps.start(1);  // the first item; the other is at its end
+    const auto first = steps.take(0, step);
+    expect(same_bits(first, together[0], first.size() / 2),
+           steps.text() + ": a new sequence gives other bits");
+    expect(all_are_nan(std::vector(first.begin() + first.size() / 2, first.end())),
+           steps.text() + ": a new sequence disturbs another");
+  });
+}
+
 void a_captured_step_is_every_step() {
   for_each_stream([](auto& steps) {
     steps.start();
@@ -210,8 +249,7 @@ void a_captured_step_is_every_step() {
         [&] { expect_success(cudaGraphLaunch(executable, stream), "cudaGraphLaunch"); });
     bool same = true;
     for (std::size_t t = 0; t < by_steps.size(); ++t) {
-      same = same && std::memcmp(by_steps[t].data(), by_replays[t].data(),
-                                 by_steps[t].size() * sizeof(by_steps[t][0])) == 0;
+      same = same && same_bits(by_steps[t], by_replays[t], by_steps[t].size());
     }
     expect(same, steps.text() + ": replays of a captured step give other bits");
     expect_success(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
@@ -222,7 +260,9 @@ void a_captured_step_is_every_step() {
 }  // namespace
 
 int main(int count, char** arguments) {
-  return device_test::run_tests({{"Steps.AreTheCausalForm", steps_are_the_causal_form},
-                                 {"Steps.ACapturedStepIsEveryStep", a_captured_step_is_every_step}},
-                                count, arguments);
+  return device_test::run_tests(
+      {{"Steps.AreTheCausalForm", steps_are_the_causal_form},
+       {"Steps.SequencesStandWhereTheyWill", sequences_stand_where_they_will},
+       {"Steps.ACapturedStepIsEveryStep", a_captured_step_is_every_step}},
+      count, arguments);
 }

@@ -215,6 +215,15 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
   return problem;
 }
 
+/// \throws option_error unless a state of `all` sequences has those from `first` on.
+inline void expect_sequences(const char* function, Index first, Index count, Index all) {
+  if (first < 0 || count > all || first > all - count) {
+    fail_option(function, "sequences",
+                "are " + std::to_string(count) + " from " + std::to_string(first) + " on",
+                "some of the " + std::to_string(all) + " that the state has");
+  }
+}
+
 /// \throws option_error unless there is data, which a plan does not need.
 template <DeviceScalar T>
 void expect_data(const char* function, const Inputs<T>& in, TensorView<T> out) {

@@ -19,14 +19,15 @@
 
 namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 
-/// A causal operator for streams of B sequences of H heads, which step together.
+/// A causal operator for streams of sequences of H heads, each of which stands where it will.
 template <int D, int E, DeviceScalar T>
 class Streaming {
  public:
+  /// \param sequences     B, that a state has room for
   /// \param block_length  W
   /// \param mixing        [M, M] on the device, rows dense; it stays the caller's, unchanged
   /// \throws shape_error, option_error for sizes that cannot be and for kCrossQuery.
-  Streaming(Index batch, Index heads, Index block_length, MatrixView<const float> mixing,
+  Streaming(Index sequences, Index heads, Index block_length, MatrixView<const float> mixing,
             const Operator& op);
 
   /// Bytes of device memory that the state of all sequences takes.
@@ -39,6 +40,10 @@ class Streaming {
   /// \throws option_error for memory that does not fit, cuda_error if CUDA refuses.
   void start(Workspace state, cudaStream_t stream) const;
 
+  /// Makes a sequence of a state one that has seen nothing, 0 to B - 1, and leaves the others.
+  /// \throws option_error, cuda_error as above, option_error for a sequence that there is not.
+  void start(Index sequence, Workspace state, cudaStream_t stream) const;
+
   /// Writes the outputs [B, 1, H, E] of the next token of every sequence and moves the state past
   /// it. Allocates nothing and waits for nothing; the stream may be captured.
   /// \param in  the tokens: [B, 1, H, D] and [B, 1, H, E]
@@ -47,12 +52,22 @@ class Streaming {
   ///         if CUDA refuses the launch.
   void step(const Inputs<T>& in, TensorView<T> out, Workspace state, cudaStream_t stream) const;
 
+  /// The same for some of the sequences: [n, 1, H, D] and [n, 1, H, E] of up to B.
+  /// \param sequence_of  n numbers on the device, read when the step runs: of which sequence each
+  ///                     token is, all different. Where it is none, -1 say, the output is NaN.
+  /// \throws as above, and option_error where sequence_of is null.
+  void step(const Inputs<T>& in, const std::int32_t* sequence_of, TensorView<T> out,
+            Workspace state, cudaStream_t stream) const;
+
  private:
   static constexpr const char* kName = "cuda::Streaming";
 
   unsigned char* memory(Workspace state) const;
+  void clear(Index first, Index count, Workspace state, cudaStream_t stream) const;
+  void run_step(const Inputs<T>& in, Index count, const std::int32_t* sequence_of,
+                TensorView<T> out, Workspace state, cudaStream_t stream) const;
 
-  Index batch_;
+  Index sequences_;
   Index heads_;
   Operator op_;
   TokenBlocks blocks_;
@@ -63,16 +78,16 @@ class Streaming {
 // ------------------------------------------------------------------------------------------------
 
 template <int D, int E, DeviceScalar T>
-Streaming<D, E, T>::Streaming(Index batch, Index heads, Index block_length,
+Streaming<D, E, T>::Streaming(Index sequences, Index heads, Index block_length,
                               MatrixView<const float> mixing, const Operator& op)
-    : batch_(batch), heads_(heads), op_(op) {
+    : sequences_(sequences), heads_(heads), op_(op) {
   using mhla::detail::checked_product;
   constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
-  const Index pairs = checked_product(kName, "batch and heads", {batch, heads});
+  const Index pairs = checked_product(kName, "sequences and heads", {sequences, heads});
   checked_product(kName, "state", {pairs, mixing.rows + 2, D * E * 4});
   checked_product(kName, "state", {pairs, block_length, (D + E) * 2});
   if (pairs > kLimit / (E / 64)) {
-    detail::fail_shape(kName, "batch and heads", "have product " + std::to_string(pairs),
+    detail::fail_shape(kName, "sequences and heads", "have product " + std::to_string(pairs),
                        "at most " + std::to_string(kLimit / (E / 64)));
   }
   if (mixing.rows < 1 || block_length < 1 || block_length > kLimit / mixing.rows) {
@@ -105,17 +120,46 @@ unsigned char* Streaming<D, E, T>::memory(Workspace state) const {
 }
 
 template <int D, int E, DeviceScalar T>
+void Streaming<D, E, T>::clear(Index first, Index count, Workspace state,
+                               cudaStream_t stream) const {
+  const Index each = sequences_ == 0 ? 0 : layout_.position_bytes / sequences_;
+  expect_success(cudaMemsetAsync(memory(state) + first * each, 0,
+                                 static_cast<std::size_t>(count * each), stream),
+                 "cudaMemsetAsync");
+}
+
+template <int D, int E, DeviceScalar T>
 void Streaming<D, E, T>::start(Workspace state, cudaStream_t stream) const {
-  expect_success(
-      cudaMemsetAsync(memory(state), 0, static_cast<std::size_t>(layout_.position_bytes), stream),
-      "cudaMemsetAsync");
+  clear(0, sequences_, state, stream);
+}
+
+template <int D, int E, DeviceScalar T>
+void Streaming<D, E, T>::start(Index sequence, Workspace state, cudaStream_t stream) const {
+  detail::expect_sequences(kName, sequence, 1, sequences_);
+  clear(sequence, 1, state, stream);
 }
 
 template <int D, int E, DeviceScalar T>
 void Streaming<D, E, T>::step(const Inputs<T>& in, TensorView<T> out, Workspace state,
                               cudaStream_t stream) const {
+  run_step(in, sequences_, nullptr, out, state, stream);
+}
+
+template <int D, int E, DeviceScalar T>
+void Streaming<D, E, T>::step(const Inputs<T>& in, const std::int32_t* sequence_of,
+                              TensorView<T> out, Workspace state, cudaStream_t stream) const {
+  detail::expect_sequences(kName, 0, in.q.batch(), sequences_);
+  if (sequence_of == nullptr) {
+    detail::fail_option(kName, "sequence_of", "is null", "a pointer to numbers on the device");
+  }
+  run_step(in, in.q.batch(), sequence_of, out, state, stream);
+}
+
+template <int D, int E, DeviceScalar T>
+void Streaming<D, E, T>::run_step(const Inputs<T>& in, Index count, const std::int32_t* sequence_of,
+                                  TensorView<T> out, Workspace state, cudaStream_t stream) const {
   detail::expect_no_norm(kName, in);
-  const auto rows = [this](Index width) { return std::array<Index, 4>{batch_, 1, heads_, width}; };
+  const auto rows = [&](Index width) { return std::array<Index, 4>{count, 1, heads_, width}; };
   const StreamingStepParameters parameters{
       .q = detail::token_tensor<const unsigned char>(kName, "q", in.q, rows(D)),
       .k = detail::token_tensor<const unsigned char>(kName, "k", in.k, rows(D)),
@@ -127,9 +171,11 @@ void Streaming<D, E, T>::step(const Inputs<T>& in, TensorView<T> out, Workspace 
       .key_map = op_.key_map,
       .normalization = {op_.denominator, op_.scale, op_.eps},
       .mixing = mixing_,
-      .state = layout_.at(memory(state))};
+      .state = layout_.at(memory(state)),
+      .sequences = static_cast<std::int32_t>(sequences_),
+      .sequence_of = sequence_of};
   detail::expect_data(kName, in, out);
-  const auto pairs = static_cast<std::int32_t>(batch_ * heads_);
+  const auto pairs = static_cast<std::int32_t>(count * heads_);
   using Scalar = kernel_scalar_t<T>;
   if (pairs == 0) return;
   const Stream kernels(stream, Arch::kSm80);

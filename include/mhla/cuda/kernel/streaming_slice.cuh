@@ -30,7 +30,7 @@ struct StreamingSlice {
   static constexpr int kRowPairs = (D / 2 + kGroups - 1) / kGroups;  ///< of S~, to a thread
   static constexpr std::int64_t kMatrixBytes = std::int64_t{2} * D * E;
 
-  std::int64_t pair;
+  std::int64_t pair;  ///< of the state
   std::int32_t slice;
   std::uint32_t thread;
   std::uint32_t piece;

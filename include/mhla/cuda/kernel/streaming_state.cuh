@@ -92,7 +92,7 @@ constexpr StreamingStateLayout streaming_state_layout(std::int64_t pairs, std::i
   return layout;
 }
 
-/// One token of every pair: streaming_step_*.cuh.
+/// One token of every item of a batch: streaming_step_*.cuh.
 struct StreamingStepParameters {
   ConstTokenTensor q;  ///< [B, 1, H, D]
   ConstTokenTensor k;
@@ -105,6 +105,8 @@ struct StreamingStepParameters {
   Normalization normalization;  ///< kNone or kKeySum
   MixingArray mixing;
   StreamingState state;
+  std::int32_t sequences;           ///< that the state is of
+  const std::int32_t* sequence_of;  ///< the items [B], or null: item b is of sequence b
 };
 
 }  // namespace mhla::cuda

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Decoding: one token of every pair, in block i of its stream.
+/// Decoding: one token of every (batch item, head), in block i of its stream.
 ///
 ///     o_t = (phi(q)^T S~ + sum_j m_ii (phi(q) . phi(k_j)) v_j) / den
 ///     den =  phi(q)^T z~ + sum_j m_ii (phi(q) . phi(k_j))          j <= t in block i
@@ -12,8 +12,9 @@
 ///
 /// Grid: x is pair * slices + slice, of kColumns columns of values. Thread blocks of a step tell
 /// each other nothing: each has its own counter of tokens, from which it knows what to do, so that
-/// a captured graph can be replayed; what slice 0 alone writes, phi(k), z and z~', the others read
-/// in later steps only. A step is one launch, and steps of a stream are ordered.
+/// sequences stand where they will and a captured graph can be replayed; what slice 0 alone writes,
+/// phi(k), z and z~', the others read in later steps only. A step is one launch, and steps of a
+/// stream are ordered.
 ///
 /// A thread adds up, of a piece of eight columns, what its group's rows of S~ and its group's keys
 /// (kernel/streaming_block.cuh) give, and then the groups add theirs. All sums are floats, added in
@@ -25,7 +26,7 @@
 /// of it, and these write 2 D E of S~ together; the last one writes 2 D E of S_i.
 ///
 /// After the last of the M W tokens that a stream can take, outputs are NaN and the state stays as
-/// it is. Nothing tells the host: it has to count too.
+/// it is; so it is for items of no sequence. Nothing tells the host: it has to count too.
 
 #include <cstdint>
 
@@ -81,10 +82,14 @@ class StreamingStepSm80 {
   static unsigned grid(const Params&, int pairs) { return static_cast<unsigned>(pairs) * kSlices; }
   MHLA_DEVICE void operator()(const Params& p) const {
     const std::uint32_t item = ptx::ctaid_x();
-    const Place at = Place::of(item / kSlices, static_cast<std::int32_t>(item % kSlices));
-    const BatchHead pair = batch_head(static_cast<std::int32_t>(at.pair), p.heads);
-    const StreamPosition now = position(p, at);
-    if (now.token >= p.blocks.tokens()) {
+    const BatchHead pair = batch_head(static_cast<std::int32_t>(item / kSlices), p.heads);
+    const std::int64_t sequence =
+        p.sequence_of == nullptr ? pair.batch : ptx::ld_global_nc_s32(p.sequence_of + pair.batch);
+    const Place at =
+        Place::of(sequence * p.heads + pair.head, static_cast<std::int32_t>(item % kSlices));
+    const bool known = sequence >= 0 && sequence < p.sequences;
+    const StreamPosition now = known ? position(p, at) : StreamPosition{};
+    if (!known || now.token >= p.blocks.tokens()) {
       write_nan(p, at, pair);
       return;
     }

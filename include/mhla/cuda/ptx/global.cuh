@@ -40,6 +40,13 @@ MHLA_DEVICE float ld_global_nc_f32(const float* from) {
   return value;
 }
 
+/// An index, kept in the first cache.
+MHLA_DEVICE std::int32_t ld_global_nc_s32(const std::int32_t* from) {
+  std::int32_t value;
+  asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(value) : "l"(from));
+  return value;
+}
+
 /// 16 bytes that this block may have written.
 MHLA_DEVICE Words4 ld_global_v4(const void* from) {
   Words4 w;

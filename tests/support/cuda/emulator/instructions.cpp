@@ -197,6 +197,9 @@ std::uint32_t ld_global_nc(const void* from) {
 }
 Words2 ld_global_nc_v2(const void* from) { return load_global<Words2>(from, Read::kConstant); }
 float ld_global_nc_f32(const float* from) { return load_global<float>(from, Read::kConstant); }
+std::int32_t ld_global_nc_s32(const std::int32_t* from) {
+  return load_global<std::int32_t>(from, Read::kConstant);
+}
 Words4 ld_global_v4(const void* from) { return load_global<Words4>(from, Read::kCoherent); }
 float ld_global_f32(const float* from) { return load_global<float>(from, Read::kCoherent); }
 std::int64_t ld_global_s64(const std::int64_t* from) {
