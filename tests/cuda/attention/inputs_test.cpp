@@ -161,6 +161,22 @@ TEST(CudaInputs, WorkspacesThatAreTooSmallOrMisalignedAreRefused) {
   EXPECT_NO_THROW(begin(16, 0));
 }
 
+TEST(CudaInputs, APrefillFitsItsStream) {
+  const Arguments a;
+  const auto prefill = [&a](Index room, Index heads) {
+    return mhla::cuda::detail::prefill_problem<64, 64>(
+        "cuda::f", a.in, mhla::cuda::contiguous(room, 16), heads, a.op, a.out);
+  };
+  const Problem p = prefill(160, 3);
+  EXPECT_TRUE(p.causal);
+  EXPECT_EQ(p.key_blocks.blocks(), 7);
+  EXPECT_EQ(p.query_blocks.slots(), 16);
+  EXPECT_EQ(message_of<mhla::option_error>([&] { prefill(96, 3); }),
+            "mhla::cuda::f: in has 100 tokens, expected 1 to 96");
+  EXPECT_EQ(message_of<mhla::shape_error>([&] { prefill(160, 4); }),
+            "mhla::cuda::f: q has 3 heads, expected 4");
+}
+
 TEST(CudaInputs, SequencesThatAStateDoesNotHaveAreRefused) {
   const auto expect = [](Index first, Index count) {
     mhla::cuda::detail::expect_sequences("cuda::f", first, count, 4);
@@ -251,7 +267,10 @@ TEST(CudaInputs, NormsThatNoKernelHasAreRefused) {
   EXPECT_NO_THROW(plan(Arguments().problem(), Arch::kSm80));
   EXPECT_EQ(
       message_of<mhla::option_error>([&] { mhla::cuda::detail::expect_no_norm("cuda::f", a.in); }),
-      "mhla::cuda::f: gain is given, expected none: steps do not normalise outputs");
+      "mhla::cuda::f: gain is given, expected none: streams do not normalise outputs");
+  EXPECT_THROW((mhla::cuda::detail::prefill_problem<64, 64>(
+                   "cuda::f", a.in, mhla::cuda::contiguous(160, 16), 3, a.op, a.out)),
+               mhla::option_error);
   NormedArguments empty;
   empty.in.gain = {static_cast<const float*>(nullptr), 64};
   EXPECT_EQ(message_of<mhla::option_error>(

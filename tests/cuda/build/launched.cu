@@ -3,6 +3,7 @@
 
 #include "cuda/build/entry.cuh"
 #include "mhla/cuda/launch/forms.cuh"
+#include "mhla/cuda/launch/prefill.cuh"
 
 namespace mhla::cuda::build {
 
@@ -32,5 +33,12 @@ MHLA_LAUNCHED(bfloat16, false)
 MHLA_LAUNCHED(bfloat16, true)
 MHLA_LAUNCHED(half, false)
 MHLA_LAUNCHED(half, true)
+
+#define MHLA_PREFILLED(type)                                                          \
+  template void run_prefill<type, build::kWidth, build::kValueWidth, build::Listing>( \
+      const Plan&, const Problem&, const StreamingPrefillParameters&, unsigned char*, \
+      const Device&, const build::Listing&);
+MHLA_PREFILLED(bfloat16)
+MHLA_PREFILLED(half)
 
 }  // namespace mhla::cuda

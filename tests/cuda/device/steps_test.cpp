@@ -76,6 +76,32 @@ class Steps {
     return outputs;
   }
 
+  /// The first tokens at once, as take_all has them.
+  std::vector<std::vector<T>> prefill(int count) {
+    DeviceBytes q(host_.q.raw(), host_.q.bytes()), k(host_.k.raw(), host_.k.bytes());
+    DeviceBytes v(host_.v.raw(), host_.v.bytes()), o(host_.o.bytes());
+    const auto at = [](auto tensor, DeviceBytes& bytes) {
+      tensor.data = bytes.data();
+      return tensor;
+    };
+    device_test::StreamCall call = call_;
+    call.q = at(host_.q.input(), q);
+    call.k = at(host_.k.input(), k);
+    call.v = at(host_.v.input(), v);
+    call.o = at(host_.o.output(), o);
+    DeviceBytes workspace(device_test::Forms<T, D, E>::prefill_bytes(call, count));
+    device_test::Forms<T, D, E>::prefill(call, count, workspace.data(), workspace.size(), stream_);
+    stream_.wait();
+    o.download(host_.o.raw());
+    expect(o.guards_are_untouched() && workspace.guards_are_untouched(),
+           text() + ": a prefill wrote outside of a buffer");
+    std::vector<std::vector<T>> outputs(static_cast<std::size_t>(count));
+    host_.o.each([&](int b, int t, int h, int e) {
+      if (t < count) outputs[static_cast<std::size_t>(t)].push_back(host_.o.at(b, t, h, e));
+    });
+    return outputs;
+  }
+
   void expect_right(const std::vector<std::vector<T>>& outputs) {
     for (int b = 0; b < shape_.batch; ++b) {
       for (int h = 0; h < shape_.heads; ++h) {
@@ -205,6 +231,20 @@ void steps_are_the_causal_form() {
   });
 }
 
+void steps_go_on_after_a_prefill() {
+  for_each_stream([](auto& steps) {
+    for (const int count : {1, steps.tokens() * 2 / 3, steps.tokens()}) {
+      if (count < 1) continue;
+      steps.start();
+      auto outputs = steps.prefill(count);
+      for (int t = count; t < steps.tokens(); ++t) {
+        outputs.push_back(steps.take(t, [&] { steps.step(); }));
+      }
+      steps.expect_right(outputs);
+    }
+  });
+}
+
 bool same_bits(const auto& x, const auto& y, std::size_t count) {
   return std::memcmp(x.data(), y.data(), count * sizeof(x[0])) == 0;
 }
@@ -262,6 +302,7 @@ void a_captured_step_is_every_step() {
 int main(int count, char** arguments) {
   return device_test::run_tests(
       {{"Steps.AreTheCausalForm", steps_are_the_causal_form},
+       {"Steps.GoOnAfterAPrefill", steps_go_on_after_a_prefill},
        {"Steps.SequencesStandWhereTheyWill", sequences_stand_where_they_will},
        {"Steps.ACapturedStepIsEveryStep", a_captured_step_is_every_step}},
       count, arguments);

@@ -56,6 +56,13 @@ TEST(Parameters, FactorsAreThoseOfTheNormalization) {
   EXPECT_EQ(kDivided.factor(0), 2.0f);
 }
 
+TEST(Parameters, SummariesOfAStreamHaveRoomForMore) {
+  SummaryArray array{};
+  EXPECT_EQ(array.first(std::int64_t{1} << 30, 7), std::int64_t{7} << 30);
+  array.room = 9;
+  EXPECT_EQ(array.first(3, 7), 27);
+}
+
 using Layout = StreamingStateLayout;
 
 /// The parts in order, with the bytes that the header's table gives each of them.

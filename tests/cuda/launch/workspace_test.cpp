@@ -59,6 +59,15 @@ TEST(WorkspaceParts, DifferentNumbersOfBlocksHaveDifferentSizes) {
   EXPECT_EQ(parts.bytes - parts.mixtures, 15u * 3 * 64 * 64 * 2);
 }
 
+TEST(WorkspaceParts, SummariesMayLieElsewhere) {
+  Problem problem = fifteen_pairs_of_seven_blocks();
+  problem.op.summaries = Precision::kPair;
+  const auto parts = mhla::cuda::workspace_parts<64, 64>(problem);
+  const auto others = mhla::cuda::workspace_parts<64, 64>(problem, false);
+  EXPECT_EQ(others.mixtures, 0u);
+  EXPECT_EQ(others.bytes, parts.bytes - parts.mixtures);
+}
+
 TEST(WorkspaceArrays, AreThePartsAndNullWhereNothingReadsThem) {
   alignas(256) static unsigned char memory[256];
   for (const auto denominator :

@@ -134,29 +134,36 @@ struct Streams {
     std::memset(state.data() + static_cast<std::size_t>(sequence) * bytes, 0, bytes);
   }
 
+  /// What kernels are told of the tensors as items() has them.
+  template <class Items>
+  StreamingStepParameters parameters(const Items& items) {
+    return {items(q.input()),
+            items(k.input()),
+            items(v.input()),
+            items(o.output()),
+            {1, 1, c.blocks * c.length, 1, 1, c.length},
+            c.heads,
+            c.map,
+            c.map,
+            c.normalization(),
+            mixing.array(),
+            layout.at(state.data()),
+            c.batch,
+            nullptr};
+  }
+
   template <class Items>
   void launch(int batch, const std::int32_t* sequences, const Items& items) {
-    const StreamingStepParameters p{items(q.input()),
-                                    items(k.input()),
-                                    items(v.input()),
-                                    items(o.output()),
-                                    {1, 1, c.blocks * c.length, 1, 1, c.length},
-                                    c.heads,
-                                    c.map,
-                                    c.map,
-                                    c.normalization(),
-                                    mixing.array(),
-                                    layout.at(state.data()),
-                                    c.batch,
-                                    sequences};
-    const unsigned blocks = Kernel::grid(p, batch * c.heads);
-    report = device.template launch<Kernel>(blocks, p);
+    StreamingStepParameters p = parameters(items);
+    p.sequence_of = sequences;
+    report = device.template launch<Kernel>(Kernel::grid(p, batch * c.heads), p);
   }
 };
 
-/// Compares the outputs of a pair with the causal form.
+/// Compares the outputs of a pair, from token `first` on, with the causal form.
 template <class T, int D, int E, Precision P>
-void compare(Comparison& comparison, const Streams<T, D, E, P>& x, int batch, int head) {
+void compare(Comparison& comparison, const Streams<T, D, E, P>& x, int batch, int head,
+             int first = 0) {
   const double u = kRoundoff<T>, eta = std::ldexp(1.0, Format<T>::kLowest);
   const double u_s = P == Precision::kPair ? u * u : u;
   const double chain =
@@ -209,7 +216,7 @@ void compare(Comparison& comparison, const Streams<T, D, E, P>& x, int batch, in
         dn[c] += plus * (off[d * kE + c] + e * std::abs(m) * s_plus[own][d * kE + c]);
       }
     }
-    for (std::size_t c = 0; c < kE; ++c) {
+    for (std::size_t c = 0; t >= first && c < kE; ++c) {
       const int column = static_cast<int>(c);
       comparison.compare(x.o.value(batch, t, head, column),
                          output<T>({n[c], dn[c]}, {den, dz}, x.c.normalization()), batch, t, head,

@@ -224,6 +224,35 @@ inline void expect_sequences(const char* function, Index first, Index count, Ind
   }
 }
 
+/// \throws option_error where outputs are to be normalised or gated.
+template <DeviceScalar T>
+void expect_no_norm(const char* function, const Inputs<T>& in) {
+  if (in.gain.empty() && in.gate.absent()) return;
+  fail_option(function, in.gain.empty() ? "gate" : "gain", "is given",
+              "none: streams do not normalise outputs");
+}
+
+/// The problem of a prefill: the causal form over the first N tokens of sequences of a stream.
+/// \param stream  M runs of W tokens
+/// \throws as make_problem, and option_error for more than M W tokens or a gain, shape_error for
+/// other heads.
+template <int D, int E, DeviceScalar T>
+Problem prefill_problem(const char* function, const Inputs<T>& in, const TokenBlocks& stream,
+                        Index heads, const Operator& op, TensorView<T> out) {
+  expect_no_norm(function, in);
+  const Index tokens = in.q.tokens();
+  if (tokens < 1 || tokens > stream.tokens()) {
+    fail_option(function, "in", "has " + std::to_string(tokens) + " tokens",
+                "1 to " + std::to_string(stream.tokens()));
+  }
+  if (in.q.heads() != heads) {
+    fail_shape(function, "q", "has " + std::to_string(in.q.heads()) + " heads",
+               std::to_string(heads));
+  }
+  const TokenBlocks blocks = contiguous(tokens, stream.slots());
+  return make_problem<D, E>(function, in, blocks, blocks, true, op, out);
+}
+
 /// \throws option_error unless there is data, which a plan does not need.
 template <DeviceScalar T>
 void expect_data(const char* function, const Inputs<T>& in, TensorView<T> out) {
@@ -242,14 +271,6 @@ void expect_data(const char* function, const Inputs<T>& in, TensorView<T> out) {
   if (!in.gain.empty() && in.gain.data() == nullptr) {
     fail_option(function, "gain", "is null", "a pointer to data");
   }
-}
-
-/// \throws option_error where outputs are to be normalised or gated.
-template <DeviceScalar T>
-void expect_no_norm(const char* function, const Inputs<T>& in) {
-  if (in.gain.empty() && in.gate.absent()) return;
-  fail_option(function, in.gain.empty() ? "gate" : "gain", "is given",
-              "none: steps do not normalise outputs");
 }
 
 /// How the problem is computed.

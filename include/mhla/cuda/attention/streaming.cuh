@@ -15,6 +15,9 @@
 #include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/kernel/streaming_state.cuh"
 #include "mhla/cuda/kernel/streaming_step_sm80.cuh"
+#include "mhla/cuda/launch/device.cuh"
+#include "mhla/cuda/launch/plan.cuh"
+#include "mhla/cuda/launch/prefill.cuh"
 #include "mhla/cuda/launch/stream.cuh"
 
 namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
@@ -35,7 +38,7 @@ class Streaming {
   /// Tokens a stream can take: M * W. Later outputs are NaN, and the state stays.
   Index capacity() const { return blocks_.tokens(); }
 
-  /// Makes a state that has seen nothing.
+  /// Makes all sequences of a state new ones, which have seen nothing.
   /// \param state  at least state_bytes(), at a multiple of 256
   /// \throws option_error for memory that does not fit, cuda_error if CUDA refuses.
   void start(Workspace state, cudaStream_t stream) const;
@@ -43,6 +46,23 @@ class Streaming {
   /// Makes a sequence of a state one that has seen nothing, 0 to B - 1, and leaves the others.
   /// \throws option_error, cuda_error as above, option_error for a sequence that there is not.
   void start(Index sequence, Workspace state, cudaStream_t stream) const;
+
+  /// How prefill() with these arguments computes, in how much workspace. The data of the tensors is
+  /// not read. \throws as prefill() does.
+  Plan prefill_plan(const Inputs<T>& in, TensorView<T> out, const Device& device) const;
+
+  /// Makes n sequences from `first` on new ones that have seen N tokens, and writes their outputs:
+  /// the causal form in three stages, and one kernel more. What steps give from there on is within
+  /// the bound of what they give after N steps; the same bits where the summaries are made by
+  /// kernels of sm_80. Allocates nothing and waits for nothing; the stream may be captured.
+  /// \param in         [n, N, H, D] and [n, N, H, E], 1 <= N <= capacity()
+  /// \param out        [n, N, H, E]
+  /// \param workspace  at least the plan's workspace_bytes, at a multiple of 256
+  /// \param device     current_device()
+  /// \throws shape_error, option_error for what does not fit, before anything is launched;
+  ///         cuda_error if `device` is not the current one's, or CUDA refuses a launch.
+  void prefill(Index first, const Inputs<T>& in, TensorView<T> out, Workspace state,
+               Workspace workspace, const Device& device, cudaStream_t stream) const;
 
   /// Writes the outputs [B, 1, H, E] of the next token of every sequence and moves the state past
   /// it. Allocates nothing and waits for nothing; the stream may be captured.
@@ -64,6 +84,8 @@ class Streaming {
 
   unsigned char* memory(Workspace state) const;
   void clear(Index first, Index count, Workspace state, cudaStream_t stream) const;
+  StreamingStepParameters parameters(ConstTokenTensor q, ConstTokenTensor k, ConstTokenTensor v,
+                                     TokenTensor o, Workspace state) const;
   void run_step(const Inputs<T>& in, Index count, const std::int32_t* sequence_of,
                 TensorView<T> out, Workspace state, cudaStream_t stream) const;
 
@@ -140,6 +162,49 @@ void Streaming<D, E, T>::start(Index sequence, Workspace state, cudaStream_t str
 }
 
 template <int D, int E, DeviceScalar T>
+Plan Streaming<D, E, T>::prefill_plan(const Inputs<T>& in, TensorView<T> out,
+                                      const Device& device) const {
+  return cuda::prefill_plan<D, E>(
+      detail::prefill_problem<D, E>(kName, in, blocks_, heads_, op_, out), device);
+}
+
+template <int D, int E, DeviceScalar T>
+void Streaming<D, E, T>::prefill(Index first, const Inputs<T>& in, TensorView<T> out,
+                                 Workspace state, Workspace workspace, const Device& device,
+                                 cudaStream_t stream) const {
+  const Problem problem = detail::prefill_problem<D, E>(kName, in, blocks_, heads_, op_, out);
+  detail::expect_sequences(kName, first, in.q.batch(), sequences_);
+  detail::expect_data(kName, in, out);
+  const Plan planned = cuda::prefill_plan<D, E>(problem, device);
+  unsigned char* const begin = detail::workspace_begin(kName, workspace, planned);
+  const StreamingPrefillParameters prefill{
+      .stream = parameters(problem.q, problem.k, problem.v, problem.o, state),
+      .first = static_cast<std::int32_t>(first),
+      .tokens = problem.key_blocks.tokens()};
+  run_prefill<kernel_scalar_t<T>, D, E>(planned, problem, prefill, begin, device,
+                                        Stream(stream, device.arch));
+}
+
+template <int D, int E, DeviceScalar T>
+StreamingStepParameters Streaming<D, E, T>::parameters(ConstTokenTensor q, ConstTokenTensor k,
+                                                       ConstTokenTensor v, TokenTensor o,
+                                                       Workspace state) const {
+  return {.q = q,
+          .k = k,
+          .v = v,
+          .o = o,
+          .blocks = blocks_,
+          .heads = static_cast<std::int32_t>(heads_),
+          .query_map = op_.query_map,
+          .key_map = op_.key_map,
+          .normalization = {op_.denominator, op_.scale, op_.eps},
+          .mixing = mixing_,
+          .state = layout_.at(memory(state)),
+          .sequences = static_cast<std::int32_t>(sequences_),
+          .sequence_of = nullptr};
+}
+
+template <int D, int E, DeviceScalar T>
 void Streaming<D, E, T>::step(const Inputs<T>& in, TensorView<T> out, Workspace state,
                               cudaStream_t stream) const {
   run_step(in, sequences_, nullptr, out, state, stream);
@@ -160,29 +225,21 @@ void Streaming<D, E, T>::run_step(const Inputs<T>& in, Index count, const std::i
                                   TensorView<T> out, Workspace state, cudaStream_t stream) const {
   detail::expect_no_norm(kName, in);
   const auto rows = [&](Index width) { return std::array<Index, 4>{count, 1, heads_, width}; };
-  const StreamingStepParameters parameters{
-      .q = detail::token_tensor<const unsigned char>(kName, "q", in.q, rows(D)),
-      .k = detail::token_tensor<const unsigned char>(kName, "k", in.k, rows(D)),
-      .v = detail::token_tensor<const unsigned char>(kName, "v", in.v, rows(E)),
-      .o = detail::token_tensor<unsigned char>(kName, "out", out, rows(E)),
-      .blocks = blocks_,
-      .heads = static_cast<std::int32_t>(heads_),
-      .query_map = op_.query_map,
-      .key_map = op_.key_map,
-      .normalization = {op_.denominator, op_.scale, op_.eps},
-      .mixing = mixing_,
-      .state = layout_.at(memory(state)),
-      .sequences = static_cast<std::int32_t>(sequences_),
-      .sequence_of = sequence_of};
+  StreamingStepParameters token =
+      parameters(detail::token_tensor<const unsigned char>(kName, "q", in.q, rows(D)),
+                 detail::token_tensor<const unsigned char>(kName, "k", in.k, rows(D)),
+                 detail::token_tensor<const unsigned char>(kName, "v", in.v, rows(E)),
+                 detail::token_tensor<unsigned char>(kName, "out", out, rows(E)), state);
+  token.sequence_of = sequence_of;
   detail::expect_data(kName, in, out);
   const auto pairs = static_cast<std::int32_t>(count * heads_);
   using Scalar = kernel_scalar_t<T>;
   if (pairs == 0) return;
   const Stream kernels(stream, Arch::kSm80);
   if (op_.summaries == Precision::kPair) {
-    kernels.run<StreamingStepSm80<Scalar, D, E, Precision::kPair>>(parameters, pairs);
+    kernels.run<StreamingStepSm80<Scalar, D, E, Precision::kPair>>(token, pairs);
   } else {
-    kernels.run<StreamingStepSm80<Scalar, D, E, Precision::kSingle>>(parameters, pairs);
+    kernels.run<StreamingStepSm80<Scalar, D, E, Precision::kSingle>>(token, pairs);
   }
 }
 

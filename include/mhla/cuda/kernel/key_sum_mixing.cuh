@@ -75,7 +75,7 @@ struct KeySumMixing {
   template <bool kWhole>
   MHLA_DEVICE void add(std::int32_t begin, std::int32_t depth, float (&sums)[kRows]) const {
     constexpr int kAhead = 8;  // z_b loaded together
-    const float* const z = p.in.key_sum + pair * p.columns * D + column();
+    const float* const z = p.in.key_sum + p.in.first(pair, p.columns) * D + column();
     MHLA_CUDA_LOOP
     for (std::int32_t own = 0; own < kStrip && begin + own < depth; own += kAhead) {
       float x[kAhead];

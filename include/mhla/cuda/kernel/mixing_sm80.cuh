@@ -186,7 +186,7 @@ struct MixingSm80 {
   /// Starts the copies of a strip: zeros for b from the depth on.
   static MHLA_DEVICE void copy_strip(const Params& p, const WorkTile& at, std::int32_t strip) {
     const std::int64_t begin =
-        at.pair * p.columns * kSummaryBytes + at.column_tile * (2 * Config::kColumns);
+        p.in.first(at.pair, p.columns) * kSummaryBytes + at.column_tile * (2 * Config::kColumns);
     const ConsecutiveTokens blocks{strip * kStrip, at.depth};
     const typename Config::Summaries tile = stage(at, strip);
     copy_rows<kThreads>(tile, p.in.high + begin, kSummaryBytes, blocks, at.thread);

@@ -119,20 +119,22 @@ struct MixingSm90 {
   };
 
   /// Summaries of a pair as panels of 64 columns: boxes of so many summaries and panels.
-  static constexpr TensorBox box(unsigned char* part, std::int32_t summaries, std::int32_t pairs,
-                                 std::int32_t rows, std::int32_t panels) {
+  static constexpr TensorBox box(const SummaryArray& array, unsigned char* part,
+                                 std::int32_t summaries, std::int32_t pairs, std::int32_t rows,
+                                 std::int32_t panels) {
     constexpr std::uint64_t kSummary = 2 * D * E;
-    const auto of_pair = static_cast<std::uint64_t>(summaries);
+    const auto of_pair = static_cast<std::uint64_t>(array.first(1, summaries)) * kSummary;
     return {part,
-            {64, of_pair, D * E / 64, static_cast<std::uint64_t>(pairs), 1},
-            {kSummary, 128, of_pair * kSummary, of_pair * kSummary},
+            {64, static_cast<std::uint64_t>(summaries), D * E / 64,
+             static_cast<std::uint64_t>(pairs), 1},
+            {kSummary, 128, of_pair, of_pair},
             {64, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(panels), 1, 1}};
   }
   static constexpr TensorBox strip_box(const Params& p, unsigned char* part) {
-    return box(part, p.stage.columns, p.pairs, Config::kStrip, Config::panels(p.items));
+    return box(p.stage.in, part, p.stage.columns, p.pairs, Config::kStrip, Config::panels(p.items));
   }
   static constexpr TensorBox row_box(const Params& p, unsigned char* part) {
-    return box(part, p.stage.rows, p.pairs, WarpTile::kRows, 1);
+    return box(p.stage.out, part, p.stage.rows, p.pairs, WarpTile::kRows, 1);
   }
 
   static MHLA_DEVICE Rings rings_of(const Params& p) {

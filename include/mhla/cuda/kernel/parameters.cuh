@@ -47,6 +47,14 @@ struct SummaryArray {
   unsigned char* low;   ///< the same of Precision::kPair
   float* key_sum;       ///< [pairs, M, D] as they are, or null where nothing reads them
   float scale = 1;      ///< summary_scale
+  /// Blocks from a pair to the next, where summaries are of a stream's state and have room for more
+  /// than there are; 0: M. Mixtures have none.
+  std::int32_t room = 0;
+
+  /// Where the M blocks of a pair begin.
+  MHLA_HOST_DEVICE constexpr std::int64_t first(std::int64_t pair, std::int32_t blocks) const {
+    return pair * (room != 0 ? room : blocks);
+  }
 };
 
 /// The mixing matrix [Mq, Mk], the same for all pairs.

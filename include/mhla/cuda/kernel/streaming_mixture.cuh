@@ -31,6 +31,7 @@ struct StreamingMixture {
   using Place = StreamingSlice<D, E>;
   static constexpr int kThreads = Place::kThreads;
   static constexpr int kTeamBytes = kThreads * 32;  ///< of shared memory
+  static constexpr int kParts = 8;
 
   /// A piece of a summary or a mixture.
   struct Piece {
@@ -52,6 +53,10 @@ struct StreamingMixture {
   /// `shared` on are its own.
   static MHLA_DEVICE void prepare(const StreamingStepParameters& p, const Place& at,
                                   StreamPosition now, std::uint32_t shared);
+  /// Makes what steps have made of both mixtures when a stream comes to stand where it does; part
+  /// `part` of kParts.
+  static MHLA_DEVICE void restore(const StreamingStepParameters& p, const Place& at,
+                                  StreamPosition now, std::int32_t part, std::uint32_t shared);
 
  private:
   static constexpr bool kPair = P == Precision::kPair;
@@ -82,6 +87,13 @@ struct StreamingMixture {
     if constexpr (kPair) x.low = rounded_rest<T>(sums, x.high);
     return x;
   }
+  /// What S~' becomes.
+  static MHLA_DEVICE Piece with_latest(const Piece& mixture, float m, const Piece& summary) {
+    float sums[8] = {};
+    add(sums, 1, mixture);
+    add(sums, m, summary);
+    return rounded_piece(sums);
+  }
   /// Where S~ of a block begins.
   static MHLA_DEVICE std::int64_t mixture(const Place& at, std::int32_t block) {
     return (2 * at.pair + block % 2) * kMatrixBytes;
@@ -92,11 +104,24 @@ struct StreamingMixture {
     return p.state.mixture.key_sum + (2 * at.pair + block % 2) * D;
   }
 
+  /// From `begin` on, up to `end`.
+  struct Range {
+    std::int32_t begin;
+    std::int32_t end;
+  };
+  /// What the step in a slot makes of a mixture of so many pieces or numbers.
+  static MHLA_DEVICE Range share(const StreamingStepParameters& p, std::int32_t slot,
+                                 std::int32_t size) {
+    const std::int32_t each = (size - 1) / p.blocks.slots() + 1;
+    if (slot > (size - 1) / each) return {size, size};  // all is there
+    const std::int32_t begin = slot * each;
+    return {begin, begin + each < size ? begin + each : size};
+  }
+
   static MHLA_DEVICE void mix(const StreamingStepParameters& p, const Place& at, std::int32_t block,
-                              std::int32_t begin, std::int32_t end, std::uint32_t shared);
+                              Range pieces, std::int32_t turns, std::uint32_t shared);
   static MHLA_DEVICE void mix_key_sums(const StreamingStepParameters& p, const Place& at,
-                                       std::int32_t block, std::int32_t begin, std::int32_t end,
-                                       std::uint32_t shared);
+                                       std::int32_t block, Range numbers, std::uint32_t shared);
 };
 
 // -------------------------------------------------------------------------------------------------
@@ -124,10 +149,8 @@ MHLA_DEVICE auto StreamingMixture<T, D, E, P>::load(const StreamingStepParameter
     if (r < now.slot || !at.has(r)) continue;
     MHLA_CUDA_UNROLL
     for (int i = 0; i < 2; ++i) {
-      float sums[8] = {};
-      add(sums, 1, rows.x[r][i]);
-      add(sums, m, load(p.state.summaries, latest + at.offset(2 * at.row_pair(r) + i)));
-      rows.x[r][i] = rounded_piece(sums);
+      const Piece summary = load(p.state.summaries, latest + at.offset(2 * at.row_pair(r) + i));
+      rows.x[r][i] = with_latest(rows.x[r][i], m, summary);
     }
   }
   MHLA_CUDA_UNROLL
@@ -156,31 +179,44 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P>::prepare(const StreamingStepParame
                                                        const Place& at, StreamPosition now,
                                                        std::uint32_t shared) {
   if (now.block + 1 == p.blocks.blocks()) return;
-  const auto share = [&](std::int32_t size, auto&& make) {
-    const std::int32_t each = (size - 1) / p.blocks.slots() + 1;
-    if (now.slot > (size - 1) / each) return;  // all is there
-    const std::int32_t begin = now.slot * each;
-    make(begin, begin + each < size ? begin + each : size);
-  };
-  share(D * kPieces, [&](auto begin, auto end) { mix(p, at, now.block + 1, begin, end, shared); });
+  mix(p, at, now.block + 1, share(p, now.slot, D * kPieces), 0, shared);
   if (at.slice != 0 || p.normalization.denominator != Denominator::kKeySum) return;
-  share(D, [&](auto begin, auto end) { mix_key_sums(p, at, now.block + 1, begin, end, shared); });
+  mix_key_sums(p, at, now.block + 1, share(p, now.slot, D), shared);
 }
 
-/// Makes pieces begin.. end - 1 of S~' of a block.
+template <class T, int D, int E, Precision P>
+MHLA_DEVICE void StreamingMixture<T, D, E, P>::restore(const StreamingStepParameters& p,
+                                                       const Place& at, StreamPosition now,
+                                                       std::int32_t part, std::uint32_t shared) {
+  const auto own = [part](std::int32_t size) {
+    return Range{size * part / kParts, size * (part + 1) / kParts};
+  };
+  const bool sums = at.slice == 0 && p.normalization.denominator == Denominator::kKeySum;
+  const std::int32_t blocks = p.blocks.blocks();
+  if (now.block > 0 && now.block < blocks) {
+    mix(p, at, now.block, own(D * kPieces), now.slot, shared);
+    if (sums) mix_key_sums(p, at, now.block, own(D), shared);
+  }
+  if (now.block + 1 < blocks) {
+    mix(p, at, now.block + 1, own(share(p, now.slot, D * kPieces).begin), 0, shared);
+    if (sums) mix_key_sums(p, at, now.block + 1, own(share(p, now.slot, D).begin), shared);
+  }
+}
+
+/// Makes pieces of S~' of a block, and of S~ where the first `turns` steps of the block add.
 template <class T, int D, int E, Precision P>
 MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix(const StreamingStepParameters& p,
                                                    const Place& at, std::int32_t block,
-                                                   std::int32_t begin, std::int32_t end,
+                                                   Range pieces, std::int32_t turns,
                                                    std::uint32_t shared) {
   const std::int64_t all = at.pair * p.blocks.blocks() * kMatrixBytes;
   const std::int32_t member = at.thread % kMembers, team = at.thread / kMembers;
   const std::int32_t count = block - 1;  // of the blocks that are mixed
   MHLA_CUDA_LOOP
-  for (std::int32_t first = begin; first < end; first += kMembers) {
+  for (std::int32_t first = pieces.begin; first < pieces.end; first += kMembers) {
     const auto own = static_cast<std::uint32_t>(first + member);
     const std::int64_t offset = at.offset(own / kPieces, own % kPieces);
-    const bool mine = first + member < end;
+    const bool mine = first + member < pieces.end;
     float sums[8] = {};
     MHLA_CUDA_LOOP
     for (std::int32_t b = team; mine && b < count; b += kTeams * kTogether) {
@@ -214,31 +250,35 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix(const StreamingStepParameters
         for (int j = 0; j < 4; ++j) sums[i + j] += as_float(four.x[j]);
       }
     }
-    store(p.state.mixture, mixture(at, block) + offset, rounded_piece(sums));
+    Piece x = rounded_piece(sums);
+    if (static_cast<std::int32_t>(own / kPieces / 2 / Place::kGroups) < turns) {
+      const float m = ptx::ld_global_nc_f32(p.mixing.row(block) + count);
+      x = with_latest(x, m, load(p.state.summaries, all + count * kMatrixBytes + offset));
+    }
+    store(p.state.mixture, mixture(at, block) + offset, x);
   }
 }
 
-/// Makes numbers begin.. end - 1 of z~' of a block.
+/// Makes numbers of z~' of a block.
 template <class T, int D, int E, Precision P>
 MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix_key_sums(const StreamingStepParameters& p,
                                                             const Place& at, std::int32_t block,
-                                                            std::int32_t begin, std::int32_t end,
-                                                            std::uint32_t shared) {
+                                                            Range numbers, std::uint32_t shared) {
   const float* const z = p.state.summaries.key_sum + at.pair * p.blocks.blocks() * D;
   const std::int32_t member = at.thread % kMembers, team = at.thread / kMembers;
   MHLA_CUDA_LOOP
-  for (std::int32_t first = begin; first < end; first += kMembers) {
+  for (std::int32_t first = numbers.begin; first < numbers.end; first += kMembers) {
     const std::int32_t own = first + member;
     float sum = 0;
     MHLA_CUDA_LOOP
-    for (std::int32_t b = team; own < end && b < block - 1; b += kTeams) {
+    for (std::int32_t b = team; own < numbers.end && b < block - 1; b += kTeams) {
       sum += ptx::ld_global_nc_f32(p.mixing.row(block) + b) *
              ptx::ld_global_f32(z + static_cast<std::int64_t>(b) * D + own);
     }
     ptx::bar_sync();
     ptx::st_shared_f32(shared + at.thread * 4, sum);
     ptx::bar_sync();
-    if (team != 0 || own >= end) continue;
+    if (team != 0 || own >= numbers.end) continue;
     MHLA_CUDA_UNROLL
     for (int t = 1; t < kTeams; ++t) {
       sum += ptx::ld_shared_f32(shared + (t * kMembers + at.thread) * 4);

@@ -109,4 +109,11 @@ struct StreamingStepParameters {
   const std::int32_t* sequence_of;  ///< the items [B], or null: item b is of sequence b
 };
 
+/// The first tokens of sequences, when their summaries are there: streaming_prefill_*.cuh.
+struct StreamingPrefillParameters {
+  StreamingStepParameters stream;  ///< k, v of all the tokens [B, N, H, D], [B, N, H, E]
+  std::int32_t first;              ///< item b is of sequence first + b
+  std::int32_t tokens;             ///< N, at most M W
+};
+
 }  // namespace mhla::cuda

@@ -131,7 +131,7 @@ struct SummarySm80 {
     std::uint32_t lane;
     std::uint32_t row_tile;     // the warp's first, of 16 rows
     std::uint32_t column_warp;  // of those along E
-    std::int64_t item;          // pair * M + b
+    std::int64_t place;         // of S_b
     BlockOrigin origin;
     const unsigned char* k;  // the pair's row of token 0
     const unsigned char* v;
@@ -147,13 +147,14 @@ struct SummarySm80 {
     const std::uint32_t thread = ptx::tid_x();
     const std::uint32_t item = ptx::ctaid_x();
     const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
-    const BatchHead pair = batch_head(static_cast<std::int32_t>(item / blocks), p.heads);
+    const std::uint32_t index = item / blocks;
+    const BatchHead pair = batch_head(static_cast<std::int32_t>(index), p.heads);
     const std::uint32_t warp = thread / 32;
     return {thread,
             thread % 32,
             warp / Config::kColumnWarps * kRowTiles,
             warp % Config::kColumnWarps,
-            item,
+            p.out.first(index, p.blocks.blocks()) + item % blocks,
             p.blocks.origin(static_cast<std::int32_t>(item % blocks)),
             p.k.head(pair),
             p.v.head(pair),
@@ -223,7 +224,7 @@ struct SummarySm80 {
 
   static MHLA_DEVICE void write_key_sum(const Params& p, const WorkTile& at, const Sums& sums) {
     const std::uint32_t row = 16 * (at.row_tile + at.column_warp) + at.lane / 4;
-    float* const z = p.out.key_sum + at.item * D;
+    float* const z = p.out.key_sum + at.place * D;
     if (at.lane % 4 == 0) {
       if (row < D) ptx::st_global_f32(z + row, sums.z[0]);
       if (row + 8 < D) ptx::st_global_f32(z + row + 8, sums.z[2]);
@@ -239,7 +240,7 @@ struct SummarySm80 {
                             kTiles * at.column_warp, at.lane);
     }
     ptx::bar_sync();
-    write_rows<kThreads>(summary, array + at.item * (2 * D * E), 2 * E, ConsecutiveTokens{0, D},
+    write_rows<kThreads>(summary, array + at.place * (2 * D * E), 2 * E, ConsecutiveTokens{0, D},
                          at.thread);
   }
 };

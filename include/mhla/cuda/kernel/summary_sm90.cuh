@@ -261,8 +261,7 @@ struct SummarySm90 {
 
   static MHLA_DEVICE void write(const Params& p, const WorkTile& work, Sums& sums) {
     const std::int64_t row =  // of [pairs, M, D]
-        (static_cast<std::int64_t>(work.item.pair) * p.stage.blocks.blocks() + work.item.block) *
-            D +
+        (p.stage.out.first(work.item.pair, p.stage.blocks.blocks()) + work.item.block) * D +
         16 * work.warp;
     float* const z = p.stage.out.key_sum;
     if (z != nullptr && work.lane % 4 == 0) {

@@ -77,8 +77,7 @@ void run_stage(Arch arch, const Stage& stage, std::int32_t pairs, const Device& 
 
 template <class T, int D, int E, Precision P, bool kCausal, class Stream>
 void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixing,
-                      unsigned char* workspace, const Device& device, const Stream& stream) {
-  const WorkspaceArrays arrays = workspace_arrays<D, E>(problem, workspace);
+                      const WorkspaceArrays& arrays, const Device& device, const Stream& stream) {
   const std::int32_t pairs = problem.pairs();
   run_stage<SummarySm80, SummarySm90, T, D, E, P>(plan.summary, summary_stage(problem, arrays),
                                                   pairs, device, stream, Start::kInOrder);
@@ -133,15 +132,17 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
         }
       }
       return;
-    case Form::kThreeStage:
+    case Form::kThreeStage: {
+      const WorkspaceArrays arrays = workspace_arrays<D, E>(problem, workspace);
       if (problem.op.summaries == Precision::kPair) {
-        detail::run_three_stages<T, D, E, Precision::kPair, kCausal>(plan, problem, mixing,
-                                                                     workspace, device, stream);
+        detail::run_three_stages<T, D, E, Precision::kPair, kCausal>(plan, problem, mixing, arrays,
+                                                                     device, stream);
       } else {
         detail::run_three_stages<T, D, E, Precision::kSingle, kCausal>(plan, problem, mixing,
-                                                                       workspace, device, stream);
+                                                                       arrays, device, stream);
       }
       return;
+    }
   }
 }
 

@@ -145,6 +145,21 @@ constexpr void choose_kernels(const Problem& problem, const Device& device, Plan
   }
 }
 
+template <int D, int E>
+constexpr Plan planned(const Problem& problem, const Device& device, Form form,
+                       const char* reason) {
+  Plan plan{form, reason, 0, traffic<D, E>(problem, form), device.arch, device.arch};
+  if (form == Form::kThreeStage) {
+    plan.workspace_bytes = workspace_parts<D, E>(problem).bytes;
+    if (problem.op.summaries == Precision::kPair) {
+      choose_kernels<D, E, Precision::kPair>(problem, device, plan);
+    } else {
+      choose_kernels<D, E, Precision::kSingle>(problem, device, plan);
+    }
+  }
+  return plan;
+}
+
 }  // namespace detail
 
 /// Returns how a problem is computed on a device. Does not touch the tensors.
@@ -155,16 +170,7 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   const std::int32_t mq = problem.query_blocks.blocks(), mk = problem.key_blocks.blocks();
   const std::int32_t blocks = mq > mk ? mq : mk;
   const auto planned = [&](Form form, const char* reason) {
-    Plan plan{form, reason, 0, detail::traffic<D, E>(problem, form), device.arch, device.arch};
-    if (form == Form::kThreeStage) {
-      plan.workspace_bytes = workspace_parts<D, E>(problem).bytes;
-      if (problem.op.summaries == Precision::kPair) {
-        detail::choose_kernels<D, E, Precision::kPair>(problem, device, plan);
-      } else {
-        detail::choose_kernels<D, E, Precision::kSingle>(problem, device, plan);
-      }
-    }
-    return plan;
+    return detail::planned<D, E>(problem, device, form, reason);
   };
   if (problem.op.denominator == Denominator::kCrossQuery) {
     return planned(Form::kThreeStage, "cross-query denominators need the key sums of all blocks");
@@ -188,6 +194,16 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
     return planned(Form::kThreeStage, "too few heads to keep the device busy with one block each");
   }
   return planned(Form::kFused, "all summaries of a head fit into shared memory");
+}
+
+/// How the first tokens of streams are computed: by the causal form in three stages, since a stream
+/// keeps the summaries. They are in its state and not in the workspace.
+template <int D, int E>
+constexpr Plan prefill_plan(const Problem& problem, const Device& device) {
+  Plan plan =
+      detail::planned<D, E>(problem, device, Form::kThreeStage, "a stream keeps the summaries");
+  plan.workspace_bytes = workspace_parts<D, E>(problem, false).bytes;
+  return plan;
 }
 
 }  // namespace mhla::cuda

@@ -19,11 +19,12 @@ struct WorkspaceParts {
   std::size_t bytes;  ///< of all
 };
 
+/// \param summaries  whether those of the key blocks lie there, or elsewhere
 template <int D, int E>
-constexpr WorkspaceParts workspace_parts(const Problem& problem) {
+constexpr WorkspaceParts workspace_parts(const Problem& problem, bool summaries = true) {
   const auto pairs = static_cast<std::size_t>(problem.pairs());
   const auto mq = static_cast<std::size_t>(problem.query_blocks.blocks());
-  const auto mk = static_cast<std::size_t>(problem.key_blocks.blocks());
+  const auto mk = static_cast<std::size_t>(summaries ? problem.key_blocks.blocks() : 0);
   const auto slots = static_cast<std::size_t>(problem.query_blocks.slots());
   const bool pair = problem.op.summaries == Precision::kPair;
   const bool key_sums = problem.op.denominator != Denominator::kNone;
@@ -52,8 +53,9 @@ struct WorkspaceArrays {
 };
 
 template <int D, int E>
-WorkspaceArrays workspace_arrays(const Problem& problem, unsigned char* workspace) {
-  const WorkspaceParts parts = workspace_parts<D, E>(problem);
+WorkspaceArrays workspace_arrays(const Problem& problem, unsigned char* workspace,
+                                 bool summaries = true) {
+  const WorkspaceParts parts = workspace_parts<D, E>(problem, summaries);
   const auto numbers = [workspace](std::size_t begin) {
     return static_cast<float*>(static_cast<void*>(workspace + begin));
   };

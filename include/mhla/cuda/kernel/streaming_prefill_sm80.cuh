@@ -1,0 +1,85 @@
+#pragma once
+
+/// \file
+/// What is left of a stream's state when the causal form has put the summaries of its first N
+/// tokens there: phi(k) and v of the open block, both mixtures as N steps leave them
+/// (kernel/streaming_mixture.cuh), and the position. The next step gives the bits that it gives
+/// after N steps, of the same summaries.
+///
+/// Grid: x is (pair * slices + slice) * kParts + part: rows of keys and values by turns, pieces of
+/// mixtures side by side.
+///
+/// Device memory, of a pair: all summaries but the open block's once for each of the mixtures, the
+/// mixtures, keys and values of the open block in and out.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/streaming_mixture.cuh"
+#include "mhla/cuda/kernel/streaming_slice.cuh"
+#include "mhla/cuda/kernel/streaming_state.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/pieces.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
+
+namespace mhla::cuda {
+
+template <class T, int D, int E, Precision P>
+class StreamingPrefillSm80 {
+  static_assert(has_kernels(D, E), "streams have widths (64,64), (72,72), (128,128) and (128,256)");
+  using Place = StreamingSlice<D, E>;
+  using Mixture = StreamingMixture<T, D, E, P>;
+
+ public:
+  using Params = StreamingPrefillParameters;
+  static constexpr Arch kArchitecture = Arch::kSm80;
+  static constexpr int kThreads = Place::kThreads;
+  static constexpr int kBlocksPerMultiprocessor = 4;
+  static constexpr int kSharedBytes = Mixture::kTeamBytes;
+
+  static unsigned grid(const Params&, int pairs) {
+    return static_cast<unsigned>(pairs) * Place::kSlices * Mixture::kParts;
+  }
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const StreamingStepParameters& stream = p.stream;
+    const std::uint32_t item = ptx::ctaid_x() / Mixture::kParts;
+    const auto part = static_cast<std::int32_t>(ptx::ctaid_x() % Mixture::kParts);
+    const BatchHead pair =
+        batch_head(static_cast<std::int32_t>(item / Place::kSlices), stream.heads);
+    const Place at = Place::of(std::int64_t{p.first + pair.batch} * stream.heads + pair.head,
+                               static_cast<std::int32_t>(item % Place::kSlices));
+    const std::int32_t slots = stream.blocks.slots();
+    const std::int32_t block = p.tokens / slots;
+    const StreamPosition now{p.tokens, block, p.tokens - block * slots};
+    keep_open_block(stream, at, pair, now, part);
+    Mixture::restore(stream, at, now, part, ptx::shared_begin());
+    if (part == 0 && at.thread == 0) {
+      ptx::st_global_s64(stream.state.positions + at.pair * Place::kSlices + at.slice, now.token);
+    }
+  }
+
+ private:
+  static MHLA_DEVICE void keep_open_block(const StreamingStepParameters& p, const Place& at,
+                                          BatchHead pair, StreamPosition now, std::int32_t part) {
+    const std::int64_t token = now.token - now.slot, row = at.pair * p.blocks.slots();
+    MHLA_CUDA_LOOP
+    for (std::int64_t j = part; j < now.slot; j += Mixture::kParts) {
+      const std::uint32_t lane = at.thread % 32, warp = at.thread / 32;
+      if (warp == 0 && lane < Place::kPieces) {
+        const unsigned char* const v = p.v.head(pair) + (token + j) * p.v.token_stride;
+        ptx::st_global_v4(p.state.values + (row + j) * (2 * E) + at.offset(0, lane),
+                          ptx::ld_global_nc_v4(v + at.offset(0, lane)));
+      }
+      if (warp == 1 && lane < D / 8 && at.slice == 0) {
+        const unsigned char* const k = p.k.head(pair) + (token + j) * p.k.token_stride;
+        ptx::st_global_v4(p.state.keys + (row + j) * (2 * D) + lane * 16,
+                          apply<T>(p.key_map, ptx::ld_global_nc_v4(k + lane * 16)));
+      }
+    }
+  }
+};
+
+}  // namespace mhla::cuda
