@@ -53,7 +53,9 @@ class StreamingBlock {
   static_assert(kWarps * Out::kBytes <= Keys::kBytes + Values::kBytes);
   static constexpr int kValues = Keys::kBytes;
   static constexpr int kQuery = kValues + Values::kBytes;  // phi(q) in T
-  static constexpr int kWeights = kQuery + D * 2;          // of the keys of a chunk
+  static constexpr int kKey = kQuery + D * 2;              // phi(k)
+  static constexpr int kValue = kKey + D * 2;              // v
+  static constexpr int kWeights = kValue + kColumns * 2;   // of the keys of a chunk
 
  public:
   static constexpr int kSharedBytes = kWeights + kKeys * 4;
@@ -68,8 +70,10 @@ class StreamingBlock {
   MHLA_DEVICE StreamingBlock(const Place& place, std::uint32_t shared)
       : at_(place), shared_(shared) {}
 
-  /// Where phi(q) is.
+  /// Where phi(q), phi(k) and v of the token are.
   MHLA_DEVICE std::uint32_t query() const { return shared_ + kQuery; }
+  MHLA_DEVICE std::uint32_t key() const { return shared_ + kKey; }
+  MHLA_DEVICE std::uint32_t value() const { return shared_ + kValue; }
 
   /// Starts copies of earlier keys and values of the open block from slot `first` on; zeros stand
   /// behind the token's own.
@@ -87,13 +91,18 @@ class StreamingBlock {
     ptx::cp_async_commit_group();
   }
 
-  /// The token's own key and value into the chunk, if it is there that they belong.
-  MHLA_DEVICE void put_own(ptx::Words4 own, std::int32_t row) const {
+  /// The token's own key and value into the chunk, if it is there that they belong, by the threads
+  /// that have put them into shared memory: those of warp 0 the value, of warp 1 the key.
+  MHLA_DEVICE void put_own(std::int32_t row) const {
     if (row >= kKeys) return;
     const std::uint32_t lane = at_.thread % 32, warp = at_.thread / 32;
     const auto j = static_cast<std::uint32_t>(row);
-    if (warp == 0 && lane < kPieces) ptx::st_shared_v4(values().piece(j, lane), own);
-    if (warp == 1 && lane < kKeyPieces) ptx::st_shared_v4(keys().piece(j, lane), own);
+    if (warp == 0 && lane < kPieces) {
+      ptx::st_shared_v4(values().piece(j, lane), ptx::ld_shared_v4(value() + lane * 16));
+    }
+    if (warp == 1 && lane < kKeyPieces) {
+      ptx::st_shared_v4(keys().piece(j, lane), ptx::ld_shared_v4(key() + lane * 16));
+    }
   }
 
   /// m (phi(q) . phi(k_j)) of a chunk. Returns the sum of those that the thread wrote.

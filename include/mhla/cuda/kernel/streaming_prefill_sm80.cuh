@@ -53,18 +53,19 @@ class StreamingPrefillSm80 {
                                static_cast<std::int32_t>(item % Place::kSlices));
     const std::int32_t slots = stream.blocks.slots();
     const std::int32_t block = p.tokens / slots;
-    const StreamPosition now{p.tokens, block, p.tokens - block * slots};
+    const StreamPosition now{block, p.tokens - block * slots};
     keep_open_block(stream, at, pair, now, part);
     Mixture::restore(stream, at, now, part, ptx::shared_begin());
     if (part == 0 && at.thread == 0) {
-      ptx::st_global_s64(stream.state.positions + at.pair * Place::kSlices + at.slice, now.token);
+      ptx::st_global_s64(stream.state.positions + at.pair * Place::kSlices + at.slice, p.tokens);
     }
   }
 
  private:
   static MHLA_DEVICE void keep_open_block(const StreamingStepParameters& p, const Place& at,
                                           BatchHead pair, StreamPosition now, std::int32_t part) {
-    const std::int64_t token = now.token - now.slot, row = at.pair * p.blocks.slots();
+    const std::int64_t row = at.pair * p.blocks.slots();
+    const std::int64_t token = now.block * p.blocks.slots();
     MHLA_CUDA_LOOP
     for (std::int64_t j = part; j < now.slot; j += Mixture::kParts) {
       const std::uint32_t lane = at.thread % 32, warp = at.thread / 32;

@@ -13,9 +13,9 @@
 
 namespace mhla::cuda {
 
-/// Where a stream stands: the token is number `slot` of block `block`.
+/// Where a stream stands: the next token is number `slot` of block `block`; at the end of all, of
+/// the block behind the last one.
 struct StreamPosition {
-  std::int64_t token;
   std::int32_t block;
   std::int32_t slot;
 };

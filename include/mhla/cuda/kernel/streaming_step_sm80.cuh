@@ -88,15 +88,15 @@ class StreamingStepSm80 {
     const Place at =
         Place::of(sequence * p.heads + pair.head, static_cast<std::int32_t>(item % kSlices));
     const bool known = sequence >= 0 && sequence < p.sequences;
-    const StreamPosition now = known ? position(p, at) : StreamPosition{};
-    if (!known || now.token >= p.blocks.tokens()) {
+    const StreamPosition now = known ? position(p, at) : StreamPosition{p.blocks.blocks(), 0};
+    if (now.block == p.blocks.blocks()) {
       write_nan(p, at, pair);
       return;
     }
     const Block block(at, ptx::shared_begin());
     block.copy_chunk(p, now, 0);
     const auto mixture = Mixture::load(p, at, now);
-    const ptx::Words4 own = map_token(p, at, pair, block.query());
+    map_token(p, at, pair, block);
     const bool normalized = p.normalization.denominator == Denominator::kKeySum;
     const float z = normalized && at.thread < D ? Mixture::load_key_sum(p, at, now) : 0;
     const float m = ptx::ld_global_nc_f32(p.mixing.row(now.block) + now.block);
@@ -109,7 +109,7 @@ class StreamingStepSm80 {
     typename Block::Summary summary{};
     MHLA_CUDA_LOOP
     for (std::int32_t first = 0;;) {
-      block.put_own(own, now.slot - first);
+      block.put_own(now.slot - first);
       ptx::cp_async_wait_group<0>();
       ptx::bar_sync();               // the chunk is there
       score += block.weigh_keys(m);  // a part of the denominator
@@ -122,7 +122,7 @@ class StreamingStepSm80 {
       block.copy_chunk(p, now, first);
     }
     write(p, at, pair, sums, score);
-    keep(p, at, now, own);
+    keep(p, at, now, block);
     if (last) block.write_summary(p, now, summary);
     Mixture::prepare(p, at, now, ptx::shared_begin() + kSums);
   }
@@ -130,27 +130,25 @@ class StreamingStepSm80 {
  private:
   static MHLA_DEVICE StreamPosition position(const Params& p, const Place& at) {
     const std::int64_t token = ptx::ld_global_s64(p.state.positions + at.pair * kSlices + at.slice);
-    if (token >= p.blocks.tokens()) return {token, 0, 0};
+    if (token >= p.blocks.tokens()) return {p.blocks.blocks(), 0};
     const std::int32_t block = p.blocks.block_of(static_cast<std::int32_t>(token));
-    return {token, block, static_cast<std::int32_t>(token) - block * p.blocks.slots()};
+    return {block, static_cast<std::int32_t>(token) - block * p.blocks.slots()};
   }
 
-  /// Puts phi(q) into shared memory. Returns a piece of the token's value to the first threads of
-  /// warp 0, one of phi(k) to those of warp 1.
-  static MHLA_DEVICE ptx::Words4 map_token(const Params& p, const Place& at, BatchHead pair,
-                                           std::uint32_t query) {
+  /// Puts phi(q), phi(k) and v into shared memory, each by a warp.
+  static MHLA_DEVICE void map_token(const Params& p, const Place& at, BatchHead pair,
+                                    const Block& block) {
     const std::uint32_t lane = at.thread % 32, warp = at.thread / 32;
     if (warp == 0 && lane < kPieces) {
-      return ptx::ld_global_nc_v4(p.v.head(pair) + at.slice * (2 * kColumns) + lane * 16);
+      ptx::st_shared_v4(block.value() + lane * 16,
+                        ptx::ld_global_nc_v4(p.v.head(pair) + at.offset(0, lane)));
+    } else if (warp == 1 && lane < kKeyPieces) {
+      ptx::st_shared_v4(block.key() + lane * 16,
+                        apply<T>(p.key_map, ptx::ld_global_nc_v4(p.k.head(pair) + lane * 16)));
+    } else if (warp == 2 && lane < kKeyPieces) {
+      ptx::st_shared_v4(block.query() + lane * 16,
+                        apply<T>(p.query_map, ptx::ld_global_nc_v4(p.q.head(pair) + lane * 16)));
     }
-    if (warp == 1 && lane < kKeyPieces) {
-      return apply<T>(p.key_map, ptx::ld_global_nc_v4(p.k.head(pair) + lane * 16));
-    }
-    if (warp == 2 && lane < kKeyPieces) {
-      const ptx::Words4 q = ptx::ld_global_nc_v4(p.q.head(pair) + lane * 16);
-      ptx::st_shared_v4(query + lane * 16, apply<T>(p.query_map, q));
-    }
-    return {};
   }
 
   /// The thread's number of phi(q), below D.
@@ -210,17 +208,20 @@ class StreamingStepSm80 {
 
   /// The token's own key and value into the open block, and the position past it.
   static MHLA_DEVICE void keep(const Params& p, const Place& at, StreamPosition now,
-                               ptx::Words4 own) {
+                               const Block& block) {
     const std::uint32_t lane = at.thread % 32, warp = at.thread / 32;
     const std::int64_t row = at.pair * p.blocks.slots() + now.slot;
     if (warp == 0 && lane < kPieces) {
-      ptx::st_global_v4(p.state.values + (row * E + at.slice * kColumns) * 2 + lane * 16, own);
+      ptx::st_global_v4(p.state.values + (row * E + at.slice * kColumns) * 2 + lane * 16,
+                        ptx::ld_shared_v4(block.value() + lane * 16));
     }
     if (warp == 1 && lane < kKeyPieces && at.slice == 0) {
-      ptx::st_global_v4(p.state.keys + row * (D * 2) + lane * 16, own);
+      ptx::st_global_v4(p.state.keys + row * (D * 2) + lane * 16,
+                        ptx::ld_shared_v4(block.key() + lane * 16));
     }
     if (at.thread == 0) {
-      ptx::st_global_s64(p.state.positions + at.pair * kSlices + at.slice, now.token + 1);
+      ptx::st_global_s64(p.state.positions + at.pair * kSlices + at.slice,
+                         now.block * p.blocks.slots() + now.slot + 1);
     }
   }
 };
