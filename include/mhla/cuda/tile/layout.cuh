@@ -134,23 +134,25 @@ MHLA_HOST_DEVICE constexpr std::uint64_t factor(std::uint32_t panel, std::uint32
 
 namespace detail {
 
-MHLA_HOST_DEVICE constexpr std::uint64_t descriptor(std::uint32_t begin, std::uint32_t leading) {
+/// Of what begins `pieces` pieces of 16 bytes behind `begin`: addresses end below 2^18, so that a
+/// step to the next is one addition of 32 bits.
+MHLA_HOST_DEVICE constexpr std::uint64_t descriptor(std::uint32_t begin, std::uint32_t pieces,
+                                                    std::uint32_t leading) {
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
   constexpr std::uint64_t kEightRows = std::uint64_t{1024 / 16} << 32;
-  return kSwizzle128 | kEightRows | std::uint64_t{(leading / 16) & 0x3fff} << 16 |
-         ((begin / 16) & 0x3fff);
+  return kSwizzle128 | kEightRows | (begin / 16 + (leading / 16 << 16) + pieces);
 }
 
 }  // namespace detail
 
 MHLA_HOST_DEVICE constexpr std::uint64_t transposed_factor(std::uint32_t panel, std::uint32_t row,
                                                            std::uint32_t step) {
-  return detail::descriptor(panel + row * 128 + step * 32, 0);
+  return detail::descriptor(panel, 8 * row + 2 * step, 0);
 }
 
 MHLA_HOST_DEVICE constexpr std::uint64_t factor(std::uint32_t panel, std::uint32_t row,
                                                 std::uint32_t panel_bytes) {
-  return detail::descriptor(panel + row * 128, panel_bytes);
+  return detail::descriptor(panel, 8 * row, panel_bytes);
 }
 
 }  // namespace mhla::cuda
