@@ -45,6 +45,7 @@ enum class ProductBug {
   kSecondBeginMissing,  // after a wgmma_wait_group
   kOtherLane,           // gives another descriptor
   kOtherLayout,         // of one lane
+  kOtherSum,            // one lane adds, the others replace
   kOtherWarp,           // gives another descriptor
   kMissingLane,
   kMissingWarp,
@@ -64,6 +65,7 @@ struct TwoProducts {
     const std::uint32_t* b;  // [n][16] pairs, transposed [32][n / 2]
     float* c;                // [2][64][n], added to
     ProductBug bug;
+    bool replaces;  // c, in place of adding
   };
   static constexpr int kThreads = 128;
   static constexpr std::uint32_t kPanels = kTransposed != 0 ? kColumns / 64 : 1;
@@ -117,6 +119,8 @@ struct TwoProducts {
     if (p.bug == ProductBug::kBaseOffset) b |= std::uint64_t{1} << 49;
     if (p.bug == ProductBug::kOtherLayout && thread == 5) {
       ptx::wgmma_m64k16<1 - kTransposed>(c, a, b, T{});
+    } else if (step == 0 && p.replaces && !(p.bug == ProductBug::kOtherSum && thread == 5)) {
+      ptx::wgmma_m64k16<kTransposed, 0>(c, a, b, T{});
     } else {
       ptx::wgmma_m64k16<kTransposed>(c, a, b, T{});
     }
@@ -211,7 +215,7 @@ struct ProductTrial<TwoProducts<T, kColumns, kTransposed>> {
     run(seed, bug);
   }
 
-  void run(std::uint64_t seed, ProductBug bug) {
+  void run(std::uint64_t seed, ProductBug bug, bool replaces = false) {
     Device device(seed);
     device.track("a", a.data(), a.bytes(), Access::kRead);
     device.track("b", b.data(), b.bytes(), Access::kRead);
@@ -221,7 +225,8 @@ struct ProductTrial<TwoProducts<T, kColumns, kTransposed>> {
     try {
       const Report report =
           device.launch<K>(1, {reinterpret_cast<const std::uint32_t*>(a.data()),
-                               reinterpret_cast<const std::uint32_t*>(b.data()), c.data(), bug});
+                               reinterpret_cast<const std::uint32_t*>(b.data()), c.data(), bug,
+                               replaces || bug == ProductBug::kOtherSum});
       EXPECT_EQ(report.count("wgmma"), 4U);
     } catch (const Fault& found) {
       fault = found.kind;
@@ -231,10 +236,11 @@ struct ProductTrial<TwoProducts<T, kColumns, kTransposed>> {
 
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-  bool is_right() const {
+  /// c is as it was given and the products, or those alone.
+  bool is_right(bool replaced = false) const {
     for (int i = 0; i < 128; ++i) {
       for (int n = 0; n < kColumns; ++n) {
-        int sum = (i * kColumns + n) % 91;
+        int sum = replaced ? 0 : (i * kColumns + n) % 91;
         for (int k = 0; k < 32; ++k) sum += trial::number(i % 64, k) * trial::number(k + 11, n);
         if (c[at(i * kColumns + n)] != static_cast<float>(sum)) return false;
       }
@@ -264,6 +270,16 @@ TYPED_TEST(AsyncProduct, AddsToBothSums) {
   }
 }
 
+TYPED_TEST(AsyncProduct, ReplacesSumsWhateverTheyAre) {
+  for (const std::uint64_t seed : trial::kSeeds) {
+    ProductTrial<TypeParam> run(seed, ProductBug::kNone);
+    std::fill(run.c.begin(), run.c.end(), std::numeric_limits<float>::quiet_NaN());
+    run.run(seed, ProductBug::kNone, true);
+    EXPECT_EQ(run.message, "") << seed;
+    EXPECT_TRUE(run.is_right(true)) << seed;
+  }
+}
+
 TYPED_TEST(AsyncProduct, FindsPlantedBugs) {
   trial::expect_found<ProductTrial<TypeParam>, ProductBug>(
       {{ProductBug::kNoFence, {Kind::kProxy}},
@@ -279,6 +295,7 @@ TYPED_TEST(AsyncProduct, FindsPlantedBugs) {
        {ProductBug::kSecondBeginMissing, {Kind::kRegisters}},
        {ProductBug::kOtherLane, {Kind::kDivergent}},
        {ProductBug::kOtherLayout, {Kind::kDivergent}},
+       {ProductBug::kOtherSum, {Kind::kDivergent}},
        {ProductBug::kOtherWarp, {Kind::kDivergent}},
        {ProductBug::kMissingLane, {Kind::kDivergent}},
        {ProductBug::kMissingWarp, {Kind::kDivergent}},

@@ -52,9 +52,9 @@ MHLA_DEVICE void fence_registers(std::uint32_t (&a)[kCount]) {
   for (std::uint32_t& x : a) asm volatile("" : "+r"(x)::"memory");
 }
 
-/// Starts C += A B with a0..a3 in `a`. kTransposed: 0 where B lies in shared memory as [n][16], 1
-/// as [16][n].
-template <int kTransposed>
+/// Starts C += A B with a0..a3 in `a`, or C = A B where kAdds is 0. kTransposed: 0 where B lies in
+/// shared memory as [n][16], 1 as [16][n].
+template <int kTransposed, int kAdds = 1>
 MHLA_DEVICE void wgmma_m64k16(float (&c)[8][4], const std::uint32_t* a, std::uint64_t b, bfloat16) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -62,17 +62,17 @@ MHLA_DEVICE void wgmma_m64k16(float (&c)[8][4], const std::uint32_t* a, std::uin
       "%8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, "
       "%24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, 1, 1, 1, %37;"
+      "{%32, %33, %34, %35}, %36, %38, 1, 1, %37;"
       : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]),
         "+f"(c[1][2]), "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]),
         "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]),
         "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
         "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]),
         "+f"(c[7][2]), "+f"(c[7][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed), "n"(kAdds));
 }
 
-template <int kTransposed>
+template <int kTransposed, int kAdds = 1>
 MHLA_DEVICE void wgmma_m64k16(float (&c)[8][4], const std::uint32_t* a, std::uint64_t b, half) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
@@ -80,17 +80,17 @@ MHLA_DEVICE void wgmma_m64k16(float (&c)[8][4], const std::uint32_t* a, std::uin
       "%8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, "
       "%24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, 1, 1, 1, %37;"
+      "{%32, %33, %34, %35}, %36, %38, 1, 1, %37;"
       : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]),
         "+f"(c[1][2]), "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]),
         "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]),
         "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
         "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]),
         "+f"(c[7][2]), "+f"(c[7][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed), "n"(kAdds));
 }
 
-template <int kTransposed>
+template <int kTransposed, int kAdds = 1>
 MHLA_DEVICE void wgmma_m64k16(float (&c)[16][4], const std::uint32_t* a, std::uint64_t b,
                               bfloat16) {
   asm volatile(
@@ -103,7 +103,7 @@ MHLA_DEVICE void wgmma_m64k16(float (&c)[16][4], const std::uint32_t* a, std::ui
       "%40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, "
       "%56, %57, %58, %59, %60, %61, %62, %63}, "
-      "{%64, %65, %66, %67}, %68, 1, 1, 1, %69;"
+      "{%64, %65, %66, %67}, %68, %70, 1, 1, %69;"
       : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]),
         "+f"(c[1][2]), "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]),
         "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]),
@@ -116,10 +116,10 @@ MHLA_DEVICE void wgmma_m64k16(float (&c)[16][4], const std::uint32_t* a, std::ui
         "+f"(c[13][0]), "+f"(c[13][1]), "+f"(c[13][2]), "+f"(c[13][3]), "+f"(c[14][0]),
         "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]), "+f"(c[15][0]), "+f"(c[15][1]),
         "+f"(c[15][2]), "+f"(c[15][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed), "n"(kAdds));
 }
 
-template <int kTransposed>
+template <int kTransposed, int kAdds = 1>
 MHLA_DEVICE void wgmma_m64k16(float (&c)[16][4], const std::uint32_t* a, std::uint64_t b, half) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
@@ -131,7 +131,7 @@ MHLA_DEVICE void wgmma_m64k16(float (&c)[16][4], const std::uint32_t* a, std::ui
       "%40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, "
       "%56, %57, %58, %59, %60, %61, %62, %63}, "
-      "{%64, %65, %66, %67}, %68, 1, 1, 1, %69;"
+      "{%64, %65, %66, %67}, %68, %70, 1, 1, %69;"
       : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]),
         "+f"(c[1][2]), "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]),
         "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]),
@@ -144,7 +144,7 @@ MHLA_DEVICE void wgmma_m64k16(float (&c)[16][4], const std::uint32_t* a, std::ui
         "+f"(c[13][0]), "+f"(c[13][1]), "+f"(c[13][2]), "+f"(c[13][3]), "+f"(c[14][0]),
         "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]), "+f"(c[15][0]), "+f"(c[15][1]),
         "+f"(c[15][2]), "+f"(c[15][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed), "n"(kAdds));
 }
 
 /// Gives the registers of warps that need few to those that need many: all warps of a group of four

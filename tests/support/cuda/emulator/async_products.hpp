@@ -10,8 +10,8 @@
 ///
 ///     C[i,j] = ((C[i,j] + A[i,0] B[0,j]) + A[i,1] B[1,j]) + ...        in float
 ///
-/// (Hardware adds in another order.) A warp's reads of B are those of an actor, which its threads
-/// see from their wait on. The four warps must issue the same products.
+/// or from 0 on in place of C. (Hardware adds in another order.) A warp's reads of B are those of
+/// an actor, which its threads see from their wait on. The four warps must issue the same products.
 ///
 /// A and C must be as fence_registers saw them before wgmma_fence, C since the product before that
 /// changed it: what is written without it the compiler may write after wgmma_fence.
@@ -42,12 +42,14 @@ struct ProductCall {
   std::uint64_t b;         // descriptor
   int columns;
   bool transposed;
+  bool adds;                    // to C
   float (*low)(std::uint32_t);  // of pairs of the type of A and B
   float (*high)(std::uint32_t);
 
   /// Whether it can be the same instruction.
   bool same(const ProductCall& o) const {
-    return b == o.b && columns == o.columns && transposed == o.transposed && low == o.low;
+    return b == o.b && columns == o.columns && transposed == o.transposed && adds == o.adds &&
+           low == o.low;
   }
 };
 
@@ -309,6 +311,7 @@ inline void Products::finish(Accumulator& sums) {
   check_poison(sums);
   const auto columns = static_cast<std::size_t>(sums.columns);
   for (const auto& product : sums.products) {
+    if (!product->call.adds) std::fill(sums.rows.begin(), sums.rows.end(), 0.0F);
     for (std::size_t row = 0; row < 16; ++row) {
       float* const c = &sums.rows[row * columns];
       for (std::size_t k = 0; k < 16; ++k) {

@@ -123,16 +123,17 @@ void fence_registers(const void* begin, int count) {
 }
 
 template <class T>
-void wgmma_m64k16(float* c, int count, const std::uint32_t* a, std::uint64_t b, bool transposed) {
+void wgmma_m64k16(float* c, int count, const std::uint32_t* a, std::uint64_t b, bool transposed,
+                  bool adds) {
   ProductCall mine{
-      c, a, b, 2 * count, transposed, &mhla::cuda::ptx::low<T>, &mhla::cuda::ptx::high<T>};
+      c, a, b, 2 * count, transposed, adds, &mhla::cuda::ptx::low<T>, &mhla::cuda::ptx::high<T>};
   call_together<32>("wgmma", b, mine, [](ProductCall* const(&calls)[32]) {
     current().part<Products>().issue(calls);
   });
 }
 template void wgmma_m64k16<mhla::cuda::bfloat16>(float*, int, const std::uint32_t*, std::uint64_t,
-                                                 bool);
-template void wgmma_m64k16<mhla::cuda::half>(float*, int, const std::uint32_t*, std::uint64_t,
+                                                 bool, bool);
+template void wgmma_m64k16<mhla::cuda::half>(float*, int, const std::uint32_t*, std::uint64_t, bool,
                                              bool);
 
 }  // namespace emulator

@@ -15,9 +15,10 @@ void set_registers(int count, bool take);
 /// The thread's `count` registers from `begin` on are in order.
 void fence_registers(const void* begin, int count);
 
-/// C[64, 2 count] += A[64, 16] B[16, 2 count], by a group of four warps.
+/// C[64, 2 count] += A[64, 16] B[16, 2 count], or without `adds` = that, by a group of four warps.
 template <class T>
-void wgmma_m64k16(float* c, int count, const std::uint32_t* a, std::uint64_t b, bool transposed);
+void wgmma_m64k16(float* c, int count, const std::uint32_t* a, std::uint64_t b, bool transposed,
+                  bool adds);
 
 }  // namespace emulator
 
@@ -37,10 +38,10 @@ void fence_registers(Register (&x)[kCount]) {
   emulator::fence_registers(x, sizeof(x) / 4);
 }
 
-template <int kTransposed, int kTiles, class T>
+template <int kTransposed, int kAdds = 1, int kTiles, class T>
 void wgmma_m64k16(float (&c)[kTiles][4], const std::uint32_t* a, std::uint64_t b, T) {
   static_assert(kTiles == 8 || kTiles == 16);
-  emulator::wgmma_m64k16<T>(c[0], 4 * kTiles, a, b, kTransposed != 0);
+  emulator::wgmma_m64k16<T>(c[0], 4 * kTiles, a, b, kTransposed != 0, kAdds != 0);
 }
 
 template <int kCount>
