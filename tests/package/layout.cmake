@@ -116,10 +116,10 @@ endfunction()
 # A test of tests/cuda includes it. Those of ptx are what kernels are tested with. What calls the CUDA
 # runtime does not run without a GPU: nvcc compiles it. A kernel also has a unit that nvcc compiles.
 # What one kernel alone is made of is tested with it: own_block with causal_read_out_sm90,
-# streaming_block and streaming_mixture with streaming_step_sm80.
+# streaming_block and streaming_mixture with streaming_step_sm80, weighted_values with quadratic_sm90.
 function(check_EveryCudaHeaderHasATest)
   list(REMOVE_ITEM headers cuda/kernel/own_block.cuh cuda/kernel/streaming_block.cuh
-       cuda/kernel/streaming_mixture.cuh)
+       cuda/kernel/streaming_mixture.cuh cuda/kernel/weighted_values.cuh)
   list(FILTER headers INCLUDE REGEX "^cuda/(tile|kernel|launch|attention)/")
   file(READ ${SOURCE}/tests/cuda/CMakeLists.txt units)
   file(GLOB_RECURSE tests ${SOURCE}/tests/cuda/*_test.cpp)

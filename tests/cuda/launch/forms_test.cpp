@@ -31,16 +31,20 @@ TYPED_TEST_SUITE(BidirectionalForms, cuda_test::Widths);
 TYPED_TEST(BidirectionalForms, QuadraticIsWithinTheBound) {
   for (const auto& [tokens, block] :
        {std::pair<mhla::GridShape, mhla::GridShape>{200, 16}, {{9, 10}, {4, 5}}, {1, 1}}) {
-    const Outcome outcome =
-        this->run({.heads = 2, .tokens = tokens, .block = block}, Arch::kSm80, Form::kQuadratic);
-    EXPECT_EQ(outcome.bank_conflicts, 0u);
+    for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
+      const Outcome outcome =
+          this->run({.heads = 2, .tokens = tokens, .block = block}, arch, Form::kQuadratic);
+      EXPECT_EQ(outcome.bank_conflicts, 0u);
+    }
   }
 }
 
 TYPED_TEST(BidirectionalForms, OneBlockOfQueriesReadsEachTensorOnce) {
-  const Outcome outcome =
-      this->run({.heads = 2, .tokens = 96, .block = 16}, Arch::kSm80, Form::kQuadratic);
-  this->expect_traffic(outcome);
+  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
+    const Outcome outcome =
+        this->run({.heads = 2, .tokens = 96, .block = 16}, arch, Form::kQuadratic);
+    this->expect_traffic(outcome);
+  }
 }
 
 TYPED_TEST(BidirectionalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSays) {
@@ -101,7 +105,7 @@ TYPED_TEST(BidirectionalForms, KeysMayBeOthersThanQueries) {
   this->run(shape, Arch::kSm80, Form::kThreeStage);
   shape.key_tokens = 70;
   shape.key_block = 35;
-  this->run(shape, Arch::kSm80, Form::kQuadratic);
+  for (const Arch arch : this->archs(1)) this->run(shape, arch, Form::kQuadratic);
 }
 
 TYPED_TEST(BidirectionalForms, EveryFeatureMapAndScaleIsWithinTheBound) {
@@ -114,7 +118,11 @@ TYPED_TEST(BidirectionalForms, EveryFeatureMapAndScaleIsWithinTheBound) {
                 .key_map = maps[turn % 3],
                 .denominator = Denominator::kNone,
                 .scale = 0.125f};
-    this->run(shape, Arch::kSm80, turn < 3 ? Form::kThreeStage : Form::kQuadratic);
+    if (turn < 3) {
+      this->run(shape, Arch::kSm80, Form::kThreeStage);
+    } else {
+      for (const Arch arch : this->archs(turn)) this->run(shape, arch, Form::kQuadratic);
+    }
   }
 }
 

@@ -162,6 +162,23 @@ TEST(Plan, TheCopyEngineIsUsedWhereBlocksAreBoxes) {
   EXPECT_EQ(narrow.summary, Arch::kSm80);
 }
 
+TEST(Plan, TheQuadraticFormHasAKernelOfSm90aWhereTheMixingMatrixFits) {
+  Problem problem = kDit256;
+  const std::int64_t row = 64 * 2, token = 6 * row;  // [B,N,H,D]
+  problem.heads = 6;
+  problem.q = problem.k = problem.v = {nullptr, 256 * token, row, token};
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).quadratic), Arch::kSm90a);
+  EXPECT_EQ((plan<64, 64>(problem, kAmpere).quadratic), Arch::kSm80);
+  EXPECT_EQ((plan<72, 72>(problem, kHopper).quadratic), Arch::kSm80);
+  problem.query_blocks = problem.key_blocks = sequence(256, 4);
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).quadratic), Arch::kSm90a);
+  problem.causal = true;
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).quadratic), Arch::kSm80);
+  problem.causal = false;
+  problem.query_blocks = problem.key_blocks = sequence(256, 1);
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).quadratic), Arch::kSm80);
+}
+
 TEST(Plan, NoHeadsAtAllCanBePlanned) {
   Problem problem = kLanguage;
   problem.heads = 0;

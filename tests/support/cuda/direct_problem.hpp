@@ -37,26 +37,29 @@ struct DirectProblem {
 
   static std::string name() { return kernel_name<T>(D, E); }
 
+  mhla::cuda::DirectParameters stage() {
+    return {.q = q.input(),
+            .k = k.input(),
+            .v = v.input(),
+            .o = o.output(),
+            .query_blocks = c.blocks,
+            .key_blocks = c.key_blocks,
+            .heads = c.heads,
+            .query_map = c.query_map,
+            .key_map = c.key_map,
+            .normalization = c.normalization(),
+            .mixing = mixing.array()};
+  }
+
   template <class Kernel>
   bool launch_as(std::uint64_t schedule) {
-    const mhla::cuda::DirectParameters stage{.q = q.input(),
-                                             .k = k.input(),
-                                             .v = v.input(),
-                                             .o = o.output(),
-                                             .query_blocks = c.blocks,
-                                             .key_blocks = c.key_blocks,
-                                             .heads = c.heads,
-                                             .query_map = c.query_map,
-                                             .key_map = c.key_map,
-                                             .normalization = c.normalization(),
-                                             .mixing = mixing.array()};
     emulator::Device device(schedule);
     device.track("q", q.raw(), q.bytes(), emulator::Access::kRead);
     device.track("k", k.raw(), k.bytes(), emulator::Access::kRead);
     device.track("v", v.raw(), v.bytes(), emulator::Access::kRead);
     device.track("o", o.raw(), o.bytes(), emulator::Access::kWrite);
     mixing.track(device);
-    const auto launch = launched<Kernel>(device, stage, c);
+    const auto launch = launched<Kernel>(device, stage(), c);
     if (launch) report = *launch;
     return launch.has_value();
   }

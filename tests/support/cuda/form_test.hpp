@@ -63,8 +63,11 @@ class FormTest : public testing::Test {
     const mhla::cuda::Device device{arch, 2};
     const mhla::cuda::Plan plan = mhla::cuda::plan<D, E>(problem_of(call), device);
     EXPECT_EQ(std::string(name(plan.form)), name(form)) << plan.reason;
+    const auto expected = mhla::cuda::kCopyEngineWidths<D, E> ? arch : mhla::cuda::Arch::kSm80;
+    if (form == mhla::cuda::Form::kQuadratic) {
+      EXPECT_EQ(plan.quadratic, call.causal ? mhla::cuda::Arch::kSm80 : expected);
+    }
     if (form == mhla::cuda::Form::kThreeStage) {
-      const auto expected = mhla::cuda::kCopyEngineWidths<D, E> ? arch : mhla::cuda::Arch::kSm80;
       EXPECT_EQ(plan.summary, expected);
       EXPECT_EQ(plan.read_out, expected);
     }

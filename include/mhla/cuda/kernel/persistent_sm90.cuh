@@ -27,21 +27,28 @@
 namespace mhla::cuda {
 
 /// Threads and shared memory.
-/// \tparam kMovesRegisters_  from the producer's warpgroup to the consumers, who need more than 168
-template <int D, int E, bool kMovesRegisters_>
+/// \tparam kMovesRegisters_  from the producer's warpgroup to the consumers, who need more than
+///                           kRegisters
+/// \tparam kWarpgroups_      that consume: 1, 2 or 4
+template <int D, int E, bool kMovesRegisters_, int kWarpgroups_ = D / 64>
 struct PersistentConfig {
   static_assert((D == 64 && E == 64) || (D == 128 && (E == 128 || E == 256)),
                 "kernels of sm_90 have (D, E) of (64, 64), (128, 128) and (128, 256)");
 
-  static constexpr int kWarpgroups = D / 64;                    ///< that consume
+  static constexpr int kWarpgroups = kWarpgroups_;
   static constexpr std::uint32_t kConsumers = 4 * kWarpgroups;  ///< warps
   static constexpr std::uint32_t kProducer = kConsumers * 32;   ///< thread
   static constexpr bool kMovesRegisters = kMovesRegisters_;
   static constexpr int kThreads = 128 * kWarpgroups + (kMovesRegisters ? 128 : 32);
-  static constexpr int kBlocksPerMultiprocessor = D == 64 ? 2 : 1;
-  static constexpr int kRegisters = 168;
-  static constexpr int kConsumerRegisters = 240;  ///< where they move
-  static constexpr int kProducerRegisters = 24;
+  static constexpr int kBlocksPerMultiprocessor = kWarpgroups == 1 ? 2 : 1;
+
+  static constexpr int kRegisters = kWarpgroups == 4 ? 96 : 168;
+  /// Of a consumer and of a thread behind, where they move.
+  static constexpr int kConsumerRegisters = kWarpgroups == 4 ? 112 : 240;
+  static constexpr int kProducerRegisters = kWarpgroups == 4 ? 32 : 24;
+  static_assert(!kMovesRegisters || kWarpgroups * kConsumerRegisters + kProducerRegisters <=
+                                        (kWarpgroups + 1) * kRegisters,
+                "consumers get what others give");
 
   // A multiprocessor has 228 KB, of which each thread block takes one more than it asks for.
   static constexpr int kSharedBytes = kBlocksPerMultiprocessor == 2 ? 113 * 1024 : 227 * 1024;

@@ -24,6 +24,7 @@
 #include "mhla/cuda/kernel/mixing_sm80.cuh"
 #include "mhla/cuda/kernel/mixing_sm90.cuh"
 #include "mhla/cuda/kernel/quadratic_sm80.cuh"
+#include "mhla/cuda/kernel/quadratic_sm90.cuh"
 #include "mhla/cuda/kernel/read_out_sm80.cuh"
 #include "mhla/cuda/kernel/read_out_sm90.cuh"
 #include "mhla/cuda/kernel/scores_sm80.cuh"
@@ -121,6 +122,13 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
   const DirectParameters direct = direct_stage(problem, mixing);
   switch (plan.form) {
     case Form::kQuadratic:
+      if constexpr (!kCausal && kCopyEngineWidths<D, E>) {
+        if (plan.quadratic == Arch::kSm90a) {
+          detail::run_copying<QuadraticSm90<T, D, E>>(direct, pairs, device, stream,
+                                                      Start::kInOrder);
+          return;
+        }
+      }
       stream.template run<QuadraticSm80<T, D, E, kCausal>>(direct, pairs);
       return;
     case Form::kFused:

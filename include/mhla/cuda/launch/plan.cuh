@@ -19,6 +19,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
+#include "mhla/cuda/kernel/quadratic_sm90.cuh"
 #include "mhla/cuda/kernel/read_out_sm90.cuh"
 #include "mhla/cuda/kernel/summary_sm90.cuh"
 #include "mhla/cuda/kernel/widths.cuh"
@@ -61,6 +62,8 @@ struct Plan {
   /// (tile/token_boxes.cuh).
   Arch summary;
   Arch read_out;
+  /// The same of the quadratic form: also where the mixing matrix fits, and no token is causal.
+  Arch quadratic;
 };
 
 /// Whether the kernels of sm_90a have these widths.
@@ -123,6 +126,26 @@ constexpr Traffic traffic(const Problem& problem, Form form) {
   return bytes;
 }
 
+/// Whether the kernel of sm_90a can do a stage.
+template <class Kernel, class Stage>
+constexpr bool fits(const Stage& stage, const Problem& problem, const Device& device) {
+  typename Kernel::Params p{};
+  TensorBox boxes[std::extent_v<decltype(p.maps)>] = {};
+  return Kernel::prepare(stage, problem.pairs(), device.multiprocessors, p, boxes);
+}
+
+/// Whose instructions the kernel of the quadratic form uses.
+template <int D, int E>
+constexpr Arch quadratic_kernel(const Problem& problem, const Device& device) {
+  if constexpr (kCopyEngineWidths<D, E>) {
+    if (device.arch == Arch::kSm90a && problem.pairs() > 0 && !problem.causal &&
+        fits<QuadraticSm90<bfloat16, D, E>>(direct_stage(problem, {}), problem, device)) {
+      return Arch::kSm90a;
+    }
+  }
+  return Arch::kSm80;
+}
+
 /// Whose instructions the kernels of the three-stage form use.
 template <int D, int E, Precision P>
 constexpr void choose_kernels(const Problem& problem, const Device& device, Plan& plan) {
@@ -130,10 +153,7 @@ constexpr void choose_kernels(const Problem& problem, const Device& device, Plan
   if constexpr (kCopyEngineWidths<D, E>) {
     if (device.arch != Arch::kSm90a || problem.pairs() == 0) return;
     const auto choose = [&]<class Kernel>(std::type_identity<Kernel>, const auto& stage) {
-      typename Kernel::Params p{};
-      TensorBox boxes[std::extent_v<decltype(p.maps)>] = {};
-      const bool fits = Kernel::prepare(stage, problem.pairs(), device.multiprocessors, p, boxes);
-      return fits ? Arch::kSm90a : Arch::kSm80;
+      return fits<Kernel>(stage, problem, device) ? Arch::kSm90a : Arch::kSm80;
     };
     plan.summary =
         choose(std::type_identity<SummarySm90<bfloat16, D, E, P>>{}, summary_stage(problem, {}));
@@ -148,7 +168,9 @@ constexpr void choose_kernels(const Problem& problem, const Device& device, Plan
 template <int D, int E>
 constexpr Plan planned(const Problem& problem, const Device& device, Form form,
                        const char* reason) {
-  Plan plan{form, reason, 0, traffic<D, E>(problem, form), device.arch, device.arch};
+  Plan plan{form,        reason,      0,          traffic<D, E>(problem, form),
+            device.arch, device.arch, device.arch};
+  if (form == Form::kQuadratic) plan.quadratic = quadratic_kernel<D, E>(problem, device);
   if (form == Form::kThreeStage) {
     plan.workspace_bytes = workspace_parts<D, E>(problem).bytes;
     if (problem.op.summaries == Precision::kPair) {

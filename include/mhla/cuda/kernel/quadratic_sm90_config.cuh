@@ -1,0 +1,70 @@
+#pragma once
+
+/// \file
+/// Parameters, threads and shared memory of quadratic_sm90.cuh.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/persistent_sm90.cuh"
+#include "mhla/cuda/ptx/mbarrier.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/token_blocks.cuh"
+#include "mhla/cuda/tile/token_boxes.cuh"
+
+namespace mhla::cuda {
+
+/// How the rings and the table of m share their memory.
+struct QuadraticSlots {
+  std::int32_t queries;     ///< of strips of Q
+  std::int32_t key_values;  ///< of K and V; fewer than 2: the table is too large
+};
+
+struct QuadraticSm90Parameters {
+  TensorMap maps[3];  ///< of the boxes of q, k and v that QuadraticSm90::prepare finds
+  DirectParameters stage;
+  TokenBlocks strips;  ///< of queries, in the order of the sequence
+  TokenBlocks parts;   ///< of keys, a slot each
+  TokenBoxes q_boxes;
+  TokenBoxes k_boxes;
+  TokenBoxes v_boxes;
+  QuadraticSlots slots;
+  std::int32_t pairs;
+  std::int32_t multiprocessors;  ///< of the device
+};
+
+/// A barrier for each slot of keys and values: its phase ends when all warps have made their part
+/// of phi(K).
+struct KeyFeatures {
+  std::uint32_t barriers;  ///< shared address, 8 bytes a slot
+  std::uint32_t count;
+
+  MHLA_DEVICE std::uint32_t all_here(RingCursor at) const { return barriers + 8 * at.slot; }
+  MHLA_DEVICE void init_barriers(std::uint32_t warps) const {
+    for (std::uint32_t i = 0; i < count; ++i) ptx::mbarrier_init(all_here({i, 0}), warps);
+  }
+};
+
+template <int D, int E>
+struct QuadraticSm90Config : PersistentConfig<D, E, true, D == 64 ? 4 : 2> {
+  static constexpr int kQueries = 64 * QuadraticSm90Config::kWarpgroups;  // of a strip, at most
+  static constexpr int kKeys = 64;                                        // of a slot
+  static constexpr std::uint32_t kPanelBytes = kKeys * 128;
+  static constexpr int kKeyValueBytes = kKeys * 2 * (D + E);
+  static constexpr int kMostKeyValues = 16;
+  static_assert((2 + kMostKeyValues) * (Ring::kBarrierBytes + 8) <=
+                QuadraticSm90Config::kBarrierBytes);
+
+  /// For strips of `rows` queries: two if three slots of keys and values fit beside them.
+  static constexpr QuadraticSlots slots(std::int32_t rows, std::int64_t table_bytes) {
+    const std::int32_t query_bytes = rows * 2 * D;
+    const std::int64_t left = QuadraticSm90Config::kRingBytes - table_bytes;
+    const std::int32_t queries = left - 2 * query_bytes >= 3 * kKeyValueBytes ? 2 : 1;
+    const std::int64_t fit = (left - queries * query_bytes) / kKeyValueBytes;
+    return {queries, static_cast<std::int32_t>(fit < kMostKeyValues ? fit : kMostKeyValues)};
+  }
+};
+
+}  // namespace mhla::cuda
