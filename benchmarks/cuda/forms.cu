@@ -27,6 +27,9 @@ const char* kernels(const cuda::Plan& plan) {
   if (plan.form == cuda::Form::kQuadratic) {
     return plan.quadratic == cuda::Arch::kSm90a ? "sm_90a" : "sm_80";
   }
+  if (plan.form == cuda::Form::kFused) {
+    return plan.fused == cuda::Arch::kSm90a ? "sm_90a" : "sm_80";
+  }
   const bool summary = plan.summary == cuda::Arch::kSm90a;
   const bool read_out = plan.read_out == cuda::Arch::kSm90a;
   if (plan.form != cuda::Form::kThreeStage || (!summary && !read_out)) return "sm_80";

@@ -8,7 +8,8 @@
 #include <iterator>
 #include <string>
 
-#include "mhla/cuda/kernel/fused_sm80.cuh"
+#include "mhla/cuda/kernel/fused_sm80_config.cuh"
+#include "mhla/cuda/kernel/fused_sm90_config.cuh"
 
 namespace {
 
@@ -31,6 +32,9 @@ constexpr Problem self_attention(int batch, int heads, const TokenBlocks& blocks
   problem.batch = batch;
   problem.heads = heads;
   problem.query_blocks = problem.key_blocks = blocks;
+  const std::int64_t row = 256 * 2, token = heads * row;  // [B,N,H,D], with room for all widths
+  problem.q = problem.k = problem.v = {nullptr, blocks.tokens() * token, row, token};
+  problem.o = {nullptr, blocks.tokens() * token, row, token};
   problem.causal = causal;
   problem.op.denominator = Denominator::kNone;
   return problem;
@@ -77,9 +81,12 @@ constexpr bool table_is_right() {
   if constexpr (D != E) {
     return kBlocks == 0;
   } else {
-    return kBlocks == (mhla::cuda::FusedConfig<D, E, 16, arch>::kFits  ? 16
-                       : mhla::cuda::FusedConfig<D, E, 4, arch>::kFits ? 4
-                                                                       : 0);
+    using mhla::cuda::FusedSm80Config, mhla::cuda::FusedSm90Config;
+    constexpr bool kSm90 = arch == Arch::kSm90a;
+    constexpr bool kMany =
+        kSm90 ? FusedSm90Config<D, E, 16>::kFits : FusedSm80Config<D, E, 16>::kFits;
+    constexpr bool kFew = kSm90 ? FusedSm90Config<D, E, 4>::kFits : FusedSm80Config<D, E, 4>::kFits;
+    return kBlocks == (kMany ? 16 : kFew ? 4 : 0);
   }
 }
 
@@ -90,6 +97,16 @@ TEST(FormBounds, FusedBlocksAreWhatFitsIntoSharedMemory) {
   static_assert(table_is_right<128, 128, Arch::kSm90a>());
   static_assert(table_is_right<128, 256, Arch::kSm80>());
   static_assert(table_is_right<128, 256, Arch::kSm90a>());
+}
+
+TEST(Plan, TheCopyEngineFeedsTheFusedFormWhereBlocksAreBoxes) {
+  EXPECT_EQ((plan<72, 72>(kDit512, kHopper).fused), Arch::kSm90a);
+  EXPECT_EQ((plan<64, 64>(kDit512, kAmpere).fused), Arch::kSm80);
+  Problem problem = kDit512;
+  problem.query_blocks = problem.key_blocks = TokenBlocks(1, 1, 1024, 1, 1, 67);
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).form), Form::kFused);
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).fused), Arch::kSm80);  // a prime above 64
+  EXPECT_EQ((plan<72, 72>(problem, kHopper).form), Form::kThreeStage);
 }
 
 TEST(Plan, FewHeadsAreNotFused) {
@@ -139,9 +156,6 @@ TEST(Plan, OutputsAreNormalisedByThreeStages) {
 
 TEST(Plan, TheCopyEngineIsUsedWhereBlocksAreBoxes) {
   Problem problem = kVideo;
-  const std::int64_t row = 128 * 2, token = 12 * row;  // [B,N,H,D]
-  problem.q = problem.k = problem.v = {nullptr, 31500 * token, row, token};
-  problem.o = {nullptr, 31500 * token, row, token};
   const Plan boxes = plan<128, 128>(problem, kHopper);
   EXPECT_EQ(boxes.summary, Arch::kSm90a);
   EXPECT_EQ(boxes.read_out, Arch::kSm90a);

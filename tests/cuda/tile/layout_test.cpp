@@ -133,7 +133,7 @@ TYPED_TEST(SharedTiles, PanelsLieAsTheCopyEngineLaysThem) {
     for (const std::uint32_t begin : {0u, 1024u, 7 * 1024u, 226 * 1024u}) {
       EXPECT_TRUE(is_swizzle_of_128_bytes<TypeParam>(begin)) << begin;
     }
-  } else {  // no tensor copy can bring rows of 144 bytes
+  } else {  // without a swizzle, as the rows of the box
     EXPECT_EQ(TypeParam::offset(3, 2), 3u * 144 + 2 * 16);
   }
 }

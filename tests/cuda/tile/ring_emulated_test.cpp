@@ -77,5 +77,64 @@ TEST(Ring, ReadersGetEveryBoxInOrder) {
   }
 }
 
+/// Boxes of 16 rows of kColumns numbers, a panel to each of three slots; rows 8.. of each are read.
+/// \param shift  of the ring, from where it should begin
+template <int kColumns>
+void expect_panels_in_slots(std::uint32_t shift) {
+  using Box = RingBox<kColumns>;
+  constexpr std::int32_t kBoxes = 4;
+  constexpr std::uint32_t kSlots = 3, kSlotBytes = 16 * Box::kRowBytes;
+  cuda_test::Array<bfloat16> rows(kBoxes * 16 * kColumns);
+  for (std::int64_t i = 0; i < rows.size(); ++i) rows[i].bits = static_cast<std::uint16_t>(i);
+  const auto columns = static_cast<std::uint32_t>(box_columns(kColumns));
+  const TensorMap map =
+      emulator::tensor_map({rows.data(),
+                            {kColumns, kBoxes * 16, 1, 1, 1},
+                            {2 * kColumns, 2 * kColumns, 2 * kColumns, 2 * kColumns},
+                            {columns, 16, 1, 1, 1}});
+  emulator::Device device(1);
+  device.track("rows", rows.data(), rows.bytes(), emulator::Access::kRead);
+  cuda_test::in_block<32>(device, [&](std::uint32_t thread) {
+    const std::uint32_t begin = ptx::shared_begin();
+    const Ring ring{begin + 1024 + shift, kSlotBytes, begin, kSlots};
+    if (thread == 0) {
+      ring.init_barriers(1);
+      ptx::fence_mbarrier_init();
+    }
+    ptx::bar_sync();
+    RingCursor at;
+    for (std::int32_t box = 0; box < kBoxes; ++box, at = at.after(Box::kPanels, kSlots)) {
+      for (int panel = 0; thread == 0 && panel < Box::kPanels; ++panel) {
+        const RingCursor own = at.after(static_cast<std::uint32_t>(panel), kSlots);
+        ring.producer_acquire(own, kSlotBytes);
+        ptx::cp_async_bulk_tensor(ring.slot(own), map,
+                                  {{static_cast<std::int32_t>(columns) * panel, 16 * box, 0, 0, 0}},
+                                  ring.full(own));
+      }
+      ring.consumer_wait<Box::kPanels>(at);
+      const Box lower(ring, at, 8);
+      for (std::uint32_t i = thread; i < 8 * Box::kPieces; i += 32) {
+        const std::uint32_t row = i / Box::kPieces, piece = i % Box::kPieces;
+        const std::uint32_t number =
+            (16 * static_cast<std::uint32_t>(box) + 8 + row) * kColumns + 8 * piece;
+        EXPECT_EQ(ptx::ld_shared(lower.piece(row, piece)), number | (number + 1) << 16);
+      }
+      ring.consumer_release<Box::kPanels>(at, thread);
+    }
+  });
+}
+
+TEST(RingBox, FindsTheRowsOfPanelsInSlots) {
+  expect_panels_in_slots<64>(0);
+  expect_panels_in_slots<72>(0);
+  expect_panels_in_slots<128>(0);
+}
+
+TEST(RingBox, SwizzledPanelsBeginAtMultiplesOf1024OthersOf128) {
+  expect_panels_in_slots<72>(128);
+  EXPECT_THROW(expect_panels_in_slots<72>(64), emulator::Fault);
+  EXPECT_THROW(expect_panels_in_slots<64>(128), emulator::Fault);
+}
+
 }  // namespace
 }  // namespace mhla::cuda

@@ -24,5 +24,14 @@ TEST(TensorBox, CountsTheBytesOfTheWholeBox) {
   EXPECT_EQ(box_of(1, 1, 1).bytes(), 128u);
 }
 
+TEST(TensorBox, RowsAreSwizzledPanelsOrAllColumns) {
+  TensorBox box = box_of(16, 1, 1);
+  EXPECT_TRUE(box.swizzled());
+  EXPECT_EQ(box_columns(256), 64);
+  box.box[0] = static_cast<std::uint32_t>(box_columns(72));
+  EXPECT_FALSE(box.swizzled());
+  EXPECT_EQ(box.bytes(), (SharedTile<16, 72>::kBytes));
+}
+
 }  // namespace
 }  // namespace mhla::cuda

@@ -43,7 +43,8 @@ void expect_tiles(const TokenBlocks& blocks, const ConstTokenTensor& tensor, std
   ASSERT_TRUE(TokenBoxes::find(blocks, tensor, width, heads, batch, most_rows, boxes, box));
   ASSERT_LE(boxes.rows(), most_rows);
   ASSERT_EQ(boxes.rows() * boxes.count(), blocks.slots());
-  ASSERT_EQ(box.bytes(), static_cast<std::uint32_t>(boxes.rows()) * 128);
+  ASSERT_EQ(box.box[0], static_cast<std::uint32_t>(box_columns(width)));
+  ASSERT_EQ(box.bytes(), static_cast<std::uint32_t>(boxes.rows()) * 2 * box.box[0]);
   ASSERT_EQ(box.base, tensor.data);
   for (int i = 0; i < 5; ++i) {
     ASSERT_GE(box.box[i], 1u);
@@ -58,7 +59,7 @@ void expect_tiles(const TokenBlocks& blocks, const ConstTokenTensor& tensor, std
     for (std::int32_t b = 0; b < blocks.blocks(); ++b) {
       const BlockOrigin at = blocks.origin(b);
       for (std::int32_t slot = 0; slot < blocks.slots(); ++slot) {
-        const std::int32_t channel = slot % 2 * (width - 64);
+        const std::int32_t channel = slot % 2 * (width - box_columns(width));
         const std::int32_t token = blocks.token(at, slot);
         const std::int64_t expected =
             token < 0 ? -1
@@ -94,7 +95,7 @@ TEST(TokenBoxes, TileBlocksOfAllGrids) {
     const TokenBlocks blocks(frames, rows, number(1, 40), number(1, frames), number(1, rows),
                              number(1, 12));
     const std::int32_t heads = number(1, 3), batch = number(1, 3);
-    const std::int32_t width = 64 * number(1, 4);
+    const std::int32_t width = rng.chance(0.2) ? 72 : 64 * number(1, 4);
     expect_tiles(blocks,
                  tensor_of(rng.chance(0.5), blocks.tokens(), heads, width, 16 * number(0, 2)),
                  width, heads, batch, 256);

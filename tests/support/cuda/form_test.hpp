@@ -67,6 +67,9 @@ class FormTest : public testing::Test {
     if (form == mhla::cuda::Form::kQuadratic) {
       EXPECT_EQ(plan.quadratic, call.causal ? mhla::cuda::Arch::kSm80 : expected);
     }
+    if (form == mhla::cuda::Form::kFused) {
+      EXPECT_EQ(plan.fused, arch);
+    }
     if (form == mhla::cuda::Form::kThreeStage) {
       EXPECT_EQ(plan.summary, expected);
       EXPECT_EQ(plan.read_out, expected);

@@ -45,15 +45,14 @@
 namespace mhla::cuda {
 
 /// \tparam kRegions  at least as many as blocks of queries and blocks of keys
-/// \tparam kFor      whose shared memory it fills; its instructions are those of sm_80
-template <class T, int D, int E, int kRegions, Arch kFor = Arch::kSm80>
+template <class T, int D, int E, int kRegions>
 class FusedSm80 {
-  using Config = FusedConfig<D, E, kRegions, kFor>;
+  using Config = FusedSm80Config<D, E, kRegions>;
   static_assert(Config::kFits, "so many summaries leave no room for tokens in shared memory");
 
  public:
   using Params = DirectParameters;
-  static constexpr Arch kArchitecture = kFor;
+  static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = Config::kBytes;
   static constexpr int kBlocksPerMultiprocessor = Config::kTwoBlocks ? 2 : 1;

@@ -11,8 +11,8 @@
 namespace mhla::cuda {
 
 /// Sizes of the fused kernel for up to kRegions blocks of queries and of keys.
-template <int D, int E, int kRegions_, Arch kFor>
-struct FusedConfig {
+template <int D, int E, int kRegions_>
+struct FusedSm80Config {
   static_assert((D == 64 && E == 64) || (D == 72 && E == 72) || (D == 128 && E == 128),
                 "the fused kernel has widths (64,64), (72,72) and (128,128)");
   static_assert(kRegions_ >= 1 && kRegions_ <= 32, "the fused kernel mixes up to 32 blocks");
@@ -42,10 +42,11 @@ struct FusedConfig {
     return stages >= 2 && stages * kStageBytes >= 2 * kQueryStageBytes;
   }
 
+  static constexpr int kLimit = shared_limit(Arch::kSm80);
   /// The system keeps 1024 bytes of a multiprocessor's memory for each block.
-  static constexpr int kHalfLimit = (shared_limit(kFor) + 1024) / 2 - 1024;
+  static constexpr int kHalfLimit = (kLimit + 1024) / 2 - 1024;
   static constexpr bool kTwoBlocks = stages_in(kHalfLimit) >= 3 && enough(stages_in(kHalfLimit));
-  static constexpr int kStages = stages_in(kTwoBlocks ? kHalfLimit : shared_limit(kFor));
+  static constexpr int kStages = stages_in(kTwoBlocks ? kHalfLimit : kLimit);
   static constexpr bool kFits = enough(kStages);
   static constexpr int kQueryStages = kStages * kStageBytes / kQueryStageBytes;
 

@@ -2,8 +2,8 @@
 
 /// \file
 /// Kernels of sm_90a whose thread blocks stay on their multiprocessor. What they work on are items,
-/// a block of tokens of a pair each, which they take in steps of the grid. A thread behind the
-/// warpgroups loads into rings (tile/ring.cuh), the producer; warpgroups consume.
+/// a block of tokens of a pair each, or whole pairs, which they take in steps of the grid. A thread
+/// behind the warpgroups loads into rings (tile/ring.cuh), the producer; warpgroups consume.
 ///
 ///     shared memory    rings, WarpTile of each warp, barriers
 ///
@@ -97,11 +97,21 @@ MHLA_DEVICE void for_items(const TokenBlocks& blocks, std::int32_t pairs, std::i
   }
 }
 
+/// Calls visit(batch item and head) for the pairs of a thread block.
+template <class Visit>
+MHLA_DEVICE void for_pairs(std::int32_t pairs, std::int32_t heads, const Visit& visit) {
+  MHLA_CUDA_LOOP
+  for (auto pair = static_cast<std::int32_t>(ptx::ctaid_x()); pair < pairs;
+       pair += static_cast<std::int32_t>(ptx::nctaid_x())) {
+    visit(batch_head(pair, heads));
+  }
+}
+
 /// What the threads of a block do: before(thread) by all, which may write to shared memory, and
 /// touches of device memory nothing that a kernel of the call writes or wrote: the one before may
 /// still run; then produce() by one, or produce(thread) by all behind the warpgroups, and
 /// consume(thread) by those of warpgroups. The next kernel may begin once all blocks have loaded
-/// their last item. Barrier 2 and those after it are taken.
+/// their last item. Barrier 2 is taken.
 template <class Config, class Before, class Produce, class Consume, class... Rings>
 MHLA_DEVICE void run_persistent(const Before& before, const Produce& produce,
                                 const Consume& consume, const Rings&... rings) {
@@ -117,7 +127,7 @@ MHLA_DEVICE void run_persistent(const Before& before, const Produce& produce,
     if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
     consume(thread);
     // No warp ends while others of its warpgroup start products.
-    ptx::bar_sync(2 + thread / 128, 128);
+    ptx::bar_sync(2, Config::kConsumers * 32);
   } else {
     if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_dec<Config::kProducerRegisters>();
     if constexpr (std::is_invocable_v<Produce, std::uint32_t>) {

@@ -21,6 +21,7 @@
 #include "mhla/cuda/kernel/causal_read_out_sm80.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
 #include "mhla/cuda/kernel/fused_sm80.cuh"
+#include "mhla/cuda/kernel/fused_sm90.cuh"
 #include "mhla/cuda/kernel/mixing_sm80.cuh"
 #include "mhla/cuda/kernel/mixing_sm90.cuh"
 #include "mhla/cuda/kernel/quadratic_sm80.cuh"
@@ -98,18 +99,25 @@ void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixi
   }
 }
 
-/// The fused kernel with the fewest regions that hold all blocks.
-template <class T, int D, int E, Arch kFor, class Stream>
-void run_fused(const DirectParameters& stage, std::int32_t pairs, const Stream& stream) {
-  const std::int32_t mq = stage.query_blocks.blocks(), mk = stage.key_blocks.blocks();
-  constexpr std::int32_t kMost = form_bounds<D, E>(kFor).fused_blocks;
-  if constexpr (kMost > 4) {
-    if (mq > 4 || mk > 4) {
-      stream.template run<FusedSm80<T, D, E, kMost, kFor>>(stage, pairs);
+/// The fused kernel of `arch`; of sm_80 the one with the fewest regions that hold all blocks.
+template <class T, int D, int E, class Stream>
+void run_fused(Arch arch, const DirectParameters& stage, std::int32_t pairs, const Device& device,
+               const Stream& stream) {
+  constexpr std::int32_t kMost90 = form_bounds<D, E>(Arch::kSm90a).fused_blocks;
+  constexpr std::int32_t kMost80 = form_bounds<D, E>(Arch::kSm80).fused_blocks;
+  if constexpr (kMost90 > 0) {
+    if (arch == Arch::kSm90a) {
+      run_copying<FusedSm90<T, D, E, kMost90>>(stage, pairs, device, stream, Start::kInOrder);
       return;
     }
   }
-  if constexpr (kMost >= 4) stream.template run<FusedSm80<T, D, E, 4, kFor>>(stage, pairs);
+  if constexpr (kMost80 > 4) {
+    if (stage.query_blocks.blocks() > 4 || stage.key_blocks.blocks() > 4) {
+      stream.template run<FusedSm80<T, D, E, kMost80>>(stage, pairs);
+      return;
+    }
+  }
+  if constexpr (kMost80 >= 4) stream.template run<FusedSm80<T, D, E, 4>>(stage, pairs);
 }
 
 }  // namespace detail
@@ -133,11 +141,7 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
       return;
     case Form::kFused:
       if constexpr (!kCausal) {
-        if (device.arch == Arch::kSm90a) {
-          detail::run_fused<T, D, E, Arch::kSm90a>(direct, pairs, stream);
-        } else {
-          detail::run_fused<T, D, E, Arch::kSm80>(direct, pairs, stream);
-        }
+        detail::run_fused<T, D, E>(plan.fused, direct, pairs, device, stream);
       }
       return;
     case Form::kThreeStage: {

@@ -19,6 +19,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
+#include "mhla/cuda/kernel/fused_sm90.cuh"
 #include "mhla/cuda/kernel/quadratic_sm90.cuh"
 #include "mhla/cuda/kernel/read_out_sm90.cuh"
 #include "mhla/cuda/kernel/summary_sm90.cuh"
@@ -57,16 +58,16 @@ struct Plan {
   const char* reason;           ///< one line
   std::size_t workspace_bytes;  ///< at a multiple of 256
   Traffic traffic;
-  /// Whose instructions the kernels of the three-stage form use: wgmma and the copy engine on
-  /// sm_90a where they have the widths and the blocks are boxes of the tensors
-  /// (tile/token_boxes.cuh).
+  /// Whose kernels the form takes: on sm_90a those with the copy engine, where they have the widths
+  /// and the blocks are boxes of the tensors (tile/token_boxes.cuh); the quadratic one where also
+  /// the mixing matrix fits, and no token is causal.
+  Arch quadratic;
+  Arch fused;
   Arch summary;
   Arch read_out;
-  /// The same of the quadratic form: also where the mixing matrix fits, and no token is causal.
-  Arch quadratic;
 };
 
-/// Whether the kernels of sm_90a have these widths.
+/// Whether the kernels of sm_90a have these widths, but for the fused one, which has (72, 72) too.
 template <int D, int E>
 inline constexpr bool kCopyEngineWidths = D % 64 == 0;
 
@@ -126,51 +127,65 @@ constexpr Traffic traffic(const Problem& problem, Form form) {
   return bytes;
 }
 
-/// Whether the kernel of sm_90a can do a stage.
+/// sm_90a where its kernel can do a stage on this device.
 template <class Kernel, class Stage>
-constexpr bool fits(const Stage& stage, const Problem& problem, const Device& device) {
+constexpr Arch kernel_arch(const Stage& stage, const Problem& problem, const Device& device) {
+  if (device.arch != Arch::kSm90a || problem.pairs() == 0) return Arch::kSm80;
   typename Kernel::Params p{};
   TensorBox boxes[std::extent_v<decltype(p.maps)>] = {};
-  return Kernel::prepare(stage, problem.pairs(), device.multiprocessors, p, boxes);
+  const bool fits = Kernel::prepare(stage, problem.pairs(), device.multiprocessors, p, boxes);
+  return fits ? Arch::kSm90a : Arch::kSm80;
 }
 
-/// Whose instructions the kernel of the quadratic form uses.
+/// Whose kernel the quadratic form takes.
 template <int D, int E>
-constexpr Arch quadratic_kernel(const Problem& problem, const Device& device) {
+constexpr Arch quadratic_arch(const Problem& problem, const Device& device) {
   if constexpr (kCopyEngineWidths<D, E>) {
-    if (device.arch == Arch::kSm90a && problem.pairs() > 0 && !problem.causal &&
-        fits<QuadraticSm90<bfloat16, D, E>>(direct_stage(problem, {}), problem, device)) {
-      return Arch::kSm90a;
+    if (!problem.causal) {
+      return kernel_arch<QuadraticSm90<bfloat16, D, E>>(direct_stage(problem, {}), problem, device);
     }
   }
   return Arch::kSm80;
 }
 
-/// Whose instructions the kernels of the three-stage form use.
+/// Whose kernel the fused form would take.
+template <int D, int E>
+constexpr Arch fused_arch(const Problem& problem, const Device& device) {
+  constexpr std::int32_t kMost = form_bounds<D, E>(Arch::kSm90a).fused_blocks;
+  if constexpr (kMost > 0) {
+    return kernel_arch<FusedSm90<bfloat16, D, E, kMost>>(direct_stage(problem, {}), problem,
+                                                         device);
+  } else {
+    return device.arch;
+  }
+}
+
+/// Whose kernels the three-stage form takes.
 template <int D, int E, Precision P>
 constexpr void choose_kernels(const Problem& problem, const Device& device, Plan& plan) {
   plan.summary = plan.read_out = Arch::kSm80;
   if constexpr (kCopyEngineWidths<D, E>) {
-    if (device.arch != Arch::kSm90a || problem.pairs() == 0) return;
-    const auto choose = [&]<class Kernel>(std::type_identity<Kernel>, const auto& stage) {
-      return fits<Kernel>(stage, problem, device) ? Arch::kSm90a : Arch::kSm80;
-    };
     plan.summary =
-        choose(std::type_identity<SummarySm90<bfloat16, D, E, P>>{}, summary_stage(problem, {}));
-    plan.read_out = problem.causal
-                        ? choose(std::type_identity<CausalReadOutSm90<bfloat16, D, E, P>>{},
-                                 causal_read_out_stage(problem, {}, {}))
-                        : choose(std::type_identity<ReadOutSm90<bfloat16, D, E, P>>{},
-                                 read_out_stage(problem, {}, {}));
+        kernel_arch<SummarySm90<bfloat16, D, E, P>>(summary_stage(problem, {}), problem, device);
+    plan.read_out = problem.causal ? kernel_arch<CausalReadOutSm90<bfloat16, D, E, P>>(
+                                         causal_read_out_stage(problem, {}, {}), problem, device)
+                                   : kernel_arch<ReadOutSm90<bfloat16, D, E, P>>(
+                                         read_out_stage(problem, {}, {}), problem, device);
   }
 }
 
 template <int D, int E>
 constexpr Plan planned(const Problem& problem, const Device& device, Form form,
                        const char* reason) {
-  Plan plan{form,        reason,      0,          traffic<D, E>(problem, form),
-            device.arch, device.arch, device.arch};
-  if (form == Form::kQuadratic) plan.quadratic = quadratic_kernel<D, E>(problem, device);
+  Plan plan{.form = form,
+            .reason = reason,
+            .workspace_bytes = 0,
+            .traffic = traffic<D, E>(problem, form),
+            .quadratic = device.arch,
+            .fused = device.arch,
+            .summary = device.arch,
+            .read_out = device.arch};
+  if (form == Form::kQuadratic) plan.quadratic = quadratic_arch<D, E>(problem, device);
   if (form == Form::kThreeStage) {
     plan.workspace_bytes = workspace_parts<D, E>(problem).bytes;
     if (problem.op.summaries == Precision::kPair) {
@@ -191,8 +206,11 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   const std::int32_t keys = problem.key_blocks.tokens();
   const std::int32_t mq = problem.query_blocks.blocks(), mk = problem.key_blocks.blocks();
   const std::int32_t blocks = mq > mk ? mq : mk;
+  Arch fused = device.arch;
   const auto planned = [&](Form form, const char* reason) {
-    return detail::planned<D, E>(problem, device, form, reason);
+    Plan plan = detail::planned<D, E>(problem, device, form, reason);
+    plan.fused = fused;
+    return plan;
   };
   if (problem.op.denominator == Denominator::kCrossQuery) {
     return planned(Form::kThreeStage, "cross-query denominators need the key sums of all blocks");
@@ -209,7 +227,8 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   if (problem.causal) {
     return planned(Form::kThreeStage, "causal, and too many keys for all weights");
   }
-  if (blocks > bounds.fused_blocks) {
+  fused = detail::fused_arch<D, E>(problem, device);
+  if (blocks > form_bounds<D, E>(fused).fused_blocks) {
     return planned(Form::kThreeStage, "the summaries do not fit into shared memory");
   }
   if (2 * problem.pairs() < device.multiprocessors) {

@@ -45,9 +45,9 @@ inline auto tensor_map_encoder() {
 
 }  // namespace detail
 
-/// The tensor map of a box: 128-byte swizzle, zeros outside the tensor, lines of 256 bytes into the
-/// second cache. Any 16-bit type: numbers are moved, not read.
-/// \throws cuda_error if the driver refuses it.
+/// The tensor map of a box: swizzled as the box is, zeros outside the tensor, lines of 256 bytes
+/// into the second cache. Any 16-bit type: numbers are moved, not read. \throws cuda_error if the
+/// driver refuses it.
 inline TensorMap encode(const TensorBox& box) {
   static_assert(sizeof(CUtensorMap) == sizeof(TensorMap), "a tensor map is 128 bytes");
   CUtensorMap map;
@@ -61,8 +61,9 @@ inline TensorMap encode(const TensorBox& box) {
   }
   const CUresult status = detail::tensor_map_encoder()(
       &map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 5, box.base, extent, stride, size, step,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      CU_TENSOR_MAP_INTERLEAVE_NONE,
+      box.swizzled() ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     throw cuda_error("mhla::cuda: cuTensorMapEncodeTiled failed: CUresult " +
                      std::to_string(static_cast<int>(status)));

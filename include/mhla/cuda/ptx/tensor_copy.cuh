@@ -5,9 +5,9 @@
 /// ISA: cp.async.bulk.tensor, prefetch.tensormap, sm_90. One thread starts a copy for all.
 ///
 /// The tensor map (launch/tensor_map.cuh) fixes the tensor, the box and the swizzle. Rows of a box
-/// lie one behind another, 128 bytes each; the 16-byte piece j of row r lies in place j ^ (r % 8),
-/// if the box begins at a multiple of 1024. What a box has outside the tensor is read as zeros, and
-/// not written.
+/// lie one behind another. Where they have 128 bytes, the 16-byte piece j of row r lies in place
+/// j ^ (r % 8), if the box begins at a multiple of 1024; others are as they are, and the box begins
+/// at a multiple of 128. What a box has outside the tensor is read as zeros, and not written.
 
 #include <cstdint>
 

@@ -17,6 +17,8 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/mbarrier.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/tensor_box.cuh"
 
 namespace mhla::cuda {
 
@@ -36,7 +38,7 @@ struct Ring {
   static constexpr std::uint32_t kBarrierBytes = 16;  ///< of a slot
 
   std::uint32_t begin;          ///< shared address of the slots
-  std::uint32_t slot_bytes;     ///< a multiple of 1024
+  std::uint32_t slot_bytes;     ///< a multiple of 1024; of 128 where no box is swizzled
   std::uint32_t barriers;       ///< shared address, kBarrierBytes a slot
   std::uint32_t count;          ///< slots
   std::uint32_t producers = 1;  ///< warps that fill a slot together; 1 where it is loaded
@@ -80,8 +82,45 @@ struct Ring {
 
   /// A warp gives the slot back. All its threads call together, after their last access.
   MHLA_DEVICE void consumer_release(RingCursor at, std::uint32_t lane) const {
+    consumer_release<1>(at, lane);
+  }
+
+  /// The same for kCount slots from `at` on.
+  template <int kCount>
+  MHLA_DEVICE void consumer_wait(RingCursor at) const {
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < kCount; ++i) consumer_wait(at.after(i, count));
+  }
+  template <int kCount>
+  MHLA_DEVICE void consumer_release(RingCursor at, std::uint32_t lane) const {
     ptx::bar_warp_sync();
-    if (lane == 0) ptx::mbarrier_arrive(empty(at));
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      if (lane == 0) ptx::mbarrier_arrive(empty(at.after(i, count)));
+    }
+  }
+};
+
+/// Rows of a box of kColumns columns whose panels are in slots of a ring, one after another.
+template <int kColumns_>
+struct RingBox {
+  static constexpr int kColumns = kColumns_;
+  static constexpr int kPieces = kColumns / 8;
+  static constexpr int kPanels = kColumns / box_columns(kColumns);
+  using Panel = SharedTile<8, box_columns(kColumns)>;
+  static constexpr std::uint32_t kRowBytes = Panel::kColumns * 2;
+
+  std::uint32_t panels[kPanels];  ///< shared addresses of the first row
+
+  /// The box that begins in slot `at`, from row `row` on, a multiple of 8.
+  MHLA_DEVICE RingBox(const Ring& ring, RingCursor at, std::uint32_t row) {
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < kPanels; ++i) {
+      panels[i] = ring.slot(at.after(i, ring.count)) + row * kRowBytes;
+    }
+  }
+  MHLA_DEVICE std::uint32_t piece(std::uint32_t row, std::uint32_t piece) const {
+    return Panel{panels[piece / Panel::kPieces]}.piece(row, piece % Panel::kPieces);
   }
 };
 

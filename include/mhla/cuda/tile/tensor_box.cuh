@@ -7,15 +7,20 @@
 
 namespace mhla::cuda {
 
+/// Elements of a row of a box of rows of `width`: 64, in panels, or all of them.
+constexpr int box_columns(int width) { return width % 64 == 0 ? 64 : width; }
+
 /// A tensor of 16-bit elements, innermost dimension first, and the box that a copy moves. Rows of a
-/// box are 64 elements, 128 bytes, in the swizzled order of ptx/tensor_copy.cuh.
+/// box are 64 elements, 128 bytes, in the swizzled order of ptx/tensor_copy.cuh; or any other
+/// multiple of 8, as they are, one behind another.
 struct TensorBox {
   void* base;               ///< a multiple of 16
   std::uint64_t extent[5];  ///< elements along each dimension, 1 to 2^32
   std::uint64_t
       stride[4];  ///< bytes from one element to the next along dimensions 1 to 4, multiples of 16
-  std::uint32_t box[5];  ///< elements of the box, at most 256 each; box[0] = 64
+  std::uint32_t box[5];  ///< elements of the box, at most 256 each
 
+  constexpr bool swizzled() const { return box[0] == 64; }
   /// Bytes of the box in shared memory.
   constexpr std::uint32_t bytes() const { return 2 * box[0] * box[1] * box[2] * box[3] * box[4]; }
 };

@@ -48,10 +48,10 @@ class TokenBoxes {
   }
 
   /// Finds the boxes of at most `most_rows` rows (1 to 256), as large as can be, that tile the
-  /// blocks of a tensor of `width` channels, a multiple of 64, and the tensor as the copy engine
-  /// sees it. Whether there are any: a side of a block may have no fitting divisor, and strides may
-  /// be none of the copy engine's (positive multiples of 16 below 2^40; heads and batch items may
-  /// share their rows, with a stride of 0).
+  /// blocks of a tensor of `width` channels, box_columns(width) of them, and the tensor as the copy
+  /// engine sees it. Whether there are any: a side of a block may have no fitting divisor, and
+  /// strides may be none of the copy engine's (positive multiples of 16 below 2^40; heads and batch
+  /// items may share their rows, with a stride of 0).
   template <class Byte>
   static constexpr bool find(const TokenBlocks& blocks, const BasicTokenTensor<Byte>& tensor,
                              std::int32_t width, std::int32_t heads, std::int32_t batch,
@@ -83,6 +83,17 @@ class TokenBoxes {
   std::int32_t head_items_ = 0;
   std::int32_t batch_items_ = 0;  // what a batch item adds to the last
 };
+
+/// Calls visit(block, origin, box) for the boxes of all blocks.
+template <class Visit>
+MHLA_DEVICE void for_boxes(const TokenBlocks& blocks, const TokenBoxes& boxes, const Visit& visit) {
+  MHLA_CUDA_LOOP
+  for (std::int32_t block = 0; block < blocks.blocks(); ++block) {
+    const BlockOrigin origin = blocks.origin(block);
+    MHLA_CUDA_LOOP
+    for (std::int32_t box = 0; box < boxes.count(); ++box) visit(block, origin, box);
+  }
+}
 
 // -------------------------------------------------------------------------------------------------
 
@@ -159,7 +170,7 @@ constexpr bool TokenBoxes::place(const TokenBlocks& blocks, const BasicTokenTens
   box.base = const_cast<unsigned char*>(tensor.data);
   box.extent[0] = static_cast<std::uint64_t>(width);
   box.extent[4] = 1;
-  box.box[0] = 64;
+  box.box[0] = static_cast<std::uint32_t>(box_columns(width));
   box.box[4] = 1;
   std::int64_t stride = tensor.token_stride;
   for (int i = 0; i < 3; ++i) {

@@ -4,6 +4,7 @@
 /// Rows of tokens: where they are, their copies to and from shared memory, and phi of the copies.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
@@ -67,16 +68,40 @@ struct BlockTokens {
   }
 };
 
-/// Calls act(row, piece, token) for the pieces of a tile that are the thread's.
+/// Tokens of slots first.. first + count - 1 of a block; -1 for empty slots and those behind.
+struct BoxTokens {
+  const TokenBlocks& blocks;
+  BlockOrigin origin;
+  std::int32_t first;
+  std::int32_t count;
+  MHLA_HOST_DEVICE constexpr std::int32_t operator()(std::int32_t row) const {
+    return row < count ? blocks.token(origin, first + row) : -1;
+  }
+};
+
+/// Tokens of 16 rows that a warp writes: a thread works out one, and the others ask it. All threads
+/// of the warp ask together.
+struct WarpTokens {
+  std::int32_t own;  // of row lane % 16
+  MHLA_DEVICE std::int32_t operator()(std::int32_t row) const {
+    return static_cast<std::int32_t>(
+        ptx::shfl_idx(static_cast<std::uint32_t>(own), static_cast<std::uint32_t>(row)));
+  }
+};
+
+/// Calls act(row, piece, token) for the pieces of a tile that are the thread's. WarpTokens are asked
+/// by all threads, those that have no piece too.
 template <int kThreads, class Tile, class Tokens, class Act>
 MHLA_DEVICE void for_pieces(const Tokens& tokens, std::uint32_t thread, const Act& act) {
   constexpr int kCount = Tile::kRows * Tile::kPieces;
   MHLA_CUDA_UNROLL
   for (std::uint32_t i = 0; i < (kCount + kThreads - 1) / kThreads; ++i) {
     const std::uint32_t index = i * kThreads + thread;
-    if (kCount % kThreads != 0 && index >= kCount) break;
-    const std::uint32_t row = index / Tile::kPieces;
-    act(row, index % Tile::kPieces, tokens(static_cast<std::int32_t>(row)));
+    const bool exists = kCount % kThreads == 0 || index < kCount;
+    if (!std::is_same_v<Tokens, WarpTokens> && !exists) break;
+    const std::uint32_t row = exists ? index / Tile::kPieces : 0;
+    const std::int32_t token = tokens(static_cast<std::int32_t>(row));
+    if (exists) act(row, index % Tile::kPieces, token);
   }
 }
 

@@ -27,7 +27,7 @@ inline mhla::cuda::TensorMap tensor_map(const mhla::cuda::TensorBox& box);
 /// The box of a map. Throws std::invalid_argument if tensor_map has not made it.
 inline mhla::cuda::TensorBox box_of(const mhla::cuda::TensorMap& map);
 
-/// One row of a box: 64 elements, 128 bytes of shared memory.
+/// One row of a box.
 struct BoxRow {
   std::uint32_t index;  ///< rows before it
   std::byte* memory;    ///< element `first`, in device memory
@@ -67,7 +67,9 @@ inline std::string complaint(const mhla::cuda::TensorBox& box) {
       return "stride " + std::to_string(stride) + " of dimension " + dimension;
     }
   }
-  if (box.box[0] != 64) return "rows of " + std::to_string(box.box[0]) + " elements, not 64";
+  if (box.box[0] % 8 != 0) {
+    return "rows of " + std::to_string(box.box[0]) + " elements, not a multiple of 8";
+  }
   return {};
 }
 

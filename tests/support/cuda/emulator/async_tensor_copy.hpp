@@ -62,7 +62,7 @@ struct BoxCopy : Operation {
   BoxCopy(Block& block, const mhla::cuda::TensorMap& map, const mhla::cuda::BoxOrigin& origin,
           std::uint32_t address, const char* what)
       : box(checked_box(block, map, what)), at(origin), shared(address) {
-    block.shared.check(block.who(), shared, box.bytes(), 1024, what);
+    block.shared.check(block.who(), shared, box.bytes(), box.swizzled() ? 1024 : 128, what);
   }
 
   /// Calls visit(byte of device memory, bytes) for what of each row lies in the tensor.
@@ -81,8 +81,9 @@ struct BoxCopy : Operation {
   void for_each_element(Visit visit) const {
     for_each_row(box, at, [&](const BoxRow& row) {
       for (int i = row.first; i < row.last; ++i) {
-        const std::uint32_t byte = row.index * 128 + 2 * static_cast<std::uint32_t>(i);
-        visit(swizzled(shared + byte) - shared, row.memory + 2 * (i - row.first));
+        const std::uint32_t byte = 2 * (row.index * box.box[0] + static_cast<std::uint32_t>(i));
+        visit(box.swizzled() ? swizzled(shared + byte) - shared : byte,
+              row.memory + 2 * (i - row.first));
       }
     });
   }

@@ -1,5 +1,5 @@
-// The whole operator of a pair in one block: outputs against the definition in double, what it
-// moves, what it must not touch.
+// The whole operator of a pair in one block, and with it rows of summaries: outputs against the
+// definition in double, what it moves, what it must not touch.
 //
 // Bound. Let u be the unit roundoff of T and eta its least normal number: rounding moves x by at
 // most u (|x| + eta). A term phi(q) m phi(k) v of a numerator is rounded to T four times, phi(q),
@@ -14,8 +14,6 @@
 //
 // Outputs then: output_bound.hpp.
 
-#include "mhla/cuda/kernel/fused_sm80.cuh"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +25,11 @@
 #include <utility>
 #include <vector>
 
+#include "mhla/cuda/kernel/fused_sm80.cuh"
 #include "mhla/cuda/kernel/fused_sm80_config.cuh"
+#include "mhla/cuda/kernel/fused_sm90.cuh"
+#include "mhla/cuda/kernel/fused_sm90_config.cuh"
+#include "mhla/cuda/kernel/summary_rows.cuh"
 #include "support/cuda/direct_problem.hpp"
 #include "support/cuda/exact_phi.hpp"
 #include "support/cuda/output_bound.hpp"
@@ -39,11 +41,11 @@ using namespace mhla::cuda;  // NOLINT
 
 /// Sums over blocks of keys, of one pair.
 template <class T, int D>
-struct Summaries {
+struct BlockSums {
   using Sums = std::vector<std::array<double, D>>;
   Sums s, s_plus, z, z_plus;  ///< [M D][D], and [M][D] of z
 
-  Summaries(const DirectProblem<T, D, D>& x, int batch, int head) {
+  BlockSums(const DirectProblem<T, D, D>& x, int batch, int head) {
     const double eta = std::ldexp(1.0, Format<T>::kLowest);
     const auto blocks = static_cast<std::size_t>(x.c.key_blocks.blocks());
     s.resize(blocks * D);
@@ -69,8 +71,8 @@ struct Summaries {
 
 /// Compares the outputs of a pair.
 template <class T, int D>
-void compare(Comparison& comparison, const DirectProblem<T, D, D>& x, int batch, int head) {
-  const Summaries<T, D> sums(x, batch, head);
+void compare_fused(Comparison& comparison, const DirectProblem<T, D, D>& x, int batch, int head) {
+  const BlockSums<T, D> sums(x, batch, head);
   const double u = kRoundoff<T>, eta = std::ldexp(1.0, Format<T>::kLowest);
   const int blocks = x.c.key_blocks.blocks();
   const double chain = (1 + gamma(x.c.key_blocks.slots() + 3.0 * blocks + 2 * D + 12)) *
@@ -125,8 +127,19 @@ void compare(Comparison& comparison, const DirectProblem<T, D, D>& x, int batch,
   }
 }
 
-template <class T, int D, int kRegions, Arch kFor = Arch::kSm80>
-struct Fused : DirectProblem<T, D, D> {
+struct FusedOfSm80 {
+  static constexpr Arch kArch = Arch::kSm80;
+  template <class T, int D, int kRegions>
+  using Kernel = FusedSm80<T, D, D, kRegions>;
+};
+struct FusedOfSm90 {
+  static constexpr Arch kArch = Arch::kSm90a;
+  template <class T, int D, int kRegions>
+  using Kernel = FusedSm90<T, D, D, kRegions>;
+};
+
+template <class Kernels, class T, int D, int kRegions>
+struct FusedRun : DirectProblem<T, D, D> {
   using Base = DirectProblem<T, D, D>;
   using Base::Base;
   using Base::c, Base::q, Base::k, Base::v, Base::o, Base::report;
@@ -135,7 +148,7 @@ struct Fused : DirectProblem<T, D, D> {
 
   bool launch(std::uint64_t schedule) {
     EXPECT_LE(std::max(c.blocks.blocks(), c.key_blocks.blocks()), kRegions);
-    return this->template launch_as<FusedSm80<T, D, D, kRegions, kFor>>(schedule);
+    return this->template launch_as<typename Kernels::template Kernel<T, D, kRegions>>(schedule);
   }
 
   void expect_traffic() const {
@@ -147,11 +160,13 @@ struct Fused : DirectProblem<T, D, D> {
   }
 
   void check() const { expect_right_outputs(*this); }
-  void check(Comparison& comparison, int b, int h) const { compare<T, D>(comparison, *this, b, h); }
+  void check(Comparison& comparison, int b, int h) const {
+    compare_fused<T, D>(comparison, *this, b, h);
+  }
 };
 
-Case of(const TokenBlocks& blocks, FeatureMap map, Denominator denominator, std::uint64_t seed,
-        int batch = 1, int heads = 1, int layout = 0) {
+Case fused_case(const TokenBlocks& blocks, FeatureMap map, Denominator denominator,
+                std::uint64_t seed, int batch = 1, int heads = 1, int layout = 0) {
   return {.blocks = blocks,
           .query_map = map,
           .key_map = map,
@@ -162,58 +177,72 @@ Case of(const TokenBlocks& blocks, FeatureMap map, Denominator denominator, std:
           .seed = seed};
 }
 
-TEST(FusedSm80, FourBlocksOfAnyLengthAreMixedAndReadOut) {
-  expect_right<Fused<bfloat16, 64, 4>>(of(sequence(256, 64), kRelu, kKeySum, 1));
-  expect_right<Fused<half, 64, 4>>(of(sequence(4, 1), kElu, kKeySum, 2, 2, 2, 1));
-  expect_right<Fused<bfloat16, 64, 4>>(of(sequence(100, 49), kElu, kKeySum, 3, 1, 2, 2));
-  expect_right<Fused<half, 64, 4>>(of(sequence(421, 210), kRelu, kKeySum, 0));
-  expect_right<Fused<bfloat16, 64, 4>>(of(sequence(37, 37), kIdentity, kNone, 4, 2, 1, 2));
-  expect_right<Fused<half, 64, 4>>(of(sequence(61, 16), kIdentity, kNone, 5));
-  expect_right<Fused<bfloat16, 64, 4>>(of(sequence(1100, 1024), kRelu, kNone, 6));
+template <class Kernels>
+class Fused : public testing::Test {
+ protected:
+  template <class T, int D, int kRegions>
+  static void expect_right(const Case& c) {
+    cuda_test::expect_right<FusedRun<Kernels, T, D, kRegions>>(c);
+  }
+  static constexpr int kNarrow = Kernels::kArch == Arch::kSm80 ? 12 : 16;  ///< regions of 72 x 72
+};
+using FusedKernels = testing::Types<FusedOfSm80, FusedOfSm90>;
+TYPED_TEST_SUITE(Fused, FusedKernels);
+
+TYPED_TEST(Fused, FourBlocksOfAnyLengthAreMixedAndReadOut) {
+  const auto of = fused_case;
+  this->template expect_right<bfloat16, 64, 4>(of(sequence(256, 64), kRelu, kKeySum, 1, 1, 1, 0));
+  this->template expect_right<half, 64, 4>(of(sequence(4, 1), kElu, kKeySum, 2, 2, 2, 1));
+  this->template expect_right<bfloat16, 64, 4>(of(sequence(100, 49), kElu, kKeySum, 3, 1, 2, 2));
+  this->template expect_right<half, 64, 4>(of(sequence(421, 210), kRelu, kKeySum, 0, 1, 1, 0));
+  this->template expect_right<bfloat16, 64, 4>(of(sequence(37, 37), kIdentity, kNone, 4, 2, 1, 2));
+  this->template expect_right<half, 64, 4>(of(sequence(61, 16), kIdentity, kNone, 5, 1, 1, 0));
+  this->template expect_right<bfloat16, 64, 4>(of(sequence(1100, 1024), kRelu, kNone, 6, 1, 1, 0));
 }
 
-TEST(FusedSm80, BoxesOfAGridMayReachBeyondIt) {
-  expect_right<Fused<bfloat16, 64, 16>>(of({1, 27, 26, 1, 7, 7}, kElu, kKeySum, 1));
-  expect_right<Fused<bfloat16, 64, 16>>(of({3, 5, 7, 2, 3, 4}, kRelu, kKeySum, 2, 1, 2, 1));
-  expect_right<Fused<half, 72, 8>>(of({3, 5, 7, 2, 3, 4}, kElu, kKeySum, 3, 1, 1, 2));
+TYPED_TEST(Fused, BoxesOfAGridMayReachBeyondIt) {
+  const auto of = fused_case;
+  this->template expect_right<bfloat16, 64, 16>(
+      of({1, 27, 26, 1, 7, 7}, kElu, kKeySum, 1, 1, 1, 0));
+  this->template expect_right<bfloat16, 64, 16>(of({3, 5, 7, 2, 3, 4}, kRelu, kKeySum, 2, 1, 2, 1));
+  this->template expect_right<half, 72, 8>(of({3, 5, 7, 2, 3, 4}, kElu, kKeySum, 3, 2, 2, 2));
 }
 
-TEST(FusedSm80, SixteenBlocksFillTheRegions) {
-  expect_right<Fused<bfloat16, 64, 16>>(of(sequence(16 * 16, 16), kRelu, kKeySum, 1));
-  expect_right<Fused<half, 64, 16>>(of(sequence(16 * 33 - 5, 33), kIdentity, kNone, 2));
-  expect_right<Fused<bfloat16, 64, 16, Arch::kSm90a>>(of(sequence(16 * 33, 33), kElu, kKeySum, 3));
+TYPED_TEST(Fused, SixteenBlocksFillTheRegions) {
+  const auto of = fused_case;
+  this->template expect_right<bfloat16, 64, 16>(of(sequence(256, 16), kRelu, kKeySum, 1, 1, 1, 0));
+  this->template expect_right<half, 64, 16>(of(sequence(523, 33), kIdentity, kNone, 2, 1, 1, 0));
 }
 
-TEST(FusedSm80, SeventyTwoColumnsAreSharedByTenWarps) {
-  expect_right<Fused<bfloat16, 72, 12>>(of(sequence(12 * 33 - 2, 33), kElu, kKeySum, 1));
-  expect_right<Fused<half, 72, 12>>(of(sequence(9 * 90, 90), kIdentity, kNone, 2, 1, 1, 1));
-  expect_right<Fused<bfloat16, 72, 16, Arch::kSm90a>>(of(sequence(16 * 20, 20), kRelu, kKeySum, 3));
+TYPED_TEST(Fused, SeventyTwoColumnsAreSharedByTenWarps) {
+  constexpr int kMost = TestFixture::kNarrow;
+  const auto of = fused_case;
+  this->template expect_right<bfloat16, 72, kMost>(
+      of(sequence(kMost * 33 - 2, 33), kElu, kKeySum, 1, 1, 1, 0));
+  this->template expect_right<half, 72, kMost>(
+      of(sequence(9 * 90, 90), kIdentity, kNone, 2, 1, 1, 1));
 }
 
-TEST(FusedSm80, WideSummariesFillWhatFits) {
-  expect_right<Fused<bfloat16, 128, 4>>(of(sequence(4 * 70 - 9, 70), kElu, kKeySum, 1, 1, 2, 2));
-  expect_right<Fused<half, 128, 4>>(of(sequence(3 * 17, 17), kIdentity, kNone, 2, 2));
-  expect_right<Fused<half, 128, 5, Arch::kSm90a>>(of(sequence(5 * 40, 40), kRelu, kKeySum, 3));
+TYPED_TEST(Fused, WideSummariesFillWhatFits) {
+  const auto of = fused_case;
+  this->template expect_right<bfloat16, 128, 4>(of(sequence(271, 70), kElu, kKeySum, 1, 1, 2, 2));
+  this->template expect_right<half, 128, 4>(of(sequence(3 * 17, 17), kIdentity, kNone, 2, 2, 1, 0));
 }
 
-TEST(FusedSm80, MoreThanSixteenBlocksAreMixedInTwoSteps) {
-  expect_right<Fused<bfloat16, 64, 24, Arch::kSm90a>>(of(sequence(24 * 9, 9), kElu, kKeySum, 1));
-  expect_right<Fused<half, 64, 24, Arch::kSm90a>>(of(sequence(17 * 12, 12), kIdentity, kNone, 2));
-}
-
-TEST(FusedSm80, QueriesAndKeysMayDifferInNumber) {
-  Case c{.blocks = sequence(150, 50), .key_blocks = sequence(35, 3)};
-  expect_right<Fused<bfloat16, 64, 16>>(c);
+TYPED_TEST(Fused, QueriesAndKeysMayDifferInNumber) {
+  Case c{.blocks = sequence(150, 50), .key_blocks = sequence(100, 16)};
+  this->template expect_right<bfloat16, 64, 16>(c);
   std::swap(c.blocks, c.key_blocks);
-  expect_right<Fused<bfloat16, 64, 16>>(c);
+  this->template expect_right<bfloat16, 64, 16>(c);
 }
 
-TEST(FusedSm80, SchedulesChangeNoBit) {
-  expect_same_in_any_order<Fused<half, 64, 4>>(of(sequence(150, 40), kElu, kKeySum, 1));
+TYPED_TEST(Fused, SchedulesChangeNoBit) {
+  expect_same_in_any_order<FusedRun<TypeParam, half, 64, 4>>(
+      fused_case(sequence(150, 40), kElu, kKeySum, 1, 1, 3));
 }
 
-TEST(FusedSm80, TheMixingMatrixKeepsMoreDigitsThanTheTensors) {
-  Fused<bfloat16, 64, 4> x(of(sequence(32, 16), kIdentity, kNone, 1));
+TYPED_TEST(Fused, TheMixingMatrixKeepsMoreDigitsThanTheTensors) {
+  FusedRun<TypeParam, bfloat16, 64, 4> x(fused_case(sequence(32, 16), kIdentity, kNone, 1));
   x.k.fill([] { return 1; });
   x.q.fill([] { return 1; });
   x.v.each([&](int b, int t, int h, int d) {  // S_1 = -S_0: only the difference of the m is left
@@ -228,10 +257,9 @@ TEST(FusedSm80, TheMixingMatrixKeepsMoreDigitsThanTheTensors) {
   x.o.each([&](int b, int t, int h, int d) { ASSERT_EQ(x.o.value(b, t, h, d), expected); });
 }
 
-TEST(FusedSm80, AQueryThatIsNanSpoilsNoOther) {
-  Case c = of(sequence(96, 24), kIdentity, kNone, 1);
-  Fused<bfloat16, 64, 4> x(c);
-  Fused<bfloat16, 64, 4> y(c);
+TYPED_TEST(Fused, AQueryThatIsNanSpoilsNoOther) {
+  const Case c = fused_case(sequence(96, 24), kIdentity, kNone, 1);
+  FusedRun<TypeParam, bfloat16, 64, 4> x(c), y(c);
   for (int d = 0; d < 64; ++d) y.q.at(0, 30, 0, d) = {0x7FFF};  // a query that is NaN
   ASSERT_TRUE(x.launch(1));
   ASSERT_TRUE(y.launch(1));
@@ -242,6 +270,53 @@ TEST(FusedSm80, AQueryThatIsNanSpoilsNoOther) {
       ASSERT_EQ(x.o.at(b, t, h, d).bits, y.o.at(b, t, h, d).bits);
     }
   });
+}
+
+TEST(FusedSm90, WritesTheBitsOfTheOtherKernel) {
+  const Case c = fused_case({1, 27, 25, 1, 7, 7}, kElu, kKeySum, 1, 2, 2);
+  FusedRun<FusedOfSm90, bfloat16, 64, 16> x(c);
+  FusedRun<FusedOfSm80, bfloat16, 64, 16> y(c);
+  ASSERT_TRUE(x.launch(1));
+  ASSERT_TRUE(y.launch(1));
+  EXPECT_TRUE(x.wrote_as(y));
+}
+
+// A thread block has all heads: what is behind the rows of a box comes from heads before.
+TEST(FusedSm90, AHeadThatIsNanSpoilsNoOther) {
+  Case c = fused_case(sequence(3 * 25, 25), kRelu, kKeySum, 1, 1, 4);
+  c.multiprocessors = 1;
+  FusedRun<FusedOfSm90, half, 64, 4> x(c), y(c);
+  for (auto* tensor : {&y.q, &y.k, &y.v}) {
+    tensor->each([&](int b, int t, int h, int d) {
+      if (h == 1) tensor->at(b, t, h, d) = {0x7FFF};
+    });
+  }
+  ASSERT_TRUE(x.launch(1));
+  ASSERT_TRUE(y.launch(1));
+  x.o.each([&](int b, int t, int h, int d) {
+    if (h == 1) {
+      ASSERT_TRUE(std::isnan(y.o.value(b, t, h, d)));
+    } else {
+      ASSERT_EQ(x.o.at(b, t, h, d).bits, y.o.at(b, t, h, d).bits);
+    }
+  });
+}
+
+TEST(FusedSm90, MoreThanSixteenBlocksAreMixedInTwoSteps) {
+  expect_right<FusedRun<FusedOfSm90, bfloat16, 64, 20>>(
+      fused_case(sequence(20 * 9, 9), kElu, kKeySum, 1));
+}
+
+TEST(FusedSm90, RefusesWhatItsBoxesCannotExpress) {
+  const auto can = [](const TokenBlocks& queries, const TokenBlocks& keys) {
+    FusedRun<FusedOfSm90, bfloat16, 64, 4> run({.blocks = queries, .key_blocks = keys});
+    return run.launch(0);
+  };
+  EXPECT_FALSE(can(sequence(134, 67), sequence(134, 67)));  // a prime above 64
+  // Queries would lie where rows behind the keys must stay zero.
+  EXPECT_FALSE(can(sequence(64, 33), sequence(64, 31)));
+  EXPECT_TRUE(can(sequence(64, 31), sequence(64, 33)));
+  EXPECT_TRUE(can(sequence(64, 33), sequence(64, 16)));
 }
 
 }  // namespace

@@ -1,0 +1,299 @@
+#pragma once
+
+/// \file
+/// The whole bidirectional operator of a pair in one thread block, its summaries in shared memory,
+/// fed by the copy engine:
+///
+///     S_b = sum_(j in b) phi(k_j) v_j^T        z_b = sum_(j in b) phi(k_j)
+///     S~_i = sum_b m_ib S_b                    z~_i = sum_b m_ib z_b
+///     o_t = phi(q_t)^T S~_i / den_t            t in block i, den_t = phi(q_t) . z~_i
+///
+/// A thread block stays on its multiprocessor and takes pairs in steps of the grid. A thread behind
+/// the consumers loads boxes of up to 64 slots of a block (tile/token_boxes.cuh), panels of 64
+/// channels, or all 72, each into a slot of one ring: of a pair the keys and values of block after
+/// block, then the queries. It runs ahead as far as the ring goes, so that the queries come while
+/// summaries are mixed, and the next pair's keys while the last outputs are written.
+///
+///     1  A team of warps makes S_b, each warp 16 rows: phi(K)^T is its A operand, V the B operand.
+///        Teams take blocks in turn. The block's region of shared memory gets S_b times
+///        summary_scale and rounded to T. z_b is a product with ones, in float.
+///     2  Mixing is the product of m, as A operand, with the regions' numbers of the same row and
+///        columns, as B operand, and what comes out replaces them: each warp owns rows and columns
+///        and needs no other. m enters as the sum of two numbers of T. z~ is mixed in float.
+///     3  Warps take 16 queries each in turn. Outputs replace them, and leave from there in rows of
+///        16-byte pieces, only where there is a token.
+///
+///     (D, E)        teams    threads      rows of a panel in shared memory
+///     (64, 64)      2 of 4   256 + 32     128 bytes, swizzled
+///     (72, 72)      2 of 5   320 + 32     144 bytes as they are
+///     (128, 128)    1 of 8   256 + 32     128 bytes, swizzled; two panels
+///
+/// Products are those of mma.sync: the matrix units wait for memory even so, and wgmma would save
+/// few instructions.
+///
+/// Shared memory: fused_sm90_config.cuh. Device memory: every input and output once. Denominators
+/// are kNone and kKeySum: kCrossQuery would need all queries before the first output. Source:
+/// arXiv:2601.07832, section 4.1, eqs. (3) and (4).
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/fused_sm90_config.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/persistent_sm90.cuh"
+#include "mhla/cuda/kernel/region_mixing.cuh"
+#include "mhla/cuda/kernel/summary_rows.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
+#include "mhla/cuda/tile/product.cuh"
+#include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/rows.cuh"
+#include "mhla/cuda/tile/token_boxes.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
+
+namespace mhla::cuda {
+
+struct FusedSm90Parameters {
+  TensorMap maps[3];  ///< of the boxes of q, k and v that FusedSm90::prepare finds
+  DirectParameters stage;
+  TokenBoxes q_boxes;
+  TokenBoxes k_boxes;
+  TokenBoxes v_boxes;
+  std::int32_t pairs;
+  std::int32_t multiprocessors;  ///< of the device
+};
+
+/// \tparam kRegions  at least as many as blocks of queries and blocks of keys
+template <class T, int D, int E, int kRegions>
+class FusedSm90 {
+  using Config = FusedSm90Config<D, E, kRegions>;
+  static_assert(Config::kFits, "so many summaries leave no room for tokens in shared memory");
+
+ public:
+  using Params = FusedSm90Parameters;
+  static constexpr Arch kArchitecture = Arch::kSm90a;
+  static constexpr int kThreads = Config::kThreads;
+  static constexpr int kSharedBytes = Config::kSharedBytes;
+  static constexpr int kBlocksPerMultiprocessor = 1;
+  static constexpr int kRegisters = 168;  // up to three warps to a scheduler
+
+  /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise the copy
+  /// engine has no boxes for these blocks and strides, or a box of queries reaches rows that must
+  /// stay zero behind the keys.
+  static constexpr bool prepare(const DirectParameters& stage, std::int32_t pairs,
+                                std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[3]) {
+    const std::int32_t batch = pairs / stage.heads;
+    p.stage = stage;
+    p.pairs = pairs;
+    p.multiprocessors = multiprocessors;
+    const auto find = [&](const TokenBlocks& blocks, const ConstTokenTensor& tensor, TokenBoxes& to,
+                          TensorBox& box) {
+      return TokenBoxes::find(blocks, tensor, D, stage.heads, batch, Config::kMostRows, to, box);
+    };
+    return find(stage.query_blocks, stage.q, p.q_boxes, boxes[0]) &&
+           find(stage.key_blocks, stage.k, p.k_boxes, boxes[1]) &&
+           find(stage.key_blocks, stage.v, p.v_boxes, boxes[2]) &&
+           (p.k_boxes.rows() % 16 == 0 || p.q_boxes.rows() <= p.k_boxes.rows());
+  }
+
+  static constexpr unsigned grid(const Params& p, int pairs) {
+    return static_cast<unsigned>(pairs < p.multiprocessors ? pairs : p.multiprocessors);
+  }
+
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const Ring ring = ring_of(p);
+    run_persistent<Config>(
+        [&](std::uint32_t thread) {
+          if (thread < 3) ptx::prefetch_tensormap(p.maps[thread]);
+          if (thread < 8) ptx::st_shared_v4(zeros() + thread * 16, {});
+          zero_slots(p, ring, thread);
+        },
+        [&] { load(p, ring); }, [&](std::uint32_t thread) { consume(p, ring, thread); }, ring);
+  }
+
+ private:
+  static constexpr int kSteps = (kRegions + 15) / 16;  ///< of 16 blocks
+  using Box = RingBox<D>;
+  static constexpr int kPanels = Box::kPanels;
+  static constexpr int kPanelColumns = Box::Panel::kColumns;
+  using Sums = SummaryRows<T, D, E>;
+
+  /// Where a warp stands.
+  struct WorkTile {
+    std::uint32_t lane;
+    std::uint32_t warp;  ///< of the consumers
+    std::uint32_t team;
+    std::uint32_t tile;  ///< of 16 rows of S: the warp of the team
+  };
+
+  static MHLA_DEVICE typename Config::Regions regions() {
+    return {ptx::shared_begin() + Config::kSummaries};
+  }
+  static MHLA_DEVICE std::uint32_t zeros() { return ptx::shared_begin() + Config::kZeros; }
+  static MHLA_DEVICE std::uint32_t key_sum(std::uint32_t block) {
+    return ptx::shared_begin() + Config::kKeySums + block * (D * 4);
+  }
+  /// All consumers meet.
+  static MHLA_DEVICE void meet() { ptx::bar_sync(1, Config::kConsumers * 32); }
+
+  static MHLA_DEVICE Ring ring_of(const Params& p) {
+    const std::int32_t q_rows = p.q_boxes.rows(), k_rows = p.k_boxes.rows();
+    const auto steps = static_cast<std::uint32_t>((q_rows > k_rows ? q_rows : k_rows) + 15) / 16;
+    const std::uint32_t begin = ptx::shared_begin();
+    const std::uint32_t slot_bytes = steps * 16 * Box::kRowBytes;
+    const std::uint32_t count = Config::kRingBytes / slot_bytes;
+    return {begin, slot_bytes, begin + Config::kBarriers,
+            count < Config::kMostSlots ? count : Config::kMostSlots};
+  }
+
+  /// Zeroes bytes begin.. end - 1 at a shared address.
+  static MHLA_DEVICE void zero(std::uint32_t address, std::uint32_t begin, std::uint32_t end,
+                               std::uint32_t thread, std::uint32_t threads) {
+    for (std::uint32_t at = begin + thread * 16; at < end; at += threads * 16) {
+      ptx::st_shared_v4(address + at, {});
+    }
+  }
+
+  /// What lies behind boxes: products of 16 rows read it.
+  static MHLA_DEVICE void zero_slots(const Params& p, const Ring& ring, std::uint32_t thread) {
+    const std::int32_t q_rows = p.q_boxes.rows(), k_rows = p.k_boxes.rows();
+    const auto rows = static_cast<std::uint32_t>(q_rows < k_rows ? q_rows : k_rows);
+    MHLA_CUDA_LOOP
+    for (std::uint32_t slot = 0; slot < ring.count; ++slot) {
+      zero(ring.slot({slot, 0}), rows * Box::kRowBytes, ring.slot_bytes, thread, kThreads);
+    }
+    ptx::fence_proxy_async();  // the larger boxes replace it
+  }
+
+  static MHLA_DEVICE void load(const Params& p, const Ring& ring) {
+    RingCursor at;
+    const auto load_box = [&](const TensorMap& map, const TokenBoxes& boxes, BatchHead pair,
+                              BlockOrigin origin, std::int32_t box) {
+      MHLA_CUDA_UNROLL
+      for (int panel = 0; panel < kPanels; ++panel) {
+        ring.producer_acquire(at, static_cast<std::uint32_t>(boxes.rows()) * Box::kRowBytes);
+        ptx::cp_async_bulk_tensor(ring.slot(at), map,
+                                  boxes.origin(origin, pair, box, kPanelColumns * panel),
+                                  ring.full(at));
+        at = at.after(1, ring.count);
+      }
+    };
+    for_pairs(p.pairs, p.stage.heads, [&](BatchHead pair) {
+      for_boxes(p.stage.key_blocks, p.k_boxes, [&](auto, BlockOrigin origin, std::int32_t box) {
+        load_box(p.maps[1], p.k_boxes, pair, origin, box);
+        load_box(p.maps[2], p.v_boxes, pair, origin, box);
+      });
+      for_boxes(p.stage.query_blocks, p.q_boxes, [&](auto, BlockOrigin origin, std::int32_t box) {
+        load_box(p.maps[0], p.q_boxes, pair, origin, box);
+      });
+    });
+  }
+
+  static MHLA_DEVICE void consume(const Params& p, const Ring& ring, std::uint32_t thread) {
+    const DirectParameters& stage = p.stage;
+    const std::uint32_t warp = thread / 32;
+    const WorkTile work{thread % 32, warp, warp / Config::kTeamWarps, warp % Config::kTeamWarps};
+    const bool normalized = stage.normalization.denominator == Denominator::kKeySum;
+    const auto rows = static_cast<std::uint32_t>(stage.query_blocks.blocks());
+    const auto columns = static_cast<std::uint32_t>(stage.key_blocks.blocks());
+    RingCursor at;
+    auto tile = static_cast<std::int32_t>(warp);  // the warp's next 16 queries, of a box
+    for_pairs(p.pairs, p.stage.heads, [&](BatchHead pair) {
+      summarize(p, ring, work, at);
+      const auto m =  // not kept over the phases, which want the registers
+          load_mixing<T, kSteps>(stage.mixing.data, stage.mixing.stride, rows, columns, work.lane);
+      meet();  // all summaries are there
+      VectorMixing<Config::kConsumers, kRegions, D> key_sums{key_sum(0), warp, work.lane, {}};
+      if (normalized) key_sums.mix(stage.mixing.data, stage.mixing.stride, rows, columns);
+      mix_regions<T, Config::kConsumers>(regions(), m, zeros(), rows, columns, warp, work.lane);
+      meet();  // all mixtures are there, and all have read z
+      if (normalized) {
+        key_sums.store(rows);
+        meet();
+      }
+      for_boxes(stage.query_blocks, p.q_boxes,
+                [&](std::int32_t block, BlockOrigin origin, std::int32_t box) {
+                  read_box(p, ring, work, {pair, block, origin, box}, at, tile);
+                });
+      meet();  // all mixtures have been read
+    });
+  }
+
+  static MHLA_DEVICE void summarize(const Params& p, const Ring& ring, const WorkTile& work,
+                                    RingCursor& at) {
+    const TokenBlocks& blocks = p.stage.key_blocks;
+    const std::int32_t rows = p.k_boxes.rows();
+    Sums sums{};
+    for_boxes(blocks, p.k_boxes, [&](std::int32_t block, BlockOrigin origin, std::int32_t box) {
+      ring.consumer_wait<2 * kPanels>(at);
+      const bool own = static_cast<std::uint32_t>(block) % Config::kTeams == work.team;
+      if (own) {
+        sums.add_box(ring, at, work.tile, {blocks, origin, box * rows, rows}, p.stage.key_map,
+                     work.lane);
+      }
+      ring.consumer_release<2 * kPanels>(at, work.lane);
+      at = at.after(2 * kPanels, ring.count);
+      if (own && box + 1 == p.k_boxes.count()) {
+        const auto b = static_cast<std::uint32_t>(block);
+        sums.store(regions().region(b), key_sum(b), work.tile, p.stage.summary_scale, work.lane);
+        sums = {};
+      }
+    });
+  }
+
+  struct Queries {
+    BatchHead pair;
+    std::int32_t block;
+    BlockOrigin origin;
+    std::int32_t box;
+  };
+
+  static MHLA_DEVICE void read_box(const Params& p, const Ring& ring, const WorkTile& work,
+                                   const Queries& queries, RingCursor& at, std::int32_t& tile) {
+    const std::int32_t rows = p.q_boxes.rows(), tiles = (rows + 15) / 16;
+    ring.consumer_wait<kPanels>(at);
+    MHLA_CUDA_LOOP
+    for (; tile < tiles; tile += Config::kConsumers) {
+      const std::int32_t row = 16 * tile;
+      read_rows(p, Box(ring, at, static_cast<std::uint32_t>(row)), work, queries,
+                {p.stage.query_blocks, queries.origin, queries.box * rows + row, rows - row});
+      if (row + 16 > p.k_boxes.rows()) {  // outputs lie behind keys
+        const auto keys = static_cast<std::uint32_t>(p.k_boxes.rows());
+        zero(ring.slot(at), keys * Box::kRowBytes, (keys + 15) / 16 * 16 * Box::kRowBytes,
+             work.lane, 32);
+      }
+      ptx::fence_proxy_async();  // boxes replace outputs
+    }
+    tile -= tiles;
+    ring.consumer_release<kPanels>(at, work.lane);
+    at = at.after(kPanels, ring.count);
+  }
+
+  /// The outputs of the first 16 rows of a box.
+  static MHLA_DEVICE void read_rows(const Params& p, const Box& rows, const WorkTile& work,
+                                    const Queries& queries, const BoxTokens& tokens) {
+    const DirectParameters& stage = p.stage;
+    const auto block = static_cast<std::uint32_t>(queries.block);
+    Fragment<D> q = load_rows(rows, 0, work.lane);
+    apply<T>(stage.query_map, q);
+    RowPair den{0, 0};
+    if (stage.normalization.denominator == Denominator::kKeySum) {
+      den = row_products<T>(q, key_sum(block), work.lane);
+    }
+    const float unit = inverse_power(stage.summary_scale);
+    const RowPair factors{stage.normalization.factor(den.x) * unit,
+                          stage.normalization.factor(den.x_8) * unit};
+    float sums[E / 8][4] = {};
+    multiply<T>(sums, q, regions().region(block), 0, 0, work.lane);
+    const WarpTokens own{tokens(static_cast<std::int32_t>(work.lane % 16))};
+    ptx::bar_warp_sync();  // all have read the queries, which outputs replace
+    write_sums<T>(sums, factors, SharedTile<16, kPanelColumns>{rows.panels[0]},
+                  stage.o.head(queries.pair), stage.o.token_stride, own, work.lane);
+  }
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,52 @@
+#pragma once
+
+/// \file
+/// Sizes and shared memory of fused_sm90.cuh.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/tensor_box.cuh"
+
+namespace mhla::cuda {
+
+/// Sizes of the kernel for up to kRegions blocks of queries and of keys.
+template <int D, int E, int kRegions>
+struct FusedSm90Config {
+  static_assert(D == E && (D == 64 || D == 72 || D == 128),
+                "the fused kernel has widths (64,64), (72,72) and (128,128)");
+  static_assert(kRegions >= 1 && kRegions <= 32, "the fused kernel mixes up to 32 blocks");
+
+  static constexpr int kTeamWarps = (D + 15) / 16;
+  static constexpr int kTeams = D == 128 ? 1 : 2;
+  static constexpr std::uint32_t kConsumers = kTeams * kTeamWarps;  ///< warps
+  static constexpr std::uint32_t kProducer = kConsumers * 32;       ///< thread
+  static constexpr bool kMovesRegisters = false;
+  static constexpr int kThreads = kProducer + 32;
+
+  static constexpr int kPanelColumns = box_columns(D);
+  static constexpr int kPanels = D / kPanelColumns;  ///< of a box of q, k or v
+  static constexpr int kMostRows = 64;               ///< of a box
+  static constexpr int kMostSlots = 64;
+  static constexpr int kMostSlotBytes = kMostRows * kPanelColumns * 2;
+
+  // The plan of shared memory, in bytes: the ring, the regions of S, z, 128 zero bytes for
+  // blocks that are not there, barriers.
+  using Regions = SummaryRegions<kRegions, D, E>;
+  static constexpr int kKeySumBytes = kRegions * D * 4;
+  static constexpr int kBarrierBytes = kMostSlots * Ring::kBarrierBytes;
+  static constexpr int kSharedBytes = shared_limit(Arch::kSm90a);
+  static constexpr int kRingBytes =
+      (kSharedBytes - Regions::kBytes - kKeySumBytes - 128 - kBarrierBytes) / 1024 * 1024;
+  static constexpr int kSummaries = kRingBytes;
+  static constexpr int kKeySums = kSummaries + Regions::kBytes;
+  static constexpr int kZeros = (kKeySums + kKeySumBytes + 127) / 128 * 128;
+  static constexpr int kBarriers = kZeros + 128;
+  static_assert(kBarriers + kBarrierBytes <= kSharedBytes || kRingBytes <= 0);
+  /// Whether the ring holds two boxes of keys and values.
+  static constexpr bool kFits = kRingBytes >= 4 * kPanels * kMostSlotBytes;
+};
+
+}  // namespace mhla::cuda

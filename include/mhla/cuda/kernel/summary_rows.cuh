@@ -1,0 +1,82 @@
+#pragma once
+
+/// \file
+/// 16 rows of S_b and z_b by one warp with mma.sync, from boxes of keys and values that lie in a
+/// ring: panels of the keys in a slot each, those of the values behind them. What kernels of sm_90a
+/// have in common whose products are those of mma.sync.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/ptx/convert.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/ptx/words.cuh"
+#include "mhla/cuda/tile/feature_map.cuh"
+#include "mhla/cuda/tile/product.cuh"
+#include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
+
+namespace mhla::cuda {
+
+/// As a B operand of 8 equal columns 1 for those of rows row.. row + 15 where there is a token, 0
+/// elsewhere.
+template <class T>
+MHLA_DEVICE ptx::Words2 column_of_tokens(const BoxTokens& tokens, std::int32_t row,
+                                         std::uint32_t lane) {
+  const auto one = [&](std::int32_t own) { return tokens(own) >= 0 ? 1.0f : 0.0f; };
+  const std::int32_t own = row + static_cast<std::int32_t>(lane % 4 * 2);
+  return {{ptx::pack<T>(one(own), one(own + 1)), ptx::pack<T>(one(own + 8), one(own + 9))}};
+}
+
+template <class T, int D, int E>
+struct SummaryRows {
+  using Keys = RingBox<D>;
+  using Values = RingBox<E>;
+
+  float s[1][E / 8][4];
+  float z[1][4];  ///< in every column
+
+  /// Adds a box that begins in slot `at`, of rows 16 tile.. of S. `tokens` are those of the box;
+  /// rows behind it, up to a multiple of 16, are zero.
+  MHLA_DEVICE void add_box(const Ring& ring, RingCursor at, std::uint32_t tile,
+                           const BoxTokens& tokens, const FeatureMap& map, std::uint32_t lane) {
+    constexpr std::uint32_t kPanelTiles = Keys::Panel::kColumns / 16;
+    const std::uint32_t panel = Keys::kPanels == 1 ? 0 : tile / kPanelTiles;
+    const std::uint32_t piece = 2 * (tile - panel * kPanelTiles);
+    typename Keys::Panel keys{ring.slot(at.after(panel, ring.count))};
+    Values values(ring, at.after(Keys::kPanels, ring.count), 0);
+    const bool whole = tokens(tokens.count - 1) >= 0;
+    MHLA_CUDA_LOOP
+    for (std::int32_t row = 0; row < tokens.count; row += 16) {
+      const ptx::Words2 filled = whole && row + 16 <= tokens.count
+                                     ? ptx::Words2{{ptx::pack<T>(1, 1), ptx::pack<T>(1, 1)}}
+                                     : column_of_tokens<T>(tokens, row, lane);
+      multiply_key_values<T>(s, z, keys, values, filled, 0, piece, 0, map, lane);
+      keys.begin += 16 * Keys::kRowBytes;
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t& rows : values.panels) rows += 16 * Values::kRowBytes;
+    }
+  }
+
+  /// Stores them times `scale` and rounded as rows 16 tile.. of a region of S (tile/layout.cuh),
+  /// and of the D floats at shared address `key_sum`.
+  template <class Region>
+  MHLA_DEVICE void store(Region region, std::uint32_t key_sum, std::uint32_t tile, float scale,
+                         std::uint32_t lane) const {
+    const std::uint32_t row = 16 * tile + lane / 4, column = lane % 4 * 4;  // in bytes
+    const bool second = D % 16 == 0 || row + 8 < D;  // the last 16 rows of 72 are 8
+    MHLA_CUDA_UNROLL
+    for (int j = 0; j < E / 8; ++j) {
+      const float(&c)[4] = s[0][j];
+      ptx::st_shared(region.piece(row, j) + column, ptx::pack<T>(c[0] * scale, c[1] * scale));
+      if (!second) continue;
+      ptx::st_shared(region.piece(row + 8, j) + column, ptx::pack<T>(c[2] * scale, c[3] * scale));
+    }
+    if (lane % 4 == 0) {
+      ptx::st_shared_f32(key_sum + row * 4, z[0][0]);
+      if (second) ptx::st_shared_f32(key_sum + (row + 8) * 4, z[0][2]);
+    }
+  }
+};
+
+}  // namespace mhla::cuda
