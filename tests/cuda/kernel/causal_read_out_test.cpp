@@ -21,6 +21,7 @@ using namespace mhla::cuda;  // NOLINT
 
 struct CausalOfSm80 {
   static constexpr Arch kArch = Arch::kSm80;
+  static constexpr bool kHas72 = true;
   template <class T, int D, int E, Precision P>
   using Kernel = CausalReadOutSm80<T, D, E, P>;
 
@@ -40,6 +41,7 @@ struct CausalOfSm80 {
 };
 struct CausalOfSm90 {
   static constexpr Arch kArch = Arch::kSm90a;
+  static constexpr bool kHas72 = false;
   template <class T, int D, int E, Precision P>
   using Kernel = CausalReadOutSm90<T, D, E, P>;
 

@@ -21,7 +21,7 @@ constexpr int kBlocks = 3, kPairs = 2;
 template <int D, int E, Precision P>
 void expect_loaded(bool key_sum) {
   using Slot = MixtureSlot<D, E, P>;
-  static_assert(Slot::kPanelBytes == SharedTile<D, E>::kPanelBytes);
+  static_assert(Slot::kPanelBytes == SharedTile<D, box_columns(E)>::kBytes);
   constexpr bool kPair = P == Precision::kPair;
   cuda_test::Array<half> high(kPairs * kBlocks * D * E), low(high.size());
   cuda_test::Array<float> sums(kPairs * kBlocks * D);
@@ -90,6 +90,7 @@ void expect_loaded(bool key_sum) {
 TEST(MixtureSlot, HoldsTheMixtureOfABlock) {
   expect_loaded<64, 64, Precision::kSingle>(true);
   expect_loaded<64, 64, Precision::kPair>(false);
+  expect_loaded<72, 72, Precision::kPair>(true);
   expect_loaded<128, 128, Precision::kPair>(true);
   expect_loaded<128, 256, Precision::kSingle>(false);
 }

@@ -21,6 +21,7 @@ using namespace mhla::cuda;  // NOLINT
 
 struct ReadOutOfSm80 {
   static constexpr Arch kArch = Arch::kSm80;
+  static constexpr bool kHas72 = true;
   template <class T, int D, int E, Precision P>
   using Kernel = ReadOutSm80<T, D, E, P>;
 
@@ -29,6 +30,7 @@ struct ReadOutOfSm80 {
 };
 struct ReadOutOfSm90 {
   static constexpr Arch kArch = Arch::kSm90a;
+  static constexpr bool kHas72 = true;
   template <class T, int D, int E, Precision P>
   using Kernel = ReadOutSm90<T, D, E, P>;
 

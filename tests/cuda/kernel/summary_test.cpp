@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "mhla/cuda/kernel/summary_mma_sm90.cuh"
 #include "mhla/cuda/kernel/summary_sm80.cuh"
 #include "mhla/cuda/kernel/summary_sm90.cuh"
 #include "support/cuda/kernel_contract.hpp"
@@ -17,13 +18,15 @@ using namespace mhla::cuda;  // NOLINT
 
 struct SummaryOfSm80 {
   static constexpr Arch kArch = Arch::kSm80;
+  static constexpr bool kHas72 = true;
   template <class T, int D, int E, Precision P>
   using Kernel = SummarySm80<T, D, E, P>;
 };
 struct SummaryOfSm90 {
   static constexpr Arch kArch = Arch::kSm90a;
+  static constexpr bool kHas72 = true;
   template <class T, int D, int E, Precision P>
-  using Kernel = SummarySm90<T, D, E, P>;
+  using Kernel = CopyingSummary<T, D, E, P>;
 };
 
 template <class Kernels>

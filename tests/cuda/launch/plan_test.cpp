@@ -172,8 +172,11 @@ TEST(Plan, TheCopyEngineIsUsedWhereBlocksAreBoxes) {
   EXPECT_EQ(prime.summary, Arch::kSm80);
   EXPECT_EQ(prime.read_out, Arch::kSm80);
 
-  const Plan narrow = plan<72, 72>(problem, kHopper);  // no kernel of sm_90a has this width
-  EXPECT_EQ(narrow.summary, Arch::kSm80);
+  problem.query_blocks = problem.key_blocks = sequence(31500, 210);
+  EXPECT_EQ((plan<72, 72>(problem, kHopper).summary), Arch::kSm90a);
+  EXPECT_EQ((plan<72, 72>(problem, kHopper).read_out), Arch::kSm90a);
+  problem.causal = true;  // no kernel of sm_90a has this width
+  EXPECT_EQ((plan<72, 72>(problem, kHopper).read_out), Arch::kSm80);
 }
 
 TEST(Plan, TheQuadraticFormHasAKernelOfSm90aWhereTheMixingMatrixFits) {

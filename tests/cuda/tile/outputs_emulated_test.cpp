@@ -101,7 +101,9 @@ TEST(Outputs, TilesAreStoredByTheCopyEngine) {
 /// Rows of a box are stored, those behind its end not.
 template <class T, int kTiles>
 void expect_box(int column, std::int32_t row, std::int32_t rows) {
-  constexpr std::uint32_t kPanelBytes = 40 * 128, kWords = 4 * kPanelBytes / 4;
+  using Panel = SharedTile<256, box_columns(8 * kTiles)>;
+  constexpr int kColumns = Panel::kColumns;
+  constexpr std::uint32_t kPanelBytes = 40 * 2 * kColumns, kWords = 4 * kPanelBytes / 4;
   constexpr std::uint32_t kBefore = 0x12345678;
   std::vector<std::uint32_t> seen(kWords);
   emulator::Device device(3);
@@ -117,11 +119,11 @@ void expect_box(int column, std::int32_t row, std::int32_t rows) {
   });
   EXPECT_EQ(report.bank_conflicts, 0u);
   for (std::int32_t r = 0; r < 40; ++r) {
-    for (int c = 0; c < 256; c += 2) {
-      const std::uint32_t at =
-          static_cast<std::uint32_t>(c / 64) * kPanelBytes +
-          BoxPanel::offset(static_cast<std::uint32_t>(r), static_cast<std::uint32_t>(c % 64 / 8)) +
-          static_cast<std::uint32_t>(c % 8 * 2);
+    for (int c = 0; c < 4 * kColumns; c += 2) {
+      const std::uint32_t at = static_cast<std::uint32_t>(c / kColumns) * kPanelBytes +
+                               Panel::offset(static_cast<std::uint32_t>(r),
+                                             static_cast<std::uint32_t>(c % kColumns / 8)) +
+                               static_cast<std::uint32_t>(c % 8 * 2);
       const bool stored =
           r >= row && r < row + 16 && r < rows && c >= column && c < column + 8 * kTiles;
       const auto i = static_cast<std::uint32_t>(r - row),
@@ -138,6 +140,7 @@ TEST(Outputs, RowsOfABoxAreStored) {
   expect_box<half, 8>(0, 0, 40);
   expect_box<bfloat16, 16>(128, 16, 27);
   expect_box<half, 16>(0, 32, 33);
+  expect_box<half, 9>(0, 16, 27);
 }
 
 /// store_sums puts what a thread has of sums where the tables of mma say.

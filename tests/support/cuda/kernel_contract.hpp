@@ -6,7 +6,7 @@
 ///     template <class Kernels> class Summary : public KernelContract<Kernels> {};
 ///     TYPED_TEST_SUITE(Summary, Both);
 ///
-/// Kernels: ::Kernel<T, D, E, P>, and kArch. Those of sm_90a do not have (72, 72).
+/// Kernels: ::Kernel<T, D, E, P>, kArch, and kHas72 where there are others than (64, 64) and wider.
 
 #include <gtest/gtest.h>
 
@@ -19,13 +19,13 @@ template <class Kernels>
 class KernelContract : public testing::Test {
  protected:
   static constexpr bool kSm80 = Kernels::kArch == mhla::cuda::Arch::kSm80;
-  static constexpr int kNarrow = kSm80 ? 72 : 64;
+  static constexpr int kNarrow = Kernels::kHas72 ? 72 : 64;
 
   /// expect_right_for_types of all widths, `wide` for (128, 256).
   template <template <class T, int D, int E, Precision P> class Run>
   static void expect_right_for_widths(const Case& c, const Case& wide) {
     expect_right_for_types<Run, 64, 64>(c);
-    if constexpr (kSm80) expect_right_for_types<Run, 72, 72>(c);
+    if constexpr (Kernels::kHas72) expect_right_for_types<Run, 72, 72>(c);
     expect_right_for_types<Run, 128, 128>(c);
     expect_right_for_types<Run, 128, 256>(wide);
   }

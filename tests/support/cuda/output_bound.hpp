@@ -12,7 +12,7 @@
 /// and rounding to T moves o^ by at most u (|o^| + eta), eta the least normal number of T.
 ///
 /// Norms and gates of a row (tile/output_norm.cuh) come before that: with mean squares s, which n +
-/// 3 roundings lead to, 1 / sqrt(s) is a relative 2^-22 off the one of s^, and silu(g), where the
+/// 4 roundings lead to, 1 / sqrt(s) is a relative 2^-22 off the one of s^, and silu(g), where the
 /// exponent g log2(e) is rounded twice, 2 |g| + 8 units of 2^-24; three products come to that.
 
 #include <gtest/gtest.h>
@@ -97,7 +97,7 @@ inline Bounded norm_scale(const std::vector<Bounded>& o, double eps) {
     mean += x.value * x.value / n;
     off += (2 * std::abs(x.value) + x.error) * x.error / n;
   }
-  off += gamma(n + 3) * (mean + off);
+  off += gamma(n + 4) * (mean + off);
   EXPECT_GT(mean, 2 * off) << "the problem is ill-conditioned";
   const double scale = 1 / std::sqrt(mean);
   return {scale, (1 + 0x1p-22) / std::sqrt(mean - off) - scale};

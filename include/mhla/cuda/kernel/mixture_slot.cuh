@@ -1,9 +1,10 @@
 #pragma once
 
 /// \file
-/// A mixture S~_i [D, E] in shared memory as the factor B of wgmma, and z~_i behind it: what the
-/// kernels that read outputs from mixtures have in common. The copy engine brings it in boxes of D
-/// rows of 64 columns; of Precision::kPair the low part follows the high one.
+/// A mixture S~_i [D, E] in shared memory as the factor B of wgmma, for (72, 72) of mma.sync, and
+/// z~_i behind it: what the kernels that read outputs from mixtures have in common. The copy engine
+/// brings it in boxes of D rows of 64 columns, or all 72; of Precision::kPair the low part follows
+/// the high one.
 
 #include <cstdint>
 
@@ -13,6 +14,7 @@
 #include "mhla/cuda/ptx/wgmma.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/product.cuh"
 #include "mhla/cuda/tile/rows.cuh"
 #include "mhla/cuda/tile/tensor_box.cuh"
 
@@ -21,11 +23,12 @@ namespace mhla::cuda {
 template <int D, int E, Precision P>
 struct MixtureSlot {
   static constexpr int kParts = P == Precision::kPair ? 2 : 1;
-  static constexpr int kPanelBytes = D * 128;
+  static constexpr int kPanelColumns = box_columns(E);
+  static constexpr int kPanelBytes = D * kPanelColumns * 2;
   static constexpr int kPartBytes = D * E * 2;
   static constexpr int kBytes = kParts * kPartBytes + 1024;
 
-  std::uint32_t begin;  ///< shared address, a multiple of 1024
+  std::uint32_t begin;  ///< shared address, a multiple of 1024; of 128 for (72, 72)
 
   /// z~_i.
   MHLA_HOST_DEVICE constexpr BoxVector<D> key_sum() const { return {begin + kParts * kPartBytes}; }
@@ -59,9 +62,9 @@ struct MixtureSlot {
     MHLA_CUDA_UNROLL
     for (int part = 0; part < kParts; ++part) {
       MHLA_CUDA_UNROLL
-      for (int panel = 0; panel < E / 64; ++panel) {
+      for (int panel = 0; panel < E / kPanelColumns; ++panel) {
         ptx::cp_async_bulk_tensor(begin + part * kPartBytes + panel * kPanelBytes, maps[part],
-                                  {{64 * panel, 0, block, pair, 0}}, barrier);
+                                  {{kPanelColumns * panel, 0, block, pair, 0}}, barrier);
       }
     }
     if (key_sum)
@@ -84,19 +87,27 @@ struct MixtureSlot {
   }
 
   /// sums += features S~, of as many columns one behind the other. Called by a group, with
-  /// `features` in order (ptx::fence_registers).
+  /// `features` in order (ptx::fence_registers); of (72, 72) by each warp for itself.
   template <class T, int kCount, int kTiles>
-  MHLA_DEVICE void add_products(float (&sums)[kCount][kTiles][4],
-                                const Fragment<D>& features) const {
-    MHLA_CUDA_UNROLL
-    for (auto& part : sums) ptx::fence_registers(part);
-    ptx::wgmma_fence();
-    MHLA_CUDA_UNROLL
-    for (int i = 0; i < kCount; ++i) multiply<T>(sums[i], features, i * 8 * kTiles);
-    ptx::wgmma_commit_group();
-    ptx::wgmma_wait_group<0>();
-    MHLA_CUDA_UNROLL
-    for (auto& part : sums) ptx::fence_registers(part);
+  MHLA_DEVICE void add_products(float (&sums)[kCount][kTiles][4], const Fragment<D>& features,
+                                std::uint32_t lane) const {
+    if constexpr (D == 72) {
+      MHLA_CUDA_UNROLL
+      for (int part = 0; part < kParts; ++part) {
+        const SharedTile<D, E> mixture{begin + part * kPartBytes};
+        cuda::multiply<T>(sums[0], features, mixture, 0, 0, lane);
+      }
+    } else {
+      MHLA_CUDA_UNROLL
+      for (auto& part : sums) ptx::fence_registers(part);
+      ptx::wgmma_fence();
+      MHLA_CUDA_UNROLL
+      for (int i = 0; i < kCount; ++i) multiply<T>(sums[i], features, i * 8 * kTiles);
+      ptx::wgmma_commit_group();
+      ptx::wgmma_wait_group<0>();
+      MHLA_CUDA_UNROLL
+      for (auto& part : sums) ptx::fence_registers(part);
+    }
   }
 
  private:
@@ -106,7 +117,7 @@ struct MixtureSlot {
     return {part,
             {E, D, static_cast<std::uint64_t>(blocks), static_cast<std::uint64_t>(pairs), 1},
             {2 * E, summary, head, head},
-            {64, D, 1, 1, 1}};
+            {kPanelColumns, D, 1, 1, 1}};
   }
 };
 

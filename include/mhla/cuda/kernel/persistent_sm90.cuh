@@ -5,22 +5,24 @@
 /// a block of tokens of a pair each, or whole pairs, which they take in steps of the grid. A thread
 /// behind the warpgroups loads into rings (tile/ring.cuh), the producer; warpgroups consume.
 ///
-///     shared memory    rings, WarpTile of each warp, barriers
+///     shared memory    rings, a tile of each warp, barriers
 ///
 /// Items go by batch item, block, head: rows of a token's heads lie side by side in device memory,
 /// and neighbours in the grid read them together; summaries of a batch item are written together,
-/// and mixed while the second cache has them (mixing_sm80.cuh).
+/// and mixed while the second cache has them (mixing_sm90.cuh).
 
 #include <cstdint>
 #include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/mbarrier.cuh"
 #include "mhla/cuda/ptx/wgmma.cuh"
-#include "mhla/cuda/tile/outputs.cuh"
+#include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/tensor_box.cuh"
 #include "mhla/cuda/tile/token_blocks.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
 
@@ -29,17 +31,16 @@ namespace mhla::cuda {
 /// Threads and shared memory.
 /// \tparam kMovesRegisters_  from the producer's warpgroup to the consumers, who need more than
 ///                           kRegisters
-/// \tparam kWarpgroups_      that consume: 1, 2 or 4
-template <int D, int E, bool kMovesRegisters_, int kWarpgroups_ = D / 64>
+/// \tparam kWarps            that consume: in warpgroups, 1, 2 or 4 of them, where those multiply
+template <int D, int E, bool kMovesRegisters_, int kWarps = D / 64 * 4>
 struct PersistentConfig {
-  static_assert((D == 64 && E == 64) || (D == 128 && (E == 128 || E == 256)),
-                "kernels of sm_90 have (D, E) of (64, 64), (128, 128) and (128, 256)");
+  static_assert(has_kernels(D, E), "kernels have the (D, E) of widths.cuh");
 
-  static constexpr int kWarpgroups = kWarpgroups_;
-  static constexpr std::uint32_t kConsumers = 4 * kWarpgroups;  ///< warps
-  static constexpr std::uint32_t kProducer = kConsumers * 32;   ///< thread
+  static constexpr int kWarpgroups = kWarps / 4;
+  static constexpr std::uint32_t kConsumers = kWarps;
+  static constexpr std::uint32_t kProducer = kConsumers * 32;  ///< thread
   static constexpr bool kMovesRegisters = kMovesRegisters_;
-  static constexpr int kThreads = 128 * kWarpgroups + (kMovesRegisters ? 128 : 32);
+  static constexpr int kThreads = 32 * kWarps + (kMovesRegisters ? 128 : 32);
   static constexpr int kBlocksPerMultiprocessor = kWarpgroups == 1 ? 2 : 1;
 
   static constexpr int kRegisters = kWarpgroups == 4 ? 96 : 168;
@@ -50,20 +51,22 @@ struct PersistentConfig {
                                         (kWarpgroups + 1) * kRegisters,
                 "consumers get what others give");
 
+  using Tile = SharedTile<16, box_columns(E)>;
+
   // A multiprocessor has 228 KB, of which each thread block takes one more than it asks for.
   static constexpr int kSharedBytes = kBlocksPerMultiprocessor == 2 ? 113 * 1024 : 227 * 1024;
   static constexpr int kBarrierBytes = 1024;
-  static constexpr int kTiles = kSharedBytes - kBarrierBytes - kConsumers * WarpTile::kBytes;
+  static constexpr int kTiles = kSharedBytes - kBarrierBytes - kConsumers * Tile::kBytes;
   static constexpr int kRingBytes = kTiles;  ///< the rings come first
   static_assert(kSharedBytes <= shared_limit(Arch::kSm90a), "it all fits into shared memory");
-  static_assert(kRingBytes % 1024 == 0, "slots begin at multiples of 1024");
+  static_assert(kRingBytes % (D == 72 ? 128 : 1024) == 0, "slots begin at multiples of 1024");
 
   static MHLA_DEVICE std::uint32_t barriers(std::uint32_t begin) {
     return begin + kSharedBytes - kBarrierBytes;
   }
   /// What sums of a warp pass through.
-  static MHLA_DEVICE WarpTile tile(std::uint32_t warp) {
-    return {ptx::shared_begin() + kTiles + warp * WarpTile::kBytes};
+  static MHLA_DEVICE Tile tile(std::uint32_t warp) {
+    return {ptx::shared_begin() + kTiles + warp * Tile::kBytes};
   }
 };
 

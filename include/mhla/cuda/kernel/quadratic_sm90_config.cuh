@@ -48,7 +48,7 @@ struct KeyFeatures {
 };
 
 template <int D, int E>
-struct QuadraticSm90Config : PersistentConfig<D, E, true, D == 64 ? 4 : 2> {
+struct QuadraticSm90Config : PersistentConfig<D, E, true, D == 64 ? 16 : 8> {
   static constexpr int kQueries = 64 * QuadraticSm90Config::kWarpgroups;  // of a strip, at most
   static constexpr int kKeys = 64;                                        // of a slot
   static constexpr std::uint32_t kPanelBytes = kKeys * 128;

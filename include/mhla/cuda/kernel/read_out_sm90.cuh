@@ -1,22 +1,23 @@
 #pragma once
 
 /// \file
-/// Outputs of every query, with the copy engine and wgmma:
+/// Outputs of every query, with the copy engine and wgmma, for (72, 72) mma.sync:
 ///
 ///     o_t = factor(den_t) phi(q_t)^T S~_i,   t in block i
 ///     den_t = phi(q_t) . z~_i                            kKeySum
 ///     den_t = sum_b m_ib s_bw, w the slot of t           kCrossQuery
 ///
 /// A thread block stays and takes items pair * M + i in steps of the grid. A thread behind the
-/// warpgroups loads, into two rings: S~_i as E / 64 panels of [D][64], where wgmma reads them, with
-/// z~_i behind; and the boxes of Q (tile/token_boxes.cuh). D / 64 warpgroups take turns at tiles of
-/// 64 slots of a box: Q to registers, phi; den, and products; norm and gate of O
-/// (tile/output_norm.cuh), where wanted; O to where Q was, E columns there. The copy engine takes a
-/// box of O from there, started by the thread that loads before it loads to that slot again: what
-/// of a box lies beyond the tokens it leaves out.
+/// warpgroups loads, into two rings: S~_i as E / 64 panels of [D][64], where wgmma reads them, or
+/// as it is for (72, 72), with z~_i behind; and the boxes of Q (tile/token_boxes.cuh). D / 64
+/// warpgroups take turns at tiles of 64 slots of a box: Q to registers, phi; den, and products;
+/// norm and gate of O (tile/output_norm.cuh), where wanted; O to where Q was, E columns there. The
+/// copy engine takes a box of O from there, started by the thread that loads before it loads to
+/// that slot again: what of a box lies beyond the tokens it leaves out.
 ///
 ///     (D, E)        threads      per multiprocessor    slots of S~, at most    sums of a thread
 ///     (64, 64)      128 + 32     2 thread blocks       3                       32
+///     (72, 72)      128 + 32     2                     3                       36
 ///     (128, 128)    256 + 128    1                     2                       64
 ///     (128, 256)    256 + 128    1                     2                       128
 ///
@@ -107,11 +108,11 @@ struct ReadOutSm90 {
 
   /// Bytes of a panel of a box.
   static MHLA_DEVICE std::uint32_t panel_bytes(const Params& p) {
-    return (static_cast<std::uint32_t>(p.q_boxes.rows()) + 7) / 8 * 1024;
+    return (static_cast<std::uint32_t>(p.q_boxes.rows()) + 7) / 8 * (16 * Config::kPanelColumns);
   }
 
   static MHLA_DEVICE Rings rings_of(const Params& p) {
-    const std::uint32_t bytes = panel_bytes(p) * (E / 64);
+    const std::uint32_t bytes = panel_bytes(p) * (E / Config::kPanelColumns);
     const auto slots = Config::slots(static_cast<std::int32_t>(bytes), p.q_boxes.count());
     const auto mixtures = static_cast<std::uint32_t>(slots.mixtures);
     const std::uint32_t begin = ptx::shared_begin(), barriers = Config::barriers(begin);
@@ -155,10 +156,11 @@ struct ReadOutSm90 {
     const Ring& ring = rings.boxes;
     ring.producer_acquire(at, static_cast<std::uint32_t>(p.q_boxes.rows()) * (2 * D));
     MHLA_CUDA_UNROLL
-    for (int panel = 0; panel < D / 64; ++panel) {
-      ptx::cp_async_bulk_tensor(
-          ring.slot(at) + static_cast<std::uint32_t>(panel) * panel_bytes(p), p.maps[0],
-          p.q_boxes.origin(item.origin, item.head, box, 64 * panel), ring.full(at), policy);
+    for (int panel = 0; panel < D / Config::kPanelColumns; ++panel) {
+      const BoxOrigin from =
+          p.q_boxes.origin(item.origin, item.head, box, Config::kPanelColumns * panel);
+      ptx::cp_async_bulk_tensor(ring.slot(at) + static_cast<std::uint32_t>(panel) * panel_bytes(p),
+                                p.maps[0], from, ring.full(at), policy);
     }
     const BoxOrigin origin = p.o_boxes.origin(item.origin, item.head, box, 0);
     MHLA_CUDA_UNROLL
@@ -179,11 +181,10 @@ struct ReadOutSm90 {
           ptx::ld_shared(rings.origins + at.slot * Config::kOriginBytes + 4 * i));
     }
     MHLA_CUDA_UNROLL
-    for (int panel = 0; panel < E / 64; ++panel) {
-      ptx::cp_async_bulk_tensor_store(
-          p.maps[4], origin,
-          rings.boxes.slot(at) + static_cast<std::uint32_t>(panel) * panel_bytes(p), policy);
-      origin.x[0] += 64;
+    for (int panel = 0; panel < E / Config::kPanelColumns; ++panel) {
+      const auto panels = static_cast<std::uint32_t>(panel) * panel_bytes(p);
+      ptx::cp_async_bulk_tensor_store(p.maps[4], origin, rings.boxes.slot(at) + panels, policy);
+      origin.x[0] += Config::kPanelColumns;
     }
     ptx::cp_async_bulk_commit_group();
     ptx::cp_async_bulk_wait_group_read<0>();
@@ -230,7 +231,7 @@ struct ReadOutSm90 {
                                    const Fragment<D>& features, const BoxRows& at) {
     RowPair factors = factors_of(p, work, mixture, features, at);
     float sums[kParts][kTiles][4] = {};
-    mixture.template add_products<T>(sums, features);
+    mixture.template add_products<T>(sums, features, work.lane);
     if (p.stage.norm.normed) {
       RowPair squares{0, 0};
       MHLA_CUDA_UNROLL

@@ -30,10 +30,11 @@ struct ReadOutSm90Parameters {
 template <int D, int E, Precision P>
 struct ReadOutSm90Config : PersistentConfig<D, E, D == 128> {
   static constexpr int kMostRows = E == 256 ? 128 : 256;  // of a box
-  static constexpr int kColumns = E == 64 ? 64 : 128;     // of a product
+  static constexpr int kColumns = E < 128 ? E : 128;      // of a product
+  static constexpr int kPanelColumns = box_columns(E);    // of a box of Q or O
 
   using Mixture = MixtureSlot<D, E, P>;
-  static constexpr int kMostMixtures = D == 64 ? 3 : 2;
+  static constexpr int kMostMixtures = D < 128 ? 3 : 2;
   static constexpr int kMostBoxes = 16;
 
   // No sums pass through tiles of warps: the rings have their place.

@@ -268,7 +268,7 @@ struct SummarySm90 {
       ptx::st_global_f32(z + row + work.lane / 4, sums.z[0]);
       ptx::st_global_f32(z + row + work.lane / 4 + 8, sums.z[2]);
     }
-    const WarpTile tile = Config::tile(work.warp);
+    const auto tile = Config::tile(work.warp);
     const ConsecutiveTokens rows{0, 16};
     MHLA_CUDA_UNROLL
     for (int e = 0; e < kValuePanels; ++e) {

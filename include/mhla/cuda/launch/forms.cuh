@@ -29,8 +29,8 @@
 #include "mhla/cuda/kernel/read_out_sm80.cuh"
 #include "mhla/cuda/kernel/read_out_sm90.cuh"
 #include "mhla/cuda/kernel/scores_sm80.cuh"
+#include "mhla/cuda/kernel/summary_mma_sm90.cuh"
 #include "mhla/cuda/kernel/summary_sm80.cuh"
-#include "mhla/cuda/kernel/summary_sm90.cuh"
 #include "mhla/cuda/launch/plan.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/cuda/launch/stages.cuh"
@@ -63,39 +63,40 @@ void run_copying(const Stage& stage, std::int32_t pairs, const Device& device, c
 }
 
 /// Runs a stage by its kernel of `arch`.
-template <template <class, int, int, Precision> class Sm80,
-          template <class, int, int, Precision> class Sm90a, class T, int D, int E, Precision P,
-          class Stage, class Stream>
+template <class Sm80, class Sm90a, class Stage, class Stream>
 void run_stage(Arch arch, const Stage& stage, std::int32_t pairs, const Device& device,
                const Stream& stream, Start start) {
-  if constexpr (kCopyEngineWidths<D, E>) {
+  if constexpr (!std::is_same_v<Sm80, Sm90a>) {
     if (arch == Arch::kSm90a) {
-      run_copying<Sm90a<T, D, E, P>>(stage, pairs, device, stream, start);
+      run_copying<Sm90a>(stage, pairs, device, stream, start);
       return;
     }
   }
-  stream.template run<Sm80<T, D, E, P>>(stage, pairs, start);
+  stream.template run<Sm80>(stage, pairs, start);
 }
 
 template <class T, int D, int E, Precision P, bool kCausal, class Stream>
 void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixing,
                       const WorkspaceArrays& arrays, const Device& device, const Stream& stream) {
   const std::int32_t pairs = problem.pairs();
-  run_stage<SummarySm80, SummarySm90, T, D, E, P>(plan.summary, summary_stage(problem, arrays),
-                                                  pairs, device, stream, Start::kInOrder);
-  run_stage<MixingSm80, MixingSm90, T, D, E, P>(device.arch, mixing_stage(problem, arrays, mixing),
-                                                pairs, device, stream, Start::kEarly);
+  run_stage<SummarySm80<T, D, E, P>, CopyingSummary<T, D, E, P>>(
+      plan.summary, summary_stage(problem, arrays), pairs, device, stream, Start::kInOrder);
+  using Mixing80 = MixingSm80<T, D, E, P>;
+  using Mixing90 = std::conditional_t<D == 72, Mixing80, MixingSm90<T, D, E, P>>;
+  run_stage<Mixing80, Mixing90>(device.arch, mixing_stage(problem, arrays, mixing), pairs, device,
+                                stream, Start::kEarly);
   if constexpr (kCausal) {
-    run_stage<CausalReadOutSm80, CausalReadOutSm90, T, D, E, P>(
-        plan.read_out, causal_read_out_stage(problem, arrays, mixing), pairs, device, stream,
-        Start::kEarly);
+    using Sm80 = CausalReadOutSm80<T, D, E, P>;
+    using Sm90a = std::conditional_t<D == 72, Sm80, CausalReadOutSm90<T, D, E, P>>;
+    run_stage<Sm80, Sm90a>(plan.read_out, causal_read_out_stage(problem, arrays, mixing), pairs,
+                           device, stream, Start::kEarly);
   } else {
     if (problem.op.denominator == Denominator::kCrossQuery) {
       stream.template run<ScoresSm80<T, D>>(score_stage(problem, arrays), pairs, Start::kEarly);
     }
-    run_stage<ReadOutSm80, ReadOutSm90, T, D, E, P>(plan.read_out,
-                                                    read_out_stage(problem, arrays, mixing), pairs,
-                                                    device, stream, Start::kEarly);
+    run_stage<ReadOutSm80<T, D, E, P>, ReadOutSm90<T, D, E, P>>(
+        plan.read_out, read_out_stage(problem, arrays, mixing), pairs, device, stream,
+        Start::kEarly);
   }
 }
 
@@ -130,7 +131,7 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
   const DirectParameters direct = direct_stage(problem, mixing);
   switch (plan.form) {
     case Form::kQuadratic:
-      if constexpr (!kCausal && kCopyEngineWidths<D, E>) {
+      if constexpr (!kCausal && D != 72) {
         if (plan.quadratic == Arch::kSm90a) {
           detail::run_copying<QuadraticSm90<T, D, E>>(direct, pairs, device, stream,
                                                       Start::kInOrder);

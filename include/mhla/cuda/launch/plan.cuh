@@ -22,7 +22,7 @@
 #include "mhla/cuda/kernel/fused_sm90.cuh"
 #include "mhla/cuda/kernel/quadratic_sm90.cuh"
 #include "mhla/cuda/kernel/read_out_sm90.cuh"
-#include "mhla/cuda/kernel/summary_sm90.cuh"
+#include "mhla/cuda/kernel/summary_mma_sm90.cuh"
 #include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/cuda/launch/stages.cuh"
@@ -58,18 +58,15 @@ struct Plan {
   const char* reason;           ///< one line
   std::size_t workspace_bytes;  ///< at a multiple of 256
   Traffic traffic;
-  /// Whose kernels the form takes: on sm_90a those with the copy engine, where they have the widths
-  /// and the blocks are boxes of the tensors (tile/token_boxes.cuh); the quadratic one where also
-  /// the mixing matrix fits, and no token is causal.
+  /// Whose kernels the form takes: on sm_90a those with the copy engine, where blocks are boxes of
+  /// the tensors (tile/token_boxes.cuh); the quadratic one where also the mixing matrix fits. For
+  /// (72, 72) there is no quadratic one and no causal read-out, for causal problems no quadratic
+  /// one.
   Arch quadratic;
   Arch fused;
   Arch summary;
   Arch read_out;
 };
-
-/// Whether the kernels of sm_90a have these widths, but for the fused one, which has (72, 72) too.
-template <int D, int E>
-inline constexpr bool kCopyEngineWidths = D % 64 == 0;
 
 /// Where one form ends and the next begins.
 struct FormBounds {
@@ -140,7 +137,7 @@ constexpr Arch kernel_arch(const Stage& stage, const Problem& problem, const Dev
 /// Whose kernel the quadratic form takes.
 template <int D, int E>
 constexpr Arch quadratic_arch(const Problem& problem, const Device& device) {
-  if constexpr (kCopyEngineWidths<D, E>) {
+  if constexpr (D != 72) {
     if (!problem.causal) {
       return kernel_arch<QuadraticSm90<bfloat16, D, E>>(direct_stage(problem, {}), problem, device);
     }
@@ -163,14 +160,16 @@ constexpr Arch fused_arch(const Problem& problem, const Device& device) {
 /// Whose kernels the three-stage form takes.
 template <int D, int E, Precision P>
 constexpr void choose_kernels(const Problem& problem, const Device& device, Plan& plan) {
-  plan.summary = plan.read_out = Arch::kSm80;
-  if constexpr (kCopyEngineWidths<D, E>) {
-    plan.summary =
-        kernel_arch<SummarySm90<bfloat16, D, E, P>>(summary_stage(problem, {}), problem, device);
-    plan.read_out = problem.causal ? kernel_arch<CausalReadOutSm90<bfloat16, D, E, P>>(
-                                         causal_read_out_stage(problem, {}, {}), problem, device)
-                                   : kernel_arch<ReadOutSm90<bfloat16, D, E, P>>(
-                                         read_out_stage(problem, {}, {}), problem, device);
+  plan.summary =
+      kernel_arch<CopyingSummary<bfloat16, D, E, P>>(summary_stage(problem, {}), problem, device);
+  if (!problem.causal) {
+    plan.read_out = kernel_arch<ReadOutSm90<bfloat16, D, E, P>>(read_out_stage(problem, {}, {}),
+                                                                problem, device);
+  } else if constexpr (D != 72) {
+    plan.read_out = kernel_arch<CausalReadOutSm90<bfloat16, D, E, P>>(
+        causal_read_out_stage(problem, {}, {}), problem, device);
+  } else {
+    plan.read_out = Arch::kSm80;
   }
 }
 

@@ -14,6 +14,7 @@
 #include "mhla/cuda/ptx/matrix.cuh"
 #include "mhla/cuda/tile/feature_map.cuh"
 #include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/tensor_box.cuh"
 
 namespace mhla::cuda {
 
@@ -99,7 +100,7 @@ MHLA_DEVICE Fragment<8 * kTiles> rounded(const float (&sums)[kTiles][4]) {
 
 // -------------------------------------------------------------------------------------------------
 // Rows of a box in registers (tile/fragment.cuh). A box is panels of 64 columns at multiples of
-// 1024, in the swizzled order of ptx/tensor_copy.cuh.
+// 1024, in the swizzled order of ptx/tensor_copy.cuh; or one of 72 columns as they are.
 
 /// Panels of a box of up to 256 rows; only the place of a piece inside a panel is fixed.
 using BoxPanel = SharedTile<256, 64>;
@@ -113,13 +114,19 @@ MHLA_DEVICE Fragment<kColumns> load_box_rows(std::uint32_t box, std::uint32_t pa
   const TileCoord at = rows_coord(lane);
   const std::int32_t wanted = row + static_cast<std::int32_t>(at.row);
   const auto own = static_cast<std::uint32_t>(wanted < rows ? wanted : rows - 1);
+  using Panel = SharedTile<256, box_columns(kColumns)>;
   Fragment<kColumns> fragment;
   MHLA_CUDA_UNROLL
   for (int s = 0; s < kColumns / 16; ++s) {
-    const BoxPanel panel{box + s / 4 * panel_bytes};
+    const Panel panel{box + s / 4 * panel_bytes};
     const ptx::Words4 w = ptx::ldmatrix_x4(panel.piece(own, s % 4 * 2 + at.piece));
     MHLA_CUDA_UNROLL
     for (int i = 0; i < 4; ++i) fragment.x[4 * s + i] = w.x[i];
+  }
+  if constexpr (kColumns % 16 != 0) {
+    const ptx::Words2 w = ptx::ldmatrix_x2(Panel{box}.piece(own, Panel::kPieces - 1));
+    fragment.x[Fragment<kColumns>::kWords - 2] = w.x[0];
+    fragment.x[Fragment<kColumns>::kWords - 1] = w.x[1];
   }
   return fragment;
 }

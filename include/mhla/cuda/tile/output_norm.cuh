@@ -74,7 +74,6 @@ struct OutputNorm {
   /// `squares` over all kWidth columns.
   template <int kWidth>
   MHLA_DEVICE RowPair scaled(RowPair factors, RowPair squares) const {
-    static_assert((kWidth & (kWidth - 1)) == 0, "1 / kWidth is a float");
     return {factors.x * ptx::rsqrt_approx(squares.x * (1.0f / kWidth) + eps),
             factors.x_8 * ptx::rsqrt_approx(squares.x_8 * (1.0f / kWidth) + eps)};
   }

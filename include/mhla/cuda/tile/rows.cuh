@@ -67,32 +67,35 @@ MHLA_DEVICE void add_elements(RowPair& sums, const Fragment<kColumns>& rows) {
 }
 
 // -------------------------------------------------------------------------------------------------
-// Vectors of floats that the copy engine brought: rows of 32 floats, 128 bytes, swizzled as all
-// boxes are (ptx/tensor_copy.cuh).
+// Vectors of floats that the copy engine brought: rows of 32 floats, 128 bytes, swizzled as such
+// boxes are (ptx/tensor_copy.cuh); 72 floats as they are.
 
-/// A vector of kSize floats, a multiple of 32 up to 256, at a shared address, a multiple of 1024.
+/// A vector of kSize floats, a multiple of 32 up to 256 or 72, at a shared address, a multiple of
+/// 1024; of 128 for 72.
 template <int kSize_>
 struct BoxVector {
   static constexpr int kSize = kSize_;
   static constexpr int kBytes = 4 * kSize;
-  static_assert(kSize % 32 == 0 && kSize <= 256, "rows of 32 floats, eight to the swizzle");
+  static constexpr bool kRows = kSize % 32 == 0;
+  static_assert((kRows && kSize <= 256) || kSize == 72, "rows of 32 floats, eight to the swizzle");
 
   std::uint32_t begin;
 
   /// The shared address of a float.
   MHLA_HOST_DEVICE constexpr std::uint32_t at(std::uint32_t i) const {
+    if constexpr (!kRows) return begin + 4 * i;
     const std::uint32_t row = i / 32;
     return begin + row * 128 + ((i / 4 % 8) ^ row) * 16 + i % 4 * 4;
   }
 
   /// The box of vector (i, j) of an array [outer, inner, kSize]; it begins at {0, 0, i, j, 0}.
   static constexpr TensorBox box(const float* array, std::int64_t inner, std::int64_t outer) {
-    const auto stride = static_cast<std::uint64_t>(inner) * kBytes;
-    return {
-        const_cast<float*>(array),
-        {64, kSize / 32, static_cast<std::uint64_t>(inner), static_cast<std::uint64_t>(outer), 1},
-        {128, kBytes, stride, stride},
-        {64, kSize / 32, 1, 1, 1}};
+    constexpr std::uint32_t kRowCount = kRows ? kSize / 32 : 1, kColumns = 2 * kSize / kRowCount;
+    const auto blocks = static_cast<std::uint64_t>(inner);
+    return {const_cast<float*>(array),
+            {kColumns, kRowCount, blocks, static_cast<std::uint64_t>(outer), 1},
+            {2 * kColumns, kBytes, blocks * kBytes, blocks * kBytes},
+            {kColumns, kRowCount, 1, 1, 1}};
   }
 };
 
@@ -101,6 +104,7 @@ struct BoxVector {
 template <class T, int kColumns>
 MHLA_DEVICE RowPair row_products(const Fragment<kColumns>& rows, BoxVector<kColumns> vector,
                                  std::uint32_t lane) {
+  if constexpr (!BoxVector<kColumns>::kRows) return row_products<T>(rows, vector.begin, lane);
   // Floats 8 j + p and p + 1: pieces 2 j and 2 j + 1 of a row of 8, exchanged in odd rows.
   const std::uint32_t even = vector.begin + lane / 2 % 2 * 16 + lane % 2 * 8;
   const std::uint32_t odd = even ^ 16;

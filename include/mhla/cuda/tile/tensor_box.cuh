@@ -5,10 +5,12 @@
 
 #include <cstdint>
 
+#include "mhla/cuda/arch.cuh"
+
 namespace mhla::cuda {
 
 /// Elements of a row of a box of rows of `width`: 64, in panels, or all of them.
-constexpr int box_columns(int width) { return width % 64 == 0 ? 64 : width; }
+MHLA_HOST_DEVICE constexpr int box_columns(int width) { return width % 64 == 0 ? 64 : width; }
 
 /// A tensor of 16-bit elements, innermost dimension first, and the box that a copy moves. Rows of a
 /// box are 64 elements, 128 bytes, in the swizzled order of ptx/tensor_copy.cuh; or any other
