@@ -34,6 +34,8 @@
 namespace emulator {
 
 inline const Counter kGroupProducts{"wgmma"};
+inline const Counter kWarpProducts{"wgmma of a warp"};  // four of a group's
+inline const Counter kGroupMultiplyAdds{"multiply-adds of wgmma", By::kWarpWork};
 
 /// What a thread brings to a product.
 struct ProductCall {
@@ -208,6 +210,8 @@ inline void Products::issue(ProductCall* const (&calls)[32]) {
   w.products.push_back(product);
   ++w.issued;
   if (block_.self().warp % 4 == 0) block_.add(kGroupProducts);
+  block_.add(kWarpProducts);
+  block_.add(kGroupMultiplyAdds, static_cast<std::uint64_t>(16 * 16 * call.columns));
   block_.start(product);
 }
 

@@ -26,8 +26,8 @@
 
 namespace emulator {
 
-inline const Counter kTensorLoads{"tensor loads"};
-inline const Counter kEvictedFirst{"tensor copies evicted first"};
+inline const Counter kTensorLoads{"tensor loads", By::kThread};
+inline const Counter kEvictedFirst{"tensor copies evicted first", By::kThreadWork};
 
 /// What createpolicy gives: its bits mean something to the device alone.
 inline constexpr std::uint64_t kEvictFirst = 0x6d686c61'65766963U;

@@ -19,7 +19,7 @@
 
 namespace emulator {
 
-inline const Counter kTensorStores{"tensor stores"};
+inline const Counter kTensorStores{"tensor stores", By::kThread};
 
 namespace detail {
 

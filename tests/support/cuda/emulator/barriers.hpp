@@ -14,7 +14,7 @@
 
 namespace emulator {
 
-inline const Counter kBarriers{"barriers"};
+inline const Counter kBarriers{"barriers", By::kThread};
 inline const Counter kWarpBarriers{"warp barriers"};
 inline const Counter kShuffles{"shuffles"};
 inline const Counter kVotes{"votes"};

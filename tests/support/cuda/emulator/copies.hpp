@@ -17,7 +17,7 @@
 
 namespace emulator {
 
-inline const Counter kCopies{"copies"};
+inline const Counter kCopies{"copies", By::kThread};
 
 class Copies {
  public:

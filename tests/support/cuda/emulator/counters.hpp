@@ -14,15 +14,26 @@
 
 namespace emulator {
 
+/// Who runs what is counted: every thread for itself, or the warp once. Or it is no instruction but
+/// the work of one.
+enum class By { kThread, kWarp, kThreadWork, kWarpWork };
+
 /// A counter of instructions, known by its name.
 class Counter {
  public:
-  explicit Counter(const std::string& name) : index_(add(name)) {}
+  explicit Counter(const std::string& name, By by = By::kWarp) : index_(add(name)), by_(by) {}
   std::size_t index() const { return index_; }
+  By by() const { return by_; }
 
   static std::vector<std::string>& names() {
     static std::vector<std::string> all;
     return all;
+  }
+  /// \throws std::invalid_argument for an unknown name.
+  static std::size_t index_of(const std::string& name) {
+    const auto found = std::find(names().begin(), names().end(), name);
+    if (found == names().end()) throw std::invalid_argument("emulator: no counter " + name);
+    return static_cast<std::size_t>(found - names().begin());
   }
 
  private:
@@ -31,6 +42,13 @@ class Counter {
     return names().size() - 1;
   }
   std::size_t index_;
+  By by_;
+};
+
+/// How often a warp ran an instruction: of threads of their own as often as the one that ran it
+/// most. A row of runs with no other counted instruction in between is a series.
+struct Issued {
+  std::uint64_t times = 0, series = 0;
 };
 
 /// Bytes that the instructions of a launch asked for in a tracked range.
@@ -41,6 +59,7 @@ struct Traffic {
 struct Report {
   std::map<std::string, Traffic> traffic;  ///< by the name of the range
   std::vector<std::uint64_t> counts;       ///< by Counter::index
+  std::vector<std::vector<Issued>> warps;  ///< of all blocks; [warp of its block][Counter::index]
   std::uint64_t bank_conflicts = 0;        ///< passes over shared memory beyond the fewest possible
 
   std::uint64_t bytes_read(const std::string& range) const { return traffic.at(range).read; }
@@ -49,11 +68,13 @@ struct Report {
   /// How often the instruction ran.
   /// \throws std::invalid_argument for an unknown name.
   std::uint64_t count(const std::string& name) const {
-    const auto& names = Counter::names();
-    const auto found = std::find(names.begin(), names.end(), name);
-    if (found == names.end()) throw std::invalid_argument("emulator: no counter " + name);
-    const auto index = static_cast<std::size_t>(found - names.begin());
+    const std::size_t index = Counter::index_of(name);
     return index < counts.size() ? counts[index] : 0;
+  }
+  /// The same of a warp of each block.
+  Issued issued(std::size_t warp, const std::string& name) const {
+    const std::size_t index = Counter::index_of(name);
+    return index < warps.at(warp).size() ? warps[warp][index] : Issued{};
   }
 };
 

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "emulator/counters.hpp"
 #include "emulator/fault.hpp"
@@ -32,6 +33,9 @@ class Device {
   /// Lets kernels touch `bytes` bytes from `pointer` on: multiples of 4.
   /// \throws std::invalid_argument when ranges overlap.
   void track(const std::string& name, const void* pointer, std::size_t bytes, Access access);
+
+  /// Of later launches these blocks alone run; all again where there are none.
+  void run_only(std::vector<std::uint32_t> blocks);
 
   /// \param early  before the launch before has ended, as with programmatic stream serialization
   /// \throws Fault at the first fault; what was written until then stays.

@@ -30,10 +30,13 @@
 namespace emulator {
 
 // Counted by thread.
-inline const Counter kSharedLoads{"shared loads"};
-inline const Counter kSharedStores{"shared stores"};
-inline const Counter kGlobalLoads{"global loads"};
-inline const Counter kGlobalStores{"global stores"};
+inline const Counter kSharedLoads{"shared loads", By::kThread};
+inline const Counter kSharedStores{"shared stores", By::kThread};
+inline const Counter kLoadedWords{"words of shared loads", By::kThreadWork};
+inline const Counter kStoredWords{"words of shared stores", By::kThreadWork};
+inline const Counter kGlobalLoads{"global loads", By::kThread};
+inline const Counter kGlobalStores{"global stores", By::kThread};
+inline const Counter kExponentials{"exponentials", By::kThread};
 
 namespace {
 
@@ -79,6 +82,7 @@ template <class X>
   block.shared.read(block.who(), address, sizeof(X), &value, "ld.shared");
   log_access(block, __builtin_return_address(0), address, sizeof(X));
   block.add(kSharedLoads);
+  block.add(kLoadedWords, sizeof(X) / 4);
   return value;
 }
 template std::uint32_t ld_shared(std::uint32_t);
@@ -93,6 +97,7 @@ template <class X>
   block.shared.write(block.who(), address, sizeof(X), &value, "st.shared");
   log_access(block, __builtin_return_address(0), address, sizeof(X));
   block.add(kSharedStores);
+  block.add(kStoredWords, sizeof(X) / 4);
 }
 template void st_shared(std::uint32_t, std::uint32_t);
 template void st_shared(std::uint32_t, float);
@@ -184,7 +189,10 @@ float high<half>(std::uint32_t pair) {
 float max_nan(float x, float y) { return emulator::max_nan(x, y); }
 float rcp_approx(float x) { return 1 / x; }
 float rsqrt_approx(float x) { return static_cast<float>(1 / std::sqrt(static_cast<double>(x))); }
-float ex2_approx(float x) { return static_cast<float>(std::exp2(static_cast<double>(x))); }
+float ex2_approx(float x) {
+  if (emulator::current_block != nullptr) current().add(emulator::kExponentials);
+  return static_cast<float>(std::exp2(static_cast<double>(x)));
+}
 
 // ---- copies, global memory, index
 // ----------------------------------------------------------------

@@ -20,6 +20,7 @@ namespace emulator {
 
 inline const Counter kMatrixLoads{"matrix loads"};
 inline const Counter kProducts{"mma"};
+inline const Counter kMultiplyAdds{"multiply-adds of mma", By::kWarpWork};
 
 /// A word of each matrix for each thread: that of matrix i holds elements 2(l % 4) and 2(l % 4) + 1
 /// of its row l / 4; transposed, of its column l / 4. A row is read by the thread that addresses
@@ -69,6 +70,7 @@ void multiply_add(float (&c)[4], const std::uint32_t (&a)[kK / 4], const std::ui
   } mine{c, a, b};
   const auto together = [](Arguments* const(&all)[32]) {
     current().add(kProducts);
+    current().add(kMultiplyAdds, 16 * 8 * kK);
     float left[16][kK], right[kK][8], sums[16][8];
     const auto part = [](std::uint32_t word, int i) {
       return kNumber(static_cast<std::uint16_t>(word >> 16 * i));
