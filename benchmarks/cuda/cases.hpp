@@ -62,7 +62,10 @@ inline std::vector<Case> all_cases() {
       causal(sequence("t2048_h4_e256_b16", {16, 2048, 64, 4, 128, 256}, "language model of 340M")),
       causal(sequence("t8192_h16_w64", {1, 8192, 64, 16, 128, 128}, "a prompt in blocks of 64")),
       causal(sequence("t8192_h16_w256", {1, 8192, 256, 16, 128, 128}, "a prompt in blocks of 256")),
+      causal(sequence("t8192_h96_w64", {1, 8192, 64, 96, 128, 128}, "96 heads, blocks of 64")),
+      causal(sequence("t8192_h96_w256", {1, 8192, 256, 96, 128, 128}, "96 heads, blocks of 256")),
       causal(sequence("t32768_h16_w64", {1, 32768, 64, 16, 128, 128}, "a long prompt")),
+      causal(sequence("t131072_h16_d64", {1, 131072, 64, 16, 64, 64}, "a book, 64 / 64")),
       step(sequence("step_h64", {4, 2048, 64, 16, 128, 128}, "4 streams of 16 heads")),
       step(sequence("step_h4096", {256, 2048, 64, 16, 128, 128}, "256 streams of 16 heads")),
   };
@@ -75,9 +78,19 @@ inline cuda::TokenBlocks token_blocks(const Shape& s) {
           size(s.block[0]), size(s.block[1]), size(s.block[2])};
 }
 
-/// The definition's flops, and bytes of q, k, v, o once.
+/// The definition's flops, and bytes of q, k, v, o once. Of a step in the middle of a block and of
+/// the sequence: S~, half a block of keys and values, its share of the summaries before and of the
+/// next S~, the token, its output.
 inline bench::Cost whole_cost(const Case& c) {
   using bench::number;
+  if (c.form == Form::kStep) {
+    const double d = number(c.shape.width), e = number(c.shape.values);
+    const double w = number(c.shape.block_length()), pairs = number(c.pairs());
+    const double before = number(c.blocks()) / 2, share = 2 * d * e / w;
+    return {pairs * (2 * d * e + w * (d + e) + before * share),
+            pairs * (2 * d * e + 4 * d + (w + 4) * (d + e) + (before + 1) * share),
+            number(c.shape.batch)};
+  }
   if (c.form == Form::kCausal) return bench::causal_cost<Eigen::bfloat16>(c.shape);
   const double n = number(c.shape.tokens()), m = number(c.blocks());
   const double de = number(c.shape.width * c.shape.values);

@@ -39,17 +39,6 @@ struct Workload {
   }
 };
 
-/// A step in the middle of a block and of the sequence: S~, half a block of keys and values, its
-/// share of the summaries before and of the next S~, the token, its output.
-bench::Cost step_cost(const Case& c) {
-  using bench::number;
-  const double d = kStepWidth, w = number(c.shape.block_length()), pairs = number(c.pairs());
-  const double before = number(c.blocks()) / 2, share = 2 * d * d / w;
-  return {pairs * (2 * d * d + 2 * w * d + before * share),
-          pairs * (2 * d * d + 4 * d + 2 * w * d + (before + 1) * share + 8 * d),
-          number(c.shape.batch)};
-}
-
 /// The rows of some heads at a token, by the definition on the checked blocks alone.
 void compare_step(const Case& c, const Workload& w, std::int64_t token, Deviation& deviation) {
   const Index all = c.blocks();
@@ -92,7 +81,7 @@ Result measure_step(const Case& c, Session& session) {
                 .reason = "one token of every stream",
                 .kernels = "sm_80",
                 .workspace_bytes = static_cast<double>(w.streams.state_bytes),
-                .cost = step_cost(c)};
+                .cost = whole_cost(c)};
   std::int64_t position = 0;
   const auto next = [&](cudaStream_t stream) {
     step(w.streams, position % w.tokens, stream);

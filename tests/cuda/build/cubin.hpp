@@ -12,6 +12,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace mhla::cuda::build {
 
@@ -47,9 +48,14 @@ Number number_at(const std::string& file, std::size_t at) {
   return number;
 }
 
-/// Name of the function -> its instructions.
+/// An instruction: 128 bits, the low half first.
+struct Instruction {
+  std::uint64_t low, high;
+};
+
+/// Name of the function -> its code, in the order of addresses.
 /// \throws std::runtime_error if that is no 64-bit ELF file.
-inline std::map<std::string, Histogram> instructions_of(const std::string& cubin) {
+inline std::map<std::string, std::vector<Instruction>> code_of(const std::string& cubin) {
   if (cubin.substr(0, 5) !=
       "\x7f"
       "ELF\x02") {
@@ -61,7 +67,7 @@ inline std::map<std::string, Histogram> instructions_of(const std::string& cubin
   const auto names_index = number_at<std::uint16_t>(cubin, 0x3e);
   const auto names =
       number_at<std::uint64_t>(cubin, sections + std::size_t{names_index} * size + 24);
-  std::map<std::string, Histogram> functions;
+  std::map<std::string, std::vector<Instruction>> functions;
   for (std::size_t i = 0; i < sections_count; ++i) {
     const std::size_t header = sections + i * size;
     const auto name_at = names + number_at<std::uint32_t>(cubin, header);
@@ -69,10 +75,20 @@ inline std::map<std::string, Histogram> instructions_of(const std::string& cubin
     if (!name.starts_with(".text.")) continue;
     const auto begin = number_at<std::uint64_t>(cubin, header + 24);
     const auto bytes = number_at<std::uint64_t>(cubin, header + 32);
-    Histogram& histogram = functions[name.substr(6)];
+    std::vector<Instruction>& code = functions[name.substr(6)];
     for (std::size_t at = begin; at + 16 <= begin + bytes; at += 16) {
-      ++histogram[number_at<std::uint32_t>(cubin, at) & 0xfff];
+      code.push_back(
+          {number_at<std::uint64_t>(cubin, at), number_at<std::uint64_t>(cubin, at + 8)});
     }
+  }
+  return functions;
+}
+
+/// Name of the function -> its instructions, counted.
+inline std::map<std::string, Histogram> instructions_of(const std::string& cubin) {
+  std::map<std::string, Histogram> functions;
+  for (const auto& [name, code] : code_of(cubin)) {
+    for (const Instruction& i : code) ++functions[name][i.low & 0xfff];
   }
   return functions;
 }

@@ -1,0 +1,64 @@
+#pragma once
+
+/// \file
+/// The devices that times are predicted for, in numbers, each with its source:
+///
+///     [sheet]     the vendor's data sheet or white paper
+///     [measured]  published measurements of copies and products on that device
+///     [assumed]   not measured by us or for these kernels: the first thing to replace
+///
+/// The prediction is no better than these.
+
+#include "mhla/cuda/arch.cuh"
+
+namespace mhla::cuda::model {
+
+struct Machine {
+  const char* name;
+  Arch arch;                        ///< whose kernels it runs
+  int multiprocessors;              ///< [sheet]
+  double clock;                     ///< Hz under load [assumed: between base and boost]
+  double peak_bandwidth;            ///< of device memory, bytes a second: what the floor is of
+  double bandwidth;                 ///< what a large copy reaches
+  double cache_bandwidth;           ///< of the second cache, bytes a second [assumed]
+  double multiprocessor_bandwidth;  ///< into one multiprocessor, bytes a second [assumed]
+  double cache_bytes;               ///< of the second cache [sheet]
+  double wgmma;   ///< multiply-adds a clock and multiprocessor [sheet: rate of 16-bit products]
+  double mma;     ///< the same by mma.sync [sm_90: measured, 0.62 of wgmma]
+  double launch;  ///< seconds from the end of a kernel to the start of the next [assumed]
+  double early;   ///< the same if that is launched early
+};
+
+/// H200: 4.3 TB/s [measured, copy], 60 MB. H100: 3.35 TB/s [sheet], 3.0 [measured], 50 MB. A100:
+/// 2.0 TB/s [sheet], 1.75 [assumed], 40 MB.
+inline constexpr Machine kMachines[] = {
+    {"H200", Arch::kSm90a, 132, 1.85e9, 4.3e12, 4.3e12, 5.7e12, 109e9, 60e6, 2048, 1260, 2.25e-6,
+     0.75e-6},
+    {"H100", Arch::kSm90a, 132, 1.85e9, 3.35e12, 3.0e12, 5.5e12, 109e9, 50e6, 2048, 1260, 2.25e-6,
+     0.75e-6},
+    {"A100", Arch::kSm80, 108, 1.41e9, 2.0e12, 1.75e12, 4.0e12, 80e9, 40e6, 0, 1024, 2.25e-6,
+     2.25e-6},
+};
+
+/// Warp instructions that a multiprocessor issues a clock [sheet: four schedulers].
+inline constexpr double kIssue = 4;
+/// Of the second cache, what a kernel still finds of what the one before wrote last, and read it in
+/// the opposite order [assumed].
+inline constexpr double kKept = 1.0 / 3;
+
+/// Clocks from an instruction to one that needs its result [assumed, from published
+/// microbenchmarks]. One warp alone issues the others every kDependent clocks: an arithmetic
+/// instruction takes 4, and every second one waits for the one before.
+inline constexpr double kDependent = 2;
+struct Latency {
+  const char* counter;  ///< of the emulation
+  double clocks;
+};
+inline constexpr Latency kLatencies[] = {
+    {"shared loads", 30}, {"matrix loads", 33},    {"mma", 33},
+    {"shuffles", 25},     {"wgmma of a warp", 60}, {"barriers", 30},
+};
+/// Clocks from a block's start to its first bytes, and from its last bytes to its end [assumed].
+inline constexpr double kBlock = 1500;
+
+}  // namespace mhla::cuda::model
