@@ -8,4 +8,5 @@
 #include "mhla/cuda/attention/bidirectional.cuh"
 #include "mhla/cuda/attention/causal.cuh"
 #include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/attention/prepared.cuh"
 #include "mhla/cuda/attention/streaming.cuh"

@@ -1,5 +1,5 @@
 # Compiles two_units/unit.cu with NVCC for the lists of architectures FIRST and SECOND, links both
-# into one program, and runs it: two_units/main.cpp. It has a CUDA runtime of its own.
+# into one program, and runs it: two_units/main.cpp. The CUDA runtime is one that stands in: runtime.cpp.
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -20,6 +20,7 @@ foreach(list "${FIRST}" "${SECOND}")
   math(EXPR unit "${unit} + 1")
 endforeach()
 execute_process(COMMAND ${NVCC} ${options} -DDIFFERENT=${different} -cudart none ${folder}/main.cpp
+                        ${SOURCE}/tests/cuda/build/runtime.cpp
                         ${out}/unit_1.o ${out}/unit_2.o -o ${out}/program
                 COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${out}/program OUTPUT_VARIABLE output RESULT_VARIABLE status)

@@ -12,9 +12,8 @@
 #include <cuda_runtime.h>
 
 #include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/attention/prepared.cuh"
 #include "mhla/cuda/launch/device.cuh"
-#include "mhla/cuda/launch/forms.cuh"
-#include "mhla/cuda/launch/stream.cuh"
 
 namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 
@@ -24,10 +23,7 @@ template <int D, int E, DeviceScalar T>
 Plan bidirectional_plan(const Inputs<T>& in, const TokenBlocks& query_blocks,
                         const TokenBlocks& key_blocks, const Operator& op,
                         std::type_identity_t<TensorView<T>> out, const Device& device) {
-  constexpr const char* kName = "cuda::bidirectional";
-  return detail::checked_plan<D, E>(
-      kName, detail::make_problem<D, E>(kName, in, query_blocks, key_blocks, false, op, out),
-      device);
+  return prepare_bidirectional<D, E>(in, query_blocks, key_blocks, op, out, device).plan();
 }
 
 /// Puts the computation of `out` [B, Nq, H, E] into a stream. All memory is the device's, and may
@@ -42,15 +38,8 @@ void bidirectional(const Inputs<T>& in, const TokenBlocks& query_blocks,
                    const TokenBlocks& key_blocks, MatrixView<const float> mixing,
                    const Operator& op, std::type_identity_t<TensorView<T>> out, Workspace workspace,
                    const Device& device, cudaStream_t stream) {
-  constexpr const char* kName = "cuda::bidirectional";
-  const Problem problem =
-      detail::make_problem<D, E>(kName, in, query_blocks, key_blocks, false, op, out);
-  detail::expect_data(kName, in, out);
-  const MixingArray coefficients = detail::mixing_array(kName, mixing, problem);
-  const Plan planned = detail::checked_plan<D, E>(kName, problem, device);
-  unsigned char* const begin = detail::workspace_begin(kName, workspace, planned);
-  run<kernel_scalar_t<T>, D, E, false>(planned, problem, coefficients, begin, device,
-                                       Stream(stream, device.arch));
+  prepare_bidirectional<D, E>(in, query_blocks, key_blocks, op, out, device)
+      .run(in, mixing, out, workspace, stream);
 }
 
 }  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS

@@ -10,9 +10,8 @@
 #include <cuda_runtime.h>
 
 #include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/attention/prepared.cuh"
 #include "mhla/cuda/launch/device.cuh"
-#include "mhla/cuda/launch/forms.cuh"
-#include "mhla/cuda/launch/stream.cuh"
 
 namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 
@@ -21,9 +20,7 @@ namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 template <int D, int E, DeviceScalar T>
 Plan causal_plan(const Inputs<T>& in, const TokenBlocks& blocks, const Operator& op,
                  std::type_identity_t<TensorView<T>> out, const Device& device) {
-  constexpr const char* kName = "cuda::causal";
-  return detail::checked_plan<D, E>(
-      kName, detail::make_problem<D, E>(kName, in, blocks, blocks, true, op, out), device);
+  return prepare_causal<D, E>(in, blocks, op, out, device).plan();
 }
 
 /// Puts the computation of `out` [B, N, H, E] into a stream, on the terms of cuda::bidirectional.
@@ -37,14 +34,7 @@ template <int D, int E, DeviceScalar T>
 void causal(const Inputs<T>& in, const TokenBlocks& blocks, MatrixView<const float> mixing,
             const Operator& op, std::type_identity_t<TensorView<T>> out, Workspace workspace,
             const Device& device, cudaStream_t stream) {
-  constexpr const char* kName = "cuda::causal";
-  const Problem problem = detail::make_problem<D, E>(kName, in, blocks, blocks, true, op, out);
-  detail::expect_data(kName, in, out);
-  const MixingArray coefficients = detail::mixing_array(kName, mixing, problem);
-  const Plan planned = detail::checked_plan<D, E>(kName, problem, device);
-  unsigned char* const begin = detail::workspace_begin(kName, workspace, planned);
-  run<kernel_scalar_t<T>, D, E, true>(planned, problem, coefficients, begin, device,
-                                      Stream(stream, device.arch));
+  prepare_causal<D, E>(in, blocks, op, out, device).run(in, mixing, out, workspace, stream);
 }
 
 }  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS

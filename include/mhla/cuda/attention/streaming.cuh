@@ -181,8 +181,9 @@ void Streaming<D, E, T>::prefill(Index first, const Inputs<T>& in, TensorView<T>
       .stream = parameters(problem.q, problem.k, problem.v, problem.o, state),
       .first = static_cast<std::int32_t>(first),
       .tokens = problem.key_blocks.tokens()};
+  Known known;
   run_prefill<kernel_scalar_t<T>, D, E>(planned, problem, prefill, begin, device,
-                                        Stream(stream, device.arch));
+                                        Stream(stream, device.arch, known));
 }
 
 template <int D, int E, DeviceScalar T>
@@ -235,7 +236,8 @@ void Streaming<D, E, T>::run_step(const Inputs<T>& in, Index count, const std::i
   const auto pairs = static_cast<std::int32_t>(count * heads_);
   using Scalar = kernel_scalar_t<T>;
   if (pairs == 0) return;
-  const Stream kernels(stream, Arch::kSm80);
+  Known known;
+  const Stream kernels(stream, Arch::kSm80, known);
   if (op_.summaries == Precision::kPair) {
     kernels.run<StreamingStepSm80<Scalar, D, E, Precision::kPair>>(token, pairs);
   } else {

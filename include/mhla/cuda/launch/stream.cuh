@@ -10,6 +10,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/launch/device.cuh"
 #include "mhla/cuda/launch/error.cuh"
+#include "mhla/cuda/launch/map_cache.cuh"
 #include "mhla/cuda/launch/stages.cuh"
 #include "mhla/cuda/launch/tensor_map.cuh"
 #include "mhla/cuda/ptx/stop.cuh"
@@ -32,13 +33,23 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksPerMultiproce
 
 namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 
+/// What CUDA has been told for the kernels of a call, and need not be told again.
+struct Known {
+  bool ready = false;  ///< the program has the kernels, and they have their shared memory
+  MapCache maps;
+};
+
 /// Where forms send their kernels (launch/forms.cuh).
 class Stream {
  public:
+  /// For the kernels of one call.
   /// \param planned  whose instructions the plan is for
+  /// \param known    of the call before, if that had the same kernels
   /// \throws cuda_error where the program has no such code for the current device.
-  // Asking also gives the thread the context that the driver wants for tensor maps.
-  Stream(cudaStream_t stream, Arch planned) : stream_(stream), planned_(planned) {
+  Stream(cudaStream_t stream, Arch planned, Known& known)
+      : stream_(stream), planned_(planned), known_(known) {
+    known_.maps.begin();
+    if (known_.ready) return;
     if (planned == Arch::kSm90a && detail::compiled_arch() != Arch::kSm90a) {
       throw cuda_error(
           "mhla::cuda: the plan is for sm_90a, the program has code of sm_80 for the current "
@@ -55,7 +66,7 @@ class Stream {
     if (blocks == 0) return;
     constexpr auto kernel = detail::run_kernel<Kernel>;
     constexpr int kDefaultLimit = 48 * 1024;
-    if (Kernel::kSharedBytes > kDefaultLimit) {
+    if (Kernel::kSharedBytes > kDefaultLimit && !known_.ready) {
       expect_success(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           Kernel::kSharedBytes),
                      "cudaFuncSetAttribute(cudaFuncAttributeMaxDynamicSharedMemorySize)");
@@ -75,11 +86,17 @@ class Stream {
 
   /// What the copy engine is told about a tensor.
   /// \throws cuda_error if the driver refuses it.
-  TensorMap tensor_map(const TensorBox& box) const { return encode(box); }
+  const TensorMap& tensor_map(const TensorBox& box) const {
+    return known_.maps.map(box, [](const TensorBox& moved) {
+      detail::compiled_arch();  // gives the thread the context that the driver wants
+      return encode(moved);
+    });
+  }
 
  private:
   cudaStream_t stream_;
   Arch planned_;
+  Known& known_;
 };
 
 }  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS

@@ -25,6 +25,8 @@ struct TensorBox {
   constexpr bool swizzled() const { return box[0] == 64; }
   /// Bytes of the box in shared memory.
   constexpr std::uint32_t bytes() const { return 2 * box[0] * box[1] * box[2] * box[3] * box[4]; }
+
+  friend bool operator==(const TensorBox&, const TensorBox&) = default;
 };
 
 }  // namespace mhla::cuda

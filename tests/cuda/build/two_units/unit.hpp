@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// A program of two units (unit.cu), with a CUDA runtime of its own (main.cpp), which has no
-/// device.
+/// A program of two units (unit.cu), with a CUDA runtime that stands in (runtime.hpp).
 
 #include <string>
 

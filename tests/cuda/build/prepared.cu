@@ -1,0 +1,169 @@
+// Prepared calls (attention/prepared.cuh): what they ask of CUDA, counted by a runtime that stands
+// in for it, and what of the host's time is the library's own. A driver's share cannot be seen
+// here.
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "cuda/build/runtime.hpp"
+#include "mhla/cuda/attention/bidirectional.cuh"
+#include "mhla/cuda/attention/causal.cuh"
+#include "mhla/cuda/attention/prepared.cuh"
+
+namespace {
+
+using mhla::Index;
+using stand_in::calls;
+using stand_in::expect;
+using T = Eigen::bfloat16;
+
+/// 12 heads of a sequence in blocks of 64, [B, N, H, 64]. Addresses that nobody follows.
+struct Arguments {
+  static constexpr Index kTokens = 4096, kBlocks = 64, kHeads = 12;
+
+  static T* address(Index at) { return reinterpret_cast<T*>(at << 28); }
+  static mhla::TensorView<T> tensor(Index at) {
+    return mhla::bnhd(address(at), 1, kTokens, kHeads, 64);
+  }
+  static mhla::TensorView<const T> input(Index at) {
+    return mhla::bnhd<const T>(address(at), 1, kTokens, kHeads, 64);
+  }
+
+  mhla::cuda::Inputs<T> in{input(1), input(2), input(3)};
+  mhla::TensorView<T> out = tensor(4);
+  mhla::MatrixView<const float> mixing{reinterpret_cast<const float*>(address(5)), kBlocks, kBlocks,
+                                       kBlocks};
+  mhla::Workspace workspace{reinterpret_cast<std::byte*>(address(6)), std::size_t{1} << 28};
+  mhla::cuda::TokenBlocks blocks = mhla::cuda::contiguous(kTokens, 64);
+  mhla::cuda::Operator op;
+  mhla::cuda::Device device{mhla::cuda::Arch::kSm90a, 132};
+};
+
+/// What was asked for since the last time.
+stand_in::Calls asked() { return std::exchange(calls, {}); }
+
+template <class Call>
+void check(Call& call, Arguments a, const std::string& name) {
+  const auto run = [&] { call.run(a.in, a.mixing, a.out, a.workspace, nullptr); };
+  asked();
+  run();
+  const stand_in::Calls first = asked();
+  expect(first.launches == 3 && first.settings > 0 && first.questions > 0, name + ": the first");
+  expect(first.encoded.size() >= 3, name + ": maps of the first");
+  run();
+  const stand_in::Calls second = asked();
+  expect(second.launches == 3, name + ": launches of the second");
+  expect(second.settings + second.questions == 0 && second.encoded.empty(),
+         name + " asks again for what it knows");
+
+  a.in.q = Arguments::input(7);
+  run();
+  const stand_in::Calls moved = asked();
+  expect(moved.launches == 3 && moved.settings == 0, name + ": a moved tensor");
+  expect(!moved.encoded.empty(), name + " keeps the map of a tensor that has moved");
+  for (const void* tensor : moved.encoded) {
+    expect(tensor == Arguments::address(7), name + " encodes what has not moved");
+  }
+}
+
+template <class Call>
+std::string refusal(Call& call, const Arguments& a) {
+  try {
+    call.run(a.in, a.mixing, a.out, a.workspace, nullptr);
+  } catch (const std::logic_error& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+template <class Call>
+void check_refusals(Call& call) {
+  Arguments heads;
+  for (auto* x : {&heads.in.q, &heads.in.k, &heads.in.v}) x->shape[2] = 11;
+  heads.out.shape[2] = 11;
+  expect(refusal(call, heads) ==
+             "mhla::cuda::bidirectional: q has [1, 11] heads, expected [1, 12] as prepared",
+         "said: " + refusal(call, heads));
+  Arguments strides;
+  strides.in.v.strides[1] *= 2;
+  expect(
+      refusal(call, strides) ==
+          "mhla::cuda::bidirectional: q, k, v and out have other strides, expected those that it "
+          "was prepared for",
+      "said: " + refusal(call, strides));
+  Arguments normed;
+  normed.in.gain = {reinterpret_cast<const float*>(Arguments::address(8)), 64};
+  expect(refusal(call, normed) ==
+             "mhla::cuda::bidirectional: gain is given, expected none, as prepared",
+         "said: " + refusal(call, normed));
+  Arguments small;
+  small.workspace = {small.workspace.data(), 256};
+  expect(!refusal(call, small).empty(), "takes a workspace that is too small");
+}
+
+template <class Work>
+double microseconds(const Work& work) {
+  constexpr int kCalls = 20000;
+  double best = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int j = 0; j < kCalls; ++j) work();
+    const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
+    best = std::min(best, time.count() / kCalls);
+  }
+  return best;
+}
+
+template <class Call, class Form>
+void time(Call& call, const Form& form, Arguments a, const char* name) {
+  const double same = microseconds([&] { call.run(a.in, a.mixing, a.out, a.workspace, nullptr); });
+  Index at = 0;
+  const double moved = microseconds([&] {
+    ++at;
+    a.in = {Arguments::input(10 + at % 2), Arguments::input(12 + at % 2),
+            Arguments::input(14 + at % 2)};
+    a.out = Arguments::tensor(16 + at % 2);
+    call.run(a.in, a.mixing, a.out, a.workspace, nullptr);
+    calls.encoded.clear();
+  });
+  const double once = microseconds([&] {
+    form(a);
+    calls.encoded.clear();
+  });
+  std::printf("%s: %.2f us a run, %.2f us with all tensors moved, %.2f us as a function\n", name,
+              same, moved, once);
+}
+
+}  // namespace
+
+int main(int count, char**) {
+  stand_in::most_threads = 64;  // code of sm_90a
+  const Arguments a;
+  auto all =
+      mhla::cuda::prepare_bidirectional<64, 64>(a.in, a.blocks, a.blocks, a.op, a.out, a.device);
+  auto earlier = mhla::cuda::prepare_causal<64, 64>(a.in, a.blocks, a.op, a.out, a.device);
+  expect(all.plan().form == mhla::cuda::Form::kThreeStage, "the form");
+  check(all, a, "bidirectional");
+  check(earlier, a, "causal");
+  check_refusals(all);
+  if (count > 1) {  // --times
+    time(
+        all,
+        [](const Arguments& x) {
+          mhla::cuda::bidirectional<64, 64>(x.in, x.blocks, x.blocks, x.mixing, x.op, x.out,
+                                            x.workspace, x.device, nullptr);
+        },
+        a, "bidirectional");
+    time(
+        earlier,
+        [](const Arguments& x) {
+          mhla::cuda::causal<64, 64>(x.in, x.blocks, x.mixing, x.op, x.out, x.workspace, x.device,
+                                     nullptr);
+        },
+        a, "causal");
+  }
+  return stand_in::breaches == 0 ? 0 : 1;
+}
