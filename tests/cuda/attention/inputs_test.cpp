@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "mhla/cuda/attention/streaming_inputs.cuh"
 #include "support/message_of.hpp"
 
 namespace {

@@ -215,65 +215,6 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
   return problem;
 }
 
-/// \throws option_error unless a state of `all` sequences has those from `first` on.
-inline void expect_sequences(const char* function, Index first, Index count, Index all) {
-  if (first < 0 || count > all || first > all - count) {
-    fail_option(function, "sequences",
-                "are " + std::to_string(count) + " from " + std::to_string(first) + " on",
-                "some of the " + std::to_string(all) + " that the state has");
-  }
-}
-
-/// \throws option_error where outputs are to be normalised or gated.
-template <DeviceScalar T>
-void expect_no_norm(const char* function, const Inputs<T>& in) {
-  if (in.gain.empty() && in.gate.absent()) return;
-  fail_option(function, in.gain.empty() ? "gate" : "gain", "is given",
-              "none: streams do not normalise outputs");
-}
-
-/// The problem of a prefill: the causal form over the first N tokens of sequences of a stream.
-/// \param stream  M runs of W tokens
-/// \throws as make_problem, and option_error for more than M W tokens or a gain, shape_error for
-/// other heads.
-template <int D, int E, DeviceScalar T>
-Problem prefill_problem(const char* function, const Inputs<T>& in, const TokenBlocks& stream,
-                        Index heads, const Operator& op, TensorView<T> out) {
-  expect_no_norm(function, in);
-  const Index tokens = in.q.tokens();
-  if (tokens < 1 || tokens > stream.tokens()) {
-    fail_option(function, "in", "has " + std::to_string(tokens) + " tokens",
-                "1 to " + std::to_string(stream.tokens()));
-  }
-  if (in.q.heads() != heads) {
-    fail_shape(function, "q", "has " + std::to_string(in.q.heads()) + " heads",
-               std::to_string(heads));
-  }
-  const TokenBlocks blocks = contiguous(tokens, stream.slots());
-  return make_problem<D, E>(function, in, blocks, blocks, true, op, out);
-}
-
-/// \throws shape_error, option_error unless two problems differ in where their tensors begin alone.
-inline void expect_same_layout(const char* function, const Problem& problem,
-                               const Problem& prepared) {
-  const auto same = [](const auto& a, const auto& b) {
-    return a.batch_stride == b.batch_stride && a.head_stride == b.head_stride &&
-           a.token_stride == b.token_stride;
-  };
-  if (problem.batch != prepared.batch || problem.heads != prepared.heads) {
-    fail_shape(function, "q", "has " + shape_text({problem.batch, problem.heads}) + " heads",
-               shape_text({prepared.batch, prepared.heads}) + " as prepared");
-  }
-  if (!same(problem.q, prepared.q) || !same(problem.k, prepared.k) ||
-      !same(problem.v, prepared.v) || !same(problem.o, prepared.o)) {
-    fail_option(function, "q, k, v and out", "have other strides",
-                "those that it was prepared for");
-  }
-  if (problem.norm.normed && !prepared.norm.normed) {
-    fail_option(function, "gain", "is given", "none, as prepared");
-  }
-}
-
 /// \throws option_error unless there is data, which a plan does not need.
 template <DeviceScalar T>
 void expect_data(const char* function, const Inputs<T>& in, TensorView<T> out) {

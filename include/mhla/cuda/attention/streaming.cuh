@@ -13,6 +13,7 @@
 #include <cuda_runtime.h>
 
 #include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/attention/streaming_inputs.cuh"
 #include "mhla/cuda/kernel/streaming_state.cuh"
 #include "mhla/cuda/kernel/streaming_step_sm80.cuh"
 #include "mhla/cuda/launch/device.cuh"

@@ -1,0 +1,52 @@
+#pragma once
+
+/// \file
+/// The arguments of streams on a device, and their checks (attention/streaming.cuh).
+
+#include <string>
+
+#include "mhla/core/tensor.hpp"
+#include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/launch/problem.cuh"
+
+namespace mhla::cuda::detail {
+
+/// \throws option_error unless a state of `all` sequences has those from `first` on.
+inline void expect_sequences(const char* function, Index first, Index count, Index all) {
+  if (first < 0 || count > all || first > all - count) {
+    fail_option(function, "sequences",
+                "are " + std::to_string(count) + " from " + std::to_string(first) + " on",
+                "some of the " + std::to_string(all) + " that the state has");
+  }
+}
+
+/// \throws option_error where outputs are to be normalised or gated.
+template <DeviceScalar T>
+void expect_no_norm(const char* function, const Inputs<T>& in) {
+  if (in.gain.empty() && in.gate.absent()) return;
+  fail_option(function, in.gain.empty() ? "gate" : "gain", "is given",
+              "none: streams do not normalise outputs");
+}
+
+/// The problem of a prefill: the causal form over the first N tokens of sequences of a stream.
+/// \param stream  M runs of W tokens
+/// \throws as make_problem, and option_error for more than M W tokens or a gain, shape_error for
+/// other heads.
+template <int D, int E, DeviceScalar T>
+Problem prefill_problem(const char* function, const Inputs<T>& in, const TokenBlocks& stream,
+                        Index heads, const Operator& op, TensorView<T> out) {
+  expect_no_norm(function, in);
+  const Index tokens = in.q.tokens();
+  if (tokens < 1 || tokens > stream.tokens()) {
+    fail_option(function, "in", "has " + std::to_string(tokens) + " tokens",
+                "1 to " + std::to_string(stream.tokens()));
+  }
+  if (in.q.heads() != heads) {
+    fail_shape(function, "q", "has " + std::to_string(in.q.heads()) + " heads",
+               std::to_string(heads));
+  }
+  const TokenBlocks blocks = contiguous(tokens, stream.slots());
+  return make_problem<D, E>(function, in, blocks, blocks, true, op, out);
+}
+
+}  // namespace mhla::cuda::detail
