@@ -30,6 +30,8 @@
 #include <thread>
 #include <vector>
 
+#include "support/progress_line.hpp"
+#include "support/results.hpp"
 #include "train_images/fashion_mnist.hpp"
 #include "train_images/gradient_check.hpp"
 #include "train_images/report.hpp"
@@ -130,15 +132,6 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   expect_valid(o);
 }
 
-/// Throws unless a file can be put beside the given one.
-void expect_folder(const char* option, const std::filesystem::path& file) {
-  const auto folder = std::filesystem::absolute(file).parent_path();
-  if (!std::filesystem::is_directory(folder)) {
-    throw std::runtime_error(std::string(option) + " is " + file.string() + ", expected " +
-                             folder.string() + " to be a folder");
-  }
-}
-
 int check_gradients() {
   bool ok = true;
   for (const auto& [name, attention] : kAttentions) {
@@ -176,8 +169,14 @@ Result train_one(const Settings& settings, const Options& o, const Images& train
     return all;
   };
   result.initial_mixing = mixing();
-  result.course = train(model, training, o.schedule, workers,
-                        ProgressLine(name_of(kAttentions, settings.attention)));
+  examples::ProgressLine line(name_of(kAttentions, settings.attention));
+  const auto report = [&line](const Progress& p) {
+    line(p.step, p.steps, p.seconds_left, [&p] {
+      return examples::text("loss %.4f  accuracy %5.2f %%  %5.0f images/s", p.loss,
+                            100 * p.accuracy, p.images_per_second);
+    });
+  };
+  result.course = train(model, training, o.schedule, workers, report);
   result.learned_mixing = mixing();
   result.test_accuracy = accuracy_of(model, test, workers);
   if (!o.save.empty()) save_model(model, o.save);
@@ -186,8 +185,8 @@ Result train_one(const Settings& settings, const Options& o, const Images& train
 
 int train_all(const Options& o) {
   const std::filesystem::path json = o.output + ".json", picture = o.output + ".png";
-  expect_folder("--output", json);
-  if (!o.save.empty()) expect_folder("--save", o.save);
+  examples::expect_folder("--output", json);
+  if (!o.save.empty()) examples::expect_folder("--save", o.save);
   const Images training = read_images(o.data, Part::kTraining, o.images);
   const Images test = read_images(o.data, Part::kTest, o.test_images);
   std::vector<Result> results;
@@ -201,7 +200,7 @@ int train_all(const Options& o) {
   std::printf("%s\n", json.c_str());
   if (!o.save.empty()) std::printf("%s\n", o.save.c_str());
   std::fflush(stdout);
-  if (draw(json, picture)) std::printf("%s\n", picture.c_str());
+  if (examples::draw(CHART, json, picture)) std::printf("%s\n", picture.c_str());
   return 0;
 }
 

@@ -10,27 +10,13 @@
 #include <mhla/layer/mlp.hpp>
 #include <vector>
 
+#include "../support/buffer.hpp"
 #include "attention.hpp"
 #include "settings.hpp"
 
 namespace train_images {
 
-/// A matrix of a fixed width with room for a number of rows.
-template <class T>
-class Buffer {
- public:
-  Buffer(Index rows, Index cols) : values_(static_cast<std::size_t>(rows * cols)), cols_(cols) {}
-
-  mhla::MatrixView<T> rows(Index count) { return {values_.data(), count, cols_, cols_}; }
-  mhla::MatrixView<T> zero_rows(Index count) {
-    std::fill_n(values_.begin(), count * cols_, T(0));
-    return rows(count);
-  }
-
- private:
-  std::vector<T> values_;
-  Index cols_;
-};
+using examples::Buffer;
 
 /// What the forward pass of a layer leaves for the backward pass; rows are tokens.
 template <class T>

@@ -5,6 +5,7 @@ matrix as it started and as it was learned. Exit status 3: this Python has no ma
 """
 
 import json
+import os
 import sys
 
 try:
@@ -15,33 +16,8 @@ except ImportError:
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-COLOURS = {"softmax": "#d62728", "linear": "#2ca02c", "mhla": "#1f77b4"}
-LABELS = {"softmax": "softmax", "linear": "linear", "mhla": "MHLA"}
-
-
-def smoothed(losses, width):
-    """Means over `width` steps that end at each step, from the first whole one on."""
-    sums = [0.0]
-    for loss in losses:
-        sums.append(sums[-1] + loss)
-    return [(i, (sums[i] - sums[i - width]) / width) for i in range(width, len(sums))]
-
-
-def draw_losses(axes, results):
-    steps = max(len(result["losses"]) for result in results)
-    width = max(1, min(steps // 20, 100))
-    largest = 0.0
-    for result in results:
-        name = result["settings"]["attention"]
-        curve = smoothed(result["losses"], width)
-        largest = max(largest, curve[len(curve) // 20][1])
-        label = f"{LABELS[name]}: test accuracy {100 * result['test_accuracy']:.1f} %"
-        axes.plot(*zip(*curve), color=COLOURS[name], label=label)
-    axes.set_ylim(0, largest * 1.05)
-    axes.set_xlabel("step")
-    axes.set_ylabel(f"training loss, mean of {width} steps" if width > 1 else "training loss")
-    axes.grid(alpha=0.3)
-    axes.legend()
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from losses import draw_losses  # noqa: E402
 
 
 def draw_mixing(figure, places, initial, learned, layer):
@@ -66,7 +42,8 @@ def main():
     rows = 1 + (len(layers) + 1) // 2  # two pairs a row
     figure = plt.figure(figsize=(12, 4.5 + 3 * (rows - 1)), layout="constrained")
     grid = figure.add_gridspec(rows, 4, height_ratios=[4.5] + [3] * (rows - 1))
-    draw_losses(figure.add_subplot(grid[0, :]), results)
+    draw_losses(figure.add_subplot(grid[0, :]), results, "training loss",
+                lambda result: f"test accuracy {100 * result['test_accuracy']:.1f} %")
     for i, (result, layer) in enumerate(layers):
         places = [figure.add_subplot(grid[1 + i // 2, i % 2 * 2 + j]) for j in range(2)]
         draw_mixing(figure, places, result["initial_mixing"][layer],

@@ -34,7 +34,7 @@ inline GradientError check_gradient(Attention attention, Index seed) {
 
   const Settings settings{.attention = attention, .dim = 8, .depth = 2, .heads = 2, .seed = seed};
   Model<double> model(settings);
-  Random random(static_cast<std::uint64_t>(seed) + 1);
+  examples::Random random(static_cast<std::uint64_t>(seed) + 1);
   for (double& p : model.parameters()) p *= 0.5 + random.uniform();  // no two alike
   Images images{std::vector<std::uint8_t>(kImages * kPixels * kPixels), {3, 8, 0, 5, 1}};
   for (std::uint8_t& pixel : images.pixels) pixel = static_cast<std::uint8_t>(random.below(256));

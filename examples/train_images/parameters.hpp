@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "random.hpp"
+#include "../support/random.hpp"
 #include "settings.hpp"
 
 namespace train_images {
@@ -145,7 +145,7 @@ class Layout {
 /// the same for the same seed, as nothing random goes into a mixing matrix.
 template <class T>
 std::vector<T> initial_parameters(const Layout& layout, const Settings& settings) {
-  Random random(static_cast<std::uint64_t>(settings.seed));
+  examples::Random random(static_cast<std::uint64_t>(settings.seed));
   std::vector<T> parameters(static_cast<std::size_t>(layout.size()), T(0));
   const auto fill = [&](const Slice& slice, auto&& value) {
     for (T& p : slice.vector(std::span<T>(parameters))) p = static_cast<T>(value());

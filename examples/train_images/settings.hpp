@@ -9,36 +9,21 @@
 #include <stdexcept>
 #include <string>
 
+#include "../support/attention_names.hpp"
 #include "fashion_mnist.hpp"
 
 namespace train_images {
 
-enum class Attention { kSoftmax, kLinear, kMhla };
+using examples::Attention;
+using examples::kAttentions;
+using examples::name_of;
+using examples::named;
+
 enum class MixingStart { kUniform, kLocality };
 
 /// Names as on the command line and in files.
-inline const std::map<std::string, Attention> kAttentions{
-    {"softmax", Attention::kSoftmax}, {"linear", Attention::kLinear}, {"mhla", Attention::kMhla}};
 inline const std::map<std::string, MixingStart> kMixingStarts{{"uniform", MixingStart::kUniform},
                                                               {"locality", MixingStart::kLocality}};
-
-template <class E>
-std::string name_of(const std::map<std::string, E>& names, E value) {
-  for (const auto& [name, named] : names) {
-    if (named == value) return name;
-  }
-  throw std::logic_error("a value without a name");
-}
-
-/// \throws std::runtime_error unless `name` is one of the names.
-template <class E>
-E named(const std::map<std::string, E>& names, const std::string& name) {
-  const auto found = names.find(name);
-  if (found != names.end()) return found->second;
-  std::string all;
-  for (const auto& [known, value] : names) all += (all.empty() ? "" : ", ") + known;
-  throw std::runtime_error("\"" + name + "\", expected one of " + all);
-}
 
 /// Of a model. Settings with a mixing matrix have no effect on softmax and linear attention.
 struct Settings {

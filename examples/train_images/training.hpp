@@ -8,12 +8,14 @@
 #include <cmath>
 #include <cstdint>
 #include <mhla/layer/adamw.hpp>
+#include <mhla/policy/mixing_matrix.hpp>
 #include <numeric>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "../support/optimizer.hpp"
 #include "workers.hpp"
 
 namespace train_images {
@@ -43,31 +45,25 @@ struct Course {
   double final_loss = 0;  ///< mean over the last tenth of the steps
 };
 
-/// AdamW with a state for each tensor.
+/// The tensors that training changes.
+inline std::vector<examples::TrainedTensor> trained_tensors(const Layout& layout,
+                                                            const Settings& settings) {
+  std::vector<examples::TrainedTensor> tensors;
+  for (const auto& [name, slice, role] : layout.tensors()) {
+    if (role == Role::kMixing && settings.freeze_mixing) continue;
+    tensors.push_back(
+        {name, {slice.rows, slice.cols}, slice.begin, slice.size(), role == Role::kWeight});
+  }
+  return tensors;
+}
+
+/// The constraint of the mixing matrices: coefficients in [0, 1].
 template <class T>
-class Optimizer {
- public:
-  explicit Optimizer(const Layout& layout) {
-    for (const NamedSlice& tensor : layout.tensors()) states_.emplace_back(tensor.slice.size());
+void constrain(Model<T>& model) {
+  for (const LayerSlices& layer : model.layout().layers) {
+    if (layer.mixing.size() > 0) mhla::clamp(layer.mixing.mixing(model.parameters()), T(0), T(1));
   }
-
-  /// One step of all parameters that are not frozen.
-  void step(Model<T>& model, std::span<const T> gradient, double rate, double weight_decay) {
-    auto state = states_.begin();
-    for (const NamedSlice& tensor : model.layout().tensors()) {
-      mhla::AdamWState<T>& own = *state++;
-      if (tensor.role == Role::kMixing && model.settings().freeze_mixing) continue;
-      mhla::adamw(tensor.slice.vector(model.parameters()), tensor.slice.vector(gradient), own, rate,
-                  {.weight_decay = tensor.role == Role::kWeight ? weight_decay : 0});
-      if (tensor.role == Role::kMixing) {
-        mhla::clamp(tensor.slice.mixing(model.parameters()), T(0), T(1));
-      }
-    }
-  }
-
- private:
-  std::vector<mhla::AdamWState<T>> states_;
-};
+}
 
 /// Trains in place. Incomplete batches at the end of an epoch are left out.
 /// \param report  called with a Progress after each step
@@ -84,8 +80,8 @@ Course train(Model<T>& model, const Images& images, const Schedule& schedule, Wo
                              std::to_string(images.count()));
   }
   const auto warm_up = static_cast<Index>(schedule.warm_up * static_cast<double>(steps));
-  Random random(~static_cast<std::uint64_t>(model.settings().seed));
-  Optimizer<T> optimizer(model.layout());
+  examples::Random random(~static_cast<std::uint64_t>(model.settings().seed));
+  examples::Optimizer<T> optimizer(trained_tensors(model.layout(), model.settings()));
   std::vector<T> gradient(model.parameters().size());
   Course course;
   double loss = 0, accuracy = 0, weight = 0;  // decaying sums
@@ -103,8 +99,10 @@ Course train(Model<T>& model, const Images& images, const Schedule& schedule, Wo
                                ", expected a number; try a smaller --rate");
     }
     mhla::clip_gradients(std::span<T>(gradient), schedule.gradient_norm);
-    optimizer.step(model, gradient, schedule.rate * mhla::warmup_cosine(step, warm_up, steps),
+    optimizer.step(model.parameters(), gradient,
+                   schedule.rate * mhla::warmup_cosine(step, warm_up, steps),
                    schedule.weight_decay);
+    constrain(model);
 
     course.losses.push_back(score.loss / count);
     loss = 0.98 * loss + score.loss / count;

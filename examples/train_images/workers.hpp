@@ -3,8 +3,7 @@
 /// \file
 /// Batches over threads: images go in shards of a few to whoever is free.
 ///
-/// A batch is cut into the same shards whatever the number of threads, each shard has a gradient of
-/// its own, and these are added in order; so results do not depend on threads.
+/// Results do not depend on threads (sharded_gradient.hpp).
 
 #include <algorithm>
 #include <cstdint>
@@ -14,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "../support/sharded_gradient.hpp"
 #include "fashion_mnist.hpp"
 #include "model.hpp"
 
@@ -41,62 +41,47 @@ class Workers {
 
   /// The score of the images with the given numbers.
   Score evaluate(const Model<T>& model, const Images& images, std::span<const Index> numbers) {
-    return for_each_shard(numbers, [&](std::span<const Index> shard, Index, auto& activations) {
-      return read_and_forward(model, images, shard, activations);
+    scores_.assign(shards(numbers), Score{});
+    pool_.for_each(std::ssize(scores_), [&](Index s, Index w) {
+      scores_[static_cast<std::size_t>(s)] =
+          read_and_forward(model, images, shard_of(numbers, s), of_worker(w));
     });
+    return sum();
   }
 
   /// The same, and writes the gradient of their mean loss.
   /// \param gradient  laid out as the parameters
   Score learn(const Model<T>& model, const Images& images, std::span<const Index> numbers,
               std::span<T> gradient) {
-    const std::size_t shards = (numbers.size() + kShard - 1) / kShard;
-    if (gradients_.size() < shards) gradients_.resize(shards);
-    const Score score =
-        for_each_shard(numbers, [&](std::span<const Index> shard, Index s, auto& activations) {
-          std::vector<T>& own = gradients_[static_cast<std::size_t>(s)];
-          own.assign(gradient.size(), T(0));
-          const Score of_shard = read_and_forward(model, images, shard, activations);
-          const auto count = static_cast<Index>(shard.size());
-          detail::eigen(activations.dlogits.rows(count)) *=
-              static_cast<T>(count) / static_cast<T>(numbers.size());
-          backward(model, count, activations, std::span<T>(own));
-          return of_shard;
-        });
-    for_each_piece(static_cast<Index>(gradient.size()), [&](std::size_t begin, std::size_t end) {
-      std::fill(gradient.begin() + static_cast<Index>(begin),
-                gradient.begin() + static_cast<Index>(end), T(0));
-      for (std::size_t s = 0; s < shards; ++s) {
-        for (std::size_t i = begin; i < end; ++i) gradient[i] += gradients_[s][i];
-      }
+    scores_.assign(shards(numbers), Score{});
+    gradient_(pool_, std::ssize(scores_), gradient, [&](Index s, Index w, std::span<T> own) {
+      const auto shard = shard_of(numbers, s);
+      const auto count = static_cast<Index>(shard.size());
+      Activations<T>& activations = of_worker(w);
+      scores_[static_cast<std::size_t>(s)] = read_and_forward(model, images, shard, activations);
+      detail::eigen(activations.dlogits.rows(count)) *=
+          static_cast<T>(count) / static_cast<T>(numbers.size());
+      backward(model, count, activations, own);
     });
-    return score;
+    return sum();
   }
 
  private:
   static constexpr Index kShard = 4;
 
-  template <class F>
-  Score for_each_shard(std::span<const Index> numbers, F&& f) {
+  static std::size_t shards(std::span<const Index> numbers) {
+    return (numbers.size() + kShard - 1) / kShard;
+  }
+  static std::span<const Index> shard_of(std::span<const Index> numbers, Index s) {
     const Index count = static_cast<Index>(numbers.size());
-    scores_.assign(static_cast<std::size_t>((count + kShard - 1) / kShard), Score{});
-    pool_.for_each(static_cast<Index>(scores_.size()), [&](Index s, Index w) {
-      const auto shard =
-          numbers.subspan(static_cast<std::size_t>(s * kShard),
-                          static_cast<std::size_t>(std::min(kShard, count - s * kShard)));
-      scores_[static_cast<std::size_t>(s)] = f(shard, s, activations_[static_cast<std::size_t>(w)]);
-    });
+    return numbers.subspan(static_cast<std::size_t>(s * kShard),
+                           static_cast<std::size_t>(std::min(kShard, count - s * kShard)));
+  }
+  Activations<T>& of_worker(Index w) { return activations_[static_cast<std::size_t>(w)]; }
+  Score sum() const {
     Score sum;
     for (const Score& score : scores_) sum += score;
     return sum;
-  }
-  template <class F>
-  void for_each_piece(Index count, F&& f) {
-    constexpr Index kPiece = 2048;
-    pool_.for_each((count + kPiece - 1) / kPiece, [&](Index p, Index) {
-      f(static_cast<std::size_t>(p * kPiece),
-        static_cast<std::size_t>(std::min(count, (p + 1) * kPiece)));
-    });
   }
 
   /// Leaves the gradient of the shard's mean loss in a.dlogits.
@@ -119,8 +104,8 @@ class Workers {
 
   mhla::ThreadPool pool_;
   std::deque<Activations<T>> activations_;  // of each worker
-  std::vector<std::vector<T>> gradients_;   // of each shard
-  std::vector<Score> scores_;               // of each shard
+  examples::ShardedGradient<T> gradient_;
+  std::vector<Score> scores_;  // of each shard
 };
 
 }  // namespace train_images

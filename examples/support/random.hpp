@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace train_images {
+namespace examples {
 
 using mhla::Index;
 
@@ -52,4 +52,4 @@ class Random {
   std::uint64_t state_;
 };
 
-}  // namespace train_images
+}  // namespace examples

@@ -1,0 +1,36 @@
+#pragma once
+
+/// \file
+/// The three attentions that examples compare, and names of choices as on the command line and in
+/// files.
+
+#include <map>
+#include <stdexcept>
+#include <string>
+
+namespace examples {
+
+enum class Attention { kSoftmax, kLinear, kMhla };
+
+inline const std::map<std::string, Attention> kAttentions{
+    {"softmax", Attention::kSoftmax}, {"linear", Attention::kLinear}, {"mhla", Attention::kMhla}};
+
+template <class E>
+std::string name_of(const std::map<std::string, E>& names, E value) {
+  for (const auto& [name, named] : names) {
+    if (named == value) return name;
+  }
+  throw std::logic_error("a value without a name");
+}
+
+/// \throws std::runtime_error unless `name` is one of the names.
+template <class E>
+E named(const std::map<std::string, E>& names, const std::string& name) {
+  const auto found = names.find(name);
+  if (found != names.end()) return found->second;
+  std::string all;
+  for (const auto& [known, value] : names) all += (all.empty() ? "" : ", ") + known;
+  throw std::runtime_error("\"" + name + "\", expected one of " + all);
+}
+
+}  // namespace examples

@@ -1,0 +1,29 @@
+"""What the charts of trainings share: a colour for each attention, and curves of losses."""
+
+COLOURS = {"softmax": "#d62728", "linear": "#2ca02c", "mhla": "#1f77b4"}
+LABELS = {"softmax": "softmax", "linear": "linear", "mhla": "MHLA"}
+
+
+def smoothed(losses, width):
+    """Means over `width` steps that end at each step, from the first whole one on."""
+    sums = [0.0]
+    for loss in losses:
+        sums.append(sums[-1] + loss)
+    return [(i, (sums[i] - sums[i - width]) / width) for i in range(width, len(sums))]
+
+
+def draw_losses(axes, results, what, outcome):
+    """The losses of all results; outcome(result) stands beside the name of each."""
+    steps = max(len(result["losses"]) for result in results)
+    width = max(1, min(steps // 20, 100))
+    largest = 0.0
+    for result in results:
+        name = result["settings"]["attention"]
+        curve = smoothed(result["losses"], width)
+        largest = max(largest, curve[len(curve) // 20][1])
+        axes.plot(*zip(*curve), color=COLOURS[name], label=f"{LABELS[name]}: {outcome(result)}")
+    axes.set_ylim(0, largest * 1.05)
+    axes.set_xlabel("step")
+    axes.set_ylabel(f"{what}, mean of {width} steps" if width > 1 else what)
+    axes.grid(alpha=0.3)
+    axes.legend()

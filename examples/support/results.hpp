@@ -1,0 +1,69 @@
+#pragma once
+
+/// \file
+/// What a run leaves: a JSON of its results, and a picture that a Python script draws of it.
+
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+
+namespace examples {
+
+/// \throws std::runtime_error naming the option unless a file can be put beside the given one.
+inline void expect_folder(const char* option, const std::filesystem::path& file) {
+  const auto folder = std::filesystem::absolute(file).parent_path();
+  if (!std::filesystem::is_directory(folder)) {
+    throw std::runtime_error(std::string(option) + " is " + file.string() + ", expected " +
+                             folder.string() + " to be a folder");
+  }
+}
+
+/// Writes the whole file or, with an exception, nothing.
+inline void write_results(const std::filesystem::path& path, const nlohmann::json& json) {
+  std::filesystem::path part = path;
+  part += ".part";
+  std::ofstream stream(part);
+  stream << json << '\n';
+  stream.close();
+  std::error_code error;
+  if (stream) std::filesystem::rename(part, path, error);
+  if (!stream || error) {
+    std::filesystem::remove(part, error);
+    throw std::runtime_error(path.string() + " cannot be written");
+  }
+}
+
+/// Runs a script of Python that draws `json` into `picture`; its status 3 says that this Python has
+/// no matplotlib.
+/// \returns whether there is a picture; if not, a line on stderr says why.
+inline bool draw(const std::string& script, const std::filesystem::path& json,
+                 const std::filesystem::path& picture) {
+  for (const char* const python :
+       {"python3", "/usr/bin/python3"}) {  // another one, with matplotlib
+    std::string words[] = {python, script, json.string(), picture.string()};
+    char* const arguments[] = {words[0].data(), words[1].data(), words[2].data(), words[3].data(),
+                               nullptr};
+    pid_t process = 0;
+    int status = 0;
+    if (posix_spawnp(&process, python, nullptr, nullptr, arguments, environ) != 0 ||
+        waitpid(process, &status, 0) != process) {
+      continue;
+    }
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 3) continue;
+    std::fprintf(stderr, "no picture: %s failed\n", script.c_str());
+    return false;
+  }
+  std::fprintf(stderr, "no picture: no Python with matplotlib (Debian: python3-matplotlib)\n");
+  return false;
+}
+
+}  // namespace examples
