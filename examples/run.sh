@@ -36,12 +36,18 @@ if [[ $name == attention_map && $# == 0 ]]; then
 fi
 
 packages=(g++ cmake ninja-build libeigen3-dev libstb-dev nlohmann-json3-dev)
-if [[ $name == train_images ]]; then
-  packages+=(zlib1g-dev libcli11-dev dataset-fashion-mnist python3-matplotlib)
-fi
+case $name in
+  train_images) packages+=(zlib1g-dev libcli11-dev python3-matplotlib dataset-fashion-mnist) ;;
+  write_text) packages+=(zlib1g-dev libcli11-dev python3-matplotlib bible-kjv bible-kjv-text) ;;
+esac
 require_packages "${packages[@]}"
 build examples "$name" -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=ON \
   -DMHLA_BUILD_BENCHMARKS=OFF -DMHLA_NATIVE=ON -DCMAKE_BUILD_TYPE=Release
 
+if [[ $name == write_text && " $* " != *" --text "* ]]; then
+  step "unpack the King James Bible"
+  bible -l79 gen1:1-rev22:21 </dev/null >"$build_dir/kjv.txt"
+  set -- --text "$build_dir/kjv.txt" "$@"
+fi
 step "run $name"
 exec "$build_dir/examples/$name" "$@"

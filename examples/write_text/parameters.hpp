@@ -1,0 +1,120 @@
+#pragma once
+
+/// \file
+/// The parameters of a model in one row of numbers, where in it each tensor lies, and what they are
+/// before training.
+
+#include <cmath>
+#include <mhla/layer/parameters.hpp>
+#include <mhla/policy/mixing_matrix.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "../support/optimizer.hpp"
+#include "../support/random.hpp"
+#include "settings.hpp"
+
+namespace write_text {
+
+using mhla::ParameterPlace;
+
+/// Of a layer: x += out(norm(attention(lead(norm(x)))) * silu(gate)), x += mlp(norm(x)).
+struct LayerPlaces {
+  ParameterPlace norm;       ///< [C]
+  ParameterPlace lead;       ///< [4C,C]: queries, keys, values, gates
+  ParameterPlace mixing;     ///< [M,M], MHLA only
+  ParameterPlace head_norm;  ///< [D]
+  ParameterPlace out;        ///< [C,C]
+  ParameterPlace mlp_norm;   ///< [C]
+  ParameterPlace gate, up;   ///< [F,C]
+  ParameterPlace down;       ///< [C,F]
+};
+
+class Layout {
+ public:
+  explicit Layout(const Settings& s) {
+    const Index c = s.dim, f = s.hidden();
+    const auto add = [this](const std::string& name, std::vector<Index> shape) {
+      return table_.add(name, std::move(shape)).place();
+    };
+    embedding = add("embedding", {kBytes, c});
+    for (Index l = 0; l < s.depth; ++l) {
+      const std::string name = "layers." + std::to_string(l) + ".";
+      LayerPlaces layer;
+      layer.norm = add(name + "norm", {c});
+      layer.lead = add(name + "lead", {4 * c, c});
+      if (s.attention == Attention::kMhla) {
+        layer.mixing = add(name + "mixing", {s.blocks(), s.blocks()});
+      }
+      layer.head_norm = add(name + "head_norm", {s.width()});
+      layer.out = add(name + "out", {c, c});
+      layer.mlp_norm = add(name + "mlp_norm", {c});
+      layer.gate = add(name + "mlp.gate", {f, c});
+      layer.up = add(name + "mlp.up", {f, c});
+      layer.down = add(name + "mlp.down", {c, f});
+      layers.push_back(layer);
+    }
+    norm = add("norm", {c});
+    head = add("head", {kBytes, c});
+  }
+
+  ParameterPlace embedding;  ///< [256,C]
+  std::vector<LayerPlaces> layers;
+  ParameterPlace norm;  ///< [C]
+  ParameterPlace head;  ///< [256,C]
+
+  const mhla::ParameterTable& table() const { return table_; }
+
+ private:
+  mhla::ParameterTable table_;
+};
+
+template <class T>
+mhla::MixingView<T> mixing_at(const ParameterPlace& place, std::span<T> row) {
+  if (place.rows == 0) return {};
+  return {row.data() + place.begin, mhla::Band(place.rows, place.cols)};
+}
+
+inline bool is_mixing(const mhla::Parameter& p) { return p.name.ends_with(".mixing"); }
+
+inline std::vector<examples::TrainedTensor> trained_tensors(const Layout& layout) {
+  std::vector<examples::TrainedTensor> tensors;
+  for (const mhla::Parameter& p : layout.table().all()) {
+    tensors.push_back({p.name, p.shape, p.begin, p.size, p.shape.size() == 2 && !is_mixing(p)});
+  }
+  return tensors;
+}
+
+/// The constraint of the mixing matrices, that of the released language layer: coefficients in
+/// [1e-5, 1], 0 above the diagonal.
+template <class T>
+void constrain(const Layout& layout, std::span<T> row) {
+  for (const LayerPlaces& layer : layout.layers) {
+    if (layer.mixing.rows == 0) continue;
+    mhla::clamp_to_lower_triangle(mixing_at(layer.mixing, row), T(1e-5), T(1));
+  }
+}
+
+/// Parameters before training. Tensors that two kinds of attention share are the same for the same
+/// seed, as nothing random goes into a mixing matrix. What adds to x starts smaller, the more
+/// layers there are.
+template <class T>
+std::vector<T> initial_parameters(const Layout& layout, const Settings& settings) {
+  examples::Random random(static_cast<std::uint64_t>(settings.seed));
+  std::vector<T> row(static_cast<std::size_t>(layout.table().size()), T(1));  // gains stay 1
+  for (const mhla::Parameter& p : layout.table().all()) {
+    const std::span<T> numbers = p.place().numbers(std::span<T>(row));
+    if (is_mixing(p)) {
+      const mhla::Matrix<T> start = mhla::uniform_causal<T>(p.shape[0]).dense();
+      std::copy_n(start.data(), start.size(), numbers.begin());
+    } else if (p.shape.size() == 2) {
+      const bool adds = p.name.ends_with(".out") || p.name.ends_with(".down");
+      const double terms = static_cast<double>(p.shape[1] * (adds ? 2 * settings.depth : 1));
+      for (T& number : numbers) number = static_cast<T>(random.normal() / std::sqrt(terms));
+    }
+  }
+  return row;
+}
+
+}  // namespace write_text

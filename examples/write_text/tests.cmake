@@ -1,0 +1,26 @@
+# Tests of write_text; its gradients and decoding are checked by Example.write_text.
+
+set(mhla_text ${PROJECT_SOURCE_DIR}/include/mhla/README.md)
+foreach(case whole_run checkpoints)
+  add_test(NAME Example.write_text_${case}
+           COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:write_text> -DTEXT=${mhla_text}
+                   -DWORK=${CMAKE_CURRENT_BINARY_DIR}/write_text_${case}
+                   -P ${CMAKE_CURRENT_SOURCE_DIR}/write_text/${case}.cmake)
+  set_tests_properties(Example.write_text_${case} PROPERTIES LABELS example TIMEOUT 600)
+endforeach()
+
+foreach(option "attention|no|not in" "dim|0|not in range" "heads|3|heads of an even width"
+               "block|4096|at most --context" "rate|nan|expected a number above 0"
+               "steps|0|not in range" "batch|0|not in range" "temperature|0|not in range"
+               "context|4096|expected at least 81940 for this --context"
+               "output|no_such_folder/x|expected .*no_such_folder to be a folder")
+  string(REPLACE "|" ";" option "${option}")
+  list(POP_FRONT option name value expect)
+  string(MAKE_C_IDENTIFIER "refuses_${name}_${value}" case)
+  example_error_test(${case} write_text "${expect}" --text ${mhla_text} --${name} ${value})
+endforeach()
+example_error_test(needs_a_text write_text "--text is missing")
+example_error_test(names_a_missing_text write_text "no_text cannot be read" --text no_text)
+example_error_test(needs_a_checkpoint_to_resume write_text
+                   "nothing.softmax.safetensors is not there" --text ${mhla_text} --context 512
+                   --output ${CMAKE_CURRENT_BINARY_DIR}/nothing --resume)

@@ -1,0 +1,80 @@
+#pragma once
+
+/// \file
+/// A text as bytes: what a model is trained on, and what is held out. Any file will do.
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../support/random.hpp"
+#include "settings.hpp"
+
+namespace write_text {
+
+using Bytes = std::span<const std::uint8_t>;
+
+class Text {
+ public:
+  /// \throws std::runtime_error naming the file unless there is a held-out sequence.
+  Text(const std::filesystem::path& path, Index context) : context_(context) {
+    std::ifstream file(path, std::ios::binary);
+    bytes_.assign(std::istreambuf_iterator<char>(file), {});
+    const auto size = static_cast<Index>(bytes_.size()), least = kParts * (context + 1);
+    if (!file || size < least) {
+      throw std::runtime_error(
+          path.string() + (file ? " has " + std::to_string(size) + " bytes, expected at least " +
+                                      std::to_string(least) + " for this --context"
+                                : " cannot be read, expected a text"));
+    }
+  }
+
+  /// All but the last twentieth.
+  Bytes training() const { return Bytes(bytes_).first(bytes_.size() - held_out().size()); }
+  Bytes held_out() const { return Bytes(bytes_).last(bytes_.size() / kParts); }
+
+  /// The sequences of a step, N bytes and the one behind them: from random places that depend on
+  /// seed and step alone, so that a training can go on from any step.
+  std::vector<Bytes> batch(Index seed, Index step, Index count) const {
+    examples::Random random(examples::Random(static_cast<std::uint64_t>(seed)).bits() ^
+                            static_cast<std::uint64_t>(step));
+    std::vector<Bytes> sequences;
+    for (Index i = 0; i < count; ++i) {
+      const Index begin = random.below(std::ssize(training()) - context_);
+      sequences.push_back(training().subspan(static_cast<std::size_t>(begin),
+                                             static_cast<std::size_t>(context_ + 1)));
+    }
+    return sequences;
+  }
+  /// The first `count` of those that are held out, one behind the other; 0: all.
+  std::vector<Bytes> held_out_sequences(Index count) const {
+    std::vector<Bytes> sequences;
+    const auto size = static_cast<std::size_t>(context_);
+    for (std::size_t begin = 0; begin + size < held_out().size(); begin += size) {
+      if (count > 0 && std::ssize(sequences) == count) break;
+      sequences.push_back(held_out().subspan(begin, size + 1));
+    }
+    return sequences;
+  }
+
+  /// What tells this text from others.
+  nlohmann::json to_json() const {
+    std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+    for (const std::uint8_t byte : bytes_) hash = (hash ^ byte) * 0x100000001b3u;
+    return {{"bytes", bytes_.size()}, {"fnv1a", hash}};
+  }
+
+ private:
+  static constexpr Index kParts = 20;  // of which one is held out
+
+  std::vector<std::uint8_t> bytes_;
+  Index context_;
+};
+
+}  // namespace write_text

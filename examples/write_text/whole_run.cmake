@@ -1,0 +1,47 @@
+# What write_text promises of a whole run: the same results for any number of threads, and that MHLA
+# token by token is MHLA over the whole sequence, after training. PROGRAM, TEXT; WORK is a folder.
+
+cmake_minimum_required(VERSION 3.25)
+
+file(REMOVE_RECURSE ${WORK})
+file(MAKE_DIRECTORY ${WORK})
+
+function(run threads)
+  execute_process(
+    COMMAND ${PROGRAM} --text ${TEXT} --quick --steps 10 --letters 100 --threads ${threads}
+            --output ${WORK}/${threads}
+    RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE errors)
+  message("${output}${errors}")
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "ended with '${status}', expected 0")
+  endif()
+  if(NOT output MATCHES "whole blocks: logits have the bits of the whole sequence")
+    message(FATAL_ERROR "no proof of the bits of whole blocks")
+  endif()
+endfunction()
+
+run(1)
+run(3)
+file(READ ${WORK}/1.json one)
+file(READ ${WORK}/3.json three)
+foreach(attention RANGE 2)
+  foreach(key losses held_out_bits paragraph)
+    string(JSON first GET "${one}" results ${attention} ${key})
+    string(JSON second GET "${three}" results ${attention} ${key})
+    if(NOT first STREQUAL second)
+      message(FATAL_ERROR "${key} of attention ${attention} with 1 and 3 threads: "
+                          "'${first}' and '${second}'")
+    endif()
+  endforeach()
+  # Memory of what has been seen: flat but with softmax, where it grows with the position.
+  string(JSON early GET "${one}" results ${attention} tokens 0 state_bytes)
+  string(JSON late GET "${one}" results ${attention} tokens 3 state_bytes)
+  math(EXPR growth "${late} / ${early}")
+  set(expected 1)
+  if(attention EQUAL 0)
+    set(expected 8)
+  endif()
+  if(NOT growth EQUAL expected)
+    message(FATAL_ERROR "state of attention ${attention}: ${early} bytes, then ${late}")
+  endif()
+endforeach()
