@@ -74,14 +74,16 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
       ->expected(1)
       ->take_all();
   Settings& s = o.settings;
-  Settings quick = s;
-  quick.dim = 32, quick.depth = 2, quick.context = 512;
   const auto* const dim = app.add_option("--dim", s.dim, "channels")->check(range(2, 4096));
   const auto* const depth = app.add_option("--depth", s.depth, "layers")->check(range(1, 64));
   app.add_option("--heads", s.heads, "heads of an attention")->check(range(1, 1024));
   const auto* const context =
       app.add_option("--context", s.context, "bytes of a sequence")->check(range(1, 1 << 20));
   app.add_option("--block", s.block, "MHLA: tokens of a block")->check(range(1, 1 << 20));
+  std::string init = examples::name_of(examples::kMixingStarts, s.mixing_start);
+  app.add_option("--init", init, "MHLA: mixing at the start, uniform or locality")
+      ->check(CLI::IsMember({"uniform", "locality"}));
+  app.add_flag("--freeze-mixing", s.freeze_mixing, "MHLA: mixing as at the start");
   app.add_option("--seed", s.seed, "of parameters and of the order of sequences")
       ->check(range(0, most));
 
@@ -97,9 +99,10 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   app.add_option("--temperature", o.temperature, "of the draw")->check(CLI::PositiveNumber);
   app.parse(argc, argv);
 
-  if (o.quick && dim->count() == 0) s.dim = quick.dim;
-  if (o.quick && depth->count() == 0) s.depth = quick.depth;
-  if (o.quick && context->count() == 0) s.context = quick.context;
+  s.mixing_start = examples::named(examples::kMixingStarts, init);
+  if (o.quick && dim->count() == 0) s.dim = 32;
+  if (o.quick && depth->count() == 0) s.depth = 2;
+  if (o.quick && context->count() == 0) s.context = 512;
   if (o.quick && steps->count() == 0) o.schedule.steps = 40;
   if (o.text.empty() && !o.check) throw std::runtime_error("--text is missing, expected a file");
   expect_valid(s, o.schedule);
@@ -159,8 +162,8 @@ double train_and_save(Model<float>& model, examples::TrainingState<float>& state
 std::optional<Result> run_one(const Settings& settings, const Options& o, const Text& text) {
   Model<float> model(settings);
   Workers<float> workers(settings, o.threads);
-  examples::TrainingState<float> state{model.parameters(),
-                                       examples::Optimizer<float>(trained_tensors(model.layout()))};
+  examples::TrainingState<float> state{
+      model.parameters(), examples::Optimizer<float>(trained_tensors(model.layout(), settings))};
   Result result;
   result.settings = settings;
   result.parameters = model.layout().table().size();

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The three attentions that examples compare, and names of choices as on the command line and in
-/// files.
+/// The three attentions that examples compare, how mixing matrices start, and names of choices as
+/// on the command line and in files.
 
 #include <map>
 #include <stdexcept>
@@ -14,6 +14,12 @@ enum class Attention { kSoftmax, kLinear, kMhla };
 
 inline const std::map<std::string, Attention> kAttentions{
     {"softmax", Attention::kSoftmax}, {"linear", Attention::kLinear}, {"mhla", Attention::kMhla}};
+
+/// Every block reads all it may alike, or near ones more.
+enum class MixingStart { kUniform, kLocality };
+
+inline const std::map<std::string, MixingStart> kMixingStarts{{"uniform", MixingStart::kUniform},
+                                                              {"locality", MixingStart::kLocality}};
 
 template <class E>
 std::string name_of(const std::map<std::string, E>& names, E value) {

@@ -4,7 +4,6 @@
 /// What makes a model: its attention, its sizes, and how its mixing matrices start.
 
 #include <algorithm>
-#include <map>
 #include <mhla/policy/grid_partition.hpp>
 #include <stdexcept>
 #include <string>
@@ -16,14 +15,10 @@ namespace train_images {
 
 using examples::Attention;
 using examples::kAttentions;
+using examples::kMixingStarts;
+using examples::MixingStart;
 using examples::name_of;
 using examples::named;
-
-enum class MixingStart { kUniform, kLocality };
-
-/// Names as on the command line and in files.
-inline const std::map<std::string, MixingStart> kMixingStarts{{"uniform", MixingStart::kUniform},
-                                                              {"locality", MixingStart::kLocality}};
 
 /// Of a model. Settings with a mixing matrix have no effect on softmax and linear attention.
 struct Settings {

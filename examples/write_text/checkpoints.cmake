@@ -75,6 +75,15 @@ break_with("cp whole.mhla.safetensors ${file}")
 list(APPEND options --seed 2)
 expect_refused("${file} is of another run: it has 1 for \"/settings/seed\", expected 2")
 
+# A frozen mixing matrix is not trained: no optimiser has it, and no checkpoint.
+string(REPLACE "2000" "2" options "${options}")
+run(0 --output ${WORK}/frozen --init locality --freeze-mixing)
+file(STRINGS ${WORK}/whole.mhla.safetensors learned REGEX "layers.0.mixing")
+file(STRINGS ${WORK}/frozen.mhla.safetensors frozen REGEX "layers.0.mixing")
+if(learned STREQUAL "" OR NOT frozen STREQUAL "")
+  message(FATAL_ERROR "mixing that is learned: '${learned}', and frozen: '${frozen}'")
+endif()
+
 file(GLOB left ${WORK}/*.part ${WORK}/*.tmp)
 if(left)
   message(FATAL_ERROR "left behind: ${left}")

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <mhla/layer/parameters.hpp>
+#include <mhla/policy/locality.hpp>
 #include <mhla/policy/mixing_matrix.hpp>
 #include <span>
 #include <string>
@@ -78,9 +79,11 @@ mhla::MixingView<T> mixing_at(const ParameterPlace& place, std::span<T> row) {
 
 inline bool is_mixing(const mhla::Parameter& p) { return p.name.ends_with(".mixing"); }
 
-inline std::vector<examples::TrainedTensor> trained_tensors(const Layout& layout) {
+inline std::vector<examples::TrainedTensor> trained_tensors(const Layout& layout,
+                                                            const Settings& settings) {
   std::vector<examples::TrainedTensor> tensors;
   for (const mhla::Parameter& p : layout.table().all()) {
+    if (is_mixing(p) && settings.freeze_mixing) continue;
     tensors.push_back({p.name, p.shape, p.begin, p.size, p.shape.size() == 2 && !is_mixing(p)});
   }
   return tensors;
@@ -106,7 +109,9 @@ std::vector<T> initial_parameters(const Layout& layout, const Settings& settings
   for (const mhla::Parameter& p : layout.table().all()) {
     const std::span<T> numbers = p.place().numbers(std::span<T>(row));
     if (is_mixing(p)) {
-      const mhla::Matrix<T> start = mhla::uniform_causal<T>(p.shape[0]).dense();
+      const mhla::Matrix<T> start = settings.mixing_start == MixingStart::kLocality
+                                        ? mhla::locality<T>(p.shape[0]).dense()
+                                        : mhla::uniform_causal<T>(p.shape[0]).dense();
       std::copy_n(start.data(), start.size(), numbers.begin());
     } else if (p.shape.size() == 2) {
       const bool adds = p.name.ends_with(".out") || p.name.ends_with(".down");
@@ -114,6 +119,7 @@ std::vector<T> initial_parameters(const Layout& layout, const Settings& settings
       for (T& number : numbers) number = static_cast<T>(random.normal() / std::sqrt(terms));
     }
   }
+  constrain(layout, std::span<T>(row));
   return row;
 }
 

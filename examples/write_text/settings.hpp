@@ -13,18 +13,21 @@
 namespace write_text {
 
 using examples::Attention;
+using examples::MixingStart;
 using mhla::Index;
 
 constexpr Index kBytes = 256;  // what a token can be
 
-/// Of a model. The block has an effect on MHLA alone.
+/// Of a model. The block and what is said of mixing have an effect on MHLA alone.
 struct Settings {
   Attention attention = Attention::kMhla;
-  Index dim = 128;       ///< C, channels of a token
-  Index depth = 4;       ///< layers of attention and perceptron
-  Index heads = 2;       ///< H
-  Index context = 2048;  ///< N, bytes that a sequence has
-  Index block = 64;      ///< W, tokens of a block
+  Index dim = 128;                                   ///< C, channels of a token
+  Index depth = 4;                                   ///< layers of attention and perceptron
+  Index heads = 2;                                   ///< H
+  Index context = 2048;                              ///< N, bytes that a sequence has
+  Index block = 64;                                  ///< W, tokens of a block
+  MixingStart mixing_start = MixingStart::kUniform;  ///< as in the released language layer
+  bool freeze_mixing = false;
   Index seed = 1;
 
   Index width() const { return dim / heads; }                     ///< D and E of a head
@@ -33,7 +36,7 @@ struct Settings {
 };
 
 struct Schedule {
-  Index steps = 1000;
+  Index steps = 800;
   Index batch = 4;             ///< sequences of a step
   double rate = 3e-3;          ///< largest learning rate
   double warm_up = 0.05;       ///< fraction of all steps in which the rate grows from 0
@@ -66,6 +69,8 @@ inline nlohmann::json to_json(const Settings& s) {
           {"heads", s.heads},
           {"context", s.context},
           {"block", s.block},
+          {"init", examples::name_of(examples::kMixingStarts, s.mixing_start)},
+          {"freeze_mixing", s.freeze_mixing},
           {"seed", s.seed}};
 }
 

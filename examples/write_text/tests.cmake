@@ -11,7 +11,7 @@ endforeach()
 
 foreach(option "attention|no|not in" "dim|0|not in range" "heads|3|heads of an even width"
                "block|4096|at most --context" "rate|nan|expected a number above 0"
-               "steps|0|not in range" "batch|0|not in range" "temperature|0|not in range"
+               "init|random|not in" "steps|0|not in range" "batch|0|not in range" "temperature|0|not in range"
                "context|4096|expected at least 81940 for this --context"
                "output|no_such_folder/x|expected .*no_such_folder to be a folder")
   string(REPLACE "|" ";" option "${option}")
