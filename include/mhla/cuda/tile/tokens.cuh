@@ -89,8 +89,8 @@ struct WarpTokens {
   }
 };
 
-/// Calls act(row, piece, token) for the pieces of a tile that are the thread's. WarpTokens are asked
-/// by all threads, those that have no piece too.
+/// Calls act(row, piece, token) for the pieces of a tile that are the thread's. WarpTokens are
+/// asked by all threads, those that have no piece too.
 template <int kThreads, class Tile, class Tokens, class Act>
 MHLA_DEVICE void for_pieces(const Tokens& tokens, std::uint32_t thread, const Act& act) {
   constexpr int kCount = Tile::kRows * Tile::kPieces;
