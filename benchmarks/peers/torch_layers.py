@@ -66,20 +66,27 @@ class Vision(nn.Module):
         self.piece_attn = Mixing(grid[0] * grid[1] // (block[0] * block[1]))
         self.to_out = nn.Sequential(nn.Linear(channels, channels))
 
-    def forward(self, x):
-        def blocks(t):  # [B,N,C] -> [B,M,W,C]
-            return t.unflatten(1, (-1, self.block[1] * self.block[2]))
+    def blocks(self, x):
+        """x [B,N,C] -> [B,M,W,C]"""
+        return x.unflatten(1, (-1, self.block[1] * self.block[2]))
 
-        q, k, v = self.to_qkv(self.norm(x)).chunk(3, dim=-1)
-        image = from_blocks(blocks(v), self.grid, self.block).unflatten(1, self.grid[1:])
-        local = self.lepe(image.permute(0, 3, 1, 2)).flatten(2).transpose(1, 2)
-        local = to_blocks(local, self.grid, self.block).flatten(1, 2)
-        q = split_heads(blocks(self.q_norm(q).relu() + 1e-6), self.heads)
-        k = split_heads(blocks(self.k_norm(k).relu() + 1e-6), self.heads)
-        v = split_heads(blocks(v), self.heads)
+    def over_image(self, convolution, x):
+        """A convolution of tokens x [B,N,C] in the image."""
+        image = from_blocks(self.blocks(x), self.grid, self.block).unflatten(1, self.grid[1:])
+        y = convolution(image.permute(0, 3, 1, 2)).flatten(2).transpose(1, 2)
+        return to_blocks(y, self.grid, self.block).flatten(1, 2)
+
+    def attend(self, q, k, v):
+        """MHLA of q, k, v [B,N,C]."""
+        q, k, v = (split_heads(self.blocks(t), self.heads)
+                   for t in (q.relu() + 1e-6, k.relu() + 1e-6, v))
         mixed = self.piece_attn((k.transpose(-1, -2) @ v).contiguous())  # [B,H,M,D,E]
-        out = q @ mixed / normaliser(q, k, self.piece_attn)
-        return self.to_out(merge_heads(out).flatten(1, 2) + local)
+        return merge_heads(q @ mixed / normaliser(q, k, self.piece_attn)).flatten(1, 2)
+
+    def forward(self, x):
+        q, k, v = self.to_qkv(self.norm(x)).chunk(3, dim=-1)
+        out = self.attend(self.q_norm(q), self.k_norm(k), v)
+        return self.to_out(out + self.over_image(self.lepe, v))
 
 
 class Video(nn.Module):
@@ -114,18 +121,21 @@ class Video(nn.Module):
         cos, sin = self.turns.unsqueeze(2)
         return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
 
-    def forward(self, x):
+    def attend(self, q, k, v):
+        """MHLA of features q, k and values v [B,N,H,.]."""
         def blocks(t):  # [B,N,H,D] -> [B,H,M,W,D]
             return to_blocks(t, self.grid, self.block).permute(0, 3, 1, 2, 4)
 
-        q, k = self.norm_q(self.q(x)).relu() + 1e-6, self.norm_k(self.k(x)).relu() + 1e-6
-        q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in (q, k, self.v(x)))
         mixed = self.block_attn((blocks(self.turn(k)).transpose(-1, -2) @ blocks(v)).contiguous())
         out = blocks(self.turn(q)) @ mixed
         if self.normalize:
             out = out / normaliser(blocks(q), blocks(k), self.block_attn)
-        out = from_blocks(out.permute(0, 2, 3, 1, 4), self.grid, self.block)  # [B,N,H,E]
-        out = self.g_norm(out).flatten(2) * functional.silu(self.g(x))
+        return from_blocks(out.permute(0, 2, 3, 1, 4), self.grid, self.block)
+
+    def forward(self, x):
+        q, k = self.norm_q(self.q(x)).relu() + 1e-6, self.norm_k(self.k(x)).relu() + 1e-6
+        q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in (q, k, self.v(x)))
+        out = self.g_norm(self.attend(q, k, v)).flatten(2) * functional.silu(self.g(x))
         if self.lepe is not None:
             clip = v.flatten(2).transpose(1, 2).unflatten(2, self.grid)
             out = out + self.lepe(clip).flatten(2).transpose(1, 2)
@@ -166,37 +176,46 @@ class Language(nn.Module):
         cos, sin = self.turns[:, :x.shape[1]].unsqueeze(2)
         return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
 
-    def forward(self, x):
-        tokens, missing = x.shape[1], -x.shape[1] % self.chunk
+    def blocks(self, x):
+        """x [B,N,H,D] -> [B,H,M,W,D], the last block filled up with zeros"""
+        missing = -x.shape[1] % self.chunk
+        x = functional.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x
+        return x.unflatten(1, (-1, self.chunk)).permute(0, 3, 1, 2, 4)
 
-        def blocks(t):  # [B,N,H,D] -> [B,H,M,W,D], the last block filled up with zeros
-            t = functional.pad(t, (0, 0, 0, 0, 0, missing)) if missing else t
-            return t.unflatten(1, (-1, self.chunk)).permute(0, 3, 1, 2, 4)
-
-        q, k, v = (self.project(x, name) for name in "qkv")
-        q, k, v = blocks(self.features(q) * q.shape[-1]**-0.5), blocks(self.features(k)), blocks(v)
+    def attend(self, q, k, v):
+        """Causal MHLA of features q, k and values v [B,N,H,.]."""
+        tokens = q.shape[1]
+        q, k, v = self.blocks(q * q.shape[-1]**-0.5), self.blocks(k), self.blocks(v)
         m = self.mixing_matrix[:q.shape[2], :q.shape[2], 0, 0, 0, 0]
         summaries = k.transpose(-1, -2) @ v  # [B,H,M,D,E]
         mixed = (m.tril(-1) @ summaries.flatten(3)).view_as(summaries)
         own = (q @ k.transpose(-1, -2)).tril() * m.diagonal()[:, None, None]
         out = q @ mixed + own @ v
-        out = self.g_norm_swish_gate(out.permute(0, 2, 3, 1, 4).flatten(1, 2)[:, :tokens])
+        return out.permute(0, 2, 3, 1, 4).flatten(1, 2)[:, :tokens]
+
+    def forward(self, x):
+        q, k, v = (self.project(x, name) for name in "qkv")
+        out = self.g_norm_swish_gate(self.attend(self.features(q), self.features(k), v))
         return self.o_proj(out.flatten(2) * functional.silu(self.g_proj(x)))
 
 
+TYPES = {"F64": torch.float64, "F32": torch.float32}
+
+
 def read_case(path):
-    """The tensors and the metadata of a safetensors file of float64 tensors."""
+    """The tensors and the metadata of a safetensors file of floating-point tensors."""
     with open(path, "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         data = bytearray(file.read())
-    about = header.pop("__metadata__")
+    about = header.pop("__metadata__", {})
     tensors = {}
     for name, tensor in header.items():
-        if tensor["dtype"] != "F64":
-            raise ValueError(f"{path}: {name} is {tensor['dtype']}, expected F64")
-        begin, end = tensor["data_offsets"]
-        tensors[name] = torch.frombuffer(data, dtype=torch.float64, offset=begin,
-                                         count=(end - begin) // 8).view(tensor["shape"])
+        if tensor["dtype"] not in TYPES:
+            raise ValueError(f"{path}: {name} is {tensor['dtype']}, expected {' or '.join(TYPES)}")
+        (begin, end), dtype = tensor["data_offsets"], TYPES[tensor["dtype"]]
+        tensors[name] = torch.frombuffer(data, dtype=dtype, offset=begin,
+                                         count=(end - begin) // dtype.itemsize
+                                         ).view(tensor["shape"])
     return tensors, about
 
 
