@@ -3,6 +3,7 @@
 #   bash examples/run.sh                    attention_map on examples/data/astronaut.png
 #   bash examples/run.sh NAME [arguments]   another one, such as train_images --quick
 #   bash examples/run.sh torch [arguments]  trains in PyTorch, and times its operators
+#   bash examples/run.sh throughput         models a second; in PyTorch, too, if MHLA_PYTHON has it
 #   bash examples/run.sh --list             their names
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../tests/support/setup.sh"
@@ -39,6 +40,7 @@ packages=(g++ cmake ninja-build libeigen3-dev libstb-dev nlohmann-json3-dev)
 case $name in
   train_images) packages+=(zlib1g-dev libcli11-dev python3-matplotlib dataset-fashion-mnist) ;;
   write_text) packages+=(zlib1g-dev libcli11-dev python3-matplotlib bible-kjv bible-kjv-text) ;;
+  throughput) packages+=(libcli11-dev python3-matplotlib) ;;
 esac
 require_packages "${packages[@]}"
 build examples "$name" -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=ON \
@@ -48,6 +50,11 @@ if [[ $name == write_text && " $* " != *" --text "* ]]; then
   step "unpack the King James Bible"
   bible -l79 gen1:1-rev22:21 </dev/null >"$build_dir/kjv.txt"
   set -- --text "$build_dir/kjv.txt" "$@"
+fi
+if [[ $name == throughput ]]; then
+  program=$build_dir/examples/throughput
+  source "$repository/examples/throughput/run.sh"
+  exit
 fi
 step "run $name"
 exec "$build_dir/examples/$name" "$@"

@@ -1,0 +1,93 @@
+"""Draws what throughput and torch_peers.py wrote: chart.py PICTURE.svg FILES.json...
+
+Left the images a second of DiT-S/2 over their size; right how much faster models are with MHLA than
+with softmax: as measured, by the operation counts and over PyTorch's compiled softmax. Exit status
+3: this Python has no matplotlib.
+"""
+
+import json
+import sys
+
+try:
+    import matplotlib
+except ImportError:
+    sys.exit(3)
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+# Small, and the same bytes every time.
+plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "throughput"})
+
+COLOURS = {"softmax": "#d62728", "linear": "#2ca02c", "mhla": "#1f77b4"}
+LABELS = {"softmax": "softmax", "linear": "linear", "mhla": "MHLA"}
+
+
+def draw_sizes(axes, results, peers):
+    """Images a second of DiT-S/2."""
+    def draw(points, kind, style, suffix):
+        points = sorted((int(row["input"].split()[0]), rate) for row, rate in points)
+        if points:
+            axes.loglog(*zip(*points), style, marker="o", markersize=4, color=COLOURS[kind],
+                        label=LABELS[kind] + suffix)
+
+    dit = [row for row in results if row["model"] == "DiT-S/2"]
+    for kind in COLOURS:
+        draw([(row, row["items_per_second"][kind]) for row in dit], kind, "-", "")
+    for kind in COLOURS:
+        draw([(row, row["items_per_second"]) for row in peers
+              if row["model"] == "DiT-S/2" and row["attention"] == kind], kind, "--",
+             " (PyTorch, compiled)")
+    pixels = sorted({int(row["input"].split()[0]) for row in dit})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(pixels, [str(n) for n in pixels])
+    axes.set_xlabel("side of the image, pixels")
+    axes.set_ylabel("images/s")
+    axes.set_title("DiT-S/2")
+    axes.grid(alpha=0.3)
+    if dit:
+        axes.legend(fontsize=8)
+
+
+def draw_ratios(axes, results, peers):
+    """Time with softmax over time with MHLA, case by case."""
+    compiled = {(row["model"], row["input"]): row["over_mhla"] for row in peers
+                if row["attention"] == "softmax"}
+    ratios = lambda row, key: row[key]["softmax"] / row[key]["mhla"]
+    names = [f"{row['model']}, {row['input']}" for row in results]
+    places = range(len(results))
+    axes.barh(places, [ratios(row, "seconds") for row in results], color=COLOURS["mhla"],
+              label="measured")
+    axes.plot([ratios(row, "flops") for row in results], places, "k|", markersize=9,
+              label="by operation counts")
+    axes.plot([compiled.get((row["model"], row["input"])) for row in results], places, "o",
+              color=COLOURS["softmax"], markersize=4, label="over PyTorch's compiled softmax")
+    axes.axvline(1, color="k", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yticks(places, names, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("times faster with MHLA")
+    axes.set_title("MHLA over softmax")
+    axes.grid(axis="x", alpha=0.3)
+    axes.legend(fontsize=8)
+
+
+def main():
+    results, peers = [], []
+    for path in sys.argv[2:]:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+        results += content.get("results", [])
+        peers += content.get("peers", [])
+    threads = max(row["threads"] for row in results)
+    results = [row for row in results if row["threads"] == threads]
+    peers = [row for row in peers if row["threads"] == threads and row["mode"] == "compiled"]
+    figure, axes = plt.subplots(1, 2, figsize=(13, 5.5))
+    draw_sizes(axes[0], results, peers)
+    draw_ratios(axes[1], results, peers)
+    figure.suptitle(f"{threads} thread{'s' * (threads > 1)}, float", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(sys.argv[1], metadata={"Date": None})
+
+
+main()
