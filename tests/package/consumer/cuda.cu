@@ -45,8 +45,34 @@ int main() try {
   mhla::cuda::bidirectional<64, 64>(in, blocks, blocks, mixing, op, out, workspace, device, stream);
   T first;
   check(cudaMemcpy(&first, outputs, sizeof(first), cudaMemcpyDeviceToHost));
-  const float expected = 0.74609375f;  // all values are the same, so their mean is
-  const bool good = std::abs(static_cast<float>(first) - expected) < 0.02f;
+
+  constexpr int sequences = 1, heads = 1;
+  const mhla::cuda::Streaming<64, 64, T> streaming(sequences, heads, 64, mixing, op);
+  constexpr int kPrompt = kTokens - 1;
+  in.q = in.k = in.v = mhla::bnhd(static_cast<const T*>(tokens), 1, kPrompt, 1, 64);
+  out = mhla::bnhd(static_cast<T*>(outputs), 1, kPrompt, 1, 64);
+  const std::size_t prefill_bytes = streaming.prefill_plan(in, out, device).workspace_bytes;
+  void *numbers = nullptr, *state_memory = nullptr, *prefill_memory = nullptr;
+  check(cudaMalloc(&numbers, sizeof(std::int32_t)));
+  check(cudaMalloc(&state_memory, streaming.state_bytes()));
+  check(cudaMalloc(&prefill_memory, prefill_bytes + 1));
+  check(cudaMemset(numbers, 0, sizeof(std::int32_t)));
+  const mhla::Workspace state(static_cast<std::byte*>(state_memory), streaming.state_bytes());
+  const mhla::Workspace scratch(static_cast<std::byte*>(prefill_memory), prefill_bytes);
+  const auto* const sequence_of = static_cast<const std::int32_t*>(numbers);
+  streaming.start(state, stream);
+  streaming.prefill(0, in, out, state, scratch, device, stream);
+  mhla::cuda::Inputs<T> token;
+  token.q = token.k = token.v = mhla::bnhd(static_cast<const T*>(tokens), 1, 1, 1, 64);
+  const auto next = mhla::bnhd(static_cast<T*>(outputs), 1, 1, 1, 64);
+  streaming.step(token, sequence_of, next, state, stream);
+  T streamed;
+  check(cudaMemcpy(&streamed, outputs, sizeof(streamed), cudaMemcpyDeviceToHost));
+
+  const auto right = [](T output) {  // all values are the same, so their mean is
+    return std::abs(static_cast<float>(output) - 0.74609375f) < 0.02f;
+  };
+  const bool good = right(first) && right(streamed);
   std::printf("%s\n", good ? "right" : "WRONG");
   return good ? 0 : 1;
 } catch (const std::exception& e) {
