@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -244,6 +246,61 @@ TEST(MixingSm90, LeavesNoMultiprocessorIdleForWiderItems) {
   EXPECT_EQ(log2(9), 1);
   EXPECT_EQ(log2(17), 2);
   EXPECT_EQ(log2(132), 2);
+}
+
+TEST(MixingSm90, KeepsTheMatrixOf128RowsWhereThatFits) {
+  constexpr Precision kSingle = Precision::kSingle, kPair = Precision::kPair;
+  expect_items<bfloat16, 64, 64, kSingle>({300, 300, 1, true, false, 1, 24}, 2, true);
+  expect_items<bfloat16, 64, 64, kSingle>({260, 70, 1, false, true, 2, 12}, 2, true);
+  expect_items<half, 64, 64, kPair>({200, 200, 1, true, false, 3, 8}, 2, true);
+  expect_items<bfloat16, 64, 64, kSingle>({300, 200, 1, true, true, 4, 132}, 2, true);
+  expect_items<bfloat16, 64, 64, kSingle>({257, 513, 1, false, false, 5, 24}, 2, false);
+  expect_only_what_counts<MixingOnSm90, half, 64, 64, kPair>({190, 190, 1, true, false, 6, 13},
+                                                             false);
+}
+
+/// Every item has its thread block, and none has much more than its part.
+TEST(MixingSm90, SharesOutRowsByWhatTheirItemsMove) {
+  using Kernel = MixingSm90<bfloat16, 64, 64, Precision::kSingle>;
+  for (const int multiprocessors : {16, 100, 132, 300}) {
+    SCOPED_TRACE(multiprocessors);
+    MixingSm90Parameters p{};
+    TensorBox boxes[4] = {};
+    Kernel::prepare({{}, {}, {}, 512, 512, true}, 16, multiprocessors, p, boxes);
+    EXPECT_TRUE(p.items.stays);
+    const auto blocks = static_cast<int>(Kernel::grid(p, 16));
+    const int columns = p.items.count / 4;
+    std::vector<int> seen(4);
+    int busiest = 0, all = 0;
+    for (int block = 0; block < blocks; ++block) {
+      const MixingShare share = Kernel::Config::share(p, block, blocks);
+      int items = 0;
+      for (int i = share.first; i < columns; i += share.step) ++items;
+      EXPECT_EQ(share.strips, share.row_tile + 2);
+      EXPECT_GE(share.slots, 2);
+      seen[static_cast<std::size_t>(share.row_tile / 2)] += items;
+      busiest = std::max(busiest, items * (share.strips + 2));
+      all += items * (share.strips + 2);
+    }
+    EXPECT_EQ(seen, std::vector<int>(4, columns));
+    EXPECT_LT(busiest, 1.25 * all / blocks + 10);
+  }
+}
+
+TEST(MixingSm90, ReadsTheMatrixOnceForEachThreadBlock) {
+  using Run = Mixtures<MixingOnSm90, bfloat16, 64, 64, Precision::kSingle>;
+  for (const MixingCase& c : {MixingCase{260, 300, 2, false, false, 1, 24}, {64, 64, 3}}) {
+    Run mixtures(c);
+    const auto p = mixtures.params(false);
+    const auto blocks = static_cast<int>(Run::Kernel::grid(p, c.pairs));
+    int rows = 0;
+    for (int block = 0; block < blocks; ++block) {
+      const int first = 64 * Run::Kernel::Config::share(p, block, blocks).row_tile;
+      rows += std::min(128, c.rows - first);
+    }
+    EXPECT_LT(blocks, p.items.count);
+    EXPECT_EQ(mixtures.launch(false).bytes_read("m"), std::size_t{4} * rows * c.columns);
+  }
 }
 
 TEST(MixingSm90, MixesManyEarlierSummaries) {

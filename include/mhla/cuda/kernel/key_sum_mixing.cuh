@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Mixtures of key sums, z~_i = sum_b m_ib z_b, in float: 4 rows i and 32 columns of a pair by a
-/// warp. A thread has a column. Coefficients of 32 b at a time pass through shared memory.
+/// Mixtures of key sums, z~_i = sum_b m_ib z_b, in float: some rows i and 32 columns of a pair
+/// by a warp. A thread has a column. Coefficients of 32 b at a time pass through shared memory.
 
 #include <cstdint>
 
@@ -15,9 +15,10 @@
 
 namespace mhla::cuda {
 
-template <int D>
+/// \tparam kRows_  more of them read z less often
+template <int D, int kRows_>
 struct KeySumMixing {
-  static constexpr int kRows = 4;
+  static constexpr int kRows = kRows_;
   static constexpr int kColumnGroups = (D + 31) / 32;  ///< of 32 columns
   static constexpr int kStrip = 32;
   static constexpr int kBytes = 4 * kRows * kStrip;  ///< of shared memory, for a warp
@@ -61,23 +62,28 @@ struct KeySumMixing {
 
   /// m of the rows and 32 b as floats, rows of 128 bytes.
   MHLA_DEVICE void store_factors(std::int32_t begin) const {
+    constexpr int kAhead = kRows < 8 ? kRows : 8;  // rows loaded together
     const std::int32_t b = begin + static_cast<std::int32_t>(lane);
-    MHLA_CUDA_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const bool counts = b < p.end(first + r);
-      ptx::st_shared_f32(shared + 4 * (kStrip * r + lane),
-                         counts ? ptx::ld_global_nc_f32(p.mixing.row(first + r) + b) : 0);
+    const float* from = p.mixing.row(first) + b;
+    std::uint32_t to = shared + 4 * lane;
+    MHLA_CUDA_LOOP
+    for (std::int32_t i = first; i < first + kRows; i += kAhead) {
+      MHLA_CUDA_UNROLL
+      for (int r = 0; r < kAhead; ++r, from += p.mixing.stride, to += 4 * kStrip) {
+        ptx::st_shared_f32(to, b < p.end(i + r) ? ptx::ld_global_nc_f32(from) : 0);
+      }
     }
   }
 
   /// sums[r] += m_ib z_b of the strip of b from `begin` on: of those that count for i = first + r,
-  /// or where all rows count all of them (kWhole) without asking.
+  /// or where all rows count all of them (kWhole) without asking. Beyond depth m and z_b are 0.
   template <bool kWhole>
   MHLA_DEVICE void add(std::int32_t begin, std::int32_t depth, float (&sums)[kRows]) const {
     constexpr int kAhead = 8;  // z_b loaded together
     const float* const z = p.in.key_sum + p.in.first(pair, p.columns) * D + column();
     MHLA_CUDA_LOOP
     for (std::int32_t own = 0; own < kStrip && begin + own < depth; own += kAhead) {
+      const std::int32_t later = p.earlier ? begin + own - first : -kAhead;  // than the first row
       float x[kAhead];
       MHLA_CUDA_UNROLL
       for (int j = 0; j < kAhead; ++j) {
@@ -92,7 +98,7 @@ struct KeySumMixing {
               ptx::ld_shared_v4(shared + static_cast<std::uint32_t>(4 * (kStrip * r + own + j)));
           MHLA_CUDA_UNROLL
           for (int k = 0; k < 4; ++k) {
-            if (kWhole || begin + own + j + k < p.end(first + r)) {
+            if (kWhole || later + j + k < r) {
               sums[r] += as_float(m.x[k]) * x[j + k];
             }
           }

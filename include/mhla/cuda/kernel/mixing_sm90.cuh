@@ -17,12 +17,15 @@
 /// A thread block stays and takes items (mixing_sm90_config.cuh). An item is four units of 64 rows
 /// and 128 columns (kPair: 64), two for each of two warpgroups:
 ///
-///     up to  64 rows    1 x 4 units     m stays in shared memory, made once by all threads; S is
-///     up to 128 rows    2 x 2           read once. Fewer columns where multiprocessors would be
-///     up to 256 rows    4 x 1           idle. If m fits: [64, 576], [128, 704], [256, 384] of
-///                                       kSingle, half of that of kPair
-///     more              2 x 2           3 warps make strips of m in a ring of their own; S is read
-///                                       once for every 128 rows
+///     up to  64 rows    1 x 4 units     all rows in an item, S read once. Fewer columns where
+///     up to 128 rows    2 x 2           multiprocessors would be idle
+///     up to 256 rows    4 x 1
+///     more              2 x 2           128 rows; S is read once for each, as far as they need it
+///
+/// If it fits, m of a block's rows stays in shared memory, made once by all threads: up to
+/// [64, 576], [128, 512], [256, 320], of kPair [64, 256], [128, 256], [256, 128]. Of more than 256
+/// rows a block then has the same 128 in all items. Otherwise items are 2 x 2, and 3 warps make
+/// strips of m in a ring of their own.
 ///
 /// Strips of 64 b come through a ring, a box of the copy engine each: panels of 64 columns of 64 b,
 /// zeros behind the last. They are the factor B of wgmma; 64 rows of m are A, in registers:
@@ -42,17 +45,16 @@
 /// only there, each row is multiplied by itself (tile/triangular_product.cuh). So the bits of a row
 /// do not depend on later summaries.
 ///
-///     shared memory    ring of S | m | 1024 bytes a warp for key sums | 2048 a warp that S~ leaves
+///     shared memory    ring of S | m | 2048 bytes a warp for key sums | 2048 a warp that S~ leaves
 ///                      through | barriers
 ///
-/// Device memory: S and S~ once, m once for every thread block; of more rows S once for every 128,
-/// m once for every 256 columns of a pair.
+/// Device memory: S and S~ once, m once for every thread block. Second cache: S once for all or for
+/// every 128 rows; m that does not stay once for every 256 columns of a pair.
 /// Source: arXiv:2601.07832, section 4.1, eq. (4).
 
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/key_sum_mixing.cuh"
 #include "mhla/cuda/kernel/mixing_sm90_config.cuh"
 #include "mhla/cuda/kernel/mixing_strip.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
@@ -98,20 +100,22 @@ struct MixingSm90 {
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const Rings rings = rings_of(p);
-    run_persistent<Config>([&](std::uint32_t thread) { make_factors(p, rings, thread); },
+    const MixingShare share = Config::share(p, static_cast<std::int32_t>(ptx::ctaid_x()),
+                                            static_cast<std::int32_t>(ptx::nctaid_x()));
+    const Rings rings = rings_of(p, share);
+    run_persistent<Config>([&](std::uint32_t thread) { make_factors(p, share, rings, thread); },
                            [&](std::uint32_t thread) {
-                             if (thread == Config::kProducer) load(p, rings);
-                             if (thread / 32 > Config::kConsumers) write(p, rings, thread);
+                             if (thread == Config::kProducer) load(p, share, rings);
+                             if (thread / 32 > Config::kConsumers) write(p, share, rings, thread);
                            },
-                           [&](std::uint32_t thread) { mix(p, rings, thread); }, rings.summaries,
-                           rings.factors);
+                           [&](std::uint32_t thread) { mix(p, share, rings, thread); },
+                           rings.summaries, rings.factors);
   }
 
  private:
   static constexpr int kParts = Config::kParts;
   using Strip = MixingStrip<T, D, E, P>;
-  using KeySums = KeySumMixing<D>;
+  using KeySums = typename Config::KeySums;
 
   struct Rings {
     Ring summaries;
@@ -137,11 +141,11 @@ struct MixingSm90 {
     return box(p.stage.out, part, p.stage.rows, p.pairs, WarpTile::kRows, 1);
   }
 
-  static MHLA_DEVICE Rings rings_of(const Params& p) {
+  static MHLA_DEVICE Rings rings_of(const Params& p, const MixingShare& share) {
     const auto slot = static_cast<std::uint32_t>(Config::slot_bytes(p.items));
     const auto factor = static_cast<std::uint32_t>(Config::factor_bytes(p.items));
-    const auto count = static_cast<std::uint32_t>(p.items.slots);
-    const auto strips = static_cast<std::uint32_t>(p.items.strips);
+    const auto count = static_cast<std::uint32_t>(share.slots);
+    const auto strips = static_cast<std::uint32_t>(share.strips);
     const std::uint32_t begin = ptx::shared_begin();
     const std::uint32_t barriers = Config::barriers(begin);
     return {{begin, slot, barriers, count},
@@ -156,8 +160,9 @@ struct MixingSm90 {
             rings.factors.slot(factors), rings.factors.slot_bytes / kParts};
   }
 
-  /// All of m, where it stays, by all threads.
-  static MHLA_DEVICE void make_factors(const Params& p, const Rings& rings, std::uint32_t thread) {
+  /// All of m for the rows, where it stays, by all threads.
+  static MHLA_DEVICE void make_factors(const Params& p, const MixingShare& share,
+                                       const Rings& rings, std::uint32_t thread) {
     if (thread == Config::kProducer) {
       MHLA_CUDA_UNROLL
       for (int part = 0; part < kParts; ++part) {
@@ -168,18 +173,20 @@ struct MixingSm90 {
     if (!p.items.stays) return;
     RingCursor at;
     MHLA_CUDA_LOOP
-    for (std::int32_t strip = 0; strip < p.items.strips; ++strip, ++at.slot) {
+    for (std::int32_t strip = 0; strip < share.strips; ++strip, ++at.slot) {
       strip_at(strip, rings, {}, at)
-          .template store_factors<kThreads / 32>(p.stage, 0, thread / 32, thread % 32);
+          .template store_factors<kThreads / 32>(p.stage, 64 * share.row_tile, thread / 32,
+                                                 thread % 32);
     }
   }
 
   /// What warps behind the producer's do: m in strips, where it does not stay; key sums.
-  static MHLA_DEVICE void write(const Params& p, const Rings& rings, std::uint32_t thread) {
+  static MHLA_DEVICE void write(const Params& p, const MixingShare& share, const Rings& rings,
+                                std::uint32_t thread) {
     const std::uint32_t warp = thread / 32 - Config::kConsumers - 1, lane = thread % 32;
     if (!p.items.stays) {
       RingCursor at;
-      Config::for_items(p, [&](const MixingItem& item) {
+      Config::for_items(p, share, [&](const MixingItem& item) {
         MHLA_CUDA_LOOP
         for (std::int32_t strip = 0; strip < item.strips; ++strip) {
           rings.factors.producer_wait(at);
@@ -216,11 +223,11 @@ struct MixingSm90 {
     }
   }
 
-  static MHLA_DEVICE void load(const Params& p, const Rings& rings) {
+  static MHLA_DEVICE void load(const Params& p, const MixingShare& share, const Rings& rings) {
     const std::uint32_t bytes = rings.summaries.slot_bytes;
     const std::uint64_t once = ptx::createpolicy_evict_first();
     RingCursor at;
-    Config::for_items(p, [&](const MixingItem& item) {
+    Config::for_items(p, share, [&](const MixingItem& item) {
       MHLA_CUDA_LOOP
       for (std::int32_t strip = 0; strip < item.strips; ++strip) {
         rings.summaries.producer_acquire(at, bytes);
@@ -228,7 +235,7 @@ struct MixingSm90 {
         for (int part = 0; part < kParts; ++part) {
           const std::uint32_t to = rings.summaries.slot(at) + part * (bytes / kParts);
           const BoxOrigin from{{0, Config::kStrip * strip, item.panel, item.pair, 0}};
-          if (p.items.stays) {  // nobody reads it again
+          if (p.items.rows.value() == 1) {  // nobody reads it again
             ptx::cp_async_bulk_tensor(to, p.maps[part], from, rings.summaries.full(at), once);
           } else {
             ptx::cp_async_bulk_tensor(to, p.maps[part], from, rings.summaries.full(at));
@@ -239,11 +246,12 @@ struct MixingSm90 {
     });
   }
 
-  static MHLA_DEVICE void mix(const Params& p, const Rings& rings, std::uint32_t thread) {
+  static MHLA_DEVICE void mix(const Params& p, const MixingShare& share, const Rings& rings,
+                              std::uint32_t thread) {
     const std::uint32_t warp = thread / 32, lane = thread % 32;
     const std::uint32_t group = ptx::shfl_idx(warp / 4, 0);  // ptxas sees: the same in a warp
     RingCursor summaries, factors;
-    Config::for_items(p, [&](const MixingItem& item) {
+    Config::for_items(p, share, [&](const MixingItem& item) {
       const MixingUnit units[] = {Config::unit(p.items, item, group, 0),
                                   Config::unit(p.items, item, group, 1)};
       typename Strip::Sums sums[Config::kUnits] = {};

@@ -39,8 +39,16 @@ struct MixingItems {
   std::int32_t strips;     ///< of 64 b
   std::int32_t own_log2;   ///< 2^this row tiles are in an item: 1, 2 or 4
   Divisor rows;            ///< items that have all rows of their columns
-  std::int32_t slots;      ///< of strips of S, in shared memory
-  bool stays;              ///< items have all rows, and m stays in shared memory
+  bool stays;              ///< a thread block has the same rows in all items, m in shared memory
+};
+
+/// What a thread block does.
+struct MixingShare {
+  std::int32_t row_tile;  ///< the first of its items, where they all have the same rows
+  std::int32_t strips;    ///< of m, where it stays
+  std::int32_t slots;     ///< of strips of S, in shared memory
+  std::int32_t first;     ///< item; of those of the rows, where they are the same
+  std::int32_t step;
 };
 
 struct MixingSm90Parameters {
@@ -54,8 +62,8 @@ struct MixingSm90Parameters {
 /// Two warpgroups and a multiprocessor to itself, whatever the widths.
 template <int D, int E, Precision P>
 struct MixingSm90Config : PersistentConfig<128, 128, true> {
-  static constexpr int kConsumerRegisters = 208;
-  static constexpr int kProducerRegisters = 88;
+  static constexpr int kConsumerRegisters = 200;
+  static constexpr int kProducerRegisters = 104;
   static constexpr int kWriters = 3;  // warps behind the producer's
 
   static constexpr int kParts = P == Precision::kPair ? 2 : 1;
@@ -69,8 +77,10 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
   static constexpr int kColumnItems = D * E / (64 * kPanels * kItemUnits);  // of 64 rows
   static_assert(kColumnItems * 64 * kPanels * kItemUnits == D * E, "no item is ragged");
 
+  using KeySums = KeySumMixing<D, 16>;
+
   // The rings, and what mixtures of key sums pass through.
-  static constexpr int kSums = MixingSm90Config::kRingBytes - kWriters * KeySumMixing<D>::kBytes;
+  static constexpr int kSums = MixingSm90Config::kRingBytes - kWriters * KeySums::kBytes;
   static constexpr int kMostSlots = 32;  // of a ring
   static_assert(2 * kMostSlots * Ring::kBarrierBytes <= MixingSm90Config::kBarrierBytes);
 
@@ -82,47 +92,97 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
     return kUnitBytes * kItemUnits >> items.own_log2;
   }
   static MHLA_HOST_DEVICE constexpr std::int32_t factor_bytes(const MixingItems& items) {
-    return (items.stays ? items.row_tiles : 1 << items.own_log2) * kTileBytes;
+    const std::int32_t own = 1 << items.own_log2;
+    return (items.row_tiles < own ? items.row_tiles : own) * kTileBytes;
+  }
+  /// Slots beside so many strips of m that stay.
+  static MHLA_HOST_DEVICE constexpr std::int32_t slots(const MixingItems& items,
+                                                       std::int32_t strips) {
+    const std::int32_t slot = slot_bytes(items) + (items.stays ? 0 : factor_bytes(items));
+    const std::int32_t count = (kSums - strips * factor_bytes(items)) / slot;
+    return count < kMostSlots ? count : kMostSlots;
   }
 
-  /// All rows in one item if m and two strips of S fit; otherwise 128, with m a strip at a time.
-  /// Few rows have many columns, unless multiprocessors would be idle then.
+  /// All rows in one item if m and two strips of S fit; otherwise 128, and m of these stays if it
+  /// fits, as long as each 128 rows get some thread blocks. Few rows have many columns, unless
+  /// multiprocessors would be idle then.
   static constexpr MixingItems choose(const MixingParameters& p, std::int32_t pairs,
                                       std::int32_t multiprocessors) {
-    MixingItems items{0,   (p.rows + 63) / 64, (p.columns + kStrip - 1) / kStrip, 0, Divisor(1), 0,
-                      true};
+    MixingItems items{0, (p.rows + 63) / 64, (p.columns + kStrip - 1) / kStrip,
+                      0, Divisor(1),         true};
+    const auto fits = [&] { return items.strips <= kMostSlots && slots(items, items.strips) >= 2; };
     while ((1 << items.own_log2) < items.row_tiles && items.own_log2 < 2) ++items.own_log2;
-    items.stays = items.row_tiles <= kItemUnits && items.strips <= kMostSlots &&
-                  items.strips * factor_bytes(items) + 2 * slot_bytes(items) <= kSums;
-    if (items.stays) {
+    if (items.row_tiles <= kItemUnits && fits()) {
       const std::int32_t widest = pairs * kColumnItems;
       while (items.own_log2 < 2 && widest << items.own_log2 < multiprocessors) ++items.own_log2;
-      items.slots = (kSums - items.strips * factor_bytes(items)) / slot_bytes(items);
     } else {
       items.own_log2 = 1;
       items.rows = Divisor((items.row_tiles + 1) / 2);
-      items.slots = kSums / (slot_bytes(items) + factor_bytes(items));
+      items.stays = fits() && 4 * items.rows.value() <= multiprocessors;
     }
-    if (items.slots > kMostSlots) items.slots = kMostSlots;
-    items.count = pairs * (kColumnItems << items.own_log2) * items.rows.value();
+    items.count = columns(items, pairs) * items.rows.value();
     return items;
   }
 
-  /// Item `index` by pair, columns, rows, all three downward.
-  static MHLA_HOST_DEVICE constexpr MixingItem item(const MixingSm90Parameters& p,
-                                                    std::int32_t index) {
+  /// Items that have the same rows.
+  static MHLA_HOST_DEVICE constexpr std::int32_t columns(const MixingItems& items,
+                                                         std::int32_t pairs) {
+    return pairs * (kColumnItems << items.own_log2);
+  }
+  /// Strips that count for one of the rows of an item.
+  static MHLA_HOST_DEVICE constexpr std::int32_t strips(const MixingSm90Parameters& p,
+                                                        std::int32_t row_tile) {
     const MixingItems& items = p.items;
-    const std::int32_t upward = items.count - 1 - index;
-    const std::int32_t columns = items.rows.quotient(upward);
-    const std::int32_t row = (upward - columns * items.rows.value()) << items.own_log2;
-    const std::int32_t end = row + (1 << items.own_log2);
+    const std::int32_t end = row_tile + (1 << items.own_log2);
     const std::int32_t needed = end < items.row_tiles ? end : items.row_tiles;
-    const bool fewer = p.stage.earlier && needed < items.strips;
-    const auto column = static_cast<std::uint32_t>(columns) >> items.own_log2;
-    const std::int32_t own = columns - static_cast<std::int32_t>(column / kColumnItems) *
-                                           (kColumnItems << items.own_log2);
-    return {static_cast<std::int32_t>(column / kColumnItems), own * panels(items), row,
-            fewer ? needed : items.strips};
+    return p.stage.earlier && needed < items.strips ? needed : items.strips;
+  }
+
+  /// That of thread block `block` of so many. Where m stays, rows get thread blocks in proportion
+  /// to what their items read and write, so that all come to the same columns at about the same
+  /// time, and find S in the second cache.
+  static MHLA_HOST_DEVICE constexpr MixingShare share(const MixingSm90Parameters& p,
+                                                      std::int32_t block, std::int32_t blocks) {
+    const MixingItems& items = p.items;
+    if (!items.stays) return {0, 0, slots(items, 0), block, blocks};
+    const std::int32_t own = 1 << items.own_log2, groups = items.rows.value();
+    const bool one_each = items.count <= blocks;
+    const auto weight = [&](std::int32_t group) {
+      return one_each ? 1 : strips(p, own * group) + own;
+    };
+    std::int32_t all = 0;
+    for (std::int32_t group = 0; group < groups; ++group) all += weight(group);
+    std::int32_t group = 0, before = 0, begin = 0, end = 0;
+    for (; group < groups; ++group) {
+      before += weight(group);
+      end = group + 1 + before * (blocks - groups) / all;  // at least one each
+      if (block < end) break;
+      begin = end;
+    }
+    const std::int32_t strips_of_rows = strips(p, own * group);
+    return {own * group, strips_of_rows, slots(items, strips_of_rows), block - begin, end - begin};
+  }
+
+  /// Calls visit(item) for the items of a thread block: by pair, columns, rows, all three downward.
+  /// Where rows differ, in steps of the grid, every other step in the opposite order of thread
+  /// blocks, so that those with many earlier b meet all in turn.
+  template <class Visit>
+  static MHLA_DEVICE void for_items(const MixingSm90Parameters& p, const MixingShare& share,
+                                    const Visit& visit) {
+    const MixingItems& items = p.items;
+    const std::int32_t count = items.stays ? columns(items, p.pairs) : items.count;
+    std::int32_t own = share.first;
+    MHLA_CUDA_LOOP
+    for (std::int32_t first = 0; first < count; first += share.step) {
+      if (first + own < count) {
+        const std::int32_t upward = count - 1 - first - own;
+        const std::int32_t at = items.stays ? upward : items.rows.quotient(upward);
+        const std::int32_t row =
+            items.stays ? share.row_tile : (upward - at * items.rows.value()) << items.own_log2;
+        visit(item(p, at, row));
+      }
+      if (!items.stays) own = share.step - 1 - own;
+    }
   }
 
   /// Unit `index` of a warpgroup.
@@ -135,17 +195,15 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
     return {row, own, (number >> items.own_log2) * kPanels, row < items.row_tiles};
   }
 
-  /// Calls visit(item) for the items of a thread block: in steps of the grid, every other step in
-  /// the opposite order of thread blocks, so that those with many earlier b meet all in turn.
-  template <class Visit>
-  static MHLA_DEVICE void for_items(const MixingSm90Parameters& p, const Visit& visit) {
-    const auto blocks = static_cast<std::int32_t>(ptx::nctaid_x());
-    auto own = static_cast<std::int32_t>(ptx::ctaid_x());
-    MHLA_CUDA_LOOP
-    for (std::int32_t first = 0; first < p.items.count; first += blocks) {
-      if (first + own < p.items.count) visit(item(p, first + own));
-      own = blocks - 1 - own;
-    }
+ private:
+  /// Columns `at` of all pairs, and rows from `row_tile` on.
+  static MHLA_HOST_DEVICE constexpr MixingItem item(const MixingSm90Parameters& p, std::int32_t at,
+                                                    std::int32_t row_tile) {
+    const MixingItems& items = p.items;
+    const auto column = static_cast<std::uint32_t>(at) >> items.own_log2;
+    const auto pair = static_cast<std::int32_t>(column / kColumnItems);
+    const std::int32_t own = at - pair * (kColumnItems << items.own_log2);
+    return {pair, own * panels(items), row_tile, strips(p, row_tile)};
   }
 };
 
