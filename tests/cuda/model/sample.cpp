@@ -183,10 +183,13 @@ Call sample(const Sizes& sizes, const Device& device) {
   const Grids most, least;
   run_on(1 << 20, most);
   run_on(1, least);
-  std::uint32_t multiprocessors = 1;  // so that blocks of persistent kernels have about 4 items
+  // So that blocks of persistent kernels have as many items as on the device, which read once for
+  // all of them what they keep; but about 32 at most.
+  auto multiprocessors =
+      static_cast<std::uint32_t>(std::max(1.0, std::round(device.multiprocessors / scale)));
   for (std::size_t i = 0; i < most.blocks.size(); ++i) {
     if (most.blocks[i] == least.blocks[i]) continue;
-    multiprocessors = std::max(multiprocessors, most.blocks[i] / least.blocks[i] / 4);
+    multiprocessors = std::max(multiprocessors, most.blocks[i] / least.blocks[i] / 32);
   }
   emulator::Device emulated;
   x.track(emulated);
