@@ -65,11 +65,11 @@ TYPED_TEST(Mixing, TakesAnyNumberOfSummaries) {
 
 TYPED_TEST(Mixing, TakesRectangles) {
   std::uint64_t seed = 0;
-  constexpr int kNarrow = TestFixture::kNarrow;
+  constexpr int kD = TestFixture::kNarrow;
   for (const bool earlier : {false, true}) {
     this->template expect_right<half, 64, 64>({3, 40, 2, earlier, false, seed++});
     this->template expect_right<half, 64, 64>({40, 3, 2, earlier, true, seed++});
-    this->template expect_right<half, kNarrow, kNarrow>({66, 34, 1, earlier, true, seed++});
+    this->template expect_right<half, kD, kD>({66, 34, 1, earlier, true, seed++});
   }
 }
 
@@ -101,9 +101,8 @@ TYPED_TEST(Mixing, WorksInAnyOrderOfThreads) {
 }
 
 TYPED_TEST(Mixing, GivesTheSumOfNothingForTheFirstOfEarlierMixtures) {
-  constexpr int kNarrow = TestFixture::kNarrow;
-  typename TestFixture::template Run<bfloat16, kNarrow, kNarrow, Precision::kPair> mixtures(
-      {1, 1, 3, true});
+  constexpr int kD = TestFixture::kNarrow;
+  typename TestFixture::template Run<bfloat16, kD, kD, Precision::kPair> mixtures({1, 1, 3, true});
   for (std::int64_t i = 0; i < mixtures.in_high.size(); ++i) {
     mixtures.in_high[i] = mixtures.in_low[i] = bfloat16{0x7FC0};
   }
@@ -162,7 +161,7 @@ void expect_only_what_counts(const MixingCase& c, bool whole) {
 
 TYPED_TEST(Mixing, KeepsLaterSummariesOut) {
   constexpr Precision kSingle = Precision::kSingle, kPair = Precision::kPair;
-  constexpr int kNarrow = TestFixture::kNarrow;
+  constexpr int kD = TestFixture::kNarrow;
   const MixingCase square{70, 70, 1, true, false, 1};
   expect_only_what_counts<TypeParam, bfloat16, 64, 64, kSingle>(square, false);
   expect_only_what_counts<TypeParam, bfloat16, 64, 64, kPair>(square, true);
@@ -170,7 +169,7 @@ TYPED_TEST(Mixing, KeepsLaterSummariesOut) {
   expect_only_what_counts<TypeParam, half, 64, 64, kPair>(square, false);
   expect_only_what_counts<TypeParam, bfloat16, 64, 64, kSingle>({70, 21, 1, true}, false);
   expect_only_what_counts<TypeParam, half, 64, 64, kPair>({21, 70, 1, true}, false);
-  expect_only_what_counts<TypeParam, half, kNarrow, kNarrow, kPair>({35, 35, 1, true}, false);
+  expect_only_what_counts<TypeParam, half, kD, kD, kPair>({35, 35, 1, true}, false);
   expect_only_what_counts<TypeParam, half, 64, 64, kSingle>({35, 35, 1, false}, false);
 }
 
