@@ -103,6 +103,8 @@ MHLA_NOINLINE void multiply_tile(const Product<A>& p, Index row, Index col) {
   on_stack(product), on_stack(row), on_stack(col);
   for (Index k = 0; k < depth; ++k) {
     if (k < next.count) next.fetch(k);
+    // Or g++ writes the loop once more, with another move between registers.
+    if constexpr (kRows * kVectors > 16) side_effect();
     if constexpr (kTile.prefetches_panels) {
       beyond_l2 = in_register(beyond_l2);  // or g++ writes the loop once more
       if (beyond_l2 != 0) {
