@@ -44,36 +44,15 @@ struct SummaryMmaSm90Config : PersistentConfig<D, E, false, (D + 15) / 16> {
   static_assert(D == 72 && E == 72, "wider ones are those of summary_sm90.cuh");
   static constexpr std::int32_t kMostRows = 64;  // of a box
   static constexpr std::uint32_t kMostSlots = 64;
+  static constexpr std::uint32_t kRowBytes = 2 * D;
   static_assert(kMostSlots * Ring::kBarrierBytes <= SummaryMmaSm90Config::kBarrierBytes);
 };
 
 template <class T, int D, int E, Precision P>
-struct SummaryMmaSm90 {
-  using Params = SummarySm90Parameters;
-  using Config = SummaryMmaSm90Config<D, E>;
-  static constexpr Arch kArchitecture = Arch::kSm90a;
-  static constexpr int kThreads = Config::kThreads;
-  static constexpr int kSharedBytes = Config::kSharedBytes;
-  static constexpr int kBlocksPerMultiprocessor = Config::kBlocksPerMultiprocessor;
-  static constexpr int kRegisters = Config::kRegisters;
-
-  /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise the
-  /// copy engine has no boxes for these blocks and strides.
-  static constexpr bool prepare(const SummaryParameters& stage, std::int32_t pairs,
-                                std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[2]) {
-    const std::int32_t batch = pairs / stage.heads;
-    p.stage = stage;
-    p.pairs = pairs;
-    p.multiprocessors = multiprocessors;
-    return TokenBoxes::find(stage.blocks, stage.k, D, stage.heads, batch, Config::kMostRows,
-                            p.k_boxes, boxes[0]) &&
-           TokenBoxes::find(stage.blocks, stage.v, E, stage.heads, batch, Config::kMostRows,
-                            p.v_boxes, boxes[1]);
-  }
-
-  static constexpr unsigned grid(const Params& p, int) {
-    return persistent_grid<Config>(p.pairs * p.stage.blocks.blocks(), p.multiprocessors);
-  }
+struct SummaryMmaSm90 : SummarySm90Launch<D, E, SummaryMmaSm90Config<D, E>> {
+  using Launch = SummarySm90Launch<D, E, SummaryMmaSm90Config<D, E>>;
+  using Launch::kThreads;
+  using typename Launch::Config, typename Launch::Params;
 
   MHLA_DEVICE void operator()(const Params& p) const {
     const Ring ring = ring_of(p);
@@ -87,22 +66,13 @@ struct SummaryMmaSm90 {
   }
 
  private:
+  using Launch::ring_of;
   using Sums = SummaryRows<T, D, E>;
-  static constexpr std::uint32_t kRowBytes = 2 * D;
-
-  static MHLA_DEVICE Ring ring_of(const Params& p) {
-    const std::uint32_t begin = ptx::shared_begin();
-    const std::uint32_t steps = (static_cast<std::uint32_t>(p.k_boxes.rows()) + 15) / 16;
-    const std::uint32_t slot_bytes = steps * 16 * kRowBytes;
-    const std::uint32_t count = Config::kRingBytes / slot_bytes;
-    return {begin, slot_bytes, Config::barriers(begin),
-            count < Config::kMostSlots ? count : Config::kMostSlots};
-  }
 
   /// Rows of slots that no box fills.
   static MHLA_DEVICE void zero_rows_behind(const Params& p, const Ring& ring,
                                            std::uint32_t thread) {
-    const std::uint32_t filled = static_cast<std::uint32_t>(p.k_boxes.rows()) * kRowBytes;
+    const std::uint32_t filled = static_cast<std::uint32_t>(p.k_boxes.rows()) * Config::kRowBytes;
     MHLA_CUDA_LOOP
     for (std::uint32_t slot = 0; slot < ring.count; ++slot) {
       for (std::uint32_t at = filled + thread * 16; at < ring.slot_bytes; at += kThreads * 16) {
@@ -112,7 +82,7 @@ struct SummaryMmaSm90 {
   }
 
   static MHLA_DEVICE void load(const Params& p, const Ring& ring) {
-    const std::uint32_t bytes = static_cast<std::uint32_t>(p.k_boxes.rows()) * kRowBytes;
+    const std::uint32_t bytes = static_cast<std::uint32_t>(p.k_boxes.rows()) * Config::kRowBytes;
     RingCursor at;
     const auto load_box = [&](int map, const TokenBoxes& boxes, const Item& item,
                               std::int32_t box) {

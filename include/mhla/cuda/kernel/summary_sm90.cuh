@@ -59,21 +59,23 @@ template <int D, int E>
 struct SummarySm90Config : PersistentConfig<D, E, E == 256> {
   static constexpr int kPanels = (D + E) / 64;            // of a box: those of K, then those of V
   static constexpr int kMostRows = E == 256 ? 128 : 256;  // of a box
-  static constexpr int kMostSlots = 64;
+  static constexpr std::uint32_t kMostSlots = 64;
+  static constexpr std::uint32_t kRowBytes = 128;  // of a panel
   static_assert(kMostSlots * Ring::kBarrierBytes <= SummarySm90Config::kBarrierBytes);
   static_assert(kPanels * kMostRows * 128 <= SummarySm90Config::kRingBytes,
                 "the ring holds all panels of a box");
 };
 
-template <class T, int D, int E, Precision P>
-struct SummarySm90 {
+/// How the kernels of summaries on sm_90a are launched, and their ring.
+template <int D, int E, class Config_>
+struct SummarySm90Launch {
   using Params = SummarySm90Parameters;
-  using Config = SummarySm90Config<D, E>;
+  using Config = Config_;
   static constexpr Arch kArchitecture = Arch::kSm90a;
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = Config::kSharedBytes;
   static constexpr int kBlocksPerMultiprocessor = Config::kBlocksPerMultiprocessor;
-  static constexpr int kRegisters = 168;
+  static constexpr int kRegisters = Config::kRegisters;
 
   /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise the
   /// copy engine has no boxes for these blocks and strides.
@@ -93,6 +95,26 @@ struct SummarySm90 {
     return persistent_grid<Config>(p.pairs * p.stage.blocks.blocks(), p.multiprocessors);
   }
 
+ protected:
+  /// Of 16 rows of a box.
+  static MHLA_DEVICE std::uint32_t steps(const Params& p) {
+    return (static_cast<std::uint32_t>(p.k_boxes.rows()) + 15) / 16;
+  }
+  static MHLA_DEVICE Ring ring_of(const Params& p) {
+    const std::uint32_t begin = ptx::shared_begin();
+    const std::uint32_t slot_bytes = steps(p) * 16 * Config::kRowBytes;
+    const std::uint32_t count = Config::kRingBytes / slot_bytes;
+    return {begin, slot_bytes, Config::barriers(begin),
+            count < Config::kMostSlots ? count : Config::kMostSlots};
+  }
+};
+
+template <class T, int D, int E, Precision P>
+struct SummarySm90 : SummarySm90Launch<D, E, SummarySm90Config<D, E>> {
+  using Launch = SummarySm90Launch<D, E, SummarySm90Config<D, E>>;
+  using Launch::kThreads;
+  using typename Launch::Config, typename Launch::Params;
+
   MHLA_DEVICE void operator()(const Params& p) const {
     const Ring ring = ring_of(p);
     run_persistent<Config>(
@@ -107,6 +129,7 @@ struct SummarySm90 {
   }
 
  private:
+  using Launch::ring_of, Launch::steps;
   static constexpr int kKeyPanels = D / 64;
   static constexpr int kValuePanels = E / 64;
 
@@ -123,18 +146,6 @@ struct SummarySm90 {
     Item item;
     bool whole;  // the block has no empty slots
   };
-
-  static MHLA_DEVICE std::uint32_t steps(const Params& p) {
-    return (static_cast<std::uint32_t>(p.k_boxes.rows()) + 15) / 16;
-  }
-
-  static MHLA_DEVICE Ring ring_of(const Params& p) {
-    const std::uint32_t begin = ptx::shared_begin();
-    const std::uint32_t slot_bytes = steps(p) * 16 * 128;
-    const std::uint32_t count = Config::kRingBytes / slot_bytes;
-    return {begin, slot_bytes, Config::barriers(begin),
-            count < Config::kMostSlots ? count : Config::kMostSlots};
-  }
 
   /// Rows of slots that no box fills.
   static MHLA_DEVICE void zero_rows_behind(const Params& p, const Ring& ring,
