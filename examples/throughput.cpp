@@ -21,17 +21,16 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <mhla/layer/sana_block.hpp>
 #include <mhla/layer/video_layer.hpp>
 #include <mhla/layer/vision_block.hpp>
 #include <mhla/layer/vlt_stage.hpp>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "support/results.hpp"
 #include "throughput/block.hpp"
 #include "throughput/decoding.hpp"
 #include "throughput/report.hpp"
@@ -210,11 +209,7 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
       ->check(CLI::ExistingDirectory);
   app.add_flag("--quick", o.quick, "seconds: each model once, on a small input");
   app.parse(argc, argv);
-  const auto folder = std::filesystem::absolute(o.output).parent_path();
-  if (!std::filesystem::is_directory(folder)) {
-    throw std::runtime_error("--output is " + o.output + ", expected " + folder.string() +
-                             " to be a folder");
-  }
+  examples::expect_folder("--output", o.output);
 }
 
 std::vector<Result> measure_all(const Options& o) {
@@ -245,7 +240,7 @@ int main(int argc, char** argv) {
     const std::vector<Result> results = measure_all(options);
     print_notes();
     print_crossings(results);
-    write_json(options.output + ".json", results);
+    examples::write_results(options.output + ".json", to_json(results), 1);
     std::printf("%s.json: ok\n", options.output.c_str());
   } catch (const CLI::Success& request) {  // --help
     return app.exit(request);

@@ -27,11 +27,13 @@ inline void expect_folder(const char* option, const std::filesystem::path& file)
 }
 
 /// Writes the whole file or, with an exception, nothing.
-inline void write_results(const std::filesystem::path& path, const nlohmann::json& json) {
+/// \param indent  spaces a level, or -1 for a single line
+inline void write_results(const std::filesystem::path& path, const nlohmann::json& json,
+                          int indent = -1) {
   std::filesystem::path part = path;
   part += ".part";
   std::ofstream stream(part);
-  stream << json << '\n';
+  stream << json.dump(indent) << '\n';
   stream.close();
   std::error_code error;
   if (stream) std::filesystem::rename(part, path, error);

@@ -4,10 +4,7 @@
 /// The table, the crossing points and the JSON of the results.
 
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -104,21 +101,10 @@ inline nlohmann::json to_json(const Result& r) {
           {"bytes", of_each([&](int a) { return r.bytes[at(a)]; })}};
 }
 
-/// Writes the whole file or, with an exception, nothing.
-inline void write_json(const std::filesystem::path& path, const std::vector<Result>& results) {
+inline nlohmann::json to_json(const std::vector<Result>& results) {
   nlohmann::json json{{"instruction_set", mhla::kInstructionSet}};
   for (const Result& r : results) json["results"].push_back(to_json(r));
-  std::filesystem::path part = path;
-  part += ".part";
-  std::ofstream stream(part);
-  stream << json.dump(1) << '\n';
-  stream.close();
-  std::error_code error;
-  if (stream) std::filesystem::rename(part, path, error);
-  if (!stream || error) {
-    std::filesystem::remove(part, error);
-    throw std::runtime_error(path.string() + " cannot be written");
-  }
+  return json;
 }
 
 }  // namespace throughput
