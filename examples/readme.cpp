@@ -5,7 +5,6 @@
 /// Run:       build/examples/readme
 
 #include <iostream>
-#include <mhla/attention/diagnose.hpp>
 #include <mhla/mhla.hpp>
 
 int main() {

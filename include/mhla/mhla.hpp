@@ -2,7 +2,6 @@
 
 /// \file
 /// The CPU library, in the order data flows. Needs Eigen and nothing else.
-/// Not included: mhla/attention/diagnose.hpp, which needs Eigen's decompositions.
 
 // Vocabulary.
 #include "mhla/core/call.hpp"       // Call: workspace, executor, kept
@@ -36,6 +35,7 @@
 #include "mhla/attention/batch.hpp"            // BatchInputs, CrossBlocks
 #include "mhla/attention/bidirectional.hpp"    // every query reads every key
 #include "mhla/attention/causal.hpp"           // every query reads the past
+#include "mhla/attention/diagnose.hpp"         // rank and entropy of the attention matrix
 #include "mhla/attention/linear.hpp"           // the baseline with one block
 #include "mhla/attention/naive.hpp"            // the definition
 #include "mhla/attention/operator.hpp"         // Operator, Inputs

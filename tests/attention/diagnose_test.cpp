@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "mhla/policy/locality.hpp"
 #include "support/reference.hpp"
 
@@ -89,6 +91,41 @@ TEST(Diagnose, NumericalRankCountsSingularValuesAboveRounding) {
   EXPECT_EQ(numerical_rank(m), 4);
   EXPECT_EQ(numerical_rank(Matrix<float>(m.cast<float>())), 3);
   EXPECT_EQ(numerical_rank(Matrix<double>(0, 3)), 0);
+  EXPECT_EQ(numerical_rank(Matrix<double>(Matrix<double>::Zero(2, 3))), 0);
+}
+
+/// U diag(s) V^T with s = 1, 1.5 / 2, 1.5 / 4, ... and random reflections U and V, tall and wide,
+/// at the ends of the range of a double: the rank is the number of s above the threshold.
+TEST(Diagnose, NumericalRankFindsGivenSingularValues) {
+  Random rng(2);
+  const auto reflection = [&](Index n, Index columns) {
+    const Matrix<double> u = rng.matrix<double>(n, 1, -1, 1);
+    const Matrix<double> m =
+        Matrix<double>::Identity(n, n) - 2 / u.squaredNorm() * u * u.transpose();
+    return Matrix<double>(m.leftCols(columns));
+  };
+  for (const auto& [rows, cols, values] : {std::array<Index, 3>{40, 40, 40},
+                                           {60, 30, 30},
+                                           {17, 50, 17},
+                                           {64, 64, 60},
+                                           {33, 70, 5},
+                                           {1, 9, 1},
+                                           {9, 1, 1},
+                                           {1, 1, 1}}) {
+    Eigen::VectorXd s(values);
+    for (Index i = 0; i < values; ++i) s(i) = i == 0 ? 1 : std::ldexp(1.5, static_cast<int>(-i));
+    const Matrix<double> m =
+        reflection(rows, values) * s.asDiagonal() * reflection(cols, values).transpose();
+    const auto above = [&](double epsilon) {
+      const double threshold = static_cast<double>(std::max(rows, cols)) * epsilon;
+      return (s.array() > threshold).count();
+    };
+    const Index in_float = above(std::numeric_limits<float>::epsilon());
+    EXPECT_EQ(numerical_rank(Matrix<float>(m.cast<float>())), in_float) << rows << " x " << cols;
+    for (const double scale : {1e-300, 1.0, 1e300}) {
+      EXPECT_EQ(numerical_rank(Matrix<double>(scale * m)), above(0x1p-52)) << scale << " times";
+    }
+  }
 }
 
 }  // namespace

@@ -9,15 +9,13 @@
 ///     condition   max over rows of |den| with |phi| and |m| in place of phi and m, over |den|: the
 ///                 cancellation in the denominator; 1 for nonnegative features and mixing
 ///
-/// Plain linear attention has rank <= D and entropy near ln(N). Needs Eigen's decompositions, so
-/// mhla.hpp does not include it. Source: arXiv:2601.07832, section 4.3 and figure 3; the bound with
-/// rank(m) is ours.
+/// Plain linear attention has rank <= D and entropy near ln(N). Source:
+/// arXiv:2601.07832, section 4.3 and figure 3; the bound with rank(m) is ours.
 
-#include <Eigen/Eigenvalues>
-#include <Eigen/SVD>
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "mhla/attention/bidirectional.hpp"
@@ -46,7 +44,8 @@ Diagnosis<accumulator_t<T>> diagnose(
     const Inputs<T>& in, const Blocks& blocks,
     const std::type_identity_t<MixingView<const accumulator_t<T>>>& mixing, const Op& op = {});
 
-/// Number of singular values of `m` above max(rows, cols) * eps(A) * the largest.
+/// Number of singular values of `m` above max(R, C) * eps(A) * the largest. Cost: O(R * C *
+/// min(R, C)) time, O(R * C) memory, in double.
 template <Accumulator A>
 Index numerical_rank(const Matrix<A>& m);
 
@@ -56,26 +55,86 @@ double mean_row_entropy(const Matrix<A>& weights);
 
 // ------------------------------------------------------------------------------------------------
 
+namespace detail {
+
+/// The elements on and above the diagonal, in turn, of the bidiagonal matrix that reflections from
+/// both sides make of `m` [R,C], R >= C >= 1 (Golub and Kahan, 1965). 2 C - 1 of them.
+inline std::vector<double> bidiagonal(Matrix<double> m) {
+  const Index rows = m.rows(), columns = m.cols();
+  std::vector<double> elements, u, product;
+  // Makes u a unit vector and I - 2 u u^T the reflection that leaves only the first element of it.
+  const auto reflect = [&] {
+    double squares = 0;
+    for (const double x : u) squares += x * x;
+    const double first = u[0], left = first > 0 ? -std::sqrt(squares) : std::sqrt(squares);
+    elements.push_back(left);
+    u[0] -= left;
+    const double norm = std::sqrt(squares - first * first + u[0] * u[0]);
+    for (double& x : u) x = norm > 0 ? x / norm : 0;
+  };
+  for (Index c = 0; c < columns; ++c) {
+    u.clear();
+    for (Index i = c; i < rows; ++i) u.push_back(m(i, c));
+    reflect();
+    product.assign(columns, 0);
+    for (Index i = c; i < rows; ++i) {
+      for (Index j = c + 1; j < columns; ++j) product[j] += u[i - c] * m(i, j);
+    }
+    for (Index i = c; i < rows; ++i) {
+      for (Index j = c + 1; j < columns; ++j) m(i, j) -= 2 * u[i - c] * product[j];
+    }
+    if (c + 1 == columns) break;
+
+    u.assign(&m(c, c + 1), &m(c, 0) + columns);
+    reflect();
+    for (Index i = c + 1; i < rows; ++i) {
+      const double dot = Eigen::Map<const Eigen::VectorXd>(&m(i, c + 1), columns - c - 1)
+                             .dot(Eigen::Map<const Eigen::VectorXd>(u.data(), columns - c - 1));
+      for (Index j = c + 1; j < columns; ++j) m(i, j) -= 2 * dot * u[j - c - 1];
+    }
+  }
+  return elements;
+}
+
+/// Number of singular values of a bidiagonal matrix above `x` > 0. They and their negatives are the
+/// eigenvalues of the tridiagonal matrix with zeros on its diagonal and `elements` beside it; as
+/// many of these are above x as pivots of that matrix less x I are positive (Sylvester).
+inline Index singular_values_above(const std::vector<double>& elements, double x) {
+  double pivot = -x;
+  Index above = 0;
+  for (const double element : elements) {
+    pivot = -x - element * element / pivot;
+    if (pivot == 0) pivot = -std::numeric_limits<double>::min();
+    above += pivot > 0;
+  }
+  return above;
+}
+
+}  // namespace detail
+
 template <Accumulator A>
 Index numerical_rank(const Matrix<A>& m) {
-  if (m.size() == 0) return 0;
-  Eigen::MatrixXd reduced = m.template cast<double>();
-  if (m.rows() < m.cols()) reduced.transposeInPlace();
-  const Index n = reduced.cols();
-  Eigen::VectorXd diagonal(n), above(n - 1), room(reduced.rows());
-  Eigen::internal::upperbidiagonalization_inplace_unblocked(reduced, diagonal.data(), above.data(),
-                                                            room.data());
-  // Its singular values and their negatives are the eigenvalues of a tridiagonal matrix (Golub and
-  // Kahan, 1965). Eigen's own decompositions compile for 13 s and more.
-  Eigen::VectorXd beside(2 * n - 1);
-  for (Index i = 0; i < 2 * n - 1; ++i) beside(i) = i % 2 == 0 ? diagonal(i / 2) : above(i / 2);
-  Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver;
-  solver.computeFromTridiagonal(Eigen::VectorXd::Zero(2 * n), beside, Eigen::EigenvaluesOnly);
-  const Eigen::VectorXd& values = solver.eigenvalues();  // ascending
+  double scale = 0;
+  for (Index i = 0; i < m.size(); ++i) scale = std::max(scale, std::abs(double{m.data()[i]}));
+  if (!(scale > 0)) return 0;
+  Matrix<double> tall(std::max(m.rows(), m.cols()), std::min(m.rows(), m.cols()));
+  for (Index i = 0; i < m.rows(); ++i) {
+    for (Index j = 0; j < m.cols(); ++j) {
+      (m.rows() < m.cols() ? tall(j, i) : tall(i, j)) = double{m(i, j)} / scale;
+    }
+  }
+  const std::vector<double> elements = detail::bidiagonal(std::move(tall));
+
+  // The largest singular value is at most the norm, and found by halving.
+  double below = 0, largest = 0;
+  for (const double element : elements) largest = std::hypot(largest, element);
+  for (double middle = largest / 2; below < middle && middle < largest;
+       middle = below + (largest - below) / 2) {
+    (detail::singular_values_above(elements, middle) > 0 ? below : largest) = middle;
+  }
   const double threshold = static_cast<double>(std::max(m.rows(), m.cols())) *
-                           static_cast<double>(std::numeric_limits<A>::epsilon()) *
-                           values(2 * n - 1);
-  return (values.array() > threshold).count();
+                           static_cast<double>(std::numeric_limits<A>::epsilon()) * largest;
+  return detail::singular_values_above(elements, threshold);
 }
 
 template <Accumulator A>
@@ -83,10 +142,11 @@ double mean_row_entropy(const Matrix<A>& weights) {
   double total = 0;
   Index rows = 0;
   for (Index t = 0; t < weights.rows(); ++t) {
-    const double sum = weights.row(t).template cast<double>().cwiseAbs().sum();
+    double sum = 0;
+    for (Index j = 0; j < weights.cols(); ++j) sum += std::abs(double{weights(t, j)});
     if (!(sum > 0)) continue;
     for (Index j = 0; j < weights.cols(); ++j) {
-      const double p = std::abs(static_cast<double>(weights(t, j))) / sum;
+      const double p = std::abs(double{weights(t, j)}) / sum;
       if (p > 0) total -= p * std::log(p);
     }
     ++rows;
