@@ -133,6 +133,18 @@ TEST(ThreadPool, ManyRoundsFollowEachOtherAndSeeWhatWasWrittenBefore) {
   }
 }
 
+TEST(ThreadPool, WorkersThatSleepComeAgain) {
+  ThreadPool pool(2);
+  for (int round = 0; round < 5; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(round));  // from awake to asleep
+    std::atomic<int> started{0};
+    pool.for_each(2, [&](Index, Index) {
+      ++started;
+      while (started < 2) std::this_thread::yield();  // ends if the other worker comes
+    });
+  }
+}
+
 TEST(ThreadPool, ThreadsThatShareItTakeTurns) {
   ThreadPool pool(4);
   std::atomic<Index> wrong{0};
@@ -143,6 +155,7 @@ TEST(ThreadPool, ThreadsThatShareItTakeTurns) {
       try {
         pool.for_each(count, [&](Index index, Index worker) {
           workers[static_cast<std::size_t>(index)] = worker;
+          std::this_thread::yield();  // another caller may go on now
           if (round % 100 == caller && index == count - 1) throw caller;
         });
         if (round % 100 == caller) ++wrong;
@@ -197,10 +210,10 @@ TEST(ThreadPool, WaitsForTheSlowestCallEvenWhenTheCallersOwnThrows) {
   }
 }
 
-TEST(ThreadPool, RejectsLessThanOneThread) {
-  for (const Index threads : {Index{0}, Index{-3}}) {
+TEST(ThreadPool, RejectsNumbersOfThreadsThatItCannotCount) {
+  for (const Index threads : {Index{0}, Index{-3}, Index{2049}}) {
     EXPECT_EQ(test::message_of<option_error>([threads] { ThreadPool pool(threads); }),
-              "mhla::ThreadPool: threads is " + std::to_string(threads) + ", expected at least 1");
+              "mhla::ThreadPool: threads is " + std::to_string(threads) + ", expected 1 to 2048");
   }
 }
 

@@ -5,8 +5,9 @@
 /// independent outputs, so results are bitwise the same for any executor and any number of workers.
 
 #include <atomic>
+#include <chrono>
 #include <concepts>
-#include <condition_variable>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -50,7 +51,9 @@ struct Sequential {
 };
 static_assert(Executor<Sequential>);
 
-/// `threads` workers: the calling thread and threads - 1 of its own, which sleep between calls.
+/// `threads` workers: the calling thread and threads - 1 of its own. Between calls these look for
+/// the next one for 100 us, giving way to other threads, and then sleep: a sleeping thread takes
+/// 10 to 200 us to come. A call waits for none that has not begun.
 /// Threads may share a pool: their calls take turns. A call from inside one of its own runs on the
 /// thread that makes it, in order; pools must not call each other in a circle.
 class ThreadPool {
@@ -69,9 +72,20 @@ class ThreadPool {
 
  private:
   using Call = void (*)(void*, Index, Index);
+  using Word = std::uint32_t;  // what a thread can sleep on
+  static constexpr std::chrono::microseconds kAwake{100};
+
+  // A round is a call of for_each. Bits of round_: whether workers may join, how many of the pool's
+  // threads did, and the number of the round.
+  static constexpr Word kOpen = 1, kJoined = 2, kRound = 1 << 12;
+  static Word joined(Word round) { return round % kRound / kJoined; }
+  static Word number(Word round) { return round / kRound; }
 
   void serve(Index worker);
   void work(Index worker);
+  /// Returns the value of `word` once done(value).
+  template <class Done>
+  static Word await(const std::atomic<Word>& word, Done done);
   /// The pool that this thread works for.
   static const ThreadPool*& employer() {
     thread_local const ThreadPool* pool = nullptr;
@@ -79,17 +93,16 @@ class ThreadPool {
   }
 
   std::vector<std::thread> threads_;
-  std::mutex turn_;   // of the caller
-  std::mutex mutex_;  // of all below
-  std::condition_variable start_;
-  std::condition_variable done_;
-  std::atomic<Index> next_{0};
-  Index count_ = 0;
+  std::mutex turn_;  // of the caller
+  std::atomic<Word> round_{0};
+  std::atomic<Word> finished_{0};  // of those that joined
+  std::atomic<bool> stop_{false};
+  // Of the round: written before it opens.
   Call call_ = nullptr;
   void* context_ = nullptr;
-  Index busy_ = 0;                // workers of this round that have not finished
-  unsigned long long round_ = 0;  // a worker joins each round once
-  bool stop_ = false;
+  Index count_ = 0;
+  std::atomic<Index> next_{0};
+  std::mutex failure_mutex_;
   std::exception_ptr failure_;
 };
 
@@ -142,8 +155,10 @@ static_assert(Executor<ExecutorRef>);
 // ------------------------------------------------------------------------------------------------
 
 inline ThreadPool::ThreadPool(Index threads) {
-  if (threads < 1) {
-    detail::fail_option("ThreadPool", "threads", "is " + std::to_string(threads), "at least 1");
+  constexpr Index kMost = kRound / kJoined;
+  if (threads < 1 || threads > kMost) {
+    detail::fail_option("ThreadPool", "threads", "is " + std::to_string(threads),
+                        "1 to " + std::to_string(kMost));
   }
   threads_.reserve(static_cast<std::size_t>(threads - 1));
   for (Index worker = 1; worker < threads; ++worker) {
@@ -152,11 +167,9 @@ inline ThreadPool::ThreadPool(Index threads) {
 }
 
 inline ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  start_.notify_all();
+  stop_ = true;
+  round_ += kRound;
+  round_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -165,38 +178,52 @@ void ThreadPool::for_each(Index count, F&& f) {
   if (count <= 0) return;
   if (employer() == this) return Sequential{}.for_each(count, f);
   const std::lock_guard turn(turn_);
-  {
-    const std::lock_guard lock(mutex_);
-    context_ = const_cast<void*>(static_cast<const void*>(std::addressof(f)));
-    call_ = [](void* context, Index index, Index worker) {
-      (*static_cast<std::remove_reference_t<F>*>(context))(index, worker);
-    };
-    count_ = count;
-    next_.store(0, std::memory_order_relaxed);
-    busy_ = static_cast<Index>(threads_.size());
-    ++round_;
-  }
-  start_.notify_all();
+  context_ = const_cast<void*>(static_cast<const void*>(std::addressof(f)));
+  call_ = [](void* context, Index index, Index worker) {
+    (*static_cast<std::remove_reference_t<F>*>(context))(index, worker);
+  };
+  count_ = count;
+  next_ = 0;
+  finished_ = 0;
+  round_ = (number(round_) + 1) * kRound + (count > 1 ? kOpen : 0);
+  if (count > 1) round_.notify_all();
   const ThreadPool* const outer = std::exchange(employer(), this);
   work(0);
   employer() = outer;
-  std::unique_lock lock(mutex_);
-  done_.wait(lock, [this] { return busy_ == 0; });
+  const Word helpers = joined(round_.fetch_and(~kOpen));
+  await(finished_, [&](Word finished) { return finished == helpers; });
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 inline void ThreadPool::serve(Index worker) {
   employer() = this;
-  unsigned long long served = 0;
-  std::unique_lock lock(mutex_);
+  Word served = 0;
   while (true) {
-    start_.wait(lock, [&] { return stop_ || round_ != served; });
+    Word round = await(round_, [&](Word now) { return number(now) != served; });
+    served = number(round);
     if (stop_) return;
-    served = round_;
-    lock.unlock();
-    work(worker);
-    lock.lock();
-    if (--busy_ == 0) done_.notify_one();
+    while ((round & kOpen) != 0 && number(round) == served) {
+      if (!round_.compare_exchange_weak(round, round + kJoined)) continue;
+      work(worker);
+      ++finished_;
+      finished_.notify_one();
+      break;
+    }
+  }
+}
+
+template <class Done>
+ThreadPool::Word ThreadPool::await(const std::atomic<Word>& word, Done done) {
+  using Clock = std::chrono::steady_clock;
+  const auto sleep = Clock::now() + kAwake;
+  while (true) {
+    const Word value = word.load();
+    if (done(value)) return value;
+    if (Clock::now() < sleep) {
+      std::this_thread::yield();
+    } else {
+      word.wait(value);
+    }
   }
 }
 
@@ -205,7 +232,7 @@ inline void ThreadPool::work(Index worker) {
     try {
       call_(context_, i, worker);
     } catch (...) {
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard lock(failure_mutex_);
       if (!failure_) failure_ = std::current_exception();
     }
   }
