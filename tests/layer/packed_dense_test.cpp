@@ -7,6 +7,7 @@
 #include <array>
 #include <vector>
 
+#include "mhla/layer/gated_mlp.hpp"
 #include "mhla/layer/mlp.hpp"
 #include "support/message_of.hpp"
 #include "support/random.hpp"
@@ -61,6 +62,40 @@ TYPED_TEST(PackedDenseOf, GivesTheBitsOfTheUnpackedCallsAndHasItsOwnWeight) {
     EXPECT_TRUE(alone == pre) << n;
     dense(l.x, no_bias, alone);
     EXPECT_TRUE(alone == none) << n;
+  }
+}
+
+/// Large enough that few rows are split by outputs, and weights are packed in pieces.
+TYPED_TEST(PackedDenseOf, WorkersThatShareTheOutputsOfARowGiveTheBitsOfOne) {
+  using A = TypeParam;
+  constexpr Index kIn = 301, kWide = 903, kOut = 270;
+  test::Random rng(3);
+  const Matrix<A> w1 = rng.matrix<A>(kWide, kIn), w2 = rng.matrix<A>(kOut, kWide);
+  const Matrix<A> b1 = rng.matrix<A>(1, kWide), b2 = rng.matrix<A>(1, kOut);
+  const DenseView<const A> first{w1, Layers<A>::row(b1)}, second{w2, Layers<A>::row(b2)};
+  for (const Index n : {1, 3, 130}) {
+    const Matrix<A> x = rng.matrix<A>(n, kIn), dy = rng.matrix<A>(n, kOut);
+    const auto run = [&](const ExecutorRef& executor) {
+      const Call call{.executor = executor};
+      Matrix<A> all(n, 6 * kWide + 3 * kOut + 3 * kIn);  // results side by side
+      all.setZero();
+      Index used = 0;
+      const auto next = [&](Index cols) {
+        used += cols;
+        return MatrixView<A>(all).middle_cols(used - cols, cols);
+      };
+      const auto pre = next(kWide), hidden = next(kWide);
+      dense(x, first, next(kWide), call);
+      mlp(x, {first, second}, pre, hidden, next(kOut), call);
+      const auto gate = next(kWide), up = next(kWide), product = next(kWide);
+      gated_mlp(x, {first, first, second}, gate, up, product, next(kOut), call);
+      dense_adjoint(hidden, second, dy, pre, {}, call);
+      mlp_adjoint(x, {first, second}, pre, hidden, dy, next(kIn), {}, call);
+      gated_mlp_adjoint(x, {first, first, second}, gate, up, dy, next(kIn), {}, call);
+      return all;
+    };
+    ThreadPool pool(3);
+    EXPECT_TRUE(run(pool) == run({})) << n;
   }
 }
 

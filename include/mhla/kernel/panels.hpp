@@ -35,12 +35,22 @@ class Panels {
   /// Numbers of a row of B in all panels.
   static Index padded(Index cols) { return round_up(cols, kWidth); }
 
+  Index count() const { return ceil_div(cols_, kPanel<A>); }
+  /// The columns that begin panel `panel`, or all for count().
+  Index first_column(Index panel) const { return std::min(panel * kPanel<A>, cols_); }
+  /// Panels [begin, end).
+  Panels middle(Index begin, Index end) const {
+    return {depth_, first_column(end) - first_column(begin), data_ + first_column(begin) * depth_};
+  }
+
   /// Copies B [depth,cols].
-  void pack(MatrixView<const A> b) const {
-    for (Index k = 0; k < depth_; ++k) {
-      if (k + kAhead < depth_) prefetch_row(b.row(k + kAhead));
-      for_each([&](Index begin, Index count, A* panel, Index stride) {
-        copy_row(b.row(k) + begin, count, panel + k * stride);
+  void pack(MatrixView<const A> b) const { pack_rows(b, 0, depth_); }
+  /// Copies rows [begin, end) of B.
+  void pack_rows(MatrixView<const A> b, Index begin, Index end) const {
+    for (Index k = begin; k < end; ++k) {
+      if (k + kAhead < end) prefetch_row(b.row(k + kAhead));
+      for_each([&](Index col, Index count, A* panel, Index stride) {
+        copy_row(b.row(k) + col, count, panel + k * stride);
       });
     }
   }

@@ -29,7 +29,7 @@ inline namespace MHLA_TARGET {
 
 /// Writes y = x W^T + b: dense(x, {weight, bias}, y).
 /// \param x [N,I], y [N,O]
-/// \param call  its executor splits over rows
+/// \param call  its executor splits over rows and outputs
 /// \throws shape_error, option_error for anything that does not fit, before y is touched.
 template <LayerInput X>
 void dense(const X& x, const DenseView<const detail::element_t<X>>& dense,
@@ -40,7 +40,7 @@ template <Accumulator A>
 std::size_t dense_workspace_bytes(Index inputs, Index outputs);
 
 /// The same output, to the last bit, from a packed layer.
-/// \param executor  splits over rows
+/// \param executor  splits over rows and outputs
 template <LayerInput X>
 void dense(const X& x, const PackedDense<detail::element_t<X>>& dense, const detail::output_t<X>& y,
            const ExecutorRef& executor = {});
@@ -166,9 +166,7 @@ void dense(const X& input, const PackedDense<detail::element_t<X>>& dense,
   const detail::input_t<X> x(input);
   detail::expect_rows(kName, "x", x, -1, dense.inputs());
   detail::expect_rows(kName, "y", y, x.rows, dense.outputs());
-  detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
-    dense.apply(x.middle_rows(begin, count), y.middle_rows(begin, count));
-  });
+  dense.apply(x, y, executor);
 }
 
 template <LayerInput X>
@@ -181,7 +179,7 @@ void dense(const X& input, const DenseView<const detail::element_t<X>>& paramete
   detail::expect_dense(kName, "weight", "bias", parameters, x.cols);
   detail::expect_rows(kName, "y", y, x.rows, parameters.weight.rows);
   const detail::Scratch scratch(kName, call.workspace, dense_workspace_bytes<A>(x.cols, y.cols));
-  dense(x, PackedDense<A>(scratch.bytes(), parameters), y, call.executor);
+  dense(x, PackedDense<A>(scratch.bytes(), parameters, call.executor), y, call.executor);
 }
 
 template <Accumulator A>
@@ -207,7 +205,7 @@ void dense_adjoint(const X& input, const DenseView<const detail::element_t<X>>& 
                           dense_adjoint_workspace_bytes<A>(x.rows, x.cols, dy.cols));
   detail::DenseAdjointMemory<A> memory(kName, scratch.arena(), x.rows, x.cols, dy.cols);
   if (!dx.absent()) {
-    memory.weight.pack(dense.weight);
+    detail::pack_weight(dense.weight, memory.weight, call.executor);
     detail::for_each_layer_strip(x.rows, call.executor, [&](Index begin, Index count) {
       memory.weight.multiply(detail::Start::kTarget, dy.middle_rows(begin, count),
                              dx.middle_rows(begin, count));

@@ -46,7 +46,7 @@ struct GatedMlpView {
 };
 
 /// Writes gate, up, hidden and y.
-/// \param call  its executor splits over rows
+/// \param call  its executor splits over rows and outputs
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
 template <LayerInput X>
 void gated_mlp(const X& x, const GatedMlpView<const detail::element_t<X>>& parameters,
@@ -61,7 +61,7 @@ struct PackedGatedMlp {
 };
 
 /// The same outputs, to the last bit, from packed layers.
-/// \param executor  splits over rows
+/// \param executor  splits over rows and outputs
 template <LayerInput X>
 void gated_mlp(const X& x, const PackedGatedMlp<detail::element_t<X>>& parameters,
                const detail::output_t<X>& gate, const detail::output_t<X>& up,
@@ -201,6 +201,15 @@ void gated_mlp(const X& input, const PackedGatedMlp<detail::element_t<X>>& param
   detail::expect_rows(kName, "up", up, x.rows, width);
   detail::expect_rows(kName, "hidden", hidden, x.rows, width);
   detail::expect_rows(kName, "y", y, x.rows, parameters.down.outputs());
+  if (detail::fewer_strips_than_workers(x.rows, executor)) {
+    parameters.gate.apply(x, gate, executor);
+    parameters.up.apply(x, up, executor);
+    detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+      detail::multiply_gate<A>(gate.middle_rows(begin, count), up.middle_rows(begin, count),
+                               hidden.middle_rows(begin, count));
+    });
+    return parameters.down.apply(hidden, y, executor);
+  }
   detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
     const detail::input_t<X> strip = x.middle_rows(begin, count);
     const MatrixView<A> g = gate.middle_rows(begin, count), u = up.middle_rows(begin, count),
@@ -229,9 +238,9 @@ void gated_mlp(const X& input, const GatedMlpView<const detail::element_t<X>>& p
   const detail::Scratch scratch(kName, call.workspace,
                                 gated_mlp_workspace_bytes<A>(x.cols, width, y.cols));
   const std::size_t share = packed_dense_bytes<A>(x.cols, width);
-  const PackedDense<A> one(scratch.bytes().first(share), parameters.gate);
-  const PackedDense<A> two(scratch.bytes().subspan(share, share), parameters.up);
-  const PackedDense<A> three(scratch.bytes().subspan(2 * share), parameters.down);
+  const PackedDense<A> one(scratch.bytes().first(share), parameters.gate, call.executor);
+  const PackedDense<A> two(scratch.bytes().subspan(share, share), parameters.up, call.executor);
+  const PackedDense<A> three(scratch.bytes().subspan(2 * share), parameters.down, call.executor);
   gated_mlp(x, PackedGatedMlp<A>{one, two, three}, gate, up, hidden, y, call.executor);
 }
 
@@ -272,10 +281,10 @@ void gated_mlp_adjoint(const X& input, const GatedMlpView<const detail::element_
   const MatrixView<A> dgate = memory.dgate.matrix(x.rows, width),
                       dup = memory.dup.matrix(x.rows, width),
                       hidden = memory.hidden.matrix(x.rows, width);
-  memory.down.weight.pack(parameters.down.weight);
+  detail::pack_weight(parameters.down.weight, memory.down.weight, call.executor);
   if (!dx.absent()) {
-    memory.gate.pack(parameters.gate.weight);
-    memory.up.pack(parameters.up.weight);
+    detail::pack_weight(parameters.gate.weight, memory.gate, call.executor);
+    detail::pack_weight(parameters.up.weight, memory.up, call.executor);
   }
   detail::for_each_layer_strip(x.rows, call.executor, [&](Index begin, Index count) {
     const MatrixView<A> dg = dgate.middle_rows(begin, count), du = dup.middle_rows(begin, count);

@@ -40,7 +40,7 @@ struct MlpView {
 
 /// Writes pre, hidden and y.
 /// \tparam G    Gelu or ErfGelu
-/// \param call  its executor splits over rows
+/// \param call  its executor splits over rows and outputs
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
 template <class G = Gelu, LayerInput X>
 void mlp(const X& x, const MlpView<const detail::element_t<X>>& parameters,
@@ -54,7 +54,7 @@ struct PackedMlp {
 };
 
 /// The same outputs, to the last bit, from packed layers.
-/// \param executor  splits over rows
+/// \param executor  splits over rows and outputs
 template <class G = Gelu, LayerInput X>
 void mlp(const X& x, const PackedMlp<detail::element_t<X>>& parameters,
          const detail::output_t<X>& pre, const detail::output_t<X>& hidden,
@@ -121,6 +121,11 @@ void mlp(const X& input, const PackedMlp<detail::element_t<X>>& parameters,
   detail::expect_rows(kName, "pre", pre, x.rows, first.outputs());
   detail::expect_rows(kName, "hidden", hidden, x.rows, first.outputs());
   detail::expect_rows(kName, "y", y, x.rows, second.outputs());
+  if (detail::fewer_strips_than_workers(x.rows, executor)) {
+    first.apply(x, pre, executor);
+    detail::activate<G, A>(kName, pre, hidden, executor);
+    return second.apply(hidden, y, executor);
+  }
   detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
     const MatrixView<A> p = pre.middle_rows(begin, count), h = hidden.middle_rows(begin, count);
     parameters.first.apply(x.middle_rows(begin, count), p);
@@ -147,8 +152,8 @@ void mlp(const X& input, const MlpView<const detail::element_t<X>>& parameters,
   const detail::Scratch scratch(kName, call.workspace,
                                 mlp_workspace_bytes<A>(x.cols, width, y.cols));
   const std::size_t share = packed_dense_bytes<A>(x.cols, width);
-  const PackedDense<A> one(scratch.bytes().first(share), first);
-  const PackedDense<A> two(scratch.bytes().subspan(share), second);
+  const PackedDense<A> one(scratch.bytes().first(share), first, call.executor);
+  const PackedDense<A> two(scratch.bytes().subspan(share), second, call.executor);
   mlp<G>(x, PackedMlp<A>{one, two}, pre, hidden, y, call.executor);
 }
 
@@ -184,8 +189,8 @@ void mlp_adjoint(const X& input, const MlpView<const detail::element_t<X>>& para
                           mlp_adjoint_workspace_bytes<A>(x.rows, x.cols, width, dy.cols));
   detail::MlpAdjointMemory<A> memory(kName, scratch.arena(), x.rows, x.cols, width, dy.cols);
   const MatrixView<A> dpre(memory.dpre, x.rows, width, memory.stride);
-  memory.second.weight.pack(second.weight);
-  if (!dx.absent()) memory.first.weight.pack(first.weight);
+  detail::pack_weight(second.weight, memory.second.weight, call.executor);
+  if (!dx.absent()) detail::pack_weight(first.weight, memory.first.weight, call.executor);
   detail::for_each_layer_strip(x.rows, call.executor, [&](Index begin, Index count) {
     const MatrixView<A> strip = dpre.middle_rows(begin, count);
     memory.second.weight.multiply(detail::Start::kZero, dy.middle_rows(begin, count), strip);

@@ -61,6 +61,17 @@ void for_each_layer_strip(Index rows, const ExecutorRef& executor, F&& f) {
   });
 }
 
+/// Then strips alone would leave workers idle.
+inline bool fewer_strips_than_workers(Index rows, const ExecutorRef& executor) {
+  return ceil_div(rows, kLayerStrip) < executor.workers();
+}
+
+/// Pieces of so many multiply-adds or copied numbers for the workers of an executor, at most
+/// `most`, of a few microseconds at least.
+inline Index pieces_of_work(const ExecutorRef& executor, Index work, Index most) {
+  return std::max<Index>(1, std::min({executor.workers(), most, work >> 16}));
+}
+
 /// Rows [0, rows) in at most `most` chunks of whole strips, each of `least` rows or more.
 struct RowChunks {
   Index rows;
