@@ -47,8 +47,18 @@ struct PlainVisionLayer {
             .normalizer = KeySum{1e-6}};
   }
 };
+/// The baseline with softmax attention.
+struct SoftmaxVisionLayer {
+  using Layer = VisionLayer<double>;
+  static constexpr Index kRows = 24, kBatch = 2;
+  static VisionOptions options() {
+    VisionOptions o = DeitLayer::options();
+    o.softmax = true;
+    return o;
+  }
+};
 
-using VisionLayers = testing::Types<DitLayer, DeitLayer, PlainVisionLayer>;
+using VisionLayers = testing::Types<DitLayer, DeitLayer, PlainVisionLayer, SoftmaxVisionLayer>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Vision, AttentionLayerContract, VisionLayers);
 
 TEST(VisionLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
@@ -68,7 +78,8 @@ TEST(VisionLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
                     .normalizer = normalizers[seed % 3],
                     .feature_eps = 1e-3,
                     .layer_norm_eps = 1e-4,
-                    .qk_norm_eps = rng.chance(0.5) ? 0 : 1e-2};
+                    .qk_norm_eps = rng.chance(0.5) ? 0 : 1e-2,
+                    .softmax = rng.chance(0.25)};
     o.channels = o.heads * rng.integer(2, 5);
     expect_definition_and_adjoint<VisionLayer<double>>(
         rng, o, rng.integer(0, 3), o.tokens[1] * o.tokens[2], "piece_attn.conv.weight");
@@ -88,6 +99,12 @@ TEST(VisionLayer, OrderOfTokensIsAPermutationOfRows) {
   from_blocks(run.x, order, x);
   to_blocks(raster(x), order, y);
   EXPECT_LE((run.forward() - y).cwiseAbs().maxCoeff(), 1e-14 * y.cwiseAbs().maxCoeff());
+}
+
+TEST(VisionLayer, SoftmaxHasNoMixing) {
+  const VisionLayer<float> softmax(SoftmaxVisionLayer::options()), mhla(DeitLayer::options());
+  EXPECT_EQ(softmax.table().find("piece_attn.conv.weight"), nullptr);
+  EXPECT_EQ(softmax.table().all().size() + 1, mhla.table().all().size());
 }
 
 TEST(VisionLayerErrors, NameTheOptionAndWhatWasExpected) {

@@ -53,15 +53,20 @@ Matrix<S> exact_rows(const VisionLayer<A>& layer, std::span<const S> parameters,
     rms_normalize(q, p.row("q_norm.weight"), o.qk_norm_eps);
     rms_normalize(k, p.row("k_norm.weight"), o.qk_norm_eps);
   }
-  rectify(q, o.feature_eps), rectify(k, o.feature_eps);
+  if (!o.softmax) rectify(q, o.feature_eps), rectify(k, o.feature_eps);
   const TokenGrid grid(o.tokens, o.block, o.order == TokenOrder::kRaster);
   const Matrix<S> mixing = p.matrix("piece_attn.conv.weight");
   Matrix<S> rows(std::ssize(tokens), c);
   for (Index r = 0; r < rows.rows(); ++r) {
     const Index t = tokens[static_cast<std::size_t>(r)];
-    const Column<S> of_keys = coefficients_of(t, grid, mixing);
-    Row<S> a = attend<S>(q.row(t), k, v, of_keys, o.heads, o.heads);
-    divide_heads(a, denominators(o.normalizer, q, k, t, grid, of_keys, o.heads));
+    Row<S> a;
+    if (o.softmax) {
+      a = attend_softmax<S>(q.row(t), k, v, o.heads);
+    } else {
+      const Column<S> of_keys = coefficients_of(t, grid, mixing);
+      a = attend<S>(q.row(t), k, v, of_keys, o.heads, o.heads);
+      divide_heads(a, denominators(o.normalizer, q, k, t, grid, of_keys, o.heads));
+    }
     if (o.lepe > 0) {
       a += convolve_at(v, t, grid, {o.lepe, o.lepe}, p.matrix("lepe.weight"), p.row("lepe.bias"));
     }

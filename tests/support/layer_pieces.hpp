@@ -224,6 +224,21 @@ Row<S> attend(const Row<S>& q, const Matrix<S>& k, const Matrix<S>& v, const Col
   return out;
 }
 
+/// Softmax attention of each head, over all keys.
+template <class S>
+Row<S> attend_softmax(const Row<S>& q, const Matrix<S>& k, const Matrix<S>& v, Index heads) {
+  using std::exp;
+  const Index d = q.size() / heads, e = v.cols() / heads;
+  const S scale(1 / std::sqrt(static_cast<double>(d)));
+  Row<S> out(heads * e);
+  for (Index h = 0; h < heads; ++h) {
+    Column<S> weights = k.middleCols(h * d, d) * q.segment(h * d, d).transpose();
+    for (S& weight : weights) weight = exp(scale * weight);
+    out.segment(h * e, e) = weights.transpose() * v.middleCols(h * e, e) / weights.sum();
+  }
+  return out;
+}
+
 /// den(sum_j c_j (q_u . k_j)) of each head: u is t itself, or for CrossQuery the query with the
 /// slot of t in the block of j.
 template <class S>

@@ -9,7 +9,8 @@
 ///     heads   = MHLA(relu(q) + eps, relu(k) + eps, v) + convolution(v)              [B*N, C]
 ///     y       = heads Wo^T + bo                                                     [B*N, C]
 ///
-/// The convolution is LePE, locally enhanced positional encoding: depthwise, over the image.
+/// The convolution is LePE, locally enhanced positional encoding: depthwise, over the image. With
+/// VisionOptions::softmax, softmax attention of q, k and v stands for MHLA.
 /// Cost: 8*N*C^2 flops for the projections, 4*N*C*D + 2*M^2*C*D for MHLA and 2*N*C*taps for LePE;
 /// about 7*N*C numbers are kept. Source: arXiv:2601.07832, section 4.1, and the released layers.
 
@@ -21,11 +22,13 @@
 #include <vector>
 
 #include "mhla/attention/bidirectional.hpp"
+#include "mhla/attention/softmax.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/tensor.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/gradient/bidirectional.hpp"
+#include "mhla/gradient/softmax.hpp"
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/depthwise_convolution.hpp"
 #include "mhla/layer/layer.hpp"
@@ -165,6 +168,7 @@ VisionBody<T>::Tape::Tape(Arena& arena, const VisionBody& body, LayerRows sizes)
     k = take_matrix<T>(kName, arena, sizes.rows, c);
   }
   heads = take_matrix<T>(kName, arena, sizes.rows, c);
+  if (body.options_.softmax) return;
   summaries = take_bytes(kName, arena,
                          bidirectional_kept_bytes(body.inputs(*this), body.blocks_, body.op()));
 }
@@ -175,14 +179,15 @@ VisionBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const VisionBody& body, La
   const Index c = body.options_.channels;
   if (body.options_.lepe > 0) lepe = take_matrix<T>(kName, arena, sizes.rows, c);
   Arena counting;
-  const Tape tape(counting, body, sizes);
-  rest = take_bytes(
-      kName, arena,
-      std::max({dense_workspace_bytes<T>(c, 3 * c),
-                bidirectional_workspace_bytes(body.inputs(tape), body.blocks_, body.op(), executor),
-                body.options_.lepe > 0
-                    ? depthwise_convolution_workspace_bytes<T>(c, body.grid().kernel)
-                    : 0}));
+  const BatchInputs<T> in = body.inputs(Tape(counting, body, sizes));
+  rest = take_bytes(kName, arena,
+                    std::max({dense_workspace_bytes<T>(c, 3 * c),
+                              body.options_.softmax ? softmax_workspace_bytes(in, executor)
+                                                    : bidirectional_workspace_bytes(
+                                                          in, body.blocks_, body.op(), executor),
+                              body.options_.lepe > 0
+                                  ? depthwise_convolution_workspace_bytes<T>(c, body.grid().kernel)
+                                  : 0}));
 }
 
 template <Accumulator T>
@@ -199,8 +204,12 @@ void VisionBody<T>::record(std::span<const T> parameters, MatrixView<const T> x,
     rms_norm(columns(tape.qkv, 0), p.q_gain, options_.qk_norm_eps, tape.q, executor);
     rms_norm(columns(tape.qkv, 1), p.k_gain, options_.qk_norm_eps, tape.k, executor);
   }
-  bidirectional(inputs(tape), blocks_, p.mixing, op(), split(tape.heads),
-                {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
+  if (options_.softmax) {
+    softmax_bidirectional(inputs(tape), split(tape.heads), {}, call);
+  } else {
+    bidirectional(inputs(tape), blocks_, p.mixing, op(), split(tape.heads),
+                  {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
+  }
   if (options_.lepe > 0) {
     depthwise_convolution(tape.v(), p.lepe, grid(), room.lepe, call);
     add<T>(room.lepe, tape.heads, executor);
@@ -220,14 +229,16 @@ VisionBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const VisionBody& body, 
   }
   if (body.options_.layer_norm) dnormed = take_matrix<T>(kName, arena, sizes.rows, c);
   Arena counting;
-  const Tape tape(counting, body, sizes);
+  const BatchInputs<T> in = body.inputs(Tape(counting, body, sizes));
   const Band band(body.blocks_.blocks(), body.blocks_.blocks());
-  std::size_t bytes = std::max({dense_adjoint_workspace_bytes<T>(sizes.rows, c, c),
-                                dense_adjoint_workspace_bytes<T>(sizes.rows, c, 3 * c),
-                                bidirectional_gradient_workspace_bytes(
-                                    body.inputs(tape), body.blocks_,
-                                    MixingView<const T>(nullptr, band), body.op(), executor),
-                                layer_norm_adjoint_workspace_bytes<T>(sizes.rows, c)});
+  std::size_t bytes =
+      std::max({dense_adjoint_workspace_bytes<T>(sizes.rows, c, c),
+                dense_adjoint_workspace_bytes<T>(sizes.rows, c, 3 * c),
+                body.options_.softmax ? softmax_gradient_workspace_bytes(in, executor)
+                                      : bidirectional_gradient_workspace_bytes(
+                                            in, body.blocks_, MixingView<const T>(nullptr, band),
+                                            body.op(), executor),
+                layer_norm_adjoint_workspace_bytes<T>(sizes.rows, c)});
   if (body.options_.qk_norm) {
     bytes = std::max(bytes, rms_norm_adjoint_workspace_bytes<T>(sizes.rows, c));
   }
@@ -255,10 +266,14 @@ void VisionBody<T>::backward(std::span<const T> parameters, MatrixView<const T> 
   if (options_.lepe > 0) {
     depthwise_convolution_adjoint(tape.v(), p.lepe, grid(), room.dheads, dv, g.lepe, call);
   }
-  bidirectional_gradient(inputs(tape), blocks_, p.mixing, op(), split(room.dheads),
-                         {.q = split(room.dq), .k = split(room.dk), .v = split(dv)},
-                         {.mixing = g.mixing},
-                         {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
+  const BatchGradients<T> to{.q = split(room.dq), .k = split(room.dk), .v = split(dv)};
+  if (options_.softmax) {
+    softmax_bidirectional_gradient(inputs(tape), split(room.dheads), to, {}, call);
+  } else {
+    bidirectional_gradient(inputs(tape), blocks_, p.mixing, op(), split(room.dheads), to,
+                           {.mixing = g.mixing},
+                           {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
+  }
   if (options_.qk_norm) {
     const double eps = options_.qk_norm_eps;
     rms_norm_adjoint(columns(tape.qkv, 0), p.q_gain, eps, room.dq, dq, g.q_gain, call);

@@ -40,6 +40,8 @@ struct VisionOptions {
   double feature_eps = 1e-6;
   double layer_norm_eps = 1e-5;
   double qk_norm_eps = 0;  ///< 0 for PyTorch's choice, the epsilon of A
+  /// The baseline: softmax attention, without features, normaliser, blocks and mixing.
+  bool softmax = false;
 };
 
 namespace detail {
@@ -91,7 +93,7 @@ inline ParameterTable vision_table(const VisionOptions& o) {
     table.add("lepe.weight", {c, 1, o.lepe, o.lepe});
     table.add("lepe.bias", {c});
   }
-  table.add("piece_attn.conv.weight", {m, m, 1, 1});
+  if (!o.softmax) table.add("piece_attn.conv.weight", {m, m, 1, 1});
   table.add("to_out.0.weight", {c, c});
   table.add("to_out.0.bias", {c});
   return table;
