@@ -42,8 +42,19 @@ struct PlainVideoLayer {
             .normalizer = KeySum{1e-6}};
   }
 };
+/// The baseline with softmax attention.
+struct SoftmaxVideoLayer {
+  using Layer = VideoLayer<double>;
+  static constexpr Index kRows = 48, kBatch = 2;
+  static VideoOptions options() {
+    VideoOptions o = GatedVideoLayer::options();
+    o.softmax = true;
+    return o;
+  }
+};
 
-using VideoLayers = testing::Types<GatedVideoLayer, FullVideoLayer, PlainVideoLayer>;
+using VideoLayers =
+    testing::Types<GatedVideoLayer, FullVideoLayer, PlainVideoLayer, SoftmaxVideoLayer>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Video, AttentionLayerContract, VideoLayers);
 
 TEST(VideoLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
@@ -62,11 +73,18 @@ TEST(VideoLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
                    .normalizer = normalizers[seed % 3],
                    .feature_eps = 1e-3,
                    .norm_eps = 1e-4,
-                   .rotary_base = 100};
+                   .rotary_base = 100,
+                   .softmax = rng.chance(0.25)};
     o.channels = 2 * o.heads * rng.integer(1, 4);
     expect_definition_and_adjoint<VideoLayer<double>>(
         rng, o, rng.integer(0, 3), o.grid[0] * o.grid[1] * o.grid[2], "block_attn.conv.weight");
   }
+}
+
+TEST(VideoLayer, SoftmaxHasNoMixing) {
+  const VideoLayer<float> softmax(SoftmaxVideoLayer::options()), mhla(GatedVideoLayer::options());
+  EXPECT_EQ(softmax.table().find("block_attn.conv.weight"), nullptr);
+  EXPECT_EQ(softmax.table().all().size() + 1, mhla.table().all().size());
 }
 
 TEST(VideoLayerErrors, NameTheOptionAndWhatWasExpected) {

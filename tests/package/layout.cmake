@@ -102,7 +102,8 @@ function(check_EveryPublicHeaderHasATest)
        layer/body.hpp layer/decoding_layer.hpp layer/feed_forward.hpp layer/block_body.hpp layer/block_backward.hpp
        layer/block_family.hpp layer/block_condition.hpp layer/block_convolution.hpp
        layer/block_norm.hpp
-       layer/vision_parameters.hpp layer/video_parameters.hpp layer/language_parameters.hpp
+       layer/vision_parameters.hpp layer/video_parameters.hpp layer/video_body.hpp
+       layer/video_backward.hpp layer/language_parameters.hpp
        layer/language_maps.hpp layer/language_body.hpp layer/language_backward.hpp)
   list(FILTER headers INCLUDE REGEX "^(policy|layer|io)/")
   foreach(header IN LISTS headers)

@@ -85,7 +85,7 @@ Matrix<S> exact_rows(const VideoLayer<A>& layer, std::span<const S> parameters, 
   const auto features = [&](const Matrix<S>& rows, const std::string& name) {
     Matrix<S> f = p.project(rows, name);
     if (o.qk_norm) rms_normalize(f, p.row("norm_" + name + ".weight"), o.norm_eps);
-    rectify(f, o.feature_eps);
+    if (!o.softmax) rectify(f, o.feature_eps);
     return f;
   };
   const Index pairs = o.channels / o.heads / 2, narrow = pairs / 3;  // those of rows, of columns
@@ -97,7 +97,8 @@ Matrix<S> exact_rows(const VideoLayer<A>& layer, std::span<const S> parameters, 
     append_angles(angles, place[2], narrow, o.rotary_base);
     rotate<S>(row, o.heads, angles, true);
   };
-  const bool sums = o.normalizer.sums() != WeightSums::kNone;  // of features that do not turn
+  // Of features that do not turn.
+  const bool sums = !o.softmax && o.normalizer.sums() != WeightSums::kNone;
   const Matrix<S> own = x(tokens, Eigen::all), v = p.project(x, "v");
   const Matrix<S> q = features(sums ? x : own, "q"), k = features(x, "k");
   Matrix<S> turned_k = k;
@@ -106,9 +107,13 @@ Matrix<S> exact_rows(const VideoLayer<A>& layer, std::span<const S> parameters, 
   Matrix<S> a(own.rows(), v.cols());
   for (Index r = 0; r < a.rows(); ++r) {
     const Index t = tokens[static_cast<std::size_t>(r)];
-    const Column<S> of_keys = coefficients_of(t, grid, mixing);
     Row<S> turned_q = q.row(sums ? t : r);
     turn(turned_q, t);
+    if (o.softmax) {
+      a.row(r) = attend_softmax(turned_q, turned_k, v, o.heads);
+      continue;
+    }
+    const Column<S> of_keys = coefficients_of(t, grid, mixing);
     Row<S> out = attend(turned_q, turned_k, v, of_keys, o.heads, o.heads);
     if (sums) divide_heads(out, denominators(o.normalizer, q, k, t, grid, of_keys, o.heads));
     a.row(r) = out;

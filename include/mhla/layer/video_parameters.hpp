@@ -33,6 +33,8 @@ struct VideoOptions {
   double feature_eps = 1e-6;
   double norm_eps = 1e-6;
   double rotary_base = 10000;
+  /// The baseline: softmax attention, without features, normaliser, blocks and mixing.
+  bool softmax = false;
 };
 
 namespace detail {
@@ -72,7 +74,7 @@ inline ParameterTable video_table(const VideoOptions& o) {
   }
   table.add("g_norm.weight", {c / o.heads});
   if (o.gate) add_dense("g");
-  table.add("block_attn.conv.weight", {m, m, 1, 1});
+  if (!o.softmax) table.add("block_attn.conv.weight", {m, m, 1, 1});
   if (o.lepe) {
     table.add("lepe.weight", {c, 1, 3, 3, 3});
     table.add("lepe.bias", {c});

@@ -1,0 +1,196 @@
+#pragma once
+
+/// \file
+/// Parameters and forward part of the video layer (video_layer.hpp).
+
+#include <algorithm>
+#include <span>
+#include <string>
+
+#include "mhla/attention/bidirectional.hpp"
+#include "mhla/attention/softmax.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/core/tensor.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/layer/dense.hpp"
+#include "mhla/layer/depthwise_convolution.hpp"
+#include "mhla/layer/head_map.hpp"
+#include "mhla/layer/layer.hpp"
+#include "mhla/layer/rms_norm.hpp"
+#include "mhla/layer/rotary.hpp"
+#include "mhla/layer/video_parameters.hpp"
+#include "mhla/policy/grid_partition.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+template <Accumulator T>
+class VideoBody {
+ public:
+  using Scalar = T;
+  using Options = VideoOptions;
+  static constexpr const char* kName = "VideoLayer";
+  static constexpr const char* kBackwardName = "VideoLayer::backward";
+  static constexpr const char* kOutput = "o.weight";
+
+  /// What backward reads; all [rows, C].
+  struct Tape {
+    MatrixView<T> q, k, v, gate;           // projections
+    MatrixView<T> q_features, k_features;  // f(q), f(k), if the normaliser sums weights
+    MatrixView<T> q_rotated, k_rotated;
+    MatrixView<T> attention, mixed;  // a, m
+    Workspace summaries;
+
+    Tape(Arena& arena, const VideoBody& body, LayerRows sizes);
+  };
+  struct ForwardRoom {
+    MatrixView<T> normed, features, lepe;  // [rows, C]
+    Workspace rest;
+    ForwardRoom(Arena& arena, const VideoBody& body, LayerRows sizes, const ExecutorRef& executor);
+  };
+  struct BackwardRoom {
+    MatrixView<T> dmixed, dattention, dgate, dv;  // [rows, C]
+    MatrixView<T> dq_rotated, dk_rotated, dq_features, dk_features;
+    MatrixView<T> normed, dnormed, dprojected;  // of q, then of k
+    Workspace rest;
+    BackwardRoom(Arena& arena, const VideoBody& body, LayerRows sizes, const ExecutorRef& executor);
+  };
+
+  explicit VideoBody(const VideoOptions& options)
+      : options_(checked_video_options(options)),
+        blocks_(options.grid, video_block(options)),
+        table_(video_table(options)),
+        tensors_(table_),
+        angles_(RotaryTable<T>::grid(options.grid, width(), options.rotary_base)) {}
+
+  const VideoOptions& options() const { return options_; }
+  const ParameterTable& table() const { return table_; }
+  Index tokens() const { return blocks_.tokens(); }  ///< N
+
+  /// Everything up to `mixed`.
+  void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+              const ForwardRoom& room, const ExecutorRef& executor) const;
+  void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
+             const ForwardRoom& room, const ExecutorRef& executor) const {
+    dense(tape.mixed, views(parameters).o, y, {.workspace = room.rest, .executor = executor});
+  }
+  void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+                MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
+                const BackwardRoom& room, const ExecutorRef& executor) const;
+
+ private:
+  Index width() const { return options_.channels / options_.heads; }  // D
+  bool sums() const { return !options_.softmax && options_.normalizer.sums() != WeightSums::kNone; }
+  GridShape kernel() const { return {3, 3, 3}; }
+  DepthwiseGrid grid() const { return {.tokens = options_.grid, .kernel = kernel()}; }
+  Relu relu() const { return {options_.feature_eps}; }
+  auto op() const {
+    return Operator<Identity, Identity, AnyNormalizer>{{}, {}, options_.normalizer};
+  }
+  template <class U>
+  VideoParameters<U> views(std::span<U> row) const {
+    return {tensors_, row};
+  }
+  template <class U>
+  TensorView<U> split(const MatrixView<U>& x) const {
+    return split_heads(x, x.rows / tokens(), options_.heads, width());
+  }
+  BatchInputs<T> inputs(const Tape& tape) const {
+    return {.q = split(tape.q_rotated),
+            .k = split(tape.k_rotated),
+            .v = split(tape.v),
+            .normalizer_q = split(tape.q_features),
+            .normalizer_k = split(tape.k_features)};
+  }
+  /// rms_norm(x), or x itself.
+  MatrixView<const T> norm(MatrixView<T> x, std::span<const T> gain, MatrixView<T> normed,
+                           const ExecutorRef& executor) const {
+    if (!options_.qk_norm) return x;
+    rms_norm(x, gain, options_.norm_eps, normed, executor);
+    return normed;
+  }
+  /// f(norm(x)) and its rotation; with softmax, the rotation of norm(x).
+  void rotate(MatrixView<T> x, std::span<const T> gain, MatrixView<T> normed,
+              MatrixView<T> features, MatrixView<T> rotated, const ExecutorRef& executor) const {
+    const MatrixView<const T> from = norm(x, gain, normed, executor);
+    if (!options_.softmax) map_heads(from, relu(), 1, features, executor);
+    rotary(options_.softmax ? from : features, angles_, options_.heads, rotated, executor);
+  }
+
+  VideoOptions options_;
+  Grid blocks_;
+  ParameterTable table_;
+  VideoPlaces tensors_;
+  RotaryTable<T> angles_;
+};
+
+template <Accumulator T>
+VideoBody<T>::Tape::Tape(Arena& arena, const VideoBody& body, LayerRows sizes) {
+  const auto take = [&] {
+    return take_matrix<T>(kName, arena, sizes.rows, body.options_.channels);
+  };
+  q = take(), k = take(), v = take();
+  if (body.options_.gate) gate = take();
+  if (body.sums()) q_features = take(), k_features = take();
+  q_rotated = take(), k_rotated = take();
+  attention = take(), mixed = take();
+  if (body.options_.softmax) return;
+  summaries = take_bytes(kName, arena,
+                         bidirectional_kept_bytes(body.inputs(*this), body.blocks_, body.op()));
+}
+
+template <Accumulator T>
+VideoBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const VideoBody& body, LayerRows sizes,
+                                       const ExecutorRef& executor) {
+  const Index c = body.options_.channels;
+  const auto take = [&] { return take_matrix<T>(kName, arena, sizes.rows, c); };
+  if (body.options_.qk_norm) normed = take();
+  if (!body.options_.softmax && !body.sums()) features = take();
+  if (body.options_.lepe) lepe = take();
+  Arena counting;
+  const BatchInputs<T> in = body.inputs(Tape(counting, body, sizes));
+  std::size_t bytes = std::max(
+      dense_workspace_bytes<T>(c, c),
+      body.options_.softmax ? softmax_workspace_bytes(in, executor)
+                            : bidirectional_workspace_bytes(in, body.blocks_, body.op(), executor));
+  if (body.options_.lepe) {
+    bytes = std::max(bytes, depthwise_convolution_workspace_bytes<T>(c, body.kernel()));
+  }
+  rest = take_bytes(kName, arena, bytes);
+}
+
+template <Accumulator T>
+void VideoBody<T>::record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+                          const ForwardRoom& room, const ExecutorRef& executor) const {
+  const Call call{.workspace = room.rest, .executor = executor};
+  const auto p = views(parameters);
+  dense(x, p.q, tape.q, call);
+  dense(x, p.k, tape.k, call);
+  dense(x, p.v, tape.v, call);
+  rotate(tape.q, p.q_gain, room.normed, sums() ? tape.q_features : room.features, tape.q_rotated,
+         executor);
+  rotate(tape.k, p.k_gain, room.normed, sums() ? tape.k_features : room.features, tape.k_rotated,
+         executor);
+  if (options_.softmax) {
+    softmax_bidirectional(inputs(tape), split(tape.attention), {}, call);
+  } else {
+    bidirectional(inputs(tape), blocks_, p.mixing, op(), split(tape.attention),
+                  {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
+  }
+  if (options_.gate) {
+    dense(x, p.gate, tape.gate, call);
+    gated_rms_norm(tape.attention, p.head_gain, options_.norm_eps, tape.gate, tape.mixed, executor);
+  } else {
+    rms_norm(tape.attention, p.head_gain, options_.norm_eps, tape.mixed, executor);
+  }
+  if (options_.lepe) {
+    depthwise_convolution(tape.v, p.lepe, grid(), room.lepe, call);
+    add<T>(room.lepe, tape.mixed, executor);
+  }
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla
