@@ -30,9 +30,9 @@
 #include <thread>
 #include <vector>
 
+#include "support/fashion_mnist.hpp"
 #include "support/progress_line.hpp"
 #include "support/results.hpp"
-#include "train_images/fashion_mnist.hpp"
 #include "train_images/gradient_check.hpp"
 #include "train_images/report.hpp"
 #include "train_images/training.hpp"
@@ -146,7 +146,7 @@ int check_gradients() {
 
 int evaluate(const Options& o) {
   const Model<float> model = load_model(o.load);
-  const Images test = read_images(o.data, Part::kTest, o.test_images);
+  const Images test = examples::read_images(o.data, examples::Part::kTest, o.test_images);
   Workers<float> workers(model.settings(), o.threads);
   std::printf("%s: %s attention, test accuracy %.2f %%\n", o.load.c_str(),
               name_of(kAttentions, model.settings().attention).c_str(),
@@ -187,8 +187,8 @@ int train_all(const Options& o) {
   const std::filesystem::path json = o.output + ".json", picture = o.output + ".png";
   examples::expect_folder("--output", json);
   if (!o.save.empty()) examples::expect_folder("--save", o.save);
-  const Images training = read_images(o.data, Part::kTraining, o.images);
-  const Images test = read_images(o.data, Part::kTest, o.test_images);
+  const Images training = examples::read_images(o.data, examples::Part::kTraining, o.images);
+  const Images test = examples::read_images(o.data, examples::Part::kTest, o.test_images);
   std::vector<Result> results;
   for (const std::string& attention : o.attentions) {
     Settings settings = o.settings;

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "../support/attention_names.hpp"
-#include "fashion_mnist.hpp"
+#include "tokens.hpp"
 
 namespace train_images {
 

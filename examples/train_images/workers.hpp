@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "../support/sharded_gradient.hpp"
-#include "fashion_mnist.hpp"
 #include "model.hpp"
 
 namespace train_images {

@@ -2,7 +2,7 @@
 
 /// \file
 /// Fashion-MNIST: 60,000 training and 10,000 test images of 28 x 28 grey pixels in 10 classes of
-/// clothing, and how an image becomes tokens.
+/// clothing.
 ///
 /// Files are IDX in gzip: 4 bytes of magic number (0, 0, type 8 for bytes, number of axes), 4 bytes
 /// for each axis, big endian, then the bytes. Debian has them in dataset-fashion-mnist.
@@ -15,22 +15,17 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <mhla/core/matrix.hpp>
+#include <mhla/core/scalar.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-namespace train_images {
+namespace examples {
 
 using mhla::Index;
 
 constexpr Index kClasses = 10;
-constexpr Index kPixels = 28;                    // along a side of an image
-constexpr Index kPatch = 2;                      // pixels along a side of a patch
-constexpr Index kSide = 16;                      // patches along a side, after padding to 32
-constexpr Index kTokens = kSide * kSide;         // N
-constexpr Index kPatchPixels = kPatch * kPatch;  // width of a token before the embedding
-constexpr Index kMargin = (kSide * kPatch - kPixels) / 2;  // black pixels around an image
+constexpr Index kPixels = 28;  // along a side of an image
 
 /// Labelled images.
 struct Images {
@@ -45,11 +40,6 @@ enum class Part { kTraining, kTest };
 /// Reads the first `count` images of a part from its two files in `folder`.
 /// \throws std::runtime_error naming the file, what was expected and what came.
 Images read_images(const std::filesystem::path& folder, Part part, Index count);
-
-/// Writes the patches of image i in raster order, standardised over the training set.
-/// \param tokens  [N, kPatchPixels]
-template <class T>
-void read_tokens(const Images& images, Index i, mhla::MatrixView<T> tokens);
 
 // ------------------------------------------------------------------------------------------------
 
@@ -133,19 +123,4 @@ inline Images read_images(const std::filesystem::path& folder, Part part, Index 
   return images;
 }
 
-template <class T>
-void read_tokens(const Images& images, Index i, mhla::MatrixView<T> tokens) {
-  constexpr double kMean = 0.2860, kDeviation = 0.3530;  // of the training pixels over 255
-  const std::uint8_t* const pixels = images.pixels.data() + i * kPixels * kPixels;
-  for (Index y = 0; y < kSide * kPatch; ++y) {
-    for (Index x = 0; x < kSide * kPatch; ++x) {
-      const Index py = y - kMargin, px = x - kMargin;
-      const bool inside = py >= 0 && py < kPixels && px >= 0 && px < kPixels;
-      const double value = inside ? pixels[py * kPixels + px] / 255.0 : 0.0;
-      tokens(y / kPatch * kSide + x / kPatch, y % kPatch * kPatch + x % kPatch) =
-          static_cast<T>((value - kMean) / kDeviation);
-    }
-  }
-}
-
-}  // namespace train_images
+}  // namespace examples
