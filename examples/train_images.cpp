@@ -7,7 +7,9 @@
 /// the library's; the model is in train_images/model.hpp.
 ///
 /// Ends with a table, PREFIX.json with all results, and PREFIX.png: the losses, and the mixing
-/// matrix of each layer as it started and as it was learned.
+/// matrix of each block as it started and as it was learned. A training is saved to
+/// PREFIX.ATTENTION.safetensors every minute, at Ctrl-C and at the end; --resume goes on from
+/// there, to the same bits as without a stop.
 ///
 /// Run:       bash examples/run.sh train_images [--quick] [options], see --help
 ///            four runs for the ablation of the mixing matrix:
@@ -20,185 +22,210 @@
 ///     mhla            43946        82.73 %         0.4312      1681
 
 #include <CLI/CLI.hpp>
-#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "support/fashion_mnist.hpp"
-#include "support/progress_line.hpp"
+#include "support/interrupt.hpp"
 #include "support/results.hpp"
-#include "train_images/gradient_check.hpp"
+#include "support/training_loop.hpp"
+#include "train_images/checks.hpp"
 #include "train_images/report.hpp"
 #include "train_images/training.hpp"
-#include "train_images/weights.hpp"
 
 namespace {
 
 using namespace train_images;
 
+constexpr char kProgram[] = "train_images";
+
 /// What the command line says.
 struct Options {
   Settings settings;
-  Schedule schedule;
+  examples::Schedule schedule{.batch = 64, .rate = 2e-3};
   std::vector<std::string> attentions{"softmax", "linear", "mhla"};
+  Index epochs = 5;
   Index images = 20000;
   Index test_images = 10000;
   Index threads = std::max<Index>(std::thread::hardware_concurrency(), 1);
   std::string data = "/usr/share/datasets/fashion-mnist";
-  std::string output = "train_images";
-  std::string save;
-  std::string load;
+  std::string output = kProgram;
+  std::string evaluate;
   bool quick = false;
-  bool evaluate = false;
+  bool resume = false;
   bool check_gradients = false;
 };
-
-/// The training that follows from `o`, less the files.
-/// \throws std::runtime_error naming the option.
-void expect_valid(const Options& o) {
-  expect_valid(o.settings);
-  if (!(o.schedule.rate > 0 && o.schedule.rate <= 1)) {
-    throw std::runtime_error("--rate is " + std::to_string(o.schedule.rate) +
-                             ", expected a number above 0, at most 1");
-  }
-  if (!o.save.empty() && o.attentions.size() != 1) {
-    throw std::runtime_error("--save is for one --attention, got " +
-                             std::to_string(o.attentions.size()));
-  }
-}
 
 /// \throws CLI::ParseError, std::runtime_error naming the option.
 void parse(CLI::App& app, Options& o, int argc, char** argv) {
   const auto range = [](Index low, Index high) { return CLI::Range(low, high); };
-  std::string init = name_of(kMixingStarts, o.settings.mixing_start);
+  Settings& s = o.settings;
+  std::string init = name_of(kMixingStarts, s.mixing_start);
 
   app.add_flag("--quick", o.quick, "about a minute: 1 epoch of 10,000 images");
   app.add_option("--data", o.data, "folder of the data set");
   app.add_option("--test-images", o.test_images, "test images")->check(range(1, 10000));
   app.add_option("--threads", o.threads, "workers")->check(range(1, 1024));
-  auto* const evaluate = app.add_flag("--evaluate", o.evaluate, "only the test accuracy of --load");
-  auto* const load = app.add_option("--load", o.load, "weights that --save wrote");
-  evaluate->needs(load);
-  load->needs(evaluate);
+  app.add_option("--output", o.output, "prefix of the files that are written");
+  app.add_flag("--resume", o.resume, "go on from the checkpoints of such a run");
+  app.add_option("--evaluate", o.evaluate, "only the test accuracy of a checkpoint");
   app.add_flag("--check-gradients", o.check_gradients, "compare gradients with differences")
       ->group("");
 
   app.option_defaults()->group("Model");
-  std::vector<const CLI::Option*> of_training{
-      app.add_option("--attention", o.attentions, "softmax, linear or mhla; repeatable")
-          ->check(CLI::IsMember({"softmax", "linear", "mhla"}))
-          ->expected(1)
-          ->take_all(),
-      app.add_option("--dim", o.settings.dim, "channels of a token")->check(range(1, 1024)),
-      app.add_option("--depth", o.settings.depth, "layers")->check(range(1, 64)),
-      app.add_option("--heads", o.settings.heads, "heads of an attention")->check(range(1, 1024)),
-      app.add_option("--blocks", o.settings.blocks, "MHLA: blocks of tokens, a power of two")
-          ->check(range(1, kTokens)),
-      app.add_option("--init", init, "MHLA: mixing at the start, uniform or locality")
-          ->check(CLI::IsMember({"uniform", "locality"})),
-      app.add_flag("--freeze-mixing", o.settings.freeze_mixing, "MHLA: mixing as at the start"),
-      app.add_option("--seed", o.settings.seed, "of parameters and of the order of images")
-          ->check(range(0, std::numeric_limits<Index>::max()))};
+  app.add_option("--attention", o.attentions, "softmax, linear or mhla; repeatable")
+      ->check(CLI::IsMember({"softmax", "linear", "mhla"}))
+      ->expected(1)
+      ->take_all();
+  app.add_option("--dim", s.dim, "channels of a token")->check(range(1, 1024));
+  app.add_option("--depth", s.depth, "blocks of the model")->check(range(1, 64));
+  app.add_option("--heads", s.heads, "heads of an attention")->check(range(1, 1024));
+  app.add_option("--lepe", s.lepe, "side of the convolution beside attention, 0 for none")
+      ->check(range(0, 15));
+  app.add_option("--blocks", s.blocks, "MHLA: blocks of tokens, a power of two")
+      ->check(range(1, kTokens));
+  app.add_option("--init", init, "MHLA: mixing at the start, uniform or locality")
+      ->check(CLI::IsMember({"uniform", "locality"}));
+  app.add_flag("--freeze-mixing", s.freeze_mixing, "MHLA: mixing as at the start");
+  app.add_option("--seed", s.seed, "of parameters and of the order of images")
+      ->check(range(0, std::numeric_limits<Index>::max()));
 
   app.option_defaults()->group("Training");
-  auto* const epochs = app.add_option("--epochs", o.schedule.epochs, "times an image is seen")
-                           ->check(range(1, 10000));
-  auto* const images =
+  const auto* const epochs =
+      app.add_option("--epochs", o.epochs, "times an image is seen")->check(range(1, 10000));
+  const auto* const images =
       app.add_option("--images", o.images, "training images")->check(range(1, 60000));
-  of_training.insert(
-      of_training.end(),
-      {epochs, images,
-       app.add_option("--rate", o.schedule.rate, "largest learning rate")->check(CLI::Number),
-       app.add_option("--batch", o.schedule.batch, "images of a step")->check(range(1, 60000)),
-       app.add_option("--output", o.output, "prefix of the .json and the .png"),
-       app.add_option("--save", o.save, "safetensors file for the weights of one --attention")});
+  app.add_option("--rate", o.schedule.rate, "largest learning rate")->check(CLI::Number);
+  app.add_option("--batch", o.schedule.batch, "images of a step")->check(range(1, 60000));
   app.parse(argc, argv);
 
-  for (const CLI::Option* const option : of_training) {
-    if (o.evaluate && option->count() > 0) {
-      throw std::runtime_error(option->get_name() +
-                               " is for training, expected none with --evaluate");
-    }
-  }
-  o.settings.mixing_start = named(kMixingStarts, init);
-  if (o.quick && epochs->count() == 0) o.schedule.epochs = 1;
+  s.mixing_start = named(kMixingStarts, init);
+  if (o.quick && epochs->count() == 0) o.epochs = 1;
   if (o.quick && images->count() == 0) o.images = 10000;
-  expect_valid(o);
+  expect_valid(s);
+  expect_valid(o.schedule);
+  if (o.schedule.batch > o.images) {
+    throw std::runtime_error("--batch is " + std::to_string(o.schedule.batch) +
+                             ", expected at most the number of training images, which is " +
+                             std::to_string(o.images));
+  }
+  o.schedule.steps = o.images / o.schedule.batch * o.epochs;
 }
 
 int check_gradients() {
   bool ok = true;
   for (const auto& [name, attention] : kAttentions) {
-    const GradientError worst = check_gradient(attention, 1);
+    const examples::GradientError worst = check_gradient(attention);
     std::printf("%-9s  largest error of a gradient %.1e, in %s\n", name.c_str(), worst.relative,
                 worst.tensor.c_str());
-    ok = ok && worst.relative <= kLargestGradientError;
+    ok = ok && worst.relative <= examples::kLargestGradientError;
   }
-  if (!ok) std::fprintf(stderr, "FAILED: expected at most %.0e\n", kLargestGradientError);
+  if (!ok) std::fprintf(stderr, "FAILED: expected at most %.0e\n", examples::kLargestGradientError);
   return ok ? 0 : 1;
 }
 
+examples::TrainingState<float> state_of(const Model<float>& model, std::span<float> row) {
+  std::ranges::copy(model.parameters(), row.begin());
+  return {row, examples::Optimizer<float>(
+                   examples::trained_tensors(model.table(), !model.settings().trains_mixing()))};
+}
+
 int evaluate(const Options& o) {
-  const Model<float> model = load_model(o.load);
-  const Images test = examples::read_images(o.data, examples::Part::kTest, o.test_images);
-  Workers<float> workers(model.settings(), o.threads);
-  std::printf("%s: %s attention, test accuracy %.2f %%\n", o.load.c_str(),
-              name_of(kAttentions, model.settings().attention).c_str(),
+  const auto run = examples::run_of_checkpoint(o.evaluate, kProgram);
+  Settings settings;
+  try {
+    settings = settings_of(run.at("settings"));
+  } catch (const std::exception& error) {
+    throw std::runtime_error(o.evaluate + " does not describe a model: " + error.what());
+  }
+  Model<float> model(settings);
+  std::vector<float> row(model.parameters().size());
+  auto state = state_of(model, row);
+  examples::load_checkpoint(o.evaluate, kProgram, run, std::numeric_limits<Index>::max(), state);
+  model.set_parameters(row);
+  const Images test = read_images(o.data, examples::Part::kTest, o.test_images);
+  Workers<float> workers(model, o.threads);
+  std::printf("%s: %s attention, test accuracy %.2f %%\n", o.evaluate.c_str(),
+              name_of(kAttentions, settings.attention).c_str(),
               100 * accuracy_of(model, test, workers));
   return 0;
 }
 
-Result train_one(const Settings& settings, const Options& o, const Images& training,
-                 const Images& test) {
+std::filesystem::path checkpoint_of(const Options& o, const std::string& attention) {
+  return o.output + "." + attention + ".safetensors";
+}
+
+/// \returns nothing if there was an interrupt; then the training is saved.
+std::optional<Result> train_one(const Settings& settings, const Options& o, const Images& images,
+                                const Images& test) {
+  const std::string name = name_of(kAttentions, settings.attention);
   Model<float> model(settings);
-  Workers<float> workers(settings, o.threads);
+  Workers<float> workers(model, o.threads);
   Result result;
   result.settings = settings;
-  result.parameters = model.layout().size();
-  const auto mixing = [&] {
-    std::vector<mhla::Matrix<float>> all;
-    for (Index b = 0; b < settings.depth && settings.attention == Attention::kMhla; ++b) {
-      all.push_back(model.mixing(static_cast<std::size_t>(b)).dense());
-    }
-    return all;
-  };
-  result.initial_mixing = mixing();
-  examples::ProgressLine line(name_of(kAttentions, settings.attention));
-  const auto report = [&line](const Progress& p) {
-    line(p.step, p.steps, p.seconds_left, [&p] {
-      return examples::text("loss %.4f  accuracy %5.2f %%  %5.0f images/s", p.loss,
-                            100 * p.accuracy, p.images_per_second);
-    });
-  };
-  result.course = train(model, training, o.schedule, workers, report);
-  result.learned_mixing = mixing();
+  result.parameters = model.table().size();
+  result.initial_mixing = model.mixing();
+
+  std::vector<float> row(model.parameters().size());
+  auto state = state_of(model, row);
+  Batches batches(images.count(), o.schedule.batch, settings.seed);
+  const auto per_step = static_cast<double>(o.schedule.batch);
+  const examples::TrainingRun run{.name = name,
+                                  .checkpoint = checkpoint_of(o, name),
+                                  .program = kProgram,
+                                  .depends = {{"settings", to_json(settings)},
+                                              {"schedule", to_json(o.schedule)},
+                                              {"images", images.count()}},
+                                  .resume = o.resume};
+  const double speed = examples::train(
+      run, o.schedule, state,
+      [&](Index step, std::span<float> gradient) {
+        return workers.learn(model, images, batches.of_step(step), gradient).loss / per_step;
+      },
+      [&] {
+        examples::constrain_mixing(model.table(), std::span<float>(row));
+        model.set_parameters(row);
+      },
+      [&](double loss, double steps) {
+        return examples::text("loss %.4f  %5.0f images/s", loss, steps * per_step);
+      });
+  if (examples::interrupted()) return std::nullopt;
+  result.images_per_second = speed * per_step;
+  result.losses = state.losses;
+  result.learned_mixing = model.mixing();
   result.test_accuracy = accuracy_of(model, test, workers);
-  if (!o.save.empty()) save_model(model, o.save);
   return result;
 }
 
 int train_all(const Options& o) {
   const std::filesystem::path json = o.output + ".json", picture = o.output + ".png";
   examples::expect_folder("--output", json);
-  if (!o.save.empty()) examples::expect_folder("--save", o.save);
-  const Images training = examples::read_images(o.data, examples::Part::kTraining, o.images);
-  const Images test = examples::read_images(o.data, examples::Part::kTest, o.test_images);
+  const Images images = read_images(o.data, examples::Part::kTraining, o.images);
+  const Images test = read_images(o.data, examples::Part::kTest, o.test_images);
+  std::vector<std::filesystem::path> checkpoints;
+  for (const std::string& attention : o.attentions) {
+    checkpoints.push_back(checkpoint_of(o, attention));
+  }
+  if (o.resume) examples::expect_any(checkpoints);
+  examples::catch_interrupts();
   std::vector<Result> results;
   for (const std::string& attention : o.attentions) {
     Settings settings = o.settings;
     settings.attention = named(kAttentions, attention);
-    results.push_back(train_one(settings, o, training, test));
+    auto result = train_one(settings, o, images, test);
+    if (!result) return examples::interrupted_status();
+    results.push_back(std::move(*result));
   }
   print_table(results);
-  write_json(json, o.schedule, o.images, results);
+  write_json(json, o.schedule, o.images, o.epochs, results);
   std::printf("%s\n", json.c_str());
-  if (!o.save.empty()) std::printf("%s\n", o.save.c_str());
   std::fflush(stdout);
   if (examples::draw(CHART, json, picture)) std::printf("%s\n", picture.c_str());
   return 0;
@@ -213,7 +240,7 @@ int main(int argc, char** argv) {
   try {
     parse(app, options, argc, argv);
     if (options.check_gradients) return check_gradients();
-    return options.evaluate ? evaluate(options) : train_all(options);
+    return options.evaluate.empty() ? train_all(options) : evaluate(options);
   } catch (const CLI::Success& request) {  // --help
     return app.exit(request);
   } catch (const CLI::ParseError& error) {

@@ -17,7 +17,6 @@
 /// Run:  bash examples/run.sh write_text [--quick] [--resume] [options], see --help
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -29,8 +28,8 @@
 #include <vector>
 
 #include "support/interrupt.hpp"
-#include "support/progress_line.hpp"
 #include "support/results.hpp"
+#include "support/training_loop.hpp"
 #include "write_text/report.hpp"
 
 namespace {
@@ -40,7 +39,7 @@ using namespace write_text;
 /// What the command line says.
 struct Options {
   Settings settings;
-  Schedule schedule;
+  examples::Schedule schedule;
   std::vector<std::string> attentions{"softmax", "linear", "mhla"};
   Index held_out = 0;
   Index threads = std::max<Index>(std::thread::hardware_concurrency(), 1);
@@ -105,21 +104,23 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   if (o.quick && context->count() == 0) s.context = 512;
   if (o.quick && steps->count() == 0) o.schedule.steps = 40;
   if (o.text.empty() && !o.check) throw std::runtime_error("--text is missing, expected a file");
-  expect_valid(s, o.schedule);
+  expect_valid(s);
+  expect_valid(o.schedule);
 }
 
 int check() {
   bool ok = true;
   for (const auto& [name, attention] : examples::kAttentions) {
-    const GradientError gradient = check_gradient(attention);
+    const examples::GradientError gradient = check_gradient(attention);
     const double streaming = check_streaming(attention);
     std::printf("%-7s  largest error of a gradient %.1e, in %s; of logits token by token %.1e\n",
                 name.c_str(), gradient.relative, gradient.tensor.c_str(), streaming);
-    ok = ok && gradient.relative <= kLargestGradientError && streaming <= kLargestLogitError;
+    ok = ok && gradient.relative <= examples::kLargestGradientError &&
+         streaming <= kLargestLogitError;
   }
   if (!ok) {
-    std::fprintf(stderr, "FAILED: expected at most %.0e and %.0e\n", kLargestGradientError,
-                 kLargestLogitError);
+    std::fprintf(stderr, "FAILED: expected at most %.0e and %.0e\n",
+                 examples::kLargestGradientError, kLargestLogitError);
   }
   return ok ? 0 : 1;
 }
@@ -132,30 +133,26 @@ std::filesystem::path checkpoint_of(const Options& o, const std::string& attenti
 /// \returns the bytes that were read in a second
 double train_and_save(Model<float>& model, examples::TrainingState<float>& state, const Options& o,
                       const Text& text, Workers<float>& workers) {
-  using Clock = std::chrono::steady_clock;
-  const std::string name = examples::name_of(examples::kAttentions, model.settings().attention);
-  const auto path = checkpoint_of(o, name);
-  const nlohmann::json run{{"settings", to_json(model.settings())},
-                           {"schedule", to_json(o.schedule)},
-                           {"text", text.to_json()}};
-  constexpr char kProgram[] = "write_text";
-  if (o.resume && std::filesystem::exists(path)) {
-    examples::load_checkpoint(path, kProgram, run, o.schedule.steps, state);
-  }
-  examples::ProgressLine line(name);
-  auto saved = Clock::now();
-  const double speed = train(model, state, text, o.schedule, workers, [&](const Progress& p) {
-    line(p.step, p.steps, p.seconds_left, [&p] {
-      return examples::text("%.4f bits a byte  %6.0f bytes/s", p.bits, p.bytes_per_second);
-    });
-    if (Clock::now() - saved > std::chrono::minutes(1)) {
-      examples::save_checkpoint(path, kProgram, run, state);
-      saved = Clock::now();
-    }
-    return !examples::interrupted();
-  });
-  examples::save_checkpoint(path, kProgram, run, state);
-  return speed;
+  const Settings& s = model.settings();
+  const std::string name = examples::name_of(examples::kAttentions, s.attention);
+  const examples::TrainingRun run{.name = name,
+                                  .checkpoint = checkpoint_of(o, name),
+                                  .program = "write_text",
+                                  .depends = {{"settings", to_json(s)},
+                                              {"schedule", to_json(o.schedule)},
+                                              {"text", text.to_json()}},
+                                  .resume = o.resume};
+  const auto bytes = static_cast<double>(o.schedule.batch * s.context);  // of a step
+  return bytes *
+         examples::train(
+             run, o.schedule, state,
+             [&](Index step, std::span<float> gradient) {
+               return workers.learn(model, text.batch(s.seed, step, o.schedule.batch), gradient);
+             },
+             [&] { constrain(model.layout(), model.parameters()); },
+             [&](double bits, double steps) {
+               return examples::text("%.4f bits a byte  %6.0f bytes/s", bits, steps * bytes);
+             });
 }
 
 /// \returns nothing if there was an interrupt; then the training is saved.
@@ -168,11 +165,7 @@ std::optional<Result> run_one(const Settings& settings, const Options& o, const 
   result.settings = settings;
   result.parameters = model.layout().table().size();
   result.bytes_per_second = train_and_save(model, state, o, text, workers);
-  if (examples::interrupted()) {
-    std::fprintf(stderr, "\nstopped behind step %td of %td of %s; --resume goes on\n", state.step(),
-                 o.schedule.steps, result.name().c_str());
-    return std::nullopt;
-  }
+  if (examples::interrupted()) return std::nullopt;
   result.losses = state.losses;
   result.held_out_bits = workers.evaluate(model, text.held_out_sequences(o.held_out));
   result.paragraph = write(model, o.prompt, o.letters, o.temperature);
@@ -188,14 +181,11 @@ int run(const Options& o) {
   const std::filesystem::path json = o.output + ".json", picture = o.output + ".png";
   examples::expect_folder("--output", json);
   const Text text(o.text, o.settings.context);
-  bool found = false;
+  std::vector<std::filesystem::path> checkpoints;
   for (const std::string& attention : o.attentions) {
-    found = found || std::filesystem::exists(checkpoint_of(o, attention));
+    checkpoints.push_back(checkpoint_of(o, attention));
   }
-  if (o.resume && !found) {
-    throw std::runtime_error(checkpoint_of(o, o.attentions.front()).string() +
-                             " is not there, expected a checkpoint for --resume");
-  }
+  if (o.resume) examples::expect_any(checkpoints);
   examples::catch_interrupts();
   std::vector<Result> results;
   for (const std::string& attention : o.attentions) {

@@ -37,6 +37,10 @@ template <class T>
 void save_checkpoint(const std::filesystem::path& path, const std::string& program,
                      const nlohmann::json& run, const TrainingState<T>& state);
 
+/// What the run of a checkpoint depends on.
+/// \throws std::runtime_error, mhla::safetensors_error naming the file unless the program wrote it.
+nlohmann::json run_of_checkpoint(const std::filesystem::path& path, const std::string& program);
+
 /// Puts the state where the file's run was.
 /// \param steps  most steps of the run
 /// \throws std::runtime_error, mhla::safetensors_error naming the file, what was expected and what
@@ -51,15 +55,21 @@ namespace detail {
 
 constexpr char kLosses[] = "losses";
 
-/// Throws unless the file was written by this program for this run.
-inline void expect_run(const mhla::Safetensors& file, const std::string& path,
-                       const std::string& program, const nlohmann::json& run) {
+/// What the file's run depends on, or a discarded JSON if that cannot be read.
+inline nlohmann::json stored_run(const mhla::Safetensors& file, const std::string& path,
+                                 const std::string& program) {
   const auto entry = file.metadata().find(program);
   if (entry == file.metadata().end()) {
     throw std::runtime_error(path + " has no metadata \"" + program +
                              "\", expected a checkpoint of " + program);
   }
-  const auto stored = nlohmann::json::parse(entry->second, nullptr, /*allow_exceptions=*/false);
+  return nlohmann::json::parse(entry->second, nullptr, /*allow_exceptions=*/false);
+}
+
+/// Throws unless the file was written by this program for this run.
+inline void expect_run(const mhla::Safetensors& file, const std::string& path,
+                       const std::string& program, const nlohmann::json& run) {
+  const auto stored = stored_run(file, path, program);
   const auto differences = nlohmann::json::diff(run, stored);
   if (differences.empty()) return;
   const std::string place = differences[0].at("path");
@@ -103,6 +113,11 @@ void save_checkpoint(const std::filesystem::path& path, const std::string& progr
   writer.add(detail::kLosses, {state.step()}, state.losses);
   writer.add_metadata(program, run.dump());
   writer.write(path);
+}
+
+inline nlohmann::json run_of_checkpoint(const std::filesystem::path& path,
+                                        const std::string& program) {
+  return detail::stored_run(mhla::Safetensors::read(path), path.string(), program);
 }
 
 template <class T>

@@ -49,7 +49,7 @@ def main():
         draw_mixing(figure, places, result["initial_mixing"][layer],
                     result["learned_mixing"][layer], layer + 1)
     schedule = run["schedule"]
-    figure.suptitle(f"Fashion-MNIST, {run['images']} images, {schedule['epochs']} epochs, "
+    figure.suptitle(f"Fashion-MNIST, {run['images']} images, {run['epochs']} epochs, "
                     f"batches of {schedule['batch']}", fontsize=10)
     figure.savefig(sys.argv[2], dpi=110)
 

@@ -6,12 +6,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <vector>
 
 #include "../support/results.hpp"
-#include "training.hpp"
-#include "weights.hpp"
+#include "../support/training_loop.hpp"
+#include "settings.hpp"
 
 namespace train_images {
 
@@ -20,9 +19,14 @@ struct Result {
   Settings settings;
   Index parameters = 0;
   double test_accuracy = 0;
-  Course course;
+  double images_per_second = 0;
+  std::vector<double> losses;                       ///< of each step
   std::vector<mhla::Matrix<float>> initial_mixing;  ///< [M,M] of each block; MHLA only
   std::vector<mhla::Matrix<float>> learned_mixing;
+
+  double training_loss() const {  ///< mean over the last tenth of the steps
+    return examples::last_mean(losses, std::max<std::size_t>(losses.size() / 10, 1));
+  }
 };
 
 inline void print_table(const std::vector<Result>& results) {
@@ -30,22 +34,13 @@ inline void print_table(const std::vector<Result>& results) {
   for (const Result& r : results) {
     std::printf("%-9s  %10td  %11.2f %%  %13.4f  %8.0f\n",
                 name_of(kAttentions, r.settings.attention).c_str(), r.parameters,
-                100 * r.test_accuracy, r.course.final_loss, r.course.images_per_second);
+                100 * r.test_accuracy, r.training_loss(), r.images_per_second);
   }
 }
 
-inline nlohmann::json to_json(const Schedule& s) {
-  return {{"epochs", s.epochs},
-          {"batch", s.batch},
-          {"rate", s.rate},
-          {"warm_up", s.warm_up},
-          {"weight_decay", s.weight_decay},
-          {"gradient_norm", s.gradient_norm}};
-}
-
 /// Writes the whole file or, with an exception, nothing.
-inline void write_json(const std::filesystem::path& path, const Schedule& schedule, Index images,
-                       const std::vector<Result>& results) {
+inline void write_json(const std::filesystem::path& path, const examples::Schedule& schedule,
+                       Index images, Index epochs, const std::vector<Result>& results) {
   const auto rows = [](const std::vector<mhla::Matrix<float>>& matrices) {
     nlohmann::json list = nlohmann::json::array();
     for (const auto& m : matrices) {
@@ -57,14 +52,14 @@ inline void write_json(const std::filesystem::path& path, const Schedule& schedu
     }
     return list;
   };
-  nlohmann::json json{{"schedule", to_json(schedule)}, {"images", images}};
+  nlohmann::json json{{"schedule", to_json(schedule)}, {"images", images}, {"epochs", epochs}};
   for (const Result& r : results) {
     json["results"].push_back({{"settings", to_json(r.settings)},
                                {"parameters", r.parameters},
                                {"test_accuracy", r.test_accuracy},
-                               {"training_loss", r.course.final_loss},
-                               {"images_per_second", r.course.images_per_second},
-                               {"losses", r.course.losses},
+                               {"training_loss", r.training_loss()},
+                               {"images_per_second", r.images_per_second},
+                               {"losses", r.losses},
                                {"initial_mixing", rows(r.initial_mixing)},
                                {"learned_mixing", rows(r.learned_mixing)}});
   }

@@ -4,7 +4,8 @@
 /// What makes a model: its attention, its sizes, and how its mixing matrices start.
 
 #include <algorithm>
-#include <mhla/policy/grid_partition.hpp>
+#include <mhla/layer/vision_block.hpp>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 
@@ -24,26 +25,42 @@ using examples::named;
 struct Settings {
   Attention attention = Attention::kMhla;
   Index dim = 32;     ///< C, channels of a token
-  Index depth = 4;    ///< layers of attention and MLP
+  Index depth = 4;    ///< blocks of the model: attention and MLP
   Index heads = 1;    ///< H
   Index blocks = 16;  ///< M, blocks of tokens
+  Index lepe = 0;     ///< side of the convolution beside attention, odd, or 0 for none
   MixingStart mixing_start = MixingStart::kLocality;
   bool freeze_mixing = false;
   Index seed = 1;
 
-  Index hidden() const { return 2 * dim; }  ///< width of the MLP
+  /// Linear attention is MHLA with one block of all tokens, whose coefficient stays 1.
+  bool trains_mixing() const { return attention == Attention::kMhla && !freeze_mixing; }
 };
 
-/// The 16 x 16 tokens in M equal blocks, square or twice as wide as high.
+/// A block of which M make up the 16 x 16 tokens, square or twice as high as wide.
 /// \throws std::runtime_error unless M is a power of two up to N.
-inline mhla::Grid token_blocks(Index blocks) {
+inline mhla::GridShape token_block(Index blocks) {
   Index rows = 1, columns = 1;  // of blocks
   while (rows * columns < std::min(blocks, kTokens)) (rows == columns ? columns : rows) *= 2;
   if (rows * columns != blocks) {
     throw std::runtime_error("--blocks is " + std::to_string(blocks) +
                              ", expected a power of two from 1 to " + std::to_string(kTokens));
   }
-  return {{kSide, kSide}, {kSide / rows, kSide / columns}};
+  return {kSide / rows, kSide / columns};
+}
+
+/// Of a block of the model: DeiT's, with the paper's operator.
+inline mhla::DeitOptions block_options(const Settings& s) {
+  return {.attention = {.heads = s.heads,
+                        .tokens = {kSide, kSide},
+                        .block = token_block(s.attention == Attention::kMhla ? s.blocks : 1),
+                        .order = mhla::TokenOrder::kRaster,
+                        .layer_norm = false,  // the block has one
+                        .lepe = s.lepe,
+                        .normalizer = mhla::KeySum{1e-6},
+                        .softmax = s.attention == Attention::kSoftmax},
+          .channels = s.dim,
+          .hidden = 2 * s.dim};
 }
 
 /// \throws std::runtime_error naming the option, what was expected and what came.
@@ -58,12 +75,43 @@ inline void expect_valid(const Settings& settings) {
   expect_range("--dim", settings.dim, 1, 1024);
   expect_range("--depth", settings.depth, 1, 64);
   expect_range("--heads", settings.heads, 1, 1024);
-  token_blocks(settings.blocks);
+  expect_range("--lepe", settings.lepe, 0, 15);
+  token_block(settings.blocks);
+  if (settings.lepe > 0 && settings.lepe % 2 == 0) {
+    throw std::runtime_error("--lepe is " + std::to_string(settings.lepe) + ", expected 0 or odd");
+  }
   if (settings.dim % settings.heads != 0) {
     throw std::runtime_error("--heads is " + std::to_string(settings.heads) +
                              ", expected a divisor of --dim, which is " +
                              std::to_string(settings.dim));
   }
+}
+
+inline nlohmann::json to_json(const Settings& s) {
+  return {{"attention", name_of(kAttentions, s.attention)},
+          {"dim", s.dim},
+          {"depth", s.depth},
+          {"heads", s.heads},
+          {"blocks", s.blocks},
+          {"lepe", s.lepe},
+          {"init", name_of(kMixingStarts, s.mixing_start)},
+          {"freeze_mixing", s.freeze_mixing},
+          {"seed", s.seed}};
+}
+
+/// \throws std::exception unless all are there and valid.
+inline Settings settings_of(const nlohmann::json& json) {
+  const Settings settings{.attention = named(kAttentions, json.at("attention").get<std::string>()),
+                          .dim = json.at("dim").get<Index>(),
+                          .depth = json.at("depth").get<Index>(),
+                          .heads = json.at("heads").get<Index>(),
+                          .blocks = json.at("blocks").get<Index>(),
+                          .lepe = json.at("lepe").get<Index>(),
+                          .mixing_start = named(kMixingStarts, json.at("init").get<std::string>()),
+                          .freeze_mixing = json.at("freeze_mixing").get<bool>(),
+                          .seed = json.at("seed").get<Index>()};
+  expect_valid(settings);
+  return settings;
 }
 
 }  // namespace train_images

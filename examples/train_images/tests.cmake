@@ -7,9 +7,12 @@ if(EXISTS ${mhla_fashion_mnist})
                    -DDATA=${mhla_fashion_mnist} -DWORK=${CMAKE_CURRENT_BINARY_DIR}/whole_run
                    -P ${CMAKE_CURRENT_SOURCE_DIR}/train_images/whole_run.cmake)
   set_tests_properties(Example.train_images_whole_run PROPERTIES LABELS example TIMEOUT 600)
-  example_error_test(refuses_a_small_data_set_for_the_batch train_images
-                     "--batch is 64, expected at most the number of training images"
-                     --images 10 --data ${mhla_fashion_mnist})
+  example_checkpoint_test(
+    train_images "test_accuracy;learned_mixing" --data ${mhla_fashion_mnist} --attention mhla
+    --dim 16 --depth 1 --images 2048 --batch 16 --epochs 2 --test-images 300 --threads 1)
+  example_error_test(needs_a_checkpoint_to_resume train_images
+                     "nothing.softmax.safetensors is not there" --data ${mhla_fashion_mnist}
+                     --images 64 --output ${CMAKE_CURRENT_BINARY_DIR}/nothing --resume)
 else()
   message(STATUS "mhla: no test of training without Fashion-MNIST (Debian: dataset-fashion-mnist)")
 endif()
@@ -24,8 +27,8 @@ foreach(option "attention|no|not in" "attention||required" "dim|0|not in range"
                "epochs|0|not in range" "images|60001|not in range" "batch|-1|not in range"
                "rate|0|expected a number above 0" "rate|nan|expected a number above 0"
                "rate|x|--rate: Failed parsing x" "threads|0|not in range" "seed|-1|not in range"
-               "no_such_option|1|not expected" "save|model.safetensors|--save is for one --attention"
-               "load|f|requires --evaluate" "evaluate||requires --load"
+               "images|10|--batch is 64, expected at most the number of training images"
+               "lepe|2|expected 0 or odd" "no_such_option|1|not expected"
                "output|no_such_folder/x|expected .*no_such_folder to be a folder")
   string(REPLACE "|" ";" option "${option}")
   list(POP_FRONT option name value expect)
@@ -42,7 +45,7 @@ example_error_test(names_missing_data train_images "nowhere/train-images.* is no
                    --data ${work}/nowhere)
 example_error_test(names_broken_data train_images "train-images.* has magic number"
                    --data ${work})
-example_error_test(names_missing_weights train_images missing.safetensors
-                   --load ${work}/missing.safetensors --evaluate)
-example_error_test(names_broken_weights train_images weights.safetensors
-                   --load ${work}/weights.safetensors --evaluate)
+example_error_test(names_a_missing_checkpoint train_images missing.safetensors
+                   --evaluate ${work}/missing.safetensors)
+example_error_test(names_a_broken_checkpoint train_images weights.safetensors
+                   --evaluate ${work}/weights.safetensors)

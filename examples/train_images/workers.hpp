@@ -30,12 +30,12 @@ struct Score {
   }
 };
 
-/// Memory and threads for models with the given settings.
+/// Memory and threads for models like the given one.
 template <class T>
 class Workers {
  public:
-  Workers(const Settings& settings, Index threads) : pool_(threads) {
-    for (Index w = 0; w < pool_.workers(); ++w) activations_.emplace_back(settings, kShard);
+  Workers(const Model<T>& model, Index threads) : pool_(threads) {
+    for (Index w = 0; w < pool_.workers(); ++w) activations_.emplace_back(model, kShard);
   }
 
   /// The score of the images with the given numbers.
@@ -58,8 +58,12 @@ class Workers {
       const auto count = static_cast<Index>(shard.size());
       Activations<T>& activations = of_worker(w);
       scores_[static_cast<std::size_t>(s)] = read_and_forward(model, images, shard, activations);
-      detail::eigen(activations.dlogits.rows(count)) *=
-          static_cast<T>(count) / static_cast<T>(numbers.size());
+      const auto dlogits = activations.dlogits.rows(count);
+      for (Index i = 0; i < count; ++i) {
+        for (Index j = 0; j < dlogits.cols; ++j) {
+          dlogits(i, j) *= static_cast<T>(count) / static_cast<T>(numbers.size());
+        }
+      }
       backward(model, count, activations, own);
     });
     return sum();

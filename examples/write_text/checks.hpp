@@ -3,28 +3,19 @@
 /// \file
 /// The gradient of the whole model against differences of its loss, and what is read token by token
 /// against the whole sequence: in double, with small models of random parameters.
-///
-/// Along a random direction of each tensor (L(p + h) - L(p - h)) / 2h differs from the derivative
-/// by h^2 L''' / 6 and by roundings of about 2^-53 L / h.
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <vector>
 
+#include "../support/gradient_check.hpp"
 #include "decoder.hpp"
-#include "training.hpp"
+#include "workers.hpp"
 
 namespace write_text {
 
-inline constexpr double kLargestGradientError = 1e-6;
 /// Of logits, in double: roundings are below 1e-12, a fault would be far above.
 inline constexpr double kLargestLogitError = 1e-10;
-
-struct GradientError {
-  double relative = 0;  ///< largest, over the larger of the derivative and the gradient's norm
-  std::string tensor;   ///< where
-};
 
 /// A small model whose parameters are no two alike, and a sequence of noise.
 struct CheckedModel {
@@ -41,41 +32,19 @@ struct CheckedModel {
   }
 };
 
-inline GradientError check_gradient(Attention attention) {
-  constexpr double kStep = 1e-7;  // norms of heads near 0 bend within more
+inline examples::GradientError check_gradient(Attention attention) {
   CheckedModel checked(attention);
   Model<double>& model = checked.model;
   Workers<double> workers(model.settings(), 1);
   const std::vector<Bytes> sequences{checked.bytes};
   std::vector<double> gradient(model.parameters().size());
   workers.learn(model, sequences, std::span<double>(gradient));
-  examples::Random random(3);
-  const auto loss = [&] { return workers.evaluate(model, sequences) * std::numbers::ln2; };
-
-  GradientError worst;
-  for (const mhla::Parameter& p : model.layout().table().all()) {
-    const auto numbers = p.place().numbers(model.parameters());
-    const auto slopes = p.place().numbers(std::span<const double>(gradient));
-    const std::vector<double> before(numbers.begin(), numbers.end());
-    std::vector<double> direction(before.size());
-    double derivative = 0;
-    for (std::size_t i = 0; i < direction.size(); ++i) {
-      const Index row = static_cast<Index>(i) / p.place().cols;
-      const Index col = static_cast<Index>(i) % p.place().cols;
-      direction[i] = is_mixing(p) && col > row ? 0 : random.normal();  // the triangle that is read
-      derivative += direction[i] * slopes[i];
-    }
-    const auto loss_at = [&](double h) {
-      for (std::size_t i = 0; i < before.size(); ++i) numbers[i] = before[i] + h * direction[i];
-      return loss();
-    };
-    const double difference = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
-    std::copy(before.begin(), before.end(), numbers.begin());
-    const double norm = Eigen::Map<const Eigen::VectorXd>(slopes.data(), p.size).norm();
-    const double error = std::abs(difference - derivative) / std::max(std::abs(difference), norm);
-    if (!(error <= worst.relative)) worst = {error, p.name};
-  }
-  return worst;
+  const std::vector<double> row(model.parameters().begin(), model.parameters().end());
+  return examples::gradient_error(trained_tensors(model.layout(), model.settings()), row, gradient,
+                                  1e-6, [&](std::span<const double> parameters) {
+                                    std::ranges::copy(parameters, model.parameters().begin());
+                                    return workers.evaluate(model, sequences) * std::numbers::ln2;
+                                  });
 }
 
 /// The largest difference of the logits, over the largest logit: of a sequence byte by byte, and of

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "../support/training_loop.hpp"
 #include "stream_proof.hpp"
 #include "writing.hpp"
 
@@ -28,7 +29,7 @@ struct Result {
   std::string name() const { return examples::name_of(examples::kAttentions, settings.attention); }
   /// Mean over the last tenth of the steps.
   double training_bits() const {
-    return last_mean(losses, std::max<std::size_t>(losses.size() / 10, 1));
+    return examples::last_mean(losses, std::max<std::size_t>(losses.size() / 10, 1));
   }
 };
 

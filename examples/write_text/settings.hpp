@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What makes a language model and its training.
+/// What makes a language model.
 
 #include <mhla/core/scalar.hpp>
 #include <nlohmann/json.hpp>
@@ -35,17 +35,8 @@ struct Settings {
   Index blocks() const { return (context + block - 1) / block; }  ///< M
 };
 
-struct Schedule {
-  Index steps = 800;
-  Index batch = 4;             ///< sequences of a step
-  double rate = 3e-3;          ///< largest learning rate
-  double warm_up = 0.05;       ///< fraction of all steps in which the rate grows from 0
-  double weight_decay = 0.05;  ///< of the weights of products
-  double gradient_norm = 1;    ///< longer gradients are scaled to it
-};
-
 /// \throws std::runtime_error naming the option, what was expected and what came.
-inline void expect_valid(const Settings& s, const Schedule& schedule) {
+inline void expect_valid(const Settings& s) {
   const auto fail = [](const std::string& option, const std::string& value,
                        const std::string& expected) {
     throw std::runtime_error(option + " is " + value + ", expected " + expected);
@@ -56,9 +47,6 @@ inline void expect_valid(const Settings& s, const Schedule& schedule) {
   }
   if (s.block > s.context) {
     fail("--block", std::to_string(s.block), "at most --context, " + std::to_string(s.context));
-  }
-  if (!(schedule.rate > 0 && schedule.rate <= 1)) {
-    fail("--rate", std::to_string(schedule.rate), "a number above 0, at most 1");
   }
 }
 
@@ -72,15 +60,6 @@ inline nlohmann::json to_json(const Settings& s) {
           {"init", examples::name_of(examples::kMixingStarts, s.mixing_start)},
           {"freeze_mixing", s.freeze_mixing},
           {"seed", s.seed}};
-}
-
-inline nlohmann::json to_json(const Schedule& s) {
-  return {{"steps", s.steps},
-          {"batch", s.batch},
-          {"rate", s.rate},
-          {"warm_up", s.warm_up},
-          {"weight_decay", s.weight_decay},
-          {"gradient_norm", s.gradient_norm}};
 }
 
 }  // namespace write_text

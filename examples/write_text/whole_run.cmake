@@ -1,15 +1,15 @@
 # What write_text promises of a whole run: the same results for any number of threads, and that MHLA
-# token by token is MHLA over the whole sequence, after training. PROGRAM, TEXT; WORK is a folder.
+# token by token is MHLA over the whole sequence, after training; a frozen mixing matrix is no
+# optimiser's, and in no checkpoint. PROGRAM, TEXT; WORK is a folder.
 
 cmake_minimum_required(VERSION 3.25)
 
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK})
 
-function(run threads)
+function(run name)
   execute_process(
-    COMMAND ${PROGRAM} --text ${TEXT} --quick --steps 10 --letters 100 --threads ${threads}
-            --output ${WORK}/${threads}
+    COMMAND ${PROGRAM} --text ${TEXT} --quick --letters 100 --output ${WORK}/${name} ${ARGN}
     RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE errors)
   message("${output}${errors}")
   if(NOT status EQUAL 0)
@@ -20,8 +20,8 @@ function(run threads)
   endif()
 endfunction()
 
-run(1)
-run(3)
+run(1 --steps 10 --threads 1)
+run(3 --steps 10 --threads 3)
 file(READ ${WORK}/1.json one)
 file(READ ${WORK}/3.json three)
 foreach(attention RANGE 2)
@@ -45,3 +45,10 @@ foreach(attention RANGE 2)
     message(FATAL_ERROR "state of attention ${attention}: ${early} bytes, then ${late}")
   endif()
 endforeach()
+
+run(frozen --steps 1 --attention mhla --freeze-mixing)
+file(STRINGS ${WORK}/1.mhla.safetensors learned REGEX "layers.0.mixing")
+file(STRINGS ${WORK}/frozen.mhla.safetensors frozen REGEX "layers.0.mixing")
+if(learned STREQUAL "" OR NOT frozen STREQUAL "")
+  message(FATAL_ERROR "mixing that is learned: '${learned}', and frozen: '${frozen}'")
+endif()

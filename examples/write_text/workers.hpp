@@ -1,23 +1,16 @@
 #pragma once
 
 /// \file
-/// Training: AdamW over random sequences of the text, with warm-up, cosine decay and a bound on the
-/// gradient; and the loss on held-out ones. Sequences go to whichever thread is free, and results
-/// do not depend on threads (sharded_gradient.hpp).
+/// The loss of sequences and its gradient. Sequences go to whichever thread is free, and results do
+/// not depend on threads (sharded_gradient.hpp).
 
-#include <chrono>
-#include <cmath>
 #include <deque>
 #include <mhla/core/executor.hpp>
-#include <mhla/layer/adamw.hpp>
 #include <mhla/layer/cross_entropy.hpp>
 #include <numbers>
 #include <span>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
-#include "../support/checkpoint.hpp"
 #include "../support/sharded_gradient.hpp"
 #include "model.hpp"
 
@@ -87,60 +80,5 @@ class Workers {
   examples::ShardedGradient<T> sum_;
   std::vector<double> losses_;  // of each sequence, in bits
 };
-
-/// Where training is.
-struct Progress {
-  Index step, steps;
-  double bits;  ///< a byte, mean over the last steps
-  double bytes_per_second;
-  double seconds_left;
-};
-
-/// The mean of the last `count` losses, or of all if there are fewer.
-inline double last_mean(std::span<const double> losses, std::size_t count) {
-  const auto last = losses.last(std::min(count, losses.size()));
-  double sum = 0;
-  for (const double loss : last) sum += loss;
-  return sum / static_cast<double>(last.size());
-}
-
-/// Takes the steps that are left.
-/// \param after_step  called with a Progress; false: stop here
-/// \returns the bytes that were read in a second
-/// \throws std::runtime_error if the loss is not finite.
-template <class T, class AfterStep>
-double train(Model<T>& model, examples::TrainingState<T>& state, const Text& text,
-             const Schedule& schedule, Workers<T>& workers, AfterStep&& after_step) {
-  using Clock = std::chrono::steady_clock;
-  const Settings& s = model.settings();
-  const auto warm_up = static_cast<Index>(schedule.warm_up * static_cast<double>(schedule.steps));
-  std::vector<T> gradient(model.parameters().size());
-  const auto begin = Clock::now();
-  const Index first = state.step();
-  double speed = 0;
-  for (Index step = first; step < schedule.steps; ++step) {
-    const double bits =
-        workers.learn(model, text.batch(s.seed, step, schedule.batch), std::span<T>(gradient));
-    if (!std::isfinite(bits)) {
-      throw std::runtime_error("the loss is not finite in step " + std::to_string(step + 1) +
-                               ", expected a number; try a smaller --rate");
-    }
-    mhla::clip_gradients(gradient, schedule.gradient_norm);
-    state.optimizer.step(state.parameters, gradient,
-                         schedule.rate * mhla::warmup_cosine(step, warm_up, schedule.steps),
-                         schedule.weight_decay);
-    constrain(model.layout(), state.parameters);
-    state.losses.push_back(bits);
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    const auto taken = static_cast<double>(step + 1 - first);
-    speed = taken * static_cast<double>(schedule.batch * s.context) / seconds;
-    const auto left = static_cast<double>(schedule.steps - step - 1);
-    if (!after_step(Progress{step + 1, schedule.steps, last_mean(state.losses, 50), speed,
-                             seconds / taken * left})) {
-      break;
-    }
-  }
-  return speed;
-}
 
 }  // namespace write_text

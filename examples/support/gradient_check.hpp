@@ -1,0 +1,62 @@
+#pragma once
+
+/// \file
+/// The gradient of a model against differences of its loss, in double. Along a random direction of
+/// each tensor, (L(p + h) - L(p - h)) / 2h differs from the derivative by h^2 L''' / 6 and by
+/// roundings of about 2^-53 L / h.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "optimizer.hpp"
+#include "random.hpp"
+
+namespace examples {
+
+inline constexpr double kLargestGradientError = 1e-6;  // what such differences can tell
+
+struct GradientError {
+  double relative = 0;  ///< largest, over the larger of the derivative and the gradient's norm
+  std::string tensor;   ///< where
+};
+
+/// \param gradient  of the loss at `row`
+/// \param loss      of a row of parameters
+/// \param step      h; a tenth or a hundredth counts where the corner of a relu lies within it
+template <class Loss>
+GradientError gradient_error(const std::vector<TrainedTensor>& tensors, std::vector<double> row,
+                             std::span<const double> gradient, double step, Loss&& loss) {
+  Random random(3);
+  GradientError worst;
+  for (const TrainedTensor& tensor : tensors) {
+    const std::span<double> numbers = tensor.of(std::span<double>(row));
+    const std::span<const double> slopes = tensor.of(gradient);
+    const std::vector<double> before(numbers.begin(), numbers.end());
+    std::vector<double> direction(before.size());
+    double derivative = 0, squares = 0;
+    for (std::size_t i = 0; i < direction.size(); ++i) {
+      direction[i] = random.normal();
+      derivative += direction[i] * slopes[i];
+      squares += slopes[i] * slopes[i];
+    }
+    const auto loss_at = [&](double h) {
+      for (std::size_t i = 0; i < before.size(); ++i) numbers[i] = before[i] + h * direction[i];
+      return loss(std::span<const double>(row));
+    };
+    double error = std::numeric_limits<double>::infinity();
+    for (const double h : {step, step / 10, step / 100}) {
+      const double difference = (loss_at(h) - loss_at(-h)) / (2 * h);
+      error = std::min(error, std::abs(difference - derivative) /
+                                  std::max({std::abs(difference), std::sqrt(squares), 1e-12}));
+    }
+    std::ranges::copy(before, numbers.begin());
+    if (!(error <= worst.relative)) worst = {error, tensor.name};
+  }
+  return worst;
+}
+
+}  // namespace examples
