@@ -37,7 +37,7 @@ endfunction()
 string(JOIN "' '" words ${ARGUMENTS})
 execute_process(
   COMMAND bash -c "${PROGRAM} '${words}' --output stopped 2>stopped.log & run=$!
-                   until grep -q step stopped.log; do sleep 0.02; done
+                   until grep -q step stopped.log || ! kill -0 $run; do sleep 0.02; done
                    kill -INT $run && wait $run"
   WORKING_DIRECTORY ${WORK} RESULT_VARIABLE status)
 file(READ ${WORK}/stopped.log log)
