@@ -41,6 +41,7 @@ case $name in
   train_images) packages+=(zlib1g-dev libcli11-dev python3-matplotlib dataset-fashion-mnist) ;;
   write_text) packages+=(libcli11-dev python3-matplotlib bible-kjv bible-kjv-text) ;;
   throughput) packages+=(libcli11-dev python3-matplotlib) ;;
+  restore_video) packages+=(libcli11-dev ffmpeg) ;;
 esac
 require_packages "${packages[@]}"
 build examples "$name" -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=ON \
@@ -50,6 +51,20 @@ if [[ $name == write_text && " $* " != *" --text "* ]]; then
   step "unpack the King James Bible"
   bible -l79 gen1:1-rev22:21 </dev/null >"$build_dir/kjv.txt"
   set -- --text "$build_dir/kjv.txt" "$@"
+fi
+if [[ $name == restore_video && " $* " != *" --video "* ]]; then
+  if [[ ! -f $build_dir/box.mp4 ]]; then
+    step "take the clip out of opencv-doc, without installing its 96 MB"
+    (cd "$build_dir" && apt-get download -q opencv-doc)
+    dpkg-deb --fsys-tarfile "$build_dir"/opencv-doc_*.deb |
+      tar xO ./usr/share/doc/opencv-doc/opencv4/html/box.mp4.gz | gunzip >"$build_dir/box.part"
+    rm "$build_dir"/opencv-doc_*.deb
+    mv "$build_dir/box.part" "$build_dir/box.mp4"
+  fi
+  step "decode it to frames of 96 x 72 pixels"
+  ffmpeg -loglevel fatal -y -i "$build_dir/box.mp4" -vf scale=96:72:flags=area -c:v ppm \
+    -f image2pipe "$build_dir/box.ppm" </dev/null
+  set -- --video "$build_dir/box.ppm" "$@"
 fi
 if [[ $name == throughput ]]; then
   program=$build_dir/examples/throughput

@@ -1,0 +1,44 @@
+# Tests of restore_video; its gradients are checked by Example.restore_video. Videos are made here.
+
+set(work ${CMAKE_CURRENT_BINARY_DIR}/restore_video_videos)
+set(mhla_video ${work}/whole.ppm)
+file(MAKE_DIRECTORY ${work})
+execute_process(
+  COMMAND bash -c "frame() { printf 'P6\\n%s\\n255\\n' \"$1\"
+                             tail -c +$2 include/mhla/README.md | head -c 1152; }
+                   for i in $(seq 60); do frame '24 16' $i; done >${work}/whole.ppm
+                   head -c 30000 ${work}/whole.ppm >${work}/short.ppm
+                   (frame '24 16' 1; frame '16 24' 1) >${work}/mixed.ppm
+                   sed s/255/254/ ${work}/mixed.ppm >${work}/dark.ppm"
+  WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} COMMAND_ERROR_IS_FATAL ANY)
+
+add_test(NAME Example.restore_video_whole_run
+         COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:restore_video> -DVIDEO=${mhla_video}
+                 -DWORK=${CMAKE_CURRENT_BINARY_DIR}/restore_video_whole_run
+                 -P ${CMAKE_CURRENT_SOURCE_DIR}/restore_video/whole_run.cmake)
+set_tests_properties(Example.restore_video_whole_run PROPERTIES LABELS example TIMEOUT 600)
+example_checkpoint_test(
+  restore_video "psnr" --video ${mhla_video} --attention mhla --dim 8 --depth 1 --heads 1
+  --frames 4 --batch 1 --steps 2000 --threads 1)
+
+foreach(option "attention|no|not in" "dim|0|not in range" "heads|3|heads of an even width"
+               "patch|7|expected a divisor of the video's 24 x 16 pixels"
+               "rate|nan|expected a number above 0" "masked|1|expected a number between 0 and 1"
+               "steps|0|not in range" "batch|0|not in range"
+               "stride|5|has 60 frames, expected at least 380 for clips of 76"
+               "output|no_such_folder/x|expected .*no_such_folder to be a folder")
+  string(REPLACE "|" ";" option "${option}")
+  list(POP_FRONT option name value expect)
+  string(MAKE_C_IDENTIFIER "refuses_${name}_${value}" case)
+  example_error_test(${case} restore_video "${expect}" --video ${mhla_video} --${name} ${value})
+endforeach()
+foreach(video "missing|cannot be read" "short|ends in frame 25" "mixed|has another size in frame 1"
+              "dark|has no .P6., width, height and 255 before frame 0")
+  string(REPLACE "|" ";" video "${video}")
+  list(POP_FRONT video name expect)
+  example_error_test(refuses_a_${name}_video restore_video "${name}.ppm ${expect}"
+                     --video ${work}/${name}.ppm)
+endforeach()
+example_error_test(needs_a_checkpoint_to_resume restore_video
+                   "nothing.softmax.safetensors is not there"
+                   --output ${CMAKE_CURRENT_BINARY_DIR}/nothing --resume)
