@@ -38,7 +38,7 @@ fi
 
 packages=(g++ cmake ninja-build libeigen3-dev libstb-dev nlohmann-json3-dev)
 case $name in
-  train_images) packages+=(zlib1g-dev libcli11-dev python3-matplotlib dataset-fashion-mnist) ;;
+  train_images | draw_images) packages+=(zlib1g-dev libcli11-dev python3-matplotlib dataset-fashion-mnist) ;;
   write_text) packages+=(libcli11-dev python3-matplotlib bible-kjv bible-kjv-text) ;;
   throughput) packages+=(libcli11-dev python3-matplotlib) ;;
   restore_video) packages+=(libcli11-dev ffmpeg) ;;

@@ -2,9 +2,10 @@
 
 /// \file
 /// A training in a safetensors file: every trained tensor NAME of floats, the optimiser's means
-/// adamw.m.NAME and adamw.v.NAME, the losses of all steps so far, and as metadata, under the name
-/// of the program, a JSON of what the run depends on. A training that goes on from it takes the
-/// same steps, to the last bit, as one that was not interrupted.
+/// adamw.m.NAME and adamw.v.NAME, average.NAME where the run has an average of its parameters, the
+/// losses of all steps so far, and as metadata, under the name of the program, a JSON of what the
+/// run depends on. A training that goes on from it takes the same steps, to the last bit, as one
+/// that was not interrupted.
 
 #include <algorithm>
 #include <cmath>
@@ -26,6 +27,7 @@ struct TrainingState {
   std::span<T> parameters;
   Optimizer<T> optimizer;
   std::vector<double> losses{};
+  std::span<T> average{};  ///< of the parameters over the steps, or empty
 
   mhla::Index step() const { return std::ssize(losses); }
 };
@@ -109,6 +111,9 @@ void save_checkpoint(const std::filesystem::path& path, const std::string& progr
     writer.add(tensor.name, tensor.shape, tensor.of(state.parameters));
     writer.add("adamw.m." + tensor.name, tensor.shape, means->m);
     writer.add("adamw.v." + tensor.name, tensor.shape, means++->v);
+    if (!state.average.empty()) {
+      writer.add("average." + tensor.name, tensor.shape, tensor.of(state.average));
+    }
   }
   writer.add(detail::kLosses, {state.step()}, state.losses);
   writer.add_metadata(program, run.dump());
@@ -126,7 +131,8 @@ void load_checkpoint(const std::filesystem::path& path, const std::string& progr
   const mhla::Safetensors file = mhla::Safetensors::read(path);
   detail::expect_run(file, path.string(), program, run);
   const auto& tensors = state.optimizer.tensors();
-  if (const auto expected = 3 * tensors.size() + 1; file.tensors().size() != expected) {
+  const std::size_t rows = state.average.empty() ? 3 : 4;
+  if (const auto expected = rows * tensors.size() + 1; file.tensors().size() != expected) {
     throw std::runtime_error(path.string() + " has " + std::to_string(file.tensors().size()) +
                              " tensors, expected " + std::to_string(expected));
   }
@@ -146,6 +152,7 @@ void load_checkpoint(const std::filesystem::path& path, const std::string& progr
     read(tensor.name, tensor.of(state.parameters));
     read("adamw.m." + tensor.name, means->m);
     read("adamw.v." + tensor.name, means->v);
+    if (!state.average.empty()) read("average." + tensor.name, tensor.of(state.average));
     means++->steps = state.step();
   }
 }

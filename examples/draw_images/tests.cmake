@@ -1,0 +1,29 @@
+# Tests of draw_images; gradients, DDIM and the distance are checked by Example.draw_images.
+
+set(mhla_fashion_mnist /usr/share/datasets/fashion-mnist)
+if(EXISTS ${mhla_fashion_mnist})
+  add_test(NAME Example.draw_images_whole_run
+           COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:draw_images>
+                   -DWORK=${CMAKE_CURRENT_BINARY_DIR}/draw_images_whole_run
+                   -P ${CMAKE_CURRENT_SOURCE_DIR}/draw_images/whole_run.cmake)
+  set_tests_properties(Example.draw_images_whole_run PROPERTIES LABELS example TIMEOUT 600)
+  example_checkpoint_test(draw_images "frechet;images" --quick --attention mhla --steps 300 --batch 8
+                          --threads 1)
+else()
+  message(STATUS "mhla: no test of drawing without Fashion-MNIST (Debian: dataset-fashion-mnist)")
+endif()
+
+foreach(option "attention|no|not in" "dim|0|not in range" "dim|10|expected a multiple of 4 x --heads"
+               "heads|0|not in range" "rate|nan|expected a number above 0" "steps|0|not in range"
+               "batch|0|not in range" "images|10|not in range" "guidance|-1|expected a number from 0"
+               "drawn|1|not in range" "ddim|0|not in range" "sets|0|not in range"
+               "data|nowhere|train-images.* is not there"
+               "output|no_such_folder/x|expected .*no_such_folder to be a folder")
+  string(REPLACE "|" ";" option "${option}")
+  list(POP_FRONT option name value expect)
+  string(MAKE_C_IDENTIFIER "refuses_${name}_${value}" case)
+  example_error_test(${case} draw_images "${expect}" --${name} ${value})
+endforeach()
+example_error_test(needs_a_checkpoint_to_resume draw_images
+                   "nothing.softmax.safetensors is not there"
+                   --output ${CMAKE_CURRENT_BINARY_DIR}/nothing --resume)

@@ -1,0 +1,43 @@
+# What draw_images promises of a whole run: the same results for any number of threads, the same
+# initial loss for all attentions, and a mixing matrix in a checkpoint where it is trained, which it
+# is not in linear attention. PROGRAM; WORK is a folder.
+
+cmake_minimum_required(VERSION 3.25)
+
+file(REMOVE_RECURSE ${WORK})
+file(MAKE_DIRECTORY ${WORK})
+
+foreach(threads 1 3)
+  execute_process(
+    COMMAND ${PROGRAM} --quick --batch 24 --threads ${threads} --output ${WORK}/${threads}
+    COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
+file(READ ${WORK}/1.json one)
+file(READ ${WORK}/3.json three)
+
+foreach(attention RANGE 2)
+  foreach(key losses frechet images)
+    string(JSON first GET "${one}" results ${attention} ${key})
+    string(JSON second GET "${three}" results ${attention} ${key})
+    if(NOT first STREQUAL second)
+      message(FATAL_ERROR "${key} of attention ${attention} with 1 and 3 threads: "
+                          "'${first}' and '${second}'")
+    endif()
+  endforeach()
+  string(JSON loss GET "${one}" results ${attention} losses 0)
+  list(APPEND losses ${loss})
+endforeach()
+list(REMOVE_DUPLICATES losses)
+list(LENGTH losses count)
+if(NOT count EQUAL 1)
+  message(FATAL_ERROR "first losses: ${losses}, expected the same of all attentions")
+endif()
+
+foreach(attention softmax linear mhla)
+  file(STRINGS ${WORK}/1.${attention}.safetensors tensors REGEX "piece_attn")
+  string(COMPARE NOTEQUAL "${tensors}" "" has)
+  string(COMPARE EQUAL ${attention} mhla expected)
+  if(NOT has EQUAL expected)
+    message(FATAL_ERROR "${attention}: a trained mixing matrix: ${has}, expected ${expected}")
+  endif()
+endforeach()
