@@ -17,6 +17,7 @@
 #include "mhla/layer/activation.hpp"
 #include "mhla/layer/body.hpp"
 #include "mhla/layer/dense.hpp"
+#include "mhla/layer/gate.hpp"
 #include "mhla/layer/gated_mlp.hpp"
 #include "mhla/layer/mlp.hpp"
 #include "mhla/layer/parameters.hpp"
@@ -140,10 +141,7 @@ class GatedMlpBody {
     const auto p = views(parameters);
     dense(x, p.gate, tape.gate, call);
     dense(x, p.up, tape.up, call);
-    for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
-      multiply_gate<T>(tape.gate.middle_rows(begin, count), tape.up.middle_rows(begin, count),
-                       room.hidden.middle_rows(begin, count));
-    });
+    gate(tape.up, tape.gate, room.hidden, GateFunction::kSilu, executor);
   }
   void write(std::span<const T> parameters, const Tape&, MatrixView<T> y, const ForwardRoom& room,
              const ExecutorRef& executor) const {

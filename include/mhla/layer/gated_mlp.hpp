@@ -25,6 +25,7 @@
 #include "mhla/kernel/rows.hpp"
 #include "mhla/layer/activation.hpp"
 #include "mhla/layer/dense.hpp"
+#include "mhla/layer/gate.hpp"
 #include "mhla/layer/rows.hpp"
 
 MHLA_PACKETS_BEGIN
@@ -112,18 +113,7 @@ struct GatedMlpAdjointMemory {
         down(function, arena, rows, width, outputs) {}
 };
 
-/// hidden = silu(gate) * up.
-template <Accumulator A>
-void multiply_gate(MatrixView<const A> gate, MatrixView<const A> up, MatrixView<A> hidden) {
-  for (Index r = 0; r < hidden.rows; ++r) {
-    combine(
-        hidden.row(r), hidden.cols,
-        [](auto g, auto u) { return Eigen::internal::pmul(Silu::value(g), u); }, gate.row(r),
-        up.row(r));
-  }
-}
-
-/// The adjoint of multiply_gate for a packet, with one exponential.
+/// The adjoint of hidden = silu(gate) * up for a packet, with one exponential.
 template <class P>
 struct GateAdjoint {
   P dgate, dup, hidden;
@@ -204,10 +194,7 @@ void gated_mlp(const X& input, const PackedGatedMlp<detail::element_t<X>>& param
   if (detail::fewer_strips_than_workers(x.rows, executor)) {
     parameters.gate.apply(x, gate, executor);
     parameters.up.apply(x, up, executor);
-    detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
-      detail::multiply_gate<A>(gate.middle_rows(begin, count), up.middle_rows(begin, count),
-                               hidden.middle_rows(begin, count));
-    });
+    mhla::gate(up, gate, hidden, GateFunction::kSilu, executor);
     return parameters.down.apply(hidden, y, executor);
   }
   detail::for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
@@ -216,7 +203,7 @@ void gated_mlp(const X& input, const PackedGatedMlp<detail::element_t<X>>& param
                         h = hidden.middle_rows(begin, count);
     parameters.gate.apply(strip, g);
     parameters.up.apply(strip, u);
-    detail::multiply_gate<A>(g, u, h);
+    mhla::gate(u, g, h);
     parameters.down.apply(h, y.middle_rows(begin, count));
   });
 }

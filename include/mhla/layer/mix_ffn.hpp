@@ -36,6 +36,7 @@
 #include "mhla/layer/body.hpp"
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/depthwise_convolution.hpp"
+#include "mhla/layer/gate.hpp"
 #include "mhla/layer/gated_mlp.hpp"
 #include "mhla/layer/layer.hpp"
 #include "mhla/layer/parameters.hpp"
@@ -207,10 +208,7 @@ MatrixView<const T> MixFfnBody<T, Mix>::gated(const Tape& tape, const MatrixView
                                               const ExecutorRef& executor) const {
   if (!Mix::kGated) return tape.mixed;
   const MatrixView<T> u = columns_of(tape.mixed, 0, 2), g = columns_of(tape.mixed, 1, 2);
-  for_each_layer_strip(hidden.rows, executor, [&](Index begin, Index count) {
-    multiply_gate<T>(g.middle_rows(begin, count), u.middle_rows(begin, count),
-                     hidden.middle_rows(begin, count));
-  });
+  gate(u, g, hidden, GateFunction::kSilu, executor);
   return hidden;
 }
 
