@@ -61,36 +61,39 @@ namespace detail {
 /// both sides make of `m` [R,C], R >= C >= 1 (Golub and Kahan, 1965). 2 C - 1 of them.
 inline std::vector<double> bidiagonal(Matrix<double> m) {
   const Index rows = m.rows(), columns = m.cols();
-  std::vector<double> elements, u, product;
+  std::vector<double> elements, room(static_cast<std::size_t>(rows + columns));
+  double* const u = room.data();
+  double* const product = u + rows;
   // Makes u a unit vector and I - 2 u u^T the reflection that leaves only the first element of it.
-  const auto reflect = [&] {
+  const auto reflect = [&elements, u](Index size) {
     double squares = 0;
-    for (const double x : u) squares += x * x;
+    for (Index i = 0; i < size; ++i) squares += u[i] * u[i];
     const double first = u[0], left = first > 0 ? -std::sqrt(squares) : std::sqrt(squares);
     elements.push_back(left);
     u[0] -= left;
     const double norm = std::sqrt(squares - first * first + u[0] * u[0]);
-    for (double& x : u) x = norm > 0 ? x / norm : 0;
+    for (Index i = 0; i < size; ++i) u[i] = norm > 0 ? u[i] / norm : 0;
   };
   for (Index c = 0; c < columns; ++c) {
-    u.clear();
-    for (Index i = c; i < rows; ++i) u.push_back(m(i, c));
-    reflect();
-    product.assign(columns, 0);
+    for (Index i = c; i < rows; ++i) u[i - c] = m(i, c);
+    reflect(rows - c);
+    std::fill(product, product + columns, 0.0);
     for (Index i = c; i < rows; ++i) {
       for (Index j = c + 1; j < columns; ++j) product[j] += u[i - c] * m(i, j);
     }
     for (Index i = c; i < rows; ++i) {
       for (Index j = c + 1; j < columns; ++j) m(i, j) -= 2 * u[i - c] * product[j];
     }
-    if (c + 1 == columns) break;
+    const Index behind = columns - c - 1;
+    if (behind == 0) break;
 
-    u.assign(&m(c, c + 1), &m(c, 0) + columns);
-    reflect();
+    std::copy_n(&m(c, c + 1), behind, u);
+    reflect(behind);
     for (Index i = c + 1; i < rows; ++i) {
-      const double dot = Eigen::Map<const Eigen::VectorXd>(&m(i, c + 1), columns - c - 1)
-                             .dot(Eigen::Map<const Eigen::VectorXd>(u.data(), columns - c - 1));
-      for (Index j = c + 1; j < columns; ++j) m(i, j) -= 2 * dot * u[j - c - 1];
+      double* const row = &m(i, c + 1);
+      const double dot = Eigen::Map<const Eigen::VectorXd>(row, behind)
+                             .dot(Eigen::Map<const Eigen::VectorXd>(u, behind));
+      for (Index j = 0; j < behind; ++j) row[j] -= 2 * dot * u[j];
     }
   }
   return elements;
