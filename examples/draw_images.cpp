@@ -22,19 +22,18 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "draw_images/checks.hpp"
 #include "draw_images/report.hpp"
+#include "support/command_line.hpp"
+#include "support/comparison.hpp"
 #include "support/fashion_mnist.hpp"
-#include "support/interrupt.hpp"
 #include "support/progress_line.hpp"
 #include "support/results.hpp"
 
@@ -45,19 +44,14 @@ using namespace draw_images;
 constexpr Index kTestImages = 10000;  // all
 
 /// What the command line says.
-struct Options {
+struct Options : examples::Comparison {
+  using Comparison::Comparison;
+
   Settings settings;
-  examples::Schedule schedule{.steps = 6000, .batch = 32, .rate = 2e-3, .weight_decay = 0};
   Drawing drawing;
-  std::vector<std::string> attentions{"softmax", "linear", "mhla"};
   Index images = 60000;  // to train on
   Index epochs = 3;      // of the classifier
-  Index threads = std::max<Index>(std::thread::hardware_concurrency(), 1);
   std::string data = "/usr/share/datasets/fashion-mnist";
-  std::string output = "draw_images";
-  bool quick = false;
-  bool resume = false;
-  bool check = false;
 };
 
 /// \throws CLI::ParseError, std::runtime_error naming the option.
@@ -72,32 +66,21 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   const auto quicker = [&all](const CLI::Option* option, Index& value, Index quick) {
     all.push_back({option, &value, quick});
   };
-  app.add_flag("--quick", o.quick, "seconds: a small model, 40 steps of few images");
+  add_run_options(app, o, "seconds: a small model, 40 steps of few images",
+                  "check gradients, DDIM and the distance in double");
   app.add_option("--data", o.data, "folder of the data set");
   quicker(app.add_option("--images", o.images, "training images")->check(range(1000, 60000)),
           o.images, 2000);
-  app.add_option("--threads", o.threads, "workers")->check(range(1, 1024));
-  app.add_option("--output", o.output, "prefix of the files that are written");
-  app.add_flag("--resume", o.resume, "go on from the checkpoints of such a run");
-  app.add_flag("--check", o.check, "check gradients, DDIM and the distance in double")->group("");
 
-  app.option_defaults()->group("Model");
-  app.add_option("--attention", o.attentions, "softmax, linear or mhla; repeatable")
-      ->check(CLI::IsMember({"softmax", "linear", "mhla"}))
-      ->expected(1)
-      ->take_all();
+  add_attention_option(app, o);
   Settings& s = o.settings;
   quicker(app.add_option("--dim", s.dim, "channels")->check(range(1, 4096)), s.dim, 16);
   quicker(app.add_option("--depth", s.depth, "blocks")->check(range(1, 64)), s.depth, 1);
   app.add_option("--heads", s.heads, "heads of an attention")->check(range(1, 1024));
   app.add_option("--seed", s.seed, "of parameters, images and noise")->check(range(0, most));
 
-  app.option_defaults()->group("Training");
-  examples::Schedule& schedule = o.schedule;
-  quicker(app.add_option("--steps", schedule.steps, "of training")->check(range(1, 100'000'000)),
-          schedule.steps, 40);
-  app.add_option("--batch", schedule.batch, "images of a step")->check(range(1, 65536));
-  app.add_option("--rate", schedule.rate, "largest learning rate")->check(CLI::Number);
+  add_training_options(app, o, "images", 65536);
+  quicker(add_steps_option(app, o), o.schedule.steps, 40);
 
   app.option_defaults()->group("Drawing");
   Drawing& d = o.drawing;
@@ -115,44 +98,29 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   }
   if (o.quick) o.epochs = 1;
   expect_valid(s, d);
-  expect_valid(schedule);
+  expect_valid(o.schedule);
 }
 
 int check() {
-  bool ok = true;
-  for (const auto& [name, attention] : examples::kAttentions) {
-    const examples::GradientError gradient = check_gradient(attention);
-    std::printf("%-7s  largest error of a gradient %.1e, in %s\n", name.c_str(), gradient.relative,
-                gradient.tensor.c_str());
-    ok = ok && gradient.relative <= examples::kLargestGradientError;
-  }
+  bool ok = examples::gradients_are_right(check_gradient);
   const double ddim = check_ddim(), frechet = check_frechet();
   std::printf("largest error of DDIM %.1e, of the distance %.1e\n", ddim, frechet);
   ok = ok && ddim <= kLargestDdimError && frechet <= kLargestFrechetError;
   if (!ok) {
-    std::fprintf(stderr, "FAILED: expected at most %.0e, %.0e and %.0e\n",
-                 examples::kLargestGradientError, kLargestDdimError, kLargestFrechetError);
+    std::fprintf(stderr, "FAILED: expected at most %.0e and %.0e\n", kLargestDdimError,
+                 kLargestFrechetError);
   }
   return ok ? 0 : 1;
-}
-
-std::filesystem::path checkpoint_of(const Options& o, const std::string& attention) {
-  return o.output + "." + attention + ".safetensors";
 }
 
 /// Trains to the end or to an interrupt, and saves.
 /// \returns the images that were read in a second
 double train(Model<float>& model, examples::TrainingState<float>& state, const Options& o,
              const examples::Images& images, Workers<float>& workers) {
-  const std::string name = examples::name_of(examples::kAttentions, model.settings().attention);
   const auto batch = static_cast<double>(o.schedule.batch);
-  const examples::TrainingRun run{.name = name,
-                                  .checkpoint = checkpoint_of(o, name),
-                                  .program = "draw_images",
-                                  .depends = {{"settings", to_json(model.settings())},
-                                              {"schedule", to_json(o.schedule)},
-                                              {"images", images.count()}},
-                                  .resume = o.resume};
+  const auto run =
+      training_run(o, model.settings().attention,
+                   {{"settings", to_json(model.settings())}, {"images", images.count()}});
   const auto learn = [&](Index step, std::span<float> gradient) {
     average(state);
     return workers.learn(model, images, o.schedule, step, gradient);
@@ -206,27 +174,18 @@ std::optional<Result> run_one(const Settings& settings, const Options& o,
 
 int run(const Options& o) {
   const std::filesystem::path json = o.output + ".json", picture = o.output + ".png";
-  examples::expect_folder("--output", json);
-  std::vector<std::filesystem::path> checkpoints;
-  for (const std::string& attention : o.attentions) {
-    checkpoints.push_back(checkpoint_of(o, attention));
-  }
-  if (o.resume) examples::expect_any(checkpoints);
+  expect_files(o);
   const auto training = examples::read_images(o.data, examples::Part::kTraining, o.images);
   const auto test = examples::read_images(o.data, examples::Part::kTest, kTestImages);
-  examples::catch_interrupts();
   mhla::ThreadPool pool(o.threads);
   Judge judge(training, test, o.epochs, o.settings.seed, pool);
   std::printf("the classifier is right about %.1f %% of the test images\n", 100 * judge.accuracy());
   std::fflush(stdout);
-  std::vector<Result> results;
-  for (const std::string& attention : o.attentions) {
-    Settings settings = o.settings;
-    settings.attention = examples::named(examples::kAttentions, attention);
-    auto result = run_one(settings, o, training, pool, judge);
-    if (!result) return examples::interrupted_status();
-    results.push_back(std::move(*result));
-  }
+  const auto each = run_each(o, o.settings, [&](const Settings& settings) {
+    return run_one(settings, o, training, pool, judge);
+  });
+  if (!each) return examples::interrupted_status();
+  const std::vector<Result>& results = *each;
   Judgement real;
   for (Index set = 0; set < o.drawing.sets; ++set) {
     judge.look(real_images(training, o.drawing.images, set), real);
@@ -249,20 +208,13 @@ int run(const Options& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(
-      "Trains a diffusion transformer on Fashion-MNIST, once for each attention, and draws.");
-  app.option_defaults()->always_capture_default();
-  Options options;
-  try {
-    parse(app, options, argc, argv);
-    return options.check ? check() : run(options);
-  } catch (const CLI::Success& request) {  // --help
-    return app.exit(request);
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "draw_images: %s (see --help)\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "draw_images: %s\n", error.what());
-    return 1;
-  }
+  return examples::with_command_line(
+      "draw_images",
+      "Trains a diffusion transformer on Fashion-MNIST, once for each attention, and draws.",
+      [&](CLI::App& app) {
+        Options options("draw_images",
+                        {.steps = 6000, .batch = 32, .rate = 2e-3, .weight_decay = 0});
+        parse(app, options, argc, argv);
+        return options.check ? check() : run(options);
+      });
 }

@@ -21,57 +21,42 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "restore_video/checks.hpp"
 #include "restore_video/report.hpp"
+#include "support/command_line.hpp"
+#include "support/comparison.hpp"
 #include "support/picture.hpp"
 #include "support/results.hpp"
-#include "support/training_loop.hpp"
 
 namespace {
 
 using namespace restore_video;
 
-constexpr char kProgram[] = "restore_video";
-
 /// What the command line says.
-struct Options {
+struct Options : examples::Comparison {
+  using Comparison::Comparison;
+
   Settings settings;
-  examples::Schedule schedule{.steps = 1200, .batch = 2, .rate = 2e-3};
-  std::vector<std::string> attentions{"softmax", "linear", "mhla"};
-  Index threads = std::max<Index>(std::thread::hardware_concurrency(), 1);
   std::string video;
-  std::string output = kProgram;
-  bool quick = false;
-  bool resume = false;
-  bool check = false;
 };
 
 /// \throws CLI::ParseError.
 void parse(CLI::App& app, Options& o, int argc, char** argv) {
   const auto range = [](Index low, Index high) { return CLI::Range(low, high); };
   const Index most = std::numeric_limits<Index>::max();
-  app.add_flag("--quick", o.quick, "seconds: a small model, 20 steps of 8 frames");
+  add_run_options(app, o, "seconds: a small model, 20 steps of 8 frames",
+                  "check gradients in double, and the PSNR");
   app.add_option("--video", o.video, "frames as PPM, one behind the other; without it, discs")
       ->take_last();
-  app.add_option("--threads", o.threads, "workers")->check(range(1, 1024));
-  app.add_option("--output", o.output, "prefix of the files that are written");
-  app.add_flag("--resume", o.resume, "go on from the checkpoints of such a run");
-  app.add_flag("--check", o.check, "check gradients in double, and the PSNR")->group("");
 
-  app.option_defaults()->group("Model");
-  app.add_option("--attention", o.attentions, "softmax, linear or mhla; repeatable")
-      ->check(CLI::IsMember({"softmax", "linear", "mhla"}))
-      ->expected(1)
-      ->take_all();
+  add_attention_option(app, o);
   Settings& s = o.settings;
   const auto* const dim = app.add_option("--dim", s.dim, "channels")->check(range(2, 4096));
   const auto* const depth = app.add_option("--depth", s.depth, "blocks")->check(range(1, 64));
@@ -84,11 +69,8 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   app.add_option("--masked", s.masked, "fraction of patches that is hidden")->check(CLI::Number);
   app.add_option("--seed", s.seed, "of parameters, clips and boxes")->check(range(0, most));
 
-  app.option_defaults()->group("Training");
-  const auto* const steps =
-      app.add_option("--steps", o.schedule.steps, "of training")->check(range(1, 100'000'000));
-  app.add_option("--batch", o.schedule.batch, "clips of a step")->check(range(1, 65536));
-  app.add_option("--rate", o.schedule.rate, "largest learning rate")->check(CLI::Number);
+  add_training_options(app, o, "clips", 65536);
+  const auto* const steps = add_steps_option(app, o);
   app.parse(argc, argv);
 
   if (o.quick && dim->count() == 0) s.dim = 32;
@@ -98,25 +80,12 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
 }
 
 int check() {
-  bool ok = true;
-  for (const auto& [name, attention] : examples::kAttentions) {
-    const examples::GradientError gradient = check_gradient(attention);
-    std::printf("%-7s  largest error of a gradient %.1e, in %s\n", name.c_str(), gradient.relative,
-                gradient.tensor.c_str());
-    ok = ok && gradient.relative <= examples::kLargestGradientError;
-  }
+  bool ok = examples::gradients_are_right(check_gradient);
   const double psnr = psnr_of_a_tenth();
   std::printf("an error of a tenth of the range has a PSNR of %.6f dB\n", psnr);
   ok = ok && std::abs(psnr - 20) < 1e-9;
-  if (!ok) {
-    std::fprintf(stderr, "FAILED: expected at most %.0e, and 20 dB\n",
-                 examples::kLargestGradientError);
-  }
+  if (!ok) std::fprintf(stderr, "FAILED: expected 20 dB, and small errors\n");
   return ok ? 0 : 1;
-}
-
-std::filesystem::path checkpoint_of(const Options& o, const std::string& attention) {
-  return o.output + "." + attention + ".safetensors";
 }
 
 /// \param shown  the clip of the picture
@@ -128,13 +97,8 @@ std::optional<Result> run_one(const Settings& settings, const Options& o, const 
   std::vector<float> row(model.parameters().begin(), model.parameters().end());
   examples::TrainingState<float> state{row, examples::Optimizer<float>(model.trained())};
   Result result{.settings = settings, .parameters = model.table().size()};
-  const examples::TrainingRun run{.name = result.name(),
-                                  .checkpoint = checkpoint_of(o, result.name()),
-                                  .program = kProgram,
-                                  .depends = {{"settings", to_json(settings)},
-                                              {"schedule", to_json(o.schedule)},
-                                              {"video", video.to_json()}},
-                                  .resume = o.resume};
+  const auto run = training_run(o, settings.attention,
+                                {{"settings", to_json(settings)}, {"video", video.to_json()}});
   const auto batch = static_cast<double>(o.schedule.batch);
   const double steps_per_second = examples::train(
       run, o.schedule, state,
@@ -159,30 +123,21 @@ std::optional<Result> run_one(const Settings& settings, const Options& o, const 
 
 int run(Options& o) {
   const std::string json = o.output + ".json", picture = o.output + ".png";
-  examples::expect_folder("--output", json);
+  expect_files(o);
   const Video video = o.video.empty() ? Video::of_discs(240, 48, 64) : Video(o.video);
   o.settings.height = video.height(), o.settings.width = video.width();
   expect_valid(o.settings);
   expect_valid(o.schedule);
   const auto held_out = held_out_clips<float>(video, o.settings);
-  std::vector<std::filesystem::path> checkpoints;
-  for (const std::string& attention : o.attentions) {
-    checkpoints.push_back(checkpoint_of(o, attention));
-  }
-  if (o.resume) examples::expect_any(checkpoints);
   std::printf("%td frames, %td clips held out; %td tokens a clip\n", video.frames(),
               std::ssize(held_out), o.settings.tokens());
   std::fflush(stdout);
   const Baselines baselines(held_out, o.settings);
-  examples::catch_interrupts();
-  std::vector<Result> results;
-  for (const std::string& attention : o.attentions) {
-    Settings settings = o.settings;
-    settings.attention = examples::named(examples::kAttentions, attention);
-    auto result = run_one(settings, o, video, held_out, baselines.hardest);
-    if (!result) return examples::interrupted_status();
-    results.push_back(std::move(*result));
-  }
+  const auto each = run_each(o, o.settings, [&](const Settings& settings) {
+    return run_one(settings, o, video, held_out, baselines.hardest);
+  });
+  if (!each) return examples::interrupted_status();
+  const std::vector<Result>& results = *each;
   print_table(results, baselines);
   nlohmann::json all{{"schedule", to_json(o.schedule)},
                      {"video", video.to_json()},
@@ -198,19 +153,12 @@ int run(Options& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a video transformer, once for each attention, and fills holes in a clip.");
-  app.option_defaults()->always_capture_default();
-  Options options;
-  try {
-    parse(app, options, argc, argv);
-    return options.check ? check() : run(options);
-  } catch (const CLI::Success& request) {  // --help
-    return app.exit(request);
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "%s: %s (see --help)\n", kProgram, error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", kProgram, error.what());
-    return 1;
-  }
+  return examples::with_command_line(
+      "restore_video",
+      "Trains a video transformer, once for each attention, and fills holes in a clip.",
+      [&](CLI::App& app) {
+        Options options("restore_video", {.steps = 1200, .batch = 2, .rate = 2e-3});
+        parse(app, options, argc, argv);
+        return options.check ? check() : run(options);
+      });
 }

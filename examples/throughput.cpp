@@ -20,7 +20,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <mhla/layer/sana_block.hpp>
 #include <mhla/layer/video_layer.hpp>
@@ -30,6 +29,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/command_line.hpp"
 #include "support/results.hpp"
 #include "throughput/block.hpp"
 #include "throughput/decoding.hpp"
@@ -231,24 +231,17 @@ std::vector<Result> measure_all(const Options& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Items per second of models with softmax, linear attention and MHLA.");
-  app.option_defaults()->always_capture_default();
-  Options options;
-  try {
-    parse(app, options, argc, argv);
-    print_header();
-    const std::vector<Result> results = measure_all(options);
-    print_notes();
-    print_crossings(results);
-    examples::write_results(options.output + ".json", to_json(results), 1);
-    std::printf("%s.json: ok\n", options.output.c_str());
-  } catch (const CLI::Success& request) {  // --help
-    return app.exit(request);
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "throughput: %s (see --help)\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "throughput: %s\n", error.what());
-    return 1;
-  }
+  return examples::with_command_line(
+      "throughput", "Items per second of models with softmax, linear attention and MHLA.",
+      [&](CLI::App& app) {
+        Options options;
+        parse(app, options, argc, argv);
+        print_header();
+        const std::vector<Result> results = measure_all(options);
+        print_notes();
+        print_crossings(results);
+        examples::write_results(options.output + ".json", to_json(results), 1);
+        std::printf("%s.json: ok\n", options.output.c_str());
+        return 0;
+      });
 }

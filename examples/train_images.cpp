@@ -23,19 +23,17 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "support/command_line.hpp"
+#include "support/comparison.hpp"
 #include "support/fashion_mnist.hpp"
-#include "support/interrupt.hpp"
 #include "support/results.hpp"
-#include "support/training_loop.hpp"
 #include "train_images/checks.hpp"
 #include "train_images/report.hpp"
 #include "train_images/training.hpp"
@@ -44,23 +42,16 @@ namespace {
 
 using namespace train_images;
 
-constexpr char kProgram[] = "train_images";
-
 /// What the command line says.
-struct Options {
+struct Options : examples::Comparison {
+  using Comparison::Comparison;
+
   Settings settings;
-  examples::Schedule schedule{.batch = 64, .rate = 2e-3};
-  std::vector<std::string> attentions{"softmax", "linear", "mhla"};
   Index epochs = 5;
   Index images = 20000;
   Index test_images = 10000;
-  Index threads = std::max<Index>(std::thread::hardware_concurrency(), 1);
   std::string data = "/usr/share/datasets/fashion-mnist";
-  std::string output = kProgram;
   std::string evaluate;
-  bool quick = false;
-  bool resume = false;
-  bool check_gradients = false;
 };
 
 /// \throws CLI::ParseError, std::runtime_error naming the option.
@@ -69,21 +60,13 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   Settings& s = o.settings;
   std::string init = name_of(kMixingStarts, s.mixing_start);
 
-  app.add_flag("--quick", o.quick, "about a minute: 1 epoch of 10,000 images");
+  add_run_options(app, o, "about a minute: 1 epoch of 10,000 images",
+                  "compare gradients with differences");
   app.add_option("--data", o.data, "folder of the data set");
   app.add_option("--test-images", o.test_images, "test images")->check(range(1, 10000));
-  app.add_option("--threads", o.threads, "workers")->check(range(1, 1024));
-  app.add_option("--output", o.output, "prefix of the files that are written");
-  app.add_flag("--resume", o.resume, "go on from the checkpoints of such a run");
   app.add_option("--evaluate", o.evaluate, "only the test accuracy of a checkpoint");
-  app.add_flag("--check-gradients", o.check_gradients, "compare gradients with differences")
-      ->group("");
 
-  app.option_defaults()->group("Model");
-  app.add_option("--attention", o.attentions, "softmax, linear or mhla; repeatable")
-      ->check(CLI::IsMember({"softmax", "linear", "mhla"}))
-      ->expected(1)
-      ->take_all();
+  add_attention_option(app, o);
   app.add_option("--dim", s.dim, "channels of a token")->check(range(1, 1024));
   app.add_option("--depth", s.depth, "blocks of the model")->check(range(1, 64));
   app.add_option("--heads", s.heads, "heads of an attention")->check(range(1, 1024));
@@ -97,13 +80,11 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   app.add_option("--seed", s.seed, "of parameters and of the order of images")
       ->check(range(0, std::numeric_limits<Index>::max()));
 
-  app.option_defaults()->group("Training");
+  add_training_options(app, o, "images", 60000);
   const auto* const epochs =
       app.add_option("--epochs", o.epochs, "times an image is seen")->check(range(1, 10000));
   const auto* const images =
       app.add_option("--images", o.images, "training images")->check(range(1, 60000));
-  app.add_option("--rate", o.schedule.rate, "largest learning rate")->check(CLI::Number);
-  app.add_option("--batch", o.schedule.batch, "images of a step")->check(range(1, 60000));
   app.parse(argc, argv);
 
   s.mixing_start = named(kMixingStarts, init);
@@ -119,17 +100,7 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   o.schedule.steps = o.images / o.schedule.batch * o.epochs;
 }
 
-int check_gradients() {
-  bool ok = true;
-  for (const auto& [name, attention] : kAttentions) {
-    const examples::GradientError worst = check_gradient(attention);
-    std::printf("%-9s  largest error of a gradient %.1e, in %s\n", name.c_str(), worst.relative,
-                worst.tensor.c_str());
-    ok = ok && worst.relative <= examples::kLargestGradientError;
-  }
-  if (!ok) std::fprintf(stderr, "FAILED: expected at most %.0e\n", examples::kLargestGradientError);
-  return ok ? 0 : 1;
-}
+int check() { return examples::gradients_are_right(check_gradient) ? 0 : 1; }
 
 examples::TrainingState<float> state_of(const Model<float>& model, std::span<float> row) {
   std::ranges::copy(model.parameters(), row.begin());
@@ -138,7 +109,7 @@ examples::TrainingState<float> state_of(const Model<float>& model, std::span<flo
 }
 
 int evaluate(const Options& o) {
-  const auto run = examples::run_of_checkpoint(o.evaluate, kProgram);
+  const auto run = examples::run_of_checkpoint(o.evaluate, o.program);
   Settings settings;
   try {
     settings = settings_of(run.at("settings"));
@@ -148,7 +119,7 @@ int evaluate(const Options& o) {
   Model<float> model(settings);
   std::vector<float> row(model.parameters().size());
   auto state = state_of(model, row);
-  examples::load_checkpoint(o.evaluate, kProgram, run, std::numeric_limits<Index>::max(), state);
+  examples::load_checkpoint(o.evaluate, o.program, run, std::numeric_limits<Index>::max(), state);
   model.set_parameters(row);
   const Images test = read_images(o.data, examples::Part::kTest, o.test_images);
   Workers<float> workers(model, o.threads);
@@ -158,14 +129,9 @@ int evaluate(const Options& o) {
   return 0;
 }
 
-std::filesystem::path checkpoint_of(const Options& o, const std::string& attention) {
-  return o.output + "." + attention + ".safetensors";
-}
-
 /// \returns nothing if there was an interrupt; then the training is saved.
 std::optional<Result> train_one(const Settings& settings, const Options& o, const Images& images,
                                 const Images& test) {
-  const std::string name = name_of(kAttentions, settings.attention);
   Model<float> model(settings);
   Workers<float> workers(model, o.threads);
   Result result;
@@ -177,13 +143,8 @@ std::optional<Result> train_one(const Settings& settings, const Options& o, cons
   auto state = state_of(model, row);
   Batches batches(images.count(), o.schedule.batch, settings.seed);
   const auto per_step = static_cast<double>(o.schedule.batch);
-  const examples::TrainingRun run{.name = name,
-                                  .checkpoint = checkpoint_of(o, name),
-                                  .program = kProgram,
-                                  .depends = {{"settings", to_json(settings)},
-                                              {"schedule", to_json(o.schedule)},
-                                              {"images", images.count()}},
-                                  .resume = o.resume};
+  const auto run = training_run(o, settings.attention,
+                                {{"settings", to_json(settings)}, {"images", images.count()}});
   const double speed = examples::train(
       run, o.schedule, state,
       [&](Index step, std::span<float> gradient) {
@@ -206,23 +167,14 @@ std::optional<Result> train_one(const Settings& settings, const Options& o, cons
 
 int train_all(const Options& o) {
   const std::filesystem::path json = o.output + ".json", picture = o.output + ".png";
-  examples::expect_folder("--output", json);
+  expect_files(o);
   const Images images = read_images(o.data, examples::Part::kTraining, o.images);
   const Images test = read_images(o.data, examples::Part::kTest, o.test_images);
-  std::vector<std::filesystem::path> checkpoints;
-  for (const std::string& attention : o.attentions) {
-    checkpoints.push_back(checkpoint_of(o, attention));
-  }
-  if (o.resume) examples::expect_any(checkpoints);
-  examples::catch_interrupts();
-  std::vector<Result> results;
-  for (const std::string& attention : o.attentions) {
-    Settings settings = o.settings;
-    settings.attention = named(kAttentions, attention);
-    auto result = train_one(settings, o, images, test);
-    if (!result) return examples::interrupted_status();
-    results.push_back(std::move(*result));
-  }
+  const auto each = run_each(o, o.settings, [&](const Settings& settings) {
+    return train_one(settings, o, images, test);
+  });
+  if (!each) return examples::interrupted_status();
+  const std::vector<Result>& results = *each;
   print_table(results);
   write_json(json, o.schedule, o.images, o.epochs, results);
   std::printf("%s\n", json.c_str());
@@ -234,20 +186,13 @@ int train_all(const Options& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a small vision transformer on Fashion-MNIST, once for each attention.");
-  app.option_defaults()->always_capture_default();
-  Options options;
-  try {
-    parse(app, options, argc, argv);
-    if (options.check_gradients) return check_gradients();
-    return options.evaluate.empty() ? train_all(options) : evaluate(options);
-  } catch (const CLI::Success& request) {  // --help
-    return app.exit(request);
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "train_images: %s (see --help)\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "train_images: %s\n", error.what());
-    return 1;
-  }
+  return examples::with_command_line(
+      "train_images",
+      "Trains a small vision transformer on Fashion-MNIST, once for each attention.",
+      [&](CLI::App& app) {
+        Options options("train_images", {.batch = 64, .rate = 2e-3});
+        parse(app, options, argc, argv);
+        if (options.check) return check();
+        return options.evaluate.empty() ? train_all(options) : evaluate(options);
+      });
 }

@@ -18,18 +18,16 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "support/interrupt.hpp"
+#include "support/command_line.hpp"
+#include "support/comparison.hpp"
 #include "support/results.hpp"
-#include "support/training_loop.hpp"
 #include "write_text/report.hpp"
 
 namespace {
@@ -37,41 +35,29 @@ namespace {
 using namespace write_text;
 
 /// What the command line says.
-struct Options {
+struct Options : examples::Comparison {
+  using Comparison::Comparison;
+
   Settings settings;
-  examples::Schedule schedule;
-  std::vector<std::string> attentions{"softmax", "linear", "mhla"};
   Index held_out = 0;
-  Index threads = std::max<Index>(std::thread::hardware_concurrency(), 1);
   std::string text;
-  std::string output = "write_text";
   std::string prompt = "And it came to pass";
   Index letters = 600;
   double temperature = 0.7;
-  bool quick = false;
-  bool resume = false;
-  bool check = false;
 };
 
 /// \throws CLI::ParseError, std::runtime_error naming the option.
 void parse(CLI::App& app, Options& o, int argc, char** argv) {
   const auto range = [](Index low, Index high) { return CLI::Range(low, high); };
   const Index most = std::numeric_limits<Index>::max();
-  app.add_flag("--quick", o.quick, "seconds: a small model, 40 steps of 512 bytes");
+  add_run_options(app, o, "seconds: a small model, 40 steps of 512 bytes",
+                  "check gradients and decoding in double");
   app.add_option("--text", o.text, "file to read, any bytes; its last twentieth is held out")
       ->take_last();
   app.add_option("--held-out", o.held_out, "sequences to test on, 0 for all")
       ->check(range(0, most));
-  app.add_option("--threads", o.threads, "workers")->check(range(1, 1024));
-  app.add_option("--output", o.output, "prefix of the files that are written");
-  app.add_flag("--resume", o.resume, "go on from the checkpoints of such a run");
-  app.add_flag("--check", o.check, "check gradients and decoding in double")->group("");
 
-  app.option_defaults()->group("Model");
-  app.add_option("--attention", o.attentions, "softmax, linear or mhla; repeatable")
-      ->check(CLI::IsMember({"softmax", "linear", "mhla"}))
-      ->expected(1)
-      ->take_all();
+  add_attention_option(app, o);
   Settings& s = o.settings;
   const auto* const dim = app.add_option("--dim", s.dim, "channels")->check(range(2, 4096));
   const auto* const depth = app.add_option("--depth", s.depth, "layers")->check(range(1, 64));
@@ -86,11 +72,8 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   app.add_option("--seed", s.seed, "of parameters and of the order of sequences")
       ->check(range(0, most));
 
-  app.option_defaults()->group("Training");
-  const auto* const steps =
-      app.add_option("--steps", o.schedule.steps, "of training")->check(range(1, 100'000'000));
-  app.add_option("--batch", o.schedule.batch, "sequences of a step")->check(range(1, 65536));
-  app.add_option("--rate", o.schedule.rate, "largest learning rate")->check(CLI::Number);
+  add_training_options(app, o, "sequences", 65536);
+  const auto* const steps = add_steps_option(app, o);
 
   app.option_defaults()->group("Writing");
   app.add_option("--prompt", o.prompt, "what the models go on from");
@@ -109,24 +92,16 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
 }
 
 int check() {
-  bool ok = true;
+  bool ok = examples::gradients_are_right(check_gradient);
   for (const auto& [name, attention] : examples::kAttentions) {
-    const examples::GradientError gradient = check_gradient(attention);
-    const double streaming = check_streaming(attention);
-    std::printf("%-7s  largest error of a gradient %.1e, in %s; of logits token by token %.1e\n",
-                name.c_str(), gradient.relative, gradient.tensor.c_str(), streaming);
-    ok = ok && gradient.relative <= examples::kLargestGradientError &&
-         streaming <= kLargestLogitError;
+    const double error = check_streaming(attention);
+    std::printf("%-7s  largest error of logits token by token %.1e\n", name.c_str(), error);
+    ok = ok && error <= kLargestLogitError;
   }
   if (!ok) {
-    std::fprintf(stderr, "FAILED: expected at most %.0e and %.0e\n",
-                 examples::kLargestGradientError, kLargestLogitError);
+    std::fprintf(stderr, "FAILED: expected logits within %.0e\n", kLargestLogitError);
   }
   return ok ? 0 : 1;
-}
-
-std::filesystem::path checkpoint_of(const Options& o, const std::string& attention) {
-  return o.output + "." + attention + ".safetensors";
 }
 
 /// Trains to the end or to an interrupt, and saves.
@@ -134,14 +109,8 @@ std::filesystem::path checkpoint_of(const Options& o, const std::string& attenti
 double train_and_save(Model<float>& model, examples::TrainingState<float>& state, const Options& o,
                       const Text& text, Workers<float>& workers) {
   const Settings& s = model.settings();
-  const std::string name = examples::name_of(examples::kAttentions, s.attention);
-  const examples::TrainingRun run{.name = name,
-                                  .checkpoint = checkpoint_of(o, name),
-                                  .program = "write_text",
-                                  .depends = {{"settings", to_json(s)},
-                                              {"schedule", to_json(o.schedule)},
-                                              {"text", text.to_json()}},
-                                  .resume = o.resume};
+  const auto run =
+      training_run(o, s.attention, {{"settings", to_json(s)}, {"text", text.to_json()}});
   const auto bytes = static_cast<double>(o.schedule.batch * s.context);  // of a step
   return bytes *
          examples::train(
@@ -179,22 +148,11 @@ std::optional<Result> run_one(const Settings& settings, const Options& o, const 
 
 int run(const Options& o) {
   const std::filesystem::path json = o.output + ".json", picture = o.output + ".png";
-  examples::expect_folder("--output", json);
+  expect_files(o);
   const Text text(o.text, o.settings.context);
-  std::vector<std::filesystem::path> checkpoints;
-  for (const std::string& attention : o.attentions) {
-    checkpoints.push_back(checkpoint_of(o, attention));
-  }
-  if (o.resume) examples::expect_any(checkpoints);
-  examples::catch_interrupts();
-  std::vector<Result> results;
-  for (const std::string& attention : o.attentions) {
-    Settings settings = o.settings;
-    settings.attention = examples::named(examples::kAttentions, attention);
-    auto result = run_one(settings, o, text);
-    if (!result) return examples::interrupted_status();
-    results.push_back(std::move(*result));
-  }
+  const auto each = run_each(o, o.settings, [&](const Settings& s) { return run_one(s, o, text); });
+  if (!each) return examples::interrupted_status();
+  const std::vector<Result>& results = *each;
   print_paragraphs(results);
   print_tables(results);
   const bool proven = print_proofs(results);
@@ -210,19 +168,11 @@ int run(const Options& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a language model of bytes, once for each attention, and writes.");
-  app.option_defaults()->always_capture_default();
-  Options options;
-  try {
-    parse(app, options, argc, argv);
-    return options.check ? check() : run(options);
-  } catch (const CLI::Success& request) {  // --help
-    return app.exit(request);
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "write_text: %s (see --help)\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "write_text: %s\n", error.what());
-    return 1;
-  }
+  return examples::with_command_line(
+      "write_text", "Trains a language model of bytes, once for each attention, and writes.",
+      [&](CLI::App& app) {
+        Options options("write_text");
+        parse(app, options, argc, argv);
+        return options.check ? check() : run(options);
+      });
 }

@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "attention_names.hpp"
 #include "optimizer.hpp"
 #include "random.hpp"
 
@@ -57,6 +59,23 @@ GradientError gradient_error(const std::vector<TrainedTensor>& tensors, std::vec
     if (!(error <= worst.relative)) worst = {error, tensor.name};
   }
   return worst;
+}
+
+/// Prints check_gradient(attention) of each attention.
+/// \returns whether all are small enough
+template <class Check>
+bool gradients_are_right(Check&& check_gradient) {
+  bool right = true;
+  for (const auto& [name, attention] : kAttentions) {
+    const GradientError worst = check_gradient(attention);
+    std::printf("%-7s  largest error of a gradient %.1e, in %s\n", name.c_str(), worst.relative,
+                worst.tensor.c_str());
+    right = right && worst.relative <= kLargestGradientError;
+  }
+  if (!right) {
+    std::fprintf(stderr, "FAILED: expected gradients within %.0e\n", kLargestGradientError);
+  }
+  return right;
 }
 
 }  // namespace examples

@@ -66,14 +66,6 @@ struct TrainingRun {
   bool resume = false;     ///< from the checkpoint, if it is there
 };
 
-/// \throws std::runtime_error unless one of the checkpoints is there.
-inline void expect_any(const std::vector<std::filesystem::path>& checkpoints) {
-  const auto there = [](const auto& path) { return std::filesystem::exists(path); };
-  if (std::ranges::any_of(checkpoints, there)) return;
-  throw std::runtime_error(checkpoints.front().string() +
-                           " is not there, expected a checkpoint for --resume");
-}
-
 /// Takes the steps that are left, and saves. Behind an interrupt, a line says so.
 /// \param learn  learn(step, gradient) writes the gradient and returns the loss
 /// \param update called when the parameters have changed

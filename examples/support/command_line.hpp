@@ -1,0 +1,31 @@
+#pragma once
+
+/// \file
+/// The main function of an example with options.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+namespace examples {
+
+/// Returns body(app), the status of the program: 2 for what is wrong in the command line, 1 for any
+/// other error, each with a line that says what.
+template <class Body>
+int with_command_line(const char* program, const char* description, Body&& body) {
+  CLI::App app(description);
+  app.option_defaults()->always_capture_default();
+  try {
+    return body(app);
+  } catch (const CLI::Success& request) {  // --help
+    return app.exit(request);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "%s: %s (see --help)\n", program, error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", program, error.what());
+    return 1;
+  }
+}
+
+}  // namespace examples

@@ -1,0 +1,115 @@
+#pragma once
+
+/// \file
+/// What programs share that train a model once for each attention: options, checks before the
+/// first step, and the loop over the attentions.
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <mhla/core/scalar.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "attention_names.hpp"
+#include "interrupt.hpp"
+#include "results.hpp"
+#include "training_loop.hpp"
+
+namespace examples {
+
+/// What the command line of each of them says.
+struct Comparison {
+  explicit Comparison(std::string name, const Schedule& s = {})
+      : program(std::move(name)), schedule(s) {}
+
+  std::string program;
+  Schedule schedule;
+  std::vector<std::string> attentions{"softmax", "linear", "mhla"};
+  mhla::Index threads = std::max<mhla::Index>(std::thread::hardware_concurrency(), 1);
+  std::string output = program;
+  bool quick = false;
+  bool resume = false;
+  bool check = false;
+
+  std::filesystem::path checkpoint(const std::string& attention) const {
+    return output + "." + attention + ".safetensors";
+  }
+};
+
+/// \param quick, check  what these options do
+inline void add_run_options(CLI::App& app, Comparison& o, const char* quick, const char* check) {
+  app.add_flag("--quick", o.quick, quick);
+  app.add_option("--threads", o.threads, "workers")->check(CLI::Range(1, 1024));
+  app.add_option("--output", o.output, "prefix of the files that are written");
+  app.add_flag("--resume", o.resume, "go on from the checkpoints of such a run");
+  app.add_flag("--check", o.check, check)->group("");
+}
+
+/// Begins the group of the model's options.
+inline void add_attention_option(CLI::App& app, Comparison& o) {
+  app.option_defaults()->group("Model");
+  app.add_option("--attention", o.attentions, "softmax, linear or mhla; repeatable")
+      ->check(CLI::IsMember({"softmax", "linear", "mhla"}))
+      ->expected(1)
+      ->take_all();
+}
+
+/// Begins the group of the training's options, but for its length.
+/// \param items  of which a step has some
+inline void add_training_options(CLI::App& app, Comparison& o, const std::string& items,
+                                 mhla::Index most) {
+  app.option_defaults()->group("Training");
+  app.add_option("--batch", o.schedule.batch, items + " of a step")
+      ->check(CLI::Range(mhla::Index{1}, most));
+  app.add_option("--rate", o.schedule.rate, "largest learning rate")->check(CLI::Number);
+}
+/// The length, where it is an option of its own.
+inline CLI::Option* add_steps_option(CLI::App& app, Comparison& o) {
+  return app.add_option("--steps", o.schedule.steps, "of training")
+      ->check(CLI::Range(mhla::Index{1}, mhla::Index{100'000'000}));
+}
+
+/// \throws std::runtime_error unless results can be written, and there is a checkpoint to resume.
+inline void expect_files(const Comparison& o) {
+  expect_folder("--output", o.output + ".json");
+  const auto there = [&o](const std::string& attention) {
+    return std::filesystem::exists(o.checkpoint(attention));
+  };
+  if (!o.resume || std::ranges::any_of(o.attentions, there)) return;
+  throw std::runtime_error(o.checkpoint(o.attentions.front()).string() +
+                           " is not there, expected a checkpoint for --resume");
+}
+
+/// What run_one(settings) returns for each attention; nothing if that is nothing for one of them,
+/// which is how it says that there was an interrupt.
+template <class Settings, class RunOne>
+auto run_each(const Comparison& o, Settings settings, RunOne&& run_one)
+    -> std::optional<std::vector<typename decltype(run_one(settings))::value_type>> {
+  catch_interrupts();
+  std::vector<typename decltype(run_one(settings))::value_type> results;
+  for (const std::string& attention : o.attentions) {
+    settings.attention = named(kAttentions, attention);
+    auto result = run_one(std::as_const(settings));
+    if (!result) return std::nullopt;
+    results.push_back(std::move(*result));
+  }
+  return results;
+}
+
+/// The part of a training that is the same for all programs.
+/// \param depends  what it depends on besides the schedule
+inline TrainingRun training_run(const Comparison& o, Attention attention, nlohmann::json depends) {
+  const std::string name = name_of(kAttentions, attention);
+  depends["schedule"] = to_json(o.schedule);
+  return {.name = name,
+          .checkpoint = o.checkpoint(name),
+          .program = o.program,
+          .depends = std::move(depends),
+          .resume = o.resume};
+}
+
+}  // namespace examples
