@@ -14,12 +14,12 @@
 /// Run:       bash examples/run.sh train_images [--quick] [options], see --help
 ///            four runs for the ablation of the mixing matrix:
 ///              --attention mhla --init uniform|locality [--freeze-mixing]
-/// Expected:  (five minutes on two cores; numbers depend a little on the processor's instructions)
+/// Expected:  (four minutes on two cores; numbers depend a little on the processor's instructions)
 ///
 ///     attention  parameters  test accuracy  training loss  images/s
-///     softmax         42922        80.45 %         0.4898       707
-///     linear          42922        80.16 %         0.4844      1933
-///     mhla            43946        82.73 %         0.4312      1681
+///     softmax         42922        80.24 %         0.4769       637
+///     linear          42926        80.61 %         0.4818      1579
+///     mhla            43946        82.96 %         0.4178      1408
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
