@@ -17,9 +17,9 @@
 /// Expected:  (four minutes on two cores; numbers depend a little on the processor's instructions)
 ///
 ///     attention  parameters  test accuracy  training loss  images/s
-///     softmax         42922        80.24 %         0.4769       637
-///     linear          42926        80.61 %         0.4818      1579
-///     mhla            43946        82.96 %         0.4178      1408
+///     softmax         42922        80.33 %         0.4762       670
+///     linear          42926        80.46 %         0.4837      1651
+///     mhla            43946        82.83 %         0.4176      1432
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -87,7 +87,8 @@ inline std::vector<TrainedTensor> trained_tensors(const mhla::ParameterTable& ta
   std::vector<TrainedTensor> tensors;
   for (const mhla::Parameter& p : table.all()) {
     if (is_mixing(p.name) && freeze_mixing) continue;
-    tensors.push_back({p.name, p.shape, p.begin, p.size, p.shape.size() == 2});
+    const bool decays = p.shape.size() == 2 && p.name.ends_with(".weight");
+    tensors.push_back({p.name, p.shape, p.begin, p.size, decays});
   }
   return tensors;
 }
