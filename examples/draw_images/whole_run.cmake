@@ -3,6 +3,7 @@
 # is not in linear attention. PROGRAM; WORK is a folder.
 
 cmake_minimum_required(VERSION 3.25)
+include(${CMAKE_CURRENT_LIST_DIR}/../support/same_results.cmake)
 
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK})
@@ -12,18 +13,10 @@ foreach(threads 1 3)
     COMMAND ${PROGRAM} --quick --batch 24 --threads ${threads} --output ${WORK}/${threads}
     COMMAND_ERROR_IS_FATAL ANY)
 endforeach()
-file(READ ${WORK}/1.json one)
-file(READ ${WORK}/3.json three)
+expect_same_results(${WORK}/1 ${WORK}/3 losses frechet images)
 
+file(READ ${WORK}/1.json one)
 foreach(attention RANGE 2)
-  foreach(key losses frechet images)
-    string(JSON first GET "${one}" results ${attention} ${key})
-    string(JSON second GET "${three}" results ${attention} ${key})
-    if(NOT first STREQUAL second)
-      message(FATAL_ERROR "${key} of attention ${attention} with 1 and 3 threads: "
-                          "'${first}' and '${second}'")
-    endif()
-  endforeach()
   string(JSON loss GET "${one}" results ${attention} losses 0)
   list(APPEND losses ${loss})
 endforeach()

@@ -2,6 +2,7 @@
 # picture; of a file of frames as of what it draws itself. PROGRAM, VIDEO; WORK is a folder.
 
 cmake_minimum_required(VERSION 3.25)
+include(${CMAKE_CURRENT_LIST_DIR}/../support/same_results.cmake)
 
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK})
@@ -17,18 +18,7 @@ endfunction()
 
 run(one --threads 1)
 run(three --threads 3)
-file(READ ${WORK}/one.json one)
-file(READ ${WORK}/three.json three)
-foreach(attention RANGE 2)
-  foreach(key losses psnr)
-    string(JSON first GET "${one}" results ${attention} ${key})
-    string(JSON second GET "${three}" results ${attention} ${key})
-    if(NOT first STREQUAL second)
-      message(FATAL_ERROR "${key} of attention ${attention} with 1 and 3 threads: "
-                          "'${first}' and '${second}'")
-    endif()
-  endforeach()
-endforeach()
+expect_same_results(${WORK}/one ${WORK}/three losses psnr)
 
 run(file --video ${VIDEO} --patch 4 --frames 4 --threads 1)
 file(READ ${WORK}/file.json json)
