@@ -21,17 +21,13 @@ example_checkpoint_test(
   restore_video "psnr" --video ${mhla_video} --attention mhla --dim 8 --depth 1 --heads 1
   --frames 4 --batch 1 --steps 2000 --threads 1)
 
-foreach(option "attention|no|not in" "dim|0|not in range" "heads|3|heads of an even width"
-               "patch|7|expected a divisor of the video's 24 x 16 pixels"
-               "rate|nan|expected a number above 0" "masked|1|expected a number between 0 and 1"
-               "steps|0|not in range" "batch|0|not in range"
-               "stride|5|has 60 frames, expected at least 380 for clips of 76"
-               "output|no_such_folder/x|expected .*no_such_folder to be a folder")
-  string(REPLACE "|" ";" option "${option}")
-  list(POP_FRONT option name value expect)
-  string(MAKE_C_IDENTIFIER "refuses_${name}_${value}" case)
-  example_error_test(${case} restore_video "${expect}" --video ${mhla_video} --${name} ${value})
-endforeach()
+set(refusals "attention|no|not in" "dim|0|not in range" "heads|3|heads of an even width"
+             "patch|7|expected a divisor of the video's 24 x 16 pixels"
+             "rate|nan|expected a number above 0" "masked|1|expected a number between 0 and 1"
+             "steps|0|not in range" "batch|0|not in range"
+             "stride|5|has 60 frames, expected at least 380 for clips of 76"
+             "output|no_such_folder/x|expected .*no_such_folder to be a folder")
+example_option_tests(restore_video "${refusals}" --video ${mhla_video})
 foreach(video "missing|cannot be read" "short|ends in frame 25" "mixed|has another size in frame 1"
               "dark|has no .P6., width, height and 255 before frame 0")
   string(REPLACE "|" ";" video "${video}")

@@ -21,25 +21,16 @@ set(work ${CMAKE_CURRENT_BINARY_DIR}/train_images_broken)
 file(WRITE ${work}/train-images-idx3-ubyte.gz "not an archive")
 file(WRITE ${work}/weights.safetensors "not weights")
 
-foreach(option "attention|no|not in" "attention||required" "dim|0|not in range"
-               "dim|x|not in range" "heads|5|expected a divisor of --dim"
-               "blocks|3|expected a power of two" "blocks|512|not in range" "init|random|not in"
-               "epochs|0|not in range" "images|60001|not in range" "batch|-1|not in range"
-               "rate|0|expected a number above 0" "rate|nan|expected a number above 0"
-               "rate|x|--rate: Failed parsing x" "threads|0|not in range" "seed|-1|not in range"
-               "images|10|--batch is 64, expected at most the number of training images"
-               "lepe|2|expected 0 or odd" "no_such_option|1|not expected"
-               "output|no_such_folder/x|expected .*no_such_folder to be a folder")
-  string(REPLACE "|" ";" option "${option}")
-  list(POP_FRONT option name value expect)
-  if(value STREQUAL "")
-    set(value_arguments "")
-  else()
-    set(value_arguments ${value})
-  endif()
-  string(MAKE_C_IDENTIFIER "refuses_${name}_${value}" case)
-  example_error_test(${case} train_images "${expect}" --${name} ${value_arguments})
-endforeach()
+set(refusals "attention|no|not in" "attention||required" "dim|0|not in range"
+             "dim|x|not in range" "heads|5|expected a divisor of --dim"
+             "blocks|3|expected a power of two" "blocks|512|not in range" "init|random|not in"
+             "epochs|0|not in range" "images|60001|not in range" "batch|-1|not in range"
+             "rate|0|expected a number above 0" "rate|nan|expected a number above 0"
+             "rate|x|--rate: Failed parsing x" "threads|0|not in range" "seed|-1|not in range"
+             "images|10|--batch is 64, expected at most the number of training images"
+             "lepe|2|expected 0 or odd" "no_such_option|1|not expected"
+             "output|no_such_folder/x|expected .*no_such_folder to be a folder")
+example_option_tests(train_images "${refusals}")
 
 example_error_test(names_missing_data train_images "nowhere/train-images.* is not there"
                    --data ${work}/nowhere)

@@ -10,16 +10,12 @@ example_checkpoint_test(
   write_text "held_out_bits;paragraph" --text ${mhla_text} --attention mhla --dim 16 --depth 1
   --context 128 --block 16 --steps 2000 --threads 1 --letters 50)
 
-foreach(option "attention|no|not in" "dim|0|not in range" "heads|3|heads of an even width"
-               "block|4096|at most --context" "rate|nan|expected a number above 0"
-               "init|random|not in" "steps|0|not in range" "batch|0|not in range" "temperature|0|not in range"
-               "context|4096|expected at least 81940 for this --context"
-               "output|no_such_folder/x|expected .*no_such_folder to be a folder")
-  string(REPLACE "|" ";" option "${option}")
-  list(POP_FRONT option name value expect)
-  string(MAKE_C_IDENTIFIER "refuses_${name}_${value}" case)
-  example_error_test(${case} write_text "${expect}" --text ${mhla_text} --${name} ${value})
-endforeach()
+set(refusals "attention|no|not in" "dim|0|not in range" "heads|3|heads of an even width"
+             "block|4096|at most --context" "rate|nan|expected a number above 0"
+             "init|random|not in" "steps|0|not in range" "batch|0|not in range" "temperature|0|not in range"
+             "context|4096|expected at least 81940 for this --context"
+             "output|no_such_folder/x|expected .*no_such_folder to be a folder")
+example_option_tests(write_text "${refusals}" --text ${mhla_text})
 example_error_test(needs_a_text write_text "--text is missing")
 example_error_test(names_a_missing_text write_text "no_text cannot be read" --text no_text)
 example_error_test(needs_a_checkpoint_to_resume write_text
