@@ -173,7 +173,6 @@ std::optional<Result> run_one(const Settings& settings, const Options& o,
 }
 
 int run(const Options& o) {
-  const std::filesystem::path json = o.output + ".json", picture = o.output + ".png";
   expect_files(o);
   const auto training = examples::read_images(o.data, examples::Part::kTraining, o.images);
   const auto test = examples::read_images(o.data, examples::Part::kTest, kTestImages);
@@ -198,10 +197,7 @@ int run(const Options& o) {
                       {{"frechet", to_json(real)},
                        {"images", to_json(real_images(training, o.drawing.images, 0))}}}};
   for (const Result& result : results) all["results"].push_back(to_json(result));
-  examples::write_results(json, all);
-  std::printf("%s\n", json.c_str());
-  std::fflush(stdout);
-  if (examples::draw(CHART, json, picture)) std::printf("%s\n", picture.c_str());
+  examples::write_and_draw(o.output, all, CHART);
   return 0;
 }
 

@@ -166,7 +166,6 @@ std::optional<Result> train_one(const Settings& settings, const Options& o, cons
 }
 
 int train_all(const Options& o) {
-  const std::filesystem::path json = o.output + ".json", picture = o.output + ".png";
   expect_files(o);
   const Images images = read_images(o.data, examples::Part::kTraining, o.images);
   const Images test = read_images(o.data, examples::Part::kTest, o.test_images);
@@ -176,10 +175,7 @@ int train_all(const Options& o) {
   if (!each) return examples::interrupted_status();
   const std::vector<Result>& results = *each;
   print_table(results);
-  write_json(json, o.schedule, o.images, o.epochs, results);
-  std::printf("%s\n", json.c_str());
-  std::fflush(stdout);
-  if (examples::draw(CHART, json, picture)) std::printf("%s\n", picture.c_str());
+  examples::write_and_draw(o.output, to_json(o.schedule, o.images, o.epochs, results), CHART);
   return 0;
 }
 

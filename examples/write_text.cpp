@@ -147,7 +147,6 @@ std::optional<Result> run_one(const Settings& settings, const Options& o, const 
 }
 
 int run(const Options& o) {
-  const std::filesystem::path json = o.output + ".json", picture = o.output + ".png";
   expect_files(o);
   const Text text(o.text, o.settings.context);
   const auto each = run_each(o, o.settings, [&](const Settings& s) { return run_one(s, o, text); });
@@ -158,10 +157,7 @@ int run(const Options& o) {
   const bool proven = print_proofs(results);
   nlohmann::json all{{"schedule", to_json(o.schedule)}, {"text", text.to_json()}};
   for (const Result& result : results) all["results"].push_back(to_json(result));
-  examples::write_results(json, all);
-  std::printf("%s\n", json.c_str());
-  std::fflush(stdout);
-  if (examples::draw(CHART, json, picture)) std::printf("%s\n", picture.c_str());
+  examples::write_and_draw(o.output, all, CHART);
   return proven ? 0 : 1;
 }
 

@@ -68,4 +68,14 @@ inline bool draw(const std::string& script, const std::filesystem::path& json,
   return false;
 }
 
+/// Writes PREFIX.json and draws it into PREFIX.png; prints the names of those that are there.
+inline void write_and_draw(const std::string& prefix, const nlohmann::json& json,
+                           const std::string& script) {
+  const std::string results = prefix + ".json", picture = prefix + ".png";
+  write_results(results, json);
+  std::printf("%s\n", results.c_str());
+  std::fflush(stdout);
+  if (draw(script, results, picture)) std::printf("%s\n", picture.c_str());
+}
+
 }  // namespace examples

@@ -4,11 +4,9 @@
 /// What the user sees: a table, and a JSON of all results.
 
 #include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "../support/results.hpp"
 #include "../support/training_loop.hpp"
 #include "settings.hpp"
 
@@ -38,9 +36,8 @@ inline void print_table(const std::vector<Result>& results) {
   }
 }
 
-/// Writes the whole file or, with an exception, nothing.
-inline void write_json(const std::filesystem::path& path, const examples::Schedule& schedule,
-                       Index images, Index epochs, const std::vector<Result>& results) {
+inline nlohmann::json to_json(const examples::Schedule& schedule, Index images, Index epochs,
+                              const std::vector<Result>& results) {
   const auto rows = [](const std::vector<mhla::Matrix<float>>& matrices) {
     nlohmann::json list = nlohmann::json::array();
     for (const auto& m : matrices) {
@@ -63,7 +60,7 @@ inline void write_json(const std::filesystem::path& path, const examples::Schedu
                                {"initial_mixing", rows(r.initial_mixing)},
                                {"learned_mixing", rows(r.learned_mixing)}});
   }
-  examples::write_results(path, json);
+  return json;
 }
 
 }  // namespace train_images
