@@ -49,3 +49,9 @@
 #include "mhla/gradient/gradients.hpp"      // Gradients, ParameterGradients
 #include "mhla/gradient/linear.hpp"         // linear_bidirectional_gradient, linear_causal_gradient
 #include "mhla/gradient/softmax.hpp"  // softmax_bidirectional_gradient, softmax_causal_gradient
+
+// Mixing matrices without training.
+#include "mhla/fit/fit_mixing.hpp"   // fit_mixing: to the outputs of another attention
+#include "mhla/fit/mixing_fit.hpp"   // MixingFit: from many examples
+#include "mhla/fit/nonnegative.hpp"  // nonnegative_least_squares
+#include "mhla/fit/suggest.hpp"      // suggest_from_data: how many blocks are worth it

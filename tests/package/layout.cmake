@@ -3,7 +3,7 @@
 cmake_minimum_required(VERSION 3.25)
 
 # Folder of include/mhla -> folders it may include. A folder may include itself.
-set(rows core kernel policy tokens stage attention gradient layer io distributed)
+set(rows core kernel policy tokens stage attention gradient layer fit io distributed)
 set(row_core "")
 set(row_kernel core)
 set(row_policy core kernel)
@@ -12,6 +12,7 @@ set(row_stage core kernel policy tokens)
 set(row_attention core kernel policy tokens stage)
 set(row_gradient core kernel policy tokens stage attention)
 set(row_layer core kernel policy tokens stage attention gradient)
+set(row_fit core kernel policy tokens stage attention)
 set(row_io core)
 set(row_distributed core kernel policy tokens stage attention gradient)
 list(APPEND rows cuda/arch cuda/ptx cuda/tile cuda/kernel cuda/launch cuda/attention)
@@ -23,7 +24,7 @@ set(row_cuda/launch cuda/kernel cuda/tile cuda/ptx cuda/arch core)
 set(row_cuda/attention cuda/launch cuda/kernel cuda/tile cuda/ptx cuda/arch core policy)
 # The tables of contents: of the CPU library, and of the CUDA library.
 list(APPEND rows mhla.hpp fwd.hpp mhla.cuh)
-set(row_mhla.hpp core policy attention gradient layer)
+set(row_mhla.hpp core policy attention gradient layer fit)
 set(row_fwd.hpp core)
 set(row_mhla.cuh cuda/attention)
 
@@ -95,9 +96,10 @@ endfunction()
 # What users name one by one. Forms and their gradients are held to tests/contract, private headers are
 # tested where they do more than these see. mixing_view is tested with mixing_matrix, map_layer with
 # learned_feature_map, layer with tests/contract/attention_layer.hpp, the parts of the attention layers,
-# of blocks, of the readers and of the writer with these.
+# of blocks, of the readers, of the writer and of fits with these.
 function(check_EveryPublicHeaderHasATest)
   list(REMOVE_ITEM headers policy/mixing_view.hpp policy/map_layer.hpp io/replacement_file.hpp
+       fit/active_set.hpp fit/block_sums.hpp fit/residual_rows.hpp
        io/safetensors_entries.hpp io/safetensors_file.hpp io/safetensors_index.hpp layer/layer.hpp
        layer/body.hpp layer/decoding_layer.hpp layer/feed_forward.hpp layer/block_body.hpp layer/block_backward.hpp
        layer/block_family.hpp layer/block_condition.hpp layer/block_convolution.hpp
@@ -105,7 +107,7 @@ function(check_EveryPublicHeaderHasATest)
        layer/vision_parameters.hpp layer/video_parameters.hpp layer/video_body.hpp
        layer/video_backward.hpp layer/language_parameters.hpp
        layer/language_maps.hpp layer/language_body.hpp layer/language_backward.hpp)
-  list(FILTER headers INCLUDE REGEX "^(policy|layer|io)/")
+  list(FILTER headers INCLUDE REGEX "^(policy|layer|fit|io)/")
   foreach(header IN LISTS headers)
     string(REGEX REPLACE "\\.hpp$" "" noun ${header})
     if(NOT EXISTS ${SOURCE}/tests/${noun}_test.cpp)

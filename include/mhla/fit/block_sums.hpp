@@ -1,0 +1,97 @@
+#pragma once
+
+/// \file
+/// What is kept of the residual rows (residual_rows.hpp) of one query block, over all examples: as
+/// much as gives the residual of any row m_i of a mixing matrix, of these blocks or of coarser
+/// ones.
+///
+///     |sum_b m_ib row_b - f|^2 = x^T gram x,    x = (m_ib for the columns b of the row, -1)
+///
+/// Coarser blocks share coefficients: with P [n,n'] that says which columns are merged, and over
+/// the query blocks that become one, their gram is sum_i P^T gram_i P.
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/matrix.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// The sums of one query block with n columns.
+struct BlockSums {
+  Matrix<double> gram;  ///< [n + 1, n + 1], its lower triangle; f last
+  Matrix<double>
+      sums;        ///< [1, n], sum of s_t z_tb / d_t: the part of a unit of m_ib in denominators
+  double sum = 0;  ///< of the matrix that the rows are weighed by
+  double targets = 0;  ///< sum of |target_t|^2
+  Index queries = 0;
+  Index left_out = 0;  ///< other queries: with a denominator of 0, they add nothing
+
+  explicit BlockSums(Index columns)
+      : gram(Matrix<double>::Zero(columns + 1, columns + 1)),
+        sums(Matrix<double>::Zero(1, columns)) {}
+
+  Index columns() const { return gram.rows() - 1; }
+  bool finite() const { return std::isfinite(gram.trace() + targets); }
+
+  /// The square of the residual of a row; not below 0, which rounding would allow.
+  /// \param m  m(r) is the coefficient of column r
+  template <class M>
+  double residual(M&& m) const {
+    const auto x = [&](Index r) { return r == columns() ? -1 : double{m(r)}; };
+    double square = 0;
+    for (Index r = 0; r <= columns(); ++r) {
+      double half = gram(r, r) * x(r) / 2;
+      for (Index c = 0; c < r; ++c) half += gram(r, c) * x(c);
+      square += 2 * half * x(r);
+    }
+    return std::max(square, 0.0);
+  }
+
+  /// Adds the sums of another block, whose column r is column place(r) of this one.
+  template <class Place>
+  void add(const BlockSums& other, Place&& place) {
+    const auto to = [&](Index r) { return r == other.columns() ? columns() : place(r); };
+    for (Index r = 0; r <= other.columns(); ++r) {
+      for (Index c = 0; c <= r; ++c) {
+        const Index row = std::max(to(r), to(c)), column = std::min(to(r), to(c));
+        gram(row, column) += (row == column && r != c ? 2 : 1) * other.gram(r, c);
+      }
+    }
+    for (Index r = 0; r < other.columns(); ++r) sums(0, place(r)) += other.sums(0, r);
+    sum += other.sum;
+    targets += other.targets;
+    queries += other.queries;
+    left_out += other.left_out;
+  }
+};
+
+/// Throws unless `groups` has an entry for each of `blocks` blocks, and each group from 0 on a
+/// block. \return the number of groups
+inline Index expect_groups(const char* function, const char* argument,
+                           std::span<const Index> groups, Index blocks) {
+  if (static_cast<Index>(groups.size()) != blocks) {
+    fail_shape(function, argument, "has " + std::to_string(groups.size()) + " entries",
+               std::to_string(blocks) + ", a group for each block");
+  }
+  const Index last = *std::max_element(groups.begin(), groups.end());
+  for (Index g = std::min<Index>(0, *std::min_element(groups.begin(), groups.end())); g <= last;
+       ++g) {
+    const bool there = std::find(groups.begin(), groups.end(), g) != groups.end();
+    if (there == (g >= 0)) continue;
+    fail_option(function, argument,
+                (there ? "has a group " : "has no block in group ") + std::to_string(g),
+                "groups from 0 on, each with a block");
+  }
+  return last + 1;
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,282 @@
+#pragma once
+
+/// \file
+/// Mixing matrices without training: rows m_i >= 0 by least squares, such that MHLA gives the
+/// outputs of another attention (a teacher: softmax, linear, MHLA with another matrix):
+///
+///     minimise  sum_t |den_t (o_t - target_t)|^2 / d_t^2  +  ridge |m_i - prior_i|^2
+///
+/// over the queries t of block i, of any number of examples; d_t are their denominators with the
+/// matrix that the fit starts from. Without a normaliser, and at the start, this is the error of
+/// the output itself; otherwise a second fit, from the first one's matrix, comes closer to it.
+/// Where a normaliser divides, a common factor of a row cancels: it is chosen such that the
+/// denominators are in the mean what they were, or small ones would look good. normalize_rows makes
+/// rows sum to 1.
+///
+///     mhla::MixingFit<float> fit(mhla::locality(blocks));           // or of a band: what it may
+///     use for (const auto& example : examples) fit.add(example.in, blocks, op, example.target);
+///     const auto m = fit.solve();                                   // fit.residual(m).total
+///
+/// The same sums answer for coarser blocks (coarser), for few nonzeros, and for any prior. A head
+/// has a matrix of its own if it has a MixingFit of its own.
+/// Cost of a head: 2 N M D E + N M^2 E flops, in double; memory (M + 1)^2 numbers for each of M
+/// rows, M being what the band of the start holds of a row; of solve: see nonnegative.hpp.
+
+#include <cmath>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mhla/attention/bidirectional.hpp"
+#include "mhla/attention/causal.hpp"
+#include "mhla/attention/naive.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/fit/nonnegative.hpp"
+#include "mhla/fit/residual_rows.hpp"
+#include "mhla/policy/mixing_matrix.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+/// What rows of a fitted matrix must fulfil besides.
+template <Accumulator A>
+struct FitOptions {
+  /// Weight of |m_i - prior_i|^2, in mean diagonal elements of the row's Gram matrix.
+  double ridge = 0;
+  MixingView<const A> prior{};  ///< what the ridge pulls to, such as locality; absent: 0
+  Index nonzeros = 0;           ///< most coefficients of a row that are not 0; 0 for any number
+  bool sum_to_one = false;      ///< rows sum to 1, whatever their denominators
+};
+
+/// How far outputs are from their targets: the root of the sum of squares over that of the targets.
+/// Below 1e-7 it is rounding.
+struct FitResidual {
+  std::vector<double> of_block{};  ///< [Mq], 0 where no target was seen
+  double total = 0;
+  Index left_out = 0;  ///< queries whose denominator is 0: they have no output, and did not count
+};
+
+/// Sums over examples, from which a mixing matrix is solved.
+template <Accumulator A>
+class MixingFit {
+ public:
+  /// \param start  the matrix whose denominators weigh the tokens; only coefficients of its band,
+  ///     for the causal form on and below the diagonal, are fitted. Rows without a query keep it.
+  explicit MixingFit(const MixingMatrix<A>& start, Order order = Order::kBidirectional);
+
+  /// Adds the heads of an example: what the form takes, and the output that it should give.
+  /// \param target  [N,E], of a batch [B,N,H,E]; not read for masked queries
+  /// \throws as the form does, option_error if a number of the example is not finite; then nothing
+  ///     has been added.
+  template <AttentionInputs In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
+  requires std::same_as<detail::sum_of<In>, A> && DifferentiableNormalizer<detail::normalizer_t<Op>>
+  void add(const In& in, const Blocks& blocks, const Op& op,
+           const std::type_identity_t<detail::dout_of<In>>& target,
+           const ExecutorRef& executor = {});
+
+  /// Returns the matrix that fits best, in the band of the start. Rows are pieces of work.
+  /// \throws shape_error if the prior has another shape than the start; option_error for a negative
+  ///     option, or if the denominators of a block's queries sum to 0 or less, or to no number.
+  MixingMatrix<A> solve(const FitOptions<A>& options = {}, const ExecutorRef& executor = {}) const;
+
+  /// The residual with any matrix, of the sums above: exact for the start, and for any matrix where
+  /// no normaliser divides.
+  /// \throws shape_error if m has another shape than the start.
+  FitResidual residual(const MixingView<const A>& m) const;
+
+  /// The fit of coarser blocks, from the same sums: query block i becomes part of block queries[i],
+  /// key block b of keys[b], and all parts of a block share its coefficients. Starts from their
+  /// mean. \throws shape_error unless there is a group for each block; option_error if a group is
+  /// empty, if
+  ///     groups of the causal form are not ascending and the same for both, or after CrossQuery,
+  ///     whose slots another partition would change.
+  MixingFit coarser(std::span<const Index> queries, std::span<const Index> keys) const;
+  MixingFit coarser(std::span<const Index> blocks) const { return coarser(blocks, blocks); }
+
+  const MixingMatrix<A>& start() const { return start_; }
+  Order order() const { return order_; }
+
+ private:
+  /// The columns of row i that are fitted.
+  detail::ColumnSpan columns(Index i) const {
+    const Band& band = start_.band();
+    const Index last = order_ == Order::kCausal ? std::min(band.last(i), i + 1) : band.last(i);
+    return {std::min(band.first(i), last), last};
+  }
+  void solve_row(Index i, const FitOptions<A>& options, MixingMatrix<A>& m) const;
+
+  MixingMatrix<A> start_;
+  Order order_;
+  std::vector<detail::BlockSums> sums_;  // [Mq]
+  bool divides_ = false;                 // an example had a normaliser that divides
+  bool cross_query_ = false;
+};
+
+// ------------------------------------------------------------------------------------------------
+
+template <Accumulator A>
+MixingFit<A>::MixingFit(const MixingMatrix<A>& start, Order order) : start_(start), order_(order) {
+  for (Index i = 0; i < start.rows(); ++i) {
+    sums_.emplace_back(columns(i).end - columns(i).begin);
+  }
+}
+
+template <Accumulator A>
+template <AttentionInputs In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
+requires std::same_as<detail::sum_of<In>, A> && DifferentiableNormalizer<detail::normalizer_t<Op>>
+void MixingFit<A>::add(const In& in, const Blocks& blocks, const Op& op,
+                       const std::type_identity_t<detail::dout_of<In>>& target,
+                       const ExecutorRef& executor) {
+  constexpr const char* kName = "MixingFit::add";
+  const MixingView<const A> mixing = start_;
+  const auto check = [&](const auto& head, const auto& out) {
+    if (order_ == Order::kBidirectional) {
+      detail::bidirectional_form(in, blocks, mixing, op, kName).check(head, out, "target");
+    } else if constexpr (BlocksOf<Blocks>) {
+      detail::causal_form(in, blocks, mixing, op, kName).check(head, out, "target");
+    } else {
+      detail::fail_option(kName, "blocks", "are those of cross-attention", "one partition");
+    }
+  };
+  detail::expect_batch(kName, in, target, "target");
+  std::vector<detail::BlockSums> sums = sums_;
+  for (Index s = 0; s < detail::sequences(in); ++s) {
+    for (Index h = 0; h < detail::heads(in); ++h) {
+      const auto head = detail::head_inputs(in, s, h);
+      const auto out = detail::head_output(in, target, s, h);
+      check(head, out);
+      const Index mq = detail::blocks_of(detail::query_blocks(blocks), head.q.rows).blocks();
+      const Index mk = detail::blocks_of(detail::key_blocks(blocks), head.k.rows).blocks();
+      const auto problem = naive_problem<double>(head, blocks, mixing, op, order_);
+      const detail::ResidualRows rows(problem, mq, mk);
+      executor.for_each(mq, [&](Index i, Index) {
+        const detail::ColumnSpan span = detail::ColumnSpan::both(columns(i), {0, mk});
+        rows.add(i, span.begin, std::max(span.begin, span.end), out,
+                 sums[static_cast<std::size_t>(i)]);
+      });
+    }
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (sums[i].finite()) continue;
+    detail::fail_option(kName, "example",
+                        "gives numbers that are not finite, in query block " + std::to_string(i),
+                        "finite inputs and targets");
+  }
+  sums_ = std::move(sums);
+  divides_ = divides_ || op.normalizer.sums() != WeightSums::kNone;
+  cross_query_ = cross_query_ || op.normalizer.sums() == WeightSums::kCrossQuery;
+}
+
+template <Accumulator A>
+void MixingFit<A>::solve_row(Index i, const FitOptions<A>& options, MixingMatrix<A>& m) const {
+  const detail::BlockSums& sums = sums_[static_cast<std::size_t>(i)];
+  const Index first = columns(i).begin, n = sums.columns();
+  if (n == 0 || sums.queries == 0) return;
+  Matrix<double> gram = sums.gram.topLeftCorner(n, n);
+  std::vector<double> right(static_cast<std::size_t>(n));
+  const double ridge = options.ridge * gram.trace() / static_cast<double>(n);
+  for (Index r = 0; r < n; ++r) {
+    double& entry = right[static_cast<std::size_t>(r)];
+    entry = sums.gram(n, r);
+    for (Index c = 0; c < r; ++c) gram(c, r) = gram(r, c);
+    gram(r, r) += ridge;
+    if (!options.prior.absent()) entry += ridge * double{options.prior(i, first + r)};
+  }
+  std::vector<double> weights;
+  if (options.sum_to_one) {
+    weights.assign(right.size(), 1.0);
+  } else if (divides_) {
+    if (!(sums.sum > 0)) {
+      detail::fail_option("MixingFit::solve", "fit",
+                          "has denominators that sum to " + std::to_string(sums.sum) +
+                              " in query block " + std::to_string(i),
+                          "a sum above 0");
+    }
+    for (Index r = 0; r < n; ++r) weights.push_back(sums.sums(0, r) / sums.sum);
+  }
+  const std::vector<double> row =
+      nonnegative_least_squares(gram, right, {.weights = weights, .nonzeros = options.nonzeros});
+  for (Index r = 0; r < n; ++r) {
+    m.at(i, first + r) = static_cast<A>(row[static_cast<std::size_t>(r)]);
+  }
+}
+
+template <Accumulator A>
+MixingMatrix<A> MixingFit<A>::solve(const FitOptions<A>& options,
+                                    const ExecutorRef& executor) const {
+  constexpr const char* kName = "MixingFit::solve";
+  if (!(options.ridge >= 0) || options.nonzeros < 0) {
+    detail::fail_option(kName, "options",
+                        "have a ridge of " + std::to_string(options.ridge) + " and nonzeros " +
+                            std::to_string(options.nonzeros),
+                        "numbers >= 0");
+  }
+  if (!options.prior.absent()) {
+    detail::expect_mixing(kName, options.prior, start_.rows(), start_.cols());
+  }
+  MixingMatrix<A> m = start_;
+  executor.for_each(start_.rows(), [&](Index i, Index) { solve_row(i, options, m); });
+  return m;
+}
+
+template <Accumulator A>
+FitResidual MixingFit<A>::residual(const MixingView<const A>& m) const {
+  detail::expect_mixing("MixingFit::residual", m, start_.rows(), start_.cols());
+  const auto relative = [](double squares, double targets) {
+    return targets > 0 ? std::sqrt(squares / targets) : 0;
+  };
+  FitResidual residual;
+  double squares = 0, targets = 0;
+  for (Index i = 0; i < start_.rows(); ++i) {
+    const detail::BlockSums& sums = sums_[static_cast<std::size_t>(i)];
+    const double own = sums.residual([&](Index r) { return m(i, columns(i).begin + r); });
+    residual.of_block.push_back(relative(own, sums.targets));
+    residual.left_out += sums.left_out;
+    squares += own;
+    targets += sums.targets;
+  }
+  residual.total = relative(squares, targets);
+  return residual;
+}
+
+template <Accumulator A>
+MixingFit<A> MixingFit<A>::coarser(std::span<const Index> queries,
+                                   std::span<const Index> keys) const {
+  constexpr const char* kName = "MixingFit::coarser";
+  const Index mq = detail::expect_groups(kName, "queries", queries, start_.rows());
+  const Index mk = detail::expect_groups(kName, "keys", keys, start_.cols());
+  const bool causal = order_ == Order::kCausal;
+  if (causal && (!std::is_sorted(keys.begin(), keys.end()) ||
+                 !std::equal(queries.begin(), queries.end(), keys.begin(), keys.end()))) {
+    detail::fail_option(kName, "groups", "are not ascending, or not the same of queries and keys",
+                        "blocks of consecutive tokens, as causality requires");
+  }
+  if (cross_query_) {
+    detail::fail_option(kName, "fit", "has examples with CrossQuery", "another normaliser");
+  }
+  const auto group = [](std::span<const Index> groups, Index b) {
+    return groups[static_cast<std::size_t>(b)];
+  };
+  Matrix<A> start = Matrix<A>::Zero(mq, mk), members = start;
+  for (Index i = 0; i < start_.rows(); ++i) {
+    const Index last = causal ? i + 1 : start_.cols();
+    if (columns(i).begin > 0 || columns(i).end < last) {
+      detail::fail_option(kName, "fit", "starts from a band of blocks", "all coefficients");
+    }
+    for (Index b = 0; b < last; ++b) {
+      start(group(queries, i), group(keys, b)) += start_(i, b);
+      members(group(queries, i), group(keys, b)) += 1;
+    }
+  }
+  MixingFit coarse(MixingMatrix<A>(start.cwiseQuotient(members.cwiseMax(A(1))).eval()), order_);
+  for (Index i = 0; i < start_.rows(); ++i) {
+    coarse.sums_[static_cast<std::size_t>(group(queries, i))].add(
+        sums_[static_cast<std::size_t>(i)], [&](Index b) { return group(keys, b); });
+  }
+  coarse.divides_ = divides_;
+  return coarse;
+}
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla

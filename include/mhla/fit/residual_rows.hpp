@@ -1,0 +1,233 @@
+#pragma once
+
+/// \file
+/// What a mixing matrix is fitted to, for one head: the row of query block i enters the output of
+/// its queries linearly,
+///
+///     den_t o_t - den_t target_t = sum_b m_ib (y_tb - s_t z_tb target_t) - f_t
+///
+///     y_tb = phi(q_t)^T S_b, the part of keys that t reads       z_tb likewise of the sum r_t
+///     den(r) = d_t + s_t (r - r_t) near the r_t of a matrix m that is known
+///     f_t    = (d_t - s_t r_t) target_t              exact for all normalisers of the library
+///
+/// so that, divided by d_t, its squares sum to a quadratic function of the row: of the Gram matrix
+/// of these rows, f_t last. All is in double, behind feature maps in the accumulator of the
+/// tensors. Cost: 2 N M D E flops for y, N M^2 E for the Gram matrices; memory N (D + E) + M D E
+/// numbers.
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "mhla/attention/naive.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/fit/block_sums.hpp"
+#include "mhla/kernel/inner_products.hpp"
+#include "mhla/kernel/product.hpp"
+#include "mhla/policy/normalizer.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// Kept tokens in the order of their blocks.
+class TokensByBlock {
+ public:
+  TokensByBlock(const std::vector<Index>& block, const std::vector<bool>& kept, Index blocks)
+      : begin_(static_cast<std::size_t>(blocks) + 1) {
+    for (std::size_t t = 0; t < block.size(); ++t) {
+      begin_[static_cast<std::size_t>(block[t]) + 1] += kept[t];
+    }
+    for (std::size_t b = 1; b < begin_.size(); ++b) begin_[b] += begin_[b - 1];
+    tokens_.resize(static_cast<std::size_t>(begin_.back()));
+    std::vector<Index> next = begin_;
+    for (std::size_t t = 0; t < block.size(); ++t) {
+      if (!kept[t]) continue;
+      const Index place = next[static_cast<std::size_t>(block[t])]++;
+      tokens_[static_cast<std::size_t>(place)] = static_cast<Index>(t);
+    }
+  }
+  Index begin(Index b) const { return begin_[static_cast<std::size_t>(b)]; }
+  Index size(Index b) const { return begin(b + 1) - begin(b); }
+  Index token(Index place) const { return tokens_[static_cast<std::size_t>(place)]; }
+  /// The rows of these tokens.
+  Matrix<double> rows(const Matrix<double>& m) const {
+    Matrix<double> sorted(static_cast<Index>(tokens_.size()), m.cols());
+    for (Index r = 0; r < sorted.rows(); ++r) sorted.row(r) = m.row(token(r));
+    return sorted;
+  }
+
+ private:
+  std::vector<Index> begin_;   // [M + 1]
+  std::vector<Index> tokens_;  // [kept]
+};
+
+/// A matrix as rows of a product.
+inline Rows<const double> rows_of(const Matrix<double>& m, Index from = 0) {
+  return {m.data() + from * m.cols(), m.cols()};
+}
+
+/// One head, ready to give the rows of any query block.
+template <class Z>
+class ResidualRows {
+ public:
+  ResidualRows(const NaiveProblem<double, Z>& p, Index query_blocks, Index key_blocks)
+      : p_(p),
+        queries_(p.query_block, p.query_kept, query_blocks),
+        keys_(p.key_block, p.key_kept, key_blocks),
+        own_(p.normalizer_q.size() > 0),
+        sums_(p.normalizer.sums()),
+        q_(queries_.rows(p.q)),
+        k_(keys_.rows(p.k)),
+        v_(keys_.rows(p.v)),
+        normalizer_q_(own_ ? queries_.rows(p.normalizer_q) : Matrix<double>(0, 0)),
+        normalizer_k_(own_ ? keys_.rows(p.normalizer_k) : Matrix<double>(0, 0)),
+        summaries_(key_blocks * p.q.cols(), p.v.cols()),
+        key_sums_(Matrix<double>::Zero(key_blocks, key_features().cols())) {
+    for (Index b = 0; b < key_blocks; ++b) summarize(b);
+    if (sums_ == WeightSums::kCrossQuery) sum_slots(query_blocks);
+  }
+
+  /// Adds the rows of query block i for key blocks [first, last).
+  /// \param targets  [N,E], rows of masked queries are not read
+  template <class T>
+  void add(Index i, Index first, Index last, MatrixView<const T> targets, BlockSums& to) const {
+    constexpr Index kTokens = 16;  // of a strip: its rows for 64 blocks of 64 values are 0.5 MB
+    const Index n = last - first, e = p_.v.cols();
+    Matrix<double> rows(to.gram.rows(), kTokens * e), sums(kTokens, n);
+    for (Index done = 0; done < queries_.size(i); done += kTokens) {
+      const Index place = queries_.begin(i) + done;
+      const Index count = std::min(kTokens, queries_.size(i) - done);
+      rows.setZero();
+      write_values(i, first, last, place, count, rows);
+      sums.setZero();
+      write_sums(i, first, last, place, count, sums);
+      for (Index s = 0; s < count; ++s) {
+        subtract_target(i, first, n, queries_.token(place + s), s, sums, targets, rows, to);
+      }
+      for (Index r = 0; r < rows.rows(); r += kInnerRows) {
+        const Index some = std::min<Index>(kInnerRows, rows.rows() - r);
+        add_inner_products<double>(rows_of(rows, r), some, rows_of(rows), r + some, count * e,
+                                   {to.gram.data() + r * to.gram.cols(), to.gram.cols()});
+      }
+    }
+  }
+
+ private:
+  const Matrix<double>& query_features() const { return own_ ? normalizer_q_ : q_; }
+  const Matrix<double>& key_features() const { return own_ ? normalizer_k_ : k_; }
+  bool causal() const { return p_.order == Order::kCausal; }
+
+  void summarize(Index b) {
+    const Index d = k_.cols(), e = v_.cols(), begin = keys_.begin(b), count = keys_.size(b);
+    multiply<double>({.out = {summaries_.data() + b * d * e, e},
+                      .a = MatrixView<const double>(k_).middle_rows(begin, count).transposed(),
+                      .b = rows_of(v_, begin),
+                      .cols = e});
+    for (Index t = begin; t < begin + count; ++t) key_sums_.row(b) += key_features().row(t);
+  }
+
+  /// s_bw of all slots; 0 where the query is masked.
+  void sum_slots(Index blocks) {
+    Index slots = 0;
+    for (const Index slot : p_.query_slot) slots = std::max(slots, slot + 1);
+    slot_sums_ = Matrix<double>::Zero(blocks, slots);
+    for (Index b = 0; b < blocks; ++b) {
+      for (Index t = queries_.begin(b); t < queries_.begin(b + 1); ++t) {
+        slot_sums_(b, slot(queries_.token(t))) = query_features().row(t).dot(key_sums_.row(b));
+      }
+    }
+  }
+  Index slot(Index token) const { return p_.query_slot[static_cast<std::size_t>(token)]; }
+
+  /// x_t . y_j of the queries of a strip and the keys of block i up to themselves. // [count, keys]
+  Matrix<double> earlier_products(Index i, Index place, Index count, const Matrix<double>& x,
+                                  const Matrix<double>& y) const {
+    Matrix<double> products = Matrix<double>::Zero(count, keys_.size(i));
+    add_inner_products<double>(rows_of(x, place), count, rows_of(y, keys_.begin(i)),
+                               products.cols(), x.cols(), {products.data(), products.cols()});
+    for (Index s = 0; s < count; ++s) {
+      for (Index j = 0; j < products.cols(); ++j) {
+        if (keys_.token(keys_.begin(i) + j) > queries_.token(place + s)) products(s, j) = 0;
+      }
+    }
+    return products;
+  }
+
+  /// y_tb of a strip, a row for each b.                                    // [n, count * E]
+  void write_values(Index i, Index first, Index last, Index place, Index count,
+                    Matrix<double>& rows) const {
+    const Index d = q_.cols(), e = v_.cols();
+    for (Index b = first; b < last; ++b) {
+      const Rows<double> out(rows.data() + (b - first) * rows.cols(), e);
+      if (causal() && b == i) {
+        const Matrix<double> products = earlier_products(i, place, count, q_, k_);
+        multiply<double>({.out = out, .a = products, .b = rows_of(v_, keys_.begin(i)), .cols = e});
+      } else {
+        multiply<double>({.out = out,
+                          .a = MatrixView<const double>(q_).middle_rows(place, count),
+                          .b = rows_of(summaries_, b * d),
+                          .cols = e});
+      }
+    }
+  }
+
+  /// z_tb of a strip.                                                       // [count, n]
+  void write_sums(Index i, Index first, Index last, Index place, Index count,
+                  Matrix<double>& sums) const {
+    if (sums_ == WeightSums::kCrossQuery) {
+      for (Index s = 0; s < count; ++s) {
+        const Index w = slot(queries_.token(place + s));
+        for (Index b = first; b < last; ++b) sums(s, b - first) = slot_sums_(b, w);
+      }
+    } else if (sums_ == WeightSums::kOwn) {
+      add_inner_products<double>(rows_of(query_features(), place), count, rows_of(key_sums_, first),
+                                 last - first, key_sums_.cols(), {sums.data(), sums.cols()});
+      if (!causal() || i >= last) return;
+      const Matrix<double> own =
+          earlier_products(i, place, count, query_features(), key_features());
+      for (Index s = 0; s < count; ++s) sums(s, i - first) = own.row(s).sum();
+    }
+  }
+
+  /// Makes rows of y_tb those of query s of a strip, and writes f_t behind them.
+  template <class T>
+  void subtract_target(Index i, Index first, Index n, Index token, Index s,
+                       const Matrix<double>& sums, MatrixView<const T> targets,
+                       Matrix<double>& rows, BlockSums& to) const {
+    const Index e = v_.cols();
+    double r = 0, den, slope;
+    for (Index b = 0; b < n; ++b) r += p_.mixing(i, first + b) * sums(s, b);
+    p_.normalizer.denominators(&r, 1, &den);
+    p_.normalizer.slopes(&r, 1, &slope);
+    const double factor = std::isnormal(den) ? 1 / den : 0;
+    for (Index b = 0; b < n; ++b) to.sums(0, b) += factor * slope * sums(s, b);
+    to.sum += factor * slope * r;
+    ++(factor == 0 ? to.left_out : to.queries);
+    for (Index j = 0; j < e; ++j) {
+      const double target = static_cast<double>(static_cast<accumulator_t<T>>(targets(token, j)));
+      const Index column = s * e + j;
+      for (Index b = 0; b < n; ++b) {
+        double& row = rows(b, column);
+        row = factor == 0 ? 0 : factor * (row - slope * sums(s, b) * target);
+      }
+      rows(rows.rows() - 1, column) = factor == 0 ? 0 : factor * (den - slope * r) * target;
+      to.targets += factor == 0 ? 0 : target * target;
+    }
+  }
+
+  const NaiveProblem<double, Z>& p_;
+  TokensByBlock queries_, keys_;
+  bool own_;  // the denominator has queries and keys of its own
+  WeightSums sums_;
+  Matrix<double> q_, k_, v_, normalizer_q_, normalizer_k_;  // in the order of blocks
+  Matrix<double> summaries_;                                // [M, D, E]
+  Matrix<double> key_sums_;                                 // [M, Dz]
+  Matrix<double> slot_sums_;                                // [M, W] of CrossQuery
+};
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,363 @@
+#include "mhla/fit/mixing_fit.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "mhla/attention/linear.hpp"
+#include "mhla/attention/softmax.hpp"
+#include "mhla/policy/locality.hpp"
+#include "support/message_of.hpp"
+#include "support/problem.hpp"
+
+namespace mhla::test {
+namespace {
+
+using Fit = MixingFit<double>;
+
+/// The operator of a problem; some have a normaliser whose slope is not 1.
+template <class T>
+auto op_of(const Problem<T>& p) {
+  const bool square = p.normalizer == WeightSums::kOwn && p.seed % 3 == 0;
+  return Operator{p.query_map, p.key_map,
+                  square ? AnyNormalizer(SquarePlusOne{}) : AnyNormalizer(p.normalizer, p.eps),
+                  p.scale};
+}
+
+/// Adds a problem, whose blocks are those of cross-attention unless it is causal.
+template <class T, class Target>
+void add(MixingFit<accumulator_t<T>>& fit, const Problem<T>& p, const Target& target) {
+  if (p.causal) {
+    fit.add(p.inputs(), p.query_blocks, op_of(p), target);
+  } else {
+    fit.add(p.inputs(), p.blocks(), op_of(p), target);
+  }
+}
+
+/// What a fit says of a matrix m, by the definition.
+struct Definition {
+  // Of each query block; `denominators` are their sums over those of the start.
+  std::vector<double> squares, sizes, targets, denominators;
+  Index left_out = 0;
+
+  template <class T>
+  Definition(const Problem<T>& p, const MixingMatrix<accumulator_t<T>>& m, const Matrix<T>& target)
+      : squares(static_cast<std::size_t>(m.rows())),
+        sizes(squares),
+        targets(squares),
+        denominators(squares) {
+    const auto at_start =
+        naive_problem<double>(p.inputs(), p.blocks(), p.mixing(), op_of(p), p.order());
+    auto at_m = at_start;
+    at_m.mixing = m.dense().template cast<double>();
+    auto large = at_m;
+    for (auto* x :
+         {&large.q, &large.k, &large.v, &large.normalizer_q, &large.normalizer_k, &large.mixing}) {
+      *x = x->cwiseAbs();
+    }
+    const Matrix<double> den = naive_denominators(at_start), r0 = naive_sums(at_start);
+    Matrix<double> slope = r0;
+    at_start.normalizer.slopes(r0.data(), r0.rows(), slope.data());
+    const Matrix<double> r = naive_sums(at_m), numerator = naive_weights(at_m) * at_m.v;
+    const Matrix<double> large_r = naive_sums(large), large_num = naive_weights(large) * large.v;
+    for (Index t = 0; t < target.rows(); ++t) {
+      if (!naive_detail::kept(at_start.query_kept, t)) continue;
+      const std::size_t i = static_cast<std::size_t>(naive_detail::at(at_start.query_block, t));
+      if (!std::isnormal(den(t, 0))) {
+        ++left_out;
+        continue;
+      }
+      denominators[i] += slope(t, 0) * r(t, 0) / den(t, 0);
+      for (Index j = 0; j < target.cols(); ++j) {
+        const double y = static_cast<double>(static_cast<accumulator_t<T>>(target(t, j)));
+        const double linear = den(t, 0) + slope(t, 0) * (r(t, 0) - r0(t, 0));
+        const double residual = (numerator(t, j) - linear * y) / den(t, 0);
+        const double size =
+            (large_num(t, j) +
+             std::abs(y) * (std::abs(den(t, 0)) + std::abs(slope(t, 0)) * (std::abs(large_r(t, 0)) +
+                                                                           std::abs(r0(t, 0))))) /
+            den(t, 0);
+        squares[i] += residual * residual;
+        sizes[i] += size * size;
+        targets[i] += y * y;
+      }
+    }
+  }
+
+  /// A block has queries whose denominators are all 0.
+  bool nothing_divides() const {
+    return std::find(denominators.begin(), denominators.end(), 0) != denominators.end();
+  }
+};
+
+template <class T>
+void expect_the_definition(bool causal) {
+  int checked = 0;
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    const Problem<T> p = random_problem<T>(seed, causal);
+    Random rng(seed + 1000);
+    const Matrix<T> target = rng.matrix<T>(p.q.rows(), p.v.cols());
+    MixingFit<accumulator_t<T>> fit(p.mixing(), p.order());
+    add(fit, p, target);
+    Problem<T> other = p;
+    other.coefficients =
+        rng.matrix<accumulator_t<T>>(p.coefficients.rows(), p.coefficients.cols(), 0, 1);
+    for (const MixingMatrix<accumulator_t<T>>& m : {p.mixing(), other.mixing()}) {
+      const FitResidual residual = fit.residual(m);
+      const Definition exact(p, m, target);
+      ASSERT_EQ(residual.left_out, exact.left_out) << p.text();
+      for (std::size_t i = 0; i < residual.of_block.size(); ++i) {
+        const double squares = residual.of_block[i] * residual.of_block[i] * exact.targets[i];
+        ASSERT_NEAR(squares, exact.squares[i], 1e-12 * exact.sizes[i]) << i << ", " << p.text();
+        checked += exact.targets[i] > 0;
+      }
+    }
+  }
+  EXPECT_GT(checked, 1000);
+}
+
+TEST(MixingFit, ResidualIsThatOfTheDefinition) {
+  expect_the_definition<double>(false);
+  expect_the_definition<float>(false);
+  expect_the_definition<Eigen::bfloat16>(false);
+}
+TEST(MixingFit, ResidualIsThatOfTheDefinitionCausal) {
+  expect_the_definition<double>(true);
+  expect_the_definition<Eigen::half>(true);
+}
+
+// Of rows with the same sum, or the same mean denominator, none has a lower value of what is
+// minimised: not one a little beside, nor one far away.
+TEST(MixingFit, NoOtherRowIsBetter) {
+  int checked = 0;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    Problem<double> p = random_problem<double>(seed, seed % 2 == 0);
+    p.q = p.q.cwiseAbs(), p.k = p.k.cwiseAbs();
+    p.normalizer_q = p.normalizer_q.cwiseAbs(), p.normalizer_k = p.normalizer_k.cwiseAbs();
+    p.coefficients = p.coefficients.cwiseAbs();
+    Random rng(seed);
+    const Matrix<double> target = rng.matrix<double>(p.q.rows(), p.v.cols());
+    Fit fit(p.mixing(), p.order());
+    add(fit, p, target);
+    const bool sum_to_one = rng.chance(0.5);
+    if (p.normalizer != WeightSums::kNone && Definition(p, p.mixing(), target).nothing_divides())
+      continue;
+    const MixingMatrix<double> m = fit.solve({.sum_to_one = sum_to_one});
+    const Definition least(p, m, target);
+    for (int trial = 0; trial < 5; ++trial) {
+      MixingMatrix<double> other = m;
+      const auto each = [&](Index i, auto&& f) {
+        const Index last = p.causal ? std::min(m.band().last(i), i + 1) : m.band().last(i);
+        for (Index b = m.band().first(i); b < last; ++b) f(other.at(i, b));
+      };
+      for (Index i = 0; i < m.rows(); ++i) {
+        each(i, [&](double& c) {
+          if (least.targets[static_cast<std::size_t>(i)] > 0) {
+            ASSERT_GE(c, 0) << p.text();
+          }
+          if (rng.chance(0.5)) c += (trial < 3 ? 1e-3 : 1) * rng.uniform();
+        });
+      }
+      const Definition unscaled(p, other, target);
+      std::vector<bool> comparable(least.targets.size());
+      for (Index i = 0; i < m.rows(); ++i) {
+        const std::size_t row = static_cast<std::size_t>(i);
+        double sum = 0, factor = 1;
+        each(i, [&](double c) { sum += c; });
+        if (sum_to_one) {
+          factor = 1 / sum;
+        } else if (p.normalizer != WeightSums::kNone) {
+          factor = least.denominators[row] / unscaled.denominators[row];
+        }
+        each(i, [&](double& c) { c *= factor; });
+        comparable[row] = std::isfinite(factor) && factor > 0;
+      }
+      const Definition there(p, other, target);
+      for (std::size_t i = 0; i < least.squares.size(); ++i) {
+        if (!comparable[i] || !(least.targets[i] > 0)) continue;
+        const double rounding = 1e-12 * (there.sizes[i] + least.sizes[i]);
+        ASSERT_LE(least.squares[i], there.squares[i] + rounding) << i << ", " << p.text();
+        ++checked;
+      }
+    }
+  }
+  EXPECT_GT(checked, 1000);
+}
+
+/// One head of positive queries and keys, and values.
+struct Head {
+  Matrix<double> q, k, v;
+  Inputs<double> in() const { return inputs(q, k, v); }
+  Head(std::uint64_t seed, Index n, Index d, Index e) {
+    Random rng(seed);
+    q = rng.matrix<double>(n, d), k = rng.matrix<double>(n, d), v = rng.matrix<double>(n, e);
+  }
+};
+
+TEST(MixingFit, FindsTheMatrixThatMadeTheTarget) {
+  const Head head(1, 128, 8, 16);
+  const Contiguous blocks(128, 16);
+  const Operator op{Relu{}};
+  Random rng(2);
+  Matrix<double> made = rng.matrix<double>(8, 8, -0.5, 1).cwiseMax(0.0);
+  made.diagonal().setOnes();
+  MixingMatrix<double> m(made);
+  Fit fit(locality<double>(8));
+  fit.add(head.in(), blocks, op, bidirectional(head.in(), blocks, m, op));
+  MixingMatrix<double> fitted = fit.solve();
+  EXPECT_LT(fit.residual(fitted).total, 1e-7);
+  normalize_rows(m.view());
+  normalize_rows(fitted.view());
+  EXPECT_LT((fitted.dense() - m.dense()).cwiseAbs().maxCoeff(), 1e-9);
+}
+
+TEST(MixingFit, LosesNothingOfLinearAttention) {
+  const Head head(3, 120, 6, 10);
+  const Contiguous blocks(120, 11);
+  for (const bool divides : {true, false}) {
+    const auto losses = [&](const auto& op) {
+      Fit both(locality<double>(11)), causal(lower_triangle(locality<double>(11)), Order::kCausal);
+      both.add(head.in(), blocks, op, linear_bidirectional(head.in(), op));
+      causal.add(head.in(), blocks, op, linear_causal(head.in(), op));
+      EXPECT_LT(both.residual(both.solve()).total, 1e-7);
+      EXPECT_LT(causal.residual(causal.solve()).total, 1e-7);
+      EXPECT_GT(both.residual(both.start()).total, 0.1);
+    };
+    divides ? losses(Operator{Relu{}}) : losses(Operator{Relu{}, Relu{}, NoNormalizer{}});
+  }
+}
+
+TEST(MixingFit, KeepsBandNonzerosAndSum) {
+  const Head head(4, 96, 8, 12);
+  const Contiguous blocks(96, 8);
+  const Operator op{Relu{}, Relu{}, NoNormalizer{}};
+  const Matrix<double> target = softmax_bidirectional(head.in());
+  const MixingMatrix<double> start =
+      MixingMatrix<double>::banded(locality<double>(12).dense(), 2, 3);
+  Fit fit(start);
+  fit.add(head.in(), blocks, op, target);
+  const MixingMatrix<double> any = fit.solve(), few = fit.solve({.nonzeros = 2}),
+                             sums = fit.solve({.sum_to_one = true});
+  EXPECT_EQ(any.band(), start.band());
+  const auto total = [&](const MixingMatrix<double>& m) { return fit.residual(m).total; };
+  EXPECT_LT(total(any), total(few));
+  EXPECT_LT(total(any), total(sums));
+  for (Index i = 0; i < 12; ++i) {
+    EXPECT_LE((few.dense().row(i).array() > 0).count(), 2) << i;
+    EXPECT_NEAR(sums.dense().row(i).sum(), 1, 1e-12) << i;
+  }
+  EXPECT_GT((any.dense().array() > 0).count(), 24);
+}
+
+TEST(MixingFit, RidgePullsToThePrior) {
+  const Head head(5, 64, 4, 6);
+  const Contiguous blocks(64, 8);
+  const MixingMatrix<double> prior = locality<double>(8);
+  Fit fit{MixingMatrix<double>(Matrix<double>::Constant(8, 8, 0.125))};
+  fit.add(head.in(), blocks, Operator{Relu{}}, softmax_bidirectional(head.in()));
+  const auto distance = [&](double ridge) {
+    return (fit.solve({.ridge = ridge, .prior = prior, .sum_to_one = true}).dense() - prior.dense())
+        .norm();
+  };
+  EXPECT_LT(distance(1e6), 1e-4);
+  EXPECT_GT(distance(0), 2 * distance(1));
+  Fit band(MixingMatrix<double>::banded(Matrix<double>::Constant(8, 8, 0.3), 1, 1));
+  band.add(head.in(), blocks, Operator{Relu{}}, softmax_bidirectional(head.in()));
+  const MixingMatrix<double> pulled =
+      band.solve({.ridge = 1e6, .prior = prior, .sum_to_one = true});
+  for (Index i = 1; i < 7; ++i) {  // the nearest row with the sum 1 is the prior plus a constant
+    EXPECT_NEAR(pulled(i, i) - pulled(i, i + 1), prior(i, i) - prior(i, i + 1), 1e-4) << i;
+  }
+  Fit free(prior);
+  free.add(head.in(), blocks, Operator{Relu{}, Relu{}, NoNormalizer{}}, head.v);
+  EXPECT_LT(free.solve({.ridge = 1e9}).dense().maxCoeff(), 1e-6);
+}
+
+TEST(MixingFit, RowsOfBlocksWithoutQueriesKeepTheStart) {
+  const Head head(6, 32, 4, 4);
+  const MixingMatrix<double> start = locality<double>(6);
+  Fit fit(start);
+  bool keep[32] = {};
+  for (Index t = 8; t < 32; ++t) keep[t] = true;
+  Inputs<double> in = head.in();
+  in.query_mask = Mask(keep, 32);
+  fit.add(in, ContiguousBlocks{8}, Operator{Relu{}}, softmax_bidirectional(head.in()));
+  const Matrix<double> m = fit.solve().dense();
+  for (const Index i : {Index{0}, Index{4}, Index{5}}) EXPECT_EQ(m.row(i), start.dense().row(i));
+  for (const Index i : {1, 2, 3}) EXPECT_NE(m.row(i), start.dense().row(i));
+}
+
+/// A batch of 2 sequences with 3 heads.
+struct Batch {
+  Tensor<float> q, k, v, target;
+  Batch() : q({2, 40, 3, 5}), k(q), v({2, 40, 3, 7}), target(v) {
+    Random rng(7);
+    for (Tensor<float>* t : {&q, &k, &v, &target}) {
+      for (float& x : t->data()) x = static_cast<float>(rng.uniform(-1, 1));
+    }
+  }
+  BatchInputs<float> in() const { return inputs(q, k, v); }
+};
+
+TEST(MixingFit, ThreadsAndBatchesChangeNoBit) {
+  const Batch batch;
+  const Contiguous blocks(40, 6);
+  const Operator op{EluPlusOne{}};
+  ThreadPool pool(3);
+  MixingFit<float> one(locality(7)), many(locality(7)), apart(locality(7));
+  one.add(batch.in(), blocks, op, batch.target);
+  many.add(batch.in(), blocks, op, batch.target, pool);
+  const BatchInputs<float> in = batch.in();
+  for (Index s = 0; s < 2; ++s) {
+    for (Index h = 0; h < 3; ++h) {
+      apart.add(Inputs<float>{.q = in.q.head(s, h, 0, 40),
+                              .k = in.k.head(s, h, 0, 40),
+                              .v = in.v.head(s, h, 0, 40)},
+                blocks, op, TensorView<const float>(batch.target).head(s, h, 0, 40));
+    }
+  }
+  const Matrix<float> m = one.solve().dense();
+  EXPECT_EQ(m, many.solve({}, pool).dense());
+  EXPECT_EQ(m, apart.solve().dense());
+  EXPECT_EQ(one.residual(one.start()).of_block, apart.residual(apart.start()).of_block);
+}
+
+TEST(MixingFit, RefusesWhatDoesNotFitAndAddsNothing) {
+  const Head head(10, 24, 4, 4);
+  const Contiguous blocks(24, 6);
+  Matrix<double> target = softmax_bidirectional(head.in());
+  const Operator op{Relu{}};
+  Fit fit(locality<double>(4)), causal(locality<double>(4), Order::kCausal);
+  fit.add(head.in(), blocks, op, target);
+  const FitResidual before = fit.residual(fit.start());
+  const auto shape = [](auto&& call) { return message_of<shape_error>(call); };
+  const auto option = [](auto&& call) { return message_of<option_error>(call); };
+  EXPECT_EQ(shape([&] { fit.add(head.in(), blocks, op, target.topRows(23).eval()); }),
+            "mhla::MixingFit::add: target has shape [23, 4], expected [24, 4]");
+  EXPECT_EQ(shape([&] { fit.add(head.in(), Contiguous(24, 5), op, target); }),
+            "mhla::MixingFit::add: mixing has shape [4, 4], expected [5, 5] (query blocks, key "
+            "blocks)");
+  EXPECT_EQ(option([&] {
+              causal.add(head.in(), CrossBlocks{blocks, blocks}, op, target);
+            }),
+            "mhla::MixingFit::add: blocks are those of cross-attention, expected one partition");
+  target(7, 1) = std::nan("");
+  EXPECT_EQ(option([&] { fit.add(head.in(), blocks, op, target); }),
+            "mhla::MixingFit::add: example gives numbers that are not finite, in query block 1, "
+            "expected finite inputs and targets");
+  EXPECT_EQ(fit.residual(fit.start()).of_block, before.of_block);
+  EXPECT_EQ(option([&] { fit.solve({.ridge = -1}); }),
+            "mhla::MixingFit::solve: options have a ridge of -1.000000 and nonzeros 0, expected "
+            "numbers >= 0");
+  const MixingMatrix<double> small = locality<double>(3);
+  EXPECT_EQ(shape([&] { fit.solve({.prior = small}); }),
+            "mhla::MixingFit::solve: mixing has shape [3, 3], expected [4, 4] (query blocks, key "
+            "blocks)");
+  EXPECT_EQ(shape([&] { fit.residual(small); }),
+            "mhla::MixingFit::residual: mixing has shape [3, 3], expected [4, 4] (query blocks, "
+            "key blocks)");
+}
+
+}  // namespace
+}  // namespace mhla::test

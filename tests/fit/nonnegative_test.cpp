@@ -1,0 +1,219 @@
+#include "mhla/fit/nonnegative.hpp"
+
+#include <gtest/gtest.h>
+
+#include <Eigen/QR>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "support/message_of.hpp"
+#include "support/random.hpp"
+
+namespace mhla::test {
+namespace {
+
+/// |A x - f|^2 by its Gram matrix, and by its definition.
+struct LeastSquares {
+  Matrix<double> a;  // [rows,n]
+  Matrix<double> f;  // [rows,1]
+  Matrix<double> gram, right;
+
+  LeastSquares(Matrix<double> a_, Matrix<double> f_)
+      : a(a_), f(f_), gram(a.transpose() * a), right(a.transpose() * f) {}
+
+  Index size() const { return a.cols(); }
+  std::vector<double> solution(const NonnegativeOptions& options = {}) const {
+    return nonnegative_least_squares(gram, {right.data(), static_cast<std::size_t>(right.size())},
+                                     options);
+  }
+  double residual(const std::vector<double>& x) const {
+    return (a * Eigen::Map<const Eigen::VectorXd>(x.data(), size()) - f).squaredNorm();
+  }
+};
+
+/// A random problem; some have columns that are equal, 0 or combinations of others.
+LeastSquares random_problem(Random& rng) {
+  const Index n = rng.integer(1, 6), rows = rng.integer(1, 8);
+  Matrix<double> a = rng.matrix<double>(rows, n, rng.chance(0.5) ? 0 : -1, 1);
+  if (rng.chance(0.2)) a.col(rng.integer(0, n - 1)) = a.col(0);
+  if (rng.chance(0.1)) a.col(rng.integer(0, n - 1)).setZero();
+  if (rng.chance(0.2)) a.col(n - 1) = a.rowwise().sum() / 2;
+  Matrix<double> f = rng.matrix<double>(rows, 1, rng.chance(0.3) ? -2 : 0, 2);
+  if (rng.chance(0.1)) f.setZero();
+  if (rng.chance(0.2)) f = a * rng.matrix<double>(n, 1, 0, 0.5);  // can be met
+  return {a, f};
+}
+
+Index nonzeros(const std::vector<double>& x) {
+  return static_cast<Index>(std::count_if(x.begin(), x.end(), [](double y) { return y != 0; }));
+}
+
+/// w^T x, which is 1 where there are weights.
+double weighted_sum(const std::vector<double>& weights, const std::vector<double>& x) {
+  return std::inner_product(weights.begin(), weights.end(), x.begin(), 0.0);
+}
+
+/// No weights, all 1, or any; the first is above 0, so that a sum of 1 can be.
+std::vector<double> random_weights(Random& rng, Index n) {
+  std::vector<double> weights(rng.chance(0.4) ? 0 : static_cast<std::size_t>(n), 1.0);
+  if (rng.chance(0.5)) return weights;
+  for (double& w : weights) w = rng.chance(0.1) ? 0 : rng.uniform(rng.chance(0.1) ? -1 : 0.1, 2);
+  if (!weights.empty()) weights[0] = 0.7;
+  return weights;
+}
+
+/// The least residual over all choices of at most `most` entries, left out where one is negative.
+double least_residual(const LeastSquares& p, const std::vector<double>& weights, Index most) {
+  const bool fixed = !weights.empty();
+  double least = fixed ? std::numeric_limits<double>::infinity() : p.f.squaredNorm();
+  for (unsigned choice = 1; choice < 1u << p.size(); ++choice) {
+    std::vector<Index> chosen;
+    for (Index j = 0; j < p.size(); ++j) {
+      if ((choice >> j & 1) != 0) chosen.push_back(j);
+    }
+    const Index count = static_cast<Index>(chosen.size());
+    if (count > most) continue;
+    // Of entries with a given sum one is what the others leave: no constraint then.
+    const auto weight = [&](Index j) { return fixed ? weights[static_cast<std::size_t>(j)] : 0; };
+    std::sort(chosen.begin(), chosen.end(),
+              [&](Index a, Index b) { return std::abs(weight(a)) < std::abs(weight(b)); });
+    const Index last = chosen.back(), variables = fixed ? count - 1 : count;
+    if (fixed && weight(last) == 0) continue;
+    Eigen::MatrixXd a(p.a.rows(), variables);
+    Eigen::VectorXd f = p.f;
+    if (fixed) f -= p.a.col(last) / weight(last);
+    for (Index j = 0; j < variables; ++j) {
+      const Index own = chosen[static_cast<std::size_t>(j)];
+      a.col(j) = p.a.col(own);
+      if (fixed) a.col(j) -= p.a.col(last) * (weight(own) / weight(last));
+    }
+    Eigen::VectorXd x = Eigen::VectorXd::Zero(variables);
+    if (variables > 0) x = a.completeOrthogonalDecomposition().solve(f);
+    double rest = fixed ? 1 : 0;
+    for (Index j = 0; j < variables; ++j)
+      rest -= weight(chosen[static_cast<std::size_t>(j)]) * x(j);
+    if (fixed && rest / weight(last) < -1e-12) continue;
+    if (variables > 0 && x.minCoeff() < -1e-12) continue;
+    least = std::min(least, (a * x - f).squaredNorm());
+  }
+  return least;
+}
+
+TEST(Nonnegative, IsTheBestOfAllChoicesOfEntries) {
+  Random rng(1);
+  for (int k = 0; k < 3000; ++k) {
+    const LeastSquares p = random_problem(rng);
+    const std::vector<double> weights = random_weights(rng, p.size());
+    const std::vector<double> x = p.solution({.weights = weights});
+    for (const double y : x) ASSERT_GE(y, 0) << k;
+    if (!weights.empty()) {
+      ASSERT_NEAR(weighted_sum(weights, x), 1, 1e-12) << k;
+    }
+    const double scale = p.gram.trace() + p.f.squaredNorm();
+    ASSERT_NEAR(p.residual(x), least_residual(p, weights, p.size()), 1e-11 * scale) << k;
+  }
+}
+
+TEST(Nonnegative, KeepsTheLimitOnNonzerosAndMostlyFindsTheBestChoice) {
+  Random rng(2);
+  int best = 0;
+  constexpr int kProblems = 1000;
+  for (int k = 0; k < kProblems; ++k) {
+    const LeastSquares p = random_problem(rng);
+    const std::vector<double> weights = random_weights(rng, p.size());
+    const NonnegativeOptions options{.weights = weights, .nonzeros = rng.integer(1, 3)};
+    const std::vector<double> x = p.solution(options);
+    ASSERT_LE(nonzeros(x), options.nonzeros) << k;
+    if (!weights.empty()) {
+      ASSERT_NEAR(weighted_sum(weights, x), 1, 1e-12) << k;
+    }
+    const double least = least_residual(p, weights, options.nonzeros);
+    const double rounding = 1e-11 * (p.gram.trace() + p.f.squaredNorm());
+    ASSERT_GE(p.residual(x), least - rounding) << k;
+    best += p.residual(x) <= least + rounding;
+  }
+  EXPECT_GT(best, 0.9 * kProblems);
+}
+
+// Entries that fulfil the conditions of Karush, Kuhn and Tucker have the least residual.
+TEST(Nonnegative, LargeProblemsFulfilTheConditionsOfAMinimum) {
+  Random rng(3);
+  for (const bool sum_to_one : {false, true}) {
+    const std::vector<double> weights(sum_to_one ? 120 : 0, 1.0);
+    Matrix<double> a = rng.matrix<double>(300, 120), f = rng.matrix<double>(300, 1);
+    a.rightCols(20) = a.leftCols(20);  // two columns of each
+    const LeastSquares p(a, f);
+    const std::vector<double> x = p.solution({.weights = weights});
+    const Matrix<double> slope =
+        p.gram * Eigen::Map<const Eigen::VectorXd>(x.data(), p.size()) - p.right;
+    double common = 0;
+    for (Index j = 0; j < p.size() && sum_to_one; ++j) {
+      common += slope(j, 0) * x[static_cast<std::size_t>(j)];
+    }
+    EXPECT_GT(nonzeros(x), sum_to_one ? 3 : 20);
+    for (Index j = 0; j < p.size(); ++j) {
+      EXPECT_GE(slope(j, 0) - common, -1e-10) << j;
+      if (x[static_cast<std::size_t>(j)] > 0) {
+        EXPECT_LE(slope(j, 0) - common, 1e-10) << j;
+      }
+    }
+  }
+}
+
+// scipy.optimize.nnls of SciPy 1.17, and its minimize(method="SLSQP") where the sum is 1.
+TEST(Nonnegative, HasTheNumbersOfScipy) {
+  Matrix<double> a(8, 6), f(8, 1);
+  for (Index i = 0; i < 8; ++i) {
+    for (Index j = 0; j < 6; ++j) {
+      a(i, j) = static_cast<double>((7 * i + 5 * j) % 11) / 11 + (i == j ? 1 : 0);
+    }
+    f(i, 0) = static_cast<double>((3 * i * i + 2) % 7) / 2 - 0.5;
+  }
+  const LeastSquares p(a, f);
+  const auto expect = [&](const NonnegativeOptions& options, const std::vector<double>& scipy,
+                          double tolerance) {
+    const std::vector<double> x = p.solution(options);
+    for (std::size_t j = 0; j < scipy.size(); ++j) EXPECT_NEAR(x[j], scipy[j], tolerance) << j;
+  };
+  expect({}, {0.81890823790429779, 0.21926530234922956, 0, 0, 0, 0}, 1e-14);
+  const std::vector<double> ones(6, 1.0);
+  expect({.weights = ones}, {0.8012295082, 0.1987704918, 0, 0, 0, 0}, 1e-6);
+}
+
+TEST(Nonnegative, NothingToSolveIsFine) {
+  EXPECT_TRUE(nonnegative_least_squares(Matrix<double>(0, 0), {}).empty());
+  const Matrix<double> zero = Matrix<double>::Zero(3, 3);
+  const std::vector<double> right(3);
+  EXPECT_EQ(nonnegative_least_squares(zero, right), right);
+  const std::vector<double> x =
+      nonnegative_least_squares(zero, right, {.weights = std::vector<double>(3, 1.0)});
+  EXPECT_EQ(x[0] + x[1] + x[2], 1);
+}
+
+TEST(Nonnegative, RefusesWhatItCannotSolve) {
+  const Matrix<double> gram = Matrix<double>::Identity(2, 2);
+  const std::vector<double> right(2, 1.0), long_right(3, 1.0);
+  EXPECT_EQ(message_of<shape_error>([&] { nonnegative_least_squares(gram, long_right); }),
+            "mhla::nonnegative_least_squares: gram has shape [2, 2], expected [3, 3] (an entry of "
+            "the right-hand side for each row)");
+  EXPECT_EQ(
+      message_of<option_error>([&] { nonnegative_least_squares(gram, right, {.nonzeros = -1}); }),
+      "mhla::nonnegative_least_squares: nonzeros is -1, expected at least 0");
+  const std::vector<double> none(2, 0.0);
+  EXPECT_EQ(
+      message_of<option_error>([&] { nonnegative_least_squares(gram, right, {.weights = none}); }),
+      "mhla::nonnegative_least_squares: weights has no entry above 0, expected one at least, "
+      "for a sum of 1");
+  EXPECT_EQ(message_of<shape_error>(
+                [&] { nonnegative_least_squares(gram, right, {.weights = long_right}); }),
+            "mhla::nonnegative_least_squares: weights has 3 entries, expected none or 2");
+  Matrix<double> broken = gram;
+  broken(1, 0) = std::nan("");
+  EXPECT_EQ(message_of<option_error>([&] { nonnegative_least_squares(broken, right); }),
+            "mhla::nonnegative_least_squares: gram holds nan, expected finite numbers");
+}
+
+}  // namespace
+}  // namespace mhla::test
