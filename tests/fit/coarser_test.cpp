@@ -18,9 +18,9 @@ namespace {
 using Fit = MixingFit<double>;
 
 /// Self-attention of one head, and what softmax makes of it.
-struct Head {
+struct SoftmaxHead {
   Matrix<double> q, k, v, target;
-  explicit Head(Index n) {
+  explicit SoftmaxHead(Index n) {
     Random rng(8);
     q = rng.matrix<double>(n, 6), k = rng.matrix<double>(n, 6), v = rng.matrix<double>(n, 8);
     target = softmax_bidirectional(in());
@@ -30,7 +30,7 @@ struct Head {
 
 // The sums of coarser blocks are those of a fit with these blocks.
 TEST(Coarser, IsTheFitOfCoarserBlocks) {
-  const Head head(96);
+  const SoftmaxHead head(96);
   const auto compare = [&](const auto& fine, const auto& coarse, const auto& op, Order order,
                            std::vector<Index> queries, std::vector<Index> keys) {
     const Index mq = queries.back() + 1, mk = keys.back() + 1;
@@ -91,7 +91,7 @@ TEST(Coarser, RefusesGroupsThatAreNone) {
   EXPECT_EQ(
       coarser(Fit(MixingMatrix<double>::banded(4, 4, 1, 1)), good, good),
       "mhla::MixingFit::coarser: fit starts from a band of blocks, expected all coefficients");
-  const Head head(24);
+  const SoftmaxHead head(24);
   Fit crossed(locality<double>(4));
   crossed.add(head.in(), Contiguous(24, 6), Operator{Relu{}, Relu{}, CrossQuery{}}, head.target);
   EXPECT_EQ(coarser(crossed, good, good),
