@@ -51,7 +51,8 @@
 #include "mhla/gradient/softmax.hpp"  // softmax_bidirectional_gradient, softmax_causal_gradient
 
 // Mixing matrices without training.
-#include "mhla/fit/fit_mixing.hpp"   // fit_mixing: to the outputs of another attention
-#include "mhla/fit/mixing_fit.hpp"   // MixingFit: from many examples
-#include "mhla/fit/nonnegative.hpp"  // nonnegative_least_squares
-#include "mhla/fit/suggest.hpp"      // suggest_from_data: how many blocks are worth it
+#include "mhla/fit/change_bound.hpp"  // mixing_change_bound: how far outputs can move
+#include "mhla/fit/fit_mixing.hpp"    // fit_mixing: to the outputs of another attention
+#include "mhla/fit/mixing_fit.hpp"    // MixingFit: from many examples
+#include "mhla/fit/nonnegative.hpp"   // nonnegative_least_squares
+#include "mhla/fit/suggest.hpp"       // suggest_from_data: how many blocks are worth it
