@@ -66,6 +66,7 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   app.add_option("--stride", s.stride, "frames of the video to the next of a clip")
       ->check(range(1, 1024));
   app.add_option("--patch", s.patch, "pixels along a side of a patch")->check(range(1, 1024));
+  app.add_flag("!--no-gate", s.gate, "no gate behind attention");
   app.add_option("--masked", s.masked, "fraction of patches that is hidden")->check(CLI::Number);
   app.add_option("--seed", s.seed, "of parameters, clips and boxes")->check(range(0, most));
 

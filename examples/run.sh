@@ -4,6 +4,8 @@
 #   bash examples/run.sh NAME [arguments]   another one, such as train_images --quick
 #   bash examples/run.sh torch [arguments]  trains in PyTorch, and times its operators
 #   bash examples/run.sh throughput         models a second; in PyTorch, too, if MHLA_PYTHON has it
+#   bash examples/run.sh claims [FOLDER]    what the paper claims of mixing, over three seeds; goes on
+#                                           with what FOLDER, claims, has
 #   bash examples/run.sh --list             their names
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../tests/support/setup.sh"
@@ -28,7 +30,7 @@ if [[ $name == torch ]]; then
   exec env MALLOC_MMAP_THRESHOLD_=$((1 << 32)) MALLOC_TRIM_THRESHOLD_=$((1 << 32)) \
     "$python" "$repository/examples/torch/speed.py"
 fi
-if [[ ! $name =~ ^[a-z0-9_]+$ || ! -f $repository/examples/$name.cpp ]]; then
+if [[ $name != claims && (! $name =~ ^[a-z0-9_]+$ || ! -f $repository/examples/$name.cpp) ]]; then
   printf 'no example "%s"; there are: %s\n' "$name" "$(list | paste -sd ' ')" >&2
   exit 2
 fi
@@ -38,21 +40,21 @@ fi
 
 packages=(g++ cmake ninja-build libeigen3-dev libstb-dev nlohmann-json3-dev)
 case $name in
-  train_images | draw_images) packages+=(zlib1g-dev libcli11-dev python3-matplotlib dataset-fashion-mnist) ;;
+  train_images | convert | draw_images) packages+=(zlib1g-dev libcli11-dev python3-matplotlib dataset-fashion-mnist) ;;
   write_text) packages+=(libcli11-dev python3-matplotlib bible-kjv bible-kjv-text) ;;
   throughput) packages+=(libcli11-dev python3-matplotlib) ;;
   restore_video) packages+=(libcli11-dev ffmpeg) ;;
+  claims) packages+=(zlib1g-dev libcli11-dev python3-matplotlib dataset-fashion-mnist ffmpeg) ;;
 esac
 require_packages "${packages[@]}"
-build examples "$name" -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=ON \
-  -DMHLA_BUILD_BENCHMARKS=OFF -DMHLA_NATIVE=ON -DCMAKE_BUILD_TYPE=Release
 
-if [[ $name == write_text && " $* " != *" --text "* ]]; then
-  step "unpack the King James Bible"
-  bible -l79 gen1:1-rev22:21 </dev/null >"$build_dir/kjv.txt"
-  set -- --text "$build_dir/kjv.txt" "$@"
-fi
-if [[ $name == restore_video && " $* " != *" --video "* ]]; then
+build_example() {
+  build examples "$1" -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=ON \
+    -DMHLA_BUILD_BENCHMARKS=OFF -DMHLA_NATIVE=ON -DCMAKE_BUILD_TYPE=Release
+}
+
+# Writes $build_dir/box.ppm.
+decode_video() {
   if [[ ! -f $build_dir/box.mp4 ]]; then
     step "take the clip out of opencv-doc, without installing its 96 MB"
     (cd "$build_dir" && apt-get download -q opencv-doc)
@@ -64,6 +66,25 @@ if [[ $name == restore_video && " $* " != *" --video "* ]]; then
   step "decode it to frames of 96 x 72 pixels"
   ffmpeg -loglevel fatal -y -i "$build_dir/box.mp4" -vf scale=96:72:flags=area -c:v ppm \
     -f image2pipe "$build_dir/box.ppm" </dev/null
+}
+
+if [[ $name == claims ]]; then
+  build_example train_images
+  build_example restore_video
+  decode_video
+  step "train what the folder ${1:-claims} has not"
+  exec python3 "$repository/examples/train_images/claims.py" "$build_dir"/examples/train_images \
+    "$build_dir"/examples/restore_video "$build_dir/box.ppm" "${1:-claims}" "${@:2}"
+fi
+
+build_example "$name"
+if [[ $name == write_text && " $* " != *" --text "* ]]; then
+  step "unpack the King James Bible"
+  bible -l79 gen1:1-rev22:21 </dev/null >"$build_dir/kjv.txt"
+  set -- --text "$build_dir/kjv.txt" "$@"
+fi
+if [[ $name == restore_video && " $* " != *" --video "* ]]; then
+  decode_video
   set -- --video "$build_dir/box.ppm" "$@"
 fi
 if [[ $name == throughput ]]; then

@@ -34,6 +34,7 @@
 #include "support/comparison.hpp"
 #include "support/fashion_mnist.hpp"
 #include "support/results.hpp"
+#include "train_images/checkpoint.hpp"
 #include "train_images/checks.hpp"
 #include "train_images/report.hpp"
 #include "train_images/training.hpp"
@@ -102,29 +103,12 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
 
 int check() { return examples::gradients_are_right(check_gradient) ? 0 : 1; }
 
-examples::TrainingState<float> state_of(const Model<float>& model, std::span<float> row) {
-  std::ranges::copy(model.parameters(), row.begin());
-  return {row, examples::Optimizer<float>(
-                   examples::trained_tensors(model.table(), !model.settings().trains_mixing()))};
-}
-
 int evaluate(const Options& o) {
-  const auto run = examples::run_of_checkpoint(o.evaluate, o.program);
-  Settings settings;
-  try {
-    settings = settings_of(run.at("settings"));
-  } catch (const std::exception& error) {
-    throw std::runtime_error(o.evaluate + " does not describe a model: " + error.what());
-  }
-  Model<float> model(settings);
-  std::vector<float> row(model.parameters().size());
-  auto state = state_of(model, row);
-  examples::load_checkpoint(o.evaluate, o.program, run, std::numeric_limits<Index>::max(), state);
-  model.set_parameters(row);
+  const Model<float> model = model_of(o.evaluate);
   const Images test = read_images(o.data, examples::Part::kTest, o.test_images);
   Workers<float> workers(model, o.threads);
   std::printf("%s: %s attention, test accuracy %.2f %%\n", o.evaluate.c_str(),
-              name_of(kAttentions, settings.attention).c_str(),
+              name_of(kAttentions, model.settings().attention).c_str(),
               100 * accuracy_of(model, test, workers));
   return 0;
 }
@@ -183,10 +167,9 @@ int train_all(const Options& o) {
 
 int main(int argc, char** argv) {
   return examples::with_command_line(
-      "train_images",
-      "Trains a small vision transformer on Fashion-MNIST, once for each attention.",
+      kProgram, "Trains a small vision transformer on Fashion-MNIST, once for each attention.",
       [&](CLI::App& app) {
-        Options options("train_images", {.batch = 64, .rate = 2e-3});
+        Options options(kProgram, {.batch = 64, .rate = 2e-3});
         parse(app, options, argc, argv);
         if (options.check) return check();
         return options.evaluate.empty() ? train_all(options) : evaluate(options);

@@ -29,6 +29,7 @@ struct Settings {
   Index dim = 128;              ///< C, channels of a token
   Index depth = 4;              ///< blocks
   Index heads = 4;              ///< H
+  bool gate = true;             ///< behind attention
   double masked = 0.5;          ///< fraction of the tokens that is hidden at least
   Index seed = 1;               ///< of parameters, clips and masks
 
@@ -47,7 +48,7 @@ struct Settings {
     return {.attention = {.heads = heads,
                           .grid = grid(),
                           .layout = layout(),
-                          .gate = true,
+                          .gate = gate,
                           .softmax = attention == Attention::kSoftmax},
             .channels = dim,
             .hidden = hidden()};
@@ -81,6 +82,7 @@ inline nlohmann::json to_json(const Settings& s) {
           {"depth", s.depth},
           {"heads", s.heads},
           {"blocks", s.layout().sizes},
+          {"gate", s.gate},
           {"masked", s.masked},
           {"seed", s.seed}};
 }

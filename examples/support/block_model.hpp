@@ -126,6 +126,8 @@ class BlockPass {
 
   View input(Index items) { return x_.front().rows(items * tokens_); }
   View output(Index items) { return x_.back().rows(items * tokens_); }
+  /// What went into block b.
+  View input_of(std::size_t b, Index items) { return x_[b].rows(items * tokens_); }
   /// The gradient of the output, zeros to begin with; behind backward, that of the input.
   View zero_gradient(Index items) { return dx_.zero_rows(items * tokens_); }
   View gradient(Index items) { return dx_.rows(items * tokens_); }

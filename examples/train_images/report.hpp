@@ -36,19 +36,21 @@ inline void print_table(const std::vector<Result>& results) {
   }
 }
 
+/// Matrices as lists of rows.
+inline nlohmann::json rows_of(const std::vector<mhla::Matrix<float>>& matrices) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& m : matrices) {
+    nlohmann::json matrix = nlohmann::json::array();
+    for (Index i = 0; i < m.rows(); ++i) {
+      matrix.push_back(std::vector<float>(m.row(i).begin(), m.row(i).end()));
+    }
+    list.push_back(matrix);
+  }
+  return list;
+}
+
 inline nlohmann::json to_json(const examples::Schedule& schedule, Index images, Index epochs,
                               const std::vector<Result>& results) {
-  const auto rows = [](const std::vector<mhla::Matrix<float>>& matrices) {
-    nlohmann::json list = nlohmann::json::array();
-    for (const auto& m : matrices) {
-      nlohmann::json matrix = nlohmann::json::array();
-      for (Index i = 0; i < m.rows(); ++i) {
-        matrix.push_back(std::vector<float>(m.row(i).begin(), m.row(i).end()));
-      }
-      list.push_back(matrix);
-    }
-    return list;
-  };
   nlohmann::json json{{"schedule", to_json(schedule)}, {"images", images}, {"epochs", epochs}};
   for (const Result& r : results) {
     json["results"].push_back({{"settings", to_json(r.settings)},
@@ -57,8 +59,8 @@ inline nlohmann::json to_json(const examples::Schedule& schedule, Index images, 
                                {"training_loss", r.training_loss()},
                                {"images_per_second", r.images_per_second},
                                {"losses", r.losses},
-                               {"initial_mixing", rows(r.initial_mixing)},
-                               {"learned_mixing", rows(r.learned_mixing)}});
+                               {"initial_mixing", rows_of(r.initial_mixing)},
+                               {"learned_mixing", rows_of(r.learned_mixing)}});
   }
   return json;
 }

@@ -1,0 +1,169 @@
+/// \file
+/// Converts image classifiers with softmax or linear attention to MHLA, without training: layer by
+/// layer, the mixing matrix is fitted by least squares to the outputs of the attention it replaces.
+///
+/// Takes checkpoints that train_images wrote. For each of them: the test accuracy, that of the
+/// model converted with fitted matrices, with locality and with uniform ones, and of each of the
+/// three after one more epoch of training. Ends with a table of means over the checkpoints,
+/// PREFIX.json with all results, and PREFIX.png: the matrices, and the accuracies.
+///
+/// Run:       bash examples/run.sh train_images --attention softmax --seed 1 --output one
+///            bash examples/run.sh convert one.softmax.safetensors [more checkpoints] [options]
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "convert/fitting.hpp"
+#include "convert/report.hpp"
+#include "support/command_line.hpp"
+#include "support/fashion_mnist.hpp"
+#include "support/results.hpp"
+#include "support/training_loop.hpp"
+#include "train_images/checkpoint.hpp"
+#include "train_images/training.hpp"
+
+namespace {
+
+using namespace convert;
+
+/// What the command line says.
+struct Options {
+  std::vector<std::string> checkpoints;
+  std::string data = "/usr/share/datasets/fashion-mnist";
+  std::string output = "convert";
+  Index blocks = 16;
+  Index fit_images = 256;
+  Index images = 20000;
+  Index test_images = 10000;
+  Index threads = std::max<Index>(std::thread::hardware_concurrency(), 1);
+  bool quick = false;
+  examples::Schedule schedule{.batch = 64, .rate = 1e-3};
+};
+
+/// \throws CLI::ParseError, std::runtime_error naming the option.
+void parse(CLI::App& app, Options& o, int argc, char** argv) {
+  const auto range = [](Index low, Index high) { return CLI::Range(low, high); };
+  app.add_option("checkpoints", o.checkpoints, "of train_images, with softmax or linear attention")
+      ->required();
+  app.add_flag("--quick", o.quick, "half a minute: an epoch of 2,000 images, 1,000 test images");
+  app.add_option("--threads", o.threads, "workers")->check(range(1, 1024));
+  app.add_option("--output", o.output, "prefix of the files that are written");
+  app.add_option("--data", o.data, "folder of the data set");
+  app.add_option("--blocks", o.blocks, "blocks of tokens, a power of two")
+      ->check(range(2, train_images::kTokens));
+  app.add_option("--fit-images", o.fit_images, "images that matrices are fitted to")
+      ->check(range(1, 60000));
+  const auto* const images =
+      app.add_option("--images", o.images, "images of the epoch")->check(range(1, 60000));
+  const auto* const tests =
+      app.add_option("--test-images", o.test_images, "test images")->check(range(1, 10000));
+  app.add_option("--rate", o.schedule.rate, "largest learning rate")->check(CLI::Number);
+  app.parse(argc, argv);
+  if (o.quick && images->count() == 0) o.images = 2000;
+  if (o.quick && tests->count() == 0) o.test_images = 1000;
+  train_images::token_block(o.blocks);
+  expect_valid(o.schedule);
+  o.schedule.batch = std::min(o.schedule.batch, o.images);
+  o.schedule.steps = o.images / o.schedule.batch;
+  examples::expect_folder("--output", o.output + ".json");
+}
+
+/// \throws std::runtime_error naming the file unless it has an attention to convert.
+Model<float> teacher_of(const std::string& path) {
+  Model<float> model = train_images::model_of(path);
+  if (model.settings().attention != Attention::kMhla) return model;
+  throw std::runtime_error(path + " has MHLA attention, expected softmax or linear");
+}
+
+/// One epoch.
+/// \returns false if there was an interrupt
+bool train(Model<float>& model, const std::string& name, const Options& o, const Images& images) {
+  train_images::Workers<float> workers(model, o.threads);
+  std::vector<float> row(model.parameters().size());
+  auto state = train_images::state_of(model, row);
+  train_images::Batches batches(o.images, o.schedule.batch, model.settings().seed);
+  const auto per_step = static_cast<double>(o.schedule.batch);
+  const examples::TrainingRun run{.name = name,
+                                  .checkpoint = o.output + "." + name + ".safetensors",
+                                  .program = train_images::kProgram,
+                                  .depends = {{"settings", to_json(model.settings())},
+                                              {"schedule", to_json(o.schedule)},
+                                              {"images", o.images}}};
+  examples::train(
+      run, o.schedule, state,
+      [&](Index step, std::span<float> gradient) {
+        return workers.learn(model, images, batches.of_step(step), gradient).loss / per_step;
+      },
+      [&] {
+        examples::constrain_mixing(model.table(), std::span<float>(row));
+        model.set_parameters(row);
+      },
+      [&](double loss, double steps) {
+        return examples::text("loss %.4f  %5.0f images/s", loss, steps * per_step);
+      });
+  return !examples::interrupted();
+}
+
+double accuracy_of(const Model<float>& model, const Images& test, const Options& o) {
+  train_images::Workers<float> workers(model, o.threads);
+  return train_images::accuracy_of(model, test, workers);
+}
+
+/// \returns nothing if there was an interrupt
+std::optional<Conversion> convert_one(const std::string& path, const Options& o,
+                                      const Images& images, const Images& test) {
+  const Model<float> teacher = teacher_of(path);
+  Conversion result{.checkpoint = path, .teacher = teacher.settings()};
+  result.accuracy = accuracy_of(teacher, test, o);
+  for (const Start start : kStarts) {
+    Settings settings = teacher.settings();
+    settings.attention = Attention::kMhla;
+    settings.blocks = o.blocks;
+    settings.mixing_start = start == Start::kUniform ? train_images::MixingStart::kUniform
+                                                     : train_images::MixingStart::kLocality;
+    Model<float> student = with_parameters_of(teacher, settings);
+    if (start == Start::kFitted) {
+      result.fits = fit_mixing_of(teacher, student, images, o.fit_images, o.threads);
+      result.mixing = student.mixing();
+    }
+    StartResult& of_start = result.of_starts.emplace_back();
+    of_start.converted = accuracy_of(student, test, o);
+    if (!train(student, name_of(start), o, images)) return std::nullopt;
+    of_start.trained = accuracy_of(student, test, o);
+  }
+  print(result);
+  return result;
+}
+
+int run(const Options& o) {
+  for (const std::string& path : o.checkpoints) teacher_of(path);
+  const Images images =
+      read_images(o.data, examples::Part::kTraining, std::max(o.images, o.fit_images));
+  const Images test = read_images(o.data, examples::Part::kTest, o.test_images);
+  examples::catch_interrupts();
+  std::vector<Conversion> results;
+  for (const std::string& path : o.checkpoints) {
+    auto result = convert_one(path, o, images, test);
+    if (!result) return examples::interrupted_status();
+    results.push_back(std::move(*result));
+  }
+  print_means(results);
+  examples::write_and_draw(o.output, to_json(results, o.images, o.fit_images), CHART);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return examples::with_command_line(
+      "convert", "Converts image classifiers with softmax or linear attention to MHLA.",
+      [&](CLI::App& app) {
+        Options options;
+        parse(app, options, argc, argv);
+        return run(options);
+      });
+}
