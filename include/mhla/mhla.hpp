@@ -25,6 +25,7 @@
 // 3. Summaries of blocks: stage/summary.hpp, used by the forms.
 
 // 4. Mixing of summaries.
+#include "mhla/policy/decay_mixing.hpp"   // DecayMixing: a sum of terms that decay
 #include "mhla/policy/locality.hpp"       // locality: initial coefficients
 #include "mhla/policy/mixing_matrix.hpp"  // MixingMatrix, its constraints
 
@@ -35,6 +36,7 @@
 #include "mhla/attention/batch.hpp"            // BatchInputs, CrossBlocks
 #include "mhla/attention/bidirectional.hpp"    // every query reads every key
 #include "mhla/attention/causal.hpp"           // every query reads the past
+#include "mhla/attention/causal_decay.hpp"     // the same with DecayMixing
 #include "mhla/attention/diagnose.hpp"         // rank and entropy of the attention matrix
 #include "mhla/attention/linear.hpp"           // the baseline with one block
 #include "mhla/attention/naive.hpp"            // the definition
@@ -46,6 +48,7 @@
 // Their gradients.
 #include "mhla/gradient/bidirectional.hpp"  // bidirectional_gradient
 #include "mhla/gradient/causal.hpp"         // causal_gradient
+#include "mhla/gradient/causal_decay.hpp"   // causal_gradient with DecayMixing
 #include "mhla/gradient/gradients.hpp"      // Gradients, ParameterGradients
 #include "mhla/gradient/linear.hpp"         // linear_bidirectional_gradient, linear_causal_gradient
 #include "mhla/gradient/softmax.hpp"  // softmax_bidirectional_gradient, softmax_causal_gradient

@@ -19,6 +19,7 @@
 
 #include "mhla/attention/bidirectional.hpp"
 #include "mhla/attention/causal.hpp"
+#include "mhla/attention/causal_decay.hpp"
 #include "mhla/attention/linear.hpp"
 #include "mhla/attention/streaming.hpp"
 #include "support/problem.hpp"
@@ -41,16 +42,32 @@ struct AnyBlocks {
   }
 };
 
+/// One to four terms, by a seed.
+template <class A>
+DecayMixing<A> random_decay(std::uint64_t seed) {
+  Random rng(seed);
+  std::vector<A> weights(static_cast<std::size_t>(rng.integer(1, 4))), decays(weights);
+  for (A& a : weights) a = static_cast<A>(rng.uniform());
+  for (A& lambda : decays) lambda = static_cast<A>(rng.chance(0.2) ? 1 : rng.uniform());
+  if (rng.chance(0.1)) decays[0] = 0;
+  return {std::span<const A>(weights), std::span<const A>(decays)};
+}
+
 /// What a form is given besides tensors.
 template <class T>
 struct Arguments {
   CrossBlocks<AnyBlocks, AnyBlocks> blocks;
   MixingMatrix<accumulator_t<T>> mixing;
+  DecayMixing<accumulator_t<T>> decay;
   Operator<AnyMap<accumulator_t<T>>, AnyMap<accumulator_t<T>>, AnyNormalizer> op;
   double scale;  // of softmax's scores; 1 for the default
 
   explicit Arguments(const Problem<T>& p)
-      : blocks{{p.query_blocks}, {p.key_blocks}}, mixing(p.mixing()), op(p.op()), scale(p.scale) {}
+      : blocks{{p.query_blocks}, {p.key_blocks}},
+        mixing(p.mixing()),
+        decay(random_decay<accumulator_t<T>>(p.seed)),
+        op(p.op()),
+        scale(p.scale) {}
 };
 template <class In>
 using ArgumentsOf = Arguments<detail::scalar_of<In>>;
@@ -115,6 +132,37 @@ struct Causal {
   static void run(const In& in, const ArgumentsOf<In>& a, const OutputOf<In>& out,
                   const Call& call) {
     causal(in, a.blocks.queries, a.mixing, a.op, out, call);
+  }
+};
+
+struct CausalDecay {
+  static constexpr const char* kName = "causal";
+  static constexpr bool kCausal = true, kOperator = true, kMixes = false;
+  static constexpr bool kKeeps = true;
+
+  template <class T>
+  static void fit(Problem<T>& p) {
+    p.lower = p.upper = std::max<Index>(1, p.query_blocks.blocks());
+    p.coefficients = decay_matrix(random_decay<accumulator_t<T>>(p.seed), p.lower).dense();
+  }
+  /// As causal, two for each block on the way of a state, its terms, and the coefficient's own.
+  template <class T>
+  static Expected<T> expect(const Problem<T>& p) {
+    return expected(
+        p, 2 * largest_block(p.key_blocks) + 2 * p.key_blocks.blocks() + most_features(p) + 3 + 5);
+  }
+  template <class In>
+  static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {
+    return causal_workspace_bytes(in, a.blocks.queries, a.decay, a.op, executor);
+  }
+  template <class In>
+  static std::size_t kept_bytes(const In& in, const ArgumentsOf<In>& a) {
+    return causal_kept_bytes(in, a.blocks.queries, a.op);
+  }
+  template <class In>
+  static void run(const In& in, const ArgumentsOf<In>& a, const OutputOf<In>& out,
+                  const Call& call) {
+    causal(in, a.blocks.queries, a.decay, a.op, out, call);
   }
 };
 

@@ -16,6 +16,7 @@
 #include "mhla/attention/naive.hpp"
 #include "mhla/gradient/bidirectional.hpp"
 #include "mhla/gradient/causal.hpp"
+#include "mhla/gradient/causal_decay.hpp"
 #include "mhla/gradient/linear.hpp"
 #include "mhla/gradient/softmax.hpp"
 #include "support/gradient_problem.hpp"
@@ -34,8 +35,9 @@ struct GradientArguments {
 
 /// The output of the operator at the point x: naive_attention, which computes in W what comes after
 /// the feature maps, with the maps in W too.
+/// \param mixing  [Mq,Mk] at x
 template <class W, class T>
-Matrix<W> operator_at(const GradientProblem<T>& p, const Variables<W>& x) {
+Matrix<W> operator_at(const GradientProblem<T>& p, const Variables<W>& x, const Matrix<W>& mixing) {
   auto n = naive_problem<W>(p.inputs(), p.blocks, p.mixing(), p.op,
                             p.causal ? Order::kCausal : Order::kBidirectional);
   const auto features = [](const auto& map, const Matrix<W>& rows, const Matrix<W>& weights,
@@ -57,8 +59,12 @@ Matrix<W> operator_at(const GradientProblem<T>& p, const Variables<W>& x) {
     n.normalizer_q = features(p.op.query_map, x[kOwnQ], x[kQueryMap], scale);
     n.normalizer_k = features(p.op.key_map, x[kOwnK], x[kKeyMap], W(1));
   }
-  n.mixing = MixingView<const W>(x[kMixing].data(), p.band).dense();
+  n.mixing = mixing;
   return naive_attention(n);
+}
+template <class W, class T>
+Matrix<W> operator_at(const GradientProblem<T>& p, const Variables<W>& x) {
+  return operator_at(p, x, MixingView<const W>(x[kMixing].data(), p.band).dense());
 }
 
 struct BidirectionalForm {
@@ -117,6 +123,57 @@ struct CausalForm {
   template <class In, class P, class Blocks>
   static void forward(const In& in, const P& p, const Blocks& blocks, const Call& call) {
     causal(in, blocks.queries, p.mixing(), p.op, call);
+  }
+};
+
+/// The causal form with a decaying mixing matrix of one to three terms, parameters [2,R].
+struct CausalDecayForm {
+  static constexpr const char* kName = "causal_gradient";
+  static constexpr bool kCausal = true, kMixes = true;
+
+  template <class T>
+  static void fit(GradientProblem<T>& p) {
+    Random rng(p.seed);
+    p.set_mixing(Band(2, rng.integer(1, 3)), rng, 0.05);
+  }
+  template <class W, class T>
+  static Matrix<W> definition(const GradientProblem<T>& p, const Variables<W>& x) {
+    const Index blocks = std::max<Index>(1, p.blocks.queries.blocks()), terms = p.band.cols();
+    Matrix<W> mixing(blocks, blocks);
+    for (Index i = 0; i < blocks; ++i) {
+      for (Index b = 0; b < blocks; ++b) {
+        mixing(i, b) = W(0);
+        for (Index r = 0; r < terms && b <= i; ++r) {
+          W coefficient = x[kMixing](0, r);
+          for (Index step = b; step < i; ++step) {
+            coefficient = coefficient * x[kMixing](0, terms + r);
+          }
+          mixing(i, b) = mixing(i, b) + coefficient;
+        }
+      }
+    }
+    return operator_at(p, x, mixing);
+  }
+  template <class P>
+  static auto terms(const P& p) {
+    return DecayView(p.coefficients.data(), p.band.cols());
+  }
+  template <class In, class P, class Blocks>
+  static void add(const GradientArguments<In>& a, const P& p, const Blocks& blocks,
+                  const Call& call) {
+    causal_gradient(a.in, blocks.queries, terms(p), p.op, a.dout, a.gradients, a.parameters, call);
+  }
+  template <class In, class P, class Blocks>
+  static std::size_t bytes(const In& in, const P& p, const Blocks& blocks, const ExecutorRef& x) {
+    return causal_gradient_workspace_bytes(in, blocks.queries, terms(p), p.op, x);
+  }
+  template <class In, class P, class Blocks>
+  static std::size_t kept_bytes(const In& in, const P& p, const Blocks& blocks) {
+    return causal_kept_bytes(in, blocks.queries, p.op);
+  }
+  template <class In, class P, class Blocks>
+  static void forward(const In& in, const P& p, const Blocks& blocks, const Call& call) {
+    causal(in, blocks.queries, terms(p), p.op, call);
   }
 };
 

@@ -1,0 +1,197 @@
+#pragma once
+
+/// \file
+/// The causal form with a decaying mixing matrix (policy/decay_mixing.hpp): that of causal.hpp with
+/// m_ib = sum_r a_r lambda_r^(i-b), for any number of blocks.
+///
+///     S~_i = sum_r a_r T_r(i),   T_r(i + 1) = lambda_r (T_r(i) + S_i)     stage/decay.hpp
+///
+/// Equal to causal() with decay_matrix(mixing, M) within rounding. Cost: 4*N*D*E + 4*M*R*D*E +
+/// N*W*(D+E) flops; memory 2*M*D*(E+1) numbers.
+
+#include <algorithm>
+
+#include "mhla/attention/causal_block.hpp"
+#include "mhla/attention/form.hpp"
+#include "mhla/attention/head_summaries.hpp"
+#include "mhla/attention/operator.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/policy/decay_mixing.hpp"
+#include "mhla/stage/decay.hpp"
+#include "mhla/stage/mixing.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+/// DecayMixing<A> or a view of its terms.
+template <class M, class A>
+concept DecayTerms = std::convertible_to<const M&, DecayView<const A>>;
+
+/// Writes the output of one head, or of every head of a batch, into `out`.
+/// \param in      Inputs: one head; BatchInputs: a batch
+/// \param blocks  consecutive tokens, in order; for a batch also a function of the sequence length
+/// \param out     [N,E], of a batch [B,N,H,E]; overlaps no input, but may be q itself
+/// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
+template <AttentionInputs In, BlocksOf Blocks, DecayTerms<detail::sum_of<In>> M,
+          CausalOperatorOn<detail::scalar_of<In>> Op>
+void causal(const In& in, const Blocks& blocks, const M& mixing, const Op& op,
+            const std::type_identity_t<detail::output_of<In>>& out, const Call& call = {});
+
+/// Returns the output: a Matrix [N,E] of one head, a Tensor [B,N,H,E] of a batch.
+template <AttentionInputs In, BlocksOf Blocks, DecayTerms<detail::sum_of<In>> M,
+          CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
+typename detail::InputTraits<In>::Owner causal(const In& in, const Blocks& blocks, const M& mixing,
+                                               const Op& op = {}, const Call& call = {});
+
+/// Bytes of workspace for these arguments, and of kept summaries causal_kept_bytes(in, blocks, op);
+/// reads no data.
+template <AttentionInputs In, BlocksOf Blocks, DecayTerms<detail::sum_of<In>> M,
+          CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
+std::size_t causal_workspace_bytes(const In& in, const Blocks& blocks, const M& mixing,
+                                   const Op& op = {}, const ExecutorRef& executor = {});
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// m_ii.
+template <class A>
+A own_coefficient(const DecayView<const A>& m) {
+  A sum = 0;
+  for (const A weight : m.weights()) sum += weight;
+  return sum;
+}
+
+template <Scalar T, Partition Blocks, class Op>
+class CausalDecayHead {
+  using A = accumulator_t<T>;
+
+  struct Worker {
+    CausalScratch<A> scratch;
+    Rows<A> states;  // T of a piece [R, columns]
+  };
+
+ public:
+  /// \param kept  memory of the summaries; null: the arena
+  CausalDecayHead(const char* function, Arena& arena, Arena* kept, const Inputs<T>& in,
+                  const Blocks& blocks, const Op& op, Index terms, Index workers)
+      : in_(in),
+        blocks_(blocks),
+        op_(op),
+        n_(head_sizes(in, op)),
+        summaries_(function, kept == nullptr ? arena : *kept, n_, blocks.blocks()),
+        mixtures_(function, arena, blocks.blocks(), n_.features, n_.values),
+        key_sums_(function, arena, blocks.blocks(), n_.sum_features()),
+        workers_(function, arena, workers, [&](Arena& a) {
+          return Worker{{function, a, in, op, n_, largest_block(blocks)},
+                        {function, a, terms, std::max(kDecayColumns, n_.sum_features())}};
+        }) {}
+
+  void run(const DecayView<const A>& mixing, MatrixView<T> out, const ExecutorRef& executor) {
+    const Index m = blocks_.blocks();
+    executor.for_each(m - 1, [&](Index b, Index w) {  // nothing reads the summary of the last block
+      summaries_.summarize(in_, blocks_, b, op_, workers_[w].scratch.keys);
+    });
+    for_each_piece(summaries_.values(), mixtures_.kv, executor,
+                   [&](Index, Index w, Rows<A> s, Rows<A> mixtures, Index cols) {
+                     scan_mixtures<A>(Scan::kForwards, mixing, s, m, cols, workers_[w].states,
+                                      mixtures);
+                   });
+    scan_mixtures<A>(Scan::kForwards, mixing, summaries_.key_sums(), m, n_.sum_features(),
+                     workers_[0].states, key_sums_);
+    const A own = own_coefficient(mixing);
+    executor.for_each(m, [&](Index i, Index w) {
+      Worker local = workers_[w];
+      read_causal_block(in_, blocks_, i, op_, n_,
+                        CausalRead<A>{own, mixtures_.kv.row(i), key_sums_.row(i)}, local.scratch,
+                        out);
+    });
+  }
+
+ private:
+  const Inputs<T>& in_;
+  const Blocks& blocks_;
+  const Op& op_;
+  HeadSizes n_;
+  HeadSummaries<A> summaries_;
+  Mixtures<A> mixtures_;  // of all blocks
+  Rows<A> key_sums_;      // z~ [M, Dz]
+  Workers<Worker> workers_;
+};
+
+template <class A, BlocksOf Blocks, class Op>
+struct CausalDecayForm {
+  static constexpr bool kKeeps = true;
+
+  const char* name;
+  const Blocks& blocks;
+  DecayView<const A> mixing;
+  const Op& op;
+
+  template <Scalar T>
+  void check(const Inputs<T>& in, std::type_identity_t<MatrixView<const T>> out,
+             const char* argument) const {
+    expect_decay(name, mixing);
+    expect_causal_normalizer(name, op);
+    expect_inputs(name, in, op, out, argument);
+    expect_shape(name, "k", in.k, in.q.rows, -1);
+    const auto& partition = blocks_of(blocks, in.q.rows);
+    expect_partition(name, "blocks", partition, in.q.rows);
+    expect_ordered(name, "blocks", partition);
+  }
+  template <Scalar T>
+  std::size_t bytes(const Inputs<T>& in, Index workers) const {
+    const auto& partition = blocks_of(blocks, in.q.rows);
+    return counted_bytes([&](Arena& arena) {
+      return CausalDecayHead(name, arena, nullptr, in, partition, op, mixing.terms(), workers);
+    });
+  }
+  template <Scalar T>
+  std::size_t kept_bytes(const Inputs<T>& in) const {
+    return counted_bytes([&](Arena& arena) {
+      return HeadSummaries<A>(name, arena, head_sizes(in, op),
+                              blocks_of(blocks, in.q.rows).blocks());
+    });
+  }
+  template <Scalar T>
+  void run(Arena& arena, Arena* kept, const Inputs<T>& in, MatrixView<T> out,
+           const ExecutorRef& executor) const {
+    const auto& partition = blocks_of(blocks, in.q.rows);
+    CausalDecayHead(name, arena, kept, in, partition, op, mixing.terms(), executor.workers())
+        .run(mixing, out, executor);
+  }
+};
+
+template <class In, class Blocks, class M, class Op>
+auto causal_decay_form(const In& /*in*/, const Blocks& blocks, const M& mixing, const Op& op,
+                       const char* name = "causal") {
+  return CausalDecayForm<sum_of<In>, Blocks, Op>{name, blocks, mixing, op};
+}
+
+}  // namespace detail
+
+template <AttentionInputs In, BlocksOf Blocks, DecayTerms<detail::sum_of<In>> M,
+          CausalOperatorOn<detail::scalar_of<In>> Op>
+void causal(const In& in, const Blocks& blocks, const M& mixing, const Op& op,
+            const std::type_identity_t<detail::output_of<In>>& out, const Call& call) {
+  detail::run_form(detail::causal_decay_form(in, blocks, mixing, op), in, out, call);
+}
+
+template <AttentionInputs In, BlocksOf Blocks, DecayTerms<detail::sum_of<In>> M,
+          CausalOperatorOn<detail::scalar_of<In>> Op>
+typename detail::InputTraits<In>::Owner causal(const In& in, const Blocks& blocks, const M& mixing,
+                                               const Op& op, const Call& call) {
+  return detail::run_form(detail::causal_decay_form(in, blocks, mixing, op), in, call);
+}
+
+template <AttentionInputs In, BlocksOf Blocks, DecayTerms<detail::sum_of<In>> M,
+          CausalOperatorOn<detail::scalar_of<In>> Op>
+std::size_t causal_workspace_bytes(const In& in, const Blocks& blocks, const M& mixing,
+                                   const Op& op, const ExecutorRef& executor) {
+  return detail::form_bytes(detail::causal_decay_form(in, blocks, mixing, op), in, executor);
+}
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla
