@@ -55,6 +55,7 @@
 
 // Mixing matrices without training.
 #include "mhla/fit/change_bound.hpp"  // mixing_change_bound: how far outputs can move
+#include "mhla/fit/fit_decay.hpp"     // fit_decay: DecayMixing to targets or to a matrix
 #include "mhla/fit/fit_mixing.hpp"    // fit_mixing: to the outputs of another attention
 #include "mhla/fit/mixing_fit.hpp"    // MixingFit: from many examples
 #include "mhla/fit/nonnegative.hpp"   // nonnegative_least_squares

@@ -14,6 +14,7 @@
 #include <cmath>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
@@ -54,6 +55,17 @@ struct BlockSums {
     return std::max(square, 0.0);
   }
 
+  /// The part of `gram` without f, both triangles.                                   // [n,n]
+  Matrix<double> symmetric() const {
+    Matrix<double> all = gram.topLeftCorner(columns(), columns());
+    for (Index r = 0; r < columns(); ++r) {
+      for (Index c = 0; c < r; ++c) all(c, r) = all(r, c);
+    }
+    return all;
+  }
+  /// G^T f.
+  double right(Index r) const { return gram(columns(), r); }
+
   /// Adds the sums of another block, whose column r is column place(r) of this one.
   template <class Place>
   void add(const BlockSums& other, Place&& place) {
@@ -71,6 +83,13 @@ struct BlockSums {
     left_out += other.left_out;
   }
 };
+
+/// Throws unless denominators sum to a number above 0.
+inline void expect_denominators(const char* function, double sum, const std::string& where) {
+  if (sum > 0 && std::isfinite(sum)) return;
+  fail_option(function, "fit", "has denominators that sum to " + std::to_string(sum) + where,
+              "a sum above 0");
+}
 
 /// Throws unless `groups` has an entry for each of `blocks` blocks, and each group from 0 on a
 /// block. \return the number of groups

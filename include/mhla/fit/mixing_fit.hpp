@@ -32,30 +32,13 @@
 #include "mhla/attention/causal.hpp"
 #include "mhla/attention/naive.hpp"
 #include "mhla/core/arch.hpp"
+#include "mhla/fit/fit_options.hpp"
 #include "mhla/fit/nonnegative.hpp"
 #include "mhla/fit/residual_rows.hpp"
 #include "mhla/policy/mixing_matrix.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
-
-/// What rows of a fitted matrix must fulfil besides.
-template <Accumulator A>
-struct FitOptions {
-  /// Weight of |m_i - prior_i|^2, in mean diagonal elements of the row's Gram matrix.
-  double ridge = 0;
-  MixingView<const A> prior{};  ///< what the ridge pulls to, such as locality; absent: 0
-  Index nonzeros = 0;           ///< most coefficients of a row that are not 0; 0 for any number
-  bool sum_to_one = false;      ///< rows sum to 1, whatever their denominators
-};
-
-/// How far outputs are from their targets: the root of the sum of squares over that of the targets.
-/// Below 1e-7 it is rounding.
-struct FitResidual {
-  std::vector<double> of_block{};  ///< [Mq], 0 where no target was seen
-  double total = 0;
-  Index left_out = 0;  ///< queries whose denominator is 0: they have no output, and did not count
-};
 
 /// Sums over examples, from which a mixing matrix is solved.
 template <Accumulator A>
@@ -93,6 +76,12 @@ class MixingFit {
   ///     whose slots another partition would change.
   MixingFit coarser(std::span<const Index> queries, std::span<const Index> keys) const;
   MixingFit coarser(std::span<const Index> blocks) const { return coarser(blocks, blocks); }
+
+  /// The problem of coefficients x that all rows share: m_ib = sum_l x_l basis(l, i, b), l < count,
+  /// for the coefficients that are fitted. Cost: M^3 count.
+  /// \throws option_error if the denominators of all queries sum to 0 or less, or to no number.
+  template <class Basis>
+  NormalEquations normal_equations(Index count, Basis&& basis) const;
 
   const MixingMatrix<A>& start() const { return start_; }
   Order order() const { return order_; }
@@ -173,13 +162,12 @@ void MixingFit<A>::solve_row(Index i, const FitOptions<A>& options, MixingMatrix
   const detail::BlockSums& sums = sums_[static_cast<std::size_t>(i)];
   const Index first = columns(i).begin, n = sums.columns();
   if (n == 0 || sums.queries == 0) return;
-  Matrix<double> gram = sums.gram.topLeftCorner(n, n);
+  Matrix<double> gram = sums.symmetric();
   std::vector<double> right(static_cast<std::size_t>(n));
   const double ridge = options.ridge * gram.trace() / static_cast<double>(n);
   for (Index r = 0; r < n; ++r) {
     double& entry = right[static_cast<std::size_t>(r)];
-    entry = sums.gram(n, r);
-    for (Index c = 0; c < r; ++c) gram(c, r) = gram(r, c);
+    entry = sums.right(r);
     gram(r, r) += ridge;
     if (!options.prior.absent()) entry += ridge * double{options.prior(i, first + r)};
   }
@@ -187,12 +175,8 @@ void MixingFit<A>::solve_row(Index i, const FitOptions<A>& options, MixingMatrix
   if (options.sum_to_one) {
     weights.assign(right.size(), 1.0);
   } else if (divides_) {
-    if (!(sums.sum > 0)) {
-      detail::fail_option("MixingFit::solve", "fit",
-                          "has denominators that sum to " + std::to_string(sums.sum) +
-                              " in query block " + std::to_string(i),
-                          "a sum above 0");
-    }
+    detail::expect_denominators("MixingFit::solve", sums.sum,
+                                " in query block " + std::to_string(i));
     for (Index r = 0; r < n; ++r) weights.push_back(sums.sums(0, r) / sums.sum);
   }
   const std::vector<double> row =
@@ -238,6 +222,34 @@ FitResidual MixingFit<A>::residual(const MixingView<const A>& m) const {
   }
   residual.total = relative(squares, targets);
   return residual;
+}
+
+template <Accumulator A>
+template <class Basis>
+NormalEquations MixingFit<A>::normal_equations(Index count, Basis&& basis) const {
+  const std::size_t size = static_cast<std::size_t>(count);
+  NormalEquations all{Matrix<double>::Zero(count, count), std::vector<double>(size),
+                      std::vector<double>(divides_ ? size : 0)};
+  double sum = 0;
+  for (Index i = 0; i < start_.rows(); ++i) {
+    const detail::BlockSums& sums = sums_[static_cast<std::size_t>(i)];
+    Matrix<double> row(sums.columns(), count);
+    for (Index r = 0; r < row.rows(); ++r) {
+      for (Index l = 0; l < count; ++l) row(r, l) = basis(l, i, columns(i).begin + r);
+    }
+    const Matrix<double> product = sums.symmetric().lazyProduct(row);
+    all.gram += row.transpose().lazyProduct(product);
+    for (Index l = 0; l < count; ++l) {
+      for (Index r = 0; r < row.rows(); ++r) {
+        all.right[static_cast<std::size_t>(l)] += row(r, l) * sums.right(r);
+        if (divides_) all.weights[static_cast<std::size_t>(l)] += row(r, l) * sums.sums(0, r);
+      }
+    }
+    sum += sums.sum;
+  }
+  if (divides_) detail::expect_denominators("MixingFit::normal_equations", sum, "");
+  for (double& weight : all.weights) weight /= sum;
+  return all;
 }
 
 template <Accumulator A>
