@@ -53,8 +53,8 @@ Matrix<double> weight_sums(const NaiveProblem<double, Z>& p) {
   Matrix<double> key_sums = Matrix<double>::Zero(p.mixing.cols(), k.cols());
   for (Index j = 0; j < k.rows(); ++j) key_sums.row(block(p.key_block, j)) += k.row(j);
   if (p.normalizer.sums() == WeightSums::kCrossQuery) {
-    const Index slots = 1 + *std::max_element(p.query_slot.begin(), p.query_slot.end());
-    Matrix<double> slot_sums = Matrix<double>::Zero(p.mixing.cols(), slots);
+    const Index most_slots = 1 + *std::max_element(p.query_slot.begin(), p.query_slot.end());
+    Matrix<double> slot_sums = Matrix<double>::Zero(p.mixing.cols(), most_slots);
     for (Index u = 0; u < q.rows(); ++u) {
       const Index b = block(p.query_block, u);
       slot_sums(b, block(p.query_slot, u)) = q.row(u).dot(key_sums.row(b));

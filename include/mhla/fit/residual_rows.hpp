@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 #include <vector>
 
 #include "mhla/attention/naive.hpp"
@@ -131,9 +130,9 @@ class ResidualRows {
 
   /// s_bw of all slots; 0 where the query is masked.
   void sum_slots(Index blocks) {
-    Index slots = 0;
-    for (const Index slot : p_.query_slot) slots = std::max(slots, slot + 1);
-    slot_sums_ = Matrix<double>::Zero(blocks, slots);
+    Index most_slots = 0;
+    for (const Index slot : p_.query_slot) most_slots = std::max(most_slots, slot + 1);
+    slot_sums_ = Matrix<double>::Zero(blocks, most_slots);
     for (Index b = 0; b < blocks; ++b) {
       for (Index t = queries_.begin(b); t < queries_.begin(b + 1); ++t) {
         slot_sums_(b, slot(queries_.token(t))) = query_features().row(t).dot(key_sums_.row(b));
