@@ -66,8 +66,8 @@ DecayMixing<A> solve_decay(Index terms, Index blocks, Equations&& equations) {
     for (std::size_t l = 2; l < decays.size(); ++l) {
       if (weights[l] == 0) continue;
       const double h = half_lives[l - 2], step = std::sqrt(spacing);
-      for (const double near : {h / spacing, h / step, h, h * step, h * spacing}) {
-        taken.push_back(near);
+      for (const double finer : {h / spacing, h / step, h, h * step, h * spacing}) {
+        taken.push_back(finer);
       }
     }
     if (taken.empty()) break;
