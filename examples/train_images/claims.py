@@ -43,17 +43,18 @@ def result_of(command, prefix):
 
 def print_table(variants, command, folder, title, figures):
     """A row for each variant: the mean of each figure, and the range of the first."""
-    print(f"| {title} | " + " | ".join(name for name, _ in figures) + " |")
+    print(f"| {title} | " + " | ".join(name for name, _, _ in figures) + " |")
     print("|---" * (1 + len(figures)) + "|")
     for variant, options in variants.items():
         name = variant.replace(", ", "-").replace(" ", "-")
         results = [result_of([*command, *options, "--seed", str(seed)],
                              os.path.join(folder, f"{name}.{seed}")) for seed in SEEDS]
         cells = []
-        for _, value in figures:
+        for _, digits, value in figures:
             values = [value(result) for result in results]
-            mean = f"{sum(values) / len(values):.2f}"
-            cells.append(mean if cells else f"{mean} ({min(values):.2f} to {max(values):.2f})")
+            mean, low, high = (f"{x:.{digits}f}" for x in
+                               (sum(values) / len(values), min(values), max(values)))
+            cells.append(mean if cells else f"{mean} ({low} to {high})")
         print(f"| {variant} | " + " | ".join(cells) + " |", flush=True)
 
 
@@ -61,11 +62,11 @@ def main():
     train_images, restore_video, video, folder, *arguments = sys.argv[1:]
     os.makedirs(folder, exist_ok=True)
     print_table(IMAGES, [train_images, *arguments], folder, "images classified",
-                [("test accuracy, %", lambda result: 100 * result["test_accuracy"]),
-                 ("training loss", lambda result: result["training_loss"])])
+                [("test accuracy, %", 1, lambda result: 100 * result["test_accuracy"]),
+                 ("training loss", 3, lambda result: result["training_loss"])])
     print()
     print_table(VIDEO, [restore_video, "--video", video, *arguments], folder, "video restored",
-                [("PSNR held out, dB", lambda result: result["psnr"])])
+                [("PSNR held out, dB", 2, lambda result: result["psnr"])])
 
 
 main()
