@@ -57,7 +57,7 @@ build_example() {
 decode_video() {
   if [[ ! -f $build_dir/box.mp4 ]]; then
     step "take the clip out of opencv-doc, without installing its 96 MB"
-    (cd "$build_dir" && apt-get download -q opencv-doc)
+    (cd "$build_dir" && apt-get download -q opencv-doc) >&2
     dpkg-deb --fsys-tarfile "$build_dir"/opencv-doc_*.deb |
       tar xO ./usr/share/doc/opencv-doc/opencv4/html/box.mp4.gz | gunzip >"$build_dir/box.part"
     rm "$build_dir"/opencv-doc_*.deb
