@@ -135,10 +135,8 @@ struct Causal {
   }
 };
 
-struct CausalDecay {
-  static constexpr const char* kName = "causal";
-  static constexpr bool kCausal = true, kOperator = true, kMixes = false;
-  static constexpr bool kKeeps = true;
+struct CausalDecay : Causal {
+  static constexpr bool kMixes = false;
 
   template <class T>
   static void fit(Problem<T>& p) {
@@ -154,10 +152,6 @@ struct CausalDecay {
   template <class In>
   static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {
     return causal_workspace_bytes(in, a.blocks.queries, a.decay, a.op, executor);
-  }
-  template <class In>
-  static std::size_t kept_bytes(const In& in, const ArgumentsOf<In>& a) {
-    return causal_kept_bytes(in, a.blocks.queries, a.op);
   }
   template <class In>
   static void run(const In& in, const ArgumentsOf<In>& a, const OutputOf<In>& out,

@@ -127,10 +127,7 @@ struct CausalForm {
 };
 
 /// The causal form with a decaying mixing matrix of one to three terms, parameters [2,R].
-struct CausalDecayForm {
-  static constexpr const char* kName = "causal_gradient";
-  static constexpr bool kCausal = true, kMixes = true;
-
+struct CausalDecayForm : CausalForm {
   template <class T>
   static void fit(GradientProblem<T>& p) {
     Random rng(p.seed);
@@ -166,10 +163,6 @@ struct CausalDecayForm {
   template <class In, class P, class Blocks>
   static std::size_t bytes(const In& in, const P& p, const Blocks& blocks, const ExecutorRef& x) {
     return causal_gradient_workspace_bytes(in, blocks.queries, terms(p), p.op, x);
-  }
-  template <class In, class P, class Blocks>
-  static std::size_t kept_bytes(const In& in, const P& p, const Blocks& blocks) {
-    return causal_kept_bytes(in, blocks.queries, p.op);
   }
   template <class In, class P, class Blocks>
   static void forward(const In& in, const P& p, const Blocks& blocks, const Call& call) {

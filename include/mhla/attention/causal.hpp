@@ -145,13 +145,20 @@ class CausalHead {
   Workers<Worker> workers_;
 };
 
-template <class A, BlocksOf Blocks, class Op>
+/// The work of one head, by its mixing; that of decaying matrices is in causal_decay.hpp.
+template <class A, Scalar T, Partition Blocks, class Op>
+auto causal_head(const char* function, Arena& arena, Arena* kept, const MixingView<const A>&,
+                 const Inputs<T>& in, const Blocks& blocks, const Op& op, Index workers) {
+  return CausalHead(function, arena, kept, in, blocks, op, workers);
+}
+/// \tparam Mixing  MixingView<const A> or DecayView<const A>
+template <class A, BlocksOf Blocks, class Op, class Mixing = MixingView<const A>>
 struct CausalForm {
   static constexpr bool kKeeps = true;
 
   const char* name;
   const Blocks& blocks;
-  MixingView<const A> mixing;  ///< absent while bytes are counted
+  Mixing mixing;  ///< a MixingView may be absent while bytes are counted
   const Op& op;
 
   template <Scalar T>
@@ -163,13 +170,14 @@ struct CausalForm {
     const auto& partition = blocks_of(blocks, in.q.rows);
     expect_partition(name, "blocks", partition, in.q.rows);
     expect_ordered(name, "blocks", partition);
-    expect_leading_mixing(name, mixing, partition.blocks(), partition.blocks());
+    expect_causal_mixing(*this, mixing, partition.blocks());
   }
   template <Scalar T>
   std::size_t bytes(const Inputs<T>& in, Index workers) const {
     const auto& partition = blocks_of(blocks, in.q.rows);
-    return counted_bytes(
-        [&](Arena& arena) { return CausalHead(name, arena, nullptr, in, partition, op, workers); });
+    return counted_bytes([&](Arena& arena) {
+      return causal_head(name, arena, nullptr, mixing, in, partition, op, workers);
+    });
   }
   template <Scalar T>
   std::size_t kept_bytes(const Inputs<T>& in) const {
@@ -182,9 +190,15 @@ struct CausalForm {
   void run(Arena& arena, Arena* kept, const Inputs<T>& in, MatrixView<T> out,
            const ExecutorRef& executor) const {
     const auto& partition = blocks_of(blocks, in.q.rows);
-    CausalHead(name, arena, kept, in, partition, op, executor.workers()).run(mixing, out, executor);
+    causal_head(name, arena, kept, mixing, in, partition, op, executor.workers())
+        .run(mixing, out, executor);
   }
 };
+
+template <class Form, class A>
+void expect_causal_mixing(const Form& form, const MixingView<const A>& mixing, Index blocks) {
+  expect_leading_mixing(form.name, mixing, blocks, blocks);
+}
 
 template <class In, class Blocks, class Op>
 auto causal_form(const In& /*in*/, const Blocks& blocks, const mixing_of<In>& mixing, const Op& op,

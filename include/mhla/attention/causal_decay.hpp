@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "mhla/attention/causal.hpp"
 #include "mhla/attention/causal_block.hpp"
 #include "mhla/attention/form.hpp"
 #include "mhla/attention/head_summaries.hpp"
@@ -121,53 +122,21 @@ class CausalDecayHead {
   Workers<Worker> workers_;
 };
 
-template <class A, BlocksOf Blocks, class Op>
-struct CausalDecayForm {
-  static constexpr bool kKeeps = true;
-
-  const char* name;
-  const Blocks& blocks;
-  DecayView<const A> mixing;
-  const Op& op;
-
-  template <Scalar T>
-  void check(const Inputs<T>& in, std::type_identity_t<MatrixView<const T>> out,
-             const char* argument) const {
-    expect_decay(name, mixing);
-    expect_causal_normalizer(name, op);
-    expect_inputs(name, in, op, out, argument);
-    expect_shape(name, "k", in.k, in.q.rows, -1);
-    const auto& partition = blocks_of(blocks, in.q.rows);
-    expect_partition(name, "blocks", partition, in.q.rows);
-    expect_ordered(name, "blocks", partition);
-  }
-  template <Scalar T>
-  std::size_t bytes(const Inputs<T>& in, Index workers) const {
-    const auto& partition = blocks_of(blocks, in.q.rows);
-    return counted_bytes([&](Arena& arena) {
-      return CausalDecayHead(name, arena, nullptr, in, partition, op, mixing.terms(), workers);
-    });
-  }
-  template <Scalar T>
-  std::size_t kept_bytes(const Inputs<T>& in) const {
-    return counted_bytes([&](Arena& arena) {
-      return HeadSummaries<A>(name, arena, head_sizes(in, op),
-                              blocks_of(blocks, in.q.rows).blocks());
-    });
-  }
-  template <Scalar T>
-  void run(Arena& arena, Arena* kept, const Inputs<T>& in, MatrixView<T> out,
-           const ExecutorRef& executor) const {
-    const auto& partition = blocks_of(blocks, in.q.rows);
-    CausalDecayHead(name, arena, kept, in, partition, op, mixing.terms(), executor.workers())
-        .run(mixing, out, executor);
-  }
-};
+template <class A, Scalar T, Partition Blocks, class Op>
+auto causal_head(const char* function, Arena& arena, Arena* kept, const DecayView<const A>& mixing,
+                 const Inputs<T>& in, const Blocks& blocks, const Op& op, Index workers) {
+  return CausalDecayHead(function, arena, kept, in, blocks, op, mixing.terms(), workers);
+}
+template <class Form, class A>
+void expect_causal_mixing(const Form& form, const DecayView<const A>& mixing, Index /*blocks*/) {
+  expect_decay(form.name, mixing);
+}
 
 template <class In, class Blocks, class M, class Op>
 auto causal_decay_form(const In& /*in*/, const Blocks& blocks, const M& mixing, const Op& op,
                        const char* name = "causal") {
-  return CausalDecayForm<sum_of<In>, Blocks, Op>{name, blocks, mixing, op};
+  using A = sum_of<In>;
+  return CausalForm<A, Blocks, Op, DecayView<const A>>{name, blocks, mixing, op};
 }
 
 }  // namespace detail

@@ -159,21 +159,30 @@ class CausalGradient {
   Workers<Worker> workers_;
 };
 
-template <class A, class Blocks, class Op, Scalar T>
-std::size_t gradient_bytes(const CausalForm<A, Blocks, Op>& form, const Inputs<T>& in,
+/// The work of one head, by its mixing; that of decaying matrices is in causal_decay.hpp.
+template <class A, Scalar T, Partition Blocks, class Op>
+auto causal_head_gradient(const char* function, Arena& arena, Arena* kept,
+                          const MixingView<const A>&, const Inputs<T>& in, const Blocks& blocks,
+                          const Op& op, Index workers) {
+  return CausalGradient(function, arena, kept, in, blocks, op, workers);
+}
+
+template <class A, class Blocks, class Op, class Mixing, Scalar T>
+std::size_t gradient_bytes(const CausalForm<A, Blocks, Op, Mixing>& form, const Inputs<T>& in,
                            Index workers) {
   const auto& blocks = blocks_of(form.blocks, in.q.rows);
   return counted_bytes([&](Arena& arena) {
-    return CausalGradient(form.name, arena, nullptr, in, blocks, form.op, workers);
+    return causal_head_gradient(form.name, arena, nullptr, form.mixing, in, blocks, form.op,
+                                workers);
   });
 }
 
-template <class A, class Blocks, class Op, Scalar T>
-void add_gradient(const CausalForm<A, Blocks, Op>& form, Arena& arena, Arena* kept,
+template <class A, class Blocks, class Op, class Mixing, Scalar T>
+void add_gradient(const CausalForm<A, Blocks, Op, Mixing>& form, Arena& arena, Arena* kept,
                   const Inputs<T>& in, MatrixView<const T> dout, const Gradients<T>& gradients,
                   const ParameterGradients<A>& sums, const ExecutorRef& executor) {
   const auto& blocks = blocks_of(form.blocks, in.q.rows);
-  CausalGradient(form.name, arena, kept, in, blocks, form.op, executor.workers())
+  causal_head_gradient(form.name, arena, kept, form.mixing, in, blocks, form.op, executor.workers())
       .run(form.mixing, dout, gradients, sums, kept != nullptr, executor);
 }
 

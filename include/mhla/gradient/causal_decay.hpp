@@ -12,6 +12,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
+#include "mhla/gradient/causal.hpp"
 #include "mhla/gradient/causal_block.hpp"
 #include "mhla/gradient/check.hpp"
 #include "mhla/gradient/driver.hpp"
@@ -181,24 +182,11 @@ class CausalDecayGradient {
   Workers<Worker> workers_;
 };
 
-template <class A, class Blocks, class Op, Scalar T>
-std::size_t gradient_bytes(const CausalDecayForm<A, Blocks, Op>& form, const Inputs<T>& in,
-                           Index workers) {
-  const auto& blocks = blocks_of(form.blocks, in.q.rows);
-  return counted_bytes([&](Arena& arena) {
-    return CausalDecayGradient(form.name, arena, nullptr, in, blocks, form.op, form.mixing.terms(),
-                               workers);
-  });
-}
-
-template <class A, class Blocks, class Op, Scalar T>
-void add_gradient(const CausalDecayForm<A, Blocks, Op>& form, Arena& arena, Arena* kept,
-                  const Inputs<T>& in, MatrixView<const T> dout, const Gradients<T>& gradients,
-                  const ParameterGradients<A>& sums, const ExecutorRef& executor) {
-  const auto& blocks = blocks_of(form.blocks, in.q.rows);
-  CausalDecayGradient(form.name, arena, kept, in, blocks, form.op, form.mixing.terms(),
-                      executor.workers())
-      .run(form.mixing, dout, gradients, sums, kept != nullptr, executor);
+template <class A, Scalar T, Partition Blocks, class Op>
+auto causal_head_gradient(const char* function, Arena& arena, Arena* kept,
+                          const DecayView<const A>& mixing, const Inputs<T>& in,
+                          const Blocks& blocks, const Op& op, Index workers) {
+  return CausalDecayGradient(function, arena, kept, in, blocks, op, mixing.terms(), workers);
 }
 
 }  // namespace detail
