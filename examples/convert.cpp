@@ -79,46 +79,24 @@ Model<float> teacher_of(const std::string& path) {
   throw std::runtime_error(path + " has MHLA attention, expected softmax or linear");
 }
 
-/// One epoch.
-/// \returns false if there was an interrupt
-bool train(Model<float>& model, const std::string& name, const Options& o, const Images& images) {
-  train_images::Workers<float> workers(model, o.threads);
-  std::vector<float> row(model.parameters().size());
-  auto state = train_images::state_of(model, row);
-  train_images::Batches batches(o.images, o.schedule.batch, model.settings().seed);
-  const auto per_step = static_cast<double>(o.schedule.batch);
-  const examples::TrainingRun run{.name = name,
-                                  .checkpoint = o.output + "." + name + ".safetensors",
-                                  .program = train_images::kProgram,
-                                  .depends = {{"settings", to_json(model.settings())},
-                                              {"schedule", to_json(o.schedule)},
-                                              {"images", o.images}}};
-  examples::train(
-      run, o.schedule, state,
-      [&](Index step, std::span<float> gradient) {
-        return workers.learn(model, images, batches.of_step(step), gradient).loss / per_step;
-      },
-      [&] {
-        examples::constrain_mixing(model.table(), std::span<float>(row));
-        model.set_parameters(row);
-      },
-      [&](double loss, double steps) {
-        return examples::text("loss %.4f  %5.0f images/s", loss, steps * per_step);
-      });
-  return !examples::interrupted();
-}
-
-double accuracy_of(const Model<float>& model, const Images& test, const Options& o) {
-  train_images::Workers<float> workers(model, o.threads);
-  return train_images::accuracy_of(model, test, workers);
+/// What an epoch from a start is called, and where it is saved.
+examples::TrainingRun run_of(Start start, const Settings& settings, const Options& o) {
+  const std::string name = name_of(start);
+  return {.name = name,
+          .checkpoint = o.output + "." + name + ".safetensors",
+          .program = train_images::kProgram,
+          .depends = {{"settings", to_json(settings)},
+                      {"schedule", to_json(o.schedule)},
+                      {"images", o.images}}};
 }
 
 /// \returns nothing if there was an interrupt
-std::optional<Conversion> convert_one(const std::string& path, const Options& o,
-                                      const Images& images, const Images& test) {
-  const Model<float> teacher = teacher_of(path);
+std::optional<Conversion> convert_one(const std::string& path, const Model<float>& teacher,
+                                      const Options& o, const Images& images, const Images& test) {
+  using train_images::Workers;
   Conversion result{.checkpoint = path, .teacher = teacher.settings()};
-  result.accuracy = accuracy_of(teacher, test, o);
+  Workers<float> of_teacher(teacher, o.threads);
+  result.accuracy = accuracy_of(teacher, test, of_teacher);
   for (const Start start : kStarts) {
     Settings settings = teacher.settings();
     settings.attention = Attention::kMhla;
@@ -131,23 +109,26 @@ std::optional<Conversion> convert_one(const std::string& path, const Options& o,
       result.mixing = student.mixing();
     }
     StartResult& of_start = result.of_starts.emplace_back();
-    of_start.converted = accuracy_of(student, test, o);
-    if (!train(student, name_of(start), o, images)) return std::nullopt;
-    of_start.trained = accuracy_of(student, test, o);
+    Workers<float> workers(student, o.threads);
+    of_start.converted = accuracy_of(student, test, workers);
+    train_images::train(run_of(start, settings, o), o.schedule, student, workers, images, o.images);
+    if (examples::interrupted()) return std::nullopt;
+    of_start.trained = accuracy_of(student, test, workers);
   }
   print(result);
   return result;
 }
 
 int run(const Options& o) {
-  for (const std::string& path : o.checkpoints) teacher_of(path);
+  std::vector<Model<float>> teachers;
+  for (const std::string& path : o.checkpoints) teachers.push_back(teacher_of(path));
   const Images images =
       read_images(o.data, examples::Part::kTraining, std::max(o.images, o.fit_images));
   const Images test = read_images(o.data, examples::Part::kTest, o.test_images);
   examples::catch_interrupts();
   std::vector<Conversion> results;
-  for (const std::string& path : o.checkpoints) {
-    auto result = convert_one(path, o, images, test);
+  for (std::size_t i = 0; i < teachers.size(); ++i) {
+    auto result = convert_one(o.checkpoints[i], teachers[i], o, images, test);
     if (!result) return examples::interrupted_status();
     results.push_back(std::move(*result));
   }

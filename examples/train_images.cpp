@@ -122,27 +122,12 @@ std::optional<Result> train_one(const Settings& settings, const Options& o, cons
   result.parameters = model.table().size();
   result.initial_mixing = model.mixing();
 
-  std::vector<float> row(model.parameters().size());
-  auto state = state_of(model, row);
-  Batches batches(images.count(), o.schedule.batch, settings.seed);
-  const auto per_step = static_cast<double>(o.schedule.batch);
   const auto run = training_run(o, settings.attention,
                                 {{"settings", to_json(settings)}, {"images", images.count()}});
-  const double speed = examples::train(
-      run, o.schedule, state,
-      [&](Index step, std::span<float> gradient) {
-        return workers.learn(model, images, batches.of_step(step), gradient).loss / per_step;
-      },
-      [&] {
-        examples::constrain_mixing(model.table(), std::span<float>(row));
-        model.set_parameters(row);
-      },
-      [&](double loss, double steps) {
-        return examples::text("loss %.4f  %5.0f images/s", loss, steps * per_step);
-      });
+  const Trained trained = train(run, o.schedule, model, workers, images, images.count());
   if (examples::interrupted()) return std::nullopt;
-  result.images_per_second = speed * per_step;
-  result.losses = state.losses;
+  result.images_per_second = trained.images_per_second;
+  result.losses = trained.losses;
   result.learned_mixing = model.mixing();
   result.test_accuracy = accuracy_of(model, test, workers);
   return result;

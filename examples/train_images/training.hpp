@@ -8,7 +8,10 @@
 #include <span>
 #include <vector>
 
+#include "../support/progress_line.hpp"
 #include "../support/random.hpp"
+#include "../support/training_loop.hpp"
+#include "checkpoint.hpp"
 #include "workers.hpp"
 
 namespace train_images {
@@ -46,6 +49,35 @@ double accuracy_of(const Model<T>& model, const Images& images, Workers<T>& work
   std::iota(all.begin(), all.end(), Index{0});
   return static_cast<double>(workers.evaluate(model, images, all).correct) /
          static_cast<double>(images.count());
+}
+
+/// A training that has ended or was interrupted.
+struct Trained {
+  std::vector<double> losses;    ///< of each step
+  double images_per_second = 0;  ///< of this run
+};
+
+/// Trains on the first `count` images; what examples::train says of `run` and the schedule.
+inline Trained train(const examples::TrainingRun& run, const examples::Schedule& schedule,
+                     Model<float>& model, Workers<float>& workers, const Images& images,
+                     Index count) {
+  std::vector<float> row(model.parameters().size());
+  auto state = state_of(model, row);
+  Batches batches(count, schedule.batch, model.settings().seed);
+  const auto per_step = static_cast<double>(schedule.batch);
+  const double speed = examples::train(
+      run, schedule, state,
+      [&](Index step, std::span<float> gradient) {
+        return workers.learn(model, images, batches.of_step(step), gradient).loss / per_step;
+      },
+      [&] {
+        examples::constrain_mixing(model.table(), std::span<float>(row));
+        model.set_parameters(row);
+      },
+      [&](double loss, double steps) {
+        return examples::text("loss %.4f  %5.0f images/s", loss, steps * per_step);
+      });
+  return {state.losses, speed * per_step};
 }
 
 }  // namespace train_images
