@@ -4,6 +4,8 @@
 /// How many blocks are worth it: the residual of fits with fewer and fewer blocks, from the sums of
 /// one (MixingFit::coarser). Two blocks along every axis become one, a last one stays alone.
 
+#include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "mhla/core/arch.hpp"
@@ -78,12 +80,13 @@ std::vector<BlocksWorth> suggest_from_data(const MixingFit<A>& fit, GridShape qu
     worth.push_back({queries, keys, any.residual(any.solve(options, executor)).total});
   };
   add(fit);
-  MixingFit<A> coarse = fit;
+  std::optional<MixingFit<A>> coarse;
   while (queries != GridShape(1) || keys != GridShape(1)) {
-    coarse = coarse.coarser(detail::halving_groups(queries), detail::halving_groups(keys));
+    coarse = (coarse ? *coarse : fit)
+                 .coarser(detail::halving_groups(queries), detail::halving_groups(keys));
     queries = detail::halved(queries);
     keys = detail::halved(keys);
-    add(coarse);
+    add(*coarse);
   }
   return worth;
 }
