@@ -346,6 +346,11 @@ TEST(MixingFit, RefusesWhatDoesNotFitAndAddsNothing) {
   EXPECT_EQ(option([&] { fit.add(head.in(), blocks, op, target); }),
             "mhla::MixingFit::add: example gives numbers that are not finite, in query block 1, "
             "expected finite inputs and targets");
+  Matrix<double> q = head.q;
+  q(13, 2) = std::nan("");
+  EXPECT_EQ(option([&] { fit.add(inputs(q, head.k, head.v), blocks, op, head.v); }),
+            "mhla::MixingFit::add: example gives numbers that are not finite, in query block 2, "
+            "expected finite inputs and targets");
   EXPECT_EQ(fit.residual(fit.start()).of_block, before.of_block);
   EXPECT_EQ(option([&] { fit.solve({.ridge = -1}); }),
             "mhla::MixingFit::solve: options have a ridge of -1.000000 and nonzeros 0, expected "

@@ -39,7 +39,7 @@ struct BlockSums {
         sums(Matrix<double>::Zero(1, columns)) {}
 
   Index columns() const { return gram.rows() - 1; }
-  bool finite() const { return std::isfinite(gram.trace() + targets); }
+  bool finite() const { return std::isfinite(gram.trace() + targets + sum); }
 
   /// The square of the residual of a row; not below 0, which rounding would allow.
   /// \param m  m(r) is the coefficient of column r

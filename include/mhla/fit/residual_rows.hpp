@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "mhla/attention/naive.hpp"
@@ -201,19 +202,24 @@ class ResidualRows {
     for (Index b = 0; b < n; ++b) r += p_.mixing(i, first + b) * sums(s, b);
     p_.normalizer.denominators(&r, 1, &den);
     p_.normalizer.slopes(&r, 1, &slope);
-    const double factor = std::isnormal(den) ? 1 / den : 0;
+    if (std::abs(den) < std::numeric_limits<double>::min()) {  // 0, or nearly; not NaN
+      rows.middleCols(s * e, e).setZero();
+      ++to.left_out;
+      return;
+    }
+    const double factor = 1 / den;
     for (Index b = 0; b < n; ++b) to.sums(0, b) += factor * slope * sums(s, b);
     to.sum += factor * slope * r;
-    ++(factor == 0 ? to.left_out : to.queries);
+    ++to.queries;
     for (Index j = 0; j < e; ++j) {
       const double target = static_cast<double>(static_cast<accumulator_t<T>>(targets(token, j)));
       const Index column = s * e + j;
       for (Index b = 0; b < n; ++b) {
         double& row = rows(b, column);
-        row = factor == 0 ? 0 : factor * (row - slope * sums(s, b) * target);
+        row = factor * (row - slope * sums(s, b) * target);
       }
-      rows(rows.rows() - 1, column) = factor == 0 ? 0 : factor * (den - slope * r) * target;
-      to.targets += factor == 0 ? 0 : target * target;
+      rows(rows.rows() - 1, column) = factor * (den - slope * r) * target;
+      to.targets += target * target;
     }
   }
 
