@@ -76,13 +76,13 @@ TEST(StreamingState, StatesOfEarlierVersionsAreRefused) {
   std::vector<std::byte> saved(stream.state_bytes());
   auto state = used_state(stream, 2, 3);
   state.save(saved);
-  EXPECT_EQ(std::memcmp(saved.data(), "mhlast03", 8), 0);
+  EXPECT_EQ(std::memcmp(saved.data(), "mhlast04", 8), 0);
   auto old = saved;
-  old[7] = std::byte{'2'};
+  old[7] = std::byte{'3'};
   EXPECT_THROW(state.restore(old), option_error);
-  // As version 02 was laid out: without slab, in_summary and mixed.
+  // As version 03 was laid out: without terms.
   const auto last = old.begin() + static_cast<std::ptrdiff_t>(sizeof(detail::StateHeader));
-  old.erase(last - 3 * sizeof(std::int64_t), last);
+  old.erase(last - sizeof(std::int64_t), last);
   EXPECT_THROW(state.restore(old), option_error);
   state.restore(saved);
   EXPECT_EQ(state.position(), 5);
@@ -119,13 +119,21 @@ TEST(StreamingState, CountsThatCannotBeAreRefused) {
 }
 
 TEST(StreamingState, AnotherStreamsStateIsRefused) {
-  const auto stream = stream_of(2, 3), other = stream_of(3, 2);
-  auto state = other.start();
   const Matrix<float> x = Matrix<float>::Ones(1, 2), v = Matrix<float>::Ones(1, 3);
   Matrix<float> out(1, 3);
-  EXPECT_EQ(
-      message_of<option_error>([&] { stream.append(state, {.q = x, .k = x, .v = v}, out); }),
-      "mhla::Streaming::append: state was made by another stream, expected one made by start()");
+  const auto text = [&](const auto& stream, auto state) {
+    return message_of<option_error>([&] { stream.append(state, {.q = x, .k = x, .v = v}, out); });
+  };
+  const std::string refusal =
+      "mhla::Streaming::append: state was made by another stream, expected one made by start()";
+  EXPECT_EQ(text(stream_of(2, 3), stream_of(3, 2).start()), refusal);
+  const auto decaying = [](const DecayMixing<float>& mixing) {
+    return Streaming<float, Operator<>, DecayMixing<float>>(
+        {.width = 2, .values = 3, .block_length = 4}, mixing);
+  };
+  const auto one = decaying({{1}, {0.5F}}), two = decaying({{1, 1}, {0.5F, 0.25F}});
+  EXPECT_EQ(text(one, two.start()), refusal);
+  EXPECT_EQ(text(one, one.start()), "no exception");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -116,9 +117,12 @@ struct Causal {
   static void fit(Problem<T>&) {}
   /// The same, then the own block's weight and tokens, and its sum.
   template <class T>
+  static Index chain(const Problem<T>& p) {
+    return 2 * largest_block(p.key_blocks) + p.key_blocks.blocks() + most_features(p) + 3;
+  }
+  template <class T>
   static Expected<T> expect(const Problem<T>& p) {
-    return expected(p,
-                    2 * largest_block(p.key_blocks) + p.key_blocks.blocks() + most_features(p) + 3);
+    return expected(p, chain(p));
   }
   template <class In>
   static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {
@@ -143,11 +147,14 @@ struct CausalDecay : Causal {
     p.lower = p.upper = std::max<Index>(1, p.query_blocks.blocks());
     p.coefficients = decay_matrix(random_decay<accumulator_t<T>>(p.seed), p.lower).dense();
   }
-  /// As causal, two for each block on the way of a state, its terms, and the coefficient's own.
+  /// As causal, two for each block on the way of a state, the terms, and the coefficient's own.
+  template <class T>
+  static Index chain(const Problem<T>& p) {
+    return Causal::chain(p) + p.key_blocks.blocks() + 6;
+  }
   template <class T>
   static Expected<T> expect(const Problem<T>& p) {
-    return expected(
-        p, 2 * largest_block(p.key_blocks) + 2 * p.key_blocks.blocks() + most_features(p) + 3 + 5);
+    return expected(p, chain(p));
   }
   template <class In>
   static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {
@@ -161,7 +168,11 @@ struct CausalDecay : Causal {
 };
 
 /// Streams that are given all their tokens in one append.
-struct Streamed {
+/// \tparam F  the same form of a whole sequence
+template <class F>
+struct StreamOf {
+  using Whole = F;
+  static constexpr bool kDecays = std::same_as<Whole, CausalDecay>;
   static constexpr const char* kName = "Streaming::append";
   static constexpr bool kCausal = true, kOperator = true, kMixes = false;
 
@@ -171,12 +182,12 @@ struct Streamed {
     const Index blocks = p.coefficients.rows(), n = p.q.rows();
     const Index length = std::max<Index>(1, (n + blocks - 1) / blocks);
     p.query_blocks = p.key_blocks = AnyPartition::of(Contiguous(n, length));
+    Whole::fit(p);
   }
-  /// As causal, and the tokens of the open block on their way into the running matrix.
+  /// As the whole, and the tokens of the open block on their way into the running matrix.
   template <class T>
   static Expected<T> expect(const Problem<T>& p) {
-    return expected(p,
-                    3 * largest_block(p.key_blocks) + p.key_blocks.blocks() + most_features(p) + 4);
+    return expected(p, Whole::chain(p) + largest_block(p.key_blocks) + 1);
   }
   template <class In>
   static auto stream(const In& in, const ArgumentsOf<In>& a) {
@@ -188,7 +199,11 @@ struct Streamed {
     sizes.width = head.q.cols;
     sizes.values = head.v.cols;
     sizes.normalizer_width = head.normalizer_q.cols;
-    return Streaming<T, decltype(a.op)>(sizes, a.mixing, a.op);
+    if constexpr (kDecays) {
+      return Streaming<T, decltype(a.op), decltype(a.decay)>(sizes, a.decay, a.op);
+    } else {
+      return Streaming<T, decltype(a.op)>(sizes, a.mixing, a.op);
+    }
   }
   template <class In>
   static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {
@@ -208,6 +223,9 @@ struct Streamed {
     }
   }
 };
+
+using Streamed = StreamOf<Causal>;
+using StreamedDecay = StreamOf<CausalDecay>;
 
 /// A random problem with one block, for which MHLA is linear attention.
 template <class T>

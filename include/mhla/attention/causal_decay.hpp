@@ -4,7 +4,7 @@
 /// The causal form with a decaying mixing matrix (policy/decay_mixing.hpp): that of causal.hpp with
 /// m_ib = sum_r a_r lambda_r^(i-b), for any number of blocks.
 ///
-///     S~_i = sum_r a_r T_r(i),   T_r(i + 1) = lambda_r (T_r(i) + S_i)     stage/decay.hpp
+///     S~_i = sum_{b < i} m_ib S_b     from R running states, stage/decay.hpp
 ///
 /// Equal to causal() with decay_matrix(mixing, M) within rounding. Cost: 4*N*D*E + 4*M*R*D*E +
 /// N*W*(D+E) flops; memory 2*M*D*(E+1) numbers.
@@ -57,14 +57,6 @@ std::size_t causal_workspace_bytes(const In& in, const Blocks& blocks, const M& 
 
 namespace detail {
 
-/// m_ii.
-template <class A>
-A own_coefficient(const DecayView<const A>& m) {
-  A sum = 0;
-  for (const A weight : m.weights()) sum += weight;
-  return sum;
-}
-
 template <Scalar T, Partition Blocks, class Op>
 class CausalDecayHead {
   using A = accumulator_t<T>;
@@ -102,7 +94,7 @@ class CausalDecayHead {
                    });
     scan_mixtures<A>(Scan::kForwards, mixing, summaries_.key_sums(), m, n_.sum_features(),
                      workers_[0].states, key_sums_);
-    const A own = own_coefficient(mixing);
+    const A own = decay_coefficient(mixing, 0);
     executor.for_each(m, [&](Index i, Index w) {
       Worker local = workers_[w];
       read_causal_block(in_, blocks_, i, op_, n_,

@@ -5,18 +5,18 @@
 ///
 /// What a boundary of blocks needs is prepared by the tokens before it, so that they take about the
 /// same time each: a token adds kPreparedKeys keys to a slab of the block's summary, in turn, and
-/// mixes the earlier summaries into its share of the next block's R.
+/// mixes the earlier blocks into its share of the next block's R.
 
 #include <algorithm>
 
 #include "mhla/attention/causal_block.hpp"
-#include "mhla/attention/head_summaries.hpp"
+#include "mhla/attention/earlier_blocks.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/attention/streaming_state.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/workspace.hpp"
-#include "mhla/stage/mixing.hpp"
 #include "mhla/stage/streaming_product.hpp"
+#include "mhla/stage/summary.hpp"
 #include "mhla/tokens/gather.hpp"
 
 namespace mhla {
@@ -33,17 +33,18 @@ struct StreamingSizes {
 namespace detail {
 
 /// The parts of a stream's memory.
-template <class A>
+template <class A, class Mixing>
 struct StreamMemory {
-  HeadSummaries<A> summaries;
+  EarlierBlocks<A, Mixing> earlier;
   A* running[2];                 ///< R of the blocks of even and of odd places [D,E]
   Rows<A> open_keys;             ///< [W,D]
   Rows<A> open_values;           ///< [W,E]
   A* running_key_sum;            ///< z of R [Dz]
   Rows<A> open_normalizer_keys;  ///< [W,Dz]
 
-  StreamMemory(const char* function, Arena& arena, const HeadSizes& n, Index blocks, Index w)
-      : summaries(function, arena, n, blocks),
+  StreamMemory(const char* function, Arena& arena, const HeadSizes& n, const Mixing& mixing,
+               Index w)
+      : earlier(function, arena, n, mixing),
         running{arena.take<A>(function, {n.features, n.values}),
                 arena.take<A>(function, {n.features, n.values})},
         open_keys(function, arena, w, n.features),
@@ -64,15 +65,14 @@ struct StepScratch {
 };
 
 /// The steps of block i of a stream, on the memory and the header of one state.
-template <Scalar T, class Op>
+template <Scalar T, class Op, class Mixing>
 class StreamBlock {
   using A = accumulator_t<T>;
 
  public:
-  StreamBlock(MixingView<const A> mixing, const Op& op, const HeadSizes& sizes,
-              const StreamMemory<A>& memory, StateHeader& header, Index i)
-      : mixing_(mixing),
-        op_(op),
+  StreamBlock(const Op& op, const HeadSizes& sizes, const StreamMemory<A, Mixing>& memory,
+              StateHeader& header, Index i)
+      : op_(op),
         n_(sizes),
         p_(memory),
         running_{memory.running[i % 2], sizes.features, sizes.values, memory.open_keys,
@@ -82,20 +82,15 @@ class StreamBlock {
 
   /// Makes R, before the first token.
   void open() const {
-    const ColumnSpan own = read_by(i_), before = prepared_for(i_);
-    mix(i_, {before.end, own.end}, 0, header_.mixed, Start::kTarget);
-    mix(i_, own, header_.mixed, n_.features * n_.values, Start::kZero);
-    multiply<A>({.out = {p_.running_key_sum, 0},
-                 .a = coefficients(i_, own),
-                 .b = p_.summaries.key_sums().below(own.begin),
-                 .cols = n_.sum_features()});
+    p_.earlier.mix(i_, header_.mixed, n_.features * n_.values, running_.matrix);
+    p_.earlier.add_last(i_, running_.matrix, p_.running_key_sum);
     header_.open_keys = header_.in_running = header_.in_summary = header_.mixed = 0;
   }
 
   /// Appends the first token, or several tokens, of one block.
   void append(const Inputs<T>& piece, MatrixView<T> out, CausalScratch<A>& scratch) const {
     const Index count = piece.q.rows;
-    const A weight = mixing_(i_, i_);
+    const A weight = p_.earlier.own(i_);
     running_.level(header_.open_keys, header_.open_keys - header_.in_running, weight);
     read_causal_block(piece, Contiguous(count, count), 0, op_, n_,
                       CausalRead<A>{weight, running_.matrix, p_.running_key_sum}, scratch, out);
@@ -106,7 +101,7 @@ class StreamBlock {
 
   /// Appends one token of a block, not its first.
   void step(const Inputs<T>& token, MatrixView<T> out, const StepScratch<A>& scratch) const {
-    const A weight = mixing_(i_, i_);
+    const A weight = p_.earlier.own(i_);
     const QueryScratch<A>& rows = scratch.rows;
     const A factor = static_cast<A>(op_.scale);
     const bool kept = token.key_mask[0];
@@ -136,11 +131,10 @@ class StreamBlock {
   void prepare(Index tokens, Index length) const {
     const Index whole = header_.open_keys - (kPreparedKeys - 1);
     summarize(std::max<Index>(0, whole) * slabs() / kPreparedKeys);
-    if (i_ + 1 == mixing_.rows()) return;
-    const ColumnSpan before = prepared_for(i_ + 1);
+    if (i_ + 1 == header_.capacity / length) return;
     const Index end = n_.features * n_.values * tokens / length;
-    if (before.begin == before.end || end <= header_.mixed) return;
-    mix(i_ + 1, before, header_.mixed, end, Start::kZero);
+    if (end <= header_.mixed) return;
+    p_.earlier.mix(i_ + 1, header_.mixed, end, p_.running[(i_ + 1) % 2]);
     header_.mixed = end;
   }
 
@@ -149,7 +143,7 @@ class StreamBlock {
     for (Index slab = 0; slab < slabs(); ++slab) {
       add_to_slab(slab, kPreparedKeys * turns(slab, header_.in_summary), header_.open_keys);
     }
-    A* const key_sum = p_.summaries.key_sum(i_);
+    A* const key_sum = p_.earlier.key_sum(i_);
     std::fill_n(key_sum, n_.sum_features(), A(0));
     accumulate_key_sum(n_.own() ? p_.open_normalizer_keys : p_.open_keys, header_.open_keys,
                        n_.sum_features(), key_sum);
@@ -158,36 +152,7 @@ class StreamBlock {
  private:
   static constexpr Index kToken[] = {0};
 
-  Index slabs() const { return p_.summaries.values().slabs(); }
-  /// The earlier blocks that a block reads.
-  ColumnSpan read_by(Index block) const {
-    return readable(mixing_.band(), block, Reach::kEarlier, mixing_.rows());
-  }
-
-  /// Those of them that are closed while the block before is open.
-  ColumnSpan prepared_for(Index block) const {
-    const ColumnSpan own = read_by(block);
-    return {own.begin, std::clamp(block - 1, own.begin, own.end)};
-  }
-  MatrixView<const A> coefficients(Index block, ColumnSpan of) const {
-    return {mixing_.row_from_zero(block) + of.begin, 1, of.end - of.begin, 0};
-  }
-
-  /// Mixes blocks `of` into the numbers [begin, end) of the D*E of a block's R.
-  void mix(Index block, ColumnSpan of, Index begin, Index end, Start start) const {
-    const Summaries<A>& s = p_.summaries.values();
-    const Index whole = kTile.slab * n_.values;  // numbers of a slab
-    for (Index next; begin < end; begin = next) {
-      const Index slab = begin / whole;
-      next = std::min(end, (slab + 1) * whole);
-      multiply<A>({.out = {p_.running[block % 2] + begin, 0},
-                   .a = coefficients(block, of),
-                   .b = s.slab(slab).below(of.begin).right_of(begin - slab * whole),
-                   .cols = next - begin,
-                   .start = start});
-    }
-  }
-
+  Index slabs() const { return ceil_div(n_.features, kTile.slab); }
   /// Slabs take kPreparedKeys keys each in turn: how often one has been among so many turns.
   Index turns(Index slab, Index all) const { return all / slabs() + (slab < all % slabs()); }
   /// Adds keys to the slabs of S_i until they have had so many turns.
@@ -201,7 +166,7 @@ class StreamBlock {
   void add_to_slab(Index slab, Index begin, Index end) const {
     accumulate_slab(slab, begin == 0 ? Start::kZero : Start::kTarget, p_.open_keys.below(begin),
                     p_.open_values.below(begin), end - begin, n_.features, n_.values,
-                    p_.summaries.values().block(i_));
+                    p_.earlier.summary(i_));
   }
 
   /// Stores the kept keys and values of a piece after those of the open block.
@@ -243,10 +208,9 @@ class StreamBlock {
     if (!n_.own()) add_to(scratch.keys.row(1), p_.running_key_sum, n_.sum_features());
   }
 
-  MixingView<const A> mixing_;
   const Op& op_;
   const HeadSizes& n_;
-  const StreamMemory<A>& p_;
+  const StreamMemory<A, Mixing>& p_;
   Running<A> running_;
   StateHeader& header_;
   Index i_;

@@ -2,8 +2,7 @@
 
 /// \file
 /// The causal form token by token: a state takes a prefill of any length, then one or several
-/// tokens at a time. It keeps the summaries of blocks, the open block's keys and values, and R of
-/// block i,
+/// tokens at a time. It keeps earlier blocks, the open block's keys and values, and R of block i,
 ///
 ///     R = sum_{b<i} m_ib S_b + m_ii sum_{t seen in i} phi(k_t) v_t^T       [D,E]
 ///
@@ -11,11 +10,17 @@
 /// (streaming_product.hpp). Summaries and the next block's R are made on the way to its boundary,
 /// in the causal form's order: outputs of whole blocks are bitwise those of causal(), others agree
 /// within rounding.
-/// Cost: 4*D*E flops a token, plus 2*W*D*E + 2*i*D*E a block, spread over its tokens. Memory: M
-/// block summaries, two R and a block of tokens, known beforehand (state_bytes).
+///
+///     Streaming<float> stream(sizes, matrix);                                  M blocks, no more
+///     Streaming<float, Operator<>, DecayMixing<float>> stream(sizes, terms);   any number
+///
+/// Cost: 4*D*E flops a token, plus 2*W*D*E + 2*i*D*E a block, spread over its tokens; 4*R*D*E with
+/// R decaying terms instead of 2*i*D*E. Memory: M block summaries (two, and R states of their
+/// size), two R and a block of tokens, known beforehand (state_bytes).
 /// Source: arXiv:2601.07832, section 4.2.
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -28,6 +33,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/call.hpp"
 #include "mhla/core/workspace.hpp"
+#include "mhla/policy/decay_mixing.hpp"
 #include "mhla/policy/mixing_matrix.hpp"
 
 namespace mhla {
@@ -35,16 +41,19 @@ inline namespace MHLA_TARGET {
 
 /// A causal operator for streams: the sizes, the mixing matrix and the policies that any number of
 /// states share. Const functions may run concurrently on different states.
-template <Scalar T, class Op = Operator<>>
+/// \tparam Mixing  MixingMatrix or DecayMixing
+template <Scalar T, class Op = Operator<>, class Mixing = MixingMatrix<accumulator_t<T>>>
 class Streaming {
   static_assert(OperatorOn<Op, T>, "Op must have feature maps for T's accumulator");
   static_assert(CausalOperator<Op>, "a stream cannot use CrossQuery: it reads later queries");
   using A = accumulator_t<T>;
+  using View = decltype(std::declval<const Mixing&>().view());
+  using Earlier = detail::EarlierBlocks<A, View>;
 
  public:
-  /// \throws shape_error unless the mixing matrix is square, option_error for a negative width, a
-  /// block_length below 1 or a normaliser that is not causal.
-  Streaming(const StreamingSizes& sizes, MixingMatrix<A> mixing, Op op = {});
+  /// \throws shape_error unless the mixing matrix is square, option_error for a decaying one
+  /// without a term, a negative width, a block_length below 1 or a normaliser that is not causal.
+  Streaming(const StreamingSizes& sizes, Mixing mixing, Op op = {});
 
   /// A state that has seen no token.
   StreamingState<A> start() const;
@@ -53,7 +62,7 @@ class Streaming {
   /// \param in    n more tokens: q, k [n, width], v [n, values], masks of n entries
   /// \param call  workspace: append_workspace_bytes() or empty; kept: empty; run by one worker
   /// \throws shape_error, option_error for anything that does not fit, and option_error when the
-  ///         stream would need more blocks than the mixing matrix has; the state is unchanged.
+  ///         stream would have more tokens than capacity(); the state is unchanged.
   void append(StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out,
               const Call& call = {}) const;
 
@@ -68,8 +77,9 @@ class Streaming {
   std::size_t append_workspace_bytes() const { return append_bytes_; }
   /// Bytes of a state, and of its saved form.
   std::size_t state_bytes() const { return StreamingState<A>::bytes_with(memory_bytes_); }
-  /// Tokens a stream can take: blocks of the mixing matrix times block length.
-  Index capacity() const { return mixing_.rows() * sizes_.block_length; }
+  /// Tokens a stream can take: blocks of the mixing matrix times block length; with DecayMixing as
+  /// many as an Index counts.
+  Index capacity() const { return capacity_; }
 
  private:
   static constexpr const char* kName = "Streaming";
@@ -80,8 +90,8 @@ class Streaming {
     const Index width = std::max(sizes_.width, sizes_.normalizer_width);
     return std::max(raw_size<A, query_map_t<Op>>(width), raw_size<A, key_map_t<Op>>(width));
   }
-  detail::StreamMemory<A> memory(detail::Arena& arena) const {
-    return {kName, arena, head_, mixing_.rows(), sizes_.block_length};
+  detail::StreamMemory<A, View> memory(detail::Arena& arena) const {
+    return {kName, arena, head_, mixing_.view(), sizes_.block_length};
   }
   detail::CausalScratch<A> piece_scratch(detail::Arena& arena) const {
     return {kName, arena, raw(), raw(), head_, sizes_.block_length};
@@ -91,9 +101,10 @@ class Streaming {
   }
 
   StreamingSizes sizes_;
-  MixingMatrix<A> mixing_;
+  Mixing mixing_;
   Op op_;
   detail::HeadSizes head_;
+  Index capacity_ = 0;            // tokens
   std::size_t memory_bytes_ = 0;  // of a state
   std::size_t append_bytes_ = 0;
 };
@@ -101,12 +112,12 @@ class Streaming {
 /// Streaming::append of every sequence and head of a batch.
 /// \param states  [sequences * H] states, the heads of a sequence side by side
 /// \throws as append does, before any state or output has changed.
-template <Scalar T, class Op>
-void append(const Streaming<T, Op>& stream, std::span<StreamingState<accumulator_t<T>>> states,
-            const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out,
-            const Call& call = {});
-template <Scalar T, class Op>
-std::size_t append_workspace_bytes(const Streaming<T, Op>& stream,
+template <Scalar T, class Op, class Mixing>
+void append(const Streaming<T, Op, Mixing>& stream,
+            std::span<StreamingState<accumulator_t<T>>> states, const BatchInputs<T>& in,
+            std::type_identity_t<TensorView<T>> out, const Call& call = {});
+template <Scalar T, class Op, class Mixing>
+std::size_t append_workspace_bytes(const Streaming<T, Op, Mixing>& stream,
                                    const ExecutorRef& executor = {});
 
 // ------------------------------------------------------------------------------------------------
@@ -117,8 +128,8 @@ inline void expect_nothing_kept(const char* function, const Call& call) {
 }
 }  // namespace detail
 
-template <Scalar T, class Op>
-Streaming<T, Op>::Streaming(const StreamingSizes& sizes, MixingMatrix<A> mixing, Op op)
+template <Scalar T, class Op, class Mixing>
+Streaming<T, Op, Mixing>::Streaming(const StreamingSizes& sizes, Mixing mixing, Op op)
     : sizes_(sizes), mixing_(std::move(mixing)), op_(std::move(op)) {
   if (sizes.width < 0 || sizes.values < 0 || sizes.block_length < 1 || sizes.normalizer_width < 0) {
     detail::fail_option(kName, "sizes",
@@ -129,8 +140,8 @@ Streaming<T, Op>::Streaming(const StreamingSizes& sizes, MixingMatrix<A> mixing,
                         "widths >= 0 and block_length >= 1");
   }
   detail::expect_causal_normalizer(kName, op_);
-  detail::expect_mixing<const A>(kName, mixing_, mixing_.rows(), mixing_.rows());
-  detail::checked_product(kName, "capacity", {mixing_.rows(), sizes.block_length});
+  Earlier::check(kName, mixing_.view());
+  capacity_ = Earlier::most_tokens(mixing_.view(), sizes.block_length);
   const WeightSums sums = op_.normalizer.sums();
   const bool own = sizes.normalizer_width > 0 && sums != WeightSums::kNone;
   head_ = {0,
@@ -146,26 +157,27 @@ Streaming<T, Op>::Streaming(const StreamingSizes& sizes, MixingMatrix<A> mixing,
                detail::counted_bytes([this](Arena& arena) { return step_scratch(arena); }));
 }
 
-template <Scalar T, class Op>
-detail::StateHeader Streaming<T, Op>::header() const {
+template <Scalar T, class Op, class Mixing>
+detail::StateHeader Streaming<T, Op, Mixing>::header() const {
   return {.scalar_bytes = sizeof(A),
           .width = sizes_.width,
           .values = sizes_.values,
           .block_length = sizes_.block_length,
           .normalizer_width = sizes_.normalizer_width,
-          .blocks = mixing_.rows(),
+          .capacity = capacity_,
+          .terms = Earlier::terms(mixing_.view()),
           .features = head_.features,
           .normalizer_features = head_.normalizer_features};
 }
 
-template <Scalar T, class Op>
-auto Streaming<T, Op>::start() const -> StreamingState<A> {
+template <Scalar T, class Op, class Mixing>
+auto Streaming<T, Op, Mixing>::start() const -> StreamingState<A> {
   return {header(), memory_bytes_};
 }
 
-template <Scalar T, class Op>
-void Streaming<T, Op>::check_append(const StreamingState<A>& state, const Inputs<T>& in,
-                                    MatrixView<T> out) const {
+template <Scalar T, class Op, class Mixing>
+void Streaming<T, Op, Mixing>::check_append(const StreamingState<A>& state, const Inputs<T>& in,
+                                            MatrixView<T> out) const {
   constexpr const char* kAppend = "Streaming::append";
   detail::expect_inputs(kAppend, in, op_, out);
   detail::expect_shape(kAppend, "q", in.q, -1, sizes_.width);
@@ -181,33 +193,34 @@ void Streaming<T, Op>::check_append(const StreamingState<A>& state, const Inputs
     detail::fail_option(
         kAppend, "in",
         "has " + std::to_string(n) + " tokens after " + std::to_string(state.header_.position),
-        "at most " + std::to_string(capacity()) + " in all (" + std::to_string(mixing_.rows()) +
-            " rows of the mixing matrix times " + std::to_string(sizes_.block_length) + " tokens)");
+        "at most " + std::to_string(capacity()) + " in all (" +
+            std::to_string(capacity() / sizes_.block_length) + " rows of the mixing matrix times " +
+            std::to_string(sizes_.block_length) + " tokens)");
   }
 }
 
-template <Scalar T, class Op>
-void Streaming<T, Op>::append(StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out,
-                              const Call& call) const {
+template <Scalar T, class Op, class Mixing>
+void Streaming<T, Op, Mixing>::append(StreamingState<A>& state, const Inputs<T>& in,
+                                      MatrixView<T> out, const Call& call) const {
   check_append(state, in, out);
   detail::expect_separate("Streaming::append", in, MatrixView<const T>(out));
   detail::expect_nothing_kept("Streaming::append", call);
   append_checked(state, in, out, call.workspace);
 }
 
-template <Scalar T, class Op>
-void Streaming<T, Op>::append_checked(StreamingState<A>& state, const Inputs<T>& in,
-                                      MatrixView<T> out, Workspace workspace) const {
+template <Scalar T, class Op, class Mixing>
+void Streaming<T, Op, Mixing>::append_checked(StreamingState<A>& state, const Inputs<T>& in,
+                                              MatrixView<T> out, Workspace workspace) const {
   using detail::Arena;
   detail::Scratch scratch("Streaming::append", workspace, append_workspace_bytes());
   Arena state_arena(state.memory());
-  const detail::StreamMemory<A> p = memory(state_arena);
+  const detail::StreamMemory<A, View> p = memory(state_arena);
   detail::StateHeader& header = state.header_;
   const Index w = sizes_.block_length;
   for (Index done = 0; done < in.q.rows;) {
     const Index i = header.position / w, offset = header.position % w;
     const Index count = std::min(w - offset, in.q.rows - done);
-    const detail::StreamBlock<T, Op> block(mixing_, op_, head_, p, header, i);
+    const detail::StreamBlock<T, Op, View> block(op_, head_, p, header, i);
     const Inputs<T> piece = detail::middle_tokens(in, done, count);
     const MatrixView<T> piece_out = out.middle_rows(done, count);
     Arena arena(scratch.bytes().data());
@@ -228,16 +241,18 @@ void Streaming<T, Op>::append_checked(StreamingState<A>& state, const Inputs<T>&
   }
 }
 
-template <Scalar T, class Op>
-std::size_t append_workspace_bytes(const Streaming<T, Op>& stream, const ExecutorRef& executor) {
+template <Scalar T, class Op, class Mixing>
+std::size_t append_workspace_bytes(const Streaming<T, Op, Mixing>& stream,
+                                   const ExecutorRef& executor) {
   return static_cast<std::size_t>(detail::checked_product(
       "append", "workspace",
       {executor.workers(), static_cast<Index>(stream.append_workspace_bytes())}));
 }
 
-template <Scalar T, class Op>
-void append(const Streaming<T, Op>& stream, std::span<StreamingState<accumulator_t<T>>> states,
-            const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out, const Call& call) {
+template <Scalar T, class Op, class Mixing>
+void append(const Streaming<T, Op, Mixing>& stream,
+            std::span<StreamingState<accumulator_t<T>>> states, const BatchInputs<T>& in,
+            std::type_identity_t<TensorView<T>> out, const Call& call) {
   using namespace detail;
   expect_batch("append", in, out, "out");
   expect_nothing_kept("append", call);

@@ -29,9 +29,11 @@ inline constexpr Index kPreparedKeys = 8;
 
 /// Stream parameters, which must match on restore, and the current position.
 struct StateHeader {
-  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '3'};
+  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '4'};
   std::int64_t scalar_bytes = 0;
-  std::int64_t width = 0, values = 0, block_length = 0, normalizer_width = 0, blocks = 0;
+  std::int64_t width = 0, values = 0, block_length = 0, normalizer_width = 0;
+  std::int64_t capacity = 0;  // tokens
+  std::int64_t terms = 0;     // R of a decaying mixing matrix
   std::int64_t features = 0, normalizer_features = 0;
   std::int64_t slab = kTile.slab;  // features of a slab of a summary, by target
   std::int64_t position = 0;       // tokens seen
@@ -73,7 +75,7 @@ class StreamingState {
   void restore(std::span<const std::byte> from);
 
  private:
-  template <Scalar T, class Op>
+  template <Scalar T, class Op, class Mixing>
   friend class Streaming;
 
   struct alignas(detail::kBufferAlignment) Line {
@@ -120,9 +122,8 @@ void StreamingState<A>::restore(std::span<const std::byte> from) {
   }
   detail::StateHeader saved;
   std::memcpy(&saved, from.data(), sizeof(saved));
-  if (!same_stream(saved) || saved.position < 0 ||
-      saved.position > header_.blocks * header_.block_length || saved.open_keys < 0 ||
-      saved.open_keys > header_.block_length || saved.in_running < 0 ||
+  if (!same_stream(saved) || saved.position < 0 || saved.position > header_.capacity ||
+      saved.open_keys < 0 || saved.open_keys > header_.block_length || saved.in_running < 0 ||
       saved.in_running > saved.open_keys || saved.in_summary < 0 ||
       saved.in_summary > saved.open_keys / detail::kPreparedKeys * header_.slabs() ||
       saved.mixed < 0 || saved.mixed > header_.features * header_.values) {

@@ -100,7 +100,7 @@ class CausalDecayGradient {
     mix(Scan::kForwards, mixing, summaries_.values(), summaries_.key_sums(), executor);
     executor.for_each(groups_of(m, kGroup), [&](Index g, Index w) {
       for (Index i = g * kGroup; i < std::min((g + 1) * kGroup, m); ++i) {
-        query_block(own_coefficient(mixing), i, query_parts_.part(g), workers_[w].scratch);
+        query_block(decay_coefficient(mixing, 0), i, query_parts_.part(g), workers_[w].scratch);
       }
     });
     if (!sums.mixing.absent()) add_terms(mixing, sums.mixing, executor);

@@ -3,17 +3,20 @@
 /// \file
 /// Stage 4 of 5 with a decaying mixing matrix: summaries are folded into R running states,
 ///
-///     T_r(0) = 0     T_r(i + 1) = lambda_r (T_r(i) + S_i)     [D,E]
-///     S~_i   = sum_r a_r T_r(i) = sum_{b < i} sum_r a_r lambda_r^(i-b) S_b
+///     T_r(1) = 0     T_r(i) = lambda_r (T_r(i - 1) + S_{i-2})     [D,E]
+///     S~_i   = sum_r a_r lambda_r T_r(i) + (sum_r a_r lambda_r) S_{i-1}
+///            = sum_{b < i} sum_r a_r lambda_r^(i-b) S_b
 ///
-/// and z alike. Elements are independent of each other: a scan over all blocks is split over
-/// columns, and has the bits of a stream that takes one block after another.
+/// and z alike. States are a block behind, so a stream folds S_{i-2} while block i - 1 arrives, and
+/// its boundary is one multiply-add (earlier_blocks.hpp). Elements are independent of each other: a
+/// scan over all blocks is split over columns, and has the bits of a stream.
 ///
-/// Adjoint, from the gradients dS~_i: the same scan over the blocks backwards,
+/// Adjoint, from the gradients dS~_i: the same scan over the blocks backwards gives dS_b, and
 ///
-///     U_r(M - 1) = 0     U_r(b) = lambda_r (U_r(b + 1) + dS~_{b+1})     dS_b = sum_r a_r U_r(b)
 ///     da_r += <T_r(i), dS~_i>     dlambda_r += a_r <V_r(i), dS~_i>
-///     V_r = dT_r / dlambda_r:     V_r(i + 1) = lambda_r V_r(i) + T_r(i) + S_i
+///
+/// with T_r(i + 1) = lambda_r (T_r(i) + S_i), not behind, and its slope V_r = dT_r / dlambda_r,
+/// V_r(i + 1) = lambda_r V_r(i) + T_r(i) + S_i.
 ///
 /// Cost: 4*M*R*D*E flops, the adjoint 14*M*R*D*E.
 
@@ -28,6 +31,8 @@
 #include "mhla/policy/decay_mixing.hpp"
 #include "mhla/stage/summary.hpp"
 
+MHLA_PACKETS_BEGIN
+
 namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
@@ -39,23 +44,60 @@ inline Index decay_pieces_of_slab(Index values) {
   return ceil_div(kTile.slab * values, kDecayColumns);
 }
 
-/// mixture = sum_r a_r T_r.                                                        // [cols]
-/// \param states  T [R,cols]
+/// sum_r a_r lambda_r^distance, for distances 0 and 1: m_ii, and m_{i,i-1}.
 template <class A>
-void mix_states(const DecayView<const A>& m, Rows<const A> states, Index cols, A* mixture) {
-  multiply<A>({.out = {mixture, cols},
-               .a = {m.weights().data(), 1, m.terms(), m.terms()},
-               .b = states,
-               .cols = cols});
+MHLA_NOINLINE A decay_coefficient(const DecayView<const A>& m, int distance) {
+  A sum = 0;
+  for (std::size_t r = 0; r < m.weights().size(); ++r) {
+    sum += distance == 0 ? m.weights()[r] : m.weights()[r] * m.decays()[r];
+  }
+  return sum;
 }
 
-/// T_r = lambda_r (T_r + s).
-template <class A>
-void advance_states(const DecayView<const A>& m, const A* s, Index cols, Rows<A> states) {
-  for (Index r = 0; r < m.terms(); ++r) {
-    add_to(s, states.row(r), cols);
-    scale(m.decays()[static_cast<std::size_t>(r)], states.row(r), cols);
+/// Columns [0, kVectors packets) of fold_and_mix.
+template <class P, int kVectors, class A>
+inline void fold_and_mix_panel(const DecayView<const A>& m, const A* s, Rows<A> states,
+                               A* mixture) {
+  using namespace Eigen::internal;
+  constexpr Index kWidth = kLanes<P>;
+  P summary[kVectors], sum[kVectors];
+  MHLA_UNROLL
+  for (int i = 0; i < kVectors; ++i) {
+    summary[i] = load<A, P>(s + i * kWidth);
+    sum[i] = pset1<P>(A(0));
   }
+  for (Index r = 0; r < m.terms(); ++r) {
+    const A lambda = m.decays()[static_cast<std::size_t>(r)];
+    const P decay = pset1<P>(lambda);
+    const P weight = pset1<P>(m.weights()[static_cast<std::size_t>(r)] * lambda);
+    A* const state = states.row(r);
+    MHLA_UNROLL
+    for (int i = 0; i < kVectors; ++i) {
+      const P t = pmul(decay, padd(load<A, P>(state + i * kWidth), summary[i]));
+      store(state + i * kWidth, t);
+      sum[i] = multiply_add(weight, t, sum[i]);
+    }
+  }
+  MHLA_UNROLL
+  for (int i = 0; i < kVectors; ++i) store(mixture + i * kWidth, sum[i]);
+}
+
+/// T_r = lambda_r (T_r + s), and mixture = sum_r a_r lambda_r T_r of the new ones, in one pass.
+/// \param s       S of a block [cols]
+/// \param states  T [R,cols]
+template <class A>
+void fold_and_mix(const DecayView<const A>& m, const A* s, Rows<A> states, Index cols, A* mixture) {
+  using P = Packet<A>;
+  constexpr int kVectors = kVectorRegisters / 4;
+  constexpr Index kPanel = kVectors * kLanes<P>;
+  Index j = 0;
+  for (; j + kPanel <= cols; j += kPanel) {
+    fold_and_mix_panel<P, kVectors>(m, s + j, states.right_of(j), mixture + j);
+  }
+  for (; j + kLanes<P> <= cols; j += kLanes<P>) {
+    fold_and_mix_panel<P, 1>(m, s + j, states.right_of(j), mixture + j);
+  }
+  for (; j < cols; ++j) fold_and_mix_panel<A, 1>(m, s + j, states.right_of(j), mixture + j);
 }
 
 /// Which way a scan goes over the blocks: to later ones, or its adjoint to earlier ones.
@@ -68,11 +110,17 @@ enum class Scan { kForwards, kBackwards };
 template <class A>
 void scan_mixtures(Scan scan, const DecayView<const A>& m, Rows<const A> summaries, Index blocks,
                    Index cols, Rows<A> states, Rows<A> mixtures) {
+  const A next = decay_coefficient(m, 1);
   for (Index r = 0; r < m.terms(); ++r) std::fill_n(states.row(r), cols, A(0));
   for (Index step = 0; step < blocks; ++step) {
-    const Index i = scan == Scan::kForwards ? step : blocks - 1 - step;
-    mix_states<A>(m, states, cols, mixtures.row(i));
-    if (step + 1 < blocks) advance_states(m, summaries.row(i), cols, states);
+    const auto place = [&](Index at) { return scan == Scan::kForwards ? at : blocks - 1 - at; };
+    A* const mixture = mixtures.row(place(step));
+    if (step < 2) {
+      std::fill_n(mixture, cols, A(0));
+    } else {
+      fold_and_mix(m, summaries.row(place(step - 2)), states, cols, mixture);
+    }
+    if (step >= 1) add_scaled(next, summaries.row(place(step - 1)), mixture, cols);
   }
 }
 
@@ -120,3 +168,5 @@ void for_each_piece(const Summaries<A>& summaries, Rows<A> mixtures, const Execu
 }  // namespace detail
 }  // namespace MHLA_TARGET
 }  // namespace mhla
+
+MHLA_PACKETS_END
