@@ -16,7 +16,7 @@ class BidirectionalForm {
 
  public:
   BidirectionalForm(const P& blocks, const MixingMatrix<A>& mixing)
-      : blocks_(blocks), mixing_(mixing), dmixing_(mixing.band()) {}
+      : blocks_(blocks), mixing_(mixing), dmixing_(mixing.pattern()) {}
 
   std::size_t forward_bytes(const BatchInputs<T>& in, const ExecutorRef& pool) const {
     return bidirectional_workspace_bytes(in, blocks_, op_, pool);
@@ -48,7 +48,7 @@ class CausalForm {
   explicit CausalForm(const Shape& shape)
       : blocks_(shape.tokens(), shape.block_length()),
         mixing_(uniform_causal<float>(blocks_.blocks())),
-        dmixing_(mixing_.band()),
+        dmixing_(mixing_.pattern()),
         width_(shape.width),
         op_(language_operator(width_)) {}
 

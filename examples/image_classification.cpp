@@ -46,7 +46,7 @@ int main(int argc, char** argv) try {
     std::vector<float> gradients(layer.parameters().size());
     layer.backward(images, dy, {}, gradients, {.kept = kept});
     mhla::adamw(layer.parameters(), gradients, state, 1e-3);
-    mhla::clamp<float>({mixing.data(), mhla::Band(16, 16)}, 0, 1);
+    mhla::clamp<float>({mixing.data(), mhla::Pattern(16, 16)}, 0, 1);
   }
   const double after = evaluate(images).loss;
   const auto noisy = evaluate(images + 0.5 * Rows::Random(images.rows(), 192));

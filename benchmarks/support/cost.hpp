@@ -31,7 +31,7 @@ template <Scalar T, Accumulator A>
 Cost bidirectional_cost(const Shape& s, const MixingMatrix<A>& mixing) {
   double coefficients = 0;
   for (Index i = 0; i < mixing.rows(); ++i) {
-    coefficients += number(mixing.band().last(i) - mixing.band().first(i));
+    coefficients += number(mixing.pattern().last(i) - mixing.pattern().first(i));
   }
   const double de = number(s.width * s.values);
   return whole_call<T>(s, (4 * number(s.tokens()) + 2 * coefficients) * de);

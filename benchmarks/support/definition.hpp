@@ -61,7 +61,7 @@ template <Scalar T, Partition P, class Coefficient, class Op>
 Weights weights_of_row(const Inputs<T>& in, Index t, const P& blocks,
                        const Coefficient& coefficient, const Op& op, double m) {
   using A = accumulator_t<T>;
-  MixingMatrix<A> mixing(Band(1, blocks.blocks()));
+  MixingMatrix<A> mixing(Pattern(1, blocks.blocks()));
   for (Index b = 0; b < blocks.blocks(); ++b) mixing.at(0, b) = static_cast<A>(coefficient(b));
   const Index keys = blocks.tokens();
   const Inputs<T> row{.q = in.q.middle_rows(t, 1),

@@ -53,8 +53,8 @@ double worst_of_mixing(const GradientRule& rule, const BatchInputs<T>& in, Tenso
   const Index i = samples.below(computed.rows());
   std::vector<Index> keys = {i};
   while (keys.size() < kSampledCoefficients) {
-    const Index first = computed.band().first(i);
-    const Index last = rule.causal ? i + 1 : computed.band().last(i);
+    const Index first = computed.pattern().first(i);
+    const Index last = rule.causal ? i + 1 : computed.pattern().last(i);
     keys.push_back(first + samples.below(last - first));
   }
   ExactRow exact{std::vector<double>(keys.size()), std::vector<double>(keys.size())};

@@ -74,7 +74,7 @@ class Layout {
 template <class T>
 mhla::MixingView<T> mixing_at(const ParameterPlace& place, std::span<T> row) {
   if (place.rows == 0) return {};
-  return {row.data() + place.begin, mhla::Band(place.rows, place.cols)};
+  return {row.data() + place.begin, mhla::Pattern(place.rows, place.cols)};
 }
 
 inline bool is_mixing(const mhla::Parameter& p) { return p.name.ends_with(".mixing"); }

@@ -46,7 +46,7 @@ struct NoNormalizer;
 struct KeySum;
 struct CrossQuery;
 class AnyNormalizer;
-class Band;
+class Pattern;
 template <class A>
 class MixingView;
 

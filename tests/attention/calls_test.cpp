@@ -118,7 +118,7 @@ TEST_F(Calls, TheMixingMatrixMayLieInAFlatRowOfParameters) {
   std::vector<float> parameters(100, 7);
   const auto stored = mixing.storage();
   std::copy(stored.begin(), stored.end(), parameters.begin() + 20);
-  const MixingView<const float> view(parameters.data() + 20, Band(3, 3));
+  const MixingView<const float> view(parameters.data() + 20, Pattern(3, 3));
   EXPECT_TRUE(same_bits(bidirectional(q, k, v, blocks, view), expected));
 }
 

@@ -98,6 +98,7 @@ TYPED_TEST_P(Streams, ANaNReachesLaterTokensAndNoneFromAMaskedKey) {
     auto p = this->problem(seed);
     if (p.q.rows() == 0) continue;
     p.lower = p.upper = p.coefficients.rows();
+    p.sparse = false;
     p.query_map = p.key_map = {EluPlusOne{}};  // a NaN at any input
     Random rng(seed);
     const Matrix<S> clean = feed<F>(p, mixed_lengths(seed));

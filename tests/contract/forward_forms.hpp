@@ -146,6 +146,7 @@ struct CausalDecay : Causal {
   static void fit(Problem<T>& p) {
     p.lower = p.upper = std::max<Index>(1, p.query_blocks.blocks());
     p.coefficients = decay_matrix(random_decay<accumulator_t<T>>(p.seed), p.lower).dense();
+    p.sparse = false;
   }
   /// As causal, two for each block on the way of a state, the terms, and the coefficient's own.
   template <class T>
@@ -237,6 +238,7 @@ void make_linear(Problem<T>& p) {
   p.key_blocks = one_block(p.k.rows());
   p.coefficients = Matrix<accumulator_t<T>>::Ones(1, 1);
   p.lower = p.upper = 0;
+  p.sparse = false;
 }
 /// What CrossQuery is with one block.
 template <class T>

@@ -86,7 +86,7 @@ TYPED_TEST_P(BatchGradient, ErrorsNameTheArgumentBeforeAnythingIsWritten) {
   GradientProblem<double> p;
   Random rng(1);
   p.op.query_map = p.op.key_map = {Relu{}};
-  p.set_mixing(TypeParam::kMixes ? Band(3, 3) : Band(1, 1), rng, 0.1);
+  p.set_mixing(TypeParam::kMixes ? Pattern(3, 3) : Pattern(1, 1), rng, 0.1);
   const CrossBlocks blocks{ContiguousBlocks{4}, ContiguousBlocks{4}};
   std::vector<double> data(2 * 12 * 2 * 3, 1), result(data.size(), 7);
   const auto in = [&](Index tokens, Index heads, Index width) {

@@ -148,8 +148,8 @@ TEST(MixingFit, NoOtherRowIsBetter) {
     for (int trial = 0; trial < 5; ++trial) {
       MixingMatrix<double> other = m;
       const auto each = [&](Index i, auto&& f) {
-        const Index last = p.causal ? std::min(m.band().last(i), i + 1) : m.band().last(i);
-        for (Index b = m.band().first(i); b < last; ++b) f(other.at(i, b));
+        const Index last = p.causal ? std::min(m.pattern().last(i), i + 1) : m.pattern().last(i);
+        for (Index b = m.pattern().first(i); b < last; ++b) f(other.at(i, b));
       };
       for (Index i = 0; i < m.rows(); ++i) {
         each(i, [&](double& c) {
@@ -239,7 +239,7 @@ TEST(MixingFit, KeepsBandNonzerosAndSum) {
   fit.add(head.in(), blocks, op, target);
   const MixingMatrix<double> any = fit.solve(), few = fit.solve({.nonzeros = 2}),
                              sums = fit.solve({.sum_to_one = true});
-  EXPECT_EQ(any.band(), start.band());
+  EXPECT_EQ(any.pattern(), start.pattern());
   const auto total = [&](const MixingMatrix<double>& m) { return fit.residual(m).total; };
   EXPECT_LT(total(any), total(few));
   EXPECT_LT(total(any), total(sums));
@@ -342,6 +342,8 @@ TEST(MixingFit, RefusesWhatDoesNotFitAndAddsNothing) {
               causal.add(head.in(), CrossBlocks{blocks, blocks}, op, target);
             }),
             "mhla::MixingFit::add: blocks are those of cross-attention, expected one partition");
+  EXPECT_EQ(option([] { Fit(MixingMatrix<double>::sparse(locality<double>(4))); }),
+            "mhla::MixingFit: start is sparse, expected a dense or banded matrix");
   target(7, 1) = std::nan("");
   EXPECT_EQ(option([&] { fit.add(head.in(), blocks, op, target); }),
             "mhla::MixingFit::add: example gives numbers that are not finite, in query block 1, "

@@ -39,7 +39,7 @@ struct Example {
     p.op.query_map = p.op.key_map = random_map<float>(rng, map, kShape[3]);
     p.op.normalizer = {KeySum{0.125}};
     p.mixes = Form::kMixes;
-    p.set_mixing(Band(4, 4), rng, 0.1);
+    p.set_mixing(Pattern(4, 4), rng, 0.1);
   }
   BatchInputs<float> test_inputs() const { return {.q = x, .k = x, .v = x}; }
 

@@ -24,7 +24,7 @@ struct WrongForm {
   using In = BatchInputs<float>;
   Factors factors;
   Contiguous blocks;
-  MixingMatrix<float> mixing, sums{mixing.band()};
+  MixingMatrix<float> mixing, sums{mixing.pattern()};
 
   std::size_t forward_bytes(const In& in, const ExecutorRef& pool) const {
     return bidirectional_workspace_bytes(in, blocks, Operator{}, pool);

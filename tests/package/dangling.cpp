@@ -13,13 +13,13 @@ int main() {
 #if defined(MHLA_CONTROL)
   const mhla::Inputs<float> in{.q = m, .k = m, .v = m};
   const mhla::BatchInputs<float> batch{.q = t, .k = t, .v = t};
-  mhla::MixingMatrix<float> sums(mixing.band());
+  mhla::MixingMatrix<float> sums(mixing.pattern());
   const mhla::ParameterGradients<float> gradients{.mixing = sums};
 #else
   const mhla::Inputs<float> in{.q = matrix(), .k = m, .v = m};
   const mhla::BatchInputs<float> batch{.q = tensor(), .k = t, .v = t};
   const mhla::ParameterGradients<float> gradients{.mixing =
-                                                      mhla::MixingMatrix<float>(mixing.band())};
+                                                      mhla::MixingMatrix<float>(mixing.pattern())};
 #endif
   // Views may be temporaries, and matrices where the call ends before them.
   const mhla::Inputs<float> rows{.q = m.topRows(8), .k = m, .v = t.view().head(0, 0)};

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "policy/bands.hpp"
 #include "support/message_of.hpp"
 #include "support/random.hpp"
 
@@ -37,55 +38,6 @@ Matrix<A> inside_band(const Matrix<A>& dense, Index lower, Index upper) {
   return band;
 }
 
-/// Calls f(rng, rows, cols, lower, upper) for many sizes and bands.
-template <class F>
-void for_bands(F&& f) {
-  test::Random rng(1);
-  for (const Index rows : {1, 2, 5, 9}) {
-    for (const Index cols : {1, 3, 5, 12}) {
-      for (const Index lower : {0, 1, 4, 20}) {
-        for (const Index upper : {0, 2, 5, 20}) f(rng, rows, cols, lower, upper);
-      }
-    }
-  }
-}
-
-TEST(Band, HoldsThePlacesNearTheDiagonal) {
-  for_bands([](test::Random&, Index rows, Index cols, Index lower, Index upper) {
-    const Band band(rows, cols, lower, upper);
-    Index widest = 0;
-    for (Index i = 0; i < rows; ++i) {
-      ASSERT_LE(band.first(i), band.last(i));
-      widest = std::max(widest, band.last(i) - band.first(i));
-      for (Index b = 0; b < cols; ++b) {
-        ASSERT_LE(band.first_row(b), band.last_row(b));
-        const bool held = b >= i - lower && b <= i + upper;
-        ASSERT_EQ(band.holds(i, b), held) << i << ", " << b;
-        ASSERT_EQ(b >= band.first(i) && b < band.last(i), held) << i << ", " << b;
-        ASSERT_EQ(i >= band.first_row(b) && i < band.last_row(b), held) << i << ", " << b;
-      }
-      ASSERT_FALSE(band.holds(i, -1) || band.holds(i, cols));
-    }
-    EXPECT_FALSE(band.holds(-1, 0) || band.holds(rows, 0));
-    EXPECT_LE(widest, band.width());
-    EXPECT_LE(band.width(), std::min(cols, lower + upper + 1));
-    EXPECT_EQ(band.size(), rows * band.width());
-  });
-}
-
-TEST(Band, EqualBandsHoldTheSamePlacesOfOneShape) {
-  const Band band(5, 6, 2, 1);
-  EXPECT_EQ(band, Band(5, 6, 2, 1));
-  for (const Band& other : {Band(4, 6, 2, 1), Band(5, 7, 2, 1), Band(5, 6, 1, 2), Band(5, 6, 2, 2),
-                            Band(5, 6, 1, 1), Band()}) {
-    EXPECT_NE(band, other);
-  }
-  // Bands that go beyond the matrix on both sides are the dense matrix.
-  constexpr Index kMax = std::numeric_limits<Index>::max();
-  EXPECT_EQ(Band(5, 6, 20, 30), Band(5, 6));
-  EXPECT_EQ(Band(5, 6, kMax, kMax), Band(5, 6));
-}
-
 template <class A>
 class MixingMatrixOf : public testing::Test {};
 using Accumulators = testing::Types<float, double>;
@@ -93,8 +45,8 @@ TYPED_TEST_SUITE(MixingMatrixOf, Accumulators);
 
 TYPED_TEST(MixingMatrixOf, AViewReadsAndWritesTheBufferOfTheCaller) {
   using A = TypeParam;
-  for_bands([](test::Random& rng, Index rows, Index cols, Index lower, Index upper) {
-    const Band band(rows, cols, lower, upper);
+  test::for_bands([](test::Random& rng, Index rows, Index cols, Index lower, Index upper) {
+    const Pattern band(rows, cols, lower, upper);
     const Matrix<A> c = coefficients<A>(rng, rows, cols);
     std::vector<A> parameters(static_cast<std::size_t>(band.size() + 2), A(7));
     A* const data = parameters.data() + 1;
@@ -121,7 +73,7 @@ TYPED_TEST(MixingMatrixOf, AViewReadsAndWritesTheBufferOfTheCaller) {
     const Matrix<A> expected = inside_band(c, lower, upper);
     EXPECT_EQ(m.dense(), expected);
     EXPECT_EQ(constant.dense(), expected);
-    EXPECT_EQ(constant.band(), band);
+    EXPECT_EQ(constant.pattern(), band);
     EXPECT_EQ(m.storage().data(), data);
     EXPECT_EQ(std::ssize(m.storage()), band.size());
     m.for_each([](A& x) { x += 1; });
@@ -137,7 +89,7 @@ TYPED_TEST(MixingMatrixOf, AViewOfAnEigenMatrixIsItsMemory) {
   const MixingView<const A> constant(std::as_const(c));
   EXPECT_EQ(m.storage().data(), c.data());
   EXPECT_EQ(constant.storage().data(), c.data());
-  EXPECT_EQ(m.band(), Band(4, 7));
+  EXPECT_EQ(m.pattern(), Pattern(4, 7));
   m.at(2, 3) = 9;
   EXPECT_EQ(c(2, 3), 9);
   EXPECT_EQ(constant.dense(), c);
@@ -149,16 +101,16 @@ TYPED_TEST(MixingMatrixOf, AViewOfAnEigenMatrixIsItsMemory) {
 
 TYPED_TEST(MixingMatrixOf, CopiesAViewWithItsBandAndMakesZerosLikeIt) {
   using A = TypeParam;
-  for_bands([](test::Random& rng, Index rows, Index cols, Index lower, Index upper) {
+  test::for_bands([](test::Random& rng, Index rows, Index cols, Index lower, Index upper) {
     auto m = MixingMatrix<A>::banded(coefficients<A>(rng, rows, cols), lower, upper);
     const MixingView<const A> constant = m;
     const MixingMatrix<A> copy(constant);
     EXPECT_EQ(copy.dense(), m.dense());
-    EXPECT_EQ(copy.band(), m.band());
+    EXPECT_EQ(copy.pattern(), m.pattern());
     EXPECT_NE(copy.storage().data(), constant.storage().data());
     for (const MixingMatrix<A>& zeros :
          {zeros_like(m), zeros_like(m.view()), zeros_like(constant)}) {
-      EXPECT_EQ(zeros.band(), m.band());
+      EXPECT_EQ(zeros.pattern(), m.pattern());
       for (const A x : zeros.storage()) EXPECT_EQ(x, 0);
     }
   });
@@ -191,7 +143,7 @@ TEST(LoadMixing, ReadsTheLeadingAxesOfATensor) {
   EXPECT_EQ(load_mixing(file, "matrix").dense(),
             (Matrix<float>(2, 3) << 0, 1, 2, 3, 4, 5).finished());
   const MixingMatrix<double> vision = load_mixing<double>(file, "vision");
-  EXPECT_EQ(vision.band(), Band(3, 3));
+  EXPECT_EQ(vision.pattern(), Pattern(3, 3));
   EXPECT_EQ(vision(2, 1), 7);
   EXPECT_EQ(load_mixing(file, "language")(3, 3), 15);
   EXPECT_EQ(load_mixing(file, "one").rows(), 1);
@@ -222,25 +174,44 @@ TEST(MixingView, AbsentIsAViewThatWasNeverSet) {
   EXPECT_TRUE(MixingView<float>().absent());
   EXPECT_TRUE(MixingView<const float>(MixingView<float>()).absent());
   EXPECT_TRUE(MixingView<float>().storage().empty());
-  EXPECT_FALSE(MixingMatrix<float>(Band(1, 1)).view().absent());
+  EXPECT_FALSE(MixingMatrix<float>(Pattern(1, 1)).view().absent());
 }
 
 TYPED_TEST(MixingMatrixOf, KeepsTheBandOfAnyEigenObjectAndDropsTheRest) {
   using A = TypeParam;
-  for_bands([](test::Random& rng, Index rows, Index cols, Index lower, Index upper) {
+  test::for_bands([](test::Random& rng, Index rows, Index cols, Index lower, Index upper) {
     const Matrix<double> c = coefficients<double>(rng, rows + 1, cols + 1);
     const Eigen::MatrixXd columns = c;
     const Matrix<A> all = c.template cast<A>(), part = all.block(1, 1, rows, cols);
     EXPECT_EQ(MixingMatrix<A>(c).dense(), all);
     EXPECT_EQ(MixingMatrix<A>(columns).dense(), all);
-    EXPECT_EQ(MixingMatrix<A>(c).band(), Band(rows + 1, cols + 1));
+    EXPECT_EQ(MixingMatrix<A>(c).pattern(), Pattern(rows + 1, cols + 1));
     const auto m = MixingMatrix<A>::banded(columns.block(1, 1, rows, cols), lower, upper);
     EXPECT_EQ(m.dense(), inside_band(part, lower, upper));
-    EXPECT_EQ(m.band(), Band(rows, cols, lower, upper));
+    EXPECT_EQ(m.pattern(), Pattern(rows, cols, lower, upper));
     EXPECT_EQ(m.rows(), rows);
     EXPECT_EQ(m.cols(), cols);
     EXPECT_TRUE((MixingMatrix<A>::banded(rows, cols, lower, upper).dense().array() == 0).all());
     EXPECT_EQ(m(rows - 1, 0), m.dense()(rows - 1, 0));
+  });
+}
+
+TYPED_TEST(MixingMatrixOf, KeepsCoefficientsThatAreNotZeroAsLists) {
+  using A = TypeParam;
+  test::for_bands([](test::Random& rng, Index rows, Index cols, Index lower, Index upper) {
+    auto banded = MixingMatrix<A>::banded(coefficients<A>(rng, rows, cols), lower, upper);
+    banded.view().for_each([&rng](A& c) { c = rng.chance(0.5) ? c : 0; });
+    auto m = MixingMatrix<A>::sparse(banded);
+    const Matrix<A> dense = banded.dense();
+    EXPECT_EQ(m.dense(), dense);
+    EXPECT_EQ(std::ssize(m.storage()), (dense.array() != 0).count());
+    EXPECT_EQ(zeros_like(m).pattern(), m.pattern());
+    EXPECT_EQ(lower_triangle(m).dense(), inside_band(dense, rows, 0));
+    clamp(m, A(0.5), A(1));
+    EXPECT_EQ(m.dense(), (dense.array() == 0).select(dense, dense.cwiseMax(A(0.5)).cwiseMin(A(1))));
+    if ((dense.rowwise().sum().array() == 0).any()) return;
+    normalize_rows(m);
+    for (const A sum : m.dense().rowwise().sum().eval()) EXPECT_NEAR(sum, 1, 1e-6);
   });
 }
 
@@ -258,11 +229,11 @@ TYPED_TEST(MixingMatrixOf, OwnsItsCoefficientsAndIsAView) {
 }
 
 TYPED_TEST(MixingMatrixOf, LowerTriangleDropsLaterBlocks) {
-  for_bands([](test::Random& rng, Index rows, Index cols, Index lower, Index upper) {
+  test::for_bands([](test::Random& rng, Index rows, Index cols, Index lower, Index upper) {
     const Matrix<TypeParam> c = coefficients<TypeParam>(rng, rows, cols);
     const auto m = lower_triangle(MixingMatrix<TypeParam>::banded(c, lower, upper));
     EXPECT_EQ(m.dense(), inside_band(c, lower, 0));
-    for (Index i = 0; i < rows; ++i) EXPECT_EQ(m.band().last(i), std::min(i + 1, cols));
+    for (Index i = 0; i < rows; ++i) EXPECT_EQ(m.pattern().last(i), std::min(i + 1, cols));
   });
 }
 
@@ -298,10 +269,10 @@ TYPED_TEST(MixingMatrixOf, ClampMovesStoredCoefficientsIntoTheRange) {
 
 TYPED_TEST(MixingMatrixOf, NormalizeRowsDividesEveryRowByItsSum) {
   constexpr long double u = std::numeric_limits<TypeParam>::epsilon() / 2;
-  for_bands([](test::Random& rng, Index rows, Index cols, Index lower, Index upper) {
+  test::for_bands([](test::Random& rng, Index rows, Index cols, Index lower, Index upper) {
     const Matrix<TypeParam> c = coefficients<TypeParam>(rng, rows, cols);
     auto m = MixingMatrix<TypeParam>::banded(c, lower, upper);
-    const Band& band = m.band();
+    const Pattern& band = m.pattern();
     if (band.first(rows - 1) == band.last(rows - 1)) return;  // an empty row has no sum
     normalize_rows(m);
     for (Index i = 0; i < rows; ++i) {
@@ -337,17 +308,18 @@ TEST(MixingMatrix, RejectsEmptyOnesAndNegativeBandwidths) {
            ", expected at least one row and one column";
   };
   EXPECT_EQ(test::message_of<option_error>([] { M(Matrix<float>(2, 0)); }), empty("[2, 0]"));
-  EXPECT_EQ(test::message_of<option_error>([] { Band(0, 3, 1, 1); }), empty("[0, 3]"));
+  EXPECT_EQ(test::message_of<option_error>([] { Pattern(0, 3, 1, 1); }), empty("[0, 3]"));
   EXPECT_EQ(test::message_of<option_error>([] { uniform_causal<float>(0); }), empty("[0, 0]"));
   EXPECT_EQ(test::message_of<option_error>([] { M::banded(3, 3, -1, 2); }),
             "mhla::MixingMatrix: band is -1 below and 2 above the diagonal, "
             "expected bandwidths >= 0");
-  EXPECT_THROW(Band(3, 3, 0, -1), option_error);
-  EXPECT_THROW(Band(Index{1} << 62, 4), shape_error);
+  EXPECT_THROW(Pattern(3, 3, 0, -1), option_error);
+  EXPECT_THROW(Pattern(Index{1} << 62, 4), shape_error);
   auto m = MixingMatrix<double>::banded(4, 5, 1, 0);
-  EXPECT_EQ(test::message_of<option_error>([&m] { m.at(1, 2); }),
-            "mhla::MixingMatrix::at: position is [1, 2], expected a place inside the band of a "
-            "[4, 5] matrix");
+  EXPECT_EQ(
+      test::message_of<option_error>([&m] { m.at(1, 2); }),
+      "mhla::MixingMatrix::at: position is [1, 2], expected a coefficient of the pattern of a "
+      "[4, 5] matrix");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stage/mix_case.hpp"
 #include "stage/unit_case.hpp"
 
 namespace mhla::test {
@@ -17,41 +18,6 @@ TYPED_TEST_SUITE(Mixing, Accumulators);
 TYPED_TEST(Mixing, IsTheWeightedSumOfTheSummariesThatARowReads) {
   for_cases(150, expect_mixtures<VectorCase<TypeParam>>);
 }
-
-/// A random matrix of which the leading blocks are mixed.
-template <class A>
-struct Mix {
-  Index rows, cols, queries, keys;
-  Reach reach;
-  MixingMatrix<A> m;
-  Exact used;  // m, and 0 where nobody reads   // [queries, keys]
-
-  explicit Mix(Random& rng)
-      : rows(rng.integer(1, 40)),
-        cols(rng.integer(1, 40)),
-        queries(rng.chance(0.5) ? rows : rng.integer(0, rows)),
-        keys(rng.chance(0.5) ? cols : rng.integer(0, cols)),
-        reach(rng.chance(0.5) ? Reach::kAll : Reach::kEarlier),
-        m(MixingMatrix<A>::banded(rng.matrix<A>(rows, cols), bandwidth(rng), bandwidth(rng))),
-        used(Exact::zero(0, 0)) {
-    if (reach == Reach::kEarlier) queries = keys = std::min(queries, keys);
-    Matrix<A> read = Matrix<A>::Zero(queries, keys);
-    for (Index i = 0; i < rows; ++i) {
-      for (Index b = m.band().first(i); b < m.band().last(i); ++b) {
-        if (reads(i, b)) {
-          read(i, b) = m(i, b);
-        } else {
-          m.at(i, b) = A(NAN);
-        }
-      }
-    }
-    used = read;
-  }
-  static Index bandwidth(Random& rng) { return rng.chance(0.5) ? rng.integer(0, 6) : 40; }
-  bool reads(Index i, Index b) const {
-    return m.band().holds(i, b) && i < queries && b < keys && (reach == Reach::kAll || b < i);
-  }
-};
 
 TYPED_TEST(Mixing, ColumnsMixWhatTheirReadersHave) {
   using A = TypeParam;
@@ -73,45 +39,23 @@ TYPED_TEST(Mixing, ColumnsMixWhatTheirReadersHave) {
   });
 }
 
-TYPED_TEST(Mixing, TheGradientOfEveryCoefficientThatIsReadGrowsByItsProducts) {
+TYPED_TEST(Mixing, ListsGiveTheBitsOfTheDenseMatrixWithZeros) {
   using A = TypeParam;
-  for_cases(200, [](Random& rng) {
-    const Mix<A> p(rng);
-    const bool in_parts = rng.integer(0, 9) == 0;  // longer than kInnerDepth
-    const Index d = rng.integer(1, 20), e = in_parts ? rng.integer(100, 300) : rng.integer(1, 20),
-                size = rng.integer(1, 40);
-    const Matrix<A> ds = rng.matrix<A>(p.queries, d * e), s = rng.matrix<A>(p.keys, d * e),
-                    dz = rng.matrix<A>(p.queries, d), z = rng.matrix<A>(p.keys, d);
-    MixingMatrix<A> sums(p.m.band());
-    const Matrix<A> start = rng.matrix<A>(1, p.m.band().size());
-    std::copy_n(start.data(), start.size(), sums.storage().data());
-
-    GuardedArena memory(1 << 24);
-    const detail::Summaries<A> left("f", memory.next(), p.queries, d, e);
-    const detail::Summaries<A> right("f", memory.next(), p.keys, d, e);
-    VectorCase<A>::store(ds, left);
-    VectorCase<A>::store(s, right);
-    detail::MixingGradient<A> gradient("f", memory.next(), size, p.keys);
-    for (Index begin = 0; begin < p.queries; begin += size) {
-      gradient.start(p.m.band(), begin, std::min(begin + size, p.queries), p.reach, p.keys);
-      gradient.add(left, right);
-      gradient.add({dz.data() + begin * d, d}, {z.data(), d}, d);
-      gradient.store(sums);
-    }
-    memory.expect_intact();
-    const MixingView<const A> before(start.data(), p.m.band());
-    const Exact expected = Exact(ds) * Exact(s).transpose() + Exact(dz) * Exact(z).transpose();
-    for (Index i = 0; i < p.rows; ++i) {
-      for (Index b = p.m.band().first(i); b < p.m.band().last(i); ++b) {
-        if (p.reads(i, b)) {
-          const Exact sum(expected.row(i).transpose().row(b) +
-                          Exact(Matrix<A>::Constant(1, 1, before(i, b)).eval()));
-          ASSERT_TRUE(is_within<A>(sums(i, b), sum, 0, 0, {d * e + d + 2}));
-        } else {
-          ASSERT_EQ(sums(i, b), before(i, b)) << "written outside of what is read";
-        }
-      }
-    }
+  for_cases(100, [](Random& rng) {
+    const Index blocks = rng.integer(1, 40), cols = rng.integer(1, 300);
+    Matrix<A> m = rng.matrix<A>(blocks, blocks);
+    for (A& c : m.reshaped()) c = rng.chance(0.3) ? c : 0;
+    const Matrix<A> x = rng.matrix<A>(blocks, cols);
+    const auto mixed = [&](const MixingMatrix<A>& mixing) {
+      GuardedArena memory(1 << 16);
+      const detail::Coefficients<A> room("f", memory.next(), blocks, blocks);
+      Matrix<A> out(blocks, cols);
+      detail::MixingGroup<A>(mixing, 0, blocks, Reach::kAll, blocks, room)
+          .mix({out.data(), cols}, {x.data(), cols}, cols);
+      return out;
+    };
+    const MixingMatrix<A> dense(m);
+    EXPECT_TRUE(same_bits(mixed(dense), mixed(MixingMatrix<A>::sparse(dense))));
   });
 }
 

@@ -147,7 +147,7 @@ void expect_mixtures(Random& rng) {
 
   Matrix<A> read = Matrix<A>::Zero(end - begin, blocks);
   for (Index i = 0; i < rows; ++i) {
-    for (Index b = m.band().first(i); b < m.band().last(i); ++b) {
+    for (Index b = m.pattern().first(i); b < m.pattern().last(i); ++b) {
       if (b >= blocks || (reach == Reach::kEarlier && b >= i)) {
         m.at(i, b) = A(NAN);
       } else if (i >= begin && i < end) {

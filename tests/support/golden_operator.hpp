@@ -97,7 +97,7 @@ inline double terms_of(const Problem<double>& p, Part part, const Matrix<double>
   GradientProblem<double> at;
   at.tensors = {p.q, p.k, p.v};
   at.blocks = p.blocks();
-  at.band = Band(p.coefficients.rows(), p.coefficients.cols());
+  at.band = Pattern(p.coefficients.rows(), p.coefficients.cols());
   at.coefficients = p.coefficients.reshaped<Eigen::RowMajor>().transpose();
   at.op = p.op();
   at.causal = p.causal;
@@ -114,7 +114,7 @@ inline Result check_operator(const Safetensors& file) {
   const Heads q(file, "q"), k(file, "k"), v(file, "v"), out(file, "out"), dout(file, "dout");
   const Heads dq(file, "dq"), dk(file, "dk"), dv(file, "dv");
   const Matrix<double> mixing = file.matrix<double>("mixing");
-  MixingMatrix<double> dmixing(Band(mixing.rows(), mixing.cols()));  // of all heads
+  MixingMatrix<double> dmixing(Pattern(mixing.rows(), mixing.cols()));  // of all heads
   Result result;
   for (Index b = 0; b < q.view.batch(); ++b) {
     for (Index h = 0; h < q.view.heads(); ++h) {

@@ -31,8 +31,8 @@ class RandomBatch {
     blocks_ = {{rng_.integer(3, 8)}, {rng_.integer(3, 8)}};
     if (equal) blocks_ = {{lengths_[kQ][0] / 2}, {lengths_[kK][0] / 2}};
     if (Form::kCausal) blocks_.keys = blocks_.queries;
-    shared_.set_mixing(Form::kMixes ? Band(12, 12, 12, rng_.integer(0, 12)) : Band(1, 1), rng_,
-                       0.1);
+    shared_.set_mixing(Form::kMixes ? Pattern(12, 12, 12, rng_.integer(0, 12)) : Pattern(1, 1),
+                       rng_, 0.1);
     draw_tensors();
   }
 

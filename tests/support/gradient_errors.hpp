@@ -98,14 +98,14 @@ struct GradientErrors {
     expect_rejected<option_error>(
         p, {{"parameters.mixing overlaps q" + alone,
              [&](auto& a, auto&) {
-               a.parameters.mixing = {const_cast<T*>(a.in.q.data), p.band};
+               a.parameters.mixing = {const_cast<T*>(a.in.q.data), p.pattern};
              }},
             {"parameters.mixing overlaps parameters.key_map" + alone,
              [&](auto& a, auto&) {
-               a.parameters.mixing = {a.parameters.key_map.data(), p.band};
+               a.parameters.mixing = {a.parameters.key_map.data(), p.pattern};
              }},
             {"parameters.mixing overlaps mixing" + alone, [&](auto& a, auto&) {
-               a.parameters.mixing = {const_cast<A*>(p.coefficients.data()), p.band};
+               a.parameters.mixing = {const_cast<A*>(p.coefficients.data()), p.pattern};
              }}});
   }
   static void wrong_parameters_are_rejected(const Problem& p) {
@@ -115,8 +115,8 @@ struct GradientErrors {
                                       [&](auto& a, auto&) { a.parameters.query_map = three; }},
                                      {"parameters.key_map has 3 elements",
                                       [&](auto& a, auto&) { a.parameters.key_map = three; }}});
-    for (const Band& band :
-         {Band(3, 2, 1, 1), Band(2, 3, 1, 1), Band(3, 3, 2, 1), Band(3, 3, 2, 0)}) {
+    for (const Pattern& band :
+         {Pattern(3, 2, 1, 1), Pattern(2, 3, 1, 1), Pattern(3, 3, 2, 1), Pattern(3, 3, 2, 0)}) {
       const auto wrong = [&](auto& a, auto&) { a.parameters.mixing = {numbers.data(), band}; };
       if (Form::kMixes) {
         expect_rejected<shape_error>(p, {{"parameters.mixing has shape ", wrong}});

@@ -64,7 +64,7 @@ Matrix<W> operator_at(const GradientProblem<T>& p, const Variables<W>& x, const 
 }
 template <class W, class T>
 Matrix<W> operator_at(const GradientProblem<T>& p, const Variables<W>& x) {
-  return operator_at(p, x, MixingView<const W>(x[kMixing].data(), p.band).dense());
+  return operator_at(p, x, MixingView<const W>(x[kMixing].data(), p.pattern).dense());
 }
 
 struct BidirectionalForm {
@@ -131,11 +131,11 @@ struct CausalDecayForm : CausalForm {
   template <class T>
   static void fit(GradientProblem<T>& p) {
     Random rng(p.seed);
-    p.set_mixing(Band(2, rng.integer(1, 3)), rng, 0.05);
+    p.set_mixing(Pattern(2, rng.integer(1, 3)), rng, 0.05);
   }
   template <class W, class T>
   static Matrix<W> definition(const GradientProblem<T>& p, const Variables<W>& x) {
-    const Index blocks = std::max<Index>(1, p.blocks.queries.blocks()), terms = p.band.cols();
+    const Index blocks = std::max<Index>(1, p.blocks.queries.blocks()), terms = p.pattern.cols();
     Matrix<W> mixing(blocks, blocks);
     for (Index i = 0; i < blocks; ++i) {
       for (Index b = 0; b < blocks; ++b) {
@@ -153,7 +153,7 @@ struct CausalDecayForm : CausalForm {
   }
   template <class P>
   static auto terms(const P& p) {
-    return DecayView(p.coefficients.data(), p.band.cols());
+    return DecayView(p.coefficients.data(), p.pattern.cols());
   }
   template <class In, class P, class Blocks>
   static void add(const GradientArguments<In>& a, const P& p, const Blocks& blocks,
@@ -183,7 +183,7 @@ struct LinearForm {
       return AnyPartition::of(Contiguous(n, std::max<Index>(1, n)));
     };
     p.blocks = {one_block(p.queries()), one_block(p.keys())};
-    p.band = Band(1, 1);
+    p.pattern = Pattern(1, 1);
     p.coefficients = Matrix<accumulator_t<T>>::Ones(1, 1);
   }
   template <class W, class T>

@@ -177,11 +177,11 @@ struct GradientLaws {
     Index untouched = 0;
     for_problems<Form, T>(40, [&](const Problem& p) {
       Buffers g(p), expected = gradients_of<Form>(p);
-      Matrix<bool> read = Matrix<bool>::Constant(1, p.band.size(), false);
-      const MixingView<bool> view(read.data(), p.band);
+      Matrix<bool> read = Matrix<bool>::Constant(1, p.pattern.size(), false);
+      const MixingView<bool> view(read.data(), p.pattern);
       for (Index i = 0; i < p.blocks.queries.blocks(); ++i) {
         for (Index b = 0; b < (Form::kCausal ? i + 1 : p.blocks.keys.blocks()); ++b) {
-          if (p.band.holds(i, b)) view.at(i, b) = true;
+          if (p.pattern.holds(i, b)) view.at(i, b) = true;
         }
       }
       for (Index i = 0; i < read.size(); ++i) {

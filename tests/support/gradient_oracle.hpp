@@ -27,7 +27,7 @@ template <class T>
 Index longest_chain(const GradientProblem<T>& p) {
   const Index d = std::max({p.tensors[kQ].cols(), p.tensors[kK].cols(), p.tensors[kOwnQ].cols()});
   const Index f = p.op.query_map.features(d), e = p.tensors[kV].cols();
-  return 4 * (p.queries() + p.keys() + p.band.rows() + p.band.cols()) + 8 * (d + f + e) +
+  return 4 * (p.queries() + p.keys() + p.pattern.rows() + p.pattern.cols()) + 8 * (d + f + e) +
          f * (e + 1) + 300;
 }
 

@@ -35,14 +35,14 @@ struct GradientProblem {
   std::array<Matrix<T>, kMixing> tensors;
   Matrix<T> dout;
   CrossBlocks<AnyPartition, AnyPartition> blocks;
-  Band band;
-  Matrix<A> coefficients;  // [1, band.size()]
+  Pattern pattern;
+  Matrix<A> coefficients;  // [1, pattern.size()]
   Operator<AnyMap<A>, AnyMap<A>, AnyNormalizer> op;
   Matrix<bool> query_mask, key_mask;  // [1,N] or empty
   bool causal = false;
   bool mixes = true;  // whether the coefficients are parameters
 
-  MixingView<const A> mixing() const { return {coefficients.data(), band}; }
+  MixingView<const A> mixing() const { return {coefficients.data(), pattern}; }
   Index queries() const { return tensors[kQ].rows(); }
   Index keys() const { return tensors[kK].rows(); }
   static Mask mask(const Matrix<bool>& m) {
@@ -58,10 +58,10 @@ struct GradientProblem {
             .key_mask = mask(key_mask)};
   }
   /// Sets the coefficients, and zeros behind the ends of the rows.
-  void set_mixing(const Band& b, Random& rng, double low) {
-    band = b;
-    coefficients = Matrix<A>::Zero(1, b.size());
-    MixingView<A>(coefficients.data(), b).for_each([&](A& c) {
+  void set_mixing(const Pattern& of, Random& rng, double low) {
+    pattern = of;
+    coefficients = Matrix<A>::Zero(1, of.size());
+    MixingView<A>(coefficients.data(), of).for_each([&](A& c) {
       c = static_cast<A>(rng.uniform(low, 1));
     });
   }
@@ -69,8 +69,8 @@ struct GradientProblem {
     const auto shape = [](const auto& m) { return detail::shape_text({m.rows(), m.cols()}); };
     return "seed " + std::to_string(seed) + ": q " + shape(tensors[kQ]) + ", k " +
            shape(tensors[kK]) + ", v " + shape(tensors[kV]) + ", own q " + shape(tensors[kOwnQ]) +
-           ", mixing " + shape(band) + " in rows of " + std::to_string(band.width()) + ", maps " +
-           op.query_map.name() + "/" + op.key_map.name() + ", normalizer " +
+           ", mixing " + shape(pattern) + (pattern.sparse() ? " in lists" : " in a band") +
+           ", maps " + op.query_map.name() + "/" + op.key_map.name() + ", normalizer " +
            std::to_string(op.normalizer.normalizer.index()) + ", scale " +
            std::to_string(op.scale) + (query_mask.size() > 0 ? ", query mask" : "") +
            (key_mask.size() > 0 ? ", key mask" : "");
@@ -84,13 +84,14 @@ struct GradientBuffers {
 
   std::array<Matrix<T>, kMixing> tensors;
   std::array<Matrix<A>, kParts - kMixing> parameters;
-  Band band;
+  Pattern pattern;
 
   /// Every element starts with the next number of `start`.
   template <class Start>
-  GradientBuffers(const GradientProblem<T>& p, Start&& start) : tensors(p.tensors), band(p.band) {
+  GradientBuffers(const GradientProblem<T>& p, Start&& start)
+      : tensors(p.tensors), pattern(p.pattern) {
     const auto flat = [](const AnyMap<A>& map) { return Matrix<A>(1, map.weights()); };
-    parameters = {Matrix<A>(1, p.mixes ? band.size() : 0), flat(p.op.query_map),
+    parameters = {Matrix<A>(1, p.mixes ? pattern.size() : 0), flat(p.op.query_map),
                   flat(p.op.key_map)};
     for_each([&](Part, auto& m) {
       using Number = typename std::remove_cvref_t<decltype(m)>::Scalar;
@@ -120,7 +121,7 @@ struct GradientBuffers {
   ParameterGradients<A> parameter_views() {
     auto& [mixing, query_map, key_map] = parameters;
     ParameterGradients<A> views;
-    if (mixing.size() > 0) views.mixing = {mixing.data(), band};
+    if (mixing.size() > 0) views.mixing = {mixing.data(), pattern};
     views.query_map = {query_map.data(), static_cast<std::size_t>(query_map.size())};
     views.key_map = {key_map.data(), static_cast<std::size_t>(key_map.size())};
     return views;

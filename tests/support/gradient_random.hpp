@@ -63,6 +63,21 @@ void draw_maps(Random& rng, bool positive, Index d, AnyMap<A>& query_map, AnyMap
   }
 }
 
+/// All coefficients, a band, or lists, of which some may be empty.
+inline Pattern random_pattern(Random& rng, Index rows, Index cols) {
+  const double kind = rng.uniform();
+  if (kind < 0.4) return Pattern(rows, cols);
+  if (kind < 0.7) return Pattern(rows, cols, rng.integer(0, 4), rng.integer(0, 4));
+  const double kept = rng.uniform();
+  std::vector<std::vector<Index>> lists(static_cast<std::size_t>(rows));
+  for (std::vector<Index>& list : lists) {
+    for (Index b = 0; b < cols; ++b) {
+      if (rng.chance(kept)) list.push_back(b);
+    }
+  }
+  return Pattern(cols, lists);
+}
+
 }  // namespace problem_detail
 
 /// A random problem of a Form (gradient_forms.hpp), with all normalisers, maps, masks, bands and
@@ -103,9 +118,7 @@ GradientProblem<T> random_gradient(std::uint64_t seed, Size size) {
   const Index more = Form::kCausal ? rng.integer(0, 2) : 0;  // only the leading part is read
   const Index rows = std::max<Index>(1, blocks.blocks() + more);
   const Index cols = std::max<Index>(1, p.blocks.keys.blocks() + more);
-  const bool banded = rng.chance(0.35);
-  p.set_mixing(banded ? Band(rows, cols, rng.integer(0, 4), rng.integer(0, 4)) : Band(rows, cols),
-               rng, positive ? 0.1 : -1);
+  p.set_mixing(random_pattern(rng, rows, cols), rng, positive ? 0.1 : -1);
   if (rng.chance(0.25)) p.query_mask = random_mask(rng, p.blocks.queries);
   if (rng.chance(0.25)) p.key_mask = random_mask(rng, p.blocks.keys);
   Form::fit(p);
@@ -131,7 +144,7 @@ GradientProblem<T> complete_problem() {
   const auto tokens = [&](Index width) { return rng.matrix<T>(n, width, 0, 1); };
   p.tensors = {tokens(d), tokens(d), tokens(e), tokens(d), tokens(d)};
   p.dout = tokens(e);
-  p.set_mixing(Band(3, 3, 1, 1), rng, 0.1);
+  p.set_mixing(Pattern(3, 3, 1, 1), rng, 0.1);
   Form::fit(p);
   return p;
 }
@@ -149,7 +162,7 @@ GradientProblem<T> wide_problem(std::uint64_t seed) {
   p.tensors = {rng.matrix<T>(kTokens, kWidth), rng.matrix<T>(kTokens, kWidth),
                rng.matrix<T>(kTokens, kValues)};
   p.dout = rng.matrix<T>(kTokens, kValues);
-  p.set_mixing(Band(kTokens / 2, kTokens / 2), rng, 0.1);
+  p.set_mixing(Pattern(kTokens / 2, kTokens / 2), rng, 0.1);
   Form::fit(p);
   return p;
 }

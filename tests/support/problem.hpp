@@ -58,8 +58,12 @@ struct Problem {
   double scale = 1;
   Matrix<bool> query_mask, key_mask;  // [1,N] or empty
   bool causal = false;
+  bool sparse = false;  // coefficients that are not 0, as lists
 
-  MixingMatrix<A> mixing() const { return MixingMatrix<A>::banded(coefficients, lower, upper); }
+  MixingMatrix<A> mixing() const {
+    const auto m = MixingMatrix<A>::banded(coefficients, lower, upper);
+    return sparse ? MixingMatrix<A>::sparse(m) : m;
+  }
 
   Inputs<T> inputs() const {
     Inputs<T> in{.q = q, .k = k, .v = v};
@@ -82,8 +86,8 @@ struct Problem {
     std::ostringstream s;
     s << "seed " << seed << ": q [" << q.rows() << "," << q.cols() << "], k [" << k.rows() << ","
       << k.cols() << "], v [" << v.rows() << "," << v.cols() << "], mixing [" << coefficients.rows()
-      << "," << coefficients.cols() << "] band " << lower << "," << upper << ", maps "
-      << query_map.name() << "/" << key_map.name() << ", normalizer "
+      << "," << coefficients.cols() << "] " << (sparse ? "lists in " : "") << "band " << lower
+      << "," << upper << ", maps " << query_map.name() << "/" << key_map.name() << ", normalizer "
       << static_cast<int>(normalizer) << (has_own_normalizer() ? " own" : "") << ", eps " << eps
       << ", scale " << scale << (query_mask.size() > 0 ? ", query mask" : "")
       << (key_mask.size() > 0 ? ", key mask" : "") << (causal ? ", causal" : "");
@@ -111,6 +115,15 @@ Matrix<T> random_values(Random& rng, Index rows, Index cols, double decades) {
     }
   }
   return m;
+}
+
+/// Lists of some of the coefficients; a row or a column may have none.
+template <class T>
+void make_sparse(Problem<T>& p) {
+  Random rng(p.seed);
+  const double kept = rng.uniform();
+  p.sparse = true;
+  for (auto& c : p.coefficients.reshaped()) c = rng.chance(kept) ? c : 0;
 }
 
 /// A random problem: sizes lean to the edges (0, 1, blocks that do not divide), all maps and
@@ -179,6 +192,7 @@ Problem<T> random_problem(std::uint64_t seed, bool causal) {
   };
   if (rng.chance(0.2)) p.key_mask = mask(nk);
   if (rng.chance(0.2)) p.query_mask = mask(nq);
+  if (seed % 6 == 1) make_sparse(p);
   return p;
 }
 
@@ -240,6 +254,7 @@ Problem<T> large_problem(std::uint64_t seed, bool causal) {
   p.scale = rng.chance(0.5) ? 1 : 0.375;
   if (rng.chance(0.4)) p.query_mask = random_mask(rng, p.query_blocks);
   if (rng.chance(0.4)) p.key_mask = random_mask(rng, p.key_blocks);
+  if (seed % 3 == 1) make_sparse(p);
   return p;
 }
 

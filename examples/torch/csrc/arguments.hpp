@@ -200,7 +200,7 @@ mhla::BatchInputs<T> inputs(const char* function, const Tensor& q, const Tensor&
 template <class A>
 mhla::MixingView<A> mixing_view(const char* function, const Tensor& t) {
   expect_tensor(function, "mixing", t, scalar_type_of<std::remove_const_t<A>>(), 2);
-  const mhla::Band all(t.size(0), t.size(1));
+  const mhla::Pattern all(t.size(0), t.size(1));
   if constexpr (std::is_const_v<A>) {
     return {static_cast<A*>(t.const_data_ptr()), all};
   } else {

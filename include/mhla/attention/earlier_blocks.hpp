@@ -15,6 +15,7 @@
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/workspace.hpp"
+#include "mhla/kernel/combination.hpp"
 #include "mhla/kernel/packet.hpp"
 #include "mhla/kernel/product.hpp"
 #include "mhla/policy/decay_mixing.hpp"
@@ -76,31 +77,35 @@ class EarlierBlocks<A, MixingView<const A>> {
   void add_last(Index i, A* r, A* z) const {
     const ColumnSpan all = read_by(i);
     mix(i, {before_last(i), all.end}, 0, n_.features * n_.values, Start::kTarget, r);
-    multiply<A>({.out = {z, 0},
-                 .a = coefficients(i, all),
-                 .b = summaries_.key_sums().below(all.begin),
-                 .cols = n_.sum_features()});
+    mix_rows(i, all, summaries_.key_sums(), n_.sum_features(), Start::kZero, z);
   }
 
  private:
   ColumnSpan read_by(Index i) const {
-    return readable(mixing_.band(), i, Reach::kEarlier, mixing_.rows());
+    if (mixing_.pattern().sparse()) return {0, i};
+    return readable(mixing_.pattern(), i, Reach::kEarlier, mixing_.rows());
   }
   /// The end of those before i - 1.
   Index before_last(Index i) const {
     const ColumnSpan all = read_by(i);
     return std::clamp(i - 1, all.begin, all.end);
   }
-  MatrixView<const A> coefficients(Index i, ColumnSpan of) const {
-    return {mixing_.row_from_zero(i) + of.begin, 1, of.end - of.begin, 0};
+  /// out [cols] (+)= sum of m_ib rows[b] over the blocks `of`.
+  void mix_rows(Index i, ColumnSpan of, Rows<const A> rows, Index cols, Start start, A* out) const {
+    if (mixing_.pattern().sparse()) {
+      const PatternList list = mixing_.pattern().row(i).between(of.begin, of.end);
+      const A* const values = mixing_.storage().data() + list.first;
+      return combine_rows<A>({values, list.blocks, list.count}, rows, cols, start, out);
+    }
+    multiply<A>({.out = {out, 0},
+                 .a = {mixing_.row_from_zero(i) + of.begin, 1, of.end - of.begin, 0},
+                 .b = rows.below(of.begin),
+                 .cols = cols,
+                 .start = start});
   }
   void mix(Index i, ColumnSpan of, Index begin, Index end, Start start, A* r) const {
     for_each_slab(n_.values, begin, end, [&](Index slab, Index column, Index from, Index to) {
-      multiply<A>({.out = {r + from, 0},
-                   .a = coefficients(i, of),
-                   .b = summaries_.values().slab(slab).below(of.begin).right_of(column),
-                   .cols = to - from,
-                   .start = start});
+      mix_rows(i, of, summaries_.values().slab(slab).right_of(column), to - from, start, r + from);
     });
   }
 

@@ -62,7 +62,7 @@ inline constexpr SingleBlock kSingleBlock;
 template <class A>
 MixingView<const A> no_mixing() {
   static constexpr A kOne = 1;
-  return {&kOne, Band(1, 1)};
+  return {&kOne, Pattern(1, 1)};
 }
 
 /// The causal form: the sums of the chunks before, carried from chunk to chunk.

@@ -68,9 +68,7 @@ FittedMixing<detail::sum_of<In>> fit_mixing(
       const std::size_t row = static_cast<std::size_t>(i);
       if (!(residual[row] < least[row])) continue;
       least[row] = residual[row];
-      for (Index b = m.band().first(i); b < m.band().last(i); ++b) {
-        best.mixing.at(i, b) = m(i, b);
-      }
+      best.mixing.view().for_each_in_row(i, [&](Index b, A& c) { c = m(i, b); });
     }
   }
   best.after = fit_from(best.mixing).residual(best.mixing);

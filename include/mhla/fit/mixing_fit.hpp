@@ -46,6 +46,7 @@ class MixingFit {
  public:
   /// \param start  the matrix whose denominators weigh the tokens; only coefficients of its band,
   ///     for the causal form on and below the diagonal, are fitted. Rows without a query keep it.
+  /// \throws option_error if it is sparse.
   explicit MixingFit(const MixingMatrix<A>& start, Order order = Order::kBidirectional);
 
   /// Adds the heads of an example: what the form takes, and the output that it should give.
@@ -89,7 +90,7 @@ class MixingFit {
  private:
   /// The columns of row i that are fitted.
   detail::ColumnSpan columns(Index i) const {
-    const Band& band = start_.band();
+    const Pattern& band = start_.pattern();
     const Index last = order_ == Order::kCausal ? std::min(band.last(i), i + 1) : band.last(i);
     return {std::min(band.first(i), last), last};
   }
@@ -106,6 +107,9 @@ class MixingFit {
 
 template <Accumulator A>
 MixingFit<A>::MixingFit(const MixingMatrix<A>& start, Order order) : start_(start), order_(order) {
+  if (start.pattern().sparse()) {
+    detail::fail_option("MixingFit", "start", "is sparse", "a dense or banded matrix");
+  }
   for (Index i = 0; i < start.rows(); ++i) {
     sums_.emplace_back(columns(i).end - columns(i).begin);
   }

@@ -15,6 +15,7 @@
 #include "mhla/gradient/weight_parts.hpp"
 #include "mhla/stage/denominator.hpp"
 #include "mhla/stage/mixing.hpp"
+#include "mhla/stage/mixing_gradient.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -127,7 +128,7 @@ class BidirectionalGradient {
     for (Index i = begin; i < end; ++i) query_block(i, i - begin, query_parts_.part(g), w);
     if (dmixing.absent()) return;
     MixingGradient<A> gradient = w.dmixing;
-    gradient.start(mixing.band(), begin, end, Reach::kAll, key_blocks_.blocks());
+    gradient.start(mixing.pattern(), begin, end, Reach::kAll, key_blocks_.blocks());
     gradient.add(dmixtures_, summaries_.values());
     if (own_sums()) {
       gradient.add({dkey_sum(begin), sum_features()}, summaries_.key_sums(), sum_features());

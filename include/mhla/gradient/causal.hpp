@@ -120,11 +120,11 @@ class CausalGradient {
                             .run({mixing(i, i), scratch.mixtures.kv.row(i - begin),
                                   scratch.key_sums.row(i - begin)},
                                  {dmixtures_.block(i), dkey_sum(i)}, query_parts_.part(g), keys);
-      if (!dmixing.absent()) dmixing.row_from_zero(i)[i] += dweight;
+      if (!dmixing.absent() && dmixing.pattern().holds(i, i)) dmixing.at(i, i) += dweight;
     }
     if (dmixing.absent()) return;
     MixingGradient<A> gradient = scratch.dmixing;
-    gradient.start(mixing.band(), begin, end, Reach::kEarlier, m);
+    gradient.start(mixing.pattern(), begin, end, Reach::kEarlier, m);
     gradient.add(dmixtures_, summaries_.values());
     gradient.add({dkey_sum(begin), sum_features()}, summaries_.key_sums(), sum_features());
     gradient.store(dmixing);
@@ -193,7 +193,7 @@ requires CausalOperator<Op> std::size_t causal_gradient_workspace_bytes(
     const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing, const Op& op,
     const ExecutorRef& executor) {
   return detail::form_gradient_bytes(detail::causal_form(in, blocks, mixing, op, "causal_gradient"),
-                                     in, detail::parameter_sizes(mixing.band(), op), executor);
+                                     in, detail::parameter_sizes(mixing.pattern(), op), executor);
 }
 
 template <AttentionInputs In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
@@ -203,8 +203,8 @@ void causal_gradient(const In& in, const Blocks& blocks, const detail::mixing_of
                      const detail::gradients_of<In>& gradients,
                      const detail::parameters_of<In>& parameters, const Call& call) {
   const auto form = detail::causal_form(in, blocks, mixing, op, "causal_gradient");
-  detail::expect_parameters(form.name, mixing.band(), op, parameters);
-  detail::run_gradient(form, in, dout, gradients, detail::parameter_sizes(mixing.band(), op),
+  detail::expect_parameters(form.name, mixing.pattern(), op, parameters);
+  detail::run_gradient(form, in, dout, gradients, detail::parameter_sizes(mixing.pattern(), op),
                        parameters, call);
 }
 

@@ -43,15 +43,16 @@ void expect_gradients(const char* function, const Inputs<T>& in, const Gradients
 
 /// Throws unless the gradients of the parameters are absent or as large as the parameters.
 template <class A, class Op>
-void expect_parameters(const char* function, const Band& mixing, const Op& op,
+void expect_parameters(const char* function, const Pattern& mixing, const Op& op,
                        const ParameterGradients<A>& parameters) {
-  const auto text = [](const Band& band) {
-    return shape_text({band.rows(), band.cols()}) + " and rows of up to " +
-           std::to_string(band.width());
+  const auto text = [](const Pattern& p) {
+    return shape_text({p.rows(), p.cols()}) + " and " +
+           (p.sparse() ? std::to_string(p.size()) + " listed coefficients"
+                       : "rows of up to " + std::to_string(p.width()));
   };
-  if (!parameters.mixing.absent() && parameters.mixing.band() != mixing) {
-    fail_shape(function, "parameters.mixing", "has shape " + text(parameters.mixing.band()),
-               "the shape and the band of mixing, " + text(mixing));
+  if (!parameters.mixing.absent() && parameters.mixing.pattern() != mixing) {
+    fail_shape(function, "parameters.mixing", "has shape " + text(parameters.mixing.pattern()),
+               "the shape and the pattern of mixing, " + text(mixing));
   }
   const auto expect = [&](const char* argument, std::span<A> weights, Index count) {
     if (!weights.empty() && static_cast<Index>(weights.size()) != count) {

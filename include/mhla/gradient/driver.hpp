@@ -78,14 +78,14 @@ void expect_batch_gradients(const char*, const Inputs<T>&, const Gradients<T>&) 
 
 /// Sizes of the shared parameters.
 struct ParameterSizes {
-  Band mixing{};
+  Pattern mixing{};
   Index query_map = 0, key_map = 0;
 
   Index all() const { return mixing.size() + query_map + key_map; }
 };
 
 template <class Op>
-ParameterSizes parameter_sizes(const Band& mixing, const Op& op) {
+ParameterSizes parameter_sizes(const Pattern& mixing, const Op& op) {
   return {mixing, op.query_map.weights(), op.key_map.weights()};
 }
 

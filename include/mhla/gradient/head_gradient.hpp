@@ -18,6 +18,7 @@
 #include "mhla/gradient/gradients.hpp"
 #include "mhla/kernel/prefetch.hpp"
 #include "mhla/stage/mixing.hpp"
+#include "mhla/stage/mixing_gradient.hpp"
 #include "mhla/stage/read_out.hpp"
 #include "mhla/stage/summary.hpp"
 #include "mhla/tokens/gather.hpp"

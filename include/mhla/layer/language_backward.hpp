@@ -31,14 +31,14 @@ LanguageBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const LanguageBody& bo
   const LanguageOptions& o = body.options_;
   const Index widest = s.heads * std::max(s.width, s.values);
   const Index map_weights = layers_of_map(o.feature_map).count * s.width * (s.width + 1);
-  std::size_t bytes =
-      std::max({dense_adjoint_workspace_bytes<T>(rows.rows, s.heads * s.values, o.channels),
-                map_heads_adjoint_workspace_bytes<T>(rows.rows, s.width, map_weights),
-                rms_norm_adjoint_workspace_bytes<T>(rows.rows, s.values),
-                gated_rms_norm_adjoint_workspace_bytes<T>(rows.rows, s.values),
-                causal_gradient_workspace_bytes(
-                    body.inputs(*this, 0), body.blocks(),
-                    MixingView<const T>(nullptr, Band(o.chunks, o.chunks)), body.op(), executor)});
+  std::size_t bytes = std::max(
+      {dense_adjoint_workspace_bytes<T>(rows.rows, s.heads * s.values, o.channels),
+       map_heads_adjoint_workspace_bytes<T>(rows.rows, s.width, map_weights),
+       rms_norm_adjoint_workspace_bytes<T>(rows.rows, s.values),
+       gated_rms_norm_adjoint_workspace_bytes<T>(rows.rows, s.values),
+       causal_gradient_workspace_bytes(body.inputs(*this, 0), body.blocks(),
+                                       MixingView<const T>(nullptr, Pattern(o.chunks, o.chunks)),
+                                       body.op(), executor)});
   for (const Index outputs :
        {s.heads * s.width, s.key_heads * s.width, s.key_heads * s.values, s.heads * s.values}) {
     bytes = std::max(bytes, dense_adjoint_workspace_bytes<T>(rows.rows, o.channels, outputs));

@@ -134,7 +134,7 @@ struct WeightPlaces {
 template <class T>
 MixingView<T> mixing_at(const ParameterPlace& place, std::span<T> row) {
   const MatrixView<T> m = place.matrix(row);
-  return m.absent() ? MixingView<T>() : MixingView<T>(m.data, Band(m.rows, m.cols));
+  return m.absent() ? MixingView<T>() : MixingView<T>(m.data, Pattern(m.rows, m.cols));
 }
 
 }  // namespace detail

@@ -38,10 +38,10 @@ VideoBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const VideoBody& body, La
   const Index m = body.blocks_.blocks();
   std::size_t bytes = std::max(
       {dense_adjoint_workspace_bytes<T>(sizes.rows, c, c),
-       body.options_.softmax
-           ? softmax_gradient_workspace_bytes(in, executor)
-           : bidirectional_gradient_workspace_bytes(
-                 in, body.blocks_, MixingView<const T>(nullptr, Band(m, m)), body.op(), executor),
+       body.options_.softmax ? softmax_gradient_workspace_bytes(in, executor)
+                             : bidirectional_gradient_workspace_bytes(
+                                   in, body.blocks_, MixingView<const T>(nullptr, Pattern(m, m)),
+                                   body.op(), executor),
        rms_norm_adjoint_workspace_bytes<T>(sizes.rows, c),
        gated_rms_norm_adjoint_workspace_bytes<T>(sizes.rows, body.width()),
        map_heads_adjoint_workspace_bytes<T>(sizes.rows, c, 0)});

@@ -230,7 +230,7 @@ VisionBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const VisionBody& body, 
   if (body.options_.layer_norm) dnormed = take_matrix<T>(kName, arena, sizes.rows, c);
   Arena counting;
   const BatchInputs<T> in = body.inputs(Tape(counting, body, sizes));
-  const Band band(body.blocks_.blocks(), body.blocks_.blocks());
+  const Pattern band(body.blocks_.blocks(), body.blocks_.blocks());
   std::size_t bytes =
       std::max({dense_adjoint_workspace_bytes<T>(sizes.rows, c, c),
                 dense_adjoint_workspace_bytes<T>(sizes.rows, c, 3 * c),

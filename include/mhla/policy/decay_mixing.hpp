@@ -47,7 +47,7 @@ class DecayView {
   /// All numbers in memory, for optimisers and files.
   std::span<A> storage() const { return {data_, static_cast<std::size_t>(2 * terms_)}; }
   /// The same as a matrix [2,R]: ParameterGradients::mixing of a decaying matrix.
-  MixingView<A> matrix() const { return {data_, Band(2, terms_)}; }
+  MixingView<A> matrix() const { return {data_, Pattern(2, terms_)}; }
 
  private:
   A* data_ = nullptr;

@@ -31,30 +31,33 @@ class MixingMatrix {
   template <class Derived>
   explicit MixingMatrix(const Eigen::DenseBase<Derived>& coefficients)
       : MixingMatrix(banded(coefficients, coefficients.rows(), coefficients.cols())) {}
-  /// A copy of a view, with its band.
+  /// A copy of a view, with its pattern.
   /// \throws option_error if it is absent.
   explicit MixingMatrix(const MixingView<const A>& m);
-  /// Zeros in a band, to be set through `at`.
-  explicit MixingMatrix(const Band& band) : band_(band), values_(Matrix<A>::Zero(1, band.size())) {}
+  /// Zeros, to be set through `at`.
+  explicit MixingMatrix(const Pattern& pattern)
+      : pattern_(pattern), values_(Matrix<A>::Zero(1, std::max<Index>(1, pattern.size()))) {}
 
   /// Zeros in the band i - lower <= b <= i + upper of an [Mq,Mk] matrix.
   /// \throws option_error if the matrix is empty or a bandwidth is negative.
   static MixingMatrix banded(Index rows, Index cols, Index lower, Index upper) {
-    return MixingMatrix(Band(rows, cols, lower, upper));
+    return MixingMatrix(Pattern(rows, cols, lower, upper));
   }
   /// The band i - lower <= b <= i + upper of a dense matrix; the rest is dropped.
   template <class Derived>
   static MixingMatrix banded(const Eigen::DenseBase<Derived>& coefficients, Index lower,
                              Index upper);
+  /// The coefficients of m that are not 0, as lists of blocks: forms and gradients cost as many.
+  static MixingMatrix sparse(const MixingView<const A>& m);
 
-  MixingView<A> view() { return {values_.data(), band_}; }
-  MixingView<const A> view() const { return {values_.data(), band_}; }
+  MixingView<A> view() { return {values_.data(), pattern_}; }
+  MixingView<const A> view() const { return {values_.data(), pattern_}; }
   operator MixingView<A>() MHLA_LIFETIMEBOUND { return view(); }              // NOLINT
   operator MixingView<const A>() const MHLA_LIFETIMEBOUND { return view(); }  // NOLINT
 
-  const Band& band() const { return band_; }
-  Index rows() const { return band_.rows(); }
-  Index cols() const { return band_.cols(); }
+  const Pattern& pattern() const { return pattern_; }
+  Index rows() const { return pattern_.rows(); }
+  Index cols() const { return pattern_.cols(); }
   A operator()(Index i, Index b) const { return view()(i, b); }
   A& at(Index i, Index b) { return view().at(i, b); }
   Matrix<A> dense() const { return view().dense(); }
@@ -62,11 +65,11 @@ class MixingMatrix {
   std::span<const A> storage() const { return view().storage(); }
 
  private:
-  Band band_;
-  Matrix<A> values_;  // [1, band.size()]
+  Pattern pattern_;
+  Matrix<A> values_;  // [1, pattern.size()], and one number if that is 0: never absent
 };
 
-/// Zeros in the band of m, such as the memory of its gradient.
+/// Zeros in the pattern of m, such as the memory of its gradient.
 /// \throws option_error if a view is absent.
 template <class A>
 MixingMatrix<std::remove_const_t<A>> zeros_like(const MixingView<A>& m);
@@ -93,7 +96,7 @@ template <Accumulator A = float>
 MixingMatrix<A> uniform_causal(Index blocks);
 
 /// Constraint: every stored coefficient into [low, high] (vision layers: [0, 1] after each step).
-/// Zeros outside a band stay.
+/// Zeros outside a pattern stay.
 /// \throws option_error unless low <= high.
 template <Accumulator A>
 void clamp(MixingView<A> m, std::type_identity_t<A> low, std::type_identity_t<A> high);
@@ -124,30 +127,44 @@ void normalize_rows(MixingMatrix<A>& m) {
 
 // ------------------------------------------------------------------------------------------------
 
+namespace detail {
+
+/// The pattern of a view.
+template <class A>
+const Pattern& expect_present(const char* function, const MixingView<A>& m) {
+  if (m.absent()) fail_option(function, "m", "is absent", "a view of coefficients");
+  return m.pattern();
+}
+
+}  // namespace detail
+
 template <Accumulator A>
 template <class Derived>
 MixingMatrix<A> MixingMatrix<A>::banded(const Eigen::DenseBase<Derived>& coefficients, Index lower,
                                         Index upper) {
   const Matrix<typename Derived::Scalar> values = coefficients;
-  MixingMatrix m(Band(values.rows(), values.cols(), lower, upper));
+  MixingMatrix m(Pattern(values.rows(), values.cols(), lower, upper));
   for (Index i = 0; i < m.rows(); ++i) {
-    for (Index b = m.band_.first(i); b < m.band_.last(i); ++b) {
-      m.at(i, b) = static_cast<A>(values(i, b));
-    }
+    m.view().for_each_in_row(i, [&](Index b, A& c) { c = static_cast<A>(values(i, b)); });
   }
   return m;
 }
 
-namespace detail {
-
-/// The band of a view.
-template <class A>
-const Band& expect_present(const char* function, const MixingView<A>& m) {
-  if (m.absent()) fail_option(function, "m", "is absent", "a view of coefficients");
-  return m.band();
+template <Accumulator A>
+MixingMatrix<A> MixingMatrix<A>::sparse(const MixingView<const A>& m) {
+  detail::expect_present("MixingMatrix::sparse", m);
+  std::vector<std::vector<Index>> lists(static_cast<std::size_t>(m.rows()));
+  for (Index i = 0; i < m.rows(); ++i) {
+    m.for_each_in_row(i, [&](Index b, A c) {
+      if (c != 0) lists[static_cast<std::size_t>(i)].push_back(b);
+    });
+  }
+  MixingMatrix held(Pattern(m.cols(), lists));
+  for (Index i = 0; i < m.rows(); ++i) {
+    held.view().for_each_in_row(i, [&](Index b, A& c) { c = m(i, b); });
+  }
+  return held;
 }
-
-}  // namespace detail
 
 template <Accumulator A>
 MixingMatrix<A>::MixingMatrix(const MixingView<const A>& m)
@@ -173,7 +190,7 @@ MixingMatrix<A> load_mixing(const F& file, const std::string& name) {
   const bool matrix = shape.size() >= 2 && std::all_of(shape.begin() + 2, shape.end(),
                                                        [](Index size) { return size == 1; });
   if (!matrix) fail("has shape " + detail::shape_text(shape) + " for ");
-  MixingMatrix<A> m(Band(shape[0], shape[1]));
+  MixingMatrix<A> m(Pattern(shape[0], shape[1]));
   file.copy_to(name, m.storage());
   return m;
 }
@@ -182,7 +199,7 @@ template <Accumulator A>
 MixingMatrix<A> lower_triangle(const MixingMatrix<A>& m) {
   auto lower = MixingMatrix<A>::banded(m.rows(), m.cols(), m.rows(), 0);
   for (Index i = 0; i < m.rows(); ++i) {
-    for (Index b = 0; b < lower.band().last(i); ++b) lower.at(i, b) = m(i, b);
+    lower.view().for_each_in_row(i, [&](Index b, A& c) { c = m(i, b); });
   }
   return lower;
 }
@@ -210,7 +227,7 @@ void clamp_to_lower_triangle(MixingView<A> m, std::type_identity_t<A> low,
                              std::type_identity_t<A> high) {
   clamp(m, low, high);
   for (Index i = 0; i < m.rows(); ++i) {
-    for (Index b = std::max(i + 1, m.band().first(i)); b < m.band().last(i); ++b) m.at(i, b) = 0;
+    m.for_each_in_row(i, [&](Index b, A& c) { c = b > i ? 0 : c; });
   }
 }
 
@@ -218,7 +235,7 @@ template <Accumulator A>
 void normalize_rows(MixingView<A> m) {
   const auto row_sum = [&m](Index i) {
     A total = 0;
-    for (Index b = m.band().first(i); b < m.band().last(i); ++b) total += m(i, b);
+    m.for_each_in_row(i, [&](Index, A c) { total += c; });
     return total;
   };
   for (Index i = 0; i < m.rows(); ++i) {
@@ -231,7 +248,7 @@ void normalize_rows(MixingView<A> m) {
   }
   for (Index i = 0; i < m.rows(); ++i) {
     const A total = row_sum(i);
-    for (Index b = m.band().first(i); b < m.band().last(i); ++b) m.at(i, b) /= total;
+    m.for_each_in_row(i, [&](Index, A& c) { c /= total; });
   }
 }
 

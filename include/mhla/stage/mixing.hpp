@@ -7,22 +7,21 @@
 ///     z~_i = sum_b m_ib z_b     [D]
 ///
 /// Rows of m are taken in groups, whose mixtures stay in L2 until the read-out (stage 5). The
-/// causal form mixes only blocks before i. Zeros outside a band, and all that a causal row may not
-/// see, are skipped: a NaN there reaches nothing.
+/// causal form mixes only blocks before i. What the pattern of m does not hold, and all that a
+/// causal row may not see, is skipped: a NaN there reaches nothing.
 ///
-/// Adjoint, from the gradients dS~, dz~ of the mixtures:
+/// Adjoint, from the gradients dS~, dz~ of the mixtures, and dm in mixing_gradient.hpp:
 ///
 ///     dS_b  = sum_i m_ib dS~_i     dz_b = sum_i m_ib dz~_i       columns of m in groups
-///     dm_ib = <S_b, dS~_i> + z_b . dz~_i                         inside the band
 ///
-/// Cost: 2*M*M*D*(E+1) flops, or with a band of w coefficients a row 2*M*w*D*(E+1); the adjoint
-/// twice as much. Source: arXiv:2601.07832, section 4.1.
+/// Cost: 2*M*M*D*(E+1) flops, or with w coefficients a row, in a band or a list, 2*M*w*D*(E+1); the
+/// adjoint as much. Source: arXiv:2601.07832, section 4.1.
 
 #include <algorithm>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/workspace.hpp"
-#include "mhla/kernel/inner_products.hpp"
+#include "mhla/kernel/combination.hpp"
 #include "mhla/kernel/product.hpp"
 #include "mhla/kernel/rows.hpp"
 #include "mhla/policy/mixing_matrix.hpp"
@@ -56,29 +55,41 @@ inline Index groups_of(Index blocks, Index group) { return ceil_div(blocks, grou
 enum class Reach { kAll, kEarlier };
 
 /// Columns of row i that may be read, of the leading `blocks` columns.
-inline ColumnSpan readable(const Band& band, Index i, Reach reach, Index blocks) {
+inline ColumnSpan readable(const Pattern& band, Index i, Reach reach, Index blocks) {
   const Index end = std::min(band.last(i), reach == Reach::kEarlier ? std::min(i, blocks) : blocks);
   return {std::min(band.first(i), end), end};
 }
 
 /// Rows that read column b, of the leading `blocks` rows.
-inline ColumnSpan readers(const Band& band, Index b, Reach reach, Index blocks) {
+inline ColumnSpan readers(const Pattern& band, Index b, Reach reach, Index blocks) {
   const Index end = std::min(band.last_row(b), blocks);
   const Index begin =
       reach == Reach::kEarlier ? std::max(band.first_row(b), b + 1) : band.first_row(b);
   return {std::min(begin, end), end};
 }
 
+/// The blocks that row i of lists may read, of the leading `blocks` columns.
+inline PatternList readable_list(const Pattern& p, Index i, Reach reach, Index blocks) {
+  return p.row(i).between(0, reach == Reach::kEarlier ? std::min(i, blocks) : blocks);
+}
+
+/// The rows of lists that read column b, of the leading `blocks` rows.
+inline PatternList reader_list(const Pattern& p, Index b, Reach reach, Index blocks) {
+  return p.column(b).between(reach == Reach::kEarlier ? b + 1 : 0, blocks);
+}
+
 /// Scratch for the coefficients of one group of query blocks.
 template <class A>
 struct Coefficients {
-  A* values = nullptr;          ///< [group, M], the rows of m, dense
-  ColumnSpan* spans = nullptr;  ///< [group], the columns that each row reads
+  A* values = nullptr;                 ///< [group, M], the rows of m, dense or one list each
+  ColumnSpan* spans = nullptr;         ///< [group], the columns that each row reads
+  Combination<A>* combined = nullptr;  ///< [group], of lists
 
   Coefficients() = default;
   Coefficients(const char* function, Arena& arena, Index group, Index m)
       : values(arena.take<A>(function, {group, m})),
-        spans(arena.take<ColumnSpan>(function, group)) {}
+        spans(arena.take<ColumnSpan>(function, group)),
+        combined(arena.take<Combination<A>>(function, group)) {}
 };
 
 /// The mixtures of one group of query blocks.
@@ -100,7 +111,8 @@ struct Mixtures {
   }
 };
 
-/// Rows [begin, end) of m or of its transpose, dense in scratch, ready to be multiplied.
+/// Rows [begin, end) of m or of its transpose in scratch, ready to be multiplied: a band as a dense
+/// matrix, lists as they are.
 template <class A>
 class MixingGroup {
  public:
@@ -108,27 +120,43 @@ class MixingGroup {
   /// \param room  for end - begin rows of `blocks` coefficients
   MixingGroup(MixingView<const A> m, Index begin, Index end, Reach reach, Index blocks,
               const Coefficients<A>& room)
-      : MixingGroup(
-            m, begin, end, blocks, room,
-            [&](Index r) { return readable(m.band(), begin + r, reach, blocks); },
-            [&](Index r, ColumnSpan own, A* to) {
-              const A* const row = m.row_from_zero(begin + r);
-              std::copy(row + own.begin, row + own.end, to);
-            }) {}
+      : MixingGroup(m, begin, end, blocks, room) {
+    if (m.pattern().sparse()) {
+      take_lists([&](Index r) { return readable_list(m.pattern(), begin + r, reach, blocks); });
+      return;
+    }
+    take_spans([&](Index r) { return readable(m.pattern(), begin + r, reach, blocks); },
+               [&](Index r, ColumnSpan own, A* to) {
+                 const A* const row = m.row_from_zero(begin + r);
+                 std::copy(row + own.begin, row + own.end, to);
+               });
+  }
 
   /// Columns of m: the readers of key blocks [begin, end) among the leading `blocks` query blocks.
   static MixingGroup of_columns(MixingView<const A> m, Index begin, Index end, Reach reach,
                                 Index blocks, const Coefficients<A>& room) {
-    return MixingGroup(
-        m, begin, end, blocks, room,
-        [&](Index r) { return readers(m.band(), begin + r, reach, blocks); },
-        [&](Index r, ColumnSpan own, A* to) {
-          for (Index i = own.begin; i < own.end; ++i) *to++ = m.row_from_zero(i)[begin + r];
-        });
+    MixingGroup group(m, begin, end, blocks, room);
+    if (m.pattern().sparse()) {
+      group.take_lists([&](Index r) { return reader_list(m.pattern(), begin + r, reach, blocks); });
+      return group;
+    }
+    group.take_spans([&](Index r) { return readers(m.pattern(), begin + r, reach, blocks); },
+                     [&](Index r, ColumnSpan own, A* to) {
+                       for (Index i = own.begin; i < own.end; ++i) {
+                         *to++ = m.row_from_zero(i)[begin + r];
+                       }
+                     });
+    return group;
   }
 
   /// Mixes one [M,cols] matrix into rows of `out`, b ascending in every row.
   void mix(Rows<A> out, Rows<const A> rows, Index cols) const {
+    if (m_.pattern().sparse()) {
+      for (Index r = 0; r < rows_; ++r) {
+        combine_rows(coefficients_.combined[r], rows, cols, Start::kZero, out.row(r));
+      }
+      return;
+    }
     multiply<A>({.out = out,
                  .a = {coefficients_.values, rows_, stride_, stride_},
                  .b = rows.below(any_.begin),
@@ -141,22 +169,35 @@ class MixingGroup {
   Index rows() const { return rows_; }
 
  private:
+  MixingGroup(MixingView<const A> m, Index begin, Index end, Index blocks,
+              const Coefficients<A>& room)
+      : m_(m), begin_(begin), rows_(end - begin), coefficients_(room), any_{blocks, 0} {}
+
   /// \param span_of  span_of(r): the columns of row r
   /// \param copy     copy(r, span, to): their coefficients
   template <class SpanOf, class Copy>
-  MixingGroup(MixingView<const A> m, Index begin, Index end, Index blocks,
-              const Coefficients<A>& room, SpanOf&& span_of, Copy&& copy)
-      : m_(m), begin_(begin), rows_(end - begin), coefficients_(room), any_{blocks, 0} {
+  void take_spans(SpanOf&& span_of, Copy&& copy) {
     for (Index r = 0; r < rows_; ++r) {
-      room.spans[r] = span_of(r);
-      any_ = ColumnSpan::either(any_, room.spans[r]);
+      coefficients_.spans[r] = span_of(r);
+      any_ = ColumnSpan::either(any_, coefficients_.spans[r]);
     }
     stride_ = std::max<Index>(any_.end - any_.begin, 0);
     for (Index r = 0; r < rows_; ++r) {
-      ColumnSpan& own = room.spans[r];
-      copy(r, own, room.values + r * stride_ + (own.begin - any_.begin));
+      ColumnSpan& own = coefficients_.spans[r];
+      copy(r, own, coefficients_.values + r * stride_ + (own.begin - any_.begin));
       dense_ = dense_ && own.end - own.begin == stride_;
       own = {own.begin - any_.begin, own.end - any_.begin};
+    }
+  }
+
+  /// \param list_of  list_of(r): the blocks of row r
+  template <class ListOf>
+  void take_lists(ListOf&& list_of) {
+    A* to = coefficients_.values;
+    for (Index r = 0; r < rows_; ++r) {
+      const PatternList list = list_of(r);
+      coefficients_.combined[r] = {to, list.blocks, list.count};
+      for (Index n = 0; n < list.count; ++n) *to++ = m_.storage()[list.place(n)];
     }
   }
 
@@ -176,75 +217,6 @@ void mix(const MixingGroup<A>& group, const Summaries<A>& s, const Mixtures<A>& 
               s.slab_columns(slab));
   }
 }
-
-/// The gradient of m for the query blocks of a group: summed in scratch, then added once.
-template <class A>
-class MixingGradient {
- public:
-  MixingGradient() = default;
-  /// \param group  query blocks of a group     \param m  key blocks
-  MixingGradient(const char* function, Arena& arena, Index group, Index m)
-      : values_(arena.take<A>(function, {group, m})) {}
-
-  /// Starts with zeros for query blocks [begin, end) of a matrix with `blocks` leading columns.
-  void start(const Band& band, Index begin, Index end, Reach reach, Index blocks) {
-    band_ = band;
-    begin_ = begin;
-    rows_ = end - begin;
-    reach_ = reach;
-    blocks_ = blocks;
-    std::fill_n(values_, rows_ * blocks_, A(0));
-  }
-
-  /// dm_ib += left[i] . right[b] over `length` numbers, kInnerDepth of them at a time; left begins
-  /// at the group's first query block, right at key block 0.
-  void add(Rows<const A> left, Rows<const A> right, Index length) const {
-    for (Index k = 0; k < length; k += kInnerDepth) {
-      add_part(left.right_of(k), right.right_of(k), std::min(kInnerDepth, length - k));
-    }
-  }
-
-  /// dm_ib += <S_b, dS~_i>.
-  void add(const Summaries<A>& mixture_gradients, const Summaries<A>& s) const {
-    for (Index slab = 0; slab < s.slabs(); ++slab) {
-      add(mixture_gradients.slab(slab).below(begin_), s.slab(slab), s.slab_columns(slab));
-    }
-  }
-
-  /// Adds the rows to a matrix of the band, inside the reach only.
-  void store(const MixingView<A>& to) const {
-    for (Index r = 0; r < rows_; ++r) {
-      const ColumnSpan own = any_of(r, 1);
-      A* const row = to.row_from_zero(begin_ + r);
-      for (Index b = own.begin; b < own.end; ++b) row[b] += values_[r * blocks_ + b];
-    }
-  }
-
- private:
-  void add_part(Rows<const A> left, Rows<const A> right, Index length) const {
-    for (Index r = 0; r < rows_; r += kInnerRows) {
-      const Index rows = std::min<Index>(kInnerRows, rows_ - r);
-      const ColumnSpan any = any_of(r, rows);
-      add_inner_products<A>(left.below(r), rows, right.below(any.begin), any.end - any.begin,
-                            length, {values_ + r * blocks_ + any.begin, blocks_});
-    }
-  }
-  /// The columns that any of some rows reads.
-  ColumnSpan any_of(Index r, Index rows) const {
-    ColumnSpan any{blocks_, 0};
-    for (Index i = begin_ + r; i < begin_ + r + rows; ++i) {
-      any = ColumnSpan::either(any, readable(band_, i, reach_, blocks_));
-    }
-    return {std::min(any.begin, any.end), any.end};
-  }
-
-  A* values_ = nullptr;  // [rows, M]
-  Band band_;
-  Index begin_ = 0;  // first query block
-  Index rows_ = 0;
-  Reach reach_ = Reach::kAll;
-  Index blocks_ = 0;  // M, key blocks
-};
 
 }  // namespace detail
 }  // namespace MHLA_TARGET

@@ -65,7 +65,7 @@ inline ColumnSpan pack_coefficients(MixingView<const float> m, Index begin, Inde
     std::fill_n(mixtures.row, steps * kStepDepth, 0.0f);
     if (begin + g < end) {
       const Index i = begin + g;
-      const ColumnSpan own = readable(m.band(), i, Reach::kAll, blocks);
+      const ColumnSpan own = readable(m.pattern(), i, Reach::kAll, blocks);
       std::copy_n(m.row_from_zero(i) + own.begin, own.end - own.begin, mixtures.row + own.begin);
       if (own.begin < own.end) {
         any = {std::min(any.begin, own.begin / kStepDepth),

@@ -88,9 +88,9 @@ template <Scalar T, class F>
 void with_unit(MatrixView<const T> k, MatrixView<const T> v, Mask kept, Index d,
                MixingView<const accumulator_t<T>> mixing, bool keeps, F&& f) {
   if constexpr (kMayUseAmx<T>) {
-    if (!keeps && d >= kLeastAmxWidth && v.cols >= kLeastAmxWidth && tiles_granted() &&
-        all_finite(mixing.storage().data(), mixing.band().size()) && all_finite(k, kept) &&
-        all_finite(v, kept)) {
+    if (!keeps && !mixing.pattern().sparse() && d >= kLeastAmxWidth && v.cols >= kLeastAmxWidth &&
+        tiles_granted() && all_finite(mixing.storage().data(), mixing.pattern().size()) &&
+        all_finite(k, kept) && all_finite(v, kept)) {
       return f(amx{});
     }
   }

@@ -1,0 +1,72 @@
+#pragma once
+
+/// \file
+/// A linear combination of rows that are chosen by a list, as a row of a sparse matrix asks for:
+///
+///     out[j] (+)= sum_n values[n] * rows[blocks[n]][j]
+///
+/// n ascending, each element one chain of multiply-adds in registers: bits do not depend on how
+/// columns are split, and are those of `multiply` where the other coefficients are 0.
+/// Cost: 2*count*cols flops, count rows are read.
+
+#include "mhla/core/arch.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/product.hpp"
+#include "mhla/kernel/rows.hpp"
+
+MHLA_PACKETS_BEGIN
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// Coefficients of some rows.
+template <class A>
+struct Combination {
+  const A* values;
+  const Index* blocks;  ///< the rows
+  Index count;
+};
+
+/// Columns [0, kVectors packets) of combine_rows.
+template <class P, int kVectors, class A>
+inline void combine_panel(const Combination<A>& c, Rows<const A> rows, Start start, A* out) {
+  P sum[kVectors];
+  MHLA_UNROLL
+  for (int i = 0; i < kVectors; ++i) {
+    sum[i] =
+        start == Start::kZero ? Eigen::internal::pset1<P>(A(0)) : load<A, P>(out + i * kLanes<P>);
+  }
+  for (Index n = 0; n < c.count; ++n) {
+    const P factor = Eigen::internal::pset1<P>(c.values[n]);
+    const A* const row = rows.row(c.blocks[n]);
+    MHLA_UNROLL
+    for (int i = 0; i < kVectors; ++i) {
+      sum[i] = multiply_add(factor, load<A, P>(row + i * kLanes<P>), sum[i]);
+    }
+  }
+  MHLA_UNROLL
+  for (int i = 0; i < kVectors; ++i) store(out + i * kLanes<P>, sum[i]);
+}
+
+/// Writes the combination, or adds it to `out` [cols].
+template <class A>
+void combine_rows(const Combination<A>& c, Rows<const A> rows, Index cols, Start start, A* out) {
+  using P = Packet<A>;
+  constexpr int kVectors = kVectorRegisters / 4;
+  constexpr Index kPanel = kVectors * kLanes<P>;
+  Index j = 0;
+  for (; j + kPanel <= cols; j += kPanel) {
+    combine_panel<P, kVectors>(c, rows.right_of(j), start, out + j);
+  }
+  for (; j + kLanes<P> <= cols; j += kLanes<P>) {
+    combine_panel<P, 1>(c, rows.right_of(j), start, out + j);
+  }
+  for (; j < cols; ++j) combine_panel<A, 1>(c, rows.right_of(j), start, out + j);
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla
+
+MHLA_PACKETS_END

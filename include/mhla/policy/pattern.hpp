@@ -1,0 +1,204 @@
+#pragma once
+
+/// \file
+/// Stage 4 of 5: where a mixing matrix [Mq,Mk] has coefficients, and how they lie in memory: in a
+/// band, so that cost grows with M and not with M^2, or in rows as lists of key blocks, so that it
+/// grows with their number. What is no coefficient is 0, is not stored and has no gradient.
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/scalar.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+namespace detail {
+
+/// Rows as lists of columns, and the same by columns.
+struct PatternLists {
+  std::vector<Index> row_begin{};     ///< [Mq+1], places of a row's coefficients in memory
+  std::vector<Index> columns{};       ///< [places], ascending in a row
+  std::vector<Index> column_begin{};  ///< [Mk+1]
+  std::vector<Index> rows{};          ///< [places], ascending in a column
+  std::vector<Index> places{};        ///< [places], in memory, of those by columns
+
+  friend bool operator==(const PatternLists& a, const PatternLists& b) {
+    return a.row_begin == b.row_begin && a.columns == b.columns &&
+           a.column_begin.size() == b.column_begin.size();
+  }
+};
+
+/// Ascending blocks of a row or column, and where their coefficients are: behind one another from
+/// `first` on, or at places[0], places[1], ...
+struct PatternList {
+  const Index* blocks;
+  const Index* places;
+  Index first;
+  Index count;
+
+  Index place(Index n) const { return places == nullptr ? first + n : places[n]; }
+  /// Those in [begin, end).
+  PatternList between(Index begin, Index end) const {
+    const Index* const from = std::lower_bound(blocks, blocks + count, begin);
+    const Index* const to = std::lower_bound(from, blocks + count, std::max(begin, end));
+    const Index skipped = from - blocks;
+    return {from, places == nullptr ? nullptr : places + skipped, first + skipped, to - from};
+  }
+};
+
+}  // namespace detail
+
+/// The places of the coefficients of a mixing matrix.
+class Pattern {
+ public:
+  Pattern() = default;
+  /// The band i - lower <= b <= i + upper. Row i has width() numbers in memory, from column
+  /// first(i) on; those from last(i) on are no coefficients and stay 0. \throws option_error if the
+  /// matrix is empty or a bandwidth is negative.
+  Pattern(Index rows, Index cols, Index lower, Index upper);
+  /// All coefficients of a matrix.
+  Pattern(Index rows, Index cols)
+      : Pattern(rows, cols, std::max<Index>(rows, 0), std::max<Index>(cols, 0)) {}
+  /// Row i has the columns lists[i], one coefficient behind another in memory.
+  /// \throws option_error if the matrix is empty, or unless the columns of a row ascend in
+  ///     [0, cols).
+  Pattern(Index cols, const std::vector<std::vector<Index>>& lists);
+
+  Index rows() const { return rows_; }  ///< Mq, query blocks
+  Index cols() const { return cols_; }  ///< Mk, key blocks
+  bool sparse() const { return lists_ != nullptr; }
+  bool holds(Index i, Index b) const { return place(i, b) >= 0; }
+  /// Numbers in memory.
+  Index size() const {
+    return sparse() ? static_cast<Index>(lists_->columns.size()) : rows_ * width();
+  }
+  /// Of them the one that is m_ib, -1 where none is.
+  Index place(Index i, Index b) const;
+  /// Calls f(b, place) for the coefficients of row i, b ascending.
+  template <class F>
+  void for_each_in_row(Index i, F&& f) const;
+  friend bool operator==(const Pattern& a, const Pattern& b);
+
+  // Of a band alone.
+  Index first(Index i) const { return std::clamp<Index>(i - lower_, 0, cols_); }
+  Index last(Index i) const { return std::clamp<Index>(i + upper_ + 1, 0, cols_); }
+  /// The rows that hold column b: [first_row(b), last_row(b)).
+  Index first_row(Index b) const { return std::clamp<Index>(b - upper_, 0, rows_); }
+  Index last_row(Index b) const { return std::clamp<Index>(b + lower_ + 1, 0, rows_); }
+  /// Coefficients of the widest row: the row stride in memory.
+  Index width() const { return std::min(cols_, lower_ + upper_ + 1); }
+
+  // Of lists alone.
+  detail::PatternList row(Index i) const;
+  detail::PatternList column(Index b) const;
+
+ private:
+  Index rows_ = 0, cols_ = 0, lower_ = 0, upper_ = 0;
+  std::shared_ptr<const detail::PatternLists> lists_;  // null: a band
+};
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+inline void expect_coefficients(Index rows, Index cols) {
+  if (rows >= 1 && cols >= 1) return;
+  fail_option("MixingMatrix", "coefficients", "have shape " + shape_text({rows, cols}),
+              "at least one row and one column");
+}
+
+/// The lists of all rows, in one, and by columns.
+inline PatternLists pattern_lists(Index cols, const std::vector<std::vector<Index>>& lists) {
+  const auto at = [](Index i) { return static_cast<std::size_t>(i); };
+  PatternLists all{.row_begin = {0}, .column_begin = std::vector<Index>(at(cols + 1), 0)};
+  for (const std::vector<Index>& list : lists) {
+    for (std::size_t n = 0; n < list.size(); ++n) {
+      if (list[n] < (n == 0 ? 0 : list[n - 1] + 1) || list[n] >= cols) {
+        fail_option("Pattern", "lists",
+                    "have column " + std::to_string(list[n]) + " as number " + std::to_string(n) +
+                        " of row " + std::to_string(all.row_begin.size() - 1),
+                    "ascending columns below " + std::to_string(cols));
+      }
+      all.columns.push_back(list[n]);
+      ++all.column_begin[at(list[n] + 1)];
+    }
+    all.row_begin.push_back(static_cast<Index>(all.columns.size()));
+  }
+  for (Index b = 0; b < cols; ++b) all.column_begin[at(b + 1)] += all.column_begin[at(b)];
+  all.rows.resize(all.columns.size());
+  all.places.resize(all.columns.size());
+  std::vector<Index> next = all.column_begin;
+  for (Index i = 0; i + 1 < static_cast<Index>(all.row_begin.size()); ++i) {
+    for (Index place = all.row_begin[at(i)]; place < all.row_begin[at(i + 1)]; ++place) {
+      const std::size_t to = at(next[at(all.columns[at(place)])]++);
+      all.rows[to] = i;
+      all.places[to] = place;
+    }
+  }
+  return all;
+}
+
+}  // namespace detail
+
+inline Pattern::Pattern(Index rows, Index cols, Index lower, Index upper)
+    : rows_(rows), cols_(cols), lower_(std::min(lower, rows)), upper_(std::min(upper, cols)) {
+  detail::expect_coefficients(rows, cols);
+  if (lower < 0 || upper < 0) {
+    detail::fail_option("MixingMatrix", "band",
+                        "is " + std::to_string(lower) + " below and " + std::to_string(upper) +
+                            " above the diagonal",
+                        "bandwidths >= 0");
+  }
+  detail::checked_product("MixingMatrix", "coefficients", {rows, width()});
+}
+
+inline Pattern::Pattern(Index cols, const std::vector<std::vector<Index>>& lists)
+    : rows_(static_cast<Index>(lists.size())), cols_(cols), lower_(rows_), upper_(cols) {
+  detail::expect_coefficients(rows_, cols_);
+  lists_ = std::make_shared<const detail::PatternLists>(detail::pattern_lists(cols, lists));
+}
+
+inline detail::PatternList Pattern::row(Index i) const {
+  const Index first = lists_->row_begin[static_cast<std::size_t>(i)];
+  return {lists_->columns.data() + first, nullptr, first,
+          lists_->row_begin[static_cast<std::size_t>(i + 1)] - first};
+}
+
+inline detail::PatternList Pattern::column(Index b) const {
+  const Index first = lists_->column_begin[static_cast<std::size_t>(b)];
+  return {lists_->rows.data() + first, lists_->places.data() + first, first,
+          lists_->column_begin[static_cast<std::size_t>(b + 1)] - first};
+}
+
+inline Index Pattern::place(Index i, Index b) const {
+  if (i < 0 || i >= rows_ || b < 0 || b >= cols_) return -1;
+  if (sparse()) {
+    const detail::PatternList found = row(i).between(b, b + 1);
+    return found.count == 0 ? -1 : found.first;
+  }
+  return b >= first(i) && b < last(i) ? i * width() + b - first(i) : -1;
+}
+
+template <class F>
+void Pattern::for_each_in_row(Index i, F&& f) const {
+  if (sparse()) {
+    const detail::PatternList list = row(i);
+    for (Index n = 0; n < list.count; ++n) f(list.blocks[n], list.first + n);
+  } else {
+    for (Index b = first(i); b < last(i); ++b) f(b, i * width() + b - first(i));
+  }
+}
+
+inline bool operator==(const Pattern& a, const Pattern& b) {
+  if (a.sparse() != b.sparse() || a.rows_ != b.rows_ || a.cols_ != b.cols_) return false;
+  if (a.sparse()) return a.lists_ == b.lists_ || *a.lists_ == *b.lists_;
+  return a.lower_ == b.lower_ && a.upper_ == b.upper_;
+}
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla
