@@ -85,10 +85,8 @@ struct Definition {
     }
   }
 
-  /// A block has queries whose denominators are all 0.
-  bool nothing_divides() const {
-    return std::find(denominators.begin(), denominators.end(), 0) != denominators.end();
-  }
+  /// A block has queries whose denominators do not sum to more than 0.
+  bool nothing_divides() const { return std::ranges::min(denominators) <= 0; }
 };
 
 template <class T>
@@ -101,8 +99,9 @@ void expect_the_definition(bool causal) {
     MixingFit<accumulator_t<T>> fit(p.mixing(), p.order());
     add(fit, p, target);
     Problem<T> other = p;
-    other.coefficients =
-        rng.matrix<accumulator_t<T>>(p.coefficients.rows(), p.coefficients.cols(), 0, 1);
+    for (auto& c : other.coefficients.reshaped()) {
+      c = p.sparse && c == 0 ? c : static_cast<accumulator_t<T>>(rng.uniform());
+    }
     for (const MixingMatrix<accumulator_t<T>>& m : {p.mixing(), other.mixing()}) {
       const FitResidual residual = fit.residual(m);
       const Definition exact(p, m, target);
@@ -148,8 +147,9 @@ TEST(MixingFit, NoOtherRowIsBetter) {
     for (int trial = 0; trial < 5; ++trial) {
       MixingMatrix<double> other = m;
       const auto each = [&](Index i, auto&& f) {
-        const Index last = p.causal ? std::min(m.pattern().last(i), i + 1) : m.pattern().last(i);
-        for (Index b = m.pattern().first(i); b < last; ++b) f(other.at(i, b));
+        other.view().for_each_in_row(i, [&](Index b, double& c) {
+          if (!p.causal || b <= i) f(c);
+        });
       };
       for (Index i = 0; i < m.rows(); ++i) {
         each(i, [&](double& c) {
@@ -194,6 +194,18 @@ struct Head {
     q = rng.matrix<double>(n, d), k = rng.matrix<double>(n, d), v = rng.matrix<double>(n, e);
   }
 };
+
+TEST(MixingFit, ResidualsAreOfMatricesOfThePattern) {
+  const Head head(10, 24, 4, 4);
+  Fit fit(MixingMatrix<double>(Pattern(4, {{0}, {1, 3}, {2}, {3}})));
+  fit.add(head.in(), Contiguous(24, 6), Operator{Relu{}, Relu{}, NoNormalizer{}}, head.v);
+  EXPECT_NO_THROW(fit.residual(fit.solve()));
+  EXPECT_EQ(message_of<option_error>([&] { fit.residual(MixingMatrix<double>(Pattern(4, 4))); }),
+            "no exception");
+  EXPECT_EQ(message_of<option_error>([&] { fit.residual(locality<double>(4)); }),
+            "mhla::MixingFit::residual: m has a coefficient at [0, 1], expected those that the "
+            "start has, of which there are sums");
+}
 
 TEST(MixingFit, FindsTheMatrixThatMadeTheTarget) {
   const Head head(1, 128, 8, 16);
@@ -342,8 +354,6 @@ TEST(MixingFit, RefusesWhatDoesNotFitAndAddsNothing) {
               causal.add(head.in(), CrossBlocks{blocks, blocks}, op, target);
             }),
             "mhla::MixingFit::add: blocks are those of cross-attention, expected one partition");
-  EXPECT_EQ(option([] { Fit(MixingMatrix<double>::sparse(locality<double>(4))); }),
-            "mhla::MixingFit: start is sparse, expected a dense or banded matrix");
   target(7, 1) = std::nan("");
   EXPECT_EQ(option([&] { fit.add(head.in(), blocks, op, target); }),
             "mhla::MixingFit::add: example gives numbers that are not finite, in query block 1, "

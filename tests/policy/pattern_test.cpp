@@ -43,9 +43,9 @@ TEST(Pattern, EqualBandsHoldTheSamePlacesOfOneShape) {
     EXPECT_NE(band, other);
   }
   // Bands that go beyond the matrix on both sides are the dense matrix.
-  constexpr Index kMax = std::numeric_limits<Index>::max();
+  constexpr Index kFar = std::numeric_limits<Index>::max();
   EXPECT_EQ(Pattern(5, 6, 20, 30), Pattern(5, 6));
-  EXPECT_EQ(Pattern(5, 6, kMax, kMax), Pattern(5, 6));
+  EXPECT_EQ(Pattern(5, 6, kFar, kFar), Pattern(5, 6));
 }
 
 using Lists = std::vector<std::vector<Index>>;

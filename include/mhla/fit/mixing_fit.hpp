@@ -13,14 +13,14 @@
 /// denominators are in the mean what they were, or small ones would look good. normalize_rows makes
 /// rows sum to 1.
 ///
-///     mhla::MixingFit<float> fit(mhla::locality(blocks));           // or of a band: what it may
-///     use for (const auto& example : examples) fit.add(example.in, blocks, op, example.target);
-///     const auto m = fit.solve();                                   // fit.residual(m).total
+///     mhla::MixingFit<float> fit(mhla::locality(blocks));  // or with a pattern: what it may use
+///     for (const auto& example : examples) fit.add(example.in, blocks, op, example.target);
+///     const auto m = fit.solve();  // fit.residual(m).total
 ///
 /// The same sums answer for coarser blocks (coarser), for few nonzeros, and for any prior. A head
 /// has a matrix of its own if it has a MixingFit of its own.
 /// Cost of a head: 2 N M D E + N M^2 E flops, in double; memory (M + 1)^2 numbers for each of M
-/// rows, M being what the band of the start holds of a row; of solve: see nonnegative.hpp.
+/// rows, M being what the start holds of a row; of solve: see nonnegative.hpp.
 
 #include <cmath>
 #include <span>
@@ -44,9 +44,8 @@ inline namespace MHLA_TARGET {
 template <Accumulator A>
 class MixingFit {
  public:
-  /// \param start  the matrix whose denominators weigh the tokens; only coefficients of its band,
-  ///     for the causal form on and below the diagonal, are fitted. Rows without a query keep it.
-  /// \throws option_error if it is sparse.
+  /// \param start  the matrix whose denominators weigh the tokens; only coefficients of its pattern
+  ///     are fitted, for the causal form on and below the diagonal. Rows without a query keep it.
   explicit MixingFit(const MixingMatrix<A>& start, Order order = Order::kBidirectional);
 
   /// Adds the heads of an example: what the form takes, and the output that it should give.
@@ -59,14 +58,16 @@ class MixingFit {
            const std::type_identity_t<detail::dout_of<In>>& target,
            const ExecutorRef& executor = {});
 
-  /// Returns the matrix that fits best, in the band of the start. Rows are pieces of work.
+  /// Returns the matrix that fits best, in the pattern of the start. Rows are pieces of work.
   /// \throws shape_error if the prior has another shape than the start; option_error for a negative
   ///     option, or if the denominators of a block's queries sum to 0 or less, or to no number.
   MixingMatrix<A> solve(const FitOptions<A>& options = {}, const ExecutorRef& executor = {}) const;
 
-  /// The residual with any matrix, of the sums above: exact for the start, and for any matrix where
-  /// no normaliser divides.
-  /// \throws shape_error if m has another shape than the start.
+  /// The residual with any matrix of the pattern, of the sums above: exact for the start, and for
+  /// any matrix where no normaliser divides.
+  /// \throws shape_error if m has another shape than the start, option_error if it has a
+  /// coefficient
+  ///     that the start does not have.
   FitResidual residual(const MixingView<const A>& m) const;
 
   /// The fit of coarser blocks, from the same sums: query block i becomes part of block queries[i],
@@ -89,17 +90,14 @@ class MixingFit {
 
  private:
   /// The columns of row i that are fitted.
-  detail::ColumnSpan columns(Index i) const {
-    const Pattern& band = start_.pattern();
-    const Index last = order_ == Order::kCausal ? std::min(band.last(i), i + 1) : band.last(i);
-    return {std::min(band.first(i), last), last};
-  }
+  std::span<const Index> columns(Index i) const { return columns_[static_cast<std::size_t>(i)]; }
   void solve_row(Index i, const FitOptions<A>& options, MixingMatrix<A>& m) const;
 
   MixingMatrix<A> start_;
   Order order_;
-  std::vector<detail::BlockSums> sums_;  // [Mq]
-  bool divides_ = false;                 // an example had a normaliser that divides
+  std::vector<std::vector<Index>> columns_;  // [Mq]
+  std::vector<detail::BlockSums> sums_;      // [Mq]
+  bool divides_ = false;                     // an example had a normaliser that divides
   bool cross_query_ = false;
 };
 
@@ -107,11 +105,12 @@ class MixingFit {
 
 template <Accumulator A>
 MixingFit<A>::MixingFit(const MixingMatrix<A>& start, Order order) : start_(start), order_(order) {
-  if (start.pattern().sparse()) {
-    detail::fail_option("MixingFit", "start", "is sparse", "a dense or banded matrix");
-  }
   for (Index i = 0; i < start.rows(); ++i) {
-    sums_.emplace_back(columns(i).end - columns(i).begin);
+    std::vector<Index>& row = columns_.emplace_back();
+    start.pattern().for_each_in_row(i, [&](Index b, Index) {
+      if (order == Order::kBidirectional || b <= i) row.push_back(b);
+    });
+    sums_.emplace_back(std::ssize(row));
   }
 }
 
@@ -144,8 +143,9 @@ void MixingFit<A>::add(const In& in, const Blocks& blocks, const Op& op,
       const auto problem = naive_problem<double>(head, blocks, mixing, op, order_);
       const detail::ResidualRows rows(problem, mq, mk);
       executor.for_each(mq, [&](Index i, Index) {
-        const detail::ColumnSpan span = detail::ColumnSpan::both(columns(i), {0, mk});
-        rows.add(i, span.begin, std::max(span.begin, span.end), out,
+        const std::span<const Index> all = columns(i);
+        const auto there = std::lower_bound(all.begin(), all.end(), mk) - all.begin();
+        rows.add(i, all.first(static_cast<std::size_t>(there)), out,
                  sums[static_cast<std::size_t>(i)]);
       });
     }
@@ -164,7 +164,8 @@ void MixingFit<A>::add(const In& in, const Blocks& blocks, const Op& op,
 template <Accumulator A>
 void MixingFit<A>::solve_row(Index i, const FitOptions<A>& options, MixingMatrix<A>& m) const {
   const detail::BlockSums& sums = sums_[static_cast<std::size_t>(i)];
-  const Index first = columns(i).begin, n = sums.columns();
+  const std::span<const Index> blocks = columns(i);
+  const Index n = sums.columns();
   if (n == 0 || sums.queries == 0) return;
   Matrix<double> gram = sums.symmetric();
   std::vector<double> right(static_cast<std::size_t>(n));
@@ -173,7 +174,8 @@ void MixingFit<A>::solve_row(Index i, const FitOptions<A>& options, MixingMatrix
     double& entry = right[static_cast<std::size_t>(r)];
     entry = sums.right(r);
     gram(r, r) += ridge;
-    if (!options.prior.absent()) entry += ridge * double{options.prior(i, first + r)};
+    if (!options.prior.absent())
+      entry += ridge * double{options.prior(i, blocks[static_cast<std::size_t>(r)])};
   }
   std::vector<double> weights;
   if (options.sum_to_one) {
@@ -185,9 +187,7 @@ void MixingFit<A>::solve_row(Index i, const FitOptions<A>& options, MixingMatrix
   }
   const std::vector<double> row =
       nonnegative_least_squares(gram, right, {.weights = weights, .nonzeros = options.nonzeros});
-  for (Index r = 0; r < n; ++r) {
-    m.at(i, first + r) = static_cast<A>(row[static_cast<std::size_t>(r)]);
-  }
+  for (std::size_t r = 0; r < row.size(); ++r) m.at(i, blocks[r]) = static_cast<A>(row[r]);
 }
 
 template <Accumulator A>
@@ -210,7 +210,16 @@ MixingMatrix<A> MixingFit<A>::solve(const FitOptions<A>& options,
 
 template <Accumulator A>
 FitResidual MixingFit<A>::residual(const MixingView<const A>& m) const {
-  detail::expect_mixing("MixingFit::residual", m, start_.rows(), start_.cols());
+  constexpr const char* kName = "MixingFit::residual";
+  detail::expect_mixing(kName, m, start_.rows(), start_.cols());
+  for (Index i = 0; i < m.rows(); ++i) {
+    m.for_each_in_row(i, [&](Index b, A coefficient) {
+      if (coefficient == 0 || start_.pattern().holds(i, b)) return;
+      if (order_ == Order::kCausal && b > i) return;
+      detail::fail_option(kName, "m", "has a coefficient at " + detail::shape_text({i, b}),
+                          "those that the start has, of which there are sums");
+    });
+  }
   const auto relative = [](double squares, double targets) {
     return targets > 0 ? std::sqrt(squares / targets) : 0;
   };
@@ -218,7 +227,8 @@ FitResidual MixingFit<A>::residual(const MixingView<const A>& m) const {
   double squares = 0, targets = 0;
   for (Index i = 0; i < start_.rows(); ++i) {
     const detail::BlockSums& sums = sums_[static_cast<std::size_t>(i)];
-    const double own = sums.residual([&](Index r) { return m(i, columns(i).begin + r); });
+    const double own =
+        sums.residual([&](Index r) { return m(i, columns(i)[static_cast<std::size_t>(r)]); });
     residual.of_block.push_back(relative(own, sums.targets));
     residual.left_out += sums.left_out;
     squares += own;
@@ -239,7 +249,8 @@ NormalEquations MixingFit<A>::normal_equations(Index count, Basis&& basis) const
     const detail::BlockSums& sums = sums_[static_cast<std::size_t>(i)];
     Matrix<double> row(sums.columns(), count);
     for (Index r = 0; r < row.rows(); ++r) {
-      for (Index l = 0; l < count; ++l) row(r, l) = basis(l, i, columns(i).begin + r);
+      const Index b = columns(i)[static_cast<std::size_t>(r)];
+      for (Index l = 0; l < count; ++l) row(r, l) = basis(l, i, b);
     }
     const Matrix<double> product = sums.symmetric().lazyProduct(row);
     all.gram += row.transpose().lazyProduct(product);
@@ -277,8 +288,9 @@ MixingFit<A> MixingFit<A>::coarser(std::span<const Index> queries,
   Matrix<A> start = Matrix<A>::Zero(mq, mk), members = start;
   for (Index i = 0; i < start_.rows(); ++i) {
     const Index last = causal ? i + 1 : start_.cols();
-    if (columns(i).begin > 0 || columns(i).end < last) {
-      detail::fail_option(kName, "fit", "starts from a band of blocks", "all coefficients");
+    if (std::ssize(columns(i)) < last) {
+      detail::fail_option(kName, "fit", "starts from a band or lists of blocks",
+                          "all coefficients");
     }
     for (Index b = 0; b < last; ++b) {
       start(group(queries, i), group(keys, b)) += start_(i, b);

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "mhla/attention/naive.hpp"
@@ -90,22 +91,24 @@ class ResidualRows {
     if (sums_ == WeightSums::kCrossQuery) sum_slots(query_blocks);
   }
 
-  /// Adds the rows of query block i for key blocks [first, last).
+  /// Adds the rows of query block i.
+  /// \param blocks   the key blocks, ascending
   /// \param targets  [N,E], rows of masked queries are not read
   template <class T>
-  void add(Index i, Index first, Index last, MatrixView<const T> targets, BlockSums& to) const {
+  void add(Index i, std::span<const Index> blocks, MatrixView<const T> targets,
+           BlockSums& to) const {
     constexpr Index kTokens = 16;  // of a strip: its rows for 64 blocks of 64 values are 0.5 MB
-    const Index n = last - first, e = p_.v.cols();
+    const Index n = std::ssize(blocks), e = p_.v.cols();
     Matrix<double> rows(to.gram.rows(), kTokens * e), sums(kTokens, n);
     for (Index done = 0; done < queries_.size(i); done += kTokens) {
       const Index place = queries_.begin(i) + done;
       const Index count = std::min(kTokens, queries_.size(i) - done);
       rows.setZero();
-      write_values(i, first, last, place, count, rows);
+      write_values(i, blocks, place, count, rows);
       sums.setZero();
-      write_sums(i, first, last, place, count, sums);
+      write_sums(i, blocks, place, count, sums);
       for (Index s = 0; s < count; ++s) {
-        subtract_target(i, first, n, queries_.token(place + s), s, sums, targets, rows, to);
+        subtract_target(i, blocks, queries_.token(place + s), s, sums, targets, rows, to);
       }
       for (Index r = 0; r < rows.rows(); r += kInnerRows) {
         const Index some = std::min<Index>(kInnerRows, rows.rows() - r);
@@ -157,11 +160,11 @@ class ResidualRows {
   }
 
   /// y_tb of a strip, a row for each b.                                    // [n, count * E]
-  void write_values(Index i, Index first, Index last, Index place, Index count,
+  void write_values(Index i, std::span<const Index> blocks, Index place, Index count,
                     Matrix<double>& rows) const {
     const Index d = q_.cols(), e = v_.cols();
-    for (Index b = first; b < last; ++b) {
-      const Rows<double> out(rows.data() + (b - first) * rows.cols(), e);
+    Rows<double> out(rows.data(), e);
+    for (const Index b : blocks) {
       if (causal() && b == i) {
         const Matrix<double> products = earlier_products(i, place, count, q_, k_);
         multiply<double>({.out = out, .a = products, .b = rows_of(v_, keys_.begin(i)), .cols = e});
@@ -171,35 +174,41 @@ class ResidualRows {
                           .b = rows_of(summaries_, b * d),
                           .cols = e});
       }
+      out.data += rows.cols();
     }
   }
 
   /// z_tb of a strip.                                                       // [count, n]
-  void write_sums(Index i, Index first, Index last, Index place, Index count,
+  void write_sums(Index i, std::span<const Index> blocks, Index place, Index count,
                   Matrix<double>& sums) const {
-    if (sums_ == WeightSums::kCrossQuery) {
-      for (Index s = 0; s < count; ++s) {
-        const Index w = slot(queries_.token(place + s));
-        for (Index b = first; b < last; ++b) sums(s, b - first) = slot_sums_(b, w);
+    if (sums_ == WeightSums::kNone) return;
+    for (Index n = 0; n < sums.cols(); ++n) {
+      const Index b = blocks[static_cast<std::size_t>(n)];
+      if (sums_ == WeightSums::kCrossQuery) {
+        for (Index s = 0; s < count; ++s) {
+          sums(s, n) = slot_sums_(b, slot(queries_.token(place + s)));
+        }
+      } else if (causal() && b == i) {
+        sums.col(n).head(count) =
+            earlier_products(i, place, count, query_features(), key_features()).rowwise().sum();
+      } else {
+        for (Index s = 0; s < count; ++s) {
+          sums(s, n) = query_features().row(place + s).dot(key_sums_.row(b));
+        }
       }
-    } else if (sums_ == WeightSums::kOwn) {
-      add_inner_products<double>(rows_of(query_features(), place), count, rows_of(key_sums_, first),
-                                 last - first, key_sums_.cols(), {sums.data(), sums.cols()});
-      if (!causal() || i >= last) return;
-      const Matrix<double> own =
-          earlier_products(i, place, count, query_features(), key_features());
-      for (Index s = 0; s < count; ++s) sums(s, i - first) = own.row(s).sum();
     }
   }
 
   /// Makes rows of y_tb those of query s of a strip, and writes f_t behind them.
   template <class T>
-  void subtract_target(Index i, Index first, Index n, Index token, Index s,
+  void subtract_target(Index i, std::span<const Index> blocks, Index token, Index s,
                        const Matrix<double>& sums, MatrixView<const T> targets,
                        Matrix<double>& rows, BlockSums& to) const {
-    const Index e = v_.cols();
+    const Index n = std::ssize(blocks), e = v_.cols();
     double r = 0, den, slope;
-    for (Index b = 0; b < n; ++b) r += p_.mixing(i, first + b) * sums(s, b);
+    for (Index b = 0; b < n; ++b) {
+      r += p_.mixing(i, blocks[static_cast<std::size_t>(b)]) * sums(s, b);
+    }
     p_.normalizer.denominators(&r, 1, &den);
     p_.normalizer.slopes(&r, 1, &slope);
     if (std::abs(den) < std::numeric_limits<double>::min()) {  // 0, or nearly; not NaN
