@@ -59,4 +59,5 @@
 #include "mhla/fit/fit_mixing.hpp"    // fit_mixing: to the outputs of another attention
 #include "mhla/fit/mixing_fit.hpp"    // MixingFit: from many examples
 #include "mhla/fit/nonnegative.hpp"   // nonnegative_least_squares
+#include "mhla/fit/resize.hpp"        // resize: for another grid of blocks
 #include "mhla/fit/suggest.hpp"       // suggest_from_data: how many blocks are worth it

@@ -1,0 +1,247 @@
+#pragma once
+
+/// \file
+/// A mixing matrix for another grid of blocks than it was trained with, such as another resolution:
+/// through a nonnegative function of the distance d_ib between the centres of blocks,
+///
+///     m_ib = r_i kappa(d_ib) / sum_b' kappa(d_ib')     rows that sum to r_i (SumToOne::kRows)
+///     m_ib = c_b kappa(d_ib) / sum_i' kappa(d_i'b)     columns that sum to c_b (kColumns)
+///     m_ib = kappa(d_ib)                               as they are (kNothing)
+///
+/// by nonnegative least squares over all coefficients (distance_kernel.hpp), or over the data of a
+/// fit. A block at a border has fewer neighbours, so where rows have the same sum its coefficients
+/// are larger, by sums of kappa: those of the kernel of the round before. On the new grid all rows
+/// (or columns) sum to the mean of the trained ones; with a normaliser that divides, a factor of a
+/// row has no effect. A row for which kappa is 0 is 0.
+///
+/// Seen, as |difference| / |m| for matrices of locality(): to the same grid 1e-4 for exp and
+/// gaussian, 0.005 for linear, cos and local; for exp, which any grid can have, from 4x4 to 8x8
+/// blocks of the same size 0.015, and to 8x8 in the same extent 0.001. Where each row has a largest
+/// distance of its own, the default of locality(), a matrix is no function of distance (residual
+/// 0.12).
+/// Cost: 10 rounds of K S^2 and of a nonnegative least-squares problem, with K different distances
+/// and S functions, less than 300 up to 1024 blocks; at most S Mq Mk for the new matrix.
+
+#include <array>
+#include <type_traits>
+#include <utility>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/fit/distance_kernel.hpp"
+#include "mhla/fit/mixing_fit.hpp"
+#include "mhla/policy/grid_partition.hpp"
+#include "mhla/policy/locality.hpp"
+#include "mhla/policy/mixing_matrix.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+
+/// What is equally long in both grids.
+enum class DistanceUnit {
+  kExtent,  ///< the whole along each axis: the same image, cut into more or fewer blocks
+  kBlock,   ///< a key block: a larger or smaller image, cut into blocks of the same size
+};
+
+/// How resize() sees a mixing matrix.
+struct ResizeOptions {
+  DistanceUnit unit = DistanceUnit::kExtent;
+  SumToOne sum_to_one = SumToOne::kRows;  ///< which have given sums, of 1 or of another number
+};
+
+/// A matrix for another grid, and how far the trained one is from a function of distance.
+template <Accumulator A>
+struct ResizedMixing {
+  MixingMatrix<A> mixing;
+  double residual = 0;  ///< |m - its kernel| / |m|: near 0 a function of distance, near 1 none
+};
+
+/// Returns the matrix [M',M'] of the blocks `to` for a matrix m [M,M] of the blocks `from`.
+/// \param from, to  blocks along each axis, in raster order: GridShape(M), Grid::block_grid(), ...
+/// \throws shape_error unless m is a matrix of `from`; option_error for a size below 1 and for
+///     coefficients that are not finite.
+template <class A>
+ResizedMixing<std::remove_const_t<A>> resize(const MixingView<A>& m, GridShape from, GridShape to,
+                                             const ResizeOptions& options = {});
+
+/// The same for cross-attention [Mq,Mk], where grids of queries and keys cover the same extent.
+template <class A>
+ResizedMixing<std::remove_const_t<A>> resize(const MixingView<A>& m, GridShape from_queries,
+                                             GridShape from_keys, GridShape to_queries,
+                                             GridShape to_keys, const ResizeOptions& options = {});
+
+/// The same by the data of a fit: of all matrices of a kernel the one that gives the targets best,
+/// instead of that of fit.solve(). Its rows (or columns) have the sums of fit.start(), its residual
+/// is FitResidual::total. With noisy data it is nearer, as blocks at a distance share their data.
+/// Cost: 10 rounds of MixingFit::normal_equations with S functions.
+/// \throws shape_error unless the fit is of `from`; option_error as above, and unless the fit is
+///     bidirectional and starts from all coefficients; as MixingFit::normal_equations.
+template <Accumulator A>
+ResizedMixing<A> resize(const MixingFit<A>& fit, GridShape from_queries, GridShape from_keys,
+                        GridShape to_queries, GridShape to_keys, const ResizeOptions& options = {});
+template <Accumulator A>
+ResizedMixing<A> resize(const MixingFit<A>& fit, GridShape from, GridShape to,
+                        const ResizeOptions& options = {}) {
+  return resize(fit, from, from, to, to, options);
+}
+
+template <Accumulator A>
+ResizedMixing<A> resize(const MixingMatrix<A>& m, GridShape from, GridShape to,
+                        const ResizeOptions& options = {}) {
+  return resize(m.view(), from, to, options);
+}
+template <Accumulator A>
+ResizedMixing<A> resize(const MixingMatrix<A>& m, GridShape from_queries, GridShape from_keys,
+                        GridShape to_queries, GridShape to_keys,
+                        const ResizeOptions& options = {}) {
+  return resize(m.view(), from_queries, from_keys, to_queries, to_keys, options);
+}
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// The grids of query blocks and of key blocks.
+struct BlockGrids {
+  GridShape queries, keys;
+};
+
+/// Throws unless m is a matrix of the first ones.
+template <class A>
+void expect_grids(const MixingView<A>& m, const BlockGrids& from, const BlockGrids& to) {
+  for (const GridShape& grid : {from.queries, from.keys}) expect_grid("resize", "from", grid);
+  for (const GridShape& grid : {to.queries, to.keys}) expect_grid("resize", "to", grid);
+  const auto blocks = [](const GridShape& grid) { return grid[0] * grid[1] * grid[2]; };
+  expect_mixing("resize", m, blocks(from.queries), blocks(from.keys));
+}
+
+/// The coefficients of m.
+template <class A>
+Matrix<double> finite(const MixingView<A>& m) {
+  const Matrix<double> all = m.dense().template cast<double>();
+  if (!all.allFinite()) {
+    fail_option("resize", "m", "has a coefficient that is not finite", "finite ones");
+  }
+  return all;
+}
+
+/// Distances between the centres of blocks, where a key block is `unit` long along each axis.
+inline Matrix<double> distances_in(const std::array<double, 3>& unit, const BlockGrids& grids) {
+  Matrix<double> squares = Matrix<double>::Zero(1, 1);
+  for (int axis = 0; axis < 3; ++axis) {  // raster order: each axis is inside those before it
+    const Index nq = grids.queries[axis], nk = grids.keys[axis];
+    const Matrix<double> along = unit[static_cast<std::size_t>(axis)] * block_distances(nq, nk);
+    Matrix<double> next(squares.rows() * nq, squares.cols() * nk);
+    for (Index i = 0; i < next.rows(); ++i) {
+      for (Index b = 0; b < next.cols(); ++b) {
+        const double length = along(i % nq, b % nk);
+        next(i, b) = squares(i / nq, b / nk) + length * length;
+      }
+    }
+    squares = std::move(next);
+  }
+  return squares.cwiseSqrt();
+}
+
+/// The sums of rows or columns, or none; at least 0, as those of a kernel.
+inline Eigen::VectorXd line_sums(const Matrix<double>& m, SumToOne which) {
+  if (which == SumToOne::kRows) return m.rowwise().sum().cwiseMax(0);
+  if (which == SumToOne::kColumns) return m.colwise().sum().transpose().cwiseMax(0);
+  return {};
+}
+
+/// What kappa is multiplied with, so that its rows (or columns) have these sums.        // [Mq,Mk]
+inline Matrix<double> kernel_factors(const Matrix<double>& kappa, SumToOne which,
+                                     const Eigen::VectorXd& sums) {
+  Eigen::VectorXd factors = line_sums(kappa, which);
+  for (Index line = 0; line < factors.size(); ++line) {
+    factors(line) = factors(line) > 0 ? sums(line) / factors(line) : 0;
+  }
+  if (which == SumToOne::kRows) return factors.replicate(1, kappa.cols());
+  if (which == SumToOne::kColumns) return factors.transpose().replicate(kappa.rows(), 1);
+  return Matrix<double>::Ones(kappa.rows(), kappa.cols());
+}
+
+/// The matrix of a kernel, with rows (or columns) that have these sums.
+inline Matrix<double> kernel_matrix(const DistanceKernel& kernel, const Matrix<double>& distances,
+                                    SumToOne which, const Eigen::VectorXd& sums) {
+  const Matrix<double> kappa = kernel.at(distances);
+  return kappa.cwiseProduct(kernel_factors(kappa, which, sums));
+}
+
+/// \param fit       fit(kernel, distances, factors) takes the weights for factor_ib kappa(d_ib)
+/// \param residual  residual(matrix) is how far the matrix of the kernel is from what it fits
+template <Accumulator A, class Fit, class Residual>
+ResizedMixing<A> resize_by(const Matrix<double>& m, const BlockGrids& from, const BlockGrids& to,
+                           const ResizeOptions& options, Fit&& fit, Residual&& residual) {
+  constexpr int kRounds = 10;  // each 2 to 100 times nearer to the last kernel
+  const SumToOne which = options.sum_to_one;
+  const Eigen::VectorXd sums = line_sums(m, which);
+  const Matrix<double> distances = distances_in({1, 1, 1}, from);
+  DistanceKernel kernel(distances);
+  for (int round = 0; round < (sums.size() > 0 ? kRounds : 1); ++round) {
+    fit(kernel, distances, kernel_factors(kernel.at(distances), which, sums));
+  }
+
+  std::array<double, 3> unit{1, 1, 1};  // a new key block, in trained ones
+  for (std::size_t axis = 0; axis < 3 && options.unit == DistanceUnit::kExtent; ++axis) {
+    unit[axis] =
+        static_cast<double>(from.keys.sizes[axis]) / static_cast<double>(to.keys.sizes[axis]);
+  }
+  const Matrix<double> resized = distances_in(unit, to);
+  const Index lines = which == SumToOne::kRows ? resized.rows() : resized.cols();
+  const Eigen::VectorXd mean = Eigen::VectorXd::Constant(lines, sums.size() > 0 ? sums.mean() : 0);
+  return {.mixing = MixingMatrix<A>(kernel_matrix(kernel, resized, which, mean)),
+          .residual = residual(kernel_matrix(kernel, distances, which, sums))};
+}
+
+}  // namespace detail
+
+template <class A>
+ResizedMixing<std::remove_const_t<A>> resize(const MixingView<A>& m, GridShape from_queries,
+                                             GridShape from_keys, GridShape to_queries,
+                                             GridShape to_keys, const ResizeOptions& options) {
+  const detail::BlockGrids from{from_queries, from_keys}, to{to_queries, to_keys};
+  detail::expect_grids(m, from, to);
+  const Matrix<double> trained = detail::finite(m);
+  return detail::resize_by<std::remove_const_t<A>>(
+      trained, from, to, options,
+      [&](detail::DistanceKernel& kernel, const Matrix<double>& distances,
+          const Matrix<double>& factors) { kernel.fit(trained, factors, distances); },
+      [&](const Matrix<double>& fitted) {
+        const double left = (fitted - trained).norm();
+        return left > 0 ? left / trained.norm() : 0;
+      });
+}
+
+template <class A>
+ResizedMixing<std::remove_const_t<A>> resize(const MixingView<A>& m, GridShape from, GridShape to,
+                                             const ResizeOptions& options) {
+  return resize(m, from, from, to, to, options);
+}
+
+template <Accumulator A>
+ResizedMixing<A> resize(const MixingFit<A>& fit, GridShape from_queries, GridShape from_keys,
+                        GridShape to_queries, GridShape to_keys, const ResizeOptions& options) {
+  const detail::BlockGrids from{from_queries, from_keys}, to{to_queries, to_keys};
+  detail::expect_grids(fit.start().view(), from, to);
+  const Band& band = fit.start().band();
+  if (fit.order() == Order::kCausal || band.first(band.rows() - 1) > 0 ||
+      band.last(0) < band.cols()) {
+    detail::fail_option("resize", "fit", "is causal or starts from a band of blocks",
+                        "a bidirectional one of all coefficients");
+  }
+  return detail::resize_by<A>(
+      detail::finite(fit.start().view()), from, to, options,
+      [&](detail::DistanceKernel& kernel, const Matrix<double>& distances,
+          const Matrix<double>& factors) {
+        kernel.solve(fit.normal_equations(kernel.functions(), [&](Index l, Index i, Index b) {
+          return factors(i, b) * kernel.function(l, distances(i, b));
+        }));
+      },
+      [&](const Matrix<double>& fitted) { return fit.residual(MixingMatrix<A>(fitted)).total; });
+}
+
+}  // namespace MHLA_TARGET
+}  // namespace mhla
