@@ -1,0 +1,217 @@
+/// \file
+/// A stream without an end: ten million tokens, one at a time, with a state that does not grow.
+///
+///     m_ib = sum_r a_r lambda_r^(i-b)        what block i = t / W gives to a block b <= i
+///     o_t  = sum_j w_tj v_j / sum_j w_tj     w_tj = m_{i(t),b(j)} phi(q_t) . phi(k_j), j <= t
+///
+/// With decaying terms a stream keeps one running state for each, however many blocks there were.
+/// Those here forget in 2, in 100 and in 10,000 blocks, and never: the last token still reads the
+/// first ones. Values show it: ten of their numbers say which tenth of the stream they are of, so
+/// these numbers of an output are the weights of the tenths.
+///
+/// Tokens are functions of their position: none is kept, any can be made again. Checked are eight
+/// rows against the definition, in double over all tokens before them; the memory; and that a
+/// stream which was saved in the middle and restored gives the same bits from there to the end.
+///
+/// Run:       build/examples/endless_stream [tokens, 10000000]
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <mhla/mhla.hpp>
+#include <string>
+#include <vector>
+
+#include "support/random.hpp"
+
+namespace {
+
+using mhla::Index;
+using Exact = mhla::Matrix<double>;
+using Stream = mhla::Streaming<float, mhla::Operator<>, mhla::DecayMixing<float>>;
+using State = mhla::StreamingState<float>;
+
+constexpr Index kBlock = 64;  // W
+constexpr Index kWidth = 64;  // D and E
+using Rows = Eigen::Matrix<float, kBlock, kWidth, Eigen::RowMajor>;
+
+constexpr Index kTenths = 10;  // numbers of a value that say where it is from
+constexpr std::array<float, 4> kWeights = {0.5f, 5e-3f, 5e-5f, 5e-6f};  // a [R]
+constexpr std::array<float, 4> kDecays = {0.5f, 0.99f, 0.9999f, 1};     // lambda [R]
+
+using Positions = Eigen::Array<Index, 8, 1>;
+
+/// The tokens at kBlock places from `first` on, in a sequence of `all`.
+struct Tokens {
+  Rows q, k, v;  // numbers in [-1, 1]
+
+  Tokens(Index first, Index all) {
+    for (Index t = 0; t < kBlock; ++t) {
+      const auto position = static_cast<std::uint64_t>(first + t);
+      examples::Random random(examples::Random(position).bits());
+      for (Rows* const rows : {&q, &k, &v}) {
+        for (float& x : rows->row(t)) x = static_cast<float>(2 * random.uniform() - 1);
+      }
+      v.row(t).head<kTenths>().setZero();
+      v(t, (first + t) * kTenths / all) = 1;
+    }
+  }
+};
+
+/// Takes a stream to token `end` of `all`, one token at a time, and calls
+/// visit(first token, outputs, nanoseconds) for each block, or what was left of it.
+template <class Visit>
+void stream_to(Index end, Index all, const Stream& stream, State& state, const Visit& visit) {
+  std::vector<std::byte> workspace(stream.append_workspace_bytes());  // appends allocate nothing
+  while (state.position() < end) {
+    const Index first = state.position();
+    const Index count = std::min(kBlock - first % kBlock, end - first);
+    const Tokens in(first, all);
+    Rows out;
+    const auto start = std::chrono::steady_clock::now();
+    for (Index t = 0; t < count; ++t) {
+      stream.append(
+          state, mhla::inputs(in.q.middleRows(t, 1), in.k.middleRows(t, 1), in.v.middleRows(t, 1)),
+          out.middleRows(t, 1), {.workspace = workspace});
+    }
+    const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
+    visit(first, out.topRows(count), time.count());
+  }
+}
+
+/// A weight w_tj in float is off by at most this, relative to it: n roundings of 2^-24, W for sums
+/// over each of two blocks, D for phi(q) . R, 2 for each block that a state has taken since, the
+/// others for feature maps, coefficients, the sum of terms and the division.
+double rounding_error(Index distance) {
+  const double n = static_cast<double>(2 * distance + 2 * kBlock + kWidth + 16);
+  return n * 0x1p-24 / (1 - n * 0x1p-24);
+}
+
+double coefficient(Index distance) {
+  double sum = 0;
+  for (std::size_t r = 0; r < kDecays.size(); ++r) {
+    sum += double{kWeights[r]} * std::pow(double{kDecays[r]}, static_cast<double>(distance));
+  }
+  return sum;
+}
+
+/// Rows by the definition, and how far those of a stream may be off.
+struct Definition {
+  Exact out, bound;  // [8,64], [8,1]
+
+  Definition(const Positions& rows, Index all) {
+    const auto features = [](const Rows& x) -> Exact {
+      return x.cast<double>().cwiseMax(0).array() + 1e-6;
+    };
+    const Index n = rows.size();
+    Exact q(n, kWidth), sum = Exact::Zero(n, 1), error = Exact::Zero(n, 1);
+    for (Index s = 0; s < n; ++s) q.row(s) = features(Tokens(rows[s], all).q).row(0);
+    out.setZero(n, kWidth);
+    for (Index first = 0; first < all; first += kBlock) {
+      const Tokens in(first, all);
+      Exact weights = q * features(in.k).transpose();  // [8,W]
+      for (Index s = 0; s < n; ++s) {
+        const Index distance = rows[s] / kBlock - first / kBlock;
+        const Index later = std::clamp<Index>(first + kBlock - 1 - rows[s], 0, kBlock);
+        weights.row(s) *= coefficient(std::max<Index>(distance, 0));
+        weights.row(s).tail(later).setZero();
+        sum(s) += weights.row(s).sum();
+        error(s) += weights.row(s).sum() * rounding_error(distance);
+      }
+      out += weights * in.v.cast<double>();
+    }
+    out.array().colwise() /= sum.col(0).array();
+    bound = 2 * error.array() / (sum - error).array();  // numerator and denominator, |v| <= 1
+  }
+};
+
+/// MiB of memory that the process has, or 0 where the system does not say.
+double resident() {
+  std::ifstream status("/proc/self/status");
+  for (std::string name; status >> name;) {
+    double kib = 0;
+    if (name == "VmRSS:" && status >> kib) return kib / 1024;
+  }
+  return 0;
+}
+
+int fail(const std::string& why) {
+  std::fprintf(stderr, "FAILED: %s\n", why.c_str());
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Index all = argc > 1 ? std::atoll(argv[1]) : 10'000'000;
+  if (all < 10'000) return fail(argv[1] + std::string(" tokens, expected at least 10000"));
+  const Stream stream({.width = kWidth, .values = kWidth, .block_length = kBlock},
+                      {kWeights, kDecays});
+  const Index middle = all / 2 + 21, last_block = (all - 1) / kBlock * kBlock;
+  const Positions rows = {3, 63, 64, all / 100, middle, last_block - 1, last_block, all - 1};
+  Exact sampled(rows.size(), kWidth);                                 // their outputs
+  std::vector<double> times(static_cast<std::size_t>(all / kBlock));  // ns a token, by block
+  std::uint64_t bits = 0;                                             // a hash of outputs
+  double resident_early = 0;
+
+  const auto hash = [](std::uint64_t h, const auto& out) {  // FNV-1a
+    for (const float x : out.reshaped()) h = (h ^ std::bit_cast<std::uint32_t>(x)) * 0x100000001B3;
+    return h;
+  };
+  const auto seen = [&](Index first, const auto& out, double ns) {
+    if (out.rows() == kBlock) times[static_cast<std::size_t>(first / kBlock)] = ns / kBlock;
+    for (Index s = 0; s < rows.size(); ++s) {
+      const Index t = rows[s] - first;
+      if (t >= 0 && t < out.rows()) sampled.row(s) = out.row(t).template cast<double>();
+    }
+    if (first >= middle) bits = hash(bits, out);
+    if (first <= all / 100) resident_early = resident();
+  };
+  State state = stream.start();
+  stream_to(middle, all, stream, state, seen);
+  std::vector<std::byte> saved(stream.state_bytes());
+  state.save(saved);
+  stream_to(all, all, stream, state, seen);
+  const double resident_late = resident();
+
+  State restored = stream.start();
+  restored.restore(saved);
+  std::uint64_t bits_again = 0;
+  stream_to(all, all, stream, restored,
+            [&](Index, const auto& out, double) { bits_again = hash(bits_again, out); });
+
+  std::printf("%td tokens in blocks of %td; a state of %zu bytes\n", all, kBlock, saved.size());
+  if (resident_late > 0) {
+    std::printf("resident: %.1f MiB after 1 %%, %.1f MiB at the end\n", resident_early,
+                resident_late);
+  }
+  std::printf("\n  tokens    median ns   slowest block   weight in the last output\n");
+  for (Index tenth = 0; tenth < kTenths; ++tenth) {
+    const auto at = [&](Index i) { return times.begin() + std::ssize(times) * i / kTenths; };
+    const auto begin = at(tenth), end = at(tenth + 1), median = begin + (end - begin) / 2;
+    std::nth_element(begin, median, end);
+    std::printf("to %10td %8.0f %12.0f %17.1f %%\n", all * (tenth + 1) / kTenths, *median,
+                *std::max_element(median, end), 100 * sampled(rows.size() - 1, tenth));
+  }
+
+  const Definition definition(rows, all);
+  const Exact difference = (sampled - definition.out).cwiseAbs();
+  bool right = true;
+  std::printf("\n       row     error   allowed\n");
+  for (Index s = 0; s < rows.size(); ++s) {
+    const double error = difference.row(s).maxCoeff<Eigen::PropagateNaN>();
+    std::printf("%10td   %.1e   %.1e\n", rows[s], error, definition.bound(s));
+    right &= error <= definition.bound(s);
+  }
+  if (!right) return fail("a row is not that of the definition");
+  if (bits != bits_again) return fail("a restored stream has other bits");
+  if (resident_late > resident_early + 4) return fail("memory has grown by more than 4 MiB");
+  std::printf("ok\n");
+  return 0;
+}
