@@ -144,8 +144,8 @@ TEST(Resize, RefusesWhatIsNoMatrixOfTheGrid) {
             "mhla::resize: m has a coefficient that is not finite, expected finite ones");
   const MixingFit<double> causal(locality<double>(4), Order::kCausal);
   EXPECT_EQ(message_of<option_error>([&] { resize(causal, 4, 8); }),
-            "mhla::resize: fit is causal or starts from a band of blocks, expected a bidirectional "
-            "one of all coefficients");
+            "mhla::resize: fit is causal or starts from some coefficients alone, expected a "
+            "bidirectional one of all coefficients");
 }
 
 }  // namespace

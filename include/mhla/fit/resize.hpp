@@ -226,10 +226,9 @@ ResizedMixing<A> resize(const MixingFit<A>& fit, GridShape from_queries, GridSha
                         GridShape to_queries, GridShape to_keys, const ResizeOptions& options) {
   const detail::BlockGrids from{from_queries, from_keys}, to{to_queries, to_keys};
   detail::expect_grids(fit.start().view(), from, to);
-  const Band& band = fit.start().band();
-  if (fit.order() == Order::kCausal || band.first(band.rows() - 1) > 0 ||
-      band.last(0) < band.cols()) {
-    detail::fail_option("resize", "fit", "is causal or starts from a band of blocks",
+  const MixingMatrix<A>& start = fit.start();
+  if (fit.order() == Order::kCausal || start.pattern() != Pattern(start.rows(), start.cols())) {
+    detail::fail_option("resize", "fit", "is causal or starts from some coefficients alone",
                         "a bidirectional one of all coefficients");
   }
   return detail::resize_by<A>(
