@@ -97,7 +97,7 @@ inline double terms_of(const Problem<double>& p, Part part, const Matrix<double>
   GradientProblem<double> at;
   at.tensors = {p.q, p.k, p.v};
   at.blocks = p.blocks();
-  at.band = Pattern(p.coefficients.rows(), p.coefficients.cols());
+  at.pattern = Pattern(p.coefficients.rows(), p.coefficients.cols());
   at.coefficients = p.coefficients.reshaped<Eigen::RowMajor>().transpose();
   at.op = p.op();
   at.causal = p.causal;
