@@ -225,14 +225,16 @@ template <Accumulator A>
 ResizedMixing<A> resize(const MixingFit<A>& fit, GridShape from_queries, GridShape from_keys,
                         GridShape to_queries, GridShape to_keys, const ResizeOptions& options) {
   const detail::BlockGrids from{from_queries, from_keys}, to{to_queries, to_keys};
-  detail::expect_grids(fit.start().view(), from, to);
-  const MixingMatrix<A>& start = fit.start();
-  if (fit.order() == Order::kCausal || start.pattern() != Pattern(start.rows(), start.cols())) {
+  const MixingView<const A> start = fit.start();
+  detail::expect_grids(start, from, to);
+  Index coefficients = 0;
+  start.for_each([&](const A&) { ++coefficients; });
+  if (fit.order() == Order::kCausal || coefficients < start.rows() * start.cols()) {
     detail::fail_option("resize", "fit", "is causal or starts from some coefficients alone",
                         "a bidirectional one of all coefficients");
   }
   return detail::resize_by<A>(
-      detail::finite(fit.start().view()), from, to, options,
+      detail::finite(start), from, to, options,
       [&](detail::DistanceKernel& kernel, const Matrix<double>& distances,
           const Matrix<double>& factors) {
         kernel.solve(fit.normal_equations(kernel.functions(), [&](Index l, Index i, Index b) {
