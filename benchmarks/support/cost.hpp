@@ -37,13 +37,20 @@ Cost bidirectional_cost(const Shape& s, const MixingMatrix<A>& mixing) {
   return whole_call<T>(s, (4 * number(s.tokens()) + 2 * coefficients) * de);
 }
 
-/// For N = M*W: nothing reads the summary of the last block, the first reads none, block i mixes i
-/// of them, and token w of a block reads w + 1 keys of its own: sums over triangles, exactly.
+/// For N = M*W: nothing reads the summary of the last block, the first reads none, and token w of a
+/// block reads w + 1 keys of its own: a sum over a triangle, exactly.
+/// \param mixed  multiply-adds of summaries [D,E]
+template <Scalar T>
+Cost causal_cost(const Shape& s, double mixed) {
+  const double n = number(s.tokens()), w = number(s.block_length());
+  const double de = number(s.width * s.values), width = number(s.width + s.values);
+  return whole_call<T>(s, (4 * (n - w) + 2 * mixed) * de + n * (w + 1) * width);
+}
+/// With a matrix of which block i reads i coefficients.
 template <Scalar T>
 Cost causal_cost(const Shape& s) {
-  const double n = number(s.tokens()), w = number(s.block_length()), m = n / w;
-  const double de = number(s.width * s.values), width = number(s.width + s.values);
-  return whole_call<T>(s, (4 * (n - w) + m * (m - 1)) * de + n * (w + 1) * width);
+  const double m = number(s.tokens()) / number(s.block_length());
+  return causal_cost<T>(s, m * (m - 1) / 2);
 }
 
 /// One summary of all tokens; causal: every token adds to it and reads it.

@@ -75,14 +75,20 @@ auto bidirectional_weights(const P& blocks, const MixingMatrix<accumulator_t<T>>
 
 /// Weights of the causal form with language_operator. Roundings: as above, and W for the keys of
 /// the token's own block; maps and normaliser have none, the scale has one.
+/// \param coefficient  (i, b) -> m_ib
+/// \param m            roundings of mixing
+template <Scalar T, class Coefficient>
+auto causal_weights(const Contiguous& blocks, const Coefficient& coefficient, Index m) {
+  return [length = blocks.block_length(), coefficient, m](const Inputs<T>& in, Index t) {
+    return weights_of_row(
+        in, t, Contiguous(t + 1, length), [&](Index b) { return coefficient(t / length, b); },
+        language_operator(in.q.cols), static_cast<double>(2 * length + m + in.q.cols + 6));
+  };
+}
 template <Scalar T>
 auto causal_weights(const Contiguous& blocks, const MixingMatrix<accumulator_t<T>>& mixing) {
-  return [length = blocks.block_length(), &mixing](const Inputs<T>& in, Index t) {
-    return weights_of_row(
-        in, t, Contiguous(t + 1, length), [&](Index b) { return mixing(t / length, b); },
-        language_operator(in.q.cols),
-        static_cast<double>(2 * length + mixing.cols() + in.q.cols + 6));
-  };
+  return causal_weights<T>(
+      blocks, [&mixing](Index i, Index b) { return mixing(i, b); }, mixing.cols());
 }
 
 /// Weights of linear attention with Operator{}; m roundings besides those over the tokens.

@@ -118,4 +118,13 @@ inline Shape growth_shape(Index tokens) {
                   "time over length, band of 16 blocks");
 }
 
+/// Numbers of blocks of the mixing series, one head of D = E = W = 64 each.
+inline constexpr Index kFewestMixed = 16;
+inline constexpr Index kMostMixed = 4096;
+
+inline Shape mixing_shape(Index blocks) {
+  return sequence("mixing_" + std::to_string(blocks), {1, 64 * blocks, 64, 1, 64, 64},
+                  "time over blocks, by the form of the mixing matrix");
+}
+
 }  // namespace mhla::bench

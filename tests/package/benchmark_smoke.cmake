@@ -6,7 +6,7 @@ cmake_minimum_required(VERSION 3.25)
 file(MAKE_DIRECTORY ${WORK})
 set(json ${WORK}/benchmarks.json)
 set(ENV{MHLA_COMMIT} 0123456789ab-dirty)
-set(vision "/(deit_s|growth_256)/|/(double|bfloat16)/dit_s_512/threads:1")
+set(vision "/(deit_s|growth_256|mixing_16)/|/(double|bfloat16)/dit_s_512/threads:1")
 set(language "^(Causal|Streaming|Linear|EigenProgram|Backward|BackwardKept|LinearBackward)/cpu/float/nlp_340m.*/threads:1")
 set(layers "^Layer.*/vision_deit_s/threads:1|/language_340m_token/threads:1")
 execute_process(COMMAND ${BENCH} "--benchmark_filter=${vision}|${language}|${layers}|^Peak"
@@ -65,7 +65,8 @@ foreach(i RANGE ${last})
 endforeach()
 
 foreach(form Bidirectional Causal Streaming Softmax Linear EigenProgram Peak Backward BackwardKept
-        LinearBackward SoftmaxBackward Layer LayerBackward LayerBackwardKept)
+        LinearBackward SoftmaxBackward DenseMixing BandMixing SparseMixing DecayMixing NoMixing
+        Layer LayerBackward LayerBackwardKept)
   if(NOT form IN_LIST forms)
     string(APPEND wrong "\n  no case of ${form}")
   endif()
