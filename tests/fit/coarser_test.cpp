@@ -88,9 +88,9 @@ TEST(Coarser, RefusesGroupsThatAreNone) {
       "expected blocks of consecutive tokens, as causality requires";
   EXPECT_EQ(coarser(causal, {1, 0, 0, 1}, {1, 0, 0, 1}), ordered);
   EXPECT_EQ(coarser(causal, good, {0, 1, 1, 1}), ordered);
-  EXPECT_EQ(
-      coarser(Fit(MixingMatrix<double>::banded(4, 4, 1, 1)), good, good),
-      "mhla::MixingFit::coarser: fit starts from a band of blocks, expected all coefficients");
+  EXPECT_EQ(coarser(Fit(MixingMatrix<double>::banded(4, 4, 1, 1)), good, good),
+            "mhla::MixingFit::coarser: fit starts from a band or lists of blocks, expected all "
+            "coefficients");
   const SoftmaxHead head(24);
   Fit crossed(locality<double>(4));
   crossed.add(head.in(), Contiguous(24, 6), Operator{Relu{}, Relu{}, CrossQuery{}}, head.target);

@@ -99,8 +99,7 @@ endfunction()
 # of blocks, of the readers, of the writer and of fits with these.
 function(check_EveryPublicHeaderHasATest)
   list(REMOVE_ITEM headers policy/mixing_view.hpp policy/map_layer.hpp io/replacement_file.hpp
-       fit/active_set.hpp fit/block_sums.hpp fit/fit_options.hpp
-       fit/residual_rows.hpp
+       fit/active_set.hpp fit/block_sums.hpp fit/check.hpp fit/fit_options.hpp fit/residual_rows.hpp
        io/safetensors_entries.hpp io/safetensors_file.hpp io/safetensors_index.hpp layer/layer.hpp
        layer/body.hpp layer/decoding_layer.hpp layer/feed_forward.hpp layer/block_body.hpp layer/block_backward.hpp
        layer/block_family.hpp layer/block_condition.hpp layer/block_convolution.hpp

@@ -18,10 +18,9 @@
 #include <cmath>
 #include <limits>
 
-#include "mhla/attention/bidirectional.hpp"
-#include "mhla/attention/causal.hpp"
 #include "mhla/attention/naive.hpp"
 #include "mhla/core/arch.hpp"
+#include "mhla/fit/check.hpp"
 #include "mhla/policy/mixing_matrix.hpp"
 
 namespace mhla {
@@ -118,13 +117,7 @@ requires DifferentiableNormalizer<detail::normalizer_t<Op>> Matrix<double> mixin
   constexpr const char* kName = "mixing_change_bound";
   using D = Matrix<double>;
   const Matrix<T> any(in.q.rows, in.v.cols);
-  if (order == Order::kBidirectional) {
-    detail::bidirectional_form(in, blocks, m, op, kName).check(in, any, "out");
-  } else if constexpr (BlocksOf<Blocks>) {
-    detail::causal_form(in, blocks, m, op, kName).check(in, any, "out");
-  } else {
-    detail::fail_option(kName, "blocks", "are those of cross-attention", "one partition");
-  }
+  detail::expect_example(kName, in, blocks, m, op, order, any, "out");
   if (replacement.rows() != m.rows() || replacement.cols() != m.cols()) {
     detail::fail_shape(
         kName, "replacement",

@@ -22,16 +22,16 @@
 /// Cost of a head: 2 N M D E + N M^2 E flops, in double; memory (M + 1)^2 numbers for each of M
 /// rows, M being what the start holds of a row; of solve: see nonnegative.hpp.
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "mhla/attention/bidirectional.hpp"
-#include "mhla/attention/causal.hpp"
 #include "mhla/attention/naive.hpp"
 #include "mhla/core/arch.hpp"
+#include "mhla/fit/check.hpp"
 #include "mhla/fit/fit_options.hpp"
 #include "mhla/fit/nonnegative.hpp"
 #include "mhla/fit/residual_rows.hpp"
@@ -66,15 +66,14 @@ class MixingFit {
   /// The residual with any matrix of the pattern, of the sums above: exact for the start, and for
   /// any matrix where no normaliser divides.
   /// \throws shape_error if m has another shape than the start, option_error if it has a
-  /// coefficient
-  ///     that the start does not have.
+  ///     coefficient that the start does not have.
   FitResidual residual(const MixingView<const A>& m) const;
 
   /// The fit of coarser blocks, from the same sums: query block i becomes part of block queries[i],
   /// key block b of keys[b], and all parts of a block share its coefficients. Starts from their
   /// mean. \throws shape_error unless there is a group for each block; option_error if a group is
-  /// empty, if
-  ///     groups of the causal form are not ascending and the same for both, or after CrossQuery,
+  /// empty,
+  ///     if groups of the causal form are not ascending and the same for both, or after CrossQuery,
   ///     whose slots another partition would change.
   MixingFit coarser(std::span<const Index> queries, std::span<const Index> keys) const;
   MixingFit coarser(std::span<const Index> blocks) const { return coarser(blocks, blocks); }
@@ -122,22 +121,13 @@ void MixingFit<A>::add(const In& in, const Blocks& blocks, const Op& op,
                        const ExecutorRef& executor) {
   constexpr const char* kName = "MixingFit::add";
   const MixingView<const A> mixing = start_;
-  const auto check = [&](const auto& head, const auto& out) {
-    if (order_ == Order::kBidirectional) {
-      detail::bidirectional_form(in, blocks, mixing, op, kName).check(head, out, "target");
-    } else if constexpr (BlocksOf<Blocks>) {
-      detail::causal_form(in, blocks, mixing, op, kName).check(head, out, "target");
-    } else {
-      detail::fail_option(kName, "blocks", "are those of cross-attention", "one partition");
-    }
-  };
   detail::expect_batch(kName, in, target, "target");
   std::vector<detail::BlockSums> sums = sums_;
   for (Index s = 0; s < detail::sequences(in); ++s) {
     for (Index h = 0; h < detail::heads(in); ++h) {
       const auto head = detail::head_inputs(in, s, h);
       const auto out = detail::head_output(in, target, s, h);
-      check(head, out);
+      detail::expect_example(kName, head, blocks, mixing, op, order_, out, "target");
       const Index mq = detail::blocks_of(detail::query_blocks(blocks), head.q.rows).blocks();
       const Index mk = detail::blocks_of(detail::key_blocks(blocks), head.k.rows).blocks();
       const auto problem = naive_problem<double>(head, blocks, mixing, op, order_);
@@ -212,14 +202,7 @@ template <Accumulator A>
 FitResidual MixingFit<A>::residual(const MixingView<const A>& m) const {
   constexpr const char* kName = "MixingFit::residual";
   detail::expect_mixing(kName, m, start_.rows(), start_.cols());
-  for (Index i = 0; i < m.rows(); ++i) {
-    m.for_each_in_row(i, [&](Index b, A coefficient) {
-      if (coefficient == 0 || start_.pattern().holds(i, b)) return;
-      if (order_ == Order::kCausal && b > i) return;
-      detail::fail_option(kName, "m", "has a coefficient at " + detail::shape_text({i, b}),
-                          "those that the start has, of which there are sums");
-    });
-  }
+  detail::expect_within(kName, m, start_.pattern(), order_);
   const auto relative = [](double squares, double targets) {
     return targets > 0 ? std::sqrt(squares / targets) : 0;
   };

@@ -197,7 +197,7 @@ class MixingGroup {
     for (Index r = 0; r < rows_; ++r) {
       const PatternList list = list_of(r);
       coefficients_.combined[r] = {to, list.blocks, list.count};
-      for (Index n = 0; n < list.count; ++n) *to++ = m_.storage()[list.place(n)];
+      for (Index n = 0; n < list.count; ++n) *to++ = m_.storage().data()[list.place(n)];
     }
   }
 
