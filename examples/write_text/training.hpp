@@ -1,0 +1,102 @@
+#pragma once
+
+/// \file
+/// A training on a text (support/training_loop.hpp), and what the command line says of it.
+
+#include <CLI/CLI.hpp>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../support/comparison.hpp"
+#include "workers.hpp"
+
+namespace write_text {
+
+inline constexpr char kProgram[] = "write_text";  ///< whose checkpoints these are
+
+struct TrainingOptions : examples::Comparison {
+  TrainingOptions() : Comparison(kProgram) {}
+
+  Settings settings;
+  Index held_out = 0;
+  std::string text;
+};
+
+inline void add_text_options(CLI::App& app, TrainingOptions& o) {
+  app.add_option("--text", o.text, "file to read, any bytes; its last twentieth is held out")
+      ->take_last();
+  app.add_option("--held-out", o.held_out, "sequences to test on, 0 for all")
+      ->check(CLI::Range(Index{0}, std::numeric_limits<Index>::max()));
+}
+
+/// Those of the model, but for its attention, and of its training.
+inline void add_model_options(CLI::App& app, TrainingOptions& o) {
+  const auto range = [](Index low, Index high) { return CLI::Range(low, high); };
+  app.option_defaults()->group("Model");
+  Settings& s = o.settings;
+  app.add_option("--dim", s.dim, "channels")->check(range(2, 4096));
+  app.add_option("--depth", s.depth, "layers")->check(range(1, 64));
+  app.add_option("--heads", s.heads, "heads of an attention")->check(range(1, 1024));
+  app.add_option("--context", s.context, "bytes of a sequence")->check(range(1, 1 << 20));
+  app.add_option("--block", s.block, "MHLA: tokens of a block")->check(range(1, 1 << 20));
+  app.add_option_function<std::string>(
+         "--init",
+         [&s](const std::string& name) {
+           s.mixing_start = examples::named(examples::kMixingStarts, name);
+         },
+         "MHLA: mixing at the start, uniform or locality")
+      ->check(CLI::IsMember({"uniform", "locality"}))
+      ->default_str(examples::name_of(examples::kMixingStarts, s.mixing_start));
+  app.add_flag("--freeze-mixing", s.freeze_mixing, "MHLA: mixing as at the start");
+  app.add_option("--seed", s.seed, "of parameters and of the order of sequences")
+      ->check(range(0, std::numeric_limits<Index>::max()));
+  add_training_options(app, o, "sequences", 65536);
+  add_steps_option(app, o);
+}
+
+/// What --quick says where the command line, which has been parsed, does not.
+/// \throws std::runtime_error naming the option.
+inline void complete(const CLI::App& app, TrainingOptions& o) {
+  const auto unless_given = [&](const char* option, Index& value, Index quick) {
+    if (o.quick && app.count(option) == 0) value = quick;
+  };
+  unless_given("--dim", o.settings.dim, 32);
+  unless_given("--depth", o.settings.depth, 2);
+  unless_given("--context", o.settings.context, 512);
+  unless_given("--steps", o.schedule.steps, 40);
+  if (o.text.empty() && !o.check) throw std::runtime_error("--text is missing, expected a file");
+  expect_valid(o.settings);
+  expect_valid(o.schedule);
+}
+
+/// A training that has ended or was interrupted.
+struct Trained {
+  std::vector<double> losses;   ///< of each step, bits a byte
+  double bytes_per_second = 0;  ///< that were read in this run
+};
+
+/// Trains to the end or to an interrupt, and saves.
+inline Trained train(Model<float>& model, const TrainingOptions& o, const Text& text,
+                     Workers<float>& workers) {
+  const Settings& s = model.settings();
+  examples::TrainingState<float> state{
+      model.parameters(), examples::Optimizer<float>(trained_tensors(model.layout(), s))};
+  const auto run =
+      training_run(o, s.attention, {{"settings", to_json(s)}, {"text", text.to_json()}});
+  const auto bytes = static_cast<double>(o.schedule.batch * s.context);  // of a step
+  const double speed = examples::train(
+      run, o.schedule, state,
+      [&](Index step, std::span<float> gradient) {
+        return workers.learn(model, text.batch(s.seed, step, o.schedule.batch), gradient);
+      },
+      [&] { constrain(model.layout(), model.parameters()); },
+      [&](double bits, double steps) {
+        return examples::text("%.4f bits a byte  %6.0f bytes/s", bits, steps * bytes);
+      });
+  return {state.losses, bytes * speed};
+}
+
+}  // namespace write_text
