@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <map>
 #include <span>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -133,13 +134,14 @@ class LinearSums {
 };
 
 /// What the MHLA of a layer has seen.
-template <class T>
+/// \tparam Mixing  MixingMatrix or DecayMixing
+template <class T, class Mixing = mhla::MixingMatrix<T>>
 class MhlaStates {
  public:
-  MhlaStates(const Settings& s, mhla::MixingView<const T> mixing)
+  MhlaStates(const Settings& s, Mixing mixing)
       : settings_(s),
         stream_({.width = s.width(), .values = s.width(), .block_length = s.block},
-                mhla::MixingMatrix<T>(mixing), causal_operator(s)),
+                std::move(mixing), causal_operator(s)),
         heads_(static_cast<std::size_t>(s.heads), stream_.start()),
         workspace_(mhla::append_workspace_bytes(stream_)) {}
 
@@ -151,7 +153,7 @@ class MhlaStates {
 
  private:
   Settings settings_;
-  mhla::Streaming<T, CausalOperator> stream_;
+  mhla::Streaming<T, CausalOperator, Mixing> stream_;
   std::vector<mhla::StreamingState<T>> heads_;  // [H]
   std::vector<std::byte> workspace_;
 };
@@ -166,7 +168,9 @@ class Decoder {
     for (std::size_t l = 0; l < model.layout().layers.size(); ++l) {
       if (s.attention == Attention::kSoftmax) layers_.emplace_back(KeyValueCache<T>(s));
       if (s.attention == Attention::kLinear) layers_.emplace_back(LinearSums<T>(s));
-      if (s.attention == Attention::kMhla) layers_.emplace_back(MhlaStates<T>(s, model.mixing(l)));
+      if (s.attention == Attention::kMhla) {
+        layers_.emplace_back(MhlaStates<T>(s, mhla::MixingMatrix<T>(model.mixing(l))));
+      }
     }
   }
 

@@ -66,7 +66,7 @@ double attention_of_bound(const Settings& s, mhla::MixingView<const T> mixing,
                           LayerActivations<T>& layer, Index n) {
   const auto qk = layer.turned.rows(n);
   const auto v = layer.lead.rows(n).middle_cols(2 * s.dim, s.dim), whole = layer.attended.rows(n);
-  MhlaStates<T> states(s, mixing);
+  MhlaStates<T> states(s, mhla::MixingMatrix<T>(mixing));
   Buffer<T> memory(n, s.dim);
   const auto streamed = memory.rows(n);
   for (Index t = 0; t < n; ++t) {
