@@ -41,7 +41,7 @@ fi
 packages=(g++ cmake ninja-build libeigen3-dev libstb-dev nlohmann-json3-dev)
 case $name in
   train_images | convert | draw_images) packages+=(zlib1g-dev libcli11-dev python3-matplotlib dataset-fashion-mnist) ;;
-  write_text) packages+=(libcli11-dev python3-matplotlib bible-kjv bible-kjv-text) ;;
+  write_text | extend_text) packages+=(libcli11-dev python3-matplotlib bible-kjv bible-kjv-text) ;;
   throughput) packages+=(libcli11-dev python3-matplotlib) ;;
   restore_video) packages+=(libcli11-dev ffmpeg) ;;
   claims) packages+=(zlib1g-dev libcli11-dev python3-matplotlib dataset-fashion-mnist ffmpeg) ;;
@@ -78,7 +78,7 @@ if [[ $name == claims ]]; then
 fi
 
 build_example "$name"
-if [[ $name == write_text && " $* " != *" --text "* ]]; then
+if [[ $name =~ ^(write|extend)_text$ && " $* " != *" --text "* ]]; then
   step "unpack the King James Bible"
   bible -l79 gen1:1-rev22:21 </dev/null >"$build_dir/kjv.txt"
   set -- --text "$build_dir/kjv.txt" "$@"

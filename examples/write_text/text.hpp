@@ -54,8 +54,12 @@ class Text {
   }
   /// The first `count` of those that are held out, one behind the other; 0: all.
   std::vector<Bytes> held_out_sequences(Index count) const {
+    return held_out_sequences(count, context_);
+  }
+  /// The same of another length.
+  std::vector<Bytes> held_out_sequences(Index count, Index length) const {
     std::vector<Bytes> sequences;
-    const auto size = static_cast<std::size_t>(context_);
+    const auto size = static_cast<std::size_t>(length);
     for (std::size_t begin = 0; begin + size < held_out().size(); begin += size) {
       if (count > 0 && std::ssize(sequences) == count) break;
       sequences.push_back(held_out().subspan(begin, size + 1));

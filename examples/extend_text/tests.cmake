@@ -1,0 +1,20 @@
+# Tests of extend_text, on checkpoints of write_text.
+
+if(NOT TARGET write_text)
+  return()
+endif()
+
+add_test(NAME Example.extend_text_whole_run
+         COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:extend_text>
+                 -DTRAIN=$<TARGET_FILE:write_text> -DSOURCE=${PROJECT_SOURCE_DIR}
+                 -DWORK=${CMAKE_CURRENT_BINARY_DIR}/extend_text_whole_run
+                 -P ${CMAKE_CURRENT_SOURCE_DIR}/extend_text/whole_run.cmake)
+set_tests_properties(Example.extend_text_whole_run PROPERTIES LABELS example TIMEOUT 600)
+
+set(refusals "times|0|not in range" "fit-sequences|0|not in range" "threads|0|not in range"
+             "context|100|expected a multiple of --block, 64"
+             "times|2|expected less in all than the [0-9]+ bytes"
+             "output|no_such_folder/x|expected .*no_such_folder to be a folder")
+example_option_tests(extend_text "${refusals}" --quick
+                     --text ${PROJECT_SOURCE_DIR}/include/mhla/README.md)
+example_error_test(needs_a_text extend_text "--text is missing")
