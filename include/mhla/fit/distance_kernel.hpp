@@ -19,6 +19,7 @@
 #include "mhla/core/matrix.hpp"
 #include "mhla/fit/fit_options.hpp"
 #include "mhla/fit/nonnegative.hpp"
+#include "mhla/kernel/packet.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -57,43 +58,47 @@ class DistanceKernel {
     for (Index l = 0; l < functions(); ++l) {
       if (weight(l) > 0) taken.push_back(l);
     }
-    return distances.unaryExpr([&](double d) {
-      double sum = 0;
-      for (const Index l : taken) sum += weight(l) * function(l, d);
-      return sum;
-    });
+    Matrix<double> values(distances.rows(), distances.cols());
+    for (Index n = 0; n < values.size(); ++n) {
+      double& sum = values.data()[n] = 0;
+      for (const Index l : taken) sum += weight(l) * function(l, distances.data()[n]);
+    }
+    return values;
   }
 
   /// Takes the weights with which factor_ib kappa(d_ib) is nearest to m_ib.
   /// \param factors, distances  [Mq,Mk], as m; the distances are those of the constructor
   void fit(const Matrix<double>& m, const Matrix<double>& factors,
            const Matrix<double>& distances) {
-    const Index count = static_cast<Index>(distances_.size());
-    const auto begin = distances_.begin(), end = distances_.end();
-    Matrix<double> squares = Matrix<double>::Zero(count, 1), products = squares;
-    for (Index i = 0; i < m.rows(); ++i) {
-      for (Index b = 0; b < m.cols(); ++b) {
-        const Index k = std::lower_bound(begin, end, distances(i, b)) - begin;
-        squares(k, 0) += factors(i, b) * factors(i, b);
-        products(k, 0) += factors(i, b) * m(i, b);
+    std::vector<double> squares(distances_.size()), products(distances_.size());
+    for (Index n = 0; n < m.size(); ++n) {
+      const double factor = factors.data()[n];
+      const auto k = static_cast<std::size_t>(
+          std::lower_bound(distances_.begin(), distances_.end(), distances.data()[n]) -
+          distances_.begin());
+      squares[k] += factor * factor;
+      products[k] += factor * m.data()[n];
+    }
+    const Index count = functions();
+    NormalEquations all{Matrix<double>(count, count), std::vector<double>(weights_.size()), {}};
+    std::fill_n(all.gram.data(), count * count, 0.0);
+    std::vector<double> values(weights_.size());  // of the functions at a distance
+    for (std::size_t k = 0; k < distances_.size(); ++k) {
+      for (Index l = 0; l < count; ++l) {
+        const double value = values[static_cast<std::size_t>(l)] = function(l, distances_[k]);
+        all.right[static_cast<std::size_t>(l)] += products[k] * value;
+        add_scaled(squares[k] * value, values.data(), all.gram.data() + l * count, l + 1);
       }
     }
-    Matrix<double> values(count, functions());
-    for (Index k = 0; k < count; ++k) {
-      for (Index l = 0; l < functions(); ++l) {
-        values(k, l) = function(l, distances_[static_cast<std::size_t>(k)]);
-      }
+    for (Index l = 0; l < count; ++l) {
+      for (Index j = 0; j < l; ++j) all.gram(j, l) = all.gram(l, j);
     }
-    const Matrix<double> weighted = squares.col(0).asDiagonal() * values;
-    const Matrix<double> right = values.transpose().lazyProduct(products);
-    solve({values.transpose().lazyProduct(weighted),
-           {right.data(), right.data() + right.size()},
-           {}});
+    solve(std::move(all));
   }
   /// The same for any problem of the weights.
   void solve(NormalEquations p) {
     constexpr double kPriceOfHats = 1e-4;
-    p.gram.diagonal().tail(knots()) *= 1 + kPriceOfHats;
+    for (Index l = decaying(); l < functions(); ++l) p.gram(l, l) *= 1 + kPriceOfHats;
     weights_ = nonnegative_least_squares(p.gram, p.right, {.weights = p.weights});
   }
 

@@ -22,9 +22,13 @@
 /// Cost: 10 rounds of K S^2 and of a nonnegative least-squares problem, with K different distances
 /// and S functions, less than 300 up to 1024 blocks; at most S Mq Mk for the new matrix.
 
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <numeric>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
@@ -128,46 +132,62 @@ Matrix<double> finite(const MixingView<A>& m) {
 
 /// Distances between the centres of blocks, where a key block is `unit` long along each axis.
 inline Matrix<double> distances_in(const std::array<double, 3>& unit, const BlockGrids& grids) {
-  Matrix<double> squares = Matrix<double>::Zero(1, 1);
+  Matrix<double> squares(1, 1);
+  squares(0, 0) = 0;
   for (int axis = 0; axis < 3; ++axis) {  // raster order: each axis is inside those before it
     const Index nq = grids.queries[axis], nk = grids.keys[axis];
-    const Matrix<double> along = unit[static_cast<std::size_t>(axis)] * block_distances(nq, nk);
+    const Matrix<double> along = block_distances(nq, nk);
     Matrix<double> next(squares.rows() * nq, squares.cols() * nk);
     for (Index i = 0; i < next.rows(); ++i) {
       for (Index b = 0; b < next.cols(); ++b) {
-        const double length = along(i % nq, b % nk);
+        const double length = unit[static_cast<std::size_t>(axis)] * along(i % nq, b % nk);
         next(i, b) = squares(i / nq, b / nk) + length * length;
       }
     }
     squares = std::move(next);
   }
-  return squares.cwiseSqrt();
+  for (Index n = 0; n < squares.size(); ++n) squares.data()[n] = std::sqrt(squares.data()[n]);
+  return squares;
 }
 
-/// The sums of rows or columns, or none; at least 0, as those of a kernel.
-inline Eigen::VectorXd line_sums(const Matrix<double>& m, SumToOne which) {
-  if (which == SumToOne::kRows) return m.rowwise().sum().cwiseMax(0);
-  if (which == SumToOne::kColumns) return m.colwise().sum().transpose().cwiseMax(0);
-  return {};
+/// The row or column that has a given sum with coefficient [i, b]; of all others the only one.
+inline std::size_t line_of(SumToOne which, Index i, Index b) {
+  return static_cast<std::size_t>(which == SumToOne::kRows      ? i
+                                  : which == SumToOne::kColumns ? b
+                                                                : 0);
+}
+
+/// The sums of rows or columns, at least 0, as those of a kernel.
+inline std::vector<double> line_sums(const Matrix<double>& m, SumToOne which) {
+  std::vector<double> sums(line_of(which, m.rows() - 1, m.cols() - 1) + 1);
+  for (Index i = 0; i < m.rows(); ++i) {
+    for (Index b = 0; b < m.cols(); ++b) sums[line_of(which, i, b)] += m(i, b);
+  }
+  for (double& sum : sums) sum = std::max(sum, 0.0);
+  return sums;
 }
 
 /// What kappa is multiplied with, so that its rows (or columns) have these sums.        // [Mq,Mk]
 inline Matrix<double> kernel_factors(const Matrix<double>& kappa, SumToOne which,
-                                     const Eigen::VectorXd& sums) {
-  Eigen::VectorXd factors = line_sums(kappa, which);
-  for (Index line = 0; line < factors.size(); ++line) {
-    factors(line) = factors(line) > 0 ? sums(line) / factors(line) : 0;
+                                     const std::vector<double>& sums) {
+  const std::vector<double> now = line_sums(kappa, which);
+  Matrix<double> factors(kappa.rows(), kappa.cols());
+  for (Index i = 0; i < kappa.rows(); ++i) {
+    for (Index b = 0; b < kappa.cols(); ++b) {
+      const std::size_t line = line_of(which, i, b);
+      factors(i, b) = which == SumToOne::kNothing ? 1 : now[line] > 0 ? sums[line] / now[line] : 0;
+    }
   }
-  if (which == SumToOne::kRows) return factors.replicate(1, kappa.cols());
-  if (which == SumToOne::kColumns) return factors.transpose().replicate(kappa.rows(), 1);
-  return Matrix<double>::Ones(kappa.rows(), kappa.cols());
+  return factors;
 }
 
 /// The matrix of a kernel, with rows (or columns) that have these sums.
 inline Matrix<double> kernel_matrix(const DistanceKernel& kernel, const Matrix<double>& distances,
-                                    SumToOne which, const Eigen::VectorXd& sums) {
+                                    SumToOne which, const std::vector<double>& sums) {
   const Matrix<double> kappa = kernel.at(distances);
-  return kappa.cwiseProduct(kernel_factors(kappa, which, sums));
+  Matrix<double> m = kernel_factors(kappa, which, sums);
+  for (Index n = 0; n < m.size(); ++n) m.data()[n] *= kappa.data()[n];
+  return m;
 }
 
 /// \param fit       fit(kernel, distances, factors) takes the weights for factor_ib kappa(d_ib)
@@ -177,10 +197,10 @@ ResizedMixing<A> resize_by(const Matrix<double>& m, const BlockGrids& from, cons
                            const ResizeOptions& options, Fit&& fit, Residual&& residual) {
   constexpr int kRounds = 10;  // each 2 to 100 times nearer to the last kernel
   const SumToOne which = options.sum_to_one;
-  const Eigen::VectorXd sums = line_sums(m, which);
+  const std::vector<double> sums = line_sums(m, which);
   const Matrix<double> distances = distances_in({1, 1, 1}, from);
   DistanceKernel kernel(distances);
-  for (int round = 0; round < (sums.size() > 0 ? kRounds : 1); ++round) {
+  for (int round = 0; round < (which == SumToOne::kNothing ? 1 : kRounds); ++round) {
     fit(kernel, distances, kernel_factors(kernel.at(distances), which, sums));
   }
 
@@ -190,8 +210,9 @@ ResizedMixing<A> resize_by(const Matrix<double>& m, const BlockGrids& from, cons
         static_cast<double>(from.keys.sizes[axis]) / static_cast<double>(to.keys.sizes[axis]);
   }
   const Matrix<double> resized = distances_in(unit, to);
-  const Index lines = which == SumToOne::kRows ? resized.rows() : resized.cols();
-  const Eigen::VectorXd mean = Eigen::VectorXd::Constant(lines, sums.size() > 0 ? sums.mean() : 0);
+  const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
+  const std::vector<double> mean(line_sums(resized, which).size(),
+                                 sum / static_cast<double>(sums.size()));
   return {.mixing = MixingMatrix<A>(kernel_matrix(kernel, resized, which, mean)),
           .residual = residual(kernel_matrix(kernel, distances, which, sums))};
 }
