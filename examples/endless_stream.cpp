@@ -14,6 +14,21 @@
 /// stream which was saved in the middle and restored gives the same bits from there to the end.
 ///
 /// Run:       build/examples/endless_stream [tokens, 10000000]
+/// Expected:  (times depend on the processor)
+///
+///     10000000 tokens in blocks of 64; a state of 178880 bytes
+///     resident: 5.0 MiB after 1 %, 5.2 MiB at the end
+///
+///       tokens    median ns   slowest block   weight in the last output
+///     to    1000000      855         5180               2.8 %
+///     ...
+///     to   10000000      935         2480              70.8 %
+///
+///            row     error   allowed
+///              3   2.4e-07   2.5e-05
+///     ...
+///        9999999   1.7e-07   5.8e-03
+///     ok
 
 #include <algorithm>
 #include <array>
