@@ -157,9 +157,13 @@ inline std::size_t line_of(SumToOne which, Index i, Index b) {
                                                                 : 0);
 }
 
+inline std::size_t lines_of(SumToOne which, const Matrix<double>& m) {
+  return line_of(which, m.rows() - 1, m.cols() - 1) + 1;
+}
+
 /// The sums of rows or columns, at least 0, as those of a kernel.
 inline std::vector<double> line_sums(const Matrix<double>& m, SumToOne which) {
-  std::vector<double> sums(line_of(which, m.rows() - 1, m.cols() - 1) + 1);
+  std::vector<double> sums(lines_of(which, m));
   for (Index i = 0; i < m.rows(); ++i) {
     for (Index b = 0; b < m.cols(); ++b) sums[line_of(which, i, b)] += m(i, b);
   }
@@ -211,8 +215,7 @@ ResizedMixing<A> resize_by(const Matrix<double>& m, const BlockGrids& from, cons
   }
   const Matrix<double> resized = distances_in(unit, to);
   const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
-  const std::vector<double> mean(line_sums(resized, which).size(),
-                                 sum / static_cast<double>(sums.size()));
+  const std::vector<double> mean(lines_of(which, resized), sum / static_cast<double>(sums.size()));
   return {.mixing = MixingMatrix<A>(kernel_matrix(kernel, resized, which, mean)),
           .residual = residual(kernel_matrix(kernel, distances, which, sums))};
 }

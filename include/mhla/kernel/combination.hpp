@@ -52,17 +52,9 @@ inline void combine_panel(const Combination<A>& c, Rows<const A> rows, Start sta
 /// Writes the combination, or adds it to `out` [cols].
 template <class A>
 void combine_rows(const Combination<A>& c, Rows<const A> rows, Index cols, Start start, A* out) {
-  using P = Packet<A>;
-  constexpr int kVectors = kVectorRegisters / 4;
-  constexpr Index kPanel = kVectors * kLanes<P>;
-  Index j = 0;
-  for (; j + kPanel <= cols; j += kPanel) {
+  for_each_panel<A>(cols, [&]<class P, int kVectors>(Index j) {
     combine_panel<P, kVectors>(c, rows.right_of(j), start, out + j);
-  }
-  for (; j + kLanes<P> <= cols; j += kLanes<P>) {
-    combine_panel<P, 1>(c, rows.right_of(j), start, out + j);
-  }
-  for (; j < cols; ++j) combine_panel<A, 1>(c, rows.right_of(j), start, out + j);
+  });
 }
 
 }  // namespace detail

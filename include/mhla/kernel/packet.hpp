@@ -79,6 +79,20 @@ MHLA_INLINE inline void for_each_packet(const A* x, Index count, A fill, F&& f) 
   f(i > 0 ? load_tail<P>(x + count, count - i, fill) : load_partial<P>(x, count, fill));
 }
 
+/// Calls f.operator()<P, n>(j) for the columns [j, j + n packets P) of a row: panels of a quarter
+/// of the registers, then packets, then numbers.
+template <class A, class F>
+MHLA_INLINE inline void for_each_panel(Index count, F&& f) {
+  using P = Packet<A>;
+  constexpr int kVectors = kVectorRegisters / 4;
+  Index j = 0;
+  for (; j + kVectors * kLanes<P> <= count; j += kVectors * kLanes<P>) {
+    f.template operator()<P, kVectors>(j);
+  }
+  for (; j + kLanes<P> <= count; j += kLanes<P>) f.template operator()<P, 1>(j);
+  for (; j < count; ++j) f.template operator()<A, 1>(j);
+}
+
 /// The elements of `transform` from i on, fewer than a packet.
 template <class A, class F>
 MHLA_NOINLINE void transform_tail(const A* x, A* y, Index i, Index count, const F& f) {

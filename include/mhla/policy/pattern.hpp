@@ -28,8 +28,7 @@ struct PatternLists {
   std::vector<Index> places{};        ///< [places], in memory, of those by columns
 
   friend bool operator==(const PatternLists& a, const PatternLists& b) {
-    return a.row_begin == b.row_begin && a.columns == b.columns &&
-           a.column_begin.size() == b.column_begin.size();
+    return a.row_begin == b.row_begin && a.columns == b.columns;
   }
 };
 

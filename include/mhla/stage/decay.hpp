@@ -87,17 +87,9 @@ inline void fold_and_mix_panel(const DecayView<const A>& m, const A* s, Rows<A> 
 /// \param states  T [R,cols]
 template <class A>
 void fold_and_mix(const DecayView<const A>& m, const A* s, Rows<A> states, Index cols, A* mixture) {
-  using P = Packet<A>;
-  constexpr int kVectors = kVectorRegisters / 4;
-  constexpr Index kPanel = kVectors * kLanes<P>;
-  Index j = 0;
-  for (; j + kPanel <= cols; j += kPanel) {
+  for_each_panel<A>(cols, [&]<class P, int kVectors>(Index j) {
     fold_and_mix_panel<P, kVectors>(m, s + j, states.right_of(j), mixture + j);
-  }
-  for (; j + kLanes<P> <= cols; j += kLanes<P>) {
-    fold_and_mix_panel<P, 1>(m, s + j, states.right_of(j), mixture + j);
-  }
-  for (; j < cols; ++j) fold_and_mix_panel<A, 1>(m, s + j, states.right_of(j), mixture + j);
+  });
 }
 
 /// Which way a scan goes over the blocks: to later ones, or its adjoint to earlier ones.

@@ -73,22 +73,10 @@ inline void fold_and_read_panel(A* running, Index e, Rows<A> keys, Rows<A> value
 template <class A>
 void fold_and_read(A* running, Rows<A> keys, Rows<A> values, const A* query, Index d, Index begin,
                    Index end, Index e, A* output) {
-  using P = Packet<A>;
-  constexpr int kVectors = kVectorRegisters / 4;
-  constexpr Index kPanel = kVectors * kLanes<P>;
-  Index j = 0;
-  for (; j + kPanel <= e; j += kPanel) {
+  for_each_panel<A>(e, [&]<class P, int kVectors>(Index j) {
     fold_and_read_panel<P, kVectors>(running + j, e, keys, values.right_of(j), query, d, begin, end,
                                      output + j);
-  }
-  for (; j + kLanes<P> <= e; j += kLanes<P>) {
-    fold_and_read_panel<P, 1>(running + j, e, keys, values.right_of(j), query, d, begin, end,
-                              output + j);
-  }
-  for (; j < e; ++j) {
-    fold_and_read_panel<A, 1>(running + j, e, keys, values.right_of(j), query, d, begin, end,
-                              output + j);
-  }
+  });
 }
 
 /// R of an open block, and the block's keys and values.
