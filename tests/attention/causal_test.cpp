@@ -47,7 +47,7 @@ TEST(Causal, EveryBlockLengthEqualsNaiveAttention) {
   Tally tally;
   for (Index w = 1; w <= 150; ++w) {
     const auto p = problem_of(150, AnyPartition::of(Contiguous(150, w)));
-    compare(p, Causal::expect(p), run(p), "causal", tally);
+    compare(p, expected_of<Causal>(p), run(p), "causal", tally);
   }
   EXPECT_EQ(tally.ill, 0);
 }

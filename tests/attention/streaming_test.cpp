@@ -63,7 +63,7 @@ TYPED_TEST_P(Streams, EqualsNaiveAttentionHoweverItIsSplit) {
   Tally tally;
   for (std::uint64_t seed = 0; seed < 600 && !this->HasFatalFailure(); ++seed) {
     const auto p = this->problem(seed);
-    compare(p, F::expect(p), feed<F>(p, mixed_lengths(seed)), "streaming", tally);
+    compare(p, expected_of<F>(p), feed<F>(p, mixed_lengths(seed)), "streaming", tally);
   }
   EXPECT_LT(tally.ill, tally.outputs / 20);
 }

@@ -88,7 +88,8 @@ TYPED_TEST_P(Forward, EqualsNaiveAttentionWithinTheDerivedBound) {
   Tally tally;
   for (std::uint64_t seed = 0; seed < 1000 && !this->HasFatalFailure(); ++seed) {
     const auto p = this->problem(1'000'000 + seed);
-    compare(p, TypeParam::Form::expect(p), this->run(p), TypeParam::Form::kName, tally);
+    compare(p, expected_of<typename TypeParam::Form>(p), this->run(p), TypeParam::Form::kName,
+            tally);
   }
   std::cout << TypeParam::Form::kName << ": worst error " << tally.worst << " of the bound in "
             << tally.outputs << " outputs, " << tally.ill << " more without a bound\n";

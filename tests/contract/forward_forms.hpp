@@ -8,6 +8,7 @@
 ///     kKeeps                        whether it can keep summaries
 ///     kOperator, kMixes             takes an Operator; takes blocks and a mixing matrix
 ///     fit(p)                        makes a random problem one of this form
+///     chain(p)                      roundings on the longest way to an output, or
 ///     expect(p)                     the outputs it must have, and their bounds
 ///     bytes, kept_bytes, run        the calls, for heads and for batches
 
@@ -90,8 +91,8 @@ struct Bidirectional {
   static void fit(Problem<T>&) {}
   /// Longest chain of roundings: the tokens of a block, the blocks, the features, eps.
   template <class T>
-  static Expected<T> expect(const Problem<T>& p) {
-    return expected(p, largest_block(p.key_blocks) + p.key_blocks.blocks() + most_features(p) + 1);
+  static Index chain(const Problem<T>& p) {
+    return largest_block(p.key_blocks) + p.key_blocks.blocks() + most_features(p) + 1;
   }
   template <class In>
   static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {
@@ -119,10 +120,6 @@ struct Causal {
   template <class T>
   static Index chain(const Problem<T>& p) {
     return 2 * largest_block(p.key_blocks) + p.key_blocks.blocks() + most_features(p) + 3;
-  }
-  template <class T>
-  static Expected<T> expect(const Problem<T>& p) {
-    return expected(p, chain(p));
   }
   template <class In>
   static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {
@@ -152,10 +149,6 @@ struct CausalDecay : Causal {
   template <class T>
   static Index chain(const Problem<T>& p) {
     return Causal::chain(p) + p.key_blocks.blocks() + 6;
-  }
-  template <class T>
-  static Expected<T> expect(const Problem<T>& p) {
-    return expected(p, chain(p));
   }
   template <class In>
   static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {
@@ -187,8 +180,8 @@ struct StreamOf {
   }
   /// As the whole, and the tokens of the open block on their way into the running matrix.
   template <class T>
-  static Expected<T> expect(const Problem<T>& p) {
-    return expected(p, Whole::chain(p) + largest_block(p.key_blocks) + 1);
+  static Index chain(const Problem<T>& p) {
+    return Whole::chain(p) + largest_block(p.key_blocks) + 1;
   }
   template <class In>
   static auto stream(const In& in, const ArgumentsOf<In>& a) {
@@ -258,8 +251,8 @@ struct LinearBidirectional {
   }
   /// All keys, the features, sums and eps.
   template <class T>
-  static Expected<T> expect(const Problem<T>& p) {
-    return expected(p, p.k.rows() + most_features(p) + 5);
+  static Index chain(const Problem<T>& p) {
+    return p.k.rows() + most_features(p) + 5;
   }
   template <class In>
   static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {
@@ -288,8 +281,8 @@ struct LinearCausal {
   }
   /// The same, and a chunk of 64 queries' own keys.
   template <class T>
-  static Expected<T> expect(const Problem<T>& p) {
-    return expected(p, p.k.rows() + most_features(p) + 64 + 5);
+  static Index chain(const Problem<T>& p) {
+    return p.k.rows() + most_features(p) + 64 + 5;
   }
   template <class In>
   static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {

@@ -92,6 +92,16 @@ Expected<T> expected(const Problem<T>& p, Index m) {
   return result;
 }
 
+/// The same for a form (contract/forward_forms.hpp), or what it says itself.
+template <class F, class T>
+Expected<T> expected_of(const Problem<T>& p) {
+  if constexpr (requires { F::expect(p); }) {
+    return F::expect(p);
+  } else {
+    return expected(p, F::chain(p));
+  }
+}
+
 /// How a run of random problems came out.
 struct Tally {
   double worst = 0;  // largest error over bound
