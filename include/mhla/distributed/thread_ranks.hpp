@@ -1,0 +1,290 @@
+#pragma once
+
+/// \file
+/// Ranks that are threads of one process, to try and to test what runs on many machines:
+///
+///     run_ranks(4, [&](ThreadRank& rank) { ... });
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/distributed/communicator.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace distributed {
+namespace detail {
+
+/// One rank's part of a call.
+struct ThreadPart {
+  std::span<const std::byte> record{};
+  std::vector<SharedRows> arrays{};
+  std::vector<PeerRows> sends{};
+};
+
+/// A call of all ranks. Counts are guarded by the hub; a part is read once all have begun.
+struct ThreadCall {
+  std::vector<std::optional<ThreadPart>> parts;  // by rank; set by those that have begun
+  Index begun = 0;
+  Index copied = 0;  // ranks that no longer read the others' memory
+};
+
+/// Where ranks meet.
+class ThreadHub {
+ public:
+  ThreadHub(Index ranks, double timeout) : ranks_(ranks), timeout_(timeout) {}
+
+  Index size() const { return ranks_; }
+  double timeout() const { return timeout_; }
+
+  /// Begins call `number` of a rank.
+  std::shared_ptr<ThreadCall> begin(Index rank, std::size_t number, ThreadPart part);
+  /// Whether `count` of the call has reached all ranks; if `wait`, returns when it has.
+  bool all(const ThreadCall& call, Index ThreadCall::*count, bool wait);
+  void count_copy(ThreadCall& call);
+  /// No call can succeed from now on. The first reason stays.
+  void fail(const std::string& why);
+
+ private:
+  void fail_locked(const std::string& why) {
+    if (failure_.empty()) failure_ = why;
+    changed_.notify_all();
+  }
+  [[noreturn]] void refuse() const { throw communication_error("mhla::distributed: " + failure_); }
+
+  Index ranks_;
+  double timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::size_t, std::shared_ptr<ThreadCall>> open_;  // that not all ranks have begun
+  std::string failure_;
+};
+
+/// Copies the rows it receives from the memory of those that send them.
+class ThreadTransfer {
+ public:
+  ThreadTransfer(ThreadHub& hub, Index rank, std::shared_ptr<ThreadCall> call,
+                 std::vector<PeerRows> receives)
+      : hub_(&hub), rank_(rank), call_(std::move(call)), receives_(std::move(receives)) {}
+  ThreadTransfer(ThreadTransfer&&) = default;
+  ThreadTransfer& operator=(ThreadTransfer&& other) noexcept {
+    std::swap(hub_, other.hub_);
+    std::swap(rank_, other.rank_);
+    std::swap(call_, other.call_);
+    std::swap(receives_, other.receives_);
+    std::swap(copied_, other.copied_);
+    return *this;
+  }
+  ~ThreadTransfer() {
+    try {
+      wait();
+    } catch (const communication_error&) {  // the next call of the rank throws it
+    }
+  }
+
+  bool done() { return advance(false); }
+  void wait() { advance(true); }
+
+ private:
+  bool advance(bool wait);
+  void copy() const;
+
+  ThreadHub* hub_;
+  Index rank_;
+  std::shared_ptr<ThreadCall> call_;  // null once moved from, or done
+  std::vector<PeerRows> receives_;
+  bool copied_ = false;
+};
+static_assert(Transfer<ThreadTransfer>);
+
+}  // namespace detail
+
+/// A thread among size() that run_ranks started.
+class ThreadRank {
+ public:
+  ThreadRank(detail::ThreadHub& hub, Index rank) : hub_(&hub), rank_(rank) {}
+
+  Index rank() const { return rank_; }
+  Index size() const { return hub_->size(); }
+  double timeout() const { return hub_->timeout(); }
+
+  void agree(std::span<const std::byte> record, std::span<std::byte> records);
+  detail::ThreadTransfer all_gather(std::span<const SharedRows> arrays,
+                                    std::span<const Index> first);
+  detail::ThreadTransfer exchange(std::span<const SharedRows> arrays,
+                                  std::span<const PeerRows> sends,
+                                  std::span<const PeerRows> receives);
+
+ private:
+  detail::ThreadHub* hub_;
+  Index rank_;
+  std::size_t calls_ = 0;
+};
+static_assert(Communicator<ThreadRank>);
+
+/// Calls f(rank) on `ranks` threads and returns when all have returned. If one throws, calls that
+/// wait for it fail, and the first exception is rethrown.
+/// \param timeout  seconds
+/// \throws option_error unless ranks >= 1
+template <class F>
+void run_ranks(Index ranks, F&& f, double timeout = 30) {
+  if (ranks < 1) {
+    mhla::detail::fail_option("run_ranks", "ranks", "is " + std::to_string(ranks), "at least 1");
+  }
+  detail::ThreadHub hub(ranks, timeout);
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto run = [&](Index r) {
+    try {
+      ThreadRank rank(hub, r);
+      f(rank);
+    } catch (...) {
+      {
+        const std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+      }
+      hub.fail("rank " + std::to_string(r) + " ended with an exception");
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (Index r = 0; r < ranks; ++r) threads.emplace_back(run, r);
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+inline std::shared_ptr<ThreadCall> ThreadHub::begin(Index rank, std::size_t number,
+                                                    ThreadPart part) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.empty()) refuse();
+  std::shared_ptr<ThreadCall>& open = open_[number];
+  if (!open) {
+    open = std::make_shared<ThreadCall>();
+    open->parts.resize(static_cast<std::size_t>(ranks_));
+  }
+  std::shared_ptr<ThreadCall> call = open;
+  call->parts[static_cast<std::size_t>(rank)] = std::move(part);
+  if (++call->begun == ranks_) open_.erase(number);
+  changed_.notify_all();
+  return call;
+}
+
+inline bool ThreadHub::all(const ThreadCall& call, Index ThreadCall::*count, bool wait) {
+  std::unique_lock lock(mutex_);
+  const auto ready = [&] { return call.*count == ranks_ || !failure_.empty(); };
+  if (wait && !changed_.wait_for(lock, std::chrono::duration<double>(timeout_), ready)) {
+    std::string missing;
+    for (std::size_t r = 0; r < call.parts.size(); ++r) {
+      if (!call.parts[r]) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+    }
+    fail_locked("no answer within " + std::to_string(timeout_) + " s from rank " + missing);
+  }
+  if (call.*count == ranks_) return true;
+  if (!failure_.empty()) refuse();
+  return false;
+}
+
+inline void ThreadHub::count_copy(ThreadCall& call) {
+  const std::lock_guard lock(mutex_);
+  ++call.copied;
+  changed_.notify_all();
+}
+
+inline void ThreadHub::fail(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  fail_locked(why);
+}
+
+inline bool ThreadTransfer::advance(bool wait) {
+  if (!call_) return true;
+  if (!copied_) {
+    if (!hub_->all(*call_, &ThreadCall::begun, wait)) return false;
+    copy();
+    hub_->count_copy(*call_);
+    copied_ = true;
+  }
+  if (!hub_->all(*call_, &ThreadCall::copied, wait)) return false;
+  call_.reset();
+  return true;
+}
+
+/// Expects that what a peer sends is what this rank receives: a transport would wait for ever.
+inline void ThreadTransfer::copy() const {
+  const auto& own = call_->parts[static_cast<std::size_t>(rank_)]->arrays;
+  std::vector<std::size_t> sent(call_->parts.size());  // sends of each peer that came here
+  for (const PeerRows& rows : receives_) {
+    const auto p = static_cast<std::size_t>(rows.peer);
+    const ThreadPart& peer = *call_->parts[p];
+    std::size_t& next = sent[p];
+    while (next < peer.sends.size() && peer.sends[next].peer != rank_) ++next;
+    if (next == peer.sends.size() || peer.sends[next].begin != rows.begin ||
+        peer.sends[next].end != rows.end || peer.arrays.size() != own.size()) {
+      hub_->fail("rank " + std::to_string(rank_) + " receives rows that rank " +
+                 std::to_string(rows.peer) + " does not send");
+      hub_->all(*call_, &ThreadCall::copied, true);  // throws it
+    }
+    ++next;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const std::size_t begin = static_cast<std::size_t>(rows.begin) * own[i].row_bytes;
+      const std::size_t bytes = static_cast<std::size_t>(rows.end - rows.begin) * own[i].row_bytes;
+      if (bytes > 0) std::memcpy(own[i].data + begin, peer.arrays[i].data + begin, bytes);
+    }
+  }
+}
+
+}  // namespace detail
+
+inline void ThreadRank::agree(std::span<const std::byte> record, std::span<std::byte> records) {
+  const auto call = hub_->begin(rank_, calls_++, {.record = record});
+  hub_->all(*call, &detail::ThreadCall::begun, true);
+  for (std::size_t r = 0; r < call->parts.size(); ++r) {
+    const std::span<const std::byte> from = call->parts[r]->record;
+    std::memcpy(records.data() + r * record.size(), from.data(), record.size());
+  }
+  hub_->count_copy(*call);
+  hub_->all(*call, &detail::ThreadCall::copied, true);
+}
+
+inline detail::ThreadTransfer ThreadRank::exchange(std::span<const SharedRows> arrays,
+                                                   std::span<const PeerRows> sends,
+                                                   std::span<const PeerRows> receives) {
+  auto call = hub_->begin(
+      rank_, calls_++,
+      {.arrays = {arrays.begin(), arrays.end()}, .sends = {sends.begin(), sends.end()}});
+  return {*hub_, rank_, std::move(call), {receives.begin(), receives.end()}};
+}
+
+inline detail::ThreadTransfer ThreadRank::all_gather(std::span<const SharedRows> arrays,
+                                                     std::span<const Index> first) {
+  std::vector<PeerRows> sends, receives;
+  const auto r = static_cast<std::size_t>(rank_);
+  for (Index peer = 0; peer < size(); ++peer) {
+    if (peer == rank_) continue;
+    const auto p = static_cast<std::size_t>(peer);
+    sends.push_back({peer, first[r], first[r + 1]});
+    receives.push_back({peer, first[p], first[p + 1]});
+  }
+  return exchange(arrays, sends, receives);
+}
+
+}  // namespace distributed
+}  // namespace MHLA_TARGET
+}  // namespace mhla
