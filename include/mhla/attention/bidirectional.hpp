@@ -115,7 +115,7 @@ struct BidirectionalForm {
       for_each_unit<T>(sizes.features, sizes.values, [&](auto unit) {
         most = std::max(most, counted_bytes([&](Arena& arena) {
                           return BidirectionalHead(unit, name, arena, nullptr, in, queries, keys,
-                                                   op, workers);
+                                                   op, workers, {whole(queries), whole(keys)});
                         }));
       });
     });
@@ -139,8 +139,10 @@ struct BidirectionalForm {
     const Index features = head_sizes(in, op).features;
     with_blocks(in, [&](const auto& queries, const auto& keys) {
       with_unit(in.k, in.v, in.key_mask, features, mixing, kept != nullptr, [&](auto unit) {
-        BidirectionalHead(unit, name, arena, kept, in, queries, keys, op, executor.workers())
-            .run(mixing, out, executor);
+        BidirectionalHead head(unit, name, arena, kept, in, queries, keys, op, executor.workers(),
+                               {whole(queries), whole(keys)});
+        head.summarize(executor);
+        head.read(mixing, out, executor);
       });
     });
   }

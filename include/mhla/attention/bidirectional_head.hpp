@@ -2,7 +2,8 @@
 
 /// \file
 /// One head of the bidirectional form, on any unit (kernel/unit.hpp): summarise the key blocks, mix
-/// the summaries group by group, read out the queries of each group.
+/// the summaries group by group, read out the queries of each group. A rank that has a share of the
+/// blocks summarises its own, and reads when it has received the others' (for_each_array).
 
 #include <algorithm>
 
@@ -20,6 +21,11 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
+
+/// The shares of a call of the bidirectional form.
+struct CrossShares {
+  BlockShare queries, keys;
+};
 
 template <class Unit, Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op>
 class BidirectionalHead {
@@ -39,29 +45,40 @@ class BidirectionalHead {
   /// \param kept  memory of the summaries; null: the arena
   BidirectionalHead(Unit, const char* function, Arena& arena, Arena* kept, const Inputs<T>& in,
                     const QueryBlocks& query_blocks, const KeyBlocks& key_blocks, const Op& op,
-                    Index workers)
+                    Index workers, const CrossShares& shares)
       : in_(in),
         query_blocks_(query_blocks),
         key_blocks_(key_blocks),
         op_(op),
         n_(head_sizes(in, op)),
+        shares_(shares),
         group_(Stages::group(query_blocks.blocks(), n_.features, n_.values, workers)),
-        summaries_(function, kept == nullptr ? arena : *kept, n_, key_blocks.blocks()),
-        slot_sums_(function, arena, key_blocks.blocks(), places()),
+        summaries_(function, kept == nullptr ? arena : *kept, n_, shares.keys),
+        slot_sums_(function, arena, shares.keys.all, places()),
         workers_(function, arena, workers, [&](Arena& a) { return make_worker(function, a); }) {}
 
-  void run(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor) {
-    executor.for_each(summary_tasks(summaries_.values()), [&](Index task, Index w) {
+  /// Writes the summaries of the share, and what its queries sum of them.
+  void summarize(const ExecutorRef& executor) {
+    executor.for_each(summaries_.tasks(), [&](Index task, Index w) {
       summaries_.summarize(in_, key_blocks_, task, op_, workers_[w].keys);
     });
     if (n_.sums == WeightSums::kCrossQuery) {
       executor.for_each(query_blocks_.blocks(),
                         [&](Index b, Index w) { sum_slots(b, workers_[w].queries); });
     }
+  }
+  /// Writes the outputs of the share from the summaries of all blocks that its mixtures have.
+  void read(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor) {
     const Index m = query_blocks_.blocks();
     executor.for_each(groups_of(m, group_), [&](Index g, Index w) {
       read_group(mixing, g * group_, std::min((g + 1) * group_, m), workers_[w], out);
     });
+  }
+  /// Calls f(rows, columns) for every array that has a row a key block.
+  template <class F>
+  void for_each_array(F&& f) const {
+    summaries_.for_each_array(f);
+    if (slot_sums_.places > 0) f(slot_sums_.rows(), slot_sums_.places);
   }
 
  private:
@@ -74,7 +91,7 @@ class BidirectionalHead {
     return {{function, arena, key_raw_size(in_, op_), n_.widest(), n_.values},
             {function, arena, query_raw_size(in_, op_), n_.features, n_.normalizer_features,
              Stages::padded(n_.values)},
-            {function, arena, group_, key_blocks_.blocks()},
+            {function, arena, group_, shares_.keys.all},
             {function, arena, group_, summaries_.values()},
             {function, arena, group_, n_.sum_features()},
             {function, arena, group_, places()}};
@@ -87,24 +104,26 @@ class BidirectionalHead {
                    static_cast<A>(op_.scale), scratch.raw, scratch.normalizer_queries);
   }
 
-  /// s_bw = phi(q_bw) . z_b for the slots of block b; 0 where the query is masked.
+  /// s_bw = phi(q_bw) . z_b for the slots of block b of the share; 0 where the query is masked.
   void sum_slots(Index b, const QueryScratch<A>& scratch) const {
-    std::fill_n(slot_sums_.block(b), slot_sums_.places, A(0));
+    const Index place = shares_.queries.first + b;
+    std::fill_n(slot_sums_.block(place), slot_sums_.places, A(0));
     StripCursor strip(query_blocks_, b, in_.query_mask);
     while (strip.next() > 0) {
       gather_denominator_queries(strip.tokens(), strip.count(), scratch);
       sum_weights(scratch.normalizer_queries, strip.count(), n_.sum_features(),
-                  summaries_.key_sum(b), scratch.denominators);
+                  summaries_.key_sum(place), scratch.denominators);
       for (Index s = 0; s < strip.count(); ++s) {
-        slot_sums_.block(b)[strip.places()[s]] = scratch.denominators[s];
+        slot_sums_.block(place)[strip.places()[s]] = scratch.denominators[s];
       }
     }
   }
 
-  /// Mixes and reads out query blocks [begin, end).
+  /// Mixes and reads out query blocks [begin, end) of the share.
   void read_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w,
                   MatrixView<T> out) const {
-    const MixingGroup<A> group(mixing, begin, end, Reach::kAll, key_blocks_.blocks(),
+    const Index first = shares_.queries.first;
+    const MixingGroup<A> group(mixing, first + begin, first + end, Reach::kAll, shares_.keys.all,
                                w.coefficients);
     mix(group, summaries_.values(), w.mixtures);
     if (n_.sums == WeightSums::kOwn) {
@@ -148,6 +167,7 @@ class BidirectionalHead {
   const KeyBlocks& key_blocks_;
   const Op& op_;
   HeadSizes n_;
+  CrossShares shares_;
   Index group_;  // query blocks that are mixed together
   HeadSummaries<A, typename Stages::Summaries> summaries_;
   SlotSums<A> slot_sums_;

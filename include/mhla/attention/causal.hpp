@@ -96,43 +96,58 @@ class CausalHead {
  public:
   /// \param kept  memory of the summaries; null: the arena
   CausalHead(const char* function, Arena& arena, Arena* kept, const Inputs<T>& in,
-             const Blocks& blocks, const Op& op, Index workers)
+             const Blocks& blocks, const Op& op, Index workers, const BlockShare& share)
       : in_(in),
         blocks_(blocks),
         op_(op),
         n_(head_sizes(in, op)),
+        share_(share),
         group_(group_blocks<A>(blocks.blocks(), n_.features, n_.values, workers)),
-        summaries_(function, kept == nullptr ? arena : *kept, n_, blocks.blocks()),
+        summaries_(function, kept == nullptr ? arena : *kept, n_, share),
         workers_(function, arena, workers, [&](Arena& a) {
           return Worker{{function, a, in, op, n_, largest_block(blocks)},
-                        {function, a, group_, blocks.blocks()},
+                        {function, a, group_, share.all},
                         {function, a, group_, summaries_.values()},
                         {function, a, group_, n_.sum_features()}};
         }) {}
 
   void run(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor) {
-    const Index m = blocks_.blocks();
-    executor.for_each(m - 1, [&](Index b, Index w) {  // nothing reads the summary of the last block
+    summarize(executor);
+    read(mixing, out, executor);
+  }
+  /// Writes the summaries of the share.
+  void summarize(const ExecutorRef& executor) {
+    executor.for_each(summaries_.tasks_before_last(), [&](Index b, Index w) {
       summaries_.summarize(in_, blocks_, b, op_, workers_[w].scratch.keys);
     });
+  }
+  /// Writes the outputs of the share from the summaries of all earlier blocks.
+  void read(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor) {
+    const Index m = blocks_.blocks();
     executor.for_each(groups_of(m, group_), [&](Index g, Index w) {
       read_group(mixing, g * group_, std::min((g + 1) * group_, m), workers_[w], out);
     });
   }
+  /// Calls f(rows, columns) for every array that has a row a block.
+  template <class F>
+  void for_each_array(F&& f) const {
+    summaries_.for_each_array(f);
+  }
 
  private:
-  /// Mixes and reads out blocks [begin, end).
+  /// Mixes and reads out blocks [begin, end) of the share.
   void read_group(MixingView<const A> mixing, Index begin, Index end, Worker w,
                   MatrixView<T> out) const {
-    const MixingGroup<A> group(mixing, begin, end, Reach::kEarlier, blocks_.blocks(),
+    const Index first = share_.first;
+    const MixingGroup<A> group(mixing, first + begin, first + end, Reach::kEarlier, share_.all,
                                w.coefficients);
     mix(group, summaries_.values(), w.mixtures);
     group.mix(w.key_sums, summaries_.key_sums(), n_.sum_features());
     for (Index i = begin; i < end; ++i) {
-      read_causal_block(
-          in_, blocks_, i, op_, n_,
-          CausalRead<A>{mixing(i, i), w.mixtures.kv.row(i - begin), w.key_sums.row(i - begin)},
-          w.scratch, out);
+      read_causal_block(in_, blocks_, i, op_, n_,
+                        CausalRead<A>{mixing(first + i, first + i), w.mixtures.kv.row(i - begin),
+                                      w.key_sums.row(i - begin)},
+                        w.scratch, out);
     }
   }
 
@@ -140,6 +155,7 @@ class CausalHead {
   const Blocks& blocks_;
   const Op& op_;
   HeadSizes n_;
+  BlockShare share_;
   Index group_;  // blocks that are mixed together
   HeadSummaries<A> summaries_;
   Workers<Worker> workers_;
@@ -149,7 +165,7 @@ class CausalHead {
 template <class A, Scalar T, Partition Blocks, class Op>
 auto causal_head(const char* function, Arena& arena, Arena* kept, const MixingView<const A>&,
                  const Inputs<T>& in, const Blocks& blocks, const Op& op, Index workers) {
-  return CausalHead(function, arena, kept, in, blocks, op, workers);
+  return CausalHead(function, arena, kept, in, blocks, op, workers, whole(blocks));
 }
 /// \tparam Mixing  MixingView<const A> or DecayView<const A>
 template <class A, BlocksOf Blocks, class Op, class Mixing = MixingView<const A>>

@@ -4,6 +4,8 @@
 /// The summaries of one head: S_b, and the z_b that its denominators read. z_b is summed from the
 /// numerator's keys in the same pass as S_b, or from the denominator's own keys if it has some.
 
+#include <algorithm>
+
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/workspace.hpp"
@@ -14,25 +16,32 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// S [M,D,E] as a unit stores it, and z [M, D or Dz] of one head.
+/// S [M,D,E] as a unit stores it, and z [M, D or Dz] of one head. A rank writes its share.
 template <class A, class Values = Summaries<A>>
 class HeadSummaries {
  public:
-  HeadSummaries(const char* function, Arena& arena, const HeadSizes& sizes, Index blocks)
+  HeadSummaries(const char* function, Arena& arena, const HeadSizes& sizes, const BlockShare& share)
       : n_(sizes),
-        values_(function, arena, blocks, sizes.features, sizes.values),
-        key_sums_(arena.take<A>(function, {blocks, sizes.sum_features()})) {}
+        share_(share),
+        values_(function, arena, share.all, sizes.features, sizes.values),
+        key_sums_(arena.take<A>(function, {share.all, sizes.sum_features()})) {}
+  HeadSummaries(const char* function, Arena& arena, const HeadSizes& sizes, Index blocks)
+      : HeadSummaries(function, arena, sizes, BlockShare{0, blocks, blocks}) {}
 
   const Values& values() const { return values_; }                     ///< all S_b
   Rows<A> key_sums() const { return {key_sums_, n_.sum_features()}; }  ///< all z_b
   A* key_sum(Index b) const { return key_sums_ + b * n_.sum_features(); }
 
-  /// Writes S_b and z_b of the blocks of a task (summary_tasks) into their places.
+  /// Number of tasks of the share; on the vector unit a task is a block.
+  Index tasks() const { return summary_tasks(values_, share_); }
+  /// The same without the last of all blocks, whose summary no causal form reads.
+  Index tasks_before_last() const { return std::min(share_.count, share_.all - 1 - share_.first); }
+  /// Writes S_b and z_b of the blocks of a task into their places.
   template <Scalar T, Partition P, class Op, class Scratch>
   void summarize(const Inputs<T>& in, const P& blocks, Index task, const Op& op,
                  const Scratch& scratch) const {
-    for_each_summary(values_, task, scratch, [&](Index b, auto summary) {
-      write(in, blocks, b, op, scratch, summary, key_sum(b));
+    for_each_summary(values_, share_, task, scratch, [&](Index b, auto summary) {
+      write(in, blocks, b, op, scratch, summary, key_sum(share_.first + b));
     });
   }
   /// Writes those of block b into place 0.
@@ -40,6 +49,12 @@ class HeadSummaries {
   void summarize_alone(const Inputs<T>& in, const P& blocks, Index b, const Op& op,
                        const KeyScratch<A>& scratch) const {
     write(in, blocks, b, op, scratch, values_.block(0), key_sum(0));
+  }
+  /// Calls f(rows, columns) for every array with a row a block.
+  template <class F>
+  void for_each_array(F&& f) const {
+    for_each_slab(values_, f);
+    if (n_.sum_features() > 0) f(key_sums(), n_.sum_features());
   }
 
  private:
@@ -56,19 +71,24 @@ class HeadSummaries {
   }
 
   HeadSizes n_;
+  BlockShare share_;
   Values values_;
   A* key_sums_;
 };
 
-/// Number of summary tasks of one head; on the vector unit a task is a block.
 template <class A>
-Index summary_tasks(const Summaries<A>& s) {
-  return s.blocks;
+Index summary_tasks(const Summaries<A>& /*s*/, const BlockShare& share) {
+  return share.count;
 }
-/// Calls f(b, where S_b is written) for the blocks of a task.
+/// Calls f(b, where S_b is written) for the blocks of a task, b counted in the share.
 template <class A, class F>
-void for_each_summary(const Summaries<A>& s, Index task, const KeyScratch<A>& /*scratch*/, F&& f) {
-  f(task, s.block(task));
+void for_each_summary(const Summaries<A>& s, const BlockShare& share, Index task,
+                      const KeyScratch<A>& /*scratch*/, F&& f) {
+  f(task, s.block(share.first + task));
+}
+template <class A, class F>
+void for_each_slab(const Summaries<A>& s, F&& f) {
+  for (Index slab = 0; slab < s.slabs(); ++slab) f(s.slab(slab), s.slab_columns(slab));
 }
 template <class A>
 const KeyScratch<A>& row_scratch(const KeyScratch<A>& scratch) {

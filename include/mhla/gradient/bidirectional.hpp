@@ -13,7 +13,8 @@
 /// The forward's output is not needed. Its summaries are recomputed, or kept by the forward in
 /// bidirectional_kept_bytes(...) of memory, M*D*(E+1) numbers; the results are bitwise the same.
 /// Cost: 10*N*D*E + 6*M^2*D*E flops, 2*N*D*E less with kept summaries; the forward's are 4*N*D*E +
-/// 2*M^2*D*E. Memory: 2*M*D*(E+1) numbers, the forward's mixtures, and N*D for CrossQuery.
+/// 2*M^2*D*E. Memory: 2*M*D*(E+1) numbers, the forward's mixtures, M times the
+/// weights of the maps, and N*D for CrossQuery.
 /// Source: derived from arXiv:2601.07832, eqs. (3) and (4).
 
 #include <algorithm>
@@ -59,7 +60,8 @@ std::size_t gradient_bytes(const BidirectionalForm<A, Blocks, Op>& form, const I
   std::size_t bytes = 0;
   form.with_blocks(in, [&](const auto& queries, const auto& keys) {
     bytes = counted_bytes([&](Arena& arena) {
-      return BidirectionalGradient(form.name, arena, nullptr, in, queries, keys, form.op, workers);
+      return BidirectionalGradient(form.name, arena, nullptr, in, queries, keys, form.op, workers,
+                                   {whole(queries), whole(keys)});
     });
   });
   return bytes;
@@ -70,8 +72,13 @@ void add_gradient(const BidirectionalForm<A, Blocks, Op>& form, Arena& arena, Ar
                   const Inputs<T>& in, MatrixView<const T> dout, const Gradients<T>& gradients,
                   const ParameterGradients<A>& sums, const ExecutorRef& executor) {
   form.with_blocks(in, [&](const auto& queries, const auto& keys) {
-    BidirectionalGradient(form.name, arena, kept, in, queries, keys, form.op, executor.workers())
-        .run(form.mixing, dout, gradients, sums, kept != nullptr, executor);
+    BidirectionalGradient head(form.name, arena, kept, in, queries, keys, form.op,
+                               executor.workers(), {whole(queries), whole(keys)});
+    head.set(dout, gradients, sums);
+    head.summarize(kept != nullptr, executor);
+    head.read_queries(form.mixing, executor);
+    head.read_keys(form.mixing, executor);
+    head.finish();
   });
 }
 

@@ -1,10 +1,14 @@
 #pragma once
 
 /// \file
-/// One head of the gradient of bidirectional attention; formulas: gradient/bidirectional.hpp.
+/// One head of the gradient of bidirectional attention; formulas: gradient/bidirectional.hpp. A
+/// rank that has a share of the blocks receives between the steps what the others' have: summaries
+/// before read_queries, gradients of mixtures before read_keys, parts of weights' gradients before
+/// finish.
 
 #include <algorithm>
 
+#include "mhla/attention/bidirectional_head.hpp"
 #include "mhla/attention/head_summaries.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
@@ -30,61 +34,96 @@ class BidirectionalGradient {
   /// \param kept  memory of the summaries; null: the arena
   BidirectionalGradient(const char* function, Arena& arena, Arena* kept, const Inputs<T>& in,
                         const QueryBlocks& query_blocks, const KeyBlocks& key_blocks, const Op& op,
-                        Index workers)
+                        Index workers, const CrossShares& shares)
       : in_(in),
         query_blocks_(query_blocks),
         key_blocks_(key_blocks),
         op_(op),
         head_(in, op),
+        shares_(shares),
         slots_(cross_query() ? largest_block(query_blocks) : 0),
-        query_group_(gradient_group<A>(op, query_blocks.blocks(), sizes(), workers)),
-        key_group_(gradient_group<A>(op, key_blocks.blocks(), sizes(), workers)),
-        summaries_(function, kept == nullptr ? arena : *kept, sizes(), key_blocks.blocks()),
-        dmixtures_(function, arena, query_blocks.blocks(), sizes().features, sizes().values),
-        dkey_sums_(arena.take<A>(
-            function, {std::max(query_blocks.blocks(), key_blocks.blocks()), sum_features()})),
-        slot_sums_(function, arena, key_blocks.blocks(), slots_),
-        dslot_sums_(function, arena, query_blocks.blocks(), slots_),
+        query_group_(
+            group_blocks<A>(shares.queries.count, sizes().features, sizes().values, workers)),
+        key_group_(group_blocks<A>(shares.keys.count, sizes().features, sizes().values, workers)),
+        summaries_(function, kept == nullptr ? arena : *kept, sizes(), shares.keys),
+        dmixtures_(function, arena, shares.queries.all, sizes().features, sizes().values),
+        dkey_sums_(arena.take<A>(function, {most_blocks(), sum_features()})),
+        slot_sums_(function, arena, shares.keys.all, slots_),
+        dslot_sums_(function, arena, shares.queries.all, slots_),
         dqueries_(function, arena, cross_query() && !head_.own() ? in.q.rows : 0, sizes().features),
-        query_parts_(function, arena, groups_of(query_blocks.blocks(), query_group_),
-                     op.query_map.weights()),
-        key_parts_(function, arena, groups_of(key_blocks.blocks(), key_group_),
-                   op.key_map.weights()),
+        query_parts_(function, arena, shares.queries, op.query_map.weights()),
+        key_parts_(function, arena, shares.keys, op.key_map.weights()),
         workers_(function, arena, workers, [&](Arena& a) {
           return Worker(function, a, head_.raw(), sizes(), std::max(query_group_, key_group_),
-                        std::max(query_blocks.blocks(), key_blocks.blocks()), slots_);
+                        most_blocks(), slots_);
         }) {}
 
-  /// \param summarized  whether the summaries are computed already
-  void run(MixingView<const A> mixing, MatrixView<const T> dout, const Gradients<T>& gradients,
-           const ParameterGradients<A>& sums, bool summarized, const ExecutorRef& executor) {
-    const Index mq = query_blocks_.blocks(), mk = key_blocks_.blocks();
+  /// Sets the tensors and the sums; not needed to count bytes.
+  void set(MatrixView<const T> dout, const Gradients<T>& gradients,
+           const ParameterGradients<A>& sums) {
     head_.set(dout, gradients);
+    sums_ = sums;
     query_parts_.start(sums.query_map);
     key_parts_.start(sums.key_map);
+  }
+
+  /// Writes the summaries of the share, and what its queries sum of them.
+  /// \param summarized  whether the summaries are computed already
+  void summarize(bool summarized, const ExecutorRef& executor) {
     if (!summarized) {
-      executor.for_each(mk, [&](Index b, Index w) {
+      executor.for_each(key_blocks_.blocks(), [&](Index b, Index w) {
         const Worker& local = workers_[w];
         summaries_.summarize(in_, key_blocks_, b, op_,
                              KeyScratch<A>(local.raw, local.keys, local.values));
       });
     }
     if (cross_query()) {
-      executor.for_each(mq, [&](Index b, Index w) { sum_slots(b, workers_[w]); });
+      executor.for_each(query_blocks_.blocks(),
+                        [&](Index b, Index w) { sum_slots(b, workers_[w]); });
     }
-    executor.for_each(groups_of(mq, query_group_), [&](Index g, Index w) {
-      query_group(mixing, g, std::min((g + 1) * query_group_, mq), sums.mixing, workers_[w]);
+  }
+  /// Calls f(rows, columns) for every array that has a row a key block.
+  /// \param summarized  as above: without the summaries
+  template <class F>
+  void for_each_summary_array(bool summarized, F&& f) const {
+    if (!summarized) summaries_.for_each_array(f);
+    if (cross_query()) f(slot_sums_.rows(), slots_);
+  }
+
+  /// The query side of the share.
+  void read_queries(MixingView<const A> mixing, const ExecutorRef& executor) {
+    const Index m = query_blocks_.blocks();
+    executor.for_each(groups_of(m, query_group_), [&](Index g, Index w) {
+      query_group(mixing, g * query_group_, std::min((g + 1) * query_group_, m), workers_[w]);
     });
+  }
+  /// Calls f(rows, columns) for every array that has a row a query block.
+  template <class F>
+  void for_each_mixture_array(F&& f) const {
+    for_each_slab(dmixtures_, f);
+    if (own_sums()) f(Rows<A>{dkey_sums_, sum_features()}, sum_features());
+    if (cross_query()) f(dslot_sums_.rows(), slots_);
+  }
+
+  /// The key side of the share.
+  void read_keys(MixingView<const A> mixing, const ExecutorRef& executor) {
+    const Index mq = query_blocks_.blocks(), mk = key_blocks_.blocks();
     if (cross_query()) {
       executor.for_each(groups_of(mq, query_group_), [&](Index g, Index w) {
-        slot_group(mixing, g, std::min((g + 1) * query_group_, mq), workers_[w]);
+        slot_group(mixing, g * query_group_, std::min((g + 1) * query_group_, mq), workers_[w]);
       });
     }
     executor.for_each(groups_of(mk, key_group_), [&](Index g, Index w) {
-      key_group(mixing, g, std::min((g + 1) * key_group_, mk), workers_[w]);
+      key_group(mixing, g * key_group_, std::min((g + 1) * key_group_, mk), workers_[w]);
     });
-    query_parts_.finish(sums.query_map);
-    key_parts_.finish(sums.key_map);
+  }
+  const WeightParts<A>& query_parts() const { return query_parts_; }
+  const WeightParts<A>& key_parts() const { return key_parts_; }
+
+  /// Sums the gradients of the maps' weights.
+  void finish() {
+    query_parts_.finish(sums_.query_map);
+    key_parts_.finish(sums_.key_map);
   }
 
  private:
@@ -92,19 +131,21 @@ class BidirectionalGradient {
   bool own_sums() const { return sizes().sums == WeightSums::kOwn; }
   bool cross_query() const { return sizes().sums == WeightSums::kCrossQuery; }
   Index sum_features() const { return sizes().sum_features(); }
+  Index most_blocks() const { return std::max(shares_.queries.all, shares_.keys.all); }
   /// Own sums: dz~ of query block i. CrossQuery: dz of key block b.
   A* dkey_sum(Index b) const { return dkey_sums_ + b * sum_features(); }
 
-  /// s_bw = phi(q_bw) . z_b for the slots of block b; 0 where the query is masked.
+  /// s_bw = phi(q_bw) . z_b for the slots of block b of the share; 0 where the query is masked.
   void sum_slots(Index b, const Worker& w) const {
-    std::fill_n(slot_sums_.block(b), slots_, A(0));
-    std::fill_n(dslot_sums_.block(b), slots_, A(0));
+    const Index place = shares_.queries.first + b;
+    std::fill_n(slot_sums_.block(place), slots_, A(0));
+    std::fill_n(dslot_sums_.block(place), slots_, A(0));
     StripCursor strip(query_blocks_, b, in_.query_mask);
     while (strip.next() > 0) {
       gather_denominator_queries(strip.tokens(), strip.count(), w);
       for (Index s = 0; s < strip.count(); ++s) {
-        slot_sums_.block(b)[strip.places()[s]] =
-            dot(head_.denominator_queries(w).row(s), summaries_.key_sum(b), sum_features());
+        slot_sums_.block(place)[strip.places()[s]] =
+            dot(head_.denominator_queries(w).row(s), summaries_.key_sum(place), sum_features());
       }
     }
   }
@@ -116,35 +157,39 @@ class BidirectionalGradient {
     }
   }
 
-  /// The query side of the blocks of group g, which ends before `end`.
-  void query_group(MixingView<const A> mixing, Index g, Index end, const MixingView<A>& dmixing,
-                   const Worker& w) const {
-    const Index begin = g * query_group_;
-    const MixingGroup<A> group(mixing, begin, end, Reach::kAll, key_blocks_.blocks(),
+  /// The query side of blocks [begin, end) of the share.
+  void query_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w) const {
+    const Index first = shares_.queries.first;
+    const MixingGroup<A> group(mixing, first + begin, first + end, Reach::kAll, shares_.keys.all,
                                w.coefficients);
     mix(group, summaries_.values(), w.mixtures);
     if (own_sums()) group.mix(w.key_sums, summaries_.key_sums(), sum_features());
     if (cross_query()) group.mix(w.places, slot_sums_.rows(), slots_);
-    for (Index i = begin; i < end; ++i) query_block(i, i - begin, query_parts_.part(g), w);
-    if (dmixing.absent()) return;
+    for (Index i = begin; i < end; ++i) query_block(i, i - begin, w);
+    if (sums_.mixing.absent()) return;
     MixingGradient<A> gradient = w.dmixing;
-    gradient.start(mixing.pattern(), begin, end, Reach::kAll, key_blocks_.blocks());
+    gradient.start(mixing.pattern(), first + begin, first + end, Reach::kAll, shares_.keys.all);
     gradient.add(dmixtures_, summaries_.values());
     if (own_sums()) {
-      gradient.add({dkey_sum(begin), sum_features()}, summaries_.key_sums(), sum_features());
+      gradient.add({dkey_sum(first + begin), sum_features()}, summaries_.key_sums(),
+                   sum_features());
     }
-    if (cross_query()) gradient.add(dslot_sums_.rows().below(begin), slot_sums_.rows(), slots_);
-    gradient.store(dmixing);
+    if (cross_query()) {
+      gradient.add(dslot_sums_.rows().below(first + begin), slot_sums_.rows(), slots_);
+    }
+    gradient.store(sums_.mixing);
   }
 
-  /// The query side of block i, the r-th of its group.
-  void query_block(Index i, Index r, A* dweights, const Worker& w) const {
+  /// The query side of block `own` of the share, the r-th of its group.
+  void query_block(Index own, Index r, const Worker& w) const {
+    const Index i = shares_.queries.first + own;
+    A* const dweights = query_parts_.part(own);
     const Rows<A> transposed =
         transpose_to(w.mixtures.kv.row(r), sizes().features, sizes().values, w.transposed);
     const A* const mixed_key_sum = w.key_sums.row(r);
     if (own_sums()) std::fill_n(dkey_sum(i), sum_features(), A(0));
     Start start = Start::kZero;
-    StripCursor strip(query_blocks_, i, in_.query_mask);
+    StripCursor strip(query_blocks_, own, in_.query_mask);
     strip.next();
     do {  // at least once: a block without tokens gets zeros
       const Index count = strip.count();
@@ -180,21 +225,21 @@ class BidirectionalGradient {
     } while (strip.next() > 0);
   }
 
-  /// The adjoint of s_bw for the blocks of group g, which ends before `end`.
-  void slot_group(MixingView<const A> mixing, Index g, Index end, const Worker& w) const {
-    const Index begin = g * query_group_;
-    const auto group = MixingGroup<A>::of_columns(mixing, begin, end, Reach::kAll,
-                                                  query_blocks_.blocks(), w.coefficients);
+  /// The adjoint of s_bw for blocks [begin, end) of the share.
+  void slot_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w) const {
+    const Index first = shares_.queries.first;
+    const auto group = MixingGroup<A>::of_columns(mixing, first + begin, first + end, Reach::kAll,
+                                                  shares_.queries.all, w.coefficients);
     group.mix(w.places, dslot_sums_.rows(), slots_);
-    for (Index b = begin; b < end; ++b) {
-      slot_block(b, w.places.row(b - begin), query_parts_.part(g), w);
-    }
+    for (Index b = begin; b < end; ++b) slot_block(b, w.places.row(b - begin), w);
   }
 
-  /// dphi of the queries of block b through s_bw, and dz_b.
-  void slot_block(Index b, const A* dslots, A* dweights, const Worker& w) const {
+  /// dphi of the queries of block `own` of the share through s_bw, and dz_b.
+  void slot_block(Index own, const A* dslots, const Worker& w) const {
+    const Index b = shares_.queries.first + own;
+    A* const dweights = query_parts_.part(own);
     std::fill_n(dkey_sum(b), sum_features(), A(0));
-    StripCursor strip(query_blocks_, b, in_.query_mask);
+    StripCursor strip(query_blocks_, own, in_.query_mask);
     while (strip.next() > 0) {
       const Index count = strip.count();
       gather_denominator_queries(strip.tokens(), count, w);
@@ -209,18 +254,18 @@ class BidirectionalGradient {
     }
   }
 
-  /// The key side of the blocks of group g, which ends before `end`.
-  void key_group(MixingView<const A> mixing, Index g, Index end, const Worker& w) const {
-    const Index begin = g * key_group_;
-    const auto group = MixingGroup<A>::of_columns(mixing, begin, end, Reach::kAll,
-                                                  query_blocks_.blocks(), w.coefficients);
+  /// The key side of blocks [begin, end) of the share.
+  void key_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w) const {
+    const Index first = shares_.keys.first;
+    const auto group = MixingGroup<A>::of_columns(mixing, first + begin, first + end, Reach::kAll,
+                                                  shares_.queries.all, w.coefficients);
     mix(group, dmixtures_, w.mixtures);
     if (own_sums()) group.mix(w.key_sums, {dkey_sums_, sum_features()}, sum_features());
     for (Index b = begin; b < end; ++b) {
       const A* const dz = own_sums()      ? w.key_sums.row(b - begin)
-                          : cross_query() ? dkey_sum(b)
+                          : cross_query() ? dkey_sum(first + b)
                                           : nullptr;
-      head_.differentiate_keys(key_blocks_, b, w.mixtures.kv.row(b - begin), dz, key_parts_.part(g),
+      head_.differentiate_keys(key_blocks_, b, w.mixtures.kv.row(b - begin), dz, key_parts_.part(b),
                                w);
     }
   }
@@ -230,6 +275,8 @@ class BidirectionalGradient {
   const KeyBlocks& key_blocks_;
   const Op& op_;
   HeadGradient<T, Op> head_;
+  ParameterGradients<A> sums_{};
+  CrossShares shares_;
   Index slots_;                    // W of CrossQuery, 0 of the others
   Index query_group_, key_group_;  // blocks that are mixed together
   HeadSummaries<A> summaries_;     // S, z

@@ -58,91 +58,124 @@ class CausalGradient {
  public:
   /// \param kept  memory of the summaries; null: the arena
   CausalGradient(const char* function, Arena& arena, Arena* kept, const Inputs<T>& in,
-                 const Blocks& blocks, const Op& op, Index workers)
+                 const Blocks& blocks, const Op& op, Index workers, const BlockShare& share)
       : in_(in),
         blocks_(blocks),
         op_(op),
         head_(in, op),
-        group_(gradient_group<A>(op, blocks.blocks(), sizes(), workers)),
-        summaries_(function, kept == nullptr ? arena : *kept, sizes(), blocks.blocks()),
-        dmixtures_(function, arena, blocks.blocks(), sizes().features, sizes().values),
-        dkey_sums_(arena.take<A>(function, {blocks.blocks(), sum_features()})),
+        share_(share),
+        group_(group_blocks<A>(share.count, sizes().features, sizes().values, workers)),
+        summaries_(function, kept == nullptr ? arena : *kept, sizes(), share),
+        dmixtures_(function, arena, share.all, sizes().features, sizes().values),
+        dkey_sums_(arena.take<A>(function, {share.all, sum_features()})),
         intra_(function, arena, in.q.rows, sizes()),
-        query_parts_(function, arena, groups_of(blocks.blocks(), group_), op.query_map.weights()),
-        key_parts_(function, arena, groups_of(blocks.blocks(), group_), op.key_map.weights()),
+        query_parts_(function, arena, share, op.query_map.weights()),
+        key_parts_(function, arena, share, op.key_map.weights()),
         workers_(function, arena, workers, [&](Arena& a) {
-          return Worker(function, a, head_.raw(), sizes(), group_, blocks.blocks(),
+          return Worker(function, a, head_.raw(), sizes(), group_, share.all,
                         largest_block(blocks));
         }) {}
 
   /// \param summarized  whether the summaries are computed already
   void run(MixingView<const A> mixing, MatrixView<const T> dout, const Gradients<T>& gradients,
            const ParameterGradients<A>& sums, bool summarized, const ExecutorRef& executor) {
-    const Index m = blocks_.blocks();
+    set(dout, gradients, sums);
+    summarize(summarized, executor);
+    read_queries(mixing, executor);
+    read_keys(mixing, executor);
+    finish();
+  }
+
+  // The steps, for ranks as in bidirectional_head.hpp.
+  void set(MatrixView<const T> dout, const Gradients<T>& gradients,
+           const ParameterGradients<A>& sums) {
     head_.set(dout, gradients);
+    sums_ = sums;
     query_parts_.start(sums.query_map);
     key_parts_.start(sums.key_map);
-    if (!summarized) {
-      executor.for_each(m - 1, [&](Index b, Index w) {  // nothing reads that of the last block
-        const GradientScratch<A>& local = workers_[w].strips;
-        summaries_.summarize(in_, blocks_, b, op_,
-                             KeyScratch<A>(local.raw, local.keys, local.values));
-      });
-    }
-    executor.for_each(groups_of(m, group_), [&](Index g, Index w) {
-      query_group(mixing, g, std::min((g + 1) * group_, m), sums.mixing, workers_[w]);
+  }
+  void summarize(bool summarized, const ExecutorRef& executor) {
+    if (summarized) return;
+    executor.for_each(summaries_.tasks_before_last(), [&](Index b, Index w) {
+      const GradientScratch<A>& local = workers_[w].strips;
+      summaries_.summarize(in_, blocks_, b, op_,
+                           KeyScratch<A>(local.raw, local.keys, local.values));
     });
+  }
+  template <class F>
+  void for_each_summary_array(bool summarized, F&& f) const {
+    if (!summarized) summaries_.for_each_array(f);
+  }
+  void read_queries(MixingView<const A> mixing, const ExecutorRef& executor) {
+    const Index m = blocks_.blocks();
     executor.for_each(groups_of(m, group_), [&](Index g, Index w) {
-      key_group(mixing, g, std::min((g + 1) * group_, m), workers_[w].strips);
+      query_group(mixing, g * group_, std::min((g + 1) * group_, m), workers_[w]);
     });
-    query_parts_.finish(sums.query_map);
-    key_parts_.finish(sums.key_map);
+  }
+  template <class F>
+  void for_each_mixture_array(F&& f) const {
+    for_each_slab(dmixtures_, f);
+    if (sum_features() > 0) f(Rows<A>{dkey_sums_, sum_features()}, sum_features());
+  }
+  void read_keys(MixingView<const A> mixing, const ExecutorRef& executor) {
+    const Index m = blocks_.blocks();
+    executor.for_each(groups_of(m, group_), [&](Index g, Index w) {
+      key_group(mixing, g * group_, std::min((g + 1) * group_, m), workers_[w].strips);
+    });
+  }
+  const WeightParts<A>& query_parts() const { return query_parts_; }
+  const WeightParts<A>& key_parts() const { return key_parts_; }
+  void finish() {
+    query_parts_.finish(sums_.query_map);
+    key_parts_.finish(sums_.key_map);
   }
 
  private:
   const HeadSizes& sizes() const { return head_.sizes(); }
   Index sum_features() const { return sizes().sum_features(); }
-  A* dkey_sum(Index i) const { return dkey_sums_ + i * sum_features(); }  // dz~_i
+  A* dkey_sum(Index i) const { return dkey_sums_ + i * sum_features(); }  // dz~_i, i of all
   IntraGradients<A> intra_of(Index b) const { return intra_.from(blocks_.run(b, 0).begin); }
 
-  /// The query side of the blocks of group g, which ends before `end`.
-  void query_group(MixingView<const A> mixing, Index g, Index end, const MixingView<A>& dmixing,
-                   const Worker& w) const {
-    const Index begin = g * group_, m = blocks_.blocks();
+  /// The query side of blocks [begin, end) of the share.
+  void query_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w) const {
+    const Index first = share_.first;
+    const MixingView<A>& dmixing = sums_.mixing;
     const GradientScratch<A>& scratch = w.strips;
-    const MixingGroup<A> group(mixing, begin, end, Reach::kEarlier, m, scratch.coefficients);
+    const MixingGroup<A> group(mixing, first + begin, first + end, Reach::kEarlier, share_.all,
+                               scratch.coefficients);
     mix(group, summaries_.values(), scratch.mixtures);
     group.mix(scratch.key_sums, summaries_.key_sums(), sum_features());
-    for (Index i = begin; i < end; ++i) {
-      const IntraGradients<A> keys = intra_of(i);
-      keys.clear(blocks_.block_size(i), sizes());
-      const A dweight = CausalBlockGradient<T, Blocks, Op>(head_, in_, blocks_, i, op_, w)
-                            .run({mixing(i, i), scratch.mixtures.kv.row(i - begin),
-                                  scratch.key_sums.row(i - begin)},
-                                 {dmixtures_.block(i), dkey_sum(i)}, query_parts_.part(g), keys);
+    for (Index own = begin; own < end; ++own) {
+      const Index i = first + own;
+      const IntraGradients<A> keys = intra_of(own);
+      keys.clear(blocks_.block_size(own), sizes());
+      const A dweight = CausalBlockGradient<T, Blocks, Op>(head_, in_, blocks_, own, op_, w)
+                            .run({mixing(i, i), scratch.mixtures.kv.row(own - begin),
+                                  scratch.key_sums.row(own - begin)},
+                                 {dmixtures_.block(i), dkey_sum(i)}, query_parts_.part(own), keys);
       if (!dmixing.absent() && dmixing.pattern().holds(i, i)) dmixing.at(i, i) += dweight;
     }
     if (dmixing.absent()) return;
     MixingGradient<A> gradient = scratch.dmixing;
-    gradient.start(mixing.pattern(), begin, end, Reach::kEarlier, m);
+    gradient.start(mixing.pattern(), first + begin, first + end, Reach::kEarlier, share_.all);
     gradient.add(dmixtures_, summaries_.values());
-    gradient.add({dkey_sum(begin), sum_features()}, summaries_.key_sums(), sum_features());
+    gradient.add({dkey_sum(first + begin), sum_features()}, summaries_.key_sums(), sum_features());
     gradient.store(dmixing);
   }
 
-  /// The key side of the blocks of group g, which ends before `end`.
-  void key_group(MixingView<const A> mixing, Index g, Index end,
+  /// The key side of blocks [begin, end) of the share.
+  void key_group(MixingView<const A> mixing, Index begin, Index end,
                  const GradientScratch<A>& w) const {
-    const Index begin = g * group_;
-    const auto group = MixingGroup<A>::of_columns(mixing, begin, end, Reach::kEarlier,
-                                                  blocks_.blocks(), w.coefficients);
+    const Index first = share_.first;
+    const auto group = MixingGroup<A>::of_columns(mixing, first + begin, first + end,
+                                                  Reach::kEarlier, share_.all, w.coefficients);
     mix(group, dmixtures_, w.mixtures);
     group.mix(w.key_sums, {dkey_sums_, sum_features()}, sum_features());
     for (Index b = begin; b < end; ++b) {
       const IntraGradients<A> keys = intra_of(b);
       head_.differentiate_keys(blocks_, b, w.mixtures.kv.row(b - begin),
                                head_.sums() ? w.key_sums.row(b - begin) : nullptr,
-                               key_parts_.part(g), w, {keys.dkeys, keys.dvalues, keys.own_dkeys});
+                               key_parts_.part(b), w, {keys.dkeys, keys.dvalues, keys.own_dkeys});
     }
   }
 
@@ -150,6 +183,8 @@ class CausalGradient {
   const Blocks& blocks_;
   const Op& op_;
   HeadGradient<T, Op> head_;
+  ParameterGradients<A> sums_{};
+  BlockShare share_;
   Index group_;                 // blocks that are mixed together
   HeadSummaries<A> summaries_;  // S, z
   Summaries<A> dmixtures_;      // dS~
@@ -164,7 +199,7 @@ template <class A, Scalar T, Partition Blocks, class Op>
 auto causal_head_gradient(const char* function, Arena& arena, Arena* kept,
                           const MixingView<const A>&, const Inputs<T>& in, const Blocks& blocks,
                           const Op& op, Index workers) {
-  return CausalGradient(function, arena, kept, in, blocks, op, workers);
+  return CausalGradient(function, arena, kept, in, blocks, op, workers, whole(blocks));
 }
 
 template <class A, class Blocks, class Op, class Mixing, Scalar T>

@@ -55,8 +55,6 @@ class CausalDecayGradient {
     CausalGradientScratch<A> scratch;
     Rows<A> states;  // T and V of a piece [2R, columns]
   };
-  /// Blocks whose gradients of the maps' weights are summed together.
-  static constexpr Index kGroup = 16;
 
  public:
   /// \param kept  memory of the summaries; null: the arena
@@ -75,8 +73,8 @@ class CausalDecayGradient {
         downs_(arena.take<A>(function, blocks.blocks())),
         dterms_(arena.take<A>(function, {pieces() + 1, 2 * terms})),
         intra_(function, arena, in.q.rows, sizes()),
-        query_parts_(function, arena, groups_of(blocks.blocks(), kGroup), op.query_map.weights()),
-        key_parts_(function, arena, groups_of(blocks.blocks(), kGroup), op.key_map.weights()),
+        query_parts_(function, arena, whole(blocks), op.query_map.weights()),
+        key_parts_(function, arena, whole(blocks), op.key_map.weights()),
         workers_(function, arena, workers, [&](Arena& a) {
           return Worker{{function, a, head_.raw(), sizes(), 1, 1, largest_block(blocks)},
                         {function, a, 2 * terms, std::max(kDecayColumns, sum_features())}};
@@ -98,22 +96,18 @@ class CausalDecayGradient {
       });
     }
     mix(Scan::kForwards, mixing, summaries_.values(), summaries_.key_sums(), executor);
-    executor.for_each(groups_of(m, kGroup), [&](Index g, Index w) {
-      for (Index i = g * kGroup; i < std::min((g + 1) * kGroup, m); ++i) {
-        query_block(decay_coefficient(mixing, 0), i, query_parts_.part(g), workers_[w].scratch);
-      }
+    executor.for_each(m, [&](Index i, Index w) {
+      query_block(decay_coefficient(mixing, 0), i, query_parts_.part(i), workers_[w].scratch);
     });
     if (!sums.mixing.absent()) add_terms(mixing, sums.mixing, executor);
     // From here on mixtures are gradients of summaries.
     mix(Scan::kBackwards, mixing, dmixtures_, dkey_sums_, executor);
-    executor.for_each(groups_of(m, kGroup), [&](Index g, Index w) {
-      for (Index b = g * kGroup; b < std::min((g + 1) * kGroup, m); ++b) {
-        const IntraGradients<A> keys = intra_of(b);
-        head_.differentiate_keys(blocks_, b, mixtures_.kv.row(b),
-                                 head_.sums() ? key_sums_.row(b) : nullptr, key_parts_.part(g),
-                                 workers_[w].scratch.strips,
-                                 {keys.dkeys, keys.dvalues, keys.own_dkeys});
-      }
+    executor.for_each(m, [&](Index b, Index w) {
+      const IntraGradients<A> keys = intra_of(b);
+      head_.differentiate_keys(blocks_, b, mixtures_.kv.row(b),
+                               head_.sums() ? key_sums_.row(b) : nullptr, key_parts_.part(b),
+                               workers_[w].scratch.strips,
+                               {keys.dkeys, keys.dvalues, keys.own_dkeys});
     });
     query_parts_.finish(sums.query_map);
     key_parts_.finish(sums.key_map);

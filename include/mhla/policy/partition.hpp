@@ -150,6 +150,17 @@ inline SuggestedBlocks suggest_blocks(Index tokens) {
 
 namespace detail {
 
+/// Blocks [first, first + count) of `all`: those of a rank, or on one machine all of them.
+struct BlockShare {
+  Index first;
+  Index count;
+  Index all;
+};
+template <Partition P>
+BlockShare whole(const P& blocks) {
+  return {0, blocks.blocks(), blocks.blocks()};
+}
+
 /// Throws unless the partition is of `tokens` tokens and its block sizes sum to that.
 template <Partition P>
 void expect_partition(const char* function, const char* argument, const P& blocks, Index tokens) {

@@ -204,10 +204,13 @@ inline void store_summaries(const float* first, const float* second, Index pair,
 }
 
 /// Number of summary tasks of one head, of two blocks each.
-inline Index summary_tasks(const AmxSummaries& s) { return s.block_pairs(); }
+inline Index summary_tasks(const AmxSummaries& s, const BlockShare& /*whole*/) {
+  return s.block_pairs();
+}
 /// Calls f(b, where S_b is written) for two blocks, and packs what it wrote.
 template <class F>
-void for_each_summary(const AmxSummaries& s, Index pair, const AmxKeyScratch& scratch, F&& f) {
+void for_each_summary(const AmxSummaries& s, const BlockShare& /*whole*/, Index pair,
+                      const AmxKeyScratch& scratch, F&& f) {
   const Index blocks[] = {s.first_block(pair), s.second_block(pair)};
   const float* sums[] = {nullptr, nullptr};
   for (int i = 0; i < 2; ++i) {
