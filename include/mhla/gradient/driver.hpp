@@ -89,41 +89,28 @@ ParameterSizes parameter_sizes(const Pattern& mixing, const Op& op) {
   return {mixing, op.query_map.weights(), op.key_map.weights()};
 }
 
-/// The memory of a batch's gradient and the order of its work.
+/// The gradients of shared parameters, summed over groups of pairs.
 template <class A>
-class PairGroups {
+class PairSums {
  public:
-  template <class Form, class In>
-  PairGroups(const Form& form, Arena& arena, const In& in, const ParameterSizes& sizes,
-             const ExecutorRef& executor)
-      : heads_(heads(in)),
-        pairs_(sequences(in) * heads_),
-        groups_(std::min(pairs_, kPairGroups)),
-        spread_(over_pairs(groups_, executor)),
-        sizes_(sizes) {
-    const Index workers = executor.workers();
-    share_ = static_cast<Index>(most_bytes(
-        in, [&](const auto& head) { return gradient_bytes(form, head, spread_ ? 1 : workers); }));
-    shares_ = arena.take<std::byte>(form.name, {spread_ ? workers : 1, share_});
+  PairSums(const char* function, Arena& arena, Index pairs, const ParameterSizes& sizes)
+      : pairs_(pairs), groups_(std::min(pairs, kPairGroups)), sizes_(sizes) {
     // A single pair adds to the caller's memory directly.
-    sums_ = arena.take<A>(form.name, {groups_ > 1 ? groups_ : 0, sizes_.all()});
+    sums_ = arena.take<A>(function, {groups_ > 1 ? groups_ : 0, sizes_.all()});
   }
 
-  /// Calls run(sequence, head, sums, memory, executor) for every pair.
-  template <class Run>
-  void run(const ParameterGradients<A>& sums, const ExecutorRef& executor, Run&& run) const {
-    const auto run_group = [&](Index g, Index w, const ExecutorRef& x) {
-      const ParameterGradients<A> own = groups_ > 1 ? sums_of_group(g, sums) : sums;
-      for (Index pair = begin(g); pair < begin(g + 1); ++pair) {
-        run(pair / heads_, pair % heads_, own, shares_ + w * share_, x);
-      }
-    };
+  Index groups() const { return groups_; }
+  /// The first pair of group g.
+  Index begin(Index g) const { return g * (pairs_ / groups_) + std::min(g, pairs_ % groups_); }
+  void start() const {
     if (groups_ > 1) std::fill_n(sums_, groups_ * sizes_.all(), A(0));
-    if (spread_) {
-      executor.for_each(groups_, [&](Index g, Index w) { run_group(g, w, ExecutorRef()); });
-    } else {
-      for (Index g = 0; g < groups_; ++g) run_group(g, 0, executor);
-    }
+  }
+  /// What the pairs of group g add to.
+  ParameterGradients<A> of_group(Index g, const ParameterGradients<A>& wanted) const {
+    return groups_ > 1 ? sums_of_group(g, wanted) : wanted;
+  }
+  /// Adds the groups, the first one first.
+  void finish(const ParameterGradients<A>& sums) const {
     if (groups_ <= 1) return;
     for (Index g = 0; g < groups_; ++g) {
       const ParameterGradients<A> own = sums_of_group(g, sums);
@@ -134,9 +121,6 @@ class PairGroups {
   }
 
  private:
-  /// The first pair of group g.
-  Index begin(Index g) const { return g * (pairs_ / groups_) + std::min(g, pairs_ % groups_); }
-
   ParameterGradients<A> sums_of_group(Index g, const ParameterGradients<A>& wanted) const {
     A* const first = sums_ + g * sizes_.all();
     ParameterGradients<A> own;
@@ -153,14 +137,52 @@ class PairGroups {
     add_to(from.data(), to.data(), static_cast<Index>(from.size()));
   }
 
-  Index heads_;
   Index pairs_;
   Index groups_;
-  bool spread_;  // groups over the workers; else the blocks of a pair
   ParameterSizes sizes_;
+  A* sums_ = nullptr;  // [groups, parameters]
+};
+
+/// The memory of a batch's gradient and the order of its work.
+template <class A>
+class PairGroups {
+ public:
+  template <class Form, class In>
+  PairGroups(const Form& form, Arena& arena, const In& in, const ParameterSizes& sizes,
+             const ExecutorRef& executor)
+      : heads_(heads(in)),
+        sums_(form.name, arena, sequences(in) * heads_, sizes),
+        spread_(over_pairs(sums_.groups(), executor)) {
+    const Index workers = executor.workers();
+    share_ = static_cast<Index>(most_bytes(
+        in, [&](const auto& head) { return gradient_bytes(form, head, spread_ ? 1 : workers); }));
+    shares_ = arena.take<std::byte>(form.name, {spread_ ? workers : 1, share_});
+  }
+
+  /// Calls run(sequence, head, sums, memory, executor) for every pair.
+  template <class Run>
+  void run(const ParameterGradients<A>& sums, const ExecutorRef& executor, Run&& run) const {
+    const auto run_group = [&](Index g, Index w, const ExecutorRef& x) {
+      const ParameterGradients<A> own = sums_.of_group(g, sums);
+      for (Index pair = sums_.begin(g); pair < sums_.begin(g + 1); ++pair) {
+        run(pair / heads_, pair % heads_, own, shares_ + w * share_, x);
+      }
+    };
+    sums_.start();
+    if (spread_) {
+      executor.for_each(sums_.groups(), [&](Index g, Index w) { run_group(g, w, ExecutorRef()); });
+    } else {
+      for (Index g = 0; g < sums_.groups(); ++g) run_group(g, 0, executor);
+    }
+    sums_.finish(sums);
+  }
+
+ private:
+  Index heads_;
+  PairSums<A> sums_;
+  bool spread_;  // groups over the workers; else the blocks of a pair
   Index share_ = 0;
   std::byte* shares_ = nullptr;  // [workers, share]
-  A* sums_ = nullptr;            // [groups, parameters]
 };
 
 template <class Form, class In>

@@ -97,7 +97,7 @@ class HeadGradient {
   /// Sets the tensors; not needed to count bytes.
   void set(MatrixView<const T> dout, const Gradients<T>& gradients) {
     dout_ = dout;
-    gradients_ = &gradients;
+    gradients_ = gradients;
   }
 
   const HeadSizes& sizes() const { return sizes_; }
@@ -166,19 +166,19 @@ class HeadGradient {
   /// Prefetch of the query side's next strip.
   Prefetch next_queries(const Strip& ahead) const {
     const Index tiles = tiles_of<A>(sizes_.features, sizes_.values);
-    return {tiles, ahead.tokens, ahead.count, in_.q, dout_, gradients_->q};
+    return {tiles, ahead.tokens, ahead.count, in_.q, dout_, gradients_.q};
   }
 
   /// The adjoint of phi for the numerator's queries of a strip.
   void finish_queries(const Index* tokens, Index count, A* dweights, const Worker& w) const {
     add_features_adjoint(in_.q, tokens, count, op_.query_map, w.queries, w.dqueries, w.raw,
-                         gradients_->q, dweights);
+                         gradients_.q, dweights);
   }
   /// The same for the denominator's own.
   void finish_own_queries(const Index* tokens, Index count, A* dweights, const Worker& w) const {
     if (!own()) return;
     add_features_adjoint(in_.normalizer_q, tokens, count, op_.query_map, w.own_queries,
-                         w.own_dqueries, w.raw, gradients_->normalizer_q, dweights);
+                         w.own_dqueries, w.raw, gradients_.normalizer_q, dweights);
   }
 
   // --- key side ---
@@ -199,8 +199,8 @@ class HeadGradient {
     while (strip.next() > 0) {
       const Index tiles =
           tiles_of<A>(strip.count(), sizes_.values) + tiles_of<A>(strip.count(), sizes_.features);
-      Prefetch next(tiles, strip.ahead().tokens, strip.ahead().count, in_.k, in_.v, gradients_->k,
-                    gradients_->v);
+      Prefetch next(tiles, strip.ahead().tokens, strip.ahead().count, in_.k, in_.v, gradients_.k,
+                    gradients_.v);
       const Index count = strip.count();
       const Index* const tokens = strip.tokens();
       gather_features(in_.k, tokens, count, op_.key_map, w.raw, w.keys);
@@ -224,7 +224,7 @@ class HeadGradient {
   /// dV += phi(K) dS_b for the rows of keys in scratch.
   void add_to_values(const Index* tokens, Index count, Rows<const A> gradient, Prefetch& next,
                      const Worker& w, Rows<A> gathered) const {
-    const MatrixView<T>& dv = gradients_->v;
+    const MatrixView<T>& dv = gradients_.v;
     if (dv.absent()) return;
     const Index d = sizes_.features, e = sizes_.values;
     const bool fresh = gathered.data == nullptr;
@@ -244,13 +244,13 @@ class HeadGradient {
   /// dphi(K) += V dS_b^T + dz_b for the same rows, and through phi to dk.
   void add_to_keys(const Index* tokens, Index count, Rows<A> transposed, const A* key_sum_gradient,
                    Prefetch& next, A* dweights, const Worker& w, Rows<A> gathered) const {
-    if (gradients_->k.absent() && dweights == nullptr) return;
+    if (gradients_.k.absent() && dweights == nullptr) return;
     gather(in_.v, tokens, count, w.values);
     const bool fresh = gathered.data == nullptr;
     const Rows<A> rows = fresh ? w.dkeys : gathered;
     summary_adjoint_keys<A>(fresh ? Start::kZero : Start::kTarget, w.values, count, sizes_.features,
                             sizes_.values, transposed, key_sum_gradient, rows, &next);
-    add_features_adjoint(in_.k, tokens, count, op_.key_map, w.keys, rows, w.raw, gradients_->k,
+    add_features_adjoint(in_.k, tokens, count, op_.key_map, w.keys, rows, w.raw, gradients_.k,
                          dweights);
   }
 
@@ -265,7 +265,7 @@ class HeadGradient {
     }
     gather_features(in_.normalizer_k, tokens, count, op_.key_map, w.raw, w.keys);
     add_features_adjoint(in_.normalizer_k, tokens, count, op_.key_map, w.keys, rows, w.raw,
-                         gradients_->normalizer_k, dweights);
+                         gradients_.normalizer_k, dweights);
   }
 
   const Inputs<T>& in_;
@@ -273,7 +273,7 @@ class HeadGradient {
   HeadSizes sizes_;
   A scale_;
   MatrixView<const T> dout_{};
-  const Gradients<T>* gradients_ = nullptr;
+  Gradients<T> gradients_{};
 };
 
 }  // namespace detail

@@ -1,0 +1,267 @@
+#pragma once
+
+/// \file
+/// A call of a form over ranks: what each checks, what all must have alike, and which rows travel.
+
+#include <array>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mhla/attention/bidirectional_head.hpp"
+#include "mhla/attention/causal.hpp"
+#include "mhla/attention/heads.hpp"
+#include "mhla/attention/overlap.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/call.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/distributed/agreement.hpp"
+#include "mhla/distributed/communicator.hpp"
+#include "mhla/distributed/route.hpp"
+#include "mhla/gradient/bidirectional_head.hpp"
+#include "mhla/gradient/causal.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// The two forms: their heads, and which summaries a row may read.
+struct BidirectionalHeads {
+  static constexpr auto kReach = Reach::kAll;
+  template <Scalar T, class Q, class K, class Op>
+  static auto forward(const char* name, Arena& arena, const Inputs<T>& in, const Q& queries,
+                      const K& keys, const Op& op, Index workers, const CrossShares& shares) {
+    return BidirectionalHead(vector_unit{}, name, arena, nullptr, in, queries, keys, op, workers,
+                             shares);
+  }
+  template <Scalar T, class Q, class K, class Op>
+  static auto gradient(const char* name, Arena& arena, const Inputs<T>& in, const Q& queries,
+                       const K& keys, const Op& op, Index workers, const CrossShares& shares) {
+    return BidirectionalGradient(name, arena, nullptr, in, queries, keys, op, workers, shares);
+  }
+};
+struct CausalHeads {
+  static constexpr auto kReach = Reach::kEarlier;
+  template <Scalar T, class P, class Op>
+  static auto forward(const char* name, Arena& arena, const Inputs<T>& in, const P& blocks,
+                      const P& /*keys*/, const Op& op, Index workers, const CrossShares& shares) {
+    return CausalHead(name, arena, nullptr, in, blocks, op, workers, shares.keys);
+  }
+  template <Scalar T, class P, class Op>
+  static auto gradient(const char* name, Arena& arena, const Inputs<T>& in, const P& blocks,
+                       const P& /*keys*/, const Op& op, Index workers, const CrossShares& shares) {
+    return CausalGradient(name, arena, nullptr, in, blocks, op, workers, shares.keys);
+  }
+};
+
+/// How the blocks of one sequence are split, and what travels.
+struct Split {
+  Borders queries{}, keys{};
+  CrossShares shares{};  // of this rank
+  Route summaries{}, mixtures{}, query_parts{}, key_parts{};
+};
+
+/// Throws unless all sequences are split alike.
+inline void expect_one_split(const char* function, std::span<const Split> splits) {
+  for (const Split& split : splits) {
+    if (split.queries == splits.front().queries) continue;
+    fail_option(function, "parameters.mixing", "is set for sequences that are split differently",
+                "no gradient of the mixing matrix, or one split");
+  }
+}
+
+/// A form and its arguments, but the tensors.
+template <class Heads, class A, AttentionBlocks Blocks, class Op>
+struct RankForm {
+  static constexpr bool kCausal = Heads::kReach == Reach::kEarlier;
+
+  const char* name;
+  const Blocks& blocks;
+  MixingView<const A> mixing;
+  const Op& op;
+
+  template <Scalar T, class Q, class K>
+  auto forward(Arena& arena, const Inputs<T>& in, const Q& queries, const K& keys, Index workers,
+               const CrossShares& shares) const {
+    return Heads::forward(name, arena, in, queries, keys, op, workers, shares);
+  }
+  template <Scalar T, class Q, class K>
+  auto gradient(Arena& arena, const Inputs<T>& in, const Q& queries, const K& keys, Index workers,
+                const CrossShares& shares) const {
+    return Heads::gradient(name, arena, in, queries, keys, op, workers, shares);
+  }
+
+  /// Throws unless this rank's part of a head fits.
+  template <Scalar T>
+  void check(const Inputs<T>& in, std::type_identity_t<MatrixView<const T>> out,
+             const char* argument) const {
+    expect_inputs(name, in, op, out, argument);
+    if constexpr (kCausal) {
+      expect_causal_normalizer(name, op);
+      expect_shape(name, "k", in.k, in.q.rows, -1);
+    }
+    const auto& queries = blocks_of(query_blocks(blocks), in.q.rows);
+    const auto& keys = blocks_of(key_blocks(blocks), in.k.rows);
+    expect_partition(name, kIsCross<Blocks> ? "query_blocks" : "blocks", queries, in.q.rows);
+    expect_partition(name, kIsCross<Blocks> ? "key_blocks" : "blocks", keys, in.k.rows);
+    if constexpr (kCausal) expect_ordered(name, "blocks", queries);
+    if (op.normalizer.sums() == WeightSums::kCrossQuery) {
+      expect_cross_query(name, queries, keys.blocks());
+    }
+  }
+
+  /// What must be alike on all ranks.
+  template <class In>
+  void state(Facts& facts, const In& in) const {
+    facts.add("q", "sequences", sequences(in));
+    facts.add("q", "heads", heads(in));
+    facts.add("q", "bytes a number", sizeof(scalar_of<In>));
+    facts.add("mixing", "rows", mixing.rows());
+    facts.add("mixing", "columns", mixing.cols());
+    facts.add_bits("mixing", "coefficients", mixing_bits());
+    facts.add_bits("op", "normalizer or scale", normalizer_bits());
+    if (sequences(in) == 0 || heads(in) == 0) return;
+    const auto head = head_inputs(in, 0, 0);
+    facts.add("q", "width", head.q.cols);
+    facts.add("k", "width", head.k.cols);
+    facts.add("v", "width", head.v.cols);
+    facts.add("normalizer_q", "width", head.normalizer_q.cols);
+    facts.add("normalizer_k", "width", head.normalizer_k.cols);
+    facts.add_bits("op", "query map", map_bits(op.query_map, head.q.cols));
+    facts.add_bits("op", "key map", map_bits(op.key_map, head.k.cols));
+  }
+
+  /// Blocks of queries and of keys of a sequence on this rank, and the tokens of a block, where all
+  /// must be as long.
+  template <Scalar T>
+  std::array<Index, 3> counts(const Inputs<T>& in) const {
+    const auto& queries = blocks_of(query_blocks(blocks), in.q.rows);
+    const auto& keys = blocks_of(key_blocks(blocks), in.k.rows);
+    const bool alike = op.normalizer.sums() == WeightSums::kCrossQuery;
+    return {queries.blocks(), keys.blocks(), alike ? largest_block(queries) : 0};
+  }
+
+ private:
+  static constexpr Index kProbes = 4;
+
+  Fingerprint mixing_bits() const {
+    const Pattern& pattern = mixing.pattern();
+    Fingerprint bits;
+    bits.add(mixing.storage());
+    for (Index i = 0; i < mixing.rows(); ++i) {
+      if (pattern.sparse()) {
+        const auto list = pattern.row(i);
+        bits.add(std::span(list.blocks, static_cast<std::size_t>(list.count)));
+      } else {
+        bits.add(pattern.first(i)).add(pattern.last(i));
+      }
+    }
+    return bits;
+  }
+
+  /// Of what a map makes of one row.
+  template <class Map>
+  static Fingerprint map_bits(const Map& map, Index width) {
+    std::vector<A> x(static_cast<std::size_t>(width)),
+        y(static_cast<std::size_t>(map.features(width)));
+    for (Index j = 0; j < width; ++j) {
+      x[static_cast<std::size_t>(j)] = static_cast<A>(j * 37 % 61 - 30) / A(16);
+    }
+    if (width > 0) map(x.data(), y.data(), width);
+    return Fingerprint().add(std::span<const A>(y));
+  }
+  Fingerprint normalizer_bits() const {
+    const std::array<A, kProbes> r{A(0.25), A(1.5), A(-2), A(1e-3)};
+    std::array<A, kProbes> y{};
+    op.normalizer.denominators(r.data(), kProbes, y.data());
+    return Fingerprint().add(std::span<const A>(y)).add(op.scale).add(op.normalizer.sums());
+  }
+};
+
+/// Gives all ranks the rows of a mixing matrix that each has written.
+template <distributed::Communicator C, class A>
+void gather_rows(C& comm, const MixingView<A>& m, const Borders& rows) {
+  const Pattern& pattern = m.pattern();
+  Borders first;
+  for (const Index i : rows) {
+    first.push_back(!pattern.sparse() ? i * pattern.width()
+                    : i < m.rows()    ? pattern.row(i).first
+                                      : pattern.size());
+  }
+  const distributed::SharedRows numbers{reinterpret_cast<std::byte*>(m.storage().data()),
+                                        sizeof(A)};
+  comm.all_gather(std::span(&numbers, 1), first).wait();
+}
+
+/// Checks a call on this rank and with the others; returns how each sequence is split.
+/// \param out    outputs or their gradients, called `argument`
+/// \param check  check(facts): what the call wants besides
+template <distributed::Communicator C, class Heads, class A, class Blocks, class Op, class In,
+          class Check>
+std::vector<Split> agree_on(C& comm, const RankForm<Heads, A, Blocks, Op>& form, const In& in,
+                            const dout_of<In>& out, const char* argument, const Call& call,
+                            Check&& check) {
+  const Index sequence_count = sequences(in);
+  agree(comm, form.name, [&](Facts& facts) {
+    expect_batch(form.name, in, out, argument);
+    for (Index s = 0; s < sequence_count && heads(in) > 0; ++s) {
+      form.check(head_inputs(in, s, 0), head_output(in, out, s, 0), argument);
+    }
+    if (!call.workspace.empty()) {
+      fail_option(form.name, "workspace", "is set", "none: a call over ranks allocates");
+    }
+    if (!call.kept.empty()) {
+      fail_option(form.name, "kept", "is set", "none: a call over ranks keeps nothing");
+    }
+    check(facts);
+    form.state(facts, in);
+  });
+
+  using Counts = std::array<Index, 3>;
+  std::vector<Counts> own, all;  // [sequences], [ranks, sequences]
+  for (Index s = 0; s < sequence_count; ++s) {
+    own.push_back(heads(in) > 0 ? form.counts(head_inputs(in, s, 0)) : Counts{});
+  }
+  all.resize(own.size() * static_cast<std::size_t>(comm.size()));
+  if (sequence_count > 0) {
+    comm.agree(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
+  }
+
+  std::vector<Split> splits(own.size());
+  for (std::size_t s = 0; s < own.size(); ++s) {
+    Split& split = splits[s];
+    split.queries = split.keys = {0};
+    Index tokens = 0;  // of a block, where all are as long
+    for (Index r = 0; r < comm.size(); ++r) {
+      const Counts& rank = all[static_cast<std::size_t>(r) * own.size() + s];
+      split.queries.push_back(split.queries.back() + rank[0]);
+      split.keys.push_back(split.keys.back() + rank[1]);
+      if (rank[2] == 0) continue;
+      if (tokens == 0) tokens = rank[2];
+      if (rank[2] != tokens) {
+        fail_option(form.name, "normalizer",
+                    "is CrossQuery with blocks of " + std::to_string(tokens) + " and, on rank " +
+                        std::to_string(r) + ", " + std::to_string(rank[2]) + " tokens",
+                    "query blocks of one size");
+      }
+    }
+    const Index mq = split.queries.back(), mk = split.keys.back();
+    if (form.kCausal) {
+      expect_leading_mixing(form.name, form.mixing, mq, mk);
+    } else {
+      expect_mixing_of<std::remove_cvref_t<decltype(query_blocks(form.blocks))>>(
+          form.name, form.mixing, mq, mk);
+    }
+    split.shares = {share_of(split.queries, comm.rank()), share_of(split.keys, comm.rank())};
+    const Pattern& pattern = form.mixing.pattern();
+    split.summaries = summary_route(pattern, Heads::kReach, split.queries, split.keys, comm.rank());
+    split.mixtures = mixture_route(pattern, Heads::kReach, split.queries, split.keys, comm.rank());
+    split.query_parts = Route(split.queries);
+    split.key_parts = Route(split.keys);
+  }
+  return splits;
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

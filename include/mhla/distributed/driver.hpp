@@ -1,0 +1,276 @@
+#pragma once
+
+/// \file
+/// The driver of a form whose blocks are split over ranks. (sequence, head) pairs go through the
+/// steps of a head one behind the other; between two steps of a pair the rows of its arrays travel,
+/// while this rank works on the pairs before and behind it:
+///
+///     forward    summarize | read
+///     gradient   summarize | read_queries | read_keys | finish, where maps have weights
+///
+/// Every step is that of one machine, on a share of the blocks: so all bits are the same.
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "mhla/attention/form.hpp"
+#include "mhla/attention/heads.hpp"
+#include "mhla/core/arch.hpp"
+#include "mhla/core/call.hpp"
+#include "mhla/core/executor.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/distributed/call.hpp"
+#include "mhla/distributed/communicator.hpp"
+#include "mhla/distributed/route.hpp"
+#include "mhla/gradient/check.hpp"
+#include "mhla/gradient/driver.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// Runs on `executor`, and calls between() on the calling thread after each of its pieces of work.
+template <class Between>
+class InterruptedExecutor {
+ public:
+  InterruptedExecutor(const ExecutorRef& executor, Between between)
+      : executor_(executor), between_(std::move(between)), caller_(std::this_thread::get_id()) {}
+
+  Index workers() const { return executor_.workers(); }
+  template <class F>
+  void for_each(Index count, F&& f) const {
+    executor_.for_each(count, [&](Index i, Index w) {
+      f(i, w);
+      if (std::this_thread::get_id() == caller_) between_();
+    });
+  }
+
+ private:
+  ExecutorRef executor_;
+  Between between_;
+  std::thread::id caller_;
+};
+
+/// A pair under way: its head, and the transfers that it waits for.
+template <class C, class T, class Blocks, class Make>
+class PairUnderWay {
+  using Queries = typename PartitionOf<
+      std::remove_cvref_t<decltype(query_blocks(std::declval<Blocks>()))>>::type;
+  using Keys =
+      typename PartitionOf<std::remove_cvref_t<decltype(key_blocks(std::declval<Blocks>()))>>::type;
+  using Head = std::invoke_result_t<const Make&, Arena&, const Inputs<T>&, const Queries&,
+                                    const Keys&, const CrossShares&>;
+  using Transfer = decltype(std::declval<Route>().start(std::declval<C&>(), {}));
+
+ public:
+  /// \param make  make(arena, in, queries, keys, shares) returns the head
+  Head& open(std::byte* memory, const Inputs<T>& in, const Blocks& blocks,
+             const CrossShares& shares, const Make& make) {
+    in_ = in;
+    queries_.emplace(blocks_of(query_blocks(blocks), in.q.rows));
+    keys_.emplace(blocks_of(key_blocks(blocks), in.k.rows));
+    Arena arena(memory);
+    head_.reset(new Head(make(arena, in_, *queries_, *keys_, shares)));
+    return *head_;
+  }
+  Head& head() { return *head_; }
+
+  /// Starts the transfer of the arrays that for_each(f) hands to f(rows, columns).
+  template <class ForEach>
+  void start(C& comm, const Route& route, const BlockShare& share, ForEach&& for_each) {
+    std::vector<distributed::SharedRows> arrays;
+    for_each([&](auto rows, Index columns) {
+      for (Index r = share.first; r < share.first + share.count; ++r) {  // padding travels too
+        std::fill(rows.row(r) + columns, rows.row(r) + rows.stride, 0);
+      }
+      arrays.push_back({reinterpret_cast<std::byte*>(rows.data),
+                        static_cast<std::size_t>(rows.stride) * sizeof(*rows.data)});
+    });
+    if (!arrays.empty()) transfers_.push_back(route.start(comm, arrays));
+  }
+  void wait() {
+    for (Transfer& transfer : transfers_) transfer.wait();
+    transfers_.clear();
+  }
+  void poll() {
+    for (Transfer& transfer : transfers_) static_cast<void>(transfer.done());
+  }
+
+ private:
+  Inputs<T> in_;
+  std::optional<Queries> queries_;
+  std::optional<Keys> keys_;
+  std::unique_ptr<Head> head_;
+  std::vector<Transfer> transfers_;
+};
+
+/// The pairs under way of a call, each in its share of memory.
+template <class Pair>
+class PairsUnderWay {
+ public:
+  PairsUnderWay(const char* function, Index steps, std::size_t bytes)
+      : share_(round_up(static_cast<Index>(bytes), kBufferAlignment)),
+        memory_(function, {},
+                static_cast<std::size_t>(checked_product(function, "workspace", {steps, share_}))),
+        pairs_(static_cast<std::size_t>(steps)) {}
+
+  Pair& operator[](Index pair) { return pairs_[place(pair)]; }
+  std::byte* memory(Index pair) {
+    return memory_.bytes().data() + static_cast<Index>(place(pair)) * share_;
+  }
+  void poll() {
+    for (Pair& pair : pairs_) pair.poll();
+  }
+
+ private:
+  std::size_t place(Index pair) const { return static_cast<std::size_t>(pair) % pairs_.size(); }
+
+  Index share_;
+  Scratch memory_;
+  std::vector<Pair> pairs_;  // their transfers end before their memory does
+};
+
+/// Calls step(s, pair) for the steps s of every pair: those of a pair in order, and between two of
+/// them one of each other pair under way.
+template <class Step>
+void for_each_step(Index pairs, Index steps, Step&& step) {
+  for (Index front = 0; front < pairs + steps - 1; ++front) {
+    for (Index s = 0; s < steps; ++s) {
+      if (front - s >= 0 && front - s < pairs) step(s, front - s);
+    }
+  }
+}
+
+/// The most bytes of a head over all sequences.
+template <class In, class Blocks, class Make>
+std::size_t most_bytes(const In& in, const Blocks& blocks, const std::vector<Split>& splits,
+                       const Make& make) {
+  std::size_t most = 0;
+  for (Index s = 0; s < sequences(in) && heads(in) > 0; ++s) {
+    const auto head = head_inputs(in, s, 0);
+    const auto& queries = blocks_of(query_blocks(blocks), head.q.rows);
+    const auto& keys = blocks_of(key_blocks(blocks), head.k.rows);
+    most = std::max(most, counted_bytes([&](Arena& arena) {
+                      return make(arena, head, queries, keys,
+                                  splits[static_cast<std::size_t>(s)].shares);
+                    }));
+  }
+  return most;
+}
+
+/// Computes the outputs of this rank's queries.
+template <distributed::Communicator C, class Form, class In>
+void run_ranks(C& comm, const Form& form, const In& in,
+               const std::type_identity_t<output_of<In>>& out, const Call& call) {
+  const std::vector<Split> splits =
+      agree_on(comm, form, in, dout_of<In>(out), "out", call,
+               [&](Facts&) { expect_separate(form.name, in, dout_of<In>(out)); });
+  const auto make = [&](Arena& arena, const auto& head, const auto& queries, const auto& keys,
+                        const CrossShares& shares) {
+    return form.forward(arena, head, queries, keys, call.executor.workers(), shares);
+  };
+  using Pair =
+      PairUnderWay<C, scalar_of<In>, std::remove_cvref_t<decltype(form.blocks)>, decltype(make)>;
+  PairsUnderWay<Pair> pairs(form.name, 2, most_bytes(in, form.blocks, splits, make));
+  const InterruptedExecutor executor(call.executor, [&] { pairs.poll(); });
+  for_each_step(sequences(in) * heads(in), 2, [&](Index step, Index p) {
+    const Index s = p / heads(in), h = p % heads(in);
+    const Split& split = splits[static_cast<std::size_t>(s)];
+    Pair& pair = pairs[p];
+    if (step == 0) {
+      auto& head =
+          pair.open(pairs.memory(p), head_inputs(in, s, h), form.blocks, split.shares, make);
+      head.summarize(executor);
+      pair.start(comm, split.summaries, split.shares.keys,
+                 [&](auto&& f) { head.for_each_array(f); });
+    } else {
+      pair.wait();
+      pair.head().read(form.mixing, head_output(in, out, s, h), executor);
+    }
+  });
+}
+
+/// Adds the gradients of this rank's tokens, and those of parameters on all ranks alike.
+template <distributed::Communicator C, class Form, class In>
+void run_ranks_gradient(C& comm, const Form& form, const In& in,
+                        const std::type_identity_t<dout_of<In>>& dout,
+                        const gradients_of<In>& gradients, const parameters_of<In>& parameters,
+                        const Call& call) {
+  using A = sum_of<In>;
+  const std::vector<Split> splits = agree_on(comm, form, in, dout, "dout", call, [&](Facts& facts) {
+    expect_parameters(form.name, form.mixing.pattern(), form.op, parameters);
+    expect_batch_gradients(form.name, in, gradients);
+    for (Index s = 0; s < sequences(in) && heads(in) > 0; ++s) {
+      expect_gradients(form.name, head_inputs(in, s, 0), head_gradients(in, gradients, s, 0));
+    }
+    expect_separate_gradients(form.name, in, dout, gradients, parameters, form.mixing.storage());
+    facts.add("parameters.mixing", "presence", parameters.mixing.absent() ? 0 : 1);
+    facts.add("parameters.query_map", "presence", parameters.query_map.empty() ? 0 : 1);
+    facts.add("parameters.key_map", "presence", parameters.key_map.empty() ? 0 : 1);
+  });
+  if (!parameters.mixing.absent()) expect_one_split(form.name, splits);
+  const auto make = [&](Arena& arena, const auto& head, const auto& queries, const auto& keys,
+                        const CrossShares& shares) {
+    return form.gradient(arena, head, queries, keys, call.executor.workers(), shares);
+  };
+  using Pair =
+      PairUnderWay<C, scalar_of<In>, std::remove_cvref_t<decltype(form.blocks)>, decltype(make)>;
+  const bool weights = !parameters.query_map.empty() || !parameters.key_map.empty();
+  const Index count = sequences(in) * heads(in), steps = weights ? 4 : 3;
+  PairsUnderWay<Pair> pairs(form.name, steps, most_bytes(in, form.blocks, splits, make));
+  const InterruptedExecutor executor(call.executor, [&] { pairs.poll(); });
+  const ParameterSizes sizes = parameter_sizes(form.mixing.pattern(), form.op);
+  Scratch memory(form.name, {}, counted_bytes([&](Arena& arena) {
+                   return PairSums<A>(form.name, arena, count, sizes);
+                 }));
+  const PairSums<A> sums(form.name, memory.arena(), count, sizes);
+  sums.start();
+  Index group = 0;  // of the pair that is opened
+  for_each_step(count, steps, [&](Index step, Index p) {
+    const Index s = p / heads(in), h = p % heads(in);
+    const Split& split = splits[static_cast<std::size_t>(s)];
+    Pair& pair = pairs[p];
+    if (step == 0) {
+      while (p >= sums.begin(group + 1)) ++group;
+      auto& head =
+          pair.open(pairs.memory(p), head_inputs(in, s, h), form.blocks, split.shares, make);
+      head.set(head_output(in, dout, s, h), head_gradients(in, gradients, s, h),
+               sums.of_group(group, parameters));
+      head.summarize(false, executor);
+      pair.start(comm, split.summaries, split.shares.keys,
+                 [&](auto&& f) { head.for_each_summary_array(false, f); });
+      return;
+    }
+    pair.wait();
+    auto& head = pair.head();
+    if (step == 1) {
+      head.read_queries(form.mixing, executor);
+      pair.start(comm, split.mixtures, split.shares.queries,
+                 [&](auto&& f) { head.for_each_mixture_array(f); });
+    } else if (step == 2) {
+      head.read_keys(form.mixing, executor);
+      if (!weights) return;
+      pair.start(comm, split.query_parts, split.shares.queries,
+                 [&](auto&& f) { head.query_parts().for_each_array(f); });
+      pair.start(comm, split.key_parts, split.shares.keys,
+                 [&](auto&& f) { head.key_parts().for_each_array(f); });
+    } else {
+      head.finish();
+    }
+  });
+  sums.finish(parameters);
+  if (!parameters.mixing.absent() && !splits.empty()) {
+    gather_rows(comm, parameters.mixing, splits.front().queries);
+  }
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

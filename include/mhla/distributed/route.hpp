@@ -1,0 +1,138 @@
+#pragma once
+
+/// \file
+/// Which rows of arrays with a row a block travel between which ranks, by the coefficients of the
+/// mixing matrix: all rows to all ranks, or where some rank can do without some, those that are
+/// read. Partial mixtures, reduced and scattered, would move less where query blocks are few, but
+/// their sums would depend on the split.
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/distributed/communicator.hpp"
+#include "mhla/policy/partition.hpp"
+#include "mhla/policy/pattern.hpp"
+#include "mhla/stage/mixing.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// The blocks of all ranks: rank r has [first[r], first[r + 1]).
+using Borders = std::vector<Index>;
+
+inline BlockShare share_of(const Borders& first, Index rank) {
+  const auto r = static_cast<std::size_t>(rank);
+  return {first[r], first[r + 1] - first[r], first.back()};
+}
+
+class Route {
+ public:
+  Route() = default;
+  /// All rows to all ranks.
+  explicit Route(const Borders& first) : first_(first) {}
+  /// \param first  whose the rows are
+  /// \param reads  reads(r, mark) calls mark(begin, end) for runs of rows that rank r reads
+  template <class Reads>
+  Route(const Borders& first, Index rank, Reads&& reads);
+
+  /// All rows go to all ranks, by all_gather; else by exchange.
+  bool all() const { return all_; }
+  Index rows_sent() const { return sent_; }
+  Index rows_received() const { return received_; }
+
+  /// Starts the transfer of rows of all arrays.
+  template <distributed::Communicator C>
+  auto start(C& comm, std::span<const distributed::SharedRows> arrays) const {
+    return all_ ? comm.all_gather(arrays, first_) : comm.exchange(arrays, sends_, receives_);
+  }
+
+ private:
+  Borders first_;
+  std::vector<distributed::PeerRows> sends_, receives_;
+  bool all_ = true;
+  Index sent_ = 0, received_ = 0;
+};
+
+/// Of summaries, to the ranks whose query blocks read them.
+inline Route summary_route(const Pattern& pattern, Reach reach, const Borders& queries,
+                           const Borders& keys, Index rank) {
+  return {keys, rank, [&](Index reader, auto&& mark) {
+            const auto own = share_of(queries, reader);
+            for (Index i = own.first; i < own.first + own.count; ++i) {
+              if (pattern.sparse()) {
+                const auto list = readable_list(pattern, i, reach, keys.back());
+                for (Index n = 0; n < list.count; ++n) mark(list.blocks[n], list.blocks[n] + 1);
+              } else {
+                const auto span = readable(pattern, i, reach, keys.back());
+                mark(span.begin, span.end);
+              }
+            }
+          }};
+}
+
+/// Of gradients of mixtures, to the ranks of the key blocks that the mixtures hold.
+inline Route mixture_route(const Pattern& pattern, Reach reach, const Borders& queries,
+                           const Borders& keys, Index rank) {
+  return {queries, rank, [&](Index reader, auto&& mark) {
+            const auto own = share_of(keys, reader);
+            for (Index b = own.first; b < own.first + own.count; ++b) {
+              if (pattern.sparse()) {
+                const auto list = reader_list(pattern, b, reach, queries.back());
+                for (Index n = 0; n < list.count; ++n) mark(list.blocks[n], list.blocks[n] + 1);
+              } else {
+                const auto span = readers(pattern, b, reach, queries.back());
+                mark(span.begin, span.end);
+              }
+            }
+          }};
+}
+
+// ------------------------------------------------------------------------------------------------
+
+template <class Reads>
+Route::Route(const Borders& first, Index rank, Reads&& reads) : first_(first) {
+  const Index size = static_cast<Index>(first.size()) - 1;
+  const auto own = share_of(first, rank);
+  std::vector<Index> changes;  // of how many runs hold a row, from the row before
+  for (Index reader = 0; reader < size; ++reader) {
+    // Of other readers only this rank's rows matter, once some rank can do without some.
+    const bool whole = reader == rank || all_;
+    const Index begin = whole ? 0 : own.first, end = whole ? own.all : own.first + own.count;
+    changes.assign(static_cast<std::size_t>(end - begin + 1), 0);
+    reads(reader, [&](Index from, Index to) {
+      if (std::max(from, begin) >= std::min(to, end)) return;
+      ++changes[static_cast<std::size_t>(std::max(from, begin) - begin)];
+      --changes[static_cast<std::size_t>(std::min(to, end) - begin)];
+    });
+    for (std::size_t i = 1; i < changes.size(); ++i) changes[i] += changes[i - 1];
+    const auto is_read = [&](Index row) {
+      return changes[static_cast<std::size_t>(row - begin)] > 0;
+    };
+    for (Index peer = 0; peer < size; ++peer) {
+      if (peer == reader || !(whole || peer == rank)) continue;
+      const auto share = share_of(first, peer);
+      const Index last = share.first + share.count;
+      for (Index row = share.first; row < last;) {
+        if (!is_read(row)) {
+          all_ = false;
+          ++row;
+          continue;
+        }
+        const Index from = row;
+        while (row < last && is_read(row)) ++row;
+        if (reader == rank) receives_.push_back({peer, from, row});
+        if (peer == rank) sends_.push_back({reader, from, row});
+      }
+    }
+  }
+  for (const distributed::PeerRows& rows : sends_) sent_ += rows.end - rows.begin;
+  for (const distributed::PeerRows& rows : receives_) received_ += rows.end - rows.begin;
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -1,0 +1,260 @@
+#pragma once
+
+/// \file
+/// What forms over ranks promise: the bits of one machine for any number of ranks and any split,
+/// and for whatever is wrong on one rank an error on all. Ranks is as in communicator.hpp.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "mhla/core/executor.hpp"
+#include "mhla/distributed/bidirectional.hpp"
+#include "mhla/distributed/causal.hpp"
+#include "support/gradient_forms.hpp"
+#include "support/gradient_random.hpp"
+#include "support/message_of.hpp"
+#include "support/rank_problem.hpp"
+
+namespace mhla::test {
+
+/// The two forms, on one machine and over ranks.
+struct BidirectionalOverRanks {
+  using Alone = BidirectionalForm;
+
+  template <class In, class P, class Blocks>
+  static auto run_alone(const In& in, const P& p, const Blocks& blocks) {
+    return bidirectional(in, blocks, p.mixing(), p.op);
+  }
+  template <class C, class In, class P, class Blocks>
+  static void run(C& comm, const In& in, const P& p, const Blocks& blocks,
+                  const detail::output_of<In>& out, const Call& call = {}) {
+    distributed::bidirectional(comm, in, blocks, p.mixing(), p.op, out, call);
+  }
+  template <class C, class In, class P, class Blocks>
+  static void add(C& comm, const GradientArguments<In>& a, const P& p, const Blocks& blocks,
+                  const Call& call = {}) {
+    distributed::bidirectional_gradient(comm, a.in, blocks, p.mixing(), p.op, a.dout, a.gradients,
+                                        a.parameters, call);
+  }
+};
+struct CausalOverRanks {
+  using Alone = CausalForm;
+
+  template <class In, class P, class Blocks>
+  static auto run_alone(const In& in, const P& p, const Blocks& blocks) {
+    return causal(in, blocks.queries, p.mixing(), p.op);
+  }
+  template <class C, class In, class P, class Blocks>
+  static void run(C& comm, const In& in, const P& p, const Blocks& blocks,
+                  const detail::output_of<In>& out, const Call& call = {}) {
+    distributed::causal(comm, in, blocks.queries, p.mixing(), p.op, out, call);
+  }
+  template <class C, class In, class P, class Blocks>
+  static void add(C& comm, const GradientArguments<In>& a, const P& p, const Blocks& blocks,
+                  const Call& call = {}) {
+    distributed::causal_gradient(comm, a.in, blocks.queries, p.mixing(), p.op, a.dout, a.gradients,
+                                 a.parameters, call);
+  }
+};
+
+template <class M>
+std::string bits_of(const M& m) {
+  return {reinterpret_cast<const char*>(m.data()),
+          static_cast<std::size_t>(m.size()) * sizeof(*m.data())};
+}
+
+/// Expects the outputs and gradients of one machine on a rank.
+template <class Form, class T, class C>
+void expect_bits_of_one_machine(C& comm, const GradientProblem<T>& p) {
+  const RankProblem<T> rank(p, comm.rank(), comm.size());
+  const std::string where = " on rank " + std::to_string(comm.rank()) + ", " + p.text();
+  ThreadPool pool(1 + static_cast<Index>(p.seed) % 3);
+  const Call call{.executor = pool};
+
+  const Matrix<T> expected = rank.queries.rows_of(Form::run_alone(p.inputs(), p, p.blocks));
+  Matrix<T> out = Matrix<T>::Constant(expected.rows(), expected.cols(), T(7));
+  Form::run(comm, rank.own.inputs(), rank.own, rank.own.blocks, out, call);
+  EXPECT_EQ(bits_of(out), bits_of(expected)) << "outputs" << where;
+
+  Random start(p.seed);
+  const GradientBuffers<T> begin(p, [&] { return start.uniform(-1, 1); });
+  GradientBuffers<T> all = begin, part = rank.part_of(begin);
+  add_gradients<typename Form::Alone>(p, all);
+  Form::add(comm,
+            GradientArguments<Inputs<T>>{rank.own.inputs(), rank.own.dout, part.views(),
+                                         part.parameter_views()},
+            rank.own, rank.own.blocks, call);
+  EXPECT_EQ(different_bits(part, rank.part_of(all)), "") << "gradients" << where;
+}
+
+/// Tokens [begin, begin + count) of all sequences.
+template <class T>
+TensorView<T> middle_tokens(TensorView<T> t, Index begin, Index count) {
+  t.data += begin * t.strides[1];
+  t.shape[1] = count;
+  return t;
+}
+
+/// The same of a batch [B,N,H,D] in blocks of `length`, with weights in both maps.
+template <class Form, class C>
+void expect_bits_of_one_machine_for_a_batch(C& comm, Index batch, Index heads, Index blocks,
+                                            Index length) {
+  auto p = complete_problem<typename Form::Alone, float>();
+  Random rng(static_cast<std::uint64_t>(batch));
+  p.set_mixing(Pattern(blocks, blocks), rng, 0.1);
+  const Index n = blocks * length - 1, d = p.tensors[kQ].cols();
+  Tensor<float> q({batch, n, heads, d}), k = q, v = q, dout = q, dq = q, expected = q;
+  for (Tensor<float>* t : {&q, &k, &v, &dout}) {
+    for (float& x : t->data()) x = static_cast<float>(rng.uniform());
+  }
+  const BatchInputs<float> in = inputs(q, k, v);
+  const CrossBlocks<ContiguousBlocks, ContiguousBlocks> all{{length}, {length}};
+  const Tensor<float> o = Form::run_alone(in, p, all);
+  GradientBuffers<float> whole(p), own(p);
+  add_gradients<typename Form::Alone>(
+      GradientArguments<BatchInputs<float>>{in, dout, {.q = expected}, whole.parameter_views()}, p,
+      all);
+
+  const auto first = random_split(rng, blocks, comm.size());
+  const auto r = static_cast<std::size_t>(comm.rank());
+  const Index begin = std::min(first[r] * length, n);
+  const Index count = std::min(first[r + 1] * length, n) - begin;
+  const auto part = [&](auto t) { return middle_tokens(t, begin, count); };
+  const BatchInputs<float> mine{.q = part(in.q), .k = part(in.k), .v = part(in.v)};
+  Tensor<float> out({batch, n, heads, d});
+  Form::run(comm, mine, p, all, part(out.view()));
+  Form::add(
+      comm,
+      GradientArguments<BatchInputs<float>>{
+          mine, part(TensorView<const float>(dout)), {.q = part(dq.view())}, own.parameter_views()},
+      p, all);
+  for (Index b = 0; b < batch; ++b) {
+    for (Index t = begin; t < begin + count; ++t) {
+      for (Index h = 0; h < heads; ++h) {
+        for (Index j = 0; j < d; ++j) {
+          ASSERT_EQ(out.view()(b, t, h, j), o.view()(b, t, h, j));
+          ASSERT_EQ(dq.view()(b, t, h, j), expected.view()(b, t, h, j));
+        }
+      }
+    }
+  }
+  EXPECT_EQ(different_bits(own, whole), "");
+}
+
+template <class Ranks>
+class RanksContract : public testing::Test {};
+TYPED_TEST_SUITE_P(RanksContract);
+
+TYPED_TEST_P(RanksContract, BidirectionalHasTheBitsOfOneMachine) {
+  TypeParam::run([](auto& comm) {
+    for_problems<BidirectionalForm, float>(
+        120, [&](const auto& p) { expect_bits_of_one_machine<BidirectionalOverRanks>(comm, p); });
+    for_problems<BidirectionalForm, Eigen::bfloat16>(
+        20, [&](const auto& p) { expect_bits_of_one_machine<BidirectionalOverRanks>(comm, p); });
+  });
+}
+
+TYPED_TEST_P(RanksContract, CausalHasTheBitsOfOneMachine) {
+  TypeParam::run([](auto& comm) {
+    for_problems<CausalForm, float>(
+        120, [&](const auto& p) { expect_bits_of_one_machine<CausalOverRanks>(comm, p); });
+    for_problems<CausalForm, double>(
+        20, [&](const auto& p) { expect_bits_of_one_machine<CausalOverRanks>(comm, p); });
+  });
+}
+
+TYPED_TEST_P(RanksContract, BatchesHaveTheBitsOfOneMachine) {
+  TypeParam::run([](auto& comm) {
+    expect_bits_of_one_machine_for_a_batch<BidirectionalOverRanks>(comm, 2, 3, 9, 5);
+    expect_bits_of_one_machine_for_a_batch<CausalOverRanks>(comm, 9, 8, 5, 3);
+    expect_bits_of_one_machine_for_a_batch<BidirectionalOverRanks>(comm, 0, 3, 5, 3);
+  });
+}
+
+/// A call of the bidirectional form that is right on rank 0, and wrong on the last rank.
+template <class C, class Change>
+std::string message_of_wrong_call(C& comm, Change&& change) {
+  using Wrong = GradientProblem<float>;
+  Wrong p = complete_problem<BidirectionalForm, float>();
+  Random rng(1);
+  p.set_mixing(
+      Pattern(p.blocks.queries.blocks() * comm.size(), p.blocks.keys.blocks() * comm.size()), rng,
+      0.1);
+  Matrix<float> out(p.queries(), p.tensors[kV].cols());
+  out.setConstant(7);
+  if (comm.rank() == comm.size() - 1) change(p);
+  const std::string message = message_of<error>(
+      [&] { distributed::bidirectional(comm, p.inputs(), p.blocks, p.mixing(), p.op, out); });
+  EXPECT_TRUE((out.array() == 7).all()) << message;
+  return message;
+}
+
+TYPED_TEST_P(RanksContract, WhatOneRankHasWrongIsAnErrorOnAll) {
+  TypeParam::run([](auto& comm) {
+    if (comm.size() == 1) return;
+    const Index last = comm.size() - 1;
+    const auto expect = [&](auto&& change, const std::string& message) {
+      EXPECT_EQ(message_of_wrong_call(comm, change),
+                "mhla::distributed::bidirectional: " + message);
+    };
+    const std::string on = " on rank " + std::to_string(last);
+    using P = GradientProblem<float>;
+    expect([](P& p) { p.coefficients(0, 1) += 1; },
+           "mixing has other coefficients" + on + ", expected the same as on rank 0");
+    expect([](P& p) { p.op.scale = 2; },
+           "op has other normalizer or scale" + on + ", expected the same as on rank 0");
+    expect([](P& p) { p.op.normalizer = {KeySum{0.5}}; },
+           "op has other normalizer or scale" + on + ", expected the same as on rank 0");
+    expect(
+        [](P& p) {
+          p.op.key_map = {ElementwiseProduct<float>(
+              DenseWeights<float>{Matrix<float>::Ones(3, 3), Matrix<float>::Ones(3, 1)},
+              DenseWeights<float>{Matrix<float>::Ones(3, 3), Matrix<float>::Ones(3, 1)})};
+        },
+        "op has other key map" + on + ", expected the same as on rank 0");
+    expect(
+        [](P& p) {
+          Random rng(2);
+          p.set_mixing(Pattern(p.pattern.rows() + 1, p.pattern.cols()), rng, 0.1);
+        },
+        "mixing has rows " + std::to_string(3 * comm.size() + 1) + on + ", expected " +
+            std::to_string(3 * comm.size()) + " as on rank 0");
+    const std::string own =
+        "mhla::distributed::bidirectional: v has shape [5, 2], expected [6, any] (a row for each "
+        "of k)";
+    const std::string got =
+        message_of_wrong_call(comm, [](P& p) { p.tensors[kV].conservativeResize(5, 2); });
+    EXPECT_EQ(got, comm.rank() == last
+                       ? own
+                       : "mhla::distributed::bidirectional: arguments were refused" + on + " (" +
+                             own + "), expected what every rank takes");
+  });
+}
+
+TYPED_TEST_P(RanksContract, RanksThatCallDifferentFormsAreToldSo) {
+  TypeParam::run([](auto& comm) {
+    if (comm.size() == 1) return;
+    const auto p = complete_problem<CausalForm, float>();
+    Matrix<float> out(p.queries(), p.tensors[kV].cols());
+    const std::string message = message_of<option_error>([&] {
+      if (comm.rank() == 1) {
+        distributed::causal(comm, p.inputs(), p.blocks.queries, p.mixing(), p.op, out);
+      } else {
+        distributed::bidirectional(comm, p.inputs(), p.blocks, p.mixing(), p.op, out);
+      }
+    });
+    EXPECT_NE(message.find("ranks call distributed::causal on rank 1, expected "
+                           "distributed::bidirectional as on rank 0"),
+              std::string::npos)
+        << message;
+  });
+}
+
+REGISTER_TYPED_TEST_SUITE_P(RanksContract, BidirectionalHasTheBitsOfOneMachine,
+                            CausalHasTheBitsOfOneMachine, BatchesHaveTheBitsOfOneMachine,
+                            WhatOneRankHasWrongIsAnErrorOnAll,
+                            RanksThatCallDifferentFormsAreToldSo);
+
+}  // namespace mhla::test

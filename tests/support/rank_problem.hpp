@@ -1,0 +1,114 @@
+#pragma once
+
+/// \file
+/// A problem whose blocks are split over ranks, and one rank's part of it.
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "support/gradient_problem.hpp"
+#include "support/random.hpp"
+
+namespace mhla::test {
+
+/// A random split of blocks: rank r has [first[r], first[r + 1]), some ranks none.
+inline std::vector<Index> random_split(Random& rng, Index blocks, Index ranks) {
+  std::vector<Index> first{0, blocks};
+  while (static_cast<Index>(first.size()) <= ranks) first.push_back(rng.integer(0, blocks));
+  std::sort(first.begin(), first.end());
+  return first;
+}
+
+/// The blocks [begin, end) of a partition, as a partition of their own tokens.
+class PartOfBlocks {
+ public:
+  PartOfBlocks(const AnyPartition& all, Index begin, Index end) {
+    for (Index b = begin; b < end; ++b) {
+      for (Index r = 0; r < all.runs(b); ++r) {
+        const Run run = all.run(b, r);
+        for (Index t = 0; t < run.length; ++t) tokens_.push_back(run.begin + t);
+      }
+    }
+    std::sort(tokens_.begin(), tokens_.end());
+    blocks_.resize(end - begin);
+    for (Index b = begin; b < end; ++b) {
+      for (Index r = 0; r < all.runs(b); ++r) {
+        const Run run = all.run(b, r);
+        const auto first = std::lower_bound(tokens_.begin(), tokens_.end(), run.begin);
+        blocks_.add(b - begin, {first - tokens_.begin(), run.length});
+      }
+    }
+  }
+  const AnyPartition& blocks() const { return blocks_; }
+
+  /// The rows of the part's tokens.
+  template <class M>
+  M rows_of(const M& all) const {
+    M rows(static_cast<Index>(tokens_.size()), all.cols());
+    if (all.cols() == 0) return all.rows() == 0 ? all : rows;
+    for (Index t = 0; t < rows.rows(); ++t) rows.row(t) = all.row(place(t));
+    return rows;
+  }
+  /// The same of a mask [1,N], or none.
+  Matrix<bool> mask_of(const Matrix<bool>& all) const {
+    if (all.size() == 0) return all;
+    return rows_of(Matrix<bool>(all.transpose())).transpose();
+  }
+
+ private:
+  Index place(Index t) const { return tokens_[static_cast<std::size_t>(t)]; }
+
+  std::vector<Index> tokens_;  // ascending
+  AnyPartition blocks_;
+};
+
+/// A rank's part of a problem.
+template <class T>
+struct RankProblem {
+  PartOfBlocks queries, keys;
+  GradientProblem<T> own;
+
+  RankProblem(const GradientProblem<T>& p, Index rank, Index ranks)
+      : RankProblem(p, rank, splits(p, ranks)) {}
+
+  /// What one machine has in the memory of its gradients, in this rank's.
+  GradientBuffers<T> part_of(const GradientBuffers<T>& all) const {
+    GradientBuffers<T> part(own);
+    for (const Part tensor : {kQ, kK, kV, kOwnQ, kOwnK}) {
+      part.tensors[tensor] = side(tensor).rows_of(all.tensors[tensor]);
+    }
+    part.parameters = all.parameters;
+    return part;
+  }
+
+ private:
+  using Splits = std::pair<std::vector<Index>, std::vector<Index>>;  // of queries and of keys
+
+  static Splits splits(const GradientProblem<T>& p, Index ranks) {
+    Random rng(p.seed + 977 * static_cast<std::uint64_t>(ranks));
+    const auto queries = random_split(rng, p.blocks.queries.blocks(), ranks);
+    const bool alike = p.causal || p.op.normalizer.sums() == WeightSums::kCrossQuery;
+    return {queries, alike ? queries : random_split(rng, p.blocks.keys.blocks(), ranks)};
+  }
+  RankProblem(const GradientProblem<T>& p, Index rank, const Splits& splits)
+      : queries(p.blocks.queries, at(splits.first, rank), at(splits.first, rank + 1)),
+        keys(p.blocks.keys, at(splits.second, rank), at(splits.second, rank + 1)),
+        own(p) {
+    own.blocks = {queries.blocks(), keys.blocks()};
+    for (const Part tensor : {kQ, kK, kV, kOwnQ, kOwnK}) {
+      own.tensors[tensor] = side(tensor).rows_of(p.tensors[tensor]);
+    }
+    own.dout = queries.rows_of(p.dout);
+    own.query_mask = queries.mask_of(p.query_mask);
+    own.key_mask = keys.mask_of(p.key_mask);
+  }
+  const PartOfBlocks& side(Part tensor) const {
+    return tensor == kQ || tensor == kOwnQ ? queries : keys;
+  }
+  static Index at(const std::vector<Index>& first, Index r) {
+    return first[static_cast<std::size_t>(r)];
+  }
+};
+
+}  // namespace mhla::test
