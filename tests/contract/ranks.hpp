@@ -12,6 +12,8 @@
 #include "mhla/core/executor.hpp"
 #include "mhla/distributed/bidirectional.hpp"
 #include "mhla/distributed/causal.hpp"
+#include "mhla/distributed/streaming.hpp"
+#include "mhla/policy/locality.hpp"
 #include "support/gradient_forms.hpp"
 #include "support/gradient_random.hpp"
 #include "support/message_of.hpp"
@@ -252,9 +254,65 @@ TYPED_TEST_P(RanksContract, RanksThatCallDifferentFormsAreToldSo) {
   });
 }
 
+/// A decode of five heads of six values each, with its state on one machine and split over ranks.
+/// \param axis  2 to split heads, 3 to split values
+template <class C>
+void expect_bits_of_one_stream(C& comm, std::size_t axis) {
+  constexpr Index kSequences = 2, kTokens = 13, kHeads = 5, kWidth = 4, kValues = 6;
+  Random rng(axis);
+  const auto random = [&rng](Index width) {
+    Tensor<float> t({kSequences, kTokens, kHeads, width});
+    for (float& x : t.data()) x = static_cast<float>(rng.uniform());
+    return t;
+  };
+  const Tensor<float> q = random(kWidth), k = random(kWidth), v = random(kValues);
+  Tensor<float> expected = v, out = v;
+  const auto mixing = locality<float>(4);
+  const auto states_of = [](const auto& stream, Index count) {
+    return std::vector(static_cast<std::size_t>(count), stream.start());
+  };
+  const Streaming<float> whole({.width = kWidth, .values = kValues, .block_length = 4}, mixing);
+  auto states = states_of(whole, kSequences * kHeads);
+
+  const auto borders = random_split(rng, axis == 2 ? kHeads : kValues, comm.size());
+  const auto r = static_cast<std::size_t>(comm.rank());
+  const Index own = borders[r + 1] - borders[r];
+  const auto part = [&](TensorView<const float> t, bool split) {
+    return split ? detail::part_of_axis(t, axis, borders[r], own) : t;
+  };
+  const Streaming<float> stream(
+      {.width = kWidth, .values = axis == 2 ? kValues : own, .block_length = 4}, mixing);
+  auto own_states = states_of(stream, kSequences * (axis == 2 ? own : kHeads));
+  const auto append_own =
+      axis == 2 ? &distributed::append_heads<C, float, Operator<>, MixingMatrix<float>>
+                : &distributed::append_values<C, float, Operator<>, MixingMatrix<float>>;
+  Index begin = 0;
+  for (const Index n : {1, 1, 5, 1, 4, 1}) {
+    const auto tokens = [&](auto t) { return middle_tokens(t, begin, n); };
+    const auto piece = [&](const Tensor<float>& t) { return tokens(TensorView<const float>(t)); };
+    append(whole, std::span(states),
+           BatchInputs<float>{.q = piece(q), .k = piece(k), .v = piece(v)},
+           tokens(expected.view()));
+    append_own(comm, borders, stream, std::span(own_states),
+               BatchInputs<float>{.q = part(piece(q), axis == 2),
+                                  .k = part(piece(k), axis == 2),
+                                  .v = part(piece(v), true)},
+               tokens(out.view()), {});
+    begin += n;
+  }
+  EXPECT_EQ(out.data(), expected.data()) << "on rank " << comm.rank();
+}
+
+TYPED_TEST_P(RanksContract, StreamsHaveTheBitsOfOneMachine) {
+  TypeParam::run([](auto& comm) {
+    expect_bits_of_one_stream(comm, 2);
+    expect_bits_of_one_stream(comm, 3);
+  });
+}
+
 REGISTER_TYPED_TEST_SUITE_P(RanksContract, BidirectionalHasTheBitsOfOneMachine,
                             CausalHasTheBitsOfOneMachine, BatchesHaveTheBitsOfOneMachine,
-                            WhatOneRankHasWrongIsAnErrorOnAll,
-                            RanksThatCallDifferentFormsAreToldSo);
+                            WhatOneRankHasWrongIsAnErrorOnAll, RanksThatCallDifferentFormsAreToldSo,
+                            StreamsHaveTheBitsOfOneMachine);
 
 }  // namespace mhla::test

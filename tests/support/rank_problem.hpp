@@ -82,15 +82,16 @@ struct RankProblem {
     return part;
   }
 
- private:
-  using Splits = std::pair<std::vector<Index>, std::vector<Index>>;  // of queries and of keys
-
+  /// The borders of all ranks' blocks, of queries and of keys.
+  using Splits = std::pair<std::vector<Index>, std::vector<Index>>;
   static Splits splits(const GradientProblem<T>& p, Index ranks) {
     Random rng(p.seed + 977 * static_cast<std::uint64_t>(ranks));
     const auto queries = random_split(rng, p.blocks.queries.blocks(), ranks);
     const bool alike = p.causal || p.op.normalizer.sums() == WeightSums::kCrossQuery;
     return {queries, alike ? queries : random_split(rng, p.blocks.keys.blocks(), ranks)};
   }
+
+ private:
   RankProblem(const GradientProblem<T>& p, Index rank, const Splits& splits)
       : queries(p.blocks.queries, at(splits.first, rank), at(splits.first, rank + 1)),
         keys(p.blocks.keys, at(splits.second, rank), at(splits.second, rank + 1)),

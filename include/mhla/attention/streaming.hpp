@@ -119,6 +119,12 @@ void append(const Streaming<T, Op, Mixing>& stream,
 template <Scalar T, class Op, class Mixing>
 std::size_t append_workspace_bytes(const Streaming<T, Op, Mixing>& stream,
                                    const ExecutorRef& executor = {});
+/// Throws what append with these arguments would throw.
+template <Scalar T, class Op, class Mixing>
+void check_append(const Streaming<T, Op, Mixing>& stream,
+                  std::span<const StreamingState<accumulator_t<T>>> states,
+                  const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out,
+                  const Call& call = {});
 
 // ------------------------------------------------------------------------------------------------
 
@@ -250,9 +256,10 @@ std::size_t append_workspace_bytes(const Streaming<T, Op, Mixing>& stream,
 }
 
 template <Scalar T, class Op, class Mixing>
-void append(const Streaming<T, Op, Mixing>& stream,
-            std::span<StreamingState<accumulator_t<T>>> states, const BatchInputs<T>& in,
-            std::type_identity_t<TensorView<T>> out, const Call& call) {
+void check_append(const Streaming<T, Op, Mixing>& stream,
+                  std::span<const StreamingState<accumulator_t<T>>> states,
+                  const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out,
+                  const Call& call) {
   using namespace detail;
   expect_batch("append", in, out, "out");
   expect_nothing_kept("append", call);
@@ -261,23 +268,27 @@ void append(const Streaming<T, Op, Mixing>& stream,
     fail_shape("append", "states", "has " + std::to_string(states.size()) + " entries",
                std::to_string(pairs) + " (sequences times heads)");
   }
-  const auto with_pair = [&](Index pair, auto&& f) {
-    const Index s = pair / heads(in), h = pair % heads(in);
-    f(states[static_cast<std::size_t>(pair)], head_inputs(in, s, h), head_output(in, out, s, h));
-  };
   for (Index pair = 0; pair < pairs; ++pair) {
-    with_pair(pair, [&](const auto& state, const Inputs<T>& head, MatrixView<T> o) {
-      stream.check_append(state, head, o);
-    });
+    const Index s = pair / heads(in), h = pair % heads(in);
+    stream.check_append(states[static_cast<std::size_t>(pair)], head_inputs(in, s, h),
+                        head_output(in, out, s, h));
   }
   expect_separate("append", in, TensorView<const T>(out));
+}
+
+template <Scalar T, class Op, class Mixing>
+void append(const Streaming<T, Op, Mixing>& stream,
+            std::span<StreamingState<accumulator_t<T>>> states, const BatchInputs<T>& in,
+            std::type_identity_t<TensorView<T>> out, const Call& call) {
+  using namespace detail;
+  check_append(stream, states, in, out, call);
   const Scratch scratch("append", call.workspace, append_workspace_bytes(stream, call.executor));
   const std::size_t share = stream.append_workspace_bytes();
-  call.executor.for_each(pairs, [&](Index pair, Index w) {
-    with_pair(pair, [&](auto& state, const Inputs<T>& head, MatrixView<T> o) {
-      stream.append_checked(state, head, o,
-                            scratch.bytes().subspan(static_cast<std::size_t>(w) * share, share));
-    });
+  call.executor.for_each(sequences(in) * heads(in), [&](Index pair, Index w) {
+    const Index s = pair / heads(in), h = pair % heads(in);
+    stream.append_checked(states[static_cast<std::size_t>(pair)], head_inputs(in, s, h),
+                          head_output(in, out, s, h),
+                          scratch.bytes().subspan(static_cast<std::size_t>(w) * share, share));
   });
 }
 

@@ -1,0 +1,137 @@
+#include "mhla/distributed/plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+#include "mhla/distributed/bidirectional.hpp"
+#include "mhla/distributed/causal.hpp"
+#include "mhla/distributed/thread_ranks.hpp"
+#include "support/gradient_forms.hpp"
+#include "support/gradient_random.hpp"
+#include "support/message_of.hpp"
+#include "support/rank_problem.hpp"
+
+namespace mhla::test {
+namespace {
+
+using distributed::even_split;
+using distributed::HeadWidths;
+using distributed::PeerRows;
+using distributed::Plan;
+using distributed::SharedRows;
+using distributed::ThreadRank;
+
+/// A rank that counts what its transfers move.
+class CountingRank {
+ public:
+  explicit CountingRank(ThreadRank& rank) : rank_(&rank) {}
+
+  Index rank() const { return rank_->rank(); }
+  Index size() const { return rank_->size(); }
+  double timeout() const { return rank_->timeout(); }
+  void agree(std::span<const std::byte> record, std::span<std::byte> records) {
+    rank_->agree(record, records);
+  }
+  auto all_gather(std::span<const SharedRows> arrays, std::span<const Index> first) {
+    const auto r = static_cast<std::size_t>(rank());
+    const Index own = first[r + 1] - first[r];
+    sent += own * (size() - 1) * bytes(arrays);
+    received += (first.back() - own) * bytes(arrays);
+    gathers = true;
+    return rank_->all_gather(arrays, first);
+  }
+  auto exchange(std::span<const SharedRows> arrays, std::span<const PeerRows> sends,
+                std::span<const PeerRows> receives) {
+    for (const PeerRows& rows : sends) sent += (rows.end - rows.begin) * bytes(arrays);
+    for (const PeerRows& rows : receives) received += (rows.end - rows.begin) * bytes(arrays);
+    return rank_->exchange(arrays, sends, receives);
+  }
+
+  Index sent = 0, received = 0;
+  bool gathers = false;
+
+ private:
+  static Index bytes(std::span<const SharedRows> arrays) {
+    std::size_t sum = 0;
+    for (const SharedRows& rows : arrays) sum += rows.row_bytes;
+    return static_cast<Index>(sum);
+  }
+  ThreadRank* rank_;
+};
+static_assert(distributed::Communicator<CountingRank>);
+
+template <bool causal>
+void expect_planned_bytes() {
+  using Form = std::conditional_t<causal, CausalForm, BidirectionalForm>;
+  for_problems<Form, float>(60, [&](const GradientProblem<float>& p) {
+    for (const Index ranks : {1, 2, 5}) {
+      const auto [queries, keys] = RankProblem<float>::splits(p, ranks);
+      distributed::run_ranks(ranks, [&](ThreadRank& thread) {
+        CountingRank comm(thread);
+        const RankProblem<float> rank(p, comm.rank(), ranks);
+        const auto own = rank.own.inputs();
+        Matrix<float> out(rank.own.queries(), p.tensors[kV].cols());
+        const auto sizes = detail::head_sizes(own, p.op);
+        const HeadWidths head{.features = sizes.features,
+                              .values = sizes.values,
+                              .sums = sizes.sums,
+                              .normalizer_features = sizes.normalizer_features,
+                              .block_length = largest_block(p.blocks.queries)};
+        Plan plan{};
+        if constexpr (causal) {
+          distributed::causal(comm, own, rank.own.blocks.queries, p.mixing(), p.op, out);
+          plan = distributed::causal_plan<float>(p.pattern, queries, comm.rank(), head);
+        } else {
+          distributed::bidirectional(comm, own, rank.own.blocks, p.mixing(), p.op, out);
+          plan =
+              distributed::bidirectional_plan<float>(p.pattern, queries, keys, comm.rank(), head);
+        }
+        EXPECT_EQ(comm.sent, plan.bytes_sent(1)) << p.text();
+        EXPECT_EQ(comm.received, plan.bytes_received(1)) << p.text();
+        EXPECT_EQ(comm.gathers, plan.to_all) << p.text();
+      });
+    }
+  });
+}
+
+TEST(Plan, TellsTheBytesThatBidirectionalMoves) { expect_planned_bytes<false>(); }
+TEST(Plan, TellsTheBytesThatCausalMoves) { expect_planned_bytes<true>(); }
+
+TEST(Plan, ABandMovesWhatTheNeighboursNeed) {
+  const auto blocks = even_split(64, 4);
+  const HeadWidths head{.features = 8, .values = 8};
+  const Pattern band(64, 64, 2, 2), dense(64, 64);
+  const auto plan_of = [&](const Pattern& m, Index rank) {
+    return distributed::bidirectional_plan<float>(m, blocks, blocks, rank, head);
+  };
+  EXPECT_EQ(plan_of(band, 0).received, 2);
+  EXPECT_EQ(plan_of(band, 1).received, 4);
+  EXPECT_EQ(plan_of(band, 1).sent, 4);
+  EXPECT_FALSE(plan_of(band, 1).to_all);
+  EXPECT_EQ(plan_of(dense, 1).received, 48);
+  EXPECT_TRUE(plan_of(dense, 1).to_all);
+  EXPECT_EQ(distributed::causal_plan<float>(dense, blocks, 0, head).received, 0);
+  EXPECT_EQ(distributed::causal_plan<float>(dense, blocks, 0, head).sent, 48);
+  EXPECT_EQ(distributed::causal_plan<float>(dense, blocks, 0, head).gradients_received, 48);
+  EXPECT_EQ(distributed::causal_plan<float>(dense, blocks, 3, head).received, 48);
+}
+
+TEST(Plan, RefusesSplitsThatDoNotFit) {
+  const std::vector<Index> three{0, 1, 2, 4}, two{0, 2, 4};
+  const HeadWidths head{.features = 8, .values = 8};
+  EXPECT_NE(message_of<shape_error>([&] {
+              distributed::bidirectional_plan<float>(Pattern(4, 4), three, two, 0, head);
+            }).find("is a split over 3 ranks"),
+            std::string::npos);
+  EXPECT_EQ(message_of<shape_error>(
+                [&] { distributed::causal_plan<float>(Pattern(3, 3), two, 0, head); }),
+            "mhla::distributed::causal_plan: pattern is [3, 3], expected at least [4, 4]");
+  EXPECT_EQ(message_of<option_error>([] { even_split(3, 0); }),
+            "mhla::distributed::even_split: blocks is 3 over 0 ranks, expected at least 0 over at "
+            "least 1");
+}
+
+}  // namespace
+}  // namespace mhla::test
