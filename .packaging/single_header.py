@@ -2,8 +2,8 @@
 
 python3 .packaging/single_header.py FILE
 
-Left out is what needs more than Eigen, include/mhla/io (JSON) and include/mhla/cuda, and what only
-names other headers.
+Left out is what needs more than Eigen, include/mhla/io (JSON), include/mhla/cuda and MPI in
+include/mhla/distributed, and what only names other headers.
 """
 
 import pathlib
@@ -39,7 +39,8 @@ def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     paths = (path.relative_to(INCLUDE) for path in INCLUDE.glob("mhla/*/*.hpp"))
-    headers = sorted(str(path) for path in paths if path.parts[1] not in ("cuda", "io"))
+    left_out = re.compile("mhla/(cuda/|io/|distributed/mpi)")
+    headers = sorted(str(path) for path in paths if not left_out.match(str(path)))
     seen = set()
     text = "".join(line for header in headers for line in merged(header, seen))
     version = re.search(r'kVersion\[\] = "(.+)"', text)[1]

@@ -28,7 +28,7 @@ if [[ ${1:-} == --wheel ]]; then
 fi
 
 require_packages g++ cmake ninja-build libeigen3-dev libgtest-dev libbenchmark-dev nlohmann-json3-dev \
-  libstb-dev zlib1g-dev libcli11-dev dataset-fashion-mnist \
+  libopenmpi-dev libstb-dev zlib1g-dev libcli11-dev dataset-fashion-mnist \
   doxygen clang libclang-rt-dev  # for the reference and the fuzz test
 # What runs on little data takes longer to compile than to run. tests/levels.cmake optimises more.
 build tests all -DMHLA_BUILD_TESTS=ON -DMHLA_BUILD_EXAMPLES=ON -DMHLA_BUILD_BENCHMARKS=OFF \

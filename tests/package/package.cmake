@@ -6,12 +6,13 @@ include(${CMAKE_CURRENT_LIST_DIR}/package_steps.cmake)
 
 set(installed ${WORK}/moved)
 set(without_json -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON)
+set(without_mpi -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON)
 
 function(check_Install)
   file(REMOVE_RECURSE ${WORK}/build ${WORK}/prefix ${installed})
   run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G ${GENERATOR}
       -DCMAKE_CXX_COMPILER=${COMPILER} -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=OFF
-      -DMHLA_BUILD_BENCHMARKS=OFF ${without_json})
+      -DMHLA_BUILD_BENCHMARKS=OFF ${without_json} ${without_mpi})
   file(STRINGS ${WORK}/build/CMakeCache.txt release REGEX "^CMAKE_BUILD_TYPE:STRING=Release$")
   if(NOT release AND NOT GENERATOR MATCHES "Multi-Config|Visual Studio|Xcode")
     message(FATAL_ERROR "built alone without a build type it is not built as Release")
@@ -34,7 +35,7 @@ function(check_Install)
 endfunction()
 
 function(check_InstalledCopyWorks)
-  run_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json})
+  run_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json} ${without_mpi})
 endfunction()
 
 function(check_ComponentIoWorks)
@@ -50,6 +51,22 @@ function(check_ComponentIoNeedsJson)
   configure_consumer(-DCMAKE_PREFIX_PATH=${installed} -DCOMPONENTS=io ${without_json})
   if(status EQUAL 0 OR NOT errors MATCHES "\"io\"[ \n]+needs[ \n]+nlohmann_json")
     message(FATAL_ERROR "expected an error that names nlohmann_json, got:\n${errors}")
+  endif()
+endfunction()
+
+function(check_ComponentMpiWorks)
+  if(NOT MPI)
+    message("MPI is not installed")
+    return()
+  endif()
+  run_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json} -DCOMPONENTS=mpi)
+  run(${WORK}/${CASE}/consumer_mpi)
+endfunction()
+
+function(check_ComponentMpiNeedsMpi)
+  configure_consumer(-DCMAKE_PREFIX_PATH=${installed} -DCOMPONENTS=mpi ${without_mpi})
+  if(status EQUAL 0 OR NOT errors MATCHES "\"mpi\"[ \n]+needs[ \n]+MPI")
+    message(FATAL_ERROR "expected an error that names MPI, got:\n${errors}")
   endif()
 endfunction()
 

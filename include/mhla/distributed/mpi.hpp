@@ -1,0 +1,153 @@
+#pragma once
+
+/// \file
+/// Ranks that are processes of MPI (3.0 or newer: Open MPI, MPICH):
+///
+///     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);
+///     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+///     mhla::distributed::MpiRank rank(MPI_COMM_WORLD);
+///
+/// Links mhla::mpi, COMPONENTS mpi of the package. README.md of the folder: how to launch it.
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/distributed/communicator.hpp"
+#include "mhla/distributed/mpi_transfer.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace distributed {
+
+/// This process among those of an MPI communicator. Uses a copy of that, so that no message meets
+/// others. All make one, and call its functions, in the same order, each rank from one thread: the
+/// one that initialised MPI, or another if MPI granted MPI_THREAD_SERIALIZED. Arrays are in host
+/// memory; it outlives its transfers.
+///
+/// Messages have at most 16 MiB, and a transfer is late when none of its own has ended for
+/// timeout() seconds. Errors of MPI are thrown where the handlers of errors of both MPI_COMM_WORLD
+/// (MPICH asks that one for errors of transfers under way) and `comm` return; else MPI ends the
+/// program.
+///
+/// After a communication_error MPI may still write to arrays of transfers under way, and
+/// MPI_Finalize may wait for ever: end the program, with MPI_Abort.
+class MpiRank {
+ public:
+  /// \param timeout  seconds
+  /// \throws communication_error if MPI is not running, or if not all ranks come in time
+  explicit MpiRank(MPI_Comm comm, double timeout = 30);
+  MpiRank(const MpiRank&) = delete;
+  MpiRank& operator=(const MpiRank&) = delete;
+  ~MpiRank();
+
+  Index rank() const { return link_.rank; }
+  Index size() const { return link_.size; }
+  double timeout() const { return link_.timeout; }
+
+  /// size() - 1 messages from each rank.
+  void agree(std::span<const std::byte> record, std::span<std::byte> records);
+  /// Sends the rows of this rank to each other one: in all the bytes of a ring, in one step.
+  detail::MpiTransfer all_gather(std::span<const SharedRows> arrays, std::span<const Index> first);
+  /// A message for each peer in `sends`, whatever the number of arrays and of its rows.
+  detail::MpiTransfer exchange(std::span<const SharedRows> arrays, std::span<const PeerRows> sends,
+                               std::span<const PeerRows> receives);
+
+ private:
+  void copy(MPI_Comm comm);
+
+  detail::MpiLink link_;
+  int calls_ = 0;  // the tag; modulo what MPI promises
+};
+static_assert(Communicator<MpiRank>);
+
+// ------------------------------------------------------------------------------------------------
+
+inline MpiRank::MpiRank(MPI_Comm comm, double timeout) {
+  link_.timeout = timeout;
+  int begun = 0;
+  int ended = 0;
+  MPI_Initialized(&begun);
+  MPI_Finalized(&ended);
+  if (!begun || ended) {
+    link_.fail("an MpiRank is between MPI_Init_thread and MPI_Finalize");
+  }
+  copy(comm);
+  link_.expect(MPI_Comm_set_errhandler(link_.comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  int rank = 0;
+  int size = 0;
+  link_.expect(MPI_Comm_rank(link_.comm, &rank), "MPI_Comm_rank");
+  link_.expect(MPI_Comm_size(link_.comm, &size), "MPI_Comm_size");
+  link_.rank = rank;
+  link_.size = size;
+}
+
+inline void MpiRank::copy(MPI_Comm comm) {
+  auto copy = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
+  MPI_Request request = MPI_REQUEST_NULL;
+  link_.expect(MPI_Comm_idup(comm, copy.get(), &request), "MPI_Comm_idup");
+  const detail::Deadline deadline(link_.timeout);
+  while (true) {
+    const bool passed = deadline.passed();
+    int ended = 0;
+    link_.expect(MPI_Test(&request, &ended, MPI_STATUS_IGNORE), "MPI_Comm_idup");
+    if (ended) break;
+    if (passed) {
+      [[maybe_unused]] MPI_Comm* lost = copy.release();  // MPI may still write it
+      link_.fail("not all ranks made an MpiRank within " + std::to_string(link_.timeout) + " s");
+    }
+    std::this_thread::yield();
+  }
+  link_.comm = *copy;
+}
+
+inline MpiRank::~MpiRank() {
+  int ended = 0;
+  MPI_Finalized(&ended);
+  // What is under way after a failure keeps its communicator.
+  if (!ended && link_.failure.empty()) MPI_Comm_free(&link_.comm);
+}
+
+inline void MpiRank::agree(std::span<const std::byte> record, std::span<std::byte> records) {
+  std::ranges::copy(record, records.data() + static_cast<std::size_t>(rank()) * record.size());
+  std::vector<Index> first(static_cast<std::size_t>(size()) + 1);
+  std::iota(first.begin(), first.end(), Index{0});
+  const SharedRows rows{records.data(), record.size()};
+  all_gather({&rows, 1}, first).wait();
+}
+
+inline detail::MpiTransfer MpiRank::exchange(std::span<const SharedRows> arrays,
+                                             std::span<const PeerRows> sends,
+                                             std::span<const PeerRows> receives) {
+  link_.refuse_after_failure();
+  detail::MpiTransfer transfer(link_);
+  transfer.begin(arrays, receives, true, calls_);
+  transfer.begin(arrays, sends, false, calls_);
+  calls_ = (calls_ + 1) % 32768;
+  return transfer;
+}
+
+inline detail::MpiTransfer MpiRank::all_gather(std::span<const SharedRows> arrays,
+                                               std::span<const Index> first) {
+  std::vector<PeerRows> sends, receives;
+  const auto r = static_cast<std::size_t>(rank());
+  for (Index peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const auto p = static_cast<std::size_t>(peer);
+    sends.push_back({peer, first[r], first[r + 1]});
+    receives.push_back({peer, first[p], first[p + 1]});
+  }
+  return exchange(arrays, sends, receives);
+}
+
+}  // namespace distributed
+}  // namespace MHLA_TARGET
+}  // namespace mhla

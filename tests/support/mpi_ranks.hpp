@@ -1,0 +1,27 @@
+#pragma once
+
+/// \file
+/// Ranks of a test: the processes that mpirun started.
+
+#include <string>
+
+#include "mhla/distributed/mpi.hpp"
+
+namespace mhla::test {
+
+/// What an MpiRank said before main() initialised MPI.
+const std::string& before_mpi();
+
+struct MpiRanks {
+  /// Seconds, for tests in which a rank does not answer.
+  static constexpr double kImpatience = 3;
+
+  /// Calls f(rank) on this rank. Ranks come together first: one may have failed a test early.
+  static void run(auto&& f, double timeout = 60) {
+    MPI_Barrier(MPI_COMM_WORLD);
+    distributed::MpiRank rank(MPI_COMM_WORLD, timeout);
+    f(rank);
+  }
+};
+
+}  // namespace mhla::test
