@@ -264,7 +264,8 @@ void expect_missing_rank_is_named(auto&& call) {
       [&](Communicator auto& rank) {
         const Index last = rank.size() - 1;
         std::vector<std::byte> records(static_cast<std::size_t>(rank.size()));
-        rank.agree({records.data(), 1}, records);
+        const std::byte record{1};
+        rank.agree({&record, 1}, records);
         if (rank.rank() == last) return;
         const std::string said = message_of<communication_error>([&] {
           call(rank, SharedRows{records.data(), 1});

@@ -5,6 +5,7 @@
 ///
 ///     run_ranks(4, [&](ThreadRank& rank) { ... });
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -256,8 +257,7 @@ inline void ThreadRank::agree(std::span<const std::byte> record, std::span<std::
   const auto call = hub_->begin(rank_, calls_++, {.record = record});
   hub_->all(*call, &detail::ThreadCall::begun, true);
   for (std::size_t r = 0; r < call->parts.size(); ++r) {
-    const std::span<const std::byte> from = call->parts[r]->record;
-    std::memcpy(records.data() + r * record.size(), from.data(), record.size());
+    std::ranges::copy(call->parts[r]->record, records.data() + r * record.size());
   }
   hub_->count_copy(*call);
   hub_->all(*call, &detail::ThreadCall::copied, true);
