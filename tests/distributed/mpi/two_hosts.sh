@@ -3,7 +3,7 @@
 # the kernel can, a delay.
 #
 #   two_hosts.sh PROGRAM [ARGUMENT...]
-# runs PROGRAM on RANKS ranks of Open MPI (4; the first half on one host), which talk over TCP, and
+# runs PROGRAM on RANKS ranks of Open MPI (2; the first half on one host), which talk over TCP, and
 # counts what each host sends over the cable. For each line
 #   rank R to rank S: N bytes
 # that PROGRAM prints, N are planned. A packet, of at most 1,514 bytes, has 66 of headers (Ethernet,
@@ -19,7 +19,7 @@ skip() {
   exit 77
 }
 
-rate=${RATE:-1gbit} delay=${DELAY:-1ms} ranks=${RANKS:-4}
+rate=${RATE:-1gbit} delay=${DELAY:-1ms} ranks=${RANKS:-2}
 ((EUID == 0)) || skip "needs root, to make network namespaces"
 for tool in ip tc nstat unshare mpirun; do
   command -v $tool >/dev/null || skip "needs $tool"
