@@ -9,87 +9,18 @@
 #include <string>
 #include <vector>
 
-#include "mhla/core/executor.hpp"
 #include "mhla/distributed/bidirectional.hpp"
 #include "mhla/distributed/causal.hpp"
 #include "mhla/distributed/streaming.hpp"
+#include "mhla/policy/grid_partition.hpp"
 #include "mhla/policy/locality.hpp"
 #include "support/gradient_forms.hpp"
 #include "support/gradient_random.hpp"
 #include "support/message_of.hpp"
+#include "support/rank_forms.hpp"
 #include "support/rank_problem.hpp"
 
 namespace mhla::test {
-
-/// The two forms, on one machine and over ranks.
-struct BidirectionalOverRanks {
-  using Alone = BidirectionalForm;
-
-  template <class In, class P, class Blocks>
-  static auto run_alone(const In& in, const P& p, const Blocks& blocks) {
-    return bidirectional(in, blocks, p.mixing(), p.op);
-  }
-  template <class C, class In, class P, class Blocks>
-  static void run(C& comm, const In& in, const P& p, const Blocks& blocks,
-                  const detail::output_of<In>& out, const Call& call = {}) {
-    distributed::bidirectional(comm, in, blocks, p.mixing(), p.op, out, call);
-  }
-  template <class C, class In, class P, class Blocks>
-  static void add(C& comm, const GradientArguments<In>& a, const P& p, const Blocks& blocks,
-                  const Call& call = {}) {
-    distributed::bidirectional_gradient(comm, a.in, blocks, p.mixing(), p.op, a.dout, a.gradients,
-                                        a.parameters, call);
-  }
-};
-struct CausalOverRanks {
-  using Alone = CausalForm;
-
-  template <class In, class P, class Blocks>
-  static auto run_alone(const In& in, const P& p, const Blocks& blocks) {
-    return causal(in, blocks.queries, p.mixing(), p.op);
-  }
-  template <class C, class In, class P, class Blocks>
-  static void run(C& comm, const In& in, const P& p, const Blocks& blocks,
-                  const detail::output_of<In>& out, const Call& call = {}) {
-    distributed::causal(comm, in, blocks.queries, p.mixing(), p.op, out, call);
-  }
-  template <class C, class In, class P, class Blocks>
-  static void add(C& comm, const GradientArguments<In>& a, const P& p, const Blocks& blocks,
-                  const Call& call = {}) {
-    distributed::causal_gradient(comm, a.in, blocks.queries, p.mixing(), p.op, a.dout, a.gradients,
-                                 a.parameters, call);
-  }
-};
-
-template <class M>
-std::string bits_of(const M& m) {
-  return {reinterpret_cast<const char*>(m.data()),
-          static_cast<std::size_t>(m.size()) * sizeof(*m.data())};
-}
-
-/// Expects the outputs and gradients of one machine on a rank.
-template <class Form, class T, class C>
-void expect_bits_of_one_machine(C& comm, const GradientProblem<T>& p) {
-  const RankProblem<T> rank(p, comm.rank(), comm.size());
-  const std::string where = " on rank " + std::to_string(comm.rank()) + ", " + p.text();
-  ThreadPool pool(1 + static_cast<Index>(p.seed) % 3);
-  const Call call{.executor = pool};
-
-  const Matrix<T> expected = rank.queries.rows_of(Form::run_alone(p.inputs(), p, p.blocks));
-  Matrix<T> out = Matrix<T>::Constant(expected.rows(), expected.cols(), T(7));
-  Form::run(comm, rank.own.inputs(), rank.own, rank.own.blocks, out, call);
-  EXPECT_EQ(bits_of(out), bits_of(expected)) << "outputs" << where;
-
-  Random start(p.seed);
-  const GradientBuffers<T> begin(p, [&] { return start.uniform(-1, 1); });
-  GradientBuffers<T> all = begin, part = rank.part_of(begin);
-  add_gradients<typename Form::Alone>(p, all);
-  Form::add(comm,
-            GradientArguments<Inputs<T>>{rank.own.inputs(), rank.own.dout, part.views(),
-                                         part.parameter_views()},
-            rank.own, rank.own.blocks, call);
-  EXPECT_EQ(different_bits(part, rank.part_of(all)), "") << "gradients" << where;
-}
 
 /// Tokens [begin, begin + count) of all sequences.
 template <class T>
@@ -172,6 +103,101 @@ TYPED_TEST_P(RanksContract, BatchesHaveTheBitsOfOneMachine) {
     expect_bits_of_one_machine_for_a_batch<BidirectionalOverRanks>(comm, 2, 3, 9, 5);
     expect_bits_of_one_machine_for_a_batch<CausalOverRanks>(comm, 9, 8, 5, 3);
     expect_bits_of_one_machine_for_a_batch<BidirectionalOverRanks>(comm, 0, 3, 5, 3);
+  });
+}
+
+TYPED_TEST_P(RanksContract, GridsAreSplitAlongTheirFirstAxis) {
+  TypeParam::run([](auto& comm) {
+    Random rng(3);
+    const GridShape block(2, 4, 2);
+    const Index frames = 10, frame = 8 * 4;  // tokens of a frame
+    const Matrix<float> q = rng.matrix<float>(frames * frame, 5),
+                        v = rng.matrix<float>(q.rows(), 7);
+    const Grid whole({frames, 8, 4}, block);
+    const auto mixing = locality<float>(whole);
+    const Matrix<float> o = bidirectional(q, q, v, whole, mixing);
+
+    const auto first = random_split(rng, frames / 2, comm.size());  // pairs of frames
+    const auto r = static_cast<std::size_t>(comm.rank());
+    const Index begin = 2 * first[r] * frame, count = 2 * (first[r + 1] - first[r]) * frame;
+    const auto part = [&](const Matrix<float>& m) {
+      return MatrixView<const float>(m).middle_rows(begin, count);
+    };
+    const Inputs<float> in{.q = part(q), .k = part(q), .v = part(v)};
+    Matrix<float> out(count, 7);
+    if (count > 0) {
+      const Grid own({count / frame, 8, 4}, block);
+      distributed::bidirectional(comm, in, own, mixing, Operator<>{}, out);
+    } else {
+      distributed::bidirectional(comm, in, Contiguous(0, 1), mixing, Operator<>{}, out);
+    }
+    EXPECT_EQ(bits_of(out), bits_of(Matrix<float>(o.middleRows(begin, count))));
+  });
+}
+
+/// Packed sequences, each with a split of its own.
+TYPED_TEST_P(RanksContract, PackedSequencesHaveTheBitsOfOneMachine) {
+  TypeParam::run([](auto& comm) {
+    constexpr Index kLength = 4, kHeads = 2, kWidth = 3;
+    auto p = complete_problem<CausalForm, float>();
+    Random rng(5);
+    p.set_mixing(Pattern(6, 6), rng, 0.1);
+    const std::vector<Index> offsets{0, 24, 24, 37, 42};
+    Tensor<float> x({1, offsets.back(), kHeads, kWidth}), dx = x;
+    for (float& number : x.data()) number = static_cast<float>(rng.uniform());
+    const CrossBlocks<ContiguousBlocks, ContiguousBlocks> blocks{{kLength}, {kLength}};
+    BatchInputs<float> in = inputs(x, x, x);
+    in.query_offsets = in.key_offsets = offsets;
+    const Tensor<float> o = CausalOverRanks::run_alone(in, p, blocks);
+    add_gradients<CausalForm>(GradientArguments<BatchInputs<float>>{in, x, {.q = dx}, {}}, p,
+                              blocks);
+
+    std::vector<Index> own_offsets{0}, tokens;
+    for (std::size_t s = 0; s + 1 < offsets.size(); ++s) {
+      const Index length = offsets[s + 1] - offsets[s];
+      const auto first = random_split(rng, (length + kLength - 1) / kLength, comm.size());
+      const auto r = static_cast<std::size_t>(comm.rank());
+      const Index end = std::min(first[r + 1] * kLength, length);
+      for (Index t = std::min(first[r] * kLength, length); t < end; ++t) {
+        tokens.push_back(offsets[s] + t);
+      }
+      own_offsets.push_back(static_cast<Index>(tokens.size()));
+    }
+    const Index n = own_offsets.back();
+    Tensor<float> own({1, n, kHeads, kWidth}), out = own, dq = own;
+    const auto expect_row = [&](Index t, const Tensor<float>& part, const Tensor<float>& all) {
+      for (Index h = 0; h < kHeads; ++h) {
+        for (Index j = 0; j < kWidth; ++j) {
+          ASSERT_EQ(part(0, t, h, j), all(0, tokens[static_cast<std::size_t>(t)], h, j));
+        }
+      }
+    };
+    for (Index t = 0; t < n; ++t) {
+      for (Index h = 0; h < kHeads; ++h) {
+        for (Index j = 0; j < kWidth; ++j) {
+          own.view()(0, t, h, j) = x(0, tokens[static_cast<std::size_t>(t)], h, j);
+        }
+      }
+    }
+    BatchInputs<float> mine = inputs(own, own, own);
+    mine.query_offsets = mine.key_offsets = own_offsets;
+    CausalOverRanks::run(comm, mine, p, blocks, out);
+    CausalOverRanks::add(comm, GradientArguments<BatchInputs<float>>{mine, own, {.q = dq}, {}}, p,
+                         blocks);
+    for (Index t = 0; t < n; ++t) {
+      expect_row(t, out, o);
+      expect_row(t, dq, dx);
+    }
+    GradientBuffers<float> sums(p);
+    const std::string message = message_of<option_error>([&] {
+      CausalOverRanks::add(comm,
+                           GradientArguments<BatchInputs<float>>{
+                               mine, own, {}, {.mixing = sums.parameter_views().mixing}},
+                           p, blocks);
+    });
+    if (comm.size() > 1) {
+      EXPECT_NE(message.find("is set for sequences that are split differently"), std::string::npos);
+    }
   });
 }
 
@@ -310,9 +336,10 @@ TYPED_TEST_P(RanksContract, StreamsHaveTheBitsOfOneMachine) {
   });
 }
 
-REGISTER_TYPED_TEST_SUITE_P(RanksContract, BidirectionalHasTheBitsOfOneMachine,
-                            CausalHasTheBitsOfOneMachine, BatchesHaveTheBitsOfOneMachine,
-                            WhatOneRankHasWrongIsAnErrorOnAll, RanksThatCallDifferentFormsAreToldSo,
-                            StreamsHaveTheBitsOfOneMachine);
+REGISTER_TYPED_TEST_SUITE_P(RanksContract, GridsAreSplitAlongTheirFirstAxis,
+                            PackedSequencesHaveTheBitsOfOneMachine,
+                            BidirectionalHasTheBitsOfOneMachine, CausalHasTheBitsOfOneMachine,
+                            BatchesHaveTheBitsOfOneMachine, WhatOneRankHasWrongIsAnErrorOnAll,
+                            RanksThatCallDifferentFormsAreToldSo, StreamsHaveTheBitsOfOneMachine);
 
 }  // namespace mhla::test
