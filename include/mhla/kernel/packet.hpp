@@ -80,7 +80,8 @@ MHLA_INLINE inline void for_each_packet(const A* x, Index count, A fill, F&& f) 
 }
 
 /// Calls f.operator()<P, n>(j) for the columns [j, j + n packets P) of a row: panels of a quarter
-/// of the registers, then packets, then numbers.
+/// of the registers, of an eighth, then packets, then numbers. A single packet waits for itself
+/// from one row to the next.
 template <class A, class F>
 MHLA_INLINE inline void for_each_panel(Index count, F&& f) {
   using P = Packet<A>;
@@ -88,6 +89,9 @@ MHLA_INLINE inline void for_each_panel(Index count, F&& f) {
   Index j = 0;
   for (; j + kVectors * kLanes<P> <= count; j += kVectors * kLanes<P>) {
     f.template operator()<P, kVectors>(j);
+  }
+  for (; j + kVectors / 2 * kLanes<P> <= count; j += kVectors / 2 * kLanes<P>) {
+    f.template operator()<P, kVectors / 2>(j);
   }
   for (; j + kLanes<P> <= count; j += kLanes<P>) f.template operator()<P, 1>(j);
   for (; j < count; ++j) f.template operator()<A, 1>(j);
