@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "mhla/attention/batch.hpp"
 #include "mhla/core/arch.hpp"
@@ -44,9 +45,7 @@ class StridedSums {
   }
 
   /// Whether `target` is one of them; false if that takes more than kSteps steps to find out.
-  bool reach(Index target) {
-    const auto [low, high] = range(0);
-    if (target < low || target > high) return false;
+  bool reach(Index target) const {
     int steps = kSteps;
     return reach(0, target, steps);
   }
@@ -88,6 +87,17 @@ class StridedSums {
   int count_ = 0;
 };
 
+/// The least and the largest index of an element of t from t.data.
+template <class T>
+std::pair<Index, Index> reach_of(const TensorView<const T>& t) {
+  Index low = 0, high = 0;
+  for (std::size_t d = 0; d < t.shape.size(); ++d) {
+    const Index last = (t.shape[d] - 1) * t.strides[d];
+    (last < 0 ? low : high) += last;
+  }
+  return {low, high};
+}
+
 /// True if a and b have an element in common; false where strides are too odd to tell.
 template <class T>
 bool overlap(const TensorView<const T>& a, const TensorView<const T>& b) {
@@ -98,6 +108,9 @@ bool overlap(const TensorView<const T>& a, const TensorView<const T>& b) {
                                         reinterpret_cast<std::uintptr_t>(a.data));
   constexpr Index kSize = sizeof(T);
   if (bytes % kSize != 0) return false;
+  const auto [a_low, a_high] = reach_of(a);
+  const auto [b_low, b_high] = reach_of(b);
+  if (bytes / kSize + b_high < a_low || bytes / kSize + b_low > a_high) return false;
   StridedSums sums;
   for (std::size_t d = 0; d < a.shape.size(); ++d) {
     sums.add(a.strides[d], a.shape[d]);
