@@ -49,16 +49,10 @@ class Arena {
 
   /// Room for the product of `sizes` elements. Counting, which comes first, checks for overflow.
   template <class A>
-  A* take(const char* function, std::initializer_list<Index> sizes) {
+  MHLA_INLINE A* take(const char* function, std::initializer_list<Index> sizes) {
     constexpr Index kSize = sizeof(A);
     if (base_ == nullptr) {
-      const Index count = checked_product(function, "workspace", sizes);
-      const Index bytes = checked_product(function, "workspace", {count, kSize});
-      if (bytes > std::numeric_limits<Index>::max() - used_ - 2 * kBufferAlignment) {
-        fail_shape(function, "workspace", "needs more than fits Index",
-                   "sizes that memory could hold");
-      }
-      used_ += round_up(bytes, kBufferAlignment);
+      count(function, sizes, kSize);
       return nullptr;
     }
     Index bytes = kSize;
@@ -68,7 +62,7 @@ class Arena {
     return buffer;
   }
   template <class A>
-  A* take(const char* function, Index count) {
+  MHLA_INLINE A* take(const char* function, Index count) {
     return take<A>(function, {count});
   }
 
@@ -78,6 +72,16 @@ class Arena {
   }
 
  private:
+  MHLA_NOINLINE void count(const char* function, std::initializer_list<Index> sizes, Index size) {
+    const Index numbers = checked_product(function, "workspace", sizes);
+    const Index bytes = checked_product(function, "workspace", {numbers, size});
+    if (bytes > std::numeric_limits<Index>::max() - used_ - 2 * kBufferAlignment) {
+      fail_shape(function, "workspace", "needs more than fits Index",
+                 "sizes that memory could hold");
+    }
+    used_ += round_up(bytes, kBufferAlignment);
+  }
+
   std::byte* base_ = nullptr;
   Index used_ = 0;
 };
