@@ -9,6 +9,7 @@ namespace mhla::test {
 namespace {
 
 using detail::kFoldedKeys;
+using detail::Turns;
 
 template <class A>
 class StreamingProduct : public testing::Test {};
@@ -69,23 +70,49 @@ TYPED_TEST(StreamingProduct, EveryQueryReadsAllKeysSoFar) {
         running.take(count, m, weight);
         continue;
       }
-      Matrix<A> scaled = Matrix<A>::Constant(kFoldedKeys, d, A(NAN));
-      for (Index f = std::max<Index>(0, kFoldedKeys - count); f < kFoldedKeys; ++f) {
-        scaled.row(f) = weight * k.row(count - kFoldedKeys + f);
-      }
       const Matrix<A> q = rng.matrix<A>(1, d);
-      const Guarded<A> output(1, e);
-      running.read(q.data(), count, m, is_new, weight, {scaled.data(), d}, output.data());
+      const Guarded<A> output(1, e), room(kFoldedKeys, d);
+      running.read(q.data(), count, m, is_new, weight, room, output.data());
       const Exact seen(k.topRows(count).eval()), read(v.topRows(count).eval());
       output.expect(
           Exact(q) * (Exact(start) + static_cast<long double>(weight) * (seen.transpose() * read)),
-          {count + d + 3});
+          {count + d + 4});
       if (rng.chance(0.1)) {
         running.level(count, m, weight);
         m = 0;
       }
     }
     matrix.expect_nothing_beside("R");
+  });
+}
+
+/// A first query reads what R becomes row by row, in order and once each.
+TYPED_TEST(StreamingProduct, AFirstQueryReadsRowsThatAreCompletedForIt) {
+  using A = TypeParam;
+  for_cases(100, [](Random& rng) {
+    const Index d = rng.integer(0, 200), e = rng.integer(0, 300);
+    const bool is_new = rng.chance(0.8);
+    const Matrix<A> k = rng.matrix<A>(1, d), v = rng.matrix<A>(1, e), q = rng.matrix<A>(1, d);
+    const Matrix<A> start = rng.matrix<A>(d, e);
+    Matrix<A> completed = Matrix<A>::Constant(d, e, A(NAN));
+    const Guarded<A> keys(k), values(v), output(1, e), room(kFoldedKeys, d);
+    const detail::Running<A> running{completed.data(), d, e, keys, values};
+    Index rows = 0;
+    const A score = running.read_first(
+        q.data(), is_new, A(0.5), room.data(), output.data(), [&](Index begin, Index end) {
+          ASSERT_EQ(begin, rows);
+          rows = end;
+          completed.middleRows(begin, end - begin) = start.middleRows(begin, end - begin);
+        });
+    ASSERT_EQ(rows, d);
+    const long double weight = is_new ? 0.5L : 0;
+    const Exact key = Exact(q) * Exact(k).transpose();
+    Guarded<A>(Matrix<A>::Constant(1, 1, score)).expect(weight * key, {d + 1});
+    output.expect(Exact(q) * Exact(start) + weight * (key * Exact(v)), {2 * d + 3});
+    // The rows of one part hold the key from then on.
+    Index holding = 0;
+    for (Index r = 0; r < d && e > 0; ++r) holding += completed(r, 0) != start(r, 0);
+    EXPECT_EQ(holding, is_new ? Turns<kFoldedKeys>{d}.part(0).end : 0);
   });
 }
 

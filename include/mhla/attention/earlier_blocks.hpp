@@ -5,8 +5,8 @@
 /// with a mixing matrix all summaries; with decaying terms (policy/decay_mixing.hpp) those of two
 /// blocks and R running states, however many blocks there were.
 ///
-/// R of block i is mixed in two steps: `mix` reads the blocks before i - 1, any numbers of R at a
-/// time, while block i - 1 arrives; `add_last` adds that block.
+/// R and z of block i are mixed in two steps: `mix` reads the blocks before i - 1 while block i - 1
+/// arrives, `add_last` adds that block; both any numbers at a time.
 
 #include <algorithm>
 #include <limits>
@@ -47,7 +47,8 @@ void for_each_slab(Index values, Index begin, Index end, F&& f) {
 ///     summary(i), key_sum(i)      where S_i and z_i are to be written
 ///     mix(i, begin, end, r)       writes the numbers [begin, end) of what R [D,E] of block i reads
 ///                                 of the blocks before i - 1; each number once a block
-///     add_last(i, r, z)           adds what it reads of block i - 1; writes z of R
+///     add_last(i, begin, end, r)  adds what they read of block i - 1
+///     mix_sums, add_last_sums     the same for z [Dz]
 template <class A, class Mixing>
 class EarlierBlocks;
 
@@ -74,10 +75,16 @@ class EarlierBlocks<A, MixingView<const A>> {
   void mix(Index i, Index begin, Index end, A* r) const {
     mix(i, {read_by(i).begin, before_last(i)}, begin, end, Start::kZero, r);
   }
-  void add_last(Index i, A* r, A* z) const {
-    const ColumnSpan all = read_by(i);
-    mix(i, {before_last(i), all.end}, 0, n_.features * n_.values, Start::kTarget, r);
-    mix_rows(i, all, summaries_.key_sums(), n_.sum_features(), Start::kZero, z);
+  void add_last(Index i, Index begin, Index end, A* r) const {
+    mix(i, {before_last(i), read_by(i).end}, begin, end, Start::kTarget, r);
+  }
+  void mix_sums(Index i, Index begin, Index end, A* z) const {
+    mix_rows(i, {read_by(i).begin, before_last(i)}, summaries_.key_sums().right_of(begin),
+             end - begin, Start::kZero, z + begin);
+  }
+  void add_last_sums(Index i, Index begin, Index end, A* z) const {
+    mix_rows(i, {before_last(i), read_by(i).end}, summaries_.key_sums().right_of(begin),
+             end - begin, Start::kTarget, z + begin);
   }
 
  private:
@@ -144,15 +151,18 @@ class EarlierBlocks<A, DecayView<const A>> {
                       r + from);
     });
   }
-  void add_last(Index i, A* r, A* z) const {
+  void add_last(Index i, Index begin, Index end, A* r) const {
     const A last = decay_coefficient(mixing_, 1);
-    const auto add = [&](Index slab, Index column, Index from, Index to) {
+    for_each_slab(n_.values, begin, end, [&](Index slab, Index column, Index from, Index to) {
       add_scaled<A>(last, summary(i - 1).row(slab) + column, r + from, to - from);
-    };
-    for_each_slab(n_.values, 0, n_.features * n_.values, add);
-    const Index features = n_.sum_features();
-    fold_and_mix<A>(mixing_, key_sum(i - 2), key_states_, features, z);
-    add_scaled<A>(last, key_sum(i - 1), z, features);
+    });
+  }
+  void mix_sums(Index i, Index begin, Index end, A* z) const {
+    fold_and_mix<A>(mixing_, key_sum(i - 2) + begin, key_states_.right_of(begin), end - begin,
+                    z + begin);
+  }
+  void add_last_sums(Index i, Index begin, Index end, A* z) const {
+    add_scaled<A>(decay_coefficient(mixing_, 1), key_sum(i - 1) + begin, z + begin, end - begin);
   }
 
  private:

@@ -3,9 +3,16 @@
 /// \file
 /// The steps of a stream: open a block, append one or several tokens, close it (streaming.hpp).
 ///
-/// What a boundary of blocks needs is prepared by the tokens before it, so that they take about the
-/// same time each: a token adds kPreparedKeys keys to a slab of the block's summary, in turn, and
-/// mixes the earlier blocks into its share of the next block's R.
+/// What the next block needs is prepared by the tokens before it, so that they take about the same
+/// time each (turns.hpp). After a token a part of the block's summary takes the keys that it lacks,
+/// and a share of the next block's R and z is mixed from the earlier blocks. The last token of a
+/// block adds what the parts still lack, the first one adds the block before to R as it reads it.
+///
+/// Multiply-adds of a token of block i, over D*E: 1 to read R, 1 to update it, 1 for the summary,
+/// i/W to mix (2R/W with R decaying terms); instead 4.5 for the summary at the last token, 1 more
+/// for R at the first one. So none takes more than 2.2 times another, whatever W and the number of
+/// blocks, where R has a vector for each token to mix. The first token behind a piece takes no
+/// more: the piece has mixed its share.
 
 #include <algorithm>
 
@@ -17,6 +24,7 @@
 #include "mhla/core/workspace.hpp"
 #include "mhla/stage/streaming_product.hpp"
 #include "mhla/stage/summary.hpp"
+#include "mhla/stage/turns.hpp"
 #include "mhla/tokens/gather.hpp"
 
 namespace mhla {
@@ -39,7 +47,7 @@ struct StreamMemory {
   A* running[2];                 ///< R of the blocks of even and of odd places [D,E]
   Rows<A> open_keys;             ///< [W,D]
   Rows<A> open_values;           ///< [W,E]
-  A* running_key_sum;            ///< z of R [Dz]
+  A* running_key_sum[2];         ///< z of either R [Dz]
   Rows<A> open_normalizer_keys;  ///< [W,Dz]
 
   StreamMemory(const char* function, Arena& arena, const HeadSizes& n, const Mixing& mixing,
@@ -49,7 +57,8 @@ struct StreamMemory {
                 arena.take<A>(function, {n.features, n.values})},
         open_keys(function, arena, w, n.features),
         open_values(function, arena, w, n.values),
-        running_key_sum(arena.take<A>(function, n.sum_features())),
+        running_key_sum{arena.take<A>(function, n.sum_features()),
+                        arena.take<A>(function, n.sum_features())},
         open_normalizer_keys(function, arena, w, n.normalizer_features) {}
 };
 
@@ -57,116 +66,174 @@ struct StreamMemory {
 template <class A>
 struct StepScratch {
   QueryScratch<A> rows;
-  Rows<A> keys;  ///< [2, D or Dz] keys times m_ii
+  Rows<A> keys;  ///< [kFoldedKeys, D or Dz] keys times m_ii
 
   StepScratch(const char* function, Arena& arena, Index raw, const HeadSizes& n)
       : rows(function, arena, raw, n.features, n.normalizer_features, n.values),
         keys(function, arena, kFoldedKeys, n.widest()) {}
 };
 
-/// The steps of block i of a stream, on the memory and the header of one state.
+/// One append to block i of a stream, on the memory and the header of one state.
 template <Scalar T, class Op, class Mixing>
 class StreamBlock {
   using A = accumulator_t<T>;
 
  public:
+  /// \param tokens  of the block that have been appended     \param w  tokens of a block
   StreamBlock(const Op& op, const HeadSizes& sizes, const StreamMemory<A, Mixing>& memory,
-              StateHeader& header, Index i)
+              StateHeader& header, Index i, Index tokens, Index w)
       : op_(op),
         n_(sizes),
         p_(memory),
         running_{memory.running[i % 2], sizes.features, sizes.values, memory.open_keys,
                  memory.open_values},
+        z_(memory.running_key_sum[i % 2]),
         header_(header),
-        i_(i) {}
-
-  /// Makes R, before the first token.
-  void open() const {
-    p_.earlier.mix(i_, header_.mixed, n_.features * n_.values, running_.matrix);
-    p_.earlier.add_last(i_, running_.matrix, p_.running_key_sum);
-    header_.open_keys = header_.in_running = header_.in_summary = header_.mixed = 0;
+        i_(i),
+        tokens_(tokens),
+        w_(w),
+        keys_(header.open_keys) {
+    if (tokens_ > 0) return;
+    p_.earlier.add_last_sums(i_, 0, n_.sum_features(), z_);
+    std::fill_n(p_.earlier.key_sum(i_), n_.sum_features(), A(0));
   }
 
-  /// Appends the first token, or several tokens, of one block.
+  /// Appends several tokens.
   void append(const Inputs<T>& piece, MatrixView<T> out, CausalScratch<A>& scratch) const {
     const Index count = piece.q.rows;
     const A weight = p_.earlier.own(i_);
+    if (tokens_ == 0) complete(0, n_.features);
     running_.level(header_.open_keys, header_.open_keys - header_.in_running, weight);
     read_causal_block(piece, Contiguous(count, count), 0, op_, n_,
-                      CausalRead<A>{weight, running_.matrix, p_.running_key_sum}, scratch, out);
+                      CausalRead<A>{weight, running_.matrix, z_}, scratch, out);
     keep(piece, scratch.keys.raw);
-    extend_running(scratch, n_, running_.matrix, p_.running_key_sum);
+    extend_running(scratch, n_, running_.matrix, z_);
     header_.in_running = header_.open_keys;
+    prepare(count);
   }
 
-  /// Appends one token of a block, not its first.
+  /// Appends one token.
   void step(const Inputs<T>& token, MatrixView<T> out, const StepScratch<A>& scratch) const {
-    const A weight = p_.earlier.own(i_);
-    const QueryScratch<A>& rows = scratch.rows;
-    const A factor = static_cast<A>(op_.scale);
-    const bool kept = token.key_mask[0];
-    if (kept) keep_token(token, weight, scratch);
-    const Index count = header_.open_keys, m = count - header_.in_running;
+    if (token.key_mask[0]) keep_token(token, scratch.rows.raw);
     if (!token.query_mask[0]) {
-      if (kept) running_.take(count, m, weight);
-      clear_masked(Contiguous(1, 1), 0, token.query_mask, out);
-      return;
-    }
-    gather_queries(token.q, kToken, 1, op_.query_map, factor, rows.raw, rows.queries);
-    running_.read(rows.queries.row(0), count, m, kept, weight, scratch.keys, rows.outputs.row(0));
-    if (n_.sums != WeightSums::kNone) {
-      if (n_.own()) {
-        gather_queries(token.normalizer_q, kToken, 1, op_.query_map, factor, rows.raw,
-                       rows.normalizer_queries);
+      if (tokens_ == 0) complete(0, n_.features);
+      if (kept() > 0) {
+        running_.take(header_.open_keys, in_turns(), p_.earlier.own(i_));
+        extend_key_sum();
       }
-      A* const r = rows.denominators;
-      sum_weights(rows.normalizer_queries, 1, n_.sum_features(), p_.running_key_sum, r);
-      op_.normalizer.denominators(static_cast<const A*>(r), 1, r);
-      divide_rows(rows.outputs, 1, n_.values, r, rows.factors);
+      clear_masked(Contiguous(1, 1), 0, token.query_mask, out);
+    } else {
+      gather_query(token, scratch.rows);
+      tokens_ == 0 ? read_first(scratch) : read(scratch);
+      if (n_.sums != WeightSums::kNone) divide(scratch.rows);
+      scatter(scratch.rows.outputs, kToken, 1, out);
     }
-    scatter(rows.outputs, kToken, 1, out);
-  }
-
-  /// Does the share of the boundary's work that is due after so many tokens of a block of `length`.
-  void prepare(Index tokens, Index length) const {
-    const Index whole = header_.open_keys - (kPreparedKeys - 1);
-    summarize(std::max<Index>(0, whole) * slabs() / kPreparedKeys);
-    if (i_ + 1 == header_.capacity / length) return;
-    const Index end = n_.features * n_.values * tokens / length;
-    if (end <= header_.mixed) return;
-    p_.earlier.mix(i_ + 1, header_.mixed, end, p_.running[(i_ + 1) % 2]);
-    header_.mixed = end;
-  }
-
-  /// Makes S_i and z_i, after the last token.
-  void close() const {
-    for (Index slab = 0; slab < slabs(); ++slab) {
-      add_to_slab(slab, kPreparedKeys * turns(slab, header_.in_summary), header_.open_keys);
-    }
-    A* const key_sum = p_.earlier.key_sum(i_);
-    std::fill_n(key_sum, n_.sum_features(), A(0));
-    accumulate_key_sum(n_.own() ? p_.open_normalizer_keys : p_.open_keys, header_.open_keys,
-                       n_.sum_features(), key_sum);
+    prepare(1);
   }
 
  private:
+  using Parts = Turns<kSummaryParts>;
   static constexpr Index kToken[] = {0};
 
-  Index slabs() const { return ceil_div(n_.features, kTile.slab); }
-  /// Slabs take kPreparedKeys keys each in turn: how often one has been among so many turns.
-  Index turns(Index slab, Index all) const { return all / slabs() + (slab < all % slabs()); }
-  /// Adds keys to the slabs of S_i until they have had so many turns.
-  void summarize(Index end) const {
-    for (auto& done = header_.in_summary; done < end; ++done) {
-      const Index slab = done % slabs(), begin = done / slabs() * kPreparedKeys;
-      add_to_slab(slab, begin, begin + kPreparedKeys);
+  /// Keys that this append has kept.
+  Index kept() const { return header_.open_keys - keys_; }
+  /// Keys that parts of R take in turns.
+  Index in_turns() const { return header_.open_keys - header_.in_running; }
+
+  /// Adds the block before to rows [begin, end) of R.
+  void complete(Index begin, Index end) const {
+    p_.earlier.add_last(i_, begin * n_.values, end * n_.values, running_.matrix);
+  }
+
+  void gather_query(const Inputs<T>& token, const QueryScratch<A>& rows) const {
+    const A factor = static_cast<A>(op_.scale);
+    gather_queries(token.q, kToken, 1, op_.query_map, factor, rows.raw, rows.queries);
+    if (!n_.own()) return;
+    gather_queries(token.normalizer_q, kToken, 1, op_.query_map, factor, rows.raw,
+                   rows.normalizer_queries);
+  }
+  /// Numerator, and sum of the weights unless there is none, of the block's first token.
+  void read_first(const StepScratch<A>& scratch) const {
+    const A weight = p_.earlier.own(i_);
+    A* const room = scratch.keys.row(0);
+    A score = running_.read_first(scratch.rows.queries.row(0), kept() > 0, weight, room,
+                                  scratch.rows.outputs.row(0),
+                                  [this](Index begin, Index end) { complete(begin, end); });
+    sum_weights(scratch.rows);
+    if (kept() == 0) return;
+    if (n_.own()) {
+      score = score_of(scratch.rows.normalizer_queries.row(0), p_.open_normalizer_keys.row(0),
+                       n_.normalizer_features, weight, room);
+    }
+    scratch.rows.denominators[0] += score;
+    extend_key_sum();
+  }
+  /// The same of another token.
+  void read(const StepScratch<A>& scratch) const {
+    if (kept() > 0) extend_key_sum();
+    running_.read(scratch.rows.queries.row(0), header_.open_keys, in_turns(), kept() > 0,
+                  p_.earlier.own(i_), scratch.keys, scratch.rows.outputs.row(0));
+    sum_weights(scratch.rows);
+  }
+  void sum_weights(const QueryScratch<A>& rows) const {
+    detail::sum_weights(rows.normalizer_queries, 1, n_.sum_features(), z_, rows.denominators);
+  }
+  void divide(const QueryScratch<A>& rows) const {
+    A* const r = rows.denominators;
+    op_.normalizer.denominators(static_cast<const A*>(r), 1, r);
+    divide_rows(rows.outputs, 1, n_.values, r, rows.factors);
+  }
+
+  /// What the next block needs of the `count` tokens of this append.
+  void prepare(Index count) const {
+    const Index tokens = tokens_ + count;
+    if (header_.capacity - w_ > i_ * w_) {
+      tokens == w_ ? complete_summary() : summarize();
+      mix_share(n_.features * n_.values, tokens, [this](Index begin, Index end) {
+        p_.earlier.mix(i_ + 1, begin, end, p_.running[(i_ + 1) % 2]);
+      });
+      mix_share(n_.sum_features(), tokens, [this](Index begin, Index end) {
+        p_.earlier.mix_sums(i_ + 1, begin, end, p_.running_key_sum[(i_ + 1) % 2]);
+      });
+    }
+    if (tokens == w_) header_.open_keys = header_.in_running = 0;
+  }
+  template <class F>
+  void mix_share(Index all, Index tokens, const F& mix) const {
+    const Index begin = done_after(tokens_, w_, all), end = done_after(tokens, w_, all);
+    if (begin < end) mix(begin, end);
+  }
+
+  /// Adds to S_i what its parts take after the keys of this append.
+  void summarize() const {
+    const Index keys = header_.open_keys;
+    for (Index c = std::max(keys_, keys - kSummaryParts) + 1; c <= keys; ++c) {
+      const Index p = Parts::taking(c);
+      add_to_summary(Parts{n_.features}.part(p), Parts::held(p, keys_), c);
     }
   }
-  /// Adds open keys [begin, end).
-  void add_to_slab(Index slab, Index begin, Index end) const {
-    accumulate_slab(slab, begin == 0 ? Start::kZero : Start::kTarget, p_.open_keys.below(begin),
-                    p_.open_values.below(begin), end - begin, n_.features, n_.values,
-                    p_.earlier.summary(i_));
+  /// Adds to S_i all that its parts lack.
+  void complete_summary() const {
+    const Index keys = header_.open_keys;
+    if (keys_ == 0) return add_to_summary({0, n_.features}, 0, keys);
+    for (Index p = 0; p < kSummaryParts; ++p) {
+      add_to_summary(Parts{n_.features}.part(p), Parts::held(p, keys_), keys);
+    }
+  }
+  /// Adds open keys [begin, end) to rows of S_i.
+  void add_to_summary(Parts::Part rows, Index begin, Index end) const {
+    const auto add = [&](Index slab, Index column, Index from, Index to) {
+      const Index row = from / n_.values;
+      multiply<A>({.out = {p_.earlier.summary(i_).row(slab) + column, n_.values},
+                   .a = p_.open_keys.below(begin)
+                            .right_of(row)
+                            .matrix(end - begin, to / n_.values - row)
+                            .transposed(),
+                   .b = p_.open_values.below(begin),
+                   .cols = n_.values,
+                   .start = begin == 0 ? Start::kZero : Start::kTarget});
+    };
+    for_each_slab(n_.values, rows.begin * n_.values, rows.end * n_.values, add);
   }
 
   /// Stores the kept keys and values of a piece after those of the open block.
@@ -174,46 +241,45 @@ class StreamBlock {
     const Contiguous whole(piece.k.rows, piece.k.rows);
     StripCursor strip(whole, 0, piece.key_mask);
     while (strip.next() > 0) {
-      const Index kept = header_.open_keys, count = strip.count();
-      gather_features(piece.k, strip.tokens(), count, op_.key_map, raw, p_.open_keys.below(kept));
-      gather(piece.v, strip.tokens(), count, p_.open_values.below(kept));
+      const Index count = strip.count();
+      gather_features(piece.k, strip.tokens(), count, op_.key_map, raw, next(p_.open_keys));
+      gather(piece.v, strip.tokens(), count, next(p_.open_values));
       if (n_.own()) {
         gather_features(piece.normalizer_k, strip.tokens(), count, op_.key_map, raw,
-                        p_.open_normalizer_keys.below(kept));
+                        next(p_.open_normalizer_keys));
       }
+      accumulate_key_sum(next(sum_keys()), count, n_.sum_features(), p_.earlier.key_sum(i_));
       header_.open_keys += count;
     }
   }
-
-  /// Stores the key and value of a token and adds the key to z. Leaves m_ii times the key in
-  /// scratch, after m_ii times the previous key.
-  void keep_token(const Inputs<T>& token, A weight, const StepScratch<A>& scratch) const {
-    const Index kept = header_.open_keys++;
-    const auto scale_key = [&](const A* key, Index d, A* to) {
-      transform(key, to, d, [weight](auto x) {
-        return Eigen::internal::pmul(Eigen::internal::pset1<decltype(x)>(weight), x);
-      });
-    };
-    const Rows<A>& keys = p_.open_keys;
-    gather(token.v, kToken, 1, p_.open_values.below(kept));
+  /// Stores the key and value of a token and adds the key to z_i.
+  void keep_token(const Inputs<T>& token, A* raw) const {
+    gather_features(token.k, kToken, 1, op_.key_map, raw, next(p_.open_keys));
+    gather(token.v, kToken, 1, next(p_.open_values));
     if (n_.own()) {
-      gather_features(token.normalizer_k, kToken, 1, op_.key_map, scratch.rows.raw,
-                      p_.open_normalizer_keys.below(kept));
-      scale_key(p_.open_normalizer_keys.row(kept), n_.normalizer_features, scratch.keys.row(1));
-      add_to(scratch.keys.row(1), p_.running_key_sum, n_.normalizer_features);
+      gather_features(token.normalizer_k, kToken, 1, op_.key_map, raw,
+                      next(p_.open_normalizer_keys));
     }
-    gather_features(token.k, kToken, 1, op_.key_map, scratch.rows.raw, keys.below(kept));
-    if (kept > 0) scale_key(keys.row(kept - 1), n_.features, scratch.keys.row(0));
-    scale_key(keys.row(kept), n_.features, scratch.keys.row(1));
-    if (!n_.own()) add_to(scratch.keys.row(1), p_.running_key_sum, n_.sum_features());
+    add_to(next(sum_keys()).row(0), p_.earlier.key_sum(i_), n_.sum_features());
+    ++header_.open_keys;
   }
+  /// Adds the key of a token to z of R.
+  void extend_key_sum() const {
+    add_scaled(p_.earlier.own(i_), sum_keys().row(header_.open_keys - 1), z_, n_.sum_features());
+  }
+  /// Rows behind those of the kept keys.
+  Rows<A> next(Rows<A> rows) const { return rows.below(header_.open_keys); }
+  /// Keys that key sums are of.
+  Rows<A> sum_keys() const { return n_.own() ? p_.open_normalizer_keys : p_.open_keys; }
 
   const Op& op_;
   const HeadSizes& n_;
   const StreamMemory<A, Mixing>& p_;
   Running<A> running_;
+  A* z_;  // of R
   StateHeader& header_;
-  Index i_;
+  Index i_, tokens_, w_;
+  Index keys_;  // kept before this append
 };
 
 }  // namespace detail

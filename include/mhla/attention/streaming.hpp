@@ -8,8 +8,8 @@
 ///
 /// so a token costs one product with R and its share of R's update, at any position
 /// (streaming_product.hpp). Summaries and the next block's R are made on the way to its boundary,
-/// in the causal form's order: outputs of whole blocks are bitwise those of causal(), others agree
-/// within rounding.
+/// by all tokens alike (stream_block.hpp), in the causal form's order: outputs of appends that
+/// begin at a block are bitwise those of causal(), others agree within rounding.
 ///
 ///     Streaming<float> stream(sizes, matrix);                                  M blocks, no more
 ///     Streaming<float, Operator<>, DecayMixing<float>> stream(sizes, terms);   any number
@@ -71,7 +71,13 @@ class Streaming {
                       Workspace workspace) const;
 
   /// Throws what append with these arguments would throw.
-  void check_append(const StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out) const;
+  void check_append(const StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out) const {
+    check_inputs(in, out);
+    check_state(state, in.q.rows);
+  }
+  /// What of that is about the tensors, which heads of a batch share, and about a state.
+  void check_inputs(const Inputs<T>& in, MatrixView<T> out) const;
+  void check_state(const StreamingState<A>& state, Index tokens) const;
 
   /// Bytes of workspace any append needs.
   std::size_t append_workspace_bytes() const { return append_bytes_; }
@@ -83,6 +89,7 @@ class Streaming {
 
  private:
   static constexpr const char* kName = "Streaming";
+  static constexpr const char* kAppend = "Streaming::append";
 
   detail::StateHeader header() const;
   Index raw() const {
@@ -182,19 +189,20 @@ auto Streaming<T, Op, Mixing>::start() const -> StreamingState<A> {
 }
 
 template <Scalar T, class Op, class Mixing>
-void Streaming<T, Op, Mixing>::check_append(const StreamingState<A>& state, const Inputs<T>& in,
-                                            MatrixView<T> out) const {
-  constexpr const char* kAppend = "Streaming::append";
+void Streaming<T, Op, Mixing>::check_inputs(const Inputs<T>& in, MatrixView<T> out) const {
   detail::expect_inputs(kAppend, in, op_, out);
   detail::expect_shape(kAppend, "q", in.q, -1, sizes_.width);
   detail::expect_shape(kAppend, "k", in.k, in.q.rows, sizes_.width);
   detail::expect_shape(kAppend, "v", in.v, in.q.rows, sizes_.values);
   detail::expect_shape(kAppend, "normalizer_q", in.normalizer_q, -1, sizes_.normalizer_width);
   detail::expect_shape(kAppend, "normalizer_k", in.normalizer_k, -1, sizes_.normalizer_width);
+}
+
+template <Scalar T, class Op, class Mixing>
+void Streaming<T, Op, Mixing>::check_state(const StreamingState<A>& state, Index n) const {
   if (!state.same_stream(header())) {
     detail::fail_option(kAppend, "state", "was made by another stream", "one made by start()");
   }
-  const Index n = in.q.rows;
   if (n > capacity() - state.header_.position) {
     detail::fail_option(
         kAppend, "in",
@@ -209,8 +217,8 @@ template <Scalar T, class Op, class Mixing>
 void Streaming<T, Op, Mixing>::append(StreamingState<A>& state, const Inputs<T>& in,
                                       MatrixView<T> out, const Call& call) const {
   check_append(state, in, out);
-  detail::expect_separate("Streaming::append", in, MatrixView<const T>(out));
-  detail::expect_nothing_kept("Streaming::append", call);
+  detail::expect_separate(kAppend, in, MatrixView<const T>(out));
+  detail::expect_nothing_kept(kAppend, call);
   append_checked(state, in, out, call.workspace);
 }
 
@@ -218,7 +226,7 @@ template <Scalar T, class Op, class Mixing>
 void Streaming<T, Op, Mixing>::append_checked(StreamingState<A>& state, const Inputs<T>& in,
                                               MatrixView<T> out, Workspace workspace) const {
   using detail::Arena;
-  detail::Scratch scratch("Streaming::append", workspace, append_workspace_bytes());
+  detail::Scratch scratch(kAppend, workspace, append_workspace_bytes());
   Arena state_arena(state.memory());
   const detail::StreamMemory<A, View> p = memory(state_arena);
   detail::StateHeader& header = state.header_;
@@ -226,21 +234,15 @@ void Streaming<T, Op, Mixing>::append_checked(StreamingState<A>& state, const In
   for (Index done = 0; done < in.q.rows;) {
     const Index i = header.position / w, offset = header.position % w;
     const Index count = std::min(w - offset, in.q.rows - done);
-    const detail::StreamBlock<T, Op, View> block(op_, head_, p, header, i);
+    const detail::StreamBlock<T, Op, View> block(op_, head_, p, header, i, offset, w);
     const Inputs<T> piece = detail::middle_tokens(in, done, count);
     const MatrixView<T> piece_out = out.middle_rows(done, count);
     Arena arena(scratch.bytes().data());
-    if (offset > 0 && count == 1) {
+    if (count == 1) {
       block.step(piece, piece_out, step_scratch(arena));
     } else {
       detail::CausalScratch<A> memory = piece_scratch(arena);
-      if (offset == 0) block.open();
       block.append(piece, piece_out, memory);
-    }
-    if (offset + count == w) {
-      block.close();
-    } else {
-      block.prepare(offset + count, w);
     }
     header.position += count;
     done += count;
@@ -270,8 +272,8 @@ void check_append(const Streaming<T, Op, Mixing>& stream,
   }
   for (Index pair = 0; pair < pairs; ++pair) {
     const Index s = pair / heads(in), h = pair % heads(in);
-    stream.check_append(states[static_cast<std::size_t>(pair)], head_inputs(in, s, h),
-                        head_output(in, out, s, h));
+    if (h == 0) stream.check_inputs(head_inputs(in, s, h), head_output(in, out, s, h));
+    stream.check_state(states[static_cast<std::size_t>(pair)], query_span(in, s).tokens.length);
   }
   expect_separate("append", in, TensorView<const T>(out));
 }

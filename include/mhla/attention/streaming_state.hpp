@@ -24,12 +24,9 @@ inline namespace MHLA_TARGET {
 
 namespace detail {
 
-/// Keys that are added to a slab of a summary at a time.
-inline constexpr Index kPreparedKeys = 8;
-
 /// Stream parameters, which must match on restore, and the current position.
 struct StateHeader {
-  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '4'};
+  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '5'};
   std::int64_t scalar_bytes = 0;
   std::int64_t width = 0, values = 0, block_length = 0, normalizer_width = 0;
   std::int64_t capacity = 0;  // tokens
@@ -39,10 +36,6 @@ struct StateHeader {
   std::int64_t position = 0;       // tokens seen
   std::int64_t open_keys = 0;      // kept keys of the open block
   std::int64_t in_running = 0;     // of them, those that all of R holds (streaming.hpp)
-  std::int64_t in_summary = 0;     // turns of its slabs to take keys (stream_block.hpp)
-  std::int64_t mixed = 0;          // numbers of the next block's R that hold the earlier blocks
-
-  Index slabs() const { return ceil_div(static_cast<Index>(features), kTile.slab); }
 };
 
 }  // namespace detail
@@ -91,8 +84,6 @@ class StreamingState {
     other.position = header_.position;
     other.open_keys = header_.open_keys;
     other.in_running = header_.in_running;
-    other.in_summary = header_.in_summary;
-    other.mixed = header_.mixed;
     return std::memcmp(&other, &header_, sizeof(other)) == 0;
   }
   std::byte* memory() { return reinterpret_cast<std::byte*>(memory_.data()); }
@@ -124,9 +115,7 @@ void StreamingState<A>::restore(std::span<const std::byte> from) {
   std::memcpy(&saved, from.data(), sizeof(saved));
   if (!same_stream(saved) || saved.position < 0 || saved.position > header_.capacity ||
       saved.open_keys < 0 || saved.open_keys > header_.block_length || saved.in_running < 0 ||
-      saved.in_running > saved.open_keys || saved.in_summary < 0 ||
-      saved.in_summary > saved.open_keys / detail::kPreparedKeys * header_.slabs() ||
-      saved.mixed < 0 || saved.mixed > header_.features * header_.values) {
+      saved.in_running > saved.open_keys) {
     detail::fail_option(kName, "from", "holds a state of another stream, or none",
                         "a state saved by a stream of these sizes");
   }

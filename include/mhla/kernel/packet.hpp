@@ -196,6 +196,14 @@ inline void add_to(const A* x, A* y, Index count) {
   add_rows_to(x, Index{0}, Index{1}, y, count);
 }
 
+/// y = factor * x.
+template <class A>
+inline void scale_to(A factor, const A* x, A* y, Index count) {
+  transform(x, y, count, [factor](auto p) {
+    return Eigen::internal::pmul(Eigen::internal::pset1<decltype(p)>(factor), p);
+  });
+}
+
 /// x *= factor.
 template <class A>
 inline void scale(A factor, A* x, Index count) {

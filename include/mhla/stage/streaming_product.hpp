@@ -11,10 +11,12 @@
 /// key would add half of that in stores; alternating halves, two keys each, halve the stores.
 /// Cost: 2*D*E flops to read, 2*D*E to update.
 
+#include <algorithm>
+
 #include "mhla/core/arch.hpp"
 #include "mhla/kernel/packet.hpp"
 #include "mhla/kernel/product.hpp"
-#include "mhla/tokens/strip.hpp"
+#include "mhla/stage/turns.hpp"
 
 MHLA_PACKETS_BEGIN
 
@@ -79,11 +81,21 @@ void fold_and_read(A* running, Rows<A> keys, Rows<A> values, const A* query, Ind
   });
 }
 
+/// query . weight key, with the bits of a product of queries and keys.
+/// \param room  [d]
+template <class A>
+A score_of(const A* query, const A* key, Index d, A weight, A* room) {
+  scale_to(weight, key, room, d);
+  A score = 0;
+  multiply<A>({.out = {&score, 0}, .a = {query, 1, d, 0}, .b = {room, 1}, .cols = 1});
+  return score;
+}
+
 /// R of an open block, and the block's keys and values.
 ///
-/// Single keys update the halves of R's rows in turn: the m-th key since all of R held the same
-/// keys goes into half (m - 1) % 2, with the key before it, which that half has missed. So one half
-/// holds all keys, the other all but the last.
+/// Of the m keys since all of R held the same, parts of R's rows take kFoldedKeys at a time, in
+/// turn (turns.hpp): after a key one part of R is written, and the parts lack its last keys, which
+/// outputs get from the keys themselves.
 template <class A>
 struct Running {
   A* matrix = nullptr;  ///< R [D,E]
@@ -92,59 +104,110 @@ struct Running {
   Rows<A> keys;         ///< [W,D]
   Rows<A> values;       ///< [W,E]
 
+  using Parts = Turns<kFoldedKeys>;
+  using Part = Parts::Part;
+
   /// output = query R, as if all of R held the first `count` keys.
   /// \param m       keys since all of R held the same
   /// \param is_new  whether the last of them is not yet in R
-  /// \param scaled  the last two keys times m_ii [2,D]
-  void read(const A* query, Index count, Index m, bool is_new, A weight, Rows<A> scaled,
+  /// \param room    [kFoldedKeys,D]
+  void read(const A* query, Index count, Index m, bool is_new, A weight, Rows<A> room,
             A* output) const {
-    const Half full = complete_half(m);
     if (is_new && m >= kFoldedKeys) {
-      fold_and_read(matrix, scaled, values.below(count - kFoldedKeys), query, features, full.begin,
-                    full.end, width, output);
+      const Part part = parts().part(Parts::taking(m));
+      for (Index f = 0; f < kFoldedKeys; ++f) {
+        const A* const key = keys.row(count - kFoldedKeys + f);
+        scale_to(weight, key + part.begin, room.row(f) + part.begin, part.end - part.begin);
+      }
+      fold_and_read(matrix, room, values.below(count - kFoldedKeys), query, features, part.begin,
+                    part.end, width, output);
     } else {
-      if (is_new) fold(count - 1, weight, full);
-      multiply<A>(
-          {.out = {output, 0}, .a = {query, 1, features, 0}, .b = {matrix, width}, .cols = width});
+      if (is_new) take(count, m, weight);
+      read_rows({0, features}, query, output);
     }
-    if (m == 0) return;
-    const Half other = lagging_half(m);
-    const A score = weight * dot(query + other.begin, keys.row(count - 1) + other.begin,
-                                 other.end - other.begin);
-    multiply<A>({.out = {output, 0},
-                 .a = {&score, 1, 1, 0},
-                 .b = values.below(count - 1),
-                 .cols = width,
-                 .start = Start::kTarget});
+    add_missing(query, count, m, weight, output);
+  }
+
+  /// The same for the first token of a block, of which R holds nothing, with the bits of
+  /// causal_block.hpp. Returns the score of the token's key, 0 without one.
+  /// \param complete  complete(begin, end) makes rows of R what they are before the token; they are
+  ///                  read while they are in L1
+  /// \param room      [D]
+  template <class Complete>
+  A read_first(const A* query, bool is_new, A weight, A* room, A* output,
+               const Complete& complete) const {
+    const Part part = parts().part(Parts::taking(1));
+    const Index together = std::max<Index>(1, kTogether / (width + 1));
+    Index begin = 0;
+    do {
+      const Index end = std::min(features, begin + together);
+      complete(begin, end);
+      read_rows({begin, end}, query, output);
+      if (is_new) fold({begin, std::min(end, part.end)}, 0, 1, weight);
+      begin = end;
+    } while (begin < features);
+    if (!is_new) return 0;
+    const A score = score_of(query, keys.row(0), features, weight, room);
+    add_scaled(score, values.row(0), output, width);
+    return score;
   }
 
   /// Adds the last of `count` keys, the m-th, to R without a query.
   void take(Index count, Index m, A weight) const {
-    if (m >= kFoldedKeys) fold(count - 2, weight, complete_half(m));
-    fold(count - 1, weight, complete_half(m));
+    const Index p = Parts::taking(m);
+    fold(parts().part(p), count - m + Parts::held(p, m - 1), count, weight);
   }
 
   /// Makes all of R hold the first `count` keys.
   void level(Index count, Index m, A weight) const {
-    if (m > 0) fold(count - 1, weight, lagging_half(m));
+    for (Index p = 0; p < kFoldedKeys; ++p) {
+      fold(parts().part(p), count - m + Parts::held(p, m), count, weight);
+    }
   }
 
  private:
-  struct Half {
-    Index begin, end;
-  };
-  /// The half that holds all m keys, and the one that misses the last.
-  Half complete_half(Index m) const { return half(m % 2 == 1); }
-  Half lagging_half(Index m) const { return half(m % 2 == 0); }
-  Half half(bool first) const {
-    const Index middle = features / 2;
-    return first ? Half{0, middle} : Half{middle, features};
+  /// Numbers of R that stay in L1 between being completed and being read.
+  static constexpr Index kTogether = 8192 / sizeof(A);
+
+  Parts parts() const { return {features}; }
+
+  /// output = query R of some rows, added to that of the rows before them.
+  void read_rows(Part rows, const A* query, A* output) const {
+    multiply<A>({.out = {output, 0},
+                 .a = {query + rows.begin, 1, rows.end - rows.begin, 0},
+                 .b = {matrix + rows.begin * width, width},
+                 .cols = width,
+                 .start = rows.begin == 0 ? Start::kZero : Start::kTarget});
   }
-  /// R[d] += m_ii k[d] v.
-  void fold(Index key, A weight, Half rows) const {
+
+  /// output += what the parts of R lack of the m keys.
+  void add_missing(const A* query, Index count, Index m, A weight, A* output) const {
+    A scores[kFoldedKeys - 1];
+    const Index lacking = std::min(m, kFoldedKeys - 1);
+    for (Index s = 0; s < lacking; ++s) {
+      const Index key = count - lacking + s;
+      A score = 0;
+      for (Index p = 0; p < kFoldedKeys; ++p) {
+        if (count - m + Parts::held(p, m) > key) continue;
+        const Part part = parts().part(p);
+        score += dot(query + part.begin, keys.row(key) + part.begin, part.end - part.begin);
+      }
+      scores[s] = weight * score;
+    }
+    if (lacking == 0) return;
+    multiply<A>({.out = {output, 0},
+                 .a = {scores, 1, lacking, 0},
+                 .b = values.below(count - lacking),
+                 .cols = width,
+                 .start = Start::kTarget});
+  }
+
+  /// R[d] += m_ii k[d] v for keys [first, last).
+  void fold(Part rows, Index first, Index last, A weight) const {
     for (Index d = rows.begin; d < rows.end; ++d) {
-      const A factor = weight * keys.row(key)[d];
-      add_scaled(factor, values.row(key), matrix + d * width, width);
+      for (Index key = first; key < last; ++key) {
+        add_scaled(weight * keys.row(key)[d], values.row(key), matrix + d * width, width);
+      }
     }
   }
 };

@@ -1,0 +1,51 @@
+#pragma once
+
+/// \file
+/// How a stream spreads over the tokens of a block what must be done by its end, so that steps take
+/// about the same time each. Functions of the counts alone: a state stores none of it.
+
+#include <algorithm>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/scalar.hpp"
+#include "mhla/kernel/rows.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// Parts of a block's summary (Turns).
+inline constexpr Index kSummaryParts = 8;
+
+/// Rows of a matrix [D,E] to which keys are added, in parts that take turns: after the c-th key
+/// part (c - 1) % kParts takes all keys that it lacks. So a matrix is read and written once in
+/// kParts keys, and its parts lack 0, 1, .. kParts - 1 keys.
+template <Index kParts>
+struct Turns {
+  Index rows;  ///< D
+
+  struct Part {
+    Index begin, end;  ///< rows
+  };
+  /// Parts of an even number of rows, which a register tile has; the last ones may be empty.
+  Part part(Index p) const {
+    const Index size = round_up(ceil_div(rows, kParts), 2);
+    return {std::min(rows, p * size), std::min(rows, (p + 1) * size)};
+  }
+  /// The part whose turn the c-th key is, c >= 1.
+  static Index taking(Index c) { return (c - 1) % kParts; }
+  /// Keys of c that a part holds: the first so many.
+  static Index held(Index p, Index c) {
+    return std::max<Index>(0, c - (c - 1 - p + kParts) % kParts);
+  }
+};
+
+/// How many of `all` numbers are done after so many tokens of a block: whole vectors, as evenly as
+/// they can be.
+inline Index done_after(Index tokens, Index length, Index all) {
+  return std::min(all, round_up(ceil_div(all * tokens, length), kRowAlignment));
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla
