@@ -87,11 +87,12 @@ class StridedSums {
   int count_ = 0;
 };
 
-/// The least and the largest index of an element of t from t.data.
+/// The least and the largest index of an element of t from t.data; 0 and -1 of none.
 template <class T>
 std::pair<Index, Index> reach_of(const TensorView<const T>& t) {
   Index low = 0, high = 0;
   for (std::size_t d = 0; d < t.shape.size(); ++d) {
+    if (t.shape[d] == 0) return {0, -1};
     const Index last = (t.shape[d] - 1) * t.strides[d];
     (last < 0 ? low : high) += last;
   }
@@ -101,15 +102,13 @@ std::pair<Index, Index> reach_of(const TensorView<const T>& t) {
 /// True if a and b have an element in common; false where strides are too odd to tell.
 template <class T>
 bool overlap(const TensorView<const T>& a, const TensorView<const T>& b) {
-  for (const auto* x : {&a, &b}) {
-    if (std::any_of(x->shape.begin(), x->shape.end(), [](Index n) { return n == 0; })) return false;
-  }
+  const auto [a_low, a_high] = reach_of(a);
+  const auto [b_low, b_high] = reach_of(b);
+  if (a_high < a_low || b_high < b_low) return false;
   const auto bytes = static_cast<Index>(reinterpret_cast<std::uintptr_t>(b.data) -
                                         reinterpret_cast<std::uintptr_t>(a.data));
   constexpr Index kSize = sizeof(T);
   if (bytes % kSize != 0) return false;
-  const auto [a_low, a_high] = reach_of(a);
-  const auto [b_low, b_high] = reach_of(b);
   if (bytes / kSize + b_high < a_low || bytes / kSize + b_low > a_high) return false;
   StridedSums sums;
   for (std::size_t d = 0; d < a.shape.size(); ++d) {
@@ -135,7 +134,11 @@ TensorView<const std::remove_const_t<T>> as_batch(const MatrixView<T>& m) {
   return {m.data, {1, m.rows, 1, m.cols}, {0, m.row_stride, 0, m.col_stride}};
 }
 template <class T>
-TensorView<const std::remove_const_t<T>> as_batch(const TensorView<T>& t) {
+TensorView<const T> as_batch(const TensorView<T>& t) {
+  return t;
+}
+template <class T>
+const TensorView<const T>& as_batch(const TensorView<const T>& t) {
   return t;
 }
 
@@ -143,7 +146,7 @@ TensorView<const std::remove_const_t<T>> as_batch(const TensorView<T>& t) {
 /// after all that reads its query.
 template <class In, class Out>
 void expect_separate(const char* function, const In& in, const Out& out) {
-  const auto whole = as_batch(out);
+  const auto& whole = as_batch(out);
   const auto expect = [&](const char* argument, const auto& tensor) {
     if (overlap(whole, as_batch(tensor))) {
       fail_option(function, "out", std::string("overlaps ") + argument,

@@ -213,7 +213,7 @@ class StreamBlock {
     }
   }
   /// Adds to S_i all that its parts lack.
-  void complete_summary() const {
+  MHLA_NOINLINE void complete_summary() const {
     const Index keys = header_.open_keys;
     if (keys_ == 0) return add_to_summary({0, n_.features}, 0, keys);
     for (Index p = 0; p < kSummaryParts; ++p) {

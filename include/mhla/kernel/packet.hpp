@@ -79,13 +79,12 @@ MHLA_INLINE inline void for_each_packet(const A* x, Index count, A fill, F&& f) 
   f(i > 0 ? load_tail<P>(x + count, count - i, fill) : load_partial<P>(x, count, fill));
 }
 
-/// Calls f.operator()<P, n>(j) for the columns [j, j + n packets P) of a row: panels of a quarter
-/// of the registers, of an eighth, then packets, then numbers. A single packet waits for itself
-/// from one row to the next.
-template <class A, class F>
+/// Calls f.operator()<P, n>(j) for the columns [j, j + n packets P) of a row: panels of kVectors
+/// packets, of half as many, then packets, then numbers. A single packet waits for itself from one
+/// row to the next.
+template <class A, int kVectors = kVectorRegisters / 4, class F>
 MHLA_INLINE inline void for_each_panel(Index count, F&& f) {
   using P = Packet<A>;
-  constexpr int kVectors = kVectorRegisters / 4;
   Index j = 0;
   for (; j + kVectors * kLanes<P> <= count; j += kVectors * kLanes<P>) {
     f.template operator()<P, kVectors>(j);

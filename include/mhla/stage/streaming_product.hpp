@@ -1,14 +1,14 @@
 #pragma once
 
 /// \file
-/// One pass of a stream's query over the running matrix R, reading all of R and updating half of
+/// One pass of a stream's query over the running matrix R, reading all of R and updating a part of
 /// it:
 ///
-///     R[d]  += k_1[d] v_1 + k_2[d] v_2      for d in [begin, end)
-///     o      = q R                          [E]
+///     R[d]  += k_1[d] v_1 + .. + k_F[d] v_F      for d in [begin, end)
+///     o      = q R                               [E]
 ///
 /// R of all heads is read from L2, so a pass costs the time of reading it. Updating all of R by one
-/// key would add half of that in stores; alternating halves, two keys each, halve the stores.
+/// key would double that in stores; updating a part by F keys, in turn, takes 1/F of the stores.
 /// Cost: 2*D*E flops to read, 2*D*E to update.
 
 #include <algorithm>
@@ -24,8 +24,8 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Keys of one update of a half of R.
-inline constexpr Index kFoldedKeys = 2;
+/// Keys of one update of a part of R, and parts: the values of a panel of them stay in registers.
+inline constexpr Index kFoldedKeys = kVectorRegisters >= 32 ? 4 : 2;
 
 /// sum += query * row of R.
 template <class P, int kVectors, class A>
@@ -75,7 +75,7 @@ inline void fold_and_read_panel(A* running, Index e, Rows<A> keys, Rows<A> value
 template <class A>
 void fold_and_read(A* running, Rows<A> keys, Rows<A> values, const A* query, Index d, Index begin,
                    Index end, Index e, A* output) {
-  for_each_panel<A>(e, [&]<class P, int kVectors>(Index j) {
+  for_each_panel<A, 4>(e, [&]<class P, int kVectors>(Index j) {
     fold_and_read_panel<P, kVectors>(running + j, e, keys, values.right_of(j), query, d, begin, end,
                                      output + j);
   });
@@ -183,15 +183,16 @@ struct Running {
   /// output += what the parts of R lack of the m keys.
   void add_missing(const A* query, Index count, Index m, A weight, A* output) const {
     A scores[kFoldedKeys - 1];
-    const Index lacking = std::min(m, kFoldedKeys - 1);
-    for (Index s = 0; s < lacking; ++s) {
-      const Index key = count - lacking + s;
-      A score = 0;
-      for (Index p = 0; p < kFoldedKeys; ++p) {
-        if (count - m + Parts::held(p, m) > key) continue;
-        const Part part = parts().part(p);
-        score += dot(query + part.begin, keys.row(key) + part.begin, part.end - part.begin);
-      }
+    const Index lacking = std::min(m, kFoldedKeys - 1), next = m % kFoldedKeys;
+    for (Index s = 0; s < lacking; ++s) {  // the parts from `next` on lack all of these keys
+      const A* const key = keys.row(count - lacking + s);
+      const Index last = next + kFoldedKeys - lacking + s;
+      const auto part_score = [&](Index begin, Index end) {
+        return dot(query + begin, key + begin, end - begin);
+      };
+      A score =
+          part_score(parts().part(next).begin, parts().part(std::min(last, kFoldedKeys) - 1).end);
+      if (last > kFoldedKeys) score += part_score(0, parts().part(last - kFoldedKeys - 1).end);
       scores[s] = weight * score;
     }
     if (lacking == 0) return;
