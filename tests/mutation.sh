@@ -20,6 +20,7 @@
 #   filter  its tests that promise better, by full name behind the suite, as --gtest_filter; they
 #           stand in the sources or in the contracts that these include
 #   flags   of the compiler, where the program needs any
+#   ranks   processes of Open MPI that run the program, where it is for several
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/support/setup.sh"
 
@@ -34,7 +35,7 @@ fi
 tables=$repository/tests/mutants
 compiler=${CXX:-g++}
 most=${MHLA_JOBS:-$cores}
-keys='name|why|header|old|new|tests|filter|flags'
+keys='name|why|header|old|new|tests|filter|flags|ranks'
 
 fail() {
   printf '%s\n' "$*" >&2
@@ -44,7 +45,7 @@ fail() {
 # ---- the tables ---------------------------------------------------------------------------------
 
 declare -a mutants=()  # FOLDER/NAME, in the order of the tables
-declare -A why header old new tests filter flags  # of each of them
+declare -A why header old new tests filter flags ranks  # of each of them
 
 # Takes over the record that read_table has gathered.
 take_record() {
@@ -59,7 +60,7 @@ take_record() {
   mutants+=("$id")
   why[$id]=${record[why]} header[$id]=${record[header]} tests[$id]=${record[tests]}
   old[$id]=${record[old]} new[$id]=${record[new]}
-  filter[$id]=${record[filter]} flags[$id]=${record[flags]:-}
+  filter[$id]=${record[filter]} flags[$id]=${record[flags]:-} ranks[$id]=${record[ranks]:-}
   record=()
 }
 
@@ -127,19 +128,23 @@ check() {
 
 # compile FOLDER MUTANT INCLUDE...: makes FOLDER/program of the tests of a mutant.
 compile() {
-  local folder=$1 mutant=$2 source sources=()
+  local folder=$1 mutant=$2 source sources=() mpi=
   shift 2
   for source in ${tests[$mutant]}; do sources+=("$repository/tests/$source"); done
+  [[ -z ${ranks[$mutant]} ]] || mpi=$(pkg-config --cflags --libs ompi-cxx)
   # shellcheck disable=SC2086  # flags are several words
   "$compiler" -std=c++20 -O1 -w ${flags[$mutant]} "${@/#/-I}" "-I$repository/include" \
-    "-I$repository/tests" $packages "${sources[@]}" -o "$folder/program" -lgtest_main -lgtest \
-    -pthread >"$folder/compiler.log" 2>&1
+    "-I$repository/tests" $packages "${sources[@]}" -o "$folder/program" $mpi -lgtest_main \
+    -lgtest -pthread >"$folder/compiler.log" 2>&1
 }
 
-# run FOLDER FILTER SECONDS: the tests that the filter picks, up to the first failure.
+# run FOLDER MUTANT SECONDS: the tests that its filter picks, up to the first failure.
 run() {
-  (cd "$1" && ulimit -c 0 && timeout "$3" ./program "--gtest_filter=$2" \
-    --gtest_throw_on_failure >tests.log 2>&1) 2>/dev/null  # where the shell tells of aborts
+  local mpirun=()
+  [[ -z ${ranks[$2]} ]] || mpirun=(mpirun -n "${ranks[$2]}")
+  (cd "$1" && ulimit -c 0 && timeout "$3" "${mpirun[@]}" ./program --gtest_color=no \
+    "--gtest_filter=${filter[$2]}" --gtest_throw_on_failure \
+    >tests.log 2>&1) 2>/dev/null  # where the shell tells of aborts
 }
 
 # Mutants of the same tests share the program without any fault.
@@ -159,7 +164,7 @@ clean() {
     result=$folder/$(cksum <<<"${filter[$mutant]}" | tr -d ' ')
     [[ ! -e $result ]] || continue
     start=$EPOCHSECONDS
-    if run "$folder" "${filter[$mutant]}" 600 &&
+    if run "$folder" "$mutant" 600 &&
       grep -q '^\[==========\] Running [1-9]' "$folder/tests.log"; then
       echo $((EPOCHSECONDS - start)) >"$result"
     else
@@ -183,7 +188,7 @@ try() {
     said="ERROR     does not compile: $folder/compiler.log"
   else
     seconds=$((60 + 10 * $(<"$result")))  # a machine may be busy
-    run "$folder" "${filter[$mutant]}" "$seconds" || status=$?
+    run "$folder" "$mutant" "$seconds" || status=$?
     said="killed    by $(sed -n 's/^\[ RUN      \] //p' "$folder/tests.log" | tail -n 1)"
     if ((status == 0)); then
       said="SURVIVED  ${why[$mutant]}"
@@ -240,7 +245,11 @@ case $action in
   *) fail "unknown option --$action" ;;
 esac
 
-require_packages g++ libeigen3-dev libgtest-dev nlohmann-json3-dev pkg-config
+require_packages g++ libeigen3-dev libgtest-dev nlohmann-json3-dev pkg-config libopenmpi-dev
+# As in tests/distributed/mpi/CMakeLists.txt.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm=isolated
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
 packages=$(pkg-config --cflags eigen3 | sed 's/-I/-isystem /g')
 work=$(mktemp -d)
 for mutant in "${mutants[@]}"; do check "$mutant"; done

@@ -34,9 +34,8 @@ namespace distributed {
 /// memory; it outlives its transfers.
 ///
 /// Messages have at most 16 MiB, and a transfer is late when none of its own has ended for
-/// timeout() seconds. Errors of MPI are thrown where the handlers of errors of both MPI_COMM_WORLD
-/// (MPICH asks that one for errors of transfers under way) and `comm` return; else MPI ends the
-/// program.
+/// timeout() seconds. Errors of MPI are thrown; where the handler of errors of MPI_COMM_WORLD does
+/// not return, which MPICH asks for errors of transfers under way, they end the program.
 ///
 /// After a communication_error MPI may still write to arrays of transfers under way, and
 /// MPI_Finalize may wait for ever: end the program, with MPI_Abort.
@@ -65,7 +64,6 @@ class MpiRank {
   void copy(MPI_Comm comm);
 
   detail::MpiLink link_;
-  int calls_ = 0;  // the tag; modulo what MPI promises
 };
 static_assert(Communicator<MpiRank>);
 
@@ -129,9 +127,8 @@ inline detail::MpiTransfer MpiRank::exchange(std::span<const SharedRows> arrays,
                                              std::span<const PeerRows> receives) {
   link_.refuse_after_failure();
   detail::MpiTransfer transfer(link_);
-  transfer.begin(arrays, receives, true, calls_);
-  transfer.begin(arrays, sends, false, calls_);
-  calls_ = (calls_ + 1) % 32768;
+  transfer.begin(arrays, receives, true);
+  transfer.begin(arrays, sends, false);
   return transfer;
 }
 

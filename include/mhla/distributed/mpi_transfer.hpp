@@ -97,12 +97,12 @@ class MpiTransfer {
   void wait();
 
   /// Begins messages of these rows, at least one for each peer that they name. Both ranks of a
-  /// pair name the same rows in the same order, and so cut them in the same places.
-  void begin(std::span<const SharedRows> arrays, std::span<const PeerRows> rows, bool received,
-             int tag);
+  /// pair name the same rows in the same order, and so cut them in the same places; messages of a
+  /// pair meet in the order in which they begin.
+  void begin(std::span<const SharedRows> arrays, std::span<const PeerRows> rows, bool received);
 
  private:
-  void begin(const MpiPieces& pieces, Index peer, bool received, int tag);
+  void begin(const MpiPieces& pieces, Index peer, bool received);
   void finish(std::size_t i, int code, const MPI_Status& status);
   std::string late() const;
 
@@ -115,7 +115,7 @@ static_assert(Transfer<MpiTransfer>);
 // ------------------------------------------------------------------------------------------------
 
 inline void MpiTransfer::begin(std::span<const SharedRows> arrays, std::span<const PeerRows> rows,
-                               bool received, int tag) {
+                               bool received) {
   // By distance, so that not all ranks begin with rank 0.
   std::vector<PeerRows> sorted(rows.begin(), rows.end());
   std::ranges::stable_sort(sorted, {}, [&](const PeerRows& r) {
@@ -139,17 +139,17 @@ inline void MpiTransfer::begin(std::span<const SharedRows> arrays, std::span<con
           at += length;
           left -= length;
           if (pieces.bytes == kMpiMessageBytes) {
-            begin(std::exchange(pieces, {}), peer, received, tag);
+            begin(std::exchange(pieces, {}), peer, received);
             begun = true;
           }
         }
       }
     }
-    if (pieces.bytes > 0 || !begun) begin(pieces, peer, received, tag);
+    if (pieces.bytes > 0 || !begun) begin(pieces, peer, received);
   }
 }
 
-inline void MpiTransfer::begin(const MpiPieces& pieces, Index peer, bool received, int tag) {
+inline void MpiTransfer::begin(const MpiPieces& pieces, Index peer, bool received) {
   MPI_Datatype type = MPI_DATATYPE_NULL;
   const int count = static_cast<int>(pieces.at.size());
   link_->expect(
@@ -158,8 +158,8 @@ inline void MpiTransfer::begin(const MpiPieces& pieces, Index peer, bool receive
   link_->expect(MPI_Type_commit(&type), "MPI_Type_commit");
   const int to = static_cast<int>(peer);
   MPI_Request request = MPI_REQUEST_NULL;
-  const int code = received ? MPI_Irecv(MPI_BOTTOM, 1, type, to, tag, link_->comm, &request)
-                            : MPI_Isend(MPI_BOTTOM, 1, type, to, tag, link_->comm, &request);
+  const int code = received ? MPI_Irecv(MPI_BOTTOM, 1, type, to, 0, link_->comm, &request)
+                            : MPI_Isend(MPI_BOTTOM, 1, type, to, 0, link_->comm, &request);
   MPI_Type_free(&type);  // once the message has ended
   link_->expect(code, received ? "MPI_Irecv" : "MPI_Isend");
   requests_.push_back(request);
