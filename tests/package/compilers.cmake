@@ -71,6 +71,19 @@ compile_test(HeadersPassBehindWindowsH x86_64-w64-mingw32-g++-posix ${parse} ${w
 script_test(OtherProcessor.ProductAndFormsAreRight other_processor
             -DWORK=${CMAKE_CURRENT_BINARY_DIR}/other_processor)
 
+if(TARGET mhla::mpi)
+  set(mpi_headers ${CMAKE_CURRENT_BINARY_DIR}/mpi_headers.cpp)
+  file(CONFIGURE OUTPUT ${mpi_headers} CONTENT [[
+#include "mhla/distributed/mpi_transfer.hpp"
+#include "mhla/distributed/mpi.hpp"
+#include "mhla/distributed/mpi.hpp"
+]])
+  get_target_property(mpi MPI::MPI_CXX INTERFACE_INCLUDE_DIRECTORIES)
+  list(TRANSFORM mpi PREPEND -isystem)
+  compile_test(MpiHeadersPass g++ ${parse} ${mpi} ${mpi_headers})
+  compile_test(MpiHeadersPass clang++ ${parse} ${mpi} ${mpi_headers})
+endif()
+
 set(levels default)
 set(march "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
