@@ -2,7 +2,7 @@
 
 python3 .packaging/single_header.py FILE
 
-Left out is what needs more than Eigen, include/mhla/io (JSON), include/mhla/cuda and MPI in
+Left out is what needs more than Eigen, include/mhla/io (JSON), include/mhla/cuda, MPI and NCCL in
 include/mhla/distributed, and what only names other headers.
 """
 
@@ -39,7 +39,7 @@ def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     paths = (path.relative_to(INCLUDE) for path in INCLUDE.glob("mhla/*/*.hpp"))
-    left_out = re.compile("mhla/(cuda/|io/|distributed/mpi)")
+    left_out = re.compile("mhla/(cuda/|io/|distributed/(mpi|nccl))")
     headers = sorted(str(path) for path in paths if not left_out.match(str(path)))
     seen = set()
     text = "".join(line for header in headers for line in merged(header, seen))

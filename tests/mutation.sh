@@ -19,7 +19,7 @@
 #   tests   the sources below tests that one program is made of
 #   filter  its tests that promise better, by full name behind the suite, as --gtest_filter; they
 #           stand in the sources or in the contracts that these include
-#   flags   of the compiler, where the program needs any
+#   flags   of the compiler, where the program needs any; TESTS is the folder of tests
 #   ranks   processes of Open MPI that run the program, where it is for several
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/support/setup.sh"
@@ -133,9 +133,9 @@ compile() {
   for source in ${tests[$mutant]}; do sources+=("$repository/tests/$source"); done
   [[ -z ${ranks[$mutant]} ]] || mpi=$(pkg-config --cflags --libs ompi-cxx)
   # shellcheck disable=SC2086  # flags are several words
-  "$compiler" -std=c++20 -O1 -w ${flags[$mutant]} "${@/#/-I}" "-I$repository/include" \
-    "-I$repository/tests" $packages "${sources[@]}" -o "$folder/program" $mpi -lgtest_main \
-    -lgtest -pthread >"$folder/compiler.log" 2>&1
+  "$compiler" -std=c++20 -O1 -w ${flags[$mutant]//TESTS/$repository/tests} "${@/#/-I}" \
+    "-I$repository/include" "-I$repository/tests" $packages "${sources[@]}" -o "$folder/program" \
+    $mpi -lgtest_main -lgtest -pthread >"$folder/compiler.log" 2>&1
 }
 
 # run FOLDER MUTANT SECONDS: the tests that its filter picks, up to the first failure.

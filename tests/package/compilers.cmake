@@ -56,6 +56,19 @@ find_program(MHLA_clang++ NAMES clang++ clang++-19 clang++-14)
 find_program(MHLA_aarch64-linux-gnu-g++ aarch64-linux-gnu-g++)
 find_program(MHLA_x86_64-w64-mingw32-g++-posix x86_64-w64-mingw32-g++-posix)
 
+# Those of NCCL, with what stands in for its own (and for CUDA's) headers.
+set(nccl ${CMAKE_CURRENT_BINARY_DIR}/nccl.cpp)
+file(CONFIGURE OUTPUT nccl.cpp CONTENT [[
+#include "mhla/distributed/nccl_connection.hpp"
+#include "mhla/distributed/nccl_connection.hpp"
+#include "mhla/distributed/nccl.hpp"
+#include "mhla/distributed/nccl.hpp"
+]])
+foreach(compiler g++ clang++)
+  compile_test(NcclHeadersPass ${compiler} ${parse} -I ${PROJECT_SOURCE_DIR}/tests/support/nccl
+               ${nccl})
+endforeach()
+
 compile_test(HeadersPassBehindMacrosOfOthers g++ ${parse} ${behind_macros})
 compile_test(HeadersPassBehindMacrosOfOthers clang++ ${parse} ${behind_macros})
 

@@ -92,6 +92,42 @@ function(check_ComponentCudaNeedsTheLanguage)
   endif()
 endfunction()
 
+# Links with the real NCCL, and runs what needs no device.
+function(check_ComponentNcclWorks)
+  find_program(NVCC nvcc PATHS /usr/local/cuda/bin)
+  find_library(NCCL nccl PATHS /usr/local/cuda PATH_SUFFIXES lib64 lib)
+  if(NOT NVCC OR NOT NCCL)
+    message("NCCL, or nvcc, is not installed")
+    return()
+  endif()
+  set(ENV{CUDACXX} ${NVCC})
+  set(ENV{CUDAARCHS} 80)
+  run_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json} -DCOMPONENTS=nccl
+               -DMORE_LANGUAGES=CUDA)
+  run(${WORK}/${CASE}/consumer_nccl)
+endfunction()
+
+function(check_ComponentNcclNeedsNccl)
+  configure_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json} -DCOMPONENTS=nccl)
+  if(status EQUAL 0 OR NOT errors MATCHES "\"nccl\"[ \n]+needs[ \n]+the[ \n]+language[ \n]+CUDA")
+    message(FATAL_ERROR "expected an error that says what is needed, got:\n${errors}")
+  endif()
+endfunction()
+
+# What stands in for NCCL and CUDA in tests is declared as they are.
+function(check_StandInsAreDeclaredAsNccl)
+  find_path(NCCL nccl.h PATHS /usr/local/cuda/include)
+  find_path(CUDA cuda_runtime.h PATHS /usr/local/cuda/include)
+  if(NOT NCCL OR NOT CUDA)
+    message("NCCL is not installed")
+    return()
+  endif()
+  foreach(source cuda nccl)
+    run(${COMPILER} -std=c++20 -fsyntax-only -I ${SOURCE}/tests -isystem ${NCCL} -isystem ${CUDA}
+        ${SOURCE}/tests/support/nccl/${source}_stand_in.cpp)
+  endforeach()
+endfunction()
+
 function(check_UnknownComponentIsRefused)
   configure_consumer(-DCMAKE_PREFIX_PATH=${installed} -DCOMPONENTS=nonesuch)
   if(status EQUAL 0 OR NOT errors MATCHES "no component[ \n]+\"nonesuch\"")

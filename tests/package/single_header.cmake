@@ -17,7 +17,7 @@ execute_process(COMMAND ${PYTHON} ${SOURCE}/.packaging/single_header.py ${single
 file(READ ${single} text)
 string(REGEX MATCHALL "\n// ---- mhla/[^\n]+[.]hpp ----\n" titles "${text}")
 file(GLOB_RECURSE headers RELATIVE ${SOURCE}/include ${SOURCE}/include/mhla/*/*.hpp)
-list(FILTER headers EXCLUDE REGEX "^mhla/(io/|distributed/mpi)")
+list(FILTER headers EXCLUDE REGEX "^mhla/(io/|distributed/(mpi|nccl))")
 list(TRANSFORM titles REPLACE "\n// ---- (.+) ----\n" "\\1")
 list(SORT titles)
 list(SORT headers)

@@ -60,6 +60,10 @@ concept Transfer = std::movable<X> && requires(X& x) {
 /// receives is not read; the lists are free when the call returns. A later transfer may be done
 /// first. Bytes arrive as they were. A rank that does not take part within timeout() seconds makes
 /// all three throw communication_error, which names it where the transport can tell.
+///
+/// Of arrays in device memory a stream is the user: a transfer begins after what the stream holds,
+/// and wait() holds up what comes next in the stream, not the host. A rank that is missing is then
+/// the error of the next call that the host waits in, agree() or the communicator's own.
 template <class C>
 concept Communicator = requires(C& c, std::span<const std::byte> record,
                                 std::span<std::byte> records, std::span<const SharedRows> arrays,

@@ -1,0 +1,250 @@
+// Ranks that are GPUs (distributed/nccl.hpp), beside a CUDA and an NCCL that stand in: the order of
+// streams, and what the host waits for and is told. What all communicators do: contract_test.cpp.
+
+#include "mhla/distributed/nccl.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/message_of.hpp"
+#include "support/nccl/gpus.hpp"
+#include "support/nccl/stand_in.hpp"
+
+namespace mhla::distributed {
+namespace {
+
+using std::chrono::milliseconds;
+using test::DeviceRows;
+using test::Gpu;
+using test::message_of;
+using test::run_gpus;
+
+void expect_no_breach() {
+  for (const std::string& breach : stand_in::breaches()) ADD_FAILURE() << breach;
+}
+
+constexpr bool kBlocking[] = {false, true};
+
+/// Kernels write the shares and read all rows; the host waits for none of them.
+void gather(Gpu& gpu, const std::vector<Index>& first, int round) {
+  const auto r = static_cast<std::size_t>(gpu.rank.rank());
+  const DeviceRows wide(first.back(), 5), narrow(first.back(), 1);
+  const SharedRows arrays[] = {wide.shared(), narrow.shared()};
+  const Index begin = first[r], end = first[r + 1];
+  gpu.launch([&] {
+    std::this_thread::sleep_for(milliseconds(3));
+    wide.fill(begin, end, round);
+    narrow.fill(begin, end, round);
+  });
+  auto transfer = gpu.rank.all_gather(arrays, first);
+  transfer.wait();
+  bool come = false;
+  gpu.launch([&] {
+    come =
+        wide.filled(first[0], first.back(), round) && narrow.filled(first[0], first.back(), round);
+  });
+  gpu.rank.synchronize();
+  EXPECT_TRUE(come) << "round " << round;
+  EXPECT_TRUE(transfer.done());
+}
+
+TEST(NcclRanks, SharesOfAnySizeAreGathered) {
+  for (const bool blocking : kBlocking) {
+    for (const int ranks : {1, 2, 3, 7}) {
+      run_gpus(
+          ranks,
+          [&](Gpu& gpu) {
+            std::mt19937 random(1);  // the same on all ranks
+            for (int round = 0; round < 6; ++round) {
+              std::vector<Index> first{static_cast<Index>(round)};  // not from row 0 on, too
+              for (int r = 0; r < ranks; ++r) {
+                const bool equal = round % 2 == 0;
+                first.push_back(first.back() + (equal ? round : static_cast<Index>(random() % 4)));
+              }
+              gather(gpu, first, round);
+            }
+          },
+          20, blocking);
+    }
+  }
+  expect_no_breach();
+}
+
+/// Rank 1's kernel is held back: nothing of rank 0 has come, and its host goes on.
+TEST(NcclRanks, TransfersWaitForKernelsAndKernelsForTransfersAndTheHostForNothing) {
+  std::atomic<bool> released = false;
+  run_gpus(2, [&](Gpu& gpu) {
+    gpu.meet();
+    const Index r = gpu.rank.rank();
+    const DeviceRows x(2, 4), y(2, 4);
+    const Index first[] = {0, 1, 2};
+    const SharedRows arrays[] = {x.shared(), y.shared()};
+    gpu.launch([&, r] {
+      if (r == 1) released.wait(false);
+      x.fill(r, r + 1, 0);
+      y.fill(r, r + 1, 0);
+    });
+    auto early = gpu.rank.all_gather({arrays, 1}, first);
+    auto late = gpu.rank.all_gather({arrays + 1, 1}, first);
+    std::this_thread::sleep_for(milliseconds(30));
+    EXPECT_FALSE(early.done());
+    EXPECT_FALSE(late.done());
+    late.wait();
+    bool come = false;
+    gpu.launch([&] { come = y.filled(0, 2, 0); });
+    std::this_thread::sleep_for(milliseconds(30));
+    if (r == 0) {
+      EXPECT_EQ(x.numbers()[4], 0);
+      released = true;
+      released.notify_all();
+    }
+    early.wait();
+    gpu.rank.synchronize();
+    EXPECT_TRUE(come);
+    EXPECT_TRUE(x.filled(0, 2, 0));
+  });
+  expect_no_breach();
+}
+
+constexpr double kSoon = 0.2;  // seconds
+
+/// Expects that a rank refuses every call, and says the same.
+void expect_refusal(Gpu& gpu, const std::string& said) {
+  std::vector<std::byte> records(static_cast<std::size_t>(gpu.rank.size()));
+  const std::vector<Index> first(records.size() + 1);
+  EXPECT_EQ(message_of<communication_error>([&] {
+              gpu.rank.agree({records.data(), 1}, records);
+            }),
+            said);
+  EXPECT_EQ(message_of<communication_error>([&] { gpu.rank.all_gather({}, first); }), said);
+  EXPECT_EQ(message_of<communication_error>([&] { gpu.rank.exchange({}, {}, {}); }), said);
+  EXPECT_EQ(message_of<communication_error>([&] { gpu.rank.synchronize(); }), said);
+}
+
+TEST(NcclRanks, ARankThatIsNeverMetIsAnError) {
+  run_gpus(
+      3,
+      [](Gpu& gpu) {
+        if (gpu.rank.rank() == 2) return;
+        std::vector<std::byte> records(3);
+        const std::string said = message_of<communication_error>([&] {
+          gpu.rank.agree({records.data(), 1}, records);
+        });
+        EXPECT_EQ(said, "mhla::distributed: rank " + std::to_string(gpu.rank.rank()) +
+                            ": ncclGroupEnd did not end within 0.200000 s");
+        expect_refusal(gpu, said);
+      },
+      kSoon);
+  expect_no_breach();
+}
+
+TEST(NcclRanks, ARankThatDoesNotComeIsAnErrorOfWhatWaitsForIt) {
+  for (const bool agrees : {false, true}) {
+    run_gpus(
+        3,
+        [&](Gpu& gpu) {
+          gpu.meet();
+          if (gpu.rank.rank() == 2) return;
+          const DeviceRows rows(3, 1);
+          const SharedRows arrays[] = {rows.shared()};
+          const Index first[] = {0, 1, 2, 3};
+          auto transfer = gpu.rank.all_gather(arrays, first);
+          transfer.wait();  // of the stream, not of the host
+          std::vector<std::byte> records(3);
+          const std::string said = message_of<communication_error>([&] {
+            agrees ? gpu.rank.agree({records.data(), 1}, records) : gpu.rank.synchronize();
+          });
+          EXPECT_EQ(said, "mhla::distributed: rank " + std::to_string(gpu.rank.rank()) +
+                              ": not all ranks have come within 0.200000 s");
+          expect_refusal(gpu, said);
+        },
+        kSoon);
+  }
+  expect_no_breach();
+}
+
+/// What a rank's own kernels take is not the others' delay; and those have waited as long.
+TEST(NcclRanks, TheTimeOfOwnKernelsDoesNotCount) {
+  run_gpus(
+      2,
+      [](Gpu& gpu) {
+        gpu.meet();
+        const DeviceRows rows(2, 1);
+        const SharedRows arrays[] = {rows.shared()};
+        gpu.launch([] { std::this_thread::sleep_for(std::chrono::duration<double>(3 * kSoon)); });
+        gpu.rank.all_gather(arrays, std::vector<Index>{0, 1, 2}).wait();
+        gpu.rank.synchronize();
+      },
+      kSoon);
+  expect_no_breach();
+}
+
+TEST(NcclRanks, ErrorsOfNcclAreSaidByWhateverAsks) {
+  for (const int asks : {0, 1, 2}) {
+    run_gpus(
+        2,
+        [&](Gpu& gpu) {
+          gpu.meet();
+          if (gpu.rank.rank() == 1) return;
+          const DeviceRows rows(2, 1);
+          const SharedRows arrays[] = {rows.shared()};
+          auto transfer = gpu.rank.all_gather(arrays, std::vector<Index>{0, 1, 2});
+          stand_in::fail(gpu.comm, ncclRemoteError);
+          std::vector<std::byte> records(2);
+          const std::string said = message_of<communication_error>([&] {
+            if (asks == 0) transfer.done();
+            if (asks == 1) gpu.rank.synchronize();
+            if (asks == 2) gpu.rank.agree({records.data(), 1}, records);
+          });
+          EXPECT_TRUE(said.ends_with("failed: remote process exited or there was a network error"))
+              << said;
+          EXPECT_EQ(message_of<communication_error>([&] { transfer.wait(); }), said);
+          expect_refusal(gpu, said);
+        },
+        kSoon);
+  }
+  expect_no_breach();
+}
+
+/// A group that was refused does not stay open for what the thread calls next.
+TEST(NcclRanks, ARefusedCallEndsItsGroup) {
+  run_gpus(1, [](Gpu& gpu) {
+    int host[2] = {};
+    const SharedRows arrays[] = {{reinterpret_cast<std::byte*>(host), 4}};
+    const PeerRows own{0, 0, 1};
+    EXPECT_EQ(message_of<communication_error>([&] {
+                gpu.rank.exchange(arrays, {&own, 1}, {&own, 1});
+              }),
+              "mhla::distributed: rank 0: ncclSend failed: invalid usage");
+    Gpu other(stand_in::communicators(1, false)[0], kSoon);
+    other.meet();
+  });
+  EXPECT_EQ(stand_in::breaches(), std::vector<std::string>(2, "not in device memory"));
+}
+
+TEST(NcclRanks, ErrorsOfCudaAreErrorsOfCommunication) {
+  run_gpus(1, [](Gpu& gpu) {
+    std::vector<std::byte> record(8), records(8);
+    gpu.rank.agree(record, records);
+    stand_in::fail_next_allocation();
+    record.resize(16);
+    records.resize(16);
+    EXPECT_EQ(message_of<communication_error>([&] { gpu.rank.agree(record, records); }),
+              "mhla::distributed: rank 0: cudaMalloc failed: cudaErrorMemoryAllocation (out of "
+              "memory)");
+  });
+  expect_no_breach();
+}
+
+}  // namespace
+}  // namespace mhla::distributed
