@@ -2,14 +2,57 @@
 // in for it, and what of the host's time is the library's own. A driver's share cannot be seen
 // here.
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cuda/build/runtime.hpp"
 #include "mhla/cuda/attention/bidirectional.cuh"
 #include "mhla/cuda/attention/causal.cuh"
+#include "mhla/cuda/attention/distributed.cuh"
 #include "mhla/cuda/attention/prepared.cuh"
+
+constexpr mhla::Index kBlocks = 64;
+
+/// The second of three ranks of the same arguments.
+class MiddleRank {
+ public:
+  struct Transfer {
+    bool done() { return true; }
+    void wait() {}
+  };
+
+  mhla::Index rank() const { return 1; }
+  mhla::Index size() const { return 3; }
+  double timeout() const { return 1; }
+  cudaStream_t stream() const { return nullptr; }
+  void agree(std::span<const std::byte> record, std::span<std::byte> records) {
+    for (std::size_t r = 0; r < 3; ++r) {
+      std::copy(record.begin(), record.end(),
+                records.begin() + static_cast<std::ptrdiff_t>(r * record.size()));
+    }
+  }
+  Transfer all_gather(std::span<const mhla::distributed::SharedRows> arrays,
+                      std::span<const mhla::Index> first) {
+    launches_before = stand_in::calls.launches;
+    gathered = {arrays.begin(), arrays.end()};
+    stand_in::expect(first[1] == kBlocks && first[3] == 3 * kBlocks, "shares");
+    return {};
+  }
+  Transfer exchange(std::span<const mhla::distributed::SharedRows>,
+                    std::span<const mhla::distributed::PeerRows>,
+                    std::span<const mhla::distributed::PeerRows>) {
+    return {};
+  }
+
+  int launches_before = 0;
+  std::vector<mhla::distributed::SharedRows> gathered;
+};
 
 namespace {
 
@@ -20,7 +63,7 @@ using T = Eigen::bfloat16;
 
 /// 12 heads of a sequence in blocks of 64, [B, N, H, 64]. Addresses that nobody follows.
 struct Arguments {
-  static constexpr Index kTokens = 4096, kBlocks = 64, kHeads = 12;
+  static constexpr Index kTokens = 4096, kBlocks = ::kBlocks, kHeads = 12;
 
   static T* address(Index at) { return reinterpret_cast<T*>(at << 28); }
   static mhla::TensorView<T> tensor(Index at) {
@@ -65,6 +108,41 @@ void check(Call& call, Arguments a, const std::string& name) {
   for (const void* tensor : moved.encoded) {
     expect(tensor == Arguments::address(7), name + " encodes what has not moved");
   }
+}
+
+/// The form over ranks: what a run launches before its summaries travel and after, and refuses.
+void check_distributed(Arguments a) {
+  MiddleRank ranks;
+  auto call = mhla::cuda::prepare_distributed<64, 64>(ranks, a.in, a.blocks, a.blocks, a.op, a.out,
+                                                      a.device);
+  const auto run = [&] { call.run(a.in, a.mixing, a.out, a.workspace); };
+  const auto said = [&] {
+    try {
+      run();
+    } catch (const std::exception& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  expect(said() == "mhla::cuda::distributed: mixing has shape [64, 64], expected [192, 192]",
+         said());
+  a.mixing = {a.mixing.data, 3 * Arguments::kBlocks, 3 * Arguments::kBlocks,
+              3 * Arguments::kBlocks};
+  asked();
+  run();
+  expect(asked().launches == 3, "launches of a rank");
+  expect(ranks.launches_before == 1, "summaries travel after the first kernel");
+  std::size_t bytes = 0;
+  for (const auto& rows : ranks.gathered) bytes += 2 * Arguments::kBlocks * rows.row_bytes;
+  expect(bytes == call.received_bytes(), "received_bytes");
+  run();
+  const stand_in::Calls second = asked();
+  expect(second.settings + second.questions == 0 && second.encoded.empty(),
+         "a rank asks again for what it knows");
+  a.workspace = {a.workspace.data(), call.plan().workspace_bytes - 1};
+  expect(said().find("workspace") != std::string::npos, "takes a workspace that is too small");
+  a.out.shape[2] = 11;
+  expect(said().find("out has shape") != std::string::npos, "takes other heads");
 }
 
 template <class Call>
@@ -149,6 +227,7 @@ int main(int count, char**) {
   check(all, a, "bidirectional");
   check(earlier, a, "causal");
   check_refusals(all);
+  check_distributed(a);
   if (count > 1) {  // --times
     time(
         all,

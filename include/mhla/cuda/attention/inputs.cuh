@@ -235,29 +235,31 @@ void expect_data(const char* function, const Inputs<T>& in, TensorView<T> out) {
   }
 }
 
-/// How the problem is computed.
 /// \throws option_error where outputs are to be normalised and the planned kernel does not.
-template <int D, int E>
-Plan checked_plan(const char* function, const Problem& problem, const Device& device) {
-  const Plan planned = plan<D, E>(problem, device);
+inline void expect_norm(const char* function, const Problem& problem, const Plan& planned) {
   if (problem.norm.normed && problem.pairs() > 0 && planned.read_out != Arch::kSm90a) {
     fail_option(function, "gain", "is given",
                 "none: outputs of such a device, such widths or blocks are not normalised");
   }
+}
+
+/// How the problem is computed. \throws as expect_norm().
+template <int D, int E>
+Plan checked_plan(const char* function, const Problem& problem, const Device& device) {
+  const Plan planned = plan<D, E>(problem, device);
+  expect_norm(function, problem, planned);
   return planned;
 }
 
-/// \throws shape_error, option_error unless mixing is [Mq, Mk] with dense rows; the causal form
-/// takes
-///         the leading part of a larger one.
-inline MixingArray mixing_array(const char* function, MatrixView<const float> mixing,
-                                const Problem& problem) {
-  const Index rows = problem.query_blocks.blocks(), columns = problem.key_blocks.blocks();
-  const bool fits = problem.causal ? mixing.rows >= rows && mixing.cols >= columns
-                                   : mixing.rows == rows && mixing.cols == columns;
+/// \throws shape_error, option_error unless mixing is [rows, columns], or `larger`, with dense
+/// rows.
+inline MixingArray mixing_array(const char* function, MatrixView<const float> mixing, Index rows,
+                                Index columns, bool larger) {
+  const bool fits = larger ? mixing.rows >= rows && mixing.cols >= columns
+                           : mixing.rows == rows && mixing.cols == columns;
   if (!fits) {
     fail_shape(function, "mixing", "has shape " + shape_text({mixing.rows, mixing.cols}),
-               (problem.causal ? "at least " : "") + shape_text({rows, columns}));
+               (larger ? "at least " : "") + shape_text({rows, columns}));
   }
   if (mixing.data == nullptr) {
     fail_option(function, "mixing", "is null with shape " + shape_text({mixing.rows, mixing.cols}),
@@ -267,6 +269,13 @@ inline MixingArray mixing_array(const char* function, MatrixView<const float> mi
     fail_option(function, "mixing", "has column stride " + std::to_string(mixing.col_stride), "1");
   }
   return {mixing.data, mixing.row_stride};
+}
+
+/// Of the problem's blocks; the causal form takes the leading part of a larger one.
+inline MixingArray mixing_array(const char* function, MatrixView<const float> mixing,
+                                const Problem& problem) {
+  return mixing_array(function, mixing, problem.query_blocks.blocks(), problem.key_blocks.blocks(),
+                      problem.causal);
 }
 
 /// \throws option_error unless the workspace has the planned bytes at a multiple of 256.

@@ -75,16 +75,24 @@ void run_stage(Arch arch, const Stage& stage, std::int32_t pairs, const Device& 
   stream.template run<Sm80>(stage, pairs, start);
 }
 
+/// The first of three stages.
+template <class T, int D, int E, Precision P, class Stream>
+void run_summaries(const Plan& plan, const SummaryParameters& stage, std::int32_t pairs,
+                   const Device& device, const Stream& stream) {
+  run_stage<SummarySm80<T, D, E, P>, CopyingSummary<T, D, E, P>>(plan.summary, stage, pairs, device,
+                                                                 stream, Start::kInOrder);
+}
+
+/// The others. \param start  of the first kernel
 template <class T, int D, int E, Precision P, bool kCausal, class Stream>
-void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixing,
-                      const WorkspaceArrays& arrays, const Device& device, const Stream& stream) {
+void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
+                 const WorkspaceArrays& arrays, const Device& device, const Stream& stream,
+                 Start start) {
   const std::int32_t pairs = problem.pairs();
-  run_stage<SummarySm80<T, D, E, P>, CopyingSummary<T, D, E, P>>(
-      plan.summary, summary_stage(problem, arrays), pairs, device, stream, Start::kInOrder);
   using Mixing80 = MixingSm80<T, D, E, P>;
   using Mixing90 = std::conditional_t<D == 72, Mixing80, MixingSm90<T, D, E, P>>;
   run_stage<Mixing80, Mixing90>(device.arch, mixing_stage(problem, arrays, mixing), pairs, device,
-                                stream, Start::kEarly);
+                                stream, start);
   if constexpr (kCausal) {
     using Sm80 = CausalReadOutSm80<T, D, E, P>;
     using Sm90a = std::conditional_t<D == 72, Sm80, CausalReadOutSm90<T, D, E, P>>;
@@ -98,6 +106,13 @@ void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixi
         plan.read_out, read_out_stage(problem, arrays, mixing), pairs, device, stream,
         Start::kEarly);
   }
+}
+
+template <class T, int D, int E, Precision P, bool kCausal, class Stream>
+void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixing,
+                      const WorkspaceArrays& arrays, const Device& device, const Stream& stream) {
+  run_summaries<T, D, E, P>(plan, summary_stage(problem, arrays), problem.pairs(), device, stream);
+  run_outputs<T, D, E, P, kCausal>(plan, problem, mixing, arrays, device, stream, Start::kEarly);
 }
 
 /// The fused kernel of `arch`; of sm_80 the one with the fewest regions that hold all blocks.

@@ -1,0 +1,119 @@
+#include "mhla/cuda/attention/share_inputs.cuh"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "mhla/distributed/thread_ranks.hpp"
+#include "support/message_of.hpp"
+
+namespace {
+
+using mhla::Index;
+using mhla::TensorView;
+using mhla::cuda::Arch;
+using mhla::cuda::Device;
+using mhla::cuda::Operator;
+using mhla::cuda::TokenBlocks;
+using mhla::cuda::detail::PlannedShare;
+using mhla::distributed::ThreadRank;
+using mhla::test::message_of;
+using T = Eigen::bfloat16;
+
+/// A rank's arguments: 2 sequences of `tokens` tokens and 3 heads. No data is read.
+struct ShareArguments {
+  Index tokens = 100, batch = 2;
+  TokenBlocks blocks = mhla::cuda::contiguous(tokens, 16);
+  Operator op{};
+  Device device{Arch::kSm90a, 2};
+
+  PlannedShare agree(ThreadRank& rank) const {
+    const TensorView<const T> in = mhla::bnhd<const T>(nullptr, batch, tokens, 3, 64);
+    return mhla::cuda::detail::agree_on_share<64, 64, T>(
+        rank, {in, in, in}, blocks, blocks, op, mhla::bnhd<T>(nullptr, batch, tokens, 3, 64),
+        device);
+  }
+};
+
+ShareArguments of_tokens(Index tokens) {
+  ShareArguments a;
+  a.tokens = tokens;
+  a.blocks = mhla::cuda::contiguous(tokens, 16);
+  return a;
+}
+
+TEST(ShareInputs, BlocksAreThoseOfTheRanksOneAfterAnother) {
+  const Index tokens[] = {64, 160, 5};  // 4 blocks, 10, a short one
+  mhla::distributed::run_ranks(3, [&](ThreadRank& rank) {
+    const PlannedShare own = of_tokens(tokens[rank.rank()]).agree(rank);
+    EXPECT_EQ(own.share.first_key_block, (std::vector<Index>{0, 4, 14, 15}));
+    EXPECT_EQ(own.share.first_query_block,
+              own.share.first_key_block[static_cast<std::size_t>(rank.rank())]);
+    EXPECT_EQ(own.share.query_blocks, 15);
+    EXPECT_EQ(own.share.scale, 1.0f / 16);
+    EXPECT_EQ(own.plan.form, mhla::cuda::Form::kThreeStage);
+    // 15 summaries of 6 pairs and their key sums, and the mixtures of the rank's own blocks.
+    const auto bytes = static_cast<std::size_t>(own.problem.query_blocks.blocks() + 15);
+    EXPECT_EQ(own.plan.workspace_bytes, bytes * 6 * (2 * 64 * 64 + 4 * 64));
+  });
+}
+
+/// What rank 0 says of `change`, made on rank 1; rank 2 says the same.
+std::string refusal(const std::function<void(ShareArguments&)>& change) {
+  std::array<std::string, 3> said;
+  mhla::distributed::run_ranks(3, [&](ThreadRank& rank) {
+    ShareArguments a;
+    if (rank.rank() == 1) change(a);
+    said[static_cast<std::size_t>(rank.rank())] = message_of<mhla::error>([&] { a.agree(rank); });
+  });
+  EXPECT_EQ(said[0], said[2]);
+  EXPECT_EQ(said[0] == "no exception", said[1] == "no exception") << said[1];
+  return said[0];
+}
+
+TEST(ShareInputs, AllRanksRefuseWhatIsWrongOnOne) {
+  EXPECT_EQ(refusal([](ShareArguments& a) { a.tokens = 99; }),
+            "mhla::cuda::distributed: arguments were refused on rank 1 (mhla::cuda::distributed: q "
+            "has shape [2, 99, 3, 64], expected [2, 100, 3, 64]), expected what every rank takes");
+  EXPECT_EQ(
+      refusal([](ShareArguments& a) { a.op.denominator = mhla::cuda::Denominator::kCrossQuery; }),
+      "mhla::cuda::distributed: arguments were refused on rank 1 (mhla::cuda::distributed: op "
+      "has a cross-query denominator, expected none or key sums), expected what every rank "
+      "takes");
+  EXPECT_EQ(refusal([](ShareArguments& a) { a.batch = 1; }),
+            "mhla::cuda::distributed: q has sequences 1 on rank 1, expected 2 as on rank 0");
+  EXPECT_EQ(refusal([](ShareArguments& a) { a.blocks = mhla::cuda::contiguous(100, 20); }),
+            "mhla::cuda::distributed: key_blocks have [1, 1, 16] tokens on rank 0, expected [1, 1, "
+            "20], the largest");
+  EXPECT_EQ(refusal([](ShareArguments&) {}), "no exception");
+}
+
+/// Every choice of the operator is compared.
+TEST(ShareInputs, OperatorsMustBeTheSame) {
+  using mhla::cuda::FeatureMap;
+  const std::function<void(Operator&)> changes[] = {
+      [](Operator& op) { op.query_map = FeatureMap::identity(); },
+      [](Operator& op) { op.query_map = FeatureMap::relu(1); },
+      [](Operator& op) { op.key_map = FeatureMap::elu_plus_one(); },
+      [](Operator& op) { op.denominator = mhla::cuda::Denominator::kNone; },
+      [](Operator& op) { op.eps = 1; },
+      [](Operator& op) { op.scale = 0.5f; },
+      [](Operator& op) { op.summaries = mhla::cuda::Precision::kPair; }};
+  for (const auto& change : changes) {
+    const std::string said = refusal([&](ShareArguments& a) { change(a.op); });
+    EXPECT_TRUE(said.starts_with("mhla::cuda::distributed: op has other ")) << said;
+    EXPECT_TRUE(said.ends_with(" on rank 1, expected the same as on rank 0")) << said;
+  }
+}
+
+TEST(ShareInputs, BlocksAreFewerThanTheKernelsCanCount) {
+  std::vector<mhla::cuda::detail::ShareCounts> ranks(2, {1, 1 << 30, {1, 1, 1}, {1, 1, 1}});
+  EXPECT_EQ(message_of<mhla::option_error>([&] { mhla::cuda::detail::make_share(ranks, 0); }),
+            "mhla::cuda::distributed: blocks are 2^31 and more, expected fewer");
+}
+
+}  // namespace
