@@ -23,6 +23,9 @@ using build::Instruction;
 /// The opcode without the bits that say where operands come from.
 constexpr std::uint32_t operation(const Instruction& i) { return i.low & 0x1ff; }
 inline constexpr std::uint32_t kCall = 0x144, kBranch = 0x147, kExit = 0x14d, kReturn = 0x150;
+inline constexpr std::uint32_t kMatrixLoad = 0x03b, kMma = 0x03c, kMufu = 0x108, kBarrier = 0x11d,
+                               kSharedLoad = 0x184, kSharedStore = 0x188, kShuffle = 0x189,
+                               kWarpgroup = 0x1c5, kWgmma = 0x1f0;
 
 /// Whether a guard may keep the instruction from running.
 constexpr bool guarded(const Instruction& i) { return (i.low >> 12 & 0xf) != 7; }

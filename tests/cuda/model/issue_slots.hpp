@@ -13,10 +13,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "cuda/model/control_flow.hpp"
+#include "cuda/model/machine.hpp"
 #include "cuda/model/simplex.hpp"
 #include "support/cuda/emulator/counters.hpp"
 
@@ -28,20 +30,19 @@ struct Anchor {
   const char* counter;
   std::uint32_t operation;
 };
-inline constexpr std::uint32_t kLds = 0x184, kSts = 0x188, kMufu = 0x108;
 inline constexpr Anchor kAnchors[] = {
-    {"words of shared loads", kLds},
-    {"words of shared stores", kSts},
-    {"global loads", 0x181},     // LDG
-    {"global stores", 0x186},    // STG
-    {"copies", 0x1ae},           // LDGSTS
-    {"tensor loads", 0x1b4},     // UTMALDG
-    {"tensor stores", 0x1b5},    // UTMASTG
-    {"barriers", 0x11d},         // BAR
-    {"matrix loads", 0x03b},     // LDSM
-    {"mma", 0x03c},              // HMMA
-    {"wgmma of a warp", 0x1f0},  // HGMMA
-    {"shuffles", 0x189},         // SHFL
+    {"words of shared loads", kSharedLoad},
+    {"words of shared stores", kSharedStore},
+    {"global loads", 0x181},   // LDG
+    {"global stores", 0x186},  // STG
+    {"copies", 0x1ae},         // LDGSTS
+    {"tensor loads", 0x1b4},   // UTMALDG
+    {"tensor stores", 0x1b5},  // UTMASTG
+    {"barriers", kBarrier},
+    {"matrix loads", kMatrixLoad},
+    {"mma", kMma},
+    {"wgmma of a warp", kWgmma},
+    {"shuffles", kShuffle},
     {"exponentials", kMufu},
 };
 
@@ -49,14 +50,39 @@ inline constexpr Anchor kAnchors[] = {
 constexpr int amount(const Anchor& anchor, const Instruction& i) {
   if (operation(i) != anchor.operation) return 0;
   if (operation(i) == kMufu) return (i.high >> 10 & 0xf) == 2 ? 1 : 0;  // EX2 of its functions
-  if (operation(i) != kLds && operation(i) != kSts) return 1;
+  if (operation(i) != kSharedLoad && operation(i) != kSharedStore) return 1;
   // ptxas joins loads of neighbours. 4, 5 and 6 are 32, 64 and 128 bits, less are single bytes.
   const auto size = static_cast<int>(i.high >> 9 & 7);
   return size < 4 ? 1 : 1 << (size - 4);
 }
 
+/// Clocks that the instructions of a run wait for results if the run waits once for each series:
+/// for one operation some times, with no other one of kAnchors in between; of wgmma, which is
+/// asynchronous, all that are started together.
+inline double waits_of(const std::vector<Instruction>& code, const Run& run) {
+  double clocks = 0;
+  std::uint32_t latest = 0;
+  bool under_way = false;  // wgmma
+  for (std::size_t at = run.begin; at < run.end; ++at) {
+    const std::uint32_t own = operation(code[at]);
+    const auto is_own = [&](const auto& row) { return row.operation == own; };
+    if (own == kWarpgroup) under_way = false;
+    if (own == latest || (own == kWgmma && under_way)) continue;
+    if (std::none_of(std::begin(kAnchors), std::end(kAnchors), is_own)) continue;
+    if (own == kWgmma) {
+      under_way = true;
+    } else {
+      latest = own;
+    }
+    const auto* const latency = std::find_if(std::begin(kLatencies), std::end(kLatencies), is_own);
+    if (latency != std::end(kLatencies)) clocks += latency->clocks;
+  }
+  return clocks;
+}
+
 struct IssueSlots {
   double slots = 0;
+  double waits = 0;   ///< clocks
   double missed = 0;  ///< of the counted instructions, those that the code does not explain
   double counted = 0;
 };
@@ -115,7 +141,9 @@ inline IssueSlots issue_slots(const std::vector<Instruction>& code, int arch, do
   }
   const std::vector<double> x = program.solve();
   for (std::size_t e = 0; e < edges; ++e) {
-    result.slots += warps * x[e] * static_cast<double>(runs[into[e]].end - runs[into[e]].begin);
+    const Run& run = runs[into[e]];
+    result.slots += warps * x[e] * static_cast<double>(run.end - run.begin);
+    result.waits += warps * x[e] * waits_of(code, run);
   }
   for (const std::size_t miss : misses) result.missed += warps * x[miss];
   return result;

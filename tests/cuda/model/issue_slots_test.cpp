@@ -31,13 +31,14 @@ constexpr Instruction branch(std::int64_t instructions, std::uint64_t guard, int
 }
 constexpr Instruction add() { return plain(0x221); }
 constexpr Instruction mma() { return plain(0x23c); }
+constexpr Instruction matrix() { return plain(0x83b); }
 constexpr Instruction load(std::uint64_t guard = kAlways) { return plain(0x981, guard); }
 constexpr Instruction exponential() { return {0x308 | 7 << 12, 2 << 10}; }
 constexpr Instruction end() { return plain(0x94d); }
 
 std::vector<Issued> issued(std::initializer_list<std::pair<const char*, std::uint64_t>> counts) {
   std::vector<Issued> all(Counter::names().size());
-  for (const auto& [name, times] : counts) all[Counter::index_of(name)] = {times, 0};
+  for (const auto& [name, times] : counts) all[Counter::index_of(name)] = {times};
   return all;
 }
 
@@ -71,6 +72,23 @@ TEST(IssueSlots, LoopsRunAsOftenAsWhatTheyHold) {
   const auto slots = issue_slots(code, 90, 4, issued({{"mma", 4 * 20}, {"global loads", 4 * 7}}));
   EXPECT_NEAR(slots.slots, 4 * (3 + 10 * 6 + 7 * 4 + 1), 0.1);
   EXPECT_NEAR(slots.missed, 0, 0.01);
+}
+
+TEST(IssueSlots, SeriesOfTheMachineCodeWaitOnce) {
+  // A loop that loads twice, multiplies twice with an addition in between, loads and multiplies.
+  const std::vector<Instruction> code{matrix(), matrix(),          mma(), add(), mma(), matrix(),
+                                      mma(),    branch(-8, kIfP0), end()};
+  const auto slots = issue_slots(code, 90, 1, issued({{"mma", 3 * 10}, {"matrix loads", 3 * 10}}));
+  EXPECT_NEAR(slots.waits, 10 * (33 + 33 + 33 + 33), 0.1);
+}
+
+TEST(IssueSlots, WgmmaStartedTogetherWaitOnce) {
+  // Fence and wait are 0x1c5. What is multiplied meanwhile is a series of its own.
+  const Instruction wgmma = plain(0xdf0), bound = plain(0x9c5);
+  const std::vector<Instruction> code{bound, wgmma, mma(), wgmma, mma(),
+                                      bound, wgmma, bound, end()};
+  const auto slots = issue_slots(code, 90, 1, issued({{"mma", 2}, {"wgmma of a warp", 3}}));
+  EXPECT_NEAR(slots.waits, 60 + 33 + 60, 0.1);
 }
 
 TEST(IssueSlots, WhatWasNotCountedIsNotOnTheWay) {

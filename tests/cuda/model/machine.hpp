@@ -9,6 +9,9 @@
 ///
 /// The prediction is no better than these.
 
+#include <cstdint>
+
+#include "cuda/model/control_flow.hpp"
 #include "mhla/cuda/arch.cuh"
 
 namespace mhla::cuda::model {
@@ -51,12 +54,11 @@ inline constexpr double kKept = 1.0 / 3;
 /// instruction takes 4, and every second one waits for the one before.
 inline constexpr double kDependent = 2;
 struct Latency {
-  const char* counter;  ///< of the emulation
+  std::uint32_t operation;
   double clocks;
 };
 inline constexpr Latency kLatencies[] = {
-    {"shared loads", 30}, {"matrix loads", 33},    {"mma", 33},
-    {"shuffles", 25},     {"wgmma of a warp", 60}, {"barriers", 30},
+    {kSharedLoad, 30}, {kMatrixLoad, 33}, {kMma, 33}, {kShuffle, 25}, {kWgmma, 60}, {kBarrier, 30},
 };
 /// Clocks from a block's start to its first bytes, and from its last bytes to its end [assumed].
 inline constexpr double kBlock = 1500;

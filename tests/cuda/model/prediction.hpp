@@ -6,12 +6,12 @@
 ///     memory   bytes that device memory moves: of each array what the launch asks for, at most all
 ///              of it once; of what the launch before wrote a part is still in the second cache
 ///     cache    bytes asked for, over the second cache's bandwidth; those of the multiprocessor
-///     with
-///              the most items over its own
+///              with the most items over its own
 ///     issue    warp instructions (issue_slots.hpp) of that multiprocessor
 ///     tensor   multiply-adds of its matrix units
 ///     chain    instructions of one warp one after another, with the latencies between series of
-///              loads, products and shuffles, times the items that its block does
+///              loads, products and shuffles of the machine code, times the items that its block
+///              does
 ///
 /// as if they overlapped without loss: a bound from below for these constants.
 
@@ -46,10 +46,7 @@ inline Work work_of(const Launch& launch, const std::vector<Instruction>& code, 
     const IssueSlots issue = issue_slots(code, arch, launch.sampled_blocks, report.warps[w]);
     counted += issue.counted;
     missed += issue.missed;
-    double chain = kDependent * issue.slots;
-    for (const Latency& latency : kLatencies) {
-      chain += latency.clocks * static_cast<double>(report.issued(w, latency.counter).series);
-    }
+    const double chain = kDependent * issue.slots + issue.waits;
     const auto times = [&](const char* counter) {
       return static_cast<double>(report.issued(w, counter).times) / launch.sampled_items;
     };

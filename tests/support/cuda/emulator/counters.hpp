@@ -46,9 +46,9 @@ class Counter {
 };
 
 /// How often a warp ran an instruction: of threads of their own as often as the one that ran it
-/// most. A row of runs with no other counted instruction in between is a series.
+/// most.
 struct Issued {
-  std::uint64_t times = 0, series = 0;
+  std::uint64_t times = 0;
 };
 
 /// Bytes that the instructions of a launch asked for in a tracked range.

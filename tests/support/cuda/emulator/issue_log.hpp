@@ -21,11 +21,7 @@ class IssueLog {
     const bool own = counter.by() == By::kThread || counter.by() == By::kThreadWork;
     Lane& l = lanes_[static_cast<std::size_t>(32 * warp + (own ? lane : 0))];
     if (l.issued.empty()) l.issued.resize(counters_);
-    Issued& issued = l.issued[counter.index()];
-    issued.times += times;
-    if (counter.by() == By::kThreadWork || counter.by() == By::kWarpWork) return;
-    if (l.latest != counter.index()) ++issued.series;
-    l.latest = counter.index();
+    l.issued[counter.index()].times += times;
   }
 
   /// Adds the block to a launch's report.
@@ -39,10 +35,8 @@ class IssueLog {
         for (std::size_t i = 32 * w; i < 32 * (w + 1); ++i) {
           if (lanes_[i].issued.empty()) continue;
           most.times = std::max(most.times, lanes_[i].issued[c].times);
-          most.series = std::max(most.series, lanes_[i].issued[c].series);
         }
         sums[c].times += most.times;
-        sums[c].series += most.series;
       }
     }
   }
@@ -50,7 +44,6 @@ class IssueLog {
  private:
   struct Lane {
     std::vector<Issued> issued;
-    std::size_t latest = ~std::size_t{0};
   };
 
   std::size_t counters_, warps_;
