@@ -302,6 +302,15 @@ TEST(MixingSm90, ReadsTheMatrixOnceForEachThreadBlock) {
   }
 }
 
+TEST(MixingSm90, LeavesOutRowsThatAreNotThere) {
+  using Run = Mixtures<MixingOnSm90, bfloat16, 64, 64, Precision::kSingle>;
+  const auto products = [](int rows) {
+    return Run({rows, rows, 1, true}).launch(false).count("mma");
+  };
+  // Parts of 16 x 16 on or left of the diagonal: 10 of 64 rows, 3 of 32.
+  EXPECT_EQ(products(64) * 3, products(32) * 10);
+}
+
 TEST(MixingSm90, MixesManyEarlierSummaries) {
   expect_items<bfloat16, 64, 64, Precision::kSingle>({300, 300, 1, true, false, 1}, 2, false);
   expect_items<half, 64, 64, Precision::kPair>({200, 200, 2, true, false, 2, 3}, 2, false);

@@ -252,9 +252,8 @@ struct MixingSm90 {
     const std::uint32_t group = ptx::shfl_idx(warp / 4, 0);  // ptxas sees: the same in a warp
     RingCursor summaries, factors;
     Config::for_items(p, share, [&](const MixingItem& item) {
-      const MixingUnit units[] = {Config::unit(p.items, item, group, 0),
-                                  Config::unit(p.items, item, group, 1)};
-      typename Strip::Sums sums[Config::kUnits] = {};
+      const MixingUnit units[] = {Config::unit(p, item, group, 0), Config::unit(p, item, group, 1)};
+      typename Strip::Sums sums[Config::kUnits];
       MHLA_CUDA_LOOP
       for (std::int32_t strip = 0; strip < item.strips; ++strip) {
         if (p.items.stays) factors.slot = static_cast<std::uint32_t>(strip);
@@ -263,7 +262,7 @@ struct MixingSm90 {
         const Strip own = strip_at(strip, rings, summaries, factors);
         MHLA_CUDA_UNROLL
         for (int j = 0; j < Config::kUnits; ++j) {
-          own.add_to(units[j], p.stage.earlier, warp % 4, lane, sums[j]);
+          own.add_to(units[j], p.stage, warp % 4, lane, sums[j]);
         }
         rings.summaries.consumer_release(summaries, lane);
         summaries = summaries.after(1, rings.summaries.count);

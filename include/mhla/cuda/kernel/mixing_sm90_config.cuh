@@ -29,7 +29,7 @@ struct MixingUnit {
   std::int32_t row_tile;  ///< of the matrix
   std::uint32_t own_row;  ///< counted from the item's first
   std::uint32_t panel;    ///< likewise
-  bool exists;
+  std::int32_t whole;     ///< strips that count for all its rows: the first ones
 };
 
 /// How many there are, and how large they are.
@@ -186,13 +186,16 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
   }
 
   /// Unit `index` of a warpgroup.
-  static MHLA_HOST_DEVICE constexpr MixingUnit unit(const MixingItems& items,
+  static MHLA_HOST_DEVICE constexpr MixingUnit unit(const MixingSm90Parameters& p,
                                                     const MixingItem& item, std::uint32_t group,
                                                     std::uint32_t index) {
+    const MixingItems& items = p.items;
     const std::uint32_t number = group + kWarpgroups * index;
     const std::uint32_t own = number & ((1u << items.own_log2) - 1);
     const std::int32_t row = item.row_tile + static_cast<std::int32_t>(own);
-    return {row, own, (number >> items.own_log2) * kPanels, row < items.row_tiles};
+    const std::uint32_t panel = (number >> items.own_log2) * kPanels;
+    const bool exists = row < items.row_tiles, diagonal = p.stage.earlier && row < item.strips;
+    return {row, own, panel, !exists ? 0 : diagonal ? row : item.strips};
   }
 
  private:

@@ -70,19 +70,22 @@ struct MixingStrip {
     }
   }
 
-  /// Adds the strip to a unit, as far as it counts for its rows. A warpgroup calls together; `warp`
-  /// is that of the group.
-  MHLA_DEVICE void add_to(const MixingUnit& unit, bool earlier, std::uint32_t warp,
+  /// Adds the strip to a unit, as far as it counts for its rows, or begins with it: strip 0 counts
+  /// for all. A warpgroup calls together; `warp` is that of the group.
+  MHLA_DEVICE void add_to(const MixingUnit& unit, const MixingParameters& p, std::uint32_t warp,
                           std::uint32_t lane, Sums& sums) const {
-    if (!unit.exists) return;
-    if (!earlier || index < unit.row_tile) {
-      add_whole(unit, warp, lane, sums);
-    } else if (index == unit.row_tile) {
-      add_diagonal(unit, warp, lane, sums);
+    if (index >= unit.whole) {
+      if (p.earlier && index == unit.row_tile) add_diagonal(unit, p.rows, warp, lane, sums);
+    } else if (index == 0) {
+      add_whole<0>(unit, warp, lane, sums);
+    } else {
+      add_whole<1>(unit, warp, lane, sums);
     }
   }
 
  private:
+  /// \tparam kAdds  1, or 0 where the strip is the first
+  template <int kAdds>
   MHLA_DEVICE void add_whole(const MixingUnit& unit, std::uint32_t warp, std::uint32_t lane,
                              Sums& sums) const {
     const std::uint32_t panel = summaries + unit.panel * Config::kPanelBytes;
@@ -98,7 +101,11 @@ struct MixingStrip {
     MHLA_CUDA_UNROLL
     for (int s = 0; s < kSteps; ++s) {
       const std::uint64_t high = factor(panel, 16 * s, Config::kPanelBytes);
-      ptx::wgmma_m64k16<1>(sums, m[s][0].x, high, T{});
+      if (s == 0) {
+        ptx::wgmma_m64k16<1, kAdds>(sums, m[s][0].x, high, T{});
+      } else {
+        ptx::wgmma_m64k16<1>(sums, m[s][0].x, high, T{});
+      }
       if constexpr (kParts == 2) {
         ptx::wgmma_m64k16<1>(sums, m[s][1].x, high, T{});
         ptx::wgmma_m64k16<1>(sums, m[s][0].x,
@@ -110,10 +117,18 @@ struct MixingStrip {
     ptx::fence_registers(sums);
   }
 
-  /// The b of the unit's own rows, for a warp's 16 rows: those up to its own 16, of which each row
-  /// counts those before itself.
-  MHLA_DEVICE void add_diagonal(const MixingUnit& unit, std::uint32_t warp, std::uint32_t lane,
-                                Sums& sums) const {
+  /// The b of the unit's own rows, for a warp's 16 rows if there are so many: those up to its own
+  /// 16, of which each row counts those before itself.
+  MHLA_DEVICE void add_diagonal(const MixingUnit& unit, std::int32_t rows, std::uint32_t warp,
+                                std::uint32_t lane, Sums& sums) const {
+    if (64 * unit.row_tile + 16 * static_cast<std::int32_t>(warp) >= rows) return;
+    if (index == 0) {
+      MHLA_CUDA_UNROLL
+      for (auto& tile : sums) {
+        MHLA_CUDA_UNROLL
+        for (float& x : tile) x = 0;
+      }
+    }
     MHLA_CUDA_LOOP
     for (std::uint32_t step = 0; step <= warp; ++step) {
       ptx::Words4 m[2] = {};  // the low part is 0 where there is none
