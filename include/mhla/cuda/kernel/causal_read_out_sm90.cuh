@@ -206,7 +206,7 @@ struct CausalReadOutSm90 {
         apply<T>(p.stage.query_map, features);
         ptx::fence_registers(features.x);
         float sums[kTiles][4] = {};
-        RowPair own{0, 0};
+        float totals[4] = {};
         RingCursor at = key_value;  // of the tile's own keys
         MHLA_CUDA_LOOP
         for (std::int32_t other = tile; other >= 0; --other) {
@@ -218,10 +218,10 @@ struct CausalReadOutSm90 {
           }
           const auto panels = static_cast<std::uint32_t>(D + work.column) / 64;
           Tile{keys, keys + panels * Tile::kPanelBytes, weight, work.warp % 4, work.lane}.add(
-              own, sums, features, other == tile);
+              totals, sums, features, other == tile);
           at = at.after(1, rings.key_values.count);
         }
-        own = over_row(own);
+        RowPair own{totals[0], totals[2]};
         if (block > 0) {
           if (tile == last) rings.mixtures.consumer_wait(mixture);
           add_mixture(p, work, features, Mixture{rings.mixtures.slot(mixture)}, own, sums);

@@ -4,6 +4,7 @@
 /// What 64 tokens get from 64 tokens of their own block, those up to themselves, for a warpgroup:
 ///
 ///     P = T(m_ii phi(Q) phi(K)^T)    wgmma; 0 for keys later than the query
+///     totals += P 1                  mma.sync
 ///     O += P V                       of their own tile: by each warp alone
 ///                                    (tile/triangular_product.cuh),
 ///                                    of earlier tiles: wgmma
@@ -15,6 +16,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/convert.cuh"
+#include "mhla/cuda/ptx/mma.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/ptx/wgmma.cuh"
@@ -22,7 +24,6 @@
 #include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/product.cuh"
-#include "mhla/cuda/tile/rows.cuh"
 #include "mhla/cuda/tile/triangular_product.cuh"
 
 namespace mhla::cuda {
@@ -70,17 +71,16 @@ struct OwnBlockTile {
     ptx::bar_sync(1, threads);
   }
 
-  /// sums += P V and weights += what the thread has of its two rows of P, for queries of which
+  /// sums += P V and, in every column, totals += sums of the rows of P, for queries of which
   /// `features` holds the warp's 16 rows, in order (ptx::fence_registers). Whether they are the
   /// tile's own. The group calls together.
-  MHLA_DEVICE void add(RowPair& weights, float (&sums)[kTiles][4], const Fragment<D>& features,
+  MHLA_DEVICE void add(float (&totals)[4], float (&sums)[kTiles][4], const Fragment<D>& features,
                        bool is_own) const {
-    Fragment<64> rounded = weigh(features, is_own);
-    add_elements<T>(weights, rounded);
+    Fragment<64> rounded = weigh(features);
     if (is_own) {
-      add_own(sums, rounded);
+      add_own(totals, sums, rounded);
     } else {
-      add_earlier(sums, rounded);
+      add_earlier(totals, sums, rounded);
     }
   }
 
@@ -94,8 +94,8 @@ struct OwnBlockTile {
     }
   };
 
-  /// P of the warp's rows.
-  MHLA_DEVICE Fragment<64> weigh(const Fragment<D>& features, bool is_own) const {
+  /// P of the warp's rows, as if all keys were earlier.
+  MHLA_DEVICE Fragment<64> weigh(const Fragment<D>& features) const {
     float scores[8][4] = {};
     ptx::fence_registers(scores);
     ptx::wgmma_fence();
@@ -107,39 +107,46 @@ struct OwnBlockTile {
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
     ptx::fence_registers(scores);
-    const std::uint32_t row = 16 * warp + lane / 4;
     Fragment<64> rounded;
     MHLA_CUDA_UNROLL
     for (int j = 0; j < 8; ++j) {
-      const std::uint32_t key = 8 * static_cast<std::uint32_t>(j) + lane % 4 * 2;
-      const auto one = [&](int i, std::uint32_t own_row, std::uint32_t own_key) {
-        return is_own && own_key > own_row ? 0.0f : scores[j][i] * weight;
-      };
-      rounded.x[2 * j] = ptx::pack<T>(one(0, row, key), one(1, row, key + 1));
-      rounded.x[2 * j + 1] = ptx::pack<T>(one(2, row + 8, key), one(3, row + 8, key + 1));
+      const float(&c)[4] = scores[j];
+      rounded.x[2 * j] = ptx::pack<T>(c[0] * weight, c[1] * weight);
+      rounded.x[2 * j + 1] = ptx::pack<T>(c[2] * weight, c[3] * weight);
     }
     return rounded;
   }
 
-  /// sums += P V of the queries' own tile.
-  MHLA_DEVICE void add_own(float (&sums)[kTiles][4], const Fragment<64>& weights) const {
+  /// totals += the products of 16 columns of P with ones.
+  static MHLA_DEVICE void add_ones(float (&totals)[4], const std::uint32_t* a) {
+    const std::uint32_t ones = ptx::pack<T>(1, 1);
+    ptx::mma_m16n8k16<T>(totals, a[0], a[1], a[2], a[3], ones, ones);
+  }
+
+  /// Those of the queries' own tile.
+  MHLA_DEVICE void add_own(float (&totals)[4], float (&sums)[kTiles][4],
+                           const Fragment<64>& weights) const {
     const Values own_values{values};
-    Fragment<16> lower{};
+    Fragment<16> own{};
     MHLA_CUDA_UNROLL
     for (int s = 0; s < 4; ++s) {
       const std::uint32_t* const a = weights.x + 4 * s;
       const auto step = static_cast<std::uint32_t>(s);
       if (step < warp) {
+        add_ones(totals, a);
         multiply_step<T>(sums, a[0], a[1], a[2], a[3], own_values, 16 * step, 0, lane);
       }
       MHLA_CUDA_UNROLL
-      for (int i = 0; i < 4; ++i) lower.x[i] = step == warp ? a[i] : lower.x[i];
+      for (int i = 0; i < 4; ++i) own.x[i] = step == warp ? a[i] : own.x[i];
     }
+    const Fragment<16> lower = lower_triangle(own, lane);
+    add_ones(totals, lower.x);
     multiply_lower<T>(sums, lower, own_values, 16 * warp, lane);
   }
 
-  /// sums += P V of an earlier tile.
-  MHLA_DEVICE void add_earlier(float (&sums)[kTiles][4], Fragment<64>& weights) const {
+  /// Those of an earlier tile.
+  MHLA_DEVICE void add_earlier(float (&totals)[4], float (&sums)[kTiles][4],
+                               Fragment<64>& weights) const {
     ptx::fence_registers(sums);
     ptx::fence_registers(weights.x);
     ptx::wgmma_fence();
@@ -150,6 +157,8 @@ struct OwnBlockTile {
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
     ptx::fence_registers(sums);
+    MHLA_CUDA_UNROLL
+    for (int s = 0; s < 4; ++s) add_ones(totals, weights.x + 4 * s);
   }
 };
 

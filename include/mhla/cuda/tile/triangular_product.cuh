@@ -42,6 +42,10 @@ MHLA_DEVICE bool any_not_finite(std::uint32_t bits) {
 // multiplies them by the zeros, which is nothing but for infinity and NaN: where there are such
 // values, and only there, CUDA cores do the product.
 
+/// Weights with zeros in place of what is above the diagonal.
+MHLA_HOST_DEVICE constexpr Fragment<16> lower_triangle(const Fragment<16>& weights,
+                                                       std::uint32_t lane);
+
 /// sums[16, 8 kTiles] += A B with A[r][c] = 0 for c > r, B = rows row.. row + 15 of the tile.
 /// All threads of the warp call together.
 template <class T, class Tile, int kTiles>
@@ -51,6 +55,11 @@ MHLA_DEVICE void multiply_lower(float (&sums)[kTiles][4], const Fragment<16>& we
 // -------------------------------------------------------------------------------------------------
 
 namespace detail {
+
+/// The first `count` numbers of a pair, and zeros for the others.
+MHLA_HOST_DEVICE constexpr std::uint32_t first_of_pair(std::uint32_t pair, std::int32_t count) {
+  return count >= 2 ? pair : count == 1 ? pair & 0xFFFFu : 0;
+}
 
 /// True in all threads of the warp if a number of rows row.. row + 15 is infinite or NaN.
 template <class T, class Tile>
@@ -102,6 +111,14 @@ MHLA_DEVICE void multiply_lower_exactly(float (&sums)[kTiles][4], const Fragment
 
 }  // namespace detail
 
+MHLA_HOST_DEVICE constexpr Fragment<16> lower_triangle(const Fragment<16>& weights,
+                                                       std::uint32_t lane) {
+  const std::int32_t count =  // of columns up to the diagonal, from the thread's first on
+      static_cast<std::int32_t>(lane / 4 + 1) - static_cast<std::int32_t>(lane % 4 * 2);
+  return {{detail::first_of_pair(weights.x[0], count), weights.x[1], 0,
+           detail::first_of_pair(weights.x[3], count)}};
+}
+
 template <class T, class Tile, int kTiles>
 MHLA_DEVICE void multiply_lower(float (&sums)[kTiles][4], const Fragment<16>& weights, Tile tile,
                                 std::uint32_t row, std::uint32_t lane) {
@@ -134,15 +151,6 @@ MHLA_DEVICE void multiply_earlier(float (&sums)[kTiles][4], const ptx::Words4& h
                                   std::uint32_t lane);
 
 // -------------------------------------------------------------------------------------------------
-
-namespace detail {
-
-/// The first `count` numbers of a pair, and zeros for the others.
-MHLA_HOST_DEVICE constexpr std::uint32_t first_of_pair(std::uint32_t pair, std::int32_t count) {
-  return count >= 2 ? pair : count == 1 ? pair & 0xFFFFu : 0;
-}
-
-}  // namespace detail
 
 template <class T, int kParts, int kLoads>
 MHLA_DEVICE bool any_not_finite(const ptx::Words4 (&b)[kParts][kLoads]) {
