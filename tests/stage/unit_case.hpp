@@ -110,8 +110,9 @@ void expect_summaries(Random& rng) {
   const typename Case::Stages::Summaries s("f", memory.next(), m, d, e);
   const typename Case::Stages::Keys scratch("f", memory.next(), d, d, e);
   const Guarded<A> key_sums(m, d);
-  for (Index task = 0; task < summary_tasks(s); ++task) {
-    for_each_summary(s, task, scratch, [&](Index b, auto summary) {
+  const detail::BlockShare share = detail::whole(blocks);
+  for (Index task = 0; task < summary_tasks(s, share); ++task) {
+    for_each_summary(s, share, task, scratch, [&](Index b, auto summary) {
       summarize(MatrixView<const T>(k), MatrixView<const T>(v), blocks, b, kept.mask, map, scratch,
                 summary, key_sums.rows().row(b));
     });
