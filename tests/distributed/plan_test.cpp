@@ -8,6 +8,7 @@
 #include "mhla/distributed/bidirectional.hpp"
 #include "mhla/distributed/causal.hpp"
 #include "mhla/distributed/thread_ranks.hpp"
+#include "support/counted_rank.hpp"
 #include "support/gradient_forms.hpp"
 #include "support/gradient_random.hpp"
 #include "support/message_of.hpp"
@@ -18,49 +19,10 @@ namespace {
 
 using distributed::even_split;
 using distributed::HeadWidths;
-using distributed::PeerRows;
 using distributed::Plan;
-using distributed::SharedRows;
 using distributed::ThreadRank;
 
-/// A rank that counts what its transfers move.
-class CountingRank {
- public:
-  explicit CountingRank(ThreadRank& rank) : rank_(&rank) {}
-
-  Index rank() const { return rank_->rank(); }
-  Index size() const { return rank_->size(); }
-  double timeout() const { return rank_->timeout(); }
-  void agree(std::span<const std::byte> record, std::span<std::byte> records) {
-    rank_->agree(record, records);
-  }
-  auto all_gather(std::span<const SharedRows> arrays, std::span<const Index> first) {
-    const auto r = static_cast<std::size_t>(rank());
-    const Index own = first[r + 1] - first[r];
-    sent += own * (size() - 1) * bytes(arrays);
-    received += (first.back() - own) * bytes(arrays);
-    gathers = true;
-    return rank_->all_gather(arrays, first);
-  }
-  auto exchange(std::span<const SharedRows> arrays, std::span<const PeerRows> sends,
-                std::span<const PeerRows> receives) {
-    for (const PeerRows& rows : sends) sent += (rows.end - rows.begin) * bytes(arrays);
-    for (const PeerRows& rows : receives) received += (rows.end - rows.begin) * bytes(arrays);
-    return rank_->exchange(arrays, sends, receives);
-  }
-
-  Index sent = 0, received = 0;
-  bool gathers = false;
-
- private:
-  static Index bytes(std::span<const SharedRows> arrays) {
-    std::size_t sum = 0;
-    for (const SharedRows& rows : arrays) sum += rows.row_bytes;
-    return static_cast<Index>(sum);
-  }
-  ThreadRank* rank_;
-};
-static_assert(distributed::Communicator<CountingRank>);
+static_assert(distributed::Communicator<CountedRank<ThreadRank>>);
 
 template <bool causal>
 void expect_planned_bytes() {
@@ -69,7 +31,7 @@ void expect_planned_bytes() {
     for (const Index ranks : {1, 2, 5}) {
       const auto [queries, keys] = RankProblem<float>::splits(p, ranks);
       distributed::run_ranks(ranks, [&](ThreadRank& thread) {
-        CountingRank comm(thread);
+        CountedRank comm(thread);
         const RankProblem<float> rank(p, comm.rank(), ranks);
         const auto own = rank.own.inputs();
         Matrix<float> out(rank.own.queries(), p.tensors[kV].cols());

@@ -1,0 +1,112 @@
+#pragma once
+
+/// \file
+/// A sum over ranks that has the same bits for any number of them, as data-parallel training needs
+/// for its gradients: a row is what one micro-batch gave.
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/core/matrix.hpp"
+#include "mhla/distributed/agreement.hpp"
+#include "mhla/distributed/communicator.hpp"
+#include "mhla/distributed/plan.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace distributed {
+
+/// Writes sum_j = 0 + rows_0j + rows_1j + ..., added in this order, on all ranks. Each adds some of
+/// the columns: with R ranks it receives these, C / R numbers, of every row of others, and then
+/// from each other rank the sums of its own. With a row a rank these are 2 * C * (R - 1) / R
+/// numbers, those of an all-reduce in a ring, whose bits depend on R.
+///
+/// \param rows   [n,C], rows [first[r], first[r + 1]) of rank r; parts of the others are
+/// overwritten \param first  borders of all ranks, [R+1], as even_split has them, the same on all
+/// \param sum    [C], apart from rows
+/// \throws shape_error, option_error on all ranks, before anything is written, if the arguments of
+///     any do not fit or differ; communication_error if a rank does not answer.
+template <Communicator C, Accumulator A>
+void ordered_sum(C& comm, const MatrixView<A>& rows, std::span<const Index> first,
+                 std::span<A> sum);
+
+// ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// Agrees on the arguments.
+template <Communicator C, class A>
+void agree_on_rows(C& comm, const MatrixView<A>& rows, std::span<const Index> first,
+                   std::span<A> sum) {
+  static constexpr char kName[] = "distributed::ordered_sum";
+  mhla::detail::agree(comm, kName, [&](mhla::detail::Facts& facts) {
+    if (rows.col_stride != 1 || rows.row_stride < rows.cols) {
+      mhla::detail::fail_shape(
+          kName, "rows",
+          "has strides " + mhla::detail::shape_text({rows.row_stride, rows.col_stride}),
+          mhla::detail::shape_text({rows.cols, 1}) + ", or more from row to row");
+    }
+    if (std::ssize(sum) != rows.cols) {
+      mhla::detail::fail_shape(kName, "sum",
+                               "has shape " + mhla::detail::shape_text({std::ssize(sum)}),
+                               mhla::detail::shape_text({rows.cols}) + " as a row of rows");
+    }
+    if (std::ssize(first) != comm.size() + 1 || !std::ranges::is_sorted(first) ||
+        first.front() != 0 || first.back() != rows.rows) {
+      mhla::detail::fail_option(kName, "first",
+                                "is no split of " + std::to_string(rows.rows) + " rows over " +
+                                    std::to_string(comm.size()) + " ranks",
+                                "one, as even_split has it");
+    }
+    facts.add("rows", "width", rows.cols);
+    facts.add("rows", "bytes a number", sizeof(A));
+    facts.add_bits("first", "borders", mhla::detail::Fingerprint().add(first));
+  });
+}
+
+}  // namespace detail
+
+template <Communicator C, Accumulator A>
+void ordered_sum(C& comm, const MatrixView<A>& rows, std::span<const Index> first,
+                 std::span<A> sum) {
+  detail::agree_on_rows(comm, rows, first, sum);
+  const std::vector<Index> columns = even_split(rows.cols, comm.size());
+  const auto at = [](Index i) { return static_cast<std::size_t>(i); };
+  const Index rank = comm.rank(), begin = columns[at(rank)], end = columns[at(rank + 1)];
+  std::vector<PeerRows> sends, receives;  // of numbers
+  const auto add = [&](std::vector<PeerRows>& list, Index peer, Index of_rows, Index of_columns) {
+    const Index from = columns[at(of_columns)], to = columns[at(of_columns + 1)];
+    for (Index i = first[at(of_rows)]; i < first[at(of_rows + 1)] && from < to; ++i) {
+      list.push_back({peer, i * rows.row_stride + from, i * rows.row_stride + to});
+    }
+  };
+  for (Index peer = 0; peer < comm.size(); ++peer) {
+    if (peer == rank) continue;
+    add(sends, peer, rank, peer);
+    add(receives, peer, peer, rank);
+  }
+  const SharedRows numbers{reinterpret_cast<std::byte*>(rows.data), sizeof(A)};
+  comm.exchange({&numbers, 1}, sends, receives).wait();
+
+  constexpr Index kPiece = 2048;  // columns, which stay in the nearest cache
+  for (Index from = begin; from < end; from += kPiece) {
+    const Index count = std::min(kPiece, end - from);
+    A* const to = sum.data() + from;
+    std::fill_n(to, count, A(0));
+    for (Index i = 0; i < rows.rows; ++i) {
+      const A* const row = rows.data + i * rows.row_stride + from;
+      for (Index j = 0; j < count; ++j) to[j] += row[j];
+    }
+  }
+  const SharedRows sums{reinterpret_cast<std::byte*>(sum.data()), sizeof(A)};
+  comm.all_gather({&sums, 1}, columns).wait();
+}
+
+}  // namespace distributed
+}  // namespace MHLA_TARGET
+}  // namespace mhla
