@@ -4,6 +4,7 @@
 #   bash examples/run.sh NAME [arguments]   another one, such as train_images --quick
 #   bash examples/run.sh torch [arguments]  trains in PyTorch, and times its operators
 #   bash examples/run.sh throughput         models a second; in PyTorch, too, if MHLA_PYTHON has it
+#   bash examples/run.sh distributed [M]    on 4 ranks that Open MPI starts, over M blocks, 1024
 #   bash examples/run.sh claims [FOLDER]    what the paper claims of mixing, over three seeds; goes on
 #                                           with what FOLDER, claims, has
 #   bash examples/run.sh --list             their names
@@ -43,6 +44,7 @@ case $name in
   train_images | convert | draw_images) packages+=(zlib1g-dev libcli11-dev python3-matplotlib dataset-fashion-mnist) ;;
   write_text | extend_text) packages+=(libcli11-dev python3-matplotlib bible-kjv bible-kjv-text) ;;
   throughput) packages+=(libcli11-dev python3-matplotlib) ;;
+  distributed) packages+=(libopenmpi-dev) ;;
   restore_video) packages+=(libcli11-dev ffmpeg) ;;
   claims) packages+=(zlib1g-dev libcli11-dev python3-matplotlib dataset-fashion-mnist ffmpeg) ;;
 esac
@@ -91,6 +93,13 @@ if [[ $name == throughput ]]; then
   program=$build_dir/examples/throughput
   source "$repository/examples/throughput/run.sh"
   exit
+fi
+if [[ $name == distributed ]]; then
+  step "run distributed on 4 ranks"
+  set -a
+  source "$repository/tests/support/open_mpi.env"
+  set +a
+  exec mpirun -n 4 "$build_dir/examples/distributed" "$@"
 fi
 step "run $name"
 exec "$build_dir/examples/$name" "$@"

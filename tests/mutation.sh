@@ -246,10 +246,10 @@ case $action in
 esac
 
 require_packages g++ libeigen3-dev libgtest-dev nlohmann-json3-dev pkg-config libopenmpi-dev
-# As in tests/distributed/mpi/CMakeLists.txt.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm=isolated
-export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
-export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
+set -a
+# shellcheck source=/dev/null
+source "$repository/tests/support/open_mpi.env"
+set +a
 packages=$(pkg-config --cflags eigen3 | sed 's/-I/-isystem /g')
 work=$(mktemp -d)
 for mutant in "${mutants[@]}"; do check "$mutant"; done
