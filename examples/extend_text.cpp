@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <mhla/distributed/thread_ranks.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -71,7 +72,7 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
 std::optional<Model<float>> trained_model(const Options& o, const write_text::Text& text) {
   Model<float> model(o.settings);
   write_text::Workers<float> workers(o.settings, o.threads);
-  train(model, o, text, workers);
+  mhla::distributed::run_ranks(1, [&](auto& alone) { train(alone, model, o, text, workers); });
   if (examples::interrupted()) return std::nullopt;
   return model;
 }

@@ -10,7 +10,8 @@
 /// paragraph of each model, the proof that MHLA token by token is MHLA over whole sequences
 /// (write_text/stream_proof.hpp), PREFIX.json with all results and PREFIX.png. A training is saved
 /// to PREFIX.ATTENTION.safetensors every minute, at Ctrl-C and at the end; --resume goes on from
-/// there, to the same bits as without a stop.
+/// there, to the same bits as without a stop. Ranks that mpirun starts share the sequences of a
+/// step, and train to the bits of one.
 ///
 /// The text is the King James Bible (public domain), as Debian's bible-kjv prints it.
 ///
@@ -25,6 +26,7 @@
 
 #include "support/command_line.hpp"
 #include "support/comparison.hpp"
+#include "support/ranks.hpp"
 #include "support/results.hpp"
 #include "write_text/report.hpp"
 #include "write_text/training.hpp"
@@ -70,15 +72,18 @@ int check() {
   return ok ? 0 : 1;
 }
 
-/// \returns nothing if there was an interrupt; then the training is saved.
-std::optional<Result> run_one(const Settings& settings, const Options& o, const Text& text) {
+/// What rank 0 has to tell. \returns nothing if there was an interrupt; then the training is saved.
+template <mhla::distributed::Communicator C>
+std::optional<Result> run_one(C& comm, const Settings& settings, const Options& o,
+                              const Text& text) {
   Model<float> model(settings);
   Workers<float> workers(settings, o.threads);
   Result result;
   result.settings = settings;
   result.parameters = model.layout().table().size();
-  const Trained trained = train(model, o, text, workers);
+  const Trained trained = train(comm, model, o, text, workers);
   if (examples::interrupted()) return std::nullopt;
+  if (comm.rank() != 0) return result;
   result.losses = trained.losses;
   result.bytes_per_second = trained.bytes_per_second;
   result.held_out_bits = workers.evaluate(model, text.held_out_sequences(o.held_out));
@@ -91,11 +96,14 @@ std::optional<Result> run_one(const Settings& settings, const Options& o, const 
   return result;
 }
 
-int run(const Options& o) {
+template <mhla::distributed::Communicator C>
+int run(C& comm, const Options& o) {
   expect_files(o);
   const Text text(o.text, o.settings.context);
-  const auto each = run_each(o, o.settings, [&](const Settings& s) { return run_one(s, o, text); });
+  const auto each =
+      run_each(o, o.settings, [&](const Settings& s) { return run_one(comm, s, o, text); });
   if (!each) return examples::interrupted_status();
+  if (comm.rank() != 0) return 0;
   const std::vector<Result>& results = *each;
   print_paragraphs(results);
   print_tables(results);
@@ -114,6 +122,7 @@ int main(int argc, char** argv) {
       [&](CLI::App& app) {
         Options options;
         parse(app, options, argc, argv);
-        return options.check ? check() : run(options);
+        if (options.check) return check();
+        return examples::with_ranks([&](auto& rank) { return run(rank, options); });
       });
 }

@@ -3,9 +3,13 @@
 /// \file
 /// The ranks of a program: the processes that mpirun started or, where there is no MPI, this one.
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <span>
+#include <vector>
 
+#include "interrupt.hpp"
 #ifdef EXAMPLES_MPI
 #include <mhla/distributed/mpi.hpp>
 #else
@@ -40,6 +44,17 @@ int with_ranks(F&& f) {
     std::fprintf(stderr, "%s\n", error.what());
   }
   return status;
+}
+
+/// Whether there was an interrupt on any rank; then interrupted() on all.
+template <mhla::distributed::Communicator C>
+bool any_interrupted(C& comm) {
+  const int own = interrupt_signal;
+  std::vector<int> all(static_cast<std::size_t>(comm.size()));
+  comm.agree(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+  const int signal = *std::ranges::max_element(all);
+  if (signal != 0) interrupt_signal = signal;
+  return signal != 0;
 }
 
 }  // namespace examples

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <mhla/layer/adamw.hpp>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -64,6 +65,8 @@ struct TrainingRun {
   std::string program;     ///< that trains
   nlohmann::json depends;  ///< settings, schedule and data
   bool resume = false;     ///< from the checkpoint, if it is there
+  bool quiet = false;      ///< neither saves nor says where it is: another rank does
+  std::function<bool()> stop = interrupted;  ///< asked behind each step
 };
 
 /// Takes the steps that are left, and saves. Behind an interrupt, a line says so.
@@ -80,7 +83,9 @@ double train(const TrainingRun& run, const Schedule& schedule, TrainingState<T>&
     load_checkpoint(run.checkpoint, run.program, run.depends, schedule.steps, state);
     update();
   }
-  const auto save = [&] { save_checkpoint(run.checkpoint, run.program, run.depends, state); };
+  const auto save = [&] {
+    if (!run.quiet) save_checkpoint(run.checkpoint, run.program, run.depends, state);
+  };
   const auto warm_up =
       static_cast<mhla::Index>(schedule.warm_up * static_cast<double>(schedule.steps));
   std::vector<T> gradient(state.parameters.size());
@@ -104,16 +109,18 @@ double train(const TrainingRun& run, const Schedule& schedule, TrainingState<T>&
     const std::chrono::duration<double> seconds = now - begin;
     speed = static_cast<double>(step + 1 - first) / seconds.count();
     const auto left = static_cast<double>(schedule.steps - step - 1);
-    line(step + 1, schedule.steps, left / speed,
-         [&] { return show(last_mean(state.losses, 50), speed); });
-    if (interrupted()) break;
+    if (!run.quiet) {
+      line(step + 1, schedule.steps, left / speed,
+           [&] { return show(last_mean(state.losses, 50), speed); });
+    }
+    if (run.stop()) break;
     if (now - saved > std::chrono::minutes(1)) {
       save();
       saved = now;
     }
   }
   save();
-  if (interrupted()) {
+  if (interrupted() && !run.quiet) {
     std::fprintf(stderr, "\nstopped behind step %td of %td of %s; --resume goes on\n", state.step(),
                  schedule.steps, run.name.c_str());
   }

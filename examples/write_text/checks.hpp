@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mhla/distributed/thread_ranks.hpp>
 #include <vector>
 
 #include "../support/gradient_check.hpp"
@@ -38,7 +39,8 @@ inline examples::GradientError check_gradient(Attention attention) {
   Workers<double> workers(model.settings(), 1);
   const std::vector<Bytes> sequences{checked.bytes};
   std::vector<double> gradient(model.parameters().size());
-  workers.learn(model, sequences, std::span<double>(gradient));
+  mhla::distributed::run_ranks(
+      1, [&](auto& alone) { workers.learn(alone, model, sequences, std::span(gradient)); });
   const std::vector<double> row(model.parameters().begin(), model.parameters().end());
   return examples::gradient_error(trained_tensors(model.layout(), model.settings()), row, gradient,
                                   1e-6, [&](std::span<const double> parameters) {

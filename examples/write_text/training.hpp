@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../support/comparison.hpp"
+#include "../support/ranks.hpp"
 #include "workers.hpp"
 
 namespace write_text {
@@ -78,19 +79,21 @@ struct Trained {
   double bytes_per_second = 0;  ///< that were read in this run
 };
 
-/// Trains to the end or to an interrupt, and saves.
-inline Trained train(Model<float>& model, const TrainingOptions& o, const Text& text,
-                     Workers<float>& workers) {
+/// Trains to the end or to an interrupt. Rank 0 says where it is, and saves.
+template <mhla::distributed::Communicator C>
+Trained train(C& comm, Model<float>& model, const TrainingOptions& o, const Text& text,
+              Workers<float>& workers) {
   const Settings& s = model.settings();
   examples::TrainingState<float> state{
       model.parameters(), examples::Optimizer<float>(trained_tensors(model.layout(), s))};
-  const auto run =
-      training_run(o, s.attention, {{"settings", to_json(s)}, {"text", text.to_json()}});
+  auto run = training_run(o, s.attention, {{"settings", to_json(s)}, {"text", text.to_json()}});
+  run.quiet = comm.rank() != 0;
+  run.stop = [&comm] { return examples::any_interrupted(comm); };
   const auto bytes = static_cast<double>(o.schedule.batch * s.context);  // of a step
   const double speed = examples::train(
       run, o.schedule, state,
       [&](Index step, std::span<float> gradient) {
-        return workers.learn(model, text.batch(s.seed, step, o.schedule.batch), gradient);
+        return workers.learn(comm, model, text.batch(s.seed, step, o.schedule.batch), gradient);
       },
       [&] { constrain(model.layout(), model.parameters()); },
       [&](double bits, double steps) {

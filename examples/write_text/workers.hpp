@@ -1,17 +1,20 @@
 #pragma once
 
 /// \file
-/// The loss of sequences and its gradient. Sequences go to whichever thread is free, and results do
-/// not depend on threads (sharded_gradient.hpp).
+/// The loss of sequences and its gradient. Sequences are split over ranks, and go to whichever of a
+/// rank's threads is free. Each has a gradient of its own, and these are added in order: results do
+/// not depend on ranks, nor on threads.
 
+#include <algorithm>
+#include <cstddef>
 #include <deque>
 #include <mhla/core/executor.hpp>
+#include <mhla/distributed/ordered_sum.hpp>
 #include <mhla/layer/cross_entropy.hpp>
 #include <numbers>
 #include <span>
 #include <vector>
 
-#include "../support/sharded_gradient.hpp"
 #include "model.hpp"
 
 namespace write_text {
@@ -43,17 +46,33 @@ class Workers {
     return mean_loss();
   }
 
-  /// The same, and writes the gradient of the mean loss in nats.
-  double learn(const Model<T>& model, const std::vector<Bytes>& sequences, std::span<T> gradient) {
+  /// The same, and writes the gradient of the mean loss in nats. All ranks call it with the same
+  /// sequences, and each reads some of them.
+  template <mhla::distributed::Communicator C>
+  double learn(C& comm, const Model<T>& model, const std::vector<Bytes>& sequences,
+               std::span<T> gradient) {
+    const auto size = gradient.size();
     losses_.assign(sequences.size(), 0);
-    sum_(pool_, std::ssize(sequences), gradient, [&](Index s, Index w, std::span<T> own) {
-      const auto i = static_cast<std::size_t>(s);
+    rows_.resize(sequences.size() * size);
+    const auto split = mhla::distributed::even_split(std::ssize(sequences), comm.size());
+    const auto rank = static_cast<std::size_t>(comm.rank());
+    pool_.for_each(split[rank + 1] - split[rank], [&](Index s, Index w) {
+      const auto i = static_cast<std::size_t>(split[rank] + s);
+      const std::span<T> own = std::span(rows_).subspan(i * size, size);
+      std::ranges::fill(own, T(0));
       const Bytes bytes = sequences[i].first(sequences[i].size() - 1);
       Worker& memory = worker(w);
       const auto dlogits = memory.gradients.logits.zero_rows(std::ssize(bytes));
       losses_[i] = read_and_forward(model, sequences[i], memory, dlogits);
       backward(model, bytes, memory.attention, memory.activations, memory.gradients, own);
     });
+    const auto width = static_cast<Index>(size);
+    mhla::distributed::ordered_sum(
+        comm, mhla::MatrixView<T>(rows_.data(), std::ssize(sequences), width, width), split,
+        gradient);
+    const mhla::distributed::SharedRows losses{reinterpret_cast<std::byte*>(losses_.data()),
+                                               sizeof(double)};
+    comm.all_gather({&losses, 1}, split).wait();
     for (T& g : gradient) g /= static_cast<T>(sequences.size());
     return mean_loss();
   }
@@ -77,7 +96,7 @@ class Workers {
 
   mhla::ThreadPool pool_;
   std::deque<Worker> workers_;
-  examples::ShardedGradient<T> sum_;
+  std::vector<T> rows_;         // [sequences, parameters], their gradients
   std::vector<double> losses_;  // of each sequence, in bits
 };
 

@@ -1,0 +1,35 @@
+# What write_text promises of ranks: they train to the bits of one, and where one of them is
+# interrupted all stop, to go on with --resume. PROGRAM, TEXT; RANKS starts three; WORK is a folder.
+
+cmake_minimum_required(VERSION 3.25)
+include(${CMAKE_CURRENT_LIST_DIR}/../support/same_results.cmake)
+
+file(REMOVE_RECURSE ${WORK})
+file(MAKE_DIRECTORY ${WORK})
+set(arguments --text ${TEXT} --attention mhla --dim 16 --depth 1 --context 128 --block 16
+              --steps 400 --threads 1 --letters 50)
+
+function(run)
+  execute_process(COMMAND ${ARGN} ${arguments} WORKING_DIRECTORY ${WORK} COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+run(${PROGRAM} --output one)
+
+# The process that wrote its number last is interrupted as soon as the first rank has said where it is.
+string(JOIN "' '" words ${RANKS} bash -c "echo $$ >>ranks && exec \"$@\"" rank ${PROGRAM}
+       ${arguments})
+execute_process(
+  COMMAND bash -c "'${words}' --output several 2>several.log & all=$!
+                   until grep -q step several.log || ! kill -0 $all; do sleep 0.02; done
+                   kill -INT $(tail -n 1 ranks); wait $all"
+  WORKING_DIRECTORY ${WORK} RESULT_VARIABLE status)
+file(READ ${WORK}/several.log log)
+message("${log}")
+if(NOT status EQUAL 130 OR NOT log MATCHES "stopped behind step [0-9]+ of 400 of mhla")
+  message(FATAL_ERROR "stopped ranks ended with '${status}', expected 130")
+endif()
+
+run(${RANKS} ${PROGRAM} --output several --resume)
+expect_same_results(${WORK}/one ${WORK}/several losses held_out_bits paragraph)
+execute_process(COMMAND ${CMAKE_COMMAND} -E compare_files ${WORK}/one.mhla.safetensors
+                        ${WORK}/several.mhla.safetensors COMMAND_ERROR_IS_FATAL ANY)
