@@ -26,8 +26,8 @@ namespace distributed {
 /// from each other rank the sums of its own. With a row a rank these are 2 * C * (R - 1) / R
 /// numbers, those of an all-reduce in a ring, whose bits depend on R.
 ///
-/// \param rows   [n,C], rows [first[r], first[r + 1]) of rank r; parts of the others are
-/// overwritten \param first  borders of all ranks, [R+1], as even_split has them, the same on all
+/// \param rows   [n,C], rows [first[r], first[r + 1]) of rank r; parts of others' are overwritten
+/// \param first  borders of all ranks, [R+1], as even_split has them, the same on all
 /// \param sum    [C], apart from rows
 /// \throws shape_error, option_error on all ranks, before anything is written, if the arguments of
 ///     any do not fit or differ; communication_error if a rank does not answer.
