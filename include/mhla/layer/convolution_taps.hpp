@@ -123,7 +123,7 @@ void for_each_tap_rows(const Taps& taps, Index begin, Index end, const F& f) {
 
 /// f<P, Packets>(c) for panels of packets P that cover the channels.
 template <Accumulator A, int Rows, class F>
-void for_each_panel(Index channels, const F& f) {
+void for_each_channel_panel(Index channels, const F& f) {
   using P = Packet<A>;
   constexpr int kPackets = Rows == 1 ? 4 : kVectorRegisters / (2 * Rows);
   Index c = 0;
@@ -138,7 +138,7 @@ void for_each_panel(Index channels, const F& f) {
 template <int Rows, Accumulator A>
 void sum_taps(const TapRows<A>& rows, const TapWeights<A>& weights, const A* const* start,
               A* const* y, Index channels) {
-  for_each_panel<A, Rows>(channels, [&]<class P, int Packets>(Index c) {
+  for_each_channel_panel<A, Rows>(channels, [&]<class P, int Packets>(Index c) {
     P sums[Rows][Packets];
     MHLA_UNROLL
     for (int i = 0; i < Rows; ++i) {
@@ -193,7 +193,7 @@ void convolve(const Taps& taps, const TapWeights<A>& weights, std::type_identity
 /// sums_t += dy * source, row after row.
 template <int Rows, Accumulator A>
 void add_tap_products(const TapRows<A>& rows, MatrixView<const A> dy, A* sums, Index stride) {
-  for_each_panel<A, Rows>(dy.cols, [&]<class P, int Packets>(Index c) {
+  for_each_channel_panel<A, Rows>(dy.cols, [&]<class P, int Packets>(Index c) {
     P gradient[Rows][Packets];
     MHLA_UNROLL
     for (int i = 0; i < Rows; ++i) {
