@@ -12,10 +12,14 @@
 #
 #   bash benchmarks/run.sh --cuda [arguments]
 # measures the CUDA path instead: cuda/run.sh.
+#
+#   bash benchmarks/run.sh --distributed [REPETITIONS]
+# measures two ranks of MPI instead, and predicts more: distributed/run.sh.
 set -euo pipefail
-if [[ ${1:-} == --cuda ]]; then
+if [[ ${1:-} == --cuda || ${1:-} == --distributed ]]; then
+  part=${1#--}
   shift
-  exec bash "$(dirname "${BASH_SOURCE[0]}")/cuda/run.sh" "$@"
+  exec bash "$(dirname "${BASH_SOURCE[0]}")/$part/run.sh" "$@"
 fi
 source "$(dirname "${BASH_SOURCE[0]}")/../tests/support/setup.sh"
 export PYTHONPATH=$repository/benchmarks${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
