@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <span>
 #include <stdexcept>
+#include <vector>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/scalar.hpp"
@@ -32,11 +33,25 @@ struct SharedRows {
   std::size_t row_bytes;  ///< from one row to the next, all of which travel
 };
 
-/// Rows [begin, end) of every array of an exchange, from or to rank `peer`.
+/// Rows [begin, end) of every array of an exchange, from or to another rank, `peer`.
 struct PeerRows {
   Index peer;
   Index begin;
   Index end;
+};
+
+/// An all_gather as an exchange, for transports that have no better.
+struct GatherRows {
+  std::vector<PeerRows> sends, receives;
+
+  GatherRows(Index rank, std::span<const Index> first) {
+    const auto r = static_cast<std::size_t>(rank);
+    for (std::size_t p = 0; p + 1 < first.size(); ++p) {
+      if (p == r) continue;
+      sends.push_back({static_cast<Index>(p), first[r], first[r + 1]});
+      receives.push_back({static_cast<Index>(p), first[p], first[p + 1]});
+    }
+  }
 };
 
 /// A transfer under way. done() lets it go on and says whether all rows have come and gone; wait()

@@ -134,15 +134,8 @@ inline detail::MpiTransfer MpiRank::exchange(std::span<const SharedRows> arrays,
 
 inline detail::MpiTransfer MpiRank::all_gather(std::span<const SharedRows> arrays,
                                                std::span<const Index> first) {
-  std::vector<PeerRows> sends, receives;
-  const auto r = static_cast<std::size_t>(rank());
-  for (Index peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    const auto p = static_cast<std::size_t>(peer);
-    sends.push_back({peer, first[r], first[r + 1]});
-    receives.push_back({peer, first[p], first[p + 1]});
-  }
-  return exchange(arrays, sends, receives);
+  const GatherRows rows(rank(), first);
+  return exchange(arrays, rows.sends, rows.receives);
 }
 
 }  // namespace distributed

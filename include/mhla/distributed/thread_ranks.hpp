@@ -274,15 +274,8 @@ inline detail::ThreadTransfer ThreadRank::exchange(std::span<const SharedRows> a
 
 inline detail::ThreadTransfer ThreadRank::all_gather(std::span<const SharedRows> arrays,
                                                      std::span<const Index> first) {
-  std::vector<PeerRows> sends, receives;
-  const auto r = static_cast<std::size_t>(rank_);
-  for (Index peer = 0; peer < size(); ++peer) {
-    if (peer == rank_) continue;
-    const auto p = static_cast<std::size_t>(peer);
-    sends.push_back({peer, first[r], first[r + 1]});
-    receives.push_back({peer, first[p], first[p + 1]});
-  }
-  return exchange(arrays, sends, receives);
+  const GatherRows rows(rank_, first);
+  return exchange(arrays, rows.sends, rows.receives);
 }
 
 }  // namespace distributed
