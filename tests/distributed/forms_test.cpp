@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "contract/ranks.hpp"
 #include "support/thread_ranks.hpp"
 
@@ -5,4 +9,41 @@ namespace mhla::test {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Threads, RanksContract, ThreadRanks);
 
+namespace {
+
+/// A rank that was built with another version of the library.
+class OtherVersion : public distributed::ThreadRank {
+ public:
+  explicit OtherVersion(const ThreadRank& rank) : ThreadRank(rank) {}
+
+  void agree(std::span<const std::byte> record, std::span<std::byte> records) {
+    std::vector<std::byte> other(record.begin(), record.end());
+    const std::string version = kVersion, later = "9.9.9";
+    const auto bytes = std::as_bytes(std::span(version));
+    const auto at = std::ranges::search(other, bytes).begin();
+    if (at != other.end()) std::ranges::copy(std::as_bytes(std::span(later)), at);
+    ThreadRank::agree(other, records);
+  }
+};
+
+TEST(ThreadRanks, AnotherVersionIsAnErrorOnAll) {
+  const auto p = complete_problem<BidirectionalForm, float>();
+  distributed::run_ranks(3, [&](distributed::ThreadRank& rank) {
+    Matrix<float> out(p.queries(), p.tensors[kV].cols());
+    const std::string message = message_of<option_error>([&] {
+      if (rank.rank() == 2) {
+        OtherVersion other(rank);
+        distributed::bidirectional(other, p.inputs(), p.blocks, p.mixing(), p.op, out);
+      } else {
+        distributed::bidirectional(rank, p.inputs(), p.blocks, p.mixing(), p.op, out);
+      }
+    });
+    EXPECT_EQ(message,
+              std::string("mhla::distributed::bidirectional: ranks have version 9.9.9 for ") +
+                  kInstructionSet + " on rank 2, expected " + kVersion + " for " + kInstructionSet +
+                  " as on rank 0");
+  });
+}
+
+}  // namespace
 }  // namespace mhla::test
