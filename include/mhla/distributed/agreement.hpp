@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -52,8 +51,6 @@ class Fingerprint {
 /// What must be the same on all ranks.
 class Facts {
  public:
-  static constexpr Index kAny = std::numeric_limits<Index>::min();  // of a rank that has none
-
   /// A number that a message can show: "q has width 32 on rank 1, expected 64 as on rank 0".
   void add(const char* argument, const char* what, Index value) {
     facts_.push_back({argument, what, value, true});
@@ -107,7 +104,7 @@ void agree(C& comm, const char* function, Check&& check) {
   Facts::copy_text(std::string(kVersion) + " for " + kInstructionSet, own.build);
   try {
     check(facts);
-    for (std::size_t f = 0; f < facts.facts_.size(); ++f) own.values[f] = facts.facts_[f].value;
+    for (std::size_t f = 0; f < facts.facts_.size(); ++f) own.values.at(f) = facts.facts_[f].value;
   } catch (const std::exception& e) {
     mistake = std::current_exception();
     Facts::copy_text(e.what()[0] == '\0' ? "?" : e.what(), own.mistake);
@@ -139,20 +136,18 @@ inline void Facts::expect_alike(const char* function, std::span<const Record> re
     }
   }
   for (std::size_t f = 0; f < facts_.size(); ++f) {
-    std::size_t of = records.size();  // the first rank that has the fact
-    for (std::size_t r = 0; r < records.size(); ++r) {
+    const Index expected = first.values[f];
+    for (std::size_t r = 1; r < records.size(); ++r) {
       const Index value = records[r].values[f];
-      if (value == kAny) continue;
-      if (of == records.size()) of = r;
-      const Index expected = records[of].values[f];
       if (value == expected) continue;
-      const std::string what = facts_[f].what, as = "as" + on_rank(of);
+      const std::string what = facts_[f].what;
       if (facts_[f].shown) {
         fail_shape(function, facts_[f].argument,
                    "has " + what + " " + std::to_string(value) + on_rank(r),
-                   std::to_string(expected) + " " + as);
+                   std::to_string(expected) + " as on rank 0");
       }
-      fail_option(function, facts_[f].argument, "has other " + what + on_rank(r), "the same " + as);
+      fail_option(function, facts_[f].argument, "has other " + what + on_rank(r),
+                  "the same as on rank 0");
     }
   }
 }

@@ -7,8 +7,10 @@
 /// Nothing here adds: a sum whose order depends on the number of ranks has other bits for another
 /// number. What must be summed is gathered, and summed by the library in the order of blocks.
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <iterator>
 #include <span>
 #include <stdexcept>
 #include <vector>
@@ -39,6 +41,12 @@ struct PeerRows {
   Index begin;
   Index end;
 };
+
+/// Whether `first` is a split of `rows` over ranks: rank r has rows [first[r], first[r + 1]).
+inline bool is_split(std::span<const Index> first, Index ranks, Index rows) {
+  return std::ssize(first) == ranks + 1 && first.front() == 0 && first.back() == rows &&
+         std::ranges::is_sorted(first);
+}
 
 /// An all_gather as an exchange, for transports that have no better.
 struct GatherRows {

@@ -56,8 +56,7 @@ void agree_on_rows(C& comm, const MatrixView<A>& rows, std::span<const Index> fi
                                "has shape " + mhla::detail::shape_text({std::ssize(sum)}),
                                mhla::detail::shape_text({rows.cols}) + " as a row of rows");
     }
-    if (std::ssize(first) != comm.size() + 1 || !std::ranges::is_sorted(first) ||
-        first.front() != 0 || first.back() != rows.rows) {
+    if (!is_split(first, comm.size(), rows.rows)) {
       mhla::detail::fail_option(kName, "first",
                                 "is no split of " + std::to_string(rows.rows) + " rows over " +
                                     std::to_string(comm.size()) + " ranks",

@@ -5,7 +5,6 @@
 /// values of every head, D*E/size numbers each, and computes its part of the outputs, which all
 /// ranks receive. Nothing else travels. Outputs have the bits of one machine.
 
-#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -62,8 +61,7 @@ TensorView<T> part_of_axis(TensorView<T> t, std::size_t axis, Index begin, Index
 /// Throws unless `borders` are a split of `all` over the ranks, with `own` on this one.
 inline void expect_split(const char* function, const char* argument, std::span<const Index> borders,
                          Index rank, Index size, Index all, Index own) {
-  if (static_cast<Index>(borders.size()) != size + 1 || borders.front() != 0 ||
-      borders.back() != all || !std::is_sorted(borders.begin(), borders.end())) {
+  if (!distributed::is_split(borders, size, all)) {
     fail_shape(function, argument, "has " + std::to_string(borders.size()) + " borders",
                std::to_string(size + 1) + " that ascend from 0 to " + std::to_string(all));
   }
