@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <cstddef>
 #include <span>
 #include <utility>
@@ -75,9 +76,11 @@ struct NcclRanks {
   static void run(auto&& f, double timeout = 60) {
     stand_in::take_arrays_of_the_host(true);
     for (const int ranks : {1, 2, 3, 7}) {
+      std::barrier made(ranks);  // a breach ends all ranks, those that are being made too
       run_gpus(
           ranks,
           [&](Gpu& gpu) {
+            made.arrive_and_wait();
             AwaitedRank rank(gpu.rank);
             f(rank);
           },
