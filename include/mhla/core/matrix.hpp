@@ -4,6 +4,7 @@
 /// Matrices of one head: the owning row-major Matrix, and the strided MatrixView all forms read.
 
 #include <Eigen/Core>
+#include <algorithm>
 #include <concepts>
 #include <ranges>
 #include <type_traits>
@@ -38,6 +39,18 @@ inline constexpr bool kOwns<M> = std::derived_from<M, Eigen::PlainObjectBase<M>>
 /// M&& binds to a temporary that owns its elements.
 template <class M>
 concept OwningTemporary = !std::is_reference_v<M> && kOwns<std::remove_const_t<M>>;
+
+/// Columns [begin, end) of a row.
+struct ColumnSpan {
+  Index begin, end;
+
+  static ColumnSpan either(ColumnSpan a, ColumnSpan b) {
+    return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
+  }
+  static ColumnSpan both(ColumnSpan a, ColumnSpan b) {
+    return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+  }
+};
 }  // namespace detail
 
 /// A view of a matrix: element (r, c) is data[r * row_stride + c * col_stride].

@@ -15,7 +15,6 @@
 #include "mhla/distributed/communicator.hpp"
 #include "mhla/policy/partition.hpp"
 #include "mhla/policy/pattern.hpp"
-#include "mhla/stage/mixing.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {

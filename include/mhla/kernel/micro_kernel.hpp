@@ -4,8 +4,6 @@
 /// The micro-kernels of the product C (+)= A B (product.hpp): a tile of C that stays in registers
 /// while k runs, and a single row.
 
-#include <algorithm>
-
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/kernel/packet.hpp"
@@ -21,18 +19,6 @@ namespace detail {
 
 /// Initial value of a product: 0, or C.
 enum class Start { kZero, kTarget };
-
-/// Columns [begin, end) of a row.
-struct ColumnSpan {
-  Index begin, end;
-
-  static ColumnSpan either(ColumnSpan a, ColumnSpan b) {
-    return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
-  }
-  static ColumnSpan both(ColumnSpan a, ColumnSpan b) {
-    return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
-  }
-};
 
 /// C (+)= A B.
 template <class A>

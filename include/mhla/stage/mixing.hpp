@@ -51,33 +51,6 @@ Index group_blocks(Index query_blocks, Index d, Index e, Index workers) {
 
 inline Index groups_of(Index blocks, Index group) { return ceil_div(blocks, group); }
 
-/// Which summaries a row may read.
-enum class Reach { kAll, kEarlier };
-
-/// Columns of row i that may be read, of the leading `blocks` columns.
-inline ColumnSpan readable(const Pattern& band, Index i, Reach reach, Index blocks) {
-  const Index end = std::min(band.last(i), reach == Reach::kEarlier ? std::min(i, blocks) : blocks);
-  return {std::min(band.first(i), end), end};
-}
-
-/// Rows that read column b, of the leading `blocks` rows.
-inline ColumnSpan readers(const Pattern& band, Index b, Reach reach, Index blocks) {
-  const Index end = std::min(band.last_row(b), blocks);
-  const Index begin =
-      reach == Reach::kEarlier ? std::max(band.first_row(b), b + 1) : band.first_row(b);
-  return {std::min(begin, end), end};
-}
-
-/// The blocks that row i of lists may read, of the leading `blocks` columns.
-inline PatternList readable_list(const Pattern& p, Index i, Reach reach, Index blocks) {
-  return p.row(i).between(0, reach == Reach::kEarlier ? std::min(i, blocks) : blocks);
-}
-
-/// The rows of lists that read column b, of the leading `blocks` rows.
-inline PatternList reader_list(const Pattern& p, Index b, Reach reach, Index blocks) {
-  return p.column(b).between(reach == Reach::kEarlier ? b + 1 : 0, blocks);
-}
-
 /// Scratch for the coefficients of one group of query blocks.
 template <class A>
 struct Coefficients {
