@@ -279,10 +279,9 @@ struct LinearCausal {
     make_linear(p);
     make_own(p);
   }
-  /// The same, and a chunk of 64 queries' own keys.
   template <class T>
   static Index chain(const Problem<T>& p) {
-    return p.k.rows() + most_features(p) + 64 + 5;
+    return p.k.rows() + most_features(p) + 5;
   }
   template <class In>
   static std::size_t bytes(const In& in, const ArgumentsOf<In>& a, const ExecutorRef& executor) {

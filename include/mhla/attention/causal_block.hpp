@@ -2,7 +2,7 @@
 
 /// \file
 /// One block of a causal form: its queries read the mixture of earlier blocks, and keys of their
-/// block up to themselves (intra_block.hpp). For causal, streaming and causal linear attention.
+/// block up to themselves (intra_block.hpp). For the causal form and streams.
 
 #include <algorithm>
 
@@ -180,15 +180,6 @@ void extend_running(const CausalScratch<A>& scratch, const HeadSizes& sizes, A* 
     for (Index j = 0; j < sizes.sum_features(); ++j) {
       key_sum[j] += sum(keys.keys(t).row(j), keys.size(t));
     }
-  }
-}
-
-/// Throws if a normaliser chosen at run time is not causal.
-template <class Op>
-void expect_causal_normalizer(const char* function, const Op& op) {
-  if (op.normalizer.sums() == WeightSums::kCrossQuery) {
-    fail_option(function, "normalizer", "is CrossQuery, which reads later queries",
-                "a normaliser of the token's own weights, or none");
   }
 }
 

@@ -6,16 +6,16 @@
 ///
 ///     o_t = phi(q_t)^T S / den_t,   S = sum_j phi(k_j) v_j^T,   den_t = phi(q_t) . z + eps
 ///
-/// Causal: S holds the tokens up to t, carried from chunk to chunk. CrossQuery equals KeySum here
-/// (a slot holds one query); only the bidirectional form takes it.
-/// Cost: 4*N*D*E flops (causal: plus N*32*(D+E)); memory D*E numbers.
+/// Causal: S holds the tokens up to t (stage/recurrence.hpp). CrossQuery equals KeySum here (a slot
+/// holds one query); only the bidirectional form takes it.
+/// Cost: 4*N*D*E flops; memory D*E numbers.
 /// Source: Katharopoulos et al., arXiv:2006.16236; the baseline of arXiv:2601.07832.
 
 #include <algorithm>
 
 #include "mhla/attention/bidirectional.hpp"
-#include "mhla/attention/causal_block.hpp"
 #include "mhla/attention/form.hpp"
+#include "mhla/attention/linear_causal_head.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 
@@ -65,26 +65,12 @@ MixingView<const A> no_mixing() {
   return {&kOne, Pattern(1, 1)};
 }
 
-/// The causal form: the sums of the chunks before, carried from chunk to chunk.
 template <class A, class Op>
 struct LinearCausalForm {
   static constexpr bool kKeeps = false;
-  /// Tokens of a chunk: their own part costs half as much as in whole strips.
-  static constexpr Index kChunk = 32;
 
   const char* name;
   const Op& op;
-
-  struct Memory {
-    A* running;  // [D,E]
-    A* key_sum;  // [Dz]
-    CausalScratch<A> scratch;
-  };
-  template <Scalar T>
-  Memory take(Arena& arena, const Inputs<T>& in, const HeadSizes& n) const {
-    return {arena.take<A>(name, {n.features, n.values}), arena.take<A>(name, n.sum_features()),
-            CausalScratch<A>(name, arena, in, op, n, kChunk)};
-  }
 
   template <Scalar T>
   void check(const Inputs<T>& in, std::type_identity_t<MatrixView<const T>> out,
@@ -95,21 +81,12 @@ struct LinearCausalForm {
   }
   template <Scalar T>
   std::size_t bytes(const Inputs<T>& in, Index /*workers*/) const {
-    return counted_bytes([&](Arena& arena) { return take(arena, in, head_sizes(in, op)); });
+    return counted_bytes([&](Arena& arena) { return LinearCausalHead(name, arena, in, op); });
   }
   template <Scalar T>
   void run(Arena& arena, Arena* /*kept*/, const Inputs<T>& in, MatrixView<T> out,
            const ExecutorRef& /*executor*/) const {
-    const HeadSizes n = head_sizes(in, op);
-    Memory memory = take(arena, in, n);
-    std::fill_n(memory.running, n.features * n.values, A(0));
-    std::fill_n(memory.key_sum, n.sum_features(), A(0));
-    const Contiguous chunks(in.q.rows, kChunk);
-    for (Index c = 0; c < chunks.blocks(); ++c) {
-      read_causal_block(in, chunks, c, op, n, CausalRead<A>{A(1), memory.running, memory.key_sum},
-                        memory.scratch, out);
-      extend_running(memory.scratch, n, memory.running, memory.key_sum);
-    }
+    LinearCausalHead(name, arena, in, op).run(out);
   }
 };
 

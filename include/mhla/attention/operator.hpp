@@ -211,6 +211,15 @@ void expect_inputs(const char* function, const Inputs<T>& in, const Op& op,
   }
 }
 
+/// Throws if a normaliser chosen at run time is not causal.
+template <class Op>
+void expect_causal_normalizer(const char* function, const Op& op) {
+  if (op.normalizer.sums() == WeightSums::kCrossQuery) {
+    fail_option(function, "normalizer", "is CrossQuery, which reads later queries",
+                "a normaliser of the token's own weights, or none");
+  }
+}
+
 }  // namespace detail
 }  // namespace MHLA_TARGET
 }  // namespace mhla

@@ -15,10 +15,12 @@ struct vector_unit {};        ///< the vector instructions of the target
 struct amx : vector_unit {};  ///< the tiles of AMX, for bfloat16 tensors (stage/amx)
 
 struct TileShape {
-  int rows;         ///< of the register tile
-  int vectors;      ///< packets of a row of it
-  int narrow_rows;  ///< of a tile with fewer packets
-  Index slab;       ///< features of a slab of a summary, a few tiles (stage/summary.hpp)
+  int rows;          ///< of the register tile
+  int vectors;       ///< packets of a row of it
+  int narrow_rows;   ///< of a tile with fewer packets
+  Index slab;        ///< features of a slab of a summary, a few tiles (stage/summary.hpp)
+  int step_tokens;   ///< of a step of a recurrence (stage/recurrence.hpp)
+  int step_vectors;  ///< packets of a row of its state
   bool prefetches_panels = false;  ///< of a B beyond L2 (Product::beyond_l2)
 };
 
@@ -32,11 +34,21 @@ struct TileShape {
 /// Columns that are no multiple of three packets end in tiles of two, of `narrow_rows` rows. Long
 /// slabs read values fewer times, short ones keep mixing on fewer pages. With AVX-512 a panel takes
 /// so short that waiting for the next one shows: prefetching it gains 10 % where M is 150, and
-/// nothing with AVX2. Bits depend on none of these.
-inline constexpr TileShape kTile = kNeon                    ? TileShape{8, 3, 8, 32}
-                                   : kVectorRegisters >= 32 ? TileShape{8, 2, 8, 32, true}
-                                   : kFusedMultiplyAdd      ? TileShape{4, 3, 6, 24}
-                                                            : TileShape{6, 2, 6, 24};
+/// nothing with AVX2.
+///
+/// A step of a recurrence holds the values and sums of its tokens, and a row of state:
+///
+/// | target         | step  | why                                                              |
+/// |----------------|-------|------------------------------------------------------------------|
+/// | AVX-512, NEON  | 4 x 2 | 18 of 32 registers; 6 x 2 and 8 x 1 took 2 and 30 % more         |
+/// | AVX2 with FMA  | 3 x 2 | 14 of 16; 2 x 2 took 4 % more: it stores rows more often         |
+/// | AVX, SSE       | 2 x 2 | 10 of 16; a product on its way to its sum needs one more         |
+///
+/// Bits depend on none of these.
+inline constexpr TileShape kTile = kNeon                    ? TileShape{8, 3, 8, 32, 4, 2}
+                                   : kVectorRegisters >= 32 ? TileShape{8, 2, 8, 32, 4, 2, true}
+                                   : kFusedMultiplyAdd      ? TileShape{4, 3, 6, 24, 3, 2}
+                                                            : TileShape{6, 2, 6, 24, 2, 2};
 
 }  // namespace detail
 }  // namespace MHLA_TARGET

@@ -1,0 +1,167 @@
+#pragma once
+
+/// \file
+/// Stages 3 to 5 of 5 in one pass over the tokens, for causal linear attention, where a query reads
+/// all tokens up to its own alike:
+///
+///     S += phi(k_t) v_t^T     o_t = factor_t phi(q_t)^T S     [D,E], [E]
+///     z += phi(k_t)           r_t = phi(q_t) . z              [D]
+///
+/// S is split into panels of columns, which stay in L1 for all tokens of a strip. A step of a few
+/// tokens, whose values and outputs are in registers, reads and writes a row of a panel once. No
+/// product beside those of the definition is computed, as scores of a chunk's own keys would be.
+///
+/// Law: every element of S and z is one chain over the tokens, every o_t one over D: bits do not
+/// depend on how tokens are split into strips and steps. A later token enters no earlier sum.
+/// Cost: 4*N*D*E flops, and 3*N*D of z.
+/// Source: Katharopoulos et al., arXiv:2006.16236, section 3.4.
+
+#include <algorithm>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/kernel/micro_kernel.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/prefetch.hpp"
+#include "mhla/kernel/rows.hpp"
+#include "mhla/kernel/unit.hpp"
+
+MHLA_PACKETS_BEGIN
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// Some tokens, one after another. Values and outputs have room for whole packets.
+template <class A>
+struct RecurrentTokens {
+  Rows<const A> queries;  ///< phi(q), times the scale [n,D]
+  Rows<const A> keys;     ///< phi(k) [n,D], with the stride of `queries`
+  Rows<const A> values;   ///< [n,E]
+  Rows<A> outputs;        ///< [n,E]
+  const A* factors;       ///< [n], or null: 1
+  Index count;            ///< n
+};
+
+/// S of one head [D,E], panel by panel; row d of a panel lies behind row d - 1.
+template <class A>
+class Recurrence {
+  using P = Packet<A>;
+  static constexpr Index kWidth = kLanes<P>;
+  static constexpr Index kPanelColumns = kTile.step_vectors * kWidth;
+
+ public:
+  Recurrence(const char* function, Arena& arena, Index d, Index e)
+      : features_(d), columns_(padded(e)), state_(arena.take<A>(function, {d, columns_})) {}
+
+  /// E in whole packets.
+  static Index padded(Index e) { return round_up(e, kWidth); }
+  void clear() const { std::fill_n(state_, features_ * columns_, A(0)); }
+  /// Number of steps of n tokens, about.
+  Index steps(Index n) const {
+    return ceil_div(n, kTile.step_tokens) * ceil_div(columns_, kPanelColumns);
+  }
+
+  /// Adds the tokens to S and writes their outputs. Prefetches `next`, a share with every step.
+  void advance(const RecurrentTokens<A>& tokens, Prefetch& next) const {
+    Index col = 0;
+    for (; col + kPanelColumns <= columns_; col += kPanelColumns) {
+      advance_panel<kTile.step_vectors>(tokens, col, next);
+    }
+    for (; col < columns_; col += kWidth) advance_panel<1>(tokens, col, next);
+  }
+
+ private:
+  template <int kVectors>
+  void advance_panel(const RecurrentTokens<A>& tokens, Index col, Prefetch& next) const {
+    Index t = 0;
+    for (; t + kTile.step_tokens <= tokens.count; t += kTile.step_tokens) {
+      step<kTile.step_tokens, kVectors>(tokens, t, col, next);
+    }
+    for (; t < tokens.count; ++t) step<1, kVectors>(tokens, t, col, next);
+  }
+
+  /// Tokens [t, t + kTokens) in the panel that begins at column `col`.
+  template <int kTokens, int kVectors>
+  MHLA_NOINLINE void step(const RecurrentTokens<A>& tokens, Index t, Index col,
+                          Prefetch& next) const {
+    const Prefetch::Lines lines = next.share(features_);
+    P value[kTokens][kVectors], sum[kTokens][kVectors];
+    MHLA_UNROLL
+    for (int f = 0; f < kTokens; ++f) {
+      MHLA_UNROLL
+      for (int i = 0; i < kVectors; ++i) {
+        value[f][i] = load<A, P>(tokens.values.row(t + f) + col + i * kWidth);
+        sum[f][i] = Eigen::internal::pset1<P>(A(0));
+      }
+      Eigen::internal::prefetch(tokens.outputs.row(t + f) + col);  // arrives while d runs
+    }
+    // Few integers live in the loop, or g++ spills them: one stride, in bytes, for both rows.
+    const Index stride = in_register(Index{sizeof(A)} * tokens.keys.stride);
+    const A *k = in_register(tokens.keys.row(t)), *q = in_register(tokens.queries.row(t));
+    A* s = state_ + col * features_;
+    const Index features = features_;
+    for (Index d = 0; d < features; ++d, ++k, ++q, s += kVectors * kWidth) {
+      if (d < lines.count) lines.fetch(d);
+      P row[kVectors];
+      MHLA_UNROLL
+      for (int i = 0; i < kVectors; ++i) row[i] = load<A, P>(s + i * kWidth);
+      MHLA_UNROLL
+      for (int f = 0; f < kTokens; ++f) {
+        const P key = Eigen::internal::pset1<P>(*plus_bytes(k, f * stride));
+        MHLA_UNROLL
+        for (int i = 0; i < kVectors; ++i) row[i] = multiply_add(key, value[f][i], row[i]);
+        const P query = Eigen::internal::pset1<P>(*plus_bytes(q, f * stride));
+        MHLA_UNROLL
+        for (int i = 0; i < kVectors; ++i) sum[f][i] = multiply_add(query, row[i], sum[f][i]);
+      }
+      MHLA_UNROLL
+      for (int i = 0; i < kVectors; ++i) store(s + i * kWidth, row[i]);
+    }
+    MHLA_UNROLL
+    for (int f = 0; f < kTokens; ++f) {
+      const P factor =
+          Eigen::internal::pset1<P>(tokens.factors == nullptr ? A(1) : tokens.factors[t + f]);
+      MHLA_UNROLL
+      for (int i = 0; i < kVectors; ++i) {
+        store(tokens.outputs.row(t + f) + col + i * kWidth,
+              Eigen::internal::pmul(factor, sum[f][i]));
+      }
+    }
+  }
+
+  Index features_;  // D
+  Index columns_;   // E in whole packets
+  A* state_;
+};
+
+/// z += keys[t], then sums[t] = queries[t] . z, for one token after another.
+/// \param z  [D]     \param sums  [count]
+template <class A>
+MHLA_NOINLINE void advance_key_sum(Rows<const A> queries, Rows<const A> keys, Index count, Index d,
+                                   A* z, A* sums) {
+  std::fill_n(sums, count, A(0));
+  for_each_panel<A, 4>(d, [&]<class P, int kVectors>(Index j) {
+    P total[kVectors];
+    MHLA_UNROLL
+    for (int i = 0; i < kVectors; ++i) total[i] = load<A, P>(z + j + i * kLanes<P>);
+    for (Index t = 0; t < count; ++t) {
+      P products = Eigen::internal::pset1<P>(A(0));
+      MHLA_UNROLL
+      for (int i = 0; i < kVectors; ++i) {
+        const Index at = j + i * kLanes<P>;
+        total[i] = Eigen::internal::padd(total[i], load<A, P>(keys.row(t) + at));
+        products = multiply_add(load<A, P>(queries.row(t) + at), total[i], products);
+      }
+      sums[t] += Eigen::internal::predux(products);
+    }
+    MHLA_UNROLL
+    for (int i = 0; i < kVectors; ++i) store(z + j + i * kLanes<P>, total[i]);
+  });
+}
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla
+
+MHLA_PACKETS_END
