@@ -14,6 +14,7 @@
 namespace {
 
 using mhla::Index;
+using mhla::Pattern;
 using mhla::TensorView;
 using mhla::cuda::Arch;
 using mhla::cuda::Device;
@@ -30,12 +31,14 @@ struct ShareArguments {
   TokenBlocks blocks = mhla::cuda::contiguous(tokens, 16);
   Operator op{};
   Device device{Arch::kSm90a, 2};
+  Pattern pattern{};
 
+  template <bool kCausal = false>
   PlannedShare agree(ThreadRank& rank) const {
     const TensorView<const T> in = mhla::bnhd<const T>(nullptr, batch, tokens, 3, 64);
-    return mhla::cuda::detail::agree_on_share<64, 64, T>(
+    return mhla::cuda::detail::agree_on_share<64, 64, kCausal, T>(
         rank, {in, in, in}, blocks, blocks, op, mhla::bnhd<T>(nullptr, batch, tokens, 3, 64),
-        device);
+        device, pattern);
   }
 };
 
@@ -50,14 +53,25 @@ TEST(ShareInputs, BlocksAreThoseOfTheRanksOneAfterAnother) {
   const Index tokens[] = {64, 160, 5};  // 4 blocks, 10, a short one
   mhla::distributed::run_ranks(3, [&](ThreadRank& rank) {
     const PlannedShare own = of_tokens(tokens[rank.rank()]).agree(rank);
-    EXPECT_EQ(own.share.first_key_block, (std::vector<Index>{0, 4, 14, 15}));
-    EXPECT_EQ(own.share.first_query_block,
-              own.share.first_key_block[static_cast<std::size_t>(rank.rank())]);
-    EXPECT_EQ(own.share.query_blocks, 15);
+    EXPECT_EQ(own.share.key_blocks, (std::vector<Index>{0, 4, 14, 15}));
+    EXPECT_EQ(own.share.query_blocks, own.share.key_blocks);
+    EXPECT_EQ(own.share.rank, rank.rank());
     EXPECT_EQ(own.share.scale, 1.0f / 16);
     EXPECT_EQ(own.plan.form, mhla::cuda::Form::kThreeStage);
     // 15 summaries of 6 pairs and their key sums, and the mixtures of the rank's own blocks.
     const auto bytes = static_cast<std::size_t>(own.problem.query_blocks.blocks() + 15);
+    EXPECT_EQ(own.plan.workspace_bytes, bytes * 6 * (2 * 64 * 64 + 4 * 64));
+  });
+}
+
+TEST(ShareInputs, CausalRanksReceiveWhatComesBefore) {
+  const Index tokens[] = {64, 160, 5};
+  mhla::distributed::run_ranks(3, [&](ThreadRank& rank) {
+    const PlannedShare own = of_tokens(tokens[rank.rank()]).agree<true>(rank);
+    const Index first = own.share.queries().first;
+    EXPECT_EQ(own.share.route.rows_received(), first);
+    // 15 summaries, and mixtures from a multiple of 64 on.
+    const auto bytes = static_cast<std::size_t>(first + own.share.queries().count + 15);
     EXPECT_EQ(own.plan.workspace_bytes, bytes * 6 * (2 * 64 * 64 + 4 * 64));
   });
 }
@@ -92,6 +106,76 @@ TEST(ShareInputs, AllRanksRefuseWhatIsWrongOnOne) {
   EXPECT_EQ(refusal([](ShareArguments&) {}), "no exception");
 }
 
+/// 7 blocks on each of three ranks.
+TEST(ShareInputs, PatternsAreBandsOfAllBlocksAndTheSame) {
+  const auto said = [](const Pattern& own, const Pattern& others) {
+    std::string first;
+    mhla::distributed::run_ranks(3, [&](ThreadRank& rank) {
+      ShareArguments a;
+      a.pattern = rank.rank() == 1 ? own : others;
+      const std::string text = message_of<mhla::error>([&] { a.agree(rank); });
+      if (rank.rank() == 0) first = text;
+    });
+    return first;
+  };
+  const Pattern band(21, 21, 2, 3);
+  const std::string name = "mhla::cuda::distributed: ";
+  EXPECT_EQ(said(band, band), "no exception");
+  EXPECT_EQ(said({}, band), name + "pattern has rows 0 on rank 1, expected 21 as on rank 0");
+  EXPECT_EQ(said(Pattern(21, 22, 2, 3), band),
+            name + "pattern has columns 22 on rank 1, expected 21 as on rank 0");
+  EXPECT_EQ(said(Pattern(21, 21, 1, 3), band),
+            name + "pattern has rows of column 0 2 on rank 1, expected 3 as on rank 0");
+  EXPECT_EQ(said(Pattern(21, 21, 2, 2), band),
+            name + "pattern has columns of row 0 3 on rank 1, expected 4 as on rank 0");
+  const Pattern small(20, 21, 2, 3), lists(21, std::vector<std::vector<Index>>(21));
+  EXPECT_EQ(said(small, small), name + "pattern has shape [20, 21], expected [21, 21]");
+  EXPECT_EQ(said(lists, band), name + "arguments were refused on rank 1 (" + name +
+                                   "pattern has lists of blocks, expected a band), expected what "
+                                   "every rank takes");
+}
+
+TEST(ShareInputs, EveryRankReadsSomeBlocks) {
+  const mhla::cuda::detail::ShareCounts counts{8, 3, {1, 1, 3}, {1, 1, 1}};
+  EXPECT_EQ(message_of<mhla::option_error>([&] {
+              mhla::cuda::detail::make_share("f", std::vector{counts, counts}, 0, false,
+                                             Pattern(16, 6, 1, 1));
+            }),
+            "mhla::f: pattern has nothing for the queries of rank 1, expected some blocks that "
+            "they read");
+}
+
+TEST(ShareInputs, AllRanksRefuseAGridInACausalFormOfOne) {
+  std::array<std::string, 3> said;
+  mhla::distributed::run_ranks(3, [&](ThreadRank& rank) {
+    ShareArguments a;
+    if (rank.rank() == 1) a.blocks = mhla::cuda::grid({10, 10}, {4, 4});
+    said[static_cast<std::size_t>(rank.rank())] =
+        message_of<mhla::error>([&] { a.agree<true>(rank); });
+  });
+  const std::string own =
+      "mhla::cuda::distributed_causal: blocks are of a grid, expected runs of consecutive tokens: "
+      "contiguous()";
+  EXPECT_EQ(said[1], own);
+  EXPECT_EQ(said[0], "mhla::cuda::distributed_causal: arguments were refused on rank 1 (" + own +
+                         "), expected what every rank takes");
+  EXPECT_EQ(said[2], said[0]);
+}
+
+TEST(ShareInputs, AllRanksCallTheSameForm) {
+  mhla::distributed::run_ranks(2, [&](ThreadRank& rank) {
+    const ShareArguments a;
+    const std::string said = message_of<mhla::option_error>([&] {
+      if (rank.rank() == 0) a.agree<true>(rank);
+      if (rank.rank() == 1) a.agree<false>(rank);
+    });
+    EXPECT_TRUE(
+        said.ends_with("ranks call cuda::distributed on rank 1, expected "
+                       "cuda::distributed_causal as on rank 0"))
+        << said;
+  });
+}
+
 /// Every choice of the operator is compared.
 TEST(ShareInputs, OperatorsMustBeTheSame) {
   using mhla::cuda::FeatureMap;
@@ -112,7 +196,8 @@ TEST(ShareInputs, OperatorsMustBeTheSame) {
 
 TEST(ShareInputs, BlocksAreFewerThanTheKernelsCanCount) {
   std::vector<mhla::cuda::detail::ShareCounts> ranks(2, {1, 1 << 30, {1, 1, 1}, {1, 1, 1}});
-  EXPECT_EQ(message_of<mhla::option_error>([&] { mhla::cuda::detail::make_share(ranks, 0); }),
+  EXPECT_EQ(message_of<mhla::option_error>(
+                [&] { mhla::cuda::detail::make_share("cuda::distributed", ranks, 0, false, {}); }),
             "mhla::cuda::distributed: blocks are 2^31 and more, expected fewer");
 }
 

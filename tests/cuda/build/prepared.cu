@@ -39,19 +39,28 @@ class MiddleRank {
   }
   Transfer all_gather(std::span<const mhla::distributed::SharedRows> arrays,
                       std::span<const mhla::Index> first) {
-    launches_before = stand_in::calls.launches;
-    gathered = {arrays.begin(), arrays.end()};
     stand_in::expect(first[1] == kBlocks && first[3] == 3 * kBlocks, "shares");
-    return {};
+    return note(arrays, 2 * kBlocks);
   }
-  Transfer exchange(std::span<const mhla::distributed::SharedRows>,
-                    std::span<const mhla::distributed::PeerRows>,
-                    std::span<const mhla::distributed::PeerRows>) {
-    return {};
+  Transfer exchange(std::span<const mhla::distributed::SharedRows> arrays,
+                    std::span<const mhla::distributed::PeerRows> sends,
+                    std::span<const mhla::distributed::PeerRows> receives) {
+    stand_in::expect(sends.size() == 1 && sends[0].peer == 2, "receives of the last rank alone");
+    mhla::Index rows = 0;
+    for (const auto& [peer, begin, end] : receives) rows += end - begin;
+    return note(arrays, rows);
   }
 
   int launches_before = 0;
-  std::vector<mhla::distributed::SharedRows> gathered;
+  std::size_t received = 0;
+
+ private:
+  Transfer note(std::span<const mhla::distributed::SharedRows> arrays, mhla::Index rows) {
+    launches_before = stand_in::calls.launches;
+    received = 0;
+    for (const auto& array : arrays) received += static_cast<std::size_t>(rows) * array.row_bytes;
+    return {};
+  }
 };
 
 namespace {
@@ -110,11 +119,9 @@ void check(Call& call, Arguments a, const std::string& name) {
   }
 }
 
-/// The form over ranks: what a run launches before its summaries travel and after, and refuses.
-void check_distributed(Arguments a) {
-  MiddleRank ranks;
-  auto call = mhla::cuda::prepare_distributed<64, 64>(ranks, a.in, a.blocks, a.blocks, a.op, a.out,
-                                                      a.device);
+/// A form over ranks: what a run launches before its summaries travel and after, and refuses.
+template <class Call>
+void check_distributed(Call& call, MiddleRank& ranks, Arguments a, const std::string& refusal) {
   const auto run = [&] { call.run(a.in, a.mixing, a.out, a.workspace); };
   const auto said = [&] {
     try {
@@ -124,17 +131,14 @@ void check_distributed(Arguments a) {
     }
     return std::string();
   };
-  expect(said() == "mhla::cuda::distributed: mixing has shape [64, 64], expected [192, 192]",
-         said());
+  expect(said() == refusal, said());
   a.mixing = {a.mixing.data, 3 * Arguments::kBlocks, 3 * Arguments::kBlocks,
               3 * Arguments::kBlocks};
   asked();
   run();
   expect(asked().launches == 3, "launches of a rank");
   expect(ranks.launches_before == 1, "summaries travel after the first kernel");
-  std::size_t bytes = 0;
-  for (const auto& rows : ranks.gathered) bytes += 2 * Arguments::kBlocks * rows.row_bytes;
-  expect(bytes == call.received_bytes(), "received_bytes");
+  expect(ranks.received == call.received_bytes(), "received_bytes");
   run();
   const stand_in::Calls second = asked();
   expect(second.settings + second.questions == 0 && second.encoded.empty(),
@@ -227,7 +231,15 @@ int main(int count, char**) {
   check(all, a, "bidirectional");
   check(earlier, a, "causal");
   check_refusals(all);
-  check_distributed(a);
+  MiddleRank ranks;
+  auto parts = mhla::cuda::prepare_distributed<64, 64>(ranks, a.in, a.blocks, a.blocks, a.op, a.out,
+                                                       a.device);
+  auto earlier_parts =
+      mhla::cuda::prepare_distributed_causal<64, 64>(ranks, a.in, a.blocks, a.op, a.out, a.device);
+  const std::string shape = ": mixing has shape [64, 64], expected ";
+  check_distributed(parts, ranks, a, "mhla::cuda::distributed" + shape + "[192, 192]");
+  check_distributed(earlier_parts, ranks, a,
+                    "mhla::cuda::distributed_causal" + shape + "at least [192, 192]");
   if (count > 1) {  // --times
     time(
         all,

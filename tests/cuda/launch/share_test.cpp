@@ -15,19 +15,23 @@
 #include <vector>
 
 #include "mhla/cuda/attention/share_inputs.cuh"
+#include "mhla/distributed/plan.hpp"
 #include "mhla/distributed/thread_ranks.hpp"
+#include "support/counted_rank.hpp"
 #include "support/cuda/emulated_call.hpp"
 #include "support/cuda/random_call.hpp"
+#include "support/random.hpp"
 
 namespace cuda_test {
 namespace {
 
-using mhla::Index;
+using mhla::Index, mhla::Pattern;
 using mhla::cuda::Arch, mhla::cuda::Device, mhla::cuda::Plan, mhla::cuda::Problem;
 using mhla::cuda::Denominator, mhla::cuda::Precision, mhla::cuda::TokenBlocks;
 using mhla::cuda::Share;
 using mhla::distributed::SharedRows;
 using mhla::distributed::ThreadRank;
+using mhla::test::CountedRank;
 
 /// Frames of queries and of keys (of a sequence: tokens) that each rank has.
 struct Split {
@@ -73,27 +77,42 @@ Problem part_of(const Problem& whole, const Split& split, std::size_t rank) {
 }
 
 /// What ranks agree on, without their tensors.
-Share share_of(const Problem& whole, const Split& split, std::size_t rank) {
+Share share_of(const Problem& whole, const Split& split, std::size_t rank, const Pattern& pattern) {
   std::vector<mhla::cuda::detail::ShareCounts> ranks;
   for (std::size_t r = 0; r < split.keys.size(); ++r) {
     ranks.push_back(mhla::cuda::detail::counts_of(part_of(whole, split, r)));
   }
-  return mhla::cuda::detail::make_share(ranks, rank);
+  return mhla::cuda::detail::make_share("share_test", ranks, static_cast<Index>(rank), whole.causal,
+                                        pattern);
 }
 
-/// A rank's memory of a call: what its kernels may read and write.
-template <int D, int E, class T>
-void run_rank(Call<T>& call, const Problem& whole, const Split& split, Arch arch,
-              ThreadRank& rank) {
+/// The rows that the CPU's form of that call would receive.
+Index rows_of_plan(const Share& share, const Pattern& pattern, bool causal) {
+  if (pattern.rows() == 0) {
+    return rows_of_plan(share, Pattern(share.query_blocks.back(), share.key_blocks.back()), causal);
+  }
+  const mhla::distributed::HeadWidths head{64, 64};
+  return causal ? mhla::distributed::causal_plan<float>(pattern, share.key_blocks, share.rank, head)
+                      .received
+                : mhla::distributed::bidirectional_plan<float>(pattern, share.query_blocks,
+                                                               share.key_blocks, share.rank, head)
+                      .received;
+}
+
+/// A rank's memory of a call: what its kernels may read and write. What does not come is NaN.
+template <int D, int E, bool kCausal, class T>
+void run_rank(Call<T>& call, const Problem& whole, const Split& split, const Pattern& pattern,
+              Arch arch, ThreadRank& rank) {
   using emulator::Access;
   const auto r = static_cast<std::size_t>(rank.rank());
   const Problem part = part_of(whole, split, r);
-  const Share share = share_of(whole, split, r);
+  const Share share = share_of(whole, split, r, pattern);
   const Device target{arch, 2};
   const Plan plan = mhla::cuda::share_plan<D, E>(part, share, target);
   EXPECT_EQ(plan.summary, arch);
-  EXPECT_EQ(plan.read_out, arch);
+  EXPECT_EQ(plan.read_out, kCausal && D == 72 ? Arch::kSm80 : arch);
   Array<unsigned char> workspace(static_cast<std::int64_t>(plan.workspace_bytes));
+  std::memset(workspace.data(), 0xFF, plan.workspace_bytes);
   emulator::Device device(static_cast<unsigned>(r));
   device.track("q", call.q.raw(), call.q.bytes(), Access::kRead);
   device.track("k", call.k.raw(), call.k.bytes(), Access::kRead);
@@ -102,32 +121,44 @@ void run_rank(Call<T>& call, const Problem& whole, const Split& split, Arch arch
   device.track("o", call.o.raw(), call.o.bytes(), Access::kWrite);
   device.track("workspace", workspace.data(), plan.workspace_bytes, Access::kReadWrite);
   const EmulatedStream stream(device);
-  mhla::cuda::run_share<T, D, E>(plan, part, share, {call.mixing.data(), whole.key_blocks.blocks()},
-                                 workspace.data(), target, stream, rank);
+  CountedRank counted(rank);
+  mhla::cuda::run_share<T, D, E, kCausal>(plan, part, share,
+                                          {call.mixing.data(), whole.key_blocks.blocks()},
+                                          workspace.data(), target, stream, counted);
+  EXPECT_EQ(share.route.rows_received(), rows_of_plan(share, pattern, kCausal));
+  EXPECT_EQ(static_cast<std::uint64_t>(counted.received),
+            static_cast<std::uint64_t>(share.route.rows_received()) *
+                (mhla::cuda::shared_bytes<D, E>(part)));
   EXPECT_EQ(stream.early_launches(), 1);  // the mixing follows a transfer
   std::uint64_t moved = 0;
   for (const emulator::Report& report : stream.reports()) {
     moved += report.bytes_read("workspace") + report.bytes_written("workspace");
     EXPECT_EQ(report.bank_conflicts, 0u);
   }
-  if (part.query_blocks.blocks() <= 64) {  // more read summaries again, from the second cache
+  const Index ahead = kCausal ? share.queries().first % 64 : 0;
+  if (ahead + share.queries().count <= 64) {  // more read summaries again, from the second cache
     EXPECT_LE(static_cast<double>(moved), 1.05 * static_cast<double>(plan.traffic.summaries));
   }
 }
 
-template <class T, int D, int E>
-void check(const CallShape& shape, const Split& split, Arch arch) {
+template <class T, int D, int E, bool kCausal = false>
+void check(CallShape shape, const Split& split, Arch arch, const Pattern& pattern = {}) {
   SCOPED_TRACE(std::to_string(split.keys.size()) + " ranks, D " + std::to_string(D) +
-               (arch == Arch::kSm80 ? ", sm_80" : ", sm_90a"));
+               (arch == Arch::kSm80 ? ", sm_80" : ", sm_90a") + (kCausal ? ", causal" : ""));
+  shape.causal = kCausal;
   Call<T> whole = random_call<T, D, E>(shape, 1);
   Call<T> parts = random_call<T, D, E>(shape, 1);
+  for (Index at = 0; pattern.rows() > 0 && at < whole.mixing.size(); ++at) {
+    if (pattern.holds(at / pattern.cols(), at % pattern.cols())) continue;
+    whole.mixing[at] = parts.mixing[at] = 0;
+  }
   const Device target{arch, 2};
   const Plan plan = mhla::cuda::detail::planned<D, E>(problem_of(whole), target,
                                                       mhla::cuda::Form::kThreeStage, "");
   run_and_compare<D, E>(whole, plan, target, 1);
   const Problem problem = problem_of(parts);
   mhla::distributed::run_ranks(static_cast<Index>(split.keys.size()), [&](ThreadRank& rank) {
-    run_rank<D, E>(parts, problem, split, arch, rank);
+    run_rank<D, E, kCausal>(parts, problem, split, pattern, arch, rank);
   });
   EXPECT_EQ(std::memcmp(whole.o.raw(), parts.o.raw(), whole.o.bytes()), 0);
 }
@@ -172,14 +203,76 @@ TEST(Shares, ManyBlocksHaveTheBitsOfOneDevice) {
   }
 }
 
+/// As above: a short block at the end, and alone on its rank.
+TEST(Shares, CausalSplitsHaveTheBitsOfOneDevice) {
+  const CallShape shape{.heads = 2, .tokens = 17 * 16 + 5, .block = 16};
+  CallShape pairs{.heads = 1, .tokens = 5 * 80 + 3, .block = 80, .layout = 2};
+  pairs.op.summaries = Precision::kPair;
+  CallShape narrow{.batch = 2, .tokens = 9 * 8, .block = 8};
+  narrow.op.denominator = Denominator::kNone;
+  const std::vector<int> lengths[] = {{277}, {80, 197}, {16, 128, 128, 5}, {256, 16, 5}};
+  for (const Arch arch : kArchs) {
+    for (const auto& tokens : lengths) {
+      check<bfloat16, 64, 64, true>(shape, {tokens, tokens}, arch);
+    }
+    check<half, 128, 128, true>(pairs, {{80, 160, 163}, {80, 160, 163}}, arch);
+    check<bfloat16, 72, 72, true>(narrow, {{8, 40, 24}, {8, 40, 24}}, arch);
+  }
+}
+
+/// Ranks that begin in the middle of a tile of the matrix, behind whole ones, and that have more
+/// than one.
+TEST(Shares, CausalRanksBeginAnywhereInTheMatrix) {
+  const CallShape shape{.heads = 1, .tokens = 4 * 210, .block = 4};
+  const std::vector<int> tokens{4 * 17, 4 * 47, 4 * 100, 4, 4 * 45};
+  for (const Arch arch : kArchs) {
+    check<bfloat16, 64, 64, true>(shape, {tokens, tokens}, arch);
+  }
+}
+
+/// Columns of a rank that begin within a tile, behind whole ones, and that no rank before it has.
+TEST(Shares, OnlyABandTravels) {
+  const CallShape shape{.heads = 2, .tokens = 4 * 150, .block = 4};
+  const std::vector<int> tokens{4 * 17, 4 * 100, 4 * 33};
+  CallShape cross{.heads = 1, .tokens = 12 * 4, .block = 4, .key_tokens = 14 * 4, .key_block = 4};
+  cross.op.summaries = Precision::kPair;
+  for (const Arch arch : kArchs) {
+    check<bfloat16, 64, 64>(shape, {tokens, tokens}, arch, Pattern(150, 150, 9, 20));
+    check<bfloat16, 64, 64, true>(shape, {tokens, tokens}, arch, Pattern(150, 150, 12, 3));
+    check<bfloat16, 64, 64, true>(shape, {tokens, tokens}, arch, Pattern(150, 150, 0, 0));
+    check<half, 128, 128>(cross, {{16, 16, 16}, {16, 8, 32}}, arch, Pattern(12, 14, 1, 0));
+  }
+}
+
+/// Any number of ranks, any split, any band, both forms.
+TEST(Shares, RandomSplitsHaveTheBitsOfOneDevice) {
+  mhla::test::Random random(7);
+  for (int run = 0; run < 6; ++run) {
+    const auto any = [&](int least, int most) {
+      return static_cast<int>(random.integer(least, most));
+    };
+    std::vector<int> tokens;
+    for (int ranks = any(1, 5); ranks > 0; --ranks) tokens.push_back(4 * any(1, 40));
+    const int blocks = std::accumulate(tokens.begin(), tokens.end(), 0) / 4;
+    const Pattern pattern(blocks, blocks, any(0, blocks), any(0, blocks));
+    const CallShape shape{.heads = 1, .tokens = 4 * blocks, .block = 4};
+    const Arch arch = run % 2 == 0 ? Arch::kSm80 : Arch::kSm90a;
+    SCOPED_TRACE("run " + std::to_string(run));
+    if (run % 4 < 2) {
+      check<bfloat16, 64, 64>(shape, {tokens, tokens}, arch, pattern);
+    } else {
+      check<bfloat16, 64, 64, true>(shape, {tokens, tokens}, arch, pattern);
+    }
+  }
+}
+
 TEST(Shares, RowsAreThoseOfAllPairs) {
   unsigned char bytes[4] = {};
   float sums[2] = {};
   Problem problem{};
   problem.batch = 2;
   problem.heads = 3;
-  const Share share{{0, 4, 5}, 0, 1, 1};
-  const mhla::cuda::SummaryArray all{bytes, bytes + 1, sums};
+  const mhla::cuda::SummaryArray all{bytes, bytes + 1, sums, 1, 5};
   for (const Precision precision : {Precision::kSingle, Precision::kPair}) {
     for (const Denominator denominator : {Denominator::kKeySum, Denominator::kNone}) {
       problem.op.summaries = precision;
@@ -187,7 +280,7 @@ TEST(Shares, RowsAreThoseOfAllPairs) {
       mhla::cuda::SummaryArray arrays = all;
       if (denominator == Denominator::kNone) arrays.key_sum = nullptr;
       std::uint64_t row_bytes = 0;
-      for (const SharedRows& rows : mhla::cuda::shared_rows<72, 72>(problem, share, arrays)) {
+      for (const SharedRows& rows : mhla::cuda::shared_rows<72, 72>(problem, arrays)) {
         row_bytes += rows.row_bytes;
       }
       EXPECT_EQ(row_bytes, (mhla::cuda::shared_bytes<72, 72>(problem)));

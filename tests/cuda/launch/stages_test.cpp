@@ -64,7 +64,8 @@ TEST(Stages, ReadOutsReadMixtures) {
   EXPECT_EQ(read_out.map.eps, 1);
   EXPECT_EQ(read_out.o.data, p.bytes + 7);
   EXPECT_EQ(read_out.norm.eps, 5);
-  const auto causal = mhla::cuda::causal_read_out_stage(p.problem, p.arrays, {p.numbers + 3, 9});
+  const auto causal =
+      mhla::cuda::causal_read_out_stage<64, 64>(p.problem, p.arrays, {p.numbers + 3, 9});
   EXPECT_EQ(causal.mixtures.high, p.bytes + 2);
   EXPECT_EQ(causal.query_map.eps, 1);
   EXPECT_EQ(causal.key_map.eps, 2);

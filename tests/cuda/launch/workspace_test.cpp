@@ -27,7 +27,8 @@ TEST(WorkspaceParts, AreApartAndAligned) {
       Problem problem = fifteen_pairs_of_seven_blocks();
       problem.op.denominator = denominator;
       problem.op.summaries = precision;
-      const mhla::cuda::WorkspaceParts parts = mhla::cuda::workspace_parts<72, 72>(problem);
+      const mhla::cuda::WorkspaceParts parts =
+          mhla::cuda::workspace_parts<72, 72>(problem, rooms_of(problem));
       const std::size_t matrices = 15u * 7 * 72 * 72 * 2, sums = 15u * 7 * 72 * 4;
       const std::size_t begins[] = {parts.summaries, parts.summaries_low, parts.key_sums,
                                     parts.mixtures,  parts.mixtures_low,  parts.mixed_key_sums,
@@ -54,7 +55,8 @@ TEST(WorkspaceParts, DifferentNumbersOfBlocksHaveDifferentSizes) {
   Problem problem = fifteen_pairs_of_seven_blocks();
   problem.op.denominator = Denominator::kNone;
   problem.query_blocks = TokenBlocks(1, 1, 90, 1, 1, 30);
-  const mhla::cuda::WorkspaceParts parts = mhla::cuda::workspace_parts<64, 64>(problem);
+  const mhla::cuda::WorkspaceParts parts =
+      mhla::cuda::workspace_parts<64, 64>(problem, rooms_of(problem));
   EXPECT_EQ(parts.mixtures - parts.summaries, 15u * 7 * 64 * 64 * 2);
   EXPECT_EQ(parts.bytes - parts.mixtures, 15u * 3 * 64 * 64 * 2);
 }
@@ -62,8 +64,8 @@ TEST(WorkspaceParts, DifferentNumbersOfBlocksHaveDifferentSizes) {
 TEST(WorkspaceParts, SummariesMayLieElsewhere) {
   Problem problem = fifteen_pairs_of_seven_blocks();
   problem.op.summaries = Precision::kPair;
-  const auto parts = mhla::cuda::workspace_parts<64, 64>(problem);
-  const auto others = mhla::cuda::workspace_parts<64, 64>(problem, false);
+  const auto parts = mhla::cuda::workspace_parts<64, 64>(problem, rooms_of(problem));
+  const auto others = mhla::cuda::workspace_parts<64, 64>(problem, {0, 7});
   EXPECT_EQ(others.mixtures, 0u);
   EXPECT_EQ(others.bytes, parts.bytes - parts.mixtures);
 }
@@ -74,8 +76,8 @@ TEST(WorkspaceArrays, AreThePartsAndNullWhereNothingReadsThem) {
        {Denominator::kNone, Denominator::kKeySum, Denominator::kCrossQuery}) {
     Problem problem = fifteen_pairs_of_seven_blocks();
     problem.op.denominator = denominator;
-    const auto parts = mhla::cuda::workspace_parts<64, 64>(problem);
-    const auto arrays = mhla::cuda::workspace_arrays<64, 64>(problem, memory);
+    const auto parts = mhla::cuda::workspace_parts<64, 64>(problem, rooms_of(problem));
+    const auto arrays = mhla::cuda::workspace_arrays<64, 64>(problem, rooms_of(problem), memory);
     const auto place = [](const void* p) {
       return static_cast<std::size_t>(static_cast<const unsigned char*>(p) - memory);
     };

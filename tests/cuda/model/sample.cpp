@@ -139,7 +139,7 @@ struct Tensors {
 template <int D, int E>
 void track_workspace(const Problem& problem, unsigned char* begin, emulator::Device& device,
                      std::map<std::string, double>& arrays, double scale) {
-  const WorkspaceParts parts = workspace_parts<D, E>(problem);
+  const WorkspaceParts parts = workspace_parts<D, E>(problem, rooms_of(problem));
   const auto part = [&](const char* name, std::size_t from, std::size_t to) {
     if (from == to) return;
     device.track(name, begin + from, to - from, Access::kReadWrite);
@@ -170,7 +170,7 @@ Call sample(const Sizes& sizes, const Device& device) {
   problem.batch = 1;
   problem.heads = kPairs;
   const double scale = static_cast<double>(sizes.pairs()) / kPairs;
-  const Zeros workspace(workspace_parts<D, E>(problem).bytes);
+  const Zeros workspace(workspace_parts<D, E>(problem, rooms_of(problem)).bytes);
   const MixingArray mixing{reinterpret_cast<const float*>(x.mixing.data()), sizes.blocks.blocks()};
   const auto run_on = [&](std::int32_t multiprocessors, const auto& stream) {
     const Device target{device.arch, multiprocessors};

@@ -107,14 +107,14 @@ static_assert(is_swizzled<64>() && is_swizzled<128>() && is_swizzled<256>());
 
 TEST(BoxVector, BoxIsOneVectorOfTheArray) {
   const float* const array = nullptr;
-  const TensorBox box = BoxVector<128>::box(array, 7, 3);
+  const TensorBox box = BoxVector<128>::box(array, 7, 3, 9);
   EXPECT_EQ(box.bytes(), 512u);
   EXPECT_EQ(box.box[0] * box.box[1], 256u);  // 16-bit halves of 128 floats
   EXPECT_EQ(box.extent[2], 7u);
   EXPECT_EQ(box.extent[3], 3u);
   EXPECT_EQ(box.stride[0], 128u);
   EXPECT_EQ(box.stride[1], 512u);
-  EXPECT_EQ(box.stride[2], 7u * 512);
+  EXPECT_EQ(box.stride[2], 9u * 512);
 }
 
 template <class T, int kColumns>

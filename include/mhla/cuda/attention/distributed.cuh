@@ -1,10 +1,10 @@
 #pragma once
 
 /// \file
-/// MHLA over a sequence that several devices hold, every query reading every block: each rank has
-/// tokens of its own, in whole blocks, and computes their outputs. The blocks of the sequence are
-/// those of the ranks one after another; a grid is split along its first axis. Queries and keys of
-/// cross-attention have splits of their own.
+/// MHLA over a sequence that several devices hold: each rank has tokens of its own, in whole
+/// blocks, and computes their outputs. The blocks of the sequence are those of the ranks one after
+/// another; a grid is split along its first axis. Queries and keys of cross-attention have splits
+/// of their own.
 ///
 ///     mhla::distributed::NcclRank gpu(comm, stream);
 ///     auto call = prepare_distributed<64, 64>(gpu, in, blocks, blocks, op, out, device);
@@ -12,9 +12,10 @@
 ///     call.run(in, mixing, out, workspace);               // each time
 ///     gpu.synchronize();
 ///
-/// Only summaries travel: received_bytes() a run, whatever the blocks' lengths. Outputs have the
-/// bits of the three-stage form on one device, for any number of ranks and any split, where all
-/// devices have kernels of one architecture. The form is described in launch/share.cuh.
+/// Only summaries travel: received_bytes() a run, whatever the blocks' lengths; in the causal form
+/// those of earlier ranks alone. Outputs have the bits of the three-stage form on one device, for
+/// any number of ranks and any split, where all devices have kernels of one architecture. The form
+/// is described in launch/share.cuh.
 
 #include <cuda_runtime.h>
 
@@ -28,6 +29,7 @@
 #include "mhla/cuda/launch/share.cuh"
 #include "mhla/cuda/launch/stream.cuh"
 #include "mhla/distributed/communicator.hpp"
+#include "mhla/policy/pattern.hpp"
 
 namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 
@@ -38,49 +40,50 @@ concept DeviceCommunicator = distributed::Communicator<C> && requires(const C& c
 };
 
 /// A form over ranks. All ranks make it, and its runs, in the same order.
-template <int D, int E, DeviceScalar T, DeviceCommunicator Ranks>
+template <int D, int E, bool kCausal, DeviceScalar T, DeviceCommunicator Ranks>
 class DistributedCall {
  public:
-  /// As prepare_distributed(). \param ranks  outlives this
+  /// As prepare_distributed() and prepare_distributed_causal(). \param ranks  outlives this
   DistributedCall(Ranks& ranks, const Inputs<T>& in, const TokenBlocks& query_blocks,
                   const TokenBlocks& key_blocks, const Operator& op, TensorView<T> out,
-                  const Device& device)
+                  const Device& device, const Pattern& pattern)
       : ranks_(&ranks),
-        own_(detail::agree_on_share<D, E>(ranks, in, query_blocks, key_blocks, op, out, device)),
+        own_(detail::agree_on_share<D, E, kCausal>(ranks, in, query_blocks, key_blocks, op, out,
+                                                   device, pattern)),
         device_(device) {}
 
   const Plan& plan() const { return own_.plan; }
-  /// What a run receives from other ranks: the summaries of their key blocks.
+  /// What a run receives from other ranks: summaries of their key blocks.
   std::uint64_t received_bytes() const {
-    const Problem& own = own_.problem;
-    const std::int32_t others = own_.share.key_blocks() - own.key_blocks.blocks();
-    return static_cast<std::uint64_t>(others) * shared_bytes<D, E>(own);
+    return static_cast<std::uint64_t>(own_.share.route.rows_received()) *
+           shared_bytes<D, E>(own_.problem);
   }
 
   /// Puts the computation of `out` [B, Nq, H, E], the outputs of this rank's queries, into the
   /// stream of the ranks. The host waits for what NCCL waits for (distributed/nccl.hpp); that
-  /// another rank does not come its synchronize() says. \param in, out    of the shapes and strides
-  /// that it was prepared for, anywhere in memory \param mixing     [Mq, Mk] of all ranks' blocks,
-  /// rows dense; the same on all ranks, which is
-  ///                   not compared
+  /// another rank does not come its synchronize() says.
+  /// \param in, out    of the shapes and strides that it was prepared for, anywhere in memory
+  /// \param mixing     [Mq, Mk] of all ranks' blocks, rows dense, 0 where the pattern has nothing;
+  ///                   the same on all ranks, which is not compared. The causal form reads the
+  ///                   lower triangle of the leading part
   /// \param workspace  at least the plan's workspace_bytes, at a multiple of 256
   /// \throws shape_error, option_error for what does not fit, on this rank alone, before anything
   ///         is launched; cuda_error; communication_error
   void run(const Inputs<T>& in, MatrixView<const float> mixing, TensorView<T> out,
            Workspace workspace) {
-    const char* const name = detail::kDistributed;
+    const char* const name = detail::kDistributed<kCausal>;
     const Problem& own = own_.problem;
-    const Problem problem =
-        detail::make_problem<D, E>(name, in, own.query_blocks, own.key_blocks, false, own.op, out);
+    const Problem problem = detail::make_problem<D, E>(name, in, own.query_blocks, own.key_blocks,
+                                                       kCausal, own.op, out);
     detail::expect_data(name, in, out);
     detail::expect_same_layout(name, problem, own);
-    const MixingArray coefficients =
-        detail::mixing_array(name, mixing, own_.share.query_blocks, own_.share.key_blocks(), false);
+    const MixingArray coefficients = detail::mixing_array(
+        name, mixing, own_.share.query_blocks.back(), own_.share.key_blocks.back(), kCausal);
     unsigned char* const begin = detail::workspace_begin(name, workspace, own_.plan);
     if (problem.pairs() == 0) return;
-    run_share<kernel_scalar_t<T>, D, E>(own_.plan, problem, own_.share, coefficients, begin,
-                                        device_, Stream(ranks_->stream(), device_.arch, known_),
-                                        *ranks_);
+    run_share<kernel_scalar_t<T>, D, E, kCausal>(
+        own_.plan, problem, own_.share, coefficients, begin, device_,
+        Stream(ranks_->stream(), device_.arch, known_), *ranks_);
     known_.ready = true;
   }
 
@@ -91,22 +94,30 @@ class DistributedCall {
   Known known_;
 };
 
-/// Plans a form over ranks for tensors of these shapes and strides, of this rank's tokens; their
-/// data is not read, and may be null. All ranks compare their arguments.
+/// Plans the form where every query reads every block, for tensors of these shapes and strides, of
+/// this rank's tokens; their data is not read, and may be null. All ranks compare their arguments.
 /// \param query_blocks, key_blocks  of this rank, at least one each; blocks are as long on all
-/// ranks,
-///                                  but short ones where a grid ends
+///                                  ranks, but short ones where a grid ends
 /// \param op  without a cross-query denominator
+/// \param pattern  of the mixing matrix of all ranks: a band, of whose summaries those that a rank
+///                 reads travel to it; where it has no rows, all coefficients
 /// \throws shape_error, option_error on all ranks if the arguments of one do not fit, or if they
 ///         differ; communication_error
 template <int D, int E, DeviceScalar T, DeviceCommunicator Ranks>
-DistributedCall<D, E, T, Ranks> prepare_distributed(Ranks& ranks, const Inputs<T>& in,
-                                                    const TokenBlocks& query_blocks,
-                                                    const TokenBlocks& key_blocks,
-                                                    const Operator& op,
-                                                    std::type_identity_t<TensorView<T>> out,
-                                                    const Device& device) {
-  return {ranks, in, query_blocks, key_blocks, op, out, device};
+DistributedCall<D, E, false, T, Ranks> prepare_distributed(
+    Ranks& ranks, const Inputs<T>& in, const TokenBlocks& query_blocks,
+    const TokenBlocks& key_blocks, const Operator& op, std::type_identity_t<TensorView<T>> out,
+    const Device& device, const Pattern& pattern = {}) {
+  return {ranks, in, query_blocks, key_blocks, op, out, device, pattern};
+}
+
+/// The same of the form where a token reads itself and what came before, on earlier ranks too.
+/// \param blocks  contiguous(N, W), of this rank's tokens
+template <int D, int E, DeviceScalar T, DeviceCommunicator Ranks>
+DistributedCall<D, E, true, T, Ranks> prepare_distributed_causal(
+    Ranks& ranks, const Inputs<T>& in, const TokenBlocks& blocks, const Operator& op,
+    std::type_identity_t<TensorView<T>> out, const Device& device, const Pattern& pattern = {}) {
+  return {ranks, in, blocks, blocks, op, out, device, pattern};
 }
 
 }  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS

@@ -251,16 +251,22 @@ Plan checked_plan(const char* function, const Problem& problem, const Device& de
   return planned;
 }
 
+/// \throws shape_error unless what has shape [has_rows, has_columns] is [rows, columns], or
+/// `larger`.
+inline void expect_size(const char* function, const char* argument, Index has_rows,
+                        Index has_columns, Index rows, Index columns, bool larger) {
+  const bool fits = larger ? has_rows >= rows && has_columns >= columns
+                           : has_rows == rows && has_columns == columns;
+  if (fits) return;
+  fail_shape(function, argument, "has shape " + shape_text({has_rows, has_columns}),
+             (larger ? "at least " : "") + shape_text({rows, columns}));
+}
+
 /// \throws shape_error, option_error unless mixing is [rows, columns], or `larger`, with dense
 /// rows.
 inline MixingArray mixing_array(const char* function, MatrixView<const float> mixing, Index rows,
                                 Index columns, bool larger) {
-  const bool fits = larger ? mixing.rows >= rows && mixing.cols >= columns
-                           : mixing.rows == rows && mixing.cols == columns;
-  if (!fits) {
-    fail_shape(function, "mixing", "has shape " + shape_text({mixing.rows, mixing.cols}),
-               (larger ? "at least " : "") + shape_text({rows, columns}));
-  }
+  expect_size(function, "mixing", mixing.rows, mixing.cols, rows, columns, larger);
   if (mixing.data == nullptr) {
     fail_option(function, "mixing", "is null with shape " + shape_text({mixing.rows, mixing.cols}),
                 "a pointer to data");

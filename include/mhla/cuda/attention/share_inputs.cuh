@@ -24,14 +24,19 @@
 #include "mhla/cuda/launch/share.cuh"
 #include "mhla/distributed/agreement.hpp"
 #include "mhla/distributed/communicator.hpp"
+#include "mhla/distributed/route.hpp"
+#include "mhla/policy/pattern.hpp"
 
 namespace mhla::cuda::detail {
 
-inline constexpr const char* kDistributed = "cuda::distributed";
+/// Names in errors.
+template <bool kCausal>
+inline constexpr const char* kDistributed =
+    kCausal ? "cuda::distributed_causal" : "cuda::distributed";
 
 /// What must be alike on all ranks.
 template <int D, int E, DeviceScalar T>
-void state(mhla::detail::Facts& facts, const Problem& problem) {
+void state(mhla::detail::Facts& facts, const Problem& problem, const Pattern& pattern) {
   using mhla::detail::Fingerprint;
   const auto bits = [](const FeatureMap& map) {
     return Fingerprint().add(map.floor).add(map.eps).add(map.exponential);
@@ -49,6 +54,10 @@ void state(mhla::detail::Facts& facts, const Problem& problem) {
   facts.add_bits("op", "precision of summaries", Fingerprint().add(op.summaries));
   facts.add_bits("gain", "presence or norm_eps",
                  Fingerprint().add(problem.norm.normed).add(problem.norm.eps));
+  facts.add("pattern", "rows", pattern.rows());
+  facts.add("pattern", "columns", pattern.cols());
+  facts.add("pattern", "rows of column 0", pattern.last_row(0));
+  facts.add("pattern", "columns of row 0", pattern.last(0));
 }
 
 /// A rank's blocks.
@@ -70,7 +79,7 @@ inline ShareCounts counts_of(const Problem& problem) {
 /// W, the tokens of a key block that is not short.
 /// \throws option_error where a rank's key blocks have another size, but where a single one, which
 ///         may be short, is all that it has along an axis.
-inline std::int32_t slots_of_all(std::span<const ShareCounts> ranks) {
+inline std::int32_t slots_of_all(const char* function, std::span<const ShareCounts> ranks) {
   std::array<std::int32_t, 3> largest{};
   for (const ShareCounts& rank : ranks) {
     for (std::size_t axis = 0; axis < 3; ++axis) {
@@ -82,7 +91,7 @@ inline std::int32_t slots_of_all(std::span<const ShareCounts> ranks) {
     for (std::size_t axis = 0; axis < 3; ++axis) {
       const std::int32_t size = ranks[r].block[axis];
       if (size == largest[axis] || size == ranks[r].keys[axis]) continue;
-      fail_option(kDistributed, "key_blocks",
+      fail_option(function, "key_blocks",
                   "have " + text(ranks[r].block) + " tokens on rank " + std::to_string(r),
                   text(largest) + ", the largest");
     }
@@ -90,20 +99,44 @@ inline std::int32_t slots_of_all(std::span<const ShareCounts> ranks) {
   return largest[0] * largest[1] * largest[2];
 }
 
-/// \throws option_error unless key blocks are of one size, and blocks fewer than 2^31.
-inline Share make_share(std::span<const ShareCounts> ranks, std::size_t rank) {
-  Share share{{0}, 0, 0, summary_scale(slots_of_all(ranks))};
-  Index query_blocks = 0;
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    if (r == rank) share.first_query_block = static_cast<std::int32_t>(query_blocks);
-    query_blocks += ranks[r].query_blocks;
-    share.first_key_block.push_back(share.first_key_block.back() + ranks[r].key_blocks);
+/// Columns that a rank's rows read, and in a causal form those of its own blocks.
+inline mhla::detail::ColumnSpan columns_of(const Share& share, const Pattern& pattern, Index rank,
+                                           bool causal) {
+  const auto rows = mhla::detail::share_of(share.query_blocks, rank);
+  const Index end = causal ? rows.first + rows.count : share.key_blocks.back();
+  const auto of_row = [&](Index i) {
+    return mhla::detail::readable(pattern, i, mhla::detail::Reach::kAll, end);
+  };
+  return {of_row(rows.first).begin, of_row(rows.first + rows.count - 1).end};
+}
+
+/// \param pattern  of the matrix; all coefficients where it has no rows
+/// \throws option_error unless key blocks are of one size, blocks fewer than 2^31, and all ranks'
+///         queries read some; shape_error for a pattern of other blocks
+inline Share make_share(const char* function, std::span<const ShareCounts> ranks, Index rank,
+                        bool causal, Pattern pattern) {
+  using mhla::detail::Reach;
+  Share share{{0}, {0}, rank, summary_scale(slots_of_all(function, ranks)), {}, {}};
+  for (const ShareCounts& counts : ranks) {
+    share.query_blocks.push_back(share.query_blocks.back() + counts.query_blocks);
+    share.key_blocks.push_back(share.key_blocks.back() + counts.key_blocks);
   }
-  constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
-  if (std::max(query_blocks, share.first_key_block.back()) > kLimit) {
-    fail_option(kDistributed, "blocks", "are 2^31 and more", "fewer");
+  const Index queries = share.query_blocks.back(), keys = share.key_blocks.back();
+  if (std::max(queries, keys) > std::numeric_limits<std::int32_t>::max()) {
+    fail_option(function, "blocks", "are 2^31 and more", "fewer");
   }
-  share.query_blocks = static_cast<std::int32_t>(query_blocks);
+  if (pattern.rows() == 0) pattern = Pattern(queries, keys);
+  expect_size(function, "pattern", pattern.rows(), pattern.cols(), queries, keys, causal);
+  for (Index r = 0; r < std::ssize(ranks); ++r) {
+    const auto columns = columns_of(share, pattern, r, causal);
+    if (columns.begin == columns.end) {
+      fail_option(function, "pattern", "has nothing for the queries of rank " + std::to_string(r),
+                  "some blocks that they read");
+    }
+    if (r == rank) share.columns = columns;
+  }
+  share.route = mhla::detail::summary_route(pattern, causal ? Reach::kEarlier : Reach::kAll,
+                                            share.query_blocks, share.key_blocks, rank);
   return share;
 }
 
@@ -117,24 +150,25 @@ struct PlannedShare {
 /// \throws shape_error, option_error on all ranks if one's arguments are refused, or if they
 /// differ;
 ///         communication_error
-template <int D, int E, DeviceScalar T, distributed::Communicator Ranks>
+template <int D, int E, bool kCausal, DeviceScalar T, distributed::Communicator Ranks>
 PlannedShare agree_on_share(Ranks& ranks, const Inputs<T>& in, const TokenBlocks& query_blocks,
                             const TokenBlocks& key_blocks, const Operator& op, TensorView<T> out,
-                            const Device& device) {
+                            const Device& device, const Pattern& pattern) {
+  const char* const name = kDistributed<kCausal>;
   PlannedShare own{};
-  mhla::detail::agree(ranks, kDistributed, [&](mhla::detail::Facts& facts) {
+  mhla::detail::agree(ranks, name, [&](mhla::detail::Facts& facts) {
     if (op.denominator == Denominator::kCrossQuery) {
-      fail_option(kDistributed, "op", "has a cross-query denominator", "none or key sums");
+      fail_option(name, "op", "has a cross-query denominator", "none or key sums");
     }
-    own.problem = make_problem<D, E>(kDistributed, in, query_blocks, key_blocks, false, op, out);
-    expect_norm(kDistributed, own.problem,
-                planned<D, E>(own.problem, device, Form::kThreeStage, ""));
-    state<D, E, T>(facts, own.problem);
+    own.problem = make_problem<D, E>(name, in, query_blocks, key_blocks, kCausal, op, out);
+    expect_norm(name, own.problem, planned<D, E>(own.problem, device, Form::kThreeStage, ""));
+    if (pattern.sparse()) fail_option(name, "pattern", "has lists of blocks", "a band");
+    state<D, E, T>(facts, own.problem, pattern);
   });
   const ShareCounts counts = counts_of(own.problem);
   std::vector<ShareCounts> all(static_cast<std::size_t>(ranks.size()));
   ranks.agree(std::as_bytes(std::span(&counts, 1)), std::as_writable_bytes(std::span(all)));
-  own.share = make_share(all, static_cast<std::size_t>(ranks.rank()));
+  own.share = make_share(name, all, ranks.rank(), kCausal, pattern);
   own.plan = share_plan<D, E>(own.problem, own.share, device);
   return own;
 }

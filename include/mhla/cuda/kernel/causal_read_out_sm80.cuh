@@ -69,7 +69,7 @@ class CausalReadOutSm80 {
     if (at.first + at.part * kTokens >= at.last) return;  // of a ragged last block
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < kAhead; ++n) copy_item(p, at, n);
-    const float m = ptx::ld_global_nc_f32(p.mixing.row(at.block) + at.block);
+    const float m = ptx::ld_global_nc_f32(p.mixing.row(at.block) + p.mixing.own(at.block));
     Sums sums;
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < at.items; ++n) {
@@ -106,11 +106,11 @@ class CausalReadOutSm80 {
     std::int32_t warp;
     std::uint32_t shared;
     BatchHead pair;
-    std::int64_t item;   // pair * M + i
-    std::int32_t block;  // i
-    std::int32_t part;   // of the block: keys are in parts 0 to this one
-    std::int32_t first;  // token of the block
-    std::int32_t last;   // behind the block's
+    std::int32_t mixture;  // number of S~_i, each 2 D E bytes
+    std::int32_t block;    // i
+    std::int32_t part;     // of the block: keys are in parts 0 to this one
+    std::int32_t first;    // token of the block
+    std::int32_t last;     // behind the block's
     std::int32_t states;
     std::int32_t items;
 
@@ -158,12 +158,13 @@ class CausalReadOutSm80 {
     const std::int32_t width = p.blocks.slots();
     const std::int32_t first = block * width;
     const std::int32_t left = p.blocks.tokens() - first;
-    const std::int32_t states = block > 0 ? Config::kParts * Config::kStates : 0;
+    const auto pair = static_cast<std::int32_t>(item / blocks);
+    const std::int32_t states = p.mixing.own(block) > 0 ? Config::kParts * Config::kStates : 0;
     return {thread % 32,
             static_cast<std::int32_t>(thread / 32),
             ptx::shared_begin(),
-            batch_head(static_cast<std::int32_t>(item / blocks), p.heads),
-            item,
+            batch_head(pair, p.heads),
+            static_cast<std::int32_t>(p.mixtures.first(pair, p.blocks.blocks())) + block,
             block,
             part,
             first,
@@ -178,14 +179,14 @@ class CausalReadOutSm80 {
     if (n == 0) {
       copy_rows<kThreads>(Rows{at.slot(0)}, p.q.head(at.pair), p.q.token_stride,
                           at.tokens(at.part * kTokens), thread);
-      if (at.block > 0 && p.normalization.denominator == Denominator::kKeySum && thread < D / 4) {
+      if (at.states > 0 && p.normalization.denominator == Denominator::kKeySum && thread < D / 4) {
         ptx::cp_async_16(at.shared + Config::kKeySum + 16 * thread,
-                         p.mixtures.key_sum + at.item * D + 4 * thread, 16);
+                         p.mixtures.key_sum + std::int64_t{at.mixture} * D + 4 * thread, 16);
       }
     } else if (at.is_state(n)) {
       const bool low = n > Config::kStates;
       const unsigned char* const state =
-          (low ? p.mixtures.low : p.mixtures.high) + at.item * (std::int64_t{2} * D * E);
+          (low ? p.mixtures.low : p.mixtures.high) + at.mixture * (std::int64_t{2} * D * E);
       const std::int32_t row = (n - 1 - (low ? Config::kStates : 0)) * State::kRows;
       copy_rows<kThreads>(State{at.slot(n)}, state, 2 * E, ConsecutiveTokens{row, D}, thread);
     } else if (n < at.items) {
@@ -204,7 +205,7 @@ class CausalReadOutSm80 {
   static MHLA_DEVICE void take_queries(const Params& p, const WorkTile& at, Sums& sums) {
     sums.rows = load_rows(Rows{at.slot(0)}, 16 * at.warp, at.lane);
     apply<T>(p.query_map, sums.rows);
-    if (at.block > 0 && p.normalization.denominator == Denominator::kKeySum) {
+    if (at.states > 0 && p.normalization.denominator == Denominator::kKeySum) {
       sums.earlier = row_products<T>(sums.rows, at.shared + Config::kKeySum, at.lane);
     }
   }

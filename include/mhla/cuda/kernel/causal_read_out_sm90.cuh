@@ -92,6 +92,7 @@ struct CausalReadOutSm90 {
  private:
   static constexpr int kTiles = Config::kColumns / 8;
   using Mixture = typename Config::Mixture;
+  using Tile = OwnBlockTile<T, D, Config::kColumns>;
 
   struct Rings {
     Ring mixtures;
@@ -104,10 +105,9 @@ struct CausalReadOutSm90 {
     std::uint32_t warp;  // of the block
     std::uint32_t lane;
     int column;  // the warpgroup's first
+    bool mixed;  // there are earlier blocks
     Item item;
   };
-
-  using Tile = OwnBlockTile<T, D, Config::kColumns>;
 
   static MHLA_DEVICE std::int32_t tiles(const Params& p) {
     return (p.stage.blocks.slots() + 63) / 64;
@@ -143,7 +143,7 @@ struct CausalReadOutSm90 {
         if (tile == 0) load_queries(p, rings.queries, query, item, last, once);
         load_keys_and_values(p, rings.key_values, key_value, item, tile, once);
       }
-      if (item.block > 0) {
+      if (p.stage.mixing.own(item.block) > 0) {
         rings.mixtures.producer_acquire(mixture, Mixture::loaded_bytes(key_sum));
         Mixture{rings.mixtures.slot(mixture)}.load(p.maps + 6, item.pair, item.block, key_sum,
                                                    rings.mixtures.full(mixture));
@@ -191,10 +191,10 @@ struct CausalReadOutSm90 {
   static MHLA_DEVICE void read(const Params& p, const Rings& rings, std::uint32_t thread) {
     RingCursor mixture, query, key_value;
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
-      const std::int32_t block = item.block, last = tiles(p) - 1;
+      const std::int32_t own = p.stage.mixing.own(item.block), last = tiles(p) - 1;
       const WorkTile work{thread / 32, thread % 32,
-                          static_cast<int>(thread / 128) * Config::kColumns, item};
-      const float weight = ptx::ld_global_nc_f32(p.stage.mixing.row(block) + block);
+                          static_cast<int>(thread / 128) * Config::kColumns, own > 0, item};
+      const float weight = ptx::ld_global_nc_f32(p.stage.mixing.row(item.block) + own);
       MHLA_CUDA_LOOP
       for (std::int32_t tile = last; tile >= 0; --tile) {
         rings.queries.consumer_wait(query);
@@ -221,16 +221,16 @@ struct CausalReadOutSm90 {
               totals, sums, features, other == tile);
           at = at.after(1, rings.key_values.count);
         }
-        RowPair own{totals[0], totals[2]};
-        if (block > 0) {
+        RowPair den{totals[0], totals[2]};
+        if (work.mixed) {
           if (tile == last) rings.mixtures.consumer_wait(mixture);
-          add_mixture(p, work, features, Mixture{rings.mixtures.slot(mixture)}, own, sums);
+          add_mixture(p, work, features, Mixture{rings.mixtures.slot(mixture)}, den, sums);
         }
-        write(p, work, tile, own, sums);
+        write(p, work, tile, den, sums);
         rings.key_values.consumer_release(key_value, work.lane);
         key_value = key_value.after(1, rings.key_values.count);
       }
-      if (block > 0) {
+      if (work.mixed) {
         rings.mixtures.consumer_release(mixture, work.lane);
         mixture = mixture.after(1, rings.mixtures.count);
       }
@@ -260,7 +260,7 @@ struct CausalReadOutSm90 {
   static MHLA_DEVICE void write(const Params& p, const WorkTile& work, std::int32_t tile,
                                 RowPair den, float (&sums)[kTiles][4]) {
     const Normalization& by = p.stage.normalization;
-    const float unit = work.item.block > 0 ? inverse_power(p.stage.mixtures.scale) : 1;
+    const float unit = work.mixed ? inverse_power(p.stage.mixtures.scale) : 1;
     RowPair factors{by.factor(den.x) * unit, by.factor(den.x_8) * unit};
     const std::int32_t row = 64 * tile + 16 * static_cast<std::int32_t>(work.warp % 4);
     if (p.stage.norm.normed) {

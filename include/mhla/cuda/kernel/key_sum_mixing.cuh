@@ -80,15 +80,18 @@ struct KeySumMixing {
   template <bool kWhole>
   MHLA_DEVICE void add(std::int32_t begin, std::int32_t depth, float (&sums)[kRows]) const {
     constexpr int kAhead = 8;  // z_b loaded together
-    const float* const z = p.in.key_sum + p.in.first(pair, p.columns) * D + column();
+    const std::int32_t lead = p.mixing.lead;
+    const float* const z = p.in.key_sum + p.in.first(pair, p.columns - lead) * D + column();
     MHLA_CUDA_LOOP
     for (std::int32_t own = 0; own < kStrip && begin + own < depth; own += kAhead) {
-      const std::int32_t later = p.earlier ? begin + own - first : -kAhead;  // than the first row
+      const std::int32_t later =
+          p.earlier ? begin + own - p.mixing.own(first) : -kAhead;  // than the first row
       float x[kAhead];
       MHLA_CUDA_UNROLL
       for (int j = 0; j < kAhead; ++j) {
-        const std::int64_t b = begin + own + j;
-        x[j] = has_column() && b < depth ? ptx::ld_global_f32(z + b * D) : 0;
+        const std::int64_t b = begin + own + j - lead;
+        const bool exists = b >= 0 && b < depth - lead;
+        x[j] = has_column() && exists ? ptx::ld_global_f32(z + b * D) : 0;
       }
       MHLA_CUDA_UNROLL
       for (int r = 0; r < kRows; ++r) {

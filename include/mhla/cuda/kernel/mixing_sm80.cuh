@@ -122,14 +122,8 @@ struct MixingSm80 {
     const std::uint32_t row_tile = index % row_tiles(p);
     const auto row = static_cast<std::int32_t>(row_tile) * Config::kRows;
     const std::int32_t last = p.rows - row < Config::kRows ? p.rows - 1 : row + Config::kRows - 1;
-    return {thread,
-            thread / 32,
-            thread % 32,
-            column_tile / tiles(p),
-            column_tile % tiles(p),
-            row,
-            p.earlier && last < p.columns ? last : p.columns,
-            ptx::shared_begin()};
+    return {thread, thread / 32, thread % 32,        column_tile / tiles(p), column_tile % tiles(p),
+            row,    p.end(last), ptx::shared_begin()};
   }
 
   static MHLA_DEVICE typename Config::Summaries stage(const WorkTile& at, std::int32_t strip) {
@@ -183,11 +177,12 @@ struct MixingSm80 {
     }
   }
 
-  /// Starts the copies of a strip: zeros for b from the depth on.
+  /// Starts the copies of a strip: zeros for b before the lead and from the depth on.
   static MHLA_DEVICE void copy_strip(const Params& p, const WorkTile& at, std::int32_t strip) {
-    const std::int64_t begin =
-        p.in.first(at.pair, p.columns) * kSummaryBytes + at.column_tile * (2 * Config::kColumns);
-    const ConsecutiveTokens blocks{strip * kStrip, at.depth};
+    const std::int64_t begin = p.in.first(at.pair, p.columns - p.mixing.lead) * kSummaryBytes +
+                               at.column_tile * (2 * Config::kColumns);
+    const std::int32_t lead = p.mixing.lead;
+    const ConsecutiveTokens blocks{strip * kStrip - lead, at.depth - lead};
     const typename Config::Summaries tile = stage(at, strip);
     copy_rows<kThreads>(tile, p.in.high + begin, kSummaryBytes, blocks, at.thread);
     if constexpr (P == Precision::kPair) {
@@ -242,6 +237,8 @@ struct MixingSm80 {
     for (std::uint32_t step = 0; step < kStrip / 16; ++step) {
       const std::int32_t b = strip * kStrip + static_cast<std::int32_t>(16 * step);
       if (b >= at.depth) break;
+      // How far behind the first row's own block; before it where all b count.
+      const std::int32_t behind = p.earlier ? b - p.mixing.own(at.row) : -1;
       ptx::Words4 summaries[Config::kParts][kTiles / 2];
       MHLA_CUDA_UNROLL
       for (std::uint32_t part = 0; part < Config::kParts; ++part) {
@@ -254,13 +251,13 @@ struct MixingSm80 {
       }
       MHLA_CUDA_UNROLL
       for (std::uint32_t r = 0; r < kRowTiles; ++r) {
-        const std::int32_t i = at.row + static_cast<std::int32_t>(16 * r);
-        if (i >= p.rows || (p.earlier && b > i + 14)) continue;  // m is zero there
+        const auto first = static_cast<std::int32_t>(16 * r);
+        if (at.row + first >= p.rows || behind > first + 14) continue;  // m is zero there
         const ptx::Words4 m_high =
             ptx::ldmatrix_x4(m.piece(16 * r + row.row, 2 * step + row.piece));
         const ptx::Words4 m_low =
             ptx::ldmatrix_x4(m.piece(16 * r + row.row, kStrip / 8 + 2 * step + row.piece));
-        if (p.earlier && b == i && any_not_finite<T>(summaries)) {
+        if (behind == first && any_not_finite<T>(summaries)) {
           multiply_earlier<T>(sums[r], m_high, m_low, summaries, at.lane);
           continue;
         }

@@ -28,7 +28,8 @@
 /// strips of m in a ring of their own.
 ///
 /// Strips of 64 b come through a ring, a box of the copy engine each: panels of 64 columns of 64 b,
-/// zeros behind the last. They are the factor B of wgmma; 64 rows of m are A, in registers:
+/// zeros before the first and behind the last. They are the factor B of wgmma; 64 rows of m are A,
+/// in registers:
 ///
 ///     unit[64, 128] += m[64, 64] (A)  strip[64, 128] (B, where it lies)
 ///
@@ -135,7 +136,8 @@ struct MixingSm90 {
             {64, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(panels), 1, 1}};
   }
   static constexpr TensorBox strip_box(const Params& p, unsigned char* part) {
-    return box(p.stage.in, part, p.stage.columns, p.pairs, Config::kStrip, Config::panels(p.items));
+    const std::int32_t summaries = p.stage.columns - p.stage.mixing.lead;
+    return box(p.stage.in, part, summaries, p.pairs, Config::kStrip, Config::panels(p.items));
   }
   static constexpr TensorBox row_box(const Params& p, unsigned char* part) {
     return box(p.stage.out, part, p.stage.rows, p.pairs, WarpTile::kRows, 1);
@@ -234,7 +236,8 @@ struct MixingSm90 {
         MHLA_CUDA_UNROLL
         for (int part = 0; part < kParts; ++part) {
           const std::uint32_t to = rings.summaries.slot(at) + part * (bytes / kParts);
-          const BoxOrigin from{{0, Config::kStrip * strip, item.panel, item.pair, 0}};
+          const std::int32_t first = Config::kStrip * strip - p.stage.mixing.lead;
+          const BoxOrigin from{{0, first, item.panel, item.pair, 0}};
           if (p.items.rows.value() == 1) {  // nobody reads it again
             ptx::cp_async_bulk_tensor(to, p.maps[part], from, rings.summaries.full(at), once);
           } else {

@@ -129,12 +129,16 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
                                                          std::int32_t pairs) {
     return pairs * (kColumnItems << items.own_log2);
   }
+  /// Strips before that of row 0's own block.
+  static MHLA_HOST_DEVICE constexpr std::int32_t strips_before(const MixingSm90Parameters& p) {
+    return p.stage.mixing.before / kStrip;
+  }
   /// Strips that count for one of the rows of an item.
   static MHLA_HOST_DEVICE constexpr std::int32_t strips(const MixingSm90Parameters& p,
                                                         std::int32_t row_tile) {
     const MixingItems& items = p.items;
     const std::int32_t end = row_tile + (1 << items.own_log2);
-    const std::int32_t needed = end < items.row_tiles ? end : items.row_tiles;
+    const std::int32_t needed = strips_before(p) + (end < items.row_tiles ? end : items.row_tiles);
     return p.stage.earlier && needed < items.strips ? needed : items.strips;
   }
 
@@ -194,8 +198,9 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
     const std::uint32_t own = number & ((1u << items.own_log2) - 1);
     const std::int32_t row = item.row_tile + static_cast<std::int32_t>(own);
     const std::uint32_t panel = (number >> items.own_log2) * kPanels;
-    const bool exists = row < items.row_tiles, diagonal = p.stage.earlier && row < item.strips;
-    return {row, own, panel, !exists ? 0 : diagonal ? row : item.strips};
+    const std::int32_t diagonal = p.stage.earlier ? strips_before(p) + row : item.strips;
+    const std::int32_t whole = diagonal < item.strips ? diagonal : item.strips;
+    return {row, own, panel, row < items.row_tiles ? whole : 0};
   }
 
  private:

@@ -52,11 +52,10 @@ struct MixingStrip {
       float m[kAhead][2];
       MHLA_CUDA_UNROLL
       for (std::int32_t r = 0; r < kAhead; ++r, from += step * p.mixing.stride) {
-        const std::int32_t own = first + step * r, i = row + own;
-        const bool exists = own < rows && i < p.rows;
-        const std::int32_t end = p.earlier && i < p.columns ? i : p.columns;
-        m[r][0] = exists && b < end ? ptx::ld_global_nc_f32(from) : 0;
-        m[r][1] = exists && b + 1 < end ? ptx::ld_global_nc_f32(from + 1) : 0;
+        const std::int32_t own = first + step * r;
+        const std::int32_t end = own < rows ? p.end(row + own) : 0;
+        m[r][0] = b < end ? ptx::ld_global_nc_f32(from) : 0;
+        m[r][1] = b + 1 < end ? ptx::ld_global_nc_f32(from + 1) : 0;
       }
       MHLA_CUDA_UNROLL
       for (std::int32_t r = 0; r < kAhead; ++r) {
@@ -75,7 +74,7 @@ struct MixingStrip {
   MHLA_DEVICE void add_to(const MixingUnit& unit, const MixingParameters& p, std::uint32_t warp,
                           std::uint32_t lane, Sums& sums) const {
     if (index >= unit.whole) {
-      if (p.earlier && index == unit.row_tile) add_diagonal(unit, p.rows, warp, lane, sums);
+      if (p.earlier && index == unit.whole) add_diagonal(unit, p.rows, warp, lane, sums);
     } else if (index == 0) {
       add_whole<0>(unit, warp, lane, sums);
     } else {

@@ -37,10 +37,12 @@ struct MixtureSlot {
   /// there is nothing to load.
   static constexpr void boxes(const SummaryArray& array, Denominator denominator,
                               std::int32_t blocks, std::int32_t pairs, TensorBox* boxes) {
-    boxes[0] = box(array.high, blocks, pairs);
-    boxes[1] = kParts == 2 ? box(array.low, blocks, pairs) : TensorBox{};
-    boxes[2] = denominator == Denominator::kKeySum ? BoxVector<D>::box(array.key_sum, blocks, pairs)
-                                                   : TensorBox{};
+    const std::int64_t step = array.first(1, blocks);
+    boxes[0] = box(array.high, blocks, pairs, step);
+    boxes[1] = kParts == 2 ? box(array.low, blocks, pairs, step) : TensorBox{};
+    boxes[2] = denominator == Denominator::kKeySum
+                   ? BoxVector<D>::box(array.key_sum, blocks, pairs, step)
+                   : TensorBox{};
   }
 
   /// Prefetches `others` maps, and behind them those of boxes() that load takes.
@@ -111,9 +113,10 @@ struct MixtureSlot {
   }
 
  private:
-  static constexpr TensorBox box(unsigned char* part, std::int64_t blocks, std::int64_t pairs) {
+  static constexpr TensorBox box(unsigned char* part, std::int64_t blocks, std::int64_t pairs,
+                                 std::int64_t step) {
     const auto summary = static_cast<std::uint64_t>(kPartBytes);
-    const auto head = static_cast<std::uint64_t>(blocks) * summary;
+    const auto head = static_cast<std::uint64_t>(step) * summary;
     return {part,
             {E, D, static_cast<std::uint64_t>(blocks), static_cast<std::uint64_t>(pairs), 1},
             {2 * E, summary, head, head},

@@ -47,22 +47,32 @@ struct SummaryArray {
   unsigned char* low;   ///< the same of Precision::kPair
   float* key_sum;       ///< [pairs, M, D] as they are, or null where nothing reads them
   float scale = 1;      ///< summary_scale
-  /// Blocks from a pair to the next, where summaries are of a stream's state and have room for more
-  /// than there are; 0: M. Mixtures have none.
+  /// Blocks from a pair to the next, where there is room for more than the kernel has: in a
+  /// stream's state, and on one of several ranks (launch/share.cuh); 0: M.
   std::int32_t room = 0;
 
   /// Where the M blocks of a pair begin.
   MHLA_HOST_DEVICE constexpr std::int64_t first(std::int64_t pair, std::int32_t blocks) const {
     return pair * (room != 0 ? room : blocks);
   }
+  /// The blocks of each pair from `block` on, where `room` says how many there are.
+  template <int D, int E>
+  constexpr SummaryArray from(std::int64_t block) const {
+    return {high + block * (2 * D * E), low + block * (2 * D * E),
+            key_sum != nullptr ? key_sum + block * D : nullptr, scale, room};
+  }
 };
 
 /// The mixing matrix [Mq, Mk], the same for all pairs.
 struct MixingArray {
   const float* data;
-  std::int64_t stride;  ///< numbers from one row to the next
+  std::int64_t stride;      ///< numbers from one row to the next
+  std::int32_t before = 0;  ///< of causal forms: blocks of the sequence before that of row 0
+  std::int32_t lead = 0;    ///< columns before that of the first summary, which count as 0
 
   MHLA_HOST_DEVICE constexpr const float* row(std::int32_t i) const { return data + i * stride; }
+  /// The column of row i's own block.
+  MHLA_HOST_DEVICE constexpr std::int32_t own(std::int32_t i) const { return before + i; }
 };
 
 /// How sums become outputs: o = scale * n / (scale * d + eps), or scale * n without a denominator.
@@ -89,16 +99,21 @@ struct SummaryParameters {
 
 /// S~_i = sum_b m_ib S_b and the same of z: mixing_*.cuh.
 struct MixingParameters {
-  SummaryArray in;   ///< [pairs, columns, ...]
+  SummaryArray in;   ///< [pairs, columns - lead, ...]
   SummaryArray out;  ///< [pairs, rows, ...]
   MixingArray mixing;
   std::int32_t rows;     ///< Mq
   std::int32_t columns;  ///< Mk
-  bool earlier;          ///< only b < i, as the causal form wants it
+  /// Only b before row i's own block, as the causal form wants it.
+  bool earlier;
+
+  /// A part of a matrix begins at a multiple of so many columns of it, and with `earlier` so many
+  /// rows: then its tiles, and with them the bits of a row, are those of the whole matrix.
+  static constexpr std::int32_t kTile = 64;
 
   /// b from here on do not count for row i.
   MHLA_HOST_DEVICE constexpr std::int32_t end(std::int32_t i) const {
-    return i >= rows ? 0 : earlier && i < columns ? i : columns;
+    return i >= rows ? 0 : earlier && mixing.own(i) < columns ? mixing.own(i) : columns;
   }
 };
 

@@ -96,8 +96,8 @@ void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
   if constexpr (kCausal) {
     using Sm80 = CausalReadOutSm80<T, D, E, P>;
     using Sm90a = std::conditional_t<D == 72, Sm80, CausalReadOutSm90<T, D, E, P>>;
-    run_stage<Sm80, Sm90a>(plan.read_out, causal_read_out_stage(problem, arrays, mixing), pairs,
-                           device, stream, Start::kEarly);
+    run_stage<Sm80, Sm90a>(plan.read_out, causal_read_out_stage<D, E>(problem, arrays, mixing),
+                           pairs, device, stream, Start::kEarly);
   } else {
     if (problem.op.denominator == Denominator::kCrossQuery) {
       stream.template run<ScoresSm80<T, D>>(score_stage(problem, arrays), pairs, Start::kEarly);
@@ -161,7 +161,7 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
       }
       return;
     case Form::kThreeStage: {
-      const WorkspaceArrays arrays = workspace_arrays<D, E>(problem, workspace);
+      const WorkspaceArrays arrays = workspace_arrays<D, E>(problem, rooms_of(problem), workspace);
       if (problem.op.summaries == Precision::kPair) {
         detail::run_three_stages<T, D, E, Precision::kPair, kCausal>(plan, problem, mixing, arrays,
                                                                      device, stream);

@@ -167,7 +167,7 @@ constexpr void choose_kernels(const Problem& problem, const Device& device, Plan
                                                                 problem, device);
   } else if constexpr (D != 72) {
     plan.read_out = kernel_arch<CausalReadOutSm90<bfloat16, D, E, P>>(
-        causal_read_out_stage(problem, {}, {}), problem, device);
+        causal_read_out_stage<D, E>(problem, {}, {}), problem, device);
   } else {
     plan.read_out = Arch::kSm80;
   }
@@ -186,7 +186,7 @@ constexpr Plan planned(const Problem& problem, const Device& device, Form form,
             .read_out = device.arch};
   if (form == Form::kQuadratic) plan.quadratic = quadratic_arch<D, E>(problem, device);
   if (form == Form::kThreeStage) {
-    plan.workspace_bytes = workspace_parts<D, E>(problem).bytes;
+    plan.workspace_bytes = workspace_parts<D, E>(problem, rooms_of(problem)).bytes;
     if (problem.op.summaries == Precision::kPair) {
       choose_kernels<D, E, Precision::kPair>(problem, device, plan);
     } else {
@@ -242,7 +242,7 @@ template <int D, int E>
 constexpr Plan prefill_plan(const Problem& problem, const Device& device) {
   Plan plan =
       detail::planned<D, E>(problem, device, Form::kThreeStage, "a stream keeps the summaries");
-  plan.workspace_bytes = workspace_parts<D, E>(problem, false).bytes;
+  plan.workspace_bytes = workspace_parts<D, E>(problem, {0, problem.query_blocks.blocks()}).bytes;
   return plan;
 }
 

@@ -4,10 +4,11 @@
 /// The part of a problem that one of several ranks computes, each of which has some blocks of the
 /// sequence, in three stages with a transfer between the first two:
 ///
-///     summary -> rows of summaries from all ranks -> mixing -> read_out
+///     summary -> rows of summaries from other ranks -> mixing -> read_out, or causal_read_out
 ///
 /// A pair's summaries lie in one array of the blocks of all ranks, in the order of ranks, as one
-/// device would have them: mixtures, and outputs, have the bits of three stages on one device.
+/// device would have them, and tiles of the matrix that a causal form reads are those of the whole
+/// one: mixtures, and outputs, have the bits of three stages on one device.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,23 +23,28 @@
 #include "mhla/cuda/launch/stages.cuh"
 #include "mhla/cuda/launch/workspace.cuh"
 #include "mhla/distributed/communicator.hpp"
+#include "mhla/distributed/route.hpp"
 
 namespace mhla::cuda {
 
-/// Where a rank's blocks lie among those of all ranks.
+/// Where the blocks of ranks lie among those of all, and which summaries travel.
 struct Share {
-  std::vector<Index> first_key_block;  ///< of each rank, and behind the last
-  std::int32_t first_query_block;      ///< of this rank: its first row of the mixing matrix
-  std::int32_t query_blocks;           ///< of all ranks
-  float scale;                         ///< summary_scale of the largest block of all ranks
+  mhla::detail::Borders query_blocks;
+  mhla::detail::Borders key_blocks;
+  Index rank;
+  float scale;                       ///< summary_scale of the largest block of all ranks
+  mhla::detail::ColumnSpan columns;  ///< that this rank's rows of the matrix read
+  mhla::detail::Route route;
 
-  std::int32_t key_blocks() const { return static_cast<std::int32_t>(first_key_block.back()); }
+  /// Of this rank.
+  mhla::detail::BlockShare queries() const { return mhla::detail::share_of(query_blocks, rank); }
+  mhla::detail::BlockShare keys() const { return mhla::detail::share_of(key_blocks, rank); }
 };
 
-/// The summaries of all key blocks as arrays of which each rank has rows: of each pair the high
-/// parts, the low parts of Precision::kPair, and the key sums.
+/// Summaries as arrays with a row for each key block of all ranks: of each pair the high parts, the
+/// low parts of Precision::kPair, and the key sums.
 template <int D, int E>
-std::vector<distributed::SharedRows> shared_rows(const Problem& problem, const Share& share,
+std::vector<distributed::SharedRows> shared_rows(const Problem& problem,
                                                  const SummaryArray& summaries) {
   std::vector<distributed::SharedRows> rows;
   const auto add = [&](void* array, std::size_t row_bytes, std::int64_t first) {
@@ -46,7 +52,7 @@ std::vector<distributed::SharedRows> shared_rows(const Problem& problem, const S
         {static_cast<std::byte*>(array) + static_cast<std::size_t>(first) * row_bytes, row_bytes});
   };
   for (std::int32_t pair = 0; pair < problem.pairs(); ++pair) {
-    const std::int64_t first = summaries.first(pair, share.key_blocks());
+    const std::int64_t first = summaries.first(pair, summaries.room);
     add(summaries.high, 2 * D * E, first);
     if (problem.op.summaries == Precision::kPair) add(summaries.low, 2 * D * E, first);
     if (summaries.key_sum != nullptr) add(summaries.key_sum, 4 * D, first);
@@ -64,57 +70,72 @@ constexpr std::uint64_t shared_bytes(const Problem& problem) {
 
 namespace detail {
 
-/// The problem behind the transfer: its own queries, and the key blocks of all ranks, of which only
-/// their number counts.
-inline Problem gathered(const Problem& problem, const Share& share) {
-  Problem all = problem;
-  all.key_blocks = TokenBlocks(1, 1, share.key_blocks(), 1, 1, 1);
-  return all;
+/// Of a pair on a rank: summaries of all blocks, mixtures of all rows that are made.
+inline Rooms rooms_of(const Problem& problem, const Share& share) {
+  const auto first = static_cast<std::int32_t>(share.queries().first);
+  return {static_cast<std::int32_t>(share.key_blocks.back()),
+          rows_ahead(problem, first) + problem.query_blocks.blocks()};
 }
 
-/// The part of an array of all blocks, from block `first` of each pair on.
-template <int D, int E>
-SummaryArray part_of(const SummaryArray& all, std::int64_t first, std::int32_t blocks) {
-  return {all.high + first * (2 * D * E), all.low + first * (2 * D * E),
-          all.key_sum != nullptr ? all.key_sum + first * D : nullptr, all.scale, blocks};
+/// The problem with so many key blocks, of which only their number counts.
+inline Problem with_key_blocks(const Problem& problem, Index blocks) {
+  Problem other = problem;
+  other.key_blocks = TokenBlocks(1, 1, static_cast<std::int32_t>(blocks), 1, 1, 1);
+  return other;
 }
+
+/// The mixing of a rank's queries, of the columns that they read, from a whole tile of them on.
+struct RankMixing {
+  Problem problem;  ///< whose key blocks are those columns
+  MixingArray matrix;
+
+  RankMixing(const Problem& whole, const Share& share, const MixingArray& all) {
+    const auto row = static_cast<std::int32_t>(share.queries().first);
+    const auto begin = static_cast<std::int32_t>(share.columns.begin);
+    const std::int32_t tile = begin / MixingParameters::kTile * MixingParameters::kTile;
+    problem = with_key_blocks(whole, share.columns.end - tile);
+    matrix = {all.row(row) + tile, all.stride, row - tile, begin - tile};
+  }
+};
 
 }  // namespace detail
 
-/// How a rank's part is computed: what is planned for one device, but always in three stages. The
-/// summaries of all ranks are in the workspace.
+/// How a rank's part is computed: what is planned for one device, but always in three stages. In
+/// the workspace there is room for the summaries of all ranks.
 template <int D, int E>
 Plan share_plan(const Problem& problem, const Share& share, const Device& device) {
   Plan plan = detail::planned<D, E>(problem, device, Form::kThreeStage,
                                     "the summaries of other ranks are needed");
-  const Problem all = detail::gathered(problem, share);
-  plan.workspace_bytes = workspace_parts<D, E>(all).bytes;
-  plan.traffic.summaries = detail::traffic<D, E>(all, Form::kThreeStage).summaries;
+  const Rooms rooms = detail::rooms_of(problem, share);
+  plan.workspace_bytes = workspace_parts<D, E>(problem, rooms).bytes;
+  Problem moved =
+      detail::with_key_blocks(problem, share.keys().count + share.route.rows_received());
+  moved.query_blocks = TokenBlocks(1, 1, rooms.mixtures, 1, 1, 1);
+  plan.traffic.summaries = detail::traffic<D, E>(moved, Form::kThreeStage).summaries;
   return plan;
 }
 
-/// Sends the kernels of a rank's part to a stream, and its summaries to the other ranks.
+/// Sends the kernels of a rank's part to a stream, and its summaries to other ranks.
+/// \tparam kCausal  problem.causal
 /// \param plan     share_plan(problem, share, device)
 /// \param mixing   of all blocks
 /// \param ranks    whose transfers begin after what the stream holds, and hold it up
-template <class T, int D, int E, class Stream, distributed::Communicator Ranks>
+template <class T, int D, int E, bool kCausal, class Stream, distributed::Communicator Ranks>
 void run_share(const Plan& plan, const Problem& problem, const Share& share, MixingArray mixing,
                unsigned char* workspace, const Device& device, const Stream& stream, Ranks& ranks) {
-  const Problem all = detail::gathered(problem, share);
-  WorkspaceArrays arrays = workspace_arrays<D, E>(all, workspace);
+  WorkspaceArrays arrays =
+      workspace_arrays<D, E>(problem, detail::rooms_of(problem, share), workspace);
   arrays.summaries.scale = arrays.mixtures.scale = share.scale;
-  WorkspaceArrays own = arrays;
-  own.summaries = detail::part_of<D, E>(
-      arrays.summaries, share.first_key_block[static_cast<std::size_t>(ranks.rank())],
-      share.key_blocks());
-  const MixingArray rows{mixing.row(share.first_query_block), mixing.stride};
+  WorkspaceArrays own = arrays, read = arrays;
+  own.summaries = arrays.summaries.from<D, E>(share.keys().first);
+  read.summaries = arrays.summaries.from<D, E>(share.columns.begin);
+  const detail::RankMixing part(problem, share, mixing);
   const auto run_all = [&]<Precision P>() {
     detail::run_summaries<T, D, E, P>(plan, summary_stage(problem, own), problem.pairs(), device,
                                       stream);
-    ranks.all_gather(shared_rows<D, E>(problem, share, arrays.summaries), share.first_key_block)
-        .wait();
-    detail::run_outputs<T, D, E, P, false>(plan, all, rows, arrays, device, stream,
-                                           Start::kInOrder);
+    share.route.start(ranks, shared_rows<D, E>(problem, arrays.summaries)).wait();
+    detail::run_outputs<T, D, E, P, kCausal>(plan, part.problem, part.matrix, read, device, stream,
+                                             Start::kInOrder);
   };
   if (problem.op.summaries == Precision::kPair) {
     run_all.template operator()<Precision::kPair>();

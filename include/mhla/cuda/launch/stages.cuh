@@ -39,15 +39,23 @@ constexpr SummaryParameters summary_stage(const Problem& problem, const Workspac
           .out = arrays.summaries};
 }
 
+/// Rows that a tile of the matrix has before the first block of a causal problem, where that is a
+/// part of a sequence: their mixtures are made, too, and not read.
+constexpr std::int32_t rows_ahead(const Problem& problem, std::int32_t before) {
+  return problem.causal ? before % MixingParameters::kTile : 0;
+}
+
 /// Key sums are mixed where the mixtures have a place for them.
 constexpr MixingParameters mixing_stage(const Problem& problem, const WorkspaceArrays& arrays,
                                         MixingArray mixing) {
-  MixingParameters stage{.in = arrays.summaries,
-                         .out = arrays.mixtures,
-                         .mixing = mixing,
-                         .rows = problem.query_blocks.blocks(),
-                         .columns = problem.key_blocks.blocks(),
-                         .earlier = problem.causal};
+  const std::int32_t ahead = rows_ahead(problem, mixing.before);
+  MixingParameters stage{
+      .in = arrays.summaries,
+      .out = arrays.mixtures,
+      .mixing = {mixing.row(-ahead), mixing.stride, mixing.before - ahead, mixing.lead},
+      .rows = ahead + problem.query_blocks.blocks(),
+      .columns = problem.key_blocks.blocks(),
+      .earlier = problem.causal};
   if (arrays.mixtures.key_sum == nullptr) stage.in.key_sum = nullptr;
   return stage;
 }
@@ -75,6 +83,7 @@ constexpr ReadOutParameters read_out_stage(const Problem& problem, const Workspa
           .norm = problem.norm};
 }
 
+template <int D, int E>
 constexpr CausalReadOutParameters causal_read_out_stage(const Problem& problem,
                                                         const WorkspaceArrays& arrays,
                                                         MixingArray mixing) {
@@ -86,7 +95,7 @@ constexpr CausalReadOutParameters causal_read_out_stage(const Problem& problem,
           .heads = problem.heads,
           .query_map = problem.op.query_map,
           .key_map = problem.op.key_map,
-          .mixtures = arrays.mixtures,
+          .mixtures = arrays.mixtures.from<D, E>(rows_ahead(problem, mixing.before)),
           .normalization = problem.normalization(),
           .mixing = mixing,
           .norm = problem.norm};

@@ -19,12 +19,22 @@ struct WorkspaceParts {
   std::size_t bytes;  ///< of all
 };
 
-/// \param summaries  whether those of the key blocks lie there, or elsewhere
+/// Blocks of a pair that arrays have room for.
+struct Rooms {
+  std::int32_t summaries;  ///< and scores; 0 where they lie elsewhere
+  std::int32_t mixtures;
+};
+
+/// As many as the problem has.
+constexpr Rooms rooms_of(const Problem& problem) {
+  return {problem.key_blocks.blocks(), problem.query_blocks.blocks()};
+}
+
 template <int D, int E>
-constexpr WorkspaceParts workspace_parts(const Problem& problem, bool summaries = true) {
+constexpr WorkspaceParts workspace_parts(const Problem& problem, const Rooms& rooms) {
   const auto pairs = static_cast<std::size_t>(problem.pairs());
-  const auto mq = static_cast<std::size_t>(problem.query_blocks.blocks());
-  const auto mk = static_cast<std::size_t>(summaries ? problem.key_blocks.blocks() : 0);
+  const auto mq = static_cast<std::size_t>(rooms.mixtures);
+  const auto mk = static_cast<std::size_t>(rooms.summaries);
   const auto slots = static_cast<std::size_t>(problem.query_blocks.slots());
   const bool pair = problem.op.summaries == Precision::kPair;
   const bool key_sums = problem.op.denominator != Denominator::kNone;
@@ -41,7 +51,7 @@ constexpr WorkspaceParts workspace_parts(const Problem& problem, bool summaries 
   parts.mixtures = take(pairs * mq * D * E * 2);
   parts.mixtures_low = take(pair ? pairs * mq * D * E * 2 : 0);
   parts.mixed_key_sums = take(key_sums && !scores ? pairs * mq * D * 4 : 0);
-  parts.scores = take(scores ? pairs * mq * slots * 4 : 0);
+  parts.scores = take(scores ? pairs * mk * slots * 4 : 0);
   return parts;
 }
 
@@ -53,9 +63,9 @@ struct WorkspaceArrays {
 };
 
 template <int D, int E>
-WorkspaceArrays workspace_arrays(const Problem& problem, unsigned char* workspace,
-                                 bool summaries = true) {
-  const WorkspaceParts parts = workspace_parts<D, E>(problem, summaries);
+WorkspaceArrays workspace_arrays(const Problem& problem, const Rooms& rooms,
+                                 unsigned char* workspace) {
+  const WorkspaceParts parts = workspace_parts<D, E>(problem, rooms);
   const auto numbers = [workspace](std::size_t begin) {
     return static_cast<float*>(static_cast<void*>(workspace + begin));
   };
@@ -63,9 +73,9 @@ WorkspaceArrays workspace_arrays(const Problem& problem, unsigned char* workspac
   const bool mixed = problem.op.denominator == Denominator::kKeySum;
   const float scale = summary_scale(problem.key_blocks.slots());
   return {{workspace + parts.summaries, workspace + parts.summaries_low,
-           key_sums ? numbers(parts.key_sums) : nullptr, scale},
+           key_sums ? numbers(parts.key_sums) : nullptr, scale, rooms.summaries},
           {workspace + parts.mixtures, workspace + parts.mixtures_low,
-           mixed ? numbers(parts.mixed_key_sums) : nullptr, scale},
+           mixed ? numbers(parts.mixed_key_sums) : nullptr, scale, rooms.mixtures},
           numbers(parts.scores)};
 }
 

@@ -88,13 +88,16 @@ struct BoxVector {
     return begin + row * 128 + ((i / 4 % 8) ^ row) * 16 + i % 4 * 4;
   }
 
-  /// The box of vector (i, j) of an array [outer, inner, kSize]; it begins at {0, 0, i, j, 0}.
-  static constexpr TensorBox box(const float* array, std::int64_t inner, std::int64_t outer) {
+  /// The box of vector (i, j) of an array [outer, step, kSize]; it begins at {0, 0, i, j, 0}, and
+  /// there are no i beyond `inner`.
+  static constexpr TensorBox box(const float* array, std::int64_t inner, std::int64_t outer,
+                                 std::int64_t step) {
     constexpr std::uint32_t kRowCount = kRows ? kSize / 32 : 1, kColumns = 2 * kSize / kRowCount;
-    const auto blocks = static_cast<std::uint64_t>(inner);
+    const auto bytes = static_cast<std::uint64_t>(step) * kBytes;
     return {const_cast<float*>(array),
-            {kColumns, kRowCount, blocks, static_cast<std::uint64_t>(outer), 1},
-            {2 * kColumns, kBytes, blocks * kBytes, blocks * kBytes},
+            {kColumns, kRowCount, static_cast<std::uint64_t>(inner),
+             static_cast<std::uint64_t>(outer), 1},
+            {2 * kColumns, kBytes, bytes, bytes},
             {kColumns, kRowCount, 1, 1, 1}};
   }
 };
