@@ -47,7 +47,7 @@ void decoding_case(Session& session, const Shape& shape, Index threads) {
   auto start = layer.start();
   layer.append(start, x.topRows(kPrompt), y.topRows(kPrompt), {.executor = pool});
   auto state = start;
-  std::vector<std::byte> memory(layer.append_workspace_bytes(state, 1, pool));
+  std::vector<std::byte, Allocator<std::byte>> memory(layer.append_workspace_bytes(state, 1, pool));
   const auto decode = [&] {
     for (Index t = kPrompt; t < y.rows(); ++t) {
       layer.append(state, x.middleRows(t, 1), y.middleRows(t, 1),

@@ -44,7 +44,7 @@ void time_form(Session& session, const Shape& shape, Index threads, const Cost& 
   Workload<T> work(shape);
   ThreadPool pool(threads);
   const BatchInputs<T> in = work.inputs();
-  std::vector<std::byte> memory(bytes(in, pool));
+  std::vector<std::byte, Allocator<std::byte>> memory(bytes(in, pool));
   const double peak = measure_peak<accumulator_t<T>>(pool);
   session.time(
       cost, peak,

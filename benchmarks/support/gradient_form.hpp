@@ -87,9 +87,9 @@ void time_gradient(Session& session, const Shape& shape, Index threads, const Co
   GradientWorkload<T> gradient(shape);
   ThreadPool pool(threads);
   const BatchInputs<T> in = work.inputs();
-  std::vector<std::byte> memory(form.forward_bytes(in, pool));
-  std::vector<std::byte> backward_memory(form.backward_bytes(in, pool));
-  std::vector<std::byte> kept(keep ? form.kept_bytes(in) : 0);
+  std::vector<std::byte, Allocator<std::byte>> memory(form.forward_bytes(in, pool));
+  std::vector<std::byte, Allocator<std::byte>> backward_memory(form.backward_bytes(in, pool));
+  std::vector<std::byte, Allocator<std::byte>> kept(keep ? form.kept_bytes(in) : 0);
   session.time_gradient(
       gradient_cost<T>(shape, forward_cost), measure_peak<accumulator_t<T>>(pool),
       [&] {

@@ -4,9 +4,12 @@
 /// The data of a shape: a function of tensor and position alone, so that other programs can draw
 /// the same, and quick enough to be drawn anew for every repetition.
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "mhla/attention/batch.hpp"
+#include "mhla/core/tensor.hpp"
 #include "mhla/gradient/gradients.hpp"
 #include "support/shapes.hpp"
 
@@ -26,23 +29,19 @@ constexpr float element(std::uint64_t tensor, std::uint64_t i) {
   return static_cast<float>(bits) * 0x1p-23f - 1.0f;
 }
 
+/// A [B, N, H, width] tensor of a shape, of zeros.
 template <Scalar T>
-using Data = Eigen::Matrix<T, Eigen::Dynamic, 1>;
-
-/// All elements of a tensor with rows of `width` numbers.   // [B*N*H*width]
-template <Scalar T>
-Data<T> draw(const Shape& shape, Index width, std::uint64_t tensor) {
-  Data<T> data(shape.batch * shape.tokens() * shape.heads * width);
-  for (Index i = 0; i < data.size(); ++i) {
-    data[i] = static_cast<T>(element(tensor, static_cast<std::uint64_t>(i)));
-  }
-  return data;
+Tensor<T> zeros(const Shape& shape, Index width) {
+  return Tensor<T>({shape.batch, shape.tokens(), shape.heads, width});
 }
 
-/// Such a tensor in [B, N, H, width] layout.
-template <class U>
-TensorView<U> view(U* data, const Shape& shape, Index width) {
-  return bnhd(data, shape.batch, shape.tokens(), shape.heads, width);
+/// The same of drawn numbers.
+template <Scalar T>
+Tensor<T> draw(const Shape& shape, Index width, std::uint64_t tensor) {
+  Tensor<T> drawn = zeros<T>(shape, width);
+  std::uint64_t i = 0;
+  for (T& x : drawn.data()) x = static_cast<T>(element(tensor, i++));
+  return drawn;
 }
 
 /// q, k, v and out of a shape.
@@ -54,21 +53,17 @@ class Workload {
         q_(draw<T>(shape, shape.width, 1)),
         k_(draw<T>(shape, shape.width, 2)),
         v_(draw<T>(shape, shape.values, 3)),
-        out_(v_.size()) {
-    out_.setConstant(static_cast<T>(std::numeric_limits<float>::quiet_NaN()));
+        out_(zeros<T>(shape, shape.values)) {
+    std::ranges::fill(out_.data(), static_cast<T>(std::numeric_limits<float>::quiet_NaN()));
   }
 
   const Shape& shape() const { return shape_; }
-  BatchInputs<T> inputs() const {
-    return {.q = view(q_.data(), shape_, shape_.width),
-            .k = view(k_.data(), shape_, shape_.width),
-            .v = view(v_.data(), shape_, shape_.values)};
-  }
-  TensorView<T> out() { return view(out_.data(), shape_, shape_.values); }
+  BatchInputs<T> inputs() const { return {.q = q_, .k = k_, .v = v_}; }
+  TensorView<T> out() { return out_; }
 
  private:
   Shape shape_;
-  Data<T> q_, k_, v_, out_;
+  Tensor<T> q_, k_, v_, out_;
 };
 
 /// What a backward pass reads and adds to besides: dout, and gradients of q, k and v that start
@@ -77,26 +72,16 @@ template <Scalar T>
 class GradientWorkload {
  public:
   explicit GradientWorkload(const Shape& shape)
-      : shape_(shape),
-        dout_(draw<T>(shape, shape.values, 4)),
-        dq_(zeros(shape.width)),
-        dk_(zeros(shape.width)),
-        dv_(zeros(shape.values)) {}
+      : dout_(draw<T>(shape, shape.values, 4)),
+        dq_(zeros<T>(shape, shape.width)),
+        dk_(zeros<T>(shape, shape.width)),
+        dv_(zeros<T>(shape, shape.values)) {}
 
-  TensorView<const T> dout() const { return view(dout_.data(), shape_, shape_.values); }
-  BatchGradients<T> gradients() {
-    return {.q = view(dq_.data(), shape_, shape_.width),
-            .k = view(dk_.data(), shape_, shape_.width),
-            .v = view(dv_.data(), shape_, shape_.values)};
-  }
+  TensorView<const T> dout() const { return dout_; }
+  BatchGradients<T> gradients() { return {.q = dq_, .k = dk_, .v = dv_}; }
 
  private:
-  Data<T> zeros(Index width) const {
-    return Data<T>::Zero(shape_.batch * shape_.tokens() * shape_.heads * width);
-  }
-
-  Shape shape_;
-  Data<T> dout_, dq_, dk_, dv_;
+  Tensor<T> dout_, dq_, dk_, dv_;
 };
 
 }  // namespace mhla::bench

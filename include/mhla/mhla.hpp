@@ -4,6 +4,7 @@
 /// The CPU library, in the order data flows. Needs Eigen and nothing else.
 
 // Vocabulary.
+#include "mhla/core/allocator.hpp"  // Allocator: memory in large pages
 #include "mhla/core/call.hpp"       // Call: workspace, executor, kept
 #include "mhla/core/error.hpp"      // shape_error, option_error
 #include "mhla/core/executor.hpp"   // Sequential, ThreadPool

@@ -89,7 +89,8 @@ class StreamingState {
   std::byte* memory() { return reinterpret_cast<std::byte*>(memory_.data()); }
 
   detail::StateHeader header_;
-  std::vector<Line> memory_;  // cache lines, so that copies have the same alignment
+  std::vector<Line, Allocator<Line>>
+      memory_;  // cache lines, so that copies have the same alignment
 };
 
 // ------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@
 #endif
 
 #include <Eigen/Core>
+#include <cstddef>
 
 #if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
 #error "mhla: needs Eigen 3.4 or newer, but an older one comes first in the include path"
@@ -149,6 +150,25 @@ inline bool request_tiles() {
   return result == 0;
 #else
   return false;
+#endif
+}
+
+/// Asks for large pages in [begin, begin + bytes), whole ones, before they are touched. Where there
+/// are none, memory is as good as any. Linux: madvise(MADV_HUGEPAGE), as above.
+inline void ask_for_large_pages(void* begin, std::size_t bytes) {
+#if defined(__x86_64__) && defined(__GNUC__) && defined(__linux__)
+  long result = 28;  // in: the number of madvise
+  asm volatile("syscall"
+               : "+a"(result)
+               : "D"(begin), "S"(bytes), "d"(14L)
+               : "rcx", "r11", "memory");
+#elif defined(__aarch64__) && defined(__GNUC__) && defined(__linux__)
+  register void* first asm("x0") = begin;
+  register std::size_t count asm("x1") = bytes;
+  register long advice asm("x2") = 14, call asm("x8") = 233;
+  asm volatile("svc 0" : "+r"(first) : "r"(count), "r"(advice), "r"(call) : "memory");
+#else
+  static_cast<void>(begin), static_cast<void>(bytes);
 #endif
 }
 

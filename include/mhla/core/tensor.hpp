@@ -6,9 +6,9 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
-#include <new>
 #include <vector>
 
+#include "mhla/core/allocator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
@@ -76,33 +76,11 @@ constexpr TensorView<T> bhnd(T* data, Index batch, Index heads, Index tokens, In
           {heads * tokens * width, width, tokens * width, Index{1}}};
 }
 
-namespace detail {
-
-/// Memory that begins with a cache line, so that rows of whole lines are read in whole lines.
-template <class T>
-struct LineAllocator {
-  using value_type = T;
-
-  LineAllocator() = default;
-  template <class U>
-  LineAllocator(const LineAllocator<U>& /*other*/) {}  // NOLINT(google-explicit-constructor)
-  T* allocate(std::size_t count) {
-    return static_cast<T*>(::operator new(count * sizeof(T), kLine));
-  }
-  void deallocate(T* p, std::size_t /*count*/) { ::operator delete(p, kLine); }
-  bool operator==(const LineAllocator& /*other*/) const { return true; }
-
- private:
-  static constexpr std::align_val_t kLine{kBufferAlignment};
-};
-
-}  // namespace detail
-
 /// A dense [B, N, H, D] tensor that owns its elements, zeros at first. Views of it are implicit.
 template <class T>
 class Tensor {
  public:
-  using Elements = std::vector<T, detail::LineAllocator<T>>;
+  using Elements = std::vector<T, Allocator<T>>;
 
   Tensor() = default;
   /// \throws shape_error for a negative size or a product that does not fit Index.

@@ -15,6 +15,7 @@
 #include <string>
 #include <type_traits>
 
+#include "mhla/core/allocator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/scalar.hpp"
@@ -22,13 +23,11 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Memory that a caller lends for one call; any alignment, any content.
+/// Memory that a caller lends for one call; any alignment, any content. Fastest, if it is large, is
+/// a std::vector<std::byte, Allocator<std::byte>> (allocator.hpp).
 using Workspace = std::span<std::byte>;
 
 namespace detail {
-
-/// Every buffer starts at a multiple of this: a cache line, and the widest vector.
-inline constexpr Index kBufferAlignment = 64;
 
 /// A row stride >= count, an odd number of cache lines, so that rows do not alias in a cache.
 template <class A>
@@ -142,7 +141,7 @@ class Scratch {
   /// \throws option_error if the caller lends less than `bytes`, but more than nothing.
   Scratch(const char* function, Workspace lent, std::size_t bytes) {
     if (lent.empty() && bytes > 0) {
-      own_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      own_ = {Allocator<std::byte>().allocate(bytes), Release{bytes}};
       lent = {own_.get(), bytes};
     }
     expect_workspace(function, lent, bytes);
@@ -156,7 +155,13 @@ class Scratch {
   Workspace bytes() const { return lent_; }
 
  private:
-  std::unique_ptr<std::byte[]> own_;
+  struct Release {
+    std::size_t bytes;
+
+    void operator()(std::byte* own) const { Allocator<std::byte>().deallocate(own, bytes); }
+  };
+
+  std::unique_ptr<std::byte[], Release> own_;
   Workspace lent_;
   Arena arena_;
 };

@@ -125,7 +125,7 @@ class PackedStore {
     return packed_dense_bytes<A>(layer.weight.cols, layer.weight.rows);
   }
 
-  std::vector<std::byte> memory_;
+  std::vector<std::byte, Allocator<std::byte>> memory_;
   std::size_t used_ = 0;
 };
 
