@@ -42,8 +42,9 @@ TEST(Allocator, MemoryBeginsWithALineAndMuchOfItWithALargePage) {
   for (const std::size_t bytes :
        {std::size_t{1}, std::size_t{100}, kLargePage - 1, kLargePage, 3 * kLargePage + 1}) {
     const std::vector<char, Allocator<char>> memory(bytes, 'x');
-    EXPECT_EQ(place(memory) % detail::kBufferAlignment, 0u) << bytes;
-    if (bytes >= kLargePage) EXPECT_EQ(place(memory) % kLargePage, 0u) << bytes;
+    const std::size_t multiple =
+        bytes < kLargePage ? std::size_t{detail::kBufferAlignment} : kLargePage;
+    EXPECT_EQ(place(memory) % multiple, 0u) << bytes;
     EXPECT_EQ(memory.back(), 'x');
   }
   std::vector<double, Allocator<double>> grows;
