@@ -9,6 +9,7 @@
 
 #include <cxxabi.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -194,7 +195,8 @@ class Table {
       const double ratio = p.issue / std::max({p.memory, p.cache, m.launch});
       Most& most = most_[{kernel, m.arch}];
       if (ratio > most.ratio) most = {ratio, c.label() + " on " + m.name};
-      total += launch.share * (p.time() + p.gap);
+      const double gaps = p.gap + (std::ceil(call.groups) - 1) * m.early;
+      total += launch.share * (call.groups * p.time() + gaps);
       if (launch.share == 1) before = &launch;
     }
     print_total(m, c, call, total);
@@ -204,9 +206,10 @@ class Table {
     const bench::Cost cost = cuda_bench::whole_cost(c);
     const double rate = 2 * std::max(m.wgmma, m.mma) * m.multiprocessors * m.clock;
     const bool step = c.form == cuda_bench::Form::kStep;
-    std::printf("%-18s %-18s predicted %.1f us with launches; floor %.1f", "",
-                step ? "mean" : cuda::name(call.plan.form), total * 1e6,
-                1e6 * std::max(cost.bytes / m.peak_bandwidth, cost.flops / rate));
+    std::printf("%-18s %-18s predicted %.1f us with launches", "",
+                step ? "mean" : cuda::name(call.plan.form), total * 1e6);
+    if (call.groups > 1) std::printf(", %.3g groups of heads", call.groups);
+    std::printf("; floor %.1f", 1e6 * std::max(cost.bytes / m.peak_bandwidth, cost.flops / rate));
     for (const Target& t : kTargets) {
       if (t.machine == m.name && t.label == c.label()) {
         std::printf(", good %.4g, ambitious %.4g", t.good, t.ambitious);

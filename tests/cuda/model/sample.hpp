@@ -6,8 +6,8 @@
 /// The call is planned as it is, and run for kPairs (batch item, head) pairs instead of all; of
 /// each launch some blocks run, spread over the grid. Work is counted in items: the blocks that the
 /// kernel would have if there were a multiprocessor for each. (Blocks of persistent kernels do
-/// several.) A call of P pairs has P / kPairs times the items, all alike but for their place in the
-/// sequence.
+/// several.) Launches for P pairs have P / kPairs times the items, all alike but for their place in
+/// the sequence.
 
 #include <cstdint>
 #include <map>
@@ -36,7 +36,7 @@ struct Launch {
   std::string kernel;  ///< its type
   bool early;
   int threads, blocks_per_multiprocessor;
-  double items;      ///< of the whole call
+  double items;      ///< of a group of heads
   double share = 1;  ///< of calls that launch it
   // Of the blocks that ran:
   double sampled_items = 0, sampled_blocks = 0;
@@ -46,10 +46,11 @@ struct Launch {
 /// A call: its plan and what its launches do.
 struct Call {
   Plan plan;
-  std::vector<Launch> launches;
+  std::vector<Launch> launches;  ///< for a group of heads
   /// Bytes of the arrays that launches read and write, by the names of Report::traffic, of all
-  /// pairs.
+  /// pairs of a group.
   std::map<std::string, double> arrays;
+  double groups = 1;  ///< of the size of the first, one after another
 };
 
 /// Plans and samples a form. \param device  what it is planned for

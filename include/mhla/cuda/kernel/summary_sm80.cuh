@@ -90,6 +90,7 @@ struct SummarySm80 {
   MHLA_DEVICE void operator()(const Params& p) const {
     const WorkTile at = work_tile(p);
     const std::int32_t strips = (p.blocks.slots() - 1) / kStrip + 1;
+    ptx::griddepcontrol_wait();
     ptx::griddepcontrol_launch_dependents();
     MHLA_CUDA_UNROLL
     for (int strip = 0; strip < kStages - 1; ++strip) {

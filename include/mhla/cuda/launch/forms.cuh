@@ -5,7 +5,8 @@
 ///
 ///     quadratic     quadratic
 ///     fused         fused
-///     three-stage   summary -> mixing -> (scores) -> read_out, or causal_read_out
+///     three-stage   summary -> mixing -> (scores) -> read_out, or causal_read_out; for a group of
+///                   heads at a time, whose summaries the second cache keeps
 ///
 /// The first kernel of a call begins after what is in the stream; those after it begin early
 /// (Start), and each waits for the one before, so that all before that have ended too.
@@ -78,9 +79,9 @@ void run_stage(Arch arch, const Stage& stage, std::int32_t pairs, const Device& 
 /// The first of three stages.
 template <class T, int D, int E, Precision P, class Stream>
 void run_summaries(const Plan& plan, const SummaryParameters& stage, std::int32_t pairs,
-                   const Device& device, const Stream& stream) {
+                   const Device& device, const Stream& stream, Start start = Start::kInOrder) {
   run_stage<SummarySm80<T, D, E, P>, CopyingSummary<T, D, E, P>>(plan.summary, stage, pairs, device,
-                                                                 stream, Start::kInOrder);
+                                                                 stream, start);
 }
 
 /// The others. \param start  of the first kernel
@@ -110,8 +111,10 @@ void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
 
 template <class T, int D, int E, Precision P, bool kCausal, class Stream>
 void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixing,
-                      const WorkspaceArrays& arrays, const Device& device, const Stream& stream) {
-  run_summaries<T, D, E, P>(plan, summary_stage(problem, arrays), problem.pairs(), device, stream);
+                      const WorkspaceArrays& arrays, const Device& device, const Stream& stream,
+                      Start start) {
+  run_summaries<T, D, E, P>(plan, summary_stage(problem, arrays), problem.pairs(), device, stream,
+                            start);
   run_outputs<T, D, E, P, kCausal>(plan, problem, mixing, arrays, device, stream, Start::kEarly);
 }
 
@@ -161,14 +164,18 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
       }
       return;
     case Form::kThreeStage: {
-      const WorkspaceArrays arrays = workspace_arrays<D, E>(problem, rooms_of(problem), workspace);
-      if (problem.op.summaries == Precision::kPair) {
-        detail::run_three_stages<T, D, E, Precision::kPair, kCausal>(plan, problem, mixing, arrays,
-                                                                     device, stream);
-      } else {
-        detail::run_three_stages<T, D, E, Precision::kSingle, kCausal>(plan, problem, mixing,
-                                                                       arrays, device, stream);
-      }
+      Start start = Start::kInOrder;
+      for_parts(problem, plan.group, [&](const Problem& part) {
+        const WorkspaceArrays arrays = workspace_arrays<D, E>(part, rooms_of(part), workspace);
+        if (problem.op.summaries == Precision::kPair) {
+          detail::run_three_stages<T, D, E, Precision::kPair, kCausal>(plan, part, mixing, arrays,
+                                                                       device, stream, start);
+        } else {
+          detail::run_three_stages<T, D, E, Precision::kSingle, kCausal>(plan, part, mixing, arrays,
+                                                                         device, stream, start);
+        }
+        start = Start::kEarly;
+      });
       return;
     }
   }

@@ -66,6 +66,8 @@ struct Plan {
   Arch fused;
   Arch summary;
   Arch read_out;
+  /// Heads that go through all three stages before others do, in the same workspace.
+  HeadGroup group;
 };
 
 /// Where one form ends and the next begins.
@@ -97,7 +99,37 @@ constexpr FormBounds form_bounds(Arch arch) {
   return {};
 }
 
+/// Bytes of summaries that the second cache (an A100 has 40 MB, an H100 50) keeps from one stage to
+/// the next beside the tensors that pass through: assumed, not measured.
+constexpr std::int64_t cached_bytes(Arch arch) {
+  return arch == Arch::kSm90a ? std::int64_t{32} << 20 : std::int64_t{16} << 20;
+}
+
 namespace detail {
+
+/// The greatest number up to `most` that divides `count`; or `most`, where only those up to half of
+/// it do.
+constexpr std::int32_t even_share(std::int32_t count, std::int32_t most) {
+  for (std::int32_t share = most; 2 * share > most; --share) {
+    if (count % share == 0) return share;
+  }
+  return most;
+}
+
+/// Batch items, or heads of one, whose summaries the second cache keeps, so that mixtures and
+/// outputs find theirs there. All together where it keeps less than a head or more than half of
+/// them, and where mixing is no matter of device memory: more than 256 rows read summaries again.
+template <int D, int E>
+constexpr HeadGroup head_group(const Problem& problem, Arch arch) {
+  const std::int32_t mq = problem.query_blocks.blocks(), mk = problem.key_blocks.blocks();
+  const std::int64_t parts = problem.op.summaries == Precision::kPair ? 2 : 1;
+  const std::int64_t bytes = parts * (2 * D * E) * (mq > mk ? mq : mk);  // of a head
+  const std::int64_t kept = cached_bytes(arch) / bytes;                  // heads
+  if (mq > 256 || kept == 0 || 2 * kept > problem.pairs()) return {problem.batch, problem.heads};
+  const auto most = static_cast<std::int32_t>(kept);
+  if (most < problem.heads) return {1, even_share(problem.heads, most)};
+  return {even_share(problem.batch, most / problem.heads), problem.heads};
+}
 
 /// Tensors and summaries that the form moves.
 template <int D, int E>
@@ -183,10 +215,13 @@ constexpr Plan planned(const Problem& problem, const Device& device, Form form,
             .quadratic = device.arch,
             .fused = device.arch,
             .summary = device.arch,
-            .read_out = device.arch};
+            .read_out = device.arch,
+            .group = {problem.batch, problem.heads}};
   if (form == Form::kQuadratic) plan.quadratic = quadratic_arch<D, E>(problem, device);
   if (form == Form::kThreeStage) {
-    plan.workspace_bytes = workspace_parts<D, E>(problem, rooms_of(problem)).bytes;
+    plan.group = head_group<D, E>(problem, device.arch);
+    const Problem part = part_of(problem, {0, 0}, plan.group);
+    plan.workspace_bytes = workspace_parts<D, E>(part, rooms_of(part)).bytes;
     if (problem.op.summaries == Precision::kPair) {
       choose_kernels<D, E, Precision::kPair>(problem, device, plan);
     } else {

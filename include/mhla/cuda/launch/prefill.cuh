@@ -40,7 +40,7 @@ void run_prefill(const Plan& plan, const Problem& problem,
   arrays.mixtures.scale = state.summaries.scale;
   const auto run_all = [&]<Precision P>() {
     detail::run_three_stages<T, D, E, P, true>(plan, problem, prefill.stream.mixing, arrays, device,
-                                               stream);
+                                               stream, Start::kInOrder);
     stream.template run<StreamingPrefillSm80<T, D, E, P>>(prefill, pairs, Start::kInOrder);
   };
   if (problem.op.summaries == Precision::kPair) {

@@ -7,6 +7,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
 
 namespace mhla::cuda {
 
@@ -39,6 +40,36 @@ struct Problem {
   constexpr std::int32_t pairs() const { return batch * heads; }
   constexpr Normalization normalization() const { return {op.denominator, op.scale, op.eps}; }
 };
+
+/// So many heads of so many batch items.
+struct HeadGroup {
+  std::int32_t batch;
+  std::int32_t heads;
+};
+
+/// The part of a problem from a head on, as far as there is so much.
+constexpr Problem part_of(const Problem& problem, BatchHead first, HeadGroup size) {
+  const auto least = [](std::int32_t a, std::int32_t b) { return a < b ? a : b; };
+  Problem part = problem;
+  part.q.data = problem.q.head(first);
+  part.k.data = problem.k.head(first);
+  part.v.data = problem.v.head(first);
+  part.o.data = problem.o.head(first);
+  if (problem.norm.gated) part.norm.gate.data = problem.norm.gate.head(first);
+  part.batch = least(size.batch, problem.batch - first.batch);
+  part.heads = least(size.heads, problem.heads - first.head);
+  return part;
+}
+
+/// Calls visit(part) for all heads in such groups.
+template <class Visit>
+constexpr void for_parts(const Problem& problem, HeadGroup group, const Visit& visit) {
+  for (std::int32_t batch = 0; batch < problem.batch; batch += group.batch) {
+    for (std::int32_t head = 0; head < problem.heads; head += group.heads) {
+      visit(part_of(problem, {batch, head}, group));
+    }
+  }
+}
 
 /// The device a plan is for: device.cuh asks for the current one.
 struct Device {
