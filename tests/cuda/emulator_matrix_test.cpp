@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "emulator/device.hpp"
@@ -217,14 +218,27 @@ TEST(EmulatorMatrix, NumbersOf16Bits) {
   check_numbers<half>(0x7C00, 10, 15);
 }
 
-TEST(EmulatorMatrix, GreaterNumbersAndPowers) {
+template <class T>
+void check_pairs() {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(ptx::max_nan(1, 2), 2.0f);
-  EXPECT_EQ(ptx::max_nan(-1, -2), -1.0f);
-  EXPECT_TRUE(std::isnan(ptx::max_nan(1, nan)));
-  EXPECT_TRUE(std::isnan(ptx::max_nan(nan, 1)));
-  EXPECT_FALSE(std::signbit(ptx::max_nan(-0.0f, 0.0f)));
-  EXPECT_FALSE(std::signbit(ptx::max_nan(0.0f, -0.0f)));
+  const auto greater = [](float x, float y) {
+    return ptx::max_nan_x2<T>(ptx::pack<T>(x, -x), ptx::pack<T>(y, -y));
+  };
+  EXPECT_EQ(greater(1, 2), ptx::pack<T>(2, -1));
+  EXPECT_TRUE(std::isnan(ptx::low<T>(greater(1, nan))));
+  EXPECT_TRUE(std::isnan(ptx::high<T>(greater(nan, 1))));
+  EXPECT_EQ(greater(-0.0f, 0.0f), 0u);
+  EXPECT_EQ(greater(0.0f, -0.0f), 0u);
+  // The last digit of 1 is 2 unit, and ties go to the even one.
+  const float unit = std::is_same_v<T, half> ? 0x1p-11f : 0x1p-8f;
+  EXPECT_EQ(ptx::add_x2<T>(ptx::pack<T>(1, 1 + 2 * unit), ptx::pack<T>(unit, unit)),
+            ptx::pack<T>(1, 1 + 4 * unit));
+  EXPECT_EQ(ptx::add_x2<T>(ptx::pack<T>(-0.0f, 3), 0), ptx::pack<T>(0, 3));
+  EXPECT_TRUE(std::isnan(ptx::high<T>(ptx::add_x2<T>(ptx::pack<T>(0, nan), 0))));
+}
+TEST(EmulatorMatrix, GreaterNumbersSumsAndPowers) {
+  check_pairs<bfloat16>();
+  check_pairs<half>();
   EXPECT_EQ(ptx::ex2_approx(-3), 0.125f);
   EXPECT_EQ(ptx::ex2_approx(-std::numeric_limits<float>::infinity()), 0.0f);
 }

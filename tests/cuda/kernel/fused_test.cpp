@@ -56,7 +56,8 @@ struct BlockSums {
     for (int t = 0; t < x.k.tokens(); ++t) {
       const auto b = static_cast<std::size_t>(x.c.key_blocks.block_of(t));
       for (std::size_t d = 0; d < D; ++d) {
-        const double key = exact_phi(x.c.key_map, x.k.value(batch, t, head, static_cast<int>(d)));
+        const double key =
+            exact_phi<T>(x.c.key_map, x.k.value(batch, t, head, static_cast<int>(d)));
         z[b][d] += key;
         z_plus[b][d] += std::abs(key) + eta;
         for (std::size_t e = 0; e < D; ++e) {
@@ -110,7 +111,7 @@ void compare_fused(Comparison& comparison, const DirectProblem<T, D, D>& x, int 
     std::array<double, D> n{}, dn{};
     double den = 0, dz = 0;
     for (std::size_t d = 0; d < D; ++d) {
-      const double q = exact_phi(x.c.query_map, x.q.value(batch, t, head, static_cast<int>(d)));
+      const double q = exact_phi<T>(x.c.query_map, x.q.value(batch, t, head, static_cast<int>(d)));
       den += q * z[d];
       dz += e_d * (std::abs(q) + eta) * z_plus[d];
       for (std::size_t e = 0; e < D; ++e) {

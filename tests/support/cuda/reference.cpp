@@ -49,7 +49,7 @@ Expected expected(const Call<T>& call, int b, int h, double chain) {
   const double u = kRoundoff<T>, eta = std::ldexp(1.0, Format<T>::kLowest);
   const double scale = static_cast<double>(op.scale), eps = static_cast<double>(op.eps);
   const auto feature = [](const mhla::cuda::FeatureMap& map) {
-    return [map](double x) { return exact_phi(map, x); };
+    return [map](double x) { return exact_phi<T>(map, x); };
   };
   const Numbers q = head(call.q, b, h, feature(op.query_map));
   const Numbers k = head(call.k, b, h, feature(op.key_map));

@@ -201,8 +201,8 @@ void compare(Comparison& comparison, const Streams<T, D, E, P>& x, int batch, in
     double den = 0, dz = 0;
     for (std::size_t d = 0; d < kD; ++d) {
       const int column = static_cast<int>(d);
-      const double key = exact_phi(x.c.map, x.k.value(batch, t, head, column));
-      const double query = exact_phi(x.c.map, x.q.value(batch, t, head, column));
+      const double key = exact_phi<T>(x.c.map, x.k.value(batch, t, head, column));
+      const double query = exact_phi<T>(x.c.map, x.q.value(batch, t, head, column));
       const double plus = std::abs(query) + eta;
       z[own][d] += key;
       z_plus[own][d] += std::abs(key) + eta;

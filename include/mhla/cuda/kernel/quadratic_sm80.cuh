@@ -14,11 +14,10 @@
 /// A thread block has 128 queries of one pair, in the order of the sequence; along x: pair, then
 /// queries. Queries first, then 64 keys and their values at a time come through two slots of shared
 /// memory. Warps hold 16 or 32 rows of phi(q), and make P of 16 keys and multiply it before they go
-/// on to the next 16:
-///
-/// Where Causal, warps have 16 rows, and as many warps make up for that. phi(k) is made in shared
-/// memory by those who copied it. The mixing matrix is copied to shared memory where it has at most
-/// 64 x 64 numbers, or as many in other proportions, and read from device memory otherwise.
+/// on to the next 16. Where Causal, warps have 16 rows, and as many warps make up for that. phi(k)
+/// is made in shared memory by those who copied it. The mixing matrix is copied to shared memory
+/// where it has at most 64 x 64 numbers, or as many in other proportions, and read from device
+/// memory otherwise.
 ///
 /// Later tokens, where Causal: 16 x 16 parts of P right of the diagonal are not made and not
 /// multiplied, and multiply_lower sees to it that infinities and NaN of v_j leave earlier tokens
@@ -209,9 +208,12 @@ class QuadraticSm80 {
         add_group(p, at, n, group, group == own, sums);
       }
     } else {
-      MHLA_CUDA_UNROLL
-      for (std::int32_t group = 0; group < kGroups; ++group)
-        add_group(p, at, n, group, false, sums);
+      constexpr std::int32_t kTogether = D == 72 ? 1 : kGroups;  // as registers allow
+      MHLA_CUDA_LOOP
+      for (std::int32_t first = 0; first < kGroups; first += kTogether) {
+        MHLA_CUDA_UNROLL
+        for (std::int32_t i = 0; i < kTogether; ++i) add_group(p, at, n, first + i, false, sums);
+      }
     }
   }
 

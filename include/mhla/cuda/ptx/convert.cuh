@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The 16-bit numbers of tensors, and what is done to single numbers. PTX ISA: cvt, max, ex2.
+/// The 16-bit numbers of tensors, and what is done to single numbers. PTX ISA: cvt, max, fma, ex2.
 
 #include <cstdint>
 
@@ -75,10 +75,43 @@ MHLA_DEVICE float high<half>(std::uint32_t pair) {
   return x;
 }
 
-/// The greater of two numbers, NaN if one is.
-MHLA_DEVICE float max_nan(float x, float y) {
-  float z;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+/// Of two pairs the greater numbers, NaN if one is.
+template <class T>
+MHLA_DEVICE std::uint32_t max_nan_x2(std::uint32_t x, std::uint32_t y);
+
+template <>
+MHLA_DEVICE std::uint32_t max_nan_x2<bfloat16>(std::uint32_t x, std::uint32_t y) {
+  std::uint32_t z;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+}
+
+template <>
+MHLA_DEVICE std::uint32_t max_nan_x2<half>(std::uint32_t x, std::uint32_t y) {
+  std::uint32_t z;
+  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+}
+
+/// The sums of two pairs, each rounded to nearest even. sm_80 has no add.bf16x2: x 1 + y.
+template <class T>
+MHLA_DEVICE std::uint32_t add_x2(std::uint32_t x, std::uint32_t y);
+
+template <>
+MHLA_DEVICE std::uint32_t add_x2<bfloat16>(std::uint32_t x, std::uint32_t y) {
+  std::uint32_t z;
+  if constexpr (kArch == Arch::kSm90a) {
+    asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  } else {
+    asm("fma.rn.bf16x2 %0, %1, %3, %2;" : "=r"(z) : "r"(x), "r"(y), "r"(0x3F803F80u));
+  }
+  return z;
+}
+
+template <>
+MHLA_DEVICE std::uint32_t add_x2<half>(std::uint32_t x, std::uint32_t y) {
+  std::uint32_t z;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
   return z;
 }
 

@@ -1,17 +1,19 @@
 #pragma once
 
 /// \file
-/// Stage 1 on the device: phi of pairs of 16-bit numbers, in float and rounded once.
+/// Stage 1 on the device: phi of pairs of 16-bit numbers, rounded once.
 ///
 ///     identity        x                            max(x, -inf) + 0
 ///     relu            max(x, 0) + eps
-///     elu_plus_one    x + 1 for x > 0, otherwise e^x
+///     elu_plus_one    x + 1 for x > 0, otherwise e^x, in float
 ///
-/// One formula serves the first two. Which of the formulas it is a kernel asks once for all numbers
-/// of a tile: the compiler does not move the question out of the loop.
+/// One formula serves the first two: two instructions for a pair, with eps rounded to the type of
+/// the tensors. Which of the formulas it is a kernel asks once for all numbers of a tile: the
+/// compiler does not move the question out of the loop.
 
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/ptx/convert.cuh"
@@ -23,18 +25,52 @@ struct EluPlusOne {
   MHLA_DEVICE float operator()(float x) const {
     return x > 0 ? x + 1 : ptx::ex2_approx(x * 1.442695041f);
   }
+  template <class T>
+  MHLA_DEVICE std::uint32_t of_pair(std::uint32_t x) const {
+    return ptx::pack<T>((*this)(ptx::low<T>(x)), (*this)(ptx::high<T>(x)));
+  }
+};
+
+/// A number twice, as a pair of each type, which instructions take from a kernel's parameters.
+struct BothPairs {
+  std::uint32_t of_bfloat16;
+  std::uint32_t of_half;
+
+  /// Of the nearest numbers to x, which is not NaN, ties to even.
+  static constexpr BothPairs of(float x) {
+    const auto bits = __builtin_bit_cast(std::uint32_t, x);
+    const std::uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7FFFFFFF;
+    const std::uint32_t top = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    std::uint32_t narrow = 0x7C00;  // infinite
+    if (size < 0x38800000) {        // below 2^-14: steps of 2^-24
+      const float steps = (x < 0 ? -x : x) * 0x1p24f;
+      narrow = static_cast<std::uint32_t>(steps + 0x1.8p23f - 0x1.8p23f);
+    } else if (size < 0x477FF000) {  // 65520
+      narrow = ((size + 0xFFF + (size >> 13 & 1)) >> 13) - (112u << 10);
+    }
+    return {top * 0x10001, (narrow | sign) * 0x10001};
+  }
+  template <class T>
+  MHLA_HOST_DEVICE constexpr std::uint32_t as() const {
+    return std::is_same_v<T, half> ? of_half : of_bfloat16;
+  }
 };
 
 struct Threshold {
-  float floor;
-  float eps;
-  MHLA_DEVICE float operator()(float x) const { return ptx::max_nan(x, floor) + eps; }
+  BothPairs floor;
+  BothPairs eps;
+  template <class T>
+  MHLA_DEVICE std::uint32_t of_pair(std::uint32_t x) const {
+    return ptx::add_x2<T>(ptx::max_nan_x2<T>(x, floor.as<T>()), eps.as<T>());
+  }
 };
 
+/// As its functions make it.
 struct FeatureMap {
   float floor;
   float eps;
   bool exponential;
+  Threshold threshold{BothPairs::of(floor), BothPairs::of(eps)};
 
   static constexpr FeatureMap identity() {
     return {-std::numeric_limits<float>::infinity(), 0, false};
@@ -48,7 +84,7 @@ struct FeatureMap {
     if (exponential) {
       work(EluPlusOne{});
     } else {
-      work(Threshold{floor, eps});
+      work(threshold);
     }
   }
 };
@@ -57,7 +93,7 @@ struct FeatureMap {
 template <class T, class Formula, int kCount>
 MHLA_DEVICE void apply(Formula phi, std::uint32_t (&pairs)[kCount]) {
   MHLA_CUDA_UNROLL
-  for (std::uint32_t& x : pairs) x = ptx::pack<T>(phi(ptx::low<T>(x)), phi(ptx::high<T>(x)));
+  for (std::uint32_t& x : pairs) x = phi.template of_pair<T>(x);
 }
 
 template <class T, int kCount>

@@ -186,7 +186,20 @@ template <>
 float high<half>(std::uint32_t pair) {
   return low<half>(pair >> 16);
 }
-float max_nan(float x, float y) { return emulator::max_nan(x, y); }
+template <class T>
+std::uint32_t max_nan_x2(std::uint32_t x, std::uint32_t y) {
+  return pack<T>(emulator::max_nan(low<T>(x), low<T>(y)),
+                 emulator::max_nan(high<T>(x), high<T>(y)));
+}
+template std::uint32_t max_nan_x2<bfloat16>(std::uint32_t, std::uint32_t);
+template std::uint32_t max_nan_x2<half>(std::uint32_t, std::uint32_t);
+/// A float has twice the digits and two more, so that a sum rounded to it first is the same.
+template <class T>
+std::uint32_t add_x2(std::uint32_t x, std::uint32_t y) {
+  return pack<T>(low<T>(x) + low<T>(y), high<T>(x) + high<T>(y));
+}
+template std::uint32_t add_x2<bfloat16>(std::uint32_t, std::uint32_t);
+template std::uint32_t add_x2<half>(std::uint32_t, std::uint32_t);
 float rcp_approx(float x) { return 1 / x; }
 float rsqrt_approx(float x) { return static_cast<float>(1 / std::sqrt(static_cast<double>(x))); }
 float ex2_approx(float x) {

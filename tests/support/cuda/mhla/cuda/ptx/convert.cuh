@@ -25,7 +25,11 @@ float low(std::uint32_t pair);
 template <class T>
 float high(std::uint32_t pair);
 
-float max_nan(float x, float y);
+template <class T>
+std::uint32_t max_nan_x2(std::uint32_t x, std::uint32_t y);
+template <class T>
+std::uint32_t add_x2(std::uint32_t x, std::uint32_t y);
+
 float ex2_approx(float x);
 float rcp_approx(float x);
 float rsqrt_approx(float x);
