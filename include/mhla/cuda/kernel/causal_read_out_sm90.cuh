@@ -13,22 +13,20 @@
 /// queries too, but each computes P. They map K where it lies, for wgmma reads it there, when the
 /// first queries of a block come to it:
 ///
-///     P = T(m_ii phi(Q) phi(K tile)^T)   [64, 64], K tiles from the own one down; by every
-///                                        warpgroup (kernel/own_block.cuh)
-///     O += P V
-///     O += phi(Q) S~_i                   and den; nothing for i = 0
-///     norm and gate of O                 where wanted (tile/output_norm.cuh)
+///     P = T(phi(Q) phi(K tile)^T)    [64, 64], K tiles from the own one down, by every warpgroup;
+///     O += P V                       of half P has m_ii already (kernel/own_block.cuh)
+///     O = m_ii O + phi(Q) S~_i       and den; nothing is added for i = 0
+///     norm and gate of O             where wanted (tile/output_norm.cuh)
 ///
-/// Earlier queries have no use for the tile of those behind them: K and V of the next block come
-/// where that was.
+/// K and V of the next block come where a tile was that earlier queries have no use for.
 ///
 ///     (D, E)        threads      per multiprocessor    tiles of a block, pairs    sums of a thread
 ///     (64, 64)      128 + 32     2 thread blocks       4, 4                       32 + 32
 ///     (128, 128)    256 + 128    1                     4, 3                       32 + 32
 ///     (128, 256)    256 + 128    1                     2, 1                       64 + 32
 ///
-/// K and V of other blocks are never read, those of later tokens of the block never multiplied by
-/// anything but a zero that replaces what came of K, and not even that where V is not finite.
+/// K and V of other blocks are never read, V of later tokens never multiplied but by a zero that
+/// replaces what came of K, and not even that where it is not finite.
 ///
 /// Shared memory: the rings, as many slots as fit; 2048 bytes a warp from which the copy engine
 /// takes its rows of O; 16 bytes of barriers a slot; 512 bytes of squares.
@@ -104,8 +102,9 @@ struct CausalReadOutSm90 {
   struct WorkTile {
     std::uint32_t warp;  // of the block
     std::uint32_t lane;
-    int column;  // the warpgroup's first
-    bool mixed;  // there are earlier blocks
+    int column;    // the warpgroup's first
+    bool mixed;    // there are earlier blocks
+    float weight;  // m_ii, if P is without
     Item item;
   };
 
@@ -189,12 +188,13 @@ struct CausalReadOutSm90 {
   }
 
   static MHLA_DEVICE void read(const Params& p, const Rings& rings, std::uint32_t thread) {
+    const int column = static_cast<int>(thread / 128) * Config::kColumns;
     RingCursor mixture, query, key_value;
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
       const std::int32_t own = p.stage.mixing.own(item.block), last = tiles(p) - 1;
-      const WorkTile work{thread / 32, thread % 32,
-                          static_cast<int>(thread / 128) * Config::kColumns, own > 0, item};
       const float weight = ptx::ld_global_nc_f32(p.stage.mixing.row(item.block) + own);
+      const float left = Tile::kWeighs ? 1 : weight;
+      const WorkTile work{thread / 32, thread % 32, column, own > 0, left, item};
       MHLA_CUDA_LOOP
       for (std::int32_t tile = last; tile >= 0; --tile) {
         rings.queries.consumer_wait(query);
@@ -213,15 +213,15 @@ struct CausalReadOutSm90 {
           const std::uint32_t keys = rings.key_values.slot(at);
           if (tile == last) {
             rings.key_values.consumer_wait(at);
-            Tile::template map<E>(p.stage.key_map, keys, tile_rows(p, other),
-                                  Config::kConsumers * 32, thread);
+            Tile::template map<E, 32 * Config::kConsumers>(p.stage.key_map, keys,
+                                                           tile_rows(p, other), thread);
           }
           const auto panels = static_cast<std::uint32_t>(D + work.column) / 64;
           Tile{keys, keys + panels * Tile::kPanelBytes, weight, work.warp % 4, work.lane}.add(
               totals, sums, features, other == tile);
           at = at.after(1, rings.key_values.count);
         }
-        RowPair den{totals[0], totals[2]};
+        RowPair den{totals[0] * work.weight, totals[2] * work.weight};
         if (work.mixed) {
           if (tile == last) rings.mixtures.consumer_wait(mixture);
           add_mixture(p, work, features, Mixture{rings.mixtures.slot(mixture)}, den, sums);
@@ -247,7 +247,7 @@ struct CausalReadOutSm90 {
       own.x += earlier.x;
       own.x_8 += earlier.x_8;
     }
-    scale_sums(sums, p.stage.mixtures.scale);
+    scale_sums(sums, p.stage.mixtures.scale * work.weight);
     ptx::fence_registers(sums);
     ptx::wgmma_fence();
     mixture.template multiply<T>(sums, features, work.column);
@@ -260,7 +260,7 @@ struct CausalReadOutSm90 {
   static MHLA_DEVICE void write(const Params& p, const WorkTile& work, std::int32_t tile,
                                 RowPair den, float (&sums)[kTiles][4]) {
     const Normalization& by = p.stage.normalization;
-    const float unit = work.mixed ? inverse_power(p.stage.mixtures.scale) : 1;
+    const float unit = work.mixed ? inverse_power(p.stage.mixtures.scale) : work.weight;
     RowPair factors{by.factor(den.x) * unit, by.factor(den.x_8) * unit};
     const std::int32_t row = 64 * tile + 16 * static_cast<std::int32_t>(work.warp % 4);
     if (p.stage.norm.normed) {

@@ -3,7 +3,9 @@
 /// \file
 /// What 64 tokens get from 64 tokens of their own block, those up to themselves, for a warpgroup:
 ///
-///     P = T(m_ii phi(Q) phi(K)^T)    wgmma; 0 for keys later than the query
+///     P = T(w phi(Q) phi(K)^T)       wgmma; 0 for keys later than the query. w is m_ii for half,
+///                                    whose range its products might leave, and otherwise 1:
+///                                    sums are multiplied then, and not all weights
 ///     totals += P 1                  mma.sync
 ///     O += P V                       of their own tile: by each warp alone
 ///                                    (tile/triangular_product.cuh),
@@ -12,6 +14,7 @@
 /// Later tokens of the tile never enter, whatever they are.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
@@ -23,6 +26,7 @@
 #include "mhla/cuda/tile/feature_map.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/product.cuh"
 #include "mhla/cuda/tile/triangular_product.cuh"
 
@@ -34,41 +38,48 @@ template <class T, int D, int kColumns>
 struct OwnBlockTile {
   static constexpr int kTiles = kColumns / 8;
   static constexpr std::uint32_t kPanelBytes = 64 * 128;
+  static constexpr bool kWeighs = std::is_same_v<T, half>;  ///< whether w is m_ii
 
   std::uint32_t keys;    ///< shared address of the first panel
   std::uint32_t values;  ///< likewise
-  float weight;          ///< m_ii
+  float weight;          ///< w
   std::uint32_t warp;    ///< of the warpgroup
   std::uint32_t lane;
 
   /// phi of loaded keys in place, the first `rows` of 64, and zeros behind, in the kValues columns
-  /// of values behind them too. Called by `threads` threads, who meet at barrier 1.
-  template <int kValues>
+  /// of values behind them too. Called by kThreads threads, who meet at barrier 1.
+  template <int kValues, std::uint32_t kThreads>
   static MHLA_DEVICE void map(const FeatureMap& map, std::uint32_t keys, std::int32_t rows,
-                              std::uint32_t threads, std::uint32_t thread) {
-    constexpr std::uint32_t kPieces = kPanelBytes / 16;
+                              std::uint32_t thread) {
+    constexpr std::uint32_t kPieces = kPanelBytes / 16, kOwn = kPieces / kThreads * (D / 64);
     const std::uint32_t filled = static_cast<std::uint32_t>(rows) * 8;
+    // The n-th piece of the thread: all are loaded together.
+    const auto row_piece = [&](std::uint32_t n) { return n / (D / 64) * kThreads + thread; };
+    const auto at = [&](std::uint32_t n) {
+      return keys + n % (D / 64) * kPanelBytes + 16 * row_piece(n);
+    };
+    ptx::Words4 w[kOwn] = {};
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t n = 0; n < kOwn; ++n) {
+      if (row_piece(n) < filled) w[n] = ptx::ld_shared_v4(at(n));
+    }
     map.with_formula([&](auto phi) {
       MHLA_CUDA_UNROLL
-      for (int panel = 0; panel < D / 64; ++panel) {
-        MHLA_CUDA_LOOP
-        for (std::uint32_t i = thread; i < filled; i += threads) {
-          const std::uint32_t at = keys + panel * kPanelBytes + 16 * i;
-          ptx::Words4 w = ptx::ld_shared_v4(at);
-          apply<T>(phi, w.x);
-          ptx::st_shared_v4(at, w);
-        }
-      }
+      for (ptx::Words4& own : w) apply<T>(phi, own.x);
     });
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t n = 0; n < kOwn; ++n) {
+      if (row_piece(n) < filled) ptx::st_shared_v4(at(n), w[n]);
+    }
     MHLA_CUDA_LOOP
-    for (std::uint32_t i = filled + thread; i < kPieces; i += threads) {
+    for (std::uint32_t i = filled + thread; i < kPieces; i += kThreads) {
       MHLA_CUDA_UNROLL
       for (int panel = 0; panel < (D + kValues) / 64; ++panel) {
         ptx::st_shared_v4(keys + panel * kPanelBytes + 16 * i, {});
       }
     }
     ptx::fence_proxy_async();
-    ptx::bar_sync(1, threads);
+    ptx::bar_sync(1, kThreads);
   }
 
   /// sums += P V and, in every column, totals += sums of the rows of P, for queries of which
@@ -107,12 +118,13 @@ struct OwnBlockTile {
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
     ptx::fence_registers(scores);
+    if constexpr (kWeighs) scale_sums(scores, weight);
     Fragment<64> rounded;
     MHLA_CUDA_UNROLL
     for (int j = 0; j < 8; ++j) {
       const float(&c)[4] = scores[j];
-      rounded.x[2 * j] = ptx::pack<T>(c[0] * weight, c[1] * weight);
-      rounded.x[2 * j + 1] = ptx::pack<T>(c[2] * weight, c[3] * weight);
+      rounded.x[2 * j] = ptx::pack<T>(c[0], c[1]);
+      rounded.x[2 * j + 1] = ptx::pack<T>(c[2], c[3]);
     }
     return rounded;
   }
