@@ -19,6 +19,7 @@
 #include "mhla/cuda/kernel/mixing_sm90.cuh"
 #include "mhla/cuda/kernel/mixing_sm90_config.cuh"
 #include "mhla/cuda/kernel/mixing_strip.cuh"
+#include "mhla/cuda/kernel/rounded_mixing.cuh"
 #include "support/cuda/mixing_run.hpp"
 
 namespace cuda_test {
@@ -264,7 +265,7 @@ TEST(MixingSm90, SharesOutRowsByWhatTheirItemsMove) {
   for (const int multiprocessors : {16, 100, 132, 300}) {
     SCOPED_TRACE(multiprocessors);
     MixingSm90Parameters p{};
-    TensorBox boxes[4] = {};
+    TensorBox boxes[6] = {};
     Kernel::prepare({{}, {}, {}, 512, 512, true}, 16, multiprocessors, p, boxes);
     EXPECT_TRUE(p.items.stays);
     const auto blocks = static_cast<int>(Kernel::grid(p, 16));
@@ -299,6 +300,45 @@ TEST(MixingSm90, ReadsTheMatrixOnceForEachThreadBlock) {
     }
     EXPECT_LT(blocks, p.items.count);
     EXPECT_EQ(mixtures.launch(false).bytes_read("m"), std::size_t{4} * rows * c.columns);
+  }
+}
+
+TEST(MixingSm90, ReadsRoundedCoefficientsOnceForEachItem) {
+  using Run = Mixtures<MixingOnSm90, bfloat16, 64, 64, Precision::kPair>;
+  Run mixtures({200, 130, 1, false, false, 3});
+  const auto p = mixtures.params(false);
+  EXPECT_FALSE(p.items.stays);
+  const emulator::Report r = mixtures.launch(false);
+  EXPECT_EQ(r.bytes_read("m"), 0u);
+  const std::size_t columns = std::size_t(p.items.count / p.items.rows.value());
+  EXPECT_EQ(r.bytes_read("rounded"), columns * 200 * 130 * 2);
+  EXPECT_EQ(r.bytes_read("rounded_low"), columns * 200 * 130 * 2);
+}
+
+/// Both parts, and zeros where b does not count and at the end of rows.
+template <class T>
+void expect_rounded(bool earlier) {
+  Mixtures<MixingOnSm90, T, 64, 64, Precision::kPair> x({20, 13, 1, earlier});
+  using Round = RoundedMixingSm80<T, Precision::kPair>;
+  const MixingParameters stage = x.stage(false);
+  emulator::Device device(1);
+  device.track("m", x.mixing.data(), x.mixing.bytes(), emulator::Access::kRead);
+  device.track("high", x.rounded_high.raw(), x.rounded_high.bytes(), emulator::Access::kWrite);
+  device.track("low", x.rounded_low.raw(), x.rounded_low.bytes(), emulator::Access::kWrite);
+  device.launch<Round>(Round::grid(stage, 1), stage);
+  for (int i = 0; i < 20; ++i) {
+    for (int b = 0; b < 16; ++b) {
+      const double m = b < x.end(i) ? x.m(i, b) : 0, high = round_to<T>(m);
+      ASSERT_EQ(x.rounded_high.value(16 * i + b), high) << i << " " << b;
+      ASSERT_EQ(x.rounded_low.value(16 * i + b), round_to<T>(m - high)) << i << " " << b;
+    }
+  }
+}
+
+TEST(RoundedMixing, HasBothPartsAndZerosWhereNothingCounts) {
+  for (const bool earlier : {false, true}) {
+    expect_rounded<bfloat16>(earlier);
+    expect_rounded<half>(earlier);
   }
 }
 

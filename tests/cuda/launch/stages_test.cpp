@@ -11,11 +11,13 @@ using mhla::cuda::WorkspaceArrays;
 
 /// Every part of which is another.
 struct Parts {
-  unsigned char bytes[8] = {};
+  unsigned char bytes[9] = {};
   float numbers[4] = {};
   Problem problem{};
-  WorkspaceArrays arrays{
-      {bytes, bytes + 1, numbers}, {bytes + 2, bytes + 3, numbers + 1}, numbers + 2};
+  WorkspaceArrays arrays{{bytes, bytes + 1, numbers},
+                         {bytes + 2, bytes + 3, numbers + 1},
+                         numbers + 2,
+                         {bytes + 8, nullptr}};
 
   Parts() {
     problem.q.data = bytes + 4;
@@ -78,6 +80,7 @@ TEST(Stages, KeySumsAreMixedWhereThereIsAPlaceForThem) {
   Parts p;
   const MixingParameters both = mhla::cuda::mixing_stage(p.problem, p.arrays, {p.numbers + 3, 9});
   EXPECT_EQ(both.rows, 4);
+  EXPECT_EQ(both.rounded.high, p.bytes + 8);
   EXPECT_EQ(both.columns, 7);
   EXPECT_FALSE(both.earlier);
   EXPECT_EQ(both.in.key_sum, p.numbers);

@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <typeinfo>
+#include <utility>
 
 #include "emulator/async_box.hpp"
 #include "emulator/device.hpp"
@@ -47,30 +50,31 @@ std::string type_name() {
   return text.get();
 }
 
-/// Takes kernels as cuda::Stream does, and notes how many blocks they have.
+/// Takes kernels as cuda::Stream does, and notes how many blocks each has, by its type.
 struct Grids {
   template <class Kernel>
   void run(const typename Kernel::Params& parameters, std::int32_t pairs,
            Start = Start::kInOrder) const {
-    blocks.push_back(Kernel::grid(parameters, pairs));
+    blocks[type_name<Kernel>()] = Kernel::grid(parameters, pairs);
   }
   TensorMap tensor_map(const TensorBox&) const { return {}; }
 
-  mutable std::vector<std::uint32_t> blocks;
+  mutable std::map<std::string, std::uint32_t> blocks;
 };
 
 /// Runs some blocks of each.
 class Samples {
  public:
-  Samples(emulator::Device& device, std::vector<std::uint32_t> items)
+  Samples(emulator::Device& device, std::map<std::string, std::uint32_t> items)
       : device_(device), items_(std::move(items)) {}
 
   template <class Kernel>
   void run(const typename Kernel::Params& parameters, std::int32_t pairs,
            Start start = Start::kInOrder) const {
     const bool early = start == Start::kEarly;
-    const std::uint32_t grid = Kernel::grid(parameters, pairs), items = items_[launches.size()];
-    Launch launch{type_name<Kernel>(), early, Kernel::kThreads, Kernel::kBlocksPerMultiprocessor,
+    const std::string name = type_name<Kernel>();
+    const std::uint32_t grid = Kernel::grid(parameters, pairs), items = items_.at(name);
+    Launch launch{name, early, Kernel::kThreads, Kernel::kBlocksPerMultiprocessor,
                   static_cast<double>(items)};
     const std::vector<std::uint32_t> blocks = chosen(grid);
     device_.run_only(blocks);
@@ -96,7 +100,7 @@ class Samples {
   }
 
   emulator::Device& device_;
-  std::vector<std::uint32_t> items_;
+  std::map<std::string, std::uint32_t> items_;
 };
 
 /// One sequence of kPairs heads, [B, N, H, .].
@@ -137,9 +141,10 @@ struct Tensors {
 
 /// The parts of a workspace as tracked ranges.
 template <int D, int E>
-void track_workspace(const Problem& problem, unsigned char* begin, emulator::Device& device,
-                     std::map<std::string, double>& arrays, double scale) {
-  const WorkspaceParts parts = workspace_parts<D, E>(problem, rooms_of(problem));
+void track_workspace(const Problem& problem, const Rooms& rooms, unsigned char* begin,
+                     emulator::Device& device, std::map<std::string, double>& arrays,
+                     double scale) {
+  const WorkspaceParts parts = workspace_parts<D, E>(problem, rooms);
   const auto part = [&](const char* name, std::size_t from, std::size_t to) {
     if (from == to) return;
     device.track(name, begin + from, to - from, Access::kReadWrite);
@@ -148,7 +153,11 @@ void track_workspace(const Problem& problem, unsigned char* begin, emulator::Dev
   part("summaries", parts.summaries, parts.key_sums);
   part("key sums", parts.key_sums, parts.mixtures);
   part("mixtures", parts.mixtures, parts.mixed_key_sums);
-  part("mixed key sums", parts.mixed_key_sums, parts.bytes);
+  part("mixed key sums", parts.mixed_key_sums, parts.rounded);
+  if (parts.rounded < parts.bytes) {
+    device.track("rounded", begin + parts.rounded, parts.bytes - parts.rounded, Access::kReadWrite);
+    arrays["rounded"] = static_cast<double>(parts.bytes - parts.rounded);  // of all pairs
+  }
 }
 
 }  // namespace
@@ -174,7 +183,8 @@ Call sample(const Sizes& sizes, const Device& device) {
   Plan sampled = call.plan;
   sampled.group = {1, kPairs};
   const double scale = static_cast<double>(pairs) / kPairs;
-  const Zeros workspace(workspace_parts<D, E>(problem, rooms_of(problem)).bytes);
+  const Rooms rooms = rooms_of<D, E>(problem, {device.arch, 1});  // which keeps the least of m
+  const Zeros workspace(workspace_parts<D, E>(problem, rooms).bytes);
   const MixingArray mixing{reinterpret_cast<const float*>(x.mixing.data()), sizes.blocks.blocks()};
   const auto run_on = [&](std::int32_t multiprocessors, const auto& stream) {
     const Device target{device.arch, multiprocessors};
@@ -191,20 +201,23 @@ Call sample(const Sizes& sizes, const Device& device) {
   // all of them what they keep; but about 32 at most.
   auto multiprocessors =
       static_cast<std::uint32_t>(std::max(1.0, std::round(device.multiprocessors / scale)));
-  for (std::size_t i = 0; i < most.blocks.size(); ++i) {
-    if (most.blocks[i] == least.blocks[i]) continue;
-    multiprocessors = std::max(multiprocessors, most.blocks[i] / least.blocks[i] / 32);
+  for (const auto& [name, blocks] : most.blocks) {
+    const std::uint32_t one = least.blocks.at(name);
+    if (blocks != one) multiprocessors = std::max(multiprocessors, blocks / one / 32);
   }
   emulator::Device emulated;
   x.track(emulated);
   x.add_to(call.arrays, scale);
   if (call.plan.workspace_bytes > 0) {
-    track_workspace<D, E>(problem, workspace.data(), emulated, call.arrays, scale);
+    track_workspace<D, E>(problem, rooms, workspace.data(), emulated, call.arrays, scale);
   }
   const Samples samples(emulated, most.blocks);
   run_on(static_cast<std::int32_t>(multiprocessors), samples);
   call.launches = samples.launches;
-  for (Launch& launch : call.launches) launch.items *= scale;
+  for (Launch& launch : call.launches) {
+    const bool of_all_pairs = launch.kernel.find("::RoundedMixing") != std::string::npos;
+    if (!of_all_pairs) launch.items *= scale;
+  }
   return call;
 }
 
@@ -241,7 +254,7 @@ Call sample_steps(const Sizes& sizes) {
     emulator::Device emulated;
     x.track(emulated);
     emulated.track("state", memory.data(), memory.bytes(), Access::kReadWrite);
-    const Samples samples(emulated, {Kernel::grid(parameters, kPairs)});
+    const Samples samples(emulated, {{type_name<Kernel>(), Kernel::grid(parameters, kPairs)}});
     samples.run<Kernel>(parameters, kPairs);
     call.launches.push_back(samples.launches[0]);
     call.launches.back().items *= scale;

@@ -96,7 +96,7 @@ class FormTest : public testing::Test {
       const mhla::cuda::Problem part = mhla::cuda::part_of(problem, {0, 0}, group);
       plan.group = group;
       plan.workspace_bytes =
-          mhla::cuda::workspace_parts<D, E>(part, mhla::cuda::rooms_of(part)).bytes;
+          mhla::cuda::workspace_parts<D, E>(part, mhla::cuda::rooms_of<D, E>(part, device)).bytes;
       std::memset(parts.o.raw(), 0xFF, parts.o.bytes());
       EXPECT_EQ((run_only<D, E>(parts, plan, device, 2).early_launches), 3 * count - 1);
       EXPECT_EQ(std::memcmp(whole.o.raw(), parts.o.raw(), whole.o.bytes()), 0);

@@ -28,6 +28,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/mixing_sm80.cuh"
 #include "mhla/cuda/kernel/mixing_sm90.cuh"
+#include "mhla/cuda/kernel/rounded_mixing.cuh"
 #include "support/cuda/problem.hpp"
 
 namespace cuda_test {
@@ -64,6 +65,7 @@ struct Mixtures {
   using Kernel = typename Kernels::template Kernel<T, D, E, P>;
   static constexpr bool kPair = P == Precision::kPair;
   static constexpr bool kSm80 = Kernels::kArch == Arch::kSm80;
+  static constexpr emulator::Access kBoth = emulator::Access::kReadWrite;
 
   explicit Mixtures(const MixingCase& given)
       : c(given),
@@ -72,6 +74,8 @@ struct Mixtures {
         in_high(size(c.columns) * E),
         in_low(size(c.columns) * E),
         in_z(size(c.columns)),
+        rounded_high(c.rows * mhla::cuda::RoundedMixing::stride(c.columns)),
+        rounded_low(rounded_high.size()),
         high(size(c.rows) * E),
         low(size(c.rows) * E),
         z(size(c.rows)) {
@@ -101,21 +105,24 @@ struct Mixtures {
   int end(int i) const { return c.earlier && i < c.columns ? i : c.columns; }
   double m(int i, int b) const { return mixing.value(i * stride + b); }
 
+  MixingParameters stage(bool key_sum) {
+    return {{in_high.raw(), kPair ? in_low.raw() : nullptr, key_sum ? in_z.data() : nullptr},
+            {high.raw(), kPair ? low.raw() : nullptr, key_sum ? z.data() : nullptr},
+            {mixing.data(), stride},
+            c.rows,
+            c.columns,
+            c.earlier,
+            {rounded_high.raw(), kPair ? rounded_low.raw() : nullptr}};
+  }
+
   typename Kernel::Params params(bool key_sum) {
-    const MixingParameters stage{
-        {in_high.raw(), kPair ? in_low.raw() : nullptr, key_sum ? in_z.data() : nullptr},
-        {high.raw(), kPair ? low.raw() : nullptr, key_sum ? z.data() : nullptr},
-        {mixing.data(), stride},
-        c.rows,
-        c.columns,
-        c.earlier};
     if constexpr (kSm80) {
-      return stage;
+      return stage(key_sum);
     } else {
       typename Kernel::Params p{};
-      mhla::cuda::TensorBox boxes[4] = {};
-      EXPECT_TRUE(Kernel::prepare(stage, c.pairs, c.multiprocessors, p, boxes));
-      for (int i = 0; i < 4; ++i) {
+      mhla::cuda::TensorBox boxes[6] = {};
+      EXPECT_TRUE(Kernel::prepare(stage(key_sum), c.pairs, c.multiprocessors, p, boxes));
+      for (int i = 0; i < 6; ++i) {
         if (boxes[i].base != nullptr) p.maps[i] = emulator::tensor_map(boxes[i]);
       }
       return p;
@@ -136,7 +143,16 @@ struct Mixtures {
       device.track("in_z", in_z.data(), in_z.bytes(), emulator::Access::kRead);
       device.track("z", z.data(), z.bytes(), emulator::Access::kWrite);
     }
-    const emulator::Report r = device.launch<Kernel>(Kernel::grid(p, c.pairs), p);
+    bool rounded = false;
+    if constexpr (!kSm80) rounded = !p.items.stays;
+    if (rounded) {
+      using Round = mhla::cuda::RoundedMixingSm80<T, P>;
+      device.track("rounded", rounded_high.raw(), rounded_high.bytes(), kBoth);
+      if (kPair) device.track("rounded_low", rounded_low.raw(), rounded_low.bytes(), kBoth);
+      const MixingParameters own = stage(key_sum);
+      device.launch<Round>(Round::grid(own, c.pairs), own);
+    }
+    const emulator::Report r = device.launch<Kernel>(Kernel::grid(p, c.pairs), p, rounded);
     check_bytes(r, p, key_sum);
     EXPECT_EQ(r.bank_conflicts, 0u);
     return r;
@@ -251,6 +267,7 @@ struct Mixtures {
   Array<float> mixing;
   Array<T> in_high, in_low;
   Array<float> in_z;
+  Array<T> rounded_high, rounded_low;
   Array<T> high, low;
   Array<float> z;
 };

@@ -24,8 +24,8 @@
 ///
 /// If it fits, m of a block's rows stays in shared memory, made once by all threads: up to
 /// [64, 576], [128, 512], [256, 320], of kPair [64, 256], [128, 256], [256, 128]. Of more than 256
-/// rows a block then has the same 128 in all items. Otherwise items are 2 x 2, and 3 warps make
-/// strips of m in a ring of their own.
+/// rows a block then has the same 128 in all items. Otherwise items are 2 x 2, and strips of m come
+/// with those of S, rounded before (rounded_mixing.cuh).
 ///
 /// Strips of 64 b come through a ring, a box of the copy engine each: panels of 64 columns of 64 b,
 /// zeros before the first and behind the last. They are the factor B of wgmma; 64 rows of m are A,
@@ -37,7 +37,7 @@
 /// read first, while the second cache has them, and the mixtures of the first pairs, which are read
 /// out first, written last. S that is read once leaves that cache first. A warp hands 16 rows of 64
 /// columns of S~ to the copy engine at a time, which leaves out those beyond the last. Warps behind
-/// the producer mix the key sums (key_sum_mixing.cuh), when they have made m.
+/// the producer mix the key sums (key_sum_mixing.cuh).
 ///
 /// Numbers that are not finite: a product with m_ib = 0 is still a product, so an S_b with
 /// infinities or NaN gives NaN in the same places of S~_i for every i. With `earlier` those are the
@@ -46,8 +46,8 @@
 /// only there, each row is multiplied by itself (tile/triangular_product.cuh). So the bits of a row
 /// do not depend on later summaries.
 ///
-///     shared memory    ring of S | m | 2048 bytes a warp for key sums | 2048 a warp that S~ leaves
-///                      through | barriers
+///     shared memory    ring of S, or of S and m | m | 2048 bytes a warp for key sums | 2048 a warp
+///                      that S~ leaves through | barriers
 ///
 /// Device memory: S and S~ once, m once for every thread block. Second cache: S once for all or for
 /// every 128 rows; m that does not stay once for every 256 columns of a pair.
@@ -82,7 +82,7 @@ struct MixingSm90 {
 
   /// Fills all but the maps, which are of `boxes`: it can do all problems.
   static constexpr bool prepare(const MixingParameters& stage, std::int32_t pairs,
-                                std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[4]) {
+                                std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[6]) {
     p.stage = stage;
     p.pairs = pairs;
     p.multiprocessors = multiprocessors;
@@ -92,6 +92,10 @@ struct MixingSm90 {
     if (P == Precision::kPair) {
       boxes[1] = strip_box(p, stage.in.low);
       boxes[3] = row_box(p, stage.out.low);
+    }
+    if (!p.items.stays) {
+      boxes[4] = factor_box(p, stage.rounded.high);
+      if (P == Precision::kPair) boxes[5] = factor_box(p, stage.rounded.low);
     }
     return true;
   }
@@ -106,11 +110,11 @@ struct MixingSm90 {
     const Rings rings = rings_of(p, share);
     run_persistent<Config>([&](std::uint32_t thread) { make_factors(p, share, rings, thread); },
                            [&](std::uint32_t thread) {
-                             if (thread == Config::kProducer) load(p, share, rings);
-                             if (thread / 32 > Config::kConsumers) write(p, share, rings, thread);
+                             if (thread == Config::kProducer) load(p, share, rings.summaries);
+                             if (thread / 32 > Config::kConsumers) mix_key_sums(p, thread);
                            },
                            [&](std::uint32_t thread) { mix(p, share, rings, thread); },
-                           rings.summaries, rings.factors);
+                           rings.summaries);
   }
 
  private:
@@ -119,8 +123,8 @@ struct MixingSm90 {
   using KeySums = typename Config::KeySums;
 
   struct Rings {
-    Ring summaries;
-    Ring factors;  ///< m; a slot for each strip where it stays
+    Ring summaries;         ///< and m behind each, where it does not stay
+    std::uint32_t factors;  ///< shared address of m where it stays, strip by strip
   };
 
   /// Summaries of a pair as panels of 64 columns: boxes of so many summaries and panels.
@@ -143,23 +147,33 @@ struct MixingSm90 {
     return box(p.stage.out, part, p.stage.rows, p.pairs, WarpTile::kRows, 1);
   }
 
-  static MHLA_DEVICE Rings rings_of(const Params& p, const MixingShare& share) {
-    const auto slot = static_cast<std::uint32_t>(Config::slot_bytes(p.items));
-    const auto factor = static_cast<std::uint32_t>(Config::factor_bytes(p.items));
-    const auto count = static_cast<std::uint32_t>(share.slots);
-    const auto strips = static_cast<std::uint32_t>(share.strips);
-    const std::uint32_t begin = ptx::shared_begin();
-    const std::uint32_t barriers = Config::barriers(begin);
-    return {{begin, slot, barriers, count},
-            {begin + count * slot, factor, barriers + Config::kMostSlots * Ring::kBarrierBytes,
-             p.items.stays ? strips : count, Config::kWriters}};
+  static constexpr TensorBox factor_box(const Params& p, unsigned char* part) {
+    const std::int32_t columns = p.stage.columns;
+    const auto row = 2 * static_cast<std::uint64_t>(RoundedMixing::stride(columns));
+    const auto rows = static_cast<std::uint32_t>(Config::factor_bytes(p.items)) / (kParts * 128);
+    return {
+        part,
+        {static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(p.stage.rows), 1, 1, 1},
+        {row, row, row, row},
+        {64, rows, 1, 1, 1}};
   }
 
-  /// A strip in slots of the rings.
-  static MHLA_DEVICE Strip strip_at(std::int32_t index, const Rings& rings, RingCursor summaries,
-                                    RingCursor factors) {
-    return {index, rings.summaries.slot(summaries), rings.summaries.slot_bytes / kParts,
-            rings.factors.slot(factors), rings.factors.slot_bytes / kParts};
+  static MHLA_DEVICE Rings rings_of(const Params& p, const MixingShare& share) {
+    const auto slot = static_cast<std::uint32_t>(Config::ring_bytes(p.items));
+    const auto count = static_cast<std::uint32_t>(share.slots);
+    const std::uint32_t begin = ptx::shared_begin();
+    return {{begin, slot, Config::barriers(begin), count}, begin + count * slot};
+  }
+
+  /// A strip of S in a slot of the ring, and of m.
+  static MHLA_DEVICE Strip strip_at(const Params& p, std::int32_t index, const Rings& rings,
+                                    RingCursor at) {
+    const auto summaries = static_cast<std::uint32_t>(Config::slot_bytes(p.items));
+    const auto factors = static_cast<std::uint32_t>(Config::factor_bytes(p.items));
+    const std::uint32_t slot = rings.summaries.slot(at);
+    const std::uint32_t kept = rings.factors + static_cast<std::uint32_t>(index) * factors;
+    return {index, slot, summaries / kParts, p.items.stays ? kept : slot + summaries,
+            factors / kParts};
   }
 
   /// All of m for the rows, where it stays, by all threads.
@@ -170,49 +184,30 @@ struct MixingSm90 {
       for (int part = 0; part < kParts; ++part) {
         ptx::prefetch_tensormap(p.maps[part]);
         ptx::prefetch_tensormap(p.maps[2 + part]);
+        if (!p.items.stays) ptx::prefetch_tensormap(p.maps[4 + part]);
       }
     }
     if (!p.items.stays) return;
-    RingCursor at;
     MHLA_CUDA_LOOP
-    for (std::int32_t strip = 0; strip < share.strips; ++strip, ++at.slot) {
-      strip_at(strip, rings, {}, at)
+    for (std::int32_t strip = 0; strip < share.strips; ++strip) {
+      strip_at(p, strip, rings, {})
           .template store_factors<kThreads / 32>(p.stage, 64 * share.row_tile, thread / 32,
                                                  thread % 32);
     }
   }
 
-  /// What warps behind the producer's do: m in strips, where it does not stay; key sums.
-  static MHLA_DEVICE void write(const Params& p, const MixingShare& share, const Rings& rings,
-                                std::uint32_t thread) {
-    const std::uint32_t warp = thread / 32 - Config::kConsumers - 1, lane = thread % 32;
-    if (!p.items.stays) {
-      RingCursor at;
-      Config::for_items(p, share, [&](const MixingItem& item) {
-        MHLA_CUDA_LOOP
-        for (std::int32_t strip = 0; strip < item.strips; ++strip) {
-          rings.factors.producer_wait(at);
-          strip_at(strip, rings, {}, at)
-              .template store_factors<Config::kWriters>(p.stage, 64 * item.row_tile, warp, lane);
-          rings.factors.producer_commit(at, lane);
-          at = at.after(1, rings.factors.count);
-        }
-      });
-    }
-    mix_key_sums(p, warp, lane, ptx::shared_begin() + Config::kSums + warp * KeySums::kBytes);
-  }
-
-  /// Those of warp `warp` of the writers; and of the consumers too where the writers begin late.
-  static MHLA_DEVICE void mix_key_sums(const Params& p, std::uint32_t warp, std::uint32_t lane,
-                                       std::uint32_t shared) {
+  /// What warps behind the producer's do.
+  static MHLA_DEVICE void mix_key_sums(const Params& p, std::uint32_t thread) {
     if (p.stage.out.key_sum == nullptr) return;
-    const std::uint32_t warps = Config::kWriters + (p.items.stays ? 0 : Config::kConsumers);
+    constexpr std::uint32_t kWarps = Config::kWriters;
+    const std::uint32_t warp = thread / 32 - Config::kConsumers - 1;
+    const std::uint32_t shared = ptx::shared_begin() + Config::kSums + warp * KeySums::kBytes;
     const auto groups = static_cast<std::uint32_t>((p.stage.rows - 1) / KeySums::kRows + 1);
     const std::uint32_t parts =
         static_cast<std::uint32_t>(p.pairs) * groups * KeySums::kColumnGroups;
     MHLA_CUDA_LOOP
-    for (std::uint32_t part = ptx::ctaid_x() * warps + warp; part < parts;
-         part += ptx::nctaid_x() * warps) {
+    for (std::uint32_t part = ptx::ctaid_x() * kWarps + warp; part < parts;
+         part += ptx::nctaid_x() * kWarps) {
       const std::uint32_t upward = parts - 1 - part;
       const std::uint32_t group = upward / KeySums::kColumnGroups;
       KeySums{p.stage,
@@ -220,31 +215,36 @@ struct MixingSm90 {
               static_cast<std::int32_t>(group % groups) * KeySums::kRows,
               static_cast<std::int32_t>(upward % KeySums::kColumnGroups),
               shared,
-              lane}
+              thread % 32}
           .run();
     }
   }
 
-  static MHLA_DEVICE void load(const Params& p, const MixingShare& share, const Rings& rings) {
-    const std::uint32_t bytes = rings.summaries.slot_bytes;
+  static MHLA_DEVICE void load(const Params& p, const MixingShare& share, const Ring& ring) {
+    const auto summaries = static_cast<std::uint32_t>(Config::slot_bytes(p.items));
+    const auto factors = static_cast<std::uint32_t>(Config::factor_bytes(p.items));
     const std::uint64_t once = ptx::createpolicy_evict_first();
     RingCursor at;
     Config::for_items(p, share, [&](const MixingItem& item) {
       MHLA_CUDA_LOOP
       for (std::int32_t strip = 0; strip < item.strips; ++strip) {
-        rings.summaries.producer_acquire(at, bytes);
+        ring.producer_acquire(at, ring.slot_bytes);
         MHLA_CUDA_UNROLL
         for (int part = 0; part < kParts; ++part) {
-          const std::uint32_t to = rings.summaries.slot(at) + part * (bytes / kParts);
+          const std::uint32_t to = ring.slot(at) + part * (summaries / kParts);
           const std::int32_t first = Config::kStrip * strip - p.stage.mixing.lead;
           const BoxOrigin from{{0, first, item.panel, item.pair, 0}};
           if (p.items.rows.value() == 1) {  // nobody reads it again
-            ptx::cp_async_bulk_tensor(to, p.maps[part], from, rings.summaries.full(at), once);
+            ptx::cp_async_bulk_tensor(to, p.maps[part], from, ring.full(at), once);
           } else {
-            ptx::cp_async_bulk_tensor(to, p.maps[part], from, rings.summaries.full(at));
+            ptx::cp_async_bulk_tensor(to, p.maps[part], from, ring.full(at));
           }
+          if (p.items.stays) continue;
+          ptx::cp_async_bulk_tensor(
+              ring.slot(at) + summaries + part * (factors / kParts), p.maps[4 + part],
+              {{Config::kStrip * strip, 64 * item.row_tile, 0, 0, 0}}, ring.full(at));
         }
-        at = at.after(1, rings.summaries.count);
+        at = at.after(1, ring.count);
       }
     });
   }
@@ -253,32 +253,26 @@ struct MixingSm90 {
                               std::uint32_t thread) {
     const std::uint32_t warp = thread / 32, lane = thread % 32;
     const std::uint32_t group = ptx::shfl_idx(warp / 4, 0);  // ptxas sees: the same in a warp
-    RingCursor summaries, factors;
+    const Ring& ring = rings.summaries;
+    RingCursor at;
     Config::for_items(p, share, [&](const MixingItem& item) {
       const MixingUnit units[] = {Config::unit(p, item, group, 0), Config::unit(p, item, group, 1)};
       typename Strip::Sums sums[Config::kUnits];
       MHLA_CUDA_LOOP
       for (std::int32_t strip = 0; strip < item.strips; ++strip) {
-        if (p.items.stays) factors.slot = static_cast<std::uint32_t>(strip);
-        rings.summaries.consumer_wait(summaries);
-        if (!p.items.stays) rings.factors.consumer_wait(factors);
-        const Strip own = strip_at(strip, rings, summaries, factors);
+        ring.consumer_wait(at);
+        const Strip own = strip_at(p, strip, rings, at);
         MHLA_CUDA_UNROLL
         for (int j = 0; j < Config::kUnits; ++j) {
           own.add_to(units[j], p.stage, warp % 4, lane, sums[j]);
         }
-        rings.summaries.consumer_release(summaries, lane);
-        summaries = summaries.after(1, rings.summaries.count);
-        if (!p.items.stays) {
-          rings.factors.consumer_release(factors, lane);
-          factors = factors.after(1, rings.factors.count);
-        }
+        ring.consumer_release(at, lane);
+        at = at.after(1, ring.count);
       }
       MHLA_CUDA_UNROLL
       for (int j = 0; j < Config::kUnits; ++j) write(p, item, units[j], warp, lane, sums[j]);
     });
     if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();
-    if (!p.items.stays) mix_key_sums(p, Config::kWriters + warp, lane, Config::tile(warp).begin);
   }
 
   static MHLA_DEVICE void write(const Params& p, const MixingItem& item, const MixingUnit& unit,

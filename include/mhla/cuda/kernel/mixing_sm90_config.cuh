@@ -52,7 +52,9 @@ struct MixingShare {
 };
 
 struct MixingSm90Parameters {
-  TensorMap maps[4];  ///< of strips of S and of its low part, of 16 rows of S~ and its low part
+  /// Of strips of S and of its low part; of 16 rows of S~ and its low part; of strips of m and its
+  /// low part, where m does not stay in shared memory.
+  TensorMap maps[6];
   MixingParameters stage;
   MixingItems items;
   std::int32_t pairs;
@@ -64,7 +66,7 @@ template <int D, int E, Precision P>
 struct MixingSm90Config : PersistentConfig<128, 128, true> {
   static constexpr int kConsumerRegisters = 200;
   static constexpr int kProducerRegisters = 104;
-  static constexpr int kWriters = 3;  // warps behind the producer's
+  static constexpr int kWriters = 3;  // warps behind the producer's, for key sums
 
   static constexpr int kParts = P == Precision::kPair ? 2 : 1;
   static constexpr int kStrip = 64;  // b
@@ -81,8 +83,8 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
 
   // The rings, and what mixtures of key sums pass through.
   static constexpr int kSums = MixingSm90Config::kRingBytes - kWriters * KeySums::kBytes;
-  static constexpr int kMostSlots = 32;  // of a ring
-  static_assert(2 * kMostSlots * Ring::kBarrierBytes <= MixingSm90Config::kBarrierBytes);
+  static constexpr int kMostSlots = 32;
+  static_assert(kMostSlots * Ring::kBarrierBytes <= MixingSm90Config::kBarrierBytes);
 
   /// Panels of a strip of S, its bytes, and those of a strip of m.
   static MHLA_HOST_DEVICE constexpr std::int32_t panels(const MixingItems& items) {
@@ -95,11 +97,14 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
     const std::int32_t own = 1 << items.own_log2;
     return (items.row_tiles < own ? items.row_tiles : own) * kTileBytes;
   }
+  /// Bytes of a slot of the ring: a strip of S, and one of m behind it where that does not stay.
+  static MHLA_HOST_DEVICE constexpr std::int32_t ring_bytes(const MixingItems& items) {
+    return slot_bytes(items) + (items.stays ? 0 : factor_bytes(items));
+  }
   /// Slots beside so many strips of m that stay.
   static MHLA_HOST_DEVICE constexpr std::int32_t slots(const MixingItems& items,
                                                        std::int32_t strips) {
-    const std::int32_t slot = slot_bytes(items) + (items.stays ? 0 : factor_bytes(items));
-    const std::int32_t count = (kSums - strips * factor_bytes(items)) / slot;
+    const std::int32_t count = (kSums - strips * factor_bytes(items)) / ring_bytes(items);
     return count < kMostSlots ? count : kMostSlots;
   }
 

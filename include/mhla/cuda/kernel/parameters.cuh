@@ -97,6 +97,18 @@ struct SummaryParameters {
   SummaryArray out;
 };
 
+/// A mixing matrix in the type of the tensors, of Precision::kPair as high + low: 0 where b does
+/// not count.
+struct RoundedMixing {
+  unsigned char* high;  ///< [Mq, Mk], or null
+  unsigned char* low;
+
+  /// Numbers from one row of `columns` to the next: rows begin at multiples of 16 bytes.
+  static MHLA_HOST_DEVICE constexpr std::int64_t stride(std::int32_t columns) {
+    return (std::int64_t{columns} + 7) / 8 * 8;
+  }
+};
+
 /// S~_i = sum_b m_ib S_b and the same of z: mixing_*.cuh.
 struct MixingParameters {
   SummaryArray in;   ///< [pairs, columns - lead, ...]
@@ -106,6 +118,7 @@ struct MixingParameters {
   std::int32_t columns;  ///< Mk
   /// Only b before row i's own block, as the causal form wants it.
   bool earlier;
+  RoundedMixing rounded{};  ///< of rounded_mixing.cuh, for a kernel that wants it
 
   /// A part of a matrix begins at a multiple of so many columns of it, and with `earlier` so many
   /// rows: then its tiles, and with them the bits of a row, are those of the whole matrix.

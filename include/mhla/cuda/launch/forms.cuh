@@ -5,8 +5,9 @@
 ///
 ///     quadratic     quadratic
 ///     fused         fused
-///     three-stage   summary -> mixing -> (scores) -> read_out, or causal_read_out; for a group of
-///                   heads at a time, whose summaries the second cache keeps
+///     three-stage   summary -> (rounded_mixing) -> mixing -> (scores) -> read_out, or
+///                   causal_read_out; for a group of heads at a time, whose summaries the second
+///                   cache keeps
 ///
 /// The first kernel of a call begins after what is in the stream; those after it begin early
 /// (Start), and each waits for the one before, so that all before that have ended too.
@@ -29,6 +30,7 @@
 #include "mhla/cuda/kernel/quadratic_sm90.cuh"
 #include "mhla/cuda/kernel/read_out_sm80.cuh"
 #include "mhla/cuda/kernel/read_out_sm90.cuh"
+#include "mhla/cuda/kernel/rounded_mixing.cuh"
 #include "mhla/cuda/kernel/scores_sm80.cuh"
 #include "mhla/cuda/kernel/summary_mma_sm90.cuh"
 #include "mhla/cuda/kernel/summary_sm80.cuh"
@@ -90,10 +92,16 @@ void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
                  const WorkspaceArrays& arrays, const Device& device, const Stream& stream,
                  Start start) {
   const std::int32_t pairs = problem.pairs();
+  const MixingParameters mixed = mixing_stage(problem, arrays, mixing);
+  if constexpr (D != 72) {
+    if (mixed.rounded.high != nullptr) {
+      stream.template run<RoundedMixingSm80<T, P>>(mixed, pairs, start);
+      start = Start::kEarly;
+    }
+  }
   using Mixing80 = MixingSm80<T, D, E, P>;
   using Mixing90 = std::conditional_t<D == 72, Mixing80, MixingSm90<T, D, E, P>>;
-  run_stage<Mixing80, Mixing90>(device.arch, mixing_stage(problem, arrays, mixing), pairs, device,
-                                stream, start);
+  run_stage<Mixing80, Mixing90>(device.arch, mixed, pairs, device, stream, start);
   if constexpr (kCausal) {
     using Sm80 = CausalReadOutSm80<T, D, E, P>;
     using Sm90a = std::conditional_t<D == 72, Sm80, CausalReadOutSm90<T, D, E, P>>;
@@ -166,7 +174,8 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
     case Form::kThreeStage: {
       Start start = Start::kInOrder;
       for_parts(problem, plan.group, [&](const Problem& part) {
-        const WorkspaceArrays arrays = workspace_arrays<D, E>(part, rooms_of(part), workspace);
+        const WorkspaceArrays arrays =
+            workspace_arrays<D, E>(part, rooms_of<D, E>(part, device), workspace);
         if (problem.op.summaries == Precision::kPair) {
           detail::run_three_stages<T, D, E, Precision::kPair, kCausal>(plan, part, mixing, arrays,
                                                                        device, stream, start);

@@ -221,7 +221,7 @@ constexpr Plan planned(const Problem& problem, const Device& device, Form form,
   if (form == Form::kThreeStage) {
     plan.group = head_group<D, E>(problem, device.arch);
     const Problem part = part_of(problem, {0, 0}, plan.group);
-    plan.workspace_bytes = workspace_parts<D, E>(part, rooms_of(part)).bytes;
+    plan.workspace_bytes = workspace_parts<D, E>(part, rooms_of<D, E>(part, device)).bytes;
     if (problem.op.summaries == Precision::kPair) {
       choose_kernels<D, E, Precision::kPair>(problem, device, plan);
     } else {
@@ -277,7 +277,9 @@ template <int D, int E>
 constexpr Plan prefill_plan(const Problem& problem, const Device& device) {
   Plan plan =
       detail::planned<D, E>(problem, device, Form::kThreeStage, "a stream keeps the summaries");
-  plan.workspace_bytes = workspace_parts<D, E>(problem, {0, problem.query_blocks.blocks()}).bytes;
+  Rooms rooms = rooms_of<D, E>(problem, device);
+  rooms.summaries = 0;
+  plan.workspace_bytes = workspace_parts<D, E>(problem, rooms).bytes;
   return plan;
 }
 

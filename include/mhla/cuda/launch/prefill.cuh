@@ -30,8 +30,9 @@ void run_prefill(const Plan& plan, const Problem& problem,
   if (pairs == 0) return;
   const StreamingState& state = prefill.stream.state;
   const std::int32_t blocks = prefill.stream.blocks.blocks();
-  WorkspaceArrays arrays =
-      workspace_arrays<D, E>(problem, {0, problem.query_blocks.blocks()}, workspace);
+  Rooms rooms = rooms_of<D, E>(problem, device);
+  rooms.summaries = 0;
+  WorkspaceArrays arrays = workspace_arrays<D, E>(problem, rooms, workspace);
   const std::int64_t first = std::int64_t{prefill.first} * problem.heads * blocks;
   const bool key_sums = arrays.summaries.key_sum != nullptr;
   arrays.summaries = {

@@ -70,11 +70,20 @@ constexpr std::uint64_t shared_bytes(const Problem& problem) {
 
 namespace detail {
 
+/// The first column of a rank's part of the matrix: where a tile begins.
+inline std::int32_t first_column(const Share& share) {
+  return static_cast<std::int32_t>(share.columns.begin / MixingParameters::kTile *
+                                   MixingParameters::kTile);
+}
+
 /// Of a pair on a rank: summaries of all blocks, mixtures of all rows that are made.
-inline Rooms rooms_of(const Problem& problem, const Share& share) {
+template <int D, int E>
+Rooms rooms_of(const Problem& problem, const Share& share, const Device& device) {
   const auto first = static_cast<std::int32_t>(share.queries().first);
-  return {static_cast<std::int32_t>(share.key_blocks.back()),
-          rows_ahead(problem, first) + problem.query_blocks.blocks()};
+  const std::int32_t rows = rows_ahead(problem, first) + problem.query_blocks.blocks();
+  const auto columns = static_cast<std::int32_t>(share.columns.end) - first_column(share);
+  return {static_cast<std::int32_t>(share.key_blocks.back()), rows,
+          rounded_coefficients<D, E>(rows, columns, problem.op.summaries, device)};
 }
 
 /// The problem with so many key blocks, of which only their number counts.
@@ -92,7 +101,7 @@ struct RankMixing {
   RankMixing(const Problem& whole, const Share& share, const MixingArray& all) {
     const auto row = static_cast<std::int32_t>(share.queries().first);
     const auto begin = static_cast<std::int32_t>(share.columns.begin);
-    const std::int32_t tile = begin / MixingParameters::kTile * MixingParameters::kTile;
+    const std::int32_t tile = first_column(share);
     problem = with_key_blocks(whole, share.columns.end - tile);
     matrix = {all.row(row) + tile, all.stride, row - tile, begin - tile};
   }
@@ -106,7 +115,7 @@ template <int D, int E>
 Plan share_plan(const Problem& problem, const Share& share, const Device& device) {
   Plan plan = detail::planned<D, E>(problem, device, Form::kThreeStage,
                                     "the summaries of other ranks are needed");
-  const Rooms rooms = detail::rooms_of(problem, share);
+  const Rooms rooms = detail::rooms_of<D, E>(problem, share, device);
   plan.workspace_bytes = workspace_parts<D, E>(problem, rooms).bytes;
   Problem moved =
       detail::with_key_blocks(problem, share.keys().count + share.route.rows_received());
@@ -124,7 +133,7 @@ template <class T, int D, int E, bool kCausal, class Stream, distributed::Commun
 void run_share(const Plan& plan, const Problem& problem, const Share& share, MixingArray mixing,
                unsigned char* workspace, const Device& device, const Stream& stream, Ranks& ranks) {
   WorkspaceArrays arrays =
-      workspace_arrays<D, E>(problem, detail::rooms_of(problem, share), workspace);
+      workspace_arrays<D, E>(problem, detail::rooms_of<D, E>(problem, share, device), workspace);
   arrays.summaries.scale = arrays.mixtures.scale = share.scale;
   WorkspaceArrays own = arrays, read = arrays;
   own.summaries = arrays.summaries.from<D, E>(share.keys().first);

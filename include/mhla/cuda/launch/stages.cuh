@@ -55,7 +55,8 @@ constexpr MixingParameters mixing_stage(const Problem& problem, const WorkspaceA
       .mixing = {mixing.row(-ahead), mixing.stride, mixing.before - ahead, mixing.lead},
       .rows = ahead + problem.query_blocks.blocks(),
       .columns = problem.key_blocks.blocks(),
-      .earlier = problem.causal};
+      .earlier = problem.causal,
+      .rounded = arrays.rounded};
   if (arrays.mixtures.key_sum == nullptr) stage.in.key_sum = nullptr;
   return stage;
 }

@@ -7,6 +7,8 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/mixing_sm90_config.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 
 namespace mhla::cuda {
@@ -16,18 +18,40 @@ struct WorkspaceParts {
   std::size_t summaries, summaries_low, key_sums;
   std::size_t mixtures, mixtures_low, mixed_key_sums;
   std::size_t scores;
+  std::size_t rounded, rounded_low;
   std::size_t bytes;  ///< of all
 };
 
-/// Blocks of a pair that arrays have room for.
+/// Blocks of a pair that arrays have room for, and what is beside them.
 struct Rooms {
   std::int32_t summaries;  ///< and scores; 0 where they lie elsewhere
   std::int32_t mixtures;
+  std::int64_t rounded = 0;  ///< coefficients of a RoundedMixing
 };
 
+/// Coefficients of the mixing matrix that the mixing kernel wants rounded: none if it keeps them.
+template <int D, int E>
+constexpr std::int64_t rounded_coefficients(std::int32_t rows, std::int32_t columns,
+                                            Precision precision, const Device& device) {
+  if constexpr (D != 72) {
+    const auto stays = [&]<Precision P>() {
+      const MixingParameters stage{{}, {}, {}, rows, columns, false};
+      return MixingSm90Config<D, E, P>::choose(stage, 1, device.multiprocessors).stays;
+    };
+    if (device.arch == Arch::kSm90a &&
+        !(precision == Precision::kPair ? stays.template operator()<Precision::kPair>()
+                                        : stays.template operator()<Precision::kSingle>())) {
+      return rows * RoundedMixing::stride(columns);
+    }
+  }
+  return 0;
+}
+
 /// As many as the problem has.
-constexpr Rooms rooms_of(const Problem& problem) {
-  return {problem.key_blocks.blocks(), problem.query_blocks.blocks()};
+template <int D, int E>
+constexpr Rooms rooms_of(const Problem& problem, const Device& device) {
+  const std::int32_t rows = problem.query_blocks.blocks(), columns = problem.key_blocks.blocks();
+  return {columns, rows, rounded_coefficients<D, E>(rows, columns, problem.op.summaries, device)};
 }
 
 template <int D, int E>
@@ -52,6 +76,9 @@ constexpr WorkspaceParts workspace_parts(const Problem& problem, const Rooms& ro
   parts.mixtures_low = take(pair ? pairs * mq * D * E * 2 : 0);
   parts.mixed_key_sums = take(key_sums && !scores ? pairs * mq * D * 4 : 0);
   parts.scores = take(scores ? pairs * mk * slots * 4 : 0);
+  const auto rounded = 2 * static_cast<std::size_t>(rooms.rounded);
+  parts.rounded = take(rounded);
+  parts.rounded_low = take(pair ? rounded : 0);
   return parts;
 }
 
@@ -60,6 +87,7 @@ struct WorkspaceArrays {
   SummaryArray summaries;  ///< of the key blocks
   SummaryArray mixtures;   ///< of the query blocks
   float* scores;
+  RoundedMixing rounded;  ///< where there is room for it
 };
 
 template <int D, int E>
@@ -76,7 +104,8 @@ WorkspaceArrays workspace_arrays(const Problem& problem, const Rooms& rooms,
            key_sums ? numbers(parts.key_sums) : nullptr, scale, rooms.summaries},
           {workspace + parts.mixtures, workspace + parts.mixtures_low,
            mixed ? numbers(parts.mixed_key_sums) : nullptr, scale, rooms.mixtures},
-          numbers(parts.scores)};
+          numbers(parts.scores),
+          {rooms.rounded > 0 ? workspace + parts.rounded : nullptr, workspace + parts.rounded_low}};
 }
 
 }  // namespace mhla::cuda

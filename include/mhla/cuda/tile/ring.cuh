@@ -3,10 +3,9 @@
 /// \file
 /// A ring of slots in shared memory that one thread fills by tensor copies and other warps read.
 /// Each slot has two barriers: `full` ends a phase when its bytes are here, `empty` when every
-/// warp that reads the ring has released it. Warps may fill a ring instead, by what they store.
+/// warp that reads the ring has released it.
 ///
 ///     producer     wait empty, expect bytes on full, load boxes    next slot
-///     or, a warp   wait empty, store, commit                       next slot
 ///     consumer     wait full, read, release                        next slot
 ///
 /// Every consumer waits for every slot before it releases it, even one that it has no use for:
@@ -37,11 +36,10 @@ struct RingCursor {
 struct Ring {
   static constexpr std::uint32_t kBarrierBytes = 16;  ///< of a slot
 
-  std::uint32_t begin;          ///< shared address of the slots
-  std::uint32_t slot_bytes;     ///< a multiple of 1024; of 128 where no box is swizzled
-  std::uint32_t barriers;       ///< shared address, kBarrierBytes a slot
-  std::uint32_t count;          ///< slots
-  std::uint32_t producers = 1;  ///< warps that fill a slot together; 1 where it is loaded
+  std::uint32_t begin;       ///< shared address of the slots
+  std::uint32_t slot_bytes;  ///< a multiple of 1024; of 128 where no box is swizzled
+  std::uint32_t barriers;    ///< shared address, kBarrierBytes a slot
+  std::uint32_t count;       ///< slots
 
   MHLA_HOST_DEVICE constexpr std::uint32_t slot(RingCursor at) const {
     return begin + at.slot * slot_bytes;
@@ -54,7 +52,7 @@ struct Ring {
   /// Makes the barriers for `warps` warps that read. One thread calls, before fence_mbarrier_init.
   MHLA_DEVICE void init_barriers(std::uint32_t warps) const {
     for (std::uint32_t i = 0; i < count; ++i) {
-      ptx::mbarrier_init(full({i, 0}), producers);
+      ptx::mbarrier_init(full({i, 0}), 1);
       ptx::mbarrier_init(empty({i, 0}), warps);
     }
   }
@@ -68,13 +66,6 @@ struct Ring {
   MHLA_DEVICE void producer_acquire(RingCursor at, std::uint32_t bytes) const {
     producer_wait(at);
     ptx::mbarrier_arrive_expect_tx(full(at), bytes);
-  }
-
-  /// A warp has stored its part of a slot, after producer_wait, for those who read by ldmatrix or
-  /// ld.shared. All its threads call together.
-  MHLA_DEVICE void producer_commit(RingCursor at, std::uint32_t lane) const {
-    ptx::bar_warp_sync();
-    if (lane == 0) ptx::mbarrier_arrive(full(at));
   }
 
   /// A reader waits for what was loaded.
