@@ -137,10 +137,10 @@ std::pair<int, int> group(const Problem& problem, const Device& device = kHopper
 
 TEST(Plan, HeadsGoTogetherWhoseSummariesTheSecondCacheKeeps) {
   using Pair = std::pair<int, int>;
-  EXPECT_EQ((group<128, 128>(kVideo)), Pair(1, 6));                   // 4.9 MB a head: up to 6
-  EXPECT_EQ((group<128, 128>(kVideo, kAmpere)), Pair(1, 3));          // up to 3
+  EXPECT_EQ((group<128, 128>(kVideo)), Pair(1, 6));  // 4.9 MB a head: up to 6
+  EXPECT_EQ((group<128, 128>(kVideo, kAmpere)), Pair(1, 12));
   EXPECT_EQ((group<128, 256>(kLanguage)), Pair(4, 4));                // 2.1 MB: up to 16
-  EXPECT_EQ((group<64, 64>(kDit512, kAmpere)), Pair(64, 6));          // fused
+  EXPECT_EQ((group<64, 64>(kDit512)), Pair(64, 6));                   // fused
   const auto prompts = [](int batch, int heads, int tokens = 8192) {  // 4.2 MB: up to 8
     return group<128, 128>(self_attention(batch, heads, sequence(tokens, 64)));
   };

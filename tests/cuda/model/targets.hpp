@@ -39,21 +39,22 @@ struct Limit {
 inline constexpr double kSlack = 0.85;  ///< of `most`, from where on it is strict
 inline constexpr Limit kLimits[] = {
     {"CausalReadOutSm80", Arch::kSm80, 0.87},
-    {"CausalReadOutSm90", Arch::kSm90a, 0.80},
-    {"FusedSm80", Arch::kSm80, 0.89},
-    {"FusedSm90", Arch::kSm90a, 0.64},
+    {"CausalReadOutSm90", Arch::kSm90a, 0.62},
+    {"FusedSm80", Arch::kSm80, 0.79},
+    {"FusedSm90", Arch::kSm90a, 0.53},
     {"MixingSm80", Arch::kSm80, 2.70,
      "each of a row's column tiles loads, splits and stores the coefficients for itself"},
-    {"MixingSm90", Arch::kSm90a, 0.60},
+    {"MixingSm90", Arch::kSm90a, 0.52},
     {"QuadraticSm80", Arch::kSm80, 1.75,
      "weights are scaled and rounded one by one, and keys mapped again for each tile of queries"},
-    {"QuadraticSm90", Arch::kSm90a, 0.87},
+    {"QuadraticSm90", Arch::kSm90a, 0.70},
     {"ReadOutSm80", Arch::kSm80, 0.44},
-    {"ReadOutSm90", Arch::kSm90a, 0.43},
+    {"ReadOutSm90", Arch::kSm90a, 0.36},
+    {"RoundedMixingSm80", Arch::kSm90a, 0.70},
     {"StreamingStepSm80", Arch::kSm80, 0.62},
     {"StreamingStepSm80", Arch::kSm90a, 0.58},
-    {"SummarySm80", Arch::kSm80, 0.63},
-    {"SummarySm90", Arch::kSm90a, 0.47},
+    {"SummarySm80", Arch::kSm80, 0.56},
+    {"SummarySm90", Arch::kSm90a, 0.40},
 };
 
 }  // namespace mhla::cuda::model

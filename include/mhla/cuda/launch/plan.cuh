@@ -99,11 +99,9 @@ constexpr FormBounds form_bounds(Arch arch) {
   return {};
 }
 
-/// Bytes of summaries that the second cache (an A100 has 40 MB, an H100 50) keeps from one stage to
+/// Bytes of summaries that the second cache of sm_90a (50 MB of an H100) keeps from one stage to
 /// the next beside the tensors that pass through: assumed, not measured.
-constexpr std::int64_t cached_bytes(Arch arch) {
-  return arch == Arch::kSm90a ? std::int64_t{32} << 20 : std::int64_t{16} << 20;
-}
+inline constexpr std::int64_t kCachedBytes = std::int64_t{32} << 20;
 
 namespace detail {
 
@@ -118,14 +116,17 @@ constexpr std::int32_t even_share(std::int32_t count, std::int32_t most) {
 
 /// Batch items, or heads of one, whose summaries the second cache keeps, so that mixtures and
 /// outputs find theirs there. All together where it keeps less than a head or more than half of
-/// them, and where mixing is no matter of device memory: more than 256 rows read summaries again.
+/// them, where mixing is no matter of device memory (more than 256 rows read summaries again), and
+/// on sm_80, whose stages are no matter of it either, and begin late.
 template <int D, int E>
 constexpr HeadGroup head_group(const Problem& problem, Arch arch) {
   const std::int32_t mq = problem.query_blocks.blocks(), mk = problem.key_blocks.blocks();
   const std::int64_t parts = problem.op.summaries == Precision::kPair ? 2 : 1;
   const std::int64_t bytes = parts * (2 * D * E) * (mq > mk ? mq : mk);  // of a head
-  const std::int64_t kept = cached_bytes(arch) / bytes;                  // heads
-  if (mq > 256 || kept == 0 || 2 * kept > problem.pairs()) return {problem.batch, problem.heads};
+  const std::int64_t kept = kCachedBytes / bytes;                        // heads
+  if (arch == Arch::kSm80 || mq > 256 || kept == 0 || 2 * kept > problem.pairs()) {
+    return {problem.batch, problem.heads};
+  }
   const auto most = static_cast<std::int32_t>(kept);
   if (most < problem.heads) return {1, even_share(problem.heads, most)};
   return {even_share(problem.batch, most / problem.heads), problem.heads};
@@ -277,6 +278,7 @@ template <int D, int E>
 constexpr Plan prefill_plan(const Problem& problem, const Device& device) {
   Plan plan =
       detail::planned<D, E>(problem, device, Form::kThreeStage, "a stream keeps the summaries");
+  plan.group = {problem.batch, problem.heads};
   Rooms rooms = rooms_of<D, E>(problem, device);
   rooms.summaries = 0;
   plan.workspace_bytes = workspace_parts<D, E>(problem, rooms).bytes;

@@ -115,6 +115,7 @@ template <int D, int E>
 Plan share_plan(const Problem& problem, const Share& share, const Device& device) {
   Plan plan = detail::planned<D, E>(problem, device, Form::kThreeStage,
                                     "the summaries of other ranks are needed");
+  plan.group = {problem.batch, problem.heads};
   const Rooms rooms = detail::rooms_of<D, E>(problem, share, device);
   plan.workspace_bytes = workspace_parts<D, E>(problem, rooms).bytes;
   Problem moved =
