@@ -16,7 +16,8 @@ struct RankCase {
   Index blocks;        ///< M
   Index block_length;  ///< W
   Index heads;
-  Index band;  ///< blocks that a block reads to each side; 0: all
+  Index band;           ///< blocks that a block reads to each side; 0: all
+  bool causal = false;  ///< reads earlier ones alone
 
   static constexpr Index kWidth = 128;  ///< D = E
   Index tokens() const { return blocks * block_length; }
@@ -29,5 +30,8 @@ struct RankCase {
 /// ../support/shapes.hpp.
 inline RankCase video_case() { return {"video", 150, 210, 12, 0}; }
 inline RankCase band_case() { return {"band", 600, 210, 4, 8}; }
+/// One head: there is none behind whose work its transfers could hide.
+inline RankCase one_head_case() { return {"one head", 150, 210, 1, 0}; }
+inline RankCase causal_head_case() { return {"one causal head", 150, 210, 1, 0, true}; }
 
 }  // namespace mhla::bench

@@ -11,7 +11,7 @@
 namespace mhla::bench {
 
 /// Rank `rank` of `size`, as if the others said what this one says. A row that would come is a copy
-/// of one of this rank's own, made at once.
+/// of one that this rank sends, made at once; where it sends none, zeros.
 class InstantRank {
  public:
   struct Copied {
@@ -38,7 +38,9 @@ class InstantRank {
   Copied exchange(std::span<const distributed::SharedRows> arrays,
                   std::span<const distributed::PeerRows> sends,
                   std::span<const distributed::PeerRows> receives) {
-    for (const auto& rows : receives) copy(arrays, sends.front().begin, rows.begin, rows.end);
+    for (const auto& rows : receives) {
+      sends.empty() ? clear(arrays, rows) : copy(arrays, sends.front().begin, rows.begin, rows.end);
+    }
     return {};
   }
 
@@ -46,10 +48,17 @@ class InstantRank {
   static void copy(std::span<const distributed::SharedRows> arrays, Index own, Index begin,
                    Index end) {
     for (const auto& array : arrays) {
-      const auto at = [&](Index row) {
-        return array.data + static_cast<std::size_t>(row) * array.row_bytes;
-      };
-      for (Index row = begin; row < end; ++row) std::copy_n(at(own), array.row_bytes, at(row));
+      for (Index row = begin; row < end; ++row) {
+        std::copy_n(array.row(own), array.row_bytes, array.row(row));
+      }
+    }
+  }
+  static void clear(std::span<const distributed::SharedRows> arrays,
+                    const distributed::PeerRows& rows) {
+    for (const auto& array : arrays) {
+      for (Index row = rows.begin; row < rows.end; ++row) {
+        std::fill_n(array.row(row), array.row_bytes, std::byte{});
+      }
     }
   }
 

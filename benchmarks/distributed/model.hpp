@@ -45,24 +45,28 @@ inline RankWork rank_work(const RankCase& c, Index ranks, Index rank, bool gradi
   const Pattern pattern = c.pattern();
   const auto split = distributed::even_split(c.blocks, ranks);
   const auto r = static_cast<std::size_t>(rank);
-  const distributed::Plan plan = distributed::bidirectional_plan<float>(
-      pattern, split, split, rank, {.features = c.kWidth, .values = c.kWidth});
+  const distributed::HeadWidths head{.features = c.kWidth, .values = c.kWidth};
+  const distributed::Plan plan =
+      c.causal ? distributed::causal_plan<float>(pattern, split, rank, head)
+               : distributed::bidirectional_plan<float>(pattern, split, split, rank, head);
   double reads = 0;
   for (Index i = split[r]; i < split[r + 1]; ++i) {
-    reads += static_cast<double>(pattern.last(i) - pattern.first(i));
+    reads += static_cast<double>((c.causal ? i : pattern.last(i)) - pattern.first(i));
   }
   const double of_summary = 2.0 * c.kWidth * (c.kWidth + 1);  // D (E + 1) multiply-adds
   const double tokens = static_cast<double>((split[r + 1] - split[r]) * c.block_length);
   const double product = of_summary * tokens, mix = of_summary * reads;
+  const double inside =
+      c.causal ? 2.0 * c.kWidth * tokens * static_cast<double>(c.block_length) : 0;
   const double bytes = static_cast<double>(plan.block_bytes);
   RankWork work;
   work.sent = {bytes * static_cast<double>(plan.sent)};
   work.received = {bytes * static_cast<double>(plan.received)};
   work.peers = static_cast<double>(std::min(plan.sent, ranks - 1));
   if (!gradient) {
-    work.flops = {product, mix + product};
+    work.flops = {product, mix + product + inside};
   } else {  // S | S~, its product with dO for dQ, dS~ | dS, dK, dV
-    work.flops = {product, mix + 2 * product, mix + 2 * product};
+    work.flops = {product, mix + 2 * product + 2.5 * inside, mix + 2 * product};
     work.sent.push_back(bytes * static_cast<double>(plan.gradients_sent));
     work.received.push_back(bytes * static_cast<double>(plan.gradients_received));
   }

@@ -15,6 +15,7 @@
 #include "instant_rank.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/distributed/bidirectional.hpp"
+#include "mhla/distributed/causal.hpp"
 #include "mhla/distributed/mpi.hpp"
 #include "mhla/policy/locality.hpp"
 #include "model.hpp"
@@ -29,7 +30,10 @@ using distributed::MpiRank;
 class Share {
  public:
   Share(const RankCase& c, Index rank, Index ranks)
-      : blocks_{c.block_length}, mixing_(mixing_of(c)), tokens_(tokens_of(c, rank, ranks)) {
+      : causal_(c.causal),
+        blocks_{c.block_length},
+        mixing_(mixing_of(c)),
+        tokens_(tokens_of(c, rank, ranks)) {
     for (Tensor<float>* t : {&q_, &k_, &v_, &dout_, &out_, &dq_, &dk_, &dv_}) {
       *t = Tensor<float>({1, tokens_, c.heads, c.kWidth});
     }
@@ -44,11 +48,16 @@ class Share {
   template <class C>
   void run(C& comm, bool gradient) {
     const auto in = inputs(q_, k_, v_);
-    if (gradient) {
-      distributed::bidirectional_gradient(comm, in, blocks_, mixing_, Operator<>(), dout_,
-                                          {.q = dq_, .k = dk_, .v = dv_});
+    const BatchGradients<float> to{.q = dq_, .k = dk_, .v = dv_};
+    const Operator<> op;
+    if (causal_ && gradient) {
+      distributed::causal_gradient(comm, in, blocks_, mixing_, op, dout_, to);
+    } else if (causal_) {
+      distributed::causal(comm, in, blocks_, mixing_, op, out_.view());
+    } else if (gradient) {
+      distributed::bidirectional_gradient(comm, in, blocks_, mixing_, op, dout_, to);
     } else {
-      distributed::bidirectional(comm, in, blocks_, mixing_, Operator<>(), out_.view());
+      distributed::bidirectional(comm, in, blocks_, mixing_, op, out_.view());
     }
   }
 
@@ -65,6 +74,7 @@ class Share {
     return (split[r + 1] - split[r]) * c.block_length;
   }
 
+  bool causal_;
   ContiguousBlocks blocks_;
   MixingMatrix<float> mixing_;
   Index tokens_;
@@ -81,15 +91,16 @@ double seconds_of(MpiRank& rank, const std::function<void()>& f) {
 /// Sends as many bytes as a call of these heads, in as many messages, and does nothing else.
 void send_alone(MpiRank& rank, const RankWork& plan, Index heads) {
   const auto ranks = static_cast<std::size_t>(rank.size());
-  std::vector<Index> first(ranks + 1);
-  std::iota(first.begin(), first.end(), Index{0});
   for (const double sent : plan.sent) {
-    const std::size_t to_each =
-        static_cast<std::size_t>(sent) / std::max<std::size_t>(1, ranks - 1);
-    std::vector<std::byte> memory(to_each * ranks);
+    const Index own = static_cast<Index>(sent) / std::max<Index>(1, 2 * (rank.size() - 1));
+    std::vector<Index> first(ranks + 1);
+    rank.agree(std::as_bytes(std::span(&own, 1)),
+               std::as_writable_bytes(std::span(first).subspan(1)));
+    std::partial_sum(first.begin(), first.end(), first.begin());
+    const auto bytes = static_cast<std::size_t>(first.back());
+    std::vector<std::byte> memory(2 * bytes);
     // Two arrays, as S and z: Open MPI sends what lies together in another way, here slower.
-    const distributed::SharedRows arrays[] = {{memory.data(), to_each / 2},
-                                              {memory.data() + to_each / 2 * ranks, to_each / 2}};
+    const distributed::SharedRows arrays[] = {{memory.data(), 1}, {memory.data() + bytes, 1}};
     auto before = rank.all_gather(arrays, first);
     for (Index h = 1; h < heads; ++h) {  // two under way, as in a call
       auto next = rank.all_gather(arrays, first);
@@ -151,7 +162,7 @@ void measure_all(MpiRank& rank, int repetitions) {
         " sum of both | call | modelled |\n|---|---|---|---|---|---|---|---|---|---|\n");
   }
   double sent = 0;
-  for (const RankCase& c : {video_case(), band_case()}) {
+  for (const RankCase& c : {video_case(), one_head_case(), causal_head_case(), band_case()}) {
     Share share(c, rank.rank(), rank.size());
     for (const bool gradient : {false, true}) {
       sent += measure(rank, share, c, gradient, repetitions);

@@ -31,8 +31,12 @@ namespace distributed {
 
 /// An array whose rows ranks own in turn. Every rank has room for all rows.
 struct SharedRows {
-  std::byte* data;        ///< row 0
-  std::size_t row_bytes;  ///< from one row to the next, all of which travel
+  std::byte* data;          ///< row 0
+  std::size_t row_bytes;    ///< of a row, all of which travel
+  std::size_t padding = 0;  ///< bytes from the end of a row to the next one; they need not travel
+
+  std::size_t stride() const { return row_bytes + padding; }
+  std::byte* row(Index i) const { return data + static_cast<std::size_t>(i) * stride(); }
 };
 
 /// Rows [begin, end) of every array of an exchange, from or to another rank, `peer`.
@@ -77,12 +81,12 @@ concept Transfer = std::movable<X> && requires(X& x) {
 ///     exchange(arrays, sends, receives)   some rows to some ranks
 ///
 /// Laws. Records are in host memory, of one length everywhere; agree() returns when all have come.
-/// The arrays of a transfer are as many and of rows as long everywhere; `first` has size() + 1
-/// entries, the same everywhere; what r sends to s is what s receives from r, in the order of the
-/// lists. Until a transfer is done its arrays live, what it sends does not change and what it
-/// receives is not read; the lists are free when the call returns. A later transfer may be done
-/// first. Bytes arrive as they were. A rank that does not take part within timeout() seconds makes
-/// all three throw communication_error, which names it where the transport can tell.
+/// The arrays of a transfer are as many, and of rows and padding as long, everywhere; `first` has
+/// size() + 1 entries, the same everywhere; what r sends to s is what s receives from r, in the
+/// order of the lists. Until a transfer is done its arrays live, what it sends does not change and
+/// what it receives is not read; the lists are free when the call returns. A later transfer may be
+/// done first. Bytes arrive as they were. A rank that does not take part within timeout() seconds
+/// makes all three throw communication_error, which names it where the transport can tell.
 ///
 /// Of arrays in device memory a stream is the user: a transfer begins after what the stream holds,
 /// and wait() holds up what comes next in the stream, not the host. A rank that is missing is then

@@ -84,14 +84,12 @@ class PairUnderWay {
 
   /// Starts the transfer of the arrays that for_each(f) hands to f(rows, columns).
   template <class ForEach>
-  void start(C& comm, const Route& route, const BlockShare& share, ForEach&& for_each) {
+  void start(C& comm, const Route& route, ForEach&& for_each) {
     std::vector<distributed::SharedRows> arrays;
     for_each([&](auto rows, Index columns) {
-      for (Index r = share.first; r < share.first + share.count; ++r) {  // padding travels too
-        std::fill(rows.row(r) + columns, rows.row(r) + rows.stride, 0);
-      }
-      arrays.push_back({reinterpret_cast<std::byte*>(rows.data),
-                        static_cast<std::size_t>(rows.stride) * sizeof(*rows.data)});
+      const auto bytes = [&](Index n) { return static_cast<std::size_t>(n) * sizeof(*rows.data); };
+      arrays.push_back(
+          {reinterpret_cast<std::byte*>(rows.data), bytes(columns), bytes(rows.stride - columns)});
     });
     if (!arrays.empty()) transfers_.push_back(route.start(comm, arrays));
   }
@@ -188,8 +186,7 @@ void run_ranks(C& comm, const Form& form, const In& in,
       auto& head =
           pair.open(pairs.memory(p), head_inputs(in, s, h), form.blocks, split.shares, make);
       head.summarize(executor);
-      pair.start(comm, split.summaries, split.shares.keys,
-                 [&](auto&& f) { head.for_each_array(f); });
+      pair.start(comm, split.summaries, [&](auto&& f) { head.for_each_array(f); });
     } else {
       pair.wait();
       pair.head().read(form.mixing, head_output(in, out, s, h), executor);
@@ -244,23 +241,19 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
       head.set(head_output(in, dout, s, h), head_gradients(in, gradients, s, h),
                sums.of_group(group, parameters));
       head.summarize(false, executor);
-      pair.start(comm, split.summaries, split.shares.keys,
-                 [&](auto&& f) { head.for_each_summary_array(false, f); });
+      pair.start(comm, split.summaries, [&](auto&& f) { head.for_each_summary_array(false, f); });
       return;
     }
     pair.wait();
     auto& head = pair.head();
     if (step == 1) {
       head.read_queries(form.mixing, executor);
-      pair.start(comm, split.mixtures, split.shares.queries,
-                 [&](auto&& f) { head.for_each_mixture_array(f); });
+      pair.start(comm, split.mixtures, [&](auto&& f) { head.for_each_mixture_array(f); });
     } else if (step == 2) {
       head.read_keys(form.mixing, executor);
       if (!weights) return;
-      pair.start(comm, split.query_parts, split.shares.queries,
-                 [&](auto&& f) { head.query_parts().for_each_array(f); });
-      pair.start(comm, split.key_parts, split.shares.keys,
-                 [&](auto&& f) { head.key_parts().for_each_array(f); });
+      pair.start(comm, split.query_parts, [&](auto&& f) { head.query_parts().for_each_array(f); });
+      pair.start(comm, split.key_parts, [&](auto&& f) { head.key_parts().for_each_array(f); });
     } else {
       head.finish();
     }

@@ -125,24 +125,29 @@ inline void MpiTransfer::begin(std::span<const SharedRows> arrays, std::span<con
     const Index peer = r->peer;
     MpiPieces pieces;
     bool begun = false;
+    const auto add = [&](std::byte* at, std::size_t left) {
+      while (left > 0) {
+        const std::size_t length = std::min(left, kMpiMessageBytes - pieces.bytes);
+        MPI_Aint address = 0;
+        link_->expect(MPI_Get_address(at, &address), "MPI_Get_address");
+        pieces.at.push_back(address);
+        pieces.lengths.push_back(static_cast<int>(length));
+        pieces.bytes += length;
+        at += length;
+        left -= length;
+        if (pieces.bytes == kMpiMessageBytes) {
+          begin(std::exchange(pieces, {}), peer, received);
+          begun = true;
+        }
+      }
+    };
     for (; r != sorted.end() && r->peer == peer; ++r) {
       for (const SharedRows& array : arrays) {
-        std::byte* at = array.data + static_cast<std::size_t>(r->begin) * array.row_bytes;
-        std::size_t left = static_cast<std::size_t>(r->end - r->begin) * array.row_bytes;
-        while (left > 0) {
-          const std::size_t length = std::min(left, kMpiMessageBytes - pieces.bytes);
-          MPI_Aint address = 0;
-          link_->expect(MPI_Get_address(at, &address), "MPI_Get_address");
-          pieces.at.push_back(address);
-          pieces.lengths.push_back(static_cast<int>(length));
-          pieces.bytes += length;
-          at += length;
-          left -= length;
-          if (pieces.bytes == kMpiMessageBytes) {
-            begin(std::exchange(pieces, {}), peer, received);
-            begun = true;
-          }
+        if (array.padding == 0) {
+          add(array.row(r->begin), static_cast<std::size_t>(r->end - r->begin) * array.row_bytes);
+          continue;
         }
+        for (Index row = r->begin; row < r->end; ++row) add(array.row(row), array.row_bytes);
       }
     }
     if (pieces.bytes > 0 || !begun) begin(pieces, peer, received);

@@ -100,11 +100,9 @@ class NcclRank {
   }
 
  private:
-  static std::byte* row(const SharedRows& array, Index i) {
-    return array.data + static_cast<std::size_t>(i) * array.row_bytes;
-  }
+  /// With their padding, which travels: NCCL sends what lies together.
   static std::size_t bytes(const SharedRows& array, Index begin, Index end) {
-    return static_cast<std::size_t>(end - begin) * array.row_bytes;
+    return static_cast<std::size_t>(end - begin) * array.stride();
   }
   std::byte* reserve(std::size_t bytes);
 
@@ -161,14 +159,14 @@ inline detail::NcclTransfer NcclRank::all_gather(std::span<const SharedRows> arr
   }
   const auto gather = [&](const SharedRows& array, const auto& put) {
     const auto [begin, end] = share(rank());
-    put(ncclAllGather(row(array, begin), row(array, first[0]), bytes(array, begin, end), ncclUint8,
+    put(ncclAllGather(array.row(begin), array.row(first[0]), bytes(array, begin, end), ncclUint8,
                       comm, transfers),
         "ncclAllGather");
   };
   const auto broadcast = [&](const SharedRows& array, const auto& put) {
     for (Index r = 0; r < size(); ++r) {
       const auto [begin, end] = share(r);
-      std::byte* const rows = row(array, begin);
+      std::byte* const rows = array.row(begin);
       put(ncclBroadcast(rows, rows, bytes(array, begin, end), ncclUint8, static_cast<int>(r), comm,
                         transfers),
           "ncclBroadcast");
@@ -189,7 +187,7 @@ inline detail::NcclTransfer NcclRank::exchange(std::span<const SharedRows> array
   const auto visit = [](const SharedRows& array, std::span<const PeerRows> all, auto&& f) {
     for (const auto& [peer, begin, end] : all) {
       const std::size_t count = bytes(array, begin, end);
-      if (count > 0) f(row(array, begin), count, static_cast<int>(peer));  // NCCL may fail on none
+      if (count > 0) f(array.row(begin), count, static_cast<int>(peer));  // NCCL may fail on none
     }
   };
   return {connection_, connection_.start([&](const auto& put) {

@@ -41,7 +41,7 @@ struct Plan {
   Index sent, received;  ///< forward, of summaries; a block sent to two ranks counts twice
   Index gradients_sent;  ///< for gradients besides, of mixtures
   Index gradients_received;
-  Index block_bytes;  ///< of one block's summary, with the padding that travels
+  Index block_bytes;  ///< of one block's summary
 
   /// Bytes of `heads` heads of all sequences.
   Index bytes_sent(Index heads) const { return heads * sent * block_bytes; }
@@ -96,7 +96,7 @@ Index summary_bytes(const distributed::HeadWidths& head) {
   Index numbers = 0;
   counted_bytes([&](Arena& arena) {
     const HeadSummaries<A> summaries("distributed::plan", arena, sizes, 1);
-    summaries.for_each_array([&](auto rows, Index) { numbers += rows.stride; });
+    summaries.for_each_array([&](auto, Index columns) { numbers += columns; });
     return 0;
   });
   if (head.sums == WeightSums::kCrossQuery) numbers += head.block_length;

@@ -244,9 +244,14 @@ inline void ThreadTransfer::copy() const {
     }
     ++next;
     for (std::size_t i = 0; i < own.size(); ++i) {
-      const std::size_t begin = static_cast<std::size_t>(rows.begin) * own[i].row_bytes;
-      const std::size_t bytes = static_cast<std::size_t>(rows.end - rows.begin) * own[i].row_bytes;
-      if (bytes > 0) std::memcpy(own[i].data + begin, peer.arrays[i].data + begin, bytes);
+      const auto copy_from = [&](Index row, std::size_t bytes) {
+        if (bytes > 0) std::memcpy(own[i].row(row), peer.arrays[i].row(row), bytes);
+      };
+      if (own[i].padding == 0) {
+        copy_from(rows.begin, static_cast<std::size_t>(rows.end - rows.begin) * own[i].row_bytes);
+        continue;
+      }
+      for (Index row = rows.begin; row < rows.end; ++row) copy_from(row, own[i].row_bytes);
     }
   }
 }
