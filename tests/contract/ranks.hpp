@@ -106,6 +106,52 @@ TYPED_TEST_P(RanksContract, BatchesHaveTheBitsOfOneMachine) {
   });
 }
 
+/// Shares so large that their summaries travel in parts, the last one slab by slab.
+template <class Form, class Op, class C>
+void expect_bits_of_one_machine_for_large_shares(C& comm, const Op& op) {
+  constexpr Index kBlocks = 400, kWidth = 36, kValues = 24;
+  Random rng(7);
+  const Matrix<float> q = rng.matrix<float>(kBlocks, kWidth),
+                      v = rng.matrix<float>(kBlocks, kValues);
+  struct {
+    MixingMatrix<float> matrix;
+    Op op;
+    MixingView<const float> mixing() const { return matrix; }
+    const char* text() const { return "large shares"; }
+  } const p{locality<float>(kBlocks), op};
+  const CrossBlocks<ContiguousBlocks, ContiguousBlocks> blocks{{1}, {1}};
+  const Matrix<float> o = Form::run_alone(inputs(q, q, v), p, blocks);
+
+  const auto first = random_split(rng, kBlocks, comm.size());
+  const auto r = static_cast<std::size_t>(comm.rank());
+  const auto part = [&](const Matrix<float>& m) {
+    return MatrixView<const float>(m).middle_rows(first[r], first[r + 1] - first[r]);
+  };
+  const Inputs<float> in{.q = part(q), .k = part(q), .v = part(v)};
+  Matrix<float> out(in.q.rows, kValues);
+  ThreadPool pool(2);
+  Form::run(comm, in, p, blocks, out, {.executor = pool});
+  EXPECT_EQ(bits_of(out), bits_of(Matrix<float>(o.middleRows(first[r], out.rows()))));
+
+  if (comm.size() > 3) return;  // shares of one or two parts
+  Matrix<float> dk = Matrix<float>::Zero(kBlocks, kWidth),
+                own = Matrix<float>::Zero(in.k.rows, kWidth);
+  add_gradients<typename Form::Alone>(
+      GradientArguments<Inputs<float>>{inputs(q, q, v), v, {.k = dk}, {}}, p, blocks);
+  Form::add(comm, GradientArguments<Inputs<float>>{in, part(v), {.k = own}, {}}, p, blocks,
+            {.executor = pool});
+  EXPECT_EQ(bits_of(own), bits_of(Matrix<float>(dk.middleRows(first[r], own.rows()))));
+}
+
+TYPED_TEST_P(RanksContract, LargeSharesHaveTheBitsOfOneMachine) {
+  TypeParam::run([](auto& comm) {
+    expect_bits_of_one_machine_for_large_shares<BidirectionalOverRanks>(comm, Operator<>{});
+    expect_bits_of_one_machine_for_large_shares<BidirectionalOverRanks>(
+        comm, Operator{Relu{}, Relu{}, CrossQuery{}});
+    expect_bits_of_one_machine_for_large_shares<CausalOverRanks>(comm, Operator<>{});
+  });
+}
+
 TYPED_TEST_P(RanksContract, GridsAreSplitAlongTheirFirstAxis) {
   TypeParam::run([](auto& comm) {
     Random rng(3);
@@ -339,7 +385,8 @@ TYPED_TEST_P(RanksContract, StreamsHaveTheBitsOfOneMachine) {
 REGISTER_TYPED_TEST_SUITE_P(RanksContract, GridsAreSplitAlongTheirFirstAxis,
                             PackedSequencesHaveTheBitsOfOneMachine,
                             BidirectionalHasTheBitsOfOneMachine, CausalHasTheBitsOfOneMachine,
-                            BatchesHaveTheBitsOfOneMachine, WhatOneRankHasWrongIsAnErrorOnAll,
-                            RanksThatCallDifferentFormsAreToldSo, StreamsHaveTheBitsOfOneMachine);
+                            BatchesHaveTheBitsOfOneMachine, LargeSharesHaveTheBitsOfOneMachine,
+                            WhatOneRankHasWrongIsAnErrorOnAll, RanksThatCallDifferentFormsAreToldSo,
+                            StreamsHaveTheBitsOfOneMachine);
 
 }  // namespace mhla::test

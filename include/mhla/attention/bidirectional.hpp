@@ -21,6 +21,7 @@
 #include "mhla/attention/form.hpp"
 #include "mhla/attention/mistake.hpp"
 #include "mhla/attention/operator.hpp"
+#include "mhla/attention/travel.hpp"
 #include "mhla/core/arch.hpp"
 
 namespace mhla {
@@ -141,8 +142,8 @@ struct BidirectionalForm {
       with_unit(in.k, in.v, in.key_mask, features, mixing, kept != nullptr, [&](auto unit) {
         BidirectionalHead head(unit, name, arena, kept, in, queries, keys, op, executor.workers(),
                                {whole(queries), whole(keys)});
-        head.summarize(executor);
-        head.read(mixing, out, executor);
+        head.summarize(executor, Alone());
+        head.read(mixing, out, executor, Alone());
       });
     });
   }

@@ -9,6 +9,7 @@
 
 #include "mhla/attention/head_summaries.hpp"
 #include "mhla/attention/operator.hpp"
+#include "mhla/attention/travel.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
@@ -58,21 +59,31 @@ class BidirectionalHead {
         workers_(function, arena, workers, [&](Arena& a) { return make_worker(function, a); }) {}
 
   /// Writes the summaries of the share, and what its queries sum of them.
-  void summarize(const ExecutorRef& executor) {
+  template <class Travel>
+  void summarize(const ExecutorRef& executor, const Travel& travel) {
+    const bool slots = n_.sums == WeightSums::kCrossQuery;
     executor.for_each(summaries_.tasks(), [&](Index task, Index w) {
       summaries_.summarize(in_, key_blocks_, task, op_, workers_[w].keys);
+      if (!slots) travel.wrote(task);  // a block; with AMX nobody listens
     });
-    if (n_.sums == WeightSums::kCrossQuery) {
-      executor.for_each(query_blocks_.blocks(),
-                        [&](Index b, Index w) { sum_slots(b, workers_[w].queries); });
-    }
+    if (!slots) return;
+    executor.for_each(query_blocks_.blocks(), [&](Index b, Index w) {
+      sum_slots(b, workers_[w].queries);
+      travel.wrote(b);
+    });
   }
   /// Writes the outputs of the share from the summaries of all blocks that its mixtures have.
-  void read(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor) {
-    const Index m = query_blocks_.blocks();
-    executor.for_each(groups_of(m, group_), [&](Index g, Index w) {
-      read_group(mixing, g * group_, std::min((g + 1) * group_, m), workers_[w], out);
-    });
+  template <class Travel>
+  void read(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor,
+            const Travel& travel) {
+    const Index m = query_blocks_.blocks(), first = shares_.queries.first;
+    read_groups(
+        groups_of(m, group_), executor, workers_, summaries_.values(), travel,
+        [&](Index g, const Worker& w) {
+          return MixingGroup<A>(mixing, first + g * group_, first + std::min((g + 1) * group_, m),
+                                Reach::kAll, shares_.keys.all, w.coefficients);
+        },
+        [&](const MixingGroup<A>& group, const Worker& w) { read_group(group, w, out, travel); });
   }
   /// Calls f(rows, columns) for every array that has a row a key block.
   template <class F>
@@ -119,19 +130,19 @@ class BidirectionalHead {
     }
   }
 
-  /// Mixes and reads out query blocks [begin, end) of the share.
-  void read_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w,
-                  MatrixView<T> out) const {
-    const Index first = shares_.queries.first;
-    const MixingGroup<A> group(mixing, first + begin, first + end, Reach::kAll, shares_.keys.all,
-                               w.coefficients);
-    mix(group, summaries_.values(), w.mixtures);
+  /// Reads out the query blocks of a group, whose summaries are mixed.
+  template <class Travel>
+  void read_group(const MixingGroup<A>& group, const Worker& w, MatrixView<T> out,
+                  const Travel& travel) const {
     if (n_.sums == WeightSums::kOwn) {
       group.mix(w.key_sums, summaries_.key_sums(), n_.sum_features());
     } else if (n_.sums == WeightSums::kCrossQuery) {
       group.mix(w.places, slot_sums_.rows(), slot_sums_.places);
     }
-    for (Index i = begin; i < end; ++i) read_block(i, i - begin, w, out);
+    for (Index r = 0; r < group.rows(); ++r) {
+      read_block(group.begin() - shares_.queries.first + r, r, w, out);
+      travel.between();
+    }
   }
 
   /// Reads out query block i, the g-th of its group.

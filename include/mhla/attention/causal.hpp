@@ -19,6 +19,7 @@
 #include "mhla/attention/head_summaries.hpp"
 #include "mhla/attention/mistake.hpp"
 #include "mhla/attention/operator.hpp"
+#include "mhla/attention/travel.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
@@ -112,21 +113,29 @@ class CausalHead {
         }) {}
 
   void run(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor) {
-    summarize(executor);
-    read(mixing, out, executor);
+    summarize(executor, Alone());
+    read(mixing, out, executor, Alone());
   }
   /// Writes the summaries of the share.
-  void summarize(const ExecutorRef& executor) {
+  template <class Travel>
+  void summarize(const ExecutorRef& executor, const Travel& travel) {
     executor.for_each(summaries_.tasks_before_last(), [&](Index b, Index w) {
       summaries_.summarize(in_, blocks_, b, op_, workers_[w].scratch.keys);
+      travel.wrote(b);
     });
   }
   /// Writes the outputs of the share from the summaries of all earlier blocks.
-  void read(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor) {
-    const Index m = blocks_.blocks();
-    executor.for_each(groups_of(m, group_), [&](Index g, Index w) {
-      read_group(mixing, g * group_, std::min((g + 1) * group_, m), workers_[w], out);
-    });
+  template <class Travel>
+  void read(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor,
+            const Travel& travel) {
+    const Index m = blocks_.blocks(), first = share_.first;
+    read_groups(
+        groups_of(m, group_), executor, workers_, summaries_.values(), travel,
+        [&](Index g, const Worker& w) {
+          return MixingGroup<A>(mixing, first + g * group_, first + std::min((g + 1) * group_, m),
+                                Reach::kEarlier, share_.all, w.coefficients);
+        },
+        [&](const MixingGroup<A>& group, const Worker& w) { read_group(group, w, out, travel); });
   }
   /// Calls f(rows, columns) for every array that has a row a block.
   template <class F>
@@ -135,19 +144,18 @@ class CausalHead {
   }
 
  private:
-  /// Mixes and reads out blocks [begin, end) of the share.
-  void read_group(MixingView<const A> mixing, Index begin, Index end, Worker w,
-                  MatrixView<T> out) const {
-    const Index first = share_.first;
-    const MixingGroup<A> group(mixing, first + begin, first + end, Reach::kEarlier, share_.all,
-                               w.coefficients);
-    mix(group, summaries_.values(), w.mixtures);
+  /// Reads out the blocks of a group, whose summaries are mixed.
+  template <class Travel>
+  void read_group(const MixingGroup<A>& group, Worker w, MatrixView<T> out,
+                  const Travel& travel) const {
     group.mix(w.key_sums, summaries_.key_sums(), n_.sum_features());
-    for (Index i = begin; i < end; ++i) {
-      read_causal_block(in_, blocks_, i, op_, n_,
-                        CausalRead<A>{mixing(first + i, first + i), w.mixtures.kv.row(i - begin),
-                                      w.key_sums.row(i - begin)},
-                        w.scratch, out);
+    for (Index r = 0; r < group.rows(); ++r) {
+      const Index i = group.begin() + r;  // of all blocks
+      read_causal_block(
+          in_, blocks_, i - share_.first, op_, n_,
+          CausalRead<A>{group.matrix()(i, i), w.mixtures.kv.row(r), w.key_sums.row(r)}, w.scratch,
+          out);
+      travel.between();
     }
   }
 

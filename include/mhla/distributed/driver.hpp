@@ -3,7 +3,8 @@
 /// \file
 /// The driver of a form whose blocks are split over ranks. (sequence, head) pairs go through the
 /// steps of a head one behind the other; between two steps of a pair the rows of its arrays travel,
-/// while this rank works on the pairs before and behind it:
+/// while this rank works on the pairs before and behind it, and on other parts of the same
+/// (summary_transfer.hpp):
 ///
 ///     forward    summarize | read
 ///     gradient   summarize | read_queries | read_keys | finish, where maps have weights
@@ -29,6 +30,7 @@
 #include "mhla/distributed/call.hpp"
 #include "mhla/distributed/communicator.hpp"
 #include "mhla/distributed/route.hpp"
+#include "mhla/distributed/summary_transfer.hpp"
 #include "mhla/gradient/check.hpp"
 #include "mhla/gradient/driver.hpp"
 
@@ -36,27 +38,17 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Runs on `executor`, and calls between() on the calling thread after each of its pieces of work.
-template <class Between>
-class InterruptedExecutor {
- public:
-  InterruptedExecutor(const ExecutorRef& executor, Between between)
-      : executor_(executor), between_(std::move(between)), caller_(std::this_thread::get_id()) {}
-
-  Index workers() const { return executor_.workers(); }
-  template <class F>
-  void for_each(Index count, F&& f) const {
-    executor_.for_each(count, [&](Index i, Index w) {
-      f(i, w);
-      if (std::this_thread::get_id() == caller_) between_();
-    });
-  }
-
- private:
-  ExecutorRef executor_;
-  Between between_;
-  std::thread::id caller_;
-};
+/// The arrays that for_each(f) hands to f(rows, columns).
+template <class ForEach>
+std::vector<distributed::SharedRows> shared_rows(ForEach&& for_each) {
+  std::vector<distributed::SharedRows> arrays;
+  for_each([&](auto rows, Index columns) {
+    const auto bytes = [&](Index n) { return static_cast<std::size_t>(n) * sizeof(*rows.data); };
+    arrays.push_back(
+        {reinterpret_cast<std::byte*>(rows.data), bytes(columns), bytes(rows.stride - columns)});
+  });
+  return arrays;
+}
 
 /// A pair under way: its head, and the transfers that it waits for.
 template <class C, class T, class Blocks, class Make>
@@ -67,7 +59,6 @@ class PairUnderWay {
       typename PartitionOf<std::remove_cvref_t<decltype(key_blocks(std::declval<Blocks>()))>>::type;
   using Head = std::invoke_result_t<const Make&, Arena&, const Inputs<T>&, const Queries&,
                                     const Keys&, const CrossShares&>;
-  using Transfer = decltype(std::declval<Route>().start(std::declval<C&>(), {}));
 
  public:
   /// \param make  make(arena, in, queries, keys, shares) returns the head
@@ -82,23 +73,20 @@ class PairUnderWay {
   }
   Head& head() { return *head_; }
 
-  /// Starts the transfer of the arrays that for_each(f) hands to f(rows, columns).
-  template <class ForEach>
-  void start(C& comm, const Route& route, ForEach&& for_each) {
-    std::vector<distributed::SharedRows> arrays;
-    for_each([&](auto rows, Index columns) {
-      const auto bytes = [&](Index n) { return static_cast<std::size_t>(n) * sizeof(*rows.data); };
-      arrays.push_back(
-          {reinterpret_cast<std::byte*>(rows.data), bytes(columns), bytes(rows.stride - columns)});
-    });
+  /// What the head's summaries travel by.
+  SummaryTransfer<C>& summaries() { return summaries_; }
+  /// Starts the transfer of all rows of other arrays.
+  void start(C& comm, const Route& route, const std::vector<distributed::SharedRows>& arrays) {
     if (!arrays.empty()) transfers_.push_back(route.start(comm, arrays));
   }
   void wait() {
-    for (Transfer& transfer : transfers_) transfer.wait();
+    summaries_.wait();
+    for (auto& transfer : transfers_) transfer.wait();
     transfers_.clear();
   }
   void poll() {
-    for (Transfer& transfer : transfers_) static_cast<void>(transfer.done());
+    summaries_.poll();
+    for (auto& transfer : transfers_) static_cast<void>(transfer.done());
   }
 
  private:
@@ -106,7 +94,8 @@ class PairUnderWay {
   std::optional<Queries> queries_;
   std::optional<Keys> keys_;
   std::unique_ptr<Head> head_;
-  std::vector<Transfer> transfers_;
+  SummaryTransfer<C> summaries_;
+  std::vector<TransferOf<C>> transfers_;
 };
 
 /// The pairs under way of a call, each in its share of memory.
@@ -126,6 +115,9 @@ class PairsUnderWay {
   void poll() {
     for (Pair& pair : pairs_) pair.poll();
   }
+  void wait() {
+    for (Pair& pair : pairs_) pair.wait();
+  }
 
  private:
   std::size_t place(Index pair) const { return static_cast<std::size_t>(pair) % pairs_.size(); }
@@ -133,6 +125,36 @@ class PairsUnderWay {
   Index share_;
   Scratch memory_;
   std::vector<Pair> pairs_;  // their transfers end before their memory does
+};
+
+/// Lets the summaries of a pair travel while its head, or another, works (attention/travel.hpp).
+template <class C, class Pairs>
+class RankTravel {
+ public:
+  static constexpr bool kAlone = false;
+
+  RankTravel(C& comm, Pairs& pairs, Index pair)
+      : comm_(comm), pairs_(pairs), summaries_(pairs[pair].summaries()) {}
+
+  void wrote(Index b) const {
+    summaries_.wrote(b);
+    if (called()) summaries_.start_written(comm_);
+    between();
+  }
+  /// Transfers go on while this is called, by the thread of the call alone.
+  void between() const {
+    if (called()) pairs_.poll();
+  }
+  void await(Index slab) const { summaries_.await(slab); }
+  void await() const { summaries_.await(); }
+
+ private:
+  bool called() const { return std::this_thread::get_id() == caller_; }
+
+  C& comm_;
+  Pairs& pairs_;
+  SummaryTransfer<C>& summaries_;
+  std::thread::id caller_ = std::this_thread::get_id();
 };
 
 /// Calls step(s, pair) for the steps s of every pair: those of a pair in order, and between two of
@@ -177,21 +199,24 @@ void run_ranks(C& comm, const Form& form, const In& in,
   using Pair =
       PairUnderWay<C, scalar_of<In>, std::remove_cvref_t<decltype(form.blocks)>, decltype(make)>;
   PairsUnderWay<Pair> pairs(form.name, 2, most_bytes(in, form.blocks, splits, make));
-  const InterruptedExecutor executor(call.executor, [&] { pairs.poll(); });
   for_each_step(sequences(in) * heads(in), 2, [&](Index step, Index p) {
     const Index s = p / heads(in), h = p % heads(in);
     const Split& split = splits[static_cast<std::size_t>(s)];
     Pair& pair = pairs[p];
+    const RankTravel<C, PairsUnderWay<Pair>> travel(comm, pairs, p);
     if (step == 0) {
+      pair.wait();  // for the pair before, whose memory it takes
       auto& head =
           pair.open(pairs.memory(p), head_inputs(in, s, h), form.blocks, split.shares, make);
-      head.summarize(executor);
-      pair.start(comm, split.summaries, [&](auto&& f) { head.for_each_array(f); });
+      pair.summaries().begin(split.summaries,
+                             shared_rows([&](auto&& f) { head.for_each_array(f); }));
+      head.summarize(call.executor, travel);
+      pair.summaries().start_rest(comm);
     } else {
-      pair.wait();
-      pair.head().read(form.mixing, head_output(in, out, s, h), executor);
+      pair.head().read(form.mixing, head_output(in, out, s, h), call.executor, travel);
     }
   });
+  pairs.wait();
 }
 
 /// Adds the gradients of this rank's tokens, and those of parameters on all ranks alike.
@@ -222,7 +247,6 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
   const bool weights = !parameters.query_map.empty() || !parameters.key_map.empty();
   const Index count = sequences(in) * heads(in), steps = weights ? 4 : 3;
   PairsUnderWay<Pair> pairs(form.name, steps, most_bytes(in, form.blocks, splits, make));
-  const InterruptedExecutor executor(call.executor, [&] { pairs.poll(); });
   const ParameterSizes sizes = parameter_sizes(form.mixing.pattern(), form.op);
   Scratch memory(form.name, {}, counted_bytes([&](Arena& arena) {
                    return PairSums<A>(form.name, arena, count, sizes);
@@ -234,26 +258,32 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
     const Index s = p / heads(in), h = p % heads(in);
     const Split& split = splits[static_cast<std::size_t>(s)];
     Pair& pair = pairs[p];
+    const RankTravel<C, PairsUnderWay<Pair>> travel(comm, pairs, p);
     if (step == 0) {
       while (p >= sums.begin(group + 1)) ++group;
       auto& head =
           pair.open(pairs.memory(p), head_inputs(in, s, h), form.blocks, split.shares, make);
       head.set(head_output(in, dout, s, h), head_gradients(in, gradients, s, h),
                sums.of_group(group, parameters));
-      head.summarize(false, executor);
-      pair.start(comm, split.summaries, [&](auto&& f) { head.for_each_summary_array(false, f); });
+      pair.summaries().begin(split.summaries,
+                             shared_rows([&](auto&& f) { head.for_each_summary_array(false, f); }));
+      head.summarize(false, call.executor, travel);
+      pair.summaries().start_rest(comm);
       return;
     }
     pair.wait();
     auto& head = pair.head();
     if (step == 1) {
-      head.read_queries(form.mixing, executor);
-      pair.start(comm, split.mixtures, [&](auto&& f) { head.for_each_mixture_array(f); });
+      head.read_queries(form.mixing, call.executor, travel);
+      pair.start(comm, split.mixtures,
+                 shared_rows([&](auto&& f) { head.for_each_mixture_array(f); }));
     } else if (step == 2) {
-      head.read_keys(form.mixing, executor);
+      head.read_keys(form.mixing, call.executor, travel);
       if (!weights) return;
-      pair.start(comm, split.query_parts, [&](auto&& f) { head.query_parts().for_each_array(f); });
-      pair.start(comm, split.key_parts, [&](auto&& f) { head.key_parts().for_each_array(f); });
+      pair.start(comm, split.query_parts,
+                 shared_rows([&](auto&& f) { head.query_parts().for_each_array(f); }));
+      pair.start(comm, split.key_parts,
+                 shared_rows([&](auto&& f) { head.key_parts().for_each_array(f); }));
     } else {
       head.finish();
     }

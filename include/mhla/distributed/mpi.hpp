@@ -52,7 +52,9 @@ class MpiRank {
   Index size() const { return link_.size; }
   double timeout() const { return link_.timeout; }
 
-  /// size() - 1 messages from each rank.
+  /// size() - 1 messages from each rank. MPI_Iallgather sends fewer, as do log2(size()) rounds, but
+  /// records then come by way of others: a rank that waits could not tell which one is gone. It
+  /// took 8 us instead of 13 on 2 ranks of one machine, 56 instead of 105 on 7.
   void agree(std::span<const std::byte> record, std::span<std::byte> records);
   /// Sends the rows of this rank to each other one: in all the bytes of a ring, in one step.
   detail::MpiTransfer all_gather(std::span<const SharedRows> arrays, std::span<const Index> first);

@@ -28,6 +28,15 @@ inline BlockShare share_of(const Borders& first, Index rank) {
   return {first[r], first[r + 1] - first[r], first.back()};
 }
 
+/// Rows [begin, end) of an array.
+struct PartOfRows {
+  Index begin, end;
+};
+/// Part p of the rows of a rank, cut into `parts`.
+inline PartOfRows part_of(const BlockShare& share, Index p, Index parts) {
+  return {share.first + share.count * p / parts, share.first + share.count * (p + 1) / parts};
+}
+
 class Route {
  public:
   Route() = default;
@@ -43,14 +52,32 @@ class Route {
   Index rows_sent() const { return sent_; }
   Index rows_received() const { return received_; }
 
+  /// The most rows of a rank.
+  Index most_rows() const;
+  PartOfRows own_part(Index p, Index parts) const {
+    return part_of(share_of(first_, rank_), p, parts);
+  }
+
   /// Starts the transfer of rows of all arrays.
   template <distributed::Communicator C>
   auto start(C& comm, std::span<const distributed::SharedRows> arrays) const {
     return all_ ? comm.all_gather(arrays, first_) : comm.exchange(arrays, sends_, receives_);
   }
+  /// Of part p of every rank's rows. Not of a Route without readers.
+  template <distributed::Communicator C>
+  auto start(C& comm, std::span<const distributed::SharedRows> arrays, Index p, Index parts) const {
+    if (parts == 1) return start(comm, arrays);
+    return comm.exchange(arrays, in_part(sends_, true, p, parts),
+                         in_part(receives_, false, p, parts));
+  }
 
  private:
+  /// Those of `rows` in part p of their owners'.
+  std::vector<distributed::PeerRows> in_part(const std::vector<distributed::PeerRows>& rows,
+                                             bool own, Index p, Index parts) const;
+
   Borders first_;
+  Index rank_ = 0;
   std::vector<distributed::PeerRows> sends_, receives_;
   bool all_ = true;
   Index sent_ = 0, received_ = 0;
@@ -93,7 +120,7 @@ inline Route mixture_route(const Pattern& pattern, Reach reach, const Borders& q
 // ------------------------------------------------------------------------------------------------
 
 template <class Reads>
-Route::Route(const Borders& first, Index rank, Reads&& reads) : first_(first) {
+Route::Route(const Borders& first, Index rank, Reads&& reads) : first_(first), rank_(rank) {
   const Index size = static_cast<Index>(first.size()) - 1;
   const auto own = share_of(first, rank);
   std::vector<Index> changes;  // of how many runs hold a row, from the row before
@@ -130,6 +157,25 @@ Route::Route(const Borders& first, Index rank, Reads&& reads) : first_(first) {
   }
   for (const distributed::PeerRows& rows : sends_) sent_ += rows.end - rows.begin;
   for (const distributed::PeerRows& rows : receives_) received_ += rows.end - rows.begin;
+}
+
+inline Index Route::most_rows() const {
+  Index most = 0;
+  for (std::size_t r = 0; r + 1 < first_.size(); ++r) {
+    most = std::max(most, first_[r + 1] - first_[r]);
+  }
+  return most;
+}
+
+inline std::vector<distributed::PeerRows> Route::in_part(
+    const std::vector<distributed::PeerRows>& rows, bool own, Index p, Index parts) const {
+  std::vector<distributed::PeerRows> result;
+  for (const auto& [peer, begin, end] : rows) {
+    const PartOfRows part = part_of(share_of(first_, own ? rank_ : peer), p, parts);
+    const Index from = std::max(begin, part.begin), to = std::min(end, part.end);
+    if (from < to) result.push_back({peer, from, to});
+  }
+  return result;
 }
 
 }  // namespace detail

@@ -11,6 +11,7 @@
 #include "mhla/attention/bidirectional_head.hpp"
 #include "mhla/attention/head_summaries.hpp"
 #include "mhla/attention/operator.hpp"
+#include "mhla/attention/travel.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
@@ -69,21 +70,16 @@ class BidirectionalGradient {
 
   /// Writes the summaries of the share, and what its queries sum of them.
   /// \param summarized  whether the summaries are computed already
-  void summarize(bool summarized, const ExecutorRef& executor) {
-    if (!summarized) {
-      executor.for_each(key_blocks_.blocks(), [&](Index b, Index w) {
-        const Worker& local = workers_[w];
-        summaries_.summarize(in_, key_blocks_, b, op_,
-                             KeyScratch<A>(local.raw, local.keys, local.values));
-      });
-    }
-    if (cross_query()) {
-      executor.for_each(query_blocks_.blocks(),
-                        [&](Index b, Index w) { sum_slots(b, workers_[w]); });
-    }
+  template <class Travel>
+  void summarize(bool summarized, const ExecutorRef& executor, const Travel& travel) {
+    if (summarized && !cross_query()) return;
+    executor.for_each(key_blocks_.blocks(), [&](Index b, Index w) {
+      if (!summarized) summaries_.summarize(in_, key_blocks_, b, op_, workers_[w].key_scratch());
+      if (cross_query()) sum_slots(b, workers_[w]);  // it has as many query blocks
+      travel.wrote(b);
+    });
   }
-  /// Calls f(rows, columns) for every array that has a row a key block.
-  /// \param summarized  as above: without the summaries
+  /// Calls f(rows, columns) for every array with a row a key block, that summarize() writes.
   template <class F>
   void for_each_summary_array(bool summarized, F&& f) const {
     if (!summarized) summaries_.for_each_array(f);
@@ -91,10 +87,11 @@ class BidirectionalGradient {
   }
 
   /// The query side of the share.
-  void read_queries(MixingView<const A> mixing, const ExecutorRef& executor) {
+  template <class Travel>
+  void read_queries(MixingView<const A> mixing, const ExecutorRef& executor, const Travel& travel) {
     const Index m = query_blocks_.blocks();
-    executor.for_each(groups_of(m, query_group_), [&](Index g, Index w) {
-      query_group(mixing, g * query_group_, std::min((g + 1) * query_group_, m), workers_[w]);
+    for_each_group(executor, m, query_group_, [&](Index begin, Index end, Index w) {
+      query_group(mixing, begin, end, workers_[w], travel);
     });
   }
   /// Calls f(rows, columns) for every array that has a row a query block.
@@ -106,15 +103,16 @@ class BidirectionalGradient {
   }
 
   /// The key side of the share.
-  void read_keys(MixingView<const A> mixing, const ExecutorRef& executor) {
+  template <class Travel>
+  void read_keys(MixingView<const A> mixing, const ExecutorRef& executor, const Travel& travel) {
     const Index mq = query_blocks_.blocks(), mk = key_blocks_.blocks();
     if (cross_query()) {
-      executor.for_each(groups_of(mq, query_group_), [&](Index g, Index w) {
-        slot_group(mixing, g * query_group_, std::min((g + 1) * query_group_, mq), workers_[w]);
+      for_each_group(executor, mq, query_group_, [&](Index begin, Index end, Index w) {
+        slot_group(mixing, begin, end, workers_[w]);
       });
     }
-    executor.for_each(groups_of(mk, key_group_), [&](Index g, Index w) {
-      key_group(mixing, g * key_group_, std::min((g + 1) * key_group_, mk), workers_[w]);
+    for_each_group(executor, mk, key_group_, [&](Index begin, Index end, Index w) {
+      key_group(mixing, begin, end, workers_[w], travel);
     });
   }
   const WeightParts<A>& query_parts() const { return query_parts_; }
@@ -158,14 +156,19 @@ class BidirectionalGradient {
   }
 
   /// The query side of blocks [begin, end) of the share.
-  void query_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w) const {
+  template <class Travel>
+  void query_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w,
+                   const Travel& travel) const {
     const Index first = shares_.queries.first;
     const MixingGroup<A> group(mixing, first + begin, first + end, Reach::kAll, shares_.keys.all,
                                w.coefficients);
     mix(group, summaries_.values(), w.mixtures);
     if (own_sums()) group.mix(w.key_sums, summaries_.key_sums(), sum_features());
     if (cross_query()) group.mix(w.places, slot_sums_.rows(), slots_);
-    for (Index i = begin; i < end; ++i) query_block(i, i - begin, w);
+    for (Index i = begin; i < end; ++i) {
+      query_block(i, i - begin, w);
+      travel.between();
+    }
     if (sums_.mixing.absent()) return;
     MixingGradient<A> gradient = w.dmixing;
     gradient.start(mixing.pattern(), first + begin, first + end, Reach::kAll, shares_.keys.all);
@@ -255,7 +258,9 @@ class BidirectionalGradient {
   }
 
   /// The key side of blocks [begin, end) of the share.
-  void key_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w) const {
+  template <class Travel>
+  void key_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w,
+                 const Travel& travel) const {
     const Index first = shares_.keys.first;
     const auto group = MixingGroup<A>::of_columns(mixing, first + begin, first + end, Reach::kAll,
                                                   shares_.queries.all, w.coefficients);
@@ -267,6 +272,7 @@ class BidirectionalGradient {
                                           : nullptr;
       head_.differentiate_keys(key_blocks_, b, w.mixtures.kv.row(b - begin), dz, key_parts_.part(b),
                                w);
+      travel.between();
     }
   }
 

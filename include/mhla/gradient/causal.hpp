@@ -16,6 +16,7 @@
 #include <algorithm>
 
 #include "mhla/attention/causal.hpp"
+#include "mhla/attention/travel.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
@@ -80,9 +81,9 @@ class CausalGradient {
   void run(MixingView<const A> mixing, MatrixView<const T> dout, const Gradients<T>& gradients,
            const ParameterGradients<A>& sums, bool summarized, const ExecutorRef& executor) {
     set(dout, gradients, sums);
-    summarize(summarized, executor);
-    read_queries(mixing, executor);
-    read_keys(mixing, executor);
+    summarize(summarized, executor, Alone());
+    read_queries(mixing, executor, Alone());
+    read_keys(mixing, executor, Alone());
     finish();
   }
 
@@ -94,22 +95,22 @@ class CausalGradient {
     query_parts_.start(sums.query_map);
     key_parts_.start(sums.key_map);
   }
-  void summarize(bool summarized, const ExecutorRef& executor) {
+  template <class Travel>
+  void summarize(bool summarized, const ExecutorRef& executor, const Travel& travel) {
     if (summarized) return;
     executor.for_each(summaries_.tasks_before_last(), [&](Index b, Index w) {
-      const GradientScratch<A>& local = workers_[w].strips;
-      summaries_.summarize(in_, blocks_, b, op_,
-                           KeyScratch<A>(local.raw, local.keys, local.values));
+      summaries_.summarize(in_, blocks_, b, op_, workers_[w].strips.key_scratch());
+      travel.wrote(b);
     });
   }
   template <class F>
   void for_each_summary_array(bool summarized, F&& f) const {
     if (!summarized) summaries_.for_each_array(f);
   }
-  void read_queries(MixingView<const A> mixing, const ExecutorRef& executor) {
-    const Index m = blocks_.blocks();
-    executor.for_each(groups_of(m, group_), [&](Index g, Index w) {
-      query_group(mixing, g * group_, std::min((g + 1) * group_, m), workers_[w]);
+  template <class Travel>
+  void read_queries(MixingView<const A> mixing, const ExecutorRef& executor, const Travel& travel) {
+    for_each_group(executor, blocks_.blocks(), group_, [&](Index begin, Index end, Index w) {
+      query_group(mixing, begin, end, workers_[w], travel);
     });
   }
   template <class F>
@@ -117,10 +118,10 @@ class CausalGradient {
     for_each_slab(dmixtures_, f);
     if (sum_features() > 0) f(Rows<A>{dkey_sums_, sum_features()}, sum_features());
   }
-  void read_keys(MixingView<const A> mixing, const ExecutorRef& executor) {
-    const Index m = blocks_.blocks();
-    executor.for_each(groups_of(m, group_), [&](Index g, Index w) {
-      key_group(mixing, g * group_, std::min((g + 1) * group_, m), workers_[w].strips);
+  template <class Travel>
+  void read_keys(MixingView<const A> mixing, const ExecutorRef& executor, const Travel& travel) {
+    for_each_group(executor, blocks_.blocks(), group_, [&](Index begin, Index end, Index w) {
+      key_group(mixing, begin, end, workers_[w].strips, travel);
     });
   }
   const WeightParts<A>& query_parts() const { return query_parts_; }
@@ -137,7 +138,9 @@ class CausalGradient {
   IntraGradients<A> intra_of(Index b) const { return intra_.from(blocks_.run(b, 0).begin); }
 
   /// The query side of blocks [begin, end) of the share.
-  void query_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w) const {
+  template <class Travel>
+  void query_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w,
+                   const Travel& travel) const {
     const Index first = share_.first;
     const MixingView<A>& dmixing = sums_.mixing;
     const GradientScratch<A>& scratch = w.strips;
@@ -154,6 +157,7 @@ class CausalGradient {
                                   scratch.key_sums.row(own - begin)},
                                  {dmixtures_.block(i), dkey_sum(i)}, query_parts_.part(own), keys);
       if (!dmixing.absent() && dmixing.pattern().holds(i, i)) dmixing.at(i, i) += dweight;
+      travel.between();
     }
     if (dmixing.absent()) return;
     MixingGradient<A> gradient = scratch.dmixing;
@@ -164,8 +168,9 @@ class CausalGradient {
   }
 
   /// The key side of blocks [begin, end) of the share.
-  void key_group(MixingView<const A> mixing, Index begin, Index end,
-                 const GradientScratch<A>& w) const {
+  template <class Travel>
+  void key_group(MixingView<const A> mixing, Index begin, Index end, const GradientScratch<A>& w,
+                 const Travel& travel) const {
     const Index first = share_.first;
     const auto group = MixingGroup<A>::of_columns(mixing, first + begin, first + end,
                                                   Reach::kEarlier, share_.all, w.coefficients);
@@ -176,6 +181,7 @@ class CausalGradient {
       head_.differentiate_keys(blocks_, b, w.mixtures.kv.row(b - begin),
                                head_.sums() ? w.key_sums.row(b - begin) : nullptr,
                                key_parts_.part(b), w, {keys.dkeys, keys.dvalues, keys.own_dkeys});
+      travel.between();
     }
   }
 

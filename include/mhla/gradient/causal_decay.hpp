@@ -90,9 +90,7 @@ class CausalDecayGradient {
     key_parts_.start(sums.key_map);
     if (!summarized) {
       executor.for_each(m - 1, [&](Index b, Index w) {  // nothing reads that of the last block
-        const GradientScratch<A>& local = workers_[w].scratch.strips;
-        summaries_.summarize(in_, blocks_, b, op_,
-                             KeyScratch<A>(local.raw, local.keys, local.values));
+        summaries_.summarize(in_, blocks_, b, op_, workers_[w].scratch.strips.key_scratch());
       });
     }
     mix(Scan::kForwards, mixing, summaries_.values(), summaries_.key_sums(), executor);

@@ -81,6 +81,8 @@ struct GradientScratch {
         mixtures(function, arena, group, round_up(n.features, kRowAlignment), n.values),
         key_sums(function, arena, group, n.sum_features()),
         dmixing(function, arena, group, blocks) {}
+
+  KeyScratch<A> key_scratch() const { return {raw, keys, values}; }
 };
 
 /// One head: what is differentiated, and where its gradients go.

@@ -113,8 +113,7 @@ class LinearCausalGradient {
     add_to(key_sum, key_sum_, sizes().sum_features());
   }
   void add_chunk(Index c) const {
-    const GradientScratch<A>& w = scratch_.strips;
-    chunk_.summarize_alone(in_, chunks_, c, op_, KeyScratch<A>(w.raw, w.keys, w.values));
+    chunk_.summarize_alone(in_, chunks_, c, op_, scratch_.strips.key_scratch());
     add(chunk_.values(), 0, chunk_.key_sum(0));
   }
 

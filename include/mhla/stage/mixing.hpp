@@ -20,6 +20,7 @@
 #include <algorithm>
 
 #include "mhla/core/arch.hpp"
+#include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/kernel/combination.hpp"
 #include "mhla/kernel/product.hpp"
@@ -50,6 +51,12 @@ Index group_blocks(Index query_blocks, Index d, Index e, Index workers) {
 }
 
 inline Index groups_of(Index blocks, Index group) { return ceil_div(blocks, group); }
+/// Calls f(begin, end, worker) for the groups of blocks [begin, end).
+template <class F>
+void for_each_group(const ExecutorRef& executor, Index blocks, Index group, F&& f) {
+  executor.for_each(groups_of(blocks, group),
+                    [&](Index g, Index w) { f(g * group, std::min((g + 1) * group, blocks), w); });
+}
 
 /// Scratch for the coefficients of one group of query blocks.
 template <class A>
@@ -182,13 +189,16 @@ class MixingGroup {
   bool dense_ = true;  // every row reads all of them
 };
 
+/// Writes one slab of S~_i for all query blocks of a group, which reads the same slab of S.
+template <class A>
+void mix_slab(const MixingGroup<A>& group, const Summaries<A>& s, Index slab,
+              const Mixtures<A>& mixtures) {
+  group.mix(mixtures.kv.right_of(slab * kTile.slab * s.values), s.slab(slab), s.slab_columns(slab));
+}
 /// Writes S~_i for all query blocks of a group.
 template <class A>
 void mix(const MixingGroup<A>& group, const Summaries<A>& s, const Mixtures<A>& mixtures) {
-  for (Index slab = 0; slab < s.slabs(); ++slab) {
-    group.mix(mixtures.kv.right_of(slab * kTile.slab * s.values), s.slab(slab),
-              s.slab_columns(slab));
-  }
+  for (Index slab = 0; slab < s.slabs(); ++slab) mix_slab(group, s, slab, mixtures);
 }
 
 }  // namespace detail

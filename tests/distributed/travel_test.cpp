@@ -1,0 +1,150 @@
+// What runs while the summaries of a head travel.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <regex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mhla/distributed/bidirectional.hpp"
+#include "mhla/distributed/causal.hpp"
+#include "mhla/distributed/thread_ranks.hpp"
+#include "mhla/policy/locality.hpp"
+#include "support/random.hpp"
+
+namespace mhla::test {
+namespace {
+
+using distributed::PeerRows;
+using distributed::SharedRows;
+using distributed::ThreadRank;
+
+/// What a rank does, a letter each: s a transfer starts, w one is waited for, p one is polled; e a
+/// piece of work ends, k keys and q queries are mapped.
+thread_local std::string noted;
+
+struct Logged {
+  distributed::detail::ThreadTransfer transfer;
+
+  bool done() {
+    noted += 'p';
+    return transfer.done();
+  }
+  void wait() {
+    noted += 'w';
+    transfer.wait();
+  }
+};
+
+class LoggedRank : public ThreadRank {
+ public:
+  explicit LoggedRank(const ThreadRank& rank) : ThreadRank(rank) {}
+
+  Logged all_gather(std::span<const SharedRows> arrays, std::span<const Index> first) {
+    noted += 's';
+    return {ThreadRank::all_gather(arrays, first)};
+  }
+  Logged exchange(std::span<const SharedRows> arrays, std::span<const PeerRows> sends,
+                  std::span<const PeerRows> receives) {
+    noted += 's';
+    return {ThreadRank::exchange(arrays, sends, receives)};
+  }
+};
+static_assert(distributed::Communicator<LoggedRank>);
+
+struct LoggedExecutor {
+  Index workers() const { return 1; }
+  template <class F>
+  void for_each(Index count, F&& f) const {
+    Sequential().for_each(count, [&](Index i, Index w) {
+      f(i, w);
+      noted += 'e';
+    });
+  }
+};
+
+template <char letter>
+struct LoggedMap : Relu {
+  template <class T>
+  void operator()(const T* x, T* y, Index width) const {
+    noted += letter;
+    Relu::operator()(x, y, width);
+  }
+};
+using LoggedOperator = Operator<LoggedMap<'q'>, LoggedMap<'k'>>;
+
+constexpr Index kBlocks = 300, kWidth = 36, kValues = 24, kHeads = 2;
+
+/// The log of rank `rank` of two, of a call of `form` with so many heads of kBlocks blocks.
+template <class Form>
+std::string log_of(Index rank, Index heads, const Form& form) {
+  std::string result;
+  const MixingMatrix<float> mixing = locality<float>(kBlocks);
+  distributed::run_ranks(2, [&](ThreadRank& thread) {
+    LoggedRank own(thread);
+    Tensor<float> q({1, kBlocks / 2, heads, kWidth}), v({1, kBlocks / 2, heads, kValues}), out = v;
+    Random rng(3);
+    for (Tensor<float>* t : {&q, &v}) {
+      for (float& x : t->data()) x = static_cast<float>(rng.uniform());
+    }
+    noted.clear();
+    form(own, inputs(q, q, v), mixing, out.view());
+    if (own.rank() == rank) result = noted;
+  });
+  return result;
+}
+const auto both = [](auto& rank, const auto& in, const auto& mixing, auto out) {
+  LoggedExecutor executor;
+  distributed::bidirectional(rank, in, ContiguousBlocks{1}, mixing, LoggedOperator{}, out,
+                             {.executor = executor});
+};
+const auto causal_form = [](auto& rank, const auto& in, const auto& mixing, auto out) {
+  LoggedExecutor executor;
+  distributed::causal(rank, in, ContiguousBlocks{1}, mixing, LoggedOperator{}, out,
+                      {.executor = executor});
+};
+
+/// `text` without the letters `of`, and each run of a letter as one.
+std::string condensed(const std::string& text, const std::string& of) {
+  std::string result;
+  for (const char c : text) {
+    if (of.find(c) == std::string::npos && !result.ends_with(c)) result += c;
+  }
+  return result;
+}
+
+TEST(Travel, PartsOfAHeadAreSentWhileTheNextAreSummarised) {
+  for (const auto& log : {log_of(0, 1, both), log_of(1, 1, both), log_of(0, 1, causal_form)}) {
+    EXPECT_TRUE(condensed(log, "peq").starts_with("ksks")) << condensed(log, "pe");
+  }
+}
+
+TEST(Travel, SlabsOfAHeadAreMixedWhileTheNextTravel) {
+  for (const auto& log : {log_of(0, 1, both), log_of(1, 1, both), log_of(1, 1, causal_form)}) {
+    std::string read = log.substr(log.rfind('s') + 1);
+    read = read.substr(0, read.find('q'));  // before the first block is read out
+    std::erase_if(read, [](char c) { return c != 'w' && c != 'e'; });
+    // Of the two parts the first and a slab of the second; the other slab; all, with the key sums.
+    const std::regex slabs("e?wwewwew+");
+    EXPECT_TRUE(std::regex_match(read, slabs)) << read;
+  }
+}
+
+TEST(Travel, ARankThatReceivesNothingReadsAtOnce) {
+  const std::string log = log_of(0, 1, causal_form);
+  const std::string read = condensed(log.substr(log.rfind('s')), "pek");
+  EXPECT_EQ(read, "sqw");
+}
+
+// Two heads, so that those of the second travel while the first is read.
+TEST(Travel, TransfersGoOnBetweenTheBlocksOfAGroup) {
+  const std::string log = log_of(1, kHeads, both);
+  const std::string read = condensed(log.substr(log.find('q'), log.rfind('q')), "sewk");
+  EXPECT_GE(std::ranges::count(read, 'q'), kHeads * kBlocks / 2 - 1) << read;
+}
+
+}  // namespace
+}  // namespace mhla::test
