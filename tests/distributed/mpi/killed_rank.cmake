@@ -7,8 +7,14 @@ if(CASE STREQUAL "OthersAreToldOfAKilledRank")
   set(flags --enable-recovery)
 endif()
 foreach(transport vader,self tcp,self)
-  execute_process(COMMAND ${MPIEXEC} ${flags} --mca btl ${transport} -n 4 ${PROGRAM} TIMEOUT 60
-                  RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE errors)
+  foreach(run RANGE 3)
+    execute_process(COMMAND ${MPIEXEC} ${flags} --mca btl ${transport} -n 4 ${PROGRAM} TIMEOUT 30
+                    RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE errors)
+    # Of a broken connection Open MPI says that the process "may even hang": now and then it does.
+    if(NOT transport MATCHES "tcp" OR NOT status MATCHES "timeout")
+      break()
+    endif()
+  endforeach()
   set(told 0)
   foreach(rank 0 2 3)
     set(line "rank ${rank}: mhla::distributed: no answer within 3.000000 s from rank 1\n")
