@@ -61,12 +61,12 @@ class BidirectionalHead {
   /// Writes the summaries of the share, and what its queries sum of them.
   template <class Travel>
   void summarize(const ExecutorRef& executor, const Travel& travel) {
-    const bool slots = n_.sums == WeightSums::kCrossQuery;
+    const bool per_slot = n_.sums == WeightSums::kCrossQuery;
     executor.for_each(summaries_.tasks(), [&](Index task, Index w) {
       summaries_.summarize(in_, key_blocks_, task, op_, workers_[w].keys);
-      if (!slots) travel.wrote(task);  // a block; with AMX nobody listens
+      if (!per_slot) travel.wrote(task);  // a block; with AMX nobody listens
     });
-    if (!slots) return;
+    if (!per_slot) return;
     executor.for_each(query_blocks_.blocks(), [&](Index b, Index w) {
       sum_slots(b, workers_[w].queries);
       travel.wrote(b);
