@@ -41,7 +41,7 @@ inline void narrow(const A* x, T* y, Index count) {
       const auto bits = std::bit_cast<std::uint32_t>(x[j]);
       const std::uint32_t upper = bits >> 16;
       const std::uint32_t rounded = (bits + 0x7FFFu + (upper & 1u)) >> 16;
-      const bool nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
+      const bool nan = static_cast<std::int32_t>(bits & 0x7FFFFFFFu) > 0x7F800000;
       y[j].value = static_cast<std::uint16_t>(nan ? (upper & 0x8000u) | 0x7FC0u : rounded);
     }
   } else if constexpr (std::is_same_v<T, Eigen::half>) {

@@ -44,10 +44,26 @@ inline const A* widened(const T* x, Index stride, A* raw, Index count) {
   return raw;
 }
 
+/// Loads the row behind row s of a strip into L1 while row s is widened: a widened row is read once
+/// and waits for L2, which took 5 % of a forward call of bfloat16. (A row that a map or a product
+/// reads where it lies does not wait so; loading it early gained nothing.)
+template <class A, Scalar T>
+inline void load_ahead(MatrixView<const T> x, const Index* tokens, Index s, Index count) {
+  constexpr Index kAhead = 3, kLine = kBufferAlignment / Index{sizeof(T)};
+  if constexpr (!std::is_same_v<T, A>) {
+    if (x.col_stride != 1 || s + kAhead >= count) return;
+    const T* const row = x.row(tokens[s + kAhead]);
+    for (Index j = 0; j < x.cols; j += kLine) Eigen::internal::prefetch(row + j);
+  }
+}
+
 /// Rows tokens[0..count) of x, widened.
 template <Scalar T, class A>
 MHLA_NOINLINE void gather(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> rows) {
-  for (Index s = 0; s < count; ++s) widen(x.row(tokens[s]), x.col_stride, rows.row(s), x.cols);
+  for (Index s = 0; s < count; ++s) {
+    load_ahead<A>(x, tokens, s, count);
+    widen(x.row(tokens[s]), x.col_stride, rows.row(s), x.cols);
+  }
 }
 
 /// True if a product that reads rows this many bytes apart more than once should read a copy: in
@@ -110,6 +126,7 @@ MHLA_NOINLINE void gather_features(MatrixView<const T> x, const Index* tokens, I
     return;
   }
   for (Index s = 0; s < count; ++s) {
+    load_ahead<A>(x, tokens, s, count);
     map(widened(x.row(tokens[s]), x.col_stride, raw, x.cols), rows.row(s), x.cols);
   }
 }
