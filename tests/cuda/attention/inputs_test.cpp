@@ -164,9 +164,9 @@ TEST(CudaInputs, WorkspacesThatAreTooSmallOrMisalignedAreRefused) {
 
 TEST(CudaInputs, APrefillFitsItsStream) {
   const Arguments a;
-  const auto prefill = [&a](Index room, Index heads) {
+  const auto prefill = [&a](Index room, Index heads, Index seen = 0) {
     return mhla::cuda::detail::prefill_problem<64, 64>(
-        "cuda::f", a.in, mhla::cuda::contiguous(room, 16), heads, a.op, a.out);
+        "cuda::f", a.in, mhla::cuda::contiguous(room, 16), seen, heads, a.op, a.out);
   };
   const Problem p = prefill(160, 3);
   EXPECT_TRUE(p.causal);
@@ -174,6 +174,12 @@ TEST(CudaInputs, APrefillFitsItsStream) {
   EXPECT_EQ(p.query_blocks.slots(), 16);
   EXPECT_EQ(message_of<mhla::option_error>([&] { prefill(96, 3); }),
             "mhla::cuda::f: in has 100 tokens, expected 1 to 96");
+  EXPECT_NO_THROW(prefill(160, 3, 60));
+  EXPECT_EQ(message_of<mhla::option_error>([&] { prefill(160, 3, 61); }),
+            "mhla::cuda::f: in has 100 tokens, expected 1 to 99");
+  EXPECT_EQ(message_of<mhla::option_error>([&] { prefill(160, 3, 160); }),
+            "mhla::cuda::f: seen is 160, expected 0 to 159");
+  EXPECT_THROW(prefill(160, 3, -1), mhla::option_error);
   EXPECT_EQ(message_of<mhla::shape_error>([&] { prefill(160, 4); }),
             "mhla::cuda::f: q has 3 heads, expected 4");
 }
@@ -270,7 +276,7 @@ TEST(CudaInputs, NormsThatNoKernelHasAreRefused) {
       message_of<mhla::option_error>([&] { mhla::cuda::detail::expect_no_norm("cuda::f", a.in); }),
       "mhla::cuda::f: gain is given, expected none: streams do not normalise outputs");
   EXPECT_THROW((mhla::cuda::detail::prefill_problem<64, 64>(
-                   "cuda::f", a.in, mhla::cuda::contiguous(160, 16), 3, a.op, a.out)),
+                   "cuda::f", a.in, mhla::cuda::contiguous(160, 16), 0, 3, a.op, a.out)),
                mhla::option_error);
   NormedArguments empty;
   empty.in.gain = {static_cast<const float*>(nullptr), 64};

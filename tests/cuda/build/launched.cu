@@ -34,9 +34,9 @@ MHLA_LAUNCHED(bfloat16, true)
 MHLA_LAUNCHED(half, false)
 MHLA_LAUNCHED(half, true)
 
-#define MHLA_PREFILLED(type)                                                          \
-  template void run_prefill<type, build::kWidth, build::kValueWidth, build::Listing>( \
-      const Plan&, const Problem&, const StreamingPrefillParameters&, unsigned char*, \
+#define MHLA_PREFILLED(type)                                                                     \
+  template void run_prefill<type, build::kWidth, build::kValueWidth, build::Listing>(            \
+      const Plan&, const Problem&, const StreamingStepParameters&, std::int32_t, unsigned char*, \
       const Device&, const build::Listing&);
 MHLA_PREFILLED(bfloat16)
 MHLA_PREFILLED(half)

@@ -106,18 +106,19 @@ void Forms<T, D, E>::step(const StreamCall& c, cudaStream_t stream) {
 }
 
 template <class T, int D, int E>
-std::size_t Forms<T, D, E>::prefill_bytes(const StreamCall& c, std::int64_t tokens) {
+std::size_t Forms<T, D, E>::prefill_bytes(const StreamCall& c, std::int64_t seen,
+                                          std::int64_t tokens) {
   const auto out = view<number_t<T>>(c.o, c.batch, tokens, c.heads, E);
   return streaming<T, D, E>(c)
-      .prefill_plan(inputs<T, D, E>(c, tokens, tokens), out, mhla::cuda::current_device())
+      .prefill_plan(seen, inputs<T, D, E>(c, tokens, tokens), out, mhla::cuda::current_device())
       .workspace_bytes;
 }
 
 template <class T, int D, int E>
-void Forms<T, D, E>::prefill(const StreamCall& c, std::int64_t tokens, void* workspace,
-                             std::size_t workspace_bytes, cudaStream_t stream) {
+void Forms<T, D, E>::prefill(const StreamCall& c, std::int64_t seen, std::int64_t tokens,
+                             void* workspace, std::size_t workspace_bytes, cudaStream_t stream) {
   const auto out = view<number_t<T>>(c.o, c.batch, tokens, c.heads, E);
-  streaming<T, D, E>(c).prefill(0, inputs<T, D, E>(c, tokens, tokens), out,
+  streaming<T, D, E>(c).prefill(0, seen, inputs<T, D, E>(c, tokens, tokens), out,
                                 memory(c.state, c.state_bytes), memory(workspace, workspace_bytes),
                                 mhla::cuda::current_device(), stream);
 }

@@ -55,10 +55,10 @@ struct Forms {
   static void start(const StreamCall& call, cudaStream_t stream);
   static void start(const StreamCall& call, std::int64_t sequence, cudaStream_t stream);
   static void step(const StreamCall& call, cudaStream_t stream);
-  /// Of calls whose tensors are [B, tokens, H, .].
-  static std::size_t prefill_bytes(const StreamCall& call, std::int64_t tokens);
-  static void prefill(const StreamCall& call, std::int64_t tokens, void* workspace,
-                      std::size_t workspace_bytes, cudaStream_t stream);
+  /// Of calls whose tensors are [B, tokens, H, .], of sequences that have seen some.
+  static std::size_t prefill_bytes(const StreamCall& call, std::int64_t seen, std::int64_t tokens);
+  static void prefill(const StreamCall& call, std::int64_t seen, std::int64_t tokens,
+                      void* workspace, std::size_t workspace_bytes, cudaStream_t stream);
 };
 
 /// cuda::current_device().

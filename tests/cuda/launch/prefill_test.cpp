@@ -1,6 +1,6 @@
-// Prefill of streams as it is launched, run in the emulation: outputs are those of the causal form
-// in three stages, and steps after it are within the bound of streams (streaming_run.hpp), with the
-// bits of steps alone where kernels of sm_80 made the summaries.
+// Prefills of streams as they are launched, run in the emulation: outputs are within the bound of
+// streams (streaming_run.hpp), those of the causal part have the bits of the causal form of the
+// whole sequence, and all others those of steps alone, where kernels of sm_80 made the summaries.
 
 #include "mhla/cuda/launch/prefill.cuh"
 
@@ -10,8 +10,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
+#include <vector>
 
 #include "mhla/cuda/kernel/streaming_prefill_sm80.cuh"
 #include "support/cuda/emulated_call.hpp"
@@ -23,13 +23,14 @@ namespace {
 using mhla::cuda::Arch, mhla::cuda::Device, mhla::cuda::Plan, mhla::cuda::Problem;
 using mhla::cuda::bfloat16, mhla::cuda::half, mhla::cuda::Denominator, mhla::cuda::Precision;
 
-/// The first tokens of the sequences of streams from `first` on.
+/// Tokens from `begin` up to `end` of the sequences from `first` on.
 template <class T, int D, int E, Precision P>
-Problem problem_of(Streams<T, D, E, P>& x, int first, int tokens) {
-  const auto from = [first](auto tensor) {
-    tensor.data += first * tensor.batch_stride;
+Problem problem_of(Streams<T, D, E, P>& x, int first, int begin, int end) {
+  const auto from = [&](auto tensor) {
+    tensor.data += first * tensor.batch_stride + begin * tensor.token_stride;
     return tensor;
   };
+  const int tokens = end - begin;
   const mhla::cuda::TokenBlocks blocks(1, 1, tokens, 1, 1, std::min(tokens, x.c.length));
   const mhla::cuda::Normalization n = x.c.normalization();
   return {.q = from(x.q.input()),
@@ -44,61 +45,101 @@ Problem problem_of(Streams<T, D, E, P>& x, int first, int tokens) {
           .causal = true};
 }
 
-/// Prefills the sequences from `first` on, in the emulator of the streams.
+/// Streams whose sequences from `first` on have tokens at once.
 template <class T, int D, int E, Precision P>
-void prefill(Streams<T, D, E, P>& x, int first, int tokens, Arch arch) {
-  const Problem problem = problem_of(x, first, tokens);
-  const Device target{arch, 2};
-  const Plan plan = mhla::cuda::prefill_plan<D, E>(problem, target);
-  EXPECT_EQ(plan.form, mhla::cuda::Form::kThreeStage);
-  EXPECT_EQ(plan.summary, arch);
-  Array<unsigned char> workspace(static_cast<std::int64_t>(plan.workspace_bytes));
-  x.device.track("workspace", workspace.data(), plan.workspace_bytes, emulator::Access::kReadWrite);
-  auto parameters = x.parameters([](auto tensor) { return tensor; });
-  parameters.k = problem.k;
-  parameters.v = problem.v;
-  const EmulatedStream stream(x.device);
-  mhla::cuda::run_prefill<T, D, E>(plan, problem, {parameters, first, tokens}, workspace.data(),
-                                   target, stream);
-  for (const emulator::Report& report : stream.reports()) EXPECT_EQ(report.bank_conflicts, 0u);
-}
+struct Prefilled : Streams<T, D, E, P> {
+  int first;
+  Arch arch;
+  Array<unsigned char> workspace;
 
-/// The outputs of the causal form in three stages, which are those of a prefill.
+  Prefilled(const StreamCase& which, int from, Arch of)
+      : Streams<T, D, E, P>(which, 1), first(from), arch(of), workspace(40 << 20) {
+    this->device.track("workspace", workspace.data(), workspace.bytes(),
+                       emulator::Access::kReadWrite);
+  }
+
+  /// Returns where the causal part begins.
+  int prefill(int begin, int end) {
+    const Problem problem = problem_of(*this, first, begin, end);
+    const Device target{arch, 2};
+    const Plan plan = mhla::cuda::prefill_plan<D, E>(problem, begin, this->c.length, target);
+    const int causal =
+        std::min((begin + this->c.length - 1) / this->c.length * this->c.length, end);
+    EXPECT_EQ(plan.workspace_bytes > 0, causal < end);
+    EXPECT_LE(plan.workspace_bytes, workspace.bytes());
+    EXPECT_EQ(plan.summary, arch);
+    StreamingStepParameters tokens = this->parameters([](auto tensor) { return tensor; });
+    tokens.q = problem.q;
+    tokens.k = problem.k;
+    tokens.v = problem.v;
+    tokens.o = problem.o;
+    tokens.first = first;
+    const EmulatedStream stream(this->device);
+    mhla::cuda::run_prefill<T, D, E>(plan, problem, tokens, begin, workspace.data(), target,
+                                     stream);
+    for (const auto& each : stream.reports()) EXPECT_EQ(each.bank_conflicts, 0u);
+    return causal;
+  }
+};
+
+/// The outputs of the causal form in three stages of the first tokens of those sequences.
 template <class T, int D, int E, Precision P>
-void expect_causal_outputs(Streams<T, D, E, P>& x, int first, int tokens, Arch arch) {
-  Streams<T, D, E, P> other(x.c, 2);  // the same tensors
-  const Problem problem = problem_of(other, first, tokens);
-  const Device target{arch, 2};
+void run_causal(Prefilled<T, D, E, P>& x, int tokens) {
+  const Problem problem = problem_of(x, x.first, 0, tokens);
+  const Device target{x.arch, 2};
   const Plan plan =
       mhla::cuda::detail::planned<D, E>(problem, target, mhla::cuda::Form::kThreeStage, "");
-  EXPECT_GT(plan.workspace_bytes,
-            (mhla::cuda::prefill_plan<D, E>(problem, target).workspace_bytes));
-  Array<unsigned char> workspace(static_cast<std::int64_t>(plan.workspace_bytes));
-  other.device.track("workspace", workspace.data(), plan.workspace_bytes,
-                     emulator::Access::kReadWrite);
-  mhla::cuda::run<T, D, E, true>(plan, problem, other.mixing.array(), workspace.data(), target,
-                                 EmulatedStream(other.device));
-  EXPECT_EQ(std::memcmp(x.o.raw(), other.o.raw(), x.o.bytes()), 0);
+  ASSERT_LE(plan.workspace_bytes, x.workspace.bytes());
+  mhla::cuda::run<T, D, E, true>(plan, problem, x.mixing.array(), x.workspace.data(), target,
+                                 EmulatedStream(x.device));
 }
 
-/// Prefills the sequences after the first one; the first one has steps alone.
 template <class T, int D, int E, Precision P>
-void check(const StreamCase& c, int tokens, Arch arch) {
-  SCOPED_TRACE(std::string(arch == Arch::kSm80 ? "sm_80" : "sm_90a") + " D " + std::to_string(D) +
-               " E " + std::to_string(E) + " N " + std::to_string(tokens));
-  Streams<T, D, E, P> steps(c, 1), x(c, 1);
-  prefill(x, 1, tokens, arch);
-  if (c.length <= tokens) expect_causal_outputs(x, 1, tokens, arch);
+void expect_same(const Streams<T, D, E, P>& x, const Streams<T, D, E, P>& y, int token) {
+  for (int h = 0; h < x.c.heads; ++h) {
+    for (int e = 0; e < E; ++e) {
+      ASSERT_EQ(x.o.value(1, token, h, e), y.o.value(1, token, h, e)) << token;
+    }
+  }
+}
+
+/// The second of two sequences has prefills up to each of `ends`, and between them and behind them
+/// steps, one for every "-1"; the first one has steps alone.
+template <class T, int D, int E, Precision P>
+void check(const StreamCase& c, const std::vector<int>& ends, Arch arch) {
+  std::string text = arch == Arch::kSm80 ? "sm_80" : "sm_90a";
+  text += " D " + std::to_string(D) + " E " + std::to_string(E);
+  for (const int end : ends) text += " " + std::to_string(end);
+  SCOPED_TRACE(text);
+  Streams<T, D, E, P> steps(c, 1);
+  Prefilled<T, D, E, P> x(c, 1, arch), whole(c, 1, arch);
+  std::vector<bool> is_causal(static_cast<std::size_t>(c.tokens));
+  int seen = 0;
+  for (const int end : ends) {
+    if (end < 0) {
+      x.step({0, 0, false}, {1, seen++});
+      continue;
+    }
+    std::fill(is_causal.begin() + x.prefill(seen, end), is_causal.begin() + end, true);
+    seen = end;
+  }
   for (int t = 0; t < c.tokens; ++t) steps.step(t);
-  for (int t = 0; t + tokens < c.tokens; ++t) x.step({0, t}, {1, t + tokens});
-  Comparison comparison("after a prefill");
-  for (int h = 0; h < c.heads; ++h) compare(comparison, x, 1, h, tokens);
+  for (int t = 0; t + seen < c.tokens; ++t) x.step({0, t}, {1, t + seen});
+  Comparison comparison("with prefills");
+  for (int h = 0; h < c.heads; ++h) compare(comparison, x, 1, h, 3);
   EXPECT_GT(comparison.worst(), 0);
   const bool same = arch == Arch::kSm80 || D == 72;
-  for (int t = tokens; same && t < c.tokens; ++t) {
-    for (int h = 0; h < c.heads; ++h) {
-      for (int e = 0; e < E; ++e) ASSERT_EQ(x.o.value(1, t, h, e), steps.o.value(1, t, h, e)) << t;
+  if (seen >= c.length) run_causal(whole, seen);
+  for (int t = 0; same && t < c.tokens; ++t) {
+    if (!is_causal[static_cast<std::size_t>(t)]) {
+      expect_same(x, steps, t);
+    } else if (seen >= c.length) {
+      expect_same(x, whole, t);
     }
+  }
+  // On sm_90a the bits of summaries are those of the causal form where it has made all of them.
+  if (!same && ends.size() == 1) {
+    for (int t = 0; t < seen; ++t) expect_same(x, whole, t);
   }
 }
 
@@ -109,23 +150,47 @@ constexpr auto kRelu = mhla::cuda::FeatureMap::relu(1e-6f);
 TEST(Prefill, StepsGoOn) {
   const StreamCase c{5, 6, 30, kRelu, Denominator::kKeySum, 2, 2, 0, 1};
   for (const int tokens : {3, 12, 13, 14, 17, 29}) {
-    check<bfloat16, 64, 64, Precision::kSingle>(c, tokens, Arch::kSm80);
+    check<bfloat16, 64, 64, Precision::kSingle>(c, {tokens}, Arch::kSm80);
   }
+}
+
+/// From the middle of a block and from its begin; within a block, up to its end, beyond it; behind
+/// steps, behind another prefill.
+TEST(Prefill, GoesOnWhereAStreamStands) {
+  const StreamCase c{6, 6, 36, kRelu, Denominator::kKeySum, 2, 2, 0, 4};
+  const std::vector<std::vector<int>> all = {
+      {-1, -1, 20}, {3, 5, 6, 13, 30}, {12, 25}, {4, 6, 12, -1, 35}, {-1, -1, -1, -1, -1, -1, 13},
+      {8, -1, 36}};
+  for (const std::vector<int>& ends : all) {
+    check<bfloat16, 64, 64, Precision::kSingle>(c, ends, Arch::kSm80);
+  }
+  const StreamCase none{6, 6, 36, kRelu, Denominator::kNone, 2, 1, 0, 5};
+  check<half, 64, 64, Precision::kPair>(none, {7, 20, 31}, Arch::kSm80);
+  check<bfloat16, 64, 64, Precision::kSingle>(c, {5, 20, -1, 32}, Arch::kSm90a);
+  check<half, 64, 64, Precision::kPair>(none, {12, 31}, Arch::kSm90a);
+}
+
+/// Blocks that do not begin a tile of the mixing matrix, and such that begin the second one.
+TEST(Prefill, GoesOnBehindManyBlocks) {
+  const StreamCase c{70, 2, 140, kRelu, Denominator::kKeySum, 2, 1, 0, 6};
+  check<bfloat16, 64, 64, Precision::kSingle>(c, {101, 139}, Arch::kSm80);
+  check<bfloat16, 64, 64, Precision::kSingle>(c, {101, 139}, Arch::kSm90a);
+  check<half, 64, 64, Precision::kPair>(c, {128, 139}, Arch::kSm90a);
 }
 
 TEST(Prefill, AllWidths) {
   const StreamCase c{4, 16, 50, kRelu, Denominator::kKeySum, 2, 2, 0, 2};
-  check<bfloat16, 64, 64, Precision::kSingle>(c, 33, Arch::kSm90a);
-  check<half, 72, 72, Precision::kPair>(c, 34, Arch::kSm80);
-  check<half, 72, 72, Precision::kPair>(c, 34, Arch::kSm90a);
-  check<bfloat16, 128, 256, Precision::kSingle>(c, 34, Arch::kSm80);
-  check<bfloat16, 128, 256, Precision::kPair>(c, 35, Arch::kSm90a);
+  check<bfloat16, 64, 64, Precision::kSingle>(c, {33}, Arch::kSm90a);
+  check<half, 72, 72, Precision::kPair>(c, {34}, Arch::kSm80);
+  check<half, 72, 72, Precision::kPair>(c, {20, 34}, Arch::kSm90a);
+  check<bfloat16, 128, 256, Precision::kSingle>(c, {34}, Arch::kSm80);
+  check<bfloat16, 128, 256, Precision::kPair>(c, {15, 35}, Arch::kSm90a);
 }
 
 TEST(Prefill, AFullStreamHasNoRoom) {
   const StreamCase c{3, 4, 12, kRelu, Denominator::kNone, 1, 1, 0, 3};
-  Streams<bfloat16, 64, 64, Precision::kSingle> x(c, 1);
-  prefill(x, 0, 12, Arch::kSm80);
+  Prefilled<bfloat16, 64, 64, Precision::kSingle> x(c, 0, Arch::kSm80);
+  x.prefill(0, 12);
   const double before = x.o.value(0, 10, 0, 0);
   x.step(11);
   EXPECT_EQ(x.o.value(0, 10, 0, 0), before);

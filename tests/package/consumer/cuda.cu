@@ -1,6 +1,7 @@
 // The smallest program of a user of mhla::cuda: plans a call, and makes it where there is a device.
 // The lines of include/mhla/cuda/README.md are among it.
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <mhla/mhla.cuh>
@@ -48,10 +49,12 @@ int main() try {
 
   constexpr int sequences = 1, heads = 1;
   const mhla::cuda::Streaming<64, 64, T> streaming(sequences, heads, 64, mixing, op);
-  constexpr int kPrompt = kTokens - 1;
+  constexpr int kPrompt = kTokens / 2 - 1, seen = kPrompt;  // twice, and one token more
   in.q = in.k = in.v = mhla::bnhd(static_cast<const T*>(tokens), 1, kPrompt, 1, 64);
   out = mhla::bnhd(static_cast<T*>(outputs), 1, kPrompt, 1, 64);
-  const std::size_t prefill_bytes = streaming.prefill_plan(in, out, device).workspace_bytes;
+  const std::size_t prefill_bytes =
+      std::max(streaming.prefill_plan(0, in, out, device).workspace_bytes,
+               streaming.prefill_plan(seen, in, out, device).workspace_bytes);
   void *numbers = nullptr, *state_memory = nullptr, *prefill_memory = nullptr;
   check(cudaMalloc(&numbers, sizeof(std::int32_t)));
   check(cudaMalloc(&state_memory, streaming.state_bytes()));
@@ -61,7 +64,8 @@ int main() try {
   const mhla::Workspace scratch(static_cast<std::byte*>(prefill_memory), prefill_bytes);
   const auto* const sequence_of = static_cast<const std::int32_t*>(numbers);
   streaming.start(state, stream);
-  streaming.prefill(0, in, out, state, scratch, device, stream);
+  streaming.prefill(0, 0, in, out, state, scratch, device, stream);
+  streaming.prefill(0, seen, in, out, state, scratch, device, stream);
   mhla::cuda::Inputs<T> token;
   token.q = token.k = token.v = mhla::bnhd(static_cast<const T*>(tokens), 1, 1, 1, 64);
   const auto next = mhla::bnhd(static_cast<T*>(outputs), 1, 1, 1, 64);

@@ -50,19 +50,22 @@ class Streaming {
 
   /// How prefill() with these arguments computes, in how much workspace. The data of the tensors is
   /// not read. \throws as prefill() does.
-  Plan prefill_plan(const Inputs<T>& in, TensorView<T> out, const Device& device) const;
+  Plan prefill_plan(Index seen, const Inputs<T>& in, TensorView<T> out, const Device& device) const;
 
-  /// Makes n sequences from `first` on new ones that have seen N tokens, and writes their outputs:
-  /// the causal form in three stages, and one kernel more. What steps give from there on is within
-  /// the bound of what they give after N steps; the same bits where the summaries are made by
-  /// kernels of sm_80. Allocates nothing and waits for nothing; the stream may be captured.
-  /// \param in         [n, N, H, D] and [n, N, H, E], 1 <= N <= capacity()
+  /// Writes the outputs of the next N tokens of n sequences from `first` on and moves the state
+  /// past them: tokens that the open block has room for by steps, fewer than W of them, the others
+  /// by the causal form in three stages and one kernel more. What steps give from there on is
+  /// within the bound of what they give after steps alone; the same bits where the summaries are
+  /// made by kernels of sm_80. Allocates nothing and waits for nothing; the stream may be captured.
+  /// \param seen       tokens that each of the sequences has seen, which the device is not asked:
+  ///                   with 0 they are new ones, whatever they were
+  /// \param in         [n, N, H, D] and [n, N, H, E], 1 <= N <= capacity() - seen
   /// \param out        [n, N, H, E]
   /// \param workspace  at least the plan's workspace_bytes, at a multiple of 256
   /// \param device     current_device()
   /// \throws shape_error, option_error for what does not fit, before anything is launched;
   ///         cuda_error if `device` is not the current one's, or CUDA refuses a launch.
-  void prefill(Index first, const Inputs<T>& in, TensorView<T> out, Workspace state,
+  void prefill(Index first, Index seen, const Inputs<T>& in, TensorView<T> out, Workspace state,
                Workspace workspace, const Device& device, cudaStream_t stream) const;
 
   /// Writes the outputs [B, 1, H, E] of the next token of every sequence and moves the state past
@@ -163,27 +166,27 @@ void Streaming<D, E, T>::start(Index sequence, Workspace state, cudaStream_t str
 }
 
 template <int D, int E, DeviceScalar T>
-Plan Streaming<D, E, T>::prefill_plan(const Inputs<T>& in, TensorView<T> out,
+Plan Streaming<D, E, T>::prefill_plan(Index seen, const Inputs<T>& in, TensorView<T> out,
                                       const Device& device) const {
   return cuda::prefill_plan<D, E>(
-      detail::prefill_problem<D, E>(kName, in, blocks_, heads_, op_, out), device);
+      detail::prefill_problem<D, E>(kName, in, blocks_, seen, heads_, op_, out),
+      static_cast<std::int32_t>(seen), blocks_.slots(), device);
 }
 
 template <int D, int E, DeviceScalar T>
-void Streaming<D, E, T>::prefill(Index first, const Inputs<T>& in, TensorView<T> out,
+void Streaming<D, E, T>::prefill(Index first, Index seen, const Inputs<T>& in, TensorView<T> out,
                                  Workspace state, Workspace workspace, const Device& device,
                                  cudaStream_t stream) const {
-  const Problem problem = detail::prefill_problem<D, E>(kName, in, blocks_, heads_, op_, out);
+  const Problem problem = detail::prefill_problem<D, E>(kName, in, blocks_, seen, heads_, op_, out);
   detail::expect_sequences(kName, first, in.q.batch(), sequences_);
   detail::expect_data(kName, in, out);
-  const Plan planned = cuda::prefill_plan<D, E>(problem, device);
+  const auto before = static_cast<std::int32_t>(seen);
+  const Plan planned = cuda::prefill_plan<D, E>(problem, before, blocks_.slots(), device);
   unsigned char* const begin = detail::workspace_begin(kName, workspace, planned);
-  const StreamingPrefillParameters prefill{
-      .stream = parameters(problem.q, problem.k, problem.v, problem.o, state),
-      .first = static_cast<std::int32_t>(first),
-      .tokens = problem.key_blocks.tokens()};
+  StreamingStepParameters tokens = parameters(problem.q, problem.k, problem.v, problem.o, state);
+  tokens.first = static_cast<std::int32_t>(first);
   Known known;
-  run_prefill<kernel_scalar_t<T>, D, E>(planned, problem, prefill, begin, device,
+  run_prefill<kernel_scalar_t<T>, D, E>(planned, problem, tokens, before, begin, device,
                                         Stream(stream, device.arch, known));
 }
 

@@ -28,18 +28,22 @@ void expect_no_norm(const char* function, const Inputs<T>& in) {
               "none: streams do not normalise outputs");
 }
 
-/// The problem of a prefill: the causal form over the first N tokens of sequences of a stream.
+/// The problem of a prefill: N tokens of sequences of a stream that have seen some.
 /// \param stream  M runs of W tokens
-/// \throws as make_problem, and option_error for more than M W tokens or a gain, shape_error for
-/// other heads.
+/// \throws as make_problem, and option_error for more than M W tokens in all or a gain, shape_error
+/// for other heads.
 template <int D, int E, DeviceScalar T>
 Problem prefill_problem(const char* function, const Inputs<T>& in, const TokenBlocks& stream,
-                        Index heads, const Operator& op, TensorView<T> out) {
+                        Index seen, Index heads, const Operator& op, TensorView<T> out) {
   expect_no_norm(function, in);
-  const Index tokens = in.q.tokens();
-  if (tokens < 1 || tokens > stream.tokens()) {
+  const Index tokens = in.q.tokens(), room = stream.tokens() - seen;
+  if (seen < 0 || room < 1) {
+    fail_option(function, "seen", "is " + std::to_string(seen),
+                "0 to " + std::to_string(stream.tokens() - 1));
+  }
+  if (tokens < 1 || tokens > room) {
     fail_option(function, "in", "has " + std::to_string(tokens) + " tokens",
-                "1 to " + std::to_string(stream.tokens()));
+                "1 to " + std::to_string(room));
   }
   if (in.q.heads() != heads) {
     fail_shape(function, "q", "has " + std::to_string(in.q.heads()) + " heads",

@@ -1,10 +1,10 @@
 #pragma once
 
 /// \file
-/// What is left of a stream's state when the causal form has put the summaries of its first N
-/// tokens there: phi(k) and v of the open block, both mixtures as N steps leave them
+/// What is left of a stream's state when the causal form has put the summaries of its tokens there:
+/// phi(k) and v of the open block, both mixtures as so many steps leave them
 /// (kernel/streaming_mixture.cuh), and the position. The next step gives the bits that it gives
-/// after N steps, of the same summaries.
+/// after steps alone, of the same summaries.
 ///
 /// Grid: x is (pair * slices + slice) * kParts + part: rows of keys and values by turns, pieces of
 /// mixtures side by side.
@@ -49,12 +49,12 @@ class StreamingPrefillSm80 {
     const auto part = static_cast<std::int32_t>(ptx::ctaid_x() % Mixture::kParts);
     const BatchHead pair =
         batch_head(static_cast<std::int32_t>(item / Place::kSlices), stream.heads);
-    const Place at = Place::of(std::int64_t{p.first + pair.batch} * stream.heads + pair.head,
+    const Place at = Place::of(std::int64_t{stream.first + pair.batch} * stream.heads + pair.head,
                                static_cast<std::int32_t>(item % Place::kSlices));
     const std::int32_t slots = stream.blocks.slots();
     const std::int32_t block = p.tokens / slots;
     const StreamPosition now{block, p.tokens - block * slots};
-    keep_open_block(stream, at, pair, now, part);
+    keep_open_block(p, at, pair, now, part);
     Mixture::restore(stream, at, now, part, ptx::shared_begin());
     if (part == 0 && at.thread == 0) {
       ptx::st_global_s64(stream.state.positions + at.pair * Place::kSlices + at.slice, p.tokens);
@@ -62,10 +62,11 @@ class StreamingPrefillSm80 {
   }
 
  private:
-  static MHLA_DEVICE void keep_open_block(const StreamingStepParameters& p, const Place& at,
-                                          BatchHead pair, StreamPosition now, std::int32_t part) {
+  static MHLA_DEVICE void keep_open_block(const Params& prefill, const Place& at, BatchHead pair,
+                                          StreamPosition now, std::int32_t part) {
+    const StreamingStepParameters& p = prefill.stream;
     const std::int64_t row = at.pair * p.blocks.slots();
-    const std::int64_t token = now.block * p.blocks.slots();
+    const std::int64_t token = now.block * p.blocks.slots() - prefill.begin;
     MHLA_CUDA_LOOP
     for (std::int64_t j = part; j < now.slot; j += Mixture::kParts) {
       const std::uint32_t lane = at.thread % 32, warp = at.thread / 32;

@@ -106,14 +106,15 @@ struct StreamingStepParameters {
   MixingArray mixing;
   StreamingState state;
   std::int32_t sequences;           ///< that the state is of
-  const std::int32_t* sequence_of;  ///< the items [B], or null: item b is of sequence b
+  const std::int32_t* sequence_of;  ///< the items [B], or null: item b is of sequence first + b
+  std::int32_t first = 0;
 };
 
-/// The first tokens of sequences, when their summaries are there: streaming_prefill_*.cuh.
+/// Many tokens of sequences, when their summaries are there: streaming_prefill_*.cuh.
 struct StreamingPrefillParameters {
-  StreamingStepParameters stream;  ///< k, v of all the tokens [B, N, H, D], [B, N, H, E]
-  std::int32_t first;              ///< item b is of sequence first + b
-  std::int32_t tokens;             ///< N, at most M W
+  StreamingStepParameters stream;  ///< k, v of tokens [B, N, H, D], [B, N, H, E]
+  std::int32_t begin;              ///< how many tokens were before those: whole blocks
+  std::int32_t tokens;             ///< N and those before, at most M W
 };
 
 }  // namespace mhla::cuda

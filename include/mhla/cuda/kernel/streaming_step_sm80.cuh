@@ -83,8 +83,9 @@ class StreamingStepSm80 {
   MHLA_DEVICE void operator()(const Params& p) const {
     const std::uint32_t item = ptx::ctaid_x();
     const BatchHead pair = batch_head(static_cast<std::int32_t>(item / kSlices), p.heads);
-    const std::int64_t sequence =
-        p.sequence_of == nullptr ? pair.batch : ptx::ld_global_nc_s32(p.sequence_of + pair.batch);
+    const std::int64_t sequence = p.sequence_of == nullptr
+                                      ? p.first + pair.batch
+                                      : ptx::ld_global_nc_s32(p.sequence_of + pair.batch);
     const Place at =
         Place::of(sequence * p.heads + pair.head, static_cast<std::int32_t>(item % kSlices));
     const bool known = sequence >= 0 && sequence < p.sequences;

@@ -272,17 +272,4 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   return planned(Form::kFused, "all summaries of a head fit into shared memory");
 }
 
-/// How the first tokens of streams are computed: by the causal form in three stages, since a stream
-/// keeps the summaries. They are in its state and not in the workspace.
-template <int D, int E>
-constexpr Plan prefill_plan(const Problem& problem, const Device& device) {
-  Plan plan =
-      detail::planned<D, E>(problem, device, Form::kThreeStage, "a stream keeps the summaries");
-  plan.group = {problem.batch, problem.heads};
-  Rooms rooms = rooms_of<D, E>(problem, device);
-  rooms.summaries = 0;
-  plan.workspace_bytes = workspace_parts<D, E>(problem, rooms).bytes;
-  return plan;
-}
-
 }  // namespace mhla::cuda

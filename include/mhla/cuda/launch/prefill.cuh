@@ -1,10 +1,11 @@
 #pragma once
 
 /// \file
-/// The first tokens of streams, all at once: the causal form in three stages, whose summaries are
-/// those of the state, and what sets the rest of it.
+/// Many tokens of streams at once. Those that the open block has room for go by steps; the others,
+/// from where a block begins, by the causal form in three stages, whose summaries are those of the
+/// state, and what sets the rest of it:
 ///
-///     summary -> mixing -> causal_read_out -> streaming_prefill
+///     streaming_step ..., summary -> mixing -> causal_read_out -> streaming_prefill
 
 #include <cstdint>
 
@@ -12,37 +13,131 @@
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/streaming_prefill_sm80.cuh"
 #include "mhla/cuda/kernel/streaming_state.cuh"
+#include "mhla/cuda/kernel/streaming_step_sm80.cuh"
 #include "mhla/cuda/launch/forms.cuh"
 #include "mhla/cuda/launch/plan.cuh"
 #include "mhla/cuda/launch/problem.cuh"
+#include "mhla/cuda/launch/stages.cuh"
 #include "mhla/cuda/launch/workspace.cuh"
 
 namespace mhla::cuda {
 
+/// Which tokens go which way.
+struct PrefillParts {
+  std::int32_t steps;  ///< the first ones
+  std::int32_t block;  ///< of the stream, which the next one begins
+  bool has_causal;     ///< there is a next one
+  Problem causal;      ///< of it and those behind it
+
+  /// \param problem  of all tokens
+  /// \param seen     tokens that all the sequences had before
+  /// \param length   W
+  constexpr PrefillParts(const Problem& problem, std::int32_t seen, std::int32_t length)
+      : causal(problem) {
+    const std::int32_t tokens = problem.key_blocks.tokens();
+    const std::int32_t room = (length - seen % length) % length;
+    steps = room < tokens ? room : tokens;
+    block = (seen + room) / length;
+    has_causal = steps < tokens;
+    if (!has_causal) return;
+    const std::int32_t left = tokens - steps;
+    causal.q.data += steps * problem.q.token_stride;
+    causal.k.data += steps * problem.k.token_stride;
+    causal.v.data += steps * problem.v.token_stride;
+    causal.o.data += steps * problem.o.token_stride;
+    causal.query_blocks = TokenBlocks(1, 1, left, 1, 1, left < length ? left : length);
+    causal.key_blocks = causal.query_blocks;
+  }
+
+  /// The problem of mixing: of all blocks of the stream up to there.
+  constexpr Problem mixed() const {
+    return with_key_blocks(causal, block + causal.key_blocks.blocks());
+  }
+  /// What the workspace has room for: not for summaries, but for mixtures of all rows of a tile.
+  template <int D, int E>
+  constexpr Rooms rooms(const Device& device) const {
+    const std::int32_t rows = rows_ahead(causal, block) + causal.query_blocks.blocks();
+    const std::int32_t columns = block + causal.key_blocks.blocks();
+    return {0, rows, rounded_coefficients<D, E>(rows, columns, causal.op.summaries, device)};
+  }
+};
+
+/// How tokens of streams that have seen so many are computed. The traffic is without that of steps.
+template <int D, int E>
+constexpr Plan prefill_plan(const Problem& problem, std::int32_t seen, std::int32_t length,
+                            const Device& device) {
+  const PrefillParts parts(problem, seen, length);
+  Plan plan = detail::planned<D, E>(parts.causal, device, Form::kThreeStage,
+                                    "a stream keeps the summaries");
+  plan.group = {problem.batch, problem.heads};
+  plan.workspace_bytes = 0;
+  plan.traffic = {};
+  if (!parts.has_causal) return plan;
+  const Rooms rooms = parts.template rooms<D, E>(device);
+  plan.workspace_bytes = workspace_parts<D, E>(parts.causal, rooms).bytes;
+  plan.traffic = detail::traffic<D, E>(parts.causal, Form::kThreeStage);
+  Problem moved = parts.mixed();
+  moved.query_blocks = TokenBlocks(1, 1, rooms.mixtures, 1, 1, 1);
+  plan.traffic.summaries = detail::traffic<D, E>(moved, Form::kThreeStage).summaries;
+  return plan;
+}
+
+namespace detail {
+
+/// The state's summaries of the sequences.
+template <int D, int E>
+constexpr SummaryArray kept_summaries(const StreamingStepParameters& tokens) {
+  SummaryArray all = tokens.state.summaries;
+  all.room = tokens.blocks.blocks();
+  if (tokens.normalization.denominator == Denominator::kNone) all.key_sum = nullptr;
+  return all.template from<D, E>(std::int64_t{tokens.first} * tokens.heads * all.room);
+}
+
+/// The causal form onto a stream that stands where a block begins.
+template <class T, int D, int E, Precision P, class Stream>
+void run_causal_prefill(const Plan& plan, const PrefillParts& parts,
+                        const StreamingStepParameters& tokens, unsigned char* workspace,
+                        const Device& device, const Stream& stream) {
+  const Problem& problem = parts.causal;
+  WorkspaceArrays arrays =
+      workspace_arrays<D, E>(problem, parts.template rooms<D, E>(device), workspace);
+  arrays.summaries = kept_summaries<D, E>(tokens);
+  arrays.mixtures.scale = arrays.summaries.scale;
+  WorkspaceArrays own = arrays;
+  own.summaries = arrays.summaries.template from<D, E>(parts.block);
+  const MixingArray mixing{tokens.mixing.row(parts.block), tokens.mixing.stride, parts.block};
+  run_summaries<T, D, E, P>(plan, summary_stage(problem, own), problem.pairs(), device, stream);
+  run_outputs<T, D, E, P, true>(plan, parts.mixed(), mixing, arrays, device, stream, Start::kEarly);
+  StreamingPrefillParameters rest{tokens, parts.block * tokens.blocks.slots(), 0};
+  rest.tokens = rest.begin + problem.key_blocks.tokens();
+  rest.stream.k = problem.k;
+  rest.stream.v = problem.v;
+  stream.template run<StreamingPrefillSm80<T, D, E, P>>(rest, problem.pairs(), Start::kInOrder);
+}
+
+}  // namespace detail
+
 /// Sends the kernels of a planned prefill to a stream, as run() does those of a form.
-/// \param plan      prefill_plan(problem, device)
-/// \param prefill   of problem.batch sequences; the tensors are those of the problem
+/// \param plan     prefill_plan(problem, seen, tokens.blocks.slots(), device)
+/// \param tokens   all of the problem's, [B, N, ...], of the B sequences from tokens.first on
+/// \param seen     tokens that these have seen
 template <class T, int D, int E, class Stream>
-void run_prefill(const Plan& plan, const Problem& problem,
-                 const StreamingPrefillParameters& prefill, unsigned char* workspace,
-                 const Device& device, const Stream& stream) {
-  const std::int32_t pairs = problem.pairs();
-  if (pairs == 0) return;
-  const StreamingState& state = prefill.stream.state;
-  const std::int32_t blocks = prefill.stream.blocks.blocks();
-  Rooms rooms = rooms_of<D, E>(problem, device);
-  rooms.summaries = 0;
-  WorkspaceArrays arrays = workspace_arrays<D, E>(problem, rooms, workspace);
-  const std::int64_t first = std::int64_t{prefill.first} * problem.heads * blocks;
-  const bool key_sums = arrays.summaries.key_sum != nullptr;
-  arrays.summaries = {
-      state.summaries.high + first * (2 * D * E), state.summaries.low + first * (2 * D * E),
-      key_sums ? state.summaries.key_sum + first * D : nullptr, state.summaries.scale, blocks};
-  arrays.mixtures.scale = state.summaries.scale;
+void run_prefill(const Plan& plan, const Problem& problem, const StreamingStepParameters& tokens,
+                 std::int32_t seen, unsigned char* workspace, const Device& device,
+                 const Stream& stream) {
+  if (problem.pairs() == 0) return;
+  const PrefillParts parts(problem, seen, tokens.blocks.slots());
   const auto run_all = [&]<Precision P>() {
-    detail::run_three_stages<T, D, E, P, true>(plan, problem, prefill.stream.mixing, arrays, device,
-                                               stream, Start::kInOrder);
-    stream.template run<StreamingPrefillSm80<T, D, E, P>>(prefill, pairs, Start::kInOrder);
+    StreamingStepParameters token = tokens;
+    for (std::int32_t t = 0; t < parts.steps; ++t) {
+      stream.template run<StreamingStepSm80<T, D, E, P>>(token, problem.pairs(), Start::kInOrder);
+      token.q.data += token.q.token_stride;
+      token.k.data += token.k.token_stride;
+      token.v.data += token.v.token_stride;
+      token.o.data += token.o.token_stride;
+    }
+    if (!parts.has_causal) return;
+    detail::run_causal_prefill<T, D, E, P>(plan, parts, tokens, workspace, device, stream);
   };
   if (problem.op.summaries == Precision::kPair) {
     run_all.template operator()<Precision::kPair>();

@@ -20,6 +20,8 @@ struct Operator {
   float scale = 1;  ///< multiplies phi(q), in numerator and denominator
   Precision summaries = Precision::kSingle;
   float norm_eps = 1e-6f;  ///< of the norm of outputs, where there is a gain
+
+  bool operator==(const Operator&) const = default;
 };
 
 /// One call: the tensors of a batch, its blocks and what is computed.
@@ -59,6 +61,13 @@ constexpr Problem part_of(const Problem& problem, BatchHead first, HeadGroup siz
   part.batch = least(size.batch, problem.batch - first.batch);
   part.heads = least(size.heads, problem.heads - first.head);
   return part;
+}
+
+/// The problem with so many key blocks, of which only their number counts.
+constexpr Problem with_key_blocks(const Problem& problem, std::int32_t blocks) {
+  Problem other = problem;
+  other.key_blocks = TokenBlocks(1, 1, blocks, 1, 1, 1);
+  return other;
 }
 
 /// Calls visit(part) for all heads in such groups.

@@ -86,13 +86,6 @@ Rooms rooms_of(const Problem& problem, const Share& share, const Device& device)
           rounded_coefficients<D, E>(rows, columns, problem.op.summaries, device)};
 }
 
-/// The problem with so many key blocks, of which only their number counts.
-inline Problem with_key_blocks(const Problem& problem, Index blocks) {
-  Problem other = problem;
-  other.key_blocks = TokenBlocks(1, 1, static_cast<std::int32_t>(blocks), 1, 1, 1);
-  return other;
-}
-
 /// The mixing of a rank's queries, of the columns that they read, from a whole tile of them on.
 struct RankMixing {
   Problem problem;  ///< whose key blocks are those columns
@@ -102,7 +95,7 @@ struct RankMixing {
     const auto row = static_cast<std::int32_t>(share.queries().first);
     const auto begin = static_cast<std::int32_t>(share.columns.begin);
     const std::int32_t tile = first_column(share);
-    problem = with_key_blocks(whole, share.columns.end - tile);
+    problem = with_key_blocks(whole, static_cast<std::int32_t>(share.columns.end) - tile);
     matrix = {all.row(row) + tile, all.stride, row - tile, begin - tile};
   }
 };
@@ -118,8 +111,8 @@ Plan share_plan(const Problem& problem, const Share& share, const Device& device
   plan.group = {problem.batch, problem.heads};
   const Rooms rooms = detail::rooms_of<D, E>(problem, share, device);
   plan.workspace_bytes = workspace_parts<D, E>(problem, rooms).bytes;
-  Problem moved =
-      detail::with_key_blocks(problem, share.keys().count + share.route.rows_received());
+  Problem moved = with_key_blocks(
+      problem, static_cast<std::int32_t>(share.keys().count + share.route.rows_received()));
   moved.query_blocks = TokenBlocks(1, 1, rooms.mixtures, 1, 1, 1);
   plan.traffic.summaries = detail::traffic<D, E>(moved, Form::kThreeStage).summaries;
   return plan;
