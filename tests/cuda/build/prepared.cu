@@ -1,6 +1,6 @@
-// Prepared calls (attention/prepared.cuh): what they ask of CUDA, counted by a runtime that stands
-// in for it, and what of the host's time is the library's own. A driver's share cannot be seen
-// here.
+// Prepared calls (attention/prepared.cuh), and those of the package for PyTorch: what they ask of
+// CUDA, counted by a runtime that stands in for it, and what of the host's time is the library's
+// own. A driver's share cannot be seen here.
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cuda/build/runtime.hpp"
+#include "forms.hpp"
 #include "mhla/cuda/attention/bidirectional.cuh"
 #include "mhla/cuda/attention/causal.cuh"
 #include "mhla/cuda/attention/distributed.cuh"
@@ -186,6 +187,71 @@ void check_refusals(Call& call) {
   expect(!refusal(call, small).empty(), "takes a workspace that is too small");
 }
 
+/// The same as the package calls it.
+struct Package {
+  using Forms = mhla_torch::Forms<T, 64, 64>;
+  Arguments a;
+  bool causal;
+
+  mhla_torch::Call call() const {
+    const auto bytes = [](const auto& x) {
+      return mhla::TensorView<const std::byte>{reinterpret_cast<const std::byte*>(x.data), x.shape,
+                                               x.strides};
+    };
+    const mhla::TensorView<std::byte> out{reinterpret_cast<std::byte*>(a.out.data), a.out.shape,
+                                          a.out.strides};
+    return {bytes(a.in.q), bytes(a.in.k), bytes(a.in.v), out,     a.blocks,
+            a.blocks,      causal,        a.op,          a.mixing};
+  }
+  void run(int device = 0) const {
+    const mhla_torch::Call all = call();
+    Forms::check(all);
+    Forms::run(
+        all, device,
+        [&](std::size_t bytes) {
+          return mhla::Workspace{a.workspace.data(), bytes};
+        },
+        nullptr);
+  }
+};
+
+/// Calls of the same layout ask CUDA nothing, also with others in between, and others do.
+void check_package(bool causal) {
+  const Package one{{}, causal};
+  Package other = one, scaled = one, twice = one;
+  other.a.blocks = mhla::cuda::contiguous(Arguments::kTokens, 128);
+  other.a.mixing = {other.a.mixing.data, kBlocks / 2, kBlocks / 2, kBlocks};
+  scaled.a.op.scale = 2;
+  twice.a.in.v.strides[1] *= 2;
+  const auto asks = [](const Package& x, int device = 0) {
+    asked();
+    x.run(device);
+    const stand_in::Calls all = asked();
+    expect(all.launches == 3, "launches of the package");
+    return all.settings + all.questions > 0;
+  };
+  for (const Package& x : {one, other, scaled, twice}) {
+    expect(asks(x), "another layout is taken for one that was");
+    expect(!asks(x), "the package asks again for what it knows");
+  }
+  expect(!asks(one), "the package forgets what it was asked before");
+  expect(asks(one, 1), "another device is taken for the first one");
+  Package moved = one;
+  moved.a.in.q = Arguments::input(7);
+  asked();
+  moved.run();
+  const stand_in::Calls maps = asked();
+  expect(!maps.encoded.empty(), "the package keeps the map of a tensor that has moved");
+  for (const void* tensor : maps.encoded) {
+    expect(tensor == Arguments::address(7), "the package encodes what has not moved");
+  }
+  for (Index i = 1; i <= 16; ++i) {
+    scaled.a.op.scale = static_cast<float>(2 + i);
+    scaled.run();
+  }
+  expect(asks(one), "the package keeps all layouts");
+}
+
 template <class Work>
 double microseconds(const Work& work) {
   constexpr int kCalls = 20000;
@@ -231,6 +297,7 @@ int main(int count, char**) {
   check(all, a, "bidirectional");
   check(earlier, a, "causal");
   check_refusals(all);
+  for (const bool causal : {false, true}) check_package(causal);
   MiddleRank ranks;
   auto parts = mhla::cuda::prepare_distributed<64, 64>(ranks, a.in, a.blocks, a.blocks, a.op, a.out,
                                                        a.device);
@@ -255,6 +322,11 @@ int main(int count, char**) {
                                      nullptr);
         },
         a, "causal");
+    for (const bool causal : {false, true}) {
+      const Package package{a, causal};
+      std::printf("package, %s: %.2f us a call\n", causal ? "causal" : "bidirectional",
+                  microseconds([&] { package.run(); }));
+    }
   }
   return stand_in::breaches == 0 ? 0 : 1;
 }

@@ -28,13 +28,16 @@ struct Call {
 template <class T, int D, int E>
 struct Forms {
   /// Calls CUDA for nothing.
-  /// \throws shape_error, option_error for tensors that the form cannot take on any device.
+  /// \throws shape_error, option_error for tensors that the form cannot take on any device; of a
+  ///         layout that it took before, run() does.
   static void check(const Call& call);
 
-  /// Puts a call for the current device into a stream.
+  /// Puts a call into a stream of a device, the current one. What depends on its layout alone is
+  /// done once for the latest layouts of a thread.
   /// \param workspace  lends so many bytes of the device's memory, at a multiple of 256
   /// \throws what check() does, and cuda_error
-  static void run(const Call& call, const std::function<mhla::Workspace(std::size_t)>& workspace,
+  static void run(const Call& call, int device,
+                  const std::function<mhla::Workspace(std::size_t)>& workspace,
                   cudaStream_t stream);
 };
 

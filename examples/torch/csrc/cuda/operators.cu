@@ -200,7 +200,7 @@ class Forward {
     };
     void* stream = nullptr;
     STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
-    F::run(call, lend, static_cast<cudaStream_t>(stream));
+    F::run(call, device, lend, static_cast<cudaStream_t>(stream));
     return out;
   }
 

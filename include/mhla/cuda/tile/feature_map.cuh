@@ -54,6 +54,7 @@ struct BothPairs {
   MHLA_HOST_DEVICE constexpr std::uint32_t as() const {
     return std::is_same_v<T, half> ? of_half : of_bfloat16;
   }
+  bool operator==(const BothPairs&) const = default;
 };
 
 struct Threshold {
@@ -63,6 +64,7 @@ struct Threshold {
   MHLA_DEVICE std::uint32_t of_pair(std::uint32_t x) const {
     return ptx::add_x2<T>(ptx::max_nan_x2<T>(x, floor.as<T>()), eps.as<T>());
   }
+  bool operator==(const Threshold&) const = default;
 };
 
 /// As its functions make it.
@@ -87,6 +89,8 @@ struct FeatureMap {
       work(threshold);
     }
   }
+
+  bool operator==(const FeatureMap&) const = default;
 };
 
 /// phi of both numbers of each pair, NaN of NaN.

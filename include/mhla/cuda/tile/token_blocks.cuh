@@ -45,6 +45,8 @@ class Divisor {
                                      shift_);
   }
 
+  bool operator==(const Divisor&) const = default;
+
  private:
   std::int32_t divisor_;
   std::int32_t shift_ = 0;
@@ -128,6 +130,8 @@ class TokenBlocks {
                column_counts_.value() +
            block_columns_.quotient(column);
   }
+
+  bool operator==(const TokenBlocks&) const = default;
 
  private:
   std::int32_t frames_;
