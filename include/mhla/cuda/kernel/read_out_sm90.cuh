@@ -7,13 +7,12 @@
 ///     den_t = phi(q_t) . z~_i                            kKeySum
 ///     den_t = sum_b m_ib s_bw, w the slot of t           kCrossQuery
 ///
-/// A thread block stays and takes items pair * M + i in steps of the grid. A thread behind the
-/// warpgroups loads, into two rings: S~_i as E / 64 panels of [D][64], where wgmma reads them, or
-/// as it is for (72, 72), with z~_i behind; and the boxes of Q (tile/token_boxes.cuh). D / 64
-/// warpgroups take turns at tiles of 64 slots of a box: Q to registers, phi; den, and products;
-/// norm and gate of O (tile/output_norm.cuh), where wanted; O to where Q was, E columns there. The
-/// copy engine takes a box of O from there, started by the thread that loads before it loads to
-/// that slot again: what of a box lies beyond the tokens it leaves out.
+/// Thread blocks stay (persistent_sm90.cuh). A thread behind the warpgroups loads, into two rings:
+/// S~_i as E / 64 panels of [D][64], where wgmma reads them, or as it is for (72, 72), with z~_i
+/// behind; and the boxes of Q (tile/token_boxes.cuh). D / 64 warpgroups take turns at tiles of 64
+/// slots of a box: Q to registers, phi; den, and products; norm and gate of O
+/// (tile/output_norm.cuh), where wanted; O to where Q was, E columns there. The copy engine takes a
+/// box of O from there, its tokens alone, started by that thread before it loads there again.
 ///
 ///     (D, E)        threads      per multiprocessor    slots of S~, at most    sums of a thread
 ///     (64, 64)      128 + 32     2 thread blocks       3                       32
