@@ -261,17 +261,8 @@ TEST(CudaInputs, GainsAndGatesThatDoNotFitAreRefused) {
             "mhla::cuda::f: gate has shape [2, 99, 3, 64], expected [2, 100, 3, 64]");
 }
 
-TEST(CudaInputs, NormsThatNoKernelHasAreRefused) {
-  using mhla::cuda::Arch;
+TEST(CudaInputs, StreamsHaveNoNorms) {
   const NormedArguments a;
-  const auto plan = [](const Problem& p, Arch arch) {
-    return mhla::cuda::detail::checked_plan<64, 64>("cuda::f", p, {arch, 100});
-  };
-  EXPECT_EQ(plan(a.problem(), Arch::kSm90a).read_out, Arch::kSm90a);
-  EXPECT_EQ(message_of<mhla::option_error>([&] { plan(a.problem(), Arch::kSm80); }),
-            "mhla::cuda::f: gain is given, expected none: outputs of such a device, such widths or "
-            "blocks are not normalised");
-  EXPECT_NO_THROW(plan(Arguments().problem(), Arch::kSm80));
   EXPECT_EQ(
       message_of<mhla::option_error>([&] { mhla::cuda::detail::expect_no_norm("cuda::f", a.in); }),
       "mhla::cuda::f: gain is given, expected none: streams do not normalise outputs");

@@ -115,20 +115,18 @@ TYPED_TEST(CausalReadOut, DoesNotDependOnTheOrderOfThreads) {
       {.blocks = sequence(300, 96)});
 }
 
-using NormedCausalReadOut = CausalReadOut<CausalOfSm90>;
-
-TEST_F(NormedCausalReadOut, NormalisesAndGatesOutputs) {
+TYPED_TEST(CausalReadOut, NormalisesAndGatesOutputs) {
   Case c{.blocks = sequence(150, 70),
          .query_map = FeatureMap::relu(0.5f),
          .key_map = FeatureMap::relu(0.25f),
          .normed = true,
          .layout = 1};
-  expect_right_for_types<Outputs, 64, 64>(c);
+  expect_right_for_types<TestFixture::template Outputs, 64, 64>(c);
   c.gated = true;
   Case wide = c;
   wide.blocks = sequence(100, 60);
   wide.denominator = c.denominator = Denominator::kNone;
-  expect_right_for_widths<Outputs>(c, wide);
+  this->template expect_right_for_widths<TestFixture::template Outputs>(c, wide);
 }
 
 template <int D, int E, Precision P = Precision::kSingle>

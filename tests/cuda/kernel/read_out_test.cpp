@@ -176,22 +176,20 @@ TYPED_TEST(ReadOut, OtherBlocksNeverEnter) {
   });
 }
 
-using NormedReadOut = ReadOut<ReadOutOfSm90>;
-
-TEST_F(NormedReadOut, NormalisesAndGatesOutputs) {
+TYPED_TEST(ReadOut, NormalisesAndGatesOutputs) {
   Case c{.blocks = sequence(70, 32),
          .query_map = FeatureMap::relu(0.5f),
          .normed = true,
          .batch = 2,
          .multiprocessors = 1};
-  expect_right_for_types<Outputs, 64, 64>(c);
+  expect_right_for_types<TestFixture::template Outputs, 64, 64>(c);
   c.gated = true;
-  expect_right_for_widths<Outputs>(c, c);
+  this->template expect_right_for_widths<TestFixture::template Outputs>(c, c);
   c.blocks = {3, 5, 6, 2, 3, 4};
   c.denominator = Denominator::kNone;
   c.heads = 2;
   c.layout = 2;
-  expect_right_for_widths<Outputs>(c, c);
+  this->template expect_right_for_widths<TestFixture::template Outputs>(c, c);
 }
 
 TEST(ReadOutSm90, RefusesWhatTheCopyEngineCannotExpress) {

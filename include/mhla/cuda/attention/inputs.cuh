@@ -52,7 +52,7 @@ struct Inputs {
   TensorView<const T> k;  ///< [B, Nk, H, D]
   TensorView<const T> v;  ///< [B, Nk, H, E]
   /// Outputs o become o gain / sqrt(mean of o^2 + op.norm_eps) in each row of a head, times
-  /// silu(gate) if there is one (layer/rms_norm.hpp); by kernels of sm_90a alone.
+  /// silu(gate) if there is one (layer/rms_norm.hpp).
   std::span<const float> gain{};  ///< [E] at a multiple of 8 bytes, or empty
   TensorView<const T> gate{};     ///< [B, Nq, H, E], or absent
 };
@@ -233,22 +233,6 @@ void expect_data(const char* function, const Inputs<T>& in, TensorView<T> out) {
   if (!in.gain.empty() && in.gain.data() == nullptr) {
     fail_option(function, "gain", "is null", "a pointer to data");
   }
-}
-
-/// \throws option_error where outputs are to be normalised and the planned kernel does not.
-inline void expect_norm(const char* function, const Problem& problem, const Plan& planned) {
-  if (problem.norm.normed && problem.pairs() > 0 && planned.read_out != Arch::kSm90a) {
-    fail_option(function, "gain", "is given",
-                "none: outputs of such a device, such widths or blocks are not normalised");
-  }
-}
-
-/// How the problem is computed. \throws as expect_norm().
-template <int D, int E>
-Plan checked_plan(const char* function, const Problem& problem, const Device& device) {
-  const Plan planned = plan<D, E>(problem, device);
-  expect_norm(function, problem, planned);
-  return planned;
 }
 
 /// \throws shape_error unless what has shape [has_rows, has_columns] is [rows, columns], or

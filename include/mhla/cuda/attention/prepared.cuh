@@ -56,7 +56,7 @@ class Prepared {
            const Operator& op, TensorView<T> out, const Device& device)
       : problem_(detail::make_problem<D, E>(kName, in, query_blocks, key_blocks, kCausal, op, out)),
         device_(device),
-        plan_(detail::checked_plan<D, E>(kName, problem_, device)) {}
+        plan_(cuda::plan<D, E>(problem_, device)) {}
 
   const Plan& plan() const { return plan_; }
 

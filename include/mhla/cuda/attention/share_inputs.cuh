@@ -161,7 +161,6 @@ PlannedShare agree_on_share(Ranks& ranks, const Inputs<T>& in, const TokenBlocks
       fail_option(name, "op", "has a cross-query denominator", "none or key sums");
     }
     own.problem = make_problem<D, E>(name, in, query_blocks, key_blocks, kCausal, op, out);
-    expect_norm(name, own.problem, planned<D, E>(own.problem, device, Form::kThreeStage, ""));
     if (pattern.sparse()) fail_option(name, "pattern", "has lists of blocks", "a band");
     state<D, E, T>(facts, own.problem, pattern);
   });

@@ -10,7 +10,8 @@
 ///
 /// with S~_i of earlier blocks as it is stored (high + low for Precision::kPair, nothing for i = 0,
 /// where it is zero and not read), phi rounded to T, and P multiplied by m_ii in float and rounded
-/// to T before it enters either sum: of half, it must stay below 65520.
+/// to T before it enters either sum: of half, it must stay below 65520. Norm and gate of o where
+/// wanted (tile/output_norm.cuh).
 ///
 /// A thread block has 64 tokens of one block of one pair, its 4 warps 16 each, over all of E; along
 /// x: pair, then block, then part of the block. What it multiplies comes as items through one ring
@@ -24,8 +25,8 @@
 /// diagonal not done. On the diagonal P is zero where j > t, and multiply_lower sees to it that
 /// infinities and NaN of v_j leave earlier tokens alone.
 ///
-/// Shared memory: kBytes of CausalReadOutConfig. Device memory: Q and O once; S~, z~ once for 64
-/// tokens; K and V once for each 64 tokens of the block from theirs on.
+/// Shared memory: kBytes of CausalReadOutConfig. Device memory: Q, the gate and O once; S~, z~ once
+/// for 64 tokens; K and V once for each 64 tokens of the block from theirs on.
 /// Source: arXiv:2601.07832, section 4.2.
 
 #include <cstdint>
@@ -39,6 +40,7 @@
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/output_norm.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/product.cuh"
 #include "mhla/cuda/tile/rows.cuh"
@@ -98,41 +100,7 @@ class CausalReadOutSm80 {
   using Values = typename Config::Values;
   static constexpr int kTokens = Config::kTokens;
   static constexpr int kGroups = kTokens / 16;  ///< of 16 keys
-  static constexpr int kKeyItems = 1 + Config::kValues;
-
-  /// What a thread works on.
-  struct WorkTile {
-    std::uint32_t lane;
-    std::int32_t warp;
-    std::uint32_t shared;
-    BatchHead pair;
-    std::int32_t mixture;  // number of S~_i, each 2 D E bytes
-    std::int32_t block;    // i
-    std::int32_t part;     // of the block: keys are in parts 0 to this one
-    std::int32_t first;    // token of the block
-    std::int32_t last;     // behind the block's
-    std::int32_t states;
-    std::int32_t items;
-
-    MHLA_DEVICE std::uint32_t slot(std::int32_t n) const {
-      return shared + static_cast<std::uint32_t>(n % Config::kSlots) * Config::kSlotBytes;
-    }
-    MHLA_DEVICE ConsecutiveTokens tokens(std::int32_t offset) const {
-      return {first + offset, last};
-    }
-    /// The item n is K or V of keys(n).part, the first of which is K.
-    struct Keys {
-      std::int32_t part;
-      std::int32_t index;
-    };
-    MHLA_DEVICE Keys keys(std::int32_t n) const {
-      const std::uint32_t own = n - 1 - states;
-      return {static_cast<std::int32_t>(own / kKeyItems),
-              static_cast<std::int32_t>(own % kKeyItems)};
-    }
-    MHLA_DEVICE bool is_state(std::int32_t n) const { return n >= 1 && n <= states; }
-    MHLA_DEVICE bool is_key(std::int32_t n) const { return n > states && keys(n).index == 0; }
-  };
+  using WorkTile = CausalReadOutTile<Config>;
 
   /// What a warp has of its 16 tokens.
   struct Sums {
@@ -170,7 +138,7 @@ class CausalReadOutSm80 {
             first,
             first + (left < width ? left : width),
             states,
-            1 + states + (part + 1) * kKeyItems};
+            1 + states + (part + 1) * Config::kKeyItems};
   }
 
   /// Starts the copies of an item, if there is one: z~ comes with Q.
@@ -288,13 +256,21 @@ class CausalReadOutSm80 {
     }
   }
 
-  static MHLA_DEVICE void write_output(const Params& p, const WorkTile& at, const Sums& sums) {
+  static MHLA_DEVICE void write_output(const Params& p, const WorkTile& at, Sums& sums) {
     const RowPair own = over_row(sums.denominator);
-    const RowPair factors{p.normalization.factor(sums.earlier.x + own.x),
-                          p.normalization.factor(sums.earlier.x_8 + own.x_8)};
+    RowPair factors{p.normalization.factor(sums.earlier.x + own.x),
+                    p.normalization.factor(sums.earlier.x_8 + own.x_8)};
     const typename Config::Output tile{at.shared + at.warp * Config::Output::kBytes};
-    write_sums<T>(sums.n, factors, tile, p.o.head(at.pair), p.o.token_stride,
-                  at.tokens(at.part * kTokens + 16 * at.warp), at.lane);
+    const ConsecutiveTokens tokens = at.tokens(at.part * kTokens + 16 * at.warp);
+    if (p.norm.normed) {
+      RowPair squares{0, 0};
+      add_squares(squares, sums.n, factors);
+      const auto row = static_cast<std::int32_t>(at.lane / 4);
+      p.norm.template apply<T>(sums.n, p.norm.template scaled<E>(factors, over_row(squares)), 0,
+                               at.pair, {tokens(row), tokens(row + 8)}, at.lane);
+      factors = {1, 1};
+    }
+    write_sums<T>(sums.n, factors, tile, p.o.head(at.pair), p.o.token_stride, tokens, at.lane);
   }
 };
 

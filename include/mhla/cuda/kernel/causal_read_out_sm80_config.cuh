@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Sizes and shared memory of causal_read_out_sm80.cuh.
+/// Sizes, shared memory and items of causal_read_out_sm80.cuh.
 ///
 ///     (D, E)         slots               rows of S~ and of V in a slot     per multiprocessor
 ///     (64, 64)       4 of 8192 bytes     64, 64                            4 thread blocks
@@ -15,6 +15,7 @@
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
 
 namespace mhla::cuda {
 
@@ -34,6 +35,7 @@ struct CausalReadOutConfig {
   using Output = SharedTile<16, E>;                 ///< of a warp
   static constexpr int kStates = D / State::kRows;  ///< in S~, or one of its parts
   static constexpr int kValues = kTokens / Values::kRows;
+  static constexpr int kKeyItems = 1 + kValues;  ///< of 64 tokens, K first
 
   static constexpr int kSlotBytes =
       State::kBytes > Rows::kBytes ? int{State::kBytes} : int{Rows::kBytes};
@@ -43,6 +45,39 @@ struct CausalReadOutConfig {
   static constexpr int kBytes = kKeySum + 4 * D;
   static_assert(kWarps * Output::kBytes <= kKeySum, "outputs leave through the slots");
   static_assert(kBytes <= shared_limit(Arch::kSm80), "the ring fits into shared memory");
+};
+
+/// What a thread works on: item 0 is Q, then come S~_i by rows, then K and V.
+template <class Config>
+struct CausalReadOutTile {
+  std::uint32_t lane;
+  std::int32_t warp;
+  std::uint32_t shared;
+  BatchHead pair;
+  std::int32_t mixture;  ///< number of S~_i, each 2 D E bytes
+  std::int32_t block;    ///< i
+  std::int32_t part;     ///< of the block: keys are in parts 0 to this one
+  std::int32_t first;    ///< token of the block
+  std::int32_t last;     ///< behind the block's
+  std::int32_t states;
+  std::int32_t items;
+
+  MHLA_DEVICE std::uint32_t slot(std::int32_t n) const {
+    return shared + static_cast<std::uint32_t>(n % Config::kSlots) * Config::kSlotBytes;
+  }
+  MHLA_DEVICE ConsecutiveTokens tokens(std::int32_t offset) const { return {first + offset, last}; }
+  /// Item n is K or V of keys(n).part, the first of which is K.
+  struct Keys {
+    std::int32_t part;
+    std::int32_t index;
+  };
+  MHLA_DEVICE Keys keys(std::int32_t n) const {
+    const std::uint32_t own = n - 1 - states;
+    return {static_cast<std::int32_t>(own / Config::kKeyItems),
+            static_cast<std::int32_t>(own % Config::kKeyItems)};
+  }
+  MHLA_DEVICE bool is_state(std::int32_t n) const { return n >= 1 && n <= states; }
+  MHLA_DEVICE bool is_key(std::int32_t n) const { return n > states && keys(n).index == 0; }
 };
 
 }  // namespace mhla::cuda

@@ -151,7 +151,7 @@ struct ReadOutParameters {
   Normalization normalization;
   const float* scores;  ///< [pairs, M, W] of kCrossQuery
   MixingArray mixing;   ///< for kCrossQuery
-  OutputNorm norm{};    ///< on sm_90a
+  OutputNorm norm{};
 };
 
 /// The same with the part of the token's own block, over earlier tokens and itself:
@@ -168,7 +168,7 @@ struct CausalReadOutParameters {
   SummaryArray mixtures;  ///< of earlier blocks
   Normalization normalization;
   MixingArray mixing;
-  OutputNorm norm{};  ///< on sm_90a
+  OutputNorm norm{};
 };
 
 /// o_t = sum_j m_(block of t)(block of j) phi(q_t).phi(k_j) v_j / den_t, without summaries:

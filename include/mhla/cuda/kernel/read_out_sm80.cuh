@@ -8,7 +8,9 @@
 ///     den_t = sum_b m_ib s_bw                    Denominator::kCrossQuery, w the slot of t: scores
 ///                                                of every slot of every block are read
 ///
-/// with phi(q_t) rounded to T and S~_i as it is stored, high + low for Precision::kPair.
+/// with phi(q_t) rounded to T and S~_i as it is stored, high + low for Precision::kPair. Norm and
+/// gate of o where wanted (tile/output_norm.cuh): products of (128, 256) are made twice then, first
+/// for the squares of all columns.
 ///
 /// A thread block has up to 256 slots of one block of one pair; along x: pair, then block, then
 /// part of the block. S~_i, all of it, stays in shared memory. Warps share nothing else and meet no
@@ -37,6 +39,7 @@
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/output_norm.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/product.cuh"
 #include "mhla/cuda/tile/rows.cuh"
@@ -236,14 +239,33 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P>::read_out_strip(const Params& p, const 
   const float unit = inverse_power(p.mixtures.scale);
   factors = {p.normalization.factor(factors.x) * unit, p.normalization.factor(factors.x_8) * unit};
   ptx::bar_warp_sync();  // all have their part of Q
-  MHLA_CUDA_LOOP
-  for (int column = 0; column < E; column += D) {
-    float sums[D / 8][4] = {};
+  const auto multiply_columns = [&](int column, float(&sums)[D / 8][4]) {
     multiply<T>(sums, rows, at.mixture(0), 0, column / 8, at.lane);
     if constexpr (P == Precision::kPair) {
       multiply<T>(sums, rows, at.mixture(1), 0, column / 8, at.lane);
     }
-    write_sums<T>(sums, factors, stage, p.o.head(at.pair) + 2 * column, p.o.token_stride,
+  };
+  RowPair squares{0, 0};
+  MHLA_CUDA_LOOP
+  for (int column = 0; p.norm.normed && E > D && column < E; column += D) {
+    float sums[D / 8][4] = {};
+    multiply_columns(column, sums);
+    add_squares(squares, sums, factors);
+  }
+  MHLA_CUDA_LOOP
+  for (int column = 0; column < E; column += D) {
+    float sums[D / 8][4] = {};
+    multiply_columns(column, sums);
+    RowPair own = factors;
+    if (p.norm.normed) {
+      if constexpr (E == D) add_squares(squares, sums, factors);
+      const auto row = static_cast<std::int32_t>(at.lane / 4);
+      const ListedTokens tokens = at.tokens(strip);
+      p.norm.template apply<T>(sums, p.norm.template scaled<E>(factors, over_row(squares)), column,
+                               at.pair, {tokens(row), tokens(row + 8)}, at.lane);
+      own = {1, 1};
+    }
+    write_sums<T>(sums, own, stage, p.o.head(at.pair) + 2 * column, p.o.token_stride,
                   at.tokens(strip), at.lane);
   }
 }
