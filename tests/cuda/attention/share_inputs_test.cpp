@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,14 +31,18 @@ struct ShareArguments {
   Index tokens = 100, batch = 2;
   TokenBlocks blocks = mhla::cuda::contiguous(tokens, 16);
   Operator op{};
-  Device device{Arch::kSm90a, 2};
+  Device device{Arch::kSm90a, 2, 90, 12080};
   Pattern pattern{};
+  Index query_stride = 64, key_stride = 64;  // from a head to the next
+  std::span<const float> gain{};
 
   template <bool kCausal = false>
   PlannedShare agree(ThreadRank& rank) const {
-    const TensorView<const T> in = mhla::bnhd<const T>(nullptr, batch, tokens, 3, 64);
+    TensorView<const T> q = mhla::bnhd<const T>(nullptr, batch, tokens, 3, 64), k = q;
+    q.strides[2] = query_stride;
+    k.strides[2] = key_stride;
     return mhla::cuda::detail::agree_on_share<64, 64, kCausal, T>(
-        rank, {in, in, in}, blocks, blocks, op, mhla::bnhd<T>(nullptr, batch, tokens, 3, 64),
+        rank, {q, k, k, gain}, blocks, blocks, op, mhla::bnhd<T>(nullptr, batch, tokens, 3, 64),
         device, pattern);
   }
 };
@@ -57,6 +62,8 @@ TEST(ShareInputs, BlocksAreThoseOfTheRanksOneAfterAnother) {
     EXPECT_EQ(own.share.query_blocks, own.share.key_blocks);
     EXPECT_EQ(own.share.rank, rank.rank());
     EXPECT_EQ(own.share.scale, 1.0f / 16);
+    EXPECT_EQ(own.problem.query_blocks.slots(), 16);  // the short one, too
+    EXPECT_EQ(own.problem.key_blocks.slots(), 16);
     EXPECT_EQ(own.plan.form, mhla::cuda::Form::kThreeStage);
     // 15 summaries of 6 pairs and their key sums, and the mixtures of the rank's own blocks.
     const auto bytes = static_cast<std::size_t>(own.problem.query_blocks.blocks() + 15);
@@ -106,6 +113,42 @@ TEST(ShareInputs, AllRanksRefuseWhatIsWrongOnOne) {
   EXPECT_EQ(refusal([](ShareArguments&) {}), "no exception");
 }
 
+/// Bits depend on them.
+TEST(ShareInputs, DevicesMustHaveTheSameKernels) {
+  const std::string name = "mhla::cuda::distributed: ";
+  EXPECT_EQ(refusal([](ShareArguments& a) { a.device.arch = Arch::kSm80; }),
+            name + "device has kernels of architecture 80 on rank 1, expected 90 as on rank 0");
+  EXPECT_EQ(refusal([](ShareArguments& a) { a.device.capability = 80; }),
+            name + "device has compute capability 80 on rank 1, expected 90 as on rank 0");
+  EXPECT_EQ(refusal([](ShareArguments& a) { a.device.toolkit = 13000; }),
+            name + "device has kernels of CUDA 13000 on rank 1, expected 12080 as on rank 0");
+  EXPECT_EQ(refusal([](ShareArguments& a) { a.device.multiprocessors = 3; }), "no exception");
+  const std::string strides =
+      " has strides for kernels of architecture 80 on rank 1, expected 90 as "
+      "on rank 0";
+  EXPECT_EQ(refusal([](ShareArguments& a) { a.key_stride = -64; }), name + "k" + strides);
+  EXPECT_EQ(refusal([](ShareArguments& a) { a.query_stride = -64; }), name + "q" + strides);
+}
+
+TEST(ShareInputs, AllRanksRefuseAPlanThatIsRefusedOnOne) {
+  alignas(8) static constexpr std::array<float, 64> kGain{};
+  std::array<std::string, 3> said;
+  mhla::distributed::run_ranks(3, [&](ThreadRank& rank) {
+    ShareArguments a;
+    a.gain = kGain;
+    if (rank.rank() == 1) a.query_stride = -64;  // for no kernel that normalises
+    said[static_cast<std::size_t>(rank.rank())] = message_of<mhla::error>([&] { a.agree(rank); });
+  });
+  const std::string name = "mhla::cuda::distributed: ";
+  const std::string own = name +
+                          "gain is given, expected none: outputs of such a device, such "
+                          "widths or blocks are not normalised";
+  EXPECT_EQ(said[1], own);
+  EXPECT_EQ(said[0], name + "arguments were refused on rank 1 (" + own +
+                         "), expected what every rank takes");
+  EXPECT_EQ(said[2], said[0]);
+}
+
 /// 7 blocks on each of three ranks.
 TEST(ShareInputs, PatternsAreBandsOfAllBlocksAndTheSame) {
   const auto said = [](const Pattern& own, const Pattern& others) {
@@ -136,7 +179,8 @@ TEST(ShareInputs, PatternsAreBandsOfAllBlocksAndTheSame) {
 }
 
 TEST(ShareInputs, EveryRankReadsSomeBlocks) {
-  const mhla::cuda::detail::ShareCounts counts{8, 3, {1, 1, 3}, {1, 1, 1}};
+  const mhla::cuda::detail::RankBlocks counts{TokenBlocks(1, 1, 8, 1, 1, 1),
+                                              TokenBlocks(1, 1, 3, 1, 1, 1)};
   EXPECT_EQ(message_of<mhla::option_error>([&] {
               mhla::cuda::detail::make_share("f", std::vector{counts, counts}, 0, false,
                                              Pattern(16, 6, 1, 1));
@@ -195,7 +239,8 @@ TEST(ShareInputs, OperatorsMustBeTheSame) {
 }
 
 TEST(ShareInputs, BlocksAreFewerThanTheKernelsCanCount) {
-  std::vector<mhla::cuda::detail::ShareCounts> ranks(2, {1, 1 << 30, {1, 1, 1}, {1, 1, 1}});
+  std::vector<mhla::cuda::detail::RankBlocks> ranks(
+      2, {TokenBlocks(), TokenBlocks(1, 1, 1 << 30, 1, 1, 1)});
   EXPECT_EQ(message_of<mhla::option_error>(
                 [&] { mhla::cuda::detail::make_share("cuda::distributed", ranks, 0, false, {}); }),
             "mhla::cuda::distributed: blocks are 2^31 and more, expected fewer");

@@ -29,6 +29,7 @@ using mhla::Index, mhla::Pattern;
 using mhla::cuda::Arch, mhla::cuda::Device, mhla::cuda::Plan, mhla::cuda::Problem;
 using mhla::cuda::Denominator, mhla::cuda::Precision, mhla::cuda::TokenBlocks;
 using mhla::cuda::Share;
+using mhla::cuda::detail::RankBlocks;
 using mhla::distributed::SharedRows;
 using mhla::distributed::ThreadRank;
 using mhla::test::CountedRank;
@@ -77,13 +78,15 @@ Problem part_of(const Problem& whole, const Split& split, std::size_t rank) {
 }
 
 /// What ranks agree on, without their tensors.
-Share share_of(const Problem& whole, const Split& split, std::size_t rank, const Pattern& pattern) {
-  std::vector<mhla::cuda::detail::ShareCounts> ranks;
+std::vector<RankBlocks> blocks_of_ranks(const Problem& whole, const Split& split) {
+  std::vector<RankBlocks> ranks;
   for (std::size_t r = 0; r < split.keys.size(); ++r) {
-    ranks.push_back(mhla::cuda::detail::counts_of(part_of(whole, split, r)));
+    const Problem part = part_of(whole, split, r);
+    ranks.push_back({part.query_blocks, part.key_blocks});
   }
-  return mhla::cuda::detail::make_share("share_test", ranks, static_cast<Index>(rank), whole.causal,
-                                        pattern);
+  mhla::cuda::detail::give_one_size("share_test", "keys", ranks, &RankBlocks::keys);
+  mhla::cuda::detail::give_one_size("share_test", "queries", ranks, &RankBlocks::queries);
+  return ranks;
 }
 
 /// The rows that the CPU's form of that call would receive.
@@ -105,8 +108,12 @@ void run_rank(Call<T>& call, const Problem& whole, const Split& split, const Pat
               Arch arch, ThreadRank& rank) {
   using emulator::Access;
   const auto r = static_cast<std::size_t>(rank.rank());
-  const Problem part = part_of(whole, split, r);
-  const Share share = share_of(whole, split, r, pattern);
+  const std::vector<RankBlocks> blocks = blocks_of_ranks(whole, split);
+  Problem part = part_of(whole, split, r);
+  part.query_blocks = blocks[r].queries;
+  part.key_blocks = blocks[r].keys;
+  const Share share =
+      mhla::cuda::detail::make_share("share_test", blocks, rank.rank(), kCausal, pattern);
   const Device target{arch, 2};
   const Plan plan = mhla::cuda::share_plan<D, E>(part, share, target);
   EXPECT_EQ(plan.summary, arch);
@@ -173,6 +180,16 @@ TEST(Shares, SplitsOfASequenceHaveTheBitsOfOneDevice) {
     for (const auto& tokens : lengths) {
       check<bfloat16, 64, 64>(shape, {tokens, tokens}, arch);
     }
+  }
+}
+
+/// Blocks of more tokens than a kernel takes at once; the last one, short, is all that a rank has.
+TEST(Shares, AShortBlockThatARankHasAloneIsCutAsTheOthersAre) {
+  const CallShape shape{.heads = 1, .tokens = 2 * 210 + 100, .block = 210};
+  CallShape image{.heads = 1, .tokens = {16, 21}, .block = {12, 7}, .layout = 2};
+  for (const Arch arch : kArchs) {
+    check<bfloat16, 64, 64>(shape, {{420, 100}, {420, 100}}, arch);
+    check<half, 64, 64>(image, {{12, 4}, {12, 4}}, arch);
   }
 }
 

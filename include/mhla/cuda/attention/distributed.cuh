@@ -14,8 +14,8 @@
 ///
 /// Only summaries travel: received_bytes() a run, whatever the blocks' lengths; in the causal form
 /// those of earlier ranks alone. Outputs have the bits of the three-stage form on one device, for
-/// any number of ranks and any split, where all devices have kernels of one architecture. The form
-/// is described in launch/share.cuh.
+/// any number of ranks and any split: so ranks compare their devices, too. The form is described in
+/// launch/share.cuh.
 
 #include <cuda_runtime.h>
 
@@ -101,6 +101,9 @@ class DistributedCall {
 /// \param op  without a cross-query denominator
 /// \param pattern  of the mixing matrix of all ranks: a band, of whose summaries those that a rank
 ///                 reads travel to it; where it has no rows, all coefficients
+/// \param device   of the compute capability of all ranks', as are its kernels' architecture and
+/// the
+///                 CUDA that made them
 /// \throws shape_error, option_error on all ranks if the arguments of one do not fit, or if they
 ///         differ; communication_error
 template <int D, int E, DeviceScalar T, DeviceCommunicator Ranks>

@@ -12,6 +12,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "mhla/core/error.hpp"
@@ -34,14 +35,21 @@ template <bool kCausal>
 inline constexpr const char* kDistributed =
     kCausal ? "cuda::distributed_causal" : "cuda::distributed";
 
+/// 80 or 90.
+constexpr Index number(Arch arch) { return arch == Arch::kSm90a ? 90 : 80; }
+
 /// What must be alike on all ranks.
 template <int D, int E, DeviceScalar T>
-void state(mhla::detail::Facts& facts, const Problem& problem, const Pattern& pattern) {
+void state(mhla::detail::Facts& facts, const Problem& problem, const Device& device,
+           const Pattern& pattern) {
   using mhla::detail::Fingerprint;
   const auto bits = [](const FeatureMap& map) {
     return Fingerprint().add(map.floor).add(map.eps).add(map.exponential);
   };
   const Operator& op = problem.op;
+  facts.add("device", "kernels of architecture", number(device.arch));
+  facts.add("device", "compute capability", device.capability);
+  facts.add("device", "kernels of CUDA", device.toolkit);
   facts.add("q", "sequences", problem.batch);
   facts.add("q", "heads", problem.heads);
   facts.add("q", "width", D);
@@ -61,42 +69,37 @@ void state(mhla::detail::Facts& facts, const Problem& problem, const Pattern& pa
 }
 
 /// A rank's blocks.
-struct ShareCounts {
-  std::int32_t query_blocks;
-  std::int32_t key_blocks;
-  std::array<std::int32_t, 3> keys;   ///< along frames, rows and columns
-  std::array<std::int32_t, 3> block;  ///< likewise those of a key block
+struct RankBlocks {
+  TokenBlocks queries;
+  TokenBlocks keys;
 };
+static_assert(std::is_trivially_copyable_v<RankBlocks>);
 
-inline ShareCounts counts_of(const Problem& problem) {
-  const TokenBlocks& keys = problem.key_blocks;
-  return {problem.query_blocks.blocks(),
-          keys.blocks(),
-          {keys.frames(), keys.rows(), keys.columns()},
-          {keys.block_frames(), keys.block_rows(), keys.block_columns()}};
-}
-
-/// W, the tokens of a key block that is not short.
-/// \throws option_error where a rank's key blocks have another size, but where a single one, which
-///         may be short, is all that it has along an axis.
-inline std::int32_t slots_of_all(const char* function, std::span<const ShareCounts> ranks) {
-  std::array<std::int32_t, 3> largest{};
-  for (const ShareCounts& rank : ranks) {
-    for (std::size_t axis = 0; axis < 3; ++axis) {
-      largest[axis] = std::max(largest[axis], rank.block[axis]);
-    }
+/// Gives blocks that are short, since all that a rank has along an axis is one, the size that they
+/// have on other ranks: kernels take their tokens in the same pieces then, and sum in one order.
+/// \throws option_error where blocks that are not alone have another size
+inline void give_one_size(const char* function, const char* argument, std::span<RankBlocks> ranks,
+                          TokenBlocks RankBlocks::*blocks) {
+  using Sizes = std::array<std::int32_t, 3>;
+  const auto tokens = [](const TokenBlocks& x) { return Sizes{x.frames(), x.rows(), x.columns()}; };
+  const auto block = [](const TokenBlocks& x) {
+    return Sizes{x.block_frames(), x.block_rows(), x.block_columns()};
+  };
+  Sizes all{};
+  for (const RankBlocks& rank : ranks) {
+    const Sizes own = block(rank.*blocks);
+    for (std::size_t axis = 0; axis < 3; ++axis) all[axis] = std::max(all[axis], own[axis]);
   }
-  const auto text = [](const auto& x) { return shape_text({x[0], x[1], x[2]}); };
+  const auto text = [](const Sizes& x) { return shape_text({x[0], x[1], x[2]}); };
   for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const Sizes count = tokens(ranks[r].*blocks), own = block(ranks[r].*blocks);
     for (std::size_t axis = 0; axis < 3; ++axis) {
-      const std::int32_t size = ranks[r].block[axis];
-      if (size == largest[axis] || size == ranks[r].keys[axis]) continue;
-      fail_option(function, "key_blocks",
-                  "have " + text(ranks[r].block) + " tokens on rank " + std::to_string(r),
-                  text(largest) + ", the largest");
+      if (own[axis] == all[axis] || own[axis] == count[axis]) continue;
+      fail_option(function, argument, "have " + text(own) + " tokens on rank " + std::to_string(r),
+                  text(all) + ", the largest");
     }
+    ranks[r].*blocks = TokenBlocks(count[0], count[1], count[2], all[0], all[1], all[2]);
   }
-  return largest[0] * largest[1] * largest[2];
 }
 
 /// Columns that a rank's rows read, and in a causal form those of its own blocks.
@@ -111,15 +114,16 @@ inline mhla::detail::ColumnSpan columns_of(const Share& share, const Pattern& pa
 }
 
 /// \param pattern  of the matrix; all coefficients where it has no rows
-/// \throws option_error unless key blocks are of one size, blocks fewer than 2^31, and all ranks'
-///         queries read some; shape_error for a pattern of other blocks
-inline Share make_share(const char* function, std::span<const ShareCounts> ranks, Index rank,
+/// \param ranks    whose blocks are of one size
+/// \throws option_error unless blocks are fewer than 2^31, and all ranks' queries read some;
+///         shape_error for a pattern of other blocks
+inline Share make_share(const char* function, std::span<const RankBlocks> ranks, Index rank,
                         bool causal, Pattern pattern) {
   using mhla::detail::Reach;
-  Share share{{0}, {0}, rank, summary_scale(slots_of_all(function, ranks)), {}, {}};
-  for (const ShareCounts& counts : ranks) {
-    share.query_blocks.push_back(share.query_blocks.back() + counts.query_blocks);
-    share.key_blocks.push_back(share.key_blocks.back() + counts.key_blocks);
+  Share share{{0}, {0}, rank, summary_scale(ranks.front().keys.slots()), {}, {}};
+  for (const RankBlocks& blocks : ranks) {
+    share.query_blocks.push_back(share.query_blocks.back() + blocks.queries.blocks());
+    share.key_blocks.push_back(share.key_blocks.back() + blocks.keys.blocks());
   }
   const Index queries = share.query_blocks.back(), keys = share.key_blocks.back();
   if (std::max(queries, keys) > std::numeric_limits<std::int32_t>::max()) {
@@ -147,9 +151,8 @@ struct PlannedShare {
   Plan plan;
 };
 
-/// \throws shape_error, option_error on all ranks if one's arguments are refused, or if they
-/// differ;
-///         communication_error
+/// \throws shape_error, option_error on all ranks if one's arguments, or its plan, are refused, or
+///         if they differ; communication_error
 template <int D, int E, bool kCausal, DeviceScalar T, distributed::Communicator Ranks>
 PlannedShare agree_on_share(Ranks& ranks, const Inputs<T>& in, const TokenBlocks& query_blocks,
                             const TokenBlocks& key_blocks, const Operator& op, TensorView<T> out,
@@ -162,13 +165,22 @@ PlannedShare agree_on_share(Ranks& ranks, const Inputs<T>& in, const TokenBlocks
     }
     own.problem = make_problem<D, E>(name, in, query_blocks, key_blocks, kCausal, op, out);
     if (pattern.sparse()) fail_option(name, "pattern", "has lists of blocks", "a band");
-    state<D, E, T>(facts, own.problem, pattern);
+    state<D, E, T>(facts, own.problem, device, pattern);
   });
-  const ShareCounts counts = counts_of(own.problem);
-  std::vector<ShareCounts> all(static_cast<std::size_t>(ranks.size()));
-  ranks.agree(std::as_bytes(std::span(&counts, 1)), std::as_writable_bytes(std::span(all)));
+  const RankBlocks blocks{query_blocks, key_blocks};
+  std::vector<RankBlocks> all(static_cast<std::size_t>(ranks.size()));
+  ranks.agree(std::as_bytes(std::span(&blocks, 1)), std::as_writable_bytes(std::span(all)));
+  give_one_size(name, "key_blocks", all, &RankBlocks::keys);
+  give_one_size(name, "query_blocks", all, &RankBlocks::queries);
   own.share = make_share(name, all, ranks.rank(), kCausal, pattern);
-  own.plan = share_plan<D, E>(own.problem, own.share, device);
+  own.problem.query_blocks = all[static_cast<std::size_t>(ranks.rank())].queries;
+  own.problem.key_blocks = all[static_cast<std::size_t>(ranks.rank())].keys;
+  mhla::detail::agree(ranks, name, [&](mhla::detail::Facts& facts) {
+    own.plan = share_plan<D, E>(own.problem, own.share, device);
+    expect_norm(name, own.problem, own.plan);
+    facts.add("k", "strides for kernels of architecture", number(own.plan.summary));
+    facts.add("q", "strides for kernels of architecture", number(own.plan.read_out));
+  });
   return own;
 }
 

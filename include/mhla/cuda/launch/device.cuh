@@ -44,9 +44,14 @@ inline Device current_device() {
     expect_success(cudaDeviceGetAttribute(&value, which, index), call);
     return value;
   };
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor,
+                              "cudaDeviceGetAttribute(cudaDevAttrComputeCapabilityMajor)");
+  const int minor = attribute(cudaDevAttrComputeCapabilityMinor,
+                              "cudaDeviceGetAttribute(cudaDevAttrComputeCapabilityMinor)");
   const Device device{detail::compiled_arch(),
                       attribute(cudaDevAttrMultiProcessorCount,
-                                "cudaDeviceGetAttribute(cudaDevAttrMultiProcessorCount)")};
+                                "cudaDeviceGetAttribute(cudaDevAttrMultiProcessorCount)"),
+                      10 * major + minor, CUDART_VERSION};
   const int shared = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin,
                                "cudaDeviceGetAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)");
   if (shared < shared_limit(device.arch)) {

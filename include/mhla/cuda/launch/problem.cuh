@@ -84,6 +84,9 @@ constexpr void for_parts(const Problem& problem, HeadGroup group, const Visit& v
 struct Device {
   Arch arch;  ///< of the kernels that the program has for it
   std::int32_t multiprocessors;
+  /// What the bits of outputs depend on besides, which ranks compare; a plan does not.
+  std::int32_t capability = 0;  ///< of computing, such as 90
+  std::int32_t toolkit = 0;     ///< version of CUDA that made the kernels, such as 12080
 };
 
 }  // namespace mhla::cuda
