@@ -61,7 +61,6 @@ TEST(ShareInputs, BlocksAreThoseOfTheRanksOneAfterAnother) {
     EXPECT_EQ(own.share.key_blocks, (std::vector<Index>{0, 4, 14, 15}));
     EXPECT_EQ(own.share.query_blocks, own.share.key_blocks);
     EXPECT_EQ(own.share.rank, rank.rank());
-    EXPECT_EQ(own.share.scale, 1.0f / 16);
     EXPECT_EQ(own.problem.query_blocks.slots(), 16);  // the short one, too
     EXPECT_EQ(own.problem.key_blocks.slots(), 16);
     EXPECT_EQ(own.plan.form, mhla::cuda::Form::kThreeStage);

@@ -12,6 +12,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "mhla/cuda/attention/share_inputs.cuh"
@@ -28,8 +29,9 @@ namespace {
 using mhla::Index, mhla::Pattern;
 using mhla::cuda::Arch, mhla::cuda::Device, mhla::cuda::Plan, mhla::cuda::Problem;
 using mhla::cuda::Denominator, mhla::cuda::Precision, mhla::cuda::TokenBlocks;
-using mhla::cuda::Share;
+using mhla::cuda::Share, mhla::cuda::HeadGroup;
 using mhla::cuda::detail::RankBlocks;
+using mhla::distributed::PeerRows;
 using mhla::distributed::SharedRows;
 using mhla::distributed::ThreadRank;
 using mhla::test::CountedRank;
@@ -102,10 +104,49 @@ Index rows_of_plan(const Share& share, const Pattern& pattern, bool causal) {
                       .received;
 }
 
+/// A transfer, a rank and a stream that note what comes into the stream: k a kernel, t a transfer,
+/// w that kernels wait for one.
+template <class X>
+struct LoggedTransfer {
+  X transfer;
+  std::string* log;
+
+  bool done() { return transfer.done(); }
+  void wait() {
+    *log += 'w';
+    transfer.wait();
+  }
+};
+struct LoggedRank : CountedRank<ThreadRank> {
+  LoggedRank(ThreadRank& rank, std::string& text) : CountedRank(rank), log(&text) {}
+
+  auto all_gather(std::span<const SharedRows> arrays, std::span<const Index> first) {
+    *log += 't';
+    return LoggedTransfer{CountedRank::all_gather(arrays, first), log};
+  }
+  auto exchange(std::span<const SharedRows> arrays, std::span<const PeerRows> sends,
+                std::span<const PeerRows> receives) {
+    *log += 't';
+    return LoggedTransfer{CountedRank::exchange(arrays, sends, receives), log};
+  }
+  std::string* log;
+};
+struct LoggedStream : EmulatedStream {
+  LoggedStream(emulator::Device& device, std::string& text) : EmulatedStream(device), log(&text) {}
+
+  template <class Kernel>
+  void run(const typename Kernel::Params& parameters, std::int32_t pairs,
+           mhla::cuda::Start start = mhla::cuda::Start::kInOrder) const {
+    *log += 'k';
+    EmulatedStream::run<Kernel>(parameters, pairs, start);
+  }
+  std::string* log;
+};
+
 /// A rank's memory of a call: what its kernels may read and write. What does not come is NaN.
 template <int D, int E, bool kCausal, class T>
 void run_rank(Call<T>& call, const Problem& whole, const Split& split, const Pattern& pattern,
-              Arch arch, ThreadRank& rank) {
+              Arch arch, int groups, ThreadRank& rank) {
   using emulator::Access;
   const auto r = static_cast<std::size_t>(rank.rank());
   const std::vector<RankBlocks> blocks = blocks_of_ranks(whole, split);
@@ -115,7 +156,10 @@ void run_rank(Call<T>& call, const Problem& whole, const Split& split, const Pat
   const Share share =
       mhla::cuda::detail::make_share("share_test", blocks, rank.rank(), kCausal, pattern);
   const Device target{arch, 2};
-  const Plan plan = mhla::cuda::share_plan<D, E>(part, share, target);
+  Plan plan = mhla::cuda::share_plan<D, E>(part, share, target);
+  EXPECT_EQ(plan.group.batch * plan.group.heads, part.pairs());  // so few bytes in one piece
+  plan.group = groups < part.batch ? HeadGroup{(part.batch + groups - 1) / groups, part.heads}
+                                   : HeadGroup{1, part.pairs() / groups};
   EXPECT_EQ(plan.summary, arch);
   EXPECT_EQ(plan.read_out, kCausal && D == 72 ? Arch::kSm80 : arch);
   Array<unsigned char> workspace(static_cast<std::int64_t>(plan.workspace_bytes));
@@ -127,8 +171,9 @@ void run_rank(Call<T>& call, const Problem& whole, const Split& split, const Pat
   device.track("mixing", call.mixing.raw(), call.mixing.bytes(), Access::kRead);
   device.track("o", call.o.raw(), call.o.bytes(), Access::kWrite);
   device.track("workspace", workspace.data(), plan.workspace_bytes, Access::kReadWrite);
-  const EmulatedStream stream(device);
-  CountedRank counted(rank);
+  std::string log, summaries, outputs;
+  const LoggedStream stream(device, log);
+  LoggedRank counted(rank, log);
   mhla::cuda::run_share<T, D, E, kCausal>(plan, part, share,
                                           {call.mixing.data(), whole.key_blocks.blocks()},
                                           workspace.data(), target, stream, counted);
@@ -136,7 +181,12 @@ void run_rank(Call<T>& call, const Problem& whole, const Split& split, const Pat
   EXPECT_EQ(static_cast<std::uint64_t>(counted.received),
             static_cast<std::uint64_t>(share.route.rows_received()) *
                 (mhla::cuda::shared_bytes<D, E>(part)));
-  EXPECT_EQ(stream.early_launches(), 1);  // the mixing follows a transfer
+  EXPECT_EQ(stream.early_launches(), groups);  // the mixing follows a transfer
+  for (int group = 0; group < groups; ++group) {
+    summaries += "kt";
+    outputs += "wkk";
+  }
+  EXPECT_EQ(log, summaries + outputs);
   std::uint64_t moved = 0;
   for (const emulator::Report& report : stream.reports()) {
     moved += report.bytes_read("workspace") + report.bytes_written("workspace");
@@ -149,7 +199,8 @@ void run_rank(Call<T>& call, const Problem& whole, const Split& split, const Pat
 }
 
 template <class T, int D, int E, bool kCausal = false>
-void check(CallShape shape, const Split& split, Arch arch, const Pattern& pattern = {}) {
+void check(CallShape shape, const Split& split, Arch arch, const Pattern& pattern = {},
+           int groups = 1) {
   SCOPED_TRACE(std::to_string(split.keys.size()) + " ranks, D " + std::to_string(D) +
                (arch == Arch::kSm80 ? ", sm_80" : ", sm_90a") + (kCausal ? ", causal" : ""));
   shape.causal = kCausal;
@@ -165,7 +216,7 @@ void check(CallShape shape, const Split& split, Arch arch, const Pattern& patter
   run_and_compare<D, E>(whole, plan, target, 1);
   const Problem problem = problem_of(parts);
   mhla::distributed::run_ranks(static_cast<Index>(split.keys.size()), [&](ThreadRank& rank) {
-    run_rank<D, E, kCausal>(parts, problem, split, pattern, arch, rank);
+    run_rank<D, E, kCausal>(parts, problem, split, pattern, arch, groups, rank);
   });
   EXPECT_EQ(std::memcmp(whole.o.raw(), parts.o.raw(), whole.o.bytes()), 0);
 }
@@ -190,6 +241,44 @@ TEST(Shares, AShortBlockThatARankHasAloneIsCutAsTheOthersAre) {
   for (const Arch arch : kArchs) {
     check<bfloat16, 64, 64>(shape, {{420, 100}, {420, 100}}, arch);
     check<half, 64, 64>(image, {{12, 4}, {12, 4}}, arch);
+  }
+}
+
+/// While summaries of a group travel, kernels make those of the next, and the outputs of the last.
+TEST(Shares, HeadsTravelInGroups) {
+  const CallShape shape{.batch = 2, .heads = 4, .tokens = 9 * 8, .block = 8};
+  CallShape pairs{.batch = 3, .heads = 1, .tokens = 9 * 8, .block = 8};
+  pairs.op.summaries = Precision::kPair;
+  const std::vector<int> tokens{24, 8, 40};
+  for (const Arch arch : kArchs) {
+    check<bfloat16, 64, 64>(shape, {tokens, tokens}, arch, {}, 4);
+    check<bfloat16, 64, 64, true>(shape, {tokens, tokens}, arch, {}, 8);
+    check<half, 72, 72>(pairs, {tokens, tokens}, arch, {}, 2);
+  }
+}
+
+TEST(Shares, GroupsAreTheSameOnAllRanks) {
+  const CallShape shape{.heads = 12, .tokens = 170 * 8, .block = 8};
+  Call<bfloat16> call = random_call<bfloat16, 64, 64>(shape, 1);
+  for (const auto& [batch, heads, group] :
+       {std::tuple(1, 12, HeadGroup{1, 3}), std::tuple(3, 4, HeadGroup{1, 2}),
+        std::tuple(6, 2, HeadGroup{2, 2}), std::tuple(1, 1, HeadGroup{1, 1}),
+        std::tuple(1, 7, HeadGroup{1, 4}), std::tuple(0, 12, HeadGroup{0, 12})}) {
+    for (const auto& tokens : {std::vector<int>{8 * 20, 8 * 150}, std::vector<int>{8 * 170}}) {
+      Problem whole = problem_of(call);
+      whole.batch = batch;
+      whole.heads = heads;
+      const std::vector<RankBlocks> blocks = blocks_of_ranks(whole, {tokens, tokens});
+      for (std::size_t r = 0; r < tokens.size(); ++r) {
+        Problem part = part_of(whole, {tokens, tokens}, r);
+        const Share share =
+            mhla::cuda::detail::make_share("share_test", blocks, static_cast<Index>(r), false, {});
+        const Plan plan = mhla::cuda::share_plan<64, 64>(part, share, {Arch::kSm90a, 2});
+        const HeadGroup expected = tokens.size() > 1 ? group : HeadGroup{batch, heads};
+        EXPECT_EQ(plan.group.batch, expected.batch) << batch << " x " << heads;
+        EXPECT_EQ(plan.group.heads, expected.heads) << batch << " x " << heads;
+      }
+    }
   }
 }
 

@@ -116,6 +116,29 @@ TEST(NcclRanks, TransfersWaitForKernelsAndKernelsForTransfersAndTheHostForNothin
   expect_no_breach();
 }
 
+TEST(NcclRanks, TransfersRunBesideKernelsThatComeLater) {
+  run_gpus(2, [&](Gpu& gpu) {
+    gpu.meet();
+    const Index r = gpu.rank.rank();
+    const DeviceRows x(2, 4);
+    const Index first[] = {0, 1, 2};
+    const SharedRows rows = x.shared();
+    std::atomic<bool> released = false;
+    gpu.launch([&, r] { x.fill(r, r + 1, 0); });
+    auto transfer = gpu.rank.all_gather({&rows, 1}, first);
+    gpu.launch([&] { released.wait(false); });
+    for (int wait = 0; wait < 500 && !transfer.done(); ++wait) {
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    EXPECT_TRUE(transfer.done());
+    EXPECT_TRUE(x.filled(0, 2, 0));
+    released = true;
+    released.notify_all();
+    gpu.rank.synchronize();
+  });
+  expect_no_breach();
+}
+
 constexpr double kSoon = 0.2;  // seconds
 
 /// Expects that a rank refuses every call, and says the same.

@@ -120,7 +120,7 @@ inline mhla::detail::ColumnSpan columns_of(const Share& share, const Pattern& pa
 inline Share make_share(const char* function, std::span<const RankBlocks> ranks, Index rank,
                         bool causal, Pattern pattern) {
   using mhla::detail::Reach;
-  Share share{{0}, {0}, rank, summary_scale(ranks.front().keys.slots()), {}, {}};
+  Share share{{0}, {0}, rank, {}, {}};
   for (const RankBlocks& blocks : ranks) {
     share.query_blocks.push_back(share.query_blocks.back() + blocks.queries.blocks());
     share.key_blocks.push_back(share.key_blocks.back() + blocks.keys.blocks());

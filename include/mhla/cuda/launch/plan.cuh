@@ -66,7 +66,8 @@ struct Plan {
   Arch fused;
   Arch summary;
   Arch read_out;
-  /// Heads that go through all three stages before others do, in the same workspace.
+  /// Heads that go through all three stages before others do, in the same workspace; on one of
+  /// several ranks those whose summaries travel together.
   HeadGroup group;
 };
 

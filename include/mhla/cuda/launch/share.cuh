@@ -6,10 +6,14 @@
 ///
 ///     summary -> rows of summaries from other ranks -> mixing -> read_out, or causal_read_out
 ///
+/// for groups of heads: while summaries of one travel, kernels make those of the next ones, and the
+/// outputs of those whose summaries are there.
+///
 /// A pair's summaries lie in one array of the blocks of all ranks, in the order of ranks, as one
 /// device would have them, and tiles of the matrix that a causal form reads are those of the whole
 /// one: mixtures, and outputs, have the bits of three stages on one device.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -32,7 +36,6 @@ struct Share {
   mhla::detail::Borders query_blocks;
   mhla::detail::Borders key_blocks;
   Index rank;
-  float scale;                       ///< summary_scale of the largest block of all ranks
   mhla::detail::ColumnSpan columns;  ///< that this rank's rows of the matrix read
   mhla::detail::Route route;
 
@@ -69,6 +72,24 @@ constexpr std::uint64_t shared_bytes(const Problem& problem) {
 }
 
 namespace detail {
+
+/// Bytes of a transfer of summaries to and from all ranks, at least: 10 us of NVLink (450 GB/s),
+/// about what it takes to begin one. Assumed, not measured; and so that few are enough.
+inline constexpr std::uint64_t kTransferBytes = std::uint64_t{4} << 20;
+inline constexpr std::uint64_t kMostTransfers = 4;
+
+/// Heads whose summaries travel together: the same on all ranks, which know what it depends on.
+template <int D, int E>
+HeadGroup transfer_group(const Problem& problem, const Share& share) {
+  const auto blocks = static_cast<std::uint64_t>(share.key_blocks.back());
+  const std::uint64_t most = share.key_blocks.size() > 2 ? kMostTransfers : 1;  // of two ranks
+  const auto transfers = static_cast<std::int32_t>(
+      std::clamp<std::uint64_t>(shared_bytes<D, E>(problem) * blocks / kTransferBytes, 1, most));
+  const auto part = [](std::int32_t n, std::int32_t parts) { return (n + parts - 1) / parts; };
+  if (problem.pairs() == 0 || transfers == 1) return {problem.batch, problem.heads};
+  if (problem.batch >= transfers) return {part(problem.batch, transfers), problem.heads};
+  return {1, part(problem.heads, part(transfers, problem.batch))};
+}
 
 /// The first column of a rank's part of the matrix: where a tile begins.
 inline std::int32_t first_column(const Share& share) {
@@ -108,7 +129,7 @@ template <int D, int E>
 Plan share_plan(const Problem& problem, const Share& share, const Device& device) {
   Plan plan = detail::planned<D, E>(problem, device, Form::kThreeStage,
                                     "the summaries of other ranks are needed");
-  plan.group = {problem.batch, problem.heads};
+  plan.group = detail::transfer_group<D, E>(problem, share);
   const Rooms rooms = detail::rooms_of<D, E>(problem, share, device);
   plan.workspace_bytes = workspace_parts<D, E>(problem, rooms).bytes;
   Problem moved = with_key_blocks(
@@ -120,25 +141,41 @@ Plan share_plan(const Problem& problem, const Share& share, const Device& device
 
 /// Sends the kernels of a rank's part to a stream, and its summaries to other ranks.
 /// \tparam kCausal  problem.causal
-/// \param plan     share_plan(problem, share, device)
+/// \param plan     share_plan(problem, share, device); its groups are those of all ranks
 /// \param mixing   of all blocks
 /// \param ranks    whose transfers begin after what the stream holds, and hold it up
 template <class T, int D, int E, bool kCausal, class Stream, distributed::Communicator Ranks>
 void run_share(const Plan& plan, const Problem& problem, const Share& share, MixingArray mixing,
                unsigned char* workspace, const Device& device, const Stream& stream, Ranks& ranks) {
-  WorkspaceArrays arrays =
-      workspace_arrays<D, E>(problem, detail::rooms_of<D, E>(problem, share, device), workspace);
-  arrays.summaries.scale = arrays.mixtures.scale = share.scale;
-  WorkspaceArrays own = arrays, read = arrays;
-  own.summaries = arrays.summaries.from<D, E>(share.keys().first);
-  read.summaries = arrays.summaries.from<D, E>(share.columns.begin);
-  const detail::RankMixing part(problem, share, mixing);
+  const Rooms rooms = detail::rooms_of<D, E>(problem, share, device);
+  const WorkspaceArrays all = workspace_arrays<D, E>(problem, rooms, workspace);
+  const auto for_groups = [&](const auto& visit) {
+    std::int64_t before = 0;  // pairs
+    for_parts(problem, plan.group, [&](const Problem& part) {
+      WorkspaceArrays arrays = all;
+      arrays.summaries = all.summaries.from<D, E>(before * rooms.summaries);
+      arrays.mixtures = all.mixtures.from<D, E>(before * rooms.mixtures);
+      visit(part, arrays);
+      before += part.pairs();
+    });
+  };
   const auto run_all = [&]<Precision P>() {
-    detail::run_summaries<T, D, E, P>(plan, summary_stage(problem, own), problem.pairs(), device,
-                                      stream);
-    share.route.start(ranks, shared_rows<D, E>(problem, arrays.summaries)).wait();
-    detail::run_outputs<T, D, E, P, kCausal>(plan, part.problem, part.matrix, read, device, stream,
-                                             Start::kInOrder);
+    std::vector<decltype(share.route.start(ranks, {}))> transfers;
+    for_groups([&](const Problem& part, WorkspaceArrays arrays) {
+      const std::vector<distributed::SharedRows> rows = shared_rows<D, E>(part, arrays.summaries);
+      arrays.summaries = arrays.summaries.from<D, E>(share.keys().first);
+      detail::run_summaries<T, D, E, P>(plan, summary_stage(part, arrays), part.pairs(), device,
+                                        stream);
+      transfers.push_back(share.route.start(ranks, rows));
+    });
+    auto transfer = transfers.begin();
+    for_groups([&](const Problem& part, WorkspaceArrays arrays) {
+      (transfer++)->wait();
+      arrays.summaries = arrays.summaries.from<D, E>(share.columns.begin);
+      const detail::RankMixing own(part, share, mixing);
+      detail::run_outputs<T, D, E, P, kCausal>(plan, own.problem, own.matrix, arrays, device,
+                                               stream, Start::kInOrder);
+    });
   };
   if (problem.op.summaries == Precision::kPair) {
     run_all.template operator()<Precision::kPair>();
