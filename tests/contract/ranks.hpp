@@ -11,70 +11,16 @@
 
 #include "mhla/distributed/bidirectional.hpp"
 #include "mhla/distributed/causal.hpp"
-#include "mhla/distributed/streaming.hpp"
 #include "mhla/policy/grid_partition.hpp"
 #include "mhla/policy/locality.hpp"
 #include "support/gradient_forms.hpp"
 #include "support/gradient_random.hpp"
 #include "support/message_of.hpp"
+#include "support/rank_bits.hpp"
 #include "support/rank_forms.hpp"
 #include "support/rank_problem.hpp"
 
 namespace mhla::test {
-
-/// Tokens [begin, begin + count) of all sequences.
-template <class T>
-TensorView<T> middle_tokens(TensorView<T> t, Index begin, Index count) {
-  t.data += begin * t.strides[1];
-  t.shape[1] = count;
-  return t;
-}
-
-/// The same of a batch [B,N,H,D] in blocks of `length`, with weights in both maps.
-template <class Form, class C>
-void expect_bits_of_one_machine_for_a_batch(C& comm, Index batch, Index heads, Index blocks,
-                                            Index length) {
-  auto p = complete_problem<typename Form::Alone, float>();
-  Random rng(static_cast<std::uint64_t>(batch));
-  p.set_mixing(Pattern(blocks, blocks), rng, 0.1);
-  const Index n = blocks * length - 1, d = p.tensors[kQ].cols();
-  Tensor<float> q({batch, n, heads, d}), k = q, v = q, dout = q, dq = q, expected = q;
-  for (Tensor<float>* t : {&q, &k, &v, &dout}) {
-    for (float& x : t->data()) x = static_cast<float>(rng.uniform());
-  }
-  const BatchInputs<float> in = inputs(q, k, v);
-  const CrossBlocks<ContiguousBlocks, ContiguousBlocks> all{{length}, {length}};
-  const Tensor<float> o = Form::run_alone(in, p, all);
-  GradientBuffers<float> whole(p), own(p);
-  add_gradients<typename Form::Alone>(
-      GradientArguments<BatchInputs<float>>{in, dout, {.q = expected}, whole.parameter_views()}, p,
-      all);
-
-  const auto first = random_split(rng, blocks, comm.size());
-  const auto r = static_cast<std::size_t>(comm.rank());
-  const Index begin = std::min(first[r] * length, n);
-  const Index count = std::min(first[r + 1] * length, n) - begin;
-  const auto part = [&](auto t) { return middle_tokens(t, begin, count); };
-  const BatchInputs<float> mine{.q = part(in.q), .k = part(in.k), .v = part(in.v)};
-  Tensor<float> out({batch, n, heads, d});
-  Form::run(comm, mine, p, all, part(out.view()));
-  Form::add(
-      comm,
-      GradientArguments<BatchInputs<float>>{
-          mine, part(TensorView<const float>(dout)), {.q = part(dq.view())}, own.parameter_views()},
-      p, all);
-  for (Index b = 0; b < batch; ++b) {
-    for (Index t = begin; t < begin + count; ++t) {
-      for (Index h = 0; h < heads; ++h) {
-        for (Index j = 0; j < d; ++j) {
-          ASSERT_EQ(out.view()(b, t, h, j), o.view()(b, t, h, j));
-          ASSERT_EQ(dq.view()(b, t, h, j), expected.view()(b, t, h, j));
-        }
-      }
-    }
-  }
-  EXPECT_EQ(different_bits(own, whole), "");
-}
 
 template <class Ranks>
 class RanksContract : public testing::Test {};
@@ -104,43 +50,6 @@ TYPED_TEST_P(RanksContract, BatchesHaveTheBitsOfOneMachine) {
     expect_bits_of_one_machine_for_a_batch<CausalOverRanks>(comm, 9, 8, 5, 3);
     expect_bits_of_one_machine_for_a_batch<BidirectionalOverRanks>(comm, 0, 3, 5, 3);
   });
-}
-
-/// Shares so large that their summaries travel in parts, the last one slab by slab.
-template <class Form, class Op, class C>
-void expect_bits_of_one_machine_for_large_shares(C& comm, const Op& op) {
-  constexpr Index kBlocks = 400, kWidth = 36, kValues = 24;
-  Random rng(7);
-  const Matrix<float> q = rng.matrix<float>(kBlocks, kWidth),
-                      v = rng.matrix<float>(kBlocks, kValues);
-  struct {
-    MixingMatrix<float> matrix;
-    Op op;
-    MixingView<const float> mixing() const { return matrix; }
-    const char* text() const { return "large shares"; }
-  } const p{locality<float>(kBlocks), op};
-  const CrossBlocks<ContiguousBlocks, ContiguousBlocks> blocks{{1}, {1}};
-  const Matrix<float> o = Form::run_alone(inputs(q, q, v), p, blocks);
-
-  const auto first = random_split(rng, kBlocks, comm.size());
-  const auto r = static_cast<std::size_t>(comm.rank());
-  const auto part = [&](const Matrix<float>& m) {
-    return MatrixView<const float>(m).middle_rows(first[r], first[r + 1] - first[r]);
-  };
-  const Inputs<float> in{.q = part(q), .k = part(q), .v = part(v)};
-  Matrix<float> out(in.q.rows, kValues);
-  ThreadPool pool(2);
-  Form::run(comm, in, p, blocks, out, {.executor = pool});
-  EXPECT_EQ(bits_of(out), bits_of(Matrix<float>(o.middleRows(first[r], out.rows()))));
-
-  if (comm.size() > 3) return;  // shares of one or two parts
-  Matrix<float> dk = Matrix<float>::Zero(kBlocks, kWidth),
-                own = Matrix<float>::Zero(in.k.rows, kWidth);
-  add_gradients<typename Form::Alone>(
-      GradientArguments<Inputs<float>>{inputs(q, q, v), v, {.k = dk}, {}}, p, blocks);
-  Form::add(comm, GradientArguments<Inputs<float>>{in, part(v), {.k = own}, {}}, p, blocks,
-            {.executor = pool});
-  EXPECT_EQ(bits_of(own), bits_of(Matrix<float>(dk.middleRows(first[r], own.rows()))));
 }
 
 TYPED_TEST_P(RanksContract, LargeSharesHaveTheBitsOfOneMachine) {
@@ -324,55 +233,6 @@ TYPED_TEST_P(RanksContract, RanksThatCallDifferentFormsAreToldSo) {
               std::string::npos)
         << message;
   });
-}
-
-/// A decode of five heads of six values each, with its state on one machine and split over ranks.
-/// \param axis  2 to split heads, 3 to split values
-template <class C>
-void expect_bits_of_one_stream(C& comm, std::size_t axis) {
-  constexpr Index kSequences = 2, kTokens = 13, kHeads = 5, kWidth = 4, kValues = 6;
-  Random rng(axis);
-  const auto random = [&rng](Index width) {
-    Tensor<float> t({kSequences, kTokens, kHeads, width});
-    for (float& x : t.data()) x = static_cast<float>(rng.uniform());
-    return t;
-  };
-  const Tensor<float> q = random(kWidth), k = random(kWidth), v = random(kValues);
-  Tensor<float> expected = v, out = v;
-  const auto mixing = locality<float>(4);
-  const auto states_of = [](const auto& stream, Index count) {
-    return std::vector(static_cast<std::size_t>(count), stream.start());
-  };
-  const Streaming<float> whole({.width = kWidth, .values = kValues, .block_length = 4}, mixing);
-  auto states = states_of(whole, kSequences * kHeads);
-
-  const auto borders = random_split(rng, axis == 2 ? kHeads : kValues, comm.size());
-  const auto r = static_cast<std::size_t>(comm.rank());
-  const Index own = borders[r + 1] - borders[r];
-  const auto part = [&](TensorView<const float> t, bool split) {
-    return split ? detail::part_of_axis(t, axis, borders[r], own) : t;
-  };
-  const Streaming<float> stream(
-      {.width = kWidth, .values = axis == 2 ? kValues : own, .block_length = 4}, mixing);
-  auto own_states = states_of(stream, kSequences * (axis == 2 ? own : kHeads));
-  const auto append_own =
-      axis == 2 ? &distributed::append_heads<C, float, Operator<>, MixingMatrix<float>>
-                : &distributed::append_values<C, float, Operator<>, MixingMatrix<float>>;
-  Index begin = 0;
-  for (const Index n : {1, 1, 5, 1, 4, 1}) {
-    const auto tokens = [&](auto t) { return middle_tokens(t, begin, n); };
-    const auto piece = [&](const Tensor<float>& t) { return tokens(TensorView<const float>(t)); };
-    append(whole, std::span(states),
-           BatchInputs<float>{.q = piece(q), .k = piece(k), .v = piece(v)},
-           tokens(expected.view()));
-    append_own(comm, borders, stream, std::span(own_states),
-               BatchInputs<float>{.q = part(piece(q), axis == 2),
-                                  .k = part(piece(k), axis == 2),
-                                  .v = part(piece(v), true)},
-               tokens(out.view()), {});
-    begin += n;
-  }
-  EXPECT_EQ(out.data(), expected.data()) << "on rank " << comm.rank();
 }
 
 TYPED_TEST_P(RanksContract, StreamsHaveTheBitsOfOneMachine) {
