@@ -107,6 +107,19 @@ const auto causal_form = [](auto& rank, const auto& in, const auto& mixing, auto
                       {.executor = executor});
 };
 
+const auto causal_gradient_form = [](auto& rank, const auto& in, const auto& mixing, auto out) {
+  LoggedExecutor executor;
+  Tensor<float> dv(out.shape);
+  distributed::causal_gradient(rank, in, ContiguousBlocks{1}, mixing, LoggedOperator{}, out,
+                               {.v = dv.view()}, {}, {.executor = executor});
+};
+const auto both_gradient = [](auto& rank, const auto& in, const auto& mixing, auto out) {
+  LoggedExecutor executor;
+  Tensor<float> dv(out.shape);
+  distributed::bidirectional_gradient(rank, in, ContiguousBlocks{1}, mixing, LoggedOperator{}, out,
+                                      {.v = dv.view()}, {}, {.executor = executor});
+};
+
 /// `text` without the letters `of`, and each run of a letter as one.
 std::string condensed(const std::string& text, const std::string& of) {
   std::string result;
@@ -119,6 +132,14 @@ std::string condensed(const std::string& text, const std::string& of) {
 TEST(Travel, PartsOfAHeadAreSentWhileTheNextAreSummarised) {
   for (const auto& log : {log_of(0, 1, both), log_of(1, 1, both), log_of(0, 1, causal_form)}) {
     EXPECT_TRUE(condensed(log, "peq").starts_with("ksks")) << condensed(log, "pe");
+  }
+}
+
+TEST(Travel, PartsOfGradientsAreSentWhileTheNextQueriesAreRead) {
+  for (const auto& log : {log_of(0, 1, both_gradient), log_of(1, 1, both_gradient),
+                          log_of(1, 1, causal_gradient_form)}) {
+    const std::string read = condensed(log, "pewk");
+    EXPECT_NE(read.find("qsqs"), std::string::npos) << read;
   }
 }
 

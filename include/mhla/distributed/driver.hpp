@@ -38,18 +38,6 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// The arrays that for_each(f) hands to f(rows, columns).
-template <class ForEach>
-std::vector<distributed::SharedRows> shared_rows(ForEach&& for_each) {
-  std::vector<distributed::SharedRows> arrays;
-  for_each([&](auto rows, Index columns) {
-    const auto bytes = [&](Index n) { return static_cast<std::size_t>(n) * sizeof(*rows.data); };
-    arrays.push_back(
-        {reinterpret_cast<std::byte*>(rows.data), bytes(columns), bytes(rows.stride - columns)});
-  });
-  return arrays;
-}
-
 /// A pair under way: its head, and the transfers that it waits for.
 template <class C, class T, class Blocks, class Make>
 class PairUnderWay {
@@ -73,19 +61,22 @@ class PairUnderWay {
   }
   Head& head() { return *head_; }
 
-  /// What the head's summaries travel by.
+  /// What the head's summaries, and the gradients of its mixtures, travel by.
   SummaryTransfer<C>& summaries() { return summaries_; }
+  SummaryTransfer<C>& mixtures() { return mixtures_; }
   /// Starts the transfer of all rows of other arrays.
   void start(C& comm, const Route& route, const std::vector<distributed::SharedRows>& arrays) {
     if (!arrays.empty()) transfers_.push_back(route.start(comm, arrays));
   }
   void wait() {
     summaries_.wait();
+    mixtures_.wait();
     for (auto& transfer : transfers_) transfer.wait();
     transfers_.clear();
   }
   void poll() {
     summaries_.poll();
+    mixtures_.poll();
     for (auto& transfer : transfers_) static_cast<void>(transfer.done());
   }
 
@@ -94,7 +85,7 @@ class PairUnderWay {
   std::optional<Queries> queries_;
   std::optional<Keys> keys_;
   std::unique_ptr<Head> head_;
-  SummaryTransfer<C> summaries_;
+  SummaryTransfer<C> summaries_, mixtures_;
   std::vector<TransferOf<C>> transfers_;
 };
 
@@ -127,33 +118,34 @@ class PairsUnderWay {
   std::vector<Pair> pairs_;  // their transfers end before their memory does
 };
 
-/// Lets the summaries of a pair travel while its head, or another, works (attention/travel.hpp).
+/// Lets what a head writes travel while it, or another, works (attention/travel.hpp).
 template <class C, class Pairs>
 class RankTravel {
  public:
   static constexpr bool kAlone = false;
 
-  RankTravel(C& comm, Pairs& pairs, Index pair)
-      : comm_(comm), pairs_(pairs), summaries_(pairs[pair].summaries()) {}
+  /// \param transfer  of a pair
+  RankTravel(C& comm, Pairs& pairs, SummaryTransfer<C>& transfer)
+      : comm_(comm), pairs_(pairs), transfer_(transfer) {}
 
   void wrote(Index b) const {
-    summaries_.wrote(b);
-    if (called()) summaries_.start_written(comm_);
+    transfer_.wrote(b);
+    if (called()) transfer_.start_written(comm_);
     between();
   }
   /// Transfers go on while this is called, by the thread of the call alone.
   void between() const {
     if (called()) pairs_.poll();
   }
-  void await(Index slab) const { summaries_.await(slab); }
-  void await() const { summaries_.await(); }
+  void await(Index slab) const { transfer_.await(slab); }
+  void await() const { transfer_.await(); }
 
  private:
   bool called() const { return std::this_thread::get_id() == caller_; }
 
   C& comm_;
   Pairs& pairs_;
-  SummaryTransfer<C>& summaries_;
+  SummaryTransfer<C>& transfer_;
   std::thread::id caller_ = std::this_thread::get_id();
 };
 
@@ -203,7 +195,7 @@ void run_ranks(C& comm, const Form& form, const In& in,
     const Index s = p / heads(in), h = p % heads(in);
     const Split& split = splits[static_cast<std::size_t>(s)];
     Pair& pair = pairs[p];
-    const RankTravel<C, PairsUnderWay<Pair>> travel(comm, pairs, p);
+    const RankTravel travel(comm, pairs, pair.summaries());
     if (step == 0) {
       pair.wait();  // for the pair before, whose memory it takes
       auto& head =
@@ -258,7 +250,6 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
     const Index s = p / heads(in), h = p % heads(in);
     const Split& split = splits[static_cast<std::size_t>(s)];
     Pair& pair = pairs[p];
-    const RankTravel<C, PairsUnderWay<Pair>> travel(comm, pairs, p);
     if (step == 0) {
       while (p >= sums.begin(group + 1)) ++group;
       auto& head =
@@ -267,18 +258,19 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
                sums.of_group(group, parameters));
       pair.summaries().begin(split.summaries,
                              shared_rows([&](auto&& f) { head.for_each_summary_array(false, f); }));
-      head.summarize(false, call.executor, travel);
+      head.summarize(false, call.executor, RankTravel(comm, pairs, pair.summaries()));
       pair.summaries().start_rest(comm);
       return;
     }
     pair.wait();
     auto& head = pair.head();
     if (step == 1) {
-      head.read_queries(form.mixing, call.executor, travel);
-      pair.start(comm, split.mixtures,
-                 shared_rows([&](auto&& f) { head.for_each_mixture_array(f); }));
+      pair.mixtures().begin(split.mixtures,
+                            shared_rows([&](auto&& f) { head.for_each_mixture_array(f); }));
+      head.read_queries(form.mixing, call.executor, RankTravel(comm, pairs, pair.mixtures()));
+      pair.mixtures().start_rest(comm);
     } else if (step == 2) {
-      head.read_keys(form.mixing, call.executor, travel);
+      head.read_keys(form.mixing, call.executor, RankTravel(comm, pairs, pair.mixtures()));
       if (!weights) return;
       pair.start(comm, split.query_parts,
                  shared_rows([&](auto&& f) { head.query_parts().for_each_array(f); }));

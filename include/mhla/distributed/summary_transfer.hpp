@@ -1,9 +1,9 @@
 #pragma once
 
 /// \file
-/// The summaries of a head on their way to other ranks. A large share is cut, so that a rank sends
-/// while it works on: into parts of blocks, each sent once these are summarised, and the last part
-/// into arrays, slabs of features, each mixed once it is there.
+/// The summaries of a head, or the gradients of its mixtures, on their way to other ranks. A large
+/// share is cut, so that a rank sends while it works on: into parts of blocks, each sent once these
+/// are written, and the last part into arrays, slabs of features, each mixed once it is there.
 
 #include <algorithm>
 #include <array>
@@ -26,24 +26,38 @@ namespace detail {
 inline constexpr Index kPartBytes = Index{1} << 18;
 inline constexpr Index kMostParts = 8;
 
+/// Into how many parts the shares of a split are cut, whose largest has so many rows.
+inline Index parts_of(Index most_rows, Index row_bytes) {
+  return std::clamp(most_rows * row_bytes / kPartBytes, Index{1}, kMostParts);
+}
+
+/// The arrays that for_each(f) hands to f(rows, columns).
+template <class ForEach>
+std::vector<distributed::SharedRows> shared_rows(ForEach&& for_each) {
+  std::vector<distributed::SharedRows> arrays;
+  for_each([&](auto rows, Index columns) {
+    const auto bytes = [&](Index n) { return static_cast<std::size_t>(n) * sizeof(*rows.data); };
+    arrays.push_back(
+        {reinterpret_cast<std::byte*>(rows.data), bytes(columns), bytes(rows.stride - columns)});
+  });
+  return arrays;
+}
+
 template <class C>
 using TransferOf = decltype(std::declval<Route>().start(std::declval<C&>(), {}));
 
 template <class C>
 class SummaryTransfer {
  public:
-  /// Before the head writes its share's rows of these arrays. Ends the transfers of the head
-  /// before.
+  /// Before the head writes its share's rows of these arrays. Those of the head before have ended.
   void begin(const Route& route, std::vector<distributed::SharedRows> arrays) {
-    wait();
     transfers_.clear();
     route_ = &route;
     arrays_ = std::move(arrays);
     started_ = 0;
     std::size_t row = 0;
     for (const auto& array : arrays_) row += array.row_bytes;
-    parts_ =
-        std::clamp(route.most_rows() * static_cast<Index>(row) / kPartBytes, Index{1}, kMostParts);
+    parts_ = parts_of(route.most_rows(), static_cast<Index>(row));
     for (auto& count : written_) count = 0;
   }
   /// Block b of the share is written. On any thread.

@@ -167,7 +167,7 @@ class BidirectionalGradient {
     if (cross_query()) group.mix(w.places, slot_sums_.rows(), slots_);
     for (Index i = begin; i < end; ++i) {
       query_block(i, i - begin, w);
-      travel.between();
+      travel.wrote(i);
     }
     if (sums_.mixing.absent()) return;
     MixingGradient<A> gradient = w.dmixing;

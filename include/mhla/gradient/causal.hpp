@@ -157,7 +157,7 @@ class CausalGradient {
                                   scratch.key_sums.row(own - begin)},
                                  {dmixtures_.block(i), dkey_sum(i)}, query_parts_.part(own), keys);
       if (!dmixing.absent() && dmixing.pattern().holds(i, i)) dmixing.at(i, i) += dweight;
-      travel.between();
+      travel.wrote(own);
     }
     if (dmixing.absent()) return;
     MixingGradient<A> gradient = scratch.dmixing;
