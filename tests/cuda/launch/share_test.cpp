@@ -264,7 +264,8 @@ TEST(Shares, GroupsAreTheSameOnAllRanks) {
        {std::tuple(1, 12, HeadGroup{1, 3}), std::tuple(3, 4, HeadGroup{1, 2}),
         std::tuple(6, 2, HeadGroup{2, 2}), std::tuple(1, 1, HeadGroup{1, 1}),
         std::tuple(1, 7, HeadGroup{1, 4}), std::tuple(0, 12, HeadGroup{0, 12})}) {
-    for (const auto& tokens : {std::vector<int>{8 * 20, 8 * 150}, std::vector<int>{8 * 170}}) {
+    for (const auto& tokens : {std::vector<int>{8 * 20, 8 * 150}, std::vector<int>{8 * 170},
+                               std::vector<int>{8, 8, 8, 8, 8 * 166}}) {
       Problem whole = problem_of(call);
       whole.batch = batch;
       whole.heads = heads;
@@ -274,7 +275,7 @@ TEST(Shares, GroupsAreTheSameOnAllRanks) {
         const Share share =
             mhla::cuda::detail::make_share("share_test", blocks, static_cast<Index>(r), false, {});
         const Plan plan = mhla::cuda::share_plan<64, 64>(part, share, {Arch::kSm90a, 2});
-        const HeadGroup expected = tokens.size() > 1 ? group : HeadGroup{batch, heads};
+        const HeadGroup expected = tokens.size() == 2 ? group : HeadGroup{batch, heads};
         EXPECT_EQ(plan.group.batch, expected.batch) << batch << " x " << heads;
         EXPECT_EQ(plan.group.heads, expected.heads) << batch << " x " << heads;
       }
