@@ -8,6 +8,8 @@
 
 #include "model.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -37,16 +39,36 @@ double core_bytes(const RankCase& c, Index ranks) {
                                                  rank_work(c, ranks, ranks / 2, false).received[0]);
 }
 
-/// Ranks that are GPUs gather the summaries of all heads, in bfloat16 with key sums in float, and
-/// then mix and read out: every block, whatever the mixing matrix.
-double gpu_bytes(const RankCase& c, Index ranks) {
-  const double others = static_cast<double>(c.blocks - distributed::even_split(c.blocks, ranks)[1]);
-  return others * static_cast<double>(c.heads * (2 * c.kWidth * c.kWidth + 4 * c.kWidth));
+/// Ranks that are GPUs gather summaries in bfloat16 with key sums in float: every block, whatever
+/// the mixing matrix.
+double gpu_bytes(const RankCase& c, Index blocks) {
+  return static_cast<double>(blocks * c.heads * (2 * c.kWidth * c.kWidth + 4 * c.kWidth));
 }
+Index received_blocks(const RankCase& c, Index ranks) {
+  return c.blocks - distributed::even_split(c.blocks, ranks)[1];
+}
+/// They do so for up to four groups of heads, of 4 MB and more for each other rank, one behind the
+/// other, while they summarise the next ones and read out those before (transfer_group of
+/// include/mhla/cuda/launch/share.cuh).
 double gpu_seconds(const RankCase& c, Index ranks, const Link& link) {
-  const double flops = static_cast<double>(c.heads) * rank_work(c, ranks, 0, false).all_flops();
-  return flops / kH200 + link.latency + static_cast<double>(ranks - 1) * link.message +
-         gpu_bytes(c, ranks) / link.bandwidth;
+  const RankWork work = rank_work(c, ranks, 0, false);
+  const double least = static_cast<double>(ranks - 1) * (1 << 22);
+  const double groups =
+      ranks == 1 ? 1 : std::clamp(std::floor(gpu_bytes(c, c.blocks) / least), 1.0, 4.0);
+  const double heads = static_cast<double>(c.heads) / groups;
+  const double transfer = static_cast<double>(ranks - 1) * link.message +
+                          gpu_bytes(c, received_blocks(c, ranks)) / groups / link.bandwidth;
+  double clock = 0, cable = 0;
+  std::vector<double> arrivals;
+  for (double group = 0; group < groups; ++group) {
+    clock += heads * work.flops[0] / kH200;
+    cable = std::max(cable, clock) + transfer;
+    arrivals.push_back(cable + link.latency);
+  }
+  for (const double arrival : arrivals) {
+    clock = std::max(clock, arrival) + heads * work.flops[1] / kH200;
+  }
+  return clock;
 }
 
 /// Of ring attention: keys and values of the other ranks, two bytes a number.
@@ -86,7 +108,7 @@ void predict(const RankCase& c, double core) {
       const RankMachine machine{core, k.bandwidth, k.latency, k.message, k.byte};
       print_time(one_core, core_seconds(c, ranks, machine), ranks, cores[l]);
     }
-    if (gpus) std::printf(" %.4g |", 1e-6 * gpu_bytes(c, ranks));
+    if (gpus) std::printf(" %.4g |", 1e-6 * gpu_bytes(c, received_blocks(c, ranks)));
     for (std::size_t l = 0; gpus && l < 3; ++l) {
       print_time(one_gpu, gpu_seconds(c, ranks, kLinks[l]), ranks, devices[l]);
     }

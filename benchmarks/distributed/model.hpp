@@ -33,6 +33,7 @@ struct RankWork {
   std::vector<double> sent;      // bytes after each step but the last
   std::vector<double> received;  // bytes
   double peers;                  // that it sends to, at most
+  Index parts;                   // of a transfer: each starts once its blocks are written
 
   double all_flops() const {
     double sum = 0;
@@ -63,6 +64,7 @@ inline RankWork rank_work(const RankCase& c, Index ranks, Index rank, bool gradi
   work.sent = {bytes * static_cast<double>(plan.sent)};
   work.received = {bytes * static_cast<double>(plan.received)};
   work.peers = static_cast<double>(std::min(plan.sent, ranks - 1));
+  work.parts = mhla::detail::parts_of(split[1], plan.block_bytes);  // rank 0 has most blocks
   if (!gradient) {
     work.flops = {product, mix + product + inside};
   } else {  // S | S~, its product with dO for dQ, dS~ | dS, dK, dV
@@ -73,36 +75,49 @@ inline RankWork rank_work(const RankCase& c, Index ranks, Index rank, bool gradi
   return work;
 }
 
+/// Seconds of a head's transfer: of the cable, and of the core, which it may spend while it waits.
+struct HeadTransfer {
+  double cable, core;
+};
+
 /// Seconds of `pairs` heads that go through these steps of work, each in its order, and between two
-/// steps of a head through a transfer, while the rank works on others: as driver.hpp does it.
+/// steps of a head through a transfer, whose parts start as the first of them goes on, while the
+/// rank works on others: as driver.hpp does it. That slabs of the last part are mixed while others
+/// travel is left out.
 inline double overlapped_seconds(Index pairs, const std::vector<double>& work,
-                                 const std::vector<double>& transfers) {
+                                 const std::vector<HeadTransfer>& transfers, Index parts,
+                                 double latency) {
   double clock = 0, cable = 0;
   const Index steps = static_cast<Index>(work.size());
   std::vector<double> arrival(static_cast<std::size_t>(pairs), 0);  // of a head's latest rows
   mhla::detail::for_each_step(pairs, steps, [&](Index step, Index pair) {
     const auto s = static_cast<std::size_t>(step), p = static_cast<std::size_t>(pair);
-    clock = std::max(clock, arrival[p]) + work[s];
+    const double core = step > 0 ? transfers[s - 1].core : 0;
+    const double begin = std::max(clock + core, arrival[p]);
+    clock = begin + work[s];
     if (step + 1 == steps) return;
-    cable = std::max(cable, clock) + transfers[s];
-    arrival[p] = cable;
+    const auto count = static_cast<double>(parts);
+    for (Index part = 1; part <= parts; ++part) {
+      const double written = begin + work[s] * static_cast<double>(part) / count;
+      cable = std::max(cable, written) + transfers[s].cable / count;
+    }
+    arrival[p] = cable + latency;
   });
   return clock;
 }
 
 /// Seconds of a call on a rank of this work.
 inline double modelled_seconds(const RankWork& work, Index heads, const RankMachine& machine) {
-  std::vector<double> steps, transfers;
+  std::vector<double> steps;
+  std::vector<HeadTransfer> transfers;
   for (const double f : work.flops) steps.push_back(f / machine.flops);
   for (std::size_t s = 0; s < work.sent.size(); ++s) {
-    const double messages = work.peers * machine.message;
-    steps[s] += messages;
-    steps[s + 1] += machine.byte * (work.sent[s] + work.received[s]);
-    transfers.push_back(machine.latency +
-                        std::max(work.sent[s], work.received[s]) / machine.bandwidth);
+    steps[s] += static_cast<double>(work.parts) * work.peers * machine.message;
+    transfers.push_back({std::max(work.sent[s], work.received[s]) / machine.bandwidth,
+                         machine.byte * (work.sent[s] + work.received[s])});
   }
   const double agreed = 2 * (machine.latency + work.peers * machine.message);
-  return agreed + overlapped_seconds(heads, steps, transfers);
+  return agreed + overlapped_seconds(heads, steps, transfers, work.parts, machine.latency);
 }
 
 }  // namespace mhla::bench

@@ -88,7 +88,7 @@ double seconds_of(MpiRank& rank, const std::function<void()>& f) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Sends as many bytes as a call of these heads, in as many messages, and does nothing else.
+/// Sends as many bytes as a call of these heads, each in one piece, and does nothing else.
 void send_alone(MpiRank& rank, const RankWork& plan, Index heads) {
   const auto ranks = static_cast<std::size_t>(rank.size());
   for (const double sent : plan.sent) {
@@ -130,13 +130,15 @@ double measure(MpiRank& rank, Share& share, const RankCase& c, bool gradient, in
   const auto heads = static_cast<double>(c.heads);
   Line own{
       static_cast<double>(share.tokens()), median(work), median(transfer), median(call), 0, 0, 0};
+  double cable = 0;  // bytes one way, of one transfer after another
   for (std::size_t s = 0; s < plan.sent.size(); ++s) {
     own.sent += heads * plan.sent[s];
     own.received += heads * plan.received[s];
+    cable += heads * std::max(plan.sent[s], plan.received[s]);
   }
   own.modelled = modelled_seconds(plan, c.heads,
                                   {.flops = heads * plan.all_flops() / own.work,
-                                   .bandwidth = std::max(own.sent, own.received) / own.transfer,
+                                   .bandwidth = cable / own.transfer,
                                    .latency = 0,
                                    .message = 0,
                                    .byte = kTcpByte});
