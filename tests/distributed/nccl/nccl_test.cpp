@@ -117,24 +117,32 @@ TEST(NcclRanks, TransfersWaitForKernelsAndKernelsForTransfersAndTheHostForNothin
 }
 
 TEST(NcclRanks, TransfersRunBesideKernelsThatComeLater) {
+  std::atomic<bool> released = false;
   run_gpus(2, [&](Gpu& gpu) {
     gpu.meet();
     const Index r = gpu.rank.rank();
     const DeviceRows x(2, 4);
     const Index first[] = {0, 1, 2};
     const SharedRows rows = x.shared();
-    std::atomic<bool> released = false;
-    gpu.launch([&, r] { x.fill(r, r + 1, 0); });
+    std::atomic<bool> ran = false;
+    gpu.launch([&, r] {
+      if (r == 1) released.wait(false);
+      x.fill(r, r + 1, 0);
+    });
     auto transfer = gpu.rank.all_gather({&rows, 1}, first);
-    gpu.launch([&] { released.wait(false); });
-    for (int wait = 0; wait < 500 && !transfer.done(); ++wait) {
-      std::this_thread::sleep_for(milliseconds(10));
+    gpu.launch([&] { ran = true; });
+    if (r == 0) {  // whose transfer waits for rank 1
+      for (int wait = 0; wait < 500 && !ran; ++wait) {
+        std::this_thread::sleep_for(milliseconds(10));
+      }
+      EXPECT_TRUE(ran);
+      EXPECT_FALSE(transfer.done());
+      released = true;
+      released.notify_all();
     }
-    EXPECT_TRUE(transfer.done());
-    EXPECT_TRUE(x.filled(0, 2, 0));
-    released = true;
-    released.notify_all();
+    transfer.wait();
     gpu.rank.synchronize();
+    EXPECT_TRUE(x.filled(0, 2, 0));
   });
   expect_no_breach();
 }
