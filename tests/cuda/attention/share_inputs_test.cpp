@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -34,7 +33,6 @@ struct ShareArguments {
   Device device{Arch::kSm90a, 2, 90, 12080};
   Pattern pattern{};
   Index query_stride = 64, key_stride = 64;  // from a head to the next
-  std::span<const float> gain{};
 
   template <bool kCausal = false>
   PlannedShare agree(ThreadRank& rank) const {
@@ -42,8 +40,8 @@ struct ShareArguments {
     q.strides[2] = query_stride;
     k.strides[2] = key_stride;
     return mhla::cuda::detail::agree_on_share<64, 64, kCausal, T>(
-        rank, {q, k, k, gain}, blocks, blocks, op, mhla::bnhd<T>(nullptr, batch, tokens, 3, 64),
-        device, pattern);
+        rank, {q, k, k}, blocks, blocks, op, mhla::bnhd<T>(nullptr, batch, tokens, 3, 64), device,
+        pattern);
   }
 };
 
@@ -127,25 +125,6 @@ TEST(ShareInputs, DevicesMustHaveTheSameKernels) {
       "on rank 0";
   EXPECT_EQ(refusal([](ShareArguments& a) { a.key_stride = -64; }), name + "k" + strides);
   EXPECT_EQ(refusal([](ShareArguments& a) { a.query_stride = -64; }), name + "q" + strides);
-}
-
-TEST(ShareInputs, AllRanksRefuseAPlanThatIsRefusedOnOne) {
-  alignas(8) static constexpr std::array<float, 64> kGain{};
-  std::array<std::string, 3> said;
-  mhla::distributed::run_ranks(3, [&](ThreadRank& rank) {
-    ShareArguments a;
-    a.gain = kGain;
-    if (rank.rank() == 1) a.query_stride = -64;  // for no kernel that normalises
-    said[static_cast<std::size_t>(rank.rank())] = message_of<mhla::error>([&] { a.agree(rank); });
-  });
-  const std::string name = "mhla::cuda::distributed: ";
-  const std::string own = name +
-                          "gain is given, expected none: outputs of such a device, such "
-                          "widths or blocks are not normalised";
-  EXPECT_EQ(said[1], own);
-  EXPECT_EQ(said[0], name + "arguments were refused on rank 1 (" + own +
-                         "), expected what every rank takes");
-  EXPECT_EQ(said[2], said[0]);
 }
 
 /// 7 blocks on each of three ranks.
