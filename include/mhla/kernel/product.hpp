@@ -68,6 +68,15 @@ MHLA_NOINLINE void multiply_panel(const Product<A>& p, Index col) {
   for (; row < p.a.rows; ++row) multiply_row(p, row, {0, p.a.cols}, cols, p.start);
 }
 
+/// Long rows of B, as mixing reads them, come from L2, a page or so apart. A pair of packets of
+/// AVX2 is one cache line of such a row, where three packets touch two, and a tile of pairs has as
+/// many sums if the rows of A fill tiles of six. It takes 4 % less of a whole forward call with 150
+/// blocks, 3 % less of a causal one whose values are 256 wide, and with 16 blocks 11 % more.
+inline constexpr bool kPairsFillLines = 2 * kTile.narrow_rows == kTile.vectors * kTile.rows;
+inline constexpr Index kTallRows = 4 * kTile.narrow_rows;
+template <class A>
+inline constexpr Index kLongRow = 32 * kLanes<Packet<A>>;
+
 /// C (+)= A B of a dense A, in panels of columns from the widest to single ones.
 template <class A>
 MHLA_NOINLINE void multiply_dense(const Product<A>& p) {
@@ -78,7 +87,9 @@ MHLA_NOINLINE void multiply_dense(const Product<A>& p) {
   if (p.a.rows == 1) return multiply_row(p, 0, {0, p.a.cols}, {0, p.cols}, p.start);
   Index col = 0;
   if constexpr (kTile.vectors > 2) {  // until what is left is a whole number of pairs
-    for (Index left; (left = (p.cols - col) / kWidth) > 4 || left == 3; col += kPanel<A>) {
+    const bool in_pairs = kPairsFillLines && p.a.rows >= kTallRows && p.cols >= kLongRow<A>;
+    Index left = in_pairs ? 0 : p.cols / kWidth;
+    for (; left > 4 || left == 3; left -= kTile.vectors, col += kPanel<A>) {
       multiply_panel<P, kTile.vectors, kTile.rows, 4, 2>(p, col);
     }
   }
