@@ -146,13 +146,14 @@ bool same_numbers(const Matrix<A>& a, const Matrix<A>& b) {
   return std::equal(a.data(), a.data() + a.size(), b.data(), b.data() + b.size(), same_number<A>);
 }
 
-/// A case of up to 40 rows; a single row may be long, as its tiles are wider. A depth may be more
+/// A case of up to 40 rows; a single row is often long, others seldom. A depth may be more
 /// than a panel is multiplied with at a time.
 template <class A>
 ProductCase<A> random_product(Random& rng) {
   const Index rows = rng.chance(0.2) ? 1 : rng.integer(0, 40);
   const Index depth = rng.chance(0.03) ? 2 * detail::kDepth<A> + 5 : 70;
-  return {rng, rows, rng.integer(0, rows == 1 ? 300 : 70), rng.integer(0, depth)};
+  const bool wide = rows == 1 || rng.chance(0.1);
+  return {rng, rows, rng.integer(0, wide ? 300 : 70), rng.integer(0, depth)};
 }
 
 /// Every element is its chain, and nothing else is read or written.
