@@ -102,8 +102,7 @@ class DistributedCall {
 /// \param pattern  of the mixing matrix of all ranks: a band, of whose summaries those that a rank
 ///                 reads travel to it; where it has no rows, all coefficients
 /// \param device   of the compute capability of all ranks', as are its kernels' architecture and
-/// the
-///                 CUDA that made them
+///                 the CUDA that made them
 /// \throws shape_error, option_error on all ranks if the arguments of one do not fit, or if they
 ///         differ; communication_error
 template <int D, int E, DeviceScalar T, DeviceCommunicator Ranks>
