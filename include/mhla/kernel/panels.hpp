@@ -13,6 +13,7 @@
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/prefetch.hpp"
 #include "mhla/kernel/product.hpp"
 #include "mhla/kernel/transpose.hpp"
 
@@ -48,7 +49,7 @@ class Panels {
   /// Copies rows [begin, end) of B.
   void pack_rows(MatrixView<const A> b, Index begin, Index end) const {
     for (Index k = begin; k < end; ++k) {
-      if (k + kAhead < end) prefetch_row(b.row(k + kAhead));
+      if (k + kAhead < end) prefetch_row(b.row(k + kAhead), cols_);
       for_each([&](Index col, Index count, A* panel, Index stride) {
         copy_row(b.row(k) + col, count, panel + k * stride);
       });
@@ -93,12 +94,6 @@ class Panels {
   T* data() const { return data_; }
 
  private:
-  /// Rows may be pages apart, where no hardware prefetcher follows.
-  void prefetch_row(const A* row) const {
-    for (Index c = 0; c < cols_; c += kBufferAlignment / Index{sizeof(A)}) {
-      Eigen::internal::prefetch(row + c);
-    }
-  }
   static void copy_row(const A* from, Index count, A* to) {
     Index c = 0;
     for (; c + kWidth <= count; c += kWidth) store(to + c, load<A, Packet<A>>(from + c));

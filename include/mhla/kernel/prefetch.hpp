@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Prefetching rows of tensors into L2 while products run.
+/// Prefetching rows of tensors, into L2 while products run.
 ///
 /// Rows of one head lie H * D numbers apart, a page or more, where no hardware prefetcher follows;
 /// reading them cold costs as much as a third of the product they are for. Every tile of a product
@@ -11,6 +11,7 @@
 /// at a time, the next line later, took up to 7 % more of a whole forward call; a list of lines
 /// instead of pieces, up to 5 %, to write it.)
 
+#include <Eigen/Core>
 #include <algorithm>
 #include <cstdint>
 
@@ -21,6 +22,14 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
+
+/// Prefetches a row of `count` numbers into L1, before it is read.
+template <class T>
+MHLA_INLINE inline void prefetch_row(const T* row, Index count) {
+  for (Index j = 0; j < count; j += kBufferAlignment / Index{sizeof(T)}) {
+    Eigen::internal::prefetch(row + j);
+  }
+}
 
 /// Some rows of tensors, row by row in pieces of a few cache lines, to prefetch. Large: a local
 /// variable, never a copy.

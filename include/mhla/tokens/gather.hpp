@@ -14,6 +14,7 @@
 #include "mhla/core/matrix.hpp"
 #include "mhla/kernel/convert.hpp"
 #include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/prefetch.hpp"
 #include "mhla/kernel/rows.hpp"
 #include "mhla/kernel/unit.hpp"
 #include "mhla/policy/feature_map.hpp"
@@ -44,16 +45,14 @@ inline const A* widened(const T* x, Index stride, A* raw, Index count) {
   return raw;
 }
 
-/// Loads the row behind row s of a strip into L1 while row s is widened: a widened row is read once
+/// Loads a row behind row s of a strip into L1 while row s is widened: a widened row is read once
 /// and waits for L2, which took 5 % of a forward call of bfloat16. (A row that a map or a product
 /// reads where it lies does not wait so; loading it early gained nothing.)
 template <class A, Scalar T>
 inline void load_ahead(MatrixView<const T> x, const Index* tokens, Index s, Index count) {
-  constexpr Index kAhead = 3, kLine = kBufferAlignment / Index{sizeof(T)};
+  constexpr Index kAhead = 3;
   if constexpr (!std::is_same_v<T, A>) {
-    if (x.col_stride != 1 || s + kAhead >= count) return;
-    const T* const row = x.row(tokens[s + kAhead]);
-    for (Index j = 0; j < x.cols; j += kLine) Eigen::internal::prefetch(row + j);
+    if (x.col_stride == 1 && s + kAhead < count) prefetch_row(x.row(tokens[s + kAhead]), x.cols);
   }
 }
 

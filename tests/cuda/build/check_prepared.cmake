@@ -1,4 +1,4 @@
-# Compiles prepared.cu and forms of the package for PyTorch with NVCC, links them with the runtime
+# Compiles prepared.cu, package.cu and forms of the package for PyTorch with NVCC, links them with the runtime
 # that stands in (runtime.cpp), and runs it.
 
 cmake_minimum_required(VERSION 3.25)
@@ -10,7 +10,8 @@ execute_process(COMMAND ${NVCC} -std=c++20 -O2 -diag-suppress 20012,20015 -I ${S
                         -I ${SOURCE}/tests -I ${package} -isystem ${EIGEN}
                         -DMHLA_TYPE=bfloat16 -DMHLA_WIDTH=64 -DMHLA_VALUE_WIDTH=64
                         -gencode arch=compute_90,code=compute_90 -cudart none
-                        ${folder}/prepared.cu ${folder}/runtime.cpp ${package}/forms.cu -o ${WORK}/prepared
+                        ${folder}/prepared.cu ${folder}/package.cu ${folder}/runtime.cpp
+                        ${package}/forms.cu -o ${WORK}/prepared
                 COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${WORK}/prepared --times OUTPUT_VARIABLE output RESULT_VARIABLE status)
 message("${output}")

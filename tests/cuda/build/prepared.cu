@@ -1,24 +1,22 @@
-// Prepared calls (attention/prepared.cuh), and those of the package for PyTorch: what they ask of
-// CUDA, counted by a runtime that stands in for it, and what of the host's time is the library's
-// own. A driver's share cannot be seen here.
+// Prepared calls (attention/prepared.cuh): what they ask of CUDA, counted by a runtime that stands
+// in for it, and what of the host's time is the library's own. A driver's share cannot be seen
+// here.
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "cuda/build/runtime.hpp"
-#include "forms.hpp"
+#include "cuda/build/arguments.hpp"
+#include "cuda/build/package.hpp"
 #include "mhla/cuda/attention/bidirectional.cuh"
 #include "mhla/cuda/attention/causal.cuh"
 #include "mhla/cuda/attention/distributed.cuh"
 #include "mhla/cuda/attention/prepared.cuh"
 
-constexpr mhla::Index kBlocks = 64;
+constexpr mhla::Index kBlocks = stand_in::Arguments::kBlocks;
 
 /// The second of three ranks of the same arguments.
 class MiddleRank {
@@ -66,34 +64,8 @@ class MiddleRank {
 namespace {
 
 using mhla::Index;
-using stand_in::calls;
-using stand_in::expect;
-using T = Eigen::bfloat16;
-
-/// 12 heads of a sequence in blocks of 64, [B, N, H, 64]. Addresses that nobody follows.
-struct Arguments {
-  static constexpr Index kTokens = 4096, kBlocks = ::kBlocks, kHeads = 12;
-
-  static T* address(Index at) { return reinterpret_cast<T*>(at << 28); }
-  static mhla::TensorView<T> tensor(Index at) {
-    return mhla::bnhd(address(at), 1, kTokens, kHeads, 64);
-  }
-  static mhla::TensorView<const T> input(Index at) {
-    return mhla::bnhd<const T>(address(at), 1, kTokens, kHeads, 64);
-  }
-
-  mhla::cuda::Inputs<T> in{input(1), input(2), input(3)};
-  mhla::TensorView<T> out = tensor(4);
-  mhla::MatrixView<const float> mixing{reinterpret_cast<const float*>(address(5)), kBlocks, kBlocks,
-                                       kBlocks};
-  mhla::Workspace workspace{reinterpret_cast<std::byte*>(address(6)), std::size_t{1} << 28};
-  mhla::cuda::TokenBlocks blocks = mhla::cuda::contiguous(kTokens, 64);
-  mhla::cuda::Operator op;
-  mhla::cuda::Device device{mhla::cuda::Arch::kSm90a, 132};
-};
-
-/// What was asked for since the last time.
-stand_in::Calls asked() { return std::exchange(calls, {}); }
+using stand_in::Arguments, stand_in::asked, stand_in::calls, stand_in::expect;
+using stand_in::microseconds;
 
 template <class Call>
 void check(Call& call, Arguments a, const std::string& name) {
@@ -193,84 +165,6 @@ void check_refusals(Call& call) {
   expect(!refusal(call, small).empty(), "takes a workspace that is too small");
 }
 
-/// The same as the package calls it.
-struct Package {
-  using Forms = mhla_torch::Forms<T, 64, 64>;
-  Arguments a;
-  bool causal;
-
-  mhla_torch::Call call() const {
-    const auto bytes = [](const auto& x) {
-      return mhla::TensorView<const std::byte>{reinterpret_cast<const std::byte*>(x.data), x.shape,
-                                               x.strides};
-    };
-    const mhla::TensorView<std::byte> out{reinterpret_cast<std::byte*>(a.out.data), a.out.shape,
-                                          a.out.strides};
-    return {bytes(a.in.q), bytes(a.in.k), bytes(a.in.v), out,     a.blocks,
-            a.blocks,      causal,        a.op,          a.mixing};
-  }
-  void run(int device = 0) const {
-    const mhla_torch::Call all = call();
-    Forms::check(all);
-    Forms::run(
-        all, device,
-        [&](std::size_t bytes) {
-          return mhla::Workspace{a.workspace.data(), bytes};
-        },
-        nullptr);
-  }
-};
-
-/// Calls of the same layout ask CUDA nothing, also with others in between, and others do.
-void check_package(bool causal) {
-  const Package one{{}, causal};
-  Package other = one, scaled = one, twice = one;
-  other.a.blocks = mhla::cuda::contiguous(Arguments::kTokens, 128);
-  other.a.mixing = {other.a.mixing.data, kBlocks / 2, kBlocks / 2, kBlocks};
-  scaled.a.op.scale = 2;
-  twice.a.in.v.strides[1] *= 2;
-  const auto asks = [](const Package& x, int device = 0) {
-    asked();
-    x.run(device);
-    const stand_in::Calls all = asked();
-    expect(all.launches == 3, "launches of the package");
-    return all.settings + all.questions > 0;
-  };
-  for (const Package& x : {one, other, scaled, twice}) {
-    expect(asks(x), "another layout is taken for one that was");
-    expect(!asks(x), "the package asks again for what it knows");
-  }
-  expect(!asks(one), "the package forgets what it was asked before");
-  expect(asks(one, 1), "another device is taken for the first one");
-  Package moved = one;
-  moved.a.in.q = Arguments::input(7);
-  asked();
-  moved.run();
-  const stand_in::Calls maps = asked();
-  expect(!maps.encoded.empty(), "the package keeps the map of a tensor that has moved");
-  for (const void* tensor : maps.encoded) {
-    expect(tensor == Arguments::address(7), "the package encodes what has not moved");
-  }
-  for (Index i = 1; i <= 16; ++i) {
-    scaled.a.op.scale = static_cast<float>(2 + i);
-    scaled.run();
-  }
-  expect(asks(one), "the package keeps all layouts");
-}
-
-template <class Work>
-double microseconds(const Work& work) {
-  constexpr int kCalls = 20000;
-  double best = 1e9;
-  for (int i = 0; i < 5; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    for (int j = 0; j < kCalls; ++j) work();
-    const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
-    best = std::min(best, time.count() / kCalls);
-  }
-  return best;
-}
-
 template <class Call, class Form>
 void time(Call& call, const Form& form, Arguments a, const char* name) {
   const double same = microseconds([&] { call.run(a.in, a.mixing, a.out, a.workspace, nullptr); });
@@ -303,7 +197,7 @@ int main(int count, char**) {
   check(all, a, "bidirectional");
   check(earlier, a, "causal");
   check_refusals(all);
-  for (const bool causal : {false, true}) check_package(causal);
+  stand_in::check_package();
   MiddleRank ranks;
   auto parts = mhla::cuda::prepare_distributed<64, 64>(ranks, a.in, a.blocks, a.blocks, a.op, a.out,
                                                        a.device);
@@ -328,11 +222,7 @@ int main(int count, char**) {
                                      nullptr);
         },
         a, "causal");
-    for (const bool causal : {false, true}) {
-      const Package package{a, causal};
-      std::printf("package, %s: %.2f us a call\n", causal ? "causal" : "bidirectional",
-                  microseconds([&] { package.run(); }));
-    }
+    stand_in::time_package();
   }
   return stand_in::breaches == 0 ? 0 : 1;
 }

@@ -151,8 +151,8 @@ struct PlannedShare {
   Plan plan;
 };
 
-/// \throws shape_error, option_error on all ranks if one's arguments are refused, or
-///         if they differ; communication_error
+/// \throws shape_error, option_error on all ranks if one's arguments are refused, or if they
+///         differ; communication_error
 template <int D, int E, bool kCausal, DeviceScalar T, distributed::Communicator Ranks>
 PlannedShare agree_on_share(Ranks& ranks, const Inputs<T>& in, const TokenBlocks& query_blocks,
                             const TokenBlocks& key_blocks, const Operator& op, TensorView<T> out,

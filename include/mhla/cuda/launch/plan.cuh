@@ -158,6 +158,15 @@ constexpr Traffic traffic(const Problem& problem, Form form) {
   return bytes;
 }
 
+/// Bytes of summaries and mixtures where those of so many key blocks are mixed to so many rows.
+template <int D, int E>
+constexpr std::uint64_t mixed_bytes(const Problem& problem, std::int32_t key_blocks,
+                                    std::int32_t rows) {
+  Problem mixed = with_key_blocks(problem, key_blocks);
+  mixed.query_blocks = TokenBlocks(1, 1, rows, 1, 1, 1);
+  return traffic<D, E>(mixed, Form::kThreeStage).summaries;
+}
+
 /// sm_90a where its kernel can do a stage on this device.
 template <class Kernel, class Stage>
 constexpr Arch kernel_arch(const Stage& stage, const Problem& problem, const Device& device) {

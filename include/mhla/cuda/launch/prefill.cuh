@@ -22,6 +22,13 @@
 
 namespace mhla::cuda {
 
+/// Moves q, k, v and o past their first tokens.
+template <class Tensors>
+constexpr void skip_tokens(Tensors& x, std::int32_t count) {
+  const auto skip = [count](auto& tensor) { tensor.data += count * tensor.token_stride; };
+  skip(x.q), skip(x.k), skip(x.v), skip(x.o);
+}
+
 /// Which tokens go which way.
 struct PrefillParts {
   std::int32_t steps;  ///< the first ones
@@ -41,10 +48,7 @@ struct PrefillParts {
     has_causal = steps < tokens;
     if (!has_causal) return;
     const std::int32_t left = tokens - steps;
-    causal.q.data += steps * problem.q.token_stride;
-    causal.k.data += steps * problem.k.token_stride;
-    causal.v.data += steps * problem.v.token_stride;
-    causal.o.data += steps * problem.o.token_stride;
+    skip_tokens(causal, steps);
     causal.query_blocks = TokenBlocks(1, 1, left, 1, 1, left < length ? left : length);
     causal.key_blocks = causal.query_blocks;
   }
@@ -76,9 +80,8 @@ constexpr Plan prefill_plan(const Problem& problem, std::int32_t seen, std::int3
   const Rooms rooms = parts.template rooms<D, E>(device);
   plan.workspace_bytes = workspace_parts<D, E>(parts.causal, rooms).bytes;
   plan.traffic = detail::traffic<D, E>(parts.causal, Form::kThreeStage);
-  Problem moved = parts.mixed();
-  moved.query_blocks = TokenBlocks(1, 1, rooms.mixtures, 1, 1, 1);
-  plan.traffic.summaries = detail::traffic<D, E>(moved, Form::kThreeStage).summaries;
+  plan.traffic.summaries =
+      detail::mixed_bytes<D, E>(parts.causal, parts.mixed().key_blocks.blocks(), rooms.mixtures);
   return plan;
 }
 
@@ -131,10 +134,7 @@ void run_prefill(const Plan& plan, const Problem& problem, const StreamingStepPa
     StreamingStepParameters token = tokens;
     for (std::int32_t t = 0; t < parts.steps; ++t) {
       stream.template run<StreamingStepSm80<T, D, E, P>>(token, problem.pairs(), Start::kInOrder);
-      token.q.data += token.q.token_stride;
-      token.k.data += token.k.token_stride;
-      token.v.data += token.v.token_stride;
-      token.o.data += token.o.token_stride;
+      skip_tokens(token, 1);
     }
     if (!parts.has_causal) return;
     detail::run_causal_prefill<T, D, E, P>(plan, parts, tokens, workspace, device, stream);

@@ -135,10 +135,9 @@ Plan share_plan(const Problem& problem, const Share& share, const Device& device
   plan.group = detail::transfer_group<D, E>(problem, share);
   const Rooms rooms = detail::rooms_of<D, E>(problem, share, device);
   plan.workspace_bytes = workspace_parts<D, E>(problem, rooms).bytes;
-  Problem moved = with_key_blocks(
-      problem, static_cast<std::int32_t>(share.keys().count + share.route.rows_received()));
-  moved.query_blocks = TokenBlocks(1, 1, rooms.mixtures, 1, 1, 1);
-  plan.traffic.summaries = detail::traffic<D, E>(moved, Form::kThreeStage).summaries;
+  const Index read = share.keys().count + share.route.rows_received();
+  plan.traffic.summaries =
+      detail::mixed_bytes<D, E>(problem, static_cast<std::int32_t>(read), rooms.mixtures);
   return plan;
 }
 
