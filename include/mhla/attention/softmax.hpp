@@ -143,7 +143,7 @@ class SoftmaxHead {
 
   /// Adds the first seen[r] keys of a tile to every query r of a strip; seen is ascending.
   void read_tile(Index tile, const Index* seen, Index rows, const Worker& w) const {
-    keys_.score(w.queries, rows, tile, seen[rows - 1], w.scores);
+    keys_.score(w.queries, seen, rows, tile, w.scores);
     for (Index r = 0; r < rows; ++r) {
       if (seen[r] == 0) continue;
       A* const scores = w.scores.row(r);

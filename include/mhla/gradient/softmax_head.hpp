@@ -143,10 +143,10 @@ class SoftmaxGradientHead {
 
   /// Scores of a pair, and dP. Columns after those that a query reads are unspecified.
   void score(const TilePair& p, Rows<A> scores) const {
-    keys_.score(scaled_.below(p.first), p.rows, p.tile, p.most(), scores);
+    keys_.score(scaled_.below(p.first), p.seen, p.rows, p.tile, scores);
   }
   void slope(const TilePair& p, Rows<A> slopes) const {
-    values_.score(dout_.below(p.first), p.rows, p.tile, p.most(), slopes);
+    values_.score(dout_.below(p.first), p.seen, p.rows, p.tile, slopes);
   }
 
   /// The first pass over one strip of queries: fills Query, adds their gradient.

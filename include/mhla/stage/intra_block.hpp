@@ -46,12 +46,7 @@ void add_intra_block(Rows<A> queries, const Index* places, Index count, const Pa
   for (Index begin = 0, t = 0; begin < widest; begin += kStripTokens, ++t) {
     Index seen[kStripTokens]{};  // of them, those in tile t
     for (Index r = 0; r < count; ++r) seen[r] = block.visible_in_tile(visible[r], t);
-    const bool all = seen[0] == seen[count - 1];
-    const Index step = all ? count : kTile.rows;
-    for (Index r = 0; r < count; r += step) {
-      const Index rows = std::min(step, count - r);
-      block.score(queries.below(r), rows, t, seen[r + rows - 1], scores.below(r), next);
-    }
+    block.score(queries, seen, count, t, scores, next);
     block.add_values(scores, seen, count, t, outputs, next);
     if (denominators == nullptr) continue;
     for (Index r = 0; r < count; ++r) denominators[r] += sum(scores.row(r), seen[r]);
@@ -154,12 +149,7 @@ class IntraBlockAdjoint {
   /// results[r, j] = rows[r] . key j, for the pairs that see each other.
   void multiply_tiles(const PackedKeys<A>& tiles, Rows<A> rows, Rows<A> results) const {
     for_each_tile([&](Index t, const Index* seen) {
-      const Index step = seen[0] == seen[count_ - 1] ? count_ : kTile.rows;
-      for (Index r = 0; r < count_; r += step) {
-        const Index some = std::min(step, count_ - r);
-        tiles.score(rows.below(r), some, t, seen[r + some - 1],
-                    results.below(r).right_of(t * kStripTokens));
-      }
+      tiles.score(rows, seen, count_, t, results.right_of(t * kStripTokens));
     });
   }
 

@@ -71,14 +71,19 @@ class PackedKeys {
     append_keys(keys, places, n, weight);
   }
 
-  /// scores[r, 0..cols) = queries[r] . keys of tile t.
-  void score(Rows<A> queries, Index rows, Index t, Index cols, Rows<A> scores,
+  /// scores[r, j] = queries[r] . key j of tile t for the keys j < seen[r], ascending: panel after
+  /// panel of keys, for the queries that see any of it. Other scores are overwritten or left.
+  void score(Rows<A> queries, const Index* seen, Index rows, Index t, Rows<A> scores,
              Prefetch* next = nullptr) const {
-    multiply<A>({.out = scores,
-                 .a = queries.matrix(rows, features_),
-                 .b = keys(t),
-                 .cols = round_up(cols, kRowAlignment),
-                 .next = next});
+    const Index most = rows > 0 ? seen[rows - 1] : 0;
+    for (Index col = 0, first = 0; col < most; col += kPanel<A>) {
+      while (seen[first] <= col) ++first;
+      multiply<A>({.out = scores.below(first).right_of(col),
+                   .a = queries.below(first).matrix(rows - first, features_),
+                   .b = keys(t).right_of(col),
+                   .cols = std::min(kPanel<A>, round_up(most, kRowAlignment) - col),
+                   .next = next});
+    }
   }
 
   /// outputs[r] += sum_{j < seen[r]} scores[r, j] v_j over tile t; seen is ascending.
