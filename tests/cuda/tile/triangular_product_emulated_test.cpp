@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/triangular_product.cuh"
@@ -11,38 +12,48 @@
 namespace mhla::cuda {
 namespace {
 
-namespace not_finite_tests {
+namespace finite_check_tests {
 
+/// Of all numbers, in each place of four pairs beside the greatest finite one.
 template <class T>
-void expect_bits() {
-  for (std::uint32_t x = 0; x < 0x10000; ++x) {
-    const bool finite = std::isfinite(cuda_test::to_double(T{static_cast<std::uint16_t>(x)}));
-    for (const std::uint32_t other : {0u, 0x8001u}) {  // both finite
-      ASSERT_EQ(not_finite_bits<T>(x | other << 16) & 0x80008000u, finite ? 0u : 0x8000u) << x;
-      ASSERT_EQ(not_finite_bits<T>(x << 16 | other) & 0x80008000u, finite ? 0u : 0x80000000u) << x;
+void expect_found() {
+  constexpr std::uint32_t kGreatest = std::is_same_v<T, bfloat16> ? 0x7F7F : 0x7BFF;
+  emulator::Device device;
+  cuda_test::in_block(device, [](std::uint32_t) {
+    for (std::uint32_t x = 0; x < 0x10000; ++x) {
+      const bool finite = std::isfinite(cuda_test::to_double(T{static_cast<std::uint16_t>(x)}));
+      const std::uint32_t place = x % 8, shift = place % 2 * 16;
+      ptx::Words4 pairs;
+      for (std::uint32_t& pair : pairs.x) pair = kGreatest << 16 | kGreatest;
+      pairs.x[place / 2] = x << shift | kGreatest << (16 - shift);
+      FiniteCheck<T> check;
+      check.add(pairs);
+      check.add({});
+      ASSERT_EQ(check.any_not_finite(), !finite) << x;
     }
-    ASSERT_EQ(not_finite_bits<T>(x << 16 | x) & 0x80008000u, finite ? 0u : 0x80008000u) << x;
-  }
+  });
 }
 
-TEST(NotFinite, BitsAreThoseOfInfinitiesAndNan) {
-  expect_bits<bfloat16>();
-  expect_bits<half>();
+TEST(FiniteCheck, FindsInfinitiesAndNan) {
+  expect_found<bfloat16>();
+  expect_found<half>();
 }
 
-TEST(NotFinite, AllThreadsOfTheWarpKnow) {
-  for (const std::uint32_t bits : {0u, 0x7FFF7FFFu, 0x8000u, 0x80000000u}) {
+TEST(FiniteCheck, AllThreadsOfTheWarpKnow) {
+  for (const std::uint32_t pair : {0x7BFF7BFFu, 0x7C00u, 0x7C000000u}) {
     for (std::uint32_t thread = 0; thread < 64; thread += 9) {
       emulator::Device device(thread);
       cuda_test::in_block<64>(device, [&](std::uint32_t own) {
-        const bool expected = (bits & 0x80008000u) != 0 && own / 32 == thread / 32;
-        EXPECT_EQ(any_not_finite(own == thread ? bits : 0u), expected) << own << " " << thread;
+        FiniteCheck<half> check;
+        if (own == thread) check.add({{0, pair, 0, 0}});
+        const bool expected = pair != 0x7BFF7BFFu && own / 32 == thread / 32;
+        EXPECT_EQ(check.any_not_finite(), expected) << own << " " << thread;
       });
     }
   }
 }
 
-}  // namespace not_finite_tests
+}  // namespace finite_check_tests
 
 namespace lower_product_tests {
 

@@ -115,6 +115,24 @@ MHLA_DEVICE std::uint32_t add_x2<half>(std::uint32_t x, std::uint32_t y) {
   return z;
 }
 
+/// A pair and 0 times another: the first one as it is, but NaN where the second is not finite.
+template <class T>
+MHLA_DEVICE std::uint32_t add_zero_times_x2(std::uint32_t x, std::uint32_t y);
+
+template <>
+MHLA_DEVICE std::uint32_t add_zero_times_x2<bfloat16>(std::uint32_t x, std::uint32_t y) {
+  std::uint32_t z;
+  asm("fma.rn.bf16x2 %0, %2, %3, %1;" : "=r"(z) : "r"(x), "r"(y), "r"(0u));
+  return z;
+}
+
+template <>
+MHLA_DEVICE std::uint32_t add_zero_times_x2<half>(std::uint32_t x, std::uint32_t y) {
+  std::uint32_t z;
+  asm("fma.rn.f16x2 %0, %2, %3, %1;" : "=r"(z) : "r"(x), "r"(y), "r"(0u));
+  return z;
+}
+
 /// 2^x with a relative error of at most 2^-22.
 MHLA_DEVICE float ex2_approx(float x) {
   float y;

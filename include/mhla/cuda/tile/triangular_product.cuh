@@ -5,7 +5,6 @@
 /// enters: neither infinity nor NaN.
 
 #include <cstdint>
-#include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
@@ -18,23 +17,20 @@
 
 namespace mhla::cuda {
 
-// -------------------------------------------------------------------------------------------------
-// Whether a warp holds numbers that are infinite or NaN: those with all ones in the exponent.
-
-/// Bit 15 is set if the lower number of a pair is infinite or NaN, bit 31 for the upper one. The
-/// other bits mean nothing.
+/// Whether a warp holds numbers that are infinite or NaN: those whose products with 0 are not 0.
 template <class T>
-MHLA_HOST_DEVICE constexpr std::uint32_t not_finite_bits(std::uint32_t pair) {
-  // All ones in the exponent carry into the sign bit when its lowest bit is added.
-  constexpr std::uint32_t kExponent = std::is_same_v<T, bfloat16> ? 0x7F807F80u : 0x7C007C00u;
-  constexpr std::uint32_t kLowest = std::is_same_v<T, bfloat16> ? 0x00800080u : 0x04000400u;
-  return (pair & kExponent) + kLowest;
-}
+struct FiniteCheck {
+  std::uint32_t zeros[4] = {};  // pairs of sums of products; none waits for another
 
-/// True in all threads of the warp if bit 15 or 31 is set in one of them. All call together.
-MHLA_DEVICE bool any_not_finite(std::uint32_t bits) {
-  return ptx::vote_any((bits & 0x80008000u) != 0);
-}
+  MHLA_DEVICE void add(const ptx::Words4& pairs) {
+    MHLA_CUDA_UNROLL
+    for (int j = 0; j < 4; ++j) zeros[j] = ptx::add_zero_times_x2<T>(zeros[j], pairs.x[j]);
+  }
+  /// The same in all threads of the warp, for what they all have added. All call together.
+  MHLA_DEVICE bool any_not_finite() const {
+    return ptx::vote_any((zeros[0] | zeros[1] | zeros[2] | zeros[3]) != 0);
+  }
+};
 
 // -------------------------------------------------------------------------------------------------
 // Products of 16 x 16 weights that are zero above the diagonal with 16 rows of values, such that
@@ -65,17 +61,14 @@ MHLA_HOST_DEVICE constexpr std::uint32_t first_of_pair(std::uint32_t pair, std::
 template <class T, class Tile>
 MHLA_DEVICE bool any_not_finite(Tile tile, std::uint32_t row, std::uint32_t lane) {
   constexpr int kLoads = 16 * Tile::kPieces;
-  std::uint32_t bits = 0;
+  FiniteCheck<T> check;
   MHLA_CUDA_UNROLL
   for (int i = 0; i < (kLoads + 31) / 32; ++i) {
     const std::uint32_t index = i * 32 + lane;
     if (kLoads % 32 != 0 && index >= kLoads) break;
-    const ptx::Words4 words =
-        ptx::ld_shared_v4(tile.piece(row + index / Tile::kPieces, index % Tile::kPieces));
-    MHLA_CUDA_UNROLL
-    for (int j = 0; j < 4; ++j) bits |= not_finite_bits<T>(words.x[j]);
+    check.add(ptx::ld_shared_v4(tile.piece(row + index / Tile::kPieces, index % Tile::kPieces)));
   }
-  return cuda::any_not_finite(bits);
+  return check.any_not_finite();
 }
 
 /// multiply_lower by CUDA cores. In round x a thread multiplies the weights that thread lane ^ x
@@ -154,16 +147,13 @@ MHLA_DEVICE void multiply_earlier(float (&sums)[kTiles][4], const ptx::Words4& h
 
 template <class T, int kParts, int kLoads>
 MHLA_DEVICE bool any_not_finite(const ptx::Words4 (&b)[kParts][kLoads]) {
-  std::uint32_t bits = 0;
+  FiniteCheck<T> check;
   MHLA_CUDA_UNROLL
   for (int part = 0; part < kParts; ++part) {
     MHLA_CUDA_UNROLL
-    for (int j = 0; j < kLoads; ++j) {
-      MHLA_CUDA_UNROLL
-      for (int w = 0; w < 4; ++w) bits |= not_finite_bits<T>(b[part][j].x[w]);
-    }
+    for (int j = 0; j < kLoads; ++j) check.add(b[part][j]);
   }
-  return any_not_finite(bits);
+  return check.any_not_finite();
 }
 
 template <class T, int kTiles, int kParts, int kLoads>

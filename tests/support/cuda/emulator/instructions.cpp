@@ -200,6 +200,12 @@ std::uint32_t add_x2(std::uint32_t x, std::uint32_t y) {
 }
 template std::uint32_t add_x2<bfloat16>(std::uint32_t, std::uint32_t);
 template std::uint32_t add_x2<half>(std::uint32_t, std::uint32_t);
+template <class T>
+std::uint32_t add_zero_times_x2(std::uint32_t x, std::uint32_t y) {
+  return pack<T>(low<T>(x) + 0 * low<T>(y), high<T>(x) + 0 * high<T>(y));
+}
+template std::uint32_t add_zero_times_x2<bfloat16>(std::uint32_t, std::uint32_t);
+template std::uint32_t add_zero_times_x2<half>(std::uint32_t, std::uint32_t);
 float rcp_approx(float x) { return 1 / x; }
 float rsqrt_approx(float x) { return static_cast<float>(1 / std::sqrt(static_cast<double>(x))); }
 float ex2_approx(float x) {

@@ -29,6 +29,8 @@ template <class T>
 std::uint32_t max_nan_x2(std::uint32_t x, std::uint32_t y);
 template <class T>
 std::uint32_t add_x2(std::uint32_t x, std::uint32_t y);
+template <class T>
+std::uint32_t add_zero_times_x2(std::uint32_t x, std::uint32_t y);
 
 float ex2_approx(float x);
 float rcp_approx(float x);
