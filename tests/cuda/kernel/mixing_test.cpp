@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "mhla/cuda/kernel/key_sum_mixing.cuh"
+#include "mhla/cuda/kernel/key_sum_team.cuh"
 #include "mhla/cuda/kernel/mixing_sm80.cuh"
 #include "mhla/cuda/kernel/mixing_sm80_config.cuh"
 #include "mhla/cuda/kernel/mixing_sm90.cuh"
@@ -217,10 +218,11 @@ TYPED_TEST(Mixing, LeavesKeySumsOutWhereNobodyReadsThem) {
 
 /// How items are made, and that they give the right mixtures.
 template <class T, int D, int E, Precision P>
-void expect_items(const MixingCase& c, int row_tiles, bool stays) {
+void expect_items(const MixingCase& c, int row_tiles, bool stays, bool tall = false) {
   const auto p = Mixtures<MixingOnSm90, T, D, E, P>(c).params(true);
   EXPECT_EQ(1 << p.items.own_log2, row_tiles) << c.text();
   EXPECT_EQ(p.items.stays, stays) << c.text();
+  EXPECT_EQ(p.items.tall, tall) << c.text();
   expect_right_mixtures<MixingOnSm90, T, D, E, P>(c);
 }
 
@@ -250,13 +252,24 @@ TEST(MixingSm90, LeavesNoMultiprocessorIdleForWiderItems) {
 
 TEST(MixingSm90, KeepsTheMatrixOf128RowsWhereThatFits) {
   constexpr Precision kSingle = Precision::kSingle, kPair = Precision::kPair;
-  expect_items<bfloat16, 64, 64, kSingle>({300, 300, 1, true, false, 1, 24}, 2, true);
+  expect_items<bfloat16, 64, 64, kSingle>({300, 300, 1, true, false, 1, 132}, 2, true);
   expect_items<bfloat16, 64, 64, kSingle>({260, 70, 1, false, true, 2, 12}, 2, true);
   expect_items<half, 64, 64, kPair>({200, 200, 1, true, false, 3, 8}, 2, true);
   expect_items<bfloat16, 64, 64, kSingle>({300, 200, 1, true, true, 4, 132}, 2, true);
   expect_items<bfloat16, 64, 64, kSingle>({257, 513, 1, false, false, 5, 24}, 2, false);
   expect_only_what_counts<MixingOnSm90, half, 64, 64, kPair>({190, 190, 1, true, false, 6, 13},
                                                              false);
+}
+
+TEST(MixingSm90, Has256RowsTogetherThatCountFewSummaries) {
+  constexpr Precision kSingle = Precision::kSingle, kPair = Precision::kPair;
+  expect_items<bfloat16, 64, 64, kSingle>({300, 300, 1, true, false, 1, 24}, 2, true, true);
+  expect_items<half, 64, 64, kSingle>({400, 310, 2, true, true, 2, 24}, 2, true, true);
+  expect_items<half, 64, 64, kSingle>({260, 70, 2, true, false, 3, 24}, 2, true, true);
+  expect_items<bfloat16, 64, 64, kSingle>({300, 300, 1, false, false, 4, 24}, 2, true);
+  expect_items<bfloat16, 64, 64, kPair>({300, 250, 1, true, false, 5, 24}, 2, true);
+  expect_only_what_counts<MixingOnSm90, bfloat16, 64, 64, kSingle>(
+      {290, 290, 1, true, false, 6, 13}, false);
 }
 
 /// Every item has its thread block, and none has much more than its part.
@@ -269,21 +282,25 @@ TEST(MixingSm90, SharesOutRowsByWhatTheirItemsMove) {
     Kernel::prepare({{}, {}, {}, 512, 512, true}, 16, multiprocessors, p, boxes);
     EXPECT_TRUE(p.items.stays);
     const auto blocks = static_cast<int>(Kernel::grid(p, 16));
+    EXPECT_TRUE(p.items.tall);
     const int columns = p.items.count / 4;
     std::vector<int> seen(4);
     int busiest = 0, all = 0;
     for (int block = 0; block < blocks; ++block) {
       const MixingShare share = Kernel::Config::share(p, block, blocks);
+      const int own = 1 << share.own_log2;
       int items = 0;
-      for (int i = share.first; i < columns; i += share.step) ++items;
-      EXPECT_EQ(share.strips, share.row_tile + 2);
+      for (int i = share.first; i < columns * own / 2; i += share.step) ++items;
+      EXPECT_EQ(own, share.row_tile == 0 ? 4 : 2);
+      EXPECT_EQ(share.strips, share.row_tile + own);
       EXPECT_GE(share.slots, 2);
       seen[static_cast<std::size_t>(share.row_tile / 2)] += items;
-      busiest = std::max(busiest, items * (share.strips + 2));
-      all += items * (share.strips + 2);
+      const int moved = items * (share.strips + own) * Kernel::Config::panels(share.own_log2);
+      busiest = std::max(busiest, moved);
+      all += moved;
     }
-    EXPECT_EQ(seen, std::vector<int>(4, columns));
-    EXPECT_LT(busiest, 1.25 * all / blocks + 10);
+    EXPECT_EQ(seen, (std::vector<int>{2 * columns, 0, columns, columns}));
+    EXPECT_LT(busiest, 1.25 * all / blocks + 40);
   }
 }
 

@@ -20,7 +20,8 @@
 ///     up to  64 rows    1 x 4 units     all rows in an item, S read once. Fewer columns where
 ///     up to 128 rows    2 x 2           multiprocessors would be idle
 ///     up to 256 rows    4 x 1
-///     more              2 x 2           128 rows; S is read once for each, as far as they need it
+///     more              2 x 2           128 rows; S is read once for each, as far as they need it.
+///                                       With `earlier` the first 256 need few, and are 4 x 1
 ///
 /// If it fits, m of a block's rows stays in shared memory, made once by all threads: up to
 /// [64, 576], [128, 512], [256, 320], of kPair [64, 256], [128, 256], [256, 128]. Of more than 256
@@ -37,7 +38,7 @@
 /// read first, while the second cache has them, and the mixtures of the first pairs, which are read
 /// out first, written last. S that is read once leaves that cache first. A warp hands 16 rows of 64
 /// columns of S~ to the copy engine at a time, which leaves out those beyond the last. Warps behind
-/// the producer mix the key sums (key_sum_mixing.cuh).
+/// the producer mix the key sums (key_sum_team.cuh).
 ///
 /// Numbers that are not finite: a product with m_ib = 0 is still a product, so an S_b with
 /// infinities or NaN gives NaN in the same places of S~_i for every i. With `earlier` those are the
@@ -46,8 +47,8 @@
 /// only there, each row is multiplied by itself (tile/triangular_product.cuh). So the bits of a row
 /// do not depend on later summaries.
 ///
-///     shared memory    ring of S, or of S and m | m | 2048 bytes a warp for key sums | 2048 a warp
-///                      that S~ leaves through | barriers
+///     shared memory    ring of S, or of S and m | m | what key sums pass through | 2048 bytes a
+///                      warp that S~ leaves through | barriers
 ///
 /// Device memory: S and S~ once, m once for every thread block. Second cache: S once for all or for
 /// every 128 rows; m that does not stay once for every 256 columns of a pair.
@@ -141,7 +142,7 @@ struct MixingSm90 {
   }
   static constexpr TensorBox strip_box(const Params& p, unsigned char* part) {
     const std::int32_t summaries = p.stage.columns - p.stage.mixing.lead;
-    return box(p.stage.in, part, summaries, p.pairs, Config::kStrip, Config::panels(p.items));
+    return box(p.stage.in, part, summaries, p.pairs, Config::kStrip, Config::box_panels(p.items));
   }
   static constexpr TensorBox row_box(const Params& p, unsigned char* part) {
     return box(p.stage.out, part, p.stage.rows, p.pairs, WarpTile::kRows, 1);
@@ -150,7 +151,8 @@ struct MixingSm90 {
   static constexpr TensorBox factor_box(const Params& p, unsigned char* part) {
     const std::int32_t columns = p.stage.columns;
     const auto row = 2 * static_cast<std::uint64_t>(RoundedMixing::stride(columns));
-    const auto rows = static_cast<std::uint32_t>(Config::factor_bytes(p.items)) / (kParts * 128);
+    const auto rows = static_cast<std::uint32_t>(Config::factor_bytes(p.items, p.items.own_log2)) /
+                      (kParts * 128);
     return {
         part,
         {static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(p.stage.rows), 1, 1, 1},
@@ -159,17 +161,17 @@ struct MixingSm90 {
   }
 
   static MHLA_DEVICE Rings rings_of(const Params& p, const MixingShare& share) {
-    const auto slot = static_cast<std::uint32_t>(Config::ring_bytes(p.items));
+    const auto slot = static_cast<std::uint32_t>(Config::ring_bytes(p.items, share.own_log2));
     const auto count = static_cast<std::uint32_t>(share.slots);
     const std::uint32_t begin = ptx::shared_begin();
     return {{begin, slot, Config::barriers(begin), count}, begin + count * slot};
   }
 
   /// A strip of S in a slot of the ring, and of m.
-  static MHLA_DEVICE Strip strip_at(const Params& p, std::int32_t index, const Rings& rings,
-                                    RingCursor at) {
-    const auto summaries = static_cast<std::uint32_t>(Config::slot_bytes(p.items));
-    const auto factors = static_cast<std::uint32_t>(Config::factor_bytes(p.items));
+  static MHLA_DEVICE Strip strip_at(const Params& p, const MixingShare& share, std::int32_t index,
+                                    const Rings& rings, RingCursor at) {
+    const auto summaries = static_cast<std::uint32_t>(Config::slot_bytes(share.own_log2));
+    const auto factors = static_cast<std::uint32_t>(Config::factor_bytes(p.items, share.own_log2));
     const std::uint32_t slot = rings.summaries.slot(at);
     const std::uint32_t kept = rings.factors + static_cast<std::uint32_t>(index) * factors;
     return {index, slot, summaries / kParts, p.items.stays ? kept : slot + summaries,
@@ -190,7 +192,7 @@ struct MixingSm90 {
     if (!p.items.stays) return;
     MHLA_CUDA_LOOP
     for (std::int32_t strip = 0; strip < share.strips; ++strip) {
-      strip_at(p, strip, rings, {})
+      strip_at(p, share, strip, rings, {})
           .template store_factors<kThreads / 32>(p.stage, 64 * share.row_tile, thread / 32,
                                                  thread % 32);
     }
@@ -199,30 +201,27 @@ struct MixingSm90 {
   /// What warps behind the producer's do.
   static MHLA_DEVICE void mix_key_sums(const Params& p, std::uint32_t thread) {
     if (p.stage.out.key_sum == nullptr) return;
-    constexpr std::uint32_t kWarps = Config::kWriters;
-    const std::uint32_t warp = thread / 32 - Config::kConsumers - 1;
-    const std::uint32_t shared = ptx::shared_begin() + Config::kSums + warp * KeySums::kBytes;
     const auto groups = static_cast<std::uint32_t>((p.stage.rows - 1) / KeySums::kRows + 1);
     const std::uint32_t parts =
         static_cast<std::uint32_t>(p.pairs) * groups * KeySums::kColumnGroups;
     MHLA_CUDA_LOOP
-    for (std::uint32_t part = ptx::ctaid_x() * kWarps + warp; part < parts;
-         part += ptx::nctaid_x() * kWarps) {
+    for (std::uint32_t part = ptx::ctaid_x(); part < parts; part += ptx::nctaid_x()) {
       const std::uint32_t upward = parts - 1 - part;
       const std::uint32_t group = upward / KeySums::kColumnGroups;
       KeySums{p.stage,
               group / groups,
               static_cast<std::int32_t>(group % groups) * KeySums::kRows,
-              static_cast<std::int32_t>(upward % KeySums::kColumnGroups),
-              shared,
-              thread % 32}
+              static_cast<std::int32_t>(upward % KeySums::kColumnGroups) * KeySums::kColumns,
+              ptx::shared_begin() + Config::kSums,
+              thread - Config::kProducer - 32}
           .run();
     }
   }
 
   static MHLA_DEVICE void load(const Params& p, const MixingShare& share, const Ring& ring) {
-    const auto summaries = static_cast<std::uint32_t>(Config::slot_bytes(p.items));
-    const auto factors = static_cast<std::uint32_t>(Config::factor_bytes(p.items));
+    const auto summaries = static_cast<std::uint32_t>(Config::slot_bytes(share.own_log2));
+    const auto factors = static_cast<std::uint32_t>(Config::factor_bytes(p.items, share.own_log2));
+    const std::int32_t panels = Config::panels(share.own_log2);
     const std::uint64_t once = ptx::createpolicy_evict_first();
     RingCursor at;
     Config::for_items(p, share, [&](const MixingItem& item) {
@@ -233,11 +232,15 @@ struct MixingSm90 {
         for (int part = 0; part < kParts; ++part) {
           const std::uint32_t to = ring.slot(at) + part * (summaries / kParts);
           const std::int32_t first = Config::kStrip * strip - p.stage.mixing.lead;
-          const BoxOrigin from{{0, first, item.panel, item.pair, 0}};
-          if (p.items.rows.value() == 1) {  // nobody reads it again
-            ptx::cp_async_bulk_tensor(to, p.maps[part], from, ring.full(at), once);
-          } else {
-            ptx::cp_async_bulk_tensor(to, p.maps[part], from, ring.full(at));
+          MHLA_CUDA_LOOP
+          for (std::int32_t i = 0; i < panels; i += Config::box_panels(p.items)) {
+            const BoxOrigin from{{0, first, item.panel + i, item.pair, 0}};
+            const std::uint32_t box = to + static_cast<std::uint32_t>(i) * Config::kPanelBytes;
+            if (p.items.rows.value() == 1) {  // nobody reads it again
+              ptx::cp_async_bulk_tensor(box, p.maps[part], from, ring.full(at), once);
+            } else {
+              ptx::cp_async_bulk_tensor(box, p.maps[part], from, ring.full(at));
+            }
           }
           if (p.items.stays) continue;
           ptx::cp_async_bulk_tensor(
@@ -261,7 +264,7 @@ struct MixingSm90 {
       MHLA_CUDA_LOOP
       for (std::int32_t strip = 0; strip < item.strips; ++strip) {
         ring.consumer_wait(at);
-        const Strip own = strip_at(p, strip, rings, at);
+        const Strip own = strip_at(p, share, strip, rings, at);
         MHLA_CUDA_UNROLL
         for (int j = 0; j < Config::kUnits; ++j) {
           own.add_to(units[j], p.stage, warp % 4, lane, sums[j]);

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/key_sum_mixing.cuh"
+#include "mhla/cuda/kernel/key_sum_team.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/persistent_sm90.cuh"
 #include "mhla/cuda/ptx/index.cuh"
@@ -21,6 +21,7 @@ struct MixingItem {
   std::int32_t pair;
   std::int32_t panel;     ///< the first, of 64 columns
   std::int32_t row_tile;  ///< the first, of 64 rows
+  std::int32_t own_log2;  ///< 2^this row tiles: 1, 2 or 4
   std::int32_t strips;    ///< of 64 b, all that count for one of the rows
 };
 
@@ -38,6 +39,7 @@ struct MixingItems {
   std::int32_t row_tiles;  ///< of 64 rows, of the matrix
   std::int32_t strips;     ///< of 64 b
   std::int32_t own_log2;   ///< 2^this row tiles are in an item: 1, 2 or 4
+  bool tall;               ///< but the first 4, which together count few b, are in one
   Divisor rows;            ///< items that have all rows of their columns
   bool stays;              ///< a thread block has the same rows in all items, m in shared memory
 };
@@ -45,6 +47,7 @@ struct MixingItems {
 /// What a thread block does.
 struct MixingShare {
   std::int32_t row_tile;  ///< the first of its items, where they all have the same rows
+  std::int32_t own_log2;  ///< of its items
   std::int32_t strips;    ///< of m, where it stays
   std::int32_t slots;     ///< of strips of S, in shared memory
   std::int32_t first;     ///< item; of those of the rows, where they are the same
@@ -79,43 +82,54 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
   static constexpr int kColumnItems = D * E / (64 * kPanels * kItemUnits);  // of 64 rows
   static_assert(kColumnItems * 64 * kPanels * kItemUnits == D * E, "no item is ragged");
 
-  using KeySums = KeySumMixing<D, 16>;
+  using KeySums = KeySumTeam<D, kWriters>;
 
   // The rings, and what mixtures of key sums pass through.
-  static constexpr int kSums = MixingSm90Config::kRingBytes - kWriters * KeySums::kBytes;
+  static constexpr int kSums = MixingSm90Config::kRingBytes - KeySums::kBytes;
   static constexpr int kMostSlots = 32;
   static_assert(kMostSlots * Ring::kBarrierBytes <= MixingSm90Config::kBarrierBytes);
 
-  /// Panels of a strip of S, its bytes, and those of a strip of m.
-  static MHLA_HOST_DEVICE constexpr std::int32_t panels(const MixingItems& items) {
-    return kPanels * kItemUnits >> items.own_log2;
+  /// Panels of a strip of S, its bytes, and those of a strip of m, for items of 2^own_log2 row
+  /// tiles.
+  static MHLA_HOST_DEVICE constexpr std::int32_t panels(std::int32_t own_log2) {
+    return kPanels * kItemUnits >> own_log2;
   }
-  static MHLA_HOST_DEVICE constexpr std::int32_t slot_bytes(const MixingItems& items) {
-    return kUnitBytes * kItemUnits >> items.own_log2;
+  static MHLA_HOST_DEVICE constexpr std::int32_t slot_bytes(std::int32_t own_log2) {
+    return kUnitBytes * kItemUnits >> own_log2;
   }
-  static MHLA_HOST_DEVICE constexpr std::int32_t factor_bytes(const MixingItems& items) {
-    const std::int32_t own = 1 << items.own_log2;
+  static MHLA_HOST_DEVICE constexpr std::int32_t factor_bytes(const MixingItems& items,
+                                                              std::int32_t own_log2) {
+    const std::int32_t own = 1 << own_log2;
     return (items.row_tiles < own ? items.row_tiles : own) * kTileBytes;
   }
+  /// Panels of a box of S.
+  static MHLA_HOST_DEVICE constexpr std::int32_t box_panels(const MixingItems& items) {
+    return panels(items.tall ? 2 : items.own_log2);
+  }
   /// Bytes of a slot of the ring: a strip of S, and one of m behind it where that does not stay.
-  static MHLA_HOST_DEVICE constexpr std::int32_t ring_bytes(const MixingItems& items) {
-    return slot_bytes(items) + (items.stays ? 0 : factor_bytes(items));
+  static MHLA_HOST_DEVICE constexpr std::int32_t ring_bytes(const MixingItems& items,
+                                                            std::int32_t own_log2) {
+    return slot_bytes(own_log2) + (items.stays ? 0 : factor_bytes(items, own_log2));
   }
   /// Slots beside so many strips of m that stay.
   static MHLA_HOST_DEVICE constexpr std::int32_t slots(const MixingItems& items,
-                                                       std::int32_t strips) {
-    const std::int32_t count = (kSums - strips * factor_bytes(items)) / ring_bytes(items);
+                                                       std::int32_t own_log2, std::int32_t strips) {
+    const std::int32_t count =
+        (kSums - strips * factor_bytes(items, own_log2)) / ring_bytes(items, own_log2);
     return count < kMostSlots ? count : kMostSlots;
   }
 
   /// All rows in one item if m and two strips of S fit; otherwise 128, and m of these stays if it
-  /// fits, as long as each 128 rows get some thread blocks. Few rows have many columns, unless
-  /// multiprocessors would be idle then.
+  /// fits, as long as each 128 rows get some thread blocks, and the first 256 are in one item if
+  /// what they count of m fits. Few rows have many columns, unless multiprocessors would be idle
+  /// then.
   static constexpr MixingItems choose(const MixingParameters& p, std::int32_t pairs,
                                       std::int32_t multiprocessors) {
-    MixingItems items{0, (p.rows + 63) / 64, (p.columns + kStrip - 1) / kStrip,
-                      0, Divisor(1),         true};
-    const auto fits = [&] { return items.strips <= kMostSlots && slots(items, items.strips) >= 2; };
+    MixingItems items{
+        0, (p.rows + 63) / 64, (p.columns + kStrip - 1) / kStrip, 0, false, Divisor(1), true};
+    const auto fits = [&] {
+      return items.strips <= kMostSlots && slots(items, items.own_log2, items.strips) >= 2;
+    };
     while ((1 << items.own_log2) < items.row_tiles && items.own_log2 < 2) ++items.own_log2;
     if (items.row_tiles <= kItemUnits && fits()) {
       const std::int32_t widest = pairs * kColumnItems;
@@ -124,15 +138,19 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
       items.own_log2 = 1;
       items.rows = Divisor((items.row_tiles + 1) / 2);
       items.stays = fits() && 4 * items.rows.value() <= multiprocessors;
+      items.tall = items.stays && p.earlier && items.row_tiles > 4 &&
+                   columns(1, pairs) * items.rows.value() > multiprocessors &&
+                   slots(items, 2, p.mixing.before / kStrip + 4) >= 2;
     }
-    items.count = columns(items, pairs) * items.rows.value();
+    items.count = columns(items.own_log2, pairs) * items.rows.value();
+    if (items.tall) items.rows = Divisor(items.rows.value() - 1);
     return items;
   }
 
-  /// Items that have the same rows.
-  static MHLA_HOST_DEVICE constexpr std::int32_t columns(const MixingItems& items,
+  /// Items that have the same 2^own_log2 row tiles.
+  static MHLA_HOST_DEVICE constexpr std::int32_t columns(std::int32_t own_log2,
                                                          std::int32_t pairs) {
-    return pairs * (kColumnItems << items.own_log2);
+    return pairs * (kColumnItems << own_log2);
   }
   /// Strips before that of row 0's own block.
   static MHLA_HOST_DEVICE constexpr std::int32_t strips_before(const MixingSm90Parameters& p) {
@@ -140,9 +158,10 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
   }
   /// Strips that count for one of the rows of an item.
   static MHLA_HOST_DEVICE constexpr std::int32_t strips(const MixingSm90Parameters& p,
-                                                        std::int32_t row_tile) {
+                                                        std::int32_t row_tile,
+                                                        std::int32_t own_log2) {
     const MixingItems& items = p.items;
-    const std::int32_t end = row_tile + (1 << items.own_log2);
+    const std::int32_t end = row_tile + (1 << own_log2);
     const std::int32_t needed = strips_before(p) + (end < items.row_tiles ? end : items.row_tiles);
     return p.stage.earlier && needed < items.strips ? needed : items.strips;
   }
@@ -153,11 +172,17 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
   static MHLA_HOST_DEVICE constexpr MixingShare share(const MixingSm90Parameters& p,
                                                       std::int32_t block, std::int32_t blocks) {
     const MixingItems& items = p.items;
-    if (!items.stays) return {0, 0, slots(items, 0), block, blocks};
-    const std::int32_t own = 1 << items.own_log2, groups = items.rows.value();
+    if (!items.stays) return {0, items.own_log2, 0, slots(items, items.own_log2, 0), block, blocks};
+    const std::int32_t groups = items.rows.value();
     const bool one_each = items.count <= blocks;
+    const auto of_group = [&](std::int32_t group) {
+      const std::int32_t own_log2 = items.tall && group == 0 ? 2 : items.own_log2;
+      const std::int32_t row_tile = (items.tall && group > 0 ? group + 1 : group) << items.own_log2;
+      return MixingShare{row_tile, own_log2, strips(p, row_tile, own_log2), 0, 0, 0};
+    };
     const auto weight = [&](std::int32_t group) {
-      return one_each ? 1 : strips(p, own * group) + own;
+      const MixingShare own = of_group(group);
+      return one_each ? 1 : own.strips + (1 << own.own_log2);
     };
     std::int32_t all = 0;
     for (std::int32_t group = 0; group < groups; ++group) all += weight(group);
@@ -168,8 +193,11 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
       if (block < end) break;
       begin = end;
     }
-    const std::int32_t strips_of_rows = strips(p, own * group);
-    return {own * group, strips_of_rows, slots(items, strips_of_rows), block - begin, end - begin};
+    MixingShare share = of_group(group);
+    share.slots = slots(items, share.own_log2, share.strips);
+    share.first = block - begin;
+    share.step = end - begin;
+    return share;
   }
 
   /// Calls visit(item) for the items of a thread block: by pair, columns, rows, all three downward.
@@ -179,7 +207,7 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
   static MHLA_DEVICE void for_items(const MixingSm90Parameters& p, const MixingShare& share,
                                     const Visit& visit) {
     const MixingItems& items = p.items;
-    const std::int32_t count = items.stays ? columns(items, p.pairs) : items.count;
+    const std::int32_t count = items.stays ? columns(share.own_log2, p.pairs) : items.count;
     std::int32_t own = share.first;
     MHLA_CUDA_LOOP
     for (std::int32_t first = 0; first < count; first += share.step) {
@@ -188,7 +216,7 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
         const std::int32_t at = items.stays ? upward : items.rows.quotient(upward);
         const std::int32_t row =
             items.stays ? share.row_tile : (upward - at * items.rows.value()) << items.own_log2;
-        visit(item(p, at, row));
+        visit(item(p, at, row, share.own_log2));
       }
       if (!items.stays) own = share.step - 1 - own;
     }
@@ -200,9 +228,9 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
                                                     std::uint32_t index) {
     const MixingItems& items = p.items;
     const std::uint32_t number = group + kWarpgroups * index;
-    const std::uint32_t own = number & ((1u << items.own_log2) - 1);
+    const std::uint32_t own = number & ((1u << item.own_log2) - 1);
     const std::int32_t row = item.row_tile + static_cast<std::int32_t>(own);
-    const std::uint32_t panel = (number >> items.own_log2) * kPanels;
+    const std::uint32_t panel = (number >> item.own_log2) * kPanels;
     const std::int32_t diagonal = p.stage.earlier ? strips_before(p) + row : item.strips;
     const std::int32_t whole = diagonal < item.strips ? diagonal : item.strips;
     return {row, own, panel, row < items.row_tiles ? whole : 0};
@@ -211,12 +239,11 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
  private:
   /// Columns `at` of all pairs, and rows from `row_tile` on.
   static MHLA_HOST_DEVICE constexpr MixingItem item(const MixingSm90Parameters& p, std::int32_t at,
-                                                    std::int32_t row_tile) {
-    const MixingItems& items = p.items;
-    const auto column = static_cast<std::uint32_t>(at) >> items.own_log2;
+                                                    std::int32_t row_tile, std::int32_t own_log2) {
+    const auto column = static_cast<std::uint32_t>(at) >> own_log2;
     const auto pair = static_cast<std::int32_t>(column / kColumnItems);
-    const std::int32_t own = at - pair * (kColumnItems << items.own_log2);
-    return {pair, own * panels(items), row_tile, strips(p, row_tile)};
+    const std::int32_t own = at - pair * (kColumnItems << own_log2);
+    return {pair, own * panels(own_log2), row_tile, own_log2, strips(p, row_tile, own_log2)};
   }
 };
 
