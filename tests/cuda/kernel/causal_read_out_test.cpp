@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 
 #include "mhla/cuda/kernel/causal_read_out_sm80.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm80_config.cuh"
@@ -162,6 +163,40 @@ TEST(CausalReadOutSm90, HoldsTheTilesOfABlockAndThenMixtures) {
   expect_slots<128, 256>(1, 1, 2);
   expect_slots<128, 256>(2, 1, 2);
   expect_slots<128, 256, Precision::kPair>(1, 1, 1);
+}
+
+template <class T, int D, int E, Precision P = Precision::kSingle>
+using Of90 = CausalReadOutRun<CausalOfSm90, T, D, E, P>;
+
+/// Two warpgroups have about as many tiles of keys each, and every tile of queries is one's.
+TEST(CausalReadOutSm90, WarpgroupsTakeTilesByTurns) {
+  using Config = CausalReadOutSm90Config<128, 128, Precision::kSingle>;
+  EXPECT_FALSE(Config::by_turns(1));  // one warpgroup would have nothing
+  EXPECT_FALSE((CausalReadOutSm90Config<64, 64, Precision::kSingle>::by_turns(2)));
+  EXPECT_FALSE((CausalReadOutSm90Config<128, 256, Precision::kSingle>::by_turns(2)));
+  for (int tiles = 2; tiles <= 4; ++tiles) {
+    EXPECT_TRUE(Config::by_turns(tiles));
+    int keys[2] = {};
+    for (int n = 0; n < tiles; ++n) {
+      EXPECT_NE(Config::takes(0, n), Config::takes(1, n));
+      keys[Config::takes(1, n) ? 1 : 0] += tiles - n;
+    }
+    EXPECT_LE(std::abs(keys[0] - keys[1]), tiles % 4 == 0 ? 0 : 1);
+  }
+  for (const int length : {65, 140, 256}) {
+    for (const auto denominator : {Denominator::kKeySum, Denominator::kNone}) {
+      const Case c{.blocks = sequence(3 * length - 30, length),
+                   .denominator = denominator,
+                   .batch = 2,
+                   .layout = 1,
+                   .seed = static_cast<std::uint64_t>(length)};
+      expect_right<Of90<half, 128, 128>>(c);
+    }
+  }
+  for (const int token : {0, 63, 64, 140, 191, 192, 250}) {
+    expect_no_later_value<Of90, bfloat16, 128, 128>(256, token);
+  }
+  expect_same_in_any_order<Of90<bfloat16, 128, 128>>({.blocks = sequence(600, 256), .batch = 2});
 }
 
 }  // namespace

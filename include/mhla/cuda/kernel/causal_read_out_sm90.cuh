@@ -8,10 +8,12 @@
 ///     den_t = phi(q_t) . z~_i + sum_{j <= t} m_ii phi(q_t) . phi(k_j)                    kKeySum
 ///
 /// t and j in block i, a run of tokens. All go in tiles of 64 tokens, of blocks the last one first.
-/// A thread behind the warpgroups loads, into three rings: tiles of K and V; tiles of Q; S~_i and
-/// z~_i. D / 64 warpgroups have E / warpgroups columns of O each, so that all work on a tile of
-/// queries too, but each computes P. They map K where it lies, for wgmma reads it there, when the
-/// first queries of a block come to it:
+/// A thread behind the warpgroups loads, into three rings (kernel/causal_rings_sm90.cuh): tiles of
+/// K and V; tiles of Q; S~_i and z~_i. D / 64 warpgroups have E / warpgroups columns of O each, so
+/// that all work on a tile of queries too, but each computes P. Two that have registers for all
+/// columns take tiles of queries by turns instead, where a block has some: 0, 3, 4.. from the last
+/// one on, and 1, 2, 5... They map K where it lies, for wgmma reads it there, when the first
+/// queries of a block come to it:
 ///
 ///     P = T(phi(Q) phi(K tile)^T)    [64, 64], K tiles from the own one down, by every warpgroup;
 ///     O += P V                       of half P has m_ii already (kernel/own_block.cuh)
@@ -22,7 +24,7 @@
 ///
 ///     (D, E)        threads      per multiprocessor    tiles of a block, pairs    sums of a thread
 ///     (64, 64)      128 + 32     2 thread blocks       4, 4                       32 + 32
-///     (128, 128)    256 + 128    1                     4, 3                       32 + 32
+///     (128, 128)    256 + 128    1                     4, 3                       32 or 64 + 32
 ///     (128, 256)    256 + 128    1                     2, 1                       64 + 32
 ///
 /// K and V of other blocks are never read, V of later tokens never multiplied but by a zero that
@@ -37,6 +39,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm90_config.cuh"
+#include "mhla/cuda/kernel/causal_rings_sm90.cuh"
 #include "mhla/cuda/kernel/mixture_slot.cuh"
 #include "mhla/cuda/kernel/own_block.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
@@ -76,27 +79,26 @@ struct CausalReadOutSm90 {
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const Rings rings = rings_of(p);
+    const Rings rings(p);
     run_persistent<Config>(
         [&](std::uint32_t thread) {
           if (thread != Config::kProducer) return;
           Mixture::prefetch_maps(p.maps, 6, p.stage.normalization.denominator);
           ptx::prefetch_tensormap(p.maps[9]);
         },
-        [&] { load(p, rings); }, [&](std::uint32_t thread) { read(p, rings, thread); },
+        [&] { rings.load(p); },
+        [&](std::uint32_t thread) {
+          if constexpr (Config::by_turns(2)) {
+            if (Config::by_turns(Rings::tiles(p))) return read<true>(p, rings, thread);
+          }
+          read<false>(p, rings, thread);
+        },
         rings.mixtures, rings.queries, rings.key_values);
   }
 
  private:
-  static constexpr int kTiles = Config::kColumns / 8;
   using Mixture = typename Config::Mixture;
-  using Tile = OwnBlockTile<T, D, Config::kColumns>;
-
-  struct Rings {
-    Ring mixtures;
-    Ring queries;
-    Ring key_values;
-  };
+  using Rings = CausalRings<D, E, P>;
 
   /// What a warp of a warpgroup works on.
   struct WorkTile {
@@ -108,127 +110,70 @@ struct CausalReadOutSm90 {
     Item item;
   };
 
-  static MHLA_DEVICE std::int32_t tiles(const Params& p) {
-    return (p.stage.blocks.slots() + 63) / 64;
-  }
-  static MHLA_DEVICE std::int32_t tile_rows(const Params& p, std::int32_t tile) {
-    const std::int32_t left = p.stage.blocks.slots() - 64 * tile;
-    return left < 64 ? left : 64;
-  }
-
-  static MHLA_DEVICE Rings rings_of(const Params& p) {
-    const typename Config::Slots slots = Config::slots(tiles(p));
-    const auto mixtures = static_cast<std::uint32_t>(slots.mixtures);
-    const auto key_values = static_cast<std::uint32_t>(slots.key_values);
-    const std::uint32_t begin = ptx::shared_begin();
-    const std::uint32_t queries = begin + mixtures * Mixture::kBytes;
-    const std::uint32_t barriers = Config::barriers(begin);
-    return {{begin, Mixture::kBytes, barriers, mixtures},
-            {queries, Config::kQueryBytes, barriers + 2 * Ring::kBarrierBytes, Config::kQueries},
-            {queries + Config::kQueries * Config::kQueryBytes, Config::kKeyValueBytes,
-             barriers + (2 + Config::kQueries) * Ring::kBarrierBytes, key_values}};
-  }
-
-  /// In the order in which slots become free: the last tile of K and V of a block takes the place
-  /// of the first one of a block before.
-  static MHLA_DEVICE void load(const Params& p, const Rings& rings) {
-    const bool key_sum = p.stage.normalization.denominator == Denominator::kKeySum;
-    const std::uint64_t once = ptx::createpolicy_evict_first();
-    RingCursor mixture, query, key_value;
-    for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
-      const std::int32_t last = tiles(p) - 1;
-      MHLA_CUDA_LOOP
-      for (std::int32_t tile = last; tile >= 0; --tile) {
-        if (tile == 0) load_queries(p, rings.queries, query, item, last, once);
-        load_keys_and_values(p, rings.key_values, key_value, item, tile, once);
-      }
-      if (p.stage.mixing.own(item.block) > 0) {
-        rings.mixtures.producer_acquire(mixture, Mixture::loaded_bytes(key_sum));
-        Mixture{rings.mixtures.slot(mixture)}.load(p.maps + 6, item.pair, item.block, key_sum,
-                                                   rings.mixtures.full(mixture));
-        mixture = mixture.after(1, rings.mixtures.count);
-      }
-      MHLA_CUDA_LOOP
-      for (std::int32_t tile = last - 1; tile >= 0; --tile) {
-        load_queries(p, rings.queries, query, item, tile, once);
-      }
-    });
-  }
-
-  static MHLA_DEVICE void load_queries(const Params& p, const Ring& ring, RingCursor& at,
-                                       const Item& item, std::int32_t tile, std::uint64_t policy) {
-    ring.producer_acquire(at, static_cast<std::uint32_t>(tile_rows(p, tile)) * 2 * D);
-    load_panels<D>(p, 0, p.q_boxes, item, tile, ring.slot(at), ring.full(at), policy);
-    at = at.after(1, ring.count);
-  }
-
-  static MHLA_DEVICE void load_keys_and_values(const Params& p, const Ring& ring, RingCursor& at,
-                                               const Item& item, std::int32_t tile,
-                                               std::uint64_t policy) {
-    ring.producer_acquire(at, static_cast<std::uint32_t>(tile_rows(p, tile)) * 2 * (D + E));
-    const std::uint32_t keys = ring.slot(at), values = keys + D / 64 * Tile::kPanelBytes;
-    load_panels<D>(p, 2, p.k_boxes, item, tile, keys, ring.full(at), policy);
-    load_panels<E>(p, 4, p.v_boxes, item, tile, values, ring.full(at), policy);
-    at = at.after(1, ring.count);
-  }
-
-  /// Starts to load kWidth columns of a tile, by map `map` or, of the last tile, the one behind.
-  template <int kWidth>
-  static MHLA_DEVICE void load_panels(const Params& p, int map, const TokenBoxes& boxes,
-                                      const Item& item, std::int32_t tile, std::uint32_t to,
-                                      std::uint32_t barrier, std::uint64_t policy) {
-    BlockOrigin origin = item.origin;
-    origin.column += 64 * tile;
-    MHLA_CUDA_UNROLL
-    for (int panel = 0; panel < kWidth / 64; ++panel) {
-      ptx::cp_async_bulk_tensor(to + panel * Tile::kPanelBytes,
-                                p.maps[map + (tile == tiles(p) - 1 ? 1 : 0)],
-                                boxes.origin(origin, item.head, 0, 64 * panel), barrier, policy);
-    }
-  }
-
+  /// \tparam kTurns  Config::by_turns
+  template <bool kTurns>
   static MHLA_DEVICE void read(const Params& p, const Rings& rings, std::uint32_t thread) {
-    const int column = static_cast<int>(thread / 128) * Config::kColumns;
+    constexpr int kColumns = kTurns ? E : Config::kColumns;
+    using Tile = OwnBlockTile<T, D, kColumns>;
+    const std::uint32_t group = ptx::shfl_idx(thread / 128, 0);  // ptxas sees: the same in a warp
     RingCursor mixture, query, key_value;
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
-      const std::int32_t own = p.stage.mixing.own(item.block), last = tiles(p) - 1;
+      const std::int32_t own = p.stage.mixing.own(item.block), last = Rings::tiles(p) - 1;
       const float weight = ptx::ld_global_nc_f32(p.stage.mixing.row(item.block) + own);
-      const float left = Tile::kWeighs ? 1 : weight;
-      const WorkTile work{thread / 32, thread % 32, column, own > 0, left, item};
+      const WorkTile work{thread / 32,
+                          thread % 32,
+                          kTurns ? 0 : static_cast<int>(group) * kColumns,
+                          own > 0,
+                          Tile::kWeighs ? 1 : weight,
+                          item};
+      std::int32_t kept = last;  // the tile of keys at key_value
+      bool first = true;
       MHLA_CUDA_LOOP
       for (std::int32_t tile = last; tile >= 0; --tile) {
         rings.queries.consumer_wait(query);
-        const std::int32_t row = 16 * static_cast<std::int32_t>(work.warp % 4);
-        Fragment<D> features = load_box_rows<D>(rings.queries.slot(query), Tile::kPanelBytes, row,
-                                                tile_rows(p, tile), work.lane);
+        const bool taken = !kTurns || Config::takes(group, last - tile);
+        Fragment<D> features;
+        if (taken) {
+          const std::int32_t row = 16 * static_cast<std::int32_t>(work.warp % 4);
+          features = load_box_rows<D>(rings.queries.slot(query), Rings::kPanelBytes, row,
+                                      Rings::tile_rows(p, tile), work.lane);
+        }
         rings.queries.consumer_release(query, work.lane);
         query = query.after(1, rings.queries.count);
+        if (!taken) continue;
         apply<T>(p.stage.query_map, features);
         ptx::fence_registers(features.x);
-        float sums[kTiles][4] = {};
+        float sums[kColumns / 8][4] = {};
         float totals[4] = {};
-        RingCursor at = key_value;  // of the tile's own keys
+        const std::int32_t begin = first ? last : tile;  // the first maps the keys of all
+        RingCursor at =
+            key_value.after(static_cast<std::uint32_t>(kept - begin), rings.key_values.count);
         MHLA_CUDA_LOOP
-        for (std::int32_t other = tile; other >= 0; --other) {
+        for (std::int32_t other = begin; other >= 0; --other) {
           const std::uint32_t keys = rings.key_values.slot(at);
-          if (tile == last) {
+          if (first) {
             rings.key_values.consumer_wait(at);
             Tile::template map<E, 32 * Config::kConsumers>(p.stage.key_map, keys,
-                                                           tile_rows(p, other), thread);
+                                                           Rings::tile_rows(p, other), thread);
           }
-          const auto panels = static_cast<std::uint32_t>(D + work.column) / 64;
-          Tile{keys, keys + panels * Tile::kPanelBytes, weight, work.warp % 4, work.lane}.add(
-              totals, sums, features, other == tile);
           at = at.after(1, rings.key_values.count);
+          if (other > tile) continue;
+          const auto panels = static_cast<std::uint32_t>(D + work.column) / 64;
+          Tile{keys, keys + panels * Rings::kPanelBytes, weight, work.warp % 4, work.lane}.add(
+              totals, sums, features, other == tile);
         }
         RowPair den{totals[0] * work.weight, totals[2] * work.weight};
         if (work.mixed) {
-          if (tile == last) rings.mixtures.consumer_wait(mixture);
+          if (first) rings.mixtures.consumer_wait(mixture);
           add_mixture(p, work, features, Mixture{rings.mixtures.slot(mixture)}, den, sums);
         }
         write(p, work, tile, den, sums);
-        rings.key_values.consumer_release(key_value, work.lane);
-        key_value = key_value.after(1, rings.key_values.count);
+        first = false;
+        do {  // those that no tile of the warpgroup to come wants
+          rings.key_values.consumer_release(key_value, work.lane);
+          key_value = key_value.after(1, rings.key_values.count);
+          --kept;
+        } while (kept >= 0 && (kept >= tile || (kTurns && !Config::takes(group, last - kept))));
       }
       if (work.mixed) {
         rings.mixtures.consumer_release(mixture, work.lane);
@@ -239,6 +184,7 @@ struct CausalReadOutSm90 {
   }
 
   /// Adds the part of earlier blocks to the sums, scaled as that is, and to the sums of weights.
+  template <int kTiles>
   static MHLA_DEVICE void add_mixture(const Params& p, const WorkTile& work,
                                       const Fragment<D>& features, const Mixture& mixture,
                                       RowPair& own, float (&sums)[kTiles][4]) {
@@ -257,6 +203,7 @@ struct CausalReadOutSm90 {
   }
 
   /// The outputs of the warp's rows of a tile, those that the block has.
+  template <int kTiles>
   static MHLA_DEVICE void write(const Params& p, const WorkTile& work, std::int32_t tile,
                                 RowPair den, float (&sums)[kTiles][4]) {
     const Normalization& by = p.stage.normalization;
@@ -280,12 +227,13 @@ struct CausalReadOutSm90 {
   }
 
   /// Makes outputs of the sums of rows row.. of a block.
+  template <int kTiles>
   static MHLA_DEVICE void apply_norm(const Params& p, const WorkTile& work, std::int32_t row,
                                      RowPair factors, float (&sums)[kTiles][4]) {
     RowPair squares{0, 0};
     add_squares(squares, sums, factors);
     squares = over_row(squares);
-    if constexpr (Config::kWarpgroups == 2) {
+    if constexpr (8 * kTiles < E) {
       const std::uint32_t shared = Config::barriers(ptx::shared_begin()) + Config::kSquares;
       squares = over_warpgroups(squares, shared, work.warp, work.lane);
     }

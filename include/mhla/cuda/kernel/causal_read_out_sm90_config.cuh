@@ -36,7 +36,7 @@ struct CausalReadOutSm90Config : PersistentConfig<D, E, D == 128> {
   static constexpr int kColumns = E / (D / 64);  // of O, of a warpgroup
 
   using Mixture = MixtureSlot<D, E, P>;
-  static constexpr int kQueries = 2;  // slots of tiles of Q
+  static constexpr int kQueries = D == 128 && E == 128 ? 3 : 2;  // slots of tiles of Q
   static constexpr int kQueryBytes = 64 * D * 2;
   static constexpr int kKeyValueBytes = 64 * (D + E) * 2;
   static constexpr int kMostKeyValues = 8;  // slots of tiles of K and V
@@ -45,6 +45,17 @@ struct CausalReadOutSm90Config : PersistentConfig<D, E, D == 128> {
   static constexpr int kSquares = 512;
   static_assert((2 + kQueries + kMostKeyValues) * Ring::kBarrierBytes <= kSquares);
   static_assert(kSquares + 512 <= CausalReadOutSm90Config::kBarrierBytes);
+
+  /// Whether both warpgroups take tiles of queries by turns, with all of O's columns, and not all
+  /// tiles with half of them: both have tiles then, and registers for so many sums.
+  static MHLA_HOST_DEVICE constexpr bool by_turns(std::int32_t tiles) {
+    return CausalReadOutSm90Config::kWarpgroups == 2 && E == 128 && tiles > 1;
+  }
+  /// Whether a warpgroup takes the n-th tile from the last one on: 0, 3, 4, 7.. or 1, 2, 5, 6..,
+  /// which multiply about as many tiles of keys.
+  static MHLA_HOST_DEVICE constexpr bool takes(std::uint32_t group, std::int32_t n) {
+    return (static_cast<std::uint32_t>(n) + 1) / 2 % 2 == group;
+  }
 
   /// How many slots the rings have.
   struct Slots {
