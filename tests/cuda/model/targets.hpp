@@ -39,12 +39,12 @@ struct Limit {
 inline constexpr double kSlack = 0.85;  ///< of `most`, from where on it is strict
 inline constexpr Limit kLimits[] = {
     {"CausalReadOutSm80", Arch::kSm80, 0.87},
-    {"CausalReadOutSm90", Arch::kSm90a, 0.62},
+    {"CausalReadOutSm90", Arch::kSm90a, 0.40},
     {"FusedSm80", Arch::kSm80, 0.79},
     {"FusedSm90", Arch::kSm90a, 0.53},
     {"MixingSm80", Arch::kSm80, 2.70,
      "each of a row's column tiles loads, splits and stores the coefficients for itself"},
-    {"MixingSm90", Arch::kSm90a, 0.52},
+    {"MixingSm90", Arch::kSm90a, 0.48},
     {"QuadraticSm80", Arch::kSm80, 1.75,
      "weights are scaled and rounded one by one, and keys mapped again for each tile of queries"},
     {"QuadraticSm90", Arch::kSm90a, 0.70},

@@ -120,14 +120,10 @@ struct CausalReadOutSm90 {
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
       const std::int32_t own = p.stage.mixing.own(item.block), last = Rings::tiles(p) - 1;
       const float weight = ptx::ld_global_nc_f32(p.stage.mixing.row(item.block) + own);
-      const WorkTile work{thread / 32,
-                          thread % 32,
-                          kTurns ? 0 : static_cast<int>(group) * kColumns,
-                          own > 0,
-                          Tile::kWeighs ? 1 : weight,
-                          item};
+      const float left = Tile::kWeighs ? 1 : weight;
+      const int column = kTurns ? 0 : static_cast<int>(group) * kColumns;
+      const WorkTile work{thread / 32, thread % 32, column, own > 0, left, item};
       std::int32_t kept = last;  // the tile of keys at key_value
-      bool first = true;
       MHLA_CUDA_LOOP
       for (std::int32_t tile = last; tile >= 0; --tile) {
         rings.queries.consumer_wait(query);
@@ -145,7 +141,8 @@ struct CausalReadOutSm90 {
         ptx::fence_registers(features.x);
         float sums[kColumns / 8][4] = {};
         float totals[4] = {};
-        const std::int32_t begin = first ? last : tile;  // the first maps the keys of all
+        const bool first = kept == last;  // of the warpgroup: maps the keys of all
+        const std::int32_t begin = first ? last : tile;
         RingCursor at =
             key_value.after(static_cast<std::uint32_t>(kept - begin), rings.key_values.count);
         MHLA_CUDA_LOOP
@@ -168,7 +165,6 @@ struct CausalReadOutSm90 {
           add_mixture(p, work, features, Mixture{rings.mixtures.slot(mixture)}, den, sums);
         }
         write(p, work, tile, den, sums);
-        first = false;
         do {  // those that no tile of the warpgroup to come wants
           rings.key_values.consumer_release(key_value, work.lane);
           key_value = key_value.after(1, rings.key_values.count);

@@ -45,10 +45,10 @@ struct KeySumTeam {
     float sums[kOwnRows][2] = {};
     MHLA_CUDA_LOOP
     for (std::int32_t b = 0; b < depth; b += kStrip) {
-      ptx::bar_sync(3, 32 * kWarps);
+      ptx::bar_sync(3, 32 * kWarps);  // all have read the strip before
       store_sums(b, depth);
       store_factors(row, b);
-      ptx::bar_sync(3, 32 * kWarps);
+      ptx::bar_sync(3, 32 * kWarps);  // this one is here
       if (b >= own_depth) continue;
       if (b + kStrip <= p.end(row)) {
         add<true>(row, b, sums);
