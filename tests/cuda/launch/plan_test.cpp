@@ -147,7 +147,8 @@ TEST(Plan, HeadsGoTogetherWhoseSummariesTheSecondCacheKeeps) {
   EXPECT_EQ(prompts(1, 17), Pair(1, 8));  // nothing from 5 to 8 divides 17
   EXPECT_EQ(prompts(1, 18), Pair(1, 6));
   EXPECT_EQ(prompts(9, 3), Pair(2, 3));
-  EXPECT_EQ(prompts(5, 3), Pair(5, 3));  // not twice as many
+  EXPECT_EQ(prompts(3, 3), Pair(2, 3));
+  EXPECT_EQ(prompts(2, 4), Pair(2, 4));  // all 8 are kept
   EXPECT_EQ(prompts(4, 4), Pair(2, 4));
   EXPECT_EQ(prompts(1, 16, 256 * 64), Pair(1, 4));
   EXPECT_EQ(prompts(1, 16, 257 * 64), Pair(1, 16));  // too many rows

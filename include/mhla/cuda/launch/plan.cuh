@@ -116,16 +116,16 @@ constexpr std::int32_t even_share(std::int32_t count, std::int32_t most) {
 }
 
 /// Batch items, or heads of one, whose summaries the second cache keeps, so that mixtures and
-/// outputs find theirs there. All together where it keeps less than a head or more than half of
-/// them, where mixing is no matter of device memory (more than 256 rows read summaries again), and
-/// on sm_80, whose stages are no matter of it either, and begin late.
+/// outputs find theirs there. All together where it keeps less than a head or all of them, where
+/// mixing is no matter of device memory (more than 256 rows read summaries again), and on sm_80,
+/// whose stages are no matter of it either, and begin late.
 template <int D, int E>
 constexpr HeadGroup head_group(const Problem& problem, Arch arch) {
   const std::int32_t mq = problem.query_blocks.blocks(), mk = problem.key_blocks.blocks();
   const std::int64_t parts = problem.op.summaries == Precision::kPair ? 2 : 1;
   const std::int64_t bytes = parts * (2 * D * E) * (mq > mk ? mq : mk);  // of a head
   const std::int64_t kept = kCachedBytes / bytes;                        // heads
-  if (arch == Arch::kSm80 || mq > 256 || kept == 0 || 2 * kept > problem.pairs()) {
+  if (arch == Arch::kSm80 || mq > 256 || kept == 0 || kept >= problem.pairs()) {
     return {problem.batch, problem.heads};
   }
   const auto most = static_cast<std::int32_t>(kept);
