@@ -65,20 +65,18 @@ class CausalReadOutSm80 {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);
   }
   MHLA_DEVICE void operator()(const Params& p) const {
-    constexpr int kAhead = Config::kSlots - 1;
     const WorkTile at = work_tile(p);
     ptx::griddepcontrol_wait();
     if (at.first + at.part * kTokens >= at.last) return;  // of a ragged last block
-    MHLA_CUDA_LOOP
-    for (std::int32_t n = 0; n < kAhead; ++n) copy_item(p, at, n);
+    start_strips<Config::kSlots>([&](std::int32_t n) { copy_item(p, at, n); });
     const float m = ptx::ld_global_nc_f32(p.mixing.row(at.block) + p.mixing.own(at.block));
     Sums sums;
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < at.items; ++n) {
-      ptx::cp_async_wait_group<kAhead - 1>();
-      if (at.is_key(n)) apply_to_copied<T, kThreads>(p.key_map, Rows{at.slot(n)}, ptx::tid_x());
-      ptx::bar_sync();  // item n is here, and nobody reads the one before any more
-      copy_item(p, at, n + kAhead);
+      const auto map_keys = [&] {
+        if (at.is_key(n)) apply_to_copied<T, kThreads>(p.key_map, Rows{at.slot(n)}, ptx::tid_x());
+      };
+      next_strip<Config::kSlots>([&] { copy_item(p, at, n + Config::kSlots - 1); }, map_keys);
       if (n == 0) {
         take_queries(p, at, sums);
       } else if (at.is_state(n)) {
@@ -167,7 +165,6 @@ class CausalReadOutSm80 {
                             at.tokens(part * kTokens + (index - 1) * Values::kRows), thread);
       }
     }
-    ptx::cp_async_commit_group();
   }
 
   static MHLA_DEVICE void take_queries(const Params& p, const WorkTile& at, Sums& sums) {

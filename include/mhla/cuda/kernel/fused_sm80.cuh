@@ -32,7 +32,6 @@
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/region_mixing.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
-#include "mhla/cuda/ptx/copy_async.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
@@ -66,8 +65,7 @@ class FusedSm80 {
     if (at.thread < 8) ptx::st_shared_v4(at.shared + Config::kZeros + at.thread * 16, {});
 
     KeyCursor keys;
-    MHLA_CUDA_LOOP
-    for (int s = 0; s + 1 < Config::kStages; ++s) copy_keys(p, at, keys, s);
+    start_strips<Config::kStages>([&](int s) { copy_keys(p, at, keys, s); });
     const auto rows = static_cast<std::uint32_t>(p.query_blocks.blocks());
     const auto columns = static_cast<std::uint32_t>(p.key_blocks.blocks());
     const auto m = load_mixing<T, kSteps>(p.mixing.data, p.mixing.stride, rows, columns, at.lane);
@@ -75,8 +73,7 @@ class FusedSm80 {
 
     ptx::bar_sync();  // all summaries are there, and the ring is free
     QueryCursor queries;
-    MHLA_CUDA_LOOP
-    for (int s = 0; s + 1 < Config::kQueryStages; ++s) copy_queries(p, at, queries, s);
+    start_strips<Config::kQueryStages>([&](int s) { copy_queries(p, at, queries, s); });
     VectorMixing<Config::kWarps, kRegions, D> key_sums{at.key_sum(0), at.warp, at.lane, {}};
     if (normalized) key_sums.mix(p.mixing.data, p.mixing.stride, rows, columns);
     mix_regions<T, Config::kWarps>(at.regions(), m, at.shared + Config::kZeros, rows, columns,
@@ -163,7 +160,6 @@ class FusedSm80 {
       }
       ahead.advance(p.key_blocks.slots());
     }
-    ptx::cp_async_commit_group();
   }
 
   static MHLA_DEVICE void summarize(const Params& p, const WorkTile& at, KeyCursor& ahead) {
@@ -175,9 +171,7 @@ class FusedSm80 {
       float key_sums[Config::kRowTiles][4] = {};
       MHLA_CUDA_LOOP
       for (std::int32_t slot = 0; slot < slots; slot += Config::kTokens) {
-        ptx::cp_async_wait_group<Config::kStages - 2>();
-        ptx::bar_sync();  // the stage is there for all, and the one before has been read by all
-        copy_keys(p, at, ahead, free);
+        next_strip<Config::kStages>([&] { copy_keys(p, at, ahead, free); });
         const KeyTile k{at.stage(stage)};
         const ValueTile v{k.begin + KeyTile::kBytes};
         MHLA_CUDA_UNROLL
@@ -232,7 +226,6 @@ class FusedSm80 {
           BlockTokens{p.query_blocks, p.query_blocks.origin(ahead.block), ahead.slot}, at.thread);
       ahead.advance(p.query_blocks.slots());
     }
-    ptx::cp_async_commit_group();
   }
 
   static MHLA_DEVICE void read_out(const Params& p, const WorkTile& at, QueryCursor& ahead) {
@@ -241,10 +234,7 @@ class FusedSm80 {
     QueryCursor now;
     MHLA_CUDA_LOOP
     for (; now.block < blocks; now.advance(slots)) {
-      ptx::cp_async_wait_group<Config::kQueryStages - 2>();
-      ptx::bar_sync();  // the stage is there for all, and the one before has been written out by
-                        // all
-      copy_queries(p, at, ahead, free);
+      next_strip<Config::kQueryStages>([&] { copy_queries(p, at, ahead, free); });
       const std::uint32_t rows =
           at.shared + stage * Config::kQueryStageBytes + at.group * QueryTile::kBytes;
       if (now.slot + static_cast<std::int32_t>(16 * at.group) < slots) read_rows(p, at, rows, now);

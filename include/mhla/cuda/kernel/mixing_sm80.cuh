@@ -42,7 +42,6 @@
 #include "mhla/cuda/kernel/mixing_sm80_config.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
-#include "mhla/cuda/ptx/copy_async.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
@@ -148,21 +147,16 @@ struct MixingSm80 {
 
   static MHLA_DEVICE void mix_summaries(const Params& p, const WorkTile& at) {
     const std::int32_t strips = (at.depth + kStrip - 1) / kStrip;
-    MHLA_CUDA_UNROLL
-    for (int strip = 0; strip < kStages - 1; ++strip) {
+    const auto copy = [&](std::int32_t strip) {
       if (strip < strips) copy_strip(p, at, strip);
-      ptx::cp_async_commit_group();
-    }
+    };
+    start_strips<kStages>(copy);
     store_factors(at, 0, load_coefficients(p, at, 0));
     Coefficients ahead = load_coefficients(p, at, 1);
     Sums sums{};
     MHLA_CUDA_LOOP
     for (std::int32_t strip = 0; strip < strips; ++strip) {
-      ptx::cp_async_wait_group<kStages - 2>();
-      ptx::bar_sync();  // the strip is here, and nobody reads the one before any more
-      const std::int32_t next = strip + kStages - 1;
-      if (next < strips) copy_strip(p, at, next);
-      ptx::cp_async_commit_group();
+      next_strip<kStages>([&] { copy(strip + kStages - 1); });
       store_factors(at, strip + 1, ahead);
       ahead = load_coefficients(p, at, strip + 2);
       add_strip(p, at, strip, sums);

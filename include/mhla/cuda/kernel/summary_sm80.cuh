@@ -92,19 +92,14 @@ struct SummarySm80 {
     const std::int32_t strips = (p.blocks.slots() - 1) / kStrip + 1;
     ptx::griddepcontrol_wait();
     ptx::griddepcontrol_launch_dependents();
-    MHLA_CUDA_UNROLL
-    for (int strip = 0; strip < kStages - 1; ++strip) {
+    const auto copy = [&](std::int32_t strip) {
       if (strip < strips) copy_strip(p, at, strip);
-      ptx::cp_async_commit_group();
-    }
+    };
+    start_strips<kStages>(copy);
     Sums sums{};
     MHLA_CUDA_LOOP
     for (std::int32_t strip = 0; strip < strips; ++strip) {
-      ptx::cp_async_wait_group<kStages - 2>();
-      ptx::bar_sync();  // the strip is here, and nobody reads the one before any more
-      const std::int32_t next = strip + kStages - 1;
-      if (next < strips) copy_strip(p, at, next);
-      ptx::cp_async_commit_group();
+      next_strip<kStages>([&] { copy(strip + kStages - 1); });
       add_strip(p, at, strip, sums);
     }
     if (p.out.key_sum != nullptr) write_key_sum(p, at, sums);
