@@ -25,14 +25,20 @@ struct Listing {
 
 namespace mhla::cuda {
 
-#define MHLA_LAUNCHED(type, causal)                                                   \
-  template void run<type, build::kWidth, build::kValueWidth, causal, build::Listing>( \
-      const Plan&, const Problem&, MixingArray, unsigned char*, const Device&,        \
+#define MHLA_LAUNCHED(type, causal, rotary)                                                   \
+  template void run<type, build::kWidth, build::kValueWidth, causal, rotary, build::Listing>( \
+      const Plan&, const Problem&, MixingArray, unsigned char*, const Device&,                \
       const build::Listing&);
-MHLA_LAUNCHED(bfloat16, false)
-MHLA_LAUNCHED(bfloat16, true)
-MHLA_LAUNCHED(half, false)
-MHLA_LAUNCHED(half, true)
+MHLA_LAUNCHED(bfloat16, false, false)
+MHLA_LAUNCHED(bfloat16, true, false)
+MHLA_LAUNCHED(half, false, false)
+MHLA_LAUNCHED(half, true, false)
+#if MHLA_WIDTH != 72
+MHLA_LAUNCHED(bfloat16, false, true)
+MHLA_LAUNCHED(bfloat16, true, true)
+MHLA_LAUNCHED(half, false, true)
+MHLA_LAUNCHED(half, true, true)
+#endif
 
 #define MHLA_PREFILLED(type)                                                                     \
   template void run_prefill<type, build::kWidth, build::kValueWidth, build::Listing>(            \

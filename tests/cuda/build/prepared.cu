@@ -67,9 +67,9 @@ using mhla::Index;
 using stand_in::Arguments, stand_in::asked, stand_in::calls, stand_in::expect;
 using stand_in::microseconds;
 
-template <class Call>
-void check(Call& call, Arguments a, const std::string& name) {
-  const auto run = [&] { call.run(a.in, a.mixing, a.out, a.workspace, nullptr); };
+template <class Call, class... Rotary>
+void check(Call& call, Arguments a, const std::string& name, const Rotary&... rotary) {
+  const auto run = [&] { call.run(a.in, a.mixing, a.out, a.workspace, nullptr, rotary...); };
   asked();
   run();
   const stand_in::Calls first = asked();
@@ -196,6 +196,12 @@ int main(int count, char**) {
   expect(all.plan().form == mhla::cuda::Form::kThreeStage, "the form");
   check(all, a, "bidirectional");
   check(earlier, a, "causal");
+  const mhla::MatrixView<const float> angles{reinterpret_cast<const float*>(Arguments::address(8)),
+                                             Arguments::kTokens, 64, 64};
+  const mhla::cuda::Rotary rotary{angles, angles};
+  auto turning = mhla::cuda::prepare_bidirectional<64, 64>(a.in, a.blocks, a.blocks, a.op, a.out,
+                                                           a.device, rotary);
+  check(turning, a, "bidirectional with a rotary embedding", rotary);
   check_refusals(all);
   stand_in::check_package();
   MiddleRank ranks;

@@ -49,6 +49,7 @@ struct Outcome {
   mhla::cuda::Plan plan;
   double worst;                   ///< error over its bound
   std::uint64_t tensor_bytes;     ///< q, k, v read and o written
+  std::uint64_t angle_bytes;      ///< read
   std::uint64_t workspace_bytes;  ///< read and written
   std::uint64_t bank_conflicts;
   int early_launches;
@@ -70,11 +71,15 @@ mhla::cuda::Problem problem_of(Call<T>& call) {
           .query_blocks = blocks(call.tokens, call.block),
           .key_blocks = blocks(call.key_tokens, call.key_block),
           .op = call.op,
+          .rotary = call.rotary(),
+          .query_angles = {call.query_angles.data(), call.q.width()},
+          .key_angles = {call.key_angles.data(), call.k.width()},
           .causal = call.causal};
 }
 
 /// Runs a call under a schedule.
-template <int D, int E, class T>
+/// \tparam kRotary  call.rotary()
+template <int D, int E, bool kRotary = false, class T>
 Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device target,
                  unsigned seed) {
   using emulator::Access;
@@ -86,21 +91,30 @@ Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device
   device.track("v", call.v.raw(), call.v.bytes(), Access::kRead);
   device.track("mixing", call.mixing.raw(), call.mixing.bytes(), Access::kRead);
   device.track("o", call.o.raw(), call.o.bytes(), Access::kWrite);
+  if (kRotary) {
+    device.track("query angles", call.query_angles.raw(), call.query_angles.bytes(), Access::kRead);
+    device.track("key angles", call.key_angles.raw(), call.key_angles.bytes(), Access::kRead);
+  }
   if (plan.workspace_bytes > 0) {
     device.track("workspace", workspace.data(), plan.workspace_bytes, Access::kReadWrite);
   }
   const EmulatedStream stream(device);
   const mhla::cuda::MixingArray mixing{call.mixing.data(), problem.key_blocks.blocks()};
   if (call.causal) {
-    mhla::cuda::run<T, D, E, true>(plan, problem, mixing, workspace.data(), target, stream);
+    mhla::cuda::run<T, D, E, true, kRotary>(plan, problem, mixing, workspace.data(), target,
+                                            stream);
   } else {
-    mhla::cuda::run<T, D, E, false>(plan, problem, mixing, workspace.data(), target, stream);
+    mhla::cuda::run<T, D, E, false, kRotary>(plan, problem, mixing, workspace.data(), target,
+                                             stream);
   }
 
-  Outcome outcome{plan, 0, 0, 0, 0, stream.early_launches()};
+  Outcome outcome{plan, 0, 0, 0, 0, 0, stream.early_launches()};
   for (const emulator::Report& report : stream.reports()) {
     for (const char* name : {"q", "k", "v"}) outcome.tensor_bytes += report.bytes_read(name);
     outcome.tensor_bytes += report.bytes_written("o");
+    if (kRotary) {
+      outcome.angle_bytes += report.bytes_read("query angles") + report.bytes_read("key angles");
+    }
     if (plan.workspace_bytes > 0) {
       outcome.workspace_bytes += report.bytes_read("workspace") + report.bytes_written("workspace");
     }
@@ -111,10 +125,10 @@ Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device
 }
 
 /// Runs a call under a schedule and compares every output with the reference.
-template <int D, int E, class T>
+template <int D, int E, bool kRotary = false, class T>
 Outcome run_and_compare(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device target,
                         unsigned seed) {
-  Outcome outcome = run_only<D, E>(call, plan, target, seed);
+  Outcome outcome = run_only<D, E, kRotary>(call, plan, target, seed);
   const int widest = std::max({call.q.tokens(), call.k.tokens(), D, E});
   const double chain = 2.0 * widest + 2.0 * std::sqrt(static_cast<double>(call.mixing.size())) + 64;
   for (int b = 0; b < call.q.batches(); ++b) {

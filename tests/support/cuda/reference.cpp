@@ -6,6 +6,7 @@
 
 #include "mhla/attention/bidirectional.hpp"
 #include "mhla/attention/causal.hpp"
+#include "mhla/layer/rotary.hpp"
 #include "support/cuda/exact_phi.hpp"
 
 namespace cuda_test {
@@ -21,16 +22,41 @@ Numbers head(const Tensor<T>& x, int b, int h, F&& f) {
   return numbers;
 }
 
+/// Features that turn by angles, if there are any.
+Numbers turned(const Numbers& x, const Array<float>& angles) {
+  if (angles.size() == 0) return x;
+  Numbers table(x.rows(), x.cols()), y = x;
+  for (Eigen::Index i = 0; i < x.size(); ++i) table.data()[i] = angles.value(i);
+  const mhla::RotaryRows<double> rows{table.data(), x.rows(), x.cols(),
+                                      mhla::RotaryPairs::kInterleaved};
+  mhla::rotary(x, rows, 1, y);
+  return y;
+}
+
+/// Magnitudes of features, with eta, and of what turned ones are sums of.
+Numbers magnitudes(const Numbers& x, double eta) { return (x.array().abs() + eta).matrix(); }
+Numbers turned_magnitudes(const Numbers& x, const Array<float>& angles, double eta) {
+  const Numbers plus = magnitudes(x, eta);
+  if (angles.size() == 0) return plus;
+  Numbers y = plus;
+  for (Eigen::Index i = 0; i < x.size(); i += 2) {
+    const double cos = std::abs(angles.value(i)), sin = std::abs(angles.value(i + 1));
+    const double* const own = plus.data() + i;
+    y.data()[i] = own[0] * cos + own[1] * sin + eta;
+    y.data()[i + 1] = own[1] * cos + own[0] * sin + eta;
+  }
+  return y;
+}
+
 /// The CPU's form on features.
 template <class Z>
-Numbers attend(const CallOptions& call, const Numbers& q, const Numbers& k, const Numbers& v,
-               const Numbers& mixing, Z normalizer, double scale) {
+Numbers attend(const CallOptions& call, const mhla::Inputs<double>& in, const Numbers& mixing,
+               Z normalizer, double scale) {
   const mhla::Operator op{mhla::Identity{}, mhla::Identity{}, normalizer, scale};
-  Numbers o(q.rows(), v.cols());
-  const mhla::Inputs<double> in{.q = q, .k = k, .v = v};
+  Numbers o(in.q.rows, in.v.cols);
   if constexpr (!std::is_same_v<Z, mhla::CrossQuery>) {
     if (call.causal) {
-      mhla::causal(in, mhla::Contiguous(q.rows(), call.block[2]),
+      mhla::causal(in, mhla::Contiguous(o.rows(), call.block[2]),
                    mhla::MixingMatrix<double>(mixing), op, o);
       return o;
     }
@@ -60,24 +86,22 @@ Expected expected(const Call<T>& call, int b, int h, double chain) {
   Numbers mixing(rows, call.mixing.size() / rows);
   for (std::int64_t i = 0; i < call.mixing.size(); ++i) mixing.data()[i] = call.mixing.value(i);
 
-  const auto run = [&](const Numbers& qs, const Numbers& ks, const Numbers& vs, const Numbers& m,
+  const auto run = [&](const mhla::Inputs<double>& in, const Numbers& m,
                        double own_eps) -> Numbers {
     switch (op.denominator) {
       case mhla::cuda::Denominator::kKeySum:
-        return attend(call, qs, ks, vs, m, mhla::KeySum{own_eps}, scale);
+        return attend(call, in, m, mhla::KeySum{own_eps}, scale);
       case mhla::cuda::Denominator::kCrossQuery:
-        return attend(call, qs, ks, vs, m, mhla::CrossQuery{own_eps}, scale);
+        return attend(call, in, m, mhla::CrossQuery{own_eps}, scale);
       default:
-        return attend(call, qs, ks, vs, m, mhla::NoNormalizer{}, scale);
+        return attend(call, in, m, mhla::NoNormalizer{}, scale);
     }
   };
   const auto sums = [&](const Numbers& qs, const Numbers& ks, const Numbers& vs, const Numbers& m) {
-    return attend(call, qs, ks, vs, m, mhla::NoNormalizer{}, 1);
+    return attend(call, {.q = qs, .k = ks, .v = vs}, m, mhla::NoNormalizer{}, 1);
   };
   // With magnitudes for numbers; what eta adds to summaries and mixtures, and to weights.
-  const auto magnitude = [&](const Numbers& values) {
-    const Numbers plus_q = (q.array().abs() + eta).matrix(),
-                  plus_k = (k.array().abs() + eta).matrix();
+  const auto magnitude = [&](const Numbers& plus_q, const Numbers& plus_k, const Numbers& values) {
     const Numbers plus_v = values.cwiseAbs(), plus_m = mixing.cwiseAbs();
     Numbers a = sums(plus_q, plus_k, plus_v, plus_m);
     const auto& w = call.key_block;
@@ -87,22 +111,27 @@ Expected expected(const Call<T>& call, int b, int h, double chain) {
     return Numbers(a.rowwise() + eta * plus_v.colwise().sum());
   };
 
-  Expected result{run(q, k, v, mixing, eps), Numbers()};
+  const Numbers turned_q = turned(q, call.query_angles), turned_k = turned(k, call.key_angles);
+  mhla::Inputs<double> in{.q = turned_q, .k = turned_k, .v = v};
+  if (call.rotary()) in.normalizer_q = q, in.normalizer_k = k;
+  Expected result{run(in, mixing, eps), Numbers()};
   const double growth = gamma(chain);
-  const double e_n = std::pow(1 + u, 5) * (1 + growth) - 1,
+  const double e_n = std::pow(1 + u, call.rotary() ? 7 : 5) * (1 + growth) - 1,
                e_d = std::pow(1 + u, 3) * (1 + growth) - 1;
-  const Numbers a = magnitude(v);
+  const Numbers a = magnitude(turned_magnitudes(q, call.query_angles, eta),
+                              turned_magnitudes(k, call.key_angles, eta), v);
   result.bound.resizeLike(result.o);
   Numbers z = Numbers::Zero(q.rows(), 1), den = Numbers::Ones(q.rows(), 1);
   if (op.denominator == mhla::cuda::Denominator::kKeySum) {
-    z = magnitude(ones);
+    z = magnitude(magnitudes(q, eta), magnitudes(k, eta), ones);
     den = (scale * sums(q, k, ones, mixing).array() + eps).matrix();
   } else if (op.denominator == mhla::cuda::Denominator::kCrossQuery) {
     const Numbers one_q = q.cwiseAbs(), one_k = k.cwiseAbs(), one_m = mixing.cwiseAbs();
     const auto denominators = [&](const Numbers& qs, const Numbers& ks, const Numbers& m,
                                   double e) {
       return Numbers(
-          (scale * sums(qs, ks, ones, m).array() / run(qs, ks, ones, m, e).array()).matrix());
+          (scale * sums(qs, ks, ones, m).array() / run({.q = qs, .k = ks, .v = ones}, m, e).array())
+              .matrix());
     };
     den = denominators(q, k, mixing, eps);
     z = (denominators((one_q.array() + eta).matrix(), (one_k.array() + eta).matrix(), one_m, 0) /

@@ -16,9 +16,12 @@
 ///
 /// and gamma_n for the n float additions and products of the longest chain,
 ///
-///     |n^ - n| <= e_n A+,   e_n = (1 + u)^5 (1 + gamma_n) - 1
+///     |n^ - n| <= e_n A+,   e_n = (1 + u)^5 (1 + gamma_n) - 1, ^7 where features turn
 ///     |d^ - d| <= e_d Z+,   e_d = (1 + u)^3 (1 + gamma_n) - 1
 ///     |o^ - o| <= s (e_n A+ + e_d |o| Z+) / (|den| - s e_d Z+),  then rounded once more.
+///
+/// Features that turn are rounded once more, and may be less than what they are sums of: in A+ they
+/// are |x cos t| + |y sin t| + eta, x and y those of the pair with eta.
 
 #include "mhla/core/matrix.hpp"
 #include "mhla/cuda/launch/problem.cuh"
@@ -42,6 +45,10 @@ template <class T>
 struct Call : CallOptions {
   Tensor<T> q, k, v, o;
   Array<float> mixing;  ///< [Mq,Mk]
+  /// Angles by which features turn, cosine and sine of each pair, [Nq,D] and [Nk,D]; or of no size.
+  Array<float> query_angles{0}, key_angles{0};
+
+  bool rotary() const { return query_angles.size() > 0; }
 };
 
 /// Outputs of one (batch item, head), and by how much they may be off.

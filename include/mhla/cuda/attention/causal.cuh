@@ -17,10 +17,11 @@ namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 
 /// How causal() with these arguments computes, in how much workspace. The data of the tensors is
 /// not read. \throws shape_error, option_error as causal() does.
-template <int D, int E, DeviceScalar T>
+template <int D, int E, DeviceScalar T, class R = NoRotary>
 Plan causal_plan(const Inputs<T>& in, const TokenBlocks& blocks, const Operator& op,
-                 std::type_identity_t<TensorView<T>> out, const Device& device) {
-  return prepare_causal<D, E>(in, blocks, op, out, device).plan();
+                 std::type_identity_t<TensorView<T>> out, const Device& device,
+                 const R& rotary = {}) {
+  return prepare_causal<D, E>(in, blocks, op, out, device, rotary).plan();
 }
 
 /// Puts the computation of `out` [B, N, H, E] into a stream, on the terms of cuda::bidirectional.
@@ -28,13 +29,15 @@ Plan causal_plan(const Inputs<T>& in, const TokenBlocks& blocks, const Operator&
 /// \param mixing     at least [M, M], rows dense; of the leading part the lower triangle is read
 /// \param workspace  at least the plan's workspace_bytes, at a multiple of 256
 /// \param device     current_device()
+/// \param rotary     a Rotary where features turn, without denominators
 /// \throws shape_error, option_error for what does not fit, before anything is launched; cuda_error
 ///         if `device` is not the current one's, or CUDA refuses a launch.
-template <int D, int E, DeviceScalar T>
+template <int D, int E, DeviceScalar T, class R = NoRotary>
 void causal(const Inputs<T>& in, const TokenBlocks& blocks, MatrixView<const float> mixing,
             const Operator& op, std::type_identity_t<TensorView<T>> out, Workspace workspace,
-            const Device& device, cudaStream_t stream) {
-  prepare_causal<D, E>(in, blocks, op, out, device).run(in, mixing, out, workspace, stream);
+            const Device& device, cudaStream_t stream, const R& rotary = {}) {
+  prepare_causal<D, E>(in, blocks, op, out, device, rotary)
+      .run(in, mixing, out, workspace, stream, rotary);
 }
 
 }  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS

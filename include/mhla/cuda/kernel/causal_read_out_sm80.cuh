@@ -11,7 +11,8 @@
 /// with S~_i of earlier blocks as it is stored (high + low for Precision::kPair, nothing for i = 0,
 /// where it is zero and not read), phi rounded to T, and P multiplied by m_ii in float and rounded
 /// to T before it enters either sum: of half, it must stay below 65520. Norm and gate of o where
-/// wanted (tile/output_norm.cuh).
+/// wanted (tile/output_norm.cuh). With kRotary phi(q_t) and phi(k_j) turn (tile/rotary.cuh) before
+/// they are multiplied, and there are no denominators: those would want P of what does not turn.
 ///
 /// A thread block has 64 tokens of one block of one pair, its 4 warps 16 each, over all of E; along
 /// x: pair, then block, then part of the block. What it multiplies comes as items through one ring
@@ -43,14 +44,16 @@
 #include "mhla/cuda/tile/output_norm.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/product.cuh"
+#include "mhla/cuda/tile/rotary.cuh"
 #include "mhla/cuda/tile/rows.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
 #include "mhla/cuda/tile/triangular_product.cuh"
 
 namespace mhla::cuda {
 
-template <class T, int D, int E, Precision P>
+template <class T, int D, int E, Precision P, bool kRotary = false>
 class CausalReadOutSm80 {
+  static_assert(!kRotary || D != 72, "features turn in widths of 64 and 128");
   using Config = CausalReadOutConfig<D, E, P>;
 
  public:
@@ -73,10 +76,8 @@ class CausalReadOutSm80 {
     Sums sums;
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < at.items; ++n) {
-      const auto map_keys = [&] {
-        if (at.is_key(n)) apply_to_copied<T, kThreads>(p.key_map, Rows{at.slot(n)}, ptx::tid_x());
-      };
-      next_strip<Config::kSlots>([&] { copy_item(p, at, n + Config::kSlots - 1); }, map_keys);
+      next_strip<Config::kSlots>([&] { copy_item(p, at, n + Config::kSlots - 1); },
+                                 [&] { map_copied(p, at, n); });
       if (n == 0) {
         take_queries(p, at, sums);
       } else if (at.is_state(n)) {
@@ -167,9 +168,25 @@ class CausalReadOutSm80 {
     }
   }
 
+  /// phi(k) where the thread copied keys to. What turns does so there, queries too.
+  static MHLA_DEVICE void map_copied(const Params& p, const WorkTile& at, std::int32_t n) {
+    const Rows rows{at.slot(n)};
+    const std::uint32_t thread = ptx::tid_x();
+    if (at.is_key(n)) {
+      apply_to_copied<T, kThreads>(p.key_map, rows, thread);
+      if constexpr (kRotary) {
+        const ConsecutiveTokens tokens = at.tokens(at.keys(n).part * kTokens);
+        rotate_copied<T, kThreads>(p.key_angles, rows, tokens, thread);
+      }
+    } else if (kRotary && n == 0) {
+      apply_to_copied<T, kThreads>(p.query_map, rows, thread);
+      rotate_copied<T, kThreads>(p.query_angles, rows, at.tokens(at.part * kTokens), thread);
+    }
+  }
+
   static MHLA_DEVICE void take_queries(const Params& p, const WorkTile& at, Sums& sums) {
     sums.rows = load_rows(Rows{at.slot(0)}, 16 * at.warp, at.lane);
-    apply<T>(p.query_map, sums.rows);
+    if constexpr (!kRotary) apply<T>(p.query_map, sums.rows);
     if (at.states > 0 && p.normalization.denominator == Denominator::kKeySum) {
       sums.earlier = row_products<T>(sums.rows, at.shared + Config::kKeySum, at.lane);
     }

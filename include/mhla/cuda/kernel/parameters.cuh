@@ -10,6 +10,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/tile/feature_map.cuh"
 #include "mhla/cuda/tile/output_norm.cuh"
+#include "mhla/cuda/tile/rotary.cuh"
 #include "mhla/cuda/tile/token_blocks.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
 
@@ -95,6 +96,7 @@ struct SummaryParameters {
   std::int32_t heads;
   FeatureMap map;
   SummaryArray out;
+  RotaryAngles angles{};  ///< of keys, for kernels that turn them
 };
 
 /// A mixing matrix in the type of the tensors, of Precision::kPair as high + low: 0 where b does
@@ -152,6 +154,7 @@ struct ReadOutParameters {
   const float* scores;  ///< [pairs, M, W] of kCrossQuery
   MixingArray mixing;   ///< for kCrossQuery
   OutputNorm norm{};
+  RotaryAngles angles{};  ///< of queries, for kernels that turn them
 };
 
 /// The same with the part of the token's own block, over earlier tokens and itself:
@@ -169,6 +172,8 @@ struct CausalReadOutParameters {
   Normalization normalization;
   MixingArray mixing;
   OutputNorm norm{};
+  RotaryAngles query_angles{};  ///< for kernels that turn them
+  RotaryAngles key_angles{};
 };
 
 /// o_t = sum_j m_(block of t)(block of j) phi(q_t).phi(k_j) v_j / den_t, without summaries:

@@ -8,7 +8,8 @@
 ///     den_t = sum_b m_ib s_bw                    Denominator::kCrossQuery, w the slot of t: scores
 ///                                                of every slot of every block are read
 ///
-/// with phi(q_t) rounded to T and S~_i as it is stored, high + low for Precision::kPair. Norm and
+/// with phi(q_t) rounded to T and S~_i as it is stored, high + low for Precision::kPair. With
+/// kRotary phi(q_t) turns (tile/rotary.cuh) before it is multiplied with S~_i. Norm and
 /// gate of o where wanted (tile/output_norm.cuh): products of (128, 256) are made twice then, first
 /// for the squares of all columns.
 ///
@@ -42,6 +43,7 @@
 #include "mhla/cuda/tile/output_norm.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/product.cuh"
+#include "mhla/cuda/tile/rotary.cuh"
 #include "mhla/cuda/tile/rows.cuh"
 #include "mhla/cuda/tile/token_blocks.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
@@ -72,7 +74,7 @@ struct ReadOutConfig {
   static_assert(kBytes <= shared_limit(Arch::kSm80), "S~ and a stage fit into shared memory");
 };
 
-template <class T, int D, int E, Precision P>
+template <class T, int D, int E, Precision P, bool kRotary = false>
 class ReadOutSm80 {
   using Config = ReadOutConfig<D, E, P>;
 
@@ -118,6 +120,11 @@ class ReadOutSm80 {
     MHLA_DEVICE ListedTokens tokens(std::int32_t strip) const {
       return {shared + Config::kTokens, 16 * strip};
     }
+    /// Of the thread's rows of the strip.
+    MHLA_DEVICE TokenPair row_tokens(std::int32_t strip) const {
+      const auto row = static_cast<std::int32_t>(lane / 4);
+      return {tokens(strip)(row), tokens(strip)(row + 8)};
+    }
     MHLA_DEVICE std::uint32_t denominators() const { return shared + Config::kDenominators; }
   };
 
@@ -135,8 +142,8 @@ class ReadOutSm80 {
 
 // -------------------------------------------------------------------------------------------------
 
-template <class T, int D, int E, Precision P>
-MHLA_DEVICE void ReadOutSm80<T, D, E, P>::operator()(const Params& p) const {
+template <class T, int D, int E, Precision P, bool kRotary>
+MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary>::operator()(const Params& p) const {
   const WorkTile at = work_tile(p);
   ptx::griddepcontrol_wait();
   copy_mixture(p, at);
@@ -157,8 +164,8 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P>::operator()(const Params& p) const {
   }
 }
 
-template <class T, int D, int E, Precision P>
-MHLA_DEVICE auto ReadOutSm80<T, D, E, P>::work_tile(const Params& p) -> WorkTile {
+template <class T, int D, int E, Precision P, bool kRotary>
+MHLA_DEVICE auto ReadOutSm80<T, D, E, P, kRotary>::work_tile(const Params& p) -> WorkTile {
   const std::uint32_t thread = ptx::tid_x();
   const std::uint32_t index = ptx::ctaid_x();
   const std::uint32_t item = index / parts(p);
@@ -179,8 +186,9 @@ MHLA_DEVICE auto ReadOutSm80<T, D, E, P>::work_tile(const Params& p) -> WorkTile
 }
 
 /// Starts the copies of S~_i and z~_i.
-template <class T, int D, int E, Precision P>
-MHLA_DEVICE void ReadOutSm80<T, D, E, P>::copy_mixture(const Params& p, const WorkTile& at) {
+template <class T, int D, int E, Precision P, bool kRotary>
+MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary>::copy_mixture(const Params& p,
+                                                                const WorkTile& at) {
   constexpr std::int64_t kBytes = std::int64_t{2} * D * E;
   const ConsecutiveTokens rows{0, D};
   copy_rows<kThreads>(at.mixture(0), p.mixtures.high + at.item * kBytes, 2 * E, rows, at.thread);
@@ -195,9 +203,9 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P>::copy_mixture(const Params& p, const Wo
 }
 
 /// Starts the copies of a strip, if there is one.
-template <class T, int D, int E, Precision P>
-MHLA_DEVICE void ReadOutSm80<T, D, E, P>::copy_strip(const Params& p, const WorkTile& at,
-                                                     std::int32_t strip) {
+template <class T, int D, int E, Precision P, bool kRotary>
+MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary>::copy_strip(const Params& p, const WorkTile& at,
+                                                              std::int32_t strip) {
   if (strip < at.strips) {
     copy_rows<32>(at.stage(strip), p.q.head(at.pair), p.q.token_stride, at.tokens(strip), at.lane);
   }
@@ -205,8 +213,9 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P>::copy_strip(const Params& p, const Work
 }
 
 /// sum_b m_ib s_bw of the slots, 0 for empty ones.
-template <class T, int D, int E, Precision P>
-MHLA_DEVICE void ReadOutSm80<T, D, E, P>::store_cross_sums(const Params& p, const WorkTile& at) {
+template <class T, int D, int E, Precision P, bool kRotary>
+MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary>::store_cross_sums(const Params& p,
+                                                                    const WorkTile& at) {
   const float* const m = p.mixing.row(at.block);
   const std::int32_t width = p.blocks.slots();
   MHLA_CUDA_LOOP
@@ -222,9 +231,10 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P>::store_cross_sums(const Params& p, cons
 }
 
 /// The outputs of the 16 slots that are in the strip's stage, which is free afterwards.
-template <class T, int D, int E, Precision P>
-MHLA_DEVICE void ReadOutSm80<T, D, E, P>::read_out_strip(const Params& p, const WorkTile& at,
-                                                         std::int32_t strip) {
+template <class T, int D, int E, Precision P, bool kRotary>
+MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary>::read_out_strip(const Params& p,
+                                                                  const WorkTile& at,
+                                                                  std::int32_t strip) {
   const Strip stage = at.stage(strip);
   Fragment<D> rows = load_rows(stage, 0, at.lane);
   apply<T>(p.map, rows);
@@ -238,6 +248,7 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P>::read_out_strip(const Params& p, const 
   }
   const float unit = inverse_power(p.mixtures.scale);
   factors = {p.normalization.factor(factors.x) * unit, p.normalization.factor(factors.x_8) * unit};
+  if constexpr (kRotary) rotate<T>(rows, p.angles, at.row_tokens(strip), at.lane);
   ptx::bar_warp_sync();  // all have their part of Q
   const auto multiply_columns = [&](int column, float(&sums)[D / 8][4]) {
     multiply<T>(sums, rows, at.mixture(0), 0, column / 8, at.lane);
@@ -259,10 +270,8 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P>::read_out_strip(const Params& p, const 
     RowPair own = factors;
     if (p.norm.normed) {
       if constexpr (E == D) add_squares(squares, sums, factors);
-      const auto row = static_cast<std::int32_t>(at.lane / 4);
-      const ListedTokens tokens = at.tokens(strip);
       p.norm.template apply<T>(sums, p.norm.template scaled<E>(factors, over_row(squares)), column,
-                               at.pair, {tokens(row), tokens(row + 8)}, at.lane);
+                               at.pair, at.row_tokens(strip), at.lane);
       own = {1, 1};
     }
     write_sums<T>(sums, own, stage, p.o.head(at.pair) + 2 * column, p.o.token_stride,

@@ -3,16 +3,16 @@
 /// \file
 /// Outputs of every query, with the copy engine and wgmma, for (72, 72) mma.sync:
 ///
-///     o_t = factor(den_t) phi(q_t)^T S~_i,   t in block i
+///     o_t = factor(den_t) phi(q_t)^T S~_i,   t in block i; with kRotary phi(q_t) turns for it
 ///     den_t = phi(q_t) . z~_i                            kKeySum
 ///     den_t = sum_b m_ib s_bw, w the slot of t           kCrossQuery
 ///
 /// Thread blocks stay (persistent_sm90.cuh). A thread behind the warpgroups loads, into two rings:
 /// S~_i as E / 64 panels of [D][64], where wgmma reads them, or as it is for (72, 72), with z~_i
 /// behind; and the boxes of Q (tile/token_boxes.cuh). D / 64 warpgroups take turns at tiles of 64
-/// slots of a box: Q to registers, phi; den, and products; norm and gate of O
-/// (tile/output_norm.cuh), where wanted; O to where Q was, E columns there. The copy engine takes a
-/// box of O from there, its tokens alone, started by that thread before it loads there again.
+/// slots of a box: Q to registers, phi; den, and products; norm and gate (tile/output_norm.cuh); O
+/// to where Q was, E columns there. The copy engine takes a box of O from there, its tokens alone,
+/// started by that thread before it loads there again.
 ///
 ///     (D, E)        threads      per multiprocessor    slots of S~, at most    sums of a thread
 ///     (64, 64)      128 + 32     2 thread blocks       3                       32
@@ -21,9 +21,8 @@
 ///     (128, 256)    256 + 128    1                     2                       128
 ///
 /// Shared memory: the rings, 16 bytes of barriers a slot, 32 bytes a box for where it goes.
-/// Device memory: Q, S~ and z~ once, O once; mixtures stay in the second cache longest. Of
-/// kCrossQuery the M W scores of a pair for each of its blocks. Source: arXiv:2601.07832,
-/// section 4.1, eq. (4).
+/// Device memory: Q, S~, z~ and O once, of kCrossQuery the M W scores of a pair for each block of
+/// it; mixtures stay in the second cache longest. Source: arXiv:2601.07832, section 4.1, eq. (4).
 
 #include <cstdint>
 
@@ -42,12 +41,13 @@
 #include "mhla/cuda/tile/output_norm.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/rotary.cuh"
 #include "mhla/cuda/tile/rows.cuh"
 #include "mhla/cuda/tile/token_boxes.cuh"
 
 namespace mhla::cuda {
 
-template <class T, int D, int E, Precision P>
+template <class T, int D, int E, Precision P, bool kRotary = false>
 struct ReadOutSm90 {
   using Params = ReadOutSm90Parameters;
   using Config = ReadOutSm90Config<D, E, P>;
@@ -57,8 +57,7 @@ struct ReadOutSm90 {
   static constexpr int kBlocksPerMultiprocessor = Config::kBlocksPerMultiprocessor;
   static constexpr int kRegisters = 168;
 
-  /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise the copy
-  /// engine has no boxes for these blocks and strides.
+  /// Fills all but the maps, which are of `boxes`, if the copy engine has any of these tensors.
   static constexpr bool prepare(const ReadOutParameters& stage, std::int32_t pairs,
                                 std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[5]) {
     return Config::prepare(stage, pairs, multiprocessors, p, boxes);
@@ -227,8 +226,12 @@ struct ReadOutSm90 {
 
   /// The outputs of a warp's rows.
   static MHLA_DEVICE void multiply(const Params& p, const WorkTile& work, const Mixture& mixture,
-                                   const Fragment<D>& features, const BoxRows& at) {
+                                   Fragment<D>& features, const BoxRows& at) {
     RowPair factors = factors_of(p, work, mixture, features, at);
+    if constexpr (kRotary) {
+      rotate<T>(features, p.stage.angles, tokens_of(p, work, at), work.lane);
+      ptx::fence_registers(features.x);
+    }
     float sums[kParts][kTiles][4] = {};
     mixture.template add_products<T>(sums, features, work.lane);
     if (p.stage.norm.normed) {
@@ -253,12 +256,9 @@ struct ReadOutSm90 {
 
   /// Of a thread's two rows.
   static MHLA_DEVICE TokenPair tokens_of(const Params& p, const WorkTile& work, const BoxRows& at) {
-    const auto token = [&](std::int32_t row) {
-      const bool inside = row < p.q_boxes.rows();
-      return inside ? p.stage.blocks.token(work.item.origin, at.first + row) : -1;
-    };
+    const BoxTokens tokens{p.stage.blocks, work.item.origin, at.first, p.q_boxes.rows()};
     const std::int32_t row = at.row + static_cast<std::int32_t>(work.lane / 4);
-    return {token(row), token(row + 8)};
+    return {tokens(row), tokens(row + 8)};
   }
 
   /// What the numerators of a thread's two rows are multiplied by.

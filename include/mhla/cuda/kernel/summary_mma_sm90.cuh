@@ -141,8 +141,8 @@ struct SummaryMmaSm90 : SummarySm90Launch<D, E, SummaryMmaSm90Config<D, E>> {
 };
 
 /// The kernel of sm_90a for these widths.
-template <class T, int D, int E, Precision P>
+template <class T, int D, int E, Precision P, bool kRotary = false>
 using CopyingSummary =
-    std::conditional_t<D == 72, SummaryMmaSm90<T, D, E, P>, SummarySm90<T, D, E, P>>;
+    std::conditional_t<D == 72, SummaryMmaSm90<T, D, E, P>, SummarySm90<T, D, E, P, kRotary>>;
 
 }  // namespace mhla::cuda

@@ -7,6 +7,8 @@
 ///                                           as high + low
 ///     z_b = sum_{t in b} phi(k_t)           [D] floats, of the rounded phi(k_t)
 ///
+/// With kRotary phi(k_t) turns before it is multiplied (tile/rotary.cuh), for S_b alone.
+///
 /// A thread block makes one S_b: thread block pair * M + b along x. Strips of 32 slots of K and V
 /// come through a ring of stages in shared memory; phi^T is the A operand, read transposed and
 /// mapped in registers, V the B operand:
@@ -43,6 +45,7 @@
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/product.cuh"
+#include "mhla/cuda/tile/rotary.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
 
 namespace mhla::cuda {
@@ -73,8 +76,9 @@ struct SummaryConfig {
   static_assert(kSharedBytes <= shared_limit(Arch::kSm80), "the ring fits into shared memory");
 };
 
-template <class T, int D, int E, Precision P>
+template <class T, int D, int E, Precision P, bool kRotary = false>
 struct SummarySm80 {
+  static_assert(!kRotary || D != 72, "features turn in widths of 64 and 128");
   using Params = SummaryParameters;
   using Config = SummaryConfig<D, E>;
   static constexpr Arch kArchitecture = Arch::kSm80;
@@ -195,26 +199,47 @@ struct SummarySm80 {
 
   static MHLA_DEVICE void add_strip(const Params& p, const WorkTile& at, std::int32_t strip,
                                     Sums& sums) {
+    if constexpr (kRotary) {  // registers allow a step at a time
+      MHLA_CUDA_LOOP
+      for (std::uint32_t step = 0; step < kStrip / 16; ++step) add_step(p, at, strip, step, sums);
+    } else {
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t step = 0; step < kStrip / 16; ++step) add_step(p, at, strip, step, sums);
+    }
+  }
+
+  /// 16 slots.
+  static MHLA_DEVICE void add_step(const Params& p, const WorkTile& at, std::int32_t strip,
+                                   std::uint32_t step, Sums& sums) {
     const typename Config::Keys keys{stage(at, strip)};
     const typename Config::Values values{keys.begin + Config::Keys::kBytes};
+    const auto multiply = [&](const ptx::Words4(&features)[kRowTiles]) {
+      multiply_step<T>(sums.s, features, values, 16 * step, kTiles * at.column_warp, at.lane);
+    };
+    ptx::Words4 features[kRowTiles];
     MHLA_CUDA_UNROLL
-    for (std::uint32_t step = 0; step < kStrip / 16; ++step) {
-      ptx::Words4 features[kRowTiles];
+    for (std::uint32_t r = 0; r < kRowTiles; ++r) {
+      features[r] = load_transposed_rows(keys, 16 * step, 2 * (at.row_tile + r), at.lane);
+      apply<T>(p.map, features[r].x);
+    }
+    if constexpr (!kRotary) multiply(features);
+    if (p.out.key_sum != nullptr) {
+      const std::uint32_t slot = 16 * step + at.lane % 4 * 2;
+      const ptx::Words2 ones = ptx::ld_shared_v2(filled(at, strip) + 4 * slot);
+      const ptx::Words2 ones_8 = ptx::ld_shared_v2(filled(at, strip) + 4 * (slot + 8));
+      ptx::Words4 own = features[0];
+      if (kRowTiles > 1 && at.column_warp != 0) own = features[kRowTiles - 1];
+      ptx::mma_m16n8k16<T>(sums.z, own.x[0], own.x[1], own.x[2], own.x[3],
+                           ones.x[0] | ones.x[1] << 16, ones_8.x[0] | ones_8.x[1] << 16);
+    }
+    if constexpr (kRotary) {
+      const BlockTokens tokens{p.blocks, at.origin, strip * kStrip};
       MHLA_CUDA_UNROLL
       for (std::uint32_t r = 0; r < kRowTiles; ++r) {
-        features[r] = load_transposed_rows(keys, 16 * step, 2 * (at.row_tile + r), at.lane);
-        apply<T>(p.map, features[r].x);
+        rotate_transposed<T>(features[r], p.angles, 16 * step, 16 * (at.row_tile + r), tokens,
+                             at.lane);
       }
-      multiply_step<T>(sums.s, features, values, 16 * step, kTiles * at.column_warp, at.lane);
-      if (p.out.key_sum != nullptr) {
-        const std::uint32_t slot = 16 * step + at.lane % 4 * 2;
-        const ptx::Words2 ones = ptx::ld_shared_v2(filled(at, strip) + 4 * slot);
-        const ptx::Words2 ones_8 = ptx::ld_shared_v2(filled(at, strip) + 4 * (slot + 8));
-        ptx::Words4 own = features[0];
-        if (kRowTiles > 1 && at.column_warp != 0) own = features[kRowTiles - 1];
-        ptx::mma_m16n8k16<T>(sums.z, own.x[0], own.x[1], own.x[2], own.x[3],
-                             ones.x[0] | ones.x[1] << 16, ones_8.x[0] | ones_8.x[1] << 16);
-      }
+      multiply(features);
     }
   }
 

@@ -4,14 +4,13 @@
 /// S_b and z_b of every block of tokens, with the copy engine and wgmma:
 ///
 ///     S_b = sum_{t in b} phi(k_t) v_t^T     [D, E], times a power of two and rounded to T, or
-///                                           as high + low
+///                                           as high + low; with kRotary phi(k_t) turns first
 ///     z_b = sum_{t in b} phi(k_t)           [D] floats, of the rounded phi(k_t)
 ///
 /// A thread block stays and takes items pair * M + b in steps of the grid. A thread behind the
 /// warpgroups loads: a block of tokens is a few boxes (tile/token_boxes.cuh), and a box D / 64
-/// panels of K and E / 64 of V, 64 channels each, every panel in a slot of a ring. The ring has as
-/// many slots as fit, so that loads of the next items run on while the last sums are written. D /
-/// 64 warpgroups multiply; warpgroup g makes rows 64 g.. of S_b:
+/// panels of K and E / 64 of V, 64 channels each, every panel in a slot of a ring, which has as many
+/// as fit: the next items are loaded while sums are written. Warpgroup g makes rows 64 g.. of S_b:
 ///
 ///     rows 64 g.. of S_b += phi(K panel g)^T (A, in registers) V panels (B, where they lie)
 ///
@@ -42,6 +41,7 @@
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/rotary.cuh"
 #include "mhla/cuda/tile/token_boxes.cuh"
 
 namespace mhla::cuda {
@@ -109,7 +109,7 @@ struct SummarySm90Launch {
   }
 };
 
-template <class T, int D, int E, Precision P>
+template <class T, int D, int E, Precision P, bool kRotary = false>
 struct SummarySm90 : SummarySm90Launch<D, E, SummarySm90Config<D, E>> {
   using Launch = SummarySm90Launch<D, E, SummarySm90Config<D, E>>;
   using Launch::kThreads;
@@ -206,8 +206,7 @@ struct SummarySm90 : SummarySm90Launch<D, E, SummarySm90Config<D, E>> {
     for (int e = 0; e < kValuePanels; ++e) {
       values[e] = ring.slot(at.after(kKeyPanels + e, ring.count));
     }
-    MHLA_CUDA_UNROLL
-    for (int i = 0; i < Config::kPanels; ++i) ring.consumer_wait(at.after(i, ring.count));
+    ring.template consumer_wait<Config::kPanels>(at);
     const BoxPanel keys{ring.slot(at.after(work.warpgroup, ring.count))};
     ptx::Words4 even = features(p, keys, work, box, 0, sums);
     MHLA_CUDA_LOOP
@@ -256,6 +255,10 @@ struct SummarySm90 : SummarySm90Launch<D, E, SummarySm90Config<D, E>> {
     const std::int32_t row = static_cast<std::int32_t>(16 * step + work.lane % 4 * 2);
     ptx::mma_m16n8k16<T>(sums.z, a.x[0], a.x[1], a.x[2], a.x[3], ones(p, work, box, row),
                          ones(p, work, box, row + 8));
+    if constexpr (kRotary) {
+      const BlockTokens tokens{p.stage.blocks, work.item.origin, box * p.k_boxes.rows()};
+      rotate_transposed<T>(a, p.stage.angles, 16 * step, 16 * work.warp, tokens, work.lane);
+    }
     return a;
   }
 

@@ -43,8 +43,9 @@ namespace mhla::cuda {
 
 /// Sends the kernels of a planned problem to a stream.
 /// \tparam kCausal   problem.causal
+/// \tparam kRotary   problem.rotary
 /// \param workspace  the plan's workspace_bytes, at a multiple of 256
-template <class T, int D, int E, bool kCausal, class Stream>
+template <class T, int D, int E, bool kCausal, bool kRotary = false, class Stream>
 void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned char* workspace,
          const Device& device, const Stream& stream);
 
@@ -79,15 +80,15 @@ void run_stage(Arch arch, const Stage& stage, std::int32_t pairs, const Device& 
 }
 
 /// The first of three stages.
-template <class T, int D, int E, Precision P, class Stream>
+template <class T, int D, int E, Precision P, bool kRotary = false, class Stream>
 void run_summaries(const Plan& plan, const SummaryParameters& stage, std::int32_t pairs,
                    const Device& device, const Stream& stream, Start start = Start::kInOrder) {
-  run_stage<SummarySm80<T, D, E, P>, CopyingSummary<T, D, E, P>>(plan.summary, stage, pairs, device,
-                                                                 stream, start);
+  run_stage<SummarySm80<T, D, E, P, kRotary>, CopyingSummary<T, D, E, P, kRotary>>(
+      plan.summary, stage, pairs, device, stream, start);
 }
 
 /// The others. \param start  of the first kernel
-template <class T, int D, int E, Precision P, bool kCausal, class Stream>
+template <class T, int D, int E, Precision P, bool kCausal, bool kRotary = false, class Stream>
 void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
                  const WorkspaceArrays& arrays, const Device& device, const Stream& stream,
                  Start start) {
@@ -103,27 +104,28 @@ void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
   using Mixing90 = std::conditional_t<D == 72, Mixing80, MixingSm90<T, D, E, P>>;
   run_stage<Mixing80, Mixing90>(device.arch, mixed, pairs, device, stream, start);
   if constexpr (kCausal) {
-    using Sm80 = CausalReadOutSm80<T, D, E, P>;
-    using Sm90a = std::conditional_t<D == 72, Sm80, CausalReadOutSm90<T, D, E, P>>;
+    using Sm80 = CausalReadOutSm80<T, D, E, P, kRotary>;
+    using Sm90a = std::conditional_t<D == 72 || kRotary, Sm80, CausalReadOutSm90<T, D, E, P>>;
     run_stage<Sm80, Sm90a>(plan.read_out, causal_read_out_stage<D, E>(problem, arrays, mixing),
                            pairs, device, stream, Start::kEarly);
   } else {
     if (problem.op.denominator == Denominator::kCrossQuery) {
       stream.template run<ScoresSm80<T, D>>(score_stage(problem, arrays), pairs, Start::kEarly);
     }
-    run_stage<ReadOutSm80<T, D, E, P>, ReadOutSm90<T, D, E, P>>(
+    run_stage<ReadOutSm80<T, D, E, P, kRotary>, ReadOutSm90<T, D, E, P, kRotary>>(
         plan.read_out, read_out_stage(problem, arrays, mixing), pairs, device, stream,
         Start::kEarly);
   }
 }
 
-template <class T, int D, int E, Precision P, bool kCausal, class Stream>
+template <class T, int D, int E, Precision P, bool kCausal, bool kRotary, class Stream>
 void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixing,
                       const WorkspaceArrays& arrays, const Device& device, const Stream& stream,
                       Start start) {
-  run_summaries<T, D, E, P>(plan, summary_stage(problem, arrays), problem.pairs(), device, stream,
-                            start);
-  run_outputs<T, D, E, P, kCausal>(plan, problem, mixing, arrays, device, stream, Start::kEarly);
+  run_summaries<T, D, E, P, kRotary>(plan, summary_stage(problem, arrays), problem.pairs(), device,
+                                     stream, start);
+  run_outputs<T, D, E, P, kCausal, kRotary>(plan, problem, mixing, arrays, device, stream,
+                                            Start::kEarly);
 }
 
 /// The fused kernel of `arch`; of sm_80 the one with the fewest regions that hold all blocks.
@@ -149,7 +151,7 @@ void run_fused(Arch arch, const DirectParameters& stage, std::int32_t pairs, con
 
 }  // namespace detail
 
-template <class T, int D, int E, bool kCausal, class Stream>
+template <class T, int D, int E, bool kCausal, bool kRotary, class Stream>
 void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned char* workspace,
          const Device& device, const Stream& stream) {
   const std::int32_t pairs = problem.pairs();
@@ -157,17 +159,17 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
   const DirectParameters direct = direct_stage(problem, mixing);
   switch (plan.form) {
     case Form::kQuadratic:
-      if constexpr (!kCausal && D != 72) {
+      if constexpr (!kCausal && D != 72 && !kRotary) {
         if (plan.quadratic == Arch::kSm90a) {
           detail::run_copying<QuadraticSm90<T, D, E>>(direct, pairs, device, stream,
                                                       Start::kInOrder);
           return;
         }
       }
-      stream.template run<QuadraticSm80<T, D, E, kCausal>>(direct, pairs);
+      if constexpr (!kRotary) stream.template run<QuadraticSm80<T, D, E, kCausal>>(direct, pairs);
       return;
     case Form::kFused:
-      if constexpr (!kCausal) {
+      if constexpr (!kCausal && !kRotary) {
         detail::run_fused<T, D, E>(plan.fused, direct, pairs, device, stream);
       }
       return;
@@ -177,11 +179,11 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
         const WorkspaceArrays arrays =
             workspace_arrays<D, E>(part, rooms_of<D, E>(part, device), workspace);
         if (problem.op.summaries == Precision::kPair) {
-          detail::run_three_stages<T, D, E, Precision::kPair, kCausal>(plan, part, mixing, arrays,
-                                                                       device, stream, start);
+          detail::run_three_stages<T, D, E, Precision::kPair, kCausal, kRotary>(
+              plan, part, mixing, arrays, device, stream, start);
         } else {
-          detail::run_three_stages<T, D, E, Precision::kSingle, kCausal>(plan, part, mixing, arrays,
-                                                                         device, stream, start);
+          detail::run_three_stages<T, D, E, Precision::kSingle, kCausal, kRotary>(
+              plan, part, mixing, arrays, device, stream, start);
         }
         start = Start::kEarly;
       });

@@ -47,7 +47,7 @@ constexpr const char* name(Form form) {
 /// Bytes that a call moves between device memory and multiprocessors if every kernel reads its
 /// inputs and writes its outputs once.
 struct Traffic {
-  std::uint64_t tensors;    ///< q, k, v, o
+  std::uint64_t tensors;    ///< q, k, v, o, and what comes with them
   std::uint64_t summaries;  ///< S, S~, their key sums and scores
 
   constexpr std::uint64_t total() const { return tensors + summaries; }
@@ -61,7 +61,7 @@ struct Plan {
   /// Whose kernels the form takes: on sm_90a those with the copy engine, where blocks are boxes of
   /// the tensors (tile/token_boxes.cuh); the quadratic one where also the mixing matrix fits. For
   /// (72, 72) there is no quadratic one and no causal read-out, for causal problems no quadratic
-  /// one.
+  /// one, and no read-out where features turn.
   Arch quadratic;
   Arch fused;
   Arch summary;
@@ -142,6 +142,7 @@ constexpr Traffic traffic(const Problem& problem, Form form) {
   Traffic bytes{pairs * 2 * (nq + nk) * (D + E), 0};
   if (form != Form::kThreeStage) return bytes;
   if (problem.norm.gated) bytes.tensors += pairs * 2 * nq * E;
+  if (problem.rotary) bytes.tensors += 4 * (nq + nk) * D;         // angles, the same for all heads
   if (problem.causal) bytes.tensors += pairs * 2 * nk * (D + E);  // keys and values again
   const auto mq = static_cast<std::uint64_t>(problem.query_blocks.blocks());
   const auto mk = static_cast<std::uint64_t>(problem.key_blocks.blocks());
@@ -208,6 +209,8 @@ constexpr void choose_kernels(const Problem& problem, const Device& device, Plan
   if (!problem.causal) {
     plan.read_out = kernel_arch<ReadOutSm90<bfloat16, D, E, P>>(read_out_stage(problem, {}, {}),
                                                                 problem, device);
+  } else if (problem.rotary) {
+    plan.read_out = Arch::kSm80;
   } else if constexpr (D != 72) {
     plan.read_out = kernel_arch<CausalReadOutSm90<bfloat16, D, E, P>>(
         causal_read_out_stage<D, E>(problem, {}, {}), problem, device);
@@ -259,6 +262,9 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   };
   if (problem.op.denominator == Denominator::kCrossQuery) {
     return planned(Form::kThreeStage, "cross-query denominators need the key sums of all blocks");
+  }
+  if (problem.rotary) {
+    return planned(Form::kThreeStage, "features turn where summaries are made and read out");
   }
   if (problem.norm.normed) {
     return planned(Form::kThreeStage, "outputs are normalised where they are read out");

@@ -7,6 +7,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/tile/rotary.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
 
 namespace mhla::cuda {
@@ -36,6 +37,9 @@ struct Problem {
   TokenBlocks key_blocks;
   Operator op;
   OutputNorm norm{};
+  bool rotary = false;  ///< phi(q) and phi(k) turn, in numerators alone
+  RotaryAngles query_angles{};
+  RotaryAngles key_angles{};
   bool causal;  ///< a token reads itself and earlier ones; query_blocks are key_blocks then, and
                 ///< runs
 

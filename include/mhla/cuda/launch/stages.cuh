@@ -36,7 +36,8 @@ constexpr SummaryParameters summary_stage(const Problem& problem, const Workspac
           .blocks = problem.key_blocks,
           .heads = problem.heads,
           .map = problem.op.key_map,
-          .out = arrays.summaries};
+          .out = arrays.summaries,
+          .angles = problem.key_angles};
 }
 
 /// Rows that a tile of the matrix has before the first block of a causal problem, where that is a
@@ -81,7 +82,8 @@ constexpr ReadOutParameters read_out_stage(const Problem& problem, const Workspa
           .normalization = problem.normalization(),
           .scores = arrays.scores,
           .mixing = mixing,
-          .norm = problem.norm};
+          .norm = problem.norm,
+          .angles = problem.query_angles};
 }
 
 template <int D, int E>
@@ -99,7 +101,9 @@ constexpr CausalReadOutParameters causal_read_out_stage(const Problem& problem,
           .mixtures = arrays.mixtures.from<D, E>(rows_ahead(problem, mixing.before)),
           .normalization = problem.normalization(),
           .mixing = mixing,
-          .norm = problem.norm};
+          .norm = problem.norm,
+          .query_angles = problem.query_angles,
+          .key_angles = problem.key_angles};
 }
 
 }  // namespace mhla::cuda

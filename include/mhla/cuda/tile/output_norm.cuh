@@ -21,12 +21,6 @@
 
 namespace mhla::cuda {
 
-/// Tokens of rows lane / 4 and lane / 4 + 8 of a warp's 16 rows; -1 for none.
-struct TokenPair {
-  std::int32_t token;
-  std::int32_t token_8;
-};
-
 /// Adds the squares of the thread's own elements of both rows, times a factor for each.
 template <int kTiles>
 MHLA_DEVICE void add_squares(RowPair& squares, const float (&sums)[kTiles][4], RowPair factors) {

@@ -89,6 +89,12 @@ struct WarpTokens {
   }
 };
 
+/// Tokens of rows lane / 4 and lane / 4 + 8 of a warp's 16 rows; -1 for none.
+struct TokenPair {
+  std::int32_t token;
+  std::int32_t token_8;
+};
+
 /// Calls act(row, piece, token) for the pieces of a tile that are the thread's. WarpTokens are
 /// asked by all threads, those that have no piece too.
 template <int kThreads, class Tile, class Tokens, class Act>

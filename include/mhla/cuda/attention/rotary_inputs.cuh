@@ -1,0 +1,72 @@
+#pragma once
+
+/// \file
+/// The rotary embedding of a form on a device, and its checks. It is an argument of its own type:
+/// calls without one have no kernels that turn features.
+
+#include <cstdint>
+#include <string>
+
+#include "mhla/core/matrix.hpp"
+#include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/launch/problem.cuh"
+#include "mhla/cuda/tile/rotary.cuh"
+
+namespace mhla::cuda {
+
+/// No rotary embedding.
+struct NoRotary {};
+
+/// Rotary embedding behind the feature maps: features 2 j and 2 j + 1 of phi(q) and phi(k) turn
+/// together, in numerators alone (as Inputs::normalizer_q of the CPU's forms has it). A row of
+/// angles is the cosine and the sine of each pair, RotaryTable::row() of kInterleaved in device
+/// memory; kHalves are such pairs where the features of q and k are put into their order. Rows
+/// begin at multiples of 16 bytes. D is 64 or 128.
+struct Rotary {
+  MatrixView<const float> query_angles{};  ///< [Nq, D]
+  MatrixView<const float> key_angles{};    ///< [Nk, D]
+};
+
+namespace detail {
+
+/// \throws shape_error unless the angles are [tokens, D], option_error unless their rows begin at
+///         multiples of 16 bytes.
+inline RotaryAngles rotary_angles(const char* function, const char* argument,
+                                  MatrixView<const float> x, Index tokens, Index D) {
+  expect_size(function, argument, x.rows, x.cols, tokens, D, false);
+  const auto begin = reinterpret_cast<std::uintptr_t>(x.data) % 16;
+  const auto stride = static_cast<std::int32_t>(tokens > 1 ? x.row_stride : D);
+  if (begin != 0 || x.col_stride != 1 || stride % 4 != 0 ||
+      (tokens > 1 && stride != x.row_stride)) {
+    fail_option(function, argument,
+                "has strides " + shape_text({x.row_stride, x.col_stride}) + " and begins " +
+                    std::to_string(begin) + " bytes after a multiple of 16",
+                "dense rows that begin at multiples of 16 bytes");
+  }
+  return {x.data, stride};
+}
+
+inline void add_rotary(const char*, const NoRotary&, Index, Problem&) {}
+
+/// Makes it a problem whose features turn.
+/// \throws shape_error, option_error for what does not fit.
+inline void add_rotary(const char* function, const Rotary& rotary, Index D, Problem& problem) {
+  if (problem.causal && problem.op.denominator != Denominator::kNone) {
+    fail_option(function, "op", "has a denominator",
+                "none in the causal form: it would be of features that do not turn");
+  }
+  problem.rotary = true;
+  problem.query_angles = rotary_angles(function, "rotary.query_angles", rotary.query_angles,
+                                       problem.query_blocks.tokens(), D);
+  problem.key_angles = rotary_angles(function, "rotary.key_angles", rotary.key_angles,
+                                     problem.key_blocks.tokens(), D);
+}
+
+/// \throws option_error unless there are angles where there should be, which a plan does not need.
+inline void expect_angles(const char* function, const Problem& problem) {
+  const bool absent = problem.query_angles.data == nullptr || problem.key_angles.data == nullptr;
+  if (problem.rotary && absent) fail_option(function, "rotary", "is null", "pointers to data");
+}
+
+}  // namespace detail
+}  // namespace mhla::cuda

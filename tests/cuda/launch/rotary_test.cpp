@@ -1,0 +1,119 @@
+// Forms whose features turn behind the feature maps, as they are launched, run in the emulator: on
+// both architectures against the CPU's form on features that layer/rotary.hpp has turned, within
+// the derived bound.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "mhla/cuda/attention/rotary_inputs.cuh"
+#include "mhla/layer/rotary_table.hpp"
+#include "support/cuda/emulated_call.hpp"
+#include "support/cuda/form_test.hpp"
+#include "support/cuda/random_call.hpp"
+
+namespace {
+
+using cuda_test::Array;
+using cuda_test::bfloat16;
+using cuda_test::Call;
+using cuda_test::CallShape;
+using cuda_test::half;
+using cuda_test::Outcome;
+using mhla::cuda::Arch;
+using mhla::cuda::Denominator;
+using mhla::cuda::Device;
+using mhla::cuda::FeatureMap;
+using mhla::cuda::Form;
+using mhla::cuda::Plan;
+using mhla::cuda::Precision;
+
+template <class W>
+class RotaryForms : public testing::Test {
+ protected:
+  static constexpr int D = W::D, E = W::E;
+  using T = typename W::T;
+
+  /// Of tokens of a grid, or in the causal form of a sequence.
+  static Array<float> angles(const CallShape& shape, const mhla::GridShape& tokens) {
+    using Table = mhla::RotaryTable<float>;
+    const auto table =
+        shape.causal ? Table::sequence(tokens[2], D, {.pairs = mhla::RotaryPairs::kInterleaved})
+                     : Table::grid(tokens, D, 100);
+    Array<float> numbers(table.positions() * D);
+    std::copy_n(table.row(0), numbers.size(), numbers.data());
+    return numbers;
+  }
+
+  static void run(const CallShape& shape, Arch arch) {
+    Call<T> call = cuda_test::random_call<T, D, E>(shape, 3);
+    call.query_angles = angles(shape, shape.tokens);
+    call.key_angles = angles(shape, shape.key_tokens);
+    const Device device{arch, 2};
+    const Plan plan = mhla::cuda::plan<D, E>(cuda_test::problem_of(call), device);
+    EXPECT_EQ(std::string(name(plan.form)), name(Form::kThreeStage)) << plan.reason;
+    EXPECT_EQ(plan.summary, arch);
+    EXPECT_EQ(plan.read_out, shape.causal ? Arch::kSm80 : arch);
+    const Outcome outcome = cuda_test::run_and_compare<D, E, true>(call, plan, device, 2);
+    EXPECT_EQ(outcome.bank_conflicts, 0u);
+    // No pass of its own: tensors move as often as without.
+    mhla::cuda::Problem still = cuda_test::problem_of(call);
+    still.rotary = false;
+    const auto traffic = mhla::cuda::detail::traffic<D, E>(still, Form::kThreeStage);
+    EXPECT_EQ(plan.traffic.tensors - traffic.tensors,
+              call.query_angles.bytes() + call.key_angles.bytes());
+    // Keys and values of a block longer than a tile are read for every later part of it too.
+    if (shape.causal && shape.block[2] > 64) return;
+    EXPECT_LE(static_cast<double>(outcome.tensor_bytes),
+              1.05 * static_cast<double>(traffic.tensors));
+  }
+};
+
+using Widths =
+    testing::Types<cuda_test::Width<bfloat16, 64, 64>, cuda_test::Width<bfloat16, 128, 128>,
+                   cuda_test::Width<half, 128, 256>>;
+TYPED_TEST_SUITE(RotaryForms, Widths);
+
+TYPED_TEST(RotaryForms, OutputsAreWithinTheBound) {
+  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
+    CallShape shape{.heads = 2, .tokens = {3, 7, 9}, .block = {2, 3, 4}, .layout = 1};
+    shape.op = {.query_map = FeatureMap::relu(0.25f),
+                .key_map = FeatureMap::relu(0.25f),
+                .denominator = Denominator::kNone,
+                .scale = 0.5f};
+    this->run(shape, arch);
+  }
+}
+
+TYPED_TEST(RotaryForms, DenominatorsAreOfFeaturesThatDoNotTurn) {
+  for (const Denominator denominator : {Denominator::kKeySum, Denominator::kCrossQuery}) {
+    CallShape shape{.tokens = {1, 8, 12}, .block = {1, 4, 6}};
+    shape.op = {.query_map = FeatureMap::elu_plus_one(),
+                .key_map = FeatureMap::elu_plus_one(),
+                .denominator = denominator,
+                .eps = 1e-3f};
+    for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) this->run(shape, arch);
+  }
+}
+
+TYPED_TEST(RotaryForms, KeysTurnByAnglesOfTheirOwn) {
+  CallShape shape{.tokens = 70, .block = 35, .key_tokens = {1, 9, 7}, .key_block = {1, 4, 4}};
+  shape.op.denominator = Denominator::kNone;
+  shape.op.summaries = Precision::kPair;
+  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) this->run(shape, arch);
+}
+
+TYPED_TEST(RotaryForms, CausalOutputsAreWithinTheBound) {
+  for (const int block : {100, 40}) {
+    CallShape shape{.tokens = 230, .block = block, .causal = true};
+    shape.op = {.query_map = FeatureMap::relu(0),
+                .key_map = FeatureMap::relu(0),
+                .denominator = Denominator::kNone,
+                .scale = 0.125f};
+    for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) this->run(shape, arch);
+  }
+}
+
+}  // namespace
