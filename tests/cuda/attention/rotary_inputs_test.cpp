@@ -16,12 +16,12 @@ using mhla::cuda::Rotary;
 using mhla::test::message_of;
 
 /// 100 queries and 60 keys of 64 features. No data is read.
-struct Arguments {
+struct RotaryArguments {
   alignas(16) float numbers[8] = {};
   Rotary rotary{{numbers, 100, 64, 64}, {numbers, 60, 64, 72}};
   Problem problem{};
 
-  Arguments() {
+  RotaryArguments() {
     problem.query_blocks = mhla::cuda::contiguous(100, 10);
     problem.key_blocks = mhla::cuda::contiguous(60, 10);
   }
@@ -29,7 +29,7 @@ struct Arguments {
 };
 
 TEST(RotaryInputs, AnglesBecomeThoseOfTheProblem) {
-  Arguments a;
+  RotaryArguments a;
   mhla::cuda::detail::add_rotary("cuda::f", NoRotary{}, 64, a.problem);
   EXPECT_FALSE(a.problem.rotary);
   a.add();
@@ -42,7 +42,7 @@ TEST(RotaryInputs, AnglesBecomeThoseOfTheProblem) {
 
 TEST(RotaryInputs, WhatDoesNotFitIsRefused) {
   const auto message = []<class Error>(Error*, auto change) {
-    Arguments a;
+    RotaryArguments a;
     change(a);
     return message_of<Error>([&] {
       a.add();

@@ -71,10 +71,10 @@ class RotaryForms : public testing::Test {
   }
 };
 
-using Widths =
+using RotaryWidths =
     testing::Types<cuda_test::Width<bfloat16, 64, 64>, cuda_test::Width<bfloat16, 128, 128>,
                    cuda_test::Width<half, 128, 256>>;
-TYPED_TEST_SUITE(RotaryForms, Widths);
+TYPED_TEST_SUITE(RotaryForms, RotaryWidths);
 
 TYPED_TEST(RotaryForms, OutputsAreWithinTheBound) {
   for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {

@@ -172,15 +172,15 @@ class CausalReadOutSm80 {
   static MHLA_DEVICE void map_copied(const Params& p, const WorkTile& at, std::int32_t n) {
     const Rows rows{at.slot(n)};
     const std::uint32_t thread = ptx::tid_x();
-    if (at.is_key(n)) {
-      apply_to_copied<T, kThreads>(p.key_map, rows, thread);
-      if constexpr (kRotary) {
+    if (at.is_key(n)) apply_to_copied<T, kThreads>(p.key_map, rows, thread);
+    if constexpr (kRotary) {
+      if (at.is_key(n)) {
         const ConsecutiveTokens tokens = at.tokens(at.keys(n).part * kTokens);
         rotate_copied<T, kThreads>(p.key_angles, rows, tokens, thread);
+      } else if (n == 0) {
+        apply_to_copied<T, kThreads>(p.query_map, rows, thread);
+        rotate_copied<T, kThreads>(p.query_angles, rows, at.tokens(at.part * kTokens), thread);
       }
-    } else if (kRotary && n == 0) {
-      apply_to_copied<T, kThreads>(p.query_map, rows, thread);
-      rotate_copied<T, kThreads>(p.query_angles, rows, at.tokens(at.part * kTokens), thread);
     }
   }
 
