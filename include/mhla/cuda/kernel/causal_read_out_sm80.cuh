@@ -71,7 +71,8 @@ class CausalReadOutSm80 {
     const WorkTile at = work_tile(p);
     ptx::griddepcontrol_wait();
     if (at.first + at.part * kTokens >= at.last) return;  // of a ragged last block
-    start_strips<Config::kSlots>([&](std::int32_t n) { copy_item(p, at, n); });
+    MHLA_CUDA_LOOP
+    for (std::int32_t n = 0; n + 1 < Config::kSlots; ++n) copy_item(p, at, n);
     const float m = ptx::ld_global_nc_f32(p.mixing.row(at.block) + p.mixing.own(at.block));
     Sums sums;
     MHLA_CUDA_LOOP
@@ -166,6 +167,7 @@ class CausalReadOutSm80 {
                             at.tokens(part * kTokens + (index - 1) * Values::kRows), thread);
       }
     }
+    ptx::cp_async_commit_group();
   }
 
   /// phi(k) where the thread copied keys to. What turns does so there, queries too.

@@ -32,6 +32,7 @@
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/region_mixing.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/copy_async.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
@@ -65,7 +66,8 @@ class FusedSm80 {
     if (at.thread < 8) ptx::st_shared_v4(at.shared + Config::kZeros + at.thread * 16, {});
 
     KeyCursor keys;
-    start_strips<Config::kStages>([&](int s) { copy_keys(p, at, keys, s); });
+    MHLA_CUDA_LOOP
+    for (int s = 0; s + 1 < Config::kStages; ++s) copy_keys(p, at, keys, s);
     const auto rows = static_cast<std::uint32_t>(p.query_blocks.blocks());
     const auto columns = static_cast<std::uint32_t>(p.key_blocks.blocks());
     const auto m = load_mixing<T, kSteps>(p.mixing.data, p.mixing.stride, rows, columns, at.lane);
@@ -73,7 +75,8 @@ class FusedSm80 {
 
     ptx::bar_sync();  // all summaries are there, and the ring is free
     QueryCursor queries;
-    start_strips<Config::kQueryStages>([&](int s) { copy_queries(p, at, queries, s); });
+    MHLA_CUDA_LOOP
+    for (int s = 0; s + 1 < Config::kQueryStages; ++s) copy_queries(p, at, queries, s);
     VectorMixing<Config::kWarps, kRegions, D> key_sums{at.key_sum(0), at.warp, at.lane, {}};
     if (normalized) key_sums.mix(p.mixing.data, p.mixing.stride, rows, columns);
     mix_regions<T, Config::kWarps>(at.regions(), m, at.shared + Config::kZeros, rows, columns,
@@ -160,6 +163,7 @@ class FusedSm80 {
       }
       ahead.advance(p.key_blocks.slots());
     }
+    ptx::cp_async_commit_group();
   }
 
   static MHLA_DEVICE void summarize(const Params& p, const WorkTile& at, KeyCursor& ahead) {
@@ -226,6 +230,7 @@ class FusedSm80 {
           BlockTokens{p.query_blocks, p.query_blocks.origin(ahead.block), ahead.slot}, at.thread);
       ahead.advance(p.query_blocks.slots());
     }
+    ptx::cp_async_commit_group();
   }
 
   static MHLA_DEVICE void read_out(const Params& p, const WorkTile& at, QueryCursor& ahead) {

@@ -42,6 +42,7 @@
 #include "mhla/cuda/kernel/mixing_sm80_config.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/copy_async.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
@@ -149,8 +150,10 @@ struct MixingSm80 {
     const std::int32_t strips = (at.depth + kStrip - 1) / kStrip;
     const auto copy = [&](std::int32_t strip) {
       if (strip < strips) copy_strip(p, at, strip);
+      ptx::cp_async_commit_group();
     };
-    start_strips<kStages>(copy);
+    MHLA_CUDA_UNROLL
+    for (int strip = 0; strip < kStages - 1; ++strip) copy(strip);
     store_factors(at, 0, load_coefficients(p, at, 0));
     Coefficients ahead = load_coefficients(p, at, 1);
     Sums sums{};

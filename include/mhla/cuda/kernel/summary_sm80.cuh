@@ -98,8 +98,10 @@ struct SummarySm80 {
     ptx::griddepcontrol_launch_dependents();
     const auto copy = [&](std::int32_t strip) {
       if (strip < strips) copy_strip(p, at, strip);
+      ptx::cp_async_commit_group();
     };
-    start_strips<kStages>(copy);
+    MHLA_CUDA_UNROLL
+    for (int strip = 0; strip < kStages - 1; ++strip) copy(strip);
     Sums sums{};
     MHLA_CUDA_LOOP
     for (std::int32_t strip = 0; strip < strips; ++strip) {
