@@ -175,7 +175,9 @@ class FusedSm80 {
       float key_sums[Config::kRowTiles][4] = {};
       MHLA_CUDA_LOOP
       for (std::int32_t slot = 0; slot < slots; slot += Config::kTokens) {
-        next_strip<Config::kStages>([&] { copy_keys(p, at, ahead, free); });
+        ptx::cp_async_wait_group<Config::kStages - 2>();
+        ptx::bar_sync();  // the stage is there for all, and the one before has been read by all
+        copy_keys(p, at, ahead, free);
         const KeyTile k{at.stage(stage)};
         const ValueTile v{k.begin + KeyTile::kBytes};
         MHLA_CUDA_UNROLL
@@ -239,7 +241,10 @@ class FusedSm80 {
     QueryCursor now;
     MHLA_CUDA_LOOP
     for (; now.block < blocks; now.advance(slots)) {
-      next_strip<Config::kQueryStages>([&] { copy_queries(p, at, ahead, free); });
+      ptx::cp_async_wait_group<Config::kQueryStages - 2>();
+      ptx::bar_sync();  // the stage is there for all, and the one before has been written out by
+                        // all
+      copy_queries(p, at, ahead, free);
       const std::uint32_t rows =
           at.shared + stage * Config::kQueryStageBytes + at.group * QueryTile::kBytes;
       if (now.slot + static_cast<std::int32_t>(16 * at.group) < slots) read_rows(p, at, rows, now);
