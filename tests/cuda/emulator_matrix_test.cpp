@@ -237,7 +237,8 @@ void check_pairs() {
   EXPECT_TRUE(std::isnan(ptx::high<T>(ptx::add_x2<T>(ptx::pack<T>(0, nan), 0))));
   const std::uint32_t kept = ptx::pack<T>(1 + 2 * unit, 3);
   EXPECT_EQ(ptx::add_zero_times_x2<T>(kept, ptx::pack<T>(-5, 7)), kept);
-  const std::uint32_t lost = ptx::add_zero_times_x2<T>(kept, ptx::pack<T>(-std::numeric_limits<float>::infinity(), nan));
+  const std::uint32_t lost =
+      ptx::add_zero_times_x2<T>(kept, ptx::pack<T>(-std::numeric_limits<float>::infinity(), nan));
   EXPECT_TRUE(std::isnan(ptx::low<T>(lost)) && std::isnan(ptx::high<T>(lost)));
 }
 TEST(EmulatorMatrix, GreaterNumbersSumsAndPowers) {

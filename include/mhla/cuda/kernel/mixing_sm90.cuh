@@ -25,8 +25,8 @@
 ///
 /// If it fits, m of a block's rows stays in shared memory, made once by all threads: up to
 /// [64, 576], [128, 512], [256, 320], of kPair [64, 256], [128, 256], [256, 128]. Of more than 256
-/// rows a block then has the same ones in all items. Otherwise items are 2 x 2, and strips of m come
-/// with those of S, rounded before (rounded_mixing.cuh).
+/// rows a block then has the same ones in all items. Otherwise items are 2 x 2, and strips of m
+/// come with those of S, rounded before (rounded_mixing.cuh).
 ///
 /// Strips of 64 b come through a ring, by the copy engine in boxes: panels of 64 columns of 64 b,
 /// zeros before the first and behind the last. They are the factor B of wgmma; 64 rows of m are A,
@@ -50,10 +50,9 @@
 ///     shared memory    ring of S, or of S and m | m | what key sums pass through | 2048 bytes a
 ///                      warp that S~ leaves through | barriers
 ///
-/// Device memory: S and S~ once, m once for every thread block. Second cache: S once for the rows of
-/// an item; m that does not stay once for every 256 columns of a pair; z once for 60 rows, and m for
-/// it once for 64 columns.
-/// Source: arXiv:2601.07832, section 4.1, eq. (4).
+/// Device memory: S and S~ once, m once for every thread block. Second cache: S once for the rows
+/// of an item; m that does not stay once for every 256 columns of a pair; z once for 60 rows, and m
+/// for it once for 64 columns. Source: arXiv:2601.07832, section 4.1, eq. (4).
 
 #include <cstdint>
 
