@@ -2,6 +2,8 @@
 // both architectures against the CPU's form on features that layer/rotary.hpp has turned, within
 // the derived bound.
 
+#include "mhla/cuda/tile/rotary.cuh"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>

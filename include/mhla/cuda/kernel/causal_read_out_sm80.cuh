@@ -68,17 +68,24 @@ class CausalReadOutSm80 {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);
   }
   MHLA_DEVICE void operator()(const Params& p) const {
+    constexpr int kAhead = Config::kSlots - 1;
     const WorkTile at = work_tile(p);
     ptx::griddepcontrol_wait();
     if (at.first + at.part * kTokens >= at.last) return;  // of a ragged last block
     MHLA_CUDA_LOOP
-    for (std::int32_t n = 0; n + 1 < Config::kSlots; ++n) copy_item(p, at, n);
+    for (std::int32_t n = 0; n < kAhead; ++n) copy_item(p, at, n);
     const float m = ptx::ld_global_nc_f32(p.mixing.row(at.block) + p.mixing.own(at.block));
     Sums sums;
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < at.items; ++n) {
-      next_strip<Config::kSlots>([&] { copy_item(p, at, n + Config::kSlots - 1); },
-                                 [&] { map_copied(p, at, n); });
+      ptx::cp_async_wait_group<kAhead - 1>();
+      if (at.is_key(n)) apply_to_copied<T, kThreads>(p.key_map, Rows{at.slot(n)}, ptx::tid_x());
+      if constexpr (kRotary) {
+        if (n == 0) apply_to_copied<T, kThreads>(p.query_map, Rows{at.slot(n)}, ptx::tid_x());
+        turn_copied(p, at, n);
+      }
+      ptx::bar_sync();  // item n is here, and nobody reads the one before any more
+      copy_item(p, at, n + kAhead);
       if (n == 0) {
         take_queries(p, at, sums);
       } else if (at.is_state(n)) {
@@ -170,25 +177,20 @@ class CausalReadOutSm80 {
     ptx::cp_async_commit_group();
   }
 
-  /// phi(k) where the thread copied keys to. What turns does so there, queries too.
-  static MHLA_DEVICE void map_copied(const Params& p, const WorkTile& at, std::int32_t n) {
+  /// Turns phi(k), and phi(q), where the thread copied them to.
+  static MHLA_DEVICE void turn_copied(const Params& p, const WorkTile& at, std::int32_t n) {
     const Rows rows{at.slot(n)};
     const std::uint32_t thread = ptx::tid_x();
-    if (at.is_key(n)) apply_to_copied<T, kThreads>(p.key_map, rows, thread);
-    if constexpr (kRotary) {
-      if (at.is_key(n)) {
-        const ConsecutiveTokens tokens = at.tokens(at.keys(n).part * kTokens);
-        rotate_copied<T, kThreads>(p.key_angles, rows, tokens, thread);
-      } else if (n == 0) {
-        apply_to_copied<T, kThreads>(p.query_map, rows, thread);
-        rotate_copied<T, kThreads>(p.query_angles, rows, at.tokens(at.part * kTokens), thread);
-      }
-    }
+    if (!at.is_key(n) && n != 0) return;
+    const std::int32_t part = n == 0 ? at.part : at.keys(n).part;
+    rotate_copied<T, kThreads>(n == 0 ? p.query_angles : p.key_angles, rows,
+                               at.tokens(part * kTokens), thread);
   }
 
   static MHLA_DEVICE void take_queries(const Params& p, const WorkTile& at, Sums& sums) {
     sums.rows = load_rows(Rows{at.slot(0)}, 16 * at.warp, at.lane);
-    if constexpr (!kRotary) apply<T>(p.query_map, sums.rows);
+    if constexpr (kRotary) return;  // mapped, and without a denominator
+    apply<T>(p.query_map, sums.rows);
     if (at.states > 0 && p.normalization.denominator == Denominator::kKeySum) {
       sums.earlier = row_products<T>(sums.rows, at.shared + Config::kKeySum, at.lane);
     }
@@ -231,7 +233,7 @@ class CausalReadOutSm80 {
         }
       }
       const Fragment<16> weights = rounded<T>(scores);
-      add_elements<T>(sums.denominator, weights);
+      if constexpr (!kRotary) add_elements<T>(sums.denominator, weights);
       MHLA_CUDA_UNROLL
       for (int i = 0; i < 4; ++i) sums.weights.x[4 * group + i] = weights.x[i];
     }

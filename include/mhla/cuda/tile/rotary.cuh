@@ -94,12 +94,11 @@ MHLA_DEVICE void rotate_copied(const RotaryAngles& angles, Tile tile, const Toke
   for (std::uint32_t index = thread; index < kCopies; index += kThreads) {
     const std::uint32_t row = index / Tile::kPieces, piece = index % Tile::kPieces;
     const float* const own = angles.row(tokens(static_cast<std::int32_t>(row))) + 8 * piece;
-    const ptx::Words4 turns[2] = {ptx::ld_global_nc_v4(own), ptx::ld_global_nc_v4(own + 4)};
     ptx::Words4 words = ptx::ld_shared_v4(tile.piece(row, piece));
     MHLA_CUDA_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const std::uint32_t* const turn = turns[i / 2].x + i % 2 * 2;
-      words.x[i] = rotated<T>(words.x[i], as_float(turn[0]), as_float(turn[1]));
+      const ptx::Words2 turn = ptx::ld_global_nc_v2(own + 2 * i);
+      words.x[i] = rotated<T>(words.x[i], as_float(turn.x[0]), as_float(turn.x[1]));
     }
     ptx::st_shared_v4(tile.piece(row, piece), words);
   }

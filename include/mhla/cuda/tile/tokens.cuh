@@ -145,19 +145,13 @@ MHLA_DEVICE void write_rows(Tile tile, unsigned char* head, std::int64_t stride,
 // Strips of rows that a block copies ahead of the one in use, through kStages stages of shared
 // memory, with one barrier a strip.
 
-/// The next strip is here, and arrived() has seen what the thread copied of it; nobody reads the
-/// one before any more, whose stage copy() takes: the kStages - 1st strip from here on, in a group
-/// of its own, as those before, or an empty one.
-template <int kStages, class Copy, class Arrived>
-MHLA_DEVICE void next_strip(const Copy& copy, const Arrived& arrived) {
-  ptx::cp_async_wait_group<kStages - 2>();
-  arrived();
-  ptx::bar_sync();
-  copy();
-}
+/// The next strip is here, and nobody reads the one before any more, whose stage copy() takes: the
+/// kStages - 1st strip from here on, in a group of its own, as those before, or an empty one.
 template <int kStages, class Copy>
 MHLA_DEVICE void next_strip(const Copy& copy) {
-  next_strip<kStages>(copy, [] {});
+  ptx::cp_async_wait_group<kStages - 2>();
+  ptx::bar_sync();
+  copy();
 }
 
 // -------------------------------------------------------------------------------------------------
