@@ -49,7 +49,6 @@ struct Outcome {
   mhla::cuda::Plan plan;
   double worst;                   ///< error over its bound
   std::uint64_t tensor_bytes;     ///< q, k, v read and o written
-  std::uint64_t angle_bytes;      ///< read
   std::uint64_t workspace_bytes;  ///< read and written
   std::uint64_t bank_conflicts;
   int early_launches;
@@ -108,13 +107,10 @@ Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device
                                              stream);
   }
 
-  Outcome outcome{plan, 0, 0, 0, 0, 0, stream.early_launches()};
+  Outcome outcome{plan, 0, 0, 0, 0, stream.early_launches()};
   for (const emulator::Report& report : stream.reports()) {
     for (const char* name : {"q", "k", "v"}) outcome.tensor_bytes += report.bytes_read(name);
     outcome.tensor_bytes += report.bytes_written("o");
-    if (kRotary) {
-      outcome.angle_bytes += report.bytes_read("query angles") + report.bytes_read("key angles");
-    }
     if (plan.workspace_bytes > 0) {
       outcome.workspace_bytes += report.bytes_read("workspace") + report.bytes_written("workspace");
     }

@@ -80,10 +80,7 @@ class CausalReadOutSm80 {
     for (std::int32_t n = 0; n < at.items; ++n) {
       ptx::cp_async_wait_group<kAhead - 1>();
       if (at.is_key(n)) apply_to_copied<T, kThreads>(p.key_map, Rows{at.slot(n)}, ptx::tid_x());
-      if constexpr (kRotary) {
-        if (n == 0) apply_to_copied<T, kThreads>(p.query_map, Rows{at.slot(n)}, ptx::tid_x());
-        turn_copied(p, at, n);
-      }
+      if constexpr (kRotary) turn_copied(p, at, n);
       ptx::bar_sync();  // item n is here, and nobody reads the one before any more
       copy_item(p, at, n + kAhead);
       if (n == 0) {
@@ -177,11 +174,12 @@ class CausalReadOutSm80 {
     ptx::cp_async_commit_group();
   }
 
-  /// Turns phi(k), and phi(q), where the thread copied them to.
+  /// Turns phi(k) where the thread copied keys to, and queries, which are mapped there too.
   static MHLA_DEVICE void turn_copied(const Params& p, const WorkTile& at, std::int32_t n) {
+    if (n > 0 && !at.is_key(n)) return;
     const Rows rows{at.slot(n)};
     const std::uint32_t thread = ptx::tid_x();
-    if (!at.is_key(n) && n != 0) return;
+    if (n == 0) apply_to_copied<T, kThreads>(p.query_map, rows, thread);
     const std::int32_t part = n == 0 ? at.part : at.keys(n).part;
     rotate_copied<T, kThreads>(n == 0 ? p.query_angles : p.key_angles, rows,
                                at.tokens(part * kTokens), thread);

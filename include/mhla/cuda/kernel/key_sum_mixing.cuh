@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Mixtures of key sums, z~_i = sum_b m_ib z_b, in float: some rows i and 32 columns of a pair
-/// by a warp. A thread has a column. Coefficients of 32 b at a time pass through shared memory.
+/// Mixtures of key sums, z~_i = sum_b m_ib z_b, in float: four rows i and 32 columns of a pair by a
+/// warp. A thread has a column. Coefficients of 32 b at a time pass through shared memory.
 
 #include <cstdint>
 
@@ -15,10 +15,9 @@
 
 namespace mhla::cuda {
 
-/// \tparam kRows_  more of them read z less often
-template <int D, int kRows_>
+template <int D>
 struct KeySumMixing {
-  static constexpr int kRows = kRows_;
+  static constexpr int kRows = 4;
   static constexpr int kColumnGroups = (D + 31) / 32;  ///< of 32 columns
   static constexpr int kStrip = 32;
   static constexpr int kBytes = 4 * kRows * kStrip;  ///< of shared memory, for a warp

@@ -86,9 +86,9 @@ struct MixingSm80 {
   static constexpr int kRowTiles = Config::kRowTiles;
   static constexpr int kTiles = Config::kTiles;
   static constexpr int kSummaryBytes = 2 * D * E;
-  static constexpr int kKeySumGroups = Config::kRows / KeySumMixing<D, 4>::kRows;  // of rows
+  static constexpr int kKeySumGroups = Config::kRows / KeySumMixing<D>::kRows;  // of rows
   static constexpr int kKeySumTiles =
-      kKeySumGroups * KeySumMixing<D, 4>::kColumnGroups / (kThreads / 32);
+      kKeySumGroups * KeySumMixing<D>::kColumnGroups / (kThreads / 32);
   using Sums = float[kRowTiles][kTiles][4];
 
   /// What a thread works on.
@@ -135,7 +135,7 @@ struct MixingSm80 {
   }
 
   static MHLA_DEVICE void mix_key_sums(const Params& p, const WorkTile& at) {
-    using Part = KeySumMixing<D, 4>;
+    using Part = KeySumMixing<D>;
     const std::uint32_t part = (at.column_tile - Config::kColumnTiles) * (kThreads / 32) + at.warp;
     Part{p,
          at.pair,
