@@ -56,75 +56,82 @@ MHLA_INLINE inline void for_each_row(const Rows<A>& c, Index row, Index col, con
   }
 }
 
-/// The micro-kernel: a tile of kRows rows and kVectors packets whose first element is (row, col).
-/// Few integers live in its loop: g++ spills the others to vector registers, where they queue
-/// behind the multiply-adds.
+/// The micro-kernel: tiles of kRows rows and kVectors packets, from row `row` down as many as fit,
+/// whose first column is `col`. Few integers live in its loop: g++ spills the others to vector
+/// registers, where they queue behind the multiply-adds.
+/// \return the first row that is left
 template <class P, int kRows, int kVectors, class A>
-MHLA_NOINLINE void multiply_tile(const Product<A>& p, Index row, Index col) {
+MHLA_NOINLINE Index multiply_tiles(const Product<A>& p, Index row, Index col) {
   constexpr Index kWidth = kLanes<P>;
   const Index depth = p.a.cols;
-  const Prefetch::Lines next = p.next == nullptr ? Prefetch::Lines{} : p.next->share(depth);
-  P sum[kRows][kVectors];
-  if (p.start == Start::kZero) {
-    for_each_row<kRows>(p.out, row, col, [&](int r, const A* c) {
-      MHLA_UNROLL
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = Eigen::internal::pset1<P>(A(0));
-      Eigen::internal::prefetch(c);  // arrives while k runs
-    });
-  } else {
-    for_each_row<kRows>(p.out, row, col, [&](int r, const A* c) {
-      MHLA_UNROLL
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = load<A, P>(c + v * kWidth);
-    });
-  }
   // Strides in bytes, or g++ writes one more loop for a stride of one number.
   constexpr Index kSize = sizeof(A);
   const Index a_row = kSize * p.a.row_stride, a_step = in_register(kSize * p.a.col_stride);
   const Index b_step = kSize * p.b.stride;
-  const A* left = p.a.data + row * p.a.row_stride;  // rows 0 to 3 at column k
-  const A* below = in_register(plus_bytes(left, kRows > 4 ? 4 * a_row : 0));  // the others
-  const A* right = p.b.data + col;                                            // row k
-  Index beyond_l2 = p.beyond_l2;
-  const Product<A>* product = &p;
-  on_stack(product), on_stack(row), on_stack(col);
-  for (Index k = 0; k < depth; ++k) {
-    if (k < next.count) next.fetch(k);
-    // Or g++ writes the loop once more, with another move between registers.
-    if constexpr (kRows * kVectors > 16) side_effect();
-    if constexpr (kTile.prefetches_panels) {
-      beyond_l2 = in_register(beyond_l2);  // or g++ writes the loop once more
-      if (beyond_l2 != 0) {
+  const A* first = p.a.data + row * p.a.row_stride;  // of the tile
+  for (; p.a.rows - row >= kRows; row += kRows) {
+    if (kRows == 6 && p.a.rows - row == 8) break;  // two tiles of 4
+    const Prefetch::Lines next = p.next == nullptr ? Prefetch::Lines{} : p.next->share(depth);
+    P sum[kRows][kVectors];
+    if (p.start == Start::kZero) {
+      for_each_row<kRows>(p.out, row, col, [&](int r, const A* c) {
         MHLA_UNROLL
-        for (int v = 0; v < kVectors; ++v) prefetch_l2(right + (kVectors + v) * kWidth);
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = Eigen::internal::pset1<P>(A(0));
+        Eigen::internal::prefetch(c);  // arrives while k runs
+      });
+    } else {
+      for_each_row<kRows>(p.out, row, col, [&](int r, const A* c) {
+        MHLA_UNROLL
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = load<A, P>(c + v * kWidth);
+      });
+    }
+    const A* left = first;  // rows 0 to 3 at column k
+    const A* below = in_register(plus_bytes(left, kRows > 4 ? 4 * a_row : 0));  // the others
+    first = plus_bytes(first, kRows * a_row);
+    const A* right = p.b.data + col;  // row k
+    Index beyond_l2 = p.beyond_l2;
+    const Product<A>* product = &p;
+    on_stack(product), on_stack(row), on_stack(col), on_stack(first);
+    for (Index k = 0; k < depth; ++k) {
+      if (k < next.count) next.fetch(k);
+      // Or g++ writes the loop once more, with another move between registers.
+      if constexpr (kRows * kVectors > 16) side_effect();
+      if constexpr (kTile.prefetches_panels) {
+        beyond_l2 = in_register(beyond_l2);  // or g++ writes the loop once more
+        if (beyond_l2 != 0) {
+          MHLA_UNROLL
+          for (int v = 0; v < kVectors; ++v) prefetch_l2(right + (kVectors + v) * kWidth);
+        }
+      }
+      P b[kVectors];
+      MHLA_UNROLL
+      for (int v = 0; v < kVectors; ++v) b[v] = load<A, P>(right + v * kWidth);
+      MHLA_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const A* const a = r < 4 ? plus_bytes(left, r * a_row) : plus_bytes(below, (r - 4) * a_row);
+        const P factor = Eigen::internal::pset1<P>(*a);
+        MHLA_UNROLL
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = multiply_add(factor, b[v], sum[r][v]);
+        if constexpr (kRows * kVectors > 16) read_after(left, sum[r][0]);
+      }
+      left = plus_bytes(left, a_step);
+      below = plus_bytes(below, a_step);
+      right = plus_bytes(right, b_step);
+    }
+    if (product->factors != nullptr) {
+      MHLA_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const P factor = Eigen::internal::pset1<P>(product->factors[row + r]);
+        MHLA_UNROLL
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = Eigen::internal::pmul(sum[r][v], factor);
       }
     }
-    P b[kVectors];
-    MHLA_UNROLL
-    for (int v = 0; v < kVectors; ++v) b[v] = load<A, P>(right + v * kWidth);
-    MHLA_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const A* const a = r < 4 ? plus_bytes(left, r * a_row) : plus_bytes(below, (r - 4) * a_row);
-      const P factor = Eigen::internal::pset1<P>(*a);
+    for_each_row<kRows>(product->out, row, col, [&](int r, A* c) {
       MHLA_UNROLL
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = multiply_add(factor, b[v], sum[r][v]);
-      if constexpr (kRows * kVectors > 16) read_after(left, sum[r][0]);
-    }
-    left = plus_bytes(left, a_step);
-    below = plus_bytes(below, a_step);
-    right = plus_bytes(right, b_step);
+      for (int v = 0; v < kVectors; ++v) store(c + v * kWidth, sum[r][v]);
+    });
   }
-  if (product->factors != nullptr) {
-    MHLA_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const P factor = Eigen::internal::pset1<P>(product->factors[row + r]);
-      MHLA_UNROLL
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = Eigen::internal::pmul(sum[r][v], factor);
-    }
-  }
-  for_each_row<kRows>(product->out, row, col, [&](int r, A* c) {
-    MHLA_UNROLL
-    for (int v = 0; v < kVectors; ++v) store(c + v * kWidth, sum[r][v]);
-  });
+  return row;
 }
 
 /// Columns `cols` of one row of C (+)= columns `depth` of A times rows of B: as many packets at a

@@ -58,10 +58,7 @@ MHLA_NOINLINE void multiply_panel(const Product<A>& p, Index col) {
   }
   Index row = 0;
   const auto tiles = [&]<int kTileRows>() {
-    for (; p.a.rows - row >= kTileRows; row += kTileRows) {
-      if (kTileRows == 6 && p.a.rows - row == 8) return;  // two tiles of 4
-      multiply_tile<P, kTileRows, kVectors>(p, row, col);
-    }
+    row = multiply_tiles<P, kTileRows, kVectors>(p, row, col);
   };
   (tiles.template operator()<kRows>(), ...);
   const ColumnSpan cols{col, col + kVectors * kLanes<P>};
