@@ -13,6 +13,7 @@
 #include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm90_config.cuh"
 #include "mhla/cuda/kernel/causal_rings_sm90.cuh"
+#include "mhla/cuda/kernel/feature_tile.cuh"
 #include "support/cuda/causal_read_out_run.hpp"
 #include "support/cuda/kernel_contract.hpp"
 

@@ -72,7 +72,7 @@ mhla::cuda::Problem problem_of(Call<T>& call) {
           .op = call.op,
           .rotary = call.rotary(),
           .query_angles = {call.query_angles.data(), call.q.width()},
-          .key_angles = {call.key_angles.data(), call.k.width()},
+          .key_angles = {call.angles_of_keys().data(), call.k.width()},
           .causal = call.causal};
 }
 
@@ -92,7 +92,9 @@ Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device
   device.track("o", call.o.raw(), call.o.bytes(), Access::kWrite);
   if (kRotary) {
     device.track("query angles", call.query_angles.raw(), call.query_angles.bytes(), Access::kRead);
-    device.track("key angles", call.key_angles.raw(), call.key_angles.bytes(), Access::kRead);
+    if (call.key_angles.size() > 0) {
+      device.track("key angles", call.key_angles.raw(), call.key_angles.bytes(), Access::kRead);
+    }
   }
   if (plan.workspace_bytes > 0) {
     device.track("workspace", workspace.data(), plan.workspace_bytes, Access::kReadWrite);

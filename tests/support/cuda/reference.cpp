@@ -111,7 +111,8 @@ Expected expected(const Call<T>& call, int b, int h, double chain) {
     return Numbers(a.rowwise() + eta * plus_v.colwise().sum());
   };
 
-  const Numbers turned_q = turned(q, call.query_angles), turned_k = turned(k, call.key_angles);
+  const Numbers turned_q = turned(q, call.query_angles),
+                turned_k = turned(k, call.angles_of_keys());
   mhla::Inputs<double> in{.q = turned_q, .k = turned_k, .v = v};
   if (call.rotary()) in.normalizer_q = q, in.normalizer_k = k;
   Expected result{run(in, mixing, eps), Numbers()};
@@ -119,7 +120,7 @@ Expected expected(const Call<T>& call, int b, int h, double chain) {
   const double e_n = std::pow(1 + u, call.rotary() ? 7 : 5) * (1 + growth) - 1,
                e_d = std::pow(1 + u, 3) * (1 + growth) - 1;
   const Numbers a = magnitude(turned_magnitudes(q, call.query_angles, eta),
-                              turned_magnitudes(k, call.key_angles, eta), v);
+                              turned_magnitudes(k, call.angles_of_keys(), eta), v);
   result.bound.resizeLike(result.o);
   Numbers z = Numbers::Zero(q.rows(), 1), den = Numbers::Ones(q.rows(), 1);
   if (op.denominator == mhla::cuda::Denominator::kKeySum) {

@@ -45,10 +45,14 @@ template <class T>
 struct Call : CallOptions {
   Tensor<T> q, k, v, o;
   Array<float> mixing;  ///< [Mq,Mk]
-  /// Angles by which features turn, cosine and sine of each pair, [Nq,D] and [Nk,D]; or of no size.
+  /// Angles by which features turn, cosine and sine of each pair, [Nq,D] and [Nk,D]; or of no size,
+  /// those of keys alone where they are the queries'.
   Array<float> query_angles{0}, key_angles{0};
 
   bool rotary() const { return query_angles.size() > 0; }
+  const Array<float>& angles_of_keys() const {
+    return key_angles.size() > 0 ? key_angles : query_angles;
+  }
 };
 
 /// Outputs of one (batch item, head), and by how much they may be off.

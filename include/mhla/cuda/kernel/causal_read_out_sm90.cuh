@@ -7,13 +7,15 @@
 ///     o_t = factor(den_t) (phi(q_t)^T S~_i + sum_{j <= t} m_ii (phi(q_t) . phi(k_j)) v_j)
 ///     den_t = phi(q_t) . z~_i + sum_{j <= t} m_ii phi(q_t) . phi(k_j)                    kKeySum
 ///
-/// t and j in block i, a run of tokens. All go in tiles of 64 tokens, of blocks the last one first.
-/// A thread behind the warpgroups loads, into three rings (kernel/causal_rings_sm90.cuh): tiles of
-/// K and V; tiles of Q; S~_i and z~_i. D / 64 warpgroups have E / warpgroups columns of O each, so
-/// that all work on a tile of queries too, but each computes P. Two that have registers for all
-/// columns take tiles of queries by turns instead, where a block has some: 0, 3, 4.. from the last
-/// one on, and 1, 2, 5... They map K where it lies, for wgmma reads it there, when the first
-/// queries of a block come to it:
+/// t and j in block i, a run of tokens. With kRotary phi(q_t) and phi(k_j) turn (tile/rotary.cuh),
+/// and there are no denominators: those would want P of what does not turn. All go in tiles of 64
+/// tokens, of blocks the last one first. A thread behind the warpgroups loads, into three rings
+/// (kernel/causal_rings_sm90.cuh): tiles of K and V; tiles of Q; S~_i and z~_i. D / 64 warpgroups
+/// have E / warpgroups columns of O each, so that all work on a tile of queries too, but each
+/// computes P. Two that have registers for all columns take tiles of queries by turns instead,
+/// where a block has some: 0, 3, 4.. from the last one on, and 1, 2, 5... They map K where it lies,
+/// for wgmma reads it there, when the first queries of a block come to it. With kRotary Q is mapped
+/// where it lies, too, by all and never by turns, so that its angles are read once:
 ///
 ///     P = T(phi(Q) phi(K tile)^T)    [64, 64], K tiles from the own one down, by every warpgroup;
 ///     O += P V                       of half P has m_ii already (kernel/own_block.cuh)
@@ -33,13 +35,15 @@
 /// Shared memory: the rings, as many slots as fit; 2048 bytes a warp from which the copy engine
 /// takes its rows of O; 16 bytes of barriers a slot; 512 bytes of squares.
 /// Device memory: Q, K, V, S~, z~ and the gate once, O once; mixtures stay in the second cache
-/// longest. Source: arXiv:2601.07832, section 4.2.
+/// longest. Angles of Q and of K once for each head, of a block's last tile once for both where
+/// they have the same table. Source: arXiv:2601.07832, section 4.2.
 
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm90_config.cuh"
 #include "mhla/cuda/kernel/causal_rings_sm90.cuh"
+#include "mhla/cuda/kernel/feature_tile.cuh"
 #include "mhla/cuda/kernel/mixture_slot.cuh"
 #include "mhla/cuda/kernel/own_block.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
@@ -52,12 +56,14 @@
 #include "mhla/cuda/tile/output_norm.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
 #include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/rotary.cuh"
 #include "mhla/cuda/tile/rows.cuh"
 #include "mhla/cuda/tile/token_boxes.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
 
 namespace mhla::cuda {
 
-template <class T, int D, int E, Precision P>
+template <class T, int D, int E, Precision P, bool kRotary = false>
 struct CausalReadOutSm90 {
   using Params = CausalReadOutSm90Parameters;
   using Config = CausalReadOutSm90Config<D, E, P>;
@@ -88,7 +94,7 @@ struct CausalReadOutSm90 {
         },
         [&] { rings.load(p); },
         [&](std::uint32_t thread) {
-          if constexpr (Config::by_turns(2)) {
+          if constexpr (Config::by_turns(2) && !kRotary) {
             if (Config::by_turns(Rings::tiles(p))) return read<true>(p, rings, thread);
           }
           read<false>(p, rings, thread);
@@ -99,6 +105,7 @@ struct CausalReadOutSm90 {
  private:
   using Mixture = typename Config::Mixture;
   using Rings = CausalRings<D, E, P>;
+  using Features = FeatureTile<T, D, 32 * Config::kConsumers>;
 
   /// What a warp of a warpgroup works on.
   struct WorkTile {
@@ -110,11 +117,11 @@ struct CausalReadOutSm90 {
     Item item;
   };
 
-  /// \tparam kTurns  Config::by_turns
+  /// \tparam kTurns  Config::by_turns; not with kRotary
   template <bool kTurns>
   static MHLA_DEVICE void read(const Params& p, const Rings& rings, std::uint32_t thread) {
     constexpr int kColumns = kTurns ? E : Config::kColumns;
-    using Tile = OwnBlockTile<T, D, kColumns>;
+    using Tile = OwnBlockTile<T, D, kColumns, !kRotary>;
     const std::uint32_t group = ptx::shfl_idx(thread / 128, 0);  // ptxas sees: the same in a warp
     RingCursor mixture, query, key_value;
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
@@ -126,7 +133,12 @@ struct CausalReadOutSm90 {
       std::int32_t kept = last;  // the tile of keys at key_value
       MHLA_CUDA_LOOP
       for (std::int32_t tile = last; tile >= 0; --tile) {
-        rings.queries.consumer_wait(query);
+        const bool first = kept == last;  // of the warpgroup: maps the keys of all
+        if constexpr (kRotary) {
+          map_own_tile(p, rings, item, tile, query, first, key_value, thread);
+        } else {
+          rings.queries.consumer_wait(query);
+        }
         const bool taken = !kTurns || Config::takes(group, last - tile);
         Fragment<D> features;
         if (taken) {
@@ -137,22 +149,17 @@ struct CausalReadOutSm90 {
         rings.queries.consumer_release(query, work.lane);
         query = query.after(1, rings.queries.count);
         if (!taken) continue;
-        apply<T>(p.stage.query_map, features);
+        if constexpr (!kRotary) apply<T>(p.stage.query_map, features);
         ptx::fence_registers(features.x);
         float sums[kColumns / 8][4] = {};
         float totals[4] = {};
-        const bool first = kept == last;  // of the warpgroup: maps the keys of all
         const std::int32_t begin = first ? last : tile;
         RingCursor at =
             key_value.after(static_cast<std::uint32_t>(kept - begin), rings.key_values.count);
         MHLA_CUDA_LOOP
         for (std::int32_t other = begin; other >= 0; --other) {
           const std::uint32_t keys = rings.key_values.slot(at);
-          if (first) {
-            rings.key_values.consumer_wait(at);
-            Tile::template map<E, 32 * Config::kConsumers>(p.stage.key_map, keys,
-                                                           Rings::tile_rows(p, other), thread);
-          }
+          if (first && !(kRotary && other == tile)) map_keys(p, rings, item, other, at, thread);
           at = at.after(1, rings.key_values.count);
           if (other > tile) continue;
           const auto panels = static_cast<std::uint32_t>(D + work.column) / 64;
@@ -179,12 +186,51 @@ struct CausalReadOutSm90 {
     if (thread % 32 == 0) ptx::cp_async_bulk_wait_group_read<0>();
   }
 
+  /// Of a tile.
+  static MHLA_DEVICE ConsecutiveTokens tokens_of(const Params& p, const Item& item,
+                                                 std::int32_t tile) {
+    return {item.origin.column + 64 * tile, p.stage.blocks.tokens()};
+  }
+
+  /// phi of a tile of keys that comes, turned with kRotary.
+  static MHLA_DEVICE void map_keys(const Params& p, const Rings& rings, const Item& item,
+                                   std::int32_t tile, RingCursor at, std::uint32_t thread) {
+    const Features features{rings.key_values.slot(at), Rings::tile_rows(p, tile), thread};
+    if constexpr (kRotary) {
+      typename Features::Angles angles;
+      angles.load(p.stage.key_angles, tokens_of(p, item, tile), thread);
+      rings.key_values.consumer_wait(at);
+      features.template map<E>(p.stage.key_map, angles);
+    } else {
+      rings.key_values.consumer_wait(at);
+      features.template map<E>(p.stage.key_map);
+    }
+  }
+
+  /// phi of a tile of queries that comes, turned, and of the keys of the same tokens where those
+  /// are new: angles that both have are read once.
+  static MHLA_DEVICE void map_own_tile(const Params& p, const Rings& rings, const Item& item,
+                                       std::int32_t tile, RingCursor query, bool with_keys,
+                                       RingCursor key_value, std::uint32_t thread) {
+    const std::int32_t rows = Rings::tile_rows(p, tile);
+    const ConsecutiveTokens tokens = tokens_of(p, item, tile);
+    typename Features::Angles angles;
+    angles.load(p.stage.query_angles, tokens, thread);
+    rings.queries.consumer_wait(query);
+    Features{rings.queries.slot(query), rows, thread}.template map<0>(p.stage.query_map, angles);
+    if (!with_keys) return;
+    if (p.stage.key_angles != p.stage.query_angles) angles.load(p.stage.key_angles, tokens, thread);
+    rings.key_values.consumer_wait(key_value);
+    Features{rings.key_values.slot(key_value), rows, thread}.template map<E>(p.stage.key_map,
+                                                                             angles);
+  }
+
   /// Adds the part of earlier blocks to the sums, scaled as that is, and to the sums of weights.
   template <int kTiles>
   static MHLA_DEVICE void add_mixture(const Params& p, const WorkTile& work,
                                       const Fragment<D>& features, const Mixture& mixture,
                                       RowPair& own, float (&sums)[kTiles][4]) {
-    if (p.stage.normalization.denominator == Denominator::kKeySum) {
+    if (!kRotary && p.stage.normalization.denominator == Denominator::kKeySum) {
       const RowPair earlier = row_products<T>(features, mixture.key_sum(), work.lane);
       own.x += earlier.x;
       own.x_8 += earlier.x_8;

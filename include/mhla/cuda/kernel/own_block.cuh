@@ -34,7 +34,8 @@ namespace mhla::cuda {
 
 /// Features of 64 keys and kColumns columns of their values in shared memory, in panels of 64
 /// columns one behind the other.
-template <class T, int D, int kColumns>
+/// \tparam kTotals  whether totals are made, which denominators want
+template <class T, int D, int kColumns, bool kTotals = true>
 struct OwnBlockTile {
   static constexpr int kTiles = kColumns / 8;
   static constexpr std::uint32_t kPanelBytes = 64 * 128;
@@ -45,42 +46,6 @@ struct OwnBlockTile {
   float weight;          ///< w
   std::uint32_t warp;    ///< of the warpgroup
   std::uint32_t lane;
-
-  /// phi of loaded keys in place, the first `rows` of 64, and zeros behind, in the kValues columns
-  /// of values behind them too. Called by kThreads threads, who meet at barrier 1.
-  template <int kValues, std::uint32_t kThreads>
-  static MHLA_DEVICE void map(const FeatureMap& map, std::uint32_t keys, std::int32_t rows,
-                              std::uint32_t thread) {
-    constexpr std::uint32_t kPieces = kPanelBytes / 16, kOwn = kPieces / kThreads * (D / 64);
-    const std::uint32_t filled = static_cast<std::uint32_t>(rows) * 8;
-    // The n-th piece of the thread: all are loaded together.
-    const auto row_piece = [&](std::uint32_t n) { return n / (D / 64) * kThreads + thread; };
-    const auto at = [&](std::uint32_t n) {
-      return keys + n % (D / 64) * kPanelBytes + 16 * row_piece(n);
-    };
-    ptx::Words4 w[kOwn] = {};
-    MHLA_CUDA_UNROLL
-    for (std::uint32_t n = 0; n < kOwn; ++n) {
-      if (row_piece(n) < filled) w[n] = ptx::ld_shared_v4(at(n));
-    }
-    map.with_formula([&](auto phi) {
-      MHLA_CUDA_UNROLL
-      for (ptx::Words4& own : w) apply<T>(phi, own.x);
-    });
-    MHLA_CUDA_UNROLL
-    for (std::uint32_t n = 0; n < kOwn; ++n) {
-      if (row_piece(n) < filled) ptx::st_shared_v4(at(n), w[n]);
-    }
-    MHLA_CUDA_LOOP
-    for (std::uint32_t i = filled + thread; i < kPieces; i += kThreads) {
-      MHLA_CUDA_UNROLL
-      for (int panel = 0; panel < (D + kValues) / 64; ++panel) {
-        ptx::st_shared_v4(keys + panel * kPanelBytes + 16 * i, {});
-      }
-    }
-    ptx::fence_proxy_async();
-    ptx::bar_sync(1, kThreads);
-  }
 
   /// sums += P V and, in every column, totals += sums of the rows of P, for queries of which
   /// `features` holds the warp's 16 rows, in order (ptx::fence_registers). Whether they are the
@@ -131,6 +96,7 @@ struct OwnBlockTile {
 
   /// totals += the products of 16 columns of P with ones.
   static MHLA_DEVICE void add_ones(float (&totals)[4], const std::uint32_t* a) {
+    if constexpr (!kTotals) return;
     const std::uint32_t ones = ptx::pack<T>(1, 1);
     ptx::mma_m16n8k16<T>(totals, a[0], a[1], a[2], a[3], ones, ones);
   }

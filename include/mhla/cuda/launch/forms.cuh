@@ -105,7 +105,7 @@ void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
   run_stage<Mixing80, Mixing90>(device.arch, mixed, pairs, device, stream, start);
   if constexpr (kCausal) {
     using Sm80 = CausalReadOutSm80<T, D, E, P, kRotary>;
-    using Sm90a = std::conditional_t<D == 72 || kRotary, Sm80, CausalReadOutSm90<T, D, E, P>>;
+    using Sm90a = std::conditional_t<D == 72, Sm80, CausalReadOutSm90<T, D, E, P, kRotary>>;
     run_stage<Sm80, Sm90a>(plan.read_out, causal_read_out_stage<D, E>(problem, arrays, mixing),
                            pairs, device, stream, Start::kEarly);
   } else {

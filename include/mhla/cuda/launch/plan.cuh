@@ -209,8 +209,6 @@ constexpr void choose_kernels(const Problem& problem, const Device& device, Plan
   if (!problem.causal) {
     plan.read_out = kernel_arch<ReadOutSm90<bfloat16, D, E, P>>(read_out_stage(problem, {}, {}),
                                                                 problem, device);
-  } else if (problem.rotary) {
-    plan.read_out = Arch::kSm80;
   } else if constexpr (D != 72) {
     plan.read_out = kernel_arch<CausalReadOutSm90<bfloat16, D, E, P>>(
         causal_read_out_stage<D, E>(problem, {}, {}), problem, device);

@@ -32,6 +32,7 @@ struct RotaryAngles {
   MHLA_HOST_DEVICE constexpr const float* row(std::int32_t token) const {
     return data + std::int64_t{token < 0 ? 0 : token} * stride;
   }
+  bool operator==(const RotaryAngles&) const = default;
 };
 
 /// A pair by its cosine and sine.
@@ -40,6 +41,25 @@ MHLA_DEVICE std::uint32_t rotated(std::uint32_t pair, float cos, float sin) {
   const float x = ptx::low<T>(pair), y = ptx::high<T>(pair);
   return ptx::pack<T>(x * cos - y * sin, y * cos + x * sin);
 }
+
+/// Cosine and sine of each pair of a piece of 8 features.
+struct PieceAngles {
+  ptx::Words2 turns[4];
+
+  static MHLA_DEVICE PieceAngles load(const float* from) {
+    PieceAngles angles;
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 4; ++i) angles.turns[i] = ptx::ld_global_nc_v2(from + 2 * i);
+    return angles;
+  }
+  template <class T>
+  MHLA_DEVICE void rotate(ptx::Words4& words) const {
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      words.x[i] = rotated<T>(words.x[i], as_float(turns[i].x[0]), as_float(turns[i].x[1]));
+    }
+  }
+};
 
 /// Turns 16 rows of features, of which the thread has two tokens' parts.
 template <class T, int D>
@@ -95,11 +115,7 @@ MHLA_DEVICE void rotate_copied(const RotaryAngles& angles, Tile tile, const Toke
     const std::uint32_t row = index / Tile::kPieces, piece = index % Tile::kPieces;
     const float* const own = angles.row(tokens(static_cast<std::int32_t>(row))) + 8 * piece;
     ptx::Words4 words = ptx::ld_shared_v4(tile.piece(row, piece));
-    MHLA_CUDA_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const ptx::Words2 turn = ptx::ld_global_nc_v2(own + 2 * i);
-      words.x[i] = rotated<T>(words.x[i], as_float(turn.x[0]), as_float(turn.x[1]));
-    }
+    PieceAngles::load(own).template rotate<T>(words);
     ptx::st_shared_v4(tile.piece(row, piece), words);
   }
 }

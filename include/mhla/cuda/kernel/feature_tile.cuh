@@ -1,0 +1,101 @@
+#pragma once
+
+/// \file
+/// phi of 64 tokens where the copy engine brought them, for wgmma reads them there: panels of 64
+/// features one behind the other, kThreads threads with as many pieces of 16 bytes each. Features
+/// may turn (tile/rotary.cuh).
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/feature_map.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/rotary.cuh"
+
+namespace mhla::cuda {
+
+template <class T, int D, std::uint32_t kThreads>
+struct FeatureTile {
+  static constexpr std::uint32_t kPanelBytes = 64 * 128;
+  static constexpr std::uint32_t kPanelPieces = kPanelBytes / 16;
+  static constexpr std::uint32_t kOwn = kPanelPieces / kThreads * (D / 64);  ///< of a thread
+
+  std::uint32_t begin;  ///< shared address
+  std::int32_t rows;    ///< that the tile has
+  std::uint32_t thread;
+
+  /// What the thread's pieces turn by.
+  struct Angles {
+    PieceAngles x[kOwn];
+
+    /// Of tokens(row).
+    template <class Tokens>
+    MHLA_DEVICE void load(const RotaryAngles& angles, const Tokens& tokens, std::uint32_t thread) {
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t n = 0; n < kOwn; ++n) {
+        const TileCoord at = coord(n, thread);
+        const float* const row = angles.row(tokens(static_cast<std::int32_t>(at.row)));
+        x[n] = PieceAngles::load(row + 8 * at.piece);
+      }
+    }
+  };
+
+  /// phi in place, and zeros in the rows behind, in kBehind columns behind the features too. All
+  /// meet at barrier 1.
+  template <int kBehind>
+  MHLA_DEVICE void map(const FeatureMap& phi) const {
+    map<kBehind>(phi, [](ptx::Words4&, std::uint32_t) {});
+  }
+  /// The same, and features turn.
+  template <int kBehind>
+  MHLA_DEVICE void map(const FeatureMap& phi, const Angles& angles) const {
+    map<kBehind>(
+        phi, [&](ptx::Words4& words, std::uint32_t n) { angles.x[n].template rotate<T>(words); });
+  }
+
+ private:
+  /// Of the n-th piece: panels by turns, and in a panel always the same piece of a row, for the
+  /// order of pieces depends on row % 8.
+  static MHLA_DEVICE TileCoord coord(std::uint32_t n, std::uint32_t thread) {
+    static_assert(kThreads % 64 == 0);
+    return {(n / (D / 64) * kThreads + thread) / 8, n % (D / 64) * 8 + (thread ^ thread / 8) % 8};
+  }
+
+  template <int kBehind, class Turn>
+  MHLA_DEVICE void map(const FeatureMap& map, const Turn& turn) const {
+    const std::uint32_t filled = static_cast<std::uint32_t>(rows) * 8;
+    // The n-th piece of the thread: all are loaded together.
+    const auto panel_piece = [&](std::uint32_t n) { return n / (D / 64) * kThreads + thread; };
+    const auto at = [&](std::uint32_t n) {
+      return begin + n % (D / 64) * kPanelBytes + 16 * panel_piece(n);
+    };
+    ptx::Words4 w[kOwn] = {};
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t n = 0; n < kOwn; ++n) {
+      if (panel_piece(n) < filled) w[n] = ptx::ld_shared_v4(at(n));
+    }
+    map.with_formula([&](auto phi) {
+      MHLA_CUDA_UNROLL
+      for (ptx::Words4& own : w) apply<T>(phi, own.x);
+    });
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t n = 0; n < kOwn; ++n) turn(w[n], n);
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t n = 0; n < kOwn; ++n) {
+      if (panel_piece(n) < filled) ptx::st_shared_v4(at(n), w[n]);
+    }
+    MHLA_CUDA_LOOP
+    for (std::uint32_t i = filled + thread; i < kPanelPieces; i += kThreads) {
+      MHLA_CUDA_UNROLL
+      for (int panel = 0; panel < (D + kBehind) / 64; ++panel) {
+        ptx::st_shared_v4(begin + panel * kPanelBytes + 16 * i, {});
+      }
+    }
+    ptx::fence_proxy_async();
+    ptx::bar_sync(1, kThreads);
+  }
+};
+
+}  // namespace mhla::cuda
