@@ -47,4 +47,20 @@ MHLA_DEVICE void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
       : "memory");
 }
 
+/// The place in block `rank` of the cluster of what lies at this address in each, for the copies
+/// and arrivals of clusters.
+MHLA_DEVICE std::uint32_t mapa(std::uint32_t address, std::uint32_t rank) {
+  std::uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+
+/// One arrival at a barrier of any block of the cluster (mapa), which has not ended. It is ordered
+/// as inside a block, which is enough for what was read into registers; more costs a fence of
+/// device memory. CUTLASS has it so: ClusterBarrier::arrive.
+MHLA_DEVICE void mbarrier_arrive_cluster(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cluster.b64 _, [%0];" ::"r"(barrier)
+               : "memory");
+}
+
 }  // namespace mhla::cuda::ptx

@@ -7,6 +7,8 @@
 /// of that actor, and whoever has waited for the phase sees that epoch and all that those who
 /// arrived had done before. Its 8 bytes count as bytes that are being written for good, so that no
 /// other access of them passes.
+///
+/// Threads of other blocks of a cluster arrive by addresses in this block's window.
 
 #include <cstdint>
 #include <map>
@@ -41,6 +43,8 @@ class CountingBarriers {
   void make(std::uint32_t address, std::uint32_t arrivals);
   void publish();
   void arrive(std::uint32_t address, std::int64_t bytes, const char* what);
+  /// One arrival at a barrier of any block of the cluster.
+  void arrive_anywhere(std::uint32_t address, const char* what);
   void wait(std::uint32_t address, std::uint32_t parity);
 
   /// The barrier that a tensor load of the running thread names.
@@ -50,6 +54,7 @@ class CountingBarriers {
 
  private:
   CountingBarrier& find(std::uint32_t address, bool by_copy, const char* what);
+  void count(CountingBarrier& barrier, std::int64_t bytes);
   /// After a change of the counts, with what was wrong about it.
   void settle(CountingBarrier& barrier, std::uint64_t ended, const std::string& complaint);
 
@@ -103,7 +108,18 @@ inline void CountingBarriers::settle(CountingBarrier& barrier, std::uint64_t end
 }
 
 inline void CountingBarriers::arrive(std::uint32_t address, std::int64_t bytes, const char* what) {
+  block_.shared.check(block_.who(), address, 8, 8, what);
+  count(find(address, false, what), bytes);
+}
+
+inline void CountingBarriers::arrive_anywhere(std::uint32_t address, const char* what) {
   CountingBarrier& barrier = find(address, false, what);
+  const auto rank = static_cast<int>(address / SharedMemory::kWindow);
+  if (block_.has_ended(rank)) block_.fail(Kind::kSlotInUse, "arrives at a block that has ended");
+  count(barrier, 0);
+}
+
+inline void CountingBarriers::count(CountingBarrier& barrier, std::int64_t bytes) {
   const std::uint64_t ended = barrier.phase.ended();
   block_.clocks.release(block_.who(), barrier.arrived);
   std::string complaint = barrier.phase.expect(bytes);
@@ -118,6 +134,7 @@ inline void CountingBarriers::complete(CountingBarrier& barrier, std::int64_t by
 }
 
 inline void CountingBarriers::wait(std::uint32_t address, std::uint32_t parity) {
+  block_.shared.check(block_.who(), address, 8, 8, "mbarrier wait");
   if (parity > 1) block_.fail(Kind::kBytes, "mbarrier wait for parity " + std::to_string(parity));
   CountingBarrier& barrier = find(address, false, "mbarrier wait");
   barrier.waiting.wait(

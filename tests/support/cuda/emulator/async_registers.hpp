@@ -19,7 +19,8 @@ class RegisterPool {
  public:
   explicit RegisterPool(Block& block)
       : block_(block),
-        counts_(block.quads.size(), std::min(65536 / block.threads() / 8 * 8, 248)) {}
+        counts_(block.quads.size(), std::min(65536 / block.block_threads() / 8 * 8, 248)),
+        free_(static_cast<std::size_t>(block.cluster())) {}
 
   /// The group of four warps of the running thread will have `count` registers in each thread.
   void set(int count, bool take) {
@@ -27,6 +28,7 @@ class RegisterPool {
     if (static_cast<int>(group + 1) * 128 > block_.threads()) {
       block_.fail(Kind::kDivergent, "setmaxnreg in a group of less than four warps");
     }
+    int& free = free_[static_cast<std::size_t>(block_.rank())];
     struct {
     } none;
     const auto together = [&](auto&) {
@@ -37,7 +39,7 @@ class RegisterPool {
                                           std::to_string(count));
       }
       if (take) return;
-      free_ -= change;
+      free -= change;
       counts_[group] = count;
       waiting_.wake(block_);
     };
@@ -48,8 +50,8 @@ class RegisterPool {
         block_,
         [&] {
           const int change = count - counts_[group];
-          if (change > free_) return false;
-          free_ -= change;
+          if (change > free) return false;
+          free -= change;
           counts_[group] = count;
           return true;
         },
@@ -59,7 +61,7 @@ class RegisterPool {
  private:
   Block& block_;
   std::vector<int> counts_;  // of each group of four warps
-  int free_ = 0;             // registers for each thread of a group
+  std::vector<int> free_;    // registers for each thread of a group, by block
   WaitList waiting_;
 };
 

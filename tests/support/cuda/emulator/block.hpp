@@ -1,7 +1,9 @@
 #pragma once
 
 /// \file
-/// A block of threads that runs: its fibers, who waits for what, its memory and clocks.
+/// A block of threads that runs: its fibers, who waits for what, its memory and clocks. Or all
+/// blocks of a cluster together: their threads are counted through, and each block has a part of
+/// the shared memory, barriers and registers (`rank` says whose the running thread has).
 ///
 /// Instructions are functions that ask current() for the block and its thread. What they need
 /// besides:
@@ -69,18 +71,19 @@ struct Group {
 
 class Block {
  public:
+  /// \param at  the first of `cluster` blocks; several have whole groups of four warps each
   Block(int threads, std::uint32_t shared_bytes, std::uint32_t blocks, std::uint32_t at,
-        Schedule& order, GlobalMemory& device, Report& report)
-      : place{at},
+        int cluster, Schedule& order, GlobalMemory& device, Report& report)
+      : place{at, threads},
         grid(blocks),
-        clocks(threads),
+        clocks(cluster * threads),
         shared(shared_bytes, clocks, place),
         global(device),
         schedule(order),
-        warps(static_cast<std::size_t>(threads / 32)),
-        quads(static_cast<std::size_t>((threads + 127) / 128)),
+        warps(static_cast<std::size_t>(cluster * threads / 32)),
+        quads(static_cast<std::size_t>((cluster * threads + 127) / 128)),
         banks(warps.size()),
-        threads_(static_cast<std::size_t>(threads)),
+        threads_(static_cast<std::size_t>(cluster * threads)),
         issued_(warps.size()),
         report_(report) {
     global.begin_block(clocks, place);
@@ -92,7 +95,18 @@ class Block {
   /// \throws Fault, and what the body throws.
   void run(void (*body)(const void*), const void* argument);
 
+  /// Of all blocks that run together.
   int threads() const { return static_cast<int>(threads_.size()); }
+  int block_threads() const { return place.threads; }
+  int cluster() const { return threads() / block_threads(); }
+  /// The block of the cluster that the running thread belongs to.
+  int rank() const { return self_->index / block_threads(); }
+  bool has_ended(int rank) const {
+    for (int t = 0; t < block_threads(); ++t) {
+      if (!threads_[static_cast<std::size_t>(rank * block_threads() + t)].ended) return false;
+    }
+    return true;
+  }
   Thread& thread(int i) { return threads_[static_cast<std::size_t>(i)]; }
   /// The thread that runs, or whose operation ends.
   Thread& self() { return *self_; }

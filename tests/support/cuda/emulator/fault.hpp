@@ -64,13 +64,15 @@ class Fault : public std::runtime_error {
   Kind kind;
 };
 
-/// The block that runs.
+/// The blocks that run together.
 struct Place {
-  std::uint32_t block;
+  std::uint32_t block;  ///< the first of the cluster
+  int threads;          ///< of a block
 
+  /// \param thread  counted through the blocks of the cluster
   [[noreturn]] void fail(Kind kind, int thread, const std::string& text) const {
-    throw Fault(kind, "block " + std::to_string(block) + ", thread " + std::to_string(thread) +
-                          ": " + text);
+    throw Fault(kind, "block " + std::to_string(static_cast<int>(block) + thread / threads) +
+                          ", thread " + std::to_string(thread % threads) + ": " + text);
   }
 };
 

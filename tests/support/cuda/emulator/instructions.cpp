@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "emulator/accesses.hpp"
 #include "emulator/async_barrier.hpp"
@@ -12,6 +13,7 @@
 #include "emulator/async_tensor_store.hpp"
 #include "emulator/barriers.hpp"
 #include "emulator/block.hpp"
+#include "emulator/cluster.hpp"
 #include "emulator/copies.hpp"
 #include "emulator/matrices.hpp"
 #include "emulator/numbers.hpp"
@@ -153,6 +155,8 @@ using emulator::current;
 void bar_sync() { emulator::bar_sync(); }
 void bar_sync(std::uint32_t id, std::uint32_t threads) { emulator::meet(id, threads); }
 void bar_warp_sync() { emulator::bar_warp_sync(); }
+void barrier_cluster_arrive() { current().part<emulator::ClusterBarrier>().arrive(); }
+void barrier_cluster_wait() { current().part<emulator::ClusterBarrier>().wait(); }
 std::uint32_t shfl_idx(std::uint32_t x, std::uint32_t lane) { return emulator::shuffle(x, lane); }
 float shfl_bfly(float x, std::uint32_t mask) { return emulator::shfl_bfly(x, mask); }
 bool vote_any(bool x) { return emulator::vote_any(x); }
@@ -238,10 +242,14 @@ void st_global(void* to, std::uint32_t value) { store_global<std::uint32_t>(to, 
 void st_global_f32(float* to, float value) { store_global<float>(to, value); }
 void st_global_s64(std::int64_t* to, std::int64_t value) { store_global<std::int64_t>(to, value); }
 
-std::uint32_t tid_x() { return current().who(); }
-std::uint32_t ctaid_x() { return current().place.block; }
+std::uint32_t tid_x() {
+  return static_cast<std::uint32_t>(current().who() % current().block_threads());
+}
+std::uint32_t ctaid_x() {
+  return current().place.block + static_cast<std::uint32_t>(current().rank());
+}
 std::uint32_t nctaid_x() { return current().grid; }
-std::uint32_t shared_begin() { return emulator::SharedMemory::kBegin; }
+std::uint32_t shared_begin() { return current().shared.begin(current().who()); }
 
 // ---- matrices
 // ------------------------------------------------------------------------------------
@@ -285,6 +293,16 @@ void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes) {
 void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   current().part<CountingBarriers>().wait(barrier, parity);
 }
+std::uint32_t mapa(std::uint32_t address, std::uint32_t rank) {
+  current().shared.check(current().who(), address, 4, 4, "mapa");
+  if (rank >= static_cast<std::uint32_t>(current().cluster())) {
+    current().fail(emulator::Kind::kOutside, "mapa to block " + std::to_string(rank));
+  }
+  return emulator::SharedMemory::of_rank(address, rank);
+}
+void mbarrier_arrive_cluster(std::uint32_t barrier) {
+  current().part<CountingBarriers>().arrive_anywhere(barrier, "mbarrier arrival");
+}
 
 std::uint64_t createpolicy_evict_first() { return emulator::kEvictFirst; }
 void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
@@ -295,6 +313,10 @@ void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigi
                           std::uint32_t barrier, std::uint64_t policy) {
   emulator::use_policy(policy, "tensor load");
   emulator::cp_async_bulk_tensor(to, map, at, barrier);
+}
+void cp_async_bulk_tensor_multicast(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
+                                    std::uint32_t barrier, std::uint16_t blocks) {
+  emulator::cp_async_bulk_tensor_multicast(to, map, at, barrier, blocks);
 }
 void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at, std::uint32_t from,
                                 std::uint64_t policy) {

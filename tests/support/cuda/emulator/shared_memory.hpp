@@ -13,6 +13,9 @@
 /// writes through the asynchronous proxy must come after a fence of the thread that wrote the
 /// bytes through the generic one.
 ///
+/// Blocks of a cluster have a window of addresses each, kWindow apart. Threads touch that of their
+/// own block; only a multicast copy writes to others.
+///
 /// To extend: new instructions are combinations of these calls; `what` goes into messages.
 
 #include <cstddef>
@@ -32,17 +35,27 @@ class SharedMemory {
  public:
   /// The address of the first byte; a multiple of 1024.
   static constexpr std::uint32_t kBegin = 1024;
+  /// As ptxas has it; a descriptor of wgmma holds the 18 bits inside.
+  static constexpr std::uint32_t kWindow = 1 << 24;
 
+  /// \param bytes  of each block
   SharedMemory(std::uint32_t bytes, const Clocks& clocks, const Place& place)
-      : bytes_((bytes + 3) / 4 * 4, 0xFF),
+      : block_bytes_((bytes + 3) / 4 * 4),
+        bytes_(block_bytes_ * static_cast<std::size_t>(clocks.threads() / place.threads), 0xFF),
         granules_(bytes_.size() / 4),
         clocks_(clocks),
         place_(place) {}
 
-  /// Checks that `bytes` bytes at a multiple of `alignment` lie inside.
+  /// The first address of thread `who`'s block, and the same byte of that of `rank`.
+  std::uint32_t begin(Actor who) const { return window(who) + kBegin; }
+  static constexpr std::uint32_t of_rank(std::uint32_t address, std::uint32_t rank) {
+    return address % kWindow + rank * kWindow;
+  }
+
+  /// Checks that `bytes` bytes at a multiple of `alignment` lie inside the memory of `who`'s block.
   void check(Actor who, std::uint32_t address, std::uint32_t bytes, std::uint32_t alignment,
              const char* what) const {
-    if (address >= kBegin && std::size_t{address - kBegin} + bytes <= bytes_.size() &&
+    if (address >= begin(who) && std::size_t{address - begin(who)} + bytes <= block_bytes_ &&
         address % alignment == 0) {
       return;
     }
@@ -75,7 +88,13 @@ class SharedMemory {
   /// An operation that thread `who` starts will write.
   void begin_write(Actor who, std::uint32_t address, std::uint32_t bytes, Proxy proxy,
                    const char* what) {
-    Granule* g = locate(who, address, bytes, what);
+    check(who, address, bytes, 4, what);
+    begin_write_anywhere(who, address, bytes, proxy, what);
+  }
+  /// The same in any block's memory, at a place that has been checked.
+  void begin_write_anywhere(Actor who, std::uint32_t address, std::uint32_t bytes, Proxy proxy,
+                            const char* what) {
+    Granule* g = &granule(address);
     for (Granule* const end = g + bytes / 4; g != end; ++g) {
       check_write(who, *g, true, what);
       if (proxy == Proxy::kAsync) check_proxy(who, *g, what);
@@ -116,7 +135,7 @@ class SharedMemory {
 
   /// The bytes as they are.
   void peek(std::uint32_t address, std::uint32_t bytes, void* to) const {
-    std::memcpy(to, &bytes_[address - kBegin], bytes);
+    std::memcpy(to, &bytes_[place_of(address)], bytes);
   }
 
  private:
@@ -143,8 +162,14 @@ class SharedMemory {
     std::uint32_t before;
   };
 
-  unsigned char* at(std::uint32_t address) { return &bytes_[address - kBegin]; }
-  Granule& granule(std::uint32_t address) { return granules_[(address - kBegin) / 4]; }
+  std::uint32_t window(Actor who) const {
+    return static_cast<std::uint32_t>(who / place_.threads) * kWindow;
+  }
+  std::size_t place_of(std::uint32_t address) const {
+    return address / kWindow * block_bytes_ + address % kWindow - kBegin;
+  }
+  unsigned char* at(std::uint32_t address) { return &bytes_[place_of(address)]; }
+  Granule& granule(std::uint32_t address) { return granules_[place_of(address) / 4]; }
   Granule* locate(Actor who, std::uint32_t address, std::uint32_t bytes, const char* what) {
     check(who, address, bytes, 4, what);
     return &granule(address);
@@ -243,7 +268,7 @@ class SharedMemory {
 
   [[noreturn]] void fail(Kind kind, Actor who, const Granule& g, const char* what,
                          const std::string& text) const {
-    const auto offset = 4 * (&g - granules_.data());
+    const auto offset = 4 * (&g - granules_.data()) % static_cast<std::ptrdiff_t>(block_bytes_);
     place_.fail(kind, who,
                 std::string(what) + " at shared address " + std::to_string(kBegin + offset) +
                     " (byte " + std::to_string(offset) + ") " + text);
@@ -254,6 +279,7 @@ class SharedMemory {
   [[noreturn]] void fail_write(Actor who, const Granule& g, bool asynchronous,
                                const char* what) const;
 
+  std::size_t block_bytes_;
   std::vector<unsigned char> bytes_;
   std::vector<Granule> granules_;
   std::vector<Vector> lists_;  ///< by thread, the clock of its latest read; 0 for none
@@ -270,8 +296,8 @@ inline void SharedMemory::fail_outside(Actor who, std::uint32_t address, std::ui
   place_.fail(Kind::kOutside, who,
               std::string(what) + " of " + std::to_string(bytes) + " bytes at shared address " +
                   std::to_string(address) + ", expected a multiple of " +
-                  std::to_string(alignment) + " in [" + std::to_string(kBegin) + ", " +
-                  std::to_string(kBegin + bytes_.size()) + ")");
+                  std::to_string(alignment) + " in [" + std::to_string(begin(who)) + ", " +
+                  std::to_string(begin(who) + block_bytes_) + ")");
 }
 
 inline void SharedMemory::fail_read(Actor who, const Granule& g, const char* what) const {

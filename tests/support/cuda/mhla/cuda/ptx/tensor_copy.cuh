@@ -25,6 +25,8 @@ void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigi
                           std::uint32_t barrier);
 void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
                           std::uint32_t barrier, std::uint64_t policy);
+void cp_async_bulk_tensor_multicast(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
+                                    std::uint32_t barrier, std::uint16_t blocks);
 void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at, std::uint32_t from,
                                 std::uint64_t policy);
 void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at, std::uint32_t from);
