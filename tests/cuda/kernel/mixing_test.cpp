@@ -15,6 +15,7 @@
 
 #include "mhla/cuda/kernel/key_sum_mixing.cuh"
 #include "mhla/cuda/kernel/key_sum_team.cuh"
+#include "mhla/cuda/kernel/mixing_loads.cuh"
 #include "mhla/cuda/kernel/mixing_sm80.cuh"
 #include "mhla/cuda/kernel/mixing_sm80_config.cuh"
 #include "mhla/cuda/kernel/mixing_sm90.cuh"
@@ -327,7 +328,7 @@ TEST(MixingSm90, ReadsRoundedCoefficientsOnceForEachItem) {
   EXPECT_FALSE(p.items.stays);
   const emulator::Report r = mixtures.launch(false);
   EXPECT_EQ(r.bytes_read("m"), 0u);
-  const std::size_t columns = std::size_t(p.items.count / p.items.rows.value());
+  const std::size_t columns = std::size_t(Run::Kernel::Config::columns(1, 1));
   EXPECT_EQ(r.bytes_read("rounded"), columns * 200 * 130 * 2);
   EXPECT_EQ(r.bytes_read("rounded_low"), columns * 200 * 130 * 2);
 }
@@ -356,6 +357,38 @@ TEST(RoundedMixing, HasBothPartsAndZerosWhereNothingCounts) {
   for (const bool earlier : {false, true}) {
     expect_rounded<bfloat16>(earlier);
     expect_rounded<half>(earlier);
+  }
+}
+
+/// How many thread blocks are a cluster, and that their mixtures are right.
+template <class T, Precision P>
+void expect_cluster(const MixingCase& c, unsigned blocks) {
+  using Run = Mixtures<MixingOnSm90, T, 64, 64, P>;
+  EXPECT_EQ(Run::Kernel::cluster(Run(c).params(true)), blocks) << c.text();
+  expect_right_mixtures<MixingOnSm90, T, 64, 64, P>(c);
+}
+
+TEST(MixingSm90, LoadsSummariesTogetherInClusters) {
+  constexpr Precision kSingle = Precision::kSingle, kPair = Precision::kPair;
+  expect_cluster<bfloat16, kSingle>({257, 70, 1, false, false, 1, 4}, 4);  // one block has no rows
+  expect_cluster<half, kSingle>({300, 300, 1, true, false, 2, 5}, 4);
+  expect_cluster<half, kSingle>({800, 70, 1, true, true, 3, 9}, 4);
+  expect_cluster<bfloat16, kPair>({257, 257, 1, true, false, 4, 8}, 4);
+  expect_cluster<half, kSingle>({140, 700, 1, false, true, 5, 3}, 2);
+  expect_cluster<half, kPair>({200, 200, 1, true, false, 6, 2}, 2);
+  expect_cluster<bfloat16, kSingle>({100, 700, 1, false, false, 7, 4}, 1);
+  expect_only_what_counts<MixingOnSm90, half, 64, 64, kPair>({260, 200, 1, true, false, 8, 4},
+                                                             false);
+}
+
+TEST(MixingSm90, GivesTheSameBitsInClusters) {
+  using Run = Mixtures<MixingOnSm90, bfloat16, 64, 64, Precision::kSingle>;
+  Run alone({260, 260, 1, true, false, 1, 1}), together({260, 260, 1, true, false, 1, 4});
+  together.c.seed = 4;  // of the schedule
+  EXPECT_EQ(alone.launch(false).count("cluster barriers"), 0u);
+  EXPECT_NE(together.launch(false).count("cluster barriers"), 0u);
+  for (std::int64_t i = 0; i < alone.high.size(); ++i) {
+    ASSERT_EQ(alone.high[i].bits, together.high[i].bits) << i;
   }
 }
 

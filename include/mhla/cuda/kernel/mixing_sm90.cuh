@@ -26,7 +26,9 @@
 /// If it fits, m of a block's rows stays in shared memory, made once by all threads: up to
 /// [64, 576], [128, 512], [256, 320], of kPair [64, 256], [128, 256], [256, 128]. Of more than 256
 /// rows a block then has the same ones in all items. Otherwise items are 2 x 2, and strips of m
-/// come with those of S, rounded before (rounded_mixing.cuh).
+/// come with those of S, rounded before (rounded_mixing.cuh). Of 4 or 2 blocks of a cluster, whose
+/// items are one below another, each then loads a part of S for all of them, so that the second
+/// cache gives S once for 512 or 256 rows. They go through the strips that the last one needs.
 ///
 /// Strips of 64 b come through a ring, by the copy engine in boxes: panels of 64 columns of 64 b,
 /// zeros before the first and behind the last. They are the factor B of wgmma; 64 rows of m are A,
@@ -51,12 +53,13 @@
 ///                      warp that S~ leaves through | barriers
 ///
 /// Device memory: S and S~ once, m once for every thread block. Second cache: S once for the rows
-/// of an item; m that does not stay once for every 256 columns of a pair; z once for 60 rows, and m
-/// for it once for 64 columns. Source: arXiv:2601.07832, section 4.1, eq. (4).
+/// of the items of a cluster; m that does not stay once for every 256 columns of a pair; z once for
+/// 60 rows, and m for it once for 64 columns. Source: arXiv:2601.07832, section 4.1, eq. (4).
 
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/mixing_loads.cuh"
 #include "mhla/cuda/kernel/mixing_sm90_config.cuh"
 #include "mhla/cuda/kernel/mixing_strip.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
@@ -65,8 +68,9 @@
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/ptx/wgmma.cuh"
+#include "mhla/cuda/tile/cluster_ring.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
-#include "mhla/cuda/tile/ring.cuh"
 #include "mhla/cuda/tile/tensor_box.cuh"
 
 namespace mhla::cuda {
@@ -88,83 +92,59 @@ struct MixingSm90 {
     p.pairs = pairs;
     p.multiprocessors = multiprocessors;
     p.items = Config::choose(stage, pairs, multiprocessors);
-    boxes[0] = strip_box(p, stage.in.high);
-    boxes[2] = row_box(p, stage.out.high);
+    boxes[0] = Loads::strip_box(p, stage.in.high);
+    boxes[2] = Loads::row_box(p, stage.out.high);
     if (P == Precision::kPair) {
-      boxes[1] = strip_box(p, stage.in.low);
-      boxes[3] = row_box(p, stage.out.low);
+      boxes[1] = Loads::strip_box(p, stage.in.low);
+      boxes[3] = Loads::row_box(p, stage.out.low);
     }
     if (!p.items.stays) {
-      boxes[4] = factor_box(p, stage.rounded.high);
-      if (P == Precision::kPair) boxes[5] = factor_box(p, stage.rounded.low);
+      boxes[4] = Loads::factor_box(p, stage.rounded.high);
+      if (P == Precision::kPair) boxes[5] = Loads::factor_box(p, stage.rounded.low);
     }
     return true;
   }
 
   static constexpr unsigned grid(const Params& p, int) {
-    return persistent_grid<Config>(p.items.count, p.multiprocessors);
+    const std::int32_t log2 = p.items.cluster_log2;
+    return persistent_grid<Config>(p.items.count, p.multiprocessors >> log2) << log2;
+  }
+  /// Thread blocks of a cluster.
+  static MHLA_HOST_DEVICE constexpr unsigned cluster(const Params& p) {
+    return 1u << p.items.cluster_log2;
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
     const MixingShare share = Config::share(p, static_cast<std::int32_t>(ptx::ctaid_x()),
                                             static_cast<std::int32_t>(ptx::nctaid_x()));
     const Rings rings = rings_of(p, share);
-    run_persistent<Config>([&](std::uint32_t thread) { make_factors(p, share, rings, thread); },
+    run_persistent<Config>([&](std::uint32_t thread) { begin(p, share, rings, thread); },
                            [&](std::uint32_t thread) {
-                             if (thread == Config::kProducer) load(p, share, rings.summaries);
+                             if (thread == Config::kProducer)
+                               Loads::load(p, share, rings.summaries);
                              if (thread / 32 > Config::kConsumers) mix_key_sums(p, thread);
                            },
                            [&](std::uint32_t thread) { mix(p, share, rings, thread); },
                            rings.summaries);
+    if (p.items.cluster_log2 > 0) meet_cluster();
   }
 
  private:
   static constexpr int kParts = Config::kParts;
   using Strip = MixingStrip<T, D, E, P>;
+  using Loads = MixingLoads<D, E, P>;
   using KeySums = typename Config::KeySums;
 
   struct Rings {
-    Ring summaries;         ///< and m behind each, where it does not stay
+    ClusterRing summaries;  ///< and m behind each, where it does not stay
     std::uint32_t factors;  ///< shared address of m where it stays, strip by strip
   };
-
-  /// Summaries of a pair as panels of 64 columns: boxes of so many summaries and panels.
-  static constexpr TensorBox box(const SummaryArray& array, unsigned char* part,
-                                 std::int32_t summaries, std::int32_t pairs, std::int32_t rows,
-                                 std::int32_t panels) {
-    constexpr std::uint64_t kSummary = 2 * D * E;
-    const auto of_pair = static_cast<std::uint64_t>(array.first(1, summaries)) * kSummary;
-    return {part,
-            {64, static_cast<std::uint64_t>(summaries), D * E / 64,
-             static_cast<std::uint64_t>(pairs), 1},
-            {kSummary, 128, of_pair, of_pair},
-            {64, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(panels), 1, 1}};
-  }
-  static constexpr TensorBox strip_box(const Params& p, unsigned char* part) {
-    const std::int32_t summaries = p.stage.columns - p.stage.mixing.lead;
-    return box(p.stage.in, part, summaries, p.pairs, Config::kStrip, Config::box_panels(p.items));
-  }
-  static constexpr TensorBox row_box(const Params& p, unsigned char* part) {
-    return box(p.stage.out, part, p.stage.rows, p.pairs, WarpTile::kRows, 1);
-  }
-
-  static constexpr TensorBox factor_box(const Params& p, unsigned char* part) {
-    const std::int32_t columns = p.stage.columns;
-    const auto row = 2 * static_cast<std::uint64_t>(RoundedMixing::stride(columns));
-    const auto rows = static_cast<std::uint32_t>(Config::factor_bytes(p.items, p.items.own_log2)) /
-                      (kParts * 128);
-    return {
-        part,
-        {static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(p.stage.rows), 1, 1, 1},
-        {row, row, row, row},
-        {64, rows, 1, 1, 1}};
-  }
 
   static MHLA_DEVICE Rings rings_of(const Params& p, const MixingShare& share) {
     const auto slot = static_cast<std::uint32_t>(Config::ring_bytes(p.items, share.own_log2));
     const auto count = static_cast<std::uint32_t>(share.slots);
     const std::uint32_t begin = ptx::shared_begin();
-    return {{begin, slot, Config::barriers(begin), count}, begin + count * slot};
+    return {{{begin, slot, Config::barriers(begin), count}, cluster(p)}, begin + count * slot};
   }
 
   /// A strip of S in a slot of the ring, and of m.
@@ -178,9 +158,15 @@ struct MixingSm90 {
             factors / kParts};
   }
 
-  /// All of m for the rows, where it stays, by all threads.
-  static MHLA_DEVICE void make_factors(const Params& p, const MixingShare& share,
-                                       const Rings& rings, std::uint32_t thread) {
+  static MHLA_DEVICE void meet_cluster() {
+    ptx::barrier_cluster_arrive();
+    ptx::barrier_cluster_wait();
+  }
+
+  /// Barriers of other blocks are there; m of the rows, where it stays, by all threads.
+  static MHLA_DEVICE void begin(const Params& p, const MixingShare& share, const Rings& rings,
+                                std::uint32_t thread) {
+    if (p.items.cluster_log2 > 0) meet_cluster();
     if (thread == Config::kProducer) {
       MHLA_CUDA_UNROLL
       for (int part = 0; part < kParts; ++part) {
@@ -218,45 +204,11 @@ struct MixingSm90 {
     }
   }
 
-  static MHLA_DEVICE void load(const Params& p, const MixingShare& share, const Ring& ring) {
-    const auto summaries = static_cast<std::uint32_t>(Config::slot_bytes(share.own_log2));
-    const auto factors = static_cast<std::uint32_t>(Config::factor_bytes(p.items, share.own_log2));
-    const std::int32_t panels = Config::panels(share.own_log2);
-    const std::uint64_t once = ptx::createpolicy_evict_first();
-    RingCursor at;
-    Config::for_items(p, share, [&](const MixingItem& item) {
-      MHLA_CUDA_LOOP
-      for (std::int32_t strip = 0; strip < item.strips; ++strip) {
-        ring.producer_acquire(at, ring.slot_bytes);
-        MHLA_CUDA_UNROLL
-        for (int part = 0; part < kParts; ++part) {
-          const std::uint32_t to = ring.slot(at) + part * (summaries / kParts);
-          const std::int32_t first = Config::kStrip * strip - p.stage.mixing.lead;
-          MHLA_CUDA_LOOP
-          for (std::int32_t i = 0; i < panels; i += Config::box_panels(p.items)) {
-            const BoxOrigin from{{0, first, item.panel + i, item.pair, 0}};
-            const std::uint32_t box = to + static_cast<std::uint32_t>(i) * Config::kPanelBytes;
-            if (p.items.rows.value() == 1) {  // nobody reads it again
-              ptx::cp_async_bulk_tensor(box, p.maps[part], from, ring.full(at), once);
-            } else {
-              ptx::cp_async_bulk_tensor(box, p.maps[part], from, ring.full(at));
-            }
-          }
-          if (p.items.stays) continue;
-          ptx::cp_async_bulk_tensor(
-              ring.slot(at) + summaries + part * (factors / kParts), p.maps[4 + part],
-              {{Config::kStrip * strip, 64 * item.row_tile, 0, 0, 0}}, ring.full(at));
-        }
-        at = at.after(1, ring.count);
-      }
-    });
-  }
-
   static MHLA_DEVICE void mix(const Params& p, const MixingShare& share, const Rings& rings,
                               std::uint32_t thread) {
     const std::uint32_t warp = thread / 32, lane = thread % 32;
     const std::uint32_t group = ptx::shfl_idx(warp / 4, 0);  // ptxas sees: the same in a warp
-    const Ring& ring = rings.summaries;
+    const ClusterRing& ring = rings.summaries;
     RingCursor at;
     Config::for_items(p, share, [&](const MixingItem& item) {
       const MixingUnit units[] = {Config::unit(p, item, group, 0), Config::unit(p, item, group, 1)};
@@ -281,16 +233,21 @@ struct MixingSm90 {
   static MHLA_DEVICE void write(const Params& p, const MixingItem& item, const MixingUnit& unit,
                                 std::uint32_t warp, std::uint32_t lane,
                                 typename Strip::Sums& sums) {
+    // Addresses are made here: products want the registers that would keep them.
+    std::uint32_t own[] = {lane};
+    ptx::fence_registers(own);
     const std::int32_t row = 64 * unit.row_tile + 16 * static_cast<std::int32_t>(warp % 4);
     if (row >= p.stage.rows) return;
     const WarpTile tile = Config::tile(warp);
-    const std::int32_t panel = item.panel + static_cast<std::int32_t>(unit.panel);
+    const std::int32_t panel =
+        item.panel % Config::kPairPanels + static_cast<std::int32_t>(unit.panel);
+    const std::int32_t pair = item.panel / Config::kPairPanels;
     MHLA_CUDA_UNROLL
     for (int part = 0; part < kParts; ++part) {
       if (part == 1) keep_rest<T>(sums);
-      store_tiles<T>(sums, {1, 1}, tile, lane, [&](int column) {
-        ptx::cp_async_bulk_tensor_store(p.maps[2 + part],
-                                        {{0, row, panel + column / 64, item.pair, 0}}, tile.begin);
+      store_tiles<T>(sums, {1, 1}, tile, own[0], [&](int column) {
+        ptx::cp_async_bulk_tensor_store(p.maps[2 + part], {{0, row, panel + column / 64, pair, 0}},
+                                        tile.begin);
       });
     }
   }

@@ -18,11 +18,11 @@ namespace mhla::cuda {
 
 /// 64 row_tiles mixtures, of as many columns as make four units.
 struct MixingItem {
-  std::int32_t pair;
-  std::int32_t panel;     ///< the first, of 64 columns
+  std::int32_t panel;     ///< the first, of 64 columns, counted through all pairs
   std::int32_t row_tile;  ///< the first, of 64 rows
   std::int32_t own_log2;  ///< 2^this row tiles: 1, 2 or 4
-  std::int32_t strips;    ///< of 64 b, all that count for one of the rows
+  std::int32_t strips;    ///< of 64 b, all that count for one of the rows of the cluster's items
+  std::int32_t own;       ///< strips of m: those that count for its own rows
 };
 
 /// 64 rows and 64 or 128 columns of an item.
@@ -35,23 +35,25 @@ struct MixingUnit {
 
 /// How many there are, and how large they are.
 struct MixingItems {
-  std::int32_t count;
-  std::int32_t row_tiles;  ///< of 64 rows, of the matrix
-  std::int32_t strips;     ///< of 64 b
-  std::int32_t own_log2;   ///< 2^this row tiles are in an item: 1, 2 or 4
-  bool tall;               ///< but the first 4, which together count few b, are in one
-  Divisor rows;            ///< items that have all rows of their columns
-  bool stays;              ///< a thread block has the same rows in all items, m in shared memory
+  std::int32_t count;         ///< or of clusters, which have one in each thread block
+  std::int32_t row_tiles;     ///< of 64 rows, of the matrix
+  std::int32_t strips;        ///< of 64 b
+  std::int32_t own_log2;      ///< 2^this row tiles are in an item: 1, 2 or 4
+  bool tall;                  ///< but the first 4, which together count few b, are in one
+  Divisor rows;               ///< items, or clusters of them, that have all rows of their columns
+  bool stays;                 ///< a thread block has the same rows in all items, m in shared memory
+  std::int32_t cluster_log2;  ///< 2^this thread blocks, one below another, load S together
 };
 
 /// What a thread block does.
 struct MixingShare {
-  std::int32_t row_tile;  ///< the first of its items, where they all have the same rows
+  std::int32_t row_tile;  ///< the first of its items where m stays, else of the cluster's
   std::int32_t own_log2;  ///< of its items
   std::int32_t strips;    ///< of m, where it stays
   std::int32_t slots;     ///< of strips of S, in shared memory
   std::int32_t first;     ///< item; of those of the rows, where they are the same
   std::int32_t step;
+  std::int32_t rank;  ///< of the thread block in its cluster
 };
 
 struct MixingSm90Parameters {
@@ -75,7 +77,8 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
   static constexpr int kStrip = 64;  // b
   static constexpr int kUnits = 2;   // of a warpgroup
   static constexpr int kItemUnits = kUnits * kWarpgroups;
-  static constexpr int kPanels = 2 / kParts;        // of a unit
+  static constexpr int kPanels = 2 / kParts;  // of a unit
+  static constexpr int kPairPanels = D * E / 64;
   static constexpr int kPanelBytes = kStrip * 128;  // 64 columns of a strip of S
   static constexpr int kUnitBytes = kParts * kPanels * kPanelBytes;
   static constexpr int kTileBytes = kParts * 64 * 128;  // 64 rows of a strip of m
@@ -102,9 +105,10 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
     const std::int32_t own = 1 << own_log2;
     return (items.row_tiles < own ? items.row_tiles : own) * kTileBytes;
   }
-  /// Panels of a box of S.
+  /// Panels of a box of S: so few that each thread block of a cluster loads as many.
   static MHLA_HOST_DEVICE constexpr std::int32_t box_panels(const MixingItems& items) {
-    return panels(items.tall ? 2 : items.own_log2);
+    const std::int32_t most = panels(items.tall ? 2 : items.own_log2) >> items.cluster_log2;
+    return most > 0 ? most : 1;
   }
   /// Bytes of a slot of the ring: a strip of S, and one of m behind it where that does not stay.
   static MHLA_HOST_DEVICE constexpr std::int32_t ring_bytes(const MixingItems& items,
@@ -126,7 +130,7 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
   static constexpr MixingItems choose(const MixingParameters& p, std::int32_t pairs,
                                       std::int32_t multiprocessors) {
     MixingItems items{
-        0, (p.rows + 63) / 64, (p.columns + kStrip - 1) / kStrip, 0, false, Divisor(1), true};
+        0, (p.rows + 63) / 64, (p.columns + kStrip - 1) / kStrip, 0, false, Divisor(1), true, 0};
     const auto fits = [&] {
       return items.strips <= kMostSlots && slots(items, items.own_log2, items.strips) >= 2;
     };
@@ -136,8 +140,9 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
       while (items.own_log2 < 2 && widest << items.own_log2 < multiprocessors) ++items.own_log2;
     } else {
       items.own_log2 = 1;
-      items.rows = Divisor((items.row_tiles + 1) / 2);
-      items.stays = fits() && 4 * items.rows.value() <= multiprocessors;
+      items.stays = fits() && 4 * groups(items.row_tiles, 0) <= multiprocessors;
+      if (!items.stays) items.cluster_log2 = best_cluster(items.row_tiles, multiprocessors);
+      items.rows = Divisor(groups(items.row_tiles, items.cluster_log2));
       items.tall = items.stays && p.earlier && items.row_tiles > 4 &&
                    columns(1, pairs) * items.rows.value() > multiprocessors &&
                    slots(items, 2, p.mixing.before / kStrip + 4) >= 2;
@@ -145,6 +150,24 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
     items.count = columns(items.own_log2, pairs) * items.rows.value();
     if (items.tall) items.rows = Divisor(items.rows.value() - 1);
     return items;
+  }
+
+  /// Clusters of so many items of 128 rows that have all row tiles.
+  static MHLA_HOST_DEVICE constexpr std::int32_t groups(std::int32_t row_tiles,
+                                                        std::int32_t cluster_log2) {
+    return ((row_tiles - 1) >> (1 + cluster_log2)) + 1;
+  }
+  /// 2^this thread blocks are a cluster where m does not stay. For an item they read 2 parts of S,
+  /// by turns, and 1 of m each; where rows are no multiple of the cluster's some are idle.
+  static constexpr std::int32_t best_cluster(std::int32_t row_tiles, std::int32_t multiprocessors) {
+    const auto cost = [&](std::int32_t log2) {
+      return groups(row_tiles, log2) * ((1 << log2) + 2);
+    };
+    std::int32_t best = 0;
+    for (std::int32_t log2 = 1; log2 <= 2 && 1 << log2 <= multiprocessors; ++log2) {
+      if (cost(log2) < cost(best)) best = log2;
+    }
+    return best;
   }
 
   /// Items that have the same 2^own_log2 row tiles.
@@ -172,13 +195,22 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
   static MHLA_HOST_DEVICE constexpr MixingShare share(const MixingSm90Parameters& p,
                                                       std::int32_t block, std::int32_t blocks) {
     const MixingItems& items = p.items;
-    if (!items.stays) return {0, items.own_log2, 0, slots(items, items.own_log2, 0), block, blocks};
+    if (!items.stays) {
+      const std::int32_t rank = block & ((1 << items.cluster_log2) - 1);
+      return {rank << items.own_log2,
+              items.own_log2,
+              0,
+              slots(items, items.own_log2, 0),
+              block >> items.cluster_log2,
+              blocks >> items.cluster_log2,
+              rank};
+    }
     const std::int32_t groups = items.rows.value();
     const bool one_each = items.count <= blocks;
     const auto of_group = [&](std::int32_t group) {
       const std::int32_t own_log2 = items.tall && group == 0 ? 2 : items.own_log2;
       const std::int32_t row_tile = (items.tall && group > 0 ? group + 1 : group) << items.own_log2;
-      return MixingShare{row_tile, own_log2, strips(p, row_tile, own_log2), 0, 0, 0};
+      return MixingShare{row_tile, own_log2, strips(p, row_tile, own_log2), 0, 0, 0, 0};
     };
     const auto weight = [&](std::int32_t group) {
       const MixingShare own = of_group(group);
@@ -214,9 +246,8 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
       if (first + own < count) {
         const std::int32_t upward = count - 1 - first - own;
         const std::int32_t at = items.stays ? upward : items.rows.quotient(upward);
-        const std::int32_t row =
-            items.stays ? share.row_tile : (upward - at * items.rows.value()) << items.own_log2;
-        visit(item(p, at, row, share.own_log2));
+        const std::int32_t group = items.stays ? 0 : upward - at * items.rows.value();
+        visit(item(p, share, at, group << (items.own_log2 + items.cluster_log2)));
       }
       if (!items.stays) own = share.step - 1 - own;
     }
@@ -237,13 +268,17 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
   }
 
  private:
-  /// Columns `at` of all pairs, and rows from `row_tile` on.
-  static MHLA_HOST_DEVICE constexpr MixingItem item(const MixingSm90Parameters& p, std::int32_t at,
-                                                    std::int32_t row_tile, std::int32_t own_log2) {
-    const auto column = static_cast<std::uint32_t>(at) >> own_log2;
-    const auto pair = static_cast<std::int32_t>(column / kColumnItems);
-    const std::int32_t own = at - pair * (kColumnItems << own_log2);
-    return {pair, own * panels(own_log2), row_tile, own_log2, strips(p, row_tile, own_log2)};
+  /// Columns `at` of all pairs, and the rows that a thread block has of those from row tile `first`
+  /// on.
+  static MHLA_HOST_DEVICE constexpr MixingItem item(const MixingSm90Parameters& p,
+                                                    const MixingShare& share, std::int32_t at,
+                                                    std::int32_t first) {
+    const std::int32_t own_log2 = share.own_log2, row_tile = first + share.row_tile;
+    const std::int32_t own_strips =
+        row_tile < p.items.row_tiles ? strips(p, row_tile, own_log2) : 0;
+    return {at * panels(own_log2), row_tile, own_log2,
+            p.items.stays ? own_strips : strips(p, first, own_log2 + p.items.cluster_log2),
+            own_strips};
   }
 };
 

@@ -87,7 +87,7 @@ struct MixingStrip {
   template <int kAdds>
   MHLA_DEVICE void add_whole(const MixingUnit& unit, std::uint32_t warp, std::uint32_t lane,
                              Sums& sums) const {
-    const std::uint32_t panel = summaries + unit.panel * Config::kPanelBytes;
+    const std::uint32_t panel = block_address(summaries) + unit.panel * Config::kPanelBytes;
     ptx::Words4 m[kSteps][kParts];
     MHLA_CUDA_UNROLL
     for (std::uint32_t s = 0; s < kSteps; ++s) {
