@@ -5,13 +5,17 @@
 ///
 ///     memory   bytes that device memory moves: of each array what the launch asks for, at most all
 ///              of it once; of what the launch before wrote a part is still in the second cache
-///     cache    bytes asked for, over the second cache's bandwidth; those of the multiprocessor
-///              with the most items over its own
+///     cache    bytes asked for, over the second cache's bandwidth, which gives a cluster once what
+///              its blocks load together; those that come to the multiprocessor with the most
+///              items over its own
 ///     issue    warp instructions (issue_slots.hpp) of that multiprocessor
 ///     tensor   multiply-adds of its matrix units
 ///     chain    instructions of one warp one after another, with the latencies between series of
 ///              loads, products and shuffles of the machine code, times the items that its block
 ///              does
+///
+/// Blocks of a cluster go on together, at the pace of the one with the most to do: the others count
+/// as much as it does.
 ///
 /// as if they overlapped without loss: a bound from below for these constants.
 
@@ -30,32 +34,43 @@ namespace mhla::cuda::model {
 
 /// What an item takes.
 struct Work {
-  double slots = 0;    ///< warp instructions
-  double wgmma = 0;    ///< multiply-adds
-  double mma = 0;      ///< multiply-adds
-  double chain = 0;    ///< clocks of its longest warp, without products by wgmma
-  double longest = 0;  ///< multiply-adds by wgmma of a warp
-  double explained;    ///< part of the counted instructions that the machine code explains
+  double slots = 0;  ///< warp instructions
+  double wgmma = 0;  ///< multiply-adds
+  double mma = 0;    ///< multiply-adds
+  struct Warp {
+    double chain;  ///< clocks, without products by wgmma
+    double wgmma;  ///< multiply-adds
+  };
+  std::vector<Warp> warps = {};
+  double explained;  ///< part of the counted instructions that the machine code explains
 };
 
 inline Work work_of(const Launch& launch, const std::vector<Instruction>& code, int arch) {
   Work work{};
   double counted = 0, missed = 0;
   const emulator::Report& report = launch.report;
-  for (std::size_t w = 0; w < report.warps.size(); ++w) {
-    const IssueSlots issue = issue_slots(code, arch, launch.sampled_blocks, report.warps[w]);
-    counted += issue.counted;
-    missed += issue.missed;
-    const double chain = kDependent * issue.slots + issue.waits;
-    const auto times = [&](const char* counter) {
-      return static_cast<double>(report.issued(w, counter).times) / launch.sampled_items;
-    };
-    const double wgmma = times("multiply-adds of wgmma");
-    work.slots += issue.slots / launch.sampled_items;
-    work.wgmma += wgmma;
-    work.mma += times("multiply-adds of mma");
-    work.chain = std::max(work.chain, chain / launch.sampled_items);
-    work.longest = std::max(work.longest, wgmma);
+  const std::size_t warps = report.warps.size() / static_cast<std::size_t>(launch.cluster);
+  const double items = launch.sampled_items / launch.cluster;  // of a block of each cluster
+  for (std::size_t first = 0; first < report.warps.size(); first += warps) {
+    double slots = 0, wgmma = 0, mma = 0;
+    for (std::size_t w = first; w < first + warps; ++w) {
+      const IssueSlots issue =
+          issue_slots(code, arch, launch.sampled_blocks / launch.cluster, report.warps[w]);
+      counted += issue.counted;
+      missed += issue.missed;
+      const auto times = [&](const char* counter) {
+        return static_cast<double>(report.issued(w, counter).times) / items;
+      };
+      const Work::Warp own{(kDependent * issue.slots + issue.waits) / items,
+                           times("multiply-adds of wgmma")};
+      work.warps.push_back(own);
+      slots += issue.slots / items;
+      wgmma += own.wgmma;
+      mma += times("multiply-adds of mma");
+    }
+    work.slots = std::max(work.slots, slots);
+    work.wgmma = std::max(work.wgmma, wgmma);
+    work.mma = std::max(work.mma, mma);
   }
   work.explained = counted > 0 ? 1 - missed / counted : 1;
   return work;
@@ -92,17 +107,22 @@ inline Prediction predict(const Launch& launch, const Work& work, const Call& ca
     const double kept = fresh ? kKept * m.cache_bytes : 0;
     p.memory_bytes += std::max(0.0, std::min(read, all) - kept) + std::min(written, all);
   }
-  const double at_once = m.multiprocessors * launch.blocks_per_multiprocessor;
-  const double busiest = std::ceil(launch.items / m.multiprocessors);
+  const int used = launch.cluster > 2 ? m.clustered : m.multiprocessors;
+  const double at_once = used * launch.blocks_per_multiprocessor;
+  const double busiest = std::ceil(launch.items / used);
   p.memory = p.memory_bytes / m.bandwidth;
-  p.cache = std::max(p.cache_bytes / m.cache_bandwidth,
-                     busiest * p.cache_bytes / launch.items / m.multiprocessor_bandwidth);
+  const double shared =
+      scale * static_cast<double>(launch.report.count("bytes of tensor loads for other blocks"));
+  p.cache =
+      std::max(p.cache_bytes / m.cache_bandwidth,
+               busiest * (p.cache_bytes + shared) / launch.items / m.multiprocessor_bandwidth);
   p.issue = busiest * work.slots / kIssue / m.clock;
   p.tensor = busiest * work.mma / m.mma / m.clock;
-  double chain = work.chain;
-  if (m.wgmma > 0) {
-    p.tensor += busiest * work.wgmma / m.wgmma / m.clock;
-    chain += 4 * work.longest / m.wgmma;  // four warps of a group share a product
+  if (m.wgmma > 0) p.tensor += busiest * work.wgmma / m.wgmma / m.clock;
+  double chain = 0;
+  for (const Work::Warp& warp : work.warps) {
+    const double products = m.wgmma > 0 ? 4 * warp.wgmma / m.wgmma : 0;  // four warps share one
+    chain = std::max(chain, warp.chain + products);
   }
   const bool persistent = launch.sampled_items > launch.sampled_blocks;
   const double rounds = std::ceil(launch.items / at_once);

@@ -74,9 +74,18 @@ class Samples {
     const bool early = start == Start::kEarly;
     const std::string name = type_name<Kernel>();
     const std::uint32_t grid = Kernel::grid(parameters, pairs), items = items_.at(name);
-    Launch launch{name, early, Kernel::kThreads, Kernel::kBlocksPerMultiprocessor,
+    std::uint32_t cluster = 1;
+    if constexpr (requires { Kernel::cluster(parameters); }) cluster = Kernel::cluster(parameters);
+    Launch launch{name,
+                  early,
+                  Kernel::kThreads,
+                  Kernel::kBlocksPerMultiprocessor,
+                  static_cast<int>(cluster),
                   static_cast<double>(items)};
-    const std::vector<std::uint32_t> blocks = chosen(grid);
+    std::vector<std::uint32_t> blocks;
+    for (const std::uint32_t first : chosen(grid / cluster, 8 / cluster)) {
+      for (std::uint32_t rank = 0; rank < cluster; ++rank) blocks.push_back(first * cluster + rank);
+    }
     device_.run_only(blocks);
     launch.report = device_.launch<Kernel>(grid, parameters, early);
     launch.sampled_blocks = static_cast<double>(blocks.size());
@@ -88,13 +97,13 @@ class Samples {
   mutable std::vector<Launch> launches;
 
  private:
-  /// Of a larger grid in steps of the golden ratio, which fall evenly on rows and columns of tiles.
-  static std::vector<std::uint32_t> chosen(std::uint32_t grid) {
-    constexpr std::uint32_t kMost = 8;
+  /// Blocks, or clusters: of a larger grid `most`, in steps of the golden ratio, which fall evenly
+  /// on rows and columns of tiles.
+  static std::vector<std::uint32_t> chosen(std::uint32_t grid, std::uint32_t most) {
     std::vector<std::uint32_t> blocks;
-    for (std::uint32_t i = 0; i < std::min(grid, kMost); ++i) {
+    for (std::uint32_t i = 0; i < std::min(grid, most); ++i) {
       const double place = std::fmod(0.5 + 0.6180339887498949 * i, 1.0);
-      blocks.push_back(grid <= kMost ? i : static_cast<std::uint32_t>(place * grid));
+      blocks.push_back(grid <= most ? i : static_cast<std::uint32_t>(place * grid));
     }
     return blocks;
   }

@@ -44,7 +44,7 @@ inline constexpr Limit kLimits[] = {
     {"FusedSm90", Arch::kSm90a, 0.53},
     {"MixingSm80", Arch::kSm80, 2.70,
      "each of a row's column tiles loads, splits and stores the coefficients for itself"},
-    {"MixingSm90", Arch::kSm90a, 0.48},
+    {"MixingSm90", Arch::kSm90a, 0.58},
     {"QuadraticSm80", Arch::kSm80, 1.75,
      "weights are scaled and rounded one by one, and keys mapped again for each tile of queries"},
     {"QuadraticSm90", Arch::kSm90a, 0.70},
