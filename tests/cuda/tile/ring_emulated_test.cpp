@@ -77,6 +77,39 @@ TEST(Ring, ReadersGetEveryBoxInOrder) {
   }
 }
 
+/// Two warps write a slot together, a third reads it.
+TEST(Ring, AReaderGetsWhatAllWritersHaveCommitted) {
+  constexpr std::uint32_t kTurns = 7, kSlots = 2;
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    std::vector<std::uint32_t> seen(kTurns * 64);
+    emulator::Device device(seed);
+    cuda_test::in_block<96>(device, [&](std::uint32_t thread) {
+      const std::uint32_t begin = ptx::shared_begin();
+      const Ring ring{begin + 1024, 1024, begin, kSlots};
+      if (thread == 0) {
+        ring.init_barriers(1, 2);
+        ptx::fence_mbarrier_init();
+      }
+      ptx::bar_sync();
+      RingCursor at;
+      for (std::uint32_t turn = 0; turn < kTurns; ++turn, at = at.after(1, kSlots)) {
+        if (thread < 64) {
+          ring.producer_wait(at);
+          ptx::st_shared(ring.slot(at) + 4 * thread, 64 * turn + thread);
+          ring.producer_commit(at, thread % 32);
+        } else {
+          ring.consumer_wait(at);
+          for (std::uint32_t i = thread - 64; i < 64; i += 32) {
+            seen[turn * 64 + i] = ptx::ld_shared(ring.slot(at) + 4 * i);
+          }
+          ring.consumer_release(at, thread % 32);
+        }
+      }
+    });
+    for (std::uint32_t i = 0; i < kTurns * 64; ++i) ASSERT_EQ(seen[i], i);
+  }
+}
+
 /// Boxes of 16 rows of kColumns numbers, a panel to each of three slots; rows 8.. of each are read.
 /// \param shift  of the ring, from where it should begin
 template <int kColumns>

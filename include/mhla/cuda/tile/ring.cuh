@@ -1,11 +1,13 @@
 #pragma once
 
 /// \file
-/// A ring of slots in shared memory that one thread fills by tensor copies and other warps read.
-/// Each slot has two barriers: `full` ends a phase when its bytes are here, `empty` when every
-/// warp that reads the ring has released it.
+/// A ring of slots in shared memory that one thread fills by tensor copies, or warps write, and
+/// other warps read. Each slot has two barriers: `full` ends a phase when its bytes are here, or
+/// every warp that writes has committed it, `empty` when every warp that reads the ring has
+/// released it.
 ///
 ///     producer     wait empty, expect bytes on full, load boxes    next slot
+///        or        wait empty, write, commit                       next slot
 ///     consumer     wait full, read, release                        next slot
 ///
 /// Every consumer waits for every slot before it releases it, even one that it has no use for:
@@ -49,11 +51,12 @@ struct Ring {
   }
   MHLA_HOST_DEVICE constexpr std::uint32_t empty(RingCursor at) const { return full(at) + 8; }
 
-  /// Makes the barriers for `warps` warps that read. One thread calls, before fence_mbarrier_init.
-  MHLA_DEVICE void init_barriers(std::uint32_t warps) const {
+  /// Makes the barriers for `readers` warps that read, and `writers` that write or one thread that
+  /// loads. One thread calls, before fence_mbarrier_init.
+  MHLA_DEVICE void init_barriers(std::uint32_t readers, std::uint32_t writers = 1) const {
     for (std::uint32_t i = 0; i < count; ++i) {
-      ptx::mbarrier_init(full({i, 0}), 1);
-      ptx::mbarrier_init(empty({i, 0}), warps);
+      ptx::mbarrier_init(full({i, 0}), writers);
+      ptx::mbarrier_init(empty({i, 0}), readers);
     }
   }
 
@@ -66,6 +69,13 @@ struct Ring {
   MHLA_DEVICE void producer_acquire(RingCursor at, std::uint32_t bytes) const {
     producer_wait(at);
     ptx::mbarrier_arrive_expect_tx(full(at), bytes);
+  }
+
+  /// A warp that writes hands the slot over. All its threads call together, after their last write
+  /// and what it needs of fences.
+  MHLA_DEVICE void producer_commit(RingCursor at, std::uint32_t lane) const {
+    ptx::bar_warp_sync();
+    if (lane == 0) ptx::mbarrier_arrive(full(at));
   }
 
   /// A reader waits for what was loaded.
