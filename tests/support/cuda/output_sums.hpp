@@ -123,7 +123,10 @@ class OutputSums {
     denominator_.add(weight.value, weight.error);
   }
 
-  void add_to_denominator(double x) { denominator_.add(x); }
+  void add_to_numerator(int e, double x, double error) {
+    numerators_[static_cast<std::size_t>(e)].add(x, error);
+  }
+  void add_to_denominator(double x, double error = 0) { denominator_.add(x, error); }
 
   /// Compares a row of outputs.
   void compare(Comparison& comparison, const Tensor<T>& o, int b, int t, int h,

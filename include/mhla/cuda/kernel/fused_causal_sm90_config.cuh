@@ -1,0 +1,106 @@
+#pragma once
+
+/// \file
+/// Parameters, threads and shared memory of fused_causal_sm90.cuh.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/mixture_slot.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/ptx/tensor_copy.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/ring.cuh"
+#include "mhla/cuda/tile/tensor_box.cuh"
+#include "mhla/cuda/tile/token_blocks.cuh"
+#include "mhla/cuda/tile/token_boxes.cuh"
+
+namespace mhla::cuda {
+
+struct FusedCausalSm90Parameters {
+  /// Of the boxes that FusedCausalSm90::prepare finds: of blocks of q, k and v, of a warp's rows of
+  /// o and of the last ones of a block.
+  TensorMap maps[5];
+  DirectParameters stage;
+  TokenBoxes q_boxes;
+  TokenBoxes k_boxes;
+  TokenBoxes v_boxes;
+  TokenBoxes o_boxes;
+  std::int32_t pairs;
+  std::int32_t multiprocessors;  ///< of the device
+};
+
+template <int D, int E>
+struct FusedCausalSm90Config {
+  static_assert(D == 64 && E == 64, "the fused causal kernel has width (64, 64)");
+
+  static constexpr std::uint32_t kSummaryWarps = 8;
+  static constexpr std::uint32_t kReaders = 8;  ///< warps, behind those
+  static constexpr std::uint32_t kConsumers = kSummaryWarps + kReaders;
+  static constexpr std::uint32_t kProducer = kConsumers * 32;  ///< thread
+  static constexpr bool kMovesRegisters = true;
+  static constexpr int kThreads = kProducer + 128;
+  static constexpr int kRegisters = 96;
+  static constexpr int kConsumerRegisters = 112;  ///< with those that threads behind them give
+  static constexpr int kProducerRegisters = 32;
+
+  static constexpr int kRegions = 16;
+  static constexpr int kMostBlocks = 2 * kRegions;
+  static constexpr int kMostRows = 64;  ///< of a block
+
+  using Regions = SummaryRegions<kRegions, D, E>;
+  using Mixture = MixtureSlot<D, E, Precision::kSingle>;
+
+  // Slots of the rings.
+  static constexpr std::uint32_t kKeyValueSlots = 3;
+  static constexpr std::uint32_t kQuerySlots = 3;
+  static constexpr std::uint32_t kMixtureSlots = 2;
+  static constexpr std::uint32_t kKeyBytes = 64 * D * 2;
+  static constexpr std::uint32_t kKeyValueBytes = 64 * (D + E) * 2;
+  static constexpr std::uint32_t kQueryBytes = 64 * D * 2;
+
+  // The plan of shared memory, in bytes: the rings, the regions of S, z of each, the mixing matrix,
+  // barriers.
+  static constexpr std::uint32_t kQueries = kKeyValueSlots * kKeyValueBytes;
+  static constexpr std::uint32_t kMixtures = kQueries + kQuerySlots * kQueryBytes;
+  static constexpr std::uint32_t kSummaries = kMixtures + kMixtureSlots * Mixture::kBytes;
+  static constexpr std::uint32_t kKeySums = kSummaries + Regions::kBytes;
+  static constexpr std::uint32_t kMixing = kKeySums + kRegions * D * 4;
+  static constexpr std::uint32_t kBarriers = kMixing + kMostBlocks * kMostBlocks * 4;
+  static constexpr std::uint32_t kBarrierBytes =
+      (2 * kKeyValueSlots + kQuerySlots + kMixtureSlots) * Ring::kBarrierBytes;
+  static constexpr int kSharedBytes = kBarriers + kBarrierBytes;
+  static_assert(kSharedBytes <= shared_limit(Arch::kSm90a), "it all fits into shared memory");
+  static_assert(kSummaries % 1024 == 0, "what is swizzled begins there");
+  static_assert(kMixing % 16 == 0, "four m are loaded together");
+
+  /// The shared address of m_ib, b <= i.
+  static MHLA_DEVICE std::uint32_t mixing(std::int32_t i, std::int32_t b) {
+    return ptx::shared_begin() + kMixing + static_cast<std::uint32_t>(i * kMostBlocks + b) * 4;
+  }
+
+  /// FusedCausalSm90::prepare.
+  static constexpr bool prepare(const DirectParameters& stage, std::int32_t pairs,
+                                std::int32_t multiprocessors, FusedCausalSm90Parameters& p,
+                                TensorBox (&boxes)[5]) {
+    const TokenBlocks& blocks = stage.query_blocks;
+    const std::int32_t rows = blocks.slots(), heads = stage.heads, batch = pairs / heads;
+    if (blocks.frames() * blocks.rows() != 1 || rows != blocks.block_columns()) return false;
+    if (rows > kMostRows || blocks.blocks() > kMostBlocks) return false;
+    p.stage = stage;
+    p.pairs = pairs;
+    p.multiprocessors = multiprocessors;
+    if (!TokenBoxes::find(blocks, stage.q, D, heads, batch, rows, p.q_boxes, boxes[0]) ||
+        !TokenBoxes::find(blocks, stage.k, D, heads, batch, rows, p.k_boxes, boxes[1]) ||
+        !TokenBoxes::find(blocks, stage.v, E, heads, batch, rows, p.v_boxes, boxes[2]) ||
+        !TokenBoxes::find(blocks, stage.o, E, heads, batch, rows, p.o_boxes, boxes[3])) {
+      return false;
+    }
+    boxes[4] = boxes[3];
+    boxes[3].box[1] = 16;
+    boxes[4].box[1] = static_cast<std::uint32_t>((rows - 1) % 16 + 1);
+    return true;
+  }
+};
+
+}  // namespace mhla::cuda
