@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <iterator>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "support/cuda/form_test.hpp"
 
@@ -35,6 +37,17 @@ TYPED_TEST(CausalForms, QuadraticIsWithinTheBound) {
   }
 }
 
+TYPED_TEST(CausalForms, FusedIsWithinTheBoundAndMovesEachTensorOnce) {
+  if (TypeParam::D != 64) return;
+  for (const auto& [tokens, block] : {std::pair{257, 16}, {270, 49}, {800, 25}}) {
+    CallShape shape{.heads = 2, .tokens = tokens, .block = block, .causal = true};
+    shape.op.denominator = block == 49 ? Denominator::kNone : Denominator::kKeySum;
+    const Outcome outcome = this->run(shape, Arch::kSm90a, Form::kFused);
+    EXPECT_EQ(outcome.bank_conflicts, 0u);
+    this->expect_traffic(outcome);
+  }
+}
+
 TYPED_TEST(CausalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSays) {
   const CallShape shapes[] = {{.heads = 2, .tokens = 257, .block = 16},
                               {.tokens = 270, .block = 49, .layout = 1},
@@ -45,7 +58,7 @@ TYPED_TEST(CausalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSays) {
       CallShape shape = shapes[turn];
       shape.causal = true;
       shape.op.denominator = shape.layout == 0 ? Denominator::kKeySum : Denominator::kNone;
-      const Outcome outcome = this->run(shape, arch, Form::kThreeStage, 2);
+      const Outcome outcome = this->run(shape, arch, Form::kThreeStage, 2, this->kMany);
       EXPECT_EQ(outcome.early_launches, 2);
       EXPECT_EQ(outcome.bank_conflicts, 0u);
       // Keys and values of a block longer than a tile are read for every later part of it too.
@@ -81,20 +94,22 @@ TYPED_TEST(CausalForms, LaterBlocksNeverEnter) {
   CallShape shape{.tokens = 264, .block = 24};
   shape.causal = true;
   shape.op.denominator = Denominator::kNone;
-  const auto outputs = [&](bool broken, Arch arch) {
+  const auto outputs = [&](bool broken, const Device& device) {
     Call<Scalar> call = cuda_test::random_call<Scalar, kD, kE>(shape, 5);
     for (int t = 120; broken && t < 144; ++t) {  // block 5 of 11
       for (int d = 0; d < kE; ++d) call.v.at(0, t, 0, d) = Scalar{0x7FFF};
       for (int d = 0; d < kD; ++d) call.k.at(0, t, 0, d) = Scalar{0x7FFF};
     }
-    const Device device{arch, 2};
     const Plan plan = mhla::cuda::plan<kD, kE>(cuda_test::problem_of(call), device);
-    EXPECT_EQ(std::string(name(plan.form)), name(Form::kThreeStage)) << plan.reason;
+    const bool fused = kD == 64 && device.arch == Arch::kSm90a && device.multiprocessors == 2;
+    EXPECT_EQ(std::string(name(plan.form)), name(fused ? Form::kFused : Form::kThreeStage));
     cuda_test::run_only<kD, kE>(call, plan, device, 3);
     return call;
   };
-  for (const Arch arch : this->archs(0)) {
-    const Call<Scalar> right = outputs(false, arch), broken = outputs(true, arch);
+  std::vector<Device> devices{{Arch::kSm90a, 2}};
+  for (const Arch arch : this->archs(0)) devices.push_back({arch, this->kMany});
+  for (const Device& device : devices) {
+    const Call<Scalar> right = outputs(false, device), broken = outputs(true, device);
     for (int t = 0; t < 120; ++t) {
       for (int e = 0; e < kE; ++e) {
         ASSERT_EQ(right.o.at(0, t, 0, e).bits, broken.o.at(0, t, 0, e).bits) << t << " " << e;

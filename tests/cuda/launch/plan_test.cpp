@@ -67,6 +67,27 @@ TEST(Plan, ShortSequencesAreQuadraticAndNeedNoWorkspace) {
             Form::kThreeStage);
 }
 
+TEST(Plan, CausalSequencesOfFewShortBlocksAreFusedOnSm90a) {
+  const auto form = []<int D, int E>(int heads, int tokens, int block, const Device& device) {
+    return plan<D, E>(self_attention(1, heads, sequence(tokens, block), true), device).form;
+  };
+  EXPECT_EQ((form.template operator()<64, 64>(66, 2048, 64, kHopper)), Form::kFused);
+  EXPECT_EQ((form.template operator()<64, 64>(66, 257, 16, kHopper)), Form::kFused);
+  EXPECT_EQ((form.template operator()<64, 64>(65, 2048, 64, kHopper)), Form::kThreeStage);
+  EXPECT_EQ((form.template operator()<64, 64>(66, 2049, 64, kHopper)), Form::kThreeStage);
+  EXPECT_EQ((form.template operator()<64, 64>(66, 2048, 65, kHopper)), Form::kThreeStage);
+  EXPECT_EQ((form.template operator()<64, 64>(66, 2048, 64, kAmpere)), Form::kThreeStage);
+  EXPECT_EQ((form.template operator()<72, 72>(66, 2048, 64, kHopper)), Form::kThreeStage);
+  EXPECT_EQ((form.template operator()<128, 128>(66, 2048, 64, kHopper)), Form::kThreeStage);
+  Problem problem = self_attention(16, 16, sequence(2048, 64), true);
+  const Plan fused = plan<64, 64>(problem, kHopper);
+  EXPECT_EQ(fused.fused, Arch::kSm90a);
+  EXPECT_EQ(fused.workspace_bytes, 0u);
+  EXPECT_EQ(fused.traffic.total(), 4u * 256 * 2048 * 64 * 2);
+  problem.op.summaries = Precision::kPair;
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).form), Form::kThreeStage);
+}
+
 TEST(Plan, FewBlocksAreFusedWhereTheirSummariesFit) {
   EXPECT_EQ((plan<64, 64>(kDit512, kHopper).form), Form::kFused);
   EXPECT_EQ((plan<64, 64>(kDit512, kAmpere).form), Form::kFused);

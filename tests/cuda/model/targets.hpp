@@ -40,6 +40,7 @@ inline constexpr double kSlack = 0.85;  ///< of `most`, from where on it is stri
 inline constexpr Limit kLimits[] = {
     {"CausalReadOutSm80", Arch::kSm80, 0.87},
     {"CausalReadOutSm90", Arch::kSm90a, 0.40},
+    {"FusedCausalSm90", Arch::kSm90a, 0.97},
     {"FusedSm80", Arch::kSm80, 0.79},
     {"FusedSm90", Arch::kSm90a, 0.53},
     {"MixingSm80", Arch::kSm80, 2.70,

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -54,15 +55,17 @@ class FormTest : public testing::Test {
   }
 
   /// Runs the planned form, which must be `form`, by kernels of `arch` where there are any, and
-  /// compares it with the CPU's. With two multiprocessors the fused form is worth while.
+  /// compares it with the CPU's. With two multiprocessors the fused form is worth while, with many
+  /// it is not.
+  static constexpr std::int32_t kMany = 8;
   static Outcome run(const CallShape& shape, mhla::cuda::Arch arch, mhla::cuda::Form form,
-                     unsigned seed = 1) {
+                     unsigned seed = 1, std::int32_t multiprocessors = 2) {
     Call<T> call = random_call<T, D, E>(shape, seed);
-    return run(call, arch, form, seed);
+    return run(call, arch, form, seed, multiprocessors);
   }
-  static Outcome run(Call<T>& call, mhla::cuda::Arch arch, mhla::cuda::Form form,
-                     unsigned seed = 1) {
-    const mhla::cuda::Device device{arch, 2};
+  static Outcome run(Call<T>& call, mhla::cuda::Arch arch, mhla::cuda::Form form, unsigned seed = 1,
+                     std::int32_t multiprocessors = 2) {
+    const mhla::cuda::Device device{arch, multiprocessors};
     const mhla::cuda::Plan plan = mhla::cuda::plan<D, E>(problem_of(call), device);
     EXPECT_EQ(std::string(name(plan.form)), name(form)) << plan.reason;
     if (form == mhla::cuda::Form::kQuadratic) {

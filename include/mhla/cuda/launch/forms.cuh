@@ -22,6 +22,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm80.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
+#include "mhla/cuda/kernel/fused_causal_sm90.cuh"
 #include "mhla/cuda/kernel/fused_sm80.cuh"
 #include "mhla/cuda/kernel/fused_sm90.cuh"
 #include "mhla/cuda/kernel/mixing_sm80.cuh"
@@ -169,7 +170,10 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
       if constexpr (!kRotary) stream.template run<QuadraticSm80<T, D, E, kCausal>>(direct, pairs);
       return;
     case Form::kFused:
-      if constexpr (!kCausal && !kRotary) {
+      if constexpr (kCausal && D == 64 && !kRotary) {
+        detail::run_copying<FusedCausalSm90<T, D, E>>(direct, pairs, device, stream,
+                                                      Start::kInOrder);
+      } else if constexpr (!kCausal && !kRotary) {
         detail::run_fused<T, D, E>(plan.fused, direct, pairs, device, stream);
       }
       return;

@@ -5,9 +5,8 @@
 ///
 ///     quadratic     weights of all pairs of tokens, block by block, no summaries: 4 Nq Nk flops a
 ///                   column cost less time than the tensors' bytes while Nk is small
-///     fused         all summaries of a (batch item, head) in shared memory: one kernel, each
-///     tensor
-///                   moved once
+///     fused         all summaries of a (batch item, head) in shared memory, or of a causal one
+///                   half of them at a time: one kernel, each tensor moved once
 ///     three-stage   summaries, mixtures and outputs by a kernel each, through device memory
 ///
 /// Where one ends and the next begins follows from a roofline (bytes over bandwidth, flops over the
@@ -19,6 +18,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
+#include "mhla/cuda/kernel/fused_causal_sm90.cuh"
 #include "mhla/cuda/kernel/fused_sm90.cuh"
 #include "mhla/cuda/kernel/quadratic_sm90.cuh"
 #include "mhla/cuda/kernel/read_out_sm90.cuh"
@@ -74,7 +74,8 @@ struct Plan {
 /// Where one form ends and the next begins.
 struct FormBounds {
   std::int32_t quadratic_keys;  ///< the quadratic form up to so many keys
-  std::int32_t fused_blocks;    ///< the fused form up to so many blocks: 0, 4 or 16
+  /// The fused form up to so many blocks: 0, 4 or 16. A causal one: fused_causal_sm90_config.cuh.
+  std::int32_t fused_blocks;
 };
 
 /// The table. quadratic_keys: 2 (flops a second) / (bytes a second) at the rate that products of
@@ -189,10 +190,17 @@ constexpr Arch quadratic_arch(const Problem& problem, const Device& device) {
   return Arch::kSm80;
 }
 
-/// Whose kernel the fused form would take.
+/// Whose kernel the fused form would take. The causal one is of sm_90a alone.
 template <int D, int E>
 constexpr Arch fused_arch(const Problem& problem, const Device& device) {
   constexpr std::int32_t kMost = form_bounds<D, E>(Arch::kSm90a).fused_blocks;
+  if (problem.causal) {
+    if constexpr (D == 64) {
+      return kernel_arch<FusedCausalSm90<bfloat16, D, E>>(direct_stage(problem, {}), problem,
+                                                          device);
+    }
+    return Arch::kSm80;
+  }
   if constexpr (kMost > 0) {
     return kernel_arch<FusedSm90<bfloat16, D, E, kMost>>(direct_stage(problem, {}), problem,
                                                          device);
@@ -273,11 +281,9 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   if (problem.op.summaries == Precision::kPair) {
     return planned(Form::kThreeStage, "pairs of summaries do not fit into shared memory");
   }
-  if (problem.causal) {
-    return planned(Form::kThreeStage, "causal, and too many keys for all weights");
-  }
   fused = detail::fused_arch<D, E>(problem, device);
-  if (blocks > form_bounds<D, E>(fused).fused_blocks) {
+  const std::int32_t most = form_bounds<D, E>(fused).fused_blocks;
+  if (problem.causal ? fused != Arch::kSm90a : blocks > most) {
     return planned(Form::kThreeStage, "the summaries do not fit into shared memory");
   }
   if (2 * problem.pairs() < device.multiprocessors) {
