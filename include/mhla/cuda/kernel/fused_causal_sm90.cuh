@@ -27,6 +27,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/causal_summaries_sm90.cuh"
+#include "mhla/cuda/kernel/feature_tile.cuh"
 #include "mhla/cuda/kernel/fused_causal_sm90_config.cuh"
 #include "mhla/cuda/kernel/own_block.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
@@ -184,7 +185,7 @@ class FusedCausalSm90 {
       }
       rings.key_values.consumer_wait(at.key_values);
       const std::uint32_t keys = rings.key_values.slot(at.key_values);
-      OwnTile::template map<E, Summaries::kThreads>(p.stage.key_map, keys, rows, thread);
+      FeatureTile<T, D, Summaries::kThreads>{keys, rows, thread}.template map<E>(p.stage.key_map);
       if (thread == 0) ptx::mbarrier_arrive(rings.features.full(at.key_values));
       if (i + 1 < blocks) own.keep(i, own.sums_of(keys), p.stage.summary_scale);
       rings.key_values.consumer_release(at.key_values, own.lane);
