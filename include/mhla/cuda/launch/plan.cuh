@@ -282,8 +282,10 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
     return planned(Form::kThreeStage, "pairs of summaries do not fit into shared memory");
   }
   fused = detail::fused_arch<D, E>(problem, device);
-  const std::int32_t most = form_bounds<D, E>(fused).fused_blocks;
-  if (problem.causal ? fused != Arch::kSm90a : blocks > most) {
+  if (problem.causal && fused != Arch::kSm90a) {
+    return planned(Form::kThreeStage, "causal, and no fused kernel takes its widths and blocks");
+  }
+  if (!problem.causal && blocks > form_bounds<D, E>(fused).fused_blocks) {
     return planned(Form::kThreeStage, "the summaries do not fit into shared memory");
   }
   if (2 * problem.pairs() < device.multiprocessors) {
