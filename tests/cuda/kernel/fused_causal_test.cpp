@@ -131,43 +131,43 @@ struct FusedCausalRun : DirectProblem<T, kWidth, kWidth> {
 };
 
 template <class T>
-void expect_right(Case c) {
+void expect_outputs(Case c) {
   c.seed = static_cast<std::uint64_t>(c.blocks.tokens());
-  cuda_test::expect_right<FusedCausalRun<T>>(c);
+  expect_right<FusedCausalRun<T>>(c);
 }
 
 TEST(FusedCausalSm90, GivesOutputsOfAnyNumberOfBlocks) {
   for (const int blocks : {1, 2, 5, 15, 16, 17, 18, 31, 32}) {
-    expect_right<bfloat16>({.blocks = sequence(8 * blocks, 8)});
+    expect_outputs<bfloat16>({.blocks = sequence(8 * blocks, 8)});
   }
-  expect_right<half>({.blocks = sequence(16 * 20, 16)});
+  expect_outputs<half>({.blocks = sequence(16 * 20, 16)});
 }
 
 TEST(FusedCausalSm90, TakesBlocksOfAnyLengthUpToSixtyFour) {
   for (const int length : {1, 2, 15, 16, 17, 33, 48, 63, 64}) {
     const int tokens = length == 1 ? 4 : 3 * length + length / 2;  // the last one is shorter
-    expect_right<half>({.blocks = sequence(tokens, length), .layout = length % 3});
+    expect_outputs<half>({.blocks = sequence(tokens, length), .layout = length % 3});
   }
-  expect_right<bfloat16>({.blocks = sequence(64 * 17 + 1, 64)});
+  expect_outputs<bfloat16>({.blocks = sequence(64 * 17 + 1, 64)});
 }
 
 TEST(FusedCausalSm90, GivesOutputsOfEveryFeatureMapWithAndWithoutDenominators) {
-  expect_right<bfloat16>({.blocks = sequence(100, 24),
-                          .query_map = FeatureMap::elu_plus_one(),
-                          .key_map = FeatureMap::elu_plus_one(),
-                          .batch = 2,
-                          .heads = 2,
-                          .layout = 1});
-  expect_right<half>({.blocks = sequence(19 * 10, 10),
-                      .query_map = FeatureMap::identity(),
-                      .key_map = FeatureMap::identity(),
-                      .denominator = kNone,
-                      .heads = 3,
-                      .layout = 2});
-  expect_right<bfloat16>({.blocks = sequence(90, 40),
-                          .query_map = FeatureMap::relu(0.5f),
-                          .key_map = FeatureMap::relu(0.25f),
-                          .batch = 3});
+  expect_outputs<bfloat16>({.blocks = sequence(100, 24),
+                            .query_map = FeatureMap::elu_plus_one(),
+                            .key_map = FeatureMap::elu_plus_one(),
+                            .batch = 2,
+                            .heads = 2,
+                            .layout = 1});
+  expect_outputs<half>({.blocks = sequence(19 * 10, 10),
+                        .query_map = FeatureMap::identity(),
+                        .key_map = FeatureMap::identity(),
+                        .denominator = kNone,
+                        .heads = 3,
+                        .layout = 2});
+  expect_outputs<bfloat16>({.blocks = sequence(90, 40),
+                            .query_map = FeatureMap::relu(0.5f),
+                            .key_map = FeatureMap::relu(0.25f),
+                            .batch = 3});
 }
 
 TEST(FusedCausalSm90, DoesNotDependOnTheOrderOfThreads) {
