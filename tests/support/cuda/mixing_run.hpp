@@ -19,8 +19,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "emulator/async_box.hpp"
@@ -284,6 +286,51 @@ void expect_right_mixtures(const MixingCase& c) {
     FAIL() << fault.what();
   }
   mixtures.check();
+}
+
+/// S_b and z_b with infinities and NaN in them, of another b in each 32 columns: in all of these,
+/// or in one. Rows that do not count b must have the bits that they have without.
+template <class Kernels, class T, int D, int E, Precision P>
+void expect_only_what_counts(const MixingCase& c, bool whole) {
+  SCOPED_TRACE(c.text() + (whole ? ", in all columns" : ", in single columns"));
+  using Own = Mixtures<Kernels, T, D, E, P>;
+  constexpr double kSpecial[] = {std::numeric_limits<double>::quiet_NaN(),
+                                 std::numeric_limits<double>::infinity(),
+                                 -std::numeric_limits<double>::infinity()};
+  Own without(c), with(c);
+  const auto is_special = [&](int at) { return whole || at % 32 == at / 32 % 32; };
+  for (int at = 0; at < D * E; ++at) {
+    const int group = at / 32;
+    Array<T>& part = Own::kPair && group % 4 == 3 ? with.in_low : with.in_high;
+    const std::int64_t from = std::int64_t{group % c.columns} * D * E + at;
+    if (is_special(at)) part[from] = from_double<T>(kSpecial[group % 3]);
+  }
+  for (int d = 0; d < D; ++d) {
+    with.in_z[d % c.columns * D + d] = static_cast<float>(kSpecial[d % 3]);
+  }
+  without.launch();
+  with.launch();
+  for (int i = 0; i < c.rows; ++i) {
+    for (int at = 0; at < D * E; ++at) {
+      const std::int64_t to = std::int64_t{i} * D * E + at;
+      if (is_special(at) && at / 32 % c.columns < without.end(i)) {
+        ASSERT_FALSE(std::isfinite(with.high.value(to))) << i << " " << at;
+      } else {
+        ASSERT_EQ(with.high[to].bits, without.high[to].bits) << i << " " << at;
+        ASSERT_EQ(with.low[to].bits, without.low[to].bits) << i << " " << at;
+      }
+    }
+    for (int d = 0; d < D; ++d) {
+      const float z = with.z[i * D + d];
+      if (d % c.columns < without.end(i)) {
+        ASSERT_FALSE(std::isfinite(z)) << i << " " << d;
+      } else {
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(z),
+                  std::bit_cast<std::uint32_t>(without.z[i * D + d]))
+            << i << " " << d;
+      }
+    }
+  }
 }
 
 }  // namespace cuda_test
