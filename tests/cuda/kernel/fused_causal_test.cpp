@@ -43,14 +43,6 @@ struct FusedCausalRun : DirectProblem<T, kWidth, kWidth> {
 
   bool launch(std::uint64_t schedule) { return this->template launch_as<Kernel>(schedule); }
 
-  void expect_traffic() const {
-    EXPECT_EQ(report.bytes_read("q"), q.row_bytes());
-    EXPECT_EQ(report.bytes_read("k"), k.row_bytes());
-    EXPECT_EQ(report.bytes_read("v"), v.row_bytes());
-    EXPECT_EQ(report.bytes_written("o"), o.row_bytes());
-    EXPECT_EQ(report.bank_conflicts, 0u);
-  }
-
   void check() const { expect_right_outputs(*this); }
 
   void check(Comparison& comparison, int b, int h) const {

@@ -152,14 +152,6 @@ struct FusedRun : DirectProblem<T, D, D> {
     return this->template launch_as<typename Kernels::template Kernel<T, D, kRegions>>(schedule);
   }
 
-  void expect_traffic() const {
-    EXPECT_EQ(report.bytes_read("q"), q.row_bytes());
-    EXPECT_EQ(report.bytes_read("k"), k.row_bytes());
-    EXPECT_EQ(report.bytes_read("v"), v.row_bytes());
-    EXPECT_EQ(report.bytes_written("o"), o.row_bytes());
-    EXPECT_EQ(report.bank_conflicts, 0u);
-  }
-
   void check() const { expect_right_outputs(*this); }
   void check(Comparison& comparison, int b, int h) const {
     compare_fused<T, D>(comparison, *this, b, h);

@@ -64,6 +64,15 @@ struct DirectProblem {
     return launch.has_value();
   }
 
+  /// Every tensor was moved once.
+  void expect_traffic() const {
+    EXPECT_EQ(report.bytes_read("q"), q.row_bytes());
+    EXPECT_EQ(report.bytes_read("k"), k.row_bytes());
+    EXPECT_EQ(report.bytes_read("v"), v.row_bytes());
+    EXPECT_EQ(report.bytes_written("o"), o.row_bytes());
+    EXPECT_EQ(report.bank_conflicts, 0u);
+  }
+
   bool wrote_as(const DirectProblem& other) const {
     return std::memcmp(o.raw(), other.o.raw(), o.bytes()) == 0;
   }

@@ -94,14 +94,8 @@ struct CausalReadOutSm90Config : PersistentConfig<D, E, D == 128> {
         !TokenBoxes::find(blocks, stage.o, E, heads, batch, rows, p.o_boxes, boxes[9])) {
       return false;
     }
-    for (int i = 0; i < 6; i += 2) {
-      boxes[i + 1] = boxes[i];
-      boxes[i].box[1] = 64;
-      boxes[i + 1].box[1] = static_cast<std::uint32_t>((rows - 1) % 64 + 1);
-    }
-    boxes[10] = boxes[9];
-    boxes[9].box[1] = 16;
-    boxes[10].box[1] = static_cast<std::uint32_t>((rows - 1) % 16 + 1);
+    for (int i = 0; i < 6; i += 2) TokenBoxes::in_tiles(rows, 64, boxes[i], boxes[i + 1]);
+    TokenBoxes::in_tiles(rows, 16, boxes[9], boxes[10]);
     Mixture::boxes(stage.mixtures, stage.normalization.denominator, blocks.blocks(), pairs,
                    boxes + 6);
     return true;

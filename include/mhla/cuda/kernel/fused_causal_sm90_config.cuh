@@ -96,9 +96,7 @@ struct FusedCausalSm90Config {
         !TokenBoxes::find(blocks, stage.o, E, heads, batch, rows, p.o_boxes, boxes[3])) {
       return false;
     }
-    boxes[4] = boxes[3];
-    boxes[3].box[1] = 16;
-    boxes[4].box[1] = static_cast<std::uint32_t>((rows - 1) % 16 + 1);
+    TokenBoxes::in_tiles(rows, 16, boxes[3], boxes[4]);
     return true;
   }
 };

@@ -57,6 +57,15 @@ class TokenBoxes {
                              std::int32_t width, std::int32_t heads, std::int32_t batch,
                              std::int32_t most_rows, TokenBoxes& boxes, TensorBox& box);
 
+  /// Makes of the box of a run of `rows` tokens that of a tile of `tile` of them, and of those that
+  /// the last tile has.
+  static constexpr void in_tiles(std::int32_t rows, std::int32_t tile, TensorBox& box,
+                                 TensorBox& last) {
+    last = box;
+    box.box[1] = static_cast<std::uint32_t>(tile);
+    last.box[1] = static_cast<std::uint32_t>((rows - 1) % tile + 1);
+  }
+
  private:
   /// The largest divisor of n up to `most`.
   static constexpr std::int32_t divisor(std::int32_t n, std::int32_t most) {
