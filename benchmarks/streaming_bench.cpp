@@ -1,7 +1,8 @@
 // The causal form token by token, all heads of one sequence: steps inside a block, early and late
-// in the sequence, which cost the same, and the pair of steps at a boundary of two blocks, the one
-// that closes a block and the one that opens the next. A step has to read its state, so its
-// yardstick is the time of reading H*D*E numbers once from the second cache.
+// in the sequence, and the pair of steps at a boundary of two blocks, the one that closes a block
+// and the one that opens the next. A step has to read its state, so its yardstick is the time of
+// reading H*D*E numbers once from the second cache; late steps also mix more blocks for those to
+// come.
 
 #include <chrono>
 
@@ -145,8 +146,8 @@ void boundary_case(Session& session, const Shape& shape, Index first_block, Inde
 }
 
 template <class Case>
-void register_steps(const char* suffix, Index first_block, const Case& run) {
-  Shape shape = shape_named(causal_shapes(), "nlp_340m");
+void register_steps(const char* name, const char* suffix, Index first_block, const Case& run) {
+  Shape shape = shape_named(causal_shapes(), name);
   shape.name += suffix;
   for_each_thread_count(shape, [&](Index threads) {
     register_case("Streaming", "float", shape, threads,
@@ -155,9 +156,11 @@ void register_steps(const char* suffix, Index first_block, const Case& run) {
 }
 
 const bool kRegistered = [] {
-  register_steps("", 1, inside_case);
-  register_steps("_late", 27, inside_case);
-  register_steps("_boundary", 14, boundary_case);
+  register_steps("nlp_340m", "", 1, inside_case);
+  register_steps("nlp_340m", "_late", 27, inside_case);
+  register_steps("nlp_340m", "_boundary", 14, boundary_case);
+  register_steps("long_causal", "", 1, inside_case);
+  register_steps("long_causal", "_late", 480, inside_case);
   return true;
 }();
 

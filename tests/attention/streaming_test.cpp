@@ -140,11 +140,42 @@ REGISTER_TYPED_TEST_SUITE_P(Streams, EqualsNaiveAttentionHoweverItIsSplit,
 INSTANTIATE_TYPED_TEST_SUITE_P(Streaming, Streams, WideScalars<Streamed>, ScalarNames);
 INSTANTIATE_TYPED_TEST_SUITE_P(DecayStreaming, Streams, WideScalars<StreamedDecay>, ScalarNames);
 
+/// R of blocks is mixed in groups, whose size grows with the number of blocks.
+TEST(Streaming, FirstTokensOfManyBlocksHaveTheBitsOfTheCausalForm) {
+  constexpr Index kWidth = 9;
+  for (const Index blocks : {1, 6, 7, 24, 25, 96, 97, 400}) {
+    for (const Index w : {1, 3}) {
+      for (const bool banded : {false, true}) {
+        const Index n = blocks * w, lower = banded ? 20 : blocks;
+        Random rng(static_cast<std::uint64_t>(n));
+        const auto q = rng.matrix<float>(n, kWidth), k = rng.matrix<float>(n, kWidth),
+                   v = rng.matrix<float>(n, kWidth);
+        const MixingMatrix<float> mixing =
+            banded ? MixingMatrix<float>::banded(uniform_causal<float>(blocks).dense(), lower, 0)
+                   : uniform_causal<float>(blocks);
+        Matrix<float> whole = unwritten<float>(n, kWidth), out = unwritten<float>(n, kWidth);
+        const Inputs<float> in{.q = q, .k = k, .v = v};
+        causal(in, Contiguous(n, w), mixing, Operator<>(), MatrixView<float>(whole));
+        const Streaming<float> stream({.width = kWidth, .values = kWidth, .block_length = w},
+                                      mixing);
+        auto state = stream.start();
+        for (Index t = 0; t < n; ++t) {
+          stream.append(state, detail::middle_tokens(in, t, 1),
+                        MatrixView<float>(out).middle_rows(t, 1));
+          if (t % w > 0) continue;
+          EXPECT_TRUE(same_bits<float>(whole.row(t), out.row(t)))
+              << "token " << t << " of " << n << (banded ? ", band" : "");
+        }
+      }
+    }
+  }
+}
+
 TEST(Streaming, AStateTakesTheMemoryOfItsPartsAndAQuarterAtMost) {
   const Streaming<float> stream({.width = 64, .values = 64, .block_length = 64},
                                 uniform_causal<float>(10));
-  // M summaries of D x E and D, two R and one z of it, and the open block's keys and values.
-  const std::size_t numbers = 10 * (64 * 64 + 64) + (2 * 64 * 64 + 64) + 64 * (64 + 64);
+  // M summaries of D x E and D, four R, two z, and the open block's keys and values.
+  const std::size_t numbers = 10 * (64 * 64 + 64) + 4 * 64 * 64 + 2 * 64 + 64 * (64 + 64);
   EXPECT_GE(stream.state_bytes(), numbers * sizeof(float));
   EXPECT_LE(stream.state_bytes(), numbers * sizeof(float) * 5 / 4);
 }
@@ -154,7 +185,7 @@ TEST(DecayStreaming, AStateTakesTheMemoryOfItsTermsForAnyNumberOfTokens) {
       {.width = 64, .values = 64, .block_length = 64}, {{1, 1, 1}, {1, 0.9F, 0.5F}});
   EXPECT_EQ(stream.capacity(), std::numeric_limits<Index>::max());
   // Two summaries and three states of D x E and D beside what every stream has.
-  const std::size_t numbers = 5 * (64 * 64 + 64) + (2 * 64 * 64 + 64) + 64 * (64 + 64);
+  const std::size_t numbers = 5 * (64 * 64 + 64) + 2 * (64 * 64 + 64) + 64 * (64 + 64);
   EXPECT_GE(stream.state_bytes(), numbers * sizeof(float));
   EXPECT_LE(stream.state_bytes(), numbers * sizeof(float) * 5 / 4);
 }

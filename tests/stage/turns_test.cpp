@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "mhla/attention/earlier_blocks.hpp"
 #include "mhla/stage/streaming_product.hpp"
 
 namespace mhla::test {
@@ -41,22 +42,25 @@ TEST(Turns, EveryRowIsInOnePartAndAPartTakesAllItLacks) {
 TEST(Turns, SharesGrowToAll) {
   for (const Index all : {0, 1, 15, 64, 4096, 5000}) {
     for (const Index length : {1, 2, 16, 63, 256}) {
-      Index done = detail::done_after(0, length, all), most = 0;
-      EXPECT_EQ(done, 0);
-      for (Index t = 1; t <= length; ++t) {
-        const Index now = detail::done_after(t, length, all);
-        most = std::max(most, now - done);
-        EXPECT_GE(now, done);
-        done = now;
+      for (const Index unit : {1, 16, 64}) {
+        Index done = 0;
+        for (Index t = 0; t < length; ++t) {
+          const detail::ColumnSpan due = detail::due(t, t + 1, length, all, unit);
+          EXPECT_EQ(due.begin, done);
+          EXPECT_GE(due.end, done);
+          EXPECT_LE(due.end - done, (all + length - 1) / length + unit) << all << " in " << length;
+          EXPECT_TRUE(due.end % unit == 0 || due.end == all) << due.end << " by " << unit;
+          done = due.end;
+        }
+        EXPECT_EQ(done, all);
       }
-      EXPECT_EQ(done, all);
-      EXPECT_LE(most, (all + length - 1) / length + 16) << all << " in " << length;
     }
   }
 }
 
-/// Multiply-adds of the tokens of block i of a stream (stream_block.hpp), one after another.
-std::vector<Index> work_of_block(Index d, Index e, Index w, Index i) {
+/// Multiply-adds of the tokens of the blocks [first, first + g) of a stream (stream_block.hpp), one
+/// after another.
+std::vector<Index> work_of_group(Index d, Index e, Index w, Index first, Index g) {
   const Turns<detail::kFoldedKeys> running{d};
   const Turns<detail::kSummaryParts> summary{d};
   const auto taken = [&](const auto& turns, Index c) {
@@ -64,10 +68,17 @@ std::vector<Index> work_of_block(Index d, Index e, Index w, Index i) {
     const auto part = turns.part(p);
     return (part.end - part.begin) * e * (c - turns.held(p, c - 1));
   };
+  const auto share = [](Index token, Index length, Index all, Index unit) {
+    const detail::ColumnSpan due = detail::due(token, token + 1, length, all, unit);
+    return due.end - due.begin;
+  };
+  const Index pieces = (d * e + detail::kPiece - 1) / detail::kPiece;
   std::vector<Index> work;
-  for (Index c = 1; c <= w; ++c) {
+  for (Index t = 0; t < g * w; ++t) {
+    const Index c = t % w + 1, since = t / w + (t / w + 1 < g ? g : 0);
     Index sum = d * e + taken(running, c) + (c == 1 ? d * e : 0);
-    sum += i * (detail::done_after(c, w, d * e) - detail::done_after(c - 1, w, d * e));
+    sum += g * detail::kPiece * share(t, g * w, pieces * first, 1);
+    sum += since * share(c - 1, w, d * e, detail::kPiece);
     if (c < w) sum += taken(summary, c);
     for (Index p = 0; c == w && p < detail::kSummaryParts; ++p) {
       const auto part = summary.part(p);
@@ -78,14 +89,18 @@ std::vector<Index> work_of_block(Index d, Index e, Index w, Index i) {
   return work;
 }
 
-TEST(Turns, NoTokenOfABlockTakesThreeTimesTheWorkOfTheMedian) {
+TEST(Turns, NoTokenOfAStreamTakesThreeTimesTheWorkOfTheMedian) {
   for (const Index d : {8, 16, 64, 100, 128, 256}) {
     for (const Index w : {2, 8, 16, 64, 256}) {
-      if (d * 64 < w * detail::kRowAlignment) continue;
-      for (const Index i : {1, 30, 1000}) {
-        auto work = work_of_block(d, 64, w, i);
-        std::sort(work.begin(), work.end());
-        EXPECT_LT(work.back(), 3 * work[work.size() / 2]) << d << ", " << w << ", block " << i;
+      if (d * 64 < w * detail::kPiece) continue;
+      for (const Index blocks : {4, 32, 1000}) {
+        const Index g = detail::prepared_together(blocks);
+        for (const Index first : {g, blocks / 2 / g * g, blocks / g * g - g}) {
+          auto work = work_of_group(d, 64, w, first, g);
+          std::sort(work.begin(), work.end());
+          EXPECT_LT(work.back(), 3 * work[work.size() / 2])
+              << d << ", " << w << ", block " << first << " of " << blocks;
+        }
       }
     }
   }

@@ -1,12 +1,17 @@
 #pragma once
 
 /// \file
-/// What a stream keeps of the blocks before the open one, and how R of a block is mixed from it:
-/// with a mixing matrix all summaries; with decaying terms (policy/decay_mixing.hpp) those of two
-/// blocks and R running states, however many blocks there were.
+/// What a stream keeps of the blocks before the open one, and the running matrices R and z of
+/// blocks to come, which it mixes from them while tokens arrive: with a mixing matrix from all
+/// summaries; with decaying terms (policy/decay_mixing.hpp) from those of two blocks and one
+/// running state a term, however many blocks there were.
 ///
-/// R and z of block i are mixed in two steps: `mix` reads the blocks before i - 1 while block i - 1
-/// arrives, `add_last` adds that block; both any numbers at a time.
+/// With a matrix, R of g blocks is mixed together: a long sequence has more summaries than a cache
+/// holds, and one pass over them serves g blocks. While a group of g blocks arrives, the R of the
+/// next group take what was complete when it began; what came since, g to 2 g - 2 blocks, every
+/// block's R takes while the block before it arrives, and that block itself when R is first read
+/// (add_last). So a block reads i/g + 1.5 g summaries, about, where it would read i for itself.
+/// Every element of R is one chain of multiply-adds, b ascending, however it is divided.
 
 #include <algorithm>
 #include <limits>
@@ -22,6 +27,7 @@
 #include "mhla/policy/mixing_matrix.hpp"
 #include "mhla/stage/decay.hpp"
 #include "mhla/stage/mixing.hpp"
+#include "mhla/stage/turns.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -30,13 +36,23 @@ namespace detail {
 /// Calls f(slab, first number in it, begin, end) for the slabs' shares of the numbers [begin, end)
 /// of D*E.
 template <class F>
-void for_each_slab(Index values, Index begin, Index end, F&& f) {
+void for_each_slab(Index values, ColumnSpan numbers, F&& f) {
   const Index whole = kTile.slab * values;
-  for (Index next; begin < end; begin = next) {
+  for (Index next, begin = numbers.begin; begin < numbers.end; begin = next) {
     const Index slab = begin / whole;
-    next = std::min(end, (slab + 1) * whole);
+    next = std::min(numbers.end, (slab + 1) * whole);
     f(slab, begin - slab * whole, begin, next);
   }
+}
+
+/// Numbers of R that are mixed together: a few cache lines of a summary.
+inline constexpr Index kPiece = 64;
+
+/// g of M blocks: a power of two near sqrt(M/3), where M/(2 g) + 1.5 g is smallest.
+inline Index prepared_together(Index blocks) {
+  Index g = 1;
+  while (6 * g * g < blocks) g *= 2;
+  return g;
 }
 
 /// \tparam Mixing  MixingView<const A> or DecayView<const A>
@@ -45,10 +61,12 @@ void for_each_slab(Index values, Index begin, Index end, F&& f) {
 ///     most_tokens, terms          in blocks of w tokens; R, 0 without
 ///     own(i)                      m_ii
 ///     summary(i), key_sum(i)      where S_i and z_i are to be written
-///     mix(i, begin, end, r)       writes the numbers [begin, end) of what R [D,E] of block i reads
-///                                 of the blocks before i - 1; each number once a block
-///     add_last(i, begin, end, r)  adds what they read of block i - 1
-///     mix_sums, add_last_sums     the same for z [Dz]
+///     running(i)                  R [D,E] of block i, zeros at first
+///     running_key_sum(i)          its z [Dz]
+///     prepare(i, from, to, w)     mixes what is due after tokens [from, to) of block i of w: after
+///                                 all of them R and z of block i + 1 lack block i alone
+///     add_last(i, begin, end)     adds block i - 1 to the numbers [begin, end) of R of block i
+///     add_last_sums(i)            the same for z
 template <class A, class Mixing>
 class EarlierBlocks;
 
@@ -66,28 +84,42 @@ class EarlierBlocks<A, MixingView<const A>> {
   static Index terms(const View& /*mixing*/) { return 0; }
 
   EarlierBlocks(const char* function, Arena& arena, const HeadSizes& sizes, const View& mixing)
-      : n_(sizes), mixing_(mixing), summaries_(function, arena, sizes, mixing.rows()) {}
+      : n_(sizes),
+        mixing_(mixing),
+        group_(prepared_together(mixing.rows())),
+        summaries_(function, arena, sizes, mixing.rows()),
+        running_(function, arena, 2 * group_,
+                 checked_product(function, "state", {sizes.features, sizes.values})),
+        running_key_sums_(function, arena, 2, sizes.sum_features()) {}
 
   A own(Index i) const { return mixing_(i, i); }
   Rows<A> summary(Index i) const { return summaries_.values().block(i); }
   A* key_sum(Index i) const { return summaries_.key_sum(i); }
+  A* running(Index i) const { return running_.row(i % (2 * group_)); }
+  A* running_key_sum(Index i) const { return running_key_sums_.row(i % 2); }
 
-  void mix(Index i, Index begin, Index end, A* r) const {
-    mix(i, {read_by(i).begin, before_last(i)}, begin, end, Start::kZero, r);
+  void prepare(Index i, Index from, Index to, Index w) const {
+    const Index before = i % group_ * w;
+    mix_group(i / group_ * group_ + group_, before + from, before + to, group_ * w);
+    mix(i + 1, 1, {in_group(i + 1), before_last(i + 1)}, due(from, to, w, numbers(), kPiece),
+        Start::kTarget);
+    // Rows of z are short: some blocks a token, each row whole.
+    const Index first = read_by(i + 1).begin;
+    const ColumnSpan blocks = due(from, to, w, before_last(i + 1) - first, 1);
+    mix_rows(i + 1, 1, {first + blocks.begin, first + blocks.end}, summaries_.key_sums(),
+             n_.sum_features(), from == 0 ? Start::kZero : Start::kTarget,
+             {running_key_sum(i + 1), 0});
   }
-  void add_last(Index i, Index begin, Index end, A* r) const {
-    mix(i, {before_last(i), read_by(i).end}, begin, end, Start::kTarget, r);
+  void add_last(Index i, Index begin, Index end) const {
+    mix(i, 1, {before_last(i), read_by(i).end}, {begin, end}, Start::kTarget);
   }
-  void mix_sums(Index i, Index begin, Index end, A* z) const {
-    mix_rows(i, {read_by(i).begin, before_last(i)}, summaries_.key_sums().right_of(begin),
-             end - begin, Start::kZero, z + begin);
-  }
-  void add_last_sums(Index i, Index begin, Index end, A* z) const {
-    mix_rows(i, {before_last(i), read_by(i).end}, summaries_.key_sums().right_of(begin),
-             end - begin, Start::kTarget, z + begin);
+  void add_last_sums(Index i) const {
+    mix_rows(i, 1, {before_last(i), read_by(i).end}, summaries_.key_sums(), n_.sum_features(),
+             Start::kTarget, {running_key_sum(i), 0});
   }
 
  private:
+  Index numbers() const { return n_.features * n_.values; }  // of R
   ColumnSpan read_by(Index i) const {
     if (mixing_.pattern().sparse()) return {0, i};
     return readable(mixing_.pattern(), i, Reach::kEarlier, mixing_.rows());
@@ -97,28 +129,62 @@ class EarlierBlocks<A, MixingView<const A>> {
     const ColumnSpan all = read_by(i);
     return std::clamp(i - 1, all.begin, all.end);
   }
-  /// out [cols] (+)= sum of m_ib rows[b] over the blocks `of`.
-  void mix_rows(Index i, ColumnSpan of, Rows<const A> rows, Index cols, Start start, A* out) const {
+  /// The end of those that R of block i takes with its group.
+  Index in_group(Index i) const {
+    return std::clamp(i / group_ * group_ - group_, read_by(i).begin, before_last(i));
+  }
+  /// Adds to R of a group of blocks what tokens [from, to) of the group before it are due to mix of
+  /// the blocks before that, piece of R by piece. A piece is never behind the block's share of it,
+  /// which `prepare` adds.
+  void mix_group(Index first, Index from, Index to, Index tokens) const {
+    const Index rows = std::min(group_, mixing_.rows() - first), blocks = first - group_;
+    if (rows <= 0 || blocks == 0) return;
+    const bool dense = !mixing_.pattern().sparse() && read_by(first + rows - 1).begin == 0;
+    const Index together = dense ? rows : 1;
+    ColumnSpan left = due(from, to, tokens, ceil_div(numbers(), kPiece) * blocks, 1);
+    while (left.begin < left.end) {
+      const Index piece = left.begin / blocks * kPiece, begin = left.begin % blocks;
+      const Index end = std::min(blocks, begin + left.end - left.begin);
+      for (Index i = first; i < first + rows; i += together) {
+        ColumnSpan of = ColumnSpan::both({begin, end}, {read_by(i).begin, in_group(i)});
+        of.end = std::max(of.begin, of.end);
+        mix(i, together, of, {piece, std::min(numbers(), piece + kPiece)},
+            begin == 0 ? Start::kZero : Start::kTarget);
+      }
+      left.begin += end - begin;
+    }
+  }
+  /// R [numbers] of `count` blocks from block i on (+)= their mixtures of the blocks `of`, which
+  /// all of their rows of m hold from column 0 on if they are several.
+  void mix(Index i, Index count, ColumnSpan of, ColumnSpan numbers, Start start) const {
+    if (of.begin == of.end && start == Start::kTarget) return;
+    for_each_slab(n_.values, numbers, [&](Index slab, Index column, Index from, Index to) {
+      mix_rows(i, count, of, summaries_.values().slab(slab).right_of(column), to - from, start,
+               {running(i) + from, running_.stride});
+    });
+  }
+  /// The same from rows [M,cols] to out [count,cols].
+  void mix_rows(Index i, Index count, ColumnSpan of, Rows<const A> rows, Index cols, Start start,
+                Rows<A> out) const {
     if (mixing_.pattern().sparse()) {
       const PatternList list = mixing_.pattern().row(i).between(of.begin, of.end);
       const A* const values = mixing_.storage().data() + list.first;
-      return combine_rows<A>({values, list.blocks, list.count}, rows, cols, start, out);
+      return combine_rows<A>({values, list.blocks, list.count}, rows, cols, start, out.data);
     }
-    multiply<A>({.out = {out, 0},
-                 .a = {mixing_.row_from_zero(i) + of.begin, 1, of.end - of.begin, 0},
+    multiply<A>({.out = out,
+                 .a = {mixing_.row_from_zero(i) + of.begin, count, of.end - of.begin,
+                       mixing_.pattern().width()},
                  .b = rows.below(of.begin),
                  .cols = cols,
                  .start = start});
   }
-  void mix(Index i, ColumnSpan of, Index begin, Index end, Start start, A* r) const {
-    for_each_slab(n_.values, begin, end, [&](Index slab, Index column, Index from, Index to) {
-      mix_rows(i, of, summaries_.values().slab(slab).right_of(column), to - from, start, r + from);
-    });
-  }
 
   HeadSizes n_;
   View mixing_;
+  Index group_;  // g
   HeadSummaries<A> summaries_;
+  Rows<A> running_;           // R [2 g, D*E], of the open group and of the next
+  Rows<A> running_key_sums_;  // z [2, Dz]
 };
 
 template <class A>
@@ -138,31 +204,36 @@ class EarlierBlocks<A, DecayView<const A>> {
         summaries_(function, arena, sizes, 2),
         states_(function, arena, mixing.terms(),
                 checked_product(function, "state", {sizes.features, sizes.values})),
-        key_states_(function, arena, mixing.terms(), sizes.sum_features()) {}
+        key_states_(function, arena, mixing.terms(), sizes.sum_features()),
+        running_(function, arena, 2, states_.stride),
+        running_key_sums_(function, arena, 2, sizes.sum_features()) {}
 
   A own(Index /*i*/) const { return decay_coefficient(mixing_, 0); }
   Rows<A> summary(Index i) const { return summaries_.values().block((i + 2) % 2); }
   A* key_sum(Index i) const { return summaries_.key_sum((i + 2) % 2); }
+  A* running(Index i) const { return running_.row(i % 2); }
+  A* running_key_sum(Index i) const { return running_key_sums_.row(i % 2); }
 
   // Before the first blocks come two of zeros, as memory begins with.
-  void mix(Index i, Index begin, Index end, A* r) const {
-    for_each_slab(n_.values, begin, end, [&](Index slab, Index column, Index from, Index to) {
-      fold_and_mix<A>(mixing_, summary(i - 2).row(slab) + column, states_.right_of(from), to - from,
-                      r + from);
+  void prepare(Index i, Index from, Index to, Index w) const {
+    const ColumnSpan numbers = due(from, to, w, n_.features * n_.values, kPiece);
+    for_each_slab(n_.values, numbers, [&](Index slab, Index column, Index begin, Index end) {
+      fold_and_mix<A>(mixing_, summary(i - 1).row(slab) + column, states_.right_of(begin),
+                      end - begin, running(i + 1) + begin);
     });
+    const ColumnSpan sums = due(from, to, w, n_.sum_features(), kRowAlignment);
+    fold_and_mix<A>(mixing_, key_sum(i - 1) + sums.begin, key_states_.right_of(sums.begin),
+                    sums.end - sums.begin, running_key_sum(i + 1) + sums.begin);
   }
-  void add_last(Index i, Index begin, Index end, A* r) const {
+  void add_last(Index i, Index begin, Index end) const {
     const A last = decay_coefficient(mixing_, 1);
-    for_each_slab(n_.values, begin, end, [&](Index slab, Index column, Index from, Index to) {
-      add_scaled<A>(last, summary(i - 1).row(slab) + column, r + from, to - from);
+    for_each_slab(n_.values, {begin, end}, [&](Index slab, Index column, Index from, Index to) {
+      add_scaled<A>(last, summary(i - 1).row(slab) + column, running(i) + from, to - from);
     });
   }
-  void mix_sums(Index i, Index begin, Index end, A* z) const {
-    fold_and_mix<A>(mixing_, key_sum(i - 2) + begin, key_states_.right_of(begin), end - begin,
-                    z + begin);
-  }
-  void add_last_sums(Index i, Index begin, Index end, A* z) const {
-    add_scaled<A>(decay_coefficient(mixing_, 1), key_sum(i - 1) + begin, z + begin, end - begin);
+  void add_last_sums(Index i) const {
+    add_scaled<A>(decay_coefficient(mixing_, 1), key_sum(i - 1), running_key_sum(i),
+                  n_.sum_features());
   }
 
  private:
@@ -171,6 +242,8 @@ class EarlierBlocks<A, DecayView<const A>> {
   HeadSummaries<A> summaries_;  // of blocks i - 1 and i - 2, whose place S_i takes
   Rows<A> states_;              // T [R, D*E]
   Rows<A> key_states_;          // T of z [R, Dz]
+  Rows<A> running_;             // R [2, D*E]
+  Rows<A> running_key_sums_;    // z [2, Dz]
 };
 
 }  // namespace detail

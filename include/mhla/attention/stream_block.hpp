@@ -5,14 +5,14 @@
 ///
 /// What the next block needs is prepared by the tokens before it, so that they take about the same
 /// time each (turns.hpp). After a token a part of the block's summary takes the keys that it lacks,
-/// and a share of the next block's R and z is mixed from the earlier blocks. The last token of a
-/// block adds what the parts still lack, the first one adds the block before to R as it reads it.
+/// and a share of the R and z of the blocks to come is mixed from the earlier ones. The last token of
+/// a block adds what the parts still lack, the first one adds the block before to R as it reads it.
 ///
 /// Multiply-adds of a token of block i, over D*E: 1 to read R, 1 to update it, 1 for the summary,
-/// i/W to mix (2R/W with R decaying terms); instead 4.5 for the summary at the last token, 1 more
-/// for R at the first one. So none takes more than 2.2 times another, whatever W and the number of
-/// blocks, where R has a vector for each token to mix. The first token behind a piece takes no
-/// more: the piece has mixed its share.
+/// i/W to mix (2R/W with R decaying terms), for blocks to come (earlier_blocks.hpp); instead 4.5 for
+/// the summary at the last token, 1 more for R at the first one. So none takes more than 3 times
+/// the median, whatever W and the number of blocks, where R has 64 numbers for each token to mix.
+/// The first token behind a piece takes no more: the piece has mixed its share.
 
 #include <algorithm>
 
@@ -44,21 +44,15 @@ namespace detail {
 template <class A, class Mixing>
 struct StreamMemory {
   EarlierBlocks<A, Mixing> earlier;
-  A* running[2];                 ///< R of the blocks of even and of odd places [D,E]
   Rows<A> open_keys;             ///< [W,D]
   Rows<A> open_values;           ///< [W,E]
-  A* running_key_sum[2];         ///< z of either R [Dz]
   Rows<A> open_normalizer_keys;  ///< [W,Dz]
 
   StreamMemory(const char* function, Arena& arena, const HeadSizes& n, const Mixing& mixing,
                Index w)
       : earlier(function, arena, n, mixing),
-        running{arena.take<A>(function, {n.features, n.values}),
-                arena.take<A>(function, {n.features, n.values})},
         open_keys(function, arena, w, n.features),
         open_values(function, arena, w, n.values),
-        running_key_sum{arena.take<A>(function, n.sum_features()),
-                        arena.take<A>(function, n.sum_features())},
         open_normalizer_keys(function, arena, w, n.normalizer_features) {}
 };
 
@@ -85,16 +79,16 @@ class StreamBlock {
       : op_(op),
         n_(sizes),
         p_(memory),
-        running_{memory.running[i % 2], sizes.features, sizes.values, memory.open_keys,
+        running_{memory.earlier.running(i), sizes.features, sizes.values, memory.open_keys,
                  memory.open_values},
-        z_(memory.running_key_sum[i % 2]),
+        z_(memory.earlier.running_key_sum(i)),
         header_(header),
         i_(i),
         tokens_(tokens),
         w_(w),
         keys_(header.open_keys) {
     if (tokens_ > 0) return;
-    p_.earlier.add_last_sums(i_, 0, n_.sum_features(), z_);
+    p_.earlier.add_last_sums(i_);
     std::fill_n(p_.earlier.key_sum(i_), n_.sum_features(), A(0));
   }
 
@@ -142,7 +136,7 @@ class StreamBlock {
 
   /// Adds the block before to rows [begin, end) of R.
   void complete(Index begin, Index end) const {
-    p_.earlier.add_last(i_, begin * n_.values, end * n_.values, running_.matrix);
+    p_.earlier.add_last(i_, begin * n_.values, end * n_.values);
   }
 
   void gather_query(const Inputs<T>& token, const QueryScratch<A>& rows) const {
@@ -189,19 +183,9 @@ class StreamBlock {
     const Index tokens = tokens_ + count;
     if (header_.capacity - w_ > i_ * w_) {
       tokens == w_ ? complete_summary() : summarize();
-      mix_share(n_.features * n_.values, tokens, [this](Index begin, Index end) {
-        p_.earlier.mix(i_ + 1, begin, end, p_.running[(i_ + 1) % 2]);
-      });
-      mix_share(n_.sum_features(), tokens, [this](Index begin, Index end) {
-        p_.earlier.mix_sums(i_ + 1, begin, end, p_.running_key_sum[(i_ + 1) % 2]);
-      });
+      p_.earlier.prepare(i_, tokens_, tokens, w_);
     }
     if (tokens == w_) header_.open_keys = header_.in_running = 0;
-  }
-  template <class F>
-  void mix_share(Index all, Index tokens, const F& mix) const {
-    const Index begin = done_after(tokens_, w_, all), end = done_after(tokens, w_, all);
-    if (begin < end) mix(begin, end);
   }
 
   /// Adds to S_i what its parts take after the keys of this append.
@@ -233,7 +217,7 @@ class StreamBlock {
                    .cols = n_.values,
                    .start = begin == 0 ? Start::kZero : Start::kTarget});
     };
-    for_each_slab(n_.values, rows.begin * n_.values, rows.end * n_.values, add);
+    for_each_slab(n_.values, {rows.begin * n_.values, rows.end * n_.values}, add);
   }
 
   /// Stores the kept keys and values of a piece after those of the open block.

@@ -7,16 +7,17 @@
 ///     R = sum_{b<i} m_ib S_b + m_ii sum_{t seen in i} phi(k_t) v_t^T       [D,E]
 ///
 /// so a token costs one product with R and its share of R's update, at any position
-/// (streaming_product.hpp). Summaries and the next block's R are made on the way to its boundary,
-/// by all tokens alike (stream_block.hpp), in the causal form's order: outputs of appends that
+/// (streaming_product.hpp). Summaries and R of the blocks to come are made on the way to them, by
+/// all tokens alike (stream_block.hpp), in the causal form's order: outputs of appends that
 /// begin at a block are bitwise those of causal(), others agree within rounding.
 ///
 ///     Streaming<float> stream(sizes, matrix);                                  M blocks, no more
 ///     Streaming<float, Operator<>, DecayMixing<float>> stream(sizes, terms);   any number
 ///
 /// Cost: 4*D*E flops a token, plus 2*W*D*E + 2*i*D*E a block, spread over its tokens; 4*R*D*E with
-/// R decaying terms instead of 2*i*D*E. Memory: M block summaries (two, and R states of their
-/// size), two R and a block of tokens, known beforehand (state_bytes).
+/// R decaying terms instead of 2*i*D*E. What a block reads grows with sqrt(M), not with i
+/// (earlier_blocks.hpp). Memory: M block summaries (two, and R states of their size), R of about
+/// 2 sqrt(M) blocks (two), and a block of tokens, known beforehand (state_bytes).
 /// Source: arXiv:2601.07832, section 4.2.
 
 #include <algorithm>

@@ -40,10 +40,13 @@ struct Turns {
   }
 };
 
-/// How many of `all` numbers are done after so many tokens of a block: whole vectors, as evenly as
-/// they can be.
-inline Index done_after(Index tokens, Index length, Index all) {
-  return std::min(all, round_up(ceil_div(all * tokens, length), kRowAlignment));
+/// Those of `all` things that tokens [from, to) of a block do, in whole units, as evenly as they
+/// can: after a part of the tokens no larger a part is done.
+inline ColumnSpan due(Index from, Index to, Index length, Index all, Index unit) {
+  const auto done = [&](Index tokens) {
+    return tokens == length ? all : all * tokens / length / unit * unit;
+  };
+  return {done(from), done(to)};
 }
 
 }  // namespace detail
