@@ -76,11 +76,12 @@ TEST(StreamingState, StatesOfEarlierVersionsAreRefused) {
   std::vector<std::byte> saved(stream.state_bytes());
   auto state = used_state(stream, 2, 3);
   state.save(saved);
-  EXPECT_EQ(std::memcmp(saved.data(), "mhlast05", 8), 0);
+  EXPECT_EQ(std::memcmp(saved.data(), "mhlast06", 8), 0);
   auto old = saved;
-  old[7] = std::byte{'4'};
+  old[7] = std::byte{'5'};
   EXPECT_THROW(state.restore(old), option_error);
   // As version 04 was laid out: with two more counts.
+  old[7] = std::byte{'4'};
   const auto end = old.begin() + static_cast<std::ptrdiff_t>(sizeof(detail::StateHeader));
   old.insert(end, 2 * sizeof(std::int64_t), std::byte{});
   EXPECT_THROW(state.restore(old), option_error);
