@@ -9,7 +9,7 @@
 #include "model.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -47,14 +47,12 @@ double gpu_bytes(const RankCase& c, Index blocks) {
 Index received_blocks(const RankCase& c, Index ranks) {
   return c.blocks - distributed::even_split(c.blocks, ranks)[1];
 }
-/// They do so for up to four groups of heads, of 4 MB and more for each other rank, one behind the
-/// other, while they summarise the next ones and read out those before (transfer_group of
-/// include/mhla/cuda/launch/share.cuh).
+/// They do so for groups of heads one behind the other, while they summarise the next ones and read
+/// out those before.
 double gpu_seconds(const RankCase& c, Index ranks, const Link& link) {
   const RankWork work = rank_work(c, ranks, 0, false);
-  const double least = static_cast<double>(ranks - 1) * (1 << 22);
-  const double groups =
-      ranks == 1 ? 1 : std::clamp(std::floor(gpu_bytes(c, c.blocks) / least), 1.0, 4.0);
+  const auto groups = static_cast<double>(detail::transfers_of(
+      static_cast<std::uint64_t>(gpu_bytes(c, c.blocks)), static_cast<std::uint64_t>(ranks)));
   const double heads = static_cast<double>(c.heads) / groups;
   const double transfer = static_cast<double>(ranks - 1) * link.message +
                           gpu_bytes(c, received_blocks(c, ranks)) / groups / link.bandwidth;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -35,6 +36,19 @@ struct PartOfRows {
 /// Part p of the rows of a rank, cut into `parts`.
 inline PartOfRows part_of(const BlockShare& share, Index p, Index parts) {
   return {share.first + share.count * p / parts, share.first + share.count * (p + 1) / parts};
+}
+
+/// Bytes of a transfer to and from all ranks, at least, for each but one of them: 10 us of NVLink
+/// (450 GB/s), some times what NCCL takes to pass rows on from a GPU to the next. Assumed, not
+/// measured.
+inline constexpr std::uint64_t kTransferBytes = std::uint64_t{4} << 20;
+inline constexpr std::uint64_t kMostTransfers = 4;
+
+/// Transfers between GPUs that `bytes` of all ranks are cut into, of which some are under way while
+/// kernels make or read others.
+inline std::uint64_t transfers_of(std::uint64_t bytes, std::uint64_t ranks) {
+  const std::uint64_t fits = ranks > 1 ? bytes / (kTransferBytes * (ranks - 1)) : 1;
+  return std::clamp<std::uint64_t>(fits, 1, kMostTransfers);
 }
 
 class Route {

@@ -13,7 +13,6 @@
 /// device would have them, and tiles of the matrix that a causal form reads are those of the whole
 /// one: mixtures, and outputs, have the bits of three stages on one device.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -73,21 +72,13 @@ constexpr std::uint64_t shared_bytes(const Problem& problem) {
 
 namespace detail {
 
-/// Bytes of a transfer of summaries to and from all ranks, at least, for each but one of them: 10
-/// us of NVLink (450 GB/s), some times what NCCL takes to pass rows on from a GPU to the next.
-/// Assumed, not measured.
-inline constexpr std::uint64_t kTransferBytes = std::uint64_t{4} << 20;
-inline constexpr std::uint64_t kMostTransfers = 4;
-
 /// Heads whose summaries travel together: the same on all ranks, which know what it depends on.
 template <int D, int E>
 HeadGroup transfer_group(const Problem& problem, const Share& share) {
   const std::uint64_t ranks = share.key_blocks.size() - 1;
   const auto blocks = static_cast<std::uint64_t>(share.key_blocks.back());
-  const std::uint64_t fits =
-      ranks > 1 ? shared_bytes<D, E>(problem) * blocks / (kTransferBytes * (ranks - 1)) : 1;
-  const auto transfers =
-      static_cast<std::int32_t>(std::clamp<std::uint64_t>(fits, 1, kMostTransfers));
+  const auto transfers = static_cast<std::int32_t>(
+      mhla::detail::transfers_of(shared_bytes<D, E>(problem) * blocks, ranks));
   const auto part = [](std::int32_t n, std::int32_t parts) { return (n + parts - 1) / parts; };
   if (problem.pairs() == 0 || transfers == 1) return {problem.batch, problem.heads};
   if (problem.batch >= transfers) return {part(problem.batch, transfers), problem.heads};
