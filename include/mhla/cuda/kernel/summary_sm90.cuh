@@ -222,10 +222,7 @@ struct SummarySm90 : SummarySm90Launch<D, E, SummarySm90Config<D, E>> {
       if (step + 2 < steps(p)) even = features(p, keys, work, box, step + 2, sums);
       finish(sums);
     }
-    MHLA_CUDA_UNROLL
-    for (int i = 0; i < Config::kPanels; ++i) {
-      ring.consumer_release(at.after(i, ring.count), work.lane);
-    }
+    ring.template consumer_release<Config::kPanels>(at, work.lane);
   }
 
   static MHLA_DEVICE void start(ptx::Words4& a, const std::uint32_t (&values)[kValuePanels],
