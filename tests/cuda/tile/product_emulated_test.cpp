@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <vector>
 
 #include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/layout.cuh"
@@ -29,91 +28,6 @@ auto numbers(std::uint32_t tile) {
   return [tile](std::uint32_t row, std::uint32_t column) {
     return std::uint32_t{from_double<T>(factor(tile, row, column)).bits};
   };
-}
-
-/// Two numbers of a word, which tell where they are from.
-double low_of(std::uint32_t word) { return word & 0xffff; }
-double high_of(std::uint32_t word) { return word >> 16; }
-auto places() {
-  return [](std::uint32_t row, std::uint32_t column) { return row * 256 + column; };
-}
-
-template <class Tile>
-void expect_rows() {
-  emulator::Device device(1);
-  constexpr int kWords = Fragment<Tile::kColumns>::kWords;
-  for (std::uint32_t row = 0; row + 16 <= Tile::kRows; row += 8) {
-    std::vector<std::uint32_t> words(32 * kWords);
-    const auto report = in_block(device, [&](std::uint32_t lane) {
-      const Tile tile{ptx::shared_begin()};
-      fill_tile(tile, lane, places());
-      const auto rows = load_rows(tile, row, lane);
-      for (int w = 0; w < kWords; ++w) words[lane * kWords + static_cast<unsigned>(w)] = rows.x[w];
-    });
-    EXPECT_EQ(report.bank_conflicts, 0u);
-    for (std::uint32_t lane = 0; lane < 32; ++lane) {
-      for (std::uint32_t w = 0; w < kWords; ++w) {
-        const std::uint32_t at = (row + lane / 4 + 8 * (w % 2)) * 256 + w / 2 * 8 + lane % 4 * 2;
-        ASSERT_EQ(low_of(words[lane * kWords + w]), at) << "lane " << lane << ", word " << w;
-        ASSERT_EQ(high_of(words[lane * kWords + w]), at + 1) << "lane " << lane << ", word " << w;
-      }
-    }
-  }
-}
-
-TEST(Fragment, LoadsRowsInTheOrderOfOperands) {
-  expect_rows<SharedTile<32, 64>>();
-  expect_rows<SharedTile<32, 72>>();
-  expect_rows<SharedTile<32, 128>>();
-  expect_rows<SharedTile<16, 256>>();
-}
-
-/// The A operand of the transposed tile: row 8 piece + r of A is column 8 piece + r of the tile.
-template <class Tile>
-void expect_transposed_rows() {
-  emulator::Device device(2);
-  for (std::uint32_t row = 0; row + 16 <= Tile::kRows; row += 8) {
-    for (std::uint32_t piece = 0; piece < Tile::kPieces; ++piece) {
-      std::vector<ptx::Words4> words(32);
-      const auto report = in_block(device, [&](std::uint32_t lane) {
-        const Tile tile{ptx::shared_begin()};
-        fill_tile(tile, lane, places());
-        words[lane] = load_transposed_rows(tile, row, piece, lane);
-      });
-      EXPECT_EQ(report.bank_conflicts, 0u);
-      for (std::uint32_t lane = 0; lane < 32; ++lane) {
-        for (std::uint32_t w = 0; w < 4; ++w) {
-          const bool beyond = w % 2 == 1 && piece + 1 == Tile::kPieces;
-          if (beyond && Tile::kPieces % 2 == 0) continue;
-          const std::uint32_t column = 8 * (beyond ? piece : piece + w % 2) + lane / 4;
-          const std::uint32_t at = row + w / 2 * 8 + lane % 4 * 2;
-          ASSERT_EQ(low_of(words[lane].x[w]), at * 256 + column) << lane << " " << w;
-          ASSERT_EQ(high_of(words[lane].x[w]), (at + 1) * 256 + column) << lane << " " << w;
-        }
-      }
-    }
-  }
-}
-
-TEST(Fragment, LoadsTheOperandOfTheTransposedTile) {
-  expect_transposed_rows<SharedTile<24, 72>>();
-  // The last piece of an even number has none to its right: callers take pieces in pairs.
-  emulator::Device device;
-  constexpr std::uint32_t kPieces = SharedTile<16, 64>::kPieces;
-  for (std::uint32_t piece = 0; piece + 1 < kPieces; ++piece) {
-    std::vector<ptx::Words4> words(32);
-    in_block(device, [&](std::uint32_t lane) {
-      const SharedTile<16, 64> tile{ptx::shared_begin()};
-      fill_tile(tile, lane, places());
-      words[lane] = load_transposed_rows(tile, 0, piece, lane);
-    });
-    for (std::uint32_t lane = 0; lane < 32; ++lane) {
-      for (std::uint32_t w = 0; w < 4; ++w) {
-        const std::uint32_t column = 8 * (piece + w % 2) + lane / 4;
-        ASSERT_EQ(low_of(words[lane].x[w]), (w / 2 * 8 + lane % 4 * 2) * 256 + column);
-      }
-    }
-  }
 }
 
 /// Element (r, c) of 16 rows from the sums of a warp.
