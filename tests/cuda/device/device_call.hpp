@@ -38,6 +38,31 @@ inline std::string text(const CallShape& s, const char* form, mhla::cuda::Arch a
          std::to_string(s.layout);
 }
 
+/// Compares the outputs of a head, output(t, e), with what they must be.
+template <class Output>
+bool head_is_right(const std::string& text, int b, int h, const cuda_test::Expected& exact,
+                   Output&& output) {
+  double error = 0, norm = 0;
+  for (int t = 0; t < exact.o.rows(); ++t) {
+    for (int e = 0; e < exact.o.cols(); ++e) {
+      const double o = output(t, e);
+      const double difference = std::abs(o - exact.o(t, e));
+      error += difference * difference;
+      norm += exact.o(t, e) * exact.o(t, e);
+      if (difference <= exact.bound(t, e)) continue;  // not so for NaN
+      expect(false, text + ": o(" + std::to_string(b) + "," + std::to_string(t) + "," +
+                        std::to_string(h) + "," + std::to_string(e) + ") is " + std::to_string(o) +
+                        ", expected " + std::to_string(exact.o(t, e)) + " within " +
+                        std::to_string(exact.bound(t, e)));
+      return false;
+    }
+  }
+  const double relative = std::sqrt(error / norm);
+  expect(relative <= kLargestError,
+         text + ": the error is " + std::to_string(relative) + " of the norm");
+  return relative <= kLargestError;
+}
+
 /// A random call on the device. Input tensors lie between guard zones, the output is NaN at first.
 template <class T, int D, int E>
 class DeviceCall {
@@ -81,7 +106,8 @@ class DeviceCall {
     for (int b = 0; b < shape_.batch; ++b) {
       for (int h = 0; h < shape_.heads; ++h) {
         const auto pair = static_cast<std::size_t>(b * shape_.heads + h);
-        if (!head_is_right(b, h, exact_[pair])) return;
+        const auto output = [&](int t, int e) { return host_.o.value(b, t, h, e); };
+        if (!head_is_right(text(), b, h, exact_[pair], output)) return;
       }
     }
     expect(host_.o.padding_is_untouched(), text() + ": wrote between rows");
@@ -133,28 +159,6 @@ class DeviceCall {
             nullptr,
             0,
             {}};
-  }
-
-  bool head_is_right(int b, int h, const cuda_test::Expected& exact) {
-    double error = 0, norm = 0;
-    for (int t = 0; t < host_.o.tokens(); ++t) {
-      for (int e = 0; e < E; ++e) {
-        const double o = host_.o.value(b, t, h, e);
-        const double difference = std::abs(o - exact.o(t, e));
-        error += difference * difference;
-        norm += exact.o(t, e) * exact.o(t, e);
-        if (difference <= exact.bound(t, e)) continue;  // not so for NaN
-        expect(false, text() + ": o(" + std::to_string(b) + "," + std::to_string(t) + "," +
-                          std::to_string(h) + "," + std::to_string(e) + ") is " +
-                          std::to_string(o) + ", expected " + std::to_string(exact.o(t, e)) +
-                          " within " + std::to_string(exact.bound(t, e)));
-        return false;
-      }
-    }
-    const double relative = std::sqrt(error / norm);
-    expect(relative <= kLargestError,
-           text() + ": the error is " + std::to_string(relative) + " of the norm");
-    return relative <= kLargestError;
   }
 
   CallShape shape_;
