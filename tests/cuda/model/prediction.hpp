@@ -7,7 +7,7 @@
 ///              of it once; of what the launch before wrote a part is still in the second cache
 ///     cache    bytes asked for, over the second cache's bandwidth, which gives a cluster once what
 ///              its blocks load together; those that come to the multiprocessor with the most
-///              items over its own
+///              items over its own; those that this stores to others of its cluster
 ///     issue    warp instructions (issue_slots.hpp) of that multiprocessor
 ///     tensor   multiply-adds of its matrix units
 ///     chain    instructions of one warp one after another, with the latencies between series of
@@ -111,11 +111,17 @@ inline Prediction predict(const Launch& launch, const Work& work, const Call& ca
   const double at_once = used * launch.blocks_per_multiprocessor;
   const double busiest = std::ceil(launch.items / used);
   p.memory = p.memory_bytes / m.bandwidth;
-  const double shared =
-      scale * static_cast<double>(launch.report.count("bytes of tensor loads for other blocks"));
+  const auto counted = [&](const char* counter) {
+    return scale * static_cast<double>(launch.report.count(counter));
+  };
+  const double shared = counted("bytes of tensor loads for other blocks");
   p.cache =
       std::max(p.cache_bytes / m.cache_bandwidth,
                busiest * (p.cache_bytes + shared) / launch.items / m.multiprocessor_bandwidth);
+  if (launch.cluster > 1) {
+    const double stored = counted("bytes stored to other blocks");
+    p.cache = std::max(p.cache, busiest * stored / launch.items / m.cluster_bandwidth);
+  }
   p.issue = busiest * work.slots / kIssue / m.clock;
   p.tensor = busiest * work.mma / m.mma / m.clock;
   if (m.wgmma > 0) p.tensor += busiest * work.wgmma / m.wgmma / m.clock;

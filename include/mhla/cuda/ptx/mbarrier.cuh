@@ -47,8 +47,8 @@ MHLA_DEVICE void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
       : "memory");
 }
 
-/// The place in block `rank` of the cluster of what lies at this address in each, for the copies
-/// and arrivals of clusters.
+/// The place in block `rank` of the cluster of what lies at this address in each, for the copies,
+/// stores and arrivals of clusters.
 MHLA_DEVICE std::uint32_t mapa(std::uint32_t address, std::uint32_t rank) {
   std::uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
@@ -61,6 +61,26 @@ MHLA_DEVICE std::uint32_t mapa(std::uint32_t address, std::uint32_t rank) {
 MHLA_DEVICE void mbarrier_arrive_cluster(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cluster.b64 _, [%0];" ::"r"(barrier)
                : "memory");
+}
+
+/// The same, and what the thread stored before to memory of other blocks, or saw stored by threads
+/// of its block, is seen there by those who wait with mbarrier_wait_cluster.
+MHLA_DEVICE void mbarrier_arrive_release_cluster(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
+               : "memory");
+}
+
+/// mbarrier_wait, and the thread sees what arrivals of other blocks have released.
+MHLA_DEVICE void mbarrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
 }
 
 }  // namespace mhla::cuda::ptx

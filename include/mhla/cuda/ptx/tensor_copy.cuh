@@ -113,4 +113,10 @@ MHLA_DEVICE void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/// The same for accesses to shared memory of the cluster, where other blocks have the operations
+/// after: the fence, then an arrival at a barrier of theirs.
+MHLA_DEVICE void fence_proxy_async_cluster() {
+  asm volatile("fence.proxy.async.shared::cluster;" ::: "memory");
+}
+
 }  // namespace mhla::cuda::ptx

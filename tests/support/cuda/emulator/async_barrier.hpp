@@ -30,8 +30,9 @@ struct CountingBarrier {
   Epoch made;              ///< by fence_mbarrier_init, then of that call
   bool published = false;  ///< by the thread that made it
   Actor actor;
-  Vector arrived;  ///< what those who have arrived had done
-  Vector ended;    ///< the same when the latest phase ended
+  Vector arrived;           ///< what those who have arrived had done
+  Vector ended;             ///< the same when the latest phase ended
+  Vector released, stored;  ///< likewise, what other blocks can see of it
   WaitList waiting;
 };
 
@@ -43,9 +44,11 @@ class CountingBarriers {
   void make(std::uint32_t address, std::uint32_t arrivals);
   void publish();
   void arrive(std::uint32_t address, std::int64_t bytes, const char* what);
-  /// One arrival at a barrier of any block of the cluster.
-  void arrive_anywhere(std::uint32_t address, const char* what);
+  /// One arrival at a barrier of any block of the cluster, which may release stores to it.
+  void arrive_anywhere(std::uint32_t address, bool releases, const char* what);
   void wait(std::uint32_t address, std::uint32_t parity);
+  /// The same, and the thread sees what has been released.
+  void wait_cluster(std::uint32_t address, std::uint32_t parity);
 
   /// The barrier that a tensor load of the running thread names.
   CountingBarrier& of_copy(std::uint32_t address) { return find(address, true, "tensor load"); }
@@ -103,6 +106,7 @@ inline void CountingBarriers::settle(CountingBarrier& barrier, std::uint64_t end
   if (!complaint.empty()) block_.fail(Kind::kBytes, "barrier: " + complaint);
   if (barrier.phase.ended() == ended) return;
   barrier.ended = barrier.arrived;
+  barrier.stored = barrier.released;
   barrier.ended[barrier.actor] = static_cast<Clock>(barrier.phase.ended());
   barrier.waiting.wake(block_);
 }
@@ -112,10 +116,12 @@ inline void CountingBarriers::arrive(std::uint32_t address, std::int64_t bytes, 
   count(find(address, false, what), bytes);
 }
 
-inline void CountingBarriers::arrive_anywhere(std::uint32_t address, const char* what) {
+inline void CountingBarriers::arrive_anywhere(std::uint32_t address, bool releases,
+                                              const char* what) {
   CountingBarrier& barrier = find(address, false, what);
   const auto rank = static_cast<int>(address / SharedMemory::kWindow);
   if (block_.has_ended(rank)) block_.fail(Kind::kSlotInUse, "arrives at a block that has ended");
+  if (releases) block_.clocks.release_cluster(block_.who(), barrier.released);
   count(barrier, 0);
 }
 
@@ -143,6 +149,11 @@ inline void CountingBarriers::wait(std::uint32_t address, std::uint32_t parity) 
                   : "mbarrier wait, parity 1, at shared address",
       address);
   block_.clocks.acquire(block_.who(), barrier.ended);
+}
+
+inline void CountingBarriers::wait_cluster(std::uint32_t address, std::uint32_t parity) {
+  wait(address, parity);
+  block_.clocks.acquire_cluster(block_.who(), find(address, false, "mbarrier wait").stored);
 }
 
 }  // namespace emulator

@@ -76,7 +76,7 @@ class Block {
         int cluster, Schedule& order, GlobalMemory& device, Report& report)
       : place{at, threads},
         grid(blocks),
-        clocks(cluster * threads),
+        clocks(cluster * threads, threads),
         shared(shared_bytes, clocks, place),
         global(device),
         schedule(order),

@@ -28,11 +28,13 @@ class ClusterBarrier {
       block_.fail(Kind::kDivergent, "arrives at the cluster's barrier before it has waited");
     }
     ++own;
+    block_.clocks.release_cluster(block_.who(), released_);
     block_.clocks.release(block_.who(), arrived_);
     if (++count_ < block_.threads()) return;
     count_ = 0;
     ++ended_;
     met_ = std::exchange(arrived_, block_.clocks.nothing());
+    stored_ = released_;
     waiting_.wake(block_);
   }
 
@@ -45,6 +47,7 @@ class ClusterBarrier {
     waiting_.wait(
         block_, [&] { return ended_ == own; }, "barrier.cluster.wait");
     block_.clocks.acquire(block_.who(), met_);
+    block_.clocks.acquire_cluster(block_.who(), stored_);
     waits_[block_.who()] = own;
   }
 
@@ -53,7 +56,7 @@ class ClusterBarrier {
   std::vector<std::uint64_t> arrivals_, waits_;  // of each thread
   int count_ = 0;                                // arrivals of the phase under way
   std::uint64_t ended_ = 0;                      // phases
-  Vector arrived_, met_;
+  Vector arrived_, met_, released_, stored_;
   WaitList waiting_;
 };
 

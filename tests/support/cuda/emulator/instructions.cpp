@@ -34,6 +34,8 @@ namespace emulator {
 // Counted by thread.
 inline const Counter kSharedLoads{"shared loads", By::kThread};
 inline const Counter kSharedStores{"shared stores", By::kThread};
+inline const Counter kClusterStores{"stores to a cluster", By::kThread};
+inline const Counter kStoredOut{"bytes stored to other blocks", By::kThreadWork};
 inline const Counter kLoadedWords{"words of shared loads", By::kThreadWork};
 inline const Counter kStoredWords{"words of shared stores", By::kThreadWork};
 inline const Counter kGlobalLoads{"global loads", By::kThread};
@@ -104,6 +106,22 @@ template <class X>
 template void st_shared(std::uint32_t, std::uint32_t);
 template void st_shared(std::uint32_t, float);
 template void st_shared(std::uint32_t, mhla::cuda::ptx::Words4);
+
+template <class X>
+[[gnu::noinline]] void st_shared_cluster(std::uint32_t address, X value) {
+  Block& block = current();
+  block.shared.write_anywhere(block.who(), address, sizeof(X), &value, "st.shared::cluster");
+  const auto rank = static_cast<int>(address / SharedMemory::kWindow);
+  if (block.has_ended(rank)) block.fail(Kind::kSlotInUse, "stores to a block that has ended");
+  // Banks of different blocks are not the same.
+  const auto* const call = static_cast<const char*>(__builtin_return_address(0)) + rank;
+  log_access(block, call, address, sizeof(X));
+  block.add(kClusterStores);
+  if (rank != block.rank()) block.add(kStoredOut, sizeof(X));
+}
+template void st_shared_cluster(std::uint32_t, std::uint32_t);
+template void st_shared_cluster(std::uint32_t, float);
+template void st_shared_cluster(std::uint32_t, mhla::cuda::ptx::Words2);
 
 [[gnu::noinline]] void cp_async_16(std::uint32_t to, const void* from, std::uint32_t bytes) {
   Block& block = current();
@@ -301,7 +319,13 @@ std::uint32_t mapa(std::uint32_t address, std::uint32_t rank) {
   return emulator::SharedMemory::of_rank(address, rank);
 }
 void mbarrier_arrive_cluster(std::uint32_t barrier) {
-  current().part<CountingBarriers>().arrive_anywhere(barrier, "mbarrier arrival");
+  current().part<CountingBarriers>().arrive_anywhere(barrier, false, "mbarrier arrival");
+}
+void mbarrier_arrive_release_cluster(std::uint32_t barrier) {
+  current().part<CountingBarriers>().arrive_anywhere(barrier, true, "mbarrier arrival");
+}
+void mbarrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
+  current().part<CountingBarriers>().wait_cluster(barrier, parity);
 }
 
 std::uint64_t createpolicy_evict_first() { return emulator::kEvictFirst; }
@@ -330,7 +354,8 @@ void cp_async_bulk_commit_group() { current().part<emulator::TensorStores>().com
 void prefetch_tensormap(const TensorMap& map) {
   emulator::detail::checked_box(current(), map, "prefetch.tensormap");
 }
-void fence_proxy_async() { current().clocks.fence(current().who()); }
+void fence_proxy_async() { current().clocks.fence(current().who(), false); }
+void fence_proxy_async_cluster() { current().clocks.fence(current().who(), true); }
 
 void wgmma_fence() {
   emulator::call_products("wgmma.fence", 0, [](Products& products) { products.begin(); });

@@ -13,8 +13,8 @@
 /// writes through the asynchronous proxy must come after a fence of the thread that wrote the
 /// bytes through the generic one.
 ///
-/// Blocks of a cluster have a window of addresses each, kWindow apart. Threads touch that of their
-/// own block; only a multicast copy writes to others.
+/// Blocks of a cluster have a window of addresses each, kWindow apart. Threads read that of their
+/// own block; multicast copies and stores to the cluster write to others.
 ///
 /// To extend: new instructions are combinations of these calls; `what` goes into messages.
 
@@ -75,14 +75,17 @@ class SharedMemory {
   /// A thread writes.
   void write(Actor who, std::uint32_t address, std::uint32_t bytes, const void* from,
              const char* what) {
-    Granule* g = locate(who, address, bytes, what);
-    const Epoch now = clocks_.now(who);
-    for (Granule* const end = g + bytes / 4; g != end; ++g) {
-      check_write(who, *g, false, what);
-      forget_readers(*g);
-      note_write(now, kWritten, *g);
-    }
-    std::memcpy(at(address), from, bytes);
+    check(who, address, bytes, 4, what);
+    store(who, address, bytes, from, what);
+  }
+  /// The same to the memory of any block.
+  void write_anywhere(Actor who, std::uint32_t address, std::uint32_t bytes, const void* from,
+                      const char* what) {
+    const std::uint32_t rank = address / kWindow;
+    if (rank * block_bytes_ >= bytes_.size()) fail_outside(who, address, bytes, 4, what);
+    check(static_cast<Actor>(rank * static_cast<std::uint32_t>(place_.threads)), address, bytes, 4,
+          what);
+    store(who, address, bytes, from, what);
   }
 
   /// An operation that thread `who` starts will write.
@@ -175,9 +178,22 @@ class SharedMemory {
     return &granule(address);
   }
 
+  void store(Actor who, std::uint32_t address, std::uint32_t bytes, const void* from,
+             const char* what) {
+    Granule* g = &granule(address);
+    const Epoch now = clocks_.now(who);
+    for (Granule* const end = g + bytes / 4; g != end; ++g) {
+      check_write(who, *g, false, what);
+      forget_readers(*g);
+      note_write(now, kWritten, *g);
+    }
+    std::memcpy(at(address), from, bytes);
+  }
+
   void check_read(Actor who, const Granule& g, const char* what) const {
-    if ((g.flags & (kWritten | kWriteInFlight)) == kWritten &&
-        clocks_.sees(who, {g.writer, g.write_clock})) {
+    const Epoch made{g.writer, g.write_clock};
+    if ((g.flags & (kWritten | kWriteInFlight)) == kWritten && clocks_.sees(who, made) &&
+        (clocks_.together(who, g.writer) || clocks_.sees_stored(who, made))) {
       return;
     }
     fail_read(who, g, what);

@@ -37,5 +37,6 @@ void cp_async_bulk_wait_group_read() {
 }
 void prefetch_tensormap(const TensorMap& map);
 void fence_proxy_async();
+void fence_proxy_async_cluster();
 
 }  // namespace mhla::cuda::ptx
