@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <iterator>
 #include <utility>
@@ -58,7 +59,7 @@ TYPED_TEST(BidirectionalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSay
     for (const Arch arch : this->archs(turn)) {
       CallShape shape = shapes[turn];
       shape.op.denominator = shape.heads == 2 ? Denominator::kNone : Denominator::kKeySum;
-      const Outcome outcome = this->run(shape, arch, Form::kThreeStage, 3);
+      const Outcome outcome = this->run_three_stages(shape, arch, 1, 3);
       EXPECT_EQ(outcome.bank_conflicts, 0u);
       EXPECT_EQ(outcome.early_launches, 2);
       this->expect_traffic(outcome);
@@ -74,9 +75,9 @@ TYPED_TEST(BidirectionalForms, GroupsOfHeadsHaveTheBitsOfAll) {
 
 TYPED_TEST(BidirectionalForms, FusedIsWithinTheBoundAndMovesEachTensorOnce) {
   for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
-    const int most = mhla::cuda::form_bounds<TypeParam::D, TypeParam::E>(arch).fused_blocks;
-    for (const int blocks : {3, 4, 16}) {
-      if (blocks > most) continue;
+    const auto bounds = mhla::cuda::form_bounds<TypeParam::D, TypeParam::E>(arch);
+    for (const int blocks : {3, 4, 16, 23, 64}) {
+      if (blocks > std::max(bounds.fused_blocks, bounds.clustered_blocks)) continue;
       CallShape shape{.tokens = {1, 23, 4 * blocks}, .block = {1, 24, 4}};
       const Outcome outcome = this->run(shape, arch, Form::kFused);
       EXPECT_EQ(outcome.bank_conflicts, 0u);

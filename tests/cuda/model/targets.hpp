@@ -42,7 +42,7 @@ inline constexpr Limit kLimits[] = {
     {"CausalReadOutSm90", Arch::kSm90a, 0.40},
     {"FusedCausalSm90", Arch::kSm90a, 0.97},
     {"FusedSm80", Arch::kSm80, 0.79},
-    {"FusedSm90", Arch::kSm90a, 0.53},
+    {"FusedSm90", Arch::kSm90a, 0.61},
     {"MixingSm80", Arch::kSm80, 2.70,
      "each of a row's column tiles loads, splits and stores the coefficients for itself"},
     {"MixingSm90", Arch::kSm90a, 0.58},

@@ -82,6 +82,18 @@ class FormTest : public testing::Test {
     return run_and_compare<D, E>(call, plan, device, seed);
   }
 
+  /// The same in three stages, also where the plan would have another form.
+  static Outcome run_three_stages(const CallShape& shape, mhla::cuda::Arch arch, unsigned seed,
+                                  std::int32_t multiprocessors) {
+    Call<T> call = random_call<T, D, E>(shape, seed);
+    const mhla::cuda::Device device{arch, multiprocessors};
+    const mhla::cuda::Plan plan = mhla::cuda::detail::planned<D, E>(
+        problem_of(call), device, mhla::cuda::Form::kThreeStage, "");
+    EXPECT_EQ(plan.summary, arch);
+    EXPECT_EQ(plan.read_out, arch);
+    return run_and_compare<D, E>(call, plan, device, seed);
+  }
+
   /// The three stages of 3 x 4 heads in groups, which are smaller at the ends, give the bits of all
   /// together.
   static void expect_groups_have_the_bits_of_all(CallShape shape, mhla::cuda::Arch arch) {

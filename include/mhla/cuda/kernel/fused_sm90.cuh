@@ -1,47 +1,51 @@
 #pragma once
 
 /// \file
-/// The whole bidirectional operator of a pair in one thread block, its summaries in shared memory,
-/// fed by the copy engine:
+/// The whole bidirectional operator of a pair in one thread block, or in the four of a cluster, its
+/// summaries in shared memory, fed by the copy engine:
 ///
 ///     S_b = sum_(j in b) phi(k_j) v_j^T        z_b = sum_(j in b) phi(k_j)
 ///     S~_i = sum_b m_ib S_b                    z~_i = sum_b m_ib z_b
 ///     o_t = phi(q_t)^T S~_i / den_t            t in block i, den_t = phi(q_t) . z~_i
 ///
-/// A thread block stays on its multiprocessor and takes pairs in steps of the grid. A thread behind
-/// the consumers loads boxes of up to 64 slots of a block (tile/token_boxes.cuh), panels of 64
-/// channels, or all 72, each into a slot of one ring: of a pair the keys and values of block after
-/// block, then the queries. It runs ahead as far as the ring goes, so that the queries come while
-/// summaries are mixed, and the next pair's keys while the last outputs are written.
+/// A thread block stays on its multiprocessor and takes pairs in steps of the grid; of a cluster it
+/// has a quarter of the blocks of keys, and of queries, of each. A thread behind the consumers
+/// loads boxes of up to 64 slots of a block (tile/token_boxes.cuh), panels of 64 channels, or all
+/// 72, each into a slot of one ring: of a pair the keys and values of block after block, then the
+/// queries. It runs ahead as far as the ring goes, so that the queries come while summaries are
+/// mixed, and the next pair's keys while the last outputs are written.
 ///
 ///     1  A team of warps makes S_b, each warp 16 rows: phi(K)^T is its A operand, V the B operand.
 ///        Teams take blocks in turn. The block's region of shared memory gets S_b times
 ///        summary_scale and rounded to T. z_b is a product with ones, in float.
 ///     2  Mixing is the product of m, as A operand, with the regions' numbers of the same row and
 ///        columns, as B operand, and what comes out replaces them: each warp owns rows and columns
-///        and needs no other. m enters as the sum of two numbers of T. z~ is mixed in float.
+///        and needs no other. m enters as the sum of two numbers of T. z~ is mixed in float. In a
+///        cluster: cluster_mixing_sm90.cuh.
 ///     3  Warps take 16 queries each in turn. Outputs replace them, and leave from there in rows of
 ///        16-byte pieces, only where there is a token.
 ///
 ///     (D, E)        teams    threads      rows of a panel in shared memory
-///     (64, 64)      2 of 4   256 + 32     128 bytes, swizzled
+///     (64, 64)      2 of 4   256 + 32     128 bytes, swizzled; in a cluster 256 + 128 threads
 ///     (72, 72)      2 of 5   320 + 32     144 bytes as they are
 ///     (128, 128)    1 of 8   256 + 32     128 bytes, swizzled; two panels
 ///
-/// Products are those of mma.sync: the matrix units wait for memory even so, and wgmma would save
-/// few instructions.
+/// Products of tokens are those of mma.sync: the matrix units wait for memory even so, and wgmma
+/// would save few instructions.
 ///
 /// Shared memory: fused_sm90_config.cuh. Device memory: every input and output once. Denominators
 /// are kNone and kKeySum: kCrossQuery would need all queries before the first output. Source:
 /// arXiv:2601.07832, section 4.1, eqs. (3) and (4).
 
 #include <cstdint>
+#include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/block_mixing_sm90.cuh"
+#include "mhla/cuda/kernel/cluster_mixing_sm90.cuh"
 #include "mhla/cuda/kernel/fused_sm90_config.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/persistent_sm90.cuh"
-#include "mhla/cuda/kernel/region_mixing.cuh"
 #include "mhla/cuda/kernel/summary_rows.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
@@ -67,10 +71,11 @@ struct FusedSm90Parameters {
   std::int32_t multiprocessors;  ///< of the device
 };
 
-/// \tparam kRegions  at least as many as blocks of queries and blocks of keys
-template <class T, int D, int E, int kRegions>
+/// \tparam kRegions  kCluster times as many are at least the blocks of queries, and those of keys
+/// \tparam kCluster  thread blocks that have a pair: 1, or 4 of (64, 64)
+template <class T, int D, int E, int kRegions, int kCluster = 1>
 class FusedSm90 {
-  using Config = FusedSm90Config<D, E, kRegions>;
+  using Config = FusedSm90Config<D, E, kRegions, kCluster>;
   static_assert(Config::kFits, "so many summaries leave no room for tokens in shared memory");
 
  public:
@@ -79,7 +84,7 @@ class FusedSm90 {
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = Config::kSharedBytes;
   static constexpr int kBlocksPerMultiprocessor = 1;
-  static constexpr int kRegisters = 168;  // up to three warps to a scheduler
+  static constexpr int kRegisters = Config::kRegisters;
 
   /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise the copy
   /// engine has no boxes for these blocks and strides, or a box of queries reaches rows that must
@@ -101,26 +106,29 @@ class FusedSm90 {
   }
 
   static constexpr unsigned grid(const Params& p, int pairs) {
-    return static_cast<unsigned>(pairs < p.multiprocessors ? pairs : p.multiprocessors);
+    const std::int32_t all = p.multiprocessors / kCluster, most = all > 0 ? all : 1;
+    return static_cast<unsigned>(kCluster * (pairs < most ? pairs : most));
   }
+  /// Thread blocks of a cluster.
+  static MHLA_HOST_DEVICE constexpr unsigned cluster(const Params&) { return kCluster; }
 
   MHLA_DEVICE void operator()(const Params& p) const {
     const Ring ring = ring_of(p);
     run_persistent<Config>(
         [&](std::uint32_t thread) {
           if (thread < 3) ptx::prefetch_tensormap(p.maps[thread]);
-          if (thread < 8) ptx::st_shared_v4(zeros() + thread * 16, {});
           zero_slots(p, ring, thread);
+          Mixing::prepare_shared(p.stage, thread);
         },
         [&] { load(p, ring); }, [&](std::uint32_t thread) { consume(p, ring, thread); }, ring);
   }
 
  private:
-  static constexpr int kSteps = (kRegions + 15) / 16;  ///< of 16 blocks
+  using Mixing =
+      std::conditional_t<kCluster == 1, BlockMixing<T, Config>, ClusterMixing<T, Config>>;
   using Box = RingBox<D>;
   static constexpr int kPanels = Box::kPanels;
   static constexpr int kPanelColumns = Box::Panel::kColumns;
-  using Sums = SummaryRows<T, D, E>;
 
   /// Where a warp stands.
   struct WorkTile {
@@ -129,16 +137,6 @@ class FusedSm90 {
     std::uint32_t team;
     std::uint32_t tile;  ///< of 16 rows of S: the warp of the team
   };
-
-  static MHLA_DEVICE typename Config::Regions regions() {
-    return {ptx::shared_begin() + Config::kSummaries};
-  }
-  static MHLA_DEVICE std::uint32_t zeros() { return ptx::shared_begin() + Config::kZeros; }
-  static MHLA_DEVICE std::uint32_t key_sum(std::uint32_t block) {
-    return ptx::shared_begin() + Config::kKeySums + block * (D * 4);
-  }
-  /// All consumers meet.
-  static MHLA_DEVICE void meet() { ptx::bar_sync(1, Config::kConsumers * 32); }
 
   static MHLA_DEVICE Ring ring_of(const Params& p) {
     const std::int32_t q_rows = p.q_boxes.rows(), k_rows = p.k_boxes.rows();
@@ -182,53 +180,46 @@ class FusedSm90 {
         at = at.after(1, ring.count);
       }
     };
-    for_pairs(p.pairs, p.stage.heads, [&](BatchHead pair) {
-      for_boxes(p.stage.key_blocks, p.k_boxes, [&](auto, BlockOrigin origin, std::int32_t box) {
-        load_box(p.maps[1], p.k_boxes, pair, origin, box);
-        load_box(p.maps[2], p.v_boxes, pair, origin, box);
-      });
-      for_boxes(p.stage.query_blocks, p.q_boxes, [&](auto, BlockOrigin origin, std::int32_t box) {
-        load_box(p.maps[0], p.q_boxes, pair, origin, box);
-      });
+    const TokenBlocks &keys = p.stage.key_blocks, &queries = p.stage.query_blocks;
+    for_pairs<kCluster>(p.pairs, p.stage.heads, [&](BatchHead pair) {
+      for_boxes(Mixing::share(keys), keys, p.k_boxes,
+                [&](auto, BlockOrigin origin, std::int32_t box) {
+                  load_box(p.maps[1], p.k_boxes, pair, origin, box);
+                  load_box(p.maps[2], p.v_boxes, pair, origin, box);
+                });
+      for_boxes(Mixing::share(queries), queries, p.q_boxes,
+                [&](auto, BlockOrigin origin, std::int32_t box) {
+                  load_box(p.maps[0], p.q_boxes, pair, origin, box);
+                });
     });
   }
 
   static MHLA_DEVICE void consume(const Params& p, const Ring& ring, std::uint32_t thread) {
-    const DirectParameters& stage = p.stage;
     const std::uint32_t warp = thread / 32;
     const WorkTile work{thread % 32, warp, warp / Config::kTeamWarps, warp % Config::kTeamWarps};
-    const bool normalized = stage.normalization.denominator == Denominator::kKeySum;
-    const auto rows = static_cast<std::uint32_t>(stage.query_blocks.blocks());
-    const auto columns = static_cast<std::uint32_t>(stage.key_blocks.blocks());
+    const TokenBlocks& blocks = p.stage.query_blocks;
+    Mixing mixing(p.stage, thread);
     RingCursor at;
     auto tile = static_cast<std::int32_t>(warp);  // the warp's next 16 queries, of a box
-    for_pairs(p.pairs, p.stage.heads, [&](BatchHead pair) {
-      summarize(p, ring, work, at);
-      const auto m =  // not kept over the phases, which want the registers
-          load_mixing<T, kSteps>(stage.mixing.data, stage.mixing.stride, rows, columns, work.lane);
-      meet();  // all summaries are there
-      VectorMixing<Config::kConsumers, kRegions, D> key_sums{key_sum(0), warp, work.lane, {}};
-      if (normalized) key_sums.mix(stage.mixing.data, stage.mixing.stride, rows, columns);
-      mix_regions<T, Config::kConsumers>(regions(), m, zeros(), rows, columns, warp, work.lane);
-      meet();  // all mixtures are there, and all have read z
-      if (normalized) {
-        key_sums.store(rows);
-        meet();
-      }
-      for_boxes(stage.query_blocks, p.q_boxes,
+    for_pairs<kCluster>(p.pairs, p.stage.heads, [&](BatchHead pair) {
+      mixing.begin();
+      summarize(p, ring, work, mixing, at);
+      mixing.mix();
+      for_boxes(Mixing::share(blocks), blocks, p.q_boxes,
                 [&](std::int32_t block, BlockOrigin origin, std::int32_t box) {
-                  read_box(p, ring, work, {pair, block, origin, box}, at, tile);
+                  read_box(p, ring, work, mixing, {pair, block, origin, box}, at, tile);
                 });
-      meet();  // all mixtures have been read
+      mixing.end();
     });
   }
 
   static MHLA_DEVICE void summarize(const Params& p, const Ring& ring, const WorkTile& work,
-                                    RingCursor& at) {
+                                    const Mixing& mixing, RingCursor& at) {
     const TokenBlocks& blocks = p.stage.key_blocks;
     const std::int32_t rows = p.k_boxes.rows();
-    Sums sums{};
-    for_boxes(blocks, p.k_boxes, [&](std::int32_t block, BlockOrigin origin, std::int32_t box) {
+    const BlockRange range = Mixing::share(blocks);
+    SummaryRows<T, D, E> sums{};
+    for_boxes(range, blocks, p.k_boxes, [&](auto block, BlockOrigin origin, std::int32_t box) {
       ring.consumer_wait<2 * kPanels>(at);
       const bool own = static_cast<std::uint32_t>(block) % Config::kTeams == work.team;
       if (own) {
@@ -238,8 +229,7 @@ class FusedSm90 {
       ring.consumer_release<2 * kPanels>(at, work.lane);
       at = at.after(2 * kPanels, ring.count);
       if (own && box + 1 == p.k_boxes.count()) {
-        const auto b = static_cast<std::uint32_t>(block);
-        sums.store(regions().region(b), key_sum(b), work.tile, p.stage.summary_scale, work.lane);
+        mixing.keep(sums, block, work.tile);
         sums = {};
       }
     });
@@ -253,13 +243,14 @@ class FusedSm90 {
   };
 
   static MHLA_DEVICE void read_box(const Params& p, const Ring& ring, const WorkTile& work,
-                                   const Queries& queries, RingCursor& at, std::int32_t& tile) {
+                                   const Mixing& mixing, const Queries& queries, RingCursor& at,
+                                   std::int32_t& tile) {
     const std::int32_t rows = p.q_boxes.rows(), tiles = (rows + 15) / 16;
     ring.consumer_wait<kPanels>(at);
     MHLA_CUDA_LOOP
     for (; tile < tiles; tile += Config::kConsumers) {
       const std::int32_t row = 16 * tile;
-      read_rows(p, Box(ring, at, static_cast<std::uint32_t>(row)), work, queries,
+      read_rows(p, Box(ring, at, static_cast<std::uint32_t>(row)), work, mixing, queries,
                 {p.stage.query_blocks, queries.origin, queries.box * rows + row, rows - row});
       if (row + 16 > p.k_boxes.rows()) {  // outputs lie behind keys
         const auto keys = static_cast<std::uint32_t>(p.k_boxes.rows());
@@ -275,20 +266,21 @@ class FusedSm90 {
 
   /// The outputs of the first 16 rows of a box.
   static MHLA_DEVICE void read_rows(const Params& p, const Box& rows, const WorkTile& work,
-                                    const Queries& queries, const BoxTokens& tokens) {
+                                    const Mixing& mixing, const Queries& queries,
+                                    const BoxTokens& tokens) {
     const DirectParameters& stage = p.stage;
-    const auto block = static_cast<std::uint32_t>(queries.block);
+    const std::int32_t block = queries.block - Mixing::share(stage.query_blocks).begin;
     Fragment<D> q = load_rows(rows, 0, work.lane);
     apply<T>(stage.query_map, q);
     RowPair den{0, 0};
     if (stage.normalization.denominator == Denominator::kKeySum) {
-      den = row_products<T>(q, key_sum(block), work.lane);
+      den = row_products<T>(q, mixing.key_sum(block), work.lane);
     }
     const float unit = inverse_power(stage.summary_scale);
     const RowPair factors{stage.normalization.factor(den.x) * unit,
                           stage.normalization.factor(den.x_8) * unit};
     float sums[E / 8][4] = {};
-    multiply<T>(sums, q, regions().region(block), 0, 0, work.lane);
+    multiply<T>(sums, q, mixing.mixture(block), 0, 0, work.lane);
     const WarpTokens own{tokens(static_cast<std::int32_t>(work.lane % 16))};
     ptx::bar_warp_sync();  // all have read the queries, which outputs replace
     write_sums<T>(sums, factors, SharedTile<16, kPanelColumns>{rows.panels[0]},

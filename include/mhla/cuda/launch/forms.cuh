@@ -129,14 +129,22 @@ void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixi
                                             Start::kEarly);
 }
 
-/// The fused kernel of `arch`; of sm_80 the one with the fewest regions that hold all blocks.
+/// The fused kernel of a plan; of sm_80 the one with the fewest regions that hold all blocks.
 template <class T, int D, int E, class Stream>
-void run_fused(Arch arch, const DirectParameters& stage, std::int32_t pairs, const Device& device,
-               const Stream& stream) {
-  constexpr std::int32_t kMost90 = form_bounds<D, E>(Arch::kSm90a).fused_blocks;
+void run_fused(const Plan& plan, const DirectParameters& stage, std::int32_t pairs,
+               const Device& device, const Stream& stream) {
+  constexpr FormBounds kBounds90 = form_bounds<D, E>(Arch::kSm90a);
+  constexpr std::int32_t kMost90 = kBounds90.fused_blocks;
   constexpr std::int32_t kMost80 = form_bounds<D, E>(Arch::kSm80).fused_blocks;
+  if constexpr (kBounds90.clustered_blocks > 0) {
+    if (plan.cluster > 1) {
+      run_copying<FusedSm90<T, D, E, kMost90, kFusedCluster>>(stage, pairs, device, stream,
+                                                              Start::kInOrder);
+      return;
+    }
+  }
   if constexpr (kMost90 > 0) {
-    if (arch == Arch::kSm90a) {
+    if (plan.fused == Arch::kSm90a) {
       run_copying<FusedSm90<T, D, E, kMost90>>(stage, pairs, device, stream, Start::kInOrder);
       return;
     }
@@ -174,7 +182,7 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
         detail::run_copying<FusedCausalSm90<T, D, E>>(direct, pairs, device, stream,
                                                       Start::kInOrder);
       } else if constexpr (!kCausal && !kRotary) {
-        detail::run_fused<T, D, E>(plan.fused, direct, pairs, device, stream);
+        detail::run_fused<T, D, E>(plan, direct, pairs, device, stream);
       }
       return;
     case Form::kThreeStage: {

@@ -5,8 +5,9 @@
 ///
 ///     quadratic     weights of all pairs of tokens, block by block, no summaries: 4 Nq Nk flops a
 ///                   column cost less time than the tensors' bytes while Nk is small
-///     fused         all summaries of a (batch item, head) in shared memory, or of a causal one
-///                   half of them at a time: one kernel, each tensor moved once
+///     fused         all summaries of a (batch item, head) in shared memory, of one thread block or
+///                   of a cluster, or of a causal one half of them at a time: one kernel, each
+///                   tensor moved once
 ///     three-stage   summaries, mixtures and outputs by a kernel each, through device memory
 ///
 /// Where one ends and the next begins follows from a roofline (bytes over bandwidth, flops over the
@@ -23,35 +24,13 @@
 #include "mhla/cuda/kernel/quadratic_sm90.cuh"
 #include "mhla/cuda/kernel/read_out_sm90.cuh"
 #include "mhla/cuda/kernel/summary_mma_sm90.cuh"
-#include "mhla/cuda/kernel/widths.cuh"
+#include "mhla/cuda/launch/form_bounds.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/cuda/launch/stages.cuh"
+#include "mhla/cuda/launch/traffic.cuh"
 #include "mhla/cuda/launch/workspace.cuh"
 
 namespace mhla::cuda {
-
-enum class Form { kQuadratic, kFused, kThreeStage };
-
-/// "quadratic", "fused" or "three-stage".
-constexpr const char* name(Form form) {
-  switch (form) {
-    case Form::kQuadratic:
-      return "quadratic";
-    case Form::kFused:
-      return "fused";
-    default:
-      return "three-stage";
-  }
-}
-
-/// Bytes that a call moves between device memory and multiprocessors if every kernel reads its
-/// inputs and writes its outputs once.
-struct Traffic {
-  std::uint64_t tensors;    ///< q, k, v, o, and what comes with them
-  std::uint64_t summaries;  ///< S, S~, their key sums and scores
-
-  constexpr std::uint64_t total() const { return tensors + summaries; }
-};
 
 struct Plan {
   Form form;
@@ -69,37 +48,8 @@ struct Plan {
   /// Heads that go through all three stages before others do, in the same workspace; on one of
   /// several ranks those whose summaries travel together.
   HeadGroup group;
+  std::int32_t cluster = 1;  ///< thread blocks of the fused kernel that have a head together
 };
-
-/// Where one form ends and the next begins.
-struct FormBounds {
-  std::int32_t quadratic_keys;  ///< the quadratic form up to so many keys
-  /// The fused form up to so many blocks: 0, 4 or 16. A causal one: fused_causal_sm90_config.cuh.
-  std::int32_t fused_blocks;
-};
-
-/// The table. quadratic_keys: 2 (flops a second) / (bytes a second) at the rate that products of
-/// this size reach, in whole tiles of 128 tokens: A100 250 TFLOP/s and 2.0 TB/s give 250, H200 600
-/// and 4.3 give 280. fused_blocks: whose summaries fit into shared memory with a ring of tokens.
-template <int D, int E>
-constexpr FormBounds form_bounds(Arch arch) {
-  static_assert(has_kernels(D, E),
-                "mhla::cuda has kernels for (D, E) of (64, 64), (72, 72), (128, 128), (128, 256)");
-  struct Row {
-    int d, e;
-    FormBounds sm80, sm90a;
-  };
-  constexpr Row kTable[] = {
-      {64, 64, {256, 16}, {256, 16}},
-      {72, 72, {256, 4}, {256, 16}},
-      {128, 128, {256, 4}, {256, 4}},
-      {128, 256, {256, 0}, {256, 0}},
-  };
-  for (const Row& row : kTable) {
-    if (row.d == D && row.e == E) return arch == Arch::kSm90a ? row.sm90a : row.sm80;
-  }
-  return {};
-}
 
 /// Bytes of summaries that the second cache of sm_90a (50 MB of an H100) keeps from one stage to
 /// the next beside the tensors that pass through: assumed, not measured.
@@ -134,41 +84,6 @@ constexpr HeadGroup head_group(const Problem& problem, Arch arch) {
   return {even_share(problem.batch, most / problem.heads), problem.heads};
 }
 
-/// Tensors and summaries that the form moves.
-template <int D, int E>
-constexpr Traffic traffic(const Problem& problem, Form form) {
-  const auto pairs = static_cast<std::uint64_t>(problem.pairs());
-  const auto nq = static_cast<std::uint64_t>(problem.query_blocks.tokens());
-  const auto nk = static_cast<std::uint64_t>(problem.key_blocks.tokens());
-  Traffic bytes{pairs * 2 * (nq + nk) * (D + E), 0};
-  if (form != Form::kThreeStage) return bytes;
-  if (problem.norm.gated) bytes.tensors += pairs * 2 * nq * E;
-  if (problem.rotary) bytes.tensors += 4 * (nq + nk) * D;         // angles, the same for all heads
-  if (problem.causal) bytes.tensors += pairs * 2 * nk * (D + E);  // keys and values again
-  const auto mq = static_cast<std::uint64_t>(problem.query_blocks.blocks());
-  const auto mk = static_cast<std::uint64_t>(problem.key_blocks.blocks());
-  const std::uint64_t parts = problem.op.summaries == Precision::kPair ? 2 : 1;
-  bytes.summaries = pairs * 2 * (mq + mk) * D * E * 2 * parts;
-  if (problem.op.denominator == Denominator::kKeySum) {
-    bytes.summaries += pairs * 2 * (mq + mk) * D * 4;
-  }
-  if (problem.op.denominator == Denominator::kCrossQuery) {
-    const auto slots = static_cast<std::uint64_t>(problem.query_blocks.slots());
-    bytes.tensors += pairs * 2 * nq * D;  // queries again
-    bytes.summaries += pairs * (2 * mk * D * 4 + 2 * mq * slots * 4);
-  }
-  return bytes;
-}
-
-/// Bytes of summaries and mixtures where those of so many key blocks are mixed to so many rows.
-template <int D, int E>
-constexpr std::uint64_t mixed_bytes(const Problem& problem, std::int32_t key_blocks,
-                                    std::int32_t rows) {
-  Problem mixed = with_key_blocks(problem, key_blocks);
-  mixed.query_blocks = TokenBlocks(1, 1, rows, 1, 1, 1);
-  return traffic<D, E>(mixed, Form::kThreeStage).summaries;
-}
-
 /// sm_90a where its kernel can do a stage on this device.
 template <class Kernel, class Stage>
 constexpr Arch kernel_arch(const Stage& stage, const Problem& problem, const Device& device) {
@@ -190,16 +105,48 @@ constexpr Arch quadratic_arch(const Problem& problem, const Device& device) {
   return Arch::kSm80;
 }
 
-/// Whose kernel the fused form would take. The causal one is of sm_90a alone.
+/// Whether a bidirectional problem is one for a cluster, if it is fused: summaries are too many for
+/// one thread block, or heads too few for as many.
+template <int D, int E>
+constexpr bool wants_cluster(const Problem& problem, const Device& device) {
+  const FormBounds bounds = form_bounds<D, E>(device.arch);
+  const std::int32_t mq = problem.query_blocks.blocks(), mk = problem.key_blocks.blocks();
+  return bounds.clustered_blocks > 0 && ((mq > mk ? mq : mk) > bounds.fused_blocks ||
+                                         2 * problem.pairs() < device.multiprocessors);
+}
+
+/// Whether heads are enough for their thread blocks, `cluster` for each: half a device of one to
+/// each; of clusters, which go on in rounds, as much of it as outweighs what three stages move
+/// more.
+template <int D, int E>
+constexpr bool keeps_busy(const Problem& problem, const Device& device, std::int32_t cluster) {
+  const std::int32_t pairs = problem.pairs(), all = device.multiprocessors;
+  if (cluster == 1) return 2 * pairs >= all;
+  const std::int32_t at_once = all < cluster ? 1 : all / cluster;
+  const auto rounds = static_cast<std::uint64_t>((pairs - 1) / at_once + 1);
+  return rounds * static_cast<std::uint64_t>(all) * traffic<D, E>(problem, Form::kFused).total() <=
+         static_cast<std::uint64_t>(cluster * pairs) *
+             traffic<D, E>(problem, Form::kThreeStage).total();
+}
+
+/// Whose kernel the fused form would take. The causal one and that of a cluster are of sm_90a
+/// alone.
 template <int D, int E>
 constexpr Arch fused_arch(const Problem& problem, const Device& device) {
-  constexpr std::int32_t kMost = form_bounds<D, E>(Arch::kSm90a).fused_blocks;
+  constexpr FormBounds kBounds = form_bounds<D, E>(Arch::kSm90a);
+  constexpr std::int32_t kMost = kBounds.fused_blocks;
   if (problem.causal) {
     if constexpr (D == 64) {
       return kernel_arch<FusedCausalSm90<bfloat16, D, E>>(direct_stage(problem, {}), problem,
                                                           device);
     }
     return Arch::kSm80;
+  }
+  if constexpr (kBounds.clustered_blocks > 0) {
+    if (wants_cluster<D, E>(problem, device)) {
+      return kernel_arch<FusedSm90<bfloat16, D, E, kMost, kFusedCluster>>(direct_stage(problem, {}),
+                                                                          problem, device);
+    }
   }
   if constexpr (kMost > 0) {
     return kernel_arch<FusedSm90<bfloat16, D, E, kMost>>(direct_stage(problem, {}), problem,
@@ -261,9 +208,11 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   const std::int32_t mq = problem.query_blocks.blocks(), mk = problem.key_blocks.blocks();
   const std::int32_t blocks = mq > mk ? mq : mk;
   Arch fused = device.arch;
+  std::int32_t cluster = 1;
   const auto planned = [&](Form form, const char* reason) {
     Plan plan = detail::planned<D, E>(problem, device, form, reason);
     plan.fused = fused;
+    plan.cluster = cluster;
     return plan;
   };
   if (problem.op.denominator == Denominator::kCrossQuery) {
@@ -285,13 +234,21 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   if (problem.causal && fused != Arch::kSm90a) {
     return planned(Form::kThreeStage, "causal, and no fused kernel takes its widths and blocks");
   }
-  if (!problem.causal && blocks > form_bounds<D, E>(fused).fused_blocks) {
+  const FormBounds of_fused = form_bounds<D, E>(fused);
+  std::int32_t most = of_fused.fused_blocks;
+  if (!problem.causal && detail::wants_cluster<D, E>(problem, device) && fused == Arch::kSm90a) {
+    cluster = kFusedCluster;
+    most = of_fused.clustered_blocks;
+  }
+  if (!problem.causal && blocks > most) {
     return planned(Form::kThreeStage, "the summaries do not fit into shared memory");
   }
-  if (2 * problem.pairs() < device.multiprocessors) {
-    return planned(Form::kThreeStage, "too few heads to keep the device busy with one block each");
+  if (!detail::keeps_busy<D, E>(problem, device, cluster)) {
+    return planned(Form::kThreeStage, "too few heads to keep the device busy");
   }
-  return planned(Form::kFused, "all summaries of a head fit into shared memory");
+  return planned(Form::kFused, cluster == 1
+                                   ? "all summaries of a head fit into shared memory"
+                                   : "all summaries of a head fit into shared memory of a cluster");
 }
 
 }  // namespace mhla::cuda

@@ -1,0 +1,94 @@
+#pragma once
+
+/// \file
+/// Summaries of a pair that one thread block keeps and mixes, in place: what fused_sm90.cuh does
+/// with them where it has no cluster.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/region_mixing.cuh"
+#include "mhla/cuda/kernel/summary_rows.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/token_boxes.cuh"
+
+namespace mhla::cuda {
+
+/// \tparam Config  of the kernel
+template <class T, class Config>
+class BlockMixing {
+  using Regions = typename Config::Regions;
+  static constexpr int kSteps = (Config::kRegions + 15) / 16;  ///< of 16 blocks
+
+ public:
+  /// What threads do before all meet first.
+  static MHLA_DEVICE void prepare_shared(const DirectParameters&, std::uint32_t thread) {
+    if (thread < 8) ptx::st_shared_v4(zeros() + thread * 16, {});
+  }
+
+  /// \param thread  of the consumers
+  MHLA_DEVICE BlockMixing(const DirectParameters& stage, std::uint32_t thread)
+      : stage_(stage),
+        rows_(static_cast<std::uint32_t>(stage.query_blocks.blocks())),
+        columns_(static_cast<std::uint32_t>(stage.key_blocks.blocks())),
+        normalized_(stage.normalization.denominator == Denominator::kKeySum),
+        warp_(thread / 32),
+        lane_(thread % 32) {}
+
+  /// The blocks of a pair that the thread block has.
+  static MHLA_DEVICE BlockRange share(const TokenBlocks& blocks) { return {0, blocks.blocks()}; }
+
+  /// Begins a pair.
+  MHLA_DEVICE void begin() const {}
+
+  /// Takes rows 16 tile.. of the summary of a block.
+  MHLA_DEVICE void keep(const SummaryRows<T, Config::D, Config::E>& sums, std::int32_t block,
+                        std::uint32_t tile) const {
+    const auto b = static_cast<std::uint32_t>(block);
+    sums.store(regions().region(b), key_sum(block), tile, stage_.summary_scale, lane_);
+  }
+
+  /// Mixes, when all are there.
+  MHLA_DEVICE void mix() const {
+    const float* const data = stage_.mixing.data;
+    // Not kept over the phases, which want the registers.
+    const auto m = load_mixing<T, kSteps>(data, stage_.mixing.stride, rows_, columns_, lane_);
+    meet();  // all summaries are there
+    VectorMixing<Config::kConsumers, Config::kRegions, Config::D> key_sums{
+        key_sum(0), warp_, lane_, {}};
+    if (normalized_) key_sums.mix(data, stage_.mixing.stride, rows_, columns_);
+    mix_regions<T, Config::kConsumers>(regions(), m, zeros(), rows_, columns_, warp_, lane_);
+    meet();  // all mixtures are there, and all have read z
+    if (normalized_) {
+      key_sums.store(rows_);
+      meet();
+    }
+  }
+
+  /// The mixture of a block, and of the key sums.
+  MHLA_DEVICE typename Regions::Region mixture(std::int32_t block) const {
+    return regions().region(static_cast<std::uint32_t>(block));
+  }
+  static MHLA_DEVICE std::uint32_t key_sum(std::int32_t block) {
+    return ptx::shared_begin() + Config::kKeySums +
+           static_cast<std::uint32_t>(block) * (Config::D * 4);
+  }
+
+  /// Ends a pair: all mixtures have been read.
+  MHLA_DEVICE void end() const { meet(); }
+
+ private:
+  static MHLA_DEVICE Regions regions() { return {ptx::shared_begin() + Config::kSummaries}; }
+  static MHLA_DEVICE std::uint32_t zeros() { return ptx::shared_begin() + Config::kZeros; }
+  /// All consumers meet.
+  static MHLA_DEVICE void meet() { ptx::bar_sync(1, Config::kConsumers * 32); }
+
+  const DirectParameters& stage_;
+  std::uint32_t rows_, columns_;  ///< of the mixing matrix
+  bool normalized_;
+  std::uint32_t warp_, lane_;
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,48 @@
+#pragma once
+
+/// \file
+/// Where one form ends and the next begins (plan.cuh), in a table.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
+
+namespace mhla::cuda {
+
+struct FormBounds {
+  std::int32_t quadratic_keys;  ///< the quadratic form up to so many keys
+  /// The fused form up to so many blocks, in one thread block: 0, 4 or 16. A causal one:
+  /// fused_causal_sm90_config.cuh.
+  std::int32_t fused_blocks;
+  /// The same in a cluster of four, each with 16: 0 or 64.
+  std::int32_t clustered_blocks = 0;
+};
+
+/// Thread blocks of a cluster.
+inline constexpr std::int32_t kFusedCluster = 4;
+
+/// The table. quadratic_keys: 2 (flops a second) / (bytes a second) at the rate that products of
+/// this size reach, in whole tiles of 128 tokens: A100 250 TFLOP/s and 2.0 TB/s give 250, H200 600
+/// and 4.3 give 280. fused_blocks: whose summaries fit into shared memory with a ring of tokens.
+template <int D, int E>
+constexpr FormBounds form_bounds(Arch arch) {
+  static_assert(has_kernels(D, E),
+                "mhla::cuda has kernels for (D, E) of (64, 64), (72, 72), (128, 128), (128, 256)");
+  struct Row {
+    int d, e;
+    FormBounds sm80, sm90a;
+  };
+  constexpr Row kTable[] = {
+      {64, 64, {256, 16}, {256, 16, 64}},
+      {72, 72, {256, 4}, {256, 16}},
+      {128, 128, {256, 4}, {256, 4}},
+      {128, 256, {256, 0}, {256, 0}},
+  };
+  for (const Row& row : kTable) {
+    if (row.d == D && row.e == E) return arch == Arch::kSm90a ? row.sm90a : row.sm80;
+  }
+  return {};
+}
+
+}  // namespace mhla::cuda
