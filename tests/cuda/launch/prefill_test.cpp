@@ -109,7 +109,7 @@ template <class T, int D, int E, Precision P>
 void check(const StreamCase& c, const std::vector<int>& ends, Arch arch) {
   std::string text = arch == Arch::kSm80 ? "sm_80" : "sm_90a";
   text += " D " + std::to_string(D) + " E " + std::to_string(E);
-  for (const int end : ends) text += " " + std::to_string(end);
+  for (const int end : ends) text.append(" ").append(std::to_string(end));
   SCOPED_TRACE(text);
   Streams<T, D, E, P> steps(c, 1);
   Prefilled<T, D, E, P> x(c, 1, arch), whole(c, 1, arch);
