@@ -5,9 +5,10 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "mhla/cuda/kernel/mixing_loads.cuh"
@@ -22,11 +23,10 @@ using namespace mhla::cuda;  // NOLINT
 
 /// How items are made, and that they give the right mixtures.
 template <class T, int D, int E, Precision P>
-void expect_items(const MixingCase& c, int row_tiles, bool stays, bool tall = false) {
+void expect_items(const MixingCase& c, int row_tiles, bool stays) {
   const auto p = Mixtures<MixingOnSm90, T, D, E, P>(c).params(true);
   EXPECT_EQ(1 << p.items.own_log2, row_tiles) << c.text();
   EXPECT_EQ(p.items.stays, stays) << c.text();
-  EXPECT_EQ(p.items.tall, tall) << c.text();
   expect_right_mixtures<MixingOnSm90, T, D, E, P>(c);
 }
 
@@ -54,112 +54,91 @@ TEST(MixingSm90, LeavesNoMultiprocessorIdleForWiderItems) {
   EXPECT_EQ(log2(132), 2);
 }
 
-TEST(MixingSm90, KeepsTheMatrixOf128RowsWhereThatFits) {
-  constexpr Precision kSingle = Precision::kSingle, kPair = Precision::kPair;
-  expect_items<bfloat16, 64, 64, kSingle>({300, 300, 1, true, false, 1, 132}, 2, true);
-  expect_items<bfloat16, 64, 64, kSingle>({260, 70, 1, false, true, 2, 12}, 2, true);
-  expect_items<half, 64, 64, kPair>({200, 200, 1, true, false, 3, 8}, 2, true);
-  expect_items<bfloat16, 64, 64, kSingle>({300, 200, 1, true, true, 4, 132}, 2, true);
-  expect_items<bfloat16, 64, 64, kSingle>({257, 513, 1, false, false, 5, 24}, 2, false);
-  expect_only_what_counts<MixingOnSm90, half, 64, 64, kPair>({190, 190, 1, true, false, 6, 13},
-                                                             false);
-}
-
-TEST(MixingSm90, Has256RowsTogetherThatCountFewSummaries) {
-  constexpr Precision kSingle = Precision::kSingle, kPair = Precision::kPair;
-  expect_items<bfloat16, 64, 64, kSingle>({300, 300, 1, true, false, 1, 24}, 2, true, true);
-  expect_items<half, 64, 64, kSingle>({400, 310, 2, true, true, 2, 24}, 2, true, true);
-  expect_items<half, 64, 64, kSingle>({260, 70, 2, true, false, 3, 24}, 2, true, true);
-  expect_items<bfloat16, 64, 64, kSingle>({300, 300, 1, false, false, 4, 24}, 2, true);
-  expect_items<bfloat16, 64, 64, kPair>({300, 250, 1, true, false, 5, 24}, 2, true);
-  expect_only_what_counts<MixingOnSm90, bfloat16, 64, 64, kSingle>(
-      {290, 290, 1, true, false, 6, 13}, false);
-}
-
-/// Every item has its thread block, and none has much more than its part.
-TEST(MixingSm90, SharesOutRowsByWhatTheirItemsMove) {
+/// Each unit is of one thread block, and those of a cluster count as many b together.
+TEST(MixingSm90, SharesOutRowsByWhatTheyCount) {
   using Kernel = MixingSm90<bfloat16, 64, 64, Precision::kSingle>;
-  for (const int multiprocessors : {16, 100, 132, 300}) {
+  using Config = Kernel::Config;
+  for (const int multiprocessors : {1, 4, 7, 100, 132}) {
     SCOPED_TRACE(multiprocessors);
     MixingSm90Parameters p{};
     TensorBox boxes[6] = {};
-    Kernel::prepare({{}, {}, {}, 512, 512, true}, 16, multiprocessors, p, boxes);
-    EXPECT_TRUE(p.items.stays);
-    const auto blocks = static_cast<int>(Kernel::grid(p, 16));
-    EXPECT_TRUE(p.items.tall);
-    const int columns = p.items.count / 4;
-    std::vector<int> seen(4);
-    int busiest = 0, all = 0;
+    Kernel::prepare({{}, {}, {}, 1024, 1024, true}, 2, multiprocessors, p, boxes);
+    EXPECT_FALSE(p.items.stays);
+    const auto blocks = static_cast<int>(Kernel::grid(p, 2));
+    const auto cluster = static_cast<int>(Kernel::cluster(p));
+    std::set<std::pair<int, int>> seen;  // row tile and panel
+    std::vector<int> counted;            // b of each thread block, in strips
     for (int block = 0; block < blocks; ++block) {
-      const MixingShare share = Kernel::Config::share(p, block, blocks);
-      const int own = 1 << share.own_log2;
-      int items = 0;
-      for (int i = share.first; i < columns * own / 2; i += share.step) ++items;
-      EXPECT_EQ(own, share.row_tile == 0 ? 4 : 2);
-      EXPECT_EQ(share.strips, share.row_tile + own);
-      EXPECT_GE(share.slots, 2);
-      seen[static_cast<std::size_t>(share.row_tile / 2)] += items;
-      const int moved = items * (share.strips + own) * Kernel::Config::panels(share.own_log2);
-      busiest = std::max(busiest, moved);
-      all += moved;
+      counted.push_back(0);
+      Config::for_items(p, Config::share(p, block, blocks), [&](const MixingItem& item) {
+        for (int i = 0; i < Config::kItemUnits; ++i) {
+          const MixingUnit unit = Config::unit(p, item, i % 2, i / 2);
+          EXPECT_LE(unit.whole, item.strips);
+          EXPECT_TRUE(
+              seen.insert({unit.row_tile, item.panel + static_cast<int>(unit.panel)}).second);
+          counted.back() += unit.whole;
+        }
+      });
+      EXPECT_EQ(counted.back(), counted[static_cast<std::size_t>(block / cluster * cluster)]);
     }
-    EXPECT_EQ(seen, (std::vector<int>{2 * columns, 0, columns, columns}));
-    EXPECT_LT(busiest, 1.25 * all / blocks + 40);
+    EXPECT_EQ(seen.size(), 16u * 64u);
   }
 }
 
 TEST(MixingSm90, ReadsTheMatrixOnceForEachThreadBlock) {
   using Run = Mixtures<MixingOnSm90, bfloat16, 64, 64, Precision::kSingle>;
-  for (const MixingCase& c : {MixingCase{260, 300, 2, false, false, 1, 24}, {64, 64, 3}}) {
+  for (const MixingCase& c : {MixingCase{200, 300, 2, false, false, 1, 8}, {64, 64, 3}}) {
     Run mixtures(c);
     const auto p = mixtures.params(false);
     const auto blocks = static_cast<int>(Run::Kernel::grid(p, c.pairs));
-    int rows = 0;
-    for (int block = 0; block < blocks; ++block) {
-      const int first = 64 * Run::Kernel::Config::share(p, block, blocks).row_tile;
-      rows += std::min(128, c.rows - first);
-    }
     EXPECT_LT(blocks, p.items.count);
-    EXPECT_EQ(mixtures.launch(false).bytes_read("m"), std::size_t{4} * rows * c.columns);
+    EXPECT_EQ(mixtures.launch(false).bytes_read("m"), std::size_t{4} * blocks * c.rows * c.columns);
   }
 }
 
-TEST(MixingSm90, ReadsRoundedCoefficientsOnceForEachItem) {
+TEST(MixingSm90, ReadsRoundedCoefficientsOnceForBlocksSideBySide) {
   using Run = Mixtures<MixingOnSm90, bfloat16, 64, 64, Precision::kPair>;
-  Run mixtures({200, 130, 1, false, false, 3});
-  const auto p = mixtures.params(false);
-  EXPECT_FALSE(p.items.stays);
-  const emulator::Report r = mixtures.launch(false);
-  EXPECT_EQ(r.bytes_read("m"), 0u);
-  const std::size_t columns = std::size_t(Run::Kernel::Config::columns(1, 1));
-  EXPECT_EQ(r.bytes_read("rounded"), columns * 200 * 130 * 2);
-  EXPECT_EQ(r.bytes_read("rounded_low"), columns * 200 * 130 * 2);
+  for (const int beside : {1, 2}) {
+    Run mixtures({200, 130, 1, false, false, 3, 2 * beside});
+    const auto p = mixtures.params(false);
+    EXPECT_FALSE(p.items.stays);
+    EXPECT_EQ(1 << p.items.beside_log2, beside);
+    const emulator::Report r = mixtures.launch(false);
+    EXPECT_EQ(r.bytes_read("m"), 0u);
+    const std::size_t columns = std::size_t(Run::Kernel::Config::columns(p.items, 1) / beside);
+    EXPECT_EQ(r.bytes_read("rounded"), columns * 200 * 130 * 2);
+    EXPECT_EQ(r.bytes_read("rounded_low"), columns * 200 * 130 * 2);
+  }
 }
 
-/// How many thread blocks are a cluster, and that their mixtures are right.
+/// How many thread blocks of a cluster are below another and side by side, and that their mixtures
+/// are right.
 template <class T, Precision P>
-void expect_cluster(const MixingCase& c, unsigned blocks) {
+void expect_cluster(const MixingCase& c, int below, int beside) {
   using Run = Mixtures<MixingOnSm90, T, 64, 64, P>;
-  EXPECT_EQ(Run::Kernel::cluster(Run(c).params(true)), blocks) << c.text();
+  const auto p = Run(c).params(true);
+  EXPECT_EQ(1 << p.items.below_log2, below) << c.text();
+  EXPECT_EQ(1 << p.items.beside_log2, beside) << c.text();
+  EXPECT_EQ(Run::Kernel::cluster(p), static_cast<unsigned>(below * beside));
   expect_right_mixtures<MixingOnSm90, T, 64, 64, P>(c);
 }
 
-TEST(MixingSm90, LoadsSummariesTogetherInClusters) {
+TEST(MixingSm90, LoadsTogetherInClusters) {
   constexpr Precision kSingle = Precision::kSingle, kPair = Precision::kPair;
-  expect_cluster<bfloat16, kSingle>({257, 70, 1, false, false, 1, 4}, 4);  // one block has no rows
-  expect_cluster<half, kSingle>({300, 300, 1, true, false, 2, 5}, 4);
-  expect_cluster<half, kSingle>({800, 70, 1, true, true, 3, 9}, 4);
-  expect_cluster<bfloat16, kPair>({257, 257, 1, true, false, 4, 8}, 4);
-  expect_cluster<half, kSingle>({140, 700, 1, false, true, 5, 3}, 2);
-  expect_cluster<half, kPair>({200, 200, 1, true, false, 6, 2}, 2);
-  expect_cluster<bfloat16, kSingle>({100, 700, 1, false, false, 7, 4}, 1);
-  expect_only_what_counts<MixingOnSm90, half, 64, 64, kPair>({260, 200, 1, true, false, 8, 4},
+  expect_cluster<bfloat16, kSingle>({257, 70, 1, false, false, 1, 8}, 4, 2);
+  expect_cluster<half, kSingle>({257, 130, 1, true, false, 2, 17}, 4, 2);
+  expect_cluster<bfloat16, kPair>({257, 70, 1, true, true, 4, 9}, 4, 2);
+  expect_cluster<half, kSingle>({500, 20, 1, true, true, 3, 5}, 4, 1);
+  expect_cluster<bfloat16, kPair>({200, 130, 1, true, false, 6, 4}, 2, 2);
+  expect_cluster<half, kPair>({200, 130, 1, true, false, 6, 2}, 2, 1);
+  expect_cluster<half, kPair>({70, 257, 1, false, true, 5, 3}, 1, 2);
+  expect_only_what_counts<MixingOnSm90, half, 64, 64, kPair>({200, 130, 1, true, false, 8, 4},
                                                              false);
 }
 
 TEST(MixingSm90, GivesTheSameBitsInClusters) {
   using Run = Mixtures<MixingOnSm90, bfloat16, 64, 64, Precision::kSingle>;
-  Run alone({260, 260, 1, true, false, 1, 1}), together({260, 260, 1, true, false, 1, 4});
+  Run alone({260, 260, 1, true, false, 1, 1}), together({260, 260, 1, true, false, 1, 8});
   together.c.seed = 4;  // of the schedule
   EXPECT_EQ(alone.launch(false).count("cluster barriers"), 0u);
   EXPECT_NE(together.launch(false).count("cluster barriers"), 0u);

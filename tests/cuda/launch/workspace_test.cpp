@@ -75,7 +75,7 @@ TEST(WorkspaceParts, SummariesMayLieElsewhere) {
   EXPECT_EQ(others.bytes, parts.bytes - parts.mixtures);
 }
 
-/// 128 rows keep m of 512 columns in shared memory, of pairs 256.
+/// 128 rows keep m of 512 columns in shared memory, of pairs 256; more than 256 rows keep none.
 TEST(WorkspaceParts, CoefficientsAreRoundedThatTheMixingDoesNotKeep) {
   alignas(256) static unsigned char memory[256];
   Problem problem = fifteen_pairs_of_seven_blocks();
@@ -86,9 +86,10 @@ TEST(WorkspaceParts, CoefficientsAreRoundedThatTheMixingDoesNotKeep) {
   };
   EXPECT_EQ(rounded(64, 512), 0);
   EXPECT_EQ(rounded(64, 2100), 64 * 2104);
-  EXPECT_EQ(rounded(1000, 512), 0);
+  EXPECT_EQ(rounded(128, 512), 0);
+  EXPECT_EQ(rounded(256, 320), 0);
+  EXPECT_EQ(rounded(257, 64), 257 * 64);
   EXPECT_EQ(rounded(1000, 513), 1000 * 520);
-  EXPECT_EQ(rounded(1000, 512, {Arch::kSm90a, 31}), 1000 * 512);  // too few for 8 groups of rows
   EXPECT_EQ(rounded(1000, 513, {Arch::kSm80, 108}), 0);
   EXPECT_EQ((rooms_of<72, 72>(problem, kDevice).rounded), 0);
   problem.op.summaries = Precision::kPair;

@@ -107,7 +107,9 @@ inline Prediction predict(const Launch& launch, const Work& work, const Call& ca
     const double kept = fresh ? kKept * m.cache_bytes : 0;
     p.memory_bytes += std::max(0.0, std::min(read, all) - kept) + std::min(written, all);
   }
-  const int used = launch.cluster > 2 ? m.clustered : m.multiprocessors;
+  const int used = launch.cluster > 4   ? m.of_eights
+                   : launch.cluster > 2 ? m.of_fours
+                                        : m.multiprocessors;
   const double at_once = used * launch.blocks_per_multiprocessor;
   const double busiest = std::ceil(launch.items / used);
   p.memory = p.memory_bytes / m.bandwidth;

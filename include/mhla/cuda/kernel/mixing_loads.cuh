@@ -3,9 +3,10 @@
 /// \file
 /// What mixing_sm90.cuh copies: boxes of summaries, mixtures and coefficients, and their way in.
 ///
-///     S     panels of 64 columns of a strip, split evenly among the thread blocks of a cluster,
-///           each of which loads its part for all of them
-///     m     where it does not stay, strips of a block's own rows, as far as those need them
+///     S     panels of 64 columns of a strip, split evenly among thread blocks of a cluster one
+///           below another, each of which loads its part for all of them
+///     m     where it does not stay, strips of a block's two row tiles, as far as those need them,
+///           split among thread blocks that are side by side
 
 #include <cstdint>
 
@@ -46,28 +47,33 @@ struct MixingLoads {
   }
 
   static constexpr TensorBox factor_box(const Params& p, unsigned char* part) {
-    const std::int32_t columns = p.stage.columns;
-    const auto row = 2 * static_cast<std::uint64_t>(RoundedMixing::stride(columns));
-    const auto rows = static_cast<std::uint32_t>(Config::factor_bytes(p.items, p.items.own_log2)) /
-                      (kParts * 128);
-    return {
-        part,
-        {static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(p.stage.rows), 1, 1, 1},
-        {row, row, row, row},
-        {64, rows, 1, 1, 1}};
+    const auto columns = static_cast<std::uint64_t>(p.stage.columns);
+    const auto row = 2 * static_cast<std::uint64_t>(RoundedMixing::stride(p.stage.columns));
+    return {part,
+            {columns, static_cast<std::uint64_t>(p.stage.rows), 1, 1, 1},
+            {row, row, row, row},
+            {64, 64, 1, 1, 1}};
   }
 
   /// All strips of all items, by one thread.
   static MHLA_DEVICE void load(const Params& p, const MixingShare& share, const ClusterRing& ring) {
-    const auto summaries = static_cast<std::uint32_t>(Config::slot_bytes(share.own_log2));
+    const auto summaries = static_cast<std::uint32_t>(Config::slot_bytes(p.items));
     RingCursor at;
     Config::for_items(p, share, [&](const MixingItem& item) {
+      const std::int32_t own[] = {Config::tile_strips(p, item.row_tile),
+                                  Config::tile_strips(p, item.row_tile + item.row_step)};
       MHLA_CUDA_LOOP
       for (std::int32_t strip = 0; strip < item.strips; ++strip) {
-        const bool with_factors = !p.items.stays && strip < item.own;
-        ring.producer_acquire(at, with_factors ? ring.slot_bytes : summaries);
+        std::uint32_t bytes = summaries;
+        if (!p.items.stays) {
+          bytes += strip < own[0] ? Config::kTileBytes : 0;
+          bytes += strip < own[1] ? Config::kTileBytes : 0;
+        }
+        ring.producer_acquire(at, bytes);
         load_summaries(p, share, item, strip, ring.slot(at), ring.full(at));
-        if (with_factors) load_factors(p, item, strip, ring.slot(at) + summaries, ring.full(at));
+        if (!p.items.stays) {
+          load_factors(p, share, item, own, strip, ring.slot(at) + summaries, ring.full(at));
+        }
         at = at.after(1, ring.count);
       }
     });
@@ -78,21 +84,25 @@ struct MixingLoads {
   static MHLA_DEVICE void load_summaries(const Params& p, const MixingShare& share,
                                          const MixingItem& item, std::int32_t strip,
                                          std::uint32_t to, std::uint32_t full) {
-    const std::int32_t step = Config::box_panels(p.items), panels = Config::panels(share.own_log2);
-    const std::int32_t count = kParts * panels >> p.items.cluster_log2;  // of both parts
+    const MixingItems& items = p.items;
+    const std::int32_t step = Config::box_panels(items), panels = Config::panels(items);
+    const std::int32_t count = kParts * panels >> items.below_log2;  // of both parts
+    const std::int32_t above = Config::above(items, share);
     const std::int32_t pair = item.panel / Config::kPairPanels;
     const std::int32_t panel = item.panel % Config::kPairPanels;
     const std::int32_t summary = Config::kStrip * strip - p.stage.mixing.lead;
     MHLA_CUDA_LOOP
-    for (std::int32_t i = share.rank * count; i < (share.rank + 1) * count; i += step) {
+    for (std::int32_t i = above * count; i < (above + 1) * count; i += step) {
       const std::int32_t part = i < panels ? 0 : 1;
       const TensorMap& map = p.maps[part];
       const BoxOrigin from{{0, summary, panel + i - part * panels, pair, 0}};
       const std::uint32_t box = to + static_cast<std::uint32_t>(i) * Config::kPanelBytes;
-      if (p.items.cluster_log2 > 0) {
-        const auto blocks = static_cast<std::uint16_t>((1 << (1 << p.items.cluster_log2)) - 1);
-        ptx::cp_async_bulk_tensor_multicast(box, map, from, full, blocks);
-      } else if (p.items.rows.value() == 1) {  // nobody reads it again
+      if (items.below_log2 > 0) {
+        const int blocks = (1 << (1 << items.below_log2)) - 1;
+        const int first = Config::beside(items, share) << items.below_log2;
+        ptx::cp_async_bulk_tensor_multicast(box, map, from, full,
+                                            static_cast<std::uint16_t>(blocks << first));
+      } else if (items.rows.value() == 1) {  // nobody reads it again
         ptx::cp_async_bulk_tensor(box, map, from, full, ptx::createpolicy_evict_first());
       } else {
         ptx::cp_async_bulk_tensor(box, map, from, full);
@@ -100,13 +110,30 @@ struct MixingLoads {
     }
   }
 
-  static MHLA_DEVICE void load_factors(const Params& p, const MixingItem& item, std::int32_t strip,
-                                       std::uint32_t to, std::uint32_t full) {
-    const auto bytes = static_cast<std::uint32_t>(Config::factor_bytes(p.items, item.own_log2));
+  /// The block's part of a strip of m, of which row tile t counts the first own[t].
+  static MHLA_DEVICE void load_factors(const Params& p, const MixingShare& share,
+                                       const MixingItem& item, const std::int32_t (&own)[2],
+                                       std::int32_t strip, std::uint32_t to, std::uint32_t full) {
+    const MixingItems& items = p.items;
+    const auto part_bytes = static_cast<std::uint32_t>(Config::factor_bytes(items) / kParts);
     MHLA_CUDA_UNROLL
-    for (std::uint32_t part = 0; part < kParts; ++part) {
-      ptx::cp_async_bulk_tensor(to + part * (bytes / kParts), p.maps[4 + part],
-                                {{Config::kStrip * strip, 64 * item.row_tile, 0, 0, 0}}, full);
+    for (std::int32_t t = 0; t < 2; ++t) {
+      if (strip >= own[t] || (items.beside_log2 > 0 && t != Config::beside(items, share))) continue;
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t part = 0; part < kParts; ++part) {
+        const TensorMap& map = p.maps[4 + part];
+        const std::uint32_t box = to + part * part_bytes + static_cast<std::uint32_t>(t) * 64 * 128;
+        const BoxOrigin from{
+            {Config::kStrip * strip, 64 * (item.row_tile + t * item.row_step), 0, 0, 0}};
+        if (items.beside_log2 > 0) {
+          const int blocks = 1 | 1 << (1 << items.below_log2);
+          ptx::cp_async_bulk_tensor_multicast(
+              box, map, from, full,
+              static_cast<std::uint16_t>(blocks << Config::above(items, share)));
+        } else {
+          ptx::cp_async_bulk_tensor(box, map, from, full);
+        }
+      }
     }
   }
 };

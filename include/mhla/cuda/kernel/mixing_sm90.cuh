@@ -20,15 +20,15 @@
 ///     up to  64 rows    1 x 4 units     all rows in an item, S read once. Fewer columns where
 ///     up to 128 rows    2 x 2           multiprocessors would be idle
 ///     up to 256 rows    4 x 1
-///     more              2 x 2           128 rows; S is read once for each, as far as they need it.
-///                                       With `earlier` the first 256 need few, and are 4 x 1
+///     more              2 x 2           128 rows; S is read again for others
 ///
-/// If it fits, m of a block's rows stays in shared memory, made once by all threads: up to
-/// [64, 576], [128, 512], [256, 320], of kPair [64, 256], [128, 256], [256, 128]. Of more than 256
-/// rows a block then has the same ones in all items. Otherwise items are 2 x 2, and strips of m
-/// come with those of S, rounded before (rounded_mixing.cuh). Of 4 or 2 blocks of a cluster, whose
-/// items are one below another, each then loads a part of S for all of them, so that the second
-/// cache gives S once for 512 or 256 rows. They go through the strips that the last one needs.
+/// Up to 256 rows m stays in shared memory if it fits, made once by all threads: up to [64, 512],
+/// [128, 512], [256, 320], of kPair [64, 256], [128, 256], [256, 128]. Otherwise items are 2 x 2,
+/// strips of m, rounded before (rounded_mixing.cuh), come with those of S, and up to eight thread
+/// blocks are a cluster: up to four one below another, each of which loads a part of S for all of
+/// them, so that the second cache gives S once for 512 rows, and two of these side by side, each of
+/// which loads half of m for both. They go through the strips that the last row needs; a block has
+/// one row tile from above and one from below, which together count as many b as in the others.
 ///
 /// Strips of 64 b come through a ring, by the copy engine in boxes: panels of 64 columns of 64 b,
 /// zeros before the first and behind the last. They are the factor B of wgmma; 64 rows of m are A,
@@ -53,8 +53,9 @@
 ///                      warp that S~ leaves through | barriers
 ///
 /// Device memory: S and S~ once, m once for every thread block. Second cache: S once for the rows
-/// of the items of a cluster; m that does not stay once for every 256 columns of a pair; z once for
-/// 60 rows, and m for it once for 64 columns. Source: arXiv:2601.07832, section 4.1, eq. (4).
+/// of a cluster; m that does not stay once for its columns, 512 of a pair; z once for 60 rows, and
+/// m for it once for 64 columns, or for 48 rows and 128 columns where m does not stay. Source:
+/// arXiv:2601.07832, section 4.1, eq. (4).
 
 #include <cstdint>
 
@@ -106,34 +107,38 @@ struct MixingSm90 {
   }
 
   static constexpr unsigned grid(const Params& p, int) {
-    const std::int32_t log2 = p.items.cluster_log2;
+    const std::int32_t log2 = p.items.below_log2 + p.items.beside_log2;
     return persistent_grid<Config>(p.items.count, p.multiprocessors >> log2) << log2;
   }
   /// Thread blocks of a cluster.
   static MHLA_HOST_DEVICE constexpr unsigned cluster(const Params& p) {
-    return 1u << p.items.cluster_log2;
+    return 1u << (p.items.below_log2 + p.items.beside_log2);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
     const MixingShare share = Config::share(p, static_cast<std::int32_t>(ptx::ctaid_x()),
                                             static_cast<std::int32_t>(ptx::nctaid_x()));
     const Rings rings = rings_of(p, share);
-    run_persistent<Config>([&](std::uint32_t thread) { begin(p, share, rings, thread); },
+    run_persistent<Config>([&](std::uint32_t thread) { begin(p, rings, thread); },
                            [&](std::uint32_t thread) {
                              if (thread == Config::kProducer)
                                Loads::load(p, share, rings.summaries);
-                             if (thread / 32 > Config::kConsumers) mix_key_sums(p, thread);
+                             if (thread / 32 <= Config::kConsumers) return;
+                             if (p.items.stays) {
+                               mix_key_sums<typename Config::KeySums>(p, thread);
+                             } else {
+                               mix_key_sums<typename Config::LongKeySums>(p, thread);
+                             }
                            },
                            [&](std::uint32_t thread) { mix(p, share, rings, thread); },
                            rings.summaries);
-    if (p.items.cluster_log2 > 0) meet_cluster();
+    if (cluster(p) > 1) meet_cluster();
   }
 
  private:
   static constexpr int kParts = Config::kParts;
   using Strip = MixingStrip<T, D, E, P>;
   using Loads = MixingLoads<D, E, P>;
-  using KeySums = typename Config::KeySums;
 
   struct Rings {
     ClusterRing summaries;  ///< and m behind each, where it does not stay
@@ -141,17 +146,17 @@ struct MixingSm90 {
   };
 
   static MHLA_DEVICE Rings rings_of(const Params& p, const MixingShare& share) {
-    const auto slot = static_cast<std::uint32_t>(Config::ring_bytes(p.items, share.own_log2));
+    const auto slot = static_cast<std::uint32_t>(Config::ring_bytes(p.items));
     const auto count = static_cast<std::uint32_t>(share.slots);
     const std::uint32_t begin = ptx::shared_begin();
     return {{{begin, slot, Config::barriers(begin), count}, cluster(p)}, begin + count * slot};
   }
 
   /// A strip of S in a slot of the ring, and of m.
-  static MHLA_DEVICE Strip strip_at(const Params& p, const MixingShare& share, std::int32_t index,
-                                    const Rings& rings, RingCursor at) {
-    const auto summaries = static_cast<std::uint32_t>(Config::slot_bytes(share.own_log2));
-    const auto factors = static_cast<std::uint32_t>(Config::factor_bytes(p.items, share.own_log2));
+  static MHLA_DEVICE Strip strip_at(const Params& p, std::int32_t index, const Rings& rings,
+                                    RingCursor at) {
+    const auto summaries = static_cast<std::uint32_t>(Config::slot_bytes(p.items));
+    const auto factors = static_cast<std::uint32_t>(Config::factor_bytes(p.items));
     const std::uint32_t slot = rings.summaries.slot(at);
     const std::uint32_t kept = rings.factors + static_cast<std::uint32_t>(index) * factors;
     return {index, slot, summaries / kParts, p.items.stays ? kept : slot + summaries,
@@ -163,10 +168,9 @@ struct MixingSm90 {
     ptx::barrier_cluster_wait();
   }
 
-  /// Barriers of other blocks are there; m of the rows, where it stays, by all threads.
-  static MHLA_DEVICE void begin(const Params& p, const MixingShare& share, const Rings& rings,
-                                std::uint32_t thread) {
-    if (p.items.cluster_log2 > 0) meet_cluster();
+  /// Barriers of other blocks are there; m, where it stays, by all threads.
+  static MHLA_DEVICE void begin(const Params& p, const Rings& rings, std::uint32_t thread) {
+    if (cluster(p) > 1) meet_cluster();
     if (thread == Config::kProducer) {
       MHLA_CUDA_UNROLL
       for (int part = 0; part < kParts; ++part) {
@@ -175,29 +179,34 @@ struct MixingSm90 {
         if (!p.items.stays) ptx::prefetch_tensormap(p.maps[4 + part]);
       }
     }
-    if (!p.items.stays) return;
     MHLA_CUDA_LOOP
-    for (std::int32_t strip = 0; strip < share.strips; ++strip) {
-      strip_at(p, share, strip, rings, {})
-          .template store_factors<kThreads / 32>(p.stage, 64 * share.row_tile, thread / 32,
-                                                 thread % 32);
+    for (std::int32_t strip = 0; strip < Config::kept_strips(p); ++strip) {
+      strip_at(p, strip, rings, {})
+          .template store_factors<kThreads / 32>(p.stage, thread / 32, thread % 32);
     }
   }
 
-  /// What warps behind the producer's do.
+  /// What warps behind the producer's do: parts of all pairs, those of the last rows, which count
+  /// most b, first, in steps of the grid as items are (for_items).
+  template <class KeySums>
   static MHLA_DEVICE void mix_key_sums(const Params& p, std::uint32_t thread) {
     if (p.stage.out.key_sum == nullptr) return;
-    const auto groups = static_cast<std::uint32_t>((p.stage.rows - 1) / KeySums::kRows + 1);
-    const std::uint32_t parts =
-        static_cast<std::uint32_t>(p.pairs) * groups * KeySums::kColumnGroups;
+    const std::int32_t columns = ((p.pairs - 1) / KeySums::kPairs + 1) * KeySums::kColumnGroups;
+    const std::int32_t parts = columns * ((p.stage.rows - 1) / KeySums::kRows + 1);
+    const auto block = static_cast<std::int32_t>(ptx::ctaid_x());
+    const auto step = static_cast<std::int32_t>(ptx::nctaid_x());
+    bool turned = false;
     MHLA_CUDA_LOOP
-    for (std::uint32_t part = ptx::ctaid_x(); part < parts; part += ptx::nctaid_x()) {
-      const std::uint32_t upward = parts - 1 - part;
-      const std::uint32_t group = upward / KeySums::kColumnGroups;
+    for (std::int32_t first = 0; first < parts; first += step, turned = !turned) {
+      const std::int32_t own = turned ? step - 1 - block : block;
+      if (first + own >= parts) continue;
+      const std::int32_t upward = parts - 1 - first - own;
+      const std::int32_t at = upward % columns;
       KeySums{p.stage,
-              group / groups,
-              static_cast<std::int32_t>(group % groups) * KeySums::kRows,
-              static_cast<std::int32_t>(upward % KeySums::kColumnGroups) * KeySums::kColumns,
+              p.pairs,
+              at / KeySums::kColumnGroups * KeySums::kPairs,
+              at % KeySums::kColumnGroups * (D / KeySums::kColumnGroups),
+              upward / columns * KeySums::kRows,
               ptx::shared_begin() + Config::kSums,
               thread - Config::kProducer - 32}
           .run();
@@ -216,10 +225,14 @@ struct MixingSm90 {
       MHLA_CUDA_LOOP
       for (std::int32_t strip = 0; strip < item.strips; ++strip) {
         ring.consumer_wait(at);
-        const Strip own = strip_at(p, share, strip, rings, at);
-        MHLA_CUDA_UNROLL
-        for (int j = 0; j < Config::kUnits; ++j) {
-          own.add_to(units[j], p.stage, warp % 4, lane, sums[j]);
+        const Strip own = strip_at(p, strip, rings, at);
+        if (kParts == 1 && p.items.own_log2 < 2) {  // of the same rows; two parts take registers
+          own.template add_to<Config::kUnits>(units, p.stage, warp % 4, lane, sums);
+        } else {
+          MHLA_CUDA_UNROLL
+          for (int j = 0; j < Config::kUnits; ++j) {
+            own.template add_to<1>(units + j, p.stage, warp % 4, lane, sums + j);
+          }
         }
         ring.consumer_release(at, lane);
         at = at.after(1, ring.count);

@@ -37,10 +37,9 @@ struct MixingStrip {
   std::uint32_t factors;       ///< shared address: a panel [rows][64 b]
   std::uint32_t factor_part;
 
-  /// Stores rows warp, warp + kWarps.. of m, counted from row `row` of the matrix: zeros where b
-  /// does not count.
+  /// Stores rows warp, warp + kWarps.. of m: zeros where b does not count.
   template <int kWarps>
-  MHLA_DEVICE void store_factors(const MixingParameters& p, std::int32_t row, std::uint32_t warp,
+  MHLA_DEVICE void store_factors(const MixingParameters& p, std::uint32_t warp,
                                  std::uint32_t lane) const {
     constexpr int kAhead = 16;  // rows loaded together
     const auto rows = static_cast<std::int32_t>(factor_part / 128);
@@ -48,12 +47,12 @@ struct MixingStrip {
     const std::int32_t step = kWarps;
     MHLA_CUDA_LOOP
     for (auto first = static_cast<std::int32_t>(warp); first < rows; first += step * kAhead) {
-      const float* from = p.mixing.row(row + first) + b;
+      const float* from = p.mixing.row(first) + b;
       float m[kAhead][2];
       MHLA_CUDA_UNROLL
       for (std::int32_t r = 0; r < kAhead; ++r, from += step * p.mixing.stride) {
         const std::int32_t own = first + step * r;
-        const std::int32_t end = own < rows ? p.end(row + own) : 0;
+        const std::int32_t end = own < rows ? p.end(own) : 0;
         m[r][0] = b < end ? ptx::ld_global_nc_f32(from) : 0;
         m[r][1] = b + 1 < end ? ptx::ld_global_nc_f32(from + 1) : 0;
       }
@@ -69,34 +68,60 @@ struct MixingStrip {
     }
   }
 
-  /// Adds the strip to a unit, as far as it counts for its rows, or begins with it: strip 0 counts
-  /// for all. A warpgroup calls together; `warp` is that of the group.
-  MHLA_DEVICE void add_to(const MixingUnit& unit, const MixingParameters& p, std::uint32_t warp,
-                          std::uint32_t lane, Sums& sums) const {
-    if (index >= unit.whole) {
-      if (p.earlier && index == unit.whole) add_diagonal(unit, p.rows, warp, lane, sums);
+  /// Adds the strip to units of the same rows, as far as it counts for these, or begins with it:
+  /// strip 0 counts for all. A warpgroup calls together; `warp` is that of the group.
+  template <int kCount>
+  MHLA_DEVICE void add_to(const MixingUnit* units, const MixingParameters& p, std::uint32_t warp,
+                          std::uint32_t lane, Sums* sums) const {
+    // Addresses are made here: sums want the registers that would keep them.
+    std::uint32_t own[] = {lane};
+    ptx::fence_registers(own);
+    const std::int32_t whole = units->whole;
+    if (index >= whole) {
+      if (!p.earlier || index != whole) return;
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < kCount; ++j) add_diagonal(units[j], p.rows, warp, own[0], sums[j]);
     } else if (index == 0) {
-      add_whole<0>(unit, warp, lane, sums);
+      add_whole<kCount, 0>(units, warp, own[0], sums);
     } else {
-      add_whole<1>(unit, warp, lane, sums);
+      add_whole<kCount, 1>(units, warp, own[0], sums);
     }
   }
 
  private:
+  using Factors = ptx::Words4[kSteps][kParts];
+
   /// \tparam kAdds  1, or 0 where the strip is the first
-  template <int kAdds>
-  MHLA_DEVICE void add_whole(const MixingUnit& unit, std::uint32_t warp, std::uint32_t lane,
-                             Sums& sums) const {
-    const std::uint32_t panel = block_address(summaries) + unit.panel * Config::kPanelBytes;
-    ptx::Words4 m[kSteps][kParts];
+  template <int kCount, int kAdds>
+  MHLA_DEVICE void add_whole(const MixingUnit* units, std::uint32_t warp, std::uint32_t lane,
+                             Sums* sums) const {
+    Factors m;
+    load_all_factors(*units, warp, lane, m);
+    MHLA_CUDA_UNROLL
+    for (int j = 0; j < kCount; ++j) ptx::fence_registers(sums[j]);
+    ptx::wgmma_fence();
+    MHLA_CUDA_UNROLL
+    for (int j = 0; j < kCount; ++j) multiply<kAdds>(units[j], m, sums[j]);
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
+    MHLA_CUDA_UNROLL
+    for (int j = 0; j < kCount; ++j) ptx::fence_registers(sums[j]);
+  }
+
+  MHLA_DEVICE void load_all_factors(const MixingUnit& unit, std::uint32_t warp, std::uint32_t lane,
+                                    Factors& m) const {
     MHLA_CUDA_UNROLL
     for (std::uint32_t s = 0; s < kSteps; ++s) {
       load_factors(unit, s, warp, lane, m[s]);
       MHLA_CUDA_UNROLL
       for (int part = 0; part < kParts; ++part) ptx::fence_registers(m[s][part].x);
     }
-    ptx::fence_registers(sums);
-    ptx::wgmma_fence();
+  }
+
+  /// Starts the products of a unit.
+  template <int kAdds>
+  MHLA_DEVICE void multiply(const MixingUnit& unit, const Factors& m, Sums& sums) const {
+    const std::uint32_t panel = block_address(summaries) + unit.panel * Config::kPanelBytes;
     MHLA_CUDA_UNROLL
     for (int s = 0; s < kSteps; ++s) {
       const std::uint64_t high = factor(panel, 16 * s, Config::kPanelBytes);
@@ -111,9 +136,6 @@ struct MixingStrip {
                              factor(panel + summary_part, 16 * s, Config::kPanelBytes), T{});
       }
     }
-    ptx::wgmma_commit_group();
-    ptx::wgmma_wait_group<0>();
-    ptx::fence_registers(sums);
   }
 
   /// The b of the unit's own rows, for a warp's 16 rows if there are so many: those up to its own
