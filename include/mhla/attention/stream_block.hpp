@@ -5,14 +5,15 @@
 ///
 /// What the next block needs is prepared by the tokens before it, so that they take about the same
 /// time each (turns.hpp). After a token a part of the block's summary takes the keys that it lacks,
-/// and a share of the R and z of the blocks to come is mixed from the earlier ones. The last token of
-/// a block adds what the parts still lack, the first one adds the block before to R as it reads it.
+/// and a share of the R and z of the blocks to come is mixed from the earlier ones. The last token
+/// of a block adds what the parts still lack, the first one adds the block before to R as it reads
+/// it.
 ///
 /// Multiply-adds of a token of block i, over D*E: 1 to read R, 1 to update it, 1 for the summary,
-/// i/W to mix (2R/W with R decaying terms), for blocks to come (earlier_blocks.hpp); instead 4.5 for
-/// the summary at the last token, 1 more for R at the first one. So none takes more than 3 times
-/// the median, whatever W and the number of blocks, where R has 64 numbers for each token to mix.
-/// The first token behind a piece takes no more: the piece has mixed its share.
+/// i/W to mix (2R/W with R decaying terms), for blocks to come (earlier_blocks.hpp); instead 4.5
+/// for the summary at the last token, 1 more for R at the first one. So none takes more than 3
+/// times the median, whatever W and the number of blocks, where R has 64 numbers for each token to
+/// mix. The first token behind a piece takes no more: the piece has mixed its share.
 
 #include <algorithm>
 
