@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <utility>
 
 #include "mhla/cuda/kernel/block_mixing_sm90.cuh"
@@ -115,18 +114,8 @@ TYPED_TEST(Fused, TheMixingMatrixKeepsMoreDigitsThanTheTensors) {
 }
 
 TYPED_TEST(Fused, AQueryThatIsNanSpoilsNoOther) {
-  const Case c = fused_case(sequence(96, 24), kIdentity, kNone, 1);
-  FusedRun<TypeParam, bfloat16, 64, 4> x(c), y(c);
-  for (int d = 0; d < 64; ++d) y.q.at(0, 30, 0, d) = {0x7FFF};  // a query that is NaN
-  ASSERT_TRUE(x.launch(1));
-  ASSERT_TRUE(y.launch(1));
-  x.o.each([&](int b, int t, int h, int d) {
-    if (t == 30) {
-      ASSERT_TRUE(std::isnan(y.o.value(b, t, h, d)));
-    } else {
-      ASSERT_EQ(x.o.at(b, t, h, d).bits, y.o.at(b, t, h, d).bits);
-    }
-  });
+  expect_nan_query_spoils_no_other<FusedRun<TypeParam, bfloat16, 64, 4>>(
+      fused_case(sequence(96, 24), kIdentity, kNone, 1));
 }
 
 TEST(FusedSm90, WritesTheBitsOfTheOtherKernel) {
@@ -142,21 +131,7 @@ TEST(FusedSm90, WritesTheBitsOfTheOtherKernel) {
 TEST(FusedSm90, AHeadThatIsNanSpoilsNoOther) {
   Case c = fused_case(sequence(3 * 25, 25), kRelu, kKeySum, 1, 1, 4);
   c.multiprocessors = 1;
-  FusedRun<FusedOfSm90, half, 64, 4> x(c), y(c);
-  for (auto* tensor : {&y.q, &y.k, &y.v}) {
-    tensor->each([&](int b, int t, int h, int d) {
-      if (h == 1) tensor->at(b, t, h, d) = {0x7FFF};
-    });
-  }
-  ASSERT_TRUE(x.launch(1));
-  ASSERT_TRUE(y.launch(1));
-  x.o.each([&](int b, int t, int h, int d) {
-    if (h == 1) {
-      ASSERT_TRUE(std::isnan(y.o.value(b, t, h, d)));
-    } else {
-      ASSERT_EQ(x.o.at(b, t, h, d).bits, y.o.at(b, t, h, d).bits);
-    }
-  });
+  expect_nan_head_spoils_no_other<FusedRun<FusedOfSm90, half, 64, 4>>(c);
 }
 
 TEST(FusedSm90, MoreThanSixteenBlocksAreMixedInTwoSteps) {

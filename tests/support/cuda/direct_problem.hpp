@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -77,5 +78,48 @@ struct DirectProblem {
     return std::memcmp(o.raw(), other.o.raw(), o.bytes()) == 0;
   }
 };
+
+/// Runs a problem, and the same with NaN where `spoil(run)` writes it: outputs of token t of head h
+/// are NaN then where spoilt(t, h), and have the same bits elsewhere.
+template <class Run, class Spoil, class Spoilt>
+void expect_nan_alone(const Case& c, Spoil&& spoil, Spoilt&& spoilt) {
+  Run clean(c), run(c);
+  spoil(run);
+  ASSERT_TRUE(clean.launch(1));
+  ASSERT_TRUE(run.launch(1));
+  clean.o.each([&](int b, int t, int h, int e) {
+    if (spoilt(t, h)) {
+      ASSERT_TRUE(std::isnan(run.o.value(b, t, h, e))) << t;
+    } else {
+      ASSERT_EQ(run.o.at(b, t, h, e).bits, clean.o.at(b, t, h, e).bits) << t;
+    }
+  });
+}
+/// Head 1 is NaN.
+template <class Run>
+void expect_nan_head_spoils_no_other(const Case& c) {
+  expect_nan_alone<Run>(
+      c,
+      [](Run& run) {
+        for (auto* tensor : {&run.q, &run.k, &run.v}) {
+          tensor->each([&](int b, int t, int h, int d) {
+            if (h == 1) tensor->at(b, t, h, d) = {0x7FFF};
+          });
+        }
+      },
+      [](int, int h) { return h == 1; });
+}
+/// Query 30 of head 0 is NaN.
+template <class Run>
+void expect_nan_query_spoils_no_other(const Case& c) {
+  expect_nan_alone<Run>(
+      c,
+      [](Run& run) {
+        run.q.each([&](int b, int t, int h, int d) {
+          if (t == 30 && h == 0) run.q.at(b, t, h, d) = {0x7FFF};
+        });
+      },
+      [](int t, int h) { return t == 30 && h == 0; });
+}
 
 }  // namespace cuda_test
