@@ -198,11 +198,11 @@ class ClusterMixing {
   MHLA_DEVICE void meet() {
     const std::uint32_t own = meeting() + (kStored ? 0 : 8);
     ptx::bar_sync(1, Config::kConsumers * 32);
+    // Released to the cluster either way: what others store next, they store over what was read.
     if (thread_ < Config::kCluster) {
-      const std::uint32_t there = ptx::mapa(own, thread_);
-      kStored ? ptx::mbarrier_arrive_release_cluster(there) : ptx::mbarrier_arrive_cluster(there);
+      ptx::mbarrier_arrive_release_cluster(ptx::mapa(own, thread_));
     }
-    kStored ? ptx::mbarrier_wait_cluster(own, parity_) : ptx::mbarrier_wait(own, parity_);
+    ptx::mbarrier_wait_cluster(own, parity_);
     if (!kStored) parity_ ^= 1;
   }
 
