@@ -27,6 +27,7 @@ enum class ClusterStoreBug {
   kNone,
   kNoMeeting,       // between stores and reads
   kNoMeetingAfter,  // stores again before the others have read
+  kNoReleaseAfter,  // blocks meet, but what they have read is not released to others
   kNoRelease,       // blocks meet, but their stores are not seen
   kNoAcquire,       // likewise
   kNoFence,         // before the copy engine reads
@@ -86,7 +87,9 @@ struct NextTile {
              p.bug != ClusterStoreBug::kNoAcquire);
       }
       read(p, tile, thread, rank * kSteps + step);
-      if (p.bug != ClusterStoreBug::kNoMeetingAfter) meet(barrier + 8, step, false, false);
+      if (p.bug != ClusterStoreBug::kNoMeetingAfter) {
+        meet(barrier + 8, step, p.bug != ClusterStoreBug::kNoReleaseAfter, true);
+      }
     }
     ptx::barrier_cluster_arrive();
     ptx::barrier_cluster_wait();
@@ -158,6 +161,7 @@ TEST(ClusterStore, OtherBlocksReadWhatIsStored) {
 TEST(ClusterStore, FindsPlantedBugs) {
   trial::expect_found<ClusterStoreTrial, ClusterStoreBug>(
       {{ClusterStoreBug::kNoMeeting, {Kind::kRace, Kind::kUninitialized, Kind::kProxy}},
+       {ClusterStoreBug::kNoReleaseAfter, {Kind::kRace}},
        {ClusterStoreBug::kNoRelease, {Kind::kRace}},
        {ClusterStoreBug::kNoAcquire, {Kind::kRace}},
        {ClusterStoreBug::kNoFence, {Kind::kProxy}},

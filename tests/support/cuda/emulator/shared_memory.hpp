@@ -190,19 +190,23 @@ class SharedMemory {
     std::memcpy(at(address), from, bytes);
   }
 
+  /// Whether what `who` does comes after `e`. Of blocks of a cluster a copy's order is that of
+  /// threads of one block: its barriers are ordered so (mbarrier_arrive_cluster).
+  bool comes_after(Epoch e, Actor who, bool copy) const {
+    return clocks_.sees(who, e) &&
+           (copy || clocks_.together(who, e.actor) || clocks_.sees_stored(who, e));
+  }
   void check_read(Actor who, const Granule& g, const char* what) const {
-    const Epoch made{g.writer, g.write_clock};
-    if ((g.flags & (kWritten | kWriteInFlight)) == kWritten && clocks_.sees(who, made) &&
-        (clocks_.together(who, g.writer) || clocks_.sees_stored(who, made))) {
-      return;
-    }
+    const bool complete = (g.flags & (kWritten | kWriteInFlight)) == kWritten;
+    if (complete && comes_after({g.writer, g.write_clock}, who, false)) return;
     fail_read(who, g, what);
   }
 
   void check_write(Actor who, const Granule& g, bool asynchronous, const char* what) const {
     const bool idle = (g.flags & kWriteInFlight) == 0 && g.readers == 0;
-    if (idle && (g.writer == kNobody || clocks_.sees(who, {g.writer, g.write_clock})) &&
-        unseen_reader(who, g) == kNobody && sees_operations(who, g)) {
+    const auto after = [&](Epoch e) { return comes_after(e, who, asynchronous); };
+    if (idle && (g.writer == kNobody || after({g.writer, g.write_clock})) &&
+        unseen_reader(g, after) == kNobody && sees_operations(who, g)) {
       return;
     }
     fail_write(who, g, asynchronous, what);
@@ -269,15 +273,14 @@ class SharedMemory {
     return i == 0;
   }
 
-  Actor unseen_reader(Actor who, const Granule& g) const {
+  template <class After>
+  Actor unseen_reader(const Granule& g, const After& after) const {
     if (g.reader == kNobody) return kNobody;
-    if (g.reader != kSeveral) {
-      return clocks_.sees(who, {g.reader, g.read_clock}) ? kNobody : g.reader;
-    }
+    if (g.reader != kSeveral) return after({g.reader, g.read_clock}) ? kNobody : g.reader;
     const Vector& list = lists_[g.read_clock];
     for (std::size_t t = 0; t < list.size(); ++t) {
       const Actor reader = static_cast<Actor>(t);
-      if (list[t] != 0 && !clocks_.sees(who, {reader, list[t]})) return reader;
+      if (list[t] != 0 && !after({reader, list[t]})) return reader;
     }
     return kNobody;
   }
@@ -342,7 +345,7 @@ inline void SharedMemory::fail_write(Actor who, const Granule& g, bool asynchron
   if (!sees_operations(who, g)) {
     fail(Kind::kSlotInUse, who, g, what, "not ordered after the read of an asynchronous operation");
   }
-  const Actor reader = unseen_reader(who, g);
+  const Actor reader = unseen_reader(g, [&](Epoch e) { return comes_after(e, who, asynchronous); });
   const bool copied = reader == kNobody && (g.flags & kCopied) != 0;
   fail(asynchronous || copied ? Kind::kSlotInUse : Kind::kRace, who, g, what,
        reader == kNobody ? "not ordered after the write of actor " + writer
