@@ -100,6 +100,25 @@ TYPED_TEST(PacketOf, ExponentialKnowsTheSpecialValues) {
   EXPECT_TRUE(std::isnan(y[9]));
 }
 
+TYPED_TEST(PacketOf, ExponentialBelowZeroHasTheSameBits) {
+  using P = detail::Packet<TypeParam>;
+  using Limits = std::numeric_limits<TypeParam>;
+  test::Random rng(2);
+  std::vector<TypeParam> x = numbers<TypeParam>(rng, 4000, -800, 0);
+  for (const TypeParam special : {TypeParam(0), -TypeParam(0), -Limits::denorm_min(),
+                                  Limits::lowest(), -Limits::infinity()}) {
+    x.push_back(special);
+  }
+  for (const TypeParam number : x) {
+    const P p = Eigen::internal::pset1<P>(number);
+    EXPECT_EQ(Eigen::internal::pfirst(detail::exponential_below_zero(p)),
+              Eigen::internal::pfirst(detail::exponential(p)))
+        << "x = " << number;
+  }
+  const P nan = Eigen::internal::pset1<P>(Limits::quiet_NaN());
+  EXPECT_TRUE(std::isnan(Eigen::internal::pfirst(detail::exponential_below_zero(nan))));
+}
+
 TYPED_TEST(PacketOf, ExponentialOfALaneDoesNotDependOnTheOthers) {
   test::Random rng(1);
   const std::vector<TypeParam> x = numbers<TypeParam>(rng, 200, -50, 50);

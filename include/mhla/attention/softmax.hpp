@@ -21,10 +21,13 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
+#include "mhla/kernel/packet.hpp"
 #include "mhla/kernel/product.hpp"
 #include "mhla/tokens/gather.hpp"
 #include "mhla/tokens/packed_keys.hpp"
 #include "mhla/tokens/strip.hpp"
+
+MHLA_PACKETS_BEGIN
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -71,14 +74,14 @@ class SoftmaxHead {
     Rows<A> scores;   // [strip, tile]
     Rows<A> outputs;  // [strip, E]
     A* maxima;        // [strip]
-    A* sums;          // [strip]
+    Rows<A> sums;     // [strip, lanes]
 
     Worker(const char* function, Arena& arena, Index d, Index e)
         : queries(function, arena, kStripTokens, d),
           scores(function, arena, kStripTokens, kStripTokens),
           outputs(function, arena, kStripTokens, e),
           maxima(arena.take<A>(function, kStripTokens)),
-          sums(arena.take<A>(function, kStripTokens)) {}
+          sums(function, arena, kStripTokens, kLanes<Packet<A>>) {}
   };
 
  public:
@@ -124,9 +127,9 @@ class SoftmaxHead {
     for (Index r = 0; r < rows; ++r) {
       scale(scale_, w.queries.row(r), in_.q.cols);
       std::fill_n(w.outputs.row(r), e, A(0));
+      std::fill_n(w.sums.row(r), kLanes<Packet<A>>, A(0));
     }
     std::fill_n(w.maxima, rows, -std::numeric_limits<A>::infinity());
-    std::fill_n(w.sums, rows, A(0));
     const Index last = visible(causal, strip.tokens()[rows - 1]);
     for (Index begin = 0, tile = 0; begin < last; begin += kStripTokens, ++tile) {
       Index seen[kStripTokens];  // keys of this tile that each query reads
@@ -136,7 +139,10 @@ class SoftmaxHead {
       read_tile(tile, seen, rows, w);
     }
     for (Index r = 0; r < rows; ++r) {
-      for (Index j = 0; j < e; ++j) w.outputs.row(r)[j] /= w.sums[r];
+      A* const output = w.outputs.row(r);
+      transform(output, output, e, [den = sum(w.sums.row(r), kLanes<Packet<A>>)](auto p) {
+        return Eigen::internal::pdiv(p, Eigen::internal::pset1<decltype(p)>(den));
+      });
     }
     scatter(w.outputs, strip.tokens(), rows, out);
   }
@@ -145,21 +151,35 @@ class SoftmaxHead {
   void read_tile(Index tile, const Index* seen, Index rows, const Worker& w) const {
     keys_.score(w.queries, seen, rows, tile, w.scores);
     for (Index r = 0; r < rows; ++r) {
-      if (seen[r] == 0) continue;
-      A* const scores = w.scores.row(r);
-      const A largest = std::max(w.maxima[r], maximum(scores, seen[r]));
-      transform(scores, scores, seen[r], [largest](auto p) {
-        return exponential(Eigen::internal::psub(p, Eigen::internal::pset1<decltype(p)>(largest)));
-      });
-      if (largest > w.maxima[r]) {
-        const A shrink = std::exp(w.maxima[r] - largest);
-        w.sums[r] *= shrink;
-        scale(shrink, w.outputs.row(r), in_.v.cols);
-        w.maxima[r] = largest;
-      }
-      w.sums[r] += sum(scores, seen[r]);
+      const A largest = std::max(w.maxima[r], maximum(w.scores.row(r), seen[r]));
+      if (largest > w.maxima[r]) shrink(r, largest, w);
     }
+    for (Index r = 0; r < rows; ++r) weigh(r, seen[r], w);
     keys_.add_values(w.scores, seen, rows, tile, w.outputs);
+  }
+
+  /// Makes sums of query r those of weights exp(score - largest).
+  void shrink(Index r, A largest, const Worker& w) const {
+    const A factor = std::exp(w.maxima[r] - largest);
+    scale(factor, w.sums.row(r), kLanes<Packet<A>>);
+    scale(factor, w.outputs.row(r), in_.v.cols);
+    w.maxima[r] = largest;
+  }
+
+  /// Weights in place of the first `seen` scores of query r, and their sum, lane by lane.
+  void weigh(Index r, Index seen, const Worker& w) const {
+    using P = Packet<A>;
+    A* const scores = w.scores.row(r);
+    const Index whole = round_up(seen, kLanes<P>);
+    std::fill(scores + seen, scores + whole, -std::numeric_limits<A>::infinity());
+    const P largest = Eigen::internal::pset1<P>(w.maxima[r]);
+    P sum = load<A, P>(w.sums.row(r));
+    for (Index j = 0; j < whole; j += kLanes<P>) {
+      const P p = exponential_below_zero(Eigen::internal::psub(load<A, P>(scores + j), largest));
+      store(scores + j, p);
+      sum = Eigen::internal::padd(sum, p);
+    }
+    store(w.sums.row(r), sum);
   }
 
   const Inputs<T>& in_;
@@ -242,3 +262,5 @@ std::size_t softmax_workspace_bytes(const In& in, const ExecutorRef& executor) {
 
 }  // namespace MHLA_TARGET
 }  // namespace mhla
+
+MHLA_PACKETS_END

@@ -256,9 +256,22 @@ inline A maximum(const A* x, Index count) {
 /// Largest relative error of `exponential` where the result is a normal number, in units roundoff.
 inline constexpr double kExponentialRoundoffs = 4;
 
-/// e^x lane by lane: infinity above the range, 0 for subnormal results, NaN of NaN.
+/// y 2^n for whole n, where y and the result are normal numbers: n is added to y's exponent.
 template <class P>
-inline P exponential(P x) {
+inline P times_power_of_two(P y, P n) {
+  using namespace Eigen::internal;
+  if constexpr (kLanes < P >> 1 && std::same_as<typename unpacket_traits<P>::type, float>) {
+    using Bits = typename unpacket_traits<P>::integer_packet;
+    const Bits exponent = plogical_shift_left<23>(pcast<P, Bits>(n));
+    return preinterpret<P>(padd(preinterpret<Bits>(y), exponent));
+  } else {
+    return pldexp(y, n);
+  }
+}
+
+/// e^x of x <= 0 lane by lane: 0 for subnormal results, NaN of NaN.
+template <class P>
+inline P exponential_below_zero(P x) {
   using A = typename Eigen::internal::unpacket_traits<P>::type;
   using namespace Eigen::internal;
   constexpr bool kSingle = std::same_as<A, float>;
@@ -266,9 +279,8 @@ inline P exponential(P x) {
   constexpr A kLog2E = A(1.442695040888963407);
   constexpr A kLn2High = kSingle ? A(0.693359375) : A(6.93145751953125e-1);
   constexpr A kLn2Low = kSingle ? A(-2.12194440e-4) : A(1.42860682030941723212e-6);
-  constexpr A kLargest = kSingle ? A(88.7228317) : A(709.782712893383973096);
   constexpr A kSmallest = kSingle ? A(-87.3365402) : A(-708.396418532264106224);
-  const P clamped = pmin(pmax(x, pset1<P>(kSmallest)), pset1<P>(kLargest));
+  const P clamped = pmax(x, pset1<P>(kSmallest));  // which leaves NaN
   const P n = pfloor(multiply_add(clamped, pset1<P>(kLog2E), pset1<P>(A(0.5))));
   P r = multiply_add(n, pset1<P>(-kLn2High), clamped);
   r = multiply_add(n, pset1<P>(-kLn2Low), r);
@@ -282,10 +294,17 @@ inline P exponential(P x) {
   }
   P y = pset1<P>(reciprocal_factorial[kDegree]);
   for (int i = kDegree - 1; i >= 0; --i) y = multiply_add(y, r, pset1<P>(reciprocal_factorial[i]));
-  y = pldexp(y, n);
-  y = pselect(pcmp_lt(x, pset1<P>(kSmallest)), pset1<P>(A(0)), y);
-  y = pselect(pcmp_lt(pset1<P>(kLargest), x), pset1<P>(std::numeric_limits<A>::infinity()), y);
-  return pselect(pcmp_eq(x, x), y, x);
+  return pselect(pcmp_lt(x, pset1<P>(kSmallest)), pset1<P>(A(0)), times_power_of_two(y, n));
+}
+
+/// e^x lane by lane: infinity above the range, 0 for subnormal results, NaN of NaN.
+template <class P>
+inline P exponential(P x) {
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  using namespace Eigen::internal;
+  constexpr A kLargest = std::same_as<A, float> ? A(88.7228317) : A(709.782712893383973096);
+  const P y = exponential_below_zero(pmin(x, pset1<P>(kLargest)));
+  return pselect(pcmp_lt(pset1<P>(kLargest), x), pset1<P>(std::numeric_limits<A>::infinity()), y);
 }
 
 }  // namespace detail

@@ -68,7 +68,7 @@ struct Logistic {
   MHLA_INLINE explicit Logistic(P x) {
     using namespace Eigen::internal;
     using A = typename unpacket_traits<P>::type;
-    const P one = pset1<P>(A(1)), t = exponential(pnegate(pabs(x)));
+    const P one = pset1<P>(A(1)), t = exponential_below_zero(pnegate(pabs(x)));
     const P larger = pdiv(one, padd(one, t)), smaller = pmul(t, larger);
     const auto positive = pcmp_lt(pset1<P>(A(0)), x);
     s = pselect(positive, larger, smaller);
@@ -186,7 +186,7 @@ struct ErfGelu {
   MHLA_INLINE static P bell(P x) {
     using namespace Eigen::internal;
     using A = typename unpacket_traits<P>::type;
-    return detail::exponential(pmul(pmul(x, x), pset1<P>(A(-0.5))));
+    return detail::exponential_below_zero(pmul(pmul(x, x), pset1<P>(A(-0.5))));
   }
   /// Phi(-x) e^(x^2 / 2) for x >= 0, by q = 5 / (5 + x): it is q times a polynomial of 1 - 2q, that
   /// of its values at the Chebyshev nodes, whose relative error is below half a unit roundoff.

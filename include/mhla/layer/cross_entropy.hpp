@@ -84,8 +84,9 @@ CrossEntropy cross_entropy(const X& input, const Labels& labels,
     const auto label = static_cast<Index>(std::ranges::data(labels)[b]);
     const P largest = pset1<P>(detail::maximum(z, classes));
     P sums = pset1<P>(A(0));
-    detail::for_each_packet(z, classes, -std::numeric_limits<A>::infinity(),
-                            [&](P p) { sums = padd(sums, detail::exponential(psub(p, largest))); });
+    detail::for_each_packet(z, classes, -std::numeric_limits<A>::infinity(), [&](P p) {
+      sums = padd(sums, detail::exponential_below_zero(psub(p, largest)));
+    });
     const A total = predux(sums);
     const A top = pfirst(largest);
     result.loss += std::log(static_cast<double>(total)) +
@@ -96,7 +97,8 @@ CrossEntropy cross_entropy(const X& input, const Labels& labels,
     detail::update(
         dlogits.row(b), classes,
         [&](P sum, P p) {
-          return detail::multiply_add(detail::exponential(psub(p, largest)), factor, sum);
+          return detail::multiply_add(detail::exponential_below_zero(psub(p, largest)), factor,
+                                      sum);
         },
         z);
     dlogits(b, label) -= share;

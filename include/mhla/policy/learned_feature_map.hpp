@@ -128,7 +128,7 @@ void Hedgehog<A>::strip(MatrixView<const A> x, MatrixView<A> y) const {
     detail::for_each_packet(row, d, A(0), [&bound](P p) { bound = pmax(bound, pabs(p)); });
     const A largest = 2 * predux_max(bound);
     const auto power = [largest](P p) {
-      return detail::exponential(psub(padd(p, p), pset1<P>(largest)));
+      return detail::exponential_below_zero(psub(padd(p, p), pset1<P>(largest)));
     };
     detail::transform(row, row + d, d, [&power](P p) { return power(pnegate(p)); });
     detail::transform(row, row, d, power);
