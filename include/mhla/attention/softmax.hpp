@@ -130,12 +130,11 @@ class SoftmaxHead {
       std::fill_n(w.sums.row(r), kLanes<Packet<A>>, A(0));
     }
     std::fill_n(w.maxima, rows, -std::numeric_limits<A>::infinity());
-    const Index last = visible(causal, strip.tokens()[rows - 1]);
-    for (Index begin = 0, tile = 0; begin < last; begin += kStripTokens, ++tile) {
-      Index seen[kStripTokens];  // keys of this tile that each query reads
-      for (Index r = 0; r < rows; ++r) {
-        seen[r] = keys_.visible_in_tile(visible(causal, strip.tokens()[r]), tile);
-      }
+    Index keys[kStripTokens];  // that each query reads
+    for (Index r = 0; r < rows; ++r) keys[r] = visible(causal, strip.tokens()[r]);
+    for (Index tile = 0; tile * kStripTokens < keys[rows - 1]; ++tile) {
+      Index seen[kStripTokens];  // of this tile
+      for (Index r = 0; r < rows; ++r) seen[r] = keys_.visible_in_tile(keys[r], tile);
       read_tile(tile, seen, rows, w);
     }
     for (Index r = 0; r < rows; ++r) {

@@ -256,16 +256,22 @@ inline A maximum(const A* x, Index count) {
 /// Largest relative error of `exponential` where the result is a normal number, in units roundoff.
 inline constexpr double kExponentialRoundoffs = 4;
 
-/// y 2^n for whole n, where y and the result are normal numbers: n is added to y's exponent.
+/// Sums with it are rounded to whole numbers: 1.5 times the first number without fractions.
+template <class A>
+inline constexpr A kWhole = std::same_as<A, float> ? A(0x1.8p23) : A(0x1.8p52);
+
+/// y 2^n, where y and the result are normal numbers: n is added to y's exponent.
+/// \param shifted  n + kWhole, whose lowest bits are n
 template <class P>
-inline P times_power_of_two(P y, P n) {
+inline P times_power_of_two(P y, P shifted) {
   using namespace Eigen::internal;
-  if constexpr (kLanes < P >> 1 && std::same_as<typename unpacket_traits<P>::type, float>) {
+  using A = typename unpacket_traits<P>::type;
+  if constexpr (std::same_as<A, float> && !std::same_as<P, A>) {
     using Bits = typename unpacket_traits<P>::integer_packet;
-    const Bits exponent = plogical_shift_left<23>(pcast<P, Bits>(n));
-    return preinterpret<P>(padd(preinterpret<Bits>(y), exponent));
+    const Bits n = plogical_shift_left<23>(preinterpret<Bits>(shifted));
+    return preinterpret<P>(padd(preinterpret<Bits>(y), n));
   } else {
-    return pldexp(y, n);
+    return pldexp(y, psub(shifted, pset1<P>(kWhole<A>)));
   }
 }
 
@@ -281,7 +287,8 @@ inline P exponential_below_zero(P x) {
   constexpr A kLn2Low = kSingle ? A(-2.12194440e-4) : A(1.42860682030941723212e-6);
   constexpr A kSmallest = kSingle ? A(-87.3365402) : A(-708.396418532264106224);
   const P clamped = pmax(x, pset1<P>(kSmallest));  // which leaves NaN
-  const P n = pfloor(multiply_add(clamped, pset1<P>(kLog2E), pset1<P>(A(0.5))));
+  const P shifted = multiply_add(clamped, pset1<P>(kLog2E), pset1<P>(kWhole<A>));
+  const P n = psub(shifted, pset1<P>(kWhole<A>));
   P r = multiply_add(n, pset1<P>(-kLn2High), clamped);
   r = multiply_add(n, pset1<P>(-kLn2Low), r);
   // Taylor's polynomial of e^r, the last term below half a unit roundoff of the sum.
@@ -294,7 +301,7 @@ inline P exponential_below_zero(P x) {
   }
   P y = pset1<P>(reciprocal_factorial[kDegree]);
   for (int i = kDegree - 1; i >= 0; --i) y = multiply_add(y, r, pset1<P>(reciprocal_factorial[i]));
-  return pselect(pcmp_lt(x, pset1<P>(kSmallest)), pset1<P>(A(0)), times_power_of_two(y, n));
+  return pselect(pcmp_lt(x, pset1<P>(kSmallest)), pset1<P>(A(0)), times_power_of_two(y, shifted));
 }
 
 /// e^x lane by lane: infinity above the range, 0 for subnormal results, NaN of NaN.
