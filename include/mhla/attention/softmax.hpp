@@ -150,15 +150,15 @@ class SoftmaxHead {
   void read_tile(Index tile, const Index* seen, Index rows, const Worker& w) const {
     keys_.score(w.queries, seen, rows, tile, w.scores);
     for (Index r = 0; r < rows; ++r) {
-      const A largest = std::max(w.maxima[r], maximum(w.scores.row(r), seen[r]));
-      if (largest > w.maxima[r]) shrink(r, largest, w);
+      const A largest = maximum(w.scores.row(r), seen[r]);
+      if (largest > w.maxima[r]) rescale(r, largest, w);
     }
     for (Index r = 0; r < rows; ++r) weigh(r, seen[r], w);
     keys_.add_values(w.scores, seen, rows, tile, w.outputs);
   }
 
   /// Makes sums of query r those of weights exp(score - largest).
-  void shrink(Index r, A largest, const Worker& w) const {
+  void rescale(Index r, A largest, const Worker& w) const {
     const A factor = std::exp(w.maxima[r] - largest);
     scale(factor, w.sums.row(r), kLanes<Packet<A>>);
     scale(factor, w.outputs.row(r), in_.v.cols);
