@@ -15,6 +15,8 @@
 #include "mhla/cuda/kernel/quadratic_sm80_config.cuh"
 #include "mhla/cuda/kernel/quadratic_sm90.cuh"
 #include "mhla/cuda/kernel/quadratic_sm90_config.cuh"
+#include "mhla/cuda/kernel/split_keys.cuh"
+#include "mhla/cuda/kernel/split_quadratic_sm80.cuh"
 #include "support/cuda/kernel_contract.hpp"
 #include "support/cuda/quadratic_run.hpp"
 
@@ -24,11 +26,12 @@ namespace {
 using namespace mhla::cuda;  // NOLINT
 
 struct QuadraticOfSm80 {
-  static constexpr Arch kArch = Arch::kSm80;
+  static constexpr bool kHas72 = true, kHas256 = true;
   template <class T, int D, int E, bool Causal>
   using Kernel = QuadraticSm80<T, D, E, Causal>;
 
   /// K and V once for 128 queries, up to their last if causal.
+  template <class>
   static std::size_t key_reads(const DirectParameters& p, bool causal) {
     const int queries = p.query_blocks.tokens(), keys = p.key_blocks.tokens();
     std::size_t reads = 0;
@@ -39,14 +42,26 @@ struct QuadraticOfSm80 {
   }
 };
 struct QuadraticOfSm90 {
-  static constexpr Arch kArch = Arch::kSm90a;
+  static constexpr bool kHas72 = false, kHas256 = true;
   template <class T, int D, int E, bool>
   using Kernel = QuadraticSm90<T, D, E>;
 
   /// K and V once for a strip of queries.
+  template <class>
   static std::size_t key_reads(const QuadraticSm90Parameters& p, bool) {
     return static_cast<std::size_t>(p.strips.blocks()) *
            static_cast<std::size_t>(p.stage.key_blocks.tokens());
+  }
+};
+struct QuadraticOfSplitKeys {
+  static constexpr bool kHas72 = false, kHas256 = false;
+  template <class T, int D, int E, bool>
+  using Kernel = SplitQuadraticSm80<T, D>;
+
+  /// K and V once for 16 queries, the last key again in place of those behind it.
+  template <class Kernel>
+  static std::size_t key_reads(const SplitQuadraticParameters& p, bool) {
+    return static_cast<std::size_t>(p.strips.value() * Kernel::kMostKeys);
   }
 };
 
@@ -62,7 +77,7 @@ class Quadratic : public KernelContract<Kernels> {
     expect_right<Outputs<half, D, E>>(c);
   }
 };
-using Quadratics = testing::Types<QuadraticOfSm80, QuadraticOfSm90>;
+using Quadratics = testing::Types<QuadraticOfSm80, QuadraticOfSm90, QuadraticOfSplitKeys>;
 TYPED_TEST_SUITE(Quadratic, Quadratics);
 
 TYPED_TEST(Quadratic, GivesOutputsOfEveryWidth) {
@@ -72,11 +87,11 @@ TYPED_TEST(Quadratic, GivesOutputsOfEveryWidth) {
   c.key_map = FeatureMap::relu(0.25f);
   this->template expect_right_for_types<64, 64>(c);
   c.layout = 1;
-  if constexpr (TestFixture::kSm80) this->template expect_right_for_types<72, 72>(c);
+  if constexpr (TypeParam::kHas72) this->template expect_right_for_types<72, 72>(c);
   c.layout = 2;
   c.heads = 1;
   this->template expect_right_for_types<128, 128>(c);
-  this->template expect_right_for_types<128, 256>(c);
+  if constexpr (TypeParam::kHas256) this->template expect_right_for_types<128, 256>(c);
 }
 
 TYPED_TEST(Quadratic, GivesOutputsOfBlocksOfImagesAndVideos) {
@@ -90,7 +105,7 @@ TYPED_TEST(Quadratic, GivesOutputsOfBlocksOfImagesAndVideos) {
   for (Case c : {image, video}) {
     c.seed = 3;
     this->template expect_right_for_types<64, 64>(c);
-    if constexpr (TestFixture::kSm80) this->template expect_right_for_types<72, 72>(c);
+    if constexpr (TypeParam::kHas72) this->template expect_right_for_types<72, 72>(c);
   }
 }
 
@@ -126,7 +141,10 @@ TYPED_TEST(Quadratic, SharedMemoryHasNoConflictsWhereBlocksAreLong) {
 
 TYPED_TEST(Quadratic, DoesNotDependOnTheOrderOfThreads) {
   expect_same_in_any_order<typename TestFixture::template Outputs<bfloat16, 64, 64>>(
-      {.blocks = sequence(300, 64), .key_map = FeatureMap::elu_plus_one(), .heads = 2});
+      {.blocks = sequence(300, 64),
+       .key_blocks = sequence(250, 64),
+       .key_map = FeatureMap::elu_plus_one(),
+       .heads = 2});
 }
 
 TYPED_TEST(Quadratic, QueriesAndHeadsShareNothing) {

@@ -18,7 +18,7 @@ namespace cuda_test {
 
 /// \tparam Kernels  ::Kernel<T, D, E, Causal>, and the tokens that it reads as keys and values for
 /// a
-///                  pair, key_reads(params, causal)
+///                  pair, key_reads<Kernel>(params, causal)
 template <class Kernels, class T, int D, int E, bool Causal = false>
 struct QuadraticRun : DirectProblem<T, D, E> {
   using Kernel = typename Kernels::template Kernel<T, D, E, Causal>;
@@ -32,8 +32,9 @@ struct QuadraticRun : DirectProblem<T, D, E> {
   bool launch(std::uint64_t schedule) { return this->template launch_as<Kernel>(schedule); }
 
   void expect_traffic() {
-    const auto keys = static_cast<std::size_t>(c.pairs()) *
-                      Kernels::key_reads(*prepared<Kernel>(this->stage(), c), Causal);
+    const auto keys =
+        static_cast<std::size_t>(c.pairs()) *
+        Kernels::template key_reads<Kernel>(*prepared<Kernel>(this->stage(), c), Causal);
     EXPECT_EQ(report.bytes_read("q"), q.row_bytes());
     EXPECT_EQ(report.bytes_written("o"), o.row_bytes());
     EXPECT_EQ(report.bytes_read("k"), keys * D * 2);

@@ -75,6 +75,18 @@ MHLA_DEVICE float high<half>(std::uint32_t pair) {
   return x;
 }
 
+/// The first numbers of two pairs as a pair, and the second ones. PTX ISA: prmt.
+MHLA_DEVICE std::uint32_t low_halves(std::uint32_t x, std::uint32_t y) {
+  std::uint32_t z;
+  asm("prmt.b32 %0, %1, %2, 0x5410;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+}
+MHLA_DEVICE std::uint32_t high_halves(std::uint32_t x, std::uint32_t y) {
+  std::uint32_t z;
+  asm("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+}
+
 /// Of two pairs the greater numbers, NaN if one is.
 template <class T>
 MHLA_DEVICE std::uint32_t max_nan_x2(std::uint32_t x, std::uint32_t y);

@@ -25,6 +25,11 @@ float low(std::uint32_t pair);
 template <class T>
 float high(std::uint32_t pair);
 
+inline std::uint32_t low_halves(std::uint32_t x, std::uint32_t y) { return (x & 0xFFFF) | y << 16; }
+inline std::uint32_t high_halves(std::uint32_t x, std::uint32_t y) {
+  return x >> 16 | (y & 0xFFFF0000);
+}
+
 template <class T>
 std::uint32_t max_nan_x2(std::uint32_t x, std::uint32_t y);
 template <class T>
