@@ -25,7 +25,7 @@ TensorView<Number> output(const Call& c) {
 
 const char* kernels(const cuda::Plan& plan) {
   if (plan.form == cuda::Form::kQuadratic) {
-    return plan.quadratic == cuda::Arch::kSm90a ? "sm_90a" : "sm_80";
+    return plan.quadratic == cuda::QuadraticKernel::kSm90a ? "sm_90a" : "sm_80";
   }
   if (plan.form == cuda::Form::kFused) {
     return plan.fused == cuda::Arch::kSm90a ? "sm_90a" : "sm_80";

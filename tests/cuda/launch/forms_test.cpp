@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include "support/cuda/form_test.hpp"
 
@@ -25,7 +27,15 @@ using mhla::cuda::Plan;
 using mhla::cuda::Precision;
 
 template <class W>
-class BidirectionalForms : public cuda_test::FormTest<W> {};
+class BidirectionalForms : public cuda_test::FormTest<W> {
+ protected:
+  /// One multiprocessor, and as many as have the quadratic form split keys, if it does.
+  static std::vector<std::int32_t> few_and_many() {
+    using Test = cuda_test::FormTest<W>;
+    if (!Test::kSplitsKeys) return {1};
+    return {1, Test::kMoreThanStrips};
+  }
+};
 
 TYPED_TEST_SUITE(BidirectionalForms, cuda_test::Widths);
 
@@ -33,9 +43,11 @@ TYPED_TEST(BidirectionalForms, QuadraticIsWithinTheBound) {
   for (const auto& [tokens, block] :
        {std::pair<mhla::GridShape, mhla::GridShape>{200, 16}, {{9, 10}, {4, 5}}, {1, 1}}) {
     for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
-      const Outcome outcome =
-          this->run({.heads = 2, .tokens = tokens, .block = block}, arch, Form::kQuadratic);
-      EXPECT_EQ(outcome.bank_conflicts, 0u);
+      for (const std::int32_t multiprocessors : this->few_and_many()) {
+        const CallShape shape{.heads = tokens[2] == 1 ? 5 : 2, .tokens = tokens, .block = block};
+        const Outcome outcome = this->run(shape, arch, Form::kQuadratic, 1, multiprocessors);
+        EXPECT_EQ(outcome.bank_conflicts, 0u);
+      }
     }
   }
 }
@@ -43,7 +55,7 @@ TYPED_TEST(BidirectionalForms, QuadraticIsWithinTheBound) {
 TYPED_TEST(BidirectionalForms, OneBlockOfQueriesReadsEachTensorOnce) {
   for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
     const Outcome outcome =
-        this->run({.heads = 2, .tokens = 96, .block = 16}, arch, Form::kQuadratic);
+        this->run({.heads = 2, .tokens = 96, .block = 16}, arch, Form::kQuadratic, 1, 1);
     this->expect_traffic(outcome);
   }
 }
@@ -112,7 +124,11 @@ TYPED_TEST(BidirectionalForms, KeysMayBeOthersThanQueries) {
   this->run(shape, Arch::kSm80, Form::kThreeStage);
   shape.key_tokens = 70;
   shape.key_block = 35;
-  for (const Arch arch : this->archs(1)) this->run(shape, arch, Form::kQuadratic);
+  for (const Arch arch : this->archs(1)) {
+    for (const std::int32_t multiprocessors : this->few_and_many()) {
+      this->run(shape, arch, Form::kQuadratic, 1, multiprocessors);
+    }
+  }
 }
 
 TYPED_TEST(BidirectionalForms, EveryFeatureMapAndScaleIsWithinTheBound) {
@@ -120,7 +136,7 @@ TYPED_TEST(BidirectionalForms, EveryFeatureMapAndScaleIsWithinTheBound) {
                              FeatureMap::elu_plus_one()};
   const int tokens[] = {260, 50};
   for (const std::size_t turn : this->turns(6)) {  // the last two: (50, relu), (50, elu + 1)
-    CallShape shape{.heads = 1, .tokens = tokens[turn / 3], .block = 13};
+    CallShape shape{.heads = turn < 3 ? 1 : 2, .tokens = tokens[turn / 3], .block = 13};
     shape.op = {.query_map = maps[turn % 3],
                 .key_map = maps[turn % 3],
                 .denominator = Denominator::kNone,
@@ -128,7 +144,11 @@ TYPED_TEST(BidirectionalForms, EveryFeatureMapAndScaleIsWithinTheBound) {
     if (turn < 3) {
       this->run(shape, Arch::kSm80, Form::kThreeStage);
     } else {
-      for (const Arch arch : this->archs(turn)) this->run(shape, arch, Form::kQuadratic);
+      for (const Arch arch : this->archs(turn)) {
+        for (const std::int32_t multiprocessors : this->few_and_many()) {
+          this->run(shape, arch, Form::kQuadratic, 1, multiprocessors);
+        }
+      }
     }
   }
 }

@@ -24,6 +24,7 @@ using mhla::cuda::Plan;
 using mhla::cuda::plan;
 using mhla::cuda::Precision;
 using mhla::cuda::Problem;
+using mhla::cuda::QuadraticKernel;
 using mhla::cuda::TokenBlocks;
 
 constexpr Device kHopper{Arch::kSm90a, 132};
@@ -266,16 +267,41 @@ TEST(Plan, TheQuadraticFormHasAKernelOfSm90aWhereTheMixingMatrixFits) {
   const std::int64_t row = 64 * 2, token = 6 * row;  // [B,N,H,D]
   problem.heads = 6;
   problem.q = problem.k = problem.v = {nullptr, 256 * token, row, token};
-  EXPECT_EQ((plan<64, 64>(problem, kHopper).quadratic), Arch::kSm90a);
-  EXPECT_EQ((plan<64, 64>(problem, kAmpere).quadratic), Arch::kSm80);
-  EXPECT_EQ((plan<72, 72>(problem, kHopper).quadratic), Arch::kSm80);
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).quadratic), QuadraticKernel::kSm90a);
+  EXPECT_EQ((plan<64, 64>(problem, kAmpere).quadratic), QuadraticKernel::kSm80);
+  EXPECT_EQ((plan<72, 72>(problem, kHopper).quadratic), QuadraticKernel::kSm80);
   problem.query_blocks = problem.key_blocks = sequence(256, 4);
-  EXPECT_EQ((plan<64, 64>(problem, kHopper).quadratic), Arch::kSm90a);
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).quadratic), QuadraticKernel::kSm90a);
   problem.causal = true;
-  EXPECT_EQ((plan<64, 64>(problem, kHopper).quadratic), Arch::kSm80);
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).quadratic), QuadraticKernel::kSm80);
   problem.causal = false;
   problem.query_blocks = problem.key_blocks = sequence(256, 1);
-  EXPECT_EQ((plan<64, 64>(problem, kHopper).quadratic), Arch::kSm80);
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).quadratic), QuadraticKernel::kSm80);
+}
+
+TEST(Plan, TheQuadraticFormSplitsKeysWhereStripsOfQueriesAreFew) {
+  const auto kernel = []<int D, int E>(int heads, const TokenBlocks& blocks, const Device& device,
+                                       bool causal = false) {
+    const Plan p = plan<D, E>(self_attention(1, heads, blocks, causal), device);
+    EXPECT_EQ(p.form, Form::kQuadratic);
+    return p.quadratic;
+  };
+  constexpr TokenBlocks kImage(1, 16, 16, 1, 4, 4);  // 16 strips
+  constexpr auto kSplit = QuadraticKernel::kSplit;
+  EXPECT_EQ((kernel.template operator()<64, 64>(16, kImage, kHopper)), kSplit);  // up to 264 strips
+  EXPECT_EQ((kernel.template operator()<64, 64>(17, kImage, kHopper)), QuadraticKernel::kSm90a);
+  EXPECT_EQ((kernel.template operator()<64, 64>(264, sequence(16, 4), kHopper)), kSplit);
+  EXPECT_NE((kernel.template operator()<64, 64>(265, sequence(16, 4), kHopper)), kSplit);
+  EXPECT_NE((kernel.template operator()<64, 64>(133, sequence(17, 4), kHopper)), kSplit);
+  EXPECT_EQ((kernel.template operator()<64, 64>(27, kImage, kAmpere)), kSplit);  // up to 432
+  EXPECT_EQ((kernel.template operator()<64, 64>(28, kImage, kAmpere)), QuadraticKernel::kSm80);
+  EXPECT_EQ((kernel.template operator()<128, 128>(8, kImage, kHopper)), kSplit);  // up to 132
+  EXPECT_EQ((kernel.template operator()<128, 128>(9, kImage, kHopper)), QuadraticKernel::kSm90a);
+  EXPECT_EQ((kernel.template operator()<128, 128>(27, kImage, kAmpere)), kSplit);
+  EXPECT_EQ((kernel.template operator()<128, 256>(1, kImage, kHopper)), QuadraticKernel::kSm90a);
+  EXPECT_EQ((kernel.template operator()<72, 72>(1, kImage, kHopper)), QuadraticKernel::kSm80);
+  EXPECT_EQ((kernel.template operator()<64, 64>(1, sequence(256, 16), kHopper, true)),
+            QuadraticKernel::kSm80);
 }
 
 TEST(Plan, NoHeadsAtAllCanBePlanned) {

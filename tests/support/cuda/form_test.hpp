@@ -56,8 +56,9 @@ class FormTest : public testing::Test {
 
   /// Runs the planned form, which must be `form`, by kernels of `arch` where there are any, and
   /// compares it with the CPU's. With two multiprocessors the fused form is worth while, with many
-  /// it is not.
-  static constexpr std::int32_t kMany = 8;
+  /// it is not; with more than all strips of 16 queries the quadratic form splits keys.
+  static constexpr std::int32_t kMany = 8, kMoreThanStrips = 64;
+  static constexpr bool kSplitsKeys = D == E && D != 72;
   static Outcome run(const CallShape& shape, mhla::cuda::Arch arch, mhla::cuda::Form form,
                      unsigned seed = 1, std::int32_t multiprocessors = 2) {
     Call<T> call = random_call<T, D, E>(shape, seed);
@@ -69,7 +70,7 @@ class FormTest : public testing::Test {
     const mhla::cuda::Plan plan = mhla::cuda::plan<D, E>(problem_of(call), device);
     EXPECT_EQ(std::string(name(plan.form)), name(form)) << plan.reason;
     if (form == mhla::cuda::Form::kQuadratic) {
-      EXPECT_EQ(plan.quadratic, D != 72 && !call.causal ? arch : mhla::cuda::Arch::kSm80);
+      EXPECT_EQ(plan.quadratic, quadratic_kernel(arch, call.causal, multiprocessors));
     }
     if (form == mhla::cuda::Form::kFused) {
       EXPECT_EQ(plan.fused, arch);
@@ -80,6 +81,15 @@ class FormTest : public testing::Test {
       EXPECT_EQ(plan.read_out, has_kernel ? arch : mhla::cuda::Arch::kSm80);
     }
     return run_and_compare<D, E>(call, plan, device, seed);
+  }
+
+  /// The kernel of the quadratic form where a device has one multiprocessor, or more than strips.
+  static mhla::cuda::QuadraticKernel quadratic_kernel(mhla::cuda::Arch arch, bool causal,
+                                                      std::int32_t multiprocessors) {
+    using mhla::cuda::QuadraticKernel;
+    if (causal || D == 72) return QuadraticKernel::kSm80;
+    if (kSplitsKeys && multiprocessors == kMoreThanStrips) return QuadraticKernel::kSplit;
+    return arch == mhla::cuda::Arch::kSm90a ? QuadraticKernel::kSm90a : QuadraticKernel::kSm80;
   }
 
   /// The same in three stages, also where the plan would have another form.

@@ -33,6 +33,7 @@
 #include "mhla/cuda/kernel/read_out_sm90.cuh"
 #include "mhla/cuda/kernel/rounded_mixing.cuh"
 #include "mhla/cuda/kernel/scores_sm80.cuh"
+#include "mhla/cuda/kernel/split_quadratic_sm80.cuh"
 #include "mhla/cuda/kernel/summary_mma_sm90.cuh"
 #include "mhla/cuda/kernel/summary_sm80.cuh"
 #include "mhla/cuda/launch/plan.cuh"
@@ -169,7 +170,14 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
   switch (plan.form) {
     case Form::kQuadratic:
       if constexpr (!kCausal && D != 72 && !kRotary) {
-        if (plan.quadratic == Arch::kSm90a) {
+        if constexpr (D == E) {
+          if (plan.quadratic == QuadraticKernel::kSplit) {
+            using Kernel = SplitQuadraticSm80<T, D>;
+            stream.template run<Kernel>(Kernel::parameters(direct), pairs);
+            return;
+          }
+        }
+        if (plan.quadratic == QuadraticKernel::kSm90a) {
           detail::run_copying<QuadraticSm90<T, D, E>>(direct, pairs, device, stream,
                                                       Start::kInOrder);
           return;

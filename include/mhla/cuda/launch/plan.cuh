@@ -23,6 +23,7 @@
 #include "mhla/cuda/kernel/fused_sm90.cuh"
 #include "mhla/cuda/kernel/quadratic_sm90.cuh"
 #include "mhla/cuda/kernel/read_out_sm90.cuh"
+#include "mhla/cuda/kernel/split_quadratic_sm80.cuh"
 #include "mhla/cuda/kernel/summary_mma_sm90.cuh"
 #include "mhla/cuda/launch/form_bounds.cuh"
 #include "mhla/cuda/launch/problem.cuh"
@@ -32,16 +33,20 @@
 
 namespace mhla::cuda {
 
+/// Kernels of the quadratic form: quadratic_sm80.cuh, quadratic_sm90.cuh, split_quadratic_sm80.cuh.
+enum class QuadraticKernel { kSm80, kSm90a, kSplit };
+
 struct Plan {
   Form form;
   const char* reason;           ///< one line
   std::size_t workspace_bytes;  ///< at a multiple of 256
   Traffic traffic;
+  /// Of few items with keys split over warps; otherwise on sm_90a with the copy engine, where also
+  /// the mixing matrix fits. For (72, 72) and causal problems there are neither.
+  QuadraticKernel quadratic;
   /// Whose kernels the form takes: on sm_90a those with the copy engine, where blocks are boxes of
-  /// the tensors (tile/token_boxes.cuh); the quadratic one where also the mixing matrix fits. For
-  /// (72, 72) there is no quadratic one and no causal read-out, for causal problems no quadratic
-  /// one, and no read-out where features turn.
-  Arch quadratic;
+  /// the tensors (tile/token_boxes.cuh). For (72, 72) there is no causal read-out, and no read-out
+  /// where features turn.
   Arch fused;
   Arch summary;
   Arch read_out;
@@ -54,6 +59,14 @@ struct Plan {
 /// Bytes of summaries that the second cache of sm_90a (50 MB of an H100) keeps from one stage to
 /// the next beside the tensors that pass through: assumed, not measured.
 inline constexpr std::int64_t kCachedBytes = std::int64_t{32} << 20;
+
+/// How often thread blocks of 16 queries may fill a device for their keys to be split over warps:
+/// more of them are predicted to take longer than the other kernel of the quadratic form. On sm_90a
+/// they wait for the second cache then, which has twice as much to give where D is 128.
+template <int D>
+constexpr std::int32_t split_rounds(Arch arch) {
+  return arch == Arch::kSm90a ? 128 / D : 4;
+}
 
 namespace detail {
 
@@ -94,15 +107,32 @@ constexpr Arch kernel_arch(const Stage& stage, const Problem& problem, const Dev
   return fits ? Arch::kSm90a : Arch::kSm80;
 }
 
-/// Whose kernel the quadratic form takes.
+/// Whether thread blocks of 16 queries are so few that keys are split over their warps.
+template <int D>
+constexpr bool splits_keys(const DirectParameters& stage, const Problem& problem,
+                           const Device& device) {
+  using Kernel = SplitQuadraticSm80<bfloat16, D>;
+  static_assert(form_bounds<D, D>(Arch::kSm80).quadratic_keys <= Kernel::kMostKeys);
+  static_assert(form_bounds<D, D>(Arch::kSm90a).quadratic_keys <= Kernel::kMostKeys);
+  const std::int32_t at_once = device.multiprocessors * Kernel::kBlocksPerMultiprocessor;
+  return Kernel::grid(Kernel::parameters(stage), problem.pairs()) <=
+         static_cast<unsigned>(split_rounds<D>(device.arch) * at_once);
+}
+
+/// The kernel that the quadratic form takes.
 template <int D, int E>
-constexpr Arch quadratic_arch(const Problem& problem, const Device& device) {
+constexpr QuadraticKernel quadratic_kernel(const Problem& problem, const Device& device) {
   if constexpr (D != 72) {
-    if (!problem.causal) {
-      return kernel_arch<QuadraticSm90<bfloat16, D, E>>(direct_stage(problem, {}), problem, device);
+    if (problem.causal || problem.pairs() == 0) return QuadraticKernel::kSm80;
+    const DirectParameters stage = direct_stage(problem, {});
+    if constexpr (D == E) {
+      if (splits_keys<D>(stage, problem, device)) return QuadraticKernel::kSplit;
+    }
+    if (kernel_arch<QuadraticSm90<bfloat16, D, E>>(stage, problem, device) == Arch::kSm90a) {
+      return QuadraticKernel::kSm90a;
     }
   }
-  return Arch::kSm80;
+  return QuadraticKernel::kSm80;
 }
 
 /// Whether a bidirectional problem is one for a cluster, if it is fused: summaries are too many for
@@ -179,12 +209,12 @@ constexpr Plan planned(const Problem& problem, const Device& device, Form form,
             .reason = reason,
             .workspace_bytes = 0,
             .traffic = traffic<D, E>(problem, form),
-            .quadratic = device.arch,
+            .quadratic = QuadraticKernel::kSm80,
             .fused = device.arch,
             .summary = device.arch,
             .read_out = device.arch,
             .group = {problem.batch, problem.heads}};
-  if (form == Form::kQuadratic) plan.quadratic = quadratic_arch<D, E>(problem, device);
+  if (form == Form::kQuadratic) plan.quadratic = quadratic_kernel<D, E>(problem, device);
   if (form == Form::kThreeStage) {
     plan.group = head_group<D, E>(problem, device.arch);
     const Problem part = part_of(problem, {0, 0}, plan.group);
