@@ -25,6 +25,7 @@ TensorView<Number> output(const Call& c) {
 
 const char* kernels(const cuda::Plan& plan) {
   if (plan.form == cuda::Form::kQuadratic) {
+    if (plan.quadratic == cuda::QuadraticKernel::kSplit) return "split keys";
     return plan.quadratic == cuda::QuadraticKernel::kSm90a ? "sm_90a" : "sm_80";
   }
   if (plan.form == cuda::Form::kFused) {

@@ -16,9 +16,8 @@
 
 namespace cuda_test {
 
-/// \tparam Kernels  ::Kernel<T, D, E, Causal>, and the tokens that it reads as keys and values for
-/// a
-///                  pair, key_reads<Kernel>(params, causal)
+/// \tparam Kernels  ::Kernel<T, D, E, Causal>, and key_reads<Kernel>(params, causal), the tokens of
+///                  a pair that it reads as keys and values
 template <class Kernels, class T, int D, int E, bool Causal = false>
 struct QuadraticRun : DirectProblem<T, D, E> {
   using Kernel = typename Kernels::template Kernel<T, D, E, Causal>;
