@@ -6,8 +6,8 @@
 # packets, and those that hold whole forms and gradients to numbers made elsewhere. Packets of
 # x86-64-v2 are as long as those of x86-64, for which golden_test is compiled already.
 
-set(packet_sources kernel/packet_test.cpp kernel/product_test.cpp kernel/transpose_test.cpp
-                   kernel/inner_products_test.cpp)
+set(packet_sources kernel/exponential_test.cpp kernel/inner_products_test.cpp kernel/packet_test.cpp
+                   kernel/product_test.cpp kernel/transpose_test.cpp)
 set(whole_form_sources golden_test.cpp)
 
 if(NOT GTest_FOUND OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")

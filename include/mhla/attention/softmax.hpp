@@ -21,6 +21,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
+#include "mhla/kernel/exponential.hpp"
 #include "mhla/kernel/packet.hpp"
 #include "mhla/kernel/product.hpp"
 #include "mhla/tokens/gather.hpp"
@@ -130,7 +131,7 @@ class SoftmaxHead {
       std::fill_n(w.sums.row(r), kLanes<Packet<A>>, A(0));
     }
     std::fill_n(w.maxima, rows, -std::numeric_limits<A>::infinity());
-    Index keys[kStripTokens];  // that each query reads
+    Index keys[kStripTokens]{};  // that each query reads
     for (Index r = 0; r < rows; ++r) keys[r] = visible(causal, strip.tokens()[r]);
     for (Index tile = 0; tile * kStripTokens < keys[rows - 1]; ++tile) {
       Index seen[kStripTokens];  // of this tile

@@ -12,6 +12,7 @@
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/gradient/gradients.hpp"
+#include "mhla/kernel/exponential.hpp"
 #include "mhla/kernel/packet.hpp"
 #include "mhla/kernel/product.hpp"
 #include "mhla/tokens/gather.hpp"

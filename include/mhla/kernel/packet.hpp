@@ -253,67 +253,6 @@ inline A maximum(const A* x, Index count) {
   return Eigen::internal::predux_max(largest);
 }
 
-/// Largest relative error of `exponential` where the result is a normal number, in units roundoff.
-inline constexpr double kExponentialRoundoffs = 4;
-
-/// Sums with it are rounded to whole numbers: 1.5 times the first number without fractions.
-template <class A>
-inline constexpr A kWhole = std::same_as<A, float> ? A(0x1.8p23) : A(0x1.8p52);
-
-/// y 2^n, where y and the result are normal numbers: n is added to y's exponent.
-/// \param shifted  n + kWhole, whose lowest bits are n
-template <class P>
-inline P times_power_of_two(P y, P shifted) {
-  using namespace Eigen::internal;
-  using A = typename unpacket_traits<P>::type;
-  if constexpr (std::same_as<A, float> && !std::same_as<P, A>) {
-    using Bits = typename unpacket_traits<P>::integer_packet;
-    const Bits n = plogical_shift_left<23>(preinterpret<Bits>(shifted));
-    return preinterpret<P>(padd(preinterpret<Bits>(y), n));
-  } else {
-    return pldexp(y, psub(shifted, pset1<P>(kWhole<A>)));
-  }
-}
-
-/// e^x of x <= 0 lane by lane: 0 for subnormal results, NaN of NaN.
-template <class P>
-inline P exponential_below_zero(P x) {
-  using A = typename Eigen::internal::unpacket_traits<P>::type;
-  using namespace Eigen::internal;
-  constexpr bool kSingle = std::same_as<A, float>;
-  // x = n ln 2 + r with |r| <= ln(2) / 2; ln 2 in two parts, the first with trailing zeros.
-  constexpr A kLog2E = A(1.442695040888963407);
-  constexpr A kLn2High = kSingle ? A(0.693359375) : A(6.93145751953125e-1);
-  constexpr A kLn2Low = kSingle ? A(-2.12194440e-4) : A(1.42860682030941723212e-6);
-  constexpr A kSmallest = kSingle ? A(-87.3365402) : A(-708.396418532264106224);
-  const P clamped = pmax(x, pset1<P>(kSmallest));  // which leaves NaN
-  const P shifted = multiply_add(clamped, pset1<P>(kLog2E), pset1<P>(kWhole<A>));
-  const P n = psub(shifted, pset1<P>(kWhole<A>));
-  P r = multiply_add(n, pset1<P>(-kLn2High), clamped);
-  r = multiply_add(n, pset1<P>(-kLn2Low), r);
-  // Taylor's polynomial of e^r, the last term below half a unit roundoff of the sum.
-  constexpr int kDegree = kSingle ? 7 : 13;
-  A reciprocal_factorial[kDegree + 1] = {A(1)};
-  double factorial = 1;
-  for (int i = 1; i <= kDegree; ++i) {
-    factorial *= i;
-    reciprocal_factorial[i] = static_cast<A>(1 / factorial);
-  }
-  P y = pset1<P>(reciprocal_factorial[kDegree]);
-  for (int i = kDegree - 1; i >= 0; --i) y = multiply_add(y, r, pset1<P>(reciprocal_factorial[i]));
-  return pselect(pcmp_lt(x, pset1<P>(kSmallest)), pset1<P>(A(0)), times_power_of_two(y, shifted));
-}
-
-/// e^x lane by lane: infinity above the range, 0 for subnormal results, NaN of NaN.
-template <class P>
-inline P exponential(P x) {
-  using A = typename Eigen::internal::unpacket_traits<P>::type;
-  using namespace Eigen::internal;
-  constexpr A kLargest = std::same_as<A, float> ? A(88.7228317) : A(709.782712893383973096);
-  const P y = exponential_below_zero(pmin(x, pset1<P>(kLargest)));
-  return pselect(pcmp_lt(pset1<P>(kLargest), x), pset1<P>(std::numeric_limits<A>::infinity()), y);
-}
-
 }  // namespace detail
 }  // namespace MHLA_TARGET
 }  // namespace mhla

@@ -18,6 +18,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/kernel/exponential.hpp"
 #include "mhla/kernel/packet.hpp"
 #include "mhla/layer/rows.hpp"
 

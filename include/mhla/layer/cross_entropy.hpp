@@ -19,6 +19,7 @@
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/kernel/exponential.hpp"
 #include "mhla/kernel/packet.hpp"
 #include "mhla/layer/rows.hpp"
 

@@ -21,6 +21,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/scalar.hpp"
+#include "mhla/kernel/exponential.hpp"
 #include "mhla/kernel/packet.hpp"
 
 namespace mhla {

@@ -23,6 +23,7 @@
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/kernel/exponential.hpp"
 #include "mhla/kernel/packet.hpp"
 #include "mhla/policy/feature_map.hpp"
 #include "mhla/policy/map_layer.hpp"
