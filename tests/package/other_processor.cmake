@@ -4,9 +4,10 @@
 cmake_minimum_required(VERSION 3.25)
 
 find_program(compiler aarch64-linux-gnu-g++)
+find_program(disassembler aarch64-linux-gnu-objdump)
 find_program(emulator NAMES qemu-aarch64 qemu-aarch64-static)
 find_path(googletest src/gtest-all.cc PATHS /usr/src/googletest/googletest /usr/src/gtest)
-foreach(needed compiler emulator googletest)
+foreach(needed compiler disassembler emulator googletest)
   if(NOT ${needed})
     message("the ${needed} for 64-bit Arm is not installed")
     return()
@@ -43,7 +44,6 @@ file(WRITE ${WORK}/loops.awk [[
   if ($2 ~ /^b\./ && $3 in line) print sum[n] - sum[line[$3] - 1], n - line[$3] + 1
 }
 ]])
-string(REPLACE "g++" "objdump" disassembler ${compiler})
 execute_process(COMMAND ${disassembler} -d --no-show-raw-insn ${WORK}/tile.o
                 COMMAND awk -f ${WORK}/loops.awk OUTPUT_VARIABLE loops COMMAND_ERROR_IS_FATAL ANY)
 if(NOT loops MATCHES "(^|\n)24 ([0-9]+)\n")
