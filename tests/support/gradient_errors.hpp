@@ -69,7 +69,8 @@ struct GradientErrors {
     overlaps_are_rejected(p);
     if (p.op.query_map.weights() > 0) wrong_parameters_are_rejected(p);
   }
-  /// Gradients whose first number is that of another argument.
+  /// Arguments whose first number is that of another one, which is no smaller: the memory behind it
+  /// may be that of a third.
   static void overlaps_are_rejected(const Problem& p) {
     const auto at = [](auto& to, const auto& other) {
       to.data = const_cast<T*>(static_cast<const T*>(other.data));
@@ -82,8 +83,8 @@ struct GradientErrors {
          {"gradients.k overlaps gradients.v" + alone,
           [&](auto& a, auto&) { at(a.gradients.v, a.gradients.k); }},
          {"gradients.q overlaps q" + alone, [&](auto& a, auto&) { at(a.gradients.q, a.in.q); }},
-         {"gradients.q overlaps dout" + alone, [&](auto& a, auto&) { at(a.gradients.q, a.dout); }},
-         {"gradients.k overlaps v" + alone, [&](auto& a, auto&) { at(a.gradients.k, a.in.v); }},
+         {"gradients.q overlaps dout" + alone, [&](auto& a, auto&) { at(a.dout, a.gradients.q); }},
+         {"gradients.k overlaps v" + alone, [&](auto& a, auto&) { at(a.in.v, a.gradients.k); }},
          {"gradients.v overlaps k" + alone, [&](auto& a, auto&) { at(a.gradients.v, a.in.k); }}});
     if (p.inputs().normalizer_q.absent()) return;
     expect_rejected<option_error>(
