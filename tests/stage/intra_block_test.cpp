@@ -10,10 +10,8 @@ namespace {
 using detail::IntraBlockAdjoint;
 using detail::kStripTokens;
 
-constexpr Index kLengths[] = {1, 63, 64, 65, 200};
-
-/// One block: kept queries and keys in their slots, a row for each. Keys that no query sees are
-/// NaN.
+/// A strip of kept keys and some queries in slots around them, a row for each. Keys that no query
+/// sees are NaN.
 template <class A>
 struct Block {
   Index tokens, d, e;
@@ -21,22 +19,21 @@ struct Block {
   std::vector<Index> query_slots, key_slots;
   Matrix<A> q, k, v;
   Matrix<A> sees;  // 1 where a query sees a key   // [queries, keys]
-  Index strip;     // most queries of a strip
-  bool early;      // whether all keys are there before the first query
+  Index strip;     // most queries at a time
 
   explicit Block(Random& rng)
-      : tokens(rng.chance(0.5) ? kLengths[rng.integer(0, 4)] : rng.integer(0, 200)),
+      : tokens(rng.chance(0.3) ? kStripTokens : rng.integer(0, 200)),
         d(rng.integer(1, 24)),
         e(rng.integer(0, 40)),
         weight(static_cast<A>(rng.uniform(-1, 2))),
         query_slots(some_of(rng, tokens)),
         key_slots(some_of(rng, tokens)),
-        q(rng.matrix<A>(queries(), d)),
-        k(rng.matrix<A>(keys(), d)),
-        v(rng.matrix<A>(keys(), e)),
-        sees(Matrix<A>::Zero(queries(), keys())),
-        strip(rng.chance(0.5) ? kStripTokens : rng.integer(1, kStripTokens)),
-        early(rng.chance(0.5)) {
+        strip(rng.chance(0.5) ? kStripTokens : rng.integer(1, kStripTokens)) {
+    if (keys() > kStripTokens) key_slots.resize(kStripTokens);
+    q = rng.matrix<A>(queries(), d);
+    k = rng.matrix<A>(keys(), d);
+    v = rng.matrix<A>(keys(), e);
+    sees = Matrix<A>::Zero(queries(), keys());
     for (Index t = 0; t < queries(); ++t) sees.row(t).head(visible(t)).setOnes();
   }
   Index queries() const { return std::ssize(query_slots); }
@@ -45,28 +42,15 @@ struct Block {
     const Index slot = query_slots[static_cast<std::size_t>(query)];
     return std::count_if(key_slots.begin(), key_slots.end(), [=](Index s) { return s <= slot; });
   }
-  /// Keys from here on are seen by nobody.
-  Index unseen() const { return queries() == 0 ? 0 : visible(queries() - 1); }
-  Matrix<A> with_nan(Matrix<A> x) const {
-    x.bottomRows(keys() - unseen()).setConstant(A(NAN));
-    return x;
+  /// The rows of a strip, those that nobody sees NaN.
+  Guarded<A> strip_of(Matrix<A> x) const {
+    const Index seen = queries() == 0 ? 0 : visible(queries() - 1);
+    x.bottomRows(keys() - seen).setConstant(A(NAN));
+    return Guarded<A>(x, kStripTokens);
   }
-
-  /// Calls append(keys, values, first key, count) for strips of keys until query `last` finds what
-  /// it sees.
-  template <class Append>
-  void append_for(Index last, Index present, Append&& append) const {
-    const Index needed = early ? keys() : visible(last);
-    for (Index begin = present; begin < needed; begin += kStripTokens) {
-      const Index count = std::min(kStripTokens, keys() - begin);
-      append(Guarded<A>(Matrix<A>(with_nan(k).middleRows(begin, count)), kStripTokens),
-             Guarded<A>(Matrix<A>(with_nan(v).middleRows(begin, count)), kStripTokens), begin,
-             count);
-    }
-  }
-  /// Calls f(first query, count) for strips of queries.
+  /// Calls f(first query, count) for the queries, so many at a time.
   template <class F>
-  void for_strips(F&& f) const {
+  void for_queries(F&& f) const {
     for (Index begin = 0; begin < queries(); begin += strip) {
       f(begin, std::min(strip, queries() - begin));
     }
@@ -95,16 +79,12 @@ TYPED_TEST(IntraBlock, AdjointIsTheDefinitionForEveryPairThatSeesEachOther) {
     const Exact dp = weight * pairs;
 
     GuardedArena memory(1 << 22);
-    IntraBlockAdjoint<A> block("f", memory.next(), x.tokens, x.d, x.e);
+    IntraBlockAdjoint<A> block("f", memory.next(), x.d, x.e);
     const Guarded<A> dk(dk_before), dv(dv_before), score_sums(1, x.queries()),
         product_sums(1, x.queries()), dq(dq_before);
     Matrix<A> dweight = Matrix<A>::Zero(1, 1);
-    block.clear();
-    x.for_strips([&](Index begin, Index count) {
-      x.append_for(begin + count - 1, block.keys(),
-                   [&](const Guarded<A>& k, const Guarded<A>& v, Index first, Index n) {
-                     block.append(k, v, x.key_slots.data() + first, n);
-                   });
+    block.set(x.strip_of(x.k), x.strip_of(x.v), x.key_slots.data(), x.keys());
+    x.for_queries([&](Index begin, Index count) {
       const Guarded<A> queries(Matrix<A>(x.q.middleRows(begin, count))),
           gradients(Matrix<A>(dn.middleRows(begin, count)));
       block.score(queries, x.query_slots.data() + begin, count);

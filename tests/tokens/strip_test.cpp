@@ -97,6 +97,28 @@ TEST(StripCursor, VisitsTheKeptTokensOfEveryBlockInOrder) {
   }
 }
 
+TEST(StripCursor, SlotsOfARangeAreReadUpToAWholeStrip) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    test::Random rng(seed);
+    const Contiguous blocks(400, rng.integer(1, 250));
+    const test::RandomMask random(rng, 400, rng.chance(0.5) ? 0.9 : 0.2);
+    const Mask mask = rng.chance(0.3) ? Mask() : random.mask;
+    const Index b = rng.integer(0, blocks.blocks() - 1), begin = blocks.run(b, 0).begin;
+    const Index to = rng.integer(0, blocks.block_size(b)), from = rng.integer(0, to);
+    Expected expected{b, {}, {}};
+    Index end = from;
+    for (; end < to && std::ssize(expected.tokens) < kStripTokens; ++end) {
+      if (!mask[begin + end]) continue;
+      expected.tokens.push_back(begin + end);
+      expected.places.push_back(end);
+    }
+    detail::Strip strip;
+    EXPECT_EQ(detail::read_slots(blocks, b, mask, from, to, strip), end);
+    expect_equal(strip, expected);
+  }
+}
+
 TEST(StripCursor, WholeStripsAreFollowedByAnEmptyOne) {
   for (const Index size :
        {Index{0}, kStripTokens - 1, kStripTokens, kStripTokens + 1, 2 * kStripTokens}) {

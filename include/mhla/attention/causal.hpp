@@ -6,11 +6,13 @@
 ///     S~_i = sum_{b < i} m_ib S_b                                      mixing.hpp
 ///     o_t  = (phi(q_t)^T S~_i + m_ii sum_{j <= t in i} (phi(q_t) . phi(k_j)) v_j^T) / den_t
 ///
-/// Blocks are chunks of consecutive tokens: the part inside a block is a small masked product
-/// (intra_block.hpp), the part before it one read-out. Reads only the lower triangle of the mixing
-/// matrix. A later token enters no sum, not even multiplied by zero. Equal to naive_attention.
-/// Cost: 4*N*D*E + M^2*D*E + N*W*(D+E) flops; memory M*D*(E+1) numbers for summaries and as many
-/// for mixtures as the bidirectional form. Source: arXiv:2601.07832, section 4.2.
+/// Blocks are chunks of consecutive tokens: the part before a block is one read-out, with the
+/// block's own tokens up to the last 64 before t added to S~_i, and what is left a small masked
+/// product (causal_block.hpp). Reads only the lower triangle of the mixing matrix. A later token
+/// enters no sum, not even multiplied by zero. Equal to naive_attention.
+/// Cost: 4*N*D*E + M^2*D*E + N*min(W,64)*(D+E) flops, up to 2*N*D*E more where W > 64; memory
+/// M*D*(E+1) numbers for summaries and as many for mixtures as the bidirectional form.
+/// Source: arXiv:2601.07832, section 4.2 and, inside a block, the chunks of arXiv:2312.06635.
 
 #include <algorithm>
 
@@ -106,7 +108,7 @@ class CausalHead {
         group_(group_blocks<A>(blocks.blocks(), n_.features, n_.values, workers)),
         summaries_(function, kept == nullptr ? arena : *kept, n_, share),
         workers_(function, arena, workers, [&](Arena& a) {
-          return Worker{{function, a, in, op, n_, largest_block(blocks)},
+          return Worker{{function, a, in, op, n_},
                         {function, a, group_, share.all},
                         {function, a, group_, summaries_.values()},
                         {function, a, group_, n_.sum_features()}};
@@ -146,14 +148,14 @@ class CausalHead {
  private:
   /// Reads out the blocks of a group, whose summaries are mixed.
   template <class Travel>
-  void read_group(const MixingGroup<A>& group, Worker w, MatrixView<T> out,
+  void read_group(const MixingGroup<A>& group, const Worker& w, MatrixView<T> out,
                   const Travel& travel) const {
     group.mix(w.key_sums, summaries_.key_sums(), n_.sum_features());
     for (Index r = 0; r < group.rows(); ++r) {
       const Index i = group.begin() + r;  // of all blocks
       read_causal_block(
           in_, blocks_, i - share_.first, op_, n_,
-          CausalRead<A>{group.matrix()(i, i), w.mixtures.kv.row(r), w.key_sums.row(r)}, w.scratch,
+          CausalSums<A>{group.matrix()(i, i), w.mixtures.kv.row(r), w.key_sums.row(r)}, w.scratch,
           out);
       travel.between();
     }

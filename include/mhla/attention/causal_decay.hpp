@@ -6,8 +6,8 @@
 ///
 ///     S~_i = sum_{b < i} m_ib S_b     from R running states, stage/decay.hpp
 ///
-/// Equal to causal() with decay_matrix(mixing, M) within rounding. Cost: 4*N*D*E + 4*M*R*D*E +
-/// N*W*(D+E) flops; memory 2*M*D*(E+1) numbers.
+/// Equal to causal() with decay_matrix(mixing, M) within rounding. Cost: that of causal() with
+/// 4*M*R*D*E flops in place of M^2*D*E; memory 2*M*D*(E+1) numbers.
 
 #include <algorithm>
 
@@ -78,7 +78,7 @@ class CausalDecayHead {
         mixtures_(function, arena, blocks.blocks(), n_.features, n_.values),
         key_sums_(function, arena, blocks.blocks(), n_.sum_features()),
         workers_(function, arena, workers, [&](Arena& a) {
-          return Worker{{function, a, in, op, n_, largest_block(blocks)},
+          return Worker{{function, a, in, op, n_},
                         {function, a, terms, std::max(kDecayColumns, n_.sum_features())}};
         }) {}
 
@@ -96,10 +96,9 @@ class CausalDecayHead {
                      workers_[0].states, key_sums_);
     const A own = decay_coefficient(mixing, 0);
     executor.for_each(m, [&](Index i, Index w) {
-      Worker local = workers_[w];
       read_causal_block(in_, blocks_, i, op_, n_,
-                        CausalRead<A>{own, mixtures_.kv.row(i), key_sums_.row(i)}, local.scratch,
-                        out);
+                        CausalSums<A>{own, mixtures_.kv.row(i), key_sums_.row(i)},
+                        workers_[w].scratch, out);
     });
   }
 

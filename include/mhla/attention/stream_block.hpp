@@ -94,15 +94,14 @@ class StreamBlock {
   }
 
   /// Appends several tokens.
-  void append(const Inputs<T>& piece, MatrixView<T> out, CausalScratch<A>& scratch) const {
+  void append(const Inputs<T>& piece, MatrixView<T> out, const CausalScratch<A>& scratch) const {
     const Index count = piece.q.rows;
     const A weight = p_.earlier.own(i_);
     if (tokens_ == 0) complete(0, n_.features);
     running_.level(header_.open_keys, header_.open_keys - header_.in_running, weight);
     read_causal_block(piece, Contiguous(count, count), 0, op_, n_,
-                      CausalRead<A>{weight, running_.matrix, z_}, scratch, out);
+                      CausalSums<A>{weight, running_.matrix, z_}, scratch, out, true);
     keep(piece, scratch.keys.raw);
-    extend_running(scratch, n_, running_.matrix, z_);
     header_.in_running = header_.open_keys;
     prepare(count);
   }

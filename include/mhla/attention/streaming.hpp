@@ -102,7 +102,7 @@ class Streaming {
     return {kName, arena, head_, mixing_.view(), sizes_.block_length};
   }
   detail::CausalScratch<A> piece_scratch(detail::Arena& arena) const {
-    return {kName, arena, raw(), raw(), head_, sizes_.block_length};
+    return {kName, arena, raw(), raw(), head_};
   }
   detail::StepScratch<A> step_scratch(detail::Arena& arena) const {
     return {kName, arena, raw(), head_};
@@ -242,8 +242,7 @@ void Streaming<T, Op, Mixing>::append_checked(StreamingState<A>& state, const In
     if (count == 1) {
       block.step(piece, piece_out, step_scratch(arena));
     } else {
-      detail::CausalScratch<A> memory = piece_scratch(arena);
-      block.append(piece, piece_out, memory);
+      block.append(piece, piece_out, piece_scratch(arena));
     }
     header.position += count;
     done += count;

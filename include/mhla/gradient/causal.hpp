@@ -2,15 +2,13 @@
 
 /// \file
 /// The gradient of causal attention (attention/causal.hpp): that of bidirectional.hpp with the
-/// mixtures S~_i of earlier blocks, and inside a block the adjoint of intra_block.hpp:
-///
-///     P = phi(Q_i) phi(K_i)^T,   r_t = phi(q_t) . z~_i + m_ii sum_{j<=t} P_tj
-///     dP_tj = m_ii (dn_t . v_j + dr_t) for j <= t
+/// mixtures S~_i of earlier blocks, and inside a block that of causal_block.hpp, strip by strip.
 ///
 /// Query t reads keys 0..t only, so dq_t depends on no later token, and dk_j, dv_j on no query
 /// before j. Later tokens enter no sum, not even multiplied by zero.
-/// Cost: about 10*N*D*E + 3*M^2*D*E + 2.5*N*W*(D+E) flops, 2*N*D*E less with summaries that the
-/// forward kept; memory 2*M*D*(E+1) + N*(D+E) numbers and as many for mixtures as the forward.
+/// Cost: about 10*N*D*E + 3*M^2*D*E + 2.5*N*min(W,64)*(D+E) flops, up to 6*N*D*E more where
+/// W > 64, 2*N*D*E less with summaries that the forward kept; memory 2*M*D*(E+1) + N*(D+E) numbers,
+/// as many for mixtures as the forward and W/64*D*(E+1) a worker.
 /// Source: derived from arXiv:2601.07832, section 4.2 and appendix C.
 
 #include <algorithm>
@@ -151,7 +149,6 @@ class CausalGradient {
     for (Index own = begin; own < end; ++own) {
       const Index i = first + own;
       const IntraGradients<A> keys = intra_of(own);
-      keys.clear(blocks_.block_size(own), sizes());
       const A dweight = CausalBlockGradient<T, Blocks, Op>(head_, in_, blocks_, own, op_, w)
                             .run({mixing(i, i), scratch.mixtures.kv.row(own - begin),
                                   scratch.key_sums.row(own - begin)},

@@ -11,6 +11,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/gradient/head_gradient.hpp"
+#include "mhla/gradient/strip_sums.hpp"
 #include "mhla/stage/intra_block.hpp"
 #include "mhla/tokens/strip.hpp"
 
@@ -24,15 +25,15 @@ struct CausalGradientScratch {
   GradientScratch<A> strips;
   IntraBlockAdjoint<A> intra;
   IntraBlockAdjoint<A> own_intra;  ///< of the denominator's own queries and keys
+  StripSums<A> sums;
 
   /// \param longest  tokens of the longest block
   CausalGradientScratch(const char* function, Arena& arena, Index raw, const HeadSizes& n,
                         Index group, Index blocks, Index longest)
       : strips(function, arena, raw, n, group, blocks, 0),
-        intra(function, arena, longest, n.features, n.values) {
-    if (n.own()) {
-      own_intra = IntraBlockAdjoint<A>(function, arena, longest, n.normalizer_features, 0);
-    }
+        intra(function, arena, n.features, n.values),
+        sums(function, arena, n, longest) {
+    if (n.own()) own_intra = IntraBlockAdjoint<A>(function, arena, n.normalizer_features, 0);
   }
 };
 
@@ -72,7 +73,13 @@ struct CausalReadGradient {
 };
 
 /// The query side of block i: adds dq, the gradient of the queries' weights and the gradients of
-/// the block's own keys and values; returns dm_ii.
+/// the block's own keys and values; returns dm_ii. First what each strip reads of the earlier ones
+/// is summed up, then strip by strip from the last one on, so that its keys hear of all later
+/// queries:
+///
+///     H         = sum phi(q_t) dn_t^T     of the queries of later strips     [D,E]
+///     dphi(k_j) = m_ii H v_j + ..         dv_j = m_ii H^T phi(k_j) + ..
+///     dm_ii     = sum_j phi(k_j)^T H v_j + ..
 template <Scalar T, Partition P, class Op>
 class CausalBlockGradient {
   using A = accumulator_t<T>;
@@ -80,37 +87,104 @@ class CausalBlockGradient {
  public:
   CausalBlockGradient(const HeadGradient<T, Op>& head, const Inputs<T>& in, const P& blocks,
                       Index i, const Op& op, const CausalGradientScratch<A>& scratch)
-      : head_(head),
-        in_(in),
-        op_(op),
-        scratch_(scratch),
-        keys_(blocks, i, in.key_mask),
-        queries_(blocks, i, in.query_mask) {
-    scratch_.intra.clear();
-    scratch_.own_intra.clear();
+      : head_(head), in_(in), blocks_(blocks), block_(i), op_(op), scratch_(scratch) {}
+
+  /// \param read  its matrix must be readable up to padded rows of D
+  A run(const CausalSums<A>& read, const CausalReadGradient<A>& gradient, A* dweights,
+        const IntraGradients<A>& keys) {
+    const HeadSizes& n = head_.sizes();
+    std::fill_n(gradient.key_sum, n.sum_features(), A(0));
+    const Index strips = sums().add_up(in_, blocks_, block_, op_, rows().key_scratch());
+    A dweight = 0;
+    for (Index s = strips - 1; s >= 0; --s) {
+      const bool last = s + 1 == strips;
+      dweight += gather_keys(s, last, read.weight, gradient.key_sum, keys.from(s * kStripTokens));
+      if (s == 0 && !last) sums().copy_later(gradient.mixture);
+      dweight += read_strip(s, last ? Start::kZero : Start::kTarget, sums().before(s, read),
+                            {s == 0 ? gradient.mixture : sums().later_by_slabs(), gradient.key_sum},
+                            dweights, keys.from(s * kStripTokens));
+    }
+    return dweight;
   }
 
-  /// \param read  its mixture must be readable up to padded rows of D
-  A run(const CausalRead<A>& read, const CausalReadGradient<A>& gradient, A* dweights,
-        const IntraGradients<A>& keys) {
-    const GradientScratch<A>& w = scratch_.strips;
-    const HeadSizes& n = head_.sizes();
-    const Rows<A> transposed = transpose_to(read.mixture, n.features, n.values, w.transposed);
-    std::fill_n(gradient.key_sum, n.sum_features(), A(0));
+ private:
+  const GradientScratch<A>& rows() const { return scratch_.strips; }
+  bool own() const { return head_.own(); }
+  const StripSums<A>& sums() const { return scratch_.sums; }
+
+  void gather_strip(MatrixView<const T> k, const Strip& strip) {
+    gather_features(k, strip.tokens, strip.count, op_.key_map, rows().raw, rows().keys);
+  }
+
+  /// Gathers the keys and values of strip s, whose gradients are assigned from the queries of later
+  /// strips. Returns these queries' part of dm_ii.
+  A gather_keys(Index s, bool last, A weight, const A* later_key_sum, const IntraGradients<A>& to) {
+    const GradientScratch<A>& w = rows();
+    Strip strip;
+    read_slots(blocks_, block_, in_.key_mask, sums().begin(s), sums().end(s), strip);
+    const Index count = strip.count;
     A dweight = 0;
-    Start start = Start::kZero;
-    queries_.next();
+    if (last) to.clear(count, head_.sizes());
+    if (own()) {
+      gather_strip(in_.normalizer_k, strip);
+      if (!last) dweight += hear_own(count, weight, later_key_sum, to.own_dkeys);
+      scratch_.own_intra.set(w.keys, w.values, strip.places, count);
+    }
+    gather_strip(in_.k, strip);
+    gather(in_.v, strip.tokens, count, w.values);
+    const A* const key_sum = head_.sums() && !own() ? later_key_sum : nullptr;
+    if (!last) dweight += hear(count, weight, key_sum, to);
+    scratch_.intra.set(w.keys, w.values, strip.places, count);
+    return dweight;
+  }
+  A hear(Index count, A weight, const A* later_key_sum, const IntraGradients<A>& to) const {
+    const HeadSizes& n = head_.sizes();
+    const GradientScratch<A>& w = rows();
+    const A* const later = sums().later();
+    const Rows<A> transposed = transpose_to(later, n.features, n.values, w.transposed);
+    summary_adjoint_keys<A>(Start::kZero, w.values, count, n.features, n.values, transposed,
+                            later_key_sum, to.dkeys);
+    summary_adjoint_values<A>(Start::kZero, w.keys, count, n.features, n.values, {later, n.values},
+                              to.dvalues);
+    A dweight = 0;
+    for (Index j = 0; j < count; ++j) {
+      dweight += dot<A>(w.keys.row(j), to.dkeys.row(j), n.features);
+      scale(weight, to.dkeys.row(j), n.features);
+      scale(weight, to.dvalues.row(j), n.values);
+    }
+    return dweight;
+  }
+  A hear_own(Index count, A weight, const A* later_key_sum, Rows<A> dkeys) const {
+    const Index dz = head_.sizes().normalizer_features;
+    A dweight = 0;
+    for (Index j = 0; j < count; ++j) {
+      dweight += dot<A>(rows().keys.row(j), later_key_sum, dz);
+      std::fill_n(dkeys.row(j), dz, A(0));
+      add_scaled(weight, later_key_sum, dkeys.row(j), dz);
+    }
+    return dweight;
+  }
+
+  /// The queries of strip s. Returns their part of dm_ii.
+  A read_strip(Index s, Start start, const CausalSums<A>& read,
+               const CausalReadGradient<A>& gradient, A* dweights, const IntraGradients<A>& keys) {
+    const GradientScratch<A>& w = rows();
+    const HeadSizes& n = head_.sizes();
+    const Rows<A> transposed = transpose_to(read.matrix, n.features, n.values, w.transposed);
+    Strip queries, ahead;
+    read_ahead(s, ahead);
+    A dweight = 0;
+    Index slot = sums().begin(s);
     do {  // at least once: a block without queries has the gradient 0
-      const Index count = queries_.count();
-      if (count > 0) append_keys(queries_.places()[count - 1]);
-      head_.gather_queries(queries_.tokens(), count, w);
-      scratch_.intra.score(w.queries, queries_.places(), count);
-      if (head_.sums()) sum_weights(count, read);
-      head_.divide(queries_.tokens(), count, w);
+      slot = read_slots(blocks_, block_, in_.query_mask, slot, sums().end(s), queries);
+      const Index count = queries.count;
+      head_.gather_queries(queries.tokens, count, w);
+      scratch_.intra.score(w.queries, queries.places, count);
+      if (head_.sums()) sum_weights(queries, read);
+      head_.divide(queries.tokens, count, w);
       head_.read_queries(count, transposed, w);
       scratch_.intra.multiply_values(w.dn);
-      Prefetch next = head_.next_queries(queries_.ahead());
-      const Strip& ahead = keys_.ahead();
+      Prefetch next = head_.next_queries(ahead);
       next.add(ahead.tokens, ahead.count, in_.k);
       next.add(ahead.tokens, ahead.count, in_.v);
       head_.accumulate_mixture(start, count, gradient.mixture, next, w);
@@ -119,56 +193,49 @@ class CausalBlockGradient {
       if (head_.sums()) {
         head_.differentiate_key_sum(count, w.dsums, read.key_sum, w, gradient.key_sum);
         if (own()) dweight += add_own(read.weight, keys);
-        head_.finish_own_queries(queries_.tokens(), count, dweights, w);
+        head_.finish_own_queries(queries.tokens, count, dweights, w);
       }
       scratch_.intra.add_queries(w.dqueries);
       scratch_.intra.add_keys(w.queries, keys.dkeys);
       scratch_.intra.add_values(read.weight, w.dn, keys.dvalues);
-      head_.finish_queries(queries_.tokens(), count, dweights, w);
+      head_.finish_queries(queries.tokens, count, dweights, w);
       start = Start::kTarget;
-    } while (queries_.next() > 0);
+    } while (slot < sums().end(s));
     return dweight;
   }
-
- private:
-  bool own() const { return head_.own(); }
-
-  /// Gathers the keys of slots 0..slot, in whole strips.
-  void append_keys(Index slot) {
-    const GradientScratch<A>& w = scratch_.strips;
-    while (keys_.more() && keys_.ahead().places[0] <= slot) {
-      const Index count = keys_.next();
-      gather_features(in_.k, keys_.tokens(), count, op_.key_map, w.raw, w.keys);
-      gather(in_.v, keys_.tokens(), count, w.values);
-      scratch_.intra.append(w.keys, w.values, keys_.places(), count);
-      if (!own()) continue;
-      gather_features(in_.normalizer_k, keys_.tokens(), count, op_.key_map, w.raw, w.keys);
-      scratch_.own_intra.append(w.keys, w.values, keys_.places(), count);
+  /// The tokens to prefetch: those before strip s, or the first ones of the next block.
+  void read_ahead(Index s, Strip& strip) const {
+    strip.count = 0;
+    if (s > 0) {
+      read_slots(blocks_, block_, in_.key_mask, sums().begin(s - 1), sums().end(s - 1), strip);
+    } else if (block_ + 1 < blocks_.blocks()) {
+      read_slots(blocks_, block_ + 1, in_.key_mask, 0, blocks_.block_size(block_ + 1), strip);
     }
   }
 
-  /// r_t, of the earlier blocks and of its own.
-  void sum_weights(Index count, const CausalRead<A>& read) {
-    const GradientScratch<A>& w = scratch_.strips;
-    head_.gather_own_queries(queries_.tokens(), count, w);
+  /// r_t, of earlier tokens and of the strip.
+  void sum_weights(const Strip& queries, const CausalSums<A>& read) {
+    const GradientScratch<A>& w = rows();
+    const Index count = queries.count;
+    head_.gather_own_queries(queries.tokens, count, w);
     head_.sum_weights(count, read.key_sum, w);
-    if (own()) scratch_.own_intra.score(w.own_queries, queries_.places(), count);
+    if (own()) scratch_.own_intra.score(w.own_queries, queries.places, count);
     const A* const sums = (own() ? scratch_.own_intra : scratch_.intra).score_sums();
-    for (Index s = 0; s < count; ++s) w.sums[s] += read.weight * sums[s];
+    for (Index r = 0; r < count; ++r) w.sums[r] += read.weight * sums[r];
   }
 
   /// dr_t.
   void differentiate_sums(Index count, A weight) {
-    const GradientScratch<A>& w = scratch_.strips;
-    for (Index s = 0; s < count; ++s) {
-      w.products[s] += weight * scratch_.intra.product_sums()[s];
+    const GradientScratch<A>& w = rows();
+    for (Index r = 0; r < count; ++r) {
+      w.products[r] += weight * scratch_.intra.product_sums()[r];
     }
     head_.differentiate_sums(count, w);
   }
 
   /// Adds dr_t's part for the denominator's own queries and keys; returns its part of dm_ii.
   A add_own(A weight, const IntraGradients<A>& keys) {
-    const GradientScratch<A>& w = scratch_.strips;
+    const GradientScratch<A>& w = rows();
     scratch_.own_intra.multiply_values(w.dn);  // without values: zeros
     const A dweight = scratch_.own_intra.finish(weight, w.dsums);
     scratch_.own_intra.add_queries(w.own_dqueries);
@@ -178,9 +245,10 @@ class CausalBlockGradient {
 
   const HeadGradient<T, Op>& head_;
   const Inputs<T>& in_;
+  const P& blocks_;
+  Index block_;
   const Op& op_;
   CausalGradientScratch<A> scratch_;
-  StripCursor<P> keys_, queries_;
 };
 
 }  // namespace detail

@@ -3,8 +3,8 @@
 /// \file
 /// The gradient of the causal form with a decaying mixing matrix (attention/causal_decay.hpp): that
 /// of causal.hpp, with scans over the blocks in place of products with a matrix (stage/decay.hpp).
-/// Cost: about 10*N*D*E + 20*M*R*D*E + 2.5*N*W*(D+E) flops, 2*N*D*E less with summaries that the
-/// forward kept; memory 3*M*D*(E+1) + N*(D+E) numbers.
+/// Cost: that of causal.hpp with 20*M*R*D*E flops in place of 3*M^2*D*E; memory 3*M*D*(E+1) +
+/// N*(D+E) numbers, and W/64*D*(E+1) a worker.
 
 #include <algorithm>
 
@@ -132,7 +132,6 @@ class CausalDecayGradient {
 
   void query_block(A own, Index i, A* dweights, const CausalGradientScratch<A>& scratch) const {
     const IntraGradients<A> keys = intra_of(i);
-    keys.clear(blocks_.block_size(i), sizes());
     downs_[i] = CausalBlockGradient<T, Blocks, Op>(head_, in_, blocks_, i, op_, scratch)
                     .run({own, mixtures_.kv.row(i), key_sums_.row(i)},
                          {dmixtures_.block(i), dkey_sums_.row(i)}, dweights, keys);

@@ -191,12 +191,16 @@ class HeadGradient {
   };
 
   /// dk, dv and the weights of the keys' map for a block.
-  /// \param gradient  dS_b [D,E]      \param key_sum_gradient  dz_b, or null
+  /// \param gradient  dS_b [D,E], or null for zeros, with `gathered`
+  /// \param key_sum_gradient  dz_b, or null
   /// \param gathered  rows of the block's kept keys; overwritten
   template <Partition P>
   void differentiate_keys(const P& blocks, Index b, const A* gradient, const A* key_sum_gradient,
                           A* dweights, const Worker& w, Gathered gathered = {}) const {
-    const Rows<A> transposed = transpose_to(gradient, sizes_.features, sizes_.values, w.transposed);
+    Rows<A> transposed;
+    if (gradient != nullptr) {
+      transposed = transpose_to(gradient, sizes_.features, sizes_.values, w.transposed);
+    }
     StripCursor strip(blocks, b, in_.key_mask);
     while (strip.next() > 0) {
       const Index tiles =
@@ -209,9 +213,7 @@ class HeadGradient {
       add_to_values(tokens, count, {gradient, sizes_.values}, next, w, gathered.dvalues);
       add_to_keys(tokens, count, transposed, own() ? nullptr : key_sum_gradient, next, dweights, w,
                   gathered.dkeys);
-      if (own() && key_sum_gradient != nullptr) {
-        add_to_own_keys(tokens, count, key_sum_gradient, dweights, w, gathered.own_dkeys);
-      }
+      if (own()) add_to_own_keys(tokens, count, key_sum_gradient, dweights, w, gathered.own_dkeys);
       gathered = {below(gathered.dkeys, count), below(gathered.dvalues, count),
                   below(gathered.own_dkeys, count)};
       next.finish();
@@ -238,8 +240,10 @@ class HeadGradient {
       }
     }
     const Rows<A> rows = fresh ? w.dvalues : gathered;
-    summary_adjoint_values<A>(fresh ? Start::kZero : Start::kTarget, w.keys, count, d, e, gradient,
-                              rows, &next);
+    if (gradient.data != nullptr) {
+      summary_adjoint_values<A>(fresh ? Start::kZero : Start::kTarget, w.keys, count, d, e,
+                                gradient, rows, &next);
+    }
     add_to_tokens(rows, tokens, count, dv);
   }
 
@@ -247,11 +251,14 @@ class HeadGradient {
   void add_to_keys(const Index* tokens, Index count, Rows<A> transposed, const A* key_sum_gradient,
                    Prefetch& next, A* dweights, const Worker& w, Rows<A> gathered) const {
     if (gradients_.k.absent() && dweights == nullptr) return;
-    gather(in_.v, tokens, count, w.values);
     const bool fresh = gathered.data == nullptr;
     const Rows<A> rows = fresh ? w.dkeys : gathered;
-    summary_adjoint_keys<A>(fresh ? Start::kZero : Start::kTarget, w.values, count, sizes_.features,
-                            sizes_.values, transposed, key_sum_gradient, rows, &next);
+    if (transposed.data != nullptr) {
+      gather(in_.v, tokens, count, w.values);
+      summary_adjoint_keys<A>(fresh ? Start::kZero : Start::kTarget, w.values, count,
+                              sizes_.features, sizes_.values, transposed, key_sum_gradient, rows,
+                              &next);
+    }
     add_features_adjoint(in_.k, tokens, count, op_.key_map, w.keys, rows, w.raw, gradients_.k,
                          dweights);
   }
@@ -263,7 +270,7 @@ class HeadGradient {
     const Rows<A> rows = fresh ? w.dkeys : gathered;
     for (Index s = 0; s < count; ++s) {
       if (fresh) std::fill_n(rows.row(s), dz, A(0));
-      add_to(key_sum_gradient, rows.row(s), dz);
+      if (key_sum_gradient != nullptr) add_to(key_sum_gradient, rows.row(s), dz);
     }
     gather_features(in_.normalizer_k, tokens, count, op_.key_map, w.raw, w.keys);
     add_features_adjoint(in_.normalizer_k, tokens, count, op_.key_map, w.keys, rows, w.raw,

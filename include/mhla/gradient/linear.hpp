@@ -3,10 +3,6 @@
 /// \file
 /// The gradient of plain linear attention (attention/linear.hpp): that of MHLA with a single block.
 ///
-/// Causal: the summary R of the earlier chunks runs forward, its gradient dR backward:
-///
-///     S~_c = R = sum_{b<c} S_b     dS_b = dR = sum_{c>b} dS~_c
-///
 /// Cost: 10*N*D*E flops (causal: plus 2.5*N*64*(D+E)); memory D*E numbers, causal N*(D+E) +
 /// N*D*E/64. Source: derived from arXiv:2006.16236.
 
@@ -53,79 +49,48 @@ requires CausalOperator<Op> std::size_t linear_causal_gradient_workspace_bytes(
 
 namespace detail {
 
-/// One head of the causal gradient.
+/// One head of the causal gradient: that of one causal block with no others before or behind it.
 template <Scalar T, class Op>
 class LinearCausalGradient {
   using A = accumulator_t<T>;
-  static constexpr Index kChunk = kStripTokens;
 
  public:
   LinearCausalGradient(const char* function, Arena& arena, const Inputs<T>& in, const Op& op)
       : in_(in),
         op_(op),
-        chunks_(in.q.rows, kChunk),
+        block_(in.q.rows, std::max<Index>(1, in.q.rows)),
         head_(in, op),
-        chunk_(function, arena, sizes(), 1),
-        running_(arena.take<A>(function, {padded_features(), sizes().values})),
+        earlier_(function, arena, 1, round_up(sizes().features, kRowAlignment), sizes().values),
         key_sum_(arena.take<A>(function, sizes().sum_features())),
-        dmixtures_(function, arena, chunks_.blocks(), sizes().features, sizes().values),
-        dkey_sums_(arena.take<A>(function, {chunks_.blocks(), sizes().sum_features()})),
+        dearlier_(function, arena, 1, sizes().features, sizes().values),
+        dkey_sum_(arena.take<A>(function, sizes().sum_features())),
         intra_(function, arena, in.q.rows, sizes()),
-        scratch_(function, arena, head_.raw(), sizes(), 1, 1, kChunk) {}
+        scratch_(function, arena, head_.raw(), sizes(), 1, 1, in.q.rows) {}
 
   void run(MatrixView<const T> dout, const Gradients<T>& gradients,
            const ParameterGradients<A>& sums) {
+    if (block_.blocks() == 0) return;
     head_.set(dout, gradients);
-    const Index features = sizes().sum_features();
-    clear_running();
-    for (Index c = 0; c < chunks_.blocks(); ++c) {
-      const IntraGradients<A> keys = intra_.from(chunks_.run(c, 0).begin);
-      keys.clear(chunks_.block_size(c), sizes());
-      CausalBlockGradient<T, Contiguous, Op>(head_, in_, chunks_, c, op_, scratch_)
-          .run({A(1), running_, key_sum_}, {dmixtures_.block(c), dkey_sums_ + c * features},
-               sums.query_map.data(), keys);
-      add_chunk(c);
-    }
-    clear_running();
-    for (Index c = chunks_.blocks() - 1; c >= 0; --c) {
-      const IntraGradients<A> keys = intra_.from(chunks_.run(c, 0).begin);
-      head_.differentiate_keys(chunks_, c, running_, head_.sums() ? key_sum_ : nullptr,
-                               sums.key_map.data(), scratch_.strips,
-                               {keys.dkeys, keys.dvalues, keys.own_dkeys});
-      add(dmixtures_, c, dkey_sums_ + c * features);
-    }
+    std::fill_n(earlier_.kv.data, sizes().features * sizes().values, A(0));
+    std::fill_n(key_sum_, sizes().sum_features(), A(0));
+    CausalBlockGradient<T, Contiguous, Op>(head_, in_, block_, 0, op_, scratch_)
+        .run({A(1), earlier_.kv.data, key_sum_}, {dearlier_.block(0), dkey_sum_},
+             sums.query_map.data(), intra_);
+    head_.differentiate_keys(block_, 0, nullptr, nullptr, sums.key_map.data(), scratch_.strips,
+                             {intra_.dkeys, intra_.dvalues, intra_.own_dkeys});
   }
 
  private:
   const HeadSizes& sizes() const { return head_.sizes(); }
-  Index padded_features() const { return round_up(sizes().features, kRowAlignment); }
-
-  void clear_running() const {
-    std::fill_n(running_, sizes().features * sizes().values, A(0));
-    std::fill_n(key_sum_, sizes().sum_features(), A(0));
-  }
-  /// R += S, z += z of a summary; or the same of gradients.
-  void add(const Summaries<A>& summaries, Index b, const A* key_sum) const {
-    for (Index slab = 0; slab < summaries.slabs(); ++slab) {
-      add_to<A>(summaries.block(b).row(slab), running_ + slab * kTile.slab * sizes().values,
-                summaries.slab_columns(slab));
-    }
-    add_to(key_sum, key_sum_, sizes().sum_features());
-  }
-  void add_chunk(Index c) const {
-    chunk_.summarize_alone(in_, chunks_, c, op_, scratch_.strips.key_scratch());
-    add(chunk_.values(), 0, chunk_.key_sum(0));
-  }
 
   const Inputs<T>& in_;
   const Op& op_;
-  Contiguous chunks_;
+  Contiguous block_;
   HeadGradient<T, Op> head_;
-  HeadSummaries<A> chunk_;  // S, z of one chunk
-  A* running_;              // R, then dR [D,E], readable up to padded rows
-  A* key_sum_;              // z of the earlier chunks, then dz of the later ones
-  Summaries<A> dmixtures_;  // dS~ of all chunks
-  A* dkey_sums_;            // dz~ of all chunks
+  Mixtures<A> earlier_;    // S~, zeros
+  A* key_sum_;             // z~, zeros
+  Summaries<A> dearlier_;  // their gradients, of which there is no use
+  A* dkey_sum_;
   IntraGradients<A> intra_;
   CausalGradientScratch<A> scratch_;
 };

@@ -26,6 +26,22 @@ struct Strip {
   Index places[kStripTokens];  ///< [count] positions in the block
 };
 
+/// Reads up to 64 kept tokens of slots [from, to) of a block of consecutive tokens.
+/// \return the slot behind those that were looked at
+template <Partition P>
+MHLA_NOINLINE Index read_slots(const P& blocks, Index block, Mask mask, Index from, Index to,
+                               Strip& strip) {
+  const Index begin = blocks.run(block, 0).begin;
+  strip.block = block;
+  strip.count = 0;
+  for (; from < to && strip.count < kStripTokens; ++from) {
+    if (!mask[begin + from]) continue;
+    strip.tokens[strip.count] = begin + from;
+    strip.places[strip.count++] = from;
+  }
+  return from;
+}
+
 /// The kept tokens of one block, strip by strip. Reads one strip ahead, past the end the first of
 /// the next block, so that its rows can be prefetched.
 template <Partition P>
