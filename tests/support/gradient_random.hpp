@@ -19,7 +19,7 @@ enum class Size {
   kSmall,  ///< a few tokens: every element can be differentiated by itself
   kAny,    ///< sizes lean to the edges: 0, 1, blocks that do not divide
   kMany,   ///< many blocks: more than are mixed together
-  kLong,   ///< long blocks: more than a strip of tokens
+  kLong,   ///< long blocks: more than a strip or two of tokens
 };
 
 /// Every eighth problem has many blocks, every eighth long ones.
@@ -41,7 +41,7 @@ inline AnyPartition draw_blocks(Random& rng, Size size, bool causal, bool equal)
   }
   std::vector<Index> sizes;
   for (Index n = 0; n < 150; n += sizes.back()) {
-    sizes.push_back(size == Size::kMany ? rng.integer(0, 6) : rng.integer(1, 150));
+    sizes.push_back(size == Size::kMany ? rng.integer(0, 6) : rng.integer(1, 250));
   }
   return AnyPartition::of(BlockSizes(sizes));
 }
