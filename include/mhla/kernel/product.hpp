@@ -143,7 +143,9 @@ void multiply_band(const Product<A>& p, Index row, Index rows, ColumnSpan within
     if (start == Start::kZero) multiply_together(any, start);
     return;
   }
-  if (common.begin >= common.end) return multiply_apart(any, start);
+  // Of many rows, a few columns in common are not worth a pass over C.
+  const Index few = rows > kTile.rows ? kTile.rows : 1;
+  if (common.end - common.begin < few) return multiply_apart(any, start);
   const bool before = any.begin < common.begin;
   if (before) multiply_apart({any.begin, common.begin}, start);
   multiply_together(common, before ? Start::kTarget : start);
