@@ -146,12 +146,13 @@ bool same_numbers(const Matrix<A>& a, const Matrix<A>& b) {
   return std::equal(a.data(), a.data() + a.size(), b.data(), b.data() + b.size(), same_number<A>);
 }
 
-/// A case of up to 40 rows; a single row is often long, others seldom. A depth may be more
-/// than a panel is multiplied with at a time.
+/// A case of up to 40 rows; a single row is often long, others seldom. A few cases have more rows and
+/// a depth that may be more than a panel is multiplied with at a time.
 template <class A>
 ProductCase<A> random_product(Random& rng) {
-  const Index rows = rng.chance(0.2) ? 1 : rng.integer(0, 40);
-  const Index depth = rng.chance(0.03) ? 2 * detail::kDepth<A> + 5 : 70;
+  const bool deep = rng.chance(0.06);
+  const Index rows = deep ? rng.integer(0, 80) : rng.chance(0.2) ? 1 : rng.integer(0, 40);
+  const Index depth = deep ? 2 * detail::kDepth<A> + 5 : 70;
   const bool wide = rows == 1 || rng.chance(0.1);
   return {rng, rows, rng.integer(0, wide ? 300 : 70), rng.integer(0, depth)};
 }

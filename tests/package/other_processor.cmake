@@ -29,7 +29,7 @@ execute_process(COMMAND ${emulator} ${WORK}/neon COMMAND_ERROR_IS_FATAL ANY)
 # g++ moves to the stack and back would be more: without read_after there are 48.
 set(by_hand 41)
 file(WRITE ${WORK}/tile.cpp "#include \"mhla/kernel/product.hpp\"
-template void mhla::detail::multiply_dense<float>(const mhla::detail::Product<float>&);\n")
+template void mhla::detail::multiply_panels<false, float>(const mhla::detail::Product<float>&);\n")
 execute_process(
   COMMAND ${compiler} -std=c++20 -O3 -DNDEBUG -I ${SOURCE}/include -isystem ${EIGEN} -c
           ${WORK}/tile.cpp -o ${WORK}/tile.o

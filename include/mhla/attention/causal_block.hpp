@@ -3,10 +3,10 @@
 /// \file
 /// One block of a causal form, strip by strip of 64 tokens. Queries read R, which is the mixture of
 /// the earlier blocks and the block's own earlier strips, and keys of their strip up to themselves
-/// (intra_block.hpp); then the strip joins R:
+/// (intra_block.hpp), in one product; then the strip joins R:
 ///
-///     o_t = (phi(q_t)^T R + m_ii sum_j (phi(q_t) . phi(k_j)) v_j^T) / den_t
-///     R  += m_ii phi(K)^T V                                              [D,E]
+///     O  = diag(1/den) [phi(Q) T] [R; V]     T = m_ii tril(phi(Q) phi(K)^T)     [strip,E]
+///     R += m_ii phi(K)^T V                                                      [D,E]
 ///
 /// So a token costs the same in blocks of any length. For the causal form and streams.
 
@@ -31,17 +31,18 @@ template <class A>
 struct CausalScratch {
   KeyScratch<A> keys;
   QueryScratch<A> queries;
-  Rows<A> scores;                   // [strip, strip]
-  PackedKeys<A> packed;             // m_ii phi(K) and V of a strip
+  PackedKeys<A> packed;             // m_ii phi(K) of a strip
   PackedKeys<A> normalizer_packed;  // of the denominator's own keys
+  A* read;                          // R, and V of a strip below it [D + strip, E]
 
   /// \param query_raw, key_raw  raw_size of the tokens
   CausalScratch(const char* function, Arena& arena, Index query_raw, Index key_raw,
                 const HeadSizes& n)
       : keys(function, arena, key_raw, n.widest(), n.values),
-        queries(function, arena, query_raw, n.features, n.normalizer_features, n.values),
-        scores(function, arena, kStripTokens, kStripTokens),
-        packed(function, arena, kStripTokens, n.features, n.values) {
+        queries(function, arena, query_raw, n.features + kStripTokens, n.normalizer_features,
+                n.values),
+        packed(function, arena, kStripTokens, n.features, 0),
+        read(arena.take<A>(function, {n.features + kStripTokens, n.values})) {
     if (n.own()) {
       normalizer_packed = PackedKeys<A>(function, arena, kStripTokens, n.normalizer_features, 0);
     }
@@ -53,7 +54,7 @@ struct CausalScratch {
 };
 
 /// What queries read of earlier tokens, and m_ii. It begins with the mixture of the earlier blocks;
-/// each strip of the block's own keys is added when its queries are read out.
+/// each strip of the block's own keys is added when its queries are read out, to R in scratch.
 template <class A>
 struct CausalSums {
   A weight;    ///< m_ii
@@ -79,37 +80,45 @@ class CausalBlock {
         keys_(blocks, i, in.key_mask) {}
 
   /// Writes the outputs.
-  /// \param add_last  whether the sums take in the last strip, too
+  /// \param add_last  whether the sums take in all strips; else their matrix stays as it is
   void read_out(MatrixView<T> out, bool add_last) {
     const Index tokens = blocks_.block_size(block_);
+    std::copy_n(sums_.matrix, n_.features * n_.values, scratch_.read);
+    bool several = false;  // strips
     Strip queries;
     for (Index slot = 0; slot < tokens;) {
       keys_.next();
-      pack();
+      gather_keys();
       const Index end = keys_.more() ? keys_.ahead().places[0] : tokens;
       while (slot < end) {
         slot = read_slots(blocks_, block_, in_.query_mask, slot, end, queries);
         if (queries.count > 0) read_strip(queries, out);
       }
-      if (add_last || keys_.more()) add_strip();
+      if (keys_.more()) {
+        add_strip(scratch_.read);
+        several = true;
+      } else if (add_last) {
+        if (several) std::copy_n(scratch_.read, n_.features * n_.values, sums_.matrix);
+        add_strip(sums_.matrix);
+      }
     }
   }
 
  private:
   const QueryScratch<A>& rows() const { return scratch_.queries; }
+  Rows<A> values() const { return {scratch_.read + n_.features * n_.values, n_.values}; }
 
-  /// Gathers a strip of keys.
-  void pack() {
-    pack(in_.k, in_.v, scratch_.packed);
-    if (n_.own()) {
-      pack(in_.normalizer_k, {nullptr, in_.k.rows, 0, 0}, scratch_.normalizer_packed);
-    }
+  /// Gathers a strip of keys and values.
+  void gather_keys() {
+    pack(in_.k, scratch_.packed);
+    if (n_.own()) pack(in_.normalizer_k, scratch_.normalizer_packed);
+    gather(in_.v, keys_.tokens(), keys_.count(), values());
   }
-  void pack(MatrixView<const T> k, MatrixView<const T> v, PackedKeys<A>& to) {
+  void pack(MatrixView<const T> k, PackedKeys<A>& to) {
     gather_features(k, keys_.tokens(), keys_.count(), op_.key_map, scratch_.keys.raw,
                     scratch_.keys.keys);
     to.clear();
-    to.append(scratch_.keys.keys, v, keys_.tokens(), keys_.places(), keys_.count(), sums_.weight);
+    to.append(scratch_.keys.keys, Rows<A>(), keys_.places(), keys_.count(), sums_.weight);
   }
 
   /// Writes the outputs of queries that see keys up to the strip's. The next ones are prefetched as
@@ -117,54 +126,53 @@ class CausalBlock {
   void read_strip(const Strip& queries, MatrixView<T> out) {
     const Index count = queries.count;
     const Strip& ahead = keys_.ahead();
-    Prefetch next(2 * tiles_of<A>(count, n_.values) + tiles_of<A>(count, kStripTokens),
-                  ahead.tokens, ahead.count, in_.q, out, in_.k, in_.v);
-    read_earlier(queries, next);
-    const bool sums = n_.sums != WeightSums::kNone;
-    if (sums) sum_earlier_weights(queries);
-    A* const r = sums ? rows().denominators : nullptr;
-    add_intra_block(rows().queries, queries.places, count, scratch_.packed, scratch_.scores,
-                    rows().outputs, n_.own() ? nullptr : r, &next);
+    Prefetch next(tiles_of<A>(count, n_.values) + tiles_of<A>(count, kStripTokens), ahead.tokens,
+                  ahead.count, in_.q, out, in_.k, in_.v);
+    const bool divides = n_.sums != WeightSums::kNone;
+    A* const r = rows().denominators;
+    Index seen[kStripTokens]{};
     if (n_.own()) {
-      add_intra_block(rows().normalizer_queries, queries.places, count, scratch_.normalizer_packed,
-                      scratch_.scores, rows().outputs, r);
+      score(in_.normalizer_q, queries, scratch_.normalizer_packed, rows().normalizer_queries, r,
+            seen, nullptr);
     }
-    if (sums) {
+    score(in_.q, queries, scratch_.packed, rows().queries, divides && !n_.own() ? r : nullptr, seen,
+          &next);
+    if (divides) {
       op_.normalizer.denominators(static_cast<const A*>(r), count, r);
-      divide_rows(rows().outputs, count, n_.values, r, rows().factors);
+      reciprocals(r, count, rows().factors);
     }
+    ColumnSpan spans[kStripTokens];
+    for (Index s = 0; s < count; ++s) spans[s] = {0, n_.features + seen[s]};
+    write_outputs(rows(), queries.tokens, count, out, [&](Rows<A> to) {
+      multiply<A>({.out = to,
+                   .a = rows().queries.matrix(count, spans[count - 1].end),
+                   .b = {scratch_.read, n_.values},
+                   .cols = n_.values,
+                   .factors = divides ? rows().factors : nullptr,
+                   .spans = spans,
+                   .next = &next});
+      if (divides) divide_others(to, count, n_.values, r, rows().factors);
+    });
     next.finish();
-    scatter(rows().outputs, queries.tokens, count, out);
   }
 
-  /// outputs = phi(Q) R for a strip of queries.
-  void read_earlier(const Strip& queries, Prefetch& next) {
-    gather_queries(in_.q, queries.tokens, queries.count, op_.query_map, static_cast<A>(op_.scale),
-                   rows().raw, rows().queries);
-    multiply<A>({.out = rows().outputs,
-                 .a = rows().queries.matrix(queries.count, n_.features),
-                 .b = {sums_.matrix, n_.values},
-                 .cols = n_.values,
-                 .next = &next});
+  /// phi(q) of some queries into rows `to`, T behind the numerator's features, and r_t unless null.
+  void score(MatrixView<const T> q, const Strip& queries, const PackedKeys<A>& keys, Rows<A> to,
+             A* r, Index* seen, Prefetch* next) {
+    const Index count = queries.count;
+    gather_queries(q, queries.tokens, count, op_.query_map, static_cast<A>(op_.scale), rows().raw,
+                   to);
+    if (r != nullptr) sum_weights(to, count, n_.sum_features(), sums_.key_sum, r);
+    score_intra_block(to, queries.places, count, keys, rows().queries.right_of(n_.features), seen,
+                      r, next);
   }
 
-  /// Earlier tokens' part of r_t, for a strip of queries.
-  void sum_earlier_weights(const Strip& queries) {
-    if (n_.own()) {
-      gather_queries(in_.normalizer_q, queries.tokens, queries.count, op_.query_map,
-                     static_cast<A>(op_.scale), rows().raw, rows().normalizer_queries);
-    }
-    sum_weights(rows().normalizer_queries, queries.count, n_.sum_features(), sums_.key_sum,
-                rows().denominators);
-  }
-
-  /// Adds the strip's keys to what later queries read.
-  void add_strip() {
-    const PackedKeys<A>& strip = scratch_.packed;
-    const PackedKeys<A>& keys = n_.own() ? scratch_.normalizer_packed : strip;
-    multiply<A>({.out = {sums_.matrix, n_.values},
-                 .a = strip.keys(0).matrix(n_.features, strip.count()),
-                 .b = strip.values(0),
+  /// Adds the strip's keys to R at `matrix` and z.
+  void add_strip(A* matrix) {
+    const PackedKeys<A>& keys = n_.own() ? scratch_.normalizer_packed : scratch_.packed;
+    multiply<A>({.out = {matrix, n_.values},
+                 .a = scratch_.packed.keys(0).matrix(n_.features, keys.count()),
+                 .b = values(),
                  .cols = n_.values,
                  .start = Start::kTarget});
     for (Index j = 0; j < n_.sum_features(); ++j) {
@@ -183,7 +191,7 @@ class CausalBlock {
 };
 
 /// Writes the outputs of block i.
-/// \param add_last  whether `sums` take in the last strip of the block, too
+/// \param add_last  whether `sums` take in all strips of the block; else their matrix stays
 template <Scalar T, class A, Partition P, class Op>
 void read_causal_block(const Inputs<T>& in, const P& blocks, Index i, const Op& op,
                        const HeadSizes& sizes, const CausalSums<A>& sums,

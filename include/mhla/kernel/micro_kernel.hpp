@@ -36,6 +36,7 @@ struct Product {
   Prefetch* next = nullptr;
   /// B lies beyond L2, its rows apart: while a panel of it is read the next one may be prefetched.
   bool beyond_l2 = false;
+  ColumnSpan within{};  ///< the columns of A to multiply, where it has spans; set by multiply()
 };
 
 template <class A>
@@ -56,14 +57,58 @@ MHLA_INLINE inline void for_each_row(const Rows<A>& c, Index row, Index col, con
   }
 }
 
+/// The columns that any and that all of some rows of A have.
+struct TileSpans {
+  ColumnSpan any{}, all{};
+
+  TileSpans() = default;
+  /// `all` is empty at the end of `any` where the rows have no column in common.
+  TileSpans(const ColumnSpan* spans, int rows, ColumnSpan within)
+      : any{within.end, within.begin}, all(within) {
+    for (int r = 0; r < rows; ++r) {
+      const ColumnSpan own = ColumnSpan::both(within, spans[r]);
+      all = ColumnSpan::both(all, own);
+      if (own.begin < own.end) any = ColumnSpan::either(any, own);
+    }
+    if (any.begin > any.end) any = {within.begin, within.begin};
+    if (all.begin >= all.end) all = {any.end, any.end};
+  }
+};
+
+/// Columns [k, end) of A, which only some rows of a tile have, times rows of B. Strides and steps
+/// are bytes, pointers those of multiply_tiles.
+template <class P, int kRows, int kVectors, class A>
+MHLA_INLINE inline void multiply_some(const ColumnSpan* spans, Index k, Index end, Index a_row,
+                                      Index a_step, Index b_step, const A*& left, const A*& below,
+                                      const A*& right, P (&sum)[kRows][kVectors]) {
+  for (; k < end; ++k) {
+    P b[kVectors];
+    MHLA_UNROLL
+    for (int v = 0; v < kVectors; ++v) b[v] = load<A, P>(right + v * kLanes<P>);
+    MHLA_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      if (k < spans[r].begin || k >= spans[r].end) continue;
+      const A* const a = r < 4 ? plus_bytes(left, r * a_row) : plus_bytes(below, (r - 4) * a_row);
+      const P factor = Eigen::internal::pset1<P>(*a);
+      MHLA_UNROLL
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = multiply_add(factor, b[v], sum[r][v]);
+    }
+    left = plus_bytes(left, a_step);
+    below = plus_bytes(below, a_step);
+    right = plus_bytes(right, b_step);
+  }
+}
+
 /// The micro-kernel: tiles of kRows rows and kVectors packets, from row `row` down as many as fit,
 /// whose first column is `col`. Few integers live in its loop: g++ spills the others to vector
 /// registers, where they queue behind the multiply-adds.
+/// \tparam kSpans  A has spans: beside the columns that all rows of a tile have, each row takes its
+///                 own into the same registers
 /// \return the first row that is left
-template <class P, int kRows, int kVectors, class A>
+template <class P, int kRows, int kVectors, bool kSpans, class A>
 MHLA_NOINLINE Index multiply_tiles(const Product<A>& p, Index row, Index col) {
   constexpr Index kWidth = kLanes<P>;
-  const Index depth = p.a.cols;
+  Index depth = p.a.cols;
   // Strides in bytes, or g++ writes one more loop for a stride of one number.
   constexpr Index kSize = sizeof(A);
   const Index a_row = kSize * p.a.row_stride, a_step = in_register(kSize * p.a.col_stride);
@@ -71,6 +116,11 @@ MHLA_NOINLINE Index multiply_tiles(const Product<A>& p, Index row, Index col) {
   const A* first = p.a.data + row * p.a.row_stride;  // of the tile
   for (; p.a.rows - row >= kRows; row += kRows) {
     if (kRows == 6 && p.a.rows - row == 8) break;  // two tiles of 4
+    TileSpans spans;
+    if constexpr (kSpans) {
+      spans = TileSpans(p.spans + row, kRows, p.within);
+      depth = spans.all.end - spans.all.begin;
+    }
     const Prefetch::Lines next = p.next == nullptr ? Prefetch::Lines{} : p.next->share(depth);
     P sum[kRows][kVectors];
     if (p.start == Start::kZero) {
@@ -86,12 +136,18 @@ MHLA_NOINLINE Index multiply_tiles(const Product<A>& p, Index row, Index col) {
       });
     }
     const A* left = first;  // rows 0 to 3 at column k
+    if constexpr (kSpans) left = plus_bytes(left, spans.any.begin * a_step);
     const A* below = in_register(plus_bytes(left, kRows > 4 ? 4 * a_row : 0));  // the others
     first = plus_bytes(first, kRows * a_row);
     const A* right = p.b.data + col;  // row k
+    if constexpr (kSpans) right += spans.any.begin * p.b.stride;
     Index beyond_l2 = p.beyond_l2;
     const Product<A>* product = &p;
     on_stack(product), on_stack(row), on_stack(col), on_stack(first);
+    if constexpr (kSpans) {
+      multiply_some(product->spans + row, spans.any.begin, spans.all.begin, a_row, a_step, b_step,
+                    left, below, right, sum);
+    }
     for (Index k = 0; k < depth; ++k) {
       if (k < next.count) next.fetch(k);
       // Or g++ writes the loop once more, with another move between registers.
@@ -117,6 +173,10 @@ MHLA_NOINLINE Index multiply_tiles(const Product<A>& p, Index row, Index col) {
       left = plus_bytes(left, a_step);
       below = plus_bytes(below, a_step);
       right = plus_bytes(right, b_step);
+    }
+    if constexpr (kSpans) {
+      multiply_some(product->spans + row, spans.all.end, spans.any.end, a_row, a_step, b_step, left,
+                    below, right, sum);
     }
     if (product->factors != nullptr) {
       MHLA_UNROLL

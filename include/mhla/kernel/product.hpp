@@ -6,9 +6,9 @@
 ///     C[r, :] (+)= sum_k A[r, k] B[k, :]        C [rows,cols], A [rows,depth], B [depth,cols]
 ///
 /// A tile of R rows by V packets of C stays in registers while k runs; elements of A are broadcast,
-/// rows of B are loaded. A has any strides; columns of B and C are contiguous; rows of C may be
-/// tokens of a tensor. Each accumulator type has one micro-kernel (micro_kernel.hpp), which
-/// banded products use too.
+/// rows of B are loaded. A has any strides, and each of its rows all columns or a span of them;
+/// columns of B and C are contiguous; rows of C may be tokens of a tensor. Each accumulator type
+/// has one micro-kernel (micro_kernel.hpp).
 ///
 /// Law: every element of C is one chain of multiply-adds over k in ascending order, started from 0
 /// or from C. Its bits depend neither on its place in a tile, nor on alignment, nor on how a long
@@ -42,27 +42,36 @@ inline constexpr Index kDepth = 24576 / (kPanel<A> * Index{sizeof(A)});
 
 /// The rows of a panel of kVectors packets at column `col`, in tiles of kRows rows as long as these
 /// fit, then one by one.
-template <class P, int kVectors, int... kRows, class A>
+template <bool kSpans, class P, int kVectors, int... kRows, class A>
 MHLA_NOINLINE void multiply_panel(const Product<A>& p, Index col) {
-  if (p.a.cols > kDepth<A> && p.a.rows > 4 * kTile.rows) {
+  const ColumnSpan within = kSpans ? p.within : ColumnSpan{0, p.a.cols};
+  if (within.end - within.begin > kDepth<A> && p.a.rows > 4 * kTile.rows) {
     Product<A> part = p;
-    for (Index k = 0; k < p.a.cols; k += kDepth<A>) {
-      part.a = {p.a.data + k * p.a.col_stride, p.a.rows, std::min(kDepth<A>, p.a.cols - k),
-                p.a.row_stride, p.a.col_stride};
-      part.b = p.b.below(k);
-      part.start = k == 0 ? p.start : Start::kTarget;
-      part.factors = k + kDepth<A> < p.a.cols ? nullptr : p.factors;
-      multiply_panel<P, kVectors, kRows...>(part, col);
+    for (Index k = within.begin; k < within.end; k += kDepth<A>) {
+      const Index end = std::min(k + kDepth<A>, within.end);
+      if constexpr (kSpans) {
+        part.within = {k, end};
+      } else {
+        part.a = {p.a.data + k * p.a.col_stride, p.a.rows, end - k, p.a.row_stride, p.a.col_stride};
+        part.b = p.b.below(k);
+      }
+      part.start = k == within.begin ? p.start : Start::kTarget;
+      part.factors = end < within.end ? nullptr : p.factors;
+      multiply_panel<kSpans, P, kVectors, kRows...>(part, col);
     }
     return;
   }
   Index row = 0;
-  const auto tiles = [&]<int kTileRows>() {
-    row = multiply_tiles<P, kTileRows, kVectors>(p, row, col);
+  const auto tiles = [&]<int kTileRows>() {  // with spans full ones alone, for users' compile time
+    if constexpr (!kSpans || kTileRows >= kTile.rows) {
+      row = multiply_tiles<P, kTileRows, kVectors, kSpans>(p, row, col);
+    }
   };
   (tiles.template operator()<kRows>(), ...);
   const ColumnSpan cols{col, col + kVectors * kLanes<P>};
-  for (; row < p.a.rows; ++row) multiply_row(p, row, {0, p.a.cols}, cols, p.start);
+  for (; row < p.a.rows; ++row) {
+    multiply_row(p, row, kSpans ? ColumnSpan::both(within, p.spans[row]) : within, cols, p.start);
+  }
 }
 
 /// Long rows of B, as mixing reads them, come from L2, a page or so apart. A pair of packets of
@@ -74,82 +83,45 @@ inline constexpr Index kTallRows = 4 * kTile.narrow_rows;
 template <class A>
 inline constexpr Index kLongRow = 32 * kLanes<Packet<A>>;
 
-/// C (+)= A B of a dense A, in panels of columns from the widest to single ones.
-template <class A>
-MHLA_NOINLINE void multiply_dense(const Product<A>& p) {
+/// C (+)= A B in panels of columns from the widest to single ones.
+template <bool kSpans, class A>
+MHLA_NOINLINE void multiply_panels(const Product<A>& p) {
   using P = Packet<A>;
   using Half = typename Eigen::internal::unpacket_traits<P>::half;
   constexpr Index kWidth = kLanes<P>;
   eigen_assert(p.b.order == nullptr);
-  if (p.a.rows == 1) return multiply_row(p, 0, {0, p.a.cols}, {0, p.cols}, p.start);
+  if (p.a.rows == 1) {
+    return multiply_row(p, 0, kSpans ? p.spans[0] : ColumnSpan{0, p.a.cols}, {0, p.cols}, p.start);
+  }
   Index col = 0;
   if constexpr (kTile.vectors > 2) {  // until what is left is a whole number of pairs
-    const bool in_pairs = kPairsFillLines && p.a.rows >= kTallRows && p.cols >= kLongRow<A>;
+    const bool in_pairs =
+        !kSpans && kPairsFillLines && p.a.rows >= kTallRows && p.cols >= kLongRow<A>;
     Index left = in_pairs ? 0 : p.cols / kWidth;
     for (; left > 4 || left == 3; left -= kTile.vectors, col += kPanel<A>) {
-      multiply_panel<P, kTile.vectors, kTile.rows, 4, 2>(p, col);
+      multiply_panel<kSpans, P, kTile.vectors, kTile.rows, 4, 2>(p, col);
     }
   }
   for (; col + 2 * kWidth <= p.cols; col += 2 * kWidth) {
-    multiply_panel<P, 2, kTile.narrow_rows, 4, 2>(p, col);
+    multiply_panel<kSpans, P, 2, kTile.narrow_rows, 4, 2>(p, col);
   }
-  for (; col + kWidth <= p.cols; col += kWidth) multiply_panel<P, 1, kTile.narrow_rows>(p, col);
-  if constexpr (kWidth > 4 && kLanes<Half> < kWidth) {
-    for (; col + kLanes<Half> <= p.cols; col += kLanes<Half>) {
-      multiply_panel<Half, 1, kTile.narrow_rows>(p, col);
+  if constexpr (kSpans) {
+    for (Index row = 0; row < p.a.rows && col < p.cols; ++row) {
+      multiply_row(p, row, p.spans[row], {col, p.cols}, p.start);
     }
-  }
-  if constexpr (kWidth > 1) {
-    for (; col < p.cols; ++col) multiply_panel<A, 1, kTile.narrow_rows>(p, col);
-  }
-}
-
-/// Columns `within` of a banded A in rows [row, row + rows). The columns that all of these rows
-/// have are one product; those before and behind are left to fewer rows at a time: a tile, then a
-/// single row.
-template <class A>
-void multiply_band(const Product<A>& p, Index row, Index rows, ColumnSpan within, Start start) {
-  ColumnSpan common = within, any{within.end, within.begin};
-  for (Index r = row; r < row + rows; ++r) {
-    const ColumnSpan own = ColumnSpan::both(within, p.spans[r]);
-    common = ColumnSpan::both(common, own);
-    if (own.begin < own.end) any = ColumnSpan::either(any, own);
-  }
-  any.end = std::max(any.begin, any.end);
-  const auto multiply_together = [&](ColumnSpan span, Start first) {
-    Product<A> part = p;
-    part.out = p.out.below(row);
-    part.a = {p.a.data + row * p.a.row_stride + span.begin * p.a.col_stride, rows,
-              span.end - span.begin, p.a.row_stride, p.a.col_stride};
-    part.b = p.b.below(span.begin);
-    part.start = first;
-    multiply_dense(part);
-  };
-  const auto multiply_apart = [&](ColumnSpan span, Start first) {
-    const Index step = rows > kTile.rows ? kTile.rows : 1;
-    for (Index r = row; r < row + rows; r += step) {
-      if (step > 1) {
-        multiply_band(p, r, std::min(step, row + rows - r), span, first);
-        continue;
-      }
-      ColumnSpan own = ColumnSpan::both(span, p.spans[r]);
-      own.end = std::max(own.begin, own.end);
-      if (own.begin < own.end || first == Start::kZero) {
-        multiply_row(p, r, own, {0, p.cols}, first);
+  } else {
+    for (; col + kWidth <= p.cols; col += kWidth) {
+      multiply_panel<false, P, 1, kTile.narrow_rows>(p, col);
+    }
+    if constexpr (kWidth > 4 && kLanes<Half> < kWidth) {
+      for (; col + kLanes<Half> <= p.cols; col += kLanes<Half>) {
+        multiply_panel<false, Half, 1, kTile.narrow_rows>(p, col);
       }
     }
-  };
-  if (any.begin == any.end) {
-    if (start == Start::kZero) multiply_together(any, start);
-    return;
+    if constexpr (kWidth > 1) {
+      for (; col < p.cols; ++col) multiply_panel<false, A, 1, kTile.narrow_rows>(p, col);
+    }
   }
-  // Of many rows, a few columns in common are not worth a pass over C.
-  const Index few = rows > kTile.rows ? kTile.rows : 1;
-  if (common.end - common.begin < few) return multiply_apart(any, start);
-  const bool before = any.begin < common.begin;
-  if (before) multiply_apart({any.begin, common.begin}, start);
-  multiply_together(common, before ? Start::kTarget : start);
-  if (common.end < any.end) multiply_apart({common.end, any.end}, Start::kTarget);
 }
 
 /// Tiles of a product with C [rows,cols], about.
@@ -160,13 +132,10 @@ constexpr Index tiles_of(Index rows, Index cols) {
 
 template <class A>
 void multiply(const Product<A>& p) {
-  if (p.spans == nullptr) return multiply_dense(p);
-  Product<A> band = p;
-  band.factors = nullptr;  // until all parts are added
-  multiply_band(band, 0, p.a.rows, {0, p.a.cols}, p.start);
-  for (Index r = 0; p.factors != nullptr && r < p.a.rows; ++r) {
-    scale(p.factors[r], p.out.row(r), p.cols);
-  }
+  if (p.spans == nullptr) return multiply_panels<false>(p);
+  Product<A> banded = p;
+  banded.within = {0, p.a.cols};
+  multiply_panels<true>(banded);
 }
 
 /// Writes `bias` [c.cols] to all rows of c, or nothing if it is null.

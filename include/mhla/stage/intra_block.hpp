@@ -4,11 +4,11 @@
 /// Stage 5' of 5, causal only: what queries see of a strip of 64 keys of their own block.
 ///
 ///     T      = m_ii tril(phi(Q) phi(K)^T)     [64,64]
-///     O     += T V                            [64,E]
 ///     den_t += sum_j T_tj                     [64]
 ///
-/// Query t sees the kept keys of the strip up to its own slot. Later keys enter no sum, not even
-/// multiplied by zero.
+/// and outputs T V, which attention/causal_block.hpp adds up with what lies before. Query t sees
+/// the kept keys of the strip up to its own slot. Later keys enter no sum, not even multiplied by
+/// zero.
 ///
 /// Adjoint, with P = phi(Q) phi(K)^T, the gradients dn_t of the numerators and dden_t of the
 /// denominators (read_out.hpp), over the pairs t, j that see each other:
@@ -32,20 +32,18 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Adds the visible keys of a strip to the outputs of its queries, and the sums of the weights to
-/// `denominators` unless that is null.
+/// T of a strip's queries and keys, and adds the sums of its rows to `sums` unless that is null.
 /// \param places  [count] slots of the queries, ascending
 /// \param keys    the strip's keys times m_ii with slots as places
-/// \param scores  room for [strip, strip]
+/// \param scores  T [strip, strip]
+/// \param seen    [strip] keys that each query sees
 template <class A>
-void add_intra_block(Rows<A> queries, const Index* places, Index count, const PackedKeys<A>& keys,
-                     Rows<A> scores, Rows<A> outputs, A* denominators, Prefetch* next = nullptr) {
-  Index seen[kStripTokens]{};  // keys that each query sees
+void score_intra_block(Rows<A> queries, const Index* places, Index count, const PackedKeys<A>& keys,
+                       Rows<A> scores, Index* seen, A* sums, Prefetch* next = nullptr) {
   for (Index r = 0; r < count; ++r) seen[r] = keys.visible(places[r]);
   keys.score(queries, seen, count, 0, scores, next);
-  keys.add_values(scores, seen, count, 0, outputs, next);
-  if (denominators == nullptr) return;
-  for (Index r = 0; r < count; ++r) denominators[r] += sum(scores.row(r), seen[r]);
+  if (sums == nullptr) return;
+  for (Index r = 0; r < count; ++r) sums[r] += sum(scores.row(r), seen[r]);
 }
 
 /// The adjoint of a strip of keys and queries that see some of them. Call order: set, then for

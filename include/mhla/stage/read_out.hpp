@@ -65,13 +65,25 @@ void gather_queries(MatrixView<const T> q, const Index* tokens, Index count, con
   for (Index s = 0; s < count; ++s) scale(factor, queries.row(s), map.features(q.cols));
 }
 
+/// Calls write(rows) with rows for the outputs of tokens[0..count): where they are in `out`, or of
+/// scratch, from which they are stored.
+template <class A, Scalar T, class Write>
+void write_outputs(const QueryScratch<A>& scratch, const Index* tokens, Index count,
+                   MatrixView<T> out, const Write& write) {
+  if constexpr (std::is_same_v<T, A>) {
+    if (out.col_stride == 1) return write(Rows<A>{out.data, out.row_stride, tokens});
+  }
+  write(scratch.outputs);
+  scatter(scratch.outputs, tokens, count, out);
+}
+
 /// Rows tokens[0..count) of out = queries * S~ / denominators, from `scratch`. Prefetches `next`.
 /// \param g  mixture of a group
 template <Scalar T, class A>
 void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index count,
                    const Mixtures<A>& mixtures, Index g, Prefetch& next, MatrixView<T> out) {
   reciprocals(scratch.denominators, count, scratch.factors);
-  const auto multiply_to = [&](Rows<A> rows) {
+  write_outputs(scratch, tokens, count, out, [&](Rows<A> rows) {
     multiply<A>({.out = rows,
                  .a = scratch.queries.matrix(count, mixtures.features),
                  .b = {mixtures.kv.row(g), out.cols},
@@ -80,15 +92,7 @@ void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index co
                  .next = &next,
                  .beyond_l2 = mixtures.beyond_l2});
     divide_others(rows, count, out.cols, scratch.denominators, scratch.factors);
-  };
-  if constexpr (std::is_same_v<T, A>) {
-    if (out.col_stride == 1) {
-      multiply_to({out.data, out.row_stride, tokens});
-      return;
-    }
-  }
-  multiply_to(scratch.outputs);
-  scatter(scratch.outputs, tokens, count, out);
+  });
 }
 
 /// From sums r of weights: factors = scale / den, and their slopes = scale f'(scale r) / den.
