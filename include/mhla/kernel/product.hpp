@@ -130,12 +130,40 @@ constexpr Index tiles_of(Index rows, Index cols) {
   return ceil_div(rows, kTile.rows) * ceil_div(cols, kPanel<A>);
 }
 
+/// The rows of a banded A from `row` on, by tiles, whose spans lie so near each other that together
+/// they are at most twice the widest: a panel goes over the rows of B that any of them has, which
+/// are pages apart where a band is long. Sets the part's rows and columns.
+template <class A>
+void take_near_rows(const Product<A>& p, Index row, Product<A>& part) {
+  ColumnSpan any{p.a.cols, 0};
+  Index rows = 0, widest = 0;
+  while (row + rows < p.a.rows) {
+    ColumnSpan more = any;
+    const Index end = std::min(rows + kTile.rows, p.a.rows - row);
+    for (Index r = rows; r < end; ++r) {
+      const ColumnSpan own = p.spans[row + r];
+      if (own.begin < own.end) more = ColumnSpan::either(more, own);
+      widest = std::max(widest, own.end - own.begin);
+    }
+    if (rows > 0 && more.end - more.begin > 2 * widest) break;
+    any = more;
+    rows = end;
+  }
+  part.out = p.out.below(row);
+  part.a = p.a.middle_rows(row, rows);
+  part.factors = p.factors == nullptr ? nullptr : p.factors + row;
+  part.spans = p.spans + row;
+  part.within = {any.begin, std::max(any.begin, any.end)};
+}
+
 template <class A>
 void multiply(const Product<A>& p) {
   if (p.spans == nullptr) return multiply_panels<false>(p);
-  Product<A> banded = p;
-  banded.within = {0, p.a.cols};
-  multiply_panels<true>(banded);
+  Product<A> part = p;
+  for (Index row = 0; row < p.a.rows; row += part.a.rows) {
+    take_near_rows(p, row, part);
+    multiply_panels<true>(part);
+  }
 }
 
 /// Writes `bias` [c.cols] to all rows of c, or nothing if it is null.
