@@ -146,8 +146,8 @@ bool same_numbers(const Matrix<A>& a, const Matrix<A>& b) {
   return std::equal(a.data(), a.data() + a.size(), b.data(), b.data() + b.size(), same_number<A>);
 }
 
-/// A case of up to 40 rows; a single row is often long, others seldom. A few cases have more rows and
-/// a depth that may be more than a panel is multiplied with at a time.
+/// A case of up to 40 rows; a single row is often long, others seldom. A few cases have more rows,
+/// and a depth that may be more than a panel is multiplied with at a time.
 template <class A>
 ProductCase<A> random_product(Random& rng) {
   const bool deep = rng.chance(0.06);

@@ -44,12 +44,6 @@ class HeadSummaries {
       write(in, blocks, b, op, scratch, summary, key_sum(share_.first + b));
     });
   }
-  /// Writes those of block b into place 0.
-  template <Scalar T, Partition P, class Op>
-  void summarize_alone(const Inputs<T>& in, const P& blocks, Index b, const Op& op,
-                       const KeyScratch<A>& scratch) const {
-    write(in, blocks, b, op, scratch, values_.block(0), key_sum(0));
-  }
   /// Calls f(rows, columns) for every array with a row a block.
   template <class F>
   void for_each_array(F&& f) const {

@@ -62,8 +62,8 @@ MHLA_NOINLINE void multiply_panel(const Product<A>& p, Index col) {
     return;
   }
   Index row = 0;
-  const auto tiles = [&]<int kTileRows>() {  // with spans full ones alone, for users' compile time
-    if constexpr (!kSpans || kTileRows >= kTile.rows) {
+  const auto tiles = [&]<int kTileRows>() {  // with spans none of 2, for users' compile time
+    if constexpr (!kSpans || kTileRows >= 4) {
       row = multiply_tiles<P, kTileRows, kVectors, kSpans>(p, row, col);
     }
   };
