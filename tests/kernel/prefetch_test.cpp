@@ -20,6 +20,7 @@ void prefetched(const void* line);
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <numeric>
 #include <vector>
 
 #include "support/random.hpp"
@@ -106,6 +107,20 @@ TEST(Prefetch, FetchesTheLinesOfItsRowsRowByRow) {
     Prefetch prefetch(tiles, order.data(), std::ssize(order), x, y);
     prefetch.add(other.data(), std::ssize(other), x);
     EXPECT_EQ(fetched(tiles, steps, prefetch), expected);
+  }
+}
+
+TEST(Prefetch, MovesOnToTheSameRowsFurtherRight) {
+  alignas(64) static float numbers[10000];
+  const MatrixView<const float> x(numbers, 20, 48, 480);
+  std::vector<Index> order(static_cast<std::size_t>(x.rows));
+  std::iota(order.begin(), order.end(), Index{0});
+  Prefetch prefetch(7, nullptr, x.rows, x);
+  for (Index col = 0; col < 480; col += 96) {
+    std::vector<const void*> expected;
+    append_lines(expected, order, {x.data + col, x.rows, x.cols, x.row_stride});
+    EXPECT_EQ(fetched(7, 64, prefetch), expected) << "from column " << col;
+    prefetch.move(96 * sizeof(float));
   }
 }
 

@@ -36,6 +36,12 @@ TYPED_TEST(ProductOf, WhatIsPrefetchedMeanwhileChangesNoBit) {
   test::expect_prefetch_changes_nothing<TypeParam>(kMultiply);
 }
 
+TYPED_TEST(ProductOf, StretchesOfItsColumnsAreTheWhole) {
+  const auto multiply = [](const auto& product) { detail::multiply_stretches(product); };
+  test::expect_chains<TypeParam>(multiply);
+  test::expect_prefetch_changes_nothing<TypeParam>(multiply);
+}
+
 TYPED_TEST(ProductOf, NoDepthWritesZeroOrLeavesTheTarget) {
   using A = TypeParam;
   std::vector<A> c(12, A(3));

@@ -34,8 +34,6 @@ struct Product {
   const ColumnSpan* spans = nullptr;
   /// Lines to prefetch, a share with every tile, or null.
   Prefetch* next = nullptr;
-  /// B lies beyond L2, its rows apart: while a panel of it is read the next one may be prefetched.
-  bool beyond_l2 = false;
   ColumnSpan within{};  ///< the columns of A to multiply, where it has spans; set by multiply()
 };
 
@@ -141,7 +139,6 @@ MHLA_NOINLINE Index multiply_tiles(const Product<A>& p, Index row, Index col) {
     first = plus_bytes(first, kRows * a_row);
     const A* right = p.b.data + col;  // row k
     if constexpr (kSpans) right += spans.any.begin * p.b.stride;
-    Index beyond_l2 = p.beyond_l2;
     const Product<A>* product = &p;
     on_stack(product), on_stack(row), on_stack(col), on_stack(first);
     if constexpr (kSpans) {
@@ -152,13 +149,6 @@ MHLA_NOINLINE Index multiply_tiles(const Product<A>& p, Index row, Index col) {
       if (k < next.count) next.fetch(k);
       // Or g++ writes the loop once more, with another move between registers.
       if constexpr (kRows * kVectors > 16) side_effect();
-      if constexpr (kTile.prefetches_panels) {
-        beyond_l2 = in_register(beyond_l2);  // or g++ writes the loop once more
-        if (beyond_l2 != 0) {
-          MHLA_UNROLL
-          for (int v = 0; v < kVectors; ++v) prefetch_l2(right + (kVectors + v) * kWidth);
-        }
-      }
       P b[kVectors];
       MHLA_UNROLL
       for (int v = 0; v < kVectors; ++v) b[v] = load<A, P>(right + v * kWidth);

@@ -46,7 +46,7 @@ class Prefetch {
     MHLA_INLINE void fetch(Index i) const { prefetch_l2(pieces[i / kPiece] + i % kPiece * kLine); }
   };
 
-  /// Rows order[0..count) of some tensors.
+  /// Rows order[0..count) of some tensors; of a null order rows [0, count).
   /// \param tiles  of the products that prefetch them
   template <class... T>
   Prefetch(Index tiles, const Index* order, Index count, const MatrixView<T>&... tensors)
@@ -56,7 +56,7 @@ class Prefetch {
   Prefetch(const Prefetch&) = delete;
   Prefetch& operator=(const Prefetch&) = delete;
 
-  /// Adds rows order[0..count) of a tensor; none if the columns of a row are strided.
+  /// Adds rows order[0..count) of a tensor, as above; none if the columns of a row are strided.
   template <class T>
   void add(const Index* order, Index count, const MatrixView<T>& x) {
     if (x.col_stride != 1 || x.data == nullptr || x.cols == 0) return;
@@ -69,7 +69,7 @@ class Prefetch {
     const Index pieces = ceil_div(lines, kPiece);
     const char** last = last_;
     for (Index r = 0; r < std::min(count, (pieces_ + kPieces - last_) / pieces); ++r) {
-      const char* const row = data + order[r] * bytes;
+      const char* const row = data + (order == nullptr ? r : order[r]) * bytes;
       for (Index i = 0; i + 1 < pieces; ++i) {
         *last++ = row + i * kPiece * kLine;
         side_effect();  // or it is vectorised, which is slower for a few pieces
@@ -78,6 +78,12 @@ class Prefetch {
     }
     last_ = last;
     share_ = ceil_div(last_ - next_, tiles_);
+  }
+
+  /// Begins again, with all lines `bytes` further on.
+  void move(Index bytes) {
+    for (const char** piece = pieces_; piece != last_; ++piece) *piece += bytes;
+    next_ = pieces_;
   }
 
   /// The share of a tile: the lines to prefetch in its `steps`; prefetches what is more than these.

@@ -22,6 +22,7 @@
 #include "mhla/core/scalar.hpp"
 #include "mhla/kernel/micro_kernel.hpp"
 #include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/prefetch.hpp"
 #include "mhla/kernel/rows.hpp"
 #include "mhla/kernel/unit.hpp"
 
@@ -74,10 +75,10 @@ MHLA_NOINLINE void multiply_panel(const Product<A>& p, Index col) {
   }
 }
 
-/// Long rows of B, as mixing reads them, come from L2, a page or so apart. A pair of packets of
-/// AVX2 is one cache line of such a row, where three packets touch two, and a tile of pairs has as
-/// many sums if the rows of A fill tiles of six. It takes 4 % less of a whole forward call with 150
-/// blocks, 3 % less of a causal one whose values are 256 wide, and with 16 blocks 11 % more.
+/// Long rows of B come from L2, a page or so apart. A pair of packets of AVX2 is one cache line of
+/// such a row, where three packets touch two, and a tile of pairs has as many sums if the rows of A
+/// fill tiles of six. It takes 4 % less of a whole causal call whose values are 256 wide, and with
+/// products of 16 rows 11 % more.
 inline constexpr bool kPairsFillLines = 2 * kTile.narrow_rows == kTile.vectors * kTile.rows;
 inline constexpr Index kTallRows = 4 * kTile.narrow_rows;
 template <class A>
@@ -163,6 +164,33 @@ void multiply(const Product<A>& p) {
   for (Index row = 0; row < p.a.rows; row += part.a.rows) {
     take_near_rows(p, row, part);
     multiply_panels<true>(part);
+  }
+}
+
+/// Columns of a stretch, 512 bytes of every row.
+template <class A>
+inline constexpr Index kStretch = 8 * kBufferAlignment / Index{sizeof(A)};
+
+/// C (+)= A B whose B and C lie beyond L2 in long rows, as mixing has them, a stretch of columns at
+/// a time. Meanwhile the next stretch of B and C is prefetched (p.next is not read), row by row: a
+/// panel takes a line or two of every row, each of another page, which memory gives three times as
+/// slowly. It saves 12 to 18 % of a whole causal call with 4 MB of summaries in 32 blocks, and 6 to
+/// 15 % of calls with bands.
+template <class A>
+void multiply_stretches(const Product<A>& p) {
+  Product<A> part = p;
+  Prefetch next(tiles_of<A>(p.a.rows, kStretch<A>), p.b.order, p.a.cols,
+                MatrixView<const A>{p.b.data, p.a.cols, kStretch<A>, p.b.stride});
+  next.add(p.out.order, p.a.rows,
+           MatrixView<const A>{p.out.data, p.a.rows, kStretch<A>, p.out.stride});
+  for (Index col = 0; col < p.cols; col += part.cols) {
+    part.out = p.out.right_of(col);
+    part.b = p.b.right_of(col);
+    part.cols = std::min(kStretch<A>, p.cols - col);
+    part.next = col + part.cols < p.cols ? &next : nullptr;
+    next.move(kStretch<A> * Index{sizeof(A)});
+    multiply(part);
+    if (part.next != nullptr) next.finish();
   }
 }
 

@@ -21,7 +21,6 @@ struct TileShape {
   Index slab;        ///< features of a slab of a summary, a few tiles (stage/summary.hpp)
   int step_tokens;   ///< of a step of a recurrence (stage/recurrence.hpp)
   int step_vectors;  ///< packets of a row of its state
-  bool prefetches_panels = false;  ///< of a B beyond L2 (Product::beyond_l2)
 };
 
 /// | target        | tile  | why                                                           |
@@ -32,9 +31,7 @@ struct TileShape {
 /// | AVX, SSE      | 6 x 2 | 12 sums of 16; a product on its way to its sum needs one more |
 ///
 /// Columns that are no multiple of three packets end in tiles of two, of `narrow_rows` rows. Long
-/// slabs read values fewer times, short ones keep mixing on fewer pages. With AVX-512 a panel takes
-/// so short that waiting for the next one shows: prefetching it gains 10 % where M is 150, and
-/// nothing with AVX2.
+/// slabs read values fewer times, short ones keep mixing on fewer pages.
 ///
 /// A step of a recurrence holds the values and sums of its tokens, and a row of state:
 ///
@@ -46,7 +43,7 @@ struct TileShape {
 ///
 /// Bits depend on none of these.
 inline constexpr TileShape kTile = kNeon                    ? TileShape{8, 3, 8, 32, 4, 2}
-                                   : kVectorRegisters >= 32 ? TileShape{8, 2, 8, 32, 4, 2, true}
+                                   : kVectorRegisters >= 32 ? TileShape{8, 2, 8, 32, 4, 2}
                                    : kFusedMultiplyAdd      ? TileShape{4, 3, 6, 24, 3, 2}
                                                             : TileShape{6, 2, 6, 24, 2, 2};
 

@@ -35,7 +35,7 @@ namespace detail {
 /// Query blocks mixed together, at least; sixteen mixtures of 64 x 64 fit L2 until they are read
 /// out.
 inline constexpr Index kGroupBlocks = round_up(16, kTile.rows);
-/// Of L2, for mixtures; a slab of summaries that is larger comes from L3 or memory.
+/// Of L2, for mixtures; summaries of more than this come from L3 or memory.
 inline constexpr Index kGroupBytes = Index{1} << 19;
 inline constexpr Index kLargestGroup = 256;  ///< blocks, to bound the memory
 
@@ -78,15 +78,13 @@ struct Mixtures {
   Rows<A> kv;      ///< S~ [group, D*E]
   Index features;  ///< D
   Index values;    ///< E
-  bool beyond_l2;  ///< they do not fit L2 together
 
   Mixtures(const char* function, Arena& arena, Index group, const Summaries<A>& s)
       : Mixtures(function, arena, group, s.features, s.values) {}
   Mixtures(const char* function, Arena& arena, Index group, Index d, Index e)
       : kv(nullptr, unaliased_stride<A>(checked_product(function, "workspace", {d, e}))),
         features(d),
-        values(e),
-        beyond_l2(group * kv.stride * Index{sizeof(A)} > 2 * kGroupBytes) {
+        values(e) {
     kv.data = arena.take<A>(function, {group, kv.stride});
   }
 };
@@ -130,19 +128,20 @@ class MixingGroup {
   }
 
   /// Mixes one [M,cols] matrix into rows of `out`, b ascending in every row.
-  void mix(Rows<A> out, Rows<const A> rows, Index cols) const {
+  /// \param beyond_l2  whether the matrix and `out` are larger than L2
+  void mix(Rows<A> out, Rows<const A> rows, Index cols, bool beyond_l2 = false) const {
     if (m_.pattern().sparse()) {
       for (Index r = 0; r < rows_; ++r) {
         combine_rows(coefficients_.combined[r], rows, cols, Start::kZero, out.row(r));
       }
       return;
     }
-    multiply<A>({.out = out,
-                 .a = {coefficients_.values, rows_, stride_, stride_},
-                 .b = rows.below(any_.begin),
-                 .cols = cols,
-                 .spans = dense_ ? nullptr : coefficients_.spans,
-                 .beyond_l2 = stride_ * rows.stride * Index{sizeof(A)} > kGroupBytes});
+    const Product<A> product{.out = out,
+                             .a = {coefficients_.values, rows_, stride_, stride_},
+                             .b = rows.below(any_.begin),
+                             .cols = cols,
+                             .spans = dense_ ? nullptr : coefficients_.spans};
+    beyond_l2 ? multiply_stretches(product) : multiply(product);
   }
   MixingView<const A> matrix() const { return m_; }
   Index begin() const { return begin_; }
@@ -193,7 +192,9 @@ class MixingGroup {
 template <class A>
 void mix_slab(const MixingGroup<A>& group, const Summaries<A>& s, Index slab,
               const Mixtures<A>& mixtures) {
-  group.mix(mixtures.kv.right_of(slab * kTile.slab * s.values), s.slab(slab), s.slab_columns(slab));
+  const bool beyond_l2 = s.bytes() > kGroupBytes;
+  group.mix(mixtures.kv.right_of(slab * kTile.slab * s.values), s.slab(slab), s.slab_columns(slab),
+            beyond_l2);
 }
 /// Writes S~_i for all query blocks of a group.
 template <class A>

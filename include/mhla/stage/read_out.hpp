@@ -89,8 +89,7 @@ void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index co
                  .b = {mixtures.kv.row(g), out.cols},
                  .cols = out.cols,
                  .factors = scratch.factors,
-                 .next = &next,
-                 .beyond_l2 = mixtures.beyond_l2});
+                 .next = &next});
     divide_others(rows, count, out.cols, scratch.denominators, scratch.factors);
   });
 }
