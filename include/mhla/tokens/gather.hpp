@@ -66,8 +66,9 @@ MHLA_NOINLINE void gather(MatrixView<const T> x, const Index* tokens, Index coun
 }
 
 /// True if a product that reads rows this many bytes apart more than once should read a copy: in
-/// L1, with ways of 4 KB, a strip of them shares the sets of one row or two.
-inline bool alias(Index stride_bytes) { return stride_bytes != 0 && stride_bytes % 2048 == 0; }
+/// L1, with ways of 4 KB, a strip of them shares the sets of eight rows or fewer. Where these are
+/// eight, the copy saves 3 to 4 % of a whole call with AVX2 and costs less than 1 % with AVX-512.
+inline bool alias(Index stride_bytes) { return stride_bytes != 0 && stride_bytes % 512 == 0; }
 
 /// Rows tokens[0..count) of x: in place if they are consecutive, of type A and do not alias, else
 /// gathered into `room`. A copy costs more than products that read rows apart.
