@@ -118,7 +118,7 @@ TEST(Prefetch, MovesOnToTheSameRowsFurtherRight) {
   Prefetch prefetch(7, nullptr, x.rows, x);
   for (Index col = 0; col < 480; col += 96) {
     std::vector<const void*> expected;
-    append_lines(expected, order, {x.data + col, x.rows, x.cols, x.row_stride});
+    append_lines(expected, order, MatrixView<const float>(x.data + col, 20, 48, 480));
     EXPECT_EQ(fetched(7, 64, prefetch), expected) << "from column " << col;
     prefetch.move(96 * sizeof(float));
   }
