@@ -57,9 +57,10 @@ struct CausalScratch {
 /// each strip of the block's own keys is added when its queries are read out, to R in scratch.
 template <class A>
 struct CausalSums {
-  A weight;    ///< m_ii
-  A* matrix;   ///< R = S~_i + m_ii sum phi(k) v^T [D,E]
-  A* key_sum;  ///< z~_i + m_ii sum phi(k) [Dz]
+  A weight;                 ///< m_ii
+  A* matrix;                ///< R = S~_i + m_ii sum phi(k) v^T [D,E]
+  A* key_sum;               ///< z~_i + m_ii sum phi(k) [Dz]
+  const A* next = nullptr;  ///< the matrix of the block that is read next, to prefetch, or null
 };
 
 /// One block of a causal form, strip by strip.
@@ -128,6 +129,10 @@ class CausalBlock {
     const Strip& ahead = keys_.ahead();
     Prefetch next(tiles_of<A>(count, n_.values) + tiles_of<A>(count, kStripTokens), ahead.tokens,
                   ahead.count, in_.q, out, in_.k, in_.v);
+    if (!keys_.more()) {
+      next.add(nullptr, n_.features,
+               MatrixView<const A>(sums_.next, n_.features, n_.values, n_.values));
+    }
     const bool divides = n_.sums != WeightSums::kNone;
     A* const r = rows().denominators;
     Index seen[kStripTokens]{};

@@ -101,9 +101,9 @@ class Prefetch {
     next_ = last_;
   }
 
-  /// 64 rows of 128 doubles, or 256 floats, of four tensors. Rows that have no room here are left
-  /// to the hardware.
-  static constexpr Index kPieces = 2048;
+  /// 64 rows of 128 doubles, or 256 floats, of four tensors and a matrix of 128 of these rows. Rows
+  /// that have no room here are left to the hardware.
+  static constexpr Index kPieces = 3072;
 
  private:
   static constexpr Index kLine = kBufferAlignment;
