@@ -78,7 +78,8 @@ Index summary_tasks(const Summaries<A>& /*s*/, const BlockShare& share) {
 template <class A, class F>
 void for_each_summary(const Summaries<A>& s, const BlockShare& share, Index task,
                       const KeyScratch<A>& /*scratch*/, F&& f) {
-  f(task, s.block(share.first + task));
+  const Index b = share.first + task;
+  f(task, SummaryPlace<A>{s.block(b), task + 1 < share.count ? s.block(b + 1) : Rows<A>()});
 }
 template <class A, class F>
 void for_each_slab(const Summaries<A>& s, F&& f) {

@@ -60,6 +60,23 @@ struct Summaries {
   }
 };
 
+/// Where the S_b of a block is written, by slabs (Summaries::block), and that of the block that
+/// follows, to prefetch, or null.
+template <class A>
+struct SummaryPlace {
+  Rows<A> rows, next;
+
+  SummaryPlace(Rows<A> rows_, Rows<A> next_ = {}) : rows(rows_), next(next_) {}  // NOLINT
+
+  /// Lines of the next S_b [D,E].
+  void prefetch_next(Index d, Index e, Prefetch& lines) const {
+    for (Index row = 0; row < d && next.data != nullptr; row += kTile.slab) {
+      const A* const slab = next.row(row / kTile.slab);
+      lines.add(nullptr, 1, MatrixView<const A>(slab, 1, std::min(kTile.slab, d - row) * e, 0));
+    }
+  }
+};
+
 /// Scratch of one worker that reads keys and values.
 template <class A>
 struct KeyScratch {
@@ -110,7 +127,8 @@ MHLA_NOINLINE void accumulate_key_sum(Rows<A> keys, Index count, Index d, A* key
 /// \param k  [N,width] keys before the feature map     \param v  [N,E] values
 template <Scalar T, class A, Partition P, class Map>
 void summarize(MatrixView<const T> k, MatrixView<const T> v, const P& blocks, Index b, Mask mask,
-               const Map& map, const KeyScratch<A>& scratch, Rows<A> summary, A* key_sum) {
+               const Map& map, const KeyScratch<A>& scratch,
+               std::type_identity_t<SummaryPlace<A>> summary, A* key_sum) {
   const Index d = map.features(k.cols);
   Start start = Start::kZero;
   if (key_sum != nullptr) std::fill_n(key_sum, d, A(0));
@@ -118,9 +136,10 @@ void summarize(MatrixView<const T> k, MatrixView<const T> v, const P& blocks, In
   strip.next();
   do {  // at least once: a block without tokens gets zeros
     Prefetch next(tiles_of<A>(d, v.cols), strip.ahead().tokens, strip.ahead().count, k, v);
+    if (!strip.more()) summary.prefetch_next(d, v.cols, next);
     gather_features(k, strip.tokens(), strip.count(), map, scratch.raw, scratch.keys);
     const Rows<const A> values = gathered(v, strip.tokens(), strip.count(), scratch.values);
-    accumulate_summary(start, scratch.keys, values, strip.count(), d, v.cols, summary, &next);
+    accumulate_summary(start, scratch.keys, values, strip.count(), d, v.cols, summary.rows, &next);
     next.finish();
     if (key_sum != nullptr) accumulate_key_sum(scratch.keys, strip.count(), d, key_sum);
     start = Start::kTarget;
