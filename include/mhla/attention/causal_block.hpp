@@ -129,10 +129,7 @@ class CausalBlock {
     const Strip& ahead = keys_.ahead();
     Prefetch next(tiles_of<A>(count, n_.values) + tiles_of<A>(count, kStripTokens), ahead.tokens,
                   ahead.count, in_.q, out, in_.k, in_.v);
-    if (!keys_.more()) {
-      next.add(nullptr, n_.features,
-               MatrixView<const A>(sums_.next, n_.features, n_.values, n_.values));
-    }
+    if (!keys_.more()) next.add(sums_.next, n_.features * n_.values);
     const bool divides = n_.sums != WeightSums::kNone;
     A* const r = rows().denominators;
     Index seen[kStripTokens]{};

@@ -166,7 +166,7 @@ class BidirectionalGradient {
     if (own_sums()) group.mix(w.key_sums, summaries_.key_sums(), sum_features());
     if (cross_query()) group.mix(w.places, slot_sums_.rows(), slots_);
     for (Index i = begin; i < end; ++i) {
-      query_block(i, i - begin, w);
+      query_block(i, i - begin, i + 1 < end ? w.mixtures.kv.row(i + 1 - begin) : nullptr, w);
       travel.wrote(i);
     }
     if (sums_.mixing.absent()) return;
@@ -183,13 +183,12 @@ class BidirectionalGradient {
     gradient.store(sums_.mixing);
   }
 
-  /// The query side of block `own` of the share, the r-th of its group.
-  void query_block(Index own, Index r, const Worker& w) const {
+  /// The query side of block `own` of the share, the r-th of its group; prefetches a mixture.
+  void query_block(Index own, Index r, const A* next_mixture, const Worker& w) const {
     const Index i = shares_.queries.first + own;
     A* const dweights = query_parts_.part(own);
     const Rows<A> transposed =
         transpose_to(w.mixtures.kv.row(r), sizes().features, sizes().values, w.transposed);
-    const A* const mixed_key_sum = w.key_sums.row(r);
     if (own_sums()) std::fill_n(dkey_sum(i), sum_features(), A(0));
     Start start = Start::kZero;
     StripCursor strip(query_blocks_, own, in_.query_mask);
@@ -200,7 +199,7 @@ class BidirectionalGradient {
       head_.gather_queries(tokens, count, w);
       if (own_sums()) {
         head_.gather_own_queries(tokens, count, w);
-        head_.sum_weights(count, mixed_key_sum, w);
+        head_.sum_weights(count, w.key_sums.row(r), w);
       }
       if (cross_query()) {
         for (Index s = 0; s < count; ++s) w.sums[s] = w.places.row(r)[strip.places()[s]];
@@ -208,10 +207,11 @@ class BidirectionalGradient {
       head_.divide(tokens, count, w);
       head_.read_queries(count, transposed, w);
       Prefetch next = head_.next_queries(strip.ahead());
+      if (!strip.more()) next.add(next_mixture, sizes().features * sizes().values);
       head_.accumulate_mixture(start, count, dmixtures_.block(i), next, w);
       head_.differentiate_sums(count, w);
       if (own_sums()) {
-        head_.differentiate_key_sum(count, w.dsums, mixed_key_sum, w, dkey_sum(i));
+        head_.differentiate_key_sum(count, w.dsums, w.key_sums.row(r), w, dkey_sum(i));
         head_.finish_own_queries(tokens, count, dweights, w);
       }
       if (cross_query()) {

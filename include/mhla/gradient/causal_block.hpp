@@ -187,6 +187,7 @@ class CausalBlockGradient {
       Prefetch next = head_.next_queries(ahead);
       next.add(ahead.tokens, ahead.count, in_.k);
       next.add(ahead.tokens, ahead.count, in_.v);
+      next.add(read.next, n.features * n.values);
       head_.accumulate_mixture(start, count, gradient.mixture, next, w);
       if (head_.sums()) differentiate_sums(count, read.weight);
       dweight += scratch_.intra.finish(read.weight, head_.sums() && !own() ? w.dsums : nullptr);

@@ -80,6 +80,11 @@ class Prefetch {
     share_ = ceil_div(last_ - next_, tiles_);
   }
 
+  /// Adds `count` numbers that lie one after another, or none if x is null.
+  template <class T>
+  void add(const T* x, Index count) {
+    add(nullptr, 1, MatrixView<const T>(x, 1, count, count));
+  }
   /// Begins again, with all lines `bytes` further on.
   void move(Index bytes) {
     for (const char** piece = pieces_; piece != last_; ++piece) *piece += bytes;
@@ -101,8 +106,8 @@ class Prefetch {
     next_ = last_;
   }
 
-  /// 64 rows of 128 doubles, or 256 floats, of four tensors and a matrix of 128 of these rows. Rows
-  /// that have no room here are left to the hardware.
+  /// 64 rows of 128 doubles, or 256 floats, of four tensors and a matrix of 128 of these rows. What
+  /// has no room here is left to the hardware.
   static constexpr Index kPieces = 3072;
 
  private:

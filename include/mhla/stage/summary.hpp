@@ -71,8 +71,7 @@ struct SummaryPlace {
   /// Lines of the next S_b [D,E].
   void prefetch_next(Index d, Index e, Prefetch& lines) const {
     for (Index row = 0; row < d && next.data != nullptr; row += kTile.slab) {
-      const A* const slab = next.row(row / kTile.slab);
-      lines.add(nullptr, 1, MatrixView<const A>(slab, 1, std::min(kTile.slab, d - row) * e, 0));
+      lines.add(next.row(row / kTile.slab), std::min(kTile.slab, d - row) * e);
     }
   }
 };
