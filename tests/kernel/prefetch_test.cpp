@@ -124,6 +124,16 @@ TEST(Prefetch, MovesOnToTheSameRowsFurtherRight) {
   }
 }
 
+TEST(Prefetch, TakesNumbersThatLieOneAfterAnotherAsOneRow) {
+  alignas(64) static float numbers[1000];
+  std::vector<const void*> expected;
+  append_lines(expected, {0}, MatrixView<const float>(numbers + 5, 1, 900, 900));
+  Prefetch prefetch(7, nullptr, 0);
+  prefetch.add(static_cast<const float*>(nullptr), 900);
+  prefetch.add(numbers + 5, 900);
+  EXPECT_EQ(fetched(7, 64, prefetch), expected);
+}
+
 TEST(Prefetch, HasRoomForManyPiecesAndLeavesOutWholeRowsBehindThem) {
   constexpr Index kRows = 3, kLinesOfRow = (Prefetch::kPieces / kRows + 1) * Prefetch::kPiece;
   const std::vector<float> numbers(kRows * kLinesOfRow * 16 + 16);
