@@ -66,8 +66,6 @@ template <class A>
 struct SummaryPlace {
   Rows<A> rows, next;
 
-  SummaryPlace(Rows<A> rows_, Rows<A> next_ = {}) : rows(rows_), next(next_) {}  // NOLINT
-
   /// Lines of the next S_b [D,E].
   void prefetch_next(Index d, Index e, Prefetch& lines) const {
     for (Index row = 0; row < d && next.data != nullptr; row += kTile.slab) {
@@ -126,8 +124,8 @@ MHLA_NOINLINE void accumulate_key_sum(Rows<A> keys, Index count, Index d, A* key
 /// \param k  [N,width] keys before the feature map     \param v  [N,E] values
 template <Scalar T, class A, Partition P, class Map>
 void summarize(MatrixView<const T> k, MatrixView<const T> v, const P& blocks, Index b, Mask mask,
-               const Map& map, const KeyScratch<A>& scratch,
-               std::type_identity_t<SummaryPlace<A>> summary, A* key_sum) {
+               const Map& map, const KeyScratch<A>& scratch, const SummaryPlace<A>& summary,
+               A* key_sum) {
   const Index d = map.features(k.cols);
   Start start = Start::kZero;
   if (key_sum != nullptr) std::fill_n(key_sum, d, A(0));
