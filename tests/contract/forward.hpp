@@ -132,6 +132,7 @@ TYPED_TEST_P(Forward, EveryHeadOfABatchHasTheBitsItHasAloneInDenseMemory) {
     const forward::Batch<T> batch(seed);
     const auto arguments = batch.arguments();
     for (const ExecutorRef& executor : {ExecutorRef(one), ExecutorRef(two), ExecutorRef(seven)}) {
+      batch.out.for_each([nan = unwritten<T>(1, 1)(0, 0)](T& x) { x = nan; });
       GuardedWorkspace workspace(Form::bytes(batch.inputs(), arguments, executor));
       Form::run(batch.inputs(), arguments, batch.out.view(),
                 Call{.workspace = workspace.get(), .executor = executor});

@@ -45,10 +45,11 @@ TYPED_TEST(RecurrenceOf, HasTheBitsOfOneTokenAfterAnotherHoweverTheyAreSplit) {
   using A = TypeParam;
   for_cases(150, [](Random& rng) {
     const Index n = rng.integer(0, 40), d = rng.integer(0, 70), e = rng.integer(0, 70);
+    const Index heads = rng.integer(1, 3), head = rng.integer(0, heads - 1);
     const Tokens<A> tokens(rng, n, d, e);
     const Index padded = Recurrence<A>::padded(e);
     GuardedArena memory(1 << 17);
-    const Recurrence<A> recurrence("test", memory.next(), d, e);
+    const Recurrence<A> recurrence("test", memory.next(), heads, d, e);
     recurrence.clear();
     const Guarded<A> queries(tokens.queries), keys(tokens.keys), outputs(n, padded);
     Matrix<A> padded_values = Matrix<A>::Zero(n, padded);
@@ -56,8 +57,9 @@ TYPED_TEST(RecurrenceOf, HasTheBitsOfOneTokenAfterAnotherHoweverTheyAreSplit) {
     const Guarded<A> values(padded_values);
     for (Index begin = 0, count; begin < n; begin += count) {
       count = rng.integer(1, n - begin);
-      detail::Prefetch nothing(1, nullptr, 0, MatrixView<const A>());
+      detail::Prefetch nothing(1);
       recurrence.advance(
+          head,
           {Rows<A>(queries).below(begin), Rows<A>(keys).below(begin), Rows<A>(values).below(begin),
            Rows<A>(outputs).below(begin), tokens.factors.data() + begin, count},
           nothing);

@@ -109,16 +109,22 @@ class KeptMemory {
   std::size_t share_ = 0;
 };
 
-/// Computes all heads. Nothing is written before everything has been checked.
+/// Throws unless `in` and `out` fit the form and each other.
 template <class F, class In>
-void run_form(const F& form, const In& in, const std::type_identity_t<output_of<In>>& out,
-              const Call& call) {
-  static_assert(Form<F, scalar_of<In>>);
+void expect_form(const F& form, const In& in, const std::type_identity_t<output_of<In>>& out) {
   expect_batch(form.name, in, out, "out");
   for (Index s = 0; s < sequences(in) && heads(in) > 0; ++s) {
     form.check(head_inputs(in, s, 0), head_output(in, out, s, 0), "out");
   }
   expect_separate(form.name, in, dout_of<In>(out));
+}
+
+/// Computes all heads. Nothing is written before everything has been checked.
+template <class F, class In>
+void run_form(const F& form, const In& in, const std::type_identity_t<output_of<In>>& out,
+              const Call& call) {
+  static_assert(Form<F, scalar_of<In>>);
+  expect_form(form, in, out);
   const KeptMemory kept(form, in, call.kept);
   const std::size_t bytes = form_bytes(form, in, call.executor);
   const Scratch scratch(form.name, call.workspace, bytes);

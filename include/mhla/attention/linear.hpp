@@ -8,14 +8,15 @@
 ///
 /// Causal: S holds the tokens up to t (stage/recurrence.hpp). CrossQuery equals KeySum here (a slot
 /// holds one query); only the bidirectional form takes it.
-/// Cost: 4*N*D*E flops; memory D*E numbers.
-/// Source: Katharopoulos et al., arXiv:2006.16236; the baseline of arXiv:2601.07832.
+/// Cost: 4*N*D*E flops; memory D*E numbers, causal for each of the heads that take turns on a
+/// worker (linear_causal_heads.hpp). Source: Katharopoulos et al., arXiv:2006.16236; the baseline
+/// of arXiv:2601.07832.
 
 #include <algorithm>
 
 #include "mhla/attention/bidirectional.hpp"
 #include "mhla/attention/form.hpp"
-#include "mhla/attention/linear_causal_head.hpp"
+#include "mhla/attention/linear_causal_heads.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 
@@ -65,6 +66,7 @@ MixingView<const A> no_mixing() {
   return {&kOne, Pattern(1, 1)};
 }
 
+/// Its heads run together (linear_causal_heads.hpp), not as run_form has them.
 template <class A, class Op>
 struct LinearCausalForm {
   static constexpr bool kKeeps = false;
@@ -79,15 +81,6 @@ struct LinearCausalForm {
     expect_inputs(name, in, op, out, argument);
     expect_shape(name, "k", in.k, in.q.rows, -1);
   }
-  template <Scalar T>
-  std::size_t bytes(const Inputs<T>& in, Index /*workers*/) const {
-    return counted_bytes([&](Arena& arena) { return LinearCausalHead(name, arena, in, op); });
-  }
-  template <Scalar T>
-  void run(Arena& arena, Arena* /*kept*/, const Inputs<T>& in, MatrixView<T> out,
-           const ExecutorRef& /*executor*/) const {
-    LinearCausalHead(name, arena, in, op).run(out);
-  }
 };
 
 template <class In, class Op>
@@ -98,6 +91,13 @@ auto linear_bidirectional_form(const In& in, const Op& op,
 template <class In, class Op>
 auto linear_causal_form(const In& /*in*/, const Op& op, const char* name = "linear_causal") {
   return LinearCausalForm<sum_of<In>, Op>{name, op};
+}
+
+template <class A, class Op, class In>
+std::size_t linear_causal_bytes(const LinearCausalForm<A, Op>& form, const In& in, Index workers) {
+  if (sequences(in) * heads(in) == 0) return 0;
+  return counted_bytes(
+      [&](Arena& arena) { return LinearCausalBatch(form.name, arena, in, form.op, workers); });
 }
 
 }  // namespace detail
@@ -124,18 +124,28 @@ std::size_t linear_bidirectional_workspace_bytes(const In& in, const Op& op,
 template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
 void linear_causal(const In& in, const Op& op,
                    const std::type_identity_t<detail::output_of<In>>& out, const Call& call) {
-  detail::run_form(detail::linear_causal_form(in, op), in, out, call);
+  const auto form = detail::linear_causal_form(in, op);
+  detail::expect_form(form, in, out);
+  const detail::KeptMemory kept(form, in, call.kept);  // refuses it
+  const Index workers = call.executor.workers();
+  detail::Scratch scratch(form.name, call.workspace,
+                          detail::linear_causal_bytes(form, in, workers));
+  if (detail::sequences(in) * detail::heads(in) == 0) return;
+  const detail::LinearCausalBatch batch(form.name, scratch.arena(), in, op, workers);
+  batch.run(in, out, call.executor);
 }
 
 template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
 typename detail::InputTraits<In>::Owner linear_causal(const In& in, const Op& op,
                                                       const Call& call) {
-  return detail::run_form(detail::linear_causal_form(in, op), in, call);
+  auto out = detail::make_output(in);
+  linear_causal(in, op, detail::output_of<In>(out), call);
+  return out;
 }
 
 template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
 std::size_t linear_causal_workspace_bytes(const In& in, const Op& op, const ExecutorRef& executor) {
-  return detail::form_bytes(detail::linear_causal_form(in, op), in, executor);
+  return detail::linear_causal_bytes(detail::linear_causal_form(in, op), in, executor.workers());
 }
 
 }  // namespace MHLA_TARGET

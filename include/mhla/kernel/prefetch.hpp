@@ -46,11 +46,13 @@ class Prefetch {
     MHLA_INLINE void fetch(Index i) const { prefetch_l2(pieces[i / kPiece] + i % kPiece * kLine); }
   };
 
-  /// Rows order[0..count) of some tensors; of a null order rows [0, count).
+  /// No rows yet.
   /// \param tiles  of the products that prefetch them
+  explicit Prefetch(Index tiles) : tiles_(std::max<Index>(tiles, 1)) {}
+  /// Rows order[0..count) of some tensors; of a null order rows [0, count).
   template <class... T>
   Prefetch(Index tiles, const Index* order, Index count, const MatrixView<T>&... tensors)
-      : tiles_(std::max<Index>(tiles, 1)) {
+      : Prefetch(tiles) {
     (add(order, count, tensors), ...);
   }
   Prefetch(const Prefetch&) = delete;

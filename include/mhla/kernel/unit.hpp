@@ -47,6 +47,9 @@ inline constexpr TileShape kTile = kNeon                    ? TileShape{8, 3, 8,
                                    : kFusedMultiplyAdd      ? TileShape{4, 3, 6, 24, 3, 2}
                                                             : TileShape{6, 2, 6, 24, 2, 2};
 
+/// L2 of the processors that have least.
+inline constexpr Index kL2Bytes = Index{1} << 19;
+
 }  // namespace detail
 }  // namespace MHLA_TARGET
 }  // namespace mhla

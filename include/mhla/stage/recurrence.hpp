@@ -43,7 +43,7 @@ struct RecurrentTokens {
   Index count;            ///< n
 };
 
-/// S of one head [D,E], panel by panel; row d of a panel lies behind row d - 1.
+/// S of some heads [D,E], panel by panel; row d of a panel lies behind row d - 1.
 template <class A>
 class Recurrence {
   using P = Packet<A>;
@@ -51,39 +51,47 @@ class Recurrence {
   static constexpr Index kPanelColumns = kTile.step_vectors * kWidth;
 
  public:
-  Recurrence(const char* function, Arena& arena, Index d, Index e)
-      : features_(d), columns_(padded(e)), state_(arena.take<A>(function, {d, columns_})) {}
+  Recurrence(const char* function, Arena& arena, Index heads, Index d, Index e)
+      : heads_(heads),
+        features_(d),
+        columns_(padded(e)),
+        states_(arena.take<A>(function, {heads, d, columns_})) {}
 
   /// E in whole packets.
   static Index padded(Index e) { return round_up(e, kWidth); }
-  void clear() const { std::fill_n(state_, features_ * columns_, A(0)); }
+  void clear() const { std::fill_n(states_, heads_ * features_ * columns_, A(0)); }
   /// Number of steps of n tokens, about.
   Index steps(Index n) const {
     return ceil_div(n, kTile.step_tokens) * ceil_div(columns_, kPanelColumns);
   }
 
-  /// Adds the tokens to S and writes their outputs. Prefetches `next`, a share with every step.
-  void advance(const RecurrentTokens<A>& tokens, Prefetch& next) const {
+  /// Adds tokens of a head to its S and writes their outputs. Prefetches `next`, a share with every
+  /// step.
+  void advance(Index head, const RecurrentTokens<A>& tokens, Prefetch& next) const {
+    A* panel = states_ + head * features_ * columns_;
     Index col = 0;
     for (; col + kPanelColumns <= columns_; col += kPanelColumns) {
-      advance_panel<kTile.step_vectors>(tokens, col, next);
+      advance_panel<kTile.step_vectors>(tokens, col, panel, next);
+      panel += kPanelColumns * features_;
     }
-    for (; col < columns_; col += kWidth) advance_panel<1>(tokens, col, next);
+    for (; col < columns_; col += kWidth, panel += kWidth * features_) {
+      advance_panel<1>(tokens, col, panel, next);
+    }
   }
 
  private:
   template <int kVectors>
-  void advance_panel(const RecurrentTokens<A>& tokens, Index col, Prefetch& next) const {
+  void advance_panel(const RecurrentTokens<A>& tokens, Index col, A* panel, Prefetch& next) const {
     Index t = 0;
     for (; t + kTile.step_tokens <= tokens.count; t += kTile.step_tokens) {
-      step<kTile.step_tokens, kVectors>(tokens, t, col, next);
+      step<kTile.step_tokens, kVectors>(tokens, t, col, panel, next);
     }
-    for (; t < tokens.count; ++t) step<1, kVectors>(tokens, t, col, next);
+    for (; t < tokens.count; ++t) step<1, kVectors>(tokens, t, col, panel, next);
   }
 
-  /// Tokens [t, t + kTokens) in the panel that begins at column `col`.
+  /// Tokens [t, t + kTokens) in the panel s that begins at column `col`.
   template <int kTokens, int kVectors>
-  MHLA_NOINLINE void step(const RecurrentTokens<A>& tokens, Index t, Index col,
+  MHLA_NOINLINE void step(const RecurrentTokens<A>& tokens, Index t, Index col, A* s,
                           Prefetch& next) const {
     const Prefetch::Lines lines = next.share(features_);
     P value[kTokens][kVectors], sum[kTokens][kVectors];
@@ -101,7 +109,6 @@ class Recurrence {
     // Few integers live in the loop, or g++ spills them: one stride, in bytes, for both rows.
     const Index stride = in_register(Index{sizeof(A)} * tokens.keys.stride);
     const A *k = in_register(tokens.keys.row(t)), *q = in_register(tokens.queries.row(t));
-    A* s = state_ + col * features_;
     const Index features = features_;
     for (Index d = 0; d < features; ++d, ++k, ++q, s += kVectors * kWidth) {
       if (d < lines.count) lines.fetch(d);
@@ -132,9 +139,10 @@ class Recurrence {
     }
   }
 
+  Index heads_;
   Index features_;  // D
   Index columns_;   // E in whole packets
-  A* state_;
+  A* states_;       // [heads,D,E]
 };
 
 /// z += keys[t], then sums[t] = queries[t] . z, for one token after another.
