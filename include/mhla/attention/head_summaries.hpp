@@ -79,7 +79,8 @@ template <class A, class F>
 void for_each_summary(const Summaries<A>& s, const BlockShare& share, Index task,
                       const KeyScratch<A>& /*scratch*/, F&& f) {
   const Index b = share.first + task;
-  f(task, SummaryPlace<A>{s.block(b), task + 1 < share.count ? s.block(b + 1) : Rows<A>()});
+  const bool prefetch = s.beyond_l2() && task + 1 < share.count;
+  f(task, SummaryPlace<A>{s.block(b), prefetch ? s.block(b + 1) : Rows<A>()});
 }
 template <class A, class F>
 void for_each_slab(const Summaries<A>& s, F&& f) {

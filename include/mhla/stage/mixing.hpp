@@ -35,8 +35,6 @@ namespace detail {
 /// Query blocks mixed together, at least; sixteen mixtures of 64 x 64 fit L2 until they are read
 /// out.
 inline constexpr Index kGroupBlocks = round_up(16, kTile.rows);
-/// Of L2, for mixtures; summaries of more than this come from L3 or memory.
-inline constexpr Index kGroupBytes = Index{1} << 19;
 inline constexpr Index kLargestGroup = 256;  ///< blocks, to bound the memory
 
 /// Query blocks of a group. Each group reads all summaries once and each mixture is written and
@@ -45,7 +43,7 @@ inline constexpr Index kLargestGroup = 256;  ///< blocks, to bound the memory
 /// group. Bits do not depend on it.
 template <class A>
 Index group_blocks(Index query_blocks, Index d, Index e, Index workers) {
-  const bool fits = d * e * kGroupBlocks * Index{sizeof(A)} <= kGroupBytes;
+  const bool fits = d * e * kGroupBlocks * Index{sizeof(A)} <= kL2Bytes;
   const Index share = ceil_div(query_blocks, fits ? 4 * workers : workers);
   return std::clamp(round_up(share, kTile.rows), kGroupBlocks, kLargestGroup);
 }
@@ -192,9 +190,8 @@ class MixingGroup {
 template <class A>
 void mix_slab(const MixingGroup<A>& group, const Summaries<A>& s, Index slab,
               const Mixtures<A>& mixtures) {
-  const bool beyond_l2 = s.bytes() > kGroupBytes;
   group.mix(mixtures.kv.right_of(slab * kTile.slab * s.values), s.slab(slab), s.slab_columns(slab),
-            beyond_l2);
+            s.beyond_l2());
 }
 /// Writes S~_i for all query blocks of a group.
 template <class A>

@@ -50,7 +50,8 @@ struct Summaries {
         kv(arena.take<A>(function, {slabs(), m, block_stride})) {}
 
   Index slabs() const { return ceil_div(features, kTile.slab); }
-  Index bytes() const { return slabs() * blocks * block_stride * Index{sizeof(A)}; }
+  /// Whether they come from L3 or memory when they are read again.
+  bool beyond_l2() const { return slabs() * blocks * block_stride * Index{sizeof(A)} > kL2Bytes; }
   /// S_b: its row s is slab s, with the slab's rows one after another.
   Rows<A> block(Index b) const { return {kv + b * block_stride, blocks * block_stride}; }
   /// Slab s of all blocks [M, slab_columns(s)].
