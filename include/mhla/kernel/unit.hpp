@@ -47,6 +47,9 @@ inline constexpr TileShape kTile = kNeon                    ? TileShape{8, 3, 8,
                                    : kFusedMultiplyAdd      ? TileShape{4, 3, 6, 24, 3, 2}
                                                             : TileShape{6, 2, 6, 24, 2, 2};
 
+/// Ways of L1, each of 4 KB: 12 on processors of Intel with AVX-512 since Ice Lake, 8 on others.
+inline constexpr Index kL1Ways = kVectorRegisters >= 32 && !kNeon ? 12 : 8;
+inline constexpr Index kL1WayBytes = 4096;
 /// L2 of the processors that have least.
 inline constexpr Index kL2Bytes = Index{1} << 19;
 

@@ -8,6 +8,7 @@
 /// tokens: later code sees dense rows. A masked token is never loaded, so it reaches no output.
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 
 #include "mhla/core/arch.hpp"
@@ -65,10 +66,14 @@ MHLA_NOINLINE void gather(MatrixView<const T> x, const Index* tokens, Index coun
   }
 }
 
-/// True if a product that reads rows this many bytes apart more than once should read a copy: in
-/// L1, with ways of 4 KB, a strip of them shares the sets of eight rows or fewer. Where these are
-/// eight, the copy saves 3 to 4 % of a whole call with AVX2 and costs less than 1 % with AVX-512.
-inline bool alias(Index stride_bytes) { return stride_bytes != 0 && stride_bytes % 512 == 0; }
+/// True if a product that reads rows this many bytes apart more than once should read a copy: a
+/// strip of them fills all ways of the sets of L1 that they share. Six heads of 64 floats do where
+/// it has 8 ways: the copy saves 2 to 4 % of a whole call on AMD's processors, while it costs 2 to
+/// 4 % on Intel's, with 12.
+inline bool alias(Index stride_bytes) {
+  const Index sets = kL1WayBytes / std::gcd(stride_bytes, kL1WayBytes);  // in which rows begin
+  return stride_bytes != 0 && kStripTokens >= kL1Ways * sets;
+}
 
 /// Rows tokens[0..count) of x: in place if they are consecutive, of type A and do not alias, else
 /// gathered into `room`. A copy costs more than products that read rows apart.
