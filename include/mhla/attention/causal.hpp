@@ -153,11 +153,10 @@ class CausalHead {
     group.mix(w.key_sums, summaries_.key_sums(), n_.sum_features());
     for (Index r = 0; r < group.rows(); ++r) {
       const Index i = group.begin() + r;  // of all blocks
-      const A* const next = r + 1 < group.rows() ? w.mixtures.kv.row(r + 1) : nullptr;
-      read_causal_block(
-          in_, blocks_, i - share_.first, op_, n_,
-          CausalSums<A>{group.matrix()(i, i), w.mixtures.kv.row(r), w.key_sums.row(r), next},
-          w.scratch, out);
+      read_causal_block(in_, blocks_, i - share_.first, op_, n_,
+                        CausalSums<A>{group.matrix()(i, i), w.mixtures.kv.row(r), w.key_sums.row(r),
+                                      w.mixtures.behind(r, group.rows())},
+                        w.scratch, out);
       travel.between();
     }
   }

@@ -96,10 +96,10 @@ class CausalDecayHead {
                      workers_[0].states, key_sums_);
     const A own = decay_coefficient(mixing, 0);
     executor.for_each(m, [&](Index i, Index w) {
-      const A* const next = i + 1 < m ? mixtures_.kv.row(i + 1) : nullptr;
-      read_causal_block(in_, blocks_, i, op_, n_,
-                        CausalSums<A>{own, mixtures_.kv.row(i), key_sums_.row(i), next},
-                        workers_[w].scratch, out);
+      read_causal_block(
+          in_, blocks_, i, op_, n_,
+          CausalSums<A>{own, mixtures_.kv.row(i), key_sums_.row(i), mixtures_.behind(i, m)},
+          workers_[w].scratch, out);
     });
   }
 

@@ -166,7 +166,7 @@ class BidirectionalGradient {
     if (own_sums()) group.mix(w.key_sums, summaries_.key_sums(), sum_features());
     if (cross_query()) group.mix(w.places, slot_sums_.rows(), slots_);
     for (Index i = begin; i < end; ++i) {
-      query_block(i, i - begin, i + 1 < end ? w.mixtures.kv.row(i + 1 - begin) : nullptr, w);
+      query_block(i, i - begin, w.mixtures.behind(i - begin, end - begin), w);
       travel.wrote(i);
     }
     if (sums_.mixing.absent()) return;

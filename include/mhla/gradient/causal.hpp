@@ -149,10 +149,10 @@ class CausalGradient {
     for (Index own = begin; own < end; ++own) {
       const Index i = first + own;
       const IntraGradients<A> keys = intra_of(own);
-      const A* const next = own + 1 < end ? scratch.mixtures.kv.row(own + 1 - begin) : nullptr;
       const A dweight = CausalBlockGradient<T, Blocks, Op>(head_, in_, blocks_, own, op_, w)
                             .run({mixing(i, i), scratch.mixtures.kv.row(own - begin),
-                                  scratch.key_sums.row(own - begin), next},
+                                  scratch.key_sums.row(own - begin),
+                                  scratch.mixtures.behind(own - begin, end - begin)},
                                  {dmixtures_.block(i), dkey_sum(i)}, query_parts_.part(own), keys);
       if (!dmixing.absent() && dmixing.pattern().holds(i, i)) dmixing.at(i, i) += dweight;
       travel.wrote(own);

@@ -132,9 +132,9 @@ class CausalDecayGradient {
 
   void query_block(A own, Index i, A* dweights, const CausalGradientScratch<A>& scratch) const {
     const IntraGradients<A> keys = intra_of(i);
-    const A* const next = i + 1 < blocks_.blocks() ? mixtures_.kv.row(i + 1) : nullptr;
     downs_[i] = CausalBlockGradient<T, Blocks, Op>(head_, in_, blocks_, i, op_, scratch)
-                    .run({own, mixtures_.kv.row(i), key_sums_.row(i), next},
+                    .run({own, mixtures_.kv.row(i), key_sums_.row(i),
+                          mixtures_.behind(i, blocks_.blocks())},
                          {dmixtures_.block(i), dkey_sums_.row(i)}, dweights, keys);
   }
 

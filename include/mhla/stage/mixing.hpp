@@ -76,14 +76,23 @@ struct Mixtures {
   Rows<A> kv;      ///< S~ [group, D*E]
   Index features;  ///< D
   Index values;    ///< E
+  bool beyond_l2;  ///< whether they are read from L3 or memory
 
   Mixtures(const char* function, Arena& arena, Index group, const Summaries<A>& s)
-      : Mixtures(function, arena, group, s.features, s.values) {}
+      : Mixtures(function, arena, group, s.features, s.values) {
+    beyond_l2 = s.beyond_l2();
+  }
   Mixtures(const char* function, Arena& arena, Index group, Index d, Index e)
       : kv(nullptr, unaliased_stride<A>(checked_product(function, "workspace", {d, e}))),
         features(d),
-        values(e) {
+        values(e),
+        beyond_l2(group * kv.stride * Index{sizeof(A)} > kL2Bytes) {
     kv.data = arena.take<A>(function, {group, kv.stride});
+  }
+
+  /// The mixture behind the g-th of `count`, to prefetch while that one is read, or null.
+  const A* behind(Index g, Index count) const {
+    return beyond_l2 && g + 1 < count ? kv.row(g + 1) : nullptr;
   }
 };
 
