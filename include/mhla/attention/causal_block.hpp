@@ -33,7 +33,7 @@ struct CausalScratch {
   QueryScratch<A> queries;
   PackedKeys<A> packed;             // m_ii phi(K) of a strip
   PackedKeys<A> normalizer_packed;  // of the denominator's own keys
-  A* read;                          // R, and V of a strip below it [D + strip, E]
+  Rows<A> read;                     // R, and V of a strip below it [D + strip, E]
 
   /// \param query_raw, key_raw  raw_size of the tokens
   CausalScratch(const char* function, Arena& arena, Index query_raw, Index key_raw,
@@ -42,7 +42,9 @@ struct CausalScratch {
         queries(function, arena, query_raw, n.features + kStripTokens, n.normalizer_features,
                 n.values),
         packed(function, arena, kStripTokens, n.features, 0),
-        read(arena.take<A>(function, {n.features + kStripTokens, n.values})) {
+        read(nullptr,
+             alias(n.values * Index{sizeof(A)}) ? unaliased_stride<A>(n.values) : n.values) {
+    read.data = arena.take<A>(function, {n.features + kStripTokens, read.stride});
     if (n.own()) {
       normalizer_packed = PackedKeys<A>(function, arena, kStripTokens, n.normalizer_features, 0);
     }
@@ -84,7 +86,7 @@ class CausalBlock {
   /// \param add_last  whether the sums take in all strips; else their matrix stays as it is
   void read_out(MatrixView<T> out, bool add_last) {
     const Index tokens = blocks_.block_size(block_);
-    std::copy_n(sums_.matrix, n_.features * n_.values, scratch_.read);
+    copy_matrix(sums(), scratch_.read);
     bool several = false;  // strips
     Strip queries;
     for (Index slot = 0; slot < tokens;) {
@@ -99,15 +101,24 @@ class CausalBlock {
         add_strip(scratch_.read);
         several = true;
       } else if (add_last) {
-        if (several) std::copy_n(scratch_.read, n_.features * n_.values, sums_.matrix);
-        add_strip(sums_.matrix);
+        if (several) copy_matrix(scratch_.read, sums());
+        add_strip(sums());
       }
     }
   }
 
  private:
   const QueryScratch<A>& rows() const { return scratch_.queries; }
-  Rows<A> values() const { return {scratch_.read + n_.features * n_.values, n_.values}; }
+  Rows<A> values() const { return scratch_.read.below(n_.features); }
+  Rows<A> sums() const { return {sums_.matrix, n_.values}; }
+  /// Copies R.
+  void copy_matrix(Rows<A> from, Rows<A> to) const {
+    if (from.stride == to.stride) {
+      std::copy_n(from.data, n_.features * n_.values, to.data);
+      return;
+    }
+    for (Index d = 0; d < n_.features; ++d) std::copy_n(from.row(d), n_.values, to.row(d));
+  }
 
   /// Gathers a strip of keys and values.
   void gather_keys() {
@@ -148,7 +159,7 @@ class CausalBlock {
     write_outputs(rows(), queries.tokens, count, out, [&](Rows<A> to) {
       multiply<A>({.out = to,
                    .a = rows().queries.matrix(count, spans[count - 1].end),
-                   .b = {scratch_.read, n_.values},
+                   .b = scratch_.read,
                    .cols = n_.values,
                    .factors = divides ? rows().factors : nullptr,
                    .spans = spans,
@@ -170,9 +181,9 @@ class CausalBlock {
   }
 
   /// Adds the strip's keys to R at `matrix` and z.
-  void add_strip(A* matrix) {
+  void add_strip(Rows<A> matrix) {
     const PackedKeys<A>& keys = n_.own() ? scratch_.normalizer_packed : scratch_.packed;
-    multiply<A>({.out = {matrix, n_.values},
+    multiply<A>({.out = matrix,
                  .a = scratch_.packed.keys(0).matrix(n_.features, keys.count()),
                  .b = values(),
                  .cols = n_.values,
