@@ -44,13 +44,15 @@ bool side_by_side(const Inputs<T>& /*in*/) {
 /// Heads that take turns on a worker: as many as have their S in half of L2, where that leaves no
 /// worker more to do than other numbers.
 template <class In, class Op>
-Index heads_together(const In& in, const Op& op, Index workers) {
+Index heads_together(const char* function, const In& in, const Op& op, Index workers) {
   const Index all = sequences(in) * heads(in);
   if (all <= 1 || !side_by_side(in)) return 1;
   const HeadSizes n = head_sizes(head_inputs(in, 0, 0), op);
-  const Index state = std::max<Index>(n.features * n.values * Index{sizeof(sum_of<In>)}, 1);
+  const Index state =
+      checked_product(function, "workspace", {n.features, n.values, Index{sizeof(sum_of<In>)}});
+  const Index most = std::min(heads(in), kL2Bytes / 2 / std::max<Index>(state, 1));
   Index together = 1, least = ceil_div(all, workers);
-  for (Index count = 2; count <= heads(in) && count * state <= kL2Bytes / 2; ++count) {
+  for (Index count = 2; count <= most; ++count) {
     const Index rounds = ceil_div(sequences(in) * ceil_div(heads(in), count), workers);
     if (rounds * count > least) continue;
     together = count;
@@ -231,7 +233,7 @@ template <class In, class Op>
 class LinearCausalBatch {
  public:
   LinearCausalBatch(const char* function, Arena& arena, const In& in, const Op& op, Index workers)
-      : together_(heads_together(in, op, workers)),
+      : together_(heads_together(function, in, op, workers)),
         groups_(ceil_div(heads(in), together_)),
         tasks_(sequences(in) * groups_),
         workers_(function, arena, std::min(tasks_, workers), [&](Arena& own) {
