@@ -83,14 +83,21 @@ std::size_t form_kept_bytes(const F& form, const In& in) {
   }
 }
 
+/// Throws if memory for kept summaries is lent to a form that keeps nothing.
+template <class F>
+void expect_none_kept(const F& form, Workspace kept) {
+  if (F::kKeeps || kept.empty()) return;
+  fail_option(form.name, "kept", "is set", "none: this form keeps nothing");
+}
+
 /// Memory of the kept summaries, one share a pair.
 class KeptMemory {
  public:
   /// \throws option_error unless `kept` is empty or has enough bytes.
   template <class F, class In>
   KeptMemory(const F& form, const In& in, Workspace kept) : memory_(kept), heads_(heads(in)) {
+    expect_none_kept(form, kept);
     if (kept.empty()) return;
-    if (!F::kKeeps) fail_option(form.name, "kept", "is set", "none: this form keeps nothing");
     const std::size_t bytes = form_kept_bytes(form, in);
     expect_kept(form.name, kept, bytes);
     share_ = bytes / static_cast<std::size_t>(std::max<Index>(sequences(in) * heads_, 1));

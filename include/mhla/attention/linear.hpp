@@ -126,7 +126,7 @@ void linear_causal(const In& in, const Op& op,
                    const std::type_identity_t<detail::output_of<In>>& out, const Call& call) {
   const auto form = detail::linear_causal_form(in, op);
   detail::expect_form(form, in, out);
-  const detail::KeptMemory kept(form, in, call.kept);  // refuses it
+  detail::expect_none_kept(form, call.kept);
   const Index workers = call.executor.workers();
   detail::Scratch scratch(form.name, call.workspace,
                           detail::linear_causal_bytes(form, in, workers));
