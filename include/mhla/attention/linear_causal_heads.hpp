@@ -27,14 +27,10 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Whether the heads of a token lie side by side.
-template <class T>
-bool side_by_side(const TensorView<T>& t) {
-  return t.strides[2] == t.width() && t.strides[3] == 1;
-}
+/// Whether the heads of a token's query lie side by side.
 template <Scalar T>
 bool side_by_side(const BatchInputs<T>& in) {
-  return side_by_side(in.q);
+  return in.q.strides[2] == in.q.width() && in.q.strides[3] == 1;
 }
 template <Scalar T>
 bool side_by_side(const Inputs<T>& /*in*/) {

@@ -68,14 +68,13 @@ class Recurrence {
   /// Adds tokens of a head to its S and writes their outputs. Prefetches `next`, a share with every
   /// step.
   void advance(Index head, const RecurrentTokens<A>& tokens, Prefetch& next) const {
-    A* panel = states_ + head * features_ * columns_;
+    A* const state = states_ + head * features_ * columns_;
     Index col = 0;
     for (; col + kPanelColumns <= columns_; col += kPanelColumns) {
-      advance_panel<kTile.step_vectors>(tokens, col, panel, next);
-      panel += kPanelColumns * features_;
+      advance_panel<kTile.step_vectors>(tokens, col, state + col * features_, next);
     }
-    for (; col < columns_; col += kWidth, panel += kWidth * features_) {
-      advance_panel<1>(tokens, col, panel, next);
+    for (; col < columns_; col += kWidth) {
+      advance_panel<1>(tokens, col, state + col * features_, next);
     }
   }
 
