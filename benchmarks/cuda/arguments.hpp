@@ -15,10 +15,11 @@ struct Arguments {
   std::string out;        ///< where results go as JSON; nowhere if empty
   bool quick = false;     ///< fewer runs
   bool list = false;      ///< names of cases and nothing else
+  bool once = false;      ///< each case once, untimed
   bool roofline = false;  ///< what the device can do and nothing else
   bool help = false;
 
-  int runs() const { return quick ? 9 : 51; }
+  int runs() const { return once ? 0 : quick ? 9 : 51; }
   bool matches(const std::string& name) const { return std::regex_search(name, filter); }
 };
 
@@ -27,6 +28,8 @@ inline constexpr char kUsage[] =
     "  --filter=REGEX  cases whose names have a match\n"
     "  --out=FILE      results as JSON\n"
     "  --quick         9 runs of a case instead of 51\n"
+    "  --once          each case once, untimed and checked, with the profiler on for it alone:\n"
+    "                  ncu --profile-from-start off mhla_cuda_bench --once\n"
     "  --list          the cases and where they come from\n"
     "  --roofline      what the device can do: bandwidths, launches, products\n";
 
@@ -47,6 +50,8 @@ inline Arguments parse(const std::vector<std::string>& arguments) {
       parsed.out = file;
     } else if (argument == "--quick") {
       parsed.quick = true;
+    } else if (argument == "--once") {
+      parsed.once = true;
     } else if (argument == "--list") {
       parsed.list = true;
     } else if (argument == "--roofline") {

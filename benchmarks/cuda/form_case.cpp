@@ -69,7 +69,7 @@ Result measure_form(const Case& c, Session& session) {
         (row.batch * c.shape.tokens() + row.token) * c.shape.heads + row.head;
     compare(exact[i], fetch(w.o.data() + place * c.shape.values, c.shape.values), result.deviation);
   }
-  if (!result.right()) return result;
+  if (!result.right() || session.runs == 0) return result;
 
   CublasPeer cublas(c, w.call, w.mixing, session.stream);
   cublas.run(session.stream);

@@ -74,7 +74,12 @@ __global__ void hold_kernel(long long ticks) {
   }
 }
 
-__global__ void nothing_kernel() {}
+__global__ void nothing_kernel() {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
+#endif
+}
 
 /// Thread blocks that fill the device, fewer for little data.
 unsigned fill(std::int64_t size) {
@@ -126,9 +131,17 @@ void hold(long long ticks, cudaStream_t stream) {
   expect_launched("hold");
 }
 
-void nothing(cudaStream_t stream) {
-  nothing_kernel<<<1, 32, 0, stream>>>();
-  expect_launched("nothing");
+void nothing(bool early, cudaStream_t stream) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(1);
+  config.blockDim = dim3(32);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
+  cuda::expect_success(cudaLaunchKernelEx(&config, nothing_kernel), "nothing");
 }
 
 }  // namespace mhla::cuda_bench

@@ -35,7 +35,7 @@ void read(const void* data, std::size_t bytes, int passes, unsigned* sink, cudaS
 /// Keeps the stream busy for so many clock ticks without touching memory.
 void hold(long long ticks, cudaStream_t stream);
 
-/// A kernel that does nothing.
-void nothing(cudaStream_t stream);
+/// A kernel that does nothing, launched `early`: while the one before runs, for whose end it waits.
+void nothing(bool early, cudaStream_t stream);
 
 }  // namespace mhla::cuda_bench

