@@ -1,5 +1,5 @@
 // What the mixing of sm_90a has of its own: how items are made and shared out, the matrix that
-// stays in shared memory, clusters.
+// stays in shared memory.
 
 #include "mhla/cuda/kernel/mixing_sm90.cuh"
 
@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "mhla/cuda/kernel/mixing_loads.cuh"
 #include "mhla/cuda/kernel/mixing_sm90_config.cuh"
@@ -54,8 +53,7 @@ TEST(MixingSm90, LeavesNoMultiprocessorIdleForWiderItems) {
   EXPECT_EQ(log2(132), 2);
 }
 
-/// Each unit is of one thread block, and those of a cluster count as many b together.
-TEST(MixingSm90, SharesOutRowsByWhatTheyCount) {
+TEST(MixingSm90, GivesEachUnitToOneThreadBlock) {
   using Kernel = MixingSm90<bfloat16, 64, 64, Precision::kSingle>;
   using Config = Kernel::Config;
   for (const int multiprocessors : {1, 4, 7, 100, 132}) {
@@ -65,21 +63,16 @@ TEST(MixingSm90, SharesOutRowsByWhatTheyCount) {
     Kernel::prepare({{}, {}, {}, 1024, 1024, true}, 2, multiprocessors, p, boxes);
     EXPECT_FALSE(p.items.stays);
     const auto blocks = static_cast<int>(Kernel::grid(p, 2));
-    const auto cluster = static_cast<int>(Kernel::cluster(p));
     std::set<std::pair<int, int>> seen;  // row tile and panel
-    std::vector<int> counted;            // b of each thread block, in strips
     for (int block = 0; block < blocks; ++block) {
-      counted.push_back(0);
       Config::for_items(p, Config::share(p, block, blocks), [&](const MixingItem& item) {
         for (int i = 0; i < Config::kItemUnits; ++i) {
           const MixingUnit unit = Config::unit(p, item, i % 2, i / 2);
           EXPECT_LE(unit.whole, item.strips);
           EXPECT_TRUE(
               seen.insert({unit.row_tile, item.panel + static_cast<int>(unit.panel)}).second);
-          counted.back() += unit.whole;
         }
       });
-      EXPECT_EQ(counted.back(), counted[static_cast<std::size_t>(block / cluster * cluster)]);
     }
     EXPECT_EQ(seen.size(), 16u * 64u);
   }
@@ -96,52 +89,24 @@ TEST(MixingSm90, ReadsTheMatrixOnceForEachThreadBlock) {
   }
 }
 
-TEST(MixingSm90, ReadsRoundedCoefficientsOnceForBlocksSideBySide) {
+TEST(MixingSm90, ReadsRoundedCoefficientsOnceForTheColumnsOfAnItem) {
   using Run = Mixtures<MixingOnSm90, bfloat16, 64, 64, Precision::kPair>;
-  for (const int beside : {1, 2}) {
-    Run mixtures({200, 130, 1, false, false, 3, 2 * beside});
-    const auto p = mixtures.params(false);
-    EXPECT_FALSE(p.items.stays);
-    EXPECT_EQ(1 << p.items.beside_log2, beside);
-    const emulator::Report r = mixtures.launch(false);
-    EXPECT_EQ(r.bytes_read("m"), 0u);
-    const std::size_t columns = std::size_t(Run::Kernel::Config::columns(p.items, 1) / beside);
-    EXPECT_EQ(r.bytes_read("rounded"), columns * 200 * 130 * 2);
-    EXPECT_EQ(r.bytes_read("rounded_low"), columns * 200 * 130 * 2);
-  }
+  Run mixtures({200, 130, 1, false, false, 3, 2});
+  const auto p = mixtures.params(false);
+  EXPECT_FALSE(p.items.stays);
+  const emulator::Report r = mixtures.launch(false);
+  EXPECT_EQ(r.bytes_read("m"), 0u);
+  const std::size_t columns = std::size_t(Run::Kernel::Config::columns(p.items, 1));
+  EXPECT_EQ(r.bytes_read("rounded"), columns * 200 * 130 * 2);
+  EXPECT_EQ(r.bytes_read("rounded_low"), columns * 200 * 130 * 2);
 }
 
-/// How many thread blocks of a cluster are below another and side by side, and that their mixtures
-/// are right.
-template <class T, Precision P>
-void expect_cluster(const MixingCase& c, int below, int beside) {
-  using Run = Mixtures<MixingOnSm90, T, 64, 64, P>;
-  const auto p = Run(c).params(true);
-  EXPECT_EQ(1 << p.items.below_log2, below) << c.text();
-  EXPECT_EQ(1 << p.items.beside_log2, beside) << c.text();
-  EXPECT_EQ(Run::Kernel::cluster(p), static_cast<unsigned>(below * beside));
-  expect_right_mixtures<MixingOnSm90, T, 64, 64, P>(c);
-}
-
-TEST(MixingSm90, LoadsTogetherInClusters) {
-  constexpr Precision kSingle = Precision::kSingle, kPair = Precision::kPair;
-  expect_cluster<bfloat16, kSingle>({257, 70, 1, false, false, 1, 8}, 4, 2);
-  expect_cluster<half, kSingle>({257, 130, 1, true, false, 2, 17}, 4, 2);
-  expect_cluster<bfloat16, kPair>({257, 70, 1, true, true, 4, 9}, 4, 2);
-  expect_cluster<half, kSingle>({500, 20, 1, true, true, 3, 5}, 4, 1);
-  expect_cluster<bfloat16, kPair>({200, 130, 1, true, false, 6, 4}, 2, 2);
-  expect_cluster<half, kPair>({200, 130, 1, true, false, 6, 2}, 2, 1);
-  expect_cluster<half, kPair>({70, 257, 1, false, true, 5, 3}, 1, 2);
-  expect_only_what_counts<MixingOnSm90, half, 64, 64, kPair>({200, 130, 1, true, false, 8, 4},
-                                                             false);
-}
-
-TEST(MixingSm90, GivesTheSameBitsInClusters) {
+TEST(MixingSm90, GivesTheSameBitsWithMoreMultiprocessors) {
   using Run = Mixtures<MixingOnSm90, bfloat16, 64, 64, Precision::kSingle>;
   Run alone({260, 260, 1, true, false, 1, 1}), together({260, 260, 1, true, false, 1, 8});
   together.c.seed = 4;  // of the schedule
-  EXPECT_EQ(alone.launch(false).count("cluster barriers"), 0u);
-  EXPECT_NE(together.launch(false).count("cluster barriers"), 0u);
+  alone.launch(false);
+  together.launch(false);
   for (std::int64_t i = 0; i < alone.high.size(); ++i) {
     ASSERT_EQ(alone.high[i].bits, together.high[i].bits) << i;
   }
@@ -154,6 +119,14 @@ TEST(MixingSm90, LeavesOutRowsThatAreNotThere) {
   };
   // Parts of 16 x 16 on or left of the diagonal: 10 of 64 rows, 3 of 32.
   EXPECT_EQ(products(64) * 3, products(32) * 10);
+}
+
+TEST(MixingSm90, TakesAnyNumberOfRowTiles) {
+  constexpr Precision kSingle = Precision::kSingle, kPair = Precision::kPair;
+  expect_items<half, 64, 64, kSingle>({257, 130, 1, true, false, 2, 17}, 2, false);
+  expect_items<bfloat16, 64, 64, kPair>({257, 70, 1, true, true, 4, 9}, 2, false);
+  expect_items<half, 64, 64, kSingle>({500, 20, 1, true, true, 3, 5}, 2, false);
+  expect_items<half, 64, 64, kPair>({70, 257, 1, false, true, 5, 3}, 2, false);
 }
 
 TEST(MixingSm90, MixesManyEarlierSummaries) {

@@ -161,14 +161,13 @@ struct Mixtures {
   }
 
   /// Summaries are read once for every 64 rows, as far as those need them; on sm_90a, in whole
-  /// strips of 64, once where an item has all rows, and else for every 128 rows of each of the
-  /// thread blocks of a cluster that are one below another.
+  /// strips of 64, once where an item has all rows, and else for every 128 rows.
   std::size_t summaries_read(const typename Kernel::Params& p) const {
     int read = 0;
     if constexpr (kSm80) {
       for (int row = 0; row < c.rows; row += 64) read += end(std::min(row + 64, c.rows) - 1);
     } else {
-      const int step = p.items.stays ? c.rows : 128 << p.items.below_log2;
+      const int step = p.items.stays ? c.rows : 128;
       for (int row = 0; row < c.rows; row += step) {
         const int last = std::min(row + step, c.rows) - 1;
         read += c.earlier ? std::min((last / 64 + 1) * 64, c.columns) : c.columns;

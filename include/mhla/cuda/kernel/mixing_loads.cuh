@@ -3,10 +3,8 @@
 /// \file
 /// What mixing_sm90.cuh copies: boxes of summaries, mixtures and coefficients, and their way in.
 ///
-///     S     panels of 64 columns of a strip, split evenly among thread blocks of a cluster one
-///           below another, each of which loads its part for all of them
-///     m     where it does not stay, strips of a block's two row tiles, as far as those need them,
-///           split among thread blocks that are side by side
+///     S     the item's columns of a strip, panels of 64
+///     m     where it does not stay, strips of the item's two row tiles, as far as those need them
 
 #include <cstdint>
 
@@ -14,8 +12,8 @@
 #include "mhla/cuda/kernel/mixing_sm90_config.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
-#include "mhla/cuda/tile/cluster_ring.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
+#include "mhla/cuda/tile/ring.cuh"
 #include "mhla/cuda/tile/tensor_box.cuh"
 
 namespace mhla::cuda {
@@ -40,7 +38,7 @@ struct MixingLoads {
   }
   static constexpr TensorBox strip_box(const Params& p, unsigned char* part) {
     const std::int32_t summaries = p.stage.columns - p.stage.mixing.lead;
-    return box(p.stage.in, part, summaries, p.pairs, Config::kStrip, Config::box_panels(p.items));
+    return box(p.stage.in, part, summaries, p.pairs, Config::kStrip, Config::panels(p.items));
   }
   static constexpr TensorBox row_box(const Params& p, unsigned char* part) {
     return box(p.stage.out, part, p.stage.rows, p.pairs, WarpTile::kRows, 1);
@@ -56,12 +54,12 @@ struct MixingLoads {
   }
 
   /// All strips of all items, by one thread.
-  static MHLA_DEVICE void load(const Params& p, const MixingShare& share, const ClusterRing& ring) {
+  static MHLA_DEVICE void load(const Params& p, const MixingShare& share, const Ring& ring) {
     const auto summaries = static_cast<std::uint32_t>(Config::slot_bytes(p.items));
     RingCursor at;
     Config::for_items(p, share, [&](const MixingItem& item) {
       const std::int32_t own[] = {Config::tile_strips(p, item.row_tile),
-                                  Config::tile_strips(p, item.row_tile + item.row_step)};
+                                  Config::tile_strips(p, item.row_tile + 1)};
       MHLA_CUDA_LOOP
       for (std::int32_t strip = 0; strip < item.strips; ++strip) {
         std::uint32_t bytes = summaries;
@@ -70,9 +68,9 @@ struct MixingLoads {
           bytes += strip < own[1] ? Config::kTileBytes : 0;
         }
         ring.producer_acquire(at, bytes);
-        load_summaries(p, share, item, strip, ring.slot(at), ring.full(at));
+        load_summaries(p, item, strip, ring.slot(at), ring.full(at));
         if (!p.items.stays) {
-          load_factors(p, share, item, own, strip, ring.slot(at) + summaries, ring.full(at));
+          load_factors(p, item, own, strip, ring.slot(at) + summaries, ring.full(at));
         }
         at = at.after(1, ring.count);
       }
@@ -80,29 +78,16 @@ struct MixingLoads {
   }
 
  private:
-  /// The block's part of a strip.
-  static MHLA_DEVICE void load_summaries(const Params& p, const MixingShare& share,
-                                         const MixingItem& item, std::int32_t strip,
-                                         std::uint32_t to, std::uint32_t full) {
-    const MixingItems& items = p.items;
-    const std::int32_t step = Config::box_panels(items), panels = Config::panels(items);
-    const std::int32_t count = kParts * panels >> items.below_log2;  // of both parts
-    const std::int32_t above = Config::above(items, share);
-    const std::int32_t pair = item.panel / Config::kPairPanels;
-    const std::int32_t panel = item.panel % Config::kPairPanels;
-    const std::int32_t summary = Config::kStrip * strip - p.stage.mixing.lead;
-    MHLA_CUDA_LOOP
-    for (std::int32_t i = above * count; i < (above + 1) * count; i += step) {
-      const std::int32_t part = i < panels ? 0 : 1;
+  static MHLA_DEVICE void load_summaries(const Params& p, const MixingItem& item,
+                                         std::int32_t strip, std::uint32_t to, std::uint32_t full) {
+    const auto part_bytes = static_cast<std::uint32_t>(Config::slot_bytes(p.items) / kParts);
+    const BoxOrigin from{{0, Config::kStrip * strip - p.stage.mixing.lead,
+                          item.panel % Config::kPairPanels, item.panel / Config::kPairPanels, 0}};
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t part = 0; part < kParts; ++part) {
       const TensorMap& map = p.maps[part];
-      const BoxOrigin from{{0, summary, panel + i - part * panels, pair, 0}};
-      const std::uint32_t box = to + static_cast<std::uint32_t>(i) * Config::kPanelBytes;
-      if (items.below_log2 > 0) {
-        const int blocks = (1 << (1 << items.below_log2)) - 1;
-        const int first = Config::beside(items, share) << items.below_log2;
-        ptx::cp_async_bulk_tensor_multicast(box, map, from, full,
-                                            static_cast<std::uint16_t>(blocks << first));
-      } else if (items.rows.value() == 1) {  // nobody reads it again
+      const std::uint32_t box = to + part * part_bytes;
+      if (p.items.rows.value() == 1) {  // nobody reads it again
         ptx::cp_async_bulk_tensor(box, map, from, full, ptx::createpolicy_evict_first());
       } else {
         ptx::cp_async_bulk_tensor(box, map, from, full);
@@ -110,29 +95,20 @@ struct MixingLoads {
     }
   }
 
-  /// The block's part of a strip of m, of which row tile t counts the first own[t].
-  static MHLA_DEVICE void load_factors(const Params& p, const MixingShare& share,
-                                       const MixingItem& item, const std::int32_t (&own)[2],
-                                       std::int32_t strip, std::uint32_t to, std::uint32_t full) {
-    const MixingItems& items = p.items;
-    const auto part_bytes = static_cast<std::uint32_t>(Config::factor_bytes(items) / kParts);
+  /// Of a strip of m row tile t counts the first own[t].
+  static MHLA_DEVICE void load_factors(const Params& p, const MixingItem& item,
+                                       const std::int32_t (&own)[2], std::int32_t strip,
+                                       std::uint32_t to, std::uint32_t full) {
+    const auto part_bytes = static_cast<std::uint32_t>(Config::factor_bytes(p.items) / kParts);
     MHLA_CUDA_UNROLL
     for (std::int32_t t = 0; t < 2; ++t) {
-      if (strip >= own[t] || (items.beside_log2 > 0 && t != Config::beside(items, share))) continue;
+      if (strip >= own[t]) continue;
       MHLA_CUDA_UNROLL
       for (std::uint32_t part = 0; part < kParts; ++part) {
         const TensorMap& map = p.maps[4 + part];
         const std::uint32_t box = to + part * part_bytes + static_cast<std::uint32_t>(t) * 64 * 128;
-        const BoxOrigin from{
-            {Config::kStrip * strip, 64 * (item.row_tile + t * item.row_step), 0, 0, 0}};
-        if (items.beside_log2 > 0) {
-          const int blocks = 1 | 1 << (1 << items.below_log2);
-          ptx::cp_async_bulk_tensor_multicast(
-              box, map, from, full,
-              static_cast<std::uint16_t>(blocks << Config::above(items, share)));
-        } else {
-          ptx::cp_async_bulk_tensor(box, map, from, full);
-        }
+        const BoxOrigin from{{Config::kStrip * strip, 64 * (item.row_tile + t), 0, 0, 0}};
+        ptx::cp_async_bulk_tensor(box, map, from, full);
       }
     }
   }

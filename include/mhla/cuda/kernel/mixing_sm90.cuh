@@ -24,11 +24,7 @@
 ///
 /// Up to 256 rows m stays in shared memory if it fits, made once by all threads: up to [64, 512],
 /// [128, 512], [256, 320], of kPair [64, 256], [128, 256], [256, 128]. Otherwise items are 2 x 2,
-/// strips of m, rounded before (rounded_mixing.cuh), come with those of S, and up to eight thread
-/// blocks are a cluster: up to four one below another, each of which loads a part of S for all of
-/// them, so that the second cache gives S once for 512 rows, and two of these side by side, each of
-/// which loads half of m for both. They go through the strips that the last row needs; a block has
-/// one row tile from above and one from below, which together count as many b as in the others.
+/// and strips of m, rounded before (rounded_mixing.cuh), come with those of S.
 ///
 /// Strips of 64 b come through a ring, by the copy engine in boxes: panels of 64 columns of 64 b,
 /// zeros before the first and behind the last. They are the factor B of wgmma; 64 rows of m are A,
@@ -53,9 +49,9 @@
 ///                      warp that S~ leaves through | barriers
 ///
 /// Device memory: S and S~ once, m once for every thread block. Second cache: S once for the rows
-/// of a cluster; m that does not stay once for its columns, 512 of a pair; z once for 60 rows, and
-/// m for it once for 64 columns, or for 48 rows and 128 columns where m does not stay. Source:
-/// arXiv:2601.07832, section 4.1, eq. (4).
+/// of an item; m that does not stay once for its columns; z once for 60 rows, and m for it once for
+/// 64 columns, or for 48 rows and 128 columns where m does not stay. Source: arXiv:2601.07832,
+/// section 4.1, eq. (4).
 
 #include <cstdint>
 
@@ -65,13 +61,12 @@
 #include "mhla/cuda/kernel/mixing_strip.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/persistent_sm90.cuh"
-#include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/ptx/wgmma.cuh"
-#include "mhla/cuda/tile/cluster_ring.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
+#include "mhla/cuda/tile/ring.cuh"
 #include "mhla/cuda/tile/tensor_box.cuh"
 
 namespace mhla::cuda {
@@ -107,12 +102,7 @@ struct MixingSm90 {
   }
 
   static constexpr unsigned grid(const Params& p, int) {
-    const std::int32_t log2 = p.items.below_log2 + p.items.beside_log2;
-    return persistent_grid<Config>(p.items.count, p.multiprocessors >> log2) << log2;
-  }
-  /// Thread blocks of a cluster.
-  static MHLA_HOST_DEVICE constexpr unsigned cluster(const Params& p) {
-    return 1u << (p.items.below_log2 + p.items.beside_log2);
+    return persistent_grid<Config>(p.items.count, p.multiprocessors);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
@@ -132,7 +122,6 @@ struct MixingSm90 {
                            },
                            [&](std::uint32_t thread) { mix(p, share, rings, thread); },
                            rings.summaries);
-    if (cluster(p) > 1) meet_cluster();
   }
 
  private:
@@ -141,7 +130,7 @@ struct MixingSm90 {
   using Loads = MixingLoads<D, E, P>;
 
   struct Rings {
-    ClusterRing summaries;  ///< and m behind each, where it does not stay
+    Ring summaries;         ///< and m behind each, where it does not stay
     std::uint32_t factors;  ///< shared address of m where it stays, strip by strip
   };
 
@@ -149,7 +138,7 @@ struct MixingSm90 {
     const auto slot = static_cast<std::uint32_t>(Config::ring_bytes(p.items));
     const auto count = static_cast<std::uint32_t>(share.slots);
     const std::uint32_t begin = ptx::shared_begin();
-    return {{{begin, slot, Config::barriers(begin), count}, cluster(p)}, begin + count * slot};
+    return {{begin, slot, Config::barriers(begin), count}, begin + count * slot};
   }
 
   /// A strip of S in a slot of the ring, and of m.
@@ -163,14 +152,8 @@ struct MixingSm90 {
             factors / kParts};
   }
 
-  static MHLA_DEVICE void meet_cluster() {
-    ptx::barrier_cluster_arrive();
-    ptx::barrier_cluster_wait();
-  }
-
-  /// Barriers of other blocks are there; m, where it stays, by all threads.
+  /// m, where it stays, by all threads.
   static MHLA_DEVICE void begin(const Params& p, const Rings& rings, std::uint32_t thread) {
-    if (cluster(p) > 1) meet_cluster();
     if (thread == Config::kProducer) {
       MHLA_CUDA_UNROLL
       for (int part = 0; part < kParts; ++part) {
@@ -217,7 +200,7 @@ struct MixingSm90 {
                               std::uint32_t thread) {
     const std::uint32_t warp = thread / 32, lane = thread % 32;
     const std::uint32_t group = ptx::shfl_idx(warp / 4, 0);  // ptxas sees: the same in a warp
-    const ClusterRing& ring = rings.summaries;
+    const Ring& ring = rings.summaries;
     RingCursor at;
     Config::for_items(p, share, [&](const MixingItem& item) {
       const MixingUnit units[] = {Config::unit(p, item, group, 0), Config::unit(p, item, group, 1)};

@@ -20,8 +20,7 @@ namespace mhla::cuda {
 struct MixingItem {
   std::int32_t panel;     ///< the first, of 64 columns, counted through all pairs
   std::int32_t row_tile;  ///< the first, of 64 rows
-  std::int32_t row_step;  ///< from a row tile to the next
-  std::int32_t strips;    ///< of 64 b, all that count for one of the rows of the cluster's items
+  std::int32_t strips;    ///< of 64 b, all that count for one of its rows
   std::uint32_t turn;     ///< 1 where warpgroups have the units that the other one had before, or 0
 };
 
@@ -35,14 +34,12 @@ struct MixingUnit {
 
 /// How many there are, and how large they are.
 struct MixingItems {
-  std::int32_t count;        ///< or of clusters, which have one in each thread block
-  std::int32_t row_tiles;    ///< of 64 rows, of the matrix
-  std::int32_t strips;       ///< of 64 b
-  std::int32_t own_log2;     ///< 2^this row tiles are in an item: 1, 2 or 4
-  Divisor rows;              ///< items, or clusters of them, that have all rows of their columns
-  bool stays;                ///< items have all rows, m is in shared memory
-  std::int32_t below_log2;   ///< 2^this blocks of a cluster, one below another, load S together
-  std::int32_t beside_log2;  ///< 2^this side by side load m together
+  std::int32_t count;
+  std::int32_t row_tiles;  ///< of 64 rows, of the matrix
+  std::int32_t strips;     ///< of 64 b
+  std::int32_t own_log2;   ///< 2^this row tiles are in an item: 1, 2 or 4
+  Divisor rows;            ///< items that have all rows of their columns
+  bool stays;              ///< items have all rows, m is in shared memory
 };
 
 /// What a thread block does.
@@ -50,7 +47,6 @@ struct MixingShare {
   std::int32_t slots;  ///< of strips of S, in shared memory
   std::int32_t first;  ///< item
   std::int32_t step;
-  std::int32_t rank;  ///< of the thread block in its cluster, where it is counted downward first
 };
 
 struct MixingSm90Parameters {
@@ -101,11 +97,6 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
     const std::int32_t own = 1 << items.own_log2;
     return (items.row_tiles < own ? items.row_tiles : own) * kTileBytes;
   }
-  /// Panels of a box of S: so few that each thread block of a cluster loads as many.
-  static MHLA_HOST_DEVICE constexpr std::int32_t box_panels(const MixingItems& items) {
-    const std::int32_t most = panels(items) >> items.below_log2;
-    return most > 0 ? most : 1;
-  }
   /// Bytes of a slot of the ring: a strip of S, and one of m behind it where that does not stay.
   static MHLA_HOST_DEVICE constexpr std::int32_t ring_bytes(const MixingItems& items) {
     return slot_bytes(items) + (items.stays ? 0 : factor_bytes(items));
@@ -121,8 +112,12 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
   /// multiprocessors would be idle then. Otherwise 128.
   static constexpr MixingItems choose(const MixingParameters& p, std::int32_t pairs,
                                       std::int32_t multiprocessors) {
-    MixingItems items{
-        0, (p.rows + 63) / 64, (p.columns + kStrip - 1) / kStrip, 0, Divisor(1), true, 0, 0};
+    MixingItems items{.count = 0,
+                      .row_tiles = (p.rows + 63) / 64,
+                      .strips = (p.columns + kStrip - 1) / kStrip,
+                      .own_log2 = 0,
+                      .rows = Divisor(1),
+                      .stays = true};
     while ((1 << items.own_log2) < items.row_tiles && items.own_log2 < 2) ++items.own_log2;
     items.stays = items.row_tiles <= kItemUnits && items.strips <= kMostSlots &&
                   slots(items, items.strips) >= 2;
@@ -131,32 +126,10 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
       while (items.own_log2 < 2 && widest << items.own_log2 < multiprocessors) ++items.own_log2;
     } else {
       items.own_log2 = 1;
-      choose_cluster(items, multiprocessors);
-      items.rows = Divisor(groups(items.row_tiles, items.below_log2));
+      items.rows = Divisor((items.row_tiles + 1) / 2);
     }
-    items.count = (columns(items, pairs) >> items.beside_log2) * items.rows.value();
+    items.count = columns(items, pairs) * items.rows.value();
     return items;
-  }
-
-  /// Clusters of so many items of 128 rows that have all row tiles.
-  static constexpr std::int32_t groups(std::int32_t row_tiles, std::int32_t below_log2) {
-    return ((row_tiles - 1) >> (1 + below_log2)) + 1;
-  }
-  /// The thread blocks of a cluster, so many that the second cache gives the least: for an item 2
-  /// parts of S, once for those below another, and 1 of m, once for those side by side. Where rows
-  /// are no multiple of the cluster's some are idle.
-  static constexpr void choose_cluster(MixingItems& items, std::int32_t multiprocessors) {
-    std::int32_t least = 0;
-    for (std::int32_t beside = 0; beside <= 1; ++beside) {
-      for (std::int32_t below = 0; below <= 2 && 1 << (below + beside) <= multiprocessors;
-           ++below) {
-        const std::int32_t cost = groups(items.row_tiles, below) * (4 + (2 << below >> beside));
-        if (least != 0 && cost >= least) continue;
-        least = cost;
-        items.below_log2 = below;
-        items.beside_log2 = beside;
-      }
-    }
   }
 
   /// Items that have the same row tiles.
@@ -188,18 +161,7 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
   /// That of thread block `block` of so many.
   static MHLA_HOST_DEVICE constexpr MixingShare share(const MixingSm90Parameters& p,
                                                       std::int32_t block, std::int32_t blocks) {
-    const MixingItems& items = p.items;
-    const std::int32_t log2 = items.below_log2 + items.beside_log2;
-    return {slots(items, kept_strips(p)), block >> log2, blocks >> log2, block & ((1 << log2) - 1)};
-  }
-  /// Thread blocks of its cluster above and beside one.
-  static MHLA_HOST_DEVICE constexpr std::int32_t above(const MixingItems& items,
-                                                       const MixingShare& share) {
-    return share.rank & ((1 << items.below_log2) - 1);
-  }
-  static MHLA_HOST_DEVICE constexpr std::int32_t beside(const MixingItems& items,
-                                                        const MixingShare& share) {
-    return share.rank >> items.below_log2;
+    return {slots(p.items, kept_strips(p)), block, blocks};
   }
 
   /// Calls visit(item) for the items of a thread block: by pair, columns, rows, all three downward,
@@ -216,7 +178,7 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
       if (first + own >= items.count) continue;
       const std::int32_t upward = items.count - 1 - first - own;
       const std::int32_t at = items.rows.quotient(upward);
-      visit(item(p, share, at, upward - at * items.rows.value(), turn));
+      visit(item(p, at, upward - at * items.rows.value(), turn));
     }
   }
 
@@ -227,7 +189,7 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
     const MixingItems& items = p.items;
     const std::uint32_t number = (group ^ item.turn) + kWarpgroups * index;
     const std::uint32_t own = number & ((1u << items.own_log2) - 1);
-    const std::int32_t row = item.row_tile + static_cast<std::int32_t>(own) * item.row_step;
+    const std::int32_t row = item.row_tile + static_cast<std::int32_t>(own);
     const std::uint32_t panel = (number >> items.own_log2) * kPanels;
     const std::int32_t diagonal = p.stage.earlier ? strips_before(p) + row : item.strips;
     const std::int32_t whole = diagonal < item.strips ? diagonal : item.strips;
@@ -235,16 +197,11 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
   }
 
  private:
-  /// Columns `at` of all pairs, and of group `group` of rows what the thread block has. In a
-  /// cluster that are a row tile from above and one from below, so that all count about as many b.
-  static MHLA_HOST_DEVICE constexpr MixingItem item(const MixingSm90Parameters& p,
-                                                    const MixingShare& share, std::int32_t at,
+  /// Columns `at` of all pairs, and group `group` of their rows.
+  static MHLA_HOST_DEVICE constexpr MixingItem item(const MixingSm90Parameters& p, std::int32_t at,
                                                     std::int32_t group, std::uint32_t turn) {
-    const MixingItems& items = p.items;
-    const std::int32_t log2 = items.own_log2 + items.below_log2, first = group << log2;
-    const std::int32_t row = above(items, share);
-    return {((at << items.beside_log2) + beside(items, share)) * panels(items), first + row,
-            (2 << items.below_log2) - 1 - 2 * row, strips(p, first + (1 << log2)), turn};
+    const std::int32_t log2 = p.items.own_log2;
+    return {at * panels(p.items), group << log2, strips(p, (group + 1) << log2), turn};
   }
 };
 

@@ -121,7 +121,7 @@ struct MixingStrip {
   /// Starts the products of a unit.
   template <int kAdds>
   MHLA_DEVICE void multiply(const MixingUnit& unit, const Factors& m, Sums& sums) const {
-    const std::uint32_t panel = block_address(summaries) + unit.panel * Config::kPanelBytes;
+    const std::uint32_t panel = summaries + unit.panel * Config::kPanelBytes;
     MHLA_CUDA_UNROLL
     for (int s = 0; s < kSteps; ++s) {
       const std::uint64_t high = factor(panel, 16 * s, Config::kPanelBytes);
