@@ -29,10 +29,6 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) 
   ++stand_in::calls.launches;
   return cudaSuccess;
 }
-cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cudaLaunchConfig_t*) {
-  ++stand_in::calls.questions;
-  return *clusters = 1, cudaSuccess;
-}
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
   ++stand_in::calls.settings;
   return cudaSuccess;

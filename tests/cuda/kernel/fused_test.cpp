@@ -18,17 +18,11 @@ namespace {
 
 struct FusedOfSm80 {
   static constexpr Arch kArch = Arch::kSm80;
-  static constexpr int kCluster = 1;
-  template <class T>
-  static constexpr double kRounding = kRoundoff<T>* kRoundoff<T>;
   template <class T, int D, int kRegions>
   using Kernel = FusedSm80<T, D, D, kRegions>;
 };
 struct FusedOfSm90 {
   static constexpr Arch kArch = Arch::kSm90a;
-  static constexpr int kCluster = 1;
-  template <class T>
-  static constexpr double kRounding = kRoundoff<T>* kRoundoff<T>;
   template <class T, int D, int kRegions>
   using Kernel = FusedSm90<T, D, D, kRegions>;
 };

@@ -97,14 +97,14 @@ TEST(Plan, FewBlocksAreFusedWhereTheirSummariesFit) {
   EXPECT_EQ((plan<72, 72>(kDit512, kHopper).form), Form::kFused);
   EXPECT_EQ((plan<72, 72>(kDit512, kAmpere).form), Form::kThreeStage);
   EXPECT_EQ((plan<128, 128>(kDit512, kHopper).form), Form::kThreeStage);
+  EXPECT_EQ((plan<64, 64>(self_attention(96, 1, sequence(17 * 64, 64)), kHopper).form),
+            Form::kThreeStage);
 }
 
 /// Whether the table says of a kernel of the fused form what its shared memory says.
 template <int D, int E, Arch arch>
 constexpr bool table_is_right() {
-  constexpr mhla::cuda::FormBounds kBounds = mhla::cuda::form_bounds<D, E>(arch);
-  constexpr int kBlocks = kBounds.fused_blocks;
-  static_assert(kBounds.clustered_blocks == 0 || kBounds.clustered_blocks == 4 * kBlocks);
+  constexpr int kBlocks = mhla::cuda::form_bounds<D, E>(arch).fused_blocks;
   if constexpr (D != E) {
     return kBlocks == 0;
   } else {
@@ -142,34 +142,10 @@ TEST(Plan, FewHeadsAreNotFused) {
   EXPECT_EQ((plan<64, 64>(problem, kAmpere).form), Form::kFused);
   problem.batch = 8;
   EXPECT_EQ((plan<64, 64>(problem, kAmpere).form), Form::kThreeStage);
-}
-
-TEST(Plan, ClustersHaveMoreBlocksOrFewerHeads) {
-  const auto in_cluster = [](int heads, int tokens, int block, const Device& device = kHopper) {
-    const Problem problem = self_attention(1, heads, sequence(tokens, block));
-    const Plan p = plan<64, 64>(problem, device);
-    EXPECT_EQ(p.workspace_bytes == 0, p.form != Form::kThreeStage);
-    EXPECT_TRUE(p.form != Form::kFused || p.fused == device.arch);
-    return p.form == Form::kFused && p.cluster == 4;
-  };
-  EXPECT_TRUE(in_cluster(96, 4096, 64));
-  EXPECT_TRUE(in_cluster(66, 17 * 64, 64));
-  EXPECT_FALSE(in_cluster(66, 16 * 64, 64));  // in one thread block
-  EXPECT_TRUE(in_cluster(65, 16 * 64, 64));
-  EXPECT_TRUE(in_cluster(17, 16 * 64, 64));
-  EXPECT_FALSE(in_cluster(16, 16 * 64, 64));  // too few heads
-  EXPECT_TRUE(in_cluster(7, 64 * 16, 16));    // where three stages move five times as much
-  EXPECT_FALSE(in_cluster(6, 64 * 16, 16));
-  EXPECT_TRUE(in_cluster(33, 64 * 256, 256));  // where they move a quarter more
-  EXPECT_FALSE(in_cluster(34, 64 * 256, 256));
-  EXPECT_FALSE(in_cluster(96, 65 * 64, 64));  // too many blocks
-  EXPECT_FALSE(in_cluster(96, 20 * 67, 67));  // no boxes
-  EXPECT_FALSE(in_cluster(96, 4096, 64, kAmpere));
-  Problem problem = self_attention(8, 12, sequence(4096, 64));
-  problem.op.summaries = Precision::kPair;
+  problem.batch = 11;  // 66 for 132
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).form), Form::kFused);
+  problem.batch = 10;
   EXPECT_EQ((plan<64, 64>(problem, kHopper).form), Form::kThreeStage);
-  EXPECT_EQ((plan<128, 128>(self_attention(8, 12, sequence(4096, 64)), kHopper).form),
-            Form::kThreeStage);
 }
 
 TEST(Plan, PairsOfSummariesTakeTwiceTheSpace) {

@@ -33,12 +33,11 @@ struct Anchor {
 inline constexpr Anchor kAnchors[] = {
     {"words of shared loads", kSharedLoad},
     {"words of shared stores", kSharedStore},
-    {"global loads", 0x181},         // LDG
-    {"global stores", 0x186},        // STG
-    {"stores to a cluster", 0x185},  // ST
-    {"copies", 0x1ae},               // LDGSTS
-    {"tensor loads", 0x1b4},         // UTMALDG
-    {"tensor stores", 0x1b5},        // UTMASTG
+    {"global loads", 0x181},   // LDG
+    {"global stores", 0x186},  // STG
+    {"copies", 0x1ae},         // LDGSTS
+    {"tensor loads", 0x1b4},   // UTMALDG
+    {"tensor stores", 0x1b5},  // UTMASTG
     {"barriers", kBarrier},
     {"matrix loads", kMatrixLoad},
     {"mma", kMma},

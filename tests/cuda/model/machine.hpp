@@ -20,14 +20,11 @@ struct Machine {
   const char* name;
   Arch arch;                        ///< whose kernels it runs
   int multiprocessors;              ///< [sheet]
-  int of_fours;                     ///< those that clusters of four reach [assumed]
-  int of_eights;                    ///< those that clusters of eight reach
   double clock;                     ///< Hz under load [assumed: between base and boost]
   double peak_bandwidth;            ///< of device memory, bytes a second: what the floor is of
   double bandwidth;                 ///< what a large copy reaches
   double cache_bandwidth;           ///< of the second cache, bytes a second [assumed]
   double multiprocessor_bandwidth;  ///< into one multiprocessor, bytes a second [assumed]
-  double cluster_bandwidth;         ///< out of one, to others of a cluster of four [assumed]
   double cache_bytes;               ///< of the second cache [sheet]
   double wgmma;   ///< multiply-adds a clock and multiprocessor [sheet: rate of 16-bit products]
   double mma;     ///< the same by mma.sync [sm_90: measured, 0.62 of wgmma]
@@ -36,17 +33,14 @@ struct Machine {
 };
 
 /// H200: 4.3 TB/s [measured, copy], 60 MB. H100: 3.35 TB/s [sheet], 3.0 [measured], 50 MB. A100:
-/// 2.0 TB/s [sheet], 1.75 [assumed], 40 MB. Between multiprocessors of a cluster: about 2.6 TB/s
-/// of all 132 together [assumed, after arXiv:2402.13499]. Clusters of eight reach 120
-/// multiprocessors of an H100 [measured: accel-sim/gpu-app-collection, pull request 87], of an
-/// H200 [assumed].
+/// 2.0 TB/s [sheet], 1.75 [assumed], 40 MB.
 inline constexpr Machine kMachines[] = {
-    {"H200", Arch::kSm90a, 132, 128, 120, 1.85e9, 4.3e12, 4.3e12, 5.7e12, 109e9, 20e9, 60e6, 2048,
-     1260, 2.25e-6, 0.75e-6},
-    {"H100", Arch::kSm90a, 132, 128, 120, 1.85e9, 3.35e12, 3.0e12, 5.5e12, 109e9, 20e9, 50e6, 2048,
-     1260, 2.25e-6, 0.75e-6},
-    {"A100", Arch::kSm80, 108, 0, 0, 1.41e9, 2.0e12, 1.75e12, 4.0e12, 80e9, 0, 40e6, 0, 1024,
-     2.25e-6, 2.25e-6},
+    {"H200", Arch::kSm90a, 132, 1.85e9, 4.3e12, 4.3e12, 5.7e12, 109e9, 60e6, 2048, 1260, 2.25e-6,
+     0.75e-6},
+    {"H100", Arch::kSm90a, 132, 1.85e9, 3.35e12, 3.0e12, 5.5e12, 109e9, 50e6, 2048, 1260, 2.25e-6,
+     0.75e-6},
+    {"A100", Arch::kSm80, 108, 1.41e9, 2.0e12, 1.75e12, 4.0e12, 80e9, 40e6, 0, 1024, 2.25e-6,
+     2.25e-6},
 };
 
 /// Warp instructions that a multiprocessor issues a clock [sheet: four schedulers].

@@ -5,17 +5,13 @@
 ///
 ///     memory   bytes that device memory moves: of each array what the launch asks for, at most all
 ///              of it once; of what the launch before wrote a part is still in the second cache
-///     cache    bytes asked for, over the second cache's bandwidth, which gives a cluster once what
-///              its blocks load together; those that come to the multiprocessor with the most
-///              items over its own; those that this stores to others of its cluster
+///     cache    bytes asked for, over the second cache's bandwidth; those that come to the
+///              multiprocessor with the most items over its own
 ///     issue    warp instructions (issue_slots.hpp) of that multiprocessor
 ///     tensor   multiply-adds of its matrix units
 ///     chain    instructions of one warp one after another, with the latencies between series of
 ///              loads, products and shuffles of the machine code, times the items that its block
 ///              does
-///
-/// Blocks of a cluster go on together, at the pace of the one with the most to do: the others count
-/// as much as it does.
 ///
 /// as if they overlapped without loss: a bound from below for these constants.
 
@@ -49,28 +45,20 @@ inline Work work_of(const Launch& launch, const std::vector<Instruction>& code, 
   Work work{};
   double counted = 0, missed = 0;
   const emulator::Report& report = launch.report;
-  const std::size_t warps = report.warps.size() / static_cast<std::size_t>(launch.cluster);
-  const double items = launch.sampled_items / launch.cluster;  // of a block of each cluster
-  for (std::size_t first = 0; first < report.warps.size(); first += warps) {
-    double slots = 0, wgmma = 0, mma = 0;
-    for (std::size_t w = first; w < first + warps; ++w) {
-      const IssueSlots issue =
-          issue_slots(code, arch, launch.sampled_blocks / launch.cluster, report.warps[w]);
-      counted += issue.counted;
-      missed += issue.missed;
-      const auto times = [&](const char* counter) {
-        return static_cast<double>(report.issued(w, counter).times) / items;
-      };
-      const Work::Warp own{(kDependent * issue.slots + issue.waits) / items,
-                           times("multiply-adds of wgmma")};
-      work.warps.push_back(own);
-      slots += issue.slots / items;
-      wgmma += own.wgmma;
-      mma += times("multiply-adds of mma");
-    }
-    work.slots = std::max(work.slots, slots);
-    work.wgmma = std::max(work.wgmma, wgmma);
-    work.mma = std::max(work.mma, mma);
+  const double items = launch.sampled_items;
+  for (std::size_t w = 0; w < report.warps.size(); ++w) {
+    const IssueSlots issue = issue_slots(code, arch, launch.sampled_blocks, report.warps[w]);
+    counted += issue.counted;
+    missed += issue.missed;
+    const auto times = [&](const char* counter) {
+      return static_cast<double>(report.issued(w, counter).times) / items;
+    };
+    const Work::Warp own{(kDependent * issue.slots + issue.waits) / items,
+                         times("multiply-adds of wgmma")};
+    work.warps.push_back(own);
+    work.slots += issue.slots / items;
+    work.wgmma += own.wgmma;
+    work.mma += times("multiply-adds of mma");
   }
   work.explained = counted > 0 ? 1 - missed / counted : 1;
   return work;
@@ -107,23 +95,11 @@ inline Prediction predict(const Launch& launch, const Work& work, const Call& ca
     const double kept = fresh ? kKept * m.cache_bytes : 0;
     p.memory_bytes += std::max(0.0, std::min(read, all) - kept) + std::min(written, all);
   }
-  const int used = launch.cluster > 4   ? m.of_eights
-                   : launch.cluster > 2 ? m.of_fours
-                                        : m.multiprocessors;
-  const double at_once = used * launch.blocks_per_multiprocessor;
-  const double busiest = std::ceil(launch.items / used);
+  const double at_once = m.multiprocessors * launch.blocks_per_multiprocessor;
+  const double busiest = std::ceil(launch.items / m.multiprocessors);
   p.memory = p.memory_bytes / m.bandwidth;
-  const auto counted = [&](const char* counter) {
-    return scale * static_cast<double>(launch.report.count(counter));
-  };
-  const double shared = counted("bytes of tensor loads for other blocks");
-  p.cache =
-      std::max(p.cache_bytes / m.cache_bandwidth,
-               busiest * (p.cache_bytes + shared) / launch.items / m.multiprocessor_bandwidth);
-  if (launch.cluster > 1) {
-    const double stored = counted("bytes stored to other blocks");
-    p.cache = std::max(p.cache, busiest * stored / launch.items / m.cluster_bandwidth);
-  }
+  p.cache = std::max(p.cache_bytes / m.cache_bandwidth,
+                     busiest * p.cache_bytes / launch.items / m.multiprocessor_bandwidth);
   p.issue = busiest * work.slots / kIssue / m.clock;
   p.tensor = busiest * work.mma / m.mma / m.clock;
   if (m.wgmma > 0) p.tensor += busiest * work.wgmma / m.wgmma / m.clock;

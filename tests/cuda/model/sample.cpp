@@ -74,18 +74,9 @@ class Samples {
     const bool early = start == Start::kEarly;
     const std::string name = type_name<Kernel>();
     const std::uint32_t grid = Kernel::grid(parameters, pairs), items = items_.at(name);
-    std::uint32_t cluster = 1;
-    if constexpr (requires { Kernel::cluster(parameters); }) cluster = Kernel::cluster(parameters);
-    Launch launch{name,
-                  early,
-                  Kernel::kThreads,
-                  Kernel::kBlocksPerMultiprocessor,
-                  static_cast<int>(cluster),
+    Launch launch{name, early, Kernel::kThreads, Kernel::kBlocksPerMultiprocessor,
                   static_cast<double>(items)};
-    std::vector<std::uint32_t> blocks;
-    for (const std::uint32_t first : chosen(grid / cluster, 8 / cluster)) {
-      for (std::uint32_t rank = 0; rank < cluster; ++rank) blocks.push_back(first * cluster + rank);
-    }
+    const std::vector<std::uint32_t> blocks = chosen(grid);
     device_.run_only(blocks);
     launch.report = device_.launch<Kernel>(grid, parameters, early);
     launch.sampled_blocks = static_cast<double>(blocks.size());
@@ -97,13 +88,14 @@ class Samples {
   mutable std::vector<Launch> launches;
 
  private:
-  /// Blocks, or clusters: of a larger grid `most`, in steps of the golden ratio, which fall evenly
-  /// on rows and columns of tiles.
-  static std::vector<std::uint32_t> chosen(std::uint32_t grid, std::uint32_t most) {
+  /// Of a larger grid so many blocks, in steps of the golden ratio, which fall evenly on rows and
+  /// columns of tiles.
+  static std::vector<std::uint32_t> chosen(std::uint32_t grid) {
+    constexpr std::uint32_t kMost = 8;
     std::vector<std::uint32_t> blocks;
-    for (std::uint32_t i = 0; i < std::min(grid, most); ++i) {
+    for (std::uint32_t i = 0; i < std::min(grid, kMost); ++i) {
       const double place = std::fmod(0.5 + 0.6180339887498949 * i, 1.0);
-      blocks.push_back(grid <= most ? i : static_cast<std::uint32_t>(place * grid));
+      blocks.push_back(grid <= kMost ? i : static_cast<std::uint32_t>(place * grid));
     }
     return blocks;
   }

@@ -36,7 +36,6 @@ struct Launch {
   std::string kernel;  ///< its type
   bool early;
   int threads, blocks_per_multiprocessor;
-  int cluster;       ///< blocks of one, 1 where there are none
   double items;      ///< of a group of heads
   double share = 1;  ///< of calls that launch it
   // Of the blocks that ran:

@@ -1,18 +1,17 @@
 #pragma once
 
 /// \file
-/// Runs of the whole operator of a pair in one block, or in a cluster: outputs against the
-/// definition in double.
+/// Runs of the whole operator of a pair in one block: outputs against the definition in double.
 ///
 /// Bound. Let u be the unit roundoff of T and eta its least normal number: rounding moves x by at
 /// most u (|x| + eta). A term phi(q) m phi(k) v of a numerator is rounded to T four times, phi(q),
-/// phi(k), its summary and its mixture, and m is off by at most r |m| + u eta: r is u^2
-/// where it is the sum of two numbers of T, u where it is rounded; one of a denominator is rounded
-/// twice, with m itself. exp2 and the additions of feature maps cost 2^-20. Sums of a term's chain
-/// of n floats are off by gamma_n. With plus for magnitudes, eta added to what is rounded,
+/// phi(k), its summary and its mixture, and m, the sum of two numbers of T, is off by at most
+/// u^2 |m| + u eta; one of a denominator is rounded twice, with m itself. exp2 and the additions of
+/// feature maps cost 2^-20. Sums of a term's chain of n floats are off by gamma_n. With plus for
+/// magnitudes, eta added to what is rounded,
 ///
 ///     e_n = (1 + u)^4 (1 + 2^-20)^2 (1 + gamma_n) - 1       e_d = (1 + u)^2 (...) - 1
-///     dN  = phi(q)+ . (sum_b (e_n |m| + (1 + e_n) (r |m| + u eta)) S_b+ + e_n eta)
+///     dN  = phi(q)+ . (sum_b (e_n |m| + (1 + e_n) (u^2 |m| + u eta)) S_b+ + e_n eta)
 ///     dZ  = e_d phi(q)+ . sum_b |m| z_b+
 ///
 /// Outputs then: output_bound.hpp.
@@ -67,10 +66,9 @@ struct BlockSums {
   }
 };
 
-/// Compares the outputs of a pair. \param rounding  of the mixing matrix, r
+/// Compares the outputs of a pair.
 template <class T, int D>
-void compare_fused(Comparison& comparison, const DirectProblem<T, D, D>& x, double rounding,
-                   int batch, int head) {
+void compare_fused(Comparison& comparison, const DirectProblem<T, D, D>& x, int batch, int head) {
   const BlockSums<T, D> sums(x, batch, head);
   const double u = kRoundoff<T>, eta = std::ldexp(1.0, Format<T>::kLowest);
   const int blocks = x.c.key_blocks.blocks();
@@ -95,7 +93,7 @@ void compare_fused(Comparison& comparison, const DirectProblem<T, D, D>& x, doub
         off[d].fill(e_n * eta);
         for (int b = 0; b < blocks; ++b) {
           const double m = x.mixing.value(i, b), weight = std::abs(m);
-          const double share = e_n * weight + (1 + e_n) * (rounding * weight + u * eta);
+          const double share = e_n * weight + (1 + e_n) * (u * u * weight + u * eta);
           const auto row = static_cast<std::size_t>(b);
           z[d] += m * sums.z[row][d];
           z_plus[d] += weight * sums.z_plus[row][d];
@@ -126,7 +124,7 @@ void compare_fused(Comparison& comparison, const DirectProblem<T, D, D>& x, doub
   }
 }
 
-/// \tparam Kernels  kCluster, kRounding and the Kernel of so many regions
+/// \tparam Kernels  have the Kernel of so many regions
 template <class Kernels, class T, int D, int kRegions>
 struct FusedRun : DirectProblem<T, D, D> {
   using Base = DirectProblem<T, D, D>;
@@ -136,13 +134,13 @@ struct FusedRun : DirectProblem<T, D, D> {
   static std::string name() { return Base::name() + ", " + std::to_string(kRegions) + " regions"; }
 
   bool launch(std::uint64_t schedule) {
-    EXPECT_LE(std::max(c.blocks.blocks(), c.key_blocks.blocks()), Kernels::kCluster * kRegions);
+    EXPECT_LE(std::max(c.blocks.blocks(), c.key_blocks.blocks()), kRegions);
     return this->template launch_as<typename Kernels::template Kernel<T, D, kRegions>>(schedule);
   }
 
   void check() const { expect_right_outputs(*this); }
   void check(Comparison& comparison, int b, int h) const {
-    compare_fused<T, D>(comparison, *this, Kernels::template kRounding<T>, b, h);
+    compare_fused<T, D>(comparison, *this, b, h);
   }
 };
 

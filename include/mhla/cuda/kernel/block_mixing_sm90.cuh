@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// Summaries of a pair that one thread block keeps and mixes, in place: what fused_sm90.cuh does
-/// with them where it has no cluster.
+/// Summaries of a pair that a thread block of fused_sm90.cuh keeps and mixes, in place.
 
 #include <cstdint>
 
@@ -12,7 +11,6 @@
 #include "mhla/cuda/kernel/summary_rows.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
-#include "mhla/cuda/tile/token_boxes.cuh"
 
 namespace mhla::cuda {
 
@@ -24,7 +22,7 @@ class BlockMixing {
 
  public:
   /// What threads do before all meet first.
-  static MHLA_DEVICE void prepare_shared(const DirectParameters&, std::uint32_t thread) {
+  static MHLA_DEVICE void prepare_shared(std::uint32_t thread) {
     if (thread < 8) ptx::st_shared_v4(zeros() + thread * 16, {});
   }
 
@@ -36,12 +34,6 @@ class BlockMixing {
         normalized_(stage.normalization.denominator == Denominator::kKeySum),
         warp_(thread / 32),
         lane_(thread % 32) {}
-
-  /// The blocks of a pair that the thread block has.
-  static MHLA_DEVICE BlockRange share(const TokenBlocks& blocks) { return {0, blocks.blocks()}; }
-
-  /// Begins a pair.
-  MHLA_DEVICE void begin() const {}
 
   /// Takes rows 16 tile.. of the summary of a block.
   MHLA_DEVICE void keep(const SummaryRows<T, Config::D, Config::E>& sums, std::int32_t block,

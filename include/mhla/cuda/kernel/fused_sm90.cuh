@@ -1,32 +1,30 @@
 #pragma once
 
 /// \file
-/// The whole bidirectional operator of a pair in one thread block, or in the four of a cluster, its
-/// summaries in shared memory, fed by the copy engine:
+/// The whole bidirectional operator of a pair in one thread block, its summaries in shared memory,
+/// fed by the copy engine:
 ///
 ///     S_b = sum_(j in b) phi(k_j) v_j^T        z_b = sum_(j in b) phi(k_j)
 ///     S~_i = sum_b m_ib S_b                    z~_i = sum_b m_ib z_b
 ///     o_t = phi(q_t)^T S~_i / den_t            t in block i, den_t = phi(q_t) . z~_i
 ///
-/// A thread block stays on its multiprocessor and takes pairs in steps of the grid; of a cluster it
-/// has a quarter of the blocks of keys, and of queries, of each. A thread behind the consumers
-/// loads boxes of up to 64 slots of a block (tile/token_boxes.cuh), panels of 64 channels, or all
-/// 72, each into a slot of one ring: of a pair the keys and values of block after block, then the
-/// queries. It runs ahead as far as the ring goes, so that the queries come while summaries are
-/// mixed, and the next pair's keys while the last outputs are written.
+/// A thread block stays on its multiprocessor and takes pairs in steps of the grid. A thread behind
+/// the consumers loads boxes of up to 64 slots of a block (tile/token_boxes.cuh), panels of 64
+/// channels, or all 72, each into a slot of one ring: of a pair the keys and values of block after
+/// block, then the queries. It runs ahead as far as the ring goes, so that the queries come while
+/// summaries are mixed, and the next pair's keys while the last outputs are written.
 ///
 ///     1  A team of warps makes S_b, each warp 16 rows: phi(K)^T is its A operand, V the B operand.
 ///        Teams take blocks in turn. The block's region of shared memory gets S_b times
 ///        summary_scale and rounded to T. z_b is a product with ones, in float.
 ///     2  Mixing is the product of m, as A operand, with the regions' numbers of the same row and
 ///        columns, as B operand, and what comes out replaces them: each warp owns rows and columns
-///        and needs no other. m enters as the sum of two numbers of T. z~ is mixed in float. In a
-///        cluster: cluster_mixing_sm90.cuh.
+///        and needs no other. m enters as the sum of two numbers of T. z~ is mixed in float.
 ///     3  Warps take 16 queries each in turn. Outputs replace them, and leave from there in rows of
 ///        16-byte pieces, only where there is a token.
 ///
 ///     (D, E)        teams    threads      rows of a panel in shared memory
-///     (64, 64)      2 of 4   256 + 32     128 bytes, swizzled; in a cluster 256 + 128 threads
+///     (64, 64)      2 of 4   256 + 32     128 bytes, swizzled
 ///     (72, 72)      2 of 5   320 + 32     144 bytes as they are
 ///     (128, 128)    1 of 8   256 + 32     128 bytes, swizzled; two panels
 ///
@@ -38,11 +36,9 @@
 /// arXiv:2601.07832, section 4.1, eqs. (3) and (4).
 
 #include <cstdint>
-#include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/block_mixing_sm90.cuh"
-#include "mhla/cuda/kernel/cluster_mixing_sm90.cuh"
 #include "mhla/cuda/kernel/fused_sm90_config.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/persistent_sm90.cuh"
@@ -71,11 +67,10 @@ struct FusedSm90Parameters {
   std::int32_t multiprocessors;  ///< of the device
 };
 
-/// \tparam kRegions  kCluster times as many are at least the blocks of queries, and those of keys
-/// \tparam kCluster  thread blocks that have a pair: 1, or 4 of (64, 64)
-template <class T, int D, int E, int kRegions, int kCluster = 1>
+/// \tparam kRegions  at least the blocks of queries, and those of keys
+template <class T, int D, int E, int kRegions>
 class FusedSm90 {
-  using Config = FusedSm90Config<D, E, kRegions, kCluster>;
+  using Config = FusedSm90Config<D, E, kRegions>;
   static_assert(Config::kFits, "so many summaries leave no room for tokens in shared memory");
 
  public:
@@ -106,11 +101,8 @@ class FusedSm90 {
   }
 
   static constexpr unsigned grid(const Params& p, int pairs) {
-    const std::int32_t all = p.multiprocessors / kCluster, most = all > 0 ? all : 1;
-    return static_cast<unsigned>(kCluster * (pairs < most ? pairs : most));
+    return static_cast<unsigned>(pairs < p.multiprocessors ? pairs : p.multiprocessors);
   }
-  /// Thread blocks of a cluster.
-  static MHLA_HOST_DEVICE constexpr unsigned cluster(const Params&) { return kCluster; }
 
   MHLA_DEVICE void operator()(const Params& p) const {
     const Ring ring = ring_of(p);
@@ -118,14 +110,13 @@ class FusedSm90 {
         [&](std::uint32_t thread) {
           if (thread < 3) ptx::prefetch_tensormap(p.maps[thread]);
           zero_slots(p, ring, thread);
-          Mixing::prepare_shared(p.stage, thread);
+          Mixing::prepare_shared(thread);
         },
         [&] { load(p, ring); }, [&](std::uint32_t thread) { consume(p, ring, thread); }, ring);
   }
 
  private:
-  using Mixing =
-      std::conditional_t<kCluster == 1, BlockMixing<T, Config>, ClusterMixing<T, Config>>;
+  using Mixing = BlockMixing<T, Config>;
   using Box = RingBox<D>;
   static constexpr int kPanels = Box::kPanels;
   static constexpr int kPanelColumns = Box::Panel::kColumns;
@@ -181,16 +172,14 @@ class FusedSm90 {
       }
     };
     const TokenBlocks &keys = p.stage.key_blocks, &queries = p.stage.query_blocks;
-    for_pairs<kCluster>(p.pairs, p.stage.heads, [&](BatchHead pair) {
-      for_boxes(Mixing::share(keys), keys, p.k_boxes,
-                [&](auto, BlockOrigin origin, std::int32_t box) {
-                  load_box(p.maps[1], p.k_boxes, pair, origin, box);
-                  load_box(p.maps[2], p.v_boxes, pair, origin, box);
-                });
-      for_boxes(Mixing::share(queries), queries, p.q_boxes,
-                [&](auto, BlockOrigin origin, std::int32_t box) {
-                  load_box(p.maps[0], p.q_boxes, pair, origin, box);
-                });
+    for_pairs(p.pairs, p.stage.heads, [&](BatchHead pair) {
+      for_boxes(keys, p.k_boxes, [&](auto, BlockOrigin origin, std::int32_t box) {
+        load_box(p.maps[1], p.k_boxes, pair, origin, box);
+        load_box(p.maps[2], p.v_boxes, pair, origin, box);
+      });
+      for_boxes(queries, p.q_boxes, [&](auto, BlockOrigin origin, std::int32_t box) {
+        load_box(p.maps[0], p.q_boxes, pair, origin, box);
+      });
     });
   }
 
@@ -198,17 +187,15 @@ class FusedSm90 {
     const std::uint32_t warp = thread / 32;
     const WorkTile work{thread % 32, warp, warp / Config::kTeamWarps, warp % Config::kTeamWarps};
     const TokenBlocks& blocks = p.stage.query_blocks;
-    Mixing mixing(p.stage, thread);
+    const Mixing mixing(p.stage, thread);
     RingCursor at;
     auto tile = static_cast<std::int32_t>(warp);  // the warp's next 16 queries, of a box
-    for_pairs<kCluster>(p.pairs, p.stage.heads, [&](BatchHead pair) {
-      mixing.begin();
+    for_pairs(p.pairs, p.stage.heads, [&](BatchHead pair) {
       summarize(p, ring, work, mixing, at);
       mixing.mix();
-      for_boxes(Mixing::share(blocks), blocks, p.q_boxes,
-                [&](std::int32_t block, BlockOrigin origin, std::int32_t box) {
-                  read_box(p, ring, work, mixing, {pair, block, origin, box}, at, tile);
-                });
+      for_boxes(blocks, p.q_boxes, [&](std::int32_t block, BlockOrigin origin, std::int32_t box) {
+        read_box(p, ring, work, mixing, {pair, block, origin, box}, at, tile);
+      });
       mixing.end();
     });
   }
@@ -217,9 +204,8 @@ class FusedSm90 {
                                     const Mixing& mixing, RingCursor& at) {
     const TokenBlocks& blocks = p.stage.key_blocks;
     const std::int32_t rows = p.k_boxes.rows();
-    const BlockRange range = Mixing::share(blocks);
     SummaryRows<T, D, E> sums{};
-    for_boxes(range, blocks, p.k_boxes, [&](auto block, BlockOrigin origin, std::int32_t box) {
+    for_boxes(blocks, p.k_boxes, [&](auto block, BlockOrigin origin, std::int32_t box) {
       ring.consumer_wait<2 * kPanels>(at);
       const bool own = static_cast<std::uint32_t>(block) % Config::kTeams == work.team;
       if (own) {
@@ -269,18 +255,17 @@ class FusedSm90 {
                                     const Mixing& mixing, const Queries& queries,
                                     const BoxTokens& tokens) {
     const DirectParameters& stage = p.stage;
-    const std::int32_t block = queries.block - Mixing::share(stage.query_blocks).begin;
     Fragment<D> q = load_rows(rows, 0, work.lane);
     apply<T>(stage.query_map, q);
     RowPair den{0, 0};
     if (stage.normalization.denominator == Denominator::kKeySum) {
-      den = row_products<T>(q, mixing.key_sum(block), work.lane);
+      den = row_products<T>(q, mixing.key_sum(queries.block), work.lane);
     }
     const float unit = inverse_power(stage.summary_scale);
     const RowPair factors{stage.normalization.factor(den.x) * unit,
                           stage.normalization.factor(den.x_8) * unit};
     float sums[E / 8][4] = {};
-    multiply<T>(sums, q, mixing.mixture(block), 0, 0, work.lane);
+    multiply<T>(sums, q, mixing.mixture(queries.block), 0, 0, work.lane);
     const WarpTokens own{tokens(static_cast<std::int32_t>(work.lane % 16))};
     ptx::bar_warp_sync();  // all have read the queries, which outputs replace
     write_sums<T>(sums, factors, SharedTile<16, kPanelColumns>{rows.panels[0]},

@@ -12,11 +12,10 @@
 
 namespace mhla::cuda {
 
-/// Sizes of the kernel for up to kRegions blocks of queries and of keys in each thread block of a
-/// cluster of kCluster.
-template <int D_, int E_, int kRegions_, int kCluster_ = 1>
+/// Sizes of the kernel for up to kRegions blocks of queries and of keys.
+template <int D_, int E_, int kRegions_>
 struct FusedSm90Config {
-  static constexpr int D = D_, E = E_, kRegions = kRegions_, kCluster = kCluster_;
+  static constexpr int D = D_, E = E_, kRegions = kRegions_;
   static_assert(D == E && (D == 64 || D == 72 || D == 128),
                 "the fused kernel has widths (64,64), (72,72) and (128,128)");
   static_assert(kRegions >= 1 && kRegions <= 32, "the fused kernel mixes up to 32 blocks");
@@ -25,14 +24,9 @@ struct FusedSm90Config {
   static constexpr int kTeams = D == 128 ? 1 : 2;
   static constexpr std::uint32_t kConsumers = kTeams * kTeamWarps;  ///< warps
   static constexpr std::uint32_t kProducer = kConsumers * 32;       ///< thread
-  static_assert(kCluster == 1 || (kCluster == kTeamWarps && kRegions == 16),
-                "each warp of a team has the rows of a summary that a block of the cluster mixes");
-  /// Mixtures that are on their way to other blocks stay in registers.
-  static constexpr bool kMovesRegisters = kCluster > 1;
-  static constexpr int kThreads = kProducer + (kMovesRegisters ? 128 : 32);
+  static constexpr bool kMovesRegisters = false;
+  static constexpr int kThreads = kProducer + 32;
   static constexpr int kRegisters = 168;  ///< up to three warps to a scheduler
-  static constexpr int kConsumerRegisters = 232;
-  static constexpr int kProducerRegisters = 40;
 
   static constexpr int kPanelColumns = box_columns(D);
   static constexpr int kPanels = D / kPanelColumns;  ///< of a box of q, k or v
@@ -40,14 +34,11 @@ struct FusedSm90Config {
   static constexpr int kMostSlots = 64;
   static constexpr int kMostSlotBytes = kMostRows * kPanelColumns * 2;
 
-  // The plan of shared memory, in bytes: the ring, the regions of S, z (of a cluster z of all its
-  // blocks, then z~ of the block's own, then m of these), 128 zero bytes for blocks that are not
-  // there, barriers.
+  // The plan of shared memory, in bytes: the ring, the regions of S, z, 128 zero bytes for blocks
+  // that are not there, barriers.
   using Regions = SummaryRegions<kRegions, D, E>;
-  static constexpr int kMixing = (kCluster + 1) * kRegions * D * 4;  ///< where m begins behind z
-  static constexpr int kKeySumBytes =
-      kCluster == 1 ? kRegions * D * 4 : kMixing + kRegions * kCluster * kRegions * 4;
-  static constexpr int kBarrierBytes = (kMostSlots + 1) * Ring::kBarrierBytes;
+  static constexpr int kKeySumBytes = kRegions * D * 4;
+  static constexpr int kBarrierBytes = kMostSlots * Ring::kBarrierBytes;
   static constexpr int kSharedBytes = shared_limit(Arch::kSm90a);
   static constexpr int kRingBytes =
       (kSharedBytes - Regions::kBytes - kKeySumBytes - 128 - kBarrierBytes) / 1024 * 1024;
@@ -55,7 +46,6 @@ struct FusedSm90Config {
   static constexpr int kKeySums = kSummaries + Regions::kBytes;
   static constexpr int kZeros = (kKeySums + kKeySumBytes + 127) / 128 * 128;
   static constexpr int kBarriers = kZeros + 128;
-  static constexpr int kMeeting = kBarriers + kMostSlots * Ring::kBarrierBytes;  ///< of a cluster
   static_assert(kBarriers + kBarrierBytes <= kSharedBytes || kRingBytes <= 0);
   /// Whether the ring holds two boxes of keys and values.
   static constexpr bool kFits = kRingBytes >= 4 * kPanels * kMostSlotBytes;

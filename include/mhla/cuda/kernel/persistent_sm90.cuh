@@ -100,12 +100,12 @@ MHLA_DEVICE void for_items(const TokenBlocks& blocks, std::int32_t pairs, std::i
   }
 }
 
-/// Calls visit(batch item and head) for the pairs of a thread block, or of a cluster of kBlocks.
-template <int kBlocks = 1, class Visit>
+/// Calls visit(batch item and head) for the pairs of a thread block.
+template <class Visit>
 MHLA_DEVICE void for_pairs(std::int32_t pairs, std::int32_t heads, const Visit& visit) {
   MHLA_CUDA_LOOP
-  for (auto pair = static_cast<std::int32_t>(ptx::ctaid_x()) / kBlocks; pair < pairs;
-       pair += static_cast<std::int32_t>(ptx::nctaid_x()) / kBlocks) {
+  for (auto pair = static_cast<std::int32_t>(ptx::ctaid_x()); pair < pairs;
+       pair += static_cast<std::int32_t>(ptx::nctaid_x())) {
     visit(batch_head(pair, heads));
   }
 }

@@ -25,24 +25,24 @@
 namespace mhla::cuda {
 
 /// m as A operands of 16 x 16, zero beyond its rows and columns: a thread's part.
-template <int kSteps, int kRowSteps = kSteps>
+template <int kSteps>
 struct MixingOperand {
-  ptx::Words4 high[kRowSteps][kSteps];
-  ptx::Words4 low[kRowSteps][kSteps];
+  ptx::Words4 high[kSteps][kSteps];
+  ptx::Words4 low[kSteps][kSteps];
 };
 
 /// \param m       the first row in device memory
 /// \param stride  numbers from one row to the next
-template <class T, int kSteps, int kRowSteps = kSteps>
-MHLA_DEVICE MixingOperand<kSteps, kRowSteps> load_mixing(const float* m, std::int64_t stride,
-                                                         std::uint32_t rows, std::uint32_t columns,
-                                                         std::uint32_t lane) {
+template <class T, int kSteps>
+MHLA_DEVICE MixingOperand<kSteps> load_mixing(const float* m, std::int64_t stride,
+                                              std::uint32_t rows, std::uint32_t columns,
+                                              std::uint32_t lane) {
   const auto load = [&](std::uint32_t i, std::uint32_t b) {
     return i < rows && b < columns ? ptx::ld_global_nc_f32(m + i * stride + b) : 0.0f;
   };
-  MixingOperand<kSteps, kRowSteps> operand;
+  MixingOperand<kSteps> operand;
   MHLA_CUDA_UNROLL
-  for (int r = 0; r < kRowSteps; ++r) {
+  for (int r = 0; r < kSteps; ++r) {
     MHLA_CUDA_UNROLL
     for (int s = 0; s < kSteps; ++s) {
       MHLA_CUDA_UNROLL

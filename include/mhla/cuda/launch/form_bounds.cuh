@@ -15,12 +15,7 @@ struct FormBounds {
   /// The fused form up to so many blocks, in one thread block: 0, 4 or 16. A causal one:
   /// fused_causal_sm90_config.cuh.
   std::int32_t fused_blocks;
-  /// The same in a cluster of four, each with 16: 0 or 64.
-  std::int32_t clustered_blocks = 0;
 };
-
-/// Thread blocks of a cluster.
-inline constexpr std::int32_t kFusedCluster = 4;
 
 /// The table. quadratic_keys: 2 (flops a second) / (bytes a second) at the rate that products of
 /// this size reach, in whole tiles of 128 tokens: A100 250 TFLOP/s and 2.0 TB/s give 250, H200 600
@@ -34,7 +29,7 @@ constexpr FormBounds form_bounds(Arch arch) {
     FormBounds sm80, sm90a;
   };
   constexpr Row kTable[] = {
-      {64, 64, {256, 16}, {256, 16, 64}},
+      {64, 64, {256, 16}, {256, 16}},
       {72, 72, {256, 4}, {256, 16}},
       {128, 128, {256, 4}, {256, 4}},
       {128, 256, {256, 0}, {256, 0}},

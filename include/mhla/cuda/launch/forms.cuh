@@ -134,16 +134,8 @@ void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixi
 template <class T, int D, int E, class Stream>
 void run_fused(const Plan& plan, const DirectParameters& stage, std::int32_t pairs,
                const Device& device, const Stream& stream) {
-  constexpr FormBounds kBounds90 = form_bounds<D, E>(Arch::kSm90a);
-  constexpr std::int32_t kMost90 = kBounds90.fused_blocks;
+  constexpr std::int32_t kMost90 = form_bounds<D, E>(Arch::kSm90a).fused_blocks;
   constexpr std::int32_t kMost80 = form_bounds<D, E>(Arch::kSm80).fused_blocks;
-  if constexpr (kBounds90.clustered_blocks > 0) {
-    if (plan.cluster > 1) {
-      run_copying<FusedSm90<T, D, E, kMost90, kFusedCluster>>(stage, pairs, device, stream,
-                                                              Start::kInOrder);
-      return;
-    }
-  }
   if constexpr (kMost90 > 0) {
     if (plan.fused == Arch::kSm90a) {
       run_copying<FusedSm90<T, D, E, kMost90>>(stage, pairs, device, stream, Start::kInOrder);

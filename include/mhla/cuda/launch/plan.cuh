@@ -5,9 +5,8 @@
 ///
 ///     quadratic     weights of all pairs of tokens, block by block, no summaries: 4 Nq Nk flops a
 ///                   column cost less time than the tensors' bytes while Nk is small
-///     fused         all summaries of a (batch item, head) in shared memory, of one thread block or
-///                   of a cluster, or of a causal one half of them at a time: one kernel, each
-///                   tensor moved once
+///     fused         all summaries of a (batch item, head) in shared memory of a thread block, of a
+///                   causal one half of them at a time: one kernel, each tensor moved once
 ///     three-stage   summaries, mixtures and outputs by a kernel each, through device memory
 ///
 /// Where one ends and the next begins follows from a roofline (bytes over bandwidth, flops over the
@@ -53,7 +52,6 @@ struct Plan {
   /// Heads that go through all three stages before others do, in the same workspace; on one of
   /// several ranks those whose summaries travel together.
   HeadGroup group;
-  std::int32_t cluster = 1;  ///< thread blocks of the fused kernel that have a head together
 };
 
 /// Bytes of summaries that the second cache of sm_90a (50 MB of an H100) keeps from one stage to
@@ -135,48 +133,16 @@ constexpr QuadraticKernel quadratic_kernel(const Problem& problem, const Device&
   return QuadraticKernel::kSm80;
 }
 
-/// Whether a bidirectional problem is one for a cluster, if it is fused: summaries are too many for
-/// one thread block, or heads too few for as many.
-template <int D, int E>
-constexpr bool wants_cluster(const Problem& problem, const Device& device) {
-  const FormBounds bounds = form_bounds<D, E>(device.arch);
-  const std::int32_t mq = problem.query_blocks.blocks(), mk = problem.key_blocks.blocks();
-  return bounds.clustered_blocks > 0 && ((mq > mk ? mq : mk) > bounds.fused_blocks ||
-                                         2 * problem.pairs() < device.multiprocessors);
-}
-
-/// Whether heads are enough for their thread blocks, `cluster` for each: half a device of one to
-/// each; of clusters, which go on in rounds, as much of it as outweighs what three stages move
-/// more.
-template <int D, int E>
-constexpr bool keeps_busy(const Problem& problem, const Device& device, std::int32_t cluster) {
-  const std::int32_t pairs = problem.pairs(), all = device.multiprocessors;
-  if (cluster == 1) return 2 * pairs >= all;
-  const std::int32_t at_once = all < cluster ? 1 : all / cluster;
-  const auto rounds = static_cast<std::uint64_t>((pairs - 1) / at_once + 1);
-  return rounds * static_cast<std::uint64_t>(all) * traffic<D, E>(problem, Form::kFused).total() <=
-         static_cast<std::uint64_t>(cluster * pairs) *
-             traffic<D, E>(problem, Form::kThreeStage).total();
-}
-
-/// Whose kernel the fused form would take. The causal one and that of a cluster are of sm_90a
-/// alone.
+/// Whose kernel the fused form would take. The causal one is of sm_90a alone.
 template <int D, int E>
 constexpr Arch fused_arch(const Problem& problem, const Device& device) {
-  constexpr FormBounds kBounds = form_bounds<D, E>(Arch::kSm90a);
-  constexpr std::int32_t kMost = kBounds.fused_blocks;
+  constexpr std::int32_t kMost = form_bounds<D, E>(Arch::kSm90a).fused_blocks;
   if (problem.causal) {
     if constexpr (D == 64) {
       return kernel_arch<FusedCausalSm90<bfloat16, D, E>>(direct_stage(problem, {}), problem,
                                                           device);
     }
     return Arch::kSm80;
-  }
-  if constexpr (kBounds.clustered_blocks > 0) {
-    if (wants_cluster<D, E>(problem, device)) {
-      return kernel_arch<FusedSm90<bfloat16, D, E, kMost, kFusedCluster>>(direct_stage(problem, {}),
-                                                                          problem, device);
-    }
   }
   if constexpr (kMost > 0) {
     return kernel_arch<FusedSm90<bfloat16, D, E, kMost>>(direct_stage(problem, {}), problem,
@@ -238,11 +204,9 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   const std::int32_t mq = problem.query_blocks.blocks(), mk = problem.key_blocks.blocks();
   const std::int32_t blocks = mq > mk ? mq : mk;
   Arch fused = device.arch;
-  std::int32_t cluster = 1;
   const auto planned = [&](Form form, const char* reason) {
     Plan plan = detail::planned<D, E>(problem, device, form, reason);
     plan.fused = fused;
-    plan.cluster = cluster;
     return plan;
   };
   if (problem.op.denominator == Denominator::kCrossQuery) {
@@ -264,21 +228,13 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   if (problem.causal && fused != Arch::kSm90a) {
     return planned(Form::kThreeStage, "causal, and no fused kernel takes its widths and blocks");
   }
-  const FormBounds of_fused = form_bounds<D, E>(fused);
-  std::int32_t most = of_fused.fused_blocks;
-  if (!problem.causal && detail::wants_cluster<D, E>(problem, device) && fused == Arch::kSm90a) {
-    cluster = kFusedCluster;
-    most = of_fused.clustered_blocks;
-  }
-  if (!problem.causal && blocks > most) {
+  if (!problem.causal && blocks > form_bounds<D, E>(fused).fused_blocks) {
     return planned(Form::kThreeStage, "the summaries do not fit into shared memory");
   }
-  if (!detail::keeps_busy<D, E>(problem, device, cluster)) {
+  if (2 * problem.pairs() < device.multiprocessors) {
     return planned(Form::kThreeStage, "too few heads to keep the device busy");
   }
-  return planned(Form::kFused, cluster == 1
-                                   ? "all summaries of a head fit into shared memory"
-                                   : "all summaries of a head fit into shared memory of a cluster");
+  return planned(Form::kFused, "all summaries of a head fit into shared memory");
 }
 
 }  // namespace mhla::cuda

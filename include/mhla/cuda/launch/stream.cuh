@@ -36,7 +36,6 @@ namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 /// What CUDA has been told for the kernels of a call, and need not be told again.
 struct Known {
   bool ready = false;  ///< the program has the kernels, and they have their shared memory
-  int clusters = 0;    ///< that the device holds at a time, of the kernel that has some
   MapCache maps;
 };
 
@@ -77,17 +76,11 @@ class Stream {
     config.blockDim = dim3(Kernel::kThreads);
     config.dynamicSmemBytes = Kernel::kSharedBytes;
     config.stream = stream_;
-    cudaLaunchAttribute attributes[2]{};
-    config.attrs = attributes;
-    if constexpr (requires { Kernel::cluster(parameters); }) {
-      if (Kernel::cluster(parameters) > 1)
-        add_clusters(kernel, Kernel::cluster(parameters), config);
-    }
-    if (start == Start::kEarly && planned_ == Arch::kSm90a) {
-      cudaLaunchAttribute& early = attributes[config.numAttrs++];
-      early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-      early.val.programmaticStreamSerializationAllowed = 1;
-    }
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &early;
+    config.numAttrs = start == Start::kEarly && planned_ == Arch::kSm90a ? 1 : 0;
     expect_success(cudaLaunchKernelEx(&config, kernel, parameters), "cudaLaunchKernelEx");
   }
 
@@ -101,22 +94,6 @@ class Stream {
   }
 
  private:
-  /// Clusters of so many blocks, as many as run at a time: others would begin when these have
-  /// ended, and a kernel that stays has shared out its items among all.
-  template <class Kernel>
-  void add_clusters(Kernel* kernel, unsigned blocks, cudaLaunchConfig_t& config) const {
-    cudaLaunchAttribute& cluster = config.attrs[config.numAttrs++];
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = blocks;
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    if (known_.clusters == 0) {
-      expect_success(cudaOccupancyMaxActiveClusters(&known_.clusters, kernel, &config),
-                     "cudaOccupancyMaxActiveClusters");
-    }
-    const unsigned most = blocks * static_cast<unsigned>(known_.clusters);
-    if (most > 0 && most < config.gridDim.x) config.gridDim.x = most;
-  }
-
   cudaStream_t stream_;
   Arch planned_;
   Known& known_;

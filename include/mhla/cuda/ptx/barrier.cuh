@@ -2,7 +2,7 @@
 
 /// \file
 /// Barriers of the block and of the warp, values passed inside a warp, and the order of kernels.
-/// PTX ISA: barrier.cta, barrier.cluster, bar.warp.sync, shfl.sync, vote.sync, griddepcontrol.
+/// PTX ISA: barrier.cta, bar.warp.sync, shfl.sync, vote.sync, griddepcontrol.
 
 #include <cstdint>
 
@@ -20,15 +20,6 @@ MHLA_DEVICE void bar_sync(std::uint32_t id, std::uint32_t threads) {
 
 /// All threads of the warp meet.
 MHLA_DEVICE void bar_warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
-
-/// All threads of all blocks of the cluster meet: each arrives, and what it wrote before, barriers
-/// among that, is seen by those who have waited. No block ends before others have used its memory.
-MHLA_DEVICE void barrier_cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-}
-MHLA_DEVICE void barrier_cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-}
 
 /// The x of thread (lane ^ mask) of the warp. All its threads call together.
 MHLA_DEVICE float shfl_bfly(float x, std::uint32_t mask) {

@@ -47,40 +47,4 @@ MHLA_DEVICE void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
       : "memory");
 }
 
-/// The place in block `rank` of the cluster of what lies at this address in each, for the copies,
-/// stores and arrivals of clusters.
-MHLA_DEVICE std::uint32_t mapa(std::uint32_t address, std::uint32_t rank) {
-  std::uint32_t there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-  return there;
-}
-
-/// One arrival at a barrier of any block of the cluster (mapa), which has not ended. It is ordered
-/// as inside a block, which is enough for what was read into registers; more costs a fence of
-/// device memory. CUTLASS has it so: ClusterBarrier::arrive.
-MHLA_DEVICE void mbarrier_arrive_cluster(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cta.shared::cluster.b64 _, [%0];" ::"r"(barrier)
-               : "memory");
-}
-
-/// The same, and what the thread stored before to memory of other blocks, or saw stored by threads
-/// of its block, is seen there by those who wait with mbarrier_wait_cluster.
-MHLA_DEVICE void mbarrier_arrive_release_cluster(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
-               : "memory");
-}
-
-/// mbarrier_wait, and the thread sees what arrivals of other blocks have released.
-MHLA_DEVICE void mbarrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
 }  // namespace mhla::cuda::ptx

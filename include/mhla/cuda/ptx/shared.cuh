@@ -2,8 +2,7 @@
 
 /// \file
 /// Loads and stores of shared memory, by 32-bit address. PTX ISA: ld.shared, st.shared.
-/// Addresses are multiples of the size of what moves. Those of stores to a cluster are of any of
-/// its blocks (mapa, ptx/mbarrier.cuh), which has begun and not ended.
+/// Addresses are multiples of the size of what moves.
 
 #include <cstdint>
 
@@ -61,19 +60,6 @@ MHLA_DEVICE void st_shared_v4(std::uint32_t address, Words4 w) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(w.x[0]), "r"(w.x[1]),
                "r"(w.x[2]), "r"(w.x[3])
                : "memory");
-}
-
-MHLA_DEVICE void st_shared_cluster(std::uint32_t address, std::uint32_t value) {
-  asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
-}
-
-MHLA_DEVICE void st_shared_cluster_v2(std::uint32_t address, Words2 w) {
-  asm volatile("st.shared::cluster.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(w.x[0]), "r"(w.x[1])
-               : "memory");
-}
-
-MHLA_DEVICE void st_shared_cluster_f32(std::uint32_t address, float value) {
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
 
 }  // namespace mhla::cuda::ptx

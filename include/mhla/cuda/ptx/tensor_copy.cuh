@@ -57,19 +57,6 @@ MHLA_DEVICE void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, co
       : "memory");
 }
 
-/// Starts to load a box to the same place in each block of the cluster whose bit is set in
-/// `blocks`, where the barrier at the same place counts its bytes. Read once for all of them.
-MHLA_DEVICE void cp_async_bulk_tensor_multicast(std::uint32_t to, const TensorMap& map,
-                                                const BoxOrigin& at, std::uint32_t barrier,
-                                                std::uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(to),
-      "l"(&map), "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]), "r"(barrier),
-      "h"(blocks)
-      : "memory");
-}
-
 /// Starts to store a box, with a cache policy. What other threads wrote to it is seen after their
 /// fence_proxy_async, and a barrier. The thread waits for it in groups.
 MHLA_DEVICE void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at,
@@ -111,12 +98,6 @@ MHLA_DEVICE void prefetch_tensormap(const TensorMap& map) {
 /// after; the fence, then a barrier.
 MHLA_DEVICE void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-/// The same for accesses to shared memory of the cluster, where other blocks have the operations
-/// after: the fence, then an arrival at a barrier of theirs.
-MHLA_DEVICE void fence_proxy_async_cluster() {
-  asm volatile("fence.proxy.async.shared::cluster;" ::: "memory");
 }
 
 }  // namespace mhla::cuda::ptx

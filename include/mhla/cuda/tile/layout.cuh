@@ -132,12 +132,6 @@ MHLA_HOST_DEVICE constexpr std::uint64_t factor(std::uint32_t panel, std::uint32
 
 // -------------------------------------------------------------------------------------------------
 
-/// A shared address without the block's number in its cluster, which has bits from 24 on and which
-/// descriptors do not hold: they are of the block's own memory.
-MHLA_HOST_DEVICE constexpr std::uint32_t block_address(std::uint32_t address) {
-  return address & 0x3ffffu;
-}
-
 namespace detail {
 
 /// Of what begins `pieces` pieces of 16 bytes behind `begin`: addresses end below 2^18, so that a

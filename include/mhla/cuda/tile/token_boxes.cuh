@@ -93,28 +93,11 @@ class TokenBoxes {
   std::int32_t batch_items_ = 0;  // what a batch item adds to the last
 };
 
-/// Blocks begin.. end - 1.
-struct BlockRange {
-  std::int32_t begin;
-  std::int32_t end;
-
-  MHLA_HOST_DEVICE constexpr std::int32_t count() const { return end - begin; }
-
-  /// Those that thread block `rank` of `ranks` has: as many as all others but for the last ones,
-  /// which may have less, or none.
-  static MHLA_HOST_DEVICE constexpr BlockRange share(std::int32_t blocks, std::int32_t rank,
-                                                     std::int32_t ranks) {
-    const std::int32_t most = (blocks - 1) / ranks + 1, begin = rank * most, end = begin + most;
-    return {begin < blocks ? begin : blocks, end < blocks ? end : blocks};
-  }
-};
-
-/// Calls visit(block, origin, box) for the boxes of some blocks.
+/// Calls visit(block, origin, box) for the boxes of all blocks.
 template <class Visit>
-MHLA_DEVICE void for_boxes(BlockRange range, const TokenBlocks& blocks, const TokenBoxes& boxes,
-                           const Visit& visit) {
+MHLA_DEVICE void for_boxes(const TokenBlocks& blocks, const TokenBoxes& boxes, const Visit& visit) {
   MHLA_CUDA_LOOP
-  for (std::int32_t block = range.begin; block < range.end; ++block) {
+  for (std::int32_t block = 0; block < blocks.blocks(); ++block) {
     const BlockOrigin origin = blocks.origin(block);
     MHLA_CUDA_LOOP
     for (std::int32_t box = 0; box < boxes.count(); ++box) visit(block, origin, box);

@@ -16,9 +16,6 @@ template <class X>
 X ld_shared(std::uint32_t address);
 template <class X>
 void st_shared(std::uint32_t address, X value);
-/// To any block of the cluster.
-template <class X>
-void st_shared_cluster(std::uint32_t address, X value);
 
 void cp_async_16(std::uint32_t to, const void* from, std::uint32_t bytes);
 void cp_async_wait_group(int pending);

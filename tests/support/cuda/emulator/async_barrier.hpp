@@ -7,8 +7,6 @@
 /// of that actor, and whoever has waited for the phase sees that epoch and all that those who
 /// arrived had done before. Its 8 bytes count as bytes that are being written for good, so that no
 /// other access of them passes.
-///
-/// Threads of other blocks of a cluster arrive by addresses in this block's window.
 
 #include <cstdint>
 #include <map>
@@ -30,9 +28,8 @@ struct CountingBarrier {
   Epoch made;              ///< by fence_mbarrier_init, then of that call
   bool published = false;  ///< by the thread that made it
   Actor actor;
-  Vector arrived;           ///< what those who have arrived had done
-  Vector ended;             ///< the same when the latest phase ended
-  Vector released, stored;  ///< likewise, what other blocks can see of it
+  Vector arrived;  ///< what those who have arrived had done
+  Vector ended;    ///< the same when the latest phase ended
   WaitList waiting;
 };
 
@@ -44,11 +41,7 @@ class CountingBarriers {
   void make(std::uint32_t address, std::uint32_t arrivals);
   void publish();
   void arrive(std::uint32_t address, std::int64_t bytes, const char* what);
-  /// One arrival at a barrier of any block of the cluster, which may release stores to it.
-  void arrive_anywhere(std::uint32_t address, bool releases, const char* what);
   void wait(std::uint32_t address, std::uint32_t parity);
-  /// The same, and the thread sees what has been released.
-  void wait_cluster(std::uint32_t address, std::uint32_t parity);
 
   /// The barrier that a tensor load of the running thread names.
   CountingBarrier& of_copy(std::uint32_t address) { return find(address, true, "tensor load"); }
@@ -57,7 +50,6 @@ class CountingBarriers {
 
  private:
   CountingBarrier& find(std::uint32_t address, bool by_copy, const char* what);
-  void count(CountingBarrier& barrier, std::int64_t bytes);
   /// After a change of the counts, with what was wrong about it.
   void settle(CountingBarrier& barrier, std::uint64_t ended, const std::string& complaint);
 
@@ -106,26 +98,13 @@ inline void CountingBarriers::settle(CountingBarrier& barrier, std::uint64_t end
   if (!complaint.empty()) block_.fail(Kind::kBytes, "barrier: " + complaint);
   if (barrier.phase.ended() == ended) return;
   barrier.ended = barrier.arrived;
-  barrier.stored = barrier.released;
   barrier.ended[barrier.actor] = static_cast<Clock>(barrier.phase.ended());
   barrier.waiting.wake(block_);
 }
 
 inline void CountingBarriers::arrive(std::uint32_t address, std::int64_t bytes, const char* what) {
   block_.shared.check(block_.who(), address, 8, 8, what);
-  count(find(address, false, what), bytes);
-}
-
-inline void CountingBarriers::arrive_anywhere(std::uint32_t address, bool releases,
-                                              const char* what) {
   CountingBarrier& barrier = find(address, false, what);
-  const auto rank = static_cast<int>(address / SharedMemory::kWindow);
-  if (block_.has_ended(rank)) block_.fail(Kind::kSlotInUse, "arrives at a block that has ended");
-  if (releases) block_.clocks.release_cluster(block_.who(), barrier.released);
-  count(barrier, 0);
-}
-
-inline void CountingBarriers::count(CountingBarrier& barrier, std::int64_t bytes) {
   const std::uint64_t ended = barrier.phase.ended();
   block_.clocks.release(block_.who(), barrier.arrived);
   std::string complaint = barrier.phase.expect(bytes);
@@ -149,11 +128,6 @@ inline void CountingBarriers::wait(std::uint32_t address, std::uint32_t parity) 
                   : "mbarrier wait, parity 1, at shared address",
       address);
   block_.clocks.acquire(block_.who(), barrier.ended);
-}
-
-inline void CountingBarriers::wait_cluster(std::uint32_t address, std::uint32_t parity) {
-  wait(address, parity);
-  block_.clocks.acquire_cluster(block_.who(), find(address, false, "mbarrier wait").stored);
 }
 
 }  // namespace emulator

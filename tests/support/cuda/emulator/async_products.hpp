@@ -122,8 +122,7 @@ struct Products::Product final : Operation {
     const auto columns = static_cast<std::uint32_t>(call.columns);
     d.for_each_piece(call.transposed, columns, [&](std::uint32_t at, std::uint32_t k, auto n) {
       std::uint32_t pairs[4];
-      current().shared.peek(SharedMemory::of_rank(at, static_cast<std::uint32_t>(current().rank())),
-                            16, pairs);
+      current().shared.peek(at, 16, pairs);
       const std::uint32_t step = call.transposed ? 1 : columns;
       float* to = &b[k * columns + n];
       for (const std::uint32_t pair : pairs) {
@@ -204,11 +203,10 @@ inline void Products::issue(ProductCall* const (&calls)[32]) {
     }
   }
   accumulator(calls).products.push_back(product);
-  const auto rank = static_cast<std::uint32_t>(block_.rank());
-  d.for_each_piece(
-      call.transposed, static_cast<std::uint32_t>(call.columns), [&](std::uint32_t at, auto, auto) {
-        block_.shared.begin_read(block_.who(), SharedMemory::of_rank(at, rank), 16, "wgmma");
-      });
+  d.for_each_piece(call.transposed, static_cast<std::uint32_t>(call.columns),
+                   [&](std::uint32_t at, auto, auto) {
+                     block_.shared.begin_read(block_.who(), at, 16, "wgmma");
+                   });
   w.products.push_back(product);
   ++w.issued;
   if (block_.self().warp % 4 == 0) block_.add(kGroupProducts);
@@ -284,7 +282,6 @@ inline void Products::commit() {
 inline void Products::wait(std::size_t pending) {
   Warp& w = warp();
   w.begun = false;
-  const auto rank = static_cast<std::uint32_t>(block_.rank());
   std::uint64_t done = w.done;
   for (; w.groups.size() > pending; w.groups.pop_front()) done = w.groups.front();
   for (; w.done < done; ++w.done) {
@@ -293,10 +290,9 @@ inline void Products::wait(std::size_t pending) {
     product.done = true;
     const Epoch epoch{w.actor, static_cast<Clock>(w.done + 1)};
     Descriptor(product.call.b)
-        .for_each_piece(product.call.transposed, static_cast<std::uint32_t>(product.call.columns),
-                        [&](std::uint32_t at, auto, auto) {
-                          block_.shared.end_read(epoch, SharedMemory::of_rank(at, rank), 16);
-                        });
+        .for_each_piece(
+            product.call.transposed, static_cast<std::uint32_t>(product.call.columns),
+            [&](std::uint32_t at, auto, auto) { block_.shared.end_read(epoch, at, 16); });
     w.products.pop_front();
   }
   for (std::size_t i = 0; i < w.accumulators.size();) {

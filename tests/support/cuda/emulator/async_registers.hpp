@@ -19,8 +19,7 @@ class RegisterPool {
  public:
   explicit RegisterPool(Block& block)
       : block_(block),
-        counts_(block.quads.size(), std::min(65536 / block.block_threads() / 8 * 8, 248)),
-        free_(static_cast<std::size_t>(block.cluster())) {}
+        counts_(block.quads.size(), std::min(65536 / block.threads() / 8 * 8, 248)) {}
 
   /// The group of four warps of the running thread will have `count` registers in each thread.
   void set(int count, bool take) {
@@ -28,7 +27,6 @@ class RegisterPool {
     if (static_cast<int>(group + 1) * 128 > block_.threads()) {
       block_.fail(Kind::kDivergent, "setmaxnreg in a group of less than four warps");
     }
-    int& free = free_[static_cast<std::size_t>(block_.rank())];
     struct {
     } none;
     const auto together = [&](auto&) {
@@ -39,7 +37,7 @@ class RegisterPool {
                                           std::to_string(count));
       }
       if (take) return;
-      free -= change;
+      free_ -= change;
       counts_[group] = count;
       waiting_.wake(block_);
     };
@@ -50,8 +48,8 @@ class RegisterPool {
         block_,
         [&] {
           const int change = count - counts_[group];
-          if (change > free) return false;
-          free -= change;
+          if (change > free_) return false;
+          free_ -= change;
           counts_[group] = count;
           return true;
         },
@@ -61,7 +59,7 @@ class RegisterPool {
  private:
   Block& block_;
   std::vector<int> counts_;  // of each group of four warps
-  std::vector<int> free_;    // registers for each thread of a group, by block
+  int free_ = 0;             // registers for each thread of a group
   WaitList waiting_;
 };
 

@@ -27,7 +27,6 @@
 namespace emulator {
 
 inline const Counter kTensorLoads{"tensor loads", By::kThread};
-inline const Counter kSharedOut{"bytes of tensor loads for other blocks", By::kThreadWork};
 inline const Counter kEvictedFirst{"tensor copies evicted first", By::kThreadWork};
 
 /// What createpolicy gives: its bits mean something to the device alone.
@@ -38,12 +37,6 @@ inline void use_policy(std::uint64_t policy, const char* what);
 
 void cp_async_bulk_tensor(std::uint32_t to, const mhla::cuda::TensorMap& map,
                           const mhla::cuda::BoxOrigin& at, std::uint32_t barrier);
-
-/// The same to the same place in each block of the cluster whose bit is set, at a time of its own
-/// in each. Device memory is read once.
-void cp_async_bulk_tensor_multicast(std::uint32_t to, const mhla::cuda::TensorMap& map,
-                                    const mhla::cuda::BoxOrigin& at, std::uint32_t barrier,
-                                    std::uint32_t blocks);
 
 // -------------------------------------------------------------------------------------------------
 
@@ -102,7 +95,7 @@ struct BoxLoad final : BoxCopy {
 
   void end() override {
     Block& block = current();
-    if (block.has_ended(static_cast<int>(shared / SharedMemory::kWindow))) {
+    if (block.has_ended()) {
       block.fail(Kind::kSlotInUse, "the block has ended before a tensor load");
     }
     std::vector<std::byte> bytes(box.bytes());
@@ -125,34 +118,17 @@ inline void use_policy(std::uint64_t policy, const char* what) {
 
 inline void cp_async_bulk_tensor(std::uint32_t to, const mhla::cuda::TensorMap& map,
                                  const mhla::cuda::BoxOrigin& at, std::uint32_t barrier) {
-  cp_async_bulk_tensor_multicast(to, map, at, barrier, 1u << current().rank());
-}
-
-inline void cp_async_bulk_tensor_multicast(std::uint32_t to, const mhla::cuda::TensorMap& map,
-                                           const mhla::cuda::BoxOrigin& at, std::uint32_t barrier,
-                                           std::uint32_t blocks) {
   constexpr const char* kWhat = "tensor load";
   Block& block = current();
-  const detail::BoxLoad load(block, map, at, to, kWhat);
+  const auto load = std::make_shared<detail::BoxLoad>(block, map, at, to, kWhat);
   block.shared.check(block.who(), barrier, 8, 8, kWhat);
-  if (blocks == 0 || blocks >> block.cluster() != 0) {
-    block.fail(Kind::kOutside, "tensor load for blocks " + std::to_string(blocks) +
-                                   " of a cluster of " + std::to_string(block.cluster()));
-  }
-  load.for_each_access([&](const std::byte* from, std::size_t bytes) {
+  load->for_each_access([&](const std::byte* from, std::size_t bytes) {
     block.global.read(block.who(), from, bytes, 4, Read::kTensor, kWhat);
   });
   block.add(kTensorLoads);
-  for (std::uint32_t rank = 0; blocks >> rank != 0; ++rank) {
-    if ((blocks >> rank & 1) == 0) continue;
-    const auto own = std::make_shared<detail::BoxLoad>(load);
-    own->shared = SharedMemory::of_rank(to, rank);
-    own->barrier = &block.part<CountingBarriers>().of_copy(SharedMemory::of_rank(barrier, rank));
-    block.shared.begin_write_anywhere(block.who(), own->shared, own->box.bytes(), Proxy::kAsync,
-                                      kWhat);
-    if (static_cast<int>(rank) != block.rank()) block.add(kSharedOut, own->box.bytes());
-    block.start(own);
-  }
+  load->barrier = &block.part<CountingBarriers>().of_copy(barrier);
+  block.shared.begin_write(block.who(), to, load->box.bytes(), Proxy::kAsync, kWhat);
+  block.start(load);
 }
 
 }  // namespace emulator

@@ -19,11 +19,10 @@ inline const Counter kWarpBarriers{"warp barriers"};
 inline const Counter kShuffles{"shuffles"};
 inline const Counter kVotes{"votes"};
 
-/// The 16 barriers of each block. One ends when as many threads as expected have met.
+/// The 16 barriers of the block. One ends when as many threads as expected have met.
 class Barriers {
  public:
-  explicit Barriers(Block& block)
-      : block_(block), barriers_(static_cast<std::size_t>(block.cluster())) {}
+  explicit Barriers(Block& block) : block_(block) {}
 
   void meet(std::uint32_t id, std::uint32_t threads) {
     Barrier& b = begin(id, threads);
@@ -39,13 +38,13 @@ class Barriers {
 
   Barrier& begin(std::uint32_t id, std::uint32_t threads) {
     block_.add(kBarriers);
-    const auto all = static_cast<std::uint32_t>(block_.block_threads());
+    const auto all = static_cast<std::uint32_t>(block_.threads());
     if (id >= kCount || threads == 0 || threads % 32 != 0 || threads > all) {
       block_.fail(Kind::kOutside, "barrier " + std::to_string(id) + " of " +
                                       std::to_string(threads) + " threads in a block of " +
                                       std::to_string(all));
     }
-    Barrier& b = barriers_[static_cast<std::size_t>(block_.rank())][id];
+    Barrier& b = barriers_[id];
     if (b.expected == 0) b.expected = threads;
     if (b.expected != threads) {
       block_.fail(Kind::kDivergent, "comes to barrier " + std::to_string(id) + " of " +
@@ -68,7 +67,7 @@ class Barriers {
   static constexpr std::uint32_t kCount = 16;
 
   Block& block_;
-  std::vector<std::array<Barrier, kCount>> barriers_;
+  std::array<Barrier, kCount> barriers_;
 };
 
 inline void meet(std::uint32_t id, std::uint32_t threads) {
@@ -76,7 +75,7 @@ inline void meet(std::uint32_t id, std::uint32_t threads) {
   current().part<Barriers>().meet(id, threads);
 }
 inline void bar_sync() {
-  current().part<Barriers>().meet(0, static_cast<std::uint32_t>(current().block_threads()));
+  current().part<Barriers>().meet(0, static_cast<std::uint32_t>(current().threads()));
 }
 
 inline void bar_warp_sync() {

@@ -1,9 +1,7 @@
 #pragma once
 
 /// \file
-/// A block of threads that runs: its fibers, who waits for what, its memory and clocks. Or all
-/// blocks of a cluster together: their threads are counted through, and each block has a part of
-/// the shared memory, barriers and registers (`rank` says whose the running thread has).
+/// A block of threads that runs: its fibers, who waits for what, its memory and clocks.
 ///
 /// Instructions are functions that ask current() for the block and its thread. What they need
 /// besides:
@@ -15,6 +13,7 @@
 ///     block.fail(kind, text)                       ends the launch
 /// Functions that suspend keep nothing on their stack that owns memory.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -71,19 +70,19 @@ struct Group {
 
 class Block {
  public:
-  /// \param at  the first of `cluster` blocks; several have whole groups of four warps each
+  /// \param at  which of the grid's `blocks` it is
   Block(int threads, std::uint32_t shared_bytes, std::uint32_t blocks, std::uint32_t at,
-        int cluster, Schedule& order, GlobalMemory& device, Report& report)
-      : place{at, threads},
+        Schedule& order, GlobalMemory& device, Report& report)
+      : place{at},
         grid(blocks),
-        clocks(cluster * threads, threads),
+        clocks(threads),
         shared(shared_bytes, clocks, place),
         global(device),
         schedule(order),
-        warps(static_cast<std::size_t>(cluster * threads / 32)),
-        quads(static_cast<std::size_t>((cluster * threads + 127) / 128)),
+        warps(static_cast<std::size_t>(threads / 32)),
+        quads(static_cast<std::size_t>((threads + 127) / 128)),
         banks(warps.size()),
-        threads_(static_cast<std::size_t>(cluster * threads)),
+        threads_(static_cast<std::size_t>(threads)),
         issued_(warps.size()),
         report_(report) {
     global.begin_block(clocks, place);
@@ -95,17 +94,9 @@ class Block {
   /// \throws Fault, and what the body throws.
   void run(void (*body)(const void*), const void* argument);
 
-  /// Of all blocks that run together.
   int threads() const { return static_cast<int>(threads_.size()); }
-  int block_threads() const { return place.threads; }
-  int cluster() const { return threads() / block_threads(); }
-  /// The block of the cluster that the running thread belongs to.
-  int rank() const { return self_->index / block_threads(); }
-  bool has_ended(int rank) const {
-    for (int t = 0; t < block_threads(); ++t) {
-      if (!threads_[static_cast<std::size_t>(rank * block_threads() + t)].ended) return false;
-    }
-    return true;
+  bool has_ended() const {
+    return std::all_of(threads_.begin(), threads_.end(), [](const Thread& t) { return t.ended; });
   }
   Thread& thread(int i) { return threads_[static_cast<std::size_t>(i)]; }
   /// The thread that runs, or whose operation ends.

@@ -11,9 +11,6 @@
 /// Threads that met share one vector: a barrier of n threads with u different vectors of length a
 /// costs n + u a.
 ///
-/// Blocks of a cluster are ordered among each other as threads of one block are, but see what
-/// others stored to their memory only after release_cluster and acquire_cluster: sees_stored.
-///
 /// To extend: an asynchronous writer that barriers announce is an added actor. Write with an epoch
 /// of that actor, set the same clock in the vector that waiting threads acquire.
 
@@ -42,17 +39,13 @@ class Clocks {
  public:
   static constexpr int kMaxAdded = 384;
 
-  /// \param of_block  threads of each block
-  explicit Clocks(int threads, int of_block)
+  explicit Clocks(int threads)
       : threads_(threads),
-        of_block_(of_block),
         actors_(threads),
         own_(static_cast<std::size_t>(threads), 1),
         seen_(static_cast<std::size_t>(threads),
               std::make_shared<const Vector>(static_cast<std::size_t>(threads + kMaxAdded))),
-        fences_(static_cast<std::size_t>(threads)),
-        cluster_fences_(fences_.size()),
-        stored_(threads > of_block ? fences_.size() : 0, Vector(fences_.size())) {}
+        fences_(static_cast<std::size_t>(threads)) {}
 
   int threads() const { return threads_; }
 
@@ -85,29 +78,6 @@ class Clocks {
     seen_[thread] = std::move(seen);
   }
 
-  /// Whether threads are of the same block; actors that are no threads are of all.
-  bool together(Actor thread, Actor other) const {
-    return stored_.empty() || other >= threads_ || thread / of_block_ == other / of_block_;
-  }
-  /// Whether `thread` sees what a thread of another block made at `e` in memory of the cluster.
-  bool sees_stored(Actor thread, Epoch e) const { return e.clock <= stored_[thread][e.actor]; }
-  /// What the thread did, and saw of its block, can be seen by other blocks; before release.
-  void release_cluster(Actor thread, Vector& into) const {
-    into.resize(static_cast<std::size_t>(threads_));
-    const int first = thread / of_block_ * of_block_;
-    for (int t = first; t < first + of_block_; ++t) {
-      const auto at = static_cast<std::size_t>(t);
-      into[at] = std::max(into[at], t == thread ? own_[at] : (*seen_[thread])[at]);
-    }
-  }
-  void acquire_cluster(Actor thread, const Vector& from) {
-    if (!from.empty() && !stored_.empty()) {
-      for (std::size_t i = 0; i < from.size(); ++i) {
-        stored_[thread][i] = std::max(stored_[thread][i], from[i]);
-      }
-    }
-  }
-
   /// The threads meet: each is ordered after what all did before, and after `others`.
   template <class Threads>
   void join(const Threads& threads, const Vector* others = nullptr) {
@@ -121,16 +91,13 @@ class Clocks {
     for (const Actor t : threads) seen_[t] = seen;
   }
 
-  /// fence_proxy_async of a thread, or that of the cluster.
-  void fence(Actor thread, bool cluster) {
-    if (cluster) cluster_fences_[thread].push_back(own_[thread]);
-    fences_[thread].push_back(own_[thread]++);
-  }
+  /// fence_proxy_async of a thread.
+  void fence(Actor thread) { fences_[thread].push_back(own_[thread]++); }
 
   /// Whether the thread that made `e` has fenced after it, and `thread` is ordered after that
   /// fence.
   bool fenced(Actor thread, Epoch e) const {
-    const Vector& fences = (together(thread, e.actor) ? fences_ : cluster_fences_)[e.actor];
+    const Vector& fences = fences_[e.actor];
     const auto fence = std::lower_bound(fences.begin(), fences.end(), e.clock);
     return fence != fences.end() && sees(thread, {e.actor, *fence});
   }
@@ -145,12 +112,10 @@ class Clocks {
     return inside;
   }
 
-  int threads_, of_block_, actors_;
+  int threads_, actors_;
   Vector own_;
   std::vector<std::shared_ptr<const Vector>> seen_;
   std::vector<Vector> fences_;  ///< clocks of each thread's fences, ascending
-  std::vector<Vector> cluster_fences_;
-  std::vector<Vector> stored_;  ///< what threads see of other blocks, where there are some
 };
 
 }  // namespace emulator

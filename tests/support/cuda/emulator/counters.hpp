@@ -59,7 +59,7 @@ struct Traffic {
 struct Report {
   std::map<std::string, Traffic> traffic;  ///< by the name of the range
   std::vector<std::uint64_t> counts;       ///< by Counter::index
-  std::vector<std::vector<Issued>> warps;  ///< of all blocks; [warp of its cluster][Counter::index]
+  std::vector<std::vector<Issued>> warps;  ///< of all blocks; [warp][Counter::index]
   std::uint64_t bank_conflicts = 0;        ///< passes over shared memory beyond the fewest possible
 
   std::uint64_t bytes_read(const std::string& range) const { return traffic.at(range).read; }
@@ -71,7 +71,7 @@ struct Report {
     const std::size_t index = Counter::index_of(name);
     return index < counts.size() ? counts[index] : 0;
   }
-  /// The same of a warp of each block, or cluster.
+  /// The same of a warp of each block.
   Issued issued(std::size_t warp, const std::string& name) const {
     const std::size_t index = Counter::index_of(name);
     return index < warps.at(warp).size() ? warps[warp][index] : Issued{};

@@ -28,16 +28,8 @@ void Device::track(const std::string& name, const void* pointer, std::size_t byt
 
 void Device::run_only(std::vector<std::uint32_t> blocks) { state_->only = std::move(blocks); }
 
-Report Device::run(std::uint32_t blocks, int cluster, int threads, std::int64_t shared_bytes,
+Report Device::run(std::uint32_t blocks, int threads, std::int64_t shared_bytes,
                    void (*body)(const void*), const void* argument, bool early) {
-  const auto step = static_cast<std::uint32_t>(cluster);
-  if (step != 1 && (step != 2 && step != 4 && step != 8)) {
-    throw Fault(Kind::kOutside, "clusters of " + std::to_string(cluster) + " blocks");
-  }
-  if (blocks % step != 0 || (step != 1 && threads % 128 != 0)) {
-    throw Fault(Kind::kOutside, std::to_string(blocks) + " blocks of " + std::to_string(threads) +
-                                    " threads in clusters of " + std::to_string(cluster));
-  }
   if (shared_bytes < 0 || shared_bytes > mhla::cuda::shared_limit(mhla::cuda::Arch::kSm90a)) {
     throw Fault(Kind::kOutside, std::to_string(shared_bytes) + " bytes of shared memory");
   }
@@ -47,13 +39,12 @@ Report Device::run(std::uint32_t blocks, int cluster, int threads, std::int64_t 
     order.resize(blocks);
     std::iota(order.begin(), order.end(), 0u);
   }
-  std::erase_if(order, [&](std::uint32_t block) { return block % step != 0; });
   Report report;
   memory.begin_launch(early);
   for (std::size_t i = 0; i < order.size(); ++i) {
     std::swap(order[i], order[i + schedule.below(order.size() - i)]);
-    Block block(threads, static_cast<std::uint32_t>(shared_bytes), blocks, order[i], cluster,
-                schedule, memory, report);
+    Block block(threads, static_cast<std::uint32_t>(shared_bytes), blocks, order[i], schedule,
+                memory, report);
     block.run(body, argument);
     memory.end_block();
   }

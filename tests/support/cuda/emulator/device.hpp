@@ -12,8 +12,7 @@
 /// operator()(const Params&) const. Its unit is compiled with this folder before the library's, so
 /// that the instructions (cuda/ptx) are the emulated ones, which are compiled apart.
 ///
-/// A kernel with static cluster(Params) has clusters of so many blocks, which run together. Blocks,
-/// or clusters, run one after another; with seed 0 in order, else shuffled.
+/// Blocks run one after another; with seed 0 in order, else shuffled.
 
 #include <cstddef>
 #include <cstdint>
@@ -35,8 +34,7 @@ class Device {
   /// \throws std::invalid_argument when ranges overlap.
   void track(const std::string& name, const void* pointer, std::size_t bytes, Access access);
 
-  /// Of later launches these blocks alone run; all again where there are none. Of clusters the
-  /// first block stands for all.
+  /// Of later launches these blocks alone run; all again where there are none.
   void run_only(std::vector<std::uint32_t> blocks);
 
   /// \param early  before the launch before has ended, as with programmatic stream serialization
@@ -50,10 +48,8 @@ class Device {
     } else {
       shared_bytes = K::shared_bytes(params);
     }
-    int cluster = 1;
-    if constexpr (requires { K::cluster(params); }) cluster = static_cast<int>(K::cluster(params));
     return run(
-        blocks, cluster, K::kThreads, shared_bytes,
+        blocks, K::kThreads, shared_bytes,
         [](const void* p) { K{}(*static_cast<const typename K::Params*>(p)); }, &params, early);
   }
 
@@ -61,7 +57,7 @@ class Device {
   struct State;
 
   /// Runs body(argument) in every thread of every block.
-  Report run(std::uint32_t blocks, int cluster, int threads, std::int64_t shared_bytes,
+  Report run(std::uint32_t blocks, int threads, std::int64_t shared_bytes,
              void (*body)(const void*), const void* argument, bool early);
 
   std::unique_ptr<State> state_;

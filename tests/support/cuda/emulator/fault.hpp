@@ -64,15 +64,13 @@ class Fault : public std::runtime_error {
   Kind kind;
 };
 
-/// The blocks that run together.
+/// The block that runs.
 struct Place {
-  std::uint32_t block;  ///< the first of the cluster
-  int threads;          ///< of a block
+  std::uint32_t block;
 
-  /// \param thread  counted through the blocks of the cluster
   [[noreturn]] void fail(Kind kind, int thread, const std::string& text) const {
-    throw Fault(kind, "block " + std::to_string(static_cast<int>(block) + thread / threads) +
-                          ", thread " + std::to_string(thread % threads) + ": " + text);
+    throw Fault(kind, "block " + std::to_string(block) + ", thread " + std::to_string(thread) +
+                          ": " + text);
   }
 };
 

@@ -55,12 +55,8 @@ class GlobalMemory {
     waits_.clear();
   }
   void end_block() const {
-    for (int first = 0; early_ && first < clocks_->threads(); first += place_->threads) {
-      if (std::none_of(waits_.begin(), waits_.end(), [&](const Epoch& wait) {
-            return wait.actor / place_->threads == first / place_->threads;
-          })) {
-        place_->fail(Kind::kRaceGlobal, first, "the block ends without griddepcontrol.wait");
-      }
+    if (early_ && waits_.empty()) {
+      place_->fail(Kind::kRaceGlobal, 0, "the block ends without griddepcontrol.wait");
     }
   }
 

@@ -13,7 +13,6 @@
 #include "emulator/async_tensor_store.hpp"
 #include "emulator/barriers.hpp"
 #include "emulator/block.hpp"
-#include "emulator/cluster.hpp"
 #include "emulator/copies.hpp"
 #include "emulator/matrices.hpp"
 #include "emulator/numbers.hpp"
@@ -34,8 +33,6 @@ namespace emulator {
 // Counted by thread.
 inline const Counter kSharedLoads{"shared loads", By::kThread};
 inline const Counter kSharedStores{"shared stores", By::kThread};
-inline const Counter kClusterStores{"stores to a cluster", By::kThread};
-inline const Counter kStoredOut{"bytes stored to other blocks", By::kThreadWork};
 inline const Counter kLoadedWords{"words of shared loads", By::kThreadWork};
 inline const Counter kStoredWords{"words of shared stores", By::kThreadWork};
 inline const Counter kGlobalLoads{"global loads", By::kThread};
@@ -107,22 +104,6 @@ template void st_shared(std::uint32_t, std::uint32_t);
 template void st_shared(std::uint32_t, float);
 template void st_shared(std::uint32_t, mhla::cuda::ptx::Words4);
 
-template <class X>
-[[gnu::noinline]] void st_shared_cluster(std::uint32_t address, X value) {
-  Block& block = current();
-  block.shared.write_anywhere(block.who(), address, sizeof(X), &value, "st.shared::cluster");
-  const auto rank = static_cast<int>(address / SharedMemory::kWindow);
-  if (block.has_ended(rank)) block.fail(Kind::kSlotInUse, "stores to a block that has ended");
-  // Banks of different blocks are not the same.
-  const auto* const call = static_cast<const char*>(__builtin_return_address(0)) + rank;
-  log_access(block, call, address, sizeof(X));
-  block.add(kClusterStores);
-  if (rank != block.rank()) block.add(kStoredOut, sizeof(X));
-}
-template void st_shared_cluster(std::uint32_t, std::uint32_t);
-template void st_shared_cluster(std::uint32_t, float);
-template void st_shared_cluster(std::uint32_t, mhla::cuda::ptx::Words2);
-
 [[gnu::noinline]] void cp_async_16(std::uint32_t to, const void* from, std::uint32_t bytes) {
   Block& block = current();
   block.part<Copies>().start(to, from, bytes);
@@ -173,8 +154,6 @@ using emulator::current;
 void bar_sync() { emulator::bar_sync(); }
 void bar_sync(std::uint32_t id, std::uint32_t threads) { emulator::meet(id, threads); }
 void bar_warp_sync() { emulator::bar_warp_sync(); }
-void barrier_cluster_arrive() { current().part<emulator::ClusterBarrier>().arrive(); }
-void barrier_cluster_wait() { current().part<emulator::ClusterBarrier>().wait(); }
 std::uint32_t shfl_idx(std::uint32_t x, std::uint32_t lane) { return emulator::shuffle(x, lane); }
 float shfl_bfly(float x, std::uint32_t mask) { return emulator::shfl_bfly(x, mask); }
 bool vote_any(bool x) { return emulator::vote_any(x); }
@@ -260,14 +239,10 @@ void st_global(void* to, std::uint32_t value) { store_global<std::uint32_t>(to, 
 void st_global_f32(float* to, float value) { store_global<float>(to, value); }
 void st_global_s64(std::int64_t* to, std::int64_t value) { store_global<std::int64_t>(to, value); }
 
-std::uint32_t tid_x() {
-  return static_cast<std::uint32_t>(current().who() % current().block_threads());
-}
-std::uint32_t ctaid_x() {
-  return current().place.block + static_cast<std::uint32_t>(current().rank());
-}
+std::uint32_t tid_x() { return current().who(); }
+std::uint32_t ctaid_x() { return current().place.block; }
 std::uint32_t nctaid_x() { return current().grid; }
-std::uint32_t shared_begin() { return current().shared.begin(current().who()); }
+std::uint32_t shared_begin() { return emulator::SharedMemory::kBegin; }
 
 // ---- matrices
 // ------------------------------------------------------------------------------------
@@ -311,22 +286,6 @@ void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes) {
 void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   current().part<CountingBarriers>().wait(barrier, parity);
 }
-std::uint32_t mapa(std::uint32_t address, std::uint32_t rank) {
-  current().shared.check(current().who(), address, 4, 4, "mapa");
-  if (rank >= static_cast<std::uint32_t>(current().cluster())) {
-    current().fail(emulator::Kind::kOutside, "mapa to block " + std::to_string(rank));
-  }
-  return emulator::SharedMemory::of_rank(address, rank);
-}
-void mbarrier_arrive_cluster(std::uint32_t barrier) {
-  current().part<CountingBarriers>().arrive_anywhere(barrier, false, "mbarrier arrival");
-}
-void mbarrier_arrive_release_cluster(std::uint32_t barrier) {
-  current().part<CountingBarriers>().arrive_anywhere(barrier, true, "mbarrier arrival");
-}
-void mbarrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
-  current().part<CountingBarriers>().wait_cluster(barrier, parity);
-}
 
 std::uint64_t createpolicy_evict_first() { return emulator::kEvictFirst; }
 void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
@@ -337,10 +296,6 @@ void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigi
                           std::uint32_t barrier, std::uint64_t policy) {
   emulator::use_policy(policy, "tensor load");
   emulator::cp_async_bulk_tensor(to, map, at, barrier);
-}
-void cp_async_bulk_tensor_multicast(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
-                                    std::uint32_t barrier, std::uint16_t blocks) {
-  emulator::cp_async_bulk_tensor_multicast(to, map, at, barrier, blocks);
 }
 void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at, std::uint32_t from,
                                 std::uint64_t policy) {
@@ -354,8 +309,7 @@ void cp_async_bulk_commit_group() { current().part<emulator::TensorStores>().com
 void prefetch_tensormap(const TensorMap& map) {
   emulator::detail::checked_box(current(), map, "prefetch.tensormap");
 }
-void fence_proxy_async() { current().clocks.fence(current().who(), false); }
-void fence_proxy_async_cluster() { current().clocks.fence(current().who(), true); }
+void fence_proxy_async() { current().clocks.fence(current().who()); }
 
 void wgmma_fence() {
   emulator::call_products("wgmma.fence", 0, [](Products& products) { products.begin(); });

@@ -13,9 +13,6 @@
 /// writes through the asynchronous proxy must come after a fence of the thread that wrote the
 /// bytes through the generic one.
 ///
-/// Blocks of a cluster have a window of addresses each, kWindow apart. Threads read that of their
-/// own block; multicast copies and stores to the cluster write to others.
-///
 /// To extend: new instructions are combinations of these calls; `what` goes into messages.
 
 #include <cstddef>
@@ -35,27 +32,17 @@ class SharedMemory {
  public:
   /// The address of the first byte; a multiple of 1024.
   static constexpr std::uint32_t kBegin = 1024;
-  /// As ptxas has it; a descriptor of wgmma holds the 18 bits inside.
-  static constexpr std::uint32_t kWindow = 1 << 24;
 
-  /// \param bytes  of each block
   SharedMemory(std::uint32_t bytes, const Clocks& clocks, const Place& place)
-      : block_bytes_((bytes + 3) / 4 * 4),
-        bytes_(block_bytes_ * static_cast<std::size_t>(clocks.threads() / place.threads), 0xFF),
+      : bytes_((bytes + 3) / 4 * 4, 0xFF),
         granules_(bytes_.size() / 4),
         clocks_(clocks),
         place_(place) {}
 
-  /// The first address of thread `who`'s block, and the same byte of that of `rank`.
-  std::uint32_t begin(Actor who) const { return window(who) + kBegin; }
-  static constexpr std::uint32_t of_rank(std::uint32_t address, std::uint32_t rank) {
-    return address % kWindow + rank * kWindow;
-  }
-
-  /// Checks that `bytes` bytes at a multiple of `alignment` lie inside the memory of `who`'s block.
+  /// Checks that `bytes` bytes at a multiple of `alignment` lie inside.
   void check(Actor who, std::uint32_t address, std::uint32_t bytes, std::uint32_t alignment,
              const char* what) const {
-    if (address >= begin(who) && std::size_t{address - begin(who)} + bytes <= block_bytes_ &&
+    if (address >= kBegin && std::size_t{address - kBegin} + bytes <= bytes_.size() &&
         address % alignment == 0) {
       return;
     }
@@ -75,29 +62,20 @@ class SharedMemory {
   /// A thread writes.
   void write(Actor who, std::uint32_t address, std::uint32_t bytes, const void* from,
              const char* what) {
-    check(who, address, bytes, 4, what);
-    store(who, address, bytes, from, what);
-  }
-  /// The same to the memory of any block.
-  void write_anywhere(Actor who, std::uint32_t address, std::uint32_t bytes, const void* from,
-                      const char* what) {
-    const std::uint32_t rank = address / kWindow;
-    if (rank * block_bytes_ >= bytes_.size()) fail_outside(who, address, bytes, 4, what);
-    check(static_cast<Actor>(rank * static_cast<std::uint32_t>(place_.threads)), address, bytes, 4,
-          what);
-    store(who, address, bytes, from, what);
+    Granule* g = locate(who, address, bytes, what);
+    const Epoch now = clocks_.now(who);
+    for (Granule* const end = g + bytes / 4; g != end; ++g) {
+      check_write(who, *g, false, what);
+      forget_readers(*g);
+      note_write(now, kWritten, *g);
+    }
+    std::memcpy(at(address), from, bytes);
   }
 
   /// An operation that thread `who` starts will write.
   void begin_write(Actor who, std::uint32_t address, std::uint32_t bytes, Proxy proxy,
                    const char* what) {
-    check(who, address, bytes, 4, what);
-    begin_write_anywhere(who, address, bytes, proxy, what);
-  }
-  /// The same in any block's memory, at a place that has been checked.
-  void begin_write_anywhere(Actor who, std::uint32_t address, std::uint32_t bytes, Proxy proxy,
-                            const char* what) {
-    Granule* g = &granule(address);
+    Granule* g = locate(who, address, bytes, what);
     for (Granule* const end = g + bytes / 4; g != end; ++g) {
       check_write(who, *g, true, what);
       if (proxy == Proxy::kAsync) check_proxy(who, *g, what);
@@ -138,7 +116,7 @@ class SharedMemory {
 
   /// The bytes as they are.
   void peek(std::uint32_t address, std::uint32_t bytes, void* to) const {
-    std::memcpy(to, &bytes_[place_of(address)], bytes);
+    std::memcpy(to, &bytes_[address - kBegin], bytes);
   }
 
  private:
@@ -165,48 +143,23 @@ class SharedMemory {
     std::uint32_t before;
   };
 
-  std::uint32_t window(Actor who) const {
-    return static_cast<std::uint32_t>(who / place_.threads) * kWindow;
-  }
-  std::size_t place_of(std::uint32_t address) const {
-    return address / kWindow * block_bytes_ + address % kWindow - kBegin;
-  }
-  unsigned char* at(std::uint32_t address) { return &bytes_[place_of(address)]; }
-  Granule& granule(std::uint32_t address) { return granules_[place_of(address) / 4]; }
+  unsigned char* at(std::uint32_t address) { return &bytes_[address - kBegin]; }
+  Granule& granule(std::uint32_t address) { return granules_[(address - kBegin) / 4]; }
   Granule* locate(Actor who, std::uint32_t address, std::uint32_t bytes, const char* what) {
     check(who, address, bytes, 4, what);
     return &granule(address);
   }
 
-  void store(Actor who, std::uint32_t address, std::uint32_t bytes, const void* from,
-             const char* what) {
-    Granule* g = &granule(address);
-    const Epoch now = clocks_.now(who);
-    for (Granule* const end = g + bytes / 4; g != end; ++g) {
-      check_write(who, *g, false, what);
-      forget_readers(*g);
-      note_write(now, kWritten, *g);
-    }
-    std::memcpy(at(address), from, bytes);
-  }
-
-  /// Whether what `who` does comes after `e`. Of blocks of a cluster a copy's order is that of
-  /// threads of one block: its barriers are ordered so (mbarrier_arrive_cluster).
-  bool comes_after(Epoch e, Actor who, bool copy) const {
-    return clocks_.sees(who, e) &&
-           (copy || clocks_.together(who, e.actor) || clocks_.sees_stored(who, e));
-  }
   void check_read(Actor who, const Granule& g, const char* what) const {
     const bool complete = (g.flags & (kWritten | kWriteInFlight)) == kWritten;
-    if (complete && comes_after({g.writer, g.write_clock}, who, false)) return;
+    if (complete && clocks_.sees(who, {g.writer, g.write_clock})) return;
     fail_read(who, g, what);
   }
 
   void check_write(Actor who, const Granule& g, bool asynchronous, const char* what) const {
     const bool idle = (g.flags & kWriteInFlight) == 0 && g.readers == 0;
-    const auto after = [&](Epoch e) { return comes_after(e, who, asynchronous); };
-    if (idle && (g.writer == kNobody || after({g.writer, g.write_clock})) &&
-        unseen_reader(g, after) == kNobody && sees_operations(who, g)) {
+    if (idle && (g.writer == kNobody || clocks_.sees(who, {g.writer, g.write_clock})) &&
+        unseen_reader(who, g) == kNobody && sees_operations(who, g)) {
       return;
     }
     fail_write(who, g, asynchronous, what);
@@ -273,21 +226,22 @@ class SharedMemory {
     return i == 0;
   }
 
-  template <class After>
-  Actor unseen_reader(const Granule& g, const After& after) const {
+  Actor unseen_reader(Actor who, const Granule& g) const {
     if (g.reader == kNobody) return kNobody;
-    if (g.reader != kSeveral) return after({g.reader, g.read_clock}) ? kNobody : g.reader;
+    if (g.reader != kSeveral) {
+      return clocks_.sees(who, {g.reader, g.read_clock}) ? kNobody : g.reader;
+    }
     const Vector& list = lists_[g.read_clock];
     for (std::size_t t = 0; t < list.size(); ++t) {
       const Actor reader = static_cast<Actor>(t);
-      if (list[t] != 0 && !after({reader, list[t]})) return reader;
+      if (list[t] != 0 && !clocks_.sees(who, {reader, list[t]})) return reader;
     }
     return kNobody;
   }
 
   [[noreturn]] void fail(Kind kind, Actor who, const Granule& g, const char* what,
                          const std::string& text) const {
-    const auto offset = 4 * (&g - granules_.data()) % static_cast<std::ptrdiff_t>(block_bytes_);
+    const auto offset = 4 * (&g - granules_.data());
     place_.fail(kind, who,
                 std::string(what) + " at shared address " + std::to_string(kBegin + offset) +
                     " (byte " + std::to_string(offset) + ") " + text);
@@ -298,7 +252,6 @@ class SharedMemory {
   [[noreturn]] void fail_write(Actor who, const Granule& g, bool asynchronous,
                                const char* what) const;
 
-  std::size_t block_bytes_;
   std::vector<unsigned char> bytes_;
   std::vector<Granule> granules_;
   std::vector<Vector> lists_;  ///< by thread, the clock of its latest read; 0 for none
@@ -315,8 +268,8 @@ inline void SharedMemory::fail_outside(Actor who, std::uint32_t address, std::ui
   place_.fail(Kind::kOutside, who,
               std::string(what) + " of " + std::to_string(bytes) + " bytes at shared address " +
                   std::to_string(address) + ", expected a multiple of " +
-                  std::to_string(alignment) + " in [" + std::to_string(begin(who)) + ", " +
-                  std::to_string(begin(who) + block_bytes_) + ")");
+                  std::to_string(alignment) + " in [" + std::to_string(kBegin) + ", " +
+                  std::to_string(kBegin + bytes_.size()) + ")");
 }
 
 inline void SharedMemory::fail_read(Actor who, const Granule& g, const char* what) const {
@@ -345,7 +298,7 @@ inline void SharedMemory::fail_write(Actor who, const Granule& g, bool asynchron
   if (!sees_operations(who, g)) {
     fail(Kind::kSlotInUse, who, g, what, "not ordered after the read of an asynchronous operation");
   }
-  const Actor reader = unseen_reader(g, [&](Epoch e) { return comes_after(e, who, asynchronous); });
+  const Actor reader = unseen_reader(who, g);
   const bool copied = reader == kNobody && (g.flags & kCopied) != 0;
   fail(asynchronous || copied ? Kind::kSlotInUse : Kind::kRace, who, g, what,
        reader == kNobody ? "not ordered after the write of actor " + writer

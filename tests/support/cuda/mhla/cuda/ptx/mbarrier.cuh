@@ -12,9 +12,5 @@ void fence_mbarrier_init();
 void mbarrier_arrive(std::uint32_t barrier);
 void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes);
 void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity);
-std::uint32_t mapa(std::uint32_t address, std::uint32_t rank);
-void mbarrier_arrive_cluster(std::uint32_t barrier);
-void mbarrier_arrive_release_cluster(std::uint32_t barrier);
-void mbarrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity);
 
 }  // namespace mhla::cuda::ptx

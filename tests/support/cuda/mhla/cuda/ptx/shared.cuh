@@ -47,18 +47,5 @@ template <class X>
 [[gnu::always_inline]] MHLA_DEVICE void st_shared_v4(std::uint32_t address, Words4 w) {
   emulated_store(address, w);
 }
-[[gnu::always_inline]] MHLA_DEVICE void st_shared_cluster(std::uint32_t address,
-                                                          std::uint32_t value) {
-  emulator::st_shared_cluster(address, value);
-  emulator::return_here();
-}
-[[gnu::always_inline]] MHLA_DEVICE void st_shared_cluster_v2(std::uint32_t address, Words2 w) {
-  emulator::st_shared_cluster(address, w);
-  emulator::return_here();
-}
-[[gnu::always_inline]] MHLA_DEVICE void st_shared_cluster_f32(std::uint32_t address, float value) {
-  emulator::st_shared_cluster(address, value);
-  emulator::return_here();
-}
 
 }  // namespace mhla::cuda::ptx

@@ -25,8 +25,6 @@ void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigi
                           std::uint32_t barrier);
 void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
                           std::uint32_t barrier, std::uint64_t policy);
-void cp_async_bulk_tensor_multicast(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
-                                    std::uint32_t barrier, std::uint16_t blocks);
 void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at, std::uint32_t from,
                                 std::uint64_t policy);
 void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at, std::uint32_t from);
@@ -37,6 +35,5 @@ void cp_async_bulk_wait_group_read() {
 }
 void prefetch_tensormap(const TensorMap& map);
 void fence_proxy_async();
-void fence_proxy_async_cluster();
 
 }  // namespace mhla::cuda::ptx
