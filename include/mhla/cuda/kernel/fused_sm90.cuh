@@ -24,8 +24,8 @@
 ///        16-byte pieces, only where there is a token.
 ///
 ///     (D, E)        teams    threads      rows of a panel in shared memory
-///     (64, 64)      2 of 4   256 + 32     128 bytes, swizzled
-///     (72, 72)      2 of 5   320 + 32     144 bytes as they are
+///     (64, 64)      4 of 4   512 + 32     128 bytes, swizzled
+///     (72, 72)      3 of 5   480 + 32     144 bytes as they are
 ///     (128, 128)    1 of 8   256 + 32     128 bytes, swizzled; two panels
 ///
 /// Products of tokens are those of mma.sync: the matrix units wait for memory even so, and wgmma
@@ -173,12 +173,13 @@ class FusedSm90 {
     };
     const TokenBlocks &keys = p.stage.key_blocks, &queries = p.stage.query_blocks;
     for_pairs(p.pairs, p.stage.heads, [&](BatchHead pair) {
-      for_boxes(keys, p.k_boxes, [&](auto, BlockOrigin origin, std::int32_t box) {
+      for_boxes(keys, p.k_boxes, [&](std::int32_t block, std::int32_t box) {
+        const BlockOrigin origin = keys.origin(block);
         load_box(p.maps[1], p.k_boxes, pair, origin, box);
         load_box(p.maps[2], p.v_boxes, pair, origin, box);
       });
-      for_boxes(queries, p.q_boxes, [&](auto, BlockOrigin origin, std::int32_t box) {
-        load_box(p.maps[0], p.q_boxes, pair, origin, box);
+      for_boxes(queries, p.q_boxes, [&](std::int32_t block, std::int32_t box) {
+        load_box(p.maps[0], p.q_boxes, pair, queries.origin(block), box);
       });
     });
   }
@@ -193,8 +194,8 @@ class FusedSm90 {
     for_pairs(p.pairs, p.stage.heads, [&](BatchHead pair) {
       summarize(p, ring, work, mixing, at);
       mixing.mix();
-      for_boxes(blocks, p.q_boxes, [&](std::int32_t block, BlockOrigin origin, std::int32_t box) {
-        read_box(p, ring, work, mixing, {pair, block, origin, box}, at, tile);
+      for_boxes(blocks, p.q_boxes, [&](std::int32_t block, std::int32_t box) {
+        read_box(p, ring, work, mixing, {pair, block, box}, at, tile);
       });
       mixing.end();
     });
@@ -205,12 +206,12 @@ class FusedSm90 {
     const TokenBlocks& blocks = p.stage.key_blocks;
     const std::int32_t rows = p.k_boxes.rows();
     SummaryRows<T, D, E> sums{};
-    for_boxes(blocks, p.k_boxes, [&](auto block, BlockOrigin origin, std::int32_t box) {
+    for_boxes(blocks, p.k_boxes, [&](std::int32_t block, std::int32_t box) {
       ring.consumer_wait<2 * kPanels>(at);
       const bool own = static_cast<std::uint32_t>(block) % Config::kTeams == work.team;
       if (own) {
-        sums.add_box(ring, at, work.tile, {blocks, origin, box * rows, rows}, p.stage.key_map,
-                     work.lane);
+        sums.add_box(ring, at, work.tile, {blocks, blocks.origin(block), box * rows, rows},
+                     p.stage.key_map, work.lane);
       }
       ring.consumer_release<2 * kPanels>(at, work.lane);
       at = at.after(2 * kPanels, ring.count);
@@ -224,7 +225,6 @@ class FusedSm90 {
   struct Queries {
     BatchHead pair;
     std::int32_t block;
-    BlockOrigin origin;
     std::int32_t box;
   };
 
@@ -237,7 +237,8 @@ class FusedSm90 {
     for (; tile < tiles; tile += Config::kConsumers) {
       const std::int32_t row = 16 * tile;
       read_rows(p, Box(ring, at, static_cast<std::uint32_t>(row)), work, mixing, queries,
-                {p.stage.query_blocks, queries.origin, queries.box * rows + row, rows - row});
+                {p.stage.query_blocks, p.stage.query_blocks.origin(queries.block),
+                 queries.box * rows + row, rows - row});
       if (row + 16 > p.k_boxes.rows()) {  // outputs lie behind keys
         const auto keys = static_cast<std::uint32_t>(p.k_boxes.rows());
         zero(ring.slot(at), keys * Box::kRowBytes, (keys + 15) / 16 * 16 * Box::kRowBytes,

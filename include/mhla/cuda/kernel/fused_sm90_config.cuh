@@ -21,12 +21,13 @@ struct FusedSm90Config {
   static_assert(kRegions >= 1 && kRegions <= 32, "the fused kernel mixes up to 32 blocks");
 
   static constexpr int kTeamWarps = (D + 15) / 16;
-  static constexpr int kTeams = D == 128 ? 1 : 2;
+  static constexpr int kTeams = D == 128 ? 1 : D == 64 ? 4 : 3;
   static constexpr std::uint32_t kConsumers = kTeams * kTeamWarps;  ///< warps
   static constexpr std::uint32_t kProducer = kConsumers * 32;       ///< thread
   static constexpr bool kMovesRegisters = false;
   static constexpr int kThreads = kProducer + 32;
-  static constexpr int kRegisters = 168;  ///< up to three warps to a scheduler
+  /// Three, five or four warps to a scheduler, which has 512 registers for each of their threads.
+  static constexpr int kRegisters = D == 128 ? 168 : D == 64 ? 96 : 128;
 
   static constexpr int kPanelColumns = box_columns(D);
   static constexpr int kPanels = D / kPanelColumns;  ///< of a box of q, k or v

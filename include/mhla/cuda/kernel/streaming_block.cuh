@@ -49,8 +49,7 @@ class StreamingBlock {
   // The plan of shared memory, in bytes.
   using Keys = SharedTile<kKeys, D>;
   using Values = SharedTile<kKeys, kColumns>;
-  using Out = SharedTile<16, kColumns>;  // of a warp: S_i leaves through the place of the chunk
-  static_assert(kWarps * Out::kBytes <= Keys::kBytes + Values::kBytes);
+  using Out = SharedTile<16, kColumns>;  // of a warp: 16 rows of S_i leave through it
   static constexpr int kValues = Keys::kBytes;
   static constexpr int kQuery = kValues + Values::kBytes;  // phi(q) in T
   static constexpr int kKey = kQuery + D * 2;              // phi(k)
@@ -59,12 +58,7 @@ class StreamingBlock {
 
  public:
   static constexpr int kSharedBytes = kWeights + kKeys * 4;
-
-  /// What a warp has of S_i and z_i: row tiles warp, warp + kWarps, ...
-  struct Summary {
-    float s[kRowTiles][kPieces][4];
-    float z[kRowTiles][4];  // in every column
-  };
+  static constexpr int kOutBytes = kWarps * Out::kBytes;  ///< what S_i leaves through
 
   /// \param shared  kSharedBytes from here on, at a multiple of 1024
   MHLA_DEVICE StreamingBlock(const Place& place, std::uint32_t shared)
@@ -147,48 +141,66 @@ class StreamingBlock {
     }
   }
 
-  /// Adds the keys of a chunk, up to row `end`, to S_i and z_i.
-  MHLA_DEVICE void add_keys(std::int32_t end, Summary& sums) const {
-    const std::uint32_t lane = at_.thread % 32, one = ptx::pack<T>(1, 1);
+  /// Makes S_i and z_i of a full block, the last chunk of which is there, and writes them; what is
+  /// in kOutBytes from shared address `out` on has been read by others before they meet next.
+  MHLA_DEVICE void write_summary(const Params& p, StreamPosition now, std::uint32_t out) const {
+    ptx::bar_sync();
     MHLA_CUDA_LOOP
-    for (std::int32_t row = 0; row < kKeys && row <= end; row += 16) {
-      MHLA_CUDA_UNROLL
-      for (int r = 0; r < kRowTiles; ++r) {
-        const std::uint32_t tile = at_.thread / 32 + r * kWarps;
-        if (16 * tile >= D) break;
-        const auto j = static_cast<std::uint32_t>(row);
-        const ptx::Words4 a = load_transposed_rows(keys(), j, 2 * tile, lane);
-        ptx::mma_m16n8k16<T>(sums.z[r], a.x[0], a.x[1], a.x[2], a.x[3], one, one);
-        multiply_step<T>(sums.s[r], a.x[0], a.x[1], a.x[2], a.x[3], values(), j, 0, lane);
-      }
-    }
-  }
-
-  /// Writes S_i and z_i, after all have read the last chunk.
-  MHLA_DEVICE void write_summary(const Params& p, StreamPosition now, Summary& sums) const {
-    const std::uint32_t lane = at_.thread % 32, warp = at_.thread / 32;
-    const std::int64_t block = at_.pair * p.blocks.blocks() + now.block;
-    const Out out{shared_ + warp * Out::kBytes};
-    const std::int64_t begin = block * Place::kMatrixBytes + at_.offset(0, 0);
-    MHLA_CUDA_UNROLL
     for (int r = 0; r < kRowTiles; ++r) {
-      const auto row = static_cast<std::int32_t>(16 * (warp + r * kWarps));
-      if (row >= D) break;
-      scale_sums(sums.s[r], p.state.summaries.scale);
-      const ConsecutiveTokens rows{row, D};
-      write_sums<T>(sums.s[r], {1, 1}, out, p.state.summaries.high + begin, 2 * E, rows, lane);
-      if constexpr (P == Precision::kPair) {
-        keep_rest<T>(sums.s[r]);
-        write_sums<T>(sums.s[r], {1, 1}, out, p.state.summaries.low + begin, 2 * E, rows, lane);
+      const std::uint32_t tile = at_.thread / 32 + r * kWarps;
+      Summary sums{};
+      MHLA_CUDA_LOOP
+      for (std::int32_t first = 0; first <= now.slot; first += kKeys) {
+        if (now.slot >= kKeys) {  // the last chunk is not the only one
+          ptx::bar_sync();
+          copy_chunk(p, now, first);
+          put_own(now.slot - first);
+          ptx::cp_async_wait_group<0>();
+          ptx::bar_sync();
+        }
+        if (16 * tile < D) add_keys(now.slot - first, tile, sums);
       }
-      if (at_.slice != 0 || lane % 4 != 0) continue;
-      float* const z = p.state.summaries.key_sum + block * D + row + lane / 4;
-      ptx::st_global_f32(z, sums.z[r][0]);
-      if (row + 8 < D) ptx::st_global_f32(z + 8, sums.z[r][2]);
+      if (16 * tile < D) write(p, now, tile, sums, {out + at_.thread / 32 * Out::kBytes});
     }
   }
 
  private:
+  /// 16 rows of S_i and z_i.
+  struct Summary {
+    float s[kPieces][4];
+    float z[4];  // in every column
+  };
+
+  /// Adds the keys of a chunk, up to row `end`, to rows 16 tile.. of S_i and z_i.
+  MHLA_DEVICE void add_keys(std::int32_t end, std::uint32_t tile, Summary& sums) const {
+    const std::uint32_t lane = at_.thread % 32, one = ptx::pack<T>(1, 1);
+    MHLA_CUDA_LOOP
+    for (std::uint32_t j = 0; j < kKeys && static_cast<std::int32_t>(j) <= end; j += 16) {
+      const ptx::Words4 a = load_transposed_rows(keys(), j, 2 * tile, lane);
+      ptx::mma_m16n8k16<T>(sums.z, a.x[0], a.x[1], a.x[2], a.x[3], one, one);
+      multiply_step<T>(sums.s, a.x[0], a.x[1], a.x[2], a.x[3], values(), j, 0, lane);
+    }
+  }
+
+  MHLA_DEVICE void write(const Params& p, StreamPosition now, std::uint32_t tile, Summary& sums,
+                         Out out) const {
+    const std::uint32_t lane = at_.thread % 32;
+    const std::int64_t block = at_.pair * p.blocks.blocks() + now.block;
+    const std::int64_t begin = block * Place::kMatrixBytes + at_.offset(0, 0);
+    const auto row = static_cast<std::int32_t>(16 * tile);
+    const ConsecutiveTokens rows{row, D};
+    scale_sums(sums.s, p.state.summaries.scale);
+    write_sums<T>(sums.s, {1, 1}, out, p.state.summaries.high + begin, 2 * E, rows, lane);
+    if constexpr (P == Precision::kPair) {
+      keep_rest<T>(sums.s);
+      write_sums<T>(sums.s, {1, 1}, out, p.state.summaries.low + begin, 2 * E, rows, lane);
+    }
+    if (at_.slice != 0 || lane % 4 != 0) return;
+    float* const z = p.state.summaries.key_sum + block * D + row + lane / 4;
+    ptx::st_global_f32(z, sums.z[0]);
+    if (row + 8 < D) ptx::st_global_f32(z + 8, sums.z[2]);
+  }
+
   MHLA_DEVICE Keys keys() const { return {shared_}; }
   MHLA_DEVICE Values values() const { return {shared_ + kValues}; }
 

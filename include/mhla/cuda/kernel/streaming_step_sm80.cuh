@@ -58,8 +58,10 @@ class StreamingStepSm80 {
   using Params = StreamingStepParameters;
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = Place::kThreads;
-  static constexpr int kBlocksPerMultiprocessor =
-      D == 72 ? 3 : (D == 64 ? 5 : 4) - (P == Precision::kPair ? 1 : 0);
+  static constexpr int kBlocksPerMultiprocessor = D == 72                 ? 3
+                                                  : P == Precision::kPair ? (D == 64 ? 5 : 3)
+                                                  : D == 64               ? 6
+                                                                          : 5;
   static constexpr int kRegisters = 65536 / kThreads / kBlocksPerMultiprocessor / 8 * 8;
 
  private:
@@ -76,7 +78,9 @@ class StreamingStepSm80 {
   static_assert(kSums % 16 == 0, "pieces begin at multiples of 16 bytes");
 
  public:
-  static constexpr int kSharedBytes = kSums4 + kThreads * 16;
+  static constexpr int kSharedBytes =
+      kSums + (Block::kOutBytes > kSums4 + kThreads * 16 - kSums ? Block::kOutBytes
+                                                                 : kSums4 + kThreads * 16 - kSums);
   static_assert(Mixture::kTeamBytes <= kSharedBytes - kSums, "a share of S~ passes where sums do");
 
   static unsigned grid(const Params&, int pairs) { return static_cast<unsigned>(pairs) * kSlices; }
@@ -107,15 +111,13 @@ class StreamingStepSm80 {
     add_mixture(sums, at, mixture, block.query(), inverse_power(p.state.mixture.scale));
     float score = normalized && at.thread < D ? own_query(at, block.query()) * z : 0;
     const bool last = now.slot + 1 == p.blocks.slots() && now.block + 1 < p.blocks.blocks();
-    typename Block::Summary summary{};
     MHLA_CUDA_LOOP
     for (std::int32_t first = 0;;) {
       block.put_own(now.slot - first);
       ptx::cp_async_wait_group<0>();
       ptx::bar_sync();               // the chunk is there
       score += block.weigh_keys(m);  // a part of the denominator
-      if (last) block.add_keys(now.slot - first, summary);
-      ptx::bar_sync();  // all weights are there
+      ptx::bar_sync();               // all weights are there
       block.add_values(sums);
       first += Block::kKeys;
       if (first > now.slot) break;
@@ -124,7 +126,7 @@ class StreamingStepSm80 {
     }
     write(p, at, pair, sums, score);
     keep(p, at, now, block);
-    if (last) block.write_summary(p, now, summary);
+    if (last) block.write_summary(p, now, ptx::shared_begin() + kSums);
     Mixture::prepare(p, at, now, ptx::shared_begin() + kSums);
   }
 

@@ -46,16 +46,18 @@ struct SummaryRows {
     typename Keys::Panel keys{ring.slot(at.after(panel, ring.count))};
     Values values(ring, at.after(Keys::kPanels, ring.count), 0);
     const bool whole = tokens(tokens.count - 1) >= 0;
-    MHLA_CUDA_LOOP
-    for (std::int32_t row = 0; row < tokens.count; row += 16) {
-      const ptx::Words2 filled = whole && row + 16 <= tokens.count
-                                     ? ptx::Words2{{ptx::pack<T>(1, 1), ptx::pack<T>(1, 1)}}
-                                     : column_of_tokens<T>(tokens, row, lane);
-      multiply_key_values<T>(s, z, keys, values, filled, 0, piece, 0, map, lane);
-      keys.begin += 16 * Keys::kRowBytes;
-      MHLA_CUDA_UNROLL
-      for (std::uint32_t& rows : values.panels) rows += 16 * Values::kRowBytes;
-    }
+    map.with_formula([&](auto phi) {
+      MHLA_CUDA_LOOP
+      for (std::int32_t row = 0; row < tokens.count; row += 16) {
+        const ptx::Words2 filled = whole && row + 16 <= tokens.count
+                                       ? ptx::Words2{{ptx::pack<T>(1, 1), ptx::pack<T>(1, 1)}}
+                                       : column_of_tokens<T>(tokens, row, lane);
+        multiply_key_values<T>(s, z, keys, values, filled, 0, piece, 0, phi, lane);
+        keys.begin += 16 * Keys::kRowBytes;
+        MHLA_CUDA_UNROLL
+        for (std::uint32_t& rows : values.panels) rows += 16 * Values::kRowBytes;
+      }
+    });
   }
 
   /// Stores them times `scale` and rounded as rows 16 tile.. of a region of S (tile/layout.cuh),

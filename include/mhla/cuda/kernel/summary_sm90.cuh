@@ -9,8 +9,9 @@
 ///
 /// A thread block stays and takes items pair * M + b in steps of the grid. A thread behind the
 /// warpgroups loads: a block of tokens is a few boxes (tile/token_boxes.cuh), and a box D / 64
-/// panels of K and E / 64 of V, 64 channels each, every panel in a slot of a ring, which has as many
-/// as fit: the next items are loaded while sums are written. Warpgroup g makes rows 64 g.. of S_b:
+/// panels of K and E / 64 of V, 64 channels each, every panel in a slot of a ring, which has as
+/// many as fit: the next items are loaded while sums are written. Warpgroup g makes rows 64 g.. of
+/// S_b:
 ///
 ///     rows 64 g.. of S_b += phi(K panel g)^T (A, in registers) V panels (B, where they lie)
 ///
@@ -57,8 +58,8 @@ struct SummarySm90Parameters {
 
 template <int D, int E>
 struct SummarySm90Config : PersistentConfig<D, E, E == 256> {
-  static constexpr int kPanels = (D + E) / 64;            // of a box: those of K, then those of V
-  static constexpr int kMostRows = E == 256 ? 128 : 256;  // of a box
+  static constexpr int kPanels = (D + E) / 64;  // of a box: those of K, then those of V
+  static constexpr int kMostRows = 64;          // of a box
   static constexpr std::uint32_t kMostSlots = 64;
   static constexpr std::uint32_t kRowBytes = 128;  // of a panel
   static_assert(kMostSlots * Ring::kBarrierBytes <= SummarySm90Config::kBarrierBytes);
@@ -208,20 +209,22 @@ struct SummarySm90 : SummarySm90Launch<D, E, SummarySm90Config<D, E>> {
     }
     ring.template consumer_wait<Config::kPanels>(at);
     const BoxPanel keys{ring.slot(at.after(work.warpgroup, ring.count))};
-    ptx::Words4 even = features(p, keys, work, box, 0, sums);
-    MHLA_CUDA_LOOP
-    for (std::uint32_t step = 0; step < steps(p); step += 2) {
-      start(even, values, step, sums);
-      if (step + 1 == steps(p)) {
+    p.stage.map.with_formula([&](auto phi) {
+      ptx::Words4 even = features(phi, p, keys, work, box, 0, sums);
+      MHLA_CUDA_LOOP
+      for (std::uint32_t step = 0; step < steps(p); step += 2) {
+        start(even, values, step, sums);
+        if (step + 1 == steps(p)) {
+          finish(sums);
+          break;
+        }
+        ptx::Words4 odd = features(phi, p, keys, work, box, step + 1, sums);
         finish(sums);
-        break;
+        start(odd, values, step + 1, sums);
+        if (step + 2 < steps(p)) even = features(phi, p, keys, work, box, step + 2, sums);
+        finish(sums);
       }
-      ptx::Words4 odd = features(p, keys, work, box, step + 1, sums);
-      finish(sums);
-      start(odd, values, step + 1, sums);
-      if (step + 2 < steps(p)) even = features(p, keys, work, box, step + 2, sums);
-      finish(sums);
-    }
+    });
     ring.template consumer_release<Config::kPanels>(at, work.lane);
   }
 
@@ -245,13 +248,19 @@ struct SummarySm90 : SummarySm90Launch<D, E, SummarySm90Config<D, E>> {
   }
 
   /// phi of 16 rows of keys as the A operand, and their part of z.
-  static MHLA_DEVICE ptx::Words4 features(const Params& p, BoxPanel keys, const WorkTile& work,
-                                          std::int32_t box, std::uint32_t step, Sums& sums) {
+  template <class Formula>
+  static MHLA_DEVICE ptx::Words4 features(Formula phi, const Params& p, BoxPanel keys,
+                                          const WorkTile& work, std::int32_t box,
+                                          std::uint32_t step, Sums& sums) {
     ptx::Words4 a = load_transposed_rows(keys, 16 * step, work.warp % 4 * 2, work.lane);
-    apply<T>(p.stage.map, a.x);
-    const std::int32_t row = static_cast<std::int32_t>(16 * step + work.lane % 4 * 2);
-    ptx::mma_m16n8k16<T>(sums.z, a.x[0], a.x[1], a.x[2], a.x[3], ones(p, work, box, row),
-                         ones(p, work, box, row + 8));
+    apply<T>(phi, a.x);
+    std::uint32_t one = ptx::pack<T>(1, 1), one_8 = one;
+    if (!work.whole || 16 * step + 16 > static_cast<std::uint32_t>(p.k_boxes.rows())) {
+      const std::int32_t row = static_cast<std::int32_t>(16 * step + work.lane % 4 * 2);
+      one = ones(p, work, box, row);
+      one_8 = ones(p, work, box, row + 8);
+    }
+    ptx::mma_m16n8k16<T>(sums.z, a.x[0], a.x[1], a.x[2], a.x[3], one, one_8);
     if constexpr (kRotary) {
       const BlockTokens tokens{p.stage.blocks, work.item.origin, box * p.k_boxes.rows()};
       rotate_transposed<T>(a, p.stage.angles, 16 * step, 16 * work.warp, tokens, work.lane);

@@ -45,9 +45,10 @@ inline auto tensor_map_encoder() {
 
 }  // namespace detail
 
-/// The tensor map of a box: swizzled as the box is, zeros outside the tensor, lines of 256 bytes
-/// into the second cache. Any 16-bit type: numbers are moved, not read. \throws cuda_error if the
-/// driver refuses it.
+/// The tensor map of a box: swizzled as the box is, zeros outside the tensor, lines of 128 bytes
+/// into the second cache: of 256 it read up to a third more from memory than copies asked for,
+/// where those are of 128 bytes a token. Any 16-bit type: numbers are moved, not read. \throws
+/// cuda_error if the driver refuses it.
 inline TensorMap encode(const TensorBox& box) {
   static_assert(sizeof(CUtensorMap) == sizeof(TensorMap), "a tensor map is 128 bytes");
   CUtensorMap map;
@@ -63,7 +64,7 @@ inline TensorMap encode(const TensorBox& box) {
       &map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 5, box.base, extent, stride, size, step,
       CU_TENSOR_MAP_INTERLEAVE_NONE,
       box.swizzled() ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     throw cuda_error("mhla::cuda: cuTensorMapEncodeTiled failed: CUresult " +
                      std::to_string(static_cast<int>(status)));

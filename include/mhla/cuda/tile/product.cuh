@@ -157,11 +157,11 @@ MHLA_DEVICE ptx::Words2 load_column(std::uint32_t pairs, std::uint32_t lane) {
 /// Tokens are rows row.. row + 15 of both tiles; rows of sums are columns 8 key_piece.. of k,
 /// columns of sums are columns 8 value_piece.. of v. key_sums[t][0] is that of row lane / 4 of tile
 /// t, key_sums[t][2] that of row lane / 4 + 8.
-template <class T, class KeyTile, class ValueTile, int kRowTiles, int kTiles>
+template <class T, class KeyTile, class ValueTile, class Map, int kRowTiles, int kTiles>
 MHLA_DEVICE void multiply_key_values(float (&sums)[kRowTiles][kTiles][4],
                                      float (&key_sums)[kRowTiles][4], KeyTile k, ValueTile v,
                                      ptx::Words2 filled, std::uint32_t row, std::uint32_t key_piece,
-                                     std::uint32_t value_piece, const FeatureMap& map,
+                                     std::uint32_t value_piece, const Map& map,
                                      std::uint32_t lane) {
   ptx::Words4 a[kRowTiles];
   MHLA_CUDA_UNROLL

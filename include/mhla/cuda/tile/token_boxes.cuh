@@ -93,14 +93,13 @@ class TokenBoxes {
   std::int32_t batch_items_ = 0;  // what a batch item adds to the last
 };
 
-/// Calls visit(block, origin, box) for the boxes of all blocks.
+/// Calls visit(block, box) for the boxes of all blocks.
 template <class Visit>
 MHLA_DEVICE void for_boxes(const TokenBlocks& blocks, const TokenBoxes& boxes, const Visit& visit) {
   MHLA_CUDA_LOOP
   for (std::int32_t block = 0; block < blocks.blocks(); ++block) {
-    const BlockOrigin origin = blocks.origin(block);
     MHLA_CUDA_LOOP
-    for (std::int32_t box = 0; box < boxes.count(); ++box) visit(block, origin, box);
+    for (std::int32_t box = 0; box < boxes.count(); ++box) visit(block, box);
   }
 }
 
