@@ -68,12 +68,6 @@ TYPED_TEST(CausalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSays) {
   }
 }
 
-TYPED_TEST(CausalForms, GroupsOfHeadsHaveTheBitsOfAll) {
-  for (const Arch arch : this->archs(1)) {
-    this->expect_groups_have_the_bits_of_all({.tokens = 40, .block = 8, .causal = true}, arch);
-  }
-}
-
 TYPED_TEST(CausalForms, PairsOfSummariesAreWithinTheBound) {
   CallShape shape{.tokens = 260, .block = 52, .causal = true};
   shape.op.denominator = Denominator::kNone;

@@ -78,12 +78,6 @@ TYPED_TEST(BidirectionalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSay
   }
 }
 
-TYPED_TEST(BidirectionalForms, GroupsOfHeadsHaveTheBitsOfAll) {
-  for (const Arch arch : this->archs(0)) {
-    this->expect_groups_have_the_bits_of_all({.tokens = 40, .block = 8}, arch);
-  }
-}
-
 TYPED_TEST(BidirectionalForms, FusedIsWithinTheBoundAndMovesEachTensorOnce) {
   for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
     const auto bounds = mhla::cuda::form_bounds<TypeParam::D, TypeParam::E>(arch);

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <iterator>
 #include <string>
-#include <utility>
 
 #include "mhla/cuda/kernel/fused_sm80_config.cuh"
 #include "mhla/cuda/kernel/fused_sm90_config.cuh"
@@ -56,7 +55,7 @@ TEST(Plan, VideoIsThreeStagesWithTheBytesOfTheRoofline) {
   static_assert(p.form == Form::kThreeStage);
   EXPECT_EQ(p.traffic.tensors, 4u * 31500 * 12 * 128 * 2);  // 387 MB
   EXPECT_EQ(p.traffic.summaries, 4u * 12 * 150 * 128 * 128 * 2);
-  EXPECT_EQ(p.workspace_bytes, 2u * 6 * 150 * 128 * 128 * 2);  // 6 heads at a time
+  EXPECT_EQ(p.workspace_bytes, 2u * 12 * 150 * 128 * 128 * 2);
 }
 
 TEST(Plan, ShortSequencesAreQuadraticAndNeedNoWorkspace) {
@@ -156,32 +155,6 @@ TEST(Plan, PairsOfSummariesTakeTwiceTheSpace) {
   const std::size_t single = plan<128, 128>(video, kHopper).workspace_bytes;
   video.op.summaries = Precision::kPair;
   EXPECT_EQ((plan<128, 128>(video, kHopper).workspace_bytes), 2 * single);
-}
-
-/// Heads of a group, as batch items and heads.
-template <int D, int E>
-std::pair<int, int> group(const Problem& problem, const Device& device = kHopper) {
-  const mhla::cuda::HeadGroup group = plan<D, E>(problem, device).group;
-  return {group.batch, group.heads};
-}
-
-TEST(Plan, HeadsGoTogetherWhoseSummariesTheSecondCacheKeeps) {
-  using Pair = std::pair<int, int>;
-  EXPECT_EQ((group<128, 128>(kVideo)), Pair(1, 6));  // 4.9 MB a head: up to 6
-  EXPECT_EQ((group<128, 128>(kVideo, kAmpere)), Pair(1, 12));
-  EXPECT_EQ((group<128, 256>(kLanguage)), Pair(4, 4));                // 2.1 MB: up to 16
-  EXPECT_EQ((group<64, 64>(kDit512)), Pair(64, 6));                   // fused
-  const auto prompts = [](int batch, int heads, int tokens = 8192) {  // 4.2 MB: up to 8
-    return group<128, 128>(self_attention(batch, heads, sequence(tokens, 64)));
-  };
-  EXPECT_EQ(prompts(1, 17), Pair(1, 8));  // nothing from 5 to 8 divides 17
-  EXPECT_EQ(prompts(1, 18), Pair(1, 6));
-  EXPECT_EQ(prompts(9, 3), Pair(2, 3));
-  EXPECT_EQ(prompts(3, 3), Pair(2, 3));
-  EXPECT_EQ(prompts(2, 4), Pair(2, 4));  // all 8 are kept
-  EXPECT_EQ(prompts(4, 4), Pair(2, 4));
-  EXPECT_EQ(prompts(1, 16, 256 * 64), Pair(1, 4));
-  EXPECT_EQ(prompts(1, 16, 257 * 64), Pair(1, 16));  // too many rows
 }
 
 TEST(Plan, CrossQueryDenominatorsReadQueriesTwice) {

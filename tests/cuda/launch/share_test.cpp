@@ -68,7 +68,7 @@ TEST(Shares, GroupsAreTheSameOnAllRanks) {
         Problem part = part_of(whole, {tokens, tokens}, r);
         const Share share =
             mhla::cuda::detail::make_share("share_test", blocks, static_cast<Index>(r), false, {});
-        const Plan plan = mhla::cuda::share_plan<64, 64>(part, share, {Arch::kSm90a, 2});
+        const auto plan = mhla::cuda::share_plan<64, 64>(part, share, {Arch::kSm90a, 2});
         const HeadGroup expected = tokens.size() == 2 ? group : HeadGroup{batch, heads};
         EXPECT_EQ(plan.group.batch, expected.batch) << batch << " x " << heads;
         EXPECT_EQ(plan.group.heads, expected.heads) << batch << " x " << heads;

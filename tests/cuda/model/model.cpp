@@ -9,7 +9,6 @@
 
 #include <cxxabi.h>
 
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -195,8 +194,7 @@ class Table {
       const double ratio = p.issue / std::max({p.memory, p.cache, m.launch});
       Most& most = most_[{kernel, m.arch}];
       if (ratio > most.ratio) most = {ratio, c.label() + " on " + m.name};
-      const double gaps = p.gap + (std::ceil(call.groups) - 1) * m.early;
-      total += launch.share * (call.groups * p.time() + gaps);
+      total += launch.share * (p.time() + p.gap);
       if (launch.share == 1) before = &launch;
     }
     print_total(m, c, call, total);
@@ -208,7 +206,6 @@ class Table {
     const bool step = c.form == cuda_bench::Form::kStep;
     std::printf("%-18s %-18s predicted %.1f us with launches", "",
                 step ? "mean" : cuda::name(call.plan.form), total * 1e6);
-    if (call.groups > 1) std::printf(", %.3g groups of heads", call.groups);
     std::printf("; floor %.1f", 1e6 * std::max(cost.bytes / m.peak_bandwidth, cost.flops / rate));
     for (const Target& t : kTargets) {
       if (t.machine == m.name && t.label == c.label()) {

@@ -177,22 +177,18 @@ Call sample(const Sizes& sizes, const Device& device) {
                   .op = {},
                   .causal = sizes.causal};
   Call call{plan<D, E>(problem, device), {}, {}};
-  const std::int32_t pairs = call.plan.group.batch * call.plan.group.heads;
-  call.groups = static_cast<double>(sizes.pairs()) / pairs;
   problem.batch = 1;
   problem.heads = kPairs;
-  Plan sampled = call.plan;
-  sampled.group = {1, kPairs};
-  const double scale = static_cast<double>(pairs) / kPairs;
+  const double scale = static_cast<double>(sizes.pairs()) / kPairs;
   const Rooms rooms = rooms_of<D, E>(problem, {device.arch, 1});  // which keeps the least of m
   const Zeros workspace(workspace_parts<D, E>(problem, rooms).bytes);
   const MixingArray mixing{reinterpret_cast<const float*>(x.mixing.data()), sizes.blocks.blocks()};
   const auto run_on = [&](std::int32_t multiprocessors, const auto& stream) {
     const Device target{device.arch, multiprocessors};
     if (sizes.causal) {
-      run<bfloat16, D, E, true>(sampled, problem, mixing, workspace.data(), target, stream);
+      run<bfloat16, D, E, true>(call.plan, problem, mixing, workspace.data(), target, stream);
     } else {
-      run<bfloat16, D, E, false>(sampled, problem, mixing, workspace.data(), target, stream);
+      run<bfloat16, D, E, false>(call.plan, problem, mixing, workspace.data(), target, stream);
     }
   };
   const Grids most, least;

@@ -36,7 +36,7 @@ struct Launch {
   std::string kernel;  ///< its type
   bool early;
   int threads, blocks_per_multiprocessor;
-  double items;      ///< of a group of heads
+  double items;
   double share = 1;  ///< of calls that launch it
   // Of the blocks that ran:
   double sampled_items = 0, sampled_blocks = 0;
@@ -46,11 +46,10 @@ struct Launch {
 /// A call: its plan and what its launches do.
 struct Call {
   Plan plan;
-  std::vector<Launch> launches;  ///< for a group of heads
+  std::vector<Launch> launches;
   /// Bytes of the arrays that launches read and write, by the names of Report::traffic, of all
-  /// pairs of a group.
+  /// pairs.
   std::map<std::string, double> arrays;
-  double groups = 1;  ///< of the size of the first, one after another
 };
 
 /// Plans and samples a form. \param device  what it is planned for

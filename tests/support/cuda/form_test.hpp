@@ -8,9 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "mhla/cuda/arch.cuh"
@@ -102,30 +100,6 @@ class FormTest : public testing::Test {
     EXPECT_EQ(plan.summary, arch);
     EXPECT_EQ(plan.read_out, arch);
     return run_and_compare<D, E>(call, plan, device, seed);
-  }
-
-  /// The three stages of 3 x 4 heads in groups, which are smaller at the ends, give the bits of all
-  /// together.
-  static void expect_groups_have_the_bits_of_all(CallShape shape, mhla::cuda::Arch arch) {
-    shape.batch = 3;
-    shape.heads = 4;
-    Call<T> whole = random_call<T, D, E>(shape, 1), parts = random_call<T, D, E>(shape, 1);
-    const mhla::cuda::Problem problem = problem_of(parts);
-    const mhla::cuda::Device device{arch, 2};
-    mhla::cuda::Plan plan =
-        mhla::cuda::detail::planned<D, E>(problem, device, mhla::cuda::Form::kThreeStage, "");
-    EXPECT_EQ(plan.group.batch * plan.group.heads, 12);
-    run_and_compare<D, E>(whole, plan, device, 1);
-    for (const auto& [group, count] :
-         {std::pair<mhla::cuda::HeadGroup, int>{{1, 3}, 6}, {{2, 4}, 2}}) {
-      const mhla::cuda::Problem part = mhla::cuda::part_of(problem, {0, 0}, group);
-      plan.group = group;
-      plan.workspace_bytes =
-          mhla::cuda::workspace_parts<D, E>(part, mhla::cuda::rooms_of<D, E>(part, device)).bytes;
-      std::memset(parts.o.raw(), 0xFF, parts.o.bytes());
-      EXPECT_EQ((run_only<D, E>(parts, plan, device, 2).early_launches), 3 * count - 1);
-      EXPECT_EQ(std::memcmp(whole.o.raw(), parts.o.raw(), whole.o.bytes()), 0);
-    }
   }
 
   /// A call whose sums of W products of keys and values are beyond the range of half.

@@ -154,7 +154,7 @@ void run_rank(Call<T>& call, const Problem& whole, const Split& split, const Pat
   const Share share =
       mhla::cuda::detail::make_share("share_test", blocks, rank.rank(), kCausal, pattern);
   const Device target{arch, 2};
-  Plan plan = mhla::cuda::share_plan<D, E>(part, share, target);
+  mhla::cuda::SharePlan plan = mhla::cuda::share_plan<D, E>(part, share, target);
   EXPECT_EQ(plan.group.batch * plan.group.heads, part.pairs());  // so few bytes in one piece
   plan.group = groups < part.batch ? HeadGroup{(part.batch + groups - 1) / groups, part.heads}
                                    : HeadGroup{1, part.pairs() / groups};

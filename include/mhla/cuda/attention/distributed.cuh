@@ -52,7 +52,7 @@ class DistributedCall {
                                                    device, pattern)),
         device_(device) {}
 
-  const Plan& plan() const { return own_.plan; }
+  const SharePlan& plan() const { return own_.plan; }
   /// What a run receives from other ranks: summaries of their key blocks.
   std::uint64_t received_bytes() const {
     return static_cast<std::uint64_t>(own_.share.route.rows_received()) *

@@ -20,7 +20,6 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
-#include "mhla/cuda/launch/plan.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/cuda/launch/share.cuh"
 #include "mhla/distributed/agreement.hpp"
@@ -148,7 +147,7 @@ inline Share make_share(const char* function, std::span<const RankBlocks> ranks,
 struct PlannedShare {
   Problem problem;
   Share share;
-  Plan plan;
+  SharePlan plan;
 };
 
 /// \throws shape_error, option_error on all ranks if one's arguments are refused, or if they

@@ -94,7 +94,6 @@ struct SummarySm80 {
   MHLA_DEVICE void operator()(const Params& p) const {
     const WorkTile at = work_tile(p);
     const std::int32_t strips = (p.blocks.slots() - 1) / kStrip + 1;
-    ptx::griddepcontrol_wait();
     ptx::griddepcontrol_launch_dependents();
     const auto copy = [&](std::int32_t strip) {
       if (strip < strips) copy_strip(p, at, strip);

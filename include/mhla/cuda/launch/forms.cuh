@@ -6,8 +6,7 @@
 ///     quadratic     quadratic
 ///     fused         fused
 ///     three-stage   summary -> (rounded_mixing) -> mixing -> (scores) -> read_out, or
-///                   causal_read_out; for a group of heads at a time, whose summaries the second
-///                   cache keeps
+///                   causal_read_out
 ///
 /// The first kernel of a call begins after what is in the stream; those after it begin early
 /// (Start), and each waits for the one before, so that all before that have ended too.
@@ -84,9 +83,9 @@ void run_stage(Arch arch, const Stage& stage, std::int32_t pairs, const Device& 
 /// The first of three stages.
 template <class T, int D, int E, Precision P, bool kRotary = false, class Stream>
 void run_summaries(const Plan& plan, const SummaryParameters& stage, std::int32_t pairs,
-                   const Device& device, const Stream& stream, Start start = Start::kInOrder) {
+                   const Device& device, const Stream& stream) {
   run_stage<SummarySm80<T, D, E, P, kRotary>, CopyingSummary<T, D, E, P, kRotary>>(
-      plan.summary, stage, pairs, device, stream, start);
+      plan.summary, stage, pairs, device, stream, Start::kInOrder);
 }
 
 /// The others. \param start  of the first kernel
@@ -122,10 +121,9 @@ void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
 
 template <class T, int D, int E, Precision P, bool kCausal, bool kRotary, class Stream>
 void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixing,
-                      const WorkspaceArrays& arrays, const Device& device, const Stream& stream,
-                      Start start) {
+                      const WorkspaceArrays& arrays, const Device& device, const Stream& stream) {
   run_summaries<T, D, E, P, kRotary>(plan, summary_stage(problem, arrays), problem.pairs(), device,
-                                     stream, start);
+                                     stream);
   run_outputs<T, D, E, P, kCausal, kRotary>(plan, problem, mixing, arrays, device, stream,
                                             Start::kEarly);
 }
@@ -186,19 +184,15 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
       }
       return;
     case Form::kThreeStage: {
-      Start start = Start::kInOrder;
-      for_parts(problem, plan.group, [&](const Problem& part) {
-        const WorkspaceArrays arrays =
-            workspace_arrays<D, E>(part, rooms_of<D, E>(part, device), workspace);
-        if (problem.op.summaries == Precision::kPair) {
-          detail::run_three_stages<T, D, E, Precision::kPair, kCausal, kRotary>(
-              plan, part, mixing, arrays, device, stream, start);
-        } else {
-          detail::run_three_stages<T, D, E, Precision::kSingle, kCausal, kRotary>(
-              plan, part, mixing, arrays, device, stream, start);
-        }
-        start = Start::kEarly;
-      });
+      const WorkspaceArrays arrays =
+          workspace_arrays<D, E>(problem, rooms_of<D, E>(problem, device), workspace);
+      if (problem.op.summaries == Precision::kPair) {
+        detail::run_three_stages<T, D, E, Precision::kPair, kCausal, kRotary>(
+            plan, problem, mixing, arrays, device, stream);
+      } else {
+        detail::run_three_stages<T, D, E, Precision::kSingle, kCausal, kRotary>(
+            plan, problem, mixing, arrays, device, stream);
+      }
       return;
     }
   }

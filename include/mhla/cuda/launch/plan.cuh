@@ -49,14 +49,7 @@ struct Plan {
   Arch fused;
   Arch summary;
   Arch read_out;
-  /// Heads that go through all three stages before others do, in the same workspace; on one of
-  /// several ranks those whose summaries travel together.
-  HeadGroup group;
 };
-
-/// Bytes of summaries that the second cache of sm_90a (50 MB of an H100) keeps from one stage to
-/// the next beside the tensors that pass through: assumed, not measured.
-inline constexpr std::int64_t kCachedBytes = std::int64_t{32} << 20;
 
 /// How often thread blocks of 16 queries may fill a device for their keys to be split over warps:
 /// more of them are predicted to take longer than the other kernel of the quadratic form. On sm_90a
@@ -67,33 +60,6 @@ constexpr std::int32_t split_rounds(Arch arch) {
 }
 
 namespace detail {
-
-/// The greatest number up to `most` that divides `count`; or `most`, where only those up to half of
-/// it do.
-constexpr std::int32_t even_share(std::int32_t count, std::int32_t most) {
-  for (std::int32_t share = most; 2 * share > most; --share) {
-    if (count % share == 0) return share;
-  }
-  return most;
-}
-
-/// Batch items, or heads of one, whose summaries the second cache keeps, so that mixtures and
-/// outputs find theirs there. All together where it keeps less than a head or all of them, where
-/// mixing is no matter of device memory (more than 256 rows read summaries again), and on sm_80,
-/// whose stages are no matter of it either, and begin late.
-template <int D, int E>
-constexpr HeadGroup head_group(const Problem& problem, Arch arch) {
-  const std::int32_t mq = problem.query_blocks.blocks(), mk = problem.key_blocks.blocks();
-  const std::int64_t parts = problem.op.summaries == Precision::kPair ? 2 : 1;
-  const std::int64_t bytes = parts * (2 * D * E) * (mq > mk ? mq : mk);  // of a head
-  const std::int64_t kept = kCachedBytes / bytes;                        // heads
-  if (arch == Arch::kSm80 || mq > 256 || kept == 0 || kept >= problem.pairs()) {
-    return {problem.batch, problem.heads};
-  }
-  const auto most = static_cast<std::int32_t>(kept);
-  if (most < problem.heads) return {1, even_share(problem.heads, most)};
-  return {even_share(problem.batch, most / problem.heads), problem.heads};
-}
 
 /// sm_90a where its kernel can do a stage on this device.
 template <class Kernel, class Stage>
@@ -178,13 +144,10 @@ constexpr Plan planned(const Problem& problem, const Device& device, Form form,
             .quadratic = QuadraticKernel::kSm80,
             .fused = device.arch,
             .summary = device.arch,
-            .read_out = device.arch,
-            .group = {problem.batch, problem.heads}};
+            .read_out = device.arch};
   if (form == Form::kQuadratic) plan.quadratic = quadratic_kernel<D, E>(problem, device);
   if (form == Form::kThreeStage) {
-    plan.group = head_group<D, E>(problem, device.arch);
-    const Problem part = part_of(problem, {0, 0}, plan.group);
-    plan.workspace_bytes = workspace_parts<D, E>(part, rooms_of<D, E>(part, device)).bytes;
+    plan.workspace_bytes = workspace_parts<D, E>(problem, rooms_of<D, E>(problem, device)).bytes;
     if (problem.op.summaries == Precision::kPair) {
       choose_kernels<D, E, Precision::kPair>(problem, device, plan);
     } else {

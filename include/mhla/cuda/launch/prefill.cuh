@@ -73,7 +73,6 @@ constexpr Plan prefill_plan(const Problem& problem, std::int32_t seen, std::int3
   const PrefillParts parts(problem, seen, length);
   Plan plan = detail::planned<D, E>(parts.causal, device, Form::kThreeStage,
                                     "a stream keeps the summaries");
-  plan.group = {problem.batch, problem.heads};
   plan.workspace_bytes = 0;
   plan.traffic = {};
   if (!parts.has_causal) return plan;

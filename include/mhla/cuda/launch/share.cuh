@@ -117,13 +117,18 @@ struct RankMixing {
 
 }  // namespace detail
 
-/// How a rank's part is computed: what is planned for one device, but always in three stages. In
-/// the workspace there is room for the summaries of all ranks.
+/// How a rank's part is computed.
+struct SharePlan : Plan {
+  HeadGroup group;  ///< whose summaries travel together
+};
+
+/// What is planned for one device, but always in three stages. In the workspace there is room for
+/// the summaries of all ranks.
 template <int D, int E>
-Plan share_plan(const Problem& problem, const Share& share, const Device& device) {
-  Plan plan = detail::planned<D, E>(problem, device, Form::kThreeStage,
-                                    "the summaries of other ranks are needed");
-  plan.group = detail::transfer_group<D, E>(problem, share);
+SharePlan share_plan(const Problem& problem, const Share& share, const Device& device) {
+  SharePlan plan{detail::planned<D, E>(problem, device, Form::kThreeStage,
+                                       "the summaries of other ranks are needed"),
+                 detail::transfer_group<D, E>(problem, share)};
   const Rooms rooms = detail::rooms_of<D, E>(problem, share, device);
   plan.workspace_bytes = workspace_parts<D, E>(problem, rooms).bytes;
   const Index read = share.keys().count + share.route.rows_received();
@@ -138,8 +143,9 @@ Plan share_plan(const Problem& problem, const Share& share, const Device& device
 /// \param mixing   of all blocks
 /// \param ranks    whose transfers begin after what the stream holds, and hold it up
 template <class T, int D, int E, bool kCausal, class Stream, distributed::Communicator Ranks>
-void run_share(const Plan& plan, const Problem& problem, const Share& share, MixingArray mixing,
-               unsigned char* workspace, const Device& device, const Stream& stream, Ranks& ranks) {
+void run_share(const SharePlan& plan, const Problem& problem, const Share& share,
+               MixingArray mixing, unsigned char* workspace, const Device& device,
+               const Stream& stream, Ranks& ranks) {
   const Rooms rooms = detail::rooms_of<D, E>(problem, share, device);
   const WorkspaceArrays all = workspace_arrays<D, E>(problem, rooms, workspace);
   const auto for_groups = [&](const auto& visit) {

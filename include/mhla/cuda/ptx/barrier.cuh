@@ -57,8 +57,8 @@ MHLA_DEVICE void griddepcontrol_wait() {
   if constexpr (kArch == Arch::kSm90a) asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-/// The next kernel may begin once a thread of each block has called, after griddepcontrol_wait, or
-/// the block has ended.
+/// The next kernel may begin once a thread of each block has called, after griddepcontrol_wait
+/// where it began early itself, or the block has ended.
 MHLA_DEVICE void griddepcontrol_launch_dependents() {
   if constexpr (kArch == Arch::kSm90a) {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
