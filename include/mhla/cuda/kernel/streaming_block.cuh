@@ -40,6 +40,8 @@ class StreamingBlock {
   static constexpr int kGroups = Place::kGroups;
   static constexpr int kOwnPieces = (D / 8 + 7) / 8;                  // of a key, to a thread
   static constexpr int kRowTiles = ((D + 15) / 16 - 1) / kWarps + 1;  // of S_i, to a warp
+  static constexpr int kStep = 16;  // rows that are weighed, or multiplied, together
+  static_assert(kStep == kThreads / 8);
 
  public:
   static constexpr int kKeys = 64;          ///< of a chunk
@@ -70,13 +72,14 @@ class StreamingBlock {
   MHLA_DEVICE std::uint32_t value() const { return shared_ + kValue; }
 
   /// Starts copies of earlier keys and values of the open block from slot `first` on; zeros stand
-  /// behind the token's own.
+  /// behind the token's own, up to a multiple of kStep rows.
   MHLA_DEVICE void copy_chunk(const Params& p, StreamPosition now, std::int32_t first) const {
     const std::int64_t row = at_.pair * p.blocks.slots() + first;
-    const std::int32_t own = now.slot - first;
+    const std::int32_t own = now.slot - first, rows = (own / kStep + 1) * kStep;
     const auto copy = [&](auto tile, const unsigned char* begin, std::int64_t stride) {
-      const auto act = [&](std::uint32_t j, std::uint32_t piece, std::int32_t token) {
-        if (j != static_cast<std::uint32_t>(own)) copy_piece(tile, j, piece, begin, stride, token);
+      const auto act = [&](std::uint32_t to, std::uint32_t piece, std::int32_t token) {
+        const auto j = static_cast<std::int32_t>(to);
+        if (j != own && j < rows) copy_piece(tile, to, piece, begin, stride, token);
       };
       for_pieces<kThreads, decltype(tile)>(ConsecutiveTokens{0, own}, at_.thread, act);
     };
@@ -99,8 +102,9 @@ class StreamingBlock {
     }
   }
 
-  /// m (phi(q) . phi(k_j)) of a chunk. Returns the sum of those that the thread wrote.
-  MHLA_DEVICE float weigh_keys(float m) const {
+  /// m (phi(q) . phi(k_j)) of the keys of a chunk up to row `end`. Returns the sum of those that
+  /// the thread wrote.
+  MHLA_DEVICE float weigh_keys(std::int32_t end, float m) const {
     const std::uint32_t member = at_.thread % 8;
     ptx::Words4 q[kOwnPieces];
     MHLA_CUDA_UNROLL
@@ -111,7 +115,9 @@ class StreamingBlock {
     }
     float own = 0;
     MHLA_CUDA_UNROLL
-    for (std::uint32_t j = at_.thread / 8; j < kKeys; j += kThreads / 8) {
+    for (std::int32_t row = 0; row < kKeys; row += kStep) {
+      if (row > end) break;  // one for all threads, which meet below
+      const std::uint32_t j = static_cast<std::uint32_t>(row) + at_.thread / 8;
       float weight = 0;
       MHLA_CUDA_UNROLL
       for (int o = 0; o < kOwnPieces; ++o) {
@@ -129,13 +135,13 @@ class StreamingBlock {
     return own;
   }
 
-  /// sums += weight_j v_j of a chunk
-  MHLA_DEVICE void add_values(float (&sums)[8]) const {
+  /// sums += weight_j v_j of a chunk up to row `end`
+  MHLA_DEVICE void add_values(std::int32_t end, float (&sums)[8]) const {
     if (at_.group >= kGroups) return;
     MHLA_CUDA_UNROLL
     for (int s = 0; s < (kKeys + kGroups - 1) / kGroups; ++s) {
       const std::uint32_t j = s * kGroups + at_.group;
-      if (j >= kKeys) break;
+      if (j >= kKeys || static_cast<std::int32_t>(j) > end) break;
       add_scaled<T>(sums, ptx::ld_shared_f32(shared_ + kWeights + j * 4),
                     ptx::ld_shared_v4(values().piece(j, at_.piece)));
     }
@@ -175,7 +181,7 @@ class StreamingBlock {
   MHLA_DEVICE void add_keys(std::int32_t end, std::uint32_t tile, Summary& sums) const {
     const std::uint32_t lane = at_.thread % 32, one = ptx::pack<T>(1, 1);
     MHLA_CUDA_LOOP
-    for (std::uint32_t j = 0; j < kKeys && static_cast<std::int32_t>(j) <= end; j += 16) {
+    for (std::uint32_t j = 0; j < kKeys && static_cast<std::int32_t>(j) <= end; j += kStep) {
       const ptx::Words4 a = load_transposed_rows(keys(), j, 2 * tile, lane);
       ptx::mma_m16n8k16<T>(sums.z, a.x[0], a.x[1], a.x[2], a.x[3], one, one);
       multiply_step<T>(sums.s, a.x[0], a.x[1], a.x[2], a.x[3], values(), j, 0, lane);

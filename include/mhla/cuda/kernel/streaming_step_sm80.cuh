@@ -115,10 +115,10 @@ class StreamingStepSm80 {
     for (std::int32_t first = 0;;) {
       block.put_own(now.slot - first);
       ptx::cp_async_wait_group<0>();
-      ptx::bar_sync();               // the chunk is there
-      score += block.weigh_keys(m);  // a part of the denominator
-      ptx::bar_sync();               // all weights are there
-      block.add_values(sums);
+      ptx::bar_sync();                                 // the chunk is there
+      score += block.weigh_keys(now.slot - first, m);  // a part of the denominator
+      ptx::bar_sync();                                 // all weights are there
+      block.add_values(now.slot - first, sums);
       first += Block::kKeys;
       if (first > now.slot) break;
       ptx::bar_sync();  // the chunk has been read

@@ -58,8 +58,8 @@ struct SummarySm90Parameters {
 
 template <int D, int E>
 struct SummarySm90Config : PersistentConfig<D, E, E == 256> {
-  static constexpr int kPanels = (D + E) / 64;  // of a box: those of K, then those of V
-  static constexpr int kMostRows = 64;          // of a box
+  static constexpr int kPanels = (D + E) / 64;            // of a box: those of K, then those of V
+  static constexpr int kMostRows = E == 256 ? 128 : 256;  // of a box
   static constexpr std::uint32_t kMostSlots = 64;
   static constexpr std::uint32_t kRowBytes = 128;  // of a panel
   static_assert(kMostSlots * Ring::kBarrierBytes <= SummarySm90Config::kBarrierBytes);
