@@ -45,7 +45,7 @@
 /// only there, each row is multiplied by itself (tile/triangular_product.cuh). So the bits of a row
 /// do not depend on later summaries.
 ///
-///     shared memory    ring of S, or of S and m | m | what key sums pass through | 2048 bytes a
+///     shared memory    m | ring of S, or of S and m | what key sums pass through | 2048 bytes a
 ///                      warp that S~ leaves through | barriers
 ///
 /// Device memory: S and S~ once, m once for every thread block. Second cache: S once for the rows
@@ -138,7 +138,9 @@ struct MixingSm90 {
     const auto slot = static_cast<std::uint32_t>(Config::ring_bytes(p.items));
     const auto count = static_cast<std::uint32_t>(share.slots);
     const std::uint32_t begin = ptx::shared_begin();
-    return {{begin, slot, Config::barriers(begin), count}, begin + count * slot};
+    const auto kept =
+        static_cast<std::uint32_t>(Config::kept_strips(p) * Config::factor_bytes(p.items));
+    return {{begin + kept, slot, Config::barriers(begin), count}, begin};
   }
 
   /// A strip of S in a slot of the ring, and of m.
