@@ -10,9 +10,9 @@
 ///
 /// A thread block stays on its multiprocessor and takes pairs in steps of the grid. A thread behind
 /// the consumers loads boxes of up to 64 slots of a block (tile/token_boxes.cuh), panels of 64
-/// channels, or all 72, into one ring: of a pair the keys and values of block after block, together
-/// in a slot, then the queries. It runs ahead as far as the ring goes, so that the queries come
-/// while summaries are mixed, and the next pair's keys while the last outputs are written.
+/// channels, or all 72, each into a slot of one ring: of a pair the keys and values of block after
+/// block, then the queries. It runs ahead as far as the ring goes, so that the queries come while
+/// summaries are mixed, and the next pair's keys while the last outputs are written.
 ///
 ///     1  A team of warps makes S_b, each warp 16 rows: phi(K)^T is its A operand, V the B operand.
 ///        Teams take blocks in turn. The block's region of shared memory gets S_b times
@@ -133,7 +133,7 @@ class FusedSm90 {
     const std::int32_t q_rows = p.q_boxes.rows(), k_rows = p.k_boxes.rows();
     const auto steps = static_cast<std::uint32_t>((q_rows > k_rows ? q_rows : k_rows) + 15) / 16;
     const std::uint32_t begin = ptx::shared_begin();
-    const std::uint32_t slot_bytes = 2 * kPanels * (steps * 16 * Box::kRowBytes);
+    const std::uint32_t slot_bytes = steps * 16 * Box::kRowBytes;
     const std::uint32_t count = Config::kRingBytes / slot_bytes;
     return {begin, slot_bytes, begin + Config::kBarriers,
             count < Config::kMostSlots ? count : Config::kMostSlots};
@@ -152,47 +152,34 @@ class FusedSm90 {
     const std::int32_t q_rows = p.q_boxes.rows(), k_rows = p.k_boxes.rows();
     const auto rows = static_cast<std::uint32_t>(q_rows < k_rows ? q_rows : k_rows);
     MHLA_CUDA_LOOP
-    for (std::uint32_t panel = 0; panel < 2 * kPanels * ring.count; ++panel) {
-      zero(ring.begin + panel * panel_bytes(ring), rows * Box::kRowBytes, panel_bytes(ring), thread,
-           kThreads);
+    for (std::uint32_t slot = 0; slot < ring.count; ++slot) {
+      zero(ring.slot({slot, 0}), rows * Box::kRowBytes, ring.slot_bytes, thread, kThreads);
     }
     ptx::fence_proxy_async();  // the larger boxes replace it
   }
 
-  static MHLA_DEVICE std::uint32_t panel_bytes(const Ring& ring) {
-    return ring.slot_bytes / (2 * kPanels);
-  }
-  /// Keys, or queries, are the first box of a slot, values the second.
-  static MHLA_DEVICE std::uint32_t half_of(const Ring& ring, RingCursor at, std::uint32_t half) {
-    return ring.slot(at) + half * (ring.slot_bytes / 2);
-  }
   static MHLA_DEVICE void load(const Params& p, const Ring& ring) {
     RingCursor at;
     const auto load_box = [&](const TensorMap& map, const TokenBoxes& boxes, BatchHead pair,
-                              BlockOrigin origin, std::int32_t box, std::uint32_t half) {
+                              BlockOrigin origin, std::int32_t box) {
       MHLA_CUDA_UNROLL
       for (int panel = 0; panel < kPanels; ++panel) {
-        ptx::cp_async_bulk_tensor(half_of(ring, at, half) + panel * panel_bytes(ring), map,
+        ring.producer_acquire(at, static_cast<std::uint32_t>(boxes.rows()) * Box::kRowBytes);
+        ptx::cp_async_bulk_tensor(ring.slot(at), map,
                                   boxes.origin(origin, pair, box, kPanelColumns * panel),
                                   ring.full(at));
+        at = at.after(1, ring.count);
       }
-    };
-    const auto bytes = [](const TokenBoxes& boxes) {
-      return static_cast<std::uint32_t>(boxes.rows()) * (kPanels * Box::kRowBytes);
     };
     const TokenBlocks &keys = p.stage.key_blocks, &queries = p.stage.query_blocks;
     for_pairs(p.pairs, p.stage.heads, [&](BatchHead pair) {
       for_boxes(keys, p.k_boxes, [&](std::int32_t block, std::int32_t box) {
         const BlockOrigin origin = keys.origin(block);
-        ring.producer_acquire(at, 2 * bytes(p.k_boxes));
-        load_box(p.maps[1], p.k_boxes, pair, origin, box, 0);
-        load_box(p.maps[2], p.v_boxes, pair, origin, box, 1);
-        at = at.after(1, ring.count);
+        load_box(p.maps[1], p.k_boxes, pair, origin, box);
+        load_box(p.maps[2], p.v_boxes, pair, origin, box);
       });
       for_boxes(queries, p.q_boxes, [&](std::int32_t block, std::int32_t box) {
-        ring.producer_acquire(at, bytes(p.q_boxes));
-        load_box(p.maps[0], p.q_boxes, pair, queries.origin(block), box, 0);
-        at = at.after(1, ring.count);
+        load_box(p.maps[0], p.q_boxes, pair, queries.origin(block), box);
       });
     });
   }
@@ -220,15 +207,14 @@ class FusedSm90 {
     const std::int32_t rows = p.k_boxes.rows();
     SummaryRows<T, D, E> sums{};
     for_boxes(blocks, p.k_boxes, [&](std::int32_t block, std::int32_t box) {
-      ring.consumer_wait(at);
+      ring.consumer_wait<2 * kPanels>(at);
       const bool own = static_cast<std::uint32_t>(block) % Config::kTeams == work.team;
       if (own) {
-        sums.add_box({half_of(ring, at, 0), panel_bytes(ring), 0},
-                     {half_of(ring, at, 1), panel_bytes(ring), 0}, work.tile,
-                     {blocks, blocks.origin(block), box * rows, rows}, p.stage.key_map, work.lane);
+        sums.add_box(ring, at, work.tile, {blocks, blocks.origin(block), box * rows, rows},
+                     p.stage.key_map, work.lane);
       }
-      ring.consumer_release(at, work.lane);
-      at = at.after(1, ring.count);
+      ring.consumer_release<2 * kPanels>(at, work.lane);
+      at = at.after(2 * kPanels, ring.count);
       if (own && box + 1 == p.k_boxes.count()) {
         mixing.keep(sums, block, work.tile);
         sums = {};
@@ -246,12 +232,11 @@ class FusedSm90 {
                                    const Mixing& mixing, const Queries& queries, RingCursor& at,
                                    std::int32_t& tile) {
     const std::int32_t rows = p.q_boxes.rows(), tiles = (rows + 15) / 16;
-    ring.consumer_wait(at);
+    ring.consumer_wait<kPanels>(at);
     MHLA_CUDA_LOOP
     for (; tile < tiles; tile += Config::kConsumers) {
       const std::int32_t row = 16 * tile;
-      read_rows(p, Box(ring.slot(at), panel_bytes(ring), static_cast<std::uint32_t>(row)), work,
-                mixing, queries,
+      read_rows(p, Box(ring, at, static_cast<std::uint32_t>(row)), work, mixing, queries,
                 {p.stage.query_blocks, p.stage.query_blocks.origin(queries.block),
                  queries.box * rows + row, rows - row});
       if (row + 16 > p.k_boxes.rows()) {  // outputs lie behind keys
@@ -262,8 +247,8 @@ class FusedSm90 {
       ptx::fence_proxy_async();  // boxes replace outputs
     }
     tile -= tiles;
-    ring.consumer_release(at, work.lane);
-    at = at.after(1, ring.count);
+    ring.consumer_release<kPanels>(at, work.lane);
+    at = at.after(kPanels, ring.count);
   }
 
   /// The outputs of the first 16 rows of a box.

@@ -110,8 +110,8 @@ struct SummaryMmaSm90 : SummarySm90Launch<D, E, SummaryMmaSm90Config<D, E>> {
       MHLA_CUDA_LOOP
       for (std::int32_t box = 0; box < p.k_boxes.count(); ++box) {
         ring.consumer_wait<2>(at);
-        sums.add_box({ring, at, 0}, {ring, at.after(1, ring.count), 0}, warp,
-                     {p.stage.blocks, item.origin, box * rows, rows}, p.stage.map, lane);
+        sums.add_box(ring, at, warp, {p.stage.blocks, item.origin, box * rows, rows}, p.stage.map,
+                     lane);
         ring.consumer_release<2>(at, lane);
         at = at.after(2, ring.count);
       }

@@ -2,7 +2,8 @@
 
 /// \file
 /// 16 rows of S_b and z_b by one warp with mma.sync, from boxes of keys and values that lie in a
-/// ring. What kernels of sm_90a have in common whose products are those of mma.sync.
+/// ring: panels of the keys in a slot each, those of the values behind them. What kernels of sm_90a
+/// have in common whose products are those of mma.sync.
 
 #include <cstdint>
 
@@ -35,15 +36,15 @@ struct SummaryRows {
   float s[1][E / 8][4];
   float z[1][4];  ///< in every column
 
-  /// Adds a box, of rows 16 tile.. of S. `tokens` are those of the box; rows behind it, up to a
-  /// multiple of 16, are zero.
-  MHLA_DEVICE void add_box(const Keys& k, Values values, std::uint32_t tile,
+  /// Adds a box that begins in slot `at`, of rows 16 tile.. of S. `tokens` are those of the box;
+  /// rows behind it, up to a multiple of 16, are zero.
+  MHLA_DEVICE void add_box(const Ring& ring, RingCursor at, std::uint32_t tile,
                            const BoxTokens& tokens, const FeatureMap& map, std::uint32_t lane) {
     constexpr std::uint32_t kPanelTiles = Keys::Panel::kColumns / 16;
     const std::uint32_t panel = Keys::kPanels == 1 ? 0 : tile / kPanelTiles;
     const std::uint32_t piece = 2 * (tile - panel * kPanelTiles);
-    typename Keys::Panel keys{k.panels[0]};
-    if constexpr (Keys::kPanels > 1) keys.begin = panel == 0 ? k.panels[0] : k.panels[1];
+    typename Keys::Panel keys{ring.slot(at.after(panel, ring.count))};
+    Values values(ring, at.after(Keys::kPanels, ring.count), 0);
     const bool whole = tokens(tokens.count - 1) >= 0;
     map.with_formula([&](auto phi) {
       MHLA_CUDA_LOOP

@@ -102,8 +102,7 @@ struct Ring {
   }
 };
 
-/// Rows of a box of kColumns columns whose panels are in slots of a ring, one after another, or
-/// together in one.
+/// Rows of a box of kColumns columns whose panels are in slots of a ring, one after another.
 template <int kColumns_>
 struct RingBox {
   static constexpr int kColumns = kColumns_;
@@ -120,11 +119,6 @@ struct RingBox {
     for (int i = 0; i < kPanels; ++i) {
       panels[i] = ring.slot(at.after(i, ring.count)) + row * kRowBytes;
     }
-  }
-  /// The box at a shared address, whose panels are `panel_bytes` apart.
-  MHLA_DEVICE RingBox(std::uint32_t begin, std::uint32_t panel_bytes, std::uint32_t row) {
-    MHLA_CUDA_UNROLL
-    for (int i = 0; i < kPanels; ++i) panels[i] = begin + i * panel_bytes + row * kRowBytes;
   }
   MHLA_DEVICE std::uint32_t piece(std::uint32_t row, std::uint32_t piece) const {
     return Panel{panels[piece / Panel::kPieces]}.piece(row, piece % Panel::kPieces);
