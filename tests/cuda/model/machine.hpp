@@ -4,7 +4,8 @@
 /// The devices that times are predicted for, in numbers, each with its source:
 ///
 ///     [sheet]     the vendor's data sheet or white paper
-///     [measured]  published measurements of copies and products on that device
+///     [measured]  on an H100, by bash benchmarks/run.sh --cuda --roofline (benchmarks/cuda), or as
+///                 published of copies and products on that device
 ///     [assumed]   not measured by us or for these kernels: the first thing to replace
 ///
 /// The prediction is no better than these.
@@ -20,25 +21,26 @@ struct Machine {
   const char* name;
   Arch arch;                        ///< whose kernels it runs
   int multiprocessors;              ///< [sheet]
-  double clock;                     ///< Hz under load [assumed: between base and boost]
+  double clock;                     ///< Hz under load [sm_90: measured; A100: base to boost]
   double peak_bandwidth;            ///< of device memory, bytes a second: what the floor is of
   double bandwidth;                 ///< what a large copy reaches
-  double cache_bandwidth;           ///< of the second cache, bytes a second [assumed]
+  double cache_bandwidth;           ///< of the second cache, bytes a second [sm_90: measured]
   double multiprocessor_bandwidth;  ///< into one multiprocessor, bytes a second [assumed]
   double cache_bytes;               ///< of the second cache [sheet]
   double wgmma;   ///< multiply-adds a clock and multiprocessor [sheet: rate of 16-bit products]
   double mma;     ///< the same by mma.sync [sm_90: measured, 0.62 of wgmma]
-  double launch;  ///< seconds from the end of a kernel to the start of the next [assumed]
+  double launch;  ///< seconds from a kernel to the next, empty ones [sm_90: measured]
   double early;   ///< the same if that is launched early
 };
 
-/// H200: 4.3 TB/s [measured, copy], 60 MB. H100: 3.35 TB/s [sheet], 3.0 [measured], 50 MB. A100:
-/// 2.0 TB/s [sheet], 1.75 [assumed], 40 MB.
+/// H200: 4.3 TB/s [measured, copy], 60 MB; what is not device memory is as on an H100, which is the
+/// same chip. H100: 3.35 TB/s [sheet], 3.04 [measured], 50 MB. A100: 2.0 TB/s [sheet], 1.75
+/// [assumed], 40 MB.
 inline constexpr Machine kMachines[] = {
-    {"H200", Arch::kSm90a, 132, 1.85e9, 4.3e12, 4.3e12, 5.7e12, 109e9, 60e6, 2048, 1260, 2.25e-6,
-     0.75e-6},
-    {"H100", Arch::kSm90a, 132, 1.85e9, 3.35e12, 3.0e12, 5.5e12, 109e9, 50e6, 2048, 1260, 2.25e-6,
-     0.75e-6},
+    {"H200", Arch::kSm90a, 132, 1.81e9, 4.3e12, 4.3e12, 7.4e12, 109e9, 60e6, 2048, 1260, 1.96e-6,
+     0.82e-6},
+    {"H100", Arch::kSm90a, 132, 1.81e9, 3.35e12, 3.04e12, 7.4e12, 109e9, 50e6, 2048, 1260, 1.96e-6,
+     0.82e-6},
     {"A100", Arch::kSm80, 108, 1.41e9, 2.0e12, 1.75e12, 4.0e12, 80e9, 40e6, 0, 1024, 2.25e-6,
      2.25e-6},
 };
