@@ -78,8 +78,11 @@ void check(const StreamCase& c) {
     ASSERT_EQ(x.report.bytes_written("keys"), pairs * D * 2);
     ASSERT_EQ(x.report.bytes_written("values"), pairs * E * 2);
     ASSERT_EQ(x.report.bytes_written("o"), pairs * E * 2);
-    ASSERT_EQ(x.report.bytes_read("keys"), pairs * slices * slot * D * 2);
-    ASSERT_EQ(x.report.bytes_read("values"), pairs * slot * E * 2);
+    // The last step of a block of several chunks reads them again for each 64 rows of its summary.
+    const bool full = t % c.length == c.length - 1 && t / c.length < c.blocks - 1;
+    const std::uint64_t times = full && c.length > 64 ? 1 + (D + 63) / 64 : 1;
+    ASSERT_EQ(x.report.bytes_read("keys"), times * pairs * slices * slot * D * 2);
+    ASSERT_EQ(x.report.bytes_read("values"), times * pairs * slot * E * 2);
   }
   EXPECT_TRUE(x.o.padding_is_untouched());
   Comparison comparison("W " + std::to_string(c.length));

@@ -23,7 +23,8 @@
 /// Device memory: for a pair a step reads 2 D E bytes of S~, 2 (D slices + E) of each token of the
 /// open block and 2 D E i / W of the summaries, and writes 2 D E / W of the next S~. Besides, the
 /// first one of a block reads 2 D E of S_(i-1), the next ones (three where D is 128) less and less
-/// of it, and these write 2 D E of S~ together; the last one writes 2 D E of S_i.
+/// of it, and these write 2 D E of S~ together; the last one writes 2 D E of S_i, and where the
+/// block has more than 64 tokens reads all of them again, for each 64 rows of S_i.
 ///
 /// After the last of the M W tokens that a stream can take, outputs are NaN and the state stays as
 /// it is; so it is for items of no sequence. Nothing tells the host: it has to count too.
