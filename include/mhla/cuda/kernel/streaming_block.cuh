@@ -60,7 +60,7 @@ class StreamingBlock {
 
  public:
   static constexpr int kSharedBytes = kWeights + kKeys * 4;
-  static constexpr int kOutBytes = kWarps * Out::kBytes;  ///< what S_i leaves through
+  static constexpr int kOutBytes = kWarps / 2 * Out::kBytes;  ///< what S_i leaves through
 
   /// \param shared  kSharedBytes from here on, at a multiple of 1024
   MHLA_DEVICE StreamingBlock(const Place& place, std::uint32_t shared)
@@ -166,7 +166,14 @@ class StreamingBlock {
         }
         if (16 * tile < D) add_keys(now.slot - first, tile, sums);
       }
-      if (16 * tile < D) write(p, now, tile, sums, {out + at_.thread / 32 * Out::kBytes});
+      MHLA_CUDA_LOOP
+      for (std::uint32_t turn = 0; turn < 2; ++turn) {  // half of the warps after the other half
+        const std::uint32_t warp = at_.thread / 32;
+        if (warp % 2 == turn && 16 * tile < D) {
+          write(p, now, tile, sums, {out + warp / 2 * Out::kBytes});
+        }
+        ptx::bar_sync();
+      }
     }
   }
 
