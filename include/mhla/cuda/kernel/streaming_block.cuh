@@ -166,14 +166,12 @@ class StreamingBlock {
         }
         if (16 * tile < D) add_keys(now.slot - first, tile, sums);
       }
-      MHLA_CUDA_LOOP
-      for (std::uint32_t turn = 0; turn < 2; ++turn) {  // half of the warps after the other half
-        const std::uint32_t warp = at_.thread / 32;
-        if (warp % 2 == turn && 16 * tile < D) {
-          write(p, now, tile, sums, {out + warp / 2 * Out::kBytes});
-        }
-        ptx::bar_sync();
-      }
+      const std::uint32_t warp = at_.thread / 32;
+      const bool later = warp % 2 != 0;  // half of the warps writes behind the other half
+      if (later) ptx::bar_sync();
+      if (16 * tile < D) write(p, now, tile, sums, {out + warp / 2 * Out::kBytes});
+      if (!later) ptx::bar_sync();
+      ptx::bar_sync();
     }
   }
 
