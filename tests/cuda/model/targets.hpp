@@ -40,7 +40,7 @@ inline constexpr double kSlack = 0.85;  ///< of `most`, from where on it is stri
 inline constexpr Limit kLimits[] = {
     {"CausalReadOutSm80", Arch::kSm80, 0.87},
     {"CausalReadOutSm90", Arch::kSm90a, 0.40},
-    {"FusedCausalSm90", Arch::kSm90a, 0.97},
+    {"FusedCausalSm90", Arch::kSm90a, 0.99},
     {"FusedSm80", Arch::kSm80, 0.79},
     {"FusedSm90", Arch::kSm90a, 0.61},
     {"MixingSm80", Arch::kSm80, 2.70,
@@ -52,11 +52,11 @@ inline constexpr Limit kLimits[] = {
     {"ReadOutSm90", Arch::kSm90a, 0.36},
     {"RoundedMixingSm80", Arch::kSm90a, 0.70},
     {"SplitQuadraticSm80", Arch::kSm80, 0.62},
-    {"SplitQuadraticSm80", Arch::kSm90a, 0.50},
-    {"StreamingStepSm80", Arch::kSm80, 0.62},
-    {"StreamingStepSm80", Arch::kSm90a, 0.58},
+    {"SplitQuadraticSm80", Arch::kSm90a, 0.56},
+    {"StreamingStepSm80", Arch::kSm80, 0.51},
+    {"StreamingStepSm80", Arch::kSm90a, 0.49},
     {"SummarySm80", Arch::kSm80, 0.56},
-    {"SummarySm90", Arch::kSm90a, 0.40},
+    {"SummarySm90", Arch::kSm90a, 0.32},
 };
 
 }  // namespace mhla::cuda::model
