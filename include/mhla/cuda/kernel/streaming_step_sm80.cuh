@@ -77,11 +77,12 @@ class StreamingStepSm80 {
   static constexpr int kSums = kScores + kWarps * 4;   // of groups: the first four columns of each
   static constexpr int kSums4 = kSums + kThreads * 16 + 64;  // piece, and the others, 16 banks on
   static_assert(kSums % 16 == 0, "pieces begin at multiples of 16 bytes");
+  // What comes last: sums, and then the summary of a full block.
+  static constexpr int kSumBytes = kSums4 + kThreads * 16 - kSums;
+  static constexpr int kLast = Block::kOutBytes > kSumBytes ? Block::kOutBytes : kSumBytes;
 
  public:
-  static constexpr int kSharedBytes =
-      kSums + (Block::kOutBytes > kSums4 + kThreads * 16 - kSums ? Block::kOutBytes
-                                                                 : kSums4 + kThreads * 16 - kSums);
+  static constexpr int kSharedBytes = kSums + kLast;
   static_assert(Mixture::kTeamBytes <= kSharedBytes - kSums, "a share of S~ passes where sums do");
 
   static unsigned grid(const Params&, int pairs) { return static_cast<unsigned>(pairs) * kSlices; }
