@@ -19,10 +19,11 @@
 namespace mhla::cuda {
 
 /// As a B operand of 8 equal columns 1 for those of rows row.. row + 15 where there is a token, 0
-/// elsewhere.
+/// elsewhere. `whole`: all slots of the box have one.
 template <class T>
-MHLA_DEVICE ptx::Words2 column_of_tokens(const BoxTokens& tokens, std::int32_t row,
+MHLA_DEVICE ptx::Words2 column_of_tokens(const BoxTokens& tokens, bool whole, std::int32_t row,
                                          std::uint32_t lane) {
+  if (whole && row + 16 <= tokens.count) return {{ptx::pack<T>(1, 1), ptx::pack<T>(1, 1)}};
   const auto one = [&](std::int32_t own) { return tokens(own) >= 0 ? 1.0f : 0.0f; };
   const std::int32_t own = row + static_cast<std::int32_t>(lane % 4 * 2);
   return {{ptx::pack<T>(one(own), one(own + 1)), ptx::pack<T>(one(own + 8), one(own + 9))}};
@@ -49,9 +50,7 @@ struct SummaryRows {
     map.with_formula([&](auto phi) {
       MHLA_CUDA_LOOP
       for (std::int32_t row = 0; row < tokens.count; row += 16) {
-        const ptx::Words2 filled = whole && row + 16 <= tokens.count
-                                       ? ptx::Words2{{ptx::pack<T>(1, 1), ptx::pack<T>(1, 1)}}
-                                       : column_of_tokens<T>(tokens, row, lane);
+        const ptx::Words2 filled = column_of_tokens<T>(tokens, whole, row, lane);
         multiply_key_values<T>(s, z, keys, values, filled, 0, piece, 0, phi, lane);
         keys.begin += 16 * Keys::kRowBytes;
         MHLA_CUDA_UNROLL

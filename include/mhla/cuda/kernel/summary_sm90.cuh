@@ -33,6 +33,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/persistent_sm90.cuh"
+#include "mhla/cuda/kernel/summary_rows.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/mma.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
@@ -254,29 +255,16 @@ struct SummarySm90 : SummarySm90Launch<D, E, SummarySm90Config<D, E>> {
                                           std::uint32_t step, Sums& sums) {
     ptx::Words4 a = load_transposed_rows(keys, 16 * step, work.warp % 4 * 2, work.lane);
     apply<T>(phi, a.x);
-    std::uint32_t one = ptx::pack<T>(1, 1), one_8 = one;
-    if (!work.whole || 16 * step + 16 > static_cast<std::uint32_t>(p.k_boxes.rows())) {
-      const std::int32_t row = static_cast<std::int32_t>(16 * step + work.lane % 4 * 2);
-      one = ones(p, work, box, row);
-      one_8 = ones(p, work, box, row + 8);
-    }
-    ptx::mma_m16n8k16<T>(sums.z, a.x[0], a.x[1], a.x[2], a.x[3], one, one_8);
+    const std::int32_t rows = p.k_boxes.rows();
+    const ptx::Words2 filled =
+        column_of_tokens<T>({p.stage.blocks, work.item.origin, box * rows, rows}, work.whole,
+                            static_cast<std::int32_t>(16 * step), work.lane);
+    ptx::mma_m16n8k16<T>(sums.z, a.x[0], a.x[1], a.x[2], a.x[3], filled.x[0], filled.x[1]);
     if constexpr (kRotary) {
-      const BlockTokens tokens{p.stage.blocks, work.item.origin, box * p.k_boxes.rows()};
+      const BlockTokens tokens{p.stage.blocks, work.item.origin, box * rows};
       rotate_transposed<T>(a, p.stage.angles, 16 * step, 16 * work.warp, tokens, work.lane);
     }
     return a;
-  }
-
-  /// 1 for rows row and row + 1 of a box where there is a token, 0 elsewhere.
-  static MHLA_DEVICE std::uint32_t ones(const Params& p, const WorkTile& work, std::int32_t box,
-                                        std::int32_t row) {
-    const auto one = [&](std::int32_t own) -> float {
-      if (own >= p.k_boxes.rows()) return 0;
-      if (work.whole) return 1;
-      return p.stage.blocks.token(work.item.origin, box * p.k_boxes.rows() + own) >= 0 ? 1 : 0;
-    };
-    return ptx::pack<T>(one(row), one(row + 1));
   }
 
   static MHLA_DEVICE void write(const Params& p, const WorkTile& work, Sums& sums) {
