@@ -64,7 +64,7 @@ std::vector<const void*> fetched(Index tiles, Index steps, Prefetch& prefetch) {
   std::vector<Index> shares;
   for (Index tile = 1; tile < tiles; ++tile) {
     const auto before = std::ssize(lines);
-    const Prefetch::Lines share = prefetch.share(steps);
+    const Prefetch::Pieces share = prefetch.share(steps);
     EXPECT_LE(share.count, steps);
     // What has no step has come at once, the others come in the tile's steps.
     const auto at_once = std::ssize(lines);

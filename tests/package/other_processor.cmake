@@ -34,20 +34,26 @@ execute_process(
   COMMAND ${compiler} -std=c++20 -O3 -DNDEBUG -I ${SOURCE}/include -isystem ${EIGEN} -c
           ${WORK}/tile.cpp -o ${WORK}/tile.o
   COMMAND_ERROR_IS_FATAL ANY)
-# Of every loop without a loop in it: its multiply-adds, and its instructions.
+# Of every loop without a loop in it that has 24 multiply-adds: its instructions. The tile has one
+# loop that prefetches and one that does not, with the fewest.
 file(WRITE ${WORK}/loops.awk [[
 /^[0-9a-f]+ </ { n = 0 }
 /^ +[0-9a-f]+:/ {
   sub(":", "", $1)
   line[$1] = ++n
   sum[n] = sum[n - 1] + ($2 == "fmla")
-  if ($2 ~ /^b\./ && $3 in line) print sum[n] - sum[line[$3] - 1], n - line[$3] + 1
+  if ($2 ~ /^b\./ && $3 in line && sum[n] - sum[line[$3] - 1] == 24) {
+    instructions = n - line[$3] + 1
+    if (!fewest || instructions < fewest) fewest = instructions
+  }
 }
+END { print fewest + 0 }
 ]])
 execute_process(COMMAND ${disassembler} -d --no-show-raw-insn ${WORK}/tile.o
-                COMMAND awk -f ${WORK}/loops.awk OUTPUT_VARIABLE loops COMMAND_ERROR_IS_FATAL ANY)
-if(NOT loops MATCHES "(^|\n)24 ([0-9]+)\n")
-  message(FATAL_ERROR "no loop of 24 multiply-adds:\n${loops}")
-elseif(CMAKE_MATCH_2 GREATER by_hand)
-  message(FATAL_ERROR "the tile's loop has ${CMAKE_MATCH_2} instructions, by hand it has ${by_hand}")
+                COMMAND awk -f ${WORK}/loops.awk OUTPUT_VARIABLE fewest
+                OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+if(fewest EQUAL 0)
+  message(FATAL_ERROR "no loop of 24 multiply-adds")
+elseif(fewest GREATER by_hand)
+  message(FATAL_ERROR "the tile's loop has ${fewest} instructions, by hand it has ${by_hand}")
 endif()

@@ -181,6 +181,28 @@ MHLA_INLINE inline X in_register(X x) {
   return x;
 }
 
+/// Whether add_product below is an instruction.
+#if defined(EIGEN_VECTORIZE_FMA) && defined(__GNUC__)
+inline constexpr bool kAddsProducts = true;
+#else
+inline constexpr bool kAddsProducts = false;
+#endif
+
+/// sum += a * b for packets of A, rounded once, in the register that holds the sum: in loops that
+/// it unrolls g++ moves sums from one register to another.
+template <class A, class P>
+MHLA_INLINE inline void add_product(const P& a, const P& b, P& sum) {
+#if defined(EIGEN_VECTORIZE_FMA) && defined(__GNUC__)
+  if constexpr (sizeof(A) == sizeof(float)) {
+    asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  } else {
+    asm("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  }
+#else
+  static_cast<void>(a), static_cast<void>(b), static_cast<void>(sum);
+#endif
+}
+
 /// On 64-bit Arm, what is read through `pointer` from here on is read once `packet` is known: g++
 /// would read it earlier, into registers that hold sums.
 template <class X, class P>

@@ -44,6 +44,16 @@ MHLA_INLINE inline P multiply_add(P a, P b, P c) {
   }
 }
 
+/// sum += a * b, to the bits of multiply_add.
+template <class A, class P>
+MHLA_INLINE inline void accumulate(P a, P b, P& sum) {
+  if constexpr (kAddsProducts && !Accumulator<P>) {
+    add_product<A>(a, b, sum);
+  } else {
+    sum = multiply_add(a, b, sum);
+  }
+}
+
 /// The first `count` lanes from x, the others `fill`.
 template <class P, class A>
 inline P load_partial(const A* x, Index count, A fill) {

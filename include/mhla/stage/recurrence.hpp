@@ -92,7 +92,7 @@ class Recurrence {
   template <int kTokens, int kVectors>
   MHLA_NOINLINE void step(const RecurrentTokens<A>& tokens, Index t, Index col, A* s,
                           Prefetch& next) const {
-    const Prefetch::Lines lines = next.share(features_);
+    const Prefetch::Pieces pieces = next.share(features_);
     P value[kTokens][kVectors], sum[kTokens][kVectors];
     MHLA_UNROLL
     for (int f = 0; f < kTokens; ++f) {
@@ -110,7 +110,7 @@ class Recurrence {
     const A *k = in_register(tokens.keys.row(t)), *q = in_register(tokens.queries.row(t));
     const Index features = features_;
     for (Index d = 0; d < features; ++d, ++k, ++q, s += kVectors * kWidth) {
-      if (d < lines.count) lines.fetch(d);
+      if (d < pieces.count) pieces.fetch(d);
       P row[kVectors];
       MHLA_UNROLL
       for (int i = 0; i < kVectors; ++i) row[i] = load<A, P>(s + i * kWidth);
