@@ -222,6 +222,15 @@ MHLA_INLINE inline void on_stack(X& x) {
 #endif
 }
 
+/// The code that follows, a loop that x counts, begins at a cache line: a core fetches whole lines
+/// of code, and one more for a short loop took up to 5 % of a product.
+template <class X>
+MHLA_INLINE inline void begin_line(X& x) {
+#if defined(__GNUC__)
+  asm volatile(".p2align 6" : "+r"(x));
+#endif
+}
+
 /// A side effect without an instruction, for functions that have no other but prefetches: g++ would
 /// delete calls of them.
 MHLA_INLINE inline void side_effect() {

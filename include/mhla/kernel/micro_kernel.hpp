@@ -210,10 +210,13 @@ MHLA_NOINLINE Index multiply_tiles(const Product<A>& p, Index row, Index col) {
       multiply_step(at, sum), multiply_step(at, sum), multiply_step(at, sum);
     };
     for (Index i = 0; i < next.count; ++i) next.fetch(i), turn();
-    for (Index rest = turns - next.count; rest > 0; rest = moved(rest - 1)) turn();
-    for (Index rest = depth % kSteps; rest > 0; rest = moved(rest - 1)) {
-      multiply_step(at, sum);
+    Index rest = turns - next.count;
+    if (rest > 0) [[likely]] {
+      begin_line(rest);
+      do turn();
+      while ((rest = moved(rest - 1)) > 0);
     }
+    for (rest = depth % kSteps; rest > 0; rest = moved(rest - 1)) multiply_step(at, sum);
     if constexpr (kSpans) {
       multiply_some(product->spans + row, spans.all.end, spans.any.end, at, sum);
     }

@@ -65,6 +65,7 @@ MHLA_NOINLINE void multiply_panel(const Product<A>& p, Index col) {
   Index row = 0;
   const auto tiles = [&]<int kTileRows>() {  // with spans none of 2, for users' compile time
     if constexpr (!kSpans || kTileRows >= 4) {
+      if (p.a.rows - row < kTileRows) return;
       row = multiply_tiles<P, kTileRows, kVectors, kSpans>(p, row, col);
     }
   };

@@ -71,7 +71,11 @@ template <class A, Scalar T, class Write>
 void write_outputs(const QueryScratch<A>& scratch, const Index* tokens, Index count,
                    MatrixView<T> out, const Write& write) {
   if constexpr (std::is_same_v<T, A>) {
-    if (out.col_stride == 1) return write(Rows<A>{out.data, out.row_stride, tokens});
+    if (out.col_stride == 1) {
+      // Without an order a tile has a fifth fewer instructions beside its multiply-adds.
+      if (consecutive(tokens, count)) return write(Rows<A>{out.row(tokens[0]), out.row_stride});
+      return write(Rows<A>{out.data, out.row_stride, tokens});
+    }
   }
   write(scratch.outputs);
   scatter(scratch.outputs, tokens, count, out);

@@ -75,14 +75,19 @@ inline bool alias(Index stride_bytes) {
   return stride_bytes != 0 && kStripTokens >= kL1Ways * sets;
 }
 
+/// True if the tokens follow one another, and if there are any.
+inline bool consecutive(const Index* tokens, Index count) {
+  const auto apart = [](Index t, Index next) { return next != t + 1; };
+  return count > 0 && std::adjacent_find(tokens, tokens + count, apart) == tokens + count;
+}
+
 /// Rows tokens[0..count) of x: in place if they are consecutive, of type A and do not alias, else
 /// gathered into `room`. A copy costs more than products that read rows apart.
 template <Scalar T, class A>
 Rows<const A> gathered(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> room) {
   if constexpr (std::is_same_v<T, A>) {
-    const auto apart = [](Index t, Index next) { return next != t + 1; };
-    if (x.col_stride == 1 && count > 0 && !alias(x.row_stride * Index{sizeof(A)}) &&
-        std::adjacent_find(tokens, tokens + count, apart) == tokens + count) {
+    if (x.col_stride == 1 && !alias(x.row_stride * Index{sizeof(A)}) &&
+        consecutive(tokens, count)) {
       return {x.row(tokens[0]), x.row_stride};
     }
   }
