@@ -194,9 +194,9 @@ template <class A, class P>
 MHLA_INLINE inline void add_product(const P& a, const P& b, P& sum) {
 #if defined(EIGEN_VECTORIZE_FMA) && defined(__GNUC__)
   if constexpr (sizeof(A) == sizeof(float)) {
-    asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    asm("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+v"(sum) : "v"(a), "v"(b));
   } else {
-    asm("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    asm("vfmadd231pd {%2, %1, %0|%0, %1, %2}" : "+v"(sum) : "v"(a), "v"(b));
   }
 #else
   static_cast<void>(a), static_cast<void>(b), static_cast<void>(sum);
