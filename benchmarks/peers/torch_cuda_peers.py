@@ -3,8 +3,8 @@
 The same operator, eager and compiled, and softmax attention by the flash and by the cuDNN kernels of
 PyTorch, and of the causal cases the linear attention of flash-linear-attention where fla is installed
 (without mixing, features and denominators: less work), each on the same shapes in bfloat16, checked
-on sampled rows before it is timed. Times are
-medians of device time between events on a cold second cache, the arms of a case taking turns.
+on sampled rows before it is timed. Times are medians of device time between events on a cold second
+cache, the arms of a case taking turns.
 Ratios are to the time that RESULTS.json has for this library: above 1 this library is quicker.
 """
 
@@ -25,6 +25,11 @@ LARGEST_ERROR = 0.02  # of a row's norm: definition.hpp
 SAMPLES = 8
 
 
+def phi(x):
+    """The feature map of queries and keys."""
+    return torch.relu(x) + 1e-6
+
+
 def causal_mhla(q, k, v, mixing, shape):
     """MHLA over contiguous blocks where a token reads itself and the past.   # [B,N,H,E]"""
     m, w = shape.blocks, shape.block_length
@@ -32,7 +37,7 @@ def causal_mhla(q, k, v, mixing, shape):
     def blocks(t):  # [B,N,H,C] -> [B,H,M,W,C]
         return t.view(shape.batch, m, w, shape.heads, -1).permute(0, 3, 1, 2, 4)
 
-    q, k, v = blocks(torch.relu(q) + 1e-6), blocks(torch.relu(k) + 1e-6), blocks(v)
+    q, k, v = blocks(phi(q)), blocks(phi(k)), blocks(v)
     summaries = k.transpose(-1, -2) @ v  # [B,H,M,D,E]
     earlier = mixing.tril(-1)
     mixed = (earlier @ summaries.flatten(-2)).view_as(summaries)
@@ -53,15 +58,13 @@ def softmax(q, k, v, causal, backend):
 
 def exact_mhla(q, k, v, coefficients):
     """The row of q [D] by the definition, of coefficients [N], in float64."""
-    phi = lambda x: torch.relu(x.double()) + 1e-6
-    weights = coefficients * (phi(k) @ phi(q))
+    weights = coefficients * (phi(k.double()) @ phi(q.double()))
     return weights @ v.double() / weights.sum()
 
 
 def exact_unmixed(q, k, v, readable):
     """The same of linear attention without denominators over the keys where readable [N] is not 0."""
-    phi = lambda x: torch.relu(x.double()) + 1e-6
-    return ((readable != 0) * (phi(k) @ phi(q))) @ v.double()
+    return ((readable != 0) * (phi(k.double()) @ phi(q.double()))) @ v.double()
 
 
 def exact_softmax(q, k, v, readable):
@@ -140,7 +143,7 @@ def median_seconds(calls, cold, runs):
 def unmixed(q, k, v):
     """A call of chunk_linear_attn of flash-linear-attention; features are made before."""
     from fla.ops.linear_attn import chunk_linear_attn
-    features = [torch.relu(t) + 1e-6 for t in (q, k)]
+    features = phi(q), phi(k)
     return lambda: chunk_linear_attn(*features, v, scale=1.0, normalize=False)[0]
 
 
