@@ -146,7 +146,8 @@ class EarlierBlocks<A, MixingView<const A>> {
       const Index piece = left.begin / blocks * kPiece, begin = left.begin % blocks;
       const Index end = std::min(blocks, begin + left.end - left.begin);
       for (Index i = first; i < first + rows; i += together) {
-        ColumnSpan of = ColumnSpan::both({begin, end}, {read_by(i).begin, in_group(i)});
+        ColumnSpan of =
+            ColumnSpan::both(ColumnSpan{begin, end}, ColumnSpan{read_by(i).begin, in_group(i)});
         of.end = std::max(of.begin, of.end);
         mix(i, together, of, {piece, std::min(numbers(), piece + kPiece)},
             begin == 0 ? Start::kZero : Start::kTarget);

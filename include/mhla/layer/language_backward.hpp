@@ -98,8 +98,9 @@ void LanguageBody<T>::backward(std::span<const T> parameters, MatrixView<const T
   const auto p = views(parameters);
   const auto g = views(gradients);
   const Index batch = tape.sizes.batch;
-  for (const MatrixView<T>& sum :
-       {room.mixed, room.attention, room.gate, room.v, room.q.rotated, room.k.rotated}) {
+  const MatrixView<T> added_to[] = {room.mixed, room.attention, room.gate,
+                                    room.v,     room.q.rotated, room.k.rotated};
+  for (const MatrixView<T>& sum : added_to) {
     clear(sum, executor);
   }
   dense_adjoint(tape.mixed, p.o, dy, room.mixed, g.o, call);

@@ -59,11 +59,10 @@ void VideoBody<T>::backward(std::span<const T> parameters, MatrixView<const T> x
   const Call call{.workspace = room.rest, .executor = executor};
   const auto p = views(parameters);
   const auto g = views(gradients);
-  for (const MatrixView<T>& sum :
-       {room.dmixed, room.dattention, room.dv, room.dgate, room.dq_rotated, room.dk_rotated,
-        room.dq_features, room.dk_features}) {
-    clear(sum, executor);
-  }
+  const MatrixView<T> added_to[] = {room.dmixed,      room.dattention, room.dv,
+                                    room.dgate,       room.dq_rotated, room.dk_rotated,
+                                    room.dq_features, room.dk_features};
+  for (const MatrixView<T>& sum : added_to) clear(sum, executor);
   dense_adjoint(tape.mixed, p.o, dy, room.dmixed, g.o, call);
   if (options_.lepe) {
     depthwise_convolution_adjoint(tape.v, p.lepe, grid(), room.dmixed, room.dv, g.lepe, call);
