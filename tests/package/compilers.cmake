@@ -82,13 +82,12 @@ file(CONFIGURE OUTPUT windows.cpp @ONLY CONTENT [[
 compile_test(HeadersPass aarch64-linux-gnu-g++ ${parse} ${CMAKE_CURRENT_BINARY_DIR}/all_headers.cpp)
 compile_test(HeadersPassBehindWindowsH x86_64-w64-mingw32-g++-posix ${parse} ${windows})
 # A program of nvcc, whose front end writes them anew for the host's compiler.
-find_program(MHLA_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_PATH PATH_SUFFIXES bin
-             PATHS /usr/local/cuda/bin)
 set(program ${CMAKE_COMMAND} -E echo "nvcc is not installed")
 if(MHLA_NVCC)
   list(JOIN includes "," host_includes)
-  set(program ${MHLA_NVCC} -std=c++20 -Xcompiler "${host_includes}" -x cu -c
-              ${CMAKE_CURRENT_BINARY_DIR}/all_headers.cpp -diag-suppress 1675  # of MHLA_UNROLL
+  set(program ${MHLA_NVCC} -std=c++20 -Xcompiler "${host_includes}" ${nvcc_warnings}
+              -diag-suppress 1675  # of MHLA_UNROLL
+              -x cu -c ${CMAKE_CURRENT_BINARY_DIR}/all_headers.cpp
               -o ${CMAKE_CURRENT_BINARY_DIR}/all_headers.o)
 endif()
 package_test(Compilers.HeadersPass_nvcc ${program})

@@ -42,16 +42,16 @@ MHLA_INLINE inline const A* plus_bytes(const A* p, Index bytes) {
   return reinterpret_cast<const A*>(reinterpret_cast<const char*>(p) + bytes);
 }
 
-/// Calls f(r, first element) for the rows of a tile whose first element is (row, col).
-template <int kRows, class A, class F>
-MHLA_INLINE inline void for_each_row(const Rows<A>& c, Index row, Index col, const F& f) {
+/// The rows of a tile whose first element is (row, col), on the stack.
+template <int kRows, class A>
+MHLA_INLINE inline void tile_rows(const Rows<A>& c, Index row, Index col, A* (&rows)[kRows]) {
   if (c.order == nullptr) {
     A* first = c.data + row * c.stride + col;
     MHLA_UNROLL
-    for (int r = 0; r < kRows; ++r, first += c.stride) f(r, first);
+    for (int r = 0; r < kRows; ++r, first += c.stride) rows[r] = first, on_stack(rows[r]);
   } else {
     MHLA_UNROLL
-    for (int r = 0; r < kRows; ++r) f(r, c.row(row + r) + col);
+    for (int r = 0; r < kRows; ++r) rows[r] = c.row(row + r) + col, on_stack(rows[r]);
   }
 }
 
@@ -175,7 +175,7 @@ MHLA_NOINLINE Index multiply_tiles(const Product<A>& p, Index row, Index col) {
     const Index turns = depth / kSteps;
     const Prefetch::Pieces next = p.next == nullptr ? Prefetch::Pieces{} : p.next->share(turns);
     A* rows[kRows];  // of C
-    for_each_row<kRows>(p.out, row, col, [&](int r, A* c) { rows[r] = c, on_stack(rows[r]); });
+    tile_rows(p.out, row, col, rows);
     P sum[kRows][kVectors];
     if (p.start == Start::kZero) {
       MHLA_UNROLL
