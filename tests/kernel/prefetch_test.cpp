@@ -11,7 +11,9 @@ namespace mhla::test {
 void prefetched(const void* line);
 }  // namespace mhla::test
 
+#include "mhla/kernel/panels.hpp"
 #include "mhla/kernel/prefetch.hpp"
+#include "mhla/tokens/gather.hpp"
 
 #undef __builtin_prefetch
 
@@ -155,6 +157,41 @@ TEST(Prefetch, TensorsThatAreAbsentOrWhoseColumnsAreApartHaveNoLines) {
     Prefetch prefetch(2, order, 3, apart, absent);
     EXPECT_TRUE(fetched(2, 64, prefetch).empty());
   }
+}
+
+TEST(Prefetch, LoadsRowsAheadOfThoseThatAreCopied) {
+  alignas(64) static float numbers[64 * 112];
+  const MatrixView<const float> x(numbers, 64, 70, 112);  // rows of 5 lines
+  std::vector<float> room(64 * 112), factors(64, 1);
+  const detail::Rows<float> rows{room.data(), 112};
+  std::vector<Index> order(64), upwards(64);
+  std::iota(order.rbegin(), order.rend(), Index{0});
+  std::iota(upwards.begin(), upwards.end(), Index{0});
+  const auto expect_lines = [&](Index ahead, const std::vector<Index>& copied, auto&& copy) {
+    for (const Index count : {Index{1}, ahead, ahead + 1, Index{64}}) {
+      std::vector<const void*> expected;
+      for (Index s = ahead; s < count; ++s) {
+        const float* const row = x.row(copied[static_cast<std::size_t>(s)]);
+        for (Index line = 0; line < 5; ++line) expected.push_back(row + line * 16);
+      }
+      lines.clear();
+      copy(count);
+      EXPECT_EQ(lines, expected) << count << " rows";
+    }
+  };
+  expect_lines(8, order, [&](Index count) { detail::gather(x, order.data(), count, rows); });
+  expect_lines(8, order, [&](Index count) {
+    detail::gather_scaled(x, order.data(), count, factors.data(), rows);
+  });
+  expect_lines(8, order, [&](Index count) {
+    detail::gather_features(x, order.data(), count, Relu{}, static_cast<float*>(nullptr), rows);
+  });
+  expect_lines(4, upwards, [&](Index count) {
+    detail::Panels<float>(count, x.cols, room.data()).pack(x.middle_rows(0, count));
+  });
+  lines.clear();
+  detail::Panels<float>(64, 70, room.data()).pack({numbers, 64, 70, 70});
+  EXPECT_TRUE(lines.empty()) << "of rows that lie one after another";
 }
 
 }  // namespace

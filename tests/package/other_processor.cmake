@@ -1,5 +1,5 @@
-# Builds the tests of the product and of the forms for 64-bit Arm, runs them in an emulator, and
-# counts the instructions of the register tile's loop.
+# Builds the tests of the product and of the forms for 64-bit Arm, runs them in an emulator, counts
+# the instructions of the register tile's loop, and looks for prefetches of rows.
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -56,4 +56,23 @@ if(fewest EQUAL 0)
   message(FATAL_ERROR "no loop of 24 multiply-adds")
 elseif(fewest GREATER by_hand)
   message(FATAL_ERROR "the tile's loop has ${fewest} instructions, by hand it has ${by_hand}")
+endif()
+
+# Rows that are copied are loaded ahead: what g++ does not know to have an effect it deletes.
+file(WRITE ${WORK}/rows.cpp "#include \"mhla/kernel/panels.hpp\"
+#include \"mhla/tokens/gather.hpp\"
+namespace mhla::detail {
+template void gather(MatrixView<const float>, const Index*, Index, Rows<float>);
+template void Panels<float>::pack_rows(MatrixView<const float>, Index, Index) const;
+}\n")
+execute_process(
+  COMMAND ${compiler} -std=c++20 -O3 -DNDEBUG -I ${SOURCE}/include -isystem ${EIGEN} -c
+          ${WORK}/rows.cpp -o ${WORK}/rows.o
+  COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${disassembler} -d --no-show-raw-insn ${WORK}/rows.o
+                COMMAND awk "/>:$/ { f = $2 } /prfm/ { with[f] } END { print length(with) }"
+                OUTPUT_VARIABLE functions OUTPUT_STRIP_TRAILING_WHITESPACE
+                COMMAND_ERROR_IS_FATAL ANY)
+if(NOT functions EQUAL 2)
+  message(FATAL_ERROR "${functions} of 2 functions load rows ahead")
 endif()

@@ -231,19 +231,27 @@ MHLA_INLINE inline void begin_line(X& x) {
 #endif
 }
 
-/// A side effect without an instruction, for functions that have no other but prefetches: g++ would
-/// delete calls of them.
+/// A side effect without an instruction.
 MHLA_INLINE inline void side_effect() {
 #if defined(__GNUC__)
   asm volatile("");
 #endif
 }
 
-/// Prefetches the line at p into L2; p need not be readable.
+/// Prefetches the line at p into L1; p need not be readable. A prefetch alone is no side effect:
+/// g++ deletes calls of functions that have no other.
+MHLA_INLINE inline void prefetch_l1(const void* p) {
+#if defined(__GNUC__)
+  __builtin_prefetch(p, 0, 3);
+#endif
+  side_effect();
+}
+/// The same into L2.
 MHLA_INLINE inline void prefetch_l2(const void* p) {
 #if defined(__GNUC__)
   __builtin_prefetch(p, 0, 2);
 #endif
+  side_effect();
 }
 
 }  // namespace detail

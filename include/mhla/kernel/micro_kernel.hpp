@@ -182,7 +182,7 @@ MHLA_NOINLINE Index multiply_tiles(const Product<A>& p, Index row, Index col) {
       for (int r = 0; r < kRows; ++r) {
         MHLA_UNROLL
         for (int v = 0; v < kVectors; ++v) sum[r][v] = Eigen::internal::pset1<P>(A(0));
-        Eigen::internal::prefetch(rows[r]);  // arrives while k runs
+        prefetch_l1(rows[r]);  // arrives while k runs
       }
     } else {
       MHLA_UNROLL

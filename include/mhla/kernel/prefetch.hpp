@@ -27,9 +27,7 @@ namespace detail {
 /// Prefetches a row of `count` numbers into L1, before it is read.
 template <class T>
 MHLA_INLINE inline void prefetch_row(const T* row, Index count) {
-  for (Index j = 0; j < count; j += kBufferAlignment / Index{sizeof(T)}) {
-    Eigen::internal::prefetch(row + j);
-  }
+  for (Index j = 0; j < count; j += kBufferAlignment / Index{sizeof(T)}) prefetch_l1(row + j);
 }
 
 /// Some rows of tensors, row by row in pieces of a few cache lines, to prefetch. Large: a local
@@ -48,7 +46,6 @@ class Prefetch {
     }
     /// Prefetches them from the i-th on.
     MHLA_INLINE void fetch_from(Index i) const {
-      side_effect();
       for (; i < count; ++i) fetch(i);
     }
   };

@@ -101,8 +101,8 @@ class Recurrence {
         value[f][i] = load<A, P>(tokens.values.row(t + f) + col + i * kWidth);
         sum[f][i] = Eigen::internal::pset1<P>(A(0));
         // Arrive while d runs: the outputs, and the values of the next step.
-        Eigen::internal::prefetch(tokens.outputs.row(t + f) + col + i * kWidth);
-        Eigen::internal::prefetch(tokens.values.row(t + kTokens + f) + col + i * kWidth);
+        prefetch_l1(tokens.outputs.row(t + f) + col + i * kWidth);
+        prefetch_l1(tokens.values.row(t + kTokens + f) + col + i * kWidth);
       }
     }
     // Few integers live in the loop, or g++ spills them: one stride, in bytes, for both rows.
