@@ -130,7 +130,7 @@ TEST(Prefetch, TakesNumbersThatLieOneAfterAnotherAsOneRow) {
   alignas(64) static float numbers[1000];
   std::vector<const void*> expected;
   append_lines(expected, {0}, MatrixView<const float>(numbers + 5, 1, 900, 900));
-  Prefetch prefetch(7, nullptr, 0, MatrixView<const float>());
+  Prefetch prefetch(7);
   prefetch.add(static_cast<const float*>(nullptr), 900);
   prefetch.add(numbers + 5, 900);
   EXPECT_EQ(fetched(7, 64, prefetch), expected);

@@ -12,7 +12,6 @@
 /// (A line of every row at a time, the next line later, took up to 7 % more; a list of lines
 /// instead of pieces, up to 5 %, to write it.)
 
-#include <Eigen/Core>
 #include <algorithm>
 #include <cstdint>
 
