@@ -24,16 +24,21 @@ execute_process(
   COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${emulator} ${WORK}/neon COMMAND_ERROR_IS_FATAL ANY)
 
+# Compiles a program text to NAME.o as fast programs are.
+function(compile name text)
+  file(WRITE ${WORK}/${name}.cpp "${text}")
+  execute_process(
+    COMMAND ${compiler} -std=c++20 -O3 -DNDEBUG -I ${SOURCE}/include -isystem ${EIGEN} -c
+            ${WORK}/${name}.cpp -o ${WORK}/${name}.o
+    COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
 # What 8 x 3 by hand has: 24 multiply-adds, 8 loads of A, 2 of B, 4 pointers and counters to move, a
 # comparison and a branch; and a move between registers, which costs processors nothing. Sums that
 # g++ moves to the stack and back would be more: without read_after there are 48.
 set(by_hand 41)
-file(WRITE ${WORK}/tile.cpp "#include \"mhla/kernel/product.hpp\"
+compile(tile "#include \"mhla/kernel/product.hpp\"
 template void mhla::detail::multiply_panels<false, float>(const mhla::detail::Product<float>&);\n")
-execute_process(
-  COMMAND ${compiler} -std=c++20 -O3 -DNDEBUG -I ${SOURCE}/include -isystem ${EIGEN} -c
-          ${WORK}/tile.cpp -o ${WORK}/tile.o
-  COMMAND_ERROR_IS_FATAL ANY)
 # Of every loop without a loop in it that has 24 multiply-adds: its instructions. The tile has one
 # loop that prefetches and one that does not, with the fewest.
 file(WRITE ${WORK}/loops.awk [[
@@ -59,16 +64,12 @@ elseif(fewest GREATER by_hand)
 endif()
 
 # Rows that are copied are loaded ahead: what g++ does not know to have an effect it deletes.
-file(WRITE ${WORK}/rows.cpp "#include \"mhla/kernel/panels.hpp\"
+compile(rows "#include \"mhla/kernel/panels.hpp\"
 #include \"mhla/tokens/gather.hpp\"
 namespace mhla::detail {
 template void gather(MatrixView<const float>, const Index*, Index, Rows<float>);
 template void Panels<float>::pack_rows(MatrixView<const float>, Index, Index) const;
 }\n")
-execute_process(
-  COMMAND ${compiler} -std=c++20 -O3 -DNDEBUG -I ${SOURCE}/include -isystem ${EIGEN} -c
-          ${WORK}/rows.cpp -o ${WORK}/rows.o
-  COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${disassembler} -d --no-show-raw-insn ${WORK}/rows.o
                 COMMAND awk "/>:$/ { f = $2 } /prfm/ { with[f] } END { print length(with) }"
                 OUTPUT_VARIABLE functions OUTPUT_STRIP_TRAILING_WHITESPACE

@@ -100,9 +100,7 @@ void LanguageBody<T>::backward(std::span<const T> parameters, MatrixView<const T
   const Index batch = tape.sizes.batch;
   const MatrixView<T> added_to[] = {room.mixed, room.attention, room.gate,
                                     room.v,     room.q.rotated, room.k.rotated};
-  for (const MatrixView<T>& sum : added_to) {
-    clear(sum, executor);
-  }
+  for (const MatrixView<T>& sum : added_to) clear(sum, executor);
   dense_adjoint(tape.mixed, p.o, dy, room.mixed, g.o, call);
   if (options_.gate) {
     gated_rms_norm_adjoint(tape.attention, p.head_gain, options_.norm_eps, tape.gate, room.mixed,
