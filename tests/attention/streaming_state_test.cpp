@@ -76,9 +76,9 @@ TEST(StreamingState, StatesOfEarlierVersionsAreRefused) {
   std::vector<std::byte> saved(stream.state_bytes());
   auto state = used_state(stream, 2, 3);
   state.save(saved);
-  EXPECT_EQ(std::memcmp(saved.data(), "mhlast06", 8), 0);
+  EXPECT_EQ(std::memcmp(saved.data(), "mhlast07", 8), 0);
   auto old = saved;
-  old[7] = std::byte{'5'};
+  old[7] = std::byte{'6'};
   EXPECT_THROW(state.restore(old), option_error);
   // As version 04 was laid out: with two more counts.
   old[7] = std::byte{'4'};

@@ -13,6 +13,7 @@ void prefetched(const void* line);
 
 #include "mhla/kernel/panels.hpp"
 #include "mhla/kernel/prefetch.hpp"
+#include "mhla/stage/open_block.hpp"
 #include "mhla/tokens/gather.hpp"
 
 #undef __builtin_prefetch
@@ -192,6 +193,24 @@ TEST(Prefetch, LoadsRowsAheadOfThoseThatAreCopied) {
   lines.clear();
   detail::Panels<float>(64, 70, room.data()).pack({numbers, 64, 70, 70});
   EXPECT_TRUE(lines.empty()) << "of rows that lie one after another";
+}
+
+TEST(Prefetch, LoadsOfAStreamsMatrixWhatIsReadNext) {
+  constexpr Index kRows = 256, kCols = 128, kTogether = 16;
+  alignas(64) static float matrix[kRows * kCols];
+  const std::vector<float> query(kRows);
+  std::vector<float> output(kCols);
+  const auto read = [&](Index rows) {
+    lines.clear();
+    const detail::OpenBlock<float> block{matrix, {}, {}, {}, rows, kCols, 1};
+    block.read(query.data(), 0, 0, 0, output.data());
+  };
+  read(kRows);
+  std::vector<const void*> expected;
+  for (Index i = kTogether * kCols; i < kRows * kCols; i += 16) expected.push_back(matrix + i);
+  EXPECT_EQ(lines, expected);
+  read(64);
+  EXPECT_TRUE(lines.empty()) << "of a matrix that stays in L1";
 }
 
 }  // namespace

@@ -6,37 +6,32 @@
 #include <vector>
 
 #include "mhla/attention/earlier_blocks.hpp"
-#include "mhla/stage/streaming_product.hpp"
 
 namespace mhla::test {
 namespace {
 
+using detail::kTurns;
 using detail::Turns;
 
-template <Index kParts>
 void expect_turns(Index rows) {
-  const Turns<kParts> turns{rows};
+  const Turns turns{rows};
   Index next = 0;
-  for (Index p = 0; p < kParts; ++p) {
+  for (Index p = 0; p < kTurns; ++p) {
     EXPECT_EQ(turns.part(p).begin, next);
     next = turns.part(p).end;
   }
   EXPECT_EQ(next, rows);
-  std::vector<Index> held(kParts, 0);
+  std::vector<Index> held(kTurns, 0);
   for (Index c = 0; c <= 40; ++c) {
     if (c > 0) held[static_cast<std::size_t>(turns.taking(c))] = c;
-    for (Index p = 0; p < kParts; ++p) {
+    for (Index p = 0; p < kTurns; ++p) {
       EXPECT_EQ(turns.held(p, c), held[static_cast<std::size_t>(p)]) << p << " after " << c;
     }
   }
 }
 
 TEST(Turns, EveryRowIsInOnePartAndAPartTakesAllItLacks) {
-  for (const Index rows : {0, 1, 2, 7, 16, 64, 96, 129}) {
-    expect_turns<2>(rows);
-    expect_turns<4>(rows);
-    expect_turns<8>(rows);
-  }
+  for (const Index rows : {0, 1, 2, 7, 16, 64, 96, 129}) expect_turns(rows);
 }
 
 TEST(Turns, SharesGrowToAll) {
@@ -61,13 +56,8 @@ TEST(Turns, SharesGrowToAll) {
 /// Multiply-adds of the tokens of the blocks [first, first + g) of a stream (stream_block.hpp), one
 /// after another.
 std::vector<Index> work_of_group(Index d, Index e, Index w, Index first, Index g) {
-  const Turns<detail::kFoldedKeys> running{d};
-  const Turns<detail::kSummaryParts> summary{d};
-  const auto taken = [&](const auto& turns, Index c) {
-    const auto p = turns.taking(c);
-    const auto part = turns.part(p);
-    return (part.end - part.begin) * e * (c - turns.held(p, c - 1));
-  };
+  const Turns turns{d};
+  const auto rows = [&](Index p) { return turns.part(p).end - turns.part(p).begin; };
   const auto share = [](Index token, Index length, Index all, Index unit) {
     const detail::ColumnSpan due = detail::due(token, token + 1, length, all, unit);
     return due.end - due.begin;
@@ -76,14 +66,16 @@ std::vector<Index> work_of_group(Index d, Index e, Index w, Index first, Index g
   std::vector<Index> work;
   for (Index t = 0; t < g * w; ++t) {
     const Index c = t % w + 1, since = t / w + (t / w + 1 < g ? g : 0);
-    Index sum = d * e + taken(running, c) + (c == 1 ? d * e : 0);
+    const Index turn = turns.taking(c);
+    Index sum = d * e + (c == 1 ? d * e : 0);
+    // Keys that some part lacks, and the parts' rows of them.
+    sum += std::min(c, kTurns) * e;
+    for (Index p = 0; p < kTurns; ++p) sum += rows(p) * (c - turns.held(p, c - 1));
+    // The part whose turn it is takes keys, and what its summary gains.
+    sum += rows(turn) * e * (c - turns.held(turn, c - 1) + 1);
     sum += g * detail::kPiece * share(t, g * w, pieces * first, 1);
     sum += since * share(c - 1, w, d * e, detail::kPiece);
-    if (c < w) sum += taken(summary, c);
-    for (Index p = 0; c == w && p < detail::kSummaryParts; ++p) {
-      const auto part = summary.part(p);
-      sum += (part.end - part.begin) * e * (c - summary.held(p, c - 1));
-    }
+    for (Index p = 0; c == w && p < kTurns; ++p) sum += rows(p) * e * (c - turns.held(p, c));
     work.push_back(sum);
   }
   return work;

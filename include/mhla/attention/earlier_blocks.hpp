@@ -33,18 +33,6 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Calls f(slab, first number in it, begin, end) for the slabs' shares of the numbers [begin, end)
-/// of D*E.
-template <class F>
-void for_each_slab(Index values, ColumnSpan numbers, F&& f) {
-  const Index whole = kTile.slab * values;
-  for (Index next, begin = numbers.begin; begin < numbers.end; begin = next) {
-    const Index slab = begin / whole;
-    next = std::min(numbers.end, (slab + 1) * whole);
-    f(slab, begin - slab * whole, begin, next);
-  }
-}
-
 /// Numbers of R that are mixed together: a few cache lines of a summary.
 inline constexpr Index kPiece = 64;
 

@@ -4,16 +4,16 @@
 /// The steps of a stream: open a block, append one or several tokens, close it (streaming.hpp).
 ///
 /// What the next block needs is prepared by the tokens before it, so that they take about the same
-/// time each (turns.hpp). After a token a part of the block's summary takes the keys that it lacks,
-/// and a share of the R and z of the blocks to come is mixed from the earlier ones. The last token
-/// of a block adds what the parts still lack, the first one adds the block before to R as it reads
-/// it.
+/// time each (turns.hpp). A part of the block's summary takes the keys that it lacks, and R with it
+/// (open_block.hpp), and a share of the R and z of the blocks to come is mixed from the earlier
+/// ones. The last token of a block adds what the parts of the summary still lack, the first one
+/// adds the block before to R as it reads it.
 ///
-/// Multiply-adds of a token of block i, over D*E: 1 to read R, 1 to update it, 1 for the summary,
-/// i/W to mix (2R/W with R decaying terms), for blocks to come (earlier_blocks.hpp); instead 4.5
-/// for the summary at the last token, 1 more for R at the first one. So none takes more than 3
-/// times the median, whatever W and the number of blocks, where R has 64 numbers for each token to
-/// mix. The first token behind a piece takes no more: the piece has mixed its share.
+/// Multiply-adds of a token of block i, over D*E: 1 to read R, 1 for the summary, 1/4 to update R,
+/// i/W to mix (2R/W with R decaying terms), for blocks to come (earlier_blocks.hpp); 3.5 more for
+/// the summary at the last token, 1 more for R at the first one. So none takes more than 3 times
+/// the median, whatever W and the number of blocks, where R has 64 numbers for each token to mix.
+/// The first token behind a piece takes no more: the piece has mixed its share.
 
 #include <algorithm>
 
@@ -23,9 +23,7 @@
 #include "mhla/attention/streaming_state.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/workspace.hpp"
-#include "mhla/stage/streaming_product.hpp"
-#include "mhla/stage/summary.hpp"
-#include "mhla/stage/turns.hpp"
+#include "mhla/stage/open_block.hpp"
 #include "mhla/tokens/gather.hpp"
 
 namespace mhla {
@@ -61,11 +59,11 @@ struct StreamMemory {
 template <class A>
 struct StepScratch {
   QueryScratch<A> rows;
-  Rows<A> keys;  ///< [kFoldedKeys, D or Dz] keys times m_ii
+  A* key;  ///< [D or Dz] times m_ii
 
   StepScratch(const char* function, Arena& arena, Index raw, const HeadSizes& n)
       : rows(function, arena, raw, n.features, n.normalizer_features, n.values),
-        keys(function, arena, kFoldedKeys, n.widest()) {}
+        key(arena.take<A>(function, n.widest())) {}
 };
 
 /// One append to block i of a stream, on the memory and the header of one state.
@@ -80,8 +78,13 @@ class StreamBlock {
       : op_(op),
         n_(sizes),
         p_(memory),
-        running_{memory.earlier.running(i), sizes.features, sizes.values, memory.open_keys,
-                 memory.open_values},
+        open_{.running = memory.earlier.running(i),
+              .summary = memory.earlier.summary(i),
+              .keys = memory.open_keys,
+              .values = memory.open_values,
+              .features = sizes.features,
+              .width = sizes.values,
+              .weight = memory.earlier.own(i)},
         z_(memory.earlier.running_key_sum(i)),
         header_(header),
         i_(i),
@@ -96,43 +99,41 @@ class StreamBlock {
   /// Appends several tokens.
   void append(const Inputs<T>& piece, MatrixView<T> out, const CausalScratch<A>& scratch) const {
     const Index count = piece.q.rows;
-    const A weight = p_.earlier.own(i_);
     if (tokens_ == 0) complete(0, n_.features);
-    running_.level(header_.open_keys, header_.open_keys - header_.in_running, weight);
+    open_.take_into_running(header_.open_keys, header_.in_running);
     read_causal_block(piece, Contiguous(count, count), 0, op_, n_,
-                      CausalSums<A>{weight, running_.matrix, z_}, scratch, out, true);
+                      CausalSums<A>{open_.weight, open_.running, z_}, scratch, out, true);
     keep(piece, scratch.keys.raw);
     header_.in_running = header_.open_keys;
+    take();
     prepare(count);
   }
 
   /// Appends one token.
   void step(const Inputs<T>& token, MatrixView<T> out, const StepScratch<A>& scratch) const {
+    const bool first = tokens_ == 0, reads = token.query_mask[0];
     if (token.key_mask[0]) keep_token(token, scratch.rows.raw);
-    if (!token.query_mask[0]) {
-      if (tokens_ == 0) complete(0, n_.features);
-      if (kept() > 0) {
-        running_.take(header_.open_keys, in_turns(), p_.earlier.own(i_));
-        extend_key_sum();
-      }
+    if (kept() > 0 && !(first && reads)) extend_key_sum();
+    if (!reads) {
+      if (first) complete(0, n_.features);
       clear_masked(Contiguous(1, 1), 0, token.query_mask, out);
     } else {
       gather_query(token, scratch.rows);
-      tokens_ == 0 ? read_first(scratch) : read(scratch);
+      first ? read_first(scratch) : read(scratch);
       if (n_.sums != WeightSums::kNone) divide(scratch.rows);
       scatter(scratch.rows.outputs, kToken, 1, out);
     }
+    take();
     prepare(1);
   }
 
  private:
-  using Parts = Turns<kSummaryParts>;
   static constexpr Index kToken[] = {0};
 
   /// Keys that this append has kept.
   Index kept() const { return header_.open_keys - keys_; }
-  /// Keys that parts of R take in turns.
-  Index in_turns() const { return header_.open_keys - header_.in_running; }
+  /// Parts of S_i and R take in turn the keys that this append has kept.
+  void take() const { open_.take(keys_, header_.open_keys, header_.in_running); }
 
   /// Adds the block before to rows [begin, end) of R.
   void complete(Index begin, Index end) const {
@@ -148,25 +149,22 @@ class StreamBlock {
   }
   /// Numerator, and sum of the weights unless there is none, of the block's first token.
   void read_first(const StepScratch<A>& scratch) const {
-    const A weight = p_.earlier.own(i_);
-    A* const room = scratch.keys.row(0);
-    A score = running_.read_first(scratch.rows.queries.row(0), kept() > 0, weight, room,
-                                  scratch.rows.outputs.row(0),
-                                  [this](Index begin, Index end) { complete(begin, end); });
+    A score = open_.read_first(scratch.rows.queries.row(0), kept() > 0, scratch.key,
+                               scratch.rows.outputs.row(0),
+                               [this](Index begin, Index end) { complete(begin, end); });
     sum_weights(scratch.rows);
     if (kept() == 0) return;
     if (n_.own()) {
       score = score_of(scratch.rows.normalizer_queries.row(0), p_.open_normalizer_keys.row(0),
-                       n_.normalizer_features, weight, room);
+                       n_.normalizer_features, open_.weight, scratch.key);
     }
     scratch.rows.denominators[0] += score;
     extend_key_sum();
   }
   /// The same of another token.
   void read(const StepScratch<A>& scratch) const {
-    if (kept() > 0) extend_key_sum();
-    running_.read(scratch.rows.queries.row(0), header_.open_keys, in_turns(), kept() > 0,
-                  p_.earlier.own(i_), scratch.keys, scratch.rows.outputs.row(0));
+    open_.read(scratch.rows.queries.row(0), keys_, header_.open_keys, header_.in_running,
+               scratch.rows.outputs.row(0));
     sum_weights(scratch.rows);
   }
   void sum_weights(const QueryScratch<A>& rows) const {
@@ -182,42 +180,10 @@ class StreamBlock {
   void prepare(Index count) const {
     const Index tokens = tokens_ + count;
     if (header_.capacity - w_ > i_ * w_) {
-      tokens == w_ ? complete_summary() : summarize();
+      if (tokens == w_) open_.complete_summary(header_.open_keys);
       p_.earlier.prepare(i_, tokens_, tokens, w_);
     }
     if (tokens == w_) header_.open_keys = header_.in_running = 0;
-  }
-
-  /// Adds to S_i what its parts take after the keys of this append.
-  void summarize() const {
-    const Index keys = header_.open_keys;
-    for (Index c = std::max(keys_, keys - kSummaryParts) + 1; c <= keys; ++c) {
-      const Index p = Parts::taking(c);
-      add_to_summary(Parts{n_.features}.part(p), Parts::held(p, keys_), c);
-    }
-  }
-  /// Adds to S_i all that its parts lack.
-  MHLA_NOINLINE void complete_summary() const {
-    const Index keys = header_.open_keys;
-    if (keys_ == 0) return add_to_summary({0, n_.features}, 0, keys);
-    for (Index p = 0; p < kSummaryParts; ++p) {
-      add_to_summary(Parts{n_.features}.part(p), Parts::held(p, keys_), keys);
-    }
-  }
-  /// Adds open keys [begin, end) to rows of S_i.
-  void add_to_summary(Parts::Part rows, Index begin, Index end) const {
-    const auto add = [&](Index slab, Index column, Index from, Index to) {
-      const Index row = from / n_.values;
-      multiply<A>({.out = {p_.earlier.summary(i_).row(slab) + column, n_.values},
-                   .a = p_.open_keys.below(begin)
-                            .right_of(row)
-                            .matrix(end - begin, to / n_.values - row)
-                            .transposed(),
-                   .b = p_.open_values.below(begin),
-                   .cols = n_.values,
-                   .start = begin == 0 ? Start::kZero : Start::kTarget});
-    };
-    for_each_slab(n_.values, {rows.begin * n_.values, rows.end * n_.values}, add);
   }
 
   /// Stores the kept keys and values of a piece after those of the open block.
@@ -249,7 +215,7 @@ class StreamBlock {
   }
   /// Adds the key of a token to z of R.
   void extend_key_sum() const {
-    add_scaled(p_.earlier.own(i_), sum_keys().row(header_.open_keys - 1), z_, n_.sum_features());
+    add_scaled(open_.weight, sum_keys().row(header_.open_keys - 1), z_, n_.sum_features());
   }
   /// Rows behind those of the kept keys.
   Rows<A> next(Rows<A> rows) const { return rows.below(header_.open_keys); }
@@ -259,7 +225,7 @@ class StreamBlock {
   const Op& op_;
   const HeadSizes& n_;
   const StreamMemory<A, Mixing>& p_;
-  Running<A> running_;
+  OpenBlock<A> open_;
   A* z_;  // of R
   StateHeader& header_;
   Index i_, tokens_, w_;

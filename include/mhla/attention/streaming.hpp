@@ -7,7 +7,7 @@
 ///     R = sum_{b<i} m_ib S_b + m_ii sum_{t seen in i} phi(k_t) v_t^T       [D,E]
 ///
 /// so a token costs one product with R and its share of R's update, at any position
-/// (streaming_product.hpp). Summaries and R of the blocks to come are made on the way to them, by
+/// (open_block.hpp). Summaries and R of the blocks to come are made on the way to them, by
 /// all tokens alike (stream_block.hpp), in the causal form's order: outputs of appends that
 /// begin at a block are bitwise those of causal(), others agree within rounding.
 ///

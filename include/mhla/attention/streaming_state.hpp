@@ -26,7 +26,7 @@ namespace detail {
 
 /// Stream parameters, which must match on restore, and the current position.
 struct StateHeader {
-  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '6'};
+  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '7'};
   std::int64_t scalar_bytes = 0;
   std::int64_t width = 0, values = 0, block_length = 0, normalizer_width = 0;
   std::int64_t capacity = 0;  // tokens

@@ -61,6 +61,18 @@ struct Summaries {
   }
 };
 
+/// Calls f(slab, first number in it, begin, end) for the slabs' shares of the numbers [begin, end)
+/// of D*E.
+template <class F>
+void for_each_slab(Index values, ColumnSpan numbers, F&& f) {
+  const Index whole = kTile.slab * values;
+  for (Index next, begin = numbers.begin; begin < numbers.end; begin = next) {
+    const Index slab = begin / whole;
+    next = std::min(numbers.end, (slab + 1) * whole);
+    f(slab, begin - slab * whole, begin, next);
+  }
+}
+
 /// Where the S_b of a block is written, by slabs (Summaries::block), and that of the block that
 /// follows, to prefetch, or null.
 template <class A>

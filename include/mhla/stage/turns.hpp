@@ -14,29 +14,24 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Parts of a block's summary (Turns).
-inline constexpr Index kSummaryParts = 8;
+/// Parts that take turns.
+inline constexpr Index kTurns = 8;
 
 /// Rows of a matrix [D,E] to which keys are added, in parts that take turns: after the c-th key
-/// part (c - 1) % kParts takes all keys that it lacks. So a matrix is read and written once in
-/// kParts keys, and its parts lack 0, 1, .. kParts - 1 keys.
-template <Index kParts>
+/// part (c - 1) % kTurns takes all keys that it lacks. So a matrix is read and written once in
+/// kTurns keys, and its parts lack 0, 1, .. kTurns - 1 keys.
 struct Turns {
   Index rows;  ///< D
 
   struct Part {
     Index begin, end;  ///< rows
   };
-  /// Parts of an even number of rows, which a register tile has; the last ones may be empty.
-  Part part(Index p) const {
-    const Index size = round_up(ceil_div(rows, kParts), 2);
-    return {std::min(rows, p * size), std::min(rows, (p + 1) * size)};
-  }
+  Part part(Index p) const { return {p * rows / kTurns, (p + 1) * rows / kTurns}; }
   /// The part whose turn the c-th key is, c >= 1.
-  static Index taking(Index c) { return (c - 1) % kParts; }
+  static Index taking(Index c) { return (c - 1) % kTurns; }
   /// Keys of c that a part holds: the first so many.
   static Index held(Index p, Index c) {
-    return std::max<Index>(0, c - (c - 1 - p + kParts) % kParts);
+    return std::max<Index>(0, c - (c - 1 - p + kTurns) % kTurns);
   }
 };
 

@@ -1,0 +1,276 @@
+#pragma once
+
+/// \file
+/// The open block of a stream: its keys and values, the summary S that they grow, and the running
+/// matrix R that queries read, where S~ is the mixture of the blocks before it:
+///
+///     S = sum k v^T      R = S~ + m_ii S      o = q R        S, R [D,E]
+///
+/// After a key a part of the rows of S and R takes all keys that it lacks, in turn (turns.hpp), in
+/// one pass: R takes what S gains. So a token reads all of R, and reads and writes an eighth of
+/// both. What parts lack, outputs get from the keys themselves.
+///
+/// S is a chain of multiply-adds over the keys, whoever takes them: the bits of summary.hpp.
+/// Cost of a token: 2*D*E flops to read R, 2*D*E for S, a quarter of that for R and missing keys.
+
+#include <algorithm>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/workspace.hpp"
+#include "mhla/kernel/packet.hpp"
+#include "mhla/kernel/product.hpp"
+#include "mhla/kernel/rows.hpp"
+#include "mhla/stage/summary.hpp"
+#include "mhla/stage/turns.hpp"
+
+MHLA_PACKETS_BEGIN
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace detail {
+
+/// take_keys of kRows rows and kVectors packets.
+template <class P, int kRows, int kVectors, class A>
+MHLA_INLINE inline void take_tile(Rows<A> keys, Rows<A> values, Index count, bool begins, A weight,
+                                  Index cols, A* summary, A* running) {
+  constexpr Index kWidth = kLanes<P>;
+  P sum[kRows][kVectors];
+  MHLA_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    MHLA_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] =
+          begins ? Eigen::internal::pset1<P>(A(0)) : load<A, P>(summary + r * cols + v * kWidth);
+    }
+  }
+  const A *key = keys.data, *value = values.data;
+  for (Index k = 0; k < count; ++k, key += keys.stride, value += values.stride) {
+    P b[kVectors];
+    MHLA_UNROLL
+    for (int v = 0; v < kVectors; ++v) b[v] = load<A, P>(value + v * kWidth);
+    MHLA_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const P factor = Eigen::internal::pset1<P>(key[r]);
+      MHLA_UNROLL
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = multiply_add(factor, b[v], sum[r][v]);
+    }
+  }
+  const P w = Eigen::internal::pset1<P>(weight);
+  MHLA_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    MHLA_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      A* const to = summary + r * cols + v * kWidth;
+      A* const read = running + r * cols + v * kWidth;
+      const P gained = begins ? sum[r][v] : Eigen::internal::psub(sum[r][v], load<A, P>(to));
+      store(read, multiply_add(w, gained, load<A, P>(read)));
+      store(to, sum[r][v]);
+    }
+  }
+}
+
+/// S += keys^T values, and R += weight times what S gains, of some rows.
+/// \param keys     [count,rows]
+/// \param values   [count,cols]
+/// \param begins   whether S begins with these keys, at 0
+/// \param summary  S [rows,cols], one row after another
+/// \param running  R, in the same way
+template <class A>
+MHLA_NOINLINE void take_keys(Rows<A> keys, Rows<A> values, Index count, bool begins, A weight,
+                             Index rows, Index cols, A* summary, A* running) {
+  Index row = 0;
+  const auto tiles = [&]<int kRows>() {
+    for (; row + kRows <= rows; row += kRows) {
+      for_each_panel<A, 2>(cols, [&]<class P, int kVectors>(Index col) {
+        take_tile<P, kRows, kVectors>(keys.right_of(row), values.right_of(col), count, begins,
+                                      weight, cols, summary + row * cols + col,
+                                      running + row * cols + col);
+      });
+    }
+  };
+  tiles.template operator()<4>();
+  tiles.template operator()<2>();
+  tiles.template operator()<1>();
+}
+
+/// Columns [0, kVectors packets) of read_matrix.
+template <class P, int kVectors, class A>
+MHLA_INLINE inline void read_panel(const A* query, const A* matrix, Index rows, Index cols,
+                                   Start start, A* output, const A*& next) {
+  constexpr Index kLine = kBufferAlignment / Index{sizeof(A)};
+  P sum[kVectors];
+  MHLA_UNROLL
+  for (int v = 0; v < kVectors; ++v) {
+    sum[v] = start == Start::kZero ? Eigen::internal::pset1<P>(A(0))
+                                   : load<A, P>(output + v * kLanes<P>);
+  }
+  for (Index r = 0; r < rows; ++r, matrix += cols) {
+    const P q = Eigen::internal::pset1<P>(query[r]);
+    MHLA_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      sum[v] = multiply_add(q, load<A, P>(matrix + v * kLanes<P>), sum[v]);
+    }
+    if (next == nullptr) continue;
+    MHLA_UNROLL
+    for (Index line = 0; line < kVectors * kLanes<P> / kLine; ++line) {
+      prefetch_l1(next + line * kLine);
+    }
+    next += kVectors * kLanes<P>;
+  }
+  MHLA_UNROLL
+  for (int v = 0; v < kVectors; ++v) store(output + v * kLanes<P>, sum[v]);
+}
+
+/// output (+)= query matrix, with the bits of `multiply`.
+/// \param matrix  [rows,cols], one row after another
+/// \param next    what is read next, to prefetch as much of it, or null
+template <class A>
+MHLA_NOINLINE void read_matrix(const A* query, const A* matrix, Index rows, Index cols, Start start,
+                               A* output, const A* next) {
+  for_each_panel<A, 8>(cols, [&]<class P, int kVectors>(Index col) {
+    read_panel<P, kVectors>(query, matrix + col, rows, cols, start, output + col, next);
+  });
+}
+
+/// query . weight key, with the bits of a product of queries and keys.
+/// \param room  [d]
+template <class A>
+A score_of(const A* query, const A* key, Index d, A weight, A* room) {
+  scale_to(weight, key, room, d);
+  A score = 0;
+  multiply<A>({.out = {&score, 0}, .a = {query, 1, d, 0}, .b = {room, 1}, .cols = 1});
+  return score;
+}
+
+/// Views of a stream's memory. A part holds the keys that its turns have brought it. All of R holds
+/// `level` keys besides, those up to the end of the last piece of several tokens, which adds its
+/// keys to R at once.
+template <class A>
+struct OpenBlock {
+  A* running = nullptr;  ///< R [D,E]
+  Rows<A> summary;       ///< S by slabs (Summaries::block), anything before the first key
+  Rows<A> keys;          ///< [W,D]
+  Rows<A> values;        ///< [W,E]
+  Index features = 0;    ///< D
+  Index width = 0;       ///< E
+  A weight = 0;          ///< m_ii
+
+  /// The parts whose turn comes with keys [from, to) take what they lack.
+  void take(Index from, Index to, Index level) const {
+    for (Index c = std::max(from, to - kTurns) + 1; c <= to; ++c) {
+      const Index p = Turns::taking(c), held = Turns::held(p, from);
+      take_rows(turns().part(p), held, std::clamp(level, held, c), c);
+    }
+  }
+  /// All of R takes the first `count` keys.
+  void take_into_running(Index count, Index level) const {
+    for (Index p = 0; p < kTurns; ++p) {
+      const Turns::Part rows = turns().part(p);
+      for (Index d = rows.begin; d < rows.end; ++d) {
+        for (Index key = std::max(level, Turns::held(p, count)); key < count; ++key) {
+          add_scaled(weight * keys.row(key)[d], values.row(key), running + d * width, width);
+        }
+      }
+    }
+  }
+  /// All of S takes the first `count` keys, and R none of them.
+  MHLA_NOINLINE void complete_summary(Index count) const {
+    for (Index p = 0; p < kTurns; ++p) {
+      take_rows(turns().part(p), Turns::held(p, count), count, count);
+    }
+  }
+
+  /// output = query R, as if all of R held the first `count` keys.
+  /// \param taken  keys whose turns have been taken
+  void read(const A* query, Index taken, Index count, Index level, A* output) const {
+    read_rows(query, output, [](Index, Index) {});
+    add_lacking(query, taken, count, level, output);
+  }
+  /// The same for the first token of a block, with the bits of causal_block.hpp. Returns the score
+  /// of the token's key, 0 without one.
+  /// \param complete  complete(begin, end) makes rows of R what they are before the token; they are
+  ///                  read while they are in L1
+  /// \param room      [D]
+  template <class Complete>
+  A read_first(const A* query, bool has_key, A* room, A* output, const Complete& complete) const {
+    read_rows(query, output, complete);
+    if (!has_key) return 0;
+    const A score = score_of(query, keys.row(0), features, weight, room);
+    add_scaled(score, values.row(0), output, width);
+    return score;
+  }
+
+ private:
+  /// Numbers of R that stay in L1 between being completed, or prefetched, and being read.
+  static constexpr Index kTogether = 8192 / sizeof(A);
+
+  Turns turns() const { return {features}; }
+
+  /// Rows of S take keys [begin, end), and the same rows of R those from `fresh` on.
+  void take_rows(Turns::Part rows, Index begin, Index fresh, Index end) const {
+    const auto share = [&](Index slab, Index column, Index from, Index to) {
+      A* const s = summary.row(slab) + column;
+      const Index row = from / width, count = (to - from) / width;
+      if (begin < fresh || end == 0) {
+        multiply<A>({.out = {s, width},
+                     .a = keys.below(begin).right_of(row).matrix(fresh - begin, count).transposed(),
+                     .b = values.below(begin),
+                     .cols = width,
+                     .start = begin == 0 ? Start::kZero : Start::kTarget});
+      }
+      if (fresh == end) return;
+      take_keys(keys.below(fresh).right_of(row), values.below(fresh), end - fresh, fresh == 0,
+                weight, count, width, s, running + from);
+    };
+    for_each_slab(width, {rows.begin * width, rows.end * width}, share);
+  }
+
+  /// output = query R, of which a few rows at a time are completed and read, while those behind
+  /// them are prefetched: R of several heads comes from L3, and a token takes 4 to 9 % less. R that
+  /// stays in L1 is read at once.
+  template <class Complete>
+  void read_rows(const A* query, A* output, const Complete& complete) const {
+    const bool in_l1 = features * width <= 4 * kTogether;
+    const Index together = in_l1 ? features : std::max<Index>(1, kTogether / width);
+    Index begin = 0;
+    do {
+      const Index end = std::min(features, begin + together);
+      complete(begin, end);
+      read_matrix(query + begin, running + begin * width, end - begin, width,
+                  begin == 0 ? Start::kZero : Start::kTarget, output,
+                  end < features ? running + end * width : nullptr);
+      begin = end;
+    } while (begin < features);
+  }
+
+  /// output += what the parts of R lack of the first `count` keys, at most one of which is behind
+  /// the `taken` ones.
+  void add_lacking(const A* query, Index taken, Index count, Index level, A* output) const {
+    A scores[kTurns];
+    const Index first = std::max(level, taken - kTurns + 1);
+    for (Index key = first; key < count; ++key) {
+      const auto score_of_rows = [&](Index begin, Index end) {
+        return dot(query + begin, keys.row(key) + begin, end - begin);
+      };
+      // Parts have had their turn since, up to the one before `next`; the others follow in a
+      // circle.
+      const Index next = taken % kTurns, end = next + kTurns - (taken - key);
+      A score =
+          score_of_rows(turns().part(next).begin, turns().part(std::min(end, kTurns) - 1).end);
+      if (end > kTurns) score += score_of_rows(0, turns().part(end - kTurns - 1).end);
+      scores[key - first] = weight * score;
+    }
+    if (first == count) return;
+    multiply<A>({.out = {output, 0},
+                 .a = {scores, 1, count - first, 0},
+                 .b = values.below(first),
+                 .cols = width,
+                 .start = Start::kTarget});
+  }
+};
+
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla
+
+MHLA_PACKETS_END
