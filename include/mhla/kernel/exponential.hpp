@@ -4,7 +4,9 @@
 /// e^x of packets: e^x = 2^n e^r with |r| <= ln(2) / 2.
 
 #include <Eigen/Core>
+#include <array>
 #include <concepts>
+#include <cstddef>
 #include <limits>
 
 #include "mhla/core/arch.hpp"
@@ -38,6 +40,18 @@ inline P times_power_of_two(P y, P shifted) {
   }
 }
 
+/// 1 / i! for i <= kDegree.
+template <class A, std::size_t kDegree>
+constexpr std::array<A, kDegree + 1> reciprocal_factorials() {
+  std::array<A, kDegree + 1> all = {A(1)};
+  double factorial = 1;
+  for (std::size_t i = 1; i <= kDegree; ++i) {
+    factorial *= static_cast<double>(i);
+    all[i] = static_cast<A>(1 / factorial);
+  }
+  return all;
+}
+
 /// e^x of x <= 0 lane by lane: 0 for subnormal results, NaN of NaN.
 template <class P>
 inline P exponential_below_zero(P x) {
@@ -55,15 +69,13 @@ inline P exponential_below_zero(P x) {
   P r = multiply_add(n, pset1<P>(-kLn2High), clamped);
   r = multiply_add(n, pset1<P>(-kLn2Low), r);
   // Taylor's polynomial of e^r, the last term below half a unit roundoff of the sum.
-  constexpr int kDegree = kSingle ? 7 : 13;
-  A reciprocal_factorial[kDegree + 1] = {A(1)};
-  double factorial = 1;
-  for (int i = 1; i <= kDegree; ++i) {
-    factorial *= i;
-    reciprocal_factorial[i] = static_cast<A>(1 / factorial);
+  constexpr std::size_t kDegree = kSingle ? 7 : 13;
+  constexpr auto kReciprocalFactorial = reciprocal_factorials<A, kDegree>();
+  P y = pset1<P>(kReciprocalFactorial[kDegree]);
+  MHLA_UNROLL
+  for (std::size_t i = kDegree; i > 0; --i) {
+    y = multiply_add(y, r, pset1<P>(kReciprocalFactorial[i - 1]));
   }
-  P y = pset1<P>(reciprocal_factorial[kDegree]);
-  for (int i = kDegree - 1; i >= 0; --i) y = multiply_add(y, r, pset1<P>(reciprocal_factorial[i]));
   return pselect(pcmp_lt(x, pset1<P>(kSmallest)), pset1<P>(A(0)), times_power_of_two(y, shifted));
 }
 

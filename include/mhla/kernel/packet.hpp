@@ -180,23 +180,19 @@ inline void add_scaled(A factor, const A* x, A* y, Index count) {
 /// y[j] += x[0, j] + ... + x[rows - 1, j], row after row, for rows `stride` numbers apart.
 template <class A>
 inline void add_rows_to(const A* x, Index stride, Index rows, A* y, Index count) {
-  using P = Packet<A>;
-  constexpr Index kPanel = 4;  // packets whose sums stay in registers
-  Index j = 0;
-  for (; j + kPanel * kLanes<P> <= count; j += kPanel * kLanes<P>) {
-    P sums[kPanel];
-    for (Index p = 0; p < kPanel; ++p) sums[p] = load<A, P>(y + j + p * kLanes<P>);
+  for_each_panel<A, 4>(count, [&]<class P, int kVectors>(Index j) {
+    P sums[kVectors];
+    MHLA_UNROLL
+    for (int v = 0; v < kVectors; ++v) sums[v] = load<A, P>(y + j + v * kLanes<P>);
     for (Index r = 0; r < rows; ++r) {
       MHLA_UNROLL
-      for (Index p = 0; p < kPanel; ++p) {
-        sums[p] = Eigen::internal::padd(sums[p], load<A, P>(x + r * stride + j + p * kLanes<P>));
+      for (int v = 0; v < kVectors; ++v) {
+        sums[v] = Eigen::internal::padd(sums[v], load<A, P>(x + r * stride + j + v * kLanes<P>));
       }
     }
-    for (Index p = 0; p < kPanel; ++p) store(y + j + p * kLanes<P>, sums[p]);
-  }
-  for (; j < count; ++j) {
-    for (Index r = 0; r < rows; ++r) y[j] += x[r * stride + j];
-  }
+    MHLA_UNROLL
+    for (int v = 0; v < kVectors; ++v) store(y + j + v * kLanes<P>, sums[v]);
+  });
 }
 
 /// y += x.

@@ -197,13 +197,13 @@ void EluPlusOne::adjoint(const A* x, const A* y, const A* dy, A* dx, Index d,
 
 template <Accumulator A>
 MHLA_INLINE inline void Identity::operator()(const A* x, A* y, Index d) const {
-  for (Index j = 0; j < d; ++j) y[j] = x[j];
+  detail::transform(x, y, d, [](auto p) { return p; });
 }
 
 template <Accumulator A>
 void Identity::adjoint(const A* /*x*/, const A* /*y*/, const A* dy, A* dx, Index d,
                        std::type_identity_t<A>* /*dweights*/) const {
-  for (Index j = 0; j < d; ++j) dx[j] += dy[j];
+  detail::add_to(dy, dx, d);
 }
 
 template <Accumulator A>

@@ -163,7 +163,7 @@ inline void add_narrowed(const A* x, T* y, Index count) {
   for (Index j = 0; j < count; j += kPiece) {
     const Index some = std::min(kPiece, count - j);
     widen(static_cast<const T*>(y + j), sums, some);
-    for (Index i = 0; i < some; ++i) sums[i] += x[j + i];
+    add_to(x + j, sums, some);
     narrow(static_cast<const A*>(sums), y + j, some);
   }
 }
