@@ -41,22 +41,18 @@ Matrix<A> flat(const Matrix<A>& x) {
 template <class A>
 void expect_taken(Random& rng, Index rows, Index cols) {
   const Index count = rng.integer(0, 10);
-  const bool begins = rng.chance(0.5);
   const auto weight = static_cast<A>(rng.uniform(-1, 1));
   const auto keys = rng.matrix<A>(count, rows), values = rng.matrix<A>(count, cols),
              before = rng.matrix<A>(rows, cols), read = rng.matrix<A>(rows, cols);
-  Matrix<A> after = begins ? Matrix<A>(Matrix<A>::Zero(rows, cols)) : before, added = read;
+  Matrix<A> after = before, added = read;
   for (Index i = 0; i < rows; ++i) {
     for (Index j = 0; j < cols; ++j) {
       for (Index k = 0; k < count; ++k) after(i, j) = step(keys(k, i), values(k, j), after(i, j));
-      const A gained = begins ? after(i, j) : after(i, j) - before(i, j);
-      added(i, j) = step(weight, gained, read(i, j));
+      added(i, j) = step(weight, after(i, j) - before(i, j), read(i, j));
     }
   }
-  const Guarded<A> summary(begins ? Matrix<A>(Matrix<A>::Constant(1, rows * cols, A(NAN)))
-                                  : flat(before)),
-      running(flat(read));
-  detail::take_keys<A>(Guarded<A>(keys), Guarded<A>(values), count, begins, weight, rows, cols,
+  const Guarded<A> summary(flat(before)), running(flat(read));
+  detail::take_keys<A>(Guarded<A>(keys), Guarded<A>(values), count, weight, rows, cols,
                        summary.data(), running.data());
   summary.expect_nothing_beside("S");
   running.expect_nothing_beside("R");

@@ -31,16 +31,15 @@ namespace detail {
 
 /// take_keys of kRows rows and kVectors packets.
 template <class P, int kRows, int kVectors, class A>
-MHLA_INLINE inline void take_tile(Rows<A> keys, Rows<A> values, Index count, bool begins, A weight,
-                                  Index cols, A* summary, A* running) {
+MHLA_INLINE inline void take_tile(Rows<A> keys, Rows<A> values, Index count, A weight, Index cols,
+                                  A* summary, A* running) {
   constexpr Index kWidth = kLanes<P>;
   P sum[kRows][kVectors];
   MHLA_UNROLL
   for (int r = 0; r < kRows; ++r) {
     MHLA_UNROLL
     for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] =
-          begins ? Eigen::internal::pset1<P>(A(0)) : load<A, P>(summary + r * cols + v * kWidth);
+      sum[r][v] = load<A, P>(summary + r * cols + v * kWidth);
     }
   }
   const A *key = keys.data, *value = values.data;
@@ -62,7 +61,7 @@ MHLA_INLINE inline void take_tile(Rows<A> keys, Rows<A> values, Index count, boo
     for (int v = 0; v < kVectors; ++v) {
       A* const to = summary + r * cols + v * kWidth;
       A* const read = running + r * cols + v * kWidth;
-      const P gained = begins ? sum[r][v] : Eigen::internal::psub(sum[r][v], load<A, P>(to));
+      const P gained = Eigen::internal::psub(sum[r][v], load<A, P>(to));
       store(read, multiply_add(w, gained, load<A, P>(read)));
       store(to, sum[r][v]);
     }
@@ -72,19 +71,17 @@ MHLA_INLINE inline void take_tile(Rows<A> keys, Rows<A> values, Index count, boo
 /// S += keys^T values, and R += weight times what S gains, of some rows.
 /// \param keys     [count,rows]
 /// \param values   [count,cols]
-/// \param begins   whether S begins with these keys, at 0
 /// \param summary  S [rows,cols], one row after another
 /// \param running  R, in the same way
 template <class A>
-MHLA_NOINLINE void take_keys(Rows<A> keys, Rows<A> values, Index count, bool begins, A weight,
-                             Index rows, Index cols, A* summary, A* running) {
+MHLA_NOINLINE void take_keys(Rows<A> keys, Rows<A> values, Index count, A weight, Index rows,
+                             Index cols, A* summary, A* running) {
   Index row = 0;
   const auto tiles = [&]<int kRows>() {
     for (; row + kRows <= rows; row += kRows) {
       for_each_panel<A, 2>(cols, [&]<class P, int kVectors>(Index col) {
-        take_tile<P, kRows, kVectors>(keys.right_of(row), values.right_of(col), count, begins,
-                                      weight, cols, summary + row * cols + col,
-                                      running + row * cols + col);
+        take_tile<P, kRows, kVectors>(keys.right_of(row), values.right_of(col), count, weight, cols,
+                                      summary + row * cols + col, running + row * cols + col);
       });
     }
   };
@@ -219,8 +216,9 @@ struct OpenBlock {
                      .start = begin == 0 ? Start::kZero : Start::kTarget});
       }
       if (fresh == end) return;
-      take_keys(keys.below(fresh).right_of(row), values.below(fresh), end - fresh, fresh == 0,
-                weight, count, width, s, running + from);
+      if (fresh == 0) std::fill_n(s, to - from, A(0));
+      take_keys(keys.below(fresh).right_of(row), values.below(fresh), end - fresh, weight, count,
+                width, s, running + from);
     };
     for_each_slab(width, {rows.begin * width, rows.end * width}, share);
   }
