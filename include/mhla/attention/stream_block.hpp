@@ -9,11 +9,12 @@
 /// ones. The last token of a block adds what the parts of the summary still lack, the first one
 /// adds the block before to R as it reads it.
 ///
-/// Multiply-adds of a token of block i, over D*E: 1 to read R, 1 for the summary, 1/4 to update R,
-/// i/W to mix (2R/W with R decaying terms), for blocks to come (earlier_blocks.hpp); 3.5 more for
-/// the summary at the last token, 1 more for R at the first one. So none takes more than 3 times
-/// the median, whatever W and the number of blocks, where R has 64 numbers for each token to mix.
-/// The first token behind a piece takes no more: the piece has mixed its share.
+/// Multiply-adds of a token of block i, over D*E: 1 to read R, 1 for the summary, 1/4 for R and the
+/// keys that its parts lack, i/W to mix (2R/W with R decaying terms), for blocks to come
+/// (earlier_blocks.hpp); 3.5 more for the summary at the last token, 1 more for R at the first one.
+/// So none takes more than 3 times the median, whatever W and the number of blocks, where R has 64
+/// numbers for each token to mix. The first token behind a piece takes no more: the piece has mixed
+/// its share.
 
 #include <algorithm>
 

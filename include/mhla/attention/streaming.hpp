@@ -14,8 +14,8 @@
 ///     Streaming<float> stream(sizes, matrix);                                  M blocks, no more
 ///     Streaming<float, Operator<>, DecayMixing<float>> stream(sizes, terms);   any number
 ///
-/// Cost: 4*D*E flops a token, plus 2*W*D*E + 2*i*D*E a block, spread over its tokens; 4*R*D*E with
-/// R decaying terms instead of 2*i*D*E. What a block reads grows with sqrt(M), not with i
+/// Cost: 2.5*D*E flops a token, plus 2*W*D*E + 2*i*D*E a block, spread over its tokens; 4*R*D*E
+/// with R decaying terms instead of 2*i*D*E. What a block reads grows with sqrt(M), not with i
 /// (earlier_blocks.hpp). Memory: M block summaries (two, and R states of their size), R of about
 /// 2 sqrt(M) blocks (two), and a block of tokens, known beforehand (state_bytes).
 /// Source: arXiv:2601.07832, section 4.2.
