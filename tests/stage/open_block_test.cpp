@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stage/stage_case.hpp"
+#include "stage/unit_case.hpp"
 #include "support/chain.hpp"
 
 namespace mhla::test {
@@ -12,30 +12,19 @@ template <class A>
 class OpenBlock : public testing::Test {};
 TYPED_TEST_SUITE(OpenBlock, Accumulators);
 
-/// S [D,E] of a stream, NaN before it is written.
-template <class A>
-class SlabSummary {
- public:
-  SlabSummary(Index d, Index e)
-      : d_(d), e_(e), slabs_(detail::ceil_div(d, detail::kTile.slab), detail::kTile.slab * e) {}
-  operator detail::Rows<A>() const { return slabs_; }  // NOLINT(google-explicit-constructor)
-  Matrix<A> numbers() const {
-    Matrix<A> x(d_, e_);
-    for (Index d = 0; d < d_; ++d) {
-      std::copy_n(slabs_.rows().row(d / detail::kTile.slab) + d % detail::kTile.slab * e_, e_,
-                  x.data() + d * e_);
-    }
-    return x;
-  }
-
- private:
-  Index d_, e_;
-  Guarded<A> slabs_;
-};
-
 template <class A>
 Matrix<A> flat(const Matrix<A>& x) {
   return Matrix<A>::Map(x.data(), 1, x.size());
+}
+
+/// sum += keys^T values, each element one chain over the keys.
+template <class A>
+void add_chains(const Matrix<A>& keys, const Matrix<A>& values, Matrix<A>& sum) {
+  for (Index i = 0; i < sum.rows(); ++i) {
+    for (Index j = 0; j < sum.cols(); ++j) {
+      for (Index k = 0; k < keys.rows(); ++k) sum(i, j) = step(keys(k, i), values(k, j), sum(i, j));
+    }
+  }
 }
 
 template <class A>
@@ -45,9 +34,9 @@ void expect_taken(Random& rng, Index rows, Index cols) {
   const auto keys = rng.matrix<A>(count, rows), values = rng.matrix<A>(count, cols),
              before = rng.matrix<A>(rows, cols), read = rng.matrix<A>(rows, cols);
   Matrix<A> after = before, added = read;
+  add_chains(keys, values, after);
   for (Index i = 0; i < rows; ++i) {
     for (Index j = 0; j < cols; ++j) {
-      for (Index k = 0; k < count; ++k) after(i, j) = step(keys(k, i), values(k, j), after(i, j));
       added(i, j) = step(weight, after(i, j) - before(i, j), read(i, j));
     }
   }
@@ -79,8 +68,9 @@ TYPED_TEST(OpenBlock, EveryQueryReadsAllKeysSoFarAndTheSummaryGetsThem) {
     const auto weight = static_cast<A>(rng.uniform(-1, 1));
     const Matrix<A> start = rng.matrix<A>(d, e), k = rng.matrix<A>(w, d), v = rng.matrix<A>(w, e);
     const Guarded<A> running(flat(start)), keys(k), values(v);
-    const SlabSummary<A> summary(d, e);
-    const detail::OpenBlock<A> block{running.data(), summary, keys, values, d, e, weight};
+    GuardedArena memory(1 << 17);
+    const detail::Summaries<A> summary("S", memory.next(), 1, d, e);
+    const detail::OpenBlock<A> block{running.data(), summary.block(0), keys, values, d, e, weight};
     Index count = 0, level = 0;
     while (count < w) {
       const Index taken = count;
@@ -100,23 +90,22 @@ TYPED_TEST(OpenBlock, EveryQueryReadsAllKeysSoFarAndTheSummaryGetsThem) {
           const Guarded<A> output(1, e);
           block.read(q.data(), taken, count, level, output.data());
           const Exact seen(k.topRows(count).eval()), read(v.topRows(count).eval());
-          // R is a sum of S's gains, of which each has the errors of two S.
+          // A key rounds S and R once each, or R twice; then gains, and q with R and with what R
+          // lacks, of up to 8 keys.
           output.expect(Exact(q) * (Exact(start) +
                                     static_cast<long double>(weight) * (seen.transpose() * read)),
-                        {4 * count + d + 4});
+                        {2 * count + d + 10});
         }
       }
       block.take(taken, count, level);
     }
     running.expect_nothing_beside("R");
     block.complete_summary(w);
+    memory.expect_intact();
     Matrix<A> sum = Matrix<A>::Zero(d, e);
-    for (Index i = 0; i < d; ++i) {
-      for (Index j = 0; j < e; ++j) {
-        for (Index key = 0; key < w; ++key) sum(i, j) = step(k(key, i), v(key, j), sum(i, j));
-      }
-    }
-    ASSERT_TRUE(same_bits<A>(summary.numbers(), sum)) << d << " x " << e << ", " << w << " keys";
+    add_chains(k, v, sum);
+    ASSERT_TRUE(same_bits<A>(VectorCase<A>::stored(summary), flat(sum)))
+        << d << " x " << e << ", " << w << " keys";
   });
 }
 
