@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "contract/communicator.hpp"
 #include "support/message_of.hpp"
@@ -29,6 +33,21 @@ TEST(ThreadRanks, AnExceptionEndsTheOthersAndReachesTheCaller) {
     });
   });
   EXPECT_EQ(said, "of rank 2");
+}
+
+TEST(ThreadRanks, ARankThatComesToCopyTooLateCopiesNothing) {
+  constexpr double kTimeout = 0.1;
+  const std::string late = "mhla::distributed: no answer within 0.100000 s from rank 1";
+  const auto run = [&](ThreadRank& rank) {
+    int rows[] = {-1, -1};
+    rows[rank.rank()] = 7;
+    const distributed::SharedRows shared{reinterpret_cast<std::byte*>(rows), sizeof(int)};
+    auto transfer = rank.all_gather({&shared, 1}, std::vector<Index>{0, 1, 2});
+    if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::duration<double>(4 * kTimeout));
+    EXPECT_EQ(message_of<communication_error>([&] { transfer.wait(); }), late);
+    EXPECT_EQ(rows[1 - rank.rank()], rank.rank() == 0 ? 7 : -1);
+  };
+  EXPECT_NO_THROW(run_ranks(2, run, kTimeout));
 }
 
 TEST(ThreadRanks, NoRanksAreRefused) {

@@ -6,15 +6,11 @@
 ///     run_ranks(4, [&](ThreadRank& rank) { ... });
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstring>
 #include <exception>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -24,56 +20,12 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/distributed/communicator.hpp"
+#include "mhla/distributed/thread_hub.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
 namespace distributed {
 namespace detail {
-
-/// One rank's part of a call.
-struct ThreadPart {
-  std::span<const std::byte> record{};
-  std::vector<SharedRows> arrays{};
-  std::vector<PeerRows> sends{};
-};
-
-/// A call of all ranks. Counts are guarded by the hub; a part is read once all have begun.
-struct ThreadCall {
-  std::vector<std::optional<ThreadPart>> parts;  // by rank; set by those that have begun
-  Index begun = 0;
-  Index copied = 0;  // ranks that no longer read the others' memory
-};
-
-/// Where ranks meet.
-class ThreadHub {
- public:
-  ThreadHub(Index ranks, double timeout) : ranks_(ranks), timeout_(timeout) {}
-
-  Index size() const { return ranks_; }
-  double timeout() const { return timeout_; }
-
-  /// Begins call `number` of a rank.
-  std::shared_ptr<ThreadCall> begin(Index rank, std::size_t number, ThreadPart part);
-  /// Whether `count` of the call has reached all ranks; if `wait`, returns when it has.
-  bool all(const ThreadCall& call, Index ThreadCall::*count, bool wait);
-  void count_copy(ThreadCall& call);
-  /// No call can succeed from now on. The first reason stays.
-  void fail(const std::string& why);
-
- private:
-  void fail_locked(const std::string& why) {
-    if (failure_.empty()) failure_ = why;
-    changed_.notify_all();
-  }
-  [[noreturn]] void refuse() const { throw communication_error("mhla::distributed: " + failure_); }
-
-  Index ranks_;
-  double timeout_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::size_t, std::shared_ptr<ThreadCall>> open_;  // that not all ranks have begun
-  std::string failure_;
-};
 
 /// Copies the rows it receives from the memory of those that send them.
 class ThreadTransfer {
@@ -102,7 +54,7 @@ class ThreadTransfer {
 
  private:
   bool advance(bool wait);
-  void copy() const;
+  std::string copy() const;
 
   ThreadHub* hub_;
   Index rank_;
@@ -172,75 +124,28 @@ void run_ranks(Index ranks, F&& f, double timeout = 30) {
 
 namespace detail {
 
-inline std::shared_ptr<ThreadCall> ThreadHub::begin(Index rank, std::size_t number,
-                                                    ThreadPart part) {
-  const std::lock_guard lock(mutex_);
-  if (!failure_.empty()) refuse();
-  std::shared_ptr<ThreadCall>& open = open_[number];
-  if (!open) {
-    open = std::make_shared<ThreadCall>();
-    open->parts.resize(static_cast<std::size_t>(ranks_));
-  }
-  std::shared_ptr<ThreadCall> call = open;
-  call->parts[static_cast<std::size_t>(rank)] = std::move(part);
-  if (++call->begun == ranks_) open_.erase(number);
-  changed_.notify_all();
-  return call;
-}
-
-inline bool ThreadHub::all(const ThreadCall& call, Index ThreadCall::*count, bool wait) {
-  std::unique_lock lock(mutex_);
-  const auto ready = [&] { return call.*count == ranks_ || !failure_.empty(); };
-  if (wait && !changed_.wait_for(lock, std::chrono::duration<double>(timeout_), ready)) {
-    std::string missing;
-    for (std::size_t r = 0; r < call.parts.size(); ++r) {
-      if (!call.parts[r]) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
-    }
-    fail_locked("no answer within " + std::to_string(timeout_) + " s from rank " + missing);
-  }
-  if (call.*count == ranks_) return true;
-  if (!failure_.empty()) refuse();
-  return false;
-}
-
-inline void ThreadHub::count_copy(ThreadCall& call) {
-  const std::lock_guard lock(mutex_);
-  ++call.copied;
-  changed_.notify_all();
-}
-
-inline void ThreadHub::fail(const std::string& why) {
-  const std::lock_guard lock(mutex_);
-  fail_locked(why);
-}
-
 inline bool ThreadTransfer::advance(bool wait) {
   if (!call_) return true;
-  if (!copied_) {
-    if (!hub_->all(*call_, &ThreadCall::begun, wait)) return false;
-    copy();
-    hub_->count_copy(*call_);
-    copied_ = true;
-  }
-  if (!hub_->all(*call_, &ThreadCall::copied, wait)) return false;
+  copied_ = copied_ || hub_->copy(*call_, rank_, wait, [this] { return copy(); });
+  if (!copied_ || !hub_->all_copied(*call_, wait)) return false;
   call_.reset();
   return true;
 }
 
-/// Expects that what a peer sends is what this rank receives: a transport would wait for ever.
-inline void ThreadTransfer::copy() const {
-  const auto& own = call_->parts[static_cast<std::size_t>(rank_)]->arrays;
+/// Returns "", or why it cannot: a peer must send what this rank receives, or a transport would
+/// wait for ever.
+inline std::string ThreadTransfer::copy() const {
+  const auto& own = call_->parts[static_cast<std::size_t>(rank_)].arrays;
   std::vector<std::size_t> sent(call_->parts.size());  // sends of each peer that came here
   for (const PeerRows& rows : receives_) {
     const auto p = static_cast<std::size_t>(rows.peer);
-    const ThreadPart& peer = *call_->parts[p];
+    const ThreadPart& peer = call_->parts[p];
     std::size_t& next = sent[p];
     while (next < peer.sends.size() && peer.sends[next].peer != rank_) ++next;
     if (next == peer.sends.size() || peer.sends[next].begin != rows.begin ||
         peer.sends[next].end != rows.end || peer.arrays.size() != own.size()) {
-      hub_->fail("rank " + std::to_string(rank_) + " receives rows that rank " +
-                 std::to_string(rows.peer) + " does not send");
-      hub_->all(*call_, &ThreadCall::copied, true);  // throws it
+      return "rank " + std::to_string(rank_) + " receives rows that rank " +
+             std::to_string(rows.peer) + " does not send";
     }
     ++next;
     for (std::size_t i = 0; i < own.size(); ++i) {
@@ -254,18 +159,20 @@ inline void ThreadTransfer::copy() const {
       for (Index row = rows.begin; row < rows.end; ++row) copy_from(row, own[i].row_bytes);
     }
   }
+  return "";
 }
 
 }  // namespace detail
 
 inline void ThreadRank::agree(std::span<const std::byte> record, std::span<std::byte> records) {
   const auto call = hub_->begin(rank_, calls_++, {.record = record});
-  hub_->all(*call, &detail::ThreadCall::begun, true);
-  for (std::size_t r = 0; r < call->parts.size(); ++r) {
-    std::ranges::copy(call->parts[r]->record, records.data() + r * record.size());
-  }
-  hub_->count_copy(*call);
-  hub_->all(*call, &detail::ThreadCall::copied, true);
+  hub_->copy(*call, rank_, true, [&] {
+    for (std::size_t r = 0; r < call->parts.size(); ++r) {
+      std::ranges::copy(call->parts[r].record, records.data() + r * record.size());
+    }
+    return "";
+  });
+  hub_->all_copied(*call, true);
 }
 
 inline detail::ThreadTransfer ThreadRank::exchange(std::span<const SharedRows> arrays,

@@ -1,0 +1,152 @@
+#pragma once
+
+/// \file
+/// Where the ranks of one process meet (thread_ranks.hpp).
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
+#include "mhla/distributed/communicator.hpp"
+
+namespace mhla {
+inline namespace MHLA_TARGET {
+namespace distributed {
+namespace detail {
+
+/// One rank's part of a call.
+struct ThreadPart {
+  std::span<const std::byte> record{};
+  std::vector<SharedRows> arrays{};
+  std::vector<PeerRows> sends{};
+};
+
+/// How far a rank is with a call.
+enum class Progress { kNone, kBegun, kCopying, kCopied };
+
+/// A call of all ranks. Progress is guarded by the hub; parts are read once all have begun.
+struct ThreadCall {
+  std::vector<ThreadPart> parts;   // by rank
+  std::vector<Progress> progress;  // by rank
+
+  bool all(Progress least) const {
+    return std::ranges::all_of(progress, [least](Progress p) { return p >= least; });
+  }
+};
+
+/// Where ranks meet.
+class ThreadHub {
+ public:
+  ThreadHub(Index ranks, double timeout) : ranks_(ranks), timeout_(timeout) {}
+
+  Index size() const { return ranks_; }
+  double timeout() const { return timeout_; }
+
+  /// Begins call `number` of a rank.
+  std::shared_ptr<ThreadCall> begin(Index rank, std::size_t number, ThreadPart part);
+  /// Runs f(), which copies, once all ranks have begun the call; it returns "", or why no call can
+  /// succeed. Whether it ran; if `wait`, waits for them.
+  template <class F>
+  bool copy(ThreadCall& call, Index rank, bool wait, F&& f);
+  /// Whether all ranks have copied; if `wait`, returns when they have.
+  bool all_copied(const ThreadCall& call, bool wait) {
+    std::unique_lock lock(mutex_);
+    return reached(lock, call, Progress::kCopied, wait);
+  }
+  /// No call can succeed from now on. The first reason stays.
+  void fail(const std::string& why);
+
+ private:
+  /// Whether all ranks have come as far; if `wait`, returns when they have. Throws a failure once
+  /// no rank copies: then memory of the caller may end.
+  bool reached(std::unique_lock<std::mutex>& lock, const ThreadCall& call, Progress least,
+               bool wait);
+  void fail_locked(const std::string& why) {
+    if (failure_.empty()) failure_ = why;
+    changed_.notify_all();
+  }
+  [[noreturn]] void refuse() const { throw communication_error("mhla::distributed: " + failure_); }
+
+  Index ranks_;
+  double timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::size_t, std::shared_ptr<ThreadCall>> open_;  // that not all ranks have begun
+  std::string failure_;
+};
+
+// ------------------------------------------------------------------------------------------------
+
+inline std::shared_ptr<ThreadCall> ThreadHub::begin(Index rank, std::size_t number,
+                                                    ThreadPart part) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.empty()) refuse();
+  std::shared_ptr<ThreadCall>& open = open_[number];
+  const auto r = static_cast<std::size_t>(rank), ranks = static_cast<std::size_t>(ranks_);
+  if (!open) {
+    open = std::make_shared<ThreadCall>(
+        ThreadCall{std::vector<ThreadPart>(ranks), std::vector<Progress>(ranks, Progress::kNone)});
+  }
+  std::shared_ptr<ThreadCall> call = open;
+  call->parts[r] = std::move(part);
+  call->progress[r] = Progress::kBegun;
+  if (call->all(Progress::kBegun)) open_.erase(number);
+  changed_.notify_all();
+  return call;
+}
+
+inline bool ThreadHub::reached(std::unique_lock<std::mutex>& lock, const ThreadCall& call,
+                               Progress least, bool wait) {
+  const auto ready = [&] { return call.all(least) || !failure_.empty(); };
+  if (wait && !changed_.wait_for(lock, std::chrono::duration<double>(timeout_), ready)) {
+    std::string missing;
+    for (std::size_t r = 0; r < call.progress.size(); ++r) {
+      if (call.progress[r] < least) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+    }
+    fail_locked("no answer within " + std::to_string(timeout_) + " s from rank " + missing);
+  }
+  if (failure_.empty() || call.all(Progress::kCopied)) return call.all(least);
+  changed_.wait(lock, [&] { return std::ranges::count(call.progress, Progress::kCopying) == 0; });
+  refuse();
+}
+
+template <class F>
+bool ThreadHub::copy(ThreadCall& call, Index rank, bool wait, F&& f) {
+  std::unique_lock lock(mutex_);
+  if (!reached(lock, call, Progress::kBegun, wait)) return false;
+  Progress& own = call.progress[static_cast<std::size_t>(rank)];
+  own = Progress::kCopying;
+  lock.unlock();
+  std::string mistake;
+  try {
+    mistake = f();
+  } catch (const std::exception& e) {
+    mistake = e.what();
+  }
+  lock.lock();
+  own = mistake.empty() ? Progress::kCopied : Progress::kBegun;
+  if (!mistake.empty()) fail_locked(mistake);
+  changed_.notify_all();
+  return true;
+}
+
+inline void ThreadHub::fail(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  fail_locked(why);
+}
+
+}  // namespace detail
+}  // namespace distributed
+}  // namespace MHLA_TARGET
+}  // namespace mhla
