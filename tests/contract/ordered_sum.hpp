@@ -120,6 +120,8 @@ TYPED_TEST_P(OrderedSumContract, WhatOneRankHasWrongIsAnErrorOnAll) {
     expect_refused([](Rows&, First& first, Sum&) { first[1] = first.back() + 1; }, split);
     EXPECT_EQ(message([](Rows& rows, First&, Sum& sum) { sum = sum.first(rows.cols = 2); }),
               here + "rows has width 2" + on + ", expected 3 as on rank 0");
+    EXPECT_EQ(message([](Rows& rows, First&, Sum&) { rows.row_stride = 3; }),
+              here + "rows has numbers from row to row 3" + on + ", expected 4 as on rank 0");
     EXPECT_EQ(message([](Rows&, First& first, Sum&) { first[1] = 0; }),
               here + "first has other borders" + on + ", expected the same as on rank 0");
   });

@@ -54,10 +54,16 @@ TYPED_TEST_P(RanksContract, BatchesHaveTheBitsOfOneMachine) {
 
 TYPED_TEST_P(RanksContract, LargeSharesHaveTheBitsOfOneMachine) {
   TypeParam::run([](auto& comm) {
-    expect_bits_of_one_machine_for_large_shares<BidirectionalOverRanks>(comm, Operator<>{});
-    expect_bits_of_one_machine_for_large_shares<BidirectionalOverRanks>(
-        comm, Operator{Relu{}, Relu{}, CrossQuery{}});
-    expect_bits_of_one_machine_for_large_shares<CausalOverRanks>(comm, Operator<>{});
+    Random rng(7);
+    const auto any = random_split(rng, 400, comm.size());
+    const Operator cross{Relu{}, Relu{}, CrossQuery{}};
+    expect_bits_of_one_machine_for_large_shares<BidirectionalOverRanks>(comm, Operator<>{}, any);
+    expect_bits_of_one_machine_for_large_shares<BidirectionalOverRanks>(comm, cross, any);
+    expect_bits_of_one_machine_for_large_shares<CausalOverRanks>(comm, Operator<>{}, any);
+    // A rank without blocks does not know the length of the others'.
+    std::vector<Index> all_on_one(static_cast<std::size_t>(comm.size()) + 1, 400);
+    all_on_one.front() = 0;
+    expect_bits_of_one_machine_for_large_shares<BidirectionalOverRanks>(comm, cross, all_on_one);
   });
 }
 

@@ -74,22 +74,23 @@ void expect_bits_of_one_machine_for_a_batch(C& comm, Index batch, Index heads, I
 }
 
 /// Shares so large that their summaries travel in parts, the last one slab by slab.
+/// \param first  borders of the ranks' blocks
 template <class Form, class Op, class C>
-void expect_bits_of_one_machine_for_large_shares(C& comm, const Op& op) {
-  constexpr Index kBlocks = 400, kWidth = 36, kValues = 24;
+void expect_bits_of_one_machine_for_large_shares(C& comm, const Op& op,
+                                                 const std::vector<Index>& first) {
+  constexpr Index kWidth = 36, kValues = 24;
+  const Index count = first.back();
   Random rng(7);
-  const Matrix<float> q = rng.matrix<float>(kBlocks, kWidth),
-                      v = rng.matrix<float>(kBlocks, kValues);
+  const Matrix<float> q = rng.matrix<float>(count, kWidth), v = rng.matrix<float>(count, kValues);
   struct {
     MixingMatrix<float> matrix;
     Op op;
     MixingView<const float> mixing() const { return matrix; }
     const char* text() const { return "large shares"; }
-  } const p{locality<float>(kBlocks), op};
+  } const p{locality<float>(count), op};
   const CrossBlocks<ContiguousBlocks, ContiguousBlocks> blocks{{1}, {1}};
   const Matrix<float> o = Form::run_alone(inputs(q, q, v), p, blocks);
 
-  const auto first = random_split(rng, kBlocks, comm.size());
   const auto r = static_cast<std::size_t>(comm.rank());
   const auto part = [&](const Matrix<float>& m) {
     return MatrixView<const float>(m).middle_rows(first[r], first[r + 1] - first[r]);
@@ -101,7 +102,7 @@ void expect_bits_of_one_machine_for_large_shares(C& comm, const Op& op) {
   EXPECT_EQ(bits_of(out), bits_of(Matrix<float>(o.middleRows(first[r], out.rows()))));
 
   if (comm.size() > 3) return;  // shares of one or two parts
-  Matrix<float> dk = Matrix<float>::Zero(kBlocks, kWidth),
+  Matrix<float> dk = Matrix<float>::Zero(count, kWidth),
                 own = Matrix<float>::Zero(in.k.rows, kWidth);
   add_gradients<typename Form::Alone>(
       GradientArguments<Inputs<float>>{inputs(q, q, v), v, {.k = dk}, {}}, p, blocks);

@@ -252,7 +252,8 @@ std::vector<Split> agree_on(C& comm, const RankForm<Heads, A, Blocks, Op>& form,
       expect_mixing_of<std::remove_cvref_t<decltype(query_blocks(form.blocks))>>(
           form.name, form.mixing, mq, mk);
     }
-    split.shares = {share_of(split.queries, comm.rank()), share_of(split.keys, comm.rank())};
+    split.shares = {share_of(split.queries, comm.rank()), share_of(split.keys, comm.rank()),
+                    tokens};
     const Pattern& pattern = form.mixing.pattern();
     split.summaries = summary_route(pattern, Heads::kReach, split.queries, split.keys, comm.rank());
     split.mixtures = mixture_route(pattern, Heads::kReach, split.queries, split.keys, comm.rank());

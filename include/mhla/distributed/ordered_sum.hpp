@@ -26,7 +26,8 @@ namespace distributed {
 /// from each other rank the sums of its own. With a row a rank these are 2 * C * (R - 1) / R
 /// numbers, those of an all-reduce in a ring, whose bits depend on R.
 ///
-/// \param rows   [n,C], rows [first[r], first[r + 1]) of rank r; parts of others' are overwritten
+/// \param rows   [n,C], rows [first[r], first[r + 1]) of rank r; parts of others' are overwritten;
+///     as far apart on all ranks
 /// \param first  borders of all ranks, [R+1], as even_split has them, the same on all
 /// \param sum    [C], apart from rows
 /// \throws shape_error, option_error on all ranks, before anything is written, if the arguments of
@@ -63,6 +64,7 @@ void agree_on_rows(C& comm, const MatrixView<A>& rows, std::span<const Index> fi
                                 "one, as even_split has it");
     }
     facts.add("rows", "width", rows.cols);
+    facts.add("rows", "numbers from row to row", rows.row_stride);
     facts.add("rows", "bytes a number", sizeof(A));
     facts.add_bits("first", "borders", mhla::detail::Fingerprint().add(first));
   });
