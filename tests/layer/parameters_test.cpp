@@ -21,7 +21,8 @@ struct MapFile {
   const std::map<std::string, Stored>& tensors() const { return stored; }
   template <class A>
   void copy_to(const std::string& name, std::span<A> to) const {
-    if (stored.at(name).number < 0) throw std::runtime_error("is of another type");
+    if (stored.at(name).number < 0) throw option_error("is of another type");
+    if (stored.at(name).number == 0) throw std::runtime_error("no such disk");
     std::fill(to.begin(), to.end(), static_cast<A>(stored.at(name).number));
   }
 };
@@ -89,12 +90,43 @@ TEST(LoadParameters, NamesEverythingThatDoesNotFitAtOnce) {
   ParameterTable table = small_table();
   table.add("gain", {2});
   const MapFile file{{{"a.weight", {{2, 3}, 4}}, {"a.gain", {{2}, -1}}, {"a.shift", {{2}, 5}}}};
-  std::vector<float> row(10);
+  std::vector<float> row(10, 7);
   EXPECT_EQ(message_of<shape_error>(
                 [&] { load_parameters("Test", file, "a.", table, std::span<float>(row)); }),
             "mhla::Test: file has a.weight of shape [2, 3] instead of [2, 3, 1]; lacks a.bias [2]; "
-            "cannot copy a.gain (is of another type); has a.shift, which is no parameter of the "
-            "layer, expected the 3 tensors of the layer below \"a.\"");
+            "has a.shift, which is no parameter of the layer, expected the 3 tensors of the layer "
+            "below \"a.\"");
+  EXPECT_EQ(row, std::vector<float>(10, 7));
+}
+
+TEST(LoadParameters, NamesAllTensorsOfOtherTypesAndLeavesOtherFailuresAsTheyAre) {
+  MapFile file{{{"a.weight", {{2, 3, 1}, -4}}, {"a.bias", {{2}, -5}}}};
+  std::vector<float> row(8);
+  const auto load = [&] {
+    load_parameters("Test", file, "a.", small_table(), std::span<float>(row));
+  };
+  EXPECT_EQ(message_of<shape_error>(load),
+            "mhla::Test: file cannot copy a.weight (is of another type); cannot copy a.bias (is of "
+            "another type), expected the 2 tensors of the layer below \"a.\"");
+  file.stored["a.weight"].number = 0;
+  EXPECT_EQ(message_of<std::runtime_error>(load), "no such disk");
+}
+
+TEST(LoadParameters, RefusesARowOfAnotherTable) {
+  const MapFile file{{{"a.weight", {{2, 3, 1}, 4}}, {"a.bias", {{2}, 5}}}};
+  std::vector<float> row(7);
+  EXPECT_EQ(message_of<shape_error>(
+                [&] { load_parameters("Test", file, "a.", small_table(), std::span<float>(row)); }),
+            "mhla::Test: row has 7 numbers, expected 8 of the table");
+}
+
+TEST(ParameterTable, HoldsSingleNumbers) {
+  ParameterTable table;
+  table.add("scale", std::vector<Index>{});
+  std::vector<float> row{3};
+  const MatrixView<float> scale = table.matrix(std::span(row), "scale");
+  EXPECT_EQ(scale.rows * scale.cols, 1);
+  EXPECT_EQ(scale(0, 0), 3);
 }
 
 TEST(SaveParameters, AddsTheTensorsBelowAPrefix) {
@@ -115,6 +147,12 @@ TEST(SaveParameters, RefusesARowOfAnotherTable) {
                 [&] { save_parameters(writer, "a.", small_table(), std::span(row)); }),
             "mhla::save_parameters: row has 9 numbers, expected 8 of the table");
   EXPECT_TRUE(writer.stored.empty());
+}
+
+TEST(LayerOfAFile, HasNoMemoryForChannelsThatAFileOnlyClaims) {
+  const MapFile file{{{"x.to_out.0.weight", {{Index{1} << 40, 0}, 1}}}};
+  EXPECT_THROW(VisionLayer<float>(file, "x.", {.heads = 2, .tokens = {2, 2}, .block = {1, 2}}),
+               shape_error);
 }
 
 TEST(LayerOfAFile, TakesItsChannelsAndItsParameters) {

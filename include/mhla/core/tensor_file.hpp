@@ -15,7 +15,8 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 
 /// A file to read, such as Safetensors: tensors() is a sorted map from names to something with a
-/// `shape`, and copy_to(name, span) copies the numbers of one, or throws.
+/// `shape`, and copy_to(name, span) copies the numbers of one, or throws: an mhla::error if it has
+/// none of that type.
 template <class F, class A>
 concept TensorFile = Accumulator<A> &&
     requires(const F& file, const std::string& name, std::span<A> to) {

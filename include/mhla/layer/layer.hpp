@@ -65,12 +65,8 @@ class Layer {
   /// another shape or type.
   template <TensorFile<A> F>
   Layer(const F& file, std::string_view prefix, const Options& options)
-      : Layer(with_channels(file, prefix, options)) {
-    if constexpr (requires { Body::kOthers; }) {
-      load_parameters(Body::kName, file, prefix, table(), parameters(), Body::kOthers);
-    } else {
-      load_parameters(Body::kName, file, prefix, table(), parameters());
-    }
+      : body_(with_channels(file, prefix, options)), parameters_(numbers_in(file, prefix)) {
+    load_parameters(Body::kName, file, prefix, table(), parameters(), others());
   }
 
   const Options& options() const { return body_.options(); }
@@ -189,6 +185,21 @@ class Layer {
         : forward(arena, body, rows, executor), room(arena, body, rows, executor) {}
   };
 
+  /// Prefixes of tensors of a file that are not the layer's.
+  static std::span<const std::string_view> others() {
+    if constexpr (requires { Body::kOthers; }) {
+      return Body::kOthers;
+    } else {
+      return {};
+    }
+  }
+  /// The numbers of all parameters. A file may claim channels that it has not: its shapes are
+  /// compared before there is memory for them.
+  template <class F>
+  std::size_t numbers_in(const F& file, std::string_view prefix) const {
+    detail::expect_parameters(Body::kName, file, prefix, body_.table(), others());
+    return static_cast<std::size_t>(body_.table().size());
+  }
   template <class F>
   static Options with_channels(const F& file, std::string_view prefix, Options options) {
     std::string name(prefix);

@@ -22,7 +22,8 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Where a tensor lies in a row of parameters, as a matrix: its first axis by all others.
+/// Where a tensor lies in a row of parameters, as a matrix: its first axis by all others; a single
+/// number as [1,1].
 struct ParameterPlace {
   Index begin = 0;           ///< its first number in the row
   Index rows = 0, cols = 0;  ///< 0 if there is no such tensor
@@ -49,7 +50,7 @@ struct Parameter {
   Index size;                ///< numbers
 
   ParameterPlace place() const {
-    const Index rows = shape.front();
+    const Index rows = shape.empty() ? 1 : shape.front();
     return {begin, rows, rows == 0 ? 0 : size / rows};
   }
 };
@@ -97,8 +98,9 @@ class ParameterTable {
 /// and the file may have no other tensor whose name begins with `prefix`.
 /// \param function  named in errors
 /// \param others    prefixes, below `prefix`, of tensors that are not the layer's, or ""
-/// \throws shape_error that names everything that is missing, superfluous or of another shape
-/// or type; then numbers of `row` are unspecified.
+/// \throws shape_error unless `row` has the numbers of `table`, or one that names everything that
+/// is missing, superfluous or of another shape, before anything is written; one that names all
+/// tensors whose numbers the file refuses, and then those of `row` are unspecified.
 template <Accumulator A, TensorFile<A> F>
 void load_parameters(const char* function, const F& file, std::string_view prefix,
                      const ParameterTable& table, std::span<A> row,
@@ -159,29 +161,39 @@ inline Index ParameterTable::add(std::string_view prefix, const ParameterTable& 
   return first;
 }
 
-template <Accumulator A, TensorFile<A> F>
-void load_parameters(const char* function, const F& file, std::string_view prefix,
-                     const ParameterTable& table, std::span<A> row,
-                     std::span<const std::string_view> others) {
-  std::string got;
-  const auto complain = [&got](const std::string& what) {
-    got += (got.empty() ? "" : "; ") + what;
-  };
+namespace detail {
+
+/// What is wrong with the tensors of a file, in a row.
+class TensorFaults {
+ public:
+  void add(const std::string& what) { text_ += (text_.empty() ? "" : "; ") + what; }
+  /// Throws them, if there are any.
+  void expect_none(const char* function, std::string_view prefix,
+                   const ParameterTable& table) const {
+    if (text_.empty()) return;
+    fail_shape(function, "file", text_,
+               "the " + std::to_string(table.all().size()) + " tensors of the layer below \"" +
+                   std::string(prefix) + "\"");
+  }
+
+ private:
+  std::string text_;
+};
+
+/// Throws unless the file has the tensors that load_parameters reads, in shape, and no others.
+template <class F>
+void expect_parameters(const char* function, const F& file, std::string_view prefix,
+                       const ParameterTable& table, std::span<const std::string_view> others) {
+  TensorFaults faults;
   const auto& tensors = file.tensors();
   for (const Parameter& p : table.all()) {
     const std::string name = std::string(prefix) + p.name;
     const auto found = tensors.find(name);
     if (found == tensors.end()) {
-      complain("lacks " + name + " " + detail::shape_text(p.shape));
+      faults.add("lacks " + name + " " + shape_text(p.shape));
     } else if (found->second.shape != p.shape) {
-      complain("has " + name + " of shape " + detail::shape_text(found->second.shape) +
-               " instead of " + detail::shape_text(p.shape));
-    } else {
-      try {
-        file.copy_to(name, table.numbers(row, p.name));
-      } catch (const std::exception& e) {
-        complain("cannot copy " + name + " (" + e.what() + ")");
-      }
+      faults.add("has " + name + " of shape " + shape_text(found->second.shape) + " instead of " +
+                 shape_text(p.shape));
     }
   }
   for (auto it = tensors.lower_bound(std::string(prefix)); it != tensors.end(); ++it) {
@@ -192,23 +204,43 @@ void load_parameters(const char* function, const F& file, std::string_view prefi
       return !other.empty() && below.starts_with(other);
     });
     if (!foreign && table.find(below) == nullptr) {
-      complain("has " + name + ", which is no parameter of the layer");
+      faults.add("has " + name + ", which is no parameter of the layer");
     }
   }
-  if (!got.empty()) {
-    detail::fail_shape(function, "file", got,
-                       "the " + std::to_string(table.all().size()) +
-                           " tensors of the layer below \"" + std::string(prefix) + "\"");
+  faults.expect_none(function, prefix, table);
+}
+
+/// Throws unless a row has the numbers of a table.
+inline void expect_row(const char* function, std::size_t numbers, const ParameterTable& table) {
+  if (static_cast<Index>(numbers) == table.size()) return;
+  fail_shape(function, "row", "has " + std::to_string(numbers) + " numbers",
+             std::to_string(table.size()) + " of the table");
+}
+
+}  // namespace detail
+
+template <Accumulator A, TensorFile<A> F>
+void load_parameters(const char* function, const F& file, std::string_view prefix,
+                     const ParameterTable& table, std::span<A> row,
+                     std::span<const std::string_view> others) {
+  detail::expect_row(function, row.size(), table);
+  detail::expect_parameters(function, file, prefix, table, others);
+  detail::TensorFaults faults;
+  for (const Parameter& p : table.all()) {
+    const std::string name = std::string(prefix) + p.name;
+    try {
+      file.copy_to(name, table.numbers(row, p.name));
+    } catch (const error& e) {
+      faults.add("cannot copy " + name + " (" + e.what() + ")");
+    }
   }
+  faults.expect_none(function, prefix, table);
 }
 
 template <class T, TensorWriter<std::remove_const_t<T>> W>
 void save_parameters(W& writer, std::string_view prefix, const ParameterTable& table,
                      std::span<T> row) {
-  if (static_cast<Index>(row.size()) != table.size()) {
-    detail::fail_shape("save_parameters", "row", "has " + std::to_string(row.size()) + " numbers",
-                       std::to_string(table.size()) + " of the table");
-  }
+  detail::expect_row("save_parameters", row.size(), table);
   const std::span<const T> numbers = row;
   for (const Parameter& p : table.all()) {
     writer.add(std::string(prefix) + p.name, p.shape, table.numbers(numbers, p.name));
