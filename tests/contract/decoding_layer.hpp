@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <type_traits>
 #include <vector>
 
 #include "contract/attention_layer.hpp"
@@ -31,6 +32,16 @@ Index chunk_of(const Options& options) {
     return options.chunk;
   } else {
     return options.attention.chunk;
+  }
+}
+
+/// Most blocks of a sequence.
+template <class Options>
+Index& chunks_of(Options& options) {
+  if constexpr (requires { options.chunks; }) {
+    return options.chunks;
+  } else {
+    return options.attention.chunks;
   }
 }
 
@@ -94,6 +105,10 @@ TYPED_TEST_P(DecodingContract, CopiesOfAStateGoTheirOwnWaysAndErrorsLeaveItAsItW
   const Index room = state.capacity() - state.position();
   Matrix<double> many = Matrix<double>::Zero(run.batch * (room + 1), x.cols());
   EXPECT_THROW(run.layer.append(state, many, many), option_error);
+  auto options = run.layer.options();
+  ++chunks_of(options);
+  const std::decay_t<decltype(run.layer)> other(options);
+  EXPECT_THROW(other.append(state, few, few), option_error);
   auto again = run.layer.start(run.batch);
   append(again, 0, 3);
   EXPECT_EQ(append(state, 3, 2), append(again, 3, 2));

@@ -59,8 +59,9 @@ class DecodingLayer : public Layer<typename Decoder::Body> {
   /// Writes y for the next tokens of each sequence, and moves the state past them.
   /// \param x, y  [B*n, C], n tokens of one sequence after those of another
   /// \param call  workspace: append_workspace_bytes(state, rows, executor); batch: 0 or the state's
-  /// \throws shape_error, option_error for anything that does not fit, also for more tokens than
-  ///         the mixing matrix has blocks for, before anything is changed.
+  /// \throws shape_error, option_error for anything that does not fit, also for a state of a layer
+  ///         with other options and for more tokens than the mixing matrix has blocks for, before
+  ///         anything is changed.
   template <LayerInput X>
   void append(State& state, const X& x, const detail::output_t<X>& y,
               const LayerCall& call = {}) const;
@@ -81,6 +82,10 @@ void DecodingLayer<Decoder>::append(State& state, const X& input, const detail::
   constexpr const char* kAppend = Decoder::kAppend;
   const detail::input_t<X> x(input);
   const Index batch = state.batch();
+  if (!Decoder::fits(this->body(), state)) {
+    detail::fail_option(kAppend, "state", "was made by a layer with other options",
+                        "one made by start()");
+  }
   detail::expect_rows(kAppend, "x", x, -1, this->options().channels);
   detail::expect_whole_items(kAppend, "x", x.rows, batch, "the batch of the state");
   detail::expect_rows(kAppend, "y", y, x.rows, x.cols);

@@ -49,6 +49,8 @@ struct LanguageBlockOptions {
   Index channels = 0;           ///< C; 0 for that of a file
   Index hidden = 0;             ///< H; 0 for 8C/3, rounded up to a multiple of 256
   double norm_eps = 1e-6;       ///< of all three norms
+
+  bool operator==(const LanguageBlockOptions&) const = default;
 };
 
 namespace detail {
@@ -70,8 +72,11 @@ class LanguageBlockState {
  private:
   friend detail::LanguageBlockDecoder<A>;
 
-  LanguageBlockState(LanguageState<A> attention, const GatedMlpView<const A>& mlp)
-      : attention_(std::move(attention)), mlp_(std::make_shared<const Packed>(mlp)) {}
+  LanguageBlockState(const LanguageBlockOptions& options, LanguageState<A> attention,
+                     const GatedMlpView<const A>& mlp)
+      : options_(options),
+        attention_(std::move(attention)),
+        mlp_(std::make_shared<const Packed>(mlp)) {}
 
   struct Packed {
     detail::PackedStore<A> store;
@@ -82,6 +87,7 @@ class LanguageBlockState {
           layers{store.pack(p.gate), store.pack(p.up), store.pack(p.down)} {}
   };
 
+  LanguageBlockOptions options_;
   LanguageState<A> attention_;
   std::shared_ptr<const Packed> mlp_;
 };
@@ -147,10 +153,13 @@ struct LanguageBlockDecoder {
   static void project(const Body& body, std::span<A> parameters) {
     Attention::project(*body.attention(), body.attention().of(parameters));
   }
+  static bool fits(const Body& body, const State& state) {
+    return state.options_ == body.options();
+  }
   static State start(const Body& body, std::span<const A> parameters, Index batch) {
     const auto& attention = body.attention();
     const auto& mlp = body.feed_forward();
-    return {Attention::start(*attention, attention.of(parameters), batch),
+    return {body.options(), Attention::start(*attention, attention.of(parameters), batch),
             mlp->views(mlp.of(parameters))};
   }
   static void append(const Body& body, std::span<const A> parameters, State& state,

@@ -62,7 +62,8 @@ class LanguageState {
   using Body = detail::LanguageBody<A>;
 
   LanguageState(const Body& body, const detail::LanguageParameters<const A>& p, Index batch)
-      : batch_(batch),
+      : options_(body.options()),
+        batch_(batch),
         packed_(std::make_shared<const detail::PackedLanguage<A>>(body.options(),
                                                                   body.sizes().width, p)),
         stream_({.width = body.features(),
@@ -70,15 +71,15 @@ class LanguageState {
                  .block_length = body.options().chunk},
                 MixingMatrix<A>(p.mixing), body.op()),
         heads_(static_cast<std::size_t>(batch * body.sizes().heads), stream_.start()) {
-    const LanguageOptions& o = body.options();
-    if (!o.short_convolution) return;
+    if (!options_.short_convolution) return;
     const detail::LanguageSizes& s = body.sizes();
-    const Index rows = batch * (o.convolution_taps - 1);
+    const Index rows = batch * (options_.convolution_taps - 1);
     q_tail_ = Matrix<A>::Zero(rows, s.heads * s.width);
     k_tail_ = Matrix<A>::Zero(rows, s.key_heads * s.width);
     v_tail_ = Matrix<A>::Zero(rows, s.key_heads * s.values);
   }
 
+  LanguageOptions options_;
   Index batch_, position_ = 0;
   std::shared_ptr<const detail::PackedLanguage<A>> packed_;
   Streaming<A, typename Body::Op> stream_;
@@ -118,6 +119,9 @@ struct LanguageDecoder {
 
   static void project(const Body& body, std::span<A> parameters) {
     clamp_to_lower_triangle(body.views(parameters).mixing, A(1e-5), A(1));
+  }
+  static bool fits(const Body& body, const State& state) {
+    return state.options_ == body.options();
   }
   static State start(const Body& body, std::span<const A> parameters, Index batch) {
     return {body, body.views(parameters), batch};

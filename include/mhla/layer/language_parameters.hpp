@@ -35,6 +35,8 @@ struct LanguageOptions {
   bool gate = true;  ///< of the outputs, with silu
   double norm_eps = 1e-5;
   double rotary_base = 10000;
+
+  bool operator==(const LanguageOptions&) const = default;
 };
 
 namespace detail {
