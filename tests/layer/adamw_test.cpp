@@ -106,7 +106,10 @@ TEST(AdamWErrors, NameTheArgumentBeforeAnythingIsWritten) {
             "mhla::adamw: beta1 is 1.000000, expected at least 0 and less than 1");
   EXPECT_EQ(text(g, state, 1, {.beta2 = -1}),
             "mhla::adamw: beta2 is -1.000000, expected at least 0 and less than 1");
-  EXPECT_EQ(text(g, state, 1, {.eps = 0}), "mhla::adamw: eps is 0.000000, expected more than 0");
+  for (const double eps : {0.0, 1e-50}) {  // 0 as float
+    EXPECT_EQ(text(g, state, 1, {.eps = eps}),
+              "mhla::adamw: eps is 0.000000, expected more than 0");
+  }
   EXPECT_EQ(text(g, state, 1, {.weight_decay = -1}),
             "mhla::adamw: weight_decay is -1.000000, expected 0 or more");
   EXPECT_EQ(text(g, state, std::nan(""), {}).substr(0, 26), "mhla::adamw: learning_rate");
@@ -139,8 +142,7 @@ TYPED_TEST(AdamW, ClippingScalesLongGradientsDownToTheNorm) {
     Wide squares = 0;
     for (const A x : g) squares += static_cast<Wide>(x) * x;
     const Wide norm = std::sqrt(squares);
-    // A block of 1024 numbers is summed in A.
-    const Wide bound = 1024 * this->kRoundoff * norm;
+    const Wide bound = 1024 * 0x1p-53L * norm;  // blocks of 1024 numbers, in double
     std::vector<A> kept = g, clipped = g;
     EXPECT_LE(std::abs(clip_gradients(kept, 1e3) - norm), bound);
     EXPECT_EQ(kept, g);
@@ -149,6 +151,14 @@ TYPED_TEST(AdamW, ClippingScalesLongGradientsDownToTheNorm) {
       EXPECT_LE(std::abs(clipped[i] - g[i] * (0.25L / norm)), 1030 * this->kRoundoff);
     }
   }
+}
+
+TEST(AdamWClipping, HoldsSquaresThatFloatDoesNot) {
+  std::vector<float> large{3e19f, 4e19f}, small{3e-30f, 4e-30f};
+  EXPECT_NEAR(clip_gradients(large, 1), 5e19, 1e13);
+  EXPECT_FLOAT_EQ(large[0], 0.6f);
+  EXPECT_NEAR(clip_gradients(small, 1), 5e-30, 1e-36);
+  EXPECT_EQ(small[0], 3e-30f);
 }
 
 TYPED_TEST(AdamW, ClippingLeavesGradientsThatAreNotFinite) {

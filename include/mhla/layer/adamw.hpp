@@ -91,7 +91,8 @@ void adamw(std::type_identity_t<std::span<A>> parameters,
   detail::expect_elements("adamw", "state.v", state.v.size(), count);
   detail::expect_mean_factor("beta1", options.beta1);
   detail::expect_mean_factor("beta2", options.beta2);
-  if (!(options.eps > 0)) {
+  const A eps = static_cast<A>(options.eps);
+  if (!(eps > 0)) {
     detail::fail_option("adamw", "eps", "is " + std::to_string(options.eps), "more than 0");
   }
   detail::expect_not_negative("adamw", "weight_decay", options.weight_decay);
@@ -103,7 +104,6 @@ void adamw(std::type_identity_t<std::span<A>> parameters,
   const A keep = static_cast<A>(1 - learning_rate * options.weight_decay);
   const A rate = static_cast<A>(learning_rate / (1 - std::pow(options.beta1, t)));
   const A unbias = static_cast<A>(1 / std::sqrt(1 - std::pow(options.beta2, t)));
-  const A eps = static_cast<A>(options.eps);
 
   constexpr Index kBlock = 2048;  // four rows of it stay in L1
   executor.for_each(detail::ceil_div(count, kBlock), [&](Index block, Index /*worker*/) {
@@ -149,12 +149,11 @@ double clip_gradients(R&& row, double largest_norm) {
   const std::span gradients(row);
   using A = std::ranges::range_value_t<R>;
   detail::expect_not_negative("clip_gradients", "largest_norm", largest_norm);
-  constexpr Index kBlock = 1024;  // summed in A, the blocks in double
-  double squares = 0;
-  for (Index begin = 0; begin < std::ssize(gradients); begin += kBlock) {
-    const A* const x = gradients.data() + begin;
-    squares +=
-        static_cast<double>(detail::dot(x, x, std::min(kBlock, std::ssize(gradients) - begin)));
+  double squares = 0, block[1024];  // squares of float may exceed its range
+  for (Index begin = 0; begin < std::ssize(gradients); begin += std::ssize(block)) {
+    const Index count = std::min(std::ssize(block), std::ssize(gradients) - begin);
+    std::copy_n(gradients.data() + begin, count, block);
+    squares += detail::dot(block, block, count);
   }
   const double norm = std::sqrt(squares);
   if (std::isfinite(norm) && norm > largest_norm) {
