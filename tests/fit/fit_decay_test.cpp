@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "mhla/attention/causal.hpp"
 #include "mhla/attention/causal_decay.hpp"
 #include "mhla/attention/softmax.hpp"
@@ -82,6 +84,9 @@ TEST(FitDecay, RefusesWhatIsNoCausalMatrix) {
   const MixingMatrix<double> wide(Matrix<double>::Ones(2, 3));
   EXPECT_EQ(message_of<shape_error>([&] { fit_decay(wide); }),
             "mhla::fit_decay: mixing has shape [2, 3], expected [2, 2] (query blocks, key blocks)");
+  const MixingMatrix<double> endless(Matrix<double>::Constant(2, 2, std::nan("")));
+  EXPECT_EQ(message_of<option_error>([&] { fit_decay(endless); }),
+            "mhla::fit_decay: m has a coefficient that is not finite, expected finite ones");
 }
 
 }  // namespace

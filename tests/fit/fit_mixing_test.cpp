@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "mhla/attention/bidirectional.hpp"
 #include "mhla/attention/causal.hpp"
 #include "mhla/attention/softmax.hpp"
@@ -61,6 +63,16 @@ TEST(FitMixing, MoreRoundsMakeNoRowWorse) {
       last[i] = fitted.after.of_block[i];
     }
   }
+}
+
+TEST(FitMixing, IsInfinitelyFarFromTargetsOfZero) {
+  const Walk walk;
+  const Matrix<double> zero = Matrix<double>::Zero(walk.v.rows(), walk.v.cols());
+  const auto fitted =
+      fit_mixing(walk.in(), Contiguous(192, 12), Operator{Relu{}}, zero, locality<double>(16));
+  EXPECT_EQ(fitted.before.total, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(fitted.after.of_block[3], std::numeric_limits<double>::infinity());
+  EXPECT_NE(fitted.mixing.view()(3, 3), locality<double>(16).view()(3, 3));  // one round, not none
 }
 
 TEST(FitMixing, RefusesNoRound) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "mhla/attention/linear.hpp"
@@ -371,6 +372,11 @@ TEST(MixingFit, RefusesWhatDoesNotFitAndAddsNothing) {
   EXPECT_EQ(shape([&] { fit.solve({.prior = small}); }),
             "mhla::MixingFit::solve: mixing has shape [3, 3], expected [4, 4] (query blocks, key "
             "blocks)");
+  MixingMatrix<double> endless = locality<double>(4);
+  endless.at(2, 1) = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(option([&] { fit.solve({.ridge = 1, .prior = endless}); }),
+            "mhla::MixingFit::solve: prior has a coefficient that is not finite, expected finite "
+            "ones");
   EXPECT_EQ(shape([&] { fit.residual(small); }),
             "mhla::MixingFit::residual: mixing has shape [3, 3], expected [4, 4] (query blocks, "
             "key blocks)");

@@ -3,6 +3,7 @@
 /// \file
 /// What the functions of this folder refuse.
 
+#include <cmath>
 #include <string>
 #include <type_traits>
 
@@ -30,6 +31,15 @@ void expect_example(const char* function, const Inputs<T>& head, const Blocks& b
   } else {
     fail_option(function, "blocks", "are those of cross-attention", "one partition");
   }
+}
+
+/// Throws if m has a coefficient that is not finite.
+template <class A>
+void expect_finite(const char* function, const char* argument, const MixingView<A>& m) {
+  m.for_each([&](A& coefficient) {
+    if (std::isfinite(coefficient)) return;
+    fail_option(function, argument, "has a coefficient that is not finite", "finite ones");
+  });
 }
 
 /// Throws if m has a coefficient where a fit has no sums; the causal form reads none above the

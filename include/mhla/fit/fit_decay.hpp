@@ -30,7 +30,8 @@ template <Accumulator A>
 DecayMixing<A> fit_decay(const MixingFit<A>& fit, Index terms = 4);
 
 /// The same for the coefficients on and below the diagonal of a matrix [M,M].
-/// \throws option_error unless terms >= 1, shape_error unless the matrix is square.
+/// \throws option_error unless terms >= 1 and coefficients are finite, shape_error unless the
+/// matrix is square.
 template <class A>
 DecayMixing<std::remove_const_t<A>> fit_decay(const MixingView<A>& m, Index terms = 4);
 template <Accumulator A>
@@ -104,6 +105,7 @@ template <class A>
 DecayMixing<std::remove_const_t<A>> fit_decay(const MixingView<A>& m, Index terms) {
   detail::expect_terms(terms);
   detail::expect_mixing("fit_decay", m, m.rows(), m.rows());
+  detail::expect_finite("fit_decay", "m", m);
   const Index blocks = m.rows();
   return detail::solve_decay<
       std::remove_const_t<A>>(terms, blocks, [&](const std::vector<double>& decays) {

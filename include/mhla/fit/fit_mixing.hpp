@@ -4,7 +4,6 @@
 /// A mixing matrix fitted to one example in rounds, each with the denominators of the matrix found
 /// in the round before. mixing_fit.hpp has the method, and fits to many examples.
 
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -29,7 +28,8 @@ struct FittedMixing {
   FitResidual before{}, after{};
 };
 
-/// Returns the fitted matrix, of every row the best of all rounds.
+/// Returns the fitted matrix, of every row the best of all rounds, of one whose targets are 0 the
+/// first.
 /// \throws as MixingFit does, and option_error unless rounds >= 1. Cost: rounds + 2 of its sums.
 template <AttentionInputs In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
 FittedMixing<detail::sum_of<In>> fit_mixing(
@@ -58,15 +58,14 @@ FittedMixing<detail::sum_of<In>> fit_mixing(
   };
   MixingFit<A> fit = fit_from(start);
   FittedMixing<A> best{.mixing = start, .before = fit.residual(start)};
-  std::vector<double> least(static_cast<std::size_t>(start.rows()),
-                            std::numeric_limits<double>::infinity());
+  std::vector<double> least(static_cast<std::size_t>(start.rows()));
   for (Index round = 0; round < how.rounds; ++round) {
     const MixingMatrix<A> m = fit.solve(options, how.executor);
     fit = fit_from(m);
     const std::vector<double> residual = fit.residual(m).of_block;
     for (Index i = 0; i < m.rows(); ++i) {
       const std::size_t row = static_cast<std::size_t>(i);
-      if (!(residual[row] < least[row])) continue;
+      if (round > 0 && !(residual[row] < least[row])) continue;
       least[row] = residual[row];
       best.mixing.view().for_each_in_row(i, [&](Index b, A& c) { c = m(i, b); });
     }

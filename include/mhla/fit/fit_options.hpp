@@ -23,7 +23,7 @@ struct FitOptions {
 };
 
 /// How far outputs are from their targets: the root of the sum of squares over that of the targets.
-/// Below 1e-7 it is rounding.
+/// Below 1e-7 it is rounding; infinite where targets are 0 and outputs are not.
 struct FitResidual {
   std::vector<double> of_block{};  ///< [Mq], 0 where no target was seen
   double total = 0;

@@ -24,6 +24,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -60,7 +61,8 @@ class MixingFit {
 
   /// Returns the matrix that fits best, in the pattern of the start. Rows are pieces of work.
   /// \throws shape_error if the prior has another shape than the start; option_error for a negative
-  ///     option, or if the denominators of a block's queries sum to 0 or less, or to no number.
+  ///     option, a prior that is not finite, or if the denominators of a block's queries sum to 0
+  ///     or less, or to no number.
   MixingMatrix<A> solve(const FitOptions<A>& options = {}, const ExecutorRef& executor = {}) const;
 
   /// The residual with any matrix of the pattern, of the sums above: exact for the start, and for
@@ -192,6 +194,7 @@ MixingMatrix<A> MixingFit<A>::solve(const FitOptions<A>& options,
   }
   if (!options.prior.absent()) {
     detail::expect_mixing(kName, options.prior, start_.rows(), start_.cols());
+    detail::expect_finite(kName, "prior", options.prior);
   }
   MixingMatrix<A> m = start_;
   executor.for_each(start_.rows(), [&](Index i, Index) { solve_row(i, options, m); });
@@ -204,7 +207,9 @@ FitResidual MixingFit<A>::residual(const MixingView<const A>& m) const {
   detail::expect_mixing(kName, m, start_.rows(), start_.cols());
   detail::expect_within(kName, m, start_.pattern(), order_);
   const auto relative = [](double squares, double targets) {
-    return targets > 0 ? std::sqrt(squares / targets) : 0;
+    return targets > 0   ? std::sqrt(squares / targets)
+           : squares > 0 ? std::numeric_limits<double>::infinity()
+                         : 0;
   };
   FitResidual residual;
   double squares = 0, targets = 0;

@@ -120,14 +120,11 @@ void expect_grids(const MixingView<A>& m, const BlockGrids& from, const BlockGri
   expect_mixing("resize", m, blocks(from.queries), blocks(from.keys));
 }
 
-/// The coefficients of m.
+/// The coefficients of m, which are finite.
 template <class A>
 Matrix<double> finite(const MixingView<A>& m) {
-  const Matrix<double> all = m.dense().template cast<double>();
-  if (!all.allFinite()) {
-    fail_option("resize", "m", "has a coefficient that is not finite", "finite ones");
-  }
-  return all;
+  expect_finite("resize", "m", m);
+  return m.dense().template cast<double>();
 }
 
 /// Distances between the centres of blocks, where a key block is `unit` long along each axis.
