@@ -176,6 +176,7 @@ TEST(ShardedSafetensors, RefusesAnIndexThatBreaksARule) {
                            "{\"a\":\"\xFF\"}", "{\"a\":1e999}", "{\"weight_map\":{\"b\"}}"}) {
     expect_fault(F::kJson, text);
   }
+  expect_fault(F::kJson, "{" + map + "}" + std::string(1, '\0') + "x");
   for (const char* text : {"{}", "{\"metadata\":{\"weight_map\":{}}}"}) {
     expect_fault(F::kMissingKey, text);
   }

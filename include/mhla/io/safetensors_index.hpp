@@ -45,6 +45,11 @@ class SafetensorsIndexParser {
       : text_(text), file_(file), reached_(text.data()) {}
 
   SafetensorsIndex parse() {
+    // Or nlohmann_json would take one for the end of the text.
+    if (const std::size_t zero = text_.find('\0'); zero < text_.size()) {
+      reached_ += zero;
+      fail(SafetensorsFault::kJson, "a byte 0", "JSON");
+    }
     const char* const end = text_.data() + text_.size();
     nlohmann::json::sax_parse(CountingIterator(text_.data(), &reached_),
                               CountingIterator(end, &reached_), this);

@@ -4,8 +4,9 @@
 /// Writes safetensors files.
 /// The bytes depend only on names, types, shapes, values and metadata, not on the order of calls:
 /// tensors are sorted by element type, widest first and unknown ones last, and by name; metadata by
-/// key. Spaces pad the header to a multiple of 8, so every tensor is aligned to its elements. The
-/// strict reader (safetensors.hpp) reads what is written back bit for bit.
+/// key. Spaces pad the header to a multiple of 8, so every tensor of a known type is aligned to its
+/// elements. The strict reader (safetensors.hpp) reads what is written back bit for bit, a header
+/// above its limit of 16 MiB with SafetensorsOptions::header_limit.
 
 #include <algorithm>
 #include <cstddef>

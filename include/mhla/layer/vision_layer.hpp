@@ -12,7 +12,8 @@
 /// The convolution is LePE, locally enhanced positional encoding: depthwise, over the image. With
 /// VisionOptions::softmax, softmax attention of q, k and v stands for MHLA.
 /// Cost: 8*N*C^2 flops for the projections, 4*N*C*D + 2*M^2*C*D for MHLA and 2*N*C*taps for LePE;
-/// about 7*N*C numbers are kept. Source: arXiv:2601.07832, section 4.1, and the released layers.
+/// 5*N*C numbers are kept, 7*N*C with qk_norm, and M*C*(D+1) of summaries. Source:
+/// arXiv:2601.07832, section 4.1, and the released layers.
 
 #include <algorithm>
 #include <array>
