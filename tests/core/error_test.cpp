@@ -60,16 +60,17 @@ TEST(CheckedProduct, IsTheProductOrThrowsOnBothSidesOfEveryPowerOfTwo) {
   }
 }
 
-TEST(CheckedProduct, OverflowAndNegativeSizesAreToldWithTheSizes) {
+TEST(CheckedProduct, OverflowAndNegativeSizesAreTold) {
   const Index half = Index{1} << (std::numeric_limits<Index>::digits - 1);
   EXPECT_EQ(test::message_of<shape_error>([&] {
               checked_product("summary", "workspace", {half, 2});
             }),
             "mhla::summary: workspace has shape " + shape_text({half, 2}) +
                 ", expected a product that fits std::ptrdiff_t");
-  const auto text = test::message_of<shape_error>([] { checked_product("f", "x", {4, -1}); });
-  EXPECT_TRUE(text.starts_with("mhla::f: x has shape [4, ")) << text;
-  EXPECT_TRUE(text.ends_with("expected sizes >= 0")) << text;
+  EXPECT_EQ(test::message_of<shape_error>([] {
+              checked_product("f", "x", {4, -1});
+            }),
+            "mhla::f: x has a negative size -1, expected sizes >= 0");
 }
 
 }  // namespace

@@ -145,6 +145,16 @@ TEST(ThreadPool, WorkersThatSleepComeAgain) {
   }
 }
 
+/// Rounds of one piece wake nobody, and the numbers of rounds begin again.
+TEST(ThreadPool, AWorkerThatHasSleptForAllNumbersOfRoundsEnds) {
+  for (const int rounds : {(1 << 19) - 1, (1 << 20) - 1}) {
+    ThreadPool pool(2);
+    pool.for_each(2, [](Index, Index) {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // now it sleeps
+    for (int i = 0; i < rounds; ++i) pool.for_each(1, [](Index, Index) {});
+  }
+}
+
 TEST(ThreadPool, ThreadsThatShareItTakeTurns) {
   ThreadPool pool(4);
   std::atomic<Index> wrong{0};

@@ -107,6 +107,12 @@ TEST(Mask, KeepsAllByDefaultAndOtherwiseWhatAnyRowOfFlagsSays) {
   expect_keeps(bytes);
   expect_keeps(chars);
   expect_keeps(eigen);
+  Eigen::Matrix<bool, 4, 6> columns;
+  columns.row(2) = eigen.matrix().transpose();
+  expect_keeps(columns.row(2));  // of a matrix that lies by columns
+  const std::vector<unsigned char> none;
+  EXPECT_FALSE(Mask(none).all());
+  EXPECT_EQ(Mask(none).size, 0);
   const Mask strided{kKeep.data(), 3, 2}, backwards{kKeep.data() + 5, 6, -1};
   for (Index t = 0; t < 3; ++t) EXPECT_EQ(strided[t], kKeep[static_cast<std::size_t>(2 * t)]);
   for (Index t = 0; t < 6; ++t) EXPECT_EQ(backwards[t], kKeep[static_cast<std::size_t>(5 - t)]);
@@ -137,7 +143,10 @@ TEST(BatchMask, IsMadeOfFlagsOneItemAfterAnotherAndOfEigenObjects) {
   const std::vector<unsigned char> bytes(kKeep.begin(), kKeep.end());
   expect_batch({bytes, 2});
   EXPECT_TRUE(BatchMask().absent());
-  EXPECT_FALSE(BatchMask(kKeep, 0).absent());
+  EXPECT_FALSE(BatchMask(std::span(bytes).first(0), 0).absent());
+  EXPECT_EQ(test::message_of<shape_error>([&] { BatchMask(kKeep, 4); }),
+            "mhla::BatchMask: flags has 6 entries, expected as many for each of 4 sequences");
+  EXPECT_THROW(BatchMask(kKeep, 0), shape_error);
 }
 
 TEST(ExpectShape, RejectsOtherShapesNullAndSizesThatNoMemoryHolds) {

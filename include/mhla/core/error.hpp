@@ -72,7 +72,9 @@ inline std::ptrdiff_t checked_product(const char* function, const char* argument
                                       std::initializer_list<std::ptrdiff_t> sizes) {
   std::ptrdiff_t product = 1;
   for (const std::ptrdiff_t size : sizes) {
-    if (size < 0) fail_shape(function, argument, "has shape " + shape_text(sizes), "sizes >= 0");
+    if (size < 0) {
+      fail_shape(function, argument, "has a negative size " + std::to_string(size), "sizes >= 0");
+    }
     // Only sizes near the limit need a division.
     const bool quick = ((product | size) >> (std::numeric_limits<std::ptrdiff_t>::digits / 2)) == 0;
     if (!quick && size != 0 && product > std::numeric_limits<std::ptrdiff_t>::max() / size) {

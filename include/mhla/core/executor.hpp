@@ -58,7 +58,7 @@ static_assert(Executor<Sequential>);
 /// thread that makes it, in order; pools must not call each other in a circle.
 class ThreadPool {
  public:
-  /// \throws option_error unless threads >= 1.
+  /// \throws option_error unless threads >= 1, std::system_error if one cannot start.
   explicit ThreadPool(Index threads);
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -76,11 +76,16 @@ class ThreadPool {
   static constexpr std::chrono::microseconds kAwake{100};
 
   // A round is a call of for_each. Bits of round_: whether workers may join, how many of the pool's
-  // threads did, and the number of the round.
-  static constexpr Word kOpen = 1, kJoined = 2, kRound = 1 << 12;
+  // threads did, the number of the round, and whether there is no other.
+  static constexpr Word kOpen = 1, kJoined = 2, kRound = 1 << 12, kStop = Word{1} << 31;
   static Word joined(Word round) { return round % kRound / kJoined; }
   static Word number(Word round) { return round / kRound; }
+  /// The next round, without its workers. A sleeper that misses all of 2^19 rounds of one piece
+  /// each, which wake none, takes the next one for the one that it has served.
+  static Word next(Word round) { return (number(round) + 1) * kRound % kStop; }
 
+  /// Ends the threads.
+  void stop();
   void serve(Index worker);
   void work(Index worker);
   /// Returns the value of `word` once done(value).
@@ -96,7 +101,6 @@ class ThreadPool {
   std::mutex turn_;  // of the caller
   std::atomic<Word> round_{0};
   std::atomic<Word> finished_{0};  // of those that joined
-  std::atomic<bool> stop_{false};
   // Of the round: written before it opens.
   Call call_ = nullptr;
   void* context_ = nullptr;
@@ -161,14 +165,20 @@ inline ThreadPool::ThreadPool(Index threads) {
                         "1 to " + std::to_string(kMost));
   }
   threads_.reserve(static_cast<std::size_t>(threads - 1));
-  for (Index worker = 1; worker < threads; ++worker) {
-    threads_.emplace_back([this, worker] { serve(worker); });
+  try {
+    for (Index worker = 1; worker < threads; ++worker) {
+      threads_.emplace_back([this, worker] { serve(worker); });
+    }
+  } catch (...) {
+    stop();
+    throw;
   }
 }
 
-inline ThreadPool::~ThreadPool() {
-  stop_ = true;
-  round_ += kRound;
+inline ThreadPool::~ThreadPool() { stop(); }
+
+inline void ThreadPool::stop() {
+  round_ |= kStop;
   round_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
@@ -185,7 +195,7 @@ void ThreadPool::for_each(Index count, F&& f) {
   count_ = count;
   next_ = 0;
   finished_ = 0;
-  round_ = (number(round_) + 1) * kRound + (count > 1 ? kOpen : 0);
+  round_ = next(round_) + (count > 1 ? kOpen : 0);
   if (count > 1) round_.notify_all();
   const ThreadPool* const outer = std::exchange(employer(), this);
   work(0);
@@ -201,7 +211,7 @@ inline void ThreadPool::serve(Index worker) {
   while (true) {
     Word round = await(round_, [&](Word now) { return number(now) != served; });
     served = number(round);
-    if (stop_) return;
+    if ((round & kStop) != 0) return;
     while ((round & kOpen) != 0 && number(round) == served) {
       if (!round_.compare_exchange_weak(round, round + kJoined)) continue;
       work(worker);

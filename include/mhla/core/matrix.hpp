@@ -106,9 +106,16 @@ template <class R>
 concept Flags = requires(const R& r) {
   { r.size() } -> std::convertible_to<std::size_t>;
   requires sizeof(*r.data()) == 1 && std::is_integral_v<std::remove_cvref_t<decltype(*r.data())>>;
+  requires !EigenDense<R> || detail::kOwns<R>;  // a view may have strides
 };
 
 namespace detail {
+/// Where flags are; not null, which would be no mask, also of none.
+template <class R>
+const unsigned char* bytes_of(const R& flags) {
+  static constexpr unsigned char kNone = 0;
+  return flags.size() == 0 ? &kNone : reinterpret_cast<const unsigned char*>(flags.data());
+}
 /// Flags that die with their object.
 template <class R>
 concept OwnedFlags = Flags<R> && !std::ranges::borrowed_range<R> && (!EigenDense<R> || kOwns<R>);
@@ -128,8 +135,12 @@ struct Mask {
       : keep(keep_), size(size_), stride(stride_) {}
   template <Flags R>
   Mask(const R& flags)  // NOLINT(google-explicit-constructor)
-      : Mask(reinterpret_cast<const unsigned char*>(flags.data()),
-             static_cast<Index>(flags.size())) {}
+      : Mask(detail::bytes_of(flags), static_cast<Index>(flags.size())) {}
+  /// Of a view of an Eigen vector.
+  template <EigenDense V>
+  requires(!detail::kOwns<V> && bool(V::IsVectorAtCompileTime) && sizeof(typename V::Scalar) == 1)
+      Mask(const V& flags)  // NOLINT
+      : Mask(detail::bytes_of(flags), flags.size(), flags.innerStride()) {}
   template <detail::OwnedFlags R>
   Mask(const R&&, detail::Refused<detail::Mistake::kTemporary, R> = {});
 
@@ -158,12 +169,17 @@ struct BatchMask {
   requires std::same_as<typename M::Scalar, bool> BatchMask(const M& m)  // NOLINT
       : BatchMask(m.data(), m.rows(), m.cols(), m.rowStride(), m.colStride()) {}
   /// B masks of one length, one after another.
+  /// \throws shape_error unless there are as many flags for each.
   template <Flags R>
   BatchMask(const R& flags, Index batch)
-      : keep(reinterpret_cast<const unsigned char*>(flags.data())),
+      : keep(detail::bytes_of(flags)),
         rows(batch),
         cols(batch > 0 ? static_cast<Index>(flags.size()) / batch : 0),
-        row_stride(cols) {}
+        row_stride(cols) {
+    if (rows * cols == static_cast<Index>(flags.size())) return;
+    detail::fail_shape("BatchMask", "flags", "has " + std::to_string(flags.size()) + " entries",
+                       "as many for each of " + std::to_string(batch) + " sequences");
+  }
   template <detail::OwnedFlags R>
   BatchMask(const R&&, Index) = delete;  // the flags of a temporary would dangle
   template <class M>
