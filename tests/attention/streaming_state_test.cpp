@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "mhla/attention/streaming.hpp"
@@ -76,9 +77,9 @@ TEST(StreamingState, StatesOfEarlierVersionsAreRefused) {
   std::vector<std::byte> saved(stream.state_bytes());
   auto state = used_state(stream, 2, 3);
   state.save(saved);
-  EXPECT_EQ(std::memcmp(saved.data(), "mhlast07", 8), 0);
+  EXPECT_EQ(std::memcmp(saved.data(), "mhlast08", 8), 0);
   auto old = saved;
-  old[7] = std::byte{'6'};
+  old[7] = std::byte{'7'};
   EXPECT_THROW(state.restore(old), option_error);
   // As version 04 was laid out: with two more counts.
   old[7] = std::byte{'4'};
@@ -110,7 +111,10 @@ TEST(StreamingState, CountsThatCannotBeAreRefused) {
     EXPECT_THROW(restore_with(&Header::position, value), option_error) << value;
   }
   EXPECT_NO_THROW(restore_with(&Header::in_running, 0));
-  EXPECT_NO_THROW(restore_with(&Header::position, 12));
+  EXPECT_NO_THROW(restore_with(&Header::position, 11));
+  for (const std::int64_t value : {4, 5, 12}) {  // no or one token of a block, of two keys
+    EXPECT_THROW(restore_with(&Header::position, value), option_error) << value;
+  }
 }
 
 TEST(StreamingState, AnotherStreamsStateIsRefused) {
@@ -129,6 +133,18 @@ TEST(StreamingState, AnotherStreamsStateIsRefused) {
   const auto one = decaying({{1}, {0.5F}}), two = decaying({{1, 1}, {0.5F, 0.25F}});
   EXPECT_EQ(text(one, two.start()), refusal);
   EXPECT_EQ(text(one, one.start()), "no exception");
+
+  const Operator plain{Identity{}, Identity{}, NoNormalizer{}};
+  const Streaming<float, Operator<Identity, Identity, NoNormalizer>> without_sums(
+      {.width = 2, .values = 3, .block_length = 4}, uniform_causal<float>(3), plain);
+  EXPECT_EQ(text(stream_of(2, 3), without_sums.start()), refusal);
+  EXPECT_EQ(text(without_sums, stream_of(2, 3).start()), refusal);
+  auto moved = one.start();
+  const auto here = std::move(moved);
+  EXPECT_EQ(message_of<option_error>([&] {
+              one.append(moved, {.q = x, .k = x, .v = v}, out);  // NOLINT(bugprone-use-after-move)
+            }),
+            refusal);
 }
 
 }  // namespace

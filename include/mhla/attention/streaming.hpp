@@ -181,7 +181,8 @@ detail::StateHeader Streaming<T, Op, Mixing>::header() const {
           .capacity = capacity_,
           .terms = Earlier::terms(mixing_.view()),
           .features = head_.features,
-          .normalizer_features = head_.normalizer_features};
+          .normalizer_features = head_.normalizer_features,
+          .sum_features = head_.sum_features()};
 }
 
 template <Scalar T, class Op, class Mixing>
@@ -201,7 +202,7 @@ void Streaming<T, Op, Mixing>::check_inputs(const Inputs<T>& in, MatrixView<T> o
 
 template <Scalar T, class Op, class Mixing>
 void Streaming<T, Op, Mixing>::check_state(const StreamingState<A>& state, Index n) const {
-  if (!state.same_stream(header())) {
+  if (!state.same_stream(header()) || state.bytes() != state_bytes()) {
     detail::fail_option(kAppend, "state", "was made by another stream", "one made by start()");
   }
   if (n > capacity() - state.header_.position) {

@@ -26,12 +26,13 @@ namespace detail {
 
 /// Stream parameters, which must match on restore, and the current position.
 struct StateHeader {
-  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '7'};
+  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '8'};
   std::int64_t scalar_bytes = 0;
   std::int64_t width = 0, values = 0, block_length = 0, normalizer_width = 0;
   std::int64_t capacity = 0;  // tokens
   std::int64_t terms = 0;     // R of a decaying mixing matrix
   std::int64_t features = 0, normalizer_features = 0;
+  std::int64_t sum_features = 0;   // of the sums that the normaliser reads
   std::int64_t slab = kTile.slab;  // features of a slab of a summary, by target
   std::int64_t position = 0;       // tokens seen
   std::int64_t open_keys = 0;      // kept keys of the open block
@@ -115,8 +116,8 @@ void StreamingState<A>::restore(std::span<const std::byte> from) {
   detail::StateHeader saved;
   std::memcpy(&saved, from.data(), sizeof(saved));
   if (!same_stream(saved) || saved.position < 0 || saved.position > header_.capacity ||
-      saved.open_keys < 0 || saved.open_keys > header_.block_length || saved.in_running < 0 ||
-      saved.in_running > saved.open_keys) {
+      saved.open_keys < 0 || saved.open_keys > saved.position % saved.block_length ||
+      saved.in_running < 0 || saved.in_running > saved.open_keys) {
     detail::fail_option(kName, "from", "holds a state of another stream, or none",
                         "a state saved by a stream of these sizes");
   }
