@@ -140,6 +140,12 @@ TEST(Form, AUsersOwnNormalizerDividesInEveryForm) {
     EXPECT_LE(near(bidirectional(in, blocks, mixing, op), Order::kBidirectional), 1e-12);
     EXPECT_LE(near(causal(in, blocks, mixing, op), Order::kCausal), 1e-12);
   }
+  // Where nothing is summed nothing divides.
+  const Operator none{Relu{}, Relu{}, AtLeast{WeightSums::kNone, 7}};
+  const Operator plain{Relu{}, Relu{}, NoNormalizer{}};
+  EXPECT_EQ(bidirectional(in, blocks, mixing, none), bidirectional(in, blocks, mixing, plain));
+  EXPECT_EQ(causal(in, blocks, mixing, none), causal(in, blocks, mixing, plain));
+  EXPECT_EQ(naive_attention(in, blocks, mixing, none), naive_attention(in, blocks, mixing, plain));
   const Operator crossing{Relu{}, Relu{}, AtLeast{WeightSums::kCrossQuery}};
   EXPECT_EQ(message_of<option_error>([&] { causal(in, blocks, mixing, crossing); }),
             "mhla::causal: normalizer is CrossQuery, which reads later queries, expected a "

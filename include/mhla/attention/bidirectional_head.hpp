@@ -172,7 +172,7 @@ class BidirectionalHead {
     } else if (n_.sums == WeightSums::kCrossQuery) {
       for (Index s = 0; s < count; ++s) sums[s] = w.places.row(g)[places[s]];
     }
-    op_.normalizer.denominators(static_cast<const A*>(sums), count, sums);
+    detail::write_denominators(op_.normalizer, static_cast<const A*>(sums), count, sums);
   }
 
   const Inputs<T>& in_;

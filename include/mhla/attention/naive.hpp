@@ -6,7 +6,7 @@
 ///     A_tj = m_{block(t), block(j)} q_t . k_j            [Nq,Nk]; causal: 0 for j > t
 ///     o_t  = sum_j A_tj v_j / den(r_t)                   [E]
 ///
-///     r_t = 0                                                            WeightSums::kNone
+///     den = 1                                                            WeightSums::kNone
 ///     r_t = sum_j A_tj                                                   WeightSums::kOwn
 ///     r_t = sum_j m_{block(t), block(j)} q_u . k_j                       WeightSums::kCrossQuery
 ///           u: the query in block(j) with the slot of t
@@ -222,7 +222,8 @@ Matrix<W> naive_sums(const NaiveProblem<W, Z>& p) {
 template <class W, class Z>
 Matrix<W> naive_denominators(const NaiveProblem<W, Z>& p) {
   Matrix<W> den = naive_sums(p);
-  p.normalizer.denominators(static_cast<const W*>(den.data()), den.rows(), den.data());
+  detail::write_denominators(p.normalizer, static_cast<const W*>(den.data()), den.rows(),
+                             den.data());
   return den;
 }
 

@@ -98,8 +98,8 @@ struct Denominator {
   template <class Z>
   Denominator(const Z& normalizer, double r, double size, double gamma) {
     double slope = 0;
-    normalizer.denominators(&r, 1, &value);
-    normalizer.slopes(&r, 1, &slope);
+    write_denominators(normalizer, &r, 1, &value);
+    write_slopes(normalizer, &r, 1, &slope);
     error = gamma * (std::abs(slope) * size + std::abs(value));
   }
   /// Its magnitude, at least.

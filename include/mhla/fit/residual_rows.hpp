@@ -209,8 +209,8 @@ class ResidualRows {
     for (Index b = 0; b < n; ++b) {
       r += p_.mixing(i, blocks[static_cast<std::size_t>(b)]) * sums(s, b);
     }
-    p_.normalizer.denominators(&r, 1, &den);
-    p_.normalizer.slopes(&r, 1, &slope);
+    write_denominators(p_.normalizer, &r, 1, &den);
+    write_slopes(p_.normalizer, &r, 1, &slope);
     if (std::abs(den) < std::numeric_limits<double>::min()) {  // 0, or nearly; not NaN
       rows.middleCols(s * e, e).setZero();
       ++to.left_out;

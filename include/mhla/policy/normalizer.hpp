@@ -27,14 +27,14 @@ inline namespace MHLA_TARGET {
 
 /// Sums of weights that denominators are made from.
 enum class WeightSums {
-  kNone,        ///< none: nothing is summed, r_t is 0
+  kNone,        ///< none: nothing is summed, and every denominator is 1
   kOwn,         ///< r_t = phi(q_t) . z~_i, the sum of the token's own weights
   kCrossQuery,  ///< r_t = sum_b m_ib phi(q_bw) . z_b, over the queries in the token's slot
 };
 
 /// What a normaliser must have. denominators(r, count, den) writes den[t] from r[t], which includes
-/// the scale of the queries; den may be r. Laws: den[t] depends on r[t] alone; nothing is
-/// allocated; concurrent calls are safe.
+/// the scale of the queries; den may be r. It is not called for kNone. Laws: den[t] depends on r[t]
+/// alone; nothing is allocated; concurrent calls are safe.
 template <class Z>
 concept Normalizer = std::copy_constructible<Z> &&
     requires(const Z& z, const float* r, const double* r64, Index count, float* y, double* y64) {
@@ -101,6 +101,23 @@ struct CrossQuery {
     std::fill_n(slope, count, A(1));
   }
 };
+
+namespace detail {
+
+/// den(r_t) of `count` tokens; r is not read where nothing is summed.
+template <class Z, class A>
+void write_denominators(const Z& normalizer, const A* r, Index count, A* den) {
+  if (normalizer.sums() != WeightSums::kNone) return normalizer.denominators(r, count, den);
+  std::fill_n(den, count, A(1));
+}
+/// d den / d r, in the same way.
+template <class Z, class A>
+void write_slopes(const Z& normalizer, const A* r, Index count, A* slopes) {
+  if (normalizer.sums() != WeightSums::kNone) return normalizer.slopes(r, count, slopes);
+  std::fill_n(slopes, count, A(0));
+}
+
+}  // namespace detail
 
 static_assert(DifferentiableNormalizer<NoNormalizer> && CausalNormalizer<NoNormalizer>);
 static_assert(DifferentiableNormalizer<KeySum> && CausalNormalizer<KeySum>);

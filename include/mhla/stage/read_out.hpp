@@ -101,9 +101,9 @@ void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index co
 /// From sums r of weights: factors = scale / den, and their slopes = scale f'(scale r) / den.
 template <class A, class Z>  // [count]
 void gradient_factors(const Z& normalizer, A* sums, Index count, A scaling, A* factors, A* slopes) {
-  scale(scaling, sums, count);
-  normalizer.slopes(static_cast<const A*>(sums), count, slopes);
-  normalizer.denominators(static_cast<const A*>(sums), count, factors);
+  if (normalizer.sums() != WeightSums::kNone) scale(scaling, sums, count);
+  write_slopes(normalizer, static_cast<const A*>(sums), count, slopes);
+  write_denominators(normalizer, static_cast<const A*>(sums), count, factors);
   for (Index s = 0; s < count; ++s) {
     factors[s] = scaling / factors[s];
     slopes[s] *= factors[s];
