@@ -123,6 +123,18 @@ TEST(Softmax, AQueryWithoutKeysGetsZeroOverZero) {
   EXPECT_TRUE(softmax_bidirectional(inputs(q, none, none)).array().isNaN().all());
 }
 
+TEST(Softmax, KeysOfScoreMinusInfinityHaveWeightZeroWhereverTheyStand) {
+  constexpr Index kKeys = 65;  // more than a tile
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const Index finite : {0, 40, 64}) {
+    Matrix<float> k = Matrix<float>::Constant(kKeys, 1, -kInfinity),
+                  v = Matrix<float>::Random(kKeys, 3);
+    k(finite, 0) = 1;
+    const Matrix<float> q = Matrix<float>::Ones(2, 1), one = v.row(finite);
+    EXPECT_EQ(softmax_bidirectional(inputs(q, k, v)), one.replicate(2, 1)) << finite;
+  }
+}
+
 TEST(Softmax, KeysAreAsWideAsQueries) {
   const Matrix<float> q = Matrix<float>::Ones(4, 3), k = Matrix<float>::Ones(5, 2);
   EXPECT_EQ(message_of<shape_error>([&] { softmax_bidirectional(inputs(q, k, k)); }),

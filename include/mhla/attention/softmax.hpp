@@ -171,8 +171,9 @@ class SoftmaxHead {
     using P = Packet<A>;
     A* const scores = w.scores.row(r);
     const Index whole = round_up(seen, kLanes<P>);
-    std::fill(scores + seen, scores + whole, -std::numeric_limits<A>::infinity());
-    const P largest = Eigen::internal::pset1<P>(w.maxima[r]);
+    constexpr A kNothing = -std::numeric_limits<A>::infinity();  // has weight 0
+    std::fill(scores + seen, scores + whole, kNothing);
+    const P largest = Eigen::internal::pset1<P>(w.maxima[r] == kNothing ? A(0) : w.maxima[r]);
     P sum = load<A, P>(w.sums.row(r));
     for (Index j = 0; j < whole; j += kLanes<P>) {
       const P p = exponential_below_zero(Eigen::internal::psub(load<A, P>(scores + j), largest));
