@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mhla/attention/streaming.hpp"
+#include "mhla/policy/learned_feature_map.hpp"
 #include "support/message_of.hpp"
 #include "support/outputs.hpp"
 
@@ -62,6 +63,12 @@ TEST(StreamingRefusals, SizesAndMixingMatricesThatCannotBe) {
                                MixingMatrix<float>(Matrix<float>::Ones(2, 3)));
             }),
             "mhla::Streaming: mixing has shape [2, 3], expected [2, 2] (query blocks, key blocks)");
+  const Operator wide{T2R<float>(Matrix<float>::Identity(3, 3))};
+  EXPECT_EQ(message_of<shape_error>([&] {
+              Streaming<float, decltype(wide)>({.width = 2, .values = 3, .block_length = 2},
+                                               uniform_causal<float>(3), wide);
+            }),
+            "mhla::T2R: x has width 2, expected 3 (the width of the weight)");
 }
 
 TEST(StreamingRefusals, ABatchIsRefusedAsAWhole) {

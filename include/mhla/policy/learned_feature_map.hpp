@@ -11,6 +11,7 @@
 ///
 /// Dpfp follows the released code; its paper means u = [max(x, 0), max(-x, 0)].
 ///
+/// Of another width than the weights' features() throws shape_error, and so do the forms.
 /// The gradient of a map's weights is one row: the weight row by row, then the bias if any; the
 /// first layer of two before the second.
 ///
@@ -39,7 +40,7 @@ class Hedgehog : public detail::CallsOfOneToken<Hedgehog<A>, A> {
   explicit Hedgehog(const DenseWeights<A>& dense) : layer_("Hedgehog", dense) {}
   explicit Hedgehog(detail::MapLayer<A> layer) : layer_(std::move(layer)) {}
 
-  Index features(Index d) const { return 2 * d; }
+  Index features(Index d) const { return 2 * layer_.expect_width("Hedgehog", d); }
   Index weights() const { return layer_.weights(); }
   void strip(MatrixView<const A> x, MatrixView<A> y) const;
   void strip_adjoint(MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dy,
@@ -58,7 +59,7 @@ class T2R : public detail::CallsOfOneToken<T2R<A>, A> {
   explicit T2R(const Matrix<A>& weight) : layer_("T2R", {weight, {}}) {}
   explicit T2R(detail::MapLayer<A> layer) : layer_(std::move(layer)) {}
 
-  Index features(Index d) const { return d; }
+  Index features(Index d) const { return layer_.expect_width("T2R", d); }
   Index weights() const { return layer_.weights(); }
   void strip(MatrixView<const A> x, MatrixView<A> y) const;
   void strip_adjoint(MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dy,
@@ -94,7 +95,7 @@ class ElementwiseProduct : public detail::CallsOfOneToken<ElementwiseProduct<A>,
   ElementwiseProduct(detail::MapLayer<A> first, detail::MapLayer<A> second)
       : first_(std::move(first)), second_(std::move(second)) {}
 
-  Index features(Index d) const { return d; }
+  Index features(Index d) const { return first_.expect_width(kName, d); }
   Index weights() const { return first_.weights() + second_.weights(); }
   void strip(MatrixView<const A> x, MatrixView<A> y) const;
   void strip_adjoint(MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dy,

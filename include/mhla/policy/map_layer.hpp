@@ -49,8 +49,9 @@ class MapLayer {
   DenseWeights<A> dense() const;
   Index width() const { return width_; }  ///< D
   Index weights() const { return width_ * width_ + (bias_ == nullptr ? 0 : width_); }
+  /// Returns d.
   /// \throws shape_error unless rows have width d.
-  void expect_width(const char* map, Index d) const;
+  Index expect_width(const char* map, Index d) const;
   /// y = x W^T + b for outputs [first, first + y.cols).          // x [n,D], y [n,y.cols]
   void apply(MatrixView<const A> x, Index first, MatrixView<A> y) const;
   /// Adds the part of the outputs [first, first + dy.cols), of gradient dy, to dx [n,D] and, unless
@@ -122,11 +123,12 @@ DenseWeights<A> MapLayer<A>::dense() const {
 }
 
 template <Accumulator A>
-void MapLayer<A>::expect_width(const char* map, Index d) const {
+Index MapLayer<A>::expect_width(const char* map, Index d) const {
   if (width_ != d) {
     fail_shape(map, "x", "has width " + std::to_string(d),
                std::to_string(width_) + " (the width of the weight)");
   }
+  return d;
 }
 
 template <Accumulator A>
