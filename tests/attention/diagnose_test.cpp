@@ -63,6 +63,15 @@ TEST(Diagnose, RankOfLinearAttentionIsTheWidthAndMixingRaisesIt) {
   EXPECT_EQ(uniform.rank, 2);  // D * rank(m)
 }
 
+TEST(Diagnose, HalfPrecisionHasTheRankOfItsFeaturesAndValuesAreNotRead) {
+  const auto p = problem_of(64, 4, 64, Matrix<float>::Ones(1, 1));
+  const Matrix<Eigen::bfloat16> q = p.q.cast<Eigen::bfloat16>(), k = p.k.cast<Eigen::bfloat16>();
+  const Inputs<Eigen::bfloat16> in{.q = q, .k = k, .v = {nullptr, 64, 8, 8}};
+  const auto d = mhla::diagnose(in, Contiguous(64, 64), locality<float>(1), Operator{Relu{}});
+  EXPECT_EQ(d.rank, 4);
+  EXPECT_EQ(d.rank_bound, 4);
+}
+
 TEST(Diagnose, EntropyOfEqualWeightsIsTheLogarithmOfTheirNumber) {
   EXPECT_NEAR(mean_row_entropy(Matrix<double>(Matrix<double>::Ones(3, 16))), std::log(16), 1e-14);
   EXPECT_EQ(mean_row_entropy(Matrix<double>(Matrix<double>::Identity(5, 5))), 0);

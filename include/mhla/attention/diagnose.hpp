@@ -164,11 +164,26 @@ Diagnosis<accumulator_t<T>> diagnose(
   using A = accumulator_t<T>;
   Diagnosis<A> result;
 
-  // The operator is linear in v: values that are the unit matrix give its attention matrix.
-  const Matrix<T> unit = Matrix<T>::Identity(in.k.rows, in.k.rows);
-  Inputs<T> with_unit = in;
-  with_unit.v = unit;
-  result.weights = bidirectional(with_unit, blocks, mixing, op).template cast<A>();
+  // The operator is linear in v: values that are the unit matrix give its attention matrix, in A,
+  // for outputs rounded to half precision have the rank of their errors.
+  const Matrix<A> unit = Matrix<A>::Identity(in.k.rows, in.k.rows);
+  const auto widened = [](const MatrixView<const T>& x) {
+    Matrix<A> all(x.rows, x.cols);
+    for (Index t = 0; t < x.rows; ++t) {
+      for (Index j = 0; j < x.cols; ++j) all(t, j) = static_cast<A>(x(t, j));
+    }
+    return all;
+  };
+  const Matrix<A> q = widened(in.q), k = widened(in.k), own_q = widened(in.normalizer_q),
+                  own_k = widened(in.normalizer_k);
+  const Inputs<A> with_unit{.q = q,
+                            .k = k,
+                            .v = unit,
+                            .normalizer_q = own_q,
+                            .normalizer_k = own_k,
+                            .query_mask = in.query_mask,
+                            .key_mask = in.key_mask};
+  result.weights = bidirectional(with_unit, blocks, mixing, op);
   result.rank = numerical_rank(result.weights);
   result.entropy = mean_row_entropy(result.weights);
 
@@ -181,7 +196,7 @@ Diagnosis<accumulator_t<T>> diagnose(
 
   result.condition = 1;
   if (op.normalizer.sums() == WeightSums::kNone) return result;
-  auto p = naive_problem(in, blocks, mixing, op);
+  auto p = naive_problem(with_unit, blocks, mixing, op);
   const Matrix<double> denominators = naive_denominators(p);
   for (Matrix<double>* m : {&p.q, &p.k, &p.normalizer_q, &p.normalizer_k, &p.mixing}) {
     *m = m->cwiseAbs();
