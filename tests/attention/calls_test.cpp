@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "mhla/mhla.hpp"
+#include "support/message_of.hpp"
 #include "support/outputs.hpp"
 #include "support/random.hpp"
 
@@ -120,6 +121,36 @@ TEST_F(Calls, TheMixingMatrixMayLieInAFlatRowOfParameters) {
   std::copy(stored.begin(), stored.end(), parameters.begin() + 20);
   const MixingView<const float> view(parameters.data() + 20, Pattern(3, 3));
   EXPECT_TRUE(same_bits(bidirectional(q, k, v, blocks, view), expected));
+}
+
+TEST_F(Calls, ADecayingMatrixIsGivenAsAnyOther) {
+  const DecayMixing<float> decay{{1, 0.5f}, {0.5f, 0.25f}};
+  const Matrix<float> output = causal(q, k, v, blocks, decay);
+  EXPECT_TRUE(same_bits(causal(q, k, v, blocks, decay, Operator{}), output));
+  EXPECT_TRUE(same_bits(causal(in, blocks, decay, Call{}), output));
+  Matrix<float> with = unwritten<float>(12, 5), without = with;
+  causal(in, blocks, decay, Operator{}, with);
+  causal(in, blocks, decay, without);
+  EXPECT_TRUE(same_bits(with, output));
+  EXPECT_TRUE(same_bits(without, output));
+}
+
+TEST_F(Calls, ALearnedMapOfAnotherWidthIsRefusedBeforeTheOutputIsTouched) {
+  std::vector<unsigned char> keep(12, 0);
+  Inputs<float> masked = in;
+  masked.query_mask = keep;
+  Matrix<float> out = unwritten<float>(12, 5);
+  const Operator wide{T2R<float>(Matrix<float>::Identity(7, 7))};
+  EXPECT_THROW(bidirectional(masked, blocks, mixing, wide, out), shape_error);
+  EXPECT_TRUE(out.array().isNaN().all());
+}
+
+TEST_F(Calls, AMixingMatrixWithoutCoefficientsIsRefused) {
+  const MixingView<const float> null(nullptr, Pattern(3, 3));
+  EXPECT_EQ(message_of<option_error>([&] { bidirectional(in, blocks, null); }),
+            "mhla::bidirectional: mixing is null with shape [3, 3], expected a pointer to "
+            "coefficients");
+  EXPECT_THROW(causal(in, blocks, null), option_error);
 }
 
 TEST_F(Calls, QueriesAndKeysOfCrossAttentionHaveTheirOwnBlocks) {

@@ -8,6 +8,7 @@ set(tensors "Eigen matrices with a token a row")
 set(blocks "behind the tensors a call has the blocks")
 set(mixing "behind the blocks a call has the mixing matrix")
 set(options "behind the mixing matrix a call may have an Operator")
+set(crossing "CrossQuery reads later queries")
 set(temporary "a view of this temporary would dangle")
 set(offsets "copy them into a std::vector<mhla::Index>")
 

@@ -64,6 +64,15 @@ int main() {
   causal(in, blocks, mixing, mhla::Tensor<double>(), mhla::Call{});  // options
   causal(x, x, x, blocks, mixing, 2);                                // options
 
+  const mhla::DecayMixing<float> decay{{1}, {0.5f}};
+  causal(in, blocks, decay, mhla::Operator{}, out);
+  causal(x, x, x, blocks, decay);
+  const mhla::Operator crossing{mhla::Relu{}, mhla::Relu{}, mhla::CrossQuery{}};
+  bidirectional(in, blocks, mixing, crossing);
+  causal(in, blocks, mixing, crossing);       // crossing
+  causal(in, blocks, decay, crossing, out);   // crossing
+  causal(x, x, x, blocks, mixing, crossing);  // crossing
+
   bidirectional(made(), made(), made(), blocks, mixing);
   inputs(Eigen::Map<const Tokens<float>>(x.data(), 8, 4), x.topRows(8), x);
   inputs(tensor.view(), tensor.view(), tensor.view());

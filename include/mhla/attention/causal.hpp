@@ -66,6 +66,19 @@ Matrix<typename Q::Scalar> causal(
   return causal(inputs(q, k, v), blocks, mixing, op, call);
 }
 
+/// Refuses, in a sentence, a normaliser that reads later queries.
+template <AttentionInputs In, class Blocks, class M, OperatorOn<detail::scalar_of<In>> Op,
+          class... X>
+requires(!CausalOperator<Op>)
+    detail::Refused<detail::Mistake::kCrossing, In, Blocks, M, Op, X...> causal(const In&,
+                                                                                const Blocks&,
+                                                                                const M&, const Op&,
+                                                                                const X&...);
+template <EigenDense Q, class K, class V, class Blocks, class M, OperatorOn<typename Q::Scalar> Op,
+          class... X>
+requires(!CausalOperator<Op>)
+    detail::Refused<detail::Mistake::kCrossing, Q, K, V, Blocks, M, Op, X...> causal(
+        const Q&, const K&, const V&, const Blocks&, const M&, const Op&, const X&...);
 /// Refuses, in a sentence, what is no call.
 template <class... X>
 requires(detail::kMistake<X...> !=

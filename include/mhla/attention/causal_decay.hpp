@@ -39,12 +39,31 @@ template <AttentionInputs In, BlocksOf Blocks, DecayTerms<detail::sum_of<In>> M,
           CausalOperatorOn<detail::scalar_of<In>> Op>
 void causal(const In& in, const Blocks& blocks, const M& mixing, const Op& op,
             const std::type_identity_t<detail::output_of<In>>& out, const Call& call = {});
+/// The same with the paper's operator.
+template <AttentionInputs In, BlocksOf Blocks, DecayTerms<detail::sum_of<In>> M>
+void causal(const In& in, const Blocks& blocks, const M& mixing,
+            const std::type_identity_t<detail::output_of<In>>& out, const Call& call = {}) {
+  causal(in, blocks, mixing, Operator<>{}, out, call);
+}
 
 /// Returns the output: a Matrix [N,E] of one head, a Tensor [B,N,H,E] of a batch.
 template <AttentionInputs In, BlocksOf Blocks, DecayTerms<detail::sum_of<In>> M,
           CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
 typename detail::InputTraits<In>::Owner causal(const In& in, const Blocks& blocks, const M& mixing,
                                                const Op& op = {}, const Call& call = {});
+template <AttentionInputs In, BlocksOf Blocks, DecayTerms<detail::sum_of<In>> M>
+typename detail::InputTraits<In>::Owner causal(const In& in, const Blocks& blocks, const M& mixing,
+                                               const Call& call) {
+  return causal(in, blocks, mixing, Operator<>{}, call);
+}
+/// Returns the output for Eigen matrices q [N,D], k [N,D], v [N,E].
+template <EigenDense Q, EigenDense K, EigenDense V, BlocksOf Blocks,
+          DecayTerms<accumulator_t<typename Q::Scalar>> M,
+          CausalOperatorOn<typename Q::Scalar> Op = Operator<>>
+Matrix<typename Q::Scalar> causal(const Q& q, const K& k, const V& v, const Blocks& blocks,
+                                  const M& mixing, const Op& op = {}, const Call& call = {}) {
+  return causal(inputs(q, k, v), blocks, mixing, op, call);
+}
 
 /// Bytes of workspace for these arguments, and of kept summaries causal_kept_bytes(in, blocks, op);
 /// reads no data.
@@ -84,7 +103,7 @@ class CausalDecayHead {
 
   void run(const DecayView<const A>& mixing, MatrixView<T> out, const ExecutorRef& executor) {
     const Index m = blocks_.blocks();
-    executor.for_each(m - 1, [&](Index b, Index w) {  // nothing reads the summary of the last block
+    executor.for_each(summaries_.tasks_before_last(), [&](Index b, Index w) {
       summaries_.summarize(in_, blocks_, b, op_, workers_[w].scratch.keys);
     });
     for_each_piece(summaries_.values(), mixtures_.kv, executor,

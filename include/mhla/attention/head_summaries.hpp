@@ -35,7 +35,9 @@ class HeadSummaries {
   /// Number of tasks of the share; on the vector unit a task is a block.
   Index tasks() const { return summary_tasks(values_, share_); }
   /// The same without the last of all blocks, whose summary no causal form reads.
-  Index tasks_before_last() const { return std::min(share_.count, share_.all - 1 - share_.first); }
+  Index tasks_before_last() const {
+    return std::clamp<Index>(share_.all - 1 - share_.first, 0, share_.count);
+  }
   /// Writes S_b and z_b of the blocks of a task into their places.
   template <Scalar T, Partition P, class Op, class Scratch>
   void summarize(const Inputs<T>& in, const P& blocks, Index task, const Op& op,

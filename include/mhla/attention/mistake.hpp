@@ -13,6 +13,7 @@
 #include "mhla/core/call.hpp"
 #include "mhla/core/refused.hpp"
 #include "mhla/core/tensor.hpp"
+#include "mhla/policy/decay_mixing.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -54,6 +55,11 @@ inline constexpr Mistake kMistakeBehind = Mistake::kBlocks;
 template <class T, LikeBlocks B, class... X>
 inline constexpr Mistake kMistakeBehind<T, B, X...> = Mistake::kMixing;
 template <class T, LikeBlocks B, std::convertible_to<MixingView<const accumulator_t<T>>> M,
+          class... X>
+inline constexpr Mistake kMistakeBehind<T, B, M, X...> = (LikeOption<X, T> && ...)
+                                                             ? Mistake::kNone
+                                                             : Mistake::kOptions;
+template <class T, LikeBlocks B, std::convertible_to<DecayView<const accumulator_t<T>>> M,
           class... X>
 inline constexpr Mistake kMistakeBehind<T, B, M, X...> = (LikeOption<X, T> && ...)
                                                              ? Mistake::kNone

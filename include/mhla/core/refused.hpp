@@ -10,7 +10,17 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-enum class Mistake { kNone, kTensors, kElements, kBlocks, kMixing, kOptions, kTemporary, kOffsets };
+enum class Mistake {
+  kNone,
+  kTensors,
+  kElements,
+  kBlocks,
+  kMixing,
+  kOptions,
+  kCrossing,
+  kTemporary,
+  kOffsets
+};
 
 /// Cannot be instantiated: says what is wrong.
 /// \tparam X  what was passed, so that compilers name it
@@ -33,6 +43,9 @@ struct Refused {
       m != Mistake::kOptions,
       "mhla: behind the mixing matrix a call may have an Operator{Relu{}}, the output, of "
       "the elements of q, and a Call{.executor = pool}, in this order");
+  static_assert(m != Mistake::kCrossing,
+                "mhla: CrossQuery reads later queries, so no causal form takes it: KeySum or "
+                "NoNormalizer");
   static_assert(m != Mistake::kTemporary,
                 "mhla: a view of this temporary would dangle: give it a name first");
   static_assert(m != Mistake::kOffsets,

@@ -113,6 +113,10 @@ void expect_mixing(const char* function, const MixingView<A>& m, Index rows, Ind
     fail_shape(function, "mixing", "has shape " + shape_text({m.rows(), m.cols()}),
                shape_text({rows, cols}) + " (query blocks, key blocks)");
   }
+  if (m.absent() && m.pattern().size() > 0) {
+    fail_option(function, "mixing", "is null with shape " + shape_text({m.rows(), m.cols()}),
+                "a pointer to coefficients");
+  }
 }
 
 /// Throws unless m has at least [rows, cols] coefficients.
@@ -122,6 +126,7 @@ void expect_leading_mixing(const char* function, const MixingView<A>& m, Index r
     fail_shape(function, "mixing", "has shape " + shape_text({m.rows(), m.cols()}),
                "at least " + shape_text({rows, cols}) + " for the blocks of the sequence");
   }
+  expect_mixing(function, m, -1, -1);
 }
 
 }  // namespace detail

@@ -7,8 +7,8 @@
 ///     z~_i = sum_b m_ib z_b     [D]
 ///
 /// Rows of m are taken in groups, whose mixtures stay in L2 until the read-out (stage 5). The
-/// causal form mixes only blocks before i. What the pattern of m does not hold, and all that a
-/// causal row may not see, is skipped: a NaN there reaches nothing.
+/// causal form mixes only blocks before i. What the pattern of m does not hold of other blocks, and
+/// all that a causal row may not see, is skipped: a NaN there reaches nothing.
 ///
 /// Adjoint, from the gradients dS~, dz~ of the mixtures, and dm in mixing_gradient.hpp:
 ///
@@ -43,7 +43,7 @@ inline constexpr Index kLargestGroup = 256;  ///< blocks, to bound the memory
 /// group. Bits do not depend on it.
 template <class A>
 Index group_blocks(Index query_blocks, Index d, Index e, Index workers) {
-  const bool fits = d * e * kGroupBlocks * Index{sizeof(A)} <= kL2Bytes;
+  const bool fits = e == 0 || d <= kL2Bytes / (kGroupBlocks * Index{sizeof(A)}) / e;
   const Index share = ceil_div(query_blocks, fits ? 4 * workers : workers);
   return std::clamp(round_up(share, kTile.rows), kGroupBlocks, kLargestGroup);
 }
@@ -86,7 +86,7 @@ struct Mixtures {
       : kv(nullptr, unaliased_stride<A>(checked_product(function, "workspace", {d, e}))),
         features(d),
         values(e),
-        beyond_l2(group * kv.stride * Index{sizeof(A)} > kL2Bytes) {
+        beyond_l2(group > 0 && kv.stride > kL2Bytes / (group * Index{sizeof(A)})) {
     kv.data = arena.take<A>(function, {group, kv.stride});
   }
 

@@ -10,8 +10,9 @@
 /// one pass: R takes what S gains. So a token reads all of R, and reads and writes an eighth of
 /// both. What parts lack, outputs get from the keys themselves.
 ///
-/// S is a chain of multiply-adds over the keys, whoever takes them: the bits of summary.hpp.
-/// Cost of a token: 2*D*E flops to read R, 2*D*E for S, a quarter of that for R and missing keys.
+/// S is a chain of multiply-adds over the keys, whoever takes them: the bits of summary.hpp. Once
+/// it is infinite, R is NaN, where another form may be infinite. Cost of a token: 2*D*E flops to
+/// read R, 2*D*E for S, a quarter of that for R and missing keys.
 
 #include <algorithm>
 

@@ -10,7 +10,8 @@
 /// - all coefficients of the mixing matrix, and all kept keys and values, are finite.
 /// The unit of a head is chosen before anything is computed, from its data alone, not from threads
 /// or the batch. If a feature or a summary overflows all the same, every output that reads it is
-/// infinite or NaN on both units, but not always the same.
+/// infinite or NaN on both units, but not always the same; here also outputs of blocks whose
+/// coefficient of it is 0, or not in the band (mixing.hpp).
 ///
 /// Error of the numerator, with A = sum_j |w_j| |v_j| and m = 54 + the steps of the three products,
 ///
