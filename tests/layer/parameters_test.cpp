@@ -173,7 +173,11 @@ TEST(LayerOfAFile, TakesItsChannelsAndItsParameters) {
     }
   }
   EXPECT_EQ(message_of<error>([&] { VisionLayer<float>(file, "y.", options); }),
-            "mhla::VisionLayer: channels is 0, expected a multiple of the 2 heads");
+            "mhla::VisionLayer: file has a layer below \"x.\", but no to_out.0.weight below "
+            "\"y.\", expected the tensors of the layer below this prefix");
+  EXPECT_EQ(message_of<error>([&] { VisionLayer<float>(MapFile(), "y.", options); }),
+            "mhla::VisionLayer: file has no to_out.0.weight, below \"y.\" or elsewhere, expected "
+            "the tensors of the layer below this prefix");
 }
 
 }  // namespace
