@@ -14,6 +14,7 @@
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/kernel/prefetch.hpp"
+#include "mhla/policy/normalizer.hpp"
 #include "mhla/stage/amx/unit.hpp"
 #include "mhla/stage/denominator.hpp"
 #include "mhla/stage/mixing.hpp"

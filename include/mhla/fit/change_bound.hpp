@@ -22,6 +22,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/fit/check.hpp"
 #include "mhla/policy/mixing_matrix.hpp"
+#include "mhla/policy/normalizer.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {

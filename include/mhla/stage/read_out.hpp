@@ -24,6 +24,7 @@
 #include "mhla/kernel/prefetch.hpp"
 #include "mhla/kernel/product.hpp"
 #include "mhla/kernel/rows.hpp"
+#include "mhla/policy/normalizer.hpp"
 #include "mhla/stage/denominator.hpp"
 #include "mhla/stage/mixing.hpp"
 #include "mhla/tokens/gather.hpp"
