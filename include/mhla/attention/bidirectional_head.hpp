@@ -27,7 +27,7 @@ namespace detail {
 /// The shares of a call of the bidirectional form.
 struct CrossShares {
   BlockShare queries, keys;
-  Index slots = 0;  ///< W of CrossQuery on other ranks, which one without tokens cannot know
+  Index places = 0;  ///< W of CrossQuery on other ranks, which one without tokens cannot know
 };
 
 template <class Unit, Scalar T, Partition QueryBlocks, Partition KeyBlocks, class Op>
@@ -98,7 +98,7 @@ class BidirectionalHead {
   /// W of CrossQuery, 0 of other sums.
   Index places() const {
     if (n_.sums != WeightSums::kCrossQuery) return 0;
-    return std::max(shares_.slots, largest_block(query_blocks_));
+    return std::max(shares_.places, largest_block(query_blocks_));
   }
 
   Worker make_worker(const char* function, Arena& arena) const {

@@ -42,7 +42,7 @@ class BidirectionalGradient {
         op_(op),
         head_(in, op),
         shares_(shares),
-        slots_(cross_query() ? std::max(shares.slots, largest_block(query_blocks)) : 0),
+        slots_(cross_query() ? std::max(shares.places, largest_block(query_blocks)) : 0),
         query_group_(
             group_blocks<A>(shares.queries.count, sizes().features, sizes().values, workers)),
         key_group_(group_blocks<A>(shares.keys.count, sizes().features, sizes().values, workers)),
