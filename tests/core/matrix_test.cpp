@@ -110,6 +110,11 @@ TEST(Mask, KeepsAllByDefaultAndOtherwiseWhatAnyRowOfFlagsSays) {
   Eigen::Matrix<bool, 4, 6> columns;
   columns.row(2) = eigen.matrix().transpose();
   expect_keeps(columns.row(2));  // of a matrix that lies by columns
+  using Bools = Eigen::Matrix<bool, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  expect_keeps(Eigen::Map<const Bools>(kKeep.data(), 2, 3));
+  EXPECT_EQ(test::message_of<shape_error>([&] { expect_keeps(columns.leftCols(3).topRows(2)); }),
+            "mhla::Mask: flags are part of a matrix [2, 3], expected a row, a column or a whole "
+            "matrix");
   const std::vector<unsigned char> none;
   EXPECT_FALSE(Mask(none).all());
   EXPECT_EQ(Mask(none).size, 0);
@@ -142,6 +147,7 @@ TEST(BatchMask, IsMadeOfFlagsOneItemAfterAnotherAndOfEigenObjects) {
   expect_batch({kKeep, 2});
   const std::vector<unsigned char> bytes(kKeep.begin(), kKeep.end());
   expect_batch({bytes, 2});
+  expect_batch({Eigen::Map<const Eigen::Array<bool, Eigen::Dynamic, 1>>(kKeep.data(), 6), 2});
   EXPECT_TRUE(BatchMask().absent());
   EXPECT_FALSE(BatchMask(std::span(bytes).first(0), 0).absent());
   EXPECT_EQ(test::message_of<shape_error>([&] { BatchMask(kKeep, 4); }),

@@ -106,10 +106,25 @@ template <class R>
 concept Flags = requires(const R& r) {
   { r.size() } -> std::convertible_to<std::size_t>;
   requires sizeof(*r.data()) == 1 && std::is_integral_v<std::remove_cvref_t<decltype(*r.data())>>;
-  requires !EigenDense<R> || detail::kOwns<R>;  // a view may have strides
 };
 
 namespace detail {
+/// From flag to flag.
+/// \throws shape_error for an Eigen matrix whose flags are not that far apart.
+template <class R>
+Index stride_of(const R& flags) {
+  if constexpr (EigenDense<R>) {
+    if (flags.rows() == 1) return flags.colStride();
+    if (flags.cols() == 1) return flags.rowStride();
+    if (flags.size() > 0 &&
+        (flags.innerStride() != 1 || flags.outerStride() != flags.innerSize())) {
+      fail_shape("Mask", "flags",
+                 "are part of a matrix " + shape_text({flags.rows(), flags.cols()}),
+                 "a row, a column or a whole matrix");
+    }
+  }
+  return 1;
+}
 /// Where flags are; not null, which would be no mask, also of none.
 template <class R>
 const unsigned char* bytes_of(const R& flags) {
@@ -135,12 +150,7 @@ struct Mask {
       : keep(keep_), size(size_), stride(stride_) {}
   template <Flags R>
   Mask(const R& flags)  // NOLINT(google-explicit-constructor)
-      : Mask(detail::bytes_of(flags), static_cast<Index>(flags.size())) {}
-  /// Of a view of an Eigen vector.
-  template <EigenDense V>
-  requires(!detail::kOwns<V> && bool(V::IsVectorAtCompileTime) && sizeof(typename V::Scalar) == 1)
-      Mask(const V& flags)  // NOLINT
-      : Mask(detail::bytes_of(flags), flags.size(), flags.innerStride()) {}
+      : Mask(detail::bytes_of(flags), static_cast<Index>(flags.size()), detail::stride_of(flags)) {}
   template <detail::OwnedFlags R>
   Mask(const R&&, detail::Refused<detail::Mistake::kTemporary, R> = {});
 
@@ -175,7 +185,8 @@ struct BatchMask {
       : keep(detail::bytes_of(flags)),
         rows(batch),
         cols(batch > 0 ? static_cast<Index>(flags.size()) / batch : 0),
-        row_stride(cols) {
+        row_stride(cols * detail::stride_of(flags)),
+        col_stride(detail::stride_of(flags)) {
     if (rows * cols == static_cast<Index>(flags.size())) return;
     detail::fail_shape("BatchMask", "flags", "has " + std::to_string(flags.size()) + " entries",
                        "as many for each of " + std::to_string(batch) + " sequences");
