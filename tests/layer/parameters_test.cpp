@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "mhla/layer/language_layer.hpp"
 #include "mhla/layer/vision_layer.hpp"
 #include "support/message_of.hpp"
 
@@ -106,8 +107,8 @@ TEST(LoadParameters, NamesAllTensorsOfOtherTypesAndLeavesOtherFailuresAsTheyAre)
     load_parameters("Test", file, "a.", small_table(), std::span<float>(row));
   };
   EXPECT_EQ(message_of<shape_error>(load),
-            "mhla::Test: file cannot copy a.weight (is of another type); cannot copy a.bias (is of "
-            "another type), expected the 2 tensors of the layer below \"a.\"");
+            "mhla::Test: file cannot copy a.weight, a.bias (the first: is of another type), "
+            "expected the 2 tensors of the layer below \"a.\"");
   file.stored["a.weight"].number = 0;
   EXPECT_EQ(message_of<std::runtime_error>(load), "no such disk");
 }
@@ -150,9 +151,20 @@ TEST(SaveParameters, RefusesARowOfAnotherTable) {
 }
 
 TEST(LayerOfAFile, HasNoMemoryForChannelsThatAFileOnlyClaims) {
-  const MapFile file{{{"x.to_out.0.weight", {{Index{1} << 40, 0}, 1}}}};
-  EXPECT_THROW(VisionLayer<float>(file, "x.", {.heads = 2, .tokens = {2, 2}, .block = {1, 2}}),
-               shape_error);
+  constexpr Index kClaimed = 1 << 27;
+  const VisionOptions vision{.heads = 2, .tokens = {2, 2}, .block = {1, 2}};
+  const auto expect_refused = [](const std::string& why, auto&& call) {
+    const std::string text = message_of<shape_error>(call);
+    EXPECT_TRUE(text.starts_with(why)) << text;
+  };
+  const MapFile none{
+      {{"x.to_out.0.weight", {{kClaimed, 0}, 1}}, {"x.o_proj.weight", {{kClaimed, 0}, 1}}}};
+  expect_refused("mhla::VisionLayer: file has to_out.0.weight of shape [134217728, 0] below \"x.\"",
+                 [&] { VisionLayer<float>(none, "x.", vision); });
+  expect_refused("mhla::LanguageLayer: file has o_proj.weight of shape [134217728, 0] below \"x.\"",
+                 [&] { LanguageLayer<float>(none, "x.", {.heads = 4}); });
+  const MapFile thin{{{"x.to_out.0.weight", {{kClaimed, 1}, 1}}}};
+  expect_refused("mhla::VisionLayer: file lacks", [&] { VisionLayer<float>(thin, "x.", vision); });
 }
 
 TEST(LayerOfAFile, TakesItsChannelsAndItsParameters) {

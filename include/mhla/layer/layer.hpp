@@ -204,23 +204,7 @@ class Layer {
   template <class F>
   static Options with_channels(const F& file, std::string_view prefix, Options options) {
     if (options.channels != 0) return options;
-    const std::string_view output = Body::kOutput;
-    const auto& tensors = file.tensors();
-    const auto found = tensors.find(std::string(prefix) + std::string(output));
-    if (found == tensors.end() || found->second.shape.empty()) {
-      const auto other = std::find_if(tensors.begin(), tensors.end(), [&](const auto& tensor) {
-        return std::string_view(tensor.first).ends_with(output);
-      });
-      const std::string no = "no " + std::string(output), below = "below \"";
-      const std::string name = other == tensors.end() ? "" : other->first;
-      detail::fail_shape(
-          Body::kName, "file",
-          name.empty() ? "has " + no + ", " + below + std::string(prefix) + "\" or elsewhere"
-                       : "has a layer " + below + name.substr(0, name.size() - output.size()) +
-                             "\", but " + no + " " + below + std::string(prefix) + "\"",
-          "the tensors of the layer below this prefix");
-    }
-    options.channels = found->second.shape[0];
+    options.channels = detail::channels_of(Body::kName, file, prefix, Body::kOutput);
     return options;
   }
   void forward(const In& x, const In& c, const Out& y, const LayerCall& call) const;

@@ -5,7 +5,6 @@
 /// numbers. Gradients lie in a row of the same layout, so one optimiser step serves all of them.
 
 #include <algorithm>
-#include <exception>
 #include <span>
 #include <string>
 #include <string_view>
@@ -163,37 +162,32 @@ inline Index ParameterTable::add(std::string_view prefix, const ParameterTable& 
 
 namespace detail {
 
-/// What is wrong with the tensors of a file, in a row.
-class TensorFaults {
- public:
-  void add(const std::string& what) { text_ += (text_.empty() ? "" : "; ") + what; }
-  /// Throws them, if there are any.
-  void expect_none(const char* function, std::string_view prefix,
-                   const ParameterTable& table) const {
-    if (text_.empty()) return;
-    fail_shape(function, "file", text_,
-               "the " + std::to_string(table.all().size()) + " tensors of the layer below \"" +
-                   std::string(prefix) + "\"");
-  }
-
- private:
-  std::string text_;
-};
+/// Throws what is wrong with the tensors of a file, if anything is.
+inline void expect_no_faults(const char* function, const std::string& faults,
+                             std::string_view prefix, const ParameterTable& table) {
+  if (faults.empty()) return;
+  fail_shape(function, "file", faults,
+             "the " + std::to_string(table.all().size()) + " tensors of the layer below \"" +
+                 std::string(prefix) + "\"");
+}
 
 /// Throws unless the file has the tensors that load_parameters reads, in shape, and no others.
 template <class F>
 void expect_parameters(const char* function, const F& file, std::string_view prefix,
                        const ParameterTable& table, std::span<const std::string_view> others) {
-  TensorFaults faults;
+  std::string faults;
+  const auto complain = [&faults](const std::string& what) {
+    faults += (faults.empty() ? "" : "; ") + what;
+  };
   const auto& tensors = file.tensors();
   for (const Parameter& p : table.all()) {
     const std::string name = std::string(prefix) + p.name;
     const auto found = tensors.find(name);
     if (found == tensors.end()) {
-      faults.add("lacks " + name + " " + shape_text(p.shape));
+      complain("lacks " + name + " " + shape_text(p.shape));
     } else if (found->second.shape != p.shape) {
-      faults.add("has " + name + " of shape " + shape_text(found->second.shape) + " instead of " +
-                 shape_text(p.shape));
+      complain("has " + name + " of shape " + shape_text(found->second.shape) + " instead of " +
+               shape_text(p.shape));
     }
   }
   for (auto it = tensors.lower_bound(std::string(prefix)); it != tensors.end(); ++it) {
@@ -204,10 +198,33 @@ void expect_parameters(const char* function, const F& file, std::string_view pre
       return !other.empty() && below.starts_with(other);
     });
     if (!foreign && table.find(below) == nullptr) {
-      faults.add("has " + name + ", which is no parameter of the layer");
+      complain("has " + name + ", which is no parameter of the layer");
     }
   }
-  faults.expect_none(function, prefix, table);
+  expect_no_faults(function, faults, prefix, table);
+}
+
+/// The first axis of the tensor prefix + output, which a layer has as many channels as.
+template <class F>
+Index channels_of(const char* function, const F& file, std::string_view prefix,
+                  const std::string& output) {
+  constexpr const char* kWanted = "the tensors of the layer below this prefix";
+  const std::string below = "below \"" + std::string(prefix) + "\"";
+  const auto& tensors = file.tensors();
+  const auto found = tensors.find(std::string(prefix) + output);
+  if (found != tensors.end()) {
+    const auto& shape = found->second.shape;
+    if (!shape.empty() && std::ranges::count(shape, 0) == 0) return shape.front();
+    fail_shape(function, "file", "has " + output + " of shape " + shape_text(shape) + " " + below,
+               kWanted);
+  }
+  for (const auto& [name, tensor] : tensors) {
+    const std::string other = name.substr(0, name.size() - std::min(name.size(), output.size()));
+    if (other + output != name || (!other.empty() && other.back() != '.')) continue;
+    fail_shape(function, "file",
+               "has a layer below \"" + other + "\", but no " + output + " " + below, kWanted);
+  }
+  fail_shape(function, "file", "has no " + output + ", " + below + " or elsewhere", kWanted);
 }
 
 /// Throws unless a row has the numbers of a table.
@@ -225,16 +242,18 @@ void load_parameters(const char* function, const F& file, std::string_view prefi
                      std::span<const std::string_view> others) {
   detail::expect_row(function, row.size(), table);
   detail::expect_parameters(function, file, prefix, table, others);
-  detail::TensorFaults faults;
+  std::string refused, why;  // all tensors, and why the first one is
   for (const Parameter& p : table.all()) {
     const std::string name = std::string(prefix) + p.name;
     try {
       file.copy_to(name, table.numbers(row, p.name));
     } catch (const error& e) {
-      faults.add("cannot copy " + name + " (" + e.what() + ")");
+      if (refused.empty()) why = e.what();
+      refused += (refused.empty() ? "" : ", ") + name;
     }
   }
-  faults.expect_none(function, prefix, table);
+  if (!refused.empty()) refused = "cannot copy " + refused + " (the first: " + why + ")";
+  detail::expect_no_faults(function, refused, prefix, table);
 }
 
 template <class T, TensorWriter<std::remove_const_t<T>> W>
