@@ -5,6 +5,7 @@
 #include <array>
 
 #include "mhla/policy/locality.hpp"
+#include "support/message_of.hpp"
 #include "support/reference.hpp"
 
 namespace mhla::test {
@@ -70,6 +71,11 @@ TEST(Diagnose, HalfPrecisionHasTheRankOfItsFeaturesAndValuesAreNotRead) {
   const auto d = mhla::diagnose(in, Contiguous(64, 64), locality<float>(1), Operator{Relu{}});
   EXPECT_EQ(d.rank, 4);
   EXPECT_EQ(d.rank_bound, 4);
+  const Inputs<Eigen::bfloat16> null{.q = {nullptr, 64, 4, 4}, .k = k, .v = k};
+  EXPECT_EQ(message_of<option_error>([&] {
+              mhla::diagnose(null, Contiguous(64, 64), locality<float>(1), Operator{Relu{}});
+            }),
+            "mhla::bidirectional: q is null with shape [64, 4], expected a pointer to data");
 }
 
 TEST(Diagnose, EntropyOfEqualWeightsIsTheLogarithmOfTheirNumber) {

@@ -166,16 +166,18 @@ Diagnosis<accumulator_t<T>> diagnose(
 
   // The operator is linear in v: values that are the unit matrix give its attention matrix, in A,
   // for outputs rounded to half precision have the rank of their errors.
-  const Matrix<A> unit = Matrix<A>::Identity(in.k.rows, in.k.rows);
-  const auto widened = [](const MatrixView<const T>& x) {
+  const auto widened = [](const char* name, const MatrixView<const T>& x) {
+    detail::expect_shape("bidirectional", name, x, -1, -1);
     Matrix<A> all(x.rows, x.cols);
     for (Index t = 0; t < x.rows; ++t) {
       for (Index j = 0; j < x.cols; ++j) all(t, j) = static_cast<A>(x(t, j));
     }
     return all;
   };
-  const Matrix<A> q = widened(in.q), k = widened(in.k), own_q = widened(in.normalizer_q),
-                  own_k = widened(in.normalizer_k);
+  const Matrix<A> q = widened("q", in.q), k = widened("k", in.k),
+                  own_q = widened("normalizer_q", in.normalizer_q),
+                  own_k = widened("normalizer_k", in.normalizer_k),
+                  unit = Matrix<A>::Identity(k.rows(), k.rows());
   const Inputs<A> with_unit{.q = q,
                             .k = k,
                             .v = unit,

@@ -173,7 +173,7 @@ struct RankForm {
   Fingerprint normalizer_bits() const {
     const std::array<A, kProbes> r{A(0.25), A(1.5), A(-2), A(1e-3)};
     std::array<A, kProbes> y{};
-    op.normalizer.denominators(r.data(), kProbes, y.data());
+    write_denominators(op.normalizer, r.data(), kProbes, y.data());
     return Fingerprint().add(std::span<const A>(y)).add(op.scale).add(op.normalizer.sums());
   }
 };

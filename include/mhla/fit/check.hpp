@@ -33,13 +33,16 @@ void expect_example(const char* function, const Inputs<T>& head, const Blocks& b
   }
 }
 
-/// Throws if m has a coefficient that is not finite.
+/// Throws if m has a coefficient that is not finite; the causal form reads none above the diagonal.
 template <class A>
-void expect_finite(const char* function, const char* argument, const MixingView<A>& m) {
-  m.for_each([&](A& coefficient) {
-    if (std::isfinite(coefficient)) return;
-    fail_option(function, argument, "has a coefficient that is not finite", "finite ones");
-  });
+void expect_finite(const char* function, const char* argument, const MixingView<A>& m,
+                   Order order) {
+  for (Index i = 0; i < m.rows(); ++i) {
+    m.for_each_in_row(i, [&](Index b, A coefficient) {
+      if (std::isfinite(coefficient) || (order == Order::kCausal && b > i)) return;
+      fail_option(function, argument, "has a coefficient that is not finite", "finite ones");
+    });
+  }
 }
 
 /// Throws if m has a coefficient where a fit has no sums; the causal form reads none above the

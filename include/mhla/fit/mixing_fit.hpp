@@ -194,7 +194,7 @@ MixingMatrix<A> MixingFit<A>::solve(const FitOptions<A>& options,
   }
   if (!options.prior.absent()) {
     detail::expect_mixing(kName, options.prior, start_.rows(), start_.cols());
-    detail::expect_finite(kName, "prior", options.prior);
+    detail::expect_finite(kName, "prior", options.prior, order_);
   }
   MixingMatrix<A> m = start_;
   executor.for_each(start_.rows(), [&](Index i, Index) { solve_row(i, options, m); });

@@ -123,7 +123,7 @@ void expect_grids(const MixingView<A>& m, const BlockGrids& from, const BlockGri
 /// The coefficients of m, which are finite.
 template <class A>
 Matrix<double> finite(const MixingView<A>& m) {
-  expect_finite("resize", "m", m);
+  expect_finite("resize", "m", m, Order::kBidirectional);
   return m.dense().template cast<double>();
 }
 
