@@ -128,6 +128,7 @@ TEST_F(Calls, ADecayingMatrixIsGivenAsAnyOther) {
   const Matrix<float> output = causal(q, k, v, blocks, decay);
   EXPECT_TRUE(same_bits(causal(q, k, v, blocks, decay, Operator{}), output));
   EXPECT_TRUE(same_bits(causal(in, blocks, decay, Call{}), output));
+  EXPECT_TRUE(same_bits(causal(in, blocks, decay, {}, Call{}), output));
   Matrix<float> with = unwritten<float>(12, 5), without = with;
   causal(in, blocks, decay, Operator{}, with);
   causal(in, blocks, decay, without);

@@ -36,14 +36,14 @@ TEST(ThreadRanks, AnExceptionEndsTheOthersAndReachesTheCaller) {
 }
 
 TEST(ThreadRanks, ARankThatComesToCopyTooLateCopiesNothing) {
-  constexpr double kTimeout = 0.1;
-  const std::string late = "mhla::distributed: no answer within 0.100000 s from rank 1";
+  constexpr double kTimeout = ThreadRanks::kImpatience;
+  const std::string late = "mhla::distributed: no answer within 0.500000 s from rank 1";
   const auto run = [&](ThreadRank& rank) {
     int rows[] = {-1, -1};
     rows[rank.rank()] = 7;
     const distributed::SharedRows shared{reinterpret_cast<std::byte*>(rows), sizeof(int)};
     auto transfer = rank.all_gather({&shared, 1}, std::vector<Index>{0, 1, 2});
-    if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::duration<double>(4 * kTimeout));
+    if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::duration<double>(3 * kTimeout));
     EXPECT_EQ(message_of<communication_error>([&] { transfer.wait(); }), late);
     EXPECT_EQ(rows[1 - rank.rank()], rank.rank() == 0 ? 7 : -1);
   };

@@ -40,9 +40,9 @@ template <AttentionInputs In, BlocksOf Blocks, DecayTerms<detail::sum_of<In>> M,
 void causal(const In& in, const Blocks& blocks, const M& mixing, const Op& op,
             const std::type_identity_t<detail::output_of<In>>& out, const Call& call = {});
 /// The same with the paper's operator.
-template <AttentionInputs In, BlocksOf Blocks, DecayTerms<detail::sum_of<In>> M>
-void causal(const In& in, const Blocks& blocks, const M& mixing,
-            const std::type_identity_t<detail::output_of<In>>& out, const Call& call = {}) {
+template <AttentionInputs In, BlocksOf Blocks, DecayTerms<detail::sum_of<In>> M,
+          std::convertible_to<detail::output_of<In>> Out>
+void causal(const In& in, const Blocks& blocks, const M& mixing, Out&& out, const Call& call = {}) {
   causal(in, blocks, mixing, Operator<>{}, out, call);
 }
 
