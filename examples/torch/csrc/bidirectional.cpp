@@ -40,7 +40,8 @@ struct Bidirectional {
   const BlocksOfLength& checked() const {
     blocks.check(kName);
     const Index m = blocks.grid.empty() ? 0 : blocks(0).blocks();
-    if (m > 0 && (mixing->size(0) != m || mixing->size(1) != m)) {
+    const bool matrix = mixing->dim() == 2;  // or mixing_view refuses it
+    if (m > 0 && matrix && (mixing->size(0) != m || mixing->size(1) != m)) {
       fail<mhla::shape_error>(kName, "mixing",
                               "has shape [" + std::to_string(mixing->size(0)) + ", " +
                                   std::to_string(mixing->size(1)) + "]",

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from mhla_torch import MHLA, causal, locality, replace_attention
+from mhla_torch.attention import ViTAttention
 from reference import attention, block_of
 from tiny_vit import TinyViT
 
@@ -71,6 +72,12 @@ def test_constrains_its_mixing_matrix():
     assert not module.mixing.triu(1).any()
 
 
+def test_is_made_on_the_default_device():
+    for causal, tokens, block in ((False, (4, 2), (2, 2)), (True, 8, 2)):
+        with torch.device("meta"):
+            assert MHLA(tokens, block, causal=causal).mixing.is_meta
+
+
 def test_refuses_a_causal_image():
     with pytest.raises(ValueError, match="causal attention is of a sequence"):
         MHLA((4, 4), (2, 2), causal=True)
@@ -128,6 +135,14 @@ def test_replaces_the_attention_of_a_vision_transformer(class_token):
     torch.testing.assert_close(torch.compile(model, fullgraph=True)(x), out, rtol=1e-5, atol=1e-5)
 
 
+def test_replaces_an_attention_in_all_its_places():
+    model = TinyViT(size=16)
+    model.blocks[1].attn = model.again = model.blocks[0].attn
+    replace_attention(model, block=(4, 4))
+    assert isinstance(model.again, ViTAttention)
+    assert model.again is model.blocks[0].attn is model.blocks[1].attn
+
+
 def test_says_what_it_cannot_replace():
     with pytest.raises(ValueError, match="no module with qkv, proj and num_heads"):
         replace_attention(nn.Linear(2, 2), block=(2, 2))
@@ -136,6 +151,10 @@ def test_says_what_it_cannot_replace():
     with pytest.raises(ValueError, match="attn_drop is 0.1, expected 0"):
         replace_attention(model, block=(4, 4))
     model.blocks[0].attn.attn_drop.p = 0.0
+    hook = model.blocks[0].attn.register_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match="has _forward_hooks, expected none"):
+        replace_attention(model, block=(4, 4))
+    hook.remove()
     replace_attention(model, block=(4, 4))
     with pytest.raises(ValueError, match="attn_mask or is_causal is set"):
         model.blocks[0].attn(torch.ones(1, 64, 32), attn_mask=torch.ones(64, 64))

@@ -23,7 +23,8 @@ def double():
 
 
 def relative(a, b):
-    return float((a - b).detach().abs().max() / b.abs().max().clamp(min=1e-30))
+    a, b = a.detach(), b.detach()
+    return float((a - b).abs().max() / b.abs().max().clamp(min=1e-30))
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
@@ -67,6 +68,43 @@ def test_decodes_what_it_computes_whole(convolution):
         layer.append(state, x[:, :2])
     with pytest.raises(ValueError, match="a sequence has 21 tokens, expected at most 20"):
         layer(torch.randn(1, 21, 16))
+
+
+def test_decodes_in_sums_of_float():
+    torch.manual_seed(0)
+    layer = Language(16, 2, chunk=64, chunks=2)
+    with torch.no_grad():
+        layer.q_proj.weight /= 1000
+        layer.k_proj.weight *= 40
+        layer.v_proj.weight *= 400  # sums of a chunk exceed the range of float16
+    x = torch.randn(1, 128, 16)
+    exact = layer(x)
+    layer.half()
+    state = layer.start(1)
+    with torch.inference_mode():
+        y = layer.append(state, x.half())
+        whole = layer(x.half())
+    assert state.own.dtype is torch.float32 and y.dtype is torch.float16
+    assert state.summaries.abs().max() > 65504
+    assert relative(y.double(), exact) < 2 * relative(whole.double(), exact) + 1e-3
+
+
+def test_decodes_where_its_weights_are():
+    with torch._subclasses.FakeTensorMode(), torch.device("cuda"), torch.no_grad():
+        layer = Language(16, 2, chunk=4, chunks=2)
+        state = layer.start(1)
+        for _ in range(5):
+            assert layer.append(state, torch.empty(1, 1, 16)).is_cuda
+
+
+def test_rotary_tables_are_exact_in_every_type():
+    exact = [layer.turns for layer in layers_of_all_families()[1:]]
+    torch.set_default_dtype(torch.float32)
+    for turns, layer in zip(exact, layers_of_all_families()[1:]):
+        assert layer.turns.dtype is torch.float32
+        assert torch.equal(layer.half().double().turns, turns)
+        assert torch.equal(layer.to("meta").to_empty(device="cpu").turns, turns)
+        assert "turns" not in layer.state_dict()
 
 
 def layers_of_all_families():

@@ -286,6 +286,33 @@ def test_errors_say_what_was_expected(wrong, sentence):
         mhla_torch.bidirectional(**arguments)
 
 
+def test_refuses_a_matrix_of_one_axis_whose_summaries_are_kept():
+    q, k, v, _ = tensors(dtype=torch.float32)
+    with pytest.raises((ValueError, RuntimeError), match="mixing has 1 axes, expected 2"):
+        mhla_torch.bidirectional(q, k, v, torch.ones(4, requires_grad=True), grid=GRID, block=BLOCK,
+                                 save="summaries")
+
+
+def test_refuses_tensors_of_several_devices():
+    arguments = dict(zip(("q", "k", "v", "mixing"), tensors(dtype=torch.float32)))
+    arguments |= {"grid": GRID, "block": BLOCK, "key_mask": torch.ones(2, TOKENS, dtype=torch.bool)}
+    for name in ("k", "mixing", "key_mask"):
+        with pytest.raises(ValueError, match=f"{name} is on meta, expected cpu as q"):
+            mhla_torch.bidirectional(**arguments | {name: arguments[name].to("meta")})
+
+
+def test_refuses_tangents_while_it_is_compiled():
+    q, k, v, _ = tensors(dtype=torch.float32)
+    torch.compiler.reset()
+
+    def linear(q):
+        return mhla_torch.linear(q, k, v)
+
+    tangent = torch.compile(lambda q: torch.func.jvp(linear, (q,), (q,)), backend="eager")
+    with pytest.raises(RuntimeError, match="q has a tangent, expected none"):
+        tangent(q)
+
+
 def test_refuses_another_device():
     with torch._subclasses.FakeTensorMode():
         q = torch.empty(1, 4, 1, 2, device="xpu")

@@ -37,7 +37,7 @@ class MHLA(nn.Module):
         counts = [math.ceil(n / w) for n, w in zip((tokens,) if sequence else tokens, self.block)]
         mixing = uniform_causal(counts[0]) if causal else with_prefix(
             operators.locality(counts), prefix)
-        self.mixing = nn.Parameter(mixing.to(torch.get_default_dtype()))
+        self.mixing = nn.Parameter(mixing.to(torch.get_default_device(), torch.get_default_dtype()))
 
     def forward(self, q, k, v, **options):
         """q, k [B,H,N,D], v [B,H,N,E] (layout "bnhd": [B,N,H,.]) -> as q
@@ -116,7 +116,7 @@ def replace_attention(model, block, **options):
     options: of MHLA
     """
     found = [(parent, name, child) for parent in model.modules()
-             for name, child in parent.named_children()
+             for name, child in parent._modules.items()  # also of a module with two names
              if all(hasattr(child, member) for member in ("qkv", "proj", "num_heads"))]
     if not found:
         raise ValueError("replace_attention: model has no module with qkv, proj and num_heads, "
@@ -131,11 +131,14 @@ def replace_attention(model, block, **options):
         raise ValueError(f"replace_attention: patch_drop drops {model.patch_drop.prob} of the "
                          "patches, expected 0: blocks are of whole images")
     prefix = getattr(model, "num_prefix_tokens", 0)
+    replaced = {}  # one for each attention, which may have several places
     for parent, name, child in found:
-        mhla = MHLA(grid, block, prefix=prefix, layout="bnhd", **options)
-        like = child.qkv.weight
-        new = ViTAttention(child, mhla.to(like.device, like.dtype))
-        setattr(parent, name, new.train(child.training))
+        if child not in replaced:
+            mhla = MHLA(grid, block, prefix=prefix, layout="bnhd", **options)
+            like = child.qkv.weight
+            new = ViTAttention(child, mhla.to(like.device, like.dtype))
+            replaced[child] = new.train(child.training)
+        setattr(parent, name, replaced[child])
     return model
 
 
@@ -152,6 +155,10 @@ def _expect_replaceable(attention):
         if more:
             raise ValueError(f"replace_attention: {kind} {what} {', '.join(sorted(more))}, "
                              "expected the members and arguments of timm's Attention")
+    hooks = [name for name, value in vars(attention).items() if name.endswith("_hooks") and value]
+    if hooks:
+        raise ValueError(f"replace_attention: {kind} has {', '.join(hooks)}, expected none: they "
+                         "would be lost")
     if attention.qkv is None:
         raise ValueError(f"replace_attention: {kind} has no qkv, expected one projection of all "
                          "three")

@@ -64,7 +64,28 @@ class Vision(nn.Module):
         return self.to_out(out.flatten(2) + self.local(v))
 
 
-class Video(nn.Module):
+class Turning(nn.Module):
+    """A layer with the cosines and sines of a rotary embedding, self.turns [2,N,pairs]. They are no
+    part of a checkpoint, and exact in whatever type the layer has: made anew where it changes.
+    """
+
+    def place_turns(self):
+        self.register_buffer("turns", self.made_turns().to(torch.get_default_device(),
+                                                           torch.get_default_dtype()),
+                             persistent=False)
+
+    def made_turns(self):
+        with torch.device("cpu"):
+            angles = self.angles()
+            return torch.stack([angles.cos(), angles.sin()])  # float64
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self.turns = self.made_turns().to(self.turns.device, self.turns.dtype)
+        return self
+
+
+class Video(Turning):
     """Wan. Tokens come in raster order; a rotary embedding in the numerator; gated RMSNorm a head.
 
     grid: tokens along [frames, y, x]; layout: blocks along each
@@ -81,14 +102,15 @@ class Video(nn.Module):
         self.g_norm = nn.RMSNorm(channels // heads, eps=1e-6)
         self.block_attn = Mixing(layout)
         self.lepe = nn.Conv3d(channels, channels, 3, padding=1, groups=channels) if lepe else None
-        self.register_buffer("turns", self.rotary(channels // heads // 2), persistent=False)
+        self.place_turns()
 
-    def rotary(self, pairs):
-        """Cosines and sines of all tokens; the axes share the pairs of channels.   # [2,N,pairs]"""
+    def angles(self):
+        """Of all tokens; the axes share the pairs of channels.   # [N,pairs]"""
+        pairs = self.g_norm.normalized_shape[0] // 2
         narrow = pairs // 3
         places = torch.meshgrid(*(torch.arange(n) for n in self.grid), indexing="ij")
         widths = (pairs - 2 * narrow, narrow, narrow)
-        return turns(torch.cat([angles(p.flatten(), w) for p, w in zip(places, widths)], 1))
+        return torch.cat([angles(p.flatten(), w) for p, w in zip(places, widths)], 1)
 
     def turn(self, x):
         """x [B,N,H,D], pairs of neighbours turned."""
@@ -115,13 +137,13 @@ class LanguageState:
     """What a language layer remembers of B sequences; its size does not depend on their length."""
 
     position: int
-    summaries: torch.Tensor  # [M,B,H,D,E], of the chunks that are whole
+    summaries: torch.Tensor  # [M,B,H,D,E], of the chunks that are whole; in float32 at least
     mixture: torch.Tensor  # [B,H,D,E], of these, as the chunk that is not whole reads them
     own: torch.Tensor  # [B,H,D,E], of that chunk
     inputs: dict  # name: the last tokens that a convolution reads, [B,taps - 1,width]
 
 
-class Language(nn.Module):
+class Language(Turning):
     """The language model's layer: rotary embedding behind the feature map, gated RMSNorm a head.
 
     chunk, chunks: tokens of a block and most blocks of a sequence
@@ -146,8 +168,12 @@ class Language(nn.Module):
         self.o_proj = nn.Linear(channels, channels, bias=False)
         self.mixing_matrix = nn.Parameter(uniform_causal(chunks)[..., None, None, None, None])
         self.g_norm_swish_gate = nn.RMSNorm(channels // heads, eps=1e-5)
-        places = angles(torch.arange(chunk * chunks), keys // heads // 2)
-        self.register_buffer("turns", turns(places), persistent=False)
+        self.place_turns()
+
+    def angles(self):
+        """Of all tokens.   # [N,pairs]"""
+        pairs = self.q_proj.out_features // self.heads // 2
+        return angles(torch.arange(self.chunk * self.chunks), pairs)
 
     @torch.no_grad()
     def constrain_(self):
@@ -198,6 +224,7 @@ class Language(nn.Module):
         inputs = {name: like.new_zeros(batch, self.taps - 1, width) for name, width in
                   (("q", channels // 2), ("k", channels // 2), ("v", channels))
                   } if self.taps else {}
+        like = like.to(sums_of(like.dtype))
         return LanguageState(0, like.new_zeros(self.chunks if summaries else 0, *shape),
                              like.new_zeros(shape), like.new_zeros(shape), inputs)
 
@@ -216,8 +243,9 @@ class Language(nn.Module):
     def append_to_chunk(self, state, x):
         """The same of tokens of one chunk."""
         i = state.position // self.chunk
-        row = self.mixing_matrix[i, :, 0, 0, 0, 0]
-        q, k, v = (t.transpose(1, 2) for t in self.project(x, state))  # [B,H,n,.]
+        sums = state.own.dtype
+        row = self.mixing_matrix[i, :, 0, 0, 0, 0].to(sums)
+        q, k, v = (t.transpose(1, 2).to(sums) for t in self.project(x, state))  # [B,H,n,.]
         q = q * q.shape[-1]**-0.5
         if state.position % self.chunk == 0:
             state.mixture = torch.tensordot(row[:i], state.summaries[:i], 1)
@@ -226,9 +254,15 @@ class Language(nn.Module):
         state.own = state.own + k.transpose(-1, -2) @ v
         state.position += x.shape[1]
         if state.position % self.chunk == 0:
-            state.summaries = state.summaries.index_copy(0, torch.tensor([i]), state.own[None])
+            at = torch.tensor([i], device=state.own.device)
+            state.summaries = state.summaries.index_copy(0, at, state.own[None])
             state.own = torch.zeros_like(state.own)
-        return self.finish(out.transpose(1, 2), x)
+        return self.finish(out.transpose(1, 2).to(x.dtype), x)
+
+
+def sums_of(dtype):
+    """The type of sums of tensors."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 def elu_plus_one(x):
@@ -238,8 +272,3 @@ def elu_plus_one(x):
 def angles(places, pairs):
     """Angles of so many pairs of channels at places [N], in double.   # [N,pairs]"""
     return places[:, None] * 10000.0**(-torch.arange(pairs, dtype=torch.float64) / pairs)
-
-
-def turns(angles):
-    """Cosines and sines of angles [N,pairs].   # [2,N,pairs]"""
-    return torch.stack([angles.cos(), angles.sin()]).to(torch.get_default_dtype())

@@ -100,11 +100,12 @@ def _call(name, save, q, k, v, mixing, *blocks, normalizer_q=None, normalizer_k=
     """Calls an operator with tensors of the types that it takes."""
     operator = getattr(torch.ops.mhla, name).default
     tensors = (q, k, v, normalizer_q, normalizer_k)
-    for argument, tensor in zip(_NAMES, tensors):
-        if tensor is not None and not (tensor.is_cpu or tensor.is_meta):
-            _expect_kernels(operator, argument, tensor)
     parameters = (mixing, query_map, key_map)
-    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
+    if not (q.is_cpu or q.is_meta):
+        _expect_kernels(operator, "q", q)
+    _expect_one_device(operator, q, dict(zip((*_NAMES, *_PARAMETERS), (*tensors, *parameters)))
+                       | options)
+    if forward_ad._current_level >= 0:
         _refuse_tangents(operator, (*tensors, *parameters))
     device = "cuda" if q.is_cuda else "cpu"
     if device == "cuda":
@@ -145,6 +146,14 @@ def _expect_kernels(operator, name, tensor):
         raise ValueError(f"{operator.name()}: {name} is on {tensor.device}, expected cpu or cuda")
     if _WITHOUT_CUDA:
         raise ValueError(f"{operator.name()}: {name} is on {tensor.device}, but {_WITHOUT_CUDA}")
+
+
+def _expect_one_device(operator, q, arguments):
+    """Without it an operator is run by the device of one of them, on the memory of all."""
+    for name, tensor in arguments.items():
+        if isinstance(tensor, torch.Tensor) and tensor.device != q.device:
+            raise ValueError(f"{operator.name()}: {name} is on {tensor.device}, expected "
+                             f"{q.device} as q")
 
 
 def _refuse_gradients(operator, tensors):
