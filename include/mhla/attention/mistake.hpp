@@ -41,6 +41,11 @@ concept LikeBlocks = AttentionBlocks<B> || requires(const typename PartitionOf<B
   blocks.tokens();
 };
 
+/// A mixing matrix, or decaying terms.
+template <class M, class A>
+concept LikeMixing =
+    std::convertible_to<M, MixingView<const A>> || std::convertible_to<M, DecayView<const A>>;
+
 /// An operator, an output or a Call.
 template <class X, class T>
 concept LikeOption = std::convertible_to<X&, MatrixView<T>> ||
@@ -54,13 +59,7 @@ template <class T, class... X>
 inline constexpr Mistake kMistakeBehind = Mistake::kBlocks;
 template <class T, LikeBlocks B, class... X>
 inline constexpr Mistake kMistakeBehind<T, B, X...> = Mistake::kMixing;
-template <class T, LikeBlocks B, std::convertible_to<MixingView<const accumulator_t<T>>> M,
-          class... X>
-inline constexpr Mistake kMistakeBehind<T, B, M, X...> = (LikeOption<X, T> && ...)
-                                                             ? Mistake::kNone
-                                                             : Mistake::kOptions;
-template <class T, LikeBlocks B, std::convertible_to<DecayView<const accumulator_t<T>>> M,
-          class... X>
+template <class T, LikeBlocks B, LikeMixing<accumulator_t<T>> M, class... X>
 inline constexpr Mistake kMistakeBehind<T, B, M, X...> = (LikeOption<X, T> && ...)
                                                              ? Mistake::kNone
                                                              : Mistake::kOptions;

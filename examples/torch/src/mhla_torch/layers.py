@@ -224,7 +224,7 @@ class Language(Turning):
         inputs = {name: like.new_zeros(batch, self.taps - 1, width) for name, width in
                   (("q", channels // 2), ("k", channels // 2), ("v", channels))
                   } if self.taps else {}
-        like = like.to(sums_of(like.dtype))
+        like = like.to(operators.sums_of(like.dtype))
         return LanguageState(0, like.new_zeros(self.chunks if summaries else 0, *shape),
                              like.new_zeros(shape), like.new_zeros(shape), inputs)
 
@@ -258,11 +258,6 @@ class Language(Turning):
             state.summaries = state.summaries.index_copy(0, at, state.own[None])
             state.own = torch.zeros_like(state.own)
         return self.finish(out.transpose(1, 2).to(x.dtype), x)
-
-
-def sums_of(dtype):
-    """The type of sums of tensors."""
-    return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 def elu_plus_one(x):

@@ -90,6 +90,11 @@ def linear(q, k, v, *, causal=False, **options):
     return _call("linear", "inputs", q, k, v, None, causal, **options)
 
 
+def sums_of(dtype):
+    """The type of sums of tensors."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
 _NAMES = ("q", "k", "v", "normalizer_q", "normalizer_k")
 _PARAMETERS = ("mixing", "query_map", "key_map")
 _DIFFERENTIATED = ("q", "k", "v", "mixing", "normalizer_q", "normalizer_k", "query_map", "key_map")
@@ -115,7 +120,7 @@ def _call(name, save, q, k, v, mixing, *blocks, normalizer_q=None, normalizer_k=
         low = torch.get_autocast_dtype(device)
         tensors = [t.to(low) if t is not None and _autocasts(t) else t for t in tensors]
     q, k, v, normalizer_q, normalizer_k = tensors
-    sums = torch.float64 if q.dtype is torch.float64 else torch.float32
+    sums = sums_of(q.dtype)
     if mixing is not None:
         blocks = (mixing if mixing.dtype is sums else mixing.to(sums), *blocks)
     if query_map is not None:
