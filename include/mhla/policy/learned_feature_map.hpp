@@ -11,7 +11,8 @@
 ///
 /// Dpfp follows the released code; its paper means u = [max(x, 0), max(-x, 0)].
 ///
-/// Of another width than the weights' features() throws shape_error, and so do the forms.
+/// features() throws shape_error for another width than the weights have, and so do the forms.
+///
 /// The gradient of a map's weights is one row: the weight row by row, then the bias if any; the
 /// first layer of two before the second.
 ///
