@@ -22,6 +22,7 @@
 
 #include "mhla/layer/layer.hpp"
 #include "support/layer_oracle.hpp"
+#include "support/outputs.hpp"
 #include "support/random.hpp"
 
 namespace mhla::test {
@@ -156,6 +157,8 @@ TYPED_TEST_P(AttentionLayerContract, ThreadsAndAKeptRecordDoNotChangeABit) {
     EXPECT_EQ(run.forward({.executor = pool}), y);
     EXPECT_EQ(run.forward({.executor = pool, .kept = kept}), y);
     EXPECT_TRUE(run.backward({.executor = pool, .kept = kept}) == gradients);
+    test::MovedBytes elsewhere(kept, 16);
+    EXPECT_TRUE(run.backward({.executor = pool, .kept = elsewhere.get()}) == gradients);
     EXPECT_TRUE(run.backward({.executor = pool}) == gradients);
   }
 }

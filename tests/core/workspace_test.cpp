@@ -2,15 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "support/message_of.hpp"
+#include "support/outputs.hpp"
 #include "support/random.hpp"
 
 namespace mhla {
@@ -202,6 +205,34 @@ TEST(ExpectKept, TakesNothingOrEnough) {
   }
   EXPECT_EQ(message(99, 100),
             "mhla::f: kept has 99 bytes, expected none or at least 100 (see kept_bytes)");
+}
+
+TEST(FindKept, FindsTheNumbersOfACopyThatBeginsElsewhereInALine) {
+  constexpr std::size_t kCount = 50;
+  const std::size_t bytes = detail::counted_bytes(
+      [](Arena& arena) { return arena.take<int>("f", static_cast<Index>(kCount)); });
+  const auto numbers = [&](Workspace kept) {
+    return std::span(Arena(kept.data()).take<int>("f", static_cast<Index>(kCount)), kCount);
+  };
+  std::vector<int> expected(kCount);
+  std::iota(expected.begin(), expected.end(), 1);
+  std::vector<std::byte> memory(bytes + 64);
+  for (const std::size_t from : {0u, 1u, 16u, 63u}) {
+    for (const std::size_t further : {0u, 1u, 31u, 63u}) {
+      const Workspace kept = Workspace(memory).subspan(from, bytes);
+      std::ranges::copy(expected, numbers(kept).begin());
+      detail::mark_kept(kept, bytes);
+      test::MovedBytes copy(kept, further);
+      for (int time = 0; time < 2; ++time) {
+        detail::find_kept("f", copy.get(), bytes);
+        EXPECT_TRUE(std::ranges::equal(numbers(copy.get()), expected)) << from << " " << further;
+      }
+    }
+  }
+  std::fill(memory.begin(), memory.end(), std::byte{0xFF});
+  EXPECT_EQ(test::message_of<option_error>([&] { detail::find_kept("f", memory, bytes); }),
+            "mhla::f: kept has not been written, expected what the forward pass kept");
+  EXPECT_TRUE(std::ranges::count(memory, std::byte{0xFF}) == std::ssize(memory));
 }
 
 }  // namespace

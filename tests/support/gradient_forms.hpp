@@ -275,7 +275,8 @@ using BackwardForms =
     testing::Types<BidirectionalForm, CausalForm, Linear, LinearCausal, Softmax, SoftmaxCausal>;
 
 /// Adds gradients, in a workspace of exactly the stated bytes.
-/// \param keep  lets the forward form keep its summaries, with the same executor
+/// \param keep  lets the forward form keep its summaries, with the same executor, which are then
+///              copied elsewhere
 template <class Form, class In, class P, class Blocks>
 void add_gradients(const GradientArguments<In>& a, const P& p, const Blocks& blocks,
                    const ExecutorRef& executor = {}, bool keep = false) {
@@ -283,8 +284,9 @@ void add_gradients(const GradientArguments<In>& a, const P& p, const Blocks& blo
   Call call{.workspace = workspace.get(), .executor = executor};
   if constexpr (Form::kMixes) {
     GuardedWorkspace kept(keep ? Form::kept_bytes(a.in, p, blocks) : 0);
-    call.kept = kept.get();
-    if (keep) Form::forward(a.in, p, blocks, {.executor = executor, .kept = call.kept});
+    if (keep) Form::forward(a.in, p, blocks, {.executor = executor, .kept = kept.get()});
+    MovedBytes copy(kept.get(), 8);
+    call.kept = copy.get();
     Form::add(a, p, blocks, call);
     EXPECT_TRUE(kept.intact()) << p.text();
   } else {

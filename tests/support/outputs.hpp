@@ -3,8 +3,11 @@
 /// \file
 /// Outputs and workspaces that show what was not written, and what was written beside them.
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -55,6 +58,26 @@ class GuardedWorkspace {
   static constexpr std::size_t kGuard = 67;
   std::vector<std::byte> memory_;
   std::size_t bytes_;
+};
+
+/// A copy of bytes that begins elsewhere in a cache line.
+class MovedBytes {
+ public:
+  MovedBytes(std::span<const std::byte> bytes, std::size_t further)
+      : memory_(bytes.size() + 2 * kLine, std::byte{0xFF}), bytes_(bytes.size()) {
+    const auto in_line = [](const std::byte* p) {
+      return reinterpret_cast<std::uintptr_t>(p) % kLine;
+    };
+    const std::size_t wanted = (in_line(bytes.data()) + further) % kLine;
+    begin_ = (wanted + kLine - in_line(memory_.data())) % kLine;
+    std::copy(bytes.begin(), bytes.end(), get().begin());
+  }
+  Workspace get() { return Workspace(memory_).subspan(begin_, bytes_); }
+
+ private:
+  static constexpr std::size_t kLine = 64;
+  std::vector<std::byte> memory_;
+  std::size_t bytes_, begin_ = 0;
 };
 
 template <class T>

@@ -98,10 +98,13 @@ class KeptMemory {
   KeptMemory(const F& form, const In& in, Workspace kept) : memory_(kept), heads_(heads(in)) {
     expect_none_kept(form, kept);
     if (kept.empty()) return;
-    const std::size_t bytes = form_kept_bytes(form, in);
-    expect_kept(form.name, kept, bytes);
-    share_ = bytes / static_cast<std::size_t>(std::max<Index>(sequences(in) * heads_, 1));
+    bytes_ = form_kept_bytes(form, in);
+    expect_kept(form.name, kept, bytes_);
+    share_ = bytes_ / static_cast<std::size_t>(std::max<Index>(sequences(in) * heads_, 1));
   }
+  /// Before a forward, and before a backward pass.
+  void mark() const { mark_kept(memory_, bytes_); }
+  void find(const char* function) const { find_kept(function, memory_, bytes_); }
   /// Calls f(arena of head h of sequence s), null where nothing is kept.
   template <class F>
   void with(Index s, Index h, F&& f) const {
@@ -113,7 +116,7 @@ class KeptMemory {
  private:
   Workspace memory_;
   Index heads_;
-  std::size_t share_ = 0;
+  std::size_t bytes_ = 0, share_ = 0;
 };
 
 /// Throws unless `in` and `out` fit the form and each other.
@@ -135,6 +138,7 @@ void run_form(const F& form, const In& in, const std::type_identity_t<output_of<
   const KeptMemory kept(form, in, call.kept);
   const std::size_t bytes = form_bytes(form, in, call.executor);
   const Scratch scratch(form.name, call.workspace, bytes);
+  kept.mark();
   const Index pairs = sequences(in) * heads(in);
   const auto run_pair = [&](Index pair, std::byte* memory, const ExecutorRef& executor) {
     const Index s = pair / heads(in), h = pair % heads(in);

@@ -17,7 +17,8 @@ struct Call {
   /// Runs the independent parts of the work. Results do not depend on it.
   ExecutorRef executor{};
   /// Forward: memory for the summaries that the backward form reuses, at least *_kept_bytes(...);
-  /// empty to keep nothing. Backward: what the forward kept for the same inputs, or empty.
+  /// empty to keep nothing. Backward: what the forward kept for the same inputs, or a copy of these
+  /// bytes, which backward may move; or empty.
   Workspace kept{};
 };
 

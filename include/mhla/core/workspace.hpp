@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <limits>
 #include <memory>
@@ -41,9 +42,12 @@ constexpr Index unaliased_stride(Index count) {
 class Arena {
  public:
   Arena() = default;
-  explicit Arena(std::byte* base) : base_(base) {
+  explicit Arena(std::byte* base) : base_(base + before_line(base)) {}
+
+  /// Bytes from `base` to the first cache line that begins there, fewer than a line.
+  static Index before_line(const std::byte* base) {
     const auto misaligned = reinterpret_cast<std::uintptr_t>(base) % kBufferAlignment;
-    if (misaligned != 0) base_ += kBufferAlignment - static_cast<Index>(misaligned);
+    return misaligned == 0 ? 0 : kBufferAlignment - static_cast<Index>(misaligned);
   }
 
   /// Room for the product of `sizes` elements. Counting, which comes first, checks for overflow.
@@ -133,6 +137,26 @@ inline void expect_kept(const char* function, Workspace kept, std::size_t bytes)
     fail_option(function, "kept", "has " + std::to_string(kept.size()) + " bytes",
                 "none or at least " + std::to_string(bytes) + " (see kept_bytes)");
   }
+}
+
+/// Memory of what a forward pass keeps is an Arena too, so where in it the numbers lie depends on
+/// its address. The last byte, which no Arena reaches, says where: a copy elsewhere is as good.
+inline void mark_kept(Workspace kept, std::size_t bytes) {
+  if (kept.empty() || bytes == 0) return;
+  kept[bytes - 1] = static_cast<std::byte>(Arena::before_line(kept.data()));
+}
+/// Moves the numbers of a copy to where an Arena finds them.
+/// \throws option_error for memory that was not kept.
+inline void find_kept(const char* function, Workspace kept, std::size_t bytes) {
+  if (kept.empty() || bytes == 0) return;
+  const auto from = static_cast<Index>(kept[bytes - 1]), to = Arena::before_line(kept.data());
+  if (from == to) return;
+  if (from >= kBufferAlignment) {
+    fail_option(function, "kept", "has not been written", "what the forward pass kept");
+  }
+  std::memmove(kept.data() + to, kept.data() + from,
+               bytes - static_cast<std::size_t>(kBufferAlignment));
+  mark_kept(kept, bytes);
 }
 
 /// The caller's workspace, or own memory if the caller lends none.
