@@ -71,16 +71,21 @@ TYPED_TEST_P(DecodingContract, APromptAndThenTokensGiveTheWholeSequence) {
   }
 }
 
-TYPED_TEST_P(DecodingContract, CallsOfWholeBlocksHaveTheBitsOfTheWholeSequence) {
+TYPED_TEST_P(DecodingContract, CallsThatBeginWithABlockHaveTheBitsOfTheWholeSequence) {
   const AttentionLayerRun<TypeParam> run;
   const auto whole = run.forward();
   auto state = run.layer.start(run.batch);
   const Index chunk = chunk_of(run.layer.options());
-  for (Index begin = 0; begin + chunk <= TypeParam::kRows; begin += chunk) {
-    const Matrix<double> x = tokens_of(run.x, run.batch, begin, chunk);
+  const auto expect_bits = [&](auto& to, Index begin, Index count) {
+    const Matrix<double> x = tokens_of(run.x, run.batch, begin, count);
     Matrix<double> y(x.rows(), x.cols());
-    run.layer.append(state, x, y);
-    EXPECT_EQ(y, tokens_of(whole, run.batch, begin, chunk)) << begin;
+    run.layer.append(to, x, y);
+    EXPECT_EQ(y, tokens_of(whole, run.batch, begin, count)) << begin;
+  };
+  for (Index begin = 0; begin + chunk <= TypeParam::kRows; begin += chunk) {
+    auto copy = state;
+    expect_bits(copy, begin, chunk - 1);
+    expect_bits(state, begin, chunk);
   }
 }
 
@@ -115,7 +120,7 @@ TYPED_TEST_P(DecodingContract, CopiesOfAStateGoTheirOwnWaysAndErrorsLeaveItAsItW
 }
 
 REGISTER_TYPED_TEST_SUITE_P(DecodingContract, APromptAndThenTokensGiveTheWholeSequence,
-                            CallsOfWholeBlocksHaveTheBitsOfTheWholeSequence,
+                            CallsThatBeginWithABlockHaveTheBitsOfTheWholeSequence,
                             CopiesOfAStateGoTheirOwnWaysAndErrorsLeaveItAsItWas);
 
 }  // namespace mhla::test

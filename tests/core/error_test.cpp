@@ -73,5 +73,12 @@ TEST(CheckedProduct, OverflowAndNegativeSizesAreTold) {
             "mhla::f: x has a negative size -1, expected sizes >= 0");
 }
 
+TEST(Printable, EscapesAndCuts) {
+  EXPECT_EQ(detail::printable("to_q.weight"), "'to_q.weight'");
+  EXPECT_EQ(detail::printable("a\n\x1B\xC3\xA9"), "'a\\x0a\\x1b\\xc3\\xa9'");
+  EXPECT_EQ(detail::printable(std::string(64, 'x')), "'" + std::string(64, 'x') + "'");
+  EXPECT_EQ(detail::printable(std::string(65, 'x')), "'" + std::string(64, 'x') + "...'");
+}
+
 }  // namespace
 }  // namespace mhla

@@ -104,7 +104,7 @@ TEST(BlocksInFiles, NameWhatTheFileLacks) {
   EXPECT_EQ(
       message_of<shape_error>([&] { DeitBlock<float>(Safetensors::parse(bytes), "x.", options); }),
       "mhla::DeitBlock: file lacks x.norm1.bias [6]; lacks x.attn.q_norm.weight [6]; has "
-      "x.norm1.shift, which is no parameter of the layer, expected the 18 tensors of the "
+      "'x.norm1.shift', which is no parameter of the layer, expected the 18 tensors of the "
       "layer below \"x.\"");
 }
 

@@ -107,13 +107,6 @@ TEST(ValidUtf8, TellsWhereItEnds) {
   EXPECT_EQ(valid_utf8("ab\xFFz"), 2u);
 }
 
-TEST(Printable, EscapesAndCuts) {
-  EXPECT_EQ(detail::printable("to_q.weight"), "'to_q.weight'");
-  EXPECT_EQ(detail::printable("a\n\x1B\xC3\xA9"), "'a\\x0a\\x1b\\xc3\\xa9'");
-  EXPECT_EQ(detail::printable(std::string(64, 'x')), "'" + std::string(64, 'x') + "'");
-  EXPECT_EQ(detail::printable(std::string(65, 'x')), "'" + std::string(64, 'x') + "...'");
-}
-
 TEST(SafetensorsError, SaysWhereWhatAndWhatWasExpected) {
   const auto fail = [](std::optional<std::uint64_t> position) {
     return test::message_of<safetensors_error>([&] {

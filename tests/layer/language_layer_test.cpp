@@ -1,5 +1,7 @@
 #include "mhla/layer/language_layer.hpp"
 
+#include <limits>
+
 #include "contract/attention_layer.hpp"
 #include "contract/decoding_layer.hpp"
 #include "support/layer_definition.hpp"
@@ -114,6 +116,10 @@ TEST(LanguageLayerErrors, NameTheOptionAndWhatWasExpected) {
   EXPECT_EQ(refused(o),
             "mhla::LanguageLayer: expand_k is 0.300000, expected an even width for "
             "each of the 2 heads");
+  for (const double endless : {std::numeric_limits<double>::quiet_NaN(), 1e300}) {
+    o = right, o.expand_v = endless;
+    EXPECT_TRUE(refused(o).starts_with("mhla::LanguageLayer: expand_k, expand_v are 0.5"));
+  }
   o = right, o.feature_map = "gelu";
   EXPECT_EQ(refused(o),
             "mhla::LanguageLayer: feature_map is \"gelu\", expected relu, elu, "
@@ -122,6 +128,12 @@ TEST(LanguageLayerErrors, NameTheOptionAndWhatWasExpected) {
   EXPECT_EQ(refused(o),
             "mhla::LanguageLayer: chunk, chunks, convolution_taps are 0, 6, 4, "
             "expected at least 1 each");
+  o = right, o.chunk = o.chunks = Index{1} << 40;
+  EXPECT_EQ(refused(o),
+            "mhla::LanguageLayer: chunk, chunks has shape [1099511627776, 1099511627776], "
+            "expected a product that fits std::ptrdiff_t");
+  o = right, o.norm_eps = -1;
+  EXPECT_EQ(refused(o), "mhla::LanguageLayer: norm_eps is -1.000000, expected 0 or more");
   const LanguageLayer<float> layer(right);
   Matrix<float> x(25, 16), y(25, 16);
   EXPECT_EQ(message_of<error>([&] { layer(x, y); }),

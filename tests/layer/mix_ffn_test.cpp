@@ -67,7 +67,13 @@ TEST(MixFfnErrors, NameTheOptionAndWhatWasExpected) {
   EXPECT_EQ(refused({.tokens = {4, 0}, .channels = 8}),
             "mhla::MixFfn: tokens is [1, 4, 0], expected sizes >= 1");
   EXPECT_EQ(refused({.tokens = {4, 6}, .channels = 8, .hidden = -1}),
-            "mhla::MixFfn: channels, hidden are 8, -1, expected at least 1, and 0 for 20 or more");
+            "mhla::MixFfn: hidden is -1, expected 0 for 20, or more");
+  EXPECT_EQ(refused({.tokens = {4, 6}, .channels = 0}),
+            "mhla::MixFfn: channels is 0, expected at least 1");
+  EXPECT_EQ(refused({.tokens = {2, 2}, .places = {0, 1, 2}, .channels = 8}),
+            "mhla::MixFfn: places has 3 elements, expected 4 or none");
+  EXPECT_TRUE(refused({.tokens = {2, 2}, .channels = 8, .hidden = Index{1} << 62})
+                  .starts_with("mhla::MixFfn: hidden has shape [2, 4611686018427387904]"));
   const MixFfn<float> ffn({.tokens = {4, 6}, .channels = 8});
   Matrix<float> x(25, 8), y(25, 8);
   EXPECT_EQ(message_of<error>([&] { ffn(x, y); }),

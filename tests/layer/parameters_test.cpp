@@ -5,6 +5,7 @@
 #include <map>
 
 #include "mhla/layer/language_layer.hpp"
+#include "mhla/layer/video_layer.hpp"
 #include "mhla/layer/vision_layer.hpp"
 #include "support/message_of.hpp"
 
@@ -92,12 +93,23 @@ TEST(LoadParameters, NamesEverythingThatDoesNotFitAtOnce) {
   table.add("gain", {2});
   const MapFile file{{{"a.weight", {{2, 3}, 4}}, {"a.gain", {{2}, -1}}, {"a.shift", {{2}, 5}}}};
   std::vector<float> row(10, 7);
-  EXPECT_EQ(message_of<shape_error>(
-                [&] { load_parameters("Test", file, "a.", table, std::span<float>(row)); }),
-            "mhla::Test: file has a.weight of shape [2, 3] instead of [2, 3, 1]; lacks a.bias [2]; "
-            "has a.shift, which is no parameter of the layer, expected the 3 tensors of the layer "
-            "below \"a.\"");
+  EXPECT_EQ(
+      message_of<shape_error>(
+          [&] { load_parameters("Test", file, "a.", table, std::span<float>(row)); }),
+      "mhla::Test: file has a.weight of shape [2, 3] instead of [2, 3, 1]; lacks a.bias [2]; "
+      "has 'a.shift', which is no parameter of the layer, expected the 3 tensors of the layer "
+      "below \"a.\"");
   EXPECT_EQ(row, std::vector<float>(10, 7));
+}
+
+TEST(LoadParameters, NamesOfAFileAreEscapedAndAreNotMany) {
+  MapFile file{{{"a.weight", {{2, 3, 1}, 4}}, {"a.bias", {{2}, 5}}, {"a.\x1B[2J", {{1}, 1}}}};
+  for (int i = 0; i < 99; ++i) file.stored["a.x" + std::to_string(i)] = {{1}, 1};
+  std::vector<float> row(8);
+  const std::string text = message_of<shape_error>(
+      [&] { load_parameters("Test", file, "a.", small_table(), std::span<float>(row)); });
+  EXPECT_TRUE(text.starts_with("mhla::Test: file has 'a.\\x1b[2J', which is no parameter")) << text;
+  EXPECT_NE(text.find("; has 84 more that are none, expected"), std::string::npos) << text;
 }
 
 TEST(LoadParameters, NamesAllTensorsOfOtherTypesAndLeavesOtherFailuresAsTheyAre) {
@@ -165,6 +177,14 @@ TEST(LayerOfAFile, HasNoMemoryForChannelsThatAFileOnlyClaims) {
                  [&] { LanguageLayer<float>(none, "x.", {.heads = 4}); });
   const MapFile thin{{{"x.to_out.0.weight", {{kClaimed, 1}, 1}}}};
   expect_refused("mhla::VisionLayer: file lacks", [&] { VisionLayer<float>(thin, "x.", vision); });
+  // Nor for angles of its positions.
+  const MapFile words{{{"x.o_proj.weight", {{kClaimed}, 1}}}};
+  expect_refused("mhla::LanguageLayer: file lacks",
+                 [&] { LanguageLayer<float>(words, "x.", {.heads = 4}); });
+  const MapFile frames{{{"x.o.weight", {{kClaimed}, 1}}}};
+  expect_refused("mhla::VideoLayer: file lacks", [&] {
+    VideoLayer<float>(frames, "x.", {.heads = 4, .grid = {21, 30, 50}, .layout = {3, 5, 10}});
+  });
 }
 
 TEST(LayerOfAFile, TakesItsChannelsAndItsParameters) {
@@ -185,7 +205,7 @@ TEST(LayerOfAFile, TakesItsChannelsAndItsParameters) {
     }
   }
   EXPECT_EQ(message_of<error>([&] { VisionLayer<float>(file, "y.", options); }),
-            "mhla::VisionLayer: file has a layer below \"x.\", but no to_out.0.weight below "
+            "mhla::VisionLayer: file has a layer below 'x.', but no to_out.0.weight below "
             "\"y.\", expected the tensors of the layer below this prefix");
   EXPECT_EQ(message_of<error>([&] { VisionLayer<float>(MapFile(), "y.", options); }),
             "mhla::VisionLayer: file has no to_out.0.weight, below \"y.\" or elsewhere, expected "

@@ -113,6 +113,8 @@ TEST(VisionBlockErrors, NameTheOptionAndWhatWasExpected) {
   EXPECT_EQ(refused(o), "mhla::DeitBlock: hidden is -1, expected 0 for 48, or more");
   o = right, o.norm_eps = -1;
   EXPECT_EQ(refused(o), "mhla::DeitBlock: norm_eps is -1.000000, expected 0 or more");
+  o = right, o.channels = -8;
+  EXPECT_EQ(refused(o), "mhla::DeitBlock: channels is -8, expected at least 1");
   const DeitBlock<float> block(right);
   Matrix<float> x(25, 12), y(25, 12);
   EXPECT_EQ(message_of<error>([&] { block(x, y); }),

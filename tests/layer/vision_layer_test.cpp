@@ -121,10 +121,25 @@ TEST(VisionLayerErrors, NameTheOptionAndWhatWasExpected) {
   EXPECT_EQ(refused(o), "mhla::VisionLayer: channels is 9, expected a multiple of the 2 heads");
   o = right, o.lepe = 4;
   EXPECT_EQ(refused(o), "mhla::VisionLayer: lepe is 4, expected odd, or 0 for none");
+  o = right, o.heads = 0;
+  EXPECT_EQ(refused(o), "mhla::VisionLayer: heads is 0, expected at least 1");
+  o = right, o.channels = Index{1} << 40;
+  EXPECT_EQ(refused(o),
+            "mhla::VisionLayer: channels has shape [1099511627776, 1099511627776], expected a "
+            "product that fits std::ptrdiff_t");
+  o = right, o.layer_norm_eps = -1;
+  EXPECT_EQ(refused(o), "mhla::VisionLayer: layer_norm_eps is -1.000000, expected 0 or more");
+  o = right, o.qk_norm_eps = -1;
+  EXPECT_EQ(refused(o), "mhla::VisionLayer: qk_norm_eps is -1.000000, expected 0 or more");
   const VisionLayer<float> layer(right);
   Matrix<float> x(25, 10), y(25, 10);
   EXPECT_EQ(message_of<error>([&] { layer(x, y); }),
             "mhla::VisionLayer: x has 25 rows, expected 24 tokens an item");
+  EXPECT_EQ(message_of<error>(
+                [&] { layer(x.topRows(24), y.topRows(24), {.batch = (Index{1} << 59) + 1}); }),
+            "mhla::VisionLayer: x has 24 rows, expected 24 tokens an item");
+  EXPECT_EQ(message_of<error>([&] { layer(MatrixView<const float>(x.data(), -1, 10, 10)); }),
+            "mhla::VisionLayer: x has shape [any, 10], expected [any, 10]");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "mhla/core/arch.hpp"
 
@@ -53,6 +54,22 @@ MHLA_COLD inline std::string message(const char* function, const char* argument,
                                                const std::string& got,
                                                const std::string& expected) {
   throw option_error(message(function, argument, got, expected));
+}
+
+/// 'text' for a message: printable, and cut after 64 bytes.
+MHLA_COLD inline std::string printable(std::string_view text) {
+  constexpr std::size_t kLongest = 64;
+  constexpr char digits[] = "0123456789abcdef";
+  std::string result = "'";
+  for (const char c : text.substr(0, kLongest)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7F) {
+      result += c;
+    } else {
+      result += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
+    }
+  }
+  return result + (text.size() > kLongest ? "...'" : "'");
 }
 
 /// "[3, 4]"; a negative size is written as "any".

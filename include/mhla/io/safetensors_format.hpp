@@ -168,22 +168,6 @@ namespace detail {
 
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 
-/// 'text' for a message: printable, and cut after 64 bytes.
-inline std::string printable(std::string_view text) {
-  constexpr std::size_t kLongest = 64;
-  constexpr char digits[] = "0123456789abcdef";
-  std::string result = "'";
-  for (const char c : text.substr(0, kLongest)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte < 0x7F) {
-      result += c;
-    } else {
-      result += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
-    }
-  }
-  return result + (text.size() > kLongest ? "...'" : "'");
-}
-
 /// Throws "mhla::Safetensors: FILE: byte 12: what came, expected ...".
 [[noreturn]] inline void fail_safetensors(const std::string& file, SafetensorsFault fault,
                                           std::optional<std::uint64_t> position,

@@ -89,6 +89,7 @@ class BlockBody {
   };
 
   explicit BlockBody(const Options& options);
+  void prepare() requires Prepared<Attention> { attention_.prepare(); }
 
   const Options& options() const { return options_; }
   const ParameterTable& table() const { return table_; }
@@ -182,13 +183,12 @@ class BlockBody {
 
 template <class F>
 BlockBody<F>::BlockBody(const Options& options)
-    : options_(options),
+    : options_(checked_block_options(kName, options)),
       condition_(table_, F::kPrefixes.condition, F::condition(options)),
       norms_{{table_, F::kPrefixes.attention_norm, F::norm(options)},
              {table_, F::kPrefixes.feed_forward_norm, F::norm(options)}},
       attention_(table_, F::kPrefixes.attention, Attention(F::attention(options))),
       feed_forward_(table_, F::kPrefixes.feed_forward, F::feed_forward(options)) {
-  expect_not_negative(kName, "norm_eps", options.norm_eps);
   if constexpr (F::kConvolution != BlockConvolution::kNever) {
     if (auto part = F::convolution(options)) {
       convolution_.emplace(table_, F::kPrefixes.convolution, std::move(*part));

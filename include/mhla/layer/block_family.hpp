@@ -14,6 +14,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/scalar.hpp"
+#include "mhla/layer/rows.hpp"
 #include "mhla/layer/vision_parameters.hpp"
 
 namespace mhla {
@@ -30,6 +31,14 @@ struct BlockPrefixes {
   const char* convolution = "";
   std::array<std::string_view, 2> others{};  // of tensors of the whole model's block
 };
+
+/// The options of a block, as far as all families have them, if they fit each other.
+template <class Options>
+const Options& checked_block_options(const char* function, const Options& o) {
+  expect_channels(function, o.channels);
+  expect_not_negative(function, "norm_eps", o.norm_eps);
+  return o;
+}
 
 /// The options of a block's attention, which has the block's channels.
 template <class Options>

@@ -6,7 +6,7 @@
 ///
 /// A body has Tape, ForwardRoom and BackwardRoom, each made from an Arena: what backward reads, and
 /// scratch. It has the functions table, record (everything that backward reads), write (the output
-/// behind record) and backward (adds gradients).
+/// behind record) and backward (adds gradients), and may have prepare.
 
 #include <algorithm>
 #include <cstddef>
@@ -37,6 +37,13 @@ struct LayerRows {
 template <class Body>
 concept Conditioned = requires(const Body& body) {
   body.condition();
+};
+
+/// A body whose passes read more than parameters: what prepare() computes from the options, once
+/// and before the first of them.
+template <class Body>
+concept Prepared = requires(Body& body) {
+  body.prepare();
 };
 
 /// A matrix whose rows begin at cache lines and do not alias in a cache.
@@ -115,6 +122,8 @@ class Part {
   /// Adds the parameters of `body` to `table`, under names below `prefix`.
   Part(ParameterTable& table, std::string_view prefix, Body body)
       : body_(std::move(body)), begin_(table.add(prefix, body_.table())) {}
+
+  void prepare() requires Prepared<Body> { body_.prepare(); }
 
   const Body* operator->() const { return &body_; }
   const Body& operator*() const { return body_; }

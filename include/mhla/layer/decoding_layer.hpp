@@ -47,7 +47,8 @@ class DecodingLayer : public Layer<typename Decoder::Body> {
   /// diagonal. In training, after every step.
   void project() { Decoder::project(this->body(), this->parameters()); }
 
-  /// A state that has seen no token. It has the mixing matrix and packed projections of the layer.
+  /// A state that has seen no token. It has the mixing matrix and packed projections of the layer,
+  /// which reads its other parameters anew in every append: where parameters change, begin again.
   /// \throws option_error for a negative batch.
   State start(Index batch = 1) const {
     if (batch < 0) {

@@ -161,6 +161,17 @@ inline void expect_kernel(const char* function, const GridShape& kernel) {
   }
 }
 
+/// Throws unless the tokens of a grid have these places, if any.
+inline void expect_places(const char* function, std::span<const Index> places, Index tokens) {
+  expect_elements_or_none(function, "places", places.size(), tokens);
+  for (const Index place : places) {
+    if (place < 0 || place >= tokens) {
+      fail_option(function, "places", "has a row " + std::to_string(place),
+                  "rows in [0, " + std::to_string(tokens) + ")");
+    }
+  }
+}
+
 template <Accumulator A>
 void expect_depthwise(const char* function, const MatrixView<const A>& x,
                       const ConvolutionView<const A>& parameters, const DepthwiseGrid& grid) {
@@ -169,13 +180,7 @@ void expect_depthwise(const char* function, const MatrixView<const A>& x,
   expect_kernel(function, grid.kernel);
   const Index tokens = volume(grid.tokens);
   expect_whole_items(function, "x", x.rows, tokens, "the tokens of the grid");
-  expect_elements_or_none(function, "places", grid.places.size(), tokens);
-  for (const Index place : grid.places) {
-    if (place < 0 || place >= tokens) {
-      fail_option(function, "places", "has a row " + std::to_string(place),
-                  "rows in [0, " + std::to_string(tokens) + ")");
-    }
-  }
+  expect_places(function, grid.places, tokens);
   expect_convolution(function, parameters, x.cols, volume(grid.kernel));
 }
 

@@ -44,7 +44,8 @@ void map_heads_adjoint(const X& x, const Map& map, Index heads, const detail::in
                        const detail::input_t<X>& dy, const detail::output_t<X>& dx,
                        std::span<detail::element_t<X>> dweights, const Call& call = {});
 
-/// Bytes of workspace of map_heads_adjoint: at most 64 rows of the map's weights, and of D.
+/// Bytes of workspace of map_heads_adjoint: at most 64 rows of the map's weights, and 64 strips of
+/// 64 rows of D.
 template <Accumulator A>
 std::size_t map_heads_adjoint_workspace_bytes(Index rows, Index width, Index weights);
 

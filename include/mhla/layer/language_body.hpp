@@ -85,9 +85,10 @@ class LanguageBody {
         sizes_(options),
         features_(language_features(options.feature_map, sizes_.width)),
         table_(language_table(options)),
-        tensors_(table_, options),
-        angles_(RotaryTable<T>::sequence(options.chunk * options.chunks, sizes_.width,
-                                         {.base = options.rotary_base})) {}
+        tensors_(table_, options) {}
+  void prepare() {
+    angles_ = RotaryTable<T>::sequence(most_tokens(), sizes_.width, {.base = options_.rotary_base});
+  }
 
   const LanguageOptions& options() const { return options_; }
   const ParameterTable& table() const { return table_; }
@@ -167,7 +168,7 @@ class LanguageBody {
   Index features_;  // F of a head
   ParameterTable table_;
   LanguagePlaces tensors_;
-  RotaryTable<T> angles_;
+  RotaryTable<T> angles_;  // of the most tokens
 };
 
 // ------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@
 ///     attention.append(state, tokens, y1);                      // [2, C]: a token of each
 ///
 /// A state has the rotary position, the last inputs of the convolutions and the summaries: a prompt
-/// and then tokens give what the whole sequence gives, to the last bit where a call ends with a
+/// and then tokens give what the whole sequence gives, to the last bit where a call begins with a
 /// block, elsewhere within rounding. Calls: layer.hpp and decoding_layer.hpp. Cost: 2*B*N*C*(2*H*D
 /// + 3*H*E) flops for the projections with gate, and that of causal.hpp. Source: arXiv:2601.07832,
 /// section 4.2, and the released layers.

@@ -5,6 +5,7 @@
 /// {q,k,v,g,o}_proj.weight, {q,k,v}_conv1d.{weight,bias}, feature_map_{q,k}.layer{,1,2}.{weight,
 /// bias}, mixing_matrix, and g_norm_swish_gate.weight, or g_norm.weight without a gate.
 
+#include <cmath>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "mhla/layer/convolution_taps.hpp"
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/parameters.hpp"
+#include "mhla/layer/rows.hpp"
 #include "mhla/policy/mixing_view.hpp"
 
 namespace mhla {
@@ -56,9 +58,13 @@ struct LanguageSizes {
 /// The options, if they fit each other.
 inline const LanguageOptions& checked_language_options(const LanguageOptions& o) {
   constexpr const char* kName = "LanguageLayer";
-  if (o.heads < 1 || o.channels < 1) {
-    fail_option(kName, "channels", "is " + std::to_string(o.channels),
-                "at least 1, and heads " + std::to_string(o.heads) + " too");
+  expect_positive(kName, "heads", o.heads);
+  expect_channels(kName, o.channels);
+  constexpr double kMost = 1 << 20;  // so that widths fit Index
+  if (!(std::abs(o.expand_k) <= kMost && std::abs(o.expand_v) <= kMost)) {
+    fail_option(kName, "expand_k, expand_v",
+                "are " + std::to_string(o.expand_k) + ", " + std::to_string(o.expand_v),
+                "at most " + std::to_string(1 << 20));
   }
   const LanguageSizes s(o);
   if (s.key_heads < 1 || s.heads % s.key_heads != 0) {
@@ -82,6 +88,8 @@ inline const LanguageOptions& checked_language_options(const LanguageOptions& o)
                     std::to_string(o.convolution_taps),
                 "at least 1 each");
   }
+  checked_product(kName, "chunk, chunks", {o.chunk, o.chunks});
+  expect_not_negative(kName, "norm_eps", o.norm_eps);
   return o;
 }
 

@@ -46,8 +46,9 @@ struct LayerCall {
   Index batch = 0;
   Workspace workspace{};   ///< at least workspace_bytes(rows, call); empty to allocate
   ExecutorRef executor{};  ///< runs the independent parts of the work
-  Workspace kept{};        ///< forward: memory for what backward reads, kept_bytes(rows, batch), or
-                           ///< empty; backward: what the forward kept for the same x, or empty
+  /// Forward: memory for what backward reads, kept_bytes(rows, batch), or empty. Backward: what the
+  /// forward kept for the same x, or a copy of these bytes, which backward may move; or empty.
+  Workspace kept{};
 };
 
 /// \tparam Body  what the layer computes
@@ -60,13 +61,16 @@ class Layer {
   /// All parameters are 0.
   /// \throws option_error, shape_error for options that do not fit each other.
   explicit Layer(const Options& options)
-      : body_(options), parameters_(static_cast<std::size_t>(body_.table().size())) {}
+      : body_(options), parameters_(static_cast<std::size_t>(body_.table().size())) {
+    prepare();
+  }
   /// Takes the tensors `prefix` + name of a file; options.channels = 0 stands for the file's.
   /// \throws as above; shape_error that names all tensors which are missing, superfluous, or of
   /// another shape or type.
   template <TensorFile<A> F>
   Layer(const F& file, std::string_view prefix, const Options& options)
       : body_(with_channels(file, prefix, options)), parameters_(numbers_in(file, prefix)) {
+    prepare();
     load_parameters(Body::kName, file, prefix, table(), parameters(), others());
   }
 
@@ -148,8 +152,7 @@ class Layer {
     if (batch < 0)
       detail::fail_option(function, "batch", "is " + std::to_string(batch), "0 or more");
     if (own > 0) {
-      if (batch == 0) batch = rows / own;
-      if (rows == batch * own) return batch;
+      if (rows % own == 0 && (batch == 0 || batch == rows / own)) return rows / own;
       detail::fail_shape(function, "x", "has " + std::to_string(rows) + " rows",
                          std::to_string(own) + " tokens an item");
     }
@@ -186,6 +189,9 @@ class Layer {
         : forward(arena, body, rows, executor), room(arena, body, rows, executor) {}
   };
 
+  void prepare() {
+    if constexpr (detail::Prepared<Body>) body_.prepare();
+  }
   /// Prefixes of tensors of a file that are not the layer's.
   static std::span<const std::string_view> others() {
     if constexpr (requires { Body::kOthers; }) {
@@ -195,7 +201,7 @@ class Layer {
     }
   }
   /// The numbers of all parameters. A file may claim channels that it has not: its shapes are
-  /// compared before there is memory for them.
+  /// compared before there is memory for them, and for what the body prepares.
   template <class F>
   std::size_t numbers_in(const F& file, std::string_view prefix) const {
     detail::expect_parameters(Body::kName, file, prefix, body_.table(), others());
@@ -209,6 +215,7 @@ class Layer {
   }
   void forward(const In& x, const In& c, const Out& y, const LayerCall& call) const;
   Matrix<A> output(const In& x, const In& c, const LayerCall& call) const {
+    expect(Body::kName, x, c, call.batch);
     Matrix<A> y(x.rows, x.cols);
     forward(x, c, y, call);
     return y;
@@ -232,10 +239,15 @@ class Layer {
       body_.record(parameters(), x, tape, room, executor);
     }
   }
+  /// Throws unless a pass can keep what it has to in `kept`. Returns its bytes.
+  std::size_t expect_kept_bytes(const char* function, Workspace kept,
+                                detail::LayerRows rows) const {
+    const std::size_t bytes = kept_bytes(rows.rows, rows.batch);
+    detail::expect_kept(function, kept, bytes);
+    return bytes;
+  }
   /// What is kept, in `kept` or else in `tape`.
-  Tape tape_of(const char* function, Workspace kept, detail::LayerRows rows,
-               const Tape& tape) const {
-    detail::expect_kept(function, kept, kept_bytes(rows.rows, rows.batch));
+  Tape tape_of(Workspace kept, detail::LayerRows rows, const Tape& tape) const {
     if (kept.empty()) return tape;
     detail::Arena arena(kept.data());
     return Tape(arena, body_, rows);
@@ -253,7 +265,9 @@ void Layer<Body>::forward(const In& x, const In& c, const Out& y, const LayerCal
   detail::expect_rows(Body::kName, "y", y, x.rows, x.cols);
   detail::Scratch scratch(Body::kName, call.workspace, workspace_bytes(x.rows, call));
   const Forward memory(scratch.arena(), body_, rows, call.executor);
-  const Tape tape = tape_of(Body::kName, call.kept, rows, memory.tape);
+  const std::size_t bytes = expect_kept_bytes(Body::kName, call.kept, rows);
+  detail::mark_kept(call.kept, bytes);
+  const Tape tape = tape_of(call.kept, rows, memory.tape);
   record(x, c, tape, memory.room, call.executor);
   body_.write(parameters(), tape, y, memory.room, call.executor);
 }
@@ -269,7 +283,9 @@ void Layer<Body>::adjoint(const In& x, const In& c, const In& dy, const Out& dx,
   detail::expect_elements_or_none(kName, "gradients", gradients.size(), table().size());
   detail::Scratch scratch(kName, call.workspace, backward_workspace_bytes(x.rows, call));
   const Backward memory(scratch.arena(), body_, rows, call.executor);
-  const Tape tape = tape_of(kName, call.kept, rows, memory.forward.tape);
+  const std::size_t bytes = expect_kept_bytes(kName, call.kept, rows);
+  detail::find_kept(kName, call.kept, bytes);
+  const Tape tape = tape_of(call.kept, rows, memory.forward.tape);
   if (call.kept.empty()) record(x, c, tape, memory.forward.room, call.executor);
   if constexpr (detail::Conditioned<Body>) {
     body_.backward(parameters(), x, c, tape, dy, dx, dc, gradients, memory.room, call.executor);

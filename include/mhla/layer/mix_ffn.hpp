@@ -40,6 +40,7 @@
 #include "mhla/layer/gated_mlp.hpp"
 #include "mhla/layer/layer.hpp"
 #include "mhla/layer/parameters.hpp"
+#include "mhla/layer/rows.hpp"
 #include "mhla/policy/grid_partition.hpp"
 
 namespace mhla {
@@ -187,12 +188,14 @@ template <Accumulator T, class Mix>
 MixFfnBody<T, Mix>::MixFfnBody(MixFfnOptions options) : options_(std::move(options)) {
   const Index c = options_.channels;
   expect_grid(kName, "tokens", options_.tokens);
-  if (c < 1 || options_.hidden < 0) {
-    fail_option(kName, "channels, hidden",
-                "are " + std::to_string(c) + ", " + std::to_string(options_.hidden),
-                "at least 1, and 0 for " + std::to_string(Mix::hidden(c)) + " or more");
+  expect_places(kName, options_.places, tokens());
+  expect_channels(kName, c);
+  if (options_.hidden < 0) {
+    fail_option(kName, "hidden", "is " + std::to_string(options_.hidden),
+                "0 for " + std::to_string(Mix::hidden(c)) + ", or more");
   }
   if (options_.hidden == 0) options_.hidden = Mix::hidden(c);
+  checked_product(kName, "hidden", {2, options_.hidden});
   const std::string first = Mix::kFirst, convolution = Mix::kConvolution, second = Mix::kSecond;
   table_.add(first + ".weight", {width(), c, 1, 1});
   table_.add(first + ".bias", {width()});

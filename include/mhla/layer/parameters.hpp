@@ -175,6 +175,7 @@ inline void expect_no_faults(const char* function, const std::string& faults,
 template <class F>
 void expect_parameters(const char* function, const F& file, std::string_view prefix,
                        const ParameterTable& table, std::span<const std::string_view> others) {
+  constexpr Index kNamed = 16;  // superfluous tensors, of which a file may have any number
   std::string faults;
   const auto complain = [&faults](const std::string& what) {
     faults += (faults.empty() ? "" : "; ") + what;
@@ -190,6 +191,7 @@ void expect_parameters(const char* function, const F& file, std::string_view pre
                shape_text(p.shape));
     }
   }
+  Index superfluous = 0;
   for (auto it = tensors.lower_bound(std::string(prefix)); it != tensors.end(); ++it) {
     const std::string& name = it->first;
     if (name.compare(0, prefix.size(), prefix) != 0) break;
@@ -197,9 +199,11 @@ void expect_parameters(const char* function, const F& file, std::string_view pre
     const bool foreign = std::any_of(others.begin(), others.end(), [below](std::string_view other) {
       return !other.empty() && below.starts_with(other);
     });
-    if (!foreign && table.find(below) == nullptr) {
-      complain("has " + name + ", which is no parameter of the layer");
-    }
+    if (foreign || table.find(below) != nullptr || ++superfluous > kNamed) continue;
+    complain("has " + printable(name) + ", which is no parameter of the layer");
+  }
+  if (superfluous > kNamed) {
+    complain("has " + std::to_string(superfluous - kNamed) + " more that are none");
   }
   expect_no_faults(function, faults, prefix, table);
 }
@@ -222,7 +226,8 @@ Index channels_of(const char* function, const F& file, std::string_view prefix,
     const std::string other = name.substr(0, name.size() - std::min(name.size(), output.size()));
     if (other + output != name || (!other.empty() && other.back() != '.')) continue;
     fail_shape(function, "file",
-               "has a layer below \"" + other + "\", but no " + output + " " + below, kWanted);
+               "has a layer below " + printable(other) + ", but no " + output + " " + below,
+               kWanted);
   }
   fail_shape(function, "file", "has no " + output + ", " + below + " or elsewhere", kWanted);
 }

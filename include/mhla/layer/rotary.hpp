@@ -146,7 +146,7 @@ template <Accumulator A>
 void expect_rotary(const char* function, const char* argument, const MatrixView<const A>& x,
                    const RotaryRows<A>& table, Index heads) {
   expect_rows(function, argument, x, -1, -1);
-  if (heads < 1) fail_option(function, "heads", "is " + std::to_string(heads), "at least 1");
+  expect_positive(function, "heads", heads);
   if (x.cols % heads != 0) {
     fail_shape(function, argument, "has shape " + shape_text({x.rows, x.cols}),
                "columns for " + std::to_string(heads) + " heads");

@@ -51,6 +51,8 @@ struct RotaryRows {
 template <Accumulator A>
 class RotaryTable {
  public:
+  /// Of no positions.
+  RotaryTable() = default;
   /// Positions of a sequence: pair j of row r has the angle (first + r) * base^(-2j/R).
   /// \throws option_error unless positions >= 0, features R >= 0 and even, base > 0; shape_error if
   ///         their product does not fit Index.
@@ -93,8 +95,8 @@ class RotaryTable {
  private:
   RotaryTable(const char* function, Index positions, Index features, RotaryPairs pairs);
 
-  Index positions_, features_;
-  RotaryPairs pairs_;
+  Index positions_ = 0, features_ = 0;
+  RotaryPairs pairs_ = RotaryPairs::kHalves;
   std::vector<A> numbers_;  // [positions, R]
 };
 

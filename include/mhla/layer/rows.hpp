@@ -124,6 +124,15 @@ inline void expect_elements(const char* function, const char* argument, std::siz
   }
 }
 
+inline void expect_positive(const char* function, const char* argument, Index value) {
+  if (value < 1) fail_option(function, argument, "is " + std::to_string(value), "at least 1");
+}
+/// Throws unless a layer can have so many channels, with weights of the square of their number.
+inline void expect_channels(const char* function, Index channels) {
+  expect_positive(function, "channels", channels);
+  checked_product(function, "channels", {channels, channels});
+}
+
 inline void expect_not_negative(const char* function, const char* argument, double value) {
   if (!(value >= 0)) fail_option(function, argument, "is " + std::to_string(value), "0 or more");
 }

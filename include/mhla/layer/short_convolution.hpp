@@ -167,7 +167,7 @@ template <Accumulator A>
 void expect_short_convolution(const char* function, const MatrixView<const A>& x,
                               const ConvolutionView<const A>& parameters, Index batch) {
   expect_rows(function, "x", x, -1, -1);
-  if (batch < 1) fail_option(function, "batch", "is " + std::to_string(batch), "at least 1");
+  expect_positive(function, "batch", batch);
   expect_whole_items(function, "x", x.rows, batch, "the batch");
   expect_convolution(function, parameters, x.cols, -1);
   if (parameters.weight.cols < 1) fail_shape(function, "weight", "has no taps", "at least one");

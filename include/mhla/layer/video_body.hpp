@@ -62,8 +62,8 @@ class VideoBody {
       : options_(checked_video_options(options)),
         blocks_(options.grid, video_block(options)),
         table_(video_table(options)),
-        tensors_(table_),
-        angles_(RotaryTable<T>::grid(options.grid, width(), options.rotary_base)) {}
+        tensors_(table_) {}
+  void prepare() { angles_ = RotaryTable<T>::grid(options_.grid, width(), options_.rotary_base); }
 
   const VideoOptions& options() const { return options_; }
   const ParameterTable& table() const { return table_; }
@@ -123,7 +123,7 @@ class VideoBody {
   Grid blocks_;
   ParameterTable table_;
   VideoPlaces tensors_;
-  RotaryTable<T> angles_;
+  RotaryTable<T> angles_;  // of every token
 };
 
 template <Accumulator T>

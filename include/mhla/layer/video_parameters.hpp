@@ -13,6 +13,7 @@
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/depthwise_convolution.hpp"
 #include "mhla/layer/parameters.hpp"
+#include "mhla/layer/rows.hpp"
 #include "mhla/policy/by_name.hpp"
 #include "mhla/policy/grid_partition.hpp"
 #include "mhla/policy/mixing_view.hpp"
@@ -52,10 +53,13 @@ inline const VideoOptions& checked_video_options(const VideoOptions& o) {
                   "one that divides the grid " + grid_text(o.grid));
     }
   }
-  if (o.heads < 1 || o.channels < 1 || o.channels % (2 * o.heads) != 0) {
+  expect_positive(kName, "heads", o.heads);
+  expect_channels(kName, o.channels);
+  if (o.channels % o.heads != 0 || o.channels / o.heads % 2 != 0) {
     fail_option(kName, "channels", "is " + std::to_string(o.channels),
                 "an even number for each of the " + std::to_string(o.heads) + " heads");
   }
+  expect_not_negative(kName, "norm_eps", o.norm_eps);
   return o;
 }
 

@@ -15,6 +15,7 @@
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/depthwise_convolution.hpp"
 #include "mhla/layer/parameters.hpp"
+#include "mhla/layer/rows.hpp"
 #include "mhla/policy/by_name.hpp"
 #include "mhla/policy/grid_partition.hpp"
 #include "mhla/policy/mixing_view.hpp"
@@ -55,13 +56,17 @@ inline const VisionOptions& checked_vision_options(const VisionOptions& o) {
                   "one that divides the tokens " + grid_text(o.tokens));
     }
   }
-  if (o.heads < 1 || o.channels < 1 || o.channels % o.heads != 0) {
+  expect_positive(kName, "heads", o.heads);
+  expect_channels(kName, o.channels);
+  if (o.channels % o.heads != 0) {
     fail_option(kName, "channels", "is " + std::to_string(o.channels),
                 "a multiple of the " + std::to_string(o.heads) + " heads");
   }
   if (o.lepe < 0 || (o.lepe > 0 && o.lepe % 2 == 0)) {
     fail_option(kName, "lepe", "is " + std::to_string(o.lepe), "odd, or 0 for none");
   }
+  expect_not_negative(kName, "layer_norm_eps", o.layer_norm_eps);
+  expect_not_negative(kName, "qk_norm_eps", o.qk_norm_eps);
   return o;
 }
 

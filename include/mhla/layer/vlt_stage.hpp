@@ -126,6 +126,9 @@ class StageBody {
   };
 
   explicit StageBody(const Options& options);
+  void prepare() requires Prepared<Block> {
+    for (Part<Block>& block : blocks_) block.prepare();
+  }
 
   const Options& options() const { return first().options(); }
   const ParameterTable& table() const { return table_; }
@@ -166,9 +169,7 @@ namespace detail {
 
 template <class Block>
 StageBody<Block>::StageBody(const Options& options) {
-  if (options.depth < 1) {
-    fail_option(kName, "depth", "is " + std::to_string(options.depth), "at least 1");
-  }
+  expect_positive(kName, "depth", options.depth);
   for (Index i = 0; i < options.depth; ++i) {
     blocks_.emplace_back(table_, "blocks." + std::to_string(i) + ".", Block(options));
   }
