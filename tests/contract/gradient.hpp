@@ -68,9 +68,13 @@ TYPED_TEST_P(Gradient, BitsDoNotDependOnThreadsOrMemory) {
 TYPED_TEST_P(Gradient, MaskedTokensAreNotReadAndTheirGradientsNotTouched) {
   TestFixture::Laws::masked_tokens_are_not_read();
 }
+TYPED_TEST_P(Gradient, OfOrdinaryNumbersRaisesNoFlag) {
+  TestFixture::Laws::ordinary_numbers_raise_no_flags();
+}
 REGISTER_TYPED_TEST_SUITE_P(Gradient, IsTheTransposeOfTheDirectionalDerivative,
                             BitsDoNotDependOnThreadsOrMemory,
-                            MaskedTokensAreNotReadAndTheirGradientsNotTouched);
+                            MaskedTokensAreNotReadAndTheirGradientsNotTouched,
+                            OfOrdinaryNumbersRaisesNoFlag);
 
 TYPED_TEST_SUITE_P(FullGradient);
 TYPED_TEST_P(FullGradient, EveryElementIsADirectionalDerivative) {

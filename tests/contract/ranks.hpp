@@ -192,6 +192,8 @@ TYPED_TEST_P(RanksContract, WhatOneRankHasWrongIsAnErrorOnAll) {
     using P = GradientProblem<float>;
     expect([](P& p) { p.coefficients(0, 1) += 1; },
            "mixing has other coefficients" + on + ", expected the same as on rank 0");
+    expect([](P& p) { p.coefficients(0, 1) *= -1, p.coefficients(0, 3) *= -1; },
+           "mixing has other coefficients" + on + ", expected the same as on rank 0");
     expect([](P& p) { p.op.scale = 2; },
            "op has other normalizer or scale" + on + ", expected the same as on rank 0");
     expect([](P& p) { p.op.normalizer = {KeySum{0.5}}; },
@@ -241,6 +243,23 @@ TYPED_TEST_P(RanksContract, RanksThatCallDifferentFormsAreToldSo) {
   });
 }
 
+TYPED_TEST_P(RanksContract, PartitionsOnOneRankAndFunctionsOnAnotherAreToldSo) {
+  TypeParam::run([](auto& comm) {
+    if (comm.size() == 1) return;
+    const Matrix<float> q = Matrix<float>::Ones(8, 3);
+    const MixingMatrix<float> more(Matrix<float>::Ones(2 * comm.size() + 2, 2 * comm.size() + 2));
+    Matrix<float> out(8, 3);
+    const auto call = [&](const auto& blocks) {
+      return message_of<error>([&] {
+        distributed::bidirectional(comm, inputs(q, q, q), blocks, more, Operator(), out);
+      });
+    };
+    EXPECT_EQ(comm.rank() == 0 ? call(Contiguous(8, 4)) : call(ContiguousBlocks{4}),
+              "mhla::distributed::bidirectional: blocks has partitions, not functions, 0 on rank "
+              "1, expected 1 as on rank 0");
+  });
+}
+
 TYPED_TEST_P(RanksContract, StreamsHaveTheBitsOfOneMachine) {
   TypeParam::run([](auto& comm) {
     expect_bits_of_one_stream(comm, 2);
@@ -253,6 +272,7 @@ REGISTER_TYPED_TEST_SUITE_P(RanksContract, GridsAreSplitAlongTheirFirstAxis,
                             BidirectionalHasTheBitsOfOneMachine, CausalHasTheBitsOfOneMachine,
                             BatchesHaveTheBitsOfOneMachine, LargeSharesHaveTheBitsOfOneMachine,
                             WhatOneRankHasWrongIsAnErrorOnAll, RanksThatCallDifferentFormsAreToldSo,
+                            PartitionsOnOneRankAndFunctionsOnAnotherAreToldSo,
                             StreamsHaveTheBitsOfOneMachine);
 
 }  // namespace mhla::test

@@ -90,6 +90,13 @@ TEST(Plan, RefusesSplitsThatDoNotFit) {
   EXPECT_EQ(message_of<shape_error>(
                 [&] { distributed::causal_plan<float>(Pattern(3, 3), two, 0, head); }),
             "mhla::distributed::causal_plan: pattern is [3, 3], expected at least [4, 4]");
+  for (const std::vector<Index>& none :
+       {std::vector<Index>{0, 5, 3, 8}, {2, 4, 8, 8}, {0, 20, 8, 8}, {0, 4, 8, 7}}) {
+    EXPECT_EQ(message_of<shape_error>(
+                  [&] { distributed::causal_plan<float>(Pattern(8, 8), none, 0, head); }),
+              "mhla::distributed::causal_plan: queries or keys are no split, expected borders that "
+              "ascend from 0");
+  }
   EXPECT_EQ(message_of<option_error>([] { even_split(3, 0); }),
             "mhla::distributed::even_split: blocks is 3 over 0 ranks, expected at least 0 over at "
             "least 1");

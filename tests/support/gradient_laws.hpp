@@ -3,6 +3,7 @@
 /// \file
 /// What every backward form must do, on random problems.
 
+#include <cfenv>
 #include <cmath>
 #include <functional>
 #include <iostream>
@@ -78,8 +79,9 @@ struct GradientLaws {
         if (!wanted(kOwnQ)) tensors.normalizer_q = {};
         if (!wanted(kOwnK)) tensors.normalizer_k = {};
         if (!wanted(kMixing)) parameters.mixing = {};
-        if (!wanted(kQueryMap)) parameters.query_map = {};
-        if (!wanted(kKeyMap)) parameters.key_map = {};
+        // Empty, and yet somewhere.
+        if (!wanted(kQueryMap)) parameters.query_map = parameters.query_map.first(0);
+        if (!wanted(kKeyMap)) parameters.key_map = parameters.key_map.first(0);
         expected.for_each([&](Part part, auto& m) {
           if (!wanted(part)) m.setZero();
         });
@@ -93,6 +95,16 @@ struct GradientLaws {
                std::string("only ") + kPartNames[part]);
       }
       expect([](Part) { return false; }, "nothing");
+    });
+  }
+
+  /// Memory of any content, and of what has no number, enters no operation.
+  static void ordinary_numbers_raise_no_flags() {
+    for_problems<Form, T>(120, [](const Problem& p) {
+      Buffers g(p);
+      std::feclearexcept(FE_ALL_EXCEPT);
+      add_gradients<Form>(p, g, {}, Form::kMixes);
+      EXPECT_EQ(std::fetestexcept(FE_DIVBYZERO | FE_INVALID), 0) << p.text();
     });
   }
 

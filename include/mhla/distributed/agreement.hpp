@@ -24,7 +24,8 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// FNV-1a, by words of 8 bytes.
+/// FNV-1a, by words of 8 bytes, whose high bits are mixed into the low ones: no product moves them
+/// there, and signs are the highest ones.
 class Fingerprint {
  public:
   template <class T>
@@ -35,6 +36,7 @@ class Fingerprint {
       std::uint64_t word = 0;
       std::memcpy(&word, bytes.data() + i, std::min(sizeof(word), bytes.size() - i));
       hash_ = (hash_ ^ word) * 0x100000001b3;
+      hash_ ^= hash_ >> 32;
     }
     return *this;
   }

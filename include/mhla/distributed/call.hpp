@@ -119,6 +119,8 @@ struct RankForm {
     facts.add("mixing", "rows", mixing.rows());
     facts.add("mixing", "columns", mixing.cols());
     facts.add_bits("mixing", "coefficients", mixing_bits());
+    using QueryBlocks = std::remove_cvref_t<decltype(query_blocks(blocks))>;
+    facts.add("blocks", "partitions, not functions,", Partition<QueryBlocks>);
     facts.add_bits("op", "normalizer or scale", normalizer_bits());
     if (sequences(in) == 0 || heads(in) == 0) return;
     const auto head = head_inputs(in, 0, 0);
@@ -142,7 +144,7 @@ struct RankForm {
   }
 
  private:
-  static constexpr Index kProbes = 4;
+  static constexpr Index kProbes = 5;
 
   Fingerprint mixing_bits() const {
     const Pattern& pattern = mixing.pattern();
@@ -171,7 +173,7 @@ struct RankForm {
     return Fingerprint().add(std::span<const A>(y));
   }
   Fingerprint normalizer_bits() const {
-    const std::array<A, kProbes> r{A(0.25), A(1.5), A(-2), A(1e-3)};
+    const std::array<A, kProbes> r{A(0.25), A(1.5), A(-2), A(1e-3), A(0)};
     std::array<A, kProbes> y{};
     write_denominators(op.normalizer, r.data(), kProbes, y.data());
     return Fingerprint().add(std::span<const A>(y)).add(op.scale).add(op.normalizer.sums());

@@ -244,7 +244,7 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
                    return PairSums<A>(form.name, arena, count, sizes);
                  }));
   const PairSums<A> sums(form.name, memory.arena(), count, sizes);
-  sums.start();
+  sums.start(parameters);
   Index group = 0;  // of the pair that is opened
   for_each_step(count, steps, [&](Index step, Index p) {
     const Index s = p / heads(in), h = p % heads(in);

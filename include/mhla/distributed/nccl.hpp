@@ -106,9 +106,9 @@ class NcclRank {
   }
   std::byte* reserve(std::size_t bytes);
 
-  detail::NcclConnection connection_;
-  detail::DeviceBytes records_;
+  detail::DeviceBytes records_;  // freed when the connection has ended: to free them may wait
   std::size_t reserved_ = 0;
+  detail::NcclConnection connection_;
 };
 static_assert(Communicator<NcclRank>);
 

@@ -53,7 +53,8 @@ struct Plan {
 /// \tparam A  accumulator: float, double
 /// \param pattern  of the mixing matrix
 /// \param queries, keys  borders of all ranks, as even_split has them
-/// \throws shape_error unless the splits have as many ranks, and blocks as the pattern.
+/// \throws shape_error unless the borders ascend from 0, of as many ranks, to no more blocks than
+/// the pattern's.
 template <Accumulator A>
 Plan bidirectional_plan(const Pattern& pattern, std::span<const Index> queries,
                         std::span<const Index> keys, Index rank, const HeadWidths& head);
@@ -113,6 +114,10 @@ distributed::Plan plan_of(const char* function, const Pattern& pattern, Reach re
         function, "queries",
         "is a split over " + std::to_string(ranks) + " ranks, rank is " + std::to_string(rank),
         "a rank of one split, as many as " + std::to_string(keys.size()) + " - 1 of keys");
+  }
+  if (!distributed::is_split(queries, ranks, queries.back()) ||
+      !distributed::is_split(keys, ranks, keys.back())) {
+    fail_shape(function, "queries", "or keys are no split", "borders that ascend from 0");
   }
   if (queries.back() > pattern.rows() || keys.back() > pattern.cols()) {
     fail_shape(function, "pattern", "is " + shape_text({pattern.rows(), pattern.cols()}),

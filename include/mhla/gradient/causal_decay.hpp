@@ -89,7 +89,7 @@ class CausalDecayGradient {
     query_parts_.start(sums.query_map);
     key_parts_.start(sums.key_map);
     if (!summarized) {
-      executor.for_each(m - 1, [&](Index b, Index w) {  // nothing reads that of the last block
+      executor.for_each(summaries_.tasks_before_last(), [&](Index b, Index w) {
         summaries_.summarize(in_, blocks_, b, op_, workers_[w].scratch.strips.key_scratch());
       });
     }

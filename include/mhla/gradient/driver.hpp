@@ -102,8 +102,14 @@ class PairSums {
   Index groups() const { return groups_; }
   /// The first pair of group g.
   Index begin(Index g) const { return g * (pairs_ / groups_) + std::min(g, pairs_ % groups_); }
-  void start() const {
-    if (groups_ > 1) std::fill_n(sums_, groups_ * sizes_.all(), A(0));
+  /// Clears what is wanted; the pages of the rest are never touched.
+  void start(const ParameterGradients<A>& wanted) const {
+    for (Index g = 0; groups_ > 1 && g < groups_; ++g) {
+      const ParameterGradients<A> own = sums_of_group(g, wanted);
+      if (!own.mixing.absent()) std::ranges::fill(own.mixing.storage(), A(0));
+      std::ranges::fill(own.query_map, A(0));
+      std::ranges::fill(own.key_map, A(0));
+    }
   }
   /// What the pairs of group g add to.
   ParameterGradients<A> of_group(Index g, const ParameterGradients<A>& wanted) const {
@@ -168,7 +174,7 @@ class PairGroups {
         run(pair / heads_, pair % heads_, own, shares_ + w * share_, x);
       }
     };
-    sums_.start();
+    sums_.start(sums);
     if (spread_) {
       executor.for_each(sums_.groups(), [&](Index g, Index w) { run_group(g, w, ExecutorRef()); });
     } else {

@@ -75,13 +75,15 @@ class LinearCausalGradient {
     std::fill_n(key_sum_, sizes().sum_features(), A(0));
     CausalBlockGradient<T, Contiguous, Op>(head_, in_, block_, 0, op_, scratch_)
         .run({A(1), earlier_.kv.data, key_sum_}, {dearlier_.block(0), dkey_sum_},
-             sums.query_map.data(), intra_);
-    head_.differentiate_keys(block_, 0, nullptr, nullptr, sums.key_map.data(), scratch_.strips,
+             data_of(sums.query_map), intra_);
+    head_.differentiate_keys(block_, 0, nullptr, nullptr, data_of(sums.key_map), scratch_.strips,
                              {intra_.dkeys, intra_.dvalues, intra_.own_dkeys});
   }
 
  private:
   const HeadSizes& sizes() const { return head_.sizes(); }
+  /// Null if nothing is wanted, wherever an empty span may point.
+  static A* data_of(std::span<A> wanted) { return wanted.empty() ? nullptr : wanted.data(); }
 
   const Inputs<T>& in_;
   const Op& op_;

@@ -215,10 +215,11 @@ class SoftmaxGradientHead {
     if (!gradients.v.absent()) add_to_tokens(w.values, tokens, size, gradients.v);
   }
 
-  /// exp(score - largest) in place of the scores.
+  /// exp(score - largest) in place of the scores, 1 behind those of the keys it reads.
   void weigh(const TilePair& p, Rows<A> scores) const {
     for (Index r = 0; r < p.rows; ++r) {
       const A largest = queries_[p.first + r].largest;
+      std::fill(scores.row(r) + p.seen[r], scores.row(r) + p.columns(r), largest);
       transform(scores.row(r), scores.row(r), p.columns(r), [largest](auto x) {
         return exponential(Eigen::internal::psub(x, Eigen::internal::pset1<decltype(x)>(largest)));
       });

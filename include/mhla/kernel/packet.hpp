@@ -106,14 +106,15 @@ MHLA_INLINE inline void for_each_panel(Index count, F&& f) {
   for (; j < count; ++j) f.template operator()<A, 1>(j);
 }
 
-/// The elements of `transform` from i on, fewer than a packet.
+/// The elements of `transform` from i on, fewer than a packet: with ones behind them, of which any
+/// function may be taken.
 template <class A, class F>
 MHLA_NOINLINE void transform_tail(const A* x, A* y, Index i, Index count, const F& f) {
   using P = Packet<A>;
   if (i > 0 && x != y) {  // the last whole packet: some elements are recomputed, to the same bits
     store(y + count - kLanes<P>, f(load<A, P>(x + count - kLanes<P>)));
   } else {
-    store_partial(y + i, f(load_partial<P>(x + i, count - i, A(0))), count - i);
+    store_partial(y + i, f(load_partial<P>(x + i, count - i, A(1))), count - i);
   }
 }
 

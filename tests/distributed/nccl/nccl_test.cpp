@@ -205,6 +205,22 @@ TEST(NcclRanks, ARankThatDoesNotComeIsAnErrorOfWhatWaitsForIt) {
 }
 
 /// What a rank's own kernels take is not the others' delay; and those have waited as long.
+TEST(NcclRanks, ARankEndsThoughWhatItAwaitsNeverComes) {
+  run_gpus(
+      2,
+      [&](Gpu& gpu) {
+        std::vector<std::byte> records(2);
+        gpu.rank.agree({records.data(), 1}, records);
+        if (gpu.rank.rank() == 1) return;
+        const DeviceRows rows(2, 1);
+        const SharedRows arrays[] = {rows.shared()};
+        const Index first[] = {0, 1, 2};
+        gpu.rank.all_gather(arrays, first).wait();
+      },
+      kSoon);
+  expect_no_breach();
+}
+
 TEST(NcclRanks, TheTimeOfOwnKernelsDoesNotCount) {
   run_gpus(
       2,
