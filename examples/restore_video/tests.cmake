@@ -4,13 +4,14 @@ set(work ${CMAKE_CURRENT_BINARY_DIR}/restore_video_videos)
 set(mhla_video ${work}/whole.ppm)
 file(MAKE_DIRECTORY ${work})
 execute_process(
-  COMMAND bash -c "frame() { printf 'P6\\n%s\\n255\\n' \"$1\"
-                             tail -c +$2 include/mhla/README.md | head -c 1152; }
-                   for i in $(seq 60); do frame '24 16' $i; done >${work}/whole.ppm
-                   head -c 30000 ${work}/whole.ppm >${work}/short.ppm
-                   (frame '24 16' 1; frame '16 24' 1) >${work}/mixed.ppm
-                   sed s/255/254/ ${work}/mixed.ppm >${work}/dark.ppm"
-  WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} COMMAND_ERROR_IS_FATAL ANY)
+  COMMAND ${CMAKE_COMMAND} -E env "PAGE=${PROJECT_SOURCE_DIR}/include/mhla/README.md"
+          bash -c "frame() { printf 'P6\\n%s\\n255\\n' \"$1\"
+                             tail -c +$2 \"$PAGE\" | head -c 1152; }
+                   for i in $(seq 60); do frame '24 16' $i; done >whole.ppm
+                   head -c 30000 whole.ppm >short.ppm
+                   (frame '24 16' 1; frame '16 24' 1) >mixed.ppm
+                   sed s/255/254/ mixed.ppm >dark.ppm"
+  WORKING_DIRECTORY ${work} COMMAND_ERROR_IS_FATAL ANY)
 
 add_test(NAME Example.restore_video_whole_run
          COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:restore_video> -DVIDEO=${mhla_video}

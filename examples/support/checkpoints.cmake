@@ -36,7 +36,7 @@ endfunction()
 # One run stops at Ctrl-C, as soon as it has said where it is.
 string(JOIN "' '" words ${ARGUMENTS})
 execute_process(
-  COMMAND bash -c "${PROGRAM} '${words}' --output stopped 2>stopped.log & run=$!
+  COMMAND bash -c "'${PROGRAM}' '${words}' --output stopped 2>stopped.log & run=$!
                    until grep -q step stopped.log || ! kill -0 $run; do sleep 0.02; done
                    kill -INT $run && wait $run"
   WORKING_DIRECTORY ${WORK} RESULT_VARIABLE status)

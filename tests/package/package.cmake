@@ -4,6 +4,9 @@ cmake_minimum_required(VERSION 3.25)
 
 include(${CMAKE_CURRENT_LIST_DIR}/package_steps.cmake)
 
+foreach(variable CXXFLAGS CMAKE_BUILD_TYPE CMAKE_CXX_COMPILER_LAUNCHER)
+  unset(ENV{${variable}})  # the consumers' own
+endforeach()
 set(installed ${WORK}/moved)
 set(without_json -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON)
 set(without_mpi -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON)
@@ -36,6 +39,21 @@ endfunction()
 
 function(check_InstalledCopyWorks)
   run_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json} ${without_mpi})
+endfunction()
+
+function(check_AbsoluteFoldersWork)
+  set(prefix "${WORK}/absolute folders")
+  file(REMOVE_RECURSE ${WORK}/absolute "${prefix}")
+  run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/absolute -G ${GENERATOR}
+      -DCMAKE_CXX_COMPILER=${COMPILER} -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=OFF
+      -DMHLA_BUILD_BENCHMARKS=OFF ${without_json} ${without_mpi} -DCMAKE_INSTALL_PREFIX=${prefix}
+      -DCMAKE_INSTALL_INCLUDEDIR=${prefix}/headers -DCMAKE_INSTALL_DATADIR=${prefix}/data)
+  run(${CMAKE_COMMAND} --install ${WORK}/absolute)
+  file(READ ${prefix}/data/pkgconfig/mhla.pc text)
+  if(NOT text MATCHES "\nprefix=.{pcfiledir}/../..\nincludedir=.{prefix}/headers\n")
+    message(FATAL_ERROR "mhla.pc:\n${text}")
+  endif()
+  run_consumer(-DCMAKE_PREFIX_PATH=${prefix}/data ${without_json} ${without_mpi})
 endfunction()
 
 function(check_ComponentIoWorks)
@@ -231,7 +249,7 @@ function(check_LinesOfTheReadmeWork)
     file(REMOVE_RECURSE ${project})
     file(WRITE ${project}/CMakeLists.txt
          "cmake_minimum_required(VERSION 3.25)\nproject(user LANGUAGES CXX)\n"
-         "add_executable(app ${consumer}/main.cpp)\n${block}")
+         "add_executable(app \"${consumer}/main.cpp\")\n${block}")
     run(${CMAKE_COMMAND} -S ${project} -B ${project}/build -G ${GENERATOR}
         -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${installed}
         -DFETCHCONTENT_SOURCE_DIR_MHLA=${SOURCE})

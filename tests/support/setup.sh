@@ -46,7 +46,8 @@ require_packages() {
 }
 
 # build NAME TARGET OPTION...: configures MHLA_BUILD_DIR, or build/NAME, with the options and builds
-# TARGET there. Sets `build_dir`. MHLA_CMAKE_ARGS holds more options.
+# TARGET there. Sets `build_dir`. MHLA_CMAKE_ARGS holds more options. MHLA_BUILD_DIR may be that of
+# another script, so nothing of what they differ in is left as it was.
 build() {
   local name=$1 target=$2 generator=()
   shift 2
@@ -59,8 +60,8 @@ build() {
 
   step "configure $build_dir"
   # shellcheck disable=SC2086  # several options in one variable
-  quietly "$build_dir/configure.log" cmake -S "$repository" -B "$build_dir" "${generator[@]}" "$@" \
-    ${MHLA_CMAKE_ARGS:-}
+  quietly "$build_dir/configure.log" cmake -S "$repository" -B "$build_dir" "${generator[@]}" \
+    -DMHLA_NATIVE=OFF "-DCMAKE_CXX_FLAGS_RELEASE=-O3 -DNDEBUG" "$@" ${MHLA_CMAKE_ARGS:-}
   grep '^-- mhla: ' "$build_dir/configure.log" >&2 || true
 
   step "build $target"
