@@ -53,7 +53,7 @@ function(check_AbsoluteFoldersWork)
   if(NOT text MATCHES "prefix=.{pcfiledir}/../..\nincludedir=.{prefix}/headers\n")
     message(FATAL_ERROR "mhla.pc:\n${text}")
   endif()
-  run_consumer(-DCMAKE_PREFIX_PATH=${prefix}/data ${without_json} ${without_mpi})
+  run_consumer(-Dmhla_DIR=${prefix}/data/cmake/mhla ${without_json} ${without_mpi})
 endfunction()
 
 function(check_ComponentIoWorks)

@@ -204,7 +204,9 @@ TEST(CudaInputs, GridsThatCannotBeAreRefused) {
             "mhla::cuda::grid: tokens is [4, 0, 4], expected sizes >= 1 with a product below 2^31");
   EXPECT_THROW(mhla::cuda::grid({1 << 20, 1 << 11}, {1, 1}), mhla::option_error);
   EXPECT_EQ(message_of<mhla::option_error>([] { mhla::cuda::contiguous(8, 0); }),
-            "mhla::cuda::grid: block is [1, 1, 0], expected sizes >= 1");
+            "mhla::cuda::contiguous: length is 0, expected at least 1");
+  EXPECT_EQ(message_of<mhla::option_error>([] { mhla::cuda::contiguous(Index{1} << 31, 8); }),
+            "mhla::cuda::contiguous: tokens is 2147483648, expected at least 1, below 2^31");
   EXPECT_EQ(mhla::cuda::contiguous(100, Index{1} << 40).slots(), 100);
 }
 

@@ -154,6 +154,23 @@ void causal() {
   });
 }
 
+/// More blocks than fit beside a tile, so that m is streamed, and keys that are split over thread
+/// blocks.
+void many_blocks() {
+  const std::int32_t all = device_test::current_device().multiprocessors;
+  device_test::for_each_kind([&]<class T, int D, int E>() {
+    for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
+      for (const bool causal : {false, true}) {
+        CallShape shape{.heads = 2, .tokens = 600, .block = 2};
+        shape.causal = causal;
+        shape.op.summaries = summaries;
+        check<T, D, E>(shape, all);
+      }
+    }
+    check<T, D, E>({.heads = 2, .tokens = 256, .block = 16}, all);
+  });
+}
+
 /// More work than a device does at once, as models have it.
 void many_heads() {
   using mhla::cuda::bfloat16;
@@ -181,6 +198,7 @@ int main(int count, char** arguments) {
                                  {"Forms.OtherKeysThanQueries", other_keys_than_queries},
                                  {"Forms.EveryFeatureMapAndScale", every_feature_map_and_scale},
                                  {"Forms.Causal", causal},
+                                 {"Forms.ManyBlocks", many_blocks},
                                  {"Forms.ManyHeads", many_heads}},
                                 count, arguments);
 }

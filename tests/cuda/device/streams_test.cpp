@@ -150,6 +150,7 @@ void refused_launches_are_errors_with_a_text() {
   } catch (const mhla::cuda::cuda_error& error) {
     message = error.what();
   }
+  expect(cudaPeekAtLastError() == cudaSuccess, "a refused launch left its error to others");
   cudaGraph_t graph = nullptr;
   cudaStreamEndCapture(stream, &graph);  // ends in an error too
   cudaGetLastError();

@@ -66,7 +66,7 @@ TEST(RowProducts, AllThreadsOfARowHaveItsProductAndSum) {
 
 namespace row_sums_tests {
 
-// Rows from a tile: row_products_emulated_test.cpp.
+// Rows from a tile: row_products_tests above.
 
 TEST(RowSums, ThreadsAddTheirOwnElements) {
   const Fragment<8> rows{{ptx::pack<half>(1, 2), ptx::pack<half>(30, 40)}};

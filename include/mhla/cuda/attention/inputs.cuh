@@ -68,7 +68,17 @@ TokenBlocks grid(GridShape tokens, GridShape block);
 
 // ------------------------------------------------------------------------------------------------
 
-inline TokenBlocks contiguous(Index tokens, Index length) { return grid(tokens, length); }
+inline TokenBlocks contiguous(Index tokens, Index length) {
+  if (tokens < 1 || tokens > std::numeric_limits<std::int32_t>::max()) {
+    mhla::detail::fail_option("cuda::contiguous", "tokens", "is " + std::to_string(tokens),
+                              "at least 1, below 2^31");
+  }
+  if (length < 1) {
+    mhla::detail::fail_option("cuda::contiguous", "length", "is " + std::to_string(length),
+                              "at least 1");
+  }
+  return grid(tokens, length);
+}
 
 inline TokenBlocks grid(GridShape tokens, GridShape block) {
   const auto text = [](const GridShape& shape) {

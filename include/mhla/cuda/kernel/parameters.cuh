@@ -132,7 +132,7 @@ struct MixingParameters {
   }
 };
 
-/// s_bw = phi(q_bw) . z_b of every query, for Denominator::kCrossQuery: scores.cuh.
+/// s_bw = phi(q_bw) . z_b of every query, for Denominator::kCrossQuery: scores_sm80.cuh.
 struct ScoreParameters {
   ConstTokenTensor q;
   TokenBlocks blocks;

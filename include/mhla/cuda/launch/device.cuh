@@ -22,8 +22,12 @@ __global__ void __launch_bounds__(kArch == Arch::kSm90a ? 64 : 32) target_mark()
 /// Whose code the program has for the current device.
 inline Arch compiled_arch() {
   cudaFuncAttributes attributes{};
-  expect_success(cudaFuncGetAttributes(&attributes, target_mark<void>),
-                 "cudaFuncGetAttributes (is the program built for this device's architecture?)");
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, target_mark<void>);
+  const bool without_code =
+      status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction;
+  expect_success(status, without_code ? "cudaFuncGetAttributes (the program is not built for this "
+                                        "device's architecture)"
+                                      : "cudaFuncGetAttributes");
   return attributes.maxThreadsPerBlock == 64 ? Arch::kSm90a : Arch::kSm80;
 }
 

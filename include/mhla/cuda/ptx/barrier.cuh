@@ -51,7 +51,7 @@ MHLA_DEVICE bool vote_any(bool x) {
 }
 
 /// Waits until the kernels before have ended, and sees what they wrote: with Start::kEarly
-/// (launch/stages.cuh), before the first access to device memory. What they wrote is loaded by
+/// (launch/stages.cuh), before the first access to what they write or read. That is loaded by
 /// coherent loads or the copy engine. On sm_80 kernels begin after those before.
 MHLA_DEVICE void griddepcontrol_wait() {
   if constexpr (kArch == Arch::kSm90a) asm volatile("griddepcontrol.wait;" ::: "memory");
