@@ -169,16 +169,21 @@ int main(int argc, char** argv) try {
   }
   const std::string &path = options["PICTURE"], &pixel = options["--query"];
 
+  const std::string& output = options["--output"];
+  if (!output.ends_with(".png") && !output.ends_with(".jpg")) {
+    throw std::runtime_error("--output " + output + " is not the name of a .png or a .jpg");
+  }
+
   int w = 0, h = 0, pixels = 0;
   const Picture picture = load(path, kPanel, kPatch, w, h);
   int x = w * 11 / 25, y = h * 6 / 25;  // where portraits have their face
   char rest = 0;
-  if (std::sscanf(options["--width"].c_str(), "%d%c", &pixels, &rest) != 1 || pixels < 1 ||
+  if (std::sscanf(options["--width"].c_str(), "%9d%c", &pixels, &rest) != 1 || pixels < 1 ||
       pixels > kWidth) {
     throw std::runtime_error("--width " + options["--width"] +
                              text(" is not a number of pixels from 1 to %td", kWidth));
   }
-  if (!pixel.empty() && (std::sscanf(pixel.c_str(), "%d,%d%c", &x, &y, &rest) != 2 || x < 0 ||
+  if (!pixel.empty() && (std::sscanf(pixel.c_str(), "%9d,%9d%c", &x, &y, &rest) != 2 || x < 0 ||
                          x >= w || y < 0 || y >= h)) {
     throw std::runtime_error("--query " + pixel + " is not a pixel X,Y of " + path +
                              text(", which has %d x %d pixels", w, h));
@@ -231,9 +236,8 @@ int main(int argc, char** argv) try {
   }
   const Picture drawn = draw(picture, query, forms);
   save(resized(drawn.data()->data(), drawn.rows(), drawn.cols(),
-               std::max<Index>(1, drawn.rows() * pixels / drawn.cols()), pixels,
-               options["--output"]),
-       options["--output"]);
+               std::max<Index>(1, drawn.rows() * pixels / drawn.cols()), pixels, output),
+       output);
 
   std::printf("%s: N = %td, ln N = %.2f\n", path.c_str(), n, std::log(static_cast<double>(n)));
   // Sums of nonnegative terms, one rounding of 2^-24 a term above and below the fraction; scores of
@@ -247,7 +251,7 @@ int main(int argc, char** argv) try {
     ok = ok && f.diagnosis.rank <= f.diagnosis.rank_bound && f.error <= bound;
   }
   if (!ok) throw std::runtime_error("FAILED: a rank or an error is not what it should be");
-  std::printf("%s: ok\n", options["--output"].c_str());
+  std::printf("%s: ok\n", output.c_str());
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "attention_map: %s\n", error.what());

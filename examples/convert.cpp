@@ -12,6 +12,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -79,15 +81,24 @@ Model<float> teacher_of(const std::string& path) {
   throw std::runtime_error(path + " has MHLA attention, expected softmax or linear");
 }
 
+/// What the files of a checkpoint's conversions begin with: with the checkpoint's name if there are
+/// several.
+std::string prefix_of(const std::string& checkpoint, const Options& o) {
+  if (o.checkpoints.size() == 1) return o.output;
+  return o.output + "." + std::filesystem::path(checkpoint).stem().string();
+}
+
 /// What an epoch from a start is called, and where it is saved.
-examples::TrainingRun run_of(Start start, const Settings& settings, const Options& o) {
+examples::TrainingRun run_of(Start start, const std::string& checkpoint, const Settings& settings,
+                             const Options& o) {
   const std::string name = name_of(start);
   return {.name = name,
-          .checkpoint = o.output + "." + name + ".safetensors",
+          .checkpoint = prefix_of(checkpoint, o) + "." + name + ".safetensors",
           .program = train_images::kProgram,
           .depends = {{"settings", to_json(settings)},
                       {"schedule", to_json(o.schedule)},
-                      {"images", o.images}}};
+                      {"images", o.images}},
+          .resumable = false};
 }
 
 /// \returns nothing if there was an interrupt
@@ -100,6 +111,7 @@ std::optional<Conversion> convert_one(const std::string& path, const Model<float
   for (const Start start : kStarts) {
     Settings settings = teacher.settings();
     settings.attention = Attention::kMhla;
+    settings.freeze_mixing = false;
     settings.blocks = o.blocks;
     settings.mixing_start = start == Start::kUniform ? train_images::MixingStart::kUniform
                                                      : train_images::MixingStart::kLocality;
@@ -111,7 +123,8 @@ std::optional<Conversion> convert_one(const std::string& path, const Model<float
     StartResult& of_start = result.of_starts.emplace_back();
     Workers<float> workers(student, o.threads);
     of_start.converted = accuracy_of(student, test, workers);
-    train_images::train(run_of(start, settings, o), o.schedule, student, workers, images, o.images);
+    train_images::train(run_of(start, path, settings, o), o.schedule, student, workers, images,
+                        o.images);
     if (examples::interrupted()) return std::nullopt;
     of_start.trained = accuracy_of(student, test, workers);
   }
@@ -119,7 +132,20 @@ std::optional<Conversion> convert_one(const std::string& path, const Model<float
   return result;
 }
 
+/// \throws std::runtime_error if two checkpoints have one name.
+void expect_names(const Options& o) {
+  std::set<std::string> prefixes;
+  for (const std::string& path : o.checkpoints) {
+    if (!prefixes.insert(prefix_of(path, o)).second) {
+      throw std::runtime_error(path +
+                               " has the name of another checkpoint, expected names of their "
+                               "own, which the files that are written get");
+    }
+  }
+}
+
 int run(const Options& o) {
+  expect_names(o);
   std::vector<Model<float>> teachers;
   for (const std::string& path : o.checkpoints) teachers.push_back(teacher_of(path));
   const Images images =

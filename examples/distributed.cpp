@@ -14,6 +14,7 @@
 #include <mhla/distributed/plan.hpp>
 #include <mhla/mhla.hpp>
 
+#include "support/number.hpp"
 #include "support/random.hpp"
 #include "support/ranks.hpp"
 
@@ -75,6 +76,7 @@ int run(distributed::MpiRank& rank, Index blocks) {
 }
 
 int main(int argc, char** argv) {
-  const Index blocks = argc > 1 ? std::atoll(argv[1]) : 1024;
-  return examples::with_ranks([&](auto& rank) { return run(rank, blocks); });
+  return examples::with_ranks([&](auto& rank) {
+    return run(rank, argc > 1 ? examples::number_of(argv[1], 1, 1 << 20) : 1024);
+  });
 }

@@ -120,7 +120,7 @@ double train(Model<float>& model, examples::TrainingState<float>& state, const O
   const auto batch = static_cast<double>(o.schedule.batch);
   const auto run =
       training_run(o, model.settings().attention,
-                   {{"settings", to_json(model.settings())}, {"images", images.count()}});
+                   {{"settings", to_json(model.settings())}, {"images", images.to_json()}});
   const auto learn = [&](Index step, std::span<float> gradient) {
     average(state);
     return workers.learn(model, images, o.schedule, step, gradient);

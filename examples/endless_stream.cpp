@@ -37,12 +37,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <mhla/mhla.hpp>
 #include <string>
 #include <vector>
 
+#include "support/number.hpp"
 #include "support/random.hpp"
 
 namespace {
@@ -163,9 +164,8 @@ int fail(const std::string& why) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const Index all = argc > 1 ? std::atoll(argv[1]) : 10'000'000;
-  if (all < 10'000) return fail(argv[1] + std::string(" tokens, expected at least 10000"));
+int main(int argc, char** argv) try {
+  const Index all = argc > 1 ? examples::number_of(argv[1], 10'000, 100'000'000'000) : 10'000'000;
   const Stream stream({.width = kWidth, .values = kWidth, .block_length = kBlock},
                       {kWeights, kDecays});
   const Index middle = all / 2 + 21, last_block = (all - 1) / kBlock * kBlock;
@@ -229,4 +229,6 @@ int main(int argc, char** argv) {
   if (resident_late > resident_early + 4) return fail("memory has grown by more than 4 MiB");
   std::printf("ok\n");
   return 0;
+} catch (const std::exception& error) {
+  return fail(error.what());
 }

@@ -221,6 +221,7 @@ int run(const Options& o) {
   examples::catch_interrupts();
   const auto model = trained_model(o, text);
   if (!model) return examples::interrupted_status();
+  examples::release_interrupts();
 
   nlohmann::json all{{"settings", to_json(o.settings)}, {"schedule", to_json(o.schedule)}};
   mhla::ThreadPool pool(o.threads);

@@ -200,10 +200,12 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   app.add_option("--longest", o.longest_input, "largest input: pixels, frames or tokens")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--seconds", o.seconds, "a measurement repeats for so long")
-      ->check(CLI::Range(0.0, 3600.0));
+      ->check(CLI::Range(0.0, 3600.0))
+      ->check(examples::finite());
   app.add_option("--softmax-seconds", o.softmax_seconds,
                  "softmax of a layer that takes longer is measured on 8192 queries")
-      ->check(CLI::Range(0.0, 86400.0));
+      ->check(CLI::Range(0.0, 86400.0))
+      ->check(examples::finite());
   app.add_option("--output", o.output, "prefix of the .json");
   app.add_option("--save", o.save, "folder for each block with its input and output")
       ->check(CLI::ExistingDirectory);

@@ -123,7 +123,7 @@ std::optional<Result> train_one(const Settings& settings, const Options& o, cons
   result.initial_mixing = model.mixing();
 
   const auto run = training_run(o, settings.attention,
-                                {{"settings", to_json(settings)}, {"images", images.count()}});
+                                {{"settings", to_json(settings)}, {"images", images.to_json()}});
   const Trained trained = train(run, o.schedule, model, workers, images, images.count());
   if (examples::interrupted()) return std::nullopt;
   result.images_per_second = trained.images_per_second;

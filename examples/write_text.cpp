@@ -51,10 +51,13 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   add_model_options(app, o);
 
   app.option_defaults()->group("Writing");
-  app.add_option("--prompt", o.prompt, "what the models go on from");
-  app.add_option("--letters", o.letters, "that a model writes")
+  app.add_option("--prompt", o.prompt, "what the models go on from")
+      ->check([](const std::string& p) { return std::string(p.empty() ? "is empty" : ""); });
+  app.add_option("--letters", o.letters, "that a model writes, with the prompt's")
       ->check(CLI::Range(Index{1}, std::numeric_limits<Index>::max()));
-  app.add_option("--temperature", o.temperature, "of the draw")->check(CLI::PositiveNumber);
+  app.add_option("--temperature", o.temperature, "of the draw")
+      ->check(CLI::PositiveNumber)
+      ->check(examples::finite());
   app.parse(argc, argv);
   complete(app, o);
 }
@@ -82,7 +85,7 @@ std::optional<Result> run_one(C& comm, const Settings& settings, const Options& 
   result.settings = settings;
   result.parameters = model.layout().table().size();
   const Trained trained = train(comm, model, o, text, workers);
-  if (examples::interrupted()) return std::nullopt;
+  if (examples::any_interrupted(comm)) return std::nullopt;
   if (comm.rank() != 0) return result;
   result.losses = trained.losses;
   result.bytes_per_second = trained.bytes_per_second;

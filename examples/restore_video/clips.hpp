@@ -25,11 +25,12 @@ struct Clip {
 };
 
 /// Boxes, of a quarter to the whole of a clip in time and an eighth to a half of a frame in either
-/// direction, at random places until enough tokens are hidden.
+/// direction, at random places until enough tokens are hidden: at least one.
 inline Mask random_boxes(const Settings& s, examples::Random& random) {
   const mhla::GridShape grid = s.grid();
   Mask mask(static_cast<std::size_t>(s.tokens()), 0);
-  const auto enough = static_cast<Index>(s.masked * static_cast<double>(s.tokens()));
+  const auto wanted = static_cast<Index>(s.masked * static_cast<double>(s.tokens()));
+  const Index enough = std::max<Index>(wanted, 1);
   for (Index hidden = 0; hidden < enough;) {
     Index begin[3], end[3];
     for (int axis = 0; axis < 3; ++axis) {
@@ -51,7 +52,7 @@ inline Mask random_boxes(const Settings& s, examples::Random& random) {
   return mask;
 }
 
-/// Fills holes with the mean colours of what is seen of the clip.
+/// Fills holes with the mean colours of what is seen of the clip; with grey, 0, if nothing is.
 template <class T>
 mhla::Matrix<T> fill_with_mean(const mhla::Matrix<T>& patches, const Mask& mask,
                                const Settings& s) {
@@ -64,9 +65,10 @@ mhla::Matrix<T> fill_with_mean(const mhla::Matrix<T>& patches, const Mask& mask,
       sum += static_cast<double>(patches.row(t).segment(c * pixels, pixels).sum());
       count += static_cast<double>(pixels);
     }
+    const T mean = count > 0 ? static_cast<T>(sum / count) : T(0);
     for (Index t = 0; t < filled.rows(); ++t) {
       if (!mask[static_cast<std::size_t>(t)]) continue;
-      filled.row(t).segment(c * pixels, pixels).setConstant(static_cast<T>(sum / count));
+      filled.row(t).segment(c * pixels, pixels).setConstant(mean);
     }
   }
   return filled;

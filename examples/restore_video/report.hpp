@@ -79,7 +79,8 @@ inline picture::Picture row_of_frames(const mhla::Matrix<float>& patches, const 
   constexpr Index kShown = 6;
   mhla::Matrix<float> image = mhla::Matrix<float>::Zero(kColours * s.frames * s.height, s.width);
   mhla::patches_adjoint(patches, s.patches(), image);  // puts patches where they came from
-  const Index width = height * s.width / s.height, shown = std::min(kShown, s.frames);
+  const Index width = std::max<Index>(height * s.width / s.height, 1),
+              shown = std::min(kShown, s.frames);
   picture::Picture row(height, shown * (width + gap) - gap);
   row.setConstant(picture::Color::Constant(255));
   for (Index i = 0; i < shown; ++i) {

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "../support/fingerprint.hpp"
 #include "../support/random.hpp"
 #include "settings.hpp"
 
@@ -53,9 +54,10 @@ class Video {
 
   /// What tells this video from others.
   nlohmann::json to_json() const {
-    std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-    for (const std::uint8_t byte : bytes_) hash = (hash ^ byte) * 0x100000001b3u;
-    return {{"frames", frames()}, {"height", height_}, {"width", width_}, {"fnv1a", hash}};
+    return {{"frames", frames()},
+            {"height", height_},
+            {"width", width_},
+            {"fnv1a", examples::fnv1a(bytes_)}};
   }
 
  private:

@@ -4,10 +4,22 @@
 /// The main function of an example with options.
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <string>
 
 namespace examples {
+
+/// Neither NaN nor infinity, which ranges of CLI11 let pass.
+inline CLI::Validator finite() {
+  return {[](const std::string& word) {
+            const bool right = std::isfinite(std::strtod(word.c_str(), nullptr));
+            return right ? std::string() : "is " + word + ", expected a finite number";
+          },
+          "FINITE"};
+}
 
 /// Returns body(app), the status of the program: 2 for what is wrong in the command line, 1 for any
 /// other error, each with a line that says what.

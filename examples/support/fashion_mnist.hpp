@@ -16,9 +16,12 @@
 #include <filesystem>
 #include <memory>
 #include <mhla/core/scalar.hpp>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "fingerprint.hpp"
 
 namespace examples {
 
@@ -33,6 +36,10 @@ struct Images {
   std::vector<std::uint8_t> labels;  ///< [count], below kClasses
 
   Index count() const { return static_cast<Index>(labels.size()); }
+  /// What tells these images from others.
+  nlohmann::json to_json() const {
+    return {{"count", count()}, {"fnv1a", fnv1a(labels, fnv1a(pixels))}};
+  }
 };
 
 enum class Part { kTraining, kTest };

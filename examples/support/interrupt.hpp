@@ -20,6 +20,12 @@ inline void catch_interrupts() {
   std::signal(SIGTERM, remember);
 }
 
+/// From here on they end the program at once: nothing is left to save.
+inline void release_interrupts() {
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+}
+
 inline bool interrupted() { return interrupt_signal != 0; }
 /// What a shell expects of a program that a signal ended.
 inline int interrupted_status() { return 128 + interrupt_signal; }

@@ -87,7 +87,8 @@ inline Color inferno(double t, double gray) {
   return (255 * (0.85 * sum + gray).max(0).min(1)).cast<stbi_uc>();
 }
 
-/// Writes lines of text, `size` pixels to a unit of the font: capitals have 7 units, lines 12.
+/// Writes lines of text, `size` pixels to a unit of the font: capitals have 7 units, lines 12. What
+/// does not fit the canvas is cut off.
 inline void write(Picture& canvas, Index x, Index y, Index size, const Color& color,
                   std::string lines) {
   struct Corner {
@@ -98,9 +99,14 @@ inline void write(Picture& canvas, Index x, Index y, Index size, const Color& co
                                           static_cast<int>(corners.size() * sizeof(Corner)));
   for (std::size_t s = 0; s < 4 * static_cast<std::size_t>(strokes); s += 4) {
     const auto left = static_cast<Index>(corners[s].x), top = static_cast<Index>(corners[s].y);
-    const Index wide = static_cast<Index>(corners[s + 2].x) - left;
-    const Index high = static_cast<Index>(corners[s + 2].y) - top;
-    canvas.block(y + size * top, x + size * left, size * high, size * wide).setConstant(color);
+    const Index column = std::min(x + size * left, canvas.cols());
+    const Index row = std::min(y + size * top, canvas.rows());
+    const Index wide = size * (static_cast<Index>(corners[s + 2].x) - left);
+    const Index high = size * (static_cast<Index>(corners[s + 2].y) - top);
+    canvas
+        .block(row, column, std::min(high, canvas.rows() - row),
+               std::min(wide, canvas.cols() - column))
+        .setConstant(color);
   }
 }
 

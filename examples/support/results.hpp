@@ -32,8 +32,10 @@ inline void write_results(const std::filesystem::path& path, const nlohmann::jso
                           int indent = -1) {
   std::filesystem::path part = path;
   part += ".part";
+  // Names of files may be no UTF-8, which JSON is.
+  const std::string text = json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
   std::ofstream stream(part);
-  stream << json.dump(indent) << '\n';
+  stream << text << '\n';
   stream.close();
   std::error_code error;
   if (stream) std::filesystem::rename(part, path, error);

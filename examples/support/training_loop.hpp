@@ -65,6 +65,7 @@ struct TrainingRun {
   std::string program;     ///< that trains
   nlohmann::json depends;  ///< settings, schedule and data
   bool resume = false;     ///< from the checkpoint, if it is there
+  bool resumable = true;   ///< whether the program has --resume
   bool quiet = false;      ///< neither saves nor says where it is: another rank does
   std::function<bool()> stop = interrupted;  ///< asked behind each step
 };
@@ -121,8 +122,8 @@ double train(const TrainingRun& run, const Schedule& schedule, TrainingState<T>&
   }
   save();
   if (interrupted() && !run.quiet) {
-    std::fprintf(stderr, "\nstopped behind step %td of %td of %s; --resume goes on\n", state.step(),
-                 schedule.steps, run.name.c_str());
+    std::fprintf(stderr, "\nstopped behind step %td of %td of %s%s\n", state.step(), schedule.steps,
+                 run.name.c_str(), run.resumable ? "; --resume goes on" : "");
   }
   return speed;
 }

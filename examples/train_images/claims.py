@@ -2,7 +2,7 @@
 
 Trains every variant with every seed, by the programs train_images and restore_video, keeps each
 result as FOLDER/VARIANT.SEED.json and prints tables: mean and range over the seeds. What the folder
-has already is not trained again. Arguments, such as --quick, go to the programs.
+has already of the same arguments is not trained again. Arguments, such as --quick, go to the programs.
 """
 
 import json
@@ -34,9 +34,17 @@ VIDEO = {
 
 
 def result_of(command, prefix):
-    """The first result of PREFIX.json, which the command writes unless it is there."""
-    if not os.path.exists(prefix + ".json"):
+    """The first result of PREFIX.json, which the command writes unless it has done so before."""
+    options = json.dumps(command[1:])
+    written = prefix + ".options.json"
+    known = None
+    if os.path.exists(written) and os.path.exists(prefix + ".json"):
+        with open(written, encoding="utf-8") as file:
+            known = file.read()
+    if known != options:
         subprocess.run([*command, "--output", prefix], check=True, stdout=subprocess.DEVNULL)
+        with open(written, "w", encoding="utf-8") as file:
+            file.write(options)
     with open(prefix + ".json", encoding="utf-8") as file:
         return json.load(file)["results"][0]
 

@@ -20,11 +20,14 @@ endif()
 set(refusals "attention|no|not in" "dim|0|not in range" "heads|3|heads of an even width"
              "block|4096|at most --context" "rate|nan|expected a number above 0"
              "init|random|not in" "steps|0|not in range" "batch|0|not in range" "temperature|0|not in range"
+             "temperature|nan|expected a finite number"
              "context|4096|expected at least 81940 for this --context"
              "output|no_such_folder/x|expected .*no_such_folder to be a folder")
 example_option_tests(write_text "${refusals}" --text ${mhla_text})
 example_error_test(needs_a_text write_text "--text is missing")
 example_error_test(names_a_missing_text write_text "no_text cannot be read" --text no_text)
+example_error_test(names_a_folder write_text "support cannot be read"
+                   --text ${CMAKE_CURRENT_SOURCE_DIR}/support)
 example_error_test(needs_a_checkpoint_to_resume write_text
                    "nothing.softmax.safetensors is not there" --text ${mhla_text} --context 512
                    --output ${CMAKE_CURRENT_BINARY_DIR}/nothing --resume)

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "../support/fingerprint.hpp"
 #include "../support/random.hpp"
 #include "settings.hpp"
 
@@ -25,11 +26,13 @@ class Text {
   /// \throws std::runtime_error naming the file unless there is a held-out sequence.
   Text(const std::filesystem::path& path, Index context) : context_(context) {
     std::ifstream file(path, std::ios::binary);
-    bytes_.assign(std::istreambuf_iterator<char>(file), {});
+    file.peek();  // what cannot be read, such as a folder, is known from here on
+    const bool read = file.is_open() && !file.bad();
+    if (read) bytes_.assign(std::istreambuf_iterator<char>(file), {});
     const auto size = static_cast<Index>(bytes_.size()), least = kParts * (context + 1);
-    if (!file || size < least) {
+    if (!read || size < least) {
       throw std::runtime_error(
-          path.string() + (file ? " has " + std::to_string(size) + " bytes, expected at least " +
+          path.string() + (read ? " has " + std::to_string(size) + " bytes, expected at least " +
                                       std::to_string(least) + " for this --context"
                                 : " cannot be read, expected a text"));
     }
@@ -69,9 +72,7 @@ class Text {
 
   /// What tells this text from others.
   nlohmann::json to_json() const {
-    std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-    for (const std::uint8_t byte : bytes_) hash = (hash ^ byte) * 0x100000001b3u;
-    return {{"bytes", bytes_.size()}, {"fnv1a", hash}};
+    return {{"bytes", bytes_.size()}, {"fnv1a", examples::fnv1a(bytes_)}};
   }
 
  private:
