@@ -5,7 +5,8 @@
 /// Takes checkpoints that train_images wrote. For each of them: the test accuracy, that of the
 /// model converted with fitted matrices, with locality and with uniform ones, and of each of the
 /// three after one more epoch of training. Ends with a table of means over the checkpoints,
-/// PREFIX.json with all results, and PREFIX.png: the matrices, and the accuracies.
+/// PREFIX.json with all results, and PREFIX.png: the matrices, and the accuracies. What an epoch
+/// made is PREFIX.START.safetensors; of several checkpoints, PREFIX.CHECKPOINT.START.safetensors.
 ///
 /// Run:       bash examples/run.sh train_images --attention softmax --seed 1 --output one
 ///            bash examples/run.sh convert one.softmax.safetensors [more checkpoints] [options]
