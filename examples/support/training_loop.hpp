@@ -122,8 +122,11 @@ double train(const TrainingRun& run, const Schedule& schedule, TrainingState<T>&
   }
   save();
   if (interrupted() && !run.quiet) {
+    const char* const on = run.resume      ? "; the same command goes on"
+                           : run.resumable ? "; --resume goes on"
+                                           : "";
     std::fprintf(stderr, "\nstopped behind step %td of %td of %s%s\n", state.step(), schedule.steps,
-                 run.name.c_str(), run.resumable ? "; --resume goes on" : "");
+                 run.name.c_str(), on);
   }
   return speed;
 }

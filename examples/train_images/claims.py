@@ -42,6 +42,8 @@ def result_of(command, prefix):
         with open(written, encoding="utf-8") as file:
             known = file.read()
     if known != options:
+        if os.path.exists(written):
+            os.remove(written)  # whatever happens, it does not speak of new results
         subprocess.run([*command, "--output", prefix], check=True, stdout=subprocess.DEVNULL)
         with open(written, "w", encoding="utf-8") as file:
             file.write(options)

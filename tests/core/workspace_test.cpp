@@ -226,6 +226,7 @@ TEST(FindKept, FindsTheNumbersOfACopyThatBeginsElsewhereInALine) {
       for (int time = 0; time < 2; ++time) {
         detail::find_kept("f", copy.get(), bytes);
         EXPECT_TRUE(std::ranges::equal(numbers(copy.get()), expected)) << from << " " << further;
+        EXPECT_TRUE(copy.intact());
       }
     }
   }

@@ -102,6 +102,8 @@ TEST(VideoLayerErrors, NameTheOptionAndWhatWasExpected) {
             "mhla::VideoLayer: channels is 6, expected an even number for each of the 2 heads");
   o = right, o.norm_eps = -1;
   EXPECT_EQ(refused(o), "mhla::VideoLayer: norm_eps is -1.000000, expected 0 or more");
+  o = right, o.rotary_base = 0;
+  EXPECT_EQ(refused(o), "mhla::VideoLayer: rotary_base is 0.000000, expected more than 0");
   const VideoLayer<float> layer(right);
   Matrix<float> x(47, 20), y(47, 20);
   EXPECT_EQ(message_of<error>([&] { layer(x, y); }),

@@ -41,19 +41,25 @@ function(check_InstalledCopyWorks)
   run_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json} ${without_mpi})
 endfunction()
 
+# Headers and data inside of the prefix or beside it.
 function(check_AbsoluteFoldersWork)
-  set(prefix "${WORK}/absolute folders")
-  file(REMOVE_RECURSE ${WORK}/absolute "${prefix}")
-  run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/absolute -G ${GENERATOR}
-      -DCMAKE_CXX_COMPILER=${COMPILER} -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=OFF
-      -DMHLA_BUILD_BENCHMARKS=OFF ${without_json} ${without_mpi} -DCMAKE_INSTALL_PREFIX=${prefix}
-      -DCMAKE_INSTALL_INCLUDEDIR=${prefix}/headers -DCMAKE_INSTALL_DATADIR=${prefix}/data)
-  run(${CMAKE_COMMAND} --install ${WORK}/absolute)
-  file(READ ${prefix}/data/pkgconfig/mhla.pc text)
-  if(NOT text MATCHES "prefix=.{pcfiledir}/../..\nincludedir=.{prefix}/headers\n")
-    message(FATAL_ERROR "mhla.pc:\n${text}")
-  endif()
-  run_consumer(-Dmhla_DIR=${prefix}/data/cmake/mhla ${without_json} ${without_mpi})
+  set(root "${WORK}/absolute folders")
+  foreach(prefix "${root}" "${root}/host")
+    file(REMOVE_RECURSE ${WORK}/absolute "${root}")
+    run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/absolute -G ${GENERATOR}
+        -DCMAKE_CXX_COMPILER=${COMPILER} -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=OFF
+        -DMHLA_BUILD_BENCHMARKS=OFF ${without_json} ${without_mpi} -DCMAKE_INSTALL_PREFIX=${prefix}
+        -DCMAKE_INSTALL_INCLUDEDIR=${root}/headers -DCMAKE_INSTALL_DATADIR=${root}/data)
+    run(${CMAKE_COMMAND} --install ${WORK}/absolute)
+    file(READ ${root}/data/pkgconfig/mhla.pc text)
+    cmake_path(RELATIVE_PATH prefix BASE_DIRECTORY ${root}/data/pkgconfig OUTPUT_VARIABLE to_prefix)
+    cmake_path(SET to_headers ${root}/headers)
+    cmake_path(RELATIVE_PATH to_headers BASE_DIRECTORY ${prefix})
+    if(NOT text MATCHES "prefix=.{pcfiledir}/${to_prefix}\nincludedir=.{prefix}/${to_headers}\n")
+      message(FATAL_ERROR "mhla.pc:\n${text}")
+    endif()
+    run_consumer(-Dmhla_DIR=${root}/data/cmake/mhla ${without_json} ${without_mpi})
+  endforeach()
 endfunction()
 
 function(check_ComponentIoWorks)

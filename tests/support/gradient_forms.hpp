@@ -288,7 +288,7 @@ void add_gradients(const GradientArguments<In>& a, const P& p, const Blocks& blo
     MovedBytes copy(kept.get(), 8);
     call.kept = copy.get();
     Form::add(a, p, blocks, call);
-    EXPECT_TRUE(kept.intact()) << p.text();
+    EXPECT_TRUE(kept.intact() && copy.intact()) << p.text();
   } else {
     Form::add(a, p, blocks, call);
   }

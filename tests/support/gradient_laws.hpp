@@ -98,7 +98,8 @@ struct GradientLaws {
     });
   }
 
-  /// Memory of any content, and of what has no number, enters no operation.
+  /// Neither what memory held (quiet NaN here) nor what stands behind the last number is compared,
+  /// divided by, or taken a function of.
   static void ordinary_numbers_raise_no_flags() {
     for_problems<Form, T>(120, [](const Problem& p) {
       Buffers g(p);

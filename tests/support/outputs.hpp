@@ -73,6 +73,12 @@ class MovedBytes {
     std::copy(bytes.begin(), bytes.end(), get().begin());
   }
   Workspace get() { return Workspace(memory_).subspan(begin_, bytes_); }
+  bool intact() const {
+    const auto untouched = [](std::byte b) { return b == std::byte{0xFF}; };
+    const auto begin = memory_.begin() + static_cast<std::ptrdiff_t>(begin_);
+    return std::all_of(memory_.begin(), begin, untouched) &&
+           std::all_of(begin + static_cast<std::ptrdiff_t>(bytes_), memory_.end(), untouched);
+  }
 
  private:
   static constexpr std::size_t kLine = 64;

@@ -146,7 +146,7 @@ inline void mark_kept(Workspace kept, std::size_t bytes) {
   kept[bytes - 1] = static_cast<std::byte>(Arena::before_line(kept.data()));
 }
 /// Moves the numbers of a copy to where an Arena finds them.
-/// \throws option_error for memory that was not kept.
+/// \throws option_error if the last byte tells of no such place.
 inline void find_kept(const char* function, Workspace kept, std::size_t bytes) {
   if (kept.empty() || bytes == 0) return;
   const auto from = static_cast<Index>(kept[bytes - 1]), to = Arena::before_line(kept.data());

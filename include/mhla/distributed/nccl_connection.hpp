@@ -52,9 +52,12 @@ class NcclConnection {
   }
   void check(cudaError_t status, const char* call) {
     if (status == cudaSuccess) return;
+    forget();
     fail(std::string(call) + " failed: " + cudaGetErrorName(status) + " (" +
          cudaGetErrorString(status) + ")");
   }
+  /// What a call has said is not left for the next that asks CUDA for its last error.
+  static void forget() { static_cast<void>(cudaGetLastError()); }
   /// Lets a call that goes on by itself end.
   void check(ncclResult_t result, const char* call);
 
@@ -183,6 +186,7 @@ CudaEvent NcclConnection::start(const Calls& calls) {
 inline bool NcclConnection::passed(cudaEvent_t event) {
   expect_no_failure();
   const cudaError_t status = cudaEventQuery(event);
+  if (status == cudaErrorNotReady) forget();
   if (status != cudaErrorNotReady) check(status, "cudaEventQuery");
   check(state(), "a transfer");
   return status == cudaSuccess;

@@ -5,6 +5,7 @@
 /// numbers. Gradients lie in a row of the same layout, so one optimiser step serves all of them.
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -150,6 +151,11 @@ inline const Parameter& ParameterTable::add(std::string name, std::vector<Index>
     count = detail::checked_product("ParameterTable::add", "shape", {count, size});
   }
   const Index begin = size();
+  if (count > std::numeric_limits<Index>::max() - begin) {
+    detail::fail_shape(
+        "ParameterTable::add", name.c_str(), "has " + std::to_string(count) + " numbers",
+        "no more than Index counts, with the " + std::to_string(begin) + " before it");
+  }
   all_.push_back({std::move(name), std::move(shape), begin, count});
   return all_.back();
 }

@@ -60,6 +60,9 @@ inline const VideoOptions& checked_video_options(const VideoOptions& o) {
                 "an even number for each of the " + std::to_string(o.heads) + " heads");
   }
   expect_not_negative(kName, "norm_eps", o.norm_eps);
+  if (!(o.rotary_base > 0)) {
+    fail_option(kName, "rotary_base", "is " + std::to_string(o.rotary_base), "more than 0");
+  }
   return o;
 }
 

@@ -89,6 +89,7 @@ struct VltFamily {
 /// Blocks of the same options, one after another.
 template <class Block>
 class StageBody {
+  static_assert(!Prepared<Block>);
   using T = typename Block::Scalar;
 
  public:
@@ -126,9 +127,6 @@ class StageBody {
   };
 
   explicit StageBody(const Options& options);
-  void prepare() requires Prepared<Block> {
-    for (Part<Block>& block : blocks_) block.prepare();
-  }
 
   const Options& options() const { return first().options(); }
   const ParameterTable& table() const { return table_; }

@@ -93,7 +93,20 @@ bool in_device(const void* begin, std::size_t bytes) {
 
 }  // namespace stand_in
 
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t remember(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+}  // namespace
+
 extern "C" {
+
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
   if (flags != cudaStreamNonBlocking) stand_in::add_breach("a stream that waits for stream 0");
@@ -147,11 +160,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return !event->passed || *event->passed ? cudaSuccess : cudaErrorNotReady;
+  return remember(!event->passed || *event->passed ? cudaSuccess : cudaErrorNotReady);
 }
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
-  if (out_of_memory.exchange(false)) return cudaErrorMemoryAllocation;
+  if (out_of_memory.exchange(false)) return remember(cudaErrorMemoryAllocation);
   *memory = std::malloc(bytes);
   const std::lock_guard lock(mutex);
   arrays[static_cast<const std::byte*>(*memory)] = bytes;

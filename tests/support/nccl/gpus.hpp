@@ -91,6 +91,7 @@ inline void run_gpus(int ranks, const std::function<void(Gpu&)>& f, double timeo
         try {
           Gpu gpu(comm, timeout);
           f(gpu);
+          EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "an error that others would be told";
         } catch (const communication_error& error) {
           ADD_FAILURE() << error.what();
         }
