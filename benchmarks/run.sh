@@ -90,7 +90,7 @@ compare_classes() {
       continue
     fi
     MHLA_BUILD_DIR=$root/benchmarks-$class \
-      build_bench -DMHLA_NATIVE=OFF "-DCMAKE_CXX_FLAGS=-march=$class"
+      build_bench "-DCMAKE_CXX_FLAGS=-march=$class"
     folders+=("$build_dir")
   done
   for folder in "${folders[@]}"; do

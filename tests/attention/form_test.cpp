@@ -93,7 +93,7 @@ TEST(Form, MemoryThatIsKeptIsSharedOutAmongThePairs) {
   GuardedWorkspace kept(bytes);
   detail::run_form(MeanForm{}, in, Call{.kept = kept.get()});
   EXPECT_TRUE(kept.intact());
-  const detail::KeptMemory memory(MeanForm{}, in, kept.get());
+  const detail::KeptMemory memory(MeanForm{}, in, kept.get(), detail::find_kept);
   for (Index pair = 0; pair < 6; ++pair) {
     memory.with(pair / 3, pair % 3, [&](detail::Arena* arena) {
       ASSERT_NE(arena, nullptr);

@@ -157,7 +157,7 @@ TYPED_TEST_P(AttentionLayerContract, ThreadsAndAKeptRecordDoNotChangeABit) {
     EXPECT_EQ(run.forward({.executor = pool}), y);
     EXPECT_EQ(run.forward({.executor = pool, .kept = kept}), y);
     EXPECT_TRUE(run.backward({.executor = pool, .kept = kept}) == gradients);
-    test::MovedBytes elsewhere(kept, 16);
+    MovedBytes elsewhere(kept, 16);
     EXPECT_TRUE(run.backward({.executor = pool, .kept = elsewhere.get()}) == gradients);
     EXPECT_TRUE(elsewhere.intact());
     EXPECT_TRUE(run.backward({.executor = pool}) == gradients);

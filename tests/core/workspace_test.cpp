@@ -221,7 +221,7 @@ TEST(FindKept, FindsTheNumbersOfACopyThatBeginsElsewhereInALine) {
     for (const std::size_t further : {0u, 1u, 31u, 63u}) {
       const Workspace kept = Workspace(memory).subspan(from, bytes);
       std::ranges::copy(expected, numbers(kept).begin());
-      detail::mark_kept(kept, bytes);
+      detail::mark_kept("f", kept, bytes);
       test::MovedBytes copy(kept, further);
       for (int time = 0; time < 2; ++time) {
         detail::find_kept("f", copy.get(), bytes);

@@ -11,11 +11,17 @@ set(installed ${WORK}/moved)
 set(without_json -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON)
 set(without_mpi -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON)
 
-function(check_Install)
-  file(REMOVE_RECURSE ${WORK}/build ${WORK}/prefix ${installed})
-  run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G ${GENERATOR}
+# Configures mhla alone in a folder, with more options.
+function(configure_alone folder)
+  file(REMOVE_RECURSE ${folder})
+  run(${CMAKE_COMMAND} -S ${SOURCE} -B ${folder} -G ${GENERATOR}
       -DCMAKE_CXX_COMPILER=${COMPILER} -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=OFF
-      -DMHLA_BUILD_BENCHMARKS=OFF ${without_json} ${without_mpi})
+      -DMHLA_BUILD_BENCHMARKS=OFF ${without_json} ${without_mpi} ${ARGN})
+endfunction()
+
+function(check_Install)
+  file(REMOVE_RECURSE ${WORK}/prefix ${installed})
+  configure_alone(${WORK}/build)
   file(STRINGS ${WORK}/build/CMakeCache.txt release REGEX "^CMAKE_BUILD_TYPE:STRING=Release$")
   if(NOT release AND NOT GENERATOR MATCHES "Multi-Config|Visual Studio|Xcode")
     message(FATAL_ERROR "built alone without a build type it is not built as Release")
@@ -45,11 +51,10 @@ endfunction()
 function(check_AbsoluteFoldersWork)
   set(root "${WORK}/absolute folders")
   foreach(prefix "${root}" "${root}/host")
-    file(REMOVE_RECURSE ${WORK}/absolute "${root}")
-    run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/absolute -G ${GENERATOR}
-        -DCMAKE_CXX_COMPILER=${COMPILER} -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=OFF
-        -DMHLA_BUILD_BENCHMARKS=OFF ${without_json} ${without_mpi} -DCMAKE_INSTALL_PREFIX=${prefix}
-        -DCMAKE_INSTALL_INCLUDEDIR=${root}/headers -DCMAKE_INSTALL_DATADIR=${root}/data)
+    file(REMOVE_RECURSE "${root}")
+    configure_alone(${WORK}/absolute -DCMAKE_INSTALL_PREFIX=${prefix}
+                    -DCMAKE_INSTALL_INCLUDEDIR=${root}/headers
+                    -DCMAKE_INSTALL_DATADIR=${root}/data)
     run(${CMAKE_COMMAND} --install ${WORK}/absolute)
     file(READ ${root}/data/pkgconfig/mhla.pc text)
     cmake_path(RELATIVE_PATH prefix BASE_DIRECTORY ${root}/data/pkgconfig OUTPUT_VARIABLE to_prefix)

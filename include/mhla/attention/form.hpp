@@ -93,18 +93,17 @@ void expect_none_kept(const F& form, Workspace kept) {
 /// Memory of the kept summaries, one share a pair.
 class KeptMemory {
  public:
-  /// \throws option_error unless `kept` is empty or has enough bytes.
-  template <class F, class In>
-  KeptMemory(const F& form, const In& in, Workspace kept) : memory_(kept), heads_(heads(in)) {
+  /// \param settle  mark_kept before a forward, find_kept before a backward pass
+  /// \throws option_error unless `kept` is empty or has enough bytes; what settle throws.
+  template <class F, class In, class Settle>
+  KeptMemory(const F& form, const In& in, Workspace kept, const Settle& settle)
+      : memory_(kept), heads_(heads(in)) {
     expect_none_kept(form, kept);
     if (kept.empty()) return;
-    bytes_ = form_kept_bytes(form, in);
-    expect_kept(form.name, kept, bytes_);
-    share_ = bytes_ / static_cast<std::size_t>(std::max<Index>(sequences(in) * heads_, 1));
+    const std::size_t bytes = form_kept_bytes(form, in);
+    settle(form.name, kept, bytes);
+    share_ = bytes / static_cast<std::size_t>(std::max<Index>(sequences(in) * heads_, 1));
   }
-  /// Before a forward, and before a backward pass.
-  void mark() const { mark_kept(memory_, bytes_); }
-  void find(const char* function) const { find_kept(function, memory_, bytes_); }
   /// Calls f(arena of head h of sequence s), null where nothing is kept.
   template <class F>
   void with(Index s, Index h, F&& f) const {
@@ -116,7 +115,7 @@ class KeptMemory {
  private:
   Workspace memory_;
   Index heads_;
-  std::size_t bytes_ = 0, share_ = 0;
+  std::size_t share_ = 0;
 };
 
 /// Throws unless `in` and `out` fit the form and each other.
@@ -135,10 +134,9 @@ void run_form(const F& form, const In& in, const std::type_identity_t<output_of<
               const Call& call) {
   static_assert(Form<F, scalar_of<In>>);
   expect_form(form, in, out);
-  const KeptMemory kept(form, in, call.kept);
   const std::size_t bytes = form_bytes(form, in, call.executor);
   const Scratch scratch(form.name, call.workspace, bytes);
-  kept.mark();
+  const KeptMemory kept(form, in, call.kept, mark_kept);
   const Index pairs = sequences(in) * heads(in);
   const auto run_pair = [&](Index pair, std::byte* memory, const ExecutorRef& executor) {
     const Index s = pair / heads(in), h = pair % heads(in);

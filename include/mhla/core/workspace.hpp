@@ -141,13 +141,16 @@ inline void expect_kept(const char* function, Workspace kept, std::size_t bytes)
 
 /// Memory of what a forward pass keeps is an Arena too, so where in it the numbers lie depends on
 /// its address. The last byte, which no Arena reaches, says where: a copy elsewhere is as good.
-inline void mark_kept(Workspace kept, std::size_t bytes) {
+/// \throws as expect_kept
+inline void mark_kept(const char* function, Workspace kept, std::size_t bytes) {
+  expect_kept(function, kept, bytes);
   if (kept.empty() || bytes == 0) return;
   kept[bytes - 1] = static_cast<std::byte>(Arena::before_line(kept.data()));
 }
 /// Moves the numbers of a copy to where an Arena finds them.
-/// \throws option_error if the last byte tells of no such place.
+/// \throws as expect_kept, and option_error if the last byte tells of no such place.
 inline void find_kept(const char* function, Workspace kept, std::size_t bytes) {
+  expect_kept(function, kept, bytes);
   if (kept.empty() || bytes == 0) return;
   const auto from = static_cast<Index>(kept[bytes - 1]), to = Arena::before_line(kept.data());
   if (from == to) return;
@@ -156,7 +159,7 @@ inline void find_kept(const char* function, Workspace kept, std::size_t bytes) {
   }
   std::memmove(kept.data() + to, kept.data() + from,
                bytes - static_cast<std::size_t>(kBufferAlignment));
-  mark_kept(kept, bytes);
+  mark_kept(function, kept, bytes);
 }
 
 /// The caller's workspace, or own memory if the caller lends none.

@@ -186,8 +186,7 @@ CudaEvent NcclConnection::start(const Calls& calls) {
 inline bool NcclConnection::passed(cudaEvent_t event) {
   expect_no_failure();
   const cudaError_t status = cudaEventQuery(event);
-  if (status == cudaErrorNotReady) forget();
-  if (status != cudaErrorNotReady) check(status, "cudaEventQuery");
+  status == cudaErrorNotReady ? forget() : check(status, "cudaEventQuery");
   check(state(), "a transfer");
   return status == cudaSuccess;
 }

@@ -104,7 +104,8 @@ class PairSums {
   Index begin(Index g) const { return g * (pairs_ / groups_) + std::min(g, pairs_ % groups_); }
   /// Clears what is wanted; the pages of the rest are never touched.
   void start(const ParameterGradients<A>& wanted) const {
-    for (Index g = 0; groups_ > 1 && g < groups_; ++g) {
+    if (groups_ <= 1) return;
+    for (Index g = 0; g < groups_; ++g) {
       const ParameterGradients<A> own = sums_of_group(g, wanted);
       if (!own.mixing.absent()) std::ranges::fill(own.mixing.storage(), A(0));
       std::ranges::fill(own.query_map, A(0));
@@ -214,9 +215,8 @@ void run_gradient(const Form& form, const In& in, const std::type_identity_t<dou
   std::span<const A> mixing;
   if constexpr (requires { form.mixing.storage(); }) mixing = form.mixing.storage();
   expect_separate_gradients(form.name, in, dout, gradients, parameters, mixing);
-  const KeptMemory kept(form, in, call.kept);
   Scratch scratch(form.name, call.workspace, form_gradient_bytes(form, in, sizes, call.executor));
-  kept.find(form.name);
+  const KeptMemory kept(form, in, call.kept, find_kept);
   const PairGroups<A> groups(form, scratch.arena(), in, sizes, call.executor);
   groups.run(parameters, call.executor,
              [&](Index s, Index h, const ParameterGradients<A>& sums, std::byte* memory,

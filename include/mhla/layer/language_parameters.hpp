@@ -90,9 +90,7 @@ inline const LanguageOptions& checked_language_options(const LanguageOptions& o)
   }
   checked_product(kName, "chunk, chunks", {o.chunk, o.chunks});
   expect_not_negative(kName, "norm_eps", o.norm_eps);
-  if (!(o.rotary_base > 0)) {
-    fail_option(kName, "rotary_base", "is " + std::to_string(o.rotary_base), "more than 0");
-  }
+  expect_above_zero(kName, "rotary_base", o.rotary_base);
   return o;
 }
 

@@ -239,15 +239,12 @@ class Layer {
       body_.record(parameters(), x, tape, room, executor);
     }
   }
-  /// Throws unless a pass can keep what it has to in `kept`. Returns its bytes.
-  std::size_t expect_kept_bytes(const char* function, Workspace kept,
-                                detail::LayerRows rows) const {
-    const std::size_t bytes = kept_bytes(rows.rows, rows.batch);
-    detail::expect_kept(function, kept, bytes);
-    return bytes;
-  }
   /// What is kept, in `kept` or else in `tape`.
-  Tape tape_of(Workspace kept, detail::LayerRows rows, const Tape& tape) const {
+  /// \param settle  mark_kept before a forward, find_kept before a backward pass
+  template <class Settle>
+  Tape tape_of(const char* function, Workspace kept, detail::LayerRows rows, const Tape& tape,
+               const Settle& settle) const {
+    settle(function, kept, kept_bytes(rows.rows, rows.batch));
     if (kept.empty()) return tape;
     detail::Arena arena(kept.data());
     return Tape(arena, body_, rows);
@@ -265,9 +262,7 @@ void Layer<Body>::forward(const In& x, const In& c, const Out& y, const LayerCal
   detail::expect_rows(Body::kName, "y", y, x.rows, x.cols);
   detail::Scratch scratch(Body::kName, call.workspace, workspace_bytes(x.rows, call));
   const Forward memory(scratch.arena(), body_, rows, call.executor);
-  const std::size_t bytes = expect_kept_bytes(Body::kName, call.kept, rows);
-  detail::mark_kept(call.kept, bytes);
-  const Tape tape = tape_of(call.kept, rows, memory.tape);
+  const Tape tape = tape_of(Body::kName, call.kept, rows, memory.tape, detail::mark_kept);
   record(x, c, tape, memory.room, call.executor);
   body_.write(parameters(), tape, y, memory.room, call.executor);
 }
@@ -283,9 +278,7 @@ void Layer<Body>::adjoint(const In& x, const In& c, const In& dy, const Out& dx,
   detail::expect_elements_or_none(kName, "gradients", gradients.size(), table().size());
   detail::Scratch scratch(kName, call.workspace, backward_workspace_bytes(x.rows, call));
   const Backward memory(scratch.arena(), body_, rows, call.executor);
-  const std::size_t bytes = expect_kept_bytes(kName, call.kept, rows);
-  detail::find_kept(kName, call.kept, bytes);
-  const Tape tape = tape_of(call.kept, rows, memory.forward.tape);
+  const Tape tape = tape_of(kName, call.kept, rows, memory.forward.tape, detail::find_kept);
   if (call.kept.empty()) record(x, c, tape, memory.forward.room, call.executor);
   if constexpr (detail::Conditioned<Body>) {
     body_.backward(parameters(), x, c, tape, dy, dx, dc, gradients, memory.room, call.executor);

@@ -20,6 +20,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/scalar.hpp"
+#include "mhla/layer/rows.hpp"
 #include "mhla/policy/grid_partition.hpp"
 
 namespace mhla {
@@ -121,9 +122,7 @@ RotaryTable<A> RotaryTable<A>::sequence(Index positions, Index features,
   if (positions < 0) {
     detail::fail_option(kName, "positions", "is " + std::to_string(positions), "at least 0");
   }
-  if (!(options.base > 0)) {
-    detail::fail_option(kName, "base", "is " + std::to_string(options.base), "more than 0");
-  }
+  detail::expect_above_zero(kName, "base", options.base);
   RotaryTable table(kName, positions, features, options.pairs);
   const bool halves = options.pairs == RotaryPairs::kHalves;
   const Index half = features / 2;
@@ -145,7 +144,7 @@ template <Accumulator A>
 RotaryTable<A> RotaryTable<A>::grid(const GridShape& tokens, Index features, double base) {
   constexpr const char* kName = "RotaryTable::grid";
   detail::expect_grid(kName, "tokens", tokens);
-  if (!(base > 0)) detail::fail_option(kName, "base", "is " + std::to_string(base), "more than 0");
+  detail::expect_above_zero(kName, "base", base);
   RotaryTable table(kName, tokens[0] * tokens[1] * tokens[2], features, RotaryPairs::kInterleaved);
   // A row is one of each axis, side by side.
   const RotaryOptions options{.base = base, .pairs = RotaryPairs::kInterleaved};

@@ -133,6 +133,9 @@ inline void expect_channels(const char* function, Index channels) {
   checked_product(function, "channels", {channels, channels});
 }
 
+inline void expect_above_zero(const char* function, const char* argument, double value) {
+  if (!(value > 0)) fail_option(function, argument, "is " + std::to_string(value), "more than 0");
+}
 inline void expect_not_negative(const char* function, const char* argument, double value) {
   if (!(value >= 0)) fail_option(function, argument, "is " + std::to_string(value), "0 or more");
 }

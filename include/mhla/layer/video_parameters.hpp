@@ -60,9 +60,7 @@ inline const VideoOptions& checked_video_options(const VideoOptions& o) {
                 "an even number for each of the " + std::to_string(o.heads) + " heads");
   }
   expect_not_negative(kName, "norm_eps", o.norm_eps);
-  if (!(o.rotary_base > 0)) {
-    fail_option(kName, "rotary_base", "is " + std::to_string(o.rotary_base), "more than 0");
-  }
+  expect_above_zero(kName, "rotary_base", o.rotary_base);
   return o;
 }
 
