@@ -35,9 +35,9 @@ if ! capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/de
   exit
 fi
 case ${capability%%$'\n'*} in
-  8.0) architectures=80-real ;;
+  8.*) architectures=80-real ;;
   9.0) architectures=90a-real ;;
-  *) architectures="80-real;90a-real" ;;
+  *) architectures="80;90a-real" ;; # newer devices run PTX of 80
 esac
 
 require_packages g++ cmake ninja-build libeigen3-dev

@@ -37,6 +37,12 @@
 #define MHLA_CUDA_JOIN(a, b, c, d, e, f, g, h, ...) \
   archs_##a##_##b##_##c##_##d##_##e##_##f##_##g##_##h
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "mhla::cuda has kernels for sm_80 and newer, expected nvcc -arch=sm_80 or -arch=sm_90a"
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900 && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error "mhla::cuda has kernels for sm_90a, not for sm_90, expected nvcc -arch=sm_90a"
+#endif
+
 namespace mhla::cuda {
 
 /// Instruction sets of kernels, each with what it derives from: wgmma and the tensor copies of
@@ -50,7 +56,12 @@ inline constexpr Arch kArch = Arch::kSm90a;
 inline constexpr Arch kArch = Arch::kSm80;
 #endif
 
-/// Shared memory one block may have, in bytes.
+/// Bytes of shared memory per thread block that kernels of an instruction set may need: 227 KB of
+/// sm_90, 163 KB of sm_80.
 constexpr int shared_limit(Arch arch) { return arch == Arch::kSm90a ? 232448 : 166912; }
+
+/// Bytes of shared memory per thread block that every device of sm_80 and newer has: 99 KB, all
+/// that sm_86, sm_89 and sm_120 have. Kernels that need more have a counterpart that does not.
+inline constexpr int kLeastShared = 101376;
 
 }  // namespace mhla::cuda

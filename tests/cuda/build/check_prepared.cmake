@@ -9,7 +9,7 @@ file(MAKE_DIRECTORY ${WORK})
 execute_process(COMMAND ${NVCC} -std=c++20 -O2 -diag-suppress 20012,20015 -I ${SOURCE}/include
                         -I ${SOURCE}/tests -I ${package} -isystem ${EIGEN}
                         -DMHLA_TYPE=bfloat16 -DMHLA_WIDTH=64 -DMHLA_VALUE_WIDTH=64
-                        -gencode arch=compute_90,code=compute_90 -cudart none
+                        -gencode arch=compute_80,code=compute_80 -cudart none
                         ${folder}/prepared.cu ${folder}/package.cu ${folder}/runtime.cpp
                         ${package}/forms.cu -o ${WORK}/prepared
                 COMMAND_ERROR_IS_FATAL ANY)

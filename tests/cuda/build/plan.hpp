@@ -44,7 +44,15 @@ struct SharedMemory {
   int multiprocessor;
 };
 constexpr SharedMemory shared_memory(int arch) {
-  return arch >= 90 ? SharedMemory{232448, 233472} : SharedMemory{166912, 167936};
+  switch (arch) {
+    case 80:
+      return {166912, 167936};
+    case 90:
+    case 100:
+      return {232448, 233472};
+    default:  // 86, 89, 120
+      return {101376, 102400};
+  }
 }
 
 }  // namespace mhla::cuda::build

@@ -165,6 +165,41 @@ void check_refusals(Call& call) {
   expect(!refusal(call, small).empty(), "takes a workspace that is too small");
 }
 
+/// Kernels of sm_80 where the program has those of sm_90a, the reverse, and a device without the
+/// shared memory of a kernel.
+void check_other_devices(const Arguments& a) {
+  using mhla::cuda::Arch;
+  const auto prepare = [&](const mhla::cuda::Device& device) {
+    return mhla::cuda::prepare_bidirectional<64, 64>(a.in, a.blocks, a.blocks, a.op, a.out, device);
+  };
+  auto forced = prepare(with_arch(a.device, Arch::kSm80));
+  asked();
+  expect(refusal(forced, a).empty(), "refuses kernels of sm_80");
+  const stand_in::Calls sm80 = asked();
+  expect(sm80.launches == 3 && sm80.encoded.empty(), "kernels of sm_80 have no tensor maps");
+
+  stand_in::most_threads = 32;  // code of sm_80, or its PTX
+  expect(mhla::cuda::current_device().arch == Arch::kSm80, "code of sm_80");
+  auto newer = prepare(with_arch(mhla::cuda::current_device(), Arch::kSm90a));
+  asked();
+  const std::string said = refusal(newer, a);
+  expect(said.find("the plan is for sm_90a, the program has code of sm_80") != std::string::npos,
+         "said: " + said);
+  expect(asked().launches == 0, "launches kernels that the program does not have");
+  stand_in::most_threads = 64;
+
+  std::string small;
+  try {
+    prepare(with_shared_bytes(a.device, 16384));
+  } catch (const mhla::option_error& error) {
+    small = error.what();
+  }
+  expect(small ==
+             "mhla::cuda::bidirectional: device has 16384 bytes of shared memory per thread "
+             "block, expected at least 40960 for kernel mixing of the three-stage form",
+         "said: " + small);
+}
+
 template <class Call, class Form>
 void time(Call& call, const Form& form, Arguments a, const char* name) {
   const double same = microseconds([&] { call.run(a.in, a.mixing, a.out, a.workspace, nullptr); });
@@ -203,6 +238,7 @@ int main(int count, char**) {
                                                            a.device, rotary);
   check(turning, a, "bidirectional with a rotary embedding", rotary);
   check_refusals(all);
+  check_other_devices(a);
   stand_in::check_package();
   MiddleRank ranks;
   auto parts = mhla::cuda::prepare_distributed<64, 64>(ranks, a.in, a.blocks, a.blocks, a.op, a.out,

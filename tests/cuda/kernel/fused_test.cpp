@@ -112,6 +112,22 @@ TYPED_TEST(Fused, AQueryThatIsNanSpoilsNoOther) {
       fused_case(sequence(96, 24), kIdentity, kNone, 1));
 }
 
+/// Of eight regions, with the shared memory that every device has.
+struct FusedOfLeast {
+  static constexpr Arch kArch = Arch::kSm80;
+  template <class T, int D, int kRegions>
+  using Kernel = FusedSm80<T, D, D, kRegions, kLeastShared>;
+};
+
+TEST(FusedSm80, EightRegionsFitIntoTheLeastSharedMemory) {
+  using Run = FusedRun<FusedOfLeast, bfloat16, 64, 8>;
+  static_assert(FusedSm80<bfloat16, 64, 64, 8, kLeastShared>::kSharedBytes <= kLeastShared);
+  expect_right<Run>(fused_case({1, 27, 25, 1, 14, 7}, kElu, kKeySum, 1, 1, 2, 1));
+  expect_right<Run>(fused_case(sequence(8 * 33 - 2, 33), kRelu, kNone, 2, 2, 1, 2));
+  expect_right<FusedRun<FusedOfLeast, half, 64, 8>>(
+      fused_case(sequence(700, 90), kElu, kKeySum, 3));
+}
+
 TEST(FusedSm90, WritesTheBitsOfTheOtherKernel) {
   const Case c = fused_case({1, 27, 25, 1, 7, 7}, kElu, kKeySum, 1, 2, 2);
   FusedRun<FusedOfSm90, bfloat16, 64, 16> x(c);

@@ -192,6 +192,56 @@ TYPED_TEST(ReadOut, NormalisesAndGatesOutputs) {
   this->template expect_right_for_widths<TestFixture::template Outputs>(c, c);
 }
 
+/// With the shared memory that every device has.
+struct ReadOutOfLeast : ReadOutOfSm80 {
+  template <class T, int D, int E, Precision P>
+  using Kernel = ReadOutSm80<T, D, E, P, false, kLeastShared>;
+
+  /// Half of the columns of (128, 256) at a time, twice where squares are summed up first.
+  static int query_reads(const Case& c, int e, Precision precision) {
+    return e < 256 || precision == Precision::kSingle ? 1 : c.normed ? 4 : 2;
+  }
+};
+
+/// All three kernels that need less shared memory than the others of their widths.
+void expect_right_with_the_least(const Case& c) {
+  expect_right<ReadOutRun<ReadOutOfLeast, bfloat16, 128, 128, Precision::kPair>>(c);
+  expect_right<ReadOutRun<ReadOutOfLeast, half, 128, 256, Precision::kSingle>>(c);
+  expect_right<ReadOutRun<ReadOutOfLeast, bfloat16, 128, 256, Precision::kPair>>(c);
+}
+
+TEST(ReadOutSm80, FitsIntoTheLeastSharedMemory) {
+  using Pairs = ReadOutSm80<half, 128, 256, Precision::kPair, false, kLeastShared>;
+  static_assert(Pairs::kSharedBytes <= kLeastShared);
+  Case c{.blocks = sequence(70, 32), .query_map = FeatureMap::relu(0.5f), .batch = 2};
+  expect_right_with_the_least(c);
+  c = {.blocks = {1, 9, 10, 1, 4, 4},
+       .query_map = FeatureMap::identity(),
+       .denominator = Denominator::kNone,
+       .heads = 2,
+       .layout = 1,
+       .seed = 2};
+  expect_right_with_the_least(c);
+  c = {.blocks = sequence(300, 300), .denominator = Denominator::kCrossQuery, .seed = 5};
+  expect_right_with_the_least(c);
+}
+
+TEST(ReadOutSm80, NormalisesWithTheLeastSharedMemory) {
+  Case c{
+      .blocks = sequence(290, 270), .query_map = FeatureMap::relu(0.5f), .normed = true, .seed = 6};
+  expect_right_with_the_least(c);
+  c.blocks = {3, 5, 6, 2, 3, 4};
+  c.gated = true;
+  c.heads = 2;
+  c.layout = 2;
+  expect_right_with_the_least(c);
+}
+
+TEST(ReadOutSm80, DoesNotDependOnTheOrderOfThreadsWithTheLeastSharedMemory) {
+  expect_same_in_any_order<ReadOutRun<ReadOutOfLeast, bfloat16, 128, 256, Precision::kPair>>(
+      {.blocks = sequence(150, 140), .normed = true, .heads = 2});
+}
+
 TEST(ReadOutSm90, RefusesWhatTheCopyEngineCannotExpress) {
   ReadOutRun<ReadOutOfSm90, bfloat16, 64, 64, Precision::kSingle> run(
       {.blocks = sequence(514, 257)});

@@ -19,7 +19,8 @@
 
 namespace cuda_test {
 
-/// \tparam Kernels  ::Kernel<T, D, E, P>, and how often it reads a mixture, mixture_reads(blocks)
+/// \tparam Kernels  ::Kernel<T, D, E, P>, and how often it reads a mixture, mixture_reads(blocks),
+///                  and queries, query_reads(c, E, P), where that is not once
 template <class Kernels, class T, int D, int E, Precision P>
 struct ReadOutRun {
   using Kernel = typename Kernels::template Kernel<T, D, E, P>;
@@ -87,11 +88,16 @@ struct ReadOutRun {
   /// A block reads the scores of all blocks.
   void expect_traffic() const {
     const auto reads = static_cast<std::size_t>(Kernels::mixture_reads(c.blocks));
-    EXPECT_EQ(report.bytes_read("q"), q.row_bytes());
+    std::size_t turns = 1;  // of all queries, each with a part of a mixture
+    if constexpr (requires { Kernels::query_reads(c, E, P); }) {
+      turns = static_cast<std::size_t>(Kernels::query_reads(c, E, P));
+    }
+    EXPECT_EQ(report.bytes_read("q"), turns * q.row_bytes());
     EXPECT_EQ(report.bytes_written("o"), o.row_bytes());
-    EXPECT_EQ(report.bytes_read("high"), reads * mixtures.high.bytes());
+    const std::size_t whole = turns == 4 ? 2 * reads : reads;  // two turns read a mixture once
+    EXPECT_EQ(report.bytes_read("high"), whole * mixtures.high.bytes());
     if (P == Precision::kPair) {
-      EXPECT_EQ(report.bytes_read("low"), reads * mixtures.low.bytes());
+      EXPECT_EQ(report.bytes_read("low"), whole * mixtures.low.bytes());
     }
     if (key_sum()) {
       EXPECT_EQ(report.bytes_read("z"), reads * mixtures.key_sum.bytes());

@@ -279,13 +279,14 @@ inline MixingArray mixing_array(const char* function, MatrixView<const float> mi
 }
 
 /// \throws option_error unless the workspace has the planned bytes at a multiple of 256.
-inline unsigned char* workspace_begin(const char* function, Workspace workspace, const Plan& plan) {
+inline unsigned char* workspace_begin(const char* function, Workspace workspace,
+                                      std::size_t planned) {
   const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
-  if (workspace.size() < plan.workspace_bytes || (plan.workspace_bytes > 0 && address % 256 != 0)) {
+  if (workspace.size() < planned || (planned > 0 && address % 256 != 0)) {
     fail_option(function, "workspace",
                 "has " + std::to_string(workspace.size()) + " bytes, " +
                     std::to_string(address % 256) + " after a multiple of 256",
-                "at least " + std::to_string(plan.workspace_bytes) + " at a multiple of 256");
+                "at least " + std::to_string(planned) + " at a multiple of 256");
   }
   return reinterpret_cast<unsigned char*>(workspace.data());
 }

@@ -16,36 +16,13 @@
 
 #include <type_traits>
 
+#include "mhla/cuda/attention/fitting_plan.cuh"
 #include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/attention/rotary_inputs.cuh"
+#include "mhla/cuda/attention/same_layout.cuh"
 #include "mhla/cuda/launch/forms.cuh"
 #include "mhla/cuda/launch/map_cache.cuh"
 #include "mhla/cuda/launch/stream.cuh"
-
-namespace mhla::cuda::detail {
-
-/// \throws shape_error, option_error unless two problems differ in where their tensors begin alone.
-inline void expect_same_layout(const char* function, const Problem& problem,
-                               const Problem& prepared) {
-  const auto same = [](const auto& a, const auto& b) {
-    return a.batch_stride == b.batch_stride && a.head_stride == b.head_stride &&
-           a.token_stride == b.token_stride;
-  };
-  if (problem.batch != prepared.batch || problem.heads != prepared.heads) {
-    fail_shape(function, "q", "has " + shape_text({problem.batch, problem.heads}) + " heads",
-               shape_text({prepared.batch, prepared.heads}) + " as prepared");
-  }
-  if (!same(problem.q, prepared.q) || !same(problem.k, prepared.k) ||
-      !same(problem.v, prepared.v) || !same(problem.o, prepared.o)) {
-    fail_option(function, "q, k, v and out", "have other strides",
-                "those that it was prepared for");
-  }
-  if (problem.norm.normed && !prepared.norm.normed) {
-    fail_option(function, "gain", "is given", "none, as prepared");
-  }
-}
-
-}  // namespace mhla::cuda::detail
 
 namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 
@@ -63,7 +40,7 @@ class Prepared {
            const Operator& op, TensorView<T> out, const Device& device, const R& rotary = {})
       : problem_(make_problem(in, query_blocks, key_blocks, op, out, rotary)),
         device_(device),
-        plan_(cuda::plan<D, E>(problem_, device)) {}
+        plan_(detail::fitting(kName, cuda::plan<D, E>(problem_, device), device)) {}
 
   const Plan& plan() const { return plan_; }
 
@@ -79,9 +56,9 @@ class Prepared {
     detail::expect_angles(kName, problem);
     detail::expect_same_layout(kName, problem, problem_);
     const MixingArray coefficients = detail::mixing_array(kName, mixing, problem);
-    unsigned char* const begin = detail::workspace_begin(kName, workspace, plan_);
+    unsigned char* const begin = detail::workspace_begin(kName, workspace, plan_.workspace_bytes);
     mhla::cuda::run<kernel_scalar_t<T>, D, E, kCausal, kRotary>(
-        plan_, problem, coefficients, begin, device_, Stream(stream, device_.arch, known_));
+        plan_, problem, coefficients, begin, device_, Stream(stream, device_.kernels(), known_));
     known_.ready = true;
   }
 

@@ -18,6 +18,7 @@
 #include "mhla/core/error.hpp"
 #include "mhla/core/tensor.hpp"
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/attention/fitting_plan.cuh"
 #include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/launch/problem.cuh"
@@ -46,7 +47,8 @@ void state(mhla::detail::Facts& facts, const Problem& problem, const Device& dev
     return Fingerprint().add(map.floor).add(map.eps).add(map.exponential);
   };
   const Operator& op = problem.op;
-  facts.add("device", "kernels of architecture", number(device.arch));
+  facts.add("device", "kernels of architecture", number(device.kernels()));
+  facts.add("device", "bytes of shared memory per thread block", device.shared_bytes);
   facts.add("device", "compute capability", device.capability);
   facts.add("device", "kernels of CUDA", device.toolkit);
   facts.add("q", "sequences", problem.batch);
@@ -175,7 +177,7 @@ PlannedShare agree_on_share(Ranks& ranks, const Inputs<T>& in, const TokenBlocks
   own.problem.query_blocks = all[static_cast<std::size_t>(ranks.rank())].queries;
   own.problem.key_blocks = all[static_cast<std::size_t>(ranks.rank())].keys;
   mhla::detail::agree(ranks, name, [&](mhla::detail::Facts& facts) {
-    own.plan = share_plan<D, E>(own.problem, own.share, device);
+    own.plan = fitting(name, share_plan<D, E>(own.problem, own.share, device), device);
     facts.add("k", "strides for kernels of architecture", number(own.plan.summary));
     facts.add("q", "strides for kernels of architecture", number(own.plan.read_out));
   });

@@ -12,6 +12,7 @@
 
 #include <cuda_runtime.h>
 
+#include "mhla/cuda/attention/fitting_plan.cuh"
 #include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/attention/streaming_inputs.cuh"
 #include "mhla/cuda/kernel/streaming_state.cuh"
@@ -88,6 +89,11 @@ class Streaming {
 
   unsigned char* memory(Workspace state) const;
   void clear(Index first, Index count, Workspace state, cudaStream_t stream) const;
+  Plan planned_prefill(const Problem& problem, Index seen, const Device& device) const {
+    const auto before = static_cast<std::int32_t>(seen);
+    return detail::fitting(
+        kName, cuda::prefill_plan<D, E>(problem, before, blocks_.slots(), device), device);
+  }
   StreamingStepParameters parameters(ConstTokenTensor q, ConstTokenTensor k, ConstTokenTensor v,
                                      TokenTensor o, Workspace state) const;
   void run_step(const Inputs<T>& in, Index count, const std::int32_t* sequence_of,
@@ -168,9 +174,8 @@ void Streaming<D, E, T>::start(Index sequence, Workspace state, cudaStream_t str
 template <int D, int E, DeviceScalar T>
 Plan Streaming<D, E, T>::prefill_plan(Index seen, const Inputs<T>& in, TensorView<T> out,
                                       const Device& device) const {
-  return cuda::prefill_plan<D, E>(
-      detail::prefill_problem<D, E>(kName, in, blocks_, seen, heads_, op_, out),
-      static_cast<std::int32_t>(seen), blocks_.slots(), device);
+  const Problem problem = detail::prefill_problem<D, E>(kName, in, blocks_, seen, heads_, op_, out);
+  return planned_prefill(problem, seen, device);
 }
 
 template <int D, int E, DeviceScalar T>
@@ -181,13 +186,13 @@ void Streaming<D, E, T>::prefill(Index first, Index seen, const Inputs<T>& in, T
   detail::expect_sequences(kName, first, in.q.batch(), sequences_);
   detail::expect_data(kName, in, out);
   const auto before = static_cast<std::int32_t>(seen);
-  const Plan planned = cuda::prefill_plan<D, E>(problem, before, blocks_.slots(), device);
-  unsigned char* const begin = detail::workspace_begin(kName, workspace, planned);
+  const Plan planned = planned_prefill(problem, seen, device);
+  unsigned char* const begin = detail::workspace_begin(kName, workspace, planned.workspace_bytes);
   StreamingStepParameters tokens = parameters(problem.q, problem.k, problem.v, problem.o, state);
   tokens.first = static_cast<std::int32_t>(first);
   Known known;
   run_prefill<kernel_scalar_t<T>, D, E>(planned, problem, tokens, before, begin, device,
-                                        Stream(stream, device.arch, known));
+                                        Stream(stream, device.kernels(), known));
 }
 
 template <int D, int E, DeviceScalar T>

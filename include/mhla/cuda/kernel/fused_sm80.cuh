@@ -45,9 +45,10 @@
 namespace mhla::cuda {
 
 /// \tparam kRegions  at least as many as blocks of queries and blocks of keys
-template <class T, int D, int E, int kRegions>
+/// \tparam kLimit    bytes of shared memory that a thread block may have
+template <class T, int D, int E, int kRegions, int kLimit = shared_limit(Arch::kSm80)>
 class FusedSm80 {
-  using Config = FusedSm80Config<D, E, kRegions>;
+  using Config = FusedSm80Config<D, E, kRegions, kLimit>;
   static_assert(Config::kFits, "so many summaries leave no room for tokens in shared memory");
 
  public:

@@ -11,7 +11,8 @@
 namespace mhla::cuda {
 
 /// Sizes of the fused kernel for up to kRegions blocks of queries and of keys.
-template <int D, int E, int kRegions_>
+/// \tparam kLimit  bytes of shared memory that a thread block may have
+template <int D, int E, int kRegions_, int kLimit = shared_limit(Arch::kSm80)>
 struct FusedSm80Config {
   static_assert((D == 64 && E == 64) || (D == 72 && E == 72) || (D == 128 && E == 128),
                 "the fused kernel has widths (64,64), (72,72) and (128,128)");
@@ -42,7 +43,6 @@ struct FusedSm80Config {
     return stages >= 2 && stages * kStageBytes >= 2 * kQueryStageBytes;
   }
 
-  static constexpr int kLimit = shared_limit(Arch::kSm80);
   /// The system keeps 1024 bytes of a multiprocessor's memory for each block.
   static constexpr int kHalfLimit = (kLimit + 1024) / 2 - 1024;
   static constexpr bool kTwoBlocks = stages_in(kHalfLimit) >= 3 && enough(stages_in(kHalfLimit));

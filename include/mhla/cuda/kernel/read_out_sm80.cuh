@@ -14,9 +14,11 @@
 /// for the squares of all columns.
 ///
 /// A thread block has up to 256 slots of one block of one pair; along x: pair, then block, then
-/// part of the block. S~_i, all of it, stays in shared memory. Warps share nothing else and meet no
-/// more: each takes every kWarps-th strip of 16 slots through stages of its own, holds phi of it in
-/// registers, and sends the output through the stage that Q has left, D columns at a time.
+/// part of the block. S~_i stays in shared memory: all of it, or
+/// where kLimit has no place for it one half of its columns after the other. Warps share nothing
+/// else and meet no more: each takes every kWarps-th strip of 16 slots through stages of its own,
+/// holds phi of it in registers, and sends the output through the stage that Q has left, D columns
+/// at a time.
 ///
 ///     (D, E)         warps   stages     a warp's registers hold        per multiprocessor
 ///     (64, 64)       4       3          16 words of phi(q), 32 sums    4 or 3 thread blocks
@@ -32,7 +34,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
-#include "mhla/cuda/kernel/widths.cuh"
+#include "mhla/cuda/kernel/read_out_sm80_config.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/copy_async.cuh"
 #include "mhla/cuda/ptx/global.cuh"
@@ -50,33 +52,11 @@
 
 namespace mhla::cuda {
 
-template <int D, int E, Precision P>
-struct ReadOutConfig {
-  static_assert(has_kernels(D, E),
-                "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
-
-  static constexpr int kSlots = 256;  ///< of a thread block
-  static constexpr int kParts = P == Precision::kPair ? 2 : 1;
-  using Mixture = SharedTile<D, E>;  ///< [d][e]
-  using Strip = SharedTile<16, D>;   ///< [slot][d], and D columns of the output
-
-  static constexpr int kMixtureBytes = kParts * Mixture::kBytes;
-  static constexpr int kWarps = kMixtureBytes > 32768 ? 8 : 4;
-  static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kStages = D < 128 ? 3 : kMixtureBytes > 65536 ? 1 : 2;
-
-  // The plan of shared memory, in bytes.
-  static constexpr int kStrips = kMixtureBytes;
-  static constexpr int kTokens = kStrips + kWarps * kStages * Strip::kBytes;
-  static constexpr int kDenominators = kTokens + 4 * kSlots;  ///< z~, or denominators of slots
-  static constexpr int kBytes = kDenominators + 4 * kSlots;
-  static_assert(D <= kSlots, "z~ fits where denominators of slots do");
-  static_assert(kBytes <= shared_limit(Arch::kSm80), "S~ and a stage fit into shared memory");
-};
-
-template <class T, int D, int E, Precision P, bool kRotary = false>
+/// \tparam kLimit  bytes of shared memory that a thread block may have
+template <class T, int D, int E, Precision P, bool kRotary = false,
+          int kLimit = shared_limit(Arch::kSm80)>
 class ReadOutSm80 {
-  using Config = ReadOutConfig<D, E, P>;
+  using Config = ReadOutConfig<D, E, P, kLimit>;
 
  public:
   using Params = ReadOutParameters;
@@ -94,39 +74,14 @@ class ReadOutSm80 {
   MHLA_DEVICE void operator()(const Params& p) const;
 
  private:
-  using Mixture = typename Config::Mixture;
   using Strip = typename Config::Strip;
   static constexpr int kStages = Config::kStages;
   static constexpr int kWarps = Config::kWarps;
+  static constexpr int kColumns = Config::kColumns;
+  static constexpr bool kWhole = kColumns == E;
 
-  /// What a thread works on.
-  struct WorkTile {
-    std::uint32_t thread;
-    std::uint32_t lane;
-    std::int32_t warp;
-    std::uint32_t shared;
-    BatchHead pair;
-    std::int64_t scores;  // of the pair: number of the first
-    std::int64_t item;    // pair * M + i
-    std::int32_t block;   // i
-    std::int32_t slot;    // the first
-    std::int32_t strips;  // of 16 slots
-
-    MHLA_DEVICE Mixture mixture(int part) const { return {shared + part * Mixture::kBytes}; }
-    MHLA_DEVICE Strip stage(std::int32_t strip) const {  // of strips warp, warp + kWarps, ...
-      const std::int32_t own = warp * kStages + strip / kWarps % kStages;
-      return {shared + Config::kStrips + own * Strip::kBytes};
-    }
-    MHLA_DEVICE ListedTokens tokens(std::int32_t strip) const {
-      return {shared + Config::kTokens, 16 * strip};
-    }
-    /// Of the thread's rows of the strip.
-    MHLA_DEVICE TokenPair row_tokens(std::int32_t strip) const {
-      const auto row = static_cast<std::int32_t>(lane / 4);
-      return {tokens(strip)(row), tokens(strip)(row + 8)};
-    }
-    MHLA_DEVICE std::uint32_t denominators() const { return shared + Config::kDenominators; }
-  };
+  using WorkTile = ReadOutTile<Config>;
+  using Pass = ReadOutPass;
 
   /// Thread blocks that share a block of tokens.
   static MHLA_HOST_DEVICE constexpr unsigned parts(const Params& p) {
@@ -134,38 +89,77 @@ class ReadOutSm80 {
   }
 
   static MHLA_DEVICE WorkTile work_tile(const Params& p);
-  static MHLA_DEVICE void copy_mixture(const Params& p, const WorkTile& at);
+  static MHLA_DEVICE RowPair kept_squares(const WorkTile& at, std::int32_t strip) {
+    return {ptx::ld_shared_f32(at.squares(strip)), ptx::ld_shared_f32(at.squares(strip) + 32)};
+  }
+  /// Adds those of the pass to those of columns before it.
+  static MHLA_DEVICE void keep_squares(const WorkTile& at, Pass pass, std::int32_t strip,
+                                       RowPair squares) {
+    if (at.lane % 4 != 0) return;
+    const RowPair before = pass.column > 0 ? kept_squares(at, strip) : RowPair{0, 0};
+    ptx::st_shared_f32(at.squares(strip), before.x + squares.x);
+    ptx::st_shared_f32(at.squares(strip) + 32, before.x_8 + squares.x_8);
+  }
+
+  static MHLA_DEVICE void copy_key_sum(const Params& p, const WorkTile& at);
+  static MHLA_DEVICE void copy_mixture(const Params& p, const WorkTile& at, int column);
   static MHLA_DEVICE void copy_strip(const Params& p, const WorkTile& at, std::int32_t strip);
   static MHLA_DEVICE void store_cross_sums(const Params& p, const WorkTile& at);
-  static MHLA_DEVICE void read_out_strip(const Params& p, const WorkTile& at, std::int32_t strip);
+  static MHLA_DEVICE void read_out_strips(const Params& p, const WorkTile& at, Pass pass);
+  static MHLA_DEVICE void read_out_strip(const Params& p, const WorkTile& at, Pass pass,
+                                         std::int32_t strip);
 };
 
 // -------------------------------------------------------------------------------------------------
 
-template <class T, int D, int E, Precision P, bool kRotary>
-MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary>::operator()(const Params& p) const {
+template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
+MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::operator()(const Params& p) const {
   const WorkTile at = work_tile(p);
   ptx::griddepcontrol_wait();
-  copy_mixture(p, at);
+  copy_key_sum(p, at);
+  copy_mixture(p, at, 0);
   const BlockTokens tokens{p.blocks, p.blocks.origin(at.block), at.slot};
   list_tokens<kThreads, Config::kSlots>(at.shared + Config::kTokens, tokens, at.thread);
   ptx::bar_sync();
+  if constexpr (kWhole) {
+    read_out_strips(p, at, {0, false});
+  } else {
+    if (p.normalization.denominator == Denominator::kCrossQuery) store_cross_sums(p, at);
+    const int sums = p.norm.normed ? E : 0;  // columns whose squares are summed up first
+    MHLA_CUDA_LOOP
+    for (int column = 0; column < sums + E; column += kColumns) {
+      if (column > 0) {
+        ptx::bar_sync();  // all have multiplied by the columns before
+        copy_mixture(p, at, column % E);
+      }
+      read_out_strips(p, at, {column % E, column < sums});
+    }
+  }
+}
+
+/// Reads out all strips by the columns of S~ whose copy has begun.
+template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
+MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strips(const Params& p,
+                                                                           const WorkTile& at,
+                                                                           Pass pass) {
   MHLA_CUDA_LOOP
   for (int n = 0; n < kStages; ++n) copy_strip(p, at, at.warp + n * kWarps);
-  if (p.normalization.denominator == Denominator::kCrossQuery) store_cross_sums(p, at);
+  if constexpr (kWhole) {
+    if (p.normalization.denominator == Denominator::kCrossQuery) store_cross_sums(p, at);
+  }
   ptx::cp_async_wait_group<kStages>();
   ptx::bar_sync();  // S~ is here, and what denominators are made of
   MHLA_CUDA_LOOP
   for (std::int32_t strip = at.warp; strip < at.strips; strip += kWarps) {
     ptx::cp_async_wait_group<kStages - 1>();
     ptx::bar_warp_sync();
-    read_out_strip(p, at, strip);
+    read_out_strip(p, at, pass, strip);
     copy_strip(p, at, strip + kStages * kWarps);
   }
 }
 
-template <class T, int D, int E, Precision P, bool kRotary>
-MHLA_DEVICE auto ReadOutSm80<T, D, E, P, kRotary>::work_tile(const Params& p) -> WorkTile {
+template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
+MHLA_DEVICE auto ReadOutSm80<T, D, E, P, kRotary, kLimit>::work_tile(const Params& p) -> WorkTile {
   const std::uint32_t thread = ptx::tid_x();
   const std::uint32_t index = ptx::ctaid_x();
   const std::uint32_t item = index / parts(p);
@@ -185,27 +179,35 @@ MHLA_DEVICE auto ReadOutSm80<T, D, E, P, kRotary>::work_tile(const Params& p) ->
           (slots < Config::kSlots ? slots + 15 : Config::kSlots) / 16};
 }
 
-/// Starts the copies of S~_i and z~_i.
-template <class T, int D, int E, Precision P, bool kRotary>
-MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary>::copy_mixture(const Params& p,
-                                                                const WorkTile& at) {
-  constexpr std::int64_t kBytes = std::int64_t{2} * D * E;
-  const ConsecutiveTokens rows{0, D};
-  copy_rows<kThreads>(at.mixture(0), p.mixtures.high + at.item * kBytes, 2 * E, rows, at.thread);
-  if constexpr (P == Precision::kPair) {
-    copy_rows<kThreads>(at.mixture(1), p.mixtures.low + at.item * kBytes, 2 * E, rows, at.thread);
-  }
+/// Starts the copies of z~_i, if there is one.
+template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
+MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::copy_key_sum(const Params& p,
+                                                                        const WorkTile& at) {
   if (p.normalization.denominator == Denominator::kKeySum && at.thread < D / 4) {
     ptx::cp_async_16(at.denominators() + 16 * at.thread,
                      p.mixtures.key_sum + at.item * D + 4 * at.thread, 16);
+  }
+}
+
+/// Starts the copies of columns of S~_i.
+template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
+MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::copy_mixture(const Params& p,
+                                                                        const WorkTile& at,
+                                                                        int column) {
+  const std::int64_t first = at.item * (std::int64_t{2} * D * E) + 2 * column;
+  const ConsecutiveTokens rows{0, D};
+  copy_rows<kThreads>(at.mixture(0), p.mixtures.high + first, 2 * E, rows, at.thread);
+  if constexpr (P == Precision::kPair) {
+    copy_rows<kThreads>(at.mixture(1), p.mixtures.low + first, 2 * E, rows, at.thread);
   }
   ptx::cp_async_commit_group();
 }
 
 /// Starts the copies of a strip, if there is one.
-template <class T, int D, int E, Precision P, bool kRotary>
-MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary>::copy_strip(const Params& p, const WorkTile& at,
-                                                              std::int32_t strip) {
+template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
+MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::copy_strip(const Params& p,
+                                                                      const WorkTile& at,
+                                                                      std::int32_t strip) {
   if (strip < at.strips) {
     copy_rows<32>(at.stage(strip), p.q.head(at.pair), p.q.token_stride, at.tokens(strip), at.lane);
   }
@@ -213,9 +215,9 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary>::copy_strip(const Params& p, c
 }
 
 /// sum_b m_ib s_bw of the slots, 0 for empty ones.
-template <class T, int D, int E, Precision P, bool kRotary>
-MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary>::store_cross_sums(const Params& p,
-                                                                    const WorkTile& at) {
+template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
+MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::store_cross_sums(const Params& p,
+                                                                            const WorkTile& at) {
   const float* const m = p.mixing.row(at.block);
   const std::int32_t width = p.blocks.slots();
   MHLA_CUDA_LOOP
@@ -231,10 +233,11 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary>::store_cross_sums(const Params
 }
 
 /// The outputs of the 16 slots that are in the strip's stage, which is free afterwards.
-template <class T, int D, int E, Precision P, bool kRotary>
-MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary>::read_out_strip(const Params& p,
-                                                                  const WorkTile& at,
-                                                                  std::int32_t strip) {
+template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
+MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strip(const Params& p,
+                                                                          const WorkTile& at,
+                                                                          Pass pass,
+                                                                          std::int32_t strip) {
   const Strip stage = at.stage(strip);
   Fragment<D> rows = load_rows(stage, 0, at.lane);
   apply<T>(p.map, rows);
@@ -258,24 +261,32 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary>::read_out_strip(const Params& 
   };
   RowPair squares{0, 0};
   MHLA_CUDA_LOOP
-  for (int column = 0; p.norm.normed && E > D && column < E; column += D) {
+  for (int column = 0; kWhole && E > D && p.norm.normed && column < E; column += D) {
     float sums[D / 8][4] = {};
     multiply_columns(column, sums);
     add_squares(squares, sums, factors);
   }
   MHLA_CUDA_LOOP
-  for (int column = 0; column < E; column += D) {
+  for (int column = 0; column < kColumns; column += D) {
     float sums[D / 8][4] = {};
     multiply_columns(column, sums);
     RowPair own = factors;
     if (p.norm.normed) {
       if constexpr (E == D) add_squares(squares, sums, factors);
-      p.norm.template apply<T>(sums, p.norm.template scaled<E>(factors, over_row(squares)), column,
-                               at.pair, at.row_tokens(strip), at.lane);
+      if constexpr (!kWhole) {
+        if (pass.sums) {
+          add_squares(squares, sums, factors);
+          keep_squares(at, pass, strip, over_row(squares));
+          return;
+        }
+      }
+      const RowPair whole = kWhole ? over_row(squares) : kept_squares(at, strip);
+      p.norm.template apply<T>(sums, p.norm.template scaled<E>(factors, whole),
+                               pass.column + column, at.pair, at.row_tokens(strip), at.lane);
       own = {1, 1};
     }
-    write_sums<T>(sums, own, stage, p.o.head(at.pair) + 2 * column, p.o.token_stride,
-                  at.tokens(strip), at.lane);
+    write_sums<T>(sums, own, stage, p.o.head(at.pair) + 2 * (pass.column + column),
+                  p.o.token_stride, at.tokens(strip), at.lane);
   }
 }
 

@@ -6,8 +6,6 @@
 
 #include <cuda_runtime.h>
 
-#include <string>
-
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/launch/error.cuh"
 #include "mhla/cuda/launch/problem.cuh"
@@ -15,7 +13,8 @@
 namespace mhla::cuda::detail::inline MHLA_CUDA_ARCHS {
 
 /// Never launched. Each pass of the compiler writes its instruction set into the code it makes, as
-/// the largest block.
+/// the largest block. PTX carries it too: the driver compiles PTX of sm_80 to code of sm_80's
+/// kernels on any newer device.
 template <class>
 __global__ void __launch_bounds__(kArch == Arch::kSm90a ? 64 : 32) target_mark() {}
 
@@ -37,9 +36,8 @@ namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
 
 /// The current device, as plan() wants it. Synchronises nothing. Kernels are loaded when they first
 /// run: with a driver older than CUDA 12.3 run a call once before it is captured.
-/// \throws cuda_error where there is no device, where the program has no code for it (it was built
-///         for other architectures), or where it has too little shared memory: all but A100, H100
-///         and H200.
+/// \throws cuda_error where there is no device, or where the program has no code for it: it was
+///         built for other architectures, without PTX.
 inline Device current_device() {
   int index = 0;
   expect_success(cudaGetDevice(&index), "cudaGetDevice");
@@ -52,18 +50,12 @@ inline Device current_device() {
                               "cudaDeviceGetAttribute(cudaDevAttrComputeCapabilityMajor)");
   const int minor = attribute(cudaDevAttrComputeCapabilityMinor,
                               "cudaDeviceGetAttribute(cudaDevAttrComputeCapabilityMinor)");
-  const Device device{detail::compiled_arch(),
-                      attribute(cudaDevAttrMultiProcessorCount,
-                                "cudaDeviceGetAttribute(cudaDevAttrMultiProcessorCount)"),
-                      10 * major + minor, CUDART_VERSION};
-  const int shared = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                               "cudaDeviceGetAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)");
-  if (shared < shared_limit(device.arch)) {
-    throw cuda_error("mhla::cuda: the device has " + std::to_string(shared) +
-                     " bytes of shared memory for a block, expected at least " +
-                     std::to_string(shared_limit(device.arch)) + " (A100, H100 or H200)");
-  }
-  return device;
+  return {detail::compiled_arch(),
+          attribute(cudaDevAttrMultiProcessorCount,
+                    "cudaDeviceGetAttribute(cudaDevAttrMultiProcessorCount)"),
+          10 * major + minor, CUDART_VERSION,
+          attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                    "cudaDeviceGetAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)")};
 }
 
 }  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS

@@ -88,7 +88,24 @@ void run_summaries(const Plan& plan, const SummaryParameters& stage, std::int32_
       plan.summary, stage, pairs, device, stream, Start::kInOrder);
 }
 
-/// The others. \param start  of the first kernel
+/// The last of three stages. Where the first choice does not fit into shared memory its
+/// counterpart does.
+template <class T, int D, int E, Precision P, bool kRotary, class Stream>
+void run_read_out(const Plan& plan, const ReadOutParameters& stage, std::int32_t pairs,
+                  const Device& device, const Stream& stream) {
+  using Sm80 = ReadOutSm80<T, D, E, P, kRotary>;
+  if constexpr (Sm80::kSharedBytes > kLeastShared) {
+    if (device.shared_bytes < Sm80::kSharedBytes) {
+      stream.template run<ReadOutSm80<T, D, E, P, kRotary, kLeastShared>>(stage, pairs,
+                                                                          Start::kEarly);
+      return;
+    }
+  }
+  run_stage<Sm80, ReadOutSm90<T, D, E, P, kRotary>>(plan.read_out, stage, pairs, device, stream,
+                                                    Start::kEarly);
+}
+
+/// The stages after the first. \param start  of the first kernel
 template <class T, int D, int E, Precision P, bool kCausal, bool kRotary = false, class Stream>
 void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
                  const WorkspaceArrays& arrays, const Device& device, const Stream& stream,
@@ -103,7 +120,7 @@ void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
   }
   using Mixing80 = MixingSm80<T, D, E, P>;
   using Mixing90 = std::conditional_t<D == 72, Mixing80, MixingSm90<T, D, E, P>>;
-  run_stage<Mixing80, Mixing90>(device.arch, mixed, pairs, device, stream, start);
+  run_stage<Mixing80, Mixing90>(device.kernels(), mixed, pairs, device, stream, start);
   if constexpr (kCausal) {
     using Sm80 = CausalReadOutSm80<T, D, E, P, kRotary>;
     using Sm90a = std::conditional_t<D == 72, Sm80, CausalReadOutSm90<T, D, E, P, kRotary>>;
@@ -113,9 +130,8 @@ void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
     if (problem.op.denominator == Denominator::kCrossQuery) {
       stream.template run<ScoresSm80<T, D>>(score_stage(problem, arrays), pairs, Start::kEarly);
     }
-    run_stage<ReadOutSm80<T, D, E, P, kRotary>, ReadOutSm90<T, D, E, P, kRotary>>(
-        plan.read_out, read_out_stage(problem, arrays, mixing), pairs, device, stream,
-        Start::kEarly);
+    run_read_out<T, D, E, P, kRotary>(plan, read_out_stage(problem, arrays, mixing), pairs, device,
+                                      stream);
   }
 }
 
@@ -142,7 +158,13 @@ void run_fused(const Plan& plan, const DirectParameters& stage, std::int32_t pai
   }
   if constexpr (kMost80 > 4) {
     if (stage.query_blocks.blocks() > 4 || stage.key_blocks.blocks() > 4) {
-      stream.template run<FusedSm80<T, D, E, kMost80>>(stage, pairs);
+      using Most = FusedSm80<T, D, E, kMost80>;
+      if (device.shared_bytes < Most::kSharedBytes) {
+        constexpr std::int32_t kLeast = form_bounds<D, E>(Arch::kSm80, kLeastShared).fused_blocks;
+        stream.template run<FusedSm80<T, D, E, kLeast, kLeastShared>>(stage, pairs);
+      } else {
+        stream.template run<Most>(stage, pairs);
+      }
       return;
     }
   }

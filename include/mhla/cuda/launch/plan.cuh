@@ -10,21 +10,28 @@
 ///     three-stage   summaries, mixtures and outputs by a kernel each, through device memory
 ///
 /// Where one ends and the next begins follows from a roofline (bytes over bandwidth, flops over the
-/// rate of the matrix units) and from what fits into shared memory. On an H100 the forms that the
-/// benchmarks' shapes take so were 1.5 to 6 times as quick as three stages (benchmarks/cuda).
+/// rate of the matrix units) and from what fits into the device's shared memory. On an H100 the
+/// forms that the benchmarks' shapes take so were 1.5 to 6 times as quick as three stages
+/// (benchmarks/cuda).
 
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/causal_read_out_sm80_config.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
 #include "mhla/cuda/kernel/fused_causal_sm90.cuh"
+#include "mhla/cuda/kernel/fused_sm80_config.cuh"
 #include "mhla/cuda/kernel/fused_sm90.cuh"
+#include "mhla/cuda/kernel/mixing_sm80_config.cuh"
+#include "mhla/cuda/kernel/quadratic_sm80_config.cuh"
 #include "mhla/cuda/kernel/quadratic_sm90.cuh"
+#include "mhla/cuda/kernel/read_out_sm80_config.cuh"
 #include "mhla/cuda/kernel/read_out_sm90.cuh"
 #include "mhla/cuda/kernel/split_quadratic_sm80.cuh"
 #include "mhla/cuda/kernel/summary_mma_sm90.cuh"
+#include "mhla/cuda/kernel/summary_sm80.cuh"
 #include "mhla/cuda/launch/form_bounds.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/cuda/launch/stages.cuh"
@@ -32,6 +39,12 @@
 #include "mhla/cuda/launch/workspace.cuh"
 
 namespace mhla::cuda {
+
+/// A kernel, and the bytes of shared memory that each of its thread blocks needs.
+struct KernelNeed {
+  const char* kernel = nullptr;
+  std::int32_t shared_bytes = 0;
+};
 
 /// Kernels of the quadratic form: quadratic_sm80.cuh, quadratic_sm90.cuh, split_quadratic_sm80.cuh.
 enum class QuadraticKernel { kSm80, kSm90a, kSplit };
@@ -50,6 +63,9 @@ struct Plan {
   Arch fused;
   Arch summary;
   Arch read_out;
+  /// The kernel that does not fit into the device's shared memory, so that calls are refused. With
+  /// kLeastShared bytes there is none.
+  KernelNeed missing{};
 };
 
 /// How often thread blocks of 16 queries may fill a device for their keys to be split over warps:
@@ -65,7 +81,7 @@ namespace detail {
 /// sm_90a where its kernel can do a stage on this device.
 template <class Kernel, class Stage>
 constexpr Arch kernel_arch(const Stage& stage, const Problem& problem, const Device& device) {
-  if (device.arch != Arch::kSm90a || problem.pairs() == 0) return Arch::kSm80;
+  if (device.kernels() != Arch::kSm90a || problem.pairs() == 0) return Arch::kSm80;
   typename Kernel::Params p{};
   TensorBox boxes[std::extent_v<decltype(p.maps)>] = {};
   const bool fits = Kernel::prepare(stage, problem.pairs(), device.multiprocessors, p, boxes);
@@ -81,7 +97,7 @@ constexpr bool splits_keys(const DirectParameters& stage, const Problem& problem
   static_assert(form_bounds<D, D>(Arch::kSm90a).quadratic_keys <= Kernel::kMostKeys);
   const std::int32_t at_once = device.multiprocessors * Kernel::kBlocksPerMultiprocessor;
   return Kernel::grid(Kernel::parameters(stage), problem.pairs()) <=
-         static_cast<unsigned>(split_rounds<D>(device.arch) * at_once);
+         static_cast<unsigned>(split_rounds<D>(device.kernels()) * at_once);
 }
 
 /// The kernel that the quadratic form takes.
@@ -115,7 +131,7 @@ constexpr Arch fused_arch(const Problem& problem, const Device& device) {
     return kernel_arch<FusedSm90<bfloat16, D, E, kMost>>(direct_stage(problem, {}), problem,
                                                          device);
   } else {
-    return device.arch;
+    return device.kernels();
   }
 }
 
@@ -135,17 +151,58 @@ constexpr void choose_kernels(const Problem& problem, const Device& device, Plan
   }
 }
 
+/// The kernel of a plan that needs most, on a device where all are of sm_80 and of the least need.
+template <int D, int E, Precision P>
+constexpr KernelNeed largest_need(const Problem& problem, const Plan& plan) {
+  if (plan.form == Form::kQuadratic) {
+    if constexpr (D == E && D != 72) {
+      using Split = SplitQuadraticSm80<bfloat16, D>;
+      if (plan.quadratic == QuadraticKernel::kSplit)
+        return {"split_quadratic", Split::kSharedBytes};
+    }
+    return {"quadratic", QuadraticConfig<D, E, true>::kBytes};
+  }
+  if constexpr (form_bounds<D, E>(Arch::kSm80, 0).fused_blocks > 0) {
+    if (plan.form == Form::kFused) {
+      constexpr std::int32_t kMost = form_bounds<D, E>(Arch::kSm80, 0).fused_blocks;
+      const bool few = problem.query_blocks.blocks() <= 4 && problem.key_blocks.blocks() <= 4;
+      return {"fused", few ? FusedSm80Config<D, E, 4>::kBytes
+                           : FusedSm80Config<D, E, kMost, kLeastShared>::kBytes};
+    }
+  }
+  const KernelNeed outputs =
+      problem.causal ? KernelNeed{"causal_read_out", CausalReadOutConfig<D, E, P>::kBytes}
+                     : KernelNeed{"read_out", ReadOutConfig<D, E, P, kLeastShared>::kBytes};
+  KernelNeed most{"summary", SummaryConfig<D, E>::kSharedBytes};
+  for (const KernelNeed& need :
+       {KernelNeed{"mixing", MixingConfig<D, E, P>::kSharedBytes}, outputs}) {
+    if (need.shared_bytes > most.shared_bytes) most = need;
+  }
+  return most;
+}
+
+/// That kernel where it does not fit into the device's shared memory.
 template <int D, int E>
-constexpr Plan planned(const Problem& problem, const Device& device, Form form,
-                       const char* reason) {
+constexpr KernelNeed missing_need(const Problem& problem, const Device& device, const Plan& plan) {
+  if (device.shared_bytes >= kLeastShared) return {};  // what all kernels have a counterpart for
+  const KernelNeed need = problem.op.summaries == Precision::kPair
+                              ? largest_need<D, E, Precision::kPair>(problem, plan)
+                              : largest_need<D, E, Precision::kSingle>(problem, plan);
+  return need.shared_bytes > device.shared_bytes ? need : KernelNeed{};
+}
+
+/// \param fused  whose kernel the fused form takes
+template <int D, int E>
+constexpr Plan planned(const Problem& problem, const Device& device, Form form, const char* reason,
+                       Arch fused = Arch::kSm80) {
   Plan plan{.form = form,
             .reason = reason,
             .workspace_bytes = 0,
             .traffic = traffic<D, E>(problem, form),
             .quadratic = QuadraticKernel::kSm80,
-            .fused = device.arch,
-            .summary = device.arch,
-            .read_out = device.arch};
+            .fused = fused,
+            .summary = device.kernels(),
+            .read_out = device.kernels()};
   if (form == Form::kQuadratic) plan.quadratic = quadratic_kernel<D, E>(problem, device);
   if (form == Form::kThreeStage) {
     plan.workspace_bytes = workspace_parts<D, E>(problem, rooms_of<D, E>(problem, device)).bytes;
@@ -155,6 +212,7 @@ constexpr Plan planned(const Problem& problem, const Device& device, Form form,
       choose_kernels<D, E, Precision::kSingle>(problem, device, plan);
     }
   }
+  plan.missing = missing_need<D, E>(problem, device, plan);
   return plan;
 }
 
@@ -163,15 +221,13 @@ constexpr Plan planned(const Problem& problem, const Device& device, Form form,
 /// Returns how a problem is computed on a device. Does not touch the tensors.
 template <int D, int E>
 constexpr Plan plan(const Problem& problem, const Device& device) {
-  const FormBounds bounds = form_bounds<D, E>(device.arch);
+  const FormBounds bounds = form_bounds<D, E>(device.kernels(), device.shared_bytes);
   const std::int32_t keys = problem.key_blocks.tokens();
   const std::int32_t mq = problem.query_blocks.blocks(), mk = problem.key_blocks.blocks();
   const std::int32_t blocks = mq > mk ? mq : mk;
-  Arch fused = device.arch;
+  Arch fused = Arch::kSm80;
   const auto planned = [&](Form form, const char* reason) {
-    Plan plan = detail::planned<D, E>(problem, device, form, reason);
-    plan.fused = fused;
-    return plan;
+    return detail::planned<D, E>(problem, device, form, reason, fused);
   };
   if (problem.op.denominator == Denominator::kCrossQuery) {
     return planned(Form::kThreeStage, "cross-query denominators need the key sums of all blocks");
@@ -192,7 +248,7 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   if (problem.causal && fused != Arch::kSm90a) {
     return planned(Form::kThreeStage, "causal, and no fused kernel takes its widths and blocks");
   }
-  if (!problem.causal && blocks > form_bounds<D, E>(fused).fused_blocks) {
+  if (!problem.causal && blocks > form_bounds<D, E>(fused, device.shared_bytes).fused_blocks) {
     return planned(Form::kThreeStage, "the summaries do not fit into shared memory");
   }
   if (2 * problem.pairs() < device.multiprocessors) {

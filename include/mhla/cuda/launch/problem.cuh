@@ -86,11 +86,33 @@ constexpr void for_parts(const Problem& problem, HeadGroup group, const Visit& v
 
 /// The device a plan is for: device.cuh asks for the current one.
 struct Device {
-  Arch arch;  ///< of the kernels that the program has for it
+  Arch arch;  ///< of the code that the program has for it
   std::int32_t multiprocessors;
   /// What the bits of outputs depend on besides, which ranks compare; a plan does not.
   std::int32_t capability = 0;  ///< of computing, such as 90
   std::int32_t toolkit = 0;     ///< version of CUDA that made the kernels, such as 12080
+  /// Shared memory that a thread block may have, in bytes. The plan takes kernels that fit.
+  std::int32_t shared_bytes = shared_limit(arch);
+
+  /// The instruction set of the kernels that calls take: those of sm_90a where they fit.
+  constexpr Arch kernels() const {
+    return shared_bytes < shared_limit(Arch::kSm90a) ? Arch::kSm80 : arch;
+  }
 };
+
+/// The device with kernels of another instruction set. Those of sm_80 run on every device: with
+/// them an H100 tests what other devices run. Calls for sm_90a are refused where the program has no
+/// such code.
+constexpr Device with_arch(Device device, Arch arch) {
+  device.arch = arch;
+  return device;
+}
+
+/// The device with less shared memory per thread block: with kLeastShared an A100 or H100 tests
+/// what RTX devices run.
+constexpr Device with_shared_bytes(Device device, std::int32_t bytes) {
+  device.shared_bytes = bytes;
+  return device;
+}
 
 }  // namespace mhla::cuda

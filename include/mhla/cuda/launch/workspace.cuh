@@ -38,7 +38,7 @@ constexpr std::int64_t rounded_coefficients(std::int32_t rows, std::int32_t colu
       const MixingParameters stage{{}, {}, {}, rows, columns, false};
       return MixingSm90Config<D, E, P>::choose(stage, 1, device.multiprocessors).stays;
     };
-    if (device.arch == Arch::kSm90a &&
+    if (device.kernels() == Arch::kSm90a &&
         !(precision == Precision::kPair ? stays.template operator()<Precision::kPair>()
                                         : stays.template operator()<Precision::kSingle>())) {
       return rows * RoundedMixing::stride(columns);

@@ -1,0 +1,28 @@
+#pragma once
+
+/// \file
+/// The check that a plan's kernels fit into a device's shared memory.
+
+#include <string>
+
+#include "mhla/core/error.hpp"
+#include "mhla/cuda/launch/plan.cuh"
+#include "mhla/cuda/launch/problem.cuh"
+
+namespace mhla::cuda::detail {
+
+/// Returns a plan, for a prefill or a rank too.
+/// \throws option_error where a kernel does not fit into the device's shared memory.
+template <class AnyPlan>
+AnyPlan fitting(const char* function, const AnyPlan& plan, const Device& device) {
+  if (plan.missing.kernel != nullptr) {
+    mhla::detail::fail_option(
+        function, "device",
+        "has " + std::to_string(device.shared_bytes) + " bytes of shared memory per thread block",
+        "at least " + std::to_string(plan.missing.shared_bytes) + " for kernel " +
+            plan.missing.kernel + " of the " + name(plan.form) + " form");
+  }
+  return plan;
+}
+
+}  // namespace mhla::cuda::detail

@@ -1,0 +1,32 @@
+#pragma once
+
+/// \file
+/// The check that a prepared call gets tensors of the layout that it was prepared for.
+
+#include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/launch/problem.cuh"
+
+namespace mhla::cuda::detail {
+
+/// \throws shape_error, option_error unless two problems differ in where their tensors begin alone.
+inline void expect_same_layout(const char* function, const Problem& problem,
+                               const Problem& prepared) {
+  const auto same = [](const auto& a, const auto& b) {
+    return a.batch_stride == b.batch_stride && a.head_stride == b.head_stride &&
+           a.token_stride == b.token_stride;
+  };
+  if (problem.batch != prepared.batch || problem.heads != prepared.heads) {
+    fail_shape(function, "q", "has " + shape_text({problem.batch, problem.heads}) + " heads",
+               shape_text({prepared.batch, prepared.heads}) + " as prepared");
+  }
+  if (!same(problem.q, prepared.q) || !same(problem.k, prepared.k) ||
+      !same(problem.v, prepared.v) || !same(problem.o, prepared.o)) {
+    fail_option(function, "q, k, v and out", "have other strides",
+                "those that it was prepared for");
+  }
+  if (problem.norm.normed && !prepared.norm.normed) {
+    fail_option(function, "gain", "is given", "none, as prepared");
+  }
+}
+
+}  // namespace mhla::cuda::detail

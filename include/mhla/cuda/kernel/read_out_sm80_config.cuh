@@ -1,0 +1,91 @@
+#pragma once
+
+/// \file
+/// Sizes and shared memory of read_out_sm80.cuh.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
+#include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
+
+namespace mhla::cuda {
+
+/// \tparam kLimit  bytes of shared memory that a thread block may have
+template <int D, int E, Precision P, int kLimit>
+struct ReadOutConfig {
+  static_assert(has_kernels(D, E),
+                "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
+
+  static constexpr int kSlots = 256;  ///< of a thread block
+  static constexpr int kParts = P == Precision::kPair ? 2 : 1;
+  /// Columns of S~ in shared memory at a time: half of them where all leave no room for tokens.
+  static constexpr int kColumns = kParts * 2 * D * E < kLimit ? E : E / 2;
+  using Mixture = SharedTile<D, kColumns>;  ///< [d][e]
+  using Strip = SharedTile<16, D>;          ///< [slot][d], and D columns of the output
+
+  static constexpr int kMixtureBytes = kParts * Mixture::kBytes;
+  static constexpr int kWarps = kMixtureBytes > 32768 ? 8 : 4;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kListBytes = 4 * kSlots;
+  static constexpr bool kTwo = kMixtureBytes + 2 * (kWarps * Strip::kBytes + kListBytes) <= kLimit;
+  static constexpr int kStages = D < 128 ? 3 : kTwo ? 2 : 1;
+
+  // The plan of shared memory, in bytes.
+  static constexpr int kStrips = kMixtureBytes;
+  static constexpr int kTokens = kStrips + kWarps * kStages * Strip::kBytes;
+  static constexpr int kDenominators = kTokens + kListBytes;   ///< z~, or denominators of slots
+  static constexpr int kSquares = kDenominators + kListBytes;  ///< sums of rows, with half of S~
+  static constexpr int kBytes = kSquares + (kColumns < E ? kListBytes : 0);
+  static_assert(D <= kSlots, "z~ fits where denominators of slots do");
+  static_assert(kColumns == E || kColumns == D, "half the columns are those of an output strip");
+  static_assert(kBytes <= kLimit, "S~ and a stage fit into shared memory");
+};
+
+/// What a thread works on.
+template <class Config>
+struct ReadOutTile {
+  using Mixture = typename Config::Mixture;
+  using Strip = typename Config::Strip;
+
+  std::uint32_t thread;
+  std::uint32_t lane;
+  std::int32_t warp;
+  std::uint32_t shared;
+  BatchHead pair;
+  std::int64_t scores;  ///< of the pair: number of the first
+  std::int64_t item;    ///< pair * M + i
+  std::int32_t block;   ///< i
+  std::int32_t slot;    ///< the first
+  std::int32_t strips;  ///< of 16 slots
+
+  MHLA_DEVICE Mixture mixture(int part) const { return {shared + part * Mixture::kBytes}; }
+  /// Of strips warp, warp + kWarps, ...
+  MHLA_DEVICE Strip stage(std::int32_t strip) const {
+    const std::int32_t own = warp * Config::kStages + strip / Config::kWarps % Config::kStages;
+    return {shared + Config::kStrips + own * Strip::kBytes};
+  }
+  MHLA_DEVICE ListedTokens tokens(std::int32_t strip) const {
+    return {shared + Config::kTokens, 16 * strip};
+  }
+  /// Of the thread's rows of the strip.
+  MHLA_DEVICE TokenPair row_tokens(std::int32_t strip) const {
+    const auto row = static_cast<std::int32_t>(lane / 4);
+    return {tokens(strip)(row), tokens(strip)(row + 8)};
+  }
+  MHLA_DEVICE std::uint32_t denominators() const { return shared + Config::kDenominators; }
+  /// Where the sum of squares of the thread's first row of the strip is.
+  MHLA_DEVICE std::uint32_t squares(std::int32_t strip) const {
+    return shared + Config::kSquares + 64 * strip + lane / 4 * 4;
+  }
+};
+
+/// A walk over the strips of a block, with columns of S~ from `column` on in shared memory.
+struct ReadOutPass {
+  int column;
+  bool sums;  ///< squares of the outputs, for their norm, and writes nothing
+};
+
+}  // namespace mhla::cuda
