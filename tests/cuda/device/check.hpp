@@ -48,9 +48,13 @@ inline std::string& kind() {
 }
 
 /// Runs tests one after another; with an argument those whose names contain it, with a second one
-/// of that kind().
+/// of that kind(). --list prints their names instead.
 inline int run_tests(std::initializer_list<Test> tests, int count, char** arguments) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  if (count > 1 && std::strcmp(arguments[1], "--list") == 0) {
+    for (const Test& test : tests) std::printf("%s\n", test.name);
+    return 0;
+  }
   if (count > 2) kind() = arguments[2];
   int devices = 0;
   const cudaError_t status = cudaGetDeviceCount(&devices);

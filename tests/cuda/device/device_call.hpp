@@ -35,7 +35,8 @@ inline std::string text(const CallShape& s, const char* form, mhla::cuda::Arch a
          axes(s.tokens) + "/" + axes(s.block) + " keys " + axes(s.key_tokens) + "/" +
          axes(s.key_block) + " denominator " + std::to_string(static_cast<int>(s.op.denominator)) +
          " precision " + std::to_string(static_cast<int>(s.op.summaries)) + " layout " +
-         std::to_string(s.layout);
+         std::to_string(s.layout) + (s.rotary ? " rotary" : "") + (s.normed ? " normed" : "") +
+         (s.gated ? " gated" : "");
 }
 
 /// Compares the outputs of a head, output(t, e), with what they must be.
@@ -75,12 +76,20 @@ class DeviceCall {
         v_(host_.v.raw(), host_.v.bytes()),
         o_(host_.o.bytes()),
         mixing_(host_.mixing.raw(), host_.mixing.bytes()),
+        gain_(host_.gain.raw(), host_.gain.bytes()),
+        gate_(host_.gate.raw(), host_.gate.bytes()),
+        query_angles_(host_.query_angles.raw(), host_.query_angles.bytes()),
+        key_angles_(host_.key_angles.raw(), host_.key_angles.bytes()),
         call_(make_call()) {}
 
   /// Plans for a device, with nothing computed so far.
   void plan_for(mhla::cuda::Device device) {
     call_.device = device;
-    plan_ = Forms<T, D, E>::plan(call_);
+    if constexpr (D != 72) {
+      plan_ = shape_.rotary ? RotaryForms<T, D, E>::plan(call_) : Forms<T, D, E>::plan(call_);
+    } else {
+      plan_ = Forms<T, D, E>::plan(call_);
+    }
     workspace_ = DeviceBytes(plan_.workspace_bytes);
     call_.workspace = workspace_.data();
     call_.workspace_bytes = workspace_.size();
@@ -88,9 +97,14 @@ class DeviceCall {
   }
 
   const char* form() const { return plan_.form; }
-  std::string text() const { return device_test::text(shape_, plan_.form, call_.device.arch); }
+  std::string text() const { return device_test::text(shape_, plan_.form, call_.device.kernels()); }
 
-  void run(cudaStream_t stream) { Forms<T, D, E>::run(call_, stream); }
+  void run(cudaStream_t stream) {
+    if constexpr (D != 72) {
+      if (shape_.rotary) return RotaryForms<T, D, E>::run(call_, stream);
+    }
+    Forms<T, D, E>::run(call_, stream);
+  }
   /// NaN everywhere, as before the first run; what workspaces held is gone too.
   void poison() {
     o_.poison();
@@ -111,10 +125,15 @@ class DeviceCall {
       }
     }
     expect(host_.o.padding_is_untouched(), text() + ": wrote between rows");
-    const std::pair<DeviceBytes*, const void*> inputs[] = {{&q_, host_.q.raw()},
-                                                           {&k_, host_.k.raw()},
-                                                           {&v_, host_.v.raw()},
-                                                           {&mixing_, host_.mixing.raw()}};
+    const std::pair<DeviceBytes*, const void*> inputs[] = {
+        {&q_, host_.q.raw()},
+        {&k_, host_.k.raw()},
+        {&v_, host_.v.raw()},
+        {&mixing_, host_.mixing.raw()},
+        {&gain_, host_.gain.raw()},
+        {&gate_, host_.gate.raw()},
+        {&query_angles_, host_.query_angles.raw()},
+        {&key_angles_, host_.key_angles.raw()}};
     for (const auto& [device, host] : inputs) {
       const std::vector<unsigned char> bytes = device->contents();
       expect(std::memcmp(bytes.data(), host, bytes.size()) == 0, text() + ": wrote to an input");
@@ -145,6 +164,9 @@ class DeviceCall {
       tensor.data = bytes.data();
       return tensor;
     };
+    const auto floats = [](DeviceBytes& bytes) {
+      return reinterpret_cast<const float*>(bytes.data());
+    };
     return {shape_.causal,
             shape_.batch,
             shape_.heads,
@@ -155,37 +177,53 @@ class DeviceCall {
             on_device(host_.k.input(), k_),
             on_device(host_.v.input(), v_),
             on_device(host_.o.output(), o_),
-            reinterpret_cast<const float*>(mixing_.data()),
+            floats(mixing_),
             nullptr,
             0,
-            {}};
+            {},
+            host_.normed() ? floats(gain_) : nullptr,
+            host_.gated() ? on_device(host_.gate.input(), gate_) : mhla::cuda::ConstTokenTensor{},
+            floats(query_angles_),
+            floats(key_angles_)};
   }
 
   CallShape shape_;
   Call<T> host_;
-  DeviceBytes q_, k_, v_, o_, mixing_;
+  DeviceBytes q_, k_, v_, o_, mixing_, gain_, gate_, query_angles_, key_angles_;
   FormCall call_;
   FormPlan plan_{};
   DeviceBytes workspace_{0};
   std::vector<cuda_test::Expected> exact_;  // of every head
 };
 
-/// Which kernels this device can run, with `multiprocessors` told to the plan.
+/// Devices whose kernels this one can run, with `multiprocessors` for the plan: itself, one with
+/// kernels of sm_80, and one with the least shared memory.
 inline std::vector<mhla::cuda::Device> targets(std::int32_t multiprocessors) {
-  std::vector<mhla::cuda::Device> found{{mhla::cuda::Arch::kSm80, multiprocessors}};
-  if (current_device().arch == mhla::cuda::Arch::kSm90a) {
-    found.push_back({mhla::cuda::Arch::kSm90a, multiprocessors});
-  }
+  using mhla::cuda::Arch, mhla::cuda::kLeastShared;
+  mhla::cuda::Device own = current_device();
+  own.multiprocessors = multiprocessors;
+  std::vector<mhla::cuda::Device> found{own};
+  if (own.kernels() == Arch::kSm90a) found.push_back(with_arch(own, Arch::kSm80));
+  if (own.shared_bytes > kLeastShared) found.push_back(with_shared_bytes(own, kLeastShared));
   return found;
 }
+
+/// The D that a program is limited to, or 0: MHLA_DEVICE_WIDTH of CMakeLists.txt.
+#ifdef MHLA_DEVICE_WIDTH
+inline constexpr int kOnlyWidth = MHLA_DEVICE_WIDTH;
+#else
+inline constexpr int kOnlyWidth = 0;
+#endif
 
 /// Calls f.operator()<T, D, E>() for all widths and types, or for those of kind().
 template <class F>
 void for_each_kind(F&& f) {
   const auto of_type = [&f]<class T>(const std::string& type) {
     const auto of_widths = [&]<int D, int E>() {
-      const std::string name = type + "_" + std::to_string(D) + "_" + std::to_string(E);
-      if (kind().empty() || kind() == name) f.template operator()<T, D, E>();
+      if constexpr (kOnlyWidth == 0 || kOnlyWidth == D) {
+        const std::string name = type + "_" + std::to_string(D) + "_" + std::to_string(E);
+        if (kind().empty() || kind() == name) f.template operator()<T, D, E>();
+      }
     };
     of_widths.template operator()<64, 64>();
     of_widths.template operator()<72, 72>();

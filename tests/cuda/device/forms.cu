@@ -1,48 +1,11 @@
 // The forms of one (D, E) and type: MHLA_WIDTH, MHLA_VALUE_WIDTH, MHLA_TYPE.
 
+#include "cuda/device/form_views.cuh"
 #include "cuda/device/forms.hpp"
-#include "mhla/cuda/attention/bidirectional.cuh"
-#include "mhla/cuda/attention/causal.cuh"
 #include "mhla/cuda/attention/streaming.cuh"
 
 namespace device_test {
 namespace {
-
-using mhla::Index;
-using mhla::MatrixView;
-using mhla::TensorView;
-
-template <class T>
-struct number {
-  using type = Eigen::bfloat16;
-};
-template <>
-struct number<mhla::cuda::half> {
-  using type = Eigen::half;
-};
-template <class T>
-using number_t = typename number<T>::type;
-
-/// The view of a tensor [B, tokens, H, width].
-template <class Number, class Byte>
-TensorView<Number> view(const mhla::cuda::BasicTokenTensor<Byte>& x, Index batch, Index tokens,
-                        Index heads, Index width) {
-  return {reinterpret_cast<Number*>(x.data),
-          {batch, tokens, heads, width},
-          {x.batch_stride / 2, x.token_stride / 2, x.head_stride / 2, 1}};
-}
-
-template <class T, int D, int E, class Call>
-mhla::cuda::Inputs<number_t<T>> inputs(const Call& c, Index queries, Index keys) {
-  using Number = const number_t<T>;
-  return {view<Number>(c.q, c.batch, queries, c.heads, D),
-          view<Number>(c.k, c.batch, keys, c.heads, D),
-          view<Number>(c.v, c.batch, keys, c.heads, E)};
-}
-
-mhla::Workspace memory(void* begin, std::size_t bytes) {
-  return {static_cast<std::byte*>(begin), bytes};
-}
 
 template <class T, int D, int E>
 mhla::cuda::Streaming<D, E, number_t<T>> streaming(const StreamCall& c) {
@@ -54,28 +17,12 @@ mhla::cuda::Streaming<D, E, number_t<T>> streaming(const StreamCall& c) {
 
 template <class T, int D, int E>
 FormPlan Forms<T, D, E>::plan(const FormCall& c) {
-  const auto in = inputs<T, D, E>(c, c.query_blocks.tokens(), c.key_blocks.tokens());
-  const auto out = view<number_t<T>>(c.o, c.batch, c.query_blocks.tokens(), c.heads, E);
-  const mhla::cuda::Plan plan =
-      c.causal ? mhla::cuda::causal_plan<D, E>(in, c.query_blocks, c.op, out, c.device)
-               : mhla::cuda::bidirectional_plan<D, E>(in, c.query_blocks, c.key_blocks, c.op, out,
-                                                      c.device);
-  return {mhla::cuda::name(plan.form), plan.workspace_bytes};
+  return plan_form<T, D, E>(c, mhla::cuda::NoRotary{});
 }
 
 template <class T, int D, int E>
 void Forms<T, D, E>::run(const FormCall& c, cudaStream_t stream) {
-  const auto in = inputs<T, D, E>(c, c.query_blocks.tokens(), c.key_blocks.tokens());
-  const auto out = view<number_t<T>>(c.o, c.batch, c.query_blocks.tokens(), c.heads, E);
-  const Index rows = c.query_blocks.blocks(), columns = c.key_blocks.blocks();
-  const MatrixView<const float> mixing(c.mixing, rows, columns, columns);
-  const mhla::Workspace workspace = memory(c.workspace, c.workspace_bytes);
-  if (c.causal) {
-    mhla::cuda::causal<D, E>(in, c.query_blocks, mixing, c.op, out, workspace, c.device, stream);
-  } else {
-    mhla::cuda::bidirectional<D, E>(in, c.query_blocks, c.key_blocks, mixing, c.op, out, workspace,
-                                    c.device, stream);
-  }
+  run_form<T, D, E>(c, mhla::cuda::NoRotary{}, stream);
 }
 
 template <class T, int D, int E>

@@ -25,6 +25,10 @@ struct FormCall {
   void* workspace;
   std::size_t workspace_bytes;
   mhla::cuda::Device device;
+  const float* gain = nullptr;          ///< [E]
+  mhla::cuda::ConstTokenTensor gate{};  ///< [B, Nq, H, E]
+  const float* query_angles = nullptr;  ///< [Nq, D], of RotaryForms alone
+  const float* key_angles = nullptr;    ///< [Nk, D], likewise
 };
 
 /// Streams that take one token after another; tensors [B, 1, H, .].
@@ -42,7 +46,7 @@ struct StreamCall {
 
 /// What of a cuda::Plan the tests look at.
 struct FormPlan {
-  const char* form;
+  const char* form;  ///< its name; "split keys" for that kernel of the quadratic form
   std::size_t workspace_bytes;
 };
 
@@ -59,6 +63,13 @@ struct Forms {
   static std::size_t prefill_bytes(const StreamCall& call, std::int64_t seen, std::int64_t tokens);
   static void prefill(const StreamCall& call, std::int64_t seen, std::int64_t tokens,
                       void* workspace, std::size_t workspace_bytes, cudaStream_t stream);
+};
+
+/// The forms with a rotary embedding, of D = 64 and 128: rotary_forms.cu.
+template <class T, int D, int E>
+struct RotaryForms {
+  static FormPlan plan(const FormCall& call);
+  static void run(const FormCall& call, cudaStream_t stream);
 };
 
 /// cuda::current_device().

@@ -2,9 +2,11 @@
 // inputs, poisoned outputs and workspaces, guard zones around all memory.
 
 #include <set>
+#include <type_traits>
 
 #include "cuda/device/check.hpp"
 #include "cuda/device/device_call.hpp"
+#include "mhla/cuda/launch/workspace.cuh"
 
 namespace {
 
@@ -158,7 +160,9 @@ void causal() {
 /// blocks.
 void many_blocks() {
   const std::int32_t all = device_test::current_device().multiprocessors;
+  bool splits = false;  // whether a kind has the kernel for it
   device_test::for_each_kind([&]<class T, int D, int E>() {
+    splits = splits || (D == E && D != 72);
     for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
       for (const bool causal : {false, true}) {
         CallShape shape{.heads = 2, .tokens = 600, .block = 2};
@@ -167,26 +171,138 @@ void many_blocks() {
         check<T, D, E>(shape, all);
       }
     }
+    // The matrix of 200 blocks stays in shared memory, but not as a high and a low part.
+    for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
+      CallShape shape{.heads = 2, .tokens = 400, .block = 2};
+      shape.op.summaries = summaries;
+      check<T, D, E>(shape, all);
+    }
+    if constexpr (D != 72) {
+      const auto rounded = [](std::int32_t blocks, Precision summaries) {
+        return mhla::cuda::rounded_coefficients<D, E>(blocks, blocks, summaries,
+                                                      {mhla::cuda::Arch::kSm90a, 132});
+      };
+      device_test::expect(rounded(300, Precision::kSingle) > 0 &&
+                              rounded(200, Precision::kSingle) == 0 &&
+                              rounded(200, Precision::kPair) > 0,
+                          "m of 300 blocks, or of 200 in two parts, is not streamed");
+    }
     check<T, D, E>({.heads = 2, .tokens = 256, .block = 16}, all);
+  });
+  device_test::expect(!splits || forms_seen().count("split keys") == 1, "no call split its keys");
+}
+
+/// Features that turn: images, videos and sequences, with keys of their own.
+void rotary() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    if constexpr (D != 72) {
+      for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
+        for (const int layout : {0, 1, 2}) {
+          CallShape video{.heads = 2, .tokens = {3, 7, 9}, .block = {2, 3, 4}, .layout = layout};
+          video.rotary = true;
+          video.op.summaries = summaries;
+          check<T, D, E>(video);
+          CallShape cross{.tokens = 700,
+                          .block = 70,
+                          .key_tokens = {1, 9, 7},
+                          .key_block = {1, 4, 4},
+                          .layout = layout};
+          cross.rotary = true;
+          cross.op.denominator = Denominator::kNone;
+          cross.op.summaries = summaries;
+          check<T, D, E>(cross);
+          for (const int block : {40, 64, 100, 256}) {
+            CallShape sequence{.batch = 2, .tokens = 530, .block = block, .causal = true};
+            sequence.layout = layout;
+            sequence.rotary = true;
+            sequence.op.denominator = Denominator::kNone;
+            sequence.op.summaries = summaries;
+            check<T, D, E>(sequence);
+          }
+        }
+        CallShape image{.batch = 2, .tokens = {1, 8, 12}, .block = {1, 4, 6}};
+        image.rotary = true;
+        image.op.denominator = Denominator::kCrossQuery;
+        image.op.eps = 1e-3f;
+        image.op.summaries = summaries;
+        check<T, D, E>(image);
+      }
+    }
+  });
+}
+
+/// Outputs that are normalised, gated, and of features that turn besides.
+void gains_and_gates() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    for (const bool gated : {false, true}) {
+      for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
+        for (const Denominator denominator : {Denominator::kKeySum, Denominator::kNone}) {
+          CallShape image{.batch = 2, .heads = 3, .tokens = {19, 14}, .block = {4, 3}};
+          image.layout = gated ? 2 : 1;
+          image.normed = true;
+          image.gated = gated;
+          image.op.summaries = summaries;
+          image.op.denominator = denominator;
+          check<T, D, E>(image);
+          CallShape blocks{.heads = 2, .tokens = 700, .block = 128};
+          blocks.normed = true;
+          blocks.gated = gated;
+          blocks.op = image.op;
+          check<T, D, E>(blocks);
+          for (const int block : {49, 64, 256}) {
+            CallShape sequence = blocks;
+            sequence.block = sequence.key_block = block;
+            sequence.causal = true;
+            sequence.layout = block % 3;
+            check<T, D, E>(sequence);
+          }
+        }
+        CallShape cross{.tokens = {12, 12}, .block = {3, 4}};
+        cross.normed = true;
+        cross.gated = gated;
+        cross.op.denominator = Denominator::kCrossQuery;
+        cross.op.eps = 1e-6f;
+        cross.op.summaries = summaries;
+        check<T, D, E>(cross);
+      }
+      if constexpr (D != 72) {
+        CallShape turned{.heads = 2, .tokens = {2, 15, 10}, .block = {1, 5, 5}, .layout = 2};
+        turned.rotary = turned.normed = true;
+        turned.gated = gated;
+        check<T, D, E>(turned);
+        CallShape sequence{.tokens = 300, .block = 64, .causal = true};
+        sequence.rotary = sequence.normed = true;
+        sequence.gated = gated;
+        sequence.op.denominator = Denominator::kNone;
+        check<T, D, E>(sequence);
+      }
+    }
   });
 }
 
 /// More work than a device does at once, as models have it.
 void many_heads() {
-  using mhla::cuda::bfloat16;
   const std::int32_t all = device_test::current_device().multiprocessors;
-  check<bfloat16, 64, 64>({.batch = 32, .heads = 12, .tokens = 256, .block = 16}, all);
-  check<bfloat16, 64, 64>({.batch = 32, .heads = 12, .tokens = 1024, .block = 64}, all);
-  check<bfloat16, 64, 64>({.batch = 4, .heads = 12, .tokens = 4096, .block = 64}, all);
-  check<bfloat16, 72, 72>({.batch = 8, .heads = 16, .tokens = 1024, .block = 64}, all);
-  check<bfloat16, 128, 128>({.heads = 4, .tokens = {21, 30, 50}, .block = {7, 6, 5}}, all);
-  for (const int block : {64, 256}) {
-    CallShape shape{.batch = 4, .heads = 4, .tokens = 4096, .block = block};
-    shape.causal = true;
-    check<bfloat16, 64, 64>(shape, all);
-    check<bfloat16, 128, 128>(shape, all);
-    check<bfloat16, 128, 256>(shape, all);
-  }
+  device_test::for_each_kind([&]<class T, int D, int E>() {
+    if constexpr (std::is_same_v<T, mhla::cuda::bfloat16>) {
+      if constexpr (D == 64) {
+        check<T, D, E>({.batch = 32, .heads = 12, .tokens = 256, .block = 16}, all);
+        check<T, D, E>({.batch = 32, .heads = 12, .tokens = 1024, .block = 64}, all);
+        check<T, D, E>({.batch = 4, .heads = 12, .tokens = 4096, .block = 64}, all);
+      } else if constexpr (D == 72) {
+        check<T, D, E>({.batch = 8, .heads = 16, .tokens = 1024, .block = 64}, all);
+      } else if constexpr (E == 128) {
+        check<T, D, E>({.heads = 4, .tokens = {21, 30, 50}, .block = {7, 6, 5}}, all);
+      }
+      if constexpr (D != 72) {
+        for (const int block : {64, 256}) {
+          CallShape shape{.batch = 4, .heads = 4, .tokens = 4096, .block = block};
+          shape.causal = true;
+          check<T, D, E>(shape, all);
+        }
+      }
+    }
+  });
 }
 
 }  // namespace
@@ -199,6 +315,8 @@ int main(int count, char** arguments) {
                                  {"Forms.EveryFeatureMapAndScale", every_feature_map_and_scale},
                                  {"Forms.Causal", causal},
                                  {"Forms.ManyBlocks", many_blocks},
+                                 {"Forms.Rotary", rotary},
+                                 {"Forms.GainsAndGates", gains_and_gates},
                                  {"Forms.ManyHeads", many_heads}},
                                 count, arguments);
 }

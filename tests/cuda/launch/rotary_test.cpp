@@ -6,19 +6,16 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 
 #include "mhla/cuda/attention/rotary_inputs.cuh"
-#include "mhla/layer/rotary_table.hpp"
 #include "support/cuda/emulated_call.hpp"
 #include "support/cuda/form_test.hpp"
 #include "support/cuda/random_call.hpp"
 
 namespace {
 
-using cuda_test::Array;
 using cuda_test::bfloat16;
 using cuda_test::Call;
 using cuda_test::CallShape;
@@ -38,23 +35,11 @@ class RotaryForms : public testing::Test {
   static constexpr int D = W::D, E = W::E;
   using T = typename W::T;
 
-  /// Of tokens of a grid, or in the causal form of a sequence, from a position on.
-  static Array<float> angles(const CallShape& shape, const mhla::GridShape& tokens, int first) {
-    using Table = mhla::RotaryTable<float>;
-    const auto table =
-        shape.causal ? Table::sequence(tokens[2], D,
-                                       {.first = first, .pairs = mhla::RotaryPairs::kInterleaved})
-                     : Table::grid(tokens, D, 100);
-    Array<float> numbers(table.positions() * D);
-    std::copy_n(table.row(0), numbers.size(), numbers.data());
-    return numbers;
-  }
-
   /// \param shared  whether keys have the queries' table
   static void run(const CallShape& shape, Arch arch, bool shared = false) {
     Call<T> call = cuda_test::random_call<T, D, E>(shape, 3);
-    call.query_angles = angles(shape, shape.tokens, 0);
-    if (!shared) call.key_angles = angles(shape, shape.key_tokens, 20);
+    call.query_angles = cuda_test::rotary_angles(shape, shape.tokens, D, 0);
+    if (!shared) call.key_angles = cuda_test::rotary_angles(shape, shape.key_tokens, D, 20);
     const Device device{arch, 2};
     const Plan plan = mhla::cuda::plan<D, E>(cuda_test::problem_of(call), device);
     EXPECT_EQ(std::string(name(plan.form)), name(Form::kThreeStage)) << plan.reason;

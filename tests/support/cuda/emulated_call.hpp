@@ -22,11 +22,16 @@ namespace cuda_test {
 /// Takes kernels as cuda::Stream does, and runs them at once.
 class EmulatedStream {
  public:
-  explicit EmulatedStream(emulator::Device& device) : device_(device) {}
+  /// \param shared_bytes  that a thread block of the device may have
+  explicit EmulatedStream(
+      emulator::Device& device,
+      std::int32_t shared_bytes = mhla::cuda::shared_limit(mhla::cuda::Arch::kSm90a))
+      : device_(device), shared_bytes_(shared_bytes) {}
 
   template <class Kernel>
   void run(const typename Kernel::Params& parameters, std::int32_t pairs,
            mhla::cuda::Start start = mhla::cuda::Start::kInOrder) const {
+    EXPECT_LE(Kernel::kSharedBytes, shared_bytes_);
     const unsigned blocks = Kernel::grid(parameters, pairs);
     const bool early = start == mhla::cuda::Start::kEarly;
     reports_.push_back(device_.launch<Kernel>(blocks, parameters, early));
@@ -40,6 +45,7 @@ class EmulatedStream {
 
  private:
   emulator::Device& device_;
+  std::int32_t shared_bytes_;
   mutable std::vector<emulator::Report> reports_;
   mutable int early_launches_ = 0;
 };
@@ -70,6 +76,11 @@ mhla::cuda::Problem problem_of(Call<T>& call) {
           .query_blocks = blocks(call.tokens, call.block),
           .key_blocks = blocks(call.key_tokens, call.key_block),
           .op = call.op,
+          .norm = {.normed = call.normed(),
+                   .gated = call.gated(),
+                   .eps = call.op.norm_eps,
+                   .gain = call.gain.data(),
+                   .gate = call.gate.input()},
           .rotary = call.rotary(),
           .query_angles = {call.query_angles.data(), call.q.width()},
           .key_angles = {call.angles_of_keys().data(), call.k.width()},
@@ -96,10 +107,14 @@ Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device
       device.track("key angles", call.key_angles.raw(), call.key_angles.bytes(), Access::kRead);
     }
   }
+  if (call.normed()) {
+    device.track("gain", call.gain.raw(), call.gain.bytes(), Access::kRead);
+  }
+  if (call.gated()) device.track("gate", call.gate.raw(), call.gate.bytes(), Access::kRead);
   if (plan.workspace_bytes > 0) {
     device.track("workspace", workspace.data(), plan.workspace_bytes, Access::kReadWrite);
   }
-  const EmulatedStream stream(device);
+  const EmulatedStream stream(device, target.shared_bytes);
   const mhla::cuda::MixingArray mixing{call.mixing.data(), problem.key_blocks.blocks()};
   if (call.causal) {
     mhla::cuda::run<T, D, E, true, kRotary>(plan, problem, mixing, workspace.data(), target,

@@ -3,10 +3,12 @@
 /// \file
 /// Calls of forms with random tensors, for tests.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <utility>
 
+#include "mhla/layer/rotary_table.hpp"
 #include "support/cuda/reference.hpp"
 #include "support/random.hpp"
 
@@ -19,11 +21,26 @@ struct CallShape {
   mhla::GridShape key_tokens = tokens, key_block = block;
   mhla::cuda::Operator op{};
   bool causal = false;
-  int layout = 0;  ///< of Layout::any
+  int layout = 0;                      ///< of Layout::any
+  bool rotary = false;                 ///< queries and keys have tables of their own
+  bool normed = false, gated = false;  ///< outputs
 };
 
+/// Angles of tokens in raster order, or of a causal sequence from position `first` on.
+inline Array<float> rotary_angles(const CallShape& shape, const mhla::GridShape& tokens,
+                                  mhla::Index D, int first) {
+  using Table = mhla::RotaryTable<float>;
+  const auto table =
+      shape.causal ? Table::sequence(tokens[2], D,
+                                     {.first = first, .pairs = mhla::RotaryPairs::kInterleaved})
+                   : Table::grid(tokens, D, 100);
+  Array<float> numbers(table.positions() * D);
+  std::copy_n(table.row(0), numbers.size(), numbers.data());
+  return numbers;
+}
+
 /// Numbers of both signs in q, k and v, nonnegative mixing coefficients; `signed_weights` makes
-/// them, too, of both signs.
+/// them, too, of both signs. Values of normalised outputs are positive, so that no norm is near 0.
 template <class T, int D, int E>
 Call<T> random_call(const CallShape& shape, std::uint64_t seed, bool signed_weights = false) {
   const auto count = [](const mhla::GridShape& grid) {
@@ -49,6 +66,20 @@ Call<T> random_call(const CallShape& shape, std::uint64_t seed, bool signed_weig
   call.v.fill(number);
   for (std::int64_t i = 0; i < call.mixing.size(); ++i) {
     call.mixing[i] = static_cast<float>(random.uniform(signed_weights ? -1 : 0, 1));
+  }
+  if (shape.rotary) {
+    call.query_angles = rotary_angles(shape, shape.tokens, D, 0);
+    call.key_angles = rotary_angles(shape, shape.key_tokens, D, 20);
+  }
+  if (shape.normed) {
+    call.v.fill([&random] { return random.uniform(0.25, 1); });
+    call.gain = Array<float>(E);
+    for (int e = 0; e < E; ++e) call.gain[e] = static_cast<float>(random.uniform(-2, 2));
+  }
+  if (shape.gated) {
+    const Layout layout = Layout::any((shape.layout + 1) % 3, nq, shape.heads, E);
+    call.gate = Tensor<T>(shape.batch, nq, shape.heads, E, layout);
+    call.gate.fill([&random] { return random.uniform(-4, 4); });
   }
   return call;
 }

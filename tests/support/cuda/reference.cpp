@@ -6,47 +6,11 @@
 
 #include "mhla/attention/bidirectional.hpp"
 #include "mhla/attention/causal.hpp"
-#include "mhla/layer/rotary.hpp"
 #include "support/cuda/exact_phi.hpp"
+#include "support/cuda/head_numbers.hpp"
 
 namespace cuda_test {
 namespace {
-
-/// One head of a tensor, f of each number.
-template <class T, class F>
-Numbers head(const Tensor<T>& x, int b, int h, F&& f) {
-  Numbers numbers(x.tokens(), x.width());
-  for (int t = 0; t < x.tokens(); ++t) {
-    for (int d = 0; d < x.width(); ++d) numbers(t, d) = f(x.value(b, t, h, d));
-  }
-  return numbers;
-}
-
-/// Features that turn by angles, if there are any.
-Numbers turned(const Numbers& x, const Array<float>& angles) {
-  if (angles.size() == 0) return x;
-  Numbers table(x.rows(), x.cols()), y = x;
-  for (Eigen::Index i = 0; i < x.size(); ++i) table.data()[i] = angles.value(i);
-  const mhla::RotaryRows<double> rows{table.data(), x.rows(), x.cols(),
-                                      mhla::RotaryPairs::kInterleaved};
-  mhla::rotary(x, rows, 1, y);
-  return y;
-}
-
-/// Magnitudes of features, with eta, and of what turned ones are sums of.
-Numbers magnitudes(const Numbers& x, double eta) { return (x.array().abs() + eta).matrix(); }
-Numbers turned_magnitudes(const Numbers& x, const Array<float>& angles, double eta) {
-  const Numbers plus = magnitudes(x, eta);
-  if (angles.size() == 0) return plus;
-  Numbers y = plus;
-  for (Eigen::Index i = 0; i < x.size(); i += 2) {
-    const double cos = std::abs(angles.value(i)), sin = std::abs(angles.value(i + 1));
-    const double* const own = plus.data() + i;
-    y.data()[i] = own[0] * cos + own[1] * sin + eta;
-    y.data()[i + 1] = own[1] * cos + own[0] * sin + eta;
-  }
-  return y;
-}
 
 /// The CPU's form on features.
 template <class Z>
@@ -67,10 +31,33 @@ Numbers attend(const CallOptions& call, const mhla::Inputs<double>& in, const Nu
   return o;
 }
 
+/// Normalises and gates row t of outputs that are off by `error` [E] before their last rounding.
+template <class T>
+void normalise(const Call<T>& call, int b, int h, Eigen::Index t, Expected& result,
+               Eigen::ArrayXd& error) {
+  const Eigen::ArrayXd o = result.o.row(t).transpose().array();
+  const auto n = static_cast<double>(o.size());
+  const double mean = o.square().mean() + static_cast<double>(call.op.norm_eps);
+  double off = ((2 * o.abs() + error) * error).mean();
+  off += gamma(n + 4) * (mean + off);
+  const double least = off < mean ? std::sqrt(1 - off / mean) : 0, r = std::sqrt(mean);
+  for (Eigen::Index e = 0; e < o.size(); ++e) {
+    double factor = call.gain.value(e) / r, relative = gamma(4) + 0x1p-22;
+    if (call.gated()) {
+      const double g = call.gate.value(b, static_cast<int>(t), h, static_cast<int>(e));
+      factor *= g / (1 + std::exp(-g));
+      relative += 0x1p-24 * (2 * std::abs(g) + 8);
+    }
+    const double spread = (error(e) + std::abs(o(e)) * (1 - least)) / least;
+    result.o(t, e) = o(e) * factor;
+    error(e) = std::abs(factor) * (spread + relative * (std::abs(o(e)) + spread));
+  }
+}
+
 }  // namespace
 
 template <class T>
-Expected expected(const Call<T>& call, int b, int h, double chain) {
+Expected expected(const Call<T>& call, int b, int h, double chain, Outputs which) {
   const mhla::cuda::Operator& op = call.op;
   const double u = kRoundoff<T>, eta = std::ldexp(1.0, Format<T>::kLowest);
   const double scale = static_cast<double>(op.scale), eps = static_cast<double>(op.eps);
@@ -140,17 +127,18 @@ Expected expected(const Call<T>& call, int b, int h, double chain) {
   }
   for (Eigen::Index t = 0; t < q.rows(); ++t) {
     const double margin = std::abs(den(t)) - scale * e_d * z(t);
-    for (Eigen::Index e = 0; e < v.cols(); ++e) {
-      const double o = std::abs(result.o(t, e));
-      const double before = scale * (e_n * a(t, e) + e_d * o * z(t)) / margin;
-      result.bound(t, e) = margin > 0 ? before + u * (o + before) + u * eta
-                                      : std::numeric_limits<double>::infinity();
-    }
+    const auto magnitudes_of_row = [&] { return result.o.row(t).transpose().array().abs(); };
+    const Eigen::ArrayXd o = magnitudes_of_row();
+    Eigen::ArrayXd before = scale * (e_n * a.row(t).transpose().array() + e_d * z(t) * o) / margin;
+    if (call.normed() && which == Outputs::kFinal) normalise(call, b, h, t, result, before);
+    const Eigen::ArrayXd bound = before + u * (magnitudes_of_row() + before) + u * eta;
+    result.bound.row(t) = bound.matrix().transpose();
+    if (!(margin > 0)) result.bound.row(t).setConstant(std::numeric_limits<double>::infinity());
   }
   return result;
 }
 
-template Expected expected(const Call<bfloat16>&, int, int, double);
-template Expected expected(const Call<half>&, int, int, double);
+template Expected expected(const Call<bfloat16>&, int, int, double, Outputs);
+template Expected expected(const Call<half>&, int, int, double, Outputs);
 
 }  // namespace cuda_test

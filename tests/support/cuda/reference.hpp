@@ -22,6 +22,13 @@
 ///
 /// Features that turn are rounded once more, and may be less than what they are sums of: in A+ they
 /// are |x cos t| + |y sin t| + eta, x and y those of the pair with eta.
+///
+/// The norm of a row divides by r = sqrt(mean of o^2 + eps). Let off bound the error of that mean,
+/// the roundings of n additions included. A normalised output o / r is then off by
+///
+///     (e_o + |o| (1 - sqrt(1 - off / r^2))) / (r sqrt(1 - off / r^2)),
+///
+/// by gamma_4 and 2^-22 for the approximate root, and by 2^-24 (2 |g| + 8) where silu(g) gates it.
 
 #include "mhla/core/matrix.hpp"
 #include "mhla/cuda/launch/problem.cuh"
@@ -48,8 +55,12 @@ struct Call : CallOptions {
   /// Angles by which features turn, cosine and sine of each pair, [Nq,D] and [Nk,D]; or of no size,
   /// those of keys alone where they are the queries'.
   Array<float> query_angles{0}, key_angles{0};
+  Array<float> gain{0};            ///< [E], or of no size: outputs are not normalised
+  Tensor<T> gate{0, 0, 0, 0, {}};  ///< [B,Nq,H,E], or of no size
 
   bool rotary() const { return query_angles.size() > 0; }
+  bool normed() const { return gain.size() > 0; }
+  bool gated() const { return gate.tokens() > 0; }
   const Array<float>& angles_of_keys() const {
     return key_angles.size() > 0 ? key_angles : query_angles;
   }
@@ -61,8 +72,11 @@ struct Expected {
   Numbers bound;  ///< [N,E]
 };
 
+/// Outputs of a call, or what they are before norm and gate.
+enum class Outputs { kFinal, kBeforeNorm };
+
 /// \param chain  additions and products of floats, one behind another, that lead to an output
 template <class T>
-Expected expected(const Call<T>& call, int b, int h, double chain);
+Expected expected(const Call<T>& call, int b, int h, double chain, Outputs which = Outputs::kFinal);
 
 }  // namespace cuda_test

@@ -1,0 +1,92 @@
+#pragma once
+
+/// \file
+/// The tensors of a FormCall or StreamCall as the library's arguments, and a FormCall as one call.
+/// For nvcc.
+
+#include "cuda/device/forms.hpp"
+#include "mhla/cuda/attention/bidirectional.cuh"
+#include "mhla/cuda/attention/causal.cuh"
+
+namespace device_test {
+
+using mhla::Index;
+using mhla::MatrixView;
+using mhla::TensorView;
+
+template <class T>
+struct number {
+  using type = Eigen::bfloat16;
+};
+template <>
+struct number<mhla::cuda::half> {
+  using type = Eigen::half;
+};
+template <class T>
+using number_t = typename number<T>::type;
+
+/// The view of a tensor [B, tokens, H, width].
+template <class Number, class Byte>
+TensorView<Number> view(const mhla::cuda::BasicTokenTensor<Byte>& x, Index batch, Index tokens,
+                        Index heads, Index width) {
+  return {reinterpret_cast<Number*>(x.data),
+          {batch, tokens, heads, width},
+          {x.batch_stride / 2, x.token_stride / 2, x.head_stride / 2, 1}};
+}
+
+/// q, k and v.
+template <class T, int D, int E, class Call>
+mhla::cuda::Inputs<number_t<T>> inputs(const Call& c, Index queries, Index keys) {
+  using Number = const number_t<T>;
+  return {view<Number>(c.q, c.batch, queries, c.heads, D),
+          view<Number>(c.k, c.batch, keys, c.heads, D),
+          view<Number>(c.v, c.batch, keys, c.heads, E)};
+}
+
+/// The same with the gain and the gate of a call.
+template <class T, int D, int E>
+mhla::cuda::Inputs<number_t<T>> inputs(const FormCall& c) {
+  const Index queries = c.query_blocks.tokens();
+  auto in = inputs<T, D, E>(c, queries, c.key_blocks.tokens());
+  if (c.gain != nullptr) in.gain = {c.gain, E};
+  if (c.gate.data != nullptr) {
+    in.gate = view<const number_t<T>>(c.gate, c.batch, queries, c.heads, E);
+  }
+  return in;
+}
+
+inline mhla::Workspace memory(void* begin, std::size_t bytes) {
+  return {static_cast<std::byte*>(begin), bytes};
+}
+
+/// \tparam R  NoRotary or Rotary
+template <class T, int D, int E, class R>
+FormPlan plan_form(const FormCall& c, const R& rotary) {
+  const auto in = inputs<T, D, E>(c);
+  const auto out = view<number_t<T>>(c.o, c.batch, c.query_blocks.tokens(), c.heads, E);
+  const mhla::cuda::Plan plan =
+      c.causal ? mhla::cuda::causal_plan<D, E>(in, c.query_blocks, c.op, out, c.device, rotary)
+               : mhla::cuda::bidirectional_plan<D, E>(in, c.query_blocks, c.key_blocks, c.op, out,
+                                                      c.device, rotary);
+  const bool split = plan.form == mhla::cuda::Form::kQuadratic &&
+                     plan.quadratic == mhla::cuda::QuadraticKernel::kSplit;
+  return {split ? "split keys" : mhla::cuda::name(plan.form), plan.workspace_bytes};
+}
+
+template <class T, int D, int E, class R>
+void run_form(const FormCall& c, const R& rotary, cudaStream_t stream) {
+  const auto in = inputs<T, D, E>(c);
+  const auto out = view<number_t<T>>(c.o, c.batch, c.query_blocks.tokens(), c.heads, E);
+  const Index rows = c.query_blocks.blocks(), columns = c.key_blocks.blocks();
+  const MatrixView<const float> mixing(c.mixing, rows, columns, columns);
+  const mhla::Workspace workspace = memory(c.workspace, c.workspace_bytes);
+  if (c.causal) {
+    mhla::cuda::causal<D, E>(in, c.query_blocks, mixing, c.op, out, workspace, c.device, stream,
+                             rotary);
+  } else {
+    mhla::cuda::bidirectional<D, E>(in, c.query_blocks, c.key_blocks, mixing, c.op, out, workspace,
+                                    c.device, stream, rotary);
+  }
+}
+
+}  // namespace device_test

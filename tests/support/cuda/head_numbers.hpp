@@ -1,0 +1,49 @@
+#pragma once
+
+/// \file
+/// One head of a tensor as a matrix of doubles, its features, and their magnitudes.
+
+#include <cmath>
+
+#include "mhla/layer/rotary.hpp"
+#include "support/cuda/reference.hpp"
+
+namespace cuda_test {
+
+/// One head of a tensor, f of each number.
+template <class T, class F>
+Numbers head(const Tensor<T>& x, int b, int h, F&& f) {
+  Numbers numbers(x.tokens(), x.width());
+  for (int t = 0; t < x.tokens(); ++t) {
+    for (int d = 0; d < x.width(); ++d) numbers(t, d) = f(x.value(b, t, h, d));
+  }
+  return numbers;
+}
+
+/// Features that turn by angles, if there are any.
+inline Numbers turned(const Numbers& x, const Array<float>& angles) {
+  if (angles.size() == 0) return x;
+  Numbers table(x.rows(), x.cols()), y = x;
+  for (Eigen::Index i = 0; i < x.size(); ++i) table.data()[i] = angles.value(i);
+  const mhla::RotaryRows<double> rows{table.data(), x.rows(), x.cols(),
+                                      mhla::RotaryPairs::kInterleaved};
+  mhla::rotary(x, rows, 1, y);
+  return y;
+}
+
+/// Magnitudes of features, with eta, and of what turned ones are sums of.
+inline Numbers magnitudes(const Numbers& x, double eta) { return (x.array().abs() + eta).matrix(); }
+inline Numbers turned_magnitudes(const Numbers& x, const Array<float>& angles, double eta) {
+  const Numbers plus = magnitudes(x, eta);
+  if (angles.size() == 0) return plus;
+  Numbers y = plus;
+  for (Eigen::Index i = 0; i < x.size(); i += 2) {
+    const double cos = std::abs(angles.value(i)), sin = std::abs(angles.value(i + 1));
+    const double* const own = plus.data() + i;
+    y.data()[i] = own[0] * cos + own[1] * sin + eta;
+    y.data()[i + 1] = own[1] * cos + own[0] * sin + eta;
+  }
+  return y;
+}
+
+}  // namespace cuda_test
