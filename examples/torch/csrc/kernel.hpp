@@ -115,7 +115,7 @@ std::span<A> numbers(const Tensor& t) {
   return {static_cast<A*>(t.mutable_data_ptr()), static_cast<std::size_t>(t.numel())};
 }
 
-/// (dout, q, k, v, ..., options, summaries) -> gradients of q, k, v, mixing, normalizer_q,
+/// (dout, q, k, v, ..., options, summaries, out) -> gradients of q, k, v, mixing, normalizer_q,
 /// normalizer_k, query_map and key_map, [0] for those that are absent
 template <class Form>
 void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
@@ -124,6 +124,7 @@ void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   const Problem<Form> p(from);
   std::optional<Tensor> kept;
   if constexpr (KeepsSummaries<Form>) kept = from.take<std::optional<Tensor>>();
+  (void)from.take<std::optional<Tensor>>();  // the output, which CUDA's gradients read
   static const std::string name = std::string(Form::kName) + "_gradient";
   const char* const function = name.c_str();
   std::array<Tensor, 8> gradients;
@@ -169,18 +170,20 @@ void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   }
 }
 
-/// Defines the operator, the one that keeps summaries, and the gradient of both.
+/// Defines the operator, the one that keeps summaries, the gradient of both, and the name of the
+/// form that CUDA would take.
 template <class Form>
 void define(torch::stable::detail::StableLibrary& library) {
   const std::string arguments =
       std::string("Tensor q, Tensor k, Tensor v, ") + Form::kSchema + ", " + Options::kSchema;
   const std::string name = Form::kName;
   library.def((name + "(" + arguments + ") -> Tensor").c_str());
+  library.def((name + "_form(" + arguments + ") -> str").c_str());
   if (KeepsSummaries<Form>) {
     library.def((name + "_kept(" + arguments + ") -> (Tensor, Tensor)").c_str());
   }
   library.def((name + "_backward(Tensor dout, " + arguments +
-               (KeepsSummaries<Form> ? ", Tensor? kept=None" : "") +
+               (KeepsSummaries<Form> ? ", Tensor? kept=None" : "") + ", Tensor? out=None" +
                ") -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
                   .c_str());
 }

@@ -3,6 +3,7 @@
 
 #include "cuda/build/entry.cuh"
 #include "mhla/cuda/launch/forms.cuh"
+#include "mhla/cuda/launch/gradient.cuh"
 #include "mhla/cuda/launch/prefill.cuh"
 
 namespace mhla::cuda::build {
@@ -25,10 +26,12 @@ struct Listing {
 
 namespace mhla::cuda {
 
-#define MHLA_LAUNCHED(type, causal, rotary)                                                   \
-  template void run<type, build::kWidth, build::kValueWidth, causal, rotary, build::Listing>( \
-      const Plan&, const Problem&, MixingArray, unsigned char*, const Device&,                \
-      const build::Listing&);
+#define MHLA_LAUNCHED(type, causal, rotary)                                                       \
+  template void run<type, build::kWidth, build::kValueWidth, causal, rotary, build::Listing>(     \
+      const Plan&, const Problem&, MixingArray, unsigned char*, const Device&,                    \
+      const build::Listing&);                                                                     \
+  template void GradientRun<type, build::kWidth, build::kValueWidth, causal, rotary>::operator()( \
+      const build::Listing&) const;
 MHLA_LAUNCHED(bfloat16, false, false)
 MHLA_LAUNCHED(bfloat16, true, false)
 MHLA_LAUNCHED(half, false, false)

@@ -25,6 +25,15 @@ struct Call {
   mhla::MatrixView<const float> mixing;  ///< [Mq, Mk], rows dense
 };
 
+/// The gradients of a call: written, not added.
+struct GradientCall {
+  Call forward;                            ///< `out` is not read
+  mhla::TensorView<const std::byte> dout;  ///< [B, Nq, H, E]
+  mhla::TensorView<const std::byte> out;   ///< the forward's output, or absent
+  mhla::TensorView<std::byte> dq, dk, dv;  ///< as q, k and v
+  mhla::MatrixView<float> dmixing;         ///< at least [Mq, Mk], or of no size
+};
+
 template <class T, int D, int E>
 struct Forms {
   /// Calls CUDA for nothing.
@@ -37,6 +46,15 @@ struct Forms {
   /// \param workspace  lends so many bytes of the device's memory, at a multiple of 256
   /// \throws what check() does, and cuda_error
   static void run(const Call& call, int device,
+                  const std::function<mhla::Workspace(std::size_t)>& workspace,
+                  cudaStream_t stream);
+
+  /// "quadratic", "fused" or "three-stage": how a call would run on the current device.
+  static const char* form(const Call& call, int device);
+
+  /// The same as check() and run() of gradients.
+  static void check(const GradientCall& call);
+  static void run(const GradientCall& call, int device,
                   const std::function<mhla::Workspace(std::size_t)>& workspace,
                   cudaStream_t stream);
 };

@@ -1,7 +1,7 @@
 /// \file
-/// The operators on CUDA: mhla::bidirectional, mhla::causal and mhla::linear, forwards.
+/// The operators on CUDA: mhla::bidirectional, mhla::causal and mhla::linear, and their gradients.
 ///
-/// A call checks its arguments, takes its output and workspace from PyTorch's allocator, and puts
+/// A call checks its arguments, takes its outputs and workspace from PyTorch's allocator, and puts
 /// its kernels into the current stream of the tensors' device. It waits for nothing, and its
 /// workspace may be freed behind the launch: the allocator lends it again in the same stream only.
 
@@ -9,8 +9,14 @@
 #include <torch/csrc/stable/accelerator.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
 #include <mhla/cuda/attention/inputs.cuh>
 #include <mhla/cuda/launch/error.cuh>
+#include <optional>
+#include <stdexcept>
+#include <string>
 
 #include "../arguments.hpp"
 #include "../blocks.hpp"
@@ -127,19 +133,16 @@ struct Linear {
   }
 };
 
-/// Forwards, of tensors [B,N,H,.] or, heads first, [B,H,N,.].
+/// A call of an operator, of tensors [B,N,H,.] or, heads first, [B,H,N,.].
 template <class Form>
-class Forward {
+class Problem {
  public:
-  explicit Forward(Arguments& from)
+  explicit Problem(Arguments& from)
       : q_(from.take<Tensor>()),
         k_(from.take<Tensor>()),
         v_(from.take<Tensor>()),
         form_(from),
-        options_(from) {}
-
-  /// Checks all arguments before CUDA is called.
-  Tensor operator()() const {
+        options_(from) {
     expect_layout(kName, options_);
     refuse_options(kName, options_);
     const ScalarType type = q_.scalar_type();
@@ -150,65 +153,166 @@ class Forward {
     for (const auto& [argument, tensor] : {std::pair{"q", &q_}, {"k", &k_}, {"v", &v_}}) {
       expect_type(kName, argument, *tensor, type, 4);
     }
-    return type == ScalarType::Half ? of_widths<Eigen::half>() : of_widths<Eigen::bfloat16>();
+  }
+
+  /// The output. Checks all arguments before CUDA is called.
+  Tensor forward() const {
+    return of_widths([&]<class F>() {
+      const Partition blocks = partition();
+      const Tensor out = like(q_, v_.size(3));
+      Call call = call_of(blocks, tokens_first<std::byte>(out, options_));
+      F::check(call);
+      const Launch launch(*this, blocks);
+      call.mixing = launch.mixing;
+      F::run(call, launch.device, launch.lend, launch.stream);
+      return out;
+    });
+  }
+
+  /// How the output would be computed: the name of a form.
+  std::string form() const {
+    return of_widths([&]<class F>() -> std::string {
+      const Partition blocks = partition();
+      const Call call = call_of(blocks, tokens_first<std::byte>(like(q_, v_.size(3)), options_));
+      F::check(call);
+      const Launch launch(*this, blocks);
+      return F::form(call, launch.device);
+    });
+  }
+
+  /// Gradients of q, k, v and the mixing matrix, [0] in place of the others.
+  /// \param out  the forward's output; it is computed again where there is none
+  std::array<Tensor, 8> backward(const Tensor& dout, const std::optional<Tensor>& out) const {
+    expect_type(kName, "dout", dout, q_.scalar_type(), 4);
+    return of_widths([&]<class F>() {
+      const Partition blocks = partition();
+      const Tensor none = torch::stable::new_empty(q_, {0});
+      std::array<Tensor, 8> gradients{like(q_, q_.size(3)),
+                                      like(k_, k_.size(3)),
+                                      like(v_, v_.size(3)),
+                                      none,
+                                      none,
+                                      none,
+                                      none,
+                                      none};
+      const Tensor rows = with_dense_rows(dout);
+      const std::optional<Tensor> kept = out ? std::optional(with_dense_rows(*out)) : out;
+      GradientCall call{.forward = call_of(blocks, {}),
+                        .dout = tokens_first<const std::byte>(rows, options_),
+                        .out = kept ? tokens_first<const std::byte>(*kept, options_)
+                                    : mhla::TensorView<const std::byte>{},
+                        .dq = tokens_first<std::byte>(gradients[0], options_),
+                        .dk = tokens_first<std::byte>(gradients[1], options_),
+                        .dv = tokens_first<std::byte>(gradients[2], options_),
+                        .dmixing = {}};
+      if (form_.mixing) {
+        expect_mixing(*form_.mixing, blocks);
+        gradients[3] = torch::stable::new_zeros(*form_.mixing, form_.mixing->sizes());
+        call.dmixing = {static_cast<float*>(gradients[3].mutable_data_ptr()), gradients[3].size(0),
+                        gradients[3].size(1), gradients[3].size(1)};
+      }
+      F::check(call);
+      const Launch launch(*this, blocks);
+      call.forward.mixing = launch.mixing;
+      F::run(call, launch.device, launch.lend, launch.stream);
+      return gradients;
+    });
   }
 
  private:
   static constexpr const char* kName = Form::kName;
 
-  template <class T>
-  Tensor of_widths() const {
+  /// Calls work.operator()<Forms<T, D, E>>().
+  template <class Work>
+  auto of_widths(const Work& work) const {
+    if (q_.scalar_type() == ScalarType::Half) return of_type<Eigen::half>(work);
+    return of_type<Eigen::bfloat16>(work);
+  }
+  template <class T, class Work>
+  auto of_type(const Work& work) const {
     const Index d = q_.size(3), e = v_.size(3);
-    if (d == 64 && e == 64) return run<Forms<T, 64, 64>>();
-    if (d == 72 && e == 72) return run<Forms<T, 72, 72>>();
-    if (d == 128 && e == 128) return run<Forms<T, 128, 128>>();
-    if (d == 128 && e == 256) return run<Forms<T, 128, 256>>();
+    if (d == 64 && e == 64) return work.template operator()<Forms<T, 64, 64>>();
+    if (d == 72 && e == 72) return work.template operator()<Forms<T, 72, 72>>();
+    if (d == 128 && e == 128) return work.template operator()<Forms<T, 128, 128>>();
+    if (d == 128 && e == 256) return work.template operator()<Forms<T, 128, 256>>();
     fail<mhla::shape_error>(kName, "(q, v)",
                             "have widths (" + std::to_string(d) + ", " + std::to_string(e) + ")",
                             "(64, 64), (72, 72), (128, 128) or (128, 256) on CUDA");
   }
 
-  template <class F>
-  Tensor run() const {
+  Partition partition() const {
     const std::size_t tokens = options_.heads_first() ? 2 : 1;
-    const Partition blocks = form_.partition(q_.size(tokens), k_.size(tokens));
-    const Tensor out = output();
-    Call call{.q = tokens_first<const std::byte>(q_, options_),
-              .k = tokens_first<const std::byte>(k_, options_),
-              .v = tokens_first<const std::byte>(v_, options_),
-              .out = tokens_first<std::byte>(out, options_),
-              .query_blocks = blocks.queries,
-              .key_blocks = blocks.keys,
-              .causal = blocks.causal,
-              .op = op(blocks),
-              .mixing = {}};
-    F::check(call);
-    if (form_.mixing) expect_mixing(*form_.mixing, blocks);
-    expect_one_device();
-
-    const auto device = q_.get_device_index();
-    const torch::stable::accelerator::DeviceGuard guard(device);
-    // The guard tells PyTorch's runtime; this library has one of its own.
-    mhla::cuda::expect_success(cudaSetDevice(device), "cudaSetDevice");
-    const Tensor mixing = dense_mixing(blocks);
-    call.mixing = {static_cast<const float*>(mixing.const_data_ptr()), blocks.queries.blocks(),
-                   blocks.keys.blocks(), form_.mixing ? mixing.stride(0) : 0};
-    std::optional<Tensor> workspace;
-    const auto lend = [&](std::size_t bytes) -> mhla::Workspace {
-      workspace = torch::stable::new_empty(q_, {static_cast<Index>(bytes)}, ScalarType::Byte);
-      return {static_cast<std::byte*>(workspace->mutable_data_ptr()), bytes};
-    };
-    void* stream = nullptr;
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
-    F::run(call, device, lend, static_cast<cudaStream_t>(stream));
-    return out;
+    return form_.partition(q_.size(tokens), k_.size(tokens));
   }
 
-  /// [B,N,H,E] in memory.
-  Tensor output() const {
+  Call call_of(const Partition& blocks, const mhla::TensorView<std::byte>& out) const {
+    return {.q = tokens_first<const std::byte>(q_, options_),
+            .k = tokens_first<const std::byte>(k_, options_),
+            .v = tokens_first<const std::byte>(v_, options_),
+            .out = out,
+            .query_blocks = blocks.queries,
+            .key_blocks = blocks.keys,
+            .causal = blocks.causal,
+            .op = op(blocks),
+            .mixing = {}};
+  }
+
+  /// What a call is launched with: the device of its tensors is current as long as this lives.
+  class Launch {
+   public:
+    Launch(const Problem& problem, const Partition& blocks)
+        : device(checked(problem, blocks)),
+          lend([this, &problem](std::size_t bytes) -> mhla::Workspace {
+            workspace_ =
+                torch::stable::new_empty(problem.q_, {static_cast<Index>(bytes)}, ScalarType::Byte);
+            return {static_cast<std::byte*>(workspace_->mutable_data_ptr()), bytes};
+          }),
+          guard_(device) {
+      // The guard tells PyTorch's runtime; this library has one of its own.
+      mhla::cuda::expect_success(cudaSetDevice(device), "cudaSetDevice");
+      mixing_ = problem.dense_mixing(blocks);
+      mixing = {static_cast<const float*>(mixing_->const_data_ptr()), blocks.queries.blocks(),
+                blocks.keys.blocks(), problem.form_.mixing ? mixing_->stride(0) : 0};
+      void* current = nullptr;
+      if (aoti_torch_get_current_cuda_stream(device, &current) != AOTI_TORCH_SUCCESS) {
+        throw std::runtime_error("mhla: PyTorch has no current stream of cuda:" +
+                                 std::to_string(device));
+      }
+      stream = static_cast<cudaStream_t>(current);
+    }
+    Launch(const Launch&) = delete;
+    Launch& operator=(const Launch&) = delete;
+
+    std::int32_t device;
+    std::function<mhla::Workspace(std::size_t)> lend;
+    mhla::MatrixView<const float> mixing;
+    cudaStream_t stream;
+
+   private:
+    static std::int32_t checked(const Problem& problem, const Partition& blocks) {
+      if (problem.form_.mixing) expect_mixing(*problem.form_.mixing, blocks);
+      problem.expect_one_device();
+      return problem.q_.get_device_index();
+    }
+
+    torch::stable::accelerator::DeviceGuard guard_;
+    std::optional<Tensor> mixing_, workspace_;
+  };
+
+  /// The tensor, or a copy where its rows do not lie as gradients want them.
+  static Tensor with_dense_rows(const Tensor& t) {
+    bool fits = t.stride(3) == 1 && reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % 16 == 0;
+    for (Index axis = 0; axis < 3; ++axis) {
+      fits = fits && (t.size(axis) == 1 || t.stride(axis) % 8 == 0);
+    }
+    return fits ? t : torch::stable::clone(torch::stable::contiguous(t));
+  }
+
+  /// A new tensor with the tokens and heads of another one, [B,N,H,width] in memory.
+  Tensor like(const Tensor& t, Index width) const {
     const bool heads_first = options_.heads_first();
     const Tensor dense = torch::stable::new_empty(
-        q_, {q_.size(0), q_.size(heads_first ? 2 : 1), q_.size(heads_first ? 1 : 2), v_.size(3)});
+        t, {t.size(0), t.size(heads_first ? 2 : 1), t.size(heads_first ? 1 : 2), width});
     return heads_first ? torch::stable::transpose(dense, 1, 2) : dense;
   }
 
@@ -264,6 +368,7 @@ class Forward {
     return torch::stable::contiguous(*form_.mixing);
   }
 
+  friend class Launch;
   Tensor q_, k_, v_;
   Form form_;
   Options options_;
@@ -272,15 +377,43 @@ class Forward {
 template <class Form>
 void forward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Arguments from(stack);
-  stack[0] = torch::stable::detail::from(Forward<Form>(from)());
+  stack[0] = torch::stable::detail::from(Problem<Form>(from).forward());
+}
+
+template <class Form>
+void form(StableIValue* stack, std::uint64_t, std::uint64_t) {
+  Arguments from(stack);
+  stack[0] = torch::stable::detail::from(Problem<Form>(from).form());
+}
+
+/// \tparam kKeeps  the operator takes summaries, which gradients on CUDA do not read
+template <class Form, bool kKeeps>
+void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
+  Arguments from(stack);
+  const Tensor dout = from.take<Tensor>();
+  const Problem<Form> problem(from);
+  if constexpr (kKeeps) (void)from.take<std::optional<Tensor>>();
+  const std::array<Tensor, 8> gradients =
+      problem.backward(dout, from.take<std::optional<Tensor>>());
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    stack[i] = torch::stable::detail::from(gradients[i]);
+  }
+}
+
+template <class Form, bool kKeeps>
+void implement(torch::stable::detail::StableLibrary& library) {
+  const std::string name = Form::kName;
+  library.impl(name.c_str(), &forward<Form>);
+  library.impl((name + "_form").c_str(), &form<Form>);
+  library.impl((name + "_backward").c_str(), &backward<Form, kKeeps>);
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(mhla, CUDA, library) {
-  library.impl("bidirectional", &forward<Bidirectional>);
-  library.impl("causal", &forward<Causal>);
-  library.impl("linear", &forward<Linear>);
+  implement<Bidirectional, true>(library);
+  implement<Causal, true>(library);
+  implement<Linear, false>(library);
 }
 
 }  // namespace mhla_torch

@@ -57,6 +57,13 @@ MHLA_DEVICE Words4 ld_global_v4(const void* from) {
   return w;
 }
 
+/// Two numbers of 16 bits that this thread may have written.
+MHLA_DEVICE std::uint32_t ld_global(const void* from) {
+  std::uint32_t word;
+  asm volatile("ld.global.b32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+  return word;
+}
+
 /// A number that this block, or the kernel before, may have written.
 MHLA_DEVICE float ld_global_f32(const float* from) {
   float value;

@@ -230,6 +230,9 @@ std::int32_t ld_global_nc_s32(const std::int32_t* from) {
   return load_global<std::int32_t>(from, Read::kConstant);
 }
 Words4 ld_global_v4(const void* from) { return load_global<Words4>(from, Read::kCoherent); }
+std::uint32_t ld_global(const void* from) {
+  return load_global<std::uint32_t>(from, Read::kCoherent);
+}
 float ld_global_f32(const float* from) { return load_global<float>(from, Read::kCoherent); }
 std::int64_t ld_global_s64(const std::int64_t* from) {
   return load_global<std::int64_t>(from, Read::kCoherent);

@@ -16,6 +16,7 @@ float ld_global_nc_f32(const float* from);
 std::int32_t ld_global_nc_s32(const std::int32_t* from);
 
 Words4 ld_global_v4(const void* from);
+std::uint32_t ld_global(const void* from);
 float ld_global_f32(const float* from);
 std::int64_t ld_global_s64(const std::int64_t* from);
 

@@ -1,0 +1,134 @@
+#pragma once
+
+/// \file
+/// The arguments of gradients on a device, and their checks. Nothing here reads device memory or
+/// calls CUDA.
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/attention/same_layout.cuh"
+#include "mhla/cuda/launch/gradient_problem.cuh"
+
+namespace mhla::cuda {
+
+/// Where gradients are written. What is absent is not wanted, and not computed.
+template <DeviceScalar T>
+struct Gradients {
+  TensorView<T> q{};           ///< [B, Nq, H, D]
+  TensorView<T> k{};           ///< [B, Nk, H, D]
+  TensorView<T> v{};           ///< [B, Nk, H, E]
+  MatrixView<float> mixing{};  ///< [Mq, Mk], of a causal form at least, rows dense; or [0, 0]
+  std::span<float> gain{};     ///< [E], where there is a gain
+  TensorView<T> gate{};        ///< [B, Nq, H, E], where there is a gate
+};
+
+/// What a forward left.
+template <DeviceScalar T>
+struct Kept {
+  TensorView<const T> out{};  ///< its outputs [B, Nq, H, E]; not read with a gain
+};
+
+namespace detail {
+
+/// The gradient that the arguments describe.
+/// \throws shape_error, option_error for what does not fit.
+template <int D, int E, DeviceScalar T>
+GradientProblem make_gradient(const char* function, const Inputs<T>& in,
+                              const TokenBlocks& query_blocks, const TokenBlocks& key_blocks,
+                              bool causal, const Operator& op, TensorView<const T> dout,
+                              const Gradients<T>& gradients, const Kept<T>& kept) {
+  // The forward's output: of dout's shape, and not written.
+  const TensorView<T> out{const_cast<T*>(dout.data), dout.shape, dout.strides};
+  const std::array<Index, 4> queries{in.q.batch(), query_blocks.tokens(), in.q.heads(), D};
+  const std::array<Index, 4> keys{in.q.batch(), key_blocks.tokens(), in.q.heads(), D};
+  std::array<Index, 4> outputs = queries, values = keys;
+  outputs[3] = values[3] = E;
+  GradientProblem problem{};
+  problem.dout = token_tensor<const unsigned char>(function, "dout", dout, outputs);
+  problem.forward = make_problem<D, E>(function, in, query_blocks, key_blocks, causal, op, out);
+  problem.forward.o = {};
+  const auto wanted = [&](const char* argument, const TensorView<T>& x,
+                          const std::array<Index, 4>& shape) -> TokenTensor {
+    if (x.absent()) return {};
+    return token_tensor<unsigned char>(function, argument, x, shape);
+  };
+  problem.dq = wanted("gradients.q", gradients.q, queries);
+  problem.dk = wanted("gradients.k", gradients.k, keys);
+  problem.dv = wanted("gradients.v", gradients.v, values);
+  problem.dgate = wanted("gradients.gate", gradients.gate, outputs);
+  if (!kept.out.absent()) {
+    problem.out = token_tensor<const unsigned char>(function, "kept.out", kept.out, outputs);
+  }
+  problem.wants = {!gradients.q.absent(),     !gradients.k.absent(),   !gradients.v.absent(),
+                   gradients.mixing.rows > 0, !gradients.gain.empty(), !kept.out.absent()};
+  if (problem.wants.gain && gradients.gain.size() != E) {
+    fail_shape(function, "gradients.gain",
+               "has " + std::to_string(gradients.gain.size()) + " elements", std::to_string(E));
+  }
+  if (problem.wants.gain && !problem.forward.norm.normed) {
+    fail_option(function, "gradients.gain", "is given without a gain", "none");
+  }
+  if (!gradients.gate.absent() && !problem.forward.norm.gated) {
+    fail_option(function, "gradients.gate", "is given without a gate", "none");
+  }
+  problem.dgain = gradients.gain.data();
+  if (problem.wants.mixing) {
+    const MatrixView<float>& m = gradients.mixing;
+    expect_size(function, "gradients.mixing", m.rows, m.cols, query_blocks.blocks(),
+                key_blocks.blocks(), causal);
+    if (m.col_stride != 1 && m.cols > 1) {
+      fail_option(function, "gradients.mixing", "has column stride " + std::to_string(m.col_stride),
+                  "1");
+    }
+    problem.dmixing = {m.data, m.row_stride};
+  }
+  return problem;
+}
+
+/// \throws option_error unless there is data, which a plan does not need.
+template <DeviceScalar T>
+void expect_gradient_data(const char* function, const Inputs<T>& in, TensorView<const T> dout,
+                          const Gradients<T>& gradients, const Kept<T>& kept) {
+  expect_data(function, in, TensorView<T>{const_cast<T*>(dout.data), dout.shape, dout.strides});
+  const auto expect = [function](const char* argument, const auto& x) {
+    if (!x.absent() && x.data == nullptr && x.batch() * x.tokens() * x.heads() > 0) {
+      fail_option(function, argument, "is null", "a pointer to data");
+    }
+  };
+  expect("gradients.q", gradients.q);
+  expect("gradients.k", gradients.k);
+  expect("gradients.v", gradients.v);
+  expect("gradients.gate", gradients.gate);
+  expect("kept.out", kept.out);
+  if (gradients.mixing.rows > 0 && gradients.mixing.data == nullptr) {
+    fail_option(function, "gradients.mixing", "is null", "a pointer to data");
+  }
+  if (!gradients.gain.empty() && gradients.gain.data() == nullptr) {
+    fail_option(function, "gradients.gain", "is null", "a pointer to data");
+  }
+}
+
+/// \throws option_error unless two gradients differ in where their tensors begin alone.
+inline void expect_same_gradient(const char* function, const GradientProblem& problem,
+                                 const GradientProblem& prepared) {
+  expect_same_layout(function, problem.forward, prepared.forward);
+  const auto same = [](const auto& a, const auto& b) {
+    return a.batch_stride == b.batch_stride && a.head_stride == b.head_stride &&
+           a.token_stride == b.token_stride;
+  };
+  if (!same(problem.dout, prepared.dout) || !same(problem.out, prepared.out) ||
+      !same(problem.dq, prepared.dq) || !same(problem.dk, prepared.dk) ||
+      !same(problem.dv, prepared.dv) || !same(problem.dgate, prepared.dgate)) {
+    fail_option(function, "dout, gradients and kept", "have other strides",
+                "those that it was prepared for");
+  }
+  if (problem.wants != prepared.wants) {
+    fail_option(function, "gradients and kept", "are others", "those that it was prepared for");
+  }
+}
+
+}  // namespace detail
+}  // namespace mhla::cuda

@@ -1,0 +1,114 @@
+#pragma once
+
+/// \file
+/// Gradients of features become those of queries or keys, token by token:
+///
+///     dx_t = phi'(x_t) (dphi_t + w_t y_b)     [D], rounded to T; w_t = 1 without weights
+///
+/// with y_b of the token's block: what denominators add. dphi_t, which may come in two parts, turns
+/// back first where features turned.
+///
+/// Eight threads share a token; a thread block has 64 slots of a block of one pair.
+/// Shared memory: none. Device memory: x and dphi once, dx once.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/tile/rotary.cuh"
+#include "mhla/cuda/tile/split_rows.cuh"
+
+namespace mhla::cuda {
+
+struct InputGradientParameters {
+  ConstTokenTensor x;                ///< [B, N, H, D]
+  ConstTokenTensor dfeatures;        ///< [B, N, H, D]
+  ConstTokenTensor dfeatures_added;  ///< the same, or null
+  TokenTensor dx;                    ///< [B, N, H, D]
+  TokenBlocks blocks;
+  std::int32_t heads;
+  FeatureMap map;
+  RotaryAngles angles{};  ///< null: features did not turn
+  const float* weights;   ///< w [pairs, M, W], or null
+  const float* vectors;   ///< y [pairs, M, D], or null
+};
+
+template <class T, int D>
+struct InputGradientsSm80 {
+  using Params = InputGradientParameters;
+  static constexpr Arch kArchitecture = Arch::kSm80;
+  static constexpr int kThreads = 128;
+  static constexpr int kSharedBytes = 0;
+  static constexpr int kBlocksPerMultiprocessor = D == 64 ? 8 : 5;
+  static constexpr int kRegisters = D == 64 ? 64 : 96;
+
+  static constexpr unsigned grid(const Params& p, int pairs) {
+    return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);
+  }
+
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const std::uint32_t sharer = ptx::tid_x() % 8;
+    const std::uint32_t item = ptx::ctaid_x() / parts(p);
+    const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
+    const BatchHead pair = batch_head(static_cast<std::int32_t>(item / blocks), p.heads);
+    const BlockOrigin origin = p.blocks.origin(static_cast<std::int32_t>(item % blocks));
+    const auto begin = static_cast<std::int32_t>(ptx::ctaid_x() % parts(p)) * kSlots;
+    Row y{};
+    if (p.vectors != nullptr) y = Row::load_floats(p.vectors + std::int64_t{item} * D, sharer);
+    MHLA_CUDA_LOOP
+    for (std::int32_t pass = 0; pass < kSlots && begin + pass < p.blocks.slots();
+         pass += kThreads / 8) {
+      const std::int32_t slot = begin + pass + static_cast<std::int32_t>(ptx::tid_x() / 8);
+      const std::int32_t token = slot < p.blocks.slots() ? p.blocks.token(origin, slot) : -1;
+      if (token < 0) continue;
+      const auto row = [&](const auto& x) { return x.head(pair) + token * x.token_stride; };
+      const typename Row::Words words = Row::Words::load(row(p.dfeatures), sharer);
+      const typename Row::Words inputs = Row::Words::load(row(p.x), sharer);
+      Row d = Row::template of<T>(words);
+      if (p.dfeatures_added.data != nullptr) {
+        const Row added = Row::template load<T>(row(p.dfeatures_added), sharer);
+        Row::each([&](int i, int j) { d.x[i][j] += added.x[i][j]; });
+      }
+      if (p.angles.data != nullptr) turn_back(p.angles.row(token), sharer, d);
+      if (p.vectors != nullptr) {
+        const std::int64_t at = std::int64_t{item} * p.blocks.slots() + slot;
+        const float weight = p.weights != nullptr ? ptx::ld_global_nc_f32(p.weights + at) : 1;
+        Row::each([&](int i, int j) { d.x[i][j] += weight * y.x[i][j]; });
+      }
+      const Row x = Row::template of<T>(inputs);
+      Row::each([&](int i, int j) { d.x[i][j] *= derivative(p.map, x.x[i][j]); });
+      d.template store<T>(row(p.dx), sharer);
+    }
+  }
+
+ private:
+  using Row = SplitRow<D>;
+  static constexpr std::int32_t kSlots = 64;
+
+  static MHLA_HOST_DEVICE constexpr unsigned parts(const Params& p) {
+    return (static_cast<unsigned>(p.blocks.slots()) - 1) / kSlots + 1;
+  }
+
+  static MHLA_DEVICE float derivative(const FeatureMap& map, float x) {
+    if (map.exponential) return x > 0 ? 1.0f : ptx::ex2_approx(x * 1.442695041f);
+    return x > map.floor ? 1.0f : 0.0f;
+  }
+
+  /// By the angles of a token, the other way round.
+  static MHLA_DEVICE void turn_back(const float* angles, std::uint32_t sharer, Row& d) {
+    const Row turns = Row::load_floats(angles, sharer);
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < Row::kPieces; ++i) {
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < 8; j += 2) {
+        const float x = d.x[i][j], y = d.x[i][j + 1];
+        const float cos = turns.x[i][j], sin = turns.x[i][j + 1];
+        d.x[i][j] = x * cos + y * sin;
+        d.x[i][j + 1] = y * cos - x * sin;
+      }
+    }
+  }
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,163 @@
+#pragma once
+
+/// \file
+/// Gradients of outputs become those of numerators and denominators, token by token:
+///
+///     den_t = d_t scale + eps
+///     dN_t  = scale dO_t / den_t         [E], rounded to T
+///     c_t   = -(dN_t . o_t)              gradient of d_t, where there is a denominator
+///
+/// d_t is phi(q_t) . z~_i of Denominator::kKeySum, with the sum over the token's own block of a
+/// causal form added, and the mixed score of Denominator::kCrossQuery. A token whose dO is all zero
+/// gets zeros, whatever its denominator is.
+///
+/// Outputs that are normalised and gated (tile/output_norm.cuh), y = n gain silu(g) with n = o r,
+/// r = 1 / sqrt(mean of o^2 + eps), have before it
+///
+///     dg_t = dy_t n_t gain silu'(g_t)
+///     dO_t = r (x_t - n_t (mean of n_t x_t)),     x_t = dy_t silu(g_t) gain
+///
+/// where o are outputs without norm and gate. r_t is kept for the gradient of the gain.
+///
+/// Eight threads share a token; a thread block has 64 slots of a block of one pair.
+/// Shared memory: none. Device memory: q, dO, o and the gate once, dN, c and dg once.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/tile/output_norm.cuh"
+#include "mhla/cuda/tile/split_rows.cuh"
+
+namespace mhla::cuda {
+
+struct OutputGradientParameters {
+  ConstTokenTensor q;     ///< [B, Nq, H, D], read for kKeySum
+  ConstTokenTensor dout;  ///< [B, Nq, H, E]
+  ConstTokenTensor out;   ///< [B, Nq, H, E], read with a denominator or a norm
+  TokenTensor dn;         ///< [B, Nq, H, E]
+  float* weights;         ///< c [pairs, M, W] with a denominator
+  TokenBlocks blocks;
+  std::int32_t heads;
+  FeatureMap map;
+  Normalization normalization;
+  const float* key_sums;  ///< z~ [pairs, M, D] of kKeySum
+  const float* own_sums;  ///< [pairs, M, W] of kKeySum in causal forms, or null
+  const float* scores;    ///< [pairs, M, W] of kCrossQuery
+  OutputNorm norm;
+  TokenTensor dgate;     ///< [B, Nq, H, E] with a gate
+  float* inverse_norms;  ///< r [pairs, M, W] with a norm
+};
+
+/// Derivative of g / (1 + e^-g).
+MHLA_DEVICE float silu_derivative(float g) {
+  const float sigmoid = ptx::rcp_approx(1 + ptx::ex2_approx(g * -1.442695041f));
+  return sigmoid * (1 + g * (1 - sigmoid));
+}
+
+template <class T, int D, int E>
+struct OutputGradientsSm80 {
+  using Params = OutputGradientParameters;
+  static constexpr Arch kArchitecture = Arch::kSm80;
+  static constexpr int kThreads = 128;
+  static constexpr int kSharedBytes = 0;
+  static constexpr int kBlocksPerMultiprocessor = E == 64 ? 6 : E <= 128 ? 4 : 2;
+  static constexpr int kRegisters = E == 64 ? 80 : E <= 128 ? 128 : 255;
+
+  static constexpr unsigned grid(const Params& p, int pairs) {
+    return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);
+  }
+
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const std::uint32_t sharer = ptx::tid_x() % 8;
+    const std::uint32_t item = ptx::ctaid_x() / parts(p);
+    const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
+    const BatchHead pair = batch_head(static_cast<std::int32_t>(item / blocks), p.heads);
+    const BlockOrigin origin = p.blocks.origin(static_cast<std::int32_t>(item % blocks));
+    const std::int64_t first = std::int64_t{item} * p.blocks.slots();
+    const bool key_sums = p.normalization.denominator == Denominator::kKeySum;
+    const bool reads = p.norm.normed || p.normalization.denominator != Denominator::kNone;
+    const auto begin = static_cast<std::int32_t>(ptx::ctaid_x() % parts(p)) * kSlots;
+    Queries z{};
+    if (key_sums) z = Queries::load_floats(p.key_sums + std::int64_t{item} * D, sharer);
+    MHLA_CUDA_LOOP
+    for (std::int32_t pass = 0; pass < kSlots && begin + pass < p.blocks.slots();
+         pass += kThreads / 8) {
+      const std::int32_t slot = begin + pass + static_cast<std::int32_t>(ptx::tid_x() / 8);
+      const std::int32_t token = slot < p.blocks.slots() ? p.blocks.token(origin, slot) : -1;
+      const auto row = [&](const auto& x) {
+        return token >= 0 && x.data != nullptr ? x.head(pair) + token * x.token_stride : nullptr;
+      };
+      const typename Values::Words gradients = Values::Words::load(row(p.dout), sharer);
+      const typename Values::Words outputs =
+          Values::Words::load(reads ? row(p.out) : nullptr, sharer);
+      typename Queries::Words queries = Queries::Words::load(key_sums ? row(p.q) : nullptr, sharer);
+      Values dout = Values::template of<T>(gradients);
+      const Values o = Values::template of<T>(outputs);
+      float zero = 0;
+      Values::each([&](int i, int j) { zero += dout.x[i][j] != 0 ? 1.0f : 0.0f; });
+      const bool any = over_sharers(zero) != 0;
+      if (p.norm.normed) {
+        const unsigned char* const gate = p.norm.gated ? row(p.norm.gate) : nullptr;
+        unsigned char* const dgate = p.norm.gated ? row(p.dgate) : nullptr;
+        const float inverse = through_norm(p.norm, o, gate, dgate, sharer, dout);
+        if (sharer == 0 && token >= 0) ptx::st_global_f32(p.inverse_norms + first + slot, inverse);
+      }
+      float d = 0;
+      if (key_sums) {
+        MHLA_CUDA_UNROLL
+        for (ptx::Words4& piece : queries.pieces) apply<T>(p.map, piece.x);
+        d = dot(Queries::template of<T>(queries), z);
+        if (p.own_sums != nullptr && token >= 0)
+          d += ptx::ld_global_nc_f32(p.own_sums + first + slot);
+      } else if (p.scores != nullptr && token >= 0) {
+        d = ptx::ld_global_nc_f32(p.scores + first + slot);
+      }
+      const float factor = any ? p.normalization.factor(d) : 0;
+      Values dn;
+      Values::each([&](int i, int j) { dn.x[i][j] = any ? dout.x[i][j] * factor : 0; });
+      dn.template store<T>(row(p.dn), sharer);
+      if (p.weights != nullptr) {
+        const float along = dot(dn, o);
+        if (sharer == 0 && slot < p.blocks.slots()) {
+          ptx::st_global_f32(p.weights + first + slot, any ? -along : 0);
+        }
+      }
+    }
+  }
+
+ private:
+  using Queries = SplitRow<D>;
+  using Values = SplitRow<E>;
+  static constexpr std::int32_t kSlots = 64;
+
+  /// Thread blocks that share a block of tokens.
+  static MHLA_HOST_DEVICE constexpr unsigned parts(const Params& p) {
+    return (static_cast<unsigned>(p.blocks.slots()) - 1) / kSlots + 1;
+  }
+
+  /// Gradients of outputs become those of o. Returns 1 / the norm of o.
+  static MHLA_DEVICE float through_norm(const OutputNorm& norm, const Values& o,
+                                        const unsigned char* gate, unsigned char* dgate,
+                                        std::uint32_t sharer, Values& dout) {
+    const float inverse = ptx::rsqrt_approx(dot(o, o) * (1.0f / E) + norm.eps);
+    const Values gain = Values::load_floats(norm.gain, sharer);
+    if (norm.gated) {
+      const Values g = Values::template load<T>(gate, sharer);
+      Values dg;
+      Values::each([&](int i, int j) {
+        dg.x[i][j] = dout.x[i][j] * o.x[i][j] * inverse * gain.x[i][j] * silu_derivative(g.x[i][j]);
+        dout.x[i][j] *= silu(g.x[i][j]);
+      });
+      dg.template store<T>(dgate, sharer);
+    }
+    Values::each([&](int i, int j) { dout.x[i][j] *= gain.x[i][j]; });
+    const float along = dot(o, dout) * inverse * inverse * (1.0f / E);
+    Values::each(
+        [&](int i, int j) { dout.x[i][j] = inverse * (dout.x[i][j] - o.x[i][j] * along); });
+    return inverse;
+  }
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,176 @@
+#pragma once
+
+/// \file
+/// What the token's own block adds to a gradient of a causal form:
+///
+///     y_t += m_ii sum_j (a_t . b_j + w) c_j     [C], over j <= t in block i, or with kLater j >= t
+///
+/// with w = w_t or w_j, of the row or the column, or 0. Products are rounded to T, before they are
+/// multiplied by c, and y once more.
+///
+/// A thread block has 64 rows t of a block of one pair, a warp 16. Its rows of a stay in registers;
+/// b and c come in strips of 64 rows through two stages of shared memory, for all warps.
+///
+/// Shared memory: two strips of b and c. Device memory: a once, b and c once for 64 rows, y read
+/// and written once.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/own_block_sums_sm80.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/copy_async.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/fragment.cuh"
+#include "mhla/cuda/tile/product.cuh"
+#include "mhla/cuda/tile/rows.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
+
+namespace mhla::cuda {
+
+struct OwnBlockParameters {
+  ConstTokenTensor a;  ///< [B, N, H, K]
+  ConstTokenTensor b;  ///< [B, N, H, K]
+  ConstTokenTensor c;  ///< [B, N, H, C]
+  TokenTensor y;       ///< [B, N, H, C]
+  TokenBlocks blocks;  ///< runs of consecutive tokens
+  std::int32_t heads;
+  MixingArray mixing;
+  const float* row_weights = nullptr;     ///< w_t [pairs, M, W], or null
+  const float* column_weights = nullptr;  ///< w_j, or null
+};
+
+template <class T, int K, int C, bool kLater>
+struct OwnBlockSm80 {
+  using Params = OwnBlockParameters;
+  static constexpr Arch kArchitecture = Arch::kSm80;
+  static constexpr int kThreads = 128;
+  using Columns = SharedTile<64, K>;  ///< rows of b
+  using Values = SharedTile<64, C>;   ///< rows of c
+  static constexpr int kStageBytes = Columns::kBytes + Values::kBytes;
+  static constexpr int kSharedBytes = 2 * kStageBytes;
+  static constexpr int kBlocksPerMultiprocessor = K + C <= 144 ? 4 : 2;
+  static constexpr int kRegisters = K + C <= 144 ? 128 : 255;
+
+  static constexpr unsigned grid(const Params& p, int pairs) {
+    return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) *
+           OwnBlockRows::parts(p.blocks);
+  }
+
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const OwnBlockRows at = OwnBlockRows::of_warp(p.blocks, p.heads);
+    const std::int32_t part = at.row / kRows;
+    if (part * kRows >= at.count) return;
+    const std::int32_t begin = kLater ? part * kRows : 0;
+    const std::int32_t last =
+        kLater || part * kRows + kRows > at.count ? at.count : part * kRows + kRows;
+    copy_rows<kThreads>(columns(1), p.a.head(at.pair), p.a.token_stride, tokens(at, part * kRows),
+                        ptx::tid_x());
+    copy_strip(p, at, begin, 0);
+    ptx::cp_async_wait_group<0>();
+    ptx::bar_sync();
+    const Fragment<K> a =
+        load_rows(columns(1), static_cast<std::uint32_t>(at.row % kRows), at.lane);
+    ptx::bar_sync();
+    const float m = ptx::ld_global_nc_f32(p.mixing.row(at.block) + at.block);
+    const RowPair weights = row_weights(p, at);
+    float sums[C / 8][4] = {};
+    std::uint32_t stage = 0;
+    MHLA_CUDA_LOOP
+    for (std::int32_t first = begin; first < last; first += kRows) {
+      if (first + kRows < last) copy_strip(p, at, first + kRows, stage ^ 1);
+      MHLA_CUDA_LOOP
+      for (std::int32_t group = first; group < first + kRows && group < at.count; group += 16) {
+        if (kLater ? group + 15 < at.row : group > at.row + 15) continue;
+        const auto row = static_cast<std::uint32_t>(group - first);
+        float products[2][4] = {};
+        multiply_transposed<T>(products, a, columns(stage), row, at.lane);
+        const Fragment<16> weighed = weigh(p, at, weights, m, group, products);
+        multiply_step<T>(sums, weighed.x[0], weighed.x[1], weighed.x[2], weighed.x[3],
+                         values(stage), row, 0, at.lane);
+      }
+      ptx::cp_async_wait_group<0>();
+      ptx::bar_sync();
+      stage ^= 1;
+    }
+    add_to_rows(p, at, sums);
+  }
+
+ private:
+  static constexpr std::int32_t kRows = OwnBlockRows::kRows;
+
+  static MHLA_DEVICE Columns columns(std::uint32_t stage) {
+    return {ptx::shared_begin() + stage * kStageBytes};
+  }
+  static MHLA_DEVICE Values values(std::uint32_t stage) {
+    return {ptx::shared_begin() + stage * kStageBytes + Columns::kBytes};
+  }
+  /// Tokens of slots from `first` on.
+  static MHLA_DEVICE ConsecutiveTokens tokens(const OwnBlockRows& at, std::int32_t first) {
+    return {at.first + first, at.first + at.count};
+  }
+
+  /// Starts the copies of b and c of 64 slots from `first` on, in a group.
+  static MHLA_DEVICE void copy_strip(const Params& p, const OwnBlockRows& at, std::int32_t first,
+                                     std::uint32_t stage) {
+    copy_rows<kThreads>(columns(stage), p.b.head(at.pair), p.b.token_stride, tokens(at, first),
+                        ptx::tid_x());
+    copy_rows<kThreads>(values(stage), p.c.head(at.pair), p.c.token_stride, tokens(at, first),
+                        ptx::tid_x());
+    ptx::cp_async_commit_group();
+  }
+
+  /// w_t of the thread's two rows.
+  static MHLA_DEVICE RowPair row_weights(const Params& p, const OwnBlockRows& at) {
+    RowPair weights{0, 0};
+    if (p.row_weights == nullptr) return weights;
+    const std::int32_t row = at.row + static_cast<std::int32_t>(at.lane / 4);
+    const float* const from = p.row_weights + at.item * p.blocks.slots();
+    if (row < at.count) weights.x = ptx::ld_global_nc_f32(from + row);
+    if (row + 8 < at.count) weights.x_8 = ptx::ld_global_nc_f32(from + row + 8);
+    return weights;
+  }
+
+  /// m_ii (a_t . b_j + w) of 16 columns j from slot `group` on, 0 where j does not count.
+  static MHLA_DEVICE Fragment<16> weigh(const Params& p, const OwnBlockRows& at, RowPair weights,
+                                        float m, std::int32_t group, float (&products)[2][4]) {
+    const std::int32_t row = at.row + static_cast<std::int32_t>(at.lane / 4);
+    MHLA_CUDA_UNROLL
+    for (std::int32_t n = 0; n < 2; ++n) {
+      MHLA_CUDA_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const std::int32_t column = group + 8 * n + static_cast<std::int32_t>(at.lane % 4 * 2) + i;
+        const bool filled = column < at.count;
+        float w = 0;
+        if (p.column_weights != nullptr && filled) {
+          w = ptx::ld_global_nc_f32(p.column_weights + at.item * p.blocks.slots() + column);
+        }
+        const bool counts = filled && (kLater ? column >= row : column <= row);
+        const bool counts_8 = filled && (kLater ? column >= row + 8 : column <= row + 8);
+        products[n][i] = counts ? m * (products[n][i] + weights.x + w) : 0;
+        products[n][i + 2] = counts_8 ? m * (products[n][i + 2] + weights.x_8 + w) : 0;
+      }
+    }
+    return rounded<T>(products);
+  }
+
+  static MHLA_DEVICE void add_to_rows(const Params& p, const OwnBlockRows& at,
+                                      const float (&sums)[C / 8][4]) {
+    MHLA_CUDA_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const std::int32_t slot = at.row + static_cast<std::int32_t>(at.lane / 4) + 8 * half;
+      if (slot >= at.count) continue;
+      unsigned char* const row =
+          p.y.head(at.pair) + (at.first + slot) * p.y.token_stride + 4 * (at.lane % 4);
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < C / 8; ++j) {
+        const std::uint32_t y = ptx::ld_global(row + 16 * j);
+        ptx::st_global(row + 16 * j, ptx::pack<T>(ptx::low<T>(y) + sums[j][2 * half],
+                                                  ptx::high<T>(y) + sums[j][2 * half + 1]));
+      }
+    }
+  }
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,93 @@
+#pragma once
+
+/// \file
+/// Sums over the tokens of every block:
+///
+///     z_b = sum_{t in b} w_t phi(x_t)     [D] floats, phi rounded to T; w_t = 1 without weights
+///
+/// A thread block has one block of tokens of one pair: thread block pair * M + b along x. Its
+/// threads have a piece of 16 bytes of every kRows-th token, and their sums are added in the order
+/// of the rows, so that bits are the same each time.
+///
+/// Shared memory: a sum of each thread. Device memory: x and weights once, z once.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+
+namespace mhla::cuda {
+
+struct TokenSumParameters {
+  ConstTokenTensor x;  ///< [B, N, H, D]
+  TokenBlocks blocks;
+  std::int32_t heads;
+  FeatureMap map;
+  const float* weights;  ///< [pairs, M, W], or null
+  float* sums;           ///< [pairs, M, D]
+};
+
+template <class T, int D>
+struct TokenSumsSm80 {
+  using Params = TokenSumParameters;
+  static constexpr Arch kArchitecture = Arch::kSm80;
+  static constexpr int kThreads = 128;
+  static constexpr int kPieces = D / 8;
+  static constexpr int kRows = kThreads / kPieces;
+  static constexpr int kSharedBytes = 4 * kRows * D;
+  static constexpr int kBlocksPerMultiprocessor = 8;
+  static constexpr int kRegisters = 64;
+
+  static constexpr unsigned grid(const Params& p, int pairs) {
+    return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks());
+  }
+
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const std::uint32_t thread = ptx::tid_x(), item = ptx::ctaid_x();
+    const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
+    const BatchHead pair = batch_head(static_cast<std::int32_t>(item / blocks), p.heads);
+    const BlockOrigin origin = p.blocks.origin(static_cast<std::int32_t>(item % blocks));
+    const std::uint32_t row = thread / kPieces, piece = thread % kPieces;
+    const unsigned char* const x = p.x.head(pair) + 16 * piece;
+    const std::int64_t first = std::int64_t{item} * p.blocks.slots();
+    float sums[8] = {};
+    MHLA_CUDA_LOOP
+    for (auto slot = static_cast<std::int32_t>(row); row < kRows && slot < p.blocks.slots();
+         slot += kRows) {
+      const std::int32_t token = p.blocks.token(origin, slot);
+      if (token < 0) continue;
+      ptx::Words4 words = ptx::ld_global_nc_v4(x + token * p.x.token_stride);
+      const float weight =
+          p.weights != nullptr ? ptx::ld_global_nc_f32(p.weights + first + slot) : 1;
+      apply<T>(p.map, words.x);
+      MHLA_CUDA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        sums[2 * i] += weight * ptx::low<T>(words.x[i]);
+        sums[2 * i + 1] += weight * ptx::high<T>(words.x[i]);
+      }
+    }
+    const std::uint32_t shared = ptx::shared_begin();
+    if (row < kRows) {
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t i = 0; i < 8; ++i) {
+        ptx::st_shared_f32(shared + 4 * (row * D + i * kPieces + piece), sums[i]);
+      }
+    }
+    ptx::bar_sync();
+    MHLA_CUDA_LOOP
+    for (std::uint32_t d = thread; d < D; d += kThreads) {
+      float sum = 0;
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t r = 0; r < kRows; ++r) {
+        sum += ptx::ld_shared_f32(shared + 4 * (r * D + d % 8 * kPieces + d / 8));
+      }
+      ptx::st_global_f32(p.sums + std::int64_t{item} * D + d, sum);
+    }
+  }
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,52 @@
+#pragma once
+
+/// \file
+/// The mixing matrix as gradients want it: its transpose, and of the causal form both without what
+/// does not reach from one block to another:
+///
+///     strict     m_ib, 0 where b >= i            only of causal problems
+///     transposed m_ib at [b, i]
+///
+/// A thread block has a row of m. Device memory: m once, both results once.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+
+namespace mhla::cuda {
+
+struct TransposedMixingParameters {
+  MixingArray mixing;
+  std::int32_t rows;     ///< Mq
+  std::int32_t columns;  ///< Mk
+  bool causal;
+  float* strict;      ///< [Mq, Mk] of causal problems
+  float* transposed;  ///< [Mk, Mq]
+};
+
+struct TransposedMixingSm80 {
+  using Params = TransposedMixingParameters;
+  static constexpr Arch kArchitecture = Arch::kSm80;
+  static constexpr int kThreads = 128;
+  static constexpr int kSharedBytes = 0;
+  static constexpr int kBlocksPerMultiprocessor = 8;
+  static constexpr int kRegisters = 32;
+
+  static constexpr unsigned grid(const Params& p, int) { return static_cast<unsigned>(p.rows); }
+
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const auto i = static_cast<std::int32_t>(ptx::ctaid_x());
+    MHLA_CUDA_LOOP
+    for (auto b = static_cast<std::int32_t>(ptx::tid_x()); b < p.columns; b += kThreads) {
+      const bool counts = !p.causal || b < i;
+      const float m = counts ? ptx::ld_global_nc_f32(p.mixing.row(i) + b) : 0;
+      if (p.causal) ptx::st_global_f32(p.strict + std::int64_t{i} * p.columns + b, m);
+      ptx::st_global_f32(p.transposed + std::int64_t{b} * p.rows + i, m);
+    }
+  }
+};
+
+}  // namespace mhla::cuda

@@ -1,0 +1,255 @@
+#pragma once
+
+/// \file
+/// A planned gradient (gradient_plan.cuh) as kernels, one after another:
+///
+///     transposed_mixing -> (forward) -> features -> token_sums, mixed_sums, (own_block_sums,
+///     scores)
+///       -> output_gradients -> products and summary_products, or score_products -> ordered_sums
+///       -> (own_block) -> input_gradients -> (gain_sums)
+///
+/// All sums have an order that depends on sizes and the device alone: bits are the same each time.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/features_sm80.cuh"
+#include "mhla/cuda/kernel/gain_sums_sm80.cuh"
+#include "mhla/cuda/kernel/input_gradients_sm80.cuh"
+#include "mhla/cuda/kernel/mixed_sums_sm80.cuh"
+#include "mhla/cuda/kernel/ordered_sums.cuh"
+#include "mhla/cuda/kernel/output_gradients_sm80.cuh"
+#include "mhla/cuda/kernel/own_block_sm80.cuh"
+#include "mhla/cuda/kernel/own_block_sums_sm80.cuh"
+#include "mhla/cuda/kernel/scores_sm80.cuh"
+#include "mhla/cuda/kernel/token_sums_sm80.cuh"
+#include "mhla/cuda/kernel/transposed_mixing.cuh"
+#include "mhla/cuda/launch/forms.cuh"
+#include "mhla/cuda/launch/gradient_plan.cuh"
+#include "mhla/cuda/launch/mixing_gradient.cuh"
+
+namespace mhla::cuda {
+
+/// Sends the kernels of a gradient to a stream.
+template <class T, int D, int E, bool kCausal, bool kRotary>
+class GradientRun {
+  using Layout = GradientLayout<D, E, kCausal, kRotary>;
+  static constexpr int kHalfWidth = Layout::kHalfWidth;
+  static constexpr int kHalves = Layout::kHalves;
+
+ public:
+  explicit GradientRun(const Layout& layout) : l_(layout), mixing_(layout) {}
+
+  template <class Stream>
+  void operator()(const Stream& stream) const {
+    if (l_.pairs() == 0) return;
+    stream.template run<TransposedMixingSm80>(
+        {l_.mixing, l_.mq(), l_.mk(), kCausal, l_.arrays.strict, l_.arrays.transposed}, l_.pairs());
+    if (l_.problem.computes_outputs()) {
+      run<T, D, E, kCausal, kRotary>(l_.plan.outputs, detail::outputs_of(l_.problem, l_.arrays.out),
+                                     l_.mixing, l_.first, l_.device, stream);
+    }
+    make_features(stream);
+    make_denominators(stream);
+    make_output_gradients(stream);
+    mix_weights(stream);
+    for (int h = 0; h < kHalves; ++h) multiply_half(h, stream);
+    if (l_.wants_mixing()) mixing_.sum(stream);
+    if (l_.problem.wants.v) {
+      run<T, D, E, false>(l_.plan.values, l_.value_product(), l_.transposed(), l_.first, l_.device,
+                          stream);
+    }
+    if constexpr (kCausal) add_own_blocks(stream);
+    finish_inputs(stream);
+    if (l_.problem.wants.gain) sum_gain(stream);
+  }
+
+ private:
+  template <class Stream>
+  void make_features(const Stream& stream) const {
+    const auto make = [&](const ConstTokenTensor& x, const TokenTensor& features,
+                          const TokenBlocks& blocks, const FeatureMap& map,
+                          const RotaryAngles& angles) {
+      if (features.data == nullptr) return;
+      stream.template run<FeaturesSm80<T, D>>({x, features, blocks.tokens(), l_.forward().heads,
+                                               map, kRotary ? angles : RotaryAngles{}},
+                                              l_.pairs());
+    };
+    make(l_.forward().q, l_.arrays.query_features, l_.forward().query_blocks,
+         l_.forward().op.query_map, l_.forward().query_angles);
+    make(l_.forward().k, l_.arrays.key_features, l_.forward().key_blocks, l_.forward().op.key_map,
+         l_.forward().key_angles);
+  }
+
+  /// What outputs were divided by, up to the products with queries.
+  template <class Stream>
+  void make_denominators(const Stream& stream) const {
+    if (!l_.key_sums() && !l_.cross()) return;
+    stream.template run<TokenSumsSm80<T, D>>(
+        {l_.forward().k, l_.forward().key_blocks, l_.forward().heads, l_.forward().op.key_map,
+         nullptr, l_.arrays.key_sums},
+        l_.pairs());
+    if (l_.cross()) {
+      stream.template run<ScoresSm80<T, D>>(
+          {l_.forward().q, l_.forward().query_blocks, l_.forward().heads, l_.forward().op.query_map,
+           l_.arrays.key_sums, l_.arrays.scores},
+          l_.pairs());
+      mix(l_.arrays.scores, l_.arrays.mixed_scores, l_.mixed(), l_.mq(), l_.mk(),
+          l_.forward().query_blocks.slots(), stream);
+      return;
+    }
+    mix(l_.arrays.key_sums, l_.arrays.mixed_key_sums, l_.mixed(), l_.mq(), l_.mk(), D, stream);
+    if constexpr (kCausal && !kRotary) {
+      stream.template run<OwnBlockSumsSm80<T, D>>(
+          {l_.query_features(), l_.key_features(), l_.forward().query_blocks, l_.forward().heads,
+           l_.mixing, l_.arrays.own_sums},
+          l_.pairs());
+    }
+  }
+
+  template <class Stream>
+  void mix(const float* x, float* y, const MixingArray& mixing, std::int32_t rows,
+           std::int32_t columns, std::int32_t width, const Stream& stream) const {
+    stream.template run<MixedSumsSm80>({x, y, mixing, rows, columns, width}, l_.pairs());
+  }
+
+  template <class Stream>
+  void make_output_gradients(const Stream& stream) const {
+    const bool computed = l_.problem.computes_outputs();
+    stream.template run<OutputGradientsSm80<T, D, E>>(
+        {.q = l_.forward().q,
+         .dout = l_.problem.dout,
+         .out = computed ? read_only(l_.arrays.out) : l_.problem.out,
+         .dn = l_.arrays.dn,
+         .weights = l_.arrays.weights,
+         .blocks = l_.forward().query_blocks,
+         .heads = l_.forward().heads,
+         .map = l_.forward().op.query_map,
+         .normalization = l_.forward().normalization(),
+         .key_sums = l_.arrays.mixed_key_sums,
+         .own_sums = l_.arrays.own_sums,
+         .scores = l_.arrays.mixed_scores,
+         .norm = l_.forward().norm,
+         .dgate = l_.problem.dgate,
+         .inverse_norms = l_.arrays.inverse_norms},
+        l_.pairs());
+  }
+
+  /// What denominators add to the gradients of keys.
+  template <class Stream>
+  void mix_weights(const Stream& stream) const {
+    if (!l_.key_sums() && !l_.cross()) return;
+    if (l_.cross()) {
+      mix(l_.arrays.weights, l_.arrays.mixed_weights, l_.transposed(), l_.mk(), l_.mq(),
+          l_.forward().query_blocks.slots(), stream);
+    }
+    stream.template run<TokenSumsSm80<T, D>>(
+        {l_.forward().q, l_.forward().query_blocks, l_.forward().heads, l_.forward().op.query_map,
+         l_.cross() ? l_.arrays.mixed_weights : l_.arrays.weights, l_.arrays.query_sums},
+        l_.pairs());
+    if (l_.key_sums()) {
+      mix(l_.arrays.query_sums, l_.arrays.mixed_query_sums, l_.transposed(), l_.mk(), l_.mq(), D,
+          stream);
+    }
+  }
+
+  /// dphi(Q) and dphi(K) of half h of the values, and its part of dm.
+  template <class Stream>
+  void multiply_half(int h, const Stream& stream) const {
+    const auto multiply = [&](bool wanted, const Plan& plan, const Problem& product,
+                              const MixingArray& mixing, unsigned char* workspace) {
+      if (wanted) run<T, kHalfWidth, D, false>(plan, product, mixing, workspace, l_.device, stream);
+      if (l_.keeps_summaries() && !(wanted && plan.form == Form::kThreeStage)) {
+        mixing_.summarise(product, workspace, stream);
+      }
+    };
+    multiply(l_.problem.wants.q, l_.plan.queries, l_.query_product(h), l_.mixed(), l_.first);
+    multiply(l_.problem.wants.k, l_.plan.keys, l_.key_product(h), l_.transposed(), l_.second);
+    if (l_.keeps_summaries()) mixing_.multiply_summaries(h, stream);
+  }
+
+  /// What tokens of one block add to each other's gradients.
+  template <class Stream>
+  void add_own_blocks(const Stream& stream) const {
+    const auto own = [&](ConstTokenTensor a, ConstTokenTensor b, ConstTokenTensor c,
+                         const TokenTensor& y) -> OwnBlockParameters {
+      return {a, b, c, y, l_.forward().query_blocks, l_.forward().heads, l_.mixing};
+    };
+    const ConstTokenTensor dn = read_only(l_.arrays.dn);
+    const float* const weights = l_.key_sums() ? l_.arrays.weights : nullptr;
+    if (l_.problem.wants.q) {
+      OwnBlockParameters p =
+          own(dn, l_.forward().v, l_.key_features(), l_.arrays.dquery_features[0]);
+      p.row_weights = weights;
+      stream.template run<OwnBlockSm80<T, E, D, false>>(p, l_.pairs());
+    }
+    if (l_.problem.wants.k) {
+      OwnBlockParameters p =
+          own(l_.forward().v, dn, l_.query_features(), l_.arrays.dkey_features[0]);
+      p.column_weights = weights;
+      stream.template run<OwnBlockSm80<T, E, D, true>>(p, l_.pairs());
+    }
+    if (l_.problem.wants.v) {
+      stream.template run<OwnBlockSm80<T, D, E, true>>(
+          own(l_.key_features(), l_.query_features(), dn, l_.problem.dv), l_.pairs());
+    }
+  }
+
+  template <class Stream>
+  void finish_inputs(const Stream& stream) const {
+    const auto finish = [&](const ConstTokenTensor& x, const TokenTensor(&parts)[2],
+                            const TokenTensor& dx, const TokenBlocks& blocks, const FeatureMap& map,
+                            const RotaryAngles& angles, const float* weights,
+                            const float* vectors) {
+      if (dx.data == nullptr) return;
+      stream.template run<InputGradientsSm80<T, D>>(
+          {.x = x,
+           .dfeatures = read_only(parts[0]),
+           .dfeatures_added = kHalves > 1 ? read_only(parts[1]) : ConstTokenTensor{},
+           .dx = dx,
+           .blocks = blocks,
+           .heads = l_.forward().heads,
+           .map = map,
+           .angles = kRotary ? angles : RotaryAngles{},
+           .weights = weights,
+           .vectors = vectors},
+          l_.pairs());
+    };
+    finish(l_.forward().q, l_.arrays.dquery_features, l_.problem.dq, l_.forward().query_blocks,
+           l_.forward().op.query_map, l_.forward().query_angles,
+           l_.cross() ? l_.arrays.mixed_weights : l_.arrays.weights,
+           l_.cross() ? l_.arrays.key_sums : l_.arrays.mixed_key_sums);
+    finish(l_.forward().k, l_.arrays.dkey_features, l_.problem.dk, l_.forward().key_blocks,
+           l_.forward().op.key_map, l_.forward().key_angles, nullptr,
+           l_.cross() ? l_.arrays.query_sums : l_.arrays.mixed_query_sums);
+  }
+
+  template <class Stream>
+  void sum_gain(const Stream& stream) const {
+    stream.template run<GainSumsSm80<T, E>>({.dout = l_.problem.dout,
+                                             .out = read_only(l_.arrays.out),
+                                             .inverse_norms = l_.arrays.inverse_norms,
+                                             .blocks = l_.forward().query_blocks,
+                                             .heads = l_.forward().heads,
+                                             .norm = l_.forward().norm,
+                                             .items = l_.items(),
+                                             .chunks = l_.gain_chunks(),
+                                             .parts = l_.arrays.gain_parts},
+                                            l_.pairs());
+    stream.template run<OrderedSumsSm80>({.parts = l_.arrays.gain_parts,
+                                          .count = l_.gain_chunks(),
+                                          .rows = 1,
+                                          .columns = E,
+                                          .lower = false,
+                                          .own_parts = nullptr,
+                                          .own_count = 0,
+                                          .sums = l_.problem.dgain,
+                                          .stride = E},
+                                         l_.pairs());
+  }
+
+  const Layout& l_;
+  MixingGradientRun<T, D, E, kCausal, kRotary> mixing_;
+};
+
+}  // namespace mhla::cuda

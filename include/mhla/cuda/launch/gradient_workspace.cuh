@@ -1,0 +1,60 @@
+#pragma once
+
+/// \file
+/// What the workspace of a gradient holds beside the workspaces of its products.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/launch/problem.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
+
+namespace mhla::cuda {
+
+/// Places in a workspace, one after another, each at a multiple of 256.
+class WorkspaceCursor {
+ public:
+  explicit constexpr WorkspaceCursor(unsigned char* begin) : begin_(begin) {}
+
+  /// So many numbers of 4 bytes.
+  float* floats(bool wanted, std::int64_t count) {
+    return static_cast<float*>(static_cast<void*>(bytes(wanted ? 4 * count : 0)));
+  }
+  /// A tensor [B, N, H, width] of 16-bit numbers, heads first.
+  TokenTensor tensor(bool wanted, const Problem& problem, std::int64_t tokens, std::int64_t width) {
+    const std::int64_t token = 2 * width, head = tokens * token, batch = problem.heads * head;
+    return {bytes(wanted ? problem.batch * batch : 0), batch, head, token};
+  }
+  unsigned char* bytes(std::int64_t count) {
+    unsigned char* const place = begin_ != nullptr && count > 0 ? begin_ + used_ : nullptr;
+    used_ += (static_cast<std::size_t>(count) + 255) / 256 * 256;
+    return place;
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  unsigned char* begin_;
+  std::size_t used_ = 0;
+};
+
+/// What stands in the workspace of a gradient beside the workspaces of its products.
+struct GradientArrays {
+  TokenTensor out, query_features, key_features, dn;
+  TokenTensor dquery_features[2], dkey_features[2];
+  float *strict, *transposed;            // mixing matrices
+  float *key_sums, *mixed_key_sums;      // z, z~
+  float* own_sums;                       // of denominators
+  float *scores, *mixed_scores;          // of cross queries
+  float* weights;                        // c
+  float *query_sums, *mixed_query_sums;  // sum of c phi(q), and mixed
+  float* mixed_weights;                  // c mixed, of cross queries
+  float *inverse_norms, *gain_parts;
+  float *mixing_parts, *own_parts;
+};
+
+constexpr ConstTokenTensor read_only(const TokenTensor& x) {
+  return {x.data, x.batch_stride, x.head_stride, x.token_stride};
+}
+
+}  // namespace mhla::cuda

@@ -1,0 +1,96 @@
+#pragma once
+
+/// \file
+/// The kernels of the mixing matrix's gradient: products of summaries or of scores, and of what
+/// denominators sum, in parts; then the sums of the parts in order.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/ordered_sums.cuh"
+#include "mhla/cuda/kernel/score_products_sm80.cuh"
+#include "mhla/cuda/kernel/sum_products_sm80.cuh"
+#include "mhla/cuda/kernel/summary_products_sm80.cuh"
+#include "mhla/cuda/launch/forms.cuh"
+#include "mhla/cuda/launch/gradient_plan.cuh"
+
+namespace mhla::cuda {
+
+/// Sends them to a stream.
+template <class T, int D, int E, bool kCausal, bool kRotary>
+class MixingGradientRun {
+  using Layout = GradientLayout<D, E, kCausal, kRotary>;
+  static constexpr int kHalfWidth = Layout::kHalfWidth;
+
+ public:
+  explicit MixingGradientRun(const Layout& layout) : l_(layout) {}
+
+  /// Makes the summaries of a product alone.
+  template <class Stream>
+  void summarise(const Problem& product, unsigned char* workspace, const Stream& stream) const {
+    const Plan plan =
+        detail::planned<kHalfWidth, D>(product, l_.device, Form::kThreeStage, "summaries alone");
+    const SummaryParameters stage = summary_stage(product, arrays_of(product, workspace));
+    if (l_.forward().op.summaries == Precision::kPair) {
+      detail::run_summaries<T, kHalfWidth, D, Precision::kPair>(plan, stage, l_.pairs(), l_.device,
+                                                                stream);
+    } else {
+      detail::run_summaries<T, kHalfWidth, D, Precision::kSingle>(plan, stage, l_.pairs(),
+                                                                  l_.device, stream);
+    }
+  }
+  WorkspaceArrays arrays_of(const Problem& product, unsigned char* workspace) const {
+    return workspace_arrays<kHalfWidth, D>(product, rooms_of<kHalfWidth, D>(product, l_.device),
+                                           workspace);
+  }
+
+  template <class Stream>
+  void multiply_summaries(int h, const Stream& stream) const {
+    const SummaryArray columns = arrays_of(l_.query_product(h), l_.first).summaries;
+    const SummaryArray rows = arrays_of(l_.key_product(h), l_.second).summaries;
+    SummaryProductParameters p = l_.summary_products();
+    p.factor = inverse_power(rows.scale) * inverse_power(columns.scale);
+    const std::int64_t step = std::int64_t{p.chunks} * p.slices() * l_.mq() * l_.mk();
+    p.parts += h * l_.half_parts() * (std::int64_t{l_.mq()} * l_.mk());
+    const auto multiply = [&](const unsigned char* x, const unsigned char* y) {
+      p.rows_data = x;
+      p.columns_data = y;
+      stream.template run<SummaryProductsSm80<T, kHalfWidth * D>>(p, l_.pairs());
+      p.parts += step;
+    };
+    multiply(rows.high, columns.high);
+    if (l_.forward().op.summaries == Precision::kPair) {
+      multiply(rows.high, columns.low);
+      multiply(rows.low, columns.high);
+    }
+  }
+
+  template <class Stream>
+  void sum(const Stream& stream) const {
+    if (l_.plan.scores)
+      stream.template run<ScoreProductsSm80<T, D, E>>(l_.score_products(false), l_.pairs());
+    if constexpr (kCausal)
+      stream.template run<ScoreProductsSm80<T, D, E>>(l_.own_products(), l_.pairs());
+    if (l_.adds_sums()) {
+      SumProductParameters p = l_.sum_products();
+      p.parts += l_.product_parts() * (std::int64_t{l_.mq()} * l_.mk());
+      stream.template run<SumProductsSm80>(p, l_.pairs());
+    }
+    const ScoreProductParameters own = l_.own_products();
+    stream.template run<OrderedSumsSm80>({.parts = l_.arrays.mixing_parts,
+                                          .count = l_.mixing_parts(),
+                                          .rows = l_.mq(),
+                                          .columns = l_.mk(),
+                                          .lower = kCausal,
+                                          .own_parts = l_.arrays.own_parts,
+                                          .own_count = kCausal ? own.chunks * own.row_parts() : 0,
+                                          .sums = l_.problem.dmixing.data,
+                                          .stride = l_.problem.dmixing.stride},
+                                         l_.pairs());
+  }
+
+ private:
+  const Layout& l_;
+};
+
+}  // namespace mhla::cuda

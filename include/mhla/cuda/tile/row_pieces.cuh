@@ -1,0 +1,66 @@
+#pragma once
+
+/// \file
+/// Products of rows of two tensors in device memory, x_t . y_j, without shared memory.
+///
+/// A sum over k may take its terms in any order. So the four threads of a row load 16 bytes side by
+/// side, thread p the numbers 8 p.. 8 p + 7 of every 32, and two steps of mma take them as they
+/// are, the same way on both sides. Of a width of 72 the last 8 numbers are a step of half the
+/// depth.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/mma.cuh"
+
+namespace mhla::cuda {
+
+/// What a thread holds of one row of K 16-bit numbers.
+template <int K>
+struct RowPieces {
+  static_assert(K % 32 == 0 || K % 32 == 8);
+  static constexpr int kPieces = K / 32;
+  static constexpr bool kRest = K % 32 != 0;
+
+  ptx::Words4 pieces[kPieces];
+  std::uint32_t rest;
+
+  /// Of a row in device memory that the grid does not write; zeros where it is null.
+  static MHLA_DEVICE RowPieces load(const unsigned char* row, std::uint32_t lane) {
+    RowPieces own{};
+    if (row == nullptr) return own;
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < kPieces; ++i) {
+      own.pieces[i] = ptx::ld_global_nc_v4(row + 64 * i + 16 * (lane % 4));
+    }
+    if constexpr (kRest) own.rest = ptx::ld_global_nc(row + 64 * kPieces + 4 * (lane % 4));
+    return own;
+  }
+};
+
+/// The rows lane / 4 and lane / 4 + 8 of 16.
+template <int K>
+struct RowPiecesPair {
+  RowPieces<K> x;
+  RowPieces<K> x_8;
+};
+
+/// sums[16, 8] += rows[16, K] columns[8, K]^T, as C of ptx/mma.cuh. A thread holds column lane / 4.
+template <class T, int K>
+MHLA_DEVICE void multiply_rows(float (&sums)[4], const RowPiecesPair<K>& rows,
+                               const RowPieces<K>& columns) {
+  MHLA_CUDA_UNROLL
+  for (int i = 0; i < RowPieces<K>::kPieces; ++i) {
+    const std::uint32_t(&a)[4] = rows.x.pieces[i].x;
+    const std::uint32_t(&a_8)[4] = rows.x_8.pieces[i].x;
+    const std::uint32_t(&b)[4] = columns.pieces[i].x;
+    ptx::mma_m16n8k16<T>(sums, a[0], a_8[0], a[1], a_8[1], b[0], b[1]);
+    ptx::mma_m16n8k16<T>(sums, a[2], a_8[2], a[3], a_8[3], b[2], b[3]);
+  }
+  if constexpr (RowPieces<K>::kRest) {
+    ptx::mma_m16n8k8<T>(sums, rows.x.rest, rows.x_8.rest, columns.rest);
+  }
+}
+
+}  // namespace mhla::cuda

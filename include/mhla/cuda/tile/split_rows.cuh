@@ -1,0 +1,122 @@
+#pragma once
+
+/// \file
+/// Rows of tokens in registers, eight threads to a row: thread p of a row has the pieces p, p + 8,
+/// p + 16, .. of 16 bytes. All threads of a warp work together, on four rows.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/convert.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/words.cuh"
+#include "mhla/cuda/tile/pieces.cuh"
+
+namespace mhla::cuda {
+
+/// What a thread has of a row of kWidth numbers.
+template <int kWidth>
+struct SplitRow {
+  static constexpr int kSharers = 8;
+  static constexpr int kPieces = (kWidth / 8 + kSharers - 1) / kSharers;  // of a thread
+
+  float x[kPieces][8];
+
+  /// The thread's i-th piece is one of the row.
+  static MHLA_DEVICE bool has(std::uint32_t i, std::uint32_t sharer) {
+    return kSharers * i + sharer < kWidth / 8;
+  }
+
+  /// The same as 16-bit numbers: those of several rows are loaded before any is converted.
+  struct Words {
+    ptx::Words4 pieces[kPieces];
+
+    /// Of a row that the grid does not write; zeros where it is null.
+    static MHLA_DEVICE Words load(const unsigned char* row, std::uint32_t sharer) {
+      Words own{};
+      if (row == nullptr) return own;
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t i = 0; i < kPieces; ++i) {
+        if (has(i, sharer))
+          own.pieces[i] = ptx::ld_global_nc_v4(row + 16 * (kSharers * i + sharer));
+      }
+      return own;
+    }
+  };
+
+  template <class T>
+  static MHLA_DEVICE SplitRow of(const Words& words) {
+    SplitRow own;
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < kPieces; ++i) {
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        own.x[i][2 * j] = ptx::low<T>(words.pieces[i].x[j]);
+        own.x[i][2 * j + 1] = ptx::high<T>(words.pieces[i].x[j]);
+      }
+    }
+    return own;
+  }
+  template <class T>
+  static MHLA_DEVICE SplitRow load(const unsigned char* row, std::uint32_t sharer) {
+    return of<T>(Words::load(row, sharer));
+  }
+
+  /// Of floats, which the grid does not write.
+  static MHLA_DEVICE SplitRow load_floats(const float* row, std::uint32_t sharer) {
+    SplitRow own{};
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t i = 0; i < kPieces; ++i) {
+      if (!has(i, sharer)) continue;
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t j = 0; j < 8; j += 2) {
+        const ptx::Words2 two = ptx::ld_global_nc_v2(row + 8 * (kSharers * i + sharer) + j);
+        own.x[i][j] = as_float(two.x[0]);
+        own.x[i][j + 1] = as_float(two.x[1]);
+      }
+    }
+    return own;
+  }
+
+  /// Rounds to T and writes to a row, unless that is null.
+  template <class T>
+  MHLA_DEVICE void store(unsigned char* row, std::uint32_t sharer) const {
+    if (row == nullptr) return;
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t i = 0; i < kPieces; ++i) {
+      if (!has(i, sharer)) continue;
+      ptx::Words4 words;
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < 4; ++j) words.x[j] = ptx::pack<T>(x[i][2 * j], x[i][2 * j + 1]);
+      ptx::st_global_v4(row + 16 * (kSharers * i + sharer), words);
+    }
+  }
+
+  /// Calls act(i, j) for all of the thread's numbers x[i][j]; what is behind the row's end is 0.
+  template <class Act>
+  static MHLA_DEVICE void each(const Act& act) {
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < kPieces; ++i) {
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < 8; ++j) act(i, j);
+    }
+  }
+};
+
+/// The sum over the threads of a row, in all of them.
+MHLA_DEVICE float over_sharers(float x) {
+  MHLA_CUDA_UNROLL
+  for (std::uint32_t mask = 1; mask < 8; mask *= 2) x += ptx::shfl_bfly(x, mask);
+  return x;
+}
+
+/// x . y of two rows, in all threads of the row.
+template <int kWidth>
+MHLA_DEVICE float dot(const SplitRow<kWidth>& x, const SplitRow<kWidth>& y) {
+  float sum = 0;
+  SplitRow<kWidth>::each([&](int i, int j) { sum += x.x[i][j] * y.x[i][j]; });
+  return over_sharers(sum);
+}
+
+}  // namespace mhla::cuda

@@ -1,0 +1,223 @@
+// Gradients on a device, for all widths and types, against the CPU's gradient in double: random
+// inputs, poisoned gradients and workspaces, guard zones around all memory, bits twice.
+
+#include "cuda/device/gradients.hpp"
+
+#include <cstring>
+#include <vector>
+
+#include "cuda/device/check.hpp"
+#include "cuda/device/device_call.hpp"
+#include "support/cuda/gradient_call.hpp"
+
+namespace {
+
+using cuda_test::CallShape;
+using device_test::DeviceBytes;
+using mhla::cuda::Denominator;
+using mhla::cuda::FeatureMap;
+using mhla::cuda::Precision;
+
+/// A random call on the device, and its gradients on both sides.
+template <class T, int D, int E>
+class DeviceGradient {
+ public:
+  DeviceGradient(const CallShape& shape, std::uint64_t seed)
+      : shape_(shape),
+        host_(cuda_test::random_gradient_call<T, D, E>(shape, seed)),
+        got_(host_, shape.layout),
+        inputs_{{host_.q.raw(), host_.q.bytes()},
+                {host_.k.raw(), host_.k.bytes()},
+                {host_.v.raw(), host_.v.bytes()},
+                {host_.mixing.raw(), host_.mixing.bytes()},
+                {host_.dout.raw(), host_.dout.bytes()},
+                {host_.gain.raw(), host_.gain.bytes()},
+                {host_.gate.raw(), host_.gate.bytes()},
+                {host_.query_angles.raw(), host_.query_angles.bytes()},
+                {host_.key_angles.raw(), host_.key_angles.bytes()}} {
+    for (DeviceBytes& place : places_) place = DeviceBytes(0);
+    const std::size_t bytes[] = {got_.q.bytes(),    got_.k.bytes(),      got_.v.bytes(),
+                                 got_.gate.bytes(), got_.mixing.bytes(), got_.gain.bytes()};
+    for (int i = 0; i < 6; ++i) places_[i] = DeviceBytes(bytes[i]);
+  }
+
+  /// Runs twice on a device, compares bits, and all gradients with the definition.
+  void check(mhla::cuda::Device device, cudaStream_t stream) {
+    device_test::GradientFormCall call = make_call(device);
+    const std::size_t bytes = device_test::GradientForms<T, D, E>::workspace_bytes(call);
+    DeviceBytes workspace(bytes);
+    call.forward.workspace = workspace.data();
+    call.forward.workspace_bytes = bytes;
+    const std::string text = "gradient of " + device_test::text(shape_, "", device.arch) + " D " +
+                             std::to_string(D) + ", E " + std::to_string(E);
+    std::vector<std::vector<unsigned char>> first;
+    for (int run = 0; run < 2; ++run) {
+      for (DeviceBytes& place : places_) place.poison();
+      workspace.poison();
+      device_test::GradientForms<T, D, E>::run(call, stream);
+      for (int i = 0; i < 6; ++i) {
+        const std::vector<unsigned char> now = places_[i].contents();
+        if (run == 0) {
+          first.push_back(now);
+        } else {
+          device_test::expect(now == first[static_cast<std::size_t>(i)],
+                              text + ": other bits in a second run");
+        }
+      }
+    }
+    unsigned char* const to[] = {got_.q.raw(),    got_.k.raw(),      got_.v.raw(),
+                                 got_.gate.raw(), got_.mixing.raw(), got_.gain.raw()};
+    for (int i = 0; i < 6; ++i) places_[i].download(to[i]);
+    cuda_test::compare(host_, got_, [&](const std::string& wrong) {
+      device_test::expect(false, text + ": " + wrong);
+    });
+    for (DeviceBytes& place : places_) {
+      device_test::expect(place.guards_are_untouched(), text + ": wrote outside of a tensor");
+    }
+    device_test::expect(workspace.guards_are_untouched(),
+                        text + ": wrote outside of the workspace");
+  }
+
+ private:
+  device_test::GradientFormCall make_call(mhla::cuda::Device device) {
+    const auto blocks = [](const mhla::GridShape& n, const mhla::GridShape& w) {
+      const auto size = [](mhla::Index x) { return static_cast<std::int32_t>(x); };
+      const auto part = [&](int axis) { return size(std::min(n[axis], w[axis])); };
+      return mhla::cuda::TokenBlocks(size(n[0]), size(n[1]), size(n[2]), part(0), part(1), part(2));
+    };
+    const auto at = [](auto tensor, DeviceBytes& bytes) {
+      tensor.data = bytes.data();
+      return tensor;
+    };
+    const auto floats = [](DeviceBytes& bytes) { return reinterpret_cast<float*>(bytes.data()); };
+    device_test::GradientFormCall call{};
+    call.forward = {
+        .causal = shape_.causal,
+        .batch = shape_.batch,
+        .heads = shape_.heads,
+        .query_blocks = blocks(shape_.tokens, shape_.block),
+        .key_blocks = blocks(shape_.key_tokens, shape_.key_block),
+        .op = shape_.op,
+        .q = at(host_.q.input(), inputs_[0]),
+        .k = at(host_.k.input(), inputs_[1]),
+        .v = at(host_.v.input(), inputs_[2]),
+        .o = {},
+        .mixing = floats(inputs_[3]),
+        .workspace = nullptr,
+        .workspace_bytes = 0,
+        .device = device,
+        .gain = host_.normed() ? floats(inputs_[5]) : nullptr,
+        .gate = host_.gated() ? at(host_.gate.input(), inputs_[6]) : mhla::cuda::ConstTokenTensor{},
+        .query_angles = floats(inputs_[7]),
+        .key_angles = floats(inputs_[8])};
+    call.dout = at(host_.dout.input(), inputs_[4]);
+    call.dq = at(got_.q.output(), places_[0]);
+    call.dk = at(got_.k.output(), places_[1]);
+    call.dv = at(got_.v.output(), places_[2]);
+    call.dgate = at(got_.gate.output(), places_[3]);
+    call.dmixing = floats(places_[4]);
+    call.dgain = floats(places_[5]);
+    call.rotary = shape_.rotary;
+    return call;
+  }
+
+  CallShape shape_;
+  cuda_test::GradientCall<T> host_;
+  cuda_test::GradientTensors<T> got_;
+  DeviceBytes inputs_[9];
+  DeviceBytes places_[6] = {DeviceBytes(0), DeviceBytes(0), DeviceBytes(0),
+                            DeviceBytes(0), DeviceBytes(0), DeviceBytes(0)};
+};
+
+/// Checks a shape with all kernels that this device has.
+template <class T, int D, int E>
+void check(const CallShape& shape, std::int32_t multiprocessors = 1) {
+  static std::uint64_t seed = device_test::first_seed();
+  const device_test::Stream stream;
+  DeviceGradient<T, D, E> call(shape, seed++);
+  for (const mhla::cuda::Device& device : device_test::targets(multiprocessors)) {
+    call.check(device, stream);
+  }
+}
+
+void of_partitions() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    check<T, D, E>({.tokens = 40, .block = 1});
+    check<T, D, E>({.batch = 2, .heads = 3, .tokens = 200, .block = 16});
+    check<T, D, E>({.tokens = 400, .block = 64, .layout = 1});
+    check<T, D, E>({.batch = 2, .tokens = {19, 14}, .block = {4, 3}, .layout = 2});
+    check<T, D, E>({.heads = 2, .tokens = {6, 9, 10}, .block = {2, 3, 5}, .layout = 1});
+    check<T, D, E>({.tokens = 90, .block = 30, .key_tokens = {20, 18}, .key_block = {4, 3}});
+  });
+}
+
+void of_normalizers_and_maps() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    CallShape shape{.batch = 2, .tokens = {12, 12}, .block = {3, 4}};
+    shape.op.eps = 1e-3f;
+    shape.op.denominator = Denominator::kCrossQuery;
+    check<T, D, E>(shape);
+    shape.op.denominator = Denominator::kKeySum;
+    shape.op.query_map = shape.op.key_map = FeatureMap::elu_plus_one();
+    shape.op.scale = 0.5f;
+    shape.op.summaries = Precision::kPair;
+    check<T, D, E>(shape);
+    shape.tokens = shape.key_tokens = 300;
+    shape.block = shape.key_block = 50;
+    check<T, D, E>(shape);
+    shape.op = {.query_map = FeatureMap::identity(),
+                .key_map = FeatureMap::identity(),
+                .denominator = Denominator::kNone,
+                .scale = 0.125f};
+    check<T, D, E>(shape);
+  });
+}
+
+void causal() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    const std::pair<int, int> sizes[] = {{40, 1}, {200, 16}, {256, 64}, {300, 49}, {450, 150}};
+    for (const auto& [tokens, block] : sizes) {
+      CallShape shape{.batch = 2, .tokens = tokens, .block = block, .causal = true};
+      shape.layout = tokens % 3;
+      if (block == 49) shape.op.denominator = Denominator::kNone;
+      check<T, D, E>(shape);
+    }
+  });
+}
+
+void rotary_gain_and_gate() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    CallShape shape{.heads = 2, .tokens = {1, 8, 12}, .block = {1, 4, 6}, .normed = true};
+    shape.rotary = D != 72;
+    for (const bool gated : {false, true}) {
+      shape.gated = gated;
+      check<T, D, E>(shape);
+      CallShape causal{.tokens = 150, .block = 64, .causal = true};
+      causal.op.denominator = Denominator::kNone;
+      causal.normed = true;
+      causal.gated = gated;
+      causal.rotary = D != 72;
+      check<T, D, E>(causal);
+    }
+  });
+}
+
+void of_many_heads() {
+  const std::int32_t all = device_test::current_device().multiprocessors;
+  device_test::for_each_kind([&]<class T, int D, int E>() {
+    check<T, D, E>({.batch = 3, .heads = 50, .tokens = 64, .block = 16}, all);
+    CallShape shape{.batch = 2, .heads = 20, .tokens = 512, .block = 64, .causal = true};
+    if (D == 64) check<T, D, E>(shape, all);
+  });
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  return device_test::run_tests({{"Gradients.OfPartitions", of_partitions},
+                                 {"Gradients.OfNormalizersAndMaps", of_normalizers_and_maps},
+                                 {"Gradients.Causal", causal},
+                                 {"Gradients.RotaryGainAndGate", rotary_gain_and_gate},
+                                 {"Gradients.OfManyHeads", of_many_heads}},
+                                count, arguments);
+}

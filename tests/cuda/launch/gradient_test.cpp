@@ -1,0 +1,176 @@
+// Gradients, as they are launched, run in the emulator: on both architectures against the CPU's
+// gradient in double, within the derived bound.
+
+#include "mhla/cuda/launch/gradient.cuh"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "support/cuda/form_test.hpp"
+#include "support/cuda/gradient_run.hpp"
+
+namespace {
+
+using cuda_test::CallShape;
+using cuda_test::GradientCall;
+using cuda_test::GradientTensors;
+using mhla::cuda::Arch;
+using mhla::cuda::Denominator;
+using mhla::cuda::Device;
+using mhla::cuda::FeatureMap;
+using mhla::cuda::Form;
+using mhla::cuda::GradientPlan;
+using mhla::cuda::Precision;
+
+template <class W>
+class GradientForms : public testing::Test {
+ protected:
+  static constexpr int D = W::D, E = W::E;
+  using T = typename W::T;
+
+  template <bool kCausal, bool kRotary = false>
+  static GradientPlan run(CallShape shape, Arch arch, int multiprocessors = 2) {
+    shape.causal = kCausal;
+    shape.rotary = kRotary;
+    GradientCall<T> call = cuda_test::random_gradient_call<T, D, E>(shape, 5);
+    GradientTensors<T> got(call, shape.layout);
+    const GradientPlan plan = cuda_test::run_gradient<D, E, kCausal, kRotary>(
+        call, got, Device{arch, multiprocessors}, 3);
+    cuda_test::compare_gradients(call, got);
+    return plan;
+  }
+
+  /// The bits of all gradients of a call under a schedule, from poison on.
+  static std::vector<std::string> bits(GradientCall<T>& call, const CallShape& shape, unsigned seed,
+                                       const cuda_test::Tensor<T>* out = nullptr) {
+    GradientTensors<T> got(call, shape.layout);
+    const Device device{Arch::kSm90a, 2};
+    if (shape.causal) {
+      cuda_test::run_gradient<D, E, true>(call, got, device, seed, out);
+    } else {
+      cuda_test::run_gradient<D, E, false>(call, got, device, seed, out);
+    }
+    std::vector<std::string> all;
+    const auto add = [&](const auto& x) {
+      all.emplace_back(reinterpret_cast<const char*>(x.raw()), x.bytes());
+    };
+    add(got.q), add(got.k), add(got.v), add(got.mixing);
+    return all;
+  }
+};
+
+TYPED_TEST_SUITE(GradientForms, cuda_test::Widths);
+
+TYPED_TEST(GradientForms, OfFewTokensTakeScores) {
+  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
+    CallShape shape{.heads = 2, .tokens = {1, 7, 9}, .block = {1, 3, 4}, .layout = 2};
+    const GradientPlan plan = this->template run<false>(shape, arch);
+    EXPECT_TRUE(plan.scores);
+  }
+}
+
+TYPED_TEST(GradientForms, OfManyTokensTakeSummaries) {
+  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
+    CallShape shape{.tokens = 300, .block = 64, .layout = 1};
+    const GradientPlan plan = this->template run<false>(shape, arch);
+    EXPECT_FALSE(plan.scores);
+  }
+}
+
+TYPED_TEST(GradientForms, OfCausalForms) {
+  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
+    for (const int block : {40, 100}) {
+      CallShape shape{.heads = 2, .tokens = 230, .block = block};
+      this->template run<true>(shape, arch);
+    }
+  }
+}
+
+TYPED_TEST(GradientForms, OfCrossQueries) {
+  CallShape shape{.batch = 2, .tokens = {1, 12, 12}, .block = {1, 3, 4}};
+  shape.op.denominator = Denominator::kCrossQuery;
+  shape.op.eps = 1e-3f;
+  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) this->template run<false>(shape, arch);
+}
+
+TYPED_TEST(GradientForms, OfOutputsWithNormAndGate) {
+  CallShape shape{.tokens = 70, .block = 35, .normed = true};
+  for (const bool gate : {false, true}) {
+    shape.gated = gate;
+    shape.op.denominator = gate ? Denominator::kNone : Denominator::kKeySum;
+    this->template run<false>(shape, Arch::kSm80);
+    this->template run<true>(shape, Arch::kSm90a);
+  }
+}
+
+TYPED_TEST(GradientForms, OfFeaturesThatTurn) {
+  if constexpr (TypeParam::D != 72) {
+    CallShape shape{.tokens = {1, 8, 12}, .block = {1, 4, 6}, .layout = 1};
+    for (const Denominator denominator :
+         {Denominator::kNone, Denominator::kKeySum, Denominator::kCrossQuery}) {
+      shape.op.denominator = denominator;
+      shape.op.eps = 1e-3f;
+      this->template run<false, true>(shape, Arch::kSm90a);
+    }
+    CallShape causal{.tokens = 150, .block = 64};
+    causal.op.denominator = Denominator::kNone;
+    this->template run<true, true>(causal, Arch::kSm80);
+  }
+}
+
+TYPED_TEST(GradientForms, OfOtherKeysThanQueriesInPairs) {
+  CallShape shape{.tokens = 90, .block = 30, .key_tokens = {1, 20, 18}, .key_block = {1, 4, 3}};
+  shape.op.query_map = FeatureMap::identity();
+  shape.op.key_map = FeatureMap::elu_plus_one();
+  shape.op.denominator = Denominator::kNone;
+  shape.op.scale = 0.125f;
+  for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
+    shape.op.summaries = summaries;
+    this->template run<false>(shape, Arch::kSm90a);
+  }
+}
+
+// Whatever order thread blocks run in, and whether the outputs are kept or computed again.
+TYPED_TEST(GradientForms, BitsAreTheSameEachTime) {
+  for (const bool causal : {false, true}) {
+    const CallShape shape{.heads = 2, .tokens = 150, .block = 40, .causal = causal};
+    GradientCall<typename TypeParam::T> call =
+        cuda_test::random_gradient_call<typename TypeParam::T, TypeParam::D, TypeParam::E>(shape,
+                                                                                           5);
+    const auto first = this->bits(call, shape, 0);
+    EXPECT_EQ(this->bits(call, shape, 7), first);
+    const Device device{Arch::kSm90a, 2};
+    const auto plan = mhla::cuda::plan<TypeParam::D, TypeParam::E>(problem_of(call), device);
+    cuda_test::Call<typename TypeParam::T>& forward = call;
+    cuda_test::run_only<TypeParam::D, TypeParam::E>(forward, plan, device, 1);
+    EXPECT_EQ(this->bits(call, shape, 3, &call.o), first);
+  }
+}
+
+// 0 / 0 and all: rows of dout that are 0 add exactly 0, whatever their outputs are.
+TYPED_TEST(GradientForms, TokensWithoutGradientsAddNothing) {
+  using Number = typename TypeParam::T;
+  const CallShape shape{.tokens = 60, .block = 20};
+  GradientCall<Number> call =
+      cuda_test::random_gradient_call<Number, TypeParam::D, TypeParam::E>(shape, 5);
+  for (int j = 0; j < 20; ++j) call.mixing[j % 3] = 0;  // block 0 reads nothing: 0 / 0
+  for (int t = 0; t < 20; ++t) {
+    for (int e = 0; e < TypeParam::E; ++e) call.dout.at(0, t, 0, e) = Number{0};
+  }
+  GradientTensors<Number> got(call, 0);
+  cuda_test::run_gradient<TypeParam::D, TypeParam::E, false>(call, got, Device{Arch::kSm80, 2}, 3);
+  got.q.each([&](int b, int t, int h, int d) {
+    if (t < 20) {
+      EXPECT_EQ(got.q.value(b, t, h, d), 0);
+    } else {
+      EXPECT_TRUE(std::isfinite(got.q.value(b, t, h, d)));
+    }
+  });
+  for (int i = 0; i < 9; ++i) EXPECT_TRUE(std::isfinite(got.mixing.value(i))) << i;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(got.mixing.value(i), 0) << i;
+}
+
+}  // namespace

@@ -1,0 +1,48 @@
+#pragma once
+
+/// \file
+/// What gradients of a form on a device must be: the CPU's gradient in double, and how far rounding
+/// may lead from it.
+///
+/// With u, eta, gamma_n and e_d Z+ of reference.hpp, and o^ within its bound of o:
+///
+///     dN_t    has error   eps_t |dN_t| + u eta,   1 + eps_t = (1 + u)(1 + gamma_n) / (1 - s e_d Z+
+///     / |den|) c_t     has error   |c|_e = sum_e (|dN| |o^ - o| + err(dN) |o|) + gamma_n sum |dN|
+///     |o|
+///
+/// On its way into a sum a product of dN, v, phi(q) and phi(k) is rounded at most six times more:
+/// both features, m, the summary and its mixture or the weight, and the sum. So with
+///
+///     G+ = (|dN| + err(dN)) |V|^T + |c| + |c|_e        P+ = |phi(Q)| |phi(K)|^T
+///     |dphi(q)^ - dphi(q)| <= e_6 (|m| G+) |phi(K)| + (|m| (err(dN) |V|^T + |c|_e)) |phi(K)|
+///
+/// and the same of keys with G+^T, of values with P+^T, of coefficients with P+ G+; features that
+/// turn are rounded once more each, and eta is added to each factor that is rounded. phi' may be
+/// off by 2^-20, and the result is rounded once more.
+///
+/// Outputs with a norm: gradients through it are within gamma_n and u of those of o^; their errors
+/// are bounded by first differences (norm_errors).
+
+#include "support/cuda/reference.hpp"
+
+namespace cuda_test {
+
+/// A call and the gradient of its outputs.
+template <class T>
+struct GradientCall : Call<T> {
+  Tensor<T> dout;
+};
+
+/// Gradients of one head, and by how much they may be off.
+struct ExpectedGradient {
+  Numbers q, k, v, gate;
+  Numbers q_bound, k_bound, v_bound, gate_bound;
+  Numbers mixing, mixing_bound;  ///< of this head alone
+  Numbers gain, gain_bound;      ///< [1,E], of this head alone
+};
+
+/// \param chain  additions and products of floats, one after another, that lead to a gradient
+template <class T>
+ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, double chain);
+
+}  // namespace cuda_test

@@ -1,0 +1,87 @@
+#pragma once
+
+/// \file
+/// A gradient on a device, run in the emulator by the same host code that launches it, and compared
+/// with the CPU's gradient.
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "mhla/cuda/launch/gradient.cuh"
+#include "support/cuda/emulated_call.hpp"
+#include "support/cuda/gradient_call.hpp"
+
+namespace cuda_test {
+
+/// The problem of a call.
+/// \param out  outputs of the forward, or null
+template <class T>
+mhla::cuda::GradientProblem gradient_problem(GradientCall<T>& call, GradientTensors<T>& to,
+                                             const Tensor<T>* out = nullptr) {
+  mhla::cuda::GradientProblem problem{};
+  problem.forward = problem_of(call);
+  problem.forward.o = {};
+  problem.wants = {true, true, true, true, call.normed(), out != nullptr};
+  problem.dout = call.dout.input();
+  if (out != nullptr) problem.out = out->input();
+  problem.dq = to.q.output();
+  problem.dk = to.k.output();
+  problem.dv = to.v.output();
+  if (call.gated()) problem.dgate = to.gate.output();
+  problem.dmixing = {to.mixing.data(), problem.forward.key_blocks.blocks()};
+  problem.dgain = to.gain.data();
+  return problem;
+}
+
+/// Runs a gradient under a schedule; returns its plan.
+template <int D, int E, bool kCausal, bool kRotary = false, class T>
+mhla::cuda::GradientPlan run_gradient(GradientCall<T>& call, GradientTensors<T>& to,
+                                      mhla::cuda::Device target, unsigned seed,
+                                      const Tensor<T>* out = nullptr) {
+  using emulator::Access;
+  using Gradient = mhla::cuda::GradientLayout<D, E, kCausal, kRotary>;
+  const mhla::cuda::GradientProblem problem = gradient_problem(call, to, out);
+  const mhla::cuda::GradientPlan plan = Gradient(problem, {}, nullptr, target).plan;
+  emulator::Device device(seed);
+  Array<unsigned char> workspace(static_cast<std::int64_t>(plan.workspace_bytes) + 1);
+  const auto track = [&](const char* name, auto& x, Access access) {
+    if (x.bytes() > 0) device.track(name, x.raw(), x.bytes(), access);
+  };
+  track("q", call.q, Access::kRead);
+  track("k", call.k, Access::kRead);
+  track("v", call.v, Access::kRead);
+  track("dout", call.dout, Access::kRead);
+  track("mixing", call.mixing, Access::kRead);
+  track("gain", call.gain, Access::kRead);
+  if (call.gated()) track("gate", call.gate, Access::kRead);
+  track("query angles", call.query_angles, Access::kRead);
+  track("key angles", call.key_angles, Access::kRead);
+  if (out != nullptr) device.track("out", out->raw(), out->bytes(), Access::kRead);
+  track("dq", to.q, Access::kWrite);
+  track("dk", to.k, Access::kWrite);
+  track("dv", to.v, Access::kReadWrite);
+  track("dgate", to.gate, Access::kWrite);
+  track("dmixing", to.mixing, Access::kWrite);
+  track("dgain", to.gain, Access::kWrite);
+  device.track("workspace", workspace.data(), plan.workspace_bytes, Access::kReadWrite);
+  const mhla::cuda::MixingArray mixing{call.mixing.data(), problem.forward.key_blocks.blocks()};
+  const EmulatedStream stream(device);
+  const Gradient layout(problem, mixing, workspace.data(), target);
+  const mhla::cuda::GradientRun<T, D, E, kCausal, kRotary> run(layout);
+  run(stream);
+  for (const Tensor<T>* x : {&to.q, &to.k, &to.v, &to.gate}) {
+    EXPECT_TRUE(x->padding_is_untouched());
+  }
+  return plan;
+}
+
+/// Compares all gradients with the CPU's; returns the largest error over its bound.
+template <class T>
+double compare_gradients(const GradientCall<T>& call, const GradientTensors<T>& got) {
+  const double worst = compare(call, got, [](const std::string& wrong) { ADD_FAILURE() << wrong; });
+  testing::Test::RecordProperty("worst", std::to_string(worst));
+  return worst;
+}
+
+}  // namespace cuda_test
