@@ -1,31 +1,44 @@
-"""MHLA in plain PyTorch, by its definition: the N x N matrix of weights."""
+"""MHLA by its definition, the N x N matrix of weights, to which the formula is held."""
 
 import math
 
 import torch
 
-MAPS = {"relu": lambda x: x.relu() + 1e-6, "elu_plus_one": lambda x: torch.nn.functional.elu(x) + 1,
-        "identity": lambda x: x, "exp": torch.exp}
+
+def features(name, weights=None):
+    """The feature map of a name, as a function of x [..,D]."""
+    if weights is not None:
+        layers = 2 if name == "elementwise_product" else 1
+
+        def linear(x):
+            d = x.shape[-1]
+            for w in weights.chunk(layers):
+                yield x @ w[:d * d].view(d, d).T + (w[d * d:] if len(w) > d * d else 0)
+
+        return {"hedgehog": lambda x: torch.cat([y := 2 * next(linear(x)), -y], -1).softmax(-1),
+                "t2r": lambda x: next(linear(x)).relu(),
+                "elementwise_product": lambda x: math.prod(linear(x))}[name]
+    return {"relu": lambda x: x.relu() + 1e-6, "identity": lambda x: x, "exp": torch.exp,
+            "elu_plus_one": lambda x: torch.nn.functional.elu(x) + 1}[name]
 
 
 def block_of(tokens, grid, block, prefix=0):
     """The block of each token.   # [N]"""
     if not grid:
-        return torch.arange(tokens) // block[0]
+        return torch.cat([torch.zeros(prefix, dtype=torch.long),
+                          torch.arange(tokens - prefix) // block[0] + (prefix > 0)])
     counts = [math.ceil(n / w) for n, w in zip(grid, block)]
     places = torch.meshgrid(*(torch.arange(n) // w for n, w in zip(grid, block)), indexing="ij")
     blocks = torch.zeros_like(places[0])
     for count, place in zip(counts, places):
         blocks = blocks * count + place
-    first = torch.zeros(prefix, dtype=torch.long)
-    return torch.cat([first, blocks.flatten() + (1 if prefix else 0)])
+    return torch.cat([torch.zeros(prefix, dtype=torch.long), blocks.flatten() + (prefix > 0)])
 
 
-def attention(q, k, v, mixing, blocks, *, causal=False, feature_map="relu", normalizer="key_sum",
-              eps=0., scale=1., normalizer_q=None, normalizer_k=None, query_mask=None,
-              key_mask=None):
+def attention(q, k, v, mixing, blocks, *, phi=(features("relu"),) * 2, causal=False,
+              normalizer="key_sum", eps=0., scale=1., normalizer_q=None, normalizer_k=None,
+              query_mask=None, key_mask=None):
     """q, k [B,N,H,D], v [B,N,H,E], mixing [M,M], blocks = (those of queries [N], of keys [N])."""
-    phi = MAPS[feature_map]
     coefficients = mixing[blocks[0]][:, blocks[1]]  # [N,N]
     if causal:
         coefficients = coefficients.tril()
@@ -33,7 +46,7 @@ def attention(q, k, v, mixing, blocks, *, causal=False, feature_map="relu", norm
         coefficients = coefficients * key_mask[:, None, None]
 
     def weights(queries, keys):  # [B,H,N,N]
-        return torch.einsum("bthd,bjhd->bhtj", phi(queries) * scale, phi(keys))
+        return torch.einsum("bthd,bjhd->bhtj", phi[0](queries) * scale, phi[1](keys))
 
     out = torch.einsum("bhtj,bjhe->bthe", coefficients * weights(q, k), v)
     if normalizer != "none":

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mhla_torch import MHLA, causal, locality, replace_attention
+from mhla_torch import MHLA, bidirectional, causal, locality, replace_attention
 from mhla_torch.attention import ViTAttention
-from reference import attention, block_of
 from tiny_vit import TinyViT
 
 
@@ -36,8 +35,8 @@ def test_takes_the_place_of_softmax_attention(prefix):
     model = image_model(prefix=prefix)
     x = torch.randn(2, 24 + prefix, 16, dtype=torch.float64)
     q, k, v = model.qkv(x).unflatten(-1, (3, 2, 8)).unbind(2)
-    blocks = block_of(24 + prefix, (4, 6), (2, 3), prefix)
-    expected = attention(q, k, v, model.attention.mixing, (blocks, blocks))
+    expected = bidirectional(q, k, v, model.attention.mixing, grid=(4, 6), block=(2, 3),
+                             prefix=prefix, backend="formula")
     torch.testing.assert_close(model(x), expected.flatten(2), rtol=1e-12, atol=1e-12)
     softmax = Model(functional.scaled_dot_product_attention).double()
     assert softmax(x).shape == model(x).shape and softmax(x).stride() == model(x).stride()

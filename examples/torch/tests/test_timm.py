@@ -5,8 +5,7 @@ import copy
 import pytest
 import torch
 
-from mhla_torch import MHLA, replace_attention
-from reference import attention, block_of
+from mhla_torch import MHLA, bidirectional, replace_attention
 
 timm = pytest.importorskip("timm")
 
@@ -96,9 +95,9 @@ def test_carries_the_options_of_the_attention(options):
 def by_definition(module, x):
     """The module with the weights of MHLA, as it starts, in place of softmax."""
     mixing = MHLA((4, 4), (2, 2)).mixing.detach().double()
-    blocks = block_of(16, (4, 4), (2, 2))
     q, k, v = module.qkv(x).unflatten(-1, (3, module.num_heads, -1)).unbind(2)
-    out = attention(module.q_norm(q), module.k_norm(k), v, mixing, (blocks, blocks)).flatten(2)
+    out = bidirectional(module.q_norm(q), module.k_norm(k), v, mixing, grid=(4, 4), block=(2, 2),
+                        backend="formula").flatten(2)
     out = module.norm(out)
     if getattr(module, "gate", None) is not None:
         out = out * torch.sigmoid(module.gate(x))

@@ -2,7 +2,8 @@
 
 from mhla_torch.attention import MHLA, replace_attention
 from mhla_torch.layers import Language, Video, Vision
-from mhla_torch.operators import bidirectional, causal, cuda_built, linear, locality
+from mhla_torch.operators import (Explanation, FormulaWarning, bidirectional, causal, cuda_built,
+                                  explain, linear, locality)
 
-__all__ = ["MHLA", "Language", "Video", "Vision", "bidirectional", "causal", "cuda_built",
-           "linear", "locality", "replace_attention"]
+__all__ = ["MHLA", "Explanation", "FormulaWarning", "Language", "Video", "Vision", "bidirectional",
+           "causal", "cuda_built", "explain", "linear", "locality", "replace_attention"]

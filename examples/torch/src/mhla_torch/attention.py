@@ -18,7 +18,7 @@ class MHLA(nn.Module):
     tokens, block: an image or a video of so many tokens along each axis, in raster order, and the
         tokens of a block along each; or two numbers: a sequence of at most so many tokens
     prefix: tokens before the image, such as a class token, which are a block of their own
-    options: of mhla_torch.bidirectional and mhla_torch.causal
+    options: of mhla_torch.bidirectional and mhla_torch.causal, such as backend
 
     The parameter is the mixing matrix `mixing` [M,M]. It starts as locality (a causal one uniform),
     with rows that sum to 1; after a step of an optimiser constrain_() keeps it in [0, 1].

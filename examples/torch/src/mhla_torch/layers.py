@@ -1,6 +1,6 @@
 """The authors' attention layers under the authors' parameter names: load_state_dict takes theirs.
 
-Each takes x [B,N,C] and returns y [B,N,C].
+Each takes x [B,N,C] and returns y [B,N,C]. backend is that of mhla_torch's operators.
 """
 
 import math
@@ -36,9 +36,10 @@ class Vision(nn.Module):
     qk_norm: RMSNorm of q and k over all heads together
     """
 
-    def __init__(self, channels, heads, grid, block, lepe=3, qk_norm=False, qkv_bias=True):
+    def __init__(self, channels, heads, grid, block, lepe=3, qk_norm=False, qkv_bias=True,
+                 backend="auto"):
         super().__init__()
-        self.heads, self.block = heads, tuple(block)
+        self.heads, self.block, self.backend = heads, tuple(block), backend
         self.counts = tuple(n // w for n, w in zip(grid, block))
         self.norm = nn.LayerNorm(channels)
         self.to_qkv = nn.Linear(channels, 3 * channels, bias=qkv_bias)
@@ -60,7 +61,7 @@ class Vision(nn.Module):
         heads = (t.unflatten(-1, (self.heads, -1)) for t in (self.q_norm(q), self.k_norm(k), v))
         out = operators.bidirectional(*heads, self.piece_attn.matrix(),
                                       block=(math.prod(self.block),), normalizer="cross_query",
-                                      eps=1e-6)
+                                      eps=1e-6, backend=self.backend)
         return self.to_out(out.flatten(2) + self.local(v))
 
 
@@ -92,9 +93,10 @@ class Video(Turning):
     lepe: adds a 3 x 3 x 3 convolution; normalize: divides by the sums of the released layer
     """
 
-    def __init__(self, channels, heads, grid, layout, lepe=False, normalize=False):
+    def __init__(self, channels, heads, grid, layout, lepe=False, normalize=False, backend="auto"):
         super().__init__()
         self.heads, self.grid, self.normalize = heads, tuple(grid), normalize
+        self.backend = backend
         self.block = tuple(n // m for n, m in zip(grid, layout))
         for name in "qkvog":
             setattr(self, name, nn.Linear(channels, channels))
@@ -124,6 +126,7 @@ class Video(Turning):
         sums = {"normalizer": "cross_query", "eps": 1e-6, "normalizer_q": q, "normalizer_k": k}
         out = operators.bidirectional(self.turn(q), self.turn(k), v, self.block_attn.matrix(),
                                       grid=self.grid, block=self.block, feature_map="identity",
+                                      backend=self.backend,
                                       **(sums if self.normalize else {"normalizer": "none"}))
         out = self.g_norm(out).flatten(2) * functional.silu(self.g(x))
         if self.lepe is not None:
@@ -153,8 +156,10 @@ class Language(Turning):
     for each next token layer.append(state, x).
     """
 
-    def __init__(self, channels, heads, chunk, chunks, feature_map="relu", convolution=0):
+    def __init__(self, channels, heads, chunk, chunks, feature_map="relu", convolution=0,
+                 backend="auto"):
         super().__init__()
+        self.backend = backend
         if feature_map not in ("relu", "elu"):
             raise ValueError(f'Language: feature_map is "{feature_map}", expected relu or elu')
         keys = channels // 2
@@ -214,7 +219,8 @@ class Language(Turning):
         self.expect_room(x.shape[1])
         q, k, v = self.project(x, self.start(x.shape[0], summaries=False))
         out = operators.causal(q, k, v, self.mixing_matrix[..., 0, 0, 0, 0], block=self.chunk,
-                               feature_map="identity", normalizer="none", scale=q.shape[-1]**-0.5)
+                               feature_map="identity", normalizer="none", scale=q.shape[-1]**-0.5,
+                               backend=self.backend)
         return self.finish(out, x)
 
     def start(self, batch, summaries=True):

@@ -15,26 +15,35 @@ so that merging its heads copies nothing. All functions take, by name:
     query_mask, key_mask           bool [B,N]: False tokens take no part
     query_offsets, key_offsets     int64 [S + 1]: S sequences packed into B = 1
 
+    backend        "auto", "kernels" or "formula", see below
+
 and all but linear
-    save           what a forward leaves for the backward: its "inputs", or the "summaries" of the
-                   blocks too, B H M D (E + 1) sums, which the backward then need not compute again
+    save           what a forward of kernels leaves for the backward: its "inputs", or on the CPU the
+                   "summaries" of the blocks too, B H M D (E + 1) sums that the backward then reads
 
 Types: float32, float64, bfloat16 and float16; 16 bit tensors have float32 sums. The mixing matrix
 [M,M] and the weights of feature maps take part in float32, beside float64 tensors in float64, also
-under autocast. On CUDA there are forwards of bfloat16 and float16 with (D, E) of (64, 64), (72, 72),
-(128, 128) and (128, 256), of relu, elu_plus_one and identity, without masks, packed sequences, a
-prefix or a denominator's own queries and keys; rows lie dense and begin at multiples of 16 bytes.
-There are no second derivatives and no forward-mode ones. ValueError or RuntimeError says what was
-expected and what came.
+under autocast.
+
+There are two backends. "kernels" are the library's own: on the CPU of all of the above, on CUDA of
+bfloat16 and float16 with (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256), of relu,
+elu_plus_one and identity, without masks, packed sequences, a prefix or a denominator's own queries
+and keys; rows lie dense and begin at multiples of 16 bytes. They have gradients in reverse mode, of
+first order. "formula" is plain PyTorch (mhla_torch.formula), for any device, argument and kind of
+derivative. "auto", the default, takes the kernels where they accept the call, and otherwise the
+formula, with a FormulaWarning that says why, once per reason. explain tells without computing.
+ValueError or RuntimeError says what was expected and what came.
 """
 
 import math
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch.autograd import forward_ad
 
-from mhla_torch import built
+from mhla_torch import built, formula
 
 torch.ops.load_library(Path(__file__).with_name("libmhla_torch.so"))
 
@@ -66,28 +75,50 @@ def locality(blocks, columns=False):
     return torch.ops.mhla.locality(blocks, columns)
 
 
-def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, save="inputs", **options):
+class FormulaWarning(UserWarning):
+    """A call takes the formula in PyTorch, because the kernels do not accept it."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a call would run."""
+
+    backend: str  # "kernels" or "formula"
+    form: str  # of kernels on CUDA, the one that the library's plan picks
+    reason: str  # why the kernels do not take the call; empty where they do
+
+
+def explain(function, *arguments, **options):
+    """What function(*arguments, **options) would run. -> Explanation
+
+    function: bidirectional, causal, linear or an MHLA module. Nothing is computed.
+    """
+    return function(*arguments, **options, explain=True)
+
+
+def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, save="inputs", backend="auto",
+                  **options):
     """Every query reads every key; cost 4 B H N D E + 2 B H M^2 D E flops. -> [B,N,H,E]
 
     grid, block: tokens along one to three axes, in raster order, and those of a block; without a
     grid, a sequence of any length in blocks of block[0], which uses the leading part of mixing.
     prefix: tokens before these, such as a class token: the first block.
     """
-    blocks = (list(grid), list(block), prefix)
-    return _call("bidirectional", save, q, k, v, mixing, *blocks, **options)
+    blocks = {"grid": list(grid), "block": list(block), "prefix": prefix}
+    return _call("bidirectional", backend, save, q, k, v, mixing, blocks, **options)
 
 
-def causal(q, k, v, mixing, *, block, save="inputs", **options):
+def causal(q, k, v, mixing, *, block, save="inputs", backend="auto", **options):
     """A token reads itself and the past, in blocks of `block` tokens. -> [B,N,H,E]
 
     mixing: at least [M,M], of which the lower triangle is read.
     """
-    return _call("causal", save, q, k, v, mixing, block, **options)
+    return _call("causal", backend, save, q, k, v, mixing, {"block": block}, **options)
 
 
-def linear(q, k, v, *, causal=False, **options):
+def linear(q, k, v, *, causal=False, backend="auto", **options):
     """Plain linear attention: MHLA with one block. -> [B,N,H,E]"""
-    return _call("linear", "inputs", q, k, v, None, causal, **options)
+    return _call("linear", backend, "inputs", q, k, v, None, {"causal": causal}, **options)
 
 
 def sums_of(dtype):
@@ -97,85 +128,167 @@ def sums_of(dtype):
 
 _NAMES = ("q", "k", "v", "normalizer_q", "normalizer_k")
 _PARAMETERS = ("mixing", "query_map", "key_map")
+_WITH_AUTOCAST = ("cpu", "cuda", "xpu", "mps")
 _DIFFERENTIATED = ("q", "k", "v", "mixing", "normalizer_q", "normalizer_k", "query_map", "key_map")
 
 
-def _call(name, save, q, k, v, mixing, *blocks, normalizer_q=None, normalizer_k=None,
-          query_map=None, key_map=None, **options):
-    """Calls an operator with tensors of the types that it takes."""
-    operator = getattr(torch.ops.mhla, name).default
-    tensors = (q, k, v, normalizer_q, normalizer_k)
-    parameters = (mixing, query_map, key_map)
-    if not (q.is_cpu or q.is_meta):
-        _expect_kernels(operator, "q", q)
-    _expect_one_device(operator, q, dict(zip((*_NAMES, *_PARAMETERS), (*tensors, *parameters)))
-                       | options)
-    if forward_ad._current_level >= 0:
-        _refuse_tangents(operator, (*tensors, *parameters))
-    device = "cuda" if q.is_cuda else "cpu"
-    if device == "cuda":
-        _refuse_gradients(operator, (*tensors, *parameters))
-    keep = save != "inputs" and _keeps(operator, save, (*tensors, *parameters), options)
-    if torch.is_autocast_enabled(device):
+def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, normalizer_q=None,
+          normalizer_k=None, query_map=None, key_map=None, **options):
+    """Runs an operator by its kernels or its formula, or tells which of them it would run.
+
+    blocks: the arguments between mixing and the options, by name, in the order of the schema
+    """
+    if backend not in ("auto", "kernels", "formula"):
+        raise ValueError(f'mhla::{name}: backend is "{backend}", expected auto, kernels or formula')
+    if save not in ("inputs", "summaries"):
+        raise ValueError(f'mhla::{name}: save is "{save}", expected inputs or summaries')
+    tensors = dict(zip(_NAMES, (q, k, v, normalizer_q, normalizer_k)))
+    parameters = dict(zip(_PARAMETERS, (mixing, query_map, key_map)))
+    _expect_one_device(name, q, tensors | parameters | options)
+    device = q.device.type if q.device.type in _WITH_AUTOCAST else "cpu"
+    autocast = torch.is_autocast_enabled(device)
+    if autocast:
         low = torch.get_autocast_dtype(device)
-        tensors = [t.to(low) if t is not None and _autocasts(t) else t for t in tensors]
-    q, k, v, normalizer_q, normalizer_k = tensors
-    sums = sums_of(q.dtype)
-    if mixing is not None:
-        blocks = (mixing if mixing.dtype is sums else mixing.to(sums), *blocks)
-    if query_map is not None:
-        options["query_map"] = query_map.to(sums)
-    if key_map is not None:
-        options["key_map"] = key_map.to(sums)
-    if keep:
-        operator = getattr(torch.ops.mhla, name + "_kept").default
-    if normalizer_q is not None or normalizer_k is not None:
-        options |= {"normalizer_q": normalizer_q, "normalizer_k": normalizer_k}
-    out = operator(q, k, v, *blocks, **options)
+        tensors = {argument: t.to(low) if t is not None and _autocasts(t) else t
+                   for argument, t in tensors.items()}
+    given = {argument: t for argument, t in tensors.items() if t is not None}
+    weights = {argument: t.to(sums_of(given["q"].dtype)) for argument, t in parameters.items()
+               if t is not None}
+    reason = _refusal(name, given, weights, blocks, options)
+    if reason and backend == "kernels":
+        raise ValueError(f"mhla::{name}: {reason}")
+    if reason and backend == "auto" and not explain:
+        _warn(f"mhla_torch.{name} runs as a formula in PyTorch: {reason} "
+              '(backend="formula" says that this is wanted)')
+    if reason or backend == "formula":
+        if explain:
+            return Explanation("formula", "", reason or 'backend is "formula"')
+        run = getattr(formula, name)
+        if not autocast:
+            return run(**given, **weights, **blocks, **options)
+        with torch.autocast(device, enabled=False):  # which would round all products
+            return run(**given, **weights, **blocks, **options)
+    if explain:
+        return Explanation("kernels", _form(name, given, weights, blocks, options), "")
+    matrix = (weights.pop("mixing"),) if mixing is not None else ()
+    keep = save != "inputs" and _keeps(name, (*tensors.values(), *parameters.values()), options)
+    operator = getattr(torch.ops.mhla, name + "_kept" if keep else name).default
+    q, k, v, *_ = (given.pop(argument) for argument in "qkv")
+    out = operator(q, k, v, *matrix, *blocks.values(), **given, **weights, **options)
     return out[0] if keep else out
 
 
-def _keeps(operator, save, tensors, options):
-    """Whether a call with save="summaries" has a backward to keep them for."""
-    if save != "summaries":
-        raise ValueError(f'{operator.name()}: save is "{save}", expected inputs or summaries')
+def _keeps(name, tensors, options):
+    """Whether a call with save="summaries" has a backward to keep them for, which reads them."""
     if options.get("query_offsets") is not None:
-        raise ValueError(f'{operator.name()}: save is "summaries", expected inputs: how many '
+        raise ValueError(f'mhla::{name}: save is "summaries", expected inputs: how many '
                          "summaries packed sequences have is not in their shape")
+    return not tensors[0].is_cuda and _needs_gradients(tensors)
+
+
+def _needs_gradients(tensors):
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
-def _expect_kernels(operator, name, tensor):
-    """Refuses a tensor of a device that nothing was built for."""
-    if not tensor.is_cuda:
-        raise ValueError(f"{operator.name()}: {name} is on {tensor.device}, expected cpu or cuda")
+def _form(name, tensors, weights, blocks, options):
+    """The form of the kernels that run a call."""
+    if tensors["q"].is_cuda:
+        return _cuda_form(name, tensors, weights, blocks, options)
+    return "cpu"
+
+
+def _cuda_form(name, tensors, weights, blocks, options):
+    """The same on CUDA, as the library's plan has it."""
+    ask = getattr(torch.ops.mhla, name + "_form", None)
+    if ask is None:
+        return "kernels"
+    return ask(**tensors, **weights, **blocks, **options)
+
+
+@torch.compiler.assume_constant_result  # compilers run it as they trace
+def _warn(message):
+    if message not in _WARNED:
+        _WARNED.add(message)
+        warnings.warn(message, FormulaWarning, stacklevel=4)
+
+
+_WARNED = set()
+
+
+# ---- what kernels take -------------------------------------------------------------------------
+
+_CUDA_WIDTHS = ((64, 64), (72, 72), (128, 128), (128, 256))
+
+
+def _refusal(name, tensors, weights, blocks, options):
+    """Why the kernels do not take a call; nothing where they do, or say themselves what is wrong.
+    """
+    q = tensors["q"]
+    if _in_transform():
+        return "the call is in a transform of torch.func, expected none"
+    if forward_ad._current_level >= 0:
+        for argument, tensor in (tensors | weights).items():
+            if forward_ad.unpack_dual(tensor).tangent is not None:
+                return f"{argument} has a tangent, expected none: kernels have reverse mode alone"
+    if q.is_cpu or q.is_meta:
+        return ""
+    if not q.is_cuda:
+        return f"q is on {q.device}, expected cpu or cuda"
     if _WITHOUT_CUDA:
-        raise ValueError(f"{operator.name()}: {name} is on {tensor.device}, but {_WITHOUT_CUDA}")
+        return f"q is on {q.device}, but {_WITHOUT_CUDA}"
+    return _cuda_refusal(tensors, weights, blocks, options)
 
 
-def _expect_one_device(operator, q, arguments):
-    """Without it an operator is run by the device of one of them, on the memory of all."""
-    for name, tensor in arguments.items():
+@torch.compiler.assume_constant_result
+def _in_transform():
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _cuda_refusal(tensors, weights, blocks, options):
+    """The same of tensors on CUDA."""
+    q, v = tensors["q"], tensors["v"]
+    if q.dtype not in (torch.bfloat16, torch.float16):
+        return f"q has type {q.dtype}, expected bfloat16 or float16 on CUDA"
+    if q.dim() != 4 or v.dim() != 4:
+        return ""
+    if (q.shape[3], v.shape[3]) not in _CUDA_WIDTHS:
+        widths = ", ".join(map(str, _CUDA_WIDTHS))
+        return f"q and v have widths {(q.shape[3], v.shape[3])}, expected one of {widths} on CUDA"
+    if blocks.get("prefix", 0) > 0:
+        return "prefix is set, expected 0 on CUDA"
+    for argument in ("normalizer_q", "normalizer_k", "query_mask", "key_mask", "query_offsets",
+                     "key_offsets", "query_map", "key_map"):
+        if (tensors | weights | options).get(argument) is not None:
+            return f"{argument} is given, expected none on CUDA"
+    if options.get("feature_map") == "exp":
+        return 'feature_map is "exp", expected relu, elu_plus_one or identity on CUDA'
+    for argument, tensor in tensors.items():
+        if not _has_whole_rows(tensor):
+            return f"{argument} has other rows than dense ones at multiples of 16 bytes"
+    if _is_old(q.device.index):
+        return "the device is older than compute capability 8.0"
+    return ""
+
+
+def _has_whole_rows(tensor):
+    """Whether rows lie dense and begin at multiples of 16 bytes."""
+    *steps, step = tensor.stride()
+    steps = [s for s, n in zip(steps, tensor.shape) if n > 1]
+    return step == 1 and all(s * tensor.element_size() % 16 == 0
+                             for s in (*steps, tensor.storage_offset()))
+
+
+@torch.compiler.assume_constant_result
+def _is_old(device):
+    return torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
+
+
+def _expect_one_device(name, q, arguments):
+    """Refuses tensors of several devices: kernels of one would read the memory of all."""
+    for argument, tensor in arguments.items():
         if isinstance(tensor, torch.Tensor) and tensor.device != q.device:
-            raise ValueError(f"{operator.name()}: {name} is on {tensor.device}, expected "
+            raise ValueError(f"mhla::{name}: {argument} is on {tensor.device}, expected "
                              f"{q.device} as q")
-
-
-def _refuse_gradients(operator, tensors):
-    """On CUDA there is a forward alone."""
-    if torch.is_grad_enabled():
-        for name, tensor in zip((*_NAMES, *_PARAMETERS), tensors):
-            if tensor is not None and tensor.requires_grad:
-                raise RuntimeError(f"{operator.name()}: {name} requires a gradient, expected none: "
-                                   "there are no gradients on CUDA yet (torch.no_grad())")
-
-
-def _refuse_tangents(operator, tensors):
-    """PyTorch would go on with tangents of zero."""
-    for name, tensor in zip((*_NAMES, *_PARAMETERS), tensors):
-        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
-            raise RuntimeError(f"{operator.name()}: {name} has a tangent, expected none: "
-                               "there are no forward-mode derivatives")
 
 
 def _autocasts(tensor):
@@ -248,7 +361,11 @@ def _register(name, keeps):
         return tuple(of(argument) for argument in _DIFFERENTIATED)
 
     def save(ctx, inputs, output):
-        values = inputs if isinstance(output, torch.Tensor) else (*inputs, output[1])
+        out, *kept = (output,) if isinstance(output, torch.Tensor) else output
+        values = (*inputs, *kept)
+        ctx.has_out = out.is_cuda
+        if ctx.has_out:
+            values = (*values, out)  # which the backward there reads
         tensors = [isinstance(value, torch.Tensor) for value in values]
         ctx.save_for_backward(*(value for value, is_tensor in zip(values, tensors) if is_tensor))
         ctx.tensors = tensors
@@ -258,22 +375,24 @@ def _register(name, keeps):
         saved = iter(ctx.saved_tensors)
         values = [next(saved) if is_tensor else other
                   for other, is_tensor in zip(ctx.others, ctx.tensors)]
-        computed = dict(zip(_DIFFERENTIATED, backward(dout, *values)))
+        out = {"out": values.pop()} if ctx.has_out else {}
+        computed = dict(zip(_DIFFERENTIATED, backward(dout, *values, **out)))
         return tuple(computed.get(argument) if value is not None else None
                      for argument, value in zip(names, values))
 
     def refuse(ctx, *_):
         raise RuntimeError(f"mhla::{name}_backward: has been differentiated, expected not to be: "
-                           "there are no second derivatives")
+                           'kernels have no second derivatives, backend="formula" has them')
 
     shapes = {name: output, name + "_backward": gradients}
-    derivatives = {name: differentiate, name + "_backward": refuse}
+    derivatives = {name: differentiate}
     if keeps:
         shapes[name + "_kept"], derivatives[name + "_kept"] = output_and_kept, differentiate
     for operator, shape in shapes.items():
         torch.library.register_fake(f"mhla::{operator}", shape)
     for operator, derivative in derivatives.items():
         torch.library.register_autograd(f"mhla::{operator}", derivative, setup_context=save)
+    torch.library.register_autograd(f"mhla::{name}_backward", refuse)
 
 
 for _name, _keep in (("bidirectional", True), ("causal", True), ("linear", False)):

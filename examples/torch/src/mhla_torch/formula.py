@@ -1,0 +1,380 @@
+"""The operators in plain PyTorch, for every device and every argument.
+
+    S_b = sum of phi(k_t) v_t^T over the tokens t of block b       D x E, of all blocks at once
+    o_t = phi(q_t)^T (sum_b m_ib S_b) / den_t                      t in block i
+
+There is no N x N matrix: memory is linear in N, and a causal form has W x W weights per block. All
+of PyTorch works on it: autograd of any order, forward mode, torch.func, torch.compile, autocast.
+
+The functions take what mhla_torch's operators take, and one more option:
+
+    dtype    type of features, products and sums; the default is float64 for float64 tensors and
+             float32 for all others, so 16-bit tensors are rounded once, at the end
+
+Where a denominator is 0, the output is 0 for a numerator of 0 and infinite for any other, and no
+gradient passes. Masked tokens may hold NaN. A NaN in a later token may reach earlier outputs of
+its sequence, unlike in the kernels. Packed sequences run one after another, at offsets that are
+read on the host: torch.compile(fullgraph=True) does not take them.
+"""
+
+import itertools
+import math
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional
+
+CHUNK = 64  # tokens per block of causal linear attention
+MAPS = {"relu": lambda x: x.relu() + 1e-6, "identity": lambda x: x, "exp": torch.exp,
+        "elu_plus_one": lambda x: torch.where(x > 0, x + 1, x.clamp(max=0).exp())}
+LAYERS = {"hedgehog": 1, "t2r": 1, "elementwise_product": 2}  # of maps with weights
+
+
+def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, **options):
+    """Every query reads every key. The arguments are those of mhla_torch.bidirectional."""
+    name = "mhla::bidirectional"
+    axes = len(grid) or 1
+    if axes > 3:
+        _fail(name, "grid", f"has {axes} sizes", "1 to 3")
+    if len(block) != axes:
+        _fail(name, "block", f"has {len(block)} sizes", f"{axes}{' (those of grid)' * bool(grid)}")
+    if min((*grid, *block)) < 1:
+        _fail(name, "grid and block", f"are {tuple(grid)} and {tuple(block)}", "sizes >= 1")
+    if prefix < 0:
+        _fail(name, "prefix", f"is {prefix}", "at least 0")
+
+    def form(q, k, v, own, cross):
+        queries, keys = (_pieces(name, tensor, grid, block, prefix) for tensor in (q, k))
+        rows, columns = (sum(piece.blocks for piece in pieces) for pieces in (queries, keys))
+        matrix = _matrix(name, mixing, rows, columns, q.dtype, exactly=bool(grid))
+        if cross:
+            _expect_equal_blocks(name, queries, rows, columns)
+        return _mix(q, k, v, own, cross, matrix, queries, keys)
+
+    return _attend(name, form, q, k, v, **options)
+
+
+def causal(q, k, v, mixing, *, block, **options):
+    """A token reads itself and the past. The arguments are those of mhla_torch.causal."""
+    name = "mhla::causal"
+    if block < 1:
+        _fail(name, "block", f"is {block}", "at least 1")
+
+    def form(q, k, v, own, cross):
+        _expect_causal(name, q, k, cross)
+        piece = Piece(0, (q.shape[2],), (block,))
+        matrix = _matrix(name, mixing, piece.blocks, piece.blocks, q.dtype)
+        earlier = matrix.tril(-1)
+        return _scan(q, k, v, own, piece, lambda sums: _product(earlier, sums),
+                     matrix.diagonal()[:, None, None])
+
+    return _attend(name, form, q, k, v, **options)
+
+
+def linear(q, k, v, *, causal=False, **options):
+    """Linear attention, MHLA with one block. The arguments are those of mhla_torch.linear."""
+    name = "mhla::linear"
+
+    def form(q, k, v, own, cross):
+        if not causal:  # a slot of one block holds one query, so cross is no different
+            whole = [[Piece(0, (t.shape[2],), (t.shape[2],))] for t in (q, k)]
+            return _mix(q, k, v, own, False, None, *whole)
+        _expect_causal(name, q, k, cross)
+        return _scan(q, k, v, own, Piece(0, (q.shape[2],), (CHUNK,)), _sums_before, 1)
+
+    return _attend(name, form, q, k, v, **options)
+
+
+# ---- what all operators share --------------------------------------------------------------------
+
+def _attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", eps=0., scale=1.,
+            layout="bnhd", normalizer_q=None, normalizer_k=None, query_mask=None, key_mask=None,
+            query_offsets=None, key_offsets=None, query_map=None, key_map=None, dtype=None):
+    """Features and masks before a form, denominators after it.
+
+    form(q, k, v, own, cross), of features [B,H,N,.], returns numerators [B,H,N,E] and sums [B,H,N,1]
+    for denominators, None where there are none. own: features of the denominators, () for q and k,
+    None for no denominators; cross: whether a sum is over the queries of equal slots.
+    """
+    _expect_tensors(name, q, k, v, layout, normalizer_q, normalizer_k)
+    if normalizer not in ("none", "key_sum", "cross_query"):
+        _fail(name, "normalizer", f'is "{normalizer}"', "none, key_sum or cross_query")
+    dtype = dtype or (torch.float64 if q.dtype is torch.float64 else torch.float32)
+    masks = [_mask(name, argument, mask, t, layout) for argument, mask, t in
+             (("query_mask", query_mask, q), ("key_mask", key_mask, k))]
+
+    def features(x, side):
+        argument, weights, factor = (("query_map", query_map, scale), ("key_map", key_map, 1))[side]
+        x = _drop(_heads_first(x, layout).to(dtype), masks[side])
+        y = _features(name, feature_map, x, argument, weights)
+        return _drop(y if factor == 1 else y * factor, masks[side])
+
+    tensors = [features(q, 0), features(k, 1),
+               _drop(_heads_first(v, layout).to(dtype), masks[1])]
+    own = () if normalizer_q is None else (features(normalizer_q, 0), features(normalizer_k, 1))
+
+    def divided(q, k, v, *own):
+        cross = normalizer == "cross_query"
+        out, sums = form(q, k, v, own if normalizer != "none" else None, cross)
+        return out if sums is None else _divide(out, sums + eps)
+
+    if query_offsets is None and key_offsets is None:
+        out = divided(*tensors, *own)
+    else:
+        spans = _sequences(name, tensors, query_offsets, key_offsets)
+        out = torch.cat([divided(*(t[:, :, span] for t, span in zip((*tensors, *own), (a, b, b, a, b))))
+                         for a, b in spans], 2)
+    out = _drop(out, masks[0]).to(q.dtype).transpose(1, 2).contiguous()  # [B,N,H,E] in memory
+    return out if layout == "bnhd" else out.transpose(1, 2)
+
+
+def _mix(q, k, v, own, cross, mixing, queries, keys):
+    """Summaries of all blocks of keys, mixed for each block of queries.
+
+    mixing: [Mq,Mk]; None: 1, of one block
+    """
+    def mixed(sums):  # [B,H,Mk,...] -> a tensor of [B,H,M,...] per piece of queries
+        whole = sums if mixing is None else _product(mixing, sums)
+        return whole.split([piece.blocks for piece in queries], 2)
+
+    def cut(x, pieces):
+        return [piece.cut(x) for piece in pieces]
+
+    blocks, features = cut(q, queries), cut(k, keys)
+    summaries = [k.mT @ v for k, v in zip(features, cut(v, keys))]  # [B,H,M,D,E]
+    out = [q @ s for q, s in zip(blocks, mixed(torch.cat(summaries, 2)))]
+    out = _join(out, queries)
+    if own is None:
+        return out, None
+    if own:
+        blocks, features = cut(own[0], queries), cut(own[1], keys)
+    key_sums = torch.cat([k.sum(-2) for k in features], 2)  # [B,H,M,D]
+    if cross:
+        parts = zip(blocks, key_sums.split([piece.blocks for piece in queries], 2))
+        sums = mixed(torch.cat([(q @ z[..., None]) for q, z in parts], 2))
+    else:
+        sums = [q @ z[..., None] for q, z in zip(blocks, mixed(key_sums))]
+    return out, _join(sums, queries)
+
+
+def _scan(q, k, v, own, piece, mixed, diagonal):
+    """Causal blocks: the mixture of the earlier ones, and the weights inside of each.
+
+    mixed(sums) mixes sums [B,H,M,...] of earlier blocks; diagonal is the weight of a block itself.
+    """
+    q, k, v, *others = (piece.cut(t) for t in (q, k, v, *(own or ())))
+
+    def weights(q, k):  # [B,H,M,W,W]
+        return (q @ k.mT).tril() * diagonal
+
+    inside = weights(q, k)
+    out = piece.join(q @ mixed(k.mT @ v) + inside @ v)
+    if own is None:
+        return out, None
+    if others:
+        q, k, inside = *others, weights(*others)
+    return out, piece.join(q @ mixed(k.sum(-2))[..., None] + inside.sum(-1, keepdim=True))
+
+
+def _divide(numerators, denominators):
+    """The quotients. For a denominator of 0 they are constants: 0 for 0, otherwise infinite."""
+    zero = denominators == 0
+    quotients = numerators / denominators.masked_fill(zero, 1)
+    limits = torch.xlogy(numerators.detach(), math.inf)  # x * inf, but 0 for 0
+    return torch.where(zero, limits, quotients)
+
+
+def _product(mixing, sums):
+    """mixing [Mq,Mk], sums [B,H,Mk,...] -> [B,H,Mq,...]"""
+    return (mixing @ sums.flatten(3)).unflatten(3, sums.shape[3:])
+
+
+def _sums_before(sums):
+    """The sums [B,H,M,...] of all blocks before each."""
+    return torch.cat([torch.zeros_like(sums[:, :, :1]), sums[:, :, :-1].cumsum(2)], 2)
+
+
+def _features(name, feature_map, x, argument, weights):
+    """phi(x) of x [..,D]."""
+    if feature_map not in (*MAPS, *LAYERS):
+        _fail(name, "feature_map", f'is "{feature_map}"', ", ".join((*MAPS, *LAYERS)))
+    layers, width = LAYERS.get(feature_map, 0), x.shape[-1]
+    if (weights is None) != (layers == 0):
+        _fail(name, argument, *(("is absent", f"the weights of {feature_map}") if layers else
+                                ("is set", f"none: there are no weights in {feature_map}")))
+    if not layers:
+        return MAPS[feature_map](x)
+    square, count = width * width, weights.numel()
+    bias = feature_map != "t2r" and count == layers * (square + width)
+    if weights.dim() != 1 or count != layers * (square + bias * width):
+        more = f" or, with biases, {layers * (square + width)}" * (feature_map != "t2r")
+        _fail(name, argument, f"has {count} weights",
+              f"{layers * square}{more}: those of {feature_map} of width {width}")
+    y = [functional.linear(x, layer[:square].view(width, width), layer[square:] if bias else None)
+         for layer in weights.to(x.dtype).chunk(layers)]
+    if feature_map == "hedgehog":
+        return torch.cat([2 * y[0], -2 * y[0]], -1).softmax(-1)
+    return y[0].relu() if feature_map == "t2r" else y[0] * y[1]
+
+
+# ---- blocks --------------------------------------------------------------------------------------
+
+class Piece(NamedTuple):
+    """Tokens from `begin` on, in blocks: a prefix, or a sequence, an image or a video."""
+
+    begin: int
+    sizes: tuple  # tokens along each axis
+    block: tuple  # those of a block; blocks at the far edges may be short
+
+    @property
+    def widths(self):  # a block larger than the tokens is the tokens
+        return [w if n >= w else max(n, 1) for n, w in zip(self.sizes, self.block)]
+
+    @property
+    def counts(self):
+        return [(n + w - 1) // w for n, w in zip(self.sizes, self.widths)]
+
+    @property
+    def blocks(self):
+        return math.prod(self.counts)
+
+    def cut(self, x):
+        """x [B,H,N,C] -> [B,H,M,W,C], blocks and their tokens in raster order, rows of 0 for those
+        that short blocks lack.
+        """
+        batch, heads, _, width = x.shape
+        x = x[:, :, self.begin:self.begin + math.prod(self.sizes)]
+        padding = [m * w - n for n, m, w in zip(self.sizes, self.counts, self.widths)]
+        if any(padding):
+            x = x.reshape(batch, heads, *self.sizes, width)
+            x = functional.pad(x, [0, 0, *itertools.chain(*((0, p) for p in reversed(padding)))])
+        x = x.reshape(batch, heads, *itertools.chain(*zip(self.counts, self.widths)), width)
+        axes = range(2, x.dim() - 1)
+        x = x.permute(0, 1, *axes[::2], *axes[1::2], -1)
+        return x.reshape(batch, heads, self.blocks, math.prod(self.widths), width).contiguous()
+
+    def join(self, x):
+        """The inverse of cut."""
+        batch, heads, _, _, width = x.shape
+        x = x.reshape(batch, heads, *self.counts, *self.widths, width)
+        axes = len(self.sizes)
+        order = itertools.chain(*zip(range(2, 2 + axes), range(2 + axes, 2 + 2 * axes)))
+        whole = [m * w for m, w in zip(self.counts, self.widths)]
+        x = x.permute(0, 1, *order, -1).reshape(batch, heads, *whole, width)
+        for axis, n in enumerate(self.sizes):
+            x = x.narrow(2 + axis, 0, n)
+        return x.reshape(batch, heads, math.prod(self.sizes), width)
+
+
+def _pieces(name, x, grid, block, prefix):
+    """The prefix, where there is one, and the rest of the tokens of x [B,H,N,D]."""
+    tokens = x.shape[2]
+    rest = tuple(grid) or (tokens - prefix,)
+    if prefix + math.prod(rest) != tokens or rest[0] < 0:
+        _fail(name, "blocks", f"cover {prefix + math.prod(rest)} tokens", f"{tokens}")
+    first = [Piece(0, (prefix,), (prefix,))] if prefix else []
+    return [*first, Piece(prefix, rest, tuple(block))]
+
+
+def _join(parts, pieces):
+    joined = [piece.join(part) for part, piece in zip(parts, pieces)]
+    return joined[0] if len(joined) == 1 else torch.cat(joined, 2)
+
+
+def _sequences(name, tensors, query_offsets, key_offsets):
+    """Slices of the queries and of the keys of each packed sequence."""
+    ends = []
+    for argument, offsets, x in (("query_offsets", query_offsets, tensors[0]),
+                                 ("key_offsets", key_offsets, tensors[1])):
+        if offsets is None:
+            _fail(name, argument, "is absent", "both query_offsets and key_offsets")
+        numbers = offsets.tolist()
+        if sorted(numbers) != numbers or numbers[:1] != [0] or numbers[-1] != x.shape[2]:
+            _fail(name, argument, f"is {numbers}", f"ascending numbers from 0 to {x.shape[2]}")
+        ends.append(numbers)
+    if x.shape[0] != 1 or len(ends[0]) != len(ends[1]):
+        _fail(name, "key_offsets", f"has {len(ends[1])} entries of {x.shape[0]} batch items",
+              f"{len(ends[0])} (those of query_offsets) of 1")
+    return zip(*([slice(a, b) for a, b in itertools.pairwise(numbers)] for numbers in ends))
+
+
+# ---- arguments -----------------------------------------------------------------------------------
+
+def _heads_first(x, layout):
+    """-> [B,H,N,C]"""
+    return x if layout == "bhnd" else x.transpose(1, 2)
+
+
+def _drop(x, mask):
+    """x [B,H,N,C] with rows of 0 for masked tokens."""
+    return x if mask is None else x.masked_fill(~mask, 0)
+
+
+def _mask(name, argument, mask, like, layout):
+    """mask [B,N] -> [B,1,N,1]"""
+    if mask is None:
+        return None
+    if mask.dtype is not torch.bool:
+        _fail(name, argument, f"has type {mask.dtype}", "torch.bool")
+    shape = like.shape[0], like.shape[2 if layout == "bhnd" else 1]
+    _expect_shape(name, argument, mask, shape)
+    return mask[:, None, :, None]
+
+
+def _matrix(name, mixing, rows, columns, dtype, exactly=False):
+    """The mixing matrix [rows,columns], the leading part of a larger one."""
+    if mixing.dim() != 2:
+        _fail(name, "mixing", f"has {mixing.dim()} axes", "2")
+    fits = mixing.shape[0] >= rows and mixing.shape[1] >= columns
+    if not fits or exactly and tuple(mixing.shape) != (rows, columns):
+        _fail(name, "mixing", f"has shape {list(mixing.shape)}",
+              f"{'' if exactly else 'at least '}{[rows, columns]}")
+    return mixing[:rows, :columns].to(dtype)
+
+
+def _expect_tensors(name, q, k, v, layout, normalizer_q, normalizer_k):
+    if layout not in ("bnhd", "bhnd"):
+        _fail(name, "layout", f'is "{layout}"', "bnhd or bhnd")
+    if (normalizer_q is None) != (normalizer_k is None):
+        _fail(name, f"normalizer_{'q' if normalizer_q is None else 'k'}", "is absent", "both")
+    tensors = {"q": q, "k": k, "v": v}
+    if normalizer_q is not None:
+        tensors |= {"normalizer_q": normalizer_q, "normalizer_k": normalizer_k}
+    for argument, x in tensors.items():
+        if x.dim() != 4:
+            _fail(name, argument, f"has {x.dim()} axes", "4")
+        if x.dtype is not q.dtype or not x.is_floating_point():
+            _fail(name, argument, f"has type {x.dtype}",
+                  f"{q.dtype}" if q.is_floating_point() else "a floating one")
+    tokens, heads = (2, 1) if layout == "bhnd" else (1, 2)
+    for argument, like, width in (("k", q, q), ("v", k, v), ("normalizer_q", q, normalizer_q),
+                                  ("normalizer_k", k, normalizer_q)):
+        if argument in tensors:
+            shape = list(tensors[argument].shape)
+            shape[0], shape[heads], shape[3] = q.shape[0], q.shape[heads], width.shape[3]
+            shape[tokens] = shape[tokens] if argument == "k" else like.shape[tokens]
+            _expect_shape(name, argument, tensors[argument], shape)
+
+
+def _expect_shape(name, argument, x, shape):
+    if list(x.shape) != list(shape):
+        _fail(name, argument, f"has shape {list(x.shape)}", f"{list(shape)}")
+
+
+def _expect_causal(name, q, k, cross):
+    if cross:
+        _fail(name, "normalizer", 'is "cross_query"', "key_sum or none: it reads later queries")
+    if q.shape[2] != k.shape[2]:
+        _fail(name, "k", f"has {k.shape[2]} tokens", f"{q.shape[2]} as q")
+
+
+def _expect_equal_blocks(name, pieces, rows, columns):
+    widths = {math.prod(piece.widths) for piece in pieces if piece.blocks}
+    ragged = any(n % w for piece in pieces for n, w in zip(piece.sizes, piece.widths))
+    if rows != columns or ragged or len(widths) > 1:
+        _fail(name, "normalizer", 'is "cross_query"',
+              "as many query blocks as key blocks, all of one size")
+
+
+def _fail(name, argument, got, expected):
+    raise ValueError(f"{name}: {argument} {got}, expected {expected}")

@@ -1,0 +1,152 @@
+"""Which backend a call takes, what is said of it, and that both give the same."""
+
+import warnings
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+import mhla_torch
+from mhla_torch import FormulaWarning, explain, operators
+from test_operators import BLOCK, GRID, KINDS, TOKENS, call, tensors
+from test_feature_maps import MAPS, weights_of
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said(monkeypatch):
+    monkeypatch.setattr(operators, "_WARNED", set())
+
+
+def maps_of(name, bias):
+    return {"feature_map": name, "normalizer": "none"} | weights_of(name, bias)
+
+
+KEEP = torch.arange(2 * TOKENS).view(2, TOKENS) % 4 < 3  # of each sequence the first token
+OPTIONS = {
+    "none": {"normalizer": "none"}, "sums": {"eps": 0.5, "scale": 2.}, "exp": {"feature_map": "exp"},
+    "elu": {"feature_map": "elu_plus_one", "layout": "bhnd"},
+    "identity": {"feature_map": "identity", "eps": 100.}, "masks": {"query_mask": KEEP,
+                                                                    "key_mask": KEEP.flip(0)},
+    "own": dict(zip(("normalizer_q", "normalizer_k"), tensors(seed=5))),
+    **{f"{name}, {bias}": maps_of(name, bias) for name, bias in MAPS},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_both_give_the_same_with_all_gradients(kind, name):
+    inputs = tensors()
+    if OPTIONS[name].get("layout") == "bhnd":
+        inputs = [t.transpose(1, 2) for t in inputs[:3]] + [inputs[3]]
+    floats = {key: t for key, t in OPTIONS[name].items()
+              if isinstance(t, torch.Tensor) and t.is_floating_point()}
+    leaves = [t.clone().requires_grad_() for t in (*inputs, *floats.values())]
+    results = []
+    for backend in ("kernels", "formula"):
+        options = OPTIONS[name] | dict(zip(floats, leaves[4:])) | {"backend": backend}
+        out = call(kind, *leaves[:4], **options)
+        used = leaves[:3] + leaves[4:] if kind.startswith("linear") else leaves
+        dout = torch.arange(out.numel()).double().cos().view(out.shape)
+        results.append((out, *torch.autograd.grad(out, used, dout)))
+    assert results[0][0].stride() == results[1][0].stride()
+    for ours, theirs in zip(*results):
+        assert (ours - theirs).abs().max() <= 1e-11 * theirs.abs().max()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16))
+def test_both_round_alike(kind, dtype):
+    out, exact = (call(kind, *tensors(dtype=dtype), backend=backend)
+                  for backend in ("kernels", "formula"))
+    assert out.dtype is exact.dtype is dtype
+    torch.testing.assert_close(out, exact, rtol=4 * torch.finfo(dtype).eps, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_cast_alike_under_autocast(kind):
+    inputs = tensors(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, exact = (call(kind, *inputs, backend=backend) for backend in ("kernels", "formula"))
+    assert out.dtype is exact.dtype is torch.bfloat16
+    torch.testing.assert_close(out, exact, rtol=2**-6, atol=1e-6)
+
+
+def test_explains_what_a_call_takes():
+    q, k, v, mixing = tensors()
+    ours = explain(mhla_torch.linear, q, k, v)
+    assert (ours.backend, ours.form, ours.reason) == ("kernels", "cpu", "")
+    blocks = {"grid": GRID, "block": BLOCK}
+    asked = explain(mhla_torch.bidirectional, q, k, v, mixing, **blocks, backend="formula")
+    assert (asked.backend, asked.reason) == ("formula", 'backend is "formula"')
+    module = mhla_torch.MHLA(GRID, BLOCK, layout="bnhd").double()
+    assert explain(module, q, k, v) == ours
+    with warnings.catch_warnings(), torch._subclasses.FakeTensorMode():
+        warnings.simplefilter("error")
+        x = torch.empty(1, 4, 1, 2, device="xpu")
+        there = explain(mhla_torch.linear, x, x, x)
+    assert (there.backend, there.reason) == ("formula", "q is on xpu:0, expected cpu or cuda")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_says_once_why_it_takes_the_formula(kind):
+    q, k, v, mixing = tensors()
+    plain = call(kind, q, k, v, mixing)
+    with pytest.warns(FormulaWarning, match="in a transform of torch.func") as said:
+        gradient = torch.func.grad(lambda q: call(kind, q, k, v, mixing).sum())(q)
+    assert len(said) == 1 and said[0].filename == __file__.replace("test_backends",
+                                                                   "test_operators")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(torch.func.grad(lambda q: call(kind, q, k, v, mixing).sum())(q), gradient)
+        call(kind, q, k, v, mixing, backend="formula")
+    leaf = q.clone().requires_grad_()
+    torch.testing.assert_close(gradient, torch.autograd.grad(call(kind, leaf, k, v, mixing).sum(),
+                                                             leaf)[0])
+    with forward_ad.dual_level(), pytest.warns(FormulaWarning, match="q has a tangent"):
+        out = forward_ad.unpack_dual(call(kind, forward_ad.make_dual(q, q), k, v, mixing))
+    torch.testing.assert_close(out.primal, plain)
+    assert out.tangent.any()
+
+
+@pytest.mark.parametrize("transform", (
+    torch.func.grad, torch.func.vmap, torch.func.jacrev,
+    lambda f: lambda x: torch.func.jvp(f, (x,), (x,))[1]), ids=range(4))
+def test_transforms_compile_whole(transform):
+    q, k, v, mixing = tensors()
+    torch.compiler.reset()
+    takes_batch = transform is torch.func.vmap
+
+    def function(q):
+        q = q[None] if takes_batch else q
+        out = call("causal", q, k[:len(q)], v[:len(q)], mixing)
+        return out if takes_batch else out[:, :2].sum()
+
+    compiled = torch.compile(transform(function), fullgraph=True, backend="aot_eager")
+    with pytest.warns(FormulaWarning):
+        out = compiled(q)
+    torch.testing.assert_close(out, transform(function)(q))
+
+
+def test_the_formula_has_second_derivatives():
+    leaves = [t.requires_grad_() for t in tensors()]
+    out = call("causal", *leaves, backend="formula").square().sum()
+    dq, = torch.autograd.grad(out, leaves[:1], create_graph=True)
+    assert all(g.any() for g in torch.autograd.grad(dq.square().sum(), leaves))
+
+
+def test_refuses_another_backend():
+    with pytest.raises(ValueError, match='backend is "cuda", expected auto, kernels or formula'):
+        call("causal", *tensors(), backend="cuda")
+
+
+@pytest.mark.parametrize("layer", (
+    mhla_torch.Vision(24, 2, (8, 8), (4, 4)), mhla_torch.Video(24, 2, (4, 4, 4), (2, 2, 2)),
+    mhla_torch.Language(24, 2, 16, 4)), ids=lambda layer: type(layer).__name__)
+def test_layers_take_a_backend(layer):
+    x, results = torch.randn(2, 64, 24), []
+    for layer.backend in ("kernels", "formula"):
+        results.append((layer(x), *torch.autograd.grad(layer(x).square().sum(),
+                                                       layer.parameters())))
+    assert not torch.equal(results[0][0], results[1][0])  # but nearly
+    for a, b in zip(*results):
+        assert (a - b).norm() <= 1e-4 * b.norm() + 1e-6
