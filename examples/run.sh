@@ -2,7 +2,8 @@
 # Builds and runs an example:
 #   bash examples/run.sh                    attention_map on examples/data/astronaut.png
 #   bash examples/run.sh NAME [arguments]   another one, such as train_images --quick
-#   bash examples/run.sh torch [arguments]  trains in PyTorch, and times its operators
+#   bash examples/run.sh torch [arguments]  trains in PyTorch, and times its operators; with
+#                                           --device cuda on a GPU, with three attentions
 #   bash examples/run.sh throughput         models a second; in PyTorch, too, if MHLA_PYTHON has it
 #   bash examples/run.sh distributed [M]    on 4 ranks that Open MPI starts, over M blocks, 1024
 #   bash examples/run.sh claims [FOLDER]    what the paper claims of mixing, over three seeds; goes on
@@ -21,11 +22,17 @@ fi
 name=${1:-attention_map}
 (($# > 0)) && shift
 if [[ $name == torch ]]; then
+  on_cuda=$([[ " $* " =~ " --device cuda "|" --device=cuda " ]] && echo yes || true)
+  if [[ $on_cuda ]] && ! nvidia-smi >/dev/null 2>&1; then
+    step "no GPU that nvidia-smi knows: nothing is trained"
+    exit
+  fi
   source "$repository/tests/support/torch.sh"
-  require_packages dataset-fashion-mnist
+  [[ " $*" == *" --data"* ]] || require_packages dataset-fashion-mnist
   torch_environment
   step "train with softmax and with MHLA"
   "$python" "$repository/examples/torch/train.py" "$@"
+  [[ -z $on_cuda ]] || exit 0
   step "time the operators"
   # Freed tensors stay with the process: new ones would be half of PyTorch's time in page faults.
   exec env MALLOC_MMAP_THRESHOLD_=$((1 << 32)) MALLOC_TRIM_THRESHOLD_=$((1 << 32)) \

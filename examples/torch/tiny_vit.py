@@ -16,11 +16,11 @@ class PatchEmbed(nn.Module):
 
 
 class Attention(nn.Module):
-    """Softmax attention, as timm's."""
+    """Softmax attention, as timm's. `attend` is a function of q, k, v [B,H,N,D]."""
 
     def __init__(self, channels, heads):
         super().__init__()
-        self.num_heads = heads
+        self.num_heads, self.attend = heads, functional.scaled_dot_product_attention
         self.qkv = nn.Linear(channels, 3 * channels)
         self.q_norm, self.k_norm = nn.Identity(), nn.Identity()
         self.attn_drop = nn.Dropout(0.0)
@@ -28,7 +28,7 @@ class Attention(nn.Module):
 
     def forward(self, x):
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        out = functional.scaled_dot_product_attention(self.q_norm(q), self.k_norm(k), v)
+        out = self.attend(self.q_norm(q), self.k_norm(k), v)
         return self.proj_drop(self.proj(out.transpose(1, 2).flatten(2)))
 
 
