@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "mhla/cuda/kernel/read_out_sm80.cuh"
+#include "mhla/cuda/kernel/read_out_sm80_config.cuh"
 #include "mhla/cuda/kernel/read_out_sm90.cuh"
 #include "mhla/cuda/kernel/read_out_sm90_config.cuh"
 #include "support/cuda/kernel_contract.hpp"

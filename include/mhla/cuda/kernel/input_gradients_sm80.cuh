@@ -8,7 +8,7 @@
 /// with y_b of the token's block: what denominators add. dphi_t, which may come in two parts, turns
 /// back first where features turned.
 ///
-/// Eight threads share a token; a thread block has 64 slots of a block of one pair.
+/// Eight threads share each token. A thread block has 64 slots of a block of one pair.
 /// Shared memory: none. Device memory: x and dphi once, dx once.
 
 #include <cstdint>

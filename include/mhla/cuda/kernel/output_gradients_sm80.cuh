@@ -19,7 +19,7 @@
 ///
 /// where o are outputs without norm and gate. r_t is kept for the gradient of the gain.
 ///
-/// Eight threads share a token; a thread block has 64 slots of a block of one pair.
+/// Eight threads share each token. A thread block has 64 slots of a block of one pair.
 /// Shared memory: none. Device memory: q, dO, o and the gate once, dN, c and dg once.
 
 #include <cstdint>

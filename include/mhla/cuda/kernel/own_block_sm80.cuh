@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the token's own block adds to a gradient of a causal form:
+/// The part of a causal gradient that comes from the token's own block:
 ///
 ///     y_t += m_ii sum_j (a_t . b_j + w) c_j     [C], over j <= t in block i, or with kLater j >= t
 ///
@@ -50,7 +50,7 @@ struct OwnBlockSm80 {
   using Values = SharedTile<64, C>;   ///< rows of c
   static constexpr int kStageBytes = Columns::kBytes + Values::kBytes;
   static constexpr int kSharedBytes = 2 * kStageBytes;
-  static constexpr int kBlocksPerMultiprocessor = K + C <= 144 ? 4 : 2;
+  static constexpr int kBlocksPerMultiprocessor = K + C <= 144 ? 4 : K + C <= 256 ? 2 : 1;
   static constexpr int kRegisters = K + C <= 144 ? 128 : 255;
 
   static constexpr unsigned grid(const Params& p, int pairs) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the token's own block adds to the denominators of causal forms:
+/// The part of causal denominators that comes from the token's own block:
 ///
 ///     d_t = m_ii sum_j phi(q_t) . phi(k_j)     of j <= t in block i
 ///

@@ -35,7 +35,7 @@ struct SumProductsSm80 {
   static constexpr int kBlocksPerMultiprocessor = 8;
   static constexpr int kRegisters = 96;
 
-  /// Of 32 x 32 coefficients.
+  /// Tiles of 32 x 32 coefficients, one per thread block.
   static constexpr std::int32_t kTile = 32;
   static MHLA_HOST_DEVICE constexpr std::int32_t tiles(const Params& p) {
     return ((p.rows - 1) / kTile + 1) * ((p.columns - 1) / kTile + 1);

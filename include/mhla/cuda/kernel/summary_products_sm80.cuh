@@ -103,14 +103,18 @@ struct SummaryProductsSm80 {
     const std::int32_t count = least((p.columns - column - 1) / 8 + 1, 8);
     MHLA_CUDA_LOOP
     for (std::int32_t s = begin; s < end; ++s) {
-      const ptx::Words4 x = ptx::ld_global_nc_v4(a + 64 * s);
-      const ptx::Words4 x_8 = ptx::ld_global_nc_v4(a_8 + 64 * s);
+      const ptx::Words4 x = ptx::ld_global_nc_kept_v4(a + 64 * s);
+      const ptx::Words4 x_8 = ptx::ld_global_nc_kept_v4(a_8 + 64 * s);
+      ptx::Words4 y[8];
+      MHLA_CUDA_UNROLL
+      for (int n = 0; n < 8; ++n) {  // all loads before the first product
+        if (n < count) y[n] = ptx::ld_global_nc_kept_v4(b[n] + 64 * s);
+      }
       MHLA_CUDA_UNROLL
       for (int n = 0; n < 8; ++n) {
         if (n >= count) break;
-        const ptx::Words4 y = ptx::ld_global_nc_v4(b[n] + 64 * s);
-        ptx::mma_m16n8k16<T>(sums[n], x.x[0], x_8.x[0], x.x[1], x_8.x[1], y.x[0], y.x[1]);
-        ptx::mma_m16n8k16<T>(sums[n], x.x[2], x_8.x[2], x.x[3], x_8.x[3], y.x[2], y.x[3]);
+        ptx::mma_m16n8k16<T>(sums[n], x.x[0], x_8.x[0], x.x[1], x_8.x[1], y[n].x[0], y[n].x[1]);
+        ptx::mma_m16n8k16<T>(sums[n], x.x[2], x_8.x[2], x.x[3], x_8.x[3], y[n].x[2], y[n].x[3]);
       }
     }
   }

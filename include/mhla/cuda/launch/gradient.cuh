@@ -42,7 +42,11 @@ class GradientRun {
 
   template <class Stream>
   void operator()(const Stream& stream) const {
-    if (l_.pairs() == 0) return;
+    if (l_.pairs() == 0) {
+      if (l_.wants_mixing()) mixing_.add_parts(stream);
+      if (l_.problem.wants.gain) add_gain_parts(stream);
+      return;
+    }
     stream.template run<TransposedMixingSm80>(
         {l_.mixing, l_.mq(), l_.mk(), kCausal, l_.arrays.strict, l_.arrays.transposed}, l_.pairs());
     if (l_.problem.computes_outputs()) {
@@ -81,7 +85,7 @@ class GradientRun {
          l_.forward().key_angles);
   }
 
-  /// What outputs were divided by, up to the products with queries.
+  /// Makes the sums that denominators are products with.
   template <class Stream>
   void make_denominators(const Stream& stream) const {
     if (!l_.key_sums() && !l_.cross()) return;
@@ -135,7 +139,7 @@ class GradientRun {
         l_.pairs());
   }
 
-  /// What denominators add to the gradients of keys.
+  /// Makes the part of the keys' gradients that comes from denominators.
   template <class Stream>
   void mix_weights(const Stream& stream) const {
     if (!l_.key_sums() && !l_.cross()) return;
@@ -168,7 +172,7 @@ class GradientRun {
     if (l_.keeps_summaries()) mixing_.multiply_summaries(h, stream);
   }
 
-  /// What tokens of one block add to each other's gradients.
+  /// Adds the parts of gradients that come from the token's own block.
   template <class Stream>
   void add_own_blocks(const Stream& stream) const {
     const auto own = [&](ConstTokenTensor a, ConstTokenTensor b, ConstTokenTensor c,
@@ -236,8 +240,13 @@ class GradientRun {
                                              .chunks = l_.gain_chunks(),
                                              .parts = l_.arrays.gain_parts},
                                             l_.pairs());
+    add_gain_parts(stream);
+  }
+
+  template <class Stream>
+  void add_gain_parts(const Stream& stream) const {
     stream.template run<OrderedSumsSm80>({.parts = l_.arrays.gain_parts,
-                                          .count = l_.gain_chunks(),
+                                          .count = l_.pairs() > 0 ? l_.gain_chunks() : 0,
                                           .rows = 1,
                                           .columns = E,
                                           .lower = false,

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// How a gradient is computed: its products, where they lie in the workspace, and how its sums are
-/// cut into parts, all of which depends on sizes and the device alone.
+/// The plan of a gradient: its products, their places in the workspace, and the parts of its sums.
+/// It depends on sizes and the device alone.
 ///
 /// With F(a, b, c; m) the form without feature maps and denominators,
 /// y_t = sum_j m_(block of t)(block of j) (a_t . b_j) c_j,
@@ -30,7 +30,7 @@
 
 namespace mhla::cuda {
 
-/// How a gradient is computed, in how much workspace.
+/// The forms of a gradient's products, and its workspace.
 struct GradientPlan {
   std::size_t workspace_bytes;  ///< at a multiple of 256
   Traffic traffic;
@@ -43,8 +43,8 @@ struct GradientPlan {
 
 namespace detail {
 
-/// Whether the mixing matrix's gradient is made of scores: tokens are few, as for the quadratic
-/// form, and tiles of 16 x 8 of them at least half full.
+/// Returns true where the mixing matrix's gradient is made of scores: tokens are as few as for the
+/// quadratic form, and tiles of 16 x 8 of them are at least half full.
 constexpr bool takes_scores(const Problem& forward) {
   constexpr std::int32_t kMostTokens = 256, kLeastSlots = 8;
   return !forward.causal && forward.query_blocks.tokens() <= kMostTokens &&
@@ -96,7 +96,7 @@ struct GradientLayout {
   /// Features are the tensors themselves.
   bool is_plain(const FeatureMap& map) const { return map == FeatureMap::identity() && !kRotary; }
 
-  /// Whether the summaries of a product are there for the mixing matrix's gradient.
+  /// Returns true where the mixing matrix's gradient reads the summaries of products.
   bool keeps_summaries() const { return wants_mixing() && !plan.scores; }
 
   // ---- products ----
@@ -255,7 +255,8 @@ struct GradientLayout {
     plan.traffic.summaries += product.traffic.summaries;
   }
 
-  /// Of a product's workspace, with its summaries where those are wanted.
+  /// Bytes of a product's workspace, with its summaries where the mixing matrix's gradient reads
+  /// them.
   std::size_t bytes_of(const Problem& product, const Plan& of) const {
     if (!keeps_summaries() || of.form == Form::kThreeStage) return of.workspace_bytes;
     return workspace_parts<kHalfWidth, D>(product, rooms_of<kHalfWidth, D>(product, device)).bytes;

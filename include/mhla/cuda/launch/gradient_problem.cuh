@@ -23,7 +23,7 @@ struct GradientWants {
   bool operator==(const GradientWants&) const = default;
 };
 
-/// A call of a gradient. What is not wanted is null.
+/// A call of a gradient. Tensors that are not wanted are null.
 struct GradientProblem {
   Problem forward;  ///< what was computed; `o` is not written
   GradientWants wants;
@@ -36,8 +36,8 @@ struct GradientProblem {
   MixingGradient dmixing;
   float* dgain;  ///< [E] with a gain
 
-  /// Whether outputs before norm and gate are computed again: gradients need them, and the
-  /// forward's are not given or are others.
+  /// Returns true where outputs before norm and gate are computed again: gradients need them, and
+  /// the forward's are not given or are others.
   constexpr bool computes_outputs() const {
     return forward.norm.normed || (forward.op.denominator != Denominator::kNone && !wants.has_out);
   }

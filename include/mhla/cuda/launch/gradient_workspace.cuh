@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the workspace of a gradient holds beside the workspaces of its products.
+/// Arrays in the workspace of a gradient, beside the workspaces of its products.
 
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +38,7 @@ class WorkspaceCursor {
   std::size_t used_ = 0;
 };
 
-/// What stands in the workspace of a gradient beside the workspaces of its products.
+/// Arrays in the workspace of a gradient; null where the call does not need them.
 struct GradientArrays {
   TokenTensor out, query_features, key_features, dn;
   TokenTensor dquery_features[2], dkey_features[2];

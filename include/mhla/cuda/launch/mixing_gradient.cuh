@@ -76,17 +76,25 @@ class MixingGradientRun {
       p.parts += l_.product_parts() * (std::int64_t{l_.mq()} * l_.mk());
       stream.template run<SumProductsSm80>(p, l_.pairs());
     }
+    add_parts(stream);
+  }
+
+  /// Adds all parts in order. Without heads there are none, and the gradient is 0.
+  template <class Stream>
+  void add_parts(const Stream& stream) const {
+    const bool any = l_.pairs() > 0;
     const ScoreProductParameters own = l_.own_products();
-    stream.template run<OrderedSumsSm80>({.parts = l_.arrays.mixing_parts,
-                                          .count = l_.mixing_parts(),
-                                          .rows = l_.mq(),
-                                          .columns = l_.mk(),
-                                          .lower = kCausal,
-                                          .own_parts = l_.arrays.own_parts,
-                                          .own_count = kCausal ? own.chunks * own.row_parts() : 0,
-                                          .sums = l_.problem.dmixing.data,
-                                          .stride = l_.problem.dmixing.stride},
-                                         l_.pairs());
+    stream.template run<OrderedSumsSm80>(
+        {.parts = l_.arrays.mixing_parts,
+         .count = any ? l_.mixing_parts() : 0,
+         .rows = l_.mq(),
+         .columns = l_.mk(),
+         .lower = kCausal,
+         .own_parts = l_.arrays.own_parts,
+         .own_count = any && kCausal ? own.chunks * own.row_parts() : 0,
+         .sums = l_.problem.dmixing.data,
+         .stride = l_.problem.dmixing.stride},
+        l_.pairs());
   }
 
  private:

@@ -21,6 +21,15 @@ MHLA_DEVICE Words4 ld_global_nc_v4(const void* from) {
   return w;
 }
 
+/// 16 bytes, kept in L1.
+MHLA_DEVICE Words4 ld_global_nc_kept_v4(const void* from) {
+  Words4 w;
+  asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w.x[0]), "=r"(w.x[1]), "=r"(w.x[2]), "=r"(w.x[3])
+               : "l"(from));
+  return w;
+}
+
 /// Two numbers of 16 bits, and of 32 bits, kept in the first cache.
 MHLA_DEVICE std::uint32_t ld_global_nc(const void* from) {
   std::uint32_t word;

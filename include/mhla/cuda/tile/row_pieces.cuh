@@ -3,9 +3,9 @@
 /// \file
 /// Products of rows of two tensors in device memory, x_t . y_j, without shared memory.
 ///
-/// A sum over k may take its terms in any order. So the four threads of a row load 16 bytes side by
-/// side, thread p the numbers 8 p.. 8 p + 7 of every 32, and two steps of mma take them as they
-/// are, the same way on both sides. Of a width of 72 the last 8 numbers are a step of half the
+/// A sum over k may take its terms in any order. So thread p of the four that share a row loads the
+/// numbers 8 p.. 8 p + 7 of every 32, 16 bytes side by side. Two steps of mma take them as they
+/// are, the same way on both sides. The last 8 numbers of a width of 72 are a step of half the
 /// depth.
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace mhla::cuda {
 
-/// What a thread holds of one row of K 16-bit numbers.
+/// The part of a row of K 16-bit numbers that one thread holds.
 template <int K>
 struct RowPieces {
   static_assert(K % 32 == 0 || K % 32 == 8);
@@ -26,13 +26,14 @@ struct RowPieces {
   ptx::Words4 pieces[kPieces];
   std::uint32_t rest;
 
-  /// Of a row in device memory that the grid does not write; zeros where it is null.
+  /// Loads a row that the grid does not write, and keeps it in L1 for other warps. A null row is
+  /// zeros.
   static MHLA_DEVICE RowPieces load(const unsigned char* row, std::uint32_t lane) {
     RowPieces own{};
     if (row == nullptr) return own;
     MHLA_CUDA_UNROLL
     for (int i = 0; i < kPieces; ++i) {
-      own.pieces[i] = ptx::ld_global_nc_v4(row + 64 * i + 16 * (lane % 4));
+      own.pieces[i] = ptx::ld_global_nc_kept_v4(row + 64 * i + 16 * (lane % 4));
     }
     if constexpr (kRest) own.rest = ptx::ld_global_nc(row + 64 * kPieces + 4 * (lane % 4));
     return own;

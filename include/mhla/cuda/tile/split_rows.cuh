@@ -15,7 +15,7 @@
 
 namespace mhla::cuda {
 
-/// What a thread has of a row of kWidth numbers.
+/// The part of a row of kWidth numbers that one thread holds.
 template <int kWidth>
 struct SplitRow {
   static constexpr int kSharers = 8;
@@ -32,7 +32,7 @@ struct SplitRow {
   struct Words {
     ptx::Words4 pieces[kPieces];
 
-    /// Of a row that the grid does not write; zeros where it is null.
+    /// Loads a row that the grid does not write; zeros where it is null.
     static MHLA_DEVICE Words load(const unsigned char* row, std::uint32_t sharer) {
       Words own{};
       if (row == nullptr) return own;
@@ -63,7 +63,7 @@ struct SplitRow {
     return of<T>(Words::load(row, sharer));
   }
 
-  /// Of floats, which the grid does not write.
+  /// Loads floats that the grid does not write.
   static MHLA_DEVICE SplitRow load_floats(const float* row, std::uint32_t sharer) {
     SplitRow own{};
     MHLA_CUDA_UNROLL
@@ -93,7 +93,7 @@ struct SplitRow {
     }
   }
 
-  /// Calls act(i, j) for all of the thread's numbers x[i][j]; what is behind the row's end is 0.
+  /// Calls act(i, j) for all of the thread's numbers x[i][j]; numbers after the row's end are 0.
   template <class Act>
   static MHLA_DEVICE void each(const Act& act) {
     MHLA_CUDA_UNROLL

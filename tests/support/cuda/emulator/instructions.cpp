@@ -221,6 +221,7 @@ void cp_async_commit_group() { current().part<emulator::Copies>().commit(); }
 
 using emulator::load_global, emulator::store_global, emulator::Read;
 Words4 ld_global_nc_v4(const void* from) { return load_global<Words4>(from, Read::kConstant); }
+Words4 ld_global_nc_kept_v4(const void* from) { return ld_global_nc_v4(from); }
 std::uint32_t ld_global_nc(const void* from) {
   return load_global<std::uint32_t>(from, Read::kConstant);
 }

@@ -10,6 +10,7 @@
 namespace mhla::cuda::ptx {
 
 Words4 ld_global_nc_v4(const void* from);
+Words4 ld_global_nc_kept_v4(const void* from);
 std::uint32_t ld_global_nc(const void* from);
 Words2 ld_global_nc_v2(const void* from);
 float ld_global_nc_f32(const float* from);
