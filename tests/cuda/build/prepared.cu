@@ -14,6 +14,7 @@
 #include "mhla/cuda/attention/bidirectional.cuh"
 #include "mhla/cuda/attention/causal.cuh"
 #include "mhla/cuda/attention/distributed.cuh"
+#include "mhla/cuda/attention/gradient.cuh"
 #include "mhla/cuda/attention/prepared.cuh"
 
 constexpr mhla::Index kBlocks = stand_in::Arguments::kBlocks;
@@ -89,6 +90,45 @@ void check(Call& call, Arguments a, const std::string& name, const Rotary&... ro
   for (const void* tensor : moved.encoded) {
     expect(tensor == Arguments::address(7), name + " encodes what has not moved");
   }
+}
+
+void check_gradient(Arguments a) {
+  float* const numbers = reinterpret_cast<float*>(Arguments::address(8));
+  const mhla::cuda::Gradients<stand_in::T> all{Arguments::tensor(20),
+                                               Arguments::tensor(21),
+                                               Arguments::tensor(22),
+                                               {numbers, kBlocks, kBlocks, kBlocks}};
+  const mhla::TensorView<const stand_in::T> dout = Arguments::input(23);
+  auto call = mhla::cuda::prepare_bidirectional_gradient<64, 64>(a.in, a.blocks, a.blocks, a.op,
+                                                                 dout, all, a.device);
+  const auto run = [&](const mhla::cuda::Gradients<stand_in::T>& gradients) {
+    asked();
+    call.run(a.in, a.mixing, dout, gradients, a.workspace, nullptr);
+    return asked();
+  };
+  const stand_in::Calls first = run(all);
+  expect(first.launches > 12 && first.settings > 0 && first.questions > 0, "the first gradient");
+  const stand_in::Calls second = run(all);
+  expect(second.launches == first.launches, "launches of the second gradient");
+  expect(second.settings + second.questions == 0 && second.encoded.empty(),
+         "a gradient asks again for what it knows");
+  a.in.v = Arguments::input(7);
+  const stand_in::Calls moved = run(all);
+  expect(moved.launches == first.launches && moved.settings == 0, "a moved tensor of a gradient");
+  expect(!moved.encoded.empty(), "a gradient keeps the map of a tensor that has moved");
+  for (const void* tensor : moved.encoded) {
+    expect(tensor == Arguments::address(7), "a gradient encodes what has not moved");
+  }
+  std::string said;
+  try {
+    run({});
+  } catch (const mhla::option_error& error) {
+    said = error.what();
+  }
+  expect(said.find("cuda::bidirectional_gradient: dout, gradients and kept have other strides") !=
+             std::string::npos,
+         "said: " + said);
+  expect(asked().launches == 0, "launches before it refuses");
 }
 
 /// A form over ranks: what a run launches before its summaries travel and after, and refuses.
@@ -238,6 +278,7 @@ int main(int count, char**) {
                                                            a.device, rotary);
   check(turning, a, "bidirectional with a rotary embedding", rotary);
   check_refusals(all);
+  check_gradient(a);
   check_other_devices(a);
   stand_in::check_package();
   MiddleRank ranks;

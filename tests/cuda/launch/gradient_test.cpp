@@ -9,6 +9,25 @@
 #include <string>
 #include <vector>
 
+#include "mhla/cuda/kernel/features_sm80.cuh"
+#include "mhla/cuda/kernel/gain_sums_sm80.cuh"
+#include "mhla/cuda/kernel/input_gradients_sm80.cuh"
+#include "mhla/cuda/kernel/mixed_sums_sm80.cuh"
+#include "mhla/cuda/kernel/ordered_sums.cuh"
+#include "mhla/cuda/kernel/output_gradients_sm80.cuh"
+#include "mhla/cuda/kernel/own_block_sm80.cuh"
+#include "mhla/cuda/kernel/own_block_sums_sm80.cuh"
+#include "mhla/cuda/kernel/score_products_sm80.cuh"
+#include "mhla/cuda/kernel/sum_products_sm80.cuh"
+#include "mhla/cuda/kernel/summary_products_sm80.cuh"
+#include "mhla/cuda/kernel/token_sums_sm80.cuh"
+#include "mhla/cuda/kernel/transposed_mixing.cuh"
+#include "mhla/cuda/launch/gradient_plan.cuh"
+#include "mhla/cuda/launch/gradient_problem.cuh"
+#include "mhla/cuda/launch/gradient_workspace.cuh"
+#include "mhla/cuda/launch/mixing_gradient.cuh"
+#include "mhla/cuda/tile/row_pieces.cuh"
+#include "mhla/cuda/tile/split_rows.cuh"
 #include "support/cuda/form_test.hpp"
 #include "support/cuda/gradient_run.hpp"
 
@@ -171,6 +190,26 @@ TYPED_TEST(GradientForms, TokensWithoutGradientsAddNothing) {
   });
   for (int i = 0; i < 9; ++i) EXPECT_TRUE(std::isfinite(got.mixing.value(i))) << i;
   for (int i = 0; i < 3; ++i) EXPECT_EQ(got.mixing.value(i), 0) << i;
+}
+
+// Sums over no heads are 0, and are written.
+TYPED_TEST(GradientForms, WithoutHeadsAreZero) {
+  constexpr int kWidth = TypeParam::D, kValues = TypeParam::E;
+  using Number = typename TypeParam::T;
+  const CallShape shape{.tokens = 60, .block = 20, .normed = true};
+  GradientCall<Number> call = cuda_test::random_gradient_call<Number, kWidth, kValues>(shape, 5);
+  GradientTensors<Number> got(call, 0);
+  mhla::cuda::GradientProblem problem = cuda_test::gradient_problem(call, got);
+  problem.forward.batch = 0;
+  const mhla::cuda::GradientLayout<kWidth, kValues, false, false> layout(problem, {}, nullptr,
+                                                                         {Arch::kSm90a, 2});
+  emulator::Device device(0);
+  device.track("dmixing", got.mixing.raw(), got.mixing.bytes(), emulator::Access::kWrite);
+  device.track("dgain", got.gain.raw(), got.gain.bytes(), emulator::Access::kWrite);
+  const cuda_test::EmulatedStream stream(device);
+  mhla::cuda::GradientRun<Number, kWidth, kValues, false, false>{layout}(stream);
+  for (std::int64_t i = 0; i < got.mixing.size(); ++i) EXPECT_EQ(got.mixing.value(i), 0);
+  for (std::int64_t i = 0; i < got.gain.size(); ++i) EXPECT_EQ(got.gain.value(i), 0);
 }
 
 }  // namespace

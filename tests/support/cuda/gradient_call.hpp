@@ -47,16 +47,18 @@ struct GradientTensors {
 
 /// Compares numbers with what they must be, each within its bound and all of a kind near in norm.
 template <class Report>
-class Comparison {
+class GradientComparison {
  public:
-  explicit Comparison(const Report& report) : report_(report) {}
+  explicit GradientComparison(const Report& report) : report_(report) {}
 
   void add(const char* name, std::int64_t place, double value, double exact, double bound) {
     const double error = std::abs(value - exact);
     const double ratio = error == 0 ? 0 : error / bound;
     worst_ = std::max(worst_, ratio);
-    errors_ += error * error;
-    norm_ += exact * exact;
+    if (std::abs(exact) > 1e-9 * bound) {  // not a difference of equal numbers
+      errors_ += error * error;
+      norm_ += exact * exact;
+    }
     if (ratio <= 1 || failed_) return;  // not so for NaN
     failed_ = true;
     report_(std::string(name) + "[" + std::to_string(place) + "] is " + std::to_string(value) +
@@ -88,7 +90,7 @@ template <class T, class Report>
 double compare(const GradientCall<T>& call, const GradientTensors<T>& got, const Report& report) {
   const int widest = std::max({call.q.tokens(), call.k.tokens(), 256});
   const double chain = 4.0 * widest + 2.0 * std::sqrt(static_cast<double>(call.mixing.size())) + 64;
-  Comparison comparison(report);
+  GradientComparison comparison(report);
   Numbers mixing = Numbers::Zero(1, call.mixing.size()), mixing_bound = mixing;
   Numbers gain = Numbers::Zero(1, call.gain.size()), gain_bound = gain;
   for (int b = 0; b < call.q.batches(); ++b) {
@@ -115,9 +117,12 @@ double compare(const GradientCall<T>& call, const GradientTensors<T>& got, const
       if (gain.size() > 0) gain += e.gain, gain_bound += e.gain_bound;
     }
   }
+  comparison.begin();
   for (Eigen::Index i = 0; i < mixing.size(); ++i) {
     comparison.add("dmixing", i, got.mixing.value(i), mixing(0, i), mixing_bound(0, i));
   }
+  // With features that turn, denominators cancel most of it.
+  if (!call.normed() && !call.rotary()) comparison.expect_near_in_norm("dmixing");
   for (Eigen::Index i = 0; i < gain.size(); ++i) {
     comparison.add("dgain", i, got.gain.value(i), gain(0, i), gain_bound(0, i));
   }

@@ -59,11 +59,13 @@ double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 /// Outputs before a norm, and what a norm and a gate do to gradients.
 struct Normed {
-  Numbers dout, dgate, gain;  // gradients of o, of the gate, and of the gain [1,E]
+  Numbers dout, dgate, gain;  // gradients of o, of the gate, and each token's of the gain [N,E]
 
-  /// Of dy, with outputs o.
+  /// \param dy  gradient of the final outputs; o: outputs before the norm
   Normed(const Numbers& dy, const Numbers& o, const Numbers& gains, const Numbers* gate, double eps)
-      : dout(dy), dgate(Numbers::Zero(dy.rows(), dy.cols())), gain(Numbers::Zero(1, dy.cols())) {
+      : dout(dy),
+        dgate(Numbers::Zero(dy.rows(), dy.cols())),
+        gain(Numbers::Zero(dy.rows(), dy.cols())) {
     const auto width = static_cast<double>(o.cols());
     for (Eigen::Index t = 0; t < o.rows(); ++t) {
       const double inverse = 1 / std::sqrt(o.row(t).squaredNorm() / width + eps);
@@ -76,7 +78,7 @@ struct Normed {
           open = g * s;
           dgate(t, e) = dy(t, e) * n * gains(0, e) * s * (1 + g * (1 - s));
         }
-        gain(0, e) += dy(t, e) * open * n;
+        gain(t, e) = dy(t, e) * open * n;
         dout(t, e) = dy(t, e) * open * gains(0, e);
         along += dout(t, e) * o(t, e);
       }
@@ -123,7 +125,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
     const Normed exact(dy, outputs.o, gains, g, norm_eps);
     dout = exact.dout;
     r.gate = exact.dgate;
-    r.gain = exact.gain;
+    r.gain = exact.gain.colwise().sum();
     r.gate_bound = Numbers::Zero(nq, v.cols());
     r.gain_bound = Numbers::Zero(1, v.cols());
     // Every output by its bound in turn: differences of first order, twice over for the others.
@@ -133,14 +135,14 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
       const Normed other(dy, moved, gains, g, norm_eps);
       dout_error += 2 * (other.dout - exact.dout).cwiseAbs();
       r.gate_bound += 2 * (other.dgate - exact.dgate).cwiseAbs();
-      r.gain_bound += 2 * (other.gain - exact.gain).cwiseAbs();
+      r.gain_bound += 2 * (other.gain - exact.gain).cwiseAbs().colwise().sum();
     }
     const double small = growth + 0x1p-18;  // approximations of roots and exponentials
     dout_error +=
         small * (4 * dout.cwiseAbs() + Numbers::Constant(nq, v.cols(), dout.cwiseAbs().maxCoeff()));
     r.gate_bound += (u + small) * r.gate.cwiseAbs() + Numbers::Constant(nq, v.cols(), u * eta);
     const Normed sizes(dy.cwiseAbs(), outputs.o.cwiseAbs(), gains.cwiseAbs(), nullptr, norm_eps);
-    r.gain_bound += small * 4 * sizes.gain;
+    r.gain_bound += small * 4 * sizes.gain.colwise().sum();
   }
 
   // Gradients in double, of features that have turned and of those in denominators.
@@ -258,7 +260,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
                                 std::max(w[0] * w[1] * w[2], wq[0] * wq[1] * wq[2]))));
   const double m_most = 1 + std::max(mixing.cwiseAbs().rowwise().sum().maxCoeff(),
                                      mixing.cwiseAbs().colwise().sum().maxCoeff());
-  // What eta adds to summaries, mixtures and weights.
+  // The part of bounds that eta adds to summaries, mixtures and weights.
   const auto underflow = [&](const Numbers& left, const Numbers& right) {
     return ((unit * m_most) * left.rowwise().sum() +
             Numbers::Constant(left.rows(), 1, eta * m_most * right.sum()));
@@ -284,7 +286,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
       }
     }
   }
-  // What denominators add.
+  // The part that denominators add.
   Numbers cp = product(m, g_plus), sums_m(queries.blocks, keys.blocks);
   Numbers m_bound = Numbers::Zero(mixing.rows(), mixing.cols());
   const Numbers pg_plus = product(p_plus, g_plus), pg_error = product(p_plus, g_error);

@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// What gradients of a form on a device must be: the CPU's gradient in double, and how far rounding
-/// may lead from it.
+/// The CPU's gradient in double, and bounds of the error that rounding on a device may cause.
 ///
 /// With u, eta, gamma_n and e_d Z+ of reference.hpp, and o^ within its bound of o:
 ///

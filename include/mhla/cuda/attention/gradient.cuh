@@ -48,7 +48,8 @@ class PreparedGradient {
   using Layout = GradientLayout<D, E, kCausal, kRotary>;
 
  public:
-  /// As prepare_bidirectional_gradient(). \param key_blocks  query_blocks where kCausal
+  /// Takes the arguments of prepare_bidirectional_gradient(). \param key_blocks  query_blocks where
+  /// kCausal
   PreparedGradient(const Inputs<T>& in, const TokenBlocks& query_blocks,
                    const TokenBlocks& key_blocks, const Operator& op, TensorView<const T> dout,
                    const Gradients<T>& gradients, const Device& device, const R& rotary = {},
@@ -144,8 +145,8 @@ void bidirectional_gradient(const Inputs<T>& in, const TokenBlocks& query_blocks
       .run(in, mixing, dout, gradients, workspace, stream, rotary, kept);
 }
 
-/// The same of causal(). Of a larger mixing matrix the gradient of the leading part is written, 0
-/// above its diagonal.
+/// The same of causal(). The gradient of a mixing matrix that is larger than [M, M] is written in
+/// the leading [M, M] alone, with 0 above the diagonal.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
 void causal_gradient(const Inputs<T>& in, const TokenBlocks& blocks, MatrixView<const float> mixing,
                      const Operator& op, std::type_identity_t<TensorView<const T>> dout,

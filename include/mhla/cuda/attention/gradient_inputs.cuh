@@ -4,9 +4,13 @@
 /// The arguments of gradients on a device, and their checks. Nothing here reads device memory or
 /// calls CUDA.
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/attention/same_layout.cuh"
@@ -14,7 +18,8 @@
 
 namespace mhla::cuda {
 
-/// Where gradients are written. What is absent is not wanted, and not computed.
+/// Places of the gradients. An absent one is not computed. No element may appear twice: each stride
+/// steps over everything that the smaller strides reach.
 template <DeviceScalar T>
 struct Gradients {
   TensorView<T> q{};           ///< [B, Nq, H, D]
@@ -25,13 +30,34 @@ struct Gradients {
   TensorView<T> gate{};        ///< [B, Nq, H, E], where there is a gate
 };
 
-/// What a forward left.
+/// Results that a forward left.
 template <DeviceScalar T>
 struct Kept {
   TensorView<const T> out{};  ///< its outputs [B, Nq, H, E]; not read with a gain
 };
 
 namespace detail {
+
+/// \throws option_error unless each stride of a [B, N, H, D] tensor is at least the length that the
+/// smaller strides span.
+inline void expect_distinct(const char* function, const char* argument,
+                            const std::array<Index, 4>& shape,
+                            const std::array<Index, 4>& strides) {
+  std::array<std::pair<Index, Index>, 4> axes;  // strides and extents
+  for (std::size_t i = 0; i < 4; ++i) axes[i] = {std::abs(strides[i]), shape[i]};
+  std::ranges::sort(axes);
+  Index span = 1;
+  for (const auto& [stride, extent] : axes) {
+    if (extent == 0) return;
+    if (extent > 1 && stride < span) {
+      fail_option(function, argument,
+                  "has strides " + shape_text({strides[0], strides[1], strides[2], strides[3]}) +
+                      ", and elements that overlap",
+                  "strides of distinct elements");
+    }
+    span += (extent - 1) * stride;
+  }
+}
 
 /// The gradient that the arguments describe.
 /// \throws shape_error, option_error for what does not fit.
@@ -53,7 +79,9 @@ GradientProblem make_gradient(const char* function, const Inputs<T>& in,
   const auto wanted = [&](const char* argument, const TensorView<T>& x,
                           const std::array<Index, 4>& shape) -> TokenTensor {
     if (x.absent()) return {};
-    return token_tensor<unsigned char>(function, argument, x, shape);
+    const TokenTensor tensor = token_tensor<unsigned char>(function, argument, x, shape);
+    expect_distinct(function, argument, x.shape, x.strides);
+    return tensor;
   };
   problem.dq = wanted("gradients.q", gradients.q, queries);
   problem.dk = wanted("gradients.k", gradients.k, keys);
@@ -83,6 +111,8 @@ GradientProblem make_gradient(const char* function, const Inputs<T>& in,
       fail_option(function, "gradients.mixing", "has column stride " + std::to_string(m.col_stride),
                   "1");
     }
+    expect_distinct(function, "gradients.mixing",
+                    {1, 1, query_blocks.blocks(), key_blocks.blocks()}, {0, 0, m.row_stride, 1});
     problem.dmixing = {m.data, m.row_stride};
   }
   return problem;
@@ -92,7 +122,7 @@ GradientProblem make_gradient(const char* function, const Inputs<T>& in,
 template <DeviceScalar T>
 void expect_gradient_data(const char* function, const Inputs<T>& in, TensorView<const T> dout,
                           const Gradients<T>& gradients, const Kept<T>& kept) {
-  expect_data(function, in, TensorView<T>{const_cast<T*>(dout.data), dout.shape, dout.strides});
+  expect_data(function, in, dout, "dout");
   const auto expect = [function](const char* argument, const auto& x) {
     if (!x.absent() && x.data == nullptr && x.batch() * x.tokens() * x.heads() > 0) {
       fail_option(function, argument, "is null", "a pointer to data");

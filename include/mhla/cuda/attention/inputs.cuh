@@ -13,6 +13,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <type_traits>
 
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
@@ -227,7 +228,8 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
 
 /// \throws option_error unless there is data, which a plan does not need.
 template <DeviceScalar T>
-void expect_data(const char* function, const Inputs<T>& in, TensorView<T> out) {
+void expect_data(const char* function, const Inputs<T>& in,
+                 std::type_identity_t<TensorView<const T>> out, const char* out_name = "out") {
   const auto expect = [function](const char* argument, TensorView<const T> x) {
     const auto& [b, n, h, d] = x.shape;
     if (x.data == nullptr && b * n * h * d > 0) {
@@ -239,7 +241,7 @@ void expect_data(const char* function, const Inputs<T>& in, TensorView<T> out) {
   expect("k", in.k);
   expect("v", in.v);
   if (!in.gate.absent()) expect("gate", in.gate);
-  expect("out", out);
+  expect(out_name, out);
   if (!in.gain.empty() && in.gain.data() == nullptr) {
     fail_option(function, "gain", "is null", "a pointer to data");
   }
