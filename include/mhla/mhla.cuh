@@ -8,6 +8,7 @@
 #include "mhla/cuda/attention/bidirectional.cuh"
 #include "mhla/cuda/attention/causal.cuh"
 #include "mhla/cuda/attention/distributed.cuh"
+#include "mhla/cuda/attention/gradient.cuh"
 #include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/attention/prepared.cuh"
 #include "mhla/cuda/attention/streaming.cuh"

@@ -29,6 +29,15 @@ int main() try {
     return 0;
   }
   const auto device = mhla::cuda::current_device();
+  {
+    using namespace mhla::cuda;
+    const auto a100 = with_arch(current_device(), Arch::kSm80);
+    const auto rtx = with_shared_bytes(current_device(), kLeastShared);
+    for (const Device& other : {a100, rtx}) {
+      std::printf("%s\n",
+                  name(bidirectional_plan<64, 64>(in, blocks, blocks, op, out, other).form));
+    }
+  }
   const auto plan = mhla::cuda::bidirectional_plan<64, 64>(in, blocks, blocks, op, out, device);
   void *tokens = nullptr, *outputs = nullptr, *coefficients = nullptr, *memory = nullptr;
   check(cudaMalloc(&tokens, kBytes));
