@@ -8,6 +8,7 @@ cache, the arms of a case taking turns.
 Ratios are to the time that RESULTS.json has for this library: above 1 this library is quicker.
 """
 
+import functools
 import importlib.util
 import json
 import statistics
@@ -16,7 +17,7 @@ import warnings
 
 import torch
 
-from peers.torch_peers import mhla
+from peers.formula import mhla
 from peers.workload import Shape
 
 RUNS, QUICK_RUNS, WARM_UPS = 31, 9, 3
@@ -28,24 +29,6 @@ SAMPLES = 8
 def phi(x):
     """The feature map of queries and keys."""
     return torch.relu(x) + 1e-6
-
-
-def causal_mhla(q, k, v, mixing, shape):
-    """MHLA over contiguous blocks where a token reads itself and the past.   # [B,N,H,E]"""
-    m, w = shape.blocks, shape.block_length
-
-    def blocks(t):  # [B,N,H,C] -> [B,H,M,W,C]
-        return t.view(shape.batch, m, w, shape.heads, -1).permute(0, 3, 1, 2, 4)
-
-    q, k, v = blocks(phi(q)), blocks(phi(k)), blocks(v)
-    summaries = k.transpose(-1, -2) @ v  # [B,H,M,D,E]
-    earlier = mixing.tril(-1)
-    mixed = (earlier @ summaries.flatten(-2)).view_as(summaries)
-    mixed_key_sums = earlier @ k.sum(-2)  # [B,H,M,D]
-    weights = ((q @ k.transpose(-1, -2)) * mixing.diagonal()[:, None, None]).tril()
-    out = q @ mixed + weights @ v
-    out = out / (q @ mixed_key_sums.unsqueeze(-1) + weights.sum(-1, keepdim=True))
-    return out.permute(0, 2, 3, 1, 4).reshape(shape.batch, shape.tokens, shape.heads, -1)
 
 
 def softmax(q, k, v, causal, backend):
@@ -149,7 +132,7 @@ def unmixed(q, k, v):
 
 def arms(shape, causal, tensors, mixing):
     """name: (call, definition of a row)"""
-    operator = causal_mhla if causal else mhla
+    operator = functools.partial(mhla, causal=causal)
     torch.compiler.reset()
     compiled = torch.compile(operator, dynamic=False)
     backends = torch.nn.attention.SDPBackend

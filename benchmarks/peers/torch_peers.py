@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from peers import reference, torch_layers
+from peers.formula import mhla
 from peers.report import report
 from peers.workload import Shape
 from support import results
@@ -24,25 +25,6 @@ CAUSAL_SHAPES = ("nlp_340m", "long_causal")  # whose gradients have the form's n
 MOST_FLOPS = 2e11  # of softmax attention, so that a call takes a few seconds
 LAYER_CASES = Path(__file__).parents[2] / "tests" / "data" / "layers"
 LARGEST_LAYER_ERROR = 1e-12  # of the largest output, in float64
-
-
-def mhla(q, k, v, mixing, shape):
-    """MHLA with Relu{1e-6} and KeySum. q, k [B,N,H,D], v [B,N,H,E], mixing [M,M] -> [B,N,H,E]"""
-    batch, heads, m, w = shape.batch, shape.heads, shape.blocks, shape.block_length
-    (f, y, x), (wf, wy, wx) = shape.block_grid, shape.block
-
-    def blocks(t):  # [B,N,H,C] -> [B,H,M,W,C]
-        t = t.view(batch, f, wf, y, wy, x, wx, heads, -1)
-        return t.permute(0, 7, 1, 3, 5, 2, 4, 6, 8).reshape(batch, heads, m, w, -1)
-
-    q, k, v = blocks(torch.relu(q) + 1e-6), blocks(torch.relu(k) + 1e-6), blocks(v)
-    summaries = k.transpose(-1, -2) @ v  # [B,H,M,D,E]
-    key_sums = k.sum(-2)  # [B,H,M,D]
-    mixed = (mixing @ summaries.flatten(-2)).view_as(summaries)
-    mixed_key_sums = mixing @ key_sums
-    out = (q @ mixed) / (q @ mixed_key_sums.unsqueeze(-1))  # [B,H,M,W,E]
-    out = out.view(batch, heads, f, y, x, wf, wy, wx, -1).permute(0, 2, 5, 3, 6, 4, 7, 1, 8)
-    return out.reshape(batch, shape.tokens, heads, -1)
 
 
 def softmax(q, k, v):

@@ -11,7 +11,7 @@ import functools
 import torch
 
 import mhla_torch
-from peers import torch_peers, workload
+from peers import workload
 from peers.report import measure
 
 
@@ -37,18 +37,6 @@ TOLERANCE = 1e-4  # of the largest output
 MOST_FLOPS = 4e11  # of softmax attention, whose call then takes less than about 20 s
 
 
-def causal_formula(q, k, v, mixing, of):
-    """Causal MHLA with Relu{1e-6} and KeySum. q, k [B,N,H,D], v [B,N,H,E], mixing [M,M]"""
-    q, k, v = (t.unflatten(1, (of.blocks, -1)).permute(0, 3, 1, 2, 4)  # [B,H,M,W,.]
-               for t in (torch.relu(q) + 1e-6, torch.relu(k) + 1e-6, v))
-    summaries, key_sums = k.transpose(-1, -2) @ v, k.sum(-2)
-    earlier = mixing.tril(-1)
-    mixed = (earlier @ summaries.flatten(-2)).view_as(summaries)
-    own = (q @ k.transpose(-1, -2)).tril() * mixing.diagonal()[:, None, None]
-    den = q @ (earlier @ key_sums).unsqueeze(-1) + own.sum(-1, keepdim=True)
-    return ((q @ mixed + own @ v) / den).permute(0, 2, 3, 1, 4).flatten(1, 2)
-
-
 def softmax(q, k, v, causal):
     heads_first = (t.transpose(1, 2) for t in (q, k, v))
     out = torch.nn.functional.scaled_dot_product_attention(*heads_first, is_causal=causal)
@@ -57,16 +45,15 @@ def softmax(q, k, v, causal):
 
 def operators(of, form):
     """name: function of q, k [B,N,H,D], v [B,N,H,E] and mixing [M,M]."""
-    def ours(q, k, v, mixing, save="inputs"):
+    def call(q, k, v, mixing, **options):
         if form == "causal":
-            return mhla_torch.causal(q, k, v, mixing, block=of.block_length, save=save)
-        return mhla_torch.bidirectional(q, k, v, mixing, grid=of.grid, block=of.block, save=save)
+            return mhla_torch.causal(q, k, v, mixing, block=of.block_length, **options)
+        return mhla_torch.bidirectional(q, k, v, mixing, grid=of.grid, block=of.block, **options)
 
-    def formula(q, k, v, mixing):
-        return (causal_formula if form == "causal" else torch_peers.mhla)(q, k, v, mixing, of)
-
+    formula = functools.partial(call, backend="formula")
     torch.compiler.reset()
-    runs = {"mhla_torch": ours, "summaries": lambda *tensors: ours(*tensors, save="summaries"),
+    runs = {"mhla_torch": functools.partial(call, backend="kernels"),
+            "summaries": functools.partial(call, backend="kernels", save="summaries"),
             "eager": formula, "compiled": torch.compile(formula, dynamic=False)}
     flops = 2 * of.batch * of.heads * of.tokens**2 * (of.width + of.values)
     if flops <= MOST_FLOPS:

@@ -1,5 +1,5 @@
-"""The operators on CUDA. What runs on a device is skipped without one; the rest needs none: kernels
-are there, shapes for tracing, and what is refused before CUDA is called.
+"""The operators on CUDA, without a device: kernels
+are there, shapes for tracing, and refusals before CUDA is called.
 """
 
 import os
@@ -11,33 +11,8 @@ import pytest
 import torch
 
 import mhla_torch
-from mhla_torch import built, operators
-
-KINDS = ("bidirectional", "causal", "linear", "linear_causal")
-WIDTHS = ((64, 64), (72, 72), (128, 128), (128, 256))
-built_for_cuda = pytest.mark.skipif(not mhla_torch.cuda_built(), reason=operators._WITHOUT_CUDA)
-on_device = pytest.mark.skipif(not (mhla_torch.cuda_built() and torch.cuda.is_available()),
-                               reason=operators._WITHOUT_CUDA or "no CUDA device is there")
-
-
-def tensors(widths=(64, 64), tokens=(24, 24), dtype=torch.bfloat16, device="cpu", batch=2, heads=3):
-    """q, k, v [B,N,H,.] and a mixing matrix of blocks of 6 tokens, at least four."""
-    torch.manual_seed(0)
-    d, e = widths
-    queries, keys = tokens
-    q, k, v = (torch.randn(batch, n, heads, width).to(dtype)
-               for n, width in ((queries, d), (keys, d), (keys, e)))
-    mixing = torch.rand(max(4, -(-queries // 6)), max(4, -(-keys // 6)))
-    return [t.to(device) for t in (q, k, v, mixing)]
-
-
-def call(kind, q, k, v, mixing, **options):
-    if kind == "bidirectional":
-        return mhla_torch.bidirectional(q, k, v, mixing, block=(6,), **options)
-    if kind == "causal":
-        return mhla_torch.causal(q, k, v, mixing, block=6, **options)
-    return mhla_torch.linear(q, k, v, causal=kind == "linear_causal", **options)
-
+from cuda_calls import built_for_cuda, call, KINDS, tensors, WIDTHS
+from mhla_torch import built, operators, registration
 
 # ---- what is built ------------------------------------------------------------------------------
 
@@ -91,7 +66,8 @@ def test_says_why_there_are_no_kernels(monkeypatch):
         q = torch.empty(1, 4, 1, 64, device="cuda", dtype=torch.half)
         with pytest.raises(ValueError, match="mhla::linear: q is on cuda:0, but this mhla_torch "
                                              r"was built without CUDA \(no nvcc was found\)"):
-            mhla_torch.linear(q, q, q)
+            mhla_torch.linear(q, q, q, backend="kernels")
+        assert mhla_torch.explain(mhla_torch.linear, q, q, q).backend == "formula"
 
 
 def test_a_pytorch_of_another_cuda_does_not_load_them(monkeypatch):
@@ -104,10 +80,10 @@ def test_a_pytorch_of_another_cuda_does_not_load_them(monkeypatch):
 
 
 @built_for_cuda
-def test_forwards_have_kernels():
+def test_forwards_and_backwards_have_kernels():
     for name in ("bidirectional", "causal", "linear"):
-        assert torch._C._dispatch_has_kernel_for_dispatch_key("mhla::" + name, "CUDA")
-        assert not torch._C._dispatch_has_kernel_for_dispatch_key(f"mhla::{name}_backward", "CUDA")
+        for operator in (name, name + "_backward"):
+            assert torch._C._dispatch_has_kernel_for_dispatch_key("mhla::" + operator, "CUDA")
 
 
 # ---- without a device ---------------------------------------------------------------------------
@@ -146,16 +122,73 @@ def test_exports(kind):
     assert out.device == torch.device("cuda:0") and out.shape[1:] == (24, 3, 64)
 
 
-@built_for_cuda
-@pytest.mark.parametrize("name", ("q", "v", "mixing"))
-def test_refuses_gradients(name):
+@pytest.fixture
+def with_kernels(monkeypatch):
+    """Calls of fake tensors are explained as where kernels for CUDA were built."""
+    monkeypatch.setattr(operators, "_WITHOUT_CUDA", "")
+    monkeypatch.setattr(operators, "_is_old", lambda device: False)
+
+
+def explained(kind="bidirectional", widths=(64, 64), dtype=torch.bfloat16, gradient=False,
+              change=lambda t: t, **options):
+    """What a call of fake tensors on CUDA would run."""
     with torch._subclasses.FakeTensorMode():
-        arguments = dict(zip(("q", "k", "v", "mixing"), tensors(device="cuda")))
-        arguments[name].requires_grad_()
-        with pytest.raises(RuntimeError, match=name + " requires a gradient, expected none"):
-            call("bidirectional", **arguments)
-        with torch.no_grad():
-            call("bidirectional", **arguments)
+        q, k, v, mixing = tensors(widths, dtype=dtype, device="cuda")
+        q.requires_grad_(gradient)
+        options = {name: torch.empty(t.shape, dtype=t.dtype, device="cuda")
+                   if isinstance(t, torch.Tensor) else t for name, t in options.items()}
+        return call(kind, change(q), k, v, mixing, explain=True, **options)
+
+
+FAKE = {"query_mask": torch.ones(2, 24, dtype=torch.bool), "key_offsets": torch.tensor([0, 24]),
+        "normalizer_q": torch.ones(2, 24, 3, 64, dtype=torch.bfloat16), "query_map": torch.ones(9)}
+
+
+@pytest.mark.parametrize("wrong, reason", (
+    ({"dtype": torch.float32}, "q has type torch.float32, expected bfloat16 or float16 on CUDA"),
+    ({"widths": (64, 72)}, "q and v have widths (64, 72), expected one of (64, 64), (72, 72), "
+                           "(128, 128), (128, 256) on CUDA"),
+    ({"feature_map": "exp"},
+     'feature_map is "exp", expected relu, elu_plus_one or identity on CUDA'),
+    ({"change": lambda t: t.mT.contiguous().mT},
+     "q has other rows than dense ones at multiples of 16 bytes"),
+    ({"prefix": 2}, "prefix is set, expected 0 on CUDA"),
+    *(({name: t}, name + " is given, expected none on CUDA") for name, t in FAKE.items()),
+), ids=lambda x: x if isinstance(x, str) else next(iter(x)))
+def test_kernels_refuse_before_the_call(with_kernels, wrong, reason):
+    assert explained(**wrong) == mhla_torch.Explanation("formula", "", reason)
+    with pytest.raises(ValueError) as error:
+        explained(**wrong, backend="kernels")
+    assert str(error.value) == "mhla::bidirectional: " + reason
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("widths", WIDTHS)
+@pytest.mark.parametrize("gradient", (False, True))
+def test_kernels_take_the_rest(with_kernels, kind, widths, gradient):
+    for options in ({}, {"feature_map": "identity", "normalizer": "none"},
+                    {"feature_map": "elu_plus_one", "eps": 0.5, "dtype": torch.float16}):
+        assert explained(kind, widths, gradient=gradient, **options).backend == "kernels"
+    cross = explained(normalizer="cross_query", gradient=gradient)
+    assert cross.backend == "kernels"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_backward_gets_the_output(with_kernels, kind):
+    """On CUDA the forward's output is saved and passed on as `out`."""
+    name = kind.removesuffix("_causal")
+    with torch._subclasses.FakeTensorMode(), torch.autograd.graph.saved_tensors_hooks(
+            lambda t: saved.append(t) or t, lambda t: t):
+        saved = []
+        q, k, v, mixing = (t.requires_grad_() for t in tensors(device="cuda"))
+        for save in ("inputs", "summaries") if name != "linear" else (None,):
+            saved.clear()
+            out = call(kind, q, k, v, mixing, **({"save": save} if save else {}))
+            assert len(saved) == (4 if name == "linear" else 5) and saved[-1].shape == out.shape
+            if torch.cuda.is_available():  # which autograd asks for the device of a gradient
+                used = (q, k, v) if name == "linear" else (q, k, v, mixing)
+                for g, t in zip(torch.autograd.grad(out.sum(), used), used):
+                    assert g.shape == t.shape and g.dtype is t.dtype and g.is_cuda
 
 
 @built_for_cuda
@@ -174,7 +207,7 @@ def test_autocast_is_that_of_the_device():
 def kernel(name, *arguments, **options):
     """Calls the kernel for CUDA whatever its tensors are: it checks them before their device."""
     operator = getattr(torch.ops.mhla, name).default
-    named = operators._named(operator, arguments, options)
+    named = registration._named(operator, arguments, options)
     return operator.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), *named.values())
 
 
@@ -190,14 +223,14 @@ def test_takes_what_there_is(widths, dtype):
     for layout, change in (("bnhd", lambda t: t), ("bhnd", lambda t: t.transpose(1, 2))):
         heads = [change(t) for t in (q, k, v)]
         same = [change(t) for t in (k, k, v)]
-        with pytest.raises(RuntimeError, match=ON_CPU):
+        with pytest.raises((ValueError, RuntimeError), match=ON_CPU):
             kernel("bidirectional", *heads, mixing, [], [6], layout=layout, normalizer="none")
-        with pytest.raises(RuntimeError, match=ON_CPU):
+        with pytest.raises((ValueError, RuntimeError), match=ON_CPU):
             kernel("bidirectional", *same, mixing[:4, :4].T, [4, 6], [2, 3], layout=layout,
                    normalizer="cross_query", feature_map="identity")
-        with pytest.raises(RuntimeError, match=ON_CPU):
+        with pytest.raises((ValueError, RuntimeError), match=ON_CPU):
             kernel("causal", *same, mixing, 6, layout=layout, feature_map="elu_plus_one")
-        with pytest.raises(RuntimeError, match=ON_CPU):
+        with pytest.raises((ValueError, RuntimeError), match=ON_CPU):
             kernel("linear", *(change(t) for t in packed), layout=layout)
 
 
@@ -241,7 +274,7 @@ WIDE = torch.zeros(2, 24, 3, 72, dtype=torch.bfloat16)
     ({"key_offsets": ENDS}, "key_offsets is given, expected none on CUDA"),
 ))
 def test_errors_say_what_there_is(wrong, sentence):
-    with pytest.raises(RuntimeError, match="mhla::.*" + sentence):
+    with pytest.raises((ValueError, RuntimeError), match="mhla::.*" + sentence):
         bidirectional(**wrong)
 
 
@@ -249,137 +282,7 @@ def test_errors_say_what_there_is(wrong, sentence):
 def test_causal_calls_refuse_what_reads_the_future():
     q, k, v, mixing = tensors()
     for name, blocks in (("causal", (mixing, 6)), ("linear", (True,))):
-        with pytest.raises(RuntimeError, match="op has a cross-query denominator"):
+        with pytest.raises((ValueError, RuntimeError), match="op has a cross-query denominator"):
             kernel(name, q, k, v, *blocks, normalizer="cross_query")
-    with pytest.raises(RuntimeError, match=ON_CPU):
+    with pytest.raises((ValueError, RuntimeError), match=ON_CPU):
         kernel("linear", q, k, v, normalizer="cross_query")
-
-
-# ---- on a device --------------------------------------------------------------------------------
-
-TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 1.5e-3}  # of the root mean square
-
-
-def expect_near(out, exact):
-    """out is `exact` [.] in float64, but for rounding to its type on the way."""
-    error = (out.cpu().double() - exact).square().mean().sqrt() / exact.square().mean().sqrt()
-    assert error < TOLERANCE[out.dtype]
-
-
-def expect_right(function, *arguments):
-    """A function is on the device what it is on the CPU in float64."""
-    out = function(*(t.cuda() for t in arguments))
-    assert out.is_cuda and out.dtype is arguments[0].dtype
-    expect_near(out, function(*(t.cpu().double() for t in arguments)))
-
-
-@on_device
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("widths", WIDTHS)
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("tokens", (24, 600))
-@torch.no_grad()
-def test_equals_the_cpu(kind, widths, dtype, tokens):
-    for options in ({}, {"feature_map": "elu_plus_one", "eps": 0.25, "scale": 0.5},
-                    {"feature_map": "identity", "normalizer": "none"}):
-        expect_right(lambda *t: call(kind, *t, **options), *tensors(widths, (tokens,) * 2, dtype))
-
-
-@on_device
-@pytest.mark.parametrize("widths", WIDTHS)
-@pytest.mark.parametrize("block", ((12, 15), (3, 5)))  # fused, and three-stage
-@pytest.mark.parametrize("normalizer", ("key_sum", "cross_query"))
-@torch.no_grad()
-def test_images_equal_the_cpu(widths, block, normalizer):
-    q, k, v, _ = tensors(widths, (720, 720), batch=8, heads=9)
-    blocks = 24 // block[0] * 30 // block[1]
-    for mixing in (torch.rand(blocks, blocks), torch.rand(blocks, blocks).T):
-        expect_right(lambda *t: mhla_torch.bidirectional(*t, grid=(24, 30), block=block,
-                                                         normalizer=normalizer), q, k, v, mixing)
-
-
-@on_device
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_reads_any_strides(kind):
-    packed = torch.randn(2, 300, 3, 3, 64, dtype=torch.float16, device="cuda")
-    mixing = torch.rand(50, 50, device="cuda")
-    q, k, v = packed.unbind(3)
-    dense = call(kind, q.contiguous(), k.contiguous(), v.contiguous(), mixing)
-    assert torch.equal(call(kind, q, k, v, mixing), dense)
-    first = [t.transpose(1, 2).contiguous() for t in (q, k, v)]
-    out = call(kind, *first, mixing.T.contiguous().T, layout="bhnd")
-    assert torch.equal(out.transpose(1, 2), dense) and out.transpose(1, 2).is_contiguous()
-
-
-@on_device
-@torch.no_grad()
-def test_sequences_of_two_lengths():
-    expect_right(lambda *t: call("bidirectional", *t), *tensors(tokens=(100, 600)))
-
-
-@on_device
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_empty_batches(kind):
-    assert call(kind, *tensors(batch=0, device="cuda")).shape == (0, 24, 3, 64)
-
-
-@on_device
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_runs_in_the_current_stream(kind):
-    arguments = tensors(tokens=(600, 600), device="cuda")
-    expected = call(kind, *arguments)
-    q = torch.zeros_like(arguments[0])
-    torch.cuda.synchronize()
-    with torch.cuda.stream(torch.cuda.Stream()):
-        torch.cuda._sleep(50_000_000)  # cycles, before q is there
-        q.copy_(arguments[0])
-        out = call(kind, q, *arguments[1:])
-        torch.cuda.current_stream().synchronize()
-    assert torch.equal(out, expected)
-
-
-@on_device
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_can_be_captured_in_a_graph(kind):
-    arguments, later = tensors(tokens=(600, 600), device="cuda"), torch.rand(2, 600, 3, 64).cuda()
-    call(kind, *arguments)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = call(kind, *arguments)
-    arguments[0].copy_(later)
-    graph.replay()
-    assert torch.equal(out, call(kind, *arguments))
-
-
-@on_device
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_compiles_whole(kind):
-    torch.compiler.reset()
-    arguments = tensors(device="cuda")
-    compiled = torch.compile(lambda *t: call(kind, *t).square(), fullgraph=True)
-    assert torch.equal(compiled(*arguments), call(kind, *arguments).square())
-
-
-@on_device
-@torch.no_grad()
-def test_refuses_tensors_of_two_devices():
-    q, k, v, mixing = tensors(device="cuda")
-    with pytest.raises(RuntimeError, match="mixing is on cpu, expected cuda:0"):
-        call("causal", q, k, v, mixing.cpu())
-    with pytest.raises(RuntimeError, match="k is on cpu, expected cuda:0"):
-        call("causal", q, k.cpu(), v, mixing)
-
-
-@on_device
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two devices are there")
-@torch.no_grad()
-def test_runs_on_the_device_of_its_tensors():
-    arguments = tensors(tokens=(600, 600), device="cuda:1")
-    out = call("causal", *arguments)
-    assert out.device == torch.device("cuda:1") and torch.cuda.current_device() == 0
-    expect_near(out, call("causal", *(t.cpu().double() for t in arguments)))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import gradcheck, gradgradcheck
 
 from mhla_torch import formula
@@ -170,7 +171,7 @@ def test_takes_transforms_of_functions(form):
 @pytest.mark.parametrize("dynamic", (False, True))
 def test_compiles_whole(form, dynamic):
     torch.compiler.reset()
-    traces = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    traces = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(lambda *t: call(form, *t), fullgraph=True, backend=traces)
     for tokens in (13, 11, 9) if dynamic else (7,):
         leaves = [t.requires_grad_() for t in tensors(tokens, blocks=8)]
@@ -216,6 +217,17 @@ def test_nothing_over_nothing_is_nothing(form):
     gradients = torch.autograd.grad(out, used(form, leaves), torch.ones_like(out))
     assert not any(g[0].any() for g in gradients[:3])
     assert all(torch.isfinite(g).all() for g in gradients)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_query_of_nothing_has_no_gradient(form):
+    q, *others = (t.requires_grad_() for t in tensors())
+    out = call(form, q * 0, *others, feature_map="identity")
+    gradients = torch.autograd.grad(out, used(form, [q, *others]), torch.ones_like(out))
+    assert not out.any() and not any(g.any() for g in gradients)
+    zero = torch.zeros_like(q, requires_grad=True)
+    assert not torch.autograd.grad(call(form, zero, *others, feature_map="identity").sum(),
+                                   zero)[0].any()
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -21,6 +21,7 @@
 #include "../arguments.hpp"
 #include "../blocks.hpp"
 #include "forms.hpp"
+#include "partition.hpp"
 
 namespace mhla_torch {
 namespace {
@@ -60,79 +61,6 @@ Denominator denominator(const char* function, const std::string& name) {
                            "none, key_sum or cross_query");
 }
 
-/// Blocks of a call, and how its mixing matrix is read.
-struct Partition {
-  TokenBlocks queries, keys;
-  bool causal;
-  bool leading;  ///< of a larger matrix the leading part
-};
-
-struct Bidirectional {
-  static constexpr const char* kName = "bidirectional";
-
-  explicit Bidirectional(Arguments& from)
-      : mixing(from.take<Tensor>()),
-        blocks{from.take<std::vector<std::int64_t>>(), from.take<std::vector<std::int64_t>>(),
-               from.take<std::int64_t>()} {}
-
-  Partition partition(Index queries, Index keys) const {
-    blocks.check(kName);
-    if (blocks.prefix != 0) {
-      fail<mhla::option_error>(kName, "prefix", "is " + std::to_string(blocks.prefix), "0 on CUDA");
-    }
-    if (blocks.grid.empty()) {
-      return {mhla::cuda::contiguous(queries, blocks.block[0]),
-              mhla::cuda::contiguous(keys, blocks.block[0]), false, true};
-    }
-    const TokenBlocks grid = mhla::cuda::grid(grid_shape("mhla::Grid", "grid", blocks.grid),
-                                              grid_shape("mhla::Grid", "block", blocks.block));
-    return {grid, grid, false, false};
-  }
-
-  std::optional<Tensor> mixing;
-  BlocksOfLength blocks;
-};
-
-struct Causal {
-  static constexpr const char* kName = "causal";
-
-  explicit Causal(Arguments& from)
-      : mixing(from.take<Tensor>()), block(from.take<std::int64_t>()) {}
-
-  Partition partition(Index queries, Index) const {
-    const TokenBlocks blocks = mhla::cuda::contiguous(queries, block);
-    return {blocks, blocks, true, true};
-  }
-
-  std::optional<Tensor> mixing;
-  std::int64_t block;
-};
-
-/// MHLA whose blocks are all mixed with weights of 1.
-struct Linear {
-  static constexpr const char* kName = "linear";
-
-  explicit Linear(Arguments& from) : causal(from.take<bool>()) {}
-
-  Partition partition(Index queries, Index keys) const {
-    if (!causal) return {sixteen_blocks(queries), sixteen_blocks(keys), false, false};
-    // Of a token W (D + E) flops are inside of its block and N D E / W^2 mixing: near each other.
-    Index length = 64;
-    while (length * length * length < 64 * queries) length *= 2;
-    const TokenBlocks blocks = mhla::cuda::contiguous(queries, length);
-    return {blocks, blocks, true, false};
-  }
-
-  std::optional<Tensor> mixing;  // none
-  bool causal;
-
- private:
-  /// At most 16: enough to keep a device busy, few enough for the fused form.
-  static TokenBlocks sixteen_blocks(Index tokens) {
-    return mhla::cuda::contiguous(tokens, (tokens + 255) / 256 * 16);
-  }
-};
-
 /// A call of an operator, of tensors [B,N,H,.] or, heads first, [B,H,N,.].
 template <class Form>
 class Problem {
@@ -169,7 +97,7 @@ class Problem {
     });
   }
 
-  /// How the output would be computed: the name of a form.
+  /// The name of the form that would compute the output.
   std::string form() const {
     return of_widths([&]<class F>() -> std::string {
       const Partition blocks = partition();
@@ -257,7 +185,7 @@ class Problem {
             .mixing = {}};
   }
 
-  /// What a call is launched with: the device of its tensors is current as long as this lives.
+  /// Arguments of a launch. The device of the tensors is current as long as this lives.
   class Launch {
    public:
     Launch(const Problem& problem, const Partition& blocks)

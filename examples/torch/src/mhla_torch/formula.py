@@ -77,7 +77,7 @@ def linear(q, k, v, *, causal=False, **options):
 
     def form(q, k, v, own, cross):
         if not causal:  # a slot of one block holds one query, so cross is no different
-            whole = [[Piece(0, (t.shape[2],), (t.shape[2],))] for t in (q, k)]
+            whole = [[Piece(0, (t.shape[2],), (max(1, t.shape[2]),))] for t in (q, k)]
             return _mix(q, k, v, own, False, None, *whole)
         _expect_causal(name, q, k, cross)
         return _scan(q, k, v, own, Piece(0, (q.shape[2],), (CHUNK,)), _sums_before, 1)

@@ -35,7 +35,6 @@ formula, with a FormulaWarning that says why, once per reason. explain tells wit
 ValueError or RuntimeError says what was expected and what came.
 """
 
-import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +42,7 @@ from pathlib import Path
 import torch
 from torch.autograd import forward_ad
 
-from mhla_torch import built, formula
+from mhla_torch import built, formula, registration
 
 torch.ops.load_library(Path(__file__).with_name("libmhla_torch.so"))
 
@@ -60,6 +59,7 @@ def _load_cuda():
 
 
 _WITHOUT_CUDA = _load_cuda()
+registration.register()
 
 
 def cuda_built():
@@ -129,7 +129,6 @@ def sums_of(dtype):
 _NAMES = ("q", "k", "v", "normalizer_q", "normalizer_k")
 _PARAMETERS = ("mixing", "query_map", "key_map")
 _WITH_AUTOCAST = ("cpu", "cuda", "xpu", "mps")
-_DIFFERENTIATED = ("q", "k", "v", "mixing", "normalizer_q", "normalizer_k", "query_map", "key_map")
 
 
 def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, normalizer_q=None,
@@ -170,12 +169,19 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, normal
             return run(**given, **weights, **blocks, **options)
     if explain:
         return Explanation("kernels", _form(name, given, weights, blocks, options), "")
-    matrix = (weights.pop("mixing"),) if mixing is not None else ()
     keep = save != "inputs" and _keeps(name, (*tensors.values(), *parameters.values()), options)
-    operator = getattr(torch.ops.mhla, name + "_kept" if keep else name).default
-    q, k, v, *_ = (given.pop(argument) for argument in "qkv")
-    out = operator(q, k, v, *matrix, *blocks.values(), **given, **weights, **options)
+    out = _run(name + "_kept" if keep else name, given | weights | blocks | options)
     return out[0] if keep else out
+
+
+def _run(name, named):
+    """Calls an operator with its arguments by name."""
+    arguments = registration.ARGUMENTS[name]
+    eager = not torch.compiler.is_compiling() and named.keys() <= arguments.keys()
+    if eager and _needs_gradients(t for t in named.values() if isinstance(t, torch.Tensor)):
+        values = (named.get(argument, default) for argument, default in arguments.items())
+        return registration.RECORDED[name].apply(*values)
+    return getattr(torch.ops.mhla, name).default(**named)
 
 
 def _keeps(name, tensors, options):
@@ -274,8 +280,9 @@ def _has_whole_rows(tensor):
     """Whether rows lie dense and begin at multiples of 16 bytes."""
     *steps, step = tensor.stride()
     steps = [s for s, n in zip(steps, tensor.shape) if n > 1]
-    return step == 1 and all(s * tensor.element_size() % 16 == 0
-                             for s in (*steps, tensor.storage_offset()))
+    if not torch.compiler.is_compiling():  # compilers do not trace where a tensor begins
+        steps.append(tensor.storage_offset())
+    return step == 1 and all(s * tensor.element_size() % 16 == 0 for s in steps)
 
 
 @torch.compiler.assume_constant_result
@@ -294,106 +301,3 @@ def _expect_one_device(name, q, arguments):
 def _autocasts(tensor):
     """Autocast leaves float64 and all that is not floating alone."""
     return tensor.is_floating_point() and tensor.dtype is not torch.float64
-
-
-def _named(operator, args, kwargs):
-    """The arguments of a call by name, with the defaults of the schema."""
-    schema = operator._schema.arguments
-    named = {argument.name: argument.default_value for argument in schema}
-    return named | {argument.name: value for argument, value in zip(schema, args)} | kwargs
-
-
-def _dense(like, width, layout):
-    """A new tensor with the tokens and heads of `like`, [B,N,H,width] in memory."""
-    if layout == "bhnd":
-        batch, heads, tokens, _ = like.shape
-        return like.new_empty(batch, tokens, heads, width).transpose(1, 2)
-    return like.new_empty(*like.shape[:3], width)
-
-
-def _kept(named, blocks):
-    """The summaries of so many blocks of keys.   # uint8 [B,H,M,bytes]"""
-    q, k, v, own = (named[name] for name in ("q", "k", "v", "normalizer_k"))
-    wider = 2 if named["feature_map"] == "hedgehog" else 1
-    features, sums = (wider * int(t.shape[-1]) for t in (k, k if own is None else own))
-    size = torch.ops.mhla.summary_bytes(features, int(v.shape[-1]), sums, q.dtype is torch.float64)
-    batch, heads = q.shape[0], q.shape[1 if named["layout"] == "bhnd" else 2]
-    return q.new_empty(batch, heads, blocks, size, dtype=torch.uint8)
-
-
-def _key_blocks(named):
-    """Blocks that the keys of a call of bidirectional or causal are in."""
-    def count(tokens, width):
-        return (tokens + width - 1) // width
-
-    tokens = named["k"].shape[2 if named["layout"] == "bhnd" else 1]
-    if "grid" not in named:
-        return count(tokens, named["block"])
-    prefix, grid, block = named["prefix"], named["grid"], named["block"]
-    sizes = zip(grid, block) if grid else [(tokens - prefix, block[0])]
-    return math.prod(count(n, w) for n, w in sizes) + (prefix > 0)
-
-
-def _register(name, keeps):
-    """Shapes and gradients of the operator mhla::name, and of the one that keeps summaries."""
-    forward = getattr(torch.ops.mhla, name).default
-    backward = getattr(torch.ops.mhla, name + "_backward").default
-    names = [argument.name for argument in forward._schema.arguments]
-
-    def output(*args, **kwargs):
-        named = _named(forward, args, kwargs)
-        return _dense(named["q"], named["v"].shape[-1], named["layout"])
-
-    def output_and_kept(*args, **kwargs):
-        named = _named(forward, args, kwargs)
-        return output(*args, **kwargs), _kept(named, _key_blocks(named))
-
-    def gradients(*args, **kwargs):
-        named = _named(backward, args, kwargs)
-
-        def of(argument):
-            if named.get(argument) is None:
-                return named["q"].new_empty(0)
-            if argument in ("mixing", "query_map", "key_map"):
-                return torch.empty_like(named[argument], memory_format=torch.contiguous_format)
-            return _dense(named[argument], named[argument].shape[-1], named["layout"])
-
-        return tuple(of(argument) for argument in _DIFFERENTIATED)
-
-    def save(ctx, inputs, output):
-        out, *kept = (output,) if isinstance(output, torch.Tensor) else output
-        values = (*inputs, *kept)
-        ctx.has_out = out.is_cuda
-        if ctx.has_out:
-            values = (*values, out)  # which the backward there reads
-        tensors = [isinstance(value, torch.Tensor) for value in values]
-        ctx.save_for_backward(*(value for value, is_tensor in zip(values, tensors) if is_tensor))
-        ctx.tensors = tensors
-        ctx.others = [None if is_tensor else value for value, is_tensor in zip(values, tensors)]
-
-    def differentiate(ctx, dout, *_):
-        saved = iter(ctx.saved_tensors)
-        values = [next(saved) if is_tensor else other
-                  for other, is_tensor in zip(ctx.others, ctx.tensors)]
-        out = {"out": values.pop()} if ctx.has_out else {}
-        computed = dict(zip(_DIFFERENTIATED, backward(dout, *values, **out)))
-        return tuple(computed.get(argument) if value is not None else None
-                     for argument, value in zip(names, values))
-
-    def refuse(ctx, *_):
-        raise RuntimeError(f"mhla::{name}_backward: has been differentiated, expected not to be: "
-                           'kernels have no second derivatives, backend="formula" has them')
-
-    shapes = {name: output, name + "_backward": gradients}
-    derivatives = {name: differentiate}
-    if keeps:
-        shapes[name + "_kept"], derivatives[name + "_kept"] = output_and_kept, differentiate
-    for operator, shape in shapes.items():
-        torch.library.register_fake(f"mhla::{operator}", shape)
-    for operator, derivative in derivatives.items():
-        torch.library.register_autograd(f"mhla::{operator}", derivative, setup_context=save)
-    torch.library.register_autograd(f"mhla::{name}_backward", refuse)
-
-
-for _name, _keep in (("bidirectional", True), ("causal", True), ("linear", False)):
-    _register(_name, _keep)

@@ -1,0 +1,92 @@
+#pragma once
+
+/// \file
+/// The blocks of the operators on CUDA, from their arguments between v and the options.
+
+#include <cstdint>
+#include <mhla/cuda/attention/inputs.cuh>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../arguments.hpp"
+#include "../blocks.hpp"
+
+namespace mhla_torch {
+
+using mhla::cuda::TokenBlocks;
+
+/// Blocks of a call, and how its mixing matrix is read.
+struct Partition {
+  TokenBlocks queries, keys;
+  bool causal;
+  bool leading;  ///< of a larger matrix the leading part
+};
+
+struct Bidirectional {
+  static constexpr const char* kName = "bidirectional";
+
+  explicit Bidirectional(Arguments& from)
+      : mixing(from.take<Tensor>()),
+        blocks{from.take<std::vector<std::int64_t>>(), from.take<std::vector<std::int64_t>>(),
+               from.take<std::int64_t>()} {}
+
+  Partition partition(Index queries, Index keys) const {
+    blocks.check(kName);
+    if (blocks.prefix != 0) {
+      fail<mhla::option_error>(kName, "prefix", "is " + std::to_string(blocks.prefix), "0 on CUDA");
+    }
+    if (blocks.grid.empty()) {
+      return {mhla::cuda::contiguous(queries, blocks.block[0]),
+              mhla::cuda::contiguous(keys, blocks.block[0]), false, true};
+    }
+    const TokenBlocks grid = mhla::cuda::grid(grid_shape("mhla::Grid", "grid", blocks.grid),
+                                              grid_shape("mhla::Grid", "block", blocks.block));
+    return {grid, grid, false, false};
+  }
+
+  std::optional<Tensor> mixing;
+  BlocksOfLength blocks;
+};
+
+struct Causal {
+  static constexpr const char* kName = "causal";
+
+  explicit Causal(Arguments& from)
+      : mixing(from.take<Tensor>()), block(from.take<std::int64_t>()) {}
+
+  Partition partition(Index queries, Index) const {
+    const TokenBlocks blocks = mhla::cuda::contiguous(queries, block);
+    return {blocks, blocks, true, true};
+  }
+
+  std::optional<Tensor> mixing;
+  std::int64_t block;
+};
+
+/// MHLA whose blocks are all mixed with weights of 1.
+struct Linear {
+  static constexpr const char* kName = "linear";
+
+  explicit Linear(Arguments& from) : causal(from.take<bool>()) {}
+
+  Partition partition(Index queries, Index keys) const {
+    if (!causal) return {sixteen_blocks(queries), sixteen_blocks(keys), false, false};
+    // Of a token W (D + E) flops are inside of its block and N D E / W^2 mixing: near each other.
+    Index length = 64;
+    while (length * length * length < 64 * queries) length *= 2;
+    const TokenBlocks blocks = mhla::cuda::contiguous(queries, length);
+    return {blocks, blocks, true, false};
+  }
+
+  std::optional<Tensor> mixing;  // none
+  bool causal;
+
+ private:
+  /// At most 16: enough to keep a device busy, few enough for the fused form.
+  static TokenBlocks sixteen_blocks(Index tokens) {
+    return mhla::cuda::contiguous(tokens, (tokens + 255) / 256 * 16);
+  }
+};
+
+}  // namespace mhla_torch

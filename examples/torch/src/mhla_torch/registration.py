@@ -1,0 +1,138 @@
+"""Shapes for tracing and gradients of the operators, as torch.library wants them."""
+
+import math
+
+import torch
+
+DIFFERENTIATED = ("q", "k", "v", "mixing", "normalizer_q", "normalizer_k", "query_map", "key_map")
+
+
+def _named(operator, args, kwargs):
+    """The arguments of a call by name, with the defaults of the schema."""
+    schema = operator._schema.arguments
+    named = {argument.name: argument.default_value for argument in schema}
+    return named | {argument.name: value for argument, value in zip(schema, args)} | kwargs
+
+
+def _dense(like, width, layout):
+    """A new tensor with the tokens and heads of `like`, [B,N,H,width] in memory."""
+    if layout == "bhnd":
+        batch, heads, tokens, _ = like.shape
+        return like.new_empty(batch, tokens, heads, width).transpose(1, 2)
+    return like.new_empty(*like.shape[:3], width)
+
+
+def _kept(named, blocks):
+    """The summaries of so many blocks of keys.   # uint8 [B,H,M,bytes]"""
+    q, k, v, own = (named[name] for name in ("q", "k", "v", "normalizer_k"))
+    wider = 2 if named["feature_map"] == "hedgehog" else 1
+    features, sums = (wider * int(t.shape[-1]) for t in (k, k if own is None else own))
+    size = torch.ops.mhla.summary_bytes(features, int(v.shape[-1]), sums, q.dtype is torch.float64)
+    batch, heads = q.shape[0], q.shape[1 if named["layout"] == "bhnd" else 2]
+    return q.new_empty(batch, heads, blocks, size, dtype=torch.uint8)
+
+
+def _key_blocks(named):
+    """Blocks that the keys of a call of bidirectional or causal are in."""
+    def count(tokens, width):
+        return (tokens + width - 1) // width
+
+    tokens = named["k"].shape[2 if named["layout"] == "bhnd" else 1]
+    if "grid" not in named:
+        return count(tokens, named["block"])
+    prefix, grid, block = named["prefix"], named["grid"], named["block"]
+    sizes = zip(grid, block) if grid else [(tokens - prefix, block[0])]
+    return math.prod(count(n, w) for n, w in sizes) + (prefix > 0)
+
+
+ARGUMENTS = {}  # operator: its arguments, in order, and their defaults
+RECORDED = {}  # operator: the function that records it
+
+
+def _recorded(operator, save, differentiate):
+    """An operator with its gradient for eager mode, where the one of register_autograd takes 0.3 ms
+    to name the arguments of each call.
+    """
+    class Recorded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *values):
+            output = operator(*values)
+            save(ctx, values, output)
+            return output
+
+        @staticmethod
+        def backward(ctx, *gradients):
+            return differentiate(ctx, *gradients)
+
+    return Recorded
+
+
+def _register(name, keeps):
+    """Shapes and gradients of the operator mhla::name, and of the one that keeps summaries."""
+    forward = getattr(torch.ops.mhla, name).default
+    backward = getattr(torch.ops.mhla, name + "_backward").default
+    names = [argument.name for argument in forward._schema.arguments]
+
+    def output(*args, **kwargs):
+        named = _named(forward, args, kwargs)
+        return _dense(named["q"], named["v"].shape[-1], named["layout"])
+
+    def output_and_kept(*args, **kwargs):
+        named = _named(forward, args, kwargs)
+        return output(*args, **kwargs), _kept(named, _key_blocks(named))
+
+    def gradients(*args, **kwargs):
+        named = _named(backward, args, kwargs)
+
+        def of(argument):
+            if named.get(argument) is None:
+                return named["q"].new_empty(0)
+            if argument in ("mixing", "query_map", "key_map"):
+                return torch.empty_like(named[argument], memory_format=torch.contiguous_format)
+            return _dense(named[argument], named[argument].shape[-1], named["layout"])
+
+        return tuple(of(argument) for argument in DIFFERENTIATED)
+
+    def save(ctx, inputs, output):
+        out, *kept = (output,) if isinstance(output, torch.Tensor) else output
+        values = (*inputs, *kept)
+        ctx.has_out = out.is_cuda
+        if ctx.has_out:
+            values = (*values, out)  # which the backward there reads
+        tensors = [isinstance(value, torch.Tensor) for value in values]
+        ctx.save_for_backward(*(value for value, is_tensor in zip(values, tensors) if is_tensor))
+        ctx.tensors = tensors
+        ctx.others = [None if is_tensor else value for value, is_tensor in zip(values, tensors)]
+
+    def differentiate(ctx, dout, *_):
+        saved = iter(ctx.saved_tensors)
+        values = [next(saved) if is_tensor else other
+                  for other, is_tensor in zip(ctx.others, ctx.tensors)]
+        out = {"out": values.pop()} if ctx.has_out else {}
+        computed = dict(zip(DIFFERENTIATED, backward(dout, *values, **out)))
+        return tuple(computed.get(argument) if value is not None else None
+                     for argument, value in zip(names, values))
+
+    def refuse(ctx, *_):
+        raise RuntimeError(f"mhla::{name}_backward: has been differentiated, expected not to be: "
+                           'kernels have no second derivatives, backend="formula" has them')
+
+    shapes = {name: output, name + "_backward": gradients}
+    derivatives = {name: differentiate}
+    if keeps:
+        shapes[name + "_kept"], derivatives[name + "_kept"] = output_and_kept, differentiate
+    for operator, shape in shapes.items():
+        torch.library.register_fake(f"mhla::{operator}", shape)
+    torch.library.register_fake(f"mhla::{name}_form", lambda *_, **__: "kernels")
+    for operator, derivative in derivatives.items():
+        torch.library.register_autograd(f"mhla::{operator}", derivative, setup_context=save)
+        RECORDED[operator] = _recorded(getattr(torch.ops.mhla, operator).default, save, derivative)
+        ARGUMENTS[operator] = {argument.name: argument.default_value for argument in
+                                getattr(torch.ops.mhla, operator).default._schema.arguments}
+    torch.library.register_autograd(f"mhla::{name}_backward", refuse)
+
+
+def register():
+    """Registers all operators, once their library is loaded."""
+    for name, keeps in (("bidirectional", True), ("causal", True), ("linear", False)):
+        _register(name, keeps)

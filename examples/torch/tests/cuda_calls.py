@@ -1,0 +1,32 @@
+"""Calls of the operators on CUDA, and the marks of tests that need kernels or a device."""
+
+import pytest
+import torch
+
+import mhla_torch
+from mhla_torch import operators
+
+KINDS = ("bidirectional", "causal", "linear", "linear_causal")
+WIDTHS = ((64, 64), (72, 72), (128, 128), (128, 256))
+built_for_cuda = pytest.mark.skipif(not mhla_torch.cuda_built(), reason=operators._WITHOUT_CUDA)
+on_device = pytest.mark.skipif(not (mhla_torch.cuda_built() and torch.cuda.is_available()),
+                               reason=operators._WITHOUT_CUDA or "no CUDA device is there")
+
+
+def tensors(widths=(64, 64), tokens=(24, 24), dtype=torch.bfloat16, device="cpu", batch=2, heads=3):
+    """q, k, v [B,N,H,.] and a mixing matrix of blocks of 6 tokens, at least four."""
+    torch.manual_seed(0)
+    d, e = widths
+    queries, keys = tokens
+    q, k, v = (torch.randn(batch, n, heads, width).to(dtype)
+               for n, width in ((queries, d), (keys, d), (keys, e)))
+    mixing = torch.rand(max(4, -(-queries // 6)), max(4, -(-keys // 6)))
+    return [t.to(device) for t in (q, k, v, mixing)]
+
+
+def call(kind, q, k, v, mixing, **options):
+    if kind == "bidirectional":
+        return mhla_torch.bidirectional(q, k, v, mixing, block=(6,), **options)
+    if kind == "causal":
+        return mhla_torch.causal(q, k, v, mixing, block=6, **options)
+    return mhla_torch.linear(q, k, v, causal=kind == "linear_causal", **options)
