@@ -125,7 +125,7 @@ PreparedGradient<D, E, true, T, R> prepare_causal_gradient(
 /// Puts the gradients of bidirectional() into a stream: they are written, not added. All memory is
 /// the device's, and may be freed or reused after what the stream holds then. Allocates nothing and
 /// waits for nothing; the stream may be captured.
-/// \param in, blocks, mixing, op, rotary  those of the forward
+/// \param in, query_blocks, key_blocks, mixing, op, rotary  those of the forward
 /// \param dout       [B, Nq, H, E], gradients of its outputs
 /// \param gradients  what is wanted; it must not overlap the inputs
 /// \param workspace  at least the plan's workspace_bytes, at a multiple of 256
