@@ -152,7 +152,7 @@ TEST(CudaInputs, WorkspacesThatAreTooSmallOrMisalignedAreRefused) {
   plan.workspace_bytes = 256;
   const auto begin = [&](std::size_t offset, std::size_t bytes) {
     return mhla::cuda::detail::workspace_begin("cuda::f", {a.memory + offset, bytes},
-                                              plan.workspace_bytes);
+                                               plan.workspace_bytes);
   };
   EXPECT_EQ(begin(0, 256), reinterpret_cast<unsigned char*>(a.memory));
   EXPECT_THROW(begin(0, 255), mhla::option_error);

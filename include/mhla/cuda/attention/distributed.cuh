@@ -79,7 +79,8 @@ class DistributedCall {
     detail::expect_same_layout(name, problem, own);
     const MixingArray coefficients = detail::mixing_array(
         name, mixing, own_.share.query_blocks.back(), own_.share.key_blocks.back(), kCausal);
-    unsigned char* const begin = detail::workspace_begin(name, workspace, own_.plan.workspace_bytes);
+    unsigned char* const begin =
+        detail::workspace_begin(name, workspace, own_.plan.workspace_bytes);
     if (problem.pairs() == 0) return;
     run_share<kernel_scalar_t<T>, D, E, kCausal>(
         own_.plan, problem, own_.share, coefficients, begin, device_,
