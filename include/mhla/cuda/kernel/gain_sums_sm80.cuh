@@ -3,8 +3,9 @@
 /// \file
 /// The gradient of the gain of normalised outputs (tile/output_norm.cuh):
 ///
-///     dgain_e = sum over pairs and t of dy_te silu(g_te) o_te r_t     r_t:
-///     output_gradients_sm80.cuh
+///     dgain_e = sum over pairs and t of dy_te silu(g_te) o_te r_t
+///
+/// r_t is the inverse norm of output_gradients_sm80.cuh.
 ///
 /// A thread block has a chunk of the blocks of tokens of all pairs, a thread a piece of 16 bytes of
 /// every kRows-th token. Parts are added in order by ordered_sums.cuh.
@@ -14,9 +15,9 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
-#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
-#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/column_sums.cuh"
 #include "mhla/cuda/tile/output_norm.cuh"
 
 namespace mhla::cuda {
@@ -38,9 +39,10 @@ struct GainSumsSm80 {
   using Params = GainSumParameters;
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = 128;
-  static constexpr int kPieces = E / 8;
-  static constexpr int kRows = kThreads / kPieces;
-  static constexpr int kSharedBytes = 4 * kRows * E;
+  using Sums = ColumnSums<kThreads, E>;
+  static constexpr int kPieces = Sums::kPieces;
+  static constexpr int kRows = Sums::kRows;
+  static constexpr int kSharedBytes = Sums::kSharedBytes;
   static constexpr int kBlocksPerMultiprocessor = 6;
   static constexpr int kRegisters = 80;
 
@@ -56,23 +58,7 @@ struct GainSumsSm80 {
          ++item) {
       add_block(p, static_cast<std::int32_t>(item), static_cast<std::int32_t>(row), piece, sums);
     }
-    const std::uint32_t shared = ptx::shared_begin();
-    if (row < kRows) {
-      MHLA_CUDA_UNROLL
-      for (std::uint32_t i = 0; i < 8; ++i) {
-        ptx::st_shared_f32(shared + 4 * (row * E + i * kPieces + piece), sums[i]);
-      }
-    }
-    ptx::bar_sync();
-    MHLA_CUDA_LOOP
-    for (std::uint32_t e = thread; e < E; e += kThreads) {
-      float sum = 0;
-      MHLA_CUDA_UNROLL
-      for (std::uint32_t r = 0; r < kRows; ++r) {
-        sum += ptx::ld_shared_f32(shared + 4 * (r * E + e % 8 * kPieces + e / 8));
-      }
-      ptx::st_global_f32(p.parts + std::int64_t{chunk} * E + e, sum);
-    }
+    Sums::write(sums, p.parts + std::int64_t{chunk} * E);
   }
 
  private:

@@ -15,10 +15,9 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
-#include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
-#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/column_sums.cuh"
 
 namespace mhla::cuda {
 
@@ -36,9 +35,10 @@ struct TokenSumsSm80 {
   using Params = TokenSumParameters;
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = 128;
-  static constexpr int kPieces = D / 8;
-  static constexpr int kRows = kThreads / kPieces;
-  static constexpr int kSharedBytes = 4 * kRows * D;
+  using Sums = ColumnSums<kThreads, D>;
+  static constexpr int kPieces = Sums::kPieces;
+  static constexpr int kRows = Sums::kRows;
+  static constexpr int kSharedBytes = Sums::kSharedBytes;
   static constexpr int kBlocksPerMultiprocessor = 8;
   static constexpr int kRegisters = 64;
 
@@ -70,23 +70,7 @@ struct TokenSumsSm80 {
         sums[2 * i + 1] += weight * ptx::high<T>(words.x[i]);
       }
     }
-    const std::uint32_t shared = ptx::shared_begin();
-    if (row < kRows) {
-      MHLA_CUDA_UNROLL
-      for (std::uint32_t i = 0; i < 8; ++i) {
-        ptx::st_shared_f32(shared + 4 * (row * D + i * kPieces + piece), sums[i]);
-      }
-    }
-    ptx::bar_sync();
-    MHLA_CUDA_LOOP
-    for (std::uint32_t d = thread; d < D; d += kThreads) {
-      float sum = 0;
-      MHLA_CUDA_UNROLL
-      for (std::uint32_t r = 0; r < kRows; ++r) {
-        sum += ptx::ld_shared_f32(shared + 4 * (r * D + d % 8 * kPieces + d / 8));
-      }
-      ptx::st_global_f32(p.sums + std::int64_t{item} * D + d, sum);
-    }
+    Sums::write(sums, p.sums + std::int64_t{item} * D);
   }
 };
 
