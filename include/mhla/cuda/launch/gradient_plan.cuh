@@ -74,6 +74,7 @@ struct GradientLayout {
   GradientLayout(const GradientProblem& of, MixingArray coefficients, unsigned char* workspace,
                  const Device& target)
       : problem(of), mixing(coefficients), device(target), place_(workspace) {
+    plan.scores = detail::takes_scores(forward());
     place_arrays();
     plan_products();
   }
@@ -177,12 +178,12 @@ struct GradientLayout {
     return products * p.chunks * p.slices();
   }
   std::int32_t product_parts() const {
-    if (!detail::takes_scores(forward())) return kHalves * half_parts();
+    if (!plan.scores) return kHalves * half_parts();
     const ScoreProductParameters p = score_products(false);
     return p.chunks * p.row_parts();
   }
   /// Denominators have parts of their own but where scores have them too.
-  bool adds_sums() const { return cross() || (key_sums() && !detail::takes_scores(forward())); }
+  bool adds_sums() const { return cross() || (key_sums() && !plan.scores); }
   std::int32_t mixing_parts() const {
     return product_parts() + (adds_sums() ? sum_products().chunks : 0);
   }
@@ -223,7 +224,6 @@ struct GradientLayout {
   }
 
   void plan_products() {
-    plan.scores = detail::takes_scores(forward());
     std::size_t first_bytes = 0, second_bytes = 0;
     if (problem.computes_outputs()) {
       plan.outputs = cuda::plan<D, E>(detail::outputs_of(problem, arrays.out), device);
