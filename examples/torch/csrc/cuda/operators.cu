@@ -233,7 +233,8 @@ class Problem {
     for (Index axis = 0; axis < 3; ++axis) {
       fits = fits && (t.size(axis) == 1 || t.stride(axis) % 8 == 0);
     }
-    return fits ? t : torch::stable::clone(torch::stable::contiguous(t));
+    if (fits) return t;
+    return t.is_contiguous() ? torch::stable::clone(t) : torch::stable::contiguous(t);
   }
 
   /// A new tensor with the tokens and heads of another one, [B,N,H,width] in memory.

@@ -197,17 +197,10 @@ def _needs_gradients(tensors):
 
 
 def _form(name, tensors, weights, blocks, options):
-    """The form of the kernels that run a call."""
-    if tensors["q"].is_cuda:
-        return _cuda_form(name, tensors, weights, blocks, options)
-    return "cpu"
-
-
-def _cuda_form(name, tensors, weights, blocks, options):
-    """The same on CUDA, as the library's plan has it."""
-    ask = getattr(torch.ops.mhla, name + "_form", None)
-    if ask is None:
-        return "kernels"
+    """The form of the kernels that run a call: on CUDA, the one of the library's plan."""
+    if not tensors["q"].is_cuda:
+        return "cpu"
+    ask = getattr(torch.ops.mhla, name + "_form")
     return ask(**tensors, **weights, **blocks, **options)
 
 
