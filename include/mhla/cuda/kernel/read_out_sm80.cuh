@@ -14,11 +14,10 @@
 /// for the squares of all columns.
 ///
 /// A thread block has up to 256 slots of one block of one pair; along x: pair, then block, then
-/// part of the block. S~_i stays in shared memory: all of it, or
-/// where kLimit has no place for it one half of its columns after the other. Warps share nothing
-/// else and meet no more: each takes every kWarps-th strip of 16 slots through stages of its own,
-/// holds phi of it in registers, and sends the output through the stage that Q has left, D columns
-/// at a time.
+/// part of the block. S~_i stays in shared memory: all of it, or where kLimit has no place for it
+/// one half of its columns after the other. Warps share nothing else and meet no more: each takes
+/// every kWarps-th strip of 16 slots through stages of its own, holds phi of it in registers, and
+/// sends the output through the stage that Q has left, D columns at a time.
 ///
 ///     (D, E)         warps   stages     a warp's registers hold        per multiprocessor
 ///     (64, 64)       4       3          16 words of phi(q), 32 sums    4 or 3 thread blocks

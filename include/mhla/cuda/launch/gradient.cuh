@@ -3,8 +3,8 @@
 /// \file
 /// A planned gradient (gradient_plan.cuh) as kernels, one after another:
 ///
-///     transposed_mixing -> (forward) -> features -> token_sums, mixed_sums, (own_block_sums,
-///     scores)
+///     transposed_mixing -> (forward) -> features
+///       -> token_sums, mixed_sums, (own_block_sums, scores)
 ///       -> output_gradients -> products and summary_products, or score_products -> ordered_sums
 ///       -> (own_block) -> input_gradients -> (gain_sums)
 ///
