@@ -203,6 +203,22 @@ TEST(StreamingStepSm80, PairsKeepTheDigitsOfTheMixture) {
   for (int e = 0; e < 64; ++e) EXPECT_EQ(x.o.value(0, 2, 0, e), 0.75 * 64 * 0x1p-10);
 }
 
+TEST(StreamingStepSm80, DenominatorsMayBeZero) {
+  Streams<bfloat16, 64, 64, kSingle> x({1, 2, 2, kIdentity, kKeySum, 1, 1, 0, 1, 0}, 1);
+  x.q.fill([] { return 1; });
+  for (int d = 0; d < 64; ++d) {
+    for (int t = 0; t < 2; ++t) {
+      x.k.at(0, t, 0, d) = from_double<bfloat16>(1 - 2 * t);
+      x.v.at(0, t, 0, d) = from_double<bfloat16>(1 + t * (d % 2));
+    }
+  }
+  for (int t = 0; t < 2; ++t) x.step(t);
+  for (int e = 0; e < 64; ++e) {
+    EXPECT_EQ(x.o.value(0, 0, 0, e), 1);
+    EXPECT_EQ(x.o.value(0, 1, 0, e), e % 2 == 0 ? 0 : -INFINITY) << e;
+  }
+}
+
 TEST(StreamingStepSm80, LargeSumsStayInRange) {
   const StreamCase c{2, 64, 66, kRelu, kKeySum};
   Streams<half, 64, 64, kSingle> x(c, 1);

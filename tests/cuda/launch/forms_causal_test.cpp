@@ -82,6 +82,25 @@ TYPED_TEST(CausalForms, LargeSumsStayInRange) {
   }
 }
 
+// As forms_test.cpp has it; the first block's own weight is 0, too.
+TYPED_TEST(CausalForms, DenominatorsMayBeZero) {
+  const auto run = [](Arch arch, Form form) {
+    const CallShape shape{.tokens = 64, .block = 16, .causal = true};
+    TestFixture::run_over_zero(shape, arch, form);
+    auto call = cuda_test::random_call<typename TypeParam::T, TypeParam::D, TypeParam::E>(shape, 1);
+    for (const int i : {0, 2}) {
+      for (int b = 0; b < 4; ++b) call.mixing[4 * i + b] = 0;
+    }
+    const Device device{arch, 2};
+    const auto plan = mhla::cuda::detail::planned<TypeParam::D, TypeParam::E>(
+        cuda_test::problem_of(call), device, form, "");
+    cuda_test::run_and_compare<TypeParam::D, TypeParam::E>(call, plan, device, 1);
+  };
+  for (const Arch arch : this->archs(0)) run(arch, Form::kThreeStage);
+  run(Arch::kSm80, Form::kQuadratic);
+  if (TypeParam::D == 64) run(Arch::kSm90a, Form::kFused);
+}
+
 TYPED_TEST(CausalForms, LaterBlocksNeverEnter) {
   constexpr int kD = TypeParam::D, kE = TypeParam::E;
   using Scalar = typename TypeParam::T;

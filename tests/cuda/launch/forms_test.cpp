@@ -161,4 +161,26 @@ TYPED_TEST(BidirectionalForms, LargeSumsStayInRange) {
   this->run(call, Arch::kSm80, Form::kFused);
 }
 
+// 0 / 0 is 0, as on the CPU, where a row of the mixing matrix is 0; -1 / 0 is infinite.
+TYPED_TEST(BidirectionalForms, DenominatorsMayBeZero) {
+  const auto run = [](Arch arch, Form form, std::int32_t multiprocessors) {
+    const CallShape shape{.tokens = 64, .block = 16};
+    TestFixture::run_over_zero(shape, arch, form, multiprocessors);
+    auto call = cuda_test::random_call<typename TypeParam::T, TypeParam::D, TypeParam::E>(shape, 1);
+    for (int b = 0; b < 4; ++b) call.mixing[4 + b] = 0;
+    const Device device{arch, multiprocessors};
+    const auto plan = mhla::cuda::detail::planned<TypeParam::D, TypeParam::E>(
+        cuda_test::problem_of(call), device, form, "");
+    cuda_test::run_and_compare<TypeParam::D, TypeParam::E>(call, plan, device, 1);
+  };
+  for (const Arch arch : this->archs(0)) {
+    run(arch, Form::kThreeStage, 2);
+    for (const std::int32_t multiprocessors : this->few_and_many()) {
+      run(arch, Form::kQuadratic, multiprocessors);
+    }
+    const auto bounds = mhla::cuda::form_bounds<TypeParam::D, TypeParam::E>(arch);
+    if (bounds.fused_blocks >= 4) run(arch, Form::kFused, 2);
+  }
+}
+
 }  // namespace

@@ -169,18 +169,49 @@ TYPED_TEST(GradientForms, BitsAreTheSameEachTime) {
   }
 }
 
-// 0 / 0 and all: rows of dout that are 0 add exactly 0, whatever their outputs are.
+// Outputs over 0 are constants: a row of the mixing matrix that is 0 adds exactly 0.
+TYPED_TEST(GradientForms, DenominatorsMayBeZero) {
+  using Number = typename TypeParam::T;
+  for (const bool causal : {false, true}) {
+    const CallShape shape{.tokens = 60, .block = 20, .causal = causal};
+    GradientCall<Number> call =
+        cuda_test::random_gradient_call<Number, TypeParam::D, TypeParam::E>(shape, 5);
+    for (int b = 0; b < 3; ++b) call.mixing[b] = 0;
+    const auto first = this->bits(call, shape, 3);
+    for (int t = 0; t < 20; ++t) {
+      for (int e = 0; e < TypeParam::E; ++e) call.dout.at(0, t, 0, e) = Number{0};
+    }
+    EXPECT_EQ(this->bits(call, shape, 3), first);
+    GradientTensors<Number> got(call, 0);
+    const Device device{Arch::kSm80, 2};
+    if (causal) {
+      cuda_test::run_gradient<TypeParam::D, TypeParam::E, true>(call, got, device, 3);
+    } else {
+      cuda_test::run_gradient<TypeParam::D, TypeParam::E, false>(call, got, device, 3);
+    }
+    for (int i = 0; i < 9; ++i) EXPECT_TRUE(std::isfinite(got.mixing.value(i))) << i;
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(got.mixing.value(i), 0) << i;
+  }
+}
+
+// Rows of dout that are 0 add exactly 0, whatever their outputs are: infinite here.
 TYPED_TEST(GradientForms, TokensWithoutGradientsAddNothing) {
   using Number = typename TypeParam::T;
   const CallShape shape{.tokens = 60, .block = 20};
   GradientCall<Number> call =
       cuda_test::random_gradient_call<Number, TypeParam::D, TypeParam::E>(shape, 5);
-  for (int j = 0; j < 20; ++j) call.mixing[j % 3] = 0;  // block 0 reads nothing: 0 / 0
+  const Device device{Arch::kSm80, 2};
+  const auto plan = mhla::cuda::plan<TypeParam::D, TypeParam::E>(problem_of(call), device);
+  cuda_test::Call<Number>& forward = call;
+  cuda_test::run_only<TypeParam::D, TypeParam::E>(forward, plan, device, 1);
   for (int t = 0; t < 20; ++t) {
-    for (int e = 0; e < TypeParam::E; ++e) call.dout.at(0, t, 0, e) = Number{0};
+    for (int e = 0; e < TypeParam::E; ++e) {
+      call.dout.at(0, t, 0, e) = Number{0};
+      call.o.at(0, t, 0, e) = cuda_test::from_double<Number>(INFINITY);
+    }
   }
   GradientTensors<Number> got(call, 0);
-  cuda_test::run_gradient<TypeParam::D, TypeParam::E, false>(call, got, Device{Arch::kSm80, 2}, 3);
+  cuda_test::run_gradient<TypeParam::D, TypeParam::E, false>(call, got, device, 3, &call.o);
   got.q.each([&](int b, int t, int h, int d) {
     if (t < 20) {
       EXPECT_EQ(got.q.value(b, t, h, d), 0);
@@ -190,6 +221,34 @@ TYPED_TEST(GradientForms, TokensWithoutGradientsAddNothing) {
   });
   for (int i = 0; i < 9; ++i) EXPECT_TRUE(std::isfinite(got.mixing.value(i))) << i;
   for (int i = 0; i < 3; ++i) EXPECT_EQ(got.mixing.value(i), 0) << i;
+}
+
+// Outputs of block 1 are numbers over 0.
+TYPED_TEST(GradientForms, InfiniteOutputsBeforeANormAddNothing) {
+  using Number = typename TypeParam::T;
+  CallShape shape{.tokens = 40, .block = 20, .normed = true, .gated = true};
+  shape.op.query_map = shape.op.key_map = FeatureMap::identity();
+  GradientCall<Number> call =
+      cuda_test::random_gradient_call<Number, TypeParam::D, TypeParam::E>(shape, 5);
+  for (int i = 0; i < 4; ++i) call.mixing[i] = i % 3 == 0 ? 1 : 0;
+  call.q.fill([] { return 1; });
+  call.k.each([&](int b, int t, int h, int d) {
+    const double x = t < 20 ? 1 : t % 2 == 0 ? 1 : -1;
+    call.k.at(b, t, h, d) = cuda_test::from_double<Number>(x);
+  });
+  for (int t = 20; t < 40; ++t) {
+    for (int e = 0; e < TypeParam::E; ++e) call.dout.at(0, t, 0, e) = Number{0};
+  }
+  GradientTensors<Number> got(call, 0);
+  cuda_test::run_gradient<TypeParam::D, TypeParam::E, false>(call, got, Device{Arch::kSm80, 2}, 3);
+  for (const auto* x : {&got.q, &got.k, &got.v, &got.gate}) {
+    x->each([&](int b, int t, int h, int d) {
+      ASSERT_TRUE(std::isfinite(x->value(b, t, h, d))) << t;
+      if (t >= 20) ASSERT_EQ(x->value(b, t, h, d), 0) << t;
+    });
+  }
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(std::isfinite(got.mixing.value(i))) << i;
+  for (int e = 0; e < TypeParam::E; ++e) EXPECT_TRUE(std::isfinite(got.gain.value(e))) << e;
 }
 
 // Sums over no heads are 0, and are written.

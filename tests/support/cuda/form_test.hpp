@@ -6,8 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -100,6 +102,37 @@ class FormTest : public testing::Test {
     EXPECT_EQ(plan.summary, arch);
     EXPECT_EQ(plan.read_out, arch);
     return run_and_compare<D, E>(call, plan, device, seed);
+  }
+
+  /// Runs a form whose keys are 1 and -1 in turn, with even blocks: all denominators are 0, in a
+  /// causal form those of odd tokens. Numerators are 0 in even columns, negative in odd ones.
+  static void run_over_zero(CallShape shape, mhla::cuda::Arch arch, mhla::cuda::Form form,
+                            std::int32_t multiprocessors = 2) {
+    using mhla::cuda::FeatureMap;
+    shape.op.query_map = shape.op.key_map = FeatureMap::identity();
+    Call<T> call = random_call<T, D, E>(shape, 1);
+    call.q.fill([] { return 1; });
+    call.k.each([&](int b, int t, int h, int d) {
+      call.k.at(b, t, h, d) = from_double<T>(t % 2 == 0 ? 1 : -1);
+    });
+    call.v.each([&](int b, int t, int h, int e) {
+      call.v.at(b, t, h, e) = from_double<T>(1 + t % 2 * (e % 2));
+    });
+    for (std::int64_t i = 0; i < call.mixing.size(); ++i) call.mixing[i] = 1;
+    const mhla::cuda::Device device{arch, multiprocessors};
+    const auto plan = mhla::cuda::detail::planned<D, E>(problem_of(call), device, form, "");
+    run_only<D, E>(call, plan, device, 1);
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    for (int t = 0; t < call.o.tokens(); ++t) {
+      for (int e = 0; e < E; ++e) {
+        const double o = call.o.value(0, t, 0, e);
+        if (call.causal && t % 2 == 0) {
+          ASSERT_TRUE(std::isfinite(o)) << t << " " << e;
+        } else {
+          ASSERT_EQ(o, e % 2 == 0 ? 0 : -kInfinity) << t << " " << e << name(form);
+        }
+      }
+    }
   }
 
   /// A call whose sums of W products of keys and values are beyond the range of half.

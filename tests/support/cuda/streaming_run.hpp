@@ -40,8 +40,9 @@ struct StreamCase {
   Denominator denominator;
   int batch = 1, heads = 1, layout = 0;
   unsigned seed = 1;
+  float eps = 2;
 
-  Normalization normalization() const { return {denominator, 0.75f, 2.0f}; }
+  Normalization normalization() const { return {denominator, 0.75f, eps}; }
 };
 
 /// A batch of streams in the emulator.

@@ -274,8 +274,8 @@ class CausalReadOutSm80 {
 
   static MHLA_DEVICE void write_output(const Params& p, const WorkTile& at, Sums& sums) {
     const RowPair own = over_row(sums.denominator);
-    RowPair factors{p.normalization.factor(sums.earlier.x + own.x),
-                    p.normalization.factor(sums.earlier.x_8 + own.x_8)};
+    RowPair factors =
+        p.normalization.factors(sums.n, {sums.earlier.x + own.x, sums.earlier.x_8 + own.x_8});
     const typename Config::Output tile{at.shared + at.warp * Config::Output::kBytes};
     const ConsecutiveTokens tokens = at.tokens(at.part * kTokens + 16 * at.warp);
     if (p.norm.normed) {

@@ -248,9 +248,8 @@ struct CausalReadOutSm90 {
   template <int kTiles>
   static MHLA_DEVICE void write(const Params& p, const WorkTile& work, std::int32_t tile,
                                 RowPair den, float (&sums)[kTiles][4]) {
-    const Normalization& by = p.stage.normalization;
     const float unit = work.mixed ? inverse_power(p.stage.mixtures.scale) : work.weight;
-    RowPair factors{by.factor(den.x) * unit, by.factor(den.x_8) * unit};
+    RowPair factors = p.stage.normalization.factors(sums, den, unit);
     const std::int32_t row = 64 * tile + 16 * static_cast<std::int32_t>(work.warp % 4);
     if (p.stage.norm.normed) {
       apply_norm(p, work, row, factors, sums);

@@ -242,9 +242,8 @@ class FusedCausalSm90 {
       rings.mixtures.consumer_release(at.mixtures, lane);
     }
     if (row < rows) {
-      const Normalization& by = p.stage.normalization;
-      store_sums<T, E / 8>(sums[0], 0, {by.factor(den.x) * unit, by.factor(den.x_8) * unit},
-                           SharedTile<64, E>{queries}, 16 * warp, 0, lane);
+      const RowPair factors = p.stage.normalization.factors(sums[0], den, unit);
+      store_sums<T, E / 8>(sums[0], 0, factors, SharedTile<64, E>{queries}, 16 * warp, 0, lane);
       ptx::fence_proxy_async();
       ptx::bar_warp_sync();
       if (lane == 0) {

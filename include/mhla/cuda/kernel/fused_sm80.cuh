@@ -263,18 +263,16 @@ class FusedSm80 {
     if (p.normalization.denominator == Denominator::kKeySum) {
       d = row_products<T>(q, at.key_sum(now.block), at.lane);
     }
-    const float unit = inverse_power(p.summary_scale);
-    const RowPair factors{p.normalization.factor(d.x) * unit, p.normalization.factor(d.x_8) * unit};
     ptx::bar_sync(1 + at.group, 64);  // both have read the queries, which outputs replace
     const auto mixture = at.regions().region(now.block);
     const OutputTile out{rows};
     constexpr int kTiles = Config::kColumnTiles;
     if constexpr (E / 8 == 2 * kTiles) {
-      read_columns<kTiles>(q, mixture, factors, out, at.half * kTiles, at.lane);
+      read_columns<kTiles>(p, q, mixture, d, out, at.half * kTiles, at.lane);
     } else if (at.half == 0) {
-      read_columns<kTiles>(q, mixture, factors, out, 0, at.lane);
+      read_columns<kTiles>(p, q, mixture, d, out, 0, at.lane);
     } else {
-      read_columns<kTiles - 1>(q, mixture, factors, out, kTiles, at.lane);
+      read_columns<kTiles - 1>(p, q, mixture, d, out, kTiles, at.lane);
     }
     ptx::bar_sync(1 + at.group, 64);  // all outputs of the rows are there
     const auto first = now.slot + static_cast<std::int32_t>(16 * at.group);
@@ -284,11 +282,12 @@ class FusedSm80 {
   }
 
   template <int kTiles>
-  static MHLA_DEVICE void read_columns(const Fragment<D>& q, typename Regions::Region mixture,
-                                       RowPair factors, OutputTile out, std::uint32_t piece,
-                                       std::uint32_t lane) {
+  static MHLA_DEVICE void read_columns(const Params& p, const Fragment<D>& q,
+                                       typename Regions::Region mixture, RowPair d, OutputTile out,
+                                       std::uint32_t piece, std::uint32_t lane) {
     float sums[kTiles][4] = {};
     multiply<T>(sums, q, mixture, 0, piece, lane);
+    const RowPair factors = p.normalization.factors(sums, d, inverse_power(p.summary_scale));
     store_sums<T, kTiles>(sums, 0, factors, out, 0, piece, lane);
   }
 };

@@ -79,10 +79,12 @@ struct GainSumsSm80 {
           ptx::ld_global_nc_f32(p.inverse_norms + std::int64_t{item} * p.blocks.slots() + slot);
       MHLA_CUDA_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const float x = ptx::low<T>(dout.x[i]) * ptx::low<T>(o.x[i]) * inverse;
-        const float y = ptx::high<T>(dout.x[i]) * ptx::high<T>(o.x[i]) * inverse;
-        sums[2 * i] += p.norm.gated ? x * silu(ptx::low<T>(gate.x[i])) : x;
-        sums[2 * i + 1] += p.norm.gated ? y * silu(ptx::high<T>(gate.x[i])) : y;
+        const float dx = ptx::low<T>(dout.x[i]), x = dx * ptx::low<T>(o.x[i]) * inverse;
+        const float dy = ptx::high<T>(dout.x[i]), y = dy * ptx::high<T>(o.x[i]) * inverse;
+        const float open_x = p.norm.gated ? silu(ptx::low<T>(gate.x[i])) : 1;
+        const float open_y = p.norm.gated ? silu(ptx::high<T>(gate.x[i])) : 1;
+        sums[2 * i] += dx != 0 ? x * open_x : 0;  // o may be infinite
+        sums[2 * i + 1] += dy != 0 ? y * open_y : 0;
       }
     }
   }

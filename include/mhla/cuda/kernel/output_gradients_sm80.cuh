@@ -9,7 +9,8 @@
 ///
 /// d_t is phi(q_t) . z~_i of Denominator::kKeySum, with the sum over the token's own block of a
 /// causal form added, and the mixed score of Denominator::kCrossQuery. A token whose dO is all zero
-/// gets zeros, whatever its denominator is.
+/// gets zeros, whatever its denominator is. So does a token whose denominator is 0: its outputs, 0
+/// or infinite, are constants.
 ///
 /// Outputs that are normalised and gated (tile/output_norm.cuh), y = n gain silu(g) with n = o r,
 /// r = 1 / sqrt(mean of o^2 + eps), have before it
@@ -114,14 +115,15 @@ struct OutputGradientsSm80 {
       } else if (p.scores != nullptr && token >= 0) {
         d = ptx::ld_global_nc_f32(p.scores + first + slot);
       }
-      const float factor = any ? p.normalization.factor(d) : 0;
+      const float factor = p.normalization.factor(d);
+      const bool counts = any && !Normalization::infinite(factor);
       Values dn;
-      Values::each([&](int i, int j) { dn.x[i][j] = any ? dout.x[i][j] * factor : 0; });
+      Values::each([&](int i, int j) { dn.x[i][j] = counts ? dout.x[i][j] * factor : 0; });
       dn.template store<T>(row(p.dn), sharer);
       if (p.weights != nullptr) {
         const float along = dot(dn, o);
         if (sharer == 0 && slot < p.blocks.slots()) {
-          ptx::st_global_f32(p.weights + first + slot, any ? -along : 0);
+          ptx::st_global_f32(p.weights + first + slot, counts ? -along : 0);
         }
       }
     }
@@ -147,7 +149,8 @@ struct OutputGradientsSm80 {
       const Values g = Values::template load<T>(gate, sharer);
       Values dg;
       Values::each([&](int i, int j) {
-        dg.x[i][j] = dout.x[i][j] * o.x[i][j] * inverse * gain.x[i][j] * silu_derivative(g.x[i][j]);
+        const float dn = dout.x[i][j] * o.x[i][j] * inverse;
+        dg.x[i][j] = dout.x[i][j] != 0 ? dn * gain.x[i][j] * silu_derivative(g.x[i][j]) : 0;
         dout.x[i][j] *= silu(g.x[i][j]);
       });
       dg.template store<T>(dgate, sharer);

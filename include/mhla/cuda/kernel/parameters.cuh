@@ -11,6 +11,7 @@
 #include "mhla/cuda/tile/feature_map.cuh"
 #include "mhla/cuda/tile/output_norm.cuh"
 #include "mhla/cuda/tile/rotary.cuh"
+#include "mhla/cuda/tile/rows.cuh"
 #include "mhla/cuda/tile/token_blocks.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
 
@@ -77,14 +78,42 @@ struct MixingArray {
 };
 
 /// How sums become outputs: o = scale * n / (scale * d + eps), or scale * n without a denominator.
+/// For a denominator of 0, each output is 0 if its n is 0, otherwise infinite.
 struct Normalization {
   Denominator denominator;
   float scale;
   float eps;
 
-  /// What n is multiplied by.
+  /// Factor of n; infinite for a denominator of 0.
   MHLA_HOST_DEVICE constexpr float factor(float d) const {
     return denominator == Denominator::kNone ? scale : scale / (scale * d + eps);
+  }
+  static MHLA_HOST_DEVICE constexpr bool infinite(float factor) {
+    return (__builtin_bit_cast(std::uint32_t, factor) & 0x7FFFFFFFu) == 0x7F800000u;
+  }
+  /// n * factor, but 0 for n = 0 and an infinite factor.
+  static MHLA_HOST_DEVICE constexpr float output(float n, float factor) {
+    return n == 0 && infinite(factor) ? 0 : n * factor;
+  }
+
+  /// Factors of the sums in a thread's two rows, which are 1 / unit times n. Where a factor would
+  /// be infinite, replaces the row's sums by the outputs, and returns 1.
+  template <int kTiles>
+  MHLA_DEVICE RowPair factors(float (&sums)[kTiles][4], RowPair d, float unit = 1) const {
+    return {row_factor<0>(sums, d.x, unit), row_factor<2>(sums, d.x_8, unit)};
+  }
+
+ private:
+  template <int kFirst, int kTiles>
+  MHLA_DEVICE float row_factor(float (&sums)[kTiles][4], float d, float unit) const {
+    const float by = factor(d);
+    if (!infinite(by)) return by * unit;
+    MHLA_CUDA_UNROLL
+    for (int j = 0; j < kTiles; ++j) {
+      MHLA_CUDA_UNROLL
+      for (int i = kFirst; i < kFirst + 2; ++i) sums[j][i] = output(sums[j][i] * unit, by);
+    }
+    return 1;
   }
 };
 

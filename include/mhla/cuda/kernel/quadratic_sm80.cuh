@@ -285,12 +285,11 @@ class QuadraticSm80 {
     for (int i = 0; i < 8; ++i) scores[i / 4][i % 4] *= m[i / 4][i % 4];
   }
 
-  static MHLA_DEVICE void write_output(const Params& p, const WorkTile& at, const Sums& sums) {
+  static MHLA_DEVICE void write_output(const Params& p, const WorkTile& at, Sums& sums) {
     const typename Config::Output tile{at.shared + at.warp * Config::Output::kBytes};
     MHLA_CUDA_UNROLL
     for (int r = 0; r < kRowTiles; ++r) {
-      const RowPair d = over_row(sums.denominators[r]);
-      const RowPair factors{p.normalization.factor(d.x), p.normalization.factor(d.x_8)};
+      const RowPair factors = p.normalization.factors(sums.n[r], over_row(sums.denominators[r]));
       const ConsecutiveTokens tokens{at.query + at.row() + 16 * r, p.query_blocks.tokens()};
       write_sums<T>(sums.n[r], factors, tile, p.o.head(at.pair), p.o.token_stride, tokens, at.lane);
     }

@@ -276,14 +276,13 @@ struct QuadraticSm90 {
   }
 
   static MHLA_DEVICE void write(const Params& p, const Item& item, const WorkTile& work,
-                                const Sums& sums) {
-    const Normalization& by = p.stage.normalization;
-    const RowPair factors{by.factor(sums.den[0]), by.factor(sums.den[2])};
+                                Sums& sums) {
     const WarpTile tile = Config::tile(work.thread / 32);
     const ConsecutiveTokens tokens{item.origin.column + work.row, p.stage.query_blocks.tokens()};
     unsigned char* const o = p.stage.o.head(item.head);
     MHLA_CUDA_UNROLL
     for (int c = 0; c < Sums::kProducts; ++c) {
+      const RowPair factors = p.stage.normalization.factors(sums.n[c], {sums.den[0], sums.den[2]});
       write_sums<T>(sums.n[c], factors, tile, o + c * 2 * Sums::kColumns, p.stage.o.token_stride,
                     tokens, work.lane);
     }

@@ -240,36 +240,34 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strip(const 
   const Strip stage = at.stage(strip);
   Fragment<D> rows = load_rows(stage, 0, at.lane);
   apply<T>(p.map, rows);
-  RowPair factors{0, 0};
+  RowPair den{0, 0};
   if (p.normalization.denominator == Denominator::kKeySum) {
-    factors = row_products<T>(rows, at.denominators(), at.lane);
+    den = row_products<T>(rows, at.denominators(), at.lane);
   } else if (p.normalization.denominator == Denominator::kCrossQuery) {
     const std::uint32_t slot = 16 * strip + at.lane / 4;
-    factors = {ptx::ld_shared_f32(at.denominators() + 4 * slot),
-               ptx::ld_shared_f32(at.denominators() + 4 * (slot + 8))};
+    den = {ptx::ld_shared_f32(at.denominators() + 4 * slot),
+           ptx::ld_shared_f32(at.denominators() + 4 * (slot + 8))};
   }
-  const float unit = inverse_power(p.mixtures.scale);
-  factors = {p.normalization.factor(factors.x) * unit, p.normalization.factor(factors.x_8) * unit};
   if constexpr (kRotary) rotate<T>(rows, p.angles, at.row_tokens(strip), at.lane);
   ptx::bar_warp_sync();  // all have their part of Q
-  const auto multiply_columns = [&](int column, float(&sums)[D / 8][4]) {
+  const auto multiply_columns = [&](int column, float(&sums)[D / 8][4]) -> RowPair {
     multiply<T>(sums, rows, at.mixture(0), 0, column / 8, at.lane);
     if constexpr (P == Precision::kPair) {
       multiply<T>(sums, rows, at.mixture(1), 0, column / 8, at.lane);
     }
+    return p.normalization.factors(sums, den, inverse_power(p.mixtures.scale));
   };
   RowPair squares{0, 0};
   MHLA_CUDA_LOOP
   for (int column = 0; kWhole && E > D && p.norm.normed && column < E; column += D) {
     float sums[D / 8][4] = {};
-    multiply_columns(column, sums);
+    const RowPair factors = multiply_columns(column, sums);
     add_squares(squares, sums, factors);
   }
   MHLA_CUDA_LOOP
   for (int column = 0; column < kColumns; column += D) {
     float sums[D / 8][4] = {};
-    multiply_columns(column, sums);
-    RowPair own = factors;
+    RowPair factors = multiply_columns(column, sums);
     if (p.norm.normed) {
       if constexpr (E == D) add_squares(squares, sums, factors);
       if constexpr (!kWhole) {
@@ -282,9 +280,9 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strip(const 
       const RowPair whole = kWhole ? over_row(squares) : kept_squares(at, strip);
       p.norm.template apply<T>(sums, p.norm.template scaled<E>(factors, whole),
                                pass.column + column, at.pair, at.row_tokens(strip), at.lane);
-      own = {1, 1};
+      factors = {1, 1};
     }
-    write_sums<T>(sums, own, stage, p.o.head(at.pair) + 2 * (pass.column + column),
+    write_sums<T>(sums, factors, stage, p.o.head(at.pair) + 2 * (pass.column + column),
                   p.o.token_stride, at.tokens(strip), at.lane);
   }
 }

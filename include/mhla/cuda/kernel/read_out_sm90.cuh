@@ -227,13 +227,17 @@ struct ReadOutSm90 {
   /// The outputs of a warp's rows.
   static MHLA_DEVICE void multiply(const Params& p, const WorkTile& work, const Mixture& mixture,
                                    Fragment<D>& features, const BoxRows& at) {
-    RowPair factors = factors_of(p, work, mixture, features, at);
+    const RowPair den = denominators(p, work, mixture, features, at);
     if constexpr (kRotary) {
       rotate<T>(features, p.stage.angles, tokens_of(p, work, at), work.lane);
       ptx::fence_registers(features.x);
     }
     float sums[kParts][kTiles][4] = {};
     mixture.template add_products<T>(sums, features, work.lane);
+    const float unit = inverse_power(p.stage.mixtures.scale);
+    RowPair factors;
+    MHLA_CUDA_UNROLL
+    for (auto& part : sums) factors = p.stage.normalization.factors(part, den, unit);
     if (p.stage.norm.normed) {
       RowPair squares{0, 0};
       MHLA_CUDA_UNROLL
@@ -261,19 +265,15 @@ struct ReadOutSm90 {
     return {tokens(row), tokens(row + 8)};
   }
 
-  /// What the numerators of a thread's two rows are multiplied by.
-  static MHLA_DEVICE RowPair factors_of(const Params& p, const WorkTile& work,
-                                        const Mixture& mixture, const Fragment<D>& features,
-                                        const BoxRows& at) {
-    const Normalization& by = p.stage.normalization;
-    RowPair den{};
-    if (by.denominator == Denominator::kKeySum) {
-      den = row_products<T>(features, mixture.key_sum(), work.lane);
-    } else if (by.denominator == Denominator::kCrossQuery) {
-      den = mixed_scores(p, work, at);
+  /// Sums of weights of a thread's two rows.
+  static MHLA_DEVICE RowPair denominators(const Params& p, const WorkTile& work,
+                                          const Mixture& mixture, const Fragment<D>& features,
+                                          const BoxRows& at) {
+    const Denominator which = p.stage.normalization.denominator;
+    if (which == Denominator::kKeySum) {
+      return row_products<T>(features, mixture.key_sum(), work.lane);
     }
-    const float unit = inverse_power(p.stage.mixtures.scale);
-    return {by.factor(den.x) * unit, by.factor(den.x_8) * unit};
+    return which == Denominator::kCrossQuery ? mixed_scores(p, work, at) : RowPair{};
   }
 
   /// sum_b m_ib s_bw for the slots w of a thread's two rows.

@@ -201,8 +201,9 @@ class StreamingStepSm80 {
       y += as_float(two.x[1]);
     }
     const float factor = p.normalization.factor(denominator);
-    ptx::st_global(p.o.head(pair) + at.slice * (kColumns * 2) + at.thread * 4,
-                   ptx::pack<T>(x * factor, y * factor));
+    ptx::st_global(
+        p.o.head(pair) + at.slice * (kColumns * 2) + at.thread * 4,
+        ptx::pack<T>(Normalization::output(x, factor), Normalization::output(y, factor)));
   }
 
   static MHLA_DEVICE void write_nan(const Params& p, const Place& at, BatchHead pair) {
