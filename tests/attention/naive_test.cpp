@@ -64,6 +64,15 @@ TEST(Naive, MaskedTokensAreLeftOut) {
   EXPECT_EQ(naive_attention(p)(2, 0), 0);
 }
 
+TEST(Naive, AnOutputOverZeroIsZeroOrInfinite) {
+  auto p = two_blocks_of_two(KeySum{});
+  p.order = Order::kCausal;
+  p.k(1, 0) = -p.k(0, 0);  // query 1: den = 0
+  p.v = (Matrix<double>(4, 2) << 1, 1, 1, 2, 1, 1, 1, 1).finished();
+  EXPECT_EQ(naive_attention(p)(1, 0), 0);
+  EXPECT_EQ(naive_attention(p)(1, 1), -INFINITY);
+}
+
 TEST(Naive, TakesTheArgumentsOfAForm) {
   Random rng(1);
   const auto q = rng.matrix<double>(6, 2), k = rng.matrix<double>(4, 2),

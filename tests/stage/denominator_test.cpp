@@ -33,7 +33,7 @@ TYPED_TEST(Denominator, AdjointGivesRowsAndTheKeySumTheirShare) {
 
 /// Rows are multiplied by a reciprocal where that is a normal number, and divided otherwise; x of
 /// all sizes, so that quotients underflow and overflow too.
-TYPED_TEST(Denominator, RowsAreDividedByEveryKindOfNumberAsTheFormulaSays) {
+TYPED_TEST(Denominator, RowsAreDividedByEveryKindOfNumber) {
   using A = TypeParam;
   using Limits = std::numeric_limits<A>;
   const A least = Limits::denorm_min(), min = Limits::min(), max = Limits::max(),
@@ -55,8 +55,9 @@ TYPED_TEST(Denominator, RowsAreDividedByEveryKindOfNumberAsTheFormulaSays) {
     const A den = denominators[static_cast<std::size_t>(s)];
     ASSERT_EQ(factors.data()[s], std::isnormal(1 / den) ? 1 / den : A(1)) << den;
     for (Index j = 0; j < e; ++j) {
-      const A got = quotients.rows().row(s)[j], right = rows(s, j) / den;
-      const long double exact = static_cast<long double>(rows(s, j)) / den;
+      const bool nothing = rows(s, j) == 0 && den == 0;
+      const A got = quotients.rows().row(s)[j], right = nothing ? A(0) : rows(s, j) / den;
+      const long double exact = nothing ? 0 : static_cast<long double>(rows(s, j)) / den;
       if (!std::isfinite(right)) {
         EXPECT_TRUE(got == right || (std::isnan(got) && std::isnan(right)))
             << rows(s, j) << " / " << den << " = " << got;

@@ -12,7 +12,8 @@
 ///     |den^ - den| <= gamma_m Z
 ///     |o^ - o|     <= (|num^ - num| + |o| |den^ - den|) / (|den| - |den^ - den|) + 2u (|o| + ...)
 ///
-/// The last term is the reciprocal and its product. Storage adds half a unit of the output.
+/// The last term is the reciprocal and its product. Storage adds half a unit of the output. Where
+/// all weights are 0, and eps, the output is exactly 0.
 
 #include <gtest/gtest.h>
 
@@ -86,7 +87,9 @@ Expected<T> expected(const Problem<T>& p, Index m) {
       error += 2 * u * (o + error) * (1 + u);
       error += storage * (o + error) + (storage > 0 ? W(0x1p-25) : W(0));
       const bool lost = !(den > den_error) || o + error > W(std::numeric_limits<T>::max());
-      result.bound(t, j) = !p.inputs().query_mask[t] ? W(0) : lost ? W(-1) : error;
+      const bool nothing = den == 0 && den_error == 0 && a(t, j) == 0;
+      const bool exact_zero = nothing || !p.inputs().query_mask[t];
+      result.bound(t, j) = exact_zero ? W(0) : lost ? W(-1) : error;
     }
   }
   return result;

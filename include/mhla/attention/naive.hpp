@@ -240,7 +240,7 @@ Matrix<W> naive_attention(const NaiveProblem<W, Z>& p) {
         if (!naive_detail::kept(p.key_kept, j) || (p.order == Order::kCausal && j > t)) continue;
         o(t, e) += a(t, j) * p.v(j, e);
       }
-      o(t, e) /= den(t, 0);
+      o(t, e) = detail::quotient(o(t, e), den(t, 0));
     }
   }
   return o;

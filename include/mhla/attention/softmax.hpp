@@ -39,7 +39,7 @@ struct SoftmaxOptions {
 };
 
 /// Writes softmax attention of one head, or of every head of a batch, into `out`, which must not
-/// overlap the inputs. A query without keys gets 0 / 0 = NaN. Ignores normalizer_q, normalizer_k.
+/// overlap the inputs. A query without keys gets 0. Ignores normalizer_q, normalizer_k.
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
 template <AttentionInputs In>
 void softmax_bidirectional(const In& in, const std::type_identity_t<detail::output_of<In>>& out,
@@ -140,7 +140,9 @@ class SoftmaxHead {
     }
     for (Index r = 0; r < rows; ++r) {
       A* const output = w.outputs.row(r);
-      transform(output, output, e, [den = sum(w.sums.row(r), kLanes<Packet<A>>)](auto p) {
+      const A den = sum(w.sums.row(r), kLanes<Packet<A>>);
+      if (den == 0) continue;  // no keys: zeros
+      transform(output, output, e, [den](auto p) {
         return Eigen::internal::pdiv(p, Eigen::internal::pset1<decltype(p)>(den));
       });
     }

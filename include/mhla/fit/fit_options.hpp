@@ -27,7 +27,7 @@ struct FitOptions {
 struct FitResidual {
   std::vector<double> of_block{};  ///< [Mq], 0 where no target was seen
   double total = 0;
-  Index left_out = 0;  ///< queries whose denominator is 0: they have no output, and did not count
+  Index left_out = 0;  ///< queries whose denominator is 0, which did not count
 };
 
 /// A least-squares problem of coefficients x that all rows of a matrix share (nonnegative.hpp).

@@ -11,6 +11,10 @@
 /// CrossQuery denominator mixes other tokens' queries. It is no normalisation, but weights trained
 /// with it need it. It requires as many query as key blocks, all of one size, and is not causal.
 ///
+/// For a denominator of exactly 0, each of the token's E outputs is 0 if its numerator is 0, and
+/// infinite otherwise. Gradients take such outputs for constants: the token adds 0 to all of them.
+/// This is so for a query that reads no key, and for a row of the mixing matrix that is 0.
+///
 /// A normaliser names the sums r_t that it reads and turns them into denominators; README.md of
 /// include/mhla adds one.
 ///
@@ -71,8 +75,7 @@ struct NoNormalizer {
   }
 };
 
-/// Divides by the sum of the token's own weights, plus eps. A token whose weights sum to exactly 0
-/// with eps = 0 gets 0 / 0 = NaN, as the formula says.
+/// Divides by the sum of the token's own weights, plus eps.
 struct KeySum {
   double eps = 0;
 
@@ -103,6 +106,12 @@ struct CrossQuery {
 };
 
 namespace detail {
+
+/// numerator / den of one output, 0 for 0 / 0.
+template <class A>
+A quotient(const A& numerator, const A& den) {
+  return numerator == A(0) && den == A(0) ? A(0) : numerator / den;
+}
 
 /// den(r_t) of `count` tokens; r is not read where nothing is summed.
 template <class Z, class A>

@@ -25,6 +25,7 @@
 #include "mhla/kernel/packet.hpp"
 #include "mhla/kernel/product.hpp"
 #include "mhla/kernel/rows.hpp"
+#include "mhla/policy/normalizer.hpp"
 #include "mhla/policy/partition.hpp"
 
 namespace mhla {
@@ -83,13 +84,14 @@ void expect_cross_query(const char* function, const P& query_blocks, Index key_b
 }
 
 /// factors[s] = 1 / denominators[s], to multiply rows instead of dividing them; 1 if that is not a
-/// normal number (tiny, huge and infinite denominators, NaN), see divide_others.
+/// normal number (0, tiny, huge and infinite denominators, NaN), see divide_others.
 template <class A>
 MHLA_NOINLINE void reciprocals(const A* denominators, Index count, A* factors) {
   transform(denominators, factors, count, [](auto p) {
     using namespace Eigen::internal;
     using P = decltype(p);
-    const P one = pset1<P>(A(1)), reciprocal = pdiv(one, p), size = pabs(reciprocal);
+    const P one = pset1<P>(A(1)), divisor = pselect(pcmp_eq(p, pset1<P>(A(0))), one, p);
+    const P reciprocal = pdiv(one, divisor), size = pabs(reciprocal);
     const P normal = pand(pcmp_le(pset1<P>(std::numeric_limits<A>::min()), size),
                           pcmp_le(size, pset1<P>(std::numeric_limits<A>::max())));
     return pselect(normal, reciprocal, one);
@@ -101,8 +103,9 @@ template <class A>
 MHLA_NOINLINE void divide_others(Rows<A> rows, Index count, Index e, const A* denominators,
                                  const A* factors) {
   for (Index s = 0; s < count; ++s) {
-    if (factors[s] != 1 || std::isnormal(1 / denominators[s])) continue;
-    for (Index j = 0; j < e; ++j) rows.row(s)[j] /= denominators[s];
+    const A den = denominators[s];
+    if (factors[s] != 1 || (den != 0 && std::isnormal(1 / den))) continue;
+    for (Index j = 0; j < e; ++j) rows.row(s)[j] = quotient(rows.row(s)[j], den);
   }
 }
 
