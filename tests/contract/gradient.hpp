@@ -15,6 +15,7 @@
 #include "support/gradient_causality.hpp"
 #include "support/gradient_errors.hpp"
 #include "support/gradient_laws.hpp"
+#include "support/gradient_zeros.hpp"
 
 namespace mhla::test {
 
@@ -46,6 +47,7 @@ struct FormNames {
 template <class C>
 struct Gradient : testing::Test {
   using Laws = GradientLaws<typename C::Form, typename C::T>;
+  using Zeros = GradientZeros<typename C::Form, typename C::T>;
 };
 template <class C>
 struct FullGradient : Gradient<C> {};
@@ -71,10 +73,17 @@ TYPED_TEST_P(Gradient, MaskedTokensAreNotReadAndTheirGradientsNotTouched) {
 TYPED_TEST_P(Gradient, OfOrdinaryNumbersRaisesNoFlag) {
   TestFixture::Laws::ordinary_numbers_raise_no_flags();
 }
+TYPED_TEST_P(Gradient, RowsWithoutGradientsAreLeftOut) {
+  TestFixture::Zeros::rows_without_gradients_are_left_out();
+}
+TYPED_TEST_P(Gradient, ZeroDenominatorsAddNothing) {
+  TestFixture::Zeros::zero_denominators_add_nothing();
+}
 REGISTER_TYPED_TEST_SUITE_P(Gradient, IsTheTransposeOfTheDirectionalDerivative,
                             BitsDoNotDependOnThreadsOrMemory,
                             MaskedTokensAreNotReadAndTheirGradientsNotTouched,
-                            OfOrdinaryNumbersRaisesNoFlag);
+                            OfOrdinaryNumbersRaisesNoFlag, RowsWithoutGradientsAreLeftOut,
+                            ZeroDenominatorsAddNothing);
 
 TYPED_TEST_SUITE_P(FullGradient);
 TYPED_TEST_P(FullGradient, EveryElementIsADirectionalDerivative) {

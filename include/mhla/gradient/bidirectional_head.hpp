@@ -144,15 +144,13 @@ class BidirectionalGradient {
       for (Index s = 0; s < strip.count(); ++s) {
         slot_sums_.block(place)[strip.places()[s]] =
             dot(head_.denominator_queries(w).row(s), summaries_.key_sum(place), sum_features());
+        if (!head_.own()) std::fill_n(dqueries_.row(strip.tokens()[s]), sizes().features, A(0));
       }
     }
   }
   void gather_denominator_queries(const Index* tokens, Index count, const Worker& w) const {
-    if (head_.own()) {
-      head_.gather_own_queries(tokens, count, w);
-    } else {
-      head_.gather_queries(tokens, count, w);
-    }
+    head_.gather_own_queries(tokens, count, w);
+    if (!head_.own()) head_.gather_queries(tokens, count, w);
   }
 
   /// The query side of blocks [begin, end) of the share.
@@ -193,17 +191,17 @@ class BidirectionalGradient {
     Start start = Start::kZero;
     StripCursor strip(query_blocks_, own, in_.query_mask);
     strip.next();
+    Strip queries;
     do {  // at least once: a block without tokens gets zeros
-      const Index count = strip.count();
-      const Index* const tokens = strip.tokens();
+      head_.select_queries(strip.now(), nullptr, queries);
+      const Index count = queries.count;
+      const Index *const tokens = queries.tokens, *const places = queries.places;
       head_.gather_queries(tokens, count, w);
       if (own_sums()) {
         head_.gather_own_queries(tokens, count, w);
         head_.sum_weights(count, w.key_sums.row(r), w);
       }
-      if (cross_query()) {
-        for (Index s = 0; s < count; ++s) w.sums[s] = w.places.row(r)[strip.places()[s]];
-      }
+      for (Index s = 0; cross_query() && s < count; ++s) w.sums[s] = w.places.row(r)[places[s]];
       head_.divide(tokens, count, w);
       head_.read_queries(count, transposed, w);
       Prefetch next = head_.next_queries(strip.ahead());
@@ -214,13 +212,12 @@ class BidirectionalGradient {
         head_.differentiate_key_sum(count, w.dsums, w.key_sums.row(r), w, dkey_sum(i));
         head_.finish_own_queries(tokens, count, dweights, w);
       }
-      if (cross_query()) {
-        for (Index s = 0; s < count; ++s) dslot_sums_.block(i)[strip.places()[s]] = w.dsums[s];
+      for (Index s = 0; cross_query() && s < count; ++s) {
+        dslot_sums_.block(i)[places[s]] = w.dsums[s];
       }
       if (cross_query() && !head_.own()) {  // slot_block adds to dphi(q) before its adjoint
-        for (Index s = 0; s < count; ++s) {
+        for (Index s = 0; s < count; ++s)
           std::copy_n(w.dqueries.row(s), sizes().features, dqueries_.row(tokens[s]));
-        }
       } else {
         head_.finish_queries(tokens, count, dweights, w);
       }
@@ -243,17 +240,20 @@ class BidirectionalGradient {
     A* const dweights = query_parts_.part(own);
     std::fill_n(dkey_sum(b), sum_features(), A(0));
     StripCursor strip(query_blocks_, own, in_.query_mask);
+    Strip queries;
     while (strip.next() > 0) {
-      const Index count = strip.count();
-      gather_denominator_queries(strip.tokens(), count, w);
+      head_.select_queries(strip.now(), dslots, queries);
+      const Index count = queries.count;
+      const Index* const tokens = queries.tokens;
+      gather_denominator_queries(tokens, count, w);
       for (Index s = 0; s < count; ++s) {
-        w.dsums[s] = dslots[strip.places()[s]];
+        w.dsums[s] = dslots[queries.places[s]];
         if (head_.own()) continue;
-        std::copy_n(dqueries_.row(strip.tokens()[s]), sizes().features, w.dqueries.row(s));
+        std::copy_n(dqueries_.row(tokens[s]), sizes().features, w.dqueries.row(s));
       }
       head_.differentiate_key_sum(count, w.dsums, summaries_.key_sum(b), w, dkey_sum(b));
-      head_.finish_own_queries(strip.tokens(), count, dweights, w);
-      if (!head_.own()) head_.finish_queries(strip.tokens(), count, dweights, w);
+      head_.finish_own_queries(tokens, count, dweights, w);
+      if (!head_.own()) head_.finish_queries(tokens, count, dweights, w);
     }
   }
 

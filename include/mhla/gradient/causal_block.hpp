@@ -96,11 +96,11 @@ class CausalBlockGradient {
     std::fill_n(gradient.key_sum, n.sum_features(), A(0));
     const Index strips = sums().add_up(in_, blocks_, block_, op_, rows().key_scratch());
     A dweight = 0;
+    bool later = false;  // whether queries of later strips have gradients
     for (Index s = strips - 1; s >= 0; --s) {
-      const bool last = s + 1 == strips;
-      dweight += gather_keys(s, last, read.weight, gradient.key_sum, keys.from(s * kStripTokens));
-      if (s == 0 && !last) sums().copy_later(gradient.mixture);
-      dweight += read_strip(s, last ? Start::kZero : Start::kTarget, sums().before(s, read),
+      dweight += gather_keys(s, later, read.weight, gradient.key_sum, keys.from(s * kStripTokens));
+      if (s == 0 && later) sums().copy_later(gradient.mixture);
+      dweight += read_strip(s, later, sums().before(s, read),
                             {s == 0 ? gradient.mixture : sums().later_by_slabs(), gradient.key_sum},
                             dweights, keys.from(s * kStripTokens));
     }
@@ -118,22 +118,23 @@ class CausalBlockGradient {
 
   /// Gathers the keys and values of strip s, whose gradients are assigned from the queries of later
   /// strips. Returns these queries' part of dm_ii.
-  A gather_keys(Index s, bool last, A weight, const A* later_key_sum, const IntraGradients<A>& to) {
+  A gather_keys(Index s, bool later, A weight, const A* later_key_sum,
+                const IntraGradients<A>& to) {
     const GradientScratch<A>& w = rows();
     Strip strip;
     read_slots(blocks_, block_, in_.key_mask, sums().begin(s), sums().end(s), strip);
     const Index count = strip.count;
     A dweight = 0;
-    if (last) to.clear(count, head_.sizes());
+    if (!later) to.clear(count, head_.sizes());
     if (own()) {
       gather_strip(in_.normalizer_k, strip);
-      if (!last) dweight += hear_own(count, weight, later_key_sum, to.own_dkeys);
+      if (later) dweight += hear_own(count, weight, later_key_sum, to.own_dkeys);
       scratch_.own_intra.set(w.keys, w.values, strip.places, count);
     }
     gather_strip(in_.k, strip);
     gather(in_.v, strip.tokens, count, w.values);
     const A* const key_sum = head_.sums() && !own() ? later_key_sum : nullptr;
-    if (!last) dweight += hear(count, weight, key_sum, to);
+    if (later) dweight += hear(count, weight, key_sum, to);
     scratch_.intra.set(w.keys, w.values, strip.places, count);
     return dweight;
   }
@@ -166,7 +167,9 @@ class CausalBlockGradient {
   }
 
   /// The queries of strip s. Returns their part of dm_ii.
-  A read_strip(Index s, Start start, const CausalSums<A>& read,
+  /// \param later  whether `gradient` holds that of later strips, to which this adds; set if this
+  ///               strip adds something
+  A read_strip(Index s, bool& later, const CausalSums<A>& read,
                const CausalReadGradient<A>& gradient, A* dweights, const IntraGradients<A>& keys) {
     const GradientScratch<A>& w = rows();
     const HeadSizes& n = head_.sizes();
@@ -174,10 +177,13 @@ class CausalBlockGradient {
     Strip queries, ahead;
     read_ahead(s, ahead);
     A dweight = 0;
+    Start start = later ? Start::kTarget : Start::kZero;
     Index slot = sums().begin(s);
     do {  // at least once: a block without queries has the gradient 0
       slot = read_slots(blocks_, block_, in_.query_mask, slot, sums().end(s), queries);
+      head_.select_queries(queries, nullptr, queries);
       const Index count = queries.count;
+      later = later || count > 0;
       head_.gather_queries(queries.tokens, count, w);
       scratch_.intra.score(w.queries, queries.places, count);
       if (head_.sums()) sum_weights(queries, read);

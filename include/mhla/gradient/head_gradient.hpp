@@ -6,7 +6,8 @@
 /// The query side turns do_t into dS~_i, dz~_i, dphi(q_t) and rows of dm; the mixing matrix carries
 /// dS~ and dz~ back to the key blocks; the key side turns dS_b and dz_b into dphi(k_t) and dv_t.
 /// Both sides end in the adjoints of the feature maps. Formulas: read_out.hpp, denominator.hpp,
-/// mixing.hpp, summary.hpp, feature_map.hpp.
+/// mixing.hpp, summary.hpp, feature_map.hpp. Queries with do_t = 0 are left out: they add exactly
+/// 0.
 
 #include <algorithm>
 #include <type_traits>
@@ -114,15 +115,21 @@ class HeadGradient {
 
   // --- query side ---
 
+  /// The queries of a strip whose do_t, or ds in their slot unless that is null, is not 0.
+  void select_queries(const Strip& from, const A* dslots, Strip& to) const {
+    const auto counts = [&](Index t, Index place) {
+      return (dslots && dslots[place] != 0) || !is_zero(dout_.row(t), dout_.cols, dout_.col_stride);
+    };
+    select_tokens(from, counts, to);
+  }
   /// phi(Q) of a strip.
   void gather_queries(const Index* tokens, Index count, const Worker& w) const {
     gather_features(in_.q, tokens, count, op_.query_map, w.raw, w.queries);
   }
   /// phi of the denominator's own queries of a strip, if it has some.
   void gather_own_queries(const Index* tokens, Index count, const Worker& w) const {
-    if (own()) {
-      gather_features(in_.normalizer_q, tokens, count, op_.query_map, w.raw, w.own_queries);
-    }
+    if (!own()) return;
+    gather_features(in_.normalizer_q, tokens, count, op_.query_map, w.raw, w.own_queries);
   }
 
   /// r_t = phi(q_t) . z~_i.
@@ -197,14 +204,17 @@ class HeadGradient {
   template <Partition P>
   void differentiate_keys(const P& blocks, Index b, const A* gradient, const A* key_sum_gradient,
                           A* dweights, const Worker& w, Gathered gathered = {}) const {
-    Rows<A> transposed;
-    if (gradient != nullptr) {
-      transposed = transpose_to(gradient, sizes_.features, sizes_.values, w.transposed);
+    const Index d = sizes_.features, e = sizes_.values;
+    const auto none = [](const A* x, Index n) { return x == nullptr || is_zero(x, n); };
+    if (none(gradient, d * e) && none(key_sum_gradient, sizes_.sum_features())) {
+      if (gathered.dkeys.data == nullptr) return;
+      gradient = key_sum_gradient = nullptr;
     }
+    Rows<A> transposed;
+    if (gradient != nullptr) transposed = transpose_to(gradient, d, e, w.transposed);
     StripCursor strip(blocks, b, in_.key_mask);
     while (strip.next() > 0) {
-      const Index tiles =
-          tiles_of<A>(strip.count(), sizes_.values) + tiles_of<A>(strip.count(), sizes_.features);
+      const Index tiles = tiles_of<A>(strip.count(), e) + tiles_of<A>(strip.count(), d);
       Prefetch next(tiles, strip.ahead().tokens, strip.ahead().count, in_.k, in_.v, gradients_.k,
                     gradients_.v);
       const Index count = strip.count();

@@ -111,7 +111,7 @@ class SoftmaxGradientHead {
     }
   }
 
-  /// Packs the kept queries that read at least one key.
+  /// Packs the kept queries that read at least one key and whose dout is not 0.
   void pack_queries(bool causal, MatrixView<const T> dout) {
     count_ = 0;
     if (in_.q.rows == 0) return;
@@ -121,7 +121,7 @@ class SoftmaxGradientHead {
       for (Index r = 0; r < strip.count(); ++r) {
         const Index* const token = strip.tokens() + r;
         const Index visible = causal ? keys_.visible(*token) : keys_.count();
-        if (visible == 0) continue;
+        if (visible == 0 || is_zero(dout.row(*token), dout.cols, dout.col_stride)) continue;
         gather(in_.q, token, 1, scaled_.below(count_));
         scale(scale_, scaled_.row(count_), in_.q.cols);
         gather(dout, token, 1, dout_.below(count_));

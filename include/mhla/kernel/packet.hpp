@@ -249,6 +249,15 @@ inline A sum(const A* x, Index count) {
   return Eigen::internal::predux(sum);
 }
 
+/// Whether all elements are 0.
+template <class T>
+inline bool is_zero(const T* x, Index count, Index stride = 1) {
+  for (Index j = 0; j < count; ++j) {
+    if (x[j * stride] != T(0)) return false;
+  }
+  return true;
+}
+
 /// The largest element; -infinity for an empty row.
 template <class A>
 inline A maximum(const A* x, Index count) {

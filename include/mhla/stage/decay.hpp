@@ -116,7 +116,8 @@ void scan_mixtures(Scan scan, const DecayView<const A>& m, Rows<const A> summari
   }
 }
 
-/// Adds to the gradients of weights and decays, from some columns.
+/// Adds to the gradients of weights and decays, from some columns. A block whose dS~ is 0 adds
+/// nothing, whatever its states are.
 /// \param states   room for [2R,cols]
 /// \param dterms   [2R], da and behind it dlambda
 template <class A>
@@ -126,13 +127,16 @@ void add_decay_adjoint(const DecayView<const A>& m, Rows<const A> summaries,
   const Index terms = m.terms();
   for (Index r = 0; r < 2 * terms; ++r) std::fill_n(states.row(r), cols, A(0));
   for (Index i = 0; i < blocks; ++i) {
+    const bool any = !is_zero(dmixtures.row(i), cols);
     for (Index r = 0; r < terms; ++r) {
       const A weight = m.weights()[static_cast<std::size_t>(r)];
       const A decay = m.decays()[static_cast<std::size_t>(r)];
       A* const state = states.row(r);          // T_r
       A* const slope = states.row(terms + r);  // V_r
-      dterms[r] += dot<A>(state, dmixtures.row(i), cols);
-      dterms[terms + r] += weight * dot<A>(slope, dmixtures.row(i), cols);
+      if (any) {
+        dterms[r] += dot<A>(state, dmixtures.row(i), cols);
+        dterms[terms + r] += weight * dot<A>(slope, dmixtures.row(i), cols);
+      }
       if (i + 1 == blocks) continue;
       add_to(summaries.row(i), state, cols);
       scale(decay, slope, cols);

@@ -6,6 +6,8 @@
 ///
 ///     dm_ib = <S_b, dS~_i> + z_b . dz~_i     where there are coefficients
 ///
+/// A row i whose dS~_i and dz~_i are 0 is 0, whatever S_b and z_b are.
+///
 /// Cost: 2*D*(E+1) flops a coefficient.
 
 #include <algorithm>
@@ -30,7 +32,7 @@ class MixingGradient {
   MixingGradient() = default;
   /// \param group  query blocks of a group     \param m  key blocks
   MixingGradient(const char* function, Arena& arena, Index group, Index m)
-      : values_(arena.take<A>(function, {group, m})) {}
+      : values_(arena.take<A>(function, {group, m})), written_(arena.take<bool>(function, group)) {}
 
   /// Starts with zeros for query blocks [begin, end) of a matrix with `blocks` leading columns.
   /// \param pattern  stays where it is until `store`
@@ -41,11 +43,13 @@ class MixingGradient {
     reach_ = reach;
     blocks_ = blocks;
     std::fill_n(values_, rows_ * blocks_, A(0));
+    std::fill_n(written_, rows_, false);
   }
 
   /// dm_ib += left[i] . right[b] over `length` numbers, kInnerDepth of them at a time; left begins
   /// at the group's first query block, right at key block 0.
   void add(Rows<const A> left, Rows<const A> right, Index length) const {
+    for (Index r = 0; r < rows_; ++r) written_[r] = written_[r] || !is_zero(left.row(r), length);
     if (pattern_->sparse()) return add_listed(left, right, length);
     for (Index k = 0; k < length; k += kInnerDepth) {
       add_part(left.right_of(k), right.right_of(k), std::min(kInnerDepth, length - k));
@@ -62,6 +66,7 @@ class MixingGradient {
   /// Adds the rows to a matrix of the pattern, inside the reach only.
   void store(const MixingView<A>& to) const {
     for (Index r = 0; r < rows_; ++r) {
+      if (!written_[r]) continue;
       if (pattern_->sparse()) {
         const PatternList list = list_of(r);
         add_to(values_ + r * blocks_, to.storage().data() + list.first, list.count);
@@ -104,7 +109,8 @@ class MixingGradient {
     return {std::min(any.begin, any.end), any.end};
   }
 
-  A* values_ = nullptr;  // [rows, M]
+  A* values_ = nullptr;      // [rows, M]
+  bool* written_ = nullptr;  // [rows] whether a gradient of row i's mixtures is not 0
   const Pattern* pattern_ = nullptr;
   Index begin_ = 0;  // first query block
   Index rows_ = 0;

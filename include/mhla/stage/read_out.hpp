@@ -9,7 +9,7 @@
 /// rounded once from the accumulator to the stored type.
 ///
 /// Adjoint, from the gradient do_t, with den_t = f(scale r_t) and dn_t = scale do_t / den_t; o_t is
-/// not needed:
+/// not needed. An o_t with den_t = 0 is a constant, and its gradients are 0:
 ///
 ///     dphi(q_t) = S~_i dn_t                                                    [D]
 ///     dS~_i     = sum_{t in i} phi(q_t) dn_t^T                                 [D,E]
@@ -99,15 +99,17 @@ void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index co
   });
 }
 
-/// From sums r of weights: factors = scale / den, and their slopes = scale f'(scale r) / den.
+/// From sums r of weights: factors = scale / den, and their slopes = scale f'(scale r) / den. Both
+/// are 0 for a denominator of 0, whose outputs are constants.
 template <class A, class Z>  // [count]
 void gradient_factors(const Z& normalizer, A* sums, Index count, A scaling, A* factors, A* slopes) {
   if (normalizer.sums() != WeightSums::kNone) scale(scaling, sums, count);
   write_slopes(normalizer, static_cast<const A*>(sums), count, slopes);
   write_denominators(normalizer, static_cast<const A*>(sums), count, factors);
   for (Index s = 0; s < count; ++s) {
-    factors[s] = scaling / factors[s];
-    slopes[s] *= factors[s];
+    const bool constant = factors[s] == 0;
+    factors[s] = constant ? A(0) : scaling / factors[s];
+    slopes[s] = constant ? A(0) : slopes[s] * factors[s];
   }
 }
 

@@ -94,13 +94,17 @@ Rows<const A> gathered(MatrixView<const T> x, const Index* tokens, Index count, 
   return room;
 }
 
-/// Rows tokens[0..count) of x, widened, row s times factors[s].
+/// Rows tokens[0..count) of x, widened, row s times factors[s]; zeros for a factor of 0.
 template <Scalar T, class A>
 MHLA_NOINLINE void gather_scaled(MatrixView<const T> x, const Index* tokens, Index count,
                                  const A* factors, Rows<A> rows) {
   for (Index s = 0; s < count; ++s) {
     load_ahead(x, tokens, s, count);
     const T* const row = x.row(tokens[s]);
+    if (factors[s] == 0) {
+      std::fill_n(rows.row(s), x.cols, A(0));
+      continue;
+    }
     if constexpr (std::is_same_v<T, A>) {
       if (x.col_stride == 1) {
         transform(row, rows.row(s), x.cols, [factor = factors[s]](auto p) {
@@ -187,14 +191,16 @@ MHLA_NOINLINE void add_to_tokens(Rows<A> rows, const Index* tokens, Index count,
 }
 
 /// The adjoint of gather_features: adds J^T dy to rows tokens[0..count) of dx, rounded once to T,
-/// and the gradient of the map's weights to `dweights`, each unless absent.
-/// \param features  phi of the rows of x     \param raw  room for twice raw_size numbers
+/// and the gradient of the map's weights to `dweights`, each unless absent. A row of dy that is 0
+/// adds nothing, whatever x is.
+/// \param features  phi of the rows of x, which may be overwritten     \param raw  room for twice
+/// raw_size numbers
 template <Scalar T, class A, class Map>
 MHLA_NOINLINE void add_features_adjoint(MatrixView<const T> x, const Index* tokens, Index count,
                                         const Map& map, Rows<A> features, Rows<A> dy, A* raw,
                                         MatrixView<T> dx, A* dweights) {
   if (dx.absent() && (dweights == nullptr || map.weights() == 0)) return;
-  const Index width = x.cols;
+  const Index width = x.cols, d = map.features(width);
   if constexpr (DifferentiableStripFeatureMap<Map, A>) {
     const Rows<A> strip = raw_rows(raw, width), sums = strip.below(kStripTokens);
     gather(x, tokens, count, strip);
@@ -203,13 +209,18 @@ MHLA_NOINLINE void add_features_adjoint(MatrixView<const T> x, const Index* toke
     } else {
       gather(MatrixView<const T>(dx), tokens, count, sums);
     }
-    const Index d = map.features(width);
+    for (Index s = 0; s < count; ++s) {
+      if (!is_zero(dy.row(s), d)) continue;
+      std::fill_n(strip.row(s), width, A(0));
+      std::fill_n(features.row(s), d, A(0));
+    }
     map.strip_adjoint(strip.matrix(count, width), features.matrix(count, d), dy.matrix(count, d),
                       sums.matrix(count, width), dweights);
     if (!dx.absent()) scatter(sums, tokens, count, dx);
     return;
   }
   for (Index s = 0; s < count; ++s) {
+    if (is_zero(dy.row(s), d)) continue;
     const T* const row = x.row(tokens[s]);
     if constexpr (std::is_same_v<T, A>) {
       if (x.col_stride == 1 && dx.col_stride == 1 && !dx.absent()) {

@@ -42,6 +42,18 @@ MHLA_NOINLINE Index read_slots(const P& blocks, Index block, Mask mask, Index fr
   return from;
 }
 
+/// Copies the tokens of a strip for which keep(token, place) holds; `to` may be the strip itself.
+template <class Keep>
+void select_tokens(const Strip& from, const Keep& keep, Strip& to) {
+  Index kept = 0;
+  for (Index s = 0; s < from.count; ++s) {
+    if (!keep(from.tokens[s], from.places[s])) continue;
+    to.tokens[kept] = from.tokens[s];
+    to.places[kept++] = from.places[s];
+  }
+  to.count = kept;
+}
+
 /// The kept tokens of one block, strip by strip. Reads one strip ahead, past the end the first of
 /// the next block, so that its rows can be prefetched.
 template <Partition P>
@@ -67,6 +79,7 @@ class StripCursor {
   const Index* places() const { return strips_[now_].places; }
   /// Whether the block has another strip.
   bool more() const { return ahead().count > 0 && ahead().block == own_; }
+  const Strip& now() const { return strips_[now_]; }
   const Strip& ahead() const { return strips_[1 - now_]; }  ///< may be empty unless more()
 
  private:
