@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -17,11 +18,15 @@
 #include "mhla/cuda/kernel/output_gradients_sm80.cuh"
 #include "mhla/cuda/kernel/own_block_sm80.cuh"
 #include "mhla/cuda/kernel/own_block_sums_sm80.cuh"
+#include "mhla/cuda/kernel/quadratic_gradient_rows.cuh"
+#include "mhla/cuda/kernel/quadratic_gradient_sm80.cuh"
+#include "mhla/cuda/kernel/quadratic_gradient_sm80_config.cuh"
 #include "mhla/cuda/kernel/score_products_sm80.cuh"
 #include "mhla/cuda/kernel/sum_products_sm80.cuh"
 #include "mhla/cuda/kernel/summary_products_sm80.cuh"
 #include "mhla/cuda/kernel/token_sums_sm80.cuh"
 #include "mhla/cuda/kernel/transposed_mixing.cuh"
+#include "mhla/cuda/launch/gradient_layout.cuh"
 #include "mhla/cuda/launch/gradient_plan.cuh"
 #include "mhla/cuda/launch/gradient_problem.cuh"
 #include "mhla/cuda/launch/gradient_workspace.cuh"
@@ -51,22 +56,27 @@ class GradientForms : public testing::Test {
   using T = typename W::T;
 
   template <bool kCausal, bool kRotary = false>
-  static GradientPlan run(CallShape shape, Arch arch, int multiprocessors = 2) {
+  static GradientPlan run(CallShape shape, const Device& device) {
     shape.causal = kCausal;
     shape.rotary = kRotary;
     GradientCall<T> call = cuda_test::random_gradient_call<T, D, E>(shape, 5);
     GradientTensors<T> got(call, shape.layout);
-    const GradientPlan plan = cuda_test::run_gradient<D, E, kCausal, kRotary>(
-        call, got, Device{arch, multiprocessors}, 3);
+    const GradientPlan plan = cuda_test::run_gradient<D, E, kCausal, kRotary>(call, got, device, 3);
     cuda_test::compare_gradients(call, got);
     return plan;
   }
 
+  /// One kernel makes the gradients of few tokens on the first, several on the second.
+  static std::array<Device, 2> devices() {
+    const Device large{Arch::kSm90a, 2};
+    return {large, mhla::cuda::with_shared_bytes(large, mhla::cuda::kLeastShared)};
+  }
+
   /// The bits of all gradients of a call under a schedule, from poison on.
-  static std::vector<std::string> bits(GradientCall<T>& call, const CallShape& shape, unsigned seed,
+  static std::vector<std::string> bits(GradientCall<T>& call, const CallShape& shape,
+                                       const Device& device, unsigned seed,
                                        const cuda_test::Tensor<T>* out = nullptr) {
     GradientTensors<T> got(call, shape.layout);
-    const Device device{Arch::kSm90a, 2};
     if (shape.causal) {
       cuda_test::run_gradient<D, E, true>(call, got, device, seed, out);
     } else {
@@ -83,18 +93,39 @@ class GradientForms : public testing::Test {
 
 TYPED_TEST_SUITE(GradientForms, cuda_test::Widths);
 
+// Full and short blocks, slots that are a multiple of 8 and that are not, other keys than queries,
+// and more pairs than thread blocks.
+TYPED_TEST(GradientForms, OfFewTokensTakeOneKernel) {
+  if constexpr (TypeParam::D <= 72) {
+    CallShape shapes[] = {
+        {.batch = 2, .heads = 3, .tokens = 64, .block = 16},
+        {.heads = 2, .tokens = {1, 7, 9}, .block = {1, 3, 4}, .layout = 2},
+        {.tokens = 90, .block = 45, .key_tokens = {1, 9, 8}, .key_block = {1, 4, 3}, .layout = 1},
+        {.tokens = 32, .block = 1},
+        {.tokens = 20, .block = 40}};
+    shapes[1].op.query_map = shapes[1].op.key_map = FeatureMap::elu_plus_one();
+    shapes[2].op.key_map = FeatureMap::elu_plus_one();
+    shapes[2].op.denominator = Denominator::kNone;
+    shapes[2].op.scale = 0.25f;
+    shapes[3].op.eps = 0.5f;
+    for (const CallShape& shape : shapes) {
+      EXPECT_TRUE(this->template run<false>(shape, {Arch::kSm90a, 2}).quadratic);
+    }
+  }
+}
+
 TYPED_TEST(GradientForms, OfFewTokensTakeScores) {
   for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
     CallShape shape{.heads = 2, .tokens = {1, 7, 9}, .block = {1, 3, 4}, .layout = 2};
-    const GradientPlan plan = this->template run<false>(shape, arch);
-    EXPECT_TRUE(plan.scores);
+    const Device device = mhla::cuda::with_shared_bytes({arch, 2}, mhla::cuda::kLeastShared);
+    EXPECT_TRUE(this->template run<false>(shape, device).scores);
   }
 }
 
 TYPED_TEST(GradientForms, OfManyTokensTakeSummaries) {
   for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
     CallShape shape{.tokens = 300, .block = 64, .layout = 1};
-    const GradientPlan plan = this->template run<false>(shape, arch);
+    const GradientPlan plan = this->template run<false>(shape, Device{arch, 2});
     EXPECT_FALSE(plan.scores);
   }
 }
@@ -103,7 +134,7 @@ TYPED_TEST(GradientForms, OfCausalForms) {
   for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
     for (const int block : {40, 100}) {
       CallShape shape{.heads = 2, .tokens = 230, .block = block};
-      this->template run<true>(shape, arch);
+      this->template run<true>(shape, Device{arch, 2});
     }
   }
 }
@@ -112,7 +143,8 @@ TYPED_TEST(GradientForms, OfCrossQueries) {
   CallShape shape{.batch = 2, .tokens = {1, 12, 12}, .block = {1, 3, 4}};
   shape.op.denominator = Denominator::kCrossQuery;
   shape.op.eps = 1e-3f;
-  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) this->template run<false>(shape, arch);
+  for (const Arch arch : {Arch::kSm80, Arch::kSm90a})
+    this->template run<false>(shape, Device{arch, 2});
 }
 
 TYPED_TEST(GradientForms, OfOutputsWithNormAndGate) {
@@ -120,8 +152,8 @@ TYPED_TEST(GradientForms, OfOutputsWithNormAndGate) {
   for (const bool gate : {false, true}) {
     shape.gated = gate;
     shape.op.denominator = gate ? Denominator::kNone : Denominator::kKeySum;
-    this->template run<false>(shape, Arch::kSm80);
-    this->template run<true>(shape, Arch::kSm90a);
+    this->template run<false>(shape, Device{Arch::kSm80, 2});
+    this->template run<true>(shape, Device{Arch::kSm90a, 2});
   }
 }
 
@@ -132,11 +164,11 @@ TYPED_TEST(GradientForms, OfFeaturesThatTurn) {
          {Denominator::kNone, Denominator::kKeySum, Denominator::kCrossQuery}) {
       shape.op.denominator = denominator;
       shape.op.eps = 1e-3f;
-      this->template run<false, true>(shape, Arch::kSm90a);
+      this->template run<false, true>(shape, Device{Arch::kSm90a, 2});
     }
     CallShape causal{.tokens = 150, .block = 64};
     causal.op.denominator = Denominator::kNone;
-    this->template run<true, true>(causal, Arch::kSm80);
+    this->template run<true, true>(causal, Device{Arch::kSm80, 2});
   }
 }
 
@@ -148,24 +180,25 @@ TYPED_TEST(GradientForms, OfOtherKeysThanQueriesInPairs) {
   shape.op.scale = 0.125f;
   for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
     shape.op.summaries = summaries;
-    this->template run<false>(shape, Arch::kSm90a);
+    this->template run<false>(shape, Device{Arch::kSm90a, 2});
   }
 }
 
 // Whatever order thread blocks run in, and whether the outputs are kept or computed again.
 TYPED_TEST(GradientForms, BitsAreTheSameEachTime) {
+  using Number = typename TypeParam::T;
   for (const bool causal : {false, true}) {
     const CallShape shape{.heads = 2, .tokens = 150, .block = 40, .causal = causal};
-    GradientCall<typename TypeParam::T> call =
-        cuda_test::random_gradient_call<typename TypeParam::T, TypeParam::D, TypeParam::E>(shape,
-                                                                                           5);
-    const auto first = this->bits(call, shape, 0);
-    EXPECT_EQ(this->bits(call, shape, 7), first);
-    const Device device{Arch::kSm90a, 2};
-    const auto plan = mhla::cuda::plan<TypeParam::D, TypeParam::E>(problem_of(call), device);
-    cuda_test::Call<typename TypeParam::T>& forward = call;
-    cuda_test::run_only<TypeParam::D, TypeParam::E>(forward, plan, device, 1);
-    EXPECT_EQ(this->bits(call, shape, 3, &call.o), first);
+    GradientCall<Number> call =
+        cuda_test::random_gradient_call<Number, TypeParam::D, TypeParam::E>(shape, 5);
+    for (const Device& device : this->devices()) {
+      const auto first = this->bits(call, shape, device, 0);
+      EXPECT_EQ(this->bits(call, shape, device, 7), first);
+      const auto plan = mhla::cuda::plan<TypeParam::D, TypeParam::E>(problem_of(call), device);
+      cuda_test::Call<Number>& forward = call;
+      cuda_test::run_only<TypeParam::D, TypeParam::E>(forward, plan, device, 1);
+      EXPECT_EQ(this->bits(call, shape, device, 3, &call.o), first);
+    }
   }
 }
 
@@ -210,17 +243,19 @@ TYPED_TEST(GradientForms, TokensWithoutGradientsAddNothing) {
       call.o.at(0, t, 0, e) = cuda_test::from_double<Number>(INFINITY);
     }
   }
-  GradientTensors<Number> got(call, 0);
-  cuda_test::run_gradient<TypeParam::D, TypeParam::E, false>(call, got, device, 3, &call.o);
-  got.q.each([&](int b, int t, int h, int d) {
-    if (t < 20) {
-      EXPECT_EQ(got.q.value(b, t, h, d), 0);
-    } else {
-      EXPECT_TRUE(std::isfinite(got.q.value(b, t, h, d)));
-    }
-  });
-  for (int i = 0; i < 9; ++i) EXPECT_TRUE(std::isfinite(got.mixing.value(i))) << i;
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(got.mixing.value(i), 0) << i;
+  for (const Device& target : this->devices()) {
+    GradientTensors<Number> got(call, 0);
+    cuda_test::run_gradient<TypeParam::D, TypeParam::E, false>(call, got, target, 3, &call.o);
+    got.q.each([&](int b, int t, int h, int d) {
+      if (t < 20) {
+        EXPECT_EQ(got.q.value(b, t, h, d), 0);
+      } else {
+        EXPECT_TRUE(std::isfinite(got.q.value(b, t, h, d)));
+      }
+    });
+    for (int i = 0; i < 9; ++i) EXPECT_TRUE(std::isfinite(got.mixing.value(i))) << i;
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(got.mixing.value(i), 0) << i;
+  }
 }
 
 // Outputs of block 1 are numbers over 0.

@@ -90,11 +90,6 @@ struct InputGradientsSm80 {
     return (static_cast<unsigned>(p.blocks.slots()) - 1) / kSlots + 1;
   }
 
-  static MHLA_DEVICE float derivative(const FeatureMap& map, float x) {
-    if (map.exponential) return x > 0 ? 1.0f : ptx::ex2_approx(x * 1.442695041f);
-    return x > map.floor ? 1.0f : 0.0f;
-  }
-
   /// By the angles of a token, the other way round.
   static MHLA_DEVICE void turn_back(const float* angles, std::uint32_t sharer, Row& d) {
     const Row turns = Row::load_floats(angles, sharer);

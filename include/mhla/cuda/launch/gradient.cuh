@@ -1,7 +1,9 @@
 #pragma once
 
 /// \file
-/// A planned gradient (gradient_plan.cuh) as kernels, one after another:
+/// A planned gradient (gradient_layout.cuh) as kernels, one after another:
+///
+///     (forward) -> quadratic_gradient -> ordered_sums                     few tokens, or
 ///
 ///     transposed_mixing -> (forward) -> features
 ///       -> token_sums, mixed_sums, (own_block_sums, scores)
@@ -21,11 +23,12 @@
 #include "mhla/cuda/kernel/output_gradients_sm80.cuh"
 #include "mhla/cuda/kernel/own_block_sm80.cuh"
 #include "mhla/cuda/kernel/own_block_sums_sm80.cuh"
+#include "mhla/cuda/kernel/quadratic_gradient_sm80.cuh"
 #include "mhla/cuda/kernel/scores_sm80.cuh"
 #include "mhla/cuda/kernel/token_sums_sm80.cuh"
 #include "mhla/cuda/kernel/transposed_mixing.cuh"
 #include "mhla/cuda/launch/forms.cuh"
-#include "mhla/cuda/launch/gradient_plan.cuh"
+#include "mhla/cuda/launch/gradient_layout.cuh"
 #include "mhla/cuda/launch/mixing_gradient.cuh"
 
 namespace mhla::cuda {
@@ -47,12 +50,13 @@ class GradientRun {
       if (l_.problem.wants.gain) add_gain_parts(stream);
       return;
     }
+    if (l_.plan.quadratic) {
+      run_quadratic(stream);
+      return;
+    }
     stream.template run<TransposedMixingSm80>(
         {l_.mixing, l_.mq(), l_.mk(), kCausal, l_.arrays.strict, l_.arrays.transposed}, l_.pairs());
-    if (l_.problem.computes_outputs()) {
-      run<T, D, E, kCausal, kRotary>(l_.plan.outputs, detail::outputs_of(l_.problem, l_.arrays.out),
-                                     l_.mixing, l_.first, l_.device, stream);
-    }
+    compute_outputs(stream);
     make_features(stream);
     make_denominators(stream);
     make_output_gradients(stream);
@@ -69,6 +73,23 @@ class GradientRun {
   }
 
  private:
+  /// Computes outputs again where gradients need them and they are not given.
+  template <class Stream>
+  void compute_outputs(const Stream& stream) const {
+    if (!l_.problem.computes_outputs()) return;
+    run<T, D, E, kCausal, kRotary>(l_.plan.outputs, detail::outputs_of(l_.problem, l_.arrays.out),
+                                   l_.mixing, l_.first, l_.device, stream);
+  }
+
+  template <class Stream>
+  void run_quadratic(const Stream& stream) const {
+    if constexpr (D == E && D <= 72 && !kCausal && !kRotary) {
+      compute_outputs(stream);
+      stream.template run<QuadraticGradientSm80<T, D>>(l_.quadratic(), l_.pairs());
+      if (l_.wants_mixing()) mixing_.add_parts(stream);
+    }
+  }
+
   template <class Stream>
   void make_features(const Stream& stream) const {
     const auto make = [&](const ConstTokenTensor& x, const TokenTensor& features,

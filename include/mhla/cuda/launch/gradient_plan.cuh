@@ -1,32 +1,18 @@
 #pragma once
 
 /// \file
-/// The plan of a gradient: its products, their places in the workspace, and the parts of its sums.
-/// It depends on sizes and the device alone.
-///
-/// With F(a, b, c; m) the form without feature maps and denominators,
-/// y_t = sum_j m_(block of t)(block of j) (a_t . b_j) c_j,
-///
-///     dphi(Q) = F(dN, V, phi(K); m)       dphi(K) = F(V, dN, phi(Q); m^T)
-///     dV      = F(phi(K), phi(Q), dN; m^T)
-///     dm_ib   = sum over pairs of <dS~_i, S_b>, or the same of scores where tokens are few
-///
-/// so that products run in whatever form is planned for them. A causal form is one over blocks that
-/// mix by the strictly lower triangle, and what the token's own block adds to it.
+/// The plan of a gradient: which kernels and forms make it, and the bytes that they take. It
+/// depends on sizes and the device alone.
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/score_products_sm80.cuh"
-#include "mhla/cuda/kernel/sum_products_sm80.cuh"
-#include "mhla/cuda/kernel/summary_products_sm80.cuh"
-#include "mhla/cuda/launch/gradient_problem.cuh"
-#include "mhla/cuda/launch/gradient_workspace.cuh"
+#include "mhla/cuda/kernel/quadratic_gradient_sm80_config.cuh"
 #include "mhla/cuda/launch/plan.cuh"
-#include "mhla/cuda/launch/stages.cuh"
-#include "mhla/cuda/launch/workspace.cuh"
+#include "mhla/cuda/launch/problem.cuh"
+#include "mhla/cuda/launch/traffic.cuh"
 
 namespace mhla::cuda {
 
@@ -34,11 +20,12 @@ namespace mhla::cuda {
 struct GradientPlan {
   std::size_t workspace_bytes;  ///< at a multiple of 256
   Traffic traffic;
-  Plan outputs;  ///< of the forward, where its outputs are computed again
-  Plan queries;  ///< of dphi(Q); of (128, 256) for each half of the values
-  Plan keys;     ///< of dphi(K)
-  Plan values;   ///< of dV
-  bool scores;   ///< the mixing matrix's gradient is made of scores, not of summaries
+  Plan outputs;    ///< of the forward, where its outputs are computed again
+  Plan queries;    ///< of dphi(Q); of (128, 256) for each half of the values
+  Plan keys;       ///< of dphi(K)
+  Plan values;     ///< of dV
+  bool scores;     ///< the mixing matrix's gradient is made of scores, not of summaries
+  bool quadratic;  ///< one kernel makes all gradients: there are no products
 };
 
 namespace detail {
@@ -52,6 +39,18 @@ constexpr bool takes_scores(const Problem& forward) {
          forward.query_blocks.slots() >= kLeastSlots && forward.key_blocks.slots() >= kLeastSlots;
 }
 
+/// Returns true where one kernel makes all gradients.
+template <int D, int E, bool kRotary>
+constexpr bool takes_quadratic_gradient(const Problem& forward, const Device& device) {
+  if constexpr (D == E && D <= 72 && !kRotary) {
+    return !forward.causal && !forward.norm.normed &&
+           forward.op.denominator != Denominator::kCrossQuery &&
+           PaddedBlocks::fit(forward.query_blocks) && PaddedBlocks::fit(forward.key_blocks) &&
+           device.shared_bytes >= QuadraticGradientConfig<D>::kBytes;
+  }
+  return false;
+}
+
 /// So many thread blocks keep all devices busy.
 inline constexpr std::int32_t kManyBlocks = 1024;
 
@@ -62,207 +61,5 @@ constexpr std::int32_t chunks_of(std::int64_t count, std::int64_t each) {
 }
 
 }  // namespace detail
-
-/// The arrays and products of a gradient. \tparam kRotary  problem.forward.rotary
-template <int D, int E, bool kCausal, bool kRotary>
-struct GradientLayout {
-  static constexpr int kHalfWidth = detail::kHalfWidth<E>;
-  static constexpr int kHalves = detail::kHalves<E>;
-  static constexpr int kSlabs = SummaryProductsSm80<bfloat16, kHalfWidth * D>::kSlabs;
-
-  /// Without a workspace it counts what it would take.
-  GradientLayout(const GradientProblem& of, MixingArray coefficients, unsigned char* workspace,
-                 const Device& target)
-      : problem(of), mixing(coefficients), device(target), place_(workspace) {
-    plan.scores = detail::takes_scores(forward());
-    place_arrays();
-    plan_products();
-  }
-
-  GradientProblem problem;
-  MixingArray mixing;
-  Device device;
-  GradientArrays arrays{};
-  GradientPlan plan{};
-  unsigned char* first = nullptr;  ///< workspaces of products
-  unsigned char* second = nullptr;
-
-  const Problem& forward() const { return problem.forward; }
-  std::int32_t pairs() const { return forward().pairs(); }
-  std::int32_t mq() const { return forward().query_blocks.blocks(); }
-  std::int32_t mk() const { return forward().key_blocks.blocks(); }
-  bool key_sums() const { return forward().op.denominator == Denominator::kKeySum; }
-  bool cross() const { return forward().op.denominator == Denominator::kCrossQuery; }
-  bool wants_mixing() const { return problem.wants.mixing; }
-  /// Features are the tensors themselves.
-  bool is_plain(const FeatureMap& map) const { return map == FeatureMap::identity() && !kRotary; }
-
-  /// Returns true where the mixing matrix's gradient reads the summaries of products.
-  bool keeps_summaries() const { return wants_mixing() && !plan.scores; }
-
-  // ---- products ----
-
-  ConstTokenTensor query_features() const {
-    return is_plain(forward().op.query_map) ? forward().q : read_only(arrays.query_features);
-  }
-  ConstTokenTensor key_features() const {
-    return is_plain(forward().op.key_map) ? forward().k : read_only(arrays.key_features);
-  }
-  Problem query_product(int h) const {
-    return detail::product_of(forward(), detail::half_of<E>(read_only(arrays.dn), h),
-                              detail::half_of<E>(forward().v, h), key_features(),
-                              arrays.dquery_features[h], false);
-  }
-  Problem key_product(int h) const {
-    return detail::product_of(forward(), detail::half_of<E>(forward().v, h),
-                              detail::half_of<E>(read_only(arrays.dn), h), query_features(),
-                              arrays.dkey_features[h], true);
-  }
-  Problem value_product() const {
-    return detail::product_of(forward(), key_features(), query_features(), read_only(arrays.dn),
-                              problem.dv, true);
-  }
-  /// The matrix by which blocks of queries read blocks of keys, and its transpose.
-  MixingArray mixed() const { return kCausal ? MixingArray{arrays.strict, mk()} : mixing; }
-  MixingArray transposed() const { return {arrays.transposed, mq()}; }
-
-  // ---- parts of sums ----
-
-  SummaryProductParameters summary_products() const {
-    SummaryProductParameters p{.rows_data = nullptr,
-                               .columns_data = nullptr,
-                               .rows = mq(),
-                               .columns = mk(),
-                               .slabs = pairs() * kSlabs,
-                               .chunks = 1,
-                               .lower = kCausal,
-                               .factor = 1,
-                               .parts = arrays.mixing_parts};
-    p.chunks = detail::chunks_of(p.slabs, p.tiles());
-    return p;
-  }
-  SumProductParameters sum_products() const {
-    SumProductParameters p{.x = key_sums() ? arrays.query_sums : arrays.weights,
-                           .y = key_sums() ? arrays.key_sums : arrays.scores,
-                           .rows = mq(),
-                           .columns = mk(),
-                           .width = key_sums() ? D : forward().query_blocks.slots(),
-                           .pairs = pairs(),
-                           .chunks = 1,
-                           .parts = arrays.mixing_parts};
-    p.chunks = detail::chunks_of(pairs(), SumProductsSm80::tiles(p));
-    return p;
-  }
-  ScoreProductParameters score_products(bool own) const {
-    ScoreProductParameters p{.q = query_features(),
-                             .k = key_features(),
-                             .v = forward().v,
-                             .dn = read_only(arrays.dn),
-                             .weights = key_sums() ? arrays.weights : nullptr,
-                             .query_blocks = forward().query_blocks,
-                             .key_blocks = forward().key_blocks,
-                             .heads = forward().heads,
-                             .pairs = pairs(),
-                             .chunks = 1,
-                             .own = own,
-                             .parts = own ? arrays.own_parts : arrays.mixing_parts};
-    p.chunks = detail::chunks_of(pairs(), (p.items() - 1) / 8 + 1);
-    return p;
-  }
-  ScoreProductParameters own_products() const { return score_products(true); }
-
-  /// Parts of the products of one half of the values.
-  std::int32_t half_parts() const {
-    const SummaryProductParameters p = summary_products();
-    const std::int32_t products = forward().op.summaries == Precision::kPair ? 3 : 1;
-    return products * p.chunks * p.slices();
-  }
-  std::int32_t product_parts() const {
-    if (!plan.scores) return kHalves * half_parts();
-    const ScoreProductParameters p = score_products(false);
-    return p.chunks * p.row_parts();
-  }
-  /// Denominators have parts of their own but where scores have them too.
-  bool adds_sums() const { return cross() || (key_sums() && !plan.scores); }
-  std::int32_t mixing_parts() const {
-    return product_parts() + (adds_sums() ? sum_products().chunks : 0);
-  }
-  std::int32_t items() const { return pairs() * mq(); }
-  std::int32_t gain_chunks() const { return detail::chunks_of(items(), 2); }
-
- private:
-  void place_arrays() {
-    const std::int64_t nq = forward().query_blocks.tokens(), nk = forward().key_blocks.tokens();
-    const std::int64_t p = pairs(), wq = forward().query_blocks.slots();
-    const bool denominators = key_sums() || cross();
-    arrays.out = place_.tensor(problem.computes_outputs(), forward(), nq, E);
-    arrays.query_features = place_.tensor(!is_plain(forward().op.query_map), forward(), nq, D);
-    arrays.key_features = place_.tensor(!is_plain(forward().op.key_map), forward(), nk, D);
-    arrays.dn = place_.tensor(true, forward(), nq, E);
-    for (int h = 0; h < kHalves; ++h) {
-      arrays.dquery_features[h] = place_.tensor(problem.wants.q, forward(), nq, D);
-      arrays.dkey_features[h] = place_.tensor(problem.wants.k, forward(), nk, D);
-    }
-    arrays.strict = place_.floats(kCausal, std::int64_t{mq()} * mk());
-    arrays.transposed = place_.floats(true, std::int64_t{mq()} * mk());
-    arrays.key_sums = place_.floats(denominators, p * mk() * D);
-    arrays.mixed_key_sums = place_.floats(key_sums(), p * mq() * D);
-    arrays.own_sums = place_.floats(key_sums() && kCausal, p * mq() * wq);
-    arrays.scores = place_.floats(cross(), p * mq() * wq);
-    arrays.mixed_scores = place_.floats(cross(), p * mq() * wq);
-    arrays.weights = place_.floats(denominators, p * mq() * wq);
-    arrays.query_sums = place_.floats(denominators, p * mq() * D);
-    arrays.mixed_query_sums = place_.floats(key_sums(), p * mk() * D);
-    arrays.mixed_weights = place_.floats(cross(), p * mk() * wq);
-    arrays.inverse_norms = place_.floats(forward().norm.normed, p * mq() * wq);
-    const bool gain = problem.wants.gain;
-    arrays.gain_parts = place_.floats(gain, std::int64_t{gain_chunks()} * E);
-    arrays.mixing_parts = place_.floats(wants_mixing(), std::int64_t{mixing_parts()} * mq() * mk());
-    arrays.own_parts =
-        place_.floats(wants_mixing() && kCausal,
-                      std::int64_t{own_products().chunks} * own_products().row_parts() * mq());
-  }
-
-  void plan_products() {
-    std::size_t first_bytes = 0, second_bytes = 0;
-    if (problem.computes_outputs()) {
-      plan.outputs = cuda::plan<D, E>(detail::outputs_of(problem, arrays.out), device);
-      first_bytes = plan.outputs.workspace_bytes;
-      count(plan.outputs);
-    }
-    plan.queries = cuda::plan<kHalfWidth, D>(query_product(0), device);
-    plan.keys = cuda::plan<kHalfWidth, D>(key_product(0), device);
-    plan.values = cuda::plan<D, E>(value_product(), device);
-    first_bytes = std::max(
-        {first_bytes, bytes_of(query_product(0), plan.queries), plan.values.workspace_bytes});
-    second_bytes = bytes_of(key_product(0), plan.keys);
-    for (int h = 0; h < kHalves; ++h) {
-      count(plan.queries);
-      count(plan.keys);
-    }
-    count(plan.values);
-    const auto tokens = static_cast<std::uint64_t>(pairs()) * 2;
-    const auto nq = tokens * static_cast<std::uint64_t>(forward().query_blocks.tokens());
-    const auto nk = tokens * static_cast<std::uint64_t>(forward().key_blocks.tokens());
-    plan.traffic.tensors += nq * (5 * D + 3 * E) + nk * (6 * D);
-    first = place_.bytes(static_cast<std::int64_t>(first_bytes));
-    second = place_.bytes(static_cast<std::int64_t>(second_bytes));
-    plan.workspace_bytes = place_.used();
-  }
-
-  void count(const Plan& product) {
-    plan.traffic.tensors += product.traffic.tensors;
-    plan.traffic.summaries += product.traffic.summaries;
-  }
-
-  /// Bytes of a product's workspace, with its summaries where the mixing matrix's gradient reads
-  /// them.
-  std::size_t bytes_of(const Problem& product, const Plan& of) const {
-    if (!keeps_summaries() || of.form == Form::kThreeStage) return of.workspace_bytes;
-    return workspace_parts<kHalfWidth, D>(product, rooms_of<kHalfWidth, D>(product, device)).bytes;
-  }
-
-  WorkspaceCursor place_;
-};
 
 }  // namespace mhla::cuda

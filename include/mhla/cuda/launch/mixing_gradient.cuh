@@ -12,7 +12,7 @@
 #include "mhla/cuda/kernel/sum_products_sm80.cuh"
 #include "mhla/cuda/kernel/summary_products_sm80.cuh"
 #include "mhla/cuda/launch/forms.cuh"
-#include "mhla/cuda/launch/gradient_plan.cuh"
+#include "mhla/cuda/launch/gradient_layout.cuh"
 
 namespace mhla::cuda {
 

@@ -87,6 +87,11 @@ MHLA_DEVICE std::int64_t ld_global_s64(const std::int64_t* from) {
   return value;
 }
 
+/// Brings a line to L2. PTX ISA: prefetch.
+MHLA_DEVICE void prefetch_l2(const void* line) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+}
+
 MHLA_DEVICE void st_global_v4(void* to, Words4 w) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w.x[0]), "r"(w.x[1]),
                "r"(w.x[2]), "r"(w.x[3])

@@ -93,6 +93,12 @@ struct FeatureMap {
   bool operator==(const FeatureMap&) const = default;
 };
 
+/// phi'(x).
+MHLA_DEVICE float derivative(const FeatureMap& map, float x) {
+  if (map.exponential) return x > 0 ? 1.0f : ptx::ex2_approx(x * 1.442695041f);
+  return x > map.floor ? 1.0f : 0.0f;
+}
+
 /// phi of both numbers of each pair, NaN of NaN.
 template <class T, class Formula, int kCount>
 MHLA_DEVICE void apply(Formula phi, std::uint32_t (&pairs)[kCount]) {

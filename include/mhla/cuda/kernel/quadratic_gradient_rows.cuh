@@ -1,0 +1,240 @@
+#pragma once
+
+/// \file
+/// The rows of a pair in shared memory, as quadratic_gradient_sm80.cuh multiplies them: phi(Q),
+/// phi(K), V and dN, with c, the mixing matrix and the sums of its gradient.
+
+#include <cstdint>
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/quadratic_gradient_sm80_config.cuh"
+#include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/convert.cuh"
+#include "mhla/cuda/ptx/copy_async.cuh"
+#include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/feature_map.cuh"
+#include "mhla/cuda/tile/pieces.cuh"
+#include "mhla/cuda/tile/split_rows.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
+
+namespace mhla::cuda {
+
+/// A thread's view of them.
+template <class T, int D>
+struct QuadraticGradientRows {
+  using Config = QuadraticGradientConfig<D>;
+  using Params = QuadraticGradientParameters;
+  using Rows = typename Config::Rows;
+  using Output = typename Config::Output;
+  using Row = SplitRow<D>;
+  static constexpr int kThreads = Config::kThreads;
+  static constexpr int kPasses = Config::kRows * 8 / kThreads;  // eight threads to a row
+
+  std::uint32_t thread;
+  std::uint32_t lane;
+  std::uint32_t warp;
+  std::uint32_t shared;  ///< where shared memory begins
+
+  static MHLA_DEVICE QuadraticGradientRows of_thread() {
+    return {ptx::tid_x(), ptx::tid_x() % 32, ptx::tid_x() / 32, ptx::shared_begin()};
+  }
+
+  MHLA_DEVICE Rows queries() const { return {shared + Config::kQueries}; }
+  MHLA_DEVICE Rows keys() const { return {shared + Config::kKeys}; }
+  MHLA_DEVICE Rows values() const { return {shared + Config::kValues}; }
+  MHLA_DEVICE Rows gradients() const { return {shared + Config::kGradients}; }
+  MHLA_DEVICE Output output() const { return {shared + Config::kOutputs + warp * Output::kBytes}; }
+  MHLA_DEVICE ListedTokens query_tokens(std::int32_t first = 0) const {
+    return {shared + Config::kQueryTokens, first};
+  }
+  MHLA_DEVICE ListedTokens key_tokens(std::int32_t first = 0) const {
+    return {shared + Config::kKeyTokens, first};
+  }
+  /// m_ib.
+  MHLA_DEVICE std::uint32_t mixing(std::int32_t i, std::int32_t b) const {
+    return shared + Config::kMixing + 4 * static_cast<std::uint32_t>(i * Config::kPitch + b);
+  }
+  /// The sum of 8 rows of queries and block b.
+  MHLA_DEVICE std::uint32_t sum(std::int32_t rows, std::int32_t b) const {
+    return shared + Config::kSums + 4 * static_cast<std::uint32_t>(rows * Config::kMostBlocks + b);
+  }
+  MHLA_DEVICE std::uint32_t weight(std::int32_t row) const {
+    return shared + Config::kWeights + 4 * static_cast<std::uint32_t>(row);
+  }
+
+  /// Copies the mixing matrix, a warp a row, and clears the sums of its gradient.
+  MHLA_DEVICE void store_mixing(const Params& p) const {
+    MHLA_CUDA_LOOP
+    for (auto i = static_cast<std::int32_t>(warp); i < Config::kMostBlocks; i += Config::kWarps) {
+      const auto b = static_cast<std::int32_t>(lane);
+      ptx::st_shared_f32(sum(i, b), 0);
+      if (i < p.queries.blocks.blocks() && b < p.keys.blocks.blocks()) {
+        ptx::st_shared_f32(mixing(i, b), ptx::ld_global_nc_f32(p.mixing.row(i) + b));
+      }
+    }
+  }
+
+  /// Starts the copies of rows, zeros where a row has no token.
+  MHLA_DEVICE void load(const Params& p, BatchHead pair) const {
+    const auto copy = [&](Rows to, const ConstTokenTensor& x, const ListedTokens& tokens) {
+      copy_rows<kThreads>(to, x.head(pair), x.token_stride, tokens, thread);
+    };
+    copy(queries(), p.q, query_tokens());
+    copy(keys(), p.k, key_tokens());
+    copy(values(), p.v, key_tokens());
+    copy(gradients(), p.dout, query_tokens());
+    ptx::cp_async_commit_group();
+  }
+
+  /// Brings the rows of a pair to L2, a thread a row of each tensor.
+  MHLA_DEVICE void prefetch(const Params& p, BatchHead pair) const {
+    const auto row = static_cast<std::int32_t>(thread);
+    const std::int32_t query = query_tokens()(row), key = key_tokens()(row);
+    const auto bring = [&](const ConstTokenTensor& x, std::int32_t token) {
+      if (token < 0 || x.data == nullptr) return;
+      const unsigned char* const begin = x.head(pair) + token * x.token_stride;
+      ptx::prefetch_l2(begin);
+      ptx::prefetch_l2(begin + 2 * D - 16);
+    };
+    bring(p.q, query);
+    bring(p.dout, query);
+    bring(p.out, query);
+    bring(p.k, key);
+    bring(p.v, key);
+  }
+
+  /// phi in place, of the pieces that the thread copied; rows without a token stay zero.
+  MHLA_DEVICE void map_rows(const FeatureMap& map, Rows rows, const ListedTokens& tokens) const {
+    map.with_formula([&](auto phi) {
+      for_pieces<kThreads, Rows>(tokens, thread, [&](auto row, auto piece, auto token) {
+        if (token < 0) return;
+        ptx::Words4 words = ptx::ld_shared_v4(rows.piece(row, piece));
+        apply<T>(phi, words.x);
+        ptx::st_shared_v4(rows.piece(row, piece), words);
+      });
+    });
+  }
+
+  /// z of each block of keys, a thread two numbers; then z~ of each block of queries.
+  MHLA_DEVICE void sum_keys(const Params& p) const {
+    constexpr std::uint32_t kPairs = D / 2;
+    const std::uint32_t z = shared + Config::kKeySums, mixed = shared + Config::kMixedSums;
+    const auto of_all = [&](std::int32_t blocks, const auto& act) {
+      MHLA_CUDA_LOOP
+      for (std::uint32_t i = thread; i < static_cast<std::uint32_t>(blocks) * kPairs;
+           i += kThreads) {
+        act(static_cast<std::int32_t>(i / kPairs), i % kPairs);
+      }
+    };
+    of_all(p.keys.blocks.blocks(), [&](std::int32_t b, std::uint32_t pair) {
+      const std::int32_t first = b * p.keys.rows_of_block();
+      float x = 0, y = 0;
+      MHLA_CUDA_LOOP
+      for (std::int32_t row = first; row < first + p.keys.blocks.slots(); ++row) {
+        const std::uint32_t word =
+            ptx::ld_shared(keys().piece(static_cast<std::uint32_t>(row), pair / 4) + pair % 4 * 4);
+        x += ptx::low<T>(word);
+        y += ptx::high<T>(word);
+      }
+      const std::uint32_t to = z + 8 * (static_cast<std::uint32_t>(b) * kPairs + pair);
+      ptx::st_shared_f32(to, x);
+      ptx::st_shared_f32(to + 4, y);
+    });
+    ptx::bar_sync();
+    of_all(p.queries.blocks.blocks(), [&](std::int32_t i, std::uint32_t pair) {
+      float x = 0, y = 0;
+      MHLA_CUDA_LOOP
+      for (std::int32_t b = 0; b < p.keys.blocks.blocks(); ++b) {
+        const float m = ptx::ld_shared_f32(mixing(i, b));
+        const ptx::Words2 two =
+            ptx::ld_shared_v2(z + 8 * (static_cast<std::uint32_t>(b) * kPairs + pair));
+        x += m * as_float(two.x[0]);
+        y += m * as_float(two.x[1]);
+      }
+      const std::uint32_t to = mixed + 8 * (static_cast<std::uint32_t>(i) * kPairs + pair);
+      ptx::st_shared_f32(to, x);
+      ptx::st_shared_f32(to + 4, y);
+    });
+    ptx::bar_sync();
+  }
+
+  /// Rows of o, eight threads to a row.
+  struct Outputs {
+    typename Row::Words rows[kPasses];
+  };
+
+  /// Loads them where there is a denominator: before the copies are here, so that both wait at
+  /// once.
+  MHLA_DEVICE Outputs load_outputs(const Params& p, BatchHead pair) const {
+    Outputs own;
+    const unsigned char* const o = p.out.head(pair);
+    MHLA_CUDA_UNROLL
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const std::int32_t token = query_tokens()(row_of(pass));
+      const bool reads = token >= 0 && p.normalization.denominator == Denominator::kKeySum;
+      own.rows[pass] =
+          Row::Words::load(reads ? o + token * p.out.token_stride : nullptr, thread % 8);
+    }
+    return own;
+  }
+
+  /// dN in place of dO, and c, of rows that are the eight threads'.
+  MHLA_DEVICE void weigh(const Params& p, const Outputs& outputs) const {
+    const bool key_sums = p.normalization.denominator == Denominator::kKeySum;
+    const std::uint32_t sharer = thread % 8;
+    const auto words_of = [&](Rows rows, std::int32_t row) {
+      typename Row::Words own{};
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t i = 0; i < Row::kPieces; ++i) {
+        if (!Row::has(i, sharer)) continue;
+        own.pieces[i] =
+            ptx::ld_shared_v4(rows.piece(static_cast<std::uint32_t>(row), 8 * i + sharer));
+      }
+      return own;
+    };
+    MHLA_CUDA_UNROLL
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const std::int32_t row = row_of(pass);
+      Row dn = Row::template of<T>(words_of(gradients(), row));
+      float zero = 0, d = 0;
+      Row::each([&](int i, int j) { zero += dn.x[i][j] != 0 ? 1.0f : 0.0f; });
+      const bool any = over_sharers(zero) != 0;
+      if (key_sums) {
+        const Row q = Row::template of<T>(words_of(queries(), row));
+        const std::uint32_t z = shared + Config::kMixedSums +
+                                4 * static_cast<std::uint32_t>(p.queries.block_of(row)) * D;
+        MHLA_CUDA_UNROLL
+        for (std::uint32_t i = 0; i < Row::kPieces; ++i) {
+          if (!Row::has(i, sharer)) continue;
+          MHLA_CUDA_UNROLL
+          for (std::uint32_t j = 0; j < 8; j += 4) {
+            const ptx::Words4 four = ptx::ld_shared_v4(z + 4 * (8 * (8 * i + sharer) + j));
+            MHLA_CUDA_UNROLL
+            for (std::uint32_t n = 0; n < 4; ++n) d += q.x[i][j + n] * as_float(four.x[n]);
+          }
+        }
+        d = over_sharers(d);
+      }
+      const float factor = p.normalization.factor(d);
+      const bool counts = any && !Normalization::infinite(factor);
+      Row::each([&](int i, int j) { dn.x[i][j] = counts ? dn.x[i][j] * factor : 0; });
+      const float along = key_sums ? dot(dn, Row::template of<T>(outputs.rows[pass])) : 0;
+      if (sharer == 0) ptx::st_shared_f32(weight(row), counts ? -along : 0);
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t i = 0; i < Row::kPieces; ++i) {
+        if (!Row::has(i, sharer)) continue;
+        ptx::st_shared_v4(gradients().piece(static_cast<std::uint32_t>(row), 8 * i + sharer),
+                          rounded<T>(dn.x[i]));
+      }
+    }
+  }
+
+ private:
+  MHLA_DEVICE std::int32_t row_of(int pass) const {
+    return static_cast<std::int32_t>(thread / 8) + pass * (kThreads / 8);
+  }
+};
+
+}  // namespace mhla::cuda
