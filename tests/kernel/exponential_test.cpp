@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <concepts>
+#include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "support/placed.hpp"
@@ -92,6 +96,20 @@ TYPED_TEST(ExponentialOf, KnowsTheSpecialValues) {
   EXPECT_EQ(y[7], 0);
   EXPECT_TRUE(std::isnan(y[8]));
   EXPECT_TRUE(std::isnan(y[9]));
+}
+
+TYPED_TEST(ExponentialOf, OfNaNIsNaNWhateverItsBits) {
+  using A = TypeParam;
+  using Bits = std::conditional_t<std::same_as<A, float>, std::uint32_t, std::uint64_t>;
+  const Bits nan = std::bit_cast<Bits>(std::numeric_limits<A>::quiet_NaN());
+  std::vector<A> x;
+  for (int bit = 0; bit < std::numeric_limits<A>::digits - 2; ++bit) {
+    for (const Bits payload : {Bits{1} << bit, (Bits{2} << bit) - 1}) {
+      x.push_back(std::bit_cast<A>(nan | payload));
+      x.push_back(-x.back());
+    }
+  }
+  for (const A y : exponentials(x)) EXPECT_TRUE(std::isnan(y)) << y;
 }
 
 TYPED_TEST(ExponentialOf, BelowZeroItHasTheSameBits) {

@@ -24,6 +24,10 @@
 #error "mhla: errors are exceptions: compile without -fno-exceptions"
 #elif defined(__FAST_MATH__)
 #error "mhla: -ffast-math and -Ofast break its error bounds and NaN: compile without them"
+#elif defined(__ASSOCIATIVE_MATH__)
+#error "mhla: -fassociative-math and -funsafe-math-optimizations break its bounds: drop them"
+#elif defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
+#error "mhla: -ffinite-math-only breaks its NaN and infinity: compile without it"
 #endif
 
 #include <Eigen/Core>
@@ -177,6 +181,20 @@ template <class X>
 MHLA_INLINE inline X in_register(X x) {
 #if defined(__GNUC__)
   asm("" : "+r"(x));
+#endif
+  return x;
+}
+
+/// x, rounded: compilers that reassociate sums cannot fold the one that made it into the next.
+/// clang++ does not announce the flags by which it reassociates.
+template <class X>
+MHLA_INLINE inline X as_rounded(X x) {
+#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE2)
+  asm("" : "+v"(x));
+#elif defined(__GNUC__) && EIGEN_ARCH_ARM64
+  asm("" : "+w"(x));
+#elif defined(__GNUC__)
+  asm("" : "+m"(x));
 #endif
   return x;
 }

@@ -5,11 +5,15 @@
 
 #include <Eigen/Core>
 #include <array>
+#include <bit>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "mhla/core/arch.hpp"
+#include "mhla/core/scalar.hpp"
 #include "mhla/kernel/packet.hpp"
 
 MHLA_PACKETS_BEGIN
@@ -25,20 +29,25 @@ inline constexpr double kExponentialRoundoffs = 4;
 template <class A>
 inline constexpr A kWhole = std::same_as<A, float> ? A(0x1.8p23) : A(0x1.8p52);
 
-/// y 2^n, where y and the result are normal numbers: n is added to y's exponent.
+/// y 2^n, where y and the result are normal numbers.
 /// \param shifted  n + kWhole, whose lowest bits are n
 template <class P>
 inline P times_power_of_two(P y, P shifted) {
   using namespace Eigen::internal;
-  using A = typename unpacket_traits<P>::type;
-  if constexpr (std::same_as<A, float> && !std::same_as<P, A>) {
-    using Bits = typename unpacket_traits<P>::integer_packet;
-    const Bits n = plogical_shift_left<23>(preinterpret<Bits>(shifted));
-    return preinterpret<P>(padd(preinterpret<Bits>(y), n));
-  } else {
-    return pldexp(y, psub(shifted, pset1<P>(kWhole<A>)));
-  }
+  return pldexp(y, psub(shifted, pset1<P>(kWhole<typename unpacket_traits<P>::type>)));
 }
+#if defined(__GNUC__)
+/// The same for packets: n is added to the exponents of y. Packets of pldexp are multiplied by
+/// several powers of two, whose product overflows where a compiler takes it first.
+template <class P>
+requires(!Accumulator<P>) inline P times_power_of_two(P y, P shifted) {
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  using Lane = std::conditional_t<std::same_as<A, float>, std::uint32_t, std::uint64_t>;
+  typedef Lane Lanes __attribute__((vector_size(sizeof(P))));
+  const Lanes n = std::bit_cast<Lanes>(shifted) << (std::numeric_limits<A>::digits - 1);
+  return std::bit_cast<P>(std::bit_cast<Lanes>(y) + n);
+}
+#endif
 
 /// 1 / i! for i <= kDegree.
 template <class A, std::size_t kDegree>
@@ -64,9 +73,9 @@ inline P exponential_below_zero(P x) {
   constexpr A kLn2Low = kSingle ? A(-2.12194440e-4) : A(1.42860682030941723212e-6);
   constexpr A kSmallest = kSingle ? A(-87.3365402) : A(-708.396418532264106224);
   const P clamped = pmax(x, pset1<P>(kSmallest));  // which leaves NaN
-  const P shifted = multiply_add(clamped, pset1<P>(kLog2E), pset1<P>(kWhole<A>));
+  const P shifted = as_rounded(multiply_add(clamped, pset1<P>(kLog2E), pset1<P>(kWhole<A>)));
   const P n = psub(shifted, pset1<P>(kWhole<A>));
-  P r = multiply_add(n, pset1<P>(-kLn2High), clamped);
+  P r = as_rounded(multiply_add(n, pset1<P>(-kLn2High), clamped));
   r = multiply_add(n, pset1<P>(-kLn2Low), r);
   // Taylor's polynomial of e^r, the last term below half a unit roundoff of the sum.
   constexpr std::size_t kDegree = kSingle ? 7 : 13;
@@ -76,7 +85,8 @@ inline P exponential_below_zero(P x) {
   for (std::size_t i = kDegree; i > 0; --i) {
     y = multiply_add(y, r, pset1<P>(kReciprocalFactorial[i - 1]));
   }
-  return pselect(pcmp_lt(x, pset1<P>(kSmallest)), pset1<P>(A(0)), times_power_of_two(y, shifted));
+  const P other = psub(clamped, pset1<P>(kSmallest));  // 0 or NaN
+  return pselect(pcmp_le(pset1<P>(kSmallest), x), times_power_of_two(y, shifted), other);
 }
 
 /// e^x lane by lane: infinity above the range, 0 for subnormal results, NaN of NaN.
