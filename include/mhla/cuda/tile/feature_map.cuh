@@ -44,7 +44,9 @@ struct BothPairs {
     std::uint32_t narrow = 0x7C00;  // infinite
     if (size < 0x38800000) {        // below 2^-14: steps of 2^-24
       const float steps = (x < 0 ? -x : x) * 0x1p24f;
-      narrow = static_cast<std::uint32_t>(steps + 0x1.8p23f - 0x1.8p23f);
+      narrow = static_cast<std::uint32_t>(steps);
+      const float rest = steps - static_cast<float>(narrow);
+      narrow += rest > 0.5f || (rest == 0.5f && narrow % 2 != 0) ? 1 : 0;
     } else if (size < 0x477FF000) {  // 65520
       narrow = ((size + 0xFFF + (size >> 13 & 1)) >> 13) - (112u << 10);
     }
