@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,45 +15,6 @@ namespace mhla::test {
 namespace {
 
 using OverlapView = TensorView<const float>;
-
-std::set<const float*> addresses(const OverlapView& x) {
-  std::set<const float*> all;
-  for (Index b = 0; b < x.batch(); ++b) {
-    for (Index n = 0; n < x.tokens(); ++n) {
-      for (Index h = 0; h < x.heads(); ++h) {
-        for (Index d = 0; d < x.width(); ++d) all.insert(&x(b, n, h, d));
-      }
-    }
-  }
-  return all;
-}
-
-TEST(Overlap, IsThatOfTheElements) {
-  const std::vector<float> memory(4000);
-  int overlaps = 0;
-  for (std::uint64_t seed = 0; seed < 20000; ++seed) {
-    Random rng(seed);
-    const bool same_strides = rng.integer(0, 1) == 0;
-    const auto strides = [&rng] {
-      return Shape{rng.integer(-60, 60), rng.integer(-25, 25), rng.integer(-9, 9),
-                   rng.integer(-2, 2)};
-    };
-    const auto sizes = [&rng] {
-      return Shape{rng.integer(1, 3), rng.integer(0, 5), rng.integer(1, 3), rng.integer(1, 4)};
-    };
-    const auto data = [&] { return memory.data() + 2000 + rng.integer(-200, 200); };
-    const OverlapView a(data(), sizes(), strides());
-    const OverlapView b(data(), sizes(), same_strides ? a.strides : strides());
-    const std::set<const float*> of_a = addresses(a);
-    bool expected = false;
-    for (const float* p : addresses(b)) expected = expected || of_a.count(p) > 0;
-    ASSERT_EQ(detail::overlap(a, b), expected) << "seed " << seed;
-    ASSERT_EQ(detail::overlap(b, a), expected) << "seed " << seed;
-    overlaps += expected ? 1 : 0;
-  }
-  EXPECT_GT(overlaps, 2000);
-  EXPECT_LT(overlaps, 18000);
-}
 
 /// A packed [B,N,3,H,D] buffer: slice 0, 1 or 2, moved by `shift` numbers.
 struct OverlapBuffer {
@@ -157,6 +118,29 @@ TEST_F(OverlappingOutputs, AreRefusedBeforeAnythingIsWritten) {
   expect_refusal("v", packed.slice(3, -1));
 }
 
+TEST_F(OverlappingOutputs, WithElementsThatAreOneAreRefusedBeforeAnythingIsWritten) {
+  Tensor<float> memory(packed.in().q.shape);
+  const Tensor<float> before = memory;
+  const auto expect_refusal = [&](const std::string& strides, const Shape& of) {
+    with_forms([&](const auto& form) {
+      const TensorView<float> out(memory.data().data(), memory.shape(), of);
+      const std::string text =
+          message_of<option_error>([&] { form(packed.in(), out, Call{.executor = pool}); });
+      EXPECT_NE(text.find(": out has strides " + strides +
+                          ", and elements that overlap, expected "
+                          "strides of distinct elements"),
+                std::string::npos)
+          << text;
+    });
+    EXPECT_EQ(memory.data(), before.data());
+  };
+  expect_refusal("[960, 24, 0, 1]", {960, 24, 0, 1});  // one place for all heads
+  expect_refusal("[0, 24, 8, 1]", {0, 24, 8, 1});
+  expect_refusal("[960, 23, 8, 1]", {960, 23, 8, 1});
+  expect_refusal("[960, 8, 24, 1]", {960, 8, 24, 1});
+  expect_refusal("[960, 24, 7, 1]", {960, 24, 7, 1});
+}
+
 TEST_F(OverlappingOutputs, OneHeadIsHeldToTheSame) {
   Matrix<float> x = Matrix<float>::Random(41, 24);
   const auto in = inputs(x.block(0, 0, 40, 8), x.block(0, 8, 40, 8), x.block(0, 16, 40, 8));
@@ -169,6 +153,22 @@ TEST_F(OverlappingOutputs, OneHeadIsHeldToTheSame) {
   EXPECT_EQ(message_of<option_error>([&] { stream.append(state, in, x.block(0, 8, 40, 8)); }),
             "mhla::Streaming::append: out overlaps k, expected memory of its own, or exactly that "
             "of q");
+  const std::string distinct = ", and elements that overlap, expected strides of distinct elements";
+  std::vector<float> few(40 * 8);
+  for (const auto& [out, strides] :
+       {std::pair(MatrixView<float>(few.data(), 40, 8, 0), "[0, 1]"),
+        std::pair(MatrixView<float>(few.data(), 40, 8, 7), "[7, 1]"),
+        std::pair(MatrixView<float>(few.data() + 273, 40, 8, -7), "[-7, 1]"),
+        std::pair(MatrixView<float>(few.data(), 40, 8, 8, 0), "[8, 0]")}) {
+    EXPECT_EQ(message_of<option_error>([&] { bidirectional(in, blocks, mixing, out); }),
+              std::string("mhla::bidirectional: out has strides ") + strides + distinct);
+    EXPECT_EQ(message_of<option_error>([&] { stream.append(state, in, out); }),
+              std::string("mhla::Streaming::append: out has strides ") + strides + distinct);
+    EXPECT_EQ(message_of<option_error>([&] { stream.check_append(state, in, out); }),
+              std::string("mhla::Streaming::append: out has strides ") + strides + distinct);
+  }
+  EXPECT_EQ(few, std::vector<float>(40 * 8));
+  EXPECT_EQ(state.position(), 0);
   bidirectional(in, blocks, mixing, x.block(0, 0, 40, 8));
   EXPECT_TRUE(same_bits(x.block(0, 0, 40, 8).eval(), expected));
 }
@@ -191,6 +191,36 @@ TEST_F(OverlappingOutputs, OfGradientsMayBeSlicesOfOneBuffer) {
             }),
             "mhla::bidirectional_gradient: gradients.q overlaps gradients.k, expected memory of "
             "its own");
+}
+
+TEST_F(OverlappingOutputs, OfKeysThatHeadsShareAreRefused) {
+  const auto in = packed.in();
+  const TensorView<const float> dout = packed.slice(3);
+  Tensor<float> dk({2, 40, 1, 8});
+  const TensorView<float> shared(dk.data().data(), in.k.shape, {320, 8, 0, 1});
+  const Operator<> op;
+  const auto expect_refusal = [&](const std::string& name, const auto& add) {
+    for (const auto& [argument, gradients] : {std::pair("k", BatchGradients<float>{.k = shared}),
+                                              std::pair("v", BatchGradients<float>{.v = shared})}) {
+      EXPECT_EQ(message_of<option_error>([&] { add(gradients); }),
+                "mhla::" + name + ": gradients." + argument +
+                    " has strides [320, 8, 0, 1], and elements that overlap, expected strides of "
+                    "distinct elements");
+    }
+    EXPECT_EQ(dk.data(), Tensor<float>(dk.shape()).data());
+  };
+  expect_refusal("bidirectional_gradient", [&](const auto& to) {
+    bidirectional_gradient(in, blocks, mixing, op, dout, to, {}, {.executor = pool});
+  });
+  expect_refusal("causal_gradient", [&](const auto& to) {
+    causal_gradient(in, blocks, mixing, op, dout, to, {}, {.executor = pool});
+  });
+  expect_refusal("linear_causal_gradient", [&](const auto& to) {
+    linear_causal_gradient(in, op, dout, to, {}, {.executor = pool});
+  });
+  expect_refusal("softmax_bidirectional_gradient", [&](const auto& to) {
+    softmax_bidirectional_gradient(in, dout, to, {}, {.executor = pool});
+  });
 }
 
 }  // namespace

@@ -246,6 +246,11 @@ TYPED_TEST_P(AttentionLayerContract, WhatDoesNotFitIsRefusedBeforeAnythingIsTouc
   EXPECT_THROW(run.backward(run.x, narrow, y, {}, {}), shape_error);
   EXPECT_THROW(run.backward(run.x, run.dy, narrow, {}, {}), shape_error);
   EXPECT_THROW(run.backward(run.x, run.dy, y, {}, few), shape_error);
+  const MatrixView<A> one_row(y.data(), rows, c, 0), short_rows(y.data(), rows, c, c - 1);
+  for (const MatrixView<A>& repeated : {one_row, short_rows}) {
+    EXPECT_THROW(run.forward(run.x, repeated), option_error);
+    EXPECT_THROW(run.backward(run.x, run.dy, repeated, {}, {}), option_error);
+  }
   if constexpr (run.kConditioned) {
     auto other = run;
     other.c = Matrix<A>::Zero(run.c.rows() + 1, run.c.cols());
@@ -253,6 +258,10 @@ TYPED_TEST_P(AttentionLayerContract, WhatDoesNotFitIsRefusedBeforeAnythingIsTouc
     EXPECT_THROW(other.backward(run.x, run.dy, y, {}, {}), shape_error);
     Matrix<A> dc = Matrix<A>::Constant(run.c.rows(), run.c.cols() - 1, 7);
     EXPECT_THROW(run.backward(run.x, run.dy, y, dc, {}), shape_error);
+    if (run.c.rows() > 1) {
+      const MatrixView<A> repeated(dc.data(), run.c.rows(), run.c.cols(), 0);
+      EXPECT_THROW(run.backward(run.x, run.dy, y, repeated, {}), option_error);
+    }
     EXPECT_TRUE((dc.array() == 7).all());
   }
   EXPECT_TRUE((y.array() == 7).all() && (narrow.array() == 7).all());

@@ -104,6 +104,8 @@ TYPED_TEST_P(DecodingContract, CopiesOfAStateGoTheirOwnWaysAndErrorsLeaveItAsItW
   Matrix<double> x = run.x, few(run.batch, x.cols()), narrow(run.batch, x.cols() - 1);
   EXPECT_THROW(run.layer.append(state, few, narrow), shape_error);
   EXPECT_THROW(run.layer.append(state, narrow, few), shape_error);
+  const MatrixView<double> one_row(few.data(), run.batch, x.cols(), 0);
+  EXPECT_THROW(run.layer.append(state, few, one_row), option_error);
   EXPECT_THROW(run.layer.append(state, few, few, {.batch = run.batch + 1}), option_error);
   std::vector<std::byte> memory(run.layer.append_workspace_bytes(state, run.batch) - 1);
   EXPECT_THROW(run.layer.append(state, few, few, {.workspace = memory}), option_error);

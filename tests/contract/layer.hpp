@@ -23,7 +23,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <string>
+#include <vector>
+
 #include "contract/layer_run.hpp"
+#include "support/message_of.hpp"
 
 namespace mhla::test {
 
@@ -39,6 +44,34 @@ void expect_same_bits(const LayerRun<L>& run, void (LayerRun<L>::*call)(const Ca
         << testing::PrintToString(run.sizes) << " on " << threads;
     EXPECT_TRUE(wide.out.kept_to_itself() && wide.din.kept_to_itself())
         << testing::PrintToString(run.sizes);
+  }
+}
+
+/// Expects that call(views) refuses each matrix of `to` with rows that share elements.
+template <class A, class Call>
+void expect_rows_apart(const Shapes& shapes, Tensors<A>& to, const Call& call) {
+  const std::vector<Matrix<A>> before = [&] {
+    std::vector<Matrix<A>> all;
+    for (std::size_t i = 0; i < to.count(); ++i) all.push_back(to.copy(i));
+    return all;
+  }();
+  for (std::size_t i = 0; i < to.count(); ++i) {
+    if (shapes[i].is_row || shapes[i].rows < 2) continue;
+    for (const Index stride : {Index{0}, shapes[i].cols - 1}) {
+      Views<A> views = to.views();
+      views[i].row_stride = stride;
+      const std::string text = message_of<option_error>([&] { call(views); });
+      EXPECT_NE(text.find(" has strides [" + std::to_string(stride) + ", 1], and elements that"),
+                std::string::npos)
+          << i << ": " << text;
+    }
+  }
+  for (std::size_t i = 0; i < to.count(); ++i) {
+    const Matrix<A> after = to.copy(i);
+    EXPECT_EQ(std::memcmp(after.data(), before[i].data(),
+                          static_cast<std::size_t>(after.size()) * sizeof(A)),
+              0)
+        << i;
   }
 }
 
@@ -75,7 +108,18 @@ TYPED_TEST_P(LayerContract, StridesAndThreadsDoNotChangeABitAndNothingBesideRows
   }
 }
 
+TYPED_TEST_P(LayerContract, OutputsWhoseRowsShareElementsAreRefusedBeforeOneIsWritten) {
+  Random rng(7);
+  for (const Sizes& s : TypeParam::sizes()) {
+    LayerRun<TypeParam> run(rng, s);
+    expect_rows_apart(TypeParam::outputs(s), run.out, [&](const auto& views) {
+      TypeParam::forward(run.views_of(run.in), views, {});
+    });
+  }
+}
+
 REGISTER_TYPED_TEST_SUITE_P(LayerContract, IsItsDefinitionWithinTheBoundOfItsRoundings,
+                            OutputsWhoseRowsShareElementsAreRefusedBeforeOneIsWritten,
                             StridesAndThreadsDoNotChangeABitAndNothingBesideRowsIsTouched);
 
 template <class L>
@@ -138,7 +182,18 @@ TYPED_TEST_P(AdjointContract, AGradientThatIsNotWantedChangesNoOther) {
   }
 }
 
+TYPED_TEST_P(AdjointContract, GradientsWhoseRowsShareElementsAreRefusedBeforeOneIsWritten) {
+  Random rng(8);
+  for (const Sizes& s : TypeParam::sizes()) {
+    LayerRun<TypeParam> run(rng, s);
+    run.forward();
+    expect_rows_apart(TypeParam::inputs(s), run.din,
+                      [&](const auto& views) { run.adjoint_into(views); });
+  }
+}
+
 REGISTER_TYPED_TEST_SUITE_P(AdjointContract, AddsTheDerivativeOfTheDefinition,
+                            GradientsWhoseRowsShareElementsAreRefusedBeforeOneIsWritten,
                             StridesAndThreadsDoNotChangeABitAndNothingBesideRowsIsTouched,
                             AGradientThatIsNotWantedChangesNoOther);
 

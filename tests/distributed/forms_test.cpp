@@ -45,5 +45,26 @@ TEST(ThreadRanks, AnotherVersionIsAnErrorOnAll) {
   });
 }
 
+TEST(ThreadRanks, OutputsOfAStreamWithElementsThatAreOneAreRefusedOnAll) {
+  distributed::run_ranks(2, [&](distributed::ThreadRank& rank) {
+    const Tensor<float> x({2, 1, 1, 4});
+    Tensor<float> memory({2, 1, 2, 4});
+    const Tensor<float> before = memory;
+    const TensorView<float> out(memory.data().data(), memory.shape(), {0, 8, 4, 1});
+    const Streaming<float> stream({.width = 4, .values = 4, .block_length = 4}, locality<float>(2));
+    std::vector<StreamingState<float>> states(2, stream.start());
+    const std::vector<Index> heads{0, 1, 2};
+    const std::string message = message_of<option_error>([&] {
+      distributed::append_heads(rank, std::span<const Index>(heads), stream, std::span(states),
+                                inputs(x, x, x), out);
+    });
+    EXPECT_NE(message.find("distributed::append_heads: out has strides [0, 8, 4, 1], and elements "
+                           "that overlap"),
+              std::string::npos)
+        << message;
+    EXPECT_EQ(memory.data(), before.data());
+  });
+}
+
 }  // namespace
 }  // namespace mhla::test

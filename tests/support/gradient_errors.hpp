@@ -67,7 +67,24 @@ struct GradientErrors {
             {"workspace has ", [&](auto&, auto& call) { call.workspace = few; }},
             {"kept ", [&](auto&, auto& call) { call.kept = std::span(few).first(1); }}});
     overlaps_are_rejected(p);
+    repeated_elements_are_rejected(p);
     if (p.op.query_map.weights() > 0) wrong_parameters_are_rejected(p);
+  }
+  /// Gradients with elements that are one.
+  static void repeated_elements_are_rejected(const Problem& p) {
+    const std::string all =
+        " has strides [0, 1], and elements that overlap, expected strides of "
+        "distinct elements";
+    expect_rejected<option_error>(
+        p, {{"gradients.q" + all, [](auto& a, auto&) { a.gradients.q.row_stride = 0; }},
+            {"gradients.k" + all, [](auto& a, auto&) { a.gradients.k.row_stride = 0; }},
+            {"gradients.v" + all, [](auto& a, auto&) { a.gradients.v.row_stride = 0; }}});
+    if (p.inputs().normalizer_q.absent()) return;
+    expect_rejected<option_error>(
+        p, {{"gradients.normalizer_q" + all,
+             [](auto& a, auto&) { a.gradients.normalizer_q.row_stride = 0; }},
+            {"gradients.normalizer_k" + all,
+             [](auto& a, auto&) { a.gradients.normalizer_k.row_stride = 0; }}});
   }
   /// Arguments whose first number is that of another one, which is no smaller: the memory behind it
   /// may be that of a third.

@@ -75,6 +75,7 @@ class Streaming {
   void check_append(const StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out) const {
     check_inputs(in, out);
     check_state(state, in.q.rows);
+    detail::expect_separate(kAppend, in, MatrixView<const T>(out));
   }
   /// What of that is about the tensors, which heads of a batch share, and about a state.
   void check_inputs(const Inputs<T>& in, MatrixView<T> out) const;
@@ -219,7 +220,6 @@ template <Scalar T, class Op, class Mixing>
 void Streaming<T, Op, Mixing>::append(StreamingState<A>& state, const Inputs<T>& in,
                                       MatrixView<T> out, const Call& call) const {
   check_append(state, in, out);
-  detail::expect_separate(kAppend, in, MatrixView<const T>(out));
   detail::expect_nothing_kept(kAppend, call);
   append_checked(state, in, out, call.workspace);
 }

@@ -14,6 +14,7 @@
 #include "mhla/attention/streaming.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
+#include "mhla/core/overlap.hpp"
 #include "mhla/core/tensor.hpp"
 #include "mhla/distributed/agreement.hpp"
 #include "mhla/distributed/communicator.hpp"
@@ -88,6 +89,7 @@ void append_part(C& comm, const char* function, const char* argument, std::size_
     if (out.strides[3] != 1 || (axis == 2 && out.strides[2] != out.width())) {
       fail_option(function, "out", "has strides " + shape_text(out.strides), "contiguous rows");
     }
+    expect_distinct(function, "out", out);
     check_append(stream, {states.data(), states.size()}, in, part(), call);
     for (const Index size : out.shape) facts.add("out", "size", size);
     facts.add_bits(argument, "borders", Fingerprint().add(first));

@@ -13,6 +13,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/core/overlap.hpp"
 #include "mhla/core/tensor.hpp"
 #include "mhla/gradient/gradients.hpp"
 #include "mhla/policy/mixing_matrix.hpp"
@@ -21,11 +22,13 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Throws unless `gradient` is absent or [rows, cols].
+/// Throws unless `gradient` is absent or [rows, cols] of distinct elements.
 template <class T>
 void expect_gradient(const char* function, const char* argument, const MatrixView<T>& gradient,
                      Index rows, Index cols) {
-  if (!gradient.absent()) expect_shape(function, argument, gradient, rows, cols);
+  if (gradient.absent()) return;
+  expect_shape(function, argument, gradient, rows, cols);
+  expect_distinct(function, argument, gradient);
 }
 
 /// Throws unless the gradients of one head are absent or shaped as its inputs.

@@ -17,6 +17,7 @@
 #include "mhla/core/call.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
+#include "mhla/core/overlap.hpp"
 #include "mhla/gradient/check.hpp"
 #include "mhla/gradient/gradients.hpp"
 #include "mhla/kernel/packet.hpp"
@@ -58,14 +59,15 @@ Gradients<T> head_gradients(const Inputs<T>&, const Gradients<T>& gradients, Ind
   return gradients;
 }
 
-/// Throws unless the gradients of a batch are absent or agree with it in batch, tokens and heads.
+/// Throws unless the gradients of a batch are absent or agree with it in batch, tokens and heads,
+/// and have distinct elements.
 template <Scalar T>
 void expect_batch_gradients(const char* function, const BatchInputs<T>& in,
                             const BatchGradients<T>& gradients) {
   const auto expect = [&](const char* argument, const TensorView<T>& gradient, Index tokens) {
-    if (!gradient.absent()) {
-      expect_tensor(function, argument, gradient, in.q.batch(), tokens, in.q.heads());
-    }
+    if (gradient.absent()) return;
+    expect_tensor(function, argument, gradient, in.q.batch(), tokens, in.q.heads());
+    expect_distinct(function, argument, gradient);
   };
   expect("gradients.q", gradients.q, in.q.tokens());
   expect("gradients.k", gradients.k, in.k.tokens());

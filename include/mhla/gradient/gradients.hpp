@@ -3,8 +3,9 @@
 /// \file
 /// The gradients that backward forms write. They add to what is there, so that parameters
 /// accumulate over calls and activations over their uses: start from zeros. Absent views and empty
-/// spans are skipped. No element may appear twice in what a call writes: no strides of 0. Overlap
-/// with each other or with what the call reads is refused.
+/// spans are skipped. Elements are distinct: keys that heads share by a stride of 0 need a gradient
+/// for each head, for the caller to add up. Overlap within a gradient, with another one or with
+/// what the call reads is refused.
 
 #include <span>
 

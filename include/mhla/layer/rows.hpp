@@ -14,6 +14,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/core/overlap.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -88,7 +89,7 @@ struct RowChunks {
   static Index whole_strips(Index count) { return round_up(count, kLayerStrip); }
 };
 
-/// expect_shape for a view whose rows are contiguous.
+/// expect_shape for a view whose rows are contiguous, and where they are written, apart.
 template <class T>
 void expect_rows(const char* function, const char* argument, const MatrixView<T>& m, Index rows,
                  Index cols) {
@@ -96,6 +97,7 @@ void expect_rows(const char* function, const char* argument, const MatrixView<T>
   if (m.cols > 1 && m.col_stride != 1) {
     fail_option(function, argument, "has column stride " + std::to_string(m.col_stride), "1");
   }
+  if constexpr (!std::is_const_v<T>) expect_distinct(function, argument, m);
 }
 
 /// expect_rows unless the view is absent.

@@ -94,6 +94,20 @@ TEST(CudaInputs, RowsMustBeDenseAndAligned) {
             "mhla::cuda::f: q is null with shape [2, 100, 3, 64], expected a pointer to data");
 }
 
+TEST(CudaInputs, OutputsHaveDistinctElements) {
+  const std::string distinct = ", and elements that overlap, expected strides of distinct elements";
+  const auto text = [](Index axis, Index stride) {
+    Arguments a;
+    a.in.k.strides[2] = a.in.v.strides[0] = 0;  // what is read may appear many times
+    a.out.strides[static_cast<std::size_t>(axis)] = stride;
+    return message_of<mhla::option_error>([&] { a.problem(); });
+  };
+  EXPECT_EQ(text(2, 0), "mhla::cuda::f: out has strides [19200, 192, 0, 1]" + distinct);
+  EXPECT_EQ(text(1, 184), "mhla::cuda::f: out has strides [19200, 184, 64, 1]" + distinct);
+  EXPECT_EQ(text(0, 19192), "mhla::cuda::f: out has strides [19192, 192, 64, 1]" + distinct);
+  EXPECT_EQ(text(0, 19200), "no exception");
+}
+
 TEST(CudaInputs, CrossQueryDenominatorsNeedEqualBlocksAndNoCausality) {
   Arguments a;
   a.op.denominator = Denominator::kCrossQuery;

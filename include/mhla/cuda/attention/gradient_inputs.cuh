@@ -4,13 +4,10 @@
 /// The arguments of gradients on a device, and their checks. Nothing here reads device memory or
 /// calls CUDA.
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdlib>
 #include <span>
 #include <string>
-#include <utility>
 
 #include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/attention/same_layout.cuh"
@@ -18,8 +15,7 @@
 
 namespace mhla::cuda {
 
-/// Places of the gradients. An absent one is not computed. No element may appear twice: each stride
-/// steps over everything that the smaller strides reach.
+/// Places of the gradients. An absent one is not computed. Elements of a gradient are distinct.
 template <DeviceScalar T>
 struct Gradients {
   TensorView<T> q{};           ///< [B, Nq, H, D]
@@ -38,27 +34,6 @@ struct Kept {
 
 namespace detail {
 
-/// \throws option_error unless each stride of a [B, N, H, D] tensor is at least the length that the
-/// smaller strides span.
-inline void expect_distinct(const char* function, const char* argument,
-                            const std::array<Index, 4>& shape,
-                            const std::array<Index, 4>& strides) {
-  std::array<std::pair<Index, Index>, 4> axes;  // strides and extents
-  for (std::size_t i = 0; i < 4; ++i) axes[i] = {std::abs(strides[i]), shape[i]};
-  std::ranges::sort(axes);
-  Index span = 1;
-  for (const auto& [stride, extent] : axes) {
-    if (extent == 0) return;
-    if (extent > 1 && stride < span) {
-      fail_option(function, argument,
-                  "has strides " + shape_text({strides[0], strides[1], strides[2], strides[3]}) +
-                      ", and elements that overlap",
-                  "strides of distinct elements");
-    }
-    span += (extent - 1) * stride;
-  }
-}
-
 /// The gradient that the arguments describe.
 /// \throws shape_error, option_error for what does not fit.
 template <int D, int E, DeviceScalar T>
@@ -66,12 +41,11 @@ GradientProblem make_gradient(const char* function, const Inputs<T>& in,
                               const TokenBlocks& query_blocks, const TokenBlocks& key_blocks,
                               bool causal, const Operator& op, TensorView<const T> dout,
                               const Gradients<T>& gradients, const Kept<T>& kept) {
-  // The forward's output: of dout's shape, and not written.
-  const TensorView<T> out{const_cast<T*>(dout.data), dout.shape, dout.strides};
   const std::array<Index, 4> queries{in.q.batch(), query_blocks.tokens(), in.q.heads(), D};
   const std::array<Index, 4> keys{in.q.batch(), key_blocks.tokens(), in.q.heads(), D};
   std::array<Index, 4> outputs = queries, values = keys;
   outputs[3] = values[3] = E;
+  const TensorView<T> out = bnhd<T>(nullptr, outputs);  // of the forward, not written
   GradientProblem problem{};
   problem.dout = token_tensor<const unsigned char>(function, "dout", dout, outputs);
   problem.forward = make_problem<D, E>(function, in, query_blocks, key_blocks, causal, op, out);
@@ -80,7 +54,7 @@ GradientProblem make_gradient(const char* function, const Inputs<T>& in,
                           const std::array<Index, 4>& shape) -> TokenTensor {
     if (x.absent()) return {};
     const TokenTensor tensor = token_tensor<unsigned char>(function, argument, x, shape);
-    expect_distinct(function, argument, x.shape, x.strides);
+    expect_distinct(function, argument, x);
     return tensor;
   };
   problem.dq = wanted("gradients.q", gradients.q, queries);

@@ -17,6 +17,7 @@
 
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/core/overlap.hpp"
 #include "mhla/core/tensor.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/cuda/arch.cuh"
@@ -106,6 +107,7 @@ inline TokenBlocks grid(GridShape tokens, GridShape block) {
 
 namespace detail {
 
+using mhla::detail::expect_distinct;
 using mhla::detail::expect_shape;
 using mhla::detail::fail_option;
 using mhla::detail::fail_shape;
@@ -138,6 +140,16 @@ BasicTokenTensor<Byte> token_tensor(const char* function, const char* argument, 
                 "dense rows that begin at multiples of 16 bytes");
   }
   return {const_cast<Byte*>(begin), bytes(0), bytes(2), bytes(1)};
+}
+
+/// The tensor of outputs as kernels see it.
+/// \throws as token_tensor, and option_error unless its elements are distinct.
+template <class T>
+TokenTensor output_tensor(const char* function, TensorView<T> out,
+                          const std::array<Index, 4>& shape) {
+  const TokenTensor tensor = token_tensor<unsigned char>(function, "out", out, shape);
+  expect_distinct(function, "out", out);
+  return tensor;
 }
 
 /// What the gain and the gate of a form describe.
@@ -193,7 +205,7 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
       .q = token_tensor<const unsigned char>(function, "q", in.q, {batch, queries, heads, D}),
       .k = token_tensor<const unsigned char>(function, "k", in.k, {batch, keys, heads, D}),
       .v = token_tensor<const unsigned char>(function, "v", in.v, {batch, keys, heads, E}),
-      .o = token_tensor<unsigned char>(function, "out", out, {batch, queries, heads, E}),
+      .o = output_tensor(function, out, {batch, queries, heads, E}),
       .batch = static_cast<std::int32_t>(batch),
       .heads = static_cast<std::int32_t>(heads),
       .query_blocks = query_blocks,

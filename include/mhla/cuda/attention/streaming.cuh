@@ -239,7 +239,7 @@ void Streaming<D, E, T>::run_step(const Inputs<T>& in, Index count, const std::i
       parameters(detail::token_tensor<const unsigned char>(kName, "q", in.q, rows(D)),
                  detail::token_tensor<const unsigned char>(kName, "k", in.k, rows(D)),
                  detail::token_tensor<const unsigned char>(kName, "v", in.v, rows(E)),
-                 detail::token_tensor<unsigned char>(kName, "out", out, rows(E)), state);
+                 detail::output_tensor(kName, out, rows(E)), state);
   token.sequence_of = sequence_of;
   detail::expect_data(kName, in, out);
   const auto pairs = static_cast<std::int32_t>(count * heads_);
