@@ -3,12 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cfenv>
 #include <chrono>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <type_traits>
 #include <vector>
+
+#ifdef __SSE2__
+#include <xmmintrin.h>
+#endif
 
 #include "contract/executor.hpp"
 #include "support/message_of.hpp"
@@ -116,6 +122,63 @@ TEST(Executors, TakeTemporariesConstantsAndFunctionPointers) {
   const ExecutorRef ref = pool;
   check(pool);
   check(ref);
+}
+
+/// An executor of a user, whose threads know nothing of their caller's floating-point environment.
+struct DefaultEnvironment {
+  ThreadPool& pool;
+
+  Index workers() const { return pool.workers(); }
+  void for_each(Index count, auto&& f) const {
+    pool.for_each(count, [&](Index index, Index worker) {
+      if (worker == 0) return f(index, worker);
+      std::fesetenv(FE_DFL_ENV);
+      f(index, worker);
+      EXPECT_EQ(std::fegetround(), FE_TONEAREST);
+    });
+  }
+};
+
+bool tiny_numbers_are_zero() {
+  volatile float least = std::numeric_limits<float>::min();
+  return least / 2 == 0;
+}
+
+/// Expects that all workers round, and treat tiny numbers, as the calling thread does.
+void expect_environment_of_the_caller(auto&& executor) {
+  const int rounding = std::fegetround();
+  const bool flushes = tiny_numbers_are_zero();
+  const Index workers = executor.workers();
+  std::atomic<Index> started{0}, alike{0};
+  executor.for_each(workers, [&](Index, Index) {
+    ++started;
+    while (started < workers) std::this_thread::yield();  // every worker has a call
+    if (std::fegetround() == rounding && tiny_numbers_are_zero() == flushes) ++alike;
+  });
+  EXPECT_EQ(alike, workers) << "rounding mode " << rounding << ", flushes " << flushes;
+}
+
+TEST(Executors, CallsHaveTheFloatingPointEnvironmentOfTheirCaller) {
+  ThreadPool pool(3);
+  DefaultEnvironment other{pool};
+  const auto expect_alike = [&] {
+    expect_environment_of_the_caller(pool);
+    expect_environment_of_the_caller(ExecutorRef(pool));
+    expect_environment_of_the_caller(ExecutorRef(other));
+  };
+  for (const int rounding : {FE_UPWARD, FE_TOWARDZERO, FE_TONEAREST}) {
+    std::fesetround(rounding);
+    expect_alike();
+    EXPECT_EQ(std::fegetround(), rounding);
+  }
+#ifdef __SSE2__
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | 0x8040);  // tiny results and tiny operands are 0
+  EXPECT_TRUE(tiny_numbers_are_zero());
+  expect_alike();
+  _mm_setcsr(before);
+#endif
+  expect_alike();
 }
 
 TEST(ThreadPool, ManyRoundsFollowEachOtherAndSeeWhatWasWrittenBefore) {

@@ -18,14 +18,23 @@
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
+#include "mhla/core/floating_point.hpp"
 #include "mhla/core/scalar.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
 
+namespace detail {
+/// True for executors that give calls the floating-point environment of their caller.
+template <class X>
+inline constexpr bool kKeepsFloatingPoint = false;
+}  // namespace detail
+
 /// Runs f(index, worker) once for every index in [0, count), in any order, and returns when all
 /// have run. Laws: 0 <= worker < workers(); no two calls with the same worker run at the same time;
-/// an exception stops no other call, and the first one is rethrown to the caller at the end.
+/// an exception stops no other call, and the first one is rethrown to the caller at the end. Forms
+/// and layers give every call the floating-point environment of their caller, whatever threads the
+/// executor has.
 template <class X>
 concept Executor = requires(std::remove_reference_t<X>& x, Index count, void (*f)(Index, Index)) {
   { x.workers() } -> std::convertible_to<Index>;
@@ -50,12 +59,15 @@ struct Sequential {
   }
 };
 static_assert(Executor<Sequential>);
+template <>
+inline constexpr bool detail::kKeepsFloatingPoint<Sequential> = true;
 
 /// `threads` workers: the calling thread and threads - 1 of its own. Between calls these look for
 /// the next one for 100 us, giving way to other threads, and then sleep: a sleeping thread takes
 /// 10 to 200 us to come. A call waits for none that has not begun.
 /// Threads may share a pool: their calls take turns. A call from inside one of its own runs on the
-/// thread that makes it, in order; pools must not call each other in a circle.
+/// thread that makes it, in order; pools must not call each other in a circle. Workers have the
+/// caller's floating-point environment (rounding mode, flush to zero) for the length of a call.
 class ThreadPool {
  public:
   /// \throws option_error unless threads >= 1, std::system_error if one cannot start.
@@ -105,10 +117,14 @@ class ThreadPool {
   Call call_ = nullptr;
   void* context_ = nullptr;
   Index count_ = 0;
+  detail::FloatingPoint caller_;
   std::atomic<Index> next_{0};
   std::mutex failure_mutex_;
   std::exception_ptr failure_;
 };
+
+template <>
+inline constexpr bool detail::kKeepsFloatingPoint<ThreadPool> = true;
 
 /// Any executor, by reference, so that forms are compiled once for all executors. The executor must
 /// outlive it. Cost: one indirect call a piece of work.
@@ -123,18 +139,20 @@ class ExecutorRef {
           return static_cast<Index>(static_cast<std::remove_reference_t<X>*>(executor)->workers());
         }),
         for_each_([](void* executor, Index count, Task task) {
-          static_cast<std::remove_reference_t<X>*>(executor)->for_each(count, task);
+          auto& x = *static_cast<std::remove_reference_t<X>*>(executor);
+          if constexpr (detail::kKeepsFloatingPoint<std::remove_cvref_t<X>>) {
+            x.for_each(count, task);
+          } else {
+            const TaskOfCaller of_caller{task};
+            x.for_each(count, task_of(of_caller));
+          }
         }) {}
 
   Index workers() const { return workers_(executor_); }
 
   template <class F>
   void for_each(Index count, F&& f) const {
-    for_each_(executor_, count,
-              {const_cast<void*>(static_cast<const void*>(std::addressof(f))),
-               [](void* context, Index index, Index worker) {
-                 (*static_cast<std::remove_reference_t<F>*>(context))(index, worker);
-               }});
+    for_each_(executor_, count, task_of(f));
   }
 
  private:
@@ -143,6 +161,26 @@ class ExecutorRef {
     void* context;
     void (*call)(void*, Index, Index);
     void operator()(Index index, Index worker) const { call(context, index, worker); }
+  };
+
+  template <class F>
+  static Task task_of(F& f) {
+    return {const_cast<void*>(static_cast<const void*>(std::addressof(f))),
+            [](void* context, Index index, Index worker) {
+              (*static_cast<F*>(context))(index, worker);
+            }};
+  }
+  /// The task, in the floating-point environment of the thread that made this.
+  struct TaskOfCaller {
+    Task task;
+    std::thread::id thread = std::this_thread::get_id();
+    detail::FloatingPoint caller{};
+
+    void operator()(Index index, Index worker) const {
+      if (std::this_thread::get_id() == thread) return task(index, worker);
+      const detail::FloatingPointScope scope(caller);
+      task(index, worker);
+    }
   };
 
   static const Sequential& sequential() {
@@ -193,6 +231,7 @@ void ThreadPool::for_each(Index count, F&& f) {
     (*static_cast<std::remove_reference_t<F>*>(context))(index, worker);
   };
   count_ = count;
+  caller_ = {};
   next_ = 0;
   finished_ = 0;
   round_ = next(round_) + (count > 1 ? kOpen : 0);
@@ -214,7 +253,10 @@ inline void ThreadPool::serve(Index worker) {
     if ((round & kStop) != 0) return;
     while ((round & kOpen) != 0 && number(round) == served) {
       if (!round_.compare_exchange_weak(round, round + kJoined)) continue;
-      work(worker);
+      {
+        const detail::FloatingPointScope scope(caller_);
+        work(worker);
+      }
       ++finished_;
       finished_.notify_one();
       break;
