@@ -70,6 +70,9 @@ TYPED_TEST_P(Gradient, BitsDoNotDependOnThreadsOrMemory) {
 TYPED_TEST_P(Gradient, MaskedTokensAreNotReadAndTheirGradientsNotTouched) {
   TestFixture::Laws::masked_tokens_are_not_read();
 }
+TYPED_TEST_P(Gradient, IsSummedFromZeroAndThenAddedToWhatIsThereInAnyLayout) {
+  TestFixture::Laws::what_is_there_is_added_to();
+}
 TYPED_TEST_P(Gradient, OfOrdinaryNumbersRaisesNoFlag) {
   TestFixture::Laws::ordinary_numbers_raise_no_flags();
 }
@@ -82,6 +85,7 @@ TYPED_TEST_P(Gradient, ZeroDenominatorsAddNothing) {
 REGISTER_TYPED_TEST_SUITE_P(Gradient, IsTheTransposeOfTheDirectionalDerivative,
                             BitsDoNotDependOnThreadsOrMemory,
                             MaskedTokensAreNotReadAndTheirGradientsNotTouched,
+                            IsSummedFromZeroAndThenAddedToWhatIsThereInAnyLayout,
                             OfOrdinaryNumbersRaisesNoFlag, RowsWithoutGradientsAreLeftOut,
                             ZeroDenominatorsAddNothing);
 

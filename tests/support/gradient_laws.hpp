@@ -64,6 +64,33 @@ struct GradientLaws {
 
   // ---- what is written ----
 
+  /// A call adds what it gives from zeros, in any layout. In half precision that is rounded once,
+  /// with what is there.
+  static void what_is_there_is_added_to() {
+    for_problems<Form, T>(40, [](const Problem& p) {
+      Random rng(p.seed);
+      Buffers g(p, [&] { return rng.uniform(-2, 2); });
+      const Buffers start = g;
+      add_gradients<Form>(p, g);
+      Buffers apart = start;  // column by column
+      std::array<Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic>, kMixing> columns;
+      for (const Part part : {kQ, kK, kV, kOwnQ, kOwnK}) columns[part] = start.tensors[part];
+      add_gradients<Form>(
+          Arguments{p.inputs(),
+                    p.dout,
+                    {columns[kQ], columns[kK], columns[kV], columns[kOwnQ], columns[kOwnK]},
+                    apart.parameter_views()},
+          p, p.blocks);
+      for (const Part part : {kQ, kK, kV, kOwnQ, kOwnK}) apart.tensors[part] = columns[part];
+      expect_same(g, apart, p, "column-major");
+      if constexpr (std::is_same_v<T, A>) {
+        Buffers expected = gradients_of<Form>(p), before = start;
+        expected.for_each([&](Part part, auto& m) { before.with(part, [&](auto& b) { m += b; }); });
+        expect_same(expected, g, p, "added to what is there");
+      }
+    });
+  }
+
   /// Every part left out, every part alone, none at all: what is asked for has the same bits, what
   /// is not is left as it is.
   static void outputs_do_not_depend_on_each_other() {

@@ -178,11 +178,11 @@ void expect_features_adjoint(test::Random& rng, const Map& map, const Tokens<T>&
       const Rows<A> raw("f", memory.arena, 2, detail::raw_size<A, Map>(width));
       for (Index s = 0; s < 3; ++s) {
         const Matrix<A> row = x.token(tokens[s]);
-        Matrix<A> sum = before.token(tokens[s]);
+        Matrix<A> sum = Matrix<A>::Zero(1, width);
         map(row.data(), y.row(s), width);
         map.adjoint(row.data(), static_cast<const A*>(y.row(s)), dy.row(s).data(), sum.data(),
                     width, wants_weights ? expected_weights.data() : nullptr);
-        if (wants_x) expected.set(tokens[s], sum);
+        if (wants_x) expected.set(tokens[s], (before.token(tokens[s]) + sum).eval());
       }
       detail::add_features_adjoint(x.view(), tokens, 3, map, y, test::rows_of(memory, dy), raw.data,
                                    wants_x ? dx.view() : MatrixView<T>(),

@@ -5,7 +5,8 @@
 ///
 /// Each (sequence, head) pair writes its own tensors' gradients. Gradients of shared parameters are
 /// summed over up to kPairGroups groups of consecutive pairs, each in the order of the pairs, and
-/// then over the groups in order: the same sum for any executor.
+/// then over the groups in order: the same sum for any executor. The whole sum is added once to
+/// what is there.
 
 #include <algorithm>
 #include <span>
@@ -16,8 +17,8 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/call.hpp"
 #include "mhla/core/executor.hpp"
-#include "mhla/core/workspace.hpp"
 #include "mhla/core/overlap.hpp"
+#include "mhla/core/workspace.hpp"
 #include "mhla/gradient/check.hpp"
 #include "mhla/gradient/gradients.hpp"
 #include "mhla/kernel/packet.hpp"
@@ -118,15 +119,12 @@ class PairSums {
   ParameterGradients<A> of_group(Index g, const ParameterGradients<A>& wanted) const {
     return groups_ > 1 ? sums_of_group(g, wanted) : wanted;
   }
-  /// Adds the groups, the first one first.
+  /// Sums the groups in order and adds the sum.
   void finish(const ParameterGradients<A>& sums) const {
     if (groups_ <= 1) return;
-    for (Index g = 0; g < groups_; ++g) {
-      const ParameterGradients<A> own = sums_of_group(g, sums);
-      add(own.mixing.absent() ? std::span<A>() : own.mixing.storage(), sums.mixing.storage());
-      add(own.query_map, sums.query_map);
-      add(own.key_map, sums.key_map);
-    }
+    const ParameterGradients<A> total = sums_of_group(0, sums);
+    for (Index g = 1; g < groups_; ++g) add(sums_of_group(g, sums), total);
+    add(total, sums);
   }
 
  private:
@@ -142,8 +140,13 @@ class PairSums {
     }
     return own;
   }
-  static void add(std::span<const A> from, std::span<A> to) {
-    add_to(from.data(), to.data(), static_cast<Index>(from.size()));
+  static void add(const ParameterGradients<A>& from, const ParameterGradients<A>& to) {
+    const auto add_numbers = [](std::span<const A> numbers, std::span<A> sums) {
+      add_to(numbers.data(), sums.data(), std::ssize(numbers));
+    };
+    add_numbers(from.mixing.storage(), to.mixing.storage());
+    add_numbers(from.query_map, to.query_map);
+    add_numbers(from.key_map, to.key_map);
   }
 
   Index pairs_;

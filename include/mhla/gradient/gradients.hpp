@@ -2,10 +2,12 @@
 
 /// \file
 /// The gradients that backward forms write. They add to what is there, so that parameters
-/// accumulate over calls and activations over their uses: start from zeros. Absent views and empty
-/// spans are skipped. Elements are distinct: keys that heads share by a stride of 0 need a gradient
-/// for each head, for the caller to add up. Overlap within a gradient, with another one or with
-/// what the call reads is refused.
+/// accumulate over calls and activations over their uses: start from zeros. Each element is summed
+/// from zero in the accumulator type, in an order that neither strides nor threads change. Then it
+/// is added to what is there, and rounded once: a call adds what it gives from zeros. Absent views
+/// and empty spans are skipped. Elements are distinct: keys that heads share by a stride of 0 need
+/// a gradient for each head, for the caller to add up. Overlap within a gradient, with another one
+/// or with what the call reads is refused.
 
 #include <span>
 

@@ -242,13 +242,6 @@ class HeadGradient {
     if (dv.absent()) return;
     const Index d = sizes_.features, e = sizes_.values;
     const bool fresh = gathered.data == nullptr;
-    if constexpr (std::is_same_v<T, A>) {
-      if (fresh && dv.col_stride == 1) {
-        summary_adjoint_values<A>(Start::kTarget, w.keys, count, d, e, gradient,
-                                  {dv.data, dv.row_stride, tokens}, &next);
-        return;
-      }
-    }
     const Rows<A> rows = fresh ? w.dvalues : gathered;
     if (gradient.data != nullptr) {
       summary_adjoint_values<A>(fresh ? Start::kZero : Start::kTarget, w.keys, count, d, e,

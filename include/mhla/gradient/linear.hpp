@@ -15,6 +15,7 @@
 #include "mhla/gradient/causal_block.hpp"
 #include "mhla/gradient/check.hpp"
 #include "mhla/gradient/driver.hpp"
+#include "mhla/gradient/weight_parts.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -65,25 +66,29 @@ class LinearCausalGradient {
         dearlier_(function, arena, 1, sizes().features, sizes().values),
         dkey_sum_(arena.take<A>(function, sizes().sum_features())),
         intra_(function, arena, in.q.rows, sizes()),
+        query_parts_(function, arena, whole(block_), op.query_map.weights()),
+        key_parts_(function, arena, whole(block_), op.key_map.weights()),
         scratch_(function, arena, head_.raw(), sizes(), 1, 1, in.q.rows) {}
 
   void run(MatrixView<const T> dout, const Gradients<T>& gradients,
            const ParameterGradients<A>& sums) {
     if (block_.blocks() == 0) return;
     head_.set(dout, gradients);
+    query_parts_.start(sums.query_map);
+    key_parts_.start(sums.key_map);
     std::fill_n(earlier_.kv.data, sizes().features * sizes().values, A(0));
     std::fill_n(key_sum_, sizes().sum_features(), A(0));
     CausalBlockGradient<T, Contiguous, Op>(head_, in_, block_, 0, op_, scratch_)
         .run({A(1), earlier_.kv.data, key_sum_}, {dearlier_.block(0), dkey_sum_},
-             data_of(sums.query_map), intra_);
-    head_.differentiate_keys(block_, 0, nullptr, nullptr, data_of(sums.key_map), scratch_.strips,
+             query_parts_.part(0), intra_);
+    head_.differentiate_keys(block_, 0, nullptr, nullptr, key_parts_.part(0), scratch_.strips,
                              {intra_.dkeys, intra_.dvalues, intra_.own_dkeys});
+    query_parts_.finish(sums.query_map);
+    key_parts_.finish(sums.key_map);
   }
 
  private:
   const HeadSizes& sizes() const { return head_.sizes(); }
-  /// Null if nothing is wanted, wherever an empty span may point.
-  static A* data_of(std::span<A> wanted) { return wanted.empty() ? nullptr : wanted.data(); }
 
   const Inputs<T>& in_;
   const Op& op_;
@@ -94,6 +99,7 @@ class LinearCausalGradient {
   Summaries<A> dearlier_;  // their gradients, of which there is no use
   A* dkey_sum_;
   IntraGradients<A> intra_;
+  WeightParts<A> query_parts_, key_parts_;
   CausalGradientScratch<A> scratch_;
 };
 

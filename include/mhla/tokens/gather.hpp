@@ -162,6 +162,7 @@ MHLA_NOINLINE void scatter(Rows<A> rows, const Index* tokens, Index count, Matri
 /// y[j] += x[j], rounded once to T.
 template <Scalar T, class A>
 inline void add_narrowed(const A* x, T* y, Index count) {
+  if constexpr (std::is_same_v<T, A>) return add_to(x, y, count);
   constexpr Index kPiece = 64;
   A sums[kPiece];
   for (Index j = 0; j < count; j += kPiece) {
@@ -190,11 +191,10 @@ MHLA_NOINLINE void add_to_tokens(Rows<A> rows, const Index* tokens, Index count,
   }
 }
 
-/// The adjoint of gather_features: adds J^T dy to rows tokens[0..count) of dx, rounded once to T,
-/// and the gradient of the map's weights to `dweights`, each unless absent. A row of dy that is 0
-/// adds nothing, whatever x is.
-/// \param features  phi of the rows of x, which may be overwritten     \param raw  room for twice
-/// raw_size numbers
+/// The adjoint of gather_features: sums J^T dy and adds it to rows tokens[0..count) of dx, rounded
+/// once to T, and adds the gradient of the map's weights to `dweights`, each unless absent. A row
+/// of dy that is 0 adds nothing, whatever x is. \param features  phi of the rows of x, which may be
+/// overwritten     \param raw  room for twice raw_size numbers
 template <Scalar T, class A, class Map>
 MHLA_NOINLINE void add_features_adjoint(MatrixView<const T> x, const Index* tokens, Index count,
                                         const Map& map, Rows<A> features, Rows<A> dy, A* raw,
@@ -204,45 +204,24 @@ MHLA_NOINLINE void add_features_adjoint(MatrixView<const T> x, const Index* toke
   if constexpr (DifferentiableStripFeatureMap<Map, A>) {
     const Rows<A> strip = raw_rows(raw, width), sums = strip.below(kStripTokens);
     gather(x, tokens, count, strip);
-    if (dx.absent()) {
-      for (Index s = 0; s < count; ++s) std::fill_n(sums.row(s), width, A(0));
-    } else {
-      gather(MatrixView<const T>(dx), tokens, count, sums);
-    }
     for (Index s = 0; s < count; ++s) {
+      std::fill_n(sums.row(s), width, A(0));
       if (!is_zero(dy.row(s), d)) continue;
       std::fill_n(strip.row(s), width, A(0));
       std::fill_n(features.row(s), d, A(0));
     }
     map.strip_adjoint(strip.matrix(count, width), features.matrix(count, d), dy.matrix(count, d),
                       sums.matrix(count, width), dweights);
-    if (!dx.absent()) scatter(sums, tokens, count, dx);
+    if (!dx.absent()) add_to_tokens(sums, tokens, count, dx);
     return;
   }
+  const Rows<A> sum(raw + width, width);
   for (Index s = 0; s < count; ++s) {
     if (is_zero(dy.row(s), d)) continue;
-    const T* const row = x.row(tokens[s]);
-    if constexpr (std::is_same_v<T, A>) {
-      if (x.col_stride == 1 && dx.col_stride == 1 && !dx.absent()) {
-        map.adjoint(row, features.row(s), dy.row(s), dx.row(tokens[s]), width, dweights);
-        continue;
-      }
-    }
-    A* const sum = raw + width;
-    widen(row, x.col_stride, raw, width);
-    if (dx.absent()) {
-      std::fill_n(sum, width, A(0));
-    } else {
-      widen(static_cast<const T*>(dx.row(tokens[s])), dx.col_stride, sum, width);
-    }
-    map.adjoint(static_cast<const A*>(raw), features.row(s), dy.row(s), sum, width, dweights);
-    if (dx.absent()) continue;
-    T* const to = dx.row(tokens[s]);
-    if (dx.col_stride == 1) {
-      narrow(static_cast<const A*>(sum), to, width);
-      continue;
-    }
-    for (Index j = 0; j < width; ++j) to[j * dx.col_stride] = static_cast<T>(sum[j]);
+    const A* const row = widened(x.row(tokens[s]), x.col_stride, raw, width);
+    std::fill_n(sum.data, width, A(0));
+    map.adjoint(row, features.row(s), dy.row(s), sum.data, width, dweights);
+    if (!dx.absent()) add_to_tokens(sum, tokens + s, 1, dx);
   }
 }
 
