@@ -50,6 +50,67 @@ TEST_F(Calls, AnOutputIsReturnedOrWrittenAndTheOperatorMayBeLeftOut) {
   EXPECT_TRUE(same_bits(softmax_bidirectional(in, {.scale = 0.5}), with));
 }
 
+TEST_F(Calls, MatricesTakeWhatInputsTake) {
+  ThreadPool pool(2);
+  const Operator op{EluPlusOne{}};
+  const auto expect_all = [&](const auto& of_inputs, const auto& of_matrices) {
+    Matrix<float> with = unwritten<float>(12, 5), without = with, pooled = with;
+    const Matrix<float> paper = of_inputs(), elu = of_inputs(op);
+    EXPECT_TRUE(same_bits(of_inputs(Call{.executor = pool}), paper));
+    EXPECT_TRUE(same_bits(of_matrices(), paper));
+    EXPECT_TRUE(same_bits(of_matrices(Call{.executor = pool}), paper));
+    EXPECT_TRUE(same_bits(of_matrices(op), elu));
+    EXPECT_TRUE(same_bits(of_matrices(op, Call{.executor = pool}), elu));
+    of_matrices(op, with);
+    of_matrices(without);
+    of_matrices(pooled, Call{.executor = pool});
+    EXPECT_TRUE(same_bits(with, elu));
+    EXPECT_TRUE(same_bits(without, paper));
+    EXPECT_TRUE(same_bits(pooled, paper));
+    of_matrices(op, pooled, Call{.executor = pool});
+    EXPECT_TRUE(same_bits(pooled, elu));
+    of_inputs(without, Call{.executor = pool});
+    EXPECT_TRUE(same_bits(without, paper));
+  };
+  expect_all([&](auto&&... o) { return bidirectional(in, blocks, mixing, o...); },
+             [&](auto&&... o) { return bidirectional(q, k, v, blocks, mixing, o...); });
+  expect_all([&](auto&&... o) { return causal(in, blocks, mixing, o...); },
+             [&](auto&&... o) { return causal(q, k, v, blocks, mixing, o...); });
+  const DecayMixing<float> decay{{1, 0.5f}, {0.5f, 0.25f}};
+  expect_all([&](auto&&... o) { return causal(in, blocks, decay, o...); },
+             [&](auto&&... o) { return causal(q, k, v, blocks, decay, o...); });
+  expect_all([&](auto&&... o) { return linear_bidirectional(in, o...); },
+             [&](auto&&... o) { return linear_bidirectional(q, k, v, o...); });
+  expect_all([&](auto&&... o) { return linear_causal(in, o...); },
+             [&](auto&&... o) { return linear_causal(q, k, v, o...); });
+}
+
+TEST_F(Calls, OptionsOfMatricesAreGivenByName) {
+  ThreadPool pool(2);
+  Matrix<float> out = unwritten<float>(12, 5);
+  EXPECT_TRUE(same_bits(bidirectional(q, k, v, blocks, mixing, {.executor = pool}), expected));
+  bidirectional(q, k, v, blocks, mixing, out, {.executor = pool});
+  EXPECT_TRUE(same_bits(out, expected));
+  EXPECT_TRUE(
+      same_bits(causal(q, k, v, blocks, mixing, {.executor = pool}), causal(in, blocks, mixing)));
+  EXPECT_TRUE(same_bits(linear_causal(q, k, v, {.executor = pool}), linear_causal(in)));
+  EXPECT_TRUE(
+      same_bits(linear_bidirectional(q, k, v, {.executor = pool}), linear_bidirectional(in)));
+  const Matrix<float> soft = softmax_bidirectional(in), soft_causal = softmax_causal(in);
+  EXPECT_TRUE(same_bits(softmax_bidirectional(q, k, v), soft));
+  EXPECT_TRUE(same_bits(softmax_bidirectional(q, k, v, {.executor = pool}), soft));
+  EXPECT_TRUE(same_bits(softmax_bidirectional(in, {.executor = pool}), soft));
+  EXPECT_TRUE(same_bits(softmax_bidirectional(q, k, v, {.scale = 0.5}),
+                        softmax_bidirectional(in, {.scale = 0.5})));
+  softmax_bidirectional(q, k, v, out);
+  EXPECT_TRUE(same_bits(out, soft));
+  EXPECT_TRUE(same_bits(softmax_causal(q, k, v), soft_causal));
+  EXPECT_TRUE(same_bits(softmax_causal(q, k, v, {.executor = pool}), soft_causal));
+  EXPECT_TRUE(same_bits(softmax_causal(in, {.executor = pool}), soft_causal));
+  softmax_causal(q, k, v, out, {}, {.executor = pool});
+  EXPECT_TRUE(same_bits(out, soft_causal));
+}
+
 TEST_F(Calls, TensorsAreEigenObjectsOfAnyOrderTensorsViewsOrPointers) {
   const Eigen::MatrixXf by_columns = q;
   EXPECT_TRUE(same_bits(bidirectional(by_columns, k, v, blocks, mixing), expected));

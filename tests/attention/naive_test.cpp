@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
+#include "mhla/policy/locality.hpp"
 #include "support/random.hpp"
 
 namespace mhla::test {
@@ -107,6 +110,34 @@ TEST(Naive, MapsFeaturesInTheAccumulatorAndTheRestInAWiderType) {
   float phi;
   Exp{}(x.data(), &phi, 1);
   EXPECT_EQ(wide(0, 0), double{phi} * double{0.1f});
+}
+
+TEST(Naive, OfABatchIsThatOfEverySequenceAndHead) {
+  test::Random rng(5);
+  Tensor<float> x({1, 12, 2, 3}), v({1, 12, 2, 4});
+  for (Tensor<float>* t : {&x, &v}) {
+    for (float& number : t->data()) number = static_cast<float>(rng.uniform(-1, 1));
+  }
+  const std::vector<Index> offsets{0, 8, 12};
+  auto in = inputs(x, x, v);
+  in.query_offsets = in.key_offsets = offsets;
+  const ContiguousBlocks blocks{4};
+  const auto mixing = uniform_causal<float>(2);
+  const Operator op{EluPlusOne{}};
+  const Tensor<double> o = naive_attention(in, blocks, mixing, op, Order::kCausal);
+  EXPECT_EQ(o.shape(), (Shape{1, 12, 2, 4}));
+  for (const std::size_t s : {std::size_t{0}, std::size_t{1}}) {
+    const Index begin = offsets[s], count = offsets[s + 1] - begin;
+    for (Index h = 0; h < 2; ++h) {
+      const Inputs<float> head{.q = x.view().head(0, h, begin, count),
+                               .k = x.view().head(0, h, begin, count),
+                               .v = v.view().head(0, h, begin, count)};
+      const Matrix<double> expected = naive_attention(head, blocks, mixing, op, Order::kCausal);
+      for (Index t = 0; t < count; ++t) {
+        for (Index e = 0; e < 4; ++e) EXPECT_EQ(o(0, begin + t, h, e), expected(t, e));
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -63,6 +63,26 @@ int main() {
   bidirectional(in, blocks, mixing, mhla::Relu{});                   // options
   causal(in, blocks, mixing, mhla::Tensor<double>(), mhla::Call{});  // options
   causal(x, x, x, blocks, mixing, 2);                                // options
+  bidirectional(x, x, x, blocks, mixing, out, mhla::Call{});
+  bidirectional(x, x, x, {1, 8, 1, 4}, blocks, mixing);                 // shape
+  causal(wide, wide, wide, {1, 8, 1, 4}, blocks, locality<double>(2));  // shape
+  mhla::softmax_causal(x, x, x, {1, 8, 1, 4});                          // shape
+  inputs(wide, wide, wide, {1, 8, 1, 4});                               // shape
+  inputs(numbers, numbers, numbers, {1, 8, 1, 4});                      // shape
+  inputs(tensor, tensor, tensor, tensor.shape());                       // shape
+
+  mhla::Operator{mhla::Relu{}, mhla::Relu{}, mhla::NoNormalizer{}};
+  mhla::Operator{mhla::Relu{}, mhla::KeySum{}};  // maps
+  mhla::Operator{mhla::NoNormalizer{}};          // maps
+
+  std::vector<std::byte> bytes(8);
+  std::vector<float> floats(8);
+  std::vector<double> doubles(8);
+  std::vector<char> chars(8);
+  mhla::Call{.workspace = bytes, .kept = std::span(bytes).first(4)};
+  mhla::Call{.workspace = floats};   // bytes
+  mhla::Call{.workspace = doubles};  // bytes
+  mhla::Call{.kept = chars};         // bytes
 
   const mhla::DecayMixing<float> decay{{1}, {0.5f}};
   causal(in, blocks, decay, mhla::Operator{}, out);

@@ -19,6 +19,7 @@
 
 #include "mhla/attention/bidirectional_head.hpp"
 #include "mhla/attention/form.hpp"
+#include "mhla/attention/matrix_calls.hpp"
 #include "mhla/attention/mistake.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/attention/travel.hpp"
@@ -27,7 +28,8 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Writes the output of one head, or of every head of a batch, into `out`.
+/// Writes the output of one head, or of every head of a batch, into `out`. Eigen matrices q, k, v
+/// stand for inputs(q, k, v) in every call (matrix_calls.hpp).
 /// \param in      Inputs: one head; BatchInputs: a batch
 /// \param blocks  a partition of the tokens into M blocks, or CrossBlocks of queries and keys;
 ///                for a batch also functions of the sequence length
@@ -54,15 +56,6 @@ typename detail::InputTraits<In>::Owner bidirectional(const In& in, const Blocks
                                                       const detail::mixing_of<In>& mixing,
                                                       const Call& call) {
   return bidirectional(in, blocks, mixing, Operator<>{}, call);
-}
-/// Returns the output for Eigen matrices q [N,D], k [N,D], v [N,E].
-template <EigenDense Q, EigenDense K, EigenDense V, AttentionBlocks Blocks,
-          OperatorOn<typename Q::Scalar> Op = Operator<>>
-Matrix<typename Q::Scalar> bidirectional(
-    const Q& q, const K& k, const V& v, const Blocks& blocks,
-    const std::type_identity_t<MixingView<const accumulator_t<typename Q::Scalar>>>& mixing,
-    const Op& op = {}, const Call& call = {}) {
-  return bidirectional(inputs(q, k, v), blocks, mixing, op, call);
 }
 
 /// Refuses, in a sentence, what is no call.

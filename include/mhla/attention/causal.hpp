@@ -19,6 +19,7 @@
 #include "mhla/attention/causal_block.hpp"
 #include "mhla/attention/form.hpp"
 #include "mhla/attention/head_summaries.hpp"
+#include "mhla/attention/matrix_calls.hpp"
 #include "mhla/attention/mistake.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/attention/travel.hpp"
@@ -30,7 +31,8 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Writes the output of one head, or of every head of a batch, into `out`.
+/// Writes the output of one head, or of every head of a batch, into `out`. Eigen matrices q, k, v
+/// stand for inputs(q, k, v) in every call (matrix_calls.hpp).
 /// \param in      Inputs: one head; BatchInputs: a batch
 /// \param blocks  consecutive tokens, in order; for a batch also a function of the sequence length
 /// \param mixing  at least [M,M]; the leading part is used
@@ -55,15 +57,6 @@ typename detail::InputTraits<In>::Owner causal(const In& in, const Blocks& block
                                                const detail::mixing_of<In>& mixing,
                                                const Call& call) {
   return causal(in, blocks, mixing, Operator<>{}, call);
-}
-/// Returns the output for Eigen matrices q [N,D], k [N,D], v [N,E].
-template <EigenDense Q, EigenDense K, EigenDense V, BlocksOf Blocks,
-          CausalOperatorOn<typename Q::Scalar> Op = Operator<>>
-Matrix<typename Q::Scalar> causal(
-    const Q& q, const K& k, const V& v, const Blocks& blocks,
-    const std::type_identity_t<MixingView<const accumulator_t<typename Q::Scalar>>>& mixing,
-    const Op& op = {}, const Call& call = {}) {
-  return causal(inputs(q, k, v), blocks, mixing, op, call);
 }
 
 /// Refuses, in a sentence, a normaliser that reads later queries.

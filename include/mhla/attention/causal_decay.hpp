@@ -56,14 +56,6 @@ typename detail::InputTraits<In>::Owner causal(const In& in, const Blocks& block
                                                const Call& call) {
   return causal(in, blocks, mixing, Operator<>{}, call);
 }
-/// Returns the output for Eigen matrices q [N,D], k [N,D], v [N,E].
-template <EigenDense Q, EigenDense K, EigenDense V, BlocksOf Blocks,
-          DecayTerms<accumulator_t<typename Q::Scalar>> M,
-          CausalOperatorOn<typename Q::Scalar> Op = Operator<>>
-Matrix<typename Q::Scalar> causal(const Q& q, const K& k, const V& v, const Blocks& blocks,
-                                  const M& mixing, const Op& op = {}, const Call& call = {}) {
-  return causal(inputs(q, k, v), blocks, mixing, op, call);
-}
 
 /// Bytes of workspace for these arguments, and of kept summaries causal_kept_bytes(in, blocks, op);
 /// reads no data.

@@ -17,6 +17,7 @@
 #include "mhla/attention/bidirectional.hpp"
 #include "mhla/attention/form.hpp"
 #include "mhla/attention/linear_causal_heads.hpp"
+#include "mhla/attention/matrix_calls.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 
@@ -24,15 +25,24 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 
 /// Writes linear attention of one head, or of every head of a batch, into `out`, which must not
-/// overlap the inputs.
+/// overlap the inputs. Eigen matrices q, k, v stand for inputs(q, k, v) (matrix_calls.hpp).
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
 template <AttentionInputs In, OperatorOn<detail::scalar_of<In>> Op>
 void linear_bidirectional(const In& in, const Op& op,
                           const std::type_identity_t<detail::output_of<In>>& out,
                           const Call& call = {});
+template <AttentionInputs In>
+void linear_bidirectional(const In& in, const std::type_identity_t<detail::output_of<In>>& out,
+                          const Call& call = {}) {
+  linear_bidirectional(in, Operator<>{}, out, call);
+}
 template <AttentionInputs In, OperatorOn<detail::scalar_of<In>> Op = Operator<>>
 typename detail::InputTraits<In>::Owner linear_bidirectional(const In& in, const Op& op = {},
                                                              const Call& call = {});
+template <AttentionInputs In>
+typename detail::InputTraits<In>::Owner linear_bidirectional(const In& in, const Call& call) {
+  return linear_bidirectional(in, Operator<>{}, call);
+}
 
 /// Bytes of workspace for these arguments; reads no data.
 template <AttentionInputs In, OperatorOn<detail::scalar_of<In>> Op = Operator<>>
@@ -43,9 +53,18 @@ std::size_t linear_bidirectional_workspace_bytes(const In& in, const Op& op = {}
 template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>
 void linear_causal(const In& in, const Op& op,
                    const std::type_identity_t<detail::output_of<In>>& out, const Call& call = {});
+template <AttentionInputs In>
+void linear_causal(const In& in, const std::type_identity_t<detail::output_of<In>>& out,
+                   const Call& call = {}) {
+  linear_causal(in, Operator<>{}, out, call);
+}
 template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
 typename detail::InputTraits<In>::Owner linear_causal(const In& in, const Op& op = {},
                                                       const Call& call = {});
+template <AttentionInputs In>
+typename detail::InputTraits<In>::Owner linear_causal(const In& in, const Call& call) {
+  return linear_causal(in, Operator<>{}, call);
+}
 template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op = Operator<>>
 std::size_t linear_causal_workspace_bytes(const In& in, const Op& op = {},
                                           const ExecutorRef& executor = {});

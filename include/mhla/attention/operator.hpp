@@ -13,6 +13,7 @@
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/refused.hpp"
+#include "mhla/core/tensor.hpp"
 #include "mhla/policy/feature_map.hpp"
 #include "mhla/policy/normalizer.hpp"
 #include "mhla/tokens/gather.hpp"
@@ -44,6 +45,10 @@ constexpr KeyMap default_key_map(const QueryMap& query_map) {
 /// |                            | maps and rotary embedding applied beforehand                 |
 template <class QueryMap = Relu, class KeyMap = QueryMap, Normalizer Z = KeySum>
 struct Operator {
+  static_assert(!Normalizer<QueryMap> && !Normalizer<KeyMap>,
+                "mhla: an Operator has the map of the queries, the map of the keys, then the "
+                "normaliser: Operator{Relu{}, Relu{}, KeySum{}}");
+
   QueryMap query_map{};
   KeyMap key_map = detail::default_key_map<KeyMap>(query_map);
   Z normalizer{};
@@ -109,6 +114,14 @@ requires detail::kOneScalar<typename Q::Scalar, typename K::Scalar, typename V::
     Inputs<typename Q::Scalar> inputs(const Q& q, const K& k, const V& v) {
   return {.q = q, .k = k, .v = v};
 }
+/// Refuses, in a sentence, a shape for what has one.
+template <class Q, class K, class V>
+requires(std::is_class_v<Q> || std::is_class_v<K> ||
+         std::is_class_v<V>) detail::Refused<detail::Mistake::kShape, Q, K, V> inputs(const Q&,
+                                                                                      const K&,
+                                                                                      const V&,
+                                                                                      const Shape&,
+                                                                                      Index = 0);
 /// Inputs are views: of a temporary matrix or tensor they would dangle.
 template <class Q, class K, class V>
 requires(detail::OwningTemporary<Q> || detail::OwningTemporary<K> || detail::OwningTemporary<V>)

@@ -14,9 +14,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
 
 #include "mhla/attention/form.hpp"
+#include "mhla/attention/matrix_calls.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
@@ -33,14 +33,10 @@ MHLA_PACKETS_BEGIN
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// The choices of softmax attention.
-struct SoftmaxOptions {
-  std::optional<double> scale{};  ///< of the scores; 1/sqrt(D) if not set
-};
-
 /// Writes softmax attention of one head, or of every head of a batch, into `out`, which must not
-/// overlap the inputs. A query without keys gets 0. Ignores normalizer_q, normalizer_k.
-/// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
+/// overlap the inputs. Eigen matrices q, k, v stand for inputs(q, k, v) (matrix_calls.hpp). A query
+/// without keys gets 0. Ignores normalizer_q, normalizer_k. \throws shape_error, option_error for
+/// anything that does not fit, before `out` is touched.
 template <AttentionInputs In>
 void softmax_bidirectional(const In& in, const std::type_identity_t<detail::output_of<In>>& out,
                            const SoftmaxOptions& options = {}, const Call& call = {});
@@ -48,6 +44,10 @@ template <AttentionInputs In>
 typename detail::InputTraits<In>::Owner softmax_bidirectional(const In& in,
                                                               const SoftmaxOptions& options = {},
                                                               const Call& call = {});
+template <AttentionInputs In>
+typename detail::InputTraits<In>::Owner softmax_bidirectional(const In& in, const Call& call) {
+  return softmax_bidirectional(in, SoftmaxOptions{}, call);
+}
 
 /// The same where query t reads keys 0..t only; as many queries as keys.
 template <AttentionInputs In>
@@ -57,6 +57,10 @@ template <AttentionInputs In>
 typename detail::InputTraits<In>::Owner softmax_causal(const In& in,
                                                        const SoftmaxOptions& options = {},
                                                        const Call& call = {});
+template <AttentionInputs In>
+typename detail::InputTraits<In>::Owner softmax_causal(const In& in, const Call& call) {
+  return softmax_causal(in, SoftmaxOptions{}, call);
+}
 
 /// Bytes of workspace for either call; reads no data.
 template <AttentionInputs In>

@@ -13,13 +13,13 @@ inline namespace MHLA_TARGET {
 /// Options of a call, by name: {.workspace = memory, .executor = pool}.
 struct Call {
   /// At least the form's *_workspace_bytes(...); empty to allocate.
-  Workspace workspace{};
+  LentMemory workspace{};
   /// Runs the independent parts of the work. Results do not depend on it.
   ExecutorRef executor{};
   /// Forward: memory for the summaries that the backward form reuses, at least *_kept_bytes(...);
   /// empty to keep nothing. Backward: what the forward kept for the same inputs, or a copy of these
   /// bytes, which backward may move; or empty.
-  Workspace kept{};
+  LentMemory kept{};
 };
 
 }  // namespace MHLA_TARGET

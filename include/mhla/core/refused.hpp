@@ -19,7 +19,9 @@ enum class Mistake {
   kOptions,
   kCrossing,
   kTemporary,
-  kOffsets
+  kOffsets,
+  kShape,
+  kBytes
 };
 
 /// Cannot be instantiated: says what is wrong.
@@ -51,6 +53,12 @@ struct Refused {
   static_assert(m != Mistake::kOffsets,
                 "mhla: offsets of sequences are std::ptrdiff_t: copy them into a "
                 "std::vector<mhla::Index>");
+  static_assert(m != Mistake::kShape,
+                "mhla: matrices and tensors have their shape: leave out {B, N, H, D}, or pass "
+                "pointers, inputs(q.data(), k.data(), v.data(), {B, N, H, D})");
+  static_assert(m != Mistake::kBytes,
+                "mhla: memory that a call is lent is of bytes: a std::vector<std::byte> of "
+                "*_workspace_bytes(...) or *_kept_bytes(...)");
 };
 
 }  // namespace detail

@@ -5,6 +5,7 @@
 /// One layout function serves twice: an empty Arena counts bytes (`workspace_bytes`), an Arena over
 /// the caller's span hands out pointers, so the two cannot disagree.
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <ranges>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -19,6 +21,7 @@
 #include "mhla/core/allocator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
+#include "mhla/core/refused.hpp"
 #include "mhla/core/scalar.hpp"
 
 namespace mhla {
@@ -27,6 +30,16 @@ inline namespace MHLA_TARGET {
 /// Memory that a caller lends for one call; any alignment, any content. Fastest, if it is large, is
 /// a std::vector<std::byte, Allocator<std::byte>> (allocator.hpp).
 using Workspace = std::span<std::byte>;
+
+/// The same as an option of a call. Other elements than bytes are refused in a sentence.
+struct LentMemory : Workspace {
+  using span::span;
+  constexpr LentMemory() = default;
+  constexpr LentMemory(Workspace bytes) : span(bytes) {}  // NOLINT(google-explicit-constructor)
+  template <std::ranges::contiguous_range R>
+  requires(!std::same_as<std::ranges::range_value_t<R>, std::byte>)
+      LentMemory(const R&, detail::Refused<detail::Mistake::kBytes, R> = {});
+};
 
 namespace detail {
 

@@ -44,11 +44,11 @@ struct LayerCall {
   /// Items of the batch, of rows / batch rows each. 0: as many as the layer's own number of tokens
   /// tells, or else one.
   Index batch = 0;
-  Workspace workspace{};   ///< at least workspace_bytes(rows, call); empty to allocate
+  LentMemory workspace{};  ///< at least workspace_bytes(rows, call); empty to allocate
   ExecutorRef executor{};  ///< runs the independent parts of the work
   /// Forward: memory for what backward reads, kept_bytes(rows, batch), or empty. Backward: what the
   /// forward kept for the same x, or a copy of these bytes, which backward may move; or empty.
-  Workspace kept{};
+  LentMemory kept{};
 };
 
 /// \tparam Body  what the layer computes
