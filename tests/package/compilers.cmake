@@ -81,6 +81,8 @@ file(CONFIGURE OUTPUT windows.cpp @ONLY CONTENT [[
 ]])
 compile_test(HeadersPass aarch64-linux-gnu-g++ ${parse} ${CMAKE_CURRENT_BINARY_DIR}/all_headers.cpp)
 compile_test(HeadersPassBehindWindowsH x86_64-w64-mingw32-g++-posix ${parse} ${windows})
+script_test(Windows.FilesOfAnyNameAreReadAndWritten windows -DJSON_INCLUDE=${json}
+            -DWORK=${CMAKE_CURRENT_BINARY_DIR}/windows)
 # A program of nvcc, whose front end writes them anew for the host's compiler.
 set(program ${CMAKE_COMMAND} -E echo "nvcc is not installed")
 if(MHLA_NVCC)

@@ -112,14 +112,23 @@ inline SafetensorsHeader read_safetensors_header(InputFile& file,
 
 // ------------------------------------------------------------------------------------------------
 
-inline InputFile::InputFile(const std::filesystem::path& path) : name_(path.string()) {
+/// Opens a file for reading; null if that fails.
+inline std::FILE* open_file(const std::filesystem::path& path) {
+#if defined(_WIN32)
+  return _wfopen(path.c_str(), L"rb");
+#else
+  return std::fopen(path.c_str(), "rb");
+#endif
+}
+
+inline InputFile::InputFile(const std::filesystem::path& path) : name_(path_text(path)) {
   std::error_code error;
   const bool regular = std::filesystem::is_regular_file(path, error);  // no pipe, no folder
   if (!regular) fail_open(error ? error.message() : "it is of another kind");
   size_ = rest_ = std::filesystem::file_size(path, error);
   if (error) fail_open(error.message());
   errno = 0;
-  file_.reset(std::fopen(name_.c_str(), "rb"));
+  file_.reset(open_file(path));
   if (file_ == nullptr) fail_open(std::generic_category().message(errno));
   std::setvbuf(file_.get(), nullptr, _IONBF, 0);  // unbuffered: reads go straight to their target
 }

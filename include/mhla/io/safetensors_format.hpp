@@ -18,6 +18,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
@@ -170,6 +171,16 @@ inline constexpr std::string_view kMetadataKey = "__metadata__";
 
 /// Throws "mhla::Safetensors: FILE: byte 12: what came, expected ...".
 [[noreturn]] inline void fail_safetensors(const std::string& file, SafetensorsFault fault,
+/// A path in UTF-8. On Windows path::string() throws for a name outside of the code page.
+inline std::string path_text(const std::filesystem::path& path) {
+  const std::u8string text = path.u8string();
+  return {text.begin(), text.end()};
+}
+/// The path of a name in UTF-8.
+inline std::filesystem::path path_of(std::string_view utf8) {
+  return std::u8string(utf8.begin(), utf8.end());
+}
+
                                           std::optional<std::uint64_t> position,
                                           const std::string& got, const std::string& expected) {
   std::string text = "mhla::Safetensors: " + file + ": ";

@@ -31,7 +31,7 @@ using SafetensorsIndex = std::map<std::string, std::string, std::less<>>;
 
 /// True if a path, relative to a folder, names something in it or below. Links are not followed.
 inline bool stays_in_folder(const std::string& shard) {
-  const std::filesystem::path path(shard);
+  const std::filesystem::path path = path_of(shard);
   bool inside = !shard.empty() && shard.find('\0') == std::string::npos && !path.has_root_path();
   for (const std::filesystem::path& part : path) inside = inside && part != "..";
   return inside;

@@ -98,12 +98,12 @@ class ShardedSafetensors {
 inline ShardedSafetensors ShardedSafetensors::read(const std::filesystem::path& index,
                                                    const SafetensorsOptions& options) {
   detail::expect_header_limit("ShardedSafetensors::read", options);
-  ShardedSafetensors result(index.string());
+  ShardedSafetensors result(detail::path_text(index));
   std::map<std::string, detail::SafetensorsHeader> headers;
   for (auto& [name, shard] : detail::read_safetensors_index(index, options)) {
     auto header = headers.find(shard);
     if (header == headers.end()) {
-      const std::filesystem::path path = index.parent_path() / shard;
+      const std::filesystem::path path = index.parent_path() / detail::path_of(shard);
       detail::InputFile file(path);
       header = headers.emplace(shard, detail::read_safetensors_header(file, options)).first;
       result.shards_.emplace(shard, std::make_unique<Shard>(path, options));
