@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -12,6 +16,18 @@
 
 #include "io/raw_file.hpp"
 #include "io/temporary_folder.hpp"
+
+// Of this program all calls of fsync come here.
+namespace {
+int syncs = 0;  // calls so far
+bool sync_fails = false;
+}  // namespace
+extern "C" int fsync(int file) {
+  ++syncs;
+  if (!sync_fails) return static_cast<int>(syscall(SYS_fsync, file));
+  errno = EIO;
+  return -1;
+}
 
 namespace mhla::test {
 namespace {
@@ -115,15 +131,6 @@ TEST(SafetensorsWriter, RefusesWhatTheReaderWouldRefuse) {
   EXPECT_EQ(metadata("\x80", ""), F::kUtf8);
   EXPECT_EQ(metadata("x", "\x80"), F::kUtf8);
   EXPECT_EQ(writer.to_bytes(), before);
-
-  SafetensorsWriter full;
-  for (int i = 0; i < 65536; ++i) {
-    full.add(std::to_string(i), {0}, std::span<const float>());
-    full.add_metadata(std::to_string(i), "");
-  }
-  EXPECT_FALSE(refusal(full.to_bytes()).has_value());
-  EXPECT_EQ(fault_of([&] { full.add("x", {2}, two); }), F::kTooMany);
-  EXPECT_EQ(fault_of([&] { full.add_metadata("x", ""); }), F::kTooMany);
 }
 
 TEST(SafetensorsWriter, RefusesAHeaderBeyondTheFormat) {
@@ -147,6 +154,73 @@ TEST(SafetensorsWriter, ReplacesAFile) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1);
 }
 
+/// What a file and its folder are after one more save.
+struct Saved {
+  fs::path path;
+  SafetensorsWriter writer;
+
+  explicit Saved(const fs::path& to) : path(to) {
+    static constexpr float kValues[] = {1, 2, 3};
+    writer.add("x", {3}, std::span(kValues));
+    writer.write(path);
+  }
+  bool complete() const { return contents(path) == text_of(writer.to_bytes()); }
+  std::ptrdiff_t files() const {
+    return std::distance(fs::directory_iterator(path.parent_path()), {});
+  }
+  struct stat status() const {
+    struct stat result;
+    EXPECT_EQ(stat(path.c_str(), &result), 0);
+    return result;
+  }
+};
+
+TEST(SafetensorsWriter, KeepsModeOwnerAndGroupOfAFileThatItReplaces) {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path() / "x";
+  const mode_t umask_before = umask(022);
+  EXPECT_EQ(Saved(path).status().st_mode & 07777, 0644u);
+  for (const unsigned mode : {0600u, 0400u, 0444u, 0640u, 0666u, 0777u}) {
+    fs::permissions(path, static_cast<fs::perms>(mode));
+    const Saved saved(path);
+    EXPECT_EQ(saved.status().st_mode & 07777, mode);
+    EXPECT_TRUE(saved.complete());
+  }
+  umask(umask_before);
+  if (chown(path.c_str(), 4242, 4243) != 0) GTEST_SKIP() << "only the superuser may change owners";
+  const Saved saved(path);
+  EXPECT_EQ(saved.status().st_uid, 4242u);
+  EXPECT_EQ(saved.status().st_gid, 4243u);
+  EXPECT_EQ(saved.status().st_mode & 07777, 0777u);
+}
+
+TEST(SafetensorsWriter, FollowsSymbolicLinks) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.path() / "other");
+  const fs::path file = folder.path() / "other" / "file";
+  for (const auto& [link, to] :
+       {std::pair("relative", fs::path("other/file")), {"absolute", file}, {"twice", "relative"}}) {
+    const fs::path path = folder.path() / link;
+    fs::create_symlink(to, path);
+    if (link != std::string("relative")) std::ofstream(file) << "old";  // else it leads nowhere
+    const Saved saved(path);
+    EXPECT_EQ(fs::read_symlink(path), to);
+    EXPECT_FALSE(fs::is_symlink(file));
+    EXPECT_EQ(contents(file), contents(path));
+    EXPECT_TRUE(saved.complete()) << link;
+    EXPECT_EQ(std::distance(fs::directory_iterator(file.parent_path()), {}), 1);
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 4);
+}
+
+TEST(SafetensorsWriter, TakesNamesOfAnyLength) {
+  const TemporaryFolder folder;
+  for (const std::size_t length : {1u, 250u, 255u}) {
+    EXPECT_TRUE(Saved(folder.path() / std::string(length, 'x')).complete());
+  }
+  EXPECT_EQ(Saved(folder.path() / "x").files(), 3);
+}
+
 /// Expects that writing to `path` fails, that the message names it, and that its folder and what
 /// was there stay what they were.
 void expect_untouched(const SafetensorsWriter& writer, const fs::path& path,
@@ -154,7 +228,8 @@ void expect_untouched(const SafetensorsWriter& writer, const fs::path& path,
   const auto state = [&] {
     std::map<std::string, std::string> files;
     for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-      files[entry.path().string()] = entry.is_regular_file() ? contents(entry.path()) : "";
+      files[entry.path().string()] =
+          fs::is_regular_file(entry.symlink_status()) ? contents(entry.path()) : "";
     }
     return files;
   };
@@ -178,9 +253,14 @@ TEST(SafetensorsWriter, LeavesNothingBehindWhereItCannotWrite) {
   fs::create_directories(folder.path() / "folder" / "inside");
   expect_untouched(writer, folder.path() / "absent" / "x", folder.path());
   expect_untouched(writer, folder.path() / "file" / "x", folder.path());
-  expect_untouched(writer, folder.path() / "folder", folder.path());  // written, and not renamed
+  expect_untouched(writer, folder.path() / "folder", folder.path());
   expect_untouched(writer, folder.path() / std::string(300, 'x'), folder.path());
   expect_untouched(writer, "", folder.path());
+  fs::create_symlink("cycle", folder.path() / "cycle");
+  expect_untouched(writer, folder.path() / "cycle", folder.path());
+  mkfifo((folder.path() / "pipe").c_str(), 0600);
+  expect_untouched(writer, folder.path() / "pipe", folder.path());
+  EXPECT_TRUE(fs::is_fifo(folder.path() / "pipe"));
   fs::permissions(folder.path() / "folder", fs::perms::owner_read | fs::perms::owner_exec);
   if (std::FILE* file = std::fopen((folder.path() / "folder" / "probe").c_str(), "w")) {
     std::fclose(file);  // the superuser may write everywhere
@@ -189,6 +269,16 @@ TEST(SafetensorsWriter, LeavesNothingBehindWhereItCannotWrite) {
     expect_untouched(writer, folder.path() / "folder" / "x", folder.path());
   }
   fs::permissions(folder.path() / "folder", fs::perms::owner_all);
+}
+
+TEST(SafetensorsWriter, SyncsWhatItHasWrittenBeforeItReplaces) {
+  const TemporaryFolder folder;
+  const int before = syncs;
+  const Saved saved(folder.path() / "x");
+  EXPECT_EQ(syncs, before + 1);
+  sync_fails = true;
+  expect_untouched(saved.writer, saved.path, folder.path());
+  sync_fails = false;
 }
 
 TEST(SafetensorsWriter, LeavesNothingBehindWhereTheDiskIsFull) {

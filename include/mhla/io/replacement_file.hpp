@@ -3,6 +3,14 @@
 /// \file
 /// Writes files whose name never refers to a partial one.
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#if defined(_WIN32)
+#include <io.h>
+#else
+#include <unistd.h>
+#endif
+
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
@@ -13,14 +21,6 @@
 #include <string>
 #include <system_error>
 
-#if defined(_WIN32)
-#include <fcntl.h>
-#include <io.h>
-#include <sys/stat.h>
-#elif __has_include(<unistd.h>)
-#include <unistd.h>
-#endif
-
 #include "mhla/core/arch.hpp"
 #include "mhla/io/safetensors_format.hpp"
 
@@ -28,39 +28,73 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Creates a file for writing; null if it exists.
-inline std::FILE* create_file(const std::filesystem::path& path) {
+/// Creates a file for writing, for its owner alone if `secret`; null if it exists.
+inline std::FILE* create_file(const std::filesystem::path& path, [[maybe_unused]] bool secret) {
 #if defined(_WIN32)
-  // By its descriptor: not every C library of Windows knows the mode x.
   const int file = _wopen(path.c_str(), _O_CREAT | _O_EXCL | _O_WRONLY | _O_BINARY, _S_IWRITE);
   return file < 0 ? nullptr : _fdopen(file, "wb");
 #else
-  return std::fopen(path.c_str(), "wbx");
+  const int file =
+      ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, secret ? 0600 : 0666);
+  return file < 0 ? nullptr : fdopen(file, "wb");
 #endif
 }
 
-/// Hands what has been flushed to the disk, where the system has a call for it; false if it fails.
-inline bool sync_file([[maybe_unused]] std::FILE* file) {
+/// Writes what has been flushed to the disk; false if it fails.
+inline bool sync_file(std::FILE* file) {
 #if defined(_WIN32)
   return _commit(_fileno(file)) == 0;
-#elif __has_include(<unistd.h>)
-  return fsync(fileno(file)) == 0;
 #else
-  return true;
+  return fsync(fileno(file)) == 0;
 #endif
 }
 
-/// A file written beside `target` that takes its place when complete.
+/// Gives a file the mode of the file `like`, and its owner and group where the system allows that;
+/// false if the mode cannot be set. Windows has no modes.
+inline bool copy_mode([[maybe_unused]] std::FILE* file,
+                      [[maybe_unused]] const std::filesystem::path& like) {
+#if defined(_WIN32)
+  return true;
+#else
+  struct ::stat old;
+  if (::stat(like.c_str(), &old) != 0) return false;
+  const int to = fileno(file);
+  // Users other than the superuser may change the group at most.
+  [[maybe_unused]] const bool owned =
+      fchown(to, old.st_uid, old.st_gid) == 0 || fchown(to, geteuid(), old.st_gid) == 0;
+  return fchmod(to, old.st_mode & 0777) == 0;
+#endif
+}
+
+/// The place that `path` refers to through any symbolic links; nothing need be there yet.
+inline std::filesystem::path follow_links(std::filesystem::path path) {
+  constexpr int kMostLinks = 40;  // as Linux
+  std::error_code ignored;
+  for (int links = 0; links < kMostLinks && std::filesystem::is_symlink(path, ignored); ++links) {
+    path = path.parent_path() / std::filesystem::read_symlink(path, ignored);
+  }
+  return path;
+}
+
+/// A file written beside `target`, or beside the file that its symbolic links lead to. When
+/// complete it takes that file's place and mode.
 class ReplacementFile {
  public:
-  explicit ReplacementFile(const std::filesystem::path& target) : target_(target) {
+  explicit ReplacementFile(const std::filesystem::path& target) : target_(follow_links(target)) {
+    using Type = std::filesystem::file_type;
+    std::error_code error;
+    const Type type = std::filesystem::status(target_, error).type();
+    replaces_ = type == Type::regular;
+    if (!replaces_ && type != Type::not_found) {
+      fail("cannot be replaced: " + (error ? error.message() : "it is no regular file"));
+    }
     std::random_device random;
     constexpr int kAttempts = 16;  // each at one name of 2^32
     for (int attempt = 0; attempt < kAttempts && file_ == nullptr; ++attempt) {
-      path_ = target;
-      path_.concat(".").concat(std::to_string(random())).concat(".tmp");
+      // Without the target's name, which may be as long as the system allows.
+      path_ = target_.parent_path() / (std::to_string(random()) + ".tmp");
       errno = 0;
-      file_.reset(create_file(path_));
+      file_.reset(create_file(path_, replaces_));
       if (file_ == nullptr && errno != EEXIST) break;
     }
     if (file_ == nullptr) fail("cannot be created: ", errno);
@@ -78,11 +112,12 @@ class ReplacementFile {
   /// Syncs before it renames, so that not even a loss of power leaves a partial file.
   void replace_target() {
     if (std::fflush(file_.get()) != 0) fail("cannot be written: ", errno);
+    if (replaces_ && !copy_mode(file_.get(), target_)) fail("cannot be given its mode: ", errno);
     if (!sync_file(file_.get())) fail("cannot be written: ", errno);
     if (std::fclose(file_.release()) != 0) fail("cannot be written: ", errno);
     std::error_code error;
     std::filesystem::rename(path_, target_, error);
-    if (error) fail("cannot be put in place: ", error.value());
+    if (error) fail("cannot be put in place: " + error.message());
     path_.clear();
   }
 
@@ -97,13 +132,16 @@ class ReplacementFile {
     if (!path_.empty()) std::filesystem::remove(path_, ignored);
   }
 
-  [[noreturn]] void fail(const std::string& what, int code) {
-    const std::string reason = std::generic_category().message(code);
-    fail_safetensors(target_.string(), SafetensorsFault::kFile, std::nullopt,
-                     "a file that " + what + reason, "a place to write to");
+  [[noreturn]] void fail(const std::string& what, int code) const {
+    fail(what + std::generic_category().message(code));
+  }
+  [[noreturn]] void fail(const std::string& what) const {
+    fail_safetensors(path_text(target_), SafetensorsFault::kFile, std::nullopt,
+                     "a file that " + what, "a place to write to");
   }
 
   std::filesystem::path target_, path_;
+  bool replaces_ = false;  // a file that is there
   std::unique_ptr<std::FILE, Close> file_;
 };
 

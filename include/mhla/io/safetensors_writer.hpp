@@ -68,8 +68,10 @@ class SafetensorsWriter {
   /// \throws safetensors_error for a header of more than 100,000,000 bytes.
   std::vector<std::byte> to_bytes() const;
 
-  /// Writes the file under another name in the same folder, and then renames it to `path`. After an
-  /// error `path` is unchanged and the other file is removed.
+  /// Writes the file under another name in the same folder, and then renames it to `path`. Follows
+  /// symbolic links. A file that is replaced passes on its mode, and its owner and group where the
+  /// system allows that; its other hard links keep the old file. After an error `path` is unchanged
+  /// and the other file is removed.
   /// \throws safetensors_error that names the path.
   void write(const std::filesystem::path& path) const;
 
