@@ -162,8 +162,7 @@ inline Safetensors Safetensors::read(const std::filesystem::path& path,
   detail::InputFile file(path);
   detail::SafetensorsHeader header = detail::read_safetensors_header(file, options);
   Safetensors result(file.name());
-  result.data_ = file.read(file.rest());
-  file.expect_end();
+  result.data_ = file.read_rest();
   result.adopt(std::move(header), result.data_.get());
   return result;
 }

@@ -72,12 +72,8 @@ class InputFile {
   void read(std::byte* to, std::uint64_t size);
   /// The next `size` bytes.
   std::unique_ptr<std::byte[]> read(std::uint64_t size);
-  /// Throws if the file has become longer.
-  void expect_end() {
-    if (std::fgetc(file_.get()) != EOF) {
-      fail(SafetensorsFault::kFile, "a file that became longer", std::to_string(size_) + " bytes");
-    }
-  }
+  /// All that has not been read. Throws if the file has become longer.
+  std::unique_ptr<std::byte[]> read_rest();
 
  private:
   struct Close {
@@ -162,3 +158,11 @@ inline std::unique_ptr<std::byte[]> InputFile::read(std::uint64_t size) {
 }  // namespace detail
 }  // namespace MHLA_TARGET
 }  // namespace mhla
+inline std::unique_ptr<std::byte[]> InputFile::read_rest() {
+  std::unique_ptr<std::byte[]> memory = read(rest_);
+  if (std::fgetc(file_.get()) != EOF) {
+    fail(SafetensorsFault::kFile, "a file that became longer", std::to_string(size_) + " bytes");
+  }
+  return memory;
+}
+

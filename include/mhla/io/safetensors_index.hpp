@@ -175,7 +175,7 @@ inline SafetensorsIndex read_safetensors_index(const std::filesystem::path& path
                      "an index of " + std::to_string(size) + " bytes",
                      "at most " + std::to_string(options.header_limit) + " (header_limit)");
   }
-  const std::unique_ptr<std::byte[]> text = file.read(size);
+  const std::unique_ptr<std::byte[]> text = file.read_rest();
   return SafetensorsIndexParser(
              {reinterpret_cast<const char*>(text.get()), static_cast<std::size_t>(size)},
              file.name())
