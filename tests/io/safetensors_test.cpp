@@ -1,20 +1,35 @@
 #include "mhla/io/safetensors.hpp"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <bit>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/raw_file.hpp"
 #include "io/temporary_folder.hpp"
+#include "mhla/io/sharded_safetensors.hpp"
 #include "support/message_of.hpp"
 #include "support/outputs.hpp"
 #include "support/random.hpp"
+
+// Of this program all calls of fopen come here.
+namespace {
+std::function<void()> after_open;  // runs once
+}  // namespace
+extern "C" std::FILE* fopen(const char* path, const char* mode) {
+  static const auto real = reinterpret_cast<decltype(&fopen)>(dlsym(RTLD_NEXT, "fopen"));
+  std::FILE* const file = real(path, mode);
+  if (after_open) std::exchange(after_open, nullptr)();
+  return file;
+}
 
 namespace mhla::test {
 namespace {
@@ -273,6 +288,64 @@ TEST(Safetensors, RefusesWhatIsNoFile) {
   const std::string text =
       message_of<safetensors_error>([&] { File::read(folder.path() / "absent"); });
   EXPECT_NE(text.find((folder.path() / "absent").string()), std::string::npos) << text;
+}
+
+TEST(Safetensors, FilesThatChangeWhileTheyAreReadAreRefused) {
+  const TemporaryFolder folder;
+  const fs::path file = folder.path() / "file", index = folder.path() / "index";
+  const std::string header = one_tensor("\"U8\"", "[100]", "[0,100]");
+  const std::uintmax_t size = 8 + header.size() + 100;
+  const std::string map = R"({"weight_map":{"t":"file"}})";
+  const auto expect = [&](const fs::path& changed, std::uintmax_t to, const char* what) {
+    write_bytes(file, raw_file(header, 100));
+    std::ofstream(index) << map;
+    after_open = [&] { fs::resize_file(changed, to); };
+    const std::string text = message_of<safetensors_error>(
+        [&] { changed == file ? void(File::read(file)) : void(ShardedSafetensors::read(index)); });
+    EXPECT_NE(text.find(changed.string() + ": "), std::string::npos) << text;
+    EXPECT_NE(text.find("became " + std::string(what)), std::string::npos) << to << ": " << text;
+  };
+  for (const std::uintmax_t to :
+       {size - 1, size - 100, size - 101, std::uintmax_t{4}, std::uintmax_t{0}}) {
+    expect(file, to, "shorter");
+  }
+  for (const std::uintmax_t to : {size + 1, size + 5000}) expect(file, to, "longer");
+  for (const std::size_t to : {map.size() - 1, std::size_t{0}}) expect(index, to, "shorter");
+  expect(index, map.size() + 1, "longer");
+}
+
+TEST(Safetensors, FilesOfOtherFormatsAreNamed) {
+  const TemporaryFolder folder;
+  const std::string more(100, 'x');
+  const std::pair<std::string, const char*> files[] = {
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n", "a Git LFS pointer"},
+      {std::string("PK\3\4\0\0\10\10\0\0", 10) + more, "a zip archive (.pt)"},
+      {std::string("PK\3\4\0\0\0\0\0\0", 10) + more, "a zip archive (.pt)"},
+      {"\x80\2\x8a\nl\xfc\x9c\x46\xf9" + more, "a pickle (old .pt)"},
+      {"<!DOCTYPE html><html>" + more, "an HTML page"},
+      {"\xEF\xBB\xBF\r\n <!doctype html>" + more, "an HTML page"},
+      {"<HTML><head>", "an HTML page"},
+      {"<!-- a comment --><html>", "an HTML page"},
+      {"<?xml version=\"1.0\"?><Error/>", "an XML page"},
+      {std::string("GGUF\3\0\0\0\1", 9) + more, "a GGUF file"}};
+  for (const auto& [text, name] : files) {
+    const fs::path path = folder.path() / "x";
+    std::ofstream(path, std::ios::binary) << text;
+    const auto expect = [&, &named = name](auto&& call, const char* expected) {
+      EXPECT_EQ(fault_of(call), F::kOtherFormat) << named;
+      const std::string message = message_of<safetensors_error>(call);
+      EXPECT_NE(message.find(named), std::string::npos) << message;
+      EXPECT_NE(message.find(std::string(", expected ") + expected), std::string::npos) << message;
+    };
+    expect([&] { File::read(path); }, "a safetensors file");
+    expect([&] { File::read(path, {.header_limit = 100'000'000}); }, "a safetensors file");
+    expect([&, &bytes = text] { File::parse(std::as_bytes(std::span(bytes))); },
+           "a safetensors file");
+    expect([&] { ShardedSafetensors::read(path); }, "the index of a checkpoint");
+  }
+  // A header of 'PK\3\4' bytes is one.
+  const std::string header = "{}" + std::string(0x04034B50 - 2, ' ');
+  EXPECT_FALSE(refusal(raw_file(header, 0), {.header_limit = 100'000'000}).has_value());
 }
 
 TEST(Safetensors, FilesAreRefusedAsBytesAre) {

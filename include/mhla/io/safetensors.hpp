@@ -143,7 +143,8 @@ inline Safetensors Safetensors::parse(std::span<const std::byte> bytes,
                                       const SafetensorsOptions& options) {
   detail::expect_header_limit("Safetensors::parse", options);
   Safetensors file("bytes");
-  detail::expect_safetensors_size(file.file_, bytes.size());
+  detail::expect_safetensors(file.file_, bytes.size(),
+                             {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   const std::uint64_t length =
       detail::header_length(file.file_, bytes.data(), bytes.size(), options);
   const std::byte* const header = bytes.data() + sizeof length;

@@ -3,6 +3,7 @@
 /// \file
 /// Untrusted files on disk, and the header of a safetensors file, read without its data.
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +14,9 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/io/safetensors_format.hpp"
@@ -31,12 +34,38 @@ inline void expect_header_limit(const char* function, const SafetensorsOptions& 
   }
 }
 
-/// Throws unless a file of `size` bytes may be a safetensors file.
-inline void expect_safetensors_size(const std::string& file, std::uint64_t size) {
+/// Throws if a file that begins with `text` is of a format that safetensors are mistaken for.
+inline void expect_no_other_format(const std::string& file, std::string_view text,
+                                   const char* expected) {
+  constexpr std::pair<std::string_view, const char*> kFormats[] = {
+      {"version https://git-lfs", "a Git LFS pointer (git lfs pull fetches the file)"},
+      {"pk\3\4", "a zip archive (.pt)"},
+      {"\x80\2\x8a\n", "a pickle (old .pt)"},
+      {"<!doctype", "an HTML page"},
+      {"<!--", "an HTML page"},
+      {"<html", "an HTML page"},
+      {"<?xml", "an XML page"},
+      {"gguf", "a GGUF file"},
+  };
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n\xEF\xBB\xBF"), text.size()));
+  const auto same = [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b - 'A' + 'a' : b); };
+  for (const auto& [begin, name] : kFormats) {
+    if (text.size() < begin.size() || !std::equal(begin.begin(), begin.end(), text.begin(), same)) {
+      continue;
+    }
+    fail_safetensors(file, SafetensorsFault::kOtherFormat, std::nullopt, name, expected);
+  }
+}
+
+/// Throws unless a file of `size` bytes that begins with `text` may be a safetensors file.
+inline void expect_safetensors(const std::string& file, std::uint64_t size, std::string_view text) {
   if (size < 10) {
     fail_safetensors(file, SafetensorsFault::kTooShort, std::nullopt,
                      std::to_string(size) + " bytes", "at least 10");
   }
+  constexpr std::size_t kHeader = 8;
+  if (text.size() > kHeader && text[kHeader] == '{') return;
+  expect_no_other_format(file, text, "a safetensors file");
 }
 
 /// The length of a header, from the first 8 bytes of a file of `size` bytes.
@@ -69,6 +98,9 @@ class InputFile {
   /// Bytes that have not been read.
   std::uint64_t rest() const { return rest_; }
 
+  /// Up to 64 bytes from the beginning, before anything is read.
+  std::string first_bytes();
+
   void read(std::byte* to, std::uint64_t size);
   /// The next `size` bytes.
   std::unique_ptr<std::byte[]> read(std::uint64_t size);
@@ -96,7 +128,7 @@ class InputFile {
 /// Reads and checks a header. The data, the rest of the file, is not read.
 inline SafetensorsHeader read_safetensors_header(InputFile& file,
                                                  const SafetensorsOptions& options) {
-  expect_safetensors_size(file.name(), file.size());
+  expect_safetensors(file.name(), file.size(), file.first_bytes());
   std::byte first[8];
   file.read(first, sizeof first);
   const std::uint64_t length = header_length(file.name(), first, file.size(), options);
@@ -130,6 +162,13 @@ inline InputFile::InputFile(const std::filesystem::path& path) : name_(path_text
 }
 
 inline void InputFile::read(std::byte* to, std::uint64_t size) {
+inline std::string InputFile::first_bytes() {
+  char bytes[64];
+  const std::size_t count = std::fread(bytes, 1, sizeof bytes, file_.get());
+  std::rewind(file_.get());
+  return {bytes, count};
+}
+
   errno = 0;
   const auto count = static_cast<std::size_t>(size);
   const std::size_t got = std::fread(to, 1, count, file_.get());
@@ -155,9 +194,6 @@ inline std::unique_ptr<std::byte[]> InputFile::read(std::uint64_t size) {
   return memory;
 }
 
-}  // namespace detail
-}  // namespace MHLA_TARGET
-}  // namespace mhla
 inline std::unique_ptr<std::byte[]> InputFile::read_rest() {
   std::unique_ptr<std::byte[]> memory = read(rest_);
   if (std::fgetc(file_.get()) != EOF) {
@@ -166,3 +202,6 @@ inline std::unique_ptr<std::byte[]> InputFile::read_rest() {
   return memory;
 }
 
+}  // namespace detail
+}  // namespace MHLA_TARGET
+}  // namespace mhla

@@ -39,6 +39,7 @@ namespace mhla {
 enum class SafetensorsFault {
   kFile,             ///< the file cannot be opened, read or written, or changes while it is read
   kMemory,           ///< the data does not fit in memory
+  kOtherFormat,      ///< the file is no Git LFS pointer, zip archive (.pt), pickle, page or GGUF
   kTooShort,         ///< at least 10 bytes: a length and {}
   kHeaderTooLong,    ///< N is at most SafetensorsOptions::header_limit
   kHeaderBeyondEnd,  ///< 8 + N is at most the size of the file

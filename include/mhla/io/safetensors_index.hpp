@@ -171,6 +171,7 @@ inline SafetensorsIndex read_safetensors_index(const std::filesystem::path& path
   InputFile file(path);
   const std::uint64_t size = file.size();
   if (size > options.header_limit) {
+  expect_no_other_format(file.name(), file.first_bytes(), "the index of a checkpoint");
     fail_safetensors(file.name(), SafetensorsFault::kHeaderTooLong, std::nullopt,
                      "an index of " + std::to_string(size) + " bytes",
                      "at most " + std::to_string(options.header_limit) + " (header_limit)");
