@@ -75,7 +75,11 @@ void expect_refused(const std::vector<Case>& cases) {
 
 TEST(SafetensorsHeader, AcceptsWhatFollowsTheRules) {
   const Case accepted[] = {
-      {{}, {"{}", "{}      ", R"({ "__metadata__" : { } })"}, 0},
+      {{}, {"{}", "{}      ", R"({ "__metadata__" : { } })", R"({"__metadata__":null})"}, 0},
+      {{},
+       {R"({"__metadata__":null,"t":)" + kEmpty + "}",
+        "{\"t\":" + kEmpty + R"(,"__metadata__":null})"},
+       0},
       {{}, each(kText, '"' + std::string(100000, 'x') + '"'), 0},
       {{}, each("{\"$\":" + kEmpty + "}", "\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80"), 0},
       {{}, {"{\"\":" + kEmpty + "}", "{\"" + std::string(1024, 'n') + "\":" + kEmpty + "}"}, 0},
@@ -136,11 +140,12 @@ TEST(SafetensorsHeader, RefusesTextThatIsNoJson) {
 
 TEST(SafetensorsHeader, RefusesValuesOfAnotherKind) {
   const std::string deep = repeated("[", 100000), open = repeated("{\"a\":", 100000);
-  const std::string no_text = "1 -1 1.5 true false null [] 1e999";
+  const std::string no_text_or_null = "1 -1 1.5 true false [] 1e999",
+                    no_text = no_text_or_null + " null";
   const std::string no_list = R"(1 -1 1.5 true null "[1]" {} 1e999)";
   expect_refused({{F::kWrongType, each(kText, no_text + " {}")},
                   {F::kWrongType, each(kDtype, no_text + " {}")},
-                  {F::kWrongType, each(kMetadata, no_text + " \"text\"")},
+                  {F::kWrongType, each(kMetadata, no_text_or_null + " \"text\"")},
                   {F::kWrongType, each("{\"t\":$}", no_text + " \"text\"")},
                   {F::kWrongType, each(kShape, no_list)},
                   {F::kWrongType, each(kOffsets, no_list)},
@@ -176,7 +181,7 @@ TEST(SafetensorsHeader, RefusesKeysThatAreMissingUnknownRepeatedOrLong) {
       {F::kDuplicateKey, {R"({"t":{"dtype":"F32","dtype":"F32"}})"}},
       {F::kDuplicateKey,
        each("{\"t\":" + kEmpty + ",\"u\":" + kEmpty + ",\"$\":" + kEmpty + "}", R"(t u \u0074)")},
-      {F::kDuplicateKey, {R"({"__metadata__":{},"__metadata__":{}})"}},
+      {F::kDuplicateKey, each(R"({"__metadata__":$,"__metadata__":{}})", "{} null")},
       {F::kDuplicateKey, each(R"({"__metadata__":{"k":"1","l":"2","$":"1"}})", R"(k l \u006b)")},
       {F::kNameTooLong, each("{\"$\":" + kEmpty + "}", names)},
       {F::kNameTooLong, each("{\"__metadata__\":{\"$\":\"\"}}", names)},
@@ -286,6 +291,7 @@ TEST(SafetensorsHeader, RefusesEveryTruncationAndAnExtraByte) {
 }
 
 TEST(SafetensorsHeader, CountsTensorsAndMetadata) {
+  EXPECT_EQ(SafetensorsOptions{}.tensor_limit, 1'000'000u);
   const auto many = [](const std::string& pattern, const std::string& value, std::size_t count) {
     std::string text = "\"0\":" + value;
     for (std::size_t i = 1; i < count; ++i) text += ",\"" + std::to_string(i) + "\":" + value;
@@ -293,8 +299,17 @@ TEST(SafetensorsHeader, CountsTensorsAndMetadata) {
   };
   for (const auto& [pattern, value] :
        {std::pair("{$}", kEmpty), {R"({"__metadata__":{$}})", "\"\""}}) {
-    EXPECT_FALSE(refusal(many(pattern, value, 65536)).has_value());
-    expect_refused(many(pattern, value, 65537), F::kTooMany, pattern);
+    for (const std::size_t limit : {1u, 2u, 100u}) {
+      const SafetensorsOptions options{.tensor_limit = limit};
+      EXPECT_FALSE(refusal(many(pattern, value, limit), options).has_value());
+      const auto came = refusal(many(pattern, value, limit + 1), options);
+      ASSERT_TRUE(came.has_value());
+      EXPECT_EQ(came->fault, F::kTooMany);
+      EXPECT_NE(came->message.find(std::to_string(limit) + " of each (tensor_limit)"),
+                std::string::npos)
+          << came->message;
+    }
+    EXPECT_FALSE(refusal(many(pattern, value, 65537)).has_value());
   }
 }
 

@@ -150,10 +150,10 @@ inline Safetensors Safetensors::parse(std::span<const std::byte> bytes,
   const std::byte* const header = bytes.data() + sizeof length;
   const std::byte* const data = header + length;
   const auto data_size = static_cast<std::uint64_t>(bytes.size()) - sizeof length - length;
-  file.adopt(detail::parse_safetensors_header(
-                 {reinterpret_cast<const char*>(header), static_cast<std::size_t>(length)},
-                 data_size, file.file_),
-             data);
+  detail::SafetensorsHeaderParser parser(
+      {reinterpret_cast<const char*>(header), static_cast<std::size_t>(length)}, data_size,
+      file.file_, options);
+  file.adopt(parser.parse(), data);
   return file;
 }
 

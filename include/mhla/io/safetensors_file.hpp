@@ -133,9 +133,10 @@ inline SafetensorsHeader read_safetensors_header(InputFile& file,
   file.read(first, sizeof first);
   const std::uint64_t length = header_length(file.name(), first, file.size(), options);
   const std::unique_ptr<std::byte[]> text = file.read(length);
-  return parse_safetensors_header(
-      {reinterpret_cast<const char*>(text.get()), static_cast<std::size_t>(length)}, file.rest(),
-      file.name());
+  return SafetensorsHeaderParser(
+             {reinterpret_cast<const char*>(text.get()), static_cast<std::size_t>(length)},
+             file.rest(), file.name(), options)
+      .parse();
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -161,7 +162,6 @@ inline InputFile::InputFile(const std::filesystem::path& path) : name_(path_text
   std::setvbuf(file_.get(), nullptr, _IONBF, 0);  // unbuffered: reads go straight to their target
 }
 
-inline void InputFile::read(std::byte* to, std::uint64_t size) {
 inline std::string InputFile::first_bytes() {
   char bytes[64];
   const std::size_t count = std::fread(bytes, 1, sizeof bytes, file_.get());
@@ -169,6 +169,7 @@ inline std::string InputFile::first_bytes() {
   return {bytes, count};
 }
 
+inline void InputFile::read(std::byte* to, std::uint64_t size) {
   errno = 0;
   const auto count = static_cast<std::size_t>(size);
   const std::size_t got = std::fread(to, 1, count, file_.get());

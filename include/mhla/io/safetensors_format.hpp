@@ -48,7 +48,7 @@ enum class SafetensorsFault {
   kJson,             ///< the header is JSON
   kAfterHeader,      ///< nothing but spaces follows the closing }
   kDepth,            ///< lists hold no lists and no objects
-  kTooMany,          ///< at most 65,536 tensors, and as many metadata keys
+  kTooMany,          ///< at most SafetensorsOptions::tensor_limit tensors and metadata keys
   kNameTooLong,      ///< keys have at most 1,024 bytes
   kDuplicateKey,     ///< no key appears twice in one object
   kUnknownKey,       ///< a tensor has no other keys than dtype, shape and data_offsets
@@ -153,7 +153,6 @@ struct StoredTensor {
 using StoredTensors = std::map<std::string, StoredTensor, std::less<>>;
 using SafetensorsMetadata = std::map<std::string, std::string, std::less<>>;
 
-inline constexpr std::size_t kSafetensorsMaxEntries = 65536;
 inline constexpr std::size_t kSafetensorsMaxName = 1024;             ///< bytes
 inline constexpr std::size_t kSafetensorsMaxRank = 8;                ///< axes
 inline constexpr std::uint64_t kSafetensorsMaxHeader = 100'000'000;  ///< bytes, of the format
@@ -162,6 +161,8 @@ inline constexpr std::uint64_t kSafetensorsMaxHeader = 100'000'000;  ///< bytes,
 struct SafetensorsOptions {
   /// The longest header that is read, in bytes; at most kSafetensorsMaxHeader.
   std::uint64_t header_limit = std::uint64_t{16} << 20;
+  /// The most tensors, and the most metadata keys, of a file; and the most tensors of an index.
+  std::size_t tensor_limit = 1'000'000;
 };
 
 // ------------------------------------------------------------------------------------------------
@@ -170,8 +171,6 @@ namespace detail {
 
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 
-/// Throws "mhla::Safetensors: FILE: byte 12: what came, expected ...".
-[[noreturn]] inline void fail_safetensors(const std::string& file, SafetensorsFault fault,
 /// A path in UTF-8. On Windows path::string() throws for a name outside of the code page.
 inline std::string path_text(const std::filesystem::path& path) {
   const std::u8string text = path.u8string();
@@ -182,6 +181,8 @@ inline std::filesystem::path path_of(std::string_view utf8) {
   return std::u8string(utf8.begin(), utf8.end());
 }
 
+/// Throws "mhla::Safetensors: FILE: byte 12: what came, expected ...".
+[[noreturn]] inline void fail_safetensors(const std::string& file, SafetensorsFault fault,
                                           std::optional<std::uint64_t> position,
                                           const std::string& got, const std::string& expected) {
   std::string text = "mhla::Safetensors: " + file + ": ";

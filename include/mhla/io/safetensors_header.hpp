@@ -29,19 +29,14 @@ inline namespace MHLA_TARGET {
 namespace detail {
 
 /// Reads the N bytes of a header at byte 8 of `file`, which `data_size` bytes of data follow.
-/// \throws safetensors_error for the first rule that is broken.
-SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_size,
-                                           const std::string& file);
-
-// ------------------------------------------------------------------------------------------------
-
-/// Receives the tokens of a header. nlohmann_json calls the functions without a comment; each
-/// accepts a token or throws.
+/// nlohmann_json calls the functions without a comment; each accepts a token or throws.
 class SafetensorsHeaderParser {
  public:
-  SafetensorsHeaderParser(std::string_view text, std::uint64_t data_size, const std::string& file)
-      : text_(text), data_size_(data_size), file_(file), reached_(text.data()) {}
+  SafetensorsHeaderParser(std::string_view text, std::uint64_t data_size, const std::string& file,
+                          const SafetensorsOptions& options)
+      : text_(text), data_size_(data_size), file_(file), options_(options), reached_(text.data()) {}
 
+  /// \throws safetensors_error for the first rule that is broken.
   SafetensorsHeader parse() {
     using Json = nlohmann::json;
     if (text_.empty() || text_.front() != '{') {
@@ -121,10 +116,10 @@ class SafetensorsHeaderParser {
     }
     if (place_ == Place::kFile) name_ = name;
     if (!added) fail_duplicate(name);
-    if (std::max(header_.tensors.size(), header_.metadata.size()) > kSafetensorsMaxEntries) {
-      fail(SafetensorsFault::kTooMany,
-           std::to_string(kSafetensorsMaxEntries + 1) + " tensors or metadata keys",
-           "at most " + std::to_string(kSafetensorsMaxEntries) + " of each");
+    if (std::max(header_.tensors.size(), header_.metadata.size()) > options_.tensor_limit) {
+      const std::string limit = std::to_string(options_.tensor_limit);
+      fail(SafetensorsFault::kTooMany, "more than " + limit + " tensors or metadata keys",
+           "at most " + limit + " of each (tensor_limit)");
     }
     return true;
   }
@@ -168,7 +163,10 @@ class SafetensorsHeaderParser {
     refuse("the number " + printable(digits));
   }
   bool boolean(bool) { refuse("a truth value"); }
-  bool null() { refuse("null"); }
+  bool null() {
+    if (place_ == Place::kFile && name_ == kMetadataKey) return true;  // no metadata
+    refuse("null");
+  }
   bool binary(nlohmann::json::binary_t&) { refuse("binary data"); }
 
   template <class Exception>
@@ -277,6 +275,7 @@ class SafetensorsHeaderParser {
   std::string_view text_;
   std::uint64_t data_size_;
   const std::string& file_;
+  const SafetensorsOptions& options_;
   const char* reached_;  // after the last character read
 
   SafetensorsHeader header_;
@@ -289,11 +288,6 @@ class SafetensorsHeaderParser {
   unsigned key_ = 0;
   int offset_count_ = 0;
 };
-
-inline SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_size,
-                                                  const std::string& file) {
-  return SafetensorsHeaderParser(text, data_size, file).parse();
-}
 
 }  // namespace detail
 }  // namespace MHLA_TARGET

@@ -41,8 +41,9 @@ inline bool stays_in_folder(const std::string& shard) {
 /// accepts a token or throws. All but weight_map is skipped.
 class SafetensorsIndexParser {
  public:
-  SafetensorsIndexParser(std::string_view text, const std::string& file)
-      : text_(text), file_(file), reached_(text.data()) {}
+  SafetensorsIndexParser(std::string_view text, const std::string& file,
+                         const SafetensorsOptions& options)
+      : text_(text), file_(file), options_(options), reached_(text.data()) {}
 
   SafetensorsIndex parse() {
     // Or nlohmann_json would take one for the end of the text.
@@ -123,9 +124,9 @@ class SafetensorsIndexParser {
     }
     const auto [tensor, added] = index_.try_emplace(name);
     if (!added) fail_duplicate(name);
-    if (index_.size() > kSafetensorsMaxEntries) {
+    if (index_.size() > options_.tensor_limit) {
       fail(SafetensorsFault::kTooMany, std::to_string(index_.size()) + " tensors",
-           "at most " + std::to_string(kSafetensorsMaxEntries));
+           "at most " + std::to_string(options_.tensor_limit) + " (tensor_limit)");
     }
     tensor_ = tensor;
   }
@@ -154,6 +155,7 @@ class SafetensorsIndexParser {
 
   std::string_view text_;
   const std::string& file_;
+  const SafetensorsOptions& options_;
   const char* reached_;  // after the last character read
 
   SafetensorsIndex index_;
@@ -169,9 +171,9 @@ class SafetensorsIndexParser {
 inline SafetensorsIndex read_safetensors_index(const std::filesystem::path& path,
                                                const SafetensorsOptions& options) {
   InputFile file(path);
+  expect_no_other_format(file.name(), file.first_bytes(), "the index of a checkpoint");
   const std::uint64_t size = file.size();
   if (size > options.header_limit) {
-  expect_no_other_format(file.name(), file.first_bytes(), "the index of a checkpoint");
     fail_safetensors(file.name(), SafetensorsFault::kHeaderTooLong, std::nullopt,
                      "an index of " + std::to_string(size) + " bytes",
                      "at most " + std::to_string(options.header_limit) + " (header_limit)");
@@ -179,7 +181,7 @@ inline SafetensorsIndex read_safetensors_index(const std::filesystem::path& path
   const std::unique_ptr<std::byte[]> text = file.read_rest();
   return SafetensorsIndexParser(
              {reinterpret_cast<const char*>(text.get()), static_cast<std::size_t>(size)},
-             file.name())
+             file.name(), options)
       .parse();
 }
 

@@ -5,8 +5,9 @@
 /// The bytes depend only on names, types, shapes, values and metadata, not on the order of calls:
 /// tensors are sorted by element type, widest first and unknown ones last, and by name; metadata by
 /// key. Spaces pad the header to a multiple of 8, so every tensor of a known type is aligned to its
-/// elements. The strict reader (safetensors.hpp) reads what is written back bit for bit, a header
-/// above its limit of 16 MiB with SafetensorsOptions::header_limit.
+/// elements. The strict reader (safetensors.hpp) reads what is written back bit for bit; files
+/// above its limits of 16 MiB of header and 1,000,000 tensors need larger limits in
+/// SafetensorsOptions.
 
 #include <algorithm>
 #include <cstddef>
@@ -36,8 +37,8 @@ class SafetensorsWriter {
  public:
   /// Adds a tensor, or throws and adds nothing.
   /// \throws safetensors_error for a name that is taken, longer than 1,024 bytes, not UTF-8 or
-  /// __metadata__; for more than 8 axes or 65,536 tensors; for a size below 0, or a number of bytes
-  /// other than dtype and shape give; for an unknown dtype without a name, or with that of a known.
+  /// __metadata__; for more than 8 axes; for a size below 0, or a number of bytes other than dtype
+  /// and shape give; for an unknown dtype without a name, or with that of a known.
   void add(std::string_view name, StoredTensor tensor);
 
   /// Adds contiguous row-major values: a span of a Stored type, or a std::vector, std::array or the
@@ -60,8 +61,8 @@ class SafetensorsWriter {
   void add(std::string_view name, Matrix<T>&& matrix) = delete;  // would dangle
 
   /// Adds a text under a key.
-  /// \throws safetensors_error for a key that is taken or longer than 1,024 bytes, for text that is
-  /// not UTF-8, and for more than 65,536 keys.
+  /// \throws safetensors_error for a key that is taken or longer than 1,024 bytes, and for text
+  /// that is not UTF-8.
   void add_metadata(std::string_view key, std::string_view text);
 
   /// The whole file.
@@ -119,25 +120,20 @@ inline void expect_text(const std::string& what, std::string_view text, std::siz
   }
 }
 
-/// Throws unless one more entry may be added under `key`.
+/// Throws unless an entry may be added under `key`.
 template <class Map>
-void expect_room(const std::string& what, const Map& map, std::string_view key) {
+void expect_new_key(const std::string& what, const Map& map, std::string_view key) {
   expect_text(what, key, kSafetensorsMaxName);
   if (map.contains(key)) {
     fail_safetensors("output", SafetensorsFault::kDuplicateKey, std::nullopt,
                      what + " " + printable(key) + " again", "each once");
-  }
-  if (map.size() == kSafetensorsMaxEntries) {
-    fail_safetensors("output", SafetensorsFault::kTooMany, std::nullopt,
-                     "one more " + what + " than " + std::to_string(map.size()),
-                     "at most " + std::to_string(kSafetensorsMaxEntries));
   }
 }
 
 }  // namespace detail
 
 inline void SafetensorsWriter::add(std::string_view name, StoredTensor tensor) {
-  detail::expect_room("tensor", tensors_, name);
+  detail::expect_new_key("tensor", tensors_, name);
   const std::string what = "tensor " + detail::printable(name) + " of " +
                            detail::dtype_text(tensor.dtype, tensor.unknown_dtype) +
                            detail::shape_text(tensor.shape);
@@ -171,7 +167,7 @@ inline void SafetensorsWriter::add(std::string_view name, StoredTensor tensor) {
 }
 
 inline void SafetensorsWriter::add_metadata(std::string_view key, std::string_view text) {
-  detail::expect_room("metadata key", metadata_, key);
+  detail::expect_new_key("metadata key", metadata_, key);
   detail::expect_text("metadata text", text, text.size());
   metadata_.emplace(key, text);
 }

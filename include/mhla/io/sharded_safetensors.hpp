@@ -49,7 +49,7 @@ struct ShardedTensor {
 class ShardedSafetensors {
  public:
   /// Reads an index and the headers of its shards.
-  /// \param options  the limit holds for the index and for each header
+  /// \param options  the limits hold for the index and for each shard
   /// \throws safetensors_error: kShardPath for a shard outside the folder of the index, kNoTensor
   /// for a tensor that is not in its shard, and whatever is wrong with the index or a shard.
   static ShardedSafetensors read(const std::filesystem::path& index,
