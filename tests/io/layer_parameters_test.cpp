@@ -91,6 +91,32 @@ TEST(BlocksInFiles, AreReadPastACrossAttentionButNothingElse) {
   EXPECT_THROW(loaded("x.norm4.weight"), shape_error);
 }
 
+TEST(LayersInFiles, AreReadPastTensorsThatTheyCompute) {
+  LanguageLayer<float> layer({.heads = 2, .channels = 16, .chunks = 3});
+  fill_randomly(layer.parameters());
+  layer.project();
+  const std::vector<float> number(1);
+  const auto loaded = [&](const std::string& other,
+                          const std::vector<std::string_view>& recomputed) {
+    SafetensorsWriter writer;
+    save_parameters(writer, "x.", layer.table(), layer.parameters());
+    writer.add("x." + other, {1}, std::span(number));
+    const Bytes bytes = writer.to_bytes();
+    const LanguageLayer<float> again(Safetensors::parse(bytes), "x.", layer.options(), recomputed);
+    return std::ranges::equal(again.parameters(), std::as_const(layer).parameters());
+  };
+  for (const char* name :
+       {"inv_freq", "rotary.inv_freq", "rotary_emb.inv_freq", "a.cos_cached", "a.sin_cached"}) {
+    EXPECT_TRUE(loaded(name, {})) << name;
+    EXPECT_TRUE(loaded(name, {"scale"})) << name;
+  }
+  EXPECT_TRUE(loaded("rotary.scale", {"mask", "scale"}));
+  EXPECT_TRUE(loaded("rotary.scale", {"rotary.scale"}));
+  for (const char* name : {"rotary.scale", "my_inv_freq", "inv_freq.weight"}) {
+    EXPECT_THROW(loaded(name, {"cale", "other.scale", ""}), shape_error) << name;
+  }
+}
+
 TEST(BlocksInFiles, NameWhatTheFileLacks) {
   DeitOptions options{.attention = deit_attention(kSmallVision), .channels = 6};
   const DeitBlock<float> block(options);

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
@@ -38,8 +39,9 @@ class DecodingLayer : public Layer<typename Decoder::Body> {
   explicit DecodingLayer(const Options& options) : Base(options) {}
   /// The mixing matrix is projected as the authors do before each use.
   template <TensorFile<A> F>
-  DecodingLayer(const F& file, std::string_view prefix, const Options& options)
-      : Base(file, prefix, options) {
+  DecodingLayer(const F& file, std::string_view prefix, const Options& options,
+                const std::vector<std::string_view>& recomputed = {})
+      : Base(file, prefix, options, recomputed) {
     project();
   }
 

@@ -65,13 +65,17 @@ class Layer {
     prepare();
   }
   /// Takes the tensors `prefix` + name of a file; options.channels = 0 stands for the file's.
+  /// \param recomputed  last parts of names, such as "rotary.scale", of more tensors to pass over
+  ///                    than those of kRecomputed (parameters.hpp)
   /// \throws as above; shape_error that names all tensors which are missing, superfluous, or of
   /// another shape or type.
   template <TensorFile<A> F>
-  Layer(const F& file, std::string_view prefix, const Options& options)
-      : body_(with_channels(file, prefix, options)), parameters_(numbers_in(file, prefix)) {
+  Layer(const F& file, std::string_view prefix, const Options& options,
+        const std::vector<std::string_view>& recomputed = {})
+      : body_(with_channels(file, prefix, options)),
+        parameters_(numbers_in(file, prefix, recomputed)) {
     prepare();
-    load_parameters(Body::kName, file, prefix, table(), parameters(), others());
+    load_parameters(Body::kName, file, prefix, table(), parameters(), others(), recomputed);
   }
 
   const Options& options() const { return body_.options(); }
@@ -203,8 +207,9 @@ class Layer {
   /// The numbers of all parameters. A file may claim channels that it has not: its shapes are
   /// compared before there is memory for them, and for what the body prepares.
   template <class F>
-  std::size_t numbers_in(const F& file, std::string_view prefix) const {
-    detail::expect_parameters(Body::kName, file, prefix, body_.table(), others());
+  std::size_t numbers_in(const F& file, std::string_view prefix,
+                         std::span<const std::string_view> recomputed) const {
+    detail::expect_parameters(Body::kName, file, prefix, body_.table(), others(), recomputed);
     return static_cast<std::size_t>(body_.table().size());
   }
   template <class F>

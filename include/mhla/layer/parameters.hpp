@@ -94,17 +94,24 @@ class ParameterTable {
   std::vector<Parameter> all_;
 };
 
+/// The last part of the names of tensors that layers compute instead of reading them, such as
+/// blocks.0.attn.rotary.inv_freq.
+inline constexpr std::string_view kRecomputed[] = {"inv_freq", "cos_cached", "sin_cached"};
+
 /// Copies the tensors `prefix` + name of a file to `row`, where `table` has them. Shapes must agree
 /// and the file may have no other tensor whose name begins with `prefix`.
-/// \param function  named in errors
-/// \param others    prefixes, below `prefix`, of tensors that are not the layer's, or ""
+/// \param function    named in errors
+/// \param others      prefixes, below `prefix`, of tensors that are not the layer's, or ""
+/// \param recomputed  last parts of names, such as "rotary.scale", of more tensors to pass over
+///                    than those of kRecomputed
 /// \throws shape_error unless `row` has the numbers of `table`, or one that names everything that
 /// is missing, superfluous or of another shape, before anything is written; one that names all
 /// tensors whose numbers the file refuses, and then those of `row` are unspecified.
 template <Accumulator A, TensorFile<A> F>
 void load_parameters(const char* function, const F& file, std::string_view prefix,
                      const ParameterTable& table, std::span<A> row,
-                     std::span<const std::string_view> others = {});
+                     std::span<const std::string_view> others = {},
+                     std::span<const std::string_view> recomputed = {});
 
 /// Adds the tensors of `row` to a writer under the names prefix + name, with the shapes of `table`:
 /// what load_parameters reads. `row` must live as long as the writer needs the numbers: a
@@ -177,10 +184,18 @@ inline void expect_no_faults(const char* function, const std::string& faults,
                  std::string(prefix) + "\"");
 }
 
+/// True if the last parts of a name, which are separated by dots, are one of `parts`.
+inline bool ends_with_one_of(std::string_view name, std::span<const std::string_view> parts) {
+  return std::any_of(parts.begin(), parts.end(), [name](std::string_view part) {
+    return name == part || name.ends_with("." + std::string(part));
+  });
+}
+
 /// Throws unless the file has the tensors that load_parameters reads, in shape, and no others.
 template <class F>
 void expect_parameters(const char* function, const F& file, std::string_view prefix,
-                       const ParameterTable& table, std::span<const std::string_view> others) {
+                       const ParameterTable& table, std::span<const std::string_view> others,
+                       std::span<const std::string_view> recomputed) {
   constexpr Index kNamed = 16;  // superfluous tensors, of which a file may have any number
   std::string faults;
   const auto complain = [&faults](const std::string& what) {
@@ -202,10 +217,11 @@ void expect_parameters(const char* function, const F& file, std::string_view pre
     const std::string& name = it->first;
     if (name.compare(0, prefix.size(), prefix) != 0) break;
     const std::string_view below = std::string_view(name).substr(prefix.size());
-    const bool foreign = std::any_of(others.begin(), others.end(), [below](std::string_view other) {
-      return !other.empty() && below.starts_with(other);
-    });
-    if (foreign || table.find(below) != nullptr || ++superfluous > kNamed) continue;
+    const bool passed_over =
+        std::any_of(others.begin(), others.end(),
+                    [&](auto other) { return !other.empty() && below.starts_with(other); }) ||
+        ends_with_one_of(below, kRecomputed) || ends_with_one_of(below, recomputed);
+    if (passed_over || table.find(below) != nullptr || ++superfluous > kNamed) continue;
     complain("has " + printable(name) + ", which is no parameter of the layer");
   }
   if (superfluous > kNamed) {
@@ -250,9 +266,10 @@ inline void expect_row(const char* function, std::size_t numbers, const Paramete
 template <Accumulator A, TensorFile<A> F>
 void load_parameters(const char* function, const F& file, std::string_view prefix,
                      const ParameterTable& table, std::span<A> row,
-                     std::span<const std::string_view> others) {
+                     std::span<const std::string_view> others,
+                     std::span<const std::string_view> recomputed) {
   detail::expect_row(function, row.size(), table);
-  detail::expect_parameters(function, file, prefix, table, others);
+  detail::expect_parameters(function, file, prefix, table, others, recomputed);
   std::string refused, why;  // all tensors, and why the first one is
   for (const Parameter& p : table.all()) {
     const std::string name = std::string(prefix) + p.name;
