@@ -187,6 +187,45 @@ function(check_SubdirectoryTellsOfSlowBuilds)
   endforeach()
 endfunction()
 
+# Exported with and without rules of installation, and found in both build folders and installed.
+function(check_ExportedTargetsWork)
+  set(folder ${WORK}/${CASE})
+  file(REMOVE_RECURSE ${folder})
+  foreach(install ON OFF)
+    run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/exporter -B ${folder}/${install}
+        -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_BUILD_TYPE=Release
+        -DMHLA_SOURCE=${SOURCE} -DMHLA_INSTALL=${install})
+  endforeach()
+  run(${CMAKE_COMMAND} --install ${folder}/ON --prefix ${folder}/installed)
+  if(EXISTS ${folder}/installed/share/cmake/mhla/mhla-components.cmake)
+    message(FATAL_ERROR "targets are installed that mhla-config.cmake makes")
+  endif()
+  file(WRITE ${folder}/user/CMakeLists.txt
+       "cmake_minimum_required(VERSION 3.25)\nproject(user LANGUAGES CXX)\n"
+       "find_package(exporter REQUIRED)\nadd_executable(app \"${consumer}/main.cpp\")\n"
+       "foreach(name mhla io mpi)\n"
+       "  if(TARGET exporter::\${name}_user)\n"
+       "    target_link_libraries(app PRIVATE exporter::\${name}_user)\n"
+       "  endif()\nendforeach()\n")
+  foreach(package OFF ON installed)
+    run(${CMAKE_COMMAND} -S ${folder}/user -B ${folder}/user_${package} -G ${GENERATOR}
+        -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${folder}/${package})
+  endforeach()
+  run(${CMAKE_COMMAND} --build ${folder}/user_OFF)
+  run(${folder}/user_OFF/app)
+endfunction()
+
+# A second copy of the project, after a first or after an installed one, adds nothing and says so.
+function(check_AddingItAgainReturns)
+  foreach(first -DMHLA_SOURCE=${SOURCE} -DCMAKE_PREFIX_PATH=${installed})
+    configure_consumer(${first} -DMHLA_AGAIN=${SOURCE})
+    expect_configured()
+    if(NOT output MATCHES "there is a target mhla::mhla already")
+      message(FATAL_ERROR "expected a line on the second copy, got:\n${output}")
+    endif()
+  endforeach()
+endfunction()
+
 function(check_FetchContentWorks)
   configure_consumer(-DFETCHCONTENT_SOURCE_DIR_MHLA=${SOURCE})
   expect_configured()
