@@ -21,6 +21,7 @@ int main(int argc, char** argv) try {
   const mhla::VisionOptions options{.heads = 3,
                                     .tokens = {16, 16},
                                     .block = {4, 4},
+                                    .order = mhla::TokenOrder::kBlocks,
                                     .channels = 192,
                                     .qk_norm = true,
                                     .qkv_bias = false,

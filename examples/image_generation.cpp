@@ -17,8 +17,12 @@
 #include "support/attention_layer.hpp"
 
 namespace {
-const mhla::VisionOptions kOptions{
-    .heads = 6, .tokens = {16, 16}, .block = {4, 4}, .channels = 384, .lepe = 3};
+const mhla::VisionOptions kOptions{.heads = 6,
+                                   .tokens = {16, 16},
+                                   .block = {4, 4},
+                                   .order = mhla::TokenOrder::kBlocks,
+                                   .channels = 384,
+                                   .lepe = 3};
 
 std::filesystem::path write_random_weights(const std::string& prefix) {
   mhla::VisionLayer<float> layer(kOptions);

@@ -70,7 +70,8 @@ struct Images {
   mhla::VisionOptions attention() const {
     return {.heads = heads,
             .tokens = GridShape(side, side),
-            .block = GridShape(side / blocks, side / blocks)};
+            .block = GridShape(side / blocks, side / blocks),
+            .order = mhla::TokenOrder::kBlocks};
   }
   Problem problem() const {
     const Index n = side * side, d = channels / heads;

@@ -24,8 +24,11 @@ struct VisionFamily {
   using Layer = VisionLayer<A>;
   static constexpr const char* kMixing = "piece_attn.conv.weight";
   static VisionOptions options(const Shape& s) {
-    VisionOptions o{
-        .heads = s.heads, .tokens = s.grid, .block = s.block, .channels = s.heads * s.values};
+    VisionOptions o{.heads = s.heads,
+                    .tokens = s.grid,
+                    .block = s.block,
+                    .order = TokenOrder::kBlocks,
+                    .channels = s.heads * s.values};
     if (s.name == "vision_deit_s") o.qk_norm = true, o.qkv_bias = false, o.lepe = 5;
     return o;
   }

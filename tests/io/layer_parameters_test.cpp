@@ -48,7 +48,8 @@ void expect_round_trip(typename L::Options options) {
   EXPECT_EQ(again.options().channels, layer.options().channels);
 }
 
-const VisionOptions kSmallVision{.heads = 2, .tokens = {4, 4}, .block = {2, 2}, .channels = 6};
+const VisionOptions kSmallVision{
+    .heads = 2, .tokens = {4, 4}, .block = {2, 2}, .order = TokenOrder::kBlocks, .channels = 6};
 
 TEST(LayersInFiles, ComeBackAsTheyWereSaved) {
   expect_round_trip<VisionLayer<float>>(kSmallVision);
@@ -59,7 +60,8 @@ TEST(LayersInFiles, ComeBackAsTheyWereSaved) {
 }
 
 TEST(BlocksInFiles, ComeBackAsTheyWereSaved) {
-  const VisionOptions attention{.heads = 2, .tokens = {4, 4}, .block = {2, 2}};
+  const VisionOptions attention{
+      .heads = 2, .tokens = {4, 4}, .block = {2, 2}, .order = TokenOrder::kBlocks};
   expect_round_trip<DitBlock<float>>(
       {.attention = attention, .channels = 6, .convolution = DitConvolution::kReleased});
   expect_round_trip<WanBlock<float>>(

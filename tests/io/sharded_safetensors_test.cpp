@@ -225,7 +225,8 @@ TEST(ShardedSafetensors, LimitsTheIndexAsItDoesHeaders) {
 }
 
 TEST(ShardedSafetensors, ALayerIsLoadedFromTwoShards) {
-  const VisionOptions options{.heads = 2, .tokens = {4, 4}, .block = {2, 2}, .channels = 6};
+  const VisionOptions options{
+      .heads = 2, .tokens = {4, 4}, .block = {2, 2}, .order = TokenOrder::kBlocks, .channels = 6};
   VisionLayer<float> layer(options);
   std::iota(layer.parameters().begin(), layer.parameters().end(), 1.0f);
   SafetensorsWriter writers[2];

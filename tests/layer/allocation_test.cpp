@@ -108,12 +108,14 @@ Index allocations_of_appending(const L& layer) {
 }
 
 TEST(LayerAllocation, AttentionLayersWithAWorkspaceAllocateNothing) {
-  EXPECT_EQ(
-      allocations_of(
-          VisionLayer<float>(
-              {.heads = 2, .tokens = {4, 6}, .block = {2, 3}, .channels = 12, .qk_norm = true}),
-          72, 3),
-      0);
+  EXPECT_EQ(allocations_of(VisionLayer<float>({.heads = 2,
+                                               .tokens = {4, 6},
+                                               .block = {2, 3},
+                                               .order = TokenOrder::kBlocks,
+                                               .channels = 12,
+                                               .qk_norm = true}),
+                           72, 3),
+            0);
   EXPECT_EQ(allocations_of(VideoLayer<float>({.heads = 2,
                                               .grid = {2, 4, 6},
                                               .layout = {1, 2, 2},
@@ -136,7 +138,8 @@ TEST(LayerAllocation, AttentionLayersWithAWorkspaceAllocateNothing) {
 }
 
 TEST(LayerAllocation, BlocksWithAWorkspaceAllocateNothing) {
-  const VisionOptions attention{.heads = 2, .tokens = {4, 6}, .block = {2, 3}};
+  const VisionOptions attention{
+      .heads = 2, .tokens = {4, 6}, .block = {2, 3}, .order = TokenOrder::kBlocks};
   EXPECT_EQ(allocations_of(DitBlock<float>({.attention = attention,
                                             .channels = 12,
                                             .convolution = DitConvolution::kImage}),

@@ -164,7 +164,8 @@ TEST(SaveParameters, RefusesARowOfAnotherTable) {
 
 TEST(LayerOfAFile, HasNoMemoryForChannelsThatAFileOnlyClaims) {
   constexpr Index kClaimed = 1 << 27;
-  const VisionOptions vision{.heads = 2, .tokens = {2, 2}, .block = {1, 2}};
+  const VisionOptions vision{
+      .heads = 2, .tokens = {2, 2}, .block = {1, 2}, .order = TokenOrder::kBlocks};
   const auto expect_refused = [](const std::string& why, auto&& call) {
     const std::string text = message_of<shape_error>(call);
     EXPECT_TRUE(text.starts_with(why)) << text;
@@ -188,7 +189,8 @@ TEST(LayerOfAFile, HasNoMemoryForChannelsThatAFileOnlyClaims) {
 }
 
 TEST(LayerOfAFile, TakesItsChannelsAndItsParameters) {
-  const VisionOptions options{.heads = 2, .tokens = {2, 2}, .block = {1, 2}};
+  const VisionOptions options{
+      .heads = 2, .tokens = {2, 2}, .block = {1, 2}, .order = TokenOrder::kBlocks};
   VisionOptions sized = options;
   sized.channels = 6;
   const VisionLayer<float> empty(sized);

@@ -14,6 +14,7 @@ struct SmallSanaBlock {
     return {.attention = {.heads = 2,
                           .tokens = {4, 6},
                           .block = {2, 3},
+                          .order = TokenOrder::kBlocks,
                           .layer_norm = false,
                           .lepe = 0,
                           .normalizer = NoNormalizer{}},

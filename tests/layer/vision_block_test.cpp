@@ -24,8 +24,11 @@ struct SmallDeitBlock {
   using Layer = DeitBlock<double>;
   static constexpr Index kRows = 24, kBatch = 2;
   static DeitOptions options() {
-    return {.attention = deit_attention(
-                {.heads = 3, .tokens = {4, 6}, .block = {2, 3}, .normalizer = NoNormalizer{}}),
+    return {.attention = deit_attention({.heads = 3,
+                                         .tokens = {4, 6},
+                                         .block = {2, 3},
+                                         .order = TokenOrder::kBlocks,
+                                         .normalizer = NoNormalizer{}}),
             .channels = 12,
             .hidden = 60};
   }

@@ -15,7 +15,11 @@ struct DitLayer {
   using Layer = VisionLayer<double>;
   static constexpr Index kRows = 24, kBatch = 3;
   static VisionOptions options() {
-    return {.heads = 2, .tokens = {4, 6}, .block = {2, 3}, .channels = 10};
+    return {.heads = 2,
+            .tokens = {4, 6},
+            .block = {2, 3},
+            .order = TokenOrder::kBlocks,
+            .channels = 10};
   }
 };
 /// As DeiT is trained.
@@ -26,6 +30,7 @@ struct DeitLayer {
     return {.heads = 3,
             .tokens = {4, 6},
             .block = {4, 2},
+            .order = TokenOrder::kBlocks,
             .channels = 12,
             .qk_norm = true,
             .qkv_bias = false,

@@ -91,6 +91,7 @@ inline Result check_vision_layer(const Safetensors& file) {
       VisionOptions{.heads = value<Index>(file, "heads"),
                     .tokens = {side, side},
                     .block = {block, block},
+                    .order = TokenOrder::kBlocks,
                     .qk_norm = value<bool>(file, "qk_norm"),
                     .qkv_bias = value<bool>(file, "qkv_bias"),
                     .lepe = value<Index>(file, "lepe_kernel"),

@@ -36,9 +36,9 @@ inline namespace MHLA_TARGET {
 
 /// What a SANA block is made with.
 struct SanaOptions {
-  VisionOptions attention{};  ///< its channels are the block's
-  Index channels = 0;         ///< C; 0 for that of a file
-  Index hidden = 0;           ///< H of the mix; 0 for 5C/2
+  VisionOptions attention;  ///< its channels are the block's
+  Index channels = 0;       ///< C; 0 for that of a file
+  Index hidden = 0;         ///< H of the mix; 0 for 5C/2
   double norm_eps = 1e-6;
 };
 

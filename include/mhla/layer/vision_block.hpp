@@ -55,15 +55,15 @@ enum class DitConvolution {
 
 /// What a DiT block is made with.
 struct DitOptions {
-  VisionOptions attention{};  ///< its channels are the block's
-  Index channels = 0;         ///< C; 0 for that of a file
-  Index hidden = 0;           ///< H; 0 for 4C
+  VisionOptions attention;  ///< its channels are the block's
+  Index channels = 0;       ///< C; 0 for that of a file
+  Index hidden = 0;         ///< H; 0 for 4C
   double norm_eps = 1e-6;
   DitConvolution convolution = DitConvolution::kNone;
 };
 
 /// What the attention of DeiT has: a norm of queries and keys, no bias of these, LePE of 5 x 5.
-inline VisionOptions deit_attention(VisionOptions o = {}) {
+inline VisionOptions deit_attention(VisionOptions o) {
   o.qk_norm = true;
   o.qkv_bias = false;
   o.lepe = 5;
@@ -72,9 +72,9 @@ inline VisionOptions deit_attention(VisionOptions o = {}) {
 
 /// What a DeiT block is made with.
 struct DeitOptions {
-  VisionOptions attention = deit_attention();  ///< its channels are the block's
-  Index channels = 0;                          ///< C; 0 for that of a file
-  Index hidden = 0;                            ///< H; 0 for 4C
+  VisionOptions attention;  ///< deit_attention({...}); its channels are the block's
+  Index channels = 0;       ///< C; 0 for that of a file
+  Index hidden = 0;         ///< H; 0 for 4C
   double norm_eps = 1e-6;
 };
 

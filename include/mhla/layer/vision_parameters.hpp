@@ -23,15 +23,32 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// How the tokens of an image lie: row after row, or block after block.
+/// Order of an image's tokens: row after row, or block after block.
 enum class TokenOrder { kRaster, kBlocks };
+
+/// A token order without a default. Options that leave it out do not compile.
+class RequiredTokenOrder {
+ public:
+  constexpr RequiredTokenOrder(TokenOrder order) : order_(order) {}
+  template <bool kGiven = false>
+  constexpr RequiredTokenOrder() {
+    static_assert(kGiven,
+                  "mhla: a vision layer needs the order of its tokens: .order = "
+                  "mhla::TokenOrder::kRaster for row after row, or .order = "
+                  "mhla::TokenOrder::kBlocks for block after block");
+  }
+  constexpr operator TokenOrder() const { return order_; }
+
+ private:
+  TokenOrder order_;
+};
 
 /// What a vision layer is made with.
 struct VisionOptions {
   Index heads = 8;
   GridShape tokens{1};                          ///< of an image
   GridShape block{1};                           ///< of a block
-  TokenOrder order = TokenOrder::kBlocks;       ///< the authors permute once, before all layers
+  RequiredTokenOrder order;                     ///< kBlocks in the authors' models
   Index channels = 0;                           ///< C; 0 for that of a file
   bool layer_norm = true;                       ///< the layer's own one, before the projection
   bool qk_norm = false;                         ///< of q and k, over all heads together

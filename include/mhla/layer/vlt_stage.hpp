@@ -51,10 +51,10 @@ inline namespace MHLA_TARGET {
 
 /// What a VLT stage is made with.
 struct VltOptions {
-  VisionOptions attention{};  ///< its channels are the stage's
-  Index depth = 2;            ///< blocks
-  Index channels = 0;         ///< C; 0 for that of a file
-  Index hidden = 0;           ///< H of the mix; 0 for 3C
+  VisionOptions attention;  ///< its channels are the stage's
+  Index depth = 2;          ///< blocks
+  Index channels = 0;       ///< C; 0 for that of a file
+  Index hidden = 0;         ///< H of the mix; 0 for 3C
   double norm_eps = 1e-6;
 };
 
