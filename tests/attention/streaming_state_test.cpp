@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -77,9 +78,9 @@ TEST(StreamingState, StatesOfEarlierVersionsAreRefused) {
   std::vector<std::byte> saved(stream.state_bytes());
   auto state = used_state(stream, 2, 3);
   state.save(saved);
-  EXPECT_EQ(std::memcmp(saved.data(), "mhlast08", 8), 0);
+  EXPECT_EQ(std::memcmp(saved.data(), "mhlast09", 8), 0);
   auto old = saved;
-  old[7] = std::byte{'7'};
+  old[7] = std::byte{'8'};
   EXPECT_THROW(state.restore(old), option_error);
   // As version 04 was laid out: with two more counts.
   old[7] = std::byte{'4'};
@@ -88,6 +89,23 @@ TEST(StreamingState, StatesOfEarlierVersionsAreRefused) {
   EXPECT_THROW(state.restore(old), option_error);
   state.restore(saved);
   EXPECT_EQ(state.position(), 6);
+}
+
+TEST(StreamingState, AStateOfAnotherInstructionSetIsRefusedByItsName) {
+  const auto stream = stream_of(2, 3);
+  std::vector<std::byte> saved(stream.state_bytes());
+  auto state = used_state(stream, 2, 3);
+  state.save(saved);
+  const char other[] = "sse9";
+  std::memcpy(saved.data() + offset_of(&detail::StateHeader::instruction_set), other,
+              sizeof(other));
+  const std::string refusal =
+      "mhla::StreamingState::restore: from was saved by a build for another instruction set, "
+      "'sse9', expected one for '" +
+      std::string(kInstructionSet) + "', as this build is";
+  EXPECT_EQ(message_of<option_error>([&] { state.restore(saved); }), refusal);
+  saved.resize(saved.size() + 64);  // its memory is laid out otherwise
+  EXPECT_EQ(message_of<option_error>([&] { state.restore(saved); }), refusal);
 }
 
 TEST(StreamingState, CountsThatCannotBeAreRefused) {

@@ -3,40 +3,60 @@
 /// \file
 /// The state of a stream: memory of known size that can be copied, saved and restored.
 ///
-/// Saved form: a header with the sizes and the position, then the memory, in this machine's byte
-/// order and as this target lays it out. A header that does not fit the stream is refused.
+/// Saved form: a header with the instruction set, the sizes and the position, then the memory, in
+/// this machine's byte order and as this target lays it out. A state of another stream or of a
+/// build for another instruction set is refused.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/scalar.hpp"
 #include "mhla/core/workspace.hpp"
-#include "mhla/kernel/unit.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
 
 namespace detail {
 
+/// Name in a saved state, with zeros after it.
+using StateName = std::array<char, 24>;
+constexpr StateName state_name(std::string_view text) {
+  StateName name{};
+  for (std::size_t i = 0; i < text.size(); ++i) name.at(i) = text[i];
+  return name;
+}
+
+/// Throws unless a state was saved by a build for this instruction set.
+inline void expect_instruction_set(const char* function, const StateName& saved) {
+  if (saved == state_name(kInstructionSet)) return;
+  const std::string_view text(saved.data(), saved.size());
+  fail_option(function, "from",
+              "was saved by a build for another instruction set, " +
+                  printable(text.substr(0, text.find('\0'))),
+              "one for " + printable(kInstructionSet) + ", as this build is");
+}
+
 /// Stream parameters, which must match on restore, and the current position.
 struct StateHeader {
-  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '8'};
+  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '9'};
+  StateName instruction_set = state_name(kInstructionSet);
   std::int64_t scalar_bytes = 0;
   std::int64_t width = 0, values = 0, block_length = 0, normalizer_width = 0;
   std::int64_t capacity = 0;  // tokens
   std::int64_t terms = 0;     // R of a decaying mixing matrix
   std::int64_t features = 0, normalizer_features = 0;
-  std::int64_t sum_features = 0;   // of the sums that the normaliser reads
-  std::int64_t slab = kTile.slab;  // features of a slab of a summary, by target
-  std::int64_t position = 0;       // tokens seen
-  std::int64_t open_keys = 0;      // kept keys of the open block
-  std::int64_t in_running = 0;     // of them, those that all of R holds (streaming.hpp)
+  std::int64_t sum_features = 0;  // of the sums that the normaliser reads
+  std::int64_t position = 0;      // tokens seen
+  std::int64_t open_keys = 0;     // kept keys of the open block
+  std::int64_t in_running = 0;    // of them, those that all of R holds (streaming.hpp)
 };
 
 }  // namespace detail
@@ -65,7 +85,8 @@ class StreamingState {
   void save(std::span<std::byte> to) const;
 
   /// Replaces this state by the one saved in `from`; unchanged on error.
-  /// \throws option_error unless `from` was saved by a state of a stream of the same sizes.
+  /// \throws option_error unless `from` was saved by a state of a stream of the same sizes, in a
+  ///         build for the same instruction set.
   void restore(std::span<const std::byte> from);
 
  private:
@@ -109,12 +130,16 @@ void StreamingState<A>::save(std::span<std::byte> to) const {
 template <Accumulator A>
 void StreamingState<A>::restore(std::span<const std::byte> from) {
   constexpr const char* kName = "StreamingState::restore";
+  detail::StateHeader saved;
+  if (from.size() >= sizeof(saved)) {
+    std::memcpy(&saved, from.data(), sizeof(saved));
+    const bool state = std::memcmp(saved.magic, header_.magic, sizeof(saved.magic)) == 0;
+    if (state) detail::expect_instruction_set(kName, saved.instruction_set);
+  }
   if (from.size() != bytes()) {
     detail::fail_option(kName, "from", "has " + std::to_string(from.size()) + " bytes",
                         std::to_string(bytes()));
   }
-  detail::StateHeader saved;
-  std::memcpy(&saved, from.data(), sizeof(saved));
   if (!same_stream(saved) || saved.position < 0 || saved.position > header_.capacity ||
       saved.open_keys < 0 || saved.open_keys > saved.position % saved.block_length ||
       saved.in_running < 0 || saved.in_running > saved.open_keys) {
