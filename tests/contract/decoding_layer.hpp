@@ -1,14 +1,18 @@
 #pragma once
 
 /// \file
-/// What every layer that decodes promises (layer/decoding_layer.hpp): the next tokens give what the
-/// whole sequence gives, states are values, and what is refused changes none.
+/// Promises of every layer that decodes (layer/decoding_layer.hpp). The next tokens give what the
+/// whole sequence gives. Sequences of a batch run as they do alone. States are values that can be
+/// saved, and a refused call changes none.
 ///
 /// A layer is tested through the types of contract/attention_layer.hpp, in double.
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <numeric>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "contract/attention_layer.hpp"
@@ -44,6 +48,61 @@ Index& chunks_of(Options& options) {
     return options.attention.chunks;
   }
 }
+
+/// Rows packed one part after another.
+inline Matrix<double> packed(const std::vector<Matrix<double>>& parts) {
+  Matrix<double> all(0, parts.front().cols());
+  for (const Matrix<double>& part : parts) {
+    all.conservativeResize(all.rows() + part.rows(), all.cols());
+    all.bottomRows(part.rows()) = part;
+  }
+  return all;
+}
+
+/// Sequences of a layer that decodes, each with prompts of lengths of its own.
+template <class L>
+struct DecodingRun : AttentionLayerRun<L> {
+  using State = decltype(std::declval<typename L::Layer>().start());
+  /// Tokens of sequence b in the first and in the second call.
+  static Index tokens(Index call, Index b) { return call == 0 ? 3 + b : b == 1 ? 0 : 2 + b; }
+
+  Matrix<double> part(Index b, Index begin, Index count) const {
+    return this->x.middleRows(b * L::kRows + begin, count);
+  }
+  Matrix<double> append(State& state, const Matrix<double>& from, const std::vector<Index>& offsets,
+                        const LayerCall& call = {}) const {
+    Matrix<double> y(from.rows(), from.cols());
+    this->layer.append(state, from, offsets, y, call);
+    return y;
+  }
+  /// Outputs of both calls of prompts for sequences `order` of x.
+  std::vector<Matrix<double>> prompts(State& state, const std::vector<Index>& order,
+                                      const LayerCall& call = {}) const {
+    std::vector<Matrix<double>> outputs;
+    for (const Index i : {0, 1}) {
+      std::vector<Matrix<double>> parts;
+      std::vector<Index> offsets{0};
+      for (const Index b : order) {
+        parts.push_back(part(b, i == 0 ? 0 : tokens(0, b), tokens(i, b)));
+        offsets.push_back(offsets.back() + tokens(i, b));
+      }
+      outputs.push_back(append(state, packed(parts), offsets, call));
+    }
+    return outputs;
+  }
+  /// Outputs of a token for each sequence of a state, the same for all.
+  Matrix<double> next(State& state) const {
+    const Matrix<double> from = part(0, 0, 1).replicate(state.batch(), 1);
+    Matrix<double> y(from.rows(), from.cols());
+    this->layer.append(state, from, y);
+    return y;
+  }
+  std::vector<Index> all() const {
+    std::vector<Index> order(static_cast<std::size_t>(this->batch));
+    std::iota(order.begin(), order.end(), Index{0});
+    return order;
+  }
+};
 
 template <class L>
 class DecodingContract : public testing::Test {};
@@ -121,8 +180,57 @@ TYPED_TEST_P(DecodingContract, CopiesOfAStateGoTheirOwnWaysAndErrorsLeaveItAsItW
   EXPECT_EQ(append(state, 3, 2), append(again, 3, 2));
 }
 
+TYPED_TEST_P(DecodingContract, PromptsOfUnequalLengthHaveTheBitsThatTheyHaveAlone) {
+  const DecodingRun<TypeParam> run;
+  auto together = run.layer.start(run.batch);
+  ThreadPool pool(2);
+  const auto outputs = run.prompts(together, run.all(), {.executor = pool});
+  const Matrix<double> last = run.next(together);
+  Index rows[] = {0, 0};
+  for (Index b = 0; b < run.batch; ++b) {
+    auto alone = run.layer.start();
+    const auto own = run.prompts(alone, {b});
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(outputs[i].middleRows(rows[i], own[i].rows()), own[i]) << b;
+      rows[i] += own[i].rows();
+    }
+    EXPECT_EQ(last.row(b), run.next(alone).row(0)) << b;
+    EXPECT_EQ(together.position(b), run.tokens(0, b) + run.tokens(1, b) + 1);
+  }
+  EXPECT_EQ(together.position(), together.position(run.batch == 2 ? 0 : run.batch - 1));
+}
+
+TYPED_TEST_P(DecodingContract, ARestoredStateGoesOnWithTheSameBits) {
+  const DecodingRun<TypeParam> run;
+  auto state = run.layer.start(run.batch);
+  run.prompts(state, run.all());
+  std::vector<std::byte> bytes(state.bytes()), again(state.bytes());
+  state.save(bytes);
+  auto restored = run.layer.start(run.batch);
+  run.next(restored);
+  restored.restore(bytes);
+  restored.save(again);
+  EXPECT_EQ(again, bytes);
+  for (Index i = 0; i < 2; ++i) EXPECT_EQ(run.next(restored), run.next(state));
+}
+
+TYPED_TEST_P(DecodingContract, SelectedSequencesRunAsIfTheyHadBegunInThatOrder) {
+  const DecodingRun<TypeParam> run;
+  auto state = run.layer.start(run.batch);
+  run.prompts(state, run.all());
+  const std::vector<Index> order{run.batch - 1, 0, run.batch - 1};
+  auto selected = state.select(order);
+  auto begun = run.layer.start(3);
+  run.prompts(begun, order);
+  for (Index i = 0; i < 2; ++i) EXPECT_EQ(run.next(selected), run.next(begun));
+  EXPECT_EQ(state.select(std::vector<Index>{}).batch(), 0);
+}
+
 REGISTER_TYPED_TEST_SUITE_P(DecodingContract, APromptAndThenTokensGiveTheWholeSequence,
                             CallsThatBeginWithABlockHaveTheBitsOfTheWholeSequence,
-                            CopiesOfAStateGoTheirOwnWaysAndErrorsLeaveItAsItWas);
+                            CopiesOfAStateGoTheirOwnWaysAndErrorsLeaveItAsItWas,
+                            PromptsOfUnequalLengthHaveTheBitsThatTheyHaveAlone,
+                            ARestoredStateGoesOnWithTheSameBits,
+                            SelectedSequencesRunAsIfTheyHadBegunInThatOrder);
 
 }  // namespace mhla::test

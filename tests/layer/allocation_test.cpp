@@ -104,7 +104,11 @@ Index allocations_of_appending(const L& layer) {
   const Matrix<float> x = Matrix<float>::Ones(2, layer.options().channels);
   Matrix<float> y = x;
   std::vector<std::byte> memory(layer.append_workspace_bytes(state, 2));
-  return allocations([&] { layer.append(state, x, y, {.workspace = memory}); });
+  const std::vector<Index> offsets{0, 0, 2};  // no token of the first
+  return allocations([&] {
+    layer.append(state, x, y, {.workspace = memory});
+    layer.append(state, x, offsets, y, {.workspace = memory});
+  });
 }
 
 TEST(LayerAllocation, AttentionLayersWithAWorkspaceAllocateNothing) {

@@ -89,8 +89,8 @@ TEST(LanguageBlockErrors, NameTheFunctionAndWhatWasExpected) {
   auto state = block.start(1);
   Matrix<double> x(25, 16), y(25, 16);
   EXPECT_EQ(message_of<error>([&] { block.append(state, x, y); }),
-            "mhla::LanguageBlock::append: x has 25 tokens after 0, expected at "
-            "most 24 in all (chunks times their length)");
+            "mhla::LanguageBlock::append: x has 25 tokens of sequence 0 after 0, "
+            "expected at most 24 in all (chunks times their length)");
 }
 
 }  // namespace

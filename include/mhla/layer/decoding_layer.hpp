@@ -5,16 +5,24 @@
 /// runs the next tokens of sequences, from a state of what these have seen.
 ///
 ///     auto state = layer.start(2);
-///     layer.append(state, prompts, y);    // [2 * length of a prompt, C]
-///     layer.append(state, tokens, y1);    // [2, C]: a token of each
+///     layer.append(state, prompts, y);             // [2 * length of a prompt, C]
+///     layer.append(state, tokens, y1);             // [2, C]: a token of each
 ///
-/// A state is copied as any value. A Decoder is what a layer's append does.
+/// Prompts of several lengths are packed, as sequences are in batch.hpp:
+///
+///     const std::vector<Index> offsets{0, 5, 12};  // of 5 and 7 tokens
+///     layer.append(state, prompts, offsets, y);    // [12, C]
+///
+/// Every sequence gets the bits that it has alone, with the same calls. A state is a value with
+/// functions to save, restore, select and reorder (language_state.hpp). A Decoder is what a layer's
+/// append does.
 
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "mhla/attention/heads.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/executor.hpp"
@@ -67,47 +75,92 @@ class DecodingLayer : public Layer<typename Decoder::Body> {
   ///         anything is changed.
   template <LayerInput X>
   void append(State& state, const X& x, const detail::output_t<X>& y,
-              const LayerCall& call = {}) const;
+              const LayerCall& call = {}) const {
+    const detail::input_t<X> rows(x);
+    expect_input(state, rows);
+    const Index batch = state.batch();
+    detail::expect_whole_items(Decoder::kAppend, "x", rows.rows, batch, "the batch of the state");
+    append_rows(state, rows, y, call,
+                [&](Index b) { return batch == 0 ? 0 : rows.rows / batch * b; });
+  }
+  /// The same for sequences of any lengths, of which some may have no tokens.
+  /// \param x, y     [sum of the lengths, C]
+  /// \param offsets  [B + 1]: rows offsets[b] up to offsets[b + 1] are of sequence b
+  template <LayerInput X>
+  void append(State& state, const X& x, std::span<const Index> offsets,
+              const detail::output_t<X>& y, const LayerCall& call = {}) const {
+    const detail::input_t<X> rows(x);
+    expect_input(state, rows);
+    if (std::ssize(offsets) != state.batch() + 1) {
+      detail::fail_shape(Decoder::kAppend, "offsets",
+                         "has " + std::to_string(offsets.size()) + " entries",
+                         std::to_string(state.batch() + 1) + ", one more than the state's batch");
+    }
+    detail::expect_offsets(Decoder::kAppend, "offsets", offsets, rows.rows);
+    append_rows(state, rows, y, call,
+                [&](Index b) { return offsets[static_cast<std::size_t>(b)]; });
+  }
   std::size_t append_workspace_bytes(const State& state, Index rows,
                                      const ExecutorRef& executor = {}) const {
-    return detail::counted_bytes([&](detail::Arena& arena) {
-      return typename Decoder::Room(arena, this->body(), state, rows, executor);
-    });
+    return detail::counted_bytes(
+        [&](detail::Arena& arena) { return Memory(arena, this->body(), state, rows, executor); });
   }
+
+ private:
+  struct Memory {
+    Index* offsets;  // [B + 1]
+    typename Decoder::Room room;
+
+    Memory(detail::Arena& arena, const typename Decoder::Body& body, const State& state, Index rows,
+           const ExecutorRef& executor)
+        : offsets(arena.take<Index>(Decoder::kAppend, state.batch() + 1)),
+          room(arena, body, state, rows, executor) {}
+  };
+
+  void expect_input(const State& state, MatrixView<const A> x) const {
+    if (!Decoder::fits(this->body(), state)) {
+      detail::fail_option(Decoder::kAppend, "state", "was made by a layer with other options",
+                          "one made by start()");
+    }
+    detail::expect_rows(Decoder::kAppend, "x", x, -1, this->options().channels);
+  }
+  /// \param offset  offset(b) is the first row of sequence b
+  template <class Offset>
+  void append_rows(State& state, MatrixView<const A> x, MatrixView<A> y, const LayerCall& call,
+                   const Offset& offset) const;
 };
 
 // ------------------------------------------------------------------------------------------------
 
 template <class Decoder>
-template <LayerInput X>
-void DecodingLayer<Decoder>::append(State& state, const X& input, const detail::output_t<X>& y,
-                                    const LayerCall& call) const {
+template <class Offset>
+void DecodingLayer<Decoder>::append_rows(State& state, MatrixView<const A> x, MatrixView<A> y,
+                                         const LayerCall& call, const Offset& offset) const {
   constexpr const char* kAppend = Decoder::kAppend;
-  const detail::input_t<X> x(input);
   const Index batch = state.batch();
-  if (!Decoder::fits(this->body(), state)) {
-    detail::fail_option(kAppend, "state", "was made by a layer with other options",
-                        "one made by start()");
-  }
-  detail::expect_rows(kAppend, "x", x, -1, this->options().channels);
-  detail::expect_whole_items(kAppend, "x", x.rows, batch, "the batch of the state");
   detail::expect_rows(kAppend, "y", y, x.rows, x.cols);
   if (call.batch != 0 && call.batch != batch) {
     detail::fail_option(kAppend, "batch", "is " + std::to_string(call.batch),
                         std::to_string(batch) + ", as that of the state");
   }
-  if (batch == 0) return;
-  const Index n = x.rows / batch;
-  if (n > state.capacity() - state.position()) {
-    detail::fail_option(
-        kAppend, "x",
-        "has " + std::to_string(n) + " tokens after " + std::to_string(state.position()),
-        "at most " + std::to_string(state.capacity()) + " in all (chunks times their length)");
+  for (Index b = 0; b < batch; ++b) {
+    const Index n = offset(b + 1) - offset(b), seen = state.position(b);
+    if (n > state.capacity() - seen) {
+      detail::fail_option(
+          kAppend, "x",
+          "has " + std::to_string(n) + " tokens of sequence " + std::to_string(b) + " after " +
+              std::to_string(seen),
+          "at most " + std::to_string(state.capacity()) + " in all (chunks times their length)");
+    }
   }
+  if (batch == 0) return;
   detail::Scratch scratch(kAppend, call.workspace,
                           append_workspace_bytes(state, x.rows, call.executor));
-  const typename Decoder::Room room(scratch.arena(), this->body(), state, x.rows, call.executor);
-  Decoder::append(this->body(), this->parameters(), state, x, y, room, call.executor);
+  const Memory memory(scratch.arena(), this->body(), state, x.rows, call.executor);
+  for (Index b = 0; b <= batch; ++b) memory.offsets[b] = offset(b);
+  Decoder::append(this->body(), this->parameters(), state, x,
+                  {memory.offsets, static_cast<std::size_t>(batch + 1)}, y, memory.room,
+                  call.executor);
 }
 
 }  // namespace MHLA_TARGET

@@ -20,6 +20,7 @@
 /// arXiv:2302.13971; the released models of arXiv:2601.07832.
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <utility>
@@ -58,25 +59,30 @@ template <Accumulator A>
 struct LanguageBlockDecoder;
 }  // namespace detail
 
-/// What a batch of sequences has seen, with the mixing matrix and packed projections that were the
-/// block's when it began. Copies are independent, but share these. Made by LanguageBlock::start.
+/// State of a batch of sequences, with the functions of a LanguageState (language_state.hpp). It
+/// has the mixing matrix and packed projections that were the block's when it began. Copies are
+/// independent, but share these. Made by LanguageBlock::start.
 template <Accumulator A>
 class LanguageBlockState {
  public:
   Index batch() const { return attention_.batch(); }
-  /// Tokens of each sequence so far.
   Index position() const { return attention_.position(); }
-  /// Most tokens of a sequence.
+  Index position(Index sequence) const { return attention_.position(sequence); }
   Index capacity() const { return attention_.capacity(); }
+  LanguageBlockState select(std::span<const Index> sequences) const {
+    return {options_, attention_.select(sequences), mlp_};
+  }
+  std::size_t bytes() const { return attention_.bytes(); }
+  void save(std::span<std::byte> to) const { attention_.save(to); }
+  void restore(std::span<const std::byte> from) { attention_.restore(from); }
 
  private:
   friend detail::LanguageBlockDecoder<A>;
+  struct Packed;
 
   LanguageBlockState(const LanguageBlockOptions& options, LanguageState<A> attention,
-                     const GatedMlpView<const A>& mlp)
-      : options_(options),
-        attention_(std::move(attention)),
-        mlp_(std::make_shared<const Packed>(mlp)) {}
+                     std::shared_ptr<const Packed> mlp)
+      : options_(options), attention_(std::move(attention)), mlp_(std::move(mlp)) {}
 
   struct Packed {
     detail::PackedStore<A> store;
@@ -160,11 +166,11 @@ struct LanguageBlockDecoder {
     const auto& attention = body.attention();
     const auto& mlp = body.feed_forward();
     return {body.options(), Attention::start(*attention, attention.of(parameters), batch),
-            mlp->views(mlp.of(parameters))};
+            std::make_shared<const typename State::Packed>(mlp->views(mlp.of(parameters)))};
   }
   static void append(const Body& body, std::span<const A> parameters, State& state,
-                     MatrixView<const A> x, MatrixView<A> y, const Room& room,
-                     const ExecutorRef& executor) {
+                     MatrixView<const A> x, std::span<const Index> offsets, MatrixView<A> y,
+                     const Room& room, const ExecutorRef& executor) {
     const MatrixView<A>& normed = room.lead.normed;
     const auto norm = [&](int branch, MatrixView<const A> from) {
       const auto& part = body.norm(branch);
@@ -172,7 +178,7 @@ struct LanguageBlockDecoder {
     };
     norm(0, x);
     Attention::append(*body.attention(), body.attention().of(parameters), state.attention_, normed,
-                      room.middle, room.attention, executor);
+                      offsets, room.middle, room.attention, executor);
     add<A>(x, room.middle, executor);
     norm(1, room.middle);
     gated_mlp(normed, state.mlp_->layers, room.mlp.gate, room.mlp.up, room.hidden, y, executor);

@@ -28,12 +28,6 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// The last inputs of the short convolutions of a batch [B*(K-1), channels], or none.
-template <class T>
-struct LanguageTails {
-  MatrixView<T> q{}, k{}, v{};
-};
-
 template <Accumulator T>
 class LanguageBody {
  public:
@@ -97,6 +91,13 @@ class LanguageBody {
   Index tokens() const { return 0; }  ///< any number up to the next
   Index most_tokens() const { return options_.chunk * options_.chunks; }
   const RotaryTable<T>& angles() const { return angles_; }
+  /// Bytes of workspace of the short convolutions; 0 without them.
+  std::size_t convolution_bytes() const {
+    const Index widest = sizes_.heads * std::max(sizes_.width, sizes_.values);
+    return options_.short_convolution
+               ? short_convolution_workspace_bytes<T>(widest, options_.convolution_taps)
+               : 0;
+  }
   Op op() const { return {{}, {}, {}, 1 / std::sqrt(static_cast<double>(features_))}; }
 
   LanguageParameters<const T> views(std::span<const T> row) const { return {tensors_, row}; }
@@ -113,12 +114,14 @@ class LanguageBody {
     return split_heads(x, batch, sizes_.key_heads, sizes_.values, group, sizes_.groups());
   }
 
-  /// The inputs of attention, of tokens from position `first` on.
-  /// \param tails   the last inputs of the convolutions, or null: a sequence begins
+  /// The inputs of attention.
+  /// \param runs    runs(f) calls f for each SequenceRun of the rows
+  /// \param tails   the last inputs of the convolutions, or absent: sequences begin
   /// \param packed  the projections, or null: those of p
+  template <class Runs>
   void lead(const LanguageParameters<const T>& p, const LanguageMaps<T>& maps,
-            MatrixView<const T> x, const Activations& tape, Index first,
-            const LanguageTails<T>* tails, const PackedLanguage<T>* packed, const Call& call) const;
+            MatrixView<const T> x, const Activations& tape, const Runs& runs,
+            const LanguageTails<T>& tails, const PackedLanguage<T>* packed, const Call& call) const;
   /// Norm and gate of the outputs of attention.
   void finish(const LanguageParameters<const T>& p, MatrixView<const T> x, const Activations& tape,
               const PackedLanguage<T>* packed, const Call& call) const;
@@ -212,49 +215,53 @@ template <Accumulator T>
 LanguageBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const LanguageBody& body, LayerRows rows,
                                           const ExecutorRef& executor) {
   const LanguageSizes& s = body.sizes_;
-  const Index c = body.options_.channels, taps = body.options_.convolution_taps;
+  const Index c = body.options_.channels, widest = s.heads * std::max(s.width, s.values);
   Arena counting;
   const Tape tape(counting, body, rows);
-  const Index widest = s.heads * std::max(s.width, s.values);
-  std::size_t bytes = std::max(
+  const std::size_t bytes = std::max(
       {dense_workspace_bytes<T>(c, widest), dense_workspace_bytes<T>(s.heads * s.values, c),
-       causal_workspace_bytes(body.inputs(tape, 0), body.blocks(), body.op(), executor)});
-  if (body.options_.short_convolution) {
-    bytes = std::max(bytes, short_convolution_workspace_bytes<T>(widest, taps));
-  }
+       causal_workspace_bytes(body.inputs(tape, 0), body.blocks(), body.op(), executor),
+       body.convolution_bytes()});
   maps = body.take_maps(arena);
   rest = take_bytes(kName, arena, bytes);
 }
 
 template <Accumulator T>
+template <class Runs>
 void LanguageBody<T>::lead(const LanguageParameters<const T>& p, const LanguageMaps<T>& maps,
-                           MatrixView<const T> x, const Activations& tape, Index first,
-                           const LanguageTails<T>* tails, const PackedLanguage<T>* packed,
+                           MatrixView<const T> x, const Activations& tape, const Runs& runs,
+                           const LanguageTails<T>& tails, const PackedLanguage<T>* packed,
                            const Call& call) const {
-  const Index batch = tape.sizes.batch, n = batch == 0 ? 0 : tape.sizes.rows / batch;
+  const Index kept = options_.convolution_taps - 1;
   const auto project = [&](const DenseView<const T>& weights, const PackedDense<T>* packed_weights,
                            const ConvolutionView<const T>& convolution, MatrixView<T> projected,
                            MatrixView<T> convolved, MatrixView<T> tail) {
     project_to(x, weights, packed_weights, projected, call);
     if (!options_.short_convolution) return;
-    short_convolution(projected, convolution, {.batch = batch}, convolved, tail, call);
+    runs([&](const SequenceRun& run) {
+      const auto own = tail.absent() ? tail : tail.middle_rows(run.begin * kept, run.count * kept);
+      short_convolution(run.of(projected), convolution, {.batch = run.count}, run.of(convolved),
+                        own, call);
+    });
   };
   const auto turn = [&](const Path& path, Index heads, const LanguageMap<T>& map) {
     const auto apply = [&](const auto& phi) {
       map_heads(path.convolved, phi, heads, path.features, call.executor);
     };
     std::visit(apply, map);
-    rotary(path.features, angles_.rows(first, n), heads, path.rotated, call.executor);
+    runs([&](const SequenceRun& run) {
+      rotary(run.of(path.features), angles_.rows(run.position, run.tokens), heads,
+             run.of(path.rotated), call.executor);
+    });
   };
-  const LanguageTails<T> tail = tails == nullptr ? LanguageTails<T>{} : *tails;
   project(p.q, packed == nullptr ? nullptr : &packed->q, p.q_convolution, tape.q.projected,
-          tape.q.convolved, tail.q);
+          tape.q.convolved, tails.q);
   turn(tape.q, sizes_.heads, maps.q);
   project(p.k, packed == nullptr ? nullptr : &packed->k, p.k_convolution, tape.k.projected,
-          tape.k.convolved, tail.k);
+          tape.k.convolved, tails.k);
   turn(tape.k, sizes_.key_heads, maps.k);
   project(p.v, packed == nullptr ? nullptr : &packed->v, p.v_convolution, tape.projected_v, tape.v,
-          tail.v);
+          tails.v);
 }
 
 template <Accumulator T>
@@ -275,7 +282,9 @@ void LanguageBody<T>::record(std::span<const T> parameters, MatrixView<const T> 
                              const ForwardRoom& room, const ExecutorRef& executor) const {
   const Call call{.workspace = room.rest, .executor = executor};
   const auto p = views(parameters);
-  lead(p, maps(p, room.maps), x, tape, 0, nullptr, nullptr, call);
+  const Index batch = tape.sizes.batch;
+  const auto runs = [&](const auto& f) { f(SequenceRun{0, batch, 0, x.rows / batch, 0}); };
+  lead(p, maps(p, room.maps), x, tape, runs, {}, nullptr, call);
   for (Index group = 0; group < sizes_.groups(); ++group) {
     causal(inputs(tape, group), blocks(), p.mixing, op(),
            outputs(tape.attention, tape.sizes.batch, group),

@@ -17,16 +17,17 @@
 ///     attention.append(state, prompts, y);                      // [2 * length of a prompt, C]
 ///     attention.append(state, tokens, y1);                      // [2, C]: a token of each
 ///
-/// A state has the rotary position, the last inputs of the convolutions and the summaries: a prompt
-/// and then tokens give what the whole sequence gives, to the last bit where a call begins with a
-/// block, elsewhere within rounding. Calls: layer.hpp and decoding_layer.hpp. Cost: 2*B*N*C*(2*H*D
-/// + 3*H*E) flops for the projections with gate, and that of causal.hpp. Source: arXiv:2601.07832,
-/// section 4.2, and the released layers.
+/// A state (language_state.hpp) has the rotary positions, the last inputs of the convolutions and
+/// the summaries. A prompt and then tokens give what the whole sequence gives: to the last bit
+/// where a call begins with a block, elsewhere within rounding.
+///
+/// Calls: layer.hpp and decoding_layer.hpp. Cost: 2*B*N*C*(2*H*D + 3*H*E) flops for the projections
+/// with gate, and that of causal.hpp. Source: arXiv:2601.07832, section 4.2, and the released
+/// layers.
 
 #include <algorithm>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "mhla/attention/streaming.hpp"
 #include "mhla/core/arch.hpp"
@@ -35,57 +36,11 @@
 #include "mhla/layer/decoding_layer.hpp"
 #include "mhla/layer/language_backward.hpp"
 #include "mhla/layer/language_body.hpp"
+#include "mhla/layer/language_state.hpp"
 #include "mhla/policy/mixing_matrix.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
-
-namespace detail {
-template <Accumulator A>
-struct LanguageDecoder;
-}  // namespace detail
-
-/// What a batch of sequences has seen, with the mixing matrix, the packed projections and the
-/// feature maps that were the layer's when it began. Copies are independent, but share these. Made
-/// by LanguageLayer::start.
-template <Accumulator A>
-class LanguageState {
- public:
-  Index batch() const { return batch_; }
-  /// Tokens of each sequence so far.
-  Index position() const { return position_; }
-  /// Most tokens of a sequence.
-  Index capacity() const { return stream_.capacity(); }
-
- private:
-  friend detail::LanguageDecoder<A>;
-  using Body = detail::LanguageBody<A>;
-
-  LanguageState(const Body& body, const detail::LanguageParameters<const A>& p, Index batch)
-      : options_(body.options()),
-        batch_(batch),
-        packed_(std::make_shared<const detail::PackedLanguage<A>>(body.options(),
-                                                                  body.sizes().width, p)),
-        stream_({.width = body.features(),
-                 .values = body.sizes().values,
-                 .block_length = body.options().chunk},
-                MixingMatrix<A>(p.mixing), body.op()),
-        heads_(static_cast<std::size_t>(batch * body.sizes().heads), stream_.start()) {
-    if (!options_.short_convolution) return;
-    const detail::LanguageSizes& s = body.sizes();
-    const Index rows = batch * (options_.convolution_taps - 1);
-    q_tail_ = Matrix<A>::Zero(rows, s.heads * s.width);
-    k_tail_ = Matrix<A>::Zero(rows, s.key_heads * s.width);
-    v_tail_ = Matrix<A>::Zero(rows, s.key_heads * s.values);
-  }
-
-  LanguageOptions options_;
-  Index batch_, position_ = 0;
-  std::shared_ptr<const detail::PackedLanguage<A>> packed_;
-  Streaming<A, typename Body::Op> stream_;
-  std::vector<StreamingState<A>> heads_;  // [groups, B, Hk]
-  Matrix<A> q_tail_, k_tail_, v_tail_;    // [B*(K-1), channels]
-};
 
 /// The layer: layer.hpp says what it does on whole sequences, decoding_layer.hpp on the next
 /// tokens.
@@ -108,44 +63,63 @@ struct LanguageDecoder {
     Workspace rest;
     Room(Arena& arena, const Body& body, const State& state, Index rows,
          const ExecutorRef& executor)
-        : tape(arena, body, {rows, state.batch()}) {
-      Arena counting;
-      const typename Body::ForwardRoom forward(counting, body, {rows, state.batch()}, executor);
-      rest = take_bytes(
-          kAppend, arena,
-          std::max(forward.rest.size(), mhla::append_workspace_bytes(state.stream_, executor)));
-    }
+        : tape(arena, body, {rows, 1}),
+          rest(take_bytes(
+              kAppend, arena,
+              std::max(body.convolution_bytes(),
+                       mhla::append_workspace_bytes(state.shared_->stream, executor)))) {}
   };
 
   static void project(const Body& body, std::span<A> parameters) {
     clamp_to_lower_triangle(body.views(parameters).mixing, A(1e-5), A(1));
   }
   static bool fits(const Body& body, const State& state) {
-    return state.options_ == body.options();
+    return state.shared_->options == body.options();
   }
   static State start(const Body& body, std::span<const A> parameters, Index batch) {
-    return {body, body.views(parameters), batch};
+    State state(std::make_shared<const LanguageDecoding<A>>(body, body.views(parameters)), batch);
+    const Index heads = batch * body.sizes().heads;
+    state.heads_.assign(static_cast<std::size_t>(heads), state.shared_->stream.start());
+    return state;
   }
   static void append(const Body& body, std::span<const A> parameters, State& state,
-                     MatrixView<const A> x, MatrixView<A> y, const Room& room,
-                     const ExecutorRef& executor) {
+                     MatrixView<const A> x, std::span<const Index> offsets, MatrixView<A> y,
+                     const Room& room, const ExecutorRef& executor) {
     const auto& tape = room.tape;
-    const Index batch = state.batch();
+    const LanguageDecoding<A>& shared = *state.shared_;
+    const PackedLanguage<A>& packed = shared.packed;
     const Call inner{.workspace = room.rest, .executor = executor};
     const auto p = body.views(parameters);
-    LanguageTails<A> tails;
-    if (body.options().short_convolution) tails = {state.q_tail_, state.k_tail_, state.v_tail_};
-    body.lead(p, state.packed_->maps, x, tape, state.position_, &tails, state.packed_.get(), inner);
+    const LanguageTails<A> tails{state.tails_[0], state.tails_[1], state.tails_[2]};
+    const auto runs = [&](const auto& f) { for_each_run(state, offsets, f); };
+    body.lead(p, packed.maps, x, tape, runs, tails, &packed, inner);
     const Index groups = body.sizes().groups();
     const std::size_t heads = state.heads_.size() / static_cast<std::size_t>(groups);
     for (Index group = 0; group < groups; ++group) {
       const std::span<StreamingState<A>> states(state.heads_);
-      mhla::append(state.stream_, states.subspan(static_cast<std::size_t>(group) * heads, heads),
-                   body.inputs(tape, group), body.outputs(tape.attention, batch, group), inner);
+      BatchInputs<A> in = body.inputs(tape, group);
+      in.query_offsets = in.key_offsets = offsets;
+      mhla::append(shared.stream, states.subspan(static_cast<std::size_t>(group) * heads, heads),
+                   in, body.outputs(tape.attention, 1, group), inner);
     }
-    body.finish(p, x, tape, state.packed_.get(), inner);
-    dense(tape.mixed, state.packed_->o, y, executor);
-    state.position_ += x.rows / batch;
+    body.finish(p, x, tape, &packed, inner);
+    dense(tape.mixed, packed.o, y, executor);
+  }
+
+ private:
+  /// Calls f for each run of sequences that have tokens.
+  template <class F>
+  static void for_each_run(const State& state, std::span<const Index> offsets, const F& f) {
+    const auto at = [&](Index b) { return offsets[static_cast<std::size_t>(b)]; };
+    for (Index b = 0, end = 0; b < state.batch(); b = end) {
+      const Index tokens = at(b + 1) - at(b), position = state.head(0, b).position();
+      end = b + 1;
+      while (end < state.batch() && at(end + 1) - at(end) == tokens &&
+             state.head(0, end).position() == position) {
+        ++end;
+      }
+      if (tokens > 0) f(SequenceRun{b, end - b, at(b), tokens, position});
+    }
   }
 };
 

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The feature maps of the language layer, on weights that lie elsewhere, and what a stream of few
-/// tokens packs once (language_layer.hpp).
+/// The feature maps of the language layer, on weights that lie elsewhere, and parts of its
+/// decoding: runs of sequences, and what a stream of few tokens packs once (language_layer.hpp).
 
 #include <optional>
 #include <span>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "mhla/core/arch.hpp"
+#include "mhla/core/matrix.hpp"
 #include "mhla/layer/language_parameters.hpp"
 #include "mhla/layer/packed_dense.hpp"
 #include "mhla/policy/feature_map.hpp"
@@ -24,6 +25,25 @@ namespace detail {
 template <Accumulator A>
 using LanguageMap =
     std::variant<Relu, EluPlusOne, Identity, Dpfp, Hedgehog<A>, T2R<A>, ElementwiseProduct<A>>;
+
+/// The last inputs of the short convolutions of a batch [B*(K-1), channels], or none.
+template <class T>
+struct LanguageTails {
+  MatrixView<T> q{}, k{}, v{};
+};
+
+/// Consecutive sequences of one length, whose first tokens have one position.
+struct SequenceRun {
+  Index begin, count;  // sequences
+  Index row;           // of the first token of the first sequence
+  Index tokens;        // of each sequence
+  Index position;
+
+  template <class T>
+  MatrixView<T> of(const MatrixView<T>& x) const {
+    return x.middle_rows(row, count * tokens);
+  }
+};
 
 /// Numbers of room that a map wants.
 inline Index language_map_room(const std::string& name, Index width) {
