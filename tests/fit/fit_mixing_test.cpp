@@ -65,6 +65,63 @@ TEST(FitMixing, MoreRoundsMakeNoRowWorse) {
   }
 }
 
+/// A tiny problem of positive queries, keys and coefficients.
+struct Tiny {
+  Matrix<double> q, k, v, target;
+  Contiguous blocks;
+  MixingMatrix<double> start;
+  explicit Tiny(Random& rng)
+      : blocks(rng.integer(2, 12), rng.integer(1, 4)),
+        start(rng.matrix<double>(blocks.blocks(), blocks.blocks(), 0.1, 1)) {
+    const Index n = blocks.tokens(), d = rng.integer(1, 4), e = rng.integer(1, 4);
+    q = rng.matrix<double>(n, d, 0, 1), k = rng.matrix<double>(n, d, 0, 1);
+    v = rng.matrix<double>(n, e), target = rng.matrix<double>(n, e);
+  }
+  FittedMixing<double> fit(const FitOptions<double>& options = {}, Index rounds = 3) const {
+    return fit_mixing(inputs(q, k, v), blocks, Operator{Relu{}}, target, start, options,
+                      {.rounds = rounds});
+  }
+};
+
+TEST(FitMixing, IsNoWorseThanTheStart) {
+  Random rng(6);
+  int kept = 0;
+  for (int problem = 0; problem < 2000; ++problem) {
+    Tiny tiny(rng);
+    if (problem % 2 == 1) normalize_rows(tiny.start.view());
+    const FittedMixing<double> fitted = tiny.fit({.sum_to_one = problem % 2 == 1});
+    ASSERT_EQ(fitted.before.left_out + fitted.after.left_out, 0) << problem;
+    ASSERT_LE(fitted.after.total, fitted.before.total) << problem;
+    for (std::size_t i = 0; i < fitted.before.of_block.size(); ++i) {
+      ASSERT_LE(fitted.after.of_block[i], fitted.before.of_block[i]) << problem;
+      kept += fitted.after.of_block[i] == fitted.before.of_block[i];
+    }
+  }
+  EXPECT_GT(kept, 20);
+}
+
+TEST(FitMixing, RowsOfTheStartThatDoNotFulfilTheOptionsAreNoCandidates) {
+  Random rng(7);
+  for (int problem = 0; problem < 500; ++problem) {
+    Tiny tiny(rng);
+    const Index blocks = tiny.start.rows();
+    if (blocks == 1) continue;
+    const MixingMatrix<double> prior = locality<double>(blocks);
+    const Matrix<double> few = tiny.fit({.nonzeros = 1}).mixing.dense(),
+                         sums = tiny.fit({.sum_to_one = true}).mixing.dense();
+    for (Index i = 0; i < blocks; ++i) {
+      ASSERT_LE((few.row(i).array() != 0).count(), 1) << problem;
+      ASSERT_NEAR(sums.row(i).sum(), 1, 1e-12) << problem;
+    }
+    normalize_rows(tiny.start.view());
+    const Matrix<double> pulled =
+        tiny.fit({.ridge = 1e9, .prior = prior, .sum_to_one = true}).mixing.dense();
+    ASSERT_LT((pulled - prior.dense()).cwiseAbs().maxCoeff(), 1e-3) << problem;
+    tiny.start.at(0, 0) = -1e-6;
+    ASSERT_GE(tiny.fit().mixing.dense().minCoeff(), 0) << problem;
+  }
+}
+
 TEST(FitMixing, IsInfinitelyFarFromTargetsOfZero) {
   const Walk walk;
   const Matrix<double> zero = Matrix<double>::Zero(walk.v.rows(), walk.v.cols());

@@ -63,6 +63,11 @@ struct BlockSums {
     }
     return all;
   }
+  /// Of the part without f; 0 without columns.
+  double mean_diagonal() const {
+    return gram.topLeftCorner(columns(), columns()).trace() /
+           static_cast<double>(std::max<Index>(1, columns()));
+  }
   /// G^T f.
   double right(Index r) const { return gram(columns(), r); }
 

@@ -4,7 +4,11 @@
 /// A mixing matrix fitted to one example in rounds, each with the denominators of the matrix found
 /// in the round before. mixing_fit.hpp has the method, and fits to many examples.
 
+#include <cmath>
+#include <limits>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mhla/core/arch.hpp"
@@ -28,8 +32,10 @@ struct FittedMixing {
   FitResidual before{}, after{};
 };
 
-/// Returns the fitted matrix, of every row the best of all rounds, of one whose targets are 0 the
-/// first.
+/// Returns the fitted matrix. Each of its rows is the best of all rounds, and of the start where
+/// its row fulfils the options. Best is a row that leaves out the fewest queries, among those the
+/// one with the least of what is minimised (mixing_fit.hpp), with its own denominators.
+/// From such a start after.total <= before.total, without a ridge and queries that are left out.
 /// \throws as MixingFit does, and option_error unless rounds >= 1. Cost: rounds + 2 of its sums.
 template <AttentionInputs In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
 FittedMixing<detail::sum_of<In>> fit_mixing(
@@ -40,6 +46,43 @@ FittedMixing<detail::sum_of<In>> fit_mixing(
     const FitRounds& how = {});
 
 // ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// Row i of m fulfils the options of a fit. Rounding may move a sum of 1.
+template <class A>
+bool fulfils(const FitOptions<A>& options, std::span<const Index> columns, const MixingMatrix<A>& m,
+             Index i) {
+  Index nonzeros = 0;
+  double sum = 0;
+  for (const Index b : columns) {
+    if (!(m(i, b) >= 0)) return false;
+    nonzeros += m(i, b) > 0;
+    sum += double{m(i, b)};
+  }
+  const double rounding =
+      static_cast<double>(columns.size()) * double{std::numeric_limits<A>::epsilon()};
+  return (options.nonzeros == 0 || nonzeros <= options.nonzeros) &&
+         (!options.sum_to_one || std::abs(sum - 1) <= rounding);
+}
+
+/// Queries that row i of m leaves out, and what is minimised of the others; `fit` starts from m.
+template <class A>
+std::pair<Index, double> row_cost(const MixingFit<A>& fit, const FitOptions<A>& options,
+                                  const MixingMatrix<A>& m, Index i) {
+  const BlockSums& sums = fit.sums(i);
+  double distance = 0;  // |m_i - prior_i|^2
+  for (const Index b : fit.columns(i)) {
+    const double apart =
+        double{m(i, b)} - (options.prior.absent() ? 0 : double{options.prior(i, b)});
+    distance += apart * apart;
+  }
+  const double squares =
+      sums.residual([&](Index r) { return m(i, fit.columns(i)[static_cast<std::size_t>(r)]); });
+  return {sums.left_out, squares + options.ridge * sums.mean_diagonal() * distance};
+}
+
+}  // namespace detail
 
 template <AttentionInputs In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
 FittedMixing<detail::sum_of<In>> fit_mixing(
@@ -58,17 +101,22 @@ FittedMixing<detail::sum_of<In>> fit_mixing(
   };
   MixingFit<A> fit = fit_from(start);
   FittedMixing<A> best{.mixing = start, .before = fit.residual(start)};
-  std::vector<double> least(static_cast<std::size_t>(start.rows()));
-  for (Index round = 0; round < how.rounds; ++round) {
-    const MixingMatrix<A> m = fit.solve(options, how.executor);
+  MixingMatrix<A> m = fit.solve(options, how.executor);  // throws for options that do not fit
+  std::vector<std::pair<Index, double>> least;
+  for (Index i = 0; i < start.rows(); ++i) {
+    least.push_back(detail::fulfils(options, fit.columns(i), start, i)
+                        ? detail::row_cost(fit, options, start, i)
+                        : std::pair{std::numeric_limits<Index>::max(), 0.0});
+  }
+  for (Index round = 1; round <= how.rounds; ++round) {
     fit = fit_from(m);
-    const std::vector<double> residual = fit.residual(m).of_block;
     for (Index i = 0; i < m.rows(); ++i) {
-      const std::size_t row = static_cast<std::size_t>(i);
-      if (round > 0 && !(residual[row] < least[row])) continue;
-      least[row] = residual[row];
+      const std::pair<Index, double> cost = detail::row_cost(fit, options, m, i);
+      if (!(cost < least[static_cast<std::size_t>(i)])) continue;
+      least[static_cast<std::size_t>(i)] = cost;
       best.mixing.view().for_each_in_row(i, [&](Index b, A& c) { c = m(i, b); });
     }
+    if (round < how.rounds) m = fit.solve(options, how.executor);
   }
   best.after = fit_from(best.mixing).residual(best.mixing);
   return best;

@@ -88,10 +88,11 @@ class MixingFit {
 
   const MixingMatrix<A>& start() const { return start_; }
   Order order() const { return order_; }
-
- private:
   /// The columns of row i that are fitted.
   std::span<const Index> columns(Index i) const { return columns_[static_cast<std::size_t>(i)]; }
+  const detail::BlockSums& sums(Index i) const { return sums_[static_cast<std::size_t>(i)]; }
+
+ private:
   void solve_row(Index i, const FitOptions<A>& options, MixingMatrix<A>& m) const;
 
   MixingMatrix<A> start_;
@@ -155,13 +156,13 @@ void MixingFit<A>::add(const In& in, const Blocks& blocks, const Op& op,
 
 template <Accumulator A>
 void MixingFit<A>::solve_row(Index i, const FitOptions<A>& options, MixingMatrix<A>& m) const {
-  const detail::BlockSums& sums = sums_[static_cast<std::size_t>(i)];
+  const detail::BlockSums& sums = this->sums(i);
   const std::span<const Index> blocks = columns(i);
   const Index n = sums.columns();
   if (n == 0 || sums.queries == 0) return;
   Matrix<double> gram = sums.symmetric();
   std::vector<double> right(static_cast<std::size_t>(n));
-  const double ridge = options.ridge * gram.trace() / static_cast<double>(n);
+  const double ridge = options.ridge * sums.mean_diagonal();
   for (Index r = 0; r < n; ++r) {
     double& entry = right[static_cast<std::size_t>(r)];
     entry = sums.right(r);
