@@ -23,7 +23,12 @@ struct FitOptions {
 };
 
 /// How far outputs are from their targets: the root of the sum of squares over that of the targets.
-/// Below 1e-7 it is rounding; infinite where targets are 0 and outputs are not.
+/// Infinite where targets are 0 and outputs are not.
+///
+/// Rounding moves it by up to 1e-7 r, r being the same ratio for sum_b |m_ib| |y_tb| + |target_t|
+/// in the place of o_t - target_t. Here y_tb is what query t reads of block b, over its
+/// denominator. The level is thus 1e-7 for coefficients of about 1, and grows with the largest:
+/// 1e-2 for 1e5.
 struct FitResidual {
   std::vector<double> of_block{};  ///< [Mq], 0 where no target was seen
   double total = 0;
