@@ -218,6 +218,30 @@ TEST(ThreadPool, AWorkerThatHasSleptForAllNumbersOfRoundsEnds) {
   }
 }
 
+/// All workers come to a call of one piece for each of them, within 10 s.
+bool all_workers_come(ThreadPool& pool) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  std::vector<std::atomic<bool>> came(static_cast<std::size_t>(pool.workers()));
+  std::atomic<Index> distinct{0};
+  pool.for_each(pool.workers(), [&](Index, Index worker) {
+    if (!came[static_cast<std::size_t>(worker)].exchange(true)) ++distinct;
+    while (distinct < pool.workers() && std::chrono::steady_clock::now() < end) {
+      std::this_thread::yield();
+    }
+  });
+  return distinct == pool.workers();
+}
+
+TEST(ThreadPool, AllWorkersComeAfterAnyNumberOfRounds) {
+  ThreadPool pool(3);
+  Index rounds = 0;
+  for (const Index until : {(1 << 19) - 2, (1 << 19) + 1, (1 << 20) + 3}) {
+    for (; rounds < until; ++rounds) pool.for_each(1, [](Index, Index) {});
+    EXPECT_TRUE(all_workers_come(pool)) << rounds;
+    ++rounds;
+  }
+}
+
 TEST(ThreadPool, ThreadsThatShareItTakeTurns) {
   ThreadPool pool(4);
   std::atomic<Index> wrong{0};
