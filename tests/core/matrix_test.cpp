@@ -115,6 +115,13 @@ TEST(Mask, KeepsAllByDefaultAndOtherwiseWhatAnyRowOfFlagsSays) {
   EXPECT_EQ(test::message_of<shape_error>([&] { expect_keeps(columns.leftCols(3).topRows(2)); }),
             "mhla::Mask: flags are part of a matrix [2, 3], expected a row, a column or a whole "
             "matrix");
+  using EverySecond = Eigen::Stride<3, 2>;  // of the numbers of a row
+  const std::array<bool, 12> doubled{};
+  EXPECT_EQ(test::message_of<shape_error>([&] {
+              expect_keeps(Eigen::Map<const Bools, 0, EverySecond>(doubled.data(), 2, 3));
+            }),
+            "mhla::Mask: flags are part of a matrix [2, 3], expected a row, a column or a whole "
+            "matrix");
   const std::vector<unsigned char> none;
   EXPECT_FALSE(Mask(none).all());
   EXPECT_EQ(Mask(none).size, 0);
@@ -142,6 +149,10 @@ TEST(BatchMask, IsMadeOfFlagsOneItemAfterAnotherAndOfEigenObjects) {
   const Rows rows = Eigen::Map<const Rows>(kKeep.data(), 2, 3);
   const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> columns = rows;
   expect_batch({kKeep.data(), 2, 3, 3});
+  std::array<bool, 16> spread{};  // flags 2 apart, items 9 apart
+  for (std::size_t i = 0; i < 6; ++i) spread[i / 3 * 9 + i % 3 * 2] = kKeep[i];
+  expect_batch({spread.data(), 2, 3, 9, 2});
+  expect_batch(Eigen::Map<const Rows, 0, Eigen::Stride<9, 2>>(spread.data(), 2, 3));
   expect_batch(rows);
   expect_batch(columns);
   expect_batch({kKeep, 2});
