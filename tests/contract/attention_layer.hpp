@@ -234,6 +234,38 @@ TYPED_TEST_P(AttentionLayerContract, LentMemoryGivesTheSameBitsAndOneByteLessIsR
   });
 }
 
+/// Of items in any number, until no Index holds the bytes.
+template <class L>
+void expect_bytes_to_grow_until_they_are_refused() {
+  const typename L::Layer layer(L::options());
+  const auto expect = [](const char* what, auto&& bytes_of) {
+    std::size_t last = 0;
+    bool refused = false;
+    for (int k = 0; k < 56; ++k) {
+      const Index batch = Index{1} << k;
+      try {
+        const std::size_t bytes = bytes_of(L::kRows * batch, batch);
+        ASSERT_FALSE(refused) << what << " of " << batch << " items";
+        ASSERT_GT(bytes, last) << what << " of " << batch << " items";
+        last = bytes;
+      } catch (const shape_error&) {
+        refused = true;
+      }
+    }
+    EXPECT_TRUE(refused) << what;
+  };
+  expect("kept", [&](Index rows, Index batch) { return layer.kept_bytes(rows, batch); });
+  expect("forward",
+         [&](Index rows, Index batch) { return layer.workspace_bytes(rows, {.batch = batch}); });
+  expect("backward", [&](Index rows, Index batch) {
+    return layer.backward_workspace_bytes(rows, {.batch = batch});
+  });
+}
+
+TYPED_TEST_P(AttentionLayerContract, BytesGrowWithTheBatchUntilTheyAreRefused) {
+  expect_bytes_to_grow_until_they_are_refused<TypeParam>();
+}
+
 TYPED_TEST_P(AttentionLayerContract, WhatDoesNotFitIsRefusedBeforeAnythingIsTouched) {
   const AttentionLayerRun<TypeParam> run;
   using A = typename AttentionLayerRun<TypeParam>::A;
@@ -272,6 +304,7 @@ REGISTER_TYPED_TEST_SUITE_P(AttentionLayerContract, BackwardAddsTheDerivative,
                             ThreadsAndAKeptRecordDoNotChangeABit, ItemsOfABatchDoNotSeeEachOther,
                             StridesDoNotChangeABitAndNothingBesideRowsIsTouched,
                             AGradientThatIsNotWantedChangesNoOther,
+                            BytesGrowWithTheBatchUntilTheyAreRefused,
                             LentMemoryGivesTheSameBitsAndOneByteLessIsRefused,
                             WhatDoesNotFitIsRefusedBeforeAnythingIsTouched);
 

@@ -56,6 +56,11 @@ TYPED_TEST(VltStageOf, AnyDepthAndOrderIsItsDefinition) {
   EXPECT_LE(relative_distance(run.forward(), x), 1e-12);
 }
 
+// Bytes of six blocks wrap around where those of one still fit.
+TEST(VltStage, BytesOfManyBlocksAreRefused) {
+  expect_bytes_to_grow_until_they_are_refused<SmallVltStage<6, TokenOrder::kRaster>>();
+}
+
 TEST(VltStageErrors, NameTheOptionAndWhatWasExpected) {
   VltOptions o = SmallVltStage<1, TokenOrder::kRaster>::options();
   o.depth = 0;

@@ -51,18 +51,18 @@ inline bool over_pairs(Index pairs, const ExecutorRef& executor) {
   return pairs >= executor.workers();
 }
 
-/// The largest bytes(head) over head 0 of every sequence; heads differ in data alone.
+/// The largest bytes(head) over head 0 of every length; heads differ in data alone.
 template <class In, class Bytes>
 std::size_t most_bytes(const In& in, Bytes&& bytes) {
   std::size_t most = 0;
-  for (Index s = 0; s < sequences(in); ++s) most = std::max(most, bytes(head_inputs(in, s, 0)));
+  for (Index s = 0; s < lengths(in); ++s) most = std::max(most, bytes(head_inputs(in, s, 0)));
   return most;
 }
 
 template <class F, class In>
 std::size_t form_bytes(const F& form, const In& in, const ExecutorRef& executor) {
   const Index workers = executor.workers();
-  const bool spread = over_pairs(sequences(in) * heads(in), executor);
+  const bool spread = over_pairs(pairs(form.name, in), executor);
   const std::size_t most =
       most_bytes(in, [&](const auto& head) { return form.bytes(head, spread ? 1 : workers); });
   if (!spread) return most;

@@ -155,6 +155,23 @@ MatrixView<O> head_output(const Inputs<T>& /*in*/, const MatrixView<O>& out, Ind
   return out;
 }
 
+/// Sequences that may differ in length: of a padded batch none does.
+template <Scalar T>
+Index lengths(const BatchInputs<T>& in) {
+  return in.query_offsets.empty() ? std::min<Index>(in.q.batch(), 1) : sequences(in);
+}
+template <Scalar T>
+Index lengths(const Inputs<T>& /*in*/) {
+  return 1;
+}
+
+/// Pairs of a sequence and a head.
+/// \throws shape_error when their number does not fit Index.
+template <class In>
+Index pairs(const char* function, const In& in) {
+  return checked_product(function, "q", {sequences(in), heads(in)});
+}
+
 // --- what must agree ---
 
 inline void expect_offsets(const char* function, const char* argument,

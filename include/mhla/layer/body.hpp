@@ -51,8 +51,11 @@ template <class A>
 MatrixView<A> take_matrix(const char* function, Arena& arena, Index rows, Index cols) {
   return Rows<A>(function, arena, rows, cols).matrix(rows, cols);
 }
-inline Workspace take_bytes(const char* function, Arena& arena, std::size_t bytes) {
-  return {arena.take<std::byte>(function, static_cast<Index>(bytes)), bytes};
+/// `count` shares of as many bytes.
+inline Workspace take_bytes(const char* function, Arena& arena, std::size_t bytes,
+                            std::size_t count = 1) {
+  return {arena.take<std::byte>(function, {static_cast<Index>(count), static_cast<Index>(bytes)}),
+          count * bytes};
 }
 
 /// Scratch of a body that needs none.

@@ -208,7 +208,7 @@ template <Accumulator T>
 LanguageBody<T>::Tape::Tape(Arena& arena, const LanguageBody& body, LayerRows rows)
     : Activations(arena, body, rows) {
   const std::size_t share = causal_kept_bytes(body.inputs(*this, 0), body.blocks(), body.op());
-  summaries = take_bytes(kName, arena, share * static_cast<std::size_t>(body.sizes_.groups()));
+  summaries = take_bytes(kName, arena, share, static_cast<std::size_t>(body.sizes_.groups()));
 }
 
 template <Accumulator T>

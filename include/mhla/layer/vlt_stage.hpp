@@ -178,9 +178,10 @@ StageBody<Block>::Tape::Tape(Arena& arena, const StageBody& body, LayerRows rows
   const std::size_t count = body.blocks_.size();
   const std::size_t share = counted_bytes(
       [&](Arena& counting) { return typename Block::Tape(counting, body.first(), rows); });
-  blocks = take_bytes(kName, arena, count * share);
-  outputs = take_matrix<T>(kName, arena, static_cast<Index>(count - 1) * rows.rows,
-                           body.options().channels);
+  blocks = take_bytes(kName, arena, share, count);
+  outputs = take_matrix<T>(
+      kName, arena, checked_product(kName, "workspace", {static_cast<Index>(count - 1), rows.rows}),
+      body.options().channels);
 }
 
 template <class Block>
