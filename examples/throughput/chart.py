@@ -1,4 +1,5 @@
 """Draws what throughput and torch_peers.py wrote: chart.py PICTURE.svg FILES.json...
+or the table of a page, under its heading Throughput: chart.py PICTURE.svg PAGE.md
 
 Left the images a second of DiT-S/2 over their size; right how much faster models are with MHLA than
 with softmax: as measured, by the operation counts and over PyTorch's compiled softmax. Exit status
@@ -6,6 +7,7 @@ with softmax: as measured, by the operation counts and over PyTorch's compiled s
 """
 
 import json
+import re
 import sys
 
 try:
@@ -21,6 +23,7 @@ plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "throughput"})
 
 COLOURS = {"softmax": "#d62728", "linear": "#2ca02c", "mhla": "#1f77b4"}
 LABELS = {"softmax": "softmax", "linear": "linear", "mhla": "MHLA"}
+TWO_THREADS = 10  # columns of the table before those of one thread
 
 
 def draw_sizes(axes, results, peers):
@@ -64,6 +67,7 @@ def draw_ratios(axes, results, peers):
               color=COLOURS["softmax"], markersize=4, label="over PyTorch's compiled softmax")
     axes.axvline(1, color="k", linewidth=0.8)
     axes.set_xscale("log")
+    axes.minorticks_off()  # a page takes pictures of up to 60,000 bytes
     axes.set_yticks(places, names, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("times faster with MHLA")
@@ -72,11 +76,37 @@ def draw_ratios(axes, results, peers):
     axes.legend(fontsize=8)
 
 
+def of_table(page):
+    """What the table of a page says, as the files have it: ratios of times and of operations, with
+    those of MHLA as 1.
+    """
+    table = re.search(r"\n## Throughput\n.*?\n(\|.*?)\n\n", page, re.S)[1]
+    columns, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")]
+                         for line in table.splitlines())
+    results, peers = [], []
+    for row in rows:
+        numbers = {column: float(cell.rstrip("*").replace(",", ""))
+                   for column, cell in list(zip(columns, row))[1:TWO_THREADS] if cell}
+        model, _, size = row[0].partition(", ")
+        rates = {"softmax": numbers["softmax"], "linear": numbers["linear"],
+                 "mhla": numbers["MHLA"]}
+        about = {"model": model, "input": size, "threads": 2}
+        results.append(about | {"items_per_second": rates,
+                                "seconds": {"softmax": numbers["MHLA over softmax"], "mhla": 1},
+                                "flops": {"softmax": numbers["predicted"], "mhla": 1}})
+        for attention, column in (("softmax", "over PyTorch's softmax"), ("mhla", "over its MHLA")):
+            if column in numbers:
+                peers.append(about | {"attention": attention, "mode": "compiled",
+                                      "over_mhla": numbers[column],
+                                      "items_per_second": rates["mhla"] / numbers[column]})
+    return {"results": results, "peers": peers}
+
+
 def main():
     results, peers = [], []
     for path in sys.argv[2:]:
         with open(path, encoding="utf-8") as file:
-            content = json.load(file)
+            content = of_table(file.read()) if path.endswith(".md") else json.load(file)
         results += content.get("results", [])
         peers += content.get("peers", [])
     threads = max(row["threads"] for row in results)
