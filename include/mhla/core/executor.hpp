@@ -139,12 +139,12 @@ class ExecutorRef {
           return static_cast<Index>(static_cast<std::remove_reference_t<X>*>(executor)->workers());
         }),
         for_each_([](void* executor, Index count, Task task) {
-          auto& x = *static_cast<std::remove_reference_t<X>*>(executor);
+          auto& target = *static_cast<std::remove_reference_t<X>*>(executor);
           if constexpr (detail::kKeepsFloatingPoint<std::remove_cvref_t<X>>) {
-            x.for_each(count, task);
+            target.for_each(count, task);
           } else {
             const TaskOfCaller of_caller{task};
-            x.for_each(count, task_of(of_caller));
+            target.for_each(count, task_of(of_caller));
           }
         }) {}
 
