@@ -72,6 +72,26 @@ endforeach()
 compile_test(HeadersPassBehindMacrosOfOthers g++ ${parse} ${behind_macros})
 compile_test(HeadersPassBehindMacrosOfOthers clang++ ${parse} ${behind_macros})
 
+# All headers and forms with g++'s warnings of signs, with indices of Eigen that are int, and with
+# libc++, of which some versions lack parts of C++20.
+set(headers_and_forms ${CMAKE_CURRENT_BINARY_DIR}/headers_and_forms.cpp)
+file(CONFIGURE OUTPUT headers_and_forms.cpp @ONLY CONTENT [[
+#include "@CMAKE_CURRENT_BINARY_DIR@/all_headers.cpp"
+#include "@forms@"
+]])
+compile_test(SignsPass g++ ${parse} -Werror=sign-conversion ${headers_and_forms})
+compile_test(IndicesOfIntPass g++ ${parse} -Wno-conversion -DEIGEN_DEFAULT_DENSE_INDEX_TYPE=int
+             ${headers_and_forms})
+set(libcxx_probe ${CMAKE_CURRENT_BINARY_DIR}/libcxx_probe.cpp)
+file(CONFIGURE OUTPUT libcxx_probe.cpp CONTENT "#include <ranges>\n")
+execute_process(COMMAND ${MHLA_clang++} -stdlib=libc++ -std=c++20 ${parse} ${libcxx_probe}
+                RESULT_VARIABLE no_libcxx OUTPUT_QUIET ERROR_QUIET)
+if(no_libcxx)
+  package_test(Compilers.LibcxxPasses ${CMAKE_COMMAND} -E echo "libc++ is not installed")
+else()
+  compile_test(LibcxxPasses clang++ ${parse} -stdlib=libc++ ${headers_and_forms})
+endif()
+
 # Other systems: all headers, and on Windows behind the system's own.
 set(windows ${CMAKE_CURRENT_BINARY_DIR}/windows.cpp)
 file(CONFIGURE OUTPUT windows.cpp @ONLY CONTENT [[

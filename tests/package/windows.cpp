@@ -1,6 +1,7 @@
 // Files with names outside of the code page, written, read and replaced on Windows.
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <span>

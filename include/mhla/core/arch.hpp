@@ -102,11 +102,12 @@
 #define MHLA_UNROLL
 #endif
 
-/// Around code that names packets as template arguments: g++ warns that they lose an alignment
-/// attribute there, on which nothing depends.
+/// Around code that names packets as template arguments and counts them in int: g++ warns that they
+/// lose an alignment attribute, on which nothing depends, and of each array of kVectors packets.
 #if defined(__GNUC__) && !defined(__clang__)
-#define MHLA_PACKETS_BEGIN \
-  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"")
+#define MHLA_PACKETS_BEGIN                                                                  \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
+      _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")
 #define MHLA_PACKETS_END _Pragma("GCC diagnostic pop")
 #else
 #define MHLA_PACKETS_BEGIN

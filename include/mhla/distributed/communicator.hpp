@@ -49,7 +49,7 @@ struct PeerRows {
 /// Whether `first` is a split of `rows` over ranks: rank r has rows [first[r], first[r + 1]).
 inline bool is_split(std::span<const Index> first, Index ranks, Index rows) {
   return std::ssize(first) == ranks + 1 && first.front() == 0 && first.back() == rows &&
-         std::ranges::is_sorted(first);
+         std::is_sorted(first.begin(), first.end());
 }
 
 /// An all_gather as an exchange, for transports that have no better.

@@ -117,7 +117,8 @@ inline MpiRank::~MpiRank() {
 }
 
 inline void MpiRank::agree(std::span<const std::byte> record, std::span<std::byte> records) {
-  std::ranges::copy(record, records.data() + static_cast<std::size_t>(rank()) * record.size());
+  std::copy(record.begin(), record.end(),
+            records.data() + static_cast<std::size_t>(rank()) * record.size());
   std::vector<Index> first(static_cast<std::size_t>(size()) + 1);
   std::iota(first.begin(), first.end(), Index{0});
   const SharedRows rows{records.data(), record.size()};

@@ -118,9 +118,11 @@ inline void MpiTransfer::begin(std::span<const SharedRows> arrays, std::span<con
                                bool received) {
   // By distance, so that not all ranks begin with rank 0.
   std::vector<PeerRows> sorted(rows.begin(), rows.end());
-  std::ranges::stable_sort(sorted, {}, [&](const PeerRows& r) {
+  const auto distance = [&](const PeerRows& r) {
     return (r.peer - link_->rank + link_->size) % link_->size;
-  });
+  };
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](const PeerRows& a, const PeerRows& b) { return distance(a) < distance(b); });
   for (auto r = sorted.begin(); r != sorted.end();) {
     const Index peer = r->peer;
     MpiPieces pieces;

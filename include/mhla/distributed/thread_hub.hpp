@@ -41,7 +41,8 @@ struct ThreadCall {
   std::vector<Progress> progress;  // by rank
 
   bool all(Progress least) const {
-    return std::ranges::all_of(progress, [least](Progress p) { return p >= least; });
+    return std::all_of(progress.begin(), progress.end(),
+                       [least](Progress p) { return p >= least; });
   }
 };
 
@@ -117,7 +118,9 @@ inline bool ThreadHub::reached(std::unique_lock<std::mutex>& lock, const ThreadC
     fail_locked("no answer within " + std::to_string(timeout_) + " s from rank " + missing);
   }
   if (failure_.empty() || call.all(Progress::kCopied)) return call.all(least);
-  changed_.wait(lock, [&] { return std::ranges::count(call.progress, Progress::kCopying) == 0; });
+  changed_.wait(lock, [&] {
+    return std::count(call.progress.begin(), call.progress.end(), Progress::kCopying) == 0;
+  });
   refuse();
 }
 

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -64,6 +65,12 @@ class ThreadTransfer {
 };
 static_assert(Transfer<ThreadTransfer>);
 
+/// A thread that its destructor joins, as that of std::jthread, which libc++ 14 lacks.
+struct JoinedThread : std::thread {
+  using std::thread::thread;
+  ~JoinedThread() { join(); }
+};
+
 }  // namespace detail
 
 /// A thread among size() that run_ranks started.
@@ -114,7 +121,7 @@ void run_ranks(Index ranks, F&& f, double timeout = 30) {
     }
   };
   {
-    std::vector<std::jthread> threads;
+    std::list<detail::JoinedThread> threads;
     for (Index r = 0; r < ranks; ++r) threads.emplace_back(run, r);
   }
   if (failure) std::rethrow_exception(failure);
@@ -168,7 +175,8 @@ inline void ThreadRank::agree(std::span<const std::byte> record, std::span<std::
   const auto call = hub_->begin(rank_, calls_++, {.record = record});
   hub_->copy(*call, rank_, true, [&] {
     for (std::size_t r = 0; r < call->parts.size(); ++r) {
-      std::ranges::copy(call->parts[r].record, records.data() + r * record.size());
+      const auto part = call->parts[r].record;
+      std::copy(part.begin(), part.end(), records.data() + r * record.size());
     }
     return "";
   });

@@ -66,7 +66,7 @@ Matrix<double> weight_sums(const NaiveProblem<double, Z>& p) {
   }
   Matrix<double> mixed = Matrix<double>::Zero(p.mixing.rows(), k.cols());
   for (Index i = 0; i < mixed.rows(); ++i) {
-    for (Index b = 0; b < (causal ? std::min(i, key_sums.rows()) : key_sums.rows()); ++b) {
+    for (Index b = 0; b < (causal ? std::min<Index>(i, key_sums.rows()) : key_sums.rows()); ++b) {
       mixed.row(i) += p.mixing(i, b) * key_sums.row(b);
     }
   }

@@ -55,7 +55,9 @@ requires Accumulator<std::ranges::range_value_t<R>> Index argmax(const R& x);
 
 template <std::ranges::contiguous_range R>
 requires Accumulator<std::ranges::range_value_t<R>> Index argmax(const R& x) {
-  return std::ranges::empty(x) ? -1 : std::ranges::max_element(x) - std::ranges::begin(x);
+  const auto* const begin = std::ranges::data(x);
+  const auto* const end = begin + std::ranges::size(x);
+  return begin == end ? -1 : std::max_element(begin, end) - begin;
 }
 
 template <LayerInput X, IntegerRange Labels>

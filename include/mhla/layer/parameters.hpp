@@ -240,7 +240,7 @@ Index channels_of(const char* function, const F& file, std::string_view prefix,
   const auto found = tensors.find(std::string(prefix) + output);
   if (found != tensors.end()) {
     const auto& shape = found->second.shape;
-    if (!shape.empty() && std::ranges::count(shape, 0) == 0) return shape.front();
+    if (!shape.empty() && std::count(shape.begin(), shape.end(), 0) == 0) return shape.front();
     fail_shape(function, "file", "has " + output + " of shape " + shape_text(shape) + " " + below,
                kWanted);
   }
