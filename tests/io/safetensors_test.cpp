@@ -20,7 +20,7 @@
 #include "support/outputs.hpp"
 #include "support/random.hpp"
 
-// Of this program all calls of fopen come here.
+// All calls of fopen in this program come here.
 namespace {
 std::function<void()> after_open;  // runs once
 }  // namespace
@@ -343,7 +343,7 @@ TEST(Safetensors, FilesOfOtherFormatsAreNamed) {
            "a safetensors file");
     expect([&] { ShardedSafetensors::read(path); }, "the index of a checkpoint");
   }
-  // A header of 'PK\3\4' bytes is one.
+  // A safetensors file may begin so: its header has "PK\3\4" bytes.
   const std::string header = "{}" + std::string(0x04034B50 - 2, ' ');
   EXPECT_FALSE(refusal(raw_file(header, 0), {.header_limit = 100'000'000}).has_value());
 }

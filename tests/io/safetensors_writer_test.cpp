@@ -17,7 +17,7 @@
 #include "io/raw_file.hpp"
 #include "io/temporary_folder.hpp"
 
-// Of this program all calls of fsync come here.
+// All calls of fsync in this program come here.
 namespace {
 int syncs = 0;  // calls so far
 bool sync_fails = false;
@@ -154,7 +154,7 @@ TEST(SafetensorsWriter, ReplacesAFile) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1);
 }
 
-/// What a file and its folder are after one more save.
+/// A file that was just saved.
 struct Saved {
   fs::path path;
   SafetensorsWriter writer;

@@ -91,7 +91,7 @@ class ReplacementFile {
     std::random_device random;
     constexpr int kAttempts = 16;  // each at one name of 2^32
     for (int attempt = 0; attempt < kAttempts && file_ == nullptr; ++attempt) {
-      // Without the target's name, which may be as long as the system allows.
+      // The target's own name may be as long as the system allows.
       path_ = target_.parent_path() / (std::to_string(random()) + ".tmp");
       errno = 0;
       file_.reset(create_file(path_, replaces_));
