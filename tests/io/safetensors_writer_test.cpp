@@ -258,6 +258,8 @@ TEST(SafetensorsWriter, LeavesNothingBehindWhereItCannotWrite) {
   expect_untouched(writer, "", folder.path());
   fs::create_symlink("cycle", folder.path() / "cycle");
   expect_untouched(writer, folder.path() / "cycle", folder.path());
+  fs::create_directory_symlink("folder", folder.path() / "link");
+  expect_untouched(writer, folder.path() / "link", folder.path());
   mkfifo((folder.path() / "pipe").c_str(), 0600);
   expect_untouched(writer, folder.path() / "pipe", folder.path());
   EXPECT_TRUE(fs::is_fifo(folder.path() / "pipe"));

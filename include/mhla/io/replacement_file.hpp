@@ -80,7 +80,8 @@ inline std::filesystem::path follow_links(std::filesystem::path path) {
 /// complete it takes that file's place and mode.
 class ReplacementFile {
  public:
-  explicit ReplacementFile(const std::filesystem::path& target) : target_(follow_links(target)) {
+  explicit ReplacementFile(const std::filesystem::path& target)
+      : name_(path_text(target)), target_(follow_links(target)) {
     using Type = std::filesystem::file_type;
     std::error_code error;
     const Type type = std::filesystem::status(target_, error).type();
@@ -136,10 +137,11 @@ class ReplacementFile {
     fail(what + std::generic_category().message(code));
   }
   [[noreturn]] void fail(const std::string& what) const {
-    fail_safetensors(path_text(target_), SafetensorsFault::kFile, std::nullopt,
-                     "a file that " + what, "a place to write to");
+    fail_safetensors(name_, SafetensorsFault::kFile, std::nullopt, "a file that " + what,
+                     "a place to write to");
   }
 
+  std::string name_;  // as the caller has it
   std::filesystem::path target_, path_;
   bool replaces_ = false;  // a file that is there
   std::unique_ptr<std::FILE, Close> file_;
