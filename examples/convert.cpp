@@ -2,13 +2,15 @@
 /// Converts image classifiers with softmax or linear attention to MHLA, without training: layer by
 /// layer, the mixing matrix is fitted by least squares to the outputs of the attention it replaces.
 ///
-/// Takes checkpoints that train_images wrote. For each of them: the test accuracy, that of the
+/// Takes checkpoints that train_images wrote; without any it trains a model with softmax attention,
+/// PREFIX.softmax.safetensors, or goes on with it. For each of them: the test accuracy, that of the
 /// model converted with fitted matrices, with locality and with uniform ones, and of each of the
 /// three after one more epoch of training. Ends with a table of means over the checkpoints,
 /// PREFIX.json with all results, and PREFIX.png: the matrices, and the accuracies. What an epoch
 /// made is PREFIX.START.safetensors; of several checkpoints, PREFIX.CHECKPOINT.START.safetensors.
 ///
-/// Run:       bash examples/run.sh train_images --attention softmax --seed 1 --output one
+/// Run:       bash examples/run.sh convert [--quick]
+///            bash examples/run.sh train_images --attention softmax --seed 1 --output one
 ///            bash examples/run.sh convert one.softmax.safetensors [more checkpoints] [options]
 
 #include <CLI/CLI.hpp>
@@ -50,8 +52,8 @@ struct Options {
 /// \throws CLI::ParseError, std::runtime_error naming the option.
 void parse(CLI::App& app, Options& o, int argc, char** argv) {
   const auto range = [](Index low, Index high) { return CLI::Range(low, high); };
-  app.add_option("checkpoints", o.checkpoints, "of train_images, with softmax or linear attention")
-      ->required();
+  app.add_option("checkpoints", o.checkpoints,
+                 "of train_images, with softmax or linear attention; without any one is trained");
   app.add_flag("--quick", o.quick, "half a minute: an epoch of 2,000 images, 1,000 test images");
   app.add_option("--threads", o.threads, "workers")->check(range(1, 1024));
   app.add_option("--output", o.output, "prefix of the files that are written");
@@ -73,6 +75,27 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   o.schedule.batch = std::min(o.schedule.batch, o.images);
   o.schedule.steps = o.images / o.schedule.batch;
   examples::expect_folder("--output", o.output + ".json");
+}
+
+/// Trains a model with softmax attention, five epochs, or goes on with its checkpoint.
+void train_teacher(const std::string& path, const Options& o) {
+  constexpr Index kEpochs = 5;
+  Settings settings;
+  settings.attention = Attention::kSoftmax;
+  const Images images = read_images(o.data, examples::Part::kTraining, o.images);
+  examples::Schedule schedule = o.schedule;
+  schedule.rate = 2e-3;
+  schedule.steps *= kEpochs;
+  Model<float> model(settings);
+  train_images::Workers<float> workers(model, o.threads);
+  const examples::TrainingRun run{.name = "softmax",
+                                  .checkpoint = path,
+                                  .program = train_images::kProgram,
+                                  .depends = {{"settings", to_json(settings)},
+                                              {"schedule", to_json(schedule)},
+                                              {"images", images.to_json()}},
+                                  .resume = true};
+  train_images::train(run, schedule, model, workers, images, images.count());
 }
 
 /// \throws std::runtime_error naming the file unless it has an attention to convert.
@@ -145,14 +168,19 @@ void expect_names(const Options& o) {
   }
 }
 
-int run(const Options& o) {
+int run(Options o) {
+  examples::catch_interrupts();
+  if (o.checkpoints.empty()) {
+    o.checkpoints = {o.output + ".softmax.safetensors"};
+    train_teacher(o.checkpoints[0], o);
+    if (examples::interrupted()) return examples::interrupted_status();
+  }
   expect_names(o);
   std::vector<Model<float>> teachers;
   for (const std::string& path : o.checkpoints) teachers.push_back(teacher_of(path));
   const Images images =
       read_images(o.data, examples::Part::kTraining, std::max(o.images, o.fit_images));
   const Images test = read_images(o.data, examples::Part::kTest, o.test_images);
-  examples::catch_interrupts();
   std::vector<Conversion> results;
   for (std::size_t i = 0; i < teachers.size(); ++i) {
     auto result = convert_one(o.checkpoints[i], teachers[i], o, images, test);

@@ -20,7 +20,6 @@ set(refusals "blocks|3|expected a power of two" "blocks|1|not in range"
              "fit-images|0|not in range" "rate|0|expected a number above 0"
              "output|no_such_folder/x|expected .*no_such_folder to be a folder")
 example_option_tests(convert "${refusals}" ${work}/weights.safetensors)
-example_error_test(needs_a_checkpoint convert "checkpoints is required")
 example_error_test(names_a_missing_checkpoint convert missing.safetensors
                    ${work}/missing.safetensors)
 example_error_test(names_a_broken_checkpoint convert weights.safetensors

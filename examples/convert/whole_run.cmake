@@ -1,6 +1,7 @@
 # What convert promises of a whole run: a model with linear attention loses nothing, matrices fitted
 # to softmax are nearer than locality, results do not depend on threads, a checkpoint with MHLA is
-# refused, and what it trained can be evaluated. PROGRAM, TRAIN, DATA; WORK is a folder.
+# refused, what it trained can be evaluated, and without a checkpoint it trains one. PROGRAM, TRAIN,
+# DATA; WORK is a folder.
 
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/../support/same_results.cmake)
@@ -60,4 +61,12 @@ run(${PROGRAM} ${WORK}/t.mhla.safetensors --output ${WORK}/refused)
 expect_status(1)
 if(NOT output MATCHES "has MHLA attention, expected softmax or linear")
   message(FATAL_ERROR "an error that does not say what was expected")
+endif()
+
+run(${PROGRAM} --images 64 --fit-images 40 --output ${WORK}/alone)
+expect_status(0)
+run(${TRAIN} --evaluate ${WORK}/alone.softmax.safetensors)
+expect_status(0)
+if(NOT output MATCHES "softmax attention" OR NOT EXISTS ${WORK}/alone.json)
+  message(FATAL_ERROR "without a checkpoint, a model with softmax is trained and converted")
 endif()
