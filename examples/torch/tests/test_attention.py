@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mhla_torch import MHLA, bidirectional, causal, locality, replace_attention
+from mhla_torch import MHLA, bidirectional, causal, locality, replace_attention, resize
 from mhla_torch.attention import ViTAttention
 from tiny_vit import TinyViT
 
@@ -80,6 +80,63 @@ def test_is_made_on_the_default_device():
 def test_refuses_a_causal_image():
     with pytest.raises(ValueError, match="causal attention is of a sequence"):
         MHLA((4, 4), (2, 2), causal=True)
+
+
+@pytest.mark.parametrize("tokens, block, options", (
+    ((4, 4), (2,), {}), ((4,), (2, 2), {}), ((4, 4), (0, 2), {}), ((4, -4), (2, 2), {}),
+    ((2,) * 4, (1,) * 4, {}), (0, 4, {}), (4, 0, {"causal": True})))
+def test_refuses_sizes_that_do_not_fit(tokens, block, options):
+    with pytest.raises(ValueError, match="MHLA: tokens is .* expected one to three sizes each"):
+        MHLA(tokens, block, **options)
+    with pytest.raises(ValueError, match="MHLA: prefix is -1, expected at least 0"):
+        MHLA((4, 4), (2, 2), prefix=-1)
+
+
+def decaying(blocks, length):
+    """Coefficients exp(-distance / length) between blocks, with rows that sum to 1."""
+    places = torch.cartesian_prod(*(torch.arange(n, dtype=torch.float64) for n in blocks))
+    weights = torch.exp(-torch.cdist(places, places) / length)
+    return weights / weights.sum(1, keepdim=True)
+
+
+def test_resizes_a_function_of_the_distance():
+    m = decaying((4, 4), 1.5)
+    for after, options, expected in (((8, 8), {}, decaying((8, 8), 3)),
+                                     ((8, 8), {"unit": "block"}, decaying((8, 8), 1.5)),
+                                     ((4, 4), {}, m)):
+        resized = resize(m, (4, 4), after, **options)
+        assert (resized - expected).norm() < 0.02 * expected.norm()
+        torch.testing.assert_close(resized.sum(1), torch.ones(len(resized)).double())
+    columns = resize(3 * m.T, (4, 4), (2, 8), sum_to_one="columns")
+    torch.testing.assert_close(columns.sum(0), torch.full((16,), 3.).double())
+    assert resize(m.bfloat16(), (4, 4), (3, 2)).dtype is torch.bfloat16
+    for wrong, sentence in (({"from_blocks": (4, 5)}, "has shape|is 16 x 16"), ({"unit": "metre"},
+                            'unit is "metre", expected extent or block'),
+                            ({"to_blocks": (0, 2)}, "expected sizes >= 1"),
+                            ({"sum_to_one": "all"}, 'sum_to_one is "all", expected rows')):
+        with pytest.raises((ValueError, RuntimeError), match="resize.*" + sentence):
+            resize(**{"mixing": m, "from_blocks": (4, 4), "to_blocks": (4, 4)} | wrong)
+
+
+@pytest.mark.parametrize("prefix", (0, 1))
+def test_a_module_resizes_its_matrix(prefix):
+    module = MHLA((8, 16), (2, 4), prefix=prefix).double()
+    inside = decaying((4, 4), 1.5) * (1 - prefix / 17)
+    with torch.no_grad():
+        module.mixing[prefix:, prefix:] = inside
+    module.mixing.requires_grad_(False)
+    module.resize_((16, 8), (2, 1))
+    assert not module.mixing.requires_grad
+    expected = MHLA((16, 8), (2, 1), prefix=prefix)
+    assert module.mixing.shape == expected.mixing.shape and module.grid == (16, 8)
+    torch.testing.assert_close(module.mixing.sum(1), expected.mixing.sum(1).double())
+    assert torch.equal(module.mixing[prefix:, prefix:], resize(inside, (4, 4), (8, 8)))
+    q, k, v = torch.randn(3, 1, 2, 128 + prefix, 4, dtype=torch.float64)
+    out = bidirectional(q, k, v, module.mixing, grid=(16, 8), block=(2, 1), prefix=prefix,
+                        layout="bhnd")
+    assert torch.equal(module(q, k, v), out)
+    with pytest.raises(ValueError, match="is of a sequence, expected an image"):
+        MHLA(16, 4).resize_((4, 4))
 
 
 def test_exports_and_loads():

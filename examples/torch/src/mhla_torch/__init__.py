@@ -3,7 +3,7 @@
 from mhla_torch.attention import MHLA, replace_attention
 from mhla_torch.layers import Language, Video, Vision
 from mhla_torch.operators import (Explanation, FormulaWarning, bidirectional, causal, cuda_built,
-                                  explain, linear, locality)
+                                  explain, linear, locality, resize)
 
 __all__ = ["MHLA", "Explanation", "FormulaWarning", "Language", "Video", "Vision", "bidirectional",
-           "causal", "cuda_built", "explain", "linear", "locality", "replace_attention"]
+           "causal", "cuda_built", "explain", "linear", "locality", "replace_attention", "resize"]

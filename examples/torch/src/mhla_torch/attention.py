@@ -34,7 +34,9 @@ class MHLA(nn.Module):
         self.block = (block,) if sequence else tuple(block)
         self.prefix, self.causal = prefix, causal
         self.options = {"layout": layout} | options
-        counts = [math.ceil(n / w) for n, w in zip((tokens,) if sequence else tokens, self.block)]
+        counts = blocks_along((tokens,) if sequence else self.grid, self.block)
+        if prefix < 0:
+            raise ValueError(f"MHLA: prefix is {prefix}, expected at least 0")
         mixing = uniform_causal(counts[0]) if causal else with_prefix(
             operators.locality(counts), prefix)
         self.mixing = nn.Parameter(mixing.to(torch.get_default_device(), torch.get_default_dtype()))
@@ -57,9 +59,43 @@ class MHLA(nn.Module):
         if self.causal:
             self.mixing.tril_()
 
+    @torch.no_grad()
+    def resize_(self, tokens, block=None, **options):
+        """Makes the mixing matrix one of an image or a video of another size, by resize.
+
+        tokens, block: as when the module was made; block stays as it is by default
+        options: of mhla_torch.resize
+
+        The parameter is a new one, so make an optimiser after this. The prefix is mixed with each
+        new block as with the mean of the old ones; its sums stay.
+        """
+        if not self.grid:
+            raise ValueError("MHLA: the module is of a sequence, expected an image or a video")
+        block = self.block if block is None else tuple(block)
+        before, after = (blocks_along(*sizes) for sizes in ((self.grid, self.block),
+                                                            (tokens, block)))
+        first = int(self.prefix > 0)
+        inside = operators.resize(self.mixing[first:, first:], before, after, **options)
+        resized = inside.new_empty([len(inside) + first] * 2)
+        resized[first:, first:] = inside
+        if first:
+            old = self.mixing
+            resized[0, 0], resized[1:, 0] = old[0, 0], old[1:, 0].mean()
+            resized[0, 1:] = old[0, 1:].sum() / len(inside)
+        self.mixing = nn.Parameter(resized, requires_grad=self.mixing.requires_grad)
+        self.grid, self.block = tuple(tokens), block
+
     def extra_repr(self):
         tokens = self.grid or "sequence"
         return f"tokens={tokens}, block={self.block}, prefix={self.prefix}, causal={self.causal}"
+
+
+def blocks_along(tokens, block):
+    """Blocks along each axis; those at the far edges may be short."""
+    if len(tokens) != len(block) or not 1 <= len(block) <= 3 or min((*tokens, *block)) < 1:
+        raise ValueError(f"MHLA: tokens is {tuple(tokens)} and block {tuple(block)}, expected one "
+                         "to three sizes each, as many of both, of at least 1")
+    return [math.ceil(n / w) for n, w in zip(tokens, block)]
 
 
 def uniform_causal(blocks):

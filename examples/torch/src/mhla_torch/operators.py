@@ -75,6 +75,22 @@ def locality(blocks, columns=False):
     return torch.ops.mhla.locality(blocks, columns)
 
 
+def resize(mixing, from_blocks, to_blocks, *, unit="extent", sum_to_one="rows"):
+    """A mixing matrix for another grid of blocks. -> [M',M'], of the type and device of mixing
+
+    from_blocks, to_blocks: blocks along each axis, of mixing [M,M] and of the result
+    unit: length that both grids share: "extent", the same image in more or fewer blocks, or
+        "block", a larger or smaller image in blocks of the same size
+    sum_to_one: "rows" or "columns", which have given sums, or "nothing"
+
+    The result is a nonnegative function of the distance between blocks, fitted to mixing by least
+    squares; its sums are the mean of the given ones. There is no gradient.
+    """
+    resized, _ = torch.ops.mhla.resize(mixing.detach().to("cpu", torch.float64), from_blocks,
+                                       to_blocks, unit, sum_to_one)
+    return resized.to(mixing)
+
+
 class FormulaWarning(UserWarning):
     """A call takes the formula in PyTorch, because the kernels do not accept it."""
 
