@@ -122,6 +122,90 @@ def test_refuses_what_it_would_leave_out(name, options, sentence):
     assert not any(isinstance(module, MHLA) for module in model.modules())
 
 
+@pytest.mark.parametrize("name, sentence", (
+    ("convit_tiny", "GPSA has no qkv, expected the members of timm's Attention"),
+    ("nest_tiny", r"attention has widths \[96, 192, 384\], expected one"),
+    ("pit_ti_224", r"attention has widths \[64, 128, 256\], expected one"),
+))
+def test_refuses_attention_of_other_tokens(name, sentence):
+    model = timm.create_model(name, pretrained=False)
+    for options in ({}, {"grid": (4, 4)}):
+        with pytest.raises(ValueError, match="replace_attention: " + sentence):
+            replace_attention(model, block=(2, 2), **options)
+    assert not any(isinstance(module, MHLA) for module in model.modules())
+
+
+@pytest.mark.parametrize("options", (
+    {"block": (2,)}, {"block": (0, 2)}, {"block": (2, 2), "prefix": 0},
+    {"block": (2, 2), "grid": (4, 5)}, {"block": (2, 2), "grid": (2, 2, 4)}), ids=str)
+def test_changes_nothing_where_sizes_do_not_fit(options):
+    model = model_of()
+    with pytest.raises(ValueError, match="MHLA: tokens is|replace_attention: pos_embed has"):
+        replace_attention(model, **options)
+    assert not any(isinstance(module, MHLA) for module in model.modules())
+    assert not model.patch_embed.proj._forward_hooks
+
+
+def test_checks_the_grid_of_each_image():
+    model = replace_attention(model_of(img_size=(64, 128), dynamic_img_size=True), block=(2, 2))
+    for model in (model, copy.deepcopy(model), torch.compile(model, backend="eager")):
+        wide = torch.randn(2, 3, 64, 128)
+        out = model(wide)
+        for image in (wide.mT, wide[..., :64]):
+            with pytest.raises(ValueError, match=r"patches, expected \(4, 8\): resize_ of each"):
+                model(image)
+        assert torch.equal(model(wide), out)
+
+
+@pytest.mark.parametrize("change", ("dynamic_img_size", "set_input_size"))
+def test_serves_another_grid_after_a_resize(change):
+    dynamic = change == "dynamic_img_size"
+    model = replace_attention(model_of(img_size=(64, 128), dynamic_img_size=dynamic), block=(2, 2))
+    if not dynamic:
+        model.set_input_size((128, 64))
+    image = torch.randn(2, 3, 128, 64)
+    with pytest.raises(ValueError, match=r"has \(8, 4\) patches, expected \(4, 8\)"):
+        model(image)
+    for module in model.modules():
+        if isinstance(module, MHLA):
+            module.resize_((8, 4))
+    model(image).sum().backward()
+
+
+class DiT(torch.nn.Module):
+    """Patches and attention as facebookresearch's DiT names them, before that a class token."""
+
+    def __init__(self, strict=True, tokens=0):
+        super().__init__()
+        from timm.layers import PatchEmbed
+        from timm.models.vision_transformer import Attention
+        self.x_embedder = PatchEmbed((4, 8), 1, 4, 48, strict_img_size=strict)
+        self.cls_token = torch.nn.Parameter(torch.zeros(1, tokens, 48))
+        self.blocks = torch.nn.ModuleList([Attention(48, 3), Attention(48, 3)])
+
+    def forward(self, x, t):
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), self.x_embedder(x)], 1)
+        for block in self.blocks:
+            x = x + block(x) * t
+        return x
+
+
+@pytest.mark.parametrize("tokens", (0, 1))
+@pytest.mark.parametrize("known", (False, True))
+def test_takes_the_grid_of_a_model_without_a_patch_embed(tokens, known):
+    model, x = DiT(strict=False, tokens=tokens), torch.randn(2, 4, 4, 8)
+    if not known:
+        del model.x_embedder.grid_size
+        with pytest.raises(ValueError, match="no patch_embed.grid_size, expected it or grid="):
+            replace_attention(model, block=(2, 2))
+    options = {"prefix": tokens} | ({} if known else {"grid": (4, 8)})
+    replace_attention(model, block=(2, 2), **options)
+    assert model.blocks[0].mhla.mixing.shape == (8 + tokens, 8 + tokens)
+    assert model(x, 1).shape == (2, 32 + tokens, 48)
+    with pytest.raises(ValueError, match=r"has \(8, 4\) patches, expected \(4, 8\)"):
+        model(x.mT, 1)
+
+
 def test_refuses_a_rotary_embedding():
     holder = torch.nn.Module()
     holder.attn = timm.layers.AttentionRope(48, num_heads=3)

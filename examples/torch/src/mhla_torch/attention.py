@@ -1,5 +1,6 @@
 """MHLA where a model has softmax attention."""
 
+import functools
 import inspect
 import math
 
@@ -141,41 +142,97 @@ class ViTAttention(nn.Module):
         return self.proj_drop(self.proj(out))
 
 
-def replace_attention(model, block, **options):
+MEMBERS = ("qkv", "proj", "num_heads")  # of an attention that is replaced
+
+
+def replace_attention(model, block, *, grid=None, prefix=None, **options):
     """Replaces the attention of a timm-style vision transformer in place; returns the model.
 
         model = replace_attention(model, block=(7, 7))
 
     Each module with qkv, proj and num_heads becomes a ViTAttention with a mixing matrix of its own.
-    The grid of tokens is model.patch_embed.grid_size, behind model.num_prefix_tokens. All other
-    parameters keep their names, so that weights trained with softmax can be loaded before.
+    All other parameters keep their names, so that weights trained with softmax can be loaded before.
+
+    grid: patches along each axis, in raster order; the default is that of model.patch_embed or
+        model.x_embedder, its grid_size. Where the embedding has a convolution proj, each image is
+        checked against it.
+    prefix: tokens before the patches; the default is model.num_prefix_tokens or 0
     options: of MHLA
+
+    ValueError says what does not fit, before anything changes.
     """
     found = [(parent, name, child) for parent in model.modules()
              for name, child in parent._modules.items()  # also of a module with two names
-             if all(hasattr(child, member) for member in ("qkv", "proj", "num_heads"))]
+             if _is_attention(child)]
     if not found:
         raise ValueError("replace_attention: model has no module with qkv, proj and num_heads, "
                          "expected the attention of a timm-style vision transformer")
     for *_, child in found:
         _expect_replaceable(child)
-    grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    _expect_one_kind(model, found)
+    embedding = getattr(model, "patch_embed", None) or getattr(model, "x_embedder", None)
+    grid = grid or getattr(embedding, "grid_size", None)
     if grid is None:
-        raise ValueError("replace_attention: model has no patch_embed.grid_size, expected the "
-                         "patches along each axis: MHLA is of images of one size")
+        raise ValueError("replace_attention: model has no patch_embed.grid_size, expected it or "
+                         "grid=, the patches along each axis: MHLA is of images of one size")
     if getattr(getattr(model, "patch_drop", None), "prob", 0):
         raise ValueError(f"replace_attention: patch_drop drops {model.patch_drop.prob} of the "
                          "patches, expected 0: blocks are of whole images")
-    prefix = getattr(model, "num_prefix_tokens", 0)
+    prefix = getattr(model, "num_prefix_tokens", 0) if prefix is None else prefix
+    _expect_positions(model, math.prod(grid), prefix)
     replaced = {}  # one for each attention, which may have several places
-    for parent, name, child in found:
+    for *_, child in found:
         if child not in replaced:
             mhla = MHLA(grid, block, prefix=prefix, layout="bnhd", **options)
             like = child.qkv.weight
             new = ViTAttention(child, mhla.to(like.device, like.dtype))
             replaced[child] = new.train(child.training)
+    for parent, name, child in found:
         setattr(parent, name, replaced[child])
+    convolution = getattr(embedding, "proj", embedding)
+    if isinstance(convolution, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Identity)):
+        modules = [attention.mhla for attention in replaced.values()]
+        convolution.register_forward_hook(functools.partial(_expect_grid, modules))
     return model
+
+
+def _expect_grid(modules, convolution, args, patches):
+    """Throws for patches [B,C,...] of an image whose grid is not that of the MHLA modules."""
+    for mhla in modules:
+        grid = tuple(patches.shape[-len(mhla.grid):])
+        if grid != mhla.grid:
+            raise ValueError(f"replace_attention: the image has {grid} patches, expected "
+                             f"{mhla.grid}: resize_ of each MHLA module makes it one of "
+                             "another grid")
+
+
+def _is_attention(module):
+    return all(hasattr(module, member) for member in MEMBERS)
+
+
+def _expect_one_kind(model, found):
+    """Throws for a model whose attention is of several kinds, or of stages of several widths."""
+    names = {name for _, name, _ in found}
+    for parent in model.modules():
+        for name, child in parent._modules.items():
+            if name in names and hasattr(child, "num_heads") and not _is_attention(child):
+                missing = [member for member in MEMBERS if not hasattr(child, member)]
+                raise ValueError(f"replace_attention: {type(child).__name__} has no "
+                                 f"{', '.join(missing)}, expected the members of timm's Attention")
+    widths = sorted({child.qkv.in_features for *_, child in found})
+    if len(widths) > 1:
+        raise ValueError(f"replace_attention: attention has widths {widths}, expected one: MHLA "
+                         "is of the same patches in all blocks")
+
+
+def _expect_positions(model, patches, prefix):
+    """Throws if an embedding of positions [1,N,C] is of another number of tokens."""
+    positions = getattr(model, "pos_embed", None)
+    if not isinstance(positions, torch.Tensor) or positions.dim() != 3:
+        return
+    if not patches <= positions.shape[1] <= patches + prefix:
+        raise ValueError(f"replace_attention: pos_embed has {positions.shape[1]} tokens, but grid "
+                         f"and prefix have {patches} and {prefix}")
 
 
 def _expect_replaceable(attention):
@@ -195,9 +252,9 @@ def _expect_replaceable(attention):
     if hooks:
         raise ValueError(f"replace_attention: {kind} has {', '.join(hooks)}, expected none: they "
                          "would be lost")
-    if attention.qkv is None:
-        raise ValueError(f"replace_attention: {kind} has no qkv, expected one projection of all "
-                         "three")
+    if not hasattr(attention.qkv, "in_features"):
+        raise ValueError(f"replace_attention: {kind} has {type(attention.qkv).__name__} as qkv, "
+                         "expected one linear projection of all three")
     drop = getattr(attention, "attn_drop", None)
     rate = drop if isinstance(drop, float) else getattr(drop, "p", 0)
     if rate:
