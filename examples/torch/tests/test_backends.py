@@ -127,6 +127,46 @@ def test_transforms_compile_whole(transform):
     torch.testing.assert_close(out, transform(function)(q))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore::mhla_torch.FormulaWarning")
+def test_every_transform_gives_its_derivative(kind):
+    q, k, v, mixing = tensors(tokens=TOKENS)
+    operator = getattr(torch.ops.mhla, kind.split("_")[0]).default
+    blocks = {"bidirectional": (mixing, GRID, BLOCK), "causal": (mixing, 6)}.get(
+        kind, (kind == "linear_causal",))
+    for function in (lambda q, k, v: call(kind, q, k, v, mixing),
+                     lambda q, k, v: operator(q, k, v, *blocks)):
+        def loss(*items):
+            return function(*(t[None] for t in items)).square().sum()
+
+        leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+        expected = torch.autograd.grad(function(*leaves).square().sum(), leaves)
+        gradient = torch.func.grad(loss, argnums=(0, 1, 2))
+        for ours in (torch.func.vmap(gradient)(q, k, v),
+                     torch.func.vjp(function, q, k, v)[1](2 * function(q, k, v))):
+            for a, b in zip(ours, expected):
+                torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+        jacobian = torch.func.jacrev(lambda v: function(q, k, v)[0, :2])(v)
+        out = function(*leaves)
+        for index in ((0, 1, 2), (1, 0, 3)):
+            row, = torch.autograd.grad(out[0][index], leaves[2:], retain_graph=True)
+            torch.testing.assert_close(jacobian[index], row, rtol=1e-10, atol=1e-10)
+        rows = torch.func.vmap(lambda dout: torch.autograd.grad(out, leaves, dout,
+                                                                retain_graph=True))(
+            torch.stack([2 * out.detach()] * 2))
+        torch.testing.assert_close(rows[2][1], expected[2], rtol=1e-10, atol=1e-10)
+
+
+def test_says_what_to_do_in_a_transform():
+    q, k, v, mixing = tensors(batch=1)
+    with pytest.raises(ValueError, match='mhla::causal: .* backend="formula" takes the call'):
+        torch.func.grad(lambda q: call("causal", q, k, v, mixing, backend="kernels").sum())(q)
+    ends = torch.tensor([[0, 10, 24], [0, 12, 24]])
+    with pytest.raises(ValueError, match="mhla::causal: query_offsets has a batch axis"):
+        torch.func.vmap(lambda ends: call("causal", q, k, v, mixing, query_offsets=ends,
+                                          key_offsets=ends, backend="formula"))(ends)
+
+
 def test_the_formula_has_second_derivatives():
     leaves = [t.requires_grad_() for t in tensors()]
     out = call("causal", *leaves, backend="formula").square().sum()

@@ -288,6 +288,8 @@ def _sequences(name, tensors, query_offsets, key_offsets):
                                  ("key_offsets", key_offsets, tensors[1])):
         if offsets is None:
             _fail(name, argument, "is absent", "both query_offsets and key_offsets")
+        if torch._C._functorch.is_batchedtensor(offsets):
+            _fail(name, argument, "has a batch axis of torch.func.vmap", "the same numbers for all")
         numbers = offsets.tolist()
         if sorted(numbers) != numbers or numbers[:1] != [0] or numbers[-1] != x.shape[2]:
             _fail(name, argument, f"is {numbers}", f"ascending numbers from 0 to {x.shape[2]}")

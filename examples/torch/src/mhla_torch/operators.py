@@ -171,7 +171,7 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, normal
                if t is not None}
     reason = _refusal(name, given, weights, blocks, options)
     if reason and backend == "kernels":
-        raise ValueError(f"mhla::{name}: {reason}")
+        raise ValueError(f'mhla::{name}: {reason}; backend="formula" takes the call')
     if reason and backend == "auto" and not explain:
         _warn(f"mhla_torch.{name} runs as a formula in PyTorch: {reason} "
               '(backend="formula" says that this is wanted)')

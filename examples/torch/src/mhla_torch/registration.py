@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from mhla_torch import formula
+
 DIFFERENTIATED = ("q", "k", "v", "mixing", "normalizer_q", "normalizer_k", "query_map", "key_map")
 
 
@@ -68,7 +70,9 @@ def _recorded(operator, save, differentiate):
 
 
 def _register(name, keeps):
-    """Shapes and gradients of the operator mhla::name, and of the one that keeps summaries."""
+    """Shapes and gradients of the operator mhla::name, and of the one that keeps summaries. In
+    transforms of torch.func the operator is its formula.
+    """
     forward = getattr(torch.ops.mhla, name).default
     backward = getattr(torch.ops.mhla, name + "_backward").default
     names = [argument.name for argument in forward._schema.arguments]
@@ -117,6 +121,9 @@ def _register(name, keeps):
         raise RuntimeError(f"mhla::{name}_backward: has been differentiated, expected not to be: "
                            'kernels have no second derivatives, backend="formula" has them')
 
+    def transformed(*args, **kwargs):
+        return getattr(formula, name)(**_named(forward, args, kwargs))
+
     shapes = {name: output, name + "_backward": gradients}
     derivatives = {name: differentiate}
     if keeps:
@@ -130,6 +137,7 @@ def _register(name, keeps):
         ARGUMENTS[operator] = {argument.name: argument.default_value for argument in
                                 getattr(torch.ops.mhla, operator).default._schema.arguments}
     torch.library.register_autograd(f"mhla::{name}_backward", refuse)
+    torch.library.impl(f"mhla::{name}", "FuncTorchDynamicLayerFrontMode", transformed)
 
 
 def register():
