@@ -112,6 +112,50 @@ def layers_of_all_families():
             Language(24, 2, 16, 4, "elu", convolution=4))
 
 
+@pytest.mark.parametrize("dtype", (torch.float64, torch.bfloat16))
+def test_a_layer_of_no_memory_takes_the_tensors_of_a_checkpoint(dtype):
+    x = torch.randn(2, 64, 24).to(dtype)
+    with torch.device("meta"):
+        empty = torch.nn.ModuleList(layers_of_all_families())
+    for whole, layer in zip(layers_of_all_families(), empty):
+        whole.to(dtype)
+        torch.nn.Sequential(layer).load_state_dict(
+            {f"0.{name}": tensor for name, tensor in whole.state_dict().items()}, assign=True)
+        assert torch.equal(layer(x), whole(x))
+
+
+def test_constrains_its_mixing_matrix():
+    for layer, low in ((layers_of_all_families()[0], 0), (layers_of_all_families()[2], 1e-5)):
+        matrix = layer.piece_attn.conv.weight if low == 0 else layer.mixing_matrix
+        with torch.no_grad():
+            matrix.copy_(torch.linspace(-1, 2, matrix.numel()).view_as(matrix))
+        wanted = matrix.detach().clamp(low, 1)
+        layer.constrain_()
+        wanted = wanted if low == 0 else wanted[..., 0, 0, 0, 0].tril()
+        assert torch.equal(matrix.view_as(wanted), wanted)
+
+
+@pytest.mark.parametrize("make, sentence", (
+    (lambda: Vision(24, 5, (8, 8), (4, 4)), "Vision: channels is 24, expected a multiple of 5"),
+    (lambda: Vision(24, 0, (8, 8), (4, 4)), "Vision: heads is 0, expected at least 1"),
+    (lambda: Vision(24, 2, (8, 8), (4, 3)), r"Vision: block is \(4, 3\), expected divisors of grid"),
+    (lambda: Vision(24, 2, (8, 8), (4,)), r"Vision: block is \(4,\), expected 2 sizes"),
+    (lambda: Vision(24, 2, (8, 8, 8), (4, 4)), r"Vision: grid is \(8, 8, 8\), expected 2 sizes"),
+    (lambda: Vision(24, 2, (8, 8), (0, 4)), r"Vision: block is \(0, 4\), expected 2 sizes"),
+    (lambda: Vision(24, 2, (8, 8), (4, 4), lepe=4), "Vision: lepe is 4, expected an odd number"),
+    (lambda: Video(24, 24, (4, 4, 4), (2, 2, 2)), "Video: channels is 24, expected a multiple of 48"),
+    (lambda: Video(24, 2, (4, 4, 4), (2, 2, 3)), r"Video: layout is \(2, 2, 3\), expected divisors"),
+    (lambda: Video(24, 2, (4, 4), (2, 2)), r"Video: grid is \(4, 4\), expected 3 sizes"),
+    (lambda: Language(24, 4, 16, 4), "Language: channels is 24, expected a multiple of 16"),
+    (lambda: Language(24, 2, 0, 4), "Language: chunk is 0, expected at least 1"),
+    (lambda: Language(24, 2, 16, -1), "Language: chunks is -1, expected at least 1"),
+    (lambda: Language(24, 2, 16, 4, convolution=-1), "Language: convolution is -1, expected at"),
+))
+def test_sizes_are_checked_when_a_layer_is_made(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()
+
+
 def test_mixing_starts_with_columns_that_sum_to_one():
     mixing = Vision(24, 2, (8, 4), (2, 2)).piece_attn.matrix().detach()
     torch.testing.assert_close(mixing.sum(0), torch.ones(8))

@@ -28,6 +28,27 @@ class Mixing(nn.Module):
         return self.conv.weight[:, :, 0, 0]  # [M,M]
 
 
+def _expect(layer, fits, argument, got, expected):
+    if not fits:
+        raise ValueError(f"{layer}: {argument} is {got}, expected {expected}")
+
+
+def _expect_heads(layer, channels, heads, multiple):
+    """Throws unless `channels` are whole heads; multiple: what each of them needs."""
+    _expect(layer, heads >= 1, "heads", heads, "at least 1")
+    _expect(layer, channels >= 1 and channels % (heads * multiple) == 0, "channels", channels,
+            f"a multiple of {heads * multiple}" + f": {heads} heads of {multiple}" * (multiple > 1))
+
+
+def _expect_blocks(layer, axes, grid, argument, parts):
+    """Throws unless `parts`, blocks or tokens of each, divide the tokens of the grid."""
+    for name, sizes in (("grid", grid), (argument, parts)):
+        _expect(layer, len(sizes) == axes and min(sizes) >= 1, name, tuple(sizes),
+                f"{axes} sizes of at least 1")
+    _expect(layer, not any(n % w for n, w in zip(grid, parts)), argument, tuple(parts),
+            f"divisors of grid {tuple(grid)}")
+
+
 class Vision(nn.Module):
     """DiT and DeiT. Tokens come block after block, blocks and their tokens in raster order.
 
@@ -39,6 +60,9 @@ class Vision(nn.Module):
     def __init__(self, channels, heads, grid, block, lepe=3, qk_norm=False, qkv_bias=True,
                  backend="auto"):
         super().__init__()
+        _expect_heads("Vision", channels, heads, 1)
+        _expect_blocks("Vision", 2, grid, "block", block)
+        _expect("Vision", lepe >= 1 and lepe % 2 == 1, "lepe", lepe, "an odd number")
         self.heads, self.block, self.backend = heads, tuple(block), backend
         self.counts = tuple(n // w for n, w in zip(grid, block))
         self.norm = nn.LayerNorm(channels)
@@ -48,6 +72,11 @@ class Vision(nn.Module):
         self.lepe = nn.Conv2d(channels, channels, lepe, padding=lepe // 2, groups=channels)
         self.piece_attn = Mixing(self.counts)
         self.to_out = nn.Sequential(nn.Linear(channels, channels))
+
+    @torch.no_grad()
+    def constrain_(self):
+        """Clamps the mixing matrix to [0, 1]: after an update."""
+        self.piece_attn.conv.weight.clamp_(0, 1)
 
     def local(self, v):
         """The convolution of the image that v [B,N,C] is.   # [B,N,C]"""
@@ -74,6 +103,7 @@ class Turning(nn.Module):
         self.register_buffer("turns", self.made_turns().to(torch.get_default_device(),
                                                            torch.get_default_dtype()),
                              persistent=False)
+        self.register_load_state_dict_post_hook(follow_parameters)
 
     def made_turns(self):
         with torch.device("cpu"):
@@ -86,6 +116,13 @@ class Turning(nn.Module):
         return self
 
 
+def follow_parameters(layer, _):
+    """Places the turns beside parameters that load_state_dict(assign=True) has exchanged."""
+    like = next(layer.parameters())
+    if (layer.turns.device, layer.turns.dtype) != (like.device, like.dtype):
+        layer.turns = layer.made_turns().to(like.device, like.dtype)
+
+
 class Video(Turning):
     """Wan. Tokens come in raster order; a rotary embedding in the numerator; gated RMSNorm a head.
 
@@ -95,6 +132,8 @@ class Video(Turning):
 
     def __init__(self, channels, heads, grid, layout, lepe=False, normalize=False, backend="auto"):
         super().__init__()
+        _expect_heads("Video", channels, heads, 2)
+        _expect_blocks("Video", 3, grid, "layout", layout)
         self.heads, self.grid, self.normalize = heads, tuple(grid), normalize
         self.backend = backend
         self.block = tuple(n // m for n, m in zip(grid, layout))
@@ -162,6 +201,10 @@ class Language(Turning):
         self.backend = backend
         if feature_map not in ("relu", "elu"):
             raise ValueError(f'Language: feature_map is "{feature_map}", expected relu or elu')
+        _expect_heads("Language", channels, heads, 4)
+        for argument, size, least in (("chunk", chunk, 1), ("chunks", chunks, 1),
+                                      ("convolution", convolution, 0)):
+            _expect("Language", size >= least, argument, size, f"at least {least}")
         keys = channels // 2
         self.heads, self.chunk, self.chunks, self.taps = heads, chunk, chunks, convolution
         self.map = torch.relu if feature_map == "relu" else elu_plus_one
