@@ -83,10 +83,32 @@ TEST(Plan, ABandMovesWhatTheNeighboursNeed) {
 TEST(Plan, RefusesSplitsThatDoNotFit) {
   const std::vector<Index> three{0, 1, 2, 4}, two{0, 2, 4};
   const HeadWidths head{.features = 8, .values = 8};
-  EXPECT_NE(message_of<shape_error>([&] {
-              distributed::bidirectional_plan<float>(Pattern(4, 4), three, two, 0, head);
-            }).find("is a split over 3 ranks"),
-            std::string::npos);
+  const auto plan = [&](const Pattern& m, const std::vector<Index>& queries,
+                        const std::vector<Index>& keys, Index rank) {
+    return message_of<shape_error>(
+        [&] { distributed::bidirectional_plan<float>(m, queries, keys, rank, head); });
+  };
+  const std::string name = "mhla::distributed::bidirectional_plan: ";
+  EXPECT_EQ(plan(Pattern(4, 4), three, two, 0),
+            name +
+                "queries is a split over 3 ranks, rank is 0, expected a rank of one split, as "
+                "many as 3 - 1 of keys");
+  for (const Index rank : {-1, 2}) {
+    EXPECT_EQ(plan(Pattern(4, 4), two, two, rank),
+              name + "queries is a split over 2 ranks, rank is " + std::to_string(rank) +
+                  ", expected a rank of one split, as many as 3 - 1 of keys");
+  }
+  EXPECT_EQ(plan(Pattern(4, 4), {0}, {0}, 0),
+            name +
+                "queries is a split over 0 ranks, rank is 0, expected a rank of one split, as "
+                "many as 1 - 1 of keys");
+  EXPECT_EQ(plan(Pattern(4, 4), two, {0, 5, 4}, 0),
+            name + "queries or keys are no split, expected borders that ascend from 0");
+  for (const auto& [rows, cols] : {std::pair<Index, Index>{3, 4}, {4, 3}}) {
+    EXPECT_EQ(
+        plan(Pattern(rows, cols), two, two, 0),
+        name + "pattern is " + detail::shape_text({rows, cols}) + ", expected at least [4, 4]");
+  }
   EXPECT_EQ(message_of<shape_error>(
                 [&] { distributed::causal_plan<float>(Pattern(3, 3), two, 0, head); }),
             "mhla::distributed::causal_plan: pattern is [3, 3], expected at least [4, 4]");
@@ -99,6 +121,9 @@ TEST(Plan, RefusesSplitsThatDoNotFit) {
   }
   EXPECT_EQ(message_of<option_error>([] { even_split(3, 0); }),
             "mhla::distributed::even_split: blocks is 3 over 0 ranks, expected at least 0 over at "
+            "least 1");
+  EXPECT_EQ(message_of<option_error>([] { even_split(-1, 3); }),
+            "mhla::distributed::even_split: blocks is -1 over 3 ranks, expected at least 0 over at "
             "least 1");
 }
 

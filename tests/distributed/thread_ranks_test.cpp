@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <stdexcept>
 #include <string>
@@ -48,6 +49,34 @@ TEST(ThreadRanks, ARankThatComesToCopyTooLateCopiesNothing) {
     EXPECT_EQ(rows[1 - rank.rank()], rank.rank() == 0 ? 7 : -1);
   };
   EXPECT_NO_THROW(run_ranks(2, run, kTimeout));
+}
+
+/// A rank that fails leaves the memory that another copies from in place until the copy has ended.
+TEST(ThreadHub, AFailureIsThrownOnceNoRankCopies) {
+  distributed::detail::ThreadHub hub(3, 30);
+  const auto call = hub.begin(0, 0, {});
+  hub.begin(1, 0, {});
+  hub.begin(2, 0, {});
+  std::atomic<bool> copying{false}, go_on{false}, thrown{false};
+  std::jthread copier([&] {
+    hub.copy(*call, 0, true, [&] {
+      copying = true;
+      while (!go_on) std::this_thread::yield();
+      return std::string();
+    });
+  });
+  while (!copying) std::this_thread::yield();
+  hub.fail("rank 2 ended with an exception");
+  std::jthread waiter([&] {
+    EXPECT_EQ(message_of<communication_error>([&] { hub.all_copied(*call, true); }),
+              "mhla::distributed: rank 2 ended with an exception");
+    thrown = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(thrown);
+  go_on = true;
+  waiter.join();
+  EXPECT_TRUE(thrown);
 }
 
 TEST(ThreadRanks, NoRanksAreRefused) {
