@@ -245,6 +245,7 @@ TEST(LocalityOptions, RejectsBadOptions) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THROW(locality<float>(4, {.sigma = nan}), option_error);
   EXPECT_THROW(locality<float>(4, {.threshold = nan}), option_error);
+  EXPECT_THROW(locality<float>(4, {.threshold = nan}), option_error);
 }
 
 }  // namespace

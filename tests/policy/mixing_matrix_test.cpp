@@ -301,6 +301,26 @@ TYPED_TEST(MixingMatrixOf, NormalizeRowsRejectsABadRowBeforeAnythingChanges) {
   }
 }
 
+TEST(ExpectMixing, RejectsOtherRowsAndOtherColumns) {
+  const MixingMatrix<float> m(Matrix<float>::Ones(3, 4));
+  const auto text = [&](Index rows, Index cols) {
+    return test::message_of<shape_error>([&] { detail::expect_mixing("f", m.view(), rows, cols); });
+  };
+  const auto leading = [&](Index rows, Index cols) {
+    return test::message_of<shape_error>(
+        [&] { detail::expect_leading_mixing("f", m.view(), rows, cols); });
+  };
+  EXPECT_EQ(text(3, 4), "no exception");
+  EXPECT_EQ(leading(2, 3), "no exception");
+  for (const auto& [rows, cols] : {std::pair<Index, Index>{4, 4}, {3, 5}}) {
+    const std::string wanted = detail::shape_text({rows, cols});
+    EXPECT_EQ(text(rows, cols), "mhla::f: mixing has shape [3, 4], expected " + wanted +
+                                    " (query blocks, key blocks)");
+    EXPECT_EQ(leading(rows, cols), "mhla::f: mixing has shape [3, 4], expected at least " + wanted +
+                                       " for the blocks of the sequence");
+  }
+}
+
 TEST(MixingMatrix, RejectsEmptyOnesAndNegativeBandwidths) {
   using M = MixingMatrix<float>;
   const auto empty = [](const char* shape) {

@@ -27,6 +27,17 @@ struct Backwards {
   Run run(Index b, Index) const { return {count - 1 - b, 1}; }
 };
 
+/// One block of tokens in order, as a run each.
+struct ManyRuns {
+  Index count;
+
+  Index tokens() const { return count; }
+  Index blocks() const { return 1; }
+  Index block_size(Index) const { return count; }
+  Index runs(Index) const { return count; }
+  Run run(Index, Index r) const { return {r, 1}; }
+};
+
 TEST(Contiguous, ObeysTheLawsOfAPartition) {
   for (Index tokens = 0; tokens <= 40; ++tokens) {
     for (Index length = 1; length <= 45; ++length) {
@@ -161,10 +172,15 @@ TEST(ExpectOrdered, AcceptsSequencesAndRejectsOtherOrders) {
   EXPECT_NO_THROW(detail::expect_ordered("f", "blocks", Contiguous(0, 3)));
   EXPECT_NO_THROW(detail::expect_ordered("f", "blocks", BlockSizes({0, 4, 0, 2})));
   EXPECT_NO_THROW(detail::expect_ordered("f", "blocks", Backwards{1}));
-  EXPECT_EQ(
-      test::message_of<option_error>([] { detail::expect_ordered("f", "blocks", Backwards{3}); }),
-      "mhla::f: blocks has a block 0 out of token order, expected blocks of consecutive "
-      "tokens, one after another");
+  EXPECT_NO_THROW(detail::expect_ordered("f", "blocks", ManyRuns{1}));
+  const auto text = [](const auto& blocks) {
+    return test::message_of<option_error>([&] { detail::expect_ordered("f", "blocks", blocks); });
+  };
+  const std::string ordered =
+      "mhla::f: blocks has a block 0 out of token order, expected blocks of consecutive tokens, "
+      "one after another";
+  EXPECT_EQ(text(Backwards{3}), ordered);
+  EXPECT_EQ(text(ManyRuns{3}), ordered);
 }
 
 }  // namespace
