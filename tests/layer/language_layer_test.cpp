@@ -110,15 +110,27 @@ TEST(LanguageLayerErrors, NameTheOptionAndWhatWasExpected) {
   };
   const LanguageOptions right = SmallLanguageLayer::options();
   LanguageOptions o = right;
-  o.key_heads = 3;
-  EXPECT_EQ(refused(o), "mhla::LanguageLayer: key_heads is 3, expected a divisor of the 2 heads");
-  o = right, o.expand_k = 0.3;
-  EXPECT_EQ(refused(o),
-            "mhla::LanguageLayer: expand_k is 0.300000, expected an even width for "
-            "each of the 2 heads");
-  for (const double endless : {std::numeric_limits<double>::quiet_NaN(), 1e300}) {
-    o = right, o.expand_v = endless;
-    EXPECT_TRUE(refused(o).starts_with("mhla::LanguageLayer: expand_k, expand_v are 0.5"));
+  for (const Index heads : {3, -1}) {
+    o.key_heads = heads;
+    EXPECT_EQ(refused(o), "mhla::LanguageLayer: key_heads is " + std::to_string(heads) +
+                              ", expected a divisor of the 2 heads");
+  }
+  for (const double expand : {0.3, 0.0, -1.0, 0.125}) {  // of 16 channels: no width, 0, -8, 1
+    o = right, o.expand_k = expand;
+    EXPECT_EQ(refused(o), "mhla::LanguageLayer: expand_k is " + std::to_string(expand) +
+                              ", expected an even width for each of the 2 heads");
+  }
+  for (const double expand : {0.3, 0.0, -1.0}) {
+    o = right, o.expand_v = expand;
+    EXPECT_EQ(refused(o), "mhla::LanguageLayer: expand_v is " + std::to_string(expand) +
+                              ", expected whole values for each of the 2 heads");
+  }
+  for (const double endless : {std::numeric_limits<double>::quiet_NaN(), 1e300, -1e300}) {
+    for (double LanguageOptions::*const expand :
+         {&LanguageOptions::expand_k, &LanguageOptions::expand_v}) {
+      o = right, o.*expand = endless;
+      EXPECT_TRUE(refused(o).starts_with("mhla::LanguageLayer: expand_k, expand_v are "));
+    }
   }
   o = right, o.feature_map = "gelu";
   EXPECT_EQ(refused(o),
@@ -128,6 +140,11 @@ TEST(LanguageLayerErrors, NameTheOptionAndWhatWasExpected) {
   EXPECT_EQ(refused(o),
             "mhla::LanguageLayer: chunk, chunks, convolution_taps are 0, 6, 4, "
             "expected at least 1 each");
+  for (Index LanguageOptions::*const size :
+       {&LanguageOptions::chunks, &LanguageOptions::convolution_taps}) {
+    o = right, o.*size = 0;
+    EXPECT_TRUE(refused(o).starts_with("mhla::LanguageLayer: chunk, chunks, convolution_taps are"));
+  }
   o = right, o.chunk = o.chunks = Index{1} << 40;
   EXPECT_EQ(refused(o),
             "mhla::LanguageLayer: chunk, chunks has shape [1099511627776, 1099511627776], "

@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
+#include <utility>
 
 #include "support/message_of.hpp"
 
@@ -118,6 +120,18 @@ TEST(RotaryTableErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
               Table::sequence(std::numeric_limits<Index>::max(), 2);
             }).substr(0, 34),
             "mhla::RotaryTable::sequence: table");
+  const Table table = Table::sequence(5, 4);
+  const auto rows = [&](Index first, Index count) {
+    return message_of<shape_error>([&] { table.rows(first, count); });
+  };
+  EXPECT_EQ(rows(0, 5), "no exception");
+  EXPECT_EQ(rows(5, 0), "no exception");
+  constexpr Index kMost = std::numeric_limits<Index>::max();
+  for (const auto& [first, count] :
+       {std::pair<Index, Index>{-1, 2}, {2, -1}, {2, 4}, {6, 0}, {kMost, kMost}, {1, kMost}}) {
+    EXPECT_EQ(rows(first, count), "mhla::RotaryTable::rows: rows are " + std::to_string(count) +
+                                      " from " + std::to_string(first) + " on, expected some of 5");
+  }
   const auto grid = [](const GridShape& tokens, Index features, double base) {
     return message_of<error>([&] { Table::grid(tokens, features, base); });
   };

@@ -97,9 +97,15 @@ TEST(VideoLayerErrors, NameTheOptionAndWhatWasExpected) {
   EXPECT_EQ(refused(o),
             "mhla::VideoLayer: layout is [1, 3, 2], expected one that divides the grid "
             "[2, 4, 6]");
-  o = right, o.channels = 6;
-  EXPECT_EQ(refused(o),
-            "mhla::VideoLayer: channels is 6, expected an even number for each of the 2 heads");
+  o = right, o.layout.sizes[1] = 0;
+  EXPECT_TRUE(refused(o).starts_with("mhla::VideoLayer: layout is [")) << refused(o);
+  o = right, o.grid.sizes[2] = 0;
+  EXPECT_TRUE(refused(o).starts_with("mhla::VideoLayer: layout is [")) << refused(o);
+  for (const Index channels : {6, 5}) {  // an odd number each, and no multiple of the heads
+    o = right, o.channels = channels;
+    EXPECT_EQ(refused(o), "mhla::VideoLayer: channels is " + std::to_string(channels) +
+                              ", expected an even number for each of the 2 heads");
+  }
   o = right, o.norm_eps = -1;
   EXPECT_EQ(refused(o), "mhla::VideoLayer: norm_eps is -1.000000, expected 0 or more");
   o = right, o.rotary_base = 0;

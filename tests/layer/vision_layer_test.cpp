@@ -122,10 +122,17 @@ TEST(VisionLayerErrors, NameTheOptionAndWhatWasExpected) {
   EXPECT_EQ(refused(o),
             "mhla::VisionLayer: block is [1, 3, 3], expected one that divides the "
             "tokens [1, 4, 6]");
+  o = right, o.block.sizes[1] = 0;
+  EXPECT_TRUE(refused(o).starts_with("mhla::VisionLayer: block is [")) << refused(o);
+  o = right, o.tokens.sizes[2] = 0;
+  EXPECT_TRUE(refused(o).starts_with("mhla::VisionLayer: block is [")) << refused(o);
   o = right, o.channels = 9;
   EXPECT_EQ(refused(o), "mhla::VisionLayer: channels is 9, expected a multiple of the 2 heads");
-  o = right, o.lepe = 4;
-  EXPECT_EQ(refused(o), "mhla::VisionLayer: lepe is 4, expected odd, or 0 for none");
+  for (const Index lepe : {4, -1}) {
+    o = right, o.lepe = lepe;
+    EXPECT_EQ(refused(o), "mhla::VisionLayer: lepe is " + std::to_string(lepe) +
+                              ", expected odd, or 0 for none");
+  }
   o = right, o.heads = 0;
   EXPECT_EQ(refused(o), "mhla::VisionLayer: heads is 0, expected at least 1");
   o = right, o.channels = Index{1} << 40;
