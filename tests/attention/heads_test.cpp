@@ -84,6 +84,20 @@ TEST(Heads, RejectsTensorsThatDoNotFit) {
   changed.v = bnhd<const float>(data.data(), 2, 4, 3, 4);
   EXPECT_EQ(why_refused(changed, out),
             "mhla::f: v has shape [2, 4, 3, 4], expected [2, 5, 3, any]");
+  for (const Shape& shape : {Shape{1, 5, 3, 4}, {2, 5, 2, 4}, {2, 4, 3, 4}}) {
+    const auto other = bnhd<const float>(data.data(), shape);
+    const std::string why = " has shape " + detail::shape_text({shape[0], shape[1], shape[2], 4}) +
+                            ", expected [2, 5, 3, any]";
+    changed = in, changed.v = other;
+    EXPECT_EQ(why_refused(changed, out), "mhla::f: v" + why);
+    if (shape[1] == 4) continue;  // the number of keys is that of k
+    changed = in, changed.k = other;
+    EXPECT_EQ(why_refused(changed, out), "mhla::f: k" + why);
+    changed = in, changed.normalizer_k = other, changed.normalizer_q = in.q;
+    EXPECT_EQ(why_refused(changed, out), "mhla::f: normalizer_k" + why);
+    changed = in, changed.normalizer_q = other, changed.normalizer_k = in.k;
+    EXPECT_EQ(why_refused(changed, out), "mhla::f: normalizer_q" + why);
+  }
   changed = in;
   changed.k.data = nullptr;
   EXPECT_EQ(why_refused(changed, out),

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
+#include <string>
 #include <vector>
 
 #include "mhla/attention/streaming.hpp"
 #include "mhla/policy/learned_feature_map.hpp"
+#include "support/crowd.hpp"
 #include "support/message_of.hpp"
 #include "support/outputs.hpp"
 
@@ -54,10 +57,18 @@ TEST(StreamingRefusals, WidthsAreThoseOfTheStream) {
 }
 
 TEST(StreamingRefusals, SizesAndMixingMatricesThatCannotBe) {
-  EXPECT_EQ(
-      message_of<option_error>([] { stream_of({.width = 2, .values = 3, .block_length = 0}); }),
-      "mhla::Streaming: sizes are width 2, values 3, block_length 0, normalizer_width 0, "
-      "expected widths >= 0 and block_length >= 1");
+  for (const StreamingSizes& sizes :
+       {StreamingSizes{.width = 2, .values = 3, .block_length = 0},
+        {.width = -1, .values = 3, .block_length = 4},
+        {.width = 2, .values = -1, .block_length = 4},
+        {.width = 2, .values = 3, .block_length = 4, .normalizer_width = -1}}) {
+    EXPECT_EQ(message_of<option_error>([&] { stream_of(sizes); }),
+              "mhla::Streaming: sizes are width " + std::to_string(sizes.width) + ", values " +
+                  std::to_string(sizes.values) + ", block_length " +
+                  std::to_string(sizes.block_length) + ", normalizer_width " +
+                  std::to_string(sizes.normalizer_width) +
+                  ", expected widths >= 0 and block_length >= 1");
+  }
   EXPECT_EQ(message_of<shape_error>([] {
               Streaming<float>({.width = 2, .values = 3, .block_length = 2},
                                MixingMatrix<float>(Matrix<float>::Ones(2, 3)));
@@ -69,6 +80,21 @@ TEST(StreamingRefusals, SizesAndMixingMatricesThatCannotBe) {
                                                uniform_causal<float>(3), wide);
             }),
             "mhla::T2R: x has width 2, expected 3 (the width of the weight)");
+}
+
+TEST(StreamingRefusals, MoreBytesThanFitIndexAreRefused) {
+  const auto stream = stream_of({.width = 2, .values = 2, .block_length = 4});
+  const auto bytes = static_cast<Index>(stream.append_workspace_bytes());
+  constexpr Index kMost = std::numeric_limits<Index>::max();
+  EXPECT_EQ(append_workspace_bytes(stream, Crowd{kMost / bytes}),
+            static_cast<std::size_t>(kMost / bytes * bytes));
+  EXPECT_EQ(message_of<shape_error>([&] { append_workspace_bytes(stream, Crowd{kMost}); }),
+            "mhla::append: workspace has shape " + detail::shape_text({kMost, bytes}) +
+                ", expected a product that fits std::ptrdiff_t");
+  EXPECT_EQ(message_of<shape_error>([] {
+              stream_of({.width = 2, .values = 2, .block_length = kMost});
+            }).substr(0, 41),
+            "mhla::Streaming: capacity has shape [3, 9");
 }
 
 TEST(StreamingRefusals, ABatchIsRefusedAsAWhole) {
