@@ -45,11 +45,12 @@ require_packages() {
   rm "$log"
 }
 
-# build NAME TARGET OPTION...: configures MHLA_BUILD_DIR, or build/NAME, with the options and builds
-# TARGET there. Sets `build_dir`. MHLA_CMAKE_ARGS holds more options. MHLA_BUILD_DIR may be that of
+# build NAME TARGETS OPTION...: configures MHLA_BUILD_DIR, or build/NAME, with the options and builds
+# TARGETS there. Sets `build_dir`. MHLA_CMAKE_ARGS holds more options. MHLA_BUILD_DIR may be that of
 # another script, so nothing of what they differ in is left as it was.
 build() {
-  local name=$1 target=$2 generator=()
+  local name=$1 generator=() targets
+  read -ra targets <<<"$2"
   shift 2
   build_dir=${MHLA_BUILD_DIR:-$repository/build/$name}
   mkdir -p "$build_dir"
@@ -64,8 +65,8 @@ build() {
     -DMHLA_NATIVE=OFF "-DCMAKE_CXX_FLAGS_RELEASE=-O3 -DNDEBUG" "$@" ${MHLA_CMAKE_ARGS:-}
   grep '^-- mhla: ' "$build_dir/configure.log" >&2 || true
 
-  step "build $target"
-  local command=(cmake --build "$build_dir" --target "$target" --parallel "$cores")
+  step "build ${targets[*]}"
+  local command=(cmake --build "$build_dir" --target "${targets[@]}" --parallel "$cores")
   if [[ -t 1 ]]; then
     "${command[@]}" >&2
   else
