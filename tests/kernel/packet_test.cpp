@@ -140,5 +140,15 @@ TYPED_TEST(PacketOf, PartsOfPacketsFillTheOtherLanesAndAreStoredAlone) {
   }
 }
 
+TYPED_TEST(PacketOf, RowsOfZerosAreZeroWithAnyStride) {
+  using A = TypeParam;
+  const A x[] = {0, 1, -A(0), std::numeric_limits<A>::quiet_NaN(), 0};
+  EXPECT_TRUE(detail::is_zero(x, 0));
+  EXPECT_TRUE(detail::is_zero(x, 1));
+  EXPECT_FALSE(detail::is_zero(x, 2));
+  EXPECT_TRUE(detail::is_zero(x, 3, 2));
+  EXPECT_FALSE(detail::is_zero(x + 2, 2));
+}
+
 }  // namespace
 }  // namespace mhla

@@ -119,6 +119,14 @@ TEST(StripCursor, SlotsOfARangeAreReadUpToAWholeStrip) {
   }
 }
 
+TEST(Strip, TokensAreSelectedInPlace) {
+  detail::Strip strip;
+  detail::read_slots(Contiguous(10, 5), 1, {}, 0, 5, strip);
+  detail::select_tokens(
+      strip, [](Index t, Index place) { return t != 5 && place != 3; }, strip);
+  expect_equal(strip, {1, {6, 7, 9}, {1, 2, 4}});
+}
+
 TEST(StripCursor, WholeStripsAreFollowedByAnEmptyOne) {
   for (const Index size :
        {Index{0}, kStripTokens - 1, kStripTokens, kStripTokens + 1, 2 * kStripTokens}) {
