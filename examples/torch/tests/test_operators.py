@@ -74,6 +74,28 @@ def test_reads_no_masked_token(kind):
     close(out, expected(kind, q, k, v, mixing, query_mask=keep, key_mask=keep))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_over_zero_are_constants(kind):
+    keep = torch.ones(2, TOKENS, dtype=torch.bool)
+    keep[0, :10] = False  # padding on the left, and an item without keys
+    keep[1] = False
+
+    def run(backend):
+        leaves = tensors()
+        leaves[3][1] = 0  # which clamp(m, 0, 1) may leave
+        leaves = [t.requires_grad_() for t in leaves]
+        out = call(kind, *leaves, key_mask=keep, feature_map="elu_plus_one", backend=backend)
+        used = leaves[:3] if kind.startswith("linear") else leaves
+        return out, *torch.autograd.grad(out.square().sum(), used)
+
+    out, *gradients = run("kernels")
+    assert not out[1].any() and not any(g[1].any() for g in gradients[:3])
+    assert not gradients[3:] or not gradients[3][1].any()
+    for a, b in zip((out, *gradients), run("formula")):
+        assert torch.isfinite(a).all()
+        close(a, b, 1e-10)
+
+
 @pytest.mark.parametrize("kind", KINDS[1:])
 def test_packed_sequences_are_as_alone(kind):
     q, k, v, mixing = tensors(batch=1)
