@@ -98,7 +98,7 @@ Matrix<S> convolve(const Matrix<S>& x, const Matrix<S>& weight, const Row<S>& bi
   Matrix<S> y(x.rows(), x.cols());
   y.rowwise() = bias;
   for (Index t = 0; t < x.rows(); ++t) {
-    for (Index back = 0; back < std::min(weight.cols(), t + 1); ++back) {
+    for (Index back = 0; back < std::min<Index>(weight.cols(), t + 1); ++back) {
       const auto tap = weight.col(weight.cols() - 1 - back).transpose();
       y.row(t) += tap.cwiseProduct(x.row(t - back));
     }
