@@ -56,7 +56,7 @@ void expect_rows_apart(const Shapes& shapes, Tensors<A>& to, const Call& call) {
     return all;
   }();
   for (std::size_t i = 0; i < to.count(); ++i) {
-    if (shapes[i].is_row || shapes[i].rows < 2) continue;
+    if (shapes[i].is_row || shapes[i].rows < 2 || shapes[i].cols == 0) continue;
     for (const Index stride : {Index{0}, shapes[i].cols - 1}) {
       Views<A> views = to.views();
       views[i].row_stride = stride;
