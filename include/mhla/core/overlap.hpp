@@ -131,7 +131,7 @@ bool same_elements(const TensorView<const T>& a, const TensorView<const T>& b) {
 
 /// True if different indices name different elements, or strides are too odd to tell.
 inline bool distinct(const Shape& shape, const Shape& strides) {
-  if (std::ranges::find(shape, Index{0}) != shape.end()) return true;
+  if (std::find(shape.begin(), shape.end(), Index{0}) != shape.end()) return true;
   for (std::size_t first = 0; first < shape.size(); ++first) {  // axis of the first difference
     if (shape[first] == 1) continue;
     StridedSums sums;
