@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The calls of all forms with Eigen matrices q [Nq,D], k [Nk,D] and v [Nk,E] in the place of
-/// inputs(q, k, v). What returns gives a Matrix [Nq,E]. Each form's own header has the form itself.
+/// Calls of the forms with Eigen matrices q [Nq,D], k [Nk,D] and v [Nk,E] in the place of
+/// inputs(q, k, v). Calls without an output return a Matrix [Nq,E]. Headers of forms include this.
 
 #include <optional>
 #include <type_traits>

@@ -30,8 +30,8 @@ const TensorView<const T>& as_batch(const TensorView<const T>& t) {
   return t;
 }
 
-/// Throws if an element of `out` is also another one of it, or one of an input, unless `out` is q
-/// itself: forms write an output after all that reads its query.
+/// Throws if `out` has two indices for one element, or shares an element with an input. An `out`
+/// that is q itself passes: forms write an output after all that reads its query.
 template <class In, class Out>
 void expect_separate(const char* function, const In& in, const Out& out) {
   expect_distinct(function, "out", out);

@@ -12,7 +12,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// The environment that the thread which makes this has.
+/// The environment of the thread that constructs it.
 class FloatingPoint {
  public:
   FloatingPoint() { std::fegetenv(&environment_); }

@@ -89,7 +89,7 @@ struct RowChunks {
   static Index whole_strips(Index count) { return round_up(count, kLayerStrip); }
 };
 
-/// expect_shape for a view whose rows are contiguous, and where they are written, apart.
+/// expect_shape for a view with contiguous rows. Rows that are written share no element.
 template <class T>
 void expect_rows(const char* function, const char* argument, const MatrixView<T>& m, Index rows,
                  Index cols) {
