@@ -230,10 +230,33 @@ TEST(FindKept, FindsTheNumbersOfACopyThatBeginsElsewhereInALine) {
       }
     }
   }
-  std::fill(memory.begin(), memory.end(), std::byte{0xFF});
-  EXPECT_EQ(test::message_of<option_error>([&] { detail::find_kept("f", memory, bytes); }),
-            "mhla::f: kept has not been written, expected what the forward pass kept");
-  EXPECT_TRUE(std::ranges::count(memory, std::byte{0xFF}) == std::ssize(memory));
+}
+
+TEST(FindKept, RefusesWhatNoForwardPassOfTheseSizesHasWritten) {
+  constexpr std::size_t kBytes = 256;
+  std::vector<std::byte> memory(2 * kBytes);
+  const auto message = [&](std::size_t from) {
+    const std::vector<std::byte> before = memory;
+    const Workspace kept = Workspace(memory).subspan(from);
+    const std::string text =
+        test::message_of<option_error>([&] { detail::find_kept("f", kept, kBytes); });
+    EXPECT_EQ(memory, before);
+    return text;
+  };
+  const std::string refusal =
+      "mhla::f: kept has not been written, expected what the forward pass kept";
+  for (std::size_t from = 0; from < 64; ++from) {
+    for (const int byte : {0, 1, 7, 8, 63, 64, 255}) {
+      std::ranges::fill(memory, static_cast<std::byte>(byte));
+      EXPECT_EQ(message(from), refusal) << from << " " << byte;
+    }
+    for (const std::size_t bytes : {kBytes - 64, kBytes + 64}) {
+      detail::mark_kept("f", Workspace(memory).subspan(from), bytes);
+      EXPECT_EQ(message(from), refusal) << from << " " << bytes;
+    }
+    detail::mark_kept("f", Workspace(memory).subspan(from), kBytes);
+    EXPECT_EQ(message(from), "no exception") << from;
+  }
 }
 
 }  // namespace

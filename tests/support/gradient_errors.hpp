@@ -66,6 +66,11 @@ struct GradientErrors {
         p, {{"gradients.q is null ", [](auto& a, auto&) { a.gradients.q.data = nullptr; }},
             {"workspace has ", [&](auto&, auto& call) { call.workspace = few; }},
             {"kept ", [&](auto&, auto& call) { call.kept = std::span(few).first(1); }}});
+    if constexpr (Form::kMixes) {
+      std::vector<std::byte> zeros(Form::kept_bytes(p.inputs(), p, p.blocks));
+      expect_rejected<option_error>(p, {{"kept has not been written, expected what the forward",
+                                         [&](auto&, auto& call) { call.kept = zeros; }}});
+    }
     overlaps_are_rejected(p);
     repeated_elements_are_rejected(p);
     if (p.op.query_map.weights() > 0) wrong_parameters_are_rejected(p);

@@ -18,7 +18,8 @@ struct Call {
   ExecutorRef executor{};
   /// Forward: memory for the summaries that the backward form reuses, at least *_kept_bytes(...);
   /// empty to keep nothing. Backward: what the forward kept for the same inputs, or a copy of these
-  /// bytes, which backward may move; or empty.
+  /// bytes, which backward may move; or empty. Memory that no forward of these sizes has written is
+  /// refused.
   LentMemory kept{};
 };
 

@@ -152,24 +152,38 @@ inline void expect_kept(const char* function, Workspace kept, std::size_t bytes)
   }
 }
 
+/// The mark of memory of `bytes` bytes that a forward pass has written.
+inline std::uint64_t kept_mark(std::size_t bytes) { return 0x6D686C616B657074 ^ bytes; }
+/// The place of the mark, which no Arena reaches: before the numbers or after them.
+/// \param before  bytes in front of the numbers
+inline std::byte* kept_mark_in(Workspace kept, std::size_t bytes, Index before) {
+  constexpr std::size_t kMark = sizeof(kept_mark(bytes));
+  return kept.data() + (before < static_cast<Index>(kMark) ? bytes - 1 - kMark : 0);
+}
 /// Memory of what a forward pass keeps is an Arena too, so where in it the numbers lie depends on
-/// its address. The last byte, which no Arena reaches, says where: a copy elsewhere is as good.
+/// its address. The last byte, which no Arena reaches, says where: a copy elsewhere is as good. A
+/// mark tells it from memory that no forward pass of these sizes has written.
 /// \throws as expect_kept
 inline void mark_kept(const char* function, Workspace kept, std::size_t bytes) {
   expect_kept(function, kept, bytes);
   if (kept.empty() || bytes == 0) return;
-  kept[bytes - 1] = static_cast<std::byte>(Arena::before_line(kept.data()));
+  const Index before = Arena::before_line(kept.data());
+  const std::uint64_t mark = kept_mark(bytes);
+  kept[bytes - 1] = static_cast<std::byte>(before);
+  std::memcpy(kept_mark_in(kept, bytes, before), &mark, sizeof(mark));
 }
 /// Moves the numbers of a copy to where an Arena finds them.
-/// \throws as expect_kept, and option_error if the last byte tells of no such place.
+/// \throws as expect_kept, and option_error if the mark is not there.
 inline void find_kept(const char* function, Workspace kept, std::size_t bytes) {
   expect_kept(function, kept, bytes);
   if (kept.empty() || bytes == 0) return;
   const auto from = static_cast<Index>(kept[bytes - 1]), to = Arena::before_line(kept.data());
-  if (from == to) return;
-  if (from >= kBufferAlignment) {
+  std::uint64_t mark = 0;
+  if (from < kBufferAlignment) std::memcpy(&mark, kept_mark_in(kept, bytes, from), sizeof(mark));
+  if (mark != kept_mark(bytes)) {
     fail_option(function, "kept", "has not been written", "what the forward pass kept");
   }
+  if (from == to) return;
   std::memmove(kept.data() + to, kept.data() + from,
                bytes - static_cast<std::size_t>(kBufferAlignment));
   mark_kept(function, kept, bytes);
