@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "mhla/policy/locality.hpp"
+#include "support/message_of.hpp"
 #include "support/random.hpp"
 
 namespace mhla::test {
@@ -100,6 +101,20 @@ TEST(Naive, TakesTheArgumentsOfAForm) {
   const Matrix<double> expected = den.col(0).asDiagonal().inverse() * (weights(q, k) * v);
   const Matrix<double> o = naive_attention(in, blocks, MixingMatrix<double>(mixing), op);
   EXPECT_LE((o - expected).cwiseAbs().maxCoeff(), 1e-14);
+}
+
+TEST(Naive, RefusesQueriesOfADenominatorWithoutAFeature) {
+  const Matrix<float> x = Matrix<float>::Constant(5, 1, 2), nothing(5, 0);
+  auto in = inputs(x, x, x);
+  in.normalizer_q = in.normalizer_k = nothing;
+  const auto run = [&](const auto& normalizer) {
+    return naive_attention(in, Contiguous(5, 5), MixingMatrix<float>(Matrix<float>::Ones(1, 1)),
+                           Operator{Relu{}, Relu{}, normalizer});
+  };
+  EXPECT_EQ(message_of<shape_error>([&] { run(KeySum{1}); }),
+            "mhla::naive_problem: normalizer_q has shape [5, 0], expected at least 1 feature, or "
+            "none of normalizer_q and normalizer_k");
+  EXPECT_EQ(message_of<shape_error>([&] { run(NoNormalizer{}); }), "no exception");
 }
 
 TEST(Naive, MapsFeaturesInTheAccumulatorAndTheRestInAWiderType) {

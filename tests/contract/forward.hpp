@@ -258,6 +258,13 @@ TYPED_TEST_P(Forward, WhatDoesNotFitIsNamedBeforeAnythingIsWritten) {
       p.in.normalizer_q = p.in.normalizer_k = p.in.q;
       p.in.normalizer_k.rows = 9;
     });
+    expect(
+        "normalizer_q has shape [8, 0], expected at least 1 feature, or none of normalizer_q and "
+        "normalizer_k",
+        [](Small& p) {
+          p.in.normalizer_q = p.in.normalizer_k = p.in.q;
+          p.in.normalizer_q.cols = p.in.normalizer_k.cols = 0;
+        });
   }
   if (Form::kMixes) {
     expect("mixing has shape [1, 1], expected at least [2, 2] for the blocks of the sequence",

@@ -68,6 +68,8 @@ template <class W, class Z>
 Matrix<W> naive_attention(const NaiveProblem<W, Z>& p);
 
 /// A form's problem with these arguments. Feature maps compute in T's accumulator, the rest in W.
+/// \throws shape_error if a normaliser has queries of its own without a feature; nothing else is
+///         checked.
 template <class W = double, Scalar T, class Blocks, OperatorOn<T> Op>
 NaiveProblem<W, detail::normalizer_t<Op>> naive_problem(
     const Inputs<T>& in, const Blocks& blocks,
@@ -180,6 +182,7 @@ NaiveProblem<W, detail::normalizer_t<Op>> naive_problem(
     Order order) {
   using namespace naive_detail;
   using A = accumulator_t<T>;
+  detail::expect_normalizer_features("naive_problem", in, op);
   const A scale = static_cast<A>(op.scale);
   NaiveProblem<W, detail::normalizer_t<Op>> p{.normalizer = op.normalizer};
   p.q = features<W>(in.q, in.query_mask, op.query_map, scale);

@@ -93,7 +93,8 @@ struct Inputs {
   MatrixView<const T> k;  ///< [Nk, width of k]
   MatrixView<const T> v;  ///< [Nk, E]
   /// Queries and keys of the denominator where they are not the numerator's (a rotary embedding in
-  /// the numerator only); both or none. The same feature maps are applied to them.
+  /// the numerator only); both or none. The same feature maps are applied to them, and make at
+  /// least one feature if the normaliser sums weights.
   MatrixView<const T> normalizer_q{};
   MatrixView<const T> normalizer_k{};
   /// Tokens that take part. A masked key is never read; a masked query is never read and gets an
@@ -196,6 +197,17 @@ void expect_tokens(const char* function, const Inputs<T>& in,
   expect_mask(function, "key_mask", in.key_mask, in.k.rows);
 }
 
+/// Throws if a normaliser that sums weights has queries of its own without a feature.
+template <Scalar T, class Op>
+void expect_normalizer_features(const char* function, const Inputs<T>& in, const Op& op) {
+  const MatrixView<const T>& q = in.normalizer_q;
+  if (q.absent() || op.normalizer.sums() == WeightSums::kNone) return;
+  if (op.query_map.features(q.cols) == 0) {
+    fail_shape(function, "normalizer_q", "has shape " + shape_text({q.rows, q.cols}),
+               "at least 1 feature, or none of normalizer_q and normalizer_k");
+  }
+}
+
 /// Throws unless all shapes of `in` agree with each other after the feature maps, and with `out`.
 template <Scalar T, class Op>
 void expect_inputs(const char* function, const Inputs<T>& in, const Op& op,
@@ -221,6 +233,7 @@ void expect_inputs(const char* function, const Inputs<T>& in, const Op& op,
     expect_shape(function, "normalizer_q", in.normalizer_q, in.q.rows, -1);
     expect_shape(function, "normalizer_k", in.normalizer_k, in.k.rows, -1);
     expect_features("normalizer_k", in.normalizer_k, in.normalizer_q);
+    expect_normalizer_features(function, in, op);
   }
 }
 
