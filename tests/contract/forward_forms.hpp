@@ -247,7 +247,6 @@ struct LinearBidirectional {
   template <class T>
   static void fit(Problem<T>& p) {
     make_linear(p);
-    if (p.query_blocks.blocks() != p.key_blocks.blocks()) make_own(p);  // one side has no tokens
   }
   /// All keys, the features, sums and eps.
   template <class T>

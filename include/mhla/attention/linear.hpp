@@ -6,8 +6,8 @@
 ///
 ///     o_t = phi(q_t)^T S / den_t,   S = sum_j phi(k_j) v_j^T,   den_t = phi(q_t) . z + eps
 ///
-/// Causal: S holds the tokens up to t (stage/recurrence.hpp). CrossQuery equals KeySum here (a slot
-/// holds one query); only the bidirectional form takes it.
+/// Causal: S holds the tokens up to t (stage/recurrence.hpp). CrossQuery is KeySum here, as a slot
+/// holds one query; only the bidirectional form takes it, also without keys or queries.
 /// Cost: 4*N*D*E flops; memory D*E numbers, causal for each of the heads that take turns on a
 /// worker (linear_causal_heads.hpp). Source: Katharopoulos et al., arXiv:2006.16236; the baseline
 /// of arXiv:2601.07832.
@@ -85,6 +85,38 @@ MixingView<const A> no_mixing() {
   return {&kOne, Pattern(1, 1)};
 }
 
+/// A normaliser of a single block, whose sums are those of each token's own weights.
+template <Normalizer Z>
+struct SingleBlockNormalizer {
+  const Z& normalizer;
+
+  WeightSums sums() const {
+    return normalizer.sums() == WeightSums::kNone ? WeightSums::kNone : WeightSums::kOwn;
+  }
+  template <class A>
+  void denominators(const A* r, Index count, A* den) const {
+    normalizer.denominators(r, count, den);
+  }
+  template <class A>
+  requires DifferentiableNormalizer<Z>
+  void slopes(const A* r, Index count, A* slope) const { normalizer.slopes(r, count, slope); }
+};
+
+/// An operator with that normaliser. Owns nothing.
+template <class Op>
+struct SingleBlockOperator {
+  const query_map_t<Op>& query_map;
+  const key_map_t<Op>& key_map;
+  SingleBlockNormalizer<normalizer_t<Op>> normalizer;
+  double scale;
+
+  explicit SingleBlockOperator(const Op& op)
+      : query_map(op.query_map),
+        key_map(op.key_map),
+        normalizer{op.normalizer},
+        scale(static_cast<double>(op.scale)) {}
+};
+
 /// Its heads run together (linear_causal_heads.hpp), not as run_form has them.
 template <class A, class Op>
 struct LinearCausalForm {
@@ -103,7 +135,7 @@ struct LinearCausalForm {
 };
 
 template <class In, class Op>
-auto linear_bidirectional_form(const In& in, const Op& op,
+auto linear_bidirectional_form(const In& in, const SingleBlockOperator<Op>& op,
                                const char* name = "linear_bidirectional") {
   return bidirectional_form(in, kSingleBlock, no_mixing<sum_of<In>>(), op, name);
 }
@@ -125,19 +157,22 @@ template <AttentionInputs In, OperatorOn<detail::scalar_of<In>> Op>
 void linear_bidirectional(const In& in, const Op& op,
                           const std::type_identity_t<detail::output_of<In>>& out,
                           const Call& call) {
-  detail::run_form(detail::linear_bidirectional_form(in, op), in, out, call);
+  const detail::SingleBlockOperator single(op);
+  detail::run_form(detail::linear_bidirectional_form(in, single), in, out, call);
 }
 
 template <AttentionInputs In, OperatorOn<detail::scalar_of<In>> Op>
 typename detail::InputTraits<In>::Owner linear_bidirectional(const In& in, const Op& op,
                                                              const Call& call) {
-  return detail::run_form(detail::linear_bidirectional_form(in, op), in, call);
+  const detail::SingleBlockOperator single(op);
+  return detail::run_form(detail::linear_bidirectional_form(in, single), in, call);
 }
 
 template <AttentionInputs In, OperatorOn<detail::scalar_of<In>> Op>
 std::size_t linear_bidirectional_workspace_bytes(const In& in, const Op& op,
                                                  const ExecutorRef& executor) {
-  return detail::form_bytes(detail::linear_bidirectional_form(in, op), in, executor);
+  const detail::SingleBlockOperator single(op);
+  return detail::form_bytes(detail::linear_bidirectional_form(in, single), in, executor);
 }
 
 template <AttentionInputs In, CausalOperatorOn<detail::scalar_of<In>> Op>

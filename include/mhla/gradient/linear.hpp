@@ -132,8 +132,9 @@ void expect_linear_parameters(const char* function, const Op& op,
 template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 std::size_t linear_bidirectional_gradient_workspace_bytes(const In& in, const Op& op,
                                                           const ExecutorRef& executor) {
+  const detail::SingleBlockOperator single(op);
   return detail::form_gradient_bytes(
-      detail::linear_bidirectional_form(in, op, "linear_bidirectional_gradient"), in,
+      detail::linear_bidirectional_form(in, single, "linear_bidirectional_gradient"), in,
       detail::parameter_sizes(Pattern(1, 1), op), executor);
 }
 
@@ -142,7 +143,8 @@ void linear_bidirectional_gradient(const In& in, const Op& op,
                                    const std::type_identity_t<detail::dout_of<In>>& dout,
                                    const detail::gradients_of<In>& gradients,
                                    const detail::parameters_of<In>& parameters, const Call& call) {
-  const auto form = detail::linear_bidirectional_form(in, op, "linear_bidirectional_gradient");
+  const detail::SingleBlockOperator single(op);
+  const auto form = detail::linear_bidirectional_form(in, single, "linear_bidirectional_gradient");
   detail::expect_linear_parameters(form.name, op, parameters);
   detail::run_gradient(form, in, dout, gradients, detail::parameter_sizes(Pattern(1, 1), op),
                        parameters, call);
