@@ -24,8 +24,8 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Writes linear attention of one head, or of every head of a batch, into `out`, which must not
-/// overlap the inputs. Eigen matrices q, k, v stand for inputs(q, k, v) (matrix_calls.hpp).
+/// Writes linear attention of one head, or of every head of a batch, into `out`, which overlaps no
+/// input, but may be q itself. Eigen matrices q, k, v stand for inputs(q, k, v) (matrix_calls.hpp).
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
 template <AttentionInputs In, OperatorOn<detail::scalar_of<In>> Op>
 void linear_bidirectional(const In& in, const Op& op,
