@@ -9,7 +9,8 @@
 ///
 /// t is a query token in block i, w its slot there, and q_bw the query in slot w of block b: the
 /// CrossQuery denominator mixes other tokens' queries. It is no normalisation, but weights trained
-/// with it need it. It requires as many query as key blocks, all of one size, and is not causal.
+/// with it need it. It requires as many query as key blocks, all of one size, and is not causal. A
+/// masked query adds 0 to the sums of its slot; it still takes a slot.
 ///
 /// For a denominator of exactly 0, each of the token's E outputs is 0 if its numerator is 0, and
 /// infinite otherwise. Gradients take such outputs for constants: the token adds 0 to all of them.
