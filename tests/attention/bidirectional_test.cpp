@@ -1,5 +1,7 @@
 #include "mhla/attention/bidirectional.hpp"
 
+#include <cmath>
+
 #include "contract/forward.hpp"
 #include "mhla/policy/grid_partition.hpp"
 #include "mhla/policy/locality.hpp"
@@ -26,6 +28,33 @@ TEST(Bidirectional, QueriesWithoutKeysGetZero) {
   p.q.resize(0, 6);
   p.query_blocks = p.key_blocks;
   EXPECT_EQ(run().rows(), 0);
+}
+
+TEST(Bidirectional, ExpOfLargeKeysIsNaNAndANumberSubtractedFromAllOfThemCancels) {
+  constexpr Index kTokens = 20, kWidth = 4;
+  Random rng(1);
+  const Matrix<float> q = rng.matrix<float>(kTokens, kWidth), v = rng.matrix<float>(kTokens, 3);
+  const Matrix<float> k = rng.matrix<float>(kTokens, kWidth, 90, 100);
+  const Matrix<float> less = k.array() - k.maxCoeff();
+  const auto run = [&](const Matrix<float>& keys) {
+    return bidirectional(q, keys, v, Contiguous(kTokens, kTokens),
+                         MixingMatrix<float>(Matrix<float>::Ones(1, 1)), Operator{Exp{}});
+  };
+  EXPECT_TRUE(run(k).array().isNaN().all());
+  const Matrix<float> out = run(less);
+  for (Index t = 0; t < kTokens; ++t) {
+    for (Index e = 0; e < 3; ++e) {
+      long double sum = 0, weights = 0;
+      for (Index j = 0; j < kTokens; ++j) {
+        for (Index d = 0; d < kWidth; ++d) {
+          const long double weight = std::exp(static_cast<long double>(q(t, d)) + k(j, d));
+          weights += weight;
+          sum += weight * v(j, e);
+        }
+      }
+      EXPECT_NEAR(out(t, e), sum / weights, 1e-5) << t << " " << e;
+    }
+  }
 }
 
 const Operator kReleased{Relu{}, Relu{}, CrossQuery{}};

@@ -101,7 +101,9 @@ struct Identity {
                std::type_identity_t<A>* dweights = nullptr) const;
 };
 
-/// e^x; 0 where the result would be below the smallest normal number.
+/// e^x; 0 where the result would be below the smallest normal number. It is infinite for x > 88.72,
+/// of double tensors for x > 709.78, and outputs are then NaN. Under KeySum{0} a number that is
+/// subtracted from all elements of all keys of a head cancels; it may be the largest of them.
 struct Exp {
   constexpr Index features(Index d) const { return d; }
   constexpr Index weights() const { return 0; }
