@@ -18,8 +18,10 @@
 
 #include "contract/forward_batch.hpp"
 #include "contract/forward_forms.hpp"
+#include "support/crowd.hpp"
 #include "support/message_of.hpp"
 #include "support/outputs.hpp"
+#include "support/page_matrix.hpp"
 #include "support/reference.hpp"
 
 namespace mhla::test {
@@ -150,6 +152,26 @@ TYPED_TEST_P(Forward, MaskedTokensReachNoOutput) {
   }
 }
 
+TYPED_TEST_P(Forward, NothingBesideTheInputsAndTheOutputIsTouched) {
+  using T = typename TypeParam::Scalar;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const auto p = this->problem(seed);
+    const auto expected = this->run(p);
+    for (const PageSide side : {PageSide::kBegin, PageSide::kEnd}) {
+      Inputs<T> in = p.inputs();
+      const PageMatrix<T> q(in.q, side), k(in.k, side), v(in.v, side), own_q(in.normalizer_q, side),
+          own_k(in.normalizer_k, side), out(expected, side);
+      in.q = q.view(), in.k = k.view(), in.v = v.view();
+      if (!in.normalizer_q.absent()) in.normalizer_q = own_q.view(), in.normalizer_k = own_k.view();
+      const PageMatrix<bool> queries(p.query_mask, side), keys(p.key_mask, side);
+      if (!in.query_mask.all()) in.query_mask = {queries.data(), p.query_mask.cols()};
+      if (!in.key_mask.all()) in.key_mask = {keys.data(), p.key_mask.cols()};
+      TypeParam::Form::run(in, forward::Arguments<T>(p), out.view(), {});
+      EXPECT_TRUE(same_bits(expected, dense(out.view()))) << p.text();
+    }
+  }
+}
+
 TYPED_TEST_P(Forward, BitsDoNotDependOnTheNumberOfThreads) {
   ThreadPool two(2), five(5);
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
@@ -277,12 +299,36 @@ TYPED_TEST_P(Forward, WhatDoesNotFitIsNamedBeforeAnythingIsWritten) {
   }
 }
 
+TYPED_TEST_P(Forward, MoreBytesThanFitIndexAreRefused) {
+  using Form = typename TypeParam::Form;
+  using T = typename TypeParam::Scalar;
+  forward::Arguments<T> arguments{forward::SmallProblem<T>()};
+  arguments.blocks.queries.length = arguments.blocks.keys.length = 4;
+  constexpr Index kMany = Index{1} << 44, kWide = Index{1} << 20;
+  const auto batch_of = [](Index sequences, Index heads, Index width) {
+    const TensorView<const T> x(nullptr, {sequences, 8, heads, width}, {0, 0, 0, 1});
+    return BatchInputs<T>{.q = x, .k = x, .v = x};
+  };
+  const auto bytes_of = [&](const BatchInputs<T>& in, Index workers) {
+    return Form::bytes(in, arguments, Crowd{workers});
+  };
+  EXPECT_GT(bytes_of(batch_of(1, kMany, 4), 1), 0u);
+  EXPECT_THROW(bytes_of(batch_of(1, kMany, kWide), kMany), shape_error);
+  EXPECT_THROW(bytes_of(batch_of(kMany, kMany, 4), 1), shape_error);
+  if constexpr (Form::kKeeps) {
+    EXPECT_THROW(Form::kept_bytes(batch_of(1, kMany, kWide), arguments), shape_error);
+    EXPECT_THROW(Form::kept_bytes(batch_of(kMany, kMany, 4), arguments), shape_error);
+  }
+}
+
 REGISTER_TYPED_TEST_SUITE_P(Forward, EqualsNaiveAttentionWithinTheDerivedBound,
                             OfOrdinaryNumbersRaisesNoFlag, OutputsOverZeroAreZeroOrInfinite,
-                            MaskedTokensReachNoOutput, BitsDoNotDependOnTheNumberOfThreads,
+                            MaskedTokensReachNoOutput, NothingBesideTheInputsAndTheOutputIsTouched,
+                            BitsDoNotDependOnTheNumberOfThreads,
                             EveryHeadOfABatchHasTheBitsItHasAloneInDenseMemory,
                             ScalingValuesByAPowerOfTwoScalesOutputs,
-                            WhatDoesNotFitIsNamedBeforeAnythingIsWritten);
+                            WhatDoesNotFitIsNamedBeforeAnythingIsWritten,
+                            MoreBytesThanFitIndexAreRefused);
 
 template <class Case>
 class KeptSummaries : public Forward<Case> {};
