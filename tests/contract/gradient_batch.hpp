@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "support/crowd.hpp"
 #include "support/gradient_batch.hpp"
 #include "support/message_of.hpp"
 
@@ -125,8 +126,25 @@ TYPED_TEST_P(BatchGradient, ErrorsNameTheArgumentBeforeAnythingIsWritten) {
   for (const double x : result) EXPECT_EQ(x, 7);
 }
 
+TYPED_TEST_P(BatchGradient, MoreBytesThanFitIndexAreRefused) {
+  GradientProblem<double> p;
+  Random rng(1);
+  p.op.query_map = p.op.key_map = {Relu{}};
+  p.set_mixing(TypeParam::kMixes ? Pattern(2, 2) : Pattern(1, 1), rng, 0.1);
+  const CrossBlocks blocks{ContiguousBlocks{4}, ContiguousBlocks{4}};
+  constexpr Index kMany = Index{1} << 44, kWide = Index{1} << 20;
+  const auto bytes_of = [&](Index sequences, Index heads, Index width, Index workers) {
+    const TensorView<const double> x(nullptr, {sequences, 8, heads, width}, {0, 0, 0, 1});
+    return TypeParam::bytes(BatchInputs<double>{.q = x, .k = x, .v = x}, p, blocks, Crowd{workers});
+  };
+  EXPECT_GT(bytes_of(1, kMany, 4, 1), 0u);
+  EXPECT_THROW(bytes_of(1, kMany, kWide, kMany), shape_error);
+  EXPECT_THROW(bytes_of(kMany, kMany, 4, 1), shape_error);
+}
+
 REGISTER_TYPED_TEST_SUITE_P(BatchGradient, IsThatOfEverySequenceAndHeadAloneInAnyLayout,
                             BitsDoNotDependOnThreadsNorOnKeptSummaries,
-                            ErrorsNameTheArgumentBeforeAnythingIsWritten);
+                            ErrorsNameTheArgumentBeforeAnythingIsWritten,
+                            MoreBytesThanFitIndexAreRefused);
 
 }  // namespace mhla::test

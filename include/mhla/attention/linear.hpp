@@ -146,7 +146,7 @@ auto linear_causal_form(const In& /*in*/, const Op& op, const char* name = "line
 
 template <class A, class Op, class In>
 std::size_t linear_causal_bytes(const LinearCausalForm<A, Op>& form, const In& in, Index workers) {
-  if (sequences(in) * heads(in) == 0) return 0;
+  if (pairs(form.name, in) == 0) return 0;
   return counted_bytes(
       [&](Arena& arena) { return LinearCausalBatch(form.name, arena, in, form.op, workers); });
 }

@@ -41,7 +41,7 @@ bool side_by_side(const Inputs<T>& /*in*/) {
 /// worker more to do than other numbers.
 template <class In, class Op>
 Index heads_together(const char* function, const In& in, const Op& op, Index workers) {
-  const Index all = sequences(in) * heads(in);
+  const Index all = pairs(function, in);
   if (all <= 1 || !side_by_side(in)) return 1;
   const HeadSizes n = head_sizes(head_inputs(in, 0, 0), op);
   const Index state =

@@ -164,7 +164,7 @@ class PairGroups {
   PairGroups(const Form& form, Arena& arena, const In& in, const ParameterSizes& sizes,
              const ExecutorRef& executor)
       : heads_(heads(in)),
-        sums_(form.name, arena, sequences(in) * heads_, sizes),
+        sums_(form.name, arena, pairs(form.name, in), sizes),
         spread_(over_pairs(sums_.groups(), executor)) {
     const Index workers = executor.workers();
     share_ = static_cast<Index>(most_bytes(
