@@ -30,8 +30,8 @@ namespace cuda_test {
 
 using mhla::cuda::Precision;
 
-/// What a kernel wants to know of a stage: that itself, or what it makes of it, or with maps for the
-/// copy engine. Nothing where the kernel cannot do it.
+/// What a kernel wants to know of a stage: that itself, or what it makes of it, or with maps for
+/// the copy engine. Nothing where the kernel cannot do it.
 template <class Kernel, class Stage>
 std::optional<typename Kernel::Params> prepared(const Stage& stage, const Case& c) {
   if constexpr (std::is_same_v<typename Kernel::Params, Stage>) {
