@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "support/message_of.hpp"
@@ -72,14 +73,17 @@ TEST(MixingChangeBound, IsNeverViolatedAndInHalfNearTheChange) {
 
 TEST(MixingChangeBound, RefusesAMatrixOfAnotherShape) {
   const Problem<double> p = large_problem<double>(0, true);
-  const Matrix<double> small = Matrix<double>::Ones(2, 2);
-  EXPECT_EQ(message_of<shape_error>([&] {
-              mixing_change_bound(p.inputs(), p.query_blocks, p.mixing(),
-                                  MixingMatrix<double>(small), p.op(), p.order());
-            }),
-            "mhla::mixing_change_bound: replacement has shape [2, 2], expected " +
-                detail::shape_text({p.coefficients.rows(), p.coefficients.cols()}) +
-                ", that of the matrix it replaces");
+  const Index rows = p.coefficients.rows(), cols = p.coefficients.cols();
+  for (const auto& [i, b] : {std::pair{rows - 1, cols}, {rows, cols - 1}}) {
+    const Matrix<double> small = Matrix<double>::Ones(i, b);
+    EXPECT_EQ(message_of<shape_error>([&] {
+                mixing_change_bound(p.inputs(), p.query_blocks, p.mixing(),
+                                    MixingMatrix<double>(small), p.op(), p.order());
+              }),
+              "mhla::mixing_change_bound: replacement has shape " + detail::shape_text({i, b}) +
+                  ", expected " + detail::shape_text({rows, cols}) +
+                  ", that of the matrix it replaces");
+  }
 }
 
 }  // namespace

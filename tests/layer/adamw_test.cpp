@@ -102,10 +102,12 @@ TEST(AdamWErrors, NameTheArgumentBeforeAnythingIsWritten) {
   EXPECT_EQ(text(two, state, 1, {}), "mhla::adamw: gradients has 2 elements, expected 3");
   EXPECT_EQ(text(g, small, 1, {}), "mhla::adamw: state.m has 2 elements, expected 3");
   EXPECT_EQ(text(g, state, -1, {}), "mhla::adamw: learning_rate is -1.000000, expected 0 or more");
-  EXPECT_EQ(text(g, state, 1, {.beta1 = 1}),
-            "mhla::adamw: beta1 is 1.000000, expected at least 0 and less than 1");
-  EXPECT_EQ(text(g, state, 1, {.beta2 = -1}),
-            "mhla::adamw: beta2 is -1.000000, expected at least 0 and less than 1");
+  for (const double beta : {1.0, -1.0, std::nan("")}) {
+    const std::string range =
+        " is " + std::to_string(beta) + ", expected at least 0 and less than 1";
+    EXPECT_EQ(text(g, state, 1, {.beta1 = beta}), "mhla::adamw: beta1" + range);
+    EXPECT_EQ(text(g, state, 1, {.beta2 = beta}), "mhla::adamw: beta2" + range);
+  }
   for (const double eps : {0.0, 1e-50}) {  // 0 as float
     EXPECT_EQ(text(g, state, 1, {.eps = eps}),
               "mhla::adamw: eps is 0.000000, expected more than 0");

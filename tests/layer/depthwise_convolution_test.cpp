@@ -138,7 +138,7 @@ TEST(DepthwiseConvolutionErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   const Matrix<float> x = Matrix<float>::Ones(12, 5), weight = Matrix<float>::Ones(5, 9),
                       narrow = Matrix<float>::Ones(5, 8);
   const std::vector<float> five(5), four(4);
-  const std::vector<Index> places{0, 1, 2, 3, 4, 6}, few{0, 1};
+  const std::vector<Index> places{0, 1, 2, 3, 4, 6}, below{0, 1, 2, 3, -1, 5}, few{0, 1};
   const DepthwiseGrid right{.tokens = {2, 3}, .kernel = {3, 3}};
   Matrix<float> y = Matrix<float>::Constant(12, 5, 7), small = Matrix<float>::Constant(11, 5, 7);
   const auto forward = [&](const Matrix<float>& from, ConvolutionView<const float> parameters,
@@ -161,6 +161,8 @@ TEST(DepthwiseConvolutionErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
             "mhla::depthwise_convolution: places has 2 elements, expected 6 or none");
   EXPECT_EQ(of_grid({.tokens = {2, 3}, .kernel = {3, 3}, .places = places}),
             "mhla::depthwise_convolution: places has a row 6, expected rows in [0, 6)");
+  EXPECT_EQ(of_grid({.tokens = {2, 3}, .kernel = {3, 3}, .places = below}),
+            "mhla::depthwise_convolution: places has a row -1, expected rows in [0, 6)");
   EXPECT_EQ(forward(x, {narrow, five}, right, y),
             "mhla::depthwise_convolution: weight has shape [5, 8], expected [5, 9]");
   EXPECT_EQ(forward(x, {weight, four}, right, y),

@@ -104,8 +104,11 @@ INSTANTIATE_TYPED_TEST_SUITE_P(HeadMap, WorkspaceContract, HeadMaps);
 TEST(HeadMapErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   const Matrix<float> x = Matrix<float>::Ones(4, 6);
   Matrix<float> y(4, 6), narrow(4, 5);
-  EXPECT_EQ(message_of<error>([&] { map_heads(x, Relu{}, 4, y); }),
-            "mhla::map_heads: heads is 4, expected a divisor of the 6 channels");
+  for (const Index heads : {4, 0, -1}) {
+    EXPECT_EQ(message_of<error>([&] { map_heads(x, Relu{}, heads, y); }),
+              "mhla::map_heads: heads is " + std::to_string(heads) +
+                  ", expected a divisor of the 6 channels");
+  }
   EXPECT_EQ(message_of<error>([&] { map_heads(x, Dpfp{1}, 2, y); }),
             "mhla::map_heads: y has shape [4, 6], expected [4, 12]");
   EXPECT_EQ(message_of<error>([&] { map_heads_adjoint(x, Relu{}, 2, y, narrow, y, {}); }),

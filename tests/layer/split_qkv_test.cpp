@@ -121,8 +121,11 @@ TEST(SplitQkvErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   EXPECT_EQ(text({.batch = 2, .heads = Index{1} << 40, .width = Index{1} << 40}).substr(0, 22),
             "mhla::split_qkv: sizes");
   const auto views = split_qkv(qkv, {.batch = 2, .heads = 6, .width = 6, .key_heads = 2});
-  EXPECT_EQ(message_of<option_error>([&] { views.member(3); }),
-            "mhla::QkvViews::member: i is 3, expected at least 0 and less than 3");
+  for (const Index i : {3, -1}) {
+    EXPECT_EQ(message_of<option_error>([&] { views.member(i); }),
+              "mhla::QkvViews::member: i is " + std::to_string(i) +
+                  ", expected at least 0 and less than 3");
+  }
 }
 
 }  // namespace

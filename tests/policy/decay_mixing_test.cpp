@@ -35,10 +35,10 @@ TEST(DecayMixing, RefusesTermsThatAreNone) {
   EXPECT_EQ(text({1, 2}, {0.5}),
             "mhla::DecayMixing: decays has 1 entries, expected 2, one for each weight");
   EXPECT_EQ(text({}, {}), "mhla::DecayMixing: mixing has no term, expected at least one");
-  EXPECT_EQ(text({1}, {1.5}),
-            "mhla::DecayMixing: decays holds 1.500000, expected numbers from 0 to 1");
-  EXPECT_EQ(text({1}, {std::nan("")}),
-            "mhla::DecayMixing: decays holds nan, expected numbers from 0 to 1");
+  for (const double decay : {1.5, -0.5, std::nan("")}) {
+    EXPECT_EQ(text({1}, {decay}), "mhla::DecayMixing: decays holds " + std::to_string(decay) +
+                                      ", expected numbers from 0 to 1");
+  }
 }
 
 }  // namespace
