@@ -145,6 +145,31 @@ struct Batch {
   BatchInputs<float> in() const { return inputs(q, k, v); }
 };
 
+TEST(MixingFit, TakesExamplesOfDifferentNormalizers) {
+  const Head divided(8, 48, 4, 6), plain(9, 48, 4, 6);
+  const Contiguous blocks(48, 8);
+  const Operator key_sum{Relu{}};
+  const Operator none{Relu{}, Relu{}, NoNormalizer{}};
+  const Operator crossing{Relu{}, Relu{}, CrossQuery{}};
+  Fit one(locality<double>(6)), other(locality<double>(6));
+  one.add(divided.in(), blocks, key_sum, divided.v);
+  one.add(plain.in(), blocks, none, plain.v);
+  other.add(plain.in(), blocks, none, plain.v);
+  other.add(divided.in(), blocks, key_sum, divided.v);
+  const Matrix<double> m = one.solve().dense();
+  EXPECT_LT((m - other.solve().dense()).cwiseAbs().maxCoeff(), 1e-9);
+  for (Index i = 0; i < 6; ++i) {  // the mean denominator is that of the start
+    const auto& sums = one.sums(i);
+    EXPECT_NEAR(m.row(i).dot(sums.sums.row(0)), sums.sum, 1e-9 * sums.sum) << i;
+  }
+  Fit crossed(locality<double>(6));
+  crossed.add(plain.in(), blocks, crossing, plain.v);
+  crossed.add(plain.in(), blocks, none, plain.v);
+  const std::vector<Index> pairs{0, 0, 1, 1, 2, 2};
+  EXPECT_THROW(crossed.coarser(pairs), option_error);
+  EXPECT_NO_THROW(one.coarser(pairs));
+}
+
 TEST(MixingFit, ThreadsAndBatchesChangeNoBit) {
   const Batch batch;
   const Contiguous blocks(40, 6);
@@ -197,8 +222,16 @@ TEST(MixingFit, RefusesWhatDoesNotFitAndAddsNothing) {
             "mhla::MixingFit::add: example gives numbers that are not finite, in query block 2, "
             "expected finite inputs and targets");
   EXPECT_EQ(fit.residual(fit.start()).of_block, before.of_block);
-  EXPECT_EQ(option([&] { fit.solve({.ridge = -1}); }),
-            "mhla::MixingFit::solve: options have a ridge of -1.000000 and nonzeros 0, expected "
+  for (const double ridge : {-1.0, std::nan("")}) {
+    EXPECT_EQ(option([&] { fit.solve({.ridge = ridge}); }),
+              "mhla::MixingFit::solve: options have a ridge of " + std::to_string(ridge) +
+                  " and nonzeros 0, expected finite numbers >= 0");
+  }
+  EXPECT_EQ(option([&] { fit.solve({.nonzeros = -1}); }),
+            "mhla::MixingFit::solve: options have a ridge of 0.000000 and nonzeros -1, expected "
+            "finite numbers >= 0");
+  EXPECT_EQ(option([&] { fit.solve({.ridge = std::numeric_limits<double>::infinity()}); }),
+            "mhla::MixingFit::solve: options have a ridge of inf and nonzeros 0, expected finite "
             "numbers >= 0");
   const MixingMatrix<double> small = locality<double>(3);
   EXPECT_EQ(shape([&] { fit.solve({.prior = small}); }),

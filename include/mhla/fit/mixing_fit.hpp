@@ -60,9 +60,9 @@ class MixingFit {
            const ExecutorRef& executor = {});
 
   /// Returns the matrix that fits best, in the pattern of the start. Rows are pieces of work.
-  /// \throws shape_error if the prior has another shape than the start; option_error for a negative
-  ///     option, a prior that is not finite, or if the denominators of a block's queries sum to 0
-  ///     or less, or to no number.
+  /// \throws shape_error if the prior has another shape than the start; option_error for an option
+  ///     or a prior that is not finite, a negative option, or if the denominators of a block's
+  ///     queries sum to 0 or less, or to no number.
   MixingMatrix<A> solve(const FitOptions<A>& options = {}, const ExecutorRef& executor = {}) const;
 
   /// The residual with any matrix of the pattern, of the sums above: exact for the start, and for
@@ -187,11 +187,11 @@ template <Accumulator A>
 MixingMatrix<A> MixingFit<A>::solve(const FitOptions<A>& options,
                                     const ExecutorRef& executor) const {
   constexpr const char* kName = "MixingFit::solve";
-  if (!(options.ridge >= 0) || options.nonzeros < 0) {
+  if (!(options.ridge >= 0 && std::isfinite(options.ridge)) || options.nonzeros < 0) {
     detail::fail_option(kName, "options",
                         "have a ridge of " + std::to_string(options.ridge) + " and nonzeros " +
                             std::to_string(options.nonzeros),
-                        "numbers >= 0");
+                        "finite numbers >= 0");
   }
   if (!options.prior.absent()) {
     detail::expect_mixing(kName, options.prior, start_.rows(), start_.cols());
