@@ -51,11 +51,12 @@ template <class A>
 MatrixView<A> take_matrix(const char* function, Arena& arena, Index rows, Index cols) {
   return Rows<A>(function, arena, rows, cols).matrix(rows, cols);
 }
-/// `count` shares of as many bytes.
+/// `count` shares of as many bytes; an empty span while bytes are counted.
 inline Workspace take_bytes(const char* function, Arena& arena, std::size_t bytes,
                             std::size_t count = 1) {
-  return {arena.take<std::byte>(function, {static_cast<Index>(count), static_cast<Index>(bytes)}),
-          count * bytes};
+  std::byte* const memory =
+      arena.take<std::byte>(function, {static_cast<Index>(count), static_cast<Index>(bytes)});
+  return {memory, memory == nullptr ? 0 : count * bytes};
 }
 
 /// Scratch of a body that needs none.
