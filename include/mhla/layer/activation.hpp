@@ -143,7 +143,8 @@ struct Gelu {
     P derivative = detail::multiply_add(square, constant<P>(6 * kScale * kCubic),
                                         constant<P>(2 * kScale));            // 2u'
     derivative = pmin(derivative, pset1<P>(std::numeric_limits<A>::max()));  // finite where s is 0
-    return detail::multiply_add(pmul(pmul(l.s, l.rest), x), derivative, l.s);
+    const P weighted = detail::as_rounded(pmul(pmul(l.s, l.rest), x));  // 0 where 2u' x overflows
+    return detail::multiply_add(weighted, derivative, l.s);
   }
 };
 
