@@ -52,7 +52,7 @@ TEST(Bidirectional, ExpOfLargeKeysIsNaNAndANumberSubtractedFromAllOfThemCancels)
           sum += weight * v(j, e);
         }
       }
-      EXPECT_NEAR(out(t, e), sum / weights, 1e-5) << t << " " << e;
+      EXPECT_NEAR(out(t, e), static_cast<double>(sum / weights), 1e-5) << t << " " << e;
     }
   }
 }

@@ -168,7 +168,7 @@ struct StreamOf {
   using Whole = F;
   static constexpr bool kDecays = std::same_as<Whole, CausalDecay>;
   static constexpr const char* kName = "Streaming::append";
-  static constexpr bool kCausal = true, kOperator = true, kMixes = false;
+  static constexpr bool kCausal = true, kOperator = true, kMixes = false, kKeeps = false;
 
   /// Blocks of one length, as streams need.
   template <class T>

@@ -159,7 +159,8 @@ def test_kernels_refuse_before_the_call(with_kernels, wrong, reason):
     assert explained(**wrong) == mhla_torch.Explanation("formula", "", reason)
     with pytest.raises(ValueError) as error:
         explained(**wrong, backend="kernels")
-    assert str(error.value) == "mhla::bidirectional: " + reason
+    expected = f'mhla::bidirectional: {reason}; backend="formula" takes the call'
+    assert str(error.value) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
