@@ -55,8 +55,9 @@ def normaliser(q, k, mixing):
 class Vision(nn.Module):
     """DiT and DeiT, whose tokens come block after block; grid and block along [y, x]."""
 
-    def __init__(self, channels, heads, grid, block, lepe, qk_norm, qkv_bias):
+    def __init__(self, channels, heads, grid, block, order, lepe, qk_norm, qkv_bias):
         super().__init__()
+        assert order == "blocks"
         self.heads, self.grid, self.block = heads, (1, *grid), (1, *block)
         self.norm = nn.LayerNorm(channels)
         self.to_qkv = nn.Linear(channels, 3 * channels, bias=qkv_bias)
@@ -233,7 +234,8 @@ def layer_of(about, x, layers=sys.modules[__name__]):
                                int(about["conv_size"]) if yes("use_short_conv") else 0)
     blocks, side = (round(n**0.5) for n in x.shape[1:3])
     return layers.Vision(int(about["dim"]), int(about["heads"]), (blocks * side, blocks * side),
-                         (side, side), int(about["lepe_kernel"]), yes("qk_norm"), yes("qkv_bias"))
+                         (side, side), "blocks", int(about["lepe_kernel"]), yes("qk_norm"),
+                         yes("qkv_bias"))
 
 
 def error_of(path):

@@ -101,7 +101,7 @@ def layer_of(case, shape):
     if case.shape.startswith("vision"):
         deit = case.shape == "vision_deit_s"
         return torch_layers.Vision(channels, shape.heads, shape.grid[1:], shape.block[1:],
-                                   lepe=5 if deit else 3, qk_norm=deit, qkv_bias=not deit)
+                                   "blocks", lepe=5 if deit else 3, qk_norm=deit, qkv_bias=not deit)
     if case.shape.startswith("video"):
         return torch_layers.Video(channels, shape.heads, shape.grid, shape.block_grid)
     return torch_layers.Language(channels, shape.heads, shape.block_length, shape.blocks)

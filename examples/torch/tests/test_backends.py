@@ -180,7 +180,8 @@ def test_refuses_another_backend():
 
 
 @pytest.mark.parametrize("layer", (
-    mhla_torch.Vision(24, 2, (8, 8), (4, 4)), mhla_torch.Video(24, 2, (4, 4, 4), (2, 2, 2)),
+    mhla_torch.Vision(24, 2, (8, 8), (4, 4), "blocks"),
+    mhla_torch.Video(24, 2, (4, 4, 4), (2, 2, 2)),
     mhla_torch.Language(24, 2, 16, 4)), ids=lambda layer: type(layer).__name__)
 def test_layers_take_a_backend(layer):
     x, results = torch.randn(2, 64, 24), []

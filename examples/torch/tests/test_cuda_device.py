@@ -313,7 +313,7 @@ class Attention(torch.nn.Module):
     (lambda: Attention(tokens=(8, 8), block=(4, 4), prefix=1), 65),
     (lambda: Attention(tokens=64, block=16, causal=True), 64),
     (lambda: Attention(width=24, tokens=64, block=16, causal=True), 64),
-    (lambda: mhla_torch.Vision(32, 2, (8, 8), (4, 4), qk_norm=True), 64),
+    (lambda: mhla_torch.Vision(32, 2, (8, 8), (4, 4), "raster", qk_norm=True), 64),
     (lambda: mhla_torch.Video(32, 2, (4, 4, 4), (2, 2, 2), lepe=True), 64),
     (lambda: mhla_torch.Language(32, 2, 16, 4, convolution=4), 64)),
     ids=("MHLA", "prefix", "causal", "narrow", "Vision", "Video", "Language"))

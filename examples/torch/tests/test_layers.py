@@ -108,7 +108,7 @@ def test_rotary_tables_are_exact_in_every_type():
 
 
 def layers_of_all_families():
-    return (Vision(24, 2, (8, 8), (4, 4)), Video(24, 2, (4, 4, 4), (2, 2, 2), lepe=True),
+    return (Vision(24, 2, (8, 8), (4, 4), "blocks"), Video(24, 2, (4, 4, 4), (2, 2, 2), lepe=True),
             Language(24, 2, 16, 4, "elu", convolution=4))
 
 
@@ -142,7 +142,8 @@ def test_constrains_its_mixing_matrix():
     (lambda: Vision(24, 2, (8, 8), (4,)), r"Vision: block is \(4,\), expected 2 sizes"),
     (lambda: Vision(24, 2, (8, 8, 8), (4, 4)), r"Vision: grid is \(8, 8, 8\), expected 2 sizes"),
     (lambda: Vision(24, 2, (8, 8), (0, 4)), r"Vision: block is \(0, 4\), expected 2 sizes"),
-    (lambda: Vision(24, 2, (8, 8), (4, 4), lepe=4), "Vision: lepe is 4, expected an odd number"),
+    (lambda: Vision(24, 2, (8, 8), (4, 4), "blocks", lepe=4), "Vision: lepe is 4, expected an odd"),
+    (lambda: Vision(24, 2, (8, 8), (4, 4)), 'Vision: order is None, expected "raster", along'),
     (lambda: Video(24, 24, (4, 4, 4), (2, 2, 2)), "Video: channels is 24, expected a multiple of 48"),
     (lambda: Video(24, 2, (4, 4, 4), (2, 2, 3)), r"Video: layout is \(2, 2, 3\), expected divisors"),
     (lambda: Video(24, 2, (4, 4), (2, 2)), r"Video: grid is \(4, 4\), expected 3 sizes"),
@@ -157,9 +158,19 @@ def test_sizes_are_checked_when_a_layer_is_made(make, sentence):
 
 
 def test_mixing_starts_with_columns_that_sum_to_one():
-    mixing = Vision(24, 2, (8, 4), (2, 2)).piece_attn.matrix().detach()
+    mixing = Vision(24, 2, (8, 4), (2, 2), "blocks").piece_attn.matrix().detach()
     torch.testing.assert_close(mixing.sum(0), torch.ones(8))
     assert not torch.allclose(mixing.sum(1), torch.ones(8))
+
+
+def test_images_have_tokens_in_either_order():
+    blocks, raster = (Vision(24, 2, (8, 12), (2, 4), order, lepe=5)
+                      for order in ("blocks", "raster"))
+    raster.load_state_dict(blocks.state_dict())
+    image = torch.randn(2, 8, 12, 24)
+    in_blocks = image.unflatten(2, (3, 4)).unflatten(1, (4, 2)).transpose(2, 3)
+    y = blocks(in_blocks.flatten(1, 4)).view_as(in_blocks).transpose(2, 3).flatten(1, 4)
+    torch.testing.assert_close(raster(image.flatten(1, 2)), y, rtol=1e-12, atol=1e-12)
 
 
 def test_layers_compile_whole():

@@ -50,21 +50,25 @@ def _expect_blocks(layer, axes, grid, argument, parts):
 
 
 class Vision(nn.Module):
-    """DiT and DeiT. Tokens come block after block, blocks and their tokens in raster order.
+    """DiT and DeiT.
 
     grid, block: tokens of the image and of a block along [y, x]
+    order: of the tokens in x. "raster" goes along the rows of the image. "blocks" has block after
+        block, as the authors' checkpoints have, with blocks and their tokens in raster order.
     lepe: side of the convolution that is added to the output
     qk_norm: RMSNorm of q and k over all heads together
     """
 
-    def __init__(self, channels, heads, grid, block, lepe=3, qk_norm=False, qkv_bias=True,
-                 backend="auto"):
+    def __init__(self, channels, heads, grid, block, order=None, lepe=3, qk_norm=False,
+                 qkv_bias=True, backend="auto"):
         super().__init__()
         _expect_heads("Vision", channels, heads, 1)
         _expect_blocks("Vision", 2, grid, "block", block)
+        _expect("Vision", order in ("raster", "blocks"), "order", order,
+                '"raster", along the rows of the image, or "blocks", block after block')
         _expect("Vision", lepe >= 1 and lepe % 2 == 1, "lepe", lepe, "an odd number")
-        self.heads, self.block, self.backend = heads, tuple(block), backend
-        self.counts = tuple(n // w for n, w in zip(grid, block))
+        self.heads, self.grid, self.block, self.backend = heads, tuple(grid), tuple(block), backend
+        self.order, self.counts = order, tuple(n // w for n, w in zip(grid, block))
         self.norm = nn.LayerNorm(channels)
         self.to_qkv = nn.Linear(channels, 3 * channels, bias=qkv_bias)
         self.q_norm = nn.RMSNorm(channels) if qk_norm else nn.Identity()
@@ -80,6 +84,8 @@ class Vision(nn.Module):
 
     def local(self, v):
         """The convolution of the image that v [B,N,C] is.   # [B,N,C]"""
+        if self.order == "raster":
+            return self.lepe(v.mT.unflatten(2, self.grid)).flatten(2).mT
         image = v.unflatten(1, (*self.counts, *self.block)).permute(0, 5, 1, 3, 2, 4)
         out = self.lepe(image.flatten(4).flatten(2, 3))
         out = out.unflatten(3, (self.counts[1], -1)).unflatten(2, (self.counts[0], -1))
@@ -88,9 +94,11 @@ class Vision(nn.Module):
     def forward(self, x):
         q, k, v = self.to_qkv(self.norm(x)).chunk(3, dim=-1)
         heads = (t.unflatten(-1, (self.heads, -1)) for t in (self.q_norm(q), self.k_norm(k), v))
-        out = operators.bidirectional(*heads, self.piece_attn.matrix(),
-                                      block=(math.prod(self.block),), normalizer="cross_query",
-                                      eps=1e-6, backend=self.backend)
+        blocks = {"grid": self.grid, "block": self.block}
+        if self.order == "blocks":
+            blocks = {"block": (math.prod(self.block),)}
+        out = operators.bidirectional(*heads, self.piece_attn.matrix(), **blocks,
+                                      normalizer="cross_query", eps=1e-6, backend=self.backend)
         return self.to_out(out.flatten(2) + self.local(v))
 
 
