@@ -206,24 +206,25 @@ TYPED_TEST(GradientForms, BitsAreTheSameEachTime) {
 TYPED_TEST(GradientForms, DenominatorsMayBeZero) {
   using Number = typename TypeParam::T;
   for (const bool causal : {false, true}) {
-    const CallShape shape{.tokens = 60, .block = 20, .causal = causal};
-    GradientCall<Number> call =
-        cuda_test::random_gradient_call<Number, TypeParam::D, TypeParam::E>(shape, 5);
-    for (int b = 0; b < 3; ++b) call.mixing[b] = 0;
-    const auto first = this->bits(call, shape, 3);
-    for (int t = 0; t < 20; ++t) {
-      for (int e = 0; e < TypeParam::E; ++e) call.dout.at(0, t, 0, e) = Number{0};
+    for (const Device& device : this->devices()) {
+      const CallShape shape{.tokens = 60, .block = 20, .causal = causal};
+      GradientCall<Number> call =
+          cuda_test::random_gradient_call<Number, TypeParam::D, TypeParam::E>(shape, 5);
+      for (int b = 0; b < 3; ++b) call.mixing[b] = 0;
+      const auto first = this->bits(call, shape, device, 3);
+      for (int t = 0; t < 20; ++t) {
+        for (int e = 0; e < TypeParam::E; ++e) call.dout.at(0, t, 0, e) = Number{0};
+      }
+      EXPECT_EQ(this->bits(call, shape, device, 3), first);
+      GradientTensors<Number> got(call, 0);
+      if (causal) {
+        cuda_test::run_gradient<TypeParam::D, TypeParam::E, true>(call, got, device, 3);
+      } else {
+        cuda_test::run_gradient<TypeParam::D, TypeParam::E, false>(call, got, device, 3);
+      }
+      for (int i = 0; i < 9; ++i) EXPECT_TRUE(std::isfinite(got.mixing.value(i))) << i;
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(got.mixing.value(i), 0) << i;
     }
-    EXPECT_EQ(this->bits(call, shape, 3), first);
-    GradientTensors<Number> got(call, 0);
-    const Device device{Arch::kSm80, 2};
-    if (causal) {
-      cuda_test::run_gradient<TypeParam::D, TypeParam::E, true>(call, got, device, 3);
-    } else {
-      cuda_test::run_gradient<TypeParam::D, TypeParam::E, false>(call, got, device, 3);
-    }
-    for (int i = 0; i < 9; ++i) EXPECT_TRUE(std::isfinite(got.mixing.value(i))) << i;
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(got.mixing.value(i), 0) << i;
   }
 }
 
