@@ -280,7 +280,9 @@ TYPED_TEST(GradientForms, InfiniteOutputsBeforeANormAddNothing) {
   for (const auto* x : {&got.q, &got.k, &got.v, &got.gate}) {
     x->each([&](int b, int t, int h, int d) {
       ASSERT_TRUE(std::isfinite(x->value(b, t, h, d))) << t;
-      if (t >= 20) ASSERT_EQ(x->value(b, t, h, d), 0) << t;
+      if (t >= 20) {
+        ASSERT_EQ(x->value(b, t, h, d), 0) << t;
+      }
     });
   }
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(std::isfinite(got.mixing.value(i))) << i;
