@@ -73,15 +73,16 @@ TEST(PairGroups, SharedGradientsAreSummedInOneOrderByAnyNumberOfWorkers) {
   Random rng(1);
   for (const Index pairs : {1, 2, 64, 65, 150}) {
     const std::vector<float> terms = numbers<float>(rng, pairs);
-    float expected = 1;
+    float total = 0;
     const Index groups = std::min<Index>(pairs, 64);
     for (Index g = 0, pair = 0; g < groups; ++g) {
       float sum = 0;
       for (const Index end = pair + pairs / groups + (g < pairs % groups ? 1 : 0); pair < end;) {
         sum += terms[static_cast<std::size_t>(pair++)];
       }
-      expected += sum;
+      total += sum;
     }
+    const float expected = 1 + total;
     for (const Index workers : {1, 3, 70}) {
       ThreadPool pool(workers);
       Memory memory(std::size_t{1} << 20);

@@ -152,10 +152,10 @@ class CausalDecayGradient {
         });
     add_decay_adjoint<A>(mixing, summaries_.key_sums(), dkey_sums_, m, sum_features(),
                          workers_[0].states, dterms_ + count * 2 * terms);
-    A* const sums = to.storage().data();
-    add_rows_to(dterms_, 2 * terms, count + 1, sums, 2 * terms);
+    add_rows_to(dterms_ + 2 * terms, 2 * terms, count, dterms_, 2 * terms);
     const A own = sum(downs_, m);
-    for (Index r = 0; r < terms; ++r) sums[r] += own;
+    for (Index r = 0; r < terms; ++r) dterms_[r] += own;
+    add_to(dterms_, to.storage().data(), 2 * terms);
   }
 
   const Inputs<T>& in_;
