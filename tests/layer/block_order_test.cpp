@@ -55,6 +55,7 @@ struct BlockOrderLayer {
   static void adjoint(const Views<const A>&, const Views<const A>&, MatrixView<const A> dy,
                       const Views<A>& din, const Call& call) {
     const std::vector<Index> order = block_order(blocks(dy.rows));
+    detail::expect_distinct("adjoint", "din", din[0]);  // copies have no adjoint of their own
     Matrix<A> gradient(dy.rows, dy.cols);
     Direction::copy_back(dy, std::span<const Index>(order), MatrixView<A>(gradient), call.executor);
     for (Index r = 0; r < dy.rows; ++r) {

@@ -54,9 +54,9 @@ std::size_t map_heads_adjoint_workspace_bytes(Index rows, Index width, Index wei
 namespace detail {
 
 /// Throws unless y has the features of x's heads. Returns D.
-template <Accumulator A, class Map>
+template <Accumulator A, class Map, class Y>
 Index expect_heads(const char* function, MatrixView<const A> x, const Map& map, Index heads,
-                   const char* argument, MatrixView<const A> y) {
+                   const char* argument, const MatrixView<Y>& y) {
   expect_rows(function, "x", x, -1, -1);
   if (heads < 1 || x.cols % heads != 0) {
     fail_option(function, "heads", "is " + std::to_string(heads),
