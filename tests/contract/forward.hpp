@@ -314,7 +314,9 @@ TYPED_TEST_P(Forward, MoreBytesThanFitIndexAreRefused) {
   };
   EXPECT_GT(bytes_of(batch_of(1, kMany, 4), 1), 0u);
   EXPECT_THROW(bytes_of(batch_of(1, kMany, kWide), kMany), shape_error);
-  EXPECT_THROW(bytes_of(batch_of(kMany, kMany, 4), 1), shape_error);
+  if constexpr (!requires { typename Form::Whole; }) {  // streams have no bytes per sequence here
+    EXPECT_THROW(bytes_of(batch_of(kMany, kMany, 4), 1), shape_error);
+  }
   if constexpr (Form::kKeeps) {
     EXPECT_THROW(Form::kept_bytes(batch_of(1, kMany, kWide), arguments), shape_error);
     EXPECT_THROW(Form::kept_bytes(batch_of(kMany, kMany, 4), arguments), shape_error);

@@ -132,7 +132,7 @@ TYPED_TEST_P(BatchGradient, MoreBytesThanFitIndexAreRefused) {
   p.op.query_map = p.op.key_map = {Relu{}};
   p.set_mixing(TypeParam::kMixes ? Pattern(2, 2) : Pattern(1, 1), rng, 0.1);
   const CrossBlocks blocks{ContiguousBlocks{4}, ContiguousBlocks{4}};
-  constexpr Index kMany = Index{1} << 44, kWide = Index{1} << 20;
+  constexpr Index kMany = Index{1} << 44, kWide = Index{1} << 27;
   const auto bytes_of = [&](Index sequences, Index heads, Index width, Index workers) {
     const TensorView<const double> x(nullptr, {sequences, 8, heads, width}, {0, 0, 0, 1});
     return TypeParam::bytes(BatchInputs<double>{.q = x, .k = x, .v = x}, p, blocks, Crowd{workers});

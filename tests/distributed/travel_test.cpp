@@ -88,7 +88,7 @@ std::string log_of(Index rank, Index heads, const Form& form) {
     LoggedRank own(thread);
     Tensor<float> q({1, kBlocks / 2, heads, kWidth}), v({1, kBlocks / 2, heads, kValues}), out = v;
     Random rng(3);
-    for (Tensor<float>* t : {&q, &v}) {
+    for (Tensor<float>* t : {&q, &v, &out}) {  // out is the gradient of backward forms
       for (float& x : t->data()) x = static_cast<float>(rng.uniform());
     }
     noted.clear();
