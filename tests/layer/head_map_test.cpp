@@ -62,6 +62,7 @@ struct ProductHeads {
     std::vector<A> row;
     for (std::size_t i = 1; i < din.size(); ++i) {
       const MatrixView<A>& d = din[i];
+      if (!d.absent()) detail::expect_distinct("adjoint", "din", d);  // written below
       for (Index r = 0; r < in[i].rows; ++r) {
         for (Index c = 0; c < in[i].cols; ++c) row.push_back(d.absent() ? A(0) : d(r, c));
       }

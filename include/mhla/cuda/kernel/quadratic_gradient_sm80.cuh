@@ -52,7 +52,7 @@ class QuadraticGradientSm80 {
 
  public:
   using Params = QuadraticGradientParameters;
-  static constexpr Arch kArchitecture = Arch::kSm80;
+  static constexpr Arch kArchitecture = Config::kArchitecture;
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = Config::kBytes;
   static constexpr int kBlocksPerMultiprocessor = 1;

@@ -46,7 +46,9 @@ constexpr bool takes_quadratic_gradient(const Problem& forward, const Device& de
     return !forward.causal && !forward.norm.normed &&
            forward.op.denominator != Denominator::kCrossQuery &&
            PaddedBlocks::fit(forward.query_blocks) && PaddedBlocks::fit(forward.key_blocks) &&
-           device.shared_bytes >= QuadraticGradientConfig<D>::kBytes;
+           device.shared_bytes >= QuadraticGradientConfig<D>::kBytes &&
+           (QuadraticGradientConfig<D>::kArchitecture == Arch::kSm80 ||
+            device.kernels() == Arch::kSm90a);
   }
   return false;
 }
