@@ -139,10 +139,9 @@ TYPED_TEST_P(BatchGradient, MoreBytesThanFitIndexAreRefused) {
     return TypeParam::bytes(BatchInputs<double>{.q = x, .k = x, .v = x}, p, blocks, Crowd{workers});
   };
   EXPECT_GT(bytes_of(1, kMany, 4, 1), 0u);
-  EXPECT_THROW(bytes_of(1, kMany, kWide, detail::kPairGroups), shape_error);
-  if constexpr (!std::is_same_v<TypeParam, LinearCausal>) {  // one worker has a whole head there
-    EXPECT_THROW(bytes_of(1, kMany, kWide, kMany), shape_error);
-  }
+  // Beyond its groups of heads, one worker of causal linear attention has a whole head.
+  constexpr Index kWorkers = std::is_same_v<TypeParam, LinearCausal> ? detail::kPairGroups : kMany;
+  EXPECT_THROW(bytes_of(1, kMany, kWide, kWorkers), shape_error);
   EXPECT_THROW(bytes_of(kMany, kMany, 4, 1), shape_error);
 }
 

@@ -52,7 +52,7 @@ class QuadraticGradientSm80 {
 
  public:
   using Params = QuadraticGradientParameters;
-  static constexpr Arch kArchitecture = Config::kArchitecture;
+  static constexpr Arch kArchitecture = Config::kInstructionSet;
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = Config::kBytes;
   static constexpr int kBlocksPerMultiprocessor = 1;

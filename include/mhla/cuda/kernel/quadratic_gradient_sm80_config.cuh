@@ -71,7 +71,7 @@ struct QuadraticGradientParameters {
 /// \tparam D  64, or 72 on devices with the shared memory of sm_90a
 template <int D>
 struct QuadraticGradientConfig {
-  static constexpr Arch kArchitecture = D == 64 ? Arch::kSm80 : Arch::kSm90a;
+  static constexpr Arch kInstructionSet = D == 64 ? Arch::kSm80 : Arch::kSm90a;
   static constexpr int kThreads = 256;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kRows = PaddedBlocks::kMostRows;
@@ -95,7 +95,7 @@ struct QuadraticGradientConfig {
   static constexpr int kQueryTokens = kWeights + 4 * kRows;
   static constexpr int kKeyTokens = kQueryTokens + 4 * kRows;
   static constexpr int kBytes = kKeyTokens + 4 * kRows;
-  static_assert(kBytes <= shared_limit(kArchitecture), "rows fit into shared memory");
+  static_assert(kBytes <= shared_limit(kInstructionSet), "rows fit into shared memory");
   static_assert(kMixedSums + 4 * kMostBlocks * D <= kMixing, "sums fit where outputs leave");
 };
 

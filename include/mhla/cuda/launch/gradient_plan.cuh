@@ -47,7 +47,7 @@ constexpr bool takes_quadratic_gradient(const Problem& forward, const Device& de
            forward.op.denominator != Denominator::kCrossQuery &&
            PaddedBlocks::fit(forward.query_blocks) && PaddedBlocks::fit(forward.key_blocks) &&
            device.shared_bytes >= QuadraticGradientConfig<D>::kBytes &&
-           (QuadraticGradientConfig<D>::kArchitecture == Arch::kSm80 ||
+           (QuadraticGradientConfig<D>::kInstructionSet == Arch::kSm80 ||
             device.kernels() == Arch::kSm90a);
   }
   return false;
