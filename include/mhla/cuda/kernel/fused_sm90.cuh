@@ -262,10 +262,12 @@ class FusedSm90 {
     if (stage.normalization.denominator == Denominator::kKeySum) {
       den = row_products<T>(q, mixing.key_sum(queries.block), work.lane);
     }
+    const float unit = inverse_power(stage.summary_scale);
+    RowPair factors{stage.normalization.factor(den.x) * unit,
+                    stage.normalization.factor(den.x_8) * unit};
     float sums[E / 8][4] = {};
     multiply<T>(sums, q, mixing.mixture(queries.block), 0, 0, work.lane);
-    const RowPair factors =
-        stage.normalization.factors(sums, den, inverse_power(stage.summary_scale));
+    Normalization::settle(sums, factors);
     const WarpTokens own{tokens(static_cast<std::int32_t>(work.lane % 16))};
     ptx::bar_warp_sync();  // all have read the queries, which outputs replace
     write_sums<T>(sums, factors, SharedTile<16, kPanelColumns>{rows.panels[0]},

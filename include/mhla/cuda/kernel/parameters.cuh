@@ -96,24 +96,30 @@ struct Normalization {
     return n == 0 && infinite(factor) ? 0 : n * factor;
   }
 
-  /// Factors of the sums in a thread's two rows, which are 1 / unit times n. Where a factor would
-  /// be infinite, replaces the row's sums by the outputs, and returns 1.
+  /// Factors of the sums in a thread's two rows, which are 1 / unit times n: settled.
   template <int kTiles>
   MHLA_DEVICE RowPair factors(float (&sums)[kTiles][4], RowPair d, float unit = 1) const {
-    return {row_factor<0>(sums, d.x, unit), row_factor<2>(sums, d.x_8, unit)};
+    RowPair by{factor(d.x) * unit, factor(d.x_8) * unit};
+    settle(sums, by);
+    return by;
+  }
+  /// Replaces the sums of a row with an infinite factor by its outputs, and the factor by 1.
+  template <int kTiles>
+  static MHLA_DEVICE void settle(float (&sums)[kTiles][4], RowPair& factors) {
+    settle_row<0>(sums, factors.x);
+    settle_row<2>(sums, factors.x_8);
   }
 
  private:
   template <int kFirst, int kTiles>
-  MHLA_DEVICE float row_factor(float (&sums)[kTiles][4], float d, float unit) const {
-    const float by = factor(d);
-    if (!infinite(by)) return by * unit;
+  static MHLA_DEVICE void settle_row(float (&sums)[kTiles][4], float& factor) {
+    if (!infinite(factor)) return;
     MHLA_CUDA_UNROLL
     for (int j = 0; j < kTiles; ++j) {
       MHLA_CUDA_UNROLL
-      for (int i = kFirst; i < kFirst + 2; ++i) sums[j][i] = output(sums[j][i] * unit, by);
+      for (int i = kFirst; i < kFirst + 2; ++i) sums[j][i] = output(sums[j][i], factor);
     }
-    return 1;
+    factor = 1;
   }
 };
 
