@@ -99,25 +99,29 @@ struct Normalization {
   /// Factors of the sums in a thread's two rows, which are 1 / unit times n: settled.
   template <int kTiles>
   MHLA_DEVICE RowPair factors(float (&sums)[kTiles][4], RowPair d, float unit = 1) const {
-    RowPair by{factor(d.x) * unit, factor(d.x_8) * unit};
-    settle(sums, by);
+    RowPair by{factor(d.x), factor(d.x_8)};
+    settle(sums, by, unit);
     return by;
   }
-  /// Replaces the sums of a row with an infinite factor by its outputs, and the factor by 1.
+  /// Multiplies finite factors by the unit. Replaces the sums of a row with an infinite factor by
+  /// its outputs, and the factor by 1.
   template <int kTiles>
-  static MHLA_DEVICE void settle(float (&sums)[kTiles][4], RowPair& factors) {
-    settle_row<0>(sums, factors.x);
-    settle_row<2>(sums, factors.x_8);
+  static MHLA_DEVICE void settle(float (&sums)[kTiles][4], RowPair& factors, float unit = 1) {
+    settle_row<0>(sums, factors.x, unit);
+    settle_row<2>(sums, factors.x_8, unit);
   }
 
  private:
   template <int kFirst, int kTiles>
-  static MHLA_DEVICE void settle_row(float (&sums)[kTiles][4], float& factor) {
-    if (!infinite(factor)) return;
+  static MHLA_DEVICE void settle_row(float (&sums)[kTiles][4], float& factor, float unit) {
+    if (!infinite(factor)) {
+      factor *= unit;
+      return;
+    }
     MHLA_CUDA_UNROLL
     for (int j = 0; j < kTiles; ++j) {
       MHLA_CUDA_UNROLL
-      for (int i = kFirst; i < kFirst + 2; ++i) sums[j][i] = output(sums[j][i], factor);
+      for (int i = kFirst; i < kFirst + 2; ++i) sums[j][i] = output(sums[j][i] * unit, factor);
     }
     factor = 1;
   }
