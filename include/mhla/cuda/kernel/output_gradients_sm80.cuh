@@ -57,6 +57,16 @@ MHLA_DEVICE float silu_derivative(float g) {
   return sigmoid * (1 + g * (1 - sigmoid));
 }
 
+/// Makes dN of dO, the gradient of outputs before a norm, for a sum of weights d. Returns true
+/// where it may be other than zeros: `any`, dO is not all zero, and the denominator is not 0.
+template <int E>
+MHLA_DEVICE bool divide_gradients(const Normalization& by, float d, bool any, SplitRow<E>& dout) {
+  const float factor = by.factor(d);
+  const bool counts = any && !Normalization::infinite(factor);
+  SplitRow<E>::each([&](int i, int j) { dout.x[i][j] = counts ? dout.x[i][j] * factor : 0; });
+  return counts;
+}
+
 template <class T, int D, int E>
 struct OutputGradientsSm80 {
   using Params = OutputGradientParameters;
@@ -96,9 +106,7 @@ struct OutputGradientsSm80 {
       typename Queries::Words queries = Queries::Words::load(key_sums ? row(p.q) : nullptr, sharer);
       Values dout = Values::template of<T>(gradients);
       const Values o = Values::template of<T>(outputs);
-      float zero = 0;
-      Values::each([&](int i, int j) { zero += dout.x[i][j] != 0 ? 1.0f : 0.0f; });
-      const bool any = over_sharers(zero) != 0;
+      const bool any = any_nonzero(dout);
       if (p.norm.normed) {
         const unsigned char* const gate = p.norm.gated ? row(p.norm.gate) : nullptr;
         unsigned char* const dgate = p.norm.gated ? row(p.dgate) : nullptr;
@@ -115,13 +123,10 @@ struct OutputGradientsSm80 {
       } else if (p.scores != nullptr && token >= 0) {
         d = ptx::ld_global_nc_f32(p.scores + first + slot);
       }
-      const float factor = p.normalization.factor(d);
-      const bool counts = any && !Normalization::infinite(factor);
-      Values dn;
-      Values::each([&](int i, int j) { dn.x[i][j] = counts ? dout.x[i][j] * factor : 0; });
-      dn.template store<T>(row(p.dn), sharer);
+      const bool counts = divide_gradients(p.normalization, d, any, dout);
+      dout.template store<T>(row(p.dn), sharer);
       if (p.weights != nullptr) {
-        const float along = dot(dn, o);
+        const float along = dot(dout, o);
         if (sharer == 0 && slot < p.blocks.slots()) {
           ptx::st_global_f32(p.weights + first + slot, counts ? -along : 0);
         }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/output_gradients_sm80.cuh"
 #include "mhla/cuda/kernel/quadratic_gradient_sm80_config.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/convert.cuh"
@@ -198,9 +199,8 @@ struct QuadraticGradientRows {
     for (int pass = 0; pass < kPasses; ++pass) {
       const std::int32_t row = row_of(pass);
       Row dn = Row::template of<T>(words_of(gradients(), row));
-      float zero = 0, d = 0;
-      Row::each([&](int i, int j) { zero += dn.x[i][j] != 0 ? 1.0f : 0.0f; });
-      const bool any = over_sharers(zero) != 0;
+      const bool any = any_nonzero(dn);
+      float d = 0;
       if (key_sums) {
         const Row q = Row::template of<T>(words_of(queries(), row));
         const std::uint32_t z = shared + Config::kMixedSums +
@@ -217,9 +217,7 @@ struct QuadraticGradientRows {
         }
         d = over_sharers(d);
       }
-      const float factor = p.normalization.factor(d);
-      const bool counts = any && !Normalization::infinite(factor);
-      Row::each([&](int i, int j) { dn.x[i][j] = counts ? dn.x[i][j] * factor : 0; });
+      const bool counts = divide_gradients(p.normalization, d, any, dn);
       const float along = key_sums ? dot(dn, Row::template of<T>(outputs.rows[pass])) : 0;
       if (sharer == 0) ptx::st_shared_f32(weight(row), counts ? -along : 0);
       MHLA_CUDA_UNROLL

@@ -111,6 +111,14 @@ MHLA_DEVICE float over_sharers(float x) {
   return x;
 }
 
+/// Returns true in all threads of a row with a number that is not 0.
+template <int kWidth>
+MHLA_DEVICE bool any_nonzero(const SplitRow<kWidth>& x) {
+  float count = 0;
+  SplitRow<kWidth>::each([&](int i, int j) { count += x.x[i][j] != 0 ? 1.0f : 0.0f; });
+  return over_sharers(count) != 0;
+}
+
 /// x . y of two rows, in all threads of the row.
 template <int kWidth>
 MHLA_DEVICE float dot(const SplitRow<kWidth>& x, const SplitRow<kWidth>& y) {
