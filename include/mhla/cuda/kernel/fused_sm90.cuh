@@ -263,6 +263,7 @@ class FusedSm90 {
       den = row_products<T>(q, mixing.key_sum(queries.block), work.lane);
     }
     const float unit = inverse_power(stage.summary_scale);
+    // Before the products, so that no denominator lives through them.
     RowPair factors{stage.normalization.factor(den.x) * unit,
                     stage.normalization.factor(den.x_8) * unit};
     float sums[E / 8][4] = {};

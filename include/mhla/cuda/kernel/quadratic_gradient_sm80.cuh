@@ -86,7 +86,7 @@ class QuadraticGradientSm80 {
       }
     }
     ptx::bar_sync();
-    if (p.parts != nullptr) write_sums(p, at);
+    if (p.parts != nullptr) write_part(p, at);
   }
 
  private:
@@ -153,7 +153,7 @@ class QuadraticGradientSm80 {
       multiply_step<T>(dq, g.x[0], g.x[1], g.x[2], g.x[3], at.keys(), first, 0, at.lane);
     }
     if (p.dq.data != nullptr) {
-      write(at, dq, p.dq, pair, at.query_tokens(row), &p.q, p.query_map);
+      write_inputs(at, dq, p.dq, pair, at.query_tokens(row), p.q, p.query_map);
     }
   }
 
@@ -204,30 +204,31 @@ class QuadraticGradientSm80 {
       multiply_step<T>(dk, g.x[0], g.x[1], g.x[2], g.x[3], at.queries(), first, 0, at.lane);
     }
     const ListedTokens tokens = at.key_tokens(row);
-    if (p.dk.data != nullptr) write(at, dk, p.dk, pair, tokens, &p.k, p.key_map);
-    if (p.dv.data != nullptr) write(at, dv, p.dv, pair, tokens, nullptr, p.key_map);
+    if (p.dk.data != nullptr) write_inputs(at, dk, p.dk, pair, tokens, p.k, p.key_map);
+    if (p.dv.data != nullptr) {
+      write_sums<T>(dv, {1, 1}, at.output(), p.dv.head(pair), p.dv.token_stride, tokens, at.lane);
+    }
   }
 
-  /// Writes 16 rows of sums, rounded; where there is x, times phi'(x).
-  static MHLA_DEVICE void write(const Shared& at, const float (&sums)[kTiles][4],
-                                const TokenTensor& to, BatchHead pair, const ListedTokens& tokens,
-                                const ConstTokenTensor* x, const FeatureMap& map) {
-    using Output = typename Shared::Output;
-    store_sums<T, kTiles>(sums, 0, {1, 1}, at.output(), 0, 0, at.lane);
+  /// Writes 16 rows of dphi(x) times phi'(x), both rounded.
+  static MHLA_DEVICE void write_inputs(const Shared& at, const float (&sums)[kTiles][4],
+                                       const TokenTensor& to, BatchHead pair,
+                                       const ListedTokens& tokens, const ConstTokenTensor& x,
+                                       const FeatureMap& map) {
+    const auto tile = at.output();
+    store_sums<T, kTiles>(sums, 0, {1, 1}, tile, 0, 0, at.lane);
     ptx::bar_warp_sync();
+    const unsigned char* const inputs = x.head(pair);
     unsigned char* const rows = to.head(pair);
-    for_pieces<32, Output>(tokens, at.lane, [&](auto row, auto piece, auto token) {
+    for_pieces<32, typename Shared::Output>(tokens, at.lane, [&](auto row, auto piece, auto token) {
       if (token < 0) return;
-      ptx::Words4 words = ptx::ld_shared_v4(at.output().piece(row, piece));
-      if (x != nullptr) {
-        const ptx::Words4 input =
-            ptx::ld_global_nc_v4(x->head(pair) + token * x->token_stride + 16 * piece);
-        MHLA_CUDA_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          words.x[i] =
-              ptx::pack<T>(ptx::low<T>(words.x[i]) * derivative(map, ptx::low<T>(input.x[i])),
-                           ptx::high<T>(words.x[i]) * derivative(map, ptx::high<T>(input.x[i])));
-        }
+      ptx::Words4 words = ptx::ld_shared_v4(tile.piece(row, piece));
+      const ptx::Words4 input = ptx::ld_global_nc_v4(inputs + token * x.token_stride + 16 * piece);
+      MHLA_CUDA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        words.x[i] =
+            ptx::pack<T>(ptx::low<T>(words.x[i]) * derivative(map, ptx::low<T>(input.x[i])),
+                         ptx::high<T>(words.x[i]) * derivative(map, ptx::high<T>(input.x[i])));
       }
       ptx::st_global_v4(rows + token * to.token_stride + 16 * piece, words);
     });
@@ -235,7 +236,7 @@ class QuadraticGradientSm80 {
   }
 
   /// Writes the thread block's part of dm: sums of the rows of each block, in order.
-  static MHLA_DEVICE void write_sums(const Params& p, const Shared& at) {
+  static MHLA_DEVICE void write_part(const Params& p, const Shared& at) {
     const std::int32_t rows = p.queries.blocks.blocks(), columns = p.keys.blocks.blocks();
     const std::int32_t tiles = p.queries.rows_of_block() / 8;
     float* const to = p.parts + std::int64_t{ptx::ctaid_x()} * rows * columns;

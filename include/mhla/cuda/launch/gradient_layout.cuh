@@ -198,8 +198,7 @@ struct GradientLayout {
     std::size_t bytes = 0;
     if (problem.computes_outputs()) bytes = plan_outputs();
     plan.traffic.tensors +=
-        static_cast<std::uint64_t>(pairs()) * 2 * D *
-        (4 * static_cast<std::uint64_t>(nq) + 4 * static_cast<std::uint64_t>(nk));
+        static_cast<std::uint64_t>(pairs()) * 8 * D * static_cast<std::uint64_t>(nq + nk);
     first = place_.bytes(static_cast<std::int64_t>(bytes));
     plan.workspace_bytes = place_.used();
   }
