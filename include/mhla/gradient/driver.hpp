@@ -110,10 +110,9 @@ class PairSums {
     if (groups_ <= 1) return;
     for (Index g = 0; g < groups_; ++g) {
       const ParameterGradients<A> own = sums_of_group(g, wanted);
-      const auto mixing = own.mixing.absent() ? std::span<A>() : own.mixing.storage();
-      std::fill(mixing.begin(), mixing.end(), A(0));
-      std::fill(own.query_map.begin(), own.query_map.end(), A(0));
-      std::fill(own.key_map.begin(), own.key_map.end(), A(0));
+      for (const std::span<A> numbers : {own.mixing.storage(), own.query_map, own.key_map}) {
+        std::fill(numbers.begin(), numbers.end(), A(0));
+      }
     }
   }
   /// What the pairs of group g add to.
