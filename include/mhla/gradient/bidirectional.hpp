@@ -15,8 +15,8 @@
 /// Cost: 10*N*D*E + 6*M^2*D*E flops, 2*N*D*E less with kept summaries; the forward's are 4*N*D*E +
 /// 2*M^2*D*E. Memory: 2*M*D*(E+1) numbers, the forward's mixtures, M times the weights of the maps,
 /// and N*D for CrossQuery; of a batch besides, its own gradients of all parameters for each of up
-/// to 64 groups of heads (driver.hpp), of which only those that are wanted are touched. Source:
-/// derived from arXiv:2601.07832, eqs. (3) and (4).
+/// to 64 groups of heads (driver.hpp), of which only those that are wanted are touched.
+/// Source: derived from arXiv:2601.07832, eqs. (3) and (4).
 
 #include <algorithm>
 

@@ -193,8 +193,9 @@ MHLA_NOINLINE void add_to_tokens(Rows<A> rows, const Index* tokens, Index count,
 
 /// The adjoint of gather_features: sums J^T dy and adds it to rows tokens[0..count) of dx, rounded
 /// once to T, and adds the gradient of the map's weights to `dweights`, each unless absent. A row
-/// of dy that is 0 adds nothing, whatever x is. \param features  phi of the rows of x, which may be
-/// overwritten     \param raw  room for twice raw_size numbers
+/// of dy that is 0 adds nothing, whatever x is.
+/// \param features  phi of the rows of x, which may be overwritten
+/// \param raw       room for twice raw_size numbers
 template <Scalar T, class A, class Map>
 MHLA_NOINLINE void add_features_adjoint(MatrixView<const T> x, const Index* tokens, Index count,
                                         const Map& map, Rows<A> features, Rows<A> dy, A* raw,
