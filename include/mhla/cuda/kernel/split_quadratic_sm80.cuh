@@ -208,8 +208,13 @@ class SplitQuadraticSm80 {
         x += as_float(two.x[0]);
         y += as_float(two.x[1]);
       }
-      x = Normalization::output(x, factor);
-      y = Normalization::output(y, factor);
+      if (Normalization::infinite(factor)) {
+        x = Normalization::output(x, factor);
+        y = Normalization::output(y, factor);
+      } else {
+        x *= factor;
+        y *= factor;
+      }
       // An even thread takes columns t and t + 1, the next one t + 7 and t + 8.
       const float other = ptx::shfl_bfly(odd ? x : y, 1);
       const std::uint32_t pair = ptx::pack<T>(odd ? other : x, odd ? y : other);
