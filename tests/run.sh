@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Builds the tests and the examples and runs them: bash tests/run.sh [ctest arguments]
+# Builds and runs the tests of the CPU library: bash tests/run.sh [ctest arguments]
 # With arguments, such as -R Golden, the tests' own output is shown too.
+#
+#   bash tests/run.sh --all [ctest arguments]
+# runs those, and then all others. With arguments it runs what they pick of both, for example
+# --all -L emulated.
 #
 #   bash tests/run.sh --sanitize
 # runs the tests of core, distributed, io and gradient under ThreadSanitizer, and all CPU tests under
 # AddressSanitizer and UndefinedBehaviorSanitizer, in builds of their own.
 #
-#   bash tests/run.sh --all
-# runs the tests, and then those under sanitizers.
-#
 #   bash tests/run.sh --torch [pytest arguments]
-# tests the operators and modules of examples/torch instead. MHLA_PYTHON names a Python that has
-# PyTorch, MHLA_GOLDEN_DIR a folder of more stored cases.
+# tests the operators and modules of examples/torch. MHLA_PYTHON names a Python that has PyTorch,
+# MHLA_GOLDEN_DIR a folder of more stored cases.
 #
 #   bash tests/run.sh --wheel
 # builds the wheel of examples/torch from its source archive, as `python -m build` does with PyPI,
@@ -51,24 +52,52 @@ sanitized() {
   done
 }
 
-require_packages g++ cmake ninja-build libeigen3-dev libgtest-dev libbenchmark-dev nlohmann-json3-dev \
-  libopenmpi-dev libstb-dev zlib1g-dev libcli11-dev dataset-fashion-mnist \
-  doxygen clang libclang-rt-dev  # for the reference and the fuzz test
-mode=
-if [[ ${1:-} == --all || ${1:-} == --sanitize ]]; then
-  mode=$1
-  shift
-fi
-if [[ $mode != --sanitize ]]; then
-  # What runs on little data takes longer to compile than to run. tests/levels.cmake optimises more.
-  build tests all -DMHLA_BUILD_TESTS=ON -DMHLA_BUILD_EXAMPLES=ON -DMHLA_BUILD_BENCHMARKS=OFF \
-    "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG"
-
-  step test
-  ctest --test-dir "$build_dir" --no-tests=error --output-on-failure -j"$cores" ${1:+--verbose} "$@"
-fi
-if [[ -n $mode ]]; then
+require_packages g++ cmake ninja-build libeigen3-dev libgtest-dev nlohmann-json3-dev python3
+if [[ ${1:-} == --sanitize ]]; then
   sanitized thread thread {core,distributed,io,gradient}_test
   sanitized address address,undefined {core,kernel,policy,tokens,stage,attention,gradient}_test \
     {layer,fit,distributed,io,nccl,amx,golden}_test
+  exit
+fi
+
+all=
+if [[ ${1:-} == --all ]]; then
+  all=1
+  shift
+  require_packages libbenchmark-dev libopenmpi-dev libstb-dev zlib1g-dev libcli11-dev \
+    dataset-fashion-mnist doxygen clang libclang-rt-dev  # for the reference and the fuzz test
+fi
+# Tests on little data take longer to compile than to run. tests/levels.cmake optimises more.
+options=(-DMHLA_BUILD_TESTS=ON -DMHLA_BUILD_EXAMPLES=ON -DMHLA_BUILD_BENCHMARKS=OFF
+  "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
+
+# run_tests ARGUMENT...: runs those that the arguments of ctest pick.
+run_tests() {
+  step test
+  ctest --test-dir "$build_dir" --no-tests=error --output-on-failure -j"$cores" "$@"
+}
+
+# say_passed TESTS: with the processor time of all commands so far.
+say_passed() {
+  times >"$build_dir/times"
+  step "$1 passed in $(awk 'END { gsub(/[ms]/, " "); printf "%.1f", $1 + $3 + ($2 + $4) / 60 }' \
+    "$build_dir/times") processor minutes"
+}
+
+if [[ -z $all || $# == 0 ]]; then
+  build tests cpu_tests "${options[@]}"
+  run_tests -L '^cpu$' ${1:+--verbose} "$@"
+  say_passed "the tests of the CPU library"
+fi
+if [[ -z $all ]]; then
+  step "left out: CUDA, other instruction sets, packages, examples, MPI, fuzzing (bash tests/run.sh" \
+    "--all) and sanitizers (bash tests/run.sh --sanitize)"
+elif (($#)); then
+  build tests all "${options[@]}"
+  run_tests --verbose "$@"
+else
+  build tests all "${options[@]}"
+  run_tests -LE '^cpu$'
+  say_passed "all tests"
+  step "left out: sanitizers (bash tests/run.sh --sanitize)"
 fi
