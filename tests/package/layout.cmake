@@ -39,7 +39,7 @@ set(top_level include tests benchmarks examples CMakeLists.txt README.md LICENSE
 
 set(line_limit 400)
 set(header_line_limit 300)
-set(readme_line_limit 130)
+set(readme_line_limit 120)
 
 set(include ${SOURCE}/include/mhla)
 file(GLOB_RECURSE headers RELATIVE ${include} ${include}/*.hpp ${include}/*.cuh)

@@ -282,16 +282,16 @@ function(check_PlainCompilerCallWorks)
   run(${WORK}/${CASE}/consumer)
 endfunction()
 
-# Each ```cmake block of README.md configures a project of its own; a target that is not there is an
+# Each ```cmake block of include/mhla/README.md configures a project of its own; a target that is not there is an
 # error. FetchContent gets this checkout.
-function(check_LinesOfTheReadmeWork)
-  file(READ ${SOURCE}/README.md rest)
+function(check_LinesOfThePageWork)
+  file(READ ${SOURCE}/include/mhla/README.md rest)
   string(REPLACE "\n```cmake\n" "\n```cmake\n#block\n" rest "${rest}")
   string(REPLACE ";" "" rest "${rest}")
   string(REGEX MATCHALL "#block\n[^`]*" blocks "${rest}")
   list(LENGTH blocks count)
   if(count LESS 2)
-    message(FATAL_ERROR "expected 2 blocks of CMake in README.md, got ${count}")
+    message(FATAL_ERROR "expected 2 blocks of CMake in include/mhla/README.md, got ${count}")
   endif()
   foreach(block IN LISTS blocks)
     set(project ${WORK}/${CASE}/${count})
