@@ -14,7 +14,7 @@
 # measures the CUDA path instead: cuda/run.sh.
 #
 #   bash benchmarks/run.sh --distributed [REPETITIONS]
-# measures two ranks of MPI instead, and predicts more: distributed/run.sh.
+# measures two ranks of MPI instead: distributed/run.sh.
 set -euo pipefail
 if [[ ${1:-} == --cuda || ${1:-} == --distributed ]]; then
   part=${1#--}

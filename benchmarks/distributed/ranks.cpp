@@ -1,4 +1,4 @@
-// Times attention over the ranks of mpirun, and prints a table with what the model says beside it:
+// Times attention over the ranks of mpirun, and prints a table:
 //
 //     mhla_distributed_ranks [REPETITIONS]
 
@@ -9,6 +9,7 @@
 #include <functional>
 #include <numeric>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,14 +18,59 @@
 #include "mhla/distributed/bidirectional.hpp"
 #include "mhla/distributed/causal.hpp"
 #include "mhla/distributed/mpi.hpp"
+#include "mhla/distributed/plan.hpp"
 #include "mhla/policy/locality.hpp"
-#include "model.hpp"
+#include "mhla/policy/pattern.hpp"
 #include "support/median.hpp"
 
 namespace mhla::bench {
 namespace {
 
 using distributed::MpiRank;
+
+/// A call over ranks. Blocks are of consecutive tokens, so that any number of ranks has an even
+/// split.
+struct RankCase {
+  std::string name;
+  Index blocks;        ///< M
+  Index block_length;  ///< W
+  Index heads;
+  Index band = 0;       ///< blocks that a block reads to each side; 0: all
+  bool causal = false;  ///< reads earlier blocks alone
+
+  static constexpr Index kWidth = 128;  ///< D = E
+  Pattern pattern() const {
+    return band > 0 ? Pattern(blocks, blocks, band, band) : Pattern(blocks, blocks);
+  }
+};
+
+/// The video is the 21 x 30 x 50 tokens of wan_1300m (../support/shapes.hpp) in blocks of 7 x 6
+/// x 5. A call of one head has no other head whose work could hide its transfers.
+const RankCase kCases[] = {{"video", 150, 210, 12},
+                           {"one head", 150, 210, 1},
+                           {"one causal head", 150, 210, 1, 0, true},
+                           {"band", 600, 210, 4, 8}};
+
+/// Bytes that a rank sends and receives for one head at once.
+struct Transfer {
+  Index sent, received;
+};
+
+/// The planned transfers of one head: of summaries, and in a gradient of mixtures after these.
+std::vector<Transfer> planned(const RankCase& c, const MpiRank& rank, bool gradient) {
+  const auto split = distributed::even_split(c.blocks, rank.size());
+  const distributed::HeadWidths head{.features = c.kWidth, .values = c.kWidth};
+  const distributed::Plan plan =
+      c.causal
+          ? distributed::causal_plan<float>(c.pattern(), split, rank.rank(), head)
+          : distributed::bidirectional_plan<float>(c.pattern(), split, split, rank.rank(), head);
+  std::vector<Transfer> transfers{{plan.bytes_sent(1), plan.bytes_received(1)}};
+  if (gradient) {
+    transfers.push_back(
+        {plan.gradients_sent * plan.block_bytes, plan.gradients_received * plan.block_bytes});
+  }
+  return transfers;
+}
 
 /// One rank's tokens of a case.
 class Share {
@@ -89,10 +135,10 @@ double seconds_of(MpiRank& rank, const std::function<void()>& f) {
 }
 
 /// Sends as many bytes as a call of these heads, each in one piece, and does nothing else.
-void send_alone(MpiRank& rank, const RankWork& plan, Index heads) {
+void send_alone(MpiRank& rank, const std::vector<Transfer>& transfers, Index heads) {
   const auto ranks = static_cast<std::size_t>(rank.size());
-  for (const double sent : plan.sent) {
-    const Index own = static_cast<Index>(sent) / std::max<Index>(1, 2 * (rank.size() - 1));
+  for (const Transfer& transfer : transfers) {
+    const Index own = transfer.sent / std::max<Index>(1, 2 * (rank.size() - 1));
     std::vector<Index> first(ranks + 1);
     rank.agree(std::as_bytes(std::span(&own, 1)),
                std::as_writable_bytes(std::span(first).subspan(1)));
@@ -112,46 +158,34 @@ void send_alone(MpiRank& rank, const RankWork& plan, Index heads) {
 }
 
 struct Line {
-  double tokens, work, transfer, call, modelled, sent, received;
+  double tokens, work, transfer, call, sent, received;
 };
 
 /// Times one form; returns the bytes that this rank sent in all.
 double measure(MpiRank& rank, Share& share, const RankCase& c, bool gradient, int repetitions) {
   InstantRank alone(rank.rank(), rank.size());
-  const RankWork plan = rank_work(c, rank.size(), rank.rank(), gradient);
+  const std::vector<Transfer> transfers = planned(c, rank, gradient);
   std::vector<double> work, transfer, call;
   for (int i = 0; i <= repetitions; ++i) {
     const double w = seconds_of(rank, [&] { share.run(alone, gradient); });
-    const double t = seconds_of(rank, [&] { send_alone(rank, plan, c.heads); });
+    const double t = seconds_of(rank, [&] { send_alone(rank, transfers, c.heads); });
     const double all = seconds_of(rank, [&] { share.run(rank, gradient); });
     if (i == 0) continue;  // touches memory for the first time
     work.push_back(w), transfer.push_back(t), call.push_back(all);
   }
-  const auto heads = static_cast<double>(c.heads);
-  Line own{
-      static_cast<double>(share.tokens()), median(work), median(transfer), median(call), 0, 0, 0};
-  double cable = 0;  // bytes one way, of one transfer after another
-  for (std::size_t s = 0; s < plan.sent.size(); ++s) {
-    own.sent += heads * plan.sent[s];
-    own.received += heads * plan.received[s];
-    cable += heads * std::max(plan.sent[s], plan.received[s]);
+  Line own{static_cast<double>(share.tokens()), median(work), median(transfer), median(call), 0, 0};
+  for (const Transfer& t : transfers) {
+    own.sent += static_cast<double>(c.heads * t.sent);
+    own.received += static_cast<double>(c.heads * t.received);
   }
-  own.modelled = modelled_seconds(plan, c.heads,
-                                  {.flops = heads * plan.all_flops() / own.work,
-                                   .bandwidth = cable / own.transfer,
-                                   .latency = 0,
-                                   .message = 0,
-                                   .byte = kTcpByte});
   std::vector<Line> lines(static_cast<std::size_t>(rank.size()));
   rank.agree(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(lines)));
   for (std::size_t r = 0; r < lines.size() && rank.rank() == 0; ++r) {
     const Line& l = lines[r];
-    std::printf(
-        "| %s, %s | %d | %.0f | %.1f | %.1f | %.0f ms | %.0f ms | %.0f ms | %.0f ms | %.0f"
-        " ms |\n",
-        c.name.c_str(), gradient ? "gradient" : "forward", static_cast<int>(r), l.tokens,
-        1e-6 * l.sent, 1e-6 * l.received, 1e3 * l.work, 1e3 * l.transfer,
-        1e3 * (l.work + l.transfer), 1e3 * l.call, 1e3 * l.modelled);
+    std::printf("| %s, %s | %d | %.0f | %.1f | %.1f | %.0f ms | %.0f ms | %.0f ms | %.0f ms |\n",
+                c.name.c_str(), gradient ? "gradient" : "forward", static_cast<int>(r), l.tokens,
+                1e-6 * l.sent, 1e-6 * l.received, 1e3 * l.work, 1e3 * l.transfer,
+                1e3 * (l.work + l.transfer), 1e3 * l.call);
     std::fflush(stdout);
   }
   return 2 * own.sent * (repetitions + 1);
@@ -161,10 +195,10 @@ void measure_all(MpiRank& rank, int repetitions) {
   if (rank.rank() == 0) {
     std::printf(
         "| form | rank | tokens | MB sent | MB received | work alone | transfers alone |"
-        " sum of both | call | modelled |\n|---|---|---|---|---|---|---|---|---|---|\n");
+        " sum of both | call |\n|---|---|---|---|---|---|---|---|---|\n");
   }
   double sent = 0;
-  for (const RankCase& c : {video_case(), one_head_case(), causal_head_case(), band_case()}) {
+  for (const RankCase& c : kCases) {
     Share share(c, rank.rank(), rank.size());
     for (const bool gradient : {false, true}) {
       sent += measure(rank, share, c, gradient, repetitions);
