@@ -67,7 +67,7 @@ void expect_row(const Problem<T>& p, Index t, Expected<T>& expected) {
   }
 }
 
-/// Softmax as the contract of forms drives it (contract/forward_forms.hpp).
+/// Softmax as the contract of forms drives it (support/forward_forms.hpp).
 template <bool kIsCausal>
 struct Softmax {
   static constexpr const char* kName = kIsCausal ? "softmax_causal" : "softmax_bidirectional";

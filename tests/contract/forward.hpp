@@ -16,9 +16,9 @@
 #include <limits>
 #include <string>
 
-#include "contract/forward_batch.hpp"
-#include "contract/forward_forms.hpp"
 #include "support/crowd.hpp"
+#include "support/forward_batch.hpp"
+#include "support/forward_forms.hpp"
 #include "support/message_of.hpp"
 #include "support/outputs.hpp"
 #include "support/page_matrix.hpp"

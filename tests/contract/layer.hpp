@@ -27,7 +27,7 @@
 #include <string>
 #include <vector>
 
-#include "contract/layer_run.hpp"
+#include "support/layer_run.hpp"
 #include "support/message_of.hpp"
 
 namespace mhla::test {

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "io/raw_file.hpp"
 #include "mhla/io/safetensors.hpp"
+#include "support/raw_file.hpp"
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
 

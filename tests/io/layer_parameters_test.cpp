@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "io/raw_file.hpp"
 #include "mhla/io/safetensors.hpp"
 #include "mhla/layer/language_block.hpp"
 #include "mhla/layer/language_layer.hpp"
@@ -19,6 +18,7 @@
 #include "mhla/layer/vlt_stage.hpp"
 #include "support/message_of.hpp"
 #include "support/random.hpp"
+#include "support/raw_file.hpp"
 
 namespace mhla::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "io/raw_file.hpp"
+#include "support/raw_file.hpp"
 
 namespace mhla::test {
 namespace {

@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "io/raw_file.hpp"
-#include "io/temporary_folder.hpp"
 #include "mhla/io/sharded_safetensors.hpp"
 #include "support/message_of.hpp"
 #include "support/outputs.hpp"
 #include "support/random.hpp"
+#include "support/raw_file.hpp"
+#include "support/temporary_folder.hpp"
 
 // All calls of fopen in this program come here.
 namespace {

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "io/raw_file.hpp"
-#include "io/temporary_folder.hpp"
+#include "support/raw_file.hpp"
+#include "support/temporary_folder.hpp"
 
 // All calls of fsync in this program come here.
 namespace {

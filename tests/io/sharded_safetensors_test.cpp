@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "io/raw_file.hpp"
-#include "io/temporary_folder.hpp"
 #include "mhla/core/tensor_file.hpp"
 #include "mhla/layer/vision_layer.hpp"
 #include "mhla/policy/mixing_matrix.hpp"
 #include "support/message_of.hpp"
+#include "support/raw_file.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace mhla::test {
 namespace {

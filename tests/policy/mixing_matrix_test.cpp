@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "policy/bands.hpp"
+#include "support/bands.hpp"
 #include "support/message_of.hpp"
 #include "support/random.hpp"
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "policy/bands.hpp"
+#include "support/bands.hpp"
 #include "support/message_of.hpp"
 
 namespace mhla {

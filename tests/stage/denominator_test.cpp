@@ -4,8 +4,8 @@
 
 #include "mhla/policy/grid_partition.hpp"
 #include "mhla/tokens/strip.hpp"
-#include "stage/stage_case.hpp"
 #include "support/message_of.hpp"
+#include "support/stage_case.hpp"
 
 namespace mhla::test {
 namespace {

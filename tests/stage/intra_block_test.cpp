@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stage/stage_case.hpp"
+#include "support/stage_case.hpp"
 
 namespace mhla::test {
 namespace {

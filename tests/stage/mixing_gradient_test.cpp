@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "stage/mix_case.hpp"
-#include "stage/unit_case.hpp"
+#include "support/mix_case.hpp"
+#include "support/unit_case.hpp"
 
 namespace mhla::test {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "stage/unit_case.hpp"
 #include "support/chain.hpp"
+#include "support/unit_case.hpp"
 
 namespace mhla::test {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "contract/normalizer.hpp"
-#include "stage/unit_case.hpp"
+#include "support/unit_case.hpp"
 
 namespace mhla::test {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "stage/stage_case.hpp"
 #include "support/chain.hpp"
+#include "support/stage_case.hpp"
 
 namespace mhla::test {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stage/unit_case.hpp"
+#include "support/unit_case.hpp"
 
 namespace mhla::test {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "contract/layer_run.hpp"
+#include "support/layer_run.hpp"
 
 namespace mhla::test {
 

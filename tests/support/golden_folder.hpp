@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "io/temporary_folder.hpp"
 #include "support/golden.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace mhla::test::golden {
 

@@ -95,7 +95,7 @@ Expected<T> expected(const Problem<T>& p, Index m) {
   return result;
 }
 
-/// The same for a form (contract/forward_forms.hpp), or what it says itself.
+/// The same for a form (support/forward_forms.hpp), or what it says itself.
 template <class F, class T>
 Expected<T> expected_of(const Problem<T>& p) {
   if constexpr (requires { F::expect(p); }) {

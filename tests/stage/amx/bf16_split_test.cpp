@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stage/amx/amx_case.hpp"
+#include "support/amx_case.hpp"
 
 namespace mhla::test {
 namespace {

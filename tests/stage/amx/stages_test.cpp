@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "stage/amx/amx_case.hpp"
+#include "mhla/stage/amx/unit.hpp"
+#include "support/amx_case.hpp"
 
 namespace mhla::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <typeinfo>
 
 #include "mhla/stage/amx/product.hpp"
-#include "stage/amx/amx_case.hpp"
+#include "support/amx_case.hpp"
 
 namespace mhla::test {
 namespace {

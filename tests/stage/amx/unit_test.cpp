@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "mhla/attention/bidirectional.hpp"
-#include "stage/amx/amx_case.hpp"
+#include "support/amx_case.hpp"
 #include "support/reference.hpp"
 
 namespace mhla::test {

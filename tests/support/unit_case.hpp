@@ -12,8 +12,8 @@
 #include "mhla/stage/mixing.hpp"
 #include "mhla/stage/read_out.hpp"
 #include "mhla/stage/unit_stages.hpp"
-#include "stage/stage_case.hpp"
 #include "support/any_partition.hpp"
+#include "support/stage_case.hpp"
 
 namespace mhla::test {
 

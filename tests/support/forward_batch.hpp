@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "contract/forward_forms.hpp"
+#include "support/forward_forms.hpp"
 #include "support/strided_tensor.hpp"
 
 namespace mhla::test::forward {

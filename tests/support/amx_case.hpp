@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "mhla/stage/amx/unit.hpp"
-#include "stage/unit_case.hpp"
+#include "support/unit_case.hpp"
 
 namespace mhla::test {
 

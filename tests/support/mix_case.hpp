@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "mhla/stage/mixing.hpp"
-#include "stage/unit_case.hpp"
 #include "support/random.hpp"
+#include "support/unit_case.hpp"
 
 namespace mhla::test {
 
