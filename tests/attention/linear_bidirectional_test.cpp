@@ -1,4 +1,5 @@
 #include "contract/forward.hpp"
+#include "mhla/attention/linear.hpp"
 
 namespace mhla::test {
 namespace {

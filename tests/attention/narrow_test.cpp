@@ -1,6 +1,10 @@
 // The forms of half and bfloat16 tensors.
 
 #include "contract/forward.hpp"
+#include "mhla/attention/bidirectional.hpp"
+#include "mhla/attention/causal.hpp"
+#include "mhla/attention/linear.hpp"
+#include "mhla/attention/streaming.hpp"
 
 namespace mhla::test {
 namespace {

@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "contract/ranks.hpp"
+#include "mhla/distributed/bidirectional.hpp"
+#include "mhla/distributed/causal.hpp"
 #include "support/thread_ranks.hpp"
 
 namespace mhla::test {

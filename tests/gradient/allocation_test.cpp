@@ -4,6 +4,10 @@
 
 #include <vector>
 
+#include "mhla/gradient/bidirectional.hpp"
+#include "mhla/gradient/causal.hpp"
+#include "mhla/gradient/linear.hpp"
+#include "mhla/gradient/softmax.hpp"
 #include "support/allocations.hpp"
 #include "support/gradient_forms.hpp"
 

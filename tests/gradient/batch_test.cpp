@@ -1,4 +1,5 @@
 #include "contract/gradient_batch.hpp"
+#include "mhla/gradient/bidirectional.hpp"
 #include "mhla/policy/learned_feature_map.hpp"
 #include "mhla/policy/locality.hpp"
 

@@ -1,6 +1,10 @@
 // The backward forms in double.
 
 #include "contract/gradient.hpp"
+#include "mhla/gradient/bidirectional.hpp"
+#include "mhla/gradient/causal.hpp"
+#include "mhla/gradient/linear.hpp"
+#include "mhla/gradient/softmax.hpp"
 
 namespace mhla::test {
 

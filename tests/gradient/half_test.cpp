@@ -1,6 +1,10 @@
 // The backward forms of half and bfloat16 tensors.
 
 #include "contract/gradient.hpp"
+#include "mhla/gradient/bidirectional.hpp"
+#include "mhla/gradient/causal.hpp"
+#include "mhla/gradient/linear.hpp"
+#include "mhla/gradient/softmax.hpp"
 
 namespace mhla::test {
 

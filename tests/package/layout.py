@@ -1,5 +1,6 @@
 """Rules of how this repository is laid out: layout.py RULE lists the breaches of one."""
 
+import posixpath
 import re
 
 import tree
@@ -124,6 +125,53 @@ def every_public_header_has_a_test(files):
         noun = header.removesuffix(".hpp")
         if noun not in TESTED_WITH_OTHERS and f"tests/{noun}_test.cpp" not in files:
             yield f"include/mhla/{header} has no tests/{noun}_test.cpp"
+
+
+@rule({"include/mhla/core/a.hpp": "", "include/mhla/core/b.hpp": "",
+       "tests/core/a_test.cpp": '#include "mhla/core/b.hpp"\n',
+       "tests/core/c_test.cpp": '#include "mhla/core/b.hpp"\n',
+       "tests/core/d_test.cpp": '#include "mhla/layer/b.hpp"\n',
+       "tests/core/case.hpp": "", "tests/support/case.hpp": ""},
+      "tests/core/a_test.cpp does not include mhla/core/a.hpp",
+      "tests/core/d_test.cpp includes no header of mhla/core",
+      "tests/core/case.hpp is no test of include/mhla/core: what tests are made of is in tests/support")
+def tests_mirror_include(files):
+    """A failing test leads to its header: tests/F/x_test.cpp includes mhla/F/x.hpp, or headers of
+    mhla/F where none has its name. Those of tests/cuda itself are of the emulator."""
+    for path in files.matching("tests/*/*"):
+        folder, _, name = path.removeprefix("tests/").rpartition("/")
+        of_folder = [header for header in headers(files, f"{folder}/")
+                     if posixpath.dirname(header) == folder]
+        if folder == "cuda" or not of_folder:
+            continue
+        own = [header for header in of_folder if path == f"tests/{header[:-4]}_test.cpp"]
+        included = re.findall(r'^#include "mhla/(.*)"', files.text(path), re.M)
+        if not name.endswith("_test.cpp"):
+            yield (f"{path} is no test of include/mhla/{folder}: what tests are made of is in "
+                   "tests/support")
+        elif own and own[0] not in included:
+            yield f"{path} does not include mhla/{own[0]}"
+        elif not {"mhla.hpp", *of_folder} & set(included):
+            yield f"{path} includes no header of mhla/{folder}"
+
+
+@rule({"tests/README.md": "[a](core/a_test.cpp) [b](contract/b.hpp) [c](package)",
+       "include/mhla/core/a.hpp": "", "tests/core/a_test.cpp": "", "tests/contract/b.hpp": "",
+       "tests/contract/c.hpp": "", "tests/package/more/d.cpp": "", "tests/odd/e.cpp": ""},
+      "tests/README.md does not link to contract/c.hpp", "tests/README.md does not link to odd")
+def page_of_tests_is_complete(files):
+    """A promise leads to its test: tests/README.md links to each contract, and to each folder of tests
+    that is not one of include/mhla, or to one around it."""
+    linked = re.findall(r"\]\(([^)]*)\)", files.text("tests/README.md"))
+    tests = [path.removeprefix("tests/") for path in files.matching("tests/*/*")]
+    for path in tests:
+        if path.startswith("contract/") and path not in linked:
+            yield f"tests/README.md does not link to {path}"
+    for folder in {posixpath.dirname(path) for path in tests}:
+        around = [folder[:end] for end in range(1, len(folder) + 1) if folder[end:][:1] in ("", "/")]
+        if not files.exists(f"include/mhla/{folder}") and not any(
+                link == outer or link.startswith(f"{outer}/") for link in linked for outer in around):
+            yield f"tests/README.md does not link to {folder}"
 
 
 @rule({"include/mhla/cuda/kernel/a.cuh": "static constexpr Arch kArchitecture = 1;\n",

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "contract/feature_map.hpp"
+#include "mhla/policy/feature_map.hpp"
+#include "mhla/policy/learned_feature_map.hpp"
 #include "support/any_map.hpp"
 #include "support/differences.hpp"
 

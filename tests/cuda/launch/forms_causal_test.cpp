@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "mhla/cuda/launch/forms.cuh"
 #include "support/cuda/form_test.hpp"
 
 namespace {

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "mhla/cuda/launch/forms.cuh"
 #include "support/cuda/emulated_call.hpp"
 #include "support/cuda/form_test.hpp"
 #include "support/cuda/random_call.hpp"

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "mhla/cuda/attention/rotary_inputs.cuh"
+#include "mhla/cuda/launch/forms.cuh"
 #include "support/cuda/emulated_call.hpp"
 #include "support/cuda/form_test.hpp"
 #include "support/cuda/random_call.hpp"
