@@ -14,7 +14,7 @@ from pathlib import Path
 PICTURES = Path(__file__).parent
 ROOT = PICTURES.parents[1]
 CHARTS = {  # picture: (script that draws it, its results)
-    "throughput.svg": ("examples/throughput/chart.py", "examples/README.md"),
+    "throughput.svg": ("examples/throughput/chart.py", "examples/throughput/README.md"),
     "time_over_tokens.svg": ("benchmarks/charts.py", ".github/pictures/time_over_tokens.json"),
 }
 
