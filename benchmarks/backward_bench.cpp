@@ -1,6 +1,6 @@
 // The gradients of both forms of MHLA, of q, k, v and the mixing matrix, on the shapes of the
-// forward cases. Backward computes the summaries once more, BackwardKept takes those that the
-// forward kept. A call of that forward comes before each that is timed: of_forward.
+// forward cases. Backward computes the summaries again; BackwardKept uses the summaries that the
+// forward kept. Each timed call follows a call of the forward, whose time gives of_forward.
 
 #include "mhla/gradient/bidirectional.hpp"
 #include "mhla/gradient/causal.hpp"
@@ -78,7 +78,7 @@ class CausalForm {
   decltype(language_operator(0)) op_;
 };
 
-/// \param mixing  of shape -> its mixing matrix
+/// \param mixing  function: shape -> mixing matrix
 template <Scalar T, class Mixing>
 void bidirectional_case(Session& session, const Shape& shape, Index threads, const Mixing& mixing,
                         bool keep) {
@@ -93,8 +93,8 @@ void causal_case(Session& session, const Shape& shape, Index threads, bool keep)
   time_gradient<float>(session, shape, threads, causal_cost<float>(shape), CausalForm(shape), keep);
 }
 
-/// Registers run(session, shape, threads, keep) on all numbers of threads, and, where wanted, with
-/// kept summaries on one.
+/// Registers run(session, shape, threads, keep) on all numbers of threads.
+/// \param kept  adds a case with kept summaries on one thread
 template <class Case>
 void register_shape(std::string_view scalar, const Shape& shape, bool kept, const Case& run) {
   for_each_thread_count(shape, [&](Index threads) {

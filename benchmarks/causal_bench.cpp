@@ -1,5 +1,5 @@
-// Causal MHLA, all heads, as the released language model sets it: no normaliser, scale 1/sqrt(D),
-// every block reads all earlier ones alike.
+// Causal MHLA, all heads, with the options of the released language model: no normaliser, scale
+// 1/sqrt(D), equal coefficients for all earlier blocks.
 
 #include "mhla/attention/causal.hpp"
 #include "support/form.hpp"

@@ -1,9 +1,9 @@
 """Draws the results: charts.py PICTURE.svg RESULTS.json...
 
-Left the fraction of the peak of one core that each form reaches on each shape, right the time over
-the number of tokens. Float, one thread; Backward is the gradient of either form of MHLA. A stream's
-steps are bound by its state, not by the peak, and are left out. Results of several classes of
-processors are one line each, of MHLA alone.
+On the left is the fraction of a core's peak that each form reaches on each shape, on the right the
+time over the number of tokens. Float, one thread. Backward is the gradient of either form of MHLA.
+Steps of a stream are left out: reading the state bounds them, not the peak. Results of several
+classes of processors are one line per class, of MHLA alone.
 """
 
 import sys
@@ -28,7 +28,7 @@ GROWTH = "growth_"
 
 
 def draw_peak(axes, cases):
-    """Bars of of_peak, shape by shape."""
+    """Draws bars of of_peak, shape by shape."""
     shapes = list(dict.fromkeys(case.shape for case in cases))
     position = 0.0
     ticks = []
@@ -51,7 +51,7 @@ def draw_peak(axes, cases):
 
 
 def draw_times(axes, title, lines):
-    """Time over N, on two logarithmic axes. A line is a label, a colour and cases."""
+    """Draws time over N, on two logarithmic axes. A line is a label, a colour and cases."""
     for label, colour, cases in lines:
         points = sorted((case.tokens, case.seconds * 1e3) for case in cases)
         if points:
@@ -65,7 +65,7 @@ def draw_times(axes, title, lines):
 
 
 def draw_growth(axes, cases):
-    """Time over N of the forms."""
+    """Draws the time of the forms over N."""
     labels = (("Softmax", "softmax"), ("Bidirectional", "MHLA, band of 16 blocks"),
               ("Backward", "its gradient"), ("Linear", "linear"))
     draw_times(axes, "One head of width 64, one core, float",
@@ -74,7 +74,7 @@ def draw_growth(axes, cases):
 
 
 def draw_peak_of_classes(axes, runs):
-    """A line of of_peak over the shapes for each class."""
+    """Draws of_peak over the shapes, a line per class."""
     for context, cases in runs:
         axes.plot([case.shape for case in cases], [case.counters["of_peak"] for case in cases],
                   marker="o", label=results.class_of(context))
@@ -87,7 +87,7 @@ def draw_peak_of_classes(axes, runs):
 
 
 def draw_growth_of_classes(axes, runs):
-    """Time of MHLA over N for each class."""
+    """Draws the time of MHLA over N for each class."""
     draw_times(axes, "MHLA, band of 16 blocks, one head of width 64, one core, float",
                [(results.class_of(context), None, cases) for context, cases in runs])
 

@@ -1,8 +1,8 @@
 """Prints one table of the results of several classes of processors: classes.py RESULTS.json...
 
-A line for each case and class: the median time on one thread, the rate of the definition's
-multiply-adds, what it is of the peak that the class itself had in that run, and how often faster
-the class is than the first one. Where cases ran on two threads, these have columns of their own.
+A line per case and class has the median time on one thread, the rate of the definition's
+multiply-adds, this rate over the peak of the class in its run, and this rate over the rate of the
+first class. Cases on two threads have the same columns again.
 """
 
 import sys
@@ -11,7 +11,7 @@ from support import results
 
 
 def text_of(seconds):
-    """With a unit that leaves three digits or so before the point."""
+    """Text of a time in s, ms or us."""
     for unit, length in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= length:
             return f"{seconds / length:.2f} {unit}"
@@ -19,7 +19,7 @@ def text_of(seconds):
 
 
 def columns(case, first):
-    """Of a case on some number of threads; `first` is the same of the first class, or None."""
+    """Columns of a case on some number of threads; `first` is that of the first class, or None."""
     if case is None:
         return f" {'':>12} {'':>9} {'':>7} {'':>7}"
     rate = case.counters["flops"]

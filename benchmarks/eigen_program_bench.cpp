@@ -1,4 +1,5 @@
-// What one would write with Eigen alone, on the same data: the baseline of both forms of MHLA.
+// The program that a user would write with Eigen alone, on the same data: the baseline of both
+// forms of MHLA.
 
 #include "support/eigen_causal_program.hpp"
 #include "support/eigen_program.hpp"

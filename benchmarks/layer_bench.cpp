@@ -1,6 +1,7 @@
 // The attention layers with all their parts: projections, norms, embeddings, gates, attention.
-// Layer is the forward, LayerBackward the gradient of x and of all parameters, which goes forwards
-// once more; LayerBackwardKept takes what the forward kept. language_340m_token is decoding.
+// Layer is the forward. LayerBackward is the gradient of x and of all parameters, and repeats the
+// forward; LayerBackwardKept uses the activations that the forward kept. language_340m_token is
+// decoding.
 
 #include <chrono>
 #include <vector>
@@ -27,9 +28,10 @@ void backward_case(Session& session, const Shape& shape, Index threads, bool kee
 }
 
 constexpr Index kPrompt = 1000;       // tokens
-constexpr Index kDecodedTokens = 64;  // one after another: as many as a block, so one begins
+constexpr Index kDecodedTokens = 64;  // one after another: a block's length, so one block begins
 
-/// The weights are read once a token; summaries of a state are mixed where a block begins.
+/// Weights are read once per token; the summaries of a state are mixed at the first token of a
+/// block.
 Cost decoding_cost(const Shape& s, const ParameterTable& table) {
   const double state = number(s.heads * s.width * s.values);
   const double blocks = number((kPrompt + kDecodedTokens - 1) / s.block_length());

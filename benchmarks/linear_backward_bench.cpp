@@ -1,5 +1,5 @@
-// The gradients of plain linear attention, on the shapes of the forward cases where a call takes
-// less than about 0.3 s.
+// The gradients of plain linear attention, on the shapes of the forward cases whose call takes less
+// than about 0.3 s.
 
 #include "mhla/gradient/linear.hpp"
 #include "support/gradient_form.hpp"
@@ -10,7 +10,7 @@ namespace {
 
 using In = BatchInputs<float>;
 
-/// What both forms share: no summaries to keep, no mixing matrix.
+/// Base of both forms: no summaries to keep, no mixing matrix.
 class LinearForm {
  public:
   explicit LinearForm(GradientRule rule) : rule_(std::move(rule)) {}

@@ -1,5 +1,5 @@
 // Runs the benchmarks: Google Benchmark with a context that names compiler and machine, a table of
-// medians, a progress line, and an exit status that tells of wrong results.
+// medians, a progress line, and a nonzero exit status if results are wrong.
 
 #include <benchmark/benchmark.h>
 
@@ -43,7 +43,7 @@ std::string argument(int argc, char** argv, const std::string& name) {
   return value;
 }
 
-/// Cases that match a filter of Google Benchmark; a leading '-' asks for the others.
+/// Number of cases that match a filter of Google Benchmark; a leading '-' negates the filter.
 long matching_cases(const std::string& filter) {
   const bool others = !filter.empty() && filter.front() == '-';
   const std::string wanted = others ? filter.substr(1) : filter;

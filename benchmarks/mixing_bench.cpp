@@ -1,6 +1,6 @@
-// What mixing costs by the form of its matrix, over the number of blocks: the causal form of one
-// head with a whole lower triangle, whose cost grows with M^2, with a band, with decaying terms,
-// and without mixing (linear attention).
+// Cost of mixing over the number of blocks, for each kind of mixing matrix. Cases are the causal
+// form of one head: with a whole lower triangle (cost grows with M^2), a band, lists of blocks,
+// decaying terms, and without mixing (linear attention).
 
 #include "mhla/attention/causal_decay.hpp"
 #include "mhla/attention/linear.hpp"
@@ -14,7 +14,7 @@ constexpr Index kBand = 8;  // blocks that a block reads, its own included
 
 Contiguous blocks_of(const Shape& shape) { return {shape.tokens(), shape.block_length()}; }
 
-/// Every coefficient of a row alike.
+/// Case of a mixing matrix whose rows have equal coefficients.
 void matrix_case(Session& session, const Shape& shape, const Pattern& pattern) {
   const Contiguous blocks = blocks_of(shape);
   MixingMatrix<float> mixing(pattern);
@@ -46,7 +46,7 @@ void band_case(Session& session, const Shape& shape) {
   matrix_case(session, shape, Pattern(m, m, kBand - 1, 0));
 }
 
-/// Lists of the blocks at distances 0, 1, 2, 4, 8, ...
+/// Case of lists of the blocks at distances 0, 1, 2, 4, 8, ...
 void sparse_case(Session& session, const Shape& shape) {
   std::vector<std::vector<Index>> lists;
   for (Index i = 0; i < blocks_of(shape).blocks(); ++i) {
@@ -56,7 +56,7 @@ void sparse_case(Session& session, const Shape& shape) {
   matrix_case(session, shape, Pattern(std::ssize(lists), lists));
 }
 
-/// A term is folded and weighted: two multiply-adds a block.
+/// Case of decaying terms. Folding and weighting a term takes two multiply-adds per block.
 void decay_case(Session& session, const Shape& shape) {
   const Contiguous blocks = blocks_of(shape);
   const DecayMixing<float> mixing({0.5f, 0.25f, 0.01f, 0.001f}, {0.5f, 0.9f, 0.99f, 0.999f});

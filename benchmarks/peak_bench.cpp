@@ -1,4 +1,4 @@
-// The yardsticks: multiply-adds on registers, and reading a stream's state from the second cache.
+// The yardsticks: multiply-adds on registers, and reading a stream's state from L2.
 
 #include "support/form.hpp"
 

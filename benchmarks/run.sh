@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Builds the benchmarks for this processor and runs them:
 #   bash benchmarks/run.sh [Google Benchmark arguments]
-# such as --benchmark_filter=Bidirectional. Prints a table of medians and writes them as JSON and as
-# a picture; where PyTorch is present it times the same operator there, on the same data, and where
-# onnxruntime and onnx are, linear attention in ONNX Runtime.
-#   MHLA_PYTHON   the Python that is asked for these; python3 where it is not set
+# such as --benchmark_filter=Bidirectional. Prints a table of medians and writes it as JSON and as a
+# picture. If PyTorch is installed, times the same operator in PyTorch, on the same data. If
+# onnxruntime and onnx are installed, times linear attention in ONNX Runtime.
+#   MHLA_PYTHON   the Python that is searched for them; default python3
 #
 #   bash benchmarks/run.sh --classes [Google Benchmark arguments]
-# builds and runs them for x86-64-v2, x86-64-v3 and this processor, one after the other, prints one
-# table and draws one picture. A class that this processor does not have is left out.
+# builds and runs them for x86-64-v2, x86-64-v3 and this processor, prints one table and draws one
+# picture. A class that this processor does not have is left out.
 #
 #   bash benchmarks/run.sh --cuda [arguments]
 # measures the CUDA path instead: cuda/run.sh.
@@ -29,7 +29,7 @@ MHLA_COMMIT=$(git -C "$repository" describe --always --dirty --abbrev=12 --exclu
   2>/dev/null) || MHLA_COMMIT=unknown
 export MHLA_COMMIT
 
-# build_bench OPTION...: as build does, whose folder it sets.
+# build_bench OPTION...: builds the benchmarks, and sets build_dir as build does.
 build_bench() {
   build benchmarks mhla_bench -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPLES=OFF \
     -DMHLA_BUILD_BENCHMARKS=ON -DCMAKE_BUILD_TYPE=Release "$@"
@@ -43,7 +43,7 @@ run_bench() {
     --benchmark_out_format=json "${@:3}"
 }
 
-# draw PICTURE RESULTS...: where there is matplotlib.
+# draw PICTURE RESULTS...: draws the results if matplotlib is installed.
 draw() {
   local drawing
   for drawing in "$python" /usr/bin/python3; do
@@ -55,7 +55,7 @@ draw() {
   step "no matplotlib in $python and /usr/bin/python3, so no picture"
 }
 
-# Names those of the files that are there.
+# Names the files that exist.
 tell_written() {
   local file
   for file in "$@"; do
@@ -63,7 +63,7 @@ tell_written() {
   done
 }
 
-# accepts_arguments ARGUMENT...: ends if one is nothing that --classes can pass on.
+# accepts_arguments ARGUMENT...: exits if --classes cannot pass an argument on.
 accepts_arguments() {
   local argument
   for argument in "$@"; do
@@ -83,7 +83,7 @@ compare_classes() {
   # shellcheck disable=SC2086  # CXX may be several words
   ${CXX:-c++} "$repository/tests/support/levels_of_processor.cpp" -o "$root/levels"
   levels=$("$root/levels")
-  # All are built first, so that their runs are close in time.
+  # All classes are built first, so that their runs are close in time.
   for class in x86-64-v2 x86-64-v3 native; do
     if [[ $class != native && ";$levels;" != *";$class;"* ]]; then
       step "$class is left out: this processor does not have its instructions"
@@ -138,7 +138,7 @@ rm -f "$picture" "$peers" "$onnxruntime"
 draw "$picture" "$json"
 if "$python" -c 'import torch' 2>/dev/null; then
   step "run the same operator in PyTorch"
-  # Freed tensors stay with the process: new ones would be half of PyTorch's time in page faults.
+  # Freed tensors stay with the process. Page faults of new ones would be half of PyTorch's time.
   MALLOC_MMAP_THRESHOLD_=$((1 << 32)) MALLOC_TRIM_THRESHOLD_=$((1 << 32)) \
     "$python" "$repository/benchmarks/peers/torch_peers.py" "$json" "$peers"
 else

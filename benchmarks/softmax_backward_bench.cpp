@@ -1,5 +1,5 @@
-// The gradients of softmax attention, on the shapes of the forward cases where a call takes less
-// than about 0.3 s.
+// The gradients of softmax attention, on the shapes of the forward cases whose call takes less than
+// about 0.3 s.
 
 #include "mhla/gradient/softmax.hpp"
 #include "support/gradient_form.hpp"

@@ -1,8 +1,7 @@
-// The causal form token by token, all heads of one sequence: steps inside a block, early and late
-// in the sequence, and the pair of steps at a boundary of two blocks, the one that closes a block
-// and the one that opens the next. A step has to read its state, so its yardstick is the time of
-// reading H*D*E numbers once from the second cache; late steps also mix more blocks for those to
-// come.
+// The causal form token by token, all heads of one sequence. Cases time steps inside a block, early
+// and late in the sequence. A boundary case times the last step of a block and the first step of
+// the next. A step reads its state, so its yardstick is the time of reading H*D*E numbers once from
+// L2. Late steps also mix more blocks for the next block.
 
 #include <chrono>
 
@@ -16,10 +15,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using LanguageStream = Streaming<float, decltype(language_operator(0))>;
 
-constexpr Index kSweepBlocks = 4;  // blocks between two restarts, which are not timed
-constexpr Index kWarmSteps = 8;    // of a block, to bring the state into the cache
+constexpr Index kSweepBlocks = 4;  // blocks between two restarts; restarts are not timed
+constexpr Index kWarmSteps = 8;    // first steps of a block, which bring the state into the cache
 
-/// A stream of one sequence that can be put back to where it started.
+/// A stream of one sequence, with a restart at its first timed token.
 class Stream {
  public:
   Stream(const Shape& shape, Index first_token, Index threads)
@@ -41,7 +40,7 @@ class Stream {
     position_ = begin_;
   }
 
-  /// The next `count` tokens of all heads at once.
+  /// Appends the next `count` tokens of all heads in one call.
   void append(Index count) {
     const BatchInputs<float> all = work_.inputs();
     const auto next = [&](auto tensor) {
@@ -56,7 +55,7 @@ class Stream {
     position_ += count;
   }
 
-  /// One token after another.
+  /// Appends `count` tokens, one per call.
   void step(Index count) {
     for (Index i = 0; i < count; ++i) append(1);
   }
@@ -76,17 +75,17 @@ class Stream {
   MixingMatrix<float> mixing_;
   LanguageStream stream_;
   std::vector<std::byte> memory_;
-  std::vector<StreamingState<float>> start_, states_;  // one a head
+  std::vector<StreamingState<float>> start_, states_;  // [H]
   Index begin_ = 0, position_ = 0;
 };
 
-/// Times the middle of rounds of before, timed and after steps; all steps of a block in all.
+/// Steps of a round: only the middle `timed` steps are timed. The sum is a block's length.
 struct Round {
   Index before, timed, after;
 };
 
-/// \param calls  what Google Benchmark counts as iterations in a round
 /// Returns the seconds of all timed steps.
+/// \param calls  iterations that Google Benchmark counts per round
 double time_rounds(Session& session, Stream& stream, const Round& round, Index calls) {
   double seconds = 0;
   const auto sweep = [&](const auto& time) {
@@ -114,7 +113,7 @@ double time_rounds(Session& session, Stream& stream, const Round& round, Index c
   return seconds;
 }
 
-/// Flops and bytes of one step of all heads: the state is read for the output and updated.
+/// Flops and bytes of one step of all heads, which reads the state for the output and updates it.
 Cost step_cost(const Shape& s) {
   const double de = number(s.width * s.values), heads = number(s.heads);
   return {heads * 4 * de, heads * (2 * de + 2 * number(s.width + s.values)) * sizeof(float), 1};
@@ -132,7 +131,8 @@ void inside_case(Session& session, const Shape& shape, Index first_block, Index 
   session.counter("of_l2_read", seconds / steps / read);
 }
 
-/// The new block mixes the blocks before it: 2*D*E flops and D*E numbers of each.
+/// Case of the two steps at a block boundary. The new block mixes all earlier blocks: 2*D*E flops
+/// and D*E numbers per block.
 void boundary_case(Session& session, const Shape& shape, Index first_block, Index threads) {
   Stream stream(shape, first_block * shape.block_length() + 1, threads);
   const double peak = measure_peak<float>(stream.pool());

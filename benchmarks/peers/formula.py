@@ -1,4 +1,4 @@
-"""The operator in plain PyTorch: mhla_torch's formula, from its source, without the package."""
+"""The operator in plain PyTorch: the formula of mhla_torch, from its source file."""
 
 import importlib.util
 from pathlib import Path

@@ -1,11 +1,11 @@
 """Causal linear attention in ONNX Runtime: onnxruntime_peers.py RESULTS.json PEERS.json
 
-Its operator LinearAttention (com.microsoft, from 1.25.1 on) with the rule "linear" is a running sum
-S_t = S_t-1 + k_t v_t^T, read by q_t: linear attention without a feature map, normaliser or mixing.
-It gets the features of the same data, with as many threads, and is checked against the definition
-before it is timed. Ratios are to the times that RESULTS.json has for this library's causal linear
-form, which maps features and divides besides, and ("behind mixing") for causal MHLA, which mixes
-blocks besides: above 1 this library is quicker.
+The operator LinearAttention (com.microsoft, from 1.25.1 on) with the rule "linear" is a running sum
+S_t = S_t-1 + k_t v_t^T that q_t reads: linear attention without feature map, normaliser or mixing.
+Its input is the features of the same data. It runs with as many threads, and is checked against the
+definition before it is timed. Ratios are its time over the times in RESULTS.json of this library's
+causal linear form, which also maps features and divides, and ("behind mixing") of causal MHLA,
+which also mixes blocks. Above 1 this library is faster.
 """
 
 import json
@@ -25,7 +25,7 @@ SHAPES = ("nlp_340m", "long_causal")
 def session_of(shape, threads):
     """A session of a model that is one operator.
 
-    Throws where this version of ONNX Runtime does not have it.
+    Throws if this version of ONNX Runtime does not have the operator.
     """
     widths = {"q": shape.width, "k": shape.width, "v": shape.values, "out": shape.values}
     packed = {name: (shape.batch, shape.tokens, shape.heads * w) for name, w in widths.items()}
@@ -46,14 +46,14 @@ def session_of(shape, threads):
 
 
 def row(q, k, v, t):
-    """Row t of the definition in float64, and its bound: a chain of t products and sums."""
+    """Row t of the definition in float64, and its bound for a chain of t products and sums."""
     weights = k[:t + 1] @ q[t]
     bound = reference.rounding_bound(t + 1 + len(q[t]))
     return weights @ v[:t + 1], bound * (np.abs(k[:t + 1]) @ np.abs(q[t])) @ np.abs(v[:t + 1])
 
 
 def compare(linear, mixed, rows):
-    """Times the operator on the shape of two cases, and appends a row for each."""
+    """Times the operator on the shape of two cases, and appends a row per case."""
     shape = Shape(linear.sizes)
     q, k, v = shape.inputs()
     inputs = [np.maximum(q, 0) + np.float32(1e-6), np.maximum(k, 0) + np.float32(1e-6), v]

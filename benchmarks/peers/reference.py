@@ -1,7 +1,8 @@
-"""Sampled output rows and gradients by the definitions, in float64, and how far float32 may be off.
+"""Sampled output rows and gradients by the definitions, in float64, and bounds of float32 errors.
 
-The bounds are those of the C++ benchmarks (support/definition.hpp): a sum whose longest chain has m
-roundings to u is off by at most g = min(m, 8 sqrt(m)) u, relative to the sum of absolute values.
+The bounds equal those of the C++ benchmarks (support/definition.hpp). A sum whose longest chain has
+m roundings to u has an error of at most g = min(m, 8 sqrt(m)) u, relative to the sum of absolute
+values.
 """
 
 import numpy as np
@@ -20,7 +21,7 @@ def _relu(x):
 
 
 def _weigh(weights, errors, v):
-    """The row that weights [N] make of values [N,E], and its bound, from relative errors [N]."""
+    """The output row of weights [N] and values [N,E], and its bound, from relative errors [N]."""
     size, den = np.abs(weights), weights.sum()
     value = weights @ v / den
     den_error = (errors * size).sum()
@@ -47,7 +48,7 @@ def softmax_row(shape, q, k, v):
 def _gradient(mixing, q, k, v, y, sign):
     """Gradients of features q, k [M,W,D], of v [M,W,E] and mixing [M,M], given y = do [M,W,E].
 
-    With sign -1; with sign 1 and absolute values the sums of absolute values of their terms.
+    sign is -1. With sign 1 and absolute values, the sums of absolute values of the terms.
     """
     ones = np.ones((*v.shape[:2], 1))
     summaries = k.transpose(0, 2, 1) @ np.concatenate((v, ones), 2)  # S_b and z_b [M,D,E+1]
@@ -68,7 +69,7 @@ def worst_of_gradients(shape, mixing, inputs, dout, computed):
     """Largest error over bound of dq, dk, dv [B,N,H,.] and dmixing [M,M] of MHLA, all elements.
 
     A term of the sums has at most 2 (W + M) + D + E + 16 roundings and two divisions by a
-    denominator that is off by less; those of dmixing D E more, and one for each head.
+    denominator with a smaller error. Terms of dmixing have D E more, and one per head.
     """
     order = np.argsort(shape.block_of(), kind="stable").reshape(shape.blocks, -1)  # [M,W]
     roundings = 2 * (shape.block_length + shape.blocks) + shape.width + shape.values + 16

@@ -1,14 +1,14 @@
-"""Times a peer of a case and reports it beside this library."""
+"""Times a peer of a case and reports the time beside this library's."""
 
 import statistics
 import time
 
 REPETITIONS = 5
-MIN_SECONDS = 0.1  # of a repetition
+MIN_SECONDS = 0.1  # per repetition
 
 
 def measure(*calls):
-    """Seconds of each call: the median of some repetitions, which take turns."""
+    """Seconds of each call: the median of some repetitions; the calls take turns."""
     def seconds_of(call, times):
         start = time.perf_counter()
         for _ in range(times):
@@ -21,7 +21,7 @@ def measure(*calls):
 
 
 def report(case, peer, worst, call, rows):
-    """Times a call unless it was wrong, and appends a row for it; returns whether it was right."""
+    """Times a call whose result is right, and appends a row; returns whether it is right."""
     name = f"{case.shape}/threads:{case.threads}"
     if not worst <= 1:
         print(f"{name:28} {peer:23} ERROR: wrong result: {worst} times the allowed error")

@@ -1,14 +1,14 @@
 """Gradients on CUDA: torch_cuda_gradients.py RESULTS.json [--quick] [--filter=REGEX] [--seconds=N]
 
-Times a forward, and a forward with its backward, of the cases of benchmarks/cuda in bfloat16:
-mhla_torch by its kernels, the same operator as a formula in PyTorch, eager and compiled, softmax
-attention by the flash and the cuDNN kernels, and for causal cases the linear attention of
-flash-linear-attention (FLA), where it is installed: without mixing and denominators, so less work.
-The gradients of mhla_torch are compared with the formula in float64 before they are timed.
+Times a forward, and a forward with its backward, of the cases of benchmarks/cuda in bfloat16. The
+arms are mhla_torch by its kernels, the same operator as a formula in PyTorch (eager and compiled),
+and softmax attention by the flash and the cuDNN kernels. For causal cases the linear attention of
+flash-linear-attention (FLA) is an arm if it is installed: without mixing and denominators, so less
+work. The gradients of mhla_torch are compared with the formula in float64 before they are timed.
 
-Times are medians of device time between events on a cold L2, the arms of a case taking turns.
-Writes RESULTS.json and a table, RESULTS.md. --seconds bounds the whole: cases that are left then
-have no time of the compiled formula, or none at all. Without a GPU it says so and ends.
+Times are medians of device time between events on a cold L2; the arms of a case take turns. Writes
+RESULTS.json and a table, RESULTS.md. --seconds bounds the whole run: remaining cases have no time
+of the compiled formula, or no time at all. Without a GPU it says so and ends.
 """
 
 import argparse
@@ -27,7 +27,8 @@ import torch
 from peers import torch_cuda_peers as peers
 from peers.workload import Shape
 
-# (name, operation, batch, heads, D, E, grid, block): the whole sequences of benchmarks/cuda/cases.hpp.
+# (name, operation, batch, heads, D, E, grid, block) of whole sequences in
+# benchmarks/cuda/cases.hpp.
 CASES = (
     ("wan_1300m", "bidirectional", 1, 12, 128, 128, "21x30x50", "7x6x5"),
     ("dit_s_256_b256", "bidirectional", 256, 6, 64, 64, "256", "16"),
@@ -48,13 +49,13 @@ CASES = (
 OURS, EAGER, COMPILED = "mhla_torch", "formula", "compiled"
 FLASH, CUDNN, FLA = "softmax, flash", "softmax, cuDNN", "FLA, unmixed"
 PASSES = ("forward", "both")
-LARGEST_ERROR = 0.05  # of the norm of a gradient
-HEAD_START = 4_000_000  # clock ticks more: a backward in PyTorch is a hundred launches
+LARGEST_ERROR = 0.05  # relative to the norm of a gradient
+HEAD_START = 4_000_000  # clock ticks: a backward in PyTorch is a hundred launches
 GRADIENTS = ("dq", "dk", "dv", "dmixing")
 
 
 class Case:
-    """A shape, its tensors, and the calls of it."""
+    """A shape, its tensors and its calls."""
 
     def __init__(self, row, device="cuda"):
         self.name, operation, batch, heads, width, values, grid, block = row
@@ -68,7 +69,7 @@ class Case:
         self.dout = torch.randn_like(tensors[2])
 
     def operator(self, module, **options):
-        """f(q, k, v, mixing) by the functions of `module`."""
+        """The function f(q, k, v, mixing) by the functions of `module`."""
         shape, options = self.shape, {"feature_map": "relu", "normalizer": "key_sum"} | options
         if self.causal:
             return lambda *leaves: module.causal(*leaves, block=shape.block_length, **options)
@@ -107,7 +108,7 @@ class Case:
     def errors(self, call):
         """The errors of the gradients of the last (batch item, head), over their norms.
 
-        The mixing matrix is of all heads: its gradient is that of a dout that is 0 elsewhere.
+        All heads share the mixing matrix, so dout is 0 for all other heads.
         """
         from mhla_torch import formula
         q, k, v, mixing = self.leaves
@@ -136,9 +137,9 @@ def first_line(error):
 
 
 def measure(case, cold, runs, rows, compiled=False):
-    """Appends a row for each arm of a case; returns whether the gradients of ours were right.
+    """Appends a row for each arm of a case; returns whether mhla_torch's gradients were right.
 
-    compiled: the compiled formula, and mhla_torch again beside it
+    compiled: times the compiled formula, and mhla_torch again beside it
     """
     ready, right = {}, True
     for arm, call in case.calls(compiled).items():
@@ -173,7 +174,7 @@ def measure(case, cold, runs, rows, compiled=False):
 
 
 def compile_ahead(cases, seconds):
-    """Compiles all cases in processes beside one another, for the caches of torch.compile."""
+    """Compiles all cases in parallel processes, for the caches of torch.compile."""
     running = [subprocess.Popen([sys.executable, __file__, "", f"--compile={row[0]}"],
                                 env=os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"},
                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -188,7 +189,7 @@ def compile_ahead(cases, seconds):
 
 
 def table(rows):
-    """Microseconds of mhla_torch, and the time of others over it: forward, and with the backward."""
+    """Microseconds of mhla_torch, and other times over them: forward, and with the backward."""
     def found(name, arm, beside):
         return next((r for r in rows if (r["name"], r["arm"], r["beside"]) == (name, arm, beside)), {})
 

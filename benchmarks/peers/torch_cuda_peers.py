@@ -1,11 +1,11 @@
 """The cases of the CUDA benchmarks in PyTorch: torch_cuda_peers.py RESULTS.json PEERS.json [--quick]
 
-The same operator, eager and compiled, and softmax attention by the flash and by the cuDNN kernels of
-PyTorch, and of the causal cases the linear attention of flash-linear-attention where fla is installed
-(without mixing, features and denominators: less work), each on the same shapes in bfloat16, checked
-on sampled rows before it is timed. Times are medians of device time between events on a cold second
-cache, the arms of a case taking turns.
-Ratios are to the time that RESULTS.json has for this library: above 1 this library is quicker.
+The arms are the same operator, eager and compiled, and softmax attention by the flash and the cuDNN
+kernels of PyTorch. For causal cases the linear attention of flash-linear-attention is an arm if fla
+is installed (without mixing, features and denominators: less work). All have the same shapes in
+bfloat16, and are checked on sampled rows before they are timed. Times are medians of device time
+between events on a cold L2; the arms of a case take turns. Ratios are to the time of this library
+in RESULTS.json: above 1 this library is faster.
 """
 
 import functools
@@ -21,8 +21,8 @@ from peers.formula import mhla
 from peers.workload import Shape
 
 RUNS, QUICK_RUNS, WARM_UPS = 31, 9, 3
-HEAD_START = 1_000_000  # clock ticks that the device waits, so that launches are not measured
-LARGEST_ERROR = 0.02  # of a row's norm: definition.hpp
+HEAD_START = 1_000_000  # clock ticks that the device waits, so that launches are not timed
+LARGEST_ERROR = 0.02  # relative to a row's norm: definition.hpp
 SAMPLES = 8
 
 
@@ -32,7 +32,7 @@ def phi(x):
 
 
 def softmax(q, k, v, causal, backend):
-    """softmax(q k^T / sqrt(D)) v on [B,N,H,.] tensors by one of PyTorch's kernels."""
+    """Attention softmax(q k^T / sqrt(D)) v of [B,N,H,.] tensors by one of PyTorch's kernels."""
     heads_first = (t.transpose(1, 2) for t in (q, k, v))
     with torch.nn.attention.sdpa_kernel([backend]):
         out = torch.nn.functional.scaled_dot_product_attention(*heads_first, is_causal=causal)
@@ -40,24 +40,24 @@ def softmax(q, k, v, causal, backend):
 
 
 def exact_mhla(q, k, v, coefficients):
-    """The row of q [D] by the definition, of coefficients [N], in float64."""
+    """The output row of query q [D] by the definition with coefficients [N], in float64."""
     weights = coefficients * (phi(k.double()) @ phi(q.double()))
     return weights @ v.double() / weights.sum()
 
 
 def exact_unmixed(q, k, v, readable):
-    """The same of linear attention without denominators over the keys where readable [N] is not 0."""
+    """The row of linear attention without denominators; readable [N] is 0 for unread keys."""
     return ((readable != 0) * (phi(k.double()) @ phi(q.double()))) @ v.double()
 
 
 def exact_softmax(q, k, v, readable):
-    """The same of softmax attention over the keys where readable [N] is not 0."""
+    """The row of softmax attention; readable [N] is 0 for unread keys."""
     scores = k.double() @ q.double() / q.shape[0] ** 0.5
     return torch.softmax(scores.masked_fill(readable == 0, -torch.inf), 0) @ v.double()
 
 
 def sampled_rows(shape):
-    """(b, h, t) of the last token of the last head, and of some others."""
+    """Places (b, h, t): the last token of the last head, and some more."""
     draw = torch.Generator().manual_seed(7)
     sizes = (shape.batch, shape.heads, shape.tokens)
     rows = [tuple(int(torch.randint(n, (), generator=draw)) for n in sizes)
@@ -68,7 +68,7 @@ def sampled_rows(shape):
 def worst_error(shape, causal, tensors, mixing, out, exact):
     """Largest error of a sampled row of out [B,N,H,E] over the row's norm.
 
-    exact(q, k, v, c) is the definition; c [N] are the coefficients of the keys, 0 where unread.
+    exact(q, k, v, c) is the definition; c [N] are the coefficients of the keys, 0 for unread keys.
     """
     q, k, v = tensors
     if not torch.isfinite(out).all():
@@ -85,7 +85,7 @@ def worst_error(shape, causal, tensors, mixing, out, exact):
 
 
 class ColdCache:
-    """Writes twice what the second cache holds and reads as much, between runs."""
+    """Writes and reads twice the size of L2 between runs."""
 
     def __init__(self, cache_bytes):
         words = 2 * int(cache_bytes) // 4
@@ -94,7 +94,7 @@ class ColdCache:
         self.seed = 1
 
     def prepare(self):
-        """To be called before a run."""
+        """Clears L2; call it before a run."""
         self.seed += 1
         torch.bitwise_xor(self.read, self.seed, out=self.written)
         self.read.sum()
@@ -113,7 +113,7 @@ def seconds_of(call, cold):
 
 
 def median_seconds(calls, cold, runs):
-    """Medians of the calls, which take turns."""
+    """Median seconds of each call; the calls take turns."""
     times = [[] for _ in calls]
     for run in range(-WARM_UPS, runs):
         for call, of_call in zip(calls, times):
@@ -124,14 +124,14 @@ def median_seconds(calls, cold, runs):
 
 
 def unmixed(q, k, v):
-    """A call of chunk_linear_attn of flash-linear-attention; features are made before."""
+    """A call of chunk_linear_attn of flash-linear-attention on features made before."""
     from fla.ops.linear_attn import chunk_linear_attn
     features = phi(q), phi(k)
     return lambda: chunk_linear_attn(*features, v, scale=1.0, normalize=False)[0]
 
 
 def arms(shape, causal, tensors, mixing):
-    """name: (call, definition of a row)"""
+    """A dictionary of name: (call, definition of a row)."""
     operator = functools.partial(mhla, causal=causal)
     torch.compiler.reset()
     compiled = torch.compile(operator, dynamic=False)
@@ -150,7 +150,7 @@ def arms(shape, causal, tensors, mixing):
 
 
 def random_tensors(shape, device):
-    """q, k, v in bfloat16, uniform in [-1, 1), and a mixing matrix in [0.25, 1)."""
+    """Random q, k, v in bfloat16, uniform in [-1, 1), and a mixing matrix in [0.25, 1)."""
     lead = (shape.batch, shape.tokens, shape.heads)
     draw = lambda width: (2 * torch.rand(*lead, width, device=device) - 1).bfloat16()
     mixing = 0.25 + 0.75 * torch.rand(shape.blocks, shape.blocks, device=device)
@@ -159,7 +159,7 @@ def random_tensors(shape, device):
 
 @torch.inference_mode()
 def compare(case, cold, runs, rows):
-    """Times all peers of a case and appends a row for each; returns whether all were right."""
+    """Times all peers of a case and appends a row per peer; returns whether all were right."""
     shape, causal = Shape(case), case["operation"] == "causal"
     torch.manual_seed(11)
     tensors, mixing = random_tensors(shape, "cuda")

@@ -1,7 +1,7 @@
 """The authors' attention layers in plain PyTorch, under the authors' parameter names.
 
-Each takes x [B,N,C] and returns y [B,N,C], with the options that the benchmarks' shapes and the
-stored cases have. error_of(file) holds a layer to a stored case of the authors' own code.
+Each layer maps x [B,N,C] to y [B,N,C], with the options of the benchmarks' shapes and the stored
+cases. error_of(file) compares a layer with a stored case of the authors' code.
 """
 
 import ast
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 
 def to_blocks(x, grid, block):
-    """x [B,N,...] in raster order -> [B,M,W,...]"""
+    """Reorders x [B,N,...] in raster order to [B,M,W,...]."""
     x = x.unflatten(1, [s for n, w in zip(grid, block) for s in (n // w, w)])
     return x.movedim((1, 3, 5), (1, 2, 3)).flatten(4, 6).flatten(1, 3)
 
@@ -26,7 +26,7 @@ def from_blocks(x, grid, block):
 
 
 def split_heads(x, heads):
-    """x [B,M,W,C] -> [B,H,M,W,D]"""
+    """Reorders x [B,M,W,C] to [B,H,M,W,D]."""
     return x.unflatten(3, (heads, -1)).permute(0, 3, 1, 2, 4)
 
 
@@ -36,24 +36,24 @@ def merge_heads(x):
 
 
 class Mixing(nn.Module):
-    """A mixing matrix [M,M,1,1]: the 1 x 1 convolution that it is in the checkpoints."""
+    """A mixing matrix [M,M,1,1], stored as a 1 x 1 convolution as in the checkpoints."""
 
     def __init__(self, blocks):
         super().__init__()
         self.conv = nn.Conv2d(blocks, blocks, 1, bias=False)
 
     def forward(self, x):
-        """x [B,H,M,...] -> the mixtures, of the same shape."""
+        """The mixtures of x [B,H,M,...], of the same shape."""
         return (self.conv.weight[:, :, 0, 0] @ x.flatten(3)).view_as(x)
 
 
 def normaliser(q, k, mixing):
-    """The authors' sums [B,H,M,W,1]: over the queries of equal slots of all blocks."""
+    """The authors' denominators [B,H,M,W,1]: sums over queries of equal slots of all blocks."""
     return mixing((q @ k.sum(-2).unsqueeze(-1)).contiguous()) + 1e-6
 
 
 class Vision(nn.Module):
-    """DiT and DeiT, whose tokens come block after block; grid and block along [y, x]."""
+    """The layer of DiT and DeiT: tokens block by block; grid and block along [y, x]."""
 
     def __init__(self, channels, heads, grid, block, order, lepe, qk_norm, qkv_bias):
         super().__init__()
@@ -68,11 +68,11 @@ class Vision(nn.Module):
         self.to_out = nn.Sequential(nn.Linear(channels, channels))
 
     def blocks(self, x):
-        """x [B,N,C] -> [B,M,W,C]"""
+        """Views x [B,N,C] as [B,M,W,C]."""
         return x.unflatten(1, (-1, self.block[1] * self.block[2]))
 
     def over_image(self, convolution, x):
-        """A convolution of tokens x [B,N,C] in the image."""
+        """A convolution of the tokens x [B,N,C] over the image."""
         image = from_blocks(self.blocks(x), self.grid, self.block).unflatten(1, self.grid[1:])
         y = convolution(image.permute(0, 3, 1, 2)).flatten(2).transpose(1, 2)
         return to_blocks(y, self.grid, self.block).flatten(1, 2)
@@ -91,7 +91,7 @@ class Vision(nn.Module):
 
 
 class Video(nn.Module):
-    """Wan, whose tokens come in raster order: rotary in the numerator, gated RMSNorm a head."""
+    """The layer of Wan: raster order, rotary in the numerator, gated RMSNorm per head."""
 
     def __init__(self, channels, heads, grid, layout, lepe=False, normalize=False):
         super().__init__()
@@ -117,7 +117,7 @@ class Video(nn.Module):
         return torch.stack([angles.cos(), angles.sin()]).to(torch.get_default_dtype())
 
     def turn(self, x):
-        """x [B,N,H,D]"""
+        """Rotates pairs of channels of x [B,N,H,D]."""
         a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
         cos, sin = self.turns.unsqueeze(2)
         return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
@@ -144,7 +144,7 @@ class Video(nn.Module):
 
 
 class Language(nn.Module):
-    """The language model's layer: rotary behind the feature map, gated RMSNorm a head."""
+    """The language model's layer: rotary after the feature map, gated RMSNorm per head."""
 
     def __init__(self, channels, heads, chunk, chunks, feature_map="relu", convolution=0):
         super().__init__()
@@ -178,7 +178,7 @@ class Language(nn.Module):
         return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
 
     def blocks(self, x):
-        """x [B,N,H,D] -> [B,H,M,W,D], the last block filled up with zeros"""
+        """Reorders x [B,N,H,D] to [B,H,M,W,D], with zeros at the end of the last block."""
         missing = -x.shape[1] % self.chunk
         x = functional.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x
         return x.unflatten(1, (-1, self.chunk)).permute(0, 3, 1, 2, 4)
@@ -221,7 +221,7 @@ def read_case(path):
 
 
 def layer_of(about, x, layers=sys.modules[__name__]):
-    """The layer of a stored case: one of this module, or of another with the same classes."""
+    """The layer of a stored case, from this module or another with the same classes."""
     yes = lambda key: about[key] == "true"
     if about["kind"] == "video":
         return layers.Video(int(about["dim"]), int(about["heads"]), ast.literal_eval(about["grid"]),
@@ -239,7 +239,7 @@ def layer_of(about, x, layers=sys.modules[__name__]):
 
 
 def error_of(path):
-    """Largest error of y, relative to its largest number, against a stored case."""
+    """Largest error of y against a stored case, relative to its largest number."""
     tensors, about = read_case(path)
     torch.set_default_dtype(torch.float64)
     try:

@@ -1,11 +1,11 @@
 """The bidirectional shapes and the attention layers in PyTorch: torch_peers.py RESULTS.json PEERS.json
 
-The same operator on the same data with the same number of threads, eager and compiled, PyTorch's
-own softmax attention, and the gradient of the eager operator (autograd, of q, k, v and the mixing
-matrix, from a graph that is there), each checked before it is timed. Whole layers, eager and
-compiled, are checked on stored cases of the authors' code; their gradients are those of x and all
-parameters. Ratios are to the time that RESULTS.json has for this library: above 1 this library is
-quicker.
+The peers are the same operator on the same data with the same number of threads, eager and
+compiled, PyTorch's softmax attention, and the gradient of the eager operator (by autograd, of q, k,
+v and the mixing matrix, from a graph made before). Each is checked before it is timed. Whole
+layers, eager and compiled, are checked on stored cases of the authors' code; their gradients are
+those of x and all parameters. Ratios are to the time of this library in RESULTS.json: above 1 this
+library is faster.
 """
 
 import functools
@@ -21,20 +21,20 @@ from peers.report import report
 from peers.workload import Shape
 from support import results
 
-CAUSAL_SHAPES = ("nlp_340m", "long_causal")  # whose gradients have the form's name, too
-MOST_FLOPS = 2e11  # of softmax attention, so that a call takes a few seconds
+CAUSAL_SHAPES = ("nlp_340m", "long_causal")  # cases of their gradients have the form's name, too
+MOST_FLOPS = 2e11  # of softmax attention: a call takes a few seconds
 LAYER_CASES = Path(__file__).parents[2] / "tests" / "data" / "layers"
-LARGEST_LAYER_ERROR = 1e-12  # of the largest output, in float64
+LARGEST_LAYER_ERROR = 1e-12  # relative to the largest output, in float64
 
 
 def softmax(q, k, v):
-    """softmax(q k^T / sqrt(D)) v on [B,N,H,.] tensors."""
+    """Softmax attention softmax(q k^T / sqrt(D)) v of [B,N,H,.] tensors."""
     heads_first = (t.transpose(1, 2) for t in (q, k, v))
     return torch.nn.functional.scaled_dot_product_attention(*heads_first).transpose(1, 2)
 
 
 def operators(shape, tensors, mixing):
-    """name: (call, definition of a row), in the order of the table."""
+    """A dictionary of name: (call, definition of a row), in the order of the table."""
     coefficients = mixing.numpy()[:, shape.block_of()].astype("float64")  # [M,N]
     block_of = shape.block_of()
 
@@ -56,7 +56,7 @@ def operators(shape, tensors, mixing):
 
 
 def comparable(case):
-    """Whether a case is of the bidirectional operator or of a layer on a model's shape."""
+    """True for cases of the bidirectional operator or of a layer on a model's shape."""
     other = case.shape.startswith("growth") or case.shape in CAUSAL_SHAPES
     other |= case.shape.endswith("_token")
     return case.scalar == "float" and not other
@@ -64,7 +64,7 @@ def comparable(case):
 
 @torch.inference_mode()
 def compare(case, rows):
-    """Times all peers of a case and appends a row for each; returns whether all were right."""
+    """Times all peers of a case and appends a row per peer; returns whether all were right."""
     shape = Shape(case.sizes)
     inputs = shape.inputs()
     tensors = [torch.from_numpy(x) for x in inputs]
@@ -83,7 +83,7 @@ def compare(case, rows):
 
 
 def compare_gradient(case, rows):
-    """The same of the gradient of the eager operator."""
+    """Times the gradient of the eager operator; returns whether it was right."""
     shape = Shape(case.sizes)
     inputs, dout, mixing = shape.inputs(), shape.dout(), shape.mixing()
     torch.set_num_threads(case.threads)
@@ -96,7 +96,7 @@ def compare_gradient(case, rows):
 
 
 def layer_of(case, shape):
-    """The layer that a case ran: layer_run.hpp says which."""
+    """The layer that a case ran, as in layer_run.hpp."""
     channels = shape.heads * shape.values
     if case.shape.startswith("vision"):
         deit = case.shape == "vision_deit_s"
@@ -109,16 +109,16 @@ def layer_of(case, shape):
 
 @functools.cache
 def worst_layer_error():
-    """Of all stored cases, which are read once."""
+    """The largest error of all stored cases, which are read once."""
     return max(torch_layers.error_of(path) for path in sorted(LAYER_CASES.glob("*.safetensors")))
 
 
 def compare_layer(case, rows):
-    """Times a layer, or its gradient from a graph that is there, eager and compiled."""
+    """Times a layer, or its gradient from a graph made before, eager and compiled."""
     shape = Shape(case.sizes)
     torch.set_num_threads(case.threads)
     torch.compiler.reset()
-    torch._functorch.config.donated_buffer = False  # a graph is walked more than once
+    torch._functorch.config.donated_buffer = False  # backward runs more than once per graph
     layer = layer_of(case, shape)
     x = torch.rand(shape.batch, shape.tokens, shape.heads * shape.values)
     worst, right = worst_layer_error() / LARGEST_LAYER_ERROR, True

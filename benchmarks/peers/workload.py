@@ -19,7 +19,7 @@ def element(tensor, count):
 
 
 class Shape:
-    """Sizes as a case of the results names them."""
+    """Sizes of a shape, parsed from a case of the results."""
 
     def __init__(self, sizes):
         self.batch, self.heads = int(sizes["B"]), int(sizes["H"])

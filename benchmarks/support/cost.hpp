@@ -1,15 +1,15 @@
 #pragma once
 
 /// \file
-/// What a definition needs: multiply-adds, two flops each, and bytes that any implementation moves.
-/// Feature maps, denominators and exponentials are not counted.
+/// Costs of the definitions: multiply-adds, two flops each, and bytes that any implementation
+/// moves. Feature maps, denominators and exponentials are not counted.
 
 #include "mhla/policy/mixing_matrix.hpp"
 #include "support/shapes.hpp"
 
 namespace mhla::bench {
 
-/// Of one call.
+/// Cost of one call.
 struct Cost {
   double flops = 0;
   double bytes = 0;
@@ -18,7 +18,7 @@ struct Cost {
 
 inline double number(Index x) { return static_cast<double>(x); }
 
-/// All heads of a shape, with `flops` a head: q, k, v once in, out once out.
+/// Cost of all heads of a shape, with `flops` per head: q, k, v are read once, out is written once.
 template <Scalar T>
 Cost whole_call(const Shape& s, double flops) {
   const double tokens = number(s.batch * s.tokens()), heads = number(s.heads);
@@ -26,7 +26,8 @@ Cost whole_call(const Shape& s, double flops) {
           tokens * heads * 2 * number(s.width + s.values) * sizeof(T), tokens};
 }
 
-/// Summaries and read-outs 2*N*D*E each, and 2*D*E for every coefficient of the mixing matrix.
+/// Cost of the bidirectional form: summaries and read-outs take 2*N*D*E flops each, every
+/// coefficient of the mixing matrix 2*D*E.
 template <Scalar T, Accumulator A>
 Cost bidirectional_cost(const Shape& s, const MixingMatrix<A>& mixing) {
   double coefficients = 0;
@@ -37,8 +38,8 @@ Cost bidirectional_cost(const Shape& s, const MixingMatrix<A>& mixing) {
   return whole_call<T>(s, (4 * number(s.tokens()) + 2 * coefficients) * de);
 }
 
-/// For N = M*W: nothing reads the summary of the last block, the first reads none, and token w of a
-/// block reads w + 1 keys of its own: a sum over a triangle, exactly.
+/// Cost of the causal form for N = M*W. No block reads the summary of the last block, and the first
+/// block reads none. Token w of a block reads w + 1 keys of its block.
 /// \param mixed  multiply-adds of summaries [D,E]
 template <Scalar T>
 Cost causal_cost(const Shape& s, double mixed) {
@@ -46,31 +47,31 @@ Cost causal_cost(const Shape& s, double mixed) {
   const double de = number(s.width * s.values), width = number(s.width + s.values);
   return whole_call<T>(s, (4 * (n - w) + 2 * mixed) * de + n * (w + 1) * width);
 }
-/// With a matrix of which block i reads i coefficients.
+/// Cost of the causal form if block i mixes all i earlier blocks.
 template <Scalar T>
 Cost causal_cost(const Shape& s) {
   const double m = number(s.tokens()) / number(s.block_length());
   return causal_cost<T>(s, m * (m - 1) / 2);
 }
 
-/// One summary of all tokens; causal: every token adds to it and reads it.
+/// Cost of linear attention: every token adds to one summary and reads it.
 template <Scalar T>
 Cost linear_cost(const Shape& s) {
   return whole_call<T>(s, 4 * number(s.tokens() * s.width * s.values));
 }
 
-/// Every query with every key, scores and values.
+/// Cost of softmax attention: scores and weighted values of every query and key.
 template <Scalar T>
 Cost softmax_cost(const Shape& s) {
   const double n = number(s.tokens());
   return whole_call<T>(s, 2 * n * n * number(s.width + s.values));
 }
 
-/// The gradient of a form of that cost, of q, k, v and the mixing matrix: each product of the
-/// forward has two in the backward, of the same number of multiply-adds. For the bidirectional form
-/// these are 8*N*D*E, and 4*D*E for every coefficient of the mixing matrix. Products of the forward
-/// that the backward needs once more (summaries, mixtures, scores) are not counted: an
-/// implementation could have kept them. q, k, v, dout once in, dq, dk, dv once out.
+/// Cost of the gradient of q, k, v and the mixing matrix, from the cost of the forward. Each
+/// product of the forward has two of the same number of multiply-adds in the backward. The
+/// bidirectional form has 8*N*D*E flops, and 4*D*E for every coefficient of the mixing matrix.
+/// Products that the backward repeats (summaries, mixtures, scores) are not counted, because an
+/// implementation can keep them. q, k, v, dout are read once; dq, dk, dv are written once.
 template <Scalar T>
 Cost gradient_cost(const Shape& s, const Cost& forward) {
   const double rows = forward.tokens * number(s.heads);

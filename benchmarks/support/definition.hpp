@@ -1,13 +1,14 @@
 #pragma once
 
 /// \file
-/// One output row at a time by the library's definition (attention/naive.hpp), in double, and how
-/// far a computed row may be off.
+/// Single output rows by the library's definition (attention/naive.hpp), in double, and the bound
+/// of a computed row's error.
 ///
 ///     o_t = sum_j w_tj v_j / den_t,   den_t = sum_j w_tj, or 1 without a normaliser
 ///
-/// A row is correct if |o^ - o| <= g (A + |o| Z) / |den|, A = sum |w||v|, Z = sum |w| (0 without a
-/// normaliser), where g bounds the relative error of a sum whose longest chain has m roundings.
+/// A row is correct if |o^ - o| <= g (A + |o| Z) / |den|, where A = sum |w||v|, Z = sum |w| (0
+/// without a normaliser). Here g bounds the relative error of a sum whose longest chain has m
+/// roundings.
 
 #include <algorithm>
 #include <cmath>
@@ -18,9 +19,9 @@
 
 namespace mhla::bench {
 
-/// Bound of the relative error of m roundings to u: at most m u / (1 - m u), and, as rounding
-/// errors of different signs cancel, below 8 sqrt(m) u but with probability 2 e^-32 an operation
-/// (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019), which keeps long sums testable.
+/// Bound of the relative error of m roundings to u, at most m u / (1 - m u). Rounding errors of
+/// different signs cancel, so 8 sqrt(m) u fails with probability 2 e^-32 per operation (Higham and
+/// Mary, SIAM J. Sci. Comput. 41(5), 2019). The smaller bound keeps long sums testable.
 inline double rounding_bound(double m, double u) {
   const double chain = std::min(m, 8 * std::sqrt(m)) * u;
   return chain / (1 - chain);
@@ -31,7 +32,7 @@ struct Weights {
   std::vector<double> value{};  ///< [N] w_tj
   std::vector<double> size{};   ///< [N] the same with the absolute value of every product
   std::vector<double> error{};  ///< [N] bound of the computed w_tj, relative to size
-  bool normalized = true;       ///< whether den_t is their sum
+  bool normalized = true;       ///< den_t is the sum of value; otherwise 1
 };
 
 /// One output row by the definition, and its bound.
@@ -48,13 +49,13 @@ double exactly(T x) {
 template <Scalar T>
 inline constexpr double kUnitRoundoff =
     static_cast<double>(std::numeric_limits<accumulator_t<T>>::epsilon()) / 2;
-/// Of the rounding of an output to T, 0 where sums are kept in T.
+/// Unit roundoff of storing an output as T, 0 if sums have type T.
 template <Scalar T>
 inline constexpr double kStorageRoundoff = 0;
 template <>
 inline constexpr double kStorageRoundoff<Eigen::bfloat16> = 0x1p-8;
 
-/// The weights of query t on the keys of `blocks`, which are the first ones of a head.
+/// The weights of query t on the keys of `blocks`, which partitions the head's first keys.
 /// \param coefficient  key block -> coefficient of the mixing matrix
 /// \param m            roundings of the longest chain
 template <Scalar T, Partition P, class Coefficient, class Op>
@@ -80,12 +81,12 @@ Weights weights_of_row(const Inputs<T>& in, Index t, const P& blocks,
   return w;
 }
 
-/// What reads all keys alike.
+/// Equal coefficients for all key blocks.
 inline constexpr auto kAlike = [](Index) { return 1; };
 
-/// w_tj = exp(s_j - max s) of the scores s_j = q_t . k_j / sqrt(D). The error of a score of terms
-/// |q k| multiplies the weight by its exponential; subtracting the maximum adds u (max s - s_j),
-/// exponentials and sums one rounding each and a few a tile of 64 keys.
+/// w_tj = exp(s_j - max s) of the scores s_j = q_t . k_j / sqrt(D). A score's error, relative to
+/// the sum of |q k|, multiplies the weight by its exponential. Subtracting the maximum adds
+/// u (max s - s_j). Exponentials and sums add one rounding each, and a few per tile of 64 keys.
 template <Scalar T>
 Weights softmax_weights(const Inputs<T>& in, Index t) {
   const double u = kUnitRoundoff<T>, keys = static_cast<double>(in.k.rows);
@@ -104,7 +105,7 @@ Weights softmax_weights(const Inputs<T>& in, Index t) {
   return w;
 }
 
-/// The row that the weights make of the values.
+/// The output row that the weights give, and its bound.
 template <Scalar T>
 ExactRow weigh(const Weights& w, MatrixView<const T> v) {
   const auto width = static_cast<std::size_t>(v.cols);
@@ -131,7 +132,7 @@ ExactRow weigh(const Weights& w, MatrixView<const T> v) {
   return row;
 }
 
-/// Largest error over bound of a computed row; infinite where it is not a number.
+/// Largest error over bound of a computed row; infinite if a number is not finite.
 template <Scalar T>
 double error_over_bound(const ExactRow& row, const T* computed) {
   double worst = 0;

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The obvious Eigen program for the causal operator without maps and normaliser: what a user would
-/// write without the library. One product for mixing, triangular views for what is causal.
+/// The obvious Eigen program for the causal operator without maps and normaliser, as a user would
+/// write it without the library: one product for mixing, triangular views for causal scores.
 
 #include <Eigen/Core>
 
@@ -11,14 +11,14 @@
 
 namespace mhla::bench {
 
-/// One head of it; the temporaries are reused from call to call.
+/// The program for one head; calls reuse the temporaries.
 template <class T>
 class EigenCausalProgram {
   using Stride = Eigen::OuterStride<>;
   using Rows = Eigen::Map<const Matrix<T>, 0, Stride>;
 
  public:
-  /// \param mixing  [M,M], of which the lower triangle is read
+  /// \param mixing  [M,M]; only the lower triangle is read
   /// \param length  W, of M equal blocks
   EigenCausalProgram(Matrix<T> mixing, Index length, Index d, Index e, T scale)
       : mixing_(std::move(mixing)), length_(length), d_(d), e_(e), scale_(scale) {

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The obvious Eigen program for the bidirectional operator with Relu and KeySum: what a user would
-/// write without the library. Feature maps into temporaries, noalias() products per block, one
+/// The obvious Eigen program for the bidirectional operator with Relu and KeySum. A user would
+/// write it without the library: feature maps into temporaries, noalias() products per block, one
 /// product for mixing.
 
 #include <Eigen/Core>
@@ -12,7 +12,7 @@
 
 namespace mhla::bench {
 
-/// One head of it; the temporaries are reused from call to call.
+/// The program for one head; calls reuse the temporaries.
 template <class T, Partition P>
 class EigenProgram {
   using Rows = Eigen::Map<const Matrix<T>, 0, Eigen::OuterStride<>>;
@@ -34,7 +34,7 @@ class EigenProgram {
 
   /// \param q, k  [N,D] and v, out [N,E] with rows `stride` numbers apart
   void run(const T* q, const T* k, const T* v, T* out, Index stride) {
-    // Tokens of a block side by side, features mapped on the way.
+    // Copies the tokens of a block into consecutive rows, and maps features.
     Index row = 0;
     for (Index b = 0; b < blocks_.blocks(); ++b) {
       for (Index r = 0; r < blocks_.runs(b); ++r) {

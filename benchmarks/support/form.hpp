@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Times one form over all heads of a shape, after a sample of its rows has been checked.
+/// Times one form over all heads of a shape, after a check of sampled rows.
 
 #include <limits>
 #include <vector>
@@ -17,7 +17,7 @@ namespace mhla::bench {
 inline constexpr int kSampledRows = 8;
 
 /// Largest error over bound of some rows of work.out() with tokens in [begin, end).
-/// \param weights  (inputs of a head, token) -> Weights
+/// \param weights  function: (inputs of a head, token) -> Weights
 template <Scalar T, class WeightsOf>
 double worst_of_samples(Workload<T>& work, Index begin, Index end, const WeightsOf& weights) {
   const Shape& s = work.shape();
@@ -35,9 +35,10 @@ double worst_of_samples(Workload<T>& work, Index begin, Index end, const Weights
   return worst;
 }
 
+/// Checks and times a form. The parameters are functions.
 /// \param bytes    (inputs, executor) -> bytes of workspace
-/// \param run      (inputs, out, call) computes all heads
-/// \param weights  () -> a function as worst_of_samples wants it; called once a case
+/// \param run      (inputs, out, call), computes all heads
+/// \param weights  () -> the `weights` of worst_of_samples, called once per case
 template <Scalar T, class Bytes, class Run, class MakeWeights>
 void time_form(Session& session, const Shape& shape, Index threads, const Cost& cost,
                const Bytes& bytes, const Run& run, const MakeWeights& weights) {
@@ -55,8 +56,7 @@ void time_form(Session& session, const Shape& shape, Index threads, const Cost& 
       [&] { return worst_of_samples(work, 0, shape.tokens(), weights()); });
 }
 
-/// Calls f(threads) with what a shape is measured on: one thread, and two where there is more than
-/// one head to share out.
+/// Calls f(threads) for one thread, and for two if the shape has more than one head to share out.
 template <class F>
 void for_each_thread_count(const Shape& shape, F&& f) {
   f(Index{1});

@@ -1,9 +1,9 @@
 #pragma once
 
 /// \file
-/// Gradients by their definitions, in double, for sampled tokens, and how far computed ones may be
-/// off. They share no code with the library's forms. With c the coefficient of the blocks of query
-/// t and key j, y_t the gradient of o_t, and sums over the keys that t reads:
+/// Gradients by their definitions, in double, for sampled tokens, and the bounds of computed
+/// gradients. They share no code with the library's forms. c is the coefficient of the blocks of
+/// query t and key j, y_t the gradient of o_t. Sums are over the keys that t reads:
 ///
 ///     p_tj  = scale phi(q_t) . phi(k_j),   o_t = sum_j a_tj v_j,   a_tj = c p_tj / den_t
 ///     x_tj  = (y_t . v_j - delta_t) / den_t,   delta_t = y_t . o_t    (1 and 0 without normaliser)
@@ -11,8 +11,8 @@
 ///     dv_j  = sum_t a_tj y_t,   dm_ib = sum_tj p_tj x_tj of the blocks i and b of all heads
 ///
 /// Softmax: a_tj = exp(p_tj - max) / den_t with phi the identity, and a_tj x_tj in place of x_tj.
-/// delta_t comes from block summaries where every query of a block reads the same keys: N*D*E and
-/// M^2*D*E flops a head. Elsewhere it is summed over all pairs of tokens.
+/// Block summaries give delta_t if all queries of a block read the same keys: N*D*E and M^2*D*E
+/// flops per head. Otherwise delta_t is summed over all pairs of tokens.
 
 #include <utility>
 
@@ -85,7 +85,7 @@ class ExactGradient : GradientPairs<T> {
     return {feature_row(dk, in_.k, j), stored(exact_row(dv))};
   }
 
-  /// What this head adds to dm_ib. The bound is without the sum over heads.
+  /// This head's term of dm_ib. The bound does not include the sum over heads.
   ExactNumber dmixing(Index i, Index b) {
     const Queries queries = queries_of(tokens(i), terms(i));
     const Keys keys = keys_of(tokens(b));
@@ -160,7 +160,7 @@ class ExactGradient : GradientPairs<T> {
     if (rule_.normalized) {
       t.delta_size = largest_value_ * queries.dout.cwiseAbs().rowwise().sum().array();
     }
-    if (rule_.softmax) {  // sum_j a_tj (y_t . v_j), its weights off by twice den_error
+    if (rule_.softmax) {  // sum_j a_tj (y_t . v_j); the error of a weight is twice den_error
       const Column twice = 2 * t.den_error / (1 - t.den_error);
       t.delta_size *= (1 + twice) * (1 + rounded(sums())) - 1;
     }
@@ -169,7 +169,7 @@ class ExactGradient : GradientPairs<T> {
   static Column dots(const Table& a, const Table& b) {
     return a.cwiseProduct(b).rowwise().sum().array();
   }
-  /// den and delta of queries that read single keys of their block.
+  /// Sets den and delta, summed over pairs of tokens: a causal query reads part of its block.
   void sum_pairs(Index i, Queries& queries) const {
     Terms totals = queries.terms;
     totals.den.setZero();
@@ -183,7 +183,7 @@ class ExactGradient : GradientPairs<T> {
     totals.delta /= totals.den;
     queries.terms = totals;
   }
-  /// The same of softmax, and the largest scores.
+  /// Sets den, delta and the largest scores of softmax.
   void sum_exponentials(Queries& queries) const {
     Terms totals = queries.terms;
     totals.den.setZero();
@@ -205,14 +205,14 @@ class ExactGradient : GradientPairs<T> {
     queries.terms = totals;
   }
 
-  /// sum a b of matrices that are off by at most those errors.
+  /// Sum of the products of elements of a and b, whose elements have at most the given errors.
   static ExactNumber inner(const Array& a, const Array& a_error, const Array& b,
                            const Array& b_error) {
     const Array a_size = a.abs() + a_error, b_size = b.abs() + b_error;
     return {(a * b).sum(), (a_error * b_size + a.abs() * b_error).sum() +
                                rounded(static_cast<double>(a.size())) * (a_size * b_size).sum()};
   }
-  /// The gradient of a row of features, which are functions of row t of x.
+  /// Row t of dx, from the gradient `sum` of the features of that row.
   ExactRow feature_row(const Sum& sum, MatrixView<const T> x, Index t) const {
     ExactRow row = exact_row(sum);
     for (Index d = 0; d < x.cols; ++d) {
@@ -228,7 +228,7 @@ class ExactGradient : GradientPairs<T> {
     };
     return {numbers(sum.value), numbers(sum.bound)};
   }
-  /// With the rounding to T, and what an underflow may lose.
+  /// Adds the rounding to T and a possible underflow to the bound.
   static ExactRow stored(ExactRow row) {
     for (std::size_t d = 0; d < row.value.size(); ++d) {
       row.bound[d] += kStorageRoundoff<T> * (std::abs(row.value[d]) + row.bound[d]) +
@@ -237,9 +237,9 @@ class ExactGradient : GradientPairs<T> {
     return row;
   }
 
-  std::vector<std::pair<Index, Index>> places_;  // [N] block and place in it of every token
-  std::vector<Terms> terms_;                     // [M] of the blocks that were asked for
-  std::vector<Table> summaries_;                 // [M] likewise
+  std::vector<std::pair<Index, Index>> places_;  // [N] block of every token, and its place there
+  std::vector<Terms> terms_;                     // [M] computed on first use
+  std::vector<Table> summaries_;                 // [M] computed on first use
   double largest_value_ = 0;                     // max |v|
 };
 

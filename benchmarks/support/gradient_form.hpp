@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Times the gradient of one form over all heads of a shape, after samples of dq, dk, dv and of the
-/// gradient of the mixing matrix have been checked.
+/// Times the gradient of one form over all heads of a shape, after a check of samples of dq, dk, dv
+/// and the gradient of the mixing matrix.
 
 #include "support/form.hpp"
 #include "support/gradient_definition.hpp"
@@ -10,10 +10,10 @@
 namespace mhla::bench {
 
 inline constexpr int kSampledHeads = 2;
-inline constexpr int kSampledTokens = 4;        // of each of these heads
+inline constexpr int kSampledTokens = 4;        // per sampled head
 inline constexpr int kSampledCoefficients = 4;  // of one row of the mixing matrix
 
-/// Numbers below a bound, always the same.
+/// A fixed sequence of numbers below a bound.
 class Samples {
  public:
   Index below(Index bound) {
@@ -44,8 +44,8 @@ double worst_of_rows(const GradientRule& rule, const BatchInputs<T>& in, TensorV
   return worst;
 }
 
-/// Largest error over bound of some coefficients of the gradient of the mixing matrix, which all
-/// heads add to. The diagonal is among them.
+/// Largest error over bound of some coefficients of the gradient of the mixing matrix, a sum over
+/// all heads. One coefficient is on the diagonal.
 template <Scalar T>
 double worst_of_mixing(const GradientRule& rule, const BatchInputs<T>& in, TensorView<const T> dout,
                        const MixingMatrix<accumulator_t<T>>& computed) {
@@ -74,12 +74,13 @@ double worst_of_mixing(const GradientRule& rule, const BatchInputs<T>& in, Tenso
   return error_over_bound(exact, found.data());
 }
 
-/// \tparam Form  of one shape, with for its forward and its backward
+/// Checks and times the gradient of a form.
+/// \tparam Form  one form at one shape, with the members
 ///     forward_bytes(in, executor), backward_bytes(in, executor), kept_bytes(in)
 ///     forward(in, out, call), backward(in, dout, gradients, call)
 ///     rule()      its definition
-///     dmixing()   the gradient of the mixing matrix, null without
-/// \param keep  whether the forward that comes before keeps its summaries for the backward
+///     dmixing()   the gradient of the mixing matrix, null without mixing
+/// \param keep  makes the forward keep its summaries for the backward
 template <Scalar T, class Form>
 void time_gradient(Session& session, const Shape& shape, Index threads, const Cost& forward_cost,
                    Form&& form, bool keep = false) {

@@ -1,20 +1,20 @@
 #pragma once
 
 /// \file
-/// What the definitions of gradients say of pairs of tokens, and how far it may be off; symbols as
-/// in gradient_definition.hpp.
+/// Terms of the definitions of gradients for pairs of tokens, and the bounds of their errors.
+/// Symbols are those of gradient_definition.hpp.
 ///
-/// Bounds: with g(m) = rounding_bound(m, u), every product in the fully expanded sums carries at
-/// most 2*L + D + E + 16 roundings, L those of a summary and its mixture, and one or two divisions
-/// by den_t, which is off by g(L + D + 6): its terms are all positive. A division is off by the
-/// same for all terms of a query, so with
+/// Bounds use g(m) = rounding_bound(m, u). Every product in the fully expanded sums has at most
+/// 2*L + D + E + 16 roundings, where L is the roundings of a summary and its mixture. It also has
+/// one or two divisions by den_t, whose error is g(L + D + 6) because all its terms are positive.
+/// All terms of a query share the error of a division, so with
 ///
 ///     r = g(2 L + D + E + 16) (1 + s),   s = 1 / (1 - g(L + D + 6))^2 - 1
 ///
-/// a_tj is off by r + s of its size, and x_tj by r of the sum of its absolute values and s of what
-/// is left of it, |x_tj| + |delta_t / den_t|. |y_t| . max |v| stands for the absolute values of
-/// delta_t. dm_ib is an inner product of two computed matrices, S_b and dS~_i: errors of either
-/// times the other, and of the sum itself.
+/// the error of a_tj is at most (r + s) |a_tj|. The error of x_tj is at most r times the sum of the
+/// absolute values of its terms, plus s (|x_tj| + |delta_t / den_t|). The product |y_t| . max |v|
+/// bounds the absolute values of delta_t. The matrices S_b and dS~_i have the inner product dm_ib:
+/// its bound has the error of each matrix times the other, and the error of the sum.
 
 #include <functional>
 
@@ -22,16 +22,16 @@
 
 namespace mhla::bench {
 
-/// What a form computes.
+/// The definition of a form, for its gradients.
 struct GradientRule {
   std::vector<std::vector<Index>> blocks;           ///< the tokens of each block
-  std::function<double(Index, Index)> coefficient;  ///< of query block i and key block b
+  std::function<double(Index, Index)> coefficient;  ///< m_ib of query block i and key block b
   std::function<double(double)> feature = [](double x) { return x; };
-  std::function<double(double)> slope = [](double) { return 1.0; };  ///< of the feature
+  std::function<double(double)> slope = [](double) { return 1.0; };  ///< derivative of feature
   double scale = 1;
   double chain = 0;        ///< L
-  bool causal = false;     ///< whether query t reads keys 0..t only
-  bool normalized = true;  ///< features and coefficients are not negative then
+  bool causal = false;     ///< query t reads keys 0..t only
+  bool normalized = true;  ///< requires features and coefficients of at least 0
   bool softmax = false;
 
   bool reads(Index i, Index b) const { return !(causal && b > i) && coefficient(i, b) != 0; }
@@ -46,7 +46,7 @@ class GradientPairs {
   using Column = Eigen::ArrayXd;
   using Tokens = std::vector<Index>;
 
-  /// Of queries: [queries] each.
+  /// Terms of queries, [queries] each.
   struct Terms {
     explicit Terms(Index queries = 0)
         : den(Column::Ones(queries)),
@@ -61,8 +61,8 @@ class GradientPairs {
       return one;
     }
     Column den, delta;
-    Column delta_size;          // at least the sum of absolute values; softmax: its error
-    Column largest, den_error;  // of softmax: max p_tj, and the relative error of den
+    Column delta_size;          // at least the sum of absolute values; softmax: the error of delta
+    Column largest, den_error;  // softmax: max p_tj, and the relative error of den
   };
   struct Queries {
     Tokens tokens;
@@ -73,7 +73,7 @@ class GradientPairs {
     Tokens tokens;
     Table features, values;
   };
-  /// [queries, keys], without coefficients; 0 where a query does not read a key.
+  /// Terms of pairs [queries, keys], without coefficients; 0 if the query does not read the key.
   struct Pairs {
     Array score, score_size;     // p_tj
     Array weight, weight_error;  // a_tj
@@ -129,7 +129,8 @@ class GradientPairs {
     if (rule_.causal) drop_later_keys(q.tokens, k.tokens, p);
     return p;
   }
-  /// An error of a score multiplies the exponential by its own; see softmax_weights.
+  /// Sets weight and slope of softmax. An error of a score multiplies the weight by the exponential
+  /// of the error (softmax_weights).
   void weigh_exponentials(const Terms& terms, const Array& dot, const Array& dot_size,
                           Pairs& p) const {
     const Array below = -(p.score.colwise() - terms.largest);
@@ -146,7 +147,7 @@ class GradientPairs {
     of_dot.colwise() += terms.delta_size;
     p.slope_error = p.weight * (error * dot.abs() + (1 + error) * of_dot);
   }
-  /// Roundings of a sum of softmax over all tokens.
+  /// Roundings of softmax's sum over all tokens.
   double sums() const {
     const auto n = static_cast<double>(in_.k.rows);
     return n + 4 * (n / 64 + 1) + static_cast<double>(in_.v.cols) + 8;

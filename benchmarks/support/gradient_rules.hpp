@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the forms that are measured compute, for the definition of their gradients.
+/// Definitions of the measured forms, for their gradients.
 
 #include "mhla/tokens/strip.hpp"
 #include "support/gradient_definition.hpp"
@@ -20,7 +20,7 @@ std::vector<std::vector<Index>> tokens_of_blocks(const P& blocks) {
   return tokens;
 }
 
-/// With Relu and KeySum, the choices of Operator{}.
+/// Sets Relu and KeySum, the choices of Operator{}.
 template <Accumulator A>
 void use_relu(GradientRule& rule) {
   rule.feature = [](double x) {
@@ -29,7 +29,7 @@ void use_relu(GradientRule& rule) {
   rule.slope = [](double x) { return x > 0 ? 1.0 : 0.0; };
 }
 
-/// Of the bidirectional form with Operator{}; refers to `mixing`.
+/// Rule of the bidirectional form with Operator{}; refers to `mixing`.
 template <Partition P, Accumulator A>
 GradientRule bidirectional_rule(const P& blocks, const MixingMatrix<A>& mixing) {
   GradientRule rule;
@@ -40,7 +40,7 @@ GradientRule bidirectional_rule(const P& blocks, const MixingMatrix<A>& mixing) 
   return rule;
 }
 
-/// Of the causal form with language_operator for keys of that width; refers to `mixing`.
+/// Rule of the causal form with language_operator(width); refers to `mixing`.
 template <Accumulator A>
 GradientRule causal_rule(const Contiguous& blocks, const MixingMatrix<A>& mixing, Index width) {
   GradientRule rule;
@@ -53,10 +53,10 @@ GradientRule causal_rule(const Contiguous& blocks, const MixingMatrix<A>& mixing
   return rule;
 }
 
-/// Blocks that a form without blocks is evaluated in.
+/// Blocks in which the rule of a form without blocks is evaluated.
 inline Contiguous pieces(Index tokens) { return {tokens, std::min<Index>(tokens, 256)}; }
 
-/// Of linear attention with Operator{}: one summary of all tokens.
+/// Rule of linear attention with Operator{}: one summary of all tokens.
 template <Accumulator A = float>
 GradientRule linear_rule(Index tokens, bool causal) {
   GradientRule rule;
@@ -68,7 +68,7 @@ GradientRule linear_rule(Index tokens, bool causal) {
   return rule;
 }
 
-/// Of softmax attention.
+/// Rule of softmax attention.
 template <Accumulator A = float>
 GradientRule softmax_rule(Index tokens, Index width) {
   GradientRule rule;

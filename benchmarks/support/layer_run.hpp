@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The attention layers at a shape: options, parameters, data, cost, calls and their check against
-/// the definition: rows of the forward, and gradients by central differences.
+/// The attention layers at a shape: options, parameters, data, cost, calls and their check. Rows of
+/// the forward are compared with the definition, gradients with central differences.
 
 #include <cmath>
 #include <limits>
@@ -18,7 +18,7 @@
 
 namespace mhla::bench {
 
-/// A family of layers: the layer, and what a shape means to it.
+/// A family of layers: the layer, and its options at a shape.
 struct VisionFamily {
   template <class A>
   using Layer = VisionLayer<A>;
@@ -69,7 +69,7 @@ struct LanguageFamily {
 
 inline constexpr std::uint64_t kInput = 5, kParameters = 6;  // tensors of element()
 
-/// [B*N, C]
+/// Input of a shape, drawn as `tensor` of element().   // [B*N,C]
 inline Matrix<float> drawn(const Shape& s, std::uint64_t tensor) {
   Matrix<float> x(s.batch * s.tokens(), s.heads * s.values);
   for (Index i = 0; i < x.size(); ++i) {
@@ -78,8 +78,8 @@ inline Matrix<float> drawn(const Shape& s, std::uint64_t tensor) {
   return x;
 }
 
-/// Weights that keep the size of what they are applied to, gains around 1, biases around 0, and the
-/// initial mixing matrix.
+/// A layer with drawn parameters: weights that preserve the size of their input, gains around 1,
+/// biases around 0, and the initial mixing matrix.
 template <class Family>
 auto drawn_layer(const Shape& s) {
   typename Family::template Layer<float> layer(Family::options(s));
@@ -101,7 +101,7 @@ auto drawn_layer(const Shape& s) {
   return layer;
 }
 
-/// Weights of projections and convolutions: each makes a multiply-add for every row.
+/// Number of weights of projections and convolutions: a multiply-add per weight and row.
 template <class Family>
 double weights_of(const ParameterTable& table) {
   double count = 0;
@@ -111,15 +111,15 @@ double weights_of(const ParameterTable& table) {
   return count;
 }
 
-/// x and parameters once in, y once out.
+/// Cost of the forward: x and parameters are read once, y is written once.
 template <class Family>
 Cost forward_cost(const Shape& s, const ParameterTable& table) {
   const double rows = number(s.batch * s.tokens()), c = number(s.heads * s.values);
   return {Family::attention_cost(s).flops + 2 * rows * weights_of<Family>(table),
           (2 * rows * c + number(table.size())) * sizeof(float), rows};
 }
-/// Two products for each of the forward, as gradient_cost has them; x, dy and parameters once in,
-/// dx and the gradients of parameters once out.
+/// Cost of the backward: two products for each product of the forward, as in gradient_cost. Tensors
+/// x and dy and the parameters are read once; dx and the gradients of parameters are written once.
 template <class Family>
 Cost backward_cost(const Shape& s, const ParameterTable& table) {
   const Cost forward = forward_cost<Family>(s, table);
@@ -128,17 +128,17 @@ Cost backward_cost(const Shape& s, const ParameterTable& table) {
           forward.tokens};
 }
 
-/// Allowed errors, seven times or more those of roundings on these shapes: of outputs relative
-/// to the largest one, of the part of a derivative that one tensor has relative to that part.
+/// Allowed errors, at least seven times the rounding errors on these shapes: of outputs relative to
+/// the largest output, of one tensor's part of a derivative relative to that part.
 inline constexpr double kOutputError = 1e-5, kDerivativeError = 1e-4;
 
-/// 0 is right, 1 as far off as allowed, infinite if not a number.
+/// Error over allowed error; infinite if it is not a number.
 inline double fraction(double error, double allowed) {
   const double found = error / allowed;
   return std::isfinite(found) ? found : std::numeric_limits<double>::infinity();
 }
 
-/// The rows of `tokens` of an item by the definition, in double.
+/// Rows `tokens` of an item by the definition, in double.
 template <class Layer, class Item>
 Matrix<double> exact_rows(const Layer& layer, const std::vector<double>& parameters, const Item& x,
                           const std::vector<Index>& tokens) {
@@ -181,13 +181,13 @@ class LayerRun {
     layer_(x_, y_, call(memory_));
     benchmark::ClobberMemory();
   }
-  /// Adds to the gradients.
+  /// Adds the gradients of all rows to dx_ and gradients_.
   void backward() {
     layer_.backward(x_, dy_, dx_, gradients_, call(backward_memory_));
     benchmark::ClobberMemory();
   }
 
-  /// Of some rows of each item.
+  /// Error over allowed error of sampled rows of each item.
   double worst_of_rows() const {
     const std::vector<double> parameters = in_double(layer_.parameters());
     const auto [x, tokens] = std::pair(x_.template cast<double>().eval(), sampled_tokens());
@@ -200,8 +200,8 @@ class LayerRun {
     return worst;
   }
 
-  /// The gradients g of the sum of dy * y over sampled rows, of x and of each parameter tensor. The
-  /// derivative of that sum along g / |g|^2 is 1 for every one of these tensors.
+  /// Error over allowed error of the gradients of s, the sum of dy * y over sampled rows. For each
+  /// tensor (x and the parameters) with gradient g, the derivative of s along g / |g|^2 is 1.
   double worst_of_gradients() {
     const std::vector<Index> tokens = sampled_tokens();
     Matrix<float> dy = Matrix<float>::Zero(x_.rows(), x_.cols());

@@ -8,7 +8,8 @@
 
 namespace mhla::bench {
 
-/// \param values  at least one; the mean of the two in the middle of an even number
+/// Median of `values`; the mean of the two middle values if their number is even.
+/// \param values  at least one
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t n = values.size();

@@ -28,7 +28,8 @@ MixingMatrix<A> initial_mixing(const Shape& shape) {
   return locality<A>(Grid(shape.grid, shape.block).block_grid());
 }
 
-/// Every query block reads the kGrowthBand blocks around it alike.
+/// A banded matrix: every query block reads the kGrowthBand blocks around it with equal
+/// coefficients.
 template <Accumulator A>
 MixingMatrix<A> band_mixing(Index blocks) {
   auto m =
@@ -38,7 +39,7 @@ MixingMatrix<A> band_mixing(Index blocks) {
   return m;
 }
 
-/// The language model's choices; its feature maps and rotary embedding are applied beforehand.
+/// The language model's operator; its feature maps and rotary embedding are applied beforehand.
 inline auto language_operator(Index width) {
   return Operator{Identity{}, Identity{}, NoNormalizer{},
                   1 / std::sqrt(static_cast<double>(width))};
@@ -57,8 +58,8 @@ std::vector<Index> blocks_of_tokens(const P& blocks) {
   return block_of;
 }
 
-/// Weights of the bidirectional form with Operator{}. Roundings: a summary W, mixing M, a score D,
-/// the quotient and the normaliser 4, the feature maps 2.
+/// Weights of the bidirectional form with Operator{}. Roundings: W of a summary, M of mixing, D of
+/// a score, 4 of the quotient and the normaliser, 2 of the feature maps.
 template <Scalar T, Partition P>
 auto bidirectional_weights(const P& blocks, const MixingMatrix<accumulator_t<T>>& mixing) {
   return [blocks, block_of = blocks_of_tokens(blocks), &mixing](const Inputs<T>& in, Index t) {
@@ -67,15 +68,15 @@ auto bidirectional_weights(const P& blocks, const MixingMatrix<accumulator_t<T>>
         in, t, blocks, [&](Index b) { return mixing(i, b); }, Operator{},
         static_cast<double>(largest_block(blocks) + mixing.cols() + in.q.cols + 6));
     if constexpr (kMatrixUnit && std::same_as<T, Eigen::bfloat16>) {
-      for (double& error : w.error) error += 0x1p-13;  // of factors with 16 bits: amx/unit.hpp
+      for (double& error : w.error) error += 0x1p-13;  // factors have 16 bits: amx/unit.hpp
     }
     return w;
   };
 }
 
-/// Weights of the causal form with language_operator. Roundings: as above, and W for the keys of
-/// the token's own block; maps and normaliser have none, the scale has one.
-/// \param coefficient  (i, b) -> m_ib
+/// Weights of the causal form with language_operator. Roundings: W of a summary, W of the keys in
+/// the token's block, m of mixing, D of a score, and one of the scale.
+/// \param coefficient  function: (i, b) -> m_ib
 /// \param m            roundings of mixing
 template <Scalar T, class Coefficient>
 auto causal_weights(const Contiguous& blocks, const Coefficient& coefficient, Index m) {
@@ -91,7 +92,8 @@ auto causal_weights(const Contiguous& blocks, const MixingMatrix<accumulator_t<T
       blocks, [&mixing](Index i, Index b) { return mixing(i, b); }, mixing.cols());
 }
 
-/// Weights of linear attention with Operator{}; m roundings besides those over the tokens.
+/// Weights of linear attention with Operator{}.
+/// \param m  roundings besides N over the tokens and D of a score
 inline auto linear_weights(bool causal, Index m) {
   return [=](const Inputs<float>& in, Index t) {
     const Index keys = causal ? t + 1 : in.k.rows;

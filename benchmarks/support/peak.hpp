@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What cores can do: multiply-adds on registers alone, and reading from the second cache.
+/// Limits of cores: multiply-adds on registers alone, and reading from L2.
 
 #include <algorithm>
 #include <chrono>
@@ -19,8 +19,9 @@ template <Accumulator A>
 inline constexpr double kPeakFlops =
     2.0 * kPeakSteps* static_cast<double>(Eigen::internal::packet_traits<A>::size);
 
-/// Independent chains of multiply-adds, enough to hide the latency of any of them: without a fused
-/// one, of a product and a sum, 6 to 8 cycles at 1.5 or 2 a cycle.
+/// Number of independent chains of multiply-adds, enough to hide the latency of one. Without a
+/// fused instruction the latency is that of a product and a sum: 6 to 8 cycles at 1.5 or 2 per
+/// cycle.
 template <Accumulator A>
 A run_peak() {
   using P = detail::Packet<A>;
@@ -39,7 +40,7 @@ A run_peak() {
   return Eigen::internal::predux(total);
 }
 
-/// Sum of `count` numbers, a multiple of 8 packets, as loads and additions in 8 chains.
+/// Sum of `count` numbers by loads and additions in 8 chains; `count` is a multiple of 8 packets.
 template <Accumulator A>
 A read_all(const A* x, Index count) {
   using P = detail::Packet<A>;
@@ -56,7 +57,7 @@ A read_all(const A* x, Index count) {
   return Eigen::internal::predux(sums[0]);
 }
 
-/// Seconds of the quickest of the calls of `run` that fit in some milliseconds.
+/// Seconds of the quickest call of `run` within some milliseconds.
 template <class Run>
 double least_seconds(Run&& run) {
   using Clock = std::chrono::steady_clock;
@@ -85,7 +86,7 @@ double measure_peak(ThreadPool& pool) {
   return total;
 }
 
-/// Seconds in which one core reads `count` floats that fit its second cache.
+/// Seconds in which one core reads `count` floats from its L2, which has to hold them.
 inline double measure_read(Index count) {
   const std::vector<float> data(static_cast<std::size_t>(count), 1.0f);
   volatile float sink = 0;

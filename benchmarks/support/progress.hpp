@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// A line on stderr that says which case runs, how many are done and how much time is left.
+/// A line on stderr that names the running case, the number of finished cases and the time left.
 
 #include <chrono>
 #include <map>
@@ -14,11 +14,11 @@ class Progress {
   /// \param runs  repetitions of all cases together
   void expect(long runs);
 
-  /// A run of a case begins. Trials for the number of iterations, each longer than the one before,
-  /// count as one with the repetition they end in.
+  /// Notes that a run of a case begins. Google Benchmark's trials for the number of iterations,
+  /// each longer than the last, count as one run with the repetition that follows them.
   void start(const std::string& name, long iterations);
 
-  /// Nothing more will run.
+  /// Ends the line.
   void finish();
 
  private:
@@ -32,7 +32,7 @@ class Progress {
   Clock::time_point shown_{};
 };
 
-/// That of this program.
+/// The progress line of this program.
 Progress& progress();
 
 }  // namespace mhla::bench

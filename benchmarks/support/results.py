@@ -1,4 +1,4 @@
-"""Reads what the benchmarks wrote: medians over the repetitions of each case."""
+"""Reads results of the benchmarks: medians over the repetitions of each case."""
 
 import json
 import statistics
@@ -32,12 +32,12 @@ class Case:
 
 
 def class_of(context):
-    """What it was compiled for, and the library's name for it: "x86-64-v3 (avx2_fma)"."""
+    """The class that -march names, and the library's name for it: "x86-64-v3 (avx2_fma)"."""
     return f"{context['class']} ({context['instruction_set']})"
 
 
 def load(path):
-    """Returns the context and the cases in their order; those that failed are left out."""
+    """The context and the cases in their order, without failed cases."""
     with open(path, encoding="utf-8") as file:
         results = json.load(file)
     repetitions, medians = {}, {}

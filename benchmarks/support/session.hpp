@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// One case: its name, the check that comes before its first timing, its counters.
+/// One case: its name, the check before its first timing, its counters.
 
 #include <benchmark/benchmark.h>
 
@@ -17,24 +17,24 @@ namespace mhla::bench {
 /// One run of a case: a repetition, or a trial for the number of iterations.
 class Session {
  public:
-  /// \param checked  whether an earlier run of this case was checked; kept up to date
+  /// \param checked  set once a run of this case has been checked
   Session(benchmark::State& state, bool& checked) : state_(state), checked_(checked) {}
 
-  /// Times `run`, whose first call is not timed: `worst` then says by how much its results miss,
-  /// as a fraction of what is allowed.
-  /// \param peak  flops per second of the cores that `run` uses
+  /// Times `run`. The first call is not timed; its results are checked.
+  /// \param peak   flops per second of the cores that `run` uses
+  /// \param worst  largest error of the results over the allowed error
   void time(const Cost& cost, double peak, const std::function<void()>& run,
             const std::function<double()>& worst);
 
-  /// The same for the gradient of a form, with a call of `forward` before every one of `run`,
-  /// outside of what is reported. of_forward is the median time of `run` over that of `forward`.
+  /// Times the gradient `run` of a form. A call of `forward` precedes every call of `run`; its time
+  /// is not reported. of_forward is the median time of `run` over the median time of `forward`.
   void time_gradient(const Cost& cost, double peak, const std::function<void()>& forward,
                      const std::function<void()>& run, const std::function<double()>& worst);
 
-  /// For cases that time themselves. False if the results miss: the case has failed then.
+  /// Checks the results of a case that times itself. False marks the case as failed.
   bool accept(const std::function<double()>& worst);
   benchmark::State& state() { return state_; }
-  /// Reports `iterations` calls of that cost each in `seconds`.
+  /// Reports `iterations` calls of cost `cost` in `seconds`.
   void report(const Cost& cost, double peak, double seconds, double iterations);
   void counter(const char* name, double value) { state_.counters[name] = value; }
 
@@ -50,7 +50,7 @@ void register_case(std::string_view form, std::string_view scalar, const Shape& 
 /// Names of all cases, in the order of registration.
 const std::vector<std::string>& case_names();
 
-/// Cases that failed so far: wrong results and exceptions.
+/// Number of failed cases so far: wrong results and exceptions.
 int failures();
 
 template <class T>

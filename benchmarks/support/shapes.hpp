@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The shapes that are measured, all in one place, with their source.
+/// The measured shapes and their sources.
 
 #include <string>
 #include <vector>
@@ -11,8 +11,8 @@
 namespace mhla::bench {
 
 /// Self-attention of a model: B x N tokens, H heads of width D, values of width E, in the
-/// [B, N, H, D] layout. `block` tokens along each axis of `grid` make a block; tokens lie in raster
-/// order, so a sequence of blocks of W tokens is a grid of one row.
+/// [B, N, H, D] layout. A block has `block` tokens along each axis of `grid`. Tokens are in raster
+/// order, so a sequence in blocks of W tokens is a grid of one row.
 struct Shape {
   std::string name;
   Index batch, heads, width, values;
@@ -23,7 +23,7 @@ struct Shape {
   bool contiguous() const { return grid[0] == 1 && grid[1] == 1; }
   Index block_length() const { return block[0] * block[1] * block[2]; }
 
-  /// All sizes, as programs that read the results want them, and the source.
+  /// All sizes, in the form that programs parse from the results, and the source.
   std::string text() const {
     const auto axes = [](const GridShape& g) {
       return std::to_string(g[0]) + "x" + std::to_string(g[1]) + "x" + std::to_string(g[2]);
@@ -45,8 +45,8 @@ inline Shape sequence(std::string name, const SequenceSizes& s, std::string sour
       GridShape(s.block_length), std::move(source)};
 }
 
-/// Every query reads every key. Released vision models keep their tokens in block order, so their
-/// blocks are runs; the video model keeps raster order.
+/// Shapes of the bidirectional form. Released vision models have tokens in block order, so their
+/// blocks are runs; the video model has raster order.
 inline std::vector<Shape> bidirectional_shapes() {
   return {
       sequence("deit_s", {8, 256, 16, 6, 64, 64}, "DeiT-S/16, 224 px padded to 256, M = 16"),
@@ -60,7 +60,7 @@ inline std::vector<Shape> bidirectional_shapes() {
   };
 }
 
-/// A token reads itself and the past.
+/// Shapes of the causal form.
 inline std::vector<Shape> causal_shapes() {
   return {
       sequence("nlp_340m", {1, 2048, 64, 4, 128, 256}, "language model of 340M, M = 32"),
@@ -79,8 +79,8 @@ inline std::vector<Shape> vision_layer_shapes() {
        "DeiT-S/16, norm of q and k, LePE 5 x 5, C = 384, M = 16"},
   };
 }
-/// wan_1300m with a fifteenth of its tokens, in the same blocks: a call of the whole takes 10 s on
-/// one core.
+/// wan_1300m with a fifteenth of its tokens, in the same blocks: a call with all tokens takes 10 s
+/// on one core.
 inline Shape video_layer_shape() {
   return {"video_wan_1300m",
           1,
@@ -105,9 +105,9 @@ inline Shape shape_named(const std::vector<Shape>& shapes, const std::string& na
 /// Lengths of the growth series, one head of D = E = W = 64 each.
 inline constexpr Index kShortestGrowth = 256;
 inline constexpr Index kLongestGrowth = 1048576;
-/// Up to where softmax takes about a second.
+/// Softmax takes about a second at this length.
 inline constexpr Index kLongestSoftmaxGrowth = 16384;
-/// Up to where gradients take about 0.2 s.
+/// Gradients take about 0.2 s at this length.
 inline constexpr Index kLongestBackward = 262144;
 inline constexpr Index kLongestSoftmaxBackward = 4096;
 /// Key blocks that a query block of the growth series mixes, so that cost grows with M.

@@ -12,7 +12,7 @@ namespace {
 
 using Run = benchmark::BenchmarkReporter::Run;
 
-/// The repetitions themselves, or their median where only aggregates are reported.
+/// The repetitions, or their median if only aggregates are reported.
 std::vector<Run> repetitions(const std::vector<Run>& runs) {
   std::vector<Run> found;
   for (const auto type : {Run::RT_Iteration, Run::RT_Aggregate}) {
@@ -25,7 +25,7 @@ std::vector<Run> repetitions(const std::vector<Run>& runs) {
   return found;
 }
 
-/// Seconds, with a unit that leaves three digits or so before the point.
+/// Text of a time with a fitting unit.
 std::string time_text(double seconds) {
   char text[32];
   if (seconds < 1e-3) {

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The table of results, when all have run: one line a case, medians over its repetitions, in the
-/// order of registration.
+/// The table of results after all runs: a line per case, medians over its repetitions, in the order
+/// of registration.
 
 #include <benchmark/benchmark.h>
 

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The data of a shape: a function of tensor and position alone, so that other programs can draw
-/// the same, and quick enough to be drawn anew for every repetition.
+/// The data of a shape, a function of tensor and position alone: other programs can draw the same
+/// numbers. Drawing is fast enough to repeat it for every repetition.
 
 #include <algorithm>
 #include <cstdint>
@@ -29,13 +29,13 @@ constexpr float element(std::uint64_t tensor, std::uint64_t i) {
   return static_cast<float>(bits) * 0x1p-23f - 1.0f;
 }
 
-/// A [B, N, H, width] tensor of a shape, of zeros.
+/// A [B, N, H, width] tensor of zeros.
 template <Scalar T>
 Tensor<T> zeros(const Shape& shape, Index width) {
   return Tensor<T>({shape.batch, shape.tokens(), shape.heads, width});
 }
 
-/// The same of drawn numbers.
+/// A [B, N, H, width] tensor of drawn numbers.
 template <Scalar T>
 Tensor<T> draw(const Shape& shape, Index width, std::uint64_t tensor) {
   Tensor<T> drawn = zeros<T>(shape, width);
@@ -66,8 +66,7 @@ class Workload {
   Tensor<T> q_, k_, v_, out_;
 };
 
-/// What a backward pass reads and adds to besides: dout, and gradients of q, k and v that start
-/// from zeros.
+/// The further tensors of a backward pass: dout, and gradients of q, k and v that start as zeros.
 template <Scalar T>
 class GradientWorkload {
  public:
