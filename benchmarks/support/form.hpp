@@ -35,7 +35,7 @@ double worst_of_samples(Workload<T>& work, Index begin, Index end, const Weights
   return worst;
 }
 
-/// Checks and times a form. The parameters are functions.
+/// Checks a form, and measures its time. The parameters are functions.
 /// \param bytes    (inputs, executor) -> bytes of workspace
 /// \param run      (inputs, out, call), computes all heads
 /// \param weights  () -> the `weights` of worst_of_samples, called once per case
