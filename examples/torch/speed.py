@@ -2,7 +2,7 @@
 
 Each shape runs forward, and forward and backward, in float32: mhla_torch, the formula eager and
 compiled, and scaled_dot_product_attention. The formula is checked against the operator before it is
-timed. The last row, N = 16, is what a call costs by itself.
+timed. The last row, N = 16, shows the cost of a call itself.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def shape(batch, heads, width, values, grid, block, form="bidirectional"):
     return workload.Shape(sizes), form
 
 
-# Those of benchmarks/support/shapes.hpp.
+# The shapes of benchmarks/support/shapes.hpp.
 SHAPES = {
     "deit_s": shape(8, 6, 64, 64, "1x1x256", "1x1x16"),
     "dit_s_512": shape(4, 6, 64, 64, "1x1x1024", "1x1x64"),
@@ -33,8 +33,8 @@ SHAPES = {
     "long_causal": shape(1, 4, 64, 64, "1x1x131072", "1x1x256", "causal"),
     "N = 16": shape(1, 1, 8, 8, "1x4x4", "1x2x2"),
 }
-TOLERANCE = 1e-4  # of the largest output
-MOST_FLOPS = 4e11  # of softmax attention, whose call then takes less than about 20 s
+TOLERANCE = 1e-4  # relative to the largest output
+MOST_FLOPS = 4e11  # of softmax attention: a call takes less than about 20 s
 
 
 def softmax(q, k, v, causal):
@@ -44,7 +44,7 @@ def softmax(q, k, v, causal):
 
 
 def operators(of, form):
-    """name: function of q, k [B,N,H,D], v [B,N,H,E] and mixing [M,M]."""
+    """A dictionary of name: function of q, k [B,N,H,D], v [B,N,H,E] and mixing [M,M]."""
     def call(q, k, v, mixing, **options):
         if form == "causal":
             return mhla_torch.causal(q, k, v, mixing, block=of.block_length, **options)
@@ -62,7 +62,7 @@ def operators(of, form):
 
 
 def seconds_of(runs, tensors):
-    """Seconds of a forward without a backward, and of one with it, of each run."""
+    """Seconds of each run: of a forward alone, and of a forward and its backward."""
     with torch.inference_mode():
         forward = measure(*(functools.partial(run, *tensors) for run in runs.values()))
     leaves = [t.clone().requires_grad_() for t in tensors]
@@ -76,7 +76,7 @@ def seconds_of(runs, tensors):
 
 
 def saved_bytes(run, tensors):
-    """Bytes that a forward leaves for its backward."""
+    """Bytes that a forward saves for its backward."""
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda t: t):
         run(*(t.clone().requires_grad_() for t in tensors))
@@ -84,7 +84,7 @@ def saved_bytes(run, tensors):
 
 
 def cells_of(name, threads):
-    """Of a shape on so many threads: the cells of its forward and of its forward and backward."""
+    """Cells of a shape on `threads` threads: of its forward, and of its forward and backward."""
     torch.set_num_threads(threads)
     of, form = SHAPES[name]
     tensors = [torch.from_numpy(x) for x in (*of.inputs(), of.mixing())]

@@ -1,4 +1,4 @@
-"""A vision transformer with the members and the names that timm's have."""
+"""A vision transformer with the members and the names of timm's."""
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ class PatchEmbed(nn.Module):
 
 
 class Attention(nn.Module):
-    """Softmax attention, as timm's. `attend` is a function of q, k, v [B,H,N,D]."""
+    """Softmax attention like timm's. `attend` is a function of q, k, v [B,H,N,D]."""
 
     def __init__(self, channels, heads):
         super().__init__()
@@ -46,7 +46,7 @@ class Block(nn.Module):
 
 
 class TinyViT(nn.Module):
-    """Images [B,1,size,size] -> logits [B,10]; the class token is read out where there is one."""
+    """Maps images [B,1,size,size] to logits [B,10], read from the class token if there is one."""
 
     def __init__(self, size=32, patch=2, channels=32, heads=2, depth=2, class_token=False):
         super().__init__()

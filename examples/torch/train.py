@@ -1,11 +1,12 @@
 """Trains a small vision transformer on Fashion-MNIST, with softmax attention and with MHLA.
 
-Both start from the same weights and see the same images; the one line that differs calls
+Both start from the same weights and see the same images. They differ in one line, which calls
 replace_attention. Prints the ends of both curves and writes OUTPUT.json and OUTPUT.png: losses, and
-the mixing matrices at the start and as learned.
+the initial and the learned mixing matrices.
 
---device cuda trains a larger one in bfloat16, with heads of 64 channels, and with linear attention
-too; prints a table of accuracies, images per second and memory. Without a GPU it says so and ends.
+--device cuda trains a larger transformer in bfloat16, with heads of 64 channels, and with linear
+attention too. It prints a table of accuracies, images per second and memory. Without a GPU it says
+so and ends.
 """
 
 import argparse
@@ -38,7 +39,7 @@ DEFAULTS = {
 
 
 def read_idx(path, axes, count):
-    """The first `count` items of a gzipped IDX file of bytes: 4 bytes and 4 an axis, then data."""
+    """The first `count` items of a gzipped IDX file: 4 bytes, 4 per axis, then bytes of data."""
     if not path.is_file():
         sys.exit(f"{path} is not there: expected a file of Fashion-MNIST (Debian: "
                  "dataset-fashion-mnist)")
@@ -101,14 +102,14 @@ def step(model, optimizer, images, labels, options):
 
 
 def now(options):
-    """Seconds on the clock, when the device has done its work."""
+    """Seconds on the clock after the device has finished its work."""
     if options.device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def seconds_per_step(model, training, options):
-    """Of a copy of the model, after steps that load kernels."""
+    """Seconds per step of a copy of the model, after steps that load kernels."""
     model = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(model.parameters())
     for timed in (5, 10):
@@ -119,7 +120,7 @@ def seconds_per_step(model, training, options):
 
 
 def train(name, training, test, options):
-    """Trains one model; returns what chart.py draws, images per second and bytes of memory."""
+    """Trains one model; returns the results that chart.py draws, images per second and memory."""
     model = model_of(name, options)
     start = mixing_of(model)
     steps = options.epochs * options.images // options.batch

@@ -14,7 +14,7 @@ on_device = pytest.mark.skipif(not (mhla_torch.cuda_built() and torch.cuda.is_av
 
 
 def tensors(widths=(64, 64), tokens=(24, 24), dtype=torch.bfloat16, device="cpu", batch=2, heads=3):
-    """q, k, v [B,N,H,.] and a mixing matrix of blocks of 6 tokens, at least four."""
+    """Random q, k, v [B,N,H,.] and a mixing matrix of blocks of 6 tokens, at least four blocks."""
     torch.manual_seed(0)
     d, e = widths
     queries, keys = tokens

@@ -1,8 +1,8 @@
-"""Plants the faults of mutants.txt, one at a time, and tells which of them the tests see.
+"""Plants the faults of mutants.txt, one at a time, and names the faults that the tests find.
 
 bash tests/mutation.sh --torch [PATTERN] runs it in the environment of the tests, for faults whose
-name or file fits. A fault of the package is planted in a copy of it, one of the operators in a copy
-of their sources, which is built.
+name or file matches. A fault of the package is planted in a copy of the package. A fault of the
+operators is planted in a copy of their sources, which is built.
 """
 
 import fnmatch
@@ -20,7 +20,7 @@ KEYS = ("name", "why", "file", "old", "new", "tests")
 
 
 def read_table():
-    """The faults: dictionaries of KEYS."""
+    """The faults, dictionaries of KEYS."""
     records = (TESTS / "mutants.txt").read_text(encoding="utf-8").split("\n\n")
     faults = []
     for record in records:
@@ -34,7 +34,7 @@ def read_table():
 
 
 def planted(fault):
-    """The file with the fault in it."""
+    """The text of the file with the fault."""
     text = (SOURCES / fault["file"]).read_text(encoding="utf-8")
     count = text.count(fault["old"])
     if count != 1 or fault["old"] == fault["new"]:
@@ -48,7 +48,7 @@ def planted(fault):
 
 
 def run_tests(package, tests):
-    """The status of pytest with the package of that folder; 1: a test has failed."""
+    """The status of pytest with the package in `package`; 1: a test has failed."""
     path = os.pathsep.join([str(package), os.environ["PYTHONPATH"]])
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     return subprocess.run(command + [TESTS / test for test in tests], check=False,
@@ -57,7 +57,7 @@ def run_tests(package, tests):
 
 
 class Operators:
-    """A copy of the sources of the operators, and what is built of them."""
+    """A copy of the sources of the operators, and its build."""
 
     def __init__(self, folder):
         self.source, self.build = folder / "source", folder / "build"

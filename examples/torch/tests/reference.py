@@ -1,4 +1,4 @@
-"""MHLA by its definition, the N x N matrix of weights, to which the formula is held."""
+"""MHLA by its definition, the N x N matrix of weights; the formula is compared with it."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 
 
 def features(name, weights=None):
-    """The feature map of a name, as a function of x [..,D]."""
+    """The feature map `name`, as a function of x [..,D]."""
     if weights is not None:
         layers = 2 if name == "elementwise_product" else 1
 
@@ -38,7 +38,7 @@ def block_of(tokens, grid, block, prefix=0):
 def attention(q, k, v, mixing, blocks, *, phi=(features("relu"),) * 2, causal=False,
               normalizer="key_sum", eps=0., scale=1., normalizer_q=None, normalizer_k=None,
               query_mask=None, key_mask=None):
-    """q, k [B,N,H,D], v [B,N,H,E], mixing [M,M], blocks = (those of queries [N], of keys [N])."""
+    """MHLA of q, k [B,N,H,D], v [B,N,H,E], mixing [M,M]; blocks: of queries [N], of keys [N]."""
     coefficients = mixing[blocks[0]][:, blocks[1]]  # [N,N]
     if causal:
         coefficients = coefficients.tril()
@@ -53,7 +53,7 @@ def attention(q, k, v, mixing, blocks, *, phi=(features("relu"),) * 2, causal=Fa
         nq, nk = (q, k) if normalizer_q is None else (normalizer_q, normalizer_k)
         if normalizer == "cross_query":  # the mean over blocks of queries in the token's slot
             slots = slots_of(blocks[0])
-            same = (slots[:, None] == slots).to(mixing)  # [N,N] whether they have one slot
+            same = (slots[:, None] == slots).to(mixing)  # [N,N], 1 for tokens of one slot
             own = torch.nn.functional.one_hot(blocks[0]).to(mixing)  # [N,M]
             sums = torch.einsum("bhtj,jm->bhtm", weights(nq, nk), own)  # query by key block
             picked = mixing[blocks[0]][:, blocks[0]] * same  # m_ib of query s in block b

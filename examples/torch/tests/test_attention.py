@@ -14,7 +14,7 @@ from tiny_vit import TinyViT
 
 
 class Model(nn.Module):
-    """What calls attention: heads first, from a packed projection."""
+    """A model that calls attention: heads first, from a packed projection."""
 
     def __init__(self, attention):
         super().__init__()

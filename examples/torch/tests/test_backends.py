@@ -1,4 +1,4 @@
-"""Which backend a call takes, what is said of it, and that both give the same."""
+"""The backend that a call takes, its warning, and equal results of both backends."""
 
 import warnings
 
@@ -21,7 +21,7 @@ def maps_of(name, bias):
     return {"feature_map": name, "normalizer": "none"} | weights_of(name, bias)
 
 
-KEEP = torch.arange(2 * TOKENS).view(2, TOKENS) % 4 < 3  # of each sequence the first token
+KEEP = torch.arange(2 * TOKENS).view(2, TOKENS) % 4 < 3  # includes the first token of each sequence
 OPTIONS = {
     "none": {"normalizer": "none"}, "sums": {"eps": 0.5, "scale": 2.}, "exp": {"feature_map": "exp"},
     "elu": {"feature_map": "elu_plus_one", "layout": "bhnd"},

@@ -1,5 +1,5 @@
-"""The operators on CUDA, without a device: kernels
-are there, shapes for tracing, and refusals before CUDA is called.
+"""The operators on CUDA, without a device: built kernels, shapes for tracing, and refusals before
+CUDA is called.
 """
 
 import os
@@ -14,10 +14,10 @@ import mhla_torch
 from cuda_calls import built_for_cuda, call, KINDS, tensors, WIDTHS
 from mhla_torch import built, operators, registration
 
-# ---- what is built ------------------------------------------------------------------------------
+# ---- building -----------------------------------------------------------------------------------
 
 def configure(folder, *options, **environment):
-    """Configures the build. -> its status, what it printed, what Python would be told"""
+    """Configures the build. -> its status, its output, and the settings that Python would read"""
     done = subprocess.run(
         ["cmake", "-S", Path(__file__).parents[1], "-B", folder, *options,
          f"-DPython_EXECUTABLE={sys.executable}"],
@@ -124,14 +124,14 @@ def test_exports(kind):
 
 @pytest.fixture
 def with_kernels(monkeypatch):
-    """Calls of fake tensors are explained as where kernels for CUDA were built."""
+    """Explains calls of fake tensors as if kernels for CUDA were built."""
     monkeypatch.setattr(operators, "_WITHOUT_CUDA", "")
     monkeypatch.setattr(operators, "_is_old", lambda device: False)
 
 
 def explained(kind="bidirectional", widths=(64, 64), dtype=torch.bfloat16, gradient=False,
               change=lambda t: t, **options):
-    """What a call of fake tensors on CUDA would run."""
+    """The explanation of a call of fake tensors on CUDA."""
     with torch._subclasses.FakeTensorMode():
         q, k, v, mixing = tensors(widths, dtype=dtype, device="cuda")
         q.requires_grad_(gradient)
@@ -176,7 +176,7 @@ def test_kernels_take_the_rest(with_kernels, kind, widths, gradient):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_backward_gets_the_output(with_kernels, kind):
-    """On CUDA the forward's output is saved and passed on as `out`."""
+    """Checks that on CUDA the forward's output is saved and passed to the backward as `out`."""
     name = kind.removesuffix("_causal")
     with torch._subclasses.FakeTensorMode(), torch.autograd.graph.saved_tensors_hooks(
             lambda t: saved.append(t) or t, lambda t: t):
@@ -206,7 +206,7 @@ def test_autocast_is_that_of_the_device():
 
 
 def kernel(name, *arguments, **options):
-    """Calls the kernel for CUDA whatever its tensors are: it checks them before their device."""
+    """Calls the kernel for CUDA with tensors on any device: arguments are checked before."""
     operator = getattr(torch.ops.mhla, name).default
     named = registration._named(operator, arguments, options)
     return operator.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), *named.values())
@@ -236,7 +236,7 @@ def test_takes_what_there_is(widths, dtype):
 
 
 def bidirectional(**wrong):
-    """A call that is right but for some of its arguments."""
+    """A valid call except for the arguments `wrong`."""
     q, k, v, mixing = tensors()
     return kernel("bidirectional", **{"q": q, "k": k, "v": v, "mixing": mixing, "grid": [4, 6],
                                       "block": [2, 3]} | wrong)

@@ -1,6 +1,6 @@
 """The operators on a CUDA device: against the CPU, and gradients against the formula in float64.
 
-All are skipped without a device.
+All tests are skipped without a device.
 """
 
 import pytest
@@ -12,17 +12,17 @@ from tiny_vit import TinyViT
 
 # ---- forwards -----------------------------------------------------------------------------------
 
-TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 1.5e-3}  # of the root mean square
+TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 1.5e-3}  # relative to the root mean square
 
 
 def expect_near(out, exact):
-    """out is `exact` [.] in float64, but for rounding to its type on the way."""
+    """Expects out to be near `exact` [.] in float64, up to rounding to its type."""
     error = (out.cpu().double() - exact).square().mean().sqrt() / exact.square().mean().sqrt()
     assert error < TOLERANCE[out.dtype]
 
 
 def expect_right(function, *arguments):
-    """A function is on the device what it is on the CPU in float64."""
+    """Expects a function to give on the device its result on the CPU in float64."""
     out = function(*(t.cuda() for t in arguments))
     assert out.is_cuda and out.dtype is arguments[0].dtype
     expect_near(out, function(*(t.cpu().double() for t in arguments)))
@@ -154,7 +154,7 @@ def with_gradients(function, tensors, dout):
 
 
 def expect_right_gradients(function, *tensors):
-    """Outputs and gradients of the kernels are those of the formula in float64."""
+    """Expects outputs and gradients of the kernels to be near the formula's in float64."""
     width = tensors[2].shape[-1]
     dout = torch.randn(*tensors[0].shape[:-1], width, dtype=torch.float64).to(tensors[0].dtype)
     near = with_gradients(lambda *t: function(*t, backend="kernels"), [t.cuda() for t in tensors],
@@ -283,7 +283,7 @@ def test_keeps_the_contract_of_operators(kind):
 # ---- training -----------------------------------------------------------------------------------
 
 def a_step(model, x):
-    """One step of an optimiser under autocast; each parameter gets a finite gradient."""
+    """Makes one step of an optimiser under autocast; expects finite gradients of all parameters."""
     with torch.autocast("cuda", torch.bfloat16):
         out = model(x)
     out.float().square().mean().backward()

@@ -1,4 +1,4 @@
-"""Feature maps with weights, against their definition in front of an operator without a map."""
+"""Feature maps with weights, against their definition before an operator without a map."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ MAPS = [(name, bias) for name in LAYERS for bias in (False, True) if not (name =
 
 
 def weights_of(name, bias, dtype=torch.float64):
-    """query_map and key_map."""
+    """Random weights, query_map and key_map."""
     torch.manual_seed(1)
     count = LAYERS[name] * (WIDTH * WIDTH + bias * WIDTH)
     return {argument: torch.randn(count, dtype=torch.float64).to(dtype)
@@ -20,7 +20,7 @@ def weights_of(name, bias, dtype=torch.float64):
 
 
 def features(name, x, weights):
-    """phi(x) of x [..,D]."""
+    """Features phi(x) of x [..,D]."""
     layers = []
     for layer in weights.chunk(LAYERS[name]):
         weight, bias = layer[:WIDTH * WIDTH].view(WIDTH, WIDTH), layer[WIDTH * WIDTH:]
@@ -45,7 +45,7 @@ def test_equals_its_definition_with_all_gradients(kind, name, bias):
     own = dict(zip(("normalizer_q", "normalizer_k"), tensors(seed=2)))
     for more in ({}, own) if kind == "bidirectional" else ({},):
         leaves = [t.requires_grad_() for t in (*tensors(), *maps.values(), *more.values())]
-        signed = name == "elementwise_product"  # sums of which may be 0
+        signed = name == "elementwise_product"  # its sums may be 0
         options = more | {"normalizer": "none" if signed else "key_sum", "eps": 0.5}
         results = []
         for run in (lambda *t, **o: call(kind, *t, feature_map=name, **o),

@@ -1,4 +1,4 @@
-"""The formula in PyTorch against the definition, its derivatives, and what PyTorch does with it."""
+"""The formula against the definition: its values, its derivatives, and its use by PyTorch."""
 
 import pytest
 import torch
@@ -12,13 +12,13 @@ FORMS = ("bidirectional", "causal", "linear", "linear_causal")
 
 
 def positive(*shape, seed=0):
-    """Numbers in [0.1, 1.1), with which no sum is near 0."""
+    """Numbers in [0.1, 1.1), so that no sum is near 0."""
     draw = torch.Generator().manual_seed(seed)
     return torch.rand(shape, generator=draw, dtype=torch.float64) + 0.1
 
 
 def tensors(tokens=7, keys=None, batch=1, heads=2, width=3, values=2, blocks=4):
-    """q, k, v [B,N,H,.] and a mixing matrix."""
+    """Random q, k, v [B,N,H,.] and a mixing matrix."""
     keys = tokens if keys is None else keys
     return [positive(batch, tokens, heads, width, seed=1), positive(batch, keys, heads, width, seed=2),
             positive(batch, keys, heads, values, seed=3), positive(blocks, blocks, seed=4)]
@@ -44,7 +44,7 @@ def weights(layers, bias, width=3):
 KEEP = torch.tensor([[True, False, True, True, False, True, True]])
 OWN = {"normalizer_q": positive(1, 7, 2, 4, seed=7), "normalizer_k": positive(1, 7, 2, 4, seed=8)}
 ENDS = torch.tensor([0, 3, 3, 7])
-OPTIONS = {  # of all forms
+OPTIONS = {  # options of all forms
     "relu": {"feature_map": "relu"},
     "elu_plus_one": {"feature_map": "elu_plus_one"},
     "exp, eps, scale": {"feature_map": "exp", "eps": 0.25, "scale": 0.5},
@@ -57,7 +57,7 @@ OPTIONS = {  # of all forms
     "packed": {"query_offsets": ENDS, "key_offsets": ENDS},
     "heads first": {"layout": "bhnd"},
 }
-BLOCKS = {  # of the bidirectional form: options and the number of blocks
+BLOCKS = {  # name: options of the bidirectional form and the number of blocks
     "prefix": ({"block": (2,), "prefix": 3}, 3),
     "image": ({"grid": (2, 3), "block": (2, 2), "prefix": 1}, 3),
     "video": ({"grid": (1, 2, 3), "block": (1, 1, 2), "prefix": 1}, 5),
@@ -68,7 +68,7 @@ BLOCKS = {  # of the bidirectional form: options and the number of blocks
 
 
 def with_options(form, inputs, options):
-    """The inputs that take gradients, and a function of these."""
+    """The inputs that need gradients, and a function of them."""
     floats = {name: t for name, t in options.items()
               if isinstance(t, torch.Tensor) and t.is_floating_point()}
     others = {name: t for name, t in options.items() if name not in floats}
@@ -188,7 +188,7 @@ def test_compiles_whole(form, dynamic):
 def test_sums_sixteen_bits_in_float(form):
     for dtype, tolerance in ((torch.bfloat16, 5e-3), (torch.float16, 6e-4)):
         low = [(100 * t).to(dtype) for t in tensors(300, blocks=150)[:3]] + tensors(blocks=150)[3:]
-        out = call(form, *low, normalizer="key_sum")  # of sums that float16 cannot hold
+        out = call(form, *low, normalizer="key_sum")  # sums exceed the range of float16
         assert out.dtype is dtype
         exact = call(form, *(t.double() for t in low), normalizer="key_sum")
         torch.testing.assert_close(out.double(), exact, rtol=tolerance, atol=0)

@@ -1,4 +1,4 @@
-"""The faults of mutants.txt fit the sources; mutation.py runs the tests with each of them."""
+"""Checks that the faults of mutants.txt fit the sources; mutation.py runs the tests with each."""
 
 import mutation
 

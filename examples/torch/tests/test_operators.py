@@ -1,4 +1,4 @@
-"""The operators against their formula, and what PyTorch asks of an operator."""
+"""The operators against their formula, and PyTorch's requirements of an operator."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ TOKENS = 24
 
 
 def tensors(seed=0, batch=2, tokens=TOKENS, heads=3, width=5, values=7, dtype=torch.float64):
-    """q, k, v and a mixing matrix of four blocks."""
+    """Random q, k, v and a mixing matrix of four blocks."""
     torch.manual_seed(seed)
     shapes = [(batch, tokens, heads, width)] * 2 + [(batch, tokens, heads, values), (4, 4)]
     q, k, v, mixing = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
@@ -30,7 +30,7 @@ def call(kind, q, k, v, mixing, **options):
 
 
 def expected(*arguments, **options):
-    """The call by the formula in PyTorch, which test_formula.py holds to the definition."""
+    """The result of the formula in PyTorch; test_formula.py compares it with the definition."""
     return call(*arguments, **options, backend="formula")
 
 
@@ -161,7 +161,7 @@ def test_gradients_of_the_denominators_own_tokens(kind):
 
 
 def calls_of_the_dispatcher():
-    """(operator, arguments) of each, with and without optional tensors."""
+    """Pairs (operator, arguments) of each operator, with and without optional tensors."""
     q, k, v, mixing = tensors(batch=1, heads=2, width=3, values=2)
     keep = torch.ones(1, TOKENS, dtype=torch.bool)
     own = {"normalizer_q": q.clone(), "normalizer_k": k.clone(), "key_mask": keep}

@@ -1,4 +1,4 @@
-"""What a forward saves for its backward: the inputs, or the summaries of the blocks too."""
+"""Tensors that a forward saves for its backward: the inputs, or also the summaries of blocks."""
 
 import pytest
 import torch
@@ -75,7 +75,7 @@ def test_saves_what_it_says(kind):
         if save == "inputs":
             assert kept == 0
         else:
-            assert sums <= kept <= sums + batch * heads * blocks * 1024  # what rounding up costs
+            assert sums <= kept <= sums + batch * heads * blocks * 1024  # the cost of rounding up
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -131,7 +131,7 @@ def test_keeps_the_contract_of_operators(kind, options):
     q, k, v, mixing = (t.requires_grad_() for t in tensors(**options))
     operator = getattr(OPERATORS, kind + "_kept").default
     blocks = (6,) if kind == "causal" else (GRID, BLOCK)
-    # Not that all bytes are the same: those that rounding up adds are never written.
+    # Bytes are not compared: padding of rounded sizes is never written.
     torch.library.opcheck(operator, (q, k, v, mixing, *blocks), test_utils=(
         "test_schema", "test_autograd_registration", "test_faketensor"))
     with torch.no_grad():

@@ -93,7 +93,7 @@ def test_carries_the_options_of_the_attention(options):
 
 
 def by_definition(module, x):
-    """The module with the weights of MHLA, as it starts, in place of softmax."""
+    """The module with the initial weights of MHLA in place of softmax, by definition."""
     mixing = MHLA((4, 4), (2, 2)).mixing.detach().double()
     q, k, v = module.qkv(x).unflatten(-1, (3, module.num_heads, -1)).unbind(2)
     out = bidirectional(module.q_norm(q), module.k_norm(k), v, mixing, grid=(4, 4), block=(2, 2),
@@ -173,7 +173,7 @@ def test_serves_another_grid_after_a_resize(change):
 
 
 class DiT(torch.nn.Module):
-    """Patches and attention as facebookresearch's DiT names them, before that a class token."""
+    """Patches and attention with the names of facebookresearch's DiT, and a class token before."""
 
     def __init__(self, strict=True, tokens=0):
         super().__init__()

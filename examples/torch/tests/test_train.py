@@ -1,4 +1,4 @@
-"""The training example on a made-up data set: that it runs to its end, not that it learns."""
+"""Runs the training example to its end on a made-up data set, without expecting it to learn."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ on_device = pytest.mark.skipif(not (mhla_torch.cuda_built() and torch.cuda.is_av
 
 @pytest.fixture(name="run")
 def fixture_run(tmp_path):
-    """run(*arguments) -> what train.py printed, and its results, of 60 images in two classes"""
+    """A function run(*arguments) -> text and results of train.py on 60 images of two classes."""
     draw = np.random.default_rng(0)
     for part in ("train", "t10k"):
         labels = draw.integers(0, 2, 60).astype(np.uint8)

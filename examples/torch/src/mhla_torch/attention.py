@@ -1,4 +1,4 @@
-"""MHLA where a model has softmax attention."""
+"""MHLA in place of a model's softmax attention."""
 
 import functools
 import inspect
@@ -16,13 +16,13 @@ class MHLA(nn.Module):
         self.attention = MHLA((14, 14), (7, 7), prefix=1)   # in __init__
         x = self.attention(q, k, v)                         # in forward; [B,H,N,D] -> [B,H,N,E]
 
-    tokens, block: an image or a video of so many tokens along each axis, in raster order, and the
-        tokens of a block along each; or two numbers: a sequence of at most so many tokens
-    prefix: tokens before the image, such as a class token, which are a block of their own
-    options: of mhla_torch.bidirectional and mhla_torch.causal, such as backend
+    tokens, block: tokens of an image or a video along each axis, in raster order, and tokens of a
+        block along each axis; or two numbers: the most tokens of a sequence, and tokens of a block
+    prefix: tokens before the image, such as a class token; they are a separate block
+    options: options of mhla_torch.bidirectional and mhla_torch.causal, such as backend
 
-    The parameter is the mixing matrix `mixing` [M,M]. It starts as locality (a causal one uniform),
-    with rows that sum to 1; after a step of an optimiser constrain_() keeps it in [0, 1].
+    The parameter is the mixing matrix `mixing` [M,M]. It starts as locality (uniform if causal),
+    with rows that sum to 1. After a step of an optimiser constrain_() keeps it in [0, 1].
     """
 
     def __init__(self, tokens, block, *, prefix=0, causal=False, layout="bhnd", **options):
@@ -43,9 +43,9 @@ class MHLA(nn.Module):
         self.mixing = nn.Parameter(mixing.to(torch.get_default_device(), torch.get_default_dtype()))
 
     def forward(self, q, k, v, **options):
-        """q, k [B,H,N,D], v [B,H,N,E] (layout "bnhd": [B,N,H,.]) -> as q
+        """Attention of q, k [B,H,N,D] and v [B,H,N,E] (layout "bnhd": [B,N,H,.]), in q's layout.
 
-        options: of this call, such as key_mask or the weights of feature maps
+        options: options of this call, such as key_mask or the weights of feature maps
         """
         options = self.options | options
         if self.causal:
@@ -55,20 +55,20 @@ class MHLA(nn.Module):
 
     @torch.no_grad()
     def constrain_(self):
-        """Clamps the mixing matrix to [0, 1], a causal one to the lower triangle."""
+        """Clamps the mixing matrix to [0, 1], and to the lower triangle if causal."""
         self.mixing.clamp_(0, 1)
         if self.causal:
             self.mixing.tril_()
 
     @torch.no_grad()
     def resize_(self, tokens, block=None, **options):
-        """Makes the mixing matrix one of an image or a video of another size, by resize.
+        """Changes the module to an image or a video of another size; resizes the mixing matrix.
 
-        tokens, block: as when the module was made; block stays as it is by default
-        options: of mhla_torch.resize
+        tokens, block: as in the constructor; block keeps its value by default
+        options: options of mhla_torch.resize
 
-        The parameter is a new one, so make an optimiser after this. The prefix is mixed with each
-        new block as with the mean of the old ones; its sums stay.
+        The parameter is a new tensor, so make an optimiser after this. Coefficients between the
+        prefix and a new block are means over the old blocks; the sums of the prefix stay.
         """
         if not self.grid:
             raise ValueError("MHLA: the module is of a sequence, expected an image or a video")
@@ -92,7 +92,7 @@ class MHLA(nn.Module):
 
 
 def blocks_along(tokens, block):
-    """Blocks along each axis; those at the far edges may be short."""
+    """Number of blocks along each axis; blocks at the far edges may be short."""
     if len(tokens) != len(block) or not 1 <= len(block) <= 3 or min((*tokens, *block)) < 1:
         raise ValueError(f"MHLA: tokens is {tuple(tokens)} and block {tuple(block)}, expected one "
                          "to three sizes each, as many of both, of at least 1")
@@ -105,8 +105,8 @@ def uniform_causal(blocks):
 
 
 def with_prefix(mixing, prefix):
-    """Puts the block of the prefix, if there is one, before the others: it reads and is read with
-    the mean weight of a block.   # [M,M] -> [M + 1,M + 1]
+    """Adds a row and a column for the prefix, if there is one, before the blocks. Its coefficients
+    are the mean coefficient of a block.   # [M,M] -> [M + 1,M + 1]
     """
     if prefix == 0:
         return mixing
@@ -117,9 +117,9 @@ def with_prefix(mixing, prefix):
 
 
 class ViTAttention(nn.Module):
-    """The attention of a vision transformer as timm has it, with MHLA instead of softmax.
+    """The attention of a timm vision transformer, with MHLA instead of softmax.
 
-    attention: the module it replaces, whose projections, norms and gate it takes over
+    attention: the replaced module; its projections, norms and gate are kept
     """
 
     def __init__(self, attention, mhla):
@@ -131,7 +131,7 @@ class ViTAttention(nn.Module):
             setattr(self, name, getattr(attention, name, None) or nn.Identity())
 
     def forward(self, x, attn_mask=None, is_causal=False):
-        """x [B,N,C] -> [B,N,C]"""
+        """Attention of x [B,N,C], [B,N,C]."""
         if attn_mask is not None or is_causal:
             raise ValueError("ViTAttention: attn_mask or is_causal is set, expected neither: MHLA "
                              "of an image mixes all blocks")
@@ -142,7 +142,7 @@ class ViTAttention(nn.Module):
         return self.proj_drop(self.proj(out))
 
 
-MEMBERS = ("qkv", "proj", "num_heads")  # of an attention that is replaced
+MEMBERS = ("qkv", "proj", "num_heads")  # members of a replaceable attention
 
 
 def replace_attention(model, block, *, grid=None, prefix=None, **options):
@@ -150,16 +150,16 @@ def replace_attention(model, block, *, grid=None, prefix=None, **options):
 
         model = replace_attention(model, block=(7, 7))
 
-    Each module with qkv, proj and num_heads becomes a ViTAttention with a mixing matrix of its own.
-    All other parameters keep their names, so that weights trained with softmax can be loaded before.
+    Each module with qkv, proj and num_heads becomes a ViTAttention with a separate mixing matrix.
+    All other parameters keep their names, so weights trained with softmax can be loaded before.
 
-    grid: patches along each axis, in raster order; the default is that of model.patch_embed or
-        model.x_embedder, its grid_size. Where the embedding has a convolution proj, each image is
-        checked against it.
+    grid: patches along each axis, in raster order; the default is the grid_size of
+        model.patch_embed or model.x_embedder. If the embedding has a convolution proj, each image
+        is checked against the grid.
     prefix: tokens before the patches; the default is model.num_prefix_tokens or 0
-    options: of MHLA
+    options: options of MHLA
 
-    ValueError says what does not fit, before anything changes.
+    Throws ValueError, before anything changes, if the model does not fit.
     """
     found = [(parent, name, child) for parent in model.modules()
              for name, child in parent._modules.items()  # also of a module with two names
@@ -197,7 +197,7 @@ def replace_attention(model, block, *, grid=None, prefix=None, **options):
 
 
 def _expect_grid(modules, convolution, args, patches):
-    """Throws for patches [B,C,...] of an image whose grid is not that of the MHLA modules."""
+    """Throws if the grid of patches [B,C,...] differs from the grid of the MHLA modules."""
     for mhla in modules:
         grid = tuple(patches.shape[-len(mhla.grid):])
         if grid != mhla.grid:
@@ -211,7 +211,7 @@ def _is_attention(module):
 
 
 def _expect_one_kind(model, found):
-    """Throws for a model whose attention is of several kinds, or of stages of several widths."""
+    """Throws if attentions of the model have several kinds, or stages have several widths."""
     names = {name for _, name, _ in found}
     for parent in model.modules():
         for name, child in parent._modules.items():
@@ -226,7 +226,7 @@ def _expect_one_kind(model, found):
 
 
 def _expect_positions(model, patches, prefix):
-    """Throws if an embedding of positions [1,N,C] is of another number of tokens."""
+    """Throws if an embedding of positions [1,N,C] has another number of tokens."""
     positions = getattr(model, "pos_embed", None)
     if not isinstance(positions, torch.Tensor) or positions.dim() != 3:
         return
@@ -236,7 +236,7 @@ def _expect_positions(model, patches, prefix):
 
 
 def _expect_replaceable(attention):
-    """Throws for an attention that has more to it than a ViTAttention takes over."""
+    """Throws if an attention has parts that ViTAttention lacks."""
     kind = type(attention).__name__
     known = {"qkv", "q_norm", "k_norm", "norm", "gate", "attn_drop", "proj", "proj_drop"}
     own = dict(attention.named_children())

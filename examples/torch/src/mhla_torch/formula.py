@@ -4,17 +4,17 @@
     o_t = phi(q_t)^T (sum_b m_ib S_b) / den_t                      t in block i
 
 There is no N x N matrix: memory is linear in N, and a causal form has W x W weights per block. All
-of PyTorch works on it: autograd of any order, forward mode, torch.func, torch.compile, autocast.
+of PyTorch works: autograd of any order, forward mode, torch.func, torch.compile, autocast.
 
-The functions take what mhla_torch's operators take, and one more option:
+The functions have the arguments of mhla_torch's operators, and one more option:
 
     dtype    type of features, products and sums; the default is float64 for float64 tensors and
              float32 for all others, so 16-bit tensors are rounded once, at the end
 
-Where a denominator is 0, the output is 0 for a numerator of 0 and infinite for any other, and no
+For a denominator of 0, the output is 0 for a numerator of 0 and infinite for any other, and no
 gradient passes. Masked tokens may hold NaN. A NaN in a later token may reach earlier outputs of
 its sequence, unlike in the kernels. Packed sequences run one after another, at offsets that are
-read on the host: torch.compile(fullgraph=True) does not take them.
+read on the host, so torch.compile(fullgraph=True) does not accept them.
 """
 
 import itertools
@@ -27,11 +27,11 @@ from torch.nn import functional
 CHUNK = 64  # tokens per block of causal linear attention
 MAPS = {"relu": lambda x: x.relu() + 1e-6, "identity": lambda x: x, "exp": torch.exp,
         "elu_plus_one": lambda x: torch.where(x > 0, x + 1, x.clamp(max=0).exp())}
-LAYERS = {"hedgehog": 1, "t2r": 1, "elementwise_product": 2}  # of maps with weights
+LAYERS = {"hedgehog": 1, "t2r": 1, "elementwise_product": 2}  # linear layers of maps with weights
 
 
 def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, **options):
-    """Every query reads every key. The arguments are those of mhla_torch.bidirectional."""
+    """Bidirectional attention: every query reads every key; see mhla_torch.bidirectional."""
     name = "mhla::bidirectional"
     axes = len(grid) or 1
     if axes > 3:
@@ -55,7 +55,7 @@ def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, **options):
 
 
 def causal(q, k, v, mixing, *, block, **options):
-    """A token reads itself and the past. The arguments are those of mhla_torch.causal."""
+    """Causal attention: a token reads itself and the past; see mhla_torch.causal."""
     name = "mhla::causal"
     if block < 1:
         _fail(name, "block", f"is {block}", "at least 1")
@@ -72,7 +72,7 @@ def causal(q, k, v, mixing, *, block, **options):
 
 
 def linear(q, k, v, *, causal=False, **options):
-    """Linear attention, MHLA with one block. The arguments are those of mhla_torch.linear."""
+    """Linear attention, MHLA with one block; see mhla_torch.linear."""
     name = "mhla::linear"
 
     def form(q, k, v, own, cross):
@@ -85,16 +85,17 @@ def linear(q, k, v, *, causal=False, **options):
     return _attend(name, form, q, k, v, **options)
 
 
-# ---- what all operators share --------------------------------------------------------------------
+# ---- parts of all operators ----------------------------------------------------------------------
 
 def _attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", eps=0., scale=1.,
             layout="bnhd", normalizer_q=None, normalizer_k=None, query_mask=None, key_mask=None,
             query_offsets=None, key_offsets=None, query_map=None, key_map=None, dtype=None):
-    """Features and masks before a form, denominators after it.
+    """Applies features and masks before a form, and denominators after it.
 
     form(q, k, v, own, cross), of features [B,H,N,.], returns numerators [B,H,N,E] and sums [B,H,N,1]
-    for denominators, None where there are none. own: features of the denominators, () for q and k,
-    None for no denominators; cross: whether a sum is over the queries of equal slots.
+    for denominators, or None without denominators.
+    own: features of the denominators, () for q and k, None for no denominators
+    cross: sums are over the queries of equal slots
     """
     _expect_tensors(name, q, k, v, layout, normalizer_q, normalizer_k)
     if normalizer not in ("none", "key_sum", "cross_query"):
@@ -129,9 +130,9 @@ def _attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", ep
 
 
 def _mix(q, k, v, own, cross, mixing, queries, keys):
-    """Summaries of all blocks of keys, mixed for each block of queries.
+    """Mixes the summaries of all key blocks for each query block, and reads them out.
 
-    mixing: [Mq,Mk]; None: 1, of one block
+    mixing: [Mq,Mk]; None stands for 1, with one block
     """
     def mixed(sums):  # [B,H,Mk,...] -> a tensor of [B,H,M,...] per piece of queries
         whole = sums if mixing is None else _product(mixing, sums)
@@ -158,9 +159,9 @@ def _mix(q, k, v, own, cross, mixing, queries, keys):
 
 
 def _scan(q, k, v, own, piece, mixed, diagonal):
-    """Causal blocks: the mixture of the earlier ones, and the weights inside of each.
+    """Causal form: reads the mixture of earlier blocks, and weights inside the block.
 
-    mixed(sums) mixes sums [B,H,M,...] of earlier blocks; diagonal is the weight of a block itself.
+    mixed(sums) mixes sums [B,H,M,...] of earlier blocks; diagonal is the coefficient m_ii.
     """
     q, k, v, *others = (piece.cut(t) for t in (q, k, v, *(own or ())))
 
@@ -177,7 +178,7 @@ def _scan(q, k, v, own, piece, mixed, diagonal):
 
 
 def _divide(numerators, denominators):
-    """The quotients. For a denominator of 0 they are constants: 0 for 0, otherwise infinite."""
+    """Quotients. For a denominator of 0 they are constants: 0 for 0, otherwise infinite."""
     zero = denominators == 0
     quotients = numerators / denominators.masked_fill(zero, 1)
     limits = torch.xlogy(numerators.detach(), math.inf)  # x * inf, but 0 for 0
@@ -185,17 +186,17 @@ def _divide(numerators, denominators):
 
 
 def _product(mixing, sums):
-    """mixing [Mq,Mk], sums [B,H,Mk,...] -> [B,H,Mq,...]"""
+    """Product of mixing [Mq,Mk] and sums [B,H,Mk,...], [B,H,Mq,...]."""
     return (mixing @ sums.flatten(3)).unflatten(3, sums.shape[3:])
 
 
 def _sums_before(sums):
-    """The sums [B,H,M,...] of all blocks before each."""
+    """For each block, the sum [B,H,M,...] of all earlier blocks."""
     return torch.cat([torch.zeros_like(sums[:, :, :1]), sums[:, :, :-1].cumsum(2)], 2)
 
 
 def _features(name, feature_map, x, argument, weights):
-    """phi(x) of x [..,D]."""
+    """Features phi(x) of x [..,D]."""
     if feature_map not in (*MAPS, *LAYERS):
         _fail(name, "feature_map", f'is "{feature_map}"', ", ".join((*MAPS, *LAYERS)))
     layers, width = LAYERS.get(feature_map, 0), x.shape[-1]
@@ -224,7 +225,7 @@ class Piece(NamedTuple):
 
     begin: int
     sizes: tuple  # tokens along each axis
-    block: tuple  # those of a block; blocks at the far edges may be short
+    block: tuple  # tokens of a block along each axis; blocks at the far edges may be short
 
     @property
     def widths(self):  # a block larger than the tokens is the tokens
@@ -239,8 +240,8 @@ class Piece(NamedTuple):
         return math.prod(self.counts)
 
     def cut(self, x):
-        """x [B,H,N,C] -> [B,H,M,W,C], blocks and their tokens in raster order, rows of 0 for those
-        that short blocks lack.
+        """Reorders x [B,H,N,C] to [B,H,M,W,C], blocks and their tokens in raster order. Rows that
+        short blocks lack are 0.
         """
         batch, heads, _, width = x.shape
         x = x[:, :, self.begin:self.begin + math.prod(self.sizes)]
@@ -267,7 +268,7 @@ class Piece(NamedTuple):
 
 
 def _pieces(name, x, grid, block, prefix):
-    """The prefix, where there is one, and the rest of the tokens of x [B,H,N,D]."""
+    """The pieces of the tokens of x [B,H,N,D]: the prefix, if there is one, and the rest."""
     tokens = x.shape[2]
     rest = tuple(grid) or (tokens - prefix,)
     if prefix + math.prod(rest) != tokens or rest[0] < 0:
@@ -303,17 +304,17 @@ def _sequences(name, tensors, query_offsets, key_offsets):
 # ---- arguments -----------------------------------------------------------------------------------
 
 def _heads_first(x, layout):
-    """-> [B,H,N,C]"""
+    """Views x as [B,H,N,C]."""
     return x if layout == "bhnd" else x.transpose(1, 2)
 
 
 def _drop(x, mask):
-    """x [B,H,N,C] with rows of 0 for masked tokens."""
+    """Sets the rows of masked tokens of x [B,H,N,C] to 0."""
     return x if mask is None else x.masked_fill(~mask, 0)
 
 
 def _mask(name, argument, mask, like, layout):
-    """mask [B,N] -> [B,1,N,1]"""
+    """Checks mask [B,N] and views it as [B,1,N,1]."""
     if mask is None:
         return None
     if mask.dtype is not torch.bool:

@@ -1,6 +1,6 @@
-"""The authors' attention layers under the authors' parameter names: load_state_dict takes theirs.
+"""The authors' attention layers under the authors' parameter names, for load_state_dict.
 
-Each takes x [B,N,C] and returns y [B,N,C]. backend is that of mhla_torch's operators.
+Each layer maps x [B,N,C] to y [B,N,C]. `backend` is an option of mhla_torch's operators.
 """
 
 import math
@@ -15,7 +15,7 @@ from mhla_torch.attention import uniform_causal
 
 
 class Mixing(nn.Module):
-    """A mixing matrix [M,M,1,1]: the 1 x 1 convolution that it is in the checkpoints."""
+    """A mixing matrix [M,M,1,1], stored as a 1 x 1 convolution as in the checkpoints."""
 
     def __init__(self, blocks):
         super().__init__()
@@ -34,14 +34,14 @@ def _expect(layer, fits, argument, got, expected):
 
 
 def _expect_heads(layer, channels, heads, multiple):
-    """Throws unless `channels` are whole heads; multiple: what each of them needs."""
+    """Throws unless `channels` are whole heads whose width is a multiple of `multiple`."""
     _expect(layer, heads >= 1, "heads", heads, "at least 1")
     _expect(layer, channels >= 1 and channels % (heads * multiple) == 0, "channels", channels,
             f"a multiple of {heads * multiple}" + f": {heads} heads of {multiple}" * (multiple > 1))
 
 
 def _expect_blocks(layer, axes, grid, argument, parts):
-    """Throws unless `parts`, blocks or tokens of each, divide the tokens of the grid."""
+    """Throws unless `parts`, blocks or tokens per block, divide the tokens of the grid."""
     for name, sizes in (("grid", grid), (argument, parts)):
         _expect(layer, len(sizes) == axes and min(sizes) >= 1, name, tuple(sizes),
                 f"{axes} sizes of at least 1")
@@ -50,11 +50,11 @@ def _expect_blocks(layer, axes, grid, argument, parts):
 
 
 class Vision(nn.Module):
-    """DiT and DeiT.
+    """The layer of DiT and DeiT.
 
     grid, block: tokens of the image and of a block along [y, x]
-    order: of the tokens in x. "raster" goes along the rows of the image. "blocks" has block after
-        block, as the authors' checkpoints have, with blocks and their tokens in raster order.
+    order: order of the tokens in x. "raster" goes along the rows of the image. "blocks" goes block
+        by block, as in the authors' checkpoints, with blocks and their tokens in raster order.
     lepe: side of the convolution that is added to the output
     qk_norm: RMSNorm of q and k over all heads together
     """
@@ -79,7 +79,7 @@ class Vision(nn.Module):
 
     @torch.no_grad()
     def constrain_(self):
-        """Clamps the mixing matrix to [0, 1]: after an update."""
+        """Clamps the mixing matrix to [0, 1]; call it after an update."""
         self.piece_attn.conv.weight.clamp_(0, 1)
 
     def local(self, v):
@@ -103,8 +103,8 @@ class Vision(nn.Module):
 
 
 class Turning(nn.Module):
-    """A layer with the cosines and sines of a rotary embedding, self.turns [2,N,pairs]. They are no
-    part of a checkpoint, and exact in whatever type the layer has: made anew where it changes.
+    """A layer with the cosines and sines of a rotary embedding, self.turns [2,N,pairs]. Checkpoints
+    do not contain them. A change of the layer's type computes them again, so they stay exact.
     """
 
     def place_turns(self):
@@ -125,16 +125,16 @@ class Turning(nn.Module):
 
 
 def follow_parameters(layer, _):
-    """Places the turns beside parameters that load_state_dict(assign=True) has exchanged."""
+    """Moves the turns to the device and type of parameters set by load_state_dict(assign=True)."""
     like = next(layer.parameters())
     if (layer.turns.device, layer.turns.dtype) != (like.device, like.dtype):
         layer.turns = layer.made_turns().to(like.device, like.dtype)
 
 
 class Video(Turning):
-    """Wan. Tokens come in raster order; a rotary embedding in the numerator; gated RMSNorm a head.
+    """The layer of Wan: raster order, a rotary embedding in the numerator, gated RMSNorm per head.
 
-    grid: tokens along [frames, y, x]; layout: blocks along each
+    grid: tokens along [frames, y, x]; layout: blocks along each axis
     lepe: adds a 3 x 3 x 3 convolution; normalize: divides by the sums of the released layer
     """
 
@@ -162,7 +162,7 @@ class Video(Turning):
         return torch.cat([angles(p.flatten(), w) for p, w in zip(places, widths)], 1)
 
     def turn(self, x):
-        """x [B,N,H,D], pairs of neighbours turned."""
+        """Rotates pairs of adjacent channels of x [B,N,H,D]."""
         a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
         cos, sin = self.turns.unsqueeze(2)
         return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
@@ -184,23 +184,24 @@ class Video(Turning):
 
 @dataclass
 class LanguageState:
-    """What a language layer remembers of B sequences; its size does not depend on their length."""
+    """State of a language layer for B sequences; its size does not depend on their length."""
 
     position: int
-    summaries: torch.Tensor  # [M,B,H,D,E], of the chunks that are whole; in float32 at least
-    mixture: torch.Tensor  # [B,H,D,E], of these, as the chunk that is not whole reads them
-    own: torch.Tensor  # [B,H,D,E], of that chunk
+    summaries: torch.Tensor  # [M,B,H,D,E], of complete chunks; at least float32
+    mixture: torch.Tensor  # [B,H,D,E], mixture of summaries that the open chunk reads
+    own: torch.Tensor  # [B,H,D,E], summary of the open chunk
     inputs: dict  # name: the last tokens that a convolution reads, [B,taps - 1,width]
 
 
 class Language(Turning):
-    """The language model's layer: rotary embedding behind the feature map, gated RMSNorm a head.
+    """The language model's layer: rotary embedding after the feature map, gated RMSNorm per head.
 
-    chunk, chunks: tokens of a block and most blocks of a sequence
-    feature_map: "relu" or "elu"; convolution: taps of the short ones of q, k and v, 0 for none
+    chunk, chunks: tokens of a block, and the largest number of blocks of a sequence
+    feature_map: "relu" or "elu"
+    convolution: taps of the short convolutions of q, k and v, 0 for none
 
-    layer(x) computes whole sequences. To decode: state = layer.start(B), then for the prompts and
-    for each next token layer.append(state, x).
+    layer(x) computes whole sequences. To decode, call state = layer.start(B), then
+    layer.append(state, x) for the prompts and for each next token.
     """
 
     def __init__(self, channels, heads, chunk, chunks, feature_map="relu", convolution=0,
@@ -233,12 +234,12 @@ class Language(Turning):
 
     @torch.no_grad()
     def constrain_(self):
-        """Clamps the mixing matrix to [1e-5, 1] and to its lower triangle: after an update."""
+        """Clamps the mixing matrix to [1e-5, 1] and its lower triangle; call it after an update."""
         m = self.mixing_matrix[..., 0, 0, 0, 0]
         m.copy_(m.clamp(1e-5, 1).tril())
 
     def project(self, x, state):
-        """q, k [B,N,H,D] behind their feature maps and v [B,N,H,E] of tokens from `state` on."""
+        """Features of q, k [B,N,H,D] and v [B,N,H,E] of the tokens x that follow `state`."""
         def one(name):
             y = getattr(self, f"{name}_proj")(x)
             if self.taps:
@@ -257,7 +258,7 @@ class Language(Turning):
         return features(one("q")), features(one("k")), one("v")
 
     def finish(self, out, x):
-        """out [B,N,H,E]"""
+        """Norm, gate and output projection of out [B,N,H,E]."""
         out = self.g_norm_swish_gate(out).flatten(2)
         return self.o_proj(out * functional.silu(self.g_proj(x)))
 
@@ -286,8 +287,8 @@ class Language(Turning):
                              like.new_zeros(shape), like.new_zeros(shape), inputs)
 
     def append(self, state, x):
-        """The outputs [B,n,C] of the next tokens x [B,n,C]; O(D E) a token and head, and O(M D E)
-        a chunk.
+        """The outputs [B,n,C] of the next tokens x [B,n,C], in O(D E) per token and head, and
+        O(M D E) per chunk and head.
         """
         self.expect_room(state.position + x.shape[1])
         outputs = []
@@ -298,7 +299,7 @@ class Language(Turning):
         return torch.cat(outputs, 1) if outputs else x
 
     def append_to_chunk(self, state, x):
-        """The same of tokens of one chunk."""
+        """Outputs of tokens of one chunk; see append."""
         i = state.position // self.chunk
         sums = state.own.dtype
         row = self.mixing_matrix[i, :, 0, 0, 0, 0].to(sums)

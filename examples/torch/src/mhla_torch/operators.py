@@ -1,38 +1,40 @@
 """The operators of the library as functions of tensors, with gradients and shapes for tracing.
 
-q [B,N,H,D], k [B,N,H,D] and v [B,N,H,E], or (layout "bhnd") [B,H,N,.], lie at any strides: slices
-of a packed qkv are read where they are. The output has the layout of q; in memory it is [B,N,H,E],
-so that merging its heads copies nothing. All functions take, by name:
+Tensors q [B,N,H,D], k [B,N,H,D] and v [B,N,H,E], or (layout "bhnd") [B,H,N,.], have any strides, so
+slices of a packed qkv are not copied. The output has the layout of q. In memory it is [B,N,H,E], so
+merging its heads copies nothing. All functions take, by name:
 
     feature_map    "relu" (max(x, 0) + 1e-6), "elu_plus_one", "identity" or "exp"; with weights
                    "hedgehog" (softmax of [2 y, -2 y], y = W x + b), "t2r" (max(W x, 0)) or
                    "elementwise_product" ((W1 x + b1) (W2 x + b2))
-    query_map, key_map    those weights, one after another: [D D] (W), [D D + D] (W, b) or, of two
-                   layers, twice that
+    query_map, key_map    weights of the feature map, one after another: [D D] (W), [D D + D] (W, b)
+                   or, for two layers, twice as many
     normalizer     "key_sum", "none" or "cross_query" (not causal), with eps added to the sums
-    scale          of the queries
-    normalizer_q, normalizer_k     queries and keys of the denominator, if it has its own
+    scale          factor of the queries
+    normalizer_q, normalizer_k     queries and keys of the denominator, if they differ from q and k
     query_mask, key_mask           bool [B,N]: False tokens take no part
     query_offsets, key_offsets     int64 [S + 1]: S sequences packed into B = 1
 
     backend        "auto", "kernels" or "formula", see below
 
-and all but linear
-    save           what a forward of kernels leaves for the backward: its "inputs", or on the CPU the
-                   "summaries" of the blocks too, B H M D (E + 1) sums that the backward then reads
+All functions except linear also take:
 
-Types: float32, float64, bfloat16 and float16; 16 bit tensors have float32 sums. The mixing matrix
-[M,M] and the weights of feature maps take part in float32, beside float64 tensors in float64, also
-under autocast.
+    save           tensors that a forward of kernels saves for the backward: its "inputs", or on the
+                   CPU also the "summaries" of the blocks, B H M D (E + 1) sums
 
-There are two backends. "kernels" are the library's own: on the CPU of all of the above, on CUDA of
-bfloat16 and float16 with (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256), of relu,
-elu_plus_one and identity, without masks, packed sequences, a prefix or a denominator's own queries
-and keys; rows lie dense and begin at multiples of 16 bytes. They have gradients in reverse mode, of
-first order. "formula" is plain PyTorch (mhla_torch.formula), for any device, argument and kind of
-derivative. "auto", the default, takes the kernels where they accept the call, and otherwise the
-formula, with a FormulaWarning that says why, once per reason. explain tells without computing.
-ValueError or RuntimeError says what was expected and what came.
+Types are float32, float64, bfloat16 and float16; 16-bit tensors have float32 sums. The mixing
+matrix [M,M] and the weights of feature maps are used in float32, or in float64 with float64
+tensors, also under autocast.
+
+There are two backends. "kernels" are the library's kernels. On the CPU they accept all of the
+above. On CUDA they accept bfloat16 and float16 with (D, E) of (64, 64), (72, 72), (128, 128) and
+(128, 256), and the feature maps relu, elu_plus_one and identity. On CUDA they accept no masks,
+packed sequences, prefix, normalizer_q or normalizer_k; rows are dense and begin at multiples of 16
+bytes. Kernels have gradients in reverse mode, of first order. "formula" is plain PyTorch
+(mhla_torch.formula), for any device, argument and kind of derivative. "auto", the default, takes
+the kernels if they accept the call, and otherwise the formula, with a FormulaWarning that gives the
+reason, once per reason. explain names the backend without computing. Wrong arguments raise
+ValueError or RuntimeError.
 """
 
 import warnings
@@ -48,7 +50,7 @@ torch.ops.load_library(Path(__file__).with_name("libmhla_torch.so"))
 
 
 def _load_cuda():
-    """Loads the kernels for CUDA. -> why there are none, or nothing"""
+    """Loads the kernels for CUDA. -> the reason if there are none, or nothing"""
     if built.WITHOUT_CUDA:
         return f"this mhla_torch was built without CUDA ({built.WITHOUT_CUDA})"
     of_torch = torch.version.cuda
@@ -63,14 +65,15 @@ registration.register()
 
 
 def cuda_built():
-    """Whether there are kernels for CUDA; there need not be a device."""
+    """True if there are kernels for CUDA, with or without a device."""
     return not _WITHOUT_CUDA
 
 
 def locality(blocks, columns=False):
-    """The mixing matrix [M,M] (float64) to start from: near blocks weigh more.
+    """The initial mixing matrix [M,M] (float64): near blocks have larger coefficients.
 
-    blocks: blocks along each axis. Rows sum to 1, or columns, as in the released vision models.
+    blocks: blocks along each axis
+    columns: columns sum to 1, as in the released vision models, instead of rows
     """
     return torch.ops.mhla.locality(blocks, columns)
 
@@ -81,10 +84,10 @@ def resize(mixing, from_blocks, to_blocks, *, unit="extent", sum_to_one="rows"):
     from_blocks, to_blocks: blocks along each axis, of mixing [M,M] and of the result
     unit: length that both grids share: "extent", the same image in more or fewer blocks, or
         "block", a larger or smaller image in blocks of the same size
-    sum_to_one: "rows" or "columns", which have given sums, or "nothing"
+    sum_to_one: "rows", "columns" or "nothing": the sums that the result keeps
 
     The result is a nonnegative function of the distance between blocks, fitted to mixing by least
-    squares; its sums are the mean of the given ones. There is no gradient.
+    squares. Its kept sums are the mean of mixing's sums. There is no gradient.
     """
     resized, _ = torch.ops.mhla.resize(mixing.detach().to("cpu", torch.float64), from_blocks,
                                        to_blocks, unit, sum_to_one)
@@ -92,42 +95,45 @@ def resize(mixing, from_blocks, to_blocks, *, unit="extent", sum_to_one="rows"):
 
 
 class FormulaWarning(UserWarning):
-    """A call takes the formula in PyTorch, because the kernels do not accept it."""
+    """Warns that a call takes the formula in PyTorch, because the kernels do not accept it."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a call would run."""
+    """The backend that a call would take, and the reason."""
 
     backend: str  # "kernels" or "formula"
-    form: str  # of kernels on CUDA, the one that the library's plan picks
-    reason: str  # why the kernels do not take the call; empty where they do
+    form: str  # form that the library's plan picks, of kernels on CUDA
+    reason: str  # why the kernels refuse the call; empty if they take it
 
 
 def explain(function, *arguments, **options):
-    """What function(*arguments, **options) would run. -> Explanation
+    """Explains which backend function(*arguments, **options) would take, without computing.
 
-    function: bidirectional, causal, linear or an MHLA module. Nothing is computed.
+    function: bidirectional, causal, linear or an MHLA module. -> Explanation
     """
     return function(*arguments, **options, explain=True)
 
 
 def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, save="inputs", backend="auto",
                   **options):
-    """Every query reads every key; cost 4 B H N D E + 2 B H M^2 D E flops. -> [B,N,H,E]
+    """Bidirectional attention: every query reads every key. -> [B,N,H,E]
 
-    grid, block: tokens along one to three axes, in raster order, and those of a block; without a
-    grid, a sequence of any length in blocks of block[0], which uses the leading part of mixing.
-    prefix: tokens before these, such as a class token: the first block.
+    grid, block: tokens along one to three axes, in raster order, and tokens of a block along each
+        axis. Without a grid, a sequence of any length in blocks of block[0], which uses the leading
+        part of mixing
+    prefix: tokens before the grid, such as a class token: the first block
+
+    Cost: 4 B H N D E + 2 B H M^2 D E flops.
     """
     blocks = {"grid": list(grid), "block": list(block), "prefix": prefix}
     return _call("bidirectional", backend, save, q, k, v, mixing, blocks, **options)
 
 
 def causal(q, k, v, mixing, *, block, save="inputs", backend="auto", **options):
-    """A token reads itself and the past, in blocks of `block` tokens. -> [B,N,H,E]
+    """Causal attention in blocks of `block` tokens: a token reads itself and the past. -> [B,N,H,E]
 
-    mixing: at least [M,M], of which the lower triangle is read.
+    mixing: at least [M,M]; only the lower triangle is read
     """
     return _call("causal", backend, save, q, k, v, mixing, {"block": block}, **options)
 
@@ -149,7 +155,7 @@ _WITH_AUTOCAST = ("cpu", "cuda", "xpu", "mps")
 
 def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, normalizer_q=None,
           normalizer_k=None, query_map=None, key_map=None, **options):
-    """Runs an operator by its kernels or its formula, or tells which of them it would run.
+    """Runs an operator by its kernels or its formula, or explains which of them it would run.
 
     blocks: the arguments between mixing and the options, by name, in the order of the schema
     """
@@ -201,7 +207,7 @@ def _run(name, named):
 
 
 def _keeps(name, tensors, options):
-    """Whether a call with save="summaries" has a backward to keep them for, which reads them."""
+    """True if a call with save="summaries" has a backward that reads the summaries."""
     if options.get("query_offsets") is not None:
         raise ValueError(f'mhla::{name}: save is "summaries", expected inputs: how many '
                          "summaries packed sequences have is not in their shape")
@@ -213,7 +219,7 @@ def _needs_gradients(tensors):
 
 
 def _form(name, tensors, weights, blocks, options):
-    """The form of the kernels that run a call: on CUDA, the one of the library's plan."""
+    """The form of the kernels for a call: "cpu", or the form that the plan picks on CUDA."""
     if not tensors["q"].is_cuda:
         return "cpu"
     ask = getattr(torch.ops.mhla, name + "_form")
@@ -230,14 +236,13 @@ def _warn(message):
 _WARNED = set()
 
 
-# ---- what kernels take -------------------------------------------------------------------------
+# ---- calls that kernels refuse ----------------------------------------------------------------
 
 _CUDA_WIDTHS = ((64, 64), (72, 72), (128, 128), (128, 256))
 
 
 def _refusal(name, tensors, weights, blocks, options):
-    """Why the kernels do not take a call; nothing where they do, or say themselves what is wrong.
-    """
+    """The reason why the kernels refuse a call; nothing if they accept it or raise an error."""
     q = tensors["q"]
     if _in_transform():
         return "the call is in a transform of torch.func, expected none"
@@ -260,7 +265,7 @@ def _in_transform():
 
 
 def _cuda_refusal(tensors, weights, blocks, options):
-    """The same of tensors on CUDA."""
+    """The reason why the kernels for CUDA refuse a call, or nothing."""
     q, v = tensors["q"], tensors["v"]
     if q.dtype not in (torch.bfloat16, torch.float16):
         return f"q has type {q.dtype}, expected bfloat16 or float16 on CUDA"
@@ -286,7 +291,7 @@ def _cuda_refusal(tensors, weights, blocks, options):
 
 
 def _has_whole_rows(tensor):
-    """Whether rows lie dense and begin at multiples of 16 bytes."""
+    """True if rows are dense and begin at multiples of 16 bytes."""
     *steps, step = tensor.stride()
     steps = [s for s, n in zip(steps, tensor.shape) if n > 1]
     if not torch.compiler.is_compiling():  # compilers do not trace where a tensor begins
@@ -300,7 +305,7 @@ def _is_old(device):
 
 
 def _expect_one_device(name, q, arguments):
-    """Refuses tensors of several devices: kernels of one would read the memory of all."""
+    """Refuses tensors on several devices: kernels of one device would read the memory of others."""
     for argument, tensor in arguments.items():
         if isinstance(tensor, torch.Tensor) and tensor.device != q.device:
             raise ValueError(f"mhla::{name}: {argument} is on {tensor.device}, expected "
@@ -308,5 +313,5 @@ def _expect_one_device(name, q, arguments):
 
 
 def _autocasts(tensor):
-    """Autocast leaves float64 and all that is not floating alone."""
+    """True for floating types except float64, which autocast does not cast."""
     return tensor.is_floating_point() and tensor.dtype is not torch.float64

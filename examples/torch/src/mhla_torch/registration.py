@@ -1,4 +1,4 @@
-"""Shapes for tracing and gradients of the operators, as torch.library wants them."""
+"""Registers shapes for tracing and gradients of the operators with torch.library."""
 
 import math
 
@@ -35,7 +35,7 @@ def _kept(named, blocks):
 
 
 def _key_blocks(named):
-    """Blocks that the keys of a call of bidirectional or causal are in."""
+    """Number of key blocks in a call of bidirectional or causal."""
     def count(tokens, width):
         return (tokens + width - 1) // width
 
@@ -47,13 +47,13 @@ def _key_blocks(named):
     return math.prod(count(n, w) for n, w in sizes) + (prefix > 0)
 
 
-ARGUMENTS = {}  # operator: its arguments, in order, and their defaults
-RECORDED = {}  # operator: the function that records it
+ARGUMENTS = {}  # operator: its arguments in order, with their defaults
+RECORDED = {}  # operator: the function that records it for autograd
 
 
 def _recorded(operator, save, differentiate):
-    """An operator with its gradient for eager mode, where the one of register_autograd takes 0.3 ms
-    to name the arguments of each call.
+    """An operator with its gradient for eager mode. The gradient of register_autograd takes 0.3 ms
+    per call to name the arguments.
     """
     class Recorded(torch.autograd.Function):
         @staticmethod
@@ -70,8 +70,8 @@ def _recorded(operator, save, differentiate):
 
 
 def _register(name, keeps):
-    """Shapes and gradients of the operator mhla::name, and of the one that keeps summaries. In
-    transforms of torch.func the operator is its formula.
+    """Registers shapes and gradients of the operator mhla::name, and of the operator that keeps
+    summaries. In transforms of torch.func the operator is its formula.
     """
     forward = getattr(torch.ops.mhla, name).default
     backward = getattr(torch.ops.mhla, name + "_backward").default
@@ -141,6 +141,6 @@ def _register(name, keeps):
 
 
 def register():
-    """Registers all operators, once their library is loaded."""
+    """Registers all operators; their library has to be loaded."""
     for name, keeps in (("bidirectional", True), ("causal", True), ("linear", False)):
         _register(name, keeps)
