@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// A model with softmax or linear attention becomes one with MHLA: all of its parameters are taken
-/// over, and each block's mixing matrix is fitted to the outputs of the attention that it replaces.
+/// Converts a model with softmax or linear attention to MHLA. All parameters are kept, and each
+/// block's mixing matrix is fitted to the outputs of the replaced attention.
 
 #include <algorithm>
 #include <mhla/attention/linear.hpp>
@@ -30,7 +30,7 @@ using train_images::kTokens;
 using train_images::Model;
 using train_images::Settings;
 
-/// The model with MHLA that shares all parameters with the teacher; mixing as `settings` say.
+/// A model with MHLA that copies the teacher's parameters, with mixing matrices of `settings`.
 inline Model<float> with_parameters_of(const Model<float>& teacher, const Settings& settings) {
   Model<float> model(settings);
   std::vector<float> row(model.parameters().begin(), model.parameters().end());
@@ -43,7 +43,7 @@ inline Model<float> with_parameters_of(const Model<float>& teacher, const Settin
   return model;
 }
 
-/// Writes the mixing matrix of a block.
+/// Sets the mixing matrix of a block.
 inline void set_mixing(Model<float>& model, std::size_t block,
                        const mhla::MixingMatrix<float>& mixing) {
   std::vector<float> row(model.parameters().begin(), model.parameters().end());
@@ -56,7 +56,7 @@ inline void set_mixing(Model<float>& model, std::size_t block,
   model.set_parameters(row);
 }
 
-/// What went into the attention of a block, and what came out of its heads.
+/// Inputs of a block's attention, and outputs of its heads.
 struct AttentionExample {
   mhla::Matrix<float> qkv;  // [B*N, 3C]
   mhla::Tensor<float> out;  // [B,N,H,D]
@@ -69,14 +69,14 @@ struct AttentionExample {
   }
 };
 
-/// The paper's operator, as the blocks have it.
+/// The paper's operator with the options of the blocks.
 inline auto operator_of(const Model<float>& model) {
   const mhla::VisionOptions& o = model.blocks().front().options().attention;
   return mhla::Operator<mhla::Relu, mhla::Relu, mhla::AnyNormalizer>{
       {o.feature_eps}, {o.feature_eps}, o.normalizer};
 }
 
-/// A model on some images at a time.
+/// A forward pass of a model over some images.
 class Pass {
  public:
   static constexpr Index kImages = 32;
@@ -93,7 +93,7 @@ class Pass {
     train_images::forward(model_, count, activations_);
   }
 
-  /// Of a block, with the attention of the model.
+  /// Inputs and outputs of a block's attention.
   AttentionExample attention(std::size_t block) {
     const Settings& s = model_.settings();
     const auto p = model_.parameters();
@@ -120,13 +120,13 @@ class Pass {
   Index count_ = 0;
 };
 
-/// How far the heads of a block are from those of the teacher: FitResidual::total.
+/// Residuals of a block's heads against the teacher's: FitResidual::total.
 struct BlockFit {
   double locality, fitted;
 };
 
-/// Fits the mixing matrices of a student, block after block: what its own queries, keys and values
-/// make of it is to be what the teacher's attention gave, on the first `count` images.
+/// Fits the mixing matrices of a student, block by block, on the first `count` images. MHLA of the
+/// student's queries, keys and values is fitted to the outputs of the teacher's attention.
 inline std::vector<BlockFit> fit_mixing_of(const Model<float>& teacher, Model<float>& student,
                                            const Images& images, Index count, Index threads) {
   constexpr int kRounds = 2;

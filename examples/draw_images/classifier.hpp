@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The judge of drawn images: a small network that is trained first, to tell the classes of images
-/// apart. Its last hidden layer are the features of the Frechet distance.
+/// The classifier that judges drawn images, a small network that is trained first. Its last hidden
+/// layer has the features of the Frechet distance.
 ///
 ///     parts    = mlp of every patch of 4 x 4 pixels     [64, 16]
 ///     hidden   = gelu(W parts + b)                      [64], the features
@@ -29,7 +29,7 @@ namespace draw_images {
 
 class Classifier {
  public:
-  /// Of images [n, kImage].
+  /// Results for images [n, kImage].
   struct Verdicts {
     Eigen::MatrixXd features;  ///< [n, 64]
     std::vector<Index> classes;
@@ -54,7 +54,7 @@ class Classifier {
     }
   }
 
-  /// AdamW over shuffled batches, in whose last epochs the rate falls to 0.
+  /// Trains by AdamW over shuffled batches; the rate falls to 0 in the last epochs.
   void train(const examples::Images& images, Index epochs, Index seed, mhla::ThreadPool& pool) {
     const Index batches = images.count() / kBatch, steps = epochs * batches;
     std::vector<examples::TrainedTensor> tensors;
@@ -122,7 +122,7 @@ class Classifier {
     };
     return {dense(".0"), dense(".1")};
   }
-  /// Parts of images as rows of their own.
+  /// Views the parts of images as separate rows.
   static mhla::MatrixView<float> rows_of(mhla::MatrixView<float> parts) {
     return {parts.data, parts.rows * kParts, kPartNumbers, kPartNumbers};
   }

@@ -1,12 +1,12 @@
 #pragma once
 
 /// \file
-/// How images become noise and noise becomes images. At time t in [0, 1], with standard normal e,
+/// Diffusion from images to noise, and back. At time t in [0, 1], with standard normal e,
 ///
 ///     x_t = a x_0 + s e,   v = a e - s x_0,   a = cos(pi t / 2), s = sin(pi t / 2)
 ///
-/// A model predicts v; then x_0 = a x_t - s v. DDIM goes from x_1 = e to x_0 without new noise:
-/// each step keeps the e that follows from the predicted x_0. Sources: Salimans and Ho,
+/// A model predicts v, which gives x_0 = a x_t - s v. DDIM goes from x_1 = e to x_0 without new
+/// noise: each step keeps the e of the predicted x_0. Sources: Salimans and Ho,
 /// arXiv:2202.00512 (v); Song, Meng and Ermon, arXiv:2010.02502 (DDIM); Ho and Salimans,
 /// arXiv:2207.12598 (guidance).
 
@@ -19,7 +19,7 @@ namespace draw_images {
 
 using mhla::Index;
 
-/// a and s of a time.
+/// Factors a and s at a time.
 struct Mixture {
   double image, noise;
 
@@ -28,7 +28,7 @@ struct Mixture {
 };
 
 /// Turns noise into samples in place.
-/// \param steps  of equal length in t
+/// \param steps  number of steps, of equal length in t
 /// \param clean  clean(x, t, x0) writes the prediction of x_0
 template <class T, class Clean>
 void ddim(std::span<T> x, std::span<T> x0, Index steps, Clean&& clean) {

@@ -5,8 +5,8 @@
 ///
 ///     |m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2))
 ///
-/// with tr (C1 C2)^(1/2) = tr (R C2 R)^(1/2), R = C1^(1/2). It is that of the FID, whose features
-/// are another network's. Cost: some tens of F^3 flops for F features.
+/// with tr (C1 C2)^(1/2) = tr (R C2 R)^(1/2), R = C1^(1/2). FID is the same distance with features
+/// of another network. Cost: some tens of F^3 flops for F features.
 /// Source: Heusel et al., arXiv:1706.08500; Dowson and Landau, 1982.
 
 #include <Eigen/Eigenvalues>
@@ -40,7 +40,7 @@ inline double frechet_distance(const Normal& one, const Normal& other) {
          2 * product.eigenvalues().cwiseMax(0).cwiseSqrt().sum();
 }
 
-/// Mean and standard deviation of a few numbers; the latter is 0 for one.
+/// Mean and standard deviation of a few numbers; the deviation of one number is 0.
 struct Spread {
   double mean = 0, deviation = 0;
 

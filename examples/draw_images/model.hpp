@@ -1,14 +1,14 @@
 #pragma once
 
 /// \file
-/// The parameters of a diffusion transformer, DiT, and its blocks, which are the library's.
+/// The parameters of a diffusion transformer, DiT, made of blocks of the library.
 ///
 ///     x = patches(image) W + position                             [N,C]
 ///     c = mlp(frequencies of t) + class                           [C]
 ///     x = block(x, c)                                             in each block
 ///     v = patches(norm(x) * (1 + scale) + shift) W^-1,  shift and scale from silu(c)
 ///
-/// Linear attention is MHLA with a single block of all tokens, whose mixing coefficient stays 1.
+/// Linear attention is MHLA with a single block of all tokens; its mixing coefficient stays 1.
 /// Source: Peebles and Xie, arXiv:2212.09748.
 
 #include <algorithm>
@@ -52,7 +52,7 @@ inline mhla::DitOptions block_options(const Settings& s) {
 template <class T>
 class Model : public examples::BlockModel<mhla::DitBlock<T>> {
  public:
-  /// With initial parameters.
+  /// Makes a model with initial parameters.
   explicit Model(const Settings& settings);
 
   const Settings& settings() const { return settings_; }
@@ -69,7 +69,7 @@ class Model : public examples::BlockModel<mhla::DitBlock<T>> {
   mhla::Matrix<T> position_;
 };
 
-/// What training changes: not the mixing coefficient of linear attention.
+/// The trained tensors: all but the mixing coefficient of linear attention.
 template <class T>
 std::vector<examples::TrainedTensor> trained_tensors(const Model<T>& model) {
   return examples::trained_tensors(model.table(), model.settings().attention == Attention::kLinear);
@@ -91,8 +91,8 @@ Model<T>::Model(const Settings& settings)
   this->set_parameters(initial_parameters());
 }
 
-/// The same for all attentions, but for the mixing, into which nothing random goes. Modulations and
-/// the last layer are 0: every block begins as the identity, as DiT has it.
+/// Initial parameters, equal for all attentions except the mixing matrix, which is not random.
+/// Modulations and the last layer are 0: every block begins as the identity, as in DiT.
 template <class T>
 std::vector<T> Model<T>::initial_parameters() const {
   examples::Random random(static_cast<std::uint64_t>(settings_.seed));

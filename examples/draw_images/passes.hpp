@@ -20,7 +20,7 @@ using examples::Buffer;
 
 template <class T>
 struct Activations {
-  /// \param images  most at a time
+  /// \param images  most images per pass
   Activations(const Model<T>& model, Index images);
 
   Buffer<T> pixels;           // x_t, [B, kImage]
@@ -38,11 +38,11 @@ struct Activations {
   std::vector<std::byte> workspace;
 };
 
-/// Writes a.output for a.pixels, a.times and a.classes of the first `count` images.
+/// Computes a.output from a.pixels, a.times and a.classes of the first `count` images.
 template <class T>
 void forward(const Model<T>& model, Index count, Activations<T>& a);
 
-/// Adds the gradients of the parameters, given that of a.output in a.doutput, behind forward.
+/// Adds the gradients of the parameters, given a.doutput, the gradient of a.output, after forward.
 template <class T>
 void backward(const Model<T>& model, Index count, Activations<T>& a, std::span<T> gradient);
 
@@ -83,7 +83,7 @@ Activations<T>::Activations(const Model<T>& model, Index images)
   workspace.resize(bytes);
 }
 
-/// [cos(1000 t w_0), ..., sin(1000 t w_0), ...], w_j = 10000^(-j / (C/2)), as DiT has it.
+/// Frequencies [cos(1000 t w_0), ..., sin(1000 t w_0), ...], w_j = 10000^(-j / (C/2)), as in DiT.
 template <class T>
 void write_frequencies(const std::vector<double>& times, mhla::MatrixView<T> to) {
   const Index half = to.cols / 2;

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Images as the models of the example see them: rows of 32 x 32 numbers in [-1, 1].
+/// Images in the form that the models read: rows of 32 x 32 numbers in [-1, 1].
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@ namespace draw_images {
 using examples::kClasses;
 using mhla::Index;
 
-constexpr Index kEdge = 32;                                 // of an image, with a margin
+constexpr Index kEdge = 32;                                 // side of an image with its margin
 constexpr Index kImage = kEdge * kEdge;                     // numbers of an image
 constexpr Index kMargin = (kEdge - examples::kPixels) / 2;  // black, -1
 
@@ -34,7 +34,7 @@ void read_pixels(const examples::Images& images, Index i, T* to) {
   }
 }
 
-/// The 28 x 28 grey pixels of such a row.
+/// The 28 x 28 grey pixels of a row.
 template <class T>
 std::vector<std::uint8_t> grey(const T* row) {
   std::vector<std::uint8_t> pixels;
@@ -51,7 +51,7 @@ std::vector<std::uint8_t> grey(const T* row) {
 inline mhla::PatchGrid patch_grid(Index images, Index side) {
   return {.channels = 1, .image = {kEdge, kEdge}, .patch = {side, side}, .batch = images};
 }
-/// Rows of images as `patches` and `unpatchify` take them, [images * 32, 32].
+/// Rows of images in the form of `patches` and `unpatchify`, [images * 32, 32].
 template <class T>
 mhla::MatrixView<T> edges(mhla::MatrixView<T> images) {
   return {images.data, images.rows * kEdge, kEdge, kEdge};

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Sequences longer than those that a model was trained on: read a piece at a time, by streams with
-/// mixing matrices from outside the model.
+/// Reading of sequences that are longer than a model's training: piece by piece, by streams whose
+/// mixing matrices come from outside the model.
 
 #include <algorithm>
 #include <cstring>
@@ -26,8 +26,8 @@ using write_text::Settings;
 using Decay = mhla::DecayMixing<float>;
 using Matrix = mhla::MixingMatrix<float>;
 
-/// A model for longer sequences with the same parameters, without mixing matrices: laid out as one
-/// with linear attention, whose queries and keys have the same feature map.
+/// A model for longer sequences with the same parameters, without mixing matrices. Its layout is
+/// that of linear attention, which has the same feature map.
 inline Model<float> longer(const Model<float>& model, Index context) {
   Settings settings = model.settings();
   settings.attention = write_text::Attention::kLinear;
@@ -40,21 +40,21 @@ inline Model<float> longer(const Model<float>& model, Index context) {
   return copy;
 }
 
-/// A sequence that is read a piece at a time.
+/// Reads a sequence piece by piece.
 /// \tparam Mixing  MixingMatrix or DecayMixing
 template <class Mixing>
 class Reader {
  public:
-  /// \param model   without mixing matrices
-  /// \param mixing  of each layer
-  /// \param a       room for a piece
+  /// \param model   a model without mixing matrices
+  /// \param mixing  mixing of each layer
+  /// \param a       activations of a piece
   Reader(const Model<float>& model, const std::vector<Mixing>& mixing, Activations<float>& a)
       : model_(model), a_(a) {
     for (const Mixing& m : mixing) layers_.emplace_back(model.settings(), m);
   }
 
-  /// Returns the logits behind each of the next bytes [n,256].
-  /// \param first  their position, for the rotary embedding
+  /// Returns the logits after each of the next bytes [n,256].
+  /// \param first  position of the first byte, for the rotary embedding
   mhla::MatrixView<float> append(Bytes bytes, Index first) {
     forward(model_, write_text::Products<float>{model_, {.workspace = a_.workspace}}, bytes, first,
             a_, [this](std::size_t layer, auto qk, auto v, auto out) {
@@ -62,7 +62,7 @@ class Reader {
             });
     return a_.logits.rows(std::ssize(bytes));
   }
-  /// Of what has been seen.
+  /// Bytes of the states of all layers.
   std::size_t state_bytes() const {
     std::size_t sum = 0;
     for (const auto& layer : layers_) sum += layer.bytes();
@@ -75,23 +75,23 @@ class Reader {
   std::vector<write_text::MhlaStates<float, Mixing>> layers_;
 };
 
-/// How a sequence is read: window by window, each with empty states and from position 0.
+/// Windows of a sequence; each is read with empty states and from position 0.
 struct Windows {
   Index size;                     ///< bytes
-  Index overlap = 0;              ///< bytes of a window that only the states are there for
-  bool positions_return = false;  ///< the positions begin again with each piece
+  Index overlap = 0;              ///< first bytes of a window, read for the states alone
+  bool positions_return = false;  ///< positions restart with each piece
 };
 
 /// Memory and threads for a model without mixing matrices.
 class Evaluation {
  public:
-  /// \param piece  bytes that are read at a time
+  /// \param piece  bytes per call
   Evaluation(const Model<float>& model, Index piece, Index threads)
       : model_(model), piece_(piece), pool_(threads) {
     for (Index w = 0; w < pool_.workers(); ++w) memory_.emplace_back(model.settings(), piece);
   }
 
-  /// What each byte of a sequence costs, in bits, by its position; mean over the sequences.
+  /// Bits per byte by position, the mean over the sequences.
   template <class Mixing>
   std::vector<double> bits(const std::vector<Mixing>& mixing, const Windows& windows,
                            const std::vector<Bytes>& sequences) {
@@ -138,8 +138,8 @@ class Evaluation {
   std::deque<Activations<float>> memory_;
 };
 
-/// Whether the streams of all layers, which read a sequence a piece at a time, give the bits of the
-/// causal form over the whole of it.
+/// True if the streams of all layers, which read a sequence piece by piece, give the bits of the
+/// causal form over the whole sequence.
 inline bool streams_are_causal(const Model<float>& model, const std::vector<Decay>& mixing,
                                Bytes bytes, Index piece) {
   const Settings& s = model.settings();

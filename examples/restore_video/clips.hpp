@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Clips with holes: space-time boxes of tokens that a model does not see. And what fills them
-/// without learning.
+/// Clips with holes, space-time boxes of tokens that a model does not see, and fillings that need
+/// no learning.
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 
 namespace restore_video {
 
-using Mask = std::vector<char>;  // of each token: whether it is hidden
+using Mask = std::vector<char>;  // [N], 1 for a hidden token
 
 template <class T>
 struct Clip {
@@ -24,8 +24,8 @@ struct Clip {
   bool hidden(Index token) const { return mask[static_cast<std::size_t>(token)] != 0; }
 };
 
-/// Boxes, of a quarter to the whole of a clip in time and an eighth to a half of a frame in either
-/// direction, at random places until enough tokens are hidden: at least one.
+/// Hides random boxes until enough tokens are hidden, at least one. A box has a quarter to the
+/// whole of a clip in time, and an eighth to a half of a frame in either direction.
 inline Mask random_boxes(const Settings& s, examples::Random& random) {
   const mhla::GridShape grid = s.grid();
   Mask mask(static_cast<std::size_t>(s.tokens()), 0);
@@ -52,12 +52,12 @@ inline Mask random_boxes(const Settings& s, examples::Random& random) {
   return mask;
 }
 
-/// Fills holes with the mean colours of what is seen of the clip; with grey, 0, if nothing is.
+/// Fills holes with the mean colours of the visible tokens; with grey, 0, if none is visible.
 template <class T>
 mhla::Matrix<T> fill_with_mean(const mhla::Matrix<T>& patches, const Mask& mask,
                                const Settings& s) {
   mhla::Matrix<T> filled = patches;
-  const Index pixels = s.patch * s.patch;  // of a patch, in each colour one behind the other
+  const Index pixels = s.patch * s.patch;  // per patch and colour; colours follow one another
   for (Index c = 0; c < kColours; ++c) {
     double sum = 0, count = 0;
     for (Index t = 0; t < filled.rows(); ++t) {
@@ -74,7 +74,8 @@ mhla::Matrix<T> fill_with_mean(const mhla::Matrix<T>& patches, const Mask& mask,
   return filled;
 }
 
-/// Fills every hole with the same patch of the nearest frame that shows it, or else with the mean.
+/// Fills every hole with the same patch of the nearest frame that shows it, otherwise with the
+/// mean.
 template <class T>
 mhla::Matrix<T> fill_with_nearest_frame(const mhla::Matrix<T>& patches, const Mask& mask,
                                         const Settings& s) {
@@ -102,8 +103,8 @@ Clip<T> hide_boxes(const Video& video, const Settings& s, Index begin, examples:
   return {patches, mask, fill_with_nearest_frame(patches, mask, s)};
 }
 
-/// The clips of a step: from random places of the training part, which depend on seed and step
-/// alone, so that a training can go on from any step.
+/// The clips of a step, from random places of the training part. Places depend on seed and step
+/// alone, so a training can resume at any step.
 template <class T>
 std::vector<Clip<T>> training_clips(const Video& video, const Settings& s, Index step,
                                     Index count) {
@@ -117,7 +118,7 @@ std::vector<Clip<T>> training_clips(const Video& video, const Settings& s, Index
   return clips;
 }
 
-/// The clips held out, with masks that no setting but the sizes of a clip changes.
+/// The held-out clips. Their masks depend on the sizes of a clip alone.
 template <class T>
 std::vector<Clip<T>> held_out_clips(const Video& video, const Settings& s) {
   examples::Random random(0);
@@ -132,7 +133,7 @@ std::vector<Clip<T>> held_out_clips(const Video& video, const Settings& s) {
 struct Squares {
   double sum = 0, count = 0;
 
-  /// Restored numbers are clamped to [-1, 1].
+  /// Adds the squared errors of a clip; restored numbers are clamped to [-1, 1].
   template <class T>
   void add(const mhla::Matrix<T>& restored, const Clip<T>& clip) {
     for (Index t = 0; t < clip.patches.rows(); ++t) {

@@ -1,17 +1,16 @@
 #pragma once
 
 /// \file
-/// A video transformer that fills holes, for a clip at a time: its parameters and both passes. The
-/// blocks are the library's (Wan2.1's self-attention with a 3-D rotary embedding, and perceptron).
+/// A video transformer that fills the holes of one clip: its parameters and both passes. The
+/// library has its blocks (Wan2.1's self-attention with a 3-D rotary embedding, and perceptron).
 ///
-///     p = patches, hidden ones those of the nearest frame that shows them  [N, 3*patch*patch]
-///     x = p W + b, and a token more where a patch is hidden                [N,C]
+///     p = patches, hidden ones from the nearest frame that shows them      [N, 3*patch*patch]
+///     x = p W + b, plus a learned token for hidden patches                 [N,C]
 ///     x = block(x, 0)                                                      in each block
 ///     y = p + (norm(x) * gain + shift) W + b                               [N, 3*patch*patch]
 ///
-/// The last W is 0 at first: training begins with what the nearest frame gives, and corrects it.
-/// That takes a fraction of the steps that pixels out of nothing would, and the background is
-/// sharp.
+/// The last W is initially 0: training begins with the nearest frame and corrects it. This takes a
+/// fraction of the steps of predicting all pixels, and gives a sharp background.
 
 #include <algorithm>
 #include <cmath>
@@ -37,7 +36,7 @@ inline constexpr double kNormEps = 1e-6;
 template <class T>
 class Model : public examples::BlockModel<mhla::WanBlock<T>> {
  public:
-  /// With initial parameters.
+  /// Makes a model with initial parameters.
   explicit Model(const Settings& settings) : settings_(settings) {
     this->add_dense("patch", settings.dim, settings.features());
     this->add("hidden", {settings.dim});
@@ -48,7 +47,7 @@ class Model : public examples::BlockModel<mhla::WanBlock<T>> {
   }
 
   const Settings& settings() const { return settings_; }
-  /// What training changes. The single coefficient of linear attention stays 1.
+  /// The trained tensors. The single coefficient of linear attention stays 1.
   std::vector<examples::TrainedTensor> trained() const {
     return examples::trained_tensors(this->table(), settings_.attention == Attention::kLinear);
   }
@@ -89,15 +88,15 @@ struct Activations {
 template <class T>
 void forward(const Model<T>& model, const Clip<T>& clip, Activations<T>& a);
 
-/// Adds the gradients of the parameters, given that of a.output in a.doutput, behind forward.
+/// Adds the gradients of the parameters, given a.doutput, the gradient of a.output, after forward.
 template <class T>
 void backward(const Model<T>& model, const Clip<T>& clip, Activations<T>& a, std::span<T> gradient);
 
 // ------------------------------------------------------------------------------------------------
 
-/// The same for all attentions, but for the mixing, into which nothing random goes: there, near
-/// blocks weigh more. Gains and gates are 1, biases and the last layer 0; what adds to x starts
-/// smaller, the more blocks there are.
+/// Initial parameters, equal for all attentions except the mixing matrix, which is locality. Gains
+/// and gates are 1, biases and the last layer 0. Weights of residual branches are smaller, the more
+/// blocks there are.
 template <class T>
 std::vector<T> Model<T>::initial_parameters() const {
   examples::Random random(static_cast<std::uint64_t>(settings_.seed));

@@ -1,9 +1,9 @@
 #pragma once
 
 /// \file
-/// A video as bytes: its first four fifths to train on, the rest held out. From a file of frames
-/// one behind the other, each a binary PPM (P6), as ffmpeg -c:v ppm -f image2pipe writes them; or
-/// drawn.
+/// A video as bytes: the first four fifths are for training, the rest is held out. It is drawn, or
+/// read from a file of consecutive frames, each a binary PPM (P6), as ffmpeg -c:v ppm -f image2pipe
+/// writes them.
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +25,7 @@ namespace restore_video {
 
 class Video {
  public:
-  /// Discs on a background, each on a path of its own; the same at every call.
+  /// Discs on a background, each on its own path; equal at every call.
   static Video of_discs(Index frames, Index height, Index width);
   /// \throws std::runtime_error naming the file, what was expected and what came.
   explicit Video(const std::filesystem::path& path);
@@ -35,11 +35,11 @@ class Video {
   Index width() const { return width_; }
   Index held_out() const { return frames() - frames() / 5; }  ///< the first frame held out
 
-  /// The patches of the clip that begins at a frame, numbers in [-1, 1], [N, 3*patch*patch].
+  /// Patches of the clip that begins at a frame, numbers in [-1, 1], [N, 3*patch*patch].
   template <class T>
   mhla::Matrix<T> clip(const Settings& s, Index begin) const;
 
-  /// Where clips begin that are held out, `frames` of a clip apart.
+  /// First frames of the held-out clips, `frames` of a clip apart.
   /// \throws std::runtime_error if there are none.
   std::vector<Index> held_out_clips(const Settings& s) const {
     std::vector<Index> begins;
@@ -52,7 +52,7 @@ class Video {
     return begins;
   }
 
-  /// What tells this video from others.
+  /// Sizes and hash that identify this video.
   nlohmann::json to_json() const {
     return {{"frames", frames()},
             {"height", height_},
@@ -98,7 +98,7 @@ inline Video::Video(const std::filesystem::path& path) {
     std::string magic;
     Index width = 0, height = 0, largest = 0;
     file >> magic >> width >> height >> largest;
-    file.get();  // one white space
+    file.get();  // one whitespace character
     const std::string where = " frame " + std::to_string(frame);
     if (!file || magic != "P6" || largest != 255 || std::min(width, height) < 1 ||
         std::max(width, height) > 1 << 14) {

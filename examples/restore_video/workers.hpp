@@ -1,9 +1,8 @@
 #pragma once
 
 /// \file
-/// The loss of a batch and its gradient: the mean squared error of hidden pixels, which go from -1
-/// to 1. Clips go to whichever thread is free, and results do not depend on threads
-/// (sharded_gradient.hpp).
+/// The loss of a batch and its gradient: the mean squared error of hidden pixels, from -1 to 1.
+/// Free threads take the next clip; results do not depend on threads (sharded_gradient.hpp).
 
 #include <deque>
 #include <mhla/core/executor.hpp>
@@ -38,7 +37,7 @@ class Workers {
     return sum / static_cast<double>(clips.size());
   }
 
-  /// What the model makes of every clip, [N, 3*patch*patch].
+  /// The restored patches of every clip, [N, 3*patch*patch].
   std::vector<mhla::Matrix<T>> restore(const std::vector<Clip<T>>& clips) {
     std::vector<mhla::Matrix<T>> restored(clips.size());
     pool_.for_each(std::ssize(clips), [&](Index i, Index w) {
@@ -57,7 +56,7 @@ class Workers {
  private:
   Activations<T>& memory(Index w) { return memory_[static_cast<std::size_t>(w)]; }
 
-  /// Of a.output; writes its gradient to a.doutput.
+  /// The loss of a.output; writes its gradient to a.doutput.
   static double loss(const Clip<T>& clip, Activations<T>& a) {
     const Index n = clip.patches.rows(), features = clip.patches.cols();
     const auto output = a.output.rows(n), doutput = a.doutput.zero_rows(n);

@@ -1,12 +1,12 @@
 #pragma once
 
 /// \file
-/// A model as so many equal blocks and its ends, measured with each of the three attentions.
+/// A model as equal blocks and its ends, measured with each of the three attentions.
 ///
 ///     seconds = ends + depth * (rest + attention)
 ///
-/// rest is what a block with MHLA takes less its MHLA alone. So the models differ in nothing but
-/// the attention: projections, norms, convolutions and perceptrons are the same.
+/// rest is the time of a block with MHLA less the time of its MHLA. So the models differ in the
+/// attention alone: projections, norms, convolutions and perceptrons are the same.
 
 #include <algorithm>
 #include <array>
@@ -22,12 +22,12 @@
 
 namespace throughput {
 
-/// A dense layer before or behind the blocks.
+/// A dense layer before or after the blocks.
 struct End {
   Index rows, in, out;
 };
 
-/// What is measured.
+/// A measured model.
 struct Case {
   std::string model, input;
   std::string unit;                   ///< what is counted: images, videos, tokens
@@ -43,7 +43,7 @@ struct Settings {
   std::string save;        ///< folder for blocks with inputs and outputs, or empty
 };
 
-/// Of a case with one number of threads; arrays have a place for each attention.
+/// Result of a case on a number of threads; arrays have an element per attention.
 struct Result {
   Case what;
   Problem problem;
@@ -59,7 +59,7 @@ struct Result {
   double rate(int a) const { return static_cast<double>(what.items) / seconds(a); }
 };
 
-/// Weights of a block that are multiplied with every row: without mixing and condition.
+/// Number of weights of a block that multiply every row: without mixing and condition.
 inline double weights_of(const mhla::ParameterTable& table) {
   double count = 0;
   for (const mhla::Parameter& p : table.all()) {
@@ -71,7 +71,7 @@ inline double weights_of(const mhla::ParameterTable& table) {
   return count;
 }
 
-/// Random weights, and mixing matrices that weigh all blocks alike.
+/// A block with random weights, and mixing matrices with equal coefficients.
 template <class Block>
 Block random_block(const typename Block::Options& options) {
   Block block(options);
@@ -96,7 +96,7 @@ inline double seconds_of_ends(const std::vector<End>& ends, mhla::ThreadPool& po
   return seconds;
 }
 
-/// Writes a block below FOLDER/MODEL.safetensors, with x, its condition c, if it has one, and y.
+/// Writes a block to FOLDER/MODEL.safetensors, with x, its condition c, if it has one, and y.
 template <class Block>
 void save(const std::string& folder, const std::string& model, const Block& block, const Tokens& x,
           const Tokens& c, const Tokens& y) {

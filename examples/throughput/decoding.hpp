@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// A token of a language model that has seen N others: MHLA and linear attention from streaming
-/// states, softmax from a cache of keys and values, which it reads whole.
+/// One decoded token of a language model after N tokens. MHLA and linear attention read streaming
+/// states; softmax reads a whole cache of keys and values.
 
 #include <cmath>
 #include <mhla/layer/language_block.hpp>
@@ -12,11 +12,11 @@
 
 namespace throughput {
 
-inline constexpr Index kDecoded = 64;  ///< tokens one after another, of which the mean is taken
+inline constexpr Index kDecoded = 64;  ///< consecutive tokens whose mean time is taken
 
 using LanguageOp = mhla::Operator<mhla::Identity, mhla::Identity, mhla::NoNormalizer>;
 
-/// Seconds and bytes of a token's step.
+/// Seconds and bytes of one token's step.
 struct Step {
   double seconds, bytes;
 };
@@ -58,8 +58,8 @@ inline Step streaming_step(const Problem& p, double budget, mhla::ThreadPool& po
           static_cast<double>(p.heads) * static_cast<double>(stream.state_bytes())};
 }
 
-/// One query of every head over N keys and values, layer after layer of a model. Layers have caches
-/// of their own, up to a size of all that no cache of a processor holds.
+/// Softmax of one query of every head over N keys and values, for the layers of a model. Each layer
+/// has its own keys and values, up to a total that no processor's cache holds.
 inline Step cached_step(const Problem& p, Index depth, double budget, mhla::ThreadPool& pool) {
   constexpr Index kEnough = Index{1} << 29;  // bytes
   const Index n = p.tokens(), bytes = p.heads * n * (p.width + p.values) * Index{sizeof(float)};
@@ -82,7 +82,7 @@ inline Step cached_step(const Problem& p, Index depth, double budget, mhla::Thre
   return {seconds / static_cast<double>(layers), static_cast<double>(bytes)};
 }
 
-/// Seconds of a token in one of `depth` blocks, each of which has packed weights of its own.
+/// Seconds per token and block, over `depth` blocks that each have their own packed weights.
 inline double block_step(const mhla::LanguageBlock<float>& block, Index depth, double budget,
                          mhla::ThreadPool& pool) {
   const Tokens x = Tokens::Random(1, block.options().channels);
@@ -102,13 +102,13 @@ inline double block_step(const mhla::LanguageBlock<float>& block, Index depth, d
   return seconds / static_cast<double>(depth);
 }
 
-/// A case of one token. What surrounds the attention does not depend on the position: it is
-/// measured in the first tokens.
+/// Measures a case of one token. The block around the attention does not depend on the position, so
+/// it is measured at the first tokens.
 inline Result measure_decoding(const Case& what, mhla::LanguageBlockOptions options,
                                const Problem& problem, const Settings& settings) {
   mhla::ThreadPool pool(settings.threads);
   Result result{what, problem, settings.threads, 0, 0, {}, {}, {}};
-  Problem first = problem;  // one block: linear attention, whose step is the same at any position
+  Problem first = problem;  // one block: linear attention; its step is equal at any position
   first.grid = first.block = mhla::GridShape(kDecoded);
   const Step steps[] = {cached_step(problem, what.depth, settings.budget, pool),
                         streaming_step(first, settings.budget, pool),

@@ -20,7 +20,7 @@ inline void print_header() {
               "mhla");
 }
 
-/// A line. A star stands behind softmax that was measured on some queries of a layer.
+/// Prints the line of a result. A star marks softmax that was measured on some queries of a layer.
 inline void print_row(const Result& r) {
   const bool sampled = r.attention[kSoftmax].queries < r.problem.tokens();
   const auto mebibytes = [&r](Attention a) { return r.bytes[a] / (1 << 20); };
@@ -38,12 +38,12 @@ inline void print_notes() {
       "* softmax of some queries of a layer, times their share\n");
 }
 
-/// For each model and number of threads the least N that was measured from which on MHLA is faster
+/// Prints, for each model and number of threads, the least measured N from which on MHLA is faster
 /// than softmax.
 inline void print_crossings(const std::vector<Result>& results) {
   struct Crossing {
     std::string model;
-    Index threads, from;  // 0: not at the longest
+    Index threads, from;  // from is 0 if softmax is faster at the largest N
   };
   std::vector<Crossing> crossings;
   for (const Result& r : results) {  // N grows

@@ -12,7 +12,7 @@
 
 namespace train_images {
 
-/// Of a small model, on images of noise, of which the last has a shard for itself.
+/// Checks a small model on images of noise; the last image has a shard of its own.
 inline examples::GradientError check_gradient(Attention attention) {
   constexpr Index kImages = 5;
   Model<double> model({.attention = attention, .dim = 8, .depth = 2, .heads = 2, .lepe = 3});

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// How an image becomes tokens.
+/// Tokens of an image.
 
 #include <mhla/core/matrix.hpp>
 

@@ -16,15 +16,14 @@
 
 namespace train_images {
 
-/// The images of each step: every epoch shuffles them anew; what is left of them at its end, less
-/// than a batch, is left out.
+/// The images of each step. Every epoch shuffles them again, and drops an incomplete last batch.
 class Batches {
  public:
   Batches(Index images, Index batch, Index seed)
       : images_(images), batch_(batch), seed_(static_cast<std::uint64_t>(seed)) {}
 
   Index in_epoch() const { return images_ / batch_; }
-  /// The numbers of the images, valid until the next call.
+  /// Numbers of the images of a step, valid until the next call.
   std::span<const Index> of_step(Index step) {
     if (const Index epoch = step / in_epoch(); epoch != epoch_) {
       epoch_ = epoch;
@@ -42,7 +41,7 @@ class Batches {
   std::vector<Index> order_;
 };
 
-/// Fraction of images that the model classifies right.
+/// Fraction of images that the model classifies correctly.
 template <class T>
 double accuracy_of(const Model<T>& model, const Images& images, Workers<T>& workers) {
   std::vector<Index> all(images.labels.size());
@@ -57,7 +56,7 @@ struct Trained {
   double images_per_second = 0;  ///< of this run
 };
 
-/// Trains on the first `count` images; what examples::train says of `run` and the schedule.
+/// Trains on the first `count` images; `run` and the schedule are those of examples::train.
 inline Trained train(const examples::TrainingRun& run, const examples::Schedule& schedule,
                      Model<float>& model, Workers<float>& workers, const Images& images,
                      Index count) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Batches over threads: images go in shards of a few to whoever is free.
+/// Batches over threads: free threads take the next shard of a few images.
 ///
 /// Results do not depend on threads (sharded_gradient.hpp).
 
@@ -38,7 +38,7 @@ class Workers {
     for (Index w = 0; w < pool_.workers(); ++w) activations_.emplace_back(model, kShard);
   }
 
-  /// The score of the images with the given numbers.
+  /// The score of images `numbers`.
   Score evaluate(const Model<T>& model, const Images& images, std::span<const Index> numbers) {
     scores_.assign(shards(numbers), Score{});
     pool_.for_each(std::ssize(scores_), [&](Index s, Index w) {
@@ -48,8 +48,8 @@ class Workers {
     return sum();
   }
 
-  /// The same, and writes the gradient of their mean loss.
-  /// \param gradient  laid out as the parameters
+  /// The score of images `numbers`; writes the gradient of their mean loss.
+  /// \param gradient  in the layout of the parameters
   Score learn(const Model<T>& model, const Images& images, std::span<const Index> numbers,
               std::span<T> gradient) {
     scores_.assign(shards(numbers), Score{});
@@ -87,7 +87,7 @@ class Workers {
     return sum;
   }
 
-  /// Leaves the gradient of the shard's mean loss in a.dlogits.
+  /// Reads and classifies a shard; writes the gradient of its mean loss to a.dlogits.
   static Score read_and_forward(const Model<T>& model, const Images& images,
                                 std::span<const Index> shard, Activations<T>& a) {
     const auto count = static_cast<Index>(shard.size());

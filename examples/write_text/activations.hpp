@@ -19,7 +19,7 @@ namespace write_text {
 
 using examples::Buffer;
 
-/// What the forward pass of a layer leaves for the backward pass.
+/// Activations that the forward pass of a layer keeps for the backward pass.
 template <class T>
 struct LayerActivations {
   LayerActivations(Index rows, Index c, Index f)
@@ -37,14 +37,14 @@ struct LayerActivations {
 
   Buffer<T> input, normed;
   Buffer<T> lead;              // queries, keys, values, gates
-  Buffer<T> features, turned;  // of queries and keys: behind relu, behind the rotary embedding
+  Buffer<T> features, turned;  // queries and keys after relu, and after the rotary embedding
   Buffer<T> attended, mixed;   // heads, and these normed and gated
   Buffer<T> middle, mlp_normed, gate, up;
 };
 
 template <class T>
 struct Activations {
-  /// \param rows  most tokens at a time
+  /// \param rows  most tokens per pass
   Activations(const Settings& s, Index rows);
 
   std::vector<LayerActivations<T>> layers;
@@ -53,14 +53,14 @@ struct Activations {
   std::vector<std::byte> workspace;
 };
 
-/// The gradients of activations, which all layers share.
+/// Gradients of activations, reused by all layers.
 template <class T>
 struct ActivationGradients {
   ActivationGradients(const Settings& s, Index rows);
 
   Buffer<T> logits;
-  Buffer<T> x;      // of what the residual connections carry
-  Buffer<T> inner;  // of what the layers read from there
+  Buffer<T> x;      // gradient of the residual stream
+  Buffer<T> inner;  // gradient of a layer's input
   Buffer<T> lead, turned, features;
   std::vector<std::byte> workspace;
 };

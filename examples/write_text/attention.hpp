@@ -1,11 +1,11 @@
 #pragma once
 
 /// \file
-/// The three causal attentions of the example behind one pair of functions, over one sequence.
+/// The three causal attentions of the example as one pair of functions, over one sequence.
 ///
-/// Queries and keys come with their rotary embedding, side by side, [N,2C]. Linear attention and
-/// MHLA have neither a feature map here (relu came before the embedding) nor a normaliser, as the
-/// released language layer: a norm of every head follows.
+/// Queries and keys have their rotary embedding, side by side, [N,2C]. Linear attention and MHLA
+/// have no feature map here, because relu precedes the embedding. Like the released language layer
+/// they have no normaliser: a norm of every head follows.
 
 #include <algorithm>
 #include <cmath>
@@ -47,7 +47,7 @@ class CausalAttention {
   explicit CausalAttention(const Settings& settings)
       : settings_(settings), operator_(causal_operator(settings)) {}
 
-  /// \param qk [N,2C], v [N,C]; mixing [M,M], read by MHLA only
+  /// \param qk [N,2C], v [N,C]; mixing [M,M], read by MHLA alone
   /// \param out  [N,C], overwritten
   void forward(View qk, View v, Mixing mixing, View out) {
     const auto in = head_inputs(qk, v, settings_);

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The gradient of the whole model against differences of its loss, and what is read token by token
-/// against the whole sequence: in double, with small models of random parameters.
+/// Checks in double, with small models of random parameters: the gradient of the whole model
+/// against differences of its loss, and logits token by token against the whole sequence.
 
 #include <algorithm>
 #include <cmath>
@@ -15,10 +15,10 @@
 
 namespace write_text {
 
-/// Of logits, in double: roundings are below 1e-12, a fault would be far above.
+/// Largest allowed error of logits in double. Roundings are below 1e-12, faults far above.
 inline constexpr double kLargestLogitError = 1e-10;
 
-/// A small model whose parameters are no two alike, and a sequence of noise.
+/// A small model whose parameters all differ, and a sequence of noise.
 struct CheckedModel {
   Model<double> model;
   std::vector<std::uint8_t> bytes;
@@ -49,8 +49,8 @@ inline examples::GradientError check_gradient(Attention attention) {
                                   });
 }
 
-/// The largest difference of the logits, over the largest logit: of a sequence byte by byte, and of
-/// the whole.
+/// Largest difference between logits byte by byte and logits of the whole sequence, over the
+/// largest logit.
 template <class T>
 double streaming_error(const Model<T>& model, Bytes bytes) {
   CausalAttention<T> attention(model.settings());

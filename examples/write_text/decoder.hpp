@@ -1,13 +1,13 @@
 #pragma once
 
 /// \file
-/// A model token by token. What a layer has seen is, by attention:
+/// A model token by token. The state of a layer depends on the attention:
 ///
-///     MHLA      a StreamingState of the library for each head: the same bytes at any position
-///     linear    the sum S of k v^T of each head [D,E]: the same bytes at any position
-///     softmax   a cache of all keys and values: 2*C numbers a position
+///     MHLA      a StreamingState of the library per head: the same size at any position
+///     linear    the sum S of k v^T per head [D,E]: the same size at any position
+///     softmax   a cache of all keys and values: 2*C numbers per position
 ///
-/// Products are those of the whole sequence, to the last bit, from packed weights.
+/// Products use packed weights, and have the bits of products of the whole sequence.
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +22,7 @@
 
 namespace write_text {
 
-/// The products of a model with its parameters packed, for few rows.
+/// Products of a model for few rows, with packed parameters.
 template <class T>
 class PackedProducts {
   using View = mhla::MatrixView<T>;
@@ -60,10 +60,10 @@ class PackedProducts {
   }
 
   const Model<T>& model_;
-  std::map<Index, Packed> packed_;  // by the place's first number
+  std::map<Index, Packed> packed_;  // key: index of the first parameter
 };
 
-/// What the softmax attention of a layer has seen.
+/// State of the softmax attention of a layer.
 template <class T>
 class KeyValueCache {
  public:
@@ -73,7 +73,7 @@ class KeyValueCache {
         values_(keys_),
         scores_(s.context) {}
 
-  /// One token: q and k side by side in qk.
+  /// Appends one token; q and k are side by side in qk.
   void append(const T* qk, const T* v, T* out) {
     const Index d = settings_.width();
     const T scale = static_cast<T>(1 / std::sqrt(static_cast<double>(d)));
@@ -104,7 +104,7 @@ class KeyValueCache {
   Index seen_ = 0;
 };
 
-/// What the linear attention of a layer has seen.
+/// State of the linear attention of a layer.
 template <class T>
 class LinearSums {
  public:
@@ -133,7 +133,7 @@ class LinearSums {
   std::vector<mhla::Matrix<T>> sums_;  // [H] of [D,E]
 };
 
-/// What the MHLA of a layer has seen.
+/// State of the MHLA of a layer.
 /// \tparam Mixing  MixingMatrix or DecayMixing
 template <class T, class Mixing = mhla::MixingMatrix<T>>
 class MhlaStates {
@@ -158,7 +158,7 @@ class MhlaStates {
   std::vector<std::byte> workspace_;
 };
 
-/// A sequence that is read a few bytes at a time. The model must outlive it, unchanged.
+/// Reads a sequence a few bytes at a time. The model must outlive it, unchanged.
 template <class T>
 class Decoder {
  public:
@@ -174,8 +174,8 @@ class Decoder {
     }
   }
 
-  /// Reads the next bytes, at most as many as a block has, and returns the logits behind each of
-  /// them [n,256], which are there until the next call.
+  /// Reads the next bytes, at most a block, and returns the logits after each byte [n,256], valid
+  /// until the next call.
   mhla::MatrixView<const T> append(Bytes bytes) {
     const auto attend = [this](std::size_t layer, mhla::MatrixView<T> qk, mhla::MatrixView<T> v,
                                mhla::MatrixView<T> out) {
@@ -187,7 +187,7 @@ class Decoder {
   }
 
   Index position() const { return position_; }
-  /// Of what has been seen, in all layers.
+  /// Bytes of the states of all layers.
   std::size_t state_bytes() const {
     std::size_t sum = 0;
     for (const auto& layer : layers_) {

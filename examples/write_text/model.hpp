@@ -1,7 +1,8 @@
 #pragma once
 
 /// \file
-/// A language model of bytes: a whole sequence or its next tokens forwards, a sequence backwards.
+/// A language model of bytes: the forward of a sequence or its next tokens, the backward of a
+/// sequence.
 ///
 ///     x = embedding[byte]                                                       [N,C]
 ///     q, k, v, g = norm(x) W;   q, k = rotary(phi(q)), rotary(phi(k))           in each layer
@@ -9,8 +10,8 @@
 ///     x += (silu(norm(x) W) * (norm(x) W)) W
 ///     logits = norm(x) W                                                        [N,256]
 ///
-/// phi is relu, and with softmax attention the identity. All norms are of root mean squares.
-/// Everything but attention treats each row by itself.
+/// The map phi is relu, with softmax attention the identity. All norms are RMS norms. Everything
+/// but attention is row-wise.
 
 #include <algorithm>
 #include <mhla/layer/head_map.hpp>
@@ -31,7 +32,7 @@ constexpr double kNormEps = 1e-6;
 template <class T>
 class Model {
  public:
-  /// With initial parameters.
+  /// Makes a model with initial parameters.
   explicit Model(const Settings& settings)
       : settings_(settings),
         layout_(settings),
@@ -43,7 +44,7 @@ class Model {
   std::span<const T> parameters() const { return parameters_; }
   std::span<T> parameters() { return parameters_; }
   const mhla::RotaryTable<T>& angles() const { return angles_; }
-  /// Of a layer; absent without MHLA.
+  /// Mixing matrix of a layer; absent without MHLA.
   mhla::MixingView<const T> mixing(std::size_t layer) const {
     return mixing_at(layout_.layers[layer].mixing, parameters());
   }
@@ -61,7 +62,7 @@ class Model {
   mhla::RotaryTable<T> angles_;
 };
 
-/// The products of a model with its parameters as they lie there, for many rows.
+/// Products of a model for many rows, with parameters that are not packed.
 template <class T>
 struct Products {
   using View = mhla::MatrixView<T>;
@@ -77,14 +78,14 @@ struct Products {
   }
 };
 
-/// Writes the logits of the bytes, which are those from position `first` on, to a.logits.
-/// \param products  Products or the like
+/// Computes the logits a.logits of the bytes; the first byte has position `first`.
+/// \param products  Products, or a class with its members
 /// \param attend    attend(layer number, queries and keys [n,2C], values [n,C], out [n,C])
 template <class T, class P, class Attend>
 void forward(const Model<T>& model, const P& products, Bytes bytes, Index first, Activations<T>& a,
              Attend&& attend);
 
-/// The same of a whole sequence.
+/// Computes the logits of a whole sequence.
 template <class T>
 void forward(const Model<T>& model, Bytes bytes, CausalAttention<T>& attention, Activations<T>& a) {
   forward(model, Products<T>{model, {.workspace = a.workspace}}, bytes, 0, a,
@@ -93,8 +94,8 @@ void forward(const Model<T>& model, Bytes bytes, CausalAttention<T>& attention, 
           });
 }
 
-/// Adds the gradients of the parameters, given those of the logits in d.logits, after forward.
-/// \param gradient  laid out as the parameters
+/// Adds the gradients of the parameters, given d.logits, the gradient of the logits, after forward.
+/// \param gradient  in the layout of the parameters
 template <class T>
 void backward(const Model<T>& model, Bytes bytes, CausalAttention<T>& attention, Activations<T>& a,
               ActivationGradients<T>& d, std::span<T> gradient);
@@ -182,7 +183,7 @@ void backward(const Model<T>& model, Bytes bytes, CausalAttention<T>& attention,
 
     const View lead = layer.lead.rows(n), dlead = d.lead.zero_rows(n), dmixed = inner();
     dense(at.out, layer.mixed.rows(n), dx, dmixed);
-    // dattended takes the place of features, which are not needed yet.
+    // dattended uses the memory of d.features, which is not needed yet.
     const View dattended = d.features.zero_rows(n).middle_cols(0, c);
     mhla::gated_rms_norm_adjoint(layer.attended.rows(n), at.head_norm.numbers(p), kNormEps,
                                  lead.middle_cols(3 * c, c), dmixed, dattended,

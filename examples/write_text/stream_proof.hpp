@@ -1,18 +1,17 @@
 #pragma once
 
 /// \file
-/// Why a trained model of MHLA writes what it would over whole sequences: its streaming states
-/// against the whole-sequence form, on a sequence of the text.
+/// Proof that a trained model of MHLA writes the same text from streaming states as over whole
+/// sequences, on a sequence of the text:
 ///
 ///     in whole blocks   the logits have the same bits
 ///     byte by byte      every layer's attention, from the same queries, keys and values, is within
 ///                       2 gamma_m A of that of the whole sequence:  A = sum |m_ib| (|q| . |k|) |v|
 ///
-/// Both forms are within gamma_m A of the exact attention, gamma_m = m u / (1 - m u), m = 2W + M +
-/// D
-/// + 7 roundings, one of them that of the scale (../../include/mhla/README.md#accuracy). All else
-/// treats a row by itself and with the same bits: the first line shows that. What a sum of
-/// roundings grows to in the logits depends on the weights, and is measured.
+/// Both forms are within gamma_m A of the exact attention, gamma_m = m u / (1 - m u). A chain has
+/// m = 2W + M + D + 7 roundings, one of them of the scale (../../include/mhla/README.md#accuracy).
+/// Everything but attention is row-wise and has the same bits, as the first line shows. The error
+/// of the logits depends on the weights, so it is measured.
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +29,7 @@ struct StreamProof {
   double logits_error = 0;  ///< largest difference over the largest logit, byte by byte
 };
 
-/// A [N,D] of one head, in double.
+/// The bound's factor A [N,D] of one head, in double.
 template <class T>
 mhla::Matrix<double> magnitudes(const mhla::BatchInputs<T>& in, Index head,
                                 mhla::MixingView<const T> mixing, Index block, double scale) {
@@ -60,7 +59,7 @@ mhla::Matrix<double> magnitudes(const mhla::BatchInputs<T>& in, Index head,
   return sum;
 }
 
-/// The largest difference over the bound, of one layer's attention byte by byte.
+/// Largest difference over the bound of one layer's attention, byte by byte.
 template <class T>
 double attention_of_bound(const Settings& s, mhla::MixingView<const T> mixing,
                           LayerActivations<T>& layer, Index n) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// A text as bytes: what a model is trained on, and what is held out. Any file will do.
+/// A text as bytes, from any file: a part for training, and a held-out part.
 
 #include <cstdint>
 #include <filesystem>
@@ -26,7 +26,7 @@ class Text {
   /// \throws std::runtime_error naming the file unless there is a held-out sequence.
   Text(const std::filesystem::path& path, Index context) : context_(context) {
     std::ifstream file(path, std::ios::binary);
-    file.peek();  // what cannot be read, such as a folder, is known from here on
+    file.peek();  // fails for files that cannot be read, such as folders
     const bool read = file.is_open() && !file.bad();
     if (read) bytes_.assign(std::istreambuf_iterator<char>(file), {});
     const auto size = static_cast<Index>(bytes_.size()), least = kParts * (context + 1);
@@ -42,8 +42,8 @@ class Text {
   Bytes training() const { return Bytes(bytes_).first(bytes_.size() - held_out().size()); }
   Bytes held_out() const { return Bytes(bytes_).last(bytes_.size() / kParts); }
 
-  /// The sequences of a step, N bytes and the one behind them: from random places that depend on
-  /// seed and step alone, so that a training can go on from any step.
+  /// The sequences of a step, N bytes and the next byte, from random places. Places depend on seed
+  /// and step alone, so a training can resume at any step.
   std::vector<Bytes> batch(Index seed, Index step, Index count) const {
     examples::Random random(examples::Random(static_cast<std::uint64_t>(seed)).bits() ^
                             static_cast<std::uint64_t>(step));
@@ -55,11 +55,11 @@ class Text {
     }
     return sequences;
   }
-  /// The first `count` of those that are held out, one behind the other; 0: all.
+  /// The first `count` consecutive sequences of the held-out part; 0: all.
   std::vector<Bytes> held_out_sequences(Index count) const {
     return held_out_sequences(count, context_);
   }
-  /// The same of another length.
+  /// The first `count` held-out sequences of another length.
   std::vector<Bytes> held_out_sequences(Index count, Index length) const {
     std::vector<Bytes> sequences;
     const auto size = static_cast<std::size_t>(length);
@@ -70,13 +70,13 @@ class Text {
     return sequences;
   }
 
-  /// What tells this text from others.
+  /// Size and hash that identify this text.
   nlohmann::json to_json() const {
     return {{"bytes", bytes_.size()}, {"fnv1a", examples::fnv1a(bytes_)}};
   }
 
  private:
-  static constexpr Index kParts = 20;  // of which one is held out
+  static constexpr Index kParts = 20;  // one part is held out
 
   std::vector<std::uint8_t> bytes_;
   Index context_;

@@ -1,9 +1,9 @@
 #pragma once
 
 /// \file
-/// The loss of sequences and its gradient. Sequences are split over ranks, and go to whichever of a
-/// rank's threads is free. Each has a gradient of its own, and these are added in order: results do
-/// not depend on ranks, nor on threads.
+/// The loss of sequences and its gradient. Sequences are split over ranks; free threads of a rank
+/// take the next sequence. Each sequence has its own gradient, and gradients are added in order, so
+/// results do not depend on ranks or threads.
 
 #include <algorithm>
 #include <cstddef>
@@ -36,7 +36,7 @@ class Workers {
     for (Index w = 0; w < pool_.workers(); ++w) workers_.emplace_back(settings);
   }
 
-  /// The mean loss of the bytes behind each byte of the sequences, in bits.
+  /// The mean loss of the next bytes in the sequences, in bits.
   double evaluate(const Model<T>& model, const std::vector<Bytes>& sequences) {
     losses_.assign(sequences.size(), 0);
     pool_.for_each(std::ssize(sequences), [&](Index s, Index w) {
@@ -46,8 +46,8 @@ class Workers {
     return mean_loss();
   }
 
-  /// The same, and writes the gradient of the mean loss in nats. All ranks call it with the same
-  /// sequences, and each reads some of them.
+  /// The mean loss; writes the gradient of the mean loss in nats. All ranks call it with the same
+  /// sequences, and each rank reads some of them.
   template <mhla::distributed::Communicator C>
   double learn(C& comm, const Model<T>& model, const std::vector<Bytes>& sequences,
                std::span<T> gradient) {
@@ -96,7 +96,7 @@ class Workers {
 
   mhla::ThreadPool pool_;
   std::deque<Worker> workers_;
-  std::vector<T> rows_;         // [sequences, parameters], their gradients
+  std::vector<T> rows_;         // [sequences, parameters], gradient of each sequence
   std::vector<double> losses_;  // of each sequence, in bits
 };
 

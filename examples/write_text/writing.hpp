@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// A model at work, token by token: what it writes, and what a token costs by its position.
+/// Text that a model writes token by token, and the cost per token by position.
 
 #include <algorithm>
 #include <chrono>
@@ -29,7 +29,7 @@ std::uint8_t draw_byte(mhla::MatrixView<const T> logits, double temperature,
   return static_cast<std::uint8_t>(std::min<std::ptrdiff_t>(drawn - sums.begin(), kBytes - 1));
 }
 
-/// What the model writes behind a prompt, up to `count` bytes in all, at most the context.
+/// Text that the model writes after a prompt, up to `count` bytes with it, at most the context.
 template <class T>
 std::string write(const Model<T>& model, const std::string& prompt, Index count,
                   double temperature) {
@@ -46,14 +46,14 @@ std::string write(const Model<T>& model, const std::string& prompt, Index count,
   return written;
 }
 
-/// Of a token at a position.
+/// Cost of a token at a position.
 struct TokenCost {
   Index position;
-  double microseconds;      ///< median of the tokens of an eighth of the context up to there
-  std::size_t state_bytes;  ///< of what has been seen
+  double microseconds;      ///< median over the last eighth of the context up to position
+  std::size_t state_bytes;  ///< bytes of the decoder's state
 };
 
-/// At an eighth, a quarter, a half of the context and at its end, with one thread.
+/// Costs at an eighth, a quarter, a half and the end of the context, with one thread.
 template <class T>
 std::vector<TokenCost> token_costs(const Model<T>& model, Bytes bytes) {
   using Clock = std::chrono::steady_clock;
