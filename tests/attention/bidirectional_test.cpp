@@ -80,8 +80,8 @@ TEST(Bidirectional, AFixedPartitionThatDoesNotFitIsRefused) {
             "mhla::bidirectional: mixing has shape [3, 3], expected [2, 2] (query blocks, key "
             "blocks)");
   EXPECT_EQ(text({4, 5}, 2),
-            "mhla::bidirectional: blocks covers 9 of 9 tokens, expected 8 tokens, all of them (one "
-            "a row, or along axis 1 of [B, N, H, D])");
+            "mhla::bidirectional: blocks covers 9 tokens, expected 8 tokens: one per row, or along "
+            "axis 1 of [B, N, H, D]");
   EXPECT_EQ(text({3, 5}, 2),
             "mhla::bidirectional: normalizer is CrossQuery with blocks of 3 and 5 tokens, expected "
             "query blocks of one size");

@@ -45,9 +45,10 @@ TEST(CausalDecay, RefusesBlocksAndTermsThatAreNone) {
   const auto text = [&](const auto& blocks, const DecayView<const double>& m) {
     return message_of<error>([&] { causal(sequence.in(), blocks, m); });
   };
-  EXPECT_EQ(text(Contiguous(23, 4), mixing),
-            "mhla::causal: blocks covers 23 of 23 tokens, expected 24 tokens, all of them (one a "
-            "row, or along axis 1 of [B, N, H, D])");
+  EXPECT_EQ(
+      text(Contiguous(23, 4), mixing),
+      "mhla::causal: blocks covers 23 tokens, expected 24 tokens: one per row, or along axis 1 "
+      "of [B, N, H, D]");
   EXPECT_EQ(text(Contiguous(24, 4), {}), "mhla::causal: mixing has no term, expected at least one");
 }
 

@@ -293,8 +293,7 @@ TYPED_TEST_P(Forward, WhatDoesNotFitIsNamedBeforeAnythingIsWritten) {
            [](Small& p) { p.coefficients.resize(1, 1); });
     const std::string blocks = Form::kCausal ? "blocks" : "query_blocks";
     expect(blocks +
-               " covers 4 of 4 tokens, expected 8 tokens, all of them (one a row, or along axis 1 "
-               "of [B, N, H, D])",
+               " covers 4 tokens, expected 8 tokens: one per row, or along axis 1 of [B, N, H, D]",
            [](Small& p) { p.query_blocks = AnyPartition::of(Contiguous(4, 4)); });
   }
 }

@@ -91,19 +91,21 @@ TEST(Plan, RefusesSplitsThatDoNotFit) {
   const std::string name = "mhla::distributed::bidirectional_plan: ";
   EXPECT_EQ(plan(Pattern(4, 4), three, two, 0),
             name +
-                "queries is a split over 3 ranks, rank is 0, expected a rank of one split, as "
-                "many as 3 - 1 of keys");
+                "queries has borders for 3 ranks, and rank is 0, expected as many ranks as keys, "
+                "2, and one of them");
   for (const Index rank : {-1, 2}) {
     EXPECT_EQ(plan(Pattern(4, 4), two, two, rank),
-              name + "queries is a split over 2 ranks, rank is " + std::to_string(rank) +
-                  ", expected a rank of one split, as many as 3 - 1 of keys");
+              name + "queries has borders for 2 ranks, and rank is " + std::to_string(rank) +
+                  ", expected as many ranks as keys, 2, and one of them");
   }
   EXPECT_EQ(plan(Pattern(4, 4), {0}, {0}, 0),
             name +
-                "queries is a split over 0 ranks, rank is 0, expected a rank of one split, as "
-                "many as 1 - 1 of keys");
+                "queries has borders for 0 ranks, and rank is 0, expected as many ranks as keys, "
+                "0, and one of them");
   EXPECT_EQ(plan(Pattern(4, 4), two, {0, 5, 4}, 0),
-            name + "queries or keys are no split, expected borders that ascend from 0");
+            name +
+                "queries or keys have borders out of order, expected borders that begin with 0 and "
+                "ascend");
   for (const auto& [rows, cols] : {std::pair<Index, Index>{3, 4}, {4, 3}}) {
     EXPECT_EQ(
         plan(Pattern(rows, cols), two, two, 0),
@@ -116,8 +118,8 @@ TEST(Plan, RefusesSplitsThatDoNotFit) {
        {std::vector<Index>{0, 5, 3, 8}, {2, 4, 8, 8}, {0, 20, 8, 8}, {0, 4, 8, 7}}) {
     EXPECT_EQ(message_of<shape_error>(
                   [&] { distributed::causal_plan<float>(Pattern(8, 8), none, 0, head); }),
-              "mhla::distributed::causal_plan: queries or keys are no split, expected borders that "
-              "ascend from 0");
+              "mhla::distributed::causal_plan: queries or keys have borders out of order, expected "
+              "borders that begin with 0 and ascend");
   }
   EXPECT_EQ(message_of<option_error>([] { even_split(3, 0); }),
             "mhla::distributed::even_split: blocks is 3 over 0 ranks, expected at least 0 over at "

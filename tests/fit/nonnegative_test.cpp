@@ -204,8 +204,8 @@ TEST(Nonnegative, RefusesWhatItCannotSolve) {
   const std::vector<double> none(2, 0.0);
   EXPECT_EQ(
       message_of<option_error>([&] { nonnegative_least_squares(gram, right, {.weights = none}); }),
-      "mhla::nonnegative_least_squares: weights has no entry above 0, expected one at least, "
-      "for a sum of 1");
+      "mhla::nonnegative_least_squares: weights has no entry above 0, expected at least "
+      "one above 0");
   EXPECT_EQ(message_of<shape_error>(
                 [&] { nonnegative_least_squares(gram, right, {.weights = long_right}); }),
             "mhla::nonnegative_least_squares: weights has 3 entries, expected none or 2");

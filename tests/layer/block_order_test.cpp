@@ -135,8 +135,8 @@ TEST(BlockOrderErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
     Index blocks() const { return Contiguous::blocks() - 1; }
   };
   EXPECT_EQ(message_of<shape_error>([] { block_order(Lost(10, 3)); }),
-            "mhla::block_order: blocks covers 9 of 10 tokens, expected 10 tokens, all of them (one "
-            "a row, or along axis 1 of [B, N, H, D])");
+            "mhla::block_order: blocks covers 9 of its 10 tokens, expected 10 tokens: one per row, "
+            "or along axis 1 of [B, N, H, D]");
 }
 
 }  // namespace

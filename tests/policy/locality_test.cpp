@@ -239,7 +239,8 @@ TEST(LocalityOptions, RejectsBadOptions) {
                               {.falloff = Falloff::kLocal, .sum_to_one = SumToOne::kColumns});
             }),
             "mhla::locality: options have sigma 3.000000 and threshold 1.500000, so that all "
-            "weights of key block 0 are 0, expected larger ones");
+            "weights of key block 0 are 0, expected a larger sigma or "
+            "threshold");
   EXPECT_THROW(locality<float>(1, 2, {.falloff = Falloff::kLocal, .threshold = 0.4}), option_error);
   EXPECT_THROW(locality<float>(1, 2, {.falloff = Falloff::kExp, .sigma = 1e-6}), option_error);
   const double nan = std::numeric_limits<double>::quiet_NaN();

@@ -155,16 +155,16 @@ TEST(ExpectPartition, RejectsAnotherNumberOfTokensAndTokensLeftOut) {
   EXPECT_NO_THROW(detail::expect_partition("f", "blocks", Contiguous(10, 3), 10));
   EXPECT_EQ(test::message_of<shape_error>(
                 [] { detail::expect_partition("f", "blocks", Contiguous(10, 3), 11); }),
-            "mhla::f: blocks covers 10 of 10 tokens, expected 11 tokens, all of them (one a row, "
-            "or along axis 1 of [B, N, H, D])");
+            "mhla::f: blocks covers 10 tokens, expected 11 tokens: one per row, or along axis 1 of "
+            "[B, N, H, D]");
   struct Lost : Contiguous {
     using Contiguous::Contiguous;
     Index blocks() const { return Contiguous::blocks() - 1; }
   };
   EXPECT_EQ(test::message_of<shape_error>(
                 [] { detail::expect_partition("f", "blocks", Lost(10, 3), 10); }),
-            "mhla::f: blocks covers 9 of 10 tokens, expected 10 tokens, all of them (one a row, or "
-            "along axis 1 of [B, N, H, D])");
+            "mhla::f: blocks covers 9 of its 10 tokens, expected 10 tokens: one per row, or along "
+            "axis 1 of [B, N, H, D]");
 }
 
 TEST(ExpectOrdered, AcceptsSequencesAndRejectsOtherOrders) {

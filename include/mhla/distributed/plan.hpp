@@ -112,12 +112,14 @@ distributed::Plan plan_of(const char* function, const Pattern& pattern, Reach re
   if (queries.size() != keys.size() || ranks < 1 || rank < 0 || rank >= ranks) {
     fail_shape(
         function, "queries",
-        "is a split over " + std::to_string(ranks) + " ranks, rank is " + std::to_string(rank),
-        "a rank of one split, as many as " + std::to_string(keys.size()) + " - 1 of keys");
+        "has borders for " + std::to_string(ranks) + " ranks, and rank is " + std::to_string(rank),
+        "as many ranks as keys, " + std::to_string(static_cast<Index>(keys.size()) - 1) +
+            ", and one of them");
   }
   if (!distributed::is_split(queries, ranks, queries.back()) ||
       !distributed::is_split(keys, ranks, keys.back())) {
-    fail_shape(function, "queries", "or keys are no split", "borders that ascend from 0");
+    fail_shape(function, "queries", "or keys have borders out of order",
+               "borders that begin with 0 and ascend");
   }
   if (queries.back() > pattern.rows() || keys.back() > pattern.cols()) {
     fail_shape(function, "pattern", "is " + shape_text({pattern.rows(), pattern.cols()}),

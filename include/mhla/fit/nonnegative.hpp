@@ -62,7 +62,7 @@ inline std::vector<double> nonnegative_least_squares(MatrixView<const double> gr
                          "none or " + std::to_string(n));
     }
     if (!(*std::max_element(options.weights.begin(), options.weights.end()) > 0)) {
-      detail::fail_option(kName, "weights", "has no entry above 0", "one at least, for a sum of 1");
+      detail::fail_option(kName, "weights", "has no entry above 0", "at least one above 0");
     }
   }
   const auto expect_finite = [](const char* argument, double x) {

@@ -161,7 +161,7 @@ inline const Parameter& ParameterTable::add(std::string name, std::vector<Index>
   if (count > std::numeric_limits<Index>::max() - begin) {
     detail::fail_shape(
         "ParameterTable::add", name.c_str(), "has " + std::to_string(count) + " numbers",
-        "no more than Index counts, with the " + std::to_string(begin) + " before it");
+        "fewer: Index counts no more, with the " + std::to_string(begin) + " before it");
   }
   all_.push_back({std::move(name), std::move(shape), begin, count});
   return all_.back();

@@ -145,7 +145,7 @@ inline void divide_by_row_sums(MatrixView<double> m, const char* what,
                   "have sigma " + std::to_string(options.sigma) + " and threshold " +
                       std::to_string(options.threshold) + ", so that all weights of " + what +
                       " block " + std::to_string(i) + " are 0",
-                  "larger ones");
+                  "a larger sigma or threshold");
     }
     for (Index b = 0; b < m.cols; ++b) {
       m(i, b) = sum == 0 ? 1 / static_cast<double>(m.cols) : m(i, b) / sum;

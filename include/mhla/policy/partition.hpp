@@ -167,11 +167,10 @@ void expect_partition(const char* function, const char* argument, const P& block
   Index covered = 0;
   for (Index b = 0; b < blocks.blocks(); ++b) covered += blocks.block_size(b);
   if (blocks.tokens() != tokens || covered != tokens) {
-    fail_shape(
-        function, argument,
-        "covers " + std::to_string(covered) + " of " + std::to_string(blocks.tokens()) + " tokens",
-        std::to_string(tokens) +
-            " tokens, all of them (one a row, or along axis 1 of [B, N, H, D])");
+    const std::string all =
+        covered == blocks.tokens() ? "" : " of its " + std::to_string(blocks.tokens());
+    fail_shape(function, argument, "covers " + std::to_string(covered) + all + " tokens",
+               std::to_string(tokens) + " tokens: one per row, or along axis 1 of [B, N, H, D]");
   }
 }
 

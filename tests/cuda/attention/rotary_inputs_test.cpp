@@ -71,8 +71,8 @@ TEST(RotaryInputs, WhatDoesNotFitIsRefused) {
                       a.problem.causal = true;
                       a.problem.op.denominator = Denominator::kKeySum;
                     }),
-            "mhla::cuda::f: op has a denominator, expected none in the causal form: it would be of "
-            "features that do not turn");
+            "mhla::cuda::f: op has a denominator, expected none: causal forms with a rotary embedding "
+            "have no denominator");
 }
 
 }  // namespace

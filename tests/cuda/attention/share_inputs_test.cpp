@@ -163,8 +163,8 @@ TEST(ShareInputs, EveryRankReadsSomeBlocks) {
               mhla::cuda::detail::make_share("f", std::vector{counts, counts}, 0, false,
                                              Pattern(16, 6, 1, 1));
             }),
-            "mhla::f: pattern has nothing for the queries of rank 1, expected some blocks that "
-            "they read");
+            "mhla::f: pattern has no coefficient for the queries of rank 1, expected at least one "
+            "per rank");
 }
 
 TEST(ShareInputs, AllRanksRefuseAGridInACausalFormOfOne) {

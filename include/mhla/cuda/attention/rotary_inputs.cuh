@@ -53,7 +53,7 @@ inline void add_rotary(const char*, const NoRotary&, Index, Problem&) {}
 inline void add_rotary(const char* function, const Rotary& rotary, Index D, Problem& problem) {
   if (problem.causal && problem.op.denominator != Denominator::kNone) {
     fail_option(function, "op", "has a denominator",
-                "none in the causal form: it would be of features that do not turn");
+                "none: causal forms with a rotary embedding have no denominator");
   }
   problem.rotary = true;
   problem.query_angles = rotary_angles(function, "rotary.query_angles", rotary.query_angles,

@@ -135,8 +135,9 @@ inline Share make_share(const char* function, std::span<const RankBlocks> ranks,
   for (Index r = 0; r < std::ssize(ranks); ++r) {
     const auto columns = columns_of(share, pattern, r, causal);
     if (columns.begin == columns.end) {
-      fail_option(function, "pattern", "has nothing for the queries of rank " + std::to_string(r),
-                  "some blocks that they read");
+      fail_option(function, "pattern",
+                  "has no coefficient for the queries of rank " + std::to_string(r),
+                  "at least one per rank");
     }
     if (r == rank) share.columns = columns;
   }
