@@ -1,7 +1,7 @@
 /// \file
-/// Attention over 4 M tokens that no rank holds as a whole: a token is a function of its position,
-/// each rank makes those of its blocks, and what travels is a summary a block. 15 outputs are
-/// checked against the definition in double, to which each rank adds what its own keys give.
+/// Attention over 4 M tokens that no rank holds as a whole. A token is a function of its position,
+/// and each rank makes the tokens of its blocks. Ranks send one summary per block. 15 outputs are
+/// checked against the definition in double, a sum to which each rank adds the terms of its keys.
 ///
 /// Run:       mpirun -n 4 build/examples/distributed [blocks, 1024]
 
@@ -23,7 +23,8 @@ using mhla::Index;
 using Exact = mhla::Matrix<double>;
 constexpr Index kBlock = 4096, kWidth = 64, kRows = 15;
 
-/// q, k and v of tokens from `first` on: numbers in [-1, 1), and the place among `all` in v.
+/// Tensors q, k, v of `count` tokens from `first` on: numbers in [-1, 1), and in v the position
+/// among `all`.
 mhla::Matrix<float> tokens(Index first, Index count, Index all) {
   mhla::Matrix<float> qkv(count, 3 * kWidth);
   for (Index t = 0; t < count; ++t) {

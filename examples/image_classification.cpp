@@ -33,7 +33,7 @@ int main(int argc, char** argv) try {
   const Rows images = Rows::Random(4 * 256, 192), head = Rows::Random(4, 192);
   std::vector<std::byte> kept(layer.kept_bytes(images.rows()));
   Rows mean(4, 192), dlogits(4, 4), dy(images.rows(), 192);
-  const auto evaluate = [&](const Rows& x) {  // and writes the gradient of the logits
+  const auto evaluate = [&](const Rows& x) {  // also writes the gradient of the logits
     const Rows y = layer(x, {.kept = kept});
     for (int b = 0; b < 4; ++b) mean.row(b) = y.middleRows(b * 256, 256).colwise().mean();
     dlogits.setZero();

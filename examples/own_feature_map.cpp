@@ -1,5 +1,5 @@
 /// \file
-/// Feature maps of your own: a type that meets the FeatureMap concept, and Elementwise.
+/// Two feature maps of your own: a type that satisfies the FeatureMap concept, and Elementwise.
 ///
 /// 1. TaylorExp, the second-order Taylor series of e^(q.k), wider than its input:
 ///
@@ -9,8 +9,8 @@
 ///    so weights stay positive although features do not. Source: Arora et al., arXiv:2402.18668.
 /// 2. The square of relu, one line with Elementwise.
 ///
-/// Each is used as phi of an Operator and compared with naive_attention in double, for which the
-/// map is written a second time in another way: with all D^2 products.
+/// Each map is phi of an Operator. Outputs are compared with naive_attention in double on features
+/// of a second implementation of the map, which has all D^2 products.
 ///
 /// Run:       build/examples/own_feature_map
 /// Expected:  (the errors depend on the processor)
@@ -34,7 +34,7 @@ constexpr Index kWidth = 16;    // D, before the feature map
 constexpr Index kValues = 32;   // E
 constexpr Index kBlock = 16;    // W
 
-/// The map. Called once for a token, on rows that do not overlap; x and y are float or double.
+/// The Taylor map, called once per token. Rows x and y do not overlap; they are float or double.
 struct TaylorExp {
   Index features(Index d) const { return 1 + d + d * (d + 1) / 2; }
 
@@ -51,7 +51,8 @@ struct TaylorExp {
 };
 static_assert(mhla::FeatureMap<TaylorExp, float> && mhla::FeatureMap<TaylorExp, double>);
 
-/// The same map again, in double and with all products: [1, x, (x outer x) / sqrt(2)].
+/// A second implementation of the map, in double and with all products:
+/// [1, x, (x outer x) / sqrt(2)].
 Matrix<double> taylor_again(const Matrix<float>& tokens) {
   const Matrix<double> x = tokens.cast<double>();
   Matrix<double> features(x.rows(), 1 + kWidth + kWidth * kWidth);
@@ -68,8 +69,8 @@ Matrix<double> squared_relu_again(const Matrix<float>& tokens) {
   return tokens.cast<double>().cwiseMax(0).array().square();
 }
 
-/// Compares the operator with phi = `map` with naive_attention on features made by `again`.
-/// Returns whether they agree, and prints.
+/// Compares the operator with phi = `map` with naive_attention on features made by `again`, and
+/// prints the result. Returns true if they agree.
 template <class Map, class Again>
 bool agrees(const char* name, const Map& map, const Again& again) {
   const Matrix<float> q = Matrix<float>::Random(kTokens, kWidth);
@@ -86,8 +87,8 @@ bool agrees(const char* name, const Map& map, const Again& again) {
   const Matrix<double> expected = mhla::naive_attention(p);
   const double error = (o.cast<double>() - expected).cwiseAbs().maxCoeff();
 
-  // Features of either sign cancel: sums are wrong by roundings of the sum of their absolute
-  // terms, and `condition` is how much larger than the denominator that is. |v| <= 1.
+  // Features of either sign cancel, so the error of a sum is relative to the sum of absolute terms.
+  // `condition` is that sum over the denominator. |v| <= 1.
   const Matrix<double> denominators = mhla::naive_denominators(p);
   p.q = p.q.cwiseAbs().eval();
   p.k = p.k.cwiseAbs().eval();

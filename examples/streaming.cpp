@@ -4,15 +4,15 @@
 ///     R   = sum_{b<i} m_ib S_b + m_ii sum_{j<=t, j in i} phi(k_j) v_j^T     [D,E]
 ///     o_t = phi(q_t)^T R / den_t                                            [E]
 ///
-/// N = 300 tokens in blocks of W = 32. causal() has all of them at hand and gives the outputs to
-/// compare with. Then the same tokens come as streams:
+/// N = 300 tokens in blocks of W = 32. causal() reads all tokens at once, and gives the expected
+/// outputs. Then the same tokens arrive as two streams:
 ///
 ///     1. a prefill of 100 tokens, then one token at a time; after token 200 the state is saved,
 ///        thrown away, restored from its bytes, and the stream goes on
 ///     2. block by block
 ///
-/// Outputs of the first equal those of causal() within rounding, outputs of the second bitwise.
-/// The size of a state is known beforehand and does not grow.
+/// Outputs of the first stream equal those of causal() within rounding, outputs of the second
+/// bitwise. The size of a state is known beforehand and does not grow.
 ///
 /// Run:       build/examples/streaming
 /// Expected:  (sizes and difference depend on the processor)
@@ -38,7 +38,7 @@ constexpr mhla::Index kValues = 24;   // E
 using Tokens = mhla::Matrix<float>;
 using Stream = mhla::Streaming<float>;
 
-/// What a stream takes and gives, one row a token.
+/// Inputs of a stream, a row per token.
 struct Sequence {
   Tokens q = Tokens::Random(kTokens, kWidth);
   Tokens k = Tokens::Random(kTokens, kWidth);
@@ -101,8 +101,8 @@ int main() {
   std::printf("token by token, largest difference from causal(): %.1e\n", difference);
   std::printf("block by block, bitwise equal to causal(): %s\n", bitwise ? "yes" : "no");
 
-  // |v| <= 1 and weights are nonnegative, so numerator and denominator of each form are wrong by at
-  // most N + M + D roundings of 2^-24, relative to the denominator.
+  // |v| <= 1 and weights are nonnegative, so numerator and denominator of each form have at most
+  // N + M + D roundings of 2^-24, relative to the denominator.
   const double bound = 4 * static_cast<double>(kTokens + blocks.blocks() + kWidth) * 0x1p-24;
   if (!(difference <= bound)) {
     std::fprintf(stderr, "FAILED: token by token differs by %g, allowed %g\n", difference, bound);

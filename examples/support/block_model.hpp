@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// A model around blocks of the library: its parameters in one row of numbers, and the way through
-/// its blocks, forwards and backwards.
+/// A model around blocks of the library: its parameters in one row of numbers, and the forward and
+/// backward pass through its blocks.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace examples {
 
-/// Parameters in one row, of which the blocks have copies of theirs.
+/// Parameters in one row; each block has a copy of its part.
 template <class Block>
 class BlockModel {
  public:
@@ -29,20 +29,20 @@ class BlockModel {
   const std::vector<Block>& blocks() const { return blocks_; }
   std::span<const T> parameters() const { return row_; }
 
-  /// \param row  laid out as the table
+  /// \param row  in the layout of the table
   void set_parameters(std::span<const T> row) {
     row_.assign(row.begin(), row.end());
     for (std::size_t b = 0; b < blocks_.size(); ++b) {
       std::ranges::copy(of_block(b, row), blocks_[b].parameters().begin());
     }
   }
-  /// The numbers of a block in a row of all.
+  /// The part of a block in a row of all parameters.
   template <class U>
   std::span<U> of_block(std::size_t b, std::span<U> row) const {
     const std::size_t size = blocks_[b].parameters().size();
     return row.subspan(static_cast<std::size_t>(first_block_) + b * size, size);
   }
-  /// NAME.weight and NAME.bias of a row of all.
+  /// NAME.weight and NAME.bias in a row of all parameters.
   template <class U>
   mhla::DenseView<U> dense(std::span<U> row, const std::string& name) const {
     return {table_.matrix(row, name + ".weight"), table_.numbers(row, name + ".bias")};
@@ -52,17 +52,17 @@ class BlockModel {
   void add(const std::string& name, std::vector<mhla::Index> shape) {
     table_.add(name, std::move(shape));
   }
-  /// NAME.weight [O,I] and NAME.bias [O].
+  /// Adds NAME.weight [O,I] and NAME.bias [O].
   void add_dense(const std::string& name, mhla::Index outputs, mhla::Index inputs) {
     table_.add(name + ".weight", {outputs, inputs});
     table_.add(name + ".bias", {outputs});
   }
-  /// NAME.weight and NAME.bias of a norm.
+  /// Adds NAME.weight and NAME.bias of a norm.
   void add_norm(const std::string& name, mhla::Index channels) {
     table_.add(name + ".weight", {channels});
     table_.add(name + ".bias", {channels});
   }
-  /// Once: blocks.0. and so on.
+  /// Adds the blocks as blocks.0., blocks.1. and so on; call it once.
   void add_blocks(mhla::Index count, const typename Block::Options& options) {
     first_block_ = table_.size();
     for (mhla::Index b = 0; b < count; ++b) {
@@ -73,15 +73,15 @@ class BlockModel {
 
  private:
   mhla::ParameterTable table_;
-  mhla::Index first_block_ = 0;  // where it begins
+  mhla::Index first_block_ = 0;  // index of its first parameter
   std::vector<Block> blocks_;
   std::vector<T> row_;
 };
 
-/// The mixing matrix of a vision or video layer.
+/// True for the mixing matrix of a vision or video layer.
 inline bool is_mixing(std::string_view name) { return name.ends_with("_attn.conv.weight"); }
 
-/// What training changes; weights of products decay.
+/// The trained tensors; weights of products decay.
 inline std::vector<TrainedTensor> trained_tensors(const mhla::ParameterTable& table,
                                                   bool freeze_mixing) {
   std::vector<TrainedTensor> tensors;
@@ -102,7 +102,7 @@ void constrain_mixing(const mhla::ParameterTable& table, std::span<T> row) {
   }
 }
 
-/// What a worker needs for the blocks of a model, for up to a number of items.
+/// Activations and scratch of a worker for the blocks of a model, for up to a number of items.
 template <class Block>
 class BlockPass {
   using T = typename Block::A;
@@ -126,22 +126,22 @@ class BlockPass {
 
   View input(Index items) { return x_.front().rows(items * tokens_); }
   View output(Index items) { return x_.back().rows(items * tokens_); }
-  /// What went into block b.
+  /// Input of block b.
   View input_of(std::size_t b, Index items) { return x_[b].rows(items * tokens_); }
-  /// The gradient of the output, zeros to begin with; behind backward, that of the input.
+  /// Gradient of the output, set to zeros; after backward it is the gradient of the input.
   View zero_gradient(Index items) { return dx_.zero_rows(items * tokens_); }
   View gradient(Index items) { return dx_.rows(items * tokens_); }
 
-  /// From the input to the output.
-  /// \param condition  a row for each item, for blocks that have one
+  /// Computes the output from the input.
+  /// \param condition  a row per item, for blocks that have one
   void forward(const BlockModel<Block>& model, Index items, const auto&... condition) {
     for (std::size_t b = 0; b < kept_.size(); ++b) {
       model.blocks()[b](x_[b].rows(items * tokens_), condition..., x_[b + 1].rows(items * tokens_),
                         {.batch = items, .workspace = workspace_, .kept = kept_[b]});
     }
   }
-  /// From the gradient of the output to that of the input, behind forward; adds those of the
-  /// parameters and of the condition.
+  /// Computes the gradient of the input from the gradient of the output, after forward. Adds the
+  /// gradients of the parameters and of the condition.
   /// \param conditions  the condition and its gradient, for blocks that have one
   void backward(const BlockModel<Block>& model, Index items, std::span<T> gradient,
                 const auto&... conditions) {
@@ -163,8 +163,8 @@ class BlockPass {
     block.backward(x, c, dy, dx, dc, gradient, call);
   }
 
-  Index tokens_;              // of an item
-  std::vector<Buffer<T>> x_;  // into every block and out of the last
+  Index tokens_;              // per item
+  std::vector<Buffer<T>> x_;  // input of every block, and output of the last
   std::vector<std::vector<std::byte>> kept_;
   Buffer<T> dx_, dinput_;
   std::vector<std::byte> workspace_;

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Memory of activations: a matrix of a fixed width with room for a number of rows.
+/// Memory of activations: a matrix of a fixed width, for up to a number of rows.
 
 #include <algorithm>
 #include <cstddef>

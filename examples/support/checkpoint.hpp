@@ -1,11 +1,11 @@
 #pragma once
 
 /// \file
-/// A training in a safetensors file: every trained tensor NAME of floats, the optimiser's means
-/// adamw.m.NAME and adamw.v.NAME, average.NAME where the run has an average of its parameters, the
-/// losses of all steps so far, and as metadata, under the name of the program, a JSON of what the
-/// run depends on. A training that goes on from it takes the same steps, to the last bit, as one
-/// that was not interrupted.
+/// A training in a safetensors file. It has every trained tensor NAME of floats, the optimiser's
+/// means adamw.m.NAME and adamw.v.NAME, average.NAME if the run averages its parameters, and the
+/// losses of all steps so far. Metadata under the name of the program is a JSON of the settings,
+/// schedule and data of the run. A resumed training takes the same steps, to the last bit, as a
+/// training without interrupt.
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@
 
 namespace examples {
 
-/// What training changes; as many steps have been taken as there are losses.
+/// The state of a training; the number of losses is the number of steps.
 template <class T>
 struct TrainingState {
   std::span<T> parameters;
@@ -32,21 +32,21 @@ struct TrainingState {
   mhla::Index step() const { return std::ssize(losses); }
 };
 
-/// Writes the whole file or, with an exception, nothing.
-/// \param program  the metadata's key
+/// Writes the whole file, or throws and writes nothing.
+/// \param program  key of the metadata
 /// \param run      settings, schedule and data
 template <class T>
 void save_checkpoint(const std::filesystem::path& path, const std::string& program,
                      const nlohmann::json& run, const TrainingState<T>& state);
 
-/// What the run of a checkpoint depends on.
+/// Settings, schedule and data of the run of a checkpoint.
 /// \throws std::runtime_error, mhla::safetensors_error naming the file unless the program wrote it.
 nlohmann::json run_of_checkpoint(const std::filesystem::path& path, const std::string& program);
 
-/// Puts the state where the file's run was.
-/// \param steps  most steps of the run
+/// Sets the state to that of the file.
+/// \param steps  largest number of steps of the run
 /// \throws std::runtime_error, mhla::safetensors_error naming the file, what was expected and what
-/// came, if it is not one of such a run.
+/// came, if the file is not a checkpoint of this run.
 template <class T>
 void load_checkpoint(const std::filesystem::path& path, const std::string& program,
                      const nlohmann::json& run, mhla::Index steps, TrainingState<T>& state);
@@ -57,7 +57,7 @@ namespace detail {
 
 constexpr char kLosses[] = "losses";
 
-/// What the file's run depends on, or a discarded JSON if that cannot be read.
+/// Settings, schedule and data of the file's run, or a discarded JSON if they cannot be read.
 inline nlohmann::json stored_run(const mhla::Safetensors& file, const std::string& path,
                                  const std::string& program) {
   const auto entry = file.metadata().find(program);
@@ -83,7 +83,7 @@ inline void expect_run(const mhla::Safetensors& file, const std::string& path,
                            place + "\", expected " + value(run));
 }
 
-/// Copies a tensor of finite numbers.
+/// Copies a tensor, whose numbers have to be finite.
 template <class U>
 void read_tensor(const mhla::Safetensors& file, const std::string& path, const std::string& name,
                  const std::vector<mhla::Index>& shape, std::span<U> to) {

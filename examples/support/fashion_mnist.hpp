@@ -36,7 +36,7 @@ struct Images {
   std::vector<std::uint8_t> labels;  ///< [count], below kClasses
 
   Index count() const { return static_cast<Index>(labels.size()); }
-  /// What tells these images from others.
+  /// Sizes and hash that identify these images.
   nlohmann::json to_json() const {
     return {{"count", count()}, {"fnv1a", fnv1a(labels, fnv1a(pixels))}};
   }
@@ -44,7 +44,7 @@ struct Images {
 
 enum class Part { kTraining, kTest };
 
-/// Reads the first `count` images of a part from its two files in `folder`.
+/// Reads the first `count` images of a part from two files in `folder`.
 /// \throws std::runtime_error naming the file, what was expected and what came.
 Images read_images(const std::filesystem::path& folder, Part part, Index count);
 
@@ -91,7 +91,7 @@ inline std::vector<std::uint8_t> read_idx(const std::filesystem::path& path,
     }
     item *= axis;
   }
-  std::vector<std::uint8_t> bytes;  // grows with what is there, not with what the header promises
+  std::vector<std::uint8_t> bytes;  // grows with the data read, not with the header's sizes
   constexpr Index kPiece = 1 << 20;
   while (true) {
     const auto size = bytes.size();

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The gradient of a model against differences of its loss, in double. Along a random direction of
-/// each tensor, (L(p + h) - L(p - h)) / 2h differs from the derivative by h^2 L''' / 6 and by
+/// Check of a model's gradient against differences of its loss, in double. Along a random direction
+/// of each tensor, (L(p + h) - L(p - h)) / 2h differs from the derivative by h^2 L''' / 6 and by
 /// roundings of about 2^-53 L / h.
 
 #include <algorithm>
@@ -19,16 +19,17 @@
 
 namespace examples {
 
-inline constexpr double kLargestGradientError = 1e-6;  // what such differences can tell
+inline constexpr double kLargestGradientError = 1e-6;  // accuracy of the differences
 
 struct GradientError {
   double relative = 0;  ///< largest, over the larger of the derivative and the gradient's norm
-  std::string tensor;   ///< where
+  std::string tensor;   ///< name of the tensor with that error
 };
 
-/// \param gradient  of the loss at `row`
-/// \param loss      of a row of parameters
-/// \param step      h; a tenth or a hundredth counts where the corner of a relu lies within it
+/// Largest error of a gradient against differences of the loss.
+/// \param gradient  gradient of the loss at `row`
+/// \param loss      function: row of parameters -> loss
+/// \param step      h; also h / 10 and h / 100, in case a kink of relu lies within h
 template <class Loss>
 GradientError gradient_error(const std::vector<TrainedTensor>& tensors, std::vector<double> row,
                              std::span<const double> gradient, double step, Loss&& loss) {
@@ -62,7 +63,7 @@ GradientError gradient_error(const std::vector<TrainedTensor>& tensors, std::vec
 }
 
 /// Prints check_gradient(attention) of each attention.
-/// \returns whether all are small enough
+/// \returns true if all errors are at most kLargestGradientError
 template <class Check>
 bool gradients_are_right(Check&& check_gradient) {
   bool right = true;

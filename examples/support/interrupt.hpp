@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Ctrl-C as a wish: a program asks between two steps whether to stop, saves and ends. A second
-/// Ctrl-C ends it at once.
+/// Ctrl-C as a request: a program checks between two steps whether to stop, saves and ends. A
+/// second Ctrl-C ends the program immediately.
 
 #include <csignal>
 
@@ -10,7 +10,7 @@ namespace examples {
 
 inline volatile std::sig_atomic_t interrupt_signal = 0;
 
-/// From here on SIGINT and SIGTERM are wishes.
+/// Makes SIGINT and SIGTERM requests to stop.
 inline void catch_interrupts() {
   const auto remember = [](int signal) {
     interrupt_signal = signal;
@@ -20,14 +20,14 @@ inline void catch_interrupts() {
   std::signal(SIGTERM, remember);
 }
 
-/// From here on they end the program at once: nothing is left to save.
+/// Makes SIGINT and SIGTERM end the program immediately, once everything is saved.
 inline void release_interrupts() {
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
 }
 
 inline bool interrupted() { return interrupt_signal != 0; }
-/// What a shell expects of a program that a signal ended.
+/// Exit status that a shell expects of a program that a signal ended.
 inline int interrupted_status() { return 128 + interrupt_signal; }
 
 }  // namespace examples

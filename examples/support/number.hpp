@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// A number of a command line without options.
+/// A number in a command line without options.
 
 #include <charconv>
 #include <mhla/core/scalar.hpp>
@@ -12,7 +12,7 @@
 
 namespace examples {
 
-/// The number that a word is.
+/// The number in a word.
 /// \throws std::runtime_error naming the word and what was expected.
 inline mhla::Index number_of(std::string_view word, mhla::Index least, mhla::Index most) {
   mhla::Index number = 0;

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// AdamW on the tensors of a model, of which some decay and some do not.
+/// AdamW on the tensors of a model, with or without decay per tensor.
 
 #include <cstddef>
 #include <mhla/layer/adamw.hpp>
@@ -26,7 +26,7 @@ struct TrainedTensor {
   }
 };
 
-/// AdamW with a state for each tensor.
+/// AdamW with a state per tensor.
 template <class T>
 class Optimizer {
  public:
@@ -34,7 +34,7 @@ class Optimizer {
     for (const TrainedTensor& tensor : tensors_) states_.emplace_back(tensor.size);
   }
 
-  /// One step of the tensors; other numbers of the row stay.
+  /// Makes a step of the tensors; other numbers of the row do not change.
   void step(std::span<T> parameters, std::span<const T> gradient, double rate,
             double weight_decay) {
     auto state = states_.begin();
@@ -45,7 +45,7 @@ class Optimizer {
   }
 
   const std::vector<TrainedTensor>& tensors() const { return tensors_; }
-  /// In the order of the tensors.
+  /// States in the order of the tensors.
   const std::vector<mhla::AdamWState<T>>& states() const { return states_; }
   std::vector<mhla::AdamWState<T>>& states() { return states_; }
 

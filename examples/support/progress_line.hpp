@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Where a training is, on stderr: on a terminal one line, several times a second, otherwise a new
-/// line at the first step, every few seconds and at the last.
+/// Progress of a training on stderr. On a terminal it is one line, updated several times per
+/// second. Otherwise it is a new line at the first step, every few seconds and at the last step.
 
 #include <unistd.h>
 
@@ -18,12 +18,13 @@ class ProgressLine {
   using Index = mhla::Index;
 
  public:
-  /// \param name  what is trained
+  /// \param name  name of the trained model
   explicit ProgressLine(std::string name)
       : name_(std::move(name)), terminal_(isatty(STDERR_FILENO) == 1) {}
 
-  /// \param step   that was taken, from 1
-  /// \param what   called for a line such as "loss 0.4312  1681 images/s", if one is due
+  /// Prints the progress if it is due.
+  /// \param step   number of the finished step, from 1
+  /// \param what   returns a text such as "loss 0.4312  1681 images/s", called if it is due
   template <class What>
   void operator()(Index step, Index steps, double seconds_left, What&& what) {
     const auto now = std::chrono::steady_clock::now();

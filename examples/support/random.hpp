@@ -30,7 +30,7 @@ class Random {
   /// Uniform in [0, count); the bias for counts far below 2^53 is negligible.
   Index below(Index count) { return static_cast<Index>(uniform() * static_cast<double>(count)); }
 
-  /// Mean 0, variance 1, at most 6 in magnitude: the sum of 12 uniform numbers less 6. Sums and
+  /// Sum of 12 uniform numbers less 6: mean 0, variance 1, at most 6 in magnitude. It uses sums and
   /// products alone, so the bits do not depend on a mathematical library.
   double normal() {
     double sum = -6;

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The ranks of a program: the processes that mpirun started or, where there is no MPI, this one.
+/// The ranks of a program: the processes that mpirun started, or this process without MPI.
 
 #include <algorithm>
 #include <cstdio>
@@ -18,10 +18,10 @@
 
 namespace examples {
 
-/// Seconds that a rank waits for another, which may have more to do.
+/// Seconds that a rank waits for another rank, which may have more work.
 inline constexpr double kPatience = 3600;
 
-/// Returns f(rank), the status of the program, or 1 for an error, with a line that says what. Then
+/// Returns f(rank), the status of the program. For an exception prints its text and returns 1, and
 /// mpirun ends the other ranks.
 template <class F>
 int with_ranks(F&& f) {
@@ -46,7 +46,7 @@ int with_ranks(F&& f) {
   return status;
 }
 
-/// Whether there was an interrupt on any rank; then interrupted() on all.
+/// True if there was an interrupt on any rank; sets interrupted() on all ranks.
 template <mhla::distributed::Communicator C>
 bool any_interrupted(C& comm) {
   const int own = interrupt_signal;

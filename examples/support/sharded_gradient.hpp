@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The gradient of a batch over threads: the batch is cut into the same shards whatever the number
-/// of threads, each has a gradient of its own, and these are added in order. So results do not
+/// The gradient of a batch over threads. Shards of the batch do not depend on the number of
+/// threads. Each shard has its own gradient, and gradients are added in order, so results do not
 /// depend on threads.
 
 #include <algorithm>
@@ -18,8 +18,8 @@ class ShardedGradient {
   using Index = mhla::Index;
 
  public:
-  /// Overwrites `gradient` by the sum of those that f(shard, worker, gradient of the shard) adds to
-  /// zeros, for every shard in [0, shards).
+  /// Overwrites `gradient` by the sum over the shards [0, shards) of their gradients.
+  /// f(shard, worker, gradient) adds the gradient of a shard to zeros.
   template <class F>
   void operator()(mhla::ThreadPool& pool, Index shards, std::span<T> gradient, F&& f) {
     const auto count = static_cast<std::size_t>(shards);

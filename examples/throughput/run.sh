@@ -22,7 +22,7 @@ if "$python" -c 'import torch' 2>/dev/null; then
   "$program" --quick --threads 1 --save "$work" --output "$work/quick" >"$work/log"
   "${peers[@]}" "$work/quick.json" --check "$work"
   step "run the same models in PyTorch"
-  # Freed tensors stay with the process: new ones would be half of PyTorch's time in page faults.
+  # Freed tensors stay with the process. Page faults of new ones would be half of PyTorch's time.
   MALLOC_MMAP_THRESHOLD_=$((1 << 32)) MALLOC_TRIM_THRESHOLD_=$((1 << 32)) \
     "${peers[@]}" "$output.json" "$output.peers.json"
   files+=("$output.peers.json")

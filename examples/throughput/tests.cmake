@@ -1,4 +1,4 @@
-# Tests of throughput, whose --quick run is Example.throughput.
+# Tests of throughput; Example.throughput is its --quick run.
 
 set(quick ${CMAKE_CURRENT_BINARY_DIR}/throughput_quick.json)
 add_test(NAME Example.throughput_results

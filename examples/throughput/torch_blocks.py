@@ -1,6 +1,6 @@
 """The blocks of throughput.cpp in PyTorch, with the authors' names and one of three attentions.
 
-Attention layers are those of benchmarks/peers/torch_layers.py. Without MHLA tokens lie in raster
+Attention layers are those of benchmarks/peers/torch_layers.py. Without MHLA, tokens have raster
 order, which needs no permutation. Softmax is scaled_dot_product_attention.
 """
 
@@ -12,9 +12,9 @@ from peers import torch_layers
 
 
 def softmax(q, k, v, causal=False):
-    """q, k, v [B,N,H,.] -> [B,N,H,E]"""
+    """Softmax attention of q, k, v [B,N,H,.], [B,N,H,E]."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    if q.shape[-1] != v.shape[-1] and q.shape[2] > 1:  # the flash kernel wants equal widths
+    if q.shape[-1] != v.shape[-1] and q.shape[2] > 1:  # the flash kernel needs equal widths
         scale, missing = q.shape[-1]**-0.5, (0, v.shape[-1] - q.shape[-1])
         q, k = functional.pad(q, missing), functional.pad(k, missing)
     else:
@@ -40,7 +40,7 @@ class SoftmaxLanguage(torch_layers.Language):
 
 class LinearLanguage(torch_layers.Language):
     def attend(self, q, k, v):
-        """Chunk by chunk, with the summary of all chunks before."""
+        """Attends chunk by chunk, with the summary of all earlier chunks."""
         tokens = q.shape[1]
         q, k, v = self.blocks(q * q.shape[-1]**-0.5), self.blocks(k), self.blocks(v)
         summaries = k.transpose(-1, -2) @ v
@@ -49,7 +49,7 @@ class LinearLanguage(torch_layers.Language):
 
 
 class CachedLanguage(torch_layers.Language):
-    """A token behind N others, whose keys and values are there."""
+    """A token after N tokens, whose keys and values are cached."""
 
     cache = None  # [1,N,H,D], [1,N,H,E]
 
@@ -79,7 +79,7 @@ class GatedMlp(nn.Module):
 
 
 class GatedMix(nn.Module):
-    """SANA's."""
+    """The Mix-FFN of SANA."""
 
     def __init__(self, channels, hidden):
         super().__init__()
@@ -93,7 +93,7 @@ class GatedMix(nn.Module):
 
 
 class ResidualMix(nn.Module):
-    """RALA's."""
+    """The Mix-FFN of RALA."""
 
     def __init__(self, channels, hidden):
         super().__init__()
@@ -110,7 +110,7 @@ def plain_norm(channels):
 
 
 def modulated(x, m):
-    """Shift m[0], scale m[1]."""
+    """Modulates x by shift m[0] and scale m[1]."""
     return x * (1 + m[1].unsqueeze(1)) + m[0].unsqueeze(1)
 
 
@@ -180,12 +180,12 @@ class Language(nn.Module):
 VISION = {"DiT-S/2": Dit, "DeiT-S": Deit, "VLT-T 1": Vlt, "VLT-T 2": Vlt, "SANA block": Sana}
 
 
-MOST_CACHED = 1 << 29  # bytes of caches that differ
+MOST_CACHED = 1 << 29  # bytes of separate caches
 
 
 def decoder_of(result, channels):
-    """All blocks of a model that has seen N tokens: each has weights of its own, and a cache as far
-    as caches are not too large."""
+    """All blocks of a model after N tokens. Each has its own weights, and its own cache up to
+    MOST_CACHED bytes in all."""
     n, heads, widths = result["tokens"], result["heads"], (result["width"], result["values"])
     count = max(1, min(result["depth"], MOST_CACHED // (4 * n * heads * sum(widths))))
     caches = [tuple(torch.randn(1, n, heads, width) for width in widths) for _ in range(count)]
@@ -197,8 +197,8 @@ def decoder_of(result, channels):
 
 
 def block_of(result, kind):
-    """The block of a result of throughput.cpp with attention `kind`, of a decoder all of them, and
-    the sizes of what it reads besides x: [columns of the condition] or []."""
+    """The block of a result of throughput.cpp with attention `kind`, or all blocks of a decoder;
+    and the sizes of its inputs besides x: [columns of the condition] or []."""
     channels, heads = result["heads"] * result["values"], result["heads"]
     grid = result["grid"]
     block = result["block"] if kind == "mhla" else grid

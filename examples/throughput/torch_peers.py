@@ -1,12 +1,12 @@
 """The models of throughput.cpp in PyTorch: torch_peers.py RESULTS.json PEERS.json [--attention A]
 [--mode M], each repeatable, and torch_peers.py RESULTS.json --check FOLDER
 
-Each block with each attention, eager and compiled, with as many threads. A model's time is its
-depth times a block's and, for its ends, what these take in this library. Where this library sampled
-queries of softmax, or softmax has over 2e12 flops, it is sampled here, too: the block without an
-attention, and the attention of 8192 queries, times their share. Ratios are PyTorch's time over this
-library's. --check holds the blocks to those that throughput --save wrote. Memory is how much the
-process grows in a call, without parameters.
+Times each block with each attention, eager and compiled, with as many threads. A model's time is
+its depth times a block's time, plus the time of its ends in this library. Softmax is sampled if
+this library sampled it, or if it has over 2e12 flops: the block without attention, and the
+attention of 8192 queries, times their share. Ratios are PyTorch's time over this library's. --check
+compares the blocks with those that throughput --save wrote. Memory is the growth of the process in
+a call, without parameters.
 """
 
 import argparse
@@ -25,12 +25,12 @@ from peers import torch_layers
 KINDS, MODES = ("softmax", "linear", "mhla"), ("eager", "compiled")
 SAMPLE = 8192  # queries
 MOST_FLOPS = 2e12  # of softmax in one call
-LARGEST_ERROR = 1e-4  # of the largest output, float
+LARGEST_ERROR = 1e-4  # relative to the largest output, float
 REPETITIONS, SECONDS = 3, 1.0
 
 
 def seconds_of(call):
-    """The median of calls for a second, at least 3 behind a first one; one call if it is long."""
+    """Median of calls for a second, at least 3 after a first one; one call if it is long."""
     def once():
         start = time.perf_counter()
         call()
@@ -52,7 +52,7 @@ def resident(key):
 
 
 def growth_of(call):
-    """Bytes by which a call's most memory exceeds that before it."""
+    """Bytes by which a call's peak memory exceeds the memory before it."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
@@ -69,7 +69,7 @@ def inputs_of(result, columns):
 
 
 def sampled_seconds(result):
-    """Softmax of a layer from some of its queries: throughput/attention.hpp."""
+    """Seconds of softmax of a layer from some of its queries, as in throughput/attention.hpp."""
     causal = result["model"] == "340M"
     keys = result["tokens"] // (2 if causal else 1)
     heads = result["heads"]

@@ -1,8 +1,8 @@
-"""What the paper claims of mixing, tried: claims.py TRAIN_IMAGES RESTORE_VIDEO VIDEO FOLDER [arguments]
+"""Tests the claims of the paper on mixing: claims.py TRAIN_IMAGES RESTORE_VIDEO VIDEO FOLDER [arguments]
 
-Trains every variant with every seed, by the programs train_images and restore_video, keeps each
-result as FOLDER/VARIANT.SEED.json and prints tables: mean and range over the seeds. What the folder
-has already of the same arguments is not trained again. Arguments, such as --quick, go to the programs.
+Trains every variant with every seed, by the programs train_images and restore_video. Keeps each
+result as FOLDER/VARIANT.SEED.json and prints tables: mean and range over the seeds. Results in the
+folder of the same arguments are not trained again. Arguments, such as --quick, go to the programs.
 """
 
 import json
@@ -34,7 +34,7 @@ VIDEO = {
 
 
 def result_of(command, prefix):
-    """The first result of PREFIX.json, which the command writes unless it has done so before."""
+    """The first result of PREFIX.json; runs the command if it has not written the file yet."""
     options = json.dumps(command[1:])
     written = prefix + ".options.json"
     known = None
@@ -43,7 +43,7 @@ def result_of(command, prefix):
             known = file.read()
     if known != options:
         if os.path.exists(written):
-            os.remove(written)  # whatever happens, it does not speak of new results
+            os.remove(written)  # so that it never describes other results
         subprocess.run([*command, "--output", prefix], check=True, stdout=subprocess.DEVNULL)
         with open(written, "w", encoding="utf-8") as file:
             file.write(options)
@@ -52,7 +52,7 @@ def result_of(command, prefix):
 
 
 def print_table(variants, command, folder, title, figures):
-    """A row for each variant: the mean of each figure, and the range of the first."""
+    """Prints a row per variant: the mean of each figure, and the range of the first."""
     print(f"| {title} | " + " | ".join(name for name, _, _ in figures) + " |")
     print("|---" * (1 + len(figures)) + "|")
     for variant, options in variants.items():

@@ -1,4 +1,4 @@
-# Tests of write_text; its gradients and decoding are checked by Example.write_text.
+# Tests of write_text; Example.write_text checks its gradients and decoding.
 
 set(mhla_text ${PROJECT_SOURCE_DIR}/include/mhla/README.md)
 add_test(NAME Example.write_text_whole_run
