@@ -45,8 +45,8 @@ nlohmann::json run_of_checkpoint(const std::filesystem::path& path, const std::s
 
 /// Sets the state to that of the file.
 /// \param steps  largest number of steps of the run
-/// \throws std::runtime_error, mhla::safetensors_error naming the file, what was expected and what
-/// came, if the file is not a checkpoint of this run.
+/// \throws std::runtime_error, mhla::safetensors_error naming the file unless it is a checkpoint of
+/// this run.
 template <class T>
 void load_checkpoint(const std::filesystem::path& path, const std::string& program,
                      const nlohmann::json& run, mhla::Index steps, TrainingState<T>& state);
