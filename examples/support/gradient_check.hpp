@@ -2,8 +2,8 @@
 
 /// \file
 /// Check of a model's gradient against differences of its loss, in double. Along a random direction
-/// of each tensor, the difference (L(p + h) - L(p - h)) / 2h has two errors: h^2 L''' / 6, and
-/// roundings of about 2^-53 L / h.
+/// of each tensor, (L(p + h) - L(p - h)) / 2h is compared with the derivative. Its truncation error
+/// is h^2 L''' / 6, its rounding error about 2^-53 L / h.
 
 #include <algorithm>
 #include <cmath>
@@ -26,10 +26,10 @@ struct GradientError {
   std::string tensor;   ///< name of the tensor with that error
 };
 
-/// Largest error of a gradient against differences of the loss.
+/// Largest error of a gradient.
 /// \param gradient  gradient of the loss at `row`
-/// \param loss      function: row of parameters -> loss.
-/// \param step      h; h / 10 and h / 100 are tried too, in case a kink of relu lies within h
+/// \param loss      function: row -> loss
+/// \param step      h; also h / 10 and h / 100, for kinks of relu within h
 template <class Loss>
 GradientError gradient_error(const std::vector<TrainedTensor>& tensors, std::vector<double> row,
                              std::span<const double> gradient, double step, Loss&& loss) {

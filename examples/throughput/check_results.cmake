@@ -1,5 +1,6 @@
 # Checks the RESULTS of throughput --quick: every model once, and a rate for each attention. It
-# checks the operation counts of DiT-S/2, 16 images of 64 tokens in 16 blocks, calculated by hand.
+# checks the operation counts of DiT-S/2, 16 images of 64 tokens in 16 blocks, calculated by hand:
+#
 #   a block's dense layers 2 * 1024 * 12 * 384^2 and LePE 2 * 1024 * 9 * 384, the ends
 #   2 * 1024 * 384 * (16 + 32), and an attention of 96 heads of width 64: softmax 4 * 64^2 * 64,
 #   linear 4 * 64 * 64^2, MHLA (4 * 64 + 2 * 16^2) * 64^2 each.
