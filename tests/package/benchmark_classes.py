@@ -37,7 +37,7 @@ cp "$folder/../../$(<"$folder/class").json" \
 
 DEIT, NLP = "Bidirectional/cpu/float/deit_s", "Causal/cpu/float/nlp_340m"
 PEAK, GROWTH = "Peak/cpu/float/registers", "Bidirectional/cpu/float/growth_256"
-# Class, instruction set, and of each repetition the case, its threads, milliseconds, flops per second
+# Class, instruction set, and per repetition the case, its threads, milliseconds, flops per second
 # and the part of the peak.
 RESULTS = [
     ("x86-64-v2", "sse2",

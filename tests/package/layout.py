@@ -1,5 +1,6 @@
 """Rules of how this repository is laid out: layout.py RULE lists the breaches of one."""
 
+import pathlib
 import posixpath
 import re
 
@@ -67,10 +68,10 @@ def headers(files, *folders):
 
 
 def header_lines(files, *folders):
-    """Of each header its path below include/mhla, and its lines with their numbers."""
+    """The lines of headers: the header's path below include/mhla, the line's place, the line."""
     for header in headers(files, *folders):
         for number, line in files.lines(f"include/mhla/{header}"):
-            yield header, number, line.strip()
+            yield header, f"include/mhla/{header}:{number}", line.strip()
 
 
 def folder_of(header):
@@ -81,30 +82,29 @@ def folder_of(header):
        "include/mhla/layer/b.hpp": '#include "mhla/core/a.hpp"\n#include <vector>\n',
        "include/mhla/io/d.hpp": "#include <fcntl.h>\n  #  include <nccl.h>\n",
        "include/mhla/odd/e.hpp": ""},
-      "core/a.hpp:1: includes mhla/layer/b.hpp; core may include itself and []",
-      "core/a.hpp:2: includes mhla/core/c.hpp, which is not there",
-      'io/d.hpp:2: #  include <nccl.h>: neither "mhla/...", nor Eigen, nor the standard library',
-      "odd/e.hpp: the table of layout.py has no row for odd")
+      "include/mhla/core/a.hpp:1: includes mhla/layer/b.hpp; core may include itself and []",
+      "include/mhla/core/a.hpp:2: includes mhla/core/c.hpp, which is not there",
+      'include/mhla/io/d.hpp:2: #  include <nccl.h>: expected mhla, Eigen or the standard library',
+      "include/mhla/odd/e.hpp: expected odd in the table of layout.py")
 def include_directions(files):
     for header in headers(files):
         if folder_of(header) not in MAY_INCLUDE:
-            yield f"{header}: the table of layout.py has no row for {folder_of(header)}"
-    for header, number, line in header_lines(files):
+            yield f"include/mhla/{header}: expected {folder_of(header)} in the table of layout.py"
+    for header, place, line in header_lines(files):
         own = re.match(r"#\s*include\s*[<\"]mhla/([^\">]+)[>\"]", line)
         folder = folder_of(header)
         if own and f"include/mhla/{own[1]}" not in files:
-            yield f"{header}:{number}: includes mhla/{own[1]}, which is not there"
+            yield f"{place}: includes mhla/{own[1]}, which is not there"
         elif own:
             allowed = MAY_INCLUDE.get(folder, "")
             if folder_of(own[1]) not in [folder, *allowed.split()]:
-                yield (f"{header}:{number}: includes mhla/{own[1]}; {folder} may include itself "
-                       f"and [{allowed}]")
+                yield (f"{place}: includes mhla/{own[1]}; {folder} may include itself and "
+                       f"[{allowed}]")
         elif re.match(r"#\s*include", line):
             foreign = re.search(r"[<\"]([^\">]+)[>\"]", line)
             if not (re.search(r'<[a-z_0-9]+>|<Eigen/|"mhla stops here"', line)
                     or foreign and foreign[1] in FOREIGN.get(folder, "").split()):
-                yield (f'{header}:{number}: {line}: neither "mhla/...", nor Eigen, nor the '
-                       "standard library")
+                yield f"{place}: {line}: expected mhla, Eigen or the standard library"
 
 
 @rule({"README.md": "", ".github/a.md": "", "docs/b.md": ""},
@@ -134,10 +134,10 @@ def every_public_header_has_a_test(files):
        "tests/core/case.hpp": "", "tests/support/case.hpp": ""},
       "tests/core/a_test.cpp does not include mhla/core/a.hpp",
       "tests/core/d_test.cpp includes no header of mhla/core",
-      "tests/core/case.hpp is no test of include/mhla/core: what tests are made of is in tests/support")
+      "tests/core/case.hpp: expected a test of include/mhla/core; tests/support has the rest")
 def tests_mirror_include(files):
     """A failing test leads to its header: tests/F/x_test.cpp includes mhla/F/x.hpp, or headers of
-    mhla/F where none has its name. Those of tests/cuda itself are of the emulator."""
+    mhla/F where none has its name. Tests of tests/cuda itself test the emulator."""
     for path in files.matching("tests/*/*"):
         folder, _, name = path.removeprefix("tests/").rpartition("/")
         of_folder = [header for header in headers(files, f"{folder}/")
@@ -147,8 +147,7 @@ def tests_mirror_include(files):
         own = [header for header in of_folder if path == f"tests/{header[:-4]}_test.cpp"]
         included = re.findall(r'^#include "mhla/(.*)"', files.text(path), re.M)
         if not name.endswith("_test.cpp"):
-            yield (f"{path} is no test of include/mhla/{folder}: what tests are made of is in "
-                   "tests/support")
+            yield f"{path}: expected a test of include/mhla/{folder}; tests/support has the rest"
         elif own and own[0] not in included:
             yield f"{path} does not include mhla/{own[0]}"
         elif not {"mhla.hpp", *of_folder} & set(included):
@@ -158,20 +157,21 @@ def tests_mirror_include(files):
 @rule({"tests/README.md": "[a](core/a_test.cpp) [b](contract/b.hpp) [c](package)",
        "include/mhla/core/a.hpp": "", "tests/core/a_test.cpp": "", "tests/contract/b.hpp": "",
        "tests/contract/c.hpp": "", "tests/package/more/d.cpp": "", "tests/odd/e.cpp": ""},
-      "tests/README.md does not link to contract/c.hpp", "tests/README.md does not link to odd")
+      "tests/README.md does not link to contract/c.hpp",
+      "tests/README.md does not link into odd")
 def page_of_tests_is_complete(files):
-    """A promise leads to its test: tests/README.md links to each contract, and to each folder of tests
-    that is not one of include/mhla, or to one around it."""
+    """A promise leads to its test: tests/README.md links to each contract, and into each folder
+    that mirrors none of include/mhla, or into a folder around that."""
     linked = re.findall(r"\]\(([^)]*)\)", files.text("tests/README.md"))
     tests = [path.removeprefix("tests/") for path in files.matching("tests/*/*")]
     for path in tests:
         if path.startswith("contract/") and path not in linked:
             yield f"tests/README.md does not link to {path}"
     for folder in {posixpath.dirname(path) for path in tests}:
-        around = [folder[:end] for end in range(1, len(folder) + 1) if folder[end:][:1] in ("", "/")]
+        around = [folder, *map(str, pathlib.PurePath(folder).parents)][:-1]
         if not files.exists(f"include/mhla/{folder}") and not any(
-                link == outer or link.startswith(f"{outer}/") for link in linked for outer in around):
-            yield f"tests/README.md does not link to {folder}"
+                f"{link}/".startswith(f"{outer}/") for link in linked for outer in around):
+            yield f"tests/README.md does not link into {folder}"
 
 
 @rule({"include/mhla/cuda/kernel/a.cuh": "static constexpr Arch kArchitecture = 1;\n",
@@ -184,8 +184,8 @@ def page_of_tests_is_complete(files):
       "include/mhla/cuda/kernel/a.cuh has no add_kernels in tests/cuda/CMakeLists.txt",
       "include/mhla/cuda/tile/d.cuh is included by no test of tests/cuda")
 def every_cuda_header_has_a_test(files):
-    """A test of tests/cuda includes it. All kernels test those of ptx. Headers that call the CUDA
-    runtime do not run without a GPU: nvcc compiles them. A kernel also has a unit of nvcc."""
+    """A test of tests/cuda includes it. All kernels test the headers of ptx. Headers that call the
+    CUDA runtime do not run without a GPU: nvcc compiles them. A kernel also has a unit of nvcc."""
     units = files.text("tests/cuda/CMakeLists.txt")
     tests = "\n".join(files.text(test) for test in files.matching("tests/cuda/*_test.cpp"))
     tested = set(re.findall(r'^#include "mhla/(cuda/.*)"', tests, re.M))
@@ -205,29 +205,29 @@ def every_cuda_header_has_a_test(files):
 @rule({"include/mhla/cuda/tile/a.cuh": "basm();\nasm volatile(\"\");\nint i = threadIdx.x;\n",
        "include/mhla/cuda/launch/b.cuh": "  asm (\"\");\nint i = threadIdx.x;\n",
        "include/mhla/cuda/ptx/c.cuh": "asm volatile(\"\");\n"},
-      'cuda/launch/b.cuh:1: asm (""); only cuda/ptx may hold assembly',
-      'cuda/tile/a.cuh:2: asm volatile(""); only cuda/ptx may hold assembly',
-      "cuda/tile/a.cuh:3: int i = threadIdx.x; nothing of CUDA but functions of cuda/ptx")
+      'include/mhla/cuda/launch/b.cuh:1: asm (""); only cuda/ptx may hold assembly',
+      'include/mhla/cuda/tile/a.cuh:2: asm volatile(""); only cuda/ptx may hold assembly',
+      "include/mhla/cuda/tile/a.cuh:3: int i = threadIdx.x; only cuda/ptx may call CUDA")
 def assembly_in_ptx_alone(files):
     """Kernels reach the device through the functions of ptx alone: an emulation can stand in."""
-    for header, number, line in header_lines(files, "cuda/"):
+    for header, place, line in header_lines(files, "cuda/"):
         if header.startswith("cuda/ptx/"):
             continue
         if re.search(r"\b(asm|__asm__)\s*(volatile)?\s*\(", line):
-            yield f"{header}:{number}: {line} only cuda/ptx may hold assembly"
+            yield f"{place}: {line} only cuda/ptx may hold assembly"
         if header.startswith(("cuda/tile/", "cuda/kernel/")) and re.search(
                 r"threadIdx|blockIdx|blockDim|gridDim|__[a-z]+(_[a-z]+)*__|__(sync|shfl|ld|st)"
                 r"|atomic[A-Z]|<cuda", line):
-            yield f"{header}:{number}: {line} nothing of CUDA but functions of cuda/ptx"
+            yield f"{place}: {line} only cuda/ptx may call CUDA"
 
 
 @rule({"include/mhla/core/a.hpp": "#pragma once\n\n/// \\file\n/// What it is.\n",
        "include/mhla/core/b.hpp": "/// \\file\n/// What it is.\n#pragma once\n"},
-      "core/b.hpp does not open with #pragma once and a /// \\file comment")
+      "include/mhla/core/b.hpp does not open with #pragma once and a /// \\file comment")
 def header_opening(files):
     for header in headers(files):
         if not re.match(r"#pragma once\n+/// \\file\n/// ", files.text(f"include/mhla/{header}")):
-            yield f"{header} does not open with #pragma once and a /// \\file comment"
+            yield f"include/mhla/{header} does not open with #pragma once and a /// \\file comment"
 
 
 @rule({"include/mhla/core/a.hpp": "\n" * 301, "tests/a.cpp": "\n" * 400,
@@ -251,16 +251,16 @@ def file_length(files):
 @rule({"include/mhla/core/arch.hpp": "#ifdef __AVX2__\n",
        "include/mhla/cuda/arch.cuh": "#ifdef __NVCC__\n",
        "include/mhla/kernel/a.hpp": "\n#ifdef __AVX2__\n#ifdef __CUDACC__\n"},
-      "kernel/a.hpp:2: reads __AVX2__; only core/arch.hpp may",
-      "kernel/a.hpp:3: reads __CUDACC__; only cuda/arch.cuh may")
+      "include/mhla/kernel/a.hpp:2: reads __AVX2__; only core/arch.hpp may",
+      "include/mhla/kernel/a.hpp:3: reads __CUDACC__; only cuda/arch.cuh may")
 def target_macros(files):
-    for header, number, line in header_lines(files):
+    for header, place, line in header_lines(files):
         processor = re.search(r"(__AMX|__AVX|__SSE|__FMA__|__ARM|EIGEN_VECTORIZE)[A-Z0-9_]*", line)
         if processor and header != "core/arch.hpp":
-            yield f"{header}:{number}: reads {processor[0]}; only core/arch.hpp may"
+            yield f"{place}: reads {processor[0]}; only core/arch.hpp may"
         device = re.search(r"__CUDA[A-Z0-9_]*|__NVCC__", line)
         if device and header not in ("core/arch.hpp", "cuda/arch.cuh"):
-            yield f"{header}:{number}: reads {device[0]}; only cuda/arch.cuh may"
+            yield f"{place}: reads {device[0]}; only cuda/arch.cuh may"
 
 
 tree.main()

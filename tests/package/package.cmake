@@ -67,83 +67,50 @@ function(check_AbsoluteFoldersWork)
   endforeach()
 endfunction()
 
-function(check_ComponentIoWorks)
-  if(NOT JSON)
-    message("nlohmann_json is not installed")
-    return()
-  endif()
-  run_consumer(-DCMAKE_PREFIX_PATH=${installed} -DCOMPONENTS=io)
-  run(${WORK}/${CASE}/consumer_io ${WORK}/${CASE}/written.safetensors)
-endfunction()
-
-function(check_ComponentIoNeedsJson)
-  configure_consumer(-DCMAKE_PREFIX_PATH=${installed} -DCOMPONENTS=io ${without_json})
-  if(status EQUAL 0 OR NOT errors MATCHES "\"io\"[ \n]+needs[ \n]+nlohmann_json")
-    message(FATAL_ERROR "expected an error that names nlohmann_json, got:\n${errors}")
-  endif()
-endfunction()
-
-function(check_ComponentMpiWorks)
-  if(NOT MPI)
-    message("MPI is not installed")
-    return()
-  endif()
-  run_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json} -DCOMPONENTS=mpi)
-  run(${WORK}/${CASE}/consumer_mpi)
-endfunction()
-
-function(check_ComponentMpiNeedsMpi)
-  configure_consumer(-DCMAKE_PREFIX_PATH=${installed} -DCOMPONENTS=mpi ${without_mpi})
-  if(status EQUAL 0 OR NOT errors MATCHES "\"mpi\"[ \n]+needs[ \n]+MPI")
-    message(FATAL_ERROR "expected an error that names MPI, got:\n${errors}")
-  endif()
-endfunction()
-
-# Builds for one architecture: CudaBuild compiles every kernel for both. Runs what can run on this
-# machine.
-function(check_ComponentCudaWorks)
-  find_program(NVCC nvcc PATHS /usr/local/cuda/bin)
-  if(NOT NVCC)
-    message("nvcc is not installed")
-    return()
-  endif()
-  set(ENV{CUDACXX} ${NVCC})
-  set(ENV{CUDAARCHS} 80)
-  run_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json} -DCOMPONENTS=cuda
-               -DMORE_LANGUAGES=CUDA)
-  run(${WORK}/${CASE}/consumer_cuda)
-endfunction()
-
-function(check_ComponentCudaNeedsTheLanguage)
-  configure_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json} -DCOMPONENTS=cuda)
-  if(status EQUAL 0 OR NOT errors MATCHES "LANGUAGES[ \n]+CXX[ \n]+CUDA")
-    message(FATAL_ERROR "expected an error that names the language, got:\n${errors}")
-  endif()
-endfunction()
-
-# Links with the real NCCL, and runs what needs no device.
-function(check_ComponentNcclWorks)
+# Builds and runs the program of a component. Programs of CUDA need no device to run. They are built
+# for one architecture, since CudaBuild compiles every kernel for both.
+function(component_works component)
   find_program(NVCC nvcc PATHS /usr/local/cuda/bin)
   find_library(NCCL nccl PATHS /usr/local/cuda PATH_SUFFIXES lib64 lib)
-  if(NOT NVCC OR NOT NCCL)
-    message("NCCL, or nvcc, is not installed")
-    return()
+  set(needs_io JSON)
+  set(needs_mpi MPI)
+  set(needs_cuda NVCC)
+  set(needs_nccl NVCC NCCL)
+  foreach(needed IN LISTS needs_${component})
+    if(NOT ${needed})
+      message("${needed} is not installed")
+      return()
+    endif()
+  endforeach()
+  set(language "")
+  if(component MATCHES "cuda|nccl")
+    set(ENV{CUDACXX} ${NVCC})
+    set(ENV{CUDAARCHS} 80)
+    set(language -DMORE_LANGUAGES=CUDA)
   endif()
-  set(ENV{CUDACXX} ${NVCC})
-  set(ENV{CUDAARCHS} 80)
-  run_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json} -DCOMPONENTS=nccl
-               -DMORE_LANGUAGES=CUDA)
-  run(${WORK}/${CASE}/consumer_nccl)
+  configure_consumer(-DCMAKE_PREFIX_PATH=${installed} -DCOMPONENTS=${component} ${language})
+  expect_configured()
+  run(${CMAKE_COMMAND} --build ${WORK}/${CASE})
+  run(${WORK}/${CASE}/consumer_${component} ${WORK}/${CASE}/written)
 endfunction()
 
-function(check_ComponentNcclNeedsNccl)
-  configure_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json} -DCOMPONENTS=nccl)
-  if(status EQUAL 0 OR NOT errors MATCHES "\"nccl\"[ \n]+needs[ \n]+the[ \n]+language[ \n]+CUDA")
-    message(FATAL_ERROR "expected an error that says what is needed, got:\n${errors}")
-  endif()
+# Where a component lacks something, or is none, the error says so.
+function(check_ComponentsNameWhatTheyNeed)
+  foreach(case "io|\"io\" needs nlohmann_json" "mpi|\"mpi\" needs MPI" "cuda|LANGUAGES CXX CUDA"
+          "nccl|\"nccl\" needs the language CUDA" "nonesuch|no component \"nonesuch\"")
+    string(REGEX MATCH "^([a-z]+)[|](.*)$" matched "${case}")
+    set(expect "${CMAKE_MATCH_2}")
+    configure_consumer(-DCMAKE_PREFIX_PATH=${installed} -DCOMPONENTS=${CMAKE_MATCH_1}
+                       ${without_json} ${without_mpi})
+    string(REGEX REPLACE "[ \n]+" " " errors "${errors}")  # CMake breaks lines
+    string(FIND "${errors}" "${expect}" place)
+    if(status EQUAL 0 OR place EQUAL -1)
+      message(FATAL_ERROR "expected the error '${expect}', got:\n${errors}")
+    endif()
+  endforeach()
 endfunction()
 
-# What stands in for NCCL and CUDA in tests is declared as they are.
+# Stand-ins for NCCL and CUDA in tests are declared as NCCL and CUDA are.
 function(check_StandInsAreDeclaredAsNccl)
   find_path(NCCL nccl.h PATHS /usr/local/cuda/include)
   find_path(CUDA cuda_runtime.h PATHS /usr/local/cuda/include)
@@ -157,18 +124,11 @@ function(check_StandInsAreDeclaredAsNccl)
   endforeach()
 endfunction()
 
-function(check_UnknownComponentIsRefused)
-  configure_consumer(-DCMAKE_PREFIX_PATH=${installed} -DCOMPONENTS=nonesuch)
-  if(status EQUAL 0 OR NOT errors MATCHES "no component[ \n]+\"nonesuch\"")
-    message(FATAL_ERROR "expected an error that names the component, got:\n${errors}")
-  endif()
-endfunction()
-
 function(check_SubdirectoryWorks)
   run_consumer(-DMHLA_SOURCE=${SOURCE})
 endfunction()
 
-# Of -march always, of an empty build type where it is empty; once.
+# CMake names -march always, and the build type where it is empty; each once.
 function(check_SubdirectoryTellsOfSlowBuilds)
   set(warning "CMAKE_BUILD_TYPE[ \n]+is[ \n]+empty")
   set(warning_Release "^$")
@@ -226,11 +186,6 @@ function(check_AddingItAgainReturns)
   endforeach()
 endfunction()
 
-function(check_FetchContentWorks)
-  configure_consumer(-DFETCHCONTENT_SOURCE_DIR_MHLA=${SOURCE})
-  expect_configured()
-endfunction()
-
 # The port, with functions in place of vcpkg's that do what it calls them for.
 function(check_VcpkgPortWorks)
   file(REMOVE_RECURSE ${WORK}/vcpkg)
@@ -275,14 +230,7 @@ function(vcpkg_install_copyright)
   file(COPY_FILE ${arg_FILE_LIST} ${WORK}/vcpkg/share/mhla/copyright)
 endfunction()
 
-function(check_PlainCompilerCallWorks)
-  file(MAKE_DIRECTORY ${WORK}/${CASE})
-  run(${COMPILER} -std=c++20 -I ${SOURCE}/include -I ${EIGEN} ${consumer}/main.cpp
-      -o ${WORK}/${CASE}/consumer)
-  run(${WORK}/${CASE}/consumer)
-endfunction()
-
-# Each ```cmake block of include/mhla/README.md configures a project of its own; a target that is not there is an
+# Each ```cmake block of include/mhla/README.md configures a project of its own; a missing target is an
 # error. FetchContent gets this checkout.
 function(check_LinesOfThePageWork)
   file(READ ${SOURCE}/include/mhla/README.md rest)
@@ -344,4 +292,9 @@ function(check_PkgConfigWorks)
   run(${WORK}/${CASE}/consumer)
 endfunction()
 
-cmake_language(CALL check_${CASE})
+if(CASE MATCHES "^Component(.+)Works$")
+  string(TOLOWER ${CMAKE_MATCH_1} component)
+  component_works(${component})
+else()
+  cmake_language(CALL check_${CASE})
+endif()

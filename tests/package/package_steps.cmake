@@ -1,4 +1,4 @@
-# What the tests of packages do: the steps of a user's project below WORK, in the folder CASE.
+# Steps of a user's project below WORK, in the folder CASE, for the tests of packages.
 
 set(consumer ${CMAKE_CURRENT_LIST_DIR}/consumer)
 

@@ -32,7 +32,7 @@ def prose(text):
 
 
 def run_program(page, program, compiler, eigen, work, has_json):
-    """What a program of a page prints, or None where it needs something that is missing."""
+    """The output of a program of a page, or None where something that it needs is missing."""
     if "#include <mhla/io/" in program and has_json != "1":
         print(f"left out: a program of {page}, which needs nlohmann_json")
         return None
@@ -56,7 +56,7 @@ def run_program(page, program, compiler, eigen, work, has_json):
       "README.md says that a program prints\n2\n\nand it prints\n1\n")
 def programs_run(files, *settings):
     """Every program compiles and runs, and prints the ```text block that follows it, if one does.
-    Lines of C++ that include nothing are such a program's."""
+    Lines of C++ that include nothing are put into a program."""
     for page in pages(files):
         printed = None
         for language, block in blocks(files.text(page)):

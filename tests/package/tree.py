@@ -1,8 +1,8 @@
 """The files of this repository, and how rules on them are run.
 
-A rule is a function of files that yields its breaches. `@rule(PLANTED, EXPECTED...)` adds one: the
-breaches in the files PLANTED, texts by their paths, are EXPECTED. `main` makes sure of that when it
-runs the rule on the repository, so that every rule is known to find what it is for.
+A rule is a function of files that yields its breaches. `@rule(PLANTED, EXPECTED...)` adds a rule
+that finds exactly the breaches EXPECTED in the files PLANTED, which are texts by their paths.
+`main` runs the rule on these files too, so each run proves that the rule can fail.
 """
 
 import fnmatch
@@ -19,7 +19,7 @@ class Files(dict):
     """Files by their paths below the repository: a text each, or where it is read from."""
 
     def exists(self, path):
-        """Whether there is such a file or folder."""
+        """True for the path of a file and for that of a folder."""
         return path in self or any(file.startswith(path.rstrip("/") + "/") for file in self)
 
     def matching(self, *patterns):
@@ -60,7 +60,7 @@ def rule(planted, *expected):
 
 
 def main():
-    """Runs the rule that the first argument names, with the arguments behind it."""
+    """Runs the rule that the first argument names, with the arguments after it."""
     name, *arguments = sys.argv[1:]
     check, planted, expected = RULES[name]
     planted, breaches = (sorted(check(files, *arguments))
