@@ -15,7 +15,8 @@
 #include "mhla/cuda/attention/prepared.cuh"
 #include "mhla/cuda/launch/device.cuh"
 
-namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
+namespace mhla::cuda {
+inline namespace MHLA_CUDA_ARCHS {
 
 /// How bidirectional() with these arguments computes, in how much workspace. The data of the
 /// tensors is not read. \throws shape_error, option_error as bidirectional() does.
@@ -45,4 +46,5 @@ void bidirectional(const Inputs<T>& in, const TokenBlocks& query_blocks,
       .run(in, mixing, out, workspace, stream, rotary);
 }
 
-}  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS
+}  // namespace MHLA_CUDA_ARCHS
+}  // namespace mhla::cuda

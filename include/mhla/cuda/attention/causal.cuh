@@ -13,7 +13,8 @@
 #include "mhla/cuda/attention/prepared.cuh"
 #include "mhla/cuda/launch/device.cuh"
 
-namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
+namespace mhla::cuda {
+inline namespace MHLA_CUDA_ARCHS {
 
 /// How causal() with these arguments computes, in how much workspace. The data of the tensors is
 /// not read. \throws shape_error, option_error as causal() does.
@@ -40,4 +41,5 @@ void causal(const Inputs<T>& in, const TokenBlocks& blocks, MatrixView<const flo
       .run(in, mixing, out, workspace, stream, rotary);
 }
 
-}  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS
+}  // namespace MHLA_CUDA_ARCHS
+}  // namespace mhla::cuda

@@ -31,7 +31,8 @@
 #include "mhla/distributed/communicator.hpp"
 #include "mhla/policy/pattern.hpp"
 
-namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
+namespace mhla::cuda {
+inline namespace MHLA_CUDA_ARCHS {
 
 /// Ranks whose transfers are of device memory, and in the order of a stream.
 template <class C>
@@ -123,4 +124,5 @@ DistributedCall<D, E, true, T, Ranks> prepare_distributed_causal(
   return {ranks, in, blocks, blocks, op, out, device, pattern};
 }
 
-}  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS
+}  // namespace MHLA_CUDA_ARCHS
+}  // namespace mhla::cuda

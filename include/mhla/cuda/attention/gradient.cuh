@@ -36,7 +36,8 @@ inline GradientPlan fitting_gradient(const char* function, const GradientPlan& p
 
 }  // namespace mhla::cuda::detail
 
-namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
+namespace mhla::cuda {
+inline namespace MHLA_CUDA_ARCHS {
 
 /// A prepared gradient. Its runs may be captured, and be in flight together; they are made one
 /// after another, by any thread whose current device is the one it was prepared on.
@@ -157,4 +158,5 @@ void causal_gradient(const Inputs<T>& in, const TokenBlocks& blocks, MatrixView<
       .run(in, mixing, dout, gradients, workspace, stream, rotary, kept);
 }
 
-}  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS
+}  // namespace MHLA_CUDA_ARCHS
+}  // namespace mhla::cuda

@@ -24,7 +24,8 @@
 #include "mhla/cuda/launch/map_cache.cuh"
 #include "mhla/cuda/launch/stream.cuh"
 
-namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
+namespace mhla::cuda {
+inline namespace MHLA_CUDA_ARCHS {
 
 /// A prepared form. Its runs may be captured, and be in flight together; they are made one after
 /// another, by any thread whose current device is the one it was prepared on.
@@ -100,4 +101,5 @@ Prepared<D, E, true, T, R> prepare_causal(const Inputs<T>& in, const TokenBlocks
   return {in, blocks, blocks, op, out, device, rotary};
 }
 
-}  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS
+}  // namespace MHLA_CUDA_ARCHS
+}  // namespace mhla::cuda

@@ -22,7 +22,8 @@
 #include "mhla/cuda/launch/prefill.cuh"
 #include "mhla/cuda/launch/stream.cuh"
 
-namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
+namespace mhla::cuda {
+inline namespace MHLA_CUDA_ARCHS {
 
 /// A causal operator for streams of sequences of H heads, each of which stands where it will.
 template <int D, int E, DeviceScalar T>
@@ -254,4 +255,5 @@ void Streaming<D, E, T>::run_step(const Inputs<T>& in, Index count, const std::i
   }
 }
 
-}  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS
+}  // namespace MHLA_CUDA_ARCHS
+}  // namespace mhla::cuda

@@ -10,7 +10,8 @@
 #include "mhla/cuda/launch/error.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 
-namespace mhla::cuda::detail::inline MHLA_CUDA_ARCHS {
+namespace mhla::cuda::detail {
+inline namespace MHLA_CUDA_ARCHS {
 
 /// Never launched. Each pass of the compiler writes its instruction set into the code it makes, as
 /// the largest block. PTX carries it too: the driver compiles PTX of sm_80 to code of sm_80's
@@ -30,9 +31,11 @@ inline Arch compiled_arch() {
   return attributes.maxThreadsPerBlock == 64 ? Arch::kSm90a : Arch::kSm80;
 }
 
-}  // namespace mhla::cuda::detail::inline MHLA_CUDA_ARCHS
+}  // namespace MHLA_CUDA_ARCHS
+}  // namespace mhla::cuda::detail
 
-namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
+namespace mhla::cuda {
+inline namespace MHLA_CUDA_ARCHS {
 
 /// The current device, as plan() wants it. Synchronises nothing. Kernels are loaded when they first
 /// run: with a driver older than CUDA 12.3 run a call once before it is captured.
@@ -58,4 +61,5 @@ inline Device current_device() {
                     "cudaDeviceGetAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)")};
 }
 
-}  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS
+}  // namespace MHLA_CUDA_ARCHS
+}  // namespace mhla::cuda

@@ -15,7 +15,8 @@
 #include "mhla/cuda/launch/tensor_map.cuh"
 #include "mhla/cuda/ptx/stop.cuh"
 
-namespace mhla::cuda::detail::inline MHLA_CUDA_ARCHS {
+namespace mhla::cuda::detail {
+inline namespace MHLA_CUDA_ARCHS {
 
 /// In a pass of the compiler that does not make code for its instruction set a kernel stops the
 /// grid. Stream sees to it that none is launched.
@@ -29,9 +30,11 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksPerMultiproce
   }
 }
 
-}  // namespace mhla::cuda::detail::inline MHLA_CUDA_ARCHS
+}  // namespace MHLA_CUDA_ARCHS
+}  // namespace mhla::cuda::detail
 
-namespace mhla::cuda::inline MHLA_CUDA_ARCHS {
+namespace mhla::cuda {
+inline namespace MHLA_CUDA_ARCHS {
 
 /// What CUDA has been told for the kernels of a call, and need not be told again.
 struct Known {
@@ -99,4 +102,5 @@ class Stream {
   Known& known_;
 };
 
-}  // namespace mhla::cuda::inline MHLA_CUDA_ARCHS
+}  // namespace MHLA_CUDA_ARCHS
+}  // namespace mhla::cuda
