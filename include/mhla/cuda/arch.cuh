@@ -1,22 +1,27 @@
 #pragma once
 
 /// \file
-/// What the CUDA compiler's target offers. The only CUDA header that reads target macros.
+/// Macros and constants of the CUDA compiler's target. No other CUDA header reads target macros.
 ///
-/// The folders of cuda/ are strata, each on top of the one before: ptx (one instruction a
-/// function), tile (layouts in shared memory, fragments, products), kernel (functors that run in
-/// every thread of a grid), launch (grids, tensor maps, streams), attention (what users call).
-/// Headers up to kernel compile without nvcc too, as plain C++, so that layouts can be tested and
-/// kernels run in an emulation on any machine.
+/// Each folder of cuda/ includes only the folders before it:
+///
+///     ptx         one instruction per function
+///     tile        layouts in shared memory, fragments, products
+///     kernel      functors that every thread of a grid runs
+///     launch      grids, tensor maps, streams
+///     attention   the API
+///
+/// Headers of ptx, tile and kernel also compile as plain C++, without nvcc. Tests check layouts and
+/// emulate kernels on any machine.
 
 #if defined(__CUDACC__)
 /// A function that runs on the device.
 #define MHLA_DEVICE __device__ __forceinline__
-/// A function that runs on both sides.
+/// A function that runs on the host and on the device.
 #define MHLA_HOST_DEVICE __host__ __device__ __forceinline__
 /// Unrolls the loop that follows, so that arrays it indexes live in registers.
 #define MHLA_CUDA_UNROLL _Pragma("unroll")
-/// Keeps the loop that follows a loop.
+/// Prevents unrolling of the loop that follows.
 #define MHLA_CUDA_LOOP _Pragma("unroll 1")
 #else
 #define MHLA_DEVICE inline
@@ -25,9 +30,10 @@
 #define MHLA_CUDA_LOOP
 #endif
 
-/// The architectures that the unit is compiled for, as a name: archs_800_900_0_0_0_0_0_0. What
-/// launches kernels lies in an inline namespace of that name, so that the linker does not give one
-/// unit's functions to another that has other kernels. (90 and 90a are one architecture in it.)
+/// Architectures that the translation unit is compiled for, as a name: archs_800_900_0_0_0_0_0_0.
+/// Functions that launch kernels are in an inline namespace of that name: the linker must not merge
+/// them with functions of units that have other kernels. Architectures 90 and 90a have the same
+/// name.
 #if defined(__CUDA_ARCH_LIST__)
 #define MHLA_CUDA_ARCHS MHLA_CUDA_NAME_OF(__CUDA_ARCH_LIST__)
 #else
@@ -45,23 +51,22 @@
 
 namespace mhla::cuda {
 
-/// Instruction sets of kernels, each with what it derives from: wgmma and the tensor copies of
-/// sm_90a, mma.sync and cp.async of sm_80.
+/// Instruction sets of kernels: wgmma and tensor copies (sm_90a), mma.sync and cp.async (sm_80).
 enum class Arch { kSm80, kSm90a };
 
-/// The instruction set that this pass of the compiler makes code for.
+/// The instruction set that this compiler pass makes code for.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 inline constexpr Arch kArch = Arch::kSm90a;
 #else
 inline constexpr Arch kArch = Arch::kSm80;
 #endif
 
-/// Bytes of shared memory per thread block that kernels of an instruction set may need: 227 KB of
-/// sm_90, 163 KB of sm_80.
+/// Largest shared memory per thread block that kernels of an instruction set use, in bytes: 227 KB
+/// on sm_90, 163 KB on sm_80.
 constexpr int shared_limit(Arch arch) { return arch == Arch::kSm90a ? 232448 : 166912; }
 
-/// Bytes of shared memory per thread block that every device of sm_80 and newer has: 99 KB, all
-/// that sm_86, sm_89 and sm_120 have. Kernels that need more have a counterpart that does not.
+/// Shared memory per thread block of every device from sm_80 on, in bytes: 99 KB. sm_86, sm_89 and
+/// sm_120 have no more. Each kernel that needs more has an alternative within this limit.
 inline constexpr int kLeastShared = 101376;
 
 }  // namespace mhla::cuda

@@ -1,13 +1,13 @@
 #pragma once
 
 /// \file
-/// MHLA over a whole sequence on a device, every query reading every block: the definition is
-/// attention/bidirectional.hpp, the ways to compute it are in launch/plan.cuh.
+/// Bidirectional MHLA on a device: every query reads every block. attention/bidirectional.hpp
+/// defines it, and launch/plan.cuh lists the ways to compute it.
 ///
-/// Factors of products (features, summaries, mixtures, weights) are rounded to the type of the
-/// tensors, sums are float: cuda/README.md gives the bound. The mixing matrix is float. A value
-/// that is not finite spreads to all outputs that its block's summary is multiplied for, also by 0.
-/// (D, E) is one of (64, 64), (72, 72), (128, 128), (128, 256).
+/// Factors of products (features, summaries, mixtures, weights) are rounded to the tensors' type.
+/// Sums and the mixing matrix are float. cuda/README.md gives the error bound. A value that is not
+/// finite spreads to every output that is computed from its block's summary, even with a
+/// coefficient of 0. (D, E) is one of (64, 64), (72, 72), (128, 128), (128, 256).
 
 #include <cuda_runtime.h>
 
@@ -18,8 +18,9 @@
 namespace mhla::cuda {
 inline namespace MHLA_CUDA_ARCHS {
 
-/// How bidirectional() with these arguments computes, in how much workspace. The data of the
-/// tensors is not read. \throws shape_error, option_error as bidirectional() does.
+/// Plans bidirectional() for these arguments: the form and the workspace. The tensors' data is not
+/// read.
+/// \throws shape_error, option_error as bidirectional() does.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
 Plan bidirectional_plan(const Inputs<T>& in, const TokenBlocks& query_blocks,
                         const TokenBlocks& key_blocks, const Operator& op,
@@ -28,15 +29,15 @@ Plan bidirectional_plan(const Inputs<T>& in, const TokenBlocks& query_blocks,
   return prepare_bidirectional<D, E>(in, query_blocks, key_blocks, op, out, device, rotary).plan();
 }
 
-/// Puts the computation of `out` [B, Nq, H, E] into a stream. All memory is the device's, and may
-/// be freed or reused after what the stream holds then; `out` must not overlap the inputs.
-/// Allocates nothing and waits for nothing; the stream may be captured.
-/// \param mixing     [Mq, Mk], rows dense; the same for all sequences and heads
-/// \param workspace  at least the plan's workspace_bytes, at a multiple of 256
-/// \param device     current_device()
-/// \param rotary     a Rotary where features turn (attention/rotary_inputs.cuh)
-/// \throws shape_error, option_error for what does not fit, before anything is launched; cuda_error
-///         if `device` is not the current one's, or CUDA refuses a launch.
+/// Enqueues the computation of `out` [B, Nq, H, E] into a stream. The function allocates nothing
+/// and does not wait, and the stream may be captured. All memory is device memory, and may be freed
+/// or reused after this work in stream order. `out` must not overlap the inputs.
+/// \param mixing     [Mq, Mk], dense rows; the same for all sequences and heads.
+/// \param workspace  At least the plan's workspace_bytes, aligned to 256 bytes.
+/// \param device     `current_device()`.
+/// \param rotary     A Rotary (attention/rotary_inputs.cuh), or NoRotary.
+/// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
+///         if `device` is not the current device, or CUDA refuses a launch.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
 void bidirectional(const Inputs<T>& in, const TokenBlocks& query_blocks,
                    const TokenBlocks& key_blocks, MatrixView<const float> mixing,

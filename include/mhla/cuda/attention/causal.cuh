@@ -1,11 +1,11 @@
 #pragma once
 
 /// \file
-/// MHLA over a sequence on a device where a token reads only itself and what came before: the
-/// definition is attention/causal.hpp, the ways to compute it are in launch/plan.cuh.
+/// Causal MHLA on a device: a token reads itself and earlier tokens. attention/causal.hpp defines
+/// it, and launch/plan.cuh lists the ways to compute it.
 ///
-/// Rounding as in bidirectional.cuh. Later blocks never enter an earlier output. (D, E) is one of
-/// (64, 64), (72, 72), (128, 128), (128, 256).
+/// Rounding is that of bidirectional.cuh. Later blocks never enter an earlier output. (D, E) is one
+/// of (64, 64), (72, 72), (128, 128), (128, 256).
 
 #include <cuda_runtime.h>
 
@@ -16,8 +16,8 @@
 namespace mhla::cuda {
 inline namespace MHLA_CUDA_ARCHS {
 
-/// How causal() with these arguments computes, in how much workspace. The data of the tensors is
-/// not read. \throws shape_error, option_error as causal() does.
+/// Plans causal() for these arguments: the form and the workspace. The tensors' data is not read.
+/// \throws shape_error, option_error as causal() does.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
 Plan causal_plan(const Inputs<T>& in, const TokenBlocks& blocks, const Operator& op,
                  std::type_identity_t<TensorView<T>> out, const Device& device,
@@ -25,14 +25,16 @@ Plan causal_plan(const Inputs<T>& in, const TokenBlocks& blocks, const Operator&
   return prepare_causal<D, E>(in, blocks, op, out, device, rotary).plan();
 }
 
-/// Puts the computation of `out` [B, N, H, E] into a stream, on the terms of cuda::bidirectional.
-/// \param blocks     contiguous(N, W)
-/// \param mixing     at least [M, M], rows dense; of the leading part the lower triangle is read
-/// \param workspace  at least the plan's workspace_bytes, at a multiple of 256
-/// \param device     current_device()
-/// \param rotary     a Rotary where features turn, without denominators
-/// \throws shape_error, option_error for what does not fit, before anything is launched; cuda_error
-///         if `device` is not the current one's, or CUDA refuses a launch.
+/// Enqueues the computation of `out` [B, N, H, E] into a stream. Memory and stream are used as in
+/// cuda::bidirectional().
+/// \param blocks     `contiguous(N, W)`.
+/// \param mixing     at least [M, M], dense rows; only the lower triangle of the leading [M, M] is
+///                   read.
+/// \param workspace  At least the plan's workspace_bytes, aligned to 256 bytes.
+/// \param device     `current_device()`.
+/// \param rotary     NoRotary, or a Rotary for a form without denominators.
+/// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
+///         if `device` is not the current device, or CUDA refuses a launch.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
 void causal(const Inputs<T>& in, const TokenBlocks& blocks, MatrixView<const float> mixing,
             const Operator& op, std::type_identity_t<TensorView<T>> out, Workspace workspace,

@@ -1,10 +1,10 @@
 #pragma once
 
 /// \file
-/// MHLA over a sequence that several devices hold: each rank has tokens of its own, in whole
-/// blocks, and computes their outputs. The blocks of the sequence are those of the ranks one after
-/// another; a grid is split along its first axis. Queries and keys of cross-attention have splits
-/// of their own.
+/// MHLA over a sequence that is split over several devices. Each rank has whole blocks of tokens
+/// and computes their outputs. The blocks of the sequence are the blocks of rank 0, rank 1 and so
+/// on. A grid is split along its first axis. In cross-attention, queries and keys are split
+/// independently.
 ///
 ///     mhla::distributed::NcclRank gpu(comm, stream);
 ///     auto call = prepare_distributed<64, 64>(gpu, in, blocks, blocks, op, out, device);
@@ -12,10 +12,10 @@
 ///     call.run(in, mixing, out, workspace);               // each time
 ///     gpu.synchronize();
 ///
-/// Only summaries travel: received_bytes() a run, whatever the blocks' lengths; in the causal form
-/// those of earlier ranks alone. Outputs have the bits of the three-stage form on one device, for
-/// any number of ranks and any split: so ranks compare their devices, too. The form is described in
-/// launch/share.cuh.
+/// Only summaries are sent: received_bytes() per run, independent of the block lengths. The causal
+/// form receives summaries of earlier ranks alone. Outputs have the same bits as the three-stage
+/// form on one device, for any number of ranks and any split. The ranks therefore compare their
+/// devices, too. launch/share.cuh describes the form.
 
 #include <cuda_runtime.h>
 
@@ -34,17 +34,18 @@
 namespace mhla::cuda {
 inline namespace MHLA_CUDA_ARCHS {
 
-/// Ranks whose transfers are of device memory, and in the order of a stream.
+/// Ranks that transfer device memory in stream order.
 template <class C>
 concept DeviceCommunicator = distributed::Communicator<C> && requires(const C& c) {
   { c.stream() } -> std::same_as<cudaStream_t>;
 };
 
-/// A form over ranks. All ranks make it, and its runs, in the same order.
+/// A prepared form over ranks. All ranks construct it and call run() in the same order.
 template <int D, int E, bool kCausal, DeviceScalar T, DeviceCommunicator Ranks>
 class DistributedCall {
  public:
-  /// As prepare_distributed() and prepare_distributed_causal(). \param ranks  outlives this
+  /// Plans as prepare_distributed() and prepare_distributed_causal() do.
+  /// \param ranks  must outlive this object
   DistributedCall(Ranks& ranks, const Inputs<T>& in, const TokenBlocks& query_blocks,
                   const TokenBlocks& key_blocks, const Operator& op, TensorView<T> out,
                   const Device& device, const Pattern& pattern)
@@ -54,22 +55,22 @@ class DistributedCall {
         device_(device) {}
 
   const SharePlan& plan() const { return own_.plan; }
-  /// What a run receives from other ranks: summaries of their key blocks.
+  /// Bytes that a run receives from other ranks: summaries of their key blocks.
   std::uint64_t received_bytes() const {
     return static_cast<std::uint64_t>(own_.share.route.rows_received()) *
            shared_bytes<D, E>(own_.problem);
   }
 
-  /// Puts the computation of `out` [B, Nq, H, E], the outputs of this rank's queries, into the
-  /// stream of the ranks. The host waits for what NCCL waits for (distributed/nccl.hpp); that
-  /// another rank does not come its synchronize() says.
-  /// \param in, out    of the shapes and strides that it was prepared for, anywhere in memory
-  /// \param mixing     [Mq, Mk] of all ranks' blocks, rows dense, 0 where the pattern has nothing;
-  ///                   the same on all ranks, which is not compared. The causal form reads the
-  ///                   lower triangle of the leading part
-  /// \param workspace  at least the plan's workspace_bytes, at a multiple of 256
-  /// \throws shape_error, option_error for what does not fit, on this rank alone, before anything
-  ///         is launched; cuda_error; communication_error
+  /// Enqueues the computation of `out` [B, Nq, H, E] into the ranks' stream. `out` has the outputs
+  /// of this rank's queries. The host blocks only where NCCL does (distributed/nccl.hpp). If
+  /// another rank fails to call run(), synchronize() reports it.
+  /// \param in, out    Shapes and strides of the preparation, at any addresses.
+  /// \param mixing     [Mq, Mk] of all ranks' blocks, dense rows, 0 outside the pattern. It must be
+  ///                   the same on all ranks, which is not checked. The causal form reads the lower
+  ///                   triangle of the leading part.
+  /// \param workspace  At least the plan's workspace_bytes, aligned to 256 bytes.
+  /// \throws shape_error, option_error for arguments that do not fit, on this rank alone, before
+  ///         any launch; cuda_error; communication_error
   void run(const Inputs<T>& in, MatrixView<const float> mixing, TensorView<T> out,
            Workspace workspace) {
     const char* const name = detail::kDistributed<kCausal>;
@@ -96,17 +97,17 @@ class DistributedCall {
   Known known_;
 };
 
-/// Plans the form where every query reads every block, for tensors of these shapes and strides, of
-/// this rank's tokens; their data is not read, and may be null. All ranks compare their arguments.
-/// \param query_blocks, key_blocks  of this rank, at least one each; blocks are as long on all
-///                                  ranks, but short ones where a grid ends
+/// Plans the bidirectional form for this rank's tokens, given their shapes and strides. The
+/// tensors' data is not read, and may be null. All ranks compare their arguments.
+/// \param query_blocks, key_blocks  of this rank, at least one each; all ranks have the same block
+///                                  size, except for short blocks at the end of a grid
 /// \param op  without a cross-query denominator
-/// \param pattern  of the mixing matrix of all ranks: a band, of whose summaries those that a rank
-///                 reads travel to it; where it has no rows, all coefficients
-/// \param device   of the compute capability of all ranks', as are its kernels' architecture and
-///                 the CUDA that made them
-/// \throws shape_error, option_error on all ranks if the arguments of one do not fit, or if they
-///         differ; communication_error
+/// \param pattern  of the mixing matrix of all ranks. For a band, a rank receives only the
+///                 summaries that its rows read. A pattern without rows means all coefficients
+/// \param device   the same on all ranks: compute capability, architecture of the kernels, version
+///                 of CUDA that compiled them
+/// \throws shape_error, option_error on all ranks if the arguments of one rank do not fit, or if
+///         they differ; communication_error
 template <int D, int E, DeviceScalar T, DeviceCommunicator Ranks>
 DistributedCall<D, E, false, T, Ranks> prepare_distributed(
     Ranks& ranks, const Inputs<T>& in, const TokenBlocks& query_blocks,
@@ -115,7 +116,8 @@ DistributedCall<D, E, false, T, Ranks> prepare_distributed(
   return {ranks, in, query_blocks, key_blocks, op, out, device, pattern};
 }
 
-/// The same of the form where a token reads itself and what came before, on earlier ranks too.
+/// Plans the causal form over ranks: a token reads itself and earlier tokens, also those of earlier
+/// ranks.
 /// \param blocks  contiguous(N, W), of this rank's tokens
 template <int D, int E, DeviceScalar T, DeviceCommunicator Ranks>
 DistributedCall<D, E, true, T, Ranks> prepare_distributed_causal(

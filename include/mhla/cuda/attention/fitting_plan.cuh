@@ -11,7 +11,7 @@
 
 namespace mhla::cuda::detail {
 
-/// Returns a plan, for a prefill or a rank too.
+/// Returns the plan of a call, a prefill or a rank if its kernels fit.
 /// \throws option_error where a kernel does not fit into the device's shared memory.
 template <class AnyPlan>
 AnyPlan fitting(const char* function, const AnyPlan& plan, const Device& device) {

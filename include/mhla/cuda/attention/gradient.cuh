@@ -1,17 +1,17 @@
 #pragma once
 
 /// \file
-/// Gradients of the forms on a device: the definitions are gradient/bidirectional.hpp and
-/// gradient/causal.hpp, the ways to compute them are in launch/gradient.cuh.
+/// Gradients of the forms on a device. gradient/bidirectional.hpp and gradient/causal.hpp define
+/// them, and launch/gradient.cuh lists the ways to compute them.
 ///
 ///     auto call = prepare_bidirectional_gradient<64, 64>(in, blocks, blocks, op, dout, gradients,
 ///                                                        device);
 ///     call.run(in, mixing, dout, gradients, workspace, stream, {}, {.out = out});
 ///
-/// Features, dN = scale dO / den, summaries, mixtures and the gradients of features are rounded to
-/// the type of the tensors, sums are float: cuda/README.md gives the bound. Bits are the same each
-/// time. A token whose dO is all zero adds exactly 0 to every gradient. (D, E) is one of (64, 64),
-/// (72, 72), (128, 128), (128, 256).
+/// Factors are rounded to the tensors' type: features, dN = scale dO / den, summaries, mixtures and
+/// gradients of features. Sums are float. cuda/README.md gives the error bound. Bits are the same
+/// in every run. A token whose dO is all zero adds exactly 0 to every gradient. (D, E) is one of
+/// (64, 64), (72, 72), (128, 128), (128, 256).
 
 #include <cuda_runtime.h>
 
@@ -24,8 +24,8 @@
 
 namespace mhla::cuda::detail {
 
-/// Returns a plan. \throws option_error where a kernel of a product does not fit into the device's
-/// shared memory.
+/// Returns the plan if its kernels fit.
+/// \throws option_error where a kernel of a product does not fit into the device's shared memory.
 inline GradientPlan fitting_gradient(const char* function, const GradientPlan& plan,
                                      const Device& device) {
   for (const Plan* product : {&plan.outputs, &plan.queries, &plan.keys, &plan.values}) {
@@ -39,8 +39,8 @@ inline GradientPlan fitting_gradient(const char* function, const GradientPlan& p
 namespace mhla::cuda {
 inline namespace MHLA_CUDA_ARCHS {
 
-/// A prepared gradient. Its runs may be captured, and be in flight together; they are made one
-/// after another, by any thread whose current device is the one it was prepared on.
+/// A prepared gradient. Runs may be captured and may be in flight together. Calls of run() must not
+/// overlap, but any thread may make them if its current device is the one of the preparation.
 /// \tparam R  NoRotary or Rotary
 template <int D, int E, bool kCausal, DeviceScalar T, class R = NoRotary>
 class PreparedGradient {
@@ -49,8 +49,8 @@ class PreparedGradient {
   using Layout = GradientLayout<D, E, kCausal, kRotary>;
 
  public:
-  /// Takes the arguments of prepare_bidirectional_gradient(). \param key_blocks  query_blocks where
-  /// kCausal
+  /// Takes the arguments of prepare_bidirectional_gradient().
+  /// \param key_blocks  equal to query_blocks if kCausal
   PreparedGradient(const Inputs<T>& in, const TokenBlocks& query_blocks,
                    const TokenBlocks& key_blocks, const Operator& op, TensorView<const T> dout,
                    const Gradients<T>& gradients, const Device& device, const R& rotary = {},
@@ -62,9 +62,8 @@ class PreparedGradient {
 
   const GradientPlan& plan() const { return plan_; }
 
-  /// Puts the computation of gradients into a stream, on the terms of bidirectional_gradient().
-  /// \param in, dout, gradients, kept  of the shapes and strides that it was prepared for, anywhere
-  ///                                   in memory
+  /// Enqueues the computation of gradients into a stream, as bidirectional_gradient() does.
+  /// \param in, dout, gradients, kept  Shapes and strides of the preparation, at any addresses.
   void run(const Inputs<T>& in, MatrixView<const float> mixing, TensorView<const T> dout,
            const Gradients<T>& gradients, Workspace workspace, cudaStream_t stream,
            const R& rotary = {}, const Kept<T>& kept = {}) {
@@ -102,8 +101,9 @@ class PreparedGradient {
   Known known_;
 };
 
-/// Plans bidirectional_gradient() for tensors of these shapes and strides; their data is not read,
-/// and may be null. \throws shape_error, option_error as bidirectional_gradient() does.
+/// Plans bidirectional_gradient() for tensors of these shapes and strides. Their data is not read,
+/// and may be null.
+/// \throws shape_error, option_error as bidirectional_gradient() does.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
 PreparedGradient<D, E, false, T, R> prepare_bidirectional_gradient(
     const Inputs<T>& in, const TokenBlocks& query_blocks, const TokenBlocks& key_blocks,
@@ -113,7 +113,7 @@ PreparedGradient<D, E, false, T, R> prepare_bidirectional_gradient(
   return {in, query_blocks, key_blocks, op, dout, gradients, device, rotary, kept};
 }
 
-/// The same for causal_gradient().
+/// Plans causal_gradient() for tensors of these shapes and strides.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
 PreparedGradient<D, E, true, T, R> prepare_causal_gradient(
     const Inputs<T>& in, const TokenBlocks& blocks, const Operator& op,
@@ -123,17 +123,17 @@ PreparedGradient<D, E, true, T, R> prepare_causal_gradient(
   return {in, blocks, blocks, op, dout, gradients, device, rotary, kept};
 }
 
-/// Puts the gradients of bidirectional() into a stream: they are written, not added. All memory is
-/// the device's, and may be freed or reused after what the stream holds then. Allocates nothing and
-/// waits for nothing; the stream may be captured.
-/// \param in, query_blocks, key_blocks, mixing, op, rotary  those of the forward
-/// \param dout       [B, Nq, H, E], gradients of its outputs
-/// \param gradients  what is wanted; it must not overlap the inputs
-/// \param workspace  at least the plan's workspace_bytes, at a multiple of 256
-/// \param device     current_device()
-/// \param kept       the forward's outputs, where they are there: they are computed again otherwise
-/// \throws shape_error, option_error for what does not fit, before anything is launched; cuda_error
-///         if `device` is not the current one's, or CUDA refuses a launch.
+/// Enqueues the gradients of bidirectional() into a stream. They overwrite the outputs. The
+/// function allocates nothing and does not wait, and the stream may be captured. All memory is
+/// device memory, and may be freed or reused after this work in stream order.
+/// \param in, query_blocks, key_blocks, mixing, op, rotary  Arguments of the forward call.
+/// \param dout       [B, Nq, H, E], gradients of its outputs.
+/// \param gradients  Wanted gradients; they must not overlap the inputs.
+/// \param workspace  At least the plan's workspace_bytes, aligned to 256 bytes.
+/// \param device     `current_device()`.
+/// \param kept       The forward's outputs; absent outputs are computed again.
+/// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
+///         if `device` is not the current device, or CUDA refuses a launch.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
 void bidirectional_gradient(const Inputs<T>& in, const TokenBlocks& query_blocks,
                             const TokenBlocks& key_blocks, MatrixView<const float> mixing,
@@ -146,8 +146,8 @@ void bidirectional_gradient(const Inputs<T>& in, const TokenBlocks& query_blocks
       .run(in, mixing, dout, gradients, workspace, stream, rotary, kept);
 }
 
-/// The same of causal(). The gradient of a mixing matrix that is larger than [M, M] is written in
-/// the leading [M, M] alone, with 0 above the diagonal.
+/// Enqueues the gradients of causal() into a stream. The gradient of a mixing matrix larger than
+/// [M, M] is written in the leading [M, M] alone, with 0 above the diagonal.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
 void causal_gradient(const Inputs<T>& in, const TokenBlocks& blocks, MatrixView<const float> mixing,
                      const Operator& op, std::type_identity_t<TensorView<const T>> dout,

@@ -15,21 +15,22 @@
 
 namespace mhla::cuda {
 
-/// Places of the gradients. An absent one is not computed. Elements of a gradient are distinct.
+/// Destinations of the gradients. Absent gradients are not computed. Elements of a gradient must be
+/// distinct.
 template <DeviceScalar T>
 struct Gradients {
   TensorView<T> q{};           ///< [B, Nq, H, D]
   TensorView<T> k{};           ///< [B, Nk, H, D]
   TensorView<T> v{};           ///< [B, Nk, H, E]
-  MatrixView<float> mixing{};  ///< [Mq, Mk], of a causal form at least, rows dense; or [0, 0]
+  MatrixView<float> mixing{};  ///< [Mq, Mk], dense rows, larger in causal forms; or [0, 0]
   std::span<float> gain{};     ///< [E], where there is a gain
   TensorView<T> gate{};        ///< [B, Nq, H, E], where there is a gate
 };
 
-/// Results that a forward left.
+/// Results of the forward call.
 template <DeviceScalar T>
 struct Kept {
-  TensorView<const T> out{};  ///< its outputs [B, Nq, H, E]; not read with a gain
+  TensorView<const T> out{};  ///< outputs [B, Nq, H, E]; not read with a gain
 };
 
 namespace detail {
@@ -45,7 +46,7 @@ GradientProblem make_gradient(const char* function, const Inputs<T>& in,
   const std::array<Index, 4> keys{in.q.batch(), key_blocks.tokens(), in.q.heads(), D};
   std::array<Index, 4> outputs = queries, values = keys;
   outputs[3] = values[3] = E;
-  const TensorView<T> out = bnhd<T>(nullptr, outputs);  // of the forward, not written
+  const TensorView<T> out = bnhd<T>(nullptr, outputs);  // outputs of the forward call, not written
   GradientProblem problem{};
   problem.dout = token_tensor<const unsigned char>(function, "dout", dout, outputs);
   problem.forward = make_problem<D, E>(function, in, query_blocks, key_blocks, causal, op, out);
@@ -92,7 +93,8 @@ GradientProblem make_gradient(const char* function, const Inputs<T>& in,
   return problem;
 }
 
-/// \throws option_error unless there is data, which a plan does not need.
+/// Refuses absent data, which only a plan may leave out.
+/// \throws option_error for data that is absent.
 template <DeviceScalar T>
 void expect_gradient_data(const char* function, const Inputs<T>& in, TensorView<const T> dout,
                           const Gradients<T>& gradients, const Kept<T>& kept) {
@@ -115,7 +117,7 @@ void expect_gradient_data(const char* function, const Inputs<T>& in, TensorView<
   }
 }
 
-/// \throws option_error unless two gradients differ in where their tensors begin alone.
+/// \throws option_error if the gradients differ in more than the addresses of their tensors.
 inline void expect_same_gradient(const char* function, const GradientProblem& problem,
                                  const GradientProblem& prepared) {
   expect_same_layout(function, problem.forward, prepared.forward);

@@ -3,8 +3,7 @@
 /// \file
 /// The arguments of the forms on a device, and their checks: device tensors, blocks, sizes.
 ///
-/// Nothing here reads device memory or calls CUDA, and everything is checked before anything is
-/// launched.
+/// Nothing here reads device memory or calls CUDA. All checks precede the first launch.
 
 #include <algorithm>
 #include <array>
@@ -27,7 +26,7 @@
 
 namespace mhla::cuda {
 
-/// What device tensors store. (__nv_bfloat16 and __half have the same bits: cast the pointers.)
+/// Element types of device tensors. __nv_bfloat16 and __half have the same bits: cast the pointers.
 template <class T>
 concept DeviceScalar = std::same_as<T, Eigen::bfloat16> || std::same_as<T, Eigen::half>;
 
@@ -42,20 +41,20 @@ struct kernel_scalar<Eigen::half> {
 };
 }  // namespace detail
 
-/// The name of T in kernels.
+/// The kernels' name of T.
 template <DeviceScalar T>
 using kernel_scalar_t = typename detail::kernel_scalar<T>::type;
 
-/// Device tensors of a call. Rows lie dense and begin at multiples of 16 bytes; batch, token and
-/// head strides are any (multiples of 8 elements, that is).
+/// Device tensors of a call. Rows are dense and aligned to 16 bytes. Batch, token and head strides
+/// are any multiples of 8 elements.
 template <DeviceScalar T>
 struct Inputs {
   TensorView<const T> q;  ///< [B, Nq, H, D]
   TensorView<const T> k;  ///< [B, Nk, H, D]
   TensorView<const T> v;  ///< [B, Nk, H, E]
-  /// Outputs o become o gain / sqrt(mean of o^2 + op.norm_eps) in each row of a head, times
-  /// silu(gate) if there is one (layer/rms_norm.hpp).
-  std::span<const float> gain{};  ///< [E] at a multiple of 8 bytes, or empty
+  /// If there is a gain, each row o of a head becomes o gain / sqrt(mean of o^2 + op.norm_eps). A
+  /// gate multiplies it by silu(gate) (layer/rms_norm.hpp).
+  std::span<const float> gain{};  ///< [E], aligned to 8 bytes, or empty
   TensorView<const T> gate{};     ///< [B, Nq, H, E], or absent
 };
 
@@ -63,9 +62,9 @@ struct Inputs {
 /// \throws option_error unless 1 <= tokens < 2^31 and 1 <= length.
 TokenBlocks contiguous(Index tokens, Index length);
 
-/// Rectangular blocks of an image {Y, X} or a video {F, Y, X} of tokens in raster order, as
-/// mhla::Grid; those at the far edges may be short.
-/// \throws option_error for a size below 1 or 2^31 tokens and more.
+/// Rectangular blocks of an image {Y, X} or a video {F, Y, X} in raster order, as mhla::Grid has
+/// them. Blocks at the far edges may be short.
+/// \throws option_error for a size below 1, or 2^31 or more tokens.
 TokenBlocks grid(GridShape tokens, GridShape block);
 
 // ------------------------------------------------------------------------------------------------
@@ -113,10 +112,9 @@ using mhla::detail::fail_option;
 using mhla::detail::fail_shape;
 using mhla::detail::shape_text;
 
-/// The tensor as kernels see it.
-/// \throws shape_error unless it is [B, N, H, width], option_error unless its rows are dense and
-/// begin
-///         at multiples of 16 bytes.
+/// Describes a tensor for kernels.
+/// \throws shape_error unless it is [B, N, H, width]; option_error unless its rows are dense and
+///         aligned to 16 bytes.
 template <class Byte, class T>
 BasicTokenTensor<Byte> token_tensor(const char* function, const char* argument, TensorView<T> x,
                                     const std::array<Index, 4>& shape) {
@@ -126,7 +124,7 @@ BasicTokenTensor<Byte> token_tensor(const char* function, const char* argument, 
   if (x.shape != shape) fail_shape(function, argument, "has shape " + text(x.shape), text(shape));
   const auto* const begin = reinterpret_cast<const unsigned char*>(x.data);
   mhla::detail::checked_product(function, argument, {shape[0], shape[1], shape[2], shape[3]});
-  const auto bytes = [&](int axis) {  // of a step; no step is taken along an axis of one element
+  const auto bytes = [&](int axis) {  // of a step; an axis of one element has no step
     const auto at = static_cast<std::size_t>(axis);
     return x.shape[at] > 1 ? static_cast<std::int64_t>(x.strides[at]) * 2 : 0;
   };
@@ -142,8 +140,9 @@ BasicTokenTensor<Byte> token_tensor(const char* function, const char* argument, 
   return {const_cast<Byte*>(begin), bytes(0), bytes(2), bytes(1)};
 }
 
-/// The tensor of outputs as kernels see it.
-/// \throws as token_tensor, and option_error unless its elements are distinct.
+/// Describes the output tensor for kernels.
+/// \throws shape_error, option_error as token_tensor() does; option_error unless its elements are
+///         distinct.
 template <class T>
 TokenTensor output_tensor(const char* function, TensorView<T> out,
                           const std::array<Index, 4>& shape) {
@@ -152,8 +151,8 @@ TokenTensor output_tensor(const char* function, TensorView<T> out,
   return tensor;
 }
 
-/// What the gain and the gate of a form describe.
-/// \throws shape_error, option_error for what does not fit.
+/// Describes the gain and the gate for kernels.
+/// \throws shape_error, option_error for arguments that do not fit.
 template <int E, DeviceScalar T>
 OutputNorm output_norm(const char* function, const Inputs<T>& in, const Operator& op) {
   if (in.gain.empty()) {
@@ -186,13 +185,13 @@ OutputNorm output_norm(const char* function, const Inputs<T>& in, const Operator
   return norm;
 }
 
-/// The problem that the arguments of a form describe.
-/// \throws shape_error, option_error for what does not fit.
+/// Describes the arguments of a form as a problem.
+/// \throws shape_error, option_error for arguments that do not fit.
 template <int D, int E, DeviceScalar T>
 Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlocks& query_blocks,
                      const TokenBlocks& key_blocks, bool causal, const Operator& op,
                      TensorView<T> out) {
-  (void)form_bounds<D, E>(Arch::kSm80);  // says which (D, E) there are
+  (void)form_bounds<D, E>(Arch::kSm80);  // rejects unsupported (D, E)
   constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
   const Index batch = in.q.batch(), heads = in.q.heads();
   if (batch < 0 || heads < 0 || (heads > 0 && batch > kLimit / heads)) {
@@ -228,7 +227,7 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
   if (causal && key_blocks.columns() != keys) {
     fail_option(function, "blocks", "are of a grid", "runs of consecutive tokens: contiguous()");
   }
-  // Thread blocks are numbered in 31 bits.
+  // Numbers of thread blocks have 31 bits.
   const std::int64_t strips =
       queries / 16 + keys / 16 + query_blocks.blocks() + key_blocks.blocks();
   if (batch * heads > kLimit / std::max<std::int64_t>(strips, 1)) {
@@ -238,7 +237,8 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
   return problem;
 }
 
-/// \throws option_error unless there is data, which a plan does not need.
+/// Refuses absent data, which only a plan may leave out.
+/// \throws option_error for data that is absent.
 template <DeviceScalar T>
 void expect_data(const char* function, const Inputs<T>& in,
                  std::type_identity_t<TensorView<const T>> out, const char* out_name = "out") {
@@ -259,8 +259,8 @@ void expect_data(const char* function, const Inputs<T>& in,
   }
 }
 
-/// \throws shape_error unless what has shape [has_rows, has_columns] is [rows, columns], or
-/// `larger`.
+/// \throws shape_error unless the argument's shape is [rows, columns], or contains that if
+///         `larger`.
 inline void expect_size(const char* function, const char* argument, Index has_rows,
                         Index has_columns, Index rows, Index columns, bool larger) {
   const bool fits = larger ? has_rows >= rows && has_columns >= columns
@@ -270,8 +270,9 @@ inline void expect_size(const char* function, const char* argument, Index has_ro
              (larger ? "at least " : "") + shape_text({rows, columns}));
 }
 
-/// \throws shape_error, option_error unless mixing is [rows, columns], or `larger`, with dense
-/// rows.
+/// Describes the mixing matrix for kernels.
+/// \throws shape_error, option_error unless it is [rows, columns] with dense rows, or contains that
+///         if `larger`.
 inline MixingArray mixing_array(const char* function, MatrixView<const float> mixing, Index rows,
                                 Index columns, bool larger) {
   expect_size(function, "mixing", mixing.rows, mixing.cols, rows, columns, larger);
@@ -285,14 +286,16 @@ inline MixingArray mixing_array(const char* function, MatrixView<const float> mi
   return {mixing.data, mixing.row_stride};
 }
 
-/// Of the problem's blocks; the causal form takes the leading part of a larger one.
+/// Describes the mixing matrix of the problem's blocks. The causal form takes the leading part of a
+/// larger matrix.
 inline MixingArray mixing_array(const char* function, MatrixView<const float> mixing,
                                 const Problem& problem) {
   return mixing_array(function, mixing, problem.query_blocks.blocks(), problem.key_blocks.blocks(),
                       problem.causal);
 }
 
-/// \throws option_error unless the workspace has the planned bytes at a multiple of 256.
+/// Returns the workspace's begin.
+/// \throws option_error unless it has the planned bytes and is aligned to 256 bytes.
 inline unsigned char* workspace_begin(const char* function, Workspace workspace,
                                       std::size_t planned) {
   const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());

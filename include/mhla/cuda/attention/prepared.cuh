@@ -1,16 +1,16 @@
 #pragma once
 
 /// \file
-/// A form that is called again and again on tensors of the same shapes and strides.
+/// A form that is called repeatedly on tensors of the same shapes and strides.
 ///
 ///     auto call = prepare_bidirectional<64, 64>(in, blocks, blocks, op, out, device);
 ///     ... call.plan().workspace_bytes of device memory ...
 ///     call.run(in, mixing, out, workspace, stream);       // each time
 ///
-/// What depends on shapes alone is done once: the plan, what the program has for the device, the
-/// shared memory of the kernels. What the copy engine is told about a tensor is encoded by the
-/// driver again only where that has moved. A run costs the host its checks and the launches; the
-/// functions bidirectional() and causal() are a preparation and a run.
+/// The constructor does once what depends on shapes alone: the plan, the choice of machine code,
+/// the shared memory limits of kernels. A run checks its arguments and launches. The driver encodes
+/// a tensor map again only if its tensor has moved. bidirectional() and causal() are a preparation
+/// and a run.
 
 #include <cuda_runtime.h>
 
@@ -27,8 +27,8 @@
 namespace mhla::cuda {
 inline namespace MHLA_CUDA_ARCHS {
 
-/// A prepared form. Its runs may be captured, and be in flight together; they are made one after
-/// another, by any thread whose current device is the one it was prepared on.
+/// A prepared form. Runs may be captured and may be in flight together. Calls of run() must not
+/// overlap, but any thread may make them if its current device is the one of the preparation.
 /// \tparam R  NoRotary or Rotary
 template <int D, int E, bool kCausal, DeviceScalar T, class R = NoRotary>
 class Prepared {
@@ -36,7 +36,8 @@ class Prepared {
   static_assert(!kRotary || D != 72, "rotary embedding has kernels for D of 64 and 128");
 
  public:
-  /// As prepare_bidirectional() and prepare_causal(). \param key_blocks  query_blocks where kCausal
+  /// Plans as prepare_bidirectional() and prepare_causal() do.
+  /// \param key_blocks  equal to query_blocks if kCausal
   Prepared(const Inputs<T>& in, const TokenBlocks& query_blocks, const TokenBlocks& key_blocks,
            const Operator& op, TensorView<T> out, const Device& device, const R& rotary = {})
       : problem_(make_problem(in, query_blocks, key_blocks, op, out, rotary)),
@@ -45,10 +46,10 @@ class Prepared {
 
   const Plan& plan() const { return plan_; }
 
-  /// Puts the computation of `out` into a stream, on the terms of bidirectional() and causal().
-  /// \param in, out  of the shapes and strides that it was prepared for, anywhere in memory
-  /// \throws shape_error, option_error for what does not fit, before anything is launched;
-  ///         cuda_error if CUDA refuses a launch, or what it was prepared for is not the device's.
+  /// Enqueues the computation of `out` into a stream, as bidirectional() and causal() do.
+  /// \param in, out  Shapes and strides of the preparation, at any addresses.
+  /// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
+  ///         if CUDA refuses a launch, or the current device is not the one of the preparation.
   void run(const Inputs<T>& in, MatrixView<const float> mixing, TensorView<T> out,
            Workspace workspace, cudaStream_t stream, const R& rotary = {}) {
     const Problem problem =
@@ -81,8 +82,9 @@ class Prepared {
   Known known_;
 };
 
-/// Plans bidirectional() for tensors of these shapes and strides; their data is not read, and may
-/// be null. \throws shape_error, option_error as bidirectional() does.
+/// Plans bidirectional() for tensors of these shapes and strides. Their data is not read, and may
+/// be null.
+/// \throws shape_error, option_error as bidirectional() does.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
 Prepared<D, E, false, T, R> prepare_bidirectional(const Inputs<T>& in,
                                                   const TokenBlocks& query_blocks,
@@ -92,7 +94,7 @@ Prepared<D, E, false, T, R> prepare_bidirectional(const Inputs<T>& in,
   return {in, query_blocks, key_blocks, op, out, device, rotary};
 }
 
-/// The same for causal().
+/// Plans causal() for tensors of these shapes and strides.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
 Prepared<D, E, true, T, R> prepare_causal(const Inputs<T>& in, const TokenBlocks& blocks,
                                           const Operator& op,

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The rotary embedding of a form on a device, and its checks. It is an argument of its own type:
-/// calls without one have no kernels that turn features.
+/// Rotary embedding of a form on a device, and its checks. NoRotary is a type of its own, so that
+/// calls without an embedding instantiate no kernels that rotate.
 
 #include <cstdint>
 #include <string>
@@ -17,11 +17,11 @@ namespace mhla::cuda {
 /// No rotary embedding.
 struct NoRotary {};
 
-/// Rotary embedding behind the feature maps: features 2 j and 2 j + 1 of phi(q) and phi(k) turn
-/// together, in numerators alone (as Inputs::normalizer_q of the CPU's forms has it). A row of
-/// angles is the cosine and the sine of each pair, RotaryTable::row() of kInterleaved in device
-/// memory; kHalves are such pairs where the features of q and k are put into their order. Rows
-/// begin at multiples of 16 bytes. D is 64 or 128.
+/// Rotary embedding after the feature maps. Features 2 j and 2 j + 1 of phi(q) and phi(k) rotate
+/// together, in numerators alone (Inputs::normalizer_q of the CPU's forms does the same). A row of
+/// angles holds the cosine and the sine of each pair: RotaryTable::row() of kInterleaved in device
+/// memory. For kHalves, permute the features of q and k into such pairs. Rows are aligned to 16
+/// bytes. D is 64 or 128.
 struct Rotary {
   MatrixView<const float> query_angles{};  ///< [Nq, D]
   MatrixView<const float> key_angles{};    ///< [Nk, D]
@@ -29,8 +29,9 @@ struct Rotary {
 
 namespace detail {
 
-/// \throws shape_error unless the angles are [tokens, D], option_error unless their rows begin at
-///         multiples of 16 bytes.
+/// Describes the angles for kernels.
+/// \throws shape_error unless they are [tokens, D]; option_error unless their rows are aligned to
+///         16 bytes.
 inline RotaryAngles rotary_angles(const char* function, const char* argument,
                                   MatrixView<const float> x, Index tokens, Index D) {
   expect_size(function, argument, x.rows, x.cols, tokens, D, false);
@@ -48,8 +49,8 @@ inline RotaryAngles rotary_angles(const char* function, const char* argument,
 
 inline void add_rotary(const char*, const NoRotary&, Index, Problem&) {}
 
-/// Makes it a problem whose features turn.
-/// \throws shape_error, option_error for what does not fit.
+/// Adds a rotary embedding to the problem.
+/// \throws shape_error, option_error for angles that do not fit.
 inline void add_rotary(const char* function, const Rotary& rotary, Index D, Problem& problem) {
   if (problem.causal && problem.op.denominator != Denominator::kNone) {
     fail_option(function, "op", "has a denominator",
@@ -62,7 +63,8 @@ inline void add_rotary(const char* function, const Rotary& rotary, Index D, Prob
                                      problem.key_blocks.tokens(), D);
 }
 
-/// \throws option_error unless there are angles where there should be, which a plan does not need.
+/// Refuses absent angles, which only a plan may leave out.
+/// \throws option_error for angles that are absent.
 inline void expect_angles(const char* function, const Problem& problem) {
   const bool absent = problem.query_angles.data == nullptr || problem.key_angles.data == nullptr;
   if (problem.rotary && absent) fail_option(function, "rotary", "is null", "pointers to data");

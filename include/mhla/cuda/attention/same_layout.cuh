@@ -1,14 +1,15 @@
 #pragma once
 
 /// \file
-/// The check that a prepared call gets tensors of the layout that it was prepared for.
+/// Check that a prepared call gets tensors of the layout of its preparation.
 
 #include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 
 namespace mhla::cuda::detail {
 
-/// \throws shape_error, option_error unless two problems differ in where their tensors begin alone.
+/// \throws shape_error, option_error if the problems differ in more than the addresses of their
+///         tensors.
 inline void expect_same_layout(const char* function, const Problem& problem,
                                const Problem& prepared) {
   const auto same = [](const auto& a, const auto& b) {

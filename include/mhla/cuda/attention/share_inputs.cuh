@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The arguments of a form over ranks: each rank checks its own, and all compare
-/// (distributed/agreement.hpp), so that all are refused, or none is.
+/// Arguments of a form over ranks. Each rank checks its arguments, then all compare them
+/// (distributed/agreement.hpp), so that either all ranks throw or none does.
 
 #include <algorithm>
 #include <array>
@@ -35,10 +35,10 @@ template <bool kCausal>
 inline constexpr const char* kDistributed =
     kCausal ? "cuda::distributed_causal" : "cuda::distributed";
 
-/// 80 or 90.
+/// Number of an architecture in comparisons: 80 or 90.
 constexpr Index number(Arch arch) { return arch == Arch::kSm90a ? 90 : 80; }
 
-/// What must be alike on all ranks.
+/// Lists the facts that must be equal on all ranks.
 template <int D, int E, DeviceScalar T>
 void state(mhla::detail::Facts& facts, const Problem& problem, const Device& device,
            const Pattern& pattern) {
@@ -76,9 +76,10 @@ struct RankBlocks {
 };
 static_assert(std::is_trivially_copyable_v<RankBlocks>);
 
-/// Gives blocks that are short, since all that a rank has along an axis is one, the size that they
-/// have on other ranks: kernels take their tokens in the same pieces then, and sum in one order.
-/// \throws option_error where blocks that are not alone have another size
+/// Sets the size of blocks that are short because they are a rank's only block along an axis. They
+/// get the size that blocks have on other ranks. Kernels then take their tokens in the same pieces
+/// and sum in the same order.
+/// \throws option_error where other blocks differ in size
 inline void give_one_size(const char* function, const char* argument, std::span<RankBlocks> ranks,
                           TokenBlocks RankBlocks::*blocks) {
   using Sizes = std::array<std::int32_t, 3>;
@@ -103,7 +104,7 @@ inline void give_one_size(const char* function, const char* argument, std::span<
   }
 }
 
-/// Columns that a rank's rows read, and in a causal form those of its own blocks.
+/// Columns that a rank's rows read. In a causal form they include the rank's blocks.
 inline mhla::detail::ColumnSpan columns_of(const Share& share, const Pattern& pattern, Index rank,
                                            bool causal) {
   const auto rows = mhla::detail::share_of(share.query_blocks, rank);
@@ -114,9 +115,9 @@ inline mhla::detail::ColumnSpan columns_of(const Share& share, const Pattern& pa
   return {of_row(rows.first).begin, of_row(rows.first + rows.count - 1).end};
 }
 
-/// \param pattern  of the matrix; all coefficients where it has no rows
-/// \param ranks    whose blocks are of one size
-/// \throws option_error unless blocks are fewer than 2^31, and all ranks' queries read some;
+/// \param pattern  Pattern of the mixing matrix; without rows it means all coefficients.
+/// \param ranks    Blocks of every rank, all of one size.
+/// \throws option_error unless there are fewer than 2^31 blocks and every rank's queries read some;
 ///         shape_error for a pattern of other blocks
 inline Share make_share(const char* function, std::span<const RankBlocks> ranks, Index rank,
                         bool causal, Pattern pattern) {
@@ -146,15 +147,16 @@ inline Share make_share(const char* function, std::span<const RankBlocks> ranks,
   return share;
 }
 
-/// A rank's part, and how it is computed.
+/// A rank's share and its plan.
 struct PlannedShare {
   Problem problem;
   Share share;
   SharePlan plan;
 };
 
-/// \throws shape_error, option_error on all ranks if one's arguments are refused, or if they
-///         differ; communication_error
+/// Checks, compares and plans a rank's share.
+/// \throws shape_error, option_error on all ranks if the arguments of one rank do not fit, or if
+///         they differ; communication_error
 template <int D, int E, bool kCausal, DeviceScalar T, distributed::Communicator Ranks>
 PlannedShare agree_on_share(Ranks& ranks, const Inputs<T>& in, const TokenBlocks& query_blocks,
                             const TokenBlocks& key_blocks, const Operator& op, TensorView<T> out,

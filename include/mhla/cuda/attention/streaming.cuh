@@ -1,14 +1,15 @@
 #pragma once
 
 /// \file
-/// The causal form token by token on a device: a state in device memory, a step that reads it.
+/// Causal form token by token on a device, with a state in device memory. attention/streaming.hpp
+/// defines it.
 ///
-/// The definition is attention/streaming.hpp. Within a block a step reads the mixture of the blocks
-/// before and the open block's keys and values, writes one key and one value, and prepares a share
-/// of the next block's mixture, so that steps take about the same time each; the last token of a
-/// block makes its summary. The state's layout and size: kernel/streaming_state.cuh. Positions are
-/// counted on the device, so that a captured step can be replayed. (D, E) is one of (64, 64),
-/// (72, 72), (128, 128), (128, 256).
+/// A step reads the mixture of earlier blocks and the open block's keys and values, and writes one
+/// key and one value. It also prepares a part of the next block's mixture, so that all steps take
+/// about the same time. The last token of a block makes the block's summary.
+/// kernel/streaming_state.cuh has the state's layout and size. Positions are counted on the device,
+/// so that a captured step can be replayed. (D, E) is one of (64, 64), (72, 72), (128, 128), (128,
+/// 256).
 
 #include <cuda_runtime.h>
 
@@ -25,63 +26,66 @@
 namespace mhla::cuda {
 inline namespace MHLA_CUDA_ARCHS {
 
-/// A causal operator for streams of sequences of H heads, each of which stands where it will.
+/// A causal operator for streams of sequences with H heads. Each sequence has its own position.
 template <int D, int E, DeviceScalar T>
 class Streaming {
  public:
-  /// \param sequences     B, that a state has room for
+  /// \param sequences     B, the capacity of a state
   /// \param block_length  W
-  /// \param mixing        [M, M] on the device, rows dense; it stays the caller's, unchanged
-  /// \throws shape_error, option_error for sizes that cannot be and for kCrossQuery.
+  /// \param mixing        [M, M] on the device, dense rows; the caller keeps it alive and unchanged
+  /// \throws shape_error, option_error for sizes out of range and for kCrossQuery.
   Streaming(Index sequences, Index heads, Index block_length, MatrixView<const float> mixing,
             const Operator& op);
 
-  /// Bytes of device memory that the state of all sequences takes.
+  /// Bytes of device memory of a state, for all sequences.
   std::size_t state_bytes() const { return static_cast<std::size_t>(layout_.bytes); }
-  /// Tokens a stream can take: M * W. Later outputs are NaN, and the state stays.
+  /// Tokens per stream: M * W. Further outputs are NaN, and the state does not change.
   Index capacity() const { return blocks_.tokens(); }
 
-  /// Makes all sequences of a state new ones, which have seen nothing.
-  /// \param state  at least state_bytes(), at a multiple of 256
+  /// Resets all sequences of a state.
+  /// \param state  at least state_bytes(), aligned to 256 bytes
   /// \throws option_error for memory that does not fit, cuda_error if CUDA refuses.
   void start(Workspace state, cudaStream_t stream) const;
 
-  /// Makes a sequence of a state one that has seen nothing, 0 to B - 1, and leaves the others.
-  /// \throws option_error, cuda_error as above, option_error for a sequence that there is not.
+  /// Resets one sequence of a state, 0 to B - 1.
+  /// \throws option_error for memory that does not fit or a sequence out of range, cuda_error if
+  ///         CUDA refuses.
   void start(Index sequence, Workspace state, cudaStream_t stream) const;
 
-  /// How prefill() with these arguments computes, in how much workspace. The data of the tensors is
-  /// not read. \throws as prefill() does.
+  /// Plans prefill() for these arguments: the form and the workspace. The tensors' data is not
+  /// read.
+  /// \throws shape_error, option_error as prefill() does.
   Plan prefill_plan(Index seen, const Inputs<T>& in, TensorView<T> out, const Device& device) const;
 
-  /// Writes the outputs of the next N tokens of n sequences from `first` on and moves the state
-  /// past them: tokens that the open block has room for by steps, fewer than W of them, the others
-  /// by the causal form in three stages and one kernel more. What steps give from there on is
-  /// within the bound of what they give after steps alone; the same bits where the summaries are
-  /// made by kernels of sm_80. Allocates nothing and waits for nothing; the stream may be captured.
-  /// \param seen       tokens that each of the sequences has seen, which the device is not asked:
-  ///                   with 0 they are new ones, whatever they were
-  /// \param in         [n, N, H, D] and [n, N, H, E], 1 <= N <= capacity() - seen
-  /// \param out        [n, N, H, E]
-  /// \param workspace  at least the plan's workspace_bytes, at a multiple of 256
-  /// \param device     current_device()
-  /// \throws shape_error, option_error for what does not fit, before anything is launched;
-  ///         cuda_error if `device` is not the current one's, or CUDA refuses a launch.
+  /// Writes the outputs of the next N tokens of n sequences, beginning with sequence `first`, and
+  /// advances the state. Steps take the tokens that still fit into the open block, fewer than W.
+  /// The causal form in three stages and one more kernel take the others. Later steps stay within
+  /// the error bound. They have the same bits as after steps alone if kernels of sm_80 make the
+  /// summaries. The function allocates nothing and does not wait, and the stream may be captured.
+  /// \param seen       tokens that each of the sequences has seen, not read from the device; 0
+  ///                   resets the sequences
+  /// \param in         [n, N, H, D] and [n, N, H, E], 1 <= N <= capacity() - seen.
+  /// \param out        [n, N, H, E].
+  /// \param workspace  At least the plan's workspace_bytes, aligned to 256 bytes.
+  /// \param device     `current_device()`.
+  /// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
+  ///         if `device` is not the current device, or CUDA refuses a launch.
   void prefill(Index first, Index seen, const Inputs<T>& in, TensorView<T> out, Workspace state,
                Workspace workspace, const Device& device, cudaStream_t stream) const;
 
-  /// Writes the outputs [B, 1, H, E] of the next token of every sequence and moves the state past
-  /// it. Allocates nothing and waits for nothing; the stream may be captured.
+  /// Writes the outputs [B, 1, H, E] of the next token of every sequence and advances the state.
+  /// The function allocates nothing and does not wait, and the stream may be captured.
   /// \param in  the tokens: [B, 1, H, D] and [B, 1, H, E]
-  /// \throws shape_error, option_error for what does not fit, before anything is launched;
-  /// cuda_error
+  /// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
   ///         if CUDA refuses the launch.
   void step(const Inputs<T>& in, TensorView<T> out, Workspace state, cudaStream_t stream) const;
 
-  /// The same for some of the sequences: [n, 1, H, D] and [n, 1, H, E] of up to B.
-  /// \param sequence_of  n numbers on the device, read when the step runs: of which sequence each
-  ///                     token is, all different. Where it is none, -1 say, the output is NaN.
-  /// \throws as above, and option_error where sequence_of is null.
+  /// Writes the outputs of the next token of n <= B sequences: [n, 1, H, D] and [n, 1, H, E].
+  /// \param sequence_of  n numbers on the device, read when the step runs: the sequence of each
+  ///                     token, all different. A number out of range, such as -1, makes the output
+  ///                     NaN.
+  /// \throws shape_error, option_error, cuda_error as the other step() does; option_error if
+  ///         sequence_of is null.
   void step(const Inputs<T>& in, const std::int32_t* sequence_of, TensorView<T> out,
             Workspace state, cudaStream_t stream) const;
 

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The arguments of streams on a device, and their checks (attention/streaming.cuh).
+/// Arguments of streams on a device, and their checks (attention/streaming.cuh).
 
 #include <string>
 
@@ -11,7 +11,7 @@
 
 namespace mhla::cuda::detail {
 
-/// \throws option_error unless a state of `all` sequences has those from `first` on.
+/// \throws option_error unless a state of `all` sequences has `count` of them from `first` on.
 inline void expect_sequences(const char* function, Index first, Index count, Index all) {
   if (first < 0 || count > all || first > all - count) {
     fail_option(function, "sequences",
@@ -20,7 +20,7 @@ inline void expect_sequences(const char* function, Index first, Index count, Ind
   }
 }
 
-/// \throws option_error where outputs are to be normalised or gated.
+/// \throws option_error for a gain or a gate.
 template <DeviceScalar T>
 void expect_no_norm(const char* function, const Inputs<T>& in) {
   if (in.gain.empty() && in.gate.absent()) return;
@@ -28,10 +28,10 @@ void expect_no_norm(const char* function, const Inputs<T>& in) {
               "none: streams do not normalise outputs");
 }
 
-/// The problem of a prefill: N tokens of sequences of a stream that have seen some.
-/// \param stream  M runs of W tokens
-/// \throws as make_problem, and option_error for more than M W tokens in all or a gain, shape_error
-/// for other heads.
+/// Describes a prefill as a problem: N further tokens of sequences of a stream.
+/// \param stream  M blocks of W tokens
+/// \throws shape_error, option_error as make_problem() does; option_error for a gain or more than M
+///         W tokens in all; shape_error for another number of heads.
 template <int D, int E, DeviceScalar T>
 Problem prefill_problem(const char* function, const Inputs<T>& in, const TokenBlocks& stream,
                         Index seen, Index heads, const Operator& op, TensorView<T> out) {

@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// The device that runs the kernels: how many multiprocessors it has, and which of the kernels in
-/// the program are made for it.
+/// The current device: its multiprocessors, and the architecture of the program's kernels for it.
 
 #include <cuda_runtime.h>
 
@@ -13,13 +12,13 @@
 namespace mhla::cuda::detail {
 inline namespace MHLA_CUDA_ARCHS {
 
-/// Never launched. Each pass of the compiler writes its instruction set into the code it makes, as
-/// the largest block. PTX carries it too: the driver compiles PTX of sm_80 to code of sm_80's
-/// kernels on any newer device.
+/// Never launched. Each compiler pass stores its instruction set here as the maximum block size,
+/// and the host reads that attribute. PTX stores it too: code that the driver compiles from PTX of
+/// sm_80 has the kernels of sm_80.
 template <class>
 __global__ void __launch_bounds__(kArch == Arch::kSm90a ? 64 : 32) target_mark() {}
 
-/// Whose code the program has for the current device.
+/// The architecture of the code that the program has for the current device.
 inline Arch compiled_arch() {
   cudaFuncAttributes attributes{};
   const cudaError_t status = cudaFuncGetAttributes(&attributes, target_mark<void>);
@@ -37,10 +36,10 @@ inline Arch compiled_arch() {
 namespace mhla::cuda {
 inline namespace MHLA_CUDA_ARCHS {
 
-/// The current device, as plan() wants it. Synchronises nothing. Kernels are loaded when they first
-/// run: with a driver older than CUDA 12.3 run a call once before it is captured.
-/// \throws cuda_error where there is no device, or where the program has no code for it: it was
-///         built for other architectures, without PTX.
+/// The current device, for plan(). Synchronises nothing. Kernels are loaded at their first launch.
+/// With a driver older than CUDA 12.3, run a call once before it is captured.
+/// \throws cuda_error if there is no device, or the program has neither machine code nor PTX for
+///         it.
 inline Device current_device() {
   int index = 0;
   expect_success(cudaGetDevice(&index), "cudaGetDevice");

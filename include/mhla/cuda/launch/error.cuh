@@ -10,14 +10,14 @@
 
 namespace mhla::cuda {
 
-/// A call of the CUDA runtime or driver failed: what() names the call and gives CUDA's text.
+/// Failed call of the CUDA runtime or driver. what() names the call and gives CUDA's text.
 struct cuda_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Throws unless the call that returned `status` succeeded. The error is told here, so it is not
-/// left for the next that asks CUDA for its last one; errors that a device keeps stay.
-/// \param call  how the message names it
+/// Throws unless the call that returned `status` succeeded. Clears CUDA's last error, unless the
+/// device keeps it.
+/// \param call  name of the call in the message
 inline void expect_success(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   static_cast<void>(cudaGetLastError());

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Where one form ends and the next begins (plan.cuh), in a table.
+/// Table of the sizes where one form ends and the next begins (plan.cuh).
 
 #include <cstdint>
 
@@ -11,17 +11,19 @@
 namespace mhla::cuda {
 
 struct FormBounds {
-  std::int32_t quadratic_keys;  ///< the quadratic form up to so many keys
-  /// The fused form up to so many blocks, in one thread block: 0, 4 or 16. A causal one:
+  std::int32_t quadratic_keys;  ///< most keys of the quadratic form
+  /// Most blocks of the fused form per thread block: 0, 4 or 16. For the causal one see
   /// fused_causal_sm90_config.cuh.
   std::int32_t fused_blocks;
 };
 
-/// The table. quadratic_keys: 2 (flops a second) / (bytes a second) at the rate that products of
-/// this size reach, in whole tiles of 128 tokens: A100 250 TFLOP/s and 2.0 TB/s give 250, H200 600
-/// and 4.3 give 280. fused_blocks: whose summaries fit into shared memory with a ring of tokens.
-/// least: of devices with less shared memory than an A100, where (128, 256) has no quadratic
-/// kernel.
+/// Bounds of the forms.
+/// - quadratic_keys: 2 (flops per second) / (bytes per second) in whole tiles of 128 tokens, with
+///   the flops that products of this size reach. A100: 250 TFLOP/s and 2.0 TB/s give 250. H200: 600
+///   TFLOP/s and 4.3 TB/s give 280.
+/// - fused_blocks: So many summaries fit into shared memory beside a ring of tokens.
+/// - least: Bounds on devices with less shared memory than an A100. They have no quadratic kernel
+///   of (128, 256).
 template <int D, int E>
 constexpr FormBounds form_bounds(Arch arch, std::int32_t shared_bytes) {
   static_assert(has_kernels(D, E),
@@ -44,7 +46,7 @@ constexpr FormBounds form_bounds(Arch arch, std::int32_t shared_bytes) {
   return {};
 }
 
-/// Of devices that have all that kernels of `arch` may need.
+/// Bounds on devices with all the shared memory that kernels of `arch` use.
 template <int D, int E>
 constexpr FormBounds form_bounds(Arch arch) {
   return form_bounds<D, E>(arch, shared_limit(arch));

@@ -1,19 +1,19 @@
 #pragma once
 
 /// \file
-/// A planned problem as kernels, one after another.
+/// Kernels of a planned problem, in launch order.
 ///
 ///     quadratic     quadratic
 ///     fused         fused
 ///     three-stage   summary -> (rounded_mixing) -> mixing -> (scores) -> read_out, or
 ///                   causal_read_out
 ///
-/// The first kernel of a call begins after what is in the stream; those after it begin early
-/// (Start), and each waits for the one before, so that all before that have ended too.
+/// The first kernel of a call begins after earlier work in the stream. Each further kernel begins
+/// early (Start) and waits for the previous one, which has waited for those before it.
 ///
-/// A call site is of one direction, and has the kernels of that alone. They go to a Stream
-/// (stream.cuh), or to anything else with its two functions: run<Kernel>(parameters, pairs, start)
-/// and tensor_map(box).
+/// Each call site instantiates the kernels of one direction. They are launched into a Stream
+/// (stream.cuh) or any class with its two functions: run<Kernel>(parameters, pairs, start) and
+/// tensor_map(box). A pair is a head of a batch item.
 
 #include <cstdint>
 #include <type_traits>
@@ -42,10 +42,10 @@
 
 namespace mhla::cuda {
 
-/// Sends the kernels of a planned problem to a stream.
+/// Launches the kernels of a planned problem into a stream.
 /// \tparam kCausal   problem.causal
 /// \tparam kRotary   problem.rotary
-/// \param workspace  the plan's workspace_bytes, at a multiple of 256
+/// \param workspace  the plan's workspace_bytes, aligned to 256 bytes
 template <class T, int D, int E, bool kCausal, bool kRotary = false, class Stream>
 void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned char* workspace,
          const Device& device, const Stream& stream);
@@ -54,7 +54,7 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
 
 namespace detail {
 
-/// Runs a kernel that the copy engine feeds.
+/// Launches a kernel that reads its inputs through tensor maps.
 template <class Kernel, class Stage, class Stream>
 void run_copying(const Stage& stage, std::int32_t pairs, const Device& device, const Stream& stream,
                  Start start) {
@@ -67,7 +67,7 @@ void run_copying(const Stage& stage, std::int32_t pairs, const Device& device, c
   stream.template run<Kernel>(p, pairs, start);
 }
 
-/// Runs a stage by its kernel of `arch`.
+/// Launches the kernel of `arch` for a stage.
 template <class Sm80, class Sm90a, class Stage, class Stream>
 void run_stage(Arch arch, const Stage& stage, std::int32_t pairs, const Device& device,
                const Stream& stream, Start start) {
@@ -80,7 +80,7 @@ void run_stage(Arch arch, const Stage& stage, std::int32_t pairs, const Device& 
   stream.template run<Sm80>(stage, pairs, start);
 }
 
-/// The first of three stages.
+/// Launches the first of three stages.
 template <class T, int D, int E, Precision P, bool kRotary = false, class Stream>
 void run_summaries(const Plan& plan, const SummaryParameters& stage, std::int32_t pairs,
                    const Device& device, const Stream& stream) {
@@ -88,8 +88,8 @@ void run_summaries(const Plan& plan, const SummaryParameters& stage, std::int32_
       plan.summary, stage, pairs, device, stream, Start::kInOrder);
 }
 
-/// The last of three stages. Where the first choice does not fit into shared memory its
-/// counterpart does.
+/// Launches the last of three stages. Falls back to a kernel with less shared memory where the
+/// first choice does not fit.
 template <class T, int D, int E, Precision P, bool kRotary, class Stream>
 void run_read_out(const Plan& plan, const ReadOutParameters& stage, std::int32_t pairs,
                   const Device& device, const Stream& stream) {
@@ -105,7 +105,8 @@ void run_read_out(const Plan& plan, const ReadOutParameters& stage, std::int32_t
                                                     Start::kEarly);
 }
 
-/// The stages after the first. \param start  of the first kernel
+/// Launches the second and third stage.
+/// \param start  start of the first kernel
 template <class T, int D, int E, Precision P, bool kCausal, bool kRotary = false, class Stream>
 void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
                  const WorkspaceArrays& arrays, const Device& device, const Stream& stream,
@@ -144,7 +145,8 @@ void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixi
                                             Start::kEarly);
 }
 
-/// The fused kernel of a plan; of sm_80 the one with the fewest regions that hold all blocks.
+/// Launches the fused kernel of a plan. sm_80 takes the one with the fewest regions that hold all
+/// blocks.
 template <class T, int D, int E, class Stream>
 void run_fused(const Plan& plan, const DirectParameters& stage, std::int32_t pairs,
                const Device& device, const Stream& stream) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// A planned gradient (gradient_layout.cuh) as kernels, one after another:
+/// Kernels of a planned gradient (gradient_layout.cuh), in launch order:
 ///
 ///     (forward) -> quadratic_gradient -> ordered_sums                     few tokens, or
 ///
@@ -10,7 +10,8 @@
 ///       -> output_gradients -> products and summary_products, or score_products -> ordered_sums
 ///       -> (own_block) -> input_gradients -> (gain_sums)
 ///
-/// All sums have an order that depends on sizes and the device alone: bits are the same each time.
+/// The order of every sum depends on sizes and the device alone, so that bits are the same in every
+/// run.
 
 #include <cstdint>
 
@@ -33,7 +34,7 @@
 
 namespace mhla::cuda {
 
-/// Sends the kernels of a gradient to a stream.
+/// Launches the kernels of a gradient into a stream.
 template <class T, int D, int E, bool kCausal, bool kRotary>
 class GradientRun {
   using Layout = GradientLayout<D, E, kCausal, kRotary>;
@@ -73,7 +74,7 @@ class GradientRun {
   }
 
  private:
-  /// Computes outputs again where gradients need them and they are not given.
+  /// Computes the outputs again if gradients need them and the caller has not kept them.
   template <class Stream>
   void compute_outputs(const Stream& stream) const {
     if (!l_.problem.computes_outputs()) return;
@@ -106,7 +107,7 @@ class GradientRun {
          l_.forward().key_angles);
   }
 
-  /// Makes the sums that denominators are products with.
+  /// Computes the sums that denominators read.
   template <class Stream>
   void make_denominators(const Stream& stream) const {
     if (!l_.key_sums() && !l_.cross()) return;
@@ -160,7 +161,7 @@ class GradientRun {
         l_.pairs());
   }
 
-  /// Makes the part of the keys' gradients that comes from denominators.
+  /// Computes the denominators' part of the keys' gradients.
   template <class Stream>
   void mix_weights(const Stream& stream) const {
     if (!l_.key_sums() && !l_.cross()) return;
@@ -178,7 +179,7 @@ class GradientRun {
     }
   }
 
-  /// dphi(Q) and dphi(K) of half h of the values, and its part of dm.
+  /// Computes dphi(Q) and dphi(K) of half h of the values, and that half's part of dm.
   template <class Stream>
   void multiply_half(int h, const Stream& stream) const {
     const auto multiply = [&](bool wanted, const Plan& plan, const Problem& product,
@@ -193,7 +194,7 @@ class GradientRun {
     if (l_.keeps_summaries()) mixing_.multiply_summaries(h, stream);
   }
 
-  /// Adds the parts of gradients that come from the token's own block.
+  /// Adds the gradients that come from the token's own block.
   template <class Stream>
   void add_own_blocks(const Stream& stream) const {
     const auto own = [&](ConstTokenTensor a, ConstTokenTensor b, ConstTokenTensor c,

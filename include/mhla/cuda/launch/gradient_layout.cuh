@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// The layout of a gradient: its plan, its products, their places in the workspace, and the parts
-/// of its sums.
+/// Layout of a gradient: its plan, its products, their workspaces, and the parts of its sums.
 ///
 /// With F(a, b, c; m) the form without feature maps and denominators,
 /// y_t = sum_j m_(block of t)(block of j) (a_t . b_j) c_j,
@@ -11,9 +10,9 @@
 ///     dV      = F(phi(K), phi(Q), dN; m^T)
 ///     dm_ib   = sum over pairs of <dS~_i, S_b>, or the same of scores where tokens are few
 ///
-/// so that products run in whatever form is planned for them. A causal form is one over blocks that
-/// mix by the strictly lower triangle, and what the token's own block adds to it. One kernel makes
-/// all gradients of few tokens instead (quadratic_gradient_sm80.cuh).
+/// so that each product runs in the form that is planned for it. A causal form mixes by the
+/// strictly lower triangle, and further kernels add the token's own block. For few tokens one
+/// kernel computes all gradients (quadratic_gradient_sm80.cuh).
 
 #include <algorithm>
 #include <cstddef>
@@ -33,14 +32,15 @@
 
 namespace mhla::cuda {
 
-/// The arrays and products of a gradient. \tparam kRotary  problem.forward.rotary
+/// Arrays and products of a gradient.
+/// \tparam kRotary  problem.forward.rotary
 template <int D, int E, bool kCausal, bool kRotary>
 struct GradientLayout {
   static constexpr int kHalfWidth = detail::kHalfWidth<E>;
   static constexpr int kHalves = detail::kHalves<E>;
   static constexpr int kSlabs = SummaryProductsSm80<bfloat16, kHalfWidth * D>::kSlabs;
 
-  /// Without a workspace it counts what it would take.
+  /// Counts the workspace's bytes where `workspace` is null.
   GradientLayout(const GradientProblem& of, MixingArray coefficients, unsigned char* workspace,
                  const Device& target)
       : problem(of), mixing(coefficients), device(target), place_(workspace) {
@@ -69,10 +69,10 @@ struct GradientLayout {
   bool key_sums() const { return forward().op.denominator == Denominator::kKeySum; }
   bool cross() const { return forward().op.denominator == Denominator::kCrossQuery; }
   bool wants_mixing() const { return problem.wants.mixing; }
-  /// Features are the tensors themselves.
+  /// Returns true if the features are the tensor itself.
   bool is_plain(const FeatureMap& map) const { return map == FeatureMap::identity() && !kRotary; }
 
-  /// Returns true where the mixing matrix's gradient reads the summaries of products.
+  /// Returns true if the mixing matrix's gradient reads the summaries of products.
   bool keeps_summaries() const { return wants_mixing() && !plan.scores; }
 
   // ---- products ----
@@ -97,11 +97,11 @@ struct GradientLayout {
     return detail::product_of(forward(), key_features(), query_features(), read_only(arrays.dn),
                               problem.dv, true);
   }
-  /// The matrix by which blocks of queries read blocks of keys, and its transpose.
+  /// Coefficients by which blocks of queries read blocks of keys.
   MixingArray mixed() const { return kCausal ? MixingArray{arrays.strict, mk()} : mixing; }
   MixingArray transposed() const { return {arrays.transposed, mq()}; }
 
-  /// The kernel of plan.quadratic.
+  /// Parameters of the kernel of plan.quadratic.
   QuadraticGradientParameters quadratic() const {
     return {.q = forward().q,
             .k = forward().k,
@@ -168,7 +168,7 @@ struct GradientLayout {
   }
   ScoreProductParameters own_products() const { return score_products(true); }
 
-  /// Parts of the products of one half of the values.
+  /// Number of parts of the products of one half of the values.
   std::int32_t half_parts() const {
     const SummaryProductParameters p = summary_products();
     const std::int32_t products = forward().op.summaries == Precision::kPair ? 3 : 1;
@@ -179,7 +179,8 @@ struct GradientLayout {
     const ScoreProductParameters p = score_products(false);
     return p.chunks * p.row_parts();
   }
-  /// Denominators have parts of their own but where scores have them too.
+  /// Returns true if denominators add parts to the mixing matrix's gradient. Parts of scores
+  /// already include key sums.
   bool adds_sums() const { return cross() || (key_sums() && !plan.scores); }
   std::int32_t mixing_parts() const {
     if (plan.quadratic) {
@@ -203,7 +204,7 @@ struct GradientLayout {
     plan.workspace_bytes = place_.used();
   }
 
-  /// Plans the forward whose outputs gradients need; returns the bytes of its workspace.
+  /// Plans the forward call that computes the outputs again. Returns the bytes of its workspace.
   std::size_t plan_outputs() {
     plan.outputs = cuda::plan<D, E>(detail::outputs_of(problem, arrays.out), device);
     count(plan.outputs);
@@ -270,7 +271,7 @@ struct GradientLayout {
     plan.traffic.summaries += product.traffic.summaries;
   }
 
-  /// Bytes of a product's workspace, with its summaries where the mixing matrix's gradient reads
+  /// Bytes of a product's workspace, including its summaries if the mixing matrix's gradient reads
   /// them.
   std::size_t bytes_of(const Problem& product, const Plan& of) const {
     if (!keeps_summaries() || of.form == Form::kThreeStage) return of.workspace_bytes;

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The plan of a gradient: which kernels and forms make it, and the bytes that they take. It
-/// depends on sizes and the device alone.
+/// Plan of a gradient: its kernels and forms, and the bytes that they move and keep. It depends on
+/// sizes and the device alone.
 
 #include <algorithm>
 #include <cstddef>
@@ -16,22 +16,22 @@
 
 namespace mhla::cuda {
 
-/// The forms of a gradient's products, and its workspace.
+/// Forms of a gradient's products, and its workspace.
 struct GradientPlan {
-  std::size_t workspace_bytes;  ///< at a multiple of 256
+  std::size_t workspace_bytes;  ///< a multiple of 256
   Traffic traffic;
-  Plan outputs;    ///< of the forward, where its outputs are computed again
-  Plan queries;    ///< of dphi(Q); of (128, 256) for each half of the values
+  Plan outputs;    ///< of the forward call, if its outputs are computed again
+  Plan queries;    ///< of dphi(Q); for (128, 256), of each half of the values
   Plan keys;       ///< of dphi(K)
   Plan values;     ///< of dV
-  bool scores;     ///< the mixing matrix's gradient is made of scores, not of summaries
-  bool quadratic;  ///< one kernel makes all gradients: there are no products
+  bool scores;     ///< the mixing matrix's gradient sums scores instead of summaries
+  bool quadratic;  ///< one kernel computes all gradients, without products
 };
 
 namespace detail {
 
-/// Returns true where the mixing matrix's gradient is made of scores: tokens are as few as for the
-/// quadratic form, and tiles of 16 x 8 of them are at least half full.
+/// Returns true if the mixing matrix's gradient sums scores. This needs as few tokens as the
+/// quadratic form, and tiles of 16 x 8 tokens that are at least half full.
 constexpr bool takes_scores(const Problem& forward) {
   constexpr std::int32_t kMostTokens = 256, kLeastSlots = 8;
   return !forward.causal && forward.query_blocks.tokens() <= kMostTokens &&
@@ -39,7 +39,7 @@ constexpr bool takes_scores(const Problem& forward) {
          forward.query_blocks.slots() >= kLeastSlots && forward.key_blocks.slots() >= kLeastSlots;
 }
 
-/// Returns true where one kernel makes all gradients.
+/// Returns true if one kernel computes all gradients.
 template <int D, int E, bool kRotary>
 constexpr bool takes_quadratic_gradient(const Problem& forward, const Device& device) {
   if constexpr (D == E && D <= 72 && !kRotary) {
@@ -53,10 +53,10 @@ constexpr bool takes_quadratic_gradient(const Problem& forward, const Device& de
   return false;
 }
 
-/// So many thread blocks keep all devices busy.
+/// Number of thread blocks that keeps any device busy.
 inline constexpr std::int32_t kManyBlocks = 1024;
 
-/// Chunks of `count` things so that there are about kManyBlocks items in all, `each` per chunk.
+/// Number of chunks of `count` things, `each` items per chunk, that gives about kManyBlocks items.
 constexpr std::int32_t chunks_of(std::int64_t count, std::int64_t each) {
   const std::int64_t wanted = (kManyBlocks - 1) / std::max<std::int64_t>(each, 1) + 1;
   return static_cast<std::int32_t>(std::max<std::int64_t>(std::min(count, wanted), 1));

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// A call of a gradient: what was computed, and which gradients are wanted.
+/// A gradient call: the forward problem and the wanted gradients.
 
 #include <cstdint>
 
@@ -11,33 +11,33 @@
 
 namespace mhla::cuda {
 
-/// The gradient of a mixing matrix.
+/// Destination of the mixing matrix's gradient.
 struct MixingGradient {
   float* data;          ///< [Mq, Mk], or null
-  std::int64_t stride;  ///< numbers from one row to the next
+  std::int64_t stride;  ///< elements from one row to the next
 };
 
-/// Which gradients a call wants, and whether it has the forward's outputs.
+/// Gradients that a call wants, and whether it has the forward's outputs.
 struct GradientWants {
   bool q, k, v, mixing, gain, has_out;
   bool operator==(const GradientWants&) const = default;
 };
 
-/// A call of a gradient. Tensors that are not wanted are null.
+/// A gradient call. Unwanted tensors are null.
 struct GradientProblem {
-  Problem forward;  ///< what was computed; `o` is not written
+  Problem forward;  ///< the forward call; `o` is not written
   GradientWants wants;
   ConstTokenTensor dout;  ///< [B, Nq, H, E]
-  ConstTokenTensor out;   ///< [B, Nq, H, E] of the forward, or null
+  ConstTokenTensor out;   ///< [B, Nq, H, E], outputs of the forward call, or null
   TokenTensor dq;         ///< [B, Nq, H, D]
   TokenTensor dk;         ///< [B, Nk, H, D]
   TokenTensor dv;         ///< [B, Nk, H, E]
-  TokenTensor dgate;      ///< [B, Nq, H, E] with a gate
+  TokenTensor dgate;      ///< [B, Nq, H, E] if there is a gate
   MixingGradient dmixing;
-  float* dgain;  ///< [E] with a gain
+  float* dgain;  ///< [E] if there is a gain
 
-  /// Returns true where outputs before norm and gate are computed again: gradients need them, and
-  /// the forward's are not given or are others.
+  /// Returns true if outputs before the norm and the gate are computed again: gradients need them,
+  /// and the forward call did not keep them.
   constexpr bool computes_outputs() const {
     return forward.norm.normed || (forward.op.denominator != Denominator::kNone && !wants.has_out);
   }
@@ -45,7 +45,7 @@ struct GradientProblem {
 
 namespace detail {
 
-/// Values in halves of 128 columns where they are wider: both sides of dphi are as wide as keys.
+/// Value columns per product of dphi. Values wider than 128 columns are multiplied in halves.
 template <int E>
 inline constexpr int kHalfWidth = E > 128 ? 128 : E;
 template <int E>
@@ -58,7 +58,7 @@ constexpr BasicTokenTensor<Byte> half_of(BasicTokenTensor<Byte> x, int h) {
   return x;
 }
 
-/// F(a, b, c; m) -> y, of the forward's blocks, or of keys' blocks that read those of queries.
+/// The product F(a, b, c; m) -> y. If `transposed`, key blocks read query blocks.
 constexpr Problem product_of(const Problem& forward, ConstTokenTensor a, ConstTokenTensor b,
                              ConstTokenTensor c, TokenTensor y, bool transposed) {
   return {.q = a,
@@ -76,7 +76,7 @@ constexpr Problem product_of(const Problem& forward, ConstTokenTensor a, ConstTo
           .causal = false};
 }
 
-/// The forward without norm and gate, whose outputs gradients need.
+/// The forward call without norm and gate, which computes the outputs again.
 constexpr Problem outputs_of(const GradientProblem& problem, TokenTensor out) {
   Problem forward = problem.forward;
   forward.norm = {};

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Tensor maps of a call that is made again and again: each is encoded when its tensor has moved.
+/// Cache of tensor maps for repeated calls. A map is encoded again only if its tensor has moved.
 
 #include <cstddef>
 #include <vector>
@@ -12,13 +12,14 @@
 
 namespace mhla::cuda {
 
-/// The maps of a call's kernels, which ask for them in the same order each time.
+/// Tensor maps of a call's kernels, which ask for them in the same order each time.
 class MapCache {
  public:
-  /// Before the first map of a call.
+  /// Begins a call.
   void begin() { next_ = 0; }
 
-  /// The next map: the one of the call before if that was of the same box, or encode(box).
+  /// Returns the next map: the previous call's map if it was of the same box, otherwise
+  /// encode(box).
   template <class Encode>
   const TensorMap& map(const TensorBox& box, const Encode& encode) {
     const std::size_t i = next_++;

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The kernels of the mixing matrix's gradient: products of summaries or of scores, and of what
-/// denominators sum, in parts; then the sums of the parts in order.
+/// Kernels of the mixing matrix's gradient. They multiply summaries or scores, and the
+/// denominators' sums, in parts. A last kernel adds the parts in order.
 
 #include <cstdint>
 
@@ -16,7 +16,7 @@
 
 namespace mhla::cuda {
 
-/// Sends them to a stream.
+/// Launches the kernels into a stream.
 template <class T, int D, int E, bool kCausal, bool kRotary>
 class MixingGradientRun {
   using Layout = GradientLayout<D, E, kCausal, kRotary>;
@@ -25,7 +25,7 @@ class MixingGradientRun {
  public:
   explicit MixingGradientRun(const Layout& layout) : l_(layout) {}
 
-  /// Makes the summaries of a product alone.
+  /// Launches the summary stage of a product alone.
   template <class Stream>
   void summarise(const Problem& product, unsigned char* workspace, const Stream& stream) const {
     const Plan plan =
@@ -79,7 +79,7 @@ class MixingGradientRun {
     add_parts(stream);
   }
 
-  /// Adds all parts in order. Without heads there are none, and the gradient is 0.
+  /// Adds all parts in order. Without heads there are no parts, and the gradient is 0.
   template <class Stream>
   void add_parts(const Stream& stream) const {
     const bool any = l_.pairs() > 0;

@@ -1,18 +1,17 @@
 #pragma once
 
 /// \file
-/// Which of three ways computes a problem, why, in how much workspace, and what it moves.
+/// Choice of one of three forms for a problem, with its reason, workspace and traffic.
 ///
-///     quadratic     weights of all pairs of tokens, block by block, no summaries: 4 Nq Nk flops a
-///                   column cost less time than the tensors' bytes while Nk is small
-///     fused         all summaries of a (batch item, head) in shared memory of a thread block, of a
-///                   causal one half of them at a time: one kernel, each tensor moved once
-///     three-stage   summaries, mixtures and outputs by a kernel each, through device memory
+///     quadratic     weights of all pairs of tokens, block by block, without summaries: 4 Nq Nk
+///                   flops per column take less time than moving the tensors while Nk is small
+///     fused         all summaries of a (batch item, head) in shared memory of one thread block,
+///                   half of them at a time in the causal form: one kernel moves each tensor once
+///     three-stage   one kernel each for summaries, mixtures and outputs, through device memory
 ///
-/// Where one ends and the next begins follows from a roofline (bytes over bandwidth, flops over the
-/// rate of the matrix units) and from what fits into the device's shared memory. On an H100 the
-/// forms that the benchmarks' shapes take so were 1.5 to 6 times as quick as three stages
-/// (benchmarks/cuda).
+/// The limits follow from a roofline (bytes over bandwidth, flops over the rate of the tensor
+/// cores) and from the device's shared memory. On an H100 the chosen forms were 1.5 to 6 times as
+/// fast as three stages in the benchmarks' shapes (benchmarks/cuda).
 
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +39,7 @@
 
 namespace mhla::cuda {
 
-/// A kernel, and the bytes of shared memory that each of its thread blocks needs.
+/// A kernel, and the bytes of shared memory per thread block that it needs.
 struct KernelNeed {
   const char* kernel = nullptr;
   std::int32_t shared_bytes = 0;
@@ -52,25 +51,25 @@ enum class QuadraticKernel { kSm80, kSm90a, kSplit };
 struct Plan {
   Form form;
   const char* reason;           ///< one line
-  std::size_t workspace_bytes;  ///< at a multiple of 256
+  std::size_t workspace_bytes;  ///< a multiple of 256
   Traffic traffic;
-  /// Of few items with keys split over warps; otherwise on sm_90a with the copy engine, where also
-  /// the mixing matrix fits. For (72, 72) and causal problems there are neither.
+  /// Kernel of the quadratic form. kSplit splits the keys of few items over warps. Otherwise sm_90a
+  /// takes kSm90a if the mixing matrix fits. (72, 72) and causal problems always take kSm80.
   QuadraticKernel quadratic;
-  /// Whose kernels the form takes: on sm_90a those with the copy engine, where blocks are boxes of
-  /// the tensors (tile/token_boxes.cuh). For (72, 72) there is no causal read-out, and no read-out
-  /// where features turn.
+  /// Architecture of each stage's kernel. Kernels of sm_90a read by tensor copies and need blocks
+  /// that are boxes of the tensors (tile/token_boxes.cuh). (72, 72) has no causal read-out of
+  /// sm_90a, and with a rotary embedding no read-out of sm_90a.
   Arch fused;
   Arch summary;
   Arch read_out;
-  /// The kernel that does not fit into the device's shared memory, so that calls are refused. With
-  /// kLeastShared bytes there is none.
+  /// A kernel that does not fit into the device's shared memory, so that calls are refused. All
+  /// kernels fit into kLeastShared bytes.
   KernelNeed missing{};
 };
 
-/// How often thread blocks of 16 queries may fill a device for their keys to be split over warps:
-/// more of them are predicted to take longer than the other kernel of the quadratic form. On sm_90a
-/// they wait for the second cache then, which has twice as much to give where D is 128.
+/// Maximum waves of 16-query thread blocks for the split-key kernel. With more waves the other
+/// kernels of the quadratic form are predicted to be faster. On sm_90a such blocks wait for the L2,
+/// whose data serves twice as much work where D is 128.
 template <int D>
 constexpr std::int32_t split_rounds(Arch arch) {
   return arch == Arch::kSm90a ? 128 / D : 4;
@@ -78,7 +77,7 @@ constexpr std::int32_t split_rounds(Arch arch) {
 
 namespace detail {
 
-/// sm_90a where its kernel can do a stage on this device.
+/// Returns sm_90a if its kernel can compute a stage on this device.
 template <class Kernel, class Stage>
 constexpr Arch kernel_arch(const Stage& stage, const Problem& problem, const Device& device) {
   if (device.kernels() != Arch::kSm90a || problem.pairs() == 0) return Arch::kSm80;
@@ -88,7 +87,7 @@ constexpr Arch kernel_arch(const Stage& stage, const Problem& problem, const Dev
   return fits ? Arch::kSm90a : Arch::kSm80;
 }
 
-/// Whether thread blocks of 16 queries are so few that keys are split over their warps.
+/// Returns true if there are few enough 16-query thread blocks to split keys over their warps.
 template <int D>
 constexpr bool splits_keys(const DirectParameters& stage, const Problem& problem,
                            const Device& device) {
@@ -100,7 +99,7 @@ constexpr bool splits_keys(const DirectParameters& stage, const Problem& problem
          static_cast<unsigned>(split_rounds<D>(device.kernels()) * at_once);
 }
 
-/// The kernel that the quadratic form takes.
+/// Chooses the kernel of the quadratic form.
 template <int D, int E>
 constexpr QuadraticKernel quadratic_kernel(const Problem& problem, const Device& device) {
   if constexpr (D != 72) {
@@ -116,7 +115,7 @@ constexpr QuadraticKernel quadratic_kernel(const Problem& problem, const Device&
   return QuadraticKernel::kSm80;
 }
 
-/// Whose kernel the fused form would take. The causal one is of sm_90a alone.
+/// Architecture of the fused form's kernel. Only sm_90a has a causal one.
 template <int D, int E>
 constexpr Arch fused_arch(const Problem& problem, const Device& device) {
   constexpr std::int32_t kMost = form_bounds<D, E>(Arch::kSm90a).fused_blocks;
@@ -135,7 +134,7 @@ constexpr Arch fused_arch(const Problem& problem, const Device& device) {
   }
 }
 
-/// Whose kernels the three-stage form takes.
+/// Chooses the kernels of the three-stage form.
 template <int D, int E, Precision P>
 constexpr void choose_kernels(const Problem& problem, const Device& device, Plan& plan) {
   plan.summary =
@@ -151,7 +150,7 @@ constexpr void choose_kernels(const Problem& problem, const Device& device, Plan
   }
 }
 
-/// The kernel of a plan that needs most, on a device where all are of sm_80 and of the least need.
+/// The kernel of a plan that needs most shared memory, among the smallest kernels of sm_80.
 template <int D, int E, Precision P>
 constexpr KernelNeed largest_need(const Problem& problem, const Plan& plan) {
   if (plan.form == Form::kQuadratic) {
@@ -181,17 +180,17 @@ constexpr KernelNeed largest_need(const Problem& problem, const Plan& plan) {
   return most;
 }
 
-/// That kernel where it does not fit into the device's shared memory.
+/// The kernel of largest_need() if it does not fit into the device's shared memory.
 template <int D, int E>
 constexpr KernelNeed missing_need(const Problem& problem, const Device& device, const Plan& plan) {
-  if (device.shared_bytes >= kLeastShared) return {};  // what all kernels have a counterpart for
+  if (device.shared_bytes >= kLeastShared) return {};  // fits an alternative to every kernel
   const KernelNeed need = problem.op.summaries == Precision::kPair
                               ? largest_need<D, E, Precision::kPair>(problem, plan)
                               : largest_need<D, E, Precision::kSingle>(problem, plan);
   return need.shared_bytes > device.shared_bytes ? need : KernelNeed{};
 }
 
-/// \param fused  whose kernel the fused form takes
+/// \param fused  architecture of the fused form's kernel
 template <int D, int E>
 constexpr Plan planned(const Problem& problem, const Device& device, Form form, const char* reason,
                        Arch fused = Arch::kSm80) {
@@ -218,7 +217,7 @@ constexpr Plan planned(const Problem& problem, const Device& device, Form form, 
 
 }  // namespace detail
 
-/// Returns how a problem is computed on a device. Does not touch the tensors.
+/// Plans a problem on a device. Does not read the tensors.
 template <int D, int E>
 constexpr Plan plan(const Problem& problem, const Device& device) {
   const FormBounds bounds = form_bounds<D, E>(device.kernels(), device.shared_bytes);

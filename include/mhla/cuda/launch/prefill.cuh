@@ -1,9 +1,9 @@
 #pragma once
 
 /// \file
-/// Many tokens of streams at once. Those that the open block has room for go by steps; the others,
-/// from where a block begins, by the causal form in three stages, whose summaries are those of the
-/// state, and what sets the rest of it:
+/// Prefill of streams: many tokens at once. Steps take the tokens that still fit into the open
+/// block. From the next block on, the causal form takes the others in three stages and makes its
+/// summaries in the state. A last kernel writes the rest of the state:
 ///
 ///     streaming_step ..., summary -> mixing -> causal_read_out -> streaming_prefill
 
@@ -22,22 +22,22 @@
 
 namespace mhla::cuda {
 
-/// Moves q, k, v and o past their first tokens.
+/// Advances q, k, v and o by `tokens` tokens.
 template <class Tensors>
 constexpr void skip_tokens(Tensors& x, std::int32_t count) {
   const auto skip = [count](auto& tensor) { tensor.data += count * tensor.token_stride; };
   skip(x.q), skip(x.k), skip(x.v), skip(x.o);
 }
 
-/// Which tokens go which way.
+/// Splits the tokens of a prefill into steps and a causal problem.
 struct PrefillParts {
-  std::int32_t steps;  ///< the first ones
-  std::int32_t block;  ///< of the stream, which the next one begins
-  bool has_causal;     ///< there is a next one
-  Problem causal;      ///< of it and those behind it
+  std::int32_t steps;  ///< number of first tokens that steps take
+  std::int32_t block;  ///< block of the stream where the causal problem begins
+  bool has_causal;     ///< tokens remain after the steps
+  Problem causal;      ///< the tokens after the steps
 
-  /// \param problem  of all tokens
-  /// \param seen     tokens that all the sequences had before
+  /// \param problem  all tokens
+  /// \param seen     tokens that each of the sequences has seen
   /// \param length   W
   constexpr PrefillParts(const Problem& problem, std::int32_t seen, std::int32_t length)
       : causal(problem) {
@@ -53,11 +53,11 @@ struct PrefillParts {
     causal.key_blocks = causal.query_blocks;
   }
 
-  /// The problem of mixing: of all blocks of the stream up to there.
+  /// The problem of the mixing stage: all blocks of the stream up to the end of the causal problem.
   constexpr Problem mixed() const {
     return with_key_blocks(causal, block + causal.key_blocks.blocks());
   }
-  /// What the workspace has room for: not for summaries, but for mixtures of all rows of a tile.
+  /// Scratch sizes: no summaries, and mixtures of all rows of a tile.
   template <int D, int E>
   constexpr Rooms rooms(const Device& device) const {
     const std::int32_t rows = rows_ahead(causal, block) + causal.query_blocks.blocks();
@@ -66,7 +66,7 @@ struct PrefillParts {
   }
 };
 
-/// How tokens of streams that have seen so many are computed. The traffic is without that of steps.
+/// Plans a prefill of sequences that have seen `seen` tokens. The traffic does not include steps.
 template <int D, int E>
 constexpr Plan prefill_plan(const Problem& problem, std::int32_t seen, std::int32_t length,
                             const Device& device) {
@@ -86,7 +86,7 @@ constexpr Plan prefill_plan(const Problem& problem, std::int32_t seen, std::int3
 
 namespace detail {
 
-/// The state's summaries of the sequences.
+/// Summaries of the sequences, which are in the state.
 template <int D, int E>
 constexpr SummaryArray kept_summaries(const StreamingStepParameters& tokens) {
   SummaryArray all = tokens.state.summaries;
@@ -95,7 +95,7 @@ constexpr SummaryArray kept_summaries(const StreamingStepParameters& tokens) {
   return all.template from<D, E>(std::int64_t{tokens.first} * tokens.heads * all.room);
 }
 
-/// The causal form onto a stream that stands where a block begins.
+/// Launches the causal form for streams whose next token begins a block.
 template <class T, int D, int E, Precision P, class Stream>
 void run_causal_prefill(const Plan& plan, const PrefillParts& parts,
                         const StreamingStepParameters& tokens, unsigned char* workspace,
@@ -119,10 +119,10 @@ void run_causal_prefill(const Plan& plan, const PrefillParts& parts,
 
 }  // namespace detail
 
-/// Sends the kernels of a planned prefill to a stream, as run() does those of a form.
-/// \param plan     prefill_plan(problem, seen, tokens.blocks.slots(), device)
-/// \param tokens   all of the problem's, [B, N, ...], of the B sequences from tokens.first on
-/// \param seen     tokens that these have seen
+/// Launches the kernels of a planned prefill into a stream, as run() launches those of a form.
+/// \param plan     `prefill_plan(problem, seen, tokens.blocks.slots(), device)`.
+/// \param tokens   All tokens of the problem, [B, N, ...], of the B sequences from tokens.first on.
+/// \param seen     tokens that each of these sequences has seen
 template <class T, int D, int E, class Stream>
 void run_prefill(const Plan& plan, const Problem& problem, const StreamingStepParameters& tokens,
                  std::int32_t seen, unsigned char* workspace, const Device& device,

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the device computes (Operator), and on what (Problem).
+/// Operator (the options of a form) and Problem (its tensors and blocks).
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 
 namespace mhla::cuda {
 
-/// The choices that make one member of the family; the same as mhla::Operator, as numbers.
+/// Options of a form: those of mhla::Operator, as numbers.
 struct Operator {
   FeatureMap query_map = FeatureMap::relu();
   FeatureMap key_map = FeatureMap::relu();
@@ -20,12 +20,12 @@ struct Operator {
   float eps = 0;    ///< added to the denominator
   float scale = 1;  ///< multiplies phi(q), in numerator and denominator
   Precision summaries = Precision::kSingle;
-  float norm_eps = 1e-6f;  ///< of the norm of outputs, where there is a gain
+  float norm_eps = 1e-6f;  ///< epsilon of the outputs' norm, if there is a gain
 
   bool operator==(const Operator&) const = default;
 };
 
-/// One call: the tensors of a batch, its blocks and what is computed.
+/// One call: the tensors of a batch, its blocks and its options.
 struct Problem {
   ConstTokenTensor q;  ///< [B, Nq, H, D]
   ConstTokenTensor k;  ///< [B, Nk, H, D]
@@ -37,23 +37,22 @@ struct Problem {
   TokenBlocks key_blocks;
   Operator op;
   OutputNorm norm{};
-  bool rotary = false;  ///< phi(q) and phi(k) turn, in numerators alone
+  bool rotary = false;  ///< phi(q) and phi(k) rotate, in numerators alone
   RotaryAngles query_angles{};
   RotaryAngles key_angles{};
-  bool causal;  ///< a token reads itself and earlier ones; query_blocks are key_blocks then, and
-                ///< runs
+  bool causal;  ///< the causal form: query_blocks equal key_blocks and are runs of tokens
 
   constexpr std::int32_t pairs() const { return batch * heads; }
   constexpr Normalization normalization() const { return {op.denominator, op.scale, op.eps}; }
 };
 
-/// So many heads of so many batch items.
+/// A group of `heads` heads of `batch` batch items.
 struct HeadGroup {
   std::int32_t batch;
   std::int32_t heads;
 };
 
-/// The part of a problem from a head on, as far as there is so much.
+/// Part of a problem: `size` heads from `first` on, or as many as remain.
 constexpr Problem part_of(const Problem& problem, BatchHead first, HeadGroup size) {
   const auto least = [](std::int32_t a, std::int32_t b) { return a < b ? a : b; };
   Problem part = problem;
@@ -67,14 +66,14 @@ constexpr Problem part_of(const Problem& problem, BatchHead first, HeadGroup siz
   return part;
 }
 
-/// The problem with so many key blocks, of which only their number counts.
+/// The problem with `blocks` key blocks, of which only the number is used.
 constexpr Problem with_key_blocks(const Problem& problem, std::int32_t blocks) {
   Problem other = problem;
   other.key_blocks = TokenBlocks(1, 1, blocks, 1, 1, 1);
   return other;
 }
 
-/// Calls visit(part) for all heads in such groups.
+/// Calls visit(part) for all heads, in groups of `size`.
 template <class Visit>
 constexpr void for_parts(const Problem& problem, HeadGroup group, const Visit& visit) {
   for (std::int32_t batch = 0; batch < problem.batch; batch += group.batch) {
@@ -84,32 +83,31 @@ constexpr void for_parts(const Problem& problem, HeadGroup group, const Visit& v
   }
 }
 
-/// The device a plan is for: device.cuh asks for the current one.
+/// The device that a plan is for. device.cuh returns the current one.
 struct Device {
-  Arch arch;  ///< of the code that the program has for it
+  Arch arch;  ///< of the code that the program has for the device
   std::int32_t multiprocessors;
-  /// What the bits of outputs depend on besides, which ranks compare; a plan does not.
-  std::int32_t capability = 0;  ///< of computing, such as 90
-  std::int32_t toolkit = 0;     ///< version of CUDA that made the kernels, such as 12080
-  /// Shared memory that a thread block may have, in bytes. The plan takes kernels that fit.
+  /// Facts that change the bits of outputs. Ranks compare them; plans ignore them.
+  std::int32_t capability = 0;  ///< compute capability, such as 90
+  std::int32_t toolkit = 0;     ///< version of CUDA that compiled the kernels, such as 12080
+  /// Shared memory per thread block, in bytes. Plans take kernels that fit.
   std::int32_t shared_bytes = shared_limit(arch);
 
-  /// The instruction set of the kernels that calls take: those of sm_90a where they fit.
+  /// The instruction set of the kernels that calls take: sm_90a where its kernels fit.
   constexpr Arch kernels() const {
     return shared_bytes < shared_limit(Arch::kSm90a) ? Arch::kSm80 : arch;
   }
 };
 
-/// The device with kernels of another instruction set. Those of sm_80 run on every device: with
-/// them an H100 tests what other devices run. Calls for sm_90a are refused where the program has no
-/// such code.
+/// The device with kernels of another instruction set. Every device runs kernels of sm_80, so that
+/// an H100 can test them. Calls for sm_90a are refused if the program has no such code.
 constexpr Device with_arch(Device device, Arch arch) {
   device.arch = arch;
   return device;
 }
 
-/// The device with less shared memory per thread block: with kLeastShared an A100 or H100 tests
-/// what RTX devices run.
+/// The device with less shared memory per thread block. With kLeastShared, an A100 or H100 runs the
+/// kernels of RTX devices.
 constexpr Device with_shared_bytes(Device device, std::int32_t bytes) {
   device.shared_bytes = bytes;
   return device;

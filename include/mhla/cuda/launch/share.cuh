@@ -1,17 +1,17 @@
 #pragma once
 
 /// \file
-/// The part of a problem that one of several ranks computes, each of which has some blocks of the
-/// sequence, in three stages with a transfer between the first two:
+/// One rank's share of a problem whose blocks are split over several ranks. It has three stages,
+/// with a transfer after the first:
 ///
 ///     summary -> rows of summaries from other ranks -> mixing -> read_out, or causal_read_out
 ///
-/// for groups of heads: while summaries of one travel, kernels make those of the next ones, and the
-/// outputs of those whose summaries are there.
+/// for groups of heads. While summaries of one group are in flight, kernels compute summaries of
+/// the next groups and outputs of the groups that have arrived.
 ///
-/// A pair's summaries lie in one array of the blocks of all ranks, in the order of ranks, as one
-/// device would have them, and tiles of the matrix that a causal form reads are those of the whole
-/// one: mixtures, and outputs, have the bits of three stages on one device.
+/// A pair's summaries are in one array of the blocks of all ranks, in rank order, as on one device.
+/// Tiles of the matrix are those of the whole matrix. Mixtures and outputs therefore have the bits
+/// of three stages on one device.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,21 +30,21 @@
 
 namespace mhla::cuda {
 
-/// Where the blocks of ranks lie among those of all, and which summaries travel.
+/// Positions of all ranks' blocks, and the summaries that are sent.
 struct Share {
   mhla::detail::Borders query_blocks;
   mhla::detail::Borders key_blocks;
   Index rank;
-  mhla::detail::ColumnSpan columns;  ///< that this rank's rows of the matrix read
+  mhla::detail::ColumnSpan columns;  ///< columns of the matrix that this rank's rows read
   mhla::detail::Route route;
 
-  /// Of this rank.
+  /// Blocks of this rank.
   mhla::detail::BlockShare queries() const { return mhla::detail::share_of(query_blocks, rank); }
   mhla::detail::BlockShare keys() const { return mhla::detail::share_of(key_blocks, rank); }
 };
 
-/// Summaries as arrays with a row for each key block of all ranks: of each pair the high parts, the
-/// low parts of Precision::kPair, and the key sums.
+/// Summaries as arrays with one row per key block of all ranks. Each pair has an array of high
+/// parts, one of low parts (Precision::kPair) and one of key sums.
 template <int D, int E>
 std::vector<distributed::SharedRows> shared_rows(const Problem& problem,
                                                  const SummaryArray& summaries) {
@@ -62,7 +62,7 @@ std::vector<distributed::SharedRows> shared_rows(const Problem& problem,
   return rows;
 }
 
-/// Bytes of those rows, of a block and all pairs.
+/// Bytes of the rows of shared_rows(): per block, for all pairs.
 template <int D, int E>
 constexpr std::uint64_t shared_bytes(const Problem& problem) {
   const std::uint64_t parts = problem.op.summaries == Precision::kPair ? 2 : 1;
@@ -72,7 +72,7 @@ constexpr std::uint64_t shared_bytes(const Problem& problem) {
 
 namespace detail {
 
-/// Heads whose summaries travel together: the same on all ranks, which know what it depends on.
+/// Heads whose summaries are sent together. All ranks compute the same group.
 template <int D, int E>
 HeadGroup transfer_group(const Problem& problem, const Share& share) {
   const std::uint64_t ranks = share.key_blocks.size() - 1;
@@ -85,13 +85,13 @@ HeadGroup transfer_group(const Problem& problem, const Share& share) {
   return {1, part(problem.heads, part(transfers, problem.batch))};
 }
 
-/// The first column of a rank's part of the matrix: where a tile begins.
+/// First column of a rank's part of the matrix, rounded down to a tile.
 inline std::int32_t first_column(const Share& share) {
   return static_cast<std::int32_t>(share.columns.begin / MixingParameters::kTile *
                                    MixingParameters::kTile);
 }
 
-/// Of a pair on a rank: summaries of all blocks, mixtures of all rows that are made.
+/// Scratch sizes of a pair on a rank: summaries of all blocks, mixtures of all rows that are made.
 template <int D, int E>
 Rooms rooms_of(const Problem& problem, const Share& share, const Device& device) {
   const auto first = static_cast<std::int32_t>(share.queries().first);
@@ -101,9 +101,9 @@ Rooms rooms_of(const Problem& problem, const Share& share, const Device& device)
           rounded_coefficients<D, E>(rows, columns, problem.op.summaries, device)};
 }
 
-/// The mixing of a rank's queries, of the columns that they read, from a whole tile of them on.
+/// Mixing stage of a rank's queries, over the columns that they read, from a whole tile on.
 struct RankMixing {
-  Problem problem;  ///< whose key blocks are those columns
+  Problem problem;  ///< its key blocks are those columns
   MixingArray matrix;
 
   RankMixing(const Problem& whole, const Share& share, const MixingArray& all) {
@@ -117,13 +117,13 @@ struct RankMixing {
 
 }  // namespace detail
 
-/// How a rank's part is computed.
+/// Plan of a rank's share.
 struct SharePlan : Plan {
-  HeadGroup group;  ///< whose summaries travel together
+  HeadGroup group;  ///< heads whose summaries are sent together
 };
 
-/// What is planned for one device, but always in three stages. In the workspace there is room for
-/// the summaries of all ranks.
+/// Plans a rank's share as for one device, but always in three stages. The workspace holds the
+/// summaries of all ranks.
 template <int D, int E>
 SharePlan share_plan(const Problem& problem, const Share& share, const Device& device) {
   SharePlan plan{detail::planned<D, E>(problem, device, Form::kThreeStage,
@@ -137,11 +137,11 @@ SharePlan share_plan(const Problem& problem, const Share& share, const Device& d
   return plan;
 }
 
-/// Sends the kernels of a rank's part to a stream, and its summaries to other ranks.
+/// Launches the kernels of a rank's share into a stream, and sends its summaries to other ranks.
 /// \tparam kCausal  problem.causal
-/// \param plan     share_plan(problem, share, device); its groups are those of all ranks
-/// \param mixing   of all blocks
-/// \param ranks    whose transfers begin after what the stream holds, and hold it up
+/// \param plan     `share_plan(problem, share, device)`; its groups are those of all ranks.
+/// \param mixing   Coefficients of all blocks.
+/// \param ranks    Transfers begin after earlier work in the stream, and later work waits for them.
 template <class T, int D, int E, bool kCausal, class Stream, distributed::Communicator Ranks>
 void run_share(const SharePlan& plan, const Problem& problem, const Share& share,
                MixingArray mixing, unsigned char* workspace, const Device& device,
@@ -149,7 +149,7 @@ void run_share(const SharePlan& plan, const Problem& problem, const Share& share
   const Rooms rooms = detail::rooms_of<D, E>(problem, share, device);
   const WorkspaceArrays all = workspace_arrays<D, E>(problem, rooms, workspace);
   const auto for_groups = [&](const auto& visit) {
-    std::int64_t before = 0;  // pairs
+    std::int64_t before = 0;  // pairs of earlier groups
     for_parts(problem, plan.group, [&](const Problem& part) {
       WorkspaceArrays arrays = all;
       arrays.summaries = all.summaries.from<D, E>(before * rooms.summaries);

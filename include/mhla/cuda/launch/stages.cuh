@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the kernels of a form are told about a problem, and when they may begin.
+/// Parameters of a form's kernels for a problem, and when the kernels may begin.
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
@@ -10,9 +10,11 @@
 
 namespace mhla::cuda {
 
-/// After what the stream holds already; or, on sm_90a, as soon as the blocks of the kernel before
-/// let it (ptx/barrier.cuh: griddepcontrol), for kernels that wait for its end themselves. It is
-/// one of the same call: what other kernels leave running is not known.
+/// Start of a kernel.
+/// - kInOrder: after earlier work in the stream.
+/// - kEarly: on sm_90a, as soon as blocks of the previous kernel allow it (ptx/barrier.cuh:
+///   griddepcontrol). The kernel itself waits for the end of the previous one, which must be of the
+///   same call.
 enum class Start { kInOrder, kEarly };
 
 constexpr DirectParameters direct_stage(const Problem& problem, MixingArray mixing) {
@@ -40,13 +42,13 @@ constexpr SummaryParameters summary_stage(const Problem& problem, const Workspac
           .angles = problem.key_angles};
 }
 
-/// Rows that a tile of the matrix has before the first block of a causal problem, where that is a
-/// part of a sequence: their mixtures are made, too, and not read.
+/// Rows of a tile before the first block of a causal problem that is part of a sequence. Their
+/// mixtures are computed, but not read.
 constexpr std::int32_t rows_ahead(const Problem& problem, std::int32_t before) {
   return problem.causal ? before % MixingParameters::kTile : 0;
 }
 
-/// Key sums are mixed where the mixtures have a place for them.
+/// Parameters of the mixing stage. Key sums are mixed if the mixtures have an array for them.
 constexpr MixingParameters mixing_stage(const Problem& problem, const WorkspaceArrays& arrays,
                                         MixingArray mixing) {
   const std::int32_t ahead = rows_ahead(problem, mixing.before);

@@ -1,7 +1,8 @@
 #pragma once
 
 /// \file
-/// Kernels into a CUDA stream. Nothing here allocates or waits, so a stream may be captured.
+/// Launches kernels into a CUDA stream. Nothing here allocates or waits, so a stream may be
+/// captured.
 
 #include <cuda_runtime.h>
 
@@ -18,8 +19,8 @@
 namespace mhla::cuda::detail {
 inline namespace MHLA_CUDA_ARCHS {
 
-/// In a pass of the compiler that does not make code for its instruction set a kernel stops the
-/// grid. Stream sees to it that none is launched.
+/// Entry point of a kernel. A compiler pass for another instruction set compiles it to a trap.
+/// Stream never launches such code.
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksPerMultiprocessor)
     run_kernel(const __grid_constant__ typename Kernel::Params parameters) {
@@ -36,19 +37,19 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksPerMultiproce
 namespace mhla::cuda {
 inline namespace MHLA_CUDA_ARCHS {
 
-/// What CUDA has been told for the kernels of a call, and need not be told again.
+/// Cached launch state of a call's kernels: function attributes and tensor maps.
 struct Known {
-  bool ready = false;  ///< the program has the kernels, and they have their shared memory
+  bool ready = false;  ///< the program has the kernels, and their shared memory limits are set
   MapCache maps;
 };
 
-/// Where forms send their kernels (launch/forms.cuh).
+/// Launches the kernels of forms (launch/forms.cuh).
 class Stream {
  public:
-  /// For the kernels of one call.
-  /// \param planned  whose instructions the plan is for
-  /// \param known    of the call before, if that had the same kernels
-  /// \throws cuda_error where the program has no such code for the current device.
+  /// Begins a call.
+  /// \param planned  Architecture of the plan.
+  /// \param known    Launch state of an earlier call of the same kernels, or an empty one.
+  /// \throws cuda_error if the program has no code of that architecture for the current device.
   Stream(cudaStream_t stream, Arch planned, Known& known)
       : stream_(stream), planned_(planned), known_(known) {
     known_.maps.begin();
@@ -60,7 +61,7 @@ class Stream {
     }
   }
 
-  /// Runs a kernel for `pairs` pairs.
+  /// Launches a kernel for `pairs` pairs (batch item, head).
   /// \throws cuda_error if it cannot be launched.
   template <class Kernel>
   void run(const typename Kernel::Params& parameters, std::int32_t pairs,
@@ -87,11 +88,11 @@ class Stream {
     expect_success(cudaLaunchKernelEx(&config, kernel, parameters), "cudaLaunchKernelEx");
   }
 
-  /// What the copy engine is told about a tensor.
+  /// Returns the tensor map of a box.
   /// \throws cuda_error if the driver refuses it.
   const TensorMap& tensor_map(const TensorBox& box) const {
     return known_.maps.map(box, [](const TensorBox& moved) {
-      detail::compiled_arch();  // gives the thread the context that the driver wants
+      detail::compiled_arch();  // creates the context that the driver needs
       return encode(moved);
     });
   }

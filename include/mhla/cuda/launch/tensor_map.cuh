@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Tensor maps: what the copy engine of sm_90 is told about a tensor. Encoded by the driver, which
-/// is asked for its function by name, so that programs need not link it.
+/// Tensor maps: descriptions of tensors for tensor copies of sm_90. The driver encodes them. Its
+/// function is looked up by name, so that programs need not link the driver.
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -18,7 +18,8 @@ namespace mhla::cuda {
 
 namespace detail {
 
-/// A function of the driver as CUDA 12.0 has it. (Before 12.5 the runtime takes its own version.)
+/// Looks up a function of the driver as of CUDA 12.0. Before 12.5 the runtime returns the version
+/// that it was built with.
 inline cudaError_t driver_function(const char* name, void** function,
                                    cudaDriverEntryPointQueryResult* found) {
 #if CUDART_VERSION >= 12050
@@ -28,7 +29,7 @@ inline cudaError_t driver_function(const char* name, void** function,
 #endif
 }
 
-/// cuTensorMapEncodeTiled of the driver that is there.
+/// cuTensorMapEncodeTiled of the installed driver.
 inline auto tensor_map_encoder() {
   static const auto encoder = [] {
     void* function = nullptr;
@@ -45,10 +46,10 @@ inline auto tensor_map_encoder() {
 
 }  // namespace detail
 
-/// The tensor map of a box: swizzled as the box is, zeros outside the tensor, lines of 128 bytes
-/// into the second cache: of 256 it read up to a third more from memory than copies asked for,
-/// where those are of 128 bytes a token. Any 16-bit type: numbers are moved, not read. \throws
-/// cuda_error if the driver refuses it.
+/// Encodes the tensor map of a box, with the box's swizzle and zeros outside the tensor. Any 16-bit
+/// type works, since numbers are only moved. The L2 promotion is 128 bytes. Promotion to 256 bytes
+/// read up to a third more from memory than copies of 128 bytes per token asked for.
+/// \throws cuda_error if the driver refuses it.
 inline TensorMap encode(const TensorBox& box) {
   static_assert(sizeof(CUtensorMap) == sizeof(TensorMap), "a tensor map is 128 bytes");
   CUtensorMap map;

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The forms that compute a problem (plan.cuh), and what they move.
+/// Forms that compute a problem (plan.cuh), and the bytes that they move.
 
 #include <cstdint>
 
@@ -26,10 +26,10 @@ constexpr const char* name(Form form) {
   }
 }
 
-/// Bytes that a call moves between device memory and multiprocessors if every kernel reads its
-/// inputs and writes its outputs once.
+/// Bytes that a call moves between device memory and multiprocessors. Every kernel is assumed to
+/// read its inputs and write its outputs once.
 struct Traffic {
-  std::uint64_t tensors;    ///< q, k, v, o, and what comes with them
+  std::uint64_t tensors;    ///< q, k, v, o, gates and angles
   std::uint64_t summaries;  ///< S, S~, their key sums and scores
 
   constexpr std::uint64_t total() const { return tensors + summaries; }
@@ -37,7 +37,7 @@ struct Traffic {
 
 namespace detail {
 
-/// Tensors and summaries that the form moves.
+/// Bytes of tensors and summaries that the form moves.
 template <int D, int E>
 constexpr Traffic traffic(const Problem& problem, Form form) {
   const auto pairs = static_cast<std::uint64_t>(problem.pairs());
@@ -63,7 +63,7 @@ constexpr Traffic traffic(const Problem& problem, Form form) {
   return bytes;
 }
 
-/// Bytes of summaries and mixtures where those of so many key blocks are mixed to so many rows.
+/// Bytes of summaries and mixtures where `key_blocks` blocks are mixed to `rows` rows.
 template <int D, int E>
 constexpr std::uint64_t mixed_bytes(const Problem& problem, std::int32_t key_blocks,
                                     std::int32_t rows) {

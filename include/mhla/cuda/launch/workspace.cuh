@@ -13,23 +13,24 @@
 
 namespace mhla::cuda {
 
-/// Where the parts of a workspace begin, in bytes; each at a multiple of 256.
+/// Offsets of the parts of a workspace, in bytes. Each is a multiple of 256.
 struct WorkspaceParts {
   std::size_t summaries, summaries_low, key_sums;
   std::size_t mixtures, mixtures_low, mixed_key_sums;
   std::size_t scores;
   std::size_t rounded, rounded_low;
-  std::size_t bytes;  ///< of all
+  std::size_t bytes;  ///< total
 };
 
-/// Blocks of a pair that arrays have room for, and what is beside them.
+/// Sizes of the workspace's arrays, in blocks per pair.
 struct Rooms {
-  std::int32_t summaries;  ///< and scores; 0 where they lie elsewhere
+  std::int32_t summaries;  ///< summaries and scores; 0 if they are elsewhere
   std::int32_t mixtures;
   std::int64_t rounded = 0;  ///< coefficients of a RoundedMixing
 };
 
-/// Coefficients of the mixing matrix that the mixing kernel wants rounded: none if it keeps them.
+/// Number of mixing coefficients that the mixing kernel reads as rounded copies. It is 0 if the
+/// kernel keeps the matrix in shared memory.
 template <int D, int E>
 constexpr std::int64_t rounded_coefficients(std::int32_t rows, std::int32_t columns,
                                             Precision precision, const Device& device) {
@@ -47,7 +48,7 @@ constexpr std::int64_t rounded_coefficients(std::int32_t rows, std::int32_t colu
   return 0;
 }
 
-/// As many as the problem has.
+/// Scratch sizes of a problem that keeps everything in its workspace.
 template <int D, int E>
 constexpr Rooms rooms_of(const Problem& problem, const Device& device) {
   const std::int32_t rows = problem.query_blocks.blocks(), columns = problem.key_blocks.blocks();
@@ -82,12 +83,12 @@ constexpr WorkspaceParts workspace_parts(const Problem& problem, const Rooms& ro
   return parts;
 }
 
-/// The parts as kernels see them.
+/// Parts of the workspace as kernels see them.
 struct WorkspaceArrays {
   SummaryArray summaries;  ///< of the key blocks
   SummaryArray mixtures;   ///< of the query blocks
   float* scores;
-  RoundedMixing rounded;  ///< where there is room for it
+  RoundedMixing rounded;  ///< null if there is no array for it
 };
 
 template <int D, int E>
