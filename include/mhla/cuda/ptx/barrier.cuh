@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Barriers of the block and of the warp, values passed inside a warp, and the order of kernels.
+/// Barriers of a block and of a warp, values exchanged in a warp, and the order of kernels.
 /// PTX ISA: barrier.cta, bar.warp.sync, shfl.sync, vote.sync, griddepcontrol.
 
 #include <cstdint>
@@ -10,32 +10,32 @@
 
 namespace mhla::cuda::ptx {
 
-/// All threads of the block meet; what each wrote before is seen by all after.
+/// Synchronises all threads of the block: each sees what the others wrote before.
 MHLA_DEVICE void bar_sync() { asm volatile("barrier.cta.sync 0;" ::: "memory"); }
 
-/// `threads` threads (a multiple of 32, whole warps) meet at barrier `id`, 1 to 15.
+/// Synchronises `threads` threads (whole warps) at barrier `id`, 1 to 15.
 MHLA_DEVICE void bar_sync(std::uint32_t id, std::uint32_t threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// All threads of the warp meet.
+/// Synchronises all threads of the warp.
 MHLA_DEVICE void bar_warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
-/// The x of thread (lane ^ mask) of the warp. All its threads call together.
+/// Returns the x of thread (lane ^ mask) of the warp. All threads of the warp call it together.
 MHLA_DEVICE float shfl_bfly(float x, std::uint32_t mask) {
   float y;
   asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(y) : "f"(x), "r"(mask));
   return y;
 }
 
-/// The x of thread `lane` of the warp, 0 to 31. All its threads call together.
+/// Returns the x of thread `lane` of the warp, 0 to 31. All threads of the warp call it together.
 MHLA_DEVICE std::uint32_t shfl_idx(std::uint32_t x, std::uint32_t lane) {
   std::uint32_t y;
   asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=r"(y) : "r"(x), "r"(lane));
   return y;
 }
 
-/// Whether x is true in a thread of the warp. All its threads call together.
+/// Returns true if x is true in any thread of the warp. All threads of the warp call it together.
 MHLA_DEVICE bool vote_any(bool x) {
   std::uint32_t any;
   asm volatile(
@@ -50,15 +50,16 @@ MHLA_DEVICE bool vote_any(bool x) {
   return any != 0;
 }
 
-/// Waits until the kernels before have ended, and sees what they wrote: with Start::kEarly
-/// (launch/stages.cuh), before the first access to what they write or read. That is loaded by
-/// coherent loads or the copy engine. On sm_80 kernels begin after those before.
+/// Waits for the end of the previous kernels and makes their writes visible. A kernel that starts
+/// with Start::kEarly (launch/stages.cuh) calls it before it first accesses what they read or
+/// write. It reads such data by coherent loads or tensor copies. On sm_80 every kernel begins after
+/// the previous one has ended, and the function does nothing.
 MHLA_DEVICE void griddepcontrol_wait() {
   if constexpr (kArch == Arch::kSm90a) asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-/// The next kernel may begin once a thread of each block has called, after griddepcontrol_wait
-/// where it began early itself, or the block has ended.
+/// Lets the next kernel begin once a thread of each block has called, or the block has ended. A
+/// kernel that began early itself first calls griddepcontrol_wait.
 MHLA_DEVICE void griddepcontrol_launch_dependents() {
   if constexpr (kArch == Arch::kSm90a) {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

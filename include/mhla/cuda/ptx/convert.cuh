@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The 16-bit numbers of tensors, and what is done to single numbers. PTX ISA: cvt, max, fma, ex2.
+/// 16-bit numbers of tensors, and arithmetic on them. PTX ISA: cvt, max, fma, ex2.
 
 #include <cstdint>
 
@@ -9,7 +9,7 @@
 
 namespace mhla::cuda {
 
-/// What tensors store. Kernels see them in pairs: two to a 32-bit word.
+/// Storage type of tensors. Kernels process pairs: two numbers in a 32-bit word.
 struct bfloat16 {
   std::uint16_t bits;
 };
@@ -21,7 +21,7 @@ struct half {
 
 namespace mhla::cuda::ptx {
 
-/// The pair (low, high), each rounded to nearest even.
+/// Returns the pair (low, high), each rounded to nearest even.
 template <class T>
 MHLA_DEVICE std::uint32_t pack(float low, float high);
 
@@ -39,7 +39,7 @@ MHLA_DEVICE std::uint32_t pack<half>(float low, float high) {
   return pair;
 }
 
-/// The first number of a pair.
+/// Returns the first number of a pair.
 template <class T>
 MHLA_DEVICE float low(std::uint32_t pair);
 
@@ -57,7 +57,7 @@ MHLA_DEVICE float low<half>(std::uint32_t pair) {
   return x;
 }
 
-/// The second number of a pair.
+/// Returns the second number of a pair.
 template <class T>
 MHLA_DEVICE float high(std::uint32_t pair);
 
@@ -75,7 +75,8 @@ MHLA_DEVICE float high<half>(std::uint32_t pair) {
   return x;
 }
 
-/// The first numbers of two pairs as a pair, and the second ones. PTX ISA: prmt.
+/// Returns the first numbers of two pairs as a pair. high_halves() returns the second ones. PTX
+/// ISA: prmt.
 MHLA_DEVICE std::uint32_t low_halves(std::uint32_t x, std::uint32_t y) {
   std::uint32_t z;
   asm("prmt.b32 %0, %1, %2, 0x5410;" : "=r"(z) : "r"(x), "r"(y));
@@ -87,7 +88,7 @@ MHLA_DEVICE std::uint32_t high_halves(std::uint32_t x, std::uint32_t y) {
   return z;
 }
 
-/// Of two pairs the greater numbers, NaN if one is.
+/// Elementwise maximum of two pairs; NaN if either number is.
 template <class T>
 MHLA_DEVICE std::uint32_t max_nan_x2(std::uint32_t x, std::uint32_t y);
 
@@ -105,7 +106,8 @@ MHLA_DEVICE std::uint32_t max_nan_x2<half>(std::uint32_t x, std::uint32_t y) {
   return z;
 }
 
-/// The sums of two pairs, each rounded to nearest even. sm_80 has no add.bf16x2: x 1 + y.
+/// Elementwise sum of two pairs, rounded to nearest even. sm_80 has no add.bf16x2, and computes x 1
+/// + y.
 template <class T>
 MHLA_DEVICE std::uint32_t add_x2(std::uint32_t x, std::uint32_t y);
 
@@ -127,7 +129,7 @@ MHLA_DEVICE std::uint32_t add_x2<half>(std::uint32_t x, std::uint32_t y) {
   return z;
 }
 
-/// A pair and 0 times another: the first one as it is, but NaN where the second is not finite.
+/// Returns x + 0 y: the pair x, but NaN where y is not finite.
 template <class T>
 MHLA_DEVICE std::uint32_t add_zero_times_x2(std::uint32_t x, std::uint32_t y);
 

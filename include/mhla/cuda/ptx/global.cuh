@@ -2,8 +2,8 @@
 
 /// \file
 /// Loads and stores of device memory. PTX ISA: ld.global, st.global.
-/// Addresses are multiples of the size of what moves. Loads are of memory that no thread of the
-/// grid writes, but for the ones named otherwise.
+/// Addresses are aligned to the size of the access. Unless the comment of a load says otherwise, no
+/// thread of the grid writes that memory.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 
 namespace mhla::cuda::ptx {
 
-/// 16 bytes that the grid reads once.
+/// Loads 16 bytes that the grid reads once.
 MHLA_DEVICE Words4 ld_global_nc_v4(const void* from) {
   Words4 w;
   asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -21,7 +21,7 @@ MHLA_DEVICE Words4 ld_global_nc_v4(const void* from) {
   return w;
 }
 
-/// 16 bytes, kept in L1.
+/// Loads 16 bytes, and keeps them in L1.
 MHLA_DEVICE Words4 ld_global_nc_kept_v4(const void* from) {
   Words4 w;
   asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -30,7 +30,7 @@ MHLA_DEVICE Words4 ld_global_nc_kept_v4(const void* from) {
   return w;
 }
 
-/// Two numbers of 16 bits, and of 32 bits, kept in the first cache.
+/// Loads one word (two 16-bit numbers) or two words, and keeps them in L1.
 MHLA_DEVICE std::uint32_t ld_global_nc(const void* from) {
   std::uint32_t word;
   asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(word) : "l"(from));
@@ -42,21 +42,21 @@ MHLA_DEVICE Words2 ld_global_nc_v2(const void* from) {
   return w;
 }
 
-/// A number, kept in the first cache.
+/// Loads a float, and keeps it in L1.
 MHLA_DEVICE float ld_global_nc_f32(const float* from) {
   float value;
   asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(from));
   return value;
 }
 
-/// An index, kept in the first cache.
+/// Loads an index, and keeps it in L1.
 MHLA_DEVICE std::int32_t ld_global_nc_s32(const std::int32_t* from) {
   std::int32_t value;
   asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(value) : "l"(from));
   return value;
 }
 
-/// 16 bytes that this block may have written.
+/// Loads 16 bytes that this block may have written.
 MHLA_DEVICE Words4 ld_global_v4(const void* from) {
   Words4 w;
   asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -66,28 +66,28 @@ MHLA_DEVICE Words4 ld_global_v4(const void* from) {
   return w;
 }
 
-/// Two numbers of 16 bits that this thread may have written.
+/// Loads two 16-bit numbers that this thread may have written.
 MHLA_DEVICE std::uint32_t ld_global(const void* from) {
   std::uint32_t word;
   asm volatile("ld.global.b32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
   return word;
 }
 
-/// A number that this block, or the kernel before, may have written.
+/// Loads a float that this block or the previous kernel may have written.
 MHLA_DEVICE float ld_global_f32(const float* from) {
   float value;
   asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(from) : "memory");
   return value;
 }
 
-/// A counter that this block may have written.
+/// Loads a counter that this block may have written.
 MHLA_DEVICE std::int64_t ld_global_s64(const std::int64_t* from) {
   std::int64_t value;
   asm volatile("ld.global.s64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
   return value;
 }
 
-/// Brings a line to L2. PTX ISA: prefetch.
+/// Loads a line into L2. PTX ISA: prefetch.
 MHLA_DEVICE void prefetch_l2(const void* line) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
 }

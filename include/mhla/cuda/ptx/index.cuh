@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Where a thread stands: special registers. PTX ISA, chapter "Special Registers".
-/// Thread blocks are one-dimensional.
+/// Indices of threads and blocks. PTX ISA, chapter "Special Registers". Blocks and grids are
+/// one-dimensional.
 
 #include <cstdint>
 
@@ -10,21 +10,21 @@
 
 namespace mhla::cuda::ptx {
 
-/// Thread of the block.
+/// Index of the thread in its block.
 MHLA_DEVICE std::uint32_t tid_x() {
   std::uint32_t x;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
   return x;
 }
 
-/// Block of the grid, along x.
+/// Index of the block in the grid.
 MHLA_DEVICE std::uint32_t ctaid_x() {
   std::uint32_t x;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
   return x;
 }
 
-/// Blocks of the grid along x.
+/// Number of blocks of the grid.
 MHLA_DEVICE std::uint32_t nctaid_x() {
   std::uint32_t x;
   asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(x));

@@ -1,12 +1,12 @@
 #pragma once
 
 /// \file
-/// 8 x 8 matrices of 16-bit numbers from shared memory into the registers of a warp. PTX ISA:
+/// Loads 8 x 8 matrices of 16-bit numbers from shared memory into the registers of a warp. PTX ISA:
 /// ldmatrix.
 ///
-/// Thread l of the warp gives the address of a row of 16 bytes: threads 8i..8i+7 those of matrix i.
-/// Of each matrix it gets, in word i, the elements 2(l % 4) and 2(l % 4) + 1 of row l / 4;
-/// transposed, of column l / 4. All threads of the warp call together.
+/// Each thread passes the address of a row of 16 bytes: threads 8i..8i+7 pass the rows of matrix i.
+/// In word i, thread l gets elements 2(l % 4) and 2(l % 4) + 1 of row l / 4 of matrix i. With a
+/// transposed load it gets these elements of column l / 4. All threads of the warp call together.
 
 #include <cstdint>
 
@@ -33,7 +33,7 @@ MHLA_DEVICE Words4 ldmatrix_x4_trans(std::uint32_t row) {
   return w;
 }
 
-/// Two matrices; the addresses of threads 16..31 are not used, but are addresses.
+/// Loads two matrices. Threads 16..31 pass valid addresses, which are not used.
 MHLA_DEVICE Words2 ldmatrix_x2(std::uint32_t row) {
   Words2 w;
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"

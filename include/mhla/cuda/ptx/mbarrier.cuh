@@ -2,8 +2,8 @@
 
 /// \file
 /// Barriers in shared memory that count arrivals and bytes of tensor copies. PTX ISA: mbarrier,
-/// sm_90. A barrier is 8 bytes at a multiple of 8. Its phases alternate in parity from 0 on; a
-/// phase ends when all expected arrivals and all expected bytes have come.
+/// sm_90. A barrier has 8 bytes, aligned to 8. Its phases alternate in parity, beginning with 0. A
+/// phase ends when all expected arrivals and bytes have come.
 
 #include <cstdint>
 
@@ -11,23 +11,23 @@
 
 namespace mhla::cuda::ptx {
 
-/// Makes a barrier that waits for `arrivals` in each phase. One thread calls.
+/// Initialises a barrier that expects `arrivals` arrivals per phase. One thread calls.
 MHLA_DEVICE void mbarrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-/// After the thread's mbarrier_init calls, before others, tensor copies among them, use the
-/// barriers: this, then bar_sync.
+/// Makes initialised barriers visible to other threads and to tensor copies. The thread that
+/// initialises them calls it, then all threads call bar_sync.
 MHLA_DEVICE void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/// One arrival.
+/// Arrives at the barrier.
 MHLA_DEVICE void mbarrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/// One arrival, and `bytes` more of copies for the phase to wait for.
+/// Arrives at the barrier, and makes the phase wait for `bytes` more bytes of copies.
 MHLA_DEVICE void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
                "r"(bytes)

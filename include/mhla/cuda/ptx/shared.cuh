@@ -2,7 +2,7 @@
 
 /// \file
 /// Loads and stores of shared memory, by 32-bit address. PTX ISA: ld.shared, st.shared.
-/// Addresses are multiples of the size of what moves.
+/// Addresses are aligned to the size of the access.
 
 #include <cstdint>
 
@@ -11,8 +11,8 @@
 
 namespace mhla::cuda::ptx {
 
-/// Where the block's dynamic shared memory begins: a multiple of 1024, which the swizzle of tensor
-/// copies counts from.
+/// Shared address of the block's dynamic shared memory: a multiple of 1024, as the swizzle of
+/// tensor copies needs.
 MHLA_DEVICE std::uint32_t shared_begin() {
   extern __shared__ __align__(1024) unsigned char mhla_shared_memory[];
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(mhla_shared_memory));

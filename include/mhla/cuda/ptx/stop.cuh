@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// The end of a grid that must not run on. PTX ISA: trap. The next call of the runtime that waits
-/// reports a launch failure.
+/// Aborts a grid. PTX ISA: trap. The next call of the runtime that waits reports a launch failure.
 
 #include "mhla/cuda/arch.cuh"
 

@@ -1,13 +1,13 @@
 #pragma once
 
 /// \file
-/// Boxes of a tensor of five dimensions, to shared memory and from there by the copy engine. PTX
-/// ISA: cp.async.bulk.tensor, prefetch.tensormap, sm_90. One thread starts a copy for all.
+/// Tensor copies: boxes of a five-dimensional tensor, to and from shared memory. PTX ISA:
+/// cp.async.bulk.tensor, prefetch.tensormap, sm_90. One thread starts a copy.
 ///
 /// The tensor map (launch/tensor_map.cuh) fixes the tensor, the box and the swizzle. Rows of a box
-/// lie one behind another. Where they have 128 bytes, the 16-byte piece j of row r lies in place
-/// j ^ (r % 8), if the box begins at a multiple of 1024; others are as they are, and the box begins
-/// at a multiple of 128. What a box has outside the tensor is read as zeros, and not written.
+/// are contiguous. Rows of 128 bytes are swizzled: 16-byte piece j of row r is in place j ^ (r %
+/// 8), and the box begins at a multiple of 1024. Other rows are not swizzled, and the box begins at
+/// a multiple of 128. Parts of a box outside the tensor are read as zeros, and not written.
 
 #include <cstdint>
 
@@ -15,12 +15,12 @@
 
 namespace mhla::cuda {
 
-/// What the driver's encoder fills; a kernel gets it as a __grid_constant__ parameter.
+/// Opaque map that the driver encodes. A kernel gets it as a __grid_constant__ parameter.
 struct alignas(128) TensorMap {
   std::uint64_t opaque[16];
 };
 
-/// Where a box begins, innermost dimension first.
+/// Coordinates of a box, innermost dimension first.
 struct BoxOrigin {
   std::int32_t x[5];
 };
@@ -29,14 +29,14 @@ struct BoxOrigin {
 
 namespace mhla::cuda::ptx {
 
-/// A cache policy: what is copied with it leaves the second cache before what is copied without.
+/// Returns a cache policy: its data leaves L2 before data without the policy.
 MHLA_DEVICE std::uint64_t createpolicy_evict_first() {
   std::uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
-/// Starts to load a box; its bytes, zeros too, are counted by the barrier.
+/// Starts to load a box. The barrier counts its bytes, including zeros.
 MHLA_DEVICE void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
                                       std::uint32_t barrier) {
   asm volatile(
@@ -46,7 +46,7 @@ MHLA_DEVICE void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, co
       : "memory");
 }
 
-/// The same with a cache policy.
+/// Starts to load a box with a cache policy.
 MHLA_DEVICE void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, const BoxOrigin& at,
                                       std::uint32_t barrier, std::uint64_t policy) {
   asm volatile(
@@ -57,8 +57,8 @@ MHLA_DEVICE void cp_async_bulk_tensor(std::uint32_t to, const TensorMap& map, co
       : "memory");
 }
 
-/// Starts to store a box, with a cache policy. What other threads wrote to it is seen after their
-/// fence_proxy_async, and a barrier. The thread waits for it in groups.
+/// Starts to store a box with a cache policy. Writes of other threads are visible to it after their
+/// fence_proxy_async and a barrier. The thread waits for stores in groups.
 MHLA_DEVICE void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at,
                                             std::uint32_t from, std::uint64_t policy) {
   asm volatile(
@@ -68,7 +68,7 @@ MHLA_DEVICE void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigi
       : "memory");
 }
 
-/// The same without a cache policy.
+/// Starts to store a box without a cache policy.
 MHLA_DEVICE void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigin& at,
                                             std::uint32_t from) {
   asm volatile(
@@ -78,24 +78,24 @@ MHLA_DEVICE void cp_async_bulk_tensor_store(const TensorMap& map, const BoxOrigi
       : "memory");
 }
 
-/// Makes a group of the boxes that the thread stores since the last group.
+/// Makes a group of the boxes that the thread stores since its last group.
 MHLA_DEVICE void cp_async_bulk_commit_group() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/// Waits until at most kPending of the thread's latest groups are still read from shared memory.
+/// Waits until at most kPending of the thread's groups still read shared memory.
 template <int kPending>
 MHLA_DEVICE void cp_async_bulk_wait_group_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-/// Starts to load a tensor map for the copies after.
+/// Starts to load a tensor map for later copies.
 MHLA_DEVICE void prefetch_tensormap(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-/// The thread's own accesses to shared memory before come before what the copy engine and wgmma do
-/// after; the fence, then a barrier.
+/// Orders the thread's earlier accesses to shared memory before later accesses of tensor copies and
+/// wgmma. A barrier follows the fence.
 MHLA_DEVICE void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -1,19 +1,19 @@
 #pragma once
 
 /// \file
-/// Matrix products of a warpgroup: C[64,n] += A[64,16] B[16,n], n = 64 or 128, with
-/// 16-bit factors and float sums, A in registers and B in shared memory. PTX ISA: wgmma, sm_90a.
+/// Matrix products of a warpgroup: C[64,n] += A[64,16] B[16,n], n = 64 or 128, with 16-bit factors
+/// and float sums. A is in registers and B in shared memory. PTX ISA: wgmma, sm_90a.
 ///
-/// Warp w of the warpgroup (its index a multiple of four plus w) holds rows 16 w.. of A and C; of
-/// those, with g = lane / 4 and p = 2 (lane % 4), a thread holds a0..a3 as in mma.cuh and
+/// Warp w of the warpgroup (its index a multiple of four plus w) holds rows 16 w..16 w + 15 of A
+/// and C. With g = lane / 4 and p = 2 (lane % 4), a thread holds a0..a3 of these rows as in
+/// mma.cuh, and
 ///
 ///     c[j][0, 1] = C[g][8 j + p, +1]          c[j][2, 3] = C[g + 8][8 j + p, +1]
 ///
-/// B is what a descriptor (tile/layout.cuh) says. The product runs beside the program: between
-/// wgmma_fence and wgmma_wait_group no register of A or C is touched, and B stays until
-/// wgmma_wait_group. The compiler knows nothing of that, and may write registers later than the
-/// program says: fence_registers of A and C stands before wgmma_fence, and of C behind
-/// wgmma_wait_group.
+/// A descriptor (tile/layout.cuh) locates B. Products are asynchronous: between wgmma_fence and
+/// wgmma_wait_group no register of A or C may be touched, and B must not change. The compiler does
+/// not know that, and may move writes of registers. Therefore call fence_registers of A and C
+/// before wgmma_fence, and of C after wgmma_wait_group.
 
 #include <cstdint>
 
@@ -22,7 +22,7 @@
 
 namespace mhla::cuda::ptx {
 
-/// The registers that the thread wrote before are the ones that the products after see.
+/// Makes the thread's earlier writes of registers visible to later products.
 MHLA_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 /// Makes a group of the products since the last group.
@@ -30,13 +30,13 @@ MHLA_DEVICE void wgmma_commit_group() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/// Waits until at most kPending of the latest groups are still under way.
+/// Waits until at most kPending groups are in flight.
 template <int kPending>
 MHLA_DEVICE void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// Writes of the registers stay before, and reads behind.
+/// Keeps the compiler from moving writes of the registers after this point, or reads before it.
 template <int kTiles>
 MHLA_DEVICE void fence_registers(float (&c)[kTiles][4]) {
   MHLA_CUDA_UNROLL
@@ -52,8 +52,8 @@ MHLA_DEVICE void fence_registers(std::uint32_t (&a)[kCount]) {
   for (std::uint32_t& x : a) asm volatile("" : "+r"(x)::"memory");
 }
 
-/// Starts C += A B with a0..a3 in `a`, or C = A B where kAdds is 0. kTransposed: 0 where B lies in
-/// shared memory as [n][16], 1 as [16][n].
+/// Starts C += A B with a0..a3 in `a`, or C = A B if kAdds is 0. Template parameter kTransposed is
+/// 0 if shared memory holds B as [n][16], and 1 for [16][n].
 template <int kTransposed, int kAdds = 1>
 MHLA_DEVICE void wgmma_m64k16(float (&c)[8][4], const std::uint32_t* a, std::uint64_t b, bfloat16) {
   asm volatile(
@@ -147,8 +147,8 @@ MHLA_DEVICE void wgmma_m64k16(float (&c)[16][4], const std::uint32_t* a, std::ui
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed), "n"(kAdds));
 }
 
-/// Gives the registers of warps that need few to those that need many: all warps of a group of four
-/// call. kCount is a multiple of 8, 24 to 256.
+/// Sets the register count of the calling warps, so that warps that need few give registers to
+/// those that need many. All four warps of a warpgroup call. kCount is a multiple of 8, 24 to 256.
 template <int kCount>
 MHLA_DEVICE void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));

@@ -4,8 +4,8 @@
 /// Column sums of rows that a thread block reads in pieces of 16 bytes.
 ///
 /// Thread i holds eight sums of piece i % kPieces, over every kRows-th row from row i / kPieces on.
-/// Threads from kRows kPieces on hold none. Sums are added in the order of the rows, so bits are
-/// the same each time.
+/// Threads from kRows kPieces on hold no sums. The order of the sums is fixed, so that bits are the
+/// same in every run.
 
 #include <cstdint>
 
@@ -23,8 +23,8 @@ struct ColumnSums {
   static constexpr int kRows = kThreads / kPieces;
   static constexpr int kSharedBytes = 4 * kRows * kWidth;
 
-  /// Writes `to` [kWidth], the sums of all threads. All threads of the block call it, once: shared
-  /// memory from its beginning has their sums.
+  /// Writes the sums over all threads to `to` [kWidth]. All threads of the block call it, once. It
+  /// overwrites shared memory from its beginning.
   static MHLA_DEVICE void write(const float (&sums)[8], float* to) {
     const std::uint32_t thread = ptx::tid_x();
     const std::uint32_t row = thread / kPieces, piece = thread % kPieces;

@@ -7,9 +7,9 @@
 ///     relu            max(x, 0) + eps
 ///     elu_plus_one    x + 1 for x > 0, otherwise e^x, in float
 ///
-/// One formula serves the first two: two instructions for a pair, with eps rounded to the type of
-/// the tensors. Which of the formulas it is a kernel asks once for all numbers of a tile: the
-/// compiler does not move the question out of the loop.
+/// identity and relu share a formula, two instructions per pair, with eps rounded to the type of
+/// the tensors. A kernel chooses the formula once for all numbers of a tile, because the compiler
+/// does not move that branch out of the loop.
 
 #include <cstdint>
 #include <limits>
@@ -20,7 +20,7 @@
 
 namespace mhla::cuda {
 
-/// e^x = 2^(x log2(e)) up to 0.
+/// elu(x) + 1: x + 1 above 0, otherwise e^x = 2^(x log2(e)).
 struct EluPlusOne {
   MHLA_DEVICE float operator()(float x) const {
     return x > 0 ? x + 1 : ptx::ex2_approx(x * 1.442695041f);
@@ -31,17 +31,17 @@ struct EluPlusOne {
   }
 };
 
-/// A number twice, as a pair of each type, which instructions take from a kernel's parameters.
+/// A number twice, as a pair of each type. Instructions read such pairs from a kernel's parameters.
 struct BothPairs {
   std::uint32_t of_bfloat16;
   std::uint32_t of_half;
 
-  /// Of the nearest numbers to x, which is not NaN, ties to even.
+  /// Rounds x, which is not NaN, to both types, ties to even.
   static constexpr BothPairs of(float x) {
     const auto bits = __builtin_bit_cast(std::uint32_t, x);
     const std::uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7FFFFFFF;
     const std::uint32_t top = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-    std::uint32_t narrow = 0x7C00;  // infinite
+    std::uint32_t narrow = 0x7C00;  // infinity
     if (size < 0x38800000) {        // below 2^-14: steps of 2^-24
       const float steps = (x < 0 ? -x : x) * 0x1p24f;
       narrow = static_cast<std::uint32_t>(steps);
@@ -69,7 +69,7 @@ struct Threshold {
   bool operator==(const Threshold&) const = default;
 };
 
-/// As its functions make it.
+/// Feature map. Its functions construct it.
 struct FeatureMap {
   float floor;
   float eps;
@@ -82,7 +82,7 @@ struct FeatureMap {
   static constexpr FeatureMap relu(float eps = 1e-6f) { return {0, eps, false}; }
   static constexpr FeatureMap elu_plus_one() { return {0, 0, true}; }
 
-  /// Calls work(formula).
+  /// Calls work(formula) with the map's formula.
   template <class Work>
   MHLA_DEVICE void with_formula(const Work& work) const {
     if (exponential) {
@@ -101,7 +101,7 @@ MHLA_DEVICE float derivative(const FeatureMap& map, float x) {
   return x > map.floor ? 1.0f : 0.0f;
 }
 
-/// phi of both numbers of each pair, NaN of NaN.
+/// Applies phi to both numbers of each pair. phi of NaN is NaN.
 template <class T, class Formula, int kCount>
 MHLA_DEVICE void apply(Formula phi, std::uint32_t (&pairs)[kCount]) {
   MHLA_CUDA_UNROLL

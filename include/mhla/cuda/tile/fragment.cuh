@@ -1,11 +1,11 @@
 #pragma once
 
 /// \file
-/// Registers of a warp that hold 16 rows of a tile, and the addresses that ldmatrix wants for them.
+/// Registers of a warp that hold 16 rows of a tile, and the addresses that ldmatrix needs for them.
 ///
-/// With g = lane / 4 and p = 2 (lane % 4), word 2 j + i of Fragment holds elements (g + 8 i, 8 j +
-/// p) and (g + 8 i, 8 j + p + 1) of the 16 rows: words 4 s.. 4 s + 3 are the A operand of the
-/// product over columns 16 s.. 16 s + 15 (ptx/mma.cuh).
+/// Let g = lane / 4 and p = 2 (lane % 4).
+/// Word 2 j + i of Fragment holds elements (g + 8 i, 8 j + p) and (g + 8 i, 8 j + p + 1). Words 4
+/// s.. 4 s + 3 are the A operand of the product over columns 16 s.. 16 s + 15 (ptx/mma.cuh).
 
 #include <cstdint>
 
@@ -26,31 +26,31 @@ struct Fragment {
   std::uint32_t x[kWords];
 };
 
-/// A place in a tile: a row and a piece of 16 bytes of it.
+/// A row of a tile and a piece of 16 bytes of that row.
 struct TileCoord {
   std::uint32_t row;
   std::uint32_t piece;
 };
 
-/// What thread `lane` gives to ldmatrix so that the four matrices are, in the order of words of the
-/// A operand (rows 0-7, rows 8-15, and both again one piece to the right):
+/// Address that thread `lane` passes to ldmatrix to load an A operand. The four matrices are rows
+/// 0-7 and 8-15, then both again one piece to the right, as words of the operand.
 MHLA_HOST_DEVICE constexpr TileCoord rows_coord(std::uint32_t lane) {
   return {lane % 16, lane / 16};
 }
-/// the A operand of the transposed 16 x 16 part of a tile, read transposed:
+/// Address for a transposed load of the A operand of the transposed 16 x 16 part of a tile.
 MHLA_HOST_DEVICE constexpr TileCoord transposed_rows_coord(std::uint32_t lane) {
   return {lane / 16 * 8 + lane % 8, lane / 8 % 2};
 }
-/// two B operands of 8 columns each, where the tile holds B as [16 k][16 n], read transposed:
+/// Address for a transposed load of two B operands of 8 columns each from a tile [16 k][16 n].
 MHLA_HOST_DEVICE constexpr TileCoord columns_coord(std::uint32_t lane) {
   return {lane % 16, lane / 16};
 }
-/// two B operands of 8 columns each, where the tile holds B as [16 n][16 k]:
+/// Address for a load of two B operands of 8 columns each from a tile [16 n][16 k].
 MHLA_HOST_DEVICE constexpr TileCoord transposed_columns_coord(std::uint32_t lane) {
   return {lane / 16 * 8 + lane % 8, lane / 8 % 2};
 }
 
-/// Rows row.. row + 15 of a tile, all columns.
+/// Loads rows row.. row + 15 of a tile, all columns.
 template <class Tile>
 MHLA_DEVICE Fragment<Tile::kColumns> load_rows(Tile tile, std::uint32_t row, std::uint32_t lane) {
   Fragment<Tile::kColumns> rows;
@@ -69,8 +69,9 @@ MHLA_DEVICE Fragment<Tile::kColumns> load_rows(Tile tile, std::uint32_t row, std
   return rows;
 }
 
-/// The A operand over rows row.. row + 15 of a tile for products with its transpose: 16 rows of A
-/// are the columns of pieces piece and piece + 1. Beyond the last piece the last one is read again.
+/// Loads the A operand for products with the transpose of rows row.. row + 15 of a tile. Its 16
+/// rows are the columns of pieces `piece` and `piece` + 1. After the last piece the last one is
+/// read again.
 template <class Tile>
 MHLA_DEVICE ptx::Words4 load_transposed_rows(Tile tile, std::uint32_t row, std::uint32_t piece,
                                              std::uint32_t lane) {
@@ -80,13 +81,13 @@ MHLA_DEVICE ptx::Words4 load_transposed_rows(Tile tile, std::uint32_t row, std::
   return ptx::ldmatrix_x4_trans(tile.piece(row + at.row, own));
 }
 
-/// phi of every element.
+/// Applies phi to every element.
 template <class T, int kColumns>
 MHLA_DEVICE void apply(const FeatureMap& map, Fragment<kColumns>& rows) {
   apply<T>(map, rows.x);
 }
 
-/// Sums of a product (ptx/mma.cuh), rounded: 16 rows of 8 kTiles columns as the next A operand.
+/// Rounds sums of a product (ptx/mma.cuh) to the next A operand: 16 rows of 8 kTiles columns.
 template <class T, int kTiles>
 MHLA_DEVICE Fragment<8 * kTiles> rounded(const float (&sums)[kTiles][4]) {
   Fragment<8 * kTiles> rows;
@@ -99,14 +100,14 @@ MHLA_DEVICE Fragment<8 * kTiles> rounded(const float (&sums)[kTiles][4]) {
 }
 
 // -------------------------------------------------------------------------------------------------
-// Rows of a box in registers (tile/fragment.cuh). A box is panels of 64 columns at multiples of
-// 1024, in the swizzled order of ptx/tensor_copy.cuh; or one of 72 columns as they are.
+// Rows of a box in registers (tile/fragment.cuh). A box has panels of 64 columns at multiples of
+// 1024, in the swizzled order of ptx/tensor_copy.cuh. A box of 72 columns is not swizzled.
 
-/// Panels of a box of up to 256 rows; only the place of a piece inside a panel is fixed.
+/// Panel of a box of up to 256 rows. Only the place of a piece inside a panel is fixed.
 using BoxPanel = SharedTile<256, 64>;
 
-/// Rows row.. row + 15 of kColumns columns, the last row of the box again in place of those behind
-/// it: `rows` is how many the box has, `panel_bytes` from a panel to the next.
+/// Loads rows row.. row + 15 of kColumns columns. Past the end of the box the last row is read
+/// again. `rows` is the number of rows of the box, `panel_bytes` the distance of its panels.
 template <int kColumns>
 MHLA_DEVICE Fragment<kColumns> load_box_rows(std::uint32_t box, std::uint32_t panel_bytes,
                                              std::int32_t row, std::int32_t rows,

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// How 16-bit numbers lie in shared memory: tiles, regions of summaries, factors of wgmma.
+/// Layouts of 16-bit numbers in shared memory: tiles, regions of summaries, factors of wgmma.
 
 #include <cstdint>
 
@@ -10,20 +10,19 @@
 namespace mhla::cuda {
 
 // -------------------------------------------------------------------------------------------------
-// Rows of 16-bit numbers in shared memory, laid out so that eight rows' pieces of 16 bytes lie in
-// different banks: what ldmatrix reads in one go.
+// Rows of 16-bit numbers in shared memory. The 16-byte pieces of eight rows that one ldmatrix reads
+// are in different banks.
 //
-//     columns a multiple of 64   panels of 64 columns, rows of 128 bytes in a panel; piece j of
-//     row r
-//                                is in place j ^ (r % 8): the layout of tensor copies and wgmma
-//     72 columns                 rows of 144 bytes as they are: each begins four banks further on
+//     columns a multiple of 64   panels of 64 columns, rows of 128 bytes in a panel; piece j of row
+//                                r is in place j ^ (r % 8): the layout of tensor copies and wgmma
+//     72 columns                 rows of 144 bytes, not swizzled: each begins four banks further on
 
-/// [kRows, kColumns] numbers at a shared address, in panels a multiple of 1024.
+/// [kRows, kColumns] numbers at a shared address; panels begin at multiples of 1024.
 template <int kRows_, int kColumns_>
 struct SharedTile {
   static constexpr int kRows = kRows_;
   static constexpr int kColumns = kColumns_;
-  static constexpr int kPieces = kColumns / 8;  ///< of 16 bytes in a row
+  static constexpr int kPieces = kColumns / 8;  ///< pieces of 16 bytes per row
   static constexpr bool kPanels = kColumns % 64 == 0;
   static constexpr int kPanelBytes = kRows * 128;
   static constexpr int kBytes = kRows * kColumns * 2;
@@ -32,7 +31,7 @@ struct SharedTile {
 
   std::uint32_t begin;
 
-  /// Bytes from the tile's begin to a piece of a row.
+  /// Offset in bytes of a piece of a row.
   static MHLA_HOST_DEVICE constexpr std::uint32_t offset(std::uint32_t row, std::uint32_t piece) {
     if constexpr (kPanels) {
       return piece / 8 * kPanelBytes + row * 128 + ((piece % 8) ^ (row % 8)) * 16;
@@ -41,22 +40,22 @@ struct SharedTile {
     }
   }
 
-  /// The shared address of a piece of a row.
+  /// Shared address of a piece of a row.
   MHLA_HOST_DEVICE constexpr std::uint32_t piece(std::uint32_t row, std::uint32_t piece) const {
     return begin + offset(row, piece);
   }
 };
 
 // -------------------------------------------------------------------------------------------------
-// Summaries S_b [D, E] of several blocks in shared memory, a region each, laid out for reads and
-// writes of both kinds without bank conflicts:
+// Summaries S_b [D, E] of several blocks in shared memory, one region each. Two kinds of reads and
+// writes have no bank conflicts:
 //
 //     rows       eight rows of one region, the same piece of 16 bytes: S_b as an operand
 //     regions    the same piece of the same row in eight regions: the blocks b as an operand
 //
 //     columns a multiple of 64   panels as SharedTile, piece j of row r of region b in place
 //                                j ^ (r % 8) ^ (b % 8)
-//     72 columns                 rows of 144 bytes as they are, and 16 bytes behind each region:
+//     72 columns                 rows of 144 bytes, not swizzled, and 16 bytes after each region:
 //                                regions begin four banks further on, as rows do
 
 /// [kRegions, kRows, kColumns] numbers at a shared address, a multiple of 128.
@@ -64,7 +63,7 @@ template <int kRegions, int kRows_, int kColumns_>
 struct SummaryRegions {
   static constexpr int kRows = kRows_;
   static constexpr int kColumns = kColumns_;
-  static constexpr int kPieces = kColumns / 8;  ///< of 16 bytes in a row
+  static constexpr int kPieces = kColumns / 8;  ///< pieces of 16 bytes per row
   static constexpr bool kPanels = kColumns % 64 == 0;
   static constexpr int kPanelBytes = kRows * 128;
   static constexpr int kRegionBytes = kRows * kColumns * 2 + (kPanels ? 0 : 16);
@@ -74,7 +73,7 @@ struct SummaryRegions {
 
   std::uint32_t begin;
 
-  /// Bytes from the begin to a piece of a row of a region.
+  /// Offset in bytes of a piece of a row of a region.
   static MHLA_HOST_DEVICE constexpr std::uint32_t offset(std::uint32_t region, std::uint32_t row,
                                                          std::uint32_t piece) {
     if constexpr (kPanels) {
@@ -85,13 +84,13 @@ struct SummaryRegions {
     }
   }
 
-  /// The shared address of a piece of a row of a region.
+  /// Shared address of a piece of a row of a region.
   MHLA_HOST_DEVICE constexpr std::uint32_t piece(std::uint32_t region, std::uint32_t row,
                                                  std::uint32_t piece) const {
     return begin + offset(region, row, piece);
   }
 
-  /// One region, as products take tiles.
+  /// One region, with the interface of a tile.
   struct Region {
     static constexpr int kRows = SummaryRegions::kRows;
     static constexpr int kColumns = SummaryRegions::kColumns;
@@ -108,11 +107,11 @@ struct SummaryRegions {
 };
 
 // -------------------------------------------------------------------------------------------------
-// Descriptors of factors in shared memory for the products of a warpgroup
-// (ptx/wgmma.cuh): 16-bit numbers in panels of 64 columns as SharedTile lays them out, rows of 128
-// bytes, each panel at a multiple of 1024.
+// Descriptors of factors in shared memory for products of a warpgroup (ptx/wgmma.cuh). Numbers have
+// 16 bits and are in panels of 64 columns as SharedTile has them: rows of 128 bytes, each panel at
+// a multiple of 1024.
 //
-//     bits     0-13   where the factor begins, / 16
+//     bits     0-13   address of the factor / 16
 //             16-29   bytes from a panel to the next, / 16: B as [16][n] with n > 64
 //             32-45   bytes from eight rows to the next eight, / 16: 1024
 //             49-51   0: panels begin where the swizzle repeats
@@ -120,13 +119,13 @@ struct SummaryRegions {
 //
 // Source: PTX ISA, "Matrix Descriptor Format" and "Strides"; CUTLASS, mma_traits_sm90_gmma.hpp.
 
-/// B[16,n] of wgmma_m64k16<0>, n rows of a panel from `row` on, a multiple of 8, stored
-/// [n][k]; k runs over columns 16 step.. of the panel.
+/// B[16,n] of wgmma_m64k16<0>, stored as [n][k]. n are the rows of a panel from `row` (a multiple
+/// of 8) on; k runs over columns 16 step.. 16 step + 15.
 MHLA_HOST_DEVICE constexpr std::uint64_t transposed_factor(std::uint32_t panel, std::uint32_t row,
                                                            std::uint32_t step);
 
-/// B[16,n] of wgmma_m64k16<1>, rows row.. row + 15 of a panel, a multiple of 8, stored
-/// [k][n]; columns 64 to n - 1 lie `panel_bytes`, a multiple of 1024, behind.
+/// B[16,n] of wgmma_m64k16<1>, stored as [k][n]: rows row.. row + 15 of a panel, `row` a multiple
+/// of 8. Columns 64 to n - 1 are in the next panel, `panel_bytes` (a multiple of 1024) further on.
 MHLA_HOST_DEVICE constexpr std::uint64_t factor(std::uint32_t panel, std::uint32_t row,
                                                 std::uint32_t panel_bytes);
 
@@ -134,8 +133,8 @@ MHLA_HOST_DEVICE constexpr std::uint64_t factor(std::uint32_t panel, std::uint32
 
 namespace detail {
 
-/// Of what begins `pieces` pieces of 16 bytes behind `begin`: addresses end below 2^18, so that a
-/// step to the next is one addition of 32 bits.
+/// Descriptor of data `pieces` pieces of 16 bytes after `begin`. Addresses end below 2^18, so that
+/// a step to the next is one 32-bit addition.
 MHLA_HOST_DEVICE constexpr std::uint64_t descriptor(std::uint32_t begin, std::uint32_t pieces,
                                                     std::uint32_t leading) {
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;

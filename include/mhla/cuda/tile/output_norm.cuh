@@ -1,12 +1,12 @@
 #pragma once
 
 /// \file
-/// Outputs that are normalised and gated before they are stored, each row of a head by itself:
+/// Outputs that are normalised and gated before they are stored, separately for each row of a head:
 ///
 ///     y = o gain / sqrt(mean of o^2 + eps)                      normed
-///     y = that times silu(gate),  silu(g) = g / (1 + e^-g)      gated too
+///     y = (the normed y) silu(gate),  silu(g) = g / (1 + e^-g)  gated too
 ///
-/// in float, of sums that a warp holds. As in layer/rms_norm.hpp.
+/// in float, from sums that a warp holds. layer/rms_norm.hpp is the same function on the CPU.
 
 #include <cstdint>
 
@@ -21,7 +21,7 @@
 
 namespace mhla::cuda {
 
-/// Adds the squares of the thread's own elements of both rows, times a factor for each.
+/// Adds the squares of the thread's elements of both rows, multiplied by the row's factor.
 template <int kTiles>
 MHLA_DEVICE void add_squares(RowPair& squares, const float (&sums)[kTiles][4], RowPair factors) {
   MHLA_CUDA_UNROLL
@@ -35,9 +35,9 @@ MHLA_DEVICE void add_squares(RowPair& squares, const float (&sums)[kTiles][4], R
   }
 }
 
-/// The sums of two warpgroups that have other columns of the same 64 rows, in both. Their 256
-/// threads call together and meet at barrier 1; the numbers pass through 512 bytes at `shared`, a
-/// multiple of 512.
+/// Adds the sums of two warpgroups that have different columns of the same 64 rows; both get the
+/// result. Their 256 threads call together and synchronise at barrier 1. The numbers pass through
+/// 512 bytes at `shared`, a multiple of 512.
 MHLA_DEVICE RowPair over_warpgroups(RowPair sums, std::uint32_t shared, std::uint32_t warp,
                                     std::uint32_t lane) {
   const std::uint32_t own = shared + warp * 64 + lane / 4 * 4, other = own ^ 256;
@@ -61,18 +61,18 @@ struct OutputNorm {
   bool normed;
   bool gated;
   float eps;
-  const float* gain;      ///< [E], at a multiple of 8
+  const float* gain;      ///< [E], aligned to 8 bytes
   ConstTokenTensor gate;  ///< [B, N, H, E]
 
-  /// Factors of sums that become outputs by `factors`, where the squares of those rows sum up to
-  /// `squares` over all kWidth columns.
+  /// Row factors that turn sums into normalised outputs. `factors` turn them into outputs, and
+  /// `squares` are the rows' sums of squares over all kWidth columns.
   template <int kWidth>
   MHLA_DEVICE RowPair scaled(RowPair factors, RowPair squares) const {
     return {factors.x * ptx::rsqrt_approx(squares.x * (1.0f / kWidth) + eps),
             factors.x_8 * ptx::rsqrt_approx(squares.x_8 * (1.0f / kWidth) + eps)};
   }
 
-  /// sums of columns column.. become outputs of two tokens of a head, up to rounding.
+  /// Turns sums of columns `column`.. into outputs of two tokens of a head, before rounding.
   template <class T, int kTiles>
   MHLA_DEVICE void apply(float (&sums)[kTiles][4], RowPair factors, int column, BatchHead head,
                          TokenPair tokens, std::uint32_t lane) const {
@@ -93,7 +93,7 @@ struct OutputNorm {
   }
 
  private:
-  /// One of the two rows.
+  /// Processes one of the two rows.
   template <class T, int kFirst, int kTiles>
   MHLA_DEVICE void multiply_gate(float (&sums)[kTiles][4], const unsigned char* rows,
                                  std::int32_t token) const {

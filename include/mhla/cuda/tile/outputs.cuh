@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Sums of products on their way to memory: scaled, split into two parts, rounded, written as rows.
+/// Epilogue of products: sums are scaled, split into two parts, rounded, written as rows.
 
 #include <cstdint>
 
@@ -21,11 +21,11 @@ namespace mhla::cuda {
 // -------------------------------------------------------------------------------------------------
 // Floats as sums of two 16-bit numbers: x = high + low, high = T(x), low = T(x - high).
 //
-// high + low is within 2^-17 |x| of x for bfloat16 and 2^-23 |x| + 2^-25 for half: |x - high| is
-// at most half the distance of numbers of T around x, and low is rounded from there on. An x that
-// overflows T, or is not finite, has a low that is not finite either.
+// high + low is within 2^-17 |x| of x for bfloat16 and 2^-23 |x| + 2^-25 for half. |x - high| is at
+// most half the distance of numbers of T around x, and low rounds that difference. If x overflows
+// T, or is not finite, low is not finite either.
 
-/// Two numbers, in pairs of both parts.
+/// Pairs of the high and of the low parts of two numbers.
 struct Parts {
   std::uint32_t high;
   std::uint32_t low;
@@ -47,7 +47,7 @@ MHLA_DEVICE void scale_sums(float (&sums)[kTiles][4], float by) {
   }
 }
 
-/// Replaces sums of a product (product.cuh) by what rounding them to T leaves.
+/// Replaces sums of a product (product.cuh) by their rounding errors in T.
 template <class T, int kTiles>
 MHLA_DEVICE void keep_rest(float (&sums)[kTiles][4]) {
   MHLA_CUDA_UNROLL
@@ -62,15 +62,16 @@ MHLA_DEVICE void keep_rest(float (&sums)[kTiles][4]) {
 }
 
 // -------------------------------------------------------------------------------------------------
-// Outputs of a warp: 16 rows of sums from registers to rows of tokens in device memory, through
-// shared memory: a tile of the warp's own, so that a row leaves in stores of 16 bytes side by side
-// or by the copy engine, or a box that the copy engine takes.
+// Outputs of a warp: 16 rows of sums go from registers through shared memory to rows of tokens in
+// device memory. Shared memory holds a tile per warp or a box. Rows leave a tile in adjacent stores
+// of 16 bytes or by tensor copies. A box leaves by a tensor copy.
 
-/// Where a warp's sums pass through.
+/// Staging tile of a warp's sums.
 using WarpTile = SharedTile<16, 64>;
 
-/// Stores kCount tiles of sums of a product (product.cuh), from tile `first` on, times a factor for
-/// each of a thread's two rows and rounded, as rows row.. row + 15 and columns 8 piece.. of a tile.
+/// Stores kCount tiles of sums of a product (product.cuh), from tile `first` on. They are
+/// multiplied by a factor for each of the thread's two rows, and rounded. They become rows row..
+/// row + 15 and columns 8 piece.. of a tile.
 template <class T, int kCount, class Tile, int kTiles>
 MHLA_DEVICE void store_sums(const float (&sums)[kTiles][4], int first, RowPair factors, Tile tile,
                             std::uint32_t row, std::uint32_t piece, std::uint32_t lane) {
@@ -85,10 +86,10 @@ MHLA_DEVICE void store_sums(const float (&sums)[kTiles][4], int first, RowPair f
   }
 }
 
-/// Writes a warp's sums times a factor for each row, rounded: row r to the row of token tokens(r)
-/// from `head` on, unless that is -1. They pass through the tile, 16 rows, as many columns at a
-/// time as it has; nothing else touches it from the warp's latest meeting to the one that ends
-/// this.
+/// Writes a warp's sums, multiplied by a factor per row and rounded: row r to the row of token
+/// tokens(r) from `head` on, unless that is -1. They pass through the tile of 16 rows, as many
+/// columns at a time as it has. No other warp may touch the tile between the warp's last barrier
+/// before the call and the one that ends it.
 template <class T, class Tile, int kTiles, class Tokens>
 MHLA_DEVICE void write_sums(const float (&sums)[kTiles][4], RowPair factors, Tile tile,
                             unsigned char* head, std::int64_t stride, const Tokens& tokens,
@@ -103,9 +104,9 @@ MHLA_DEVICE void write_sums(const float (&sums)[kTiles][4], RowPair factors, Til
   }
 }
 
-/// Hands a warp's sums times a factor for each row, rounded, to the copy engine, 64 columns at a
-/// time from the tile: store(first) starts to store columns first.. from there, in one thread. That
-/// waits for what it has stored before, and at its end for the latest.
+/// Stores a warp's sums, multiplied by a factor per row and rounded, by tensor copies of 64 columns
+/// at a time from the tile. store(first) starts to store columns first.. in one thread. That thread
+/// waits for its earlier stores, and at the end for the last one.
 template <class T, int kTiles, class Store>
 MHLA_DEVICE void store_tiles(const float (&sums)[kTiles][4], RowPair factors, WarpTile tile,
                              std::uint32_t lane, const Store& store) {
@@ -123,9 +124,9 @@ MHLA_DEVICE void store_tiles(const float (&sums)[kTiles][4], RowPair factors, Wa
   }
 }
 
-/// Stores a warp's sums times a factor for each row, rounded, as rows row.. row + 15 and 8 kTiles
-/// columns of a box (fragment.cuh) from column `column` on, a multiple of 64; rows from `rows` on
-/// are left out.
+/// Stores a warp's sums, multiplied by a factor per row and rounded, in a box (fragment.cuh). They
+/// become rows row.. row + 15 and 8 kTiles columns from column `column`, a multiple of 64, on. Rows
+/// from `rows` on are left out.
 template <class T, int kTiles>
 MHLA_DEVICE void store_box_rows(const float (&sums)[kTiles][4], RowPair factors, std::uint32_t box,
                                 std::uint32_t panel_bytes, int column, std::int32_t row,

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Pieces of 16 bytes, eight 16-bit numbers each, and sums of floats over them: what one thread
-/// does where rows are too few for products of matrices.
+/// Operations of one thread on pieces of 16 bytes (eight 16-bit numbers) and on sums of floats.
+/// They serve where rows are too few for matrix products.
 
 #include <cstdint>
 
@@ -53,16 +53,16 @@ MHLA_DEVICE ptx::Words4 rounded_rest(const float (&x)[8], ptx::Words4 high) {
   return rest;
 }
 
-/// The float whose bits a word has.
+/// Returns the float with the bits of a word.
 MHLA_DEVICE float as_float(std::uint32_t word) { return __builtin_bit_cast(float, word); }
 
-/// Four floats as they are.
+/// Loads four floats as a group of words.
 MHLA_DEVICE ptx::Words4 four_floats(const float* x) {
   return {{__builtin_bit_cast(std::uint32_t, x[0]), __builtin_bit_cast(std::uint32_t, x[1]),
            __builtin_bit_cast(std::uint32_t, x[2]), __builtin_bit_cast(std::uint32_t, x[3])}};
 }
 
-/// phi of every number, rounded.
+/// Applies phi to every number, rounded.
 template <class T>
 MHLA_DEVICE ptx::Words4 apply(const FeatureMap& map, ptx::Words4 x) {
   apply<T>(map, x.x);

@@ -18,7 +18,7 @@
 
 namespace mhla::cuda {
 
-/// One step: 16 columns of A, and B = columns 8 piece.. of rows row.. row + 15 of the tile.
+/// Adds one step: 16 columns of A, and B = columns 8 piece.. of rows row.. row + 15 of the tile.
 template <class T, class Tile, int kTiles>
 MHLA_DEVICE void multiply_step(float (&sums)[kTiles][4], std::uint32_t a0, std::uint32_t a1,
                                std::uint32_t a2, std::uint32_t a3, Tile tile, std::uint32_t row,
@@ -36,8 +36,8 @@ MHLA_DEVICE void multiply_step(float (&sums)[kTiles][4], std::uint32_t a0, std::
   }
 }
 
-/// The same step for several tiles of 16 rows, A operands a[r], which share the loads of B. kTiles
-/// is even, or there is one tile of rows.
+/// Adds one step for several tiles of 16 rows, A operands a[r], which share the loads of B. kTiles
+/// is even unless there is one tile of rows.
 template <class T, class Tile, int kRowTiles, int kTiles>
 MHLA_DEVICE void multiply_step(float (&sums)[kRowTiles][kTiles][4],
                                const ptx::Words4 (&a)[kRowTiles], Tile tile, std::uint32_t row,
@@ -60,7 +60,8 @@ MHLA_DEVICE void multiply_step(float (&sums)[kRowTiles][kTiles][4],
   }
 }
 
-/// B = columns 8 piece.. of rows row.. row + K - 1 of the tile, which holds B as [k][n].
+/// Adds products with B = columns 8 piece.. of rows row.. row + K - 1 of the tile, which holds B as
+/// [k][n].
 template <class T, int kDepth, class Tile, int kTiles>
 MHLA_DEVICE void multiply(float (&sums)[kTiles][4], const Fragment<kDepth>& rows, Tile tile,
                           std::uint32_t row, std::uint32_t piece, std::uint32_t lane) {
@@ -74,7 +75,7 @@ MHLA_DEVICE void multiply(float (&sums)[kTiles][4], const Fragment<kDepth>& rows
     const std::uint32_t last_row = row + kDepth - 8 + lane % 8;
     MHLA_CUDA_UNROLL
     for (std::uint32_t j = 0; j < kTiles;
-         ++j) {  // 8 rows of B: threads 8.. of the load are not used
+         ++j) {  // 8 rows of B; addresses of threads 8.. are not used
       if (j % 2 == 0) {
         const std::uint32_t own = piece + j + (j + 1 < kTiles ? lane / 8 % 2 : 0);
         const ptx::Words2 b = ptx::ldmatrix_x2_trans(tile.piece(last_row, own));
@@ -87,8 +88,8 @@ MHLA_DEVICE void multiply(float (&sums)[kTiles][4], const Fragment<kDepth>& rows
   }
 }
 
-/// B = the transpose of rows row.. row + 8 kTiles - 1 of the tile, which holds B as [n][k], in
-/// columns 0 to K - 1. kTiles is even.
+/// Adds products with the transpose of rows row.. row + 8 kTiles - 1 of the tile, which holds B as
+/// [n][k] in columns 0 to K - 1. kTiles is even.
 template <class T, int kDepth, class Tile, int kTiles>
 MHLA_DEVICE void multiply_transposed(float (&sums)[kTiles][4], const Fragment<kDepth>& rows,
                                      Tile tile, std::uint32_t row, std::uint32_t lane) {
@@ -113,7 +114,7 @@ MHLA_DEVICE void multiply_transposed(float (&sums)[kTiles][4], const Fragment<kD
   }
 }
 
-/// The same for several tiles of 16 rows, which share the loads of B.
+/// Adds products with the same B for several tiles of 16 rows, which share the loads of B.
 template <class T, int kDepth, class Tile, int kRowTiles, int kTiles>
 MHLA_DEVICE void multiply_transposed(float (&sums)[kRowTiles][kTiles][4],
                                      const Fragment<kDepth> (&rows)[kRowTiles], Tile tile,
@@ -140,23 +141,24 @@ MHLA_DEVICE void multiply_transposed(float (&sums)[kRowTiles][kTiles][4],
 }
 
 // -------------------------------------------------------------------------------------------------
-// Products of keys with values, by one warp: 16 tokens' part of S = phi(K)^T V and of z.
+// Products of keys with values, by one warp: what 16 tokens add to S = phi(K)^T V and to z.
 //
 //     sums[16 kRowTiles, 8 kTiles] += phi(K)^T[16 kRowTiles, 16] V[16, 8 kTiles]
 //     key_sums[16 kRowTiles]       += phi(K)^T[16 kRowTiles, 16] filled[16]
 //
-// phi is applied to the operand in registers. Both use phi(K) as rounded to T: z is the sum of
-// what S is made of. filled[t] is 1 where row t holds a token and 0 where the slot is empty: phi
-// of the zeros that are there instead need not be 0.
+// phi is applied to the operand in registers. S and z use the same phi(K), rounded to T. filled[t]
+// is 1 if row t holds a token and 0 if the slot is empty. It is needed because phi of an empty
+// row's zeros need not be 0.
 
-/// One number as a B operand of 8 equal columns: words of the 16 pairs at a shared address.
+/// Loads one number as a B operand of 8 equal columns, from words with the 16 pairs at a shared
+/// address.
 MHLA_DEVICE ptx::Words2 load_column(std::uint32_t pairs, std::uint32_t lane) {
   return {{ptx::ld_shared(pairs + lane % 4 * 4), ptx::ld_shared(pairs + lane % 4 * 4 + 16)}};
 }
 
-/// Tokens are rows row.. row + 15 of both tiles; rows of sums are columns 8 key_piece.. of k,
-/// columns of sums are columns 8 value_piece.. of v. key_sums[t][0] is that of row lane / 4 of tile
-/// t, key_sums[t][2] that of row lane / 4 + 8.
+/// Adds 16 tokens: rows row.. row + 15 of both tiles. Rows of sums are columns 8 key_piece.. of k,
+/// and columns of sums are columns 8 value_piece.. of v. key_sums[t][0] belongs to row lane / 4 of
+/// tile t, key_sums[t][2] to row lane / 4 + 8.
 template <class T, class KeyTile, class ValueTile, class Map, int kRowTiles, int kTiles>
 MHLA_DEVICE void multiply_key_values(float (&sums)[kRowTiles][kTiles][4],
                                      float (&key_sums)[kRowTiles][4], KeyTile k, ValueTile v,

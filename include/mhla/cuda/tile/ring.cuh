@@ -1,17 +1,17 @@
 #pragma once
 
 /// \file
-/// A ring of slots in shared memory that one thread fills by tensor copies, or warps write, and
-/// other warps read. Each slot has two barriers: `full` ends a phase when its bytes are here, or
-/// every warp that writes has committed it, `empty` when every warp that reads the ring has
-/// released it.
+/// A ring of slots in shared memory. Producers (one thread by tensor copies, or warps by stores)
+/// fill slots, and consumer warps read them. Each slot has two barriers. `full` ends a phase when
+/// the slot's bytes have arrived, or every producer warp has committed. `empty` ends a phase when
+/// every consumer warp has released the slot.
 ///
 ///     producer     wait empty, expect bytes on full, load boxes    next slot
 ///        or        wait empty, write, commit                       next slot
 ///     consumer     wait full, read, release                        next slot
 ///
-/// Every consumer waits for every slot before it releases it, even one that it has no use for:
-/// otherwise it could run ahead and count twice in a phase.
+/// Every consumer waits for every slot before it releases the slot, even if it does not use it.
+/// Otherwise it could run ahead and arrive twice in a phase.
 
 #include <cstdint>
 
@@ -23,12 +23,12 @@
 
 namespace mhla::cuda {
 
-/// How far a thread has come in a ring.
+/// Position of a thread in a ring.
 struct RingCursor {
   std::uint32_t slot = 0;
-  std::uint32_t parity = 0;  ///< of the phase that fills the slot
+  std::uint32_t parity = 0;  ///< parity of the phase that fills the slot
 
-  /// The cursor `slots` slots further on, at most once around a ring of `count`.
+  /// Returns the cursor `slots` slots further on, at most once around a ring of `count`.
   MHLA_HOST_DEVICE constexpr RingCursor after(std::uint32_t slots, std::uint32_t count) const {
     const std::uint32_t sum = slot + slots;
     return sum < count ? RingCursor{sum, parity} : RingCursor{sum - count, parity ^ 1};
@@ -36,12 +36,12 @@ struct RingCursor {
 };
 
 struct Ring {
-  static constexpr std::uint32_t kBarrierBytes = 16;  ///< of a slot
+  static constexpr std::uint32_t kBarrierBytes = 16;  ///< bytes of a slot's barriers
 
   std::uint32_t begin;       ///< shared address of the slots
-  std::uint32_t slot_bytes;  ///< a multiple of 1024; of 128 where no box is swizzled
-  std::uint32_t barriers;    ///< shared address, kBarrierBytes a slot
-  std::uint32_t count;       ///< slots
+  std::uint32_t slot_bytes;  ///< a multiple of 1024; of 128 if no box is swizzled
+  std::uint32_t barriers;    ///< shared address, kBarrierBytes per slot
+  std::uint32_t count;       ///< number of slots
 
   MHLA_HOST_DEVICE constexpr std::uint32_t slot(RingCursor at) const {
     return begin + at.slot * slot_bytes;
@@ -51,8 +51,8 @@ struct Ring {
   }
   MHLA_HOST_DEVICE constexpr std::uint32_t empty(RingCursor at) const { return full(at) + 8; }
 
-  /// Makes the barriers for `readers` warps that read, and `writers` that write or one thread that
-  /// loads. One thread calls, before fence_mbarrier_init.
+  /// Initialises the barriers for `readers` consumer warps, and for `writers` producer warps or one
+  /// loading thread. One thread calls, before fence_mbarrier_init.
   MHLA_DEVICE void init_barriers(std::uint32_t readers, std::uint32_t writers = 1) const {
     for (std::uint32_t i = 0; i < count; ++i) {
       ptx::mbarrier_init(full({i, 0}), writers);
@@ -60,33 +60,34 @@ struct Ring {
     }
   }
 
-  /// The producer waits until all have released the slot.
+  /// Waits until all consumers have released the slot.
   MHLA_DEVICE void producer_wait(RingCursor at) const {
     ptx::mbarrier_wait(empty(at), at.parity ^ 1);
   }
 
-  /// The same, and it says how many bytes it will load.
+  /// Waits until all consumers have released the slot, and announces `bytes` bytes of loads.
   MHLA_DEVICE void producer_acquire(RingCursor at, std::uint32_t bytes) const {
     producer_wait(at);
     ptx::mbarrier_arrive_expect_tx(full(at), bytes);
   }
 
-  /// A warp that writes hands the slot over. All its threads call together, after their last write
-  /// and what it needs of fences.
+  /// Commits a slot that the warp has written. All its threads call together, after their last
+  /// write and the fences that it needs.
   MHLA_DEVICE void producer_commit(RingCursor at, std::uint32_t lane) const {
     ptx::bar_warp_sync();
     if (lane == 0) ptx::mbarrier_arrive(full(at));
   }
 
-  /// A reader waits for what was loaded.
+  /// Waits until the slot is full.
   MHLA_DEVICE void consumer_wait(RingCursor at) const { ptx::mbarrier_wait(full(at), at.parity); }
 
-  /// A warp gives the slot back. All its threads call together, after their last access.
+  /// Releases a slot that the warp has read. All its threads call together, after their last
+  /// access.
   MHLA_DEVICE void consumer_release(RingCursor at, std::uint32_t lane) const {
     consumer_release<1>(at, lane);
   }
 
-  /// The same for kCount slots from `at` on.
+  /// Releases kCount slots from `at` on.
   template <int kCount>
   MHLA_DEVICE void consumer_wait(RingCursor at) const {
     MHLA_CUDA_UNROLL
@@ -102,7 +103,7 @@ struct Ring {
   }
 };
 
-/// Rows of a box of kColumns columns whose panels are in slots of a ring, one after another.
+/// Rows of a box of kColumns columns whose panels are in consecutive slots of a ring.
 template <int kColumns_>
 struct RingBox {
   static constexpr int kColumns = kColumns_;
@@ -113,7 +114,7 @@ struct RingBox {
 
   std::uint32_t panels[kPanels];  ///< shared addresses of the first row
 
-  /// The box that begins in slot `at`, from row `row` on, a multiple of 8.
+  /// The box whose first panel is in slot `at`, from row `row`, a multiple of 8, on.
   MHLA_DEVICE RingBox(const Ring& ring, RingCursor at, std::uint32_t row) {
     MHLA_CUDA_UNROLL
     for (int i = 0; i < kPanels; ++i) {

@@ -1,13 +1,13 @@
 #pragma once
 
 /// \file
-/// Rotary embedding of features in registers, behind phi: pairs (2 j, 2 j + 1) of a token's D
-/// features turn by an angle t of their own, in float,
+/// Rotary embedding of features in registers, after phi. Each pair (2 j, 2 j + 1) of a token's D
+/// features rotates by its angle t, in float:
 ///
 ///     y_2j     = x_2j cos t - x_2j+1 sin t
 ///     y_2j+1   = x_2j+1 cos t + x_2j sin t
 ///
-/// and are rounded once more. As RotaryPairs::kInterleaved of layer/rotary_table.hpp.
+/// and is rounded once more. The order is RotaryPairs::kInterleaved of layer/rotary_table.hpp.
 
 #include <cstdint>
 
@@ -25,24 +25,24 @@ namespace mhla::cuda {
 
 /// Cosine and sine of each pair of the tokens of a sequence, the same for all heads.
 struct RotaryAngles {
-  const float* data;    ///< [N, D], at a multiple of 16 bytes
-  std::int32_t stride;  ///< numbers from one token to the next, a multiple of 4
+  const float* data;    ///< [N, D], aligned to 16 bytes
+  std::int32_t stride;  ///< floats from one token to the next, a multiple of 4
 
-  /// Of a token; where there is none, of another one.
+  /// Row of a token. For an absent token (-1) it is another token's row, so that loads stay valid.
   MHLA_HOST_DEVICE constexpr const float* row(std::int32_t token) const {
     return data + std::int64_t{token < 0 ? 0 : token} * stride;
   }
   bool operator==(const RotaryAngles&) const = default;
 };
 
-/// A pair by its cosine and sine.
+/// Rotates a pair by its cosine and sine.
 template <class T>
 MHLA_DEVICE std::uint32_t rotated(std::uint32_t pair, float cos, float sin) {
   const float x = ptx::low<T>(pair), y = ptx::high<T>(pair);
   return ptx::pack<T>(x * cos - y * sin, y * cos + x * sin);
 }
 
-/// Cosine and sine of each pair of a piece of 8 features.
+/// Cosines and sines of the pairs of a piece of 8 features.
 struct PieceAngles {
   ptx::Words2 turns[4];
 
@@ -61,7 +61,7 @@ struct PieceAngles {
   }
 };
 
-/// Turns 16 rows of features, of which the thread has two tokens' parts.
+/// Rotates 16 rows of features. The thread holds parts of two tokens.
 template <class T, int D>
 MHLA_DEVICE void rotate(Fragment<D>& rows, const RotaryAngles& angles, TokenPair tokens,
                         std::uint32_t lane) {
@@ -76,14 +76,14 @@ MHLA_DEVICE void rotate(Fragment<D>& rows, const RotaryAngles& angles, TokenPair
   }
 }
 
-/// Turns features `feature`.. feature + 15 of tokens(slot).. tokens(slot + 15), an A operand with a
-/// row for each feature (load_transposed_rows). The other feature of a pair is in a neighbouring
-/// row of the same column: thread lane ^ 4 has it. All threads of the warp call together.
+/// Rotates features `feature`.. feature + 15 of tokens(slot).. tokens(slot + 15), an A operand with
+/// a row per feature (load_transposed_rows). The other feature of a pair is in a neighbouring row
+/// of the same column, which thread lane ^ 4 holds. All threads of the warp call together.
 template <class T, class Tokens>
 MHLA_DEVICE void rotate_transposed(ptx::Words4& a, const RotaryAngles& angles, std::uint32_t slot,
                                    std::uint32_t feature, const Tokens& tokens,
                                    std::uint32_t lane) {
-  const std::uint32_t own = feature + lane / 8 * 2;  // the pair's first, and that of words 1 and 3
+  const std::uint32_t own = feature + lane / 8 * 2;  // first feature of the pair in words 0 and 2
   const float sign = lane / 4 % 2 == 0 ? -1.0f : 1.0f;
   const auto first = static_cast<std::int32_t>(slot + lane % 4 * 2);
   MHLA_CUDA_UNROLL
@@ -104,7 +104,7 @@ MHLA_DEVICE void rotate_transposed(ptx::Words4& a, const RotaryAngles& angles, s
   }
 }
 
-/// Turns the pieces that copy_rows<kThreads>(tile, ..., tokens, thread) copied, in place.
+/// Rotates the pieces that copy_rows<kThreads>(tile, ..., tokens, thread) copied, in place.
 template <class T, int kThreads, class Tile, class Tokens>
 MHLA_DEVICE void rotate_copied(const RotaryAngles& angles, Tile tile, const Tokens& tokens,
                                std::uint32_t thread) {

@@ -3,10 +3,9 @@
 /// \file
 /// Products of rows of two tensors in device memory, x_t . y_j, without shared memory.
 ///
-/// A sum over k may take its terms in any order. So thread p of the four that share a row loads the
-/// numbers 8 p.. 8 p + 7 of every 32, 16 bytes side by side. Two steps of mma take them as they
-/// are, the same way on both sides. The last 8 numbers of a width of 72 are a step of half the
-/// depth.
+/// A sum over k may take its terms in any order. Thread p of a row's four threads therefore
+/// loads the adjacent numbers 8 p.. 8 p + 7 of every 32, in 16 bytes. Two steps of mma take both
+/// factors in that order. The last 8 numbers of a width of 72 are a step of half the depth.
 
 #include <cstdint>
 
@@ -16,7 +15,7 @@
 
 namespace mhla::cuda {
 
-/// The part of a row of K 16-bit numbers that one thread holds.
+/// Part of a row of K 16-bit numbers that one thread holds.
 template <int K>
 struct RowPieces {
   static_assert(K % 32 == 0 || K % 32 == 8);
@@ -26,7 +25,7 @@ struct RowPieces {
   ptx::Words4 pieces[kPieces];
   std::uint32_t rest;
 
-  /// Loads a row that the grid does not write, and keeps it in L1 for other warps. A null row is
+  /// Loads a row that the grid does not write, and keeps it in L1 for other warps. A null row gives
   /// zeros.
   static MHLA_DEVICE RowPieces load(const unsigned char* row, std::uint32_t lane) {
     RowPieces own{};
@@ -40,14 +39,15 @@ struct RowPieces {
   }
 };
 
-/// The rows lane / 4 and lane / 4 + 8 of 16.
+/// Rows lane / 4 and lane / 4 + 8 of 16.
 template <int K>
 struct RowPiecesPair {
   RowPieces<K> x;
   RowPieces<K> x_8;
 };
 
-/// sums[16, 8] += rows[16, K] columns[8, K]^T, as C of ptx/mma.cuh. A thread holds column lane / 4.
+/// Adds sums[16, 8] += rows[16, K] columns[8, K]^T, as C of ptx/mma.cuh. A thread holds column lane
+/// / 4.
 template <class T, int K>
 MHLA_DEVICE void multiply_rows(float (&sums)[4], const RowPiecesPair<K>& rows,
                                const RowPieces<K>& columns) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What belongs to the rows of a fragment: sums over their elements, and products with a vector.
+/// Operations on rows of a fragment: sums of their elements, and products with a vector.
 
 #include <cstdint>
 
@@ -18,13 +18,13 @@ namespace mhla::cuda {
 // -------------------------------------------------------------------------------------------------
 // Products of rows in registers with a vector of floats in shared memory: q . z, in float.
 
-/// What belongs to rows lane / 4 and lane / 4 + 8 of a fragment.
+/// A number for row lane / 4 and one for row lane / 4 + 8 of a fragment.
 struct RowPair {
   float x;
   float x_8;
 };
 
-/// The sums of the four threads of each row, in all of them. All threads of the warp call together.
+/// Adds the sums of the four threads of a row. All threads of the warp call together.
 MHLA_DEVICE RowPair over_row(RowPair sums) {
   MHLA_CUDA_UNROLL
   for (std::uint32_t mask = 1; mask < 4; mask *= 2) {
@@ -34,8 +34,8 @@ MHLA_DEVICE RowPair over_row(RowPair sums) {
   return sums;
 }
 
-/// The products of both rows with the vector at a shared address, a multiple of 8. All threads of
-/// the warp call together; the four that share rows get the same numbers.
+/// Products of both rows with the vector at a shared address, a multiple of 8. All threads of the
+/// warp call together. The four threads of a row get the same result.
 template <class T, int kColumns>
 MHLA_DEVICE RowPair row_products(const Fragment<kColumns>& rows, std::uint32_t vector,
                                  std::uint32_t lane) {
@@ -52,11 +52,11 @@ MHLA_DEVICE RowPair row_products(const Fragment<kColumns>& rows, std::uint32_t v
 }
 
 // -------------------------------------------------------------------------------------------------
-// Sums of the elements of rows that a warp holds as Fragment (fragment.cuh), in float. A thread
-// adds what it has of its two rows, in any number of fragments, before the four threads that share
-// rows add theirs.
+// Sums of the elements of rows in Fragments (fragment.cuh), in float. A thread first adds its
+// elements of its two rows, over any number of fragments. Then the four threads that share rows add
+// their sums.
 
-/// Adds the thread's own elements of both rows.
+/// Adds the thread's elements of both rows.
 template <class T, int kColumns>
 MHLA_DEVICE void add_elements(RowPair& sums, const Fragment<kColumns>& rows) {
   MHLA_CUDA_UNROLL
@@ -67,11 +67,11 @@ MHLA_DEVICE void add_elements(RowPair& sums, const Fragment<kColumns>& rows) {
 }
 
 // -------------------------------------------------------------------------------------------------
-// Vectors of floats that the copy engine brought: rows of 32 floats, 128 bytes, swizzled as such
-// boxes are (ptx/tensor_copy.cuh); 72 floats as they are.
+// Vectors of floats that tensor copies load. Rows of 32 floats, 128 bytes, are swizzled
+// (ptx/tensor_copy.cuh). Vectors of 72 floats are not.
 
-/// A vector of kSize floats, a multiple of 32 up to 256 or 72, at a shared address, a multiple of
-/// 1024; of 128 for 72.
+/// A vector of kSize floats at a shared address. kSize is 72 (address a multiple of 128) or a
+/// multiple of 32 up to 256 (address a multiple of 1024).
 template <int kSize_>
 struct BoxVector {
   static constexpr int kSize = kSize_;
@@ -81,15 +81,15 @@ struct BoxVector {
 
   std::uint32_t begin;
 
-  /// The shared address of a float.
+  /// Shared address of a float.
   MHLA_HOST_DEVICE constexpr std::uint32_t at(std::uint32_t i) const {
     if constexpr (!kRows) return begin + 4 * i;
     const std::uint32_t row = i / 32;
     return begin + row * 128 + ((i / 4 % 8) ^ row) * 16 + i % 4 * 4;
   }
 
-  /// The box of vector (i, j) of an array [outer, step, kSize]; it begins at {0, 0, i, j, 0}, and
-  /// there are no i beyond `inner`.
+  /// Box of vector (i, j) of an array [outer, step, kSize]. Its origin is {0, 0, i, j, 0}, with i <
+  /// inner.
   static constexpr TensorBox box(const float* array, std::int64_t inner, std::int64_t outer,
                                  std::int64_t step) {
     constexpr std::uint32_t kRowCount = kRows ? kSize / 32 : 1, kColumns = 2 * kSize / kRowCount;
@@ -102,13 +102,14 @@ struct BoxVector {
   }
 };
 
-/// The products of both rows of a fragment with the vector. All threads of the warp call together;
-/// the four that share rows get the same numbers.
+/// Products of both rows of a fragment with the vector. All threads of the warp call together. The
+/// four threads of a row get the same result.
 template <class T, int kColumns>
 MHLA_DEVICE RowPair row_products(const Fragment<kColumns>& rows, BoxVector<kColumns> vector,
                                  std::uint32_t lane) {
   if constexpr (!BoxVector<kColumns>::kRows) return row_products<T>(rows, vector.begin, lane);
-  // Floats 8 j + p and p + 1: pieces 2 j and 2 j + 1 of a row of 8, exchanged in odd rows.
+  // Floats 8 j + p and p + 1 are in pieces 2 j and 2 j + 1 of a row of 8 pieces, which odd rows
+  // exchange.
   const std::uint32_t even = vector.begin + lane / 2 % 2 * 16 + lane % 2 * 8;
   const std::uint32_t odd = even ^ 16;
   RowPair sum{0, 0};

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Rows of tokens in registers, eight threads to a row: thread p of a row has the pieces p, p + 8,
-/// p + 16, .. of 16 bytes. All threads of a warp work together, on four rows.
+/// Rows of tokens in registers, eight threads per row: thread p has the pieces p, p + 8, p + 16,
+/// ... of 16 bytes. All threads of a warp work together, on four rows.
 
 #include <cstdint>
 
@@ -15,24 +15,24 @@
 
 namespace mhla::cuda {
 
-/// The part of a row of kWidth numbers that one thread holds.
+/// Part of a row of kWidth numbers that one thread holds.
 template <int kWidth>
 struct SplitRow {
   static constexpr int kSharers = 8;
-  static constexpr int kPieces = (kWidth / 8 + kSharers - 1) / kSharers;  // of a thread
+  static constexpr int kPieces = (kWidth / 8 + kSharers - 1) / kSharers;  // pieces per thread
 
   float x[kPieces][8];
 
-  /// The thread's i-th piece is one of the row.
+  /// Returns true if the thread's i-th piece is part of the row.
   static MHLA_DEVICE bool has(std::uint32_t i, std::uint32_t sharer) {
     return kSharers * i + sharer < kWidth / 8;
   }
 
-  /// The same as 16-bit numbers: those of several rows are loaded before any is converted.
+  /// The thread's part as 16-bit numbers. Load several rows before converting any.
   struct Words {
     ptx::Words4 pieces[kPieces];
 
-    /// Loads a row that the grid does not write; zeros where it is null.
+    /// Loads a row that the grid does not write. A null row gives zeros.
     static MHLA_DEVICE Words load(const unsigned char* row, std::uint32_t sharer) {
       Words own{};
       if (row == nullptr) return own;
@@ -93,7 +93,7 @@ struct SplitRow {
     }
   }
 
-  /// Calls act(i, j) for all of the thread's numbers x[i][j]; numbers after the row's end are 0.
+  /// Calls act(i, j) for all of the thread's numbers x[i][j]. Numbers after the row's end are 0.
   template <class Act>
   static MHLA_DEVICE void each(const Act& act) {
     MHLA_CUDA_UNROLL
@@ -104,14 +104,14 @@ struct SplitRow {
   }
 };
 
-/// The sum over the threads of a row, in all of them.
+/// Returns the sum over the threads of a row to each of them.
 MHLA_DEVICE float over_sharers(float x) {
   MHLA_CUDA_UNROLL
   for (std::uint32_t mask = 1; mask < 8; mask *= 2) x += ptx::shfl_bfly(x, mask);
   return x;
 }
 
-/// Returns true in all threads of a row with a number that is not 0.
+/// Returns true, in all threads of a row, if a number of the row is not 0.
 template <int kWidth>
 MHLA_DEVICE bool any_nonzero(const SplitRow<kWidth>& x) {
   float count = 0;
@@ -119,7 +119,7 @@ MHLA_DEVICE bool any_nonzero(const SplitRow<kWidth>& x) {
   return over_sharers(count) != 0;
 }
 
-/// x . y of two rows, in all threads of the row.
+/// Returns the product x . y of two rows, in all threads of the row.
 template <int kWidth>
 MHLA_DEVICE float dot(const SplitRow<kWidth>& x, const SplitRow<kWidth>& y) {
   float sum = 0;

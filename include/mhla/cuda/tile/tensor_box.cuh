@@ -9,12 +9,12 @@
 
 namespace mhla::cuda {
 
-/// Elements of a row of a box of rows of `width`: 64, in panels, or all of them.
+/// Elements per row of a box: 64, in panels, if `width` is a multiple of 64, otherwise `width`.
 MHLA_HOST_DEVICE constexpr int box_columns(int width) { return width % 64 == 0 ? 64 : width; }
 
-/// A tensor of 16-bit elements, innermost dimension first, and the box that a copy moves. Rows of a
-/// box are 64 elements, 128 bytes, in the swizzled order of ptx/tensor_copy.cuh; or any other
-/// multiple of 8, as they are, one behind another.
+/// A tensor of 16-bit elements, innermost dimension first, and the box that a copy moves. Rows of
+/// 64 elements, 128 bytes, are in the swizzled order of ptx/tensor_copy.cuh. Rows of another
+/// multiple of 8 elements are contiguous and not swizzled.
 struct TensorBox {
   void* base;               ///< a multiple of 16
   std::uint64_t extent[5];  ///< elements along each dimension, 1 to 2^32

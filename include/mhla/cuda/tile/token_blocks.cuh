@@ -1,15 +1,15 @@
 #pragma once
 
 /// \file
-/// Blocks of tokens, as kernels see them: boxes of a grid of tokens in raster order.
+/// Blocks of tokens as kernels see them: boxes of a grid of tokens in raster order.
 ///
 ///     sequence   1 x 1 x N tokens in boxes of 1 x 1 x W
 ///     image      1 x Y x X tokens in boxes of 1 x y x x
 ///     video      F x Y x X tokens in boxes of f x y x x
 ///
 /// Blocks are numbered in raster order, and so are the W = f*y*x slots of a block. A block at a far
-/// edge may reach beyond the tokens: those slots are empty, and every other one is where it is in a
-/// whole block.
+/// edge may reach beyond the tokens. Those slots are empty, and the other slots keep the places
+/// that they have in a whole block.
 
 #include <cstdint>
 
@@ -18,11 +18,12 @@
 namespace mhla::cuda {
 
 // -------------------------------------------------------------------------------------------------
-// Division by a number that a grid shares: a product and a shift of 32 bits.
+// Division by a number that the whole grid shares: a product and a shift of 32 bits.
 //
 //     n / d = (2 n m / 2^32) / 2^l,   l = ceil(log2 d),   m = ceil(2^(31 + l) / d) < 2^32
 //
-// exact for 0 <= n < 2^31, since m d - 2^(31 + l) < d <= 2^l. Source: Granlund and Montgomery,
+// It is exact for 0 <= n < 2^31, since m d - 2^(31 + l) < d <= 2^l. Source: Granlund and
+// Montgomery,
 // Division by Invariant Integers using Multiplication, 1994, theorem 4.2.
 
 class Divisor {
@@ -38,7 +39,7 @@ class Divisor {
 
   MHLA_HOST_DEVICE constexpr std::int32_t value() const { return divisor_; }
 
-  /// n / d, for n >= 0.
+  /// Returns n / d, for n >= 0.
   MHLA_HOST_DEVICE constexpr std::int32_t quotient(std::int32_t n) const {
     const std::uint64_t twice = 2 * static_cast<std::uint32_t>(n);
     return static_cast<std::int32_t>(static_cast<std::uint32_t>(twice * multiplier_ >> 32) >>
@@ -66,7 +67,7 @@ struct BlockOrigin {
 class TokenBlocks {
  public:
   MHLA_HOST_DEVICE constexpr TokenBlocks() : TokenBlocks(1, 1, 1, 1, 1, 1) {}
-  /// Tokens and those of a block along frames, rows and columns, all at least 1.
+  /// Sizes of the grid and of a block along frames, rows and columns, all at least 1.
   MHLA_HOST_DEVICE constexpr TokenBlocks(std::int32_t frames, std::int32_t rows,
                                          std::int32_t columns, std::int32_t block_frames,
                                          std::int32_t block_rows, std::int32_t block_columns)
@@ -89,9 +90,9 @@ class TokenBlocks {
   MHLA_HOST_DEVICE constexpr std::int32_t block_rows() const { return block_rows_.value(); }
   MHLA_HOST_DEVICE constexpr std::int32_t block_columns() const { return block_columns_.value(); }
 
-  /// M.
+  /// Number of blocks, M.
   MHLA_HOST_DEVICE constexpr std::int32_t blocks() const { return blocks_; }
-  /// W, the slots of a block.
+  /// Slots per block, W.
   MHLA_HOST_DEVICE constexpr std::int32_t slots() const {
     return block_frames() * block_rows() * block_columns();
   }
@@ -103,7 +104,8 @@ class TokenBlocks {
             (block - line * column_counts_.value()) * block_columns()};
   }
 
-  /// The token in a slot of the block at `at`, or -1: the slot is empty or not one of the block.
+  /// Returns the token in a slot of the block at `at`, or -1 if the slot is empty or outside the
+  /// block.
   MHLA_HOST_DEVICE constexpr std::int32_t token(BlockOrigin at, std::int32_t slot) const {
     if (runs_) {
       const bool filled = slot < block_columns() && slot < columns_.value() - at.column;
@@ -120,7 +122,7 @@ class TokenBlocks {
                   : -1;
   }
 
-  /// The block of a token.
+  /// Returns the block of a token.
   MHLA_HOST_DEVICE constexpr std::int32_t block_of(std::int32_t token) const {
     const std::int32_t line = columns_.quotient(token);
     const std::int32_t frame = rows_.quotient(line);

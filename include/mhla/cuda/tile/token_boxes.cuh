@@ -1,18 +1,18 @@
 #pragma once
 
 /// \file
-/// Blocks of tokens as boxes of a tensor of five dimensions, so that the copy engine gathers them
+/// Blocks of tokens as boxes of a five-dimensional tensor, so that tensor copies gather them
 /// (ptx/tensor_copy.cuh):
 ///
 ///     (channel, column, row, frame or head, batch item)
 ///
-/// with the head in the fourth dimension where there is one frame. On a grid of several frames the
-/// head goes where the strides allow it: into the last dimension where heads and batch items are
-/// evenly spaced together, else into the channels where the heads of a token lie side by side.
+/// With one frame the head is in the fourth dimension. With several frames the head goes where the
+/// strides allow it. If heads and batch items are evenly spaced together, it is in the last
+/// dimension. Otherwise, if the heads of a token are adjacent, it is in the channels.
 ///
-/// A block of more rows than a stage has is cut into equal boxes, along frames first, then rows,
-/// then columns: the rows of consecutive boxes are consecutive slots of the block. Slots beyond the
-/// tokens are read as zeros.
+/// A block with more rows than a stage is cut into equal boxes, along frames first, then rows, then
+/// columns. Rows of consecutive boxes are consecutive slots of the block. Slots beyond the tokens
+/// are read as zeros.
 
 #include <cstdint>
 
@@ -24,18 +24,18 @@
 
 namespace mhla::cuda {
 
-/// Where the boxes of a block begin.
+/// Origins of a block's boxes.
 class TokenBoxes {
  public:
-  /// Rows and boxes of a block that are less than this are not worth a copy of their own.
+  /// Fewest rows, or slots of a block, that are worth a copy.
   static constexpr std::int32_t kLeastRows = 16;
 
-  /// Slots of a box.
+  /// Slots per box.
   MHLA_HOST_DEVICE constexpr std::int32_t rows() const { return rows_; }
-  /// Boxes of a block: box j holds slots j rows().. (j + 1) rows() - 1.
+  /// Boxes per block: box j holds slots j rows().. (j + 1) rows() - 1.
   MHLA_HOST_DEVICE constexpr std::int32_t count() const { return count_; }
 
-  /// The origin of box `box` of the block at `at`, from channel `channel` on.
+  /// Origin of box `box` of the block at `at`, from channel `channel` on.
   MHLA_HOST_DEVICE constexpr BoxOrigin origin(BlockOrigin at, BatchHead pair, std::int32_t box,
                                               std::int32_t channel) const {
     const std::int32_t line = box_columns_.quotient(box);
@@ -47,18 +47,17 @@ class TokenBoxes {
              pair.batch * batch_items_ + pair.head * head_items_}};
   }
 
-  /// Finds the boxes of at most `most_rows` rows (1 to 256), as large as can be, that tile the
-  /// blocks of a tensor of `width` channels, box_columns(width) of them, and the tensor as the copy
-  /// engine sees it. Whether there are any: a side of a block may have no fitting divisor, and
-  /// strides may be none of the copy engine's (positive multiples of 16 below 2^40; heads and batch
-  /// items may share their rows, with a stride of 0).
+  /// Finds the largest boxes of at most `most_rows` rows (1 to 256) that tile the blocks, and the
+  /// tensor's description for tensor copies. The tensor has `width` channels, of which a box has
+  /// box_columns(width). Returns false if no boxes fit: a side of a block may lack a divisor, or
+  /// strides may not be positive multiples of 16 below 2^40. Only heads and batch items may have a
+  /// stride of 0, and share rows.
   template <class Byte>
   static constexpr bool find(const TokenBlocks& blocks, const BasicTokenTensor<Byte>& tensor,
                              std::int32_t width, std::int32_t heads, std::int32_t batch,
                              std::int32_t most_rows, TokenBoxes& boxes, TensorBox& box);
 
-  /// Makes of the box of a run of `rows` tokens that of a tile of `tile` of them, and of those that
-  /// the last tile has.
+  /// Cuts the box of a run of `rows` tokens into boxes of `tile` tokens; `last` is the remainder.
   static constexpr void in_tiles(std::int32_t rows, std::int32_t tile, TensorBox& box,
                                  TensorBox& last) {
     last = box;
@@ -67,7 +66,7 @@ class TokenBoxes {
   }
 
  private:
-  /// The largest divisor of n up to `most`.
+  /// Returns the largest divisor of n up to `most`.
   static constexpr std::int32_t divisor(std::int32_t n, std::int32_t most) {
     std::int32_t d = n < most ? n : most;
     while (d > 1 && n % d != 0) --d;
@@ -87,10 +86,10 @@ class TokenBoxes {
   std::int32_t extent_[3] = {1, 1, 1};  // of a box along columns, rows, frames
   Divisor box_columns_;                 // boxes of a block along columns
   Divisor box_rows_;
-  std::int32_t head_channels_ = 0;  // what a head adds to the coordinates
+  std::int32_t head_channels_ = 0;  // coordinate steps from one head to the next
   std::int32_t head_frames_ = 0;
   std::int32_t head_items_ = 0;
-  std::int32_t batch_items_ = 0;  // what a batch item adds to the last
+  std::int32_t batch_items_ = 0;  // last coordinate's step per batch item
 };
 
 /// Calls visit(block, box) for the boxes of all blocks.
@@ -107,19 +106,20 @@ MHLA_DEVICE void for_boxes(const TokenBlocks& blocks, const TokenBoxes& boxes, c
 
 namespace detail {
 
-/// Whether the copy engine can step by so many bytes.
+/// Returns true if tensor copies support a stride of so many bytes.
 constexpr bool is_box_stride(std::int64_t bytes) {
   return bytes > 0 && bytes % 16 == 0 && bytes < std::int64_t{1} << 40;
 }
 
-/// A step as the copy engine is told: where it cannot be taken, along one element, any will do.
+/// Returns a stride for the tensor map. An unsupported stride belongs to a dimension of one
+/// element, and any valid one serves.
 constexpr std::uint64_t box_stride(std::int64_t bytes) {
   return is_box_stride(bytes) ? static_cast<std::uint64_t>(bytes) : 16;
 }
 
 }  // namespace detail
 
-/// The sides of a box and how many make a block.
+/// Computes the sides of a box and the number of boxes per block.
 constexpr bool TokenBoxes::cut(const TokenBlocks& blocks, std::int32_t most_rows) {
   const std::int32_t columns = blocks.block_columns();
   const std::int32_t lines = blocks.block_rows();
@@ -134,7 +134,7 @@ constexpr bool TokenBoxes::cut(const TokenBlocks& blocks, std::int32_t most_rows
   return rows_ >= kLeastRows || count_ == 1;
 }
 
-/// The dimensions of heads and batch items.
+/// Chooses the dimensions of heads and batch items.
 template <class Byte>
 constexpr bool TokenBoxes::place_heads(const BasicTokenTensor<Byte>& tensor, std::int32_t width,
                                        std::int32_t heads, std::int32_t batch, bool frames,
@@ -169,7 +169,7 @@ constexpr bool TokenBoxes::place_heads(const BasicTokenTensor<Byte>& tensor, std
   return true;
 }
 
-/// The tensor as the copy engine sees it.
+/// Describes the tensor for tensor copies.
 template <class Byte>
 constexpr bool TokenBoxes::place(const TokenBlocks& blocks, const BasicTokenTensor<Byte>& tensor,
                                  std::int32_t width, std::int32_t heads, std::int32_t batch,

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Rows of tokens: where they are, their copies to and from shared memory, and phi of the copies.
+/// Rows of tokens: addresses, copies to and from shared memory, and phi of the copies.
 
 #include <cstdint>
 #include <type_traits>
@@ -18,10 +18,10 @@
 namespace mhla::cuda {
 
 // -------------------------------------------------------------------------------------------------
-// A [B, N, H, D] tensor of 16-bit numbers in device memory, as kernels see it: where a row begins.
-// The D elements of a row lie side by side, and rows begin at multiples of 16 bytes.
+// A [B, N, H, D] tensor of 16-bit numbers in device memory, as kernels see it. The D elements of a
+// row are adjacent, and rows are aligned to 16 bytes.
 
-/// A (batch item, head) of a problem and where it stands: pair = b * heads + h.
+/// A (batch item, head) of a problem and its index: pair = b * heads + h.
 struct BatchHead {
   std::int32_t batch;
   std::int32_t head;
@@ -37,7 +37,7 @@ struct BasicTokenTensor {
   std::int64_t head_stride;
   std::int64_t token_stride;
 
-  /// The row of token 0 of a head.
+  /// Row of token 0 of a head.
   MHLA_HOST_DEVICE constexpr Byte* head(BatchHead pair) const {
     return data + pair.batch * batch_stride + pair.head * head_stride;
   }
@@ -49,7 +49,7 @@ using TokenTensor = BasicTokenTensor<unsigned char>;
 // -------------------------------------------------------------------------------------------------
 // Rows of tokens between device memory and tiles, by all threads of a block or of a group.
 
-/// Tokens first.. in the order of the sequence; -1 from the last on.
+/// Tokens from `first` on, in sequence order; -1 after the last.
 struct ConsecutiveTokens {
   std::int32_t first;
   std::int32_t last;
@@ -68,7 +68,7 @@ struct BlockTokens {
   }
 };
 
-/// Tokens of slots first.. first + count - 1 of a block; -1 for empty slots and those behind.
+/// Tokens of slots first.. first + count - 1 of a block; -1 for empty slots and later rows.
 struct BoxTokens {
   const TokenBlocks& blocks;
   BlockOrigin origin;
@@ -79,8 +79,8 @@ struct BoxTokens {
   }
 };
 
-/// Tokens of 16 rows that a warp writes: a thread works out one, and the others ask it. All threads
-/// of the warp ask together.
+/// Tokens of 16 rows that a warp writes. Each thread computes one token and the others get it by a
+/// shuffle, so that all threads of the warp must call together.
 struct WarpTokens {
   std::int32_t own;  // of row lane % 16
   MHLA_DEVICE std::int32_t operator()(std::int32_t row) const {
@@ -95,8 +95,8 @@ struct TokenPair {
   std::int32_t token_8;
 };
 
-/// Calls act(row, piece, token) for the pieces of a tile that are the thread's. WarpTokens are
-/// asked by all threads, those that have no piece too.
+/// Calls act(row, piece, token) for the thread's pieces of a tile. All threads call WarpTokens,
+/// including those without a piece.
 template <int kThreads, class Tile, class Tokens, class Act>
 MHLA_DEVICE void for_pieces(const Tokens& tokens, std::uint32_t thread, const Act& act) {
   constexpr int kCount = Tile::kRows * Tile::kPieces;
@@ -111,8 +111,8 @@ MHLA_DEVICE void for_pieces(const Tokens& tokens, std::uint32_t thread, const Ac
   }
 }
 
-/// Starts the copy of a piece of token's row, zeros where token is -1. `head` is the row of token
-/// 0, its rows `stride` bytes apart.
+/// Starts the copy of a piece of a token's row; zeros if the token is -1. `head` is the row of
+/// token 0, and rows are `stride` bytes apart.
 template <class Tile>
 MHLA_DEVICE void copy_piece(Tile tile, std::uint32_t row, std::uint32_t piece,
                             const unsigned char* head, std::int64_t stride, std::int32_t token) {
@@ -120,7 +120,7 @@ MHLA_DEVICE void copy_piece(Tile tile, std::uint32_t row, std::uint32_t piece,
                    token < 0 ? 0 : 16);
 }
 
-/// Starts copies of rows 0.. of a tile: row r is that of token tokens(r).
+/// Starts copies of rows 0.. of a tile: row r is the row of token tokens(r).
 template <int kThreads, class Tile, class Tokens>
 MHLA_DEVICE void copy_rows(Tile tile, const unsigned char* head, std::int64_t stride,
                            const Tokens& tokens, std::uint32_t thread) {
@@ -129,7 +129,7 @@ MHLA_DEVICE void copy_rows(Tile tile, const unsigned char* head, std::int64_t st
   });
 }
 
-/// Writes the rows of a tile to tokens, but those where tokens(r) is -1.
+/// Writes the rows of a tile to tokens, except where tokens(r) is -1.
 template <int kThreads, class Tile, class Tokens>
 MHLA_DEVICE void write_rows(Tile tile, unsigned char* head, std::int64_t stride,
                             const Tokens& tokens, std::uint32_t thread) {
@@ -142,11 +142,12 @@ MHLA_DEVICE void write_rows(Tile tile, unsigned char* head, std::int64_t stride,
 }
 
 // -------------------------------------------------------------------------------------------------
-// Strips of rows that a block copies ahead of the one in use, through kStages stages of shared
-// memory, with one barrier a strip.
+// Strips of rows that a block copies ahead of their use, through kStages stages of shared memory,
+// with one barrier per strip.
 
-/// The next strip is here, and nobody reads the one before any more, whose stage copy() takes: the
-/// kStages - 1st strip from here on, in a group of its own, as those before, or an empty one.
+/// Waits until the next strip has arrived and no thread reads the previous one. copy() then fills
+/// the previous strip's stage with the strip kStages - 1 after this one. The copies form one group,
+/// which may be empty.
 template <int kStages, class Copy>
 MHLA_DEVICE void next_strip(const Copy& copy) {
   ptx::cp_async_wait_group<kStages - 2>();
@@ -155,10 +156,10 @@ MHLA_DEVICE void next_strip(const Copy& copy) {
 }
 
 // -------------------------------------------------------------------------------------------------
-// Tokens of rows, worked out once and kept in shared memory: where a row is copied in pieces by
-// many threads, a load each instead of the divisions of TokenBlocks::token.
+// Tokens of rows, listed once in shared memory. Where many threads copy a row in pieces, each loads
+// the token instead of computing the divisions of TokenBlocks::token.
 
-/// Rows `first`.. of a list of tokens at a shared address, 4 bytes each, -1 where there is none.
+/// Rows `first`.. of a list of tokens at a shared address, 4 bytes each; -1 for no token.
 struct ListedTokens {
   std::uint32_t begin;
   std::int32_t first;
@@ -167,7 +168,7 @@ struct ListedTokens {
   }
 };
 
-/// Lists tokens(0).. tokens(kRows - 1), by all threads of a block, which meet before they read.
+/// Lists tokens(0).. tokens(kRows - 1). All threads of a block call it, and read after a barrier.
 template <int kThreads, int kRows, class Tokens>
 MHLA_DEVICE void list_tokens(std::uint32_t begin, const Tokens& tokens, std::uint32_t thread) {
   MHLA_CUDA_UNROLL
@@ -180,7 +181,7 @@ MHLA_DEVICE void list_tokens(std::uint32_t begin, const Tokens& tokens, std::uin
 }
 
 // -------------------------------------------------------------------------------------------------
-// A walk over the slots of all blocks, so many at a time of one block.
+// Iteration over the slots of all blocks, kStep slots of one block at a time.
 
 /// Slots slot.. slot + kStep - 1 of a block.
 template <int kStep>
@@ -188,7 +189,7 @@ struct SlotCursor {
   std::int32_t block = 0;
   std::int32_t slot = 0;
 
-  /// To the next, where blocks have `slots` slots.
+  /// Advances to the next slots, where blocks have `slots` slots.
   MHLA_HOST_DEVICE constexpr void advance(std::int32_t slots) {
     slot += kStep;
     if (slot >= slots) {
@@ -199,11 +200,11 @@ struct SlotCursor {
 };
 
 // -------------------------------------------------------------------------------------------------
-// phi of rows in shared memory, by those who copied them: a thread works on the pieces that its
-// own copy_rows (tokens.cuh) started, which it sees without a barrier once it has waited. The
-// barrier that shows the rows to the others shows phi of them.
+// phi of rows in shared memory, by the threads that copied them. A thread processes the pieces that
+// its copy_rows (tokens.cuh) started. After it has waited for them it needs no barrier. The barrier
+// that shows the rows to other threads shows phi of them.
 
-/// phi of the pieces that copy_rows<kThreads>(tile, ..., thread) copied, in place.
+/// Applies phi in place to the pieces that copy_rows<kThreads>(tile, ..., thread) copied.
 template <class T, int kThreads, class Tile>
 MHLA_DEVICE void apply_to_copied(const FeatureMap& map, Tile tile, std::uint32_t thread) {
   constexpr int kCopies = Tile::kRows * Tile::kPieces;

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Products of factors that are zero above the diagonal, such that what those zeros stand for never
-/// enters: neither infinity nor NaN.
+/// Products of factors that are zero above the diagonal. Values that would be multiplied by those
+/// zeros do not change the result, even if they are infinite or NaN.
 
 #include <cstdint>
 
@@ -17,32 +17,32 @@
 
 namespace mhla::cuda {
 
-/// Whether a warp holds numbers that are infinite or NaN: those whose products with 0 are not 0.
+/// Detects numbers that are infinite or NaN: their products with 0 are not 0.
 template <class T>
 struct FiniteCheck {
-  std::uint32_t zeros[4] = {};  // pairs of sums of products; none waits for another
+  std::uint32_t zeros[4] = {};  // pairs of sums of products, independent of each other
 
   MHLA_DEVICE void add(const ptx::Words4& pairs) {
     MHLA_CUDA_UNROLL
     for (int j = 0; j < 4; ++j) zeros[j] = ptx::add_zero_times_x2<T>(zeros[j], pairs.x[j]);
   }
-  /// The same in all threads of the warp, for what they all have added. All call together.
+  /// Returns true if any thread of the warp has added such a number. All threads call together.
   MHLA_DEVICE bool any_not_finite() const {
     return ptx::vote_any((zeros[0] | zeros[1] | zeros[2] | zeros[3]) != 0);
   }
 };
 
 // -------------------------------------------------------------------------------------------------
-// Products of 16 x 16 weights that are zero above the diagonal with 16 rows of values, such that
-// row r of the product has nothing of values later than row r, whatever they are. The matrix unit
-// multiplies them by the zeros, which is nothing but for infinity and NaN: where there are such
-// values, and only there, CUDA cores do the product.
+// Products of 16 x 16 weights that are zero above the diagonal with 16 rows of values. Row r of the
+// product must not depend on values later than row r. Tensor cores multiply those by zeros, which
+// is exact unless they are infinite or NaN. Only if a value is infinite or NaN, CUDA cores compute
+// the product.
 
-/// Weights with zeros in place of what is above the diagonal.
+/// Replaces the weights above the diagonal by zeros.
 MHLA_HOST_DEVICE constexpr Fragment<16> lower_triangle(const Fragment<16>& weights,
                                                        std::uint32_t lane);
 
-/// sums[16, 8 kTiles] += A B with A[r][c] = 0 for c > r, B = rows row.. row + 15 of the tile.
+/// Adds sums[16, 8 kTiles] += A B with A[r][c] = 0 for c > r, B = rows row.. row + 15 of the tile.
 /// All threads of the warp call together.
 template <class T, class Tile, int kTiles>
 MHLA_DEVICE void multiply_lower(float (&sums)[kTiles][4], const Fragment<16>& weights, Tile tile,
@@ -52,12 +52,12 @@ MHLA_DEVICE void multiply_lower(float (&sums)[kTiles][4], const Fragment<16>& we
 
 namespace detail {
 
-/// The first `count` numbers of a pair, and zeros for the others.
+/// Returns the first `count` numbers of a pair, and zeros for the others.
 MHLA_HOST_DEVICE constexpr std::uint32_t first_of_pair(std::uint32_t pair, std::int32_t count) {
   return count >= 2 ? pair : count == 1 ? pair & 0xFFFFu : 0;
 }
 
-/// True in all threads of the warp if a number of rows row.. row + 15 is infinite or NaN.
+/// Returns true in all threads of the warp if a number of rows row.. row + 15 is infinite or NaN.
 template <class T, class Tile>
 MHLA_DEVICE bool any_not_finite(Tile tile, std::uint32_t row, std::uint32_t lane) {
   constexpr int kLoads = 16 * Tile::kPieces;
@@ -71,8 +71,8 @@ MHLA_DEVICE bool any_not_finite(Tile tile, std::uint32_t row, std::uint32_t lane
   return check.any_not_finite();
 }
 
-/// multiply_lower by CUDA cores. In round x a thread multiplies the weights that thread lane ^ x
-/// holds of the same two rows.
+/// Computes multiply_lower by CUDA cores. In round x a thread multiplies the weights that thread
+/// lane ^ x holds of the same two rows.
 template <class T, class Tile, int kTiles>
 MHLA_DEVICE void multiply_lower_exactly(float (&sums)[kTiles][4], const Fragment<16>& weights,
                                         Tile tile, std::uint32_t row, std::uint32_t lane) {
@@ -128,16 +128,16 @@ MHLA_DEVICE void multiply_lower(float (&sums)[kTiles][4], const Fragment<16>& we
 //
 //     sums[16, 8 kTiles] += (high + low) (b[0] + b[1])     without low b[1]; b[1] is there or not
 //
-// such that row r of the product has nothing of rows r.. of b, whatever they are. Plain products
-// multiply those by the zeros, which is nothing but for infinity and NaN.
+// Row r of the product must not depend on rows r.. of b. Plain products multiply those rows by
+// zeros, which is exact unless they are infinite or NaN.
 
-/// True in all threads of the warp if a number of B operands is infinite or NaN.
+/// Returns true in all threads of the warp if a number of B operands is infinite or NaN.
 template <class T, int kParts, int kLoads>
 MHLA_DEVICE bool any_not_finite(const ptx::Words4 (&b)[kParts][kLoads]);
 
-/// A product for each row r, with zeros in place of rows r.. of b: sixteen times the work of plain
-/// products, and the same bits where b is finite. b[part][j] are the B operands of columns 16 j..
-/// 16 j + 15, `high` and `low` A operands.
+/// Adds a product for each row r, with zeros in place of rows r.. of b. This is sixteen times the
+/// work of plain products, with the same bits if b is finite. b[part][j] are the B operands of
+/// columns 16 j.. 16 j + 15; `high` and `low` are A operands.
 template <class T, int kTiles, int kParts, int kLoads>
 MHLA_DEVICE void multiply_earlier(float (&sums)[kTiles][4], const ptx::Words4& high,
                                   const ptx::Words4& low, const ptx::Words4 (&b)[kParts][kLoads],
@@ -161,7 +161,7 @@ MHLA_DEVICE void multiply_earlier(float (&sums)[kTiles][4], const ptx::Words4& h
                                   const ptx::Words4& low, const ptx::Words4 (&b)[kParts][kLoads],
                                   std::uint32_t lane) {
   static_assert(kTiles == 2 * kLoads, "two tiles of 8 columns are loaded together");
-  const auto sum_row = static_cast<std::int32_t>(lane / 4);  // and 8 more
+  const auto sum_row = static_cast<std::int32_t>(lane / 4);  // and the row 8 further on
   const auto b_row = static_cast<std::int32_t>(lane % 4 * 2);
   MHLA_CUDA_UNROLL
   for (int j = 0; j < kTiles; ++j) {
