@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Summaries of a pair that a thread block of fused_sm90.cuh keeps and mixes, in place.
+/// Summaries of a pair in the shared memory of a thread block of fused_sm90.cuh, mixed in place.
 
 #include <cstdint>
 
@@ -14,19 +14,19 @@
 
 namespace mhla::cuda {
 
-/// \tparam Config  of the kernel
+/// \tparam Config  configuration of the kernel
 template <class T, class Config>
 class BlockMixing {
   using Regions = typename Config::Regions;
-  static constexpr int kSteps = (Config::kRegions + 15) / 16;  ///< of 16 blocks
+  static constexpr int kSteps = (Config::kRegions + 15) / 16;  ///< steps of 16 blocks
 
  public:
-  /// What threads do before all meet first.
+  /// Zeroes shared memory, before the first barrier of all threads.
   static MHLA_DEVICE void prepare_shared(std::uint32_t thread) {
     if (thread < 8) ptx::st_shared_v4(zeros() + thread * 16, {});
   }
 
-  /// \param thread  of the consumers
+  /// \param thread  index among the consumers
   MHLA_DEVICE BlockMixing(const DirectParameters& stage, std::uint32_t thread)
       : stage_(stage),
         rows_(static_cast<std::uint32_t>(stage.query_blocks.blocks())),
@@ -35,31 +35,31 @@ class BlockMixing {
         warp_(thread / 32),
         lane_(thread % 32) {}
 
-  /// Takes rows 16 tile.. of the summary of a block.
+  /// Stores rows 16 tile.. 16 tile + 15 of the summary of a block.
   MHLA_DEVICE void keep(const SummaryRows<T, Config::D, Config::E>& sums, std::int32_t block,
                         std::uint32_t tile) const {
     const auto b = static_cast<std::uint32_t>(block);
     sums.store(regions().region(b), key_sum(block), tile, stage_.summary_scale, lane_);
   }
 
-  /// Mixes, when all are there.
+  /// Mixes all summaries. It begins and ends with barriers of the consumers.
   MHLA_DEVICE void mix() const {
     const float* const data = stage_.mixing.data;
-    // Not kept over the phases, which want the registers.
+    // Loaded per pair: the other phases need the registers.
     const auto m = load_mixing<T, kSteps>(data, stage_.mixing.stride, rows_, columns_, lane_);
-    meet();  // all summaries are there
+    meet();  // all summaries are stored
     VectorMixing<Config::kConsumers, Config::kRegions, Config::D> key_sums{
         key_sum(0), warp_, lane_, {}};
     if (normalized_) key_sums.mix(data, stage_.mixing.stride, rows_, columns_);
     mix_regions<T, Config::kConsumers>(regions(), m, zeros(), rows_, columns_, warp_, lane_);
-    meet();  // all mixtures are there, and all have read z
+    meet();  // all mixtures are stored, and all z are read
     if (normalized_) {
       key_sums.store(rows_);
       meet();
     }
   }
 
-  /// The mixture of a block, and of the key sums.
+  /// Mixtures of a block: of its summary, and of its key sum.
   MHLA_DEVICE typename Regions::Region mixture(std::int32_t block) const {
     return regions().region(static_cast<std::uint32_t>(block));
   }
@@ -68,13 +68,13 @@ class BlockMixing {
            static_cast<std::uint32_t>(block) * (Config::D * 4);
   }
 
-  /// Ends a pair: all mixtures have been read.
+  /// Ends a pair: waits until all mixtures have been read.
   MHLA_DEVICE void end() const { meet(); }
 
  private:
   static MHLA_DEVICE Regions regions() { return {ptx::shared_begin() + Config::kSummaries}; }
   static MHLA_DEVICE std::uint32_t zeros() { return ptx::shared_begin() + Config::kZeros; }
-  /// All consumers meet.
+  /// Synchronises all consumers.
   static MHLA_DEVICE void meet() { ptx::bar_sync(1, Config::kConsumers * 32); }
 
   const DirectParameters& stage_;

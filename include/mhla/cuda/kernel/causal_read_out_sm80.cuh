@@ -1,33 +1,34 @@
 #pragma once
 
 /// \file
-/// Outputs of the causal form, for every token t of block i, a run of W consecutive tokens:
+/// Read-out of the causal form, for every token t of block i, a run of W consecutive tokens:
 ///
-///     P_tj  = m_ii phi(q_t).phi(k_j)               of j <= t in block i
+///     P_tj  = m_ii phi(q_t).phi(k_j)               j <= t in block i
 ///     n_t   = phi(q_t) S~_i + sum_j P_tj v_j
 ///     den_t = phi(q_t) . z~_i + sum_j P_tj         Denominator::kKeySum
 ///     o_t   = factor(den_t) * n_t                  [E], rounded to T
 ///
-/// with S~_i of earlier blocks as it is stored (high + low for Precision::kPair, nothing for i = 0,
-/// where it is zero and not read), phi rounded to T, and P multiplied by m_ii in float and rounded
-/// to T before it enters either sum: of half, it must stay below 65520. Norm and gate of o where
-/// wanted (tile/output_norm.cuh). With kRotary phi(q_t) and phi(k_j) turn (tile/rotary.cuh) before
-/// they are multiplied, and there are no denominators: those would want P of what does not turn.
+/// S~_i sums earlier blocks and is stored as high + low for Precision::kPair. S~_0 is zero and not
+/// read. phi is rounded to T. P is multiplied by m_ii in float and rounded to T before it enters
+/// either sum. In half it must stay below 65520. Each o is normalised and gated if the call wants
+/// it (tile/output_norm.cuh). With kRotary, phi(q_t) and phi(k_j) rotate (tile/rotary.cuh) before
+/// their product. Denominators would need P of unrotated features, and are not supported then.
 ///
-/// A thread block has 64 tokens of one block of one pair, its 4 warps 16 each, over all of E; along
-/// x: pair, then block, then part of the block. What it multiplies comes as items through one ring
-/// of slots: Q, S~_i by rows, then for every 64 tokens up to its own K and V. An item is waited for
-/// at one barrier, at which the slot of the item before is free for the one 3 or 4 items ahead.
+/// A thread block has 64 tokens of one block of one pair, over all of E. Each of its 4 warps has 16
+/// tokens. Thread blocks are numbered along x by pair, then block, then part of the block. The
+/// factors arrive as items through one ring of slots: Q, S~_i by rows, then K and V of every 64
+/// tokens up to its last. One barrier per item waits for the item. It also frees the previous
+/// item's slot, which the item 3 or 4 further on fills.
 ///
-/// phi(q) and 64 columns of P stay in registers. phi(k) is made in shared memory by the threads
-/// that copied it, once for all warps, before the barrier that they wait at anyway.
+/// phi(q) and 64 columns of P stay in registers. The threads that copied keys compute phi(k) in
+/// shared memory before that barrier, once for all warps.
 ///
-/// Later tokens: K and V of other blocks are never read, and products of 16 x 16 right of the
-/// diagonal not done. On the diagonal P is zero where j > t, and multiply_lower sees to it that
-/// infinities and NaN of v_j leave earlier tokens alone.
+/// K and V of later blocks are never read, and 16 x 16 products right of the diagonal are skipped.
+/// On the diagonal P is zero for j > t, and multiply_lower keeps infinities and NaN of v_j out of
+/// earlier tokens.
 ///
-/// Shared memory: kBytes of CausalReadOutConfig. Device memory: Q, the gate and O once; S~, z~ once
-/// for 64 tokens; K and V once for each 64 tokens of the block from theirs on.
+/// Shared memory: kBytes of CausalReadOutConfig. Device memory: Q, the gate and O once; S~ and z~
+/// once per 64 tokens; K and V once per 64 tokens of the block from their position on.
 /// Source: arXiv:2601.07832, section 4.2.
 
 #include <cstdint>
@@ -71,7 +72,7 @@ class CausalReadOutSm80 {
     constexpr int kAhead = Config::kSlots - 1;
     const WorkTile at = work_tile(p);
     ptx::griddepcontrol_wait();
-    if (at.first + at.part * kTokens >= at.last) return;  // of a ragged last block
+    if (at.first + at.part * kTokens >= at.last) return;  // in a short last block
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < kAhead; ++n) copy_item(p, at, n);
     const float m = ptx::ld_global_nc_f32(p.mixing.row(at.block) + p.mixing.own(at.block));
@@ -81,7 +82,7 @@ class CausalReadOutSm80 {
       ptx::cp_async_wait_group<kAhead - 1>();
       if (at.is_key(n)) apply_to_copied<T, kThreads>(p.key_map, Rows{at.slot(n)}, ptx::tid_x());
       if constexpr (kRotary) turn_copied(p, at, n);
-      ptx::bar_sync();  // item n is here, and nobody reads the one before any more
+      ptx::bar_sync();  // item n has arrived, and no thread reads the previous one
       copy_item(p, at, n + kAhead);
       if (n == 0) {
         take_queries(p, at, sums);
@@ -103,19 +104,19 @@ class CausalReadOutSm80 {
   using State = typename Config::State;
   using Values = typename Config::Values;
   static constexpr int kTokens = Config::kTokens;
-  static constexpr int kGroups = kTokens / 16;  ///< of 16 keys
+  static constexpr int kGroups = kTokens / 16;  ///< groups of 16 keys
   using WorkTile = CausalReadOutTile<Config>;
 
-  /// What a warp has of its 16 tokens.
+  /// Values of a warp for its 16 tokens.
   struct Sums {
     Fragment<D> rows{};           // phi(q)
-    Fragment<kTokens> weights{};  // P, of 64 keys
+    Fragment<kTokens> weights{};  // P of 64 keys
     float n[E / 8][4] = {};
-    RowPair denominator{0, 0};  // the thread's part of the sums of P
+    RowPair denominator{0, 0};  // the thread's part of the row sums of P
     RowPair earlier{0, 0};      // phi(q) . z~
   };
 
-  /// Thread blocks that share a block of tokens.
+  /// Number of thread blocks per block of tokens.
   static MHLA_HOST_DEVICE constexpr unsigned parts(const Params& p) {
     return static_cast<unsigned>((p.blocks.slots() - 1) / kTokens + 1);
   }
@@ -145,9 +146,9 @@ class CausalReadOutSm80 {
             1 + states + (part + 1) * Config::kKeyItems};
   }
 
-  /// Starts the copies of an item, if there is one: z~ comes with Q.
+  /// Starts the copies of an item, or of nothing after the last one. z~ comes with Q.
   static MHLA_DEVICE void copy_item(const Params& p, const WorkTile& at, std::int32_t n) {
-    const std::uint32_t thread = ptx::tid_x();  // places of pieces are not kept for all items
+    const std::uint32_t thread = ptx::tid_x();  // read again for each item, to save registers
     if (n == 0) {
       copy_rows<kThreads>(Rows{at.slot(0)}, p.q.head(at.pair), p.q.token_stride,
                           at.tokens(at.part * kTokens), thread);
@@ -174,7 +175,7 @@ class CausalReadOutSm80 {
     ptx::cp_async_commit_group();
   }
 
-  /// Turns phi(k) where the thread copied keys to, and queries, which are mapped there too.
+  /// Rotates the phi(k) that the thread copied. Maps and rotates the queries that it copied.
   static MHLA_DEVICE void turn_copied(const Params& p, const WorkTile& at, std::int32_t n) {
     if (n > 0 && !at.is_key(n)) return;
     const Rows rows{at.slot(n)};
@@ -187,14 +188,14 @@ class CausalReadOutSm80 {
 
   static MHLA_DEVICE void take_queries(const Params& p, const WorkTile& at, Sums& sums) {
     sums.rows = load_rows(Rows{at.slot(0)}, 16 * at.warp, at.lane);
-    if constexpr (kRotary) return;  // mapped, and without a denominator
+    if constexpr (kRotary) return;  // already mapped, and without a denominator
     apply<T>(p.query_map, sums.rows);
     if (at.states > 0 && p.normalization.denominator == Denominator::kKeySum) {
       sums.earlier = row_products<T>(sums.rows, at.shared + Config::kKeySum, at.lane);
     }
   }
 
-  /// n += phi(q) S~, over the rows of S~ that item n has.
+  /// Adds phi(q) S~ to n, over the rows of S~ in item n.
   static MHLA_DEVICE void add_state(const WorkTile& at, std::int32_t n, Sums& sums) {
     constexpr int kWords = Fragment<State::kRows>::kWords;
     const std::int32_t state = (n - 1) % Config::kStates;
@@ -210,7 +211,7 @@ class CausalReadOutSm80 {
     multiply<T>(sums.n, rows, State{at.slot(n)}, 0, 0, at.lane);
   }
 
-  /// P of the 64 keys of item n, and its row sums.
+  /// Computes P of the 64 keys of item n, and adds its row sums.
   static MHLA_DEVICE void weigh_keys(const WorkTile& at, std::int32_t n, float m, Sums& sums) {
     const bool own = at.keys(n).part == at.part;
     const auto row = static_cast<std::int32_t>(at.lane / 4);
@@ -237,12 +238,12 @@ class CausalReadOutSm80 {
     }
   }
 
-  /// n += P V, over the rows of V that item n has.
+  /// Adds P V to n, over the rows of V in item n.
   static MHLA_DEVICE void add_values(const WorkTile& at, std::int32_t n, Sums& sums) {
     constexpr int kValueGroups = Values::kRows / 16;
     const auto [part, index] = at.keys(n);
     const Values values{at.slot(n)};
-    const std::int32_t first = (index - 1) * kValueGroups;  // the group of the item's first rows
+    const std::int32_t first = (index - 1) * kValueGroups;  // group of the item's first rows
     const std::int32_t whole = part == at.part ? at.warp : kGroups;
     MHLA_CUDA_UNROLL
     for (int group = 0; group < kValueGroups; ++group) {

@@ -24,41 +24,41 @@ struct CausalReadOutConfig {
   static_assert(has_kernels(D, E),
                 "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
 
-  static constexpr int kTokens = 64;  ///< of queries, and of keys at a time
+  static constexpr int kTokens = 64;  ///< queries per thread block, and keys per item
   static constexpr int kWarps = kTokens / 16;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kParts = P == Precision::kPair ? 2 : 1;
 
-  using Rows = SharedTile<kTokens, D>;                             ///< of Q or K
+  using Rows = SharedTile<kTokens, D>;                             ///< tile of Q or K
   using State = SharedTile<E == 256 ? 32 : D == 72 ? 72 : 64, E>;  ///< rows of S~
   using Values = SharedTile<E == 256 ? 32 : kTokens, E>;
-  using Output = SharedTile<16, E>;                 ///< of a warp
-  static constexpr int kStates = D / State::kRows;  ///< in S~, or one of its parts
+  using Output = SharedTile<16, E>;                 ///< tile of a warp
+  static constexpr int kStates = D / State::kRows;  ///< items of S~, or of one of its parts
   static constexpr int kValues = kTokens / Values::kRows;
-  static constexpr int kKeyItems = 1 + kValues;  ///< of 64 tokens, K first
+  static constexpr int kKeyItems = 1 + kValues;  ///< items per 64 tokens, K first
 
   static constexpr int kSlotBytes =
       State::kBytes > Rows::kBytes ? int{State::kBytes} : int{Rows::kBytes};
   static_assert(Values::kBytes <= kSlotBytes, "any item fits into a slot");
   static constexpr int kSlots = D == 128 ? 5 : 4;
-  static constexpr int kKeySum = kSlots * kSlotBytes;  ///< where z~ is
+  static constexpr int kKeySum = kSlots * kSlotBytes;  ///< offset of z~
   static constexpr int kBytes = kKeySum + 4 * D;
   static_assert(kWarps * Output::kBytes <= kKeySum, "outputs leave through the slots");
   static_assert(kBytes <= shared_limit(Arch::kSm80), "the ring fits into shared memory");
 };
 
-/// What a thread works on: item 0 is Q, then come S~_i by rows, then K and V.
+/// Work of a thread block. Item 0 is Q. S~_i by rows, then K and V follow.
 template <class Config>
 struct CausalReadOutTile {
   std::uint32_t lane;
   std::int32_t warp;
   std::uint32_t shared;
   BatchHead pair;
-  std::int32_t mixture;  ///< number of S~_i, each 2 D E bytes
+  std::int32_t mixture;  ///< index of S~_i, 2 D E bytes each
   std::int32_t block;    ///< i
-  std::int32_t part;     ///< of the block: keys are in parts 0 to this one
-  std::int32_t first;    ///< token of the block
-  std::int32_t last;     ///< behind the block's
+  std::int32_t part;     ///< part of the block: reads keys of parts 0 to this one
+  std::int32_t first;    ///< first token of the block
+  std::int32_t last;     ///< end of the block's tokens
   std::int32_t states;
   std::int32_t items;
 
@@ -66,7 +66,7 @@ struct CausalReadOutTile {
     return shared + static_cast<std::uint32_t>(n % Config::kSlots) * Config::kSlotBytes;
   }
   MHLA_DEVICE ConsecutiveTokens tokens(std::int32_t offset) const { return {first + offset, last}; }
-  /// Item n is K or V of keys(n).part, the first of which is K.
+  /// Item n is K (index 0) or V of part keys(n).part.
   struct Keys {
     std::int32_t part;
     std::int32_t index;

@@ -1,42 +1,46 @@
 #pragma once
 
 /// \file
-/// Outputs of every query from earlier blocks and from the tokens of its own up to itself, with the
-/// copy engine and wgmma:
+/// Read-out of the causal form by tensor copies and wgmma: outputs of every query from earlier
+/// blocks and from tokens of its block up to itself.
 ///
 ///     o_t = factor(den_t) (phi(q_t)^T S~_i + sum_{j <= t} m_ii (phi(q_t) . phi(k_j)) v_j)
 ///     den_t = phi(q_t) . z~_i + sum_{j <= t} m_ii phi(q_t) . phi(k_j)                    kKeySum
 ///
-/// t and j in block i, a run of tokens. With kRotary phi(q_t) and phi(k_j) turn (tile/rotary.cuh),
-/// and there are no denominators: those would want P of what does not turn. All go in tiles of 64
-/// tokens, of blocks the last one first. A thread behind the warpgroups loads, into three rings
-/// (kernel/causal_rings_sm90.cuh): tiles of K and V; tiles of Q; S~_i and z~_i. D / 64 warpgroups
-/// have E / warpgroups columns of O each, so that all work on a tile of queries too, but each
-/// computes P. Two that have registers for all columns take tiles of queries by turns instead,
-/// where a block has some: 0, 3, 4.. from the last one on, and 1, 2, 5... They map K where it lies,
-/// for wgmma reads it there, when the first queries of a block come to it. With kRotary Q is mapped
-/// where it lies, too, by all and never by turns, so that its angles are read once:
+/// t and j are in block i, a run of tokens. With kRotary, phi(q_t) and phi(k_j) rotate
+/// (tile/rotary.cuh), and denominators are not supported, since they would need P of unrotated
+/// features.
 ///
-///     P = T(phi(Q) phi(K tile)^T)    [64, 64], K tiles from the own one down, by every warpgroup;
-///     O += P V                       of half P has m_ii already (kernel/own_block.cuh)
+/// Tokens are processed in tiles of 64, the last tile of a block first. One producer thread loads
+/// three rings (kernel/causal_rings_sm90.cuh): tiles of K and V; tiles of Q; S~_i and z~_i. D / 64
+/// warpgroups have E / warpgroups columns of O each. All of them process the same tile of queries,
+/// and each computes P. If two warpgroups have registers for all columns and a block has several
+/// tiles, they alternate instead. One takes tiles 0, 3, 4, 7.. from the last one on, the other 1,
+/// 2, 5, 6... With the first queries of a block they map K in place, because wgmma reads it from
+/// shared memory. With kRotary all warpgroups also map Q in place, and they never alternate, so
+/// that angles are read once:
+///
+///     P = T(phi(Q) phi(K tile)^T)    [64, 64], from the queries' tile down, in every warpgroup;
+///     O += P V                       in half, P includes m_ii already (kernel/own_block.cuh)
 ///     O = m_ii O + phi(Q) S~_i       and den; nothing is added for i = 0
-///     norm and gate of O             where wanted (tile/output_norm.cuh)
+///     norm and gate of O             if the call wants them (tile/output_norm.cuh)
 ///
-/// K and V of the next block come where a tile was that earlier queries have no use for.
+/// K and V of the next block replace tiles that no remaining queries need.
 ///
-///     (D, E)        threads      per multiprocessor    tiles of a block, pairs    sums of a thread
+///     (D, E)        threads      per multiprocessor    tiles per block, pair      sums of a thread
 ///     (64, 64)      128 + 32     2 thread blocks       4, 4                       32 + 32
 ///     (128, 128)    256 + 128    1                     4, 3                       32 or 64 + 32
 ///     (128, 256)    256 + 128    1                     2, 1                       64 + 32
 ///
-/// K and V of other blocks are never read, V of later tokens never multiplied but by a zero that
-/// replaces what came of K, and not even that where it is not finite.
+/// K and V of other blocks are never read. Weights of later tokens are zeroed; their values are
+/// skipped if not finite.
 ///
-/// Shared memory: the rings, as many slots as fit; 2048 bytes a warp from which the copy engine
-/// takes its rows of O; 16 bytes of barriers a slot; 512 bytes of squares.
-/// Device memory: Q, K, V, S~, z~ and the gate once, O once; mixtures stay in the second cache
-/// longest. Angles of Q and of K once for each head, of a block's last tile once for both where
-/// they have the same table. Source: arXiv:2601.07832, section 4.2.
+/// Shared memory: the rings, with as many slots as fit, and 16 bytes of barriers per slot. Each
+/// warp has 2048 bytes, from which tensor copies store its rows of O. Squares take 512 bytes.
+/// Device memory: Q, K, V, S~, z~ and the gate once, O once. Mixtures stay in L2 longest. Angles of
+/// Q and of K are read once per head. If both have the same table, the last tile of a block reads
+/// them once.
+/// Source: arXiv:2601.07832, section 4.2.
 
 #include <cstdint>
 
@@ -73,8 +77,8 @@ struct CausalReadOutSm90 {
   static constexpr int kBlocksPerMultiprocessor = Config::kBlocksPerMultiprocessor;
   static constexpr int kRegisters = 168;
 
-  /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise blocks
-  /// are too large, no runs of tokens, or strides none of the copy engine's.
+  /// Fills all parameters but the maps, which describe `boxes`. Returns false if blocks are too
+  /// large or no runs of tokens, or tensor copies do not support the strides.
   static constexpr bool prepare(const CausalReadOutParameters& stage, std::int32_t pairs,
                                 std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[11]) {
     return Config::prepare(stage, pairs, multiprocessors, p, boxes);
@@ -107,13 +111,13 @@ struct CausalReadOutSm90 {
   using Rings = CausalRings<D, E, P>;
   using Features = FeatureTile<T, D, 32 * Config::kConsumers>;
 
-  /// What a warp of a warpgroup works on.
+  /// Work of a warp of a warpgroup.
   struct WorkTile {
-    std::uint32_t warp;  // of the block
+    std::uint32_t warp;  // warp of the thread block
     std::uint32_t lane;
-    int column;    // the warpgroup's first
+    int column;    // first column of the warpgroup
     bool mixed;    // there are earlier blocks
-    float weight;  // m_ii, if P is without
+    float weight;  // m_ii, or 1 if P is multiplied by it
     Item item;
   };
 
@@ -122,7 +126,7 @@ struct CausalReadOutSm90 {
   static MHLA_DEVICE void read(const Params& p, const Rings& rings, std::uint32_t thread) {
     constexpr int kColumns = kTurns ? E : Config::kColumns;
     using Tile = OwnBlockTile<T, D, kColumns, !kRotary>;
-    const std::uint32_t group = ptx::shfl_idx(thread / 128, 0);  // ptxas sees: the same in a warp
+    const std::uint32_t group = ptx::shfl_idx(thread / 128, 0);  // warp-uniform for ptxas
     RingCursor mixture, query, key_value;
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
       const std::int32_t own = p.stage.mixing.own(item.block), last = Rings::tiles(p) - 1;
@@ -133,7 +137,7 @@ struct CausalReadOutSm90 {
       std::int32_t kept = last;  // the tile of keys at key_value
       MHLA_CUDA_LOOP
       for (std::int32_t tile = last; tile >= 0; --tile) {
-        const bool first = kept == last;  // of the warpgroup: maps the keys of all
+        const bool first = kept == last;  // the warpgroup's first tile, which maps the keys of all
         if constexpr (kRotary) {
           map_own_tile(p, rings, item, tile, query, first, key_value, thread);
         } else {
@@ -172,7 +176,7 @@ struct CausalReadOutSm90 {
           add_mixture(p, work, features, Mixture{rings.mixtures.slot(mixture)}, den, sums);
         }
         write(p, work, tile, den, sums);
-        do {  // those that no tile of the warpgroup to come wants
+        do {  // releases tiles that no remaining tile of the warpgroup needs
           rings.key_values.consumer_release(key_value, work.lane);
           key_value = key_value.after(1, rings.key_values.count);
           --kept;
@@ -186,13 +190,13 @@ struct CausalReadOutSm90 {
     if (thread % 32 == 0) ptx::cp_async_bulk_wait_group_read<0>();
   }
 
-  /// Of a tile.
+  /// Tokens of a tile.
   static MHLA_DEVICE ConsecutiveTokens tokens_of(const Params& p, const Item& item,
                                                  std::int32_t tile) {
     return {item.origin.column + 64 * tile, p.stage.blocks.tokens()};
   }
 
-  /// phi of a tile of keys that comes, turned with kRotary.
+  /// Waits for a tile of keys and maps it. With kRotary it rotates, too.
   static MHLA_DEVICE void map_keys(const Params& p, const Rings& rings, const Item& item,
                                    std::int32_t tile, RingCursor at, std::uint32_t thread) {
     const Features features{rings.key_values.slot(at), Rings::tile_rows(p, tile), thread};
@@ -207,8 +211,8 @@ struct CausalReadOutSm90 {
     }
   }
 
-  /// phi of a tile of queries that comes, turned, and of the keys of the same tokens where those
-  /// are new: angles that both have are read once.
+  /// Waits for a tile of queries, maps and rotates it. With `with_keys` it does the same for the
+  /// keys of the tile's tokens. If both have the same angles, these are read once.
   static MHLA_DEVICE void map_own_tile(const Params& p, const Rings& rings, const Item& item,
                                        std::int32_t tile, RingCursor query, bool with_keys,
                                        RingCursor key_value, std::uint32_t thread) {
@@ -225,7 +229,8 @@ struct CausalReadOutSm90 {
                                                                              angles);
   }
 
-  /// Adds the part of earlier blocks to the sums, scaled as that is, and to the sums of weights.
+  /// Adds the mixture of earlier blocks to the sums, after scaling them as the mixture is. Adds its
+  /// part of the denominators.
   template <int kTiles>
   static MHLA_DEVICE void add_mixture(const Params& p, const WorkTile& work,
                                       const Fragment<D>& features, const Mixture& mixture,
@@ -244,7 +249,7 @@ struct CausalReadOutSm90 {
     ptx::fence_registers(sums);
   }
 
-  /// The outputs of the warp's rows of a tile, those that the block has.
+  /// Stores the outputs of the warp's rows of a tile, as far as the block has them.
   template <int kTiles>
   static MHLA_DEVICE void write(const Params& p, const WorkTile& work, std::int32_t tile,
                                 RowPair den, float (&sums)[kTiles][4]) {
@@ -267,7 +272,7 @@ struct CausalReadOutSm90 {
     });
   }
 
-  /// Makes outputs of the sums of rows row.. of a block.
+  /// Normalises and gates the sums of rows row.. of a block.
   template <int kTiles>
   static MHLA_DEVICE void apply_norm(const Params& p, const WorkTile& work, std::int32_t row,
                                      RowPair factors, float (&sums)[kTiles][4]) {

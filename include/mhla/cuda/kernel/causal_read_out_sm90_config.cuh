@@ -18,9 +18,11 @@
 namespace mhla::cuda {
 
 struct CausalReadOutSm90Parameters {
-  /// Of the boxes that CausalReadOutSm90::prepare finds: of tiles of q and of the last tile of a
-  /// block, the same of k and of v, then of S~, its low part, and z~; of a warp's rows of o and of
-  /// the last ones of a block. Those of boxes without a base are not read.
+  /// Tensor maps of the boxes that CausalReadOutSm90::prepare finds, in this order:
+  /// - q, k and v: two each, of tiles and of the last tile of a block.
+  /// - S~, its low part, z~.
+  /// - o: a warp's rows, and the last rows of a block.
+  /// Maps of boxes without a base are not read.
   TensorMap maps[11];
   CausalReadOutParameters stage;
   TokenBoxes q_boxes;
@@ -28,43 +30,43 @@ struct CausalReadOutSm90Parameters {
   TokenBoxes v_boxes;
   TokenBoxes o_boxes;
   std::int32_t pairs;
-  std::int32_t multiprocessors;  ///< of the device
+  std::int32_t multiprocessors;  ///< multiprocessors of the device
 };
 
 template <int D, int E, Precision P>
 struct CausalReadOutSm90Config : PersistentConfig<D, E, D == 128> {
-  static constexpr int kColumns = E / (D / 64);  // of O, of a warpgroup
+  static constexpr int kColumns = E / (D / 64);  // columns of O per warpgroup
 
   using Mixture = MixtureSlot<D, E, P>;
-  static constexpr int kQueries = D == 128 && E == 128 ? 3 : 2;  // slots of tiles of Q
+  static constexpr int kQueries = D == 128 && E == 128 ? 3 : 2;  // slots for tiles of Q
   static constexpr int kQueryBytes = 64 * D * 2;
   static constexpr int kKeyValueBytes = 64 * (D + E) * 2;
-  static constexpr int kMostKeyValues = 8;  // slots of tiles of K and V
+  static constexpr int kMostKeyValues = 8;  // slots for tiles of K and V
 
-  // Behind the barriers: sums of squares of 64 rows of both warpgroups.
+  // After the barriers: sums of squares of 64 rows of both warpgroups.
   static constexpr int kSquares = 512;
   static_assert((2 + kQueries + kMostKeyValues) * Ring::kBarrierBytes <= kSquares);
   static_assert(kSquares + 512 <= CausalReadOutSm90Config::kBarrierBytes);
 
-  /// Whether both warpgroups take tiles of queries by turns, with all of O's columns, and not all
-  /// tiles with half of them: both have tiles then, and registers for so many sums.
+  /// Returns true if the two warpgroups alternate, each with all columns of O, instead of sharing
+  /// each tile's columns. Both then have tiles, and registers for so many sums.
   static MHLA_HOST_DEVICE constexpr bool by_turns(std::int32_t tiles) {
     return CausalReadOutSm90Config::kWarpgroups == 2 && E == 128 && tiles > 1;
   }
-  /// Whether a warpgroup takes the n-th tile from the last one on: 0, 3, 4, 7.. or 1, 2, 5, 6..,
-  /// which multiply about as many tiles of keys.
+  /// Returns true if a warpgroup takes the n-th tile, counted from the last one: 0, 3, 4, 7.. or 1,
+  /// 2, 5, 6... Both multiply about as many tiles of keys.
   static MHLA_HOST_DEVICE constexpr bool takes(std::uint32_t group, std::int32_t n) {
     return (static_cast<std::uint32_t>(n) + 1) / 2 % 2 == group;
   }
 
-  /// How many slots the rings have.
+  /// Numbers of slots of the rings.
   struct Slots {
     std::int32_t mixtures;
     std::int32_t key_values;
   };
 
-  /// For blocks of `tiles` tiles, of which all of K and V must fit: two mixtures if they do beside
-  /// them, and not one alone.
+  /// Slots for blocks of `tiles` tiles, of which all K and V must fit. There are two slots for
+  /// mixtures if they also fit, otherwise one.
   static MHLA_HOST_DEVICE constexpr Slots slots(std::int32_t tiles) {
     const auto fitting = [](std::int32_t mixtures) {
       const std::int32_t left =
@@ -76,7 +78,7 @@ struct CausalReadOutSm90Config : PersistentConfig<D, E, D == 128> {
     return beside_two >= 2 && beside_two >= tiles ? Slots{2, beside_two} : Slots{1, fitting(1)};
   }
 
-  /// CausalReadOutSm90::prepare.
+  /// Implements CausalReadOutSm90::prepare.
   static constexpr bool prepare(const CausalReadOutParameters& stage, std::int32_t pairs,
                                 std::int32_t multiprocessors, CausalReadOutSm90Parameters& p,
                                 TensorBox (&boxes)[11]) {

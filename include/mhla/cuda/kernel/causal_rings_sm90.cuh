@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What a thread loads for causal_read_out_sm90.cuh: three rings in shared memory, of mixtures, of
-/// tiles of Q, and of tiles of K and V.
+/// The three rings of causal_read_out_sm90.cuh in shared memory, and their producer: mixtures,
+/// tiles of Q, and tiles of K and V.
 
 #include <cstdint>
 
@@ -23,7 +23,7 @@ struct CausalRings {
   using Params = CausalReadOutSm90Parameters;
   using Config = CausalReadOutSm90Config<D, E, P>;
   using Mixture = typename Config::Mixture;
-  static constexpr std::uint32_t kPanelBytes = 64 * 128;  ///< 64 columns of a tile
+  static constexpr std::uint32_t kPanelBytes = 64 * 128;  ///< bytes of 64 columns of a tile
 
   Ring mixtures;
   Ring queries;
@@ -42,7 +42,7 @@ struct CausalRings {
                   barriers + (2 + Config::kQueries) * Ring::kBarrierBytes, key_value_slots};
   }
 
-  /// Of a block.
+  /// Number of tiles per block.
   static MHLA_DEVICE std::int32_t tiles(const Params& p) {
     return (p.stage.blocks.slots() + 63) / 64;
   }
@@ -51,9 +51,9 @@ struct CausalRings {
     return left < 64 ? left : 64;
   }
 
-  /// In the order in which slots become free: the last tile of K and V of a block takes the place
-  /// of the first one of a block before. A mixture may wait for all of that to end, so the queries
-  /// that warpgroups begin with come before.
+  /// Loads in the order in which slots become free: the last tile of K and V of a block replaces
+  /// the first one of an earlier block. Since a mixture may wait for the end of an earlier block,
+  /// the first queries of the block are loaded before it.
   MHLA_DEVICE void load(const Params& p) const {
     const bool key_sum = p.stage.normalization.denominator == Denominator::kKeySum;
     const std::uint64_t once = ptx::createpolicy_evict_first();
@@ -99,7 +99,7 @@ struct CausalRings {
     at = at.after(1, ring.count);
   }
 
-  /// Starts to load kWidth columns of a tile, by map `map` or, of the last tile, the one behind.
+  /// Starts to load kWidth columns of a tile by map `map`, or, for the last tile, by the next map.
   template <int kWidth>
   static MHLA_DEVICE void load_panels(const Params& p, int map, const TokenBoxes& boxes,
                                       const Item& item, std::int32_t tile, std::uint32_t to,

@@ -1,23 +1,23 @@
 #pragma once
 
 /// \file
-/// Summaries and mixtures of a pair in shared memory, block after block, for
-/// fused_causal_sm90.cuh:
+/// Summaries and mixtures of a pair in shared memory, for fused_causal_sm90.cuh, block after block:
 ///
 ///     S_b = sum_(j in b) phi(k_j) v_j^T        z_b = sum_(j in b) phi(k_j)
 ///     S~_i = sum_(b < i) m_ib S_b              z~_i = sum_(b < i) m_ib z_b
 ///
-/// by 8 warps, each of which has 16 rows and 32 columns. S is made by mma.sync, S~ by CUDA cores:
-/// a row of m at a time would leave most of a matrix unit's rows empty. There is room for 16
-/// blocks:
+/// by 8 warps, each with 16 rows and 32 columns. mma.sync computes S. CUDA cores compute S~, since
+/// one row of m at a time would leave most rows of a tensor core's operand empty. Shared memory has
+/// regions for 16 blocks:
 ///
-///     i < 16     S_i comes into region i, times summary_scale and rounded to T
-///     i = 16     S~ of the blocks to come, so far as they are of the first 16, replace these:
+///     i < 16     region i gets S_i, times summary_scale and rounded to T
+///     i = 16     the first 16 blocks' part of all later mixtures replaces the summaries:
 ///                region r gets sum_(b < 16) m_(16 + r) b S_b, rounded (region_mixing.cuh)
-///     i > 16     S_i replaces what region i - 16 had for S~_i
+///     i > 16     S_i replaces the part of S~_i in region i - 16
 ///
-/// A region is mixed number by number, and need not know where a number stands: what a thread has
-/// of S lies where the same thread reads it, 16 bytes side by side, and z where the same warp does.
+/// Mixing is elementwise, so that the places of numbers in a region do not matter. Each thread
+/// stores its part of S where it reads it again, in adjacent 16 bytes. Each warp does the same with
+/// z.
 
 #include <cstdint>
 
@@ -40,17 +40,17 @@
 
 namespace mhla::cuda {
 
-/// A thread's part.
+/// Summaries of a pair, as one thread sees them.
 template <class T, int D, int E>
 struct CausalSummaries {
   using Config = FusedCausalSm90Config<D, E>;
   using Mixture = typename Config::Mixture;
   static constexpr std::int32_t kRegions = Config::kRegions;
   static constexpr std::uint32_t kThreads = 32 * Config::kSummaryWarps;
-  static constexpr int kTiles = E / 16;  ///< of 8 columns that a warp has
+  static constexpr int kTiles = E / 16;  ///< tiles of 8 columns per warp
 
-  /// Of a summary or a mixture: 16 rows as C of ptx/mma.cuh, and z of the thread's two, which the
-  /// four threads that share them have all.
+  /// A warp's part of a summary or a mixture: 16 rows as C of ptx/mma.cuh. The four threads of a
+  /// row have the same z.
   struct Sums {
     float s[kTiles][4];
     RowPair z;
@@ -63,7 +63,8 @@ struct CausalSummaries {
   explicit MHLA_DEVICE CausalSummaries(std::uint32_t own)
       : thread(own), warp(own / 32), lane(own % 32) {}
 
-  /// S and z of a block, whose phi(K) and V are zero behind its tokens, at a shared address.
+  /// Computes S and z of a block at a shared address. phi(K) and V are zero after the block's
+  /// tokens.
   MHLA_DEVICE Sums sums_of(std::uint32_t keys) const {
     Sums sums{};
     float z[4] = {};
@@ -80,7 +81,7 @@ struct CausalSummaries {
     return sums;
   }
 
-  /// Keeps them as those of block i. The warp meets before it mixes.
+  /// Stores the sums of block i. A barrier must follow before they are mixed.
   MHLA_DEVICE void keep(std::int32_t i, const Sums& sums, float scale) const {
     const auto region = static_cast<std::uint32_t>(i % kRegions);
     MHLA_CUDA_UNROLL
@@ -99,22 +100,23 @@ struct CausalSummaries {
     }
   }
 
-  /// Of i = 16: mixtures of the first 16 summaries in their place. All threads call together.
+  /// For i = 16: replaces the first 16 summaries by their part of later mixtures. All threads call
+  /// together.
   MHLA_DEVICE void replace(const MixingArray& mixing, std::int32_t blocks) const {
     const auto rows = static_cast<std::uint32_t>(blocks - kRegions);
     const float* const first = mixing.row(kRegions);
     const auto m = load_mixing<T, 1>(first, mixing.stride, rows, kRegions, lane);
     VectorMixing<Config::kSummaryWarps, kRegions, D> vectors{
         ptx::shared_begin() + Config::kKeySums, warp, lane, {}};
-    ptx::bar_sync(1, kThreads);  // all summaries are there
+    ptx::bar_sync(1, kThreads);  // all summaries are stored
     vectors.mix(first, mixing.stride, rows, kRegions);
     mix_regions<T, Config::kSummaryWarps>(regions(), m, 0, rows, kRegions, warp, lane);
-    ptx::bar_sync(1, kThreads);  // all mixtures are there, and all have read z
+    ptx::bar_sync(1, kThreads);  // all mixtures are stored, and all z are read
     vectors.store(rows);
     ptx::bar_sync(1, kThreads);
   }
 
-  /// S~_i and z~_i, i > 0.
+  /// Computes S~_i and z~_i, i > 0.
   MHLA_DEVICE Sums mix(std::int32_t i) const {
     Sums sums{};
     const std::int32_t first = i < kRegions ? 0 : kRegions;
@@ -133,7 +135,7 @@ struct CausalSummaries {
     return sums;
   }
 
-  /// Stores them, rounded, for wgmma to read.
+  /// Stores a mixture, rounded, for wgmma.
   MHLA_DEVICE void store(const Mixture& mixture, const Sums& sums) const {
     store_sums<T, kTiles>(sums.s, 0, {1, 1}, SharedTile<D, E>{mixture.begin}, 16 * tile(),
                           kTiles * half(), lane);
@@ -152,18 +154,17 @@ struct CausalSummaries {
   static MHLA_DEVICE typename Config::Regions regions() {
     return {ptx::shared_begin() + Config::kSummaries};
   }
-  /// The shared address of 8 of the thread's numbers in a region, those of tiles 2 n and 2 n + 1: a
-  /// piece of a row, and that of 32 rows behind.
+  /// Shared address of 8 of the thread's numbers in a region: tiles 2 n and 2 n + 1.
   MHLA_DEVICE std::uint32_t numbers(std::uint32_t region, std::uint32_t n) const {
     return regions().piece(region, thread / 8, thread % 8) + n * (kThreads / 8 * 128);
   }
-  /// The same of z of its two rows.
+  /// Shared address of z of the thread's two rows in a region.
   MHLA_DEVICE std::uint32_t key_sums(std::uint32_t region) const {
     const std::uint32_t row = region * (D / 2) + 8 * tile() + lane / 4;
     return ptx::shared_begin() + Config::kKeySums + row * 8;
   }
 
-  /// Adds what a region has, times m.
+  /// Adds the numbers of a region, times m.
   MHLA_DEVICE void add(std::uint32_t region, float m, Sums& sums) const {
     MHLA_CUDA_UNROLL
     for (int n = 0; n < kTiles / 2; ++n) {
@@ -175,7 +176,7 @@ struct CausalSummaries {
         two[1] += m * ptx::high<T>(w.x[k]);
       }
     }
-    if (half() != 0) return;  // z is that of the first four warps
+    if (half() != 0) return;  // the first four warps have z
     const ptx::Words2 z = ptx::ld_shared_v2(key_sums(region));
     sums.z.x += m * as_float(z.x[0]);
     sums.z.x_8 += m * as_float(z.x[1]);

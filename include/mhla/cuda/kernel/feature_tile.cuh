@@ -1,9 +1,9 @@
 #pragma once
 
 /// \file
-/// phi of 64 tokens where the copy engine brought them, for wgmma reads them there: panels of 64
-/// features one behind the other, kThreads threads with as many pieces of 16 bytes each. Features
-/// may turn (tile/rotary.cuh).
+/// phi of 64 tokens in shared memory, in place, after a tensor copy and before wgmma. Panels of 64
+/// features are contiguous. Each of kThreads threads has the same number of pieces of 16 bytes.
+/// Features may rotate (tile/rotary.cuh).
 
 #include <cstdint>
 
@@ -21,17 +21,17 @@ template <class T, int D, std::uint32_t kThreads>
 struct FeatureTile {
   static constexpr std::uint32_t kPanelBytes = 64 * 128;
   static constexpr std::uint32_t kPanelPieces = kPanelBytes / 16;
-  static constexpr std::uint32_t kOwn = kPanelPieces / kThreads * (D / 64);  ///< of a thread
+  static constexpr std::uint32_t kOwn = kPanelPieces / kThreads * (D / 64);  ///< pieces per thread
 
   std::uint32_t begin;  ///< shared address
-  std::int32_t rows;    ///< that the tile has
+  std::int32_t rows;    ///< rows of the tile with tokens
   std::uint32_t thread;
 
-  /// What the thread's pieces turn by.
+  /// Angles of the thread's pieces.
   struct Angles {
     PieceAngles x[kOwn];
 
-    /// Of tokens(row).
+    /// Loads the angles of tokens(row).
     template <class Tokens>
     MHLA_DEVICE void load(const RotaryAngles& angles, const Tokens& tokens, std::uint32_t thread) {
       MHLA_CUDA_UNROLL
@@ -43,13 +43,13 @@ struct FeatureTile {
     }
   };
 
-  /// phi in place, and zeros in the rows behind, in kBehind columns behind the features too. All
-  /// meet at barrier 1.
+  /// Applies phi in place, and zeroes the rows after the last token, in kBehind columns after the
+  /// features too. Ends with barrier 1.
   template <int kBehind>
   MHLA_DEVICE void map(const FeatureMap& phi) const {
     map<kBehind>(phi, [](ptx::Words4&, std::uint32_t) {});
   }
-  /// The same, and features turn.
+  /// Applies phi in place, rotates the features, and zeroes as above.
   template <int kBehind>
   MHLA_DEVICE void map(const FeatureMap& phi, const Angles& angles) const {
     map<kBehind>(
@@ -57,8 +57,8 @@ struct FeatureTile {
   }
 
  private:
-  /// Of the n-th piece: panels by turns, and in a panel always the same piece of a row, for the
-  /// order of pieces depends on row % 8.
+  /// Coordinates of the n-th piece. It alternates between panels. In a panel its piece is the same
+  /// in every row, since the order of pieces depends on row % 8.
   static MHLA_DEVICE TileCoord coord(std::uint32_t n, std::uint32_t thread) {
     static_assert(kThreads % 64 == 0);
     return {(n / (D / 64) * kThreads + thread) / 8, n % (D / 64) * 8 + (thread ^ thread / 8) % 8};
@@ -67,7 +67,8 @@ struct FeatureTile {
   template <int kBehind, class Turn>
   MHLA_DEVICE void map(const FeatureMap& map, const Turn& turn) const {
     const std::uint32_t filled = static_cast<std::uint32_t>(rows) * 8;
-    // The n-th piece of the thread: all are loaded together.
+    // Index in its panel of the thread's n-th piece. All pieces are loaded before the first is
+    // mapped.
     const auto panel_piece = [&](std::uint32_t n) { return n / (D / 64) * kThreads + thread; };
     const auto at = [&](std::uint32_t n) {
       return begin + n % (D / 64) * kPanelBytes + 16 * panel_piece(n);

@@ -1,10 +1,10 @@
 #pragma once
 
 /// \file
-/// Features of tokens as a tensor: phi(x_t), rounded to T, which turns (tile/rotary.cuh) where
-/// there are angles, and is rounded once more.
+/// Features of tokens as a tensor: phi(x_t), rounded to T. If there are angles, it rotates
+/// (tile/rotary.cuh) and is rounded once more.
 ///
-/// A thread has pieces of 16 bytes. Device memory: x once, features once.
+/// Each thread has pieces of 16 bytes. Device memory: x once, features once.
 
 #include <cstdint>
 
@@ -22,7 +22,7 @@ struct FeatureParameters {
   std::int32_t tokens;
   std::int32_t heads;
   FeatureMap map;
-  RotaryAngles angles{};  ///< null: features do not turn
+  RotaryAngles angles{};  ///< null: features do not rotate
 };
 
 template <class T, int D>
@@ -63,7 +63,7 @@ struct FeaturesSm80 {
   static constexpr std::uint32_t kPieces = D / 8;
   static constexpr std::uint32_t kPasses = 4;
 
-  /// Thread blocks of a head.
+  /// Thread blocks per head.
   static MHLA_HOST_DEVICE constexpr unsigned parts(const Params& p) {
     return (static_cast<unsigned>(p.tokens) * kPieces - 1) / (kPasses * kThreads) + 1;
   }

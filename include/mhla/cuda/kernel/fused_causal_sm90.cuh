@@ -1,27 +1,27 @@
 #pragma once
 
 /// \file
-/// The whole causal operator of a pair in one thread block, for up to 32 blocks of up to 64 tokens:
+/// Fused causal form: a pair in one thread block, for up to 32 blocks of up to 64 tokens:
 ///
 ///     S_b = sum_(j in b) phi(k_j) v_j^T        z_b = sum_(j in b) phi(k_j)
 ///     S~_i = sum_(b < i) m_ib S_b              z~_i = sum_(b < i) m_ib z_b
 ///     o_t = factor(den_t) (phi(q_t)^T S~_i + sum_(j <= t) m_ii (phi(q_t) . phi(k_j)) v_j)
 ///
-/// t and j in block i, a run of tokens; den_t as in causal_read_out_sm90.cuh. A thread block stays
-/// on its multiprocessor and takes pairs in steps of the grid, of each block after block. A thread
-/// behind the consumers loads into two rings: K and V of a block; Q. Of the consumers
+/// t and j are in block i, a run of tokens; den_t is that of causal_read_out_sm90.cuh. A thread
+/// block stays on its multiprocessor. It takes pairs in steps of the grid, and the blocks of a pair
+/// one after another. A producer thread loads two rings: K and V of a block; Q. The consumers are:
 ///
-///     8 warps     make S~_i from the summaries before, into a slot of a third ring; phi(K) where
-///                 it lies; then S_i = phi(K)^T V, each warp 16 rows and 32 columns, by mma.sync
+///     8 warps     compute S~_i from earlier summaries, into a slot of a third ring; then phi(K) in
+///                 place; then S_i = phi(K)^T V by mma.sync, each warp 16 rows and 32 columns
 ///     8 warps     read out as causal_read_out_sm90.cuh does, each warpgroup every second block:
 ///                 P = T(phi(Q) phi(K)^T), O = P V, then O = m_ii O + phi(Q) S~_i. O replaces Q,
-///                 and the copy engine takes it from there
+///                 and tensor copies store it
 ///
-/// so that summaries and mixtures never leave shared memory, of which there is room for 16: how is
-/// said in causal_summaries_sm90.cuh.
+/// Summaries and mixtures never leave shared memory, which has regions for 16 of them.
+/// causal_summaries_sm90.cuh shows how 32 blocks share them.
 ///
 /// Shared memory: fused_causal_sm90_config.cuh. Device memory: every input and output once, and the
-/// mixing matrix for each thread block. Source: arXiv:2601.07832, section 4.2.
+/// mixing matrix once per thread block. Source: arXiv:2601.07832, section 4.2.
 
 #include <cstdint>
 
@@ -60,8 +60,8 @@ class FusedCausalSm90 {
   static constexpr int kBlocksPerMultiprocessor = 1;
   static constexpr int kRegisters = Config::kRegisters;
 
-  /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise blocks
-  /// are too large or too many, no runs of tokens, or strides none of the copy engine's.
+  /// Fills all parameters but the maps, which describe `boxes`. Returns false if blocks are too
+  /// large, too many or no runs of tokens, or tensor copies do not support the strides.
   static constexpr bool prepare(const DirectParameters& stage, std::int32_t pairs,
                                 std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[5]) {
     return Config::prepare(stage, pairs, multiprocessors, p, boxes);
@@ -86,8 +86,8 @@ class FusedCausalSm90 {
 
  private:
   struct Rings {
-    Ring key_values;  ///< as they are loaded
-    Ring features;    ///< the same slots, when phi(K) is there
+    Ring key_values;  ///< filled by tensor copies
+    Ring features;    ///< the same slots, filled when phi(K) is computed
     Ring queries;
     Ring mixtures;
 
@@ -106,7 +106,7 @@ class FusedCausalSm90 {
     }
   };
 
-  /// Barriers, and the mixing matrix.
+  /// Initialises the barriers and loads the mixing matrix.
   static MHLA_DEVICE void prepare_shared(const Params& p, const Rings& rings,
                                          std::uint32_t thread) {
     if (thread == 0) {
@@ -127,12 +127,12 @@ class FusedCausalSm90 {
     }
   }
 
-  /// Where a block stands in the rings.
+  /// Positions of a block in the rings.
   struct Slots {
     RingCursor key_values;
     RingCursor queries;
-    RingCursor mixtures;     ///< but of the first block of a pair, which has none
-    std::uint32_t turn = 0;  ///< of the warpgroups that read out
+    RingCursor mixtures;     ///< unused by the first block of a pair, which has no mixture
+    std::uint32_t turn = 0;  ///< warpgroup that reads out the block
   };
 
   /// Calls visit(batch item and head, block, slots) for all blocks, in the order of the rings.
@@ -170,7 +170,8 @@ class FusedCausalSm90 {
     });
   }
 
-  /// \param thread  of the warps that make summaries
+  /// Runs the warps that compute summaries.
+  /// \param thread  index among these warps' threads
   static MHLA_DEVICE void summarize(const Params& p, const Rings& rings, std::uint32_t thread) {
     const Summaries own(thread);
     const std::int32_t blocks = p.stage.query_blocks.blocks();
@@ -192,9 +193,10 @@ class FusedCausalSm90 {
     });
   }
 
-  /// \param thread  of the warps that read out
+  /// Runs the warps that read out.
+  /// \param thread  index among these warps' threads
   static MHLA_DEVICE void read(const Params& p, const Rings& rings, std::uint32_t thread) {
-    const std::uint32_t group = ptx::shfl_idx(thread / 128, 0);  // ptxas sees: the same in a warp
+    const std::uint32_t group = ptx::shfl_idx(thread / 128, 0);  // warp-uniform for ptxas
     const std::uint32_t warp = thread / 32 % 4, lane = thread % 32;
     for_blocks(p, [&](BatchHead pair, std::int32_t i, const Slots& at) {
       rings.queries.consumer_wait(at.queries);
@@ -217,12 +219,12 @@ class FusedCausalSm90 {
     const std::int32_t rows = p.stage.query_blocks.slots();
     const auto row = static_cast<std::int32_t>(16 * warp);
     const std::uint32_t queries = rings.queries.slot(at.queries);
-    Fragment<D> features{};  // of warps without queries, who touch none of the others'
+    Fragment<D> features{};  // zero in warps without queries, which access no other warp's
     if (row < rows) features = load_box_rows<D>(queries, 0, row, rows, lane);
     apply<T>(p.stage.query_map, features);
     ptx::fence_registers(features.x);
     const float weight = ptx::ld_shared_f32(Config::mixing(i, i));
-    const float left = OwnTile::kWeighs ? 1 : weight;  // of weights that P has not
+    const float left = OwnTile::kWeighs ? 1 : weight;  // the part of m_ii that P lacks
     float sums[1][E / 8][4] = {};
     float totals[4] = {};
     const std::uint32_t keys = rings.features.slot(at.key_values);
@@ -253,7 +255,7 @@ class FusedCausalSm90 {
             p.maps[rows - row < 16 ? 4 : 3], p.o_boxes.origin(origin, pair, 0, 0),
             queries + 16 * warp * (2 * E), ptx::createpolicy_evict_first());
         ptx::cp_async_bulk_commit_group();
-        ptx::cp_async_bulk_wait_group_read<0>();  // queries come there next
+        ptx::cp_async_bulk_wait_group_read<0>();  // the next queries replace the outputs
       }
     }
     rings.queries.consumer_release(at.queries, lane);

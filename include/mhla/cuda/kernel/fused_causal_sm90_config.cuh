@@ -18,8 +18,8 @@
 namespace mhla::cuda {
 
 struct FusedCausalSm90Parameters {
-  /// Of the boxes that FusedCausalSm90::prepare finds: of blocks of q, k and v, of a warp's rows of
-  /// o and of the last ones of a block.
+  /// Tensor maps of the boxes that FusedCausalSm90::prepare finds: blocks of q, k and v, a warp's
+  /// rows of o, and the last rows of a block of o.
   TensorMap maps[5];
   DirectParameters stage;
   TokenBoxes q_boxes;
@@ -27,7 +27,7 @@ struct FusedCausalSm90Parameters {
   TokenBoxes v_boxes;
   TokenBoxes o_boxes;
   std::int32_t pairs;
-  std::int32_t multiprocessors;  ///< of the device
+  std::int32_t multiprocessors;  ///< multiprocessors of the device
 };
 
 template <int D, int E>
@@ -35,18 +35,18 @@ struct FusedCausalSm90Config {
   static_assert(D == 64 && E == 64, "the fused causal kernel has width (64, 64)");
 
   static constexpr std::uint32_t kSummaryWarps = 8;
-  static constexpr std::uint32_t kReaders = 8;  ///< warps, behind those
+  static constexpr std::uint32_t kReaders = 8;  ///< warps, after the summary warps
   static constexpr std::uint32_t kConsumers = kSummaryWarps + kReaders;
-  static constexpr std::uint32_t kProducer = kConsumers * 32;  ///< thread
+  static constexpr std::uint32_t kProducer = kConsumers * 32;  ///< index of the thread
   static constexpr bool kMovesRegisters = true;
   static constexpr int kThreads = kProducer + 128;
   static constexpr int kRegisters = 96;
-  static constexpr int kConsumerRegisters = 112;  ///< with those that threads behind them give
+  static constexpr int kConsumerRegisters = 112;  ///< with those that the producer gives up
   static constexpr int kProducerRegisters = 32;
 
   static constexpr int kRegions = 16;
   static constexpr int kMostBlocks = 2 * kRegions;
-  static constexpr int kMostRows = 64;  ///< of a block
+  static constexpr int kMostRows = 64;  ///< rows per block
 
   using Regions = SummaryRegions<kRegions, D, E>;
   using Mixture = MixtureSlot<D, E, Precision::kSingle>;
@@ -59,7 +59,7 @@ struct FusedCausalSm90Config {
   static constexpr std::uint32_t kKeyValueBytes = 64 * (D + E) * 2;
   static constexpr std::uint32_t kQueryBytes = 64 * D * 2;
 
-  // The plan of shared memory, in bytes: the rings, the regions of S, z of each, the mixing matrix,
+  // Layout of shared memory, in bytes: the rings, the regions of S, their z, the mixing matrix,
   // barriers.
   static constexpr std::uint32_t kQueries = kKeyValueSlots * kKeyValueBytes;
   static constexpr std::uint32_t kMixtures = kQueries + kQuerySlots * kQueryBytes;
@@ -74,12 +74,12 @@ struct FusedCausalSm90Config {
   static_assert(kSummaries % 1024 == 0, "what is swizzled begins there");
   static_assert(kMixing % 16 == 0, "four m are loaded together");
 
-  /// The shared address of m_ib, b <= i.
+  /// Shared address of m_ib, b <= i.
   static MHLA_DEVICE std::uint32_t mixing(std::int32_t i, std::int32_t b) {
     return ptx::shared_begin() + kMixing + static_cast<std::uint32_t>(i * kMostBlocks + b) * 4;
   }
 
-  /// FusedCausalSm90::prepare.
+  /// Implements FusedCausalSm90::prepare.
   static constexpr bool prepare(const DirectParameters& stage, std::int32_t pairs,
                                 std::int32_t multiprocessors, FusedCausalSm90Parameters& p,
                                 TensorBox (&boxes)[5]) {

@@ -1,29 +1,29 @@
 #pragma once
 
 /// \file
-/// The whole bidirectional operator of a pair in one thread block, its summaries in shared memory:
+/// Fused bidirectional form: a pair in one thread block, with its summaries in shared memory:
 ///
 ///     S_b = sum_(j in b) phi(k_j) v_j^T        z_b = sum_(j in b) phi(k_j)
 ///     S~_i = sum_b m_ib S_b                    z~_i = sum_b m_ib z_b
 ///     o_t = phi(q_t)^T S~_i / den_t            t in block i, den_t = phi(q_t) . z~_i
 ///
-/// Grid: x is the pair. Every input is read from device memory once and every output written once:
-/// 2 (2 D + 2 E) bytes a token.
+/// The grid's x is the pair. Every input is read from device memory once and every output written
+/// once: 2 (2 D + 2 E) bytes per token.
 ///
-///     1  Keys and values come through a ring of stages of kTokens tokens. Warps share S_b as tiles
-///        of 16 kRowTiles x 8 kColumnTiles in registers, two across; its region of shared memory
-///        gets it times summary_scale and rounded to T. z_b is a product with ones, in float.
-///     2  Mixing is the product of m, as A operand, with the regions' numbers of the same row and
-///        columns, as B operand, and what comes out replaces them: each warp owns rows and columns
-///        and needs no other. m enters as the sum of two numbers of T. z~ is mixed in float.
-///        Meanwhile the first queries come.
-///     3  Queries come through the same ring, kQueryTokens a stage, 16 to a pair of warps with half
-///        of the columns each. Outputs replace them and leave in rows of 16-byte pieces.
+///     1  Keys and values arrive through a ring, kTokens tokens per stage. Warps share S_b as tiles
+///        of 16 kRowTiles x 8 kColumnTiles in registers, two across. The block's region of shared
+///        memory gets S_b times summary_scale, rounded to T. z_b is a product with ones, in float.
+///     2  Mixing multiplies m, as A operand, with the regions' numbers of the same row and columns,
+///        as B operand. The products replace these numbers. Each warp has its rows and columns and
+///        needs no other warp's. m is the sum of two numbers of T. z~ is mixed in float. Meanwhile
+///        the first queries arrive.
+///     3  Queries arrive through the same ring, kQueryTokens per stage. A pair of warps has 16 of
+///        them, each warp half of the columns. Outputs replace them and leave by 16-byte pieces.
 ///
-/// Shared memory: the ring, kRegions regions of S (tile/layout.cuh), z, 128 zero bytes for
-/// blocks that are not there, and a word for every two tokens of a stage that tells which are.
-/// Rows of all tensors begin at multiples of 16 bytes. Denominators are kNone and kKeySum:
-/// kCrossQuery would need queries of all blocks before the first output.
+/// Shared memory: the ring, kRegions regions of S (tile/layout.cuh), z, 128 zero bytes in place of
+/// absent blocks. A word for every two tokens of a stage tells which slots are filled. Rows of all
+/// tensors are aligned to 16 bytes. Denominators are kNone and kKeySum. kCrossQuery would need
+/// queries of all blocks before the first output.
 
 #include <cstdint>
 
@@ -45,7 +45,7 @@
 namespace mhla::cuda {
 
 /// \tparam kRegions  at least as many as blocks of queries and blocks of keys
-/// \tparam kLimit    bytes of shared memory that a thread block may have
+/// \tparam kLimit    bytes of shared memory per thread block
 template <class T, int D, int E, int kRegions, int kLimit = shared_limit(Arch::kSm80)>
 class FusedSm80 {
   using Config = FusedSm80Config<D, E, kRegions, kLimit>;
@@ -74,7 +74,7 @@ class FusedSm80 {
     const auto m = load_mixing<T, kSteps>(p.mixing.data, p.mixing.stride, rows, columns, at.lane);
     summarize(p, at, keys);
 
-    ptx::bar_sync();  // all summaries are there, and the ring is free
+    ptx::bar_sync();  // all summaries are stored, and the ring is free
     QueryCursor queries;
     MHLA_CUDA_LOOP
     for (int s = 0; s + 1 < Config::kQueryStages; ++s) copy_queries(p, at, queries, s);
@@ -83,7 +83,7 @@ class FusedSm80 {
     mix_regions<T, Config::kWarps>(at.regions(), m, at.shared + Config::kZeros, rows, columns,
                                    at.warp, at.lane);
     if (normalized) {
-      ptx::bar_sync();  // all have read z
+      ptx::bar_sync();  // all z are read
       key_sums.store(rows);
     }
     read_out(p, at, queries);
@@ -97,17 +97,17 @@ class FusedSm80 {
   using Regions = typename Config::Regions;
   using KeyCursor = SlotCursor<Config::kTokens>;
   using QueryCursor = SlotCursor<Config::kQueryTokens>;
-  static constexpr int kSteps = (kRegions + 15) / 16;  ///< of 16 blocks
+  static constexpr int kSteps = (kRegions + 15) / 16;  ///< steps of 16 blocks
 
-  /// Where a thread stands.
+  /// Position of a thread.
   struct WorkTile {
     BatchHead pair;
     std::uint32_t shared;
     std::uint32_t thread;
     std::uint32_t lane;
     std::uint32_t warp;
-    std::uint32_t group;  ///< of rows
-    std::uint32_t half;   ///< of columns
+    std::uint32_t group;  ///< group of rows
+    std::uint32_t half;   ///< half of the columns
 
     MHLA_DEVICE std::uint32_t stage(int i) const { return shared + i * Config::kStageBytes; }
     MHLA_DEVICE std::uint32_t filled(int i) const {
@@ -117,13 +117,13 @@ class FusedSm80 {
       return shared + Config::kKeySums + block * (D * 4);
     }
     MHLA_DEVICE Regions regions() const { return {shared + Config::kSummaries}; }
-    /// The first of the warp's columns of S, in pieces.
+    /// First piece of the warp's columns of S.
     MHLA_DEVICE std::uint32_t piece() const { return half * (E / 8 - Config::kColumnTiles); }
-    /// Whether the warp's column tile j is the other half's too, which stores it.
+    /// Returns true if the other half also has column tile j, and stores it.
     MHLA_DEVICE bool shared_tile(int j) const { return E / 8 % 2 != 0 && j == 0 && half == 1; }
   };
 
-  /// Tiles of 16 queries, one behind the other.
+  /// Contiguous tiles of 16 queries.
   struct QueryTiles {
     static constexpr int kRows = Config::kQueryTokens;
     static constexpr int kPieces = QueryTile::kPieces;
@@ -145,7 +145,7 @@ class FusedSm80 {
             warp % 2};
   }
 
-  // The first phase.
+  // ---- phase 1: summaries ----
   static MHLA_DEVICE void copy_keys(const Params& p, const WorkTile& at, KeyCursor& ahead,
                                     int stage) {
     if (ahead.block < p.key_blocks.blocks()) {
@@ -177,7 +177,7 @@ class FusedSm80 {
       MHLA_CUDA_LOOP
       for (std::int32_t slot = 0; slot < slots; slot += Config::kTokens) {
         ptx::cp_async_wait_group<Config::kStages - 2>();
-        ptx::bar_sync();  // the stage is there for all, and the one before has been read by all
+        ptx::bar_sync();  // the stage has arrived, and the previous one has been read
         copy_keys(p, at, ahead, free);
         const KeyTile k{at.stage(stage)};
         const ValueTile v{k.begin + KeyTile::kBytes};
@@ -223,7 +223,7 @@ class FusedSm80 {
     }
   }
 
-  // The third.
+  // ---- phase 3: outputs ----
   static MHLA_DEVICE void copy_queries(const Params& p, const WorkTile& at, QueryCursor& ahead,
                                        int stage) {
     if (ahead.block < p.query_blocks.blocks()) {
@@ -243,8 +243,7 @@ class FusedSm80 {
     MHLA_CUDA_LOOP
     for (; now.block < blocks; now.advance(slots)) {
       ptx::cp_async_wait_group<Config::kQueryStages - 2>();
-      ptx::bar_sync();  // the stage is there for all, and the one before has been written out by
-                        // all
+      ptx::bar_sync();  // the stage has arrived, and the previous one's outputs are written
       copy_queries(p, at, ahead, free);
       const std::uint32_t rows =
           at.shared + stage * Config::kQueryStageBytes + at.group * QueryTile::kBytes;
@@ -254,7 +253,7 @@ class FusedSm80 {
     }
   }
 
-  /// 16 queries at `rows`, by the two warps of a group.
+  /// Reads out 16 queries at `rows`, by the two warps of a group.
   static MHLA_DEVICE void read_rows(const Params& p, const WorkTile& at, std::uint32_t rows,
                                     QueryCursor now) {
     Fragment<D> q = load_rows(QueryTile{rows}, 0, at.lane);
@@ -263,7 +262,7 @@ class FusedSm80 {
     if (p.normalization.denominator == Denominator::kKeySum) {
       d = row_products<T>(q, at.key_sum(now.block), at.lane);
     }
-    ptx::bar_sync(1 + at.group, 64);  // both have read the queries, which outputs replace
+    ptx::bar_sync(1 + at.group, 64);  // both warps have read the queries, which outputs replace
     const auto mixture = at.regions().region(now.block);
     const OutputTile out{rows};
     constexpr int kTiles = Config::kColumnTiles;
@@ -274,7 +273,7 @@ class FusedSm80 {
     } else {
       read_columns<kTiles - 1>(p, q, mixture, d, out, kTiles, at.lane);
     }
-    ptx::bar_sync(1 + at.group, 64);  // all outputs of the rows are there
+    ptx::bar_sync(1 + at.group, 64);  // all outputs of the rows are stored
     const auto first = now.slot + static_cast<std::int32_t>(16 * at.group);
     write_rows<64>(out, p.o.head(at.pair), p.o.token_stride,
                    BlockTokens{p.query_blocks, p.query_blocks.origin(now.block), first},

@@ -11,7 +11,7 @@
 namespace mhla::cuda {
 
 /// Sizes of the fused kernel for up to kRegions blocks of queries and of keys.
-/// \tparam kLimit  bytes of shared memory that a thread block may have
+/// \tparam kLimit  bytes of shared memory per thread block
 template <int D, int E, int kRegions_, int kLimit = shared_limit(Arch::kSm80)>
 struct FusedSm80Config {
   static_assert((D == 64 && E == 64) || (D == 72 && E == 72) || (D == 128 && E == 128),
@@ -19,22 +19,22 @@ struct FusedSm80Config {
   static_assert(kRegions_ >= 1 && kRegions_ <= 32, "the fused kernel mixes up to 32 blocks");
   static constexpr int kRegions = kRegions_;
 
-  static constexpr int kRowGroups = D == 72 ? 5 : 4;  ///< of two warps, with half the columns each
+  static constexpr int kRowGroups = D == 72 ? 5 : 4;  ///< of two warps with half the columns each
   static constexpr int kWarps = 2 * kRowGroups;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kRowTiles = (D + 15) / 16 / kRowGroups;  ///< of S, to a warp
-  static constexpr int kColumnTiles = (E / 8 + 1) / 2;  ///< where odd, both halves have the middle
+  static constexpr int kRowTiles = (D + 15) / 16 / kRowGroups;  ///< tiles of rows of S per warp
+  static constexpr int kColumnTiles = (E / 8 + 1) / 2;  ///< odd E / 8: both halves have the middle
 
-  static constexpr int kTokens = D == 128 ? 16 : 32;    ///< of a stage of keys and values
-  static constexpr int kQueryTokens = 16 * kRowGroups;  ///< of a stage of queries
+  static constexpr int kTokens = D == 128 ? 16 : 32;    ///< keys and values per stage
+  static constexpr int kQueryTokens = 16 * kRowGroups;  ///< queries per stage
   static constexpr int kStageBytes = kTokens * (D + E) * 2;
   static constexpr int kQueryStageBytes = kQueryTokens * D * 2;
-  static constexpr int kFilledBytes = kTokens * 2;  ///< of a stage
+  static constexpr int kFilledBytes = kTokens * 2;  ///< bytes per stage
 
   using Regions = SummaryRegions<kRegions, D, E>;
   static constexpr int kFixedBytes = 128 + Regions::kBytes + kRegions * D * 4;
 
-  /// Stages that fit into so many bytes, at most 8.
+  /// Stages that fit into `bytes` bytes, at most 8.
   static constexpr int stages_in(int bytes) {
     const int stages = (bytes - kFixedBytes) / (kStageBytes + kFilledBytes);
     return bytes < kFixedBytes ? 0 : stages < 8 ? stages : 8;
@@ -43,14 +43,14 @@ struct FusedSm80Config {
     return stages >= 2 && stages * kStageBytes >= 2 * kQueryStageBytes;
   }
 
-  /// The system keeps 1024 bytes of a multiprocessor's memory for each block.
+  /// The system reserves 1024 bytes of a multiprocessor's memory per thread block.
   static constexpr int kHalfLimit = (kLimit + 1024) / 2 - 1024;
   static constexpr bool kTwoBlocks = stages_in(kHalfLimit) >= 3 && enough(stages_in(kHalfLimit));
   static constexpr int kStages = stages_in(kTwoBlocks ? kHalfLimit : kLimit);
   static constexpr bool kFits = enough(kStages);
   static constexpr int kQueryStages = kStages * kStageBytes / kQueryStageBytes;
 
-  // The plan of shared memory, in bytes.
+  // Layout of shared memory, in bytes.
   static constexpr int kZeros = kStages * kStageBytes;
   static constexpr int kSummaries = kZeros + 128;
   static constexpr int kKeySums = kSummaries + Regions::kBytes;

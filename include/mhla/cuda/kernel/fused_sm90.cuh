@@ -1,38 +1,39 @@
 #pragma once
 
 /// \file
-/// The whole bidirectional operator of a pair in one thread block, its summaries in shared memory,
-/// fed by the copy engine:
+/// Fused bidirectional form by tensor copies: a pair in one thread block, with its summaries in
+/// shared memory:
 ///
 ///     S_b = sum_(j in b) phi(k_j) v_j^T        z_b = sum_(j in b) phi(k_j)
 ///     S~_i = sum_b m_ib S_b                    z~_i = sum_b m_ib z_b
 ///     o_t = phi(q_t)^T S~_i / den_t            t in block i, den_t = phi(q_t) . z~_i
 ///
-/// A thread block stays on its multiprocessor and takes pairs in steps of the grid. A thread behind
-/// the consumers loads boxes of up to 64 slots of a block (tile/token_boxes.cuh), panels of 64
-/// channels, or all 72, each into a slot of one ring: of a pair the keys and values of block after
-/// block, then the queries. It runs ahead as far as the ring goes, so that the queries come while
-/// summaries are mixed, and the next pair's keys while the last outputs are written.
+/// A thread block stays on its multiprocessor and takes pairs in steps of the grid. A producer
+/// thread loads boxes of up to 64 slots of a block (tile/token_boxes.cuh) into one ring. Each slot
+/// gets a panel of 64 channels, or all 72. A pair's keys and values come block after block, then
+/// its queries. The producer runs ahead as far as the ring allows. Queries arrive while summaries
+/// are mixed, and the next pair's keys while the last outputs are written.
 ///
-///     1  A team of warps makes S_b, each warp 16 rows: phi(K)^T is its A operand, V the B operand.
-///        Teams take blocks in turn. The block's region of shared memory gets S_b times
-///        summary_scale and rounded to T. z_b is a product with ones, in float.
-///     2  Mixing is the product of m, as A operand, with the regions' numbers of the same row and
-///        columns, as B operand, and what comes out replaces them: each warp owns rows and columns
-///        and needs no other. m enters as the sum of two numbers of T. z~ is mixed in float.
-///     3  Warps take 16 queries each in turn. Outputs replace them, and leave from there in rows of
+///     1  A team of warps computes S_b, 16 rows per warp, with A operand phi(K)^T and B operand V.
+///        Teams alternate between blocks. The block's region of shared memory gets S_b times
+///        summary_scale, rounded to T. z_b is a product with ones, in float.
+///     2  Mixing multiplies m, as A operand, with the regions' numbers of the same row and columns,
+///        as B operand. The products replace these numbers. Each warp has its rows and columns and
+///        needs no other warp's. m is the sum of two numbers of T. z~ is mixed in float.
+///     3  Warps alternate between groups of 16 queries. Outputs replace the queries, and leave in
+///        pieces of 16 bytes, only where there is a token.
 ///        16-byte pieces, only where there is a token.
 ///
 ///     (D, E)        teams    threads      rows of a panel in shared memory
 ///     (64, 64)      4 of 4   512 + 32     128 bytes, swizzled
-///     (72, 72)      3 of 5   480 + 32     144 bytes as they are
+///     (72, 72)      3 of 5   480 + 32     144 bytes, not swizzled
 ///     (128, 128)    1 of 8   256 + 32     128 bytes, swizzled; two panels
 ///
-/// Products of tokens are those of mma.sync: the matrix units wait for memory even so, and wgmma
-/// would save few instructions.
+/// Products of tokens use mma.sync. The tensor cores wait for memory anyway, and wgmma would save
+/// few instructions.
 ///
 /// Shared memory: fused_sm90_config.cuh. Device memory: every input and output once. Denominators
-/// are kNone and kKeySum: kCrossQuery would need all queries before the first output. Source:
+/// are kNone and kKeySum. kCrossQuery would need all queries before the first output. Source:
 /// arXiv:2601.07832, section 4.1, eqs. (3) and (4).
 
 #include <cstdint>
@@ -58,16 +59,16 @@
 namespace mhla::cuda {
 
 struct FusedSm90Parameters {
-  TensorMap maps[3];  ///< of the boxes of q, k and v that FusedSm90::prepare finds
+  TensorMap maps[3];  ///< maps of the boxes of q, k and v that prepare() finds
   DirectParameters stage;
   TokenBoxes q_boxes;
   TokenBoxes k_boxes;
   TokenBoxes v_boxes;
   std::int32_t pairs;
-  std::int32_t multiprocessors;  ///< of the device
+  std::int32_t multiprocessors;  ///< multiprocessors of the device
 };
 
-/// \tparam kRegions  at least the blocks of queries, and those of keys
+/// \tparam kRegions  at least the number of blocks of queries and of keys
 template <class T, int D, int E, int kRegions>
 class FusedSm90 {
   using Config = FusedSm90Config<D, E, kRegions>;
@@ -81,9 +82,9 @@ class FusedSm90 {
   static constexpr int kBlocksPerMultiprocessor = 1;
   static constexpr int kRegisters = Config::kRegisters;
 
-  /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise the copy
-  /// engine has no boxes for these blocks and strides, or a box of queries reaches rows that must
-  /// stay zero behind the keys.
+  /// Fills all parameters but the maps, which describe `boxes`. Returns false if tensor copies have
+  /// no boxes for these blocks and strides. Also returns false if a box of queries reaches rows
+  /// that must stay zero after the keys.
   static constexpr bool prepare(const DirectParameters& stage, std::int32_t pairs,
                                 std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[3]) {
     const std::int32_t batch = pairs / stage.heads;
@@ -121,12 +122,12 @@ class FusedSm90 {
   static constexpr int kPanels = Box::kPanels;
   static constexpr int kPanelColumns = Box::Panel::kColumns;
 
-  /// Where a warp stands.
+  /// Position of a warp.
   struct WorkTile {
     std::uint32_t lane;
-    std::uint32_t warp;  ///< of the consumers
+    std::uint32_t warp;  ///< warp of the consumers
     std::uint32_t team;
-    std::uint32_t tile;  ///< of 16 rows of S: the warp of the team
+    std::uint32_t tile;  ///< tile of 16 rows of S: the warp of the team
   };
 
   static MHLA_DEVICE Ring ring_of(const Params& p) {
@@ -139,7 +140,7 @@ class FusedSm90 {
             count < Config::kMostSlots ? count : Config::kMostSlots};
   }
 
-  /// Zeroes bytes begin.. end - 1 at a shared address.
+  /// Zeroes bytes begin.. end - 1 after a shared address.
   static MHLA_DEVICE void zero(std::uint32_t address, std::uint32_t begin, std::uint32_t end,
                                std::uint32_t thread, std::uint32_t threads) {
     for (std::uint32_t at = begin + thread * 16; at < end; at += threads * 16) {
@@ -147,7 +148,7 @@ class FusedSm90 {
     }
   }
 
-  /// What lies behind boxes: products of 16 rows read it.
+  /// Zeroes the rows of slots after the boxes, which products of 16 rows read.
   static MHLA_DEVICE void zero_slots(const Params& p, const Ring& ring, std::uint32_t thread) {
     const std::int32_t q_rows = p.q_boxes.rows(), k_rows = p.k_boxes.rows();
     const auto rows = static_cast<std::uint32_t>(q_rows < k_rows ? q_rows : k_rows);
@@ -155,7 +156,7 @@ class FusedSm90 {
     for (std::uint32_t slot = 0; slot < ring.count; ++slot) {
       zero(ring.slot({slot, 0}), rows * Box::kRowBytes, ring.slot_bytes, thread, kThreads);
     }
-    ptx::fence_proxy_async();  // the larger boxes replace it
+    ptx::fence_proxy_async();  // the larger boxes overwrite them
   }
 
   static MHLA_DEVICE void load(const Params& p, const Ring& ring) {
@@ -190,7 +191,7 @@ class FusedSm90 {
     const TokenBlocks& blocks = p.stage.query_blocks;
     const Mixing mixing(p.stage, thread);
     RingCursor at;
-    auto tile = static_cast<std::int32_t>(warp);  // the warp's next 16 queries, of a box
+    auto tile = static_cast<std::int32_t>(warp);  // the warp's next 16 queries of a box
     for_pairs(p.pairs, p.stage.heads, [&](BatchHead pair) {
       summarize(p, ring, work, mixing, at);
       mixing.mix();
@@ -239,7 +240,7 @@ class FusedSm90 {
       read_rows(p, Box(ring, at, static_cast<std::uint32_t>(row)), work, mixing, queries,
                 {p.stage.query_blocks, p.stage.query_blocks.origin(queries.block),
                  queries.box * rows + row, rows - row});
-      if (row + 16 > p.k_boxes.rows()) {  // outputs lie behind keys
+      if (row + 16 > p.k_boxes.rows()) {  // outputs extend beyond the keys' rows
         const auto keys = static_cast<std::uint32_t>(p.k_boxes.rows());
         zero(ring.slot(at), keys * Box::kRowBytes, (keys + 15) / 16 * 16 * Box::kRowBytes,
              work.lane, 32);
@@ -251,7 +252,7 @@ class FusedSm90 {
     at = at.after(kPanels, ring.count);
   }
 
-  /// The outputs of the first 16 rows of a box.
+  /// Computes the outputs of the first 16 rows of a box.
   static MHLA_DEVICE void read_rows(const Params& p, const Box& rows, const WorkTile& work,
                                     const Mixing& mixing, const Queries& queries,
                                     const BoxTokens& tokens) {
@@ -263,14 +264,14 @@ class FusedSm90 {
       den = row_products<T>(q, mixing.key_sum(queries.block), work.lane);
     }
     const float unit = inverse_power(stage.summary_scale);
-    // Before the products, so that no denominator lives through them.
+    // Factors are computed before the products, so that denominators need no registers there.
     RowPair factors{stage.normalization.factor(den.x) * unit,
                     stage.normalization.factor(den.x_8) * unit};
     float sums[E / 8][4] = {};
     multiply<T>(sums, q, mixing.mixture(queries.block), 0, 0, work.lane);
     Normalization::settle(sums, factors);
     const WarpTokens own{tokens(static_cast<std::int32_t>(work.lane % 16))};
-    ptx::bar_warp_sync();  // all have read the queries, which outputs replace
+    ptx::bar_warp_sync();  // all threads have read the queries, which outputs replace
     write_sums<T>(sums, factors, SharedTile<16, kPanelColumns>{rows.panels[0]},
                   stage.o.head(queries.pair), stage.o.token_stride, own, work.lane);
   }

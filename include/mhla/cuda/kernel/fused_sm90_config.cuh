@@ -22,21 +22,21 @@ struct FusedSm90Config {
 
   static constexpr int kTeamWarps = (D + 15) / 16;
   static constexpr int kTeams = D == 128 ? 1 : D == 64 ? 4 : 3;
-  static constexpr std::uint32_t kConsumers = kTeams * kTeamWarps;  ///< warps
-  static constexpr std::uint32_t kProducer = kConsumers * 32;       ///< thread
+  static constexpr std::uint32_t kConsumers = kTeams * kTeamWarps;  ///< number of warps
+  static constexpr std::uint32_t kProducer = kConsumers * 32;       ///< index of the thread
   static constexpr bool kMovesRegisters = false;
   static constexpr int kThreads = kProducer + 32;
-  /// Three, five or four warps to a scheduler, which has 512 registers for each of their threads.
+  /// Registers per thread: a scheduler has 512 for all its warps (three, five or four).
   static constexpr int kRegisters = D == 128 ? 168 : D == 64 ? 96 : 128;
 
   static constexpr int kPanelColumns = box_columns(D);
-  static constexpr int kPanels = D / kPanelColumns;  ///< of a box of q, k or v
-  static constexpr int kMostRows = 64;               ///< of a box
+  static constexpr int kPanels = D / kPanelColumns;  ///< panels of a box of q, k or v
+  static constexpr int kMostRows = 64;               ///< rows of a box
   static constexpr int kMostSlots = 64;
   static constexpr int kMostSlotBytes = kMostRows * kPanelColumns * 2;
 
-  // The plan of shared memory, in bytes: the ring, the regions of S, z, 128 zero bytes for blocks
-  // that are not there, barriers.
+  // Layout of shared memory, in bytes: the ring, the regions of S, z, 128 zero bytes in place of
+  // absent blocks, barriers.
   using Regions = SummaryRegions<kRegions, D, E>;
   static constexpr int kKeySumBytes = kRegions * D * 4;
   static constexpr int kBarrierBytes = kMostSlots * Ring::kBarrierBytes;
@@ -48,7 +48,7 @@ struct FusedSm90Config {
   static constexpr int kZeros = (kKeySums + kKeySumBytes + 127) / 128 * 128;
   static constexpr int kBarriers = kZeros + 128;
   static_assert(kBarriers + kBarrierBytes <= kSharedBytes || kRingBytes <= 0);
-  /// Whether the ring holds two boxes of keys and values.
+  /// True if the ring holds two boxes of keys and values.
   static constexpr bool kFits = kRingBytes >= 4 * kPanels * kMostSlotBytes;
 };
 
