@@ -7,9 +7,9 @@
 ///
 /// r_t is the inverse norm of output_gradients_sm80.cuh.
 ///
-/// A thread block has a chunk of the blocks of tokens of all pairs, a thread a piece of 16 bytes of
-/// every kRows-th token. Parts are added in order by ordered_sums.cuh.
-/// Shared memory: a sum of each thread. Device memory: dy, o and the gate once.
+/// A thread block has a chunk of the blocks of tokens of all pairs. A thread has a piece of 16
+/// bytes of every kRows-th token. ordered_sums.cuh adds the parts in order.
+/// Shared memory: one sum per thread. Device memory: dy, o and the gate once.
 
 #include <cstdint>
 
@@ -30,7 +30,7 @@ struct GainSumParameters {
   std::int32_t heads;
   OutputNorm norm;
   std::int32_t items;   ///< blocks of tokens of all pairs
-  std::int32_t chunks;  ///< of these
+  std::int32_t chunks;  ///< chunks of these items
   float* parts;         ///< [chunks, E]
 };
 

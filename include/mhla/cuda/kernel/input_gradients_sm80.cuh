@@ -1,12 +1,12 @@
 #pragma once
 
 /// \file
-/// Gradients of features become those of queries or keys, token by token:
+/// Turns gradients of features into gradients of queries or keys, token by token:
 ///
 ///     dx_t = phi'(x_t) (dphi_t + w_t y_b)     [D], rounded to T; w_t = 1 without weights
 ///
-/// with y_b of the token's block: what denominators add. dphi_t, which may come in two parts, turns
-/// back first where features turned.
+/// where y_b comes from the denominators of the token's block. dphi_t may have two addends. If
+/// features were rotated, it is rotated back first.
 ///
 /// Eight threads share each token. A thread block has 64 slots of a block of one pair.
 /// Shared memory: none. Device memory: x and dphi once, dx once.
@@ -24,12 +24,12 @@ namespace mhla::cuda {
 struct InputGradientParameters {
   ConstTokenTensor x;                ///< [B, N, H, D]
   ConstTokenTensor dfeatures;        ///< [B, N, H, D]
-  ConstTokenTensor dfeatures_added;  ///< the same, or null
+  ConstTokenTensor dfeatures_added;  ///< a second addend, or null
   TokenTensor dx;                    ///< [B, N, H, D]
   TokenBlocks blocks;
   std::int32_t heads;
   FeatureMap map;
-  RotaryAngles angles{};  ///< null: features did not turn
+  RotaryAngles angles{};  ///< null: features are not rotated
   const float* weights;   ///< w [pairs, M, W], or null
   const float* vectors;   ///< y [pairs, M, D], or null
 };
@@ -90,7 +90,7 @@ struct InputGradientsSm80 {
     return (static_cast<unsigned>(p.blocks.slots()) - 1) / kSlots + 1;
   }
 
-  /// By the angles of a token, the other way round.
+  /// Rotates features back by a token's angles.
   static MHLA_DEVICE void turn_back(const float* angles, std::uint32_t sharer, Row& d) {
     const Row turns = Row::load_floats(angles, sharer);
     MHLA_CUDA_UNROLL

@@ -1,13 +1,14 @@
 #pragma once
 
 /// \file
-/// m of every block of queries and every single key, as floats in shared memory: what multiplies
-/// scores where products are made of keys in the order of the sequence, whatever their blocks are.
+/// Table of m for every block of queries and every single key, as floats in shared memory. It
+/// multiplies scores where keys are processed in sequence order, whatever their blocks are.
 ///
-///     a row for each block of queries, 16 keys in 64 bytes:
+///     a row per block of queries, 16 keys in 64 bytes:
 ///     keys p, p + 1, p + 8 and p + 9 in 16 bytes at 8 p, p = 0, 2, 4, 6
 ///
-/// so that a thread reads at once what belongs to its sums of a row (ptx/mma.cuh). Rows begin half
+/// so that one load gives a thread the coefficients of its sums of a row (ptx/mma.cuh). Adjacent
+/// rows begin half of the banks apart, since they are read together.
 /// of the banks apart: rows of blocks side by side are read together.
 
 #include <cstdint>
@@ -22,11 +23,11 @@ namespace mhla::cuda {
 
 struct KeyMixing {
   std::uint32_t begin;  ///< shared address, a multiple of 128
-  std::int32_t keys;    ///< of a row, a multiple of 32; behind the last key there are zeros
+  std::int32_t keys;    ///< keys per row, a multiple of 32; zeros after the last key
 
   static MHLA_HOST_DEVICE constexpr std::int32_t pitch(std::int32_t keys) { return 4 * keys + 64; }
 
-  /// The shared address of m of a block of queries and a key.
+  /// Shared address of m of a block of queries and a key.
   MHLA_HOST_DEVICE constexpr std::uint32_t at(std::int32_t block, std::int32_t key) const {
     return row(block) + static_cast<std::uint32_t>(key / 16 * 64 + key % 8 / 2 * 16 +
                                                    key / 8 % 2 * 8 + key % 2 * 4);
@@ -35,7 +36,7 @@ struct KeyMixing {
     return begin + static_cast<std::uint32_t>(block * pitch(keys));
   }
 
-  /// Fills the table, by `threads` threads, who meet before they read.
+  /// Fills the table, by `threads` threads. A barrier must follow before it is read.
   MHLA_DEVICE void store(const MixingArray& mixing, const TokenBlocks& query_blocks,
                          const TokenBlocks& key_blocks, std::uint32_t thread,
                          std::uint32_t threads) const {

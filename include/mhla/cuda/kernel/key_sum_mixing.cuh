@@ -1,8 +1,9 @@
 #pragma once
 
 /// \file
-/// Mixtures of key sums, z~_i = sum_b m_ib z_b, in float: four rows i and 32 columns of a pair by a
-/// warp. A thread has a column. Coefficients of 32 b at a time pass through shared memory.
+/// Mixtures of key sums, z~_i = sum_b m_ib z_b, in float. A warp computes kRows rows i and 32
+/// columns of a pair, a thread one column. Coefficients of 32 b at a time pass through shared
+/// memory.
 
 #include <cstdint>
 
@@ -18,13 +19,13 @@ namespace mhla::cuda {
 template <int D>
 struct KeySumMixing {
   static constexpr int kRows = 4;
-  static constexpr int kColumnGroups = (D + 31) / 32;  ///< of 32 columns
+  static constexpr int kColumnGroups = (D + 31) / 32;  ///< groups of 32 columns
   static constexpr int kStrip = 32;
-  static constexpr int kBytes = 4 * kRows * kStrip;  ///< of shared memory, for a warp
+  static constexpr int kBytes = 4 * kRows * kStrip;  ///< shared memory per warp
 
   const MixingParameters& p;
   std::int64_t pair;
-  std::int32_t first;  ///< row
+  std::int32_t first;  ///< first row
   std::int32_t column_group;
   std::uint32_t shared;  ///< kBytes that no other warp uses
   std::uint32_t lane;
@@ -59,7 +60,7 @@ struct KeySumMixing {
   }
   MHLA_DEVICE bool has_column() const { return D % 32 == 0 || column() < D; }
 
-  /// m of the rows and 32 b as floats, rows of 128 bytes.
+  /// Stores m of the rows and 32 b as floats, rows of 128 bytes.
   MHLA_DEVICE void store_factors(std::int32_t begin) const {
     constexpr int kAhead = kRows < 8 ? kRows : 8;  // rows loaded together
     const std::int32_t b = begin + static_cast<std::int32_t>(lane);
@@ -74,8 +75,8 @@ struct KeySumMixing {
     }
   }
 
-  /// sums[r] += m_ib z_b of the strip of b from `begin` on: of those that count for i = first + r,
-  /// or where all rows count all of them (kWhole) without asking. Beyond depth m and z_b are 0.
+  /// Adds sums[r] += m_ib z_b for the strip of b from `begin` on, over the b that row i = first + r
+  /// uses. With kWhole all rows use all b, without a test. From `depth` on m and z_b are 0.
   template <bool kWhole>
   MHLA_DEVICE void add(std::int32_t begin, std::int32_t depth, float (&sums)[kRows]) const {
     constexpr int kAhead = 8;  // z_b loaded together
@@ -84,7 +85,7 @@ struct KeySumMixing {
     MHLA_CUDA_LOOP
     for (std::int32_t own = 0; own < kStrip && begin + own < depth; own += kAhead) {
       const std::int32_t later =
-          p.earlier ? begin + own - p.mixing.own(first) : -kAhead;  // than the first row
+          p.earlier ? begin + own - p.mixing.own(first) : -kAhead;  // later than the first row
       float x[kAhead];
       MHLA_CUDA_UNROLL
       for (int j = 0; j < kAhead; ++j) {

@@ -1,12 +1,12 @@
 #pragma once
 
 /// \file
-/// Mixtures of key sums, z~_i = sum_b m_ib z_b, in float, by some warps together: 64 columns of a
-/// pair and 20 rows i for each warp, or for long sums 128 columns, of a pair or of two, and 16
-/// rows, which cost less each. A thread has two or four columns. z of 16 b passes through shared
-/// memory, loaded once for the rows of all warps, and m of a warp's rows.
+/// Mixtures of key sums, z~_i = sum_b m_ib z_b, in float, by a team of warps. A warp has 64 columns
+/// of a pair and 20 rows i. For long sums it has 128 columns (of one pair or two) and 16 rows,
+/// which costs less per row. A thread has two or four columns. Shared memory holds z of 16 b,
+/// loaded once for the rows of all warps, and m of each warp's rows.
 ///
-///     shared memory    z: 16 x 64 or 128 floats | m: 20 or 16 x 16 floats a warp
+///     shared memory    z: 16 x 64 or 128 floats | m: 20 or 16 x 16 floats per warp
 
 #include <cstdint>
 
@@ -22,28 +22,28 @@
 
 namespace mhla::cuda {
 
-/// \tparam kWarps    that call together, and take barrier 3
+/// \tparam kWarps    warps of the team, which synchronise at barrier 3
 /// \tparam kColumns  64 or 128
 template <int D, int kWarps, int kColumns>
 struct KeySumTeam {
-  static constexpr int kOwnRows = kColumns == 64 ? 20 : 16;  ///< of a warp
+  static constexpr int kOwnRows = kColumns == 64 ? 20 : 16;  ///< rows per warp
   static constexpr int kRows = kWarps * kOwnRows;
-  static constexpr int kOwnColumns = kColumns / 32;  ///< of a thread
+  static constexpr int kOwnColumns = kColumns / 32;  ///< columns per thread
   static constexpr int kPairs = kColumns > D ? kColumns / D : 1;
-  static constexpr int kColumnGroups = D > kColumns ? D / kColumns : 1;  ///< of a pair
+  static constexpr int kColumnGroups = D > kColumns ? D / kColumns : 1;  ///< column groups per pair
   static constexpr int kStrip = 16;
   static constexpr int kSumBytes = 4 * kStrip * kColumns;
-  static constexpr int kFactorBytes = 4 * kStrip * kOwnRows;  ///< of a warp
+  static constexpr int kFactorBytes = 4 * kStrip * kOwnRows;  ///< bytes per warp
   static constexpr int kBytes = kSumBytes + kWarps * kFactorBytes;
   static_assert(kColumns % D == 0 || D % kColumns == 0, "no column group is ragged");
 
   const MixingParameters& p;
-  std::int32_t pairs;    ///< of all
-  std::int32_t pair;     ///< the first of the team
-  std::int32_t column;   ///< of that pair
-  std::int32_t first;    ///< row of the team
-  std::uint32_t shared;  ///< kBytes that nobody else uses
-  std::uint32_t thread;  ///< of the team
+  std::int32_t pairs;    ///< number of all pairs
+  std::int32_t pair;     ///< first pair of the team
+  std::int32_t column;   ///< first column of that pair
+  std::int32_t first;    ///< first row of the team
+  std::uint32_t shared;  ///< kBytes that no other thread uses
+  std::uint32_t thread;  ///< index in the team
 
   MHLA_DEVICE void run() const {
     const std::int32_t row = first + kOwnRows * static_cast<std::int32_t>(thread / 32);
@@ -51,7 +51,7 @@ struct KeySumTeam {
     float sums[kOwnRows][kOwnColumns] = {};
     MHLA_CUDA_LOOP
     for (std::int32_t b = 0; b < depth; b += kStrip) {
-      ptx::bar_sync(3, 32 * kWarps);  // all have read the strip before
+      ptx::bar_sync(3, 32 * kWarps);  // all have read the previous strip
       copy_sums(b, depth);
       const bool whole = row + kOwnRows <= p.rows && b + kStrip <= p.end(row);
       if (whole) {
@@ -60,7 +60,7 @@ struct KeySumTeam {
         store_factors<false>(row, b);
       }
       ptx::cp_async_wait_group<0>();
-      ptx::bar_sync(3, 32 * kWarps);  // this one is here
+      ptx::bar_sync(3, 32 * kWarps);  // this strip has arrived
       if (whole) {
         add<true>(row, b, sums);
       } else if (b < own_depth) {
@@ -80,11 +80,11 @@ struct KeySumTeam {
   }
 
  private:
-  /// b from here on count for none of so many rows.
+  /// Returns the end of the b that any of `rows` rows uses.
   MHLA_DEVICE std::int32_t end(std::int32_t row, std::int32_t rows) const {
     return row < p.rows ? p.end(row + rows < p.rows ? row + rows - 1 : p.rows - 1) : 0;
   }
-  /// That of a column of the team.
+  /// Returns the pair of a column of the team.
   MHLA_DEVICE std::int32_t pair_of(std::uint32_t own) const {
     return pair + static_cast<std::int32_t>(own / D);
   }
@@ -92,9 +92,9 @@ struct KeySumTeam {
     return shared + kSumBytes + thread / 32 * kFactorBytes;
   }
 
-  /// Starts to copy z_b of a strip, and zeros in place of those that do not count.
+  /// Starts to copy z_b of a strip, with zeros for b that no row uses.
   MHLA_DEVICE void copy_sums(std::int32_t begin, std::int32_t depth) const {
-    constexpr int kTogether = 4 * 32 * kWarps / kColumns;  // b that all copy at a time
+    constexpr int kTogether = 4 * 32 * kWarps / kColumns;  // b per pass of all threads
     const std::uint32_t own = 4 * thread % kColumns;
     const auto row = static_cast<std::int32_t>(4 * thread / kColumns);
     const std::int32_t lead = p.mixing.lead, last = pair_of(own) < pairs ? depth : 0;
@@ -112,11 +112,11 @@ struct KeySumTeam {
     ptx::cp_async_commit_group();
   }
 
-  /// m of the warp's rows, of two of them at a time.
-  /// \tparam kWhole  all of them are there, and count the whole strip
+  /// Stores m of the warp's rows, two rows at a time.
+  /// \tparam kWhole  all rows exist and use the whole strip
   template <bool kWhole>
   MHLA_DEVICE void store_factors(std::int32_t row, std::int32_t begin) const {
-    // Ends of rows are made here: sums want the registers that would keep them.
+    // The fence keeps the ends of rows from being computed early, since sums need the registers.
     std::uint32_t fenced[] = {thread % 32};
     ptx::fence_registers(fenced);
     const std::uint32_t lane = fenced[0];
@@ -134,8 +134,8 @@ struct KeySumTeam {
     }
   }
 
-  /// sums[r] += m_ib z_b of the strip of b from `begin` on: of those that count for i = row + r,
-  /// or where all rows count all of them (kWhole) without asking.
+  /// Adds sums[r] += m_ib z_b for the strip of b from `begin` on, over the b that i = row + r uses.
+  /// With kWhole all rows use all b, without a test.
   template <bool kWhole>
   MHLA_DEVICE void add(std::int32_t row, std::int32_t begin,
                        float (&sums)[kOwnRows][kOwnColumns]) const {
@@ -143,7 +143,7 @@ struct KeySumTeam {
     MHLA_CUDA_LOOP
     for (std::int32_t own = 0; own < kStrip; own += kAhead) {
       const std::int32_t later =
-          p.earlier ? begin + own - p.mixing.own(row) : -kAhead;  // than the first row
+          p.earlier ? begin + own - p.mixing.own(row) : -kAhead;  // later than the first row
       float x[kAhead][kOwnColumns];
       MHLA_CUDA_UNROLL
       for (int k = 0; k < kAhead; ++k) load_columns(own + k, x[k]);
@@ -161,7 +161,7 @@ struct KeySumTeam {
     }
   }
 
-  /// The thread's columns of z of a strip's b.
+  /// Loads the thread's columns of z_b of a strip.
   MHLA_DEVICE void load_columns(int b, float (&x)[kOwnColumns]) const {
     const std::uint32_t from =
         shared + 4 * (kColumns * static_cast<std::uint32_t>(b) + thread % 32 * kOwnColumns);

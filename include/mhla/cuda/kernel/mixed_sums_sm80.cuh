@@ -1,12 +1,12 @@
 #pragma once
 
 /// \file
-/// Mixtures of rows of floats, one for each block:
+/// Mixtures of rows of floats, one row per block:
 ///
-///     y_i = sum_b m_ib x_b     [C], b in order
+///     y_i = sum_b m_ib x_b     [C], in the order of b
 ///
 /// A thread has kRows rows i of one column, a thread block 128 columns.
-/// Device memory: x once for kRows rows of y, y once.
+/// Device memory: x once per kRows rows of y, y once.
 
 #include <cstdint>
 

@@ -1,10 +1,11 @@
 #pragma once
 
 /// \file
-/// What mixing_sm90.cuh copies: boxes of summaries, mixtures and coefficients, and their way in.
+/// Boxes of summaries, mixtures and coefficients of mixing_sm90.cuh, and the producer that loads
+/// them:
 ///
 ///     S     the item's columns of a strip, panels of 64
-///     m     where it does not stay, strips of the item's two row tiles, as far as those need them
+///     m     unless it stays in shared memory: strips of the item's two row tiles, where they use b
 
 #include <cstdint>
 
@@ -24,7 +25,7 @@ struct MixingLoads {
   using Config = MixingSm90Config<D, E, P>;
   static constexpr int kParts = Config::kParts;
 
-  /// Summaries of a pair as panels of 64 columns: boxes of so many summaries and panels.
+  /// Box of `rows` summaries and `panels` panels of 64 columns of a pair's summaries.
   static constexpr TensorBox box(const SummaryArray& array, unsigned char* part,
                                  std::int32_t summaries, std::int32_t pairs, std::int32_t rows,
                                  std::int32_t panels) {
@@ -53,7 +54,7 @@ struct MixingLoads {
             {64, 64, 1, 1, 1}};
   }
 
-  /// All strips of all items, by one thread.
+  /// Loads all strips of all items. One thread calls.
   static MHLA_DEVICE void load(const Params& p, const MixingShare& share, const Ring& ring) {
     const auto summaries = static_cast<std::uint32_t>(Config::slot_bytes(p.items));
     RingCursor at;
@@ -87,7 +88,7 @@ struct MixingLoads {
     for (std::uint32_t part = 0; part < kParts; ++part) {
       const TensorMap& map = p.maps[part];
       const std::uint32_t box = to + part * part_bytes;
-      if (p.items.rows.value() == 1) {  // nobody reads it again
+      if (p.items.rows.value() == 1) {  // no later item reads it
         ptx::cp_async_bulk_tensor(box, map, from, full, ptx::createpolicy_evict_first());
       } else {
         ptx::cp_async_bulk_tensor(box, map, from, full);
@@ -95,7 +96,7 @@ struct MixingLoads {
     }
   }
 
-  /// Of a strip of m row tile t counts the first own[t].
+  /// Loads a strip of m. Row tile t uses the first own[t] strips.
   static MHLA_DEVICE void load_factors(const Params& p, const MixingItem& item,
                                        const std::int32_t (&own)[2], std::int32_t strip,
                                        std::uint32_t to, std::uint32_t full) {

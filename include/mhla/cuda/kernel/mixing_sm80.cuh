@@ -6,33 +6,35 @@
 ///     S~_i = sum_b m_ib S_b     [D, E], rounded to T, or as high + low
 ///     z~_i = sum_b m_ib z_b     [D] floats, with m as it is
 ///
-/// over all b < columns, or with `earlier` over b < i alone: S~_0 = 0 then, and is written.
+/// over all b < columns, or with `earlier` over b < i alone. Then S~_0 is 0 and is written.
 ///
-/// S~ is scaled as S is. Seen as one product, out[rows, D*E] = m[rows, columns] in[columns, D*E]. A
-/// thread block makes 64 rows of 128 columns (64 where 128 does not divide D*E), each of its 4
-/// warps a quarter of the columns. Strips of 32 summaries' columns come through a ring of 3 stages.
-/// m is loaded as floats a strip ahead and stored as A operands of two parts, m = high + low, each
+/// S~ has the scale of S. The kernel computes the product out[rows, D*E] = m[rows, columns]
+/// in[columns, D*E]. A thread block computes 64 rows of 128 columns (64 if 128 does not divide
+/// D*E). Each of its 4 warps has a quarter of the columns. Strips of 32 summaries' columns arrive
+/// through a ring of 3 stages. m is loaded as floats one strip ahead. It is stored as A operands of
+/// two parts, m = high
+/// + low, and each part is multiplied:
 /// multiplied:
 ///
 ///     kSingle   m_high S + m_low S
 ///     kPair     m_high S_high + m_low S_high + m_high S_low
 ///
 /// With `earlier`, strips right of the diagonal are not loaded, and 16 x 16 parts of m that are
-/// zero not multiplied. Thread blocks whose rows lie far down do the most and begin first.
+/// zero are not multiplied. Thread blocks of the last rows have most work and begin first.
 ///
-/// Thread blocks along x: pair, then tile of columns, then tile of rows, so that those which read
-/// the same summaries are neighbours and find them in the second cache. All three go downward: the
-/// summaries that were written last are read first, while that cache has them, and the mixtures of
-/// the first pairs, which are read out first, written last. Where z~ is asked for, every pair has
-/// more tiles of columns, whose warps make z~ of the 64 rows in float (kernel/key_sum_mixing.cuh).
+/// Thread blocks are numbered along x by pair, then tile of columns, then tile of rows. Thread
+/// blocks that read the same summaries are neighbours, and find them in L2. All three go downward.
+/// The summaries that were written last are read first, while L2 has them. The mixtures of the
+/// first pairs are read out first, and are written last. With key sums every pair has further tiles
+/// of columns, whose warps compute z~ of the 64 rows in float (kernel/key_sum_mixing.cuh).
 ///
-/// Numbers that are not finite: a product with m_ib = 0 is still a product, so an S_b with
-/// infinities or NaN gives NaN in the same places of S~_i for every i. With `earlier` those are the
-/// i > b alone: where 16 summaries on the diagonal have such numbers, and only there, each row of m
-/// is multiplied by itself, with zeros in place of the S_b of b >= i (tile/triangular_product.cuh).
+/// Numbers that are not finite: a product with m_ib = 0 is still a product. An S_b with infinities
+/// or NaN gives NaN in the same places of S~_i for every i. With `earlier` this affects only i > b.
+/// If 16 summaries on the diagonal have such numbers, each row of m is multiplied separately, with
+/// zeros in place of S_b of b >= i (tile/triangular_product.cuh).
 ///
-/// Shared memory: kSharedBytes of MixingConfig; the result leaves through the ring's first bytes.
-/// Device memory: S once for every 64 rows, S~ once, m once for every pair and tile of columns.
+/// Shared memory: kSharedBytes of MixingConfig. The result is stored through the ring's first
+/// bytes. Device memory: S once per 64 rows, S~ once, m once per pair and tile of columns.
 /// Source: arXiv:2601.07832, section 4.1, eq. (4).
 
 #include <cstdint>
@@ -86,24 +88,24 @@ struct MixingSm80 {
   static constexpr int kRowTiles = Config::kRowTiles;
   static constexpr int kTiles = Config::kTiles;
   static constexpr int kSummaryBytes = 2 * D * E;
-  static constexpr int kKeySumGroups = Config::kRows / KeySumMixing<D>::kRows;  // of rows
+  static constexpr int kKeySumGroups = Config::kRows / KeySumMixing<D>::kRows;  // groups of rows
   static constexpr int kKeySumTiles =
       kKeySumGroups * KeySumMixing<D>::kColumnGroups / (kThreads / 32);
   using Sums = float[kRowTiles][kTiles][4];
 
-  /// What a thread works on.
+  /// Work of a thread.
   struct WorkTile {
     std::uint32_t thread;
     std::uint32_t warp;
     std::uint32_t lane;
     std::int64_t pair;
     std::uint32_t column_tile;
-    std::int32_t row;    // first of the tile
-    std::int32_t depth;  // b from here on do not count for any of its rows
+    std::int32_t row;    // first row of the tile
+    std::int32_t depth;  // end of the b that any of its rows uses
     std::uint32_t shared;
   };
 
-  /// A thread's part of a strip of m: two neighbours of each of 8 rows, coefficient_row's.
+  /// A thread's part of a strip of m: two adjacent coefficients of each of 8 rows.
   struct Coefficients {
     float x[8][2];
   };
@@ -174,7 +176,7 @@ struct MixingSm80 {
     }
   }
 
-  /// Starts the copies of a strip: zeros for b before the lead and from the depth on.
+  /// Starts the copies of a strip: zeros for b before `lead` and from `depth` on.
   static MHLA_DEVICE void copy_strip(const Params& p, const WorkTile& at, std::int32_t strip) {
     const std::int64_t begin = p.in.first(at.pair, p.columns - p.mixing.lead) * kSummaryBytes +
                                at.column_tile * (2 * Config::kColumns);
@@ -188,8 +190,8 @@ struct MixingSm80 {
     }
   }
 
-  /// The thread's `index`-th row. Those of a warp's halves lie 4 rows apart, so that their stores
-  /// meet different banks.
+  /// Returns the thread's `index`-th row. Rows of a warp's halves are 4 rows apart, so that their
+  /// stores use different banks.
   static MHLA_DEVICE std::uint32_t coefficient_row(const WorkTile& at, std::uint32_t index) {
     return 8 * index + at.warp + at.lane / 16 * 4;
   }
@@ -234,7 +236,7 @@ struct MixingSm80 {
     for (std::uint32_t step = 0; step < kStrip / 16; ++step) {
       const std::int32_t b = strip * kStrip + static_cast<std::int32_t>(16 * step);
       if (b >= at.depth) break;
-      // How far behind the first row's own block; before it where all b count.
+      // Distance of b after the block of the first row; negative if all b are used.
       const std::int32_t behind = p.earlier ? b - p.mixing.own(at.row) : -1;
       ptx::Words4 summaries[Config::kParts][kTiles / 2];
       MHLA_CUDA_UNROLL
@@ -274,7 +276,7 @@ struct MixingSm80 {
     }
   }
 
-  /// Rounds the mixtures, and writes their columns of `array`.
+  /// Rounds the mixtures and writes their columns to `array`.
   static MHLA_DEVICE void write_part(const Params& p, unsigned char* array, const WorkTile& at,
                                      const Sums& sums) {
     const typename Config::Mixture mixture{at.shared};

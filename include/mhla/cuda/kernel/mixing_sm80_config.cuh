@@ -23,7 +23,7 @@ struct MixingConfig {
   static_assert(kColumnTiles * kColumns == D * E, "no tile of columns is ragged");
   static constexpr int kThreads = 128;
   static constexpr int kRowTiles = kRows / 16;
-  static constexpr int kTiles = kColumns / 4 / 8;  // of 8 columns, in a warp
+  static constexpr int kTiles = kColumns / 4 / 8;  // tiles of 8 columns per warp
 
   static constexpr int kStrip = 32;
   static constexpr int kStages = 3;

@@ -1,56 +1,57 @@
 #pragma once
 
 /// \file
-/// Mixtures of summaries with the copy engine and wgmma, for every pair, i = 0.. rows - 1:
+/// Mixtures of summaries by tensor copies and wgmma, for every pair, i = 0.. rows - 1:
 ///
 ///     S~_i = sum_b m_ib S_b     [D, E], rounded to T, or as high + low
 ///     z~_i = sum_b m_ib z_b     [D] floats, with m as it is
 ///
-/// over all b < columns, or with `earlier` over b < i alone: S~_0 = 0 then, and is written.
+/// over all b < columns, or with `earlier` over b < i alone. Then S~_0 is 0 and is written.
 ///
-/// S~ is scaled as S is. Seen as one product, out[rows, D*E] = m[rows, columns] in[columns, D*E],
+/// S~ has the scale of S. The kernel computes out[rows, D*E] = m[rows, columns] in[columns, D*E],
 /// with m rounded to T, or as high + low:
 ///
 ///     kSingle   m_high S
 ///     kPair     m_high S_high + m_low S_high + m_high S_low
 ///
-/// A thread block stays and takes items (mixing_sm90_config.cuh). An item is four units of 64 rows
-/// and 128 columns (kPair: 64), two for each of two warpgroups:
+/// A thread block stays on its multiprocessor and processes items (mixing_sm90_config.cuh). An item
+/// is four units of 64 rows and 128 columns (kPair: 64), two for each of two warpgroups:
 ///
 ///     up to  64 rows    1 x 4 units     all rows in an item, S read once. Fewer columns where
 ///     up to 128 rows    2 x 2           multiprocessors would be idle
 ///     up to 256 rows    4 x 1
-///     more              2 x 2           128 rows; S is read again for others
+///     more              2 x 2           128 rows; other items read S again
 ///
-/// Up to 256 rows m stays in shared memory if it fits, made once by all threads: up to [64, 512],
-/// [128, 512], [256, 320], of kPair [64, 256], [128, 256], [256, 128]. Otherwise items are 2 x 2,
-/// and strips of m, rounded before (rounded_mixing.cuh), come with those of S.
+/// Up to 256 rows all threads store m in shared memory once, if it fits. It fits up to [64, 512],
+/// [128, 512], [256, 320], for kPair up to [64, 256], [128, 256], [256, 128]. Otherwise items are 2
+/// x 2, and strips of m, already rounded (rounded_mixing.cuh), arrive with those of S.
 ///
-/// Strips of 64 b come through a ring, by the copy engine in boxes: panels of 64 columns of 64 b,
-/// zeros before the first and behind the last. They are the factor B of wgmma; 64 rows of m are A,
-/// in registers:
+/// Strips of 64 b arrive through a ring by tensor copies: panels of 64 columns of 64 b, zeros
+/// before the first b and after the last. They are the factor B of wgmma. 64 rows of m are A, in
+/// registers:
 ///
-///     unit[64, 128] += m[64, 64] (A)  strip[64, 128] (B, where it lies)
+///     unit[64, 128] += m[64, 64] (A)  strip[64, 128] (B, in place)
 ///
-/// Items go downward by pair, then columns, then rows: the summaries that were written last are
-/// read first, while the second cache has them, and the mixtures of the first pairs, which are read
-/// out first, written last. S that is read once leaves that cache first. A warp hands 16 rows of 64
-/// columns of S~ to the copy engine at a time, which leaves out those beyond the last. Warps behind
-/// the producer mix the key sums (key_sum_team.cuh).
+/// Items go downward by pair, then columns, then rows. The summaries that were written last are
+/// read first, while L2 has them. The mixtures of the first pairs are read out first, and are
+/// written last. S that is read once leaves L2 first. A warp stores 16 rows of 64 columns of S~ per
+/// tensor copy, which leaves out rows after the last. Warps after the producer mix the key sums
+/// (key_sum_team.cuh).
 ///
-/// Numbers that are not finite: a product with m_ib = 0 is still a product, so an S_b with
-/// infinities or NaN gives NaN in the same places of S~_i for every i. With `earlier` those are the
-/// i > b alone: strips right of the diagonal are left out, and the 64 x 64 of m on it multiplied by
-/// each warp with mma.sync, up to its own 16 x 16; where 16 summaries there have such numbers, and
-/// only there, each row is multiplied by itself (tile/triangular_product.cuh). So the bits of a row
-/// do not depend on later summaries.
+/// Numbers that are not finite: a product with m_ib = 0 is still a product. An S_b with infinities
+/// or NaN gives NaN in the same places of S~_i for every i. With `earlier` this affects only i > b.
+/// Strips right of the diagonal are skipped. Each warp multiplies the 64 x 64 part of m on the
+/// diagonal by mma.sync, up to its own 16 x 16. If 16 summaries there have such numbers, each row
+/// is multiplied separately (tile/triangular_product.cuh). The bits of a row therefore do not
+/// depend on later summaries.
 ///
-///     shared memory    m | ring of S, or of S and m | what key sums pass through | 2048 bytes a
-///                      warp that S~ leaves through | barriers
+///     shared memory    m | ring of S, or of S and m | buffers of key sums | 2048 bytes per warp,
+///                      from which S~ is stored | barriers
 ///
-/// Device memory: S and S~ once, m once for every thread block. Second cache: S once for the rows
-/// of an item; m that does not stay once for its columns; z once for 60 rows, and m for it once for
-/// 64 columns, or for 48 rows and 128 columns where m does not stay. Source: arXiv:2601.07832,
+/// Device memory: S and S~ once, m once per thread block. L2: S once for the rows of an item. If m
+/// is not in shared memory: m once for the columns of an item. z once per 60 rows, and m for z once
+/// per 64 columns. If m is not in shared memory, these are 48 rows and 128 columns. Source:
+/// arXiv:2601.07832, section 4.1, eq. (4).
 /// section 4.1, eq. (4).
 
 #include <cstdint>
@@ -81,7 +82,7 @@ struct MixingSm90 {
   static constexpr int kBlocksPerMultiprocessor = Config::kBlocksPerMultiprocessor;
   static constexpr int kRegisters = 168;
 
-  /// Fills all but the maps, which are of `boxes`: it can do all problems.
+  /// Fills all parameters but the maps, which describe `boxes`. Supports all problems.
   static constexpr bool prepare(const MixingParameters& stage, std::int32_t pairs,
                                 std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[6]) {
     p.stage = stage;
@@ -130,8 +131,8 @@ struct MixingSm90 {
   using Loads = MixingLoads<D, E, P>;
 
   struct Rings {
-    Ring summaries;         ///< and m behind each, where it does not stay
-    std::uint32_t factors;  ///< shared address of m where it stays, strip by strip
+    Ring summaries;         ///< each strip followed by m, unless m stays
+    std::uint32_t factors;  ///< shared address of m if it stays, strip by strip
   };
 
   static MHLA_DEVICE Rings rings_of(const Params& p, const MixingShare& share) {
@@ -143,7 +144,7 @@ struct MixingSm90 {
     return {{begin + kept, slot, Config::barriers(begin), count}, begin};
   }
 
-  /// A strip of S in a slot of the ring, and of m.
+  /// A strip of S in a slot of the ring, and its strip of m.
   static MHLA_DEVICE Strip strip_at(const Params& p, std::int32_t index, const Rings& rings,
                                     RingCursor at) {
     const auto summaries = static_cast<std::uint32_t>(Config::slot_bytes(p.items));
@@ -154,7 +155,7 @@ struct MixingSm90 {
             factors / kParts};
   }
 
-  /// m, where it stays, by all threads.
+  /// Stores m if it stays in shared memory. All threads call.
   static MHLA_DEVICE void begin(const Params& p, const Rings& rings, std::uint32_t thread) {
     if (thread == Config::kProducer) {
       MHLA_CUDA_UNROLL
@@ -171,8 +172,8 @@ struct MixingSm90 {
     }
   }
 
-  /// What warps behind the producer's do: parts of all pairs, those of the last rows, which count
-  /// most b, first, in steps of the grid as items are (for_items).
+  /// Mixes key sums in the warps after the producer's. Parts of all pairs are taken in steps of the
+  /// grid, as items are (for_items). Parts of the last rows use most b, and come first.
   template <class KeySums>
   static MHLA_DEVICE void mix_key_sums(const Params& p, std::uint32_t thread) {
     if (p.stage.out.key_sum == nullptr) return;
@@ -201,7 +202,7 @@ struct MixingSm90 {
   static MHLA_DEVICE void mix(const Params& p, const MixingShare& share, const Rings& rings,
                               std::uint32_t thread) {
     const std::uint32_t warp = thread / 32, lane = thread % 32;
-    const std::uint32_t group = ptx::shfl_idx(warp / 4, 0);  // ptxas sees: the same in a warp
+    const std::uint32_t group = ptx::shfl_idx(warp / 4, 0);  // warp-uniform for ptxas
     const Ring& ring = rings.summaries;
     RingCursor at;
     Config::for_items(p, share, [&](const MixingItem& item) {
@@ -211,7 +212,7 @@ struct MixingSm90 {
       for (std::int32_t strip = 0; strip < item.strips; ++strip) {
         ring.consumer_wait(at);
         const Strip own = strip_at(p, strip, rings, at);
-        if (kParts == 1 && p.items.own_log2 < 2) {  // of the same rows; two parts take registers
+        if (kParts == 1 && p.items.own_log2 < 2) {  // same rows; two parts take registers
           own.template add_to<Config::kUnits>(units, p.stage, warp % 4, lane, sums);
         } else {
           MHLA_CUDA_UNROLL
@@ -231,7 +232,7 @@ struct MixingSm90 {
   static MHLA_DEVICE void write(const Params& p, const MixingItem& item, const MixingUnit& unit,
                                 std::uint32_t warp, std::uint32_t lane,
                                 typename Strip::Sums& sums) {
-    // Addresses are made here: products want the registers that would keep them.
+    // The fence keeps addresses from being computed early, since products need the registers.
     std::uint32_t own[] = {lane};
     ptx::fence_registers(own);
     const std::int32_t row = 64 * unit.row_tile + 16 * static_cast<std::int32_t>(warp % 4);

@@ -16,77 +16,77 @@
 
 namespace mhla::cuda {
 
-/// Mixtures of up to four row tiles, of as many columns as make four units.
+/// Mixtures of up to four row tiles, with as many columns as make four units.
 struct MixingItem {
-  std::int32_t panel;     ///< the first, of 64 columns, counted through all pairs
-  std::int32_t row_tile;  ///< the first, of 64 rows
-  std::int32_t strips;    ///< of 64 b, all that count for one of its rows
-  std::uint32_t turn;     ///< 1 where warpgroups have the units that the other one had before, or 0
+  std::int32_t panel;     ///< first panel of 64 columns, counted through all pairs
+  std::int32_t row_tile;  ///< first tile of 64 rows
+  std::int32_t strips;    ///< strips of 64 b that any of its rows uses
+  std::uint32_t turn;     ///< 1 if the warpgroups swap units, otherwise 0
 };
 
-/// 64 rows and 64 or 128 columns of an item.
+/// A unit: 64 rows and 64 or 128 columns of an item.
 struct MixingUnit {
-  std::int32_t row_tile;  ///< of the matrix
-  std::uint32_t own_row;  ///< counted through the item's
-  std::uint32_t panel;    ///< likewise
-  std::int32_t whole;     ///< strips that count for all its rows: the first ones
+  std::int32_t row_tile;  ///< counted from the matrix's first
+  std::uint32_t own_row;  ///< counted from the item's first
+  std::uint32_t panel;    ///< counted from the item's first
+  std::int32_t whole;     ///< number of first strips that all its rows use
 };
 
-/// How many there are, and how large they are.
+/// Number and size of the items.
 struct MixingItems {
   std::int32_t count;
-  std::int32_t row_tiles;  ///< of 64 rows, of the matrix
-  std::int32_t strips;     ///< of 64 b
-  std::int32_t own_log2;   ///< 2^this row tiles are in an item: 1, 2 or 4
-  Divisor rows;            ///< items that have all rows of their columns
-  bool stays;              ///< items have all rows, m is in shared memory
+  std::int32_t row_tiles;  ///< tiles of 64 rows of the matrix
+  std::int32_t strips;     ///< strips of 64 b
+  std::int32_t own_log2;   ///< an item has 2^own_log2 row tiles: 1, 2 or 4
+  Divisor rows;            ///< number of items that have the same columns
+  bool stays;              ///< items have all rows, and m stays in shared memory
 };
 
-/// What a thread block does.
+/// Share of a thread block.
 struct MixingShare {
-  std::int32_t slots;  ///< of strips of S, in shared memory
-  std::int32_t first;  ///< item
+  std::int32_t slots;  ///< slots for strips of S in shared memory
+  std::int32_t first;  ///< first item
   std::int32_t step;
 };
 
 struct MixingSm90Parameters {
-  /// Of strips of S and of its low part; of 16 rows of S~ and its low part; of strips of m and its
-  /// low part, where m does not stay in shared memory.
+  /// Tensor maps, for the high and low part each: strips of S; 16 rows of S~; strips of m, unless
+  /// it stays in shared memory.
   TensorMap maps[6];
   MixingParameters stage;
   MixingItems items;
   std::int32_t pairs;
-  std::int32_t multiprocessors;  ///< of the device
+  std::int32_t multiprocessors;  ///< multiprocessors of the device
 };
 
-/// Two warpgroups and a multiprocessor to itself, whatever the widths.
+/// Two warpgroups, and one thread block per multiprocessor, for all widths.
 template <int D, int E, Precision P>
 struct MixingSm90Config : PersistentConfig<128, 128, true> {
-  static constexpr int kWriters = 3;  // warps behind the producer's, for key sums
+  static constexpr int kWriters = 3;  // warps after the producer's, for key sums
 
   static constexpr int kParts = P == Precision::kPair ? 2 : 1;
   static constexpr int kConsumerRegisters = 192;
   static constexpr int kProducerRegisters = 120;  // for key sums
   static constexpr int kStrip = 64;               // b
-  static constexpr int kUnits = 2;                // of a warpgroup
+  static constexpr int kUnits = 2;                // units per warpgroup
   static constexpr int kItemUnits = kUnits * kWarpgroups;
-  static constexpr int kPanels = 2 / kParts;  // of a unit
+  static constexpr int kPanels = 2 / kParts;  // panels per unit
   static constexpr int kPairPanels = D * E / 64;
   static constexpr int kPanelBytes = kStrip * 128;  // 64 columns of a strip of S
   static constexpr int kUnitBytes = kParts * kPanels * kPanelBytes;
   static constexpr int kTileBytes = kParts * 64 * 128;  // 64 rows of a strip of m
-  static constexpr int kColumnItems = D * E / (64 * kPanels * kItemUnits);  // of 64 rows
+  static constexpr int kColumnItems = D * E / (64 * kPanels * kItemUnits);  // items per 64 rows
   static_assert(kColumnItems * 64 * kPanels * kItemUnits == D * E, "no item is ragged");
 
   using KeySums = KeySumTeam<D, kWriters, 64>;
-  using LongKeySums = KeySumTeam<D, kWriters, 128>;  // where m does not stay
+  using LongKeySums = KeySumTeam<D, kWriters, 128>;  // if m does not stay
 
-  // The rings, and what mixtures of key sums pass through.
+  // Offset of the buffers of key sums, after the rings.
   static constexpr int kSums = MixingSm90Config::kRingBytes - LongKeySums::kBytes;
   static constexpr int kMostSlots = 32;
   static_assert(kMostSlots * Ring::kBarrierBytes <= MixingSm90Config::kBarrierBytes);
 
-  /// Panels of a strip of S, its bytes, and those of a strip of m.
+  /// Panels of a strip of S. slot_bytes() are its bytes, factor_bytes() the bytes of a strip of m.
   static MHLA_HOST_DEVICE constexpr std::int32_t panels(const MixingItems& items) {
     return kPanels * kItemUnits >> items.own_log2;
   }
@@ -97,19 +97,20 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
     const std::int32_t own = 1 << items.own_log2;
     return (items.row_tiles < own ? items.row_tiles : own) * kTileBytes;
   }
-  /// Bytes of a slot of the ring: a strip of S, and one of m behind it where that does not stay.
+  /// Bytes of a slot of the ring: a strip of S, followed by a strip of m unless m stays.
   static MHLA_HOST_DEVICE constexpr std::int32_t ring_bytes(const MixingItems& items) {
     return slot_bytes(items) + (items.stays ? 0 : factor_bytes(items));
   }
-  /// Slots beside so many strips of m that stay.
+  /// Slots of the ring beside `strips` strips of m that stay.
   static MHLA_HOST_DEVICE constexpr std::int32_t slots(const MixingItems& items,
                                                        std::int32_t strips) {
     const std::int32_t count = (kSums - strips * factor_bytes(items)) / ring_bytes(items);
     return count < kMostSlots ? count : kMostSlots;
   }
 
-  /// All rows in one item if m and two strips of S fit: few rows have many columns, unless
-  /// multiprocessors would be idle then. Otherwise 128.
+  /// Chooses the items. If m and two strips of S fit into shared memory, an item has all rows. With
+  /// few rows it has many columns, unless multiprocessors would be idle. Otherwise items have 128
+  /// rows.
   static constexpr MixingItems choose(const MixingParameters& p, std::int32_t pairs,
                                       std::int32_t multiprocessors) {
     MixingItems items{.count = 0,
@@ -132,41 +133,41 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
     return items;
   }
 
-  /// Items that have the same row tiles.
+  /// Number of items with the same row tiles.
   static MHLA_HOST_DEVICE constexpr std::int32_t columns(const MixingItems& items,
                                                          std::int32_t pairs) {
     return pairs * (kColumnItems << items.own_log2);
   }
-  /// Strips before that of row 0's own block.
+  /// Number of strips before the strip of row 0's block.
   static MHLA_HOST_DEVICE constexpr std::int32_t strips_before(const MixingSm90Parameters& p) {
     return p.stage.mixing.before / kStrip;
   }
-  /// Strips that count for one of the rows before row tile `end`.
+  /// Number of strips that any row before row tile `end` uses.
   static MHLA_HOST_DEVICE constexpr std::int32_t strips(const MixingSm90Parameters& p,
                                                         std::int32_t end) {
     const MixingItems& items = p.items;
     const std::int32_t needed = strips_before(p) + (end < items.row_tiles ? end : items.row_tiles);
     return p.stage.earlier && needed < items.strips ? needed : items.strips;
   }
-  /// Those of a row tile, none if there is none.
+  /// Number of strips that a row tile uses; 0 for an absent tile.
   static MHLA_HOST_DEVICE constexpr std::int32_t tile_strips(const MixingSm90Parameters& p,
                                                              std::int32_t row_tile) {
     return row_tile < p.items.row_tiles ? strips(p, row_tile + 1) : 0;
   }
-  /// Those of m that stay.
+  /// Number of strips of m that stay in shared memory.
   static MHLA_HOST_DEVICE constexpr std::int32_t kept_strips(const MixingSm90Parameters& p) {
     return p.items.stays ? strips(p, p.items.row_tiles) : 0;
   }
 
-  /// That of thread block `block` of so many.
+  /// Share of thread block `block` of `blocks`.
   static MHLA_HOST_DEVICE constexpr MixingShare share(const MixingSm90Parameters& p,
                                                       std::int32_t block, std::int32_t blocks) {
     return {slots(p.items, kept_strips(p)), block, blocks};
   }
 
-  /// Calls visit(item) for the items of a thread block: by pair, columns, rows, all three downward,
-  /// in steps of the grid, every other step in the opposite order of thread blocks and of
-  /// warpgroups, so that those with many earlier b meet all in turn.
+  /// Calls visit(item) for the items of a thread block, in steps of the grid. Items go downward by
+  /// pair, columns, rows. Every second step reverses the order of thread blocks and of warpgroups.
+  /// This balances items with many earlier b.
   template <class Visit>
   static MHLA_DEVICE void for_items(const MixingSm90Parameters& p, const MixingShare& share,
                                     const Visit& visit) {
@@ -182,7 +183,7 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
     }
   }
 
-  /// Unit `index` of a warpgroup.
+  /// Returns unit `index` of a warpgroup.
   static MHLA_HOST_DEVICE constexpr MixingUnit unit(const MixingSm90Parameters& p,
                                                     const MixingItem& item, std::uint32_t group,
                                                     std::uint32_t index) {
@@ -197,7 +198,7 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
   }
 
  private:
-  /// Columns `at` of all pairs, and group `group` of their rows.
+  /// The item of columns `at` (counted through all pairs) and group `group` of rows.
   static MHLA_HOST_DEVICE constexpr MixingItem item(const MixingSm90Parameters& p, std::int32_t at,
                                                     std::int32_t group, std::uint32_t turn) {
     const std::int32_t log2 = p.items.own_log2;

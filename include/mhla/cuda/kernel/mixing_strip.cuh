@@ -2,9 +2,9 @@
 
 /// \file
 /// A strip of 64 b of mixing_sm90.cuh in shared memory: summaries S_b of the columns of an item,
-/// and m_ib of its rows, high parts first. How m gets there, and what units add:
+/// and m_ib of its rows, high parts first. It stores m, and adds its products to units:
 ///
-///     unit[64, 128] += m[64, 64] (A, in registers)  S[64, 128] (B, where it lies)
+///     unit[64, 128] += m[64, 64] (A, in registers)  S[64, 128] (B, in place)
 
 #include <cstdint>
 
@@ -37,7 +37,7 @@ struct MixingStrip {
   std::uint32_t factors;       ///< shared address: a panel [rows][64 b]
   std::uint32_t factor_part;
 
-  /// Stores rows warp, warp + kWarps.. of m: zeros where b does not count.
+  /// Stores rows warp, warp + kWarps.. of m, with zeros for b that a row does not use.
   template <int kWarps>
   MHLA_DEVICE void store_factors(const MixingParameters& p, std::uint32_t warp,
                                  std::uint32_t lane) const {
@@ -68,12 +68,12 @@ struct MixingStrip {
     }
   }
 
-  /// Adds the strip to units of the same rows, as far as it counts for these, or begins with it:
-  /// strip 0 counts for all. A warpgroup calls together; `warp` is that of the group.
+  /// Adds the strip to units of the same rows, as far as these use it. Strip 0 initialises the
+  /// units; all rows use it. A warpgroup calls together, and `warp` is the index in it.
   template <int kCount>
   MHLA_DEVICE void add_to(const MixingUnit* units, const MixingParameters& p, std::uint32_t warp,
                           std::uint32_t lane, Sums* sums) const {
-    // Addresses are made here: sums want the registers that would keep them.
+    // The fence keeps addresses from being computed early, since sums need the registers.
     std::uint32_t own[] = {lane};
     ptx::fence_registers(own);
     const std::int32_t whole = units->whole;
@@ -91,7 +91,7 @@ struct MixingStrip {
  private:
   using Factors = ptx::Words4[kSteps][kParts];
 
-  /// \tparam kAdds  1, or 0 where the strip is the first
+  /// \tparam kAdds  0 for the first strip, otherwise 1
   template <int kCount, int kAdds>
   MHLA_DEVICE void add_whole(const MixingUnit* units, std::uint32_t warp, std::uint32_t lane,
                              Sums* sums) const {
@@ -138,8 +138,8 @@ struct MixingStrip {
     }
   }
 
-  /// The b of the unit's own rows, for a warp's 16 rows if there are so many: those up to its own
-  /// 16, of which each row counts those before itself.
+  /// Adds the b of the unit's rows. A warp uses those up to its own 16 rows, and each of these rows
+  /// the b before itself. Warps after the last row do nothing.
   MHLA_DEVICE void add_diagonal(const MixingUnit& unit, std::int32_t rows, std::uint32_t warp,
                                 std::uint32_t lane, Sums& sums) const {
     if (64 * unit.row_tile + 16 * static_cast<std::int32_t>(warp) >= rows) return;
@@ -152,10 +152,10 @@ struct MixingStrip {
     }
     MHLA_CUDA_LOOP
     for (std::uint32_t step = 0; step <= warp; ++step) {
-      ptx::Words4 m[2] = {};  // the low part is 0 where there is none
+      ptx::Words4 m[2] = {};  // the low part is 0 if there is none
       load_factors(unit, step, warp, lane, m);
       MHLA_CUDA_UNROLL
-      for (std::uint32_t column = 0; column < kTiles / 4; ++column) {  // of 32
+      for (std::uint32_t column = 0; column < kTiles / 4; ++column) {  // 32 columns each
         ptx::Words4 b[kParts][2];
         load_summaries(unit, step, column, lane, b);
         float(&own)[4][4] = reinterpret_cast<float(&)[4][4]>(sums[4 * column]);
@@ -172,7 +172,7 @@ struct MixingStrip {
     }
   }
 
-  /// A operands of 16 b for a warp's 16 rows of a unit.
+  /// Loads A operands of 16 b for a warp's 16 rows of a unit.
   template <int kCount>
   MHLA_DEVICE void load_factors(const MixingUnit& unit, std::uint32_t step, std::uint32_t warp,
                                 std::uint32_t lane, ptx::Words4 (&m)[kCount]) const {
@@ -184,7 +184,7 @@ struct MixingStrip {
     }
   }
 
-  /// B operands of 16 b and 32 columns of a unit.
+  /// Loads B operands of 16 b and 32 columns of a unit.
   MHLA_DEVICE void load_summaries(const MixingUnit& unit, std::uint32_t step, std::uint32_t column,
                                   std::uint32_t lane, ptx::Words4 (&b)[kParts][2]) const {
     const TileCoord at = columns_coord(lane);

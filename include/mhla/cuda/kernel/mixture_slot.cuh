@@ -1,10 +1,10 @@
 #pragma once
 
 /// \file
-/// A mixture S~_i [D, E] in shared memory as the factor B of wgmma, for (72, 72) of mma.sync, and
-/// z~_i behind it: what the kernels that read outputs from mixtures have in common. The copy engine
-/// brings it in boxes of D rows of 64 columns, or all 72; of Precision::kPair the low part follows
-/// the high one.
+/// A mixture S~_i [D, E] in shared memory, followed by z~_i. Kernels that read outputs from
+/// mixtures share it. It is the factor B of wgmma, or of mma.sync for (72, 72). Tensor copies load
+/// it in boxes of D rows of 64 columns, or all 72. For Precision::kPair the low part follows the
+/// high part.
 
 #include <cstdint>
 
@@ -33,7 +33,7 @@ struct MixtureSlot {
   /// z~_i.
   MHLA_HOST_DEVICE constexpr BoxVector<D> key_sum() const { return {begin + kParts * kPartBytes}; }
 
-  /// The boxes of S~, of its low part and of z~ in an array [pairs, M, D, E]; without a base where
+  /// Boxes of S~, of its low part and of z~ in an array [pairs, M, D, E]. A box has no base if
   /// there is nothing to load.
   static constexpr void boxes(const SummaryArray& array, Denominator denominator,
                               std::int32_t blocks, std::int32_t pairs, TensorBox* boxes) {
@@ -45,7 +45,7 @@ struct MixtureSlot {
                    : TensorBox{};
   }
 
-  /// Prefetches `others` maps, and behind them those of boxes() that load takes.
+  /// Prefetches `others` maps, and after them the maps of boxes() that load() uses.
   static MHLA_DEVICE void prefetch_maps(const TensorMap* maps, int others,
                                         Denominator denominator) {
     MHLA_CUDA_UNROLL
@@ -53,12 +53,12 @@ struct MixtureSlot {
     if (denominator == Denominator::kKeySum) ptx::prefetch_tensormap(maps[others + 2]);
   }
 
-  /// Bytes that load brings.
+  /// Bytes that load() loads.
   static MHLA_HOST_DEVICE constexpr std::uint32_t loaded_bytes(bool key_sum) {
     return kParts * kPartBytes + (key_sum ? BoxVector<D>::kBytes : 0);
   }
 
-  /// Starts to load S~ and, if wanted, z~ of a block. `maps` are those of boxes().
+  /// Starts to load S~ and, if wanted, z~ of a block. `maps` are the maps of boxes().
   MHLA_DEVICE void load(const TensorMap* maps, std::int32_t pair, std::int32_t block, bool key_sum,
                         std::uint32_t barrier) const {
     MHLA_CUDA_UNROLL
@@ -73,8 +73,9 @@ struct MixtureSlot {
       ptx::cp_async_bulk_tensor(this->key_sum().begin, maps[2], {{0, 0, block, pair, 0}}, barrier);
   }
 
-  /// Starts sums += features S~, columns column.. column + 8 kTiles - 1 of it: 64 or 128. Called by
-  /// a group between wgmma_fence and wgmma_commit_group, with both in order (ptx::fence_registers).
+  /// Starts sums += features S~ for columns column.. column + 8 kTiles - 1 of S~, 64 or 128 of
+  /// them. A warpgroup calls it between wgmma_fence and wgmma_commit_group, after
+  /// ptx::fence_registers of sums and features.
   template <class T, int kTiles>
   MHLA_DEVICE void multiply(float (&sums)[kTiles][4], const Fragment<D>& features,
                             int column) const {
@@ -88,8 +89,8 @@ struct MixtureSlot {
     }
   }
 
-  /// sums += features S~, of as many columns one behind the other. Called by a group, with
-  /// `features` in order (ptx::fence_registers); of (72, 72) by each warp for itself.
+  /// Adds sums += features S~, over kCount times 8 kTiles adjacent columns. A warpgroup calls it
+  /// after ptx::fence_registers of `features`. For (72, 72) each warp calls it alone.
   template <class T, int kCount, int kTiles>
   MHLA_DEVICE void add_products(float (&sums)[kCount][kTiles][4], const Fragment<D>& features,
                                 std::uint32_t lane) const {

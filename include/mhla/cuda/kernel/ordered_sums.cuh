@@ -1,11 +1,12 @@
 #pragma once
 
 /// \file
-/// Sums of parts that thread blocks of another kernel left, in an order that is the same each time:
+/// Sums parts that thread blocks of another kernel wrote, in a fixed order:
 ///
 ///     y_ib = sum_n x_n,ib     0 where b > i with `lower`, and own_n,i added where b = i
 ///
-/// Eight threads share a number, thread s the parts s, s + 8, ..; their sums are added in pairs.
+/// Eight threads share each number: thread s adds the parts s, s + 8, ... Their sums are added in
+/// pairs.
 
 #include <cstdint>
 
@@ -59,7 +60,7 @@ struct OrderedSumsSm80 {
   }
 
  private:
-  static constexpr std::uint32_t kNumbers = kThreads / 8;  // of a thread block
+  static constexpr std::uint32_t kNumbers = kThreads / 8;  // numbers per thread block
 
   static MHLA_DEVICE float of_parts(const float* from, std::int64_t stride, std::int32_t count,
                                     std::uint32_t sharer) {

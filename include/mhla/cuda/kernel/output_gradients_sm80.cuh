@@ -1,24 +1,24 @@
 #pragma once
 
 /// \file
-/// Gradients of outputs become those of numerators and denominators, token by token:
+/// Turns gradients of outputs into gradients of numerators and denominators, token by token:
 ///
 ///     den_t = d_t scale + eps
 ///     dN_t  = scale dO_t / den_t         [E], rounded to T
-///     c_t   = -(dN_t . o_t)              gradient of d_t, where there is a denominator
+///     c_t   = -(dN_t . o_t)              gradient of d_t, if there is a denominator
 ///
-/// d_t is phi(q_t) . z~_i of Denominator::kKeySum, with the sum over the token's own block of a
-/// causal form added, and the mixed score of Denominator::kCrossQuery. A token whose dO is all zero
-/// gets zeros, whatever its denominator is. So does a token whose denominator is 0: its outputs, 0
-/// or infinite, are constants.
+/// With Denominator::kKeySum, d_t is phi(q_t) . z~_i; a causal form adds the sum over the token's
+/// own block. With Denominator::kCrossQuery, d_t is the mixed score. A token whose dO is all zero
+/// gets zeros, whatever its denominator is. A token whose denominator is 0 also gets zeros: its
+/// outputs, 0 or infinite, are constants.
 ///
-/// Outputs that are normalised and gated (tile/output_norm.cuh), y = n gain silu(g) with n = o r,
-/// r = 1 / sqrt(mean of o^2 + eps), have before it
+/// Let outputs be normalised and gated (tile/output_norm.cuh): y = n gain silu(g), with n = o r and
+/// r = 1 / sqrt(mean of o^2 + eps). Then the kernel first computes
 ///
 ///     dg_t = dy_t n_t gain silu'(g_t)
 ///     dO_t = r (x_t - n_t (mean of n_t x_t)),     x_t = dy_t silu(g_t) gain
 ///
-/// where o are outputs without norm and gate. r_t is kept for the gradient of the gain.
+/// where o are outputs before norm and gate. r_t is stored for the gradient of the gain.
 ///
 /// Eight threads share each token. A thread block has 64 slots of a block of one pair.
 /// Shared memory: none. Device memory: q, dO, o and the gate once, dN, c and dg once.
@@ -57,8 +57,8 @@ MHLA_DEVICE float silu_derivative(float g) {
   return sigmoid * (1 + g * (1 - sigmoid));
 }
 
-/// Makes dN of dO, the gradient of outputs before a norm, for a sum of weights d. Returns true
-/// where it may be other than zeros: `any`, dO is not all zero, and the denominator is not 0.
+/// Turns dO, the gradient of outputs before a norm, into dN, given the sum of weights d. Returns
+/// true if dN may be nonzero: `any` (dO is not all zero) and the denominator is not 0.
 template <int E>
 MHLA_DEVICE bool divide_gradients(const Normalization& by, float d, bool any, SplitRow<E>& dout) {
   const float factor = by.factor(d);
@@ -139,12 +139,13 @@ struct OutputGradientsSm80 {
   using Values = SplitRow<E>;
   static constexpr std::int32_t kSlots = 64;
 
-  /// Thread blocks that share a block of tokens.
+  /// Thread blocks per block of tokens.
   static MHLA_HOST_DEVICE constexpr unsigned parts(const Params& p) {
     return (static_cast<unsigned>(p.blocks.slots()) - 1) / kSlots + 1;
   }
 
-  /// Gradients of outputs become those of o. Returns 1 / the norm of o.
+  /// Turns gradients of outputs into gradients of o, and computes dg. Returns r = 1 / the norm of
+  /// o.
   static MHLA_DEVICE float through_norm(const OutputNorm& norm, const Values& o,
                                         const unsigned char* gate, unsigned char* dgate,
                                         std::uint32_t sharer, Values& dout) {

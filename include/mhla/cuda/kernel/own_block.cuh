@@ -1,17 +1,17 @@
 #pragma once
 
 /// \file
-/// What 64 tokens get from 64 tokens of their own block, those up to themselves, for a warpgroup:
+/// Products of 64 queries with 64 keys of their own block, up to the query itself, by a warpgroup:
 ///
 ///     P = T(w phi(Q) phi(K)^T)       wgmma; 0 for keys later than the query. w is m_ii for half,
-///                                    whose range its products might leave, and otherwise 1:
-///                                    sums are multiplied then, and not all weights
+///                                    whose range the products might exceed, and otherwise 1:
+///                                    then sums are multiplied by m_ii instead of all weights
 ///     totals += P 1                  mma.sync
-///     O += P V                       of their own tile: by each warp alone
+///     O += P V                       keys of the queries' tile: by each warp alone
 ///                                    (tile/triangular_product.cuh),
-///                                    of earlier tiles: wgmma
+///                                    keys of earlier tiles: wgmma
 ///
-/// Later tokens of the tile never enter, whatever they are.
+/// Values of later tokens never enter, even if they are infinite or NaN.
 
 #include <cstdint>
 #include <type_traits>
@@ -32,24 +32,24 @@
 
 namespace mhla::cuda {
 
-/// Features of 64 keys and kColumns columns of their values in shared memory, in panels of 64
-/// columns one behind the other.
-/// \tparam kTotals  whether totals are made, which denominators want
+/// Features of 64 keys and kColumns columns of their values in shared memory, in contiguous panels
+/// of 64 columns.
+/// \tparam kTotals  true if totals are computed, for denominators
 template <class T, int D, int kColumns, bool kTotals = true>
 struct OwnBlockTile {
   static constexpr int kTiles = kColumns / 8;
   static constexpr std::uint32_t kPanelBytes = 64 * 128;
-  static constexpr bool kWeighs = std::is_same_v<T, half>;  ///< whether w is m_ii
+  static constexpr bool kWeighs = std::is_same_v<T, half>;  ///< w is m_ii
 
   std::uint32_t keys;    ///< shared address of the first panel
-  std::uint32_t values;  ///< likewise
+  std::uint32_t values;  ///< shared address of the first panel
   float weight;          ///< w
-  std::uint32_t warp;    ///< of the warpgroup
+  std::uint32_t warp;    ///< index in the warpgroup
   std::uint32_t lane;
 
-  /// sums += P V and, in every column, totals += sums of the rows of P, for queries of which
-  /// `features` holds the warp's 16 rows, in order (ptx::fence_registers). Whether they are the
-  /// tile's own. The group calls together.
+  /// Adds sums += P V and, in every column, totals += row sums of P. `features` holds the warp's 16
+  /// rows of phi(Q), after ptx::fence_registers. `is_own` says that queries and keys are the same
+  /// tile. The warpgroup calls together.
   MHLA_DEVICE void add(float (&totals)[4], float (&sums)[kTiles][4], const Fragment<D>& features,
                        bool is_own) const {
     Fragment<64> rounded = weigh(features);
@@ -61,7 +61,7 @@ struct OwnBlockTile {
   }
 
  private:
-  /// V as tile functions want it.
+  /// V with the interface of a tile.
   struct Values {
     static constexpr int kPieces = kColumns / 8;
     std::uint32_t begin;
@@ -70,7 +70,7 @@ struct OwnBlockTile {
     }
   };
 
-  /// P of the warp's rows, as if all keys were earlier.
+  /// Computes P of the warp's rows without zeroing later keys.
   MHLA_DEVICE Fragment<64> weigh(const Fragment<D>& features) const {
     float scores[8][4] = {};
     ptx::fence_registers(scores);
@@ -94,14 +94,14 @@ struct OwnBlockTile {
     return rounded;
   }
 
-  /// totals += the products of 16 columns of P with ones.
+  /// Adds the products of 16 columns of P with ones to totals.
   static MHLA_DEVICE void add_ones(float (&totals)[4], const std::uint32_t* a) {
     if constexpr (!kTotals) return;
     const std::uint32_t ones = ptx::pack<T>(1, 1);
     ptx::mma_m16n8k16<T>(totals, a[0], a[1], a[2], a[3], ones, ones);
   }
 
-  /// Those of the queries' own tile.
+  /// Adds the products of the queries' own tile.
   MHLA_DEVICE void add_own(float (&totals)[4], float (&sums)[kTiles][4],
                            const Fragment<64>& weights) const {
     const Values own_values{values};
@@ -122,7 +122,7 @@ struct OwnBlockTile {
     multiply_lower<T>(sums, lower, own_values, 16 * warp, lane);
   }
 
-  /// Those of an earlier tile.
+  /// Adds the products of an earlier tile.
   MHLA_DEVICE void add_earlier(float (&totals)[4], float (&sums)[kTiles][4],
                                Fragment<64>& weights) const {
     ptx::fence_registers(sums);

@@ -1,17 +1,18 @@
 #pragma once
 
 /// \file
-/// The part of a causal gradient that comes from the token's own block:
+/// Part of a causal gradient that comes from the token's own block:
 ///
-///     y_t += m_ii sum_j (a_t . b_j + w) c_j     [C], over j <= t in block i, or with kLater j >= t
+///     y_t += m_ii sum_j (a_t . b_j + w) c_j     [C], j <= t in block i, or j >= t with kLater
 ///
-/// with w = w_t or w_j, of the row or the column, or 0. Products are rounded to T, before they are
-/// multiplied by c, and y once more.
+/// where w is 0, w_t of the row or w_j of the column. Products are rounded to T before they are
+/// multiplied by c, and y is rounded once more.
 ///
-/// A thread block has 64 rows t of a block of one pair, a warp 16. Its rows of a stay in registers;
-/// b and c come in strips of 64 rows through two stages of shared memory, for all warps.
+/// A thread block has 64 rows t of a block of one pair, a warp 16. A warp's rows of a stay in
+/// registers. b and c arrive in strips of 64 rows through two stages of shared memory, for all
+/// warps.
 ///
-/// Shared memory: two strips of b and c. Device memory: a once, b and c once for 64 rows, y read
+/// Shared memory: two strips of b and c. Device memory: a once, b and c once per 64 rows, y read
 /// and written once.
 
 #include <cstdint>
@@ -106,12 +107,12 @@ struct OwnBlockSm80 {
   static MHLA_DEVICE Values values(std::uint32_t stage) {
     return {ptx::shared_begin() + stage * kStageBytes + Columns::kBytes};
   }
-  /// Tokens of slots from `first` on.
+  /// Tokens of the slots from `first` on.
   static MHLA_DEVICE ConsecutiveTokens tokens(const OwnBlockRows& at, std::int32_t first) {
     return {at.first + first, at.first + at.count};
   }
 
-  /// Starts the copies of b and c of 64 slots from `first` on, in a group.
+  /// Starts the copies of b and c of 64 slots from `first` on, as a group.
   static MHLA_DEVICE void copy_strip(const Params& p, const OwnBlockRows& at, std::int32_t first,
                                      std::uint32_t stage) {
     copy_rows<kThreads>(columns(stage), p.b.head(at.pair), p.b.token_stride, tokens(at, first),
@@ -121,7 +122,7 @@ struct OwnBlockSm80 {
     ptx::cp_async_commit_group();
   }
 
-  /// w_t of the thread's two rows.
+  /// Loads w_t of the thread's two rows.
   static MHLA_DEVICE RowPair row_weights(const Params& p, const OwnBlockRows& at) {
     RowPair weights{0, 0};
     if (p.row_weights == nullptr) return weights;
@@ -132,7 +133,8 @@ struct OwnBlockSm80 {
     return weights;
   }
 
-  /// m_ii (a_t . b_j + w) of 16 columns j from slot `group` on, 0 where j does not count.
+  /// Computes m_ii (a_t . b_j + w) of 16 columns j from slot `group` on, with 0 for j that row t
+  /// does not use.
   static MHLA_DEVICE Fragment<16> weigh(const Params& p, const OwnBlockRows& at, RowPair weights,
                                         float m, std::int32_t group, float (&products)[2][4]) {
     const std::int32_t row = at.row + static_cast<std::int32_t>(at.lane / 4);

@@ -1,12 +1,12 @@
 #pragma once
 
 /// \file
-/// The part of causal denominators that comes from the token's own block:
+/// Part of causal denominators that comes from the token's own block:
 ///
-///     d_t = m_ii sum_j phi(q_t) . phi(k_j)     of j <= t in block i
+///     d_t = m_ii sum_j phi(q_t) . phi(k_j)     j <= t in block i
 ///
 /// A thread block has 64 tokens of a block of one pair, a warp 16, and all keys up to them.
-/// Shared memory: none. Device memory: phi(q) once, phi(k) once for 16 tokens, sums once.
+/// Shared memory: none. Device memory: phi(q) once, phi(k) once per 16 tokens, sums once.
 
 #include <cstdint>
 
@@ -27,7 +27,7 @@ struct OwnBlockSumParameters {
   float* sums;  ///< [pairs, M, W]
 };
 
-/// The part of a block of tokens that a warp has: 16 rows.
+/// Rows of a block of tokens that a warp processes: 16.
 struct OwnBlockRows {
   std::int64_t item;  ///< pair * M + block
   std::int32_t block;
@@ -37,9 +37,9 @@ struct OwnBlockRows {
   std::int32_t row;    ///< slot of the warp's first row
   std::uint32_t lane;
 
-  static constexpr std::int32_t kRows = 64;  ///< of a thread block
+  static constexpr std::int32_t kRows = 64;  ///< rows per thread block
 
-  /// Thread blocks that share a block of tokens.
+  /// Thread blocks per block of tokens.
   static MHLA_HOST_DEVICE constexpr unsigned parts(const TokenBlocks& blocks) {
     return (static_cast<unsigned>(blocks.slots()) - 1) / kRows + 1;
   }
@@ -59,7 +59,7 @@ struct OwnBlockRows {
         ptx::tid_x() % 32};
   }
 
-  /// The row of a slot's token, null where there is none.
+  /// Returns the row of a slot's token, or null for an empty slot.
   MHLA_DEVICE const unsigned char* at(const ConstTokenTensor& x, std::int32_t slot) const {
     return slot < count ? x.head(pair) + (first + slot) * x.token_stride : nullptr;
   }

@@ -1,9 +1,9 @@
 #pragma once
 
 /// \file
-/// What kernels are told: the parameters they share. Kernels are functors; operator()(params) runs
-/// in every thread of grid(params, pairs) thread blocks, which are numbered along x. A pair is a
-/// (batch item, head): pair = b * heads + h (tile/tokens.cuh).
+/// Parameters that kernels share. Kernels are functors: operator()(params) runs in every thread of
+/// grid(params, pairs) thread blocks, which are numbered along x. A pair is a (batch item, head):
+/// pair = b * heads + h (tile/tokens.cuh).
 
 #include <cstdint>
 
@@ -17,47 +17,47 @@
 
 namespace mhla::cuda {
 
-/// How summaries and their mixtures are stored: rounded to the type of the tensors, or as that and
-/// the rest, rounded too: x = high + low.
+/// Storage of summaries and their mixtures. kSingle rounds x to the type of the tensors. kPair
+/// stores x = high + low, with high and the remainder rounded each.
 enum class Precision { kSingle, kPair };
 
-/// What outputs are divided by (stage/normalizer.hpp).
+/// Choice of the denominators of outputs (stage/normalizer.hpp).
 enum class Denominator { kNone, kKeySum, kCrossQuery };
 
-/// What S_b is multiplied by before it is rounded, the greatest power of two 2^-s with 2^s >= W.
-/// Nothing is lost, and numbers of half stay finite where sums of W products would not:
+/// Factor of S_b before it is rounded: the greatest power of two 2^-s with 2^s >= W. It loses no
+/// bits, and half stays finite where sums of W products would overflow:
 ///
 ///     |2^-s S_b|       <=  max |phi(k)| max |v|
 ///     |2^-s S~_i|      <=  max |phi(k)| max |v| sum_b |m_ib|
 ///
-/// must stay below 65520, in each head. What rounding adds to half below 2^-14, 2^-25 to a number,
-/// is 2^(s - 25) to S then.
+/// must stay below 65520, in each head. Below 2^-14 half rounds with an error of 2^-25, which is an
+/// error of 2^(s - 25) in S.
 constexpr float summary_scale(std::int32_t slots) {
   float scale = 1;
   while (scale * static_cast<float>(slots) > 1) scale /= 2;
   return scale;
 }
 
-/// 1 / x of a power of two.
+/// Returns 1 / x for a power of two x.
 MHLA_HOST_DEVICE constexpr float inverse_power(float x) {
   return __builtin_bit_cast(float, 0x7F000000u - __builtin_bit_cast(std::uint32_t, x));
 }
 
-/// Summaries of all blocks, or mixtures of them, times summary_scale.
+/// Summaries of all blocks, or their mixtures, times summary_scale.
 struct SummaryArray {
   unsigned char* high;  ///< [pairs, M, D, E] in the type of the tensors
-  unsigned char* low;   ///< the same of Precision::kPair
-  float* key_sum;       ///< [pairs, M, D] as they are, or null where nothing reads them
+  unsigned char* low;   ///< low parts, for Precision::kPair
+  float* key_sum;       ///< [pairs, M, D], not scaled, or null if nothing reads them
   float scale = 1;      ///< summary_scale
-  /// Blocks from a pair to the next, where there is room for more than the kernel has: in a
-  /// stream's state, and on one of several ranks (launch/share.cuh); 0: M.
+  /// Blocks from one pair to the next, if the array has more blocks than the kernel reads; 0 means
+  /// M. A stream's state has more, and so has a rank of several (launch/share.cuh).
   std::int32_t room = 0;
 
-  /// Where the M blocks of a pair begin.
+  /// Index of the first block of a pair.
   MHLA_HOST_DEVICE constexpr std::int64_t first(std::int64_t pair, std::int32_t blocks) const {
     return pair * (room != 0 ? room : blocks);
   }
-  /// The blocks of each pair from `block` on, where `room` says how many there are.
+  /// The blocks of each pair from `block` on. `room` must not be 0.
   template <int D, int E>
   constexpr SummaryArray from(std::int64_t block) const {
     return {high + block * (2 * D * E), low + block * (2 * D * E),
@@ -68,17 +68,17 @@ struct SummaryArray {
 /// The mixing matrix [Mq, Mk], the same for all pairs.
 struct MixingArray {
   const float* data;
-  std::int64_t stride;      ///< numbers from one row to the next
-  std::int32_t before = 0;  ///< of causal forms: blocks of the sequence before that of row 0
-  std::int32_t lead = 0;    ///< columns before that of the first summary, which count as 0
+  std::int64_t stride;      ///< elements from one row to the next
+  std::int32_t before = 0;  ///< causal forms: blocks of the sequence before that of row 0
+  std::int32_t lead = 0;    ///< columns before the first summary's, which count as 0
 
   MHLA_HOST_DEVICE constexpr const float* row(std::int32_t i) const { return data + i * stride; }
-  /// The column of row i's own block.
+  /// Column of the block of row i.
   MHLA_HOST_DEVICE constexpr std::int32_t own(std::int32_t i) const { return before + i; }
 };
 
-/// How sums become outputs: o = scale * n / (scale * d + eps), or scale * n without a denominator.
-/// For a denominator of 0, each output is 0 if its n is 0, otherwise infinite.
+/// Normalisation of sums: o = scale * n / (scale * d + eps), or scale * n without a denominator. If
+/// the denominator is 0, an output is 0 if its n is 0, and otherwise infinite.
 struct Normalization {
   Denominator denominator;
   float scale;
@@ -96,15 +96,15 @@ struct Normalization {
     return n == 0 && infinite(factor) ? 0 : n * factor;
   }
 
-  /// Factors of the sums in a thread's two rows, which are 1 / unit times n: settled.
+  /// Returns the factors of the sums in a thread's two rows, settled. Sums are n / unit.
   template <int kTiles>
   MHLA_DEVICE RowPair factors(float (&sums)[kTiles][4], RowPair d, float unit = 1) const {
     RowPair by{factor(d.x), factor(d.x_8)};
     settle(sums, by, unit);
     return by;
   }
-  /// Multiplies finite factors by the unit. Replaces the sums of a row with an infinite factor by
-  /// its outputs, and the factor by 1.
+  /// Settles rows. A finite factor is multiplied by the unit. In a row with an infinite factor the
+  /// outputs replace the sums, and the factor is 1.
   template <int kTiles>
   static MHLA_DEVICE void settle(float (&sums)[kTiles][4], RowPair& factors, float unit = 1) {
     settle_row<0>(sums, factors.x, unit);
@@ -127,7 +127,7 @@ struct Normalization {
   }
 };
 
-/// S_b and z_b of every block: summary_*.cuh.
+/// Parameters of summary_*.cuh: S_b and z_b of every block.
 struct SummaryParameters {
   ConstTokenTensor k;
   ConstTokenTensor v;
@@ -135,43 +135,44 @@ struct SummaryParameters {
   std::int32_t heads;
   FeatureMap map;
   SummaryArray out;
-  RotaryAngles angles{};  ///< of keys, for kernels that turn them
+  RotaryAngles angles{};  ///< of keys, if the kernel rotates them
 };
 
-/// A mixing matrix in the type of the tensors, of Precision::kPair as high + low: 0 where b does
-/// not count.
+/// Mixing matrix in the type of the tensors (for Precision::kPair as high + low), with 0 for
+/// coefficients that a row does not use.
 struct RoundedMixing {
   unsigned char* high;  ///< [Mq, Mk], or null
   unsigned char* low;
 
-  /// Numbers from one row of `columns` to the next: rows begin at multiples of 16 bytes.
+  /// Elements from one row of `columns` to the next. Rows are aligned to 16 bytes.
   static MHLA_HOST_DEVICE constexpr std::int64_t stride(std::int32_t columns) {
     return (std::int64_t{columns} + 7) / 8 * 8;
   }
 };
 
-/// S~_i = sum_b m_ib S_b and the same of z: mixing_*.cuh.
+/// Parameters of mixing_*.cuh: S~_i = sum_b m_ib S_b, and z~ likewise.
 struct MixingParameters {
   SummaryArray in;   ///< [pairs, columns - lead, ...]
   SummaryArray out;  ///< [pairs, rows, ...]
   MixingArray mixing;
   std::int32_t rows;     ///< Mq
   std::int32_t columns;  ///< Mk
-  /// Only b before row i's own block, as the causal form wants it.
+  /// Only b before the block of row i are used, as in the causal form.
   bool earlier;
-  RoundedMixing rounded{};  ///< of rounded_mixing.cuh, for a kernel that wants it
+  RoundedMixing rounded{};  ///< of rounded_mixing.cuh, if the kernel reads it
 
-  /// A part of a matrix begins at a multiple of so many columns of it, and with `earlier` so many
-  /// rows: then its tiles, and with them the bits of a row, are those of the whole matrix.
+  /// Alignment of a part of a matrix, in columns, and with `earlier` in rows. Its tiles are then
+  /// those of the whole matrix, and so are the bits of a row.
   static constexpr std::int32_t kTile = 64;
 
-  /// b from here on do not count for row i.
+  /// Returns the first b that row i does not use.
   MHLA_HOST_DEVICE constexpr std::int32_t end(std::int32_t i) const {
     return i >= rows ? 0 : earlier && mixing.own(i) < columns ? mixing.own(i) : columns;
   }
 };
 
-/// s_bw = phi(q_bw) . z_b of every query, for Denominator::kCrossQuery: scores_sm80.cuh.
+/// Parameters of scores_sm80.cuh: s_bw = phi(q_bw) . z_b of every query, for
+/// Denominator::kCrossQuery.
 struct ScoreParameters {
   ConstTokenTensor q;
   TokenBlocks blocks;
@@ -181,7 +182,7 @@ struct ScoreParameters {
   float* scores;         ///< [pairs, M, W]
 };
 
-/// o_t = phi(q_t)^T S~_i / den_t: read_out_*.cuh.
+/// Parameters of read_out_*.cuh: o_t = phi(q_t)^T S~_i / den_t.
 struct ReadOutParameters {
   ConstTokenTensor q;
   TokenTensor o;
@@ -193,11 +194,11 @@ struct ReadOutParameters {
   const float* scores;  ///< [pairs, M, W] of kCrossQuery
   MixingArray mixing;   ///< for kCrossQuery
   OutputNorm norm{};
-  RotaryAngles angles{};  ///< of queries, for kernels that turn them
+  RotaryAngles angles{};  ///< of queries, if the kernel rotates them
 };
 
-/// The same with the part of the token's own block, over earlier tokens and itself:
-/// causal_read_out_*.cuh. Blocks are runs of consecutive tokens.
+/// Parameters of causal_read_out_*.cuh, which add the token's own block, over earlier tokens and
+/// itself. Blocks are runs of consecutive tokens.
 struct CausalReadOutParameters {
   ConstTokenTensor q;
   ConstTokenTensor k;
@@ -211,12 +212,12 @@ struct CausalReadOutParameters {
   Normalization normalization;
   MixingArray mixing;
   OutputNorm norm{};
-  RotaryAngles query_angles{};  ///< for kernels that turn them
+  RotaryAngles query_angles{};  ///< if the kernel rotates features
   RotaryAngles key_angles{};
 };
 
-/// o_t = sum_j m_(block of t)(block of j) phi(q_t).phi(k_j) v_j / den_t, without summaries:
-/// quadratic_*.cuh, and with all of them in shared memory: fused_*.cuh.
+/// Parameters of quadratic_*.cuh and fused_*.cuh, o_t = sum_j m_(block of t)(block of j)
+/// phi(q_t).phi(k_j) v_j / den_t. They have no summaries, or all of them in shared memory.
 struct DirectParameters {
   ConstTokenTensor q;
   ConstTokenTensor k;

@@ -1,15 +1,15 @@
 #pragma once
 
 /// \file
-/// Kernels of sm_90a whose thread blocks stay on their multiprocessor. What they work on are items,
-/// a block of tokens of a pair each, or whole pairs, which they take in steps of the grid. A thread
-/// behind the warpgroups loads into rings (tile/ring.cuh), the producer; warpgroups consume.
+/// Persistent kernels of sm_90a: thread blocks stay on their multiprocessor. They take items in
+/// steps of the grid. An item is a block of tokens of a pair, or a whole pair. A producer thread
+/// after the warpgroups loads rings (tile/ring.cuh), which warpgroups consume.
 ///
-///     shared memory    rings, a tile of each warp, barriers
+///     shared memory    rings, a tile per warp, barriers
 ///
-/// Items go by batch item, block, head: rows of a token's heads lie side by side in device memory,
-/// and neighbours in the grid read them together; summaries of a batch item are written together,
-/// and mixed while the second cache has them (mixing_sm90.cuh).
+/// Items go by batch item, block, head. Rows of a token's heads are adjacent in device memory, and
+/// neighbours in the grid read them together. Summaries of a batch item are written together, and
+/// mixed while L2 has them (mixing_sm90.cuh).
 
 #include <cstdint>
 #include <type_traits>
@@ -28,23 +28,23 @@
 
 namespace mhla::cuda {
 
-/// Threads and shared memory.
-/// \tparam kMovesRegisters_  from the producer's warpgroup to the consumers, who need more than
-///                           kRegisters
-/// \tparam kWarps            that consume: in warpgroups, 1, 2 or 4 of them, where those multiply
+/// Threads and shared memory of a persistent kernel.
+/// \tparam kMovesRegisters_  The producer's warpgroup gives registers to the consumers, which need
+///                           more than kRegisters.
+/// \tparam kWarps            Consumer warps. If they use wgmma, they form 1, 2 or 4 warpgroups.
 template <int D, int E, bool kMovesRegisters_, int kWarps = D / 64 * 4>
 struct PersistentConfig {
   static_assert(has_kernels(D, E), "kernels have the (D, E) of widths.cuh");
 
   static constexpr int kWarpgroups = kWarps / 4;
   static constexpr std::uint32_t kConsumers = kWarps;
-  static constexpr std::uint32_t kProducer = kConsumers * 32;  ///< thread
+  static constexpr std::uint32_t kProducer = kConsumers * 32;  ///< index of the thread
   static constexpr bool kMovesRegisters = kMovesRegisters_;
   static constexpr int kThreads = 32 * kWarps + (kMovesRegisters ? 128 : 32);
   static constexpr int kBlocksPerMultiprocessor = kWarpgroups == 1 ? 2 : 1;
 
   static constexpr int kRegisters = kWarpgroups == 4 ? 96 : 168;
-  /// Of a consumer and of a thread behind, where they move.
+  /// Registers per thread of consumers and of the producer's warpgroup, if these differ.
   static constexpr int kConsumerRegisters = kWarpgroups == 4 ? 112 : 240;
   static constexpr int kProducerRegisters = kWarpgroups == 4 ? 32 : 24;
   static_assert(!kMovesRegisters || kWarpgroups * kConsumerRegisters + kProducerRegisters <=
@@ -53,7 +53,7 @@ struct PersistentConfig {
 
   using Tile = SharedTile<16, box_columns(E)>;
 
-  // A multiprocessor has 228 KB, of which each thread block takes one more than it asks for.
+  // A multiprocessor has 228 KB. Each thread block takes 1 KB more than it asks for.
   static constexpr int kSharedBytes = kBlocksPerMultiprocessor == 2 ? 113 * 1024 : 227 * 1024;
   static constexpr int kBarrierBytes = 1024;
   static constexpr int kTiles = kSharedBytes - kBarrierBytes - kConsumers * Tile::kBytes;
@@ -64,7 +64,7 @@ struct PersistentConfig {
   static MHLA_DEVICE std::uint32_t barriers(std::uint32_t begin) {
     return begin + kSharedBytes - kBarrierBytes;
   }
-  /// What sums of a warp pass through.
+  /// Staging tile of a warp's sums.
   static MHLA_DEVICE Tile tile(std::uint32_t warp) {
     return {ptx::shared_begin() + kTiles + warp * Tile::kBytes};
   }
@@ -78,7 +78,7 @@ struct Item {
   BlockOrigin origin;
 };
 
-/// Thread blocks for so many items.
+/// Number of thread blocks for `items` items.
 template <class Config>
 constexpr unsigned persistent_grid(std::int32_t items, std::int32_t multiprocessors) {
   const int most = Config::kBlocksPerMultiprocessor * multiprocessors;
@@ -110,11 +110,11 @@ MHLA_DEVICE void for_pairs(std::int32_t pairs, std::int32_t heads, const Visit& 
   }
 }
 
-/// What the threads of a block do: before(thread) by all, which may write to shared memory, and
-/// touches of device memory nothing that a kernel of the call writes or wrote: the one before may
-/// still run; then produce() by one, or produce(thread) by all behind the warpgroups, and
-/// consume(thread) by those of warpgroups. The next kernel may begin once all blocks have loaded
-/// their last item. Barrier 2 is taken.
+/// Runs a thread block. All threads run before(), then the producer runs produce() and warpgroups
+/// run consume(). If produce() takes a thread, all threads after the warpgroups run it. before()
+/// may write shared memory. It must not touch device memory that kernels of this call write, since
+/// the previous kernel may still run. The next kernel may begin once all blocks have loaded their
+/// last item. Barrier 2 is reserved.
 template <class Config, class Before, class Produce, class Consume, class... Rings>
 MHLA_DEVICE void run_persistent(const Before& before, const Produce& produce,
                                 const Consume& consume, const Rings&... rings) {
@@ -129,7 +129,7 @@ MHLA_DEVICE void run_persistent(const Before& before, const Produce& produce,
   if (thread < Config::kConsumers * 32) {
     if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
     consume(thread);
-    // No warp ends while others of its warpgroup start products.
+    // Keeps warps from ending while other warps of their warpgroup start products.
     ptx::bar_sync(2, Config::kConsumers * 32);
   } else {
     if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_dec<Config::kProducerRegisters>();

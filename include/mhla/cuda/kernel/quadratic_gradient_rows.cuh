@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The rows of a pair in shared memory, as quadratic_gradient_sm80.cuh multiplies them: phi(Q),
-/// phi(K), V and dN, with c, the mixing matrix and the sums of its gradient.
+/// Rows of a pair in shared memory for quadratic_gradient_sm80.cuh: phi(Q), phi(K), V and dN, with
+/// c, the mixing matrix and the sums of its gradient.
 
 #include <cstdint>
 
@@ -22,7 +22,7 @@
 
 namespace mhla::cuda {
 
-/// A thread's view of them.
+/// A thread's view of these rows.
 template <class T, int D>
 struct QuadraticGradientRows {
   using Config = QuadraticGradientConfig<D>;
@@ -31,12 +31,12 @@ struct QuadraticGradientRows {
   using Output = typename Config::Output;
   using Row = SplitRow<D>;
   static constexpr int kThreads = Config::kThreads;
-  static constexpr int kPasses = Config::kRows * 8 / kThreads;  // eight threads to a row
+  static constexpr int kPasses = Config::kRows * 8 / kThreads;  // eight threads per row
 
   std::uint32_t thread;
   std::uint32_t lane;
   std::uint32_t warp;
-  std::uint32_t shared;  ///< where shared memory begins
+  std::uint32_t shared;  ///< begin of shared memory
 
   static MHLA_DEVICE QuadraticGradientRows of_thread() {
     return {ptx::tid_x(), ptx::tid_x() % 32, ptx::tid_x() / 32, ptx::shared_begin()};
@@ -53,11 +53,11 @@ struct QuadraticGradientRows {
   MHLA_DEVICE ListedTokens key_tokens(std::int32_t first = 0) const {
     return {shared + Config::kKeyTokens, first};
   }
-  /// m_ib.
+  /// Shared address of m_ib.
   MHLA_DEVICE std::uint32_t mixing(std::int32_t i, std::int32_t b) const {
     return shared + Config::kMixing + 4 * static_cast<std::uint32_t>(i * Config::kPitch + b);
   }
-  /// The sum of 8 rows of queries and block b.
+  /// Shared address of the sum of 8 rows of queries and block b.
   MHLA_DEVICE std::uint32_t sum(std::int32_t rows, std::int32_t b) const {
     return shared + Config::kSums + 4 * static_cast<std::uint32_t>(rows * Config::kMostBlocks + b);
   }
@@ -65,7 +65,7 @@ struct QuadraticGradientRows {
     return shared + Config::kWeights + 4 * static_cast<std::uint32_t>(row);
   }
 
-  /// Copies the mixing matrix, a warp a row, and clears the sums of its gradient.
+  /// Copies the mixing matrix, one warp per row, and clears the sums of its gradient.
   MHLA_DEVICE void store_mixing(const Params& p) const {
     MHLA_CUDA_LOOP
     for (auto i = static_cast<std::int32_t>(warp); i < Config::kMostBlocks; i += Config::kWarps) {
@@ -77,7 +77,7 @@ struct QuadraticGradientRows {
     }
   }
 
-  /// Starts the copies of rows, zeros where a row has no token.
+  /// Starts the copies of rows, with zeros for rows without a token.
   MHLA_DEVICE void load(const Params& p, BatchHead pair) const {
     const auto copy = [&](Rows to, const ConstTokenTensor& x, const ListedTokens& tokens) {
       copy_rows<kThreads>(to, x.head(pair), x.token_stride, tokens, thread);
@@ -89,7 +89,7 @@ struct QuadraticGradientRows {
     ptx::cp_async_commit_group();
   }
 
-  /// Brings the rows of a pair to L2, a thread a row of each tensor.
+  /// Prefetches the rows of a pair into L2, one thread per row of each tensor.
   MHLA_DEVICE void prefetch(const Params& p, BatchHead pair) const {
     const auto row = static_cast<std::int32_t>(thread);
     const std::int32_t query = query_tokens()(row), key = key_tokens()(row);
@@ -106,7 +106,7 @@ struct QuadraticGradientRows {
     bring(p.v, key);
   }
 
-  /// phi in place, of the pieces that the thread copied; rows without a token stay zero.
+  /// Applies phi in place to the pieces that the thread copied. Rows without a token stay zero.
   MHLA_DEVICE void map_rows(const FeatureMap& map, Rows rows, const ListedTokens& tokens) const {
     map.with_formula([&](auto phi) {
       for_pieces<kThreads, Rows>(tokens, thread, [&](auto row, auto piece, auto token) {
@@ -118,7 +118,7 @@ struct QuadraticGradientRows {
     });
   }
 
-  /// z of each block of keys, a thread two numbers; then z~ of each block of queries.
+  /// Computes z of each block of keys, two numbers per thread, then z~ of each block of queries.
   MHLA_DEVICE void sum_keys(const Params& p) const {
     constexpr std::uint32_t kPairs = D / 2;
     const std::uint32_t z = shared + Config::kKeySums, mixed = shared + Config::kMixedSums;
@@ -161,13 +161,13 @@ struct QuadraticGradientRows {
     ptx::bar_sync();
   }
 
-  /// Rows of o, eight threads to a row.
+  /// Rows of o, eight threads per row.
   struct Outputs {
     typename Row::Words rows[kPasses];
   };
 
-  /// Loads them where there is a denominator: before the copies are here, so that both wait at
-  /// once.
+  /// Loads rows of o if there is a denominator. It runs while the copies are in flight, so that
+  /// both latencies overlap.
   MHLA_DEVICE Outputs load_outputs(const Params& p, BatchHead pair) const {
     Outputs own;
     const unsigned char* const o = p.out.head(pair);
@@ -181,7 +181,7 @@ struct QuadraticGradientRows {
     return own;
   }
 
-  /// dN in place of dO, and c, of rows that are the eight threads'.
+  /// Replaces dO by dN and computes c, for the rows of the thread's group of eight.
   MHLA_DEVICE void weigh(const Params& p, const Outputs& outputs) const {
     const bool key_sums = p.normalization.denominator == Denominator::kKeySum;
     const std::uint32_t sharer = thread % 8;

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// All gradients of a bidirectional form over few tokens, by one kernel without summaries:
+/// All gradients of a bidirectional form over few tokens, in one kernel without summaries:
 ///
 ///     dN_t  = factor(den_t) dO_t,   c_t = -(dN_t . o_t)       dN rounded to T
 ///     A_tj  = phi(q_t) . phi(k_j)
@@ -11,18 +11,18 @@
 ///     dq_t  = phi'(q_t) sum_j G_tj phi(k_j)        dv_j  = sum_t P_tj dN_t
 ///     dk_j  = phi'(k_j) sum_t G_tj phi(q_t)        dm_ib = sum of A_tj (dN_t . v_j + c_t)
 ///
-/// den_t = phi(q_t) . z~_i of key sums z, in float; c_t = 0 without a denominator. A token whose
+/// den_t = phi(q_t) . z~_i with key sums z, in float. Without a denominator c_t = 0. A token whose
 /// dO is all zero, or whose den_t is 0, has dN_t = 0 and c_t = 0.
 ///
-/// A thread block has one pair at a time, with phi(Q), phi(K), V and dN in shared memory: up to 256
-/// rows of each, blocks padded to multiples of 8 rows. So 8 x 8 products have one coefficient m. A
-/// warp makes dq of 16 queries over all keys, then dk and dv of 16 keys over all queries: nothing
-/// is exchanged, and A and dN V^T are made twice. Rows of the next pair are brought to L2
-/// meanwhile. dm is summed over the thread block's pairs in order; ordered_sums.cuh adds thread
-/// blocks.
+/// A thread block processes one pair at a time, with phi(Q), phi(K), V and dN in shared memory.
+/// Each has up to 256 rows, with blocks padded to multiples of 8 rows. Each 8 x 8 product therefore
+/// has a single coefficient m. A warp computes dq of 16 queries over all keys, then dk and dv of 16
+/// keys over all queries. Warps exchange nothing, and A and dN V^T are computed twice. Meanwhile
+/// rows of the next pair are prefetched into L2. dm is summed over the thread block's pairs in
+/// order. ordered_sums.cuh adds the thread blocks' parts.
 ///
-/// 14 N^2 D flops per pair. Device memory: q, k, v, dO and o once, dq, dk and dv once.
-/// Shared memory: kBytes of QuadraticGradientConfig.
+/// 14 N^2 D flops per pair. Device memory: q, k, v, dO and o once, dq, dk and dv once. Shared
+/// memory: kBytes of QuadraticGradientConfig.
 
 #include <cstdint>
 
@@ -70,7 +70,7 @@ class QuadraticGradientSm80 {
     at.store_mixing(p);
     MHLA_CUDA_LOOP
     for (auto pair = static_cast<std::int32_t>(ptx::ctaid_x()); pair < p.pairs; pair += step) {
-      ptx::bar_sync();  // lists are here, and rows of the pair before have been read
+      ptx::bar_sync();  // lists are stored, and the previous pair's rows are read
       prepare(p, at, pair, pair + step);
       MHLA_CUDA_LOOP
       for (std::int32_t row = first_row(at); row < p.queries.rows(); row += kRowStep) {
@@ -97,7 +97,7 @@ class QuadraticGradientSm80 {
     return static_cast<std::int32_t>(16 * at.warp);
   }
 
-  /// Makes the rows of a pair, and brings those of the next one to L2.
+  /// Loads and maps the rows of a pair, and prefetches the next pair's into L2.
   static MHLA_DEVICE void prepare(const Params& p, const Shared& at, std::int32_t pair,
                                   std::int32_t next) {
     const BatchHead own = batch_head(pair, p.heads);
@@ -113,7 +113,7 @@ class QuadraticGradientSm80 {
     ptx::bar_sync();
   }
 
-  /// dq of 16 queries, and their part of dm.
+  /// Computes dq of 16 queries, and their part of dm.
   static MHLA_DEVICE void multiply_queries(const Params& p, const Shared& at, BatchHead pair,
                                            std::int32_t row) {
     const Fragment<D> q = load_rows(at.queries(), row, at.lane);
@@ -133,7 +133,7 @@ class QuadraticGradientSm80 {
       multiply_transposed<T>(gradients, dn, at.values(), first, at.lane);
       MHLA_CUDA_UNROLL
       for (int j = 0; j < 2; ++j) {
-        const std::int32_t b = key.block < last ? key.block : last;  // the rest are zeros
+        const std::int32_t b = key.block < last ? key.block : last;  // later rows are zeros
         const float m = ptx::ld_shared_f32(at.mixing(block, b));
         const float m_8 = ptx::ld_shared_f32(at.mixing(block_8, b));
         MHLA_CUDA_UNROLL
@@ -157,7 +157,7 @@ class QuadraticGradientSm80 {
     }
   }
 
-  /// Adds the warp's sums of 8 rows, and of the next 8, to those of block b.
+  /// Adds the warp's sums of 8 rows, and of the next 8, to the sums of block b.
   static MHLA_DEVICE void add_sums(const Shared& at, std::int32_t row, std::int32_t b,
                                    RowPair sums) {
     const bool second = at.lane >= 16;
@@ -170,7 +170,7 @@ class QuadraticGradientSm80 {
     ptx::st_shared_f32(to, ptx::ld_shared_f32(to) + own);
   }
 
-  /// dk and dv of 16 keys.
+  /// Computes dk and dv of 16 keys.
   static MHLA_DEVICE void multiply_keys(const Params& p, const Shared& at, BatchHead pair,
                                         std::int32_t row) {
     const Fragment<D> k = load_rows(at.keys(), row, at.lane);
@@ -210,7 +210,7 @@ class QuadraticGradientSm80 {
     }
   }
 
-  /// Writes 16 rows of dphi(x) times phi'(x), both rounded.
+  /// Writes 16 rows of dphi(x) times phi'(x). Both dphi(x) and the product are rounded.
   static MHLA_DEVICE void write_inputs(const Shared& at, const float (&sums)[kTiles][4],
                                        const TokenTensor& to, BatchHead pair,
                                        const ListedTokens& tokens, const ConstTokenTensor& x,
@@ -235,7 +235,7 @@ class QuadraticGradientSm80 {
     ptx::bar_warp_sync();
   }
 
-  /// Writes the thread block's part of dm: sums of the rows of each block, in order.
+  /// Writes the thread block's part of dm: the sums of the rows of each block, in order.
   static MHLA_DEVICE void write_part(const Params& p, const Shared& at) {
     const std::int32_t rows = p.queries.blocks.blocks(), columns = p.keys.blocks.blocks();
     const std::int32_t tiles = p.queries.rows_of_block() / 8;

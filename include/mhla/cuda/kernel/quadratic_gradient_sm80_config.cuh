@@ -19,23 +19,23 @@ struct PaddedBlocks {
 
   TokenBlocks blocks;
 
-  /// Rows of a block.
+  /// Rows per block.
   MHLA_HOST_DEVICE constexpr std::int32_t rows_of_block() const {
     return (blocks.slots() + 7) / 8 * 8;
   }
   MHLA_HOST_DEVICE constexpr std::int32_t rows() const { return blocks.blocks() * rows_of_block(); }
-  /// The block of a row; the last one after all rows.
+  /// Returns the block of a row; the last block for rows after it.
   MHLA_HOST_DEVICE constexpr std::int32_t block_of(std::int32_t row) const {
     const std::int32_t block = row / rows_of_block();
     return block < blocks.blocks() ? block : blocks.blocks() - 1;
   }
-  /// The token of a row, or -1.
+  /// Returns the token of a row, or -1.
   MHLA_HOST_DEVICE constexpr std::int32_t operator()(std::int32_t row) const {
     if (row >= rows()) return -1;
     const std::int32_t block = row / rows_of_block(), slot = row % rows_of_block();
     return slot < blocks.slots() ? blocks.token(blocks.origin(block), slot) : -1;
   }
-  /// Returns true where all rows fit into shared memory.
+  /// Returns true if all rows fit into shared memory.
   static constexpr bool fit(const TokenBlocks& blocks) {
     return std::int64_t{blocks.blocks()} * ((blocks.slots() + std::int64_t{7}) / 8 * 8) <=
            kMostRows;
@@ -47,7 +47,7 @@ struct QuadraticGradientParameters {
   ConstTokenTensor k;     ///< [B, Nk, H, D]
   ConstTokenTensor v;     ///< [B, Nk, H, D]
   ConstTokenTensor dout;  ///< [B, Nq, H, D]
-  ConstTokenTensor out;   ///< [B, Nq, H, D], read with a denominator
+  ConstTokenTensor out;   ///< [B, Nq, H, D], read if there is a denominator
   TokenTensor dq;         ///< [B, Nq, H, D], or null
   TokenTensor dk;         ///< [B, Nk, H, D], or null
   TokenTensor dv;         ///< [B, Nk, H, D], or null
@@ -55,14 +55,14 @@ struct QuadraticGradientParameters {
   PaddedBlocks keys;
   std::int32_t heads;
   std::int32_t pairs;
-  std::int32_t multiprocessors;  ///< of the device
+  std::int32_t multiprocessors;  ///< multiprocessors of the device
   FeatureMap query_map;
   FeatureMap key_map;
   Normalization normalization;  ///< kNone or kKeySum
   MixingArray mixing;
   float* parts;  ///< [parts_of(pairs, multiprocessors), Mq, Mk], or null
 
-  /// Thread blocks, each with a part of the mixing matrix's gradient.
+  /// Number of thread blocks, each of which writes a part of the mixing matrix's gradient.
   static constexpr std::int32_t parts_of(std::int32_t pairs, std::int32_t multiprocessors) {
     return pairs < multiprocessors ? pairs : multiprocessors;
   }
@@ -78,9 +78,9 @@ struct QuadraticGradientConfig {
   static constexpr int kMostBlocks = kRows / 8;
 
   using Rows = SharedTile<kRows, D>;
-  using Output = SharedTile<16, D>;  ///< of a warp
+  using Output = SharedTile<16, D>;  ///< tile of a warp
 
-  // The plan of shared memory, in bytes. Sums of keys are read before outputs are written.
+  // Layout of shared memory, in bytes. Sums of keys are read before outputs are written.
   static constexpr int kQueries = 0;
   static constexpr int kKeys = kQueries + Rows::kBytes;
   static constexpr int kValues = kKeys + Rows::kBytes;
@@ -89,8 +89,8 @@ struct QuadraticGradientConfig {
   static constexpr int kKeySums = kOutputs;                               ///< z [Mk, D]
   static constexpr int kMixedSums = kKeySums + 4 * kMostBlocks * D;       ///< z~ [Mq, D]
   static constexpr int kMixing = kOutputs + kWarps * Output::kBytes;      ///< m [Mq, kPitch]
-  static constexpr int kPitch = kMostBlocks + 1;                          ///< numbers
-  static constexpr int kSums = kMixing + 4 * kMostBlocks * kPitch;        ///< of A G
+  static constexpr int kPitch = kMostBlocks + 1;                          ///< numbers per row of m
+  static constexpr int kSums = kMixing + 4 * kMostBlocks * kPitch;        ///< sums of A G
   static constexpr int kWeights = kSums + 4 * kMostBlocks * kMostBlocks;  ///< c [kRows]
   static constexpr int kQueryTokens = kWeights + 4 * kRows;
   static constexpr int kKeyTokens = kQueryTokens + 4 * kRows;

@@ -1,30 +1,31 @@
 #pragma once
 
 /// \file
-/// Outputs of short sequences straight from the definition, without summaries:
+/// Quadratic form: outputs of short sequences from the definition, without summaries:
 ///
 ///     P_tj  = m_(block of t)(block of j) phi(q_t).phi(k_j)     in float, rounded to T
-///     n_t   = sum_j P_tj v_j,   den_t = sum_j P_tj             j <= t alone where Causal
+///     n_t   = sum_j P_tj v_j,   den_t = sum_j P_tj             only j <= t if Causal
 ///     o_t   = factor(den_t) * n_t                              [E], rounded to T
 ///
-/// with phi rounded to T and sums in float; P of half must stay below 65520.
-/// Denominator::kCrossQuery is not supported: its denominators are not sums of P. Keys and queries
-/// may be different sequences, but where Causal: there they have the same blocks, runs of tokens.
+/// with phi rounded to T and sums in float. P of half must stay below 65520.
+/// Denominator::kCrossQuery is not supported, since its denominators are not sums of P. Keys and
+/// queries may be different sequences. If Causal, they have the same blocks, which are runs of
+/// tokens.
 ///
-/// A thread block has 128 queries of one pair, in the order of the sequence; along x: pair, then
-/// queries. Queries first, then 64 keys and their values at a time come through two slots of shared
-/// memory. Warps hold 16 or 32 rows of phi(q), and make P of 16 keys and multiply it before they go
-/// on to the next 16. Where Causal, warps have 16 rows, and as many warps make up for that. phi(k)
-/// is made in shared memory by those who copied it. The mixing matrix is copied to shared memory
-/// where it has at most 64 x 64 numbers, or as many in other proportions, and read from device
+/// A thread block has 128 queries of one pair, in sequence order. Thread blocks are numbered along
+/// x by pair, then queries. The queries, then 64 keys and values at a time, arrive through two
+/// slots of shared memory. Warps hold 16 or 32 rows of phi(q). They compute P of 16 keys and
+/// multiply it before the next 16. If Causal, warps have 16 rows, and there are more warps. The
+/// threads that copied keys compute phi(k) in shared memory. A mixing matrix of at most 64 x 64
+/// numbers, or as many in other proportions, is copied to shared memory. Larger matrices are read
+/// from device memory.
 /// memory otherwise.
 ///
-/// Later tokens, where Causal: 16 x 16 parts of P right of the diagonal are not made and not
-/// multiplied, and multiply_lower sees to it that infinities and NaN of v_j leave earlier tokens
-/// alone.
+/// If Causal, 16 x 16 parts of P right of the diagonal are neither computed nor multiplied. On the
+/// diagonal, multiply_lower keeps infinities and NaN of v_j out of earlier tokens.
 ///
-/// Shared memory: kBytes of QuadraticConfig. Device memory: Q and O once, K and V once for 128
-/// queries, half of that where Causal, from the second cache if N is small.
+/// Shared memory: kBytes of QuadraticConfig. Device memory: Q and O once, K and V once per 128
+/// queries (half of that if Causal), from L2 if N is small.
 /// Source: arXiv:2601.07832, section 4.1, eq. (5).
 
 #include <cstdint>
@@ -68,19 +69,19 @@ class QuadraticSm80 {
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < Config::kSlots; ++n) copy_item(p, at, n);
     if (at.mixing_is_here) store_mixing(p, at);
-    const bool any = at.query + at.row() < p.query_blocks.tokens();  // else the warp only helps
+    const bool any = at.query + at.row() < p.query_blocks.tokens();  // otherwise it only copies
     Sums sums;
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n <= at.parts; ++n) {  // queries, then parts of 64 keys
       ptx::cp_async_wait_group<Config::kSlots - 1>();
       if (n > 0) apply_to_copied<T, kThreads>(p.key_map, at.keys(n), ptx::tid_x());
-      ptx::bar_sync();  // item n is here
+      ptx::bar_sync();  // item n has arrived
       if (n == 0) {
         take_queries(p, at, sums);
       } else if (any) {
         add_keys(p, at, n, sums);
       }
-      ptx::bar_sync();  // and not needed any more
+      ptx::bar_sync();  // item n is no longer needed
       copy_item(p, at, n + Config::kSlots);
     }
     write_output(p, at, sums);
@@ -93,14 +94,14 @@ class QuadraticSm80 {
   static constexpr int kRowTiles = Config::kRowTiles;
   static constexpr int kGroups = Config::kKeys / 16;
 
-  /// What a thread works on.
+  /// Work of a thread.
   struct WorkTile {
     std::uint32_t lane;
     std::int32_t warp;
     std::uint32_t shared;
     BatchHead pair;
-    std::int32_t query;  // the first of the thread block
-    std::int32_t parts;  // of 64 keys
+    std::int32_t query;  // first query of the thread block
+    std::int32_t parts;  // parts of 64 keys
     bool mixing_is_here;
 
     MHLA_DEVICE std::uint32_t slot(std::int32_t n) const {
@@ -108,24 +109,24 @@ class QuadraticSm80 {
     }
     MHLA_DEVICE Keys keys(std::int32_t n) const { return {slot(n)}; }
     MHLA_DEVICE Values values(std::int32_t n) const { return {slot(n) + Keys::kBytes}; }
-    /// Blocks of the keys, -1 where there is none.
+    /// Shared address of the blocks of the keys, -1 for absent keys.
     MHLA_DEVICE std::uint32_t key_blocks(std::int32_t n) const {
       return shared + Config::kKeyBlocks +
              static_cast<std::uint32_t>(n % Config::kSlots) * (4 * Config::kKeys);
     }
-    /// The warp's first row of queries in the thread block.
+    /// First row of the warp's queries in the thread block.
     MHLA_DEVICE std::int32_t row() const { return 16 * kRowTiles * warp; }
   };
 
-  /// What a warp has of its queries.
+  /// Values of a warp for its queries.
   struct Sums {
     Fragment<D> rows[kRowTiles]{};  // phi(q)
     float n[kRowTiles][E / 8][4] = {};
-    RowPair denominators[kRowTiles]{};       // the thread's part of them
-    std::int32_t blocks[kRowTiles][2] = {};  // of the thread's rows
+    RowPair denominators[kRowTiles]{};       // the thread's part of the denominators
+    std::int32_t blocks[kRowTiles][2] = {};  // blocks of the thread's rows
   };
 
-  /// Thread blocks of a pair.
+  /// Thread blocks per pair.
   static MHLA_HOST_DEVICE constexpr unsigned parts(const Params& p) {
     return static_cast<unsigned>((p.query_blocks.tokens() - 1) / Config::kQueries + 1);
   }
@@ -150,10 +151,10 @@ class QuadraticSm80 {
             numbers <= Config::kMixingNumbers};
   }
 
-  /// Starts the copies of queries (n = 0) or of the n-th 64 keys and values, if there are any, and
-  /// stores the keys' blocks.
+  /// Starts the copies of queries (n = 0) or of the n-th 64 keys and values, or of nothing after
+  /// the last. Stores the keys' blocks.
   static MHLA_DEVICE void copy_item(const Params& p, const WorkTile& at, std::int32_t n) {
-    const std::uint32_t thread = ptx::tid_x();  // places of pieces are not kept for all items
+    const std::uint32_t thread = ptx::tid_x();  // read again for each item, to save registers
     if (n == 0) {
       copy_rows<kThreads>(Queries{at.slot(0)}, p.q.head(at.pair), p.q.token_stride,
                           ConsecutiveTokens{at.query, p.query_blocks.tokens()}, thread);
@@ -170,7 +171,7 @@ class QuadraticSm80 {
     ptx::cp_async_commit_group();
   }
 
-  /// Copies the mixing matrix to shared memory, a warp a row.
+  /// Copies the mixing matrix to shared memory, one warp per row.
   static MHLA_DEVICE void store_mixing(const Params& p, const WorkTile& at) {
     const std::int32_t columns = p.key_blocks.blocks();
     MHLA_CUDA_LOOP
@@ -208,7 +209,7 @@ class QuadraticSm80 {
         add_group(p, at, n, group, group == own, sums);
       }
     } else {
-      constexpr std::int32_t kTogether = D == 72 ? 1 : kGroups;  // as registers allow
+      constexpr std::int32_t kTogether = D == 72 ? 1 : kGroups;  // limited by registers
       MHLA_CUDA_LOOP
       for (std::int32_t first = 0; first < kGroups; first += kTogether) {
         MHLA_CUDA_UNROLL
@@ -217,7 +218,7 @@ class QuadraticSm80 {
     }
   }
 
-  /// Adds 16 keys; those of the warp's own 16 tokens where `diagonal`.
+  /// Adds 16 keys. With `diagonal` these are the warp's own 16 tokens.
   static MHLA_DEVICE void add_group(const Params& p, const WorkTile& at, std::int32_t n,
                                     std::int32_t group, bool diagonal, Sums& sums) {
     const auto column = static_cast<std::int32_t>(at.lane % 4 * 2);
@@ -259,8 +260,8 @@ class QuadraticSm80 {
     }
   }
 
-  /// Multiplies scores of two rows and four keys by their mixing coefficients, where there is a
-  /// key.
+  /// Multiplies scores of two rows and four keys by their mixing coefficients. Absent keys get any
+  /// coefficient.
   static MHLA_DEVICE void mix(const Params& p, const WorkTile& at,
                               const std::int32_t (&query_blocks)[2],
                               const std::int32_t (&key_blocks)[4], float (&scores)[2][4]) {

@@ -3,7 +3,7 @@
 /// \file
 /// Sizes and shared memory of quadratic_sm80.cuh.
 ///
-///     (D, E)        warps   rows of a warp   sums and phi(q) in registers   thread blocks
+///     (D, E)        warps   rows per warp    sums and phi(q) in registers   thread blocks
 ///     (64, 64)      4       32               64 + 32                        2 per multiprocessor
 ///     (72, 72)      8       16               36 + 18                        2
 ///     (128, 128)    8       16               64 + 32                        1
@@ -23,29 +23,29 @@ struct QuadraticConfig {
                 "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
 
   static constexpr int kQueries = 128;
-  static constexpr int kKeys = 64;                              ///< at a time
-  static constexpr int kRowTiles = !Causal && D == 64 ? 2 : 1;  ///< of a warp
+  static constexpr int kKeys = 64;                              ///< keys per item
+  static constexpr int kRowTiles = !Causal && D == 64 ? 2 : 1;  ///< tiles of rows per warp
   static constexpr int kWarps = kQueries / 16 / kRowTiles;
   static constexpr int kThreads = 32 * kWarps;
 
   using Queries = SharedTile<kQueries, D>;
   using Keys = SharedTile<kKeys, D>;
   using Values = SharedTile<kKeys, E>;
-  using Output = SharedTile<16, E>;  ///< of a warp
+  using Output = SharedTile<16, E>;  ///< tile of a warp
   static constexpr int kSlotBytes = Keys::kBytes + Values::kBytes;
   static constexpr int kSlots = 2;
   static_assert(Queries::kBytes <= kSlotBytes, "queries fit into a slot");
   static_assert(kWarps * Output::kBytes <= kSlots * kSlotBytes, "outputs leave through the slots");
 
-  // The plan of shared memory, in bytes.
+  // Layout of shared memory, in bytes.
   static constexpr int kMixingNumbers = 64 * 65;
   static constexpr int kMixing = kSlots * kSlotBytes;
   static constexpr int kKeyBlocks = kMixing + 4 * kMixingNumbers;
   static constexpr int kBytes = kKeyBlocks + kSlots * 4 * kKeys;
   static_assert(kBytes <= shared_limit(Arch::kSm80), "two slots fit into shared memory");
 
-  /// Numbers from one row of the mixing matrix to the next in shared memory: odd, so that rows
-  /// begin in different banks.
+  /// Floats from one row of the mixing matrix to the next in shared memory. The number is odd, so
+  /// that rows begin in different banks.
   static MHLA_HOST_DEVICE constexpr std::int32_t pitch(std::int32_t columns) { return columns | 1; }
 };
 

@@ -1,20 +1,24 @@
 #pragma once
 
 /// \file
-/// Outputs of short sequences straight from the definition, with the copy engine and wgmma:
+/// Quadratic form by tensor copies and wgmma: outputs of short sequences from the definition:
 ///
 ///     P_tj  = m_(block of t)(block of j) phi(q_t).phi(k_j)     in float, rounded to T
 ///     n_t   = sum_j P_tj v_j,   den_t = sum_j P_tj
 ///     o_t   = factor(den_t) * n_t                              [E], rounded to T
 ///
-/// with phi rounded to T and sums in float; P of half must stay below 65520.
-/// Denominator::kCrossQuery is not supported: its denominators are not sums of P. Keys and queries
-/// may be different sequences, both in their own order, whatever their blocks are.
+/// with phi rounded to T and sums in float. P of half must stay below 65520.
+/// Denominator::kCrossQuery is not supported, since its denominators are not sums of P. Keys and
+/// queries may be different sequences. Both are processed in sequence order, whatever their blocks
+/// are.
 ///
-/// A thread block stays and takes items: strips of up to 64 queries a warpgroup of a pair, and all
-/// keys. A thread behind the warpgroups loads, into two rings: strips of Q; K and V, 64 keys a
-/// slot. Each warpgroup has 64 queries, phi(q) and their sums in registers, and goes through the
-/// slots:
+/// A thread block stays on its multiprocessor and processes items. An item is a strip of up to 64
+/// queries per warpgroup of a pair, and all keys. A producer thread loads two rings: strips of Q; K
+/// and V, 64 keys per slot. Each warpgroup has 64 queries, with phi(q) and their sums in registers,
+/// and processes the slots:
+///
+///     phi(K) in shared memory, once per slot for all warpgroups, a part by each warp; the next
+///                               slot's while the products of this slot run
 ///
 ///     phi(K) in shared memory, each slot once for all, a part by each warp: that of the next slot
 ///                              while the products of this one run
@@ -22,18 +26,17 @@
 ///     den += P 1                   mma.sync
 ///     n += P V                     wgmma
 ///
-/// Strips are shorter where there are fewer items than multiprocessors. Rows behind the last key
-/// are phi(0) and zeros of V, as the copy engine fills them; their m are 0.
+/// Strips are shorter if there are fewer items than multiprocessors. Tensor copies fill rows after
+/// the last key with zeros. Their m are 0.
 ///
-///     (D, E)        threads      queries of a strip    registers of a consumer: n, phi(q), P
+///     (D, E)        threads      queries per strip     registers of a consumer: n, phi(q), P
 ///     (64, 64)      512 + 128    256                   32 + 16 + 32 of 112
 ///     (128, 128)    256 + 128    128                   64 + 32 + 32 of 240
 ///     (128, 256)    256 + 128    128                   128 + 32 + 32
 ///
-/// Shared memory: the rings, the table of m of each block of queries and each key, the tiles that O
-/// leaves through, 24 bytes of barriers a slot.
-/// Device memory: Q and O once, K and V once for each strip, from the second cache but once; m once
-/// a thread block.
+/// Shared memory: the rings, the table of m of each block of queries and each key, staging tiles of
+/// O, 24 bytes of barriers per slot.
+/// Device memory: Q and O once, K and V once, m once per thread block. L2: K and V once per strip.
 /// Source: arXiv:2601.07832, section 4.1, eq. (5).
 
 #include <cstdint>
@@ -69,8 +72,8 @@ struct QuadraticSm90 {
   static constexpr int kBlocksPerMultiprocessor = Config::kBlocksPerMultiprocessor;
   static constexpr int kRegisters = Config::kRegisters;
 
-  /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise the
-  /// mixing matrix is too large, or strides are none of the copy engine's.
+  /// Fills all parameters but the maps, which describe `boxes`. Returns false if the mixing matrix
+  /// is too large, or tensor copies do not support the strides.
   static constexpr bool prepare(const DirectParameters& stage, std::int32_t pairs,
                                 std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[3]) {
     const std::int32_t heads = stage.heads, batch = pairs / heads;
@@ -123,14 +126,14 @@ struct QuadraticSm90 {
     KeyMixing mixing;
   };
 
-  /// What a thread works on.
+  /// Work of a thread.
   struct WorkTile {
     std::uint32_t thread;
     std::uint32_t lane;
-    std::int32_t row;  ///< of the strip, the first of the warp's 16
+    std::int32_t row;  ///< first of the warp's 16 rows of the strip
   };
 
-  /// How far a warp has come with the slots of all items.
+  /// Progress of a warp through the slots of all items.
   struct Keys {
     RingCursor at;
     std::int32_t left;
@@ -186,18 +189,18 @@ struct QuadraticSm90 {
   }
 
   static MHLA_DEVICE void read(const Params& p, const Rings& rings, std::uint32_t thread) {
-    // The compiler does not know that the threads of a warp have the same warp.
+    // Tells the compiler that the threads of a warp share the warp's index.
     const auto warp = static_cast<std::int32_t>(ptx::shfl_idx(thread / 32, 0));
     const WorkTile work{thread, thread % 32, 16 * warp};
     rings.mixing.store(p.stage.mixing, p.stage.query_blocks, p.stage.key_blocks, thread,
                        Config::kConsumers * 32);
     RingCursor query;
     Keys keys{{}, slots_of_all_items(p)};
-    map_keys(p, rings, keys.at, work);  // the table is here with them
+    map_keys(p, rings, keys.at, work);  // its barrier also publishes the table
     for_items(p.strips, p.pairs, p.stage.heads, [&](const Item& item) {
       const std::int32_t behind = p.stage.query_blocks.tokens() - item.origin.column;
       const std::int32_t group = warp / 4 * 64;
-      const bool any = group < p.q_boxes.rows() && group < behind;  // else it only helps
+      const bool any = group < p.q_boxes.rows() && group < behind;  // otherwise it only maps keys
       Sums sums{};
       rings.queries.consumer_wait(query);
       if (any) take_queries(p, rings, query, item, work, sums);
@@ -212,14 +215,14 @@ struct QuadraticSm90 {
     });
   }
 
-  /// Slots of keys that the thread block goes through.
+  /// Number of slots of keys that the thread block processes.
   static MHLA_DEVICE std::int32_t slots_of_all_items(const Params& p) {
     const std::int32_t items = p.pairs * p.strips.blocks();
     const auto own = static_cast<std::int32_t>(ptx::ctaid_x());
     return ((items - own - 1) / static_cast<std::int32_t>(ptx::nctaid_x()) + 1) * p.parts.blocks();
   }
 
-  /// The warp's part of phi(K) of a slot.
+  /// Computes the warp's part of phi(K) of a slot.
   static MHLA_DEVICE void map_keys(const Params& p, const Rings& rings, RingCursor at,
                                    const WorkTile& work) {
     constexpr std::uint32_t kStep = Config::kConsumers * 32;
@@ -238,7 +241,7 @@ struct QuadraticSm90 {
     if (work.lane == 0) ptx::mbarrier_arrive(rings.features.all_here(at));
   }
 
-  /// phi(q) of the warp's rows, and where their m are.
+  /// Loads phi(q) of the warp's rows, and the addresses of their m.
   static MHLA_DEVICE void take_queries(const Params& p, const Rings& rings, RingCursor at,
                                        const Item& item, const WorkTile& work, Sums& sums) {
     const std::int32_t rows = p.q_boxes.rows();
@@ -256,7 +259,7 @@ struct QuadraticSm90 {
     }
   }
 
-  /// Goes through the slots of an item, with products or without.
+  /// Processes the slots of an item, with or without products.
   template <bool kMultiplies>
   static MHLA_DEVICE void add_keys(const Params& p, const Rings& rings, const WorkTile& work,
                                    Keys& keys, Sums& sums) {

@@ -16,29 +16,29 @@
 
 namespace mhla::cuda {
 
-/// How the rings and the table of m share their memory.
+/// Numbers of slots of the rings, which share memory with the table of m.
 struct QuadraticSlots {
-  std::int32_t queries;     ///< of strips of Q
-  std::int32_t key_values;  ///< of K and V; fewer than 2: the table is too large
+  std::int32_t queries;     ///< slots for strips of Q
+  std::int32_t key_values;  ///< slots for K and V; fewer than 2 if the table is too large
 };
 
 struct QuadraticSm90Parameters {
-  TensorMap maps[3];  ///< of the boxes of q, k and v that QuadraticSm90::prepare finds
+  TensorMap maps[3];  ///< maps of the boxes of q, k and v that prepare() finds
   DirectParameters stage;
-  TokenBlocks strips;  ///< of queries, in the order of the sequence
-  TokenBlocks parts;   ///< of keys, a slot each
+  TokenBlocks strips;  ///< strips of queries, in sequence order
+  TokenBlocks parts;   ///< parts of keys, one per slot
   TokenBoxes q_boxes;
   TokenBoxes k_boxes;
   TokenBoxes v_boxes;
   QuadraticSlots slots;
   std::int32_t pairs;
-  std::int32_t multiprocessors;  ///< of the device
+  std::int32_t multiprocessors;  ///< multiprocessors of the device
 };
 
-/// A barrier for each slot of keys and values: its phase ends when all warps have made their part
-/// of phi(K).
+/// Barriers of phi(K), one per slot of keys and values. A phase ends when all warps have computed
+/// their parts of phi(K).
 struct KeyFeatures {
-  std::uint32_t barriers;  ///< shared address, 8 bytes a slot
+  std::uint32_t barriers;  ///< shared address, 8 bytes per slot
   std::uint32_t count;
 
   MHLA_DEVICE std::uint32_t all_here(RingCursor at) const { return barriers + 8 * at.slot; }
@@ -49,15 +49,16 @@ struct KeyFeatures {
 
 template <int D, int E>
 struct QuadraticSm90Config : PersistentConfig<D, E, true, D == 64 ? 16 : 8> {
-  static constexpr int kQueries = 64 * QuadraticSm90Config::kWarpgroups;  // of a strip, at most
-  static constexpr int kKeys = 64;                                        // of a slot
+  static constexpr int kQueries = 64 * QuadraticSm90Config::kWarpgroups;  // most queries per strip
+  static constexpr int kKeys = 64;                                        // keys per slot
   static constexpr std::uint32_t kPanelBytes = kKeys * 128;
   static constexpr int kKeyValueBytes = kKeys * 2 * (D + E);
   static constexpr int kMostKeyValues = 16;
   static_assert((2 + kMostKeyValues) * (Ring::kBarrierBytes + 8) <=
                 QuadraticSm90Config::kBarrierBytes);
 
-  /// For strips of `rows` queries: two if three slots of keys and values fit beside them.
+  /// Slots for strips of `rows` queries: two strips if three slots of keys and values fit beside
+  /// them, otherwise one.
   static constexpr QuadraticSlots slots(std::int32_t rows, std::int64_t table_bytes) {
     const std::int32_t query_bytes = rows * 2 * D;
     const std::int64_t left = QuadraticSm90Config::kRingBytes - table_bytes;

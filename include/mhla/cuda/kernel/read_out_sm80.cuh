@@ -1,32 +1,32 @@
 #pragma once
 
 /// \file
-/// Outputs from mixtures, for every token t in block i:
+/// Read-out: outputs from mixtures, for every token t in block i:
 ///
 ///     o_t = factor(den_t) * phi(q_t) S~_i        [E], rounded to T
 ///     den_t = phi(q_t) . z~_i                    Denominator::kKeySum, in float
 ///     den_t = sum_b m_ib s_bw                    Denominator::kCrossQuery, w the slot of t: scores
 ///                                                of every slot of every block are read
 ///
-/// with phi(q_t) rounded to T and S~_i as it is stored, high + low for Precision::kPair. With
-/// kRotary phi(q_t) turns (tile/rotary.cuh) before it is multiplied with S~_i. Norm and
-/// gate of o where wanted (tile/output_norm.cuh): products of (128, 256) are made twice then, first
-/// for the squares of all columns.
+/// with phi(q_t) rounded to T and S~_i as stored, high + low for Precision::kPair. With kRotary,
+/// phi(q_t) rotates (tile/rotary.cuh) before it is multiplied with S~_i. Each o is normalised and
+/// gated if the call wants it (tile/output_norm.cuh). A norm computes the products of (128, 256)
+/// twice, first for the squares of all columns.
 ///
-/// A thread block has up to 256 slots of one block of one pair; along x: pair, then block, then
-/// part of the block. S~_i stays in shared memory: all of it, or where kLimit has no place for it
-/// one half of its columns after the other. Warps share nothing else and meet no more: each takes
-/// every kWarps-th strip of 16 slots through stages of its own, holds phi of it in registers, and
-/// sends the output through the stage that Q has left, D columns at a time.
+/// A thread block has up to 256 slots of one block of one pair. Thread blocks are numbered along x
+/// by pair, then block, then part of the block. S~_i stays in shared memory. If kLimit has no space
+/// for all columns, first one half of them is loaded, then the other. Otherwise warps share nothing
+/// and need no barrier. A warp takes every kWarps-th strip of 16 slots through its own stages, and
+/// keeps phi(q) in registers. It stores the output through the stage of Q, D columns at a time.
 ///
-///     (D, E)         warps   stages     a warp's registers hold        per multiprocessor
+///     (D, E)         warps   stages     registers of a warp           per multiprocessor
 ///     (64, 64)       4       3          16 words of phi(q), 32 sums    4 or 3 thread blocks
 ///     (72, 72)       4       3          18, 36                         4 or 3
 ///     (128, 128)     4, 8    2          32, 64                         2, kPair 1
 ///     (128, 256)     8       2, 1       32, 64                         1
 ///
-/// Shared memory: S~_i, the stages, a list of the slots' tokens, and z~_i or denominators:
-/// kBytes of ReadOutConfig. Device memory: Q and O once, S~ and z~ once for 256 slots.
+/// Shared memory: S~_i, the stages, a list of the slots' tokens, and z~_i or denominators: kBytes
+/// of ReadOutConfig. Device memory: Q and O once, S~ and z~ once per 256 slots.
 /// Source: arXiv:2601.07832, section 4.1, eq. (4).
 
 #include <cstdint>
@@ -51,7 +51,7 @@
 
 namespace mhla::cuda {
 
-/// \tparam kLimit  bytes of shared memory that a thread block may have
+/// \tparam kLimit  bytes of shared memory per thread block
 template <class T, int D, int E, Precision P, bool kRotary = false,
           int kLimit = shared_limit(Arch::kSm80)>
 class ReadOutSm80 {
@@ -82,7 +82,7 @@ class ReadOutSm80 {
   using WorkTile = ReadOutTile<Config>;
   using Pass = ReadOutPass;
 
-  /// Thread blocks that share a block of tokens.
+  /// Thread blocks per block of tokens.
   static MHLA_HOST_DEVICE constexpr unsigned parts(const Params& p) {
     return static_cast<unsigned>((p.blocks.slots() - 1) / Config::kSlots + 1);
   }
@@ -91,7 +91,7 @@ class ReadOutSm80 {
   static MHLA_DEVICE RowPair kept_squares(const WorkTile& at, std::int32_t strip) {
     return {ptx::ld_shared_f32(at.squares(strip)), ptx::ld_shared_f32(at.squares(strip) + 32)};
   }
-  /// Adds those of the pass to those of columns before it.
+  /// Adds the squares of this pass to the squares of earlier columns.
   static MHLA_DEVICE void keep_squares(const WorkTile& at, Pass pass, std::int32_t strip,
                                        RowPair squares) {
     if (at.lane % 4 != 0) return;
@@ -124,11 +124,11 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::operator()(const Para
     read_out_strips(p, at, {0, false});
   } else {
     if (p.normalization.denominator == Denominator::kCrossQuery) store_cross_sums(p, at);
-    const int sums = p.norm.normed ? E : 0;  // columns whose squares are summed up first
+    const int sums = p.norm.normed ? E : 0;  // columns whose squares are summed first
     MHLA_CUDA_LOOP
     for (int column = 0; column < sums + E; column += kColumns) {
       if (column > 0) {
-        ptx::bar_sync();  // all have multiplied by the columns before
+        ptx::bar_sync();  // all warps have used the previous columns
         copy_mixture(p, at, column % E);
       }
       read_out_strips(p, at, {column % E, column < sums});
@@ -136,7 +136,7 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::operator()(const Para
   }
 }
 
-/// Reads out all strips by the columns of S~ whose copy has begun.
+/// Reads out all strips by the columns of S~ whose copies are in flight.
 template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
 MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strips(const Params& p,
                                                                            const WorkTile& at,
@@ -147,7 +147,7 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strips(const
     if (p.normalization.denominator == Denominator::kCrossQuery) store_cross_sums(p, at);
   }
   ptx::cp_async_wait_group<kStages>();
-  ptx::bar_sync();  // S~ is here, and what denominators are made of
+  ptx::bar_sync();  // S~, z~ and denominators have arrived
   MHLA_CUDA_LOOP
   for (std::int32_t strip = at.warp; strip < at.strips; strip += kWarps) {
     ptx::cp_async_wait_group<kStages - 1>();
@@ -178,7 +178,7 @@ MHLA_DEVICE auto ReadOutSm80<T, D, E, P, kRotary, kLimit>::work_tile(const Param
           (slots < Config::kSlots ? slots + 15 : Config::kSlots) / 16};
 }
 
-/// Starts the copies of z~_i, if there is one.
+/// Starts the copies of z~_i, if the denominator needs it.
 template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
 MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::copy_key_sum(const Params& p,
                                                                         const WorkTile& at) {
@@ -202,7 +202,7 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::copy_mixture(const Pa
   ptx::cp_async_commit_group();
 }
 
-/// Starts the copies of a strip, if there is one.
+/// Starts the copies of a strip, or of nothing after the last.
 template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
 MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::copy_strip(const Params& p,
                                                                       const WorkTile& at,
@@ -213,7 +213,7 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::copy_strip(const Para
   ptx::cp_async_commit_group();
 }
 
-/// sum_b m_ib s_bw of the slots, 0 for empty ones.
+/// Stores sum_b m_ib s_bw of the slots, 0 for empty slots.
 template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
 MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::store_cross_sums(const Params& p,
                                                                             const WorkTile& at) {
@@ -231,7 +231,7 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::store_cross_sums(cons
   }
 }
 
-/// The outputs of the 16 slots that are in the strip's stage, which is free afterwards.
+/// Computes the outputs of the 16 slots in the strip's stage. The stage is free afterwards.
 template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
 MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strip(const Params& p,
                                                                           const WorkTile& at,
@@ -249,7 +249,7 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strip(const 
            ptx::ld_shared_f32(at.denominators() + 4 * (slot + 8))};
   }
   if constexpr (kRotary) rotate<T>(rows, p.angles, at.row_tokens(strip), at.lane);
-  ptx::bar_warp_sync();  // all have their part of Q
+  ptx::bar_warp_sync();  // all threads have read their part of Q
   const auto multiply_columns = [&](int column, float(&sums)[D / 8][4]) -> RowPair {
     multiply<T>(sums, rows, at.mixture(0), 0, column / 8, at.lane);
     if constexpr (P == Precision::kPair) {

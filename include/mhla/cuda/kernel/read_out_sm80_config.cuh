@@ -13,15 +13,15 @@
 
 namespace mhla::cuda {
 
-/// \tparam kLimit  bytes of shared memory that a thread block may have
+/// \tparam kLimit  bytes of shared memory per thread block
 template <int D, int E, Precision P, int kLimit>
 struct ReadOutConfig {
   static_assert(has_kernels(D, E),
                 "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
 
-  static constexpr int kSlots = 256;  ///< of a thread block
+  static constexpr int kSlots = 256;  ///< slots per thread block
   static constexpr int kParts = P == Precision::kPair ? 2 : 1;
-  /// Columns of S~ in shared memory at a time: half of them where all leave no room for tokens.
+  /// Columns of S~ in shared memory at a time: half of them if all leave no space for tokens.
   static constexpr int kColumns = kParts * 2 * D * E < kLimit ? E : E / 2;
   using Mixture = SharedTile<D, kColumns>;  ///< [d][e]
   using Strip = SharedTile<16, D>;          ///< [slot][d], and D columns of the output
@@ -33,7 +33,7 @@ struct ReadOutConfig {
   static constexpr bool kTwo = kMixtureBytes + 2 * (kWarps * Strip::kBytes + kListBytes) <= kLimit;
   static constexpr int kStages = D < 128 ? 3 : kTwo ? 2 : 1;
 
-  // The plan of shared memory, in bytes.
+  // Layout of shared memory, in bytes.
   static constexpr int kStrips = kMixtureBytes;
   static constexpr int kTokens = kStrips + kWarps * kStages * Strip::kBytes;
   static constexpr int kDenominators = kTokens + kListBytes;   ///< z~, or denominators of slots
@@ -44,7 +44,7 @@ struct ReadOutConfig {
   static_assert(kBytes <= kLimit, "S~ and a stage fit into shared memory");
 };
 
-/// What a thread works on.
+/// Work of a thread.
 template <class Config>
 struct ReadOutTile {
   using Mixture = typename Config::Mixture;
@@ -55,14 +55,14 @@ struct ReadOutTile {
   std::int32_t warp;
   std::uint32_t shared;
   BatchHead pair;
-  std::int64_t scores;  ///< of the pair: number of the first
+  std::int64_t scores;  ///< index of the pair's first score
   std::int64_t item;    ///< pair * M + i
   std::int32_t block;   ///< i
-  std::int32_t slot;    ///< the first
-  std::int32_t strips;  ///< of 16 slots
+  std::int32_t slot;    ///< first slot
+  std::int32_t strips;  ///< number of strips of 16 slots
 
   MHLA_DEVICE Mixture mixture(int part) const { return {shared + part * Mixture::kBytes}; }
-  /// Of strips warp, warp + kWarps, ...
+  /// Stage of a strip: warp, warp + kWarps, ...
   MHLA_DEVICE Strip stage(std::int32_t strip) const {
     const std::int32_t own = warp * Config::kStages + strip / Config::kWarps % Config::kStages;
     return {shared + Config::kStrips + own * Strip::kBytes};
@@ -70,22 +70,22 @@ struct ReadOutTile {
   MHLA_DEVICE ListedTokens tokens(std::int32_t strip) const {
     return {shared + Config::kTokens, 16 * strip};
   }
-  /// Of the thread's rows of the strip.
+  /// Tokens of the thread's rows of the strip.
   MHLA_DEVICE TokenPair row_tokens(std::int32_t strip) const {
     const auto row = static_cast<std::int32_t>(lane / 4);
     return {tokens(strip)(row), tokens(strip)(row + 8)};
   }
   MHLA_DEVICE std::uint32_t denominators() const { return shared + Config::kDenominators; }
-  /// Where the sum of squares of the thread's first row of the strip is.
+  /// Shared address of the sum of squares of the thread's first row of the strip.
   MHLA_DEVICE std::uint32_t squares(std::int32_t strip) const {
     return shared + Config::kSquares + 64 * strip + lane / 4 * 4;
   }
 };
 
-/// A walk over the strips of a block, with columns of S~ from `column` on in shared memory.
+/// A pass over the strips of a block, with columns of S~ from `column` on in shared memory.
 struct ReadOutPass {
   int column;
-  bool sums;  ///< squares of the outputs, for their norm, and writes nothing
+  bool sums;  ///< only sums the squares of outputs, for the norm
 };
 
 }  // namespace mhla::cuda

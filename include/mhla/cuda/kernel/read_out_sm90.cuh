@@ -1,28 +1,28 @@
 #pragma once
 
 /// \file
-/// Outputs of every query, with the copy engine and wgmma, for (72, 72) mma.sync:
+/// Read-out by tensor copies and wgmma (mma.sync for (72, 72)): outputs of every query:
 ///
-///     o_t = factor(den_t) phi(q_t)^T S~_i,   t in block i; with kRotary phi(q_t) turns for it
+///     o_t = factor(den_t) phi(q_t)^T S~_i,   t in block i; kRotary rotates this phi(q_t)
 ///     den_t = phi(q_t) . z~_i                            kKeySum
 ///     den_t = sum_b m_ib s_bw, w the slot of t           kCrossQuery
 ///
-/// Thread blocks stay (persistent_sm90.cuh). A thread behind the warpgroups loads, into two rings:
-/// S~_i as E / 64 panels of [D][64], where wgmma reads them, or as it is for (72, 72), with z~_i
-/// behind; and the boxes of Q (tile/token_boxes.cuh). D / 64 warpgroups take turns at tiles of 64
-/// slots of a box: Q to registers, phi; den, and products; norm and gate (tile/output_norm.cuh); O
-/// to where Q was, E columns there. The copy engine takes a box of O from there, its tokens alone,
-/// started by that thread before it loads there again.
+/// Thread blocks are persistent (persistent_sm90.cuh). A producer thread loads two rings: mixtures,
+/// and boxes of Q (tile/token_boxes.cuh). A mixture is S~_i as E / 64 panels of [D][64] for wgmma,
+/// or in rows of 72, followed by z~_i. D / 64 warpgroups alternate between tiles of 64 slots of a
+/// box. They load Q to registers, compute phi, den and products, apply norm and gate
+/// (tile/output_norm.cuh), and store O in place of Q, with E columns. The producer starts the
+/// tensor copy of a box of O, without empty slots, before it loads the slot again.
 ///
-///     (D, E)        threads      per multiprocessor    slots of S~, at most    sums of a thread
+///     (D, E)        threads      per multiprocessor    slots of S~, at most    sums per thread
 ///     (64, 64)      128 + 32     2 thread blocks       3                       32
 ///     (72, 72)      128 + 32     2                     3                       36
 ///     (128, 128)    256 + 128    1                     2                       64
 ///     (128, 256)    256 + 128    1                     2                       128
 ///
-/// Shared memory: the rings, 16 bytes of barriers a slot, 32 bytes a box for where it goes.
-/// Device memory: Q, S~, z~ and O once, of kCrossQuery the M W scores of a pair for each block of
-/// it; mixtures stay in the second cache longest. Source: arXiv:2601.07832, section 4.1, eq. (4).
+/// Shared memory: the rings, 16 bytes of barriers per slot, 32 bytes per box for its origin in o.
+/// Device memory: Q, S~, z~ and O once. kCrossQuery reads the M W scores of a pair once per block.
+/// Mixtures stay in L2 longest. Source: arXiv:2601.07832, section 4.1, eq. (4).
 
 #include <cstdint>
 
@@ -57,7 +57,8 @@ struct ReadOutSm90 {
   static constexpr int kBlocksPerMultiprocessor = Config::kBlocksPerMultiprocessor;
   static constexpr int kRegisters = 168;
 
-  /// Fills all but the maps, which are of `boxes`, if the copy engine has any of these tensors.
+  /// Fills all parameters but the maps, which describe `boxes`. Returns false if tensor copies have
+  /// no boxes for these tensors.
   static constexpr bool prepare(const ReadOutParameters& stage, std::int32_t pairs,
                                 std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[5]) {
     return Config::prepare(stage, pairs, multiprocessors, p, boxes);
@@ -90,9 +91,9 @@ struct ReadOutSm90 {
     std::uint32_t origins;  // shared address
   };
 
-  /// What a warp of a warpgroup works on.
+  /// Work of a warp of a warpgroup.
   struct WorkTile {
-    std::uint32_t warp;  // of the block
+    std::uint32_t warp;  // warp of the thread block
     std::uint32_t lane;
     Item item;
   };
@@ -100,7 +101,7 @@ struct ReadOutSm90 {
   /// Rows row.. row + 15 of a box.
   struct BoxRows {
     std::uint32_t box;   // shared address
-    std::int32_t first;  // slot of the block that is row 0
+    std::int32_t first;  // slot of row 0 in the block
     std::int32_t row;
   };
 
@@ -124,7 +125,7 @@ struct ReadOutSm90 {
     const bool key_sum = p.stage.normalization.denominator == Denominator::kKeySum;
     const std::uint64_t once = ptx::createpolicy_evict_first();
     RingCursor mixture, slot;
-    std::uint32_t free = rings.boxes.count;  // slots that nothing was loaded to yet
+    std::uint32_t free = rings.boxes.count;  // slots that have not been loaded yet
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
       MHLA_CUDA_LOOP
       for (std::int32_t box = 0; box < p.q_boxes.count(); ++box) {
@@ -168,7 +169,8 @@ struct ReadOutSm90 {
     }
   }
 
-  /// The box of O in the slot that is loaded next, when all have written it; until it is read.
+  /// Stores the box of O in the slot that is loaded next: waits until all warps have written it,
+  /// and then until the copy has read it.
   static MHLA_DEVICE void store(const Params& p, const Rings& rings, RingCursor at,
                                 std::uint64_t policy) {
     rings.boxes.producer_wait(at);
@@ -189,9 +191,9 @@ struct ReadOutSm90 {
   }
 
   static MHLA_DEVICE void read(const Params& p, const Rings& rings, std::uint32_t thread) {
-    const std::int32_t rows = p.q_boxes.rows(), tiles = (rows + 63) / 64;  // of a box
+    const std::int32_t rows = p.q_boxes.rows(), tiles = (rows + 63) / 64;  // tiles per box
     RingCursor mixture, slot;
-    // The warpgroup's next tile, counted from the first of the box.
+    // Next tile of the warpgroup, counted from the first of the box.
     auto tile = static_cast<std::int32_t>(thread / 128);
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
       const WorkTile work{thread / 32, thread % 32, item};
@@ -204,7 +206,7 @@ struct ReadOutSm90 {
         MHLA_CUDA_LOOP
         for (; tile < tiles; tile += Config::kWarpgroups) {
           const std::int32_t row = 64 * tile + 16 * static_cast<std::int32_t>(work.warp % 4);
-          // No rows of other warps: those become outputs.
+          // Rows of other warps must not be read, since they become outputs.
           Fragment<D> features{};
           if (row < rows) {
             features = load_box_rows<D>(begin, panel_bytes(p), row, rows, work.lane);
@@ -224,7 +226,7 @@ struct ReadOutSm90 {
     });
   }
 
-  /// The outputs of a warp's rows.
+  /// Computes the outputs of a warp's rows.
   static MHLA_DEVICE void multiply(const Params& p, const WorkTile& work, const Mixture& mixture,
                                    Fragment<D>& features, const BoxRows& at) {
     const RowPair den = denominators(p, work, mixture, features, at);
@@ -258,7 +260,7 @@ struct ReadOutSm90 {
     }
   }
 
-  /// Of a thread's two rows.
+  /// Tokens of a thread's two rows.
   static MHLA_DEVICE TokenPair tokens_of(const Params& p, const WorkTile& work, const BoxRows& at) {
     const BoxTokens tokens{p.stage.blocks, work.item.origin, at.first, p.q_boxes.rows()};
     const std::int32_t row = at.row + static_cast<std::int32_t>(work.lane / 4);
@@ -276,7 +278,7 @@ struct ReadOutSm90 {
     return which == Denominator::kCrossQuery ? mixed_scores(p, work, at) : RowPair{};
   }
 
-  /// sum_b m_ib s_bw for the slots w of a thread's two rows.
+  /// Returns sum_b m_ib s_bw for the slots w of a thread's two rows.
   static MHLA_DEVICE RowPair mixed_scores(const Params& p, const WorkTile& work,
                                           const BoxRows& at) {
     const std::int32_t blocks = p.stage.blocks.blocks(), slots = p.stage.blocks.slots();

@@ -17,43 +17,43 @@
 namespace mhla::cuda {
 
 struct ReadOutSm90Parameters {
-  /// Of the boxes of q, of S~, of its low part, of z~, and of o that ReadOutSm90::prepare finds;
-  /// those of boxes without a base are not read.
+  /// Tensor maps of the boxes that ReadOutSm90::prepare finds: q, S~, its low part, z~, o. Maps of
+  /// boxes without a base are not read.
   TensorMap maps[5];
   ReadOutParameters stage;
   TokenBoxes q_boxes;
-  TokenBoxes o_boxes;  ///< of as many slots
+  TokenBoxes o_boxes;  ///< has as many slots as q_boxes
   std::int32_t pairs;
-  std::int32_t multiprocessors;  ///< of the device
+  std::int32_t multiprocessors;  ///< multiprocessors of the device
 };
 
 template <int D, int E, Precision P>
 struct ReadOutSm90Config : PersistentConfig<D, E, D == 128> {
-  static constexpr int kMostRows = E == 256 ? 128 : 256;  // of a box
-  static constexpr int kColumns = E < 128 ? E : 128;      // of a product
-  static constexpr int kPanelColumns = box_columns(E);    // of a box of Q or O
+  static constexpr int kMostRows = E == 256 ? 128 : 256;  // slots per box
+  static constexpr int kColumns = E < 128 ? E : 128;      // columns per product
+  static constexpr int kPanelColumns = box_columns(E);    // columns per panel of a box of Q or O
 
   using Mixture = MixtureSlot<D, E, P>;
   static constexpr int kMostMixtures = D < 128 ? 3 : 2;
   static constexpr int kMostBoxes = 16;
 
-  // No sums pass through tiles of warps: the rings have their place.
+  // The rings take the place of the warps' staging tiles, which this kernel does not use.
   static constexpr int kRingBytes =
       ReadOutSm90Config::kSharedBytes - ReadOutSm90Config::kBarrierBytes;
-  static constexpr int kOriginBytes = 32;  // of a box: its BoxOrigin in o
+  static constexpr int kOriginBytes = 32;  // BoxOrigin in o, per box
   static constexpr int kOrigins = (kMostMixtures + kMostBoxes) * int{Ring::kBarrierBytes};
   static_assert(kOrigins + kMostBoxes * kOriginBytes <= ReadOutSm90Config::kBarrierBytes);
   static_assert(Mixture::kBytes + kMostRows * E * 2 <= kRingBytes, "a box fits beside a mixture");
 
-  /// How many slots the rings have.
+  /// Numbers of slots of the rings.
   struct Slots {
     std::int32_t mixtures;
     std::int32_t boxes;
   };
 
-  /// For boxes of `bytes` bytes of O, `count` of a block: as many mixtures as leave room for two
-  /// boxes; of boxes those of blocks with a mixture and one, so that outputs leave when a block
-  /// ends.
+  /// Slots for boxes of `bytes` bytes of O, `count` per block. Mixtures get as many slots as leave
+  /// space for two boxes. Boxes get slots for the blocks of these mixtures and one more, so that
+  /// outputs leave when a block ends.
   static MHLA_HOST_DEVICE constexpr Slots slots(std::int32_t bytes, std::int32_t count) {
     std::int32_t mixtures = kMostMixtures;
     while (mixtures > 1 && kRingBytes - mixtures * Mixture::kBytes < 2 * bytes) --mixtures;
@@ -62,7 +62,7 @@ struct ReadOutSm90Config : PersistentConfig<D, E, D == 128> {
     return {mixtures, boxes < kMostBoxes ? boxes : kMostBoxes};
   }
 
-  /// ReadOutSm90::prepare.
+  /// Implements ReadOutSm90::prepare.
   static constexpr bool prepare(const ReadOutParameters& stage, std::int32_t pairs,
                                 std::int32_t multiprocessors, ReadOutSm90Parameters& p,
                                 TensorBox (&boxes)[5]) {
