@@ -1,14 +1,14 @@
 #pragma once
 
 /// \file
-/// Mixing of summaries in shared memory (layout.cuh), in place and by single warps:
+/// Mixing of summaries in shared memory (layout.cuh), in place, without barriers between warps:
 ///
 ///     S~_i = sum_b m_ib S_b
 ///
-/// The product of m [rows, columns], as A operand, with 16 numbers of every region, the same row
-/// and columns of each, as B operand. What comes out replaces them: who reads a number is who
-/// writes it. Each m enters as the sum of two numbers of T (outputs.cuh). Sums are floats; what
-/// comes out is rounded to T. Vectors of floats, the z_b, are mixed in float.
+/// It is the product of m [rows, columns], as A operand, with 16 numbers of every region, from the
+/// same row and columns of each, as B operand. The products replace these numbers: the warp that
+/// reads a number also overwrites it. Each m is the sum of two numbers of T (outputs.cuh). Sums are
+/// float and results are rounded to T. The vectors z_b are mixed in float.
 
 #include <cstdint>
 
@@ -24,15 +24,15 @@
 
 namespace mhla::cuda {
 
-/// m as A operands of 16 x 16, zero beyond its rows and columns: a thread's part.
+/// A thread's part of m as A operands of 16 x 16, zero outside of its rows and columns.
 template <int kSteps>
 struct MixingOperand {
   ptx::Words4 high[kSteps][kSteps];
   ptx::Words4 low[kSteps][kSteps];
 };
 
-/// \param m       the first row in device memory
-/// \param stride  numbers from one row to the next
+/// \param m       first row in device memory
+/// \param stride  elements from one row to the next
 template <class T, int kSteps>
 MHLA_DEVICE MixingOperand<kSteps> load_mixing(const float* m, std::int64_t stride,
                                               std::uint32_t rows, std::uint32_t columns,
@@ -58,15 +58,15 @@ MHLA_DEVICE MixingOperand<kSteps> load_mixing(const float* m, std::int64_t strid
   return operand;
 }
 
-/// Mixes the regions by kWarps warps, each of which calls with its number. Regions from `columns`
-/// on are taken for zero and not read; those from `rows` on are left as they are.
-/// \param zeros  the shared address of 128 zero bytes, a multiple of 128
+/// Mixes the regions by kWarps warps, each of which passes its index. Regions from `columns` on
+/// count as zero and are not read. Regions from `rows` on do not change.
+/// \param zeros  shared address of 128 zero bytes, a multiple of 128
 template <class T, int kWarps, class Regions, int kSteps>
 MHLA_DEVICE void mix_regions(Regions regions, const MixingOperand<kSteps>& m, std::uint32_t zeros,
                              std::uint32_t rows, std::uint32_t columns, std::uint32_t warp,
                              std::uint32_t lane) {
-  constexpr std::uint32_t kUnits = Regions::kRows * Regions::kPieces / 2;  // of two pieces
-  constexpr std::uint32_t kTogether = kSteps == 1 ? 4 : 2;  // loads under way at once
+  constexpr std::uint32_t kUnits = Regions::kRows * Regions::kPieces / 2;  // two pieces each
+  constexpr std::uint32_t kTogether = kSteps == 1 ? 4 : 2;  // loads in flight at once
   const auto exists = [](std::uint32_t unit) {
     return kUnits % (kTogether * kWarps) == 0 || unit < kUnits;
   };
@@ -85,11 +85,11 @@ MHLA_DEVICE void mix_regions(Regions regions, const MixingOperand<kSteps>& m, st
       for (int s = 0; s < kSteps; ++s) {
         const std::uint32_t region = 16 * s + from.row;
         const std::uint32_t own = address(region, first + u * kWarps, from.piece);
-        // Zeros of the banks where the region would be.
+        // Zeros in the banks of the absent region.
         b[u][s] = ptx::ldmatrix_x4_trans(region < columns ? own : zeros + own % 128);
       }
     }
-    ptx::bar_warp_sync();  // all have read what is replaced
+    ptx::bar_warp_sync();  // all threads have read the numbers that are replaced
     MHLA_CUDA_UNROLL
     for (std::uint32_t u = 0; u < kTogether; ++u) {
       if (!exists(first + u * kWarps)) break;
@@ -118,14 +118,15 @@ MHLA_DEVICE void mix_regions(Regions regions, const MixingOperand<kSteps>& m, st
   }
 }
 
-/// Mixes up to kCount vectors of kWidth floats in shared memory by kWarps warps: mix, meet, store.
+/// Mixes up to kCount vectors of kWidth floats in shared memory by kWarps warps. Call mix(), then a
+/// barrier, then store().
 template <int kWarps, int kCount, int kWidth>
 struct VectorMixing {
-  static constexpr int kVectors = (kCount + kWarps - 1) / kWarps;  ///< of a warp
-  static constexpr int kParts = (kWidth + 31) / 32;  ///< of a vector, a number to each lane
+  static constexpr int kVectors = (kCount + kWarps - 1) / kWarps;  ///< vectors per warp
+  static constexpr int kParts = (kWidth + 31) / 32;  ///< parts of a vector, one number per lane
   static constexpr int kSums = kVectors * kParts;
 
-  std::uint32_t vectors;  ///< where they begin
+  std::uint32_t vectors;  ///< shared address
   std::uint32_t warp;
   std::uint32_t lane;
   float sums[kSums];

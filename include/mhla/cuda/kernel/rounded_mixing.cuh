@@ -1,13 +1,13 @@
 #pragma once
 
 /// \file
-/// The coefficients of a mixing rounded to T, or as high + low, for mixing_sm90.cuh, whose thread
-/// blocks would else each round them again:
+/// Rounds the mixing coefficients to T, or to high + low, for mixing_sm90.cuh. Otherwise each of
+/// its thread blocks would round them again:
 ///
-///     high_ib = T(m_ib),  low_ib = T(m_ib - high_ib);  0 where b does not count
+///     high_ib = T(m_ib),  low_ib = T(m_ib - high_ib);  0 if row i does not use b
 ///
-/// A thread block has a row, a thread two columns at a time.
-/// Device memory: m once, 2 or 4 bytes a coefficient written.
+/// A thread block has a row, a thread two columns at a time. Device memory: m once, 2 or 4 bytes
+/// written per coefficient.
 
 #include <cstdint>
 

@@ -1,16 +1,16 @@
 #pragma once
 
 /// \file
-/// The gradient of mixing coefficients by scores, token by token:
+/// Gradient of mixing coefficients by scores, token by token:
 ///
 ///     dm_ib = sum over pairs, t in i and j in b of (phi(q_t) . phi(k_j)) (dN_t . v_j + c_t)
 ///
-/// for all blocks, or, of a causal form, for b = i and j <= t alone: `own`. It takes
-/// 2 Nq Nk (D + E) flops for a pair, and the products of summaries take over where that is more.
+/// for all blocks, or with `own` for b = i and j <= t alone (causal forms). It takes 2 Nq Nk (D +
+/// E) flops per pair. Products of summaries take over if they need fewer.
 ///
 /// A warp has 64 rows of a block of queries, all blocks of keys and the pairs of a chunk. Warps of
-/// a thread block have the same pairs, whose keys and values so come from L1. Parts are added in
-/// order by ordered_sums.cuh. Shared memory: a warp's sums of the blocks of keys.
+/// a thread block have the same pairs, whose keys and values they read from L1. ordered_sums.cuh
+/// adds the parts in order. Shared memory: sums of the blocks of keys, per warp.
 
 #include <cstdint>
 
@@ -33,19 +33,19 @@ struct ScoreProductParameters {
   TokenBlocks key_blocks;
   std::int32_t heads;
   std::int32_t pairs;
-  std::int32_t chunks;  ///< of the pairs
+  std::int32_t chunks;  ///< chunks of pairs
   bool own;
-  float* parts;  ///< [chunks row_parts(), Mq, Mk], of `own` [.., Mq]
+  float* parts;  ///< [chunks row_parts(), Mq, Mk]; with `own` [.., Mq]
 
   static constexpr std::int32_t kRows = 64;
-  static constexpr std::int32_t kMostBlocks = 32;  ///< of keys
-  /// Parts of a block of queries.
+  static constexpr std::int32_t kMostBlocks = 32;  ///< blocks of keys
+  /// Parts per block of queries.
   MHLA_HOST_DEVICE constexpr std::int32_t row_parts() const {
     return (query_blocks.slots() - 1) / kRows + 1;
   }
-  /// Coefficients of a block of queries.
+  /// Coefficients per block of queries.
   MHLA_HOST_DEVICE constexpr std::int32_t columns() const { return own ? 1 : key_blocks.blocks(); }
-  /// Warps of a chunk.
+  /// Warps per chunk.
   MHLA_HOST_DEVICE constexpr std::int32_t items() const {
     return query_blocks.blocks() * row_parts();
   }

@@ -1,16 +1,16 @@
 #pragma once
 
 /// \file
-/// Scores of queries against the key sum of their own block, which Denominator::kCrossQuery mixes:
+/// Scores of queries against the key sum of their own block, for Denominator::kCrossQuery:
 ///
-///     s_bw = phi(q_bw) . z_b     float sums of phi(q) rounded to T and z as it is
+///     s_bw = phi(q_bw) . z_b     float sums of phi(q) rounded to T and z as stored
 ///
-/// with q_bw the query in slot w of block b; 0 for empty slots, so that mixtures of scores need not
-/// know which those are.
+/// where q_bw is the query in slot w of block b. Empty slots have a score of 0, so that mixtures of
+/// scores need no test.
 ///
-/// A thread block makes the scores of one block of tokens: thread block pair * M + b along x. Four
-/// threads share a query, the pieces of 16 bytes of its row in turn, and keep their part of z in
-/// registers; 32 queries pass at a time.
+/// A thread block computes the scores of one block of tokens: thread block pair * M + b along x.
+/// Four threads share each query. They alternate between the pieces of 16 bytes of its row, and
+/// keep their part of z in registers. 32 queries are processed at a time.
 ///
 /// Shared memory: none. Device memory: Q and z once, scores once.
 /// Source: the denominator of github.com/DAGroup-PKU/MHLA.
@@ -29,9 +29,9 @@ namespace mhla::cuda {
 template <int D>
 struct ScoresConfig {
   static constexpr int kThreads = 128;
-  static constexpr int kSharers = 4;  // threads of a query
+  static constexpr int kSharers = 4;  // threads per query
   static constexpr int kRows = kThreads / kSharers;
-  static constexpr int kPieces = (D / 8 + kSharers - 1) / kSharers;  // of a thread
+  static constexpr int kPieces = (D / 8 + kSharers - 1) / kSharers;  // pieces per thread
 };
 
 template <class T, int D>
@@ -77,7 +77,7 @@ struct ScoresSm80 {
   }
 
  private:
-  /// The thread's `index`-th piece of 16 bytes is one of the row.
+  /// Returns true if the thread's `index`-th piece of 16 bytes is part of the row.
   static MHLA_DEVICE bool has_piece(std::uint32_t index, std::uint32_t sharer) {
     return Config::kSharers * index + sharer < D / 8;
   }
@@ -94,7 +94,7 @@ struct ScoresSm80 {
     }
   }
 
-  /// The thread's part of phi(q) . z.
+  /// Returns the thread's part of phi(q) . z.
   static MHLA_DEVICE float dot(const FeatureMap& map, const unsigned char* q, std::uint32_t sharer,
                                const float (&z)[Config::kPieces][8]) {
     ptx::Words4 pieces[Config::kPieces];

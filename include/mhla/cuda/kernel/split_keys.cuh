@@ -1,22 +1,22 @@
 #pragma once
 
 /// \file
-/// What 16 queries get from 16 keys and values, by one warp, which loads these straight into
-/// operands of mma.sync:
+/// Products of 16 queries with 16 keys and values by one warp, which loads keys and values directly
+/// into operands of mma.sync:
 ///
 ///     P    = T(m * (phi(Q) phi(K)^T))     [16, 16]
 ///     den += P 1,   n += P V
 ///
-/// in pieces of 16 bytes, for a product may run over its channels in any order that both factors
-/// have, and have its columns in any order. With g = lane / 4, c = lane % 4:
+/// in pieces of 16 bytes. A product may sum its channels, and order its columns, in any order that
+/// both factors share. With g = lane / 4, c = lane % 4:
 ///
-///     Q, K    a thread has channels 32 s + 8 c.. of rows g and g + 8, words for steps 2 s, 2 s + 1
+///     Q, K    a thread has channels 32 s + 8 c.. of rows g and g + 8, words of steps 2 s, 2 s + 1
 ///     V       columns 64 s + 8 g.. of rows 2 c, 2 c + 1, 2 c + 8 and 2 c + 9: column g of tile
 ///             8 s + t is 64 s + 8 g + t
-///     n       so a thread has columns 64 s + 16 c + t and + 8 of tile 8 s + t (ptx/mma.cuh)
+///     n       a thread has columns 64 s + 16 c + t and + 8 of tile 8 s + t (ptx/mma.cuh)
 ///
-/// Keys behind the last are that one again, with an m of 0: it multiplies only what the last one
-/// multiplies too.
+/// Rows after the last key repeat the last key with an m of 0. Since the same values are
+/// multiplied, they add no infinity or NaN.
 
 #include <cstdint>
 
@@ -34,12 +34,12 @@
 
 namespace mhla::cuda {
 
-/// Rows of the mixing matrix of queries lane / 4 and lane / 4 + 8.
+/// Rows of the mixing matrix for queries lane / 4 and lane / 4 + 8.
 struct MixingRows {
   const float* x[2];
 
-  /// Of queries first..: a thread works out a row, and the others ask it. Behind the last query
-  /// they are that one's. All threads of the warp call together.
+  /// Rows of queries first... Each thread computes one row, and others get it by a shuffle. After
+  /// the last query its row repeats. All threads of the warp call together.
   static MHLA_DEVICE MixingRows of(const DirectParameters& p, std::int32_t first,
                                    std::uint32_t lane) {
     const std::int32_t query = first + static_cast<std::int32_t>(lane % 16);
@@ -58,11 +58,11 @@ struct MixingRows {
   }
 };
 
-/// What a thread has of 16 keys and values of D numbers.
+/// A thread's part of 16 keys and values of D numbers.
 template <class T, int D>
 struct SplitKeys {
   static constexpr int kKeys = 16;
-  static constexpr std::uint32_t kOperandBytes = 512;  ///< of a step of phi(Q), 16 a thread
+  static constexpr std::uint32_t kOperandBytes = 512;  ///< bytes per step of phi(Q), 16 per thread
 
   struct Sums {
     float n[D / 8][4];
@@ -73,13 +73,13 @@ struct SplitKeys {
   ptx::Words4 v[4][D / 64];
   float m[2][4];  ///< of queries g and g + 8 and the rows of V
 
-  /// Where a step of phi(Q) lies.
+  /// Shared address of a step of phi(Q).
   static MHLA_DEVICE std::uint32_t operand(std::uint32_t features, std::uint32_t step,
                                            std::uint32_t lane) {
     return features + step * kOperandBytes + lane * 16;
   }
 
-  /// Keys and values `first`.. of a pair, without m.
+  /// Loads keys and values `first`.. of a pair, without m.
   static MHLA_DEVICE SplitKeys load(const DirectParameters& p, BatchHead pair, std::int32_t first,
                                     std::uint32_t lane) {
     const auto row = [&](const ConstTokenTensor& x, std::int32_t token) {
@@ -102,7 +102,7 @@ struct SplitKeys {
     return keys;
   }
 
-  /// m of the same keys. All threads of the warp call together.
+  /// Loads m of these keys. All threads of the warp call together.
   MHLA_DEVICE void load_mixing(const DirectParameters& p, const MixingRows& rows,
                                std::int32_t first, std::uint32_t lane) {
     const std::int32_t own = existing(p, first + static_cast<std::int32_t>(lane % 16));
@@ -117,7 +117,8 @@ struct SplitKeys {
     }
   }
 
-  /// Adds what the keys give. \param features  shared address of phi(Q)
+  /// Adds the products with these keys.
+  /// \param features  shared address of phi(Q)
   MHLA_DEVICE void add_to(Sums& sums, const FeatureMap& map, std::uint32_t features,
                           std::uint32_t lane) {
     ptx::Words4 q[D / 16];
@@ -163,7 +164,7 @@ struct SplitKeys {
     const std::int32_t last = p.key_blocks.tokens() - 1;
     return token < last ? token : last;
   }
-  /// The thread's i-th row of V.
+  /// Returns the thread's i-th row of V.
   static MHLA_DEVICE std::int32_t value_row(int i, std::uint32_t lane) {
     return static_cast<std::int32_t>(lane % 4 * 2) + i / 2 * 8 + i % 2;
   }

@@ -1,28 +1,28 @@
 #pragma once
 
 /// \file
-/// Outputs of few short sequences straight from the definition, with keys split over the warps of a
-/// thread block:
+/// Quadratic form for few short sequences, with keys split over the warps of a thread block:
 ///
 ///     P_tj  = m_(block of t)(block of j) phi(q_t).phi(k_j)     in float, rounded to T
 ///     n_t   = sum_j P_tj v_j,   den_t = sum_j P_tj
 ///     o_t   = factor(den_t) * n_t                              [D], rounded to T
 ///
-/// with phi rounded to T and sums in float; P of half must stay below 65520. Up to 256 keys.
-/// Denominator::kCrossQuery is not supported: its denominators are not sums of P. Keys and queries
-/// may be different sequences, both in their own order, whatever their blocks are.
+/// with phi rounded to T and sums in float. P of half must stay below 65520. There may be up to 256
+/// keys. Denominator::kCrossQuery is not supported, since its denominators are not sums of P. Keys
+/// and queries may be different sequences. Both are processed in sequence order, whatever their
+/// blocks are.
 ///
-/// A thread block has 16 queries of one pair; along x: pair, then queries. A warp takes every
-/// kWarps-th 16 keys (split_keys.cuh). Warps meet twice: when some of them have made phi(Q), while
-/// keys and values come, and when all have their sums, n and den, in shared memory. They add them
-/// in an order that depends on nothing.
+/// A thread block has 16 queries of one pair. Thread blocks are numbered along x by pair, then
+/// queries. A warp takes every kWarps-th 16 keys (split_keys.cuh). There are two barriers. At the
+/// first, some warps have computed phi(Q), while keys and values are in flight. At the second, all
+/// warps have stored their sums, n and den, in shared memory. The sums are added in a fixed order.
 ///
-///     D      threads    registers of a thread: n, phi(q), K, V, m
+///     D      threads    registers per thread: n, phi(q), K, V, m
 ///     64     512        32 + 16 + 16 + 16 + 8 of 128
 ///     128    256        64 + 32 + 32 + 32 + 8 of 255
 ///
-/// Shared memory: phi(Q) as operands, the sums of all warps. Device memory: Q and O once, K and V
-/// once for 16 queries, from the second cache but once.
+/// Shared memory: phi(Q) as operands, the sums of all warps. Device memory: Q, K, V and O once. L2:
+/// K and V once per 16 queries.
 /// Source: arXiv:2601.07832, section 4.1, eq. (5).
 
 #include <cstdint>
@@ -45,7 +45,7 @@ namespace mhla::cuda {
 
 struct SplitQuadraticParameters {
   DirectParameters stage;
-  Divisor strips;  ///< of 16 queries, of a pair
+  Divisor strips;  ///< strips of 16 queries per pair
   Divisor heads;
 };
 
@@ -56,8 +56,8 @@ class SplitQuadraticSm80 {
   static constexpr int kQueries = 16;
   static constexpr int kTiles = D / 8;
 
-  // The plan of shared memory, in bytes: n of a tile is a piece of 16 bytes a thread, and the next
-  // tile begins a piece further on; den of a row lies side by side for all warps.
+  // Layout of shared memory, in bytes. n of a tile is a piece of 16 bytes per thread, and the next
+  // tile begins one piece later. den of a row is contiguous for all warps.
   static constexpr std::uint32_t kTileBytes = 33 * 16;
   static constexpr std::uint32_t kWarpBytes = kTiles * kTileBytes;
   static constexpr std::uint32_t kDenominators = kWarps * kWarpBytes;
@@ -89,7 +89,7 @@ class SplitQuadraticSm80 {
     const MixingRows mixing = MixingRows::of(p.stage, at.query, at.lane);
     keys.load_mixing(p.stage, mixing, first_key(at, 0), at.lane);
     store_queries(p.stage, at, queries);
-    ptx::bar_sync();  // phi(Q) is here
+    ptx::bar_sync();  // phi(Q) is stored
     keys.add_to(sums, p.stage.key_map, features, at.lane);
     MHLA_CUDA_UNROLL
     for (int round = 1; round < kMostKeys / (Keys::kKeys * kWarps); ++round) {
@@ -98,7 +98,7 @@ class SplitQuadraticSm80 {
       keys.add_to(sums, p.stage.key_map, features, at.lane);
     }
     store(at, sums);
-    ptx::bar_sync();  // the sums of all warps are here
+    ptx::bar_sync();  // the sums of all warps are stored
     write(p.stage, at);
   }
 
@@ -106,16 +106,16 @@ class SplitQuadraticSm80 {
   using Keys = SplitKeys<T, D>;
   using Sums = typename Keys::Sums;
 
-  /// What a thread works on.
+  /// Work of a thread.
   struct WorkTile {
     std::uint32_t lane;
     std::uint32_t warp;
     std::uint32_t shared;
     BatchHead pair;
-    std::int32_t query;  // the first of the thread block
+    std::int32_t query;  // first query of the thread block
   };
 
-  /// What a thread has of rows lane / 4 and lane / 4 + 8 of Q.
+  /// A thread's part of rows lane / 4 and lane / 4 + 8 of Q.
   struct QueryPieces {
     ptx::Words4 x, x_8;
   };
@@ -131,12 +131,13 @@ class SplitQuadraticSm80 {
             (index - pair * p.strips.value()) * kQueries};
   }
 
-  /// The first of the warp's 16 keys in a round.
+  /// First of the warp's 16 keys in a round.
   static MHLA_DEVICE std::int32_t first_key(const WorkTile& at, int round) {
     return static_cast<std::int32_t>(Keys::kKeys * (at.warp + kWarps * round));
   }
 
-  /// Of channels 32 warp.., which only the first warps have, and with them two steps of products.
+  /// Loads channels 32 warp.. 32 warp + 31. Only the first warps have channels, each for two steps
+  /// of products.
   static MHLA_DEVICE QueryPieces load_queries(const DirectParameters& stage, const WorkTile& at) {
     QueryPieces pieces{};
     if (at.warp >= D / 32) return pieces;
@@ -150,7 +151,7 @@ class SplitQuadraticSm80 {
     return pieces;
   }
 
-  /// phi of them as operands.
+  /// Stores phi of the pieces as operands.
   static MHLA_DEVICE void store_queries(const DirectParameters& stage, const WorkTile& at,
                                         QueryPieces pieces) {
     if (at.warp >= D / 32) return;
@@ -187,7 +188,8 @@ class SplitQuadraticSm80 {
     return (parts[0] + parts[1]) + (parts[2] + parts[3]);
   }
 
-  /// A warp has 32 columns at a time of rows g and g + 8, a thread two of one row.
+  /// Writes outputs. A warp has 32 columns at a time of rows g and g + 8, a thread two columns of
+  /// one row.
   static MHLA_DEVICE void write(const DirectParameters& stage, const WorkTile& at) {
     constexpr std::uint32_t kStrips = D / 32, kOwn = 8 * kStrips / kWarps;
     static_assert(kOwn == 1 || kOwn == kStrips, "a warp has one g");
@@ -215,7 +217,7 @@ class SplitQuadraticSm80 {
         x *= factor;
         y *= factor;
       }
-      // An even thread takes columns t and t + 1, the next one t + 7 and t + 8.
+      // Threads with even t take columns t and t + 1, the next ones t + 7 and t + 8.
       const float other = ptx::shfl_bfly(odd ? x : y, 1);
       const std::uint32_t pair = ptx::pack<T>(odd ? other : x, odd ? y : other);
       const std::uint32_t column = strip / 2 * 64 + c * 16 + (odd ? t + 7 : t);

@@ -1,12 +1,12 @@
 #pragma once
 
 /// \file
-/// The open block of a stream, in a thread block of a step: its keys and values pass through shared
-/// memory, kKeys at a time, the token's own among them.
+/// The open block of a stream, in a thread block of a step. Its keys and values, including the
+/// token's, pass through shared memory in chunks of kKeys.
 ///
 ///     weights    m_ii (phi(q) . phi(k_j)), by eight threads each
 ///     values     sum_j weight_j v_j: a thread has a piece and every kGroups-th row
-///     summary    S_i and z_i of a full block, as products of matrices, with the sums and the
+///     summary    S_i and z_i of a full block, as matrix products, with the order of sums and the
 ///                roundings of kernel/summary_sm80.cuh: the same bits
 
 #include <cstdint>
@@ -38,41 +38,41 @@ class StreamingBlock {
   static constexpr int kColumns = Place::kColumns;
   static constexpr int kPieces = Place::kPieces;
   static constexpr int kGroups = Place::kGroups;
-  static constexpr int kOwnPieces = (D / 8 + 7) / 8;                  // of a key, to a thread
-  static constexpr int kRowTiles = ((D + 15) / 16 - 1) / kWarps + 1;  // of S_i, to a warp
-  static constexpr int kStep = 16;  // rows that are weighed, or multiplied, together
+  static constexpr int kOwnPieces = (D / 8 + 7) / 8;                  // pieces of a key per thread
+  static constexpr int kRowTiles = ((D + 15) / 16 - 1) / kWarps + 1;  // row tiles of S_i per warp
+  static constexpr int kStep = 16;  // rows that are weighed or multiplied together
   static_assert(kStep == kThreads / 8);
 
  public:
-  static constexpr int kKeys = 64;          ///< of a chunk
-  static constexpr int kKeyPieces = D / 8;  ///< of 16 bytes in a key
+  static constexpr int kKeys = 64;          ///< keys per chunk
+  static constexpr int kKeyPieces = D / 8;  ///< pieces of 16 bytes per key
 
  private:
-  // The plan of shared memory, in bytes.
+  // Layout of shared memory, in bytes.
   using Keys = SharedTile<kKeys, D>;
   using Values = SharedTile<kKeys, kColumns>;
-  using Out = SharedTile<16, kColumns>;  // of a warp: 16 rows of S_i leave through it
+  using Out = SharedTile<16, kColumns>;  // staging tile of a warp for 16 rows of S_i
   static constexpr int kValues = Keys::kBytes;
   static constexpr int kQuery = kValues + Values::kBytes;  // phi(q) in T
   static constexpr int kKey = kQuery + D * 2;              // phi(k)
   static constexpr int kValue = kKey + D * 2;              // v
-  static constexpr int kWeights = kValue + kColumns * 2;   // of the keys of a chunk
+  static constexpr int kWeights = kValue + kColumns * 2;   // weights of the keys of a chunk
 
  public:
   static constexpr int kSharedBytes = kWeights + kKeys * 4;
-  static constexpr int kOutBytes = kWarps / 2 * Out::kBytes;  ///< what S_i leaves through
+  static constexpr int kOutBytes = kWarps / 2 * Out::kBytes;  ///< staging tiles of S_i
 
-  /// \param shared  kSharedBytes from here on, at a multiple of 1024
+  /// \param shared  address of kSharedBytes, a multiple of 1024
   MHLA_DEVICE StreamingBlock(const Place& place, std::uint32_t shared)
       : at_(place), shared_(shared) {}
 
-  /// Where phi(q), phi(k) and v of the token are.
+  /// Shared addresses of phi(q), phi(k) and v of the token.
   MHLA_DEVICE std::uint32_t query() const { return shared_ + kQuery; }
   MHLA_DEVICE std::uint32_t key() const { return shared_ + kKey; }
   MHLA_DEVICE std::uint32_t value() const { return shared_ + kValue; }
 
-  /// Starts copies of earlier keys and values of the open block from slot `first` on; zeros stand
-  /// behind the token's own, up to a multiple of kStep rows.
+  /// Starts copies of earlier keys and values of the open block from slot `first` on. The rows
+  /// after the token's own are zeros, up to a multiple of kStep rows.
   MHLA_DEVICE void copy_chunk(const Params& p, StreamPosition now, std::int32_t first) const {
     const std::int64_t row = at_.pair * p.blocks.slots() + first;
     const std::int32_t own = now.slot - first, rows = (own / kStep + 1) * kStep;
@@ -88,8 +88,8 @@ class StreamingBlock {
     ptx::cp_async_commit_group();
   }
 
-  /// The token's own key and value into the chunk, if it is there that they belong, by the threads
-  /// that have put them into shared memory: those of warp 0 the value, of warp 1 the key.
+  /// Stores the token's own key and value in the chunk, if that contains them. The threads that put
+  /// them into shared memory do so: those of warp 0 for the value, of warp 1 for the key.
   MHLA_DEVICE void put_own(std::int32_t row) const {
     if (row >= kKeys) return;
     const std::uint32_t lane = at_.thread % 32, warp = at_.thread / 32;
@@ -102,8 +102,8 @@ class StreamingBlock {
     }
   }
 
-  /// m (phi(q) . phi(k_j)) of the keys of a chunk up to row `end`. Returns the sum of those that
-  /// the thread wrote.
+  /// Computes the weights m (phi(q) . phi(k_j)) of the keys of a chunk up to row `end`. Returns the
+  /// sum of the weights that the thread wrote.
   MHLA_DEVICE float weigh_keys(std::int32_t end, float m) const {
     const std::uint32_t member = at_.thread % 8;
     ptx::Words4 q[kOwnPieces];
@@ -116,7 +116,7 @@ class StreamingBlock {
     float own = 0;
     MHLA_CUDA_UNROLL
     for (std::int32_t row = 0; row < kKeys; row += kStep) {
-      if (row > end) break;  // one for all threads, which meet below
+      if (row > end) break;  // the same in all threads, so that shuffles are complete
       const std::uint32_t j = static_cast<std::uint32_t>(row) + at_.thread / 8;
       float weight = 0;
       MHLA_CUDA_UNROLL
@@ -135,7 +135,7 @@ class StreamingBlock {
     return own;
   }
 
-  /// sums += weight_j v_j of a chunk up to row `end`
+  /// Adds weight_j v_j of a chunk up to row `end` to sums.
   MHLA_DEVICE void add_values(std::int32_t end, float (&sums)[8]) const {
     if (at_.group >= kGroups) return;
     MHLA_CUDA_UNROLL
@@ -147,8 +147,8 @@ class StreamingBlock {
     }
   }
 
-  /// Makes S_i and z_i of a full block, the last chunk of which is there, and writes them; what is
-  /// in kOutBytes from shared address `out` on has been read by others before they meet next.
+  /// Computes S_i and z_i of a full block, whose last chunk is in shared memory, and writes them.
+  /// It overwrites kOutBytes at shared address `out` after its first barrier.
   MHLA_DEVICE void write_summary(const Params& p, StreamPosition now, std::uint32_t out) const {
     ptx::bar_sync();
     MHLA_CUDA_LOOP
@@ -157,7 +157,7 @@ class StreamingBlock {
       Summary sums{};
       MHLA_CUDA_LOOP
       for (std::int32_t first = 0; first <= now.slot; first += kKeys) {
-        if (now.slot >= kKeys) {  // the last chunk is not the only one
+        if (now.slot >= kKeys) {  // there are several chunks
           ptx::bar_sync();
           copy_chunk(p, now, first);
           put_own(now.slot - first);
@@ -167,7 +167,7 @@ class StreamingBlock {
         if (16 * tile < D) add_keys(now.slot - first, tile, sums);
       }
       const std::uint32_t warp = at_.thread / 32;
-      const bool later = warp % 2 != 0;  // half of the warps writes behind the other half
+      const bool later = warp % 2 != 0;  // half of the warps writes after the other half
       if (later) ptx::bar_sync();
       if (16 * tile < D) write(p, now, tile, sums, {out + warp / 2 * Out::kBytes});
       if (!later) ptx::bar_sync();

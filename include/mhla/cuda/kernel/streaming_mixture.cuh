@@ -1,17 +1,17 @@
 #pragma once
 
 /// \file
-/// The mixtures of a stream, by the thread blocks of a step, kColumns columns of values each: S~_i,
-/// which the tokens of block i read, and S~_(i+1), which they prepare.
+/// Mixtures of a stream, by the thread blocks of a step, kColumns columns of values each. Tokens of
+/// block i read S~_i and prepare S~_(i+1).
 ///
-///     S~'_t = sum_(b < t-1) m_tb S_b             by the steps of block t - 1, a share each
+///     S~'_t = sum_(b < t-1) m_tb S_b             by the steps of block t - 1, a part each
 ///     S~_t  = S~'_t + m_t(t-1) S_(t-1)           in its place, by the first steps of block t
-///     z~_t  = z~'_t + m_t(t-1) z_(t-1)           z~' likewise; z~ by each step for itself
+///     z~_t  = z~'_t + m_t(t-1) z_(t-1)           z~' likewise; z~ in every step
 ///
-/// so that a step reads i / W summaries, whichever it is. Blocks of even and of odd places have
-/// mixtures of their own. Both sums of S~ are rounded. A share is pieces of 16 bytes: kTeams
-/// threads make one, each from every kTeams-th block. A thread's rows of S~ are added to in turns:
-/// those with index r by step r, and those before their turn are read as both parts.
+/// Every step therefore reads i / W summaries. Even and odd blocks have separate mixtures. Both
+/// sums of S~ are rounded. A step's part of S~' consists of pieces of 16 bytes. kTeams threads
+/// compute each piece, each thread from every kTeams-th block. S~'_t becomes S~_t row by row: step
+/// r adds to each thread's rows with index r. Until then a step reads these rows as both addends.
 
 #include <cstdint>
 
@@ -30,31 +30,31 @@ template <class T, int D, int E, Precision P>
 struct StreamingMixture {
   using Place = StreamingSlice<D, E>;
   static constexpr int kThreads = Place::kThreads;
-  static constexpr int kTeamBytes = kThreads * 32;  ///< of shared memory
+  static constexpr int kTeamBytes = kThreads * 32;  ///< bytes of shared memory
   static constexpr int kParts = 8;
 
   /// A piece of a summary or a mixture.
   struct Piece {
     ptx::Words4 high;
-    ptx::Words4 low;  ///< of Precision::kPair
+    ptx::Words4 low;  ///< for Precision::kPair
   };
   /// A thread's part of S~.
   struct Rows {
     Piece x[Place::kRowPairs][2];
   };
 
-  /// S~ of the open block.
+  /// Loads S~ of the open block.
   static MHLA_DEVICE Rows load(const StreamingStepParameters& p, const Place& at,
                                StreamPosition now);
-  /// Number at.thread < D of z~ of the open block.
+  /// Loads number at.thread < D of z~ of the open block.
   static MHLA_DEVICE float load_key_sum(const StreamingStepParameters& p, const Place& at,
                                         StreamPosition now);
-  /// Makes the step's share of S~' and z~' of the next block; kTeamBytes of shared memory from
-  /// `shared` on are its own.
+  /// Computes the step's part of S~' and z~' of the next block. It uses kTeamBytes of shared memory
+  /// from `shared` on.
   static MHLA_DEVICE void prepare(const StreamingStepParameters& p, const Place& at,
                                   StreamPosition now, std::uint32_t shared);
-  /// Makes what steps have made of both mixtures when a stream comes to stand where it does; part
-  /// `part` of kParts.
+  /// Computes both mixtures as the steps up to position `now` would leave them; part `part` of
+  /// kParts.
   static MHLA_DEVICE void restore(const StreamingStepParameters& p, const Place& at,
                                   StreamPosition now, std::int32_t part, std::uint32_t shared);
 
@@ -64,7 +64,7 @@ struct StreamingMixture {
   static constexpr int kPieces = Place::kPieces;
   static constexpr std::int64_t kMatrixBytes = Place::kMatrixBytes;
   static constexpr int kTeams = 8;
-  static constexpr int kTogether = kPair ? 2 : 4;  // blocks whose pieces are under way at once
+  static constexpr int kTogether = kPair ? 2 : 4;  // blocks whose pieces are in flight
   static constexpr int kMembers = kThreads / kTeams;
 
   static MHLA_DEVICE Piece load(const SummaryArray& array, std::int64_t offset) {
@@ -87,33 +87,33 @@ struct StreamingMixture {
     if constexpr (kPair) x.low = rounded_rest<T>(sums, x.high);
     return x;
   }
-  /// What S~' becomes.
+  /// Returns S~' + m S for one piece.
   static MHLA_DEVICE Piece with_latest(const Piece& mixture, float m, const Piece& summary) {
     float sums[8] = {};
     add(sums, 1, mixture);
     add(sums, m, summary);
     return rounded_piece(sums);
   }
-  /// Where S~ of a block begins.
+  /// Offset in bytes of S~ of a block.
   static MHLA_DEVICE std::int64_t mixture(const Place& at, std::int32_t block) {
     return (2 * at.pair + block % 2) * kMatrixBytes;
   }
-  /// Where z~' of a block begins.
+  /// Address of z~' of a block.
   static MHLA_DEVICE float* key_sum(const StreamingStepParameters& p, const Place& at,
                                     std::int32_t block) {
     return p.state.mixture.key_sum + (2 * at.pair + block % 2) * D;
   }
 
-  /// From `begin` on, up to `end`.
+  /// A range from `begin` to before `end`.
   struct Range {
     std::int32_t begin;
     std::int32_t end;
   };
-  /// What the step in a slot makes of a mixture of so many pieces or numbers.
+  /// Range of a mixture's pieces or numbers (`size` in all) that the step in `slot` computes.
   static MHLA_DEVICE Range share(const StreamingStepParameters& p, std::int32_t slot,
                                  std::int32_t size) {
     const std::int32_t each = (size - 1) / p.blocks.slots() + 1;
-    if (slot > (size - 1) / each) return {size, size};  // all is there
+    if (slot > (size - 1) / each) return {size, size};  // earlier steps compute all
     const std::int32_t begin = slot * each;
     return {begin, begin + each < size ? begin + each : size};
   }
@@ -130,7 +130,7 @@ template <class T, int D, int E, Precision P>
 MHLA_DEVICE auto StreamingMixture<T, D, E, P>::load(const StreamingStepParameters& p,
                                                     const Place& at, StreamPosition now) -> Rows {
   Rows rows{};
-  if (now.block == 0) return rows;  // nothing came before
+  if (now.block == 0) return rows;  // there is no earlier block
   const std::int64_t begin = mixture(at, now.block);
   MHLA_CUDA_UNROLL
   for (int r = 0; r < kRowPairs; ++r) {
@@ -203,7 +203,7 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P>::restore(const StreamingStepParame
   }
 }
 
-/// Makes pieces of S~' of a block, and of S~ where the first `turns` steps of the block add.
+/// Computes pieces of S~' of a block, and of S~ where the first `turns` steps of the block add.
 template <class T, int D, int E, Precision P>
 MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix(const StreamingStepParameters& p,
                                                    const Place& at, std::int32_t block,
@@ -211,7 +211,7 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix(const StreamingStepParameters
                                                    std::uint32_t shared) {
   const std::int64_t all = at.pair * p.blocks.blocks() * kMatrixBytes;
   const std::int32_t member = at.thread % kMembers, team = at.thread / kMembers;
-  const std::int32_t count = block - 1;  // of the blocks that are mixed
+  const std::int32_t count = block - 1;  // number of blocks in S~'
   MHLA_CUDA_LOOP
   for (std::int32_t first = pieces.begin; first < pieces.end; first += kMembers) {
     const auto own = static_cast<std::uint32_t>(first + member);
@@ -235,7 +235,7 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix(const StreamingStepParameters
         add(sums, m[j], x[j]);
       }
     }
-    ptx::bar_sync();  // what was there before has been read
+    ptx::bar_sync();  // earlier contents have been read
     ptx::st_shared_v4(shared + at.thread * 16, four_floats(sums));
     ptx::st_shared_v4(shared + (kThreads + at.thread) * 16, four_floats(sums + 4));
     ptx::bar_sync();
@@ -259,7 +259,7 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix(const StreamingStepParameters
   }
 }
 
-/// Makes numbers of z~' of a block.
+/// Computes numbers of z~' of a block.
 template <class T, int D, int E, Precision P>
 MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix_key_sums(const StreamingStepParameters& p,
                                                             const Place& at, std::int32_t block,

@@ -1,16 +1,16 @@
 #pragma once
 
 /// \file
-/// What is left of a stream's state when the causal form has put the summaries of its tokens there:
-/// phi(k) and v of the open block, both mixtures as so many steps leave them
-/// (kernel/streaming_mixture.cuh), and the position. The next step gives the bits that it gives
-/// after steps alone, of the same summaries.
+/// Completes a stream's state after the causal form has stored the summaries of its tokens. It
+/// writes phi(k) and v of the open block, both mixtures as steps leave them
+/// (kernel/streaming_mixture.cuh), and the position. With the same summaries, the next step has the
+/// bits that it has after steps alone.
 ///
-/// Grid: x is (pair * slices + slice) * kParts + part: rows of keys and values by turns, pieces of
-/// mixtures side by side.
+/// The grid's x is (pair * slices + slice) * kParts + part. Parts alternate between rows of keys
+/// and values, and have contiguous ranges of the mixtures' pieces.
 ///
-/// Device memory, of a pair: all summaries but the open block's once for each of the mixtures, the
-/// mixtures, keys and values of the open block in and out.
+/// Device memory per pair: all summaries but the open block's once per mixture, the mixtures once,
+/// keys and values of the open block read and written once.
 
 #include <cstdint>
 

@@ -1,21 +1,21 @@
 #pragma once
 
 /// \file
-/// What decoding keeps in device memory from one token to the next, of every pair.
+/// State of a stream in device memory, for every pair.
 ///
-/// Inside block i the mixture of the blocks before it does not change, so it is kept as a matrix,
-/// and that of block i + 1 grows beside it; the keys and values of block i are kept as they are,
-/// and when the block is full its summary is added to those of the blocks before. In bytes, with 2
-/// for T (Precision::kPair: 4 for summaries and mixtures), for each pair:
+/// Within block i the mixture of earlier blocks does not change, and is stored as a matrix. The
+/// mixture for block i + 1 grows beside it. Keys and values of block i are stored. When the block
+/// is full, its summary is added to the stored summaries. Bytes per pair, with 2 for T (for
+/// Precision::kPair 4 in summaries and mixtures):
 ///
 ///     2 (M + 2) D E        S_b of blocks, S~ of the open one and the next, times summary_scale
-///     4 (M + 2) D          z_b, and of z~ what kernel/streaming_mixture.cuh says
+///     4 (M + 2) D          z_b, and z~ or z~' (kernel/streaming_mixture.cuh)
 ///     2 W (D + E)          phi(k) and v of the open block
 ///     8 slices             tokens seen, a counter for each thread block of a step
 ///
-/// every part of the whole batch rounded up to 256. A stream begins with all counters 0; the rest
-/// may hold anything. A step reads, beyond the token, S~, z~, what the open block holds so far and
-/// its share of the summaries.
+/// Every part of the whole batch is rounded up to 256 bytes. A new stream has all counters 0, and
+/// its other memory may hold anything. A step reads S~, z~, the tokens of the open block and a part
+/// of the summaries.
 
 #include <cstdint>
 
@@ -24,21 +24,21 @@
 
 namespace mhla::cuda {
 
-/// The parts of a state.
+/// Parts of a state.
 struct StreamingState {
   std::int64_t* positions;  ///< tokens seen [pairs, slices]
-  SummaryArray mixture;     ///< of blocks of even and of odd places [pairs, 2, D, E]; [pairs, 2, D]
+  SummaryArray mixture;     ///< of even and of odd blocks [pairs, 2, D, E]; z~' [pairs, 2, D]
   SummaryArray summaries;   ///< of full blocks [pairs, M, D, E]; z [pairs, M, D]
   unsigned char* keys;      ///< phi(k) of the open block [pairs, W, D]
   unsigned char* values;    ///< its v [pairs, W, E]
 };
 
-/// Columns of values that one thread block of a step has.
+/// Columns of values per thread block of a step.
 constexpr int streaming_slice(int e) { return e == 72 ? 72 : 64; }
 
-/// Where the parts begin, in bytes, each at a multiple of 256; the counters come first.
+/// Offsets of the parts in bytes, each a multiple of 256. The counters come first.
 struct StreamingStateLayout {
-  std::int64_t position_bytes;  ///< to clear before the first token
+  std::int64_t position_bytes;  ///< bytes to clear before the first token
   std::int64_t mixture_high;
   std::int64_t mixture_low;
   std::int64_t mixture_key_sum;
@@ -47,10 +47,10 @@ struct StreamingStateLayout {
   std::int64_t summary_key_sum;
   std::int64_t keys;
   std::int64_t values;
-  std::int64_t bytes;  ///< of the whole state
+  std::int64_t bytes;  ///< bytes of the whole state
   float scale;         ///< summary_scale
 
-  /// The state in memory at a multiple of 256. Without Precision::kPair nothing uses `low`.
+  /// The state at `memory`, a multiple of 256. Without Precision::kPair nothing uses `low`.
   StreamingState at(unsigned char* memory) const {
     const auto floats = [&](std::int64_t offset) {
       return static_cast<float*>(static_cast<void*>(memory + offset));
@@ -63,8 +63,8 @@ struct StreamingStateLayout {
   }
 };
 
-/// The layout for so many pairs, blocks (M) and tokens of a block (W), which the caller has checked
-/// to be such that the bytes fit into 63 bits.
+/// Layout for `pairs` pairs, `blocks` blocks (M) and `length` tokens per block (W). The caller has
+/// checked that the bytes fit into 63 bits.
 constexpr StreamingStateLayout streaming_state_layout(std::int64_t pairs, std::int64_t blocks,
                                                       std::int64_t length, int d, int e,
                                                       Precision precision) {
@@ -92,29 +92,29 @@ constexpr StreamingStateLayout streaming_state_layout(std::int64_t pairs, std::i
   return layout;
 }
 
-/// One token of every item of a batch: streaming_step_*.cuh.
+/// Parameters of streaming_step_*.cuh: one token of every item of a batch.
 struct StreamingStepParameters {
   ConstTokenTensor q;  ///< [B, 1, H, D]
   ConstTokenTensor k;
   ConstTokenTensor v;  ///< [B, 1, H, E]
   TokenTensor o;
-  TokenBlocks blocks;  ///< M runs of W tokens: those a stream can take
+  TokenBlocks blocks;  ///< M runs of W tokens, the capacity of a stream
   std::int32_t heads;
   FeatureMap query_map;
   FeatureMap key_map;
   Normalization normalization;  ///< kNone or kKeySum
   MixingArray mixing;
   StreamingState state;
-  std::int32_t sequences;           ///< that the state is of
-  const std::int32_t* sequence_of;  ///< the items [B], or null: item b is of sequence first + b
+  std::int32_t sequences;           ///< number of sequences of the state
+  const std::int32_t* sequence_of;  ///< sequence of each item [B]; null means first + b
   std::int32_t first = 0;
 };
 
-/// Many tokens of sequences, when their summaries are there: streaming_prefill_*.cuh.
+/// Parameters of streaming_prefill_*.cuh: many tokens of sequences whose summaries are stored.
 struct StreamingPrefillParameters {
   StreamingStepParameters stream;  ///< k, v of tokens [B, N, H, D], [B, N, H, E]
-  std::int32_t begin;              ///< how many tokens were before those: whole blocks
-  std::int32_t tokens;             ///< N and those before, at most M W
+  std::int32_t begin;              ///< tokens seen before, whole blocks
+  std::int32_t tokens;             ///< N and the tokens seen before, at most M W
 };
 
 }  // namespace mhla::cuda

@@ -1,33 +1,34 @@
 #pragma once
 
 /// \file
-/// Decoding: one token of every (batch item, head), in block i of its stream.
+/// Decoding step: one token of every (batch item, head), in block i of its stream.
 ///
 ///     o_t = (phi(q)^T S~ + sum_j m_ii (phi(q) . phi(k_j)) v_j) / den
 ///     den =  phi(q)^T z~ + sum_j m_ii (phi(q) . phi(k_j))          j <= t in block i
 ///
-/// with S~ = sum_(b < i) m_ib S_b. A step also prepares its share of the next block's S~
-/// (kernel/streaming_mixture.cuh); the last of a block makes S_i and z_i, in the order and with the
-/// roundings of kernel/summary_sm80.cuh.
+/// with S~ = sum_(b < i) m_ib S_b. A step also computes its part of the next block's S~
+/// (kernel/streaming_mixture.cuh). The last step of a block computes S_i and z_i, with the order of
+/// sums and the roundings of kernel/summary_sm80.cuh.
 ///
-/// Grid: x is pair * slices + slice, of kColumns columns of values. Thread blocks of a step tell
-/// each other nothing: each has its own counter of tokens, from which it knows what to do, so that
-/// sequences stand where they will and a captured graph can be replayed; what slice 0 alone writes,
-/// phi(k), z and z~', the others read in later steps only. A step is one launch, and steps of a
-/// stream are ordered.
+/// The grid's x is pair * slices + slice, with kColumns columns of values per slice. Thread blocks
+/// of a step do not communicate. Each has its own counter of tokens, so that sequences may be at
+/// different positions and a captured graph can be replayed. Slice 0 alone writes phi(k), z and
+/// z~'. The other slices read them in later steps only. A step is one launch, and steps of a stream
+/// are ordered.
 ///
-/// A thread adds up, of a piece of eight columns, what its group's rows of S~ and its group's keys
-/// (kernel/streaming_block.cuh) give, and then the groups add theirs. All sums are floats, added in
-/// an order that depends on nothing but the sizes and the position.
+/// A thread has a piece of eight columns. It sums the products of its group's rows of S~ and of its
+/// group's keys (kernel/streaming_block.cuh). Then the groups' sums are added. All sums are float,
+/// and their order depends on sizes and the position alone.
 ///
-/// Device memory: for a pair a step reads 2 D E bytes of S~, 2 (D slices + E) of each token of the
-/// open block and 2 D E i / W of the summaries, and writes 2 D E / W of the next S~. Besides, the
-/// first one of a block reads 2 D E of S_(i-1), the next ones (three where D is 128) less and less
-/// of it, and these write 2 D E of S~ together; the last one writes 2 D E of S_i, and where the
-/// block has more than 64 tokens reads all of them again, for each 64 rows of S_i.
+/// Device memory per pair: a step reads 2 D E bytes of S~, 2 (D slices + E) per token of the open
+/// block and 2 D E i / W of the summaries, and writes 2 D E / W of the next S~. The first step of a
+/// block also reads 2 D E of S_(i-1). The next steps (one, or three if D is 128) read decreasing
+/// parts of it. Together these steps write 2 D E of S~. The last step of a block writes 2 D E of
+/// S_i. If the block has more than 64 tokens, that step reads all of them again for each 64 rows of
+/// S_i.
 ///
-/// After the last of the M W tokens that a stream can take, outputs are NaN and the state stays as
-/// it is; so it is for items of no sequence. Nothing tells the host: it has to count too.
+/// After the last of a stream's M W tokens, outputs are NaN and the state does not change. The same
+/// holds for items without a sequence. The host is not notified: it must count, too.
 
 #include <cstdint>
 
@@ -72,12 +73,12 @@ class StreamingStepSm80 {
   static constexpr int kPieces = Place::kPieces;
   static constexpr int kKeyPieces = Block::kKeyPieces;
 
-  // The plan of shared memory, in bytes.
-  static constexpr int kScores = Block::kSharedBytes;  // of warps, for the denominator
-  static constexpr int kSums = kScores + kWarps * 4;   // of groups: the first four columns of each
-  static constexpr int kSums4 = kSums + kThreads * 16 + 64;  // piece, and the others, 16 banks on
+  // Layout of shared memory, in bytes.
+  static constexpr int kScores = Block::kSharedBytes;        // per warp, for the denominator
+  static constexpr int kSums = kScores + kWarps * 4;         // per group: columns 0 to 3 of pieces
+  static constexpr int kSums4 = kSums + kThreads * 16 + 64;  // columns 4 to 7, 16 banks further on
   static_assert(kSums % 16 == 0, "pieces begin at multiples of 16 bytes");
-  // What comes last: sums, and then the summary of a full block.
+  // At the end: sums, and then the summary of a full block.
   static constexpr int kSumBytes = kSums4 + kThreads * 16 - kSums;
   static constexpr int kLast = Block::kOutBytes > kSumBytes ? Block::kOutBytes : kSumBytes;
 
@@ -107,7 +108,7 @@ class StreamingStepSm80 {
     const bool normalized = p.normalization.denominator == Denominator::kKeySum;
     const float z = normalized && at.thread < D ? Mixture::load_key_sum(p, at, now) : 0;
     const float m = ptx::ld_global_nc_f32(p.mixing.row(now.block) + now.block);
-    ptx::bar_sync();  // phi(q) is there, and all have read the position
+    ptx::bar_sync();  // phi(q) is stored, and all have read the position
 
     float sums[8] = {};
     add_mixture(sums, at, mixture, block.query(), inverse_power(p.state.mixture.scale));
@@ -117,9 +118,9 @@ class StreamingStepSm80 {
     for (std::int32_t first = 0;;) {
       block.put_own(now.slot - first);
       ptx::cp_async_wait_group<0>();
-      ptx::bar_sync();                                 // the chunk is there
-      score += block.weigh_keys(now.slot - first, m);  // a part of the denominator
-      ptx::bar_sync();                                 // all weights are there
+      ptx::bar_sync();                                 // the chunk has arrived
+      score += block.weigh_keys(now.slot - first, m);  // part of the denominator
+      ptx::bar_sync();                                 // all weights are stored
       block.add_values(now.slot - first, sums);
       first += Block::kKeys;
       if (first > now.slot) break;
@@ -140,7 +141,7 @@ class StreamingStepSm80 {
     return {block, static_cast<std::int32_t>(token) - block * p.blocks.slots()};
   }
 
-  /// Puts phi(q), phi(k) and v into shared memory, each by a warp.
+  /// Stores phi(q), phi(k) and v in shared memory, one warp each.
   static MHLA_DEVICE void map_token(const Params& p, const Place& at, BatchHead pair,
                                     const Block& block) {
     const std::uint32_t lane = at.thread % 32, warp = at.thread / 32;
@@ -156,7 +157,7 @@ class StreamingStepSm80 {
     }
   }
 
-  /// The thread's number of phi(q), below D.
+  /// Returns number at.thread of phi(q), which is below D.
   static MHLA_DEVICE float own_query(const Place& at, std::uint32_t query) {
     const std::uint32_t q = ptx::ld_shared(query + at.thread / 2 * 4);
     return at.thread % 2 == 0 ? ptx::low<T>(q) : ptx::high<T>(q);
@@ -207,12 +208,12 @@ class StreamingStepSm80 {
   }
 
   static MHLA_DEVICE void write_nan(const Params& p, const Place& at, BatchHead pair) {
-    constexpr std::uint32_t kNan = 0x7FFF7FFF;  // two of either type
+    constexpr std::uint32_t kNan = 0x7FFF7FFF;  // two NaNs of either type
     if (at.thread >= kColumns / 2) return;
     ptx::st_global(p.o.head(pair) + at.slice * (kColumns * 2) + at.thread * 4, kNan);
   }
 
-  /// The token's own key and value into the open block, and the position past it.
+  /// Stores the token's own key and value in the open block, and advances the position.
   static MHLA_DEVICE void keep(const Params& p, const Place& at, StreamPosition now,
                                const Block& block) {
     const std::uint32_t lane = at.thread % 32, warp = at.thread / 32;

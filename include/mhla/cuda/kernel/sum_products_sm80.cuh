@@ -1,12 +1,12 @@
 #pragma once
 
 /// \file
-/// The gradient of mixing coefficients by rows of floats, as denominators have them:
+/// Gradient of mixing coefficients by rows of floats, for denominators:
 ///
-///     dm_ib = sum over pairs of x_i . y_b     [C] floats both
+///     dm_ib = sum over pairs of x_i . y_b     [C], both float
 ///
-/// A thread has 4 x 4 coefficients, over the pairs of a chunk. Parts are added in order by
-/// ordered_sums.cuh. Shared memory: none.
+/// A thread has 4 x 4 coefficients, over the pairs of a chunk. ordered_sums.cuh adds the parts in
+/// order. Shared memory: none.
 
 #include <cstdint>
 
@@ -23,7 +23,7 @@ struct SumProductParameters {
   std::int32_t columns;
   std::int32_t width;  ///< C
   std::int32_t pairs;
-  std::int32_t chunks;  ///< of the pairs
+  std::int32_t chunks;  ///< chunks of pairs
   float* parts;         ///< [chunks, rows, columns]
 };
 

@@ -1,23 +1,25 @@
 #pragma once
 
 /// \file
-/// S_b and z_b of every block of tokens for (72, 72), with the copy engine and mma.sync:
+/// Summary stage for (72, 72) by tensor copies and mma.sync: S_b and z_b of every block of tokens:
 ///
 ///     S_b = sum_{t in b} phi(k_t) v_t^T     [D, E], times a power of two and rounded to T, or
 ///                                           as high + low
 ///     z_b = sum_{t in b} phi(k_t)           [D] floats, of the rounded phi(k_t)
 ///
-/// A thread block stays and takes items, a block of tokens of a pair each. A thread behind the
-/// consumers loads boxes of up to 64 slots (tile/token_boxes.cuh), those of K and of V by turns,
-/// into slots of a ring, 144 bytes a row as they are. Five warps make 16 rows of S_b each, the last
-/// one eight. Rows behind a box, up to a multiple of 16, are zeroed once and never loaded.
+/// A thread block stays on its multiprocessor and processes items, a block of tokens of a pair
+/// each. A producer thread loads boxes of up to 64 slots (tile/token_boxes.cuh) into slots of a
+/// ring. Boxes of K and V alternate, with rows of 144 bytes, not swizzled. Five warps compute 16
+/// rows of S_b each, the last one eight. Rows after a box, up to a multiple of 16, are zeroed once
+/// and never loaded.
 ///
-/// wgmma would want V in panels of 64 columns, 56 of 128 columns empty, and a second warpgroup for
-/// eight rows of S; the matrix units wait for memory here.
+/// wgmma would need V in panels of 64 columns, of whose 128 columns 56 are empty, and a second
+/// warpgroup for eight rows of S. The tensor cores wait for memory here anyway.
 ///
-///     160 + 32 threads, 2 thread blocks a multiprocessor, 36 sums a thread
+///     160 + 32 threads, 2 thread blocks per multiprocessor, 36 sums per thread
 ///
-/// Shared memory: the ring, 2304 bytes a warp that S_b leaves through, 16 bytes of barriers a slot.
+/// Shared memory: the ring, 2304 bytes per warp, from which S_b is stored, 16 bytes of barriers per
+/// slot.
 /// Device memory: K and V once, S and z once.
 /// Source: arXiv:2601.07832, section 4.1, eq. (3).
 
@@ -42,7 +44,7 @@ namespace mhla::cuda {
 template <int D, int E>
 struct SummaryMmaSm90Config : PersistentConfig<D, E, false, (D + 15) / 16> {
   static_assert(D == 72 && E == 72, "wider ones are those of summary_sm90.cuh");
-  static constexpr std::int32_t kMostRows = 64;  // of a box
+  static constexpr std::int32_t kMostRows = 64;  // rows per box
   static constexpr std::uint32_t kMostSlots = 64;
   static constexpr std::uint32_t kRowBytes = 2 * D;
   static_assert(kMostSlots * Ring::kBarrierBytes <= SummaryMmaSm90Config::kBarrierBytes);
@@ -69,7 +71,7 @@ struct SummaryMmaSm90 : SummarySm90Launch<D, E, SummaryMmaSm90Config<D, E>> {
   using Launch::ring_of;
   using Sums = SummaryRows<T, D, E>;
 
-  /// Rows of slots that no box fills.
+  /// Zeroes the rows of slots that no box fills.
   static MHLA_DEVICE void zero_rows_behind(const Params& p, const Ring& ring,
                                            std::uint32_t thread) {
     const std::uint32_t filled = static_cast<std::uint32_t>(p.k_boxes.rows()) * Config::kRowBytes;
@@ -100,7 +102,7 @@ struct SummaryMmaSm90 : SummarySm90Launch<D, E, SummaryMmaSm90Config<D, E>> {
     });
   }
 
-  /// Rows 16 warp.. of S.
+  /// Computes rows 16 warp.. 16 warp + 15 of S.
   static MHLA_DEVICE void read(const Params& p, const Ring& ring, std::uint32_t warp,
                                std::uint32_t lane) {
     const std::int32_t rows = p.k_boxes.rows();
@@ -124,7 +126,7 @@ struct SummaryMmaSm90 : SummarySm90Launch<D, E, SummaryMmaSm90Config<D, E>> {
     const SummaryArray& out = p.stage.out;
     const std::int64_t row =  // of [pairs, M, D]
         (out.first(item.pair, p.stage.blocks.blocks()) + item.block) * D + 16 * warp;
-    const auto count = static_cast<std::int32_t>(D - 16 * warp);  // that are left
+    const auto count = static_cast<std::int32_t>(D - 16 * warp);  // rows left
     if (out.key_sum != nullptr && lane % 4 == 0) {
       ptx::st_global_f32(out.key_sum + row + lane / 4, sums.z[0][0]);
       if (count > 8) ptx::st_global_f32(out.key_sum + row + lane / 4 + 8, sums.z[0][2]);
@@ -140,7 +142,7 @@ struct SummaryMmaSm90 : SummarySm90Launch<D, E, SummaryMmaSm90Config<D, E>> {
   }
 };
 
-/// The kernel of sm_90a for these widths.
+/// The summary kernel of sm_90a for any widths.
 template <class T, int D, int E, Precision P, bool kRotary = false>
 using CopyingSummary =
     std::conditional_t<D == 72, SummaryMmaSm90<T, D, E, P>, SummarySm90<T, D, E, P, kRotary>>;

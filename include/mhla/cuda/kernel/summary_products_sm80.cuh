@@ -1,13 +1,14 @@
 #pragma once
 
 /// \file
-/// The gradient of mixing coefficients by summaries:
+/// Gradient of mixing coefficients by summaries:
 ///
-///     dm_ib = sum over pairs of <dS~_i, S_b>     both K = D E numbers, rounded to T
+///     dm_ib = sum over pairs of <dS~_i, S_b>     both have K = D E numbers, rounded to T
 ///
-/// Each pair's K numbers are slabs of about 1024. A warp multiplies 16 rows i with 64 columns b,
-/// over a slice of each slab of a chunk; four warps have 64 rows, or fewer rows and more slices.
-/// Both sides are read where they are (tile/row_pieces.cuh), each row once for 64 of the other
+/// The K numbers of a pair are split into slabs of about 1024. A warp multiplies 16 rows i with 64
+/// columns b, over a slice of each slab of a chunk. Four warps have 64 rows, or fewer rows and more
+/// slices. Both factors are read from device memory (tile/row_pieces.cuh), each row once per 64
+/// rows of the other factor. ordered_sums.cuh adds the parts in order. Shared memory: none.
 /// side. Parts are added in order by ordered_sums.cuh. Shared memory: none.
 
 #include <cstdint>
@@ -25,15 +26,15 @@ struct SummaryProductParameters {
   const unsigned char* columns_data;  ///< S [pairs, columns, K]
   std::int32_t rows;                  ///< Mq
   std::int32_t columns;               ///< Mk
-  std::int32_t slabs;                 ///< of all pairs
-  std::int32_t chunks;                ///< of these
-  bool lower;                         ///< b < i alone is wanted
-  float factor;                       ///< of the sums
+  std::int32_t slabs;                 ///< slabs of all pairs
+  std::int32_t chunks;                ///< chunks of slabs
+  bool lower;                         ///< only b < i is needed
+  float factor;                       ///< multiplies the sums
   float* parts;                       ///< [chunks slices(), rows, columns]
 
   static constexpr std::int32_t kTile = 64;
 
-  /// Warps that share K.
+  /// Number of warps that share K.
   MHLA_HOST_DEVICE constexpr std::int32_t slices() const {
     return rows <= 16 ? 4 : rows <= 32 ? 2 : 1;
   }
@@ -79,11 +80,11 @@ struct SummaryProductsSm80 {
     write(p, chunk * slices + slice, row, column, sums);
   }
 
-  /// Slabs of a pair.
+  /// Slabs per pair.
   static constexpr std::int32_t kSlabs = K == 5184 ? 6 : K / 1024;
 
  private:
-  static constexpr std::int32_t kSteps = K / 32 / kSlabs;  ///< of a slab
+  static constexpr std::int32_t kSteps = K / 32 / kSlabs;  ///< steps per slab
   static_assert(kSteps * kSlabs * 32 == K);
 
   /// Adds steps begin.. end - 1 of a pair.
@@ -107,7 +108,7 @@ struct SummaryProductsSm80 {
       const ptx::Words4 x_8 = ptx::ld_global_nc_kept_v4(a_8 + 64 * s);
       ptx::Words4 y[8];
       MHLA_CUDA_UNROLL
-      for (int n = 0; n < 8; ++n) {  // all loads before the first product
+      for (int n = 0; n < 8; ++n) {  // all loads precede the first product
         if (n < count) y[n] = ptx::ld_global_nc_kept_v4(b[n] + 64 * s);
       }
       MHLA_CUDA_UNROLL

@@ -1,9 +1,8 @@
 #pragma once
 
 /// \file
-/// 16 rows of S_b and z_b by one warp with mma.sync, from boxes of keys and values that lie in a
-/// ring: panels of the keys in a slot each, those of the values behind them. What kernels of sm_90a
-/// have in common whose products are those of mma.sync.
+/// 16 rows of S_b and z_b by one warp with mma.sync, for kernels of sm_90a. Boxes of keys and
+/// values are in a ring: each panel of the keys in a slot, followed by those of the values.
 
 #include <cstdint>
 
@@ -18,8 +17,8 @@
 
 namespace mhla::cuda {
 
-/// As a B operand of 8 equal columns 1 for those of rows row.. row + 15 where there is a token, 0
-/// elsewhere. `whole`: all slots of the box have one.
+/// Returns a B operand of 8 equal columns: 1 for those of rows row.. row + 15 that have a token, 0
+/// for others. `whole` says that all slots of the box have a token.
 template <class T>
 MHLA_DEVICE ptx::Words2 column_of_tokens(const BoxTokens& tokens, bool whole, std::int32_t row,
                                          std::uint32_t lane) {
@@ -37,8 +36,8 @@ struct SummaryRows {
   float s[1][E / 8][4];
   float z[1][4];  ///< in every column
 
-  /// Adds a box that begins in slot `at`, of rows 16 tile.. of S. `tokens` are those of the box;
-  /// rows behind it, up to a multiple of 16, are zero.
+  /// Adds a box that begins in slot `at` to rows 16 tile.. of S. `tokens` are the tokens of the
+  /// box. Rows after it, up to a multiple of 16, are zero.
   MHLA_DEVICE void add_box(const Ring& ring, RingCursor at, std::uint32_t tile,
                            const BoxTokens& tokens, const FeatureMap& map, std::uint32_t lane) {
     constexpr std::uint32_t kPanelTiles = Keys::Panel::kColumns / 16;
@@ -59,8 +58,8 @@ struct SummaryRows {
     });
   }
 
-  /// Stores them times `scale` and rounded as rows 16 tile.. of a region of S (tile/layout.cuh),
-  /// and of the D floats at shared address `key_sum`.
+  /// Stores the sums. S, times `scale` and rounded, becomes rows 16 tile.. of a region
+  /// (tile/layout.cuh). z becomes those of the D floats at shared address `key_sum`.
   template <class Region>
   MHLA_DEVICE void store(Region region, std::uint32_t key_sum, std::uint32_t tile, float scale,
                          std::uint32_t lane) const {

@@ -1,33 +1,32 @@
 #pragma once
 
 /// \file
-/// S_b and z_b of every block of tokens:
+/// Summary stage: S_b and z_b of every block of tokens:
 ///
 ///     S_b = sum_{t in b} phi(k_t) v_t^T     [D, E], times a power of two and rounded to T, or
 ///                                           as high + low
 ///     z_b = sum_{t in b} phi(k_t)           [D] floats, of the rounded phi(k_t)
 ///
-/// With kRotary phi(k_t) turns before it is multiplied (tile/rotary.cuh), for S_b alone.
+/// With kRotary, phi(k_t) rotates before the product (tile/rotary.cuh), for S_b alone.
 ///
-/// A thread block makes one S_b: thread block pair * M + b along x. Strips of 32 slots of K and V
-/// come through a ring of stages in shared memory; phi^T is the A operand, read transposed and
-/// mapped in registers, V the B operand:
+/// A thread block computes one S_b: thread block pair * M + b along x. Strips of 32 slots of K and
+/// V arrive through a ring of stages in shared memory. phi^T is the A operand, read transposed and
+/// mapped in registers, and V the B operand:
 ///
-///     (D, E)        warps along D x E   of a warp   stages   sums of a thread
+///     (D, E)        warps along D x E   per warp    stages   sums per thread
 ///     (64, 64)      4 x 1               16 x 64     3        32
 ///     (72, 72)      5 x 1               16 x 72     3        36; the last warp is half idle
 ///     (128, 128)    4 x 2               32 x 64     4        64
 ///     (128, 256)    4 x 2               32 x 128    4        128
 ///
-/// With two warps along E phi of a key is computed twice. One warp along E would save that, about
-/// 256 of 1000 issue slots for 16 tokens, but every warp would read all of V: 9 instead of 6 loads
-/// of matrices for 16 products, and shared memory is what runs out first.
+/// With two warps along E, phi of a key is computed twice. One warp along E would save that, about
+/// 256 of 1000 issue slots per 16 tokens. But then every warp would read all of V: 9 instead of 6
+/// loads of matrices per 16 products, and shared memory is the bottleneck.
 ///
-/// z is the product with a column of ones, one product more for a warp and 16 tokens: the warps
-/// along E take turns at the row tiles. The column is 0 for empty slots, where phi(0) need not be
-/// 0.
+/// z is the product with a column of ones, one more product per warp and 16 tokens. Warps along E
+/// alternate between the row tiles. The column is 0 for empty slots, since phi(0) need not be 0.
 ///
-/// Shared memory: kSharedBytes of SummaryConfig; S_b leaves through the ring's first bytes.
+/// Shared memory: kSharedBytes of SummaryConfig. S_b is stored through the ring's first bytes.
 /// Device memory: K and V once, S and z once.
 /// Source: arXiv:2601.07832, section 4.1, eq. (3).
 
@@ -57,8 +56,8 @@ struct SummaryConfig {
 
   static constexpr int kRowWarps = D == 128 ? 4 : (D + 15) / 16;
   static constexpr int kColumnWarps = D == 128 ? 2 : 1;
-  static constexpr int kRowTiles = (D + 15) / 16 / kRowWarps;  // of 16 rows, in a warp
-  static constexpr int kTiles = E / 8 / kColumnWarps;          // of 8 columns, in a warp
+  static constexpr int kRowTiles = (D + 15) / 16 / kRowWarps;  // tiles of 16 rows per warp
+  static constexpr int kTiles = E / 8 / kColumnWarps;          // tiles of 8 columns per warp
   static constexpr int kThreads = 32 * kRowWarps * kColumnWarps;
   static_assert(kColumnWarps == kRowTiles, "warps along E share the row tiles of z");
 
@@ -126,22 +125,22 @@ struct SummarySm80 {
   static constexpr int kStrip = Config::kStrip;
   static constexpr int kStages = Config::kStages;
 
-  /// What a thread works on.
+  /// Work of a thread.
   struct WorkTile {
     std::uint32_t thread;
     std::uint32_t lane;
-    std::uint32_t row_tile;     // the warp's first, of 16 rows
-    std::uint32_t column_warp;  // of those along E
-    std::int64_t place;         // of S_b
+    std::uint32_t row_tile;     // first tile of 16 rows of the warp
+    std::uint32_t column_warp;  // index among the warps along E
+    std::int64_t place;         // index of S_b
     BlockOrigin origin;
-    const unsigned char* k;  // the pair's row of token 0
+    const unsigned char* k;  // row of token 0 of the pair
     const unsigned char* v;
     std::uint32_t shared;
   };
 
   struct Sums {
     float s[kRowTiles][kTiles][4];
-    float z[4];  // of one of the row tiles: in every column
+    float z[4];  // of one of the row tiles, in every column
   };
 
   MHLA_DEVICE static WorkTile work_tile(const Params& p) {
@@ -165,13 +164,13 @@ struct SummarySm80 {
   static MHLA_DEVICE std::uint32_t stage(const WorkTile& at, std::int32_t strip) {
     return at.shared + static_cast<std::uint32_t>(strip % kStages) * Config::kStageBytes;
   }
-  /// A word for each slot of the strip: 1 of type T, or 0 for an empty slot.
+  /// Shared address of a word for each slot of the strip: 1 of type T, or 0 for an empty slot.
   static MHLA_DEVICE std::uint32_t filled(const WorkTile& at, std::int32_t strip) {
     return at.shared + kStages * Config::kStageBytes +
            static_cast<std::uint32_t>(strip % kStages) * Config::kFilledBytes;
   }
 
-  /// Starts the copies of a strip. A thread's pieces of K and V are of the same token.
+  /// Starts the copies of a strip. A thread's pieces of K and V belong to the same token.
   static MHLA_DEVICE void copy_strip(const Params& p, const WorkTile& at, std::int32_t strip) {
     constexpr int kPieces = D / 8;
     constexpr int kCopies = kStrip * kPieces;
@@ -200,7 +199,7 @@ struct SummarySm80 {
 
   static MHLA_DEVICE void add_strip(const Params& p, const WorkTile& at, std::int32_t strip,
                                     Sums& sums) {
-    if constexpr (kRotary) {  // registers allow a step at a time
+    if constexpr (kRotary) {  // registers allow one step at a time
       MHLA_CUDA_LOOP
       for (std::uint32_t step = 0; step < kStrip / 16; ++step) add_step(p, at, strip, step, sums);
     } else {
@@ -209,7 +208,7 @@ struct SummarySm80 {
     }
   }
 
-  /// 16 slots.
+  /// Adds a step of 16 slots.
   static MHLA_DEVICE void add_step(const Params& p, const WorkTile& at, std::int32_t strip,
                                    std::uint32_t step, Sums& sums) {
     const typename Config::Keys keys{stage(at, strip)};
@@ -253,7 +252,7 @@ struct SummarySm80 {
     }
   }
 
-  /// Rounds S, and writes it as [D, E] of `array`.
+  /// Rounds S and writes it to `array` as [D, E].
   static MHLA_DEVICE void write_part(unsigned char* array, const WorkTile& at, const Sums& sums) {
     const typename Config::Summary summary{at.shared};
     MHLA_CUDA_UNROLL

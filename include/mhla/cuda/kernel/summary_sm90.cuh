@@ -1,31 +1,32 @@
 #pragma once
 
 /// \file
-/// S_b and z_b of every block of tokens, with the copy engine and wgmma:
+/// Summary stage by tensor copies and wgmma: S_b and z_b of every block of tokens:
 ///
 ///     S_b = sum_{t in b} phi(k_t) v_t^T     [D, E], times a power of two and rounded to T, or
-///                                           as high + low; with kRotary phi(k_t) turns first
+///                                           as high + low; kRotary rotates this phi(k_t)
 ///     z_b = sum_{t in b} phi(k_t)           [D] floats, of the rounded phi(k_t)
 ///
-/// A thread block stays and takes items pair * M + b in steps of the grid. A thread behind the
-/// warpgroups loads: a block of tokens is a few boxes (tile/token_boxes.cuh), and a box D / 64
-/// panels of K and E / 64 of V, 64 channels each, every panel in a slot of a ring, which has as
-/// many as fit: the next items are loaded while sums are written. Warpgroup g makes rows 64 g.. of
-/// S_b:
+/// A thread block stays on its multiprocessor and takes items pair * M + b in steps of the grid. A
+/// producer thread loads a block of tokens as a few boxes (tile/token_boxes.cuh). A box has D / 64
+/// panels of K and E / 64 of V, 64 channels each, every panel in a slot of a ring. The ring has as
+/// many slots as fit, so that the next items are loaded while sums are written. Warpgroup g
+/// computes rows 64 g.. 64 g + 63 of S_b:
 ///
-///     rows 64 g.. of S_b += phi(K panel g)^T (A, in registers) V panels (B, where they lie)
+///     rows 64 g.. of S_b += phi(K panel g)^T (A, in registers) V panels (B, in place)
 ///
-/// 16 slots a step, while phi of the next 16 is made. Where a box has no multiple of 16 rows, the
-/// rows behind it are zeroed once and never loaded. z is the product with a column of ones, by
-/// mma.sync on the same registers; the column is 0 for empty slots, where phi(0) need not be 0.
+/// with 16 slots per step, while phi of the next 16 is computed. If the rows of a box are no
+/// multiple of 16, the rows after them are zeroed once and never loaded. z is the product with a
+/// column of ones, by mma.sync from the same registers. The column is 0 for empty slots, since
+/// phi(0) need not be 0.
 ///
-///     (D, E)        threads      per multiprocessor    sums of a thread
+///     (D, E)        threads      per multiprocessor    sums per thread
 ///     (64, 64)      128 + 32     2 thread blocks       32
 ///     (128, 128)    256 + 32     1                     64
 ///     (128, 256)    256 + 128    1                     128
 ///
-/// Shared memory: the ring, 2048 bytes a warp that S_b leaves through, 16 bytes of barriers a slot.
-/// Device memory: K and V once, S and z once, which stay in the second cache longer.
+/// Shared memory: the ring, 2048 bytes per warp, from which S_b is stored, 16 bytes of barriers per
+/// slot. Device memory: K and V once, S and z once; S and z stay longer in L2.
 /// Source: arXiv:2601.07832, section 4.1, eq. (3).
 
 #include <cstdint>
@@ -49,26 +50,26 @@
 namespace mhla::cuda {
 
 struct SummarySm90Parameters {
-  TensorMap maps[2];  ///< of the boxes of k and v that SummarySm90::prepare finds
+  TensorMap maps[2];  ///< maps of the boxes of k and v that prepare() finds
   SummaryParameters stage;
   TokenBoxes k_boxes;
   TokenBoxes v_boxes;
   std::int32_t pairs;
-  std::int32_t multiprocessors;  ///< of the device
+  std::int32_t multiprocessors;  ///< multiprocessors of the device
 };
 
 template <int D, int E>
 struct SummarySm90Config : PersistentConfig<D, E, E == 256> {
-  static constexpr int kPanels = (D + E) / 64;            // of a box: those of K, then those of V
-  static constexpr int kMostRows = E == 256 ? 128 : 256;  // of a box
+  static constexpr int kPanels = (D + E) / 64;            // panels per box: K, then V
+  static constexpr int kMostRows = E == 256 ? 128 : 256;  // rows per box
   static constexpr std::uint32_t kMostSlots = 64;
-  static constexpr std::uint32_t kRowBytes = 128;  // of a panel
+  static constexpr std::uint32_t kRowBytes = 128;  // bytes per row of a panel
   static_assert(kMostSlots * Ring::kBarrierBytes <= SummarySm90Config::kBarrierBytes);
   static_assert(kPanels * kMostRows * 128 <= SummarySm90Config::kRingBytes,
                 "the ring holds all panels of a box");
 };
 
-/// How the kernels of summaries on sm_90a are launched, and their ring.
+/// Launch parameters of the summary kernels on sm_90a, and their ring.
 template <int D, int E, class Config_>
 struct SummarySm90Launch {
   using Params = SummarySm90Parameters;
@@ -79,8 +80,8 @@ struct SummarySm90Launch {
   static constexpr int kBlocksPerMultiprocessor = Config::kBlocksPerMultiprocessor;
   static constexpr int kRegisters = Config::kRegisters;
 
-  /// Fills all but the maps, which are of `boxes`. Whether the kernel can do it: otherwise the
-  /// copy engine has no boxes for these blocks and strides.
+  /// Fills all parameters but the maps, which describe `boxes`. Returns false if tensor copies have
+  /// no boxes for these blocks and strides.
   static constexpr bool prepare(const SummaryParameters& stage, std::int32_t pairs,
                                 std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[2]) {
     const std::int32_t batch = pairs / stage.heads;
@@ -98,7 +99,7 @@ struct SummarySm90Launch {
   }
 
  protected:
-  /// Of 16 rows of a box.
+  /// Steps of 16 rows per box.
   static MHLA_DEVICE std::uint32_t steps(const Params& p) {
     return (static_cast<std::uint32_t>(p.k_boxes.rows()) + 15) / 16;
   }
@@ -140,16 +141,16 @@ struct SummarySm90 : SummarySm90Launch<D, E, SummarySm90Config<D, E>> {
     float z[4];  // in every column
   };
 
-  /// What a thread of a warpgroup works on.
+  /// Work of a thread of a warpgroup.
   struct WorkTile {
     std::uint32_t warpgroup;
-    std::uint32_t warp;  // of the block
+    std::uint32_t warp;  // warp of the thread block
     std::uint32_t lane;
     Item item;
     bool whole;  // the block has no empty slots
   };
 
-  /// Rows of slots that no box fills.
+  /// Zeroes the rows of slots that no box fills.
   static MHLA_DEVICE void zero_rows_behind(const Params& p, const Ring& ring,
                                            std::uint32_t thread) {
     const auto rows = static_cast<std::uint32_t>(p.k_boxes.rows());
@@ -200,7 +201,7 @@ struct SummarySm90 : SummarySm90Launch<D, E, SummarySm90Config<D, E>> {
     });
   }
 
-  /// Adds the products of a box, and gives its slots back.
+  /// Adds the products of a box, and releases its slots.
   static MHLA_DEVICE void add_box(const Params& p, const Ring& ring, RingCursor at,
                                   const WorkTile& work, std::int32_t box, Sums& sums) {
     std::uint32_t values[kValuePanels];
@@ -248,7 +249,7 @@ struct SummarySm90 : SummarySm90Launch<D, E, SummarySm90Config<D, E>> {
     for (int e = 0; e < kValuePanels; ++e) ptx::fence_registers(sums.s[e]);
   }
 
-  /// phi of 16 rows of keys as the A operand, and their part of z.
+  /// Returns phi of 16 rows of keys as the A operand, and adds their part of z.
   template <class Formula>
   static MHLA_DEVICE ptx::Words4 features(Formula phi, const Params& p, BoxPanel keys,
                                           const WorkTile& work, std::int32_t box,

@@ -5,11 +5,11 @@
 ///
 ///     z_b = sum_{t in b} w_t phi(x_t)     [D] floats, phi rounded to T; w_t = 1 without weights
 ///
-/// A thread block has one block of tokens of one pair: thread block pair * M + b along x. Its
-/// threads have a piece of 16 bytes of every kRows-th token. Their sums are added in the order of
-/// the rows, so bits are the same each time.
+/// A thread block has one block of tokens of one pair: thread block pair * M + b along x. A thread
+/// has a piece of 16 bytes of every kRows-th token. The order of the sums is fixed, so that bits
+/// are the same in every run.
 ///
-/// Shared memory: a sum of each thread. Device memory: x and weights once, z once.
+/// Shared memory: one sum per thread. Device memory: x and weights once, z once.
 
 #include <cstdint>
 

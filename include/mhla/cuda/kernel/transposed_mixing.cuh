@@ -1,10 +1,10 @@
 #pragma once
 
 /// \file
-/// The mixing matrix as gradients want it: its transpose, and of the causal form both without what
-/// does not reach from one block to another:
+/// Mixing matrices for gradients: the transpose, and for the causal form both matrices without
+/// coefficients on and above the diagonal:
 ///
-///     strict     m_ib, 0 where b >= i            only of causal problems
+///     strict     m_ib, 0 where b >= i            only in causal problems
 ///     transposed m_ib at [b, i]
 ///
 /// A thread block has a row of m. Device memory: m once, both results once.
@@ -23,7 +23,7 @@ struct TransposedMixingParameters {
   std::int32_t rows;     ///< Mq
   std::int32_t columns;  ///< Mk
   bool causal;
-  float* strict;      ///< [Mq, Mk] of causal problems
+  float* strict;      ///< [Mq, Mk], in causal problems
   float* transposed;  ///< [Mk, Mq]
 };
 

@@ -1,11 +1,11 @@
 #pragma once
 
 /// \file
-/// What 64 queries of a warpgroup get from 64 keys and values at a time, in any order of keys:
+/// Products of a warpgroup's 64 queries with 64 keys and values at a time, in any order of keys:
 ///
 ///     P = T(m * (phi(Q) phi(K)^T))     wgmma, m of key_mixing.cuh
 ///     den += P 1                       mma.sync
-///     n += P V                         wgmma, begun when half of P is there
+///     n += P V                         wgmma, begins when half of P is computed
 ///
 /// All threads of the warpgroup call together.
 
@@ -23,20 +23,20 @@
 
 namespace mhla::cuda {
 
-/// The registers of a thread.
+/// Registers of a thread.
 template <class T, int D, int E>
 struct WeightedValues {
-  static constexpr int kColumns = E == 64 ? 64 : 128;  ///< of a product with V
+  static constexpr int kColumns = E == 64 ? 64 : 128;  ///< columns per product with V
   static constexpr int kProducts = E / kColumns;
   static constexpr std::uint32_t kPanelBytes = 64 * 128;
 
-  Fragment<D> features;                 ///< of the warp's 16 queries, in order (fence_registers)
+  Fragment<D> features;                 ///< of the warp's 16 queries, after fence_registers
   std::uint32_t mixing[2];              ///< shared addresses of the first m of the thread's rows
   float n[kProducts][kColumns / 8][4];  ///< 0 at first
   float den[4];                         ///< of row lane / 4, twice, and of row lane / 4 + 8
 
-  /// Starts to add the `part`-th 64 keys. At `keys` phi(K) begins, panels of 64 columns, and behind
-  /// it V; m is 0 where there is no key, and phi(K) and V are numbers.
+  /// Starts to add the `part`-th 64 keys. `keys` is the shared address of phi(K), in panels of 64
+  /// columns, followed by V. For absent keys m is 0, and phi(K) and V are finite.
   MHLA_DEVICE void start(std::uint32_t keys, std::int32_t part) {
     const std::uint32_t values = keys + D / 64 * kPanelBytes;
     float scores[8][4];
@@ -70,17 +70,17 @@ struct WeightedValues {
     }
   }
 
-  /// Waits for what was started.
+  /// Waits for the started products.
   MHLA_DEVICE void finish() {
     ptx::wgmma_wait_group<0>();
     MHLA_CUDA_UNROLL
     for (int c = 0; c < kProducts; ++c) ptx::fence_registers(n[c]);
     MHLA_CUDA_UNROLL
-    for (ptx::Words4& w : weights_) ptx::fence_registers(w.x);  // read until here
+    for (ptx::Words4& w : weights_) ptx::fence_registers(w.x);  // the products read them until here
   }
 
  private:
-  /// P of keys 16 s.. 16 s + 15 of the 64, in order, and den.
+  /// Computes P of keys 16 s.. 16 s + 15 of the 64, before a fence, and adds to den.
   MHLA_DEVICE void weigh(const float (&scores)[8][4], std::int32_t part, int s) {
     const std::uint32_t one = ptx::pack<T>(1, 1);
     std::uint32_t(&a)[4] = weights_[s].x;
