@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the program is asked for.
+/// Arguments of the program.
 
 #include <regex>
 #include <stdexcept>
@@ -11,12 +11,12 @@
 namespace mhla::cuda_bench {
 
 struct Arguments {
-  std::regex filter{""};  ///< names of cases; all at first
-  std::string out;        ///< where results go as JSON; nowhere if empty
+  std::regex filter{""};  ///< cases to run, by name; at first all
+  std::string out;        ///< file for the results as JSON; none if empty
   bool quick = false;     ///< fewer runs
-  bool list = false;      ///< names of cases and nothing else
-  bool once = false;      ///< each case once, untimed
-  bool roofline = false;  ///< what the device can do and nothing else
+  bool list = false;      ///< print the names of cases only
+  bool once = false;      ///< run each case once, untimed
+  bool roofline = false;  ///< measure the device's ceilings only
   bool help = false;
 
   int runs() const { return once ? 0 : quick ? 9 : 51; }
@@ -33,7 +33,7 @@ inline constexpr char kUsage[] =
     "  --list          the cases and where they come from\n"
     "  --roofline      what the device can do: bandwidths, launches, products\n";
 
-/// \throws std::invalid_argument for an argument that does not exist, or no regular expression
+/// \throws std::invalid_argument for an unknown argument or an invalid regular expression
 inline Arguments parse(const std::vector<std::string>& arguments) {
   Arguments parsed;
   for (const std::string& argument : arguments) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What is measured on a device, all in one place, with its source.
+/// All cases that are measured on a device, with their sources.
 
 #include <string>
 #include <utility>
@@ -15,7 +15,7 @@ namespace mhla::cuda_bench {
 
 using bench::Shape;
 
-/// What of the library a case calls.
+/// Function of the library that a case calls.
 enum class Form { kBidirectional, kCausal, kStep };
 
 /// "bidirectional", "causal" or "step".
@@ -30,8 +30,8 @@ constexpr const char* name(Form form) {
   }
 }
 
-/// A form on a shape: bfloat16, Relu{1e-6}, KeySum, [B, N, H, D]. Of a step N is where in the
-/// sequence it is taken.
+/// A form on a shape: bfloat16, Relu{1e-6}, KeySum, [B, N, H, D]. For a step, N is its position in
+/// the sequence.
 struct Case {
   Form form;
   Shape shape;
@@ -71,16 +71,16 @@ inline std::vector<Case> all_cases() {
   };
 }
 
-/// The blocks of a shape, as the device takes them.
+/// The blocks of a shape as mhla::cuda takes them.
 inline cuda::TokenBlocks token_blocks(const Shape& s) {
   const auto size = [](Index n) { return static_cast<std::int32_t>(n); };
   return {size(s.grid[0]),  size(s.grid[1]),  size(s.grid[2]),
           size(s.block[0]), size(s.block[1]), size(s.block[2])};
 }
 
-/// The definition's flops, and bytes of q, k, v, o once. Of a step in the middle of a block and of
-/// the sequence: S~, half a block of keys and values, its share of the summaries before and of the
-/// next S~, the token, its output.
+/// Flops of the definition, and bytes of q, k, v, o once. A step is taken in the middle of a block
+/// and of the sequence. It moves S~, half a block of keys and values, its part of the earlier
+/// summaries and of the next S~, the token and its output.
 inline bench::Cost whole_cost(const Case& c) {
   using bench::number;
   if (c.form == Form::kStep) {

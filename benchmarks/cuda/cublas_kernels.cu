@@ -24,7 +24,7 @@ __device__ float sum_of_warp(float x) {
   return x;
 }
 
-/// A thread for every 8 numbers of a row.
+/// One thread per 8 numbers of a row.
 __global__ void to_block_order_kernel(const uint4* from, uint4* to, const std::int32_t* places,
                                       std::int64_t pairs, std::int64_t heads, std::int64_t tokens,
                                       int pieces) {
@@ -42,7 +42,7 @@ __global__ void features_kernel(const Pair* x, Pair* out, std::int64_t size) {
   out[i] = __floats2bfloat162_rn(phi(value.x), phi(value.y));
 }
 
-/// A thread for two columns of a block.
+/// One thread per two columns of a block.
 __global__ void features_and_sums_kernel(const Pair* x, Pair* out, float2* sums,
                                          std::int64_t blocks, int length, int columns) {
   const std::int64_t i = thread_index();
@@ -61,7 +61,7 @@ __global__ void features_and_sums_kernel(const Pair* x, Pair* out, float2* sums,
   sums[i] = sum;
 }
 
-/// A warp for every row.
+/// One warp per row.
 __global__ void mask_kernel(__nv_bfloat16* weights, float* sums, const float* diagonal,
                             std::int64_t rows, int per_pair, int length) {
   const std::int64_t row = warp_index();
@@ -79,7 +79,7 @@ __global__ void mask_kernel(__nv_bfloat16* weights, float* sums, const float* di
   if (lane() == 0) sums[row] = sum;
 }
 
-/// A warp for every row.
+/// One warp per row.
 __global__ void divide_kernel(Pair* out, const Pair* features, const float2* key_sums,
                               const float* sums, std::int64_t rows, int length, int columns,
                               int value_columns) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What cublas_peer.cpp does between products. All tensors lie as [pairs, M, W, width].
+/// Kernels between the products of cublas_peer.cpp. All tensors are [pairs, M, W, width].
 
 #include <cuda_runtime.h>
 
@@ -11,25 +11,28 @@
 
 namespace mhla::cuda_bench {
 
-/// to[pair, places[t], .] = from[b, t, h, .] of pair = b H + h.
+/// Computes to[pair, places[t], .] = from[b, t, h, .], with pair = b H + h.
 void to_block_order(const Bits* from, Bits* to, const std::int32_t* places, std::int64_t pairs,
                     std::int64_t heads, std::int64_t tokens, int width, cudaStream_t stream);
 
-/// phi of every number. \param size  even
+/// Computes phi of every number.
+/// \param size  even
 void features(const Bits* x, Bits* out, std::int64_t size, cudaStream_t stream);
 
-/// The same of keys, and the sum of each block's rows. \param blocks  of all pairs \param width
-/// even
+/// Computes phi of keys, and the sum of each block's rows.
+/// \param blocks  number of blocks of all pairs
+/// \param width   even
 void features_and_sums(const Bits* x, Bits* out, float* sums, std::int64_t blocks, int length,
                        int width, cudaStream_t stream);
 
-/// weights[block, t, j] *= m_ii for j <= t, otherwise 0, and the sums of its rows.
+/// Computes weights[block, t, j] *= m_ii for j <= t, otherwise 0, and the sums of the weights'
+/// rows.
 /// \param per_pair  blocks of a pair, M
 void mask(Bits* weights, float* sums, const float* diagonal, std::int64_t blocks, int per_pair,
           int length, cudaStream_t stream);
 
-/// out[block, t, .] /= features[block, t, .] . key_sums[block, .] + sums[block, t].
-/// \param sums  or null for none
+/// Computes out[block, t, .] /= features[block, t, .] . key_sums[block, .] + sums[block, t].
+/// \param sums  null if there are none
 void divide(Bits* out, const Bits* features, const float* key_sums, const float* sums,
             std::int64_t blocks, int length, int width, int values, cudaStream_t stream);
 

@@ -20,7 +20,7 @@ Bits rounded(float x) {
   return static_cast<Bits>((word + 0x7FFFu + (word >> 16 & 1u)) >> 16);
 }
 
-/// Where tokens lie in the order of blocks.
+/// Position of every token in the order of blocks.
 std::vector<std::int32_t> places(const cuda::TokenBlocks& blocks) {
   std::vector<std::int32_t> place(static_cast<std::size_t>(blocks.tokens()));
   for (std::int32_t b = 0; b < blocks.blocks(); ++b) {
@@ -32,7 +32,8 @@ std::vector<std::int32_t> places(const cuda::TokenBlocks& blocks) {
   return place;
 }
 
-/// The mixing matrix as the product over blocks reads it; causal: what lies below the diagonal.
+/// The mixing matrix for the product over blocks. The causal form keeps only coefficients below the
+/// diagonal.
 std::vector<float> of_other_blocks(std::vector<float> mixing, std::size_t m, bool causal) {
   for (std::size_t i = 0; causal && i < m; ++i) {
     for (std::size_t b = i; b < m; ++b) mixing[i * m + b] = 0;
@@ -45,7 +46,7 @@ std::vector<float> of_other_blocks(std::vector<float> mixing, std::size_t m, boo
 Cublas::Cublas() { expect_cublas(cublasCreate(&handle_), "cublasCreate"); }
 Cublas::~Cublas() { cublasDestroy(handle_); }
 
-// cuBLAS reads matrices by columns: a row-major matrix is its transposed one there, and
+// cuBLAS reads matrices by columns. A row-major matrix is the transpose of what cuBLAS sees, and
 // C^T = B^T A^T.
 void multiply(cublasHandle_t handle, const Product& p, cudaStream_t stream) {
   expect_cublas(cublasSetStream(handle, stream), "cublasSetStream");

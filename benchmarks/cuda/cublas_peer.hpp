@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The operator as what one writes with cuBLAS: strided batched products for summaries, mixing and
-/// read-outs, and small kernels for feature maps, masks and divisions.
+/// The operator written with cuBLAS: strided batched products for summaries, mixing and read-outs,
+/// and small kernels for feature maps, masks and divisions.
 ///
 ///     phi(K), z       kernel             S_b = phi(K_b)^T V_b      product, batch of pairs * M
 ///     S~ = m S        product, pairs     z~ = m z                  product in float, pairs
@@ -10,8 +10,8 @@
 ///     causal: P = phi(Q_i) phi(K_i)^T product, masked by a kernel, O += P V_i product
 ///     O / den         kernel
 ///
-/// cuBLAS gets tensors that lie in the order that suits it, [B, H, M, W, .]: the permutation from
-/// [B, N, H, .] is not measured. Blocks must be whole. Products are bfloat16 with sums in float.
+/// Tensors are already in the layout that suits cuBLAS, [B, H, M, W, .]. The permutation from [B,
+/// N, H, .] is not measured. Blocks must be whole. Products are bfloat16 with sums in float.
 
 #include <cublas_v2.h>
 
@@ -24,7 +24,7 @@
 
 namespace mhla::cuda_bench {
 
-/// A cuBLAS handle.
+/// Owns a cuBLAS handle.
 class Cublas {
  public:
   Cublas();
@@ -38,8 +38,8 @@ class Cublas {
   cublasHandle_t handle_ = nullptr;
 };
 
-/// One operand of a batch of products: row-major matrices `stride` numbers apart, used as they are
-/// or transposed.
+/// One operand of a batch of products: row-major matrices `stride` numbers apart, each either
+/// transposed or not.
 struct Factor {
   const void* data;
   long long stride;
@@ -58,10 +58,11 @@ struct Product {
   cudaDataType type = CUDA_R_16BF;
 };
 
+/// Runs a batch of products.
 /// \throws cuda_error with cuBLAS' name of the error
 void multiply(cublasHandle_t handle, const Product& product, cudaStream_t stream);
 
-/// The operator of a case on the data of a call.
+/// The operator of a case, on the data of a call.
 class CublasPeer {
  public:
   CublasPeer(const Case& c, const Call& call, const std::vector<float>& mixing,
@@ -69,17 +70,17 @@ class CublasPeer {
 
   void run(cudaStream_t stream);
 
-  /// An output row, after run() is done.
+  /// Returns an output row. Call it after run() is done.
   std::vector<Bits> row(const Row& row) const;
 
  private:
   bool causal_;
   int width_, values_, pairs_, blocks_, length_;  // D, E, B*H, M, W
   std::int64_t heads_;
-  std::vector<std::int32_t> places_;  // of every token, in the order of blocks
+  std::vector<std::int32_t> places_;  // position of every token in the order of blocks
   Cublas handle_;
   DeviceArray<Bits> q_, k_, v_, features_q_, features_k_, summaries_, mixtures_, weights_, out_;
-  DeviceArray<Bits> mixing_;                             // what enters sums over blocks
+  DeviceArray<Bits> mixing_;                             // coefficients of the sums over blocks
   DeviceArray<float> float_mixing_, diagonal_;           // the same in float; m_ii
   DeviceArray<float> key_sums_, mixed_key_sums_, sums_;  // z, z~, row sums of P
 };

@@ -26,7 +26,7 @@ std::vector<Bits> fetch_head(const Bits* tensor, const Call& c, int width, const
   return numbers;
 }
 
-/// What is not a number is as wrong as can be.
+/// Returns infinity for NaN, so that NaN counts as the largest error.
 double finite(double x) { return std::isfinite(x) ? x : std::numeric_limits<double>::infinity(); }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What is owned on a device: memory, streams, events, captured graphs. Every failed call of CUDA
-/// is a cuda_error with the call and CUDA's text.
+/// Owners of device objects: memory, streams, events, captured graphs. Every failed call of CUDA
+/// throws cuda_error with the call and CUDA's text.
 
 #include <cuda_runtime.h>
 
@@ -16,7 +16,7 @@ namespace mhla::cuda_bench {
 
 using cuda::expect_success;
 
-/// Numbers in device memory, from a multiple of 256 bytes on.
+/// Numbers in device memory, aligned to 256 bytes.
 template <class T>
 class DeviceArray {
  public:
@@ -47,7 +47,7 @@ class DeviceArray {
   T* data_ = nullptr;
 };
 
-/// A stream of its own.
+/// Owns a stream.
 class Stream {
  public:
   Stream() {
@@ -65,7 +65,7 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// Seconds of the device between two places of a stream.
+/// Measures seconds of the device between two points of a stream.
 class Stopwatch {
  public:
   Stopwatch() {
@@ -82,7 +82,7 @@ class Stopwatch {
   void start(cudaStream_t stream) {
     expect_success(cudaEventRecord(begin_, stream), "cudaEventRecord");
   }
-  /// Waits until the device is here.
+  /// Waits until the device has reached this point of the stream.
   double stop(cudaStream_t stream) {
     expect_success(cudaEventRecord(end_, stream), "cudaEventRecord");
     expect_success(cudaEventSynchronize(end_), "cudaEventSynchronize");
@@ -95,7 +95,7 @@ class Stopwatch {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-/// What a function puts into a stream, to be put there again in one call.
+/// Graph of the work that a function enqueues. One call enqueues the work again.
 class CapturedGraph {
  public:
   template <class Enqueue>

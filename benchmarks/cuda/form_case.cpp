@@ -7,10 +7,10 @@
 namespace mhla::cuda_bench {
 namespace {
 
-/// What a call takes, on the device.
+/// Data of a call on the device.
 struct Workload {
   DeviceArray<Bits> q, k, v, o;
-  std::vector<float> mixing;  // [M, M], of the host
+  std::vector<float> mixing;  // [M, M], on the host
   DeviceArray<float> device_mixing;
   DeviceArray<unsigned char> workspace;
   Call call;
@@ -60,7 +60,7 @@ Result measure_form(const Case& c, Session& session) {
                 .cost = whole_cost(c)};
 
   const std::vector<Row> rows = sample_rows(c.shape);
-  session.stream.wait();  // for the data
+  session.stream.wait();  // until the data is there
   const std::vector<ExactRow> exact = exact_rows(c, w.call, w.mixing, rows);
   result.deviation.not_finite = run_on_poison(w.o, run_form, session);
   for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The library's forms on device tensors, behind plain functions: forms.cu is compiled by nvcc once
-/// for each (D, E), all else by the C++ compiler.
+/// The library's forms on device tensors, as plain functions. nvcc compiles forms.cu once for each
+/// (D, E). The C++ compiler compiles all else.
 
 #include <cuda_runtime.h>
 
@@ -34,22 +34,22 @@ struct Call {
   std::size_t workspace_bytes;
 };
 
-/// What of cuda::Plan the benchmarks tell.
+/// Facts of a cuda::Plan that the benchmarks print.
 struct Planned {
-  const char* form;  ///< its name
+  const char* form;  ///< name of the form
   const char* reason;
-  const char* kernels;  ///< whose instructions they use
+  const char* kernels;  ///< architecture of its kernels
   std::size_t workspace_bytes;
 };
 
-/// cuda::bidirectional or cuda::causal.
+/// Runs cuda::bidirectional or cuda::causal.
 template <int D, int E>
 struct Forms {
   static Planned plan(const Call& call, const cuda::Device& device);
   static void run(const Call& call, const cuda::Device& device, cudaStream_t stream);
 };
 
-/// Calls f(Forms<D, E>{}) for these widths.
+/// Calls f(Forms<D, E>{}) for the given widths.
 template <class F>
 auto with_widths(int width, int values, F&& f) {
   if (width == 64 && values == 64) return f(Forms<64, 64>{});

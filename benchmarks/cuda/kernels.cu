@@ -48,7 +48,8 @@ __global__ void copy_kernel(const uint4* from, uint4* to, std::int64_t size) {
   for (std::int64_t i = first(); i < size; i += step()) to[i] = __ldcg(from + i);
 }
 
-/// Four loads under way in each thread. In every pass a block reads what another one read before.
+/// Keeps four loads per thread in flight. In every pass a block reads what another block read in
+/// the previous pass.
 __global__ void read_kernel(const uint4* data, std::int64_t size, int passes, unsigned* sink) {
   unsigned mixed = 0;
   for (int pass = 0; pass < passes; ++pass) {
@@ -81,7 +82,7 @@ __global__ void nothing_kernel() {
 #endif
 }
 
-/// Thread blocks that fill the device, fewer for little data.
+/// Number of thread blocks that fills the device, or fewer for little data.
 unsigned fill(std::int64_t size) {
   static const int multiprocessors = cuda::current_device().multiprocessors;
   const std::int64_t needed = (size + kThreads - 1) / kThreads;

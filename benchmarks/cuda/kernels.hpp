@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the benchmarks themselves run on a device: data, poison, cold caches, ceilings.
+/// Kernels of the benchmarks themselves: data, poison, cold caches, ceilings.
 
 #include <cuda_runtime.h>
 
@@ -13,29 +13,30 @@
 
 namespace mhla::cuda_bench {
 
-/// cuda::current_device(), of a program that has kernels for it.
+/// Returns cuda::current_device() of a program that has kernels for it.
 cuda::Device current_device();
 
-/// Element i of tensor number `tensor`, as bench::element draws it, rounded to bfloat16.
+/// Draws element i of tensor number `tensor` as bench::element does, rounded to bfloat16.
 void draw(Bits* data, std::int64_t size, std::uint64_t tensor, cudaStream_t stream);
 
-/// Adds to `count` how many numbers are infinite or NaN.
+/// Adds the number of infinities and NaN to `count`.
 void count_not_finite(const Bits* data, std::int64_t size, unsigned long long* count,
                       cudaStream_t stream);
 
 /// Writes random words: 16 bytes at a time, `bytes` / 16 times.
 void write(void* data, std::size_t bytes, std::uint64_t seed, cudaStream_t stream);
 
-/// Copies in the same way.
+/// Copies 16 bytes at a time, `bytes` / 16 times.
 void copy(const void* from, void* to, std::size_t bytes, cudaStream_t stream);
 
-/// Reads everything `passes` times past the first cache; `sink` takes something of it.
+/// Reads everything `passes` times, not from L1. `sink` keeps the compiler from removing the loads.
 void read(const void* data, std::size_t bytes, int passes, unsigned* sink, cudaStream_t stream);
 
-/// Keeps the stream busy for so many clock ticks without touching memory.
+/// Keeps the stream busy for `ticks` clock ticks without touching memory.
 void hold(long long ticks, cudaStream_t stream);
 
-/// A kernel that does nothing, launched `early`: while the one before runs, for whose end it waits.
+/// Launches an empty kernel. If `early`, it may start while the previous kernel runs, and waits for
+/// that kernel's end.
 void nothing(bool early, cudaStream_t stream);
 
 }  // namespace mhla::cuda_bench

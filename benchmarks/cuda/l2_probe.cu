@@ -1,12 +1,12 @@
-// Whether lines that a kernel writes reach DRAM before the kernel overwrites them, and what
+// Measures if lines that a kernel writes reach DRAM before the kernel overwrites them, and what
 // discard.global.L2 and eviction hints change: l2_probe [--once]
 //
-// Each thread block writes its part of a buffer 50 times. Prints predictions first, then the time
-// and the rate of every arm. With --once every arm runs once and is not timed, in the order of the
+// Each thread block writes its part of a buffer 50 times. The program prints predictions, then the
+// time and the rate of every arm. With --once every arm runs once and untimed, in the order of the
 // printed table, for a profiler:
 //   ncu --clock-control none --cache-control none --csv --page raw \
 //     --metrics dram__bytes_write.sum,dram__bytes_read.sum l2_probe --once
-// Needs no other file of the repository: nvcc -O3 -std=c++17 -arch=sm_80 l2_probe.cu
+// The program needs no other file of the repository: nvcc -O3 -std=c++17 -arch=sm_80 l2_probe.cu
 
 #include <cuda_runtime.h>
 
@@ -20,10 +20,11 @@
 namespace {
 
 constexpr int kPasses = 50, kThreads = 512, kRuns = 9;
-constexpr double kMemory = 3.18e12;  // bytes a second written to an H100's memory, measured
-constexpr double kCache = 5.5e12;    // written to its L2, assumed
+constexpr double kMemory = 3.18e12;  // bytes per second written to an H100's memory, measured
+constexpr double kCache = 5.5e12;    // bytes per second written to its L2, assumed
 
-/// How an arm writes. kRead reads each pass back before the next; kPause waits 20 us after each.
+/// Way of writing of an arm. kRead reads each pass back before the next. kPause waits 20 us after
+/// each.
 enum Arm { kPlain, kDiscard, kRead, kReadDiscard, kPause, kPauseDiscard, kKeep, kArms };
 constexpr const char* kNames[kArms] = {
     "rewrite",     "discard, rewrite",     "rewrite, read",  "rewrite, read, discard",
@@ -136,7 +137,7 @@ int main(int count, char** arguments) {
   cudaDeviceProp device{};
   expect_success(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
   const int blocks = 4 * device.multiProcessorCount;
-  // Whole warps of 512 bytes per thread block.
+  // Thread blocks write whole warps of 512 bytes.
   const std::int64_t unit = std::int64_t{blocks} * 512;
   const std::int64_t large = (std::int64_t{1} << 30) / unit * unit;
   Probe probe{nullptr, nullptr, blocks};

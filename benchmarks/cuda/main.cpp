@@ -49,7 +49,7 @@ void save(const std::string& file, const Context& context, const std::vector<Res
   if (!out.flush()) throw std::runtime_error("cannot write " + file);
 }
 
-/// Returns whether all results were right.
+/// Returns true if all results were right.
 bool measure(const Arguments& arguments) {
   Session session;
   session.runs = arguments.runs();
@@ -67,7 +67,7 @@ bool measure(const Arguments& arguments) {
     results.push_back(c.form == Form::kStep ? measure_step(c, session) : measure_form(c, session));
     right = right && results.back().right();
     print_row(std::cout, results.back(), context);
-    save(arguments.out, context, results);  // each time: a later case may stop the program
+    save(arguments.out, context, results);  // after each case: a later one may stop the program
   }
   if (results.empty()) std::cout << "no case has that name\n";
   return right;

@@ -25,7 +25,7 @@ std::string number(double x) {
   return out.str();
 }
 
-/// {"name": value, ...}
+/// Prints {"name": value, ...}.
 class Object {
  public:
   Object& text(const char* name, const std::string& value) { return raw(name, quoted(value)); }
@@ -84,7 +84,7 @@ std::string json(const Result& r, const Context& context) {
   return object.raw("peers", "[" + peers + "]").str();
 }
 
-/// Right-aligned, with so many digits behind the point; "-" for nothing.
+/// Right-aligned number with `digits` digits after the point; "-" for an absent number.
 std::string cell(double x, int width, int digits) {
   std::ostringstream out;
   out << std::setw(width);

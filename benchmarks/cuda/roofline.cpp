@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t kLarge = std::int64_t{2} << 30;
 constexpr int kRuns = 15;
 
-/// Random words.
+/// Returns random words.
 DeviceArray<unsigned char> words(std::int64_t bytes, std::uint64_t seed, Session& session) {
   DeviceArray<unsigned char> data(bytes);
   write(data.data(), data.bytes(), seed, session.stream);
@@ -53,7 +53,7 @@ void memory(std::ostream& out, Session& session) {
       return seconds_of(session,
                         [&](cudaStream_t s) { read(from.data(), size, count, sink.data(), s); });
     };
-    // The first pass, from memory, and the launch are in both.
+    // Both times include the first pass, from memory, and the launch.
     const double seconds = (passes(1 + kPasses) - passes(1)) / kPasses;
     line(out, "read again, " + std::to_string(megabytes) + " MB",
          1e-12 * static_cast<double>(size) / seconds, "TB/s");
@@ -61,7 +61,7 @@ void memory(std::ostream& out, Session& session) {
 }
 
 void launches(std::ostream& out, Session& session) {
-  constexpr int kLaunches = 20;  // put there before the device comes to them
+  constexpr int kLaunches = 20;  // enqueued before the device reaches them
   const auto many = [](bool early) {
     return [early](cudaStream_t s) {
       for (int i = 0; i < kLaunches; ++i) nothing(early, s);

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What a device can do: the ceilings that results are compared with.
+/// Ceilings of a device, which results are compared with.
 
 #include <ostream>
 
@@ -9,10 +9,10 @@
 
 namespace mhla::cuda_bench {
 
-/// Bytes a second that a large copy reads and writes on the device.
+/// Bytes per second that a large copy reads and writes on the device.
 double copy_bandwidth(Session& session);
 
-/// Prints bandwidths, launches and the rate of a large product, each measured here.
+/// Measures and prints bandwidths, launches and the rate of a large product.
 void print_roofline(std::ostream& out, Session& session);
 
 }  // namespace mhla::cuda_bench

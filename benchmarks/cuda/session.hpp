@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What all cases share: the device, a stream, cold caches.
+/// State that all cases share: the device, a stream, cold caches.
 
 #include "cuda/device_memory.hpp"
 #include "cuda/kernels.hpp"
@@ -14,11 +14,12 @@ struct Session {
   cuda::Device device = current_device();
   Stream stream;
   ColdCache cache;
-  int runs = 51;  ///< timed ones of a case; none: it is only checked
+  int runs = 51;  ///< timed runs per case; with 0 a case is only checked
 };
 
-/// Times a right result and its right peers: `result.deviation` and those of the peers are known.
-/// \param peers  an arm for every one of result.peers
+/// Times a right result and its right peers. `result.deviation` and the peers' deviations must be
+/// known.
+/// \param peers  one arm for each of result.peers
 inline void time_all(Session& session, const Enqueue& run, const std::vector<Arm>& peers,
                      Result& result) {
   if (!result.right() || session.runs == 0) return;
@@ -36,10 +37,10 @@ inline void time_all(Session& session, const Enqueue& run, const std::vector<Arm
   if (small) result.replay = time_replays(run, 20, session.stream);
 }
 
-/// A whole sequence: bidirectional or causal.
+/// Measures a whole sequence: bidirectional or causal.
 Result measure_form(const Case& c, Session& session);
 
-/// A token of every stream.
+/// Measures one token of every stream.
 Result measure_step(const Case& c, Session& session);
 
 }  // namespace mhla::cuda_bench

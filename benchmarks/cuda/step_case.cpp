@@ -9,12 +9,12 @@
 namespace mhla::cuda_bench {
 namespace {
 
-/// Tokens that are checked, in blocks of their own: the first, both sides of a boundary, others.
+/// Number of blocks with checked tokens: the first token, both sides of a boundary, others.
 constexpr Index kCheckedBlocks = 3;
 
 /// State and tokens of the streams of a case.
 struct Workload {
-  Index tokens;  // different ones
+  Index tokens;  // number of different tokens
   std::vector<float> mixing;
   DeviceArray<float> device_mixing;
   DeviceArray<Bits> q, k, v, o;
@@ -39,7 +39,7 @@ struct Workload {
   }
 };
 
-/// The rows of some heads at a token, by the definition on the checked blocks alone.
+/// Compares the rows of some heads at a token with the definition on the checked blocks.
 void compare_step(const Case& c, const Workload& w, std::int64_t token, Deviation& deviation) {
   const Index all = c.blocks();
   std::vector<float> mixing;
@@ -98,7 +98,7 @@ Result measure_step(const Case& c, Session& session) {
     result.deviation.not_finite += run_on_poison(w.o, next, session);
     compare_step(c, w, token, result.deviation);
   }
-  // Timed in the middle of the sequence, around the middle of a block: 54 steps of 64.
+  // Time steps in the middle of the sequence, around the middle of a block: 54 steps of 64.
   while (position < c.blocks() / 2 * length + 5) next(session.stream);
   session.stream.wait();
   time_all(session, next, {}, result);

@@ -12,7 +12,7 @@ Streaming streaming(const Streams& s) {
           MatrixView<const float>(s.mixing, s.blocks, s.blocks, s.blocks), cuda::Operator{}};
 }
 
-/// One token of every sequence of a [B, tokens, H, .] tensor.
+/// Token `token` of every sequence of a [B, tokens, H, .] tensor.
 TensorView<const Number> token_of(const Bits* tensor, const Streams& s, std::int64_t token) {
   const Index row = kStepWidth, of_token = s.heads * row;
   return {reinterpret_cast<const Number*>(tensor) + token * of_token,

@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// Steps of streams of D = E = 128 on a device, behind plain functions: step_form.cu is compiled by
-/// nvcc.
+/// Steps of streams of D = E = 128 on a device, as plain functions. nvcc compiles step_form.cu.
 
 #include <cuda_runtime.h>
 
@@ -15,7 +14,7 @@ namespace mhla::cuda_bench {
 
 inline constexpr int kStepWidth = 128;
 
-/// Streams that step together, and the tokens they take one after another.
+/// Streams that step together, and their tokens in order.
 struct Streams {
   std::int64_t batch, heads, tokens;
   std::int64_t blocks, block_length;  ///< M, W
@@ -30,10 +29,10 @@ struct Streams {
 
 std::size_t state_bytes(const Streams& streams);
 
-/// Makes a state that has seen nothing.
+/// Resets the state.
 void start(const Streams& streams, cudaStream_t stream);
 
-/// Takes token `token` of every sequence.
+/// Runs a step with token `token` of every sequence.
 void step(const Streams& streams, std::int64_t token, cudaStream_t stream);
 
 }  // namespace mhla::cuda_bench

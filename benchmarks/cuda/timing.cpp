@@ -11,7 +11,7 @@ namespace mhla::cuda_bench {
 namespace {
 
 constexpr int kWarmUps = 3;
-constexpr long long kHeadStart = 200000;  // clock ticks: 0.1 ms at 2 GHz, a score of launches
+constexpr long long kHeadStart = 200000;  // clock ticks: 0.1 ms at 2 GHz, about 20 launches
 
 std::size_t second_cache_bytes() {
   int device = 0, bytes = 0;

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Time on a device: medians of interleaved runs on cold caches.
+/// Timing on a device: medians of interleaved runs on cold caches.
 
 #include <cuda_runtime.h>
 
@@ -13,10 +13,10 @@
 
 namespace mhla::cuda_bench {
 
-/// Puts one call into a stream.
+/// Enqueues one call into a stream.
 using Enqueue = std::function<void(cudaStream_t)>;
 
-/// One of the things that are compared.
+/// A compared implementation.
 struct Arm {
   std::string name;
   Enqueue run;
@@ -26,21 +26,21 @@ struct Arm {
 struct Seconds {
   double median = 0;
   double fastest = 0;
-  /// Between the medians of every other run and of the rest, over the median: what a comparison
-  /// cannot see.
+  /// Difference between the medians of every second run and of the others, relative to the median.
+  /// Smaller differences between arms are noise.
   double repeatability = 0;
 };
 
-/// Statistics of some runs, at least one, in their order.
+/// Computes statistics of at least one run, in the order of the runs.
 Seconds summarize(const std::vector<double>& runs);
 
-/// Between runs, writes twice what the second cache holds and then reads as much, so that what was
-/// written is not written back while a run is measured.
+/// Clears L2 between runs: writes twice its size, then reads as much. The written lines are then
+/// not written back while a run is measured.
 class ColdCache {
  public:
   ColdCache();
-  /// What is put into the stream behind this finds nothing of its data in a cache, and has been put
-  /// there completely before the device comes to it, so that the launches' cost is not measured.
+  /// Work that is enqueued after this finds none of its data in a cache. The device reaches that
+  /// work only when all of it is enqueued, so that the cost of launches is not measured.
   void prepare(cudaStream_t stream);
 
   std::size_t cache_bytes() const { return cache_bytes_; }
@@ -52,11 +52,11 @@ class ColdCache {
   DeviceArray<unsigned> sink_;
 };
 
-/// Times of the arms, which take turns; three rounds before are not counted.
+/// Times arms in interleaved rounds. The first three rounds are not counted.
 std::vector<Seconds> time_interleaved(const std::vector<Arm>& arms, int runs, ColdCache& cache,
                                       cudaStream_t stream);
 
-/// Seconds of one replay of a graph of the call, many one after another on warm caches.
+/// Seconds per replay of a graph of the call, over many consecutive replays on warm caches.
 double time_replays(const Enqueue& run, int replays, cudaStream_t stream);
 
 }  // namespace mhla::cuda_bench

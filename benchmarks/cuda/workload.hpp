@@ -25,15 +25,15 @@ inline std::vector<float> random_mixing(Index blocks) {
   return mixing;
 }
 
-/// Numbers of tensor number `tensor`, uniform in [-1, 1).
+/// Returns numbers of tensor number `tensor`, uniform in [-1, 1).
 inline DeviceArray<Bits> random_tensor(std::int64_t size, std::uint64_t tensor, Session& session) {
   DeviceArray<Bits> data(size);
   draw(data.data(), size, tensor, session.stream);
   return data;
 }
 
-/// Poisons an output, calls run(stream) with the profiler on, and says how many numbers are not
-/// finite then.
+/// Poisons an output, calls run(stream) with the profiler on, and returns how many outputs are not
+/// finite.
 template <class Run>
 std::int64_t run_on_poison(DeviceArray<Bits>& out, Run&& run, Session& session) {
   expect_success(cudaMemsetAsync(out.data(), 0xFF, out.bytes(), session.stream), "cudaMemsetAsync");

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The arguments of the operators: from the dispatcher's stack to the library's views, nothing
-/// copied.
+/// Arguments of the operators: converts the dispatcher's stack to the library's views, without
+/// copies.
 
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
@@ -24,7 +24,7 @@ using mhla::Index;
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-/// Takes the arguments of a call one after another, each with its ownership.
+/// Takes the arguments of a call in order, with their ownership.
 class Arguments {
  public:
   explicit Arguments(StableIValue* stack) : next_(stack) {}
@@ -37,7 +37,7 @@ class Arguments {
   StableIValue* next_;
 };
 
-/// What every operator takes behind its blocks.
+/// Arguments of every operator after its blocks.
 struct Options {
   static constexpr const char* kSchema =
       "str feature_map='relu', str normalizer='key_sum', float eps=0., float scale=1., "
@@ -71,7 +71,7 @@ struct Options {
   std::optional<Tensor> query_map, key_map;          // weights of the feature maps, one row each
 };
 
-/// "mhla::causal: v has type Float, expected Double"
+/// Throws for a tensor's type: "mhla::causal: v has type Float, expected Double".
 template <class Error>
 [[noreturn]] void fail(const char* function, const char* argument, const std::string& got,
                        const std::string& expected) {
@@ -87,7 +87,7 @@ constexpr ScalarType scalar_type_of() {
   return std::is_same_v<T, Eigen::half> ? ScalarType::Half : ScalarType::BFloat16;
 }
 
-/// Calls f(std::type_identity<T>{}) for the T that a tensor of `type` stores.
+/// Calls f(std::type_identity<T>{}) for the element type T of tensors of `type`.
 template <class F>
 auto with_scalar(const char* function, ScalarType type, F&& f) {
   switch (type) {
@@ -123,12 +123,12 @@ inline void expect_tensor(const char* function, const char* argument, const Tens
   if (!t.is_cpu()) fail<mhla::option_error>(function, argument, "is on another device", "the CPU");
 }
 
-/// The tensor side by side; calls the dispatcher only where that copies.
+/// Returns the contiguous tensor. Calls the dispatcher only if that copies.
 inline Tensor dense(const Tensor& t) {
   return t.is_contiguous() ? t : torch::stable::contiguous(t);
 }
 
-/// A tensor of four axes as [B,N,H,D] at its own strides. T is const where it is an input.
+/// View of a tensor of four axes as [B,N,H,D] with its strides. T is const for inputs.
 template <class T>
 mhla::TensorView<T> tokens_first(const Tensor& t, const Options& options) {
   const std::size_t tokens = options.heads_first() ? 2 : 1, heads = 3 - tokens;
@@ -196,7 +196,7 @@ mhla::BatchInputs<T> inputs(const char* function, const Tensor& q, const Tensor&
           .key_offsets = offsets(function, "key_offsets", options.key_offsets)};
 }
 
-/// A dense mixing matrix, or its gradient.
+/// View of a dense mixing matrix or its gradient.
 template <class A>
 mhla::MixingView<A> mixing_view(const char* function, const Tensor& t) {
   expect_tensor(function, "mixing", t, scalar_type_of<std::remove_const_t<A>>(), 2);

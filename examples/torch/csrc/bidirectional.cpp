@@ -33,14 +33,14 @@ struct Bidirectional {
   }
   Index key_blocks(Index keys) const { return checked()(keys).blocks(); }
 
-  std::optional<Tensor> mixing;  // [M,M], of a sequence at least
+  std::optional<Tensor> mixing;  // [M,M]; larger is allowed for a sequence
   BlocksOfLength blocks;
 
  private:
   const BlocksOfLength& checked() const {
     blocks.check(kName);
     const Index m = blocks.grid.empty() ? 0 : blocks(0).blocks();
-    const bool matrix = mixing->dim() == 2;  // or mixing_view refuses it
+    const bool matrix = mixing->dim() == 2;  // otherwise mixing_view refuses it
     if (m > 0 && matrix && (mixing->size(0) != m || mixing->size(1) != m)) {
       fail<mhla::shape_error>(kName, "mixing",
                               "has shape [" + std::to_string(mixing->size(0)) + ", " +

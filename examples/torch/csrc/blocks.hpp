@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The blocks that an operator's arguments name.
+/// Blocks from an operator's arguments.
 
 #include <cstdint>
 #include <mhla/policy/grid_partition.hpp>
@@ -14,8 +14,8 @@ namespace mhla_torch {
 
 using mhla::Index;
 
-/// The tokens before the grid (a class token, registers) as one block, where there are any, then
-/// the blocks of an image or a video in raster order, or of a sequence.
+/// Blocks of a call. Tokens before the grid (a class token, registers) are one block, if there are
+/// any. Then come the blocks of an image or a video in raster order, or of a sequence.
 class Blocks {
  public:
   using Rest = std::variant<mhla::Contiguous, mhla::Grid>;
@@ -44,15 +44,15 @@ class Blocks {
   }
 
  private:
-  Index first() const { return prefix_ > 0 ? 1 : 0; }  // block of the rest
+  Index first() const { return prefix_ > 0 ? 1 : 0; }  // first block of the grid
 
   Index prefix_;
   Rest rest_;
 };
 static_assert(mhla::Partition<Blocks>);
 
-/// One to three sizes.
-/// \throws shape_error for any other number of them.
+/// Converts one to three sizes.
+/// \throws shape_error for any other number of sizes.
 inline mhla::GridShape grid_shape(const char* function, const char* argument,
                                   const std::vector<std::int64_t>& sizes) {
   if (sizes.size() == 1) return {sizes[0]};
@@ -62,10 +62,10 @@ inline mhla::GridShape grid_shape(const char* function, const char* argument,
                           std::to_string(sizes.size()) + " sizes, expected 1 to 3");
 }
 
-/// The blocks of a sequence of any length; with a grid, of the one length that it covers.
+/// Blocks of a sequence of any length. With a grid, the length is fixed.
 struct BlocksOfLength {
-  std::vector<std::int64_t> grid;   ///< tokens along each axis; empty: a sequence
-  std::vector<std::int64_t> block;  ///< tokens of a block along each axis
+  std::vector<std::int64_t> grid;   ///< tokens along each axis; empty for a sequence
+  std::vector<std::int64_t> block;  ///< tokens per block along each axis
   Index prefix;                     ///< tokens before the grid
 
   Blocks operator()(Index tokens) const {
@@ -74,7 +74,7 @@ struct BlocksOfLength {
     return {prefix, mhla::Grid(tokens_along, grid_shape("mhla::Grid", "block", block))};
   }
 
-  /// \throws shape_error unless block has as many sizes as grid, and one without a grid;
+  /// \throws shape_error unless block has as many sizes as grid, or one without a grid;
   ///         option_error for a size below 1 or a negative prefix.
   void check(const char* function) const {
     const std::size_t sizes = grid.empty() ? 1 : grid.size();

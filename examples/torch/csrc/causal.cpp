@@ -1,5 +1,5 @@
 /// \file
-/// mhla::causal: a token reads itself and the past.
+/// mhla::causal: a token reads itself and earlier tokens.
 
 #include <mhla/gradient/causal.hpp>
 
@@ -30,7 +30,7 @@ struct Causal {
   }
   Index key_blocks(Index keys) const { return blocks(keys).blocks(); }
 
-  std::optional<Tensor> mixing;  // at least [M,M], of which the lower triangle is read
+  std::optional<Tensor> mixing;  // at least [M,M]; only the lower triangle is read
   mhla::ContiguousBlocks blocks;
 };
 

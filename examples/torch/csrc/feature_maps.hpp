@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The operator that the options name: its feature maps without weights, or with.
+/// The operator that the options name, including feature maps with weights.
 
 #include <mhla/policy/by_name.hpp>
 #include <mhla/policy/learned_feature_map.hpp>
@@ -15,7 +15,7 @@
 
 namespace mhla_torch {
 
-/// One of the feature maps with weights, chosen at run time.
+/// A feature map with weights, chosen at run time.
 template <class A>
 class LearnedMap {
  public:
@@ -48,17 +48,16 @@ class LearnedMap {
 };
 static_assert(mhla::DifferentiableStripFeatureMap<LearnedMap<float>, float>);
 
-/// Layers of a map with weights; 0 for one without.
+/// Number of layers of a map with weights; 0 for a map without weights.
 inline Index layers_of(const std::string& feature_map) {
   if (feature_map == "elementwise_product") return 2;
   return feature_map == "hedgehog" || feature_map == "t2r" ? 1 : 0;
 }
 
-/// A map on rows of `width`, on the weights in a tensor, which it reads where they lie.
-/// \param weights  the layers one after another, each its weight [D,D] and, but of t2r, its bias
-/// [D]
-///                 or none
-/// \param room     resized for the transposed weights; must outlive the map, as the tensor must
+/// Constructs a map on rows of `width` that reads its weights in place from a tensor.
+/// \param weights  Layers one after another: the weight [D,D] of each, followed by its bias [D] or
+///                 by nothing (t2r has no biases).
+/// \param room     Resized for the transposed weights; it must outlive the map, as the tensor must
 template <class A>
 LearnedMap<A> learned_map(const char* function, const char* argument, const std::string& name,
                           const Tensor& weights, Index width, std::vector<A>& room) {
@@ -84,7 +83,7 @@ LearnedMap<A> learned_map(const char* function, const char* argument, const std:
   return {mhla::ElementwiseProduct<A>(layer(0), layer(1))};
 }
 
-/// Calls f with the operator of the options, for queries and keys of `width` that sum up in A.
+/// Calls f with the operator of the options, for queries and keys of `width`, with sums of type A.
 template <class A, class F>
 void with_operator(const char* function, const Options& o, Index width, F&& f) {
   const bool learned = layers_of(o.feature_map) > 0;

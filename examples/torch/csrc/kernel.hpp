@@ -1,13 +1,13 @@
 #pragma once
 
 /// \file
-/// The kernels of an operator and of its gradient, from a form of the library:
+/// Dispatcher kernels of an operator and of its gradient, for a form of the library with:
 ///
 ///     static constexpr const char* kName                  the operator, with kName_backward
-///     static constexpr const char* kSchema                of what stands between v and the options
-///     explicit Form(Arguments&)                           takes that
-///     void check(q, k) const                              throws where the blocks do not fit
-///     std::optional<Tensor> mixing                        absent where it has none
+///     static constexpr const char* kSchema                arguments between v and the options
+///     explicit Form(Arguments&)                           takes these arguments
+///     void check(q, k) const                              throws if the blocks do not fit
+///     std::optional<Tensor> mixing                        absent if the form has none
 ///     void forward(in, op, out, call) const
 ///     void backward(in, op, dout, gradients, parameters, call) const
 ///     Index key_blocks(keys) const                        if it keeps summaries for the gradient
@@ -36,7 +36,7 @@ struct Problem {
     if (form.mixing) form.mixing = dense(*form.mixing);
   }
 
-  /// An output or a gradient with the tokens and heads of `like`: [B,N,H,width] in memory.
+  /// New output or gradient with the tokens and heads of `t`: [B,N,H,width] in memory.
   template <class New>
   Tensor like(const Tensor& t, Index width, New&& make) const {
     const bool heads_first = options.heads_first();
@@ -45,13 +45,13 @@ struct Problem {
     const Tensor dense = make(t, torch::headeronly::IntHeaderOnlyArrayRef(sizes.data(), 4));
     return heads_first ? torch::stable::transpose(dense, 1, 2) : dense;
   }
-  /// Of the keys' and values' products.
+  /// Multiply-adds of the products of keys and values.
   Index multiply_adds() const { return q.numel() * v.size(3); }
   Tensor zeros_like(const Tensor& t) const {
     return like(t, t.size(3),
                 [](const Tensor& of, auto sizes) { return torch::stable::new_zeros(of, sizes); });
   }
-  /// [0] where there is none.
+  /// [0] for an absent tensor.
   Tensor zeros_like(const std::optional<Tensor>& t) const {
     return t ? zeros_like(*t) : torch::stable::new_zeros(q, {0});
   }
@@ -66,8 +66,9 @@ concept KeepsSummaries = requires(const Form& form) {
   form.key_blocks(Index{});
 };
 
-/// The output [B,Nq,H,E], or [B,H,Nq,E].
-/// \param keep  called with inputs and operator; returns the memory for summaries, empty for none
+/// Computes the output [B,Nq,H,E], or [B,H,Nq,E].
+/// \param keep  is called with inputs and operator; returns the memory for summaries, empty for
+///              none
 template <class Form, class Keep>
 Tensor output(const Problem<Form>& p, Keep&& keep) {
   return with_scalar(Form::kName, p.q.scalar_type(), [&](auto type) {
@@ -109,7 +110,7 @@ void forward_kept(StableIValue* stack, std::uint64_t, std::uint64_t) {
   stack[1] = torch::stable::detail::from(*kept);
 }
 
-/// The numbers of a dense tensor.
+/// Elements of a dense tensor.
 template <class A>
 std::span<A> numbers(const Tensor& t) {
   return {static_cast<A*>(t.mutable_data_ptr()), static_cast<std::size_t>(t.numel())};
@@ -124,7 +125,7 @@ void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   const Problem<Form> p(from);
   std::optional<Tensor> kept;
   if constexpr (KeepsSummaries<Form>) kept = from.take<std::optional<Tensor>>();
-  (void)from.take<std::optional<Tensor>>();  // the output, which CUDA's gradients read
+  (void)from.take<std::optional<Tensor>>();  // the output, which only CUDA's gradients read
   static const std::string name = std::string(Form::kName) + "_gradient";
   const char* const function = name.c_str();
   std::array<Tensor, 8> gradients;
@@ -170,8 +171,8 @@ void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   }
 }
 
-/// Defines the operator, the one that keeps summaries, the gradient of both, and the name of the
-/// form that CUDA would take.
+/// Registers the operator, the operator that keeps summaries, the gradient of both, and the name of
+/// the form that CUDA would take.
 template <class Form>
 void define(torch::stable::detail::StableLibrary& library) {
   const std::string arguments =

@@ -1,5 +1,5 @@
 /// \file
-/// mhla::locality: the mixing matrix that training starts from.
+/// mhla::locality: an initial mixing matrix for training.
 
 #include <algorithm>
 #include <mhla/policy/locality.hpp>
@@ -10,7 +10,7 @@
 namespace mhla_torch {
 namespace {
 
-/// (blocks along each axis, whether columns rather than rows sum to 1) -> float64 [M,M]
+/// (blocks along each axis, true if columns instead of rows sum to 1) -> float64 [M,M]
 void locality(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Arguments from(stack);
   const auto blocks = from.take<std::vector<std::int64_t>>();

@@ -1,5 +1,5 @@
 /// \file
-/// mhla::resize: a mixing matrix for another grid of blocks.
+/// mhla::resize: adapts a mixing matrix to another grid of blocks.
 
 #include <algorithm>
 #include <mhla/fit/resize.hpp>
@@ -25,8 +25,8 @@ mhla::SumToOne sums_of(const std::string& name) {
                            "rows, columns or nothing");
 }
 
-/// (float64 [M,M], its blocks along each axis, the new ones, unit, sums) -> (float64 [M',M'],
-/// residual)
+/// (float64 [M,M], blocks along each axis, new blocks along each axis, unit, sums) -> (float64
+/// [M',M'], residual)
 void resize(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Arguments from(stack);
   const Tensor mixing = from.take<Tensor>();

@@ -1,5 +1,5 @@
 /// \file
-/// mhla::summary_bytes: the size of what a forward keeps, for shapes without data.
+/// mhla::summary_bytes: bytes of the summaries that a forward keeps, for shapes without data.
 
 #include "summaries.hpp"
 
@@ -8,7 +8,7 @@
 namespace mhla_torch {
 namespace {
 
-/// (features, values, features of the sums, whether numbers are float64) -> bytes of a block
+/// (features, values, features of the sums, true for float64) -> bytes per block
 void bytes(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Arguments from(stack);
   const auto features = from.take<std::int64_t>(), values = from.take<std::int64_t>(),

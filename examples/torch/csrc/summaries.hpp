@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The summaries that a forward keeps for its gradient (save="summaries").
+/// Summaries that a forward keeps for its gradient (save="summaries").
 
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -15,11 +15,11 @@ namespace mhla_torch {
 using mhla::Index;
 using torch::stable::Tensor;
 
-/// Bytes for the summary of a block, with sums of keys of so many features. M blocks take at most M
-/// times as many: what the library rounds up it rounds once for all blocks.
+/// Bytes per block for a summary with key sums of `sums` features. M blocks take at most M times as
+/// many, since the library rounds up only once.
 template <class A>
 Index summary_bytes(Index features, Index values, Index sums) {
-  static constexpr A kAny = 0;  // is not read
+  static constexpr A kAny = 0;  // not read
   const auto row = [](Index width) { return mhla::MatrixView<const A>(&kAny, 1, width, width); };
   const mhla::Inputs<A> token{.q = row(features),
                               .k = row(features),
@@ -29,7 +29,7 @@ Index summary_bytes(Index features, Index values, Index sums) {
   return static_cast<Index>(mhla::bidirectional_kept_bytes(token, mhla::Contiguous(1, 1)));
 }
 
-/// Memory for the summaries of `blocks` blocks a head.               // uint8 [B,H,M,bytes]
+/// Memory for the summaries of `blocks` blocks per head: uint8 [B,H,M,bytes].
 template <class T, class Op>
 Tensor new_summaries(const Tensor& like, const mhla::BatchInputs<T>& in, const Op& op,
                      Index blocks) {
@@ -46,8 +46,8 @@ inline mhla::Workspace bytes_of(const Tensor& summaries) {
           static_cast<std::size_t>(summaries.numel())};
 }
 
-/// The same bytes, at the start of a cache line: there PyTorch's memory starts, into which the
-/// forward wrote. A tensor that was taken elsewhere in between may start anywhere.
+/// Returns the same bytes at the start of a cache line, as the forward call wrote them into
+/// PyTorch's memory. A tensor that was loaded or copied in between may start anywhere.
 inline Tensor at_cache_line(const Tensor& summaries) {
   const auto place = reinterpret_cast<std::uintptr_t>(summaries.const_data_ptr());
   if (place % 64 == 0 && summaries.is_contiguous()) return summaries;

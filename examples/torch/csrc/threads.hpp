@@ -15,12 +15,12 @@ namespace mhla_torch {
 
 using mhla::Index;
 
-/// torch.get_num_threads() workers of at::parallel_for, or for little work the calling thread
-/// alone: waking another takes about 20 us. Called from inside a parallel region of PyTorch it runs
-/// on the thread that calls, so regions never wait for each other.
+/// Executor with torch.get_num_threads() workers of at::parallel_for. For little work it uses the
+/// calling thread alone, because waking another takes about 20 us. Inside a parallel region of
+/// PyTorch it also runs on the calling thread, so that regions never wait for each other.
 class TorchThreads {
  public:
-  /// \param multiply_adds  about so many
+  /// \param multiply_adds  approximate number of multiply-adds of the work
   explicit TorchThreads(Index multiply_adds)
       : workers_(multiply_adds < (Index{1} << 20) ? 1 : torch::stable::get_num_threads()) {}
 
@@ -29,7 +29,7 @@ class TorchThreads {
   template <class F>
   void for_each(Index count, F&& f) const {
     std::atomic<Index> next{0};
-    std::mutex mutex;  // of failure
+    std::mutex mutex;  // guards failure
     std::exception_ptr failure;
     const auto serve = [&](Index begin, Index end) {
       for (Index worker = begin; worker < end; ++worker) {

@@ -1,4 +1,4 @@
-// The forms of tensors of MHLA_TYPE with (D, E) = (MHLA_WIDTH, MHLA_VALUE_WIDTH).
+// Forms of tensors of MHLA_TYPE with (D, E) = (MHLA_WIDTH, MHLA_VALUE_WIDTH).
 
 #include <algorithm>
 #include <deque>
@@ -23,7 +23,7 @@ mhla::cuda::Inputs<T> inputs(const Call& call) {
   return {of_type<const T>(call.q), of_type<const T>(call.k), of_type<const T>(call.v)};
 }
 
-/// Whether two calls differ in where their tensors begin alone.
+/// Returns true if two calls differ only in the addresses of their tensors.
 bool same_layout(const Call& a, const Call& b) {
   const auto same = [](const auto& x, const auto& y) {
     return x.shape == y.shape && x.strides == y.strides;
@@ -33,7 +33,7 @@ bool same_layout(const Call& a, const Call& b) {
          a.op == b.op;
 }
 
-/// A call as it is made again and again on a device.
+/// A prepared call on a device, for repeated use.
 template <class T, int D, int E>
 struct Prepared {
   using Bidirectional = mhla::cuda::Prepared<D, E, false, T>;
@@ -76,7 +76,7 @@ mhla::cuda::Gradients<T> gradients(const GradientCall& call) {
           .mixing = call.dmixing};
 }
 
-/// A gradient as it is made again and again on a device.
+/// A prepared gradient on a device, for repeated use.
 template <class T, int D, int E>
 struct PreparedGradient {
   using Bidirectional = mhla::cuda::PreparedGradient<D, E, false, T>;
@@ -106,14 +106,14 @@ struct PreparedGradient {
   }
 };
 
-/// Those of the thread, the latest one first.
+/// Prepared calls of the thread, the latest first.
 template <class Entry>
 std::deque<Entry>& latest() {
   thread_local std::deque<Entry> calls;
   return calls;
 }
 
-/// The one of a layout and device, one of the latest or made now.
+/// Returns the prepared call of a layout and device, from the cache or newly prepared.
 template <class Entry, class Any>
 Entry& prepared(const Any& call, int device) {
   constexpr std::size_t kMost = 16;
@@ -130,7 +130,7 @@ Entry& prepared(const Any& call, int device) {
   return calls.front();
 }
 
-/// Refuses what a plan refuses, which depends on no device.
+/// Throws what planning throws, which depends on no device.
 template <class Entry, class Any>
 void check_plan(const Any& call) {
   const auto& calls = latest<Entry>();

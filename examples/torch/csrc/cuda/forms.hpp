@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The forms of mhla::cuda for one type and one pair of widths: forms.cu is compiled once for each,
-/// so that builds run side by side.
+/// The forms of mhla::cuda for one type and one pair of widths. forms.cu is compiled once for each
+/// pair, so that builds run in parallel.
 
 #include <cuda_runtime.h>
 
@@ -15,44 +15,43 @@
 
 namespace mhla_torch {
 
-/// Attention of a batch, its numbers of any type.
+/// Attention call of a batch, with elements of any type.
 struct Call {
-  mhla::TensorView<const std::byte> q, k, v;  ///< [B, N, H, D or E]; strides in numbers
+  mhla::TensorView<const std::byte> q, k, v;  ///< [B, N, H, D or E]; strides in elements
   mhla::TensorView<std::byte> out;            ///< [B, Nq, H, E]
   mhla::cuda::TokenBlocks query_blocks, key_blocks;
-  bool causal;  ///< query_blocks are key_blocks then
+  bool causal;  ///< if true, query_blocks are key_blocks
   mhla::cuda::Operator op;
-  mhla::MatrixView<const float> mixing;  ///< [Mq, Mk], rows dense
+  mhla::MatrixView<const float> mixing;  ///< [Mq, Mk], dense rows
 };
 
-/// The gradients of a call: written, not added.
+/// Gradient call. Gradients overwrite their tensors.
 struct GradientCall {
   Call forward;                            ///< `out` is not read
   mhla::TensorView<const std::byte> dout;  ///< [B, Nq, H, E]
-  mhla::TensorView<const std::byte> out;   ///< the forward's output, or absent
-  mhla::TensorView<std::byte> dq, dk, dv;  ///< as q, k and v
-  mhla::MatrixView<float> dmixing;         ///< at least [Mq, Mk], or of no size
+  mhla::TensorView<const std::byte> out;   ///< output of the forward call, or absent
+  mhla::TensorView<std::byte> dq, dk, dv;  ///< same shapes as q, k, v
+  mhla::MatrixView<float> dmixing;         ///< at least [Mq, Mk], or of size 0
 };
 
 template <class T, int D, int E>
 struct Forms {
-  /// Calls CUDA for nothing.
-  /// \throws shape_error, option_error for tensors that the form cannot take on any device; of a
-  ///         layout that it took before, run() does.
+  /// Checks a call without calling CUDA, unless run() has taken its layout before. Then run() checks.
+  /// \throws shape_error, option_error for tensors that the form does not support on any device.
   static void check(const Call& call);
 
-  /// Puts a call into a stream of a device, the current one. What depends on its layout alone is
-  /// done once for the latest layouts of a thread.
-  /// \param workspace  lends so many bytes of the device's memory, at a multiple of 256
-  /// \throws what check() does, and cuda_error
+  /// Enqueues a call into a stream of a device, which must be the current one. Preparations of a
+  /// thread's latest layouts are cached.
+  /// \param workspace  returns the given number of bytes of device memory, aligned to 256 bytes
+  /// \throws shape_error, option_error as check() does; cuda_error
   static void run(const Call& call, int device,
                   const std::function<mhla::Workspace(std::size_t)>& workspace,
                   cudaStream_t stream);
 
-  /// "quadratic", "fused" or "three-stage": how a call would run on the current device.
+  /// Form of a call on the current device: "quadratic", "fused" or "three-stage".
   static const char* form(const Call& call, int device);
 
-  /// The same as check() and run() of gradients.
+  /// check() and run() for gradients.
   static void check(const GradientCall& call);
   static void run(const GradientCall& call, int device,
                   const std::function<mhla::Workspace(std::size_t)>& workspace,

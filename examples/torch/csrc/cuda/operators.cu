@@ -1,9 +1,11 @@
 /// \file
-/// The operators on CUDA: mhla::bidirectional, mhla::causal and mhla::linear, and their gradients.
+/// CUDA implementations of mhla::bidirectional, mhla::causal and mhla::linear, and of their
+/// gradients.
 ///
-/// A call checks its arguments, takes its outputs and workspace from PyTorch's allocator, and puts
-/// its kernels into the current stream of the tensors' device. It waits for nothing, and its
-/// workspace may be freed behind the launch: the allocator lends it again in the same stream only.
+/// A call checks its arguments, allocates its outputs and workspace from PyTorch's allocator, and
+/// enqueues its kernels into the current stream of the tensors' device. It waits for nothing. Its
+/// workspace may be freed right after the launch, because the allocator reuses it in the same
+/// stream only.
 
 #define USE_CUDA  // aoti_torch_get_current_cuda_stream
 #include <torch/csrc/stable/accelerator.h>
@@ -30,7 +32,7 @@ using mhla::cuda::Denominator;
 using mhla::cuda::FeatureMap;
 using mhla::cuda::TokenBlocks;
 
-/// \throws option_error for options that mhla::cuda has nothing for.
+/// \throws option_error for options that mhla::cuda does not support.
 void refuse_options(const char* function, const Options& options) {
   const auto refuse = [function](const char* argument, bool given) {
     if (given) fail<mhla::option_error>(function, argument, "is given", "none on CUDA");
@@ -61,7 +63,7 @@ Denominator denominator(const char* function, const std::string& name) {
                            "none, key_sum or cross_query");
 }
 
-/// A call of an operator, of tensors [B,N,H,.] or, heads first, [B,H,N,.].
+/// A call of an operator with tensors [B,N,H,.] or, heads first, [B,H,N,.].
 template <class Form>
 class Problem {
  public:
@@ -83,7 +85,7 @@ class Problem {
     }
   }
 
-  /// The output. Checks all arguments before CUDA is called.
+  /// Computes the output. Checks all arguments before it calls CUDA.
   Tensor forward() const {
     return of_widths([&]<class F>() {
       const Partition blocks = partition();
@@ -97,7 +99,7 @@ class Problem {
     });
   }
 
-  /// The name of the form that would compute the output.
+  /// Name of the form that would compute the output.
   std::string form() const {
     return of_widths([&]<class F>() -> std::string {
       const Partition blocks = partition();
@@ -108,8 +110,8 @@ class Problem {
     });
   }
 
-  /// Gradients of q, k, v and the mixing matrix, [0] in place of the others.
-  /// \param out  the forward's output; it is computed again where there is none
+  /// Computes gradients of q, k, v and the mixing matrix, and [0] in place of the others.
+  /// \param out  output of the forward call; computed again if absent
   std::array<Tensor, 8> backward(const Tensor& dout, const std::optional<Tensor>& out) const {
     expect_type(kName, "dout", dout, q_.scalar_type(), 4);
     return of_widths([&]<class F>() {
@@ -150,7 +152,7 @@ class Problem {
  private:
   static constexpr const char* kName = Form::kName;
 
-  /// Calls work.operator()<Forms<T, D, E>>().
+  /// Calls work.operator()<Forms<T, D, E>>() for the tensors' type and widths.
   template <class Work>
   auto of_widths(const Work& work) const {
     if (q_.scalar_type() == ScalarType::Half) return of_type<Eigen::half>(work);
@@ -185,7 +187,7 @@ class Problem {
             .mixing = {}};
   }
 
-  /// Arguments of a launch. The device of the tensors is current as long as this lives.
+  /// Arguments of a launch. The tensors' device is the current device during the object's lifetime.
   class Launch {
    public:
     Launch(const Problem& problem, const Partition& blocks)
@@ -196,7 +198,7 @@ class Problem {
             return {static_cast<std::byte*>(workspace_->mutable_data_ptr()), bytes};
           }),
           guard_(device) {
-      // The guard tells PyTorch's runtime; this library has one of its own.
+      // The guard sets the device of PyTorch's runtime. This library links a runtime of its own.
       mhla::cuda::expect_success(cudaSetDevice(device), "cudaSetDevice");
       mixing_ = problem.dense_mixing(blocks);
       mixing = {static_cast<const float*>(mixing_->const_data_ptr()), blocks.queries.blocks(),
@@ -227,7 +229,7 @@ class Problem {
     std::optional<Tensor> mixing_, workspace_;
   };
 
-  /// The tensor, or a copy where its rows do not lie as gradients want them.
+  /// Returns the tensor, or a copy if its rows are not dense, as gradients need them.
   static Tensor with_dense_rows(const Tensor& t) {
     bool fits = t.stride(3) == 1 && reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % 16 == 0;
     for (Index axis = 0; axis < 3; ++axis) {
@@ -237,7 +239,7 @@ class Problem {
     return t.is_contiguous() ? torch::stable::clone(t) : torch::stable::contiguous(t);
   }
 
-  /// A new tensor with the tokens and heads of another one, [B,N,H,width] in memory.
+  /// Returns a new tensor with the tokens and heads of another, [B,N,H,width] in memory.
   Tensor like(const Tensor& t, Index width) const {
     const bool heads_first = options_.heads_first();
     const Tensor dense = torch::stable::new_empty(
@@ -248,7 +250,7 @@ class Problem {
   mhla::cuda::Operator op(const Partition& blocks) const {
     const FeatureMap map = feature_map(kName, options_.feature_map);
     Denominator sums = denominator(kName, options_.normalizer);
-    // In one block, which linear attention is, a query mixes with no other.
+    // Linear attention has one block, where cross-query denominators are key sums.
     if (!form_.mixing && !blocks.causal && sums == Denominator::kCrossQuery) {
       sums = Denominator::kKeySum;
     }
@@ -287,7 +289,8 @@ class Problem {
     if (form_.mixing) expect("mixing", *form_.mixing);
   }
 
-  /// The mixing matrix with dense rows; without one a row of ones, which serves as all rows.
+  /// Returns the mixing matrix with dense rows. Without a matrix, one row of ones serves as all
+  /// rows.
   Tensor dense_mixing(const Partition& blocks) const {
     if (!form_.mixing) {
       return torch::stable::fill_(
@@ -315,7 +318,7 @@ void form(StableIValue* stack, std::uint64_t, std::uint64_t) {
   stack[0] = torch::stable::detail::from(Problem<Form>(from).form());
 }
 
-/// \tparam kKeeps  the operator takes summaries, which gradients on CUDA do not read
+/// \tparam kKeeps  true if the operator takes summaries, which gradients on CUDA do not read
 template <class Form, bool kKeeps>
 void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Arguments from(stack);

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The blocks of the operators on CUDA, from their arguments between v and the options.
+/// Blocks of the operators on CUDA, from their arguments between v and the options.
 
 #include <cstdint>
 #include <mhla/cuda/attention/inputs.cuh>
@@ -16,11 +16,11 @@ namespace mhla_torch {
 
 using mhla::cuda::TokenBlocks;
 
-/// Blocks of a call, and how its mixing matrix is read.
+/// Blocks of a call, and the part of its mixing matrix that it reads.
 struct Partition {
   TokenBlocks queries, keys;
   bool causal;
-  bool leading;  ///< of a larger matrix the leading part
+  bool leading;  ///< read the leading part of a larger matrix
 };
 
 struct Bidirectional {
@@ -64,7 +64,7 @@ struct Causal {
   std::int64_t block;
 };
 
-/// MHLA whose blocks are all mixed with weights of 1.
+/// Linear attention: MHLA whose blocks are all mixed with weights of 1.
 struct Linear {
   static constexpr const char* kName = "linear";
 
@@ -72,7 +72,7 @@ struct Linear {
 
   Partition partition(Index queries, Index keys) const {
     if (!causal) return {sixteen_blocks(queries), sixteen_blocks(keys), false, false};
-    // Of a token W (D + E) flops are inside of its block and N D E / W^2 mixing: near each other.
+    // Per token, the block costs W (D + E) flops and mixing N D E / W^2: both are similar here.
     Index length = 64;
     while (length * length * length < 64 * queries) length *= 2;
     const TokenBlocks blocks = mhla::cuda::contiguous(queries, length);
@@ -83,7 +83,8 @@ struct Linear {
   bool causal;
 
  private:
-  /// At most 16: enough to keep a device busy, few enough for the fused form.
+  /// Splits tokens into at most 16 blocks: enough to keep a device busy, few enough for the fused
+  /// form.
   static TokenBlocks sixteen_blocks(Index tokens) {
     return mhla::cuda::contiguous(tokens, (tokens + 255) / 256 * 16);
   }
