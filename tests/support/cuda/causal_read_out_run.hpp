@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Runs of kernels of the causal form's last stage, and that no later token enters an output. What
-/// outputs may be off by: output_sums.hpp.
+/// Runs of the kernels of the causal form's last stage, and a check that no later token enters an
+/// output. output_sums.hpp has the error bounds.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@
 
 namespace cuda_test {
 
-/// Rows of keys and of values, and mixtures, that a kernel reads for each pair.
+/// Rows of keys and of values, and mixtures, that a kernel reads per pair.
 struct CausalReads {
   std::size_t keys = 0, mixtures = 0;
 };
@@ -39,7 +39,8 @@ struct CausalReadOutRun {
   OutputNorms<T> norms;
   emulator::Report report;
 
-  /// What kernels must not read is NaN: mixtures of no blocks, later blocks' coefficients.
+  /// Memory that kernels must not read is NaN: mixtures of absent blocks, coefficients of later
+  /// blocks.
   explicit CausalReadOutRun(const Case& given)
       : c(given),
         q(c.queries<T>(D)),
@@ -130,7 +131,7 @@ struct CausalReadOutRun {
   }
 };
 
-/// All feature maps, numerators of both signs, no denominators.
+/// Cases with all feature maps, numerators of both signs, no denominators.
 struct SignedCases {
   Case identity{.blocks = sequence(100, 33),
                 .query_map = mhla::cuda::FeatureMap::identity(),
@@ -149,8 +150,8 @@ struct SignedCases {
            .seed = 6};
 };
 
-/// A value of a token is infinite or undefined, in another column for each token: so are the
-/// outputs of the column from it on, to the end of its block, and no other.
+/// Makes one value of each token infinite or NaN, each in another column. Exactly the outputs of
+/// that column from the token to the end of its block must be so, too.
 template <template <class T, int D, int E, Precision P> class Run, class T, int D, int E>
 void expect_no_later_value(int length, int spoilt_token) {
   const Case c{.blocks = sequence(2 * length, length),
@@ -172,7 +173,8 @@ void expect_no_later_value(int length, int spoilt_token) {
   }
 }
 
-/// A key is NaN: outputs from it on are, to the end of its block, and the others keep their bits.
+/// Makes a key NaN. Outputs from that key to the end of its block must be NaN. The others must keep
+/// their bits.
 template <class Run>
 void expect_no_later_key() {
   const Case c{.blocks = sequence(80, 40)};

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Queries, keys, values and a mixing matrix for kernels that make outputs of them at once.
+/// Queries, keys, values and a mixing matrix for kernels that compute outputs directly from them.
 
 #include <gtest/gtest.h>
 
@@ -65,7 +65,7 @@ struct DirectProblem {
     return launch.has_value();
   }
 
-  /// Every tensor was moved once.
+  /// Expects that every tensor was moved once.
   void expect_traffic() const {
     EXPECT_EQ(report.bytes_read("q"), q.row_bytes());
     EXPECT_EQ(report.bytes_read("k"), k.row_bytes());
@@ -79,8 +79,8 @@ struct DirectProblem {
   }
 };
 
-/// Runs a problem, and the same with NaN where `spoil(run)` writes it: outputs of token t of head h
-/// are NaN then where spoilt(t, h), and have the same bits elsewhere.
+/// Runs a problem, and again with NaN where `spoil(run)` writes them. Then outputs of token t of
+/// head h must be NaN where spoilt(t, h), and have the same bits elsewhere.
 template <class Run, class Spoil, class Spoilt>
 void expect_nan_alone(const Case& c, Spoil&& spoil, Spoilt&& spoilt) {
   Run clean(c), run(c);
@@ -95,7 +95,7 @@ void expect_nan_alone(const Case& c, Spoil&& spoil, Spoilt&& spoilt) {
     }
   });
 }
-/// Head 1 is NaN.
+/// Makes head 1 NaN.
 template <class Run>
 void expect_nan_head_spoils_no_other(const Case& c) {
   expect_nan_alone<Run>(
@@ -109,7 +109,7 @@ void expect_nan_head_spoils_no_other(const Case& c) {
       },
       [](int, int h) { return h == 1; });
 }
-/// Query 30 of head 0 is NaN.
+/// Makes query 30 of head 0 NaN.
 template <class Run>
 void expect_nan_query_spoils_no_other(const Case& c) {
   expect_nan_alone<Run>(

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// A form on a device, run in the emulator by the same host code that launches it, and compared
-/// with the CPU's form.
+/// A form on a device, run in the emulator by the library's host code, and compared with the CPU's
+/// form.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ namespace cuda_test {
 /// Takes kernels as cuda::Stream does, and runs them at once.
 class EmulatedStream {
  public:
-  /// \param shared_bytes  that a thread block of the device may have
+  /// \param shared_bytes  shared memory per thread block of the device
   explicit EmulatedStream(
       emulator::Device& device,
       std::int32_t shared_bytes = mhla::cuda::shared_limit(mhla::cuda::Arch::kSm90a))
@@ -50,10 +50,10 @@ class EmulatedStream {
   mutable int early_launches_ = 0;
 };
 
-/// What a call did.
+/// Results of a call.
 struct Outcome {
   mhla::cuda::Plan plan;
-  double worst;                   ///< error over its bound
+  double worst;                   ///< largest error over its bound
   std::uint64_t tensor_bytes;     ///< q, k, v read and o written
   std::uint64_t workspace_bytes;  ///< read and written
   std::uint64_t bank_conflicts;

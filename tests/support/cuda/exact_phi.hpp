@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The feature maps of stage 1 in double, with eps as the device has it.
+/// Feature maps of stage 1 in double, with eps rounded as on the device.
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@ inline const auto kRelu = mhla::cuda::FeatureMap::relu();
 inline const auto kElu = mhla::cuda::FeatureMap::elu_plus_one();
 inline const auto kIdentity = mhla::cuda::FeatureMap::identity();
 
-/// Of numbers of T.
+/// The feature map for numbers of T.
 template <class T>
 double exact_phi(const mhla::cuda::FeatureMap& map, double x) {
   if (map.exponential) return x > 0 ? x + 1 : std::exp(x);

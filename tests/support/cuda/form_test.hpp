@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What tests of forms have in common: types with widths of keys and values, architectures, and a
+/// Common parts of the tests of forms: types with widths of keys and values, architectures, and a
 /// run of the planned form.
 
 #include <gtest/gtest.h>
@@ -37,26 +37,26 @@ class FormTest : public testing::Test {
   static constexpr int D = W::D, E = W::E;
   using T = typename W::T;
 
-  /// The widths that a test runs all its cases for, each on both architectures. Kernels are tested
-  /// one by one at all widths (tests/cuda/kernel): what is left for a form is how they fit
-  /// together.
+  /// True for the widths that run all cases of a test, each on both architectures.
+  /// tests/cuda/kernel tests each kernel at all widths. The tests of forms only check how kernels
+  /// fit together.
   static constexpr bool kAllCases = D == 64;
-  /// The architectures of a test's `turn`-th case: both, or the one and the other in turn.
+  /// The architectures of a test's `turn`-th case: both, or alternately one of them.
   static std::vector<mhla::cuda::Arch> archs(std::size_t turn) {
     using mhla::cuda::Arch;
     if (kAllCases) return {Arch::kSm80, Arch::kSm90a};
     return {(turn + (D == E ? 1 : 0)) % 2 == 0 ? Arch::kSm80 : Arch::kSm90a};
   }
-  /// The turns of `count` cases: all, or the last two.
+  /// Indices of the cases that run, of `count` cases: all, or the last two.
   static std::vector<std::size_t> turns(std::size_t count) {
     std::vector<std::size_t> turns;
     for (std::size_t i = kAllCases ? 0 : count - 2; i < count; ++i) turns.push_back(i);
     return turns;
   }
 
-  /// Runs the planned form, which must be `form`, by kernels of `arch` where there are any, and
-  /// compares it with the CPU's. With two multiprocessors the fused form is worth while, with many
-  /// it is not; with more than all strips of 16 queries the quadratic form splits keys.
+  /// Runs the planned form, which must be `form`, by kernels of `arch` if there are any, and
+  /// compares it with the CPU's. With two multiprocessors the plan prefers the fused form, with
+  /// kMany it does not. With kMoreThanStrips multiprocessors the quadratic form splits keys.
   static constexpr std::int32_t kMany = 8, kMoreThanStrips = 64;
   static constexpr bool kSplitsKeys = D == E && D != 72;
   static Outcome run(const CallShape& shape, mhla::cuda::Arch arch, mhla::cuda::Form form,
@@ -83,7 +83,7 @@ class FormTest : public testing::Test {
     return run_and_compare<D, E>(call, plan, device, seed);
   }
 
-  /// The kernel of the quadratic form where a device has one multiprocessor, or more than strips.
+  /// Expected kernel of the quadratic form.
   static mhla::cuda::QuadraticKernel quadratic_kernel(mhla::cuda::Arch arch, bool causal,
                                                       std::int32_t multiprocessors) {
     using mhla::cuda::QuadraticKernel;
@@ -92,7 +92,8 @@ class FormTest : public testing::Test {
     return arch == mhla::cuda::Arch::kSm90a ? QuadraticKernel::kSm90a : QuadraticKernel::kSm80;
   }
 
-  /// The same in three stages, also where the plan would have another form.
+  /// Runs the form in three stages, even if the plan has another form, and compares it with the
+  /// CPU's.
   static Outcome run_three_stages(const CallShape& shape, mhla::cuda::Arch arch, unsigned seed,
                                   std::int32_t multiprocessors) {
     Call<T> call = random_call<T, D, E>(shape, seed);
@@ -104,8 +105,8 @@ class FormTest : public testing::Test {
     return run_and_compare<D, E>(call, plan, device, seed);
   }
 
-  /// Runs a form whose keys are 1 and -1 in turn, with even blocks: all denominators are 0, in a
-  /// causal form those of odd tokens. Numerators are 0 in even columns, negative in odd ones.
+  /// Runs a form with keys of alternately 1 and -1, and even blocks. All denominators are 0, in a
+  /// causal form those of odd tokens. Numerators are 0 in even columns, negative in odd columns.
   static void run_over_zero(CallShape shape, mhla::cuda::Arch arch, mhla::cuda::Form form,
                             std::int32_t multiprocessors = 2) {
     using mhla::cuda::FeatureMap;
@@ -135,7 +136,7 @@ class FormTest : public testing::Test {
     }
   }
 
-  /// A call whose sums of W products of keys and values are beyond the range of half.
+  /// A call whose sums of W products of keys and values exceed the range of half.
   static Call<T> call_of_large_sums(const CallShape& shape) {
     Call<T> call = random_call<T, D, E>(shape, 1);
     for (Tensor<T>* x : {&call.k, &call.v}) {
@@ -145,7 +146,7 @@ class FormTest : public testing::Test {
     return call;
   }
 
-  /// Every byte of the tensors moves as often as the plan says, or at most 5 % more.
+  /// Expects that tensors move as many bytes as the plan says, or at most 5 % more.
   static void expect_traffic(const Outcome& outcome) {
     EXPECT_LE(static_cast<double>(outcome.tensor_bytes),
               1.05 * static_cast<double>(outcome.plan.traffic.tensors));

@@ -1,20 +1,20 @@
 #pragma once
 
 /// \file
-/// Runs of the whole operator of a pair in one block: outputs against the definition in double.
+/// Runs of the fused kernels, with outputs compared to the definition in double.
 ///
-/// Bound. Let u be the unit roundoff of T and eta its least normal number: rounding moves x by at
-/// most u (|x| + eta). A term phi(q) m phi(k) v of a numerator is rounded to T four times, phi(q),
-/// phi(k), its summary and its mixture, and m, the sum of two numbers of T, is off by at most
-/// u^2 |m| + u eta; one of a denominator is rounded twice, with m itself. exp2 and the additions of
-/// feature maps cost 2^-20. Sums of a term's chain of n floats are off by gamma_n. With plus for
-/// magnitudes, eta added to what is rounded,
+/// Bound. Let u be the unit roundoff of T and eta its least normal number: rounding changes x by at
+/// most u (|x| + eta). A term phi(q) m phi(k) v of a numerator is rounded to T four times: phi(q),
+/// phi(k), its summary and its mixture. m, the sum of two numbers of T, has an error of at most u^2
+/// |m| + u eta. A term of a denominator is rounded twice and has m without error. exp2 and the
+/// additions of feature maps cost 2^-20. A chain of n float additions has an error of gamma_n. With
+/// plus for magnitudes, to which eta is added where numbers are rounded,
 ///
 ///     e_n = (1 + u)^4 (1 + 2^-20)^2 (1 + gamma_n) - 1       e_d = (1 + u)^2 (...) - 1
 ///     dN  = phi(q)+ . (sum_b (e_n |m| + (1 + e_n) (u^2 |m| + u eta)) S_b+ + e_n eta)
 ///     dZ  = e_d phi(q)+ . sum_b |m| z_b+
 ///
-/// Outputs then: output_bound.hpp.
+/// output_bound.hpp derives the errors of outputs from these.
 
 #include <gtest/gtest.h>
 
@@ -35,11 +35,11 @@ namespace cuda_test {
 
 using namespace mhla::cuda;  // NOLINT
 
-/// Sums over blocks of keys, of one pair.
+/// Sums over blocks of keys, for one pair.
 template <class T, int D>
 struct BlockSums {
   using Sums = std::vector<std::array<double, D>>;
-  Sums s, s_plus, z, z_plus;  ///< [M D][D], and [M][D] of z
+  Sums s, s_plus, z, z_plus;  ///< [M D][D], and [M][D] for z
 
   BlockSums(const DirectProblem<T, D, D>& x, int batch, int head) {
     const double eta = std::ldexp(1.0, Format<T>::kLowest);
@@ -124,7 +124,7 @@ void compare_fused(Comparison& comparison, const DirectProblem<T, D, D>& x, int 
   }
 }
 
-/// \tparam Kernels  have the Kernel of so many regions
+/// \tparam Kernels  ::Kernel for kRegions regions
 template <class Kernels, class T, int D, int kRegions>
 struct FusedRun : DirectProblem<T, D, D> {
   using Base = DirectProblem<T, D, D>;

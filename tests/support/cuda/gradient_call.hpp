@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Random calls of gradients, where their gradients go, and the comparison with the CPU's.
+/// Random gradient calls, the memory of their gradients, and the comparison with the CPU's.
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 
 namespace cuda_test {
 
-/// A random call of a gradient.
+/// A random gradient call.
 template <class T, int D, int E>
 GradientCall<T> random_gradient_call(const CallShape& shape, std::uint64_t seed) {
   Call<T> forward = random_call<T, D, E>(shape, seed);
@@ -24,7 +24,7 @@ GradientCall<T> random_gradient_call(const CallShape& shape, std::uint64_t seed)
   return {std::move(forward), std::move(dout)};
 }
 
-/// Where gradients of a call are written.
+/// Memory for the gradients of a call.
 template <class T>
 struct GradientTensors {
   Tensor<T> q, k, v, gate;
@@ -45,7 +45,8 @@ struct GradientTensors {
   }
 };
 
-/// Compares numbers with what they must be, each within its bound and all of a kind near in norm.
+/// Compares numbers with their expected values. Each must be within its bound, and all of a tensor
+/// near in norm.
 template <class Report>
 class GradientComparison {
  public:
@@ -59,13 +60,14 @@ class GradientComparison {
       errors_ += error * error;
       norm_ += exact * exact;
     }
-    if (ratio <= 1 || failed_) return;  // not so for NaN
+    if (ratio <= 1 || failed_) return;  // false for NaN
     failed_ = true;
     report_(std::string(name) + "[" + std::to_string(place) + "] is " + std::to_string(value) +
             ", expected " + std::to_string(exact) + " within " + std::to_string(bound));
   }
-  /// After all numbers of a tensor that is no difference of larger ones. Errors of independent
-  /// roundings are far below the bound of the worst case, wrong numbers are not.
+  /// Checks the norm of the errors of a tensor, after all its numbers. The tensor must not be a
+  /// difference of larger numbers. Independent rounding errors are far below the worst case, wrong
+  /// numbers are not.
   void expect_near_in_norm(const char* name) {
     constexpr double kLargestError = 0.03;
     const double relative = norm_ > 0 ? std::sqrt(errors_ / norm_) : 0;
@@ -74,7 +76,7 @@ class GradientComparison {
       report_(std::string(name) + ": the error is " + std::to_string(relative) + " of the norm");
     }
   }
-  /// Before the numbers of a tensor.
+  /// Begins a tensor.
   void begin() { errors_ = norm_ = 0; }
   double worst() const { return worst_; }
 
@@ -84,8 +86,8 @@ class GradientComparison {
   bool failed_ = false;
 };
 
-/// Compares all gradients with the CPU's: report(what) for the first that is wrong. Returns the
-/// largest error over its bound.
+/// Compares all gradients with the CPU's, and calls report(what) for the first wrong one. Returns
+/// the largest error over its bound.
 template <class T, class Report>
 double compare(const GradientCall<T>& call, const GradientTensors<T>& got, const Report& report) {
   const int widest = std::max({call.q.tokens(), call.k.tokens(), 256});
@@ -121,7 +123,7 @@ double compare(const GradientCall<T>& call, const GradientTensors<T>& got, const
   for (Eigen::Index i = 0; i < mixing.size(); ++i) {
     comparison.add("dmixing", i, got.mixing.value(i), mixing(0, i), mixing_bound(0, i));
   }
-  // With features that turn, denominators cancel most of it.
+  // With rotated features, denominators cancel most of dm.
   if (!call.normed() && !call.rotary()) comparison.expect_near_in_norm("dmixing");
   for (Eigen::Index i = 0; i < gain.size(); ++i) {
     comparison.add("dgain", i, got.gain.value(i), gain(0, i), gain_bound(0, i));

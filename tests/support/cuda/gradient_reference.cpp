@@ -38,7 +38,7 @@ struct Places {
   int place(Eigen::Index t) const { return slot[static_cast<std::size_t>(t)]; }
 };
 
-/// Turns rows the other way round.
+/// Rotates rows back.
 Numbers turned_back(const Numbers& x, const Array<float>& angles) {
   if (angles.size() == 0) return x;
   Numbers y = x;
@@ -57,11 +57,12 @@ double derivative(const mhla::cuda::FeatureMap& map, double x) {
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-/// Outputs before a norm, and what a norm and a gate do to gradients.
+/// Outputs before a norm, and the gradients through the norm and the gate.
 struct Normed {
-  Numbers dout, dgate, gain;  // gradients of o, of the gate, and each token's of the gain [N,E]
+  Numbers dout, dgate, gain;  // gradients of o, of the gate, and of the gain per token [N,E]
 
-  /// \param dy  gradient of the final outputs; o: outputs before the norm
+  /// \param dy  gradient of the final outputs
+  /// \param o   outputs before the norm
   Normed(const Numbers& dy, const Numbers& o, const Numbers& gains, const Numbers* gate, double eps)
       : dout(dy),
         dgate(Numbers::Zero(dy.rows(), dy.cols())),
@@ -128,7 +129,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
     r.gain = exact.gain.colwise().sum();
     r.gate_bound = Numbers::Zero(nq, v.cols());
     r.gain_bound = Numbers::Zero(1, v.cols());
-    // Every output by its bound in turn: differences of first order, twice over for the others.
+    // Change one output at a time by its bound. Twice the first differences cover the others.
     for (Eigen::Index e = 0; e < v.cols(); ++e) {
       Numbers moved = outputs.o;
       moved.col(e) += outputs.bound.col(e);
@@ -145,7 +146,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
     r.gain_bound += small * 4 * sizes.gain.colwise().sum();
   }
 
-  // Gradients in double, of features that have turned and of those in denominators.
+  // Gradients in double, of rotated features and of the unrotated features in denominators.
   mhla::Inputs<double> in{.q = tq, .k = tk, .v = v};
   if (call.rotary()) in.normalizer_q = q, in.normalizer_k = k;
   Numbers dq = Numbers::Zero(nq, q.cols()), dk = Numbers::Zero(nk, k.cols());
@@ -195,7 +196,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
   const double e_d = std::pow(1 + u, 3) * (1 + growth) - 1;
   const double e = std::pow(1 + u, call.rotary() ? 8 : 6) * (1 + growth) - 1;
 
-  // den, its magnitude, and what cross queries weigh.
+  // den, its magnitude, and the weights of cross queries.
   Numbers den = Numbers::Ones(nq, 1), z_plus = Numbers::Zero(nq, 1);
   const bool cross = op.denominator == mhla::cuda::Denominator::kCrossQuery;
   const bool key_sum = op.denominator == mhla::cuda::Denominator::kKeySum;
@@ -242,7 +243,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
       dn(t, i) = any ? size : 0;
       dn_error(t, i) = any ? eps_t * size + moved + u * eta : 0;
       if (!key_sum && !cross) continue;
-      // o is rounded where it is stored.
+      // o is rounded when it is stored.
       const double o = std::abs(outputs.o(t, i)), o_error = outputs.bound(t, i);
       c(t, 0) += dn(t, i) * o;
       c_error(t, 0) += dn(t, i) * o_error + dn_error(t, i) * (o + o_error) + growth * dn(t, i) * o;
@@ -260,7 +261,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
                                 std::max(w[0] * w[1] * w[2], wq[0] * wq[1] * wq[2]))));
   const double m_most = 1 + std::max(mixing.cwiseAbs().rowwise().sum().maxCoeff(),
                                      mixing.cwiseAbs().colwise().sum().maxCoeff());
-  // The part of bounds that eta adds to summaries, mixtures and weights.
+  // Part of the bounds that eta adds to summaries, mixtures and weights.
   const auto underflow = [&](const Numbers& left, const Numbers& right) {
     return ((unit * m_most) * left.rowwise().sum() +
             Numbers::Constant(left.rows(), 1, eta * m_most * right.sum()));
@@ -277,7 +278,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
       e * (product(m, p_plus).transpose() * dn_plus) + product(m, p_plus).transpose() * dn_error;
   v_bound.colwise() += Eigen::VectorXd(u * underflow(k_plus, dn_plus).col(0));
   if (call.rotary()) {
-    q_bound = 2 * q_bound;  // what turns back has both numbers' errors
+    q_bound = 2 * q_bound;  // rotating back adds both numbers' errors
     k_bound = 2 * k_bound;
     for (Numbers* x : {&q_bound, &k_bound}) {
       for (Eigen::Index i = 0; i < x->size(); i += 2) {
@@ -286,7 +287,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
       }
     }
   }
-  // The part that denominators add.
+  // Part that denominators add.
   Numbers cp = product(m, g_plus), sums_m(queries.blocks, keys.blocks);
   Numbers m_bound = Numbers::Zero(mixing.rows(), mixing.cols());
   const Numbers pg_plus = product(p_plus, g_plus), pg_error = product(p_plus, g_error);
@@ -326,7 +327,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
                      (q_plus.maxCoeff() + k_plus.maxCoeff()) *
                      (dn_plus.maxCoeff() + v_plus.maxCoeff()) * static_cast<double>(nq + nk);
 
-  // Through the maps, rounded.
+  // Through the feature maps, rounded.
   const auto through = [&](const Tensor<T>& x, const mhla::cuda::FeatureMap& map, Numbers& d,
                            Numbers& bound) {
     for (Eigen::Index t = 0; t < d.rows(); ++t) {

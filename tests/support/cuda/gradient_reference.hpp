@@ -5,22 +5,24 @@
 ///
 /// With u, eta, gamma_n and e_d Z+ of reference.hpp, and o^ within its bound of o:
 ///
-///     dN_t    has error   eps_t |dN_t| + u eta,   1 + eps_t = (1 + u)(1 + gamma_n) / (1 - s e_d Z+
-///     / |den|) c_t     has error   |c|_e = sum_e (|dN| |o^ - o| + err(dN) |o|) + gamma_n sum |dN|
-///     |o|
+///     err(dN) = eps_t |dN_t| + u eta,   1 + eps_t = (1 + u)(1 + gamma_n) / (1 - s e_d Z+ / |den|)
+///     err(c)  = |c|_e = sum_e (|dN| |o^ - o| + err(dN) |o|) + gamma_n sum |dN| |o|
 ///
-/// On its way into a sum a product of dN, v, phi(q) and phi(k) is rounded at most six times more:
-/// both features, m, the summary and its mixture or the weight, and the sum. So with
+/// Before it enters a sum, a product of dN, v, phi(q) and phi(k) is rounded at most six times more:
+/// both features, m, the summary and its mixture or the weight, and the sum. With
 ///
 ///     G+ = (|dN| + err(dN)) |V|^T + |c| + |c|_e        P+ = |phi(Q)| |phi(K)|^T
+///
+/// the error of dphi(q) is bounded by
+///
 ///     |dphi(q)^ - dphi(q)| <= e_6 (|m| G+) |phi(K)| + (|m| (err(dN) |V|^T + |c|_e)) |phi(K)|
 ///
-/// and the same of keys with G+^T, of values with P+^T, of coefficients with P+ G+; features that
-/// turn are rounded once more each, and eta is added to each factor that is rounded. phi' may be
-/// off by 2^-20, and the result is rounded once more.
+/// Keys use G+^T, values P+^T and coefficients P+ G+ in the same way. Rotated features are rounded
+/// once more each, and eta is added to each rounded factor. phi' has an error of at most 2^-20, and
+/// the result is rounded once more.
 ///
-/// Outputs with a norm: gradients through it are within gamma_n and u of those of o^; their errors
-/// are bounded by first differences (norm_errors).
+/// If outputs have a norm, gradients through it are within gamma_n and u of the gradients of o^.
+/// First differences bound the errors of those (norm_errors).
 
 #include "support/cuda/reference.hpp"
 
@@ -32,7 +34,7 @@ struct GradientCall : Call<T> {
   Tensor<T> dout;
 };
 
-/// Gradients of one head, and by how much they may be off.
+/// Gradients of one head, and their error bounds.
 struct ExpectedGradient {
   Numbers q, k, v, gate;
   Numbers q_bound, k_bound, v_bound, gate_bound;
@@ -40,7 +42,7 @@ struct ExpectedGradient {
   Numbers gain, gain_bound;      ///< [1,E], of this head alone
 };
 
-/// \param chain  additions and products of floats, one after another, that lead to a gradient
+/// \param chain  consecutive float additions and products that lead to a gradient
 template <class T>
 ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, double chain);
 

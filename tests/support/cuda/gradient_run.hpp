@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// A gradient on a device, run in the emulator by the same host code that launches it, and compared
-/// with the CPU's gradient.
+/// A gradient on a device, run in the emulator by the library's host code, and compared with the
+/// CPU's gradient.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 namespace cuda_test {
 
 /// The problem of a call.
-/// \param out  outputs of the forward, or null
+/// \param out  outputs of the forward call, or null
 template <class T>
 mhla::cuda::GradientProblem gradient_problem(GradientCall<T>& call, GradientTensors<T>& to,
                                              const Tensor<T>* out = nullptr) {
@@ -34,7 +34,7 @@ mhla::cuda::GradientProblem gradient_problem(GradientCall<T>& call, GradientTens
   return problem;
 }
 
-/// Runs a gradient under a schedule; returns its plan.
+/// Runs a gradient under a schedule and returns its plan.
 template <int D, int E, bool kCausal, bool kRotary = false, class T>
 mhla::cuda::GradientPlan run_gradient(GradientCall<T>& call, GradientTensors<T>& to,
                                       mhla::cuda::Device target, unsigned seed,
@@ -76,7 +76,7 @@ mhla::cuda::GradientPlan run_gradient(GradientCall<T>& call, GradientTensors<T>&
   return plan;
 }
 
-/// Compares all gradients with the CPU's; returns the largest error over its bound.
+/// Compares all gradients with the CPU's and returns the largest error over its bound.
 template <class T>
 double compare_gradients(const GradientCall<T>& call, const GradientTensors<T>& got) {
   const double worst = compare(call, got, [](const std::string& wrong) { ADD_FAILURE() << wrong; });

@@ -10,7 +10,7 @@
 
 namespace cuda_test {
 
-/// One head of a tensor, f of each number.
+/// One head of a tensor, with f applied to each number.
 template <class T, class F>
 Numbers head(const Tensor<T>& x, int b, int h, F&& f) {
   Numbers numbers(x.tokens(), x.width());
@@ -20,7 +20,7 @@ Numbers head(const Tensor<T>& x, int b, int h, F&& f) {
   return numbers;
 }
 
-/// Features that turn by angles, if there are any.
+/// Features, rotated by angles if there are any.
 inline Numbers turned(const Numbers& x, const Array<float>& angles) {
   if (angles.size() == 0) return x;
   Numbers table(x.rows(), x.cols()), y = x;
@@ -31,7 +31,7 @@ inline Numbers turned(const Numbers& x, const Array<float>& angles) {
   return y;
 }
 
-/// Magnitudes of features, with eta, and of what turned ones are sums of.
+/// Magnitudes of features plus eta. For rotated features they are the magnitudes of the addends.
 inline Numbers magnitudes(const Numbers& x, double eta) { return (x.array().abs() + eta).matrix(); }
 inline Numbers turned_magnitudes(const Numbers& x, const Array<float>& angles, double eta) {
   const Numbers plus = magnitudes(x, eta);

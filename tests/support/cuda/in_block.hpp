@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Functions of tile/ run by the threads of one emulated block, as any callable wants it.
+/// Runs functions of tile/ in the threads of one emulated block, from any callable.
 
 #include <cstdint>
 #include <functional>
@@ -29,14 +29,15 @@ struct InBlock {
   void operator()(const Params& params) const { (*params.run)(mhla::cuda::ptx::tid_x()); }
 };
 
-/// Calls run(thread) in every thread of a block. It may not hold on to memory while it waits for
-/// others: what it computes goes to arrays outside.
+/// Calls run(thread) in every thread of a block. The callable must not own memory while it waits
+/// for other threads. It stores its results in arrays outside.
 template <int kThreads = 32, int kSharedBytes = 128 * 1024>
 emulator::Report in_block(emulator::Device& device, const std::function<void(std::uint32_t)>& run) {
   return device.launch<InBlock<kThreads, kSharedBytes>>(1, {&run});
 }
 
-/// Writes bits(row, column) as the number there, by all threads of a block, which meet.
+/// Writes bits(row, column) as the numbers of a tile, by all threads of a block, and ends with a
+/// barrier.
 template <int kThreads = 32, class Tile, class Bits>
 void fill_tile(Tile tile, std::uint32_t thread, const Bits& bits) {
   constexpr std::uint32_t kWords = Tile::kRows * Tile::kColumns / 2;

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What a test runs a kernel on.
+/// Test cases of kernels.
 
 #include <cstdint>
 #include <string>
@@ -20,27 +20,27 @@ inline mhla::cuda::TokenBlocks sequence(int tokens, int length) {
 
 struct Case {
   mhla::cuda::TokenBlocks blocks;
-  mhla::cuda::TokenBlocks key_blocks = blocks;  ///< where kernels know others for keys
+  mhla::cuda::TokenBlocks key_blocks = blocks;  ///< if the kernel supports other blocks of keys
   mhla::cuda::FeatureMap query_map = mhla::cuda::FeatureMap::relu();
   mhla::cuda::FeatureMap key_map = mhla::cuda::FeatureMap::relu();
   mhla::cuda::Denominator denominator = mhla::cuda::Denominator::kKeySum;
-  bool normed = false, gated = false;  ///< outputs, by OutputNorms
+  bool normed = false, gated = false;  ///< of outputs, by OutputNorms
   int batch = 1, heads = 1;
-  int layout = 0;           ///< of the first tensor, of Layout::any; others have other ones
-  int multiprocessors = 2;  ///< of the device, for kernels that want to know
-  std::uint64_t seed = 1;   ///< of the data, and of the schedule
+  int layout = 0;           ///< of the first tensor, by Layout::any; others differ
+  int multiprocessors = 2;  ///< of the device, for kernels that use it
+  std::uint64_t seed = 1;   ///< of the data and of the schedule
 
   int pairs() const { return batch * heads; }
-  /// Blocks of all pairs.
+  /// Number of blocks of all pairs.
   std::int64_t items() const { return std::int64_t{pairs()} * blocks.blocks(); }
-  /// Of (pair, block).
+  /// Index of (pair, block).
   std::int64_t item(int b, int h, std::int32_t block) const {
     return std::int64_t{b * heads + h} * blocks.blocks() + block;
   }
   mhla::cuda::Normalization normalization() const { return {denominator, 0.75f, 2.0f}; }
 
-  /// A tensor of queries or outputs, and one of keys or values, in the layout that comes `turn`
-  /// after the case's.
+  /// A tensor of queries or outputs, and one of keys or values. `turn` selects the layout, counted
+  /// from the case's.
   template <class T>
   Tensor<T> queries(int width, int turn = 0) const {
     return tensor<T>(blocks.tokens(), width, turn);

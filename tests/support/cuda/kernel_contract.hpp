@@ -1,12 +1,12 @@
 #pragma once
 
 /// \file
-/// Contracts of kernels that sm_80 and sm_90a both have: tests typed over the two.
+/// Contracts of kernels that exist for sm_80 and sm_90a: tests typed over both.
 ///
 ///     template <class Kernels> class Summary : public KernelContract<Kernels> {};
 ///     TYPED_TEST_SUITE(Summary, Both);
 ///
-/// Kernels: ::Kernel<T, D, E, P>, kArch, and kHas72 where there are others than (64, 64) and wider.
+/// Kernels: ::Kernel<T, D, E, P>, kArch, and kHas72 if there are kernels of (72, 72).
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ class KernelContract : public testing::Test {
   static constexpr bool kSm80 = Kernels::kArch == mhla::cuda::Arch::kSm80;
   static constexpr int kNarrow = Kernels::kHas72 ? 72 : 64;
 
-  /// expect_right_for_types of all widths, `wide` for (128, 256).
+  /// Calls expect_right_for_types for all widths, and for (128, 256) if `wide`.
   template <template <class T, int D, int E, Precision P> class Run>
   static void expect_right_for_widths(const Case& c, const Case& wide) {
     expect_right_for_types<Run, 64, 64>(c);

@@ -1,12 +1,12 @@
 #pragma once
 
 /// \file
-/// Runs of kernels in the emulator: how they are launched, and what is wanted of each of them.
+/// Runs of kernels in the emulator: their launch, and the checks of each run.
 ///
-/// A run is made of a Case. It has
+/// A run is constructed from a Case. It has
 ///
 ///     name()                  the kernel's type and widths
-///     launch(schedule)        whether the kernel can do it; if so it has
+///     launch(schedule)        returns false if the kernel does not support the case
 ///     expect_traffic()        it moved what it should, and no more
 ///     check()                 it wrote what the definition says
 ///     wrote_as(other)         it wrote the same bits
@@ -30,8 +30,8 @@ namespace cuda_test {
 
 using mhla::cuda::Precision;
 
-/// What a kernel wants to know of a stage: that itself, or what it makes of it, or with maps for
-/// the copy engine. Nothing where the kernel cannot do it.
+/// Parameters of a kernel for a stage: the stage itself, or what the kernel derives from it, with
+/// tensor maps if needed. Empty if the kernel does not support the stage.
 template <class Kernel, class Stage>
 std::optional<typename Kernel::Params> prepared(const Stage& stage, const Case& c) {
   if constexpr (std::is_same_v<typename Kernel::Params, Stage>) {
@@ -50,7 +50,7 @@ std::optional<typename Kernel::Params> prepared(const Stage& stage, const Case& 
   }
 }
 
-/// Nothing where the kernel cannot do it, or after a fault, which is a failure.
+/// Empty if the kernel does not support the stage, or after a fault, which fails the test.
 template <class Kernel, class Stage>
 std::optional<emulator::Report> launched(emulator::Device& device, const Stage& stage,
                                          const Case& c) {
@@ -90,7 +90,7 @@ void expect_right(const Case& c) {
   run.check();
 }
 
-/// For both types and precisions, all four combinations for the smallest widths.
+/// Runs both types and precisions; all four combinations for the smallest widths.
 template <template <class T, int D, int E, Precision P> class Run, int D, int E>
 void expect_right_for_types(const Case& c) {
   using mhla::cuda::bfloat16, mhla::cuda::half;
@@ -102,7 +102,7 @@ void expect_right_for_types(const Case& c) {
   }
 }
 
-/// Neither the order of threads nor the number of multiprocessors changes a bit.
+/// Expects that neither the order of threads nor the number of multiprocessors changes a bit.
 template <class Run>
 void expect_same_in_any_order(Case c) {
   c.multiprocessors = 1;

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// A mixing matrix in device memory, with room between its rows; NaN until it is filled.
+/// A mixing matrix in device memory, with gaps between its rows; NaN until it is filled.
 
 #include <cstdint>
 
@@ -19,7 +19,7 @@ class MixingMemory {
         stride_(columns + 3),
         numbers_((rows - 1) * stride_ + columns) {}
 
-  /// Coefficients of both signs, or none below 0; of blocks up to the diagonal only if `causal`.
+  /// Draws coefficients of both signs, or none below 0; up to the diagonal only if `causal`.
   void fill(Random& random, bool both_signs, bool causal = false) {
     for (int i = 0; i < rows_; ++i) {
       for (int b = 0; b < (causal ? i + 1 : columns_); ++b) {

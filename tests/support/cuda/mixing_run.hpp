@@ -1,20 +1,20 @@
 #pragma once
 
 /// \file
-/// Runs of the kernels that mix summaries.
+/// Runs of the mixing kernels.
 ///
-/// Bounds. With u the unit roundoff of T and eta what an underflow adds, m = high + low is off by
-/// at most u^2 |m| + eta, and |low| <= u |m| + eta; sm_90a has m in one part for kSingle, off by at
-/// most u |m| + eta. The product of the two low parts is left out. Products of two numbers of T are
-/// exact floats, of which a mixture of n summaries sums at most 3 n, strips of 64 filled up with
-/// zeros. With p = 1 or 2 parts of m:
+/// Bounds. Let u be the unit roundoff of T and eta the error of an underflow. m = high + low has an
+/// error of at most u^2 |m| + eta, and |low| <= u |m| + eta. On sm_90a kSingle has m in one part,
+/// with an error of at most u |m| + eta. The product of the two low parts is left out. Products of
+/// two numbers of T are exact floats. A mixture of n summaries sums at most 3 n of them, padded by
+/// zeros to strips of 64. With p = 1 or 2 parts of m:
 ///
 ///     |S~^ - S~| <= sum_b (u^p |m| + eta) |S| + (u |m| + eta) |S_low|
 ///                         + gamma_3n (1 + 3 u) (|m| + eta) (|S_high| + |S_low|)
 ///
-/// before it is rounded: by u |S~^| + eta, or, as high + low, by u^2 |S~^| + 2 eta. z~ is a sum of
-/// n products: off by at most gamma_(n + 1) sum |m| |z|. With few enough bits nothing is rounded
-/// before.
+/// before rounding. Rounding adds u |S~^| + eta, or for high + low u^2 |S~^| + 2 eta. z~ is a sum
+/// of n products, with an error of at most gamma_(n + 1) sum |m| |z|. With few bits nothing is
+/// rounded before the end.
 
 #include <gtest/gtest.h>
 
@@ -51,9 +51,9 @@ struct MixingOnSm90 {
 struct MixingCase {
   int rows, columns, pairs = 1;
   bool earlier = false;
-  bool few_bits = false;  ///< in summaries and m, so that sums are exact
+  bool few_bits = false;  ///< summaries and m have few bits, so that sums are exact
   std::uint64_t seed = 0;
-  int multiprocessors = 2;  ///< of the device, for kernels that want to know
+  int multiprocessors = 2;  ///< of the device, for kernels that use it
 
   std::string text() const {
     return std::to_string(pairs) + " times [" + std::to_string(rows) + ", " +
@@ -95,7 +95,7 @@ struct Mixtures {
     }
     const int most = kPair || !kSm80 ? 127 : 2000;  // 11 bits have a low part
     for (int i = 0; i < c.rows; ++i) {
-      for (int b = 0; b < end(i); ++b) {  // the others are not read
+      for (int b = 0; b < end(i); ++b) {  // later ones are not read
         mixing[i * stride + b] =
             static_cast<float>(c.few_bits ? static_cast<double>(random.integer(-most, most)) / 1024
                                           : random.uniform(-1, 1));
@@ -160,8 +160,9 @@ struct Mixtures {
     return r;
   }
 
-  /// Summaries are read once for every 64 rows, as far as those need them; on sm_90a, in whole
-  /// strips of 64, once where an item has all rows, and else for every 128 rows.
+  /// Summaries that are read. Kernels of sm_80 read them once per 64 rows, as far as these rows use
+  /// them. On sm_90a they are read in whole strips of 64: once if an item has all rows, otherwise
+  /// once per 128 rows.
   std::size_t summaries_read(const typename Kernel::Params& p) const {
     int read = 0;
     if constexpr (kSm80) {
@@ -245,7 +246,7 @@ struct Mixtures {
     ASSERT_NEAR(z.value((std::int64_t{pair} * c.rows + i) * D + d), s, bound);
   }
 
-  /// Root mean square error of S~ over that of S~.
+  /// Root mean square error of S~, relative to that of S~.
   double relative_error() const {
     double errors = 0, sizes = 0;
     for (int i = 0; i < c.rows; ++i) {
@@ -286,8 +287,8 @@ void expect_right_mixtures(const MixingCase& c) {
   mixtures.check();
 }
 
-/// S_b and z_b with infinities and NaN in them, of another b in each 32 columns: in all of these,
-/// or in one. Rows that do not count b must have the bits that they have without.
+/// Puts infinities and NaN into S_b and z_b, of another b in each 32 columns: in all of these
+/// columns, or in one. Rows that do not use b must keep their bits.
 template <class Kernels, class T, int D, int E, Precision P>
 void expect_only_what_counts(const MixingCase& c, bool whole) {
   SCOPED_TRACE(c.text() + (whole ? ", in all columns" : ", in single columns"));

@@ -1,19 +1,20 @@
 #pragma once
 
 /// \file
-/// Outputs that kernels make of sums, and how far rounding may lead from them.
+/// Outputs that kernels compute from sums, and their error bounds.
 ///
-/// A numerator n or denominator d is known as its value in double and a bound of |x^ - x| of what a
-/// kernel has. With s = scale d + eps, which costs two roundings and one more for the factor,
+/// For a numerator n or denominator d, the value in double and a bound of |x^ - x| for the kernel's
+/// x^ are known. With s = scale d + eps, which costs two roundings and one more for the factor,
 ///
 ///     |ds| <= scale e_d + gamma_2 (scale (|d| + e_d) + |eps|)
 ///     o = n scale / s:   |o^ - o| <= (e_n scale + |o| |ds|) / (|s| - |ds|) + gamma_3 |o^|
 ///
-/// and rounding to T moves o^ by at most u (|o^| + eta), eta the least normal number of T.
+/// Rounding to T changes o^ by at most u (|o^| + eta), where eta is the least normal number of T.
 ///
-/// Norms and gates of a row (tile/output_norm.cuh) come before that: with mean squares s, which n +
-/// 4 roundings lead to, 1 / sqrt(s) is a relative 2^-22 off the one of s^, and silu(g), where the
-/// exponent g log2(e) is rounded twice, 2 |g| + 8 units of 2^-24; three products come to that.
+/// The norm and gate of a row (tile/output_norm.cuh) come before that rounding. The mean square s
+/// has n + 4 roundings. 1 / sqrt(s^) has a relative error of 2^-22. silu(g), whose exponent g
+/// log2(e) is rounded twice, has a relative error of 2 |g| + 8 units of 2^-24, including three
+/// products.
 
 #include <gtest/gtest.h>
 
@@ -30,15 +31,15 @@ namespace cuda_test {
 inline constexpr auto kNone = mhla::cuda::Denominator::kNone;
 inline constexpr auto kKeySum = mhla::cuda::Denominator::kKeySum;
 
-/// A number, and how far off it may be.
+/// A number and its error bound.
 struct Bounded {
   double value = 0;
   double error = 0;
 };
 
-/// A sum in float of terms that are off themselves. Whatever the order, a term passes at most n - 1
-/// additions of n, and a rounding of its own if it is a product that is no float: gamma_n. Zeros
-/// that fill up a tile cost nothing.
+/// A float sum of terms with errors of their own. In any order, a term passes at most n - 1
+/// additions of n, and one rounding if it is a product that is not exact: gamma_n. Zeros that pad a
+/// tile cost nothing.
 class BoundedSum {
  public:
   void add(double value, double error = 0) {
@@ -55,14 +56,14 @@ class BoundedSum {
   int terms_ = 0;
 };
 
-/// x after rounding to T.
+/// Returns x after rounding to T.
 template <class T>
 Bounded then_rounded(Bounded x) {
   const double eta = std::ldexp(1.0, Format<T>::kLowest);
   return {x.value, x.error + kRoundoff<T> * (std::abs(x.value) + x.error + eta)};
 }
 
-/// Before it is rounded.
+/// Returns the quotient before it is rounded.
 inline Bounded quotient(Bounded n, Bounded d, const mhla::cuda::Normalization& by) {
   const auto scale = static_cast<double>(by.scale), eps = static_cast<double>(by.eps);
   double divisor = 1, off = 0;
@@ -82,14 +83,14 @@ Bounded output(Bounded n, Bounded d, const mhla::cuda::Normalization& by) {
   return then_rounded<T>(quotient(n, d, by));
 }
 
-/// x y, which is rounded.
+/// Returns x y, including the rounding of the product.
 inline Bounded product(Bounded x, Bounded y) {
   const double value = x.value * y.value;
   const double error = std::abs(x.value) * y.error + x.error * (std::abs(y.value) + y.error);
   return {value, error + gamma(1) * (std::abs(value) + error)};
 }
 
-/// 1 / sqrt(mean of o^2 + eps) of a row.
+/// Returns 1 / sqrt(mean of o^2 + eps) of a row.
 inline Bounded norm_scale(const std::vector<Bounded>& o, double eps) {
   const auto n = static_cast<double>(o.size());
   double mean = eps, off = 0;
@@ -108,7 +109,7 @@ inline Bounded silu(double g) {
   return {value, std::abs(value) * (2 * std::abs(g) + 8) * 0x1p-24 * 1.01};
 }
 
-/// phi as kernels have it: in float, rounded to T. Feature maps have a test of their own.
+/// phi as kernels compute it: in float, rounded to T. Feature maps have a test of their own.
 template <class T>
 double rounded_phi(const mhla::cuda::FeatureMap& map, T x) {
   std::uint32_t pair[1] = {x.bits};
@@ -116,12 +117,12 @@ double rounded_phi(const mhla::cuda::FeatureMap& map, T x) {
   return to_double(T{static_cast<std::uint16_t>(pair[0])});
 }
 
-/// Compares outputs, and keeps the worst error as a part of its bound.
+/// Compares outputs, and keeps the largest error over its bound.
 class Comparison {
  public:
   explicit Comparison(std::string name) : name_(std::move(name)) {}
 
-  /// True as long as all was well. Where the definition gives no number none is wanted.
+  /// Returns true while all outputs are right. Undefined expected values are not compared.
   bool compare(double actual, Bounded wanted, int b, int t, int h, int e) {
     const double error = std::abs(actual - wanted.value);
     const bool fine = std::isfinite(wanted.value) ? error <= wanted.error : !std::isfinite(actual);

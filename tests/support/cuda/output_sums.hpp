@@ -1,15 +1,17 @@
 #pragma once
 
 /// \file
-/// The sums that a row of outputs is made of, from features and mixtures as they are in device
-/// memory, rounded, and how far off a kernel's may be.
+/// Sums that a row of outputs is computed from, given features and mixtures as rounded in device
+/// memory, and the error bounds of a kernel's sums.
 ///
-/// Products of two numbers of T are floats, so that phi(q)^T S~ is off by its additions alone, D of
-/// them or 2 D with a low part, and phi(q) . z~ by a product and D - 1 additions. A weight
+/// Products of two numbers of T are exact floats. phi(q)^T S~ only has the error of its additions,
+/// D of them, or 2 D with a low part. phi(q) . z~ has the error of a product and D - 1 additions. A
+/// weight
 ///
 ///     P_tj = m phi(q_t) . phi(k_j)
 ///
-/// is off by D - 1 additions and a product with m, then by its rounding to T; sums of weights and
+/// has the error of D - 1 additions and a product with m, then of its rounding to T. Sums of
+/// weights and of weighted values add their own additions (output_bound.hpp).
 /// of weighted values by that, and by their own additions (output_bound.hpp).
 
 #include <gtest/gtest.h>
@@ -78,7 +80,7 @@ struct OutputNorms {
     }
   }
 
-  /// Makes outputs of the quotients of a row.
+  /// Turns the quotients of a row into outputs.
   void apply(std::vector<Bounded>& o, int b, int t, int h) const {
     if (!normed) return;
     const Bounded scale = norm_scale(o, kEps);
@@ -96,7 +98,7 @@ class OutputSums {
  public:
   explicit OutputSums(int width) : numerators_(static_cast<std::size_t>(width)) {}
 
-  /// phi(q)^T S~ and, for Denominator::kKeySum, phi(q) . z~.
+  /// Adds phi(q)^T S~ and, for Denominator::kKeySum, phi(q) . z~.
   template <int D, int E, mhla::cuda::Precision P>
   void add_mixture(const std::vector<double>& query, const SummaryMemory<T, D, E, P>& mixtures,
                    std::int64_t item, mhla::cuda::Denominator denominator) {
@@ -114,7 +116,7 @@ class OutputSums {
     }
   }
 
-  /// P and P v.
+  /// Adds P and P v.
   void add_value(Bounded weight, const Tensor<T>& v, int b, int t, int h) {
     for (std::size_t e = 0; e < numerators_.size(); ++e) {
       const double value = v.value(b, t, h, static_cast<int>(e));

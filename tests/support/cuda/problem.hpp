@@ -1,9 +1,9 @@
 #pragma once
 
 /// \file
-/// Data of kernel tests: 16-bit numbers, arrays and [B, N, H, D] tensors in memory as kernels want
-/// it. Everything begins as NaN, padding between rows too, so that what should not have been read,
-/// or has not been written, shows.
+/// Data of kernel tests: 16-bit numbers, arrays and [B, N, H, D] tensors in the memory layouts of
+/// kernels. All memory is NaN at first, including padding between rows. Missing writes and wrong
+/// reads therefore show.
 
 #include <algorithm>
 #include <bit>
@@ -26,7 +26,7 @@ using mhla::cuda::bfloat16;
 using mhla::cuda::half;
 using mhla::test::Random;
 
-/// The numbers of a type: kDigits significant bits, 2^kLowest the least normal one.
+/// Format of a type: kDigits significant bits; 2^kLowest is the least normal number.
 template <class T>
 struct Format;
 template <>
@@ -42,7 +42,8 @@ struct Format<half> {
   static constexpr const char* kName = "half";
 };
 
-/// |round(x) - x| <= kRoundoff<T> |x| + kUnderflow<T>, if it does not overflow.
+/// Bounds the rounding error: |round(x) - x| <= kRoundoff<T> |x| + kUnderflow<T>, unless it
+/// overflows.
 template <class T>
 inline constexpr double kRoundoff = 1.0 / (1 << Format<T>::kDigits);
 template <class T>
@@ -50,10 +51,10 @@ inline const double kUnderflow = std::ldexp(0.5, Format<T>::kLowest - Format<T>:
 template <>
 inline constexpr double kRoundoff<float> = 0x1p-24;
 
-/// n roundings of floats one after another: (1 + u)^n - 1 <= gamma(n).
+/// Bound of n consecutive float roundings: (1 + u)^n - 1 <= gamma(n).
 inline double gamma(double n) { return n * 0x1p-24 / (1 - n * 0x1p-24); }
 
-/// x to the nearest number of T, ties to even, overflow to infinity.
+/// Rounds x to the nearest number of T, ties to even, overflow to infinity.
 template <class T>
 double round_to(double x) {
   using F = Format<T>;
@@ -82,7 +83,7 @@ double to_double(T x) {
 }
 inline double to_double(float x) { return static_cast<double>(x); }
 
-/// The number of T nearest to x.
+/// Returns the number of T nearest to x.
 template <class T>
 T from_double(double x) {
   if constexpr (std::is_same_v<T, float>) {
@@ -99,7 +100,7 @@ T from_double(double x) {
       bits = static_cast<unsigned>(kTop) << kFraction;
     } else if (y != 0) {
       const int exponent = std::max(std::ilogb(y), F::kLowest);
-      const double fraction = std::ldexp(y, kFraction - exponent);  // 2^kFraction.. if normal
+      const double fraction = std::ldexp(y, kFraction - exponent);  // from 2^kFraction on if normal
       bits = (static_cast<unsigned>(exponent - F::kLowest) << kFraction) +
              static_cast<unsigned>(fraction);
     }
@@ -107,7 +108,7 @@ T from_double(double x) {
   }
 }
 
-/// Numbers of device memory, from a multiple of 256 bytes on, all NaN at first.
+/// Numbers in device memory, aligned to 256 bytes, all NaN at first.
 template <class X>
 class Array {
  public:
@@ -135,7 +136,7 @@ class Array {
   std::unique_ptr<X, Free> data_;
 };
 
-/// Where rows of a tensor lie: numbers from one batch item, token and head to the next.
+/// Layout of a tensor's rows: elements from one batch item, token and head to the next.
 struct Layout {
   std::int64_t batch, token, head;
 
@@ -145,11 +146,11 @@ struct Layout {
   static Layout heads_first(std::int64_t n, std::int64_t h, std::int64_t d) {  // [B,H,N,D]
     return {n * h * d, d, n * d};
   }
-  /// [B,N,H,D] with gaps behind rows, tokens and batch items.
+  /// [B,N,H,D] with gaps after rows, tokens and batch items.
   static Layout padded(std::int64_t n, std::int64_t h, std::int64_t d) {
     return {n * (h * (d + 8) + 24) + 16, h * (d + 8) + 24, d + 8};
   }
-  /// One of the above.
+  /// Any of the above layouts.
   static Layout any(int kind, std::int64_t n, std::int64_t h, std::int64_t d) {
     return kind == 0 ? tokens_first(n, h, d) : kind == 1 ? heads_first(n, h, d) : padded(n, h, d);
   }
@@ -176,7 +177,7 @@ class Tensor {
   T at(int b, int t, int h, int d) const { return numbers_[place(b, t, h, d)]; }
   double value(int b, int t, int h, int d) const { return to_double(at(b, t, h, d)); }
 
-  /// draw() for every number, rounded.
+  /// Sets every number to draw(), rounded.
   template <class Draw>
   void fill(Draw&& draw) {
     each([&](int b, int t, int h, int d) { at(b, t, h, d) = from_double<T>(draw()); });
@@ -194,7 +195,7 @@ class Tensor {
     }
   }
 
-  /// What lies between the rows is as it was.
+  /// Returns true if memory between the rows is unchanged.
   bool padding_is_untouched() const {
     Array<T> others(numbers_.size());
     std::memcpy(others.raw(), numbers_.raw(), numbers_.bytes());
@@ -203,7 +204,7 @@ class Tensor {
                        [](T x) { return x.bits == 0xFFFF; });
   }
 
-  /// For Params, and for Device::track.
+  /// For Params and for Device::track.
   mhla::cuda::ConstTokenTensor input() const {
     return {numbers_.raw(), 2 * layout_.batch, 2 * layout_.head, 2 * layout_.token};
   }
@@ -213,7 +214,7 @@ class Tensor {
   unsigned char* raw() { return numbers_.raw(); }
   const unsigned char* raw() const { return numbers_.raw(); }
   std::size_t bytes() const { return numbers_.bytes(); }
-  /// Without padding.
+  /// Bytes of all rows, without padding.
   std::size_t row_bytes() const {
     return std::size_t{2} * static_cast<std::size_t>(batches_) * static_cast<std::size_t>(tokens_) *
            static_cast<std::size_t>(heads_) * static_cast<std::size_t>(width_);

@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// Runs of kernels that make outputs straight from the definition. What those may be off by:
-/// output_sums.hpp.
+/// Runs of the quadratic kernels. output_sums.hpp has the error bounds.
 
 #include <gtest/gtest.h>
 
@@ -16,8 +15,8 @@
 
 namespace cuda_test {
 
-/// \tparam Kernels  ::Kernel<T, D, E, Causal>, and key_reads<Kernel>(params, causal), the tokens of
-///                  a pair that it reads as keys and values
+/// \tparam Kernels  ::Kernel<T, D, E, Causal>, and key_reads<Kernel>(params, causal), the number of
+///                  tokens that it reads per pair as keys and values
 template <class Kernels, class T, int D, int E, bool Causal = false>
 struct QuadraticRun : DirectProblem<T, D, E> {
   using Kernel = typename Kernels::template Kernel<T, D, E, Causal>;

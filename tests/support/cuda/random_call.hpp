@@ -14,16 +14,16 @@
 
 namespace cuda_test {
 
-/// Sizes and choices of a call.
+/// Sizes and options of a call.
 struct CallShape {
   int batch = 1, heads = 1;
   mhla::GridShape tokens = 64, block = 16;
   mhla::GridShape key_tokens = tokens, key_block = block;
   mhla::cuda::Operator op{};
   bool causal = false;
-  int layout = 0;                      ///< of Layout::any
-  bool rotary = false;                 ///< queries and keys have tables of their own
-  bool normed = false, gated = false;  ///< outputs
+  int layout = 0;                      ///< by Layout::any
+  bool rotary = false;                 ///< queries and keys have separate tables
+  bool normed = false, gated = false;  ///< of outputs
 };
 
 /// Angles of tokens in raster order, or of a causal sequence from position `first` on.
@@ -39,8 +39,9 @@ inline Array<float> rotary_angles(const CallShape& shape, const mhla::GridShape&
   return numbers;
 }
 
-/// Numbers of both signs in q, k and v, nonnegative mixing coefficients; `signed_weights` makes
-/// them, too, of both signs. Values of normalised outputs are positive, so that no norm is near 0.
+/// Random call with numbers of both signs in q, k and v, and nonnegative mixing coefficients. With
+/// `signed_weights` these also have both signs. Values of normalised outputs are positive, so that
+/// no norm is near 0.
 template <class T, int D, int E>
 Call<T> random_call(const CallShape& shape, std::uint64_t seed, bool signed_weights = false) {
   const auto count = [](const mhla::GridShape& grid) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Runs of kernels that make outputs of mixtures. What those may be off by: output_sums.hpp.
+/// Runs of the read-out kernels. output_sums.hpp has the error bounds.
 
 #include <gtest/gtest.h>
 
@@ -19,8 +19,8 @@
 
 namespace cuda_test {
 
-/// \tparam Kernels  ::Kernel<T, D, E, P>, and how often it reads a mixture, mixture_reads(blocks),
-///                  and queries, query_reads(c, E, P), where that is not once
+/// \tparam Kernels  ::Kernel<T, D, E, P>. mixture_reads(blocks) and query_reads(c, E, P) return how
+///                  often it reads a mixture and queries, if not once
 template <class Kernels, class T, int D, int E, Precision P>
 struct ReadOutRun {
   using Kernel = typename Kernels::template Kernel<T, D, E, P>;
@@ -33,7 +33,7 @@ struct ReadOutRun {
   OutputNorms<T> norms;
   emulator::Report report;
 
-  /// Scores of empty slots are NaN: they enter no output.
+  /// Scores of empty slots are NaN, since no output may read them.
   explicit ReadOutRun(const Case& given)
       : c(given),
         q(c.queries<T>(D)),
@@ -85,16 +85,16 @@ struct ReadOutRun {
     return launch.has_value();
   }
 
-  /// A block reads the scores of all blocks.
+  /// Expects the planned traffic. A block reads the scores of all blocks.
   void expect_traffic() const {
     const auto reads = static_cast<std::size_t>(Kernels::mixture_reads(c.blocks));
-    std::size_t turns = 1;  // of all queries, each with a part of a mixture
+    std::size_t turns = 1;  // reads of all queries, each with a part of a mixture
     if constexpr (requires { Kernels::query_reads(c, E, P); }) {
       turns = static_cast<std::size_t>(Kernels::query_reads(c, E, P));
     }
     EXPECT_EQ(report.bytes_read("q"), turns * q.row_bytes());
     EXPECT_EQ(report.bytes_written("o"), o.row_bytes());
-    const std::size_t whole = turns == 4 ? 2 * reads : reads;  // two turns read a mixture once
+    const std::size_t whole = turns == 4 ? 2 * reads : reads;  // two of these read a mixture once
     EXPECT_EQ(report.bytes_read("high"), whole * mixtures.high.bytes());
     if (P == Precision::kPair) {
       EXPECT_EQ(report.bytes_read("low"), whole * mixtures.low.bytes());

@@ -31,7 +31,7 @@ Numbers attend(const CallOptions& call, const mhla::Inputs<double>& in, const Nu
   return o;
 }
 
-/// Normalises and gates row t of outputs that are off by `error` [E] before their last rounding.
+/// Normalises and gates row t of outputs that have errors `error` [E] before their last rounding.
 template <class T>
 void normalise(const Call<T>& call, int b, int h, Eigen::Index t, Expected& result,
                Eigen::ArrayXd& error) {
@@ -87,7 +87,7 @@ Expected expected(const Call<T>& call, int b, int h, double chain, Outputs which
   const auto sums = [&](const Numbers& qs, const Numbers& ks, const Numbers& vs, const Numbers& m) {
     return attend(call, {.q = qs, .k = ks, .v = vs}, m, mhla::NoNormalizer{}, 1);
   };
-  // With magnitudes for numbers; what eta adds to summaries and mixtures, and to weights.
+  // With magnitudes for numbers; eta is added to summaries, mixtures and weights.
   const auto magnitude = [&](const Numbers& plus_q, const Numbers& plus_k, const Numbers& values) {
     const Numbers plus_v = values.cwiseAbs(), plus_m = mixing.cwiseAbs();
     Numbers a = sums(plus_q, plus_k, plus_v, plus_m);

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Parts of a problem on ranks (launch/share.cuh), run in the emulation beside the whole on one
-/// device.
+/// Shares of a problem on ranks (launch/share.cuh), run in the emulator and compared with the whole
+/// problem on one device.
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ using mhla::distributed::SharedRows;
 using mhla::distributed::ThreadRank;
 using mhla::test::CountedRank;
 
-/// Frames of queries and of keys (of a sequence: tokens) that each rank has.
+/// Frames of queries and of keys per rank (for a sequence, tokens).
 struct Split {
   std::vector<int> queries, keys;
 };
@@ -60,7 +60,7 @@ inline Range range_of(const TokenBlocks& all, int begin, int length) {
   return {TokenBlocks(1, 1, length, 1, 1, least(all.block_columns(), length)), begin};
 }
 
-/// The part of a rank.
+/// The part of the problem on a rank.
 inline Problem part_of(const Problem& whole, const Split& split, std::size_t rank) {
   const auto before = [rank](const std::vector<int>& lengths) {
     return std::accumulate(lengths.begin(), lengths.begin() + static_cast<std::ptrdiff_t>(rank), 0);
@@ -77,7 +77,7 @@ inline Problem part_of(const Problem& whole, const Split& split, std::size_t ran
   return part;
 }
 
-/// What ranks agree on, without their tensors.
+/// Blocks that ranks compare, without their tensors.
 inline std::vector<RankBlocks> blocks_of_ranks(const Problem& whole, const Split& split) {
   std::vector<RankBlocks> ranks;
   for (std::size_t r = 0; r < split.keys.size(); ++r) {
@@ -89,7 +89,7 @@ inline std::vector<RankBlocks> blocks_of_ranks(const Problem& whole, const Split
   return ranks;
 }
 
-/// The rows that the CPU's form of that call would receive.
+/// Rows that the CPU's form of the call would receive.
 inline Index rows_of_plan(const Share& share, const Pattern& pattern, bool causal) {
   if (pattern.rows() == 0) {
     return rows_of_plan(share, Pattern(share.query_blocks.back(), share.key_blocks.back()), causal);
@@ -102,8 +102,8 @@ inline Index rows_of_plan(const Share& share, const Pattern& pattern, bool causa
                       .received;
 }
 
-/// A transfer, a rank and a stream that note what comes into the stream: k a kernel, t a transfer,
-/// w that kernels wait for one.
+/// A transfer, a rank and a stream that log the work in the stream: k is a kernel, t a transfer, w
+/// a wait of kernels for a transfer.
 template <class X>
 struct LoggedTransfer {
   X transfer;
@@ -141,7 +141,8 @@ struct LoggedStream : EmulatedStream {
   std::string* log;
 };
 
-/// A rank's memory of a call: what its kernels may read and write. What does not come is NaN.
+/// A rank's memory of a call, as its kernels may read and write it. Summaries that are not received
+/// stay NaN.
 template <int D, int E, bool kCausal, class T>
 void run_rank(Call<T>& call, const Problem& whole, const Split& split, const Pattern& pattern,
               Arch arch, int groups, ThreadRank& rank) {
@@ -155,7 +156,7 @@ void run_rank(Call<T>& call, const Problem& whole, const Split& split, const Pat
       mhla::cuda::detail::make_share("share_test", blocks, rank.rank(), kCausal, pattern);
   const Device target{arch, 2};
   mhla::cuda::SharePlan plan = mhla::cuda::share_plan<D, E>(part, share, target);
-  EXPECT_EQ(plan.group.batch * plan.group.heads, part.pairs());  // so few bytes in one piece
+  EXPECT_EQ(plan.group.batch * plan.group.heads, part.pairs());  // few bytes: one transfer
   plan.group = groups < part.batch ? HeadGroup{(part.batch + groups - 1) / groups, part.heads}
                                    : HeadGroup{1, part.pairs() / groups};
   EXPECT_EQ(plan.summary, arch);
@@ -179,7 +180,7 @@ void run_rank(Call<T>& call, const Problem& whole, const Split& split, const Pat
   EXPECT_EQ(static_cast<std::uint64_t>(counted.received),
             static_cast<std::uint64_t>(share.route.rows_received()) *
                 (mhla::cuda::shared_bytes<D, E>(part)));
-  EXPECT_EQ(stream.early_launches(), groups);  // the mixing follows a transfer
+  EXPECT_EQ(stream.early_launches(), groups);  // mixing follows a transfer
   for (int group = 0; group < groups; ++group) {
     summaries += "kt";
     outputs += "wkk";
@@ -191,12 +192,12 @@ void run_rank(Call<T>& call, const Problem& whole, const Split& split, const Pat
     EXPECT_EQ(report.bank_conflicts, 0u);
   }
   const Index ahead = kCausal ? share.queries().first % 64 : 0;
-  if (ahead + share.queries().count <= 64) {  // more read summaries again, from the second cache
+  if (ahead + share.queries().count <= 64) {  // more rows read summaries again, from L2
     EXPECT_LE(static_cast<double>(moved), 1.05 * static_cast<double>(plan.traffic.summaries));
   }
 }
 
-/// Expects that ranks of a split write the bits of three stages on one device.
+/// Expects that the ranks of a split write the bits of three stages on one device.
 template <class T, int D, int E, bool kCausal = false>
 void check_split(CallShape shape, const Split& split, Arch arch, const Pattern& pattern = {},
                  int groups = 1) {

@@ -1,20 +1,20 @@
 #pragma once
 
 /// \file
-/// Streams in the emulator, and their outputs against the causal form in double.
+/// Streams in the emulator, with outputs compared to the causal form in double.
 ///
-/// Bound. Let u be the unit roundoff of T and eta its least normal number: rounding moves x by at
-/// most u (|x| + eta). phi(q) and phi(k) are rounded. S_b, S~' and S~ are too, by u_s |x| + u eta,
-/// where u_s is u, or u^2 as a pair. exp2 and the additions of feature maps cost 2^-20; sums of a
-/// chain of n floats are off by gamma_n. 2^-s S is what is rounded. With plus for magnitudes, eta
-/// added to what is rounded to T,
+/// Bound. Let u be the unit roundoff of T and eta its least normal number: rounding changes x by at
+/// most u (|x| + eta). phi(q) and phi(k) are rounded. S_b, S~' and S~ are rounded by u_s |x| + u
+/// eta, where u_s is u, or u^2 as a pair. exp2 and the additions of feature maps cost 2^-20. A
+/// chain of n float additions has an error of gamma_n. The number that is rounded is 2^-s S. With
+/// plus for magnitudes, to which eta is added where numbers are rounded to T,
 ///
 ///     e    = (1 + u)^2 (1 + 2^-20)^2 (1 + gamma_n) - 1     e_s = (1 + e) (1 + u_s)^3 - 1
 ///     dN   = phi(q)+ . (sum_b |m| (e_s S_b+ + 2^s 2 u eta) + 2^s 4 u eta)
 ///            + e |m_ii| sum_j (phi(q)+ . phi(k_j)+) |v_j|
 ///     dZ   = e phi(q)+ . (sum_b |m| z_b+ + |m_ii| sum_j phi(k_j)+)
 ///
-/// Outputs then: output_bound.hpp.
+/// output_bound.hpp derives the errors of outputs from these.
 
 #include <cmath>
 #include <cstddef>
@@ -35,7 +35,7 @@ namespace cuda_test {
 using namespace mhla::cuda;  // NOLINT
 
 struct StreamCase {
-  int blocks, length, tokens;  ///< M, W, and how many of the M W come
+  int blocks, length, tokens;  ///< M, W, and the number of tokens taken, at most M W
   FeatureMap map;
   Denominator denominator;
   int batch = 1, heads = 1, layout = 0;
@@ -50,11 +50,11 @@ template <class T, int D, int E, Precision P>
 struct Streams {
   using Kernel = StreamingStepSm80<T, D, E, P>;
   StreamCase c;
-  Tensor<T> q, k, v, o;  ///< [B, N, H, D], of which steps see one token
+  Tensor<T> q, k, v, o;  ///< [B, N, H, D]; a step reads one token
   MixingMemory mixing;
   StreamingStateLayout layout;
   Array<unsigned char> state;
-  Array<std::int32_t> sequence_of;  ///< two items of a batch
+  Array<std::int32_t> sequence_of;  ///< of the two items of a batch
   emulator::Device device;
   emulator::Report report;  ///< of the latest step
 
@@ -102,7 +102,7 @@ struct Streams {
                  emulator::Access::kReadWrite);
   }
 
-  /// Token t of all sequences.
+  /// Takes token t of all sequences.
   void step(int t) {
     launch(c.batch, nullptr, [t](auto tensor) {
       tensor.data += t * tensor.token_stride;
@@ -113,9 +113,9 @@ struct Streams {
   /// A token of one sequence.
   struct Token {
     int sequence, t;
-    bool known = true;  ///< or an item of no sequence in its place
+    bool known = true;  ///< false: an item without a sequence
   };
-  /// Tokens of two sequences, which stand where they will.
+  /// Takes tokens of two sequences, which may be at different positions.
   void step(Token x, Token y) {
     sequence_of[0] = x.known ? x.sequence : -1;
     sequence_of[1] = y.known ? y.sequence : c.batch;
@@ -129,13 +129,13 @@ struct Streams {
     });
   }
 
-  /// Makes one sequence a new one.
+  /// Resets one sequence.
   void start(int sequence) {
     const auto bytes = static_cast<std::size_t>(layout.position_bytes / c.batch);
     std::memset(state.data() + static_cast<std::size_t>(sequence) * bytes, 0, bytes);
   }
 
-  /// What kernels are told of the tensors as items() has them.
+  /// Parameters of kernels for the tensors of items().
   template <class Items>
   StreamingStepParameters parameters(const Items& items) {
     return {items(q.input()),
@@ -162,7 +162,8 @@ struct Streams {
 };
 
 /// Compares the outputs of a pair with the causal form.
-/// \param roundings  of products in the open block: of phi(q), of phi(k), and in a prefill of them
+/// \param roundings  of products in the open block: of phi(q), of phi(k), and in a prefill of the
+///                   weight
 template <class T, int D, int E, Precision P>
 void compare(Comparison& comparison, const Streams<T, D, E, P>& x, int batch, int head,
              int roundings = 2) {
@@ -173,7 +174,7 @@ void compare(Comparison& comparison, const Streams<T, D, E, P>& x, int batch, in
   const double e = std::pow(1 + u, roundings) * chain - 1, e_s = (1 + e) * std::pow(1 + u_s, 3) - 1;
   constexpr std::size_t kD = D, kE = E;
   using Vector = std::vector<double>;
-  std::vector<Vector> s, s_plus, z, z_plus;  // of blocks
+  std::vector<Vector> s, s_plus, z, z_plus;  // per block
   Vector mixed(kD * kE), off(kD * kE), mixed_z(kD), off_z(kD);
   for (int t = 0; t < x.c.tokens; ++t) {
     const int i = t / x.c.length;

@@ -23,7 +23,7 @@ struct SummaryMemory {
   explicit SummaryMemory(std::int64_t items)
       : high(items * D * E), low(high.size()), key_sum(items * D) {}
 
-  /// Sums of keys are positive. Those of the first of `blocks` stay NaN if `causal`.
+  /// Draws summaries with positive key sums. Sums of the first of `blocks` stay NaN if `causal`.
   void fill(Random& random, int blocks, bool causal = false) {
     for (std::int64_t i = 0; i < high.size(); ++i) {
       if (causal && i / (D * E) % blocks == 0) continue;
@@ -37,11 +37,11 @@ struct SummaryMemory {
     }
   }
 
-  /// For kernels; low parts only where there are such.
+  /// The array for kernels, with low parts if the precision has them.
   mhla::cuda::SummaryArray array(bool with_key_sum) {
     return {high.raw(), kPair ? low.raw() : nullptr, with_key_sum ? key_sum.data() : nullptr};
   }
-  /// Lets kernels touch what array() gives them, as "high", "low" and "z".
+  /// Lets kernels access the parts of array(), as "high", "low" and "z".
   void track(emulator::Device& device, emulator::Access access, bool with_key_sum) const {
     device.track("high", high.raw(), high.bytes(), access);
     if (kPair) device.track("low", low.raw(), low.bytes(), access);

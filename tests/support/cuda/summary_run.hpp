@@ -1,12 +1,13 @@
 #pragma once
 
 /// \file
-/// Runs of kernels that make summaries.
+/// Runs of the summary kernels.
 ///
-/// Features are what they are, rounded, and products of two numbers of T are floats, so that S and
-/// z are off by their additions alone (output_bound.hpp). Then S is rounded to T: by u |S^|, or, as
-/// high + low, by u^2 |S^|, since the rest x - high is a float and at most u |x|; what underflows
-/// adds half the least number of T to each part. Sums of small integers are exact before.
+/// Features are compared as rounded, and products of two numbers of T are exact floats. S and z
+/// therefore only have the errors of their additions (output_bound.hpp). Rounding S to T adds u
+/// |S^|, or as high + low u^2 |S^|, since the rest x - high is a float and at most u |x|. An
+/// underflow adds half the least number of T per part. Sums of small integers are exact before
+/// rounding.
 
 #include <gtest/gtest.h>
 
@@ -89,7 +90,7 @@ struct SummaryRun {
     });
   }
 
-  /// Calls f(sum, item D + d, e) for every number of S, and with e = E of z, until one fails.
+  /// Calls f(sum, item D + d, e) for every number of S, and with e = E for z, until the test fails.
   template <class F>
   void for_each_sum(F&& f) const {
     for (std::int64_t item = 0; item < c.items() && !testing::Test::HasFatalFailure(); ++item) {
@@ -103,7 +104,7 @@ struct SummaryRun {
   bool wrote_as(const SummaryRun& other) const { return out.is_as(other.out); }
 
  private:
-  /// [D, E + 1], the last column z.
+  /// Returns [D, E + 1]; the last column is z.
   std::vector<BoundedSum> sums_of(std::int64_t item) const {
     const auto pair = static_cast<int>(item / c.blocks.blocks());
     const int b = pair / c.heads, h = pair % c.heads;
@@ -124,7 +125,7 @@ struct SummaryRun {
   }
 };
 
-/// Of integers from -2 to 2: S is rounded once, z is exact.
+/// Uses integers from -2 to 2: S is rounded once, z is exact.
 template <class Kernels, class T, int D, int E, Precision P>
 struct IntegerSummaryRun : SummaryRun<Kernels, T, D, E, P> {
   explicit IntegerSummaryRun(const Case& given) : SummaryRun<Kernels, T, D, E, P>(given) {
@@ -151,7 +152,7 @@ struct IntegerSummaryRun : SummaryRun<Kernels, T, D, E, P> {
   }
 };
 
-/// Keys and values of a block are NaN: so are its sums, and no others.
+/// Makes keys and values of a block NaN. Its sums must be NaN, and no others.
 template <class Run>
 void expect_not_a_number_stays_in_its_block() {
   Run run({.blocks = {1, 9, 9, 1, 4, 5},
@@ -173,7 +174,7 @@ void expect_not_a_number_stays_in_its_block() {
   }
 }
 
-/// Without a place for z nothing else changes.
+/// Expects that without memory for z nothing else changes.
 template <class Run>
 void expect_key_sums_are_left_out() {
   Run without({.blocks = sequence(100, 32)}), with(without.c);

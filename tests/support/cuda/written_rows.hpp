@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Rows of a warp's sums as they should be in device memory.
+/// Expected rows of a warp's sums in device memory.
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ inline float number(std::uint32_t r, std::uint32_t c) {
   return static_cast<float>(r * 16) - static_cast<float>(c);
 }
 
-/// Tokens of rows: those of even rows below a count.
+/// Tokens of the even rows below a count; other rows have none.
 struct EverySecond {
   std::int32_t count;
   std::int32_t operator()(std::int32_t row) const {
@@ -24,7 +24,8 @@ struct EverySecond {
   }
 };
 
-/// Rows that have a token hold the rounded numbers times their factor; nothing else is written.
+/// Expects that rows with a token hold the rounded numbers times their factor, and that nothing
+/// else is written.
 template <class T>
 void expect_rows(Array<T>& out, std::int64_t width, std::int64_t stride, int count) {
   for (std::uint32_t r = 0; r < 16; ++r) {

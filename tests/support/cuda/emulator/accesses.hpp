@@ -1,17 +1,17 @@
 #pragma once
 
 /// \file
-/// Accesses of a thread whose bank conflicts are counted. The log matches those of a warp by where
-/// they return to, so these are functions that are called, each followed by return_here.
+/// Accesses of a thread whose bank conflicts are counted. The log matches accesses of a warp by
+/// their return addresses. They are therefore called functions, each followed by return_here.
 
 #include <cstdint>
 
 namespace emulator {
 
-/// After a call that is to return here: the compiler cannot make it a jump.
+/// Keeps the compiler from turning the preceding call into a jump.
 [[gnu::always_inline]] inline void return_here() { asm volatile(""); }
 
-/// X: 4, 8 or 16 bytes of those that ptx/shared.cuh loads and stores.
+/// X: 4, 8 or 16 bytes, as ptx/shared.cuh loads and stores them.
 template <class X>
 X ld_shared(std::uint32_t address);
 template <class X>

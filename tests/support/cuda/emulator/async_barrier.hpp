@@ -3,10 +3,10 @@
 /// \file
 /// Barriers in shared memory that count arrivals and bytes (ptx/mbarrier.cuh).
 ///
-/// A barrier is an actor of the clocks: what tensor copies write in its phase p has the epoch p + 1
-/// of that actor, and whoever has waited for the phase sees that epoch and all that those who
-/// arrived had done before. Its 8 bytes count as bytes that are being written for good, so that no
-/// other access of them passes.
+/// A barrier is an actor of the clocks. Writes of tensor copies in its phase p have the epoch p + 1
+/// of that actor. A thread that has waited for the phase sees that epoch, and all that the arrived
+/// threads had done before. The barrier's 8 bytes are permanently marked as being written, so that
+/// every other access to them is a fault.
 
 #include <cstdint>
 #include <map>
@@ -21,19 +21,19 @@ struct CountingBarrier {
   CountingBarrier(std::int64_t arrivals, Epoch by, Actor self, Vector nothing)
       : phase(arrivals), made(by), actor(self), arrived(nothing), ended(std::move(nothing)) {}
 
-  /// The epoch of what is written in the phase under way.
+  /// Epoch of writes in the current phase.
   Epoch epoch() const { return {actor, static_cast<Clock>(phase.ended() + 1)}; }
 
   Phase phase;
-  Epoch made;              ///< by fence_mbarrier_init, then of that call
-  bool published = false;  ///< by the thread that made it
+  Epoch made;              ///< of mbarrier_init, then of fence_mbarrier_init
+  bool published = false;  ///< by the thread that initialised it
   Actor actor;
-  Vector arrived;  ///< what those who have arrived had done
-  Vector ended;    ///< the same when the latest phase ended
+  Vector arrived;  ///< clocks of the threads that have arrived
+  Vector ended;    ///< these clocks when the latest phase ended
   WaitList waiting;
 };
 
-/// The barriers of a block.
+/// Barriers of a block.
 class CountingBarriers {
  public:
   explicit CountingBarriers(Block& block) : block_(block) {}
@@ -43,14 +43,14 @@ class CountingBarriers {
   void arrive(std::uint32_t address, std::int64_t bytes, const char* what);
   void wait(std::uint32_t address, std::uint32_t parity);
 
-  /// The barrier that a tensor load of the running thread names.
+  /// Returns the barrier of a tensor load of the running thread.
   CountingBarrier& of_copy(std::uint32_t address) { return find(address, true, "tensor load"); }
-  /// Bytes of a tensor load have come.
+  /// Counts bytes of a tensor load that have arrived.
   void complete(CountingBarrier& barrier, std::int64_t bytes);
 
  private:
   CountingBarrier& find(std::uint32_t address, bool by_copy, const char* what);
-  /// After a change of the counts, with what was wrong about it.
+  /// Ends the phase if it is complete. Fails if `complaint` is not empty.
   void settle(CountingBarrier& barrier, std::uint64_t ended, const std::string& complaint);
 
   Block& block_;

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Boxes of tensors as the copy engine moves them: which tensor maps the driver's encoder takes,
-/// and the walk over the rows of a box. CUDA driver API, cuTensorMapEncodeTiled; PTX ISA,
+/// Boxes of tensors as tensor copies move them: the tensor maps that the driver's encoder accepts,
+/// and an iteration over the rows of a box. CUDA driver API, cuTensorMapEncodeTiled; PTX ISA,
 /// "Tensors".
 
 #include <algorithm>
@@ -17,25 +17,27 @@
 
 namespace emulator {
 
-/// What is wrong with a box for the encoder; empty if nothing is. Strides may be in any order, and
-/// elements may overlap: the encoder takes that.
+/// Returns why the encoder refuses a box; empty if it does not. Strides may be in any order, and
+/// elements may overlap.
 inline std::string complaint(const mhla::cuda::TensorBox& box);
 
-/// The map of a box, as the driver's encoder would make it. Throws std::invalid_argument.
+/// Makes the map of a box, as the driver's encoder does.
+/// \throws std::invalid_argument for a box that the encoder refuses
 inline mhla::cuda::TensorMap tensor_map(const mhla::cuda::TensorBox& box);
 
-/// The box of a map. Throws std::invalid_argument if tensor_map has not made it.
+/// Returns the box of a map.
+/// \throws std::invalid_argument if tensor_map did not make the map
 inline mhla::cuda::TensorBox box_of(const mhla::cuda::TensorMap& map);
 
 /// One row of a box.
 struct BoxRow {
-  std::uint32_t index;  ///< rows before it
+  std::uint32_t index;  ///< number of rows before it
   std::byte* memory;    ///< element `first`, in device memory
-  int first;            ///< elements [first, last) of the row lie inside the tensor
+  int first;            ///< elements [first, last) of the row are inside the tensor
   int last;
 };
 
-/// Calls visit(BoxRow) for all rows of the box that begins at `at`, in the order of shared memory.
+/// Calls visit(BoxRow) for all rows of the box at `at`, in the order of shared memory.
 template <class Visit>
 void for_each_row(const mhla::cuda::TensorBox& box, const mhla::cuda::BoxOrigin& at, Visit visit);
 
@@ -43,7 +45,7 @@ void for_each_row(const mhla::cuda::TensorBox& box, const mhla::cuda::BoxOrigin&
 
 namespace detail {
 
-/// Marks the maps that tensor_map has made: the rest of a map is the box.
+/// Marks the maps that tensor_map made. The rest of a map is the box.
 inline constexpr std::uint64_t kMapMark = 0x6d686c612d6d6170U;
 
 }  // namespace detail

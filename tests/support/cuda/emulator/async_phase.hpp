@@ -1,9 +1,9 @@
 #pragma once
 
 /// \file
-/// The counts of a barrier in shared memory. PTX ISA, "mbarrier": a phase ends when its arrivals
-/// have come and as many bytes have been completed as were expected. Bytes may be completed before
-/// they are expected, as long as an arrival is missing.
+/// Counts of a barrier in shared memory. PTX ISA, "mbarrier": a phase ends when its arrivals have
+/// come and as many bytes are completed as were expected. Bytes may be completed before they are
+/// expected, as long as an arrival is missing.
 
 #include <cstdint>
 #include <string>
@@ -12,20 +12,20 @@ namespace emulator {
 
 class Phase {
  public:
-  /// Arrivals and bytes that a barrier can count.
+  /// Most arrivals, or bytes, that a barrier can count.
   static constexpr std::int64_t kLimit = (std::int64_t{1} << 20) - 1;
 
   explicit Phase(std::int64_t arrivals) : arrivals_(arrivals), missing_(arrivals) {}
 
-  /// Each returns what is wrong; empty if nothing is. ended() grows when the phase ends.
+  /// Each of these returns an error text, or an empty one. ended() grows when the phase ends.
   std::string expect(std::int64_t bytes) { return add(bytes, 0); }
   std::string complete(std::int64_t bytes) { return add(-bytes, 0); }
   std::string arrive() { return add(0, 1); }
 
-  /// Phases that have ended.
+  /// Number of phases that have ended.
   std::uint64_t ended() const { return ended_; }
 
-  /// Whether one who waits for that parity goes on: the phase under way has the other.
+  /// Returns true if a wait for that parity passes: the current phase has the other parity.
   bool passes(std::uint32_t parity) const { return (ended_ & 1) != parity; }
 
   std::string describe() const {
@@ -49,8 +49,8 @@ class Phase {
   }
 
   std::int64_t arrivals_;
-  std::int64_t missing_;    // arrivals of the phase under way
-  std::int64_t bytes_ = 0;  // expected and not completed
+  std::int64_t missing_;    // arrivals of the current phase
+  std::int64_t bytes_ = 0;  // expected and not yet completed
   std::uint64_t ended_ = 0;
 };
 

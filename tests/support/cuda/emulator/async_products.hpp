@@ -1,20 +1,21 @@
 #pragma once
 
 /// \file
-/// Matrix products of a group of four warps that run beside the program (ptx/wgmma.cuh).
+/// Asynchronous matrix products of a warpgroup (ptx/wgmma.cuh).
 ///
-/// Each warp is on its own: it makes its 16 rows of the products, in the order of issue, and reads
-/// B by itself. From the issue on its registers of C hold a signalling NaN that must still be there
-/// at the wait; B must not be written until then. B is read at a time that the schedule chooses, C
-/// computed at the wait:
+/// Each warp is independent: it computes its 16 rows of the products in the order of issue, and
+/// reads B itself. From the issue on its registers of C hold a signalling NaN, which must still be
+/// there at the wait. B must not be written until then. B is read at a time that the schedule
+/// chooses, and C is computed at the wait:
 ///
 ///     C[i,j] = ((C[i,j] + A[i,0] B[0,j]) + A[i,1] B[1,j]) + ...        in float
 ///
-/// or from 0 on in place of C. (Hardware adds in another order.) A warp's reads of B are those of
-/// an actor, which its threads see from their wait on. The four warps must issue the same products.
+/// If the product does not add, the sum starts from 0 instead of C[i,j]. Hardware adds in another
+/// order. A warp's reads of B belong to an actor, which its threads see after their wait. The four
+/// warps must issue the same products.
 ///
-/// A and C must be as fence_registers saw them before wgmma_fence, C since the product before that
-/// changed it: what is written without it the compiler may write after wgmma_fence.
+/// A and C must be as fence_registers saw them before wgmma_fence, except for C that the previous
+/// product changed. The compiler may move other writes after wgmma_fence.
 
 #include <algorithm>
 #include <array>
@@ -34,10 +35,10 @@
 namespace emulator {
 
 inline const Counter kGroupProducts{"wgmma"};
-inline const Counter kWarpProducts{"wgmma of a warp"};  // four of a group's
+inline const Counter kWarpProducts{"wgmma of a warp"};  // four per warpgroup
 inline const Counter kGroupMultiplyAdds{"multiply-adds of wgmma", By::kWarpWork};
 
-/// What a thread brings to a product.
+/// Arguments of a thread for a product.
 struct ProductCall {
   float* c;                // [columns / 2]
   const std::uint32_t* a;  // [4]
@@ -45,17 +46,17 @@ struct ProductCall {
   int columns;
   bool transposed;
   bool adds;                    // to C
-  float (*low)(std::uint32_t);  // of pairs of the type of A and B
+  float (*low)(std::uint32_t);  // number of the low half of a word, of the type of A and B
   float (*high)(std::uint32_t);
 
-  /// Whether it can be the same instruction.
+  /// Returns true if both calls can be the same instruction.
   bool same(const ProductCall& o) const {
     return b == o.b && columns == o.columns && transposed == o.transposed && adds == o.adds &&
            low == o.low;
   }
 };
 
-/// The products of the warps of a block.
+/// Products of the warps of a block.
 class Products {
  public:
   explicit Products(Block& block);
@@ -68,10 +69,10 @@ class Products {
 
  private:
   struct Product;
-  /// 16 rows of C that products under way change.
+  /// 16 rows of C that products in flight change.
   struct Accumulator {
     int columns;
-    std::array<float*, 32> registers;  // of each thread
+    std::array<float*, 32> registers;  // per thread
     std::vector<float> rows;           // [16][columns], before the products
     std::vector<std::shared_ptr<Product>> products;
   };
@@ -79,7 +80,7 @@ class Products {
   struct Registers {
     const unsigned char* begin;
     std::vector<std::uint32_t> words;
-    bool begun;  // wgmma_fence came after
+    bool begun;  // wgmma_fence came after it
 
     bool has(const void* at, std::size_t count) const {
       const auto offset = static_cast<const unsigned char*>(at) - begin;
@@ -89,8 +90,8 @@ class Products {
   struct Warp {
     bool begun = false;
     std::uint64_t issued = 0, committed = 0, done = 0;
-    std::deque<std::uint64_t> groups;               // products issued before each commit
-    std::deque<std::shared_ptr<Product>> products;  // from number `done` on
+    std::deque<std::uint64_t> groups;               // number of products issued before each commit
+    std::deque<std::shared_ptr<Product>> products;  // from product number `done` on
     std::vector<Accumulator> accumulators;
     Actor actor = 0;
   };
@@ -107,7 +108,7 @@ class Products {
 
   Block& block_;
   std::vector<Warp> warps_;
-  std::vector<std::vector<ProductCall>> issued_;  // by group of four warps
+  std::vector<std::vector<ProductCall>> issued_;  // by warpgroup
   std::vector<std::vector<Registers>> in_order_;  // by thread
 };
 
@@ -134,7 +135,7 @@ struct Products::Product final : Operation {
   }
 
   ProductCall call;
-  bool done = false;     // waited for
+  bool done = false;     // a thread has waited for it
   float a[16][16];       // [row][k]
   std::vector<float> b;  // [16][columns]
 };
@@ -166,7 +167,7 @@ inline void Products::begin() {
   }
 }
 
-/// Fails unless the `count` registers are as they were in order before wgmma_fence.
+/// Fails unless the `count` registers are unchanged since fence_registers before wgmma_fence.
 inline void Products::check_order(int lane, const void* registers, int count, const char* name) {
   const auto words = static_cast<std::size_t>(count);
   for (const Registers& r : in_order_[static_cast<std::size_t>(block_.self().warp * 32 + lane)]) {

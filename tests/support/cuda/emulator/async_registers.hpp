@@ -1,9 +1,9 @@
 #pragma once
 
 /// \file
-/// Registers that warps of a block give to one another (setmaxnreg). The block begins with as many
-/// for each thread as fit into 65536, a multiple of 8 and at most 248: what the compiler is bound
-/// to by __launch_bounds__(kThreads, 1). Those who take wait until others have given enough.
+/// Registers that warps of a block give to each other (setmaxnreg). Initially each thread has as
+/// many as fit into 65536, a multiple of 8 and at most 248. __launch_bounds__(kThreads, 1) binds
+/// the compiler to that number. Warps that take registers wait until others have given enough.
 
 #include <algorithm>
 #include <cstdint>
@@ -21,7 +21,7 @@ class RegisterPool {
       : block_(block),
         counts_(block.quads.size(), std::min(65536 / block.threads() / 8 * 8, 248)) {}
 
-  /// The group of four warps of the running thread will have `count` registers in each thread.
+  /// Sets the register count per thread of the running thread's warpgroup to `count`.
   void set(int count, bool take) {
     const auto group = static_cast<std::size_t>(block_.self().warp / 4);
     if (static_cast<int>(group + 1) * 128 > block_.threads()) {
@@ -58,8 +58,8 @@ class RegisterPool {
 
  private:
   Block& block_;
-  std::vector<int> counts_;  // of each group of four warps
-  int free_ = 0;             // registers for each thread of a group
+  std::vector<int> counts_;  // per warpgroup
+  int free_ = 0;             // registers per thread of a warpgroup
   WaitList waiting_;
 };
 

@@ -1,14 +1,14 @@
 #pragma once
 
 /// \file
-/// Tensor loads (ptx/tensor_copy.cuh), and what stores have in common with them: operations that
-/// run beside the program.
+/// Tensor loads (ptx/tensor_copy.cuh), and the parts that they share with tensor stores. Both are
+/// asynchronous operations.
 ///
-/// A load poisons the bytes it will write when it is issued, and writes them, with the epoch of its
-/// barrier's phase, when the schedule ends it.
+/// A load poisons the bytes of its box when it is issued. It writes them when the schedule ends it,
+/// with the epoch of its barrier's phase.
 ///
-/// Device memory is checked at the issue, as an access of the issuing thread, in whole 4 bytes: of
-/// a row with an odd end the last element is not.
+/// Accesses of device memory are checked at the issue, as accesses of the issuing thread, in whole
+/// 4 bytes. If a row ends at an odd element, that element is not checked.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,10 +29,10 @@ namespace emulator {
 inline const Counter kTensorLoads{"tensor loads", By::kThread};
 inline const Counter kEvictedFirst{"tensor copies evicted first", By::kThreadWork};
 
-/// What createpolicy gives: its bits mean something to the device alone.
+/// Result of createpolicy. Only a device interprets its bits.
 inline constexpr std::uint64_t kEvictFirst = 0x6d686c61'65766963U;
 
-/// A copy has a cache policy.
+/// Checks a copy's cache policy.
 inline void use_policy(std::uint64_t policy, const char* what);
 
 void cp_async_bulk_tensor(std::uint32_t to, const mhla::cuda::TensorMap& map,
@@ -42,7 +42,7 @@ void cp_async_bulk_tensor(std::uint32_t to, const mhla::cuda::TensorMap& map,
 
 namespace detail {
 
-/// The box of a map.
+/// Returns the box of a map.
 inline mhla::cuda::TensorBox checked_box(Block& block, const mhla::cuda::TensorMap& map,
                                          const char* what) {
   try {
@@ -58,14 +58,14 @@ struct BoxCopy : Operation {
   mhla::cuda::BoxOrigin at;
   std::uint32_t shared;
 
-  /// Takes the map and checks it and the place in shared memory.
+  /// Takes the map, and checks the map and the address in shared memory.
   BoxCopy(Block& block, const mhla::cuda::TensorMap& map, const mhla::cuda::BoxOrigin& origin,
           std::uint32_t address, const char* what)
       : box(checked_box(block, map, what)), at(origin), shared(address) {
     block.shared.check(block.who(), shared, box.bytes(), box.swizzled() ? 1024 : 128, what);
   }
 
-  /// Calls visit(byte of device memory, bytes) for what of each row lies in the tensor.
+  /// Calls visit(byte of device memory, bytes) for the part of each row inside the tensor.
   template <class Visit>
   void for_each_access(Visit visit) const {
     for_each_row(box, at, [&](const BoxRow& row) {
@@ -76,7 +76,7 @@ struct BoxCopy : Operation {
     });
   }
 
-  /// Calls visit(byte of the box, element in device memory) for all elements in the tensor.
+  /// Calls visit(byte of the box, element in device memory) for all elements inside the tensor.
   template <class Visit>
   void for_each_element(Visit visit) const {
     for_each_row(box, at, [&](const BoxRow& row) {

@@ -1,11 +1,11 @@
 #pragma once
 
 /// \file
-/// Tensor stores (ptx/tensor_copy.cuh): operations that read shared memory beside the program.
+/// Tensor stores (ptx/tensor_copy.cuh): asynchronous operations that read shared memory.
 ///
-/// Nobody may write the bytes from the issue to the thread's wait that covers the group; device
-/// memory is written some time before, as the schedule likes, and in the launch nobody sees it, for
-/// wait_group.read waits for the reads alone.
+/// From the issue to the thread's wait for the group, no thread may write the bytes. Device memory
+/// is written earlier, when the schedule chooses. No thread of the launch may read it, since
+/// wait_group.read only waits for the reads of shared memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -36,7 +36,7 @@ struct BoxStore final : BoxCopy {
 
 }  // namespace detail
 
-/// The stores of a block, in groups of each thread.
+/// Stores of a block, in groups per thread.
 class TensorStores {
  public:
   explicit TensorStores(Block& block)
@@ -86,8 +86,8 @@ class TensorStores {
  private:
   using Group = std::vector<std::shared_ptr<detail::BoxStore>>;
   struct Stores {
-    Actor actor = 0;  ///< that reads, 0 before the first store
-    Clock read = 0;   ///< groups
+    Actor actor = 0;  ///< the reader; 0 before the first store
+    Clock read = 0;   ///< number of groups
     Group open;
     std::deque<Group> groups;
   };
@@ -102,7 +102,7 @@ class TensorStores {
   }
 
   Block& block_;
-  Actor unseen_;  ///< who writes device memory: nobody waits for it
+  Actor unseen_;  ///< writer of device memory, for which no thread waits
   std::vector<Stores> threads_;
 };
 

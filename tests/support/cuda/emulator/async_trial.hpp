@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What the self-tests of the asynchronous instructions share: whole numbers as tensors of 16-bit
-/// numbers, the kind of fault that a launch ends with, and the faults that planted bugs end with.
+/// Helpers of the self-tests of asynchronous instructions: whole numbers as tensors of 16-bit
+/// numbers, the kind of a launch's fault, and the faults that planted bugs cause.
 
 #include <gtest/gtest.h>
 
@@ -23,27 +23,27 @@
 
 namespace emulator::trial {
 
-/// Schedules that each test runs under; 0 takes turns.
+/// Schedules of each test. Schedule 0 runs threads in turn.
 inline constexpr std::array<std::uint64_t, 6> kSeeds = {0, 1, 2, 3, 4, 5};
 
-/// A whole number from -3 to 3 that depends on two indices.
+/// Returns a whole number from -3 to 3 that depends on two indices.
 constexpr int number(int i, int j) { return (i * 7 + j * 5 + i * j) % 7 - 3; }
 
-/// The bits of a whole number as bfloat16.
+/// Returns the bits of a whole number as bfloat16.
 inline std::uint16_t bits(int x) {
   return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(x)) >> 16);
 }
 
-/// The number of bfloat16 bits.
+/// Returns the number with these bfloat16 bits.
 inline float value(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{x} << 16); }
 
-/// The bits of a number in device memory.
+/// Returns the bits of a number in device memory.
 inline std::uint32_t load_word(const std::uint32_t* from) {
   return std::bit_cast<std::uint32_t>(
       mhla::cuda::ptx::ld_global_nc_f32(reinterpret_cast<const float*>(from)));
 }
 
-/// Numbers of 16 bits at a multiple of 128 bytes, so that tests do not depend on the allocator.
+/// 16-bit numbers, aligned to 128 bytes, so that tests do not depend on the allocator.
 class Numbers {
  public:
   explicit Numbers(std::size_t count) : lines_((count + 63) / 64), size_(count) {}
@@ -61,7 +61,7 @@ class Numbers {
   std::size_t size_;
 };
 
-/// Rows of `columns` numbers, and boxes of `box_rows` rows of 64.
+/// A tensor with rows of `columns` numbers, and boxes of `box_rows` rows of 64.
 inline mhla::cuda::TensorBox matrix_box(Numbers& x, std::uint64_t columns, std::uint32_t box_rows) {
   const std::uint64_t rows = x.size() / columns;
   const std::uint64_t row = columns * 2;
@@ -71,7 +71,7 @@ inline mhla::cuda::TensorBox matrix_box(Numbers& x, std::uint64_t columns, std::
           {64, box_rows, 1, 1, 1}};
 }
 
-/// The kind of fault that a launch ends with, if any.
+/// Returns the kind of a launch's fault, if any.
 template <class K>
 std::optional<Kind> fault_of(Device& device, const typename K::Params& params) {
   try {
@@ -82,14 +82,15 @@ std::optional<Kind> fault_of(Device& device, const typename K::Params& params) {
   return std::nullopt;
 }
 
-/// A bug, and the kinds of fault that it may end with.
+/// A bug, and the kinds of fault that it may cause.
 template <class Bug>
 struct Planted {
   Bug bug;
   std::vector<Kind> kinds;
 };
 
-/// A Run(seed, bug), which keeps its `fault` and `message`, finds every bug under every schedule.
+/// Expects that Run(seed, bug), which keeps its `fault` and `message`, finds every bug under every
+/// schedule.
 template <class Run, class Bug>
 void expect_found(const std::vector<Planted<Bug>>& bugs) {
   for (const std::uint64_t seed : kSeeds) {

@@ -2,11 +2,11 @@
 
 /// \file
 /// Bank conflicts. Shared memory has 32 banks of 4 bytes. An access of a warp is served in phases
-/// of 32, 16 or 8 threads for 4, 8 or 16 bytes a thread; a phase takes as many passes as the bank
-/// with the most different words, so the conflicts are that number less one.
+/// of 32, 16 or 8 threads for 4, 8 or 16 bytes per thread. A phase takes as many passes as there
+/// are different words in its busiest bank. The conflicts are that number less one.
 ///
-/// Threads of a warp run one after another here, so their accesses are logged and matched when the
-/// warp meets: the i-th run of the same call (its return address) belongs together.
+/// Threads of a warp run one after another here. Their accesses are logged, and matched when the
+/// warp synchronises: the i-th runs of the same call (its return address) belong together.
 
 #include <algorithm>
 #include <array>
@@ -17,7 +17,8 @@
 
 namespace emulator {
 
-/// Passes beyond the first that a phase takes whose threads access `bytes` bytes at `addresses`.
+/// Returns the passes beyond the first for a phase whose threads access `bytes` bytes at
+/// `addresses`.
 inline std::uint64_t phase_conflicts(const std::uint32_t* addresses, int count,
                                      std::uint32_t bytes) {
   std::array<std::array<std::uint32_t, 32>, 32> words;
@@ -35,7 +36,7 @@ inline std::uint64_t phase_conflicts(const std::uint32_t* addresses, int count,
   return most - 1;
 }
 
-/// The accesses of a warp since it last met.
+/// Accesses of a warp since it last synchronised.
 class BankLog {
  public:
   void add(int lane, const void* call, std::uint32_t address, std::uint32_t bytes) {
@@ -44,7 +45,7 @@ class BankLog {
     if (log.size() >= kLongest) flush();
   }
 
-  /// Matches and forgets.
+  /// Matches the logged accesses and clears the log.
   void flush() {
     if (!flush_alike()) flush_sorted();
     for (auto& log : lanes_) log.clear();
@@ -57,10 +58,10 @@ class BankLog {
 
   struct Entry {
     const void* call;
-    std::uint32_t address, bytes, lane, run;  ///< run: how often the lane ran the call before
+    std::uint32_t address, bytes, lane, run;  ///< run: earlier runs of the call in the lane
   };
 
-  /// The access of a warp, by threads in ascending order.
+  /// Counts an access of a warp, by threads in ascending order.
   void count(const Entry* const* entries, int threads) {
     const std::uint32_t bytes = entries[0]->bytes;
     const std::uint32_t lanes = bytes == 16 ? 8 : bytes == 8 ? 16 : 32;
@@ -75,7 +76,7 @@ class BankLog {
     }
   }
 
-  /// All threads that accessed anything ran the same calls.
+  /// Matches the accesses if all threads with accesses ran the same calls. Returns false otherwise.
   bool flush_alike() {
     const std::vector<Entry>* logs[32];
     int threads = 0;

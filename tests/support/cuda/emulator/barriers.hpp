@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Barriers of the block, by number, and of the warp. Counted: "barriers" by thread, "warp
-/// barriers", "shuffles" and "votes" by warp.
+/// Barriers of the block, by number, and of the warp. Counted by thread: "barriers". Counted by
+/// warp: "warp barriers", "shuffles" and "votes".
 
 #include <array>
 #include <cstdint>
@@ -19,7 +19,7 @@ inline const Counter kWarpBarriers{"warp barriers"};
 inline const Counter kShuffles{"shuffles"};
 inline const Counter kVotes{"votes"};
 
-/// The 16 barriers of the block. One ends when as many threads as expected have met.
+/// The 16 barriers of the block. A barrier ends when the expected number of threads has arrived.
 class Barriers {
  public:
   explicit Barriers(Block& block) : block_(block) {}
@@ -88,7 +88,7 @@ inline void bar_warp_sync() {
   });
 }
 
-/// Orders nothing.
+/// Exchanges x, without ordering memory.
 inline float shfl_bfly(float x, std::uint32_t mask) {
   if (mask >= 32) current().fail(Kind::kOutside, "shuffle by " + std::to_string(mask));
   struct Arguments {
@@ -101,7 +101,7 @@ inline float shfl_bfly(float x, std::uint32_t mask) {
   return mine.got;
 }
 
-/// Orders nothing.
+/// Returns the x of a lane, without ordering memory.
 inline std::uint32_t shuffle(std::uint32_t x, std::uint32_t lane) {
   if (lane >= 32) current().fail(Kind::kOutside, "shuffle from " + std::to_string(lane));
   struct Arguments {
@@ -114,7 +114,7 @@ inline std::uint32_t shuffle(std::uint32_t x, std::uint32_t lane) {
   return mine.got;
 }
 
-/// Orders nothing.
+/// Votes, without ordering memory.
 inline bool vote_any(bool x) {
   bool mine = x;
   call_together<32>("vote.sync.any", 0, mine, [](bool* const(&all)[32]) {

@@ -1,10 +1,9 @@
 #pragma once
 
 /// \file
-/// A block of threads that runs: its fibers, who waits for what, its memory and clocks.
+/// A running block of threads: its fibers, their waits, its memory and clocks.
 ///
-/// Instructions are functions that ask current() for the block and its thread. What they need
-/// besides:
+/// Instructions are functions that get the block and its thread from current(). They also use:
 ///     block.suspend("what it waits for", number)   until another thread or an operation calls
 ///     block.resume(thread)                         for it; WaitList does both for a condition
 ///     block.start(operation)                       an asynchronous operation: `end` is called at
@@ -40,13 +39,13 @@ class Block;
 inline constinit thread_local Block* current_block = nullptr;
 inline Block& current() { return *current_block; }
 
-/// Something that runs beside the program.
+/// An asynchronous operation.
 struct Operation {
   virtual ~Operation() = default;
-  /// Does it: moves the bytes, wakes who waits. Called once.
+  /// Performs the operation: moves the bytes, and wakes waiting threads. Called once.
   virtual void end() = 0;
 
-  int thread = 0;  ///< who started it
+  int thread = 0;  ///< the thread that started it
   bool ended = false;
 };
 
@@ -60,9 +59,9 @@ struct Thread {
   Fiber fiber;
 };
 
-/// Threads that call some instructions together: a warp, or four.
+/// Threads that call some instructions together: a warp, or four warps.
 struct Group {
-  const char* instruction = nullptr;  ///< that some threads have called and others not yet
+  const char* instruction = nullptr;  ///< that some of the threads have called
   std::uint64_t parameter = 0;
   int arrived = 0, ended = 0;
   void* arguments[128] = {};
@@ -70,7 +69,7 @@ struct Group {
 
 class Block {
  public:
-  /// \param at  which of the grid's `blocks` it is
+  /// \param at  index of the block among the grid's `blocks`
   Block(int threads, std::uint32_t shared_bytes, std::uint32_t blocks, std::uint32_t at,
         Schedule& order, GlobalMemory& device, Report& report)
       : place{at},
@@ -91,7 +90,7 @@ class Block {
   Block& operator=(const Block&) = delete;
 
   /// Runs body(argument) in every thread.
-  /// \throws Fault, and what the body throws.
+  /// \throws Fault, and any exception of the body.
   void run(void (*body)(const void*), const void* argument);
 
   int threads() const { return static_cast<int>(threads_.size()); }
@@ -99,7 +98,7 @@ class Block {
     return std::all_of(threads_.begin(), threads_.end(), [](const Thread& t) { return t.ended; });
   }
   Thread& thread(int i) { return threads_[static_cast<std::size_t>(i)]; }
-  /// The thread that runs, or whose operation ends.
+  /// The running thread, or the thread whose operation ends.
   Thread& self() { return *self_; }
   Actor who() const { return self_->index; }
 
@@ -124,7 +123,7 @@ class Block {
     thread(i).waits = false;
     schedule.add(i);
   }
-  /// Lets others run first, if the schedule likes to.
+  /// Lets other threads run first if the schedule chooses so.
   void pause() {
     if (!schedule.once_in(4)) return;
     resume(self_->index);
@@ -136,7 +135,7 @@ class Block {
     operation->thread = self_->index;
     operations_.push_back(std::move(operation));
   }
-  /// Ends the operation here and now, unless it has.
+  /// Ends the operation now, unless it has ended.
   void finish(Operation& operation) {
     if (operation.ended) return;
     for (std::size_t i = 0; i < operations_.size(); ++i) {
@@ -144,7 +143,7 @@ class Block {
     }
   }
 
-  /// The block's T.
+  /// Returns the block's object of type T.
   template <class T>
   T& part() {
     const std::size_t i = part_index<T>();
@@ -154,16 +153,16 @@ class Block {
   }
 
   Place place;
-  std::uint32_t grid;  // blocks of it
+  std::uint32_t grid;  // blocks of the grid
   Clocks clocks;
   SharedMemory shared;
   GlobalMemory& global;
   Schedule& schedule;
   std::vector<Group> warps;
-  std::vector<Group> quads;                     ///< of four warps
-  std::vector<BankLog> banks;                   ///< of each warp
-  std::vector<void (*)(Block&)> at_thread_end;  ///< what parts check when a thread ends
-  std::uint64_t conflicts = 0;                  ///< bank conflicts of what needs no matching
+  std::vector<Group> quads;                     ///< groups of four warps
+  std::vector<BankLog> banks;                   ///< per warp
+  std::vector<void (*)(Block&)> at_thread_end;  ///< checks of parts when a thread ends
+  std::uint64_t conflicts = 0;                  ///< bank conflicts of unmatched accesses
 
  private:
   static inline std::size_t part_count = 0;
@@ -189,7 +188,7 @@ class Block {
   std::exception_ptr exception_;
 };
 
-/// Threads that wait for a condition. Whoever may have changed it calls wake.
+/// Threads that wait for a condition. Code that may have changed the condition calls wake.
 class WaitList {
  public:
   template <class Condition>

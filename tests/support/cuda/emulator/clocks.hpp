@@ -1,18 +1,18 @@
 #pragma once
 
 /// \file
-/// Vector clocks: which accesses of which actor a thread is ordered after.
+/// Vector clocks: they tell which accesses a thread is ordered after.
 ///
-/// Actors are the threads of a block, 0 to threads - 1, and whatever add_actor adds: things that
-/// access memory on their own. An actor's clock is 1 at first and goes up at each release, so that
-/// an access at clock c happens before every release that publishes c or more. A thread sees an
-/// epoch (actor, clock) when it has acquired at least that clock of the actor.
+/// Actors are the threads of a block, 0 to threads - 1, and the actors of add_actor, which access
+/// memory on their own. An actor's clock starts at 1 and grows at each release. An access at clock
+/// c happens before every release that publishes c or more. A thread sees an epoch (actor, clock)
+/// when it has acquired at least that clock of the actor.
 ///
-/// Threads that met share one vector: a barrier of n threads with u different vectors of length a
-/// costs n + u a.
+/// Threads share one vector after a barrier. A barrier of n threads with u different vectors of
+/// length a costs n + u a.
 ///
-/// To extend: an asynchronous writer that barriers announce is an added actor. Write with an epoch
-/// of that actor, set the same clock in the vector that waiting threads acquire.
+/// To extend: represent an asynchronous writer that barriers announce by an added actor. Write with
+/// an epoch of that actor, and set the same clock in the vector that waiting threads acquire.
 
 #include <algorithm>
 #include <cstddef>
@@ -32,7 +32,7 @@ struct Epoch {
   Clock clock;
 };
 
-/// A clock for each actor.
+/// One clock per actor.
 using Vector = std::vector<Clock>;
 
 class Clocks {
@@ -49,13 +49,13 @@ class Clocks {
 
   int threads() const { return threads_; }
 
-  /// An actor that is no thread.
+  /// Adds an actor that is not a thread.
   Actor add_actor() {
     if (actors_ == threads_ + kMaxAdded) throw std::length_error("emulator: too many actors");
     return static_cast<Actor>(actors_++);
   }
 
-  /// Zeros for all actors.
+  /// Returns zeros for all actors.
   Vector nothing() const { return Vector(static_cast<std::size_t>(threads_ + kMaxAdded)); }
 
   Epoch now(Actor thread) const { return {thread, own_[thread]}; }
@@ -64,13 +64,13 @@ class Clocks {
     return e.actor == thread || e.clock <= (*seen_[thread])[e.actor];
   }
 
-  /// What the thread did and saw so far becomes part of `into`.
+  /// Merges what the thread did and saw into `into`.
   void release(Actor thread, Vector& into) {
     merge(into, *seen_[thread]);
     into[thread] = std::max(into[thread], own_[thread]++);
   }
 
-  /// The thread is ordered after all that `from` contains.
+  /// Orders the thread after everything in `from`.
   void acquire(Actor thread, const Vector& from) {
     if (contains(*seen_[thread], from)) return;
     auto seen = std::make_shared<Vector>(*seen_[thread]);
@@ -78,7 +78,8 @@ class Clocks {
     seen_[thread] = std::move(seen);
   }
 
-  /// The threads meet: each is ordered after what all did before, and after `others`.
+  /// Synchronises the threads: each is ordered after everything that all did before, and after
+  /// `others`.
   template <class Threads>
   void join(const Threads& threads, const Vector* others = nullptr) {
     const auto joint = std::make_shared<Vector>(others != nullptr ? *others : nothing());
@@ -91,10 +92,10 @@ class Clocks {
     for (const Actor t : threads) seen_[t] = seen;
   }
 
-  /// fence_proxy_async of a thread.
+  /// Records fence_proxy_async of a thread.
   void fence(Actor thread) { fences_[thread].push_back(own_[thread]++); }
 
-  /// Whether the thread that made `e` has fenced after it, and `thread` is ordered after that
+  /// Returns true if the thread of `e` has fenced after `e`, and `thread` is ordered after that
   /// fence.
   bool fenced(Actor thread, Epoch e) const {
     const Vector& fences = fences_[e.actor];

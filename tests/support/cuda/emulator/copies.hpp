@@ -1,9 +1,9 @@
 #pragma once
 
 /// \file
-/// cp.async. The 16 bytes are in flight from the copy to the wait that covers it; they are taken
-/// from memory at the one or the other end of that time, as the schedule likes. For the clocks the
-/// write is one of the waiting thread, at the wait. Counted: "copies", by thread.
+/// cp.async. The 16 bytes are in flight from the copy to the wait that covers it. They are read
+/// from memory at one end of that time, which the schedule chooses. For the clocks, the waiting
+/// thread writes them at the wait. Counted by thread: "copies".
 
 #include <cstddef>
 #include <cstdint>

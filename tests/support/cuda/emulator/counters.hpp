@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What a launch did, in numbers.
+/// Counts of a launch.
 /// To extend: define `inline const Counter kName{"name"};` and call Block::add(kName).
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 
 namespace emulator {
 
-/// Who runs what is counted: every thread for itself, or the warp once. Or it is no instruction but
-/// the work of one.
+/// Unit of a count: instructions per thread or per warp, or work (not an instruction) per thread or
+/// per warp.
 enum class By { kThread, kWarp, kThreadWork, kWarpWork };
 
-/// A counter of instructions, known by its name.
+/// A counter of instructions, identified by its name.
 class Counter {
  public:
   explicit Counter(const std::string& name, By by = By::kWarp) : index_(add(name)), by_(by) {}
@@ -45,13 +45,13 @@ class Counter {
   By by_;
 };
 
-/// How often a warp ran an instruction: of threads of their own as often as the one that ran it
-/// most.
+/// Number of times that a warp ran an instruction. For instructions per thread it is the largest
+/// number of any thread.
 struct Issued {
   std::uint64_t times = 0;
 };
 
-/// Bytes that the instructions of a launch asked for in a tracked range.
+/// Bytes that the instructions of a launch requested in a tracked range.
 struct Traffic {
   std::uint64_t read = 0, written = 0;
 };
@@ -59,19 +59,19 @@ struct Traffic {
 struct Report {
   std::map<std::string, Traffic> traffic;  ///< by the name of the range
   std::vector<std::uint64_t> counts;       ///< by Counter::index
-  std::vector<std::vector<Issued>> warps;  ///< of all blocks; [warp][Counter::index]
+  std::vector<std::vector<Issued>> warps;  ///< sums over all blocks; [warp][Counter::index]
   std::uint64_t bank_conflicts = 0;        ///< passes over shared memory beyond the fewest possible
 
   std::uint64_t bytes_read(const std::string& range) const { return traffic.at(range).read; }
   std::uint64_t bytes_written(const std::string& range) const { return traffic.at(range).written; }
 
-  /// How often the instruction ran.
+  /// Returns how often the instruction ran.
   /// \throws std::invalid_argument for an unknown name.
   std::uint64_t count(const std::string& name) const {
     const std::size_t index = Counter::index_of(name);
     return index < counts.size() ? counts[index] : 0;
   }
-  /// The same of a warp of each block.
+  /// Returns how often a warp ran it, summed over blocks.
   Issued issued(std::size_t warp, const std::string& name) const {
     const std::size_t index = Counter::index_of(name);
     return index < warps.at(warp).size() ? warps[warp][index] : Issued{};

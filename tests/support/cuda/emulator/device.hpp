@@ -1,18 +1,19 @@
 #pragma once
 
 /// \file
-/// Runs kernels without a GPU, for tests: a launch does what the grid would do, counts, and throws
-/// at the first thing that a GPU might forgive but the programming model does not.
+/// Runs kernels without a GPU, for tests. A launch computes what the grid would compute, counts,
+/// and throws at the first violation of the programming model, even if a GPU might forgive it.
 ///
 ///     emulator::Device device(seed);
 ///     device.track("q", q.data(), q.size() * sizeof(q[0]), emulator::Access::kRead);
 ///     emulator::Report r = device.launch<Kernel>(16, params);
 ///
 /// A kernel is a functor with Params, kThreads, kSharedBytes or static shared_bytes(Params), and
-/// operator()(const Params&) const. Its unit is compiled with this folder before the library's, so
-/// that the instructions (cuda/ptx) are the emulated ones, which are compiled apart.
+/// operator()(const Params&) const. Its unit is compiled with this folder before the library's in
+/// the include path. It then uses the emulated instructions (cuda/ptx), which are compiled
+/// separately.
 ///
-/// Blocks run one after another; with seed 0 in order, else shuffled.
+/// Blocks run one after another, in order with seed 0, otherwise shuffled.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,15 +31,16 @@ class Device {
   explicit Device(std::uint64_t seed = 0);
   ~Device();
 
-  /// Lets kernels touch `bytes` bytes from `pointer` on: multiples of 4.
-  /// \throws std::invalid_argument when ranges overlap.
+  /// Lets kernels access `bytes` bytes from `pointer` on, multiples of 4.
+  /// \throws std::invalid_argument if ranges overlap.
   void track(const std::string& name, const void* pointer, std::size_t bytes, Access access);
 
-  /// Of later launches these blocks alone run; all again where there are none.
+  /// Restricts later launches to these blocks. An empty list means all blocks.
   void run_only(std::vector<std::uint32_t> blocks);
 
-  /// \param early  before the launch before has ended, as with programmatic stream serialization
-  /// \throws Fault at the first fault; what was written until then stays.
+  /// \param early  starts before the previous launch has ended, as with programmatic stream
+  ///               serialization
+  /// \throws Fault at the first fault; earlier writes stay.
   template <class K>
   Report launch(std::uint32_t blocks, const typename K::Params& params, bool early = false) {
     static_assert(K::kThreads % 32 == 0 && K::kThreads >= 32 && K::kThreads <= 1024);

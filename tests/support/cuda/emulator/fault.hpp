@@ -1,9 +1,9 @@
 #pragma once
 
 /// \file
-/// What a kernel may do, and what it may do wrong. Every fault ends the launch with an exception
-/// that says which rule was broken, by which thread of which block, and where. To extend: add a
-/// kind and its name; throw through Block::fail or Place::fail.
+/// Permissions and faults of kernels. A fault ends the launch with an exception that names the
+/// broken rule, the thread and block, and the place. To extend: add a kind and its name; throw
+/// through Block::fail or Place::fail.
 
 #include <cstdint>
 #include <stdexcept>
@@ -11,11 +11,11 @@
 
 namespace emulator {
 
-/// What kernels may do with a range.
+/// Permitted accesses of kernels to a range.
 enum class Access { kRead = 1, kWrite = 2, kReadWrite = 3 };
 
 enum class Kind {
-  kUninitialized,  ///< a read of shared memory that nothing has written
+  kUninitialized,  ///< a read of shared memory that was never written
   kRace,           ///< two accesses of shared memory, one a write, that no barrier orders
   kEarlyRead,      ///< a read of bytes that an asynchronous copy may still be about to write
   kSlotInUse,      ///< a write of bytes that an asynchronous operation or earlier readers still use
@@ -64,7 +64,7 @@ class Fault : public std::runtime_error {
   Kind kind;
 };
 
-/// The block that runs.
+/// The running block.
 struct Place {
   std::uint32_t block;
 

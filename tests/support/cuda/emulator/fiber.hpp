@@ -1,11 +1,11 @@
 #pragma once
 
 /// \file
-/// Fibers: functions with a stack of their own that give up control where they want to. On x86-64 a
-/// switch is a few instructions; elsewhere ucontext does it, slower.
+/// Fibers: functions with their own stack that yield control explicitly. On x86-64 a switch takes a
+/// few instructions. Other processors use the slower ucontext.
 ///
-/// A fiber that is never resumed again is dropped with whatever its stack holds: functions that
-/// suspend keep nothing there that owns memory.
+/// A fiber that is not resumed again is dropped with the contents of its stack. Functions that
+/// suspend must therefore keep nothing on the stack that owns memory.
 
 #include <sys/mman.h>
 
@@ -20,7 +20,7 @@
 
 namespace emulator {
 
-/// Memory for a stack, with a page below that must not be touched.
+/// Memory for a stack, above a guard page.
 class Stack {
  public:
   static constexpr std::size_t kGuard = 16384, kBytes = kGuard + (std::size_t{1} << 17);
@@ -49,8 +49,8 @@ class Stack {
 };
 
 #if defined(__x86_64__)
-/// Pushes what a called function must preserve, stores the stack pointer, and goes on where the
-/// other one left.
+/// Pushes the registers that a called function must preserve, stores the stack pointer, and
+/// continues where the other fiber left off.
 [[gnu::naked, gnu::noinline]] inline void switch_stacks(void** /*rdi: save*/, void* /*rsi: load*/) {
   asm volatile(
       "pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
@@ -62,14 +62,13 @@ class Stack {
 
 class Fiber {
  public:
-  /// Makes `body(argument)` what the first resume runs. The body must not return: it suspends
-  /// one last time. It must not let exceptions out.
+  /// Sets body(argument) as what the first resume runs. The body must not return: it suspends one
+  /// last time. It must not throw.
   void prepare(Stack& stack, void (*body)(void*), void* argument) {
     body_ = body;
     argument_ = argument;
 #if defined(__x86_64__)
-    // Six registers, the address to return to, and one word so that the stack is aligned as after
-    // a call.
+    // Six registers, the return address, and one word that aligns the stack as after a call.
     void** top = reinterpret_cast<void**>(stack.end()) - 8;
     for (int i = 0; i < 8; ++i) top[i] = nullptr;
     top[6] = reinterpret_cast<void*>(&begin);
@@ -93,7 +92,7 @@ class Fiber {
 #endif
   }
 
-  /// Goes back to where resume was called. Called inside the fiber.
+  /// Returns to the caller of resume. Called inside the fiber.
   void suspend() {
 #if defined(__x86_64__)
     switch_stacks(&inside_, outside_);

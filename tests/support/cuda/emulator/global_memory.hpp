@@ -1,17 +1,17 @@
 #pragma once
 
 /// \file
-/// Device memory: the ranges that kernels may touch, and for each 4 bytes of them who wrote and
-/// read them in the launch.
+/// Device memory: the ranges that kernels may access, and for each 4 bytes of them the writers and
+/// readers in the launch.
 ///
-/// Blocks of a grid are not ordered, so what one writes no other may touch. Threads of one block
-/// may hand device memory to each other through barriers, with coherent reads. What is read as
-/// constant must not be written in the launch by anyone.
+/// Blocks of a grid are not ordered, so that no block may access what another writes. Threads of a
+/// block may exchange device memory through barriers, with coherent reads. Memory that is read as
+/// constant must not be written in the launch.
 ///
-/// Of a launch that begins early the launch before may still run: what that wrote is not read, and
-/// what it wrote or read not written, but by threads that are ordered after a wait of their block
-/// (griddepcontrol.wait); and it is not read as constant at all. Each block waits before it lets
-/// the next launch begin, and before it ends, so that earlier launches have ended for that one.
+/// If a launch begins early, the previous launch may still run. Only threads that are ordered after
+/// a wait of their block (griddepcontrol.wait) may read what that launch wrote, or write what it
+/// accessed. They must not read it as constant. Each block waits before it lets the next launch
+/// begin, and before it ends. Earlier launches have therefore ended before the next launch begins.
 ///
 /// To extend: read and write check and count; the caller moves the bytes.
 
@@ -31,16 +31,16 @@
 
 namespace emulator {
 
-/// How a read relates to writes: as constant, by ld.global.nc; by the copy engine, which does not
-/// see those of the launch; or coherent.
+/// Relation of a read to writes. kConstant: ld.global.nc. kTensor: a tensor copy, which does not
+/// see writes of the launch. kCoherent: sees earlier writes.
 enum class Read { kConstant, kTensor, kCoherent };
 
 class GlobalMemory {
  public:
-  /// Multiples of 4 bytes at a multiple of 4.
+  /// Lets kernels access a range: multiples of 4 bytes, aligned to 4.
   void track(const std::string& name, const void* pointer, std::size_t bytes, Access access);
 
-  /// \param early  before the launch before has ended
+  /// \param early  the launch starts before the previous one has ended
   void begin_launch(bool early) {
     early_ = early;
     running_begin_ = early ? launch_begin_ : serial_ + 1;
@@ -60,7 +60,7 @@ class GlobalMemory {
     }
   }
 
-  /// Thread `who` waits until the launch before has ended.
+  /// Thread `who` waits until the previous launch has ended.
   void wait_for_kernels(Actor who) { waits_.push_back(clocks_->now(who)); }
   /// Thread `who` lets the next launch begin.
   void launch_dependents(Actor who) const {
@@ -70,17 +70,17 @@ class GlobalMemory {
     }
   }
 
-  /// Thread `who` reads; counted as traffic.
+  /// Thread `who` reads. The read counts as traffic.
   void read(Actor who, const void* from, std::size_t bytes, std::size_t alignment, Read how,
             const char* what);
-  /// The end of a coherent read that took its time: checked as one, but not counted.
+  /// Checks the end of a coherent read that takes time. It is not counted again.
   void read_again(Actor who, const void* from, std::size_t bytes, const char* what);
   /// Thread `who` writes.
   void write(Actor who, const void* to, std::size_t bytes, std::size_t alignment,
              const char* what) {
     write(who, clocks_->now(who), to, bytes, alignment, what);
   }
-  /// An operation of thread `who` writes; who sees the epoch can read it in the launch.
+  /// An operation of thread `who` writes. Threads that see the epoch can read it in the launch.
   void write(Actor who, Epoch as, const void* to, std::size_t bytes, std::size_t alignment,
              const char* what);
 
@@ -94,7 +94,7 @@ class GlobalMemory {
  private:
   static constexpr Actor kSeveral = 0xFFFE;
 
-  /// What is known of 4 bytes. Serial numbers count blocks over all launches.
+  /// State of 4 bytes. Serial numbers count blocks over all launches.
   struct Granule {
     std::uint32_t write_serial = 0, read_serial = 0, constant_serial = 0;
     Clock write_clock = 0, read_clock = 0;
@@ -114,7 +114,7 @@ class GlobalMemory {
   bool ordered(Actor who, std::uint32_t serial, Epoch e) const {
     return serial == serial_ && clocks_->sees(who, e);
   }
-  /// Whether an access of the launch before may still be under way.
+  /// Returns true if an access of the previous launch may still be in flight.
   bool running(std::uint32_t serial) const { return serial >= running_begin_ && !now(serial); }
   bool waited(Actor who) const {
     return std::any_of(waits_.begin(), waits_.end(),
@@ -125,12 +125,12 @@ class GlobalMemory {
   [[noreturn]] void fail(Kind kind, Actor who, const void* pointer, const char* what,
                          const std::string& text) const;
 
-  std::vector<Range> ranges_;  ///< by address
+  std::vector<Range> ranges_;  ///< sorted by address
   std::size_t latest_ = 0;
   std::uint32_t serial_ = 0, launch_begin_ = 1;
-  std::uint32_t running_begin_ = 1;  ///< of the launch before, if that may still run
+  std::uint32_t running_begin_ = 1;  ///< of the previous launch, if it may still run
   bool early_ = false;
-  std::vector<Epoch> waits_;                          ///< of the block, for the launch before
+  std::vector<Epoch> waits_;                          ///< the block's waits for the previous launch
   std::unordered_map<const Granule*, Vector> lists_;  ///< reads of this block by several threads
   const Clocks* clocks_ = nullptr;
   const Place* place_ = nullptr;
@@ -245,7 +245,7 @@ inline void GlobalMemory::write(Actor who, Epoch as, const void* to, std::size_t
 inline bool GlobalMemory::readers_ordered(Actor who, const Granule& g) const {
   if (g.reader != kSeveral) return ordered(who, g.read_serial, {g.reader, g.read_clock});
   const auto list = lists_.find(&g);
-  if (list == lists_.end()) return false;  // an earlier block's
+  if (list == lists_.end()) return false;  // reads of an earlier block
   for (std::size_t t = 0; t < list->second.size(); ++t) {
     const Clock clock = list->second[t];
     if (clock != 0 && !clocks_->sees(who, {static_cast<Actor>(t), clock})) return false;
@@ -262,7 +262,7 @@ inline void GlobalMemory::note_read(Actor who, Granule& g) {
     g.read_clock = e.clock;
     return;
   }
-  if (g.read_serial != serial_) {  // several blocks: no write can be ordered after them
+  if (g.read_serial != serial_) {  // several blocks: no write is ordered after them
     g.reader = kSeveral;
     return;
   }

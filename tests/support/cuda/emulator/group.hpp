@@ -1,11 +1,11 @@
 #pragma once
 
 /// \file
-/// Instructions that all threads of a warp, or of four warps, call together.
+/// Instructions that all threads of a warp or of four warps call together.
 ///
-/// Each thread brings an Arguments object on its stack. When the last has come, it runs
-/// `together(all)`, all[i] being the arguments of the i-th thread of the group, which reads and
-/// changes them; then all go on. Memory is not ordered by that.
+/// Each thread passes an Arguments object on its stack. The last thread to arrive runs
+/// `together(all)`, where all[i] are the arguments of the i-th thread of the group. It reads and
+/// changes them, and then all threads continue. Memory is not ordered by that.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace emulator {
 
-/// kThreads: 32 or 128. All threads give the same instruction and parameter.
+/// kThreads: 32 or 128. All threads must pass the same instruction and parameter.
 template <int kThreads, class Arguments, class Together>
 void call_together(const char* instruction, std::uint64_t parameter, Arguments& mine,
                    const Together& together) {

@@ -1,4 +1,4 @@
-// The emulated instructions (mhla/cuda/ptx beside this folder), compiled once for all kernels.
+// Emulated instructions (mhla/cuda/ptx beside this folder), compiled once for all kernels.
 
 #include <cmath>
 #include <cstdint>
@@ -41,7 +41,7 @@ inline const Counter kExponentials{"exponentials", By::kThread};
 
 namespace {
 
-/// Logs an access of shared memory that returns to `call`.
+/// Logs an access of shared memory with the return address `call`.
 void log_access(Block& block, const void* call, std::uint32_t address, std::uint32_t bytes) {
   const Thread& t = block.self();
   block.banks[static_cast<std::size_t>(t.warp)].add(t.lane, call, address, bytes);
@@ -65,7 +65,7 @@ void store_global(void* to, X value) {
   block.add(kGlobalStores);
 }
 
-/// An instruction of the whole warp that does `act(products)` once.
+/// An instruction of the whole warp that runs `act(products)` once.
 template <class Act>
 void call_products(const char* instruction, std::uint64_t parameter, const Act& act) {
   struct {
@@ -148,8 +148,7 @@ namespace mhla::cuda::ptx {
 
 using emulator::current;
 
-// ---- barrier
-// -------------------------------------------------------------------------------------
+// ---- barrier ----
 
 void bar_sync() { emulator::bar_sync(); }
 void bar_sync(std::uint32_t id, std::uint32_t threads) { emulator::meet(id, threads); }
@@ -160,8 +159,7 @@ bool vote_any(bool x) { return emulator::vote_any(x); }
 void griddepcontrol_wait() { current().global.wait_for_kernels(current().who()); }
 void griddepcontrol_launch_dependents() { current().global.launch_dependents(current().who()); }
 
-// ---- convert
-// -------------------------------------------------------------------------------------
+// ---- convert ----
 
 template <>
 std::uint32_t pack<bfloat16>(float low, float high) {
@@ -194,7 +192,7 @@ std::uint32_t max_nan_x2(std::uint32_t x, std::uint32_t y) {
 }
 template std::uint32_t max_nan_x2<bfloat16>(std::uint32_t, std::uint32_t);
 template std::uint32_t max_nan_x2<half>(std::uint32_t, std::uint32_t);
-/// A float has twice the digits and two more, so that a sum rounded to it first is the same.
+/// Rounding the sum to float first changes nothing: float has at least 2 p + 2 digits for p of T.
 template <class T>
 std::uint32_t add_x2(std::uint32_t x, std::uint32_t y) {
   return pack<T>(low<T>(x) + low<T>(y), high<T>(x) + high<T>(y));
@@ -214,8 +212,7 @@ float ex2_approx(float x) {
   return static_cast<float>(std::exp2(static_cast<double>(x)));
 }
 
-// ---- copies, global memory, index
-// ----------------------------------------------------------------
+// ---- copies, global memory, index ----
 
 void cp_async_commit_group() { current().part<emulator::Copies>().commit(); }
 
@@ -248,8 +245,7 @@ std::uint32_t ctaid_x() { return current().place.block; }
 std::uint32_t nctaid_x() { return current().grid; }
 std::uint32_t shared_begin() { return emulator::SharedMemory::kBegin; }
 
-// ---- matrices
-// ------------------------------------------------------------------------------------
+// ---- matrices ----
 
 Words4 ldmatrix_x4(std::uint32_t row) { return emulator::load_matrices<Words4>(row, false); }
 Words4 ldmatrix_x4_trans(std::uint32_t row) { return emulator::load_matrices<Words4>(row, true); }
@@ -275,8 +271,7 @@ void mma_m16n8k8<half>(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::u
   emulator::multiply_add<8, &emulator::from_half>(c, {a0, a1}, {b0}, 1);
 }
 
-// ---- asynchronous
-// --------------------------------------------------------------------------------
+// ---- asynchronous ----
 
 using emulator::CountingBarriers, emulator::Products;
 void mbarrier_init(std::uint32_t barrier, std::uint32_t arrivals) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the warps of a block issued, of the instructions that are counted (counters.hpp).
+/// Log of the counted instructions that the warps of a block issued (counters.hpp).
 
 #include <algorithm>
 #include <cstddef>
@@ -24,7 +24,7 @@ class IssueLog {
     l.issued[counter.index()].times += times;
   }
 
-  /// Adds the block to a launch's report.
+  /// Adds the block's counts to a launch's report.
   void report(Report& report) const {
     report.warps.resize(warps_);
     for (std::size_t w = 0; w < warps_; ++w) {

@@ -1,9 +1,10 @@
 #pragma once
 
 /// \file
-/// ldmatrix and mma.sync: what a warp does together. Counted by warp: "matrix loads", "mma".
+/// ldmatrix and mma.sync, which a warp executes together. Counted by warp: "matrix loads", "mma".
 ///
 /// A product adds to each element of C the exact products of its 16-bit factors one by one, k
+/// ascending, each sum rounded to float. A GPU may round differently: results agree up to rounding.
 /// ascending, each sum rounded to float. A GPU may round otherwise: results agree up to rounding.
 
 #include <bit>
@@ -22,9 +23,9 @@ inline const Counter kMatrixLoads{"matrix loads"};
 inline const Counter kProducts{"mma"};
 inline const Counter kMultiplyAdds{"multiply-adds of mma", By::kWarpWork};
 
-/// A word of each matrix for each thread: that of matrix i holds elements 2(l % 4) and 2(l % 4) + 1
-/// of its row l / 4; transposed, of its column l / 4. A row is read by the thread that addresses
-/// it.
+/// Loads a word of each matrix for each thread. The word of matrix i holds elements 2(l % 4) and
+/// 2(l % 4) + 1 of row l / 4, or transposed of column l / 4. The thread that passes a row's address
+/// reads the row.
 template <class Words>
 Words load_matrices(std::uint32_t row, bool transposed) {
   constexpr int kMatrices = std::extent_v<decltype(Words::x)>;
@@ -59,8 +60,9 @@ Words load_matrices(std::uint32_t row, bool transposed) {
   return words;
 }
 
-/// C[16,8] += A[16,kK] B[kK,8]; fragments as in ptx/mma.cuh, kK / 4 words of A, kK / 8 of B.
-/// kNumber makes a float of 16 bits; `type` tells products of different types apart.
+/// Computes C[16,8] += A[16,kK] B[kK,8]. Fragments are those of ptx/mma.cuh, with kK / 4 words of A
+/// and kK / 8 of B. kNumber converts 16 bits to float. `type` distinguishes products of different
+/// types.
 template <int kK, float (*kNumber)(std::uint16_t)>
 void multiply_add(float (&c)[4], const std::uint32_t (&a)[kK / 4], const std::uint32_t (&b)[kK / 8],
                   std::uint64_t type) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// 16-bit numbers, by their bits, written from the formats alone.
+/// Conversions of 16-bit numbers by their bits, written from the formats alone.
 
 #include <bit>
 #include <cmath>
@@ -15,7 +15,7 @@ inline float from_bfloat16(std::uint16_t bits) {
   return std::bit_cast<float>(std::uint32_t{bits} << 16);
 }
 
-/// Nearest, ties to even; NaN as 0x7FFF.
+/// Rounds to nearest, ties to even; NaN becomes 0x7FFF.
 inline std::uint16_t to_bfloat16(float x) {
   if (std::isnan(x)) return 0x7FFF;
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
@@ -39,7 +39,7 @@ inline float from_half(std::uint16_t bits) {
   return (bits & 0x8000) != 0 ? -x : x;
 }
 
-/// Nearest, ties to even; from 65520 on infinity; NaN as 0x7FFF.
+/// Rounds to nearest, ties to even; 65520 and more become infinity; NaN becomes 0x7FFF.
 inline std::uint16_t to_half(float x) {
   if (std::isnan(x)) return 0x7FFF;
   const auto sign = static_cast<std::uint16_t>(std::signbit(x) ? 0x8000 : 0);
@@ -54,7 +54,7 @@ inline std::uint16_t to_half(float x) {
   return static_cast<std::uint16_t>(sign | (rounded - (112u << 10)));
 }
 
-/// The greater, NaN if one is.
+/// Returns the greater number; NaN if either is NaN.
 inline float max_nan(float x, float y) {
   if (std::isnan(x) || std::isnan(y)) return std::numeric_limits<float>::quiet_NaN();
   if (x == y) return std::signbit(x) ? y : x;  // +0 is greater than -0

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Small kernels for tests of the emulator, each with a bug or without.
+/// Small kernels for tests of the emulator, each with or without a bug.
 ///
 ///     void body(const Arrays& a) { ... if (!a.bug) ptx::bar_sync(); ... }
 ///     EXPECT_EQ(planted(body, {Kind::kRace}), "");
@@ -16,7 +16,7 @@
 
 namespace emulator {
 
-/// What planted kernels work on: kCount numbers each.
+/// Arrays of planted kernels: kCount numbers each.
 struct Arrays {
   static constexpr int kCount = 1024;
 
@@ -37,7 +37,7 @@ struct PlantedKernel {
 };
 
 struct Outcome {
-  std::string fault;  ///< what was thrown, empty if nothing
+  std::string fault;  ///< text of the exception, empty if none
   Kind kind{};
   Report report;
   std::vector<float> out;
@@ -67,8 +67,9 @@ Outcome run_planted(Body body, bool bug = false, std::uint64_t seed = 0, std::ui
   return outcome;
 }
 
-/// Empty if under each of some schedules the body with the bug ends with a fault of one of the
-/// kinds, and without it with none; else what happened.
+/// Runs the body under several schedules. Returns an empty text if the body with the bug always
+/// ends with a fault of one of the kinds, and without the bug never. Otherwise returns what
+/// happened.
 template <int kThreads = 64>
 std::string planted(Body body, std::initializer_list<Kind> kinds, std::uint32_t blocks = 1) {
   std::string text;

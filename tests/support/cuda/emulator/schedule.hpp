@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Who goes next. A seed fixes one legal order of threads and of the ends of asynchronous
-/// operations; tests try several.
+/// Order of execution. A seed fixes one legal order of threads and of the ends of asynchronous
+/// operations. Tests try several seeds.
 ///
 ///     seed 0            threads in turn; operations end as late as they may, in order
 ///     1, 4, 7, ...      any thread; operations end at any time, in any order
@@ -23,21 +23,21 @@ class Schedule {
  public:
   explicit Schedule(std::uint64_t seed) : seed_(seed), state_(seed * 0x9E3779B97F4A7C15u) {}
 
-  /// The mixing function of splitmix64 over a counter.
+  /// Returns the mixing function of splitmix64 over a counter.
   std::uint64_t random() {
     std::uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     return z ^ (z >> 31);
   }
-  /// In [0, count). For seed 0 always 0.
+  /// Returns a number in [0, count). For seed 0 it is always 0.
   std::size_t below(std::size_t count) {
     return seed_ == 0 ? 0 : static_cast<std::size_t>(random() % count);
   }
-  /// Yes once in `of` times, never for seed 0.
+  /// Returns true once in `of` times, never for seed 0.
   bool once_in(std::uint64_t of) { return seed_ != 0 && random() % of == 0; }
 
-  /// New ranks for the warps of a block; no thread is ready.
+  /// Draws new ranks for the warps of a block. No thread is ready then.
   void begin(int warps) {
     ready_.clear();
     head_ = 0;
@@ -78,7 +78,7 @@ class Schedule {
     return thread;
   }
 
-  /// Whether an asynchronous operation ends while threads could run.
+  /// Returns true if an asynchronous operation ends although threads could run.
   bool end_operation() {
     if (seed_ == 0 || seed_ % 3 == 2) return false;
     return random() % (seed_ % 3 == 1 ? 64 : 2) == 0;
@@ -89,9 +89,9 @@ class Schedule {
 
   std::uint64_t seed_, state_;
   std::size_t count_ = 0;   ///< of ready threads
-  std::vector<int> ready_;  ///< from head_ on, if not by rank
+  std::vector<int> ready_;  ///< from head_ on, unless by rank
   std::size_t head_ = 0;
-  std::vector<std::uint32_t> lanes_;  ///< those of each warp that are ready, if by rank
+  std::vector<std::uint32_t> lanes_;  ///< ready lanes of each warp, if by rank
   std::vector<std::size_t> ranked_;   ///< warps, the first one first
 };
 

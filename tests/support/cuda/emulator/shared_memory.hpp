@@ -1,17 +1,18 @@
 #pragma once
 
 /// \file
-/// Shared memory of a block: its bytes, and for each 4 bytes who wrote and read them when.
+/// Shared memory of a block: its bytes, and for each 4 bytes the clocks of their writers and
+/// readers.
 ///
-/// Threads read and write through the generic proxy with read and write. What runs beside the
-/// program does it in two steps: begin_write (the bytes are in flight and poisoned: nobody may
-/// touch them) and end_write; begin_read (nobody may write them) and end_read. A write in flight
+/// Threads read and write through the generic proxy with read and write. Asynchronous operations
+/// use two steps. After begin_write the bytes are in flight and poisoned, and no other access is
+/// allowed until end_write. After begin_read no write is allowed until end_read. A write in flight
 /// becomes an ordinary write with the epoch that end_write names, a read likewise. Between the
-/// steps `peek` gives the bytes as they are.
+/// steps `peek` returns the current bytes.
 ///
-/// Accesses must be ordered by the clocks; the kinds of faults are those of fault.hpp. Reads and
-/// writes through the asynchronous proxy must come after a fence of the thread that wrote the
-/// bytes through the generic one.
+/// The clocks must order accesses; fault.hpp lists the kinds of faults. Accesses through the
+/// asynchronous proxy must follow a fence of the thread that wrote the bytes through the generic
+/// proxy.
 ///
 /// To extend: new instructions are combinations of these calls; `what` goes into messages.
 
@@ -30,7 +31,7 @@ enum class Proxy { kGeneric, kAsync };
 
 class SharedMemory {
  public:
-  /// The address of the first byte; a multiple of 1024.
+  /// Address of the first byte; a multiple of 1024.
   static constexpr std::uint32_t kBegin = 1024;
 
   SharedMemory(std::uint32_t bytes, const Clocks& clocks, const Place& place)
@@ -39,7 +40,7 @@ class SharedMemory {
         clocks_(clocks),
         place_(place) {}
 
-  /// Checks that `bytes` bytes at a multiple of `alignment` lie inside.
+  /// Checks that `bytes` bytes, aligned to `alignment`, are inside shared memory.
   void check(Actor who, std::uint32_t address, std::uint32_t bytes, std::uint32_t alignment,
              const char* what) const {
     if (address >= kBegin && std::size_t{address - kBegin} + bytes <= bytes_.size() &&
@@ -49,7 +50,7 @@ class SharedMemory {
     fail_outside(who, address, bytes, alignment, what);
   }
 
-  /// A thread reads. Multiples of 4 bytes at multiples of 4.
+  /// A thread reads multiples of 4 bytes, aligned to 4.
   void read(Actor who, std::uint32_t address, std::uint32_t bytes, void* to, const char* what) {
     Granule* g = locate(who, address, bytes, what);
     for (Granule* const end = g + bytes / 4; g != end; ++g) {
@@ -72,7 +73,7 @@ class SharedMemory {
     std::memcpy(at(address), from, bytes);
   }
 
-  /// An operation that thread `who` starts will write.
+  /// Begins a write of an operation that thread `who` starts.
   void begin_write(Actor who, std::uint32_t address, std::uint32_t bytes, Proxy proxy,
                    const char* what) {
     Granule* g = locate(who, address, bytes, what);
@@ -85,7 +86,7 @@ class SharedMemory {
     std::memset(at(address), 0xFF, bytes);
   }
 
-  /// It has written; the bytes can be read by who sees the epoch.
+  /// Ends a write of an operation. Threads that see the epoch can read the bytes.
   void end_write(Epoch as, std::uint32_t address, std::uint32_t bytes, Proxy proxy,
                  const void* from) {
     Granule* g = &granule(address);
@@ -95,7 +96,7 @@ class SharedMemory {
     std::memcpy(at(address), from, bytes);
   }
 
-  /// An operation that thread `who` starts will read, through the asynchronous proxy.
+  /// Begins a read of an operation that thread `who` starts, through the asynchronous proxy.
   void begin_read(Actor who, std::uint32_t address, std::uint32_t bytes, const char* what) {
     Granule* g = locate(who, address, bytes, what);
     for (Granule* const end = g + bytes / 4; g != end; ++g) {
@@ -105,7 +106,8 @@ class SharedMemory {
     }
   }
 
-  /// It has read; who sees the epoch, of any actor, can overwrite the bytes.
+  /// Ends a read of an operation. Threads that see the epoch, of any actor, can overwrite the
+  /// bytes.
   void end_read(Epoch as, std::uint32_t address, std::uint32_t bytes) {
     Granule* g = &granule(address);
     for (Granule* const end = g + bytes / 4; g != end; ++g) {
@@ -114,7 +116,7 @@ class SharedMemory {
     }
   }
 
-  /// The bytes as they are.
+  /// Returns the current bytes, unchecked.
   void peek(std::uint32_t address, std::uint32_t bytes, void* to) const {
     std::memcpy(to, &bytes_[address - kBegin], bytes);
   }
@@ -122,22 +124,22 @@ class SharedMemory {
  private:
   static constexpr Actor kNobody = 0xFFFF, kSeveral = 0xFFFE;
   enum Flags : unsigned char {
-    kWritten = 1,        ///< holds what someone wrote
+    kWritten = 1,        ///< has been written
     kWriteInFlight = 2,  ///< an operation will write
     kCopied = 4,         ///< written by an asynchronous operation
     kThroughAsync = 8    ///< written through the asynchronous proxy
   };
 
-  /// What is known of 4 bytes.
+  /// State of 4 bytes.
   struct Granule {
-    Clock write_clock = 0, read_clock = 0;  ///< with kSeveral readers: the number of their list
+    Clock write_clock = 0, read_clock = 0;  ///< with kSeveral readers: index of their list
     Actor writer = kNobody, reader = kNobody;
-    std::uint32_t operations = 0;  ///< the latest that has read, a number in operations_
-    std::uint16_t readers = 0;     ///< operations that read
+    std::uint32_t operations = 0;  ///< index in operations_ of the latest read
+    std::uint16_t readers = 0;     ///< number of operations that read
     unsigned char flags = 0;
   };
 
-  /// A read by an operation; those of other actors before it since the bytes were written.
+  /// A read by an operation. `before` links to reads of other actors since the bytes were written.
   struct OperationRead {
     Epoch as;
     std::uint32_t before;

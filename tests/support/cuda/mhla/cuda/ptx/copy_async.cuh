@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// ptx/copy_async.cuh in the emulator. Inlined for the log of bank conflicts, as ptx/shared.cuh.
+/// ptx/copy_async.cuh in the emulator. Inlined for the log of bank conflicts, as in ptx/shared.cuh.
 
 #include <cstdint>
 

@@ -21,7 +21,7 @@ std::uint32_t ld_global(const void* from);
 float ld_global_f32(const float* from);
 std::int64_t ld_global_s64(const std::int64_t* from);
 
-inline void prefetch_l2(const void*) {}  // changes nothing that a kernel sees
+inline void prefetch_l2(const void*) {}  // has no effect that a kernel can see
 
 void st_global_v4(void* to, Words4 w);
 void st_global(void* to, std::uint32_t value);

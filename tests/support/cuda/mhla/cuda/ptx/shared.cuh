@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// ptx/shared.cuh in the emulator. Inlined, so that the log of bank conflicts sees the calls of the
-/// kernel apart.
+/// ptx/shared.cuh in the emulator. Inlined, so that the log of bank conflicts distinguishes the
+/// kernel's calls.
 
 #include <cstdint>
 

@@ -12,10 +12,10 @@ namespace emulator {
 void wgmma_wait_group(int pending);
 void set_registers(int count, bool take);
 
-/// The thread's `count` registers from `begin` on are in order.
+/// Records the thread's `count` registers from `begin` on, as fence_registers does.
 void fence_registers(const void* begin, int count);
 
-/// C[64, 2 count] += A[64, 16] B[16, 2 count], or without `adds` = that, by a group of four warps.
+/// Computes C[64, 2 count] += A[64, 16] B[16, 2 count], or C = A B without `adds`, by a warpgroup.
 template <class T>
 void wgmma_m64k16(float* c, int count, const std::uint32_t* a, std::uint64_t b, bool transposed,
                   bool adds);

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Registers of 32 bits that travel together: two 16-bit numbers each, the first in the low half.
+/// Groups of 32-bit registers with two 16-bit numbers each, the first in the low half.
 
 #include <cstdint>
 
