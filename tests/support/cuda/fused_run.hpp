@@ -5,10 +5,11 @@
 ///
 /// Bound. Let u be the unit roundoff of T and eta its least normal number: rounding changes x by at
 /// most u (|x| + eta). A term phi(q) m phi(k) v of a numerator is rounded to T four times: phi(q),
-/// phi(k), its summary and its mixture. m, the sum of two numbers of T, has an error of at most u^2
-/// |m| + u eta. A term of a denominator is rounded twice and has m without error. exp2 and the
-/// additions of feature maps cost 2^-20. A chain of n float additions has an error of gamma_n. With
-/// plus for magnitudes, to which eta is added where numbers are rounded,
+/// phi(k), its summary and its mixture. The coefficient m, a sum of two numbers of T, has an error
+/// of at most u^2 |m| + u eta. A term of a denominator is rounded twice and has m without error.
+/// The functions exp2 and the additions of feature maps cost 2^-20. A chain of n float additions
+/// has an error of gamma_n. With plus for magnitudes, to which eta is added where numbers are
+/// rounded,
 ///
 ///     e_n = (1 + u)^4 (1 + 2^-20)^2 (1 + gamma_n) - 1       e_d = (1 + u)^2 (...) - 1
 ///     dN  = phi(q)+ . (sum_b (e_n |m| + (1 + e_n) (u^2 |m| + u eta)) S_b+ + e_n eta)

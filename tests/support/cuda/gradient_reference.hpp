@@ -8,8 +8,9 @@
 ///     err(dN) = eps_t |dN_t| + u eta,   1 + eps_t = (1 + u)(1 + gamma_n) / (1 - s e_d Z+ / |den|)
 ///     err(c)  = |c|_e = sum_e (|dN| |o^ - o| + err(dN) |o|) + gamma_n sum |dN| |o|
 ///
-/// Before it enters a sum, a product of dN, v, phi(q) and phi(k) is rounded at most six times more:
-/// both features, m, the summary and its mixture or the weight, and the sum. With
+/// A product of dN, v, phi(q) and phi(k) is rounded at most six times more before it is added. The
+/// roundings are those of both features, m, the summary and its mixture or the weight, and the sum.
+/// With
 ///
 ///     G+ = (|dN| + err(dN)) |V|^T + |c| + |c|_e        P+ = |phi(Q)| |phi(K)|^T
 ///

@@ -3,17 +3,17 @@
 /// \file
 /// Runs of the mixing kernels.
 ///
-/// Bounds. Let u be the unit roundoff of T and eta the error of an underflow. m = high + low has an
-/// error of at most u^2 |m| + eta, and |low| <= u |m| + eta. On sm_90a kSingle has m in one part,
-/// with an error of at most u |m| + eta. The product of the two low parts is left out. Products of
-/// two numbers of T are exact floats. A mixture of n summaries sums at most 3 n of them, padded by
-/// zeros to strips of 64. With p = 1 or 2 parts of m:
+/// Bounds. Let u be the unit roundoff of T and eta the error of an underflow. The sum high + low
+/// has an error of at most u^2 |m| + eta, and |low| <= u |m| + eta. On sm_90a kSingle has m in one
+/// part, with an error of at most u |m| + eta. The product of the two low parts is left out.
+/// Products of two numbers of T are exact floats. A mixture of n summaries sums at most 3 n of
+/// them, padded by zeros to strips of 64. With p = 1 or 2 parts of m:
 ///
 ///     |S~^ - S~| <= sum_b (u^p |m| + eta) |S| + (u |m| + eta) |S_low|
 ///                         + gamma_3n (1 + 3 u) (|m| + eta) (|S_high| + |S_low|)
 ///
-/// before rounding. Rounding adds u |S~^| + eta, or for high + low u^2 |S~^| + 2 eta. z~ is a sum
-/// of n products, with an error of at most gamma_(n + 1) sum |m| |z|. With few bits nothing is
+/// before rounding. Rounding adds u |S~^| + eta, or for high + low u^2 |S~^| + 2 eta. Each z~ is a
+/// sum of n products, with an error of at most gamma_(n + 1) sum |m| |z|. With few bits nothing is
 /// rounded before the end.
 
 #include <gtest/gtest.h>

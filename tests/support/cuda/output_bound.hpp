@@ -12,9 +12,9 @@
 /// Rounding to T changes o^ by at most u (|o^| + eta), where eta is the least normal number of T.
 ///
 /// The norm and gate of a row (tile/output_norm.cuh) come before that rounding. The mean square s
-/// has n + 4 roundings. 1 / sqrt(s^) has a relative error of 2^-22. silu(g), whose exponent g
-/// log2(e) is rounded twice, has a relative error of 2 |g| + 8 units of 2^-24, including three
-/// products.
+/// has n + 4 roundings. The approximate 1 / sqrt(s^) has a relative error of 2^-22. The exponent g
+/// log2(e) of silu(g) is rounded twice. With three products, silu(g) has a relative error of 2^-24
+/// (2 |g| + 8).
 
 #include <gtest/gtest.h>
 

@@ -4,15 +4,14 @@
 /// Sums that a row of outputs is computed from, given features and mixtures as rounded in device
 /// memory, and the error bounds of a kernel's sums.
 ///
-/// Products of two numbers of T are exact floats. phi(q)^T S~ only has the error of its additions,
-/// D of them, or 2 D with a low part. phi(q) . z~ has the error of a product and D - 1 additions. A
-/// weight
+/// Products of two numbers of T are exact floats. The error of phi(q)^T S~ is that of its
+/// additions, D of them, or 2 D with a low part. The error of phi(q) . z~ is that of a product and
+/// D - 1 additions. A weight
 ///
 ///     P_tj = m phi(q_t) . phi(k_j)
 ///
 /// has the error of D - 1 additions and a product with m, then of its rounding to T. Sums of
 /// weights and of weighted values add their own additions (output_bound.hpp).
-/// of weighted values by that, and by their own additions (output_bound.hpp).
 
 #include <gtest/gtest.h>
 

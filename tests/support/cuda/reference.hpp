@@ -5,10 +5,10 @@
 /// errors.
 ///
 /// Let u be the unit roundoff of the tensors' type T and eta its least normal number. Rounding
-/// changes x by at most u max(|x|, eta) <= u (|x| + eta). Before it enters a sum, a term of a
-/// numerator is rounded to T at most five times: phi(q), phi(k), m (less if it has a high and a low
-/// part), the summary and its mixture, or the weight. A term of a denominator is rounded three
-/// times: phi(q), phi(k), the weight. With
+/// changes x by at most u max(|x|, eta) <= u (|x| + eta). A term of a numerator is rounded to T at
+/// most five times before it is added: phi(q), phi(k), m, the summary and its mixture, or the
+/// weight. (A coefficient with a high and a low part is rounded less.) A term of a denominator is
+/// rounded three times: phi(q), phi(k), the weight. With
 ///
 ///     phi+ = |phi| + eta     S+ = sum phi(k)+ |v| + eta     S~+ = sum |m| S+ + eta
 ///     A+ = sum phi(q)+ S~+ + eta sum |v|     (last term: weights)     Z+ likewise with v = 1

@@ -18,11 +18,10 @@
 namespace mhla::cuda {
 
 struct CausalReadOutSm90Parameters {
-  /// Tensor maps of the boxes that CausalReadOutSm90::prepare finds, in this order:
-  /// - q, k and v: two each, of tiles and of the last tile of a block.
-  /// - S~, its low part, z~.
-  /// - o: a warp's rows, and the last rows of a block.
-  /// Maps of boxes without a base are not read.
+  /// Tensor maps of the boxes that CausalReadOutSm90::prepare finds. Tiles of q and the last tile
+  /// of a block have a map each, and likewise those of k and v. Then come S~, its low part and z~,
+  /// a warp's rows of o, and the last rows of a block of o. Maps of boxes without a base are not
+  /// read.
   TensorMap maps[11];
   CausalReadOutParameters stage;
   TokenBoxes q_boxes;

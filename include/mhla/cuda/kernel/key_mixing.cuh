@@ -9,7 +9,6 @@
 ///
 /// so that one load gives a thread the coefficients of its sums of a row (ptx/mma.cuh). Adjacent
 /// rows begin half of the banks apart, since they are read together.
-/// of the banks apart: rows of blocks side by side are read together.
 
 #include <cstdint>
 

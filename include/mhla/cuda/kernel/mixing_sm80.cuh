@@ -11,10 +11,8 @@
 /// S~ has the scale of S. The kernel computes the product out[rows, D*E] = m[rows, columns]
 /// in[columns, D*E]. A thread block computes 64 rows of 128 columns (64 if 128 does not divide
 /// D*E). Each of its 4 warps has a quarter of the columns. Strips of 32 summaries' columns arrive
-/// through a ring of 3 stages. m is loaded as floats one strip ahead. It is stored as A operands of
-/// two parts, m = high
-/// + low, and each part is multiplied:
-/// multiplied:
+/// through a ring of 3 stages. m is loaded as floats one strip ahead. A operands store it in two
+/// parts, m = high + low, and each part is multiplied:
 ///
 ///     kSingle   m_high S + m_low S
 ///     kPair     m_high S_high + m_low S_high + m_high S_low

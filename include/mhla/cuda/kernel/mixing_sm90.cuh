@@ -52,7 +52,6 @@
 /// is not in shared memory: m once for the columns of an item. z once per 60 rows, and m for z once
 /// per 64 columns. If m is not in shared memory, these are 48 rows and 128 columns. Source:
 /// arXiv:2601.07832, section 4.1, eq. (4).
-/// section 4.1, eq. (4).
 
 #include <cstdint>
 

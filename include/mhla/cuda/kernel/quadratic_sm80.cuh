@@ -19,7 +19,6 @@
 /// threads that copied keys compute phi(k) in shared memory. A mixing matrix of at most 64 x 64
 /// numbers, or as many in other proportions, is copied to shared memory. Larger matrices are read
 /// from device memory.
-/// memory otherwise.
 ///
 /// If Causal, 16 x 16 parts of P right of the diagonal are neither computed nor multiplied. On the
 /// diagonal, multiply_lower keeps infinities and NaN of v_j out of earlier tokens.

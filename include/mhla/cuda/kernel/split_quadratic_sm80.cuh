@@ -56,8 +56,8 @@ class SplitQuadraticSm80 {
   static constexpr int kQueries = 16;
   static constexpr int kTiles = D / 8;
 
-  // Layout of shared memory, in bytes. n of a tile is a piece of 16 bytes per thread, and the next
-  // tile begins one piece later. den of a row is contiguous for all warps.
+  // Layout of shared memory, in bytes. Each thread has a piece of 16 bytes of a tile's n, and the
+  // next tile begins one piece later. A row's den is contiguous for all warps.
   static constexpr std::uint32_t kTileBytes = 33 * 16;
   static constexpr std::uint32_t kWarpBytes = kTiles * kTileBytes;
   static constexpr std::uint32_t kDenominators = kWarps * kWarpBytes;

@@ -9,7 +9,6 @@
 /// columns b, over a slice of each slab of a chunk. Four warps have 64 rows, or fewer rows and more
 /// slices. Both factors are read from device memory (tile/row_pieces.cuh), each row once per 64
 /// rows of the other factor. ordered_sums.cuh adds the parts in order. Shared memory: none.
-/// side. Parts are added in order by ordered_sums.cuh. Shared memory: none.
 
 #include <cstdint>
 

@@ -10,8 +10,8 @@
 /// With kRotary, phi(k_t) rotates before the product (tile/rotary.cuh), for S_b alone.
 ///
 /// A thread block computes one S_b: thread block pair * M + b along x. Strips of 32 slots of K and
-/// V arrive through a ring of stages in shared memory. phi^T is the A operand, read transposed and
-/// mapped in registers, and V the B operand:
+/// V arrive through a ring of stages in shared memory. The A operand is phi^T, read transposed and
+/// mapped in registers. The B operand is V:
 ///
 ///     (D, E)        warps along D x E   per warp    stages   sums per thread
 ///     (64, 64)      4 x 1               16 x 64     3        32

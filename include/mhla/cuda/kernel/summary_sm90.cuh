@@ -16,9 +16,9 @@
 ///     rows 64 g.. of S_b += phi(K panel g)^T (A, in registers) V panels (B, in place)
 ///
 /// with 16 slots per step, while phi of the next 16 is computed. If the rows of a box are no
-/// multiple of 16, the rows after them are zeroed once and never loaded. z is the product with a
-/// column of ones, by mma.sync from the same registers. The column is 0 for empty slots, since
-/// phi(0) need not be 0.
+/// multiple of 16, the rows after them are zeroed once and never loaded. The sums z are products
+/// with a column of ones, by mma.sync from the same registers. The column is 0 for empty slots,
+/// since phi(0) need not be 0.
 ///
 ///     (D, E)        threads      per multiprocessor    sums per thread
 ///     (64, 64)      128 + 32     2 thread blocks       32

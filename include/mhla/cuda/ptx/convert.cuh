@@ -106,8 +106,8 @@ MHLA_DEVICE std::uint32_t max_nan_x2<half>(std::uint32_t x, std::uint32_t y) {
   return z;
 }
 
-/// Elementwise sum of two pairs, rounded to nearest even. sm_80 has no add.bf16x2, and computes x 1
-/// + y.
+/// Elementwise sum of two pairs, rounded to nearest even. Without add.bf16x2, sm_80 computes x 1 +
+/// y.
 template <class T>
 MHLA_DEVICE std::uint32_t add_x2(std::uint32_t x, std::uint32_t y);
 

@@ -21,9 +21,9 @@ namespace mhla::cuda {
 // -------------------------------------------------------------------------------------------------
 // Floats as sums of two 16-bit numbers: x = high + low, high = T(x), low = T(x - high).
 //
-// high + low is within 2^-17 |x| of x for bfloat16 and 2^-23 |x| + 2^-25 for half. |x - high| is at
-// most half the distance of numbers of T around x, and low rounds that difference. If x overflows
-// T, or is not finite, low is not finite either.
+// The sum high + low is within 2^-17 |x| of x for bfloat16 and 2^-23 |x| + 2^-25 for half. The
+// difference x - high is at most half the distance of numbers of T around x, and low rounds it. If
+// x overflows T, or is not finite, low is not finite either.
 
 /// Pairs of the high and of the low parts of two numbers.
 struct Parts {
@@ -105,8 +105,8 @@ MHLA_DEVICE void write_sums(const float (&sums)[kTiles][4], RowPair factors, Til
 }
 
 /// Stores a warp's sums, multiplied by a factor per row and rounded, by tensor copies of 64 columns
-/// at a time from the tile. store(first) starts to store columns first.. in one thread. That thread
-/// waits for its earlier stores, and at the end for the last one.
+/// at a time from the tile. One thread calls store(first), which starts to store columns first..
+/// on. That thread waits for its earlier stores, and at the end for the last one.
 template <class T, int kTiles, class Store>
 MHLA_DEVICE void store_tiles(const float (&sums)[kTiles][4], RowPair factors, WarpTile tile,
                              std::uint32_t lane, const Store& store) {

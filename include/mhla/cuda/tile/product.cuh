@@ -88,8 +88,8 @@ MHLA_DEVICE void multiply(float (&sums)[kTiles][4], const Fragment<kDepth>& rows
   }
 }
 
-/// Adds products with the transpose of rows row.. row + 8 kTiles - 1 of the tile, which holds B as
-/// [n][k] in columns 0 to K - 1. kTiles is even.
+/// Adds products with the transpose of rows row.. row + 8 kTiles - 1 of the tile. The tile holds B
+/// as [n][k] in columns 0 to K - 1, and kTiles is even.
 template <class T, int kDepth, class Tile, int kTiles>
 MHLA_DEVICE void multiply_transposed(float (&sums)[kTiles][4], const Fragment<kDepth>& rows,
                                      Tile tile, std::uint32_t row, std::uint32_t lane) {
@@ -157,8 +157,8 @@ MHLA_DEVICE ptx::Words2 load_column(std::uint32_t pairs, std::uint32_t lane) {
 }
 
 /// Adds 16 tokens: rows row.. row + 15 of both tiles. Rows of sums are columns 8 key_piece.. of k,
-/// and columns of sums are columns 8 value_piece.. of v. key_sums[t][0] belongs to row lane / 4 of
-/// tile t, key_sums[t][2] to row lane / 4 + 8.
+/// and columns of sums are columns 8 value_piece.. of v. Row lane / 4 of tile t has its sum in
+/// key_sums[t][0], and row lane / 4 + 8 in key_sums[t][2].
 template <class T, class KeyTile, class ValueTile, class Map, int kRowTiles, int kTiles>
 MHLA_DEVICE void multiply_key_values(float (&sums)[kRowTiles][kTiles][4],
                                      float (&key_sums)[kRowTiles][4], KeyTile k, ValueTile v,

@@ -22,9 +22,8 @@ namespace mhla::cuda {
 //
 //     n / d = (2 n m / 2^32) / 2^l,   l = ceil(log2 d),   m = ceil(2^(31 + l) / d) < 2^32
 //
-// It is exact for 0 <= n < 2^31, since m d - 2^(31 + l) < d <= 2^l. Source: Granlund and
-// Montgomery,
-// Division by Invariant Integers using Multiplication, 1994, theorem 4.2.
+// The quotient is exact for 0 <= n < 2^31, since m d - 2^(31 + l) < d <= 2^l. Source: Granlund and
+// Montgomery, Division by Invariant Integers using Multiplication, 1994, theorem 4.2.
 
 class Divisor {
  public:

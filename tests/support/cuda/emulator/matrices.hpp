@@ -5,7 +5,6 @@
 ///
 /// A product adds to each element of C the exact products of its 16-bit factors one by one, k
 /// ascending, each sum rounded to float. A GPU may round differently: results agree up to rounding.
-/// ascending, each sum rounded to float. A GPU may round otherwise: results agree up to rounding.
 
 #include <bit>
 #include <cstddef>
