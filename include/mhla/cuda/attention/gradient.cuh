@@ -123,9 +123,10 @@ PreparedGradient<D, E, true, T, R> prepare_causal_gradient(
   return {in, blocks, blocks, op, dout, gradients, device, rotary, kept};
 }
 
-/// Enqueues the gradients of bidirectional() into a stream. They overwrite the outputs. The
-/// function allocates nothing and does not wait, and the stream may be captured. All memory is
-/// device memory, and may be freed or reused after this work in stream order.
+/// Enqueues the gradients of bidirectional() into a stream. Gradients are written, not added to
+/// earlier contents. The function allocates nothing and does not wait, and the stream may be
+/// captured. All memory is device memory, and may be freed or reused after this work in stream
+/// order.
 /// \param in, query_blocks, key_blocks, mixing, op, rotary  Arguments of the forward call.
 /// \param dout       [B, Nq, H, E], gradients of its outputs.
 /// \param gradients  Wanted gradients; they must not overlap the inputs.

@@ -57,19 +57,19 @@ struct Plan {
   /// takes kSm90a if the mixing matrix fits. (72, 72) and causal problems always take kSm80.
   QuadraticKernel quadratic;
   /// Architecture of each stage's kernel. Kernels of sm_90a read by tensor copies and need blocks
-  /// that are boxes of the tensors (tile/token_boxes.cuh). (72, 72) has no causal read-out of
-  /// sm_90a, and with a rotary embedding no read-out of sm_90a.
+  /// that are boxes of the tensors (tile/token_boxes.cuh). For (72, 72) there is no causal read-out
+  /// of sm_90a.
   Arch fused;
   Arch summary;
   Arch read_out;
-  /// A kernel that does not fit into the device's shared memory, so that calls are refused. All
-  /// kernels fit into kLeastShared bytes.
+  /// A kernel that does not fit into the device's shared memory, so that calls are refused. Devices
+  /// with kLeastShared bytes have kernels that fit.
   KernelNeed missing{};
 };
 
 /// Maximum waves of 16-query thread blocks for the split-key kernel. With more waves the other
-/// kernels of the quadratic form are predicted to be faster. On sm_90a such blocks wait for the L2,
-/// whose data serves twice as much work where D is 128.
+/// kernels of the quadratic form are predicted to be faster. On sm_90a the split-key kernel then
+/// waits for L2, which delivers twice as many bytes if D is 128.
 template <int D>
 constexpr std::int32_t split_rounds(Arch arch) {
   return arch == Arch::kSm90a ? 128 / D : 4;
@@ -183,7 +183,7 @@ constexpr KernelNeed largest_need(const Problem& problem, const Plan& plan) {
 /// The kernel of largest_need() if it does not fit into the device's shared memory.
 template <int D, int E>
 constexpr KernelNeed missing_need(const Problem& problem, const Device& device, const Plan& plan) {
-  if (device.shared_bytes >= kLeastShared) return {};  // fits an alternative to every kernel
+  if (device.shared_bytes >= kLeastShared) return {};  // every kernel has an alternative that fits
   const KernelNeed need = problem.op.summaries == Precision::kPair
                               ? largest_need<D, E, Precision::kPair>(problem, plan)
                               : largest_need<D, E, Precision::kSingle>(problem, plan);
