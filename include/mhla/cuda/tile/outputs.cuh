@@ -105,8 +105,8 @@ MHLA_DEVICE void write_sums(const float (&sums)[kTiles][4], RowPair factors, Til
 }
 
 /// Stores a warp's sums, multiplied by a factor per row and rounded, by tensor copies of 64 columns
-/// at a time from the tile. One thread calls store(first), which starts to store columns first..
-/// on. That thread waits for its earlier stores, and at the end for the last one.
+/// at a time from the tile. One thread calls store(first), which starts to store the columns from
+/// `first` on. That thread waits for its earlier stores, and at the end for the last one.
 template <class T, int kTiles, class Store>
 MHLA_DEVICE void store_tiles(const float (&sums)[kTiles][4], RowPair factors, WarpTile tile,
                              std::uint32_t lane, const Store& store) {
