@@ -93,8 +93,7 @@ GradientProblem make_gradient(const char* function, const Inputs<T>& in,
   return problem;
 }
 
-/// Refuses absent data, which only a plan may leave out.
-/// \throws option_error for data that is absent.
+/// \throws option_error for absent data, which only a plan may leave out.
 template <DeviceScalar T>
 void expect_gradient_data(const char* function, const Inputs<T>& in, TensorView<const T> dout,
                           const Gradients<T>& gradients, const Kept<T>& kept) {

@@ -237,8 +237,7 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
   return problem;
 }
 
-/// Refuses absent data, which only a plan may leave out.
-/// \throws option_error for data that is absent.
+/// \throws option_error for absent data, which only a plan may leave out.
 template <DeviceScalar T>
 void expect_data(const char* function, const Inputs<T>& in,
                  std::type_identity_t<TensorView<const T>> out, const char* out_name = "out") {

@@ -63,8 +63,7 @@ inline void add_rotary(const char* function, const Rotary& rotary, Index D, Prob
                                      problem.key_blocks.tokens(), D);
 }
 
-/// Refuses absent angles, which only a plan may leave out.
-/// \throws option_error for angles that are absent.
+/// \throws option_error for absent angles, which only a plan may leave out.
 inline void expect_angles(const char* function, const Problem& problem) {
   const bool absent = problem.query_angles.data == nullptr || problem.key_angles.data == nullptr;
   if (problem.rotary && absent) fail_option(function, "rotary", "is null", "pointers to data");

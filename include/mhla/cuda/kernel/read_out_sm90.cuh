@@ -10,9 +10,8 @@
 /// Thread blocks are persistent (persistent_sm90.cuh). A producer thread loads two rings: mixtures,
 /// and boxes of Q (tile/token_boxes.cuh). A mixture is S~_i as E / 64 panels of [D][64] for wgmma,
 /// or in rows of 72, followed by z~_i. D / 64 warpgroups alternate between tiles of 64 slots of a
-/// box. They load Q to registers, compute phi, den and products, apply norm and gate
-/// (tile/output_norm.cuh), and store O in place of Q, with E columns. The producer starts the
-/// tensor copy of a box of O, without empty slots, before it loads the slot again.
+/// box. They load Q, compute phi, den and products, normalise and gate (tile/output_norm.cuh), and
+/// store O in place of Q, with E columns. The producer stores a box of O before it loads the slot.
 ///
 ///     (D, E)        threads      per multiprocessor    slots of S~, at most    sums per thread
 ///     (64, 64)      128 + 32     2 thread blocks       3                       32
@@ -169,8 +168,7 @@ struct ReadOutSm90 {
     }
   }
 
-  /// Stores the box of O in the slot that is loaded next: waits until all warps have written it,
-  /// and then until the copy has read it.
+  /// Stores the slot's box of O when all warps have written it, and waits until it is read.
   static MHLA_DEVICE void store(const Params& p, const Rings& rings, RingCursor at,
                                 std::uint64_t policy) {
     rings.boxes.producer_wait(at);
