@@ -22,7 +22,6 @@
 ///        needs no other warp's. m is the sum of two numbers of T. z~ is mixed in float.
 ///     3  Warps alternate between groups of 16 queries. Outputs replace the queries, and leave in
 ///        pieces of 16 bytes, only where there is a token.
-///        16-byte pieces, only where there is a token.
 ///
 ///     (D, E)        teams    threads      rows of a panel in shared memory
 ///     (64, 64)      4 of 4   512 + 32     128 bytes, swizzled
