@@ -141,32 +141,35 @@ class HeadRotation {
   const A* turn_;  // a row of the table
 };
 
-/// Throws unless `x` is rows of `heads` heads that the table fits.
-template <Accumulator A>
-void expect_rotary(const char* function, const char* argument, const MatrixView<const A>& x,
-                   const RotaryRows<A>& table, Index heads) {
-  expect_rows(function, argument, x, -1, -1);
+/// Runs rotate(rotation, from, to) and pass(from, count, to) for the rotated and the other features
+/// of every head.
+/// \throws shape_error, option_error unless the table and the rows of `to` fit those of `from`.
+template <Accumulator A, class Rotate, class Pass>
+void rotate_heads(const char* function, const char* from_name, MatrixView<const A> from,
+                  const RotaryRows<A>& table, Index heads, const char* to_name, MatrixView<A> to,
+                  const ExecutorRef& executor, const Rotate& rotate, const Pass& pass) {
+  expect_rows(function, from_name, from, -1, -1);
   expect_positive(function, "heads", heads);
-  if (x.cols % heads != 0) {
-    fail_shape(function, argument, "has shape " + shape_text({x.rows, x.cols}),
+  if (from.cols % heads != 0) {
+    fail_shape(function, from_name, "has shape " + shape_text({from.rows, from.cols}),
                "columns for " + std::to_string(heads) + " heads");
   }
-  if (table.features > x.cols / heads) {
-    fail_shape(function, "table", "has " + std::to_string(table.features) + " features",
-               "at most " + std::to_string(x.cols / heads) + " (the width of a head)");
+  const Index width = from.cols / heads, rotated = table.features;
+  if (rotated > width) {
+    fail_shape(function, "table", "has " + std::to_string(rotated) + " features",
+               "at most " + std::to_string(width) + " (the width of a head)");
   }
-  expect_whole_items(function, argument, x.rows, table.positions, "the table's positions");
-}
-
-/// Runs f(rotation, r, c) for every head, in row r from column c on.
-template <Accumulator A, class F>
-void for_each_rotated_head(const MatrixView<const A>& x, const RotaryRows<A>& table, Index heads,
-                           const ExecutorRef& executor, F&& f) {
-  const Index width = x.cols / heads;
-  for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
+  expect_whole_items(function, from_name, from.rows, table.positions, "the table's positions");
+  expect_rows(function, to_name, to, from.rows, from.cols);
+  for_each_layer_strip(from.rows, executor, [&](Index begin, Index count) {
     for (Index r = begin; r < begin + count; ++r) {
       const HeadRotation<A> rotation(table, r % table.positions);
-      for (Index h = 0; h < heads; ++h) f(rotation, r, h * width);
+      for (Index c = 0; c < from.cols; c += width) {
+        const A* const x = from.row(r) + c;
+        A* const y = to.row(r) + c;
+        rotate(rotation, x, y);
+        pass(x + rotated, width - rotated, y + rotated);
+      }
     }
   });
 }
@@ -174,39 +177,27 @@ void for_each_rotated_head(const MatrixView<const A>& x, const RotaryRows<A>& ta
 }  // namespace detail
 
 template <LayerInput X>
-void rotary(const X& input, const RotaryRows<detail::element_t<X>>& table, Index heads,
+void rotary(const X& x, const RotaryRows<detail::element_t<X>>& table, Index heads,
             const detail::output_t<X>& y, const ExecutorRef& executor) {
   using A = detail::element_t<X>;
-  constexpr const char* kName = "rotary";
-  const detail::input_t<X> x(input);
-  detail::expect_rotary<A>(kName, "x", x, table, heads);
-  detail::expect_rows(kName, "y", y, x.rows, x.cols);
-  const Index turned = table.features, copied = x.cols / heads - turned;
-  const auto rotate = [&](const detail::HeadRotation<A>& rotation, Index r, Index c) {
-    const A* const from = x.row(r) + c;
-    A* const to = y.row(r) + c;
-    rotation.apply(from, to);
-    std::copy_n(from + turned, copied, to + turned);
-  };
-  detail::for_each_rotated_head<A>(x, table, heads, executor, rotate);
+  detail::rotate_heads<A>(
+      "rotary", "x", x, table, heads, "y", y, executor,
+      [](const detail::HeadRotation<A>& rotation, const A* from, A* to) {
+        rotation.apply(from, to);
+      },
+      [](const A* from, Index count, A* to) { std::copy_n(from, count, to); });
 }
 
 template <LayerInput X>
-void rotary_adjoint(const X& gradient, const RotaryRows<detail::element_t<X>>& table, Index heads,
+void rotary_adjoint(const X& dy, const RotaryRows<detail::element_t<X>>& table, Index heads,
                     const detail::output_t<X>& dx, const ExecutorRef& executor) {
   using A = detail::element_t<X>;
-  constexpr const char* kName = "rotary_adjoint";
-  const detail::input_t<X> dy(gradient);
-  detail::expect_rotary<A>(kName, "dy", dy, table, heads);
-  detail::expect_rows(kName, "dx", dx, dy.rows, dy.cols);
-  const Index turned = table.features, copied = dy.cols / heads - turned;
-  const auto rotate = [&](const detail::HeadRotation<A>& rotation, Index r, Index c) {
-    const A* const from = dy.row(r) + c;
-    A* const to = dx.row(r) + c;
-    rotation.add_adjoint(from, to);
-    detail::add_to(from + turned, to + turned, copied);
-  };
-  detail::for_each_rotated_head<A>(dy, table, heads, executor, rotate);
+  detail::rotate_heads<A>(
+      "rotary_adjoint", "dy", dy, table, heads, "dx", dx, executor,
+      [](const detail::HeadRotation<A>& rotation, const A* from, A* to) {
+        rotation.add_adjoint(from, to);
+      },
+      [](const A* from, Index count, A* to) { detail::add_to(from, to, count); });
 }
 
 }  // namespace MHLA_TARGET
