@@ -77,165 +77,115 @@ void unpatchify_adjoint(const X& dimage, const PatchGrid& grid, const detail::ou
 
 namespace detail {
 
-/// A row of a patch: `length` numbers of a channel, next to each other in the image.
-struct PatchRow {
-  Index token;
-  Index image_row, image_column;
-  Index channel, row;  // row i*py + j of the patch
-  Index length;
-};
-
-/// Where the patches of a checked PatchGrid are.
-class PatchLayout {
- public:
-  /// \throws shape_error, option_error for a grid that is none.
-  PatchLayout(const char* function, const PatchGrid& grid)
-      : grid_(checked(function, grid)),
-        counts_(grid.image[0] / grid.patch[0], grid.image[1] / grid.patch[1],
-                grid.image[2] / grid.patch[2]) {}
-
-  Index tokens() const { return grid_.batch * counts_[0] * counts_[1] * counts_[2]; }
-  Index patch_rows() const { return grid_.patch[0] * grid_.patch[1]; }
-  Index features() const { return grid_.channels * patch_rows() * grid_.patch[2]; }
-  Index image_rows() const {
-    return grid_.batch * grid_.channels * grid_.image[0] * grid_.image[1];
+/// Throws unless the grid is one of whole patches.
+inline void expect_patch_grid(const char* function, const PatchGrid& grid) {
+  if (grid.channels < 1) {
+    fail_option(function, "grid.channels", "is " + std::to_string(grid.channels), "1 or more");
   }
-  Index image_columns() const { return grid_.image[2]; }
-  Index channels() const { return grid_.channels; }
-
-  /// f(PatchRow) for all rows of all patches; the executor splits over tokens.
-  template <class F>
-  void for_each_row(const ExecutorRef& executor, F&& f) const {
-    for_each_layer_strip(tokens(), executor, [&](Index begin, Index count) {
-      for (Index token = begin; token < begin + count; ++token) for_each_row_of(token, f);
-    });
+  if (grid.batch < 0) {
+    fail_option(function, "grid.batch", "is " + std::to_string(grid.batch), "0 or more");
   }
-
- private:
-  static const PatchGrid& checked(const char* function, const PatchGrid& grid) {
-    if (grid.channels < 1) {
-      fail_option(function, "grid.channels", "is " + std::to_string(grid.channels), "1 or more");
-    }
-    if (grid.batch < 0) {
-      fail_option(function, "grid.batch", "is " + std::to_string(grid.batch), "0 or more");
-    }
-    expect_grid(function, "grid.image", grid.image);
-    expect_grid(function, "grid.patch", grid.patch);
-    for (int axis = 0; axis < 3; ++axis) {
-      if (grid.image[axis] % grid.patch[axis] == 0) continue;
-      fail_shape(function, "grid.image", "is " + grid_text(grid.image),
-                 "multiples of the patch " + grid_text(grid.patch));
-    }
-    checked_product(function, "grid",
-                    {grid.batch, grid.channels, grid.image[0], grid.image[1], grid.image[2]});
-    return grid;
+  expect_grid(function, "grid.image", grid.image);
+  expect_grid(function, "grid.patch", grid.patch);
+  for (int axis = 0; axis < 3; ++axis) {
+    if (grid.image[axis] % grid.patch[axis] == 0) continue;
+    fail_shape(function, "grid.image", "is " + grid_text(grid.image),
+               "multiples of the patch " + grid_text(grid.patch));
   }
+  checked_product(function, "grid",
+                  {grid.batch, grid.channels, grid.image[0], grid.image[1], grid.image[2]});
+}
 
-  template <class F>
-  void for_each_row_of(Index token, F&& f) const {
-    const auto& [frames, rows, columns] = counts_.sizes;
-    const auto& [patch_frames, patch_rows, length] = grid_.patch.sizes;
+/// Runs f(pixels, token, channel, row) for every row i*py + j of every patch: the row's px numbers
+/// of a channel in the image, and the features of the patch. The executor splits over tokens.
+/// \throws shape_error, option_error for a grid or views that do not fit.
+template <class I, class P, class F>
+void for_each_patch_row(const char* function, const PatchGrid& grid, const char* image_name,
+                        const MatrixView<I>& image, const char* tokens_name,
+                        const MatrixView<P>& tokens, const ExecutorRef& executor, const F& f) {
+  expect_patch_grid(function, grid);
+  const Index patch_frames = grid.patch[0], patch_rows = grid.patch[1], length = grid.patch[2];
+  const Index frames = grid.image[0] / patch_frames, rows = grid.image[1] / patch_rows,
+              columns = grid.image[2] / length;
+  expect_rows(function, image_name, image,
+              grid.batch * grid.channels * grid.image[0] * grid.image[1], grid.image[2]);
+  expect_rows(function, tokens_name, tokens, grid.batch * frames * rows * columns,
+              grid.channels * patch_frames * patch_rows * length);
+  const auto run = [&](Index token) {
     const Index item = token / (frames * rows * columns);
     const Index frame = token / (rows * columns) % frames * patch_frames;
     const Index row = token / columns % rows * patch_rows;
     const Index column = token % columns * length;
-    for (Index c = 0; c < grid_.channels; ++c) {
+    for (Index c = 0; c < grid.channels; ++c) {
       for (Index i = 0; i < patch_frames; ++i) {
-        const Index plane = (item * grid_.channels + c) * grid_.image[0] + frame + i;
-        const Index first = plane * grid_.image[1] + row;
+        const Index plane = (item * grid.channels + c) * grid.image[0] + frame + i;
+        const Index first = plane * grid.image[1] + row;
         for (Index j = 0; j < patch_rows; ++j) {
-          f(PatchRow{token, first + j, column, c, i * patch_rows + j, length});
+          f(image.row(first + j) + column, tokens.row(token), c, i * patch_rows + j);
         }
       }
     }
-  }
-
-  PatchGrid grid_;
-  GridShape counts_;
-};
+  };
+  for_each_layer_strip(tokens.rows, executor, [&](Index begin, Index count) {
+    for (Index token = begin; token < begin + count; ++token) run(token);
+  });
+}
 
 /// First feature of a row of a patch, in the order (channel, frame, row, column).
-inline Index convolution_feature(const PatchLayout& layout, const PatchRow& at) {
-  return (at.channel * layout.patch_rows() + at.row) * at.length;
+inline Index convolution_feature(const PatchGrid& grid, Index channel, Index row) {
+  return (channel * grid.patch[0] * grid.patch[1] + row) * grid.patch[2];
 }
 
 /// Feature of column k of a row of a patch, in the order (frame, row, column, channel).
-inline Index dit_feature(const PatchLayout& layout, const PatchRow& at, Index k) {
-  return (at.row * at.length + k) * layout.channels() + at.channel;
-}
-
-template <class T>
-void expect_patches(const char* function, const char* argument, const MatrixView<T>& tokens,
-                    const PatchLayout& layout) {
-  expect_rows(function, argument, tokens, layout.tokens(), layout.features());
-}
-
-template <class T>
-void expect_image(const char* function, const char* argument, const MatrixView<T>& image,
-                  const PatchLayout& layout) {
-  expect_rows(function, argument, image, layout.image_rows(), layout.image_columns());
+inline Index dit_feature(const PatchGrid& grid, Index channel, Index row, Index k) {
+  return (row * grid.patch[2] + k) * grid.channels + channel;
 }
 
 }  // namespace detail
 
 template <LayerInput X>
-void patches(const X& input, const PatchGrid& grid, const detail::output_t<X>& y,
+void patches(const X& image, const PatchGrid& grid, const detail::output_t<X>& y,
              const ExecutorRef& executor) {
-  constexpr const char* kName = "patches";
-  const detail::PatchLayout layout(kName, grid);
-  const detail::input_t<X> image(input);
-  detail::expect_image(kName, "image", image, layout);
-  detail::expect_patches(kName, "y", y, layout);
-  layout.for_each_row(executor, [&](const detail::PatchRow& at) {
-    std::copy_n(image.row(at.image_row) + at.image_column, at.length,
-                y.row(at.token) + detail::convolution_feature(layout, at));
-  });
+  detail::for_each_patch_row("patches", grid, "image", detail::input_t<X>(image), "y", y, executor,
+                             [&](auto* pixels, auto* token, Index channel, Index row) {
+                               std::copy_n(pixels, grid.patch[2],
+                                           token + detail::convolution_feature(grid, channel, row));
+                             });
 }
 
 template <LayerInput X>
-void patches_adjoint(const X& input, const PatchGrid& grid, const detail::output_t<X>& dimage,
+void patches_adjoint(const X& dy, const PatchGrid& grid, const detail::output_t<X>& dimage,
                      const ExecutorRef& executor) {
-  constexpr const char* kName = "patches_adjoint";
-  const detail::PatchLayout layout(kName, grid);
-  const detail::input_t<X> dy(input);
-  detail::expect_patches(kName, "dy", dy, layout);
-  detail::expect_image(kName, "dimage", dimage, layout);
-  layout.for_each_row(executor, [&](const detail::PatchRow& at) {
-    detail::add_to(dy.row(at.token) + detail::convolution_feature(layout, at),
-                   dimage.row(at.image_row) + at.image_column, at.length);
-  });
+  detail::for_each_patch_row("patches_adjoint", grid, "dimage", dimage, "dy",
+                             detail::input_t<X>(dy), executor,
+                             [&](auto* pixels, auto* token, Index channel, Index row) {
+                               const Index first = detail::convolution_feature(grid, channel, row);
+                               detail::add_to(token + first, pixels, grid.patch[2]);
+                             });
 }
 
 template <LayerInput X>
-void unpatchify(const X& input, const PatchGrid& grid, const detail::output_t<X>& image,
+void unpatchify(const X& tokens, const PatchGrid& grid, const detail::output_t<X>& image,
                 const ExecutorRef& executor) {
-  constexpr const char* kName = "unpatchify";
-  const detail::PatchLayout layout(kName, grid);
-  const detail::input_t<X> tokens(input);
-  detail::expect_patches(kName, "tokens", tokens, layout);
-  detail::expect_image(kName, "image", image, layout);
-  layout.for_each_row(executor, [&](const detail::PatchRow& at) {
-    for (Index k = 0; k < at.length; ++k) {
-      image(at.image_row, at.image_column + k) =
-          tokens(at.token, detail::dit_feature(layout, at, k));
-    }
-  });
+  detail::for_each_patch_row("unpatchify", grid, "image", image, "tokens",
+                             detail::input_t<X>(tokens), executor,
+                             [&](auto* pixels, auto* token, Index channel, Index row) {
+                               for (Index k = 0; k < grid.patch[2]; ++k) {
+                                 pixels[k] = token[detail::dit_feature(grid, channel, row, k)];
+                               }
+                             });
 }
 
 template <LayerInput X>
-void unpatchify_adjoint(const X& input, const PatchGrid& grid, const detail::output_t<X>& dtokens,
+void unpatchify_adjoint(const X& dimage, const PatchGrid& grid, const detail::output_t<X>& dtokens,
                         const ExecutorRef& executor) {
-  constexpr const char* kName = "unpatchify_adjoint";
-  const detail::PatchLayout layout(kName, grid);
-  const detail::input_t<X> dimage(input);
-  detail::expect_image(kName, "dimage", dimage, layout);
-  detail::expect_patches(kName, "dtokens", dtokens, layout);
-  layout.for_each_row(executor, [&](const detail::PatchRow& at) {
-    for (Index k = 0; k < at.length; ++k) {
-      dtokens(at.token, detail::dit_feature(layout, at, k)) +=
-          dimage(at.image_row, at.image_column + k);
-    }
-  });
+  detail::for_each_patch_row("unpatchify_adjoint", grid, "dimage", detail::input_t<X>(dimage),
+                             "dtokens", dtokens, executor,
+                             [&](auto* pixels, auto* token, Index channel, Index row) {
+                               for (Index k = 0; k < grid.patch[2]; ++k) {
+                                 token[detail::dit_feature(grid, channel, row, k)] += pixels[k];
+                               }
+                             });
 }
 
 }  // namespace MHLA_TARGET
