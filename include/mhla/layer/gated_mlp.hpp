@@ -149,14 +149,19 @@ void multiply_gate_adjoint(const A* gate, const A* up, A* dgate, A* dup, A* hidd
   store_partial(hidden + i, at.hidden, tail);
 }
 
-template <Accumulator A>
-void expect_gated_mlp(const char* function, const GatedMlpView<const A>& parameters, Index inputs) {
-  const auto& [gate, up, down] = parameters;
-  const Index width = gate.weight.rows;
-  expect_dense(function, "gate weight", "gate bias", gate, inputs);
-  expect_rows(function, "up weight", up.weight, width, inputs);
-  expect_elements_or_none(function, "up bias", up.bias.size(), width);
-  expect_dense(function, "down weight", "down bias", down, width);
+/// Throws unless what gated_mlp reads, and what it writes for the adjoint, fit each other.
+template <Accumulator A, class T>
+void expect_gated_mlp(const char* function, const MatrixView<const A>& x,
+                      const GatedMlpView<const A>& parameters, const MatrixView<T>& gate,
+                      const MatrixView<T>& up) {
+  const Index width = parameters.gate.weight.rows;
+  expect_rows(function, "x", x, -1, -1);
+  expect_dense(function, "gate weight", "gate bias", parameters.gate, x.cols);
+  expect_rows(function, "up weight", parameters.up.weight, width, x.cols);
+  expect_elements_or_none(function, "up bias", parameters.up.bias.size(), width);
+  expect_dense(function, "down weight", "down bias", parameters.down, width);
+  expect_rows(function, "gate", gate, x.rows, width);
+  expect_rows(function, "up", up, x.rows, width);
 }
 
 /// Throws unless a packed layer has `expected` inputs or outputs, those of the gate.
@@ -216,10 +221,7 @@ void gated_mlp(const X& input, const GatedMlpView<const detail::element_t<X>>& p
   constexpr const char* kName = "gated_mlp";
   const detail::input_t<X> x(input);
   const Index width = parameters.gate.weight.rows;
-  detail::expect_rows(kName, "x", x, -1, -1);
-  detail::expect_gated_mlp<A>(kName, parameters, x.cols);
-  detail::expect_rows(kName, "gate", gate, x.rows, width);
-  detail::expect_rows(kName, "up", up, x.rows, width);
+  detail::expect_gated_mlp<A>(kName, x, parameters, gate, up);
   detail::expect_rows(kName, "hidden", hidden, x.rows, width);
   detail::expect_rows(kName, "y", y, x.rows, parameters.down.weight.rows);
   const detail::Scratch scratch(kName, call.workspace,
@@ -250,10 +252,7 @@ void gated_mlp_adjoint(const X& input, const GatedMlpView<const detail::element_
   constexpr const char* kName = "gated_mlp_adjoint";
   const detail::input_t<X> x(input);
   const Index width = parameters.gate.weight.rows;
-  detail::expect_rows(kName, "x", x, -1, -1);
-  detail::expect_gated_mlp<A>(kName, parameters, x.cols);
-  detail::expect_rows(kName, "gate", gate, x.rows, width);
-  detail::expect_rows(kName, "up", up, x.rows, width);
+  detail::expect_gated_mlp<A>(kName, x, parameters, gate, up);
   detail::expect_rows(kName, "dy", dy, x.rows, parameters.down.weight.rows);
   detail::expect_rows_or_none(kName, "dx", dx, x.rows, x.cols);
   detail::expect_dense_gradients(kName, "gradient of gate weight", "gradient of gate bias",

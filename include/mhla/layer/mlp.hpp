@@ -98,6 +98,19 @@ struct MlpAdjointMemory {
         second(function, arena, rows, hidden, outputs) {}
 };
 
+/// Throws unless what mlp reads, and what it writes for the adjoint, fit each other.
+template <Accumulator A, class T>
+void expect_mlp(const char* function, const MatrixView<const A>& x,
+                const MlpView<const A>& parameters, const MatrixView<T>& pre,
+                const MatrixView<T>& hidden) {
+  const Index width = parameters.first.weight.rows;
+  expect_rows(function, "x", x, -1, -1);
+  expect_dense(function, "first weight", "first bias", parameters.first, x.cols);
+  expect_dense(function, "second weight", "second bias", parameters.second, width);
+  expect_rows(function, "pre", pre, x.rows, width);
+  expect_rows(function, "hidden", hidden, x.rows, width);
+}
+
 }  // namespace detail
 
 template <Accumulator A>
@@ -143,11 +156,7 @@ void mlp(const X& input, const MlpView<const detail::element_t<X>>& parameters,
   const auto& [first, second] = parameters;
   const detail::input_t<X> x(input);
   const Index width = first.weight.rows;
-  detail::expect_rows(kName, "x", x, -1, -1);
-  detail::expect_dense(kName, "first weight", "first bias", first, x.cols);
-  detail::expect_dense(kName, "second weight", "second bias", second, width);
-  detail::expect_rows(kName, "pre", pre, x.rows, width);
-  detail::expect_rows(kName, "hidden", hidden, x.rows, width);
+  detail::expect_mlp<A>(kName, x, parameters, pre, hidden);
   detail::expect_rows(kName, "y", y, x.rows, second.weight.rows);
   const detail::Scratch scratch(kName, call.workspace,
                                 mlp_workspace_bytes<A>(x.cols, width, y.cols));
@@ -174,11 +183,7 @@ void mlp_adjoint(const X& input, const MlpView<const detail::element_t<X>>& para
   const detail::input_t<X> x(input);
   const auto& [first, second] = parameters;
   const Index width = first.weight.rows;
-  detail::expect_rows(kName, "x", x, -1, -1);
-  detail::expect_dense(kName, "first weight", "first bias", first, x.cols);
-  detail::expect_dense(kName, "second weight", "second bias", second, width);
-  detail::expect_rows(kName, "pre", pre, x.rows, width);
-  detail::expect_rows(kName, "hidden", hidden, x.rows, width);
+  detail::expect_mlp<A>(kName, x, parameters, pre, hidden);
   detail::expect_rows(kName, "dy", dy, x.rows, second.weight.rows);
   detail::expect_rows_or_none(kName, "dx", dx, x.rows, x.cols);
   detail::expect_dense_gradients(kName, "gradient of first weight", "gradient of first bias",
