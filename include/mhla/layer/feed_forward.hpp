@@ -87,12 +87,12 @@ class MlpBody {
  private:
   template <class U>
   MlpView<U> views(std::span<U> row) const {
-    return {first_.view<DenseView>(row), second_.view<DenseView>(row)};
+    return {first_(row), second_(row)};
   }
 
   Index channels_, hidden_;
   ParameterTable table_;
-  WeightPlaces first_, second_;
+  WeightPlaces<DenseView> first_, second_;
 };
 
 template <Accumulator T>
@@ -132,7 +132,7 @@ class GatedMlpBody {
   const ParameterTable& table() const { return table_; }
   template <class U>
   GatedMlpView<U> views(std::span<U> row) const {
-    return {gate_.view<DenseView>(row), up_.view<DenseView>(row), down_.view<DenseView>(row)};
+    return {gate_(row), up_(row), down_(row)};
   }
 
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
@@ -157,7 +157,7 @@ class GatedMlpBody {
  private:
   Index channels_, hidden_;
   ParameterTable table_;
-  WeightPlaces gate_, up_, down_;
+  WeightPlaces<DenseView> gate_, up_, down_;
 };
 
 }  // namespace detail

@@ -149,8 +149,8 @@ inline ParameterTable language_table(const LanguageOptions& o) {
 /// Where the tensors lie.
 struct LanguagePlaces {
   ParameterPlace mixing;
-  WeightPlaces q, k, v, gate, o;
-  WeightPlaces q_convolution, k_convolution, v_convolution;
+  WeightPlaces<DenseView> q, k, v, gate, o;
+  WeightPlaces<ConvolutionView> q_convolution, k_convolution, v_convolution;
   ParameterPlace q_map, k_map;
   ParameterPlace head_gain;
 
@@ -175,7 +175,7 @@ struct LanguagePlaces {
     const int count = layers_of_map(options.feature_map).count;
     ParameterPlace all;
     for (int i = 0; i < count; ++i) {
-      const WeightPlaces layer(table, map_layer_name(side, i, count));
+      const WeightPlaces<DenseView> layer(table, map_layer_name(side, i, count));
       if (i == 0) all = {layer.weight.begin, 1, 0};
       for (const ParameterPlace& p : {layer.weight, layer.bias}) all.cols += p.rows * p.cols;
     }
@@ -194,14 +194,14 @@ struct LanguageParameters {
 
   LanguageParameters(const LanguagePlaces& at, std::span<T> row)
       : mixing(mixing_at(at.mixing, row)),
-        q(at.q.view<DenseView>(row)),
-        k(at.k.view<DenseView>(row)),
-        v(at.v.view<DenseView>(row)),
-        gate(at.gate.view<DenseView>(row)),
-        o(at.o.view<DenseView>(row)),
-        q_convolution(at.q_convolution.view<ConvolutionView>(row)),
-        k_convolution(at.k_convolution.view<ConvolutionView>(row)),
-        v_convolution(at.v_convolution.view<ConvolutionView>(row)),
+        q(at.q(row)),
+        k(at.k(row)),
+        v(at.v(row)),
+        gate(at.gate(row)),
+        o(at.o(row)),
+        q_convolution(at.q_convolution(row)),
+        k_convolution(at.k_convolution(row)),
+        v_convolution(at.v_convolution(row)),
         q_map(at.q_map.numbers(row)),
         k_map(at.k_map.numbers(row)),
         head_gain(at.head_gain.numbers(row)) {}

@@ -150,8 +150,7 @@ class MixFfnBody {
   };
   template <class U>
   Views<U> views(std::span<U> row) const {
-    return {first_.view<DenseView>(row), second_.view<DenseView>(row),
-            convolution_.view<ConvolutionView>(row)};
+    return {first_(row), second_(row), convolution_(row)};
   }
   Index width() const { return (Mix::kGated ? 2 : 1) * options_.hidden; }  // W
   GridShape kernel() const { return {kSide, kSide}; }
@@ -171,7 +170,8 @@ class MixFfnBody {
 
   MixFfnOptions options_;
   ParameterTable table_;
-  WeightPlaces first_, convolution_, second_;
+  WeightPlaces<DenseView> first_, second_;
+  WeightPlaces<ConvolutionView> convolution_;
 };
 
 }  // namespace detail

@@ -127,15 +127,17 @@ void save_parameters(W& writer, std::string_view prefix, const ParameterTable& t
 namespace detail {
 
 /// The places of NAME.weight and of NAME.bias, which may be missing.
+/// \tparam View  DenseView or ConvolutionView
+template <template <class> class View>
 struct WeightPlaces {
   ParameterPlace weight, bias;
 
   WeightPlaces() = default;
   WeightPlaces(const ParameterTable& table, const std::string& name)
       : weight(table.place(name + ".weight")), bias(table.place(name + ".bias")) {}
-  /// A DenseView or a ConvolutionView of `row`.
-  template <template <class> class View, class T>
-  View<T> view(std::span<T> row) const {
+  /// The tensors of `row`.
+  template <class T>
+  View<T> operator()(std::span<T> row) const {
     return {weight.matrix(row), bias.numbers(row)};
   }
 };

@@ -9,8 +9,6 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/workspace.hpp"
-#include "mhla/gradient/bidirectional.hpp"
-#include "mhla/gradient/softmax.hpp"
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/depthwise_convolution.hpp"
 #include "mhla/layer/head_map.hpp"
@@ -35,16 +33,11 @@ VideoBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const VideoBody& body, La
   dprojected = take();
   Arena counting;
   const BatchInputs<T> in = body.inputs(Tape(counting, body, sizes));
-  const Index m = body.blocks_.blocks();
-  std::size_t bytes = std::max(
-      {dense_adjoint_workspace_bytes<T>(sizes.rows, c, c),
-       body.options_.softmax ? softmax_gradient_workspace_bytes(in, executor)
-                             : bidirectional_gradient_workspace_bytes(
-                                   in, body.blocks_, MixingView<const T>(nullptr, Pattern(m, m)),
-                                   body.op(), executor),
-       rms_norm_adjoint_workspace_bytes<T>(sizes.rows, c),
-       gated_rms_norm_adjoint_workspace_bytes<T>(sizes.rows, body.width()),
-       map_heads_adjoint_workspace_bytes<T>(sizes.rows, c, 0)});
+  std::size_t bytes = std::max({dense_adjoint_workspace_bytes<T>(sizes.rows, c, c),
+                                body.attention().gradient_workspace_bytes(in, executor),
+                                rms_norm_adjoint_workspace_bytes<T>(sizes.rows, c),
+                                gated_rms_norm_adjoint_workspace_bytes<T>(sizes.rows, body.width()),
+                                map_heads_adjoint_workspace_bytes<T>(sizes.rows, c, 0)});
   if (body.options_.lepe) {
     bytes = std::max(
         bytes, depthwise_convolution_adjoint_workspace_bytes<T>(sizes.rows, c, body.kernel()));
@@ -57,23 +50,24 @@ void VideoBody<T>::backward(std::span<const T> parameters, MatrixView<const T> x
                             MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
                             const BackwardRoom& room, const ExecutorRef& executor) const {
   const Call call{.workspace = room.rest, .executor = executor};
-  const auto p = views(parameters);
-  const auto g = views(gradients);
+  const VideoPlaces& at = tensors_;
   const MatrixView<T> added_to[] = {room.dmixed,      room.dattention, room.dv,
                                     room.dgate,       room.dq_rotated, room.dk_rotated,
                                     room.dq_features, room.dk_features};
   for (const MatrixView<T>& sum : added_to) clear(sum, executor);
-  dense_adjoint(tape.mixed, p.o, dy, room.dmixed, g.o, call);
+  dense_adjoint(tape.mixed, at.o(parameters), dy, room.dmixed, at.o(gradients), call);
   if (options_.lepe) {
-    depthwise_convolution_adjoint(tape.v, p.lepe, grid(), room.dmixed, room.dv, g.lepe, call);
+    depthwise_convolution_adjoint(tape.v, at.lepe(parameters), grid(), room.dmixed, room.dv,
+                                  at.lepe(gradients), call);
   }
   if (options_.gate) {
-    gated_rms_norm_adjoint(tape.attention, p.head_gain, options_.norm_eps, tape.gate, room.dmixed,
-                           room.dattention, g.head_gain, room.dgate, call);
-    dense_adjoint(x, p.gate, room.dgate, dx, g.gate, call);
+    gated_rms_norm_adjoint(tape.attention, at.head_gain.numbers(parameters), options_.norm_eps,
+                           tape.gate, room.dmixed, room.dattention, at.head_gain.numbers(gradients),
+                           room.dgate, call);
+    dense_adjoint(x, at.gate(parameters), room.dgate, dx, at.gate(gradients), call);
   } else {
-    rms_norm_adjoint(tape.attention, p.head_gain, options_.norm_eps, room.dmixed, room.dattention,
-                     g.head_gain, call);
+    rms_norm_adjoint(tape.attention, at.head_gain.numbers(parameters), options_.norm_eps,
+                     room.dmixed, room.dattention, at.head_gain.numbers(gradients), call);
   }
   BatchGradients<T> sums_of{
       .q = split(room.dq_rotated), .k = split(room.dk_rotated), .v = split(room.dv)};
@@ -81,18 +75,14 @@ void VideoBody<T>::backward(std::span<const T> parameters, MatrixView<const T> x
     sums_of.normalizer_q = split(room.dq_features);
     sums_of.normalizer_k = split(room.dk_features);
   }
-  if (options_.softmax) {
-    softmax_bidirectional_gradient(inputs(tape), split(room.dattention), sums_of, {}, call);
-  } else {
-    bidirectional_gradient(inputs(tape), blocks_, p.mixing, op(), split(room.dattention), sums_of,
-                           {.mixing = g.mixing},
-                           {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
-  }
-  dense_adjoint(x, p.v, room.dv, dx, g.v, call);
-  const auto add_rotated = [&](MatrixView<T> projected, const DenseView<const T>& weights,
-                               std::span<const T> gain, MatrixView<T> drotated,
-                               MatrixView<T> dfeatures, const DenseView<T>& dweights,
-                               std::span<T> dgain) {
+  attention().add_gradients(inputs(tape), mixing_at(at.mixing, parameters), split(room.dattention),
+                            sums_of, mixing_at(at.mixing, gradients),
+                            {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
+  dense_adjoint(x, at.v(parameters), room.dv, dx, at.v(gradients), call);
+  const auto add_rotated = [&](MatrixView<T> projected, const WeightPlaces<DenseView>& weights,
+                               const ParameterPlace& gain_place, MatrixView<T> drotated,
+                               MatrixView<T> dfeatures) {
+    const std::span<const T> gain = gain_place.numbers(parameters);
     const MatrixView<const T> normed = norm(projected, gain, room.normed, executor);
     const MatrixView<T> dnormed = options_.qk_norm ? room.dnormed : room.dprojected;
     clear(dnormed, executor);
@@ -105,12 +95,13 @@ void VideoBody<T>::backward(std::span<const T> parameters, MatrixView<const T> x
     }
     if (options_.qk_norm) {
       clear(room.dprojected, executor);
-      rms_norm_adjoint(projected, gain, options_.norm_eps, dnormed, room.dprojected, dgain, call);
+      rms_norm_adjoint(projected, gain, options_.norm_eps, dnormed, room.dprojected,
+                       gain_place.numbers(gradients), call);
     }
-    dense_adjoint(x, weights, room.dprojected, dx, dweights, call);
+    dense_adjoint(x, weights(parameters), room.dprojected, dx, weights(gradients), call);
   };
-  add_rotated(tape.q, p.q, p.q_gain, room.dq_rotated, room.dq_features, g.q, g.q_gain);
-  add_rotated(tape.k, p.k, p.k_gain, room.dk_rotated, room.dk_features, g.k, g.k_gain);
+  add_rotated(tape.q, at.q, at.q_gain, room.dq_rotated, room.dq_features);
+  add_rotated(tape.k, at.k, at.k_gain, room.dk_rotated, room.dk_features);
 }
 
 }  // namespace detail

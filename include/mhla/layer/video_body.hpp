@@ -7,14 +7,13 @@
 #include <span>
 #include <string>
 
-#include "mhla/attention/bidirectional.hpp"
-#include "mhla/attention/softmax.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/tensor.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/depthwise_convolution.hpp"
+#include "mhla/layer/grid_attention.hpp"
 #include "mhla/layer/head_map.hpp"
 #include "mhla/layer/layer.hpp"
 #include "mhla/layer/rms_norm.hpp"
@@ -74,7 +73,7 @@ class VideoBody {
               const ForwardRoom& room, const ExecutorRef& executor) const;
   void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
              const ForwardRoom& room, const ExecutorRef& executor) const {
-    dense(tape.mixed, views(parameters).o, y, {.workspace = room.rest, .executor = executor});
+    dense(tape.mixed, tensors_.o(parameters), y, {.workspace = room.rest, .executor = executor});
   }
   void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
                 MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
@@ -86,12 +85,9 @@ class VideoBody {
   GridShape kernel() const { return {3, 3, 3}; }
   DepthwiseGrid grid() const { return {.tokens = options_.grid, .kernel = kernel()}; }
   Relu relu() const { return {options_.feature_eps}; }
-  auto op() const {
-    return Operator<Identity, Identity, AnyNormalizer>{{}, {}, options_.normalizer};
-  }
-  template <class U>
-  VideoParameters<U> views(std::span<U> row) const {
-    return {tensors_, row};
+  auto attention() const {
+    using Op = Operator<Identity, Identity, AnyNormalizer>;
+    return GridAttention<T, Op>{options_.softmax, blocks_, {{}, {}, options_.normalizer}};
   }
   template <class U>
   TensorView<U> split(const MatrixView<U>& x) const {
@@ -136,9 +132,7 @@ VideoBody<T>::Tape::Tape(Arena& arena, const VideoBody& body, LayerRows sizes) {
   if (body.sums()) q_features = take(), k_features = take();
   q_rotated = take(), k_rotated = take();
   attention = take(), mixed = take();
-  if (body.options_.softmax) return;
-  summaries = take_bytes(kName, arena,
-                         bidirectional_kept_bytes(body.inputs(*this), body.blocks_, body.op()));
+  summaries = take_bytes(kName, arena, body.attention().kept_bytes(body.inputs(*this)));
 }
 
 template <Accumulator T>
@@ -151,10 +145,8 @@ VideoBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const VideoBody& body, Laye
   if (body.options_.lepe) lepe = take();
   Arena counting;
   const BatchInputs<T> in = body.inputs(Tape(counting, body, sizes));
-  std::size_t bytes = std::max(
-      dense_workspace_bytes<T>(c, c),
-      body.options_.softmax ? softmax_workspace_bytes(in, executor)
-                            : bidirectional_workspace_bytes(in, body.blocks_, body.op(), executor));
+  std::size_t bytes =
+      std::max(dense_workspace_bytes<T>(c, c), body.attention().workspace_bytes(in, executor));
   if (body.options_.lepe) {
     bytes = std::max(bytes, depthwise_convolution_workspace_bytes<T>(c, body.kernel()));
   }
@@ -165,28 +157,26 @@ template <Accumulator T>
 void VideoBody<T>::record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
                           const ForwardRoom& room, const ExecutorRef& executor) const {
   const Call call{.workspace = room.rest, .executor = executor};
-  const auto p = views(parameters);
-  dense(x, p.q, tape.q, call);
-  dense(x, p.k, tape.k, call);
-  dense(x, p.v, tape.v, call);
-  rotate(tape.q, p.q_gain, room.normed, sums() ? tape.q_features : room.features, tape.q_rotated,
-         executor);
-  rotate(tape.k, p.k_gain, room.normed, sums() ? tape.k_features : room.features, tape.k_rotated,
-         executor);
-  if (options_.softmax) {
-    softmax_bidirectional(inputs(tape), split(tape.attention), {}, call);
-  } else {
-    bidirectional(inputs(tape), blocks_, p.mixing, op(), split(tape.attention),
+  const VideoPlaces& at = tensors_;
+  dense(x, at.q(parameters), tape.q, call);
+  dense(x, at.k(parameters), tape.k, call);
+  dense(x, at.v(parameters), tape.v, call);
+  rotate(tape.q, at.q_gain.numbers(parameters), room.normed,
+         sums() ? tape.q_features : room.features, tape.q_rotated, executor);
+  rotate(tape.k, at.k_gain.numbers(parameters), room.normed,
+         sums() ? tape.k_features : room.features, tape.k_rotated, executor);
+  attention().run(inputs(tape), mixing_at(at.mixing, parameters), split(tape.attention),
                   {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
-  }
   if (options_.gate) {
-    dense(x, p.gate, tape.gate, call);
-    gated_rms_norm(tape.attention, p.head_gain, options_.norm_eps, tape.gate, tape.mixed, executor);
+    dense(x, at.gate(parameters), tape.gate, call);
+    gated_rms_norm(tape.attention, at.head_gain.numbers(parameters), options_.norm_eps, tape.gate,
+                   tape.mixed, executor);
   } else {
-    rms_norm(tape.attention, p.head_gain, options_.norm_eps, tape.mixed, executor);
+    rms_norm(tape.attention, at.head_gain.numbers(parameters), options_.norm_eps, tape.mixed,
+             executor);
   }
   if (options_.lepe) {
-    depthwise_convolution(tape.v, p.lepe, grid(), room.lepe, call);
+    depthwise_convolution(tape.v, at.lepe(parameters), grid(), room.lepe, call);
     add<T>(room.lepe, tape.mixed, executor);
   }
 }

@@ -89,11 +89,12 @@ inline ParameterTable video_table(const VideoOptions& o) {
 
 /// Where the tensors lie.
 struct VideoPlaces {
-  WeightPlaces q, k, v, o;
-  ParameterPlace q_gain, k_gain, head_gain;
-  WeightPlaces gate;
-  ParameterPlace mixing;
-  WeightPlaces lepe;
+  WeightPlaces<DenseView> q, k, v, o;  // [C,C]
+  ParameterPlace q_gain, k_gain;       // [C]
+  ParameterPlace head_gain;            // [D]
+  WeightPlaces<DenseView> gate;        // [C,C]
+  ParameterPlace mixing;               // [M,M]
+  WeightPlaces<ConvolutionView> lepe;  // [C,27]
 
   explicit VideoPlaces(const ParameterTable& table)
       : q(table, "q"),
@@ -106,29 +107,6 @@ struct VideoPlaces {
         gate(table, "g"),
         mixing(table.place("block_attn.conv.weight")),
         lepe(table, "lepe") {}
-};
-
-/// The tensors of a row of parameters (T const) or of their gradients; all absent if it is empty.
-template <class T>
-struct VideoParameters {
-  DenseView<T> q, k, v, o;      // [C,C]
-  std::span<T> q_gain, k_gain;  // [C]
-  std::span<T> head_gain;       // [D]
-  DenseView<T> gate;            // [C,C]
-  MixingView<T> mixing;         // [M,M]
-  ConvolutionView<T> lepe;      // [C,27]
-
-  VideoParameters(const VideoPlaces& at, std::span<T> row)
-      : q(at.q.view<DenseView>(row)),
-        k(at.k.view<DenseView>(row)),
-        v(at.v.view<DenseView>(row)),
-        o(at.o.view<DenseView>(row)),
-        q_gain(at.q_gain.numbers(row)),
-        k_gain(at.k_gain.numbers(row)),
-        head_gain(at.head_gain.numbers(row)),
-        gate(at.gate.view<DenseView>(row)),
-        mixing(mixing_at(at.mixing, row)),
-        lepe(at.lepe.view<ConvolutionView>(row)) {}
 };
 
 }  // namespace detail

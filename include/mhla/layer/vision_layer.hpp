@@ -22,16 +22,13 @@
 #include <string>
 #include <vector>
 
-#include "mhla/attention/bidirectional.hpp"
-#include "mhla/attention/softmax.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/tensor.hpp"
 #include "mhla/core/workspace.hpp"
-#include "mhla/gradient/bidirectional.hpp"
-#include "mhla/gradient/softmax.hpp"
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/depthwise_convolution.hpp"
+#include "mhla/layer/grid_attention.hpp"
 #include "mhla/layer/layer.hpp"
 #include "mhla/layer/layer_norm.hpp"
 #include "mhla/layer/rms_norm.hpp"
@@ -89,7 +86,8 @@ class VisionBody {
               const ForwardRoom& room, const ExecutorRef& executor) const;
   void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
              const ForwardRoom& room, const ExecutorRef& executor) const {
-    dense(tape.heads, views(parameters).to_out, y, {.workspace = room.rest, .executor = executor});
+    dense(tape.heads, tensors_.to_out(parameters), y,
+          {.workspace = room.rest, .executor = executor});
   }
   void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
                 MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
@@ -108,13 +106,12 @@ class VisionBody {
   BatchInputs<T> inputs(const Tape& tape) const {
     return {.q = split(tape.q), .k = split(tape.k), .v = split(tape.v())};
   }
-  auto op() const {
-    return Operator<Relu, Relu, AnyNormalizer>{
-        {options_.feature_eps}, {options_.feature_eps}, options_.normalizer};
-  }
-  template <class U>
-  VisionParameters<U> views(std::span<U> row) const {
-    return {tensors_, row};
+  auto attention() const {
+    using Op = Operator<Relu, Relu, AnyNormalizer>;
+    return GridAttention<T, Op>{
+        options_.softmax,
+        blocks_,
+        {{options_.feature_eps}, {options_.feature_eps}, options_.normalizer}};
   }
   DepthwiseGrid grid() const {
     return {.tokens = options_.tokens,
@@ -169,9 +166,7 @@ VisionBody<T>::Tape::Tape(Arena& arena, const VisionBody& body, LayerRows sizes)
     k = take_matrix<T>(kName, arena, sizes.rows, c);
   }
   heads = take_matrix<T>(kName, arena, sizes.rows, c);
-  if (body.options_.softmax) return;
-  summaries = take_bytes(kName, arena,
-                         bidirectional_kept_bytes(body.inputs(*this), body.blocks_, body.op()));
+  summaries = take_bytes(kName, arena, body.attention().kept_bytes(body.inputs(*this)));
 }
 
 template <Accumulator T>
@@ -181,38 +176,35 @@ VisionBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const VisionBody& body, La
   if (body.options_.lepe > 0) lepe = take_matrix<T>(kName, arena, sizes.rows, c);
   Arena counting;
   const BatchInputs<T> in = body.inputs(Tape(counting, body, sizes));
-  rest = take_bytes(kName, arena,
-                    std::max({dense_workspace_bytes<T>(c, 3 * c),
-                              body.options_.softmax ? softmax_workspace_bytes(in, executor)
-                                                    : bidirectional_workspace_bytes(
-                                                          in, body.blocks_, body.op(), executor),
-                              body.options_.lepe > 0
-                                  ? depthwise_convolution_workspace_bytes<T>(c, body.grid().kernel)
-                                  : 0}));
+  rest = take_bytes(
+      kName, arena,
+      std::max({dense_workspace_bytes<T>(c, 3 * c), body.attention().workspace_bytes(in, executor),
+                body.options_.lepe > 0
+                    ? depthwise_convolution_workspace_bytes<T>(c, body.grid().kernel)
+                    : 0}));
 }
 
 template <Accumulator T>
 void VisionBody<T>::record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
                            const ForwardRoom& room, const ExecutorRef& executor) const {
   const Call call{.workspace = room.rest, .executor = executor};
-  const auto p = views(parameters);
+  const VisionPlaces& at = tensors_;
   if (options_.layer_norm) {
-    layer_norm(x, p.norm_gain, p.norm_shift, options_.layer_norm_eps, tape.normed, executor);
+    layer_norm(x, at.norm_gain.numbers(parameters), at.norm_shift.numbers(parameters),
+               options_.layer_norm_eps, tape.normed, executor);
     x = tape.normed;
   }
-  dense(x, p.to_qkv, tape.qkv, call);
+  dense(x, at.to_qkv(parameters), tape.qkv, call);
   if (options_.qk_norm) {
-    rms_norm(columns(tape.qkv, 0), p.q_gain, options_.qk_norm_eps, tape.q, executor);
-    rms_norm(columns(tape.qkv, 1), p.k_gain, options_.qk_norm_eps, tape.k, executor);
+    rms_norm(columns(tape.qkv, 0), at.q_gain.numbers(parameters), options_.qk_norm_eps, tape.q,
+             executor);
+    rms_norm(columns(tape.qkv, 1), at.k_gain.numbers(parameters), options_.qk_norm_eps, tape.k,
+             executor);
   }
-  if (options_.softmax) {
-    softmax_bidirectional(inputs(tape), split(tape.heads), {}, call);
-  } else {
-    bidirectional(inputs(tape), blocks_, p.mixing, op(), split(tape.heads),
+  attention().run(inputs(tape), mixing_at(at.mixing, parameters), split(tape.heads),
                   {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
-  }
   if (options_.lepe > 0) {
-    depthwise_convolution(tape.v(), p.lepe, grid(), room.lepe, call);
+    depthwise_convolution(tape.v(), at.lepe(parameters), grid(), room.lepe, call);
     add<T>(room.lepe, tape.heads, executor);
   }
 }
@@ -231,15 +223,10 @@ VisionBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const VisionBody& body, 
   if (body.options_.layer_norm) dnormed = take_matrix<T>(kName, arena, sizes.rows, c);
   Arena counting;
   const BatchInputs<T> in = body.inputs(Tape(counting, body, sizes));
-  const Pattern band(body.blocks_.blocks(), body.blocks_.blocks());
-  std::size_t bytes =
-      std::max({dense_adjoint_workspace_bytes<T>(sizes.rows, c, c),
-                dense_adjoint_workspace_bytes<T>(sizes.rows, c, 3 * c),
-                body.options_.softmax ? softmax_gradient_workspace_bytes(in, executor)
-                                      : bidirectional_gradient_workspace_bytes(
-                                            in, body.blocks_, MixingView<const T>(nullptr, band),
-                                            body.op(), executor),
-                layer_norm_adjoint_workspace_bytes<T>(sizes.rows, c)});
+  std::size_t bytes = std::max({dense_adjoint_workspace_bytes<T>(sizes.rows, c, c),
+                                dense_adjoint_workspace_bytes<T>(sizes.rows, c, 3 * c),
+                                body.attention().gradient_workspace_bytes(in, executor),
+                                layer_norm_adjoint_workspace_bytes<T>(sizes.rows, c)});
   if (body.options_.qk_norm) {
     bytes = std::max(bytes, rms_norm_adjoint_workspace_bytes<T>(sizes.rows, c));
   }
@@ -255,38 +242,37 @@ void VisionBody<T>::backward(std::span<const T> parameters, MatrixView<const T> 
                              MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
                              const BackwardRoom& room, const ExecutorRef& executor) const {
   const Call call{.workspace = room.rest, .executor = executor};
-  const auto p = views(parameters);
-  const auto g = views(gradients);
+  const VisionPlaces& at = tensors_;
   const auto [dq, dk, dv] =
       std::array{columns(room.dqkv, 0), columns(room.dqkv, 1), columns(room.dqkv, 2)};
   clear(room.dheads, executor);
   clear(room.dqkv, executor);
   if (options_.qk_norm) clear(room.dq, executor), clear(room.dk, executor);
   if (options_.layer_norm) clear(room.dnormed, executor);
-  dense_adjoint(tape.heads, p.to_out, dy, room.dheads, g.to_out, call);
+  dense_adjoint(tape.heads, at.to_out(parameters), dy, room.dheads, at.to_out(gradients), call);
   if (options_.lepe > 0) {
-    depthwise_convolution_adjoint(tape.v(), p.lepe, grid(), room.dheads, dv, g.lepe, call);
+    depthwise_convolution_adjoint(tape.v(), at.lepe(parameters), grid(), room.dheads, dv,
+                                  at.lepe(gradients), call);
   }
   const BatchGradients<T> to{.q = split(room.dq), .k = split(room.dk), .v = split(dv)};
-  if (options_.softmax) {
-    softmax_bidirectional_gradient(inputs(tape), split(room.dheads), to, {}, call);
-  } else {
-    bidirectional_gradient(inputs(tape), blocks_, p.mixing, op(), split(room.dheads), to,
-                           {.mixing = g.mixing},
-                           {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
-  }
+  attention().add_gradients(inputs(tape), mixing_at(at.mixing, parameters), split(room.dheads), to,
+                            mixing_at(at.mixing, gradients),
+                            {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
   if (options_.qk_norm) {
     const double eps = options_.qk_norm_eps;
-    rms_norm_adjoint(columns(tape.qkv, 0), p.q_gain, eps, room.dq, dq, g.q_gain, call);
-    rms_norm_adjoint(columns(tape.qkv, 1), p.k_gain, eps, room.dk, dk, g.k_gain, call);
+    rms_norm_adjoint(columns(tape.qkv, 0), at.q_gain.numbers(parameters), eps, room.dq, dq,
+                     at.q_gain.numbers(gradients), call);
+    rms_norm_adjoint(columns(tape.qkv, 1), at.k_gain.numbers(parameters), eps, room.dk, dk,
+                     at.k_gain.numbers(gradients), call);
   }
   if (!options_.layer_norm) {
-    dense_adjoint(x, p.to_qkv, room.dqkv, dx, g.to_qkv, call);
+    dense_adjoint(x, at.to_qkv(parameters), room.dqkv, dx, at.to_qkv(gradients), call);
     return;
   }
-  dense_adjoint(tape.normed, p.to_qkv, room.dqkv, room.dnormed, g.to_qkv, call);
-  layer_norm_adjoint(x, p.norm_gain, options_.layer_norm_eps, room.dnormed, dx, g.norm_gain,
-                     g.norm_shift, call);
+  dense_adjoint(tape.normed, at.to_qkv(parameters), room.dqkv, room.dnormed, at.to_qkv(gradients),
+                call);
+  layer_norm_adjoint(x, at.norm_gain.numbers(parameters), options_.layer_norm_eps, room.dnormed, dx,
+                     at.norm_gain.numbers(gradients), at.norm_shift.numbers(gradients), call);
 }
 
 }  // namespace detail

@@ -123,12 +123,12 @@ inline ParameterTable vision_table(const VisionOptions& o) {
 
 /// Where the tensors lie.
 struct VisionPlaces {
-  ParameterPlace norm_gain, norm_shift;
-  WeightPlaces to_qkv;
-  ParameterPlace q_gain, k_gain;
-  WeightPlaces lepe;
-  ParameterPlace mixing;
-  WeightPlaces to_out;
+  ParameterPlace norm_gain, norm_shift;  // [C]
+  WeightPlaces<DenseView> to_qkv;        // [3C,C]
+  ParameterPlace q_gain, k_gain;         // [C]
+  WeightPlaces<ConvolutionView> lepe;    // [C,taps]
+  ParameterPlace mixing;                 // [M,M]
+  WeightPlaces<DenseView> to_out;        // [C,C]
 
   explicit VisionPlaces(const ParameterTable& table)
       : norm_gain(table.place("norm.weight")),
@@ -139,27 +139,6 @@ struct VisionPlaces {
         lepe(table, "lepe"),
         mixing(table.place("piece_attn.conv.weight")),
         to_out(table, "to_out.0") {}
-};
-
-/// The tensors of a row of parameters (T const) or of their gradients; all absent if it is empty.
-template <class T>
-struct VisionParameters {
-  std::span<T> norm_gain, norm_shift;  // [C]
-  DenseView<T> to_qkv;                 // [3C,C]
-  std::span<T> q_gain, k_gain;         // [C]
-  ConvolutionView<T> lepe;             // [C,taps]
-  MixingView<T> mixing;                // [M,M]
-  DenseView<T> to_out;                 // [C,C]
-
-  VisionParameters(const VisionPlaces& at, std::span<T> row)
-      : norm_gain(at.norm_gain.numbers(row)),
-        norm_shift(at.norm_shift.numbers(row)),
-        to_qkv(at.to_qkv.view<DenseView>(row)),
-        q_gain(at.q_gain.numbers(row)),
-        k_gain(at.k_gain.numbers(row)),
-        lepe(at.lepe.view<ConvolutionView>(row)),
-        mixing(mixing_at(at.mixing, row)),
-        to_out(at.to_out.view<DenseView>(row)) {}
 };
 
 }  // namespace detail
