@@ -3,7 +3,8 @@
 /// \file
 /// What every layer with parameters of its own promises (layer/layer.hpp): backward adds the
 /// derivative of the forward; bits depend neither on threads, nor on strides, nor on other items of
-/// the batch, nor on whether the forward kept its record, nor on whose memory is used.
+/// the batch, nor on whether the forward kept its record, nor on whose memory is used; a call with
+/// a workspace allocates nothing.
 ///
 /// A layer is tested through a type L with
 ///
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "mhla/layer/layer.hpp"
+#include "support/allocations.hpp"
 #include "support/layer_oracle.hpp"
 #include "support/outputs.hpp"
 #include "support/random.hpp"
@@ -234,6 +236,26 @@ TYPED_TEST_P(AttentionLayerContract, LentMemoryGivesTheSameBitsAndOneByteLessIsR
   });
 }
 
+TYPED_TEST_P(AttentionLayerContract, ACallWithAWorkspaceAllocatesNothing) {
+#ifdef MHLA_TEST_COUNTS_MALLOC
+  const AttentionLayerRun<TypeParam> run;
+  ThreadPool pool(3);
+  const LayerCall sizes{.batch = run.batch, .executor = pool};
+  std::vector<std::byte> memory(run.layer.workspace_bytes(run.rows(), sizes)),
+      more(run.layer.backward_workspace_bytes(run.rows(), sizes)),
+      kept(run.layer.kept_bytes(run.rows(), run.batch));
+  auto y = run.x;
+  auto g = run.before();
+  EXPECT_EQ(allocations([&] {
+              run.forward(run.x, y, {.workspace = memory, .executor = pool});
+              run.forward(run.x, y, {.workspace = memory, .executor = pool, .kept = kept});
+              run.backward(run.x, run.dy, g.dx, g.dc, g.parameters,
+                           {.workspace = more, .executor = pool, .kept = kept});
+            }),
+            0);
+#endif
+}
+
 /// Of items in any number, until no Index holds the bytes.
 template <class L>
 void expect_bytes_to_grow_until_they_are_refused() {
@@ -304,6 +326,7 @@ REGISTER_TYPED_TEST_SUITE_P(AttentionLayerContract, BackwardAddsTheDerivative,
                             ThreadsAndAKeptRecordDoNotChangeABit, ItemsOfABatchDoNotSeeEachOther,
                             StridesDoNotChangeABitAndNothingBesideRowsIsTouched,
                             AGradientThatIsNotWantedChangesNoOther,
+                            ACallWithAWorkspaceAllocatesNothing,
                             BytesGrowWithTheBatchUntilTheyAreRefused,
                             LentMemoryGivesTheSameBitsAndOneByteLessIsRefused,
                             WhatDoesNotFitIsRefusedBeforeAnythingIsTouched);

@@ -3,7 +3,7 @@
 /// \file
 /// Promises of every layer that decodes (layer/decoding_layer.hpp). The next tokens give what the
 /// whole sequence gives. Sequences of a batch run as they do alone. States are values that can be
-/// saved, and a refused call changes none.
+/// saved, and a refused call changes none. A call with a workspace allocates nothing.
 ///
 /// A layer is tested through the types of contract/attention_layer.hpp, in double.
 
@@ -226,7 +226,25 @@ TYPED_TEST_P(DecodingContract, SelectedSequencesRunAsIfTheyHadBegunInThatOrder) 
   EXPECT_EQ(state.select(std::vector<Index>{}).batch(), 0);
 }
 
-REGISTER_TYPED_TEST_SUITE_P(DecodingContract, APromptAndThenTokensGiveTheWholeSequence,
+TYPED_TEST_P(DecodingContract, ATokenWithAWorkspaceAllocatesNothing) {
+#ifdef MHLA_TEST_COUNTS_MALLOC
+  const AttentionLayerRun<TypeParam> run;
+  auto state = run.layer.start(run.batch);
+  const Matrix<double> x = tokens_of(run.x, run.batch, 0, 1);
+  Matrix<double> y = x;
+  std::vector<std::byte> memory(run.layer.append_workspace_bytes(state, run.batch));
+  std::vector<Index> offsets(static_cast<std::size_t>(run.batch), 0);  // all of the last one
+  offsets.push_back(run.batch);
+  EXPECT_EQ(allocations([&] {
+              run.layer.append(state, x, y, {.workspace = memory});
+              run.layer.append(state, x, offsets, y, {.workspace = memory});
+            }),
+            0);
+#endif
+}
+
+REGISTER_TYPED_TEST_SUITE_P(DecodingContract, ATokenWithAWorkspaceAllocatesNothing,
+                            APromptAndThenTokensGiveTheWholeSequence,
                             CallsThatBeginWithABlockHaveTheBitsOfTheWholeSequence,
                             CopiesOfAStateGoTheirOwnWaysAndErrorsLeaveItAsItWas,
                             PromptsOfUnequalLengthHaveTheBitsThatTheyHaveAlone,

@@ -2,7 +2,7 @@
 
 /// \file
 /// Counts every call of malloc in a program, where that can be done: with glibc, without sanitizers
-/// that bring a malloc of their own. For one source file of a program, since it defines malloc.
+/// that bring a malloc of their own.
 
 #include <atomic>
 #include <cstdlib>
@@ -11,8 +11,8 @@
 #define MHLA_TEST_COUNTS_MALLOC 1
 
 extern "C" void* __libc_malloc(std::size_t);
-static std::atomic<long> calls_of_malloc{0};
-extern "C" void* malloc(std::size_t bytes) {
+inline std::atomic<long> calls_of_malloc{0};
+extern "C" [[gnu::used]] inline void* malloc(std::size_t bytes) {
   ++calls_of_malloc;
   return __libc_malloc(bytes);
 }
