@@ -1,27 +1,19 @@
 """Draws what convert wrote: chart.py RESULTS.json PICTURE.png
 
 Above the fitted mixing matrix of each layer of the first checkpoint; below the test accuracy of all
-checkpoints, before and after conversion and an epoch later. Exit status 3: this Python has no
-matplotlib.
+checkpoints, before and after conversion and an epoch later.
 """
 
-import json
+import os
 import sys
 
-try:
-    import matplotlib
-except ImportError:
-    sys.exit(3)
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from charts import plt, save  # noqa: E402
 
 COLORS = {"fitted": "tab:red", "locality": "tab:blue", "uniform": "tab:gray"}
 
 
-def main():
-    with open(sys.argv[1], encoding="utf-8") as file:
-        run = json.load(file)
+def chart(run):
     results = run["results"]
     matrices = results[0]["mixing"]
     figure = plt.figure(figsize=(12, 7), layout="constrained")
@@ -50,7 +42,7 @@ def main():
     place.legend(title="mixing matrices", frameon=False)
     figure.suptitle(f"Fashion-MNIST; fitted to {run['fit_images']} images, an epoch of "
                     f"{run['images']}", fontsize=10)
-    figure.savefig(sys.argv[2], dpi=110)
+    return figure
 
 
-main()
+save(chart)

@@ -1,23 +1,14 @@
 """Draws what draw_images wrote: chart.py RESULTS.json PICTURE.png
 
 A panel of drawn images for each attention and one of real ones, a column a class; below, the
-training losses, smoothed. Exit status 3: this Python has no matplotlib.
+training losses, smoothed.
 """
 
-import json
 import os
 import sys
 
-try:
-    import matplotlib
-except ImportError:
-    sys.exit(3)
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from losses import LABELS, draw_losses  # noqa: E402
+from charts import LABELS, draw_losses, plt, save  # noqa: E402
 
 CLASSES = ["T-shirt", "trousers", "pullover", "dress", "coat",
            "sandal", "shirt", "sneaker", "bag", "boot"]
@@ -47,9 +38,7 @@ def draw_images(axes, images, title):
     axes.spines[:].set_visible(False)
 
 
-def main():
-    with open(sys.argv[1], encoding="utf-8") as file:
-        run = json.load(file)
+def chart(run):
     results, schedule, drawing = run["results"], run["schedule"], run["drawing"]
     panels = len(results) + 1
     figure = plt.figure(figsize=(5.2 * panels, 8.6), layout="constrained")
@@ -68,7 +57,7 @@ def main():
         f"Images drawn by DiT of {settings['depth']} blocks of {settings['dim']} channels behind "
         f"{schedule['steps']} steps of {schedule['batch']} images; Frechet distance of "
         f"{drawing['sets']} x {drawing['images']} to the test images", fontsize=11)
-    figure.savefig(sys.argv[2], dpi=110)
+    return figure
 
 
-main()
+save(chart)

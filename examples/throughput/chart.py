@@ -2,27 +2,20 @@
 or the table of a page, under its heading Throughput: chart.py PICTURE.svg PAGE.md
 
 Left the images a second of DiT-S/2 over their size; right how much faster models are with MHLA than
-with softmax: as measured, by the operation counts and over PyTorch's compiled softmax. Exit status
-3: this Python has no matplotlib.
+with softmax: as measured, by the operation counts and over PyTorch's compiled softmax.
 """
 
 import json
+import os
 import re
 import sys
 
-try:
-    import matplotlib
-except ImportError:
-    sys.exit(3)
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from charts import COLOURS, LABELS, plt  # noqa: E402
 
 # Small, and the same bytes every time.
 plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "throughput"})
 
-COLOURS = {"softmax": "#d62728", "linear": "#2ca02c", "mhla": "#1f77b4"}
-LABELS = {"softmax": "softmax", "linear": "linear", "mhla": "MHLA"}
 TWO_THREADS = 10  # columns of the table before those of one thread
 
 

@@ -1,23 +1,14 @@
 """Draws what train_images wrote: chart.py RESULTS.json PICTURE.png
 
 Above the training loss of each attention, smoothed; below, for each layer with a mixing matrix, the
-matrix as it started and as it was learned. Exit status 3: this Python has no matplotlib.
+matrix as it started and as it was learned.
 """
 
-import json
 import os
 import sys
 
-try:
-    import matplotlib
-except ImportError:
-    sys.exit(3)
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from losses import draw_losses  # noqa: E402
+from charts import draw_losses, plt, save  # noqa: E402
 
 
 def draw_mixing(figure, places, initial, learned, layer):
@@ -33,9 +24,7 @@ def draw_mixing(figure, places, initial, learned, layer):
     figure.colorbar(image, ax=list(places), fraction=0.05)
 
 
-def main():
-    with open(sys.argv[1], encoding="utf-8") as file:
-        run = json.load(file)
+def chart(run):
     results = run["results"]
     layers = [(result, layer) for result in results
               for layer in range(len(result["learned_mixing"]))]
@@ -51,7 +40,7 @@ def main():
     schedule = run["schedule"]
     figure.suptitle(f"Fashion-MNIST, {run['images']} images, {run['epochs']} epochs, "
                     f"batches of {schedule['batch']}", fontsize=10)
-    figure.savefig(sys.argv[2], dpi=110)
+    return figure
 
 
-main()
+save(chart)

@@ -1,23 +1,14 @@
 """Draws what write_text wrote: chart.py RESULTS.json PICTURE.png
 
 The training loss of each attention, smoothed, and what a token costs by its position: time, and
-memory of what the model has seen. Exit status 3: this Python has no matplotlib.
+memory of what the model has seen.
 """
 
-import json
 import os
 import sys
 
-try:
-    import matplotlib
-except ImportError:
-    sys.exit(3)
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from losses import COLOURS, LABELS, draw_losses  # noqa: E402
+from charts import COLOURS, LABELS, draw_losses, plt, save  # noqa: E402
 
 
 def draw_cost(axes, results, of_token, what):
@@ -33,9 +24,7 @@ def draw_cost(axes, results, of_token, what):
     axes.legend()
 
 
-def main():
-    with open(sys.argv[1], encoding="utf-8") as file:
-        run = json.load(file)
+def chart(run):
     results = run["results"]
     figure, (losses, time, memory) = plt.subplots(
         1, 3, figsize=(14, 4.5), width_ratios=[2, 1, 1], layout="constrained")
@@ -47,7 +36,7 @@ def main():
     figure.suptitle(f"{schedule['steps']} steps of {schedule['batch']} sequences of "
                     f"{settings['context']} bytes, {settings['depth']} layers of "
                     f"{settings['dim']} channels", fontsize=10)
-    figure.savefig(sys.argv[2], dpi=110)
+    return figure
 
 
-main()
+save(chart)

@@ -1,4 +1,18 @@
-"""What the charts of trainings share: a colour for each attention, and curves of losses."""
+"""Shared by the charts: matplotlib, a colour for each attention, and curves of losses.
+
+Exit status 3: this Python has no matplotlib.
+"""
+
+import json
+import sys
+
+try:
+    import matplotlib
+except ImportError:
+    sys.exit(3)
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
 
 COLOURS = {"softmax": "#d62728", "linear": "#2ca02c", "mhla": "#1f77b4"}
 LABELS = {"softmax": "softmax", "linear": "linear", "mhla": "MHLA"}
@@ -27,3 +41,10 @@ def draw_losses(axes, results, what, outcome):
     axes.set_ylabel(f"{what}, mean of {width} steps" if width > 1 else what)
     axes.grid(alpha=0.3)
     axes.legend()
+
+
+def save(draw):
+    """Saves the figure draw(results) as PICTURE: chart.py RESULTS.json PICTURE."""
+    with open(sys.argv[1], encoding="utf-8") as file:
+        figure = draw(json.load(file))
+    figure.savefig(sys.argv[2], dpi=110)
