@@ -46,14 +46,14 @@ if [[ $name == attention_map && $# == 0 ]]; then
   set -- "$repository/examples/data/astronaut.png"
 fi
 
-packages=(g++ cmake ninja-build libeigen3-dev libstb-dev nlohmann-json3-dev)
+packages=(g++ cmake ninja-build libeigen3-dev libstb-dev nlohmann-json3-dev libcli11-dev)
 case $name in
-  train_images | convert | draw_images) packages+=(zlib1g-dev libcli11-dev python3-matplotlib dataset-fashion-mnist) ;;
-  write_text | extend_text) packages+=(libcli11-dev python3-matplotlib bible-kjv bible-kjv-text) ;;
-  throughput) packages+=(libcli11-dev python3-matplotlib) ;;
+  train_images | convert | draw_images) packages+=(zlib1g-dev python3-matplotlib dataset-fashion-mnist) ;;
+  write_text | extend_text) packages+=(python3-matplotlib bible-kjv bible-kjv-text) ;;
+  throughput) packages+=(python3-matplotlib) ;;
   distributed) packages+=(libopenmpi-dev) ;;
-  restore_video) packages+=(libcli11-dev ffmpeg) ;;
-  claims) packages+=(zlib1g-dev libcli11-dev python3-matplotlib dataset-fashion-mnist ffmpeg) ;;
+  restore_video) packages+=(ffmpeg) ;;
+  claims) packages+=(zlib1g-dev python3-matplotlib dataset-fashion-mnist ffmpeg) ;;
 esac
 require_packages "${packages[@]}"
 

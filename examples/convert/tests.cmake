@@ -4,14 +4,8 @@ if(NOT TARGET train_images)
   return()
 endif()
 
-set(mhla_fashion_mnist /usr/share/datasets/fashion-mnist)
 if(EXISTS ${mhla_fashion_mnist})
-  add_test(NAME Example.convert_whole_run
-           COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:convert>
-                   -DTRAIN=$<TARGET_FILE:train_images> -DDATA=${mhla_fashion_mnist}
-                   -DWORK=${CMAKE_CURRENT_BINARY_DIR}/convert_whole_run
-                   -P ${CMAKE_CURRENT_SOURCE_DIR}/convert/whole_run.cmake)
-  set_tests_properties(Example.convert_whole_run PROPERTIES LABELS example TIMEOUT 600)
+  example_whole_run_test(convert -DTRAIN=$<TARGET_FILE:train_images> -DDATA=${mhla_fashion_mnist})
 endif()
 
 set(work ${CMAKE_CURRENT_BINARY_DIR}/convert_broken)

@@ -1,12 +1,7 @@
 # Tests of draw_images; gradients, DDIM and the distance are checked by Example.draw_images.
 
-set(mhla_fashion_mnist /usr/share/datasets/fashion-mnist)
 if(EXISTS ${mhla_fashion_mnist})
-  add_test(NAME Example.draw_images_whole_run
-           COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:draw_images>
-                   -DWORK=${CMAKE_CURRENT_BINARY_DIR}/draw_images_whole_run
-                   -P ${CMAKE_CURRENT_SOURCE_DIR}/draw_images/whole_run.cmake)
-  set_tests_properties(Example.draw_images_whole_run PROPERTIES LABELS example TIMEOUT 600)
+  example_whole_run_test(draw_images)
   example_checkpoint_test(draw_images "frechet;images" --quick --attention mhla --steps 300 --batch 8
                           --threads 1)
 else()

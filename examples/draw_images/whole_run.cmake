@@ -3,10 +3,7 @@
 # is not in linear attention. PROGRAM; WORK is a folder.
 
 cmake_minimum_required(VERSION 3.25)
-include(${CMAKE_CURRENT_LIST_DIR}/../support/same_results.cmake)
-
-file(REMOVE_RECURSE ${WORK})
-file(MAKE_DIRECTORY ${WORK})
+include(${CMAKE_CURRENT_LIST_DIR}/../support/whole_run.cmake)
 
 foreach(threads 1 3)
   execute_process(

@@ -4,12 +4,7 @@ if(NOT TARGET write_text)
   return()
 endif()
 
-add_test(NAME Example.extend_text_whole_run
-         COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:extend_text>
-                 -DTRAIN=$<TARGET_FILE:write_text> -DSOURCE=${PROJECT_SOURCE_DIR}
-                 -DWORK=${CMAKE_CURRENT_BINARY_DIR}/extend_text_whole_run
-                 -P ${CMAKE_CURRENT_SOURCE_DIR}/extend_text/whole_run.cmake)
-set_tests_properties(Example.extend_text_whole_run PROPERTIES LABELS example TIMEOUT 600)
+example_whole_run_test(extend_text -DTRAIN=$<TARGET_FILE:write_text> -DSOURCE=${PROJECT_SOURCE_DIR})
 
 set(refusals "times|0|not in range" "fit-sequences|0|not in range" "threads|0|not in range"
              "context|100|expected a multiple of --block, 64"

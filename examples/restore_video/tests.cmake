@@ -13,11 +13,7 @@ execute_process(
                    sed s/255/254/ mixed.ppm >dark.ppm"
   WORKING_DIRECTORY ${work} COMMAND_ERROR_IS_FATAL ANY)
 
-add_test(NAME Example.restore_video_whole_run
-         COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:restore_video> -DVIDEO=${mhla_video}
-                 -DWORK=${CMAKE_CURRENT_BINARY_DIR}/restore_video_whole_run
-                 -P ${CMAKE_CURRENT_SOURCE_DIR}/restore_video/whole_run.cmake)
-set_tests_properties(Example.restore_video_whole_run PROPERTIES LABELS example TIMEOUT 600)
+example_whole_run_test(restore_video -DVIDEO=${mhla_video})
 example_checkpoint_test(
   restore_video "psnr" --video ${mhla_video} --attention mhla --dim 8 --depth 1 --heads 1
   --frames 4 --batch 1 --steps 2000 --threads 1)

@@ -2,10 +2,7 @@
 # picture; of a file of frames as of what it draws itself. PROGRAM, VIDEO; WORK is a folder.
 
 cmake_minimum_required(VERSION 3.25)
-include(${CMAKE_CURRENT_LIST_DIR}/../support/same_results.cmake)
-
-file(REMOVE_RECURSE ${WORK})
-file(MAKE_DIRECTORY ${WORK})
+include(${CMAKE_CURRENT_LIST_DIR}/../support/whole_run.cmake)
 
 function(run output)
   execute_process(COMMAND ${PROGRAM} --quick --steps 4 ${ARGN} --output ${WORK}/${output}

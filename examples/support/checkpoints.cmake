@@ -6,24 +6,16 @@
 # after its first step; KEYS of its result that are compared; WORK is a folder.
 
 cmake_minimum_required(VERSION 3.25)
+include(${CMAKE_CURRENT_LIST_DIR}/whole_run.cmake)
 
-file(REMOVE_RECURSE ${WORK})
-file(MAKE_DIRECTORY ${WORK})
 
-# Runs PROGRAM to the end, which is to have the status.
-function(run expected)
-  execute_process(COMMAND ${PROGRAM} ${ARGUMENTS} ${ARGN} RESULT_VARIABLE status
-                  OUTPUT_VARIABLE output ERROR_VARIABLE errors)
-  message("${output}${errors}")
-  if(NOT status EQUAL expected)
-    message(FATAL_ERROR "ended with '${status}', expected ${expected}")
-  endif()
-  set(errors "${errors}" PARENT_SCOPE)
-endfunction()
+macro(run expected)
+  run_program(${expected} ${PROGRAM} ${ARGUMENTS} ${ARGN})
+endmacro()
 
 function(expect_refused why)
   run(1 --output ${WORK}/broken --resume ${ARGN})
-  if(NOT errors MATCHES "${why}")
+  if(NOT output MATCHES "${why}")
     message(FATAL_ERROR "expected an error that matches '${why}'")
   endif()
 endfunction()
@@ -51,17 +43,8 @@ endif()
 
 run(0 --output ${WORK}/stopped --resume)
 run(0 --output ${WORK}/whole)
-execute_process(COMMAND ${CMAKE_COMMAND} -E compare_files ${WORK}/stopped.mhla.safetensors
-                        ${WORK}/whole.mhla.safetensors COMMAND_ERROR_IS_FATAL ANY)
-foreach(key ${KEYS})
-  foreach(name stopped whole)
-    file(READ ${WORK}/${name}.json json)
-    string(JSON ${name} GET "${json}" results 0 ${key})
-  endforeach()
-  if(NOT stopped STREQUAL whole)
-    message(FATAL_ERROR "${key} of a resumed run: '${stopped}', of a whole one '${whole}'")
-  endif()
-endforeach()
+expect_same_files(${WORK}/stopped.mhla.safetensors ${WORK}/whole.mhla.safetensors)
+expect_same_results(${WORK}/stopped ${WORK}/whole ${KEYS})
 
 set(file broken.mhla.safetensors)
 break_with("head -c 1000 whole.mhla.safetensors >${file}")
@@ -74,8 +57,4 @@ break_with("cp whole.mhla.safetensors ${file} &&
 expect_refused("${file} has tensor .* with an infinity or NaN, expected finite numbers")
 break_with("cp whole.mhla.safetensors ${file}")
 expect_refused("${file} is of another run: it has 1 for \"/settings/seed\", expected 2" --seed 2)
-
-file(GLOB left ${WORK}/*.part ${WORK}/*.tmp)
-if(left)
-  message(FATAL_ERROR "left behind: ${left}")
-endif()
+expect_nothing_left_behind()

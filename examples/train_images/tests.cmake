@@ -1,12 +1,7 @@
 # Tests of train_images; its gradients are checked by Example.train_images.
 
-set(mhla_fashion_mnist /usr/share/datasets/fashion-mnist)
 if(EXISTS ${mhla_fashion_mnist})
-  add_test(NAME Example.train_images_whole_run
-           COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:train_images>
-                   -DDATA=${mhla_fashion_mnist} -DWORK=${CMAKE_CURRENT_BINARY_DIR}/whole_run
-                   -P ${CMAKE_CURRENT_SOURCE_DIR}/train_images/whole_run.cmake)
-  set_tests_properties(Example.train_images_whole_run PROPERTIES LABELS example TIMEOUT 600)
+  example_whole_run_test(train_images -DDATA=${mhla_fashion_mnist})
   example_checkpoint_test(
     train_images "test_accuracy;learned_mixing" --data ${mhla_fashion_mnist} --attention mhla
     --dim 16 --depth 1 --images 2048 --batch 16 --epochs 2 --test-images 300 --threads 1)

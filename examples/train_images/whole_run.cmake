@@ -2,22 +2,11 @@
 # that reads back from its file with the same test accuracy. PROGRAM, DATA; WORK is a folder.
 
 cmake_minimum_required(VERSION 3.25)
-include(${CMAKE_CURRENT_LIST_DIR}/../support/same_results.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/../support/whole_run.cmake)
 
-file(REMOVE_RECURSE ${WORK})
-file(MAKE_DIRECTORY ${WORK})
-set(common --data ${DATA} --test-images 300)
-
-# Runs PROGRAM with the given arguments; `output` is what it printed.
-function(run)
-  execute_process(COMMAND ${PROGRAM} ${common} ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE out
-                  ERROR_VARIABLE errors)
-  message("${out}${errors}")
-  if(NOT status EQUAL 0)
-    message(FATAL_ERROR "ended with '${status}', expected 0")
-  endif()
-  set(output "${out}" PARENT_SCOPE)
-endfunction()
+macro(run)
+  run_program(0 ${PROGRAM} --data ${DATA} --test-images 300 ${ARGN})
+endmacro()
 
 set(small --dim 16 --depth 1 --images 384 --batch 32 --epochs 1)
 run(${small} --threads 1 --output ${WORK}/one)
@@ -36,8 +25,4 @@ if(NOT trained STREQUAL CMAKE_MATCH_1)
   message(FATAL_ERROR "test accuracy of the trained model '${trained}', of the loaded one "
                       "'${CMAKE_MATCH_1}'")
 endif()
-
-file(GLOB left ${WORK}/*.part ${WORK}/*.tmp)
-if(left)
-  message(FATAL_ERROR "left behind: ${left}")
-endif()
+expect_nothing_left_behind()

@@ -2,10 +2,8 @@
 # interrupted all stop, to go on with --resume. PROGRAM, TEXT; RANKS starts three; WORK is a folder.
 
 cmake_minimum_required(VERSION 3.25)
-include(${CMAKE_CURRENT_LIST_DIR}/../support/same_results.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/../support/whole_run.cmake)
 
-file(REMOVE_RECURSE ${WORK})
-file(MAKE_DIRECTORY ${WORK})
 set(arguments --text ${TEXT} --attention mhla --dim 16 --depth 1 --context 128 --block 16
               --steps 400 --threads 1 --letters 50)
 
@@ -31,5 +29,4 @@ endif()
 
 run(${RANKS} ${PROGRAM} --output several --resume)
 expect_same_results(${WORK}/one ${WORK}/several losses held_out_bits paragraph)
-execute_process(COMMAND ${CMAKE_COMMAND} -E compare_files ${WORK}/one.mhla.safetensors
-                        ${WORK}/several.mhla.safetensors COMMAND_ERROR_IS_FATAL ANY)
+expect_same_files(${WORK}/one.mhla.safetensors ${WORK}/several.mhla.safetensors)

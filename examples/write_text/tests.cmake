@@ -1,11 +1,7 @@
 # Tests of write_text; Example.write_text checks its gradients and decoding.
 
 set(mhla_text ${PROJECT_SOURCE_DIR}/include/mhla/README.md)
-add_test(NAME Example.write_text_whole_run
-         COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:write_text> -DTEXT=${mhla_text}
-                 -DWORK=${CMAKE_CURRENT_BINARY_DIR}/write_text_whole_run
-                 -P ${CMAKE_CURRENT_SOURCE_DIR}/write_text/whole_run.cmake)
-set_tests_properties(Example.write_text_whole_run PROPERTIES LABELS example TIMEOUT 600)
+example_whole_run_test(write_text -DTEXT=${mhla_text})
 example_checkpoint_test(
   write_text "held_out_bits;paragraph" --text ${mhla_text} --attention mhla --dim 16 --depth 1
   --context 128 --block 16 --steps 2000 --threads 1 --letters 50)

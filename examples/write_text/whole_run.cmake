@@ -3,19 +3,10 @@
 # optimiser's, and in no checkpoint. PROGRAM, TEXT; WORK is a folder.
 
 cmake_minimum_required(VERSION 3.25)
-include(${CMAKE_CURRENT_LIST_DIR}/../support/same_results.cmake)
-
-file(REMOVE_RECURSE ${WORK})
-file(MAKE_DIRECTORY ${WORK})
+include(${CMAKE_CURRENT_LIST_DIR}/../support/whole_run.cmake)
 
 function(run name)
-  execute_process(
-    COMMAND ${PROGRAM} --text ${TEXT} --quick --letters 100 --output ${WORK}/${name} ${ARGN}
-    RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE errors)
-  message("${output}${errors}")
-  if(NOT status EQUAL 0)
-    message(FATAL_ERROR "ended with '${status}', expected 0")
-  endif()
+  run_program(0 ${PROGRAM} --text ${TEXT} --quick --letters 100 --output ${WORK}/${name} ${ARGN})
   if(NOT output MATCHES "whole blocks: logits have the bits of the whole sequence")
     message(FATAL_ERROR "no proof of the bits of whole blocks")
   endif()
