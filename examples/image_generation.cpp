@@ -15,6 +15,7 @@
 #include <mhla/mhla.hpp>
 
 #include "support/attention_layer.hpp"
+#include "support/clock.hpp"
 
 namespace {
 const mhla::VisionOptions kOptions{.heads = 6,
@@ -48,8 +49,8 @@ int main(int argc, char** argv) try {
   const auto forward = [&] { layer(x, y, {.kept = kept}); };
   const auto backward = [&] { layer.backward(x, y, dx, gradients, {.kept = kept}); };
   forward(), backward();  // the first calls touch the memory
-  std::printf("forward %.0f ms, ", attention_layer::milliseconds(forward));
-  std::printf("backward %.0f ms\n", attention_layer::milliseconds(backward));
+  std::printf("forward %.0f ms, ", 1e3 * examples::seconds_of(0, forward));
+  std::printf("backward %.0f ms\n", 1e3 * examples::seconds_of(0, backward));
 
   const mhla::VisionLayer<double> exact(file, prefix, kOptions);  // the same numbers, widened
   const mhla::Matrix<double> wide = x.cast<double>(), expected = exact(wide);

@@ -14,6 +14,7 @@
 #include <mhla/mhla.hpp>
 
 #include "support/attention_layer.hpp"
+#include "support/clock.hpp"
 
 int main(int argc, char** argv) try {
   using Tokens = mhla::Matrix<float>;
@@ -36,10 +37,10 @@ int main(int argc, char** argv) try {
     layer.append(state, x.middleRows(begin, count), y.middleRows(begin, count),
                  {.workspace = workspace});
   };
-  const double prompt = attention_layer::milliseconds([&] { append(kPrompt); });
-  const double tokens = attention_layer::milliseconds([&] {
-    while (state.position() < kTokens) append(1);
-  });
+  const double prompt = 1e3 * examples::seconds_of(0, [&] { append(kPrompt); });
+  const double tokens = 1e3 * examples::seconds_of(0, [&] {
+                          while (state.position() < kTokens) append(1);
+                        });
   std::printf("prompt of %td tokens: %.0f a second, then %td tokens: %.0f a second\n", kPrompt,
               1000 * kPrompt / prompt, kTokens - kPrompt, 1000 * (kTokens - kPrompt) / tokens);
 

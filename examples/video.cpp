@@ -17,6 +17,7 @@
 #include <mhla/mhla.hpp>
 
 #include "support/attention_layer.hpp"
+#include "support/clock.hpp"
 
 int main(int argc, char** argv) try {
   using Tokens = mhla::Matrix<double>;
@@ -39,7 +40,7 @@ int main(int argc, char** argv) try {
   mhla::ThreadPool pool(2);
   const auto both = [&] { layer(videos, y, {.executor = pool}); };
   both();  // the first call touches the memory
-  std::printf("two videos on two threads %.0f ms\n", attention_layer::milliseconds(both));
+  std::printf("two videos on two threads %.0f ms\n", 1e3 * examples::seconds_of(0, both));
 
   const Tokens first = videos.topRows(240);
   attention_layer::expect(layer(first) == y.topRows(240), "a video alone comes out differently");

@@ -5,7 +5,6 @@
 /// check of a gradient.
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <exception>
@@ -87,15 +86,6 @@ double derivative_error(const L& layer, const mhla::Matrix<double>& x) {
   };
   const double difference = (value_at(kStep) - value_at(-kStep)) / (2 * kStep);
   return std::abs(derivative - difference) / std::abs(difference);
-}
-
-/// Milliseconds that f() takes.
-template <class F>
-double milliseconds(F&& f) {
-  const auto begin = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
-      .count();
 }
 
 }  // namespace attention_layer

@@ -12,10 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "clock.hpp"
+#include "../support/clock.hpp"
 
 namespace throughput {
 
+using examples::seconds_of;
 using mhla::Index;
 using Tokens = mhla::Matrix<float>;
 

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <vector>
 
-namespace throughput {
+namespace examples {
 
 /// Seconds of call(), with prepare() before each, outside of the time: the median of at least 3
 /// calls and of as many as fit in `budget` seconds, behind one that warms caches and memory. A call
@@ -36,4 +36,4 @@ double seconds_of(double budget, Call&& call) {
   return seconds_of(budget, call, [] {});
 }
 
-}  // namespace throughput
+}  // namespace examples
