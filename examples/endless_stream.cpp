@@ -17,24 +17,13 @@
 /// Expected:  (times depend on the processor)
 ///
 ///     10000000 tokens in blocks of 64; a state of 178880 bytes
-///     resident: 5.0 MiB after 1 %, 5.2 MiB at the end
-///
 ///       tokens    median ns   slowest block   weight in the last output
-///     to    1000000      855         5180               2.8 %
-///     ...
 ///     to   10000000      935         2480              70.8 %
-///
 ///            row     error   allowed
-///              3   2.4e-07   2.5e-05
-///     ...
 ///        9999999   1.7e-07   5.8e-03
-///     ok
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -43,42 +32,15 @@
 #include <string>
 #include <vector>
 
+#include "endless_stream/definition.hpp"
+#include "support/fingerprint.hpp"
 #include "support/number.hpp"
-#include "support/random.hpp"
 
 namespace {
 
-using mhla::Index;
-using Exact = mhla::Matrix<double>;
+using namespace endless_stream;
 using Stream = mhla::Streaming<float, mhla::Operator<>, mhla::DecayMixing<float>>;
 using State = mhla::StreamingState<float>;
-
-constexpr Index kBlock = 64;  // W
-constexpr Index kWidth = 64;  // D and E
-using Rows = Eigen::Matrix<float, kBlock, kWidth, Eigen::RowMajor>;
-
-constexpr Index kTenths = 10;  // numbers of a value that say where it is from
-constexpr std::array<float, 4> kWeights = {0.5f, 5e-3f, 5e-5f, 5e-6f};  // a [R]
-constexpr std::array<float, 4> kDecays = {0.5f, 0.99f, 0.9999f, 1};     // lambda [R]
-
-using Positions = Eigen::Array<Index, 8, 1>;
-
-/// The tokens at kBlock places from `first` on, in a sequence of `all`.
-struct Tokens {
-  Rows q, k, v;  // numbers in [-1, 1]
-
-  Tokens(Index first, Index all) {
-    for (Index t = 0; t < kBlock; ++t) {
-      const auto position = static_cast<std::uint64_t>(first + t);
-      examples::Random random(examples::Random(position).bits());
-      for (Rows* const rows : {&q, &k, &v}) {
-        for (float& x : rows->row(t)) x = static_cast<float>(2 * random.uniform() - 1);
-      }
-      v.row(t).head<kTenths>().setZero();
-      v(t, (first + t) * kTenths / all) = 1;
-    }
-  }
-};
 
 /// Takes a stream to token `end` of `all`, one token at a time, and calls
 /// visit(first token, outputs, nanoseconds) for each block, or what was left of it.
@@ -100,52 +62,6 @@ void stream_to(Index end, Index all, const Stream& stream, State& state, const V
     visit(first, out.topRows(count), time.count());
   }
 }
-
-/// A weight w_tj in float is off by at most this, relative to it: n roundings of 2^-24, W for sums
-/// over each of two blocks, D for phi(q) . R, 2 for each block that a state has taken since, the
-/// others for feature maps, coefficients, the sum of terms and the division.
-double rounding_error(Index distance) {
-  const double n = static_cast<double>(2 * distance + 2 * kBlock + kWidth + 16);
-  return n * 0x1p-24 / (1 - n * 0x1p-24);
-}
-
-double coefficient(Index distance) {
-  double sum = 0;
-  for (std::size_t r = 0; r < kDecays.size(); ++r) {
-    sum += double{kWeights[r]} * std::pow(double{kDecays[r]}, static_cast<double>(distance));
-  }
-  return sum;
-}
-
-/// Rows by the definition, and how far those of a stream may be off.
-struct Definition {
-  Exact out, bound;  // [8,64], [8,1]
-
-  Definition(const Positions& rows, Index all) {
-    const auto features = [](const Rows& x) -> Exact {
-      return x.cast<double>().cwiseMax(0).array() + 1e-6;
-    };
-    const Index n = rows.size();
-    Exact q(n, kWidth), sum = Exact::Zero(n, 1), error = Exact::Zero(n, 1);
-    for (Index s = 0; s < n; ++s) q.row(s) = features(Tokens(rows[s], all).q).row(0);
-    out.setZero(n, kWidth);
-    for (Index first = 0; first < all; first += kBlock) {
-      const Tokens in(first, all);
-      Exact weights = q * features(in.k).transpose();  // [8,W]
-      for (Index s = 0; s < n; ++s) {
-        const Index distance = rows[s] / kBlock - first / kBlock;
-        const Index later = std::clamp<Index>(first + kBlock - 1 - rows[s], 0, kBlock);
-        weights.row(s) *= coefficient(std::max<Index>(distance, 0));
-        weights.row(s).tail(later).setZero();
-        sum(s) += weights.row(s).sum();
-        error(s) += weights.row(s).sum() * rounding_error(distance);
-      }
-      out += weights * in.v.cast<double>();
-    }
-    out.array().colwise() /= sum.col(0).array();
-    bound = 2 * error.array() / (sum - error).array();  // numerator and denominator, |v| <= 1
-  }
-};
 
 /// MiB of memory that the process has, or 0 where the system does not say.
 double resident() {
@@ -175,9 +91,9 @@ int main(int argc, char** argv) try {
   std::uint64_t bits = 0;                                             // a hash of outputs
   double resident_early = 0;
 
-  const auto hash = [](std::uint64_t h, const auto& out) {  // FNV-1a
-    for (const float x : out.reshaped()) h = (h ^ std::bit_cast<std::uint32_t>(x)) * 0x100000001B3;
-    return h;
+  const auto hash = [](std::uint64_t h, const auto& out) {
+    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(out.data());
+    return examples::fnv1a({bytes, static_cast<std::size_t>(out.size()) * sizeof(float)}, h);
   };
   const auto seen = [&](Index first, const auto& out, double ns) {
     if (out.rows() == kBlock) times[static_cast<std::size_t>(first / kBlock)] = ns / kBlock;

@@ -11,8 +11,6 @@
 /// Ends with the PSNR of hidden pixels held out, beside that of the clip's mean colour and of the
 /// nearest frame, PREFIX.json with all results and PREFIX.png, frames of the clip held out that the
 /// nearest frame fills worst: masked, restored, true.
-/// A training is saved to PREFIX.ATTENTION.safetensors every minute, at Ctrl-C and at the end;
-/// --resume goes on from there, to the same bits as without a stop.
 ///
 /// The video is a hand that turns a box, from Debian's opencv-doc (Apache-2.0 and BSD-3-Clause);
 /// without --video the program draws one.
@@ -21,10 +19,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <filesystem>
-#include <limits>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -50,7 +45,6 @@ struct Options : examples::Comparison {
 /// \throws CLI::ParseError.
 void parse(CLI::App& app, Options& o, int argc, char** argv) {
   const auto range = [](Index low, Index high) { return CLI::Range(low, high); };
-  const Index most = std::numeric_limits<Index>::max();
   add_run_options(app, o, "seconds: a small model, 20 steps of 8 frames",
                   "check gradients in double, and the PSNR");
   app.add_option("--video", o.video, "frames as PPM, one behind the other; without it, discs")
@@ -58,35 +52,26 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
 
   add_attention_option(app, o);
   Settings& s = o.settings;
-  const auto* const dim = app.add_option("--dim", s.dim, "channels")->check(range(2, 4096));
-  const auto* const depth = app.add_option("--depth", s.depth, "blocks")->check(range(1, 64));
+  app.add_option("--dim", s.dim, "channels")->check(range(2, 4096));
+  app.add_option("--depth", s.depth, "blocks")->check(range(1, 64));
   app.add_option("--heads", s.heads, "heads of an attention")->check(range(1, 1024));
-  const auto* const frames =
-      app.add_option("--frames", s.frames, "frames of a clip")->check(range(1, 1024));
+  app.add_option("--frames", s.frames, "frames of a clip")->check(range(1, 1024));
   app.add_option("--stride", s.stride, "frames of the video to the next of a clip")
       ->check(range(1, 1024));
   app.add_option("--patch", s.patch, "pixels along a side of a patch")->check(range(1, 1024));
   app.add_flag("!--no-gate", s.gate, "no gate behind attention");
   app.add_option("--masked", s.masked, "fraction of patches that is hidden")->check(CLI::Number);
-  app.add_option("--seed", s.seed, "of parameters, clips and boxes")->check(range(0, most));
+  examples::add_seed_option(app, s.seed, "of parameters, clips and boxes");
 
   add_training_options(app, o, "clips", 65536);
-  const auto* const steps = add_steps_option(app, o);
+  add_steps_option(app, o);
   app.parse(argc, argv);
 
-  if (o.quick && dim->count() == 0) s.dim = 32;
-  if (o.quick && depth->count() == 0) s.depth = 2;
-  if (o.quick && frames->count() == 0) s.frames = 8;
-  if (o.quick && steps->count() == 0) o.schedule.steps = 20;
-}
-
-int check() {
-  bool ok = examples::gradients_are_right(check_gradient);
-  const double psnr = psnr_of_a_tenth();
-  std::printf("an error of a tenth of the range has a PSNR of %.6f dB\n", psnr);
-  ok = ok && std::abs(psnr - 20) < 1e-9;
-  if (!ok) std::fprintf(stderr, "FAILED: expected 20 dB, and small errors\n");
-  return ok ? 0 : 1;
+  if (!o.quick) return;
+  examples::set_quick_values(app, {{"--dim", s.dim, 32},
+                                   {"--depth", s.depth, 2},
+                                   {"--frames", s.frames, 8},
+                                   {"--steps", o.schedule.steps, 20}});
 }
 
 /// \param shown  the clip of the picture
@@ -97,9 +82,9 @@ std::optional<Result> run_one(const Settings& settings, const Options& o, const 
   Workers<float> workers(model, o.threads);
   std::vector<float> row(model.parameters().begin(), model.parameters().end());
   examples::TrainingState<float> state{row, examples::Optimizer<float>(model.trained())};
-  Result result{.settings = settings, .parameters = model.table().size()};
-  const auto run = training_run(o, settings.attention,
-                                {{"settings", to_json(settings)}, {"video", video.to_json()}});
+  Result result{{settings, model.table().size()}};
+  const auto run =
+      training_run(o, settings.attention, {{"settings", settings}, {"video", video.to_json()}});
   const auto batch = static_cast<double>(o.schedule.batch);
   const double steps_per_second = examples::train(
       run, o.schedule, state,
@@ -138,15 +123,13 @@ int run(Options& o) {
     return run_one(settings, o, video, held_out, baselines.hardest);
   });
   if (!each) return examples::interrupted_status();
-  const std::vector<Result>& results = *each;
-  print_table(results, baselines);
-  nlohmann::json all{{"schedule", to_json(o.schedule)},
-                     {"video", video.to_json()},
-                     {"mean_colour", baselines.mean},
-                     {"nearest_frame", baselines.nearest_frame}};
-  for (const Result& result : results) all["results"].push_back(to_json(result));
-  examples::write_results(json, all);
-  picture::save(strip(held_out[baselines.hardest], results, baselines), picture);
+  print_table(*each, baselines);
+  examples::write_results(json, {{"schedule", o.schedule},
+                                 {"video", video.to_json()},
+                                 {"mean_colour", baselines.mean},
+                                 {"nearest_frame", baselines.nearest_frame},
+                                 {"results", *each}});
+  picture::save(strip(held_out[baselines.hardest], *each, baselines), picture);
   std::printf("%s\n%s\n", json.c_str(), picture.c_str());
   return 0;
 }

@@ -7,9 +7,7 @@
 /// the library's; the model is in train_images/model.hpp.
 ///
 /// Ends with a table, PREFIX.json with all results, and PREFIX.png: the losses, and the mixing
-/// matrix of each block as it started and as it was learned. A training is saved to
-/// PREFIX.ATTENTION.safetensors every minute, at Ctrl-C and at the end; --resume goes on from
-/// there, to the same bits as without a stop.
+/// matrix of each block as it started and as it was learned.
 ///
 /// Run:       bash examples/run.sh train_images [--quick] [options], see --help
 ///            bash examples/run.sh claims          blocks, starts, convolution, three seeds each
@@ -22,8 +20,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <filesystem>
-#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -58,7 +54,6 @@ struct Options : examples::Comparison {
 void parse(CLI::App& app, Options& o, int argc, char** argv) {
   const auto range = [](Index low, Index high) { return CLI::Range(low, high); };
   Settings& s = o.settings;
-  std::string init = name_of(kMixingStarts, s.mixing_start);
 
   add_run_options(app, o, "about a minute: 1 epoch of 10,000 images",
                   "compare gradients with differences");
@@ -74,22 +69,17 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
       ->check(range(0, 15));
   app.add_option("--blocks", s.blocks, "MHLA: blocks of tokens, a power of two")
       ->check(range(1, kTokens));
-  app.add_option("--init", init, "MHLA: mixing at the start, uniform or locality")
-      ->check(CLI::IsMember({"uniform", "locality"}));
+  examples::add_choice(app, "--init", s.init, kMixingStarts,
+                       "MHLA: mixing at the start, uniform or locality");
   app.add_flag("--freeze-mixing", s.freeze_mixing, "MHLA: mixing as at the start");
-  app.add_option("--seed", s.seed, "of parameters and of the order of images")
-      ->check(range(0, std::numeric_limits<Index>::max()));
+  examples::add_seed_option(app, s.seed, "of parameters and of the order of images");
 
   add_training_options(app, o, "images", 60000);
-  const auto* const epochs =
-      app.add_option("--epochs", o.epochs, "times an image is seen")->check(range(1, 10000));
-  const auto* const images =
-      app.add_option("--images", o.images, "training images")->check(range(1, 60000));
+  app.add_option("--epochs", o.epochs, "times an image is seen")->check(range(1, 10000));
+  app.add_option("--images", o.images, "training images")->check(range(1, 60000));
   app.parse(argc, argv);
 
-  s.mixing_start = named(kMixingStarts, init);
-  if (o.quick && epochs->count() == 0) o.epochs = 1;
-  if (o.quick && images->count() == 0) o.images = 10000;
+  if (o.quick) set_quick_values(app, {{"--epochs", o.epochs, 1}, {"--images", o.images, 10000}});
   expect_valid(s);
   expect_valid(o.schedule);
   if (o.schedule.batch > o.images) {
@@ -99,8 +89,6 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   }
   o.schedule.steps = o.images / o.schedule.batch * o.epochs;
 }
-
-int check() { return examples::gradients_are_right(check_gradient) ? 0 : 1; }
 
 int evaluate(const Options& o) {
   const Model<float> model = model_of(o.evaluate);
@@ -117,13 +105,11 @@ std::optional<Result> train_one(const Settings& settings, const Options& o, cons
                                 const Images& test) {
   Model<float> model(settings);
   Workers<float> workers(model, o.threads);
-  Result result;
-  result.settings = settings;
-  result.parameters = model.table().size();
+  Result result{{settings, model.table().size()}};
   result.initial_mixing = model.mixing();
 
-  const auto run = training_run(o, settings.attention,
-                                {{"settings", to_json(settings)}, {"images", images.to_json()}});
+  const auto run =
+      training_run(o, settings.attention, {{"settings", settings}, {"images", images.to_json()}});
   const Trained trained = train(run, o.schedule, model, workers, images, images.count());
   if (examples::interrupted()) return std::nullopt;
   result.images_per_second = trained.images_per_second;
@@ -141,9 +127,11 @@ int train_all(const Options& o) {
     return train_one(settings, o, images, test);
   });
   if (!each) return examples::interrupted_status();
-  const std::vector<Result>& results = *each;
-  print_table(results);
-  examples::write_and_draw(o.output, to_json(o.schedule, o.images, o.epochs, results), CHART);
+  print_table(*each);
+  examples::write_and_draw(
+      o.output,
+      {{"schedule", o.schedule}, {"images", o.images}, {"epochs", o.epochs}, {"results", *each}},
+      CHART);
   return 0;
 }
 
@@ -155,7 +143,7 @@ int main(int argc, char** argv) {
       [&](CLI::App& app) {
         Options options(kProgram, {.batch = 64, .rate = 2e-3});
         parse(app, options, argc, argv);
-        if (options.check) return check();
+        if (options.check) return examples::gradients_are_right(check_gradient) ? 0 : 1;
         return options.evaluate.empty() ? train_all(options) : evaluate(options);
       });
 }

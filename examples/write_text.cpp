@@ -8,10 +8,8 @@
 ///
 /// Ends with the bits a byte of held-out text costs, what a token costs by its position, a
 /// paragraph of each model, the proof that MHLA token by token is MHLA over whole sequences
-/// (write_text/stream_proof.hpp), PREFIX.json with all results and PREFIX.png. A training is saved
-/// to PREFIX.ATTENTION.safetensors every minute, at Ctrl-C and at the end; --resume goes on from
-/// there, to the same bits as without a stop. Ranks that mpirun starts share the sequences of a
-/// step, and train to the bits of one.
+/// (write_text/stream_proof.hpp), PREFIX.json with all results and PREFIX.png. Ranks that
+/// mpirun starts share the sequences of a step, and train to the bits of one.
 ///
 /// The text is the King James Bible (public domain), as Debian's bible-kjv prints it.
 ///
@@ -81,9 +79,7 @@ std::optional<Result> run_one(C& comm, const Settings& settings, const Options& 
                               const Text& text) {
   Model<float> model(settings);
   Workers<float> workers(settings, o.threads);
-  Result result;
-  result.settings = settings;
-  result.parameters = model.layout().table().size();
+  Result result{{settings, model.layout().table().size()}};
   const Trained trained = train(comm, model, o, text, workers);
   if (examples::any_interrupted(comm)) return std::nullopt;
   if (comm.rank() != 0) return result;
@@ -107,13 +103,11 @@ int run(C& comm, const Options& o) {
       run_each(o, o.settings, [&](const Settings& s) { return run_one(comm, s, o, text); });
   if (!each) return examples::interrupted_status();
   if (comm.rank() != 0) return 0;
-  const std::vector<Result>& results = *each;
-  print_paragraphs(results);
-  print_tables(results);
-  const bool proven = print_proofs(results);
-  nlohmann::json all{{"schedule", to_json(o.schedule)}, {"text", text.to_json()}};
-  for (const Result& result : results) all["results"].push_back(to_json(result));
-  examples::write_and_draw(o.output, all, CHART);
+  print_paragraphs(*each);
+  print_tables(*each);
+  const bool proven = print_proofs(*each);
+  examples::write_and_draw(
+      o.output, {{"schedule", o.schedule}, {"text", text.to_json()}, {"results", *each}}, CHART);
   return proven ? 0 : 1;
 }
 

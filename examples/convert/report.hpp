@@ -75,23 +75,16 @@ inline void print_means(const std::vector<Conversion>& all) {
   }
 }
 
-inline nlohmann::json to_json(const std::vector<Conversion>& all, Index images, Index fit_images) {
-  nlohmann::json json{{"images", images}, {"fit_images", fit_images}};
-  for (const Conversion& c : all) {
-    nlohmann::json one{{"checkpoint", c.checkpoint},
-                       {"teacher", to_json(c.teacher)},
-                       {"test_accuracy", c.accuracy}};
-    for (const BlockFit& fit : c.fits) {
-      one["residuals"].push_back({{"locality", fit.locality}, {"fitted", fit.fitted}});
-    }
-    one["mixing"] = train_images::rows_of(c.mixing);
-    for (std::size_t s = 0; s < kStarts.size(); ++s) {
-      one["starts"][name_of(kStarts[s])] = {{"converted", c.of_starts[s].converted},
-                                            {"trained", c.of_starts[s].trained}};
-    }
-    json["results"].push_back(one);
+inline void to_json(nlohmann::json& json, const Conversion& c) {
+  json = {{"checkpoint", c.checkpoint}, {"teacher", c.teacher}, {"test_accuracy", c.accuracy}};
+  for (const BlockFit& fit : c.fits) {
+    json["residuals"].push_back({{"locality", fit.locality}, {"fitted", fit.fitted}});
   }
-  return json;
+  json["mixing"] = train_images::rows_of(c.mixing);
+  for (std::size_t s = 0; s < kStarts.size(); ++s) {
+    json["starts"][name_of(kStarts[s])] = {{"converted", c.of_starts[s].converted},
+                                           {"trained", c.of_starts[s].trained}};
+  }
 }
 
 }  // namespace convert

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -91,6 +92,19 @@ inline double check_frechet() {
     error = std::max(error, std::abs(frechet_distance(a, b) - expected) / expected);
   }
   return error;
+}
+
+/// Prints the errors. Returns the status of the program.
+inline int check() {
+  bool ok = examples::gradients_are_right(check_gradient);
+  const double ddim = check_ddim(), frechet = check_frechet();
+  std::printf("largest error of DDIM %.1e, of the distance %.1e\n", ddim, frechet);
+  ok = ok && ddim <= kLargestDdimError && frechet <= kLargestFrechetError;
+  if (!ok) {
+    std::fprintf(stderr, "FAILED: expected at most %.0e and %.0e\n", kLargestDdimError,
+                 kLargestFrechetError);
+  }
+  return ok ? 0 : 1;
 }
 
 }  // namespace draw_images

@@ -4,11 +4,14 @@
 /// How well images are drawn: the Frechet distance of a set to the test images, in the features of
 /// the classifier, and how many of the set it puts in the class that was asked for.
 
+#include <chrono>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "classifier.hpp"
 #include "frechet.hpp"
+#include "training.hpp"
 
 namespace draw_images {
 
@@ -53,6 +56,27 @@ class Judge {
   double accuracy_ = 0;
   std::optional<Normal> test_;
 };
+
+/// Draws all sets and judges them. Returns the first, or nothing after an interrupt.
+inline std::optional<mhla::Matrix<float>> draw_sets(const std::string& name,
+                                                    const Model<float>& model,
+                                                    const Drawing& drawing, Workers<float>& workers,
+                                                    Judge& judge, Judgement& judgement) {
+  using Clock = std::chrono::steady_clock;
+  examples::ProgressLine line(name);
+  const auto begin = Clock::now();
+  std::optional<mhla::Matrix<float>> first;
+  for (Index set = 0; set < drawing.sets && !examples::interrupted(); ++set) {
+    const mhla::Matrix<float> images = workers.draw(model, drawing, set);
+    judge.look(images, judgement);
+    if (set == 0) first = images;
+    const std::chrono::duration<double> each = (Clock::now() - begin) / (set + 1);
+    line(set + 1, drawing.sets, each.count() * static_cast<double>(drawing.sets - set - 1),
+         [&] { return examples::text("sets of %td images drawn", drawing.images); });
+  }
+  if (examples::interrupted()) return std::nullopt;
+  return first;
+}
 
 /// Images of the data set as if they were drawn: image i is any of class i % 10.
 inline mhla::Matrix<float> real_images(const examples::Images& images, Index count, Index seed) {

@@ -8,25 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "../support/comparison.hpp"
 #include "judge.hpp"
 #include "training.hpp"
 
 namespace draw_images {
 
 /// The outcome of one training.
-struct Result {
-  Settings settings;
-  Index parameters = 0;
+struct Result : examples::Outcome<Settings> {
   double images_per_second = 0;  ///< in training
-  std::vector<double> losses;    ///< of each step
-  Judgement judgement;
-  mhla::Matrix<float> images;  ///< the first set
-
-  std::string name() const { return examples::name_of(examples::kAttentions, settings.attention); }
-  /// Mean over the last tenth of the steps.
-  double training_loss() const {
-    return examples::last_mean(losses, std::max<std::size_t>(losses.size() / 10, 1));
-  }
+  Judgement judgement{};
+  mhla::Matrix<float> images{};  ///< the first set
 };
 
 inline void print_table(const std::vector<Result>& results, const Judgement& real) {
@@ -43,16 +35,16 @@ inline void print_table(const std::vector<Result>& results, const Judgement& rea
   std::printf("%-36s  %s\n", "training images", judged(real).c_str());
 }
 
-inline nlohmann::json to_json(const Judgement& j) {
+inline void to_json(nlohmann::json& json, const Judgement& j) {
   const Spread spread(j.distances);
-  return {{"distances", j.distances},
+  json = {{"distances", j.distances},
           {"mean", spread.mean},
           {"deviation", spread.deviation},
           {"recognised", j.share()}};
 }
 
 /// The first images for the picture, each 28 x 28 bytes as hexadecimal digits.
-inline nlohmann::json to_json(const mhla::Matrix<float>& images) {
+inline nlohmann::json digits_of(const mhla::Matrix<float>& images) {
   constexpr Index kShown = 8 * kClasses;
   nlohmann::json list = nlohmann::json::array();
   for (Index i = 0; i < std::min(kShown, images.rows()); ++i) {
@@ -65,14 +57,14 @@ inline nlohmann::json to_json(const mhla::Matrix<float>& images) {
   return list;
 }
 
-inline nlohmann::json to_json(const Result& r) {
-  return {{"settings", to_json(r.settings)},
+inline void to_json(nlohmann::json& json, const Result& r) {
+  json = {{"settings", r.settings},
           {"parameters", r.parameters},
           {"training_loss", r.training_loss()},
           {"images_per_second", r.images_per_second},
           {"losses", r.losses},
-          {"frechet", to_json(r.judgement)},
-          {"images", to_json(r.images)}};
+          {"frechet", r.judgement},
+          {"images", digits_of(r.images)}};
 }
 
 }  // namespace draw_images

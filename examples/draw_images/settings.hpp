@@ -47,16 +47,7 @@ inline void expect_valid(const Settings& s, const Drawing& drawing) {
   }
 }
 
-inline nlohmann::json to_json(const Settings& s) {
-  return {{"attention", examples::name_of(examples::kAttentions, s.attention)},
-          {"dim", s.dim},
-          {"depth", s.depth},
-          {"heads", s.heads},
-          {"seed", s.seed}};
-}
-
-inline nlohmann::json to_json(const Drawing& d) {
-  return {{"sets", d.sets}, {"images", d.images}, {"steps", d.steps}, {"guidance", d.guidance}};
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Settings, attention, dim, depth, heads, seed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Drawing, sets, images, steps, guidance)
 
 }  // namespace draw_images

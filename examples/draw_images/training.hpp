@@ -167,4 +167,25 @@ void average(examples::TrainingState<T>& state) {
   }
 }
 
+/// Trains to the end or to an interrupt, and saves (support/training_loop.hpp).
+/// \returns the images that were read in a second
+inline double train(const examples::TrainingRun& run, const examples::Schedule& schedule,
+                    Model<float>& model, examples::TrainingState<float>& state,
+                    const examples::Images& images, Workers<float>& workers) {
+  const auto batch = static_cast<double>(schedule.batch);
+  return batch * examples::train(
+                     run, schedule, state,
+                     [&](Index step, std::span<float> gradient) {
+                       average(state);
+                       return workers.learn(model, images, schedule, step, gradient);
+                     },
+                     [&] {
+                       examples::constrain_mixing(model.table(), state.parameters);
+                       model.set_parameters(state.parameters);
+                     },
+                     [&](double loss, double speed) {
+                       return examples::text("loss %.4f  %5.0f images/s", loss, batch * speed);
+                     });
+}
+
 }  // namespace draw_images

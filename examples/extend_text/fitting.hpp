@@ -86,6 +86,15 @@ inline std::vector<Fit> fit_layers(const Model<float>& model, const std::vector<
   return fits;
 }
 
+/// The fits with some number of terms, of all layers.
+inline std::vector<Decay> with_terms(const std::vector<Fit>& fits, Index terms) {
+  std::vector<Decay> mixing;
+  for (const Fit& fit : fits) {
+    if (fit.terms == terms) mixing.push_back(fit.mixing);
+  }
+  return mixing;
+}
+
 /// How far the outputs of a layer move with a fit: certified bounds, and what they do.
 struct Change {
   Spread bound, change;

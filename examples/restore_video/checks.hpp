@@ -4,6 +4,8 @@
 /// The gradient of the whole model against differences of its loss; and the PSNR of an error that
 /// is known.
 
+#include <cmath>
+#include <cstdio>
 #include <span>
 #include <vector>
 
@@ -49,6 +51,16 @@ inline double psnr_of_a_tenth() {
   Squares squares;
   squares.add(restored, clip);
   return squares.psnr();
+}
+
+/// Prints the errors. Returns the status of the program.
+inline int check() {
+  bool ok = examples::gradients_are_right(check_gradient);
+  const double psnr = psnr_of_a_tenth();
+  std::printf("an error of a tenth of the range has a PSNR of %.6f dB\n", psnr);
+  ok = ok && std::abs(psnr - 20) < 1e-9;
+  if (!ok) std::fprintf(stderr, "FAILED: expected 20 dB, and small errors\n");
+  return ok ? 0 : 1;
 }
 
 }  // namespace restore_video

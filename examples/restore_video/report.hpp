@@ -12,27 +12,19 @@
 #include <utility>
 #include <vector>
 
+#include "../support/comparison.hpp"
 #include "../support/picture.hpp"
-#include "../support/training_loop.hpp"
 #include "clips.hpp"
 
 namespace restore_video {
 
 /// The outcome of one training.
-struct Result {
-  Settings settings;
-  Index parameters = 0;
+struct Result : examples::Outcome<Settings> {
   double psnr = 0;  ///< of hidden pixels of the clips held out, dB
   double clips_per_second = 0;
-  std::vector<double> losses{};    ///< of each step
   mhla::Matrix<float> restored{};  ///< the clip of the picture
 
-  std::string name() const { return examples::name_of(examples::kAttentions, settings.attention); }
-  /// Mean over the last tenth of the steps, of training, dB.
-  double training_psnr() const {
-    const double loss = examples::last_mean(losses, std::max<std::size_t>(losses.size() / 10, 1));
-    return Squares{loss, 1}.psnr();
-  }
+  double training_psnr() const { return Squares{training_loss(), 1}.psnr(); }  ///< dB
 };
 
 /// PSNR of what fills holes without learning.
@@ -64,8 +56,8 @@ inline void print_table(const std::vector<Result>& results, const Baselines& bas
   }
 }
 
-inline nlohmann::json to_json(const Result& r) {
-  return {{"settings", to_json(r.settings)},
+inline void to_json(nlohmann::json& json, const Result& r) {
+  json = {{"settings", r.settings},
           {"parameters", r.parameters},
           {"psnr", r.psnr},
           {"training_psnr", r.training_psnr()},

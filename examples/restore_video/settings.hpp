@@ -71,8 +71,8 @@ inline void expect_valid(const Settings& s) {
   }
 }
 
-inline nlohmann::json to_json(const Settings& s) {
-  return {{"attention", examples::name_of(examples::kAttentions, s.attention)},
+inline void to_json(nlohmann::json& json, const Settings& s) {
+  json = {{"attention", s.attention},
           {"height", s.height},
           {"width", s.width},
           {"frames", s.frames},

@@ -5,6 +5,7 @@
 /// on the command line and in files.
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 
@@ -37,6 +38,18 @@ E named(const std::map<std::string, E>& names, const std::string& name) {
   std::string all;
   for (const auto& [known, value] : names) all += (all.empty() ? "" : ", ") + known;
   throw std::runtime_error("\"" + name + "\", expected one of " + all);
+}
+
+// Their names in JSON.
+inline void to_json(nlohmann::json& json, Attention a) { json = name_of(kAttentions, a); }
+inline void to_json(nlohmann::json& json, MixingStart start) {
+  json = name_of(kMixingStarts, start);
+}
+inline void from_json(const nlohmann::json& json, Attention& a) {
+  a = named(kAttentions, json.get<std::string>());
+}
+inline void from_json(const nlohmann::json& json, MixingStart& start) {
+  start = named(kMixingStarts, json.get<std::string>());
 }
 
 }  // namespace examples

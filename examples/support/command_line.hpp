@@ -8,6 +8,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <initializer_list>
+#include <map>
+#include <mhla/core/scalar.hpp>
 #include <string>
 
 namespace examples {
@@ -19,6 +22,32 @@ inline CLI::Validator finite() {
             return right ? std::string() : "is " + word + ", expected a finite number";
           },
           "FINITE"};
+}
+
+/// Adds an option whose words are `names`.
+template <class E>
+void add_choice(CLI::App& app, const char* option, E& value, const std::map<std::string, E>& names,
+                const char* description) {
+  std::string start;
+  for (const auto& [name, named] : names) start = named == value ? name : start;
+  app.add_option_function<std::string>(
+         option, [&](const std::string& name) { value = names.at(name); }, description)
+      ->check(CLI::IsMember(names))
+      ->default_str(start);
+}
+
+/// An option and its value in a quick run.
+struct QuickValue {
+  const char* option;
+  mhla::Index& value;
+  mhla::Index quick;
+};
+
+/// Sets the quick values of options that the command line, which has been parsed, leaves out.
+inline void set_quick_values(const CLI::App& app, std::initializer_list<QuickValue> all) {
+  for (const auto& [option, value, quick] : all) {
+    if (app.count(option) == 0) value = quick;
+  }
 }
 
 /// Returns body(app), the status of the program: 2 for what is wrong in the command line, 1 for any

@@ -2,11 +2,14 @@
 
 /// \file
 /// What programs share that train a model once for each attention: options, checks before the
-/// first step, and the loop over the attentions.
+/// first step, and the loop over the attentions. A training is saved to
+/// PREFIX.ATTENTION.safetensors every minute, at Ctrl-C and at the end; --resume goes on from
+/// there, to the same bits as without a stop.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <mhla/core/scalar.hpp>
 #include <optional>
 #include <string>
@@ -58,6 +61,12 @@ inline void add_attention_option(CLI::App& app, Comparison& o) {
       ->take_all();
 }
 
+/// \param of  what follows from the seed
+inline void add_seed_option(CLI::App& app, mhla::Index& seed, const char* of) {
+  app.add_option("--seed", seed, of)
+      ->check(CLI::Range(mhla::Index{0}, std::numeric_limits<mhla::Index>::max()));
+}
+
 /// Begins the group of the training's options, but for its length.
 /// \param items  of which a step has some
 inline void add_training_options(CLI::App& app, Comparison& o, const std::string& items,
@@ -84,6 +93,20 @@ inline void expect_files(const Comparison& o) {
                            " is not there, expected a checkpoint for --resume");
 }
 
+/// The outcome of one training.
+template <class Settings>
+struct Outcome {
+  Settings settings{};
+  mhla::Index parameters = 0;
+  std::vector<double> losses{};  ///< of each step
+
+  std::string name() const { return name_of(kAttentions, settings.attention); }
+  /// Mean loss of the last tenth of the steps.
+  double training_loss() const {
+    return last_mean(losses, std::max<std::size_t>(losses.size() / 10, 1));
+  }
+};
+
 /// What run_one(settings) returns for each attention; nothing if that is nothing for one of them,
 /// which is how it says that there was an interrupt.
 template <class Settings, class RunOne>
@@ -104,7 +127,7 @@ auto run_each(const Comparison& o, Settings settings, RunOne&& run_one)
 /// \param depends  what it depends on besides the schedule
 inline TrainingRun training_run(const Comparison& o, Attention attention, nlohmann::json depends) {
   const std::string name = name_of(kAttentions, attention);
-  depends["schedule"] = to_json(o.schedule);
+  depends["schedule"] = o.schedule;
   return {.name = name,
           .checkpoint = o.checkpoint(name),
           .program = o.program,

@@ -5,10 +5,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <mhla/core/matrix.hpp>
+#include <mhla/io/replacement_file.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -55,24 +54,22 @@ inline Picture load(const std::string& path, Index side, Index patch, int& w, in
 }
 
 /// Writes the whole file or nothing: a JPEG if its name ends in .jpg, otherwise a PNG.
-/// \throws std::runtime_error naming the file.
+/// \throws std::runtime_error, mhla::safetensors_error naming the file.
 inline void save(const Picture& picture, const std::string& path) {
-  const std::string part = path + ".part";
-  std::ofstream file(part, std::ios::binary);
+  std::string encoded;
   const auto append = [](void* to, void* bytes, int size) {
-    static_cast<std::ofstream*>(to)->write(static_cast<const char*>(bytes), size);
+    static_cast<std::string*>(to)->append(static_cast<const char*>(bytes),
+                                          static_cast<std::size_t>(size));
   };
   const int w = static_cast<int>(picture.cols()), h = static_cast<int>(picture.rows());
   const stbi_uc* const data = picture.data()->data();
   const int written = path.ends_with(".jpg")
-                          ? stbi_write_jpg_to_func(append, &file, w, h, 3, data, kJpegQuality)
-                          : stbi_write_png_to_func(append, &file, w, h, 3, data, 0);
-  file.close();
-  std::error_code failure;
-  if (written != 0 && file) std::filesystem::rename(part, path, failure);
-  if (written != 0 && file && !failure) return;
-  std::filesystem::remove(part, failure);
-  throw std::runtime_error(path + ": cannot be written");
+                          ? stbi_write_jpg_to_func(append, &encoded, w, h, 3, data, kJpegQuality)
+                          : stbi_write_png_to_func(append, &encoded, w, h, 3, data, 0);
+  if (written == 0) throw std::runtime_error(path + ": cannot be encoded");
+  mhla::detail::ReplacementFile file(path);
+  file.append(encoded.data(), encoded.size());
+  file.replace_target();
 }
 
 /// Matplotlib's inferno on [0, 1], fitted by Matt Zucker (shadertoy.com/view/WlfXRN, CC0), with

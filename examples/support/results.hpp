@@ -9,11 +9,10 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
+#include <mhla/io/replacement_file.hpp>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 
 namespace examples {
 
@@ -26,23 +25,16 @@ inline void expect_folder(const char* option, const std::filesystem::path& file)
   }
 }
 
-/// Writes the whole file or, with an exception, nothing.
+/// Writes the whole file or, with an exception, nothing. Follows symbolic links.
 /// \param indent  spaces a level, or -1 for a single line
 inline void write_results(const std::filesystem::path& path, const nlohmann::json& json,
                           int indent = -1) {
-  std::filesystem::path part = path;
-  part += ".part";
   // Names of files may be no UTF-8, which JSON is.
-  const std::string text = json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
-  std::ofstream stream(part);
-  stream << text << '\n';
-  stream.close();
-  std::error_code error;
-  if (stream) std::filesystem::rename(part, path, error);
-  if (!stream || error) {
-    std::filesystem::remove(part, error);
-    throw std::runtime_error(path.string() + " cannot be written");
-  }
+  const std::string text =
+      json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+  mhla::detail::ReplacementFile file(path);
+  file.append(text.data(), text.size());
+  file.replace_target();
 }
 
 /// Runs a script of Python that draws `json` into `picture`; its status 3 says that this Python has

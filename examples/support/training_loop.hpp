@@ -41,14 +41,8 @@ inline void expect_valid(const Schedule& s) {
                            ", expected a number above 0, at most 1");
 }
 
-inline nlohmann::json to_json(const Schedule& s) {
-  return {{"steps", s.steps},
-          {"batch", s.batch},
-          {"rate", s.rate},
-          {"warm_up", s.warm_up},
-          {"weight_decay", s.weight_decay},
-          {"gradient_norm", s.gradient_norm}};
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Schedule, steps, batch, rate, warm_up, weight_decay,
+                                   gradient_norm)
 
 /// The mean of the last `count` losses, or of all if there are fewer.
 inline double last_mean(std::span<const double> losses, std::size_t count) {

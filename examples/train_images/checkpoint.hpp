@@ -31,7 +31,8 @@ inline Model<float> model_of(const std::string& path) {
   const auto run = examples::run_of_checkpoint(path, kProgram);
   Settings settings;
   try {
-    settings = settings_of(run.at("settings"));
+    settings = run.at("settings").get<Settings>();
+    expect_valid(settings);
   } catch (const std::exception& error) {
     throw std::runtime_error(path + " does not describe a model: " + error.what());
   }

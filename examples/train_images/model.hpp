@@ -67,7 +67,7 @@ class Model : public examples::BlockModel<mhla::DeitBlock<T>> {
       if (examples::is_mixing(p.name)) {
         const Index m = p.shape[0];
         const auto start =
-            m > 1 && settings_.mixing_start == MixingStart::kLocality
+            m > 1 && settings_.init == MixingStart::kLocality
                 ? mhla::locality<T>(mhla::Grid({kSide, kSide}, token_block(m)).block_grid()).dense()
                 : mhla::Matrix<T>::Constant(m, m, T(1) / static_cast<T>(m)).eval();
         std::copy_n(start.data(), start.size(), numbers.begin());

@@ -29,7 +29,7 @@ struct Settings {
   Index heads = 1;    ///< H
   Index blocks = 16;  ///< M, blocks of tokens
   Index lepe = 0;     ///< side of the convolution beside attention, odd, or 0 for none
-  MixingStart mixing_start = MixingStart::kLocality;
+  MixingStart init = MixingStart::kLocality;  ///< of mixing
   bool freeze_mixing = false;
   Index seed = 1;
 
@@ -87,31 +87,7 @@ inline void expect_valid(const Settings& settings) {
   }
 }
 
-inline nlohmann::json to_json(const Settings& s) {
-  return {{"attention", name_of(kAttentions, s.attention)},
-          {"dim", s.dim},
-          {"depth", s.depth},
-          {"heads", s.heads},
-          {"blocks", s.blocks},
-          {"lepe", s.lepe},
-          {"init", name_of(kMixingStarts, s.mixing_start)},
-          {"freeze_mixing", s.freeze_mixing},
-          {"seed", s.seed}};
-}
-
-/// \throws std::exception unless all are there and valid.
-inline Settings settings_of(const nlohmann::json& json) {
-  const Settings settings{.attention = named(kAttentions, json.at("attention").get<std::string>()),
-                          .dim = json.at("dim").get<Index>(),
-                          .depth = json.at("depth").get<Index>(),
-                          .heads = json.at("heads").get<Index>(),
-                          .blocks = json.at("blocks").get<Index>(),
-                          .lepe = json.at("lepe").get<Index>(),
-                          .mixing_start = named(kMixingStarts, json.at("init").get<std::string>()),
-                          .freeze_mixing = json.at("freeze_mixing").get<bool>(),
-                          .seed = json.at("seed").get<Index>()};
-  expect_valid(settings);
-  return settings;
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Settings, attention, dim, depth, heads, blocks, lepe, init,
+                                   freeze_mixing, seed)
 
 }  // namespace train_images

@@ -109,7 +109,7 @@ std::vector<T> initial_parameters(const Layout& layout, const Settings& settings
   for (const mhla::Parameter& p : layout.table().all()) {
     const std::span<T> numbers = p.place().numbers(std::span<T>(row));
     if (is_mixing(p)) {
-      const mhla::Matrix<T> start = settings.mixing_start == MixingStart::kLocality
+      const mhla::Matrix<T> start = settings.init == MixingStart::kLocality
                                         ? mhla::locality<T>(p.shape[0]).dense()
                                         : mhla::uniform_causal<T>(p.shape[0]).dense();
       std::copy_n(start.data(), start.size(), numbers.begin());

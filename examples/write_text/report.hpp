@@ -9,28 +9,19 @@
 #include <string>
 #include <vector>
 
-#include "../support/training_loop.hpp"
+#include "../support/comparison.hpp"
 #include "stream_proof.hpp"
 #include "writing.hpp"
 
 namespace write_text {
 
-/// The outcome of one training.
-struct Result {
-  Settings settings;
-  Index parameters = 0;
+/// The outcome of one training, whose losses are bits a byte.
+struct Result : examples::Outcome<Settings> {
   double held_out_bits = 0;  ///< a byte
   double bytes_per_second = 0;
-  std::vector<double> losses;  ///< of each step, bits a byte
-  std::string paragraph;
-  std::vector<TokenCost> costs;
-  std::optional<StreamProof> proof;  ///< of MHLA
-
-  std::string name() const { return examples::name_of(examples::kAttentions, settings.attention); }
-  /// Mean over the last tenth of the steps.
-  double training_bits() const {
-    return examples::last_mean(losses, std::max<std::size_t>(losses.size() / 10, 1));
-  }
+  std::string paragraph{};
+  std::vector<TokenCost> costs{};
+  std::optional<StreamProof> proof{};  ///< of MHLA
 };
 
 /// What a terminal shows: bytes that are not printable ASCII or a new line become question marks.
@@ -67,7 +58,7 @@ inline void print_tables(const std::vector<Result>& results) {
   std::printf("attention  parameters  bits a byte, held out  in training  bytes/s\n");
   for (const Result& r : results) {
     std::printf("%-9s  %10td  %21.4f  %11.4f  %7.0f\n", r.name().c_str(), r.parameters,
-                r.held_out_bits, r.training_bits(), r.bytes_per_second);
+                r.held_out_bits, r.training_loss(), r.bytes_per_second);
   }
   std::printf("\na token at position, and what the model then keeps");
   for (const Result& r : results) std::printf("  %18s", r.name().c_str());
@@ -80,12 +71,14 @@ inline void print_tables(const std::vector<Result>& results) {
   std::printf("\n");
 }
 
-inline nlohmann::json to_json(const Result& r) {
-  nlohmann::json json{
-      {"settings", to_json(r.settings)},        {"parameters", r.parameters},
-      {"held_out_bits", r.held_out_bits},       {"training_bits", r.training_bits()},
-      {"bytes_per_second", r.bytes_per_second}, {"losses", r.losses},
-      {"paragraph", printable(r.paragraph)}};
+inline void to_json(nlohmann::json& json, const Result& r) {
+  json = {{"settings", r.settings},
+          {"parameters", r.parameters},
+          {"held_out_bits", r.held_out_bits},
+          {"training_bits", r.training_loss()},
+          {"bytes_per_second", r.bytes_per_second},
+          {"losses", r.losses},
+          {"paragraph", printable(r.paragraph)}};
   if (r.proof) {
     json["proof"] = {{"same_bits", r.proof->same_bits},
                      {"of_bound", r.proof->of_bound},
@@ -96,7 +89,6 @@ inline nlohmann::json to_json(const Result& r) {
                               {"microseconds", cost.microseconds},
                               {"state_bytes", cost.state_bytes}});
   }
-  return json;
 }
 
 }  // namespace write_text

@@ -21,12 +21,12 @@ constexpr Index kBytes = 256;  // what a token can be
 /// Of a model. The block and what is said of mixing have an effect on MHLA alone.
 struct Settings {
   Attention attention = Attention::kMhla;
-  Index dim = 128;                                   ///< C, channels of a token
-  Index depth = 4;                                   ///< layers of attention and perceptron
-  Index heads = 2;                                   ///< H
-  Index context = 2048;                              ///< N, bytes that a sequence has
-  Index block = 64;                                  ///< W, tokens of a block
-  MixingStart mixing_start = MixingStart::kUniform;  ///< as in the released language layer
+  Index dim = 128;                           ///< C, channels of a token
+  Index depth = 4;                           ///< layers of attention and perceptron
+  Index heads = 2;                           ///< H
+  Index context = 2048;                      ///< N, bytes that a sequence has
+  Index block = 64;                          ///< W, tokens of a block
+  MixingStart init = MixingStart::kUniform;  ///< of mixing, as in the released language layer
   bool freeze_mixing = false;
   Index seed = 1;
 
@@ -50,16 +50,7 @@ inline void expect_valid(const Settings& s) {
   }
 }
 
-inline nlohmann::json to_json(const Settings& s) {
-  return {{"attention", examples::name_of(examples::kAttentions, s.attention)},
-          {"dim", s.dim},
-          {"depth", s.depth},
-          {"heads", s.heads},
-          {"context", s.context},
-          {"block", s.block},
-          {"init", examples::name_of(examples::kMixingStarts, s.mixing_start)},
-          {"freeze_mixing", s.freeze_mixing},
-          {"seed", s.seed}};
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Settings, attention, dim, depth, heads, context, block, init,
+                                   freeze_mixing, seed)
 
 }  // namespace write_text

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "../support/command_line.hpp"
 #include "../support/comparison.hpp"
 #include "../support/ranks.hpp"
 #include "workers.hpp"
@@ -43,17 +44,10 @@ inline void add_model_options(CLI::App& app, TrainingOptions& o) {
   app.add_option("--heads", s.heads, "heads of an attention")->check(range(1, 1024));
   app.add_option("--context", s.context, "bytes of a sequence")->check(range(1, 1 << 20));
   app.add_option("--block", s.block, "MHLA: tokens of a block")->check(range(1, 1 << 20));
-  app.add_option_function<std::string>(
-         "--init",
-         [&s](const std::string& name) {
-           s.mixing_start = examples::named(examples::kMixingStarts, name);
-         },
-         "MHLA: mixing at the start, uniform or locality")
-      ->check(CLI::IsMember({"uniform", "locality"}))
-      ->default_str(examples::name_of(examples::kMixingStarts, s.mixing_start));
+  examples::add_choice(app, "--init", s.init, examples::kMixingStarts,
+                       "MHLA: mixing at the start, uniform or locality");
   app.add_flag("--freeze-mixing", s.freeze_mixing, "MHLA: mixing as at the start");
-  app.add_option("--seed", s.seed, "of parameters and of the order of sequences")
-      ->check(range(0, std::numeric_limits<Index>::max()));
+  examples::add_seed_option(app, s.seed, "of parameters and of the order of sequences");
   add_training_options(app, o, "sequences", 65536);
   add_steps_option(app, o);
 }
@@ -61,13 +55,12 @@ inline void add_model_options(CLI::App& app, TrainingOptions& o) {
 /// What --quick says where the command line, which has been parsed, does not.
 /// \throws std::runtime_error naming the option.
 inline void complete(const CLI::App& app, TrainingOptions& o) {
-  const auto unless_given = [&](const char* option, Index& value, Index quick) {
-    if (o.quick && app.count(option) == 0) value = quick;
-  };
-  unless_given("--dim", o.settings.dim, 32);
-  unless_given("--depth", o.settings.depth, 2);
-  unless_given("--context", o.settings.context, 512);
-  unless_given("--steps", o.schedule.steps, 40);
+  if (o.quick) {
+    examples::set_quick_values(app, {{"--dim", o.settings.dim, 32},
+                                     {"--depth", o.settings.depth, 2},
+                                     {"--context", o.settings.context, 512},
+                                     {"--steps", o.schedule.steps, 40}});
+  }
   if (o.text.empty() && !o.check) throw std::runtime_error("--text is missing, expected a file");
   expect_valid(o.settings);
   expect_valid(o.schedule);
@@ -86,7 +79,7 @@ Trained train(C& comm, Model<float>& model, const TrainingOptions& o, const Text
   const Settings& s = model.settings();
   examples::TrainingState<float> state{
       model.parameters(), examples::Optimizer<float>(trained_tensors(model.layout(), s))};
-  auto run = training_run(o, s.attention, {{"settings", to_json(s)}, {"text", text.to_json()}});
+  auto run = training_run(o, s.attention, {{"settings", s}, {"text", text.to_json()}});
   run.quiet = comm.rank() != 0;
   run.stop = [&comm] { return examples::any_interrupted(comm); };
   const auto bytes = static_cast<double>(o.schedule.batch * s.context);  // of a step
