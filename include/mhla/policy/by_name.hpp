@@ -5,7 +5,7 @@
 ///
 ///     const Operator op{feature_map("elu_plus_one"), feature_map("relu"), normalizer("none")};
 ///
-/// One operator type then serves all of them, at the cost of a branch a token.
+/// One operator type then serves all of them, at the cost of one branch per token.
 
 #include <concepts>
 #include <string>
@@ -21,7 +21,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// One of the feature maps without weights that keep the width.
+/// A feature map chosen at run time: any map without weights that keeps the width.
 class AnyFeatureMap {
  public:
   using Map = std::variant<Relu, EluPlusOne, Identity, Exp>;
@@ -44,7 +44,7 @@ class AnyFeatureMap {
   Map map_;
 };
 
-/// One of the normalisers of the library. Causal forms throw for "cross_query".
+/// A normaliser chosen at run time. Causal forms throw for "cross_query".
 class AnyNormalizer {
  public:
   using Choice = std::variant<NoNormalizer, KeySum, CrossQuery>;
@@ -73,7 +73,7 @@ class AnyNormalizer {
 static_assert(DifferentiableFeatureMap<AnyFeatureMap, float>);
 static_assert(DifferentiableNormalizer<AnyNormalizer> && CausalNormalizer<AnyNormalizer>);
 
-/// "relu" (max(x, 0) + 1e-6), "elu_plus_one", "identity" or "exp".
+/// Returns the map "relu" (max(x, 0) + 1e-6), "elu_plus_one", "identity" or "exp".
 /// \throws option_error for any other name.
 inline AnyFeatureMap feature_map(std::string_view name) {
   if (name == "relu") return {Relu{}};
@@ -84,7 +84,7 @@ inline AnyFeatureMap feature_map(std::string_view name) {
                       "relu, elu_plus_one, identity or exp");
 }
 
-/// "none", "key_sum" or "cross_query", with eps added to the sums.
+/// Returns the normaliser "none", "key_sum" or "cross_query", with eps added to the sums.
 /// \throws option_error for any other name.
 inline AnyNormalizer normalizer(std::string_view name, double eps = 0) {
   if (name == "none") return {NoNormalizer{}};

@@ -1,16 +1,15 @@
 #pragma once
 
 /// \file
-/// Stage 4 of 5: a causal mixing matrix that depends on the distance of blocks alone, a sum of R
-/// terms that decay:
+/// Stage 4 of 5: a causal mixing matrix that depends on the block distance alone, as a sum of R
+/// decaying terms:
 ///
 ///     m_ib = sum_r a_r lambda_r^(i-b)          b <= i,   0 <= lambda_r <= 1
 ///
-/// Blocks may be any number: what a row reads of earlier blocks is R running states
-/// (stage/decay.hpp), so mixing costs O(M R D E) instead of O(M^2 D E), and a stream has no longest
-/// length. One term with lambda = 1 is causal linear attention; learned matrices of language models
-/// are near such sums. Source of the idea: retention's decay, arXiv:2307.08621, here between
-/// blocks.
+/// Row i reads the earlier blocks through R running states (stage/decay.hpp). Mixing costs O(M R D
+/// E) instead of O(M^2 D E), and a stream has no length limit. One term with lambda = 1 is causal
+/// linear attention. Learned matrices of language models are close to such sums.
+/// Source of the idea: retention's decay, arXiv:2307.08621, here between blocks.
 
 #include <cmath>
 #include <concepts>
@@ -27,12 +26,12 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// A view of the terms of a decaying mixing matrix, or of their gradients: R weights a, and behind
-/// them R decays lambda. Owns nothing.
+/// A non-owning view of the terms of a decaying mixing matrix, or of their gradients: R weights a,
+/// followed by R decays lambda.
 template <class A>
 class DecayView {
  public:
-  /// Absent: an optional gradient left out.
+  /// An absent view, for an optional gradient left out.
   constexpr DecayView() = default;
   /// \param data  2 R numbers
   constexpr DecayView(A* data, Index terms) : data_(data), terms_(terms) {}
@@ -46,7 +45,7 @@ class DecayView {
   std::span<A> decays() const { return {data_ + terms_, static_cast<std::size_t>(terms_)}; }
   /// All numbers in memory, for optimisers and files.
   std::span<A> storage() const { return {data_, static_cast<std::size_t>(2 * terms_)}; }
-  /// The same as a matrix [2,R]: ParameterGradients::mixing of a decaying matrix.
+  /// The storage as a matrix [2,R]: ParameterGradients::mixing of a decaying matrix.
   MixingView<A> matrix() const { return {data_, Pattern(2, terms_)}; }
 
  private:
@@ -54,13 +53,12 @@ class DecayView {
   Index terms_ = 0;
 };
 
-/// A decaying mixing matrix that owns its terms. A DecayView of it is implicit.
+/// A decaying mixing matrix that owns its terms. Converts implicitly to a DecayView.
 template <Accumulator A>
 class DecayMixing {
  public:
-  /// \throws shape_error unless there are as many weights as decays; option_error without a term,
-  /// or
-  ///     unless decays are in [0, 1].
+  /// \throws shape_error unless there are as many weights as decays.
+  /// \throws option_error if there is no term or a decay is outside [0, 1].
   DecayMixing(std::span<const A> weights, std::span<const A> decays);
   DecayMixing(std::initializer_list<A> weights, std::initializer_list<A> decays)
       : DecayMixing(std::span<const A>(weights.begin(), weights.size()),
@@ -75,7 +73,7 @@ class DecayMixing {
   std::vector<A> terms_;  // [2,R]
 };
 
-/// The coefficients of `blocks` blocks, 0 above the diagonal.
+/// Returns the matrix [blocks,blocks] of coefficients m_ib, 0 above the diagonal.
 /// \throws option_error unless blocks >= 1.
 template <class A>
 MixingMatrix<std::remove_const_t<A>> decay_matrix(const DecayView<A>& m, Index blocks);
@@ -88,7 +86,7 @@ MixingMatrix<A> decay_matrix(const DecayMixing<A>& m, Index blocks) {
 
 namespace detail {
 
-/// Throws unless a view has terms, each with a decay in [0, 1].
+/// Throws unless a view has terms and every decay is in [0, 1].
 template <class A>
 void expect_decay(const char* function, const DecayView<A>& m) {
   if (m.terms() < 1) fail_option(function, "mixing", "has no term", "at least one");

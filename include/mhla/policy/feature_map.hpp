@@ -12,8 +12,9 @@
 ///
 /// Maps with weights or a wider range are in learned_feature_map.hpp. Nonnegative features keep the
 /// denominators of KeySum positive; nothing else here depends on the sign.
-/// Cost: N*D evaluations. Source: arXiv:2601.07832, section 4.1 leaves phi open; Relu with
-/// eps = 1e-6 is what the authors' vision and video layers use.
+/// Cost: N*D evaluations.
+/// Source: arXiv:2601.07832, section 4.1, leaves phi open. The authors' vision and video layers use
+/// Relu with eps = 1e-6.
 
 #include <concepts>
 #include <type_traits>
@@ -48,17 +49,17 @@ concept DifferentiableFeatureMap = FeatureMap<F, A> &&
 };
 
 /// A map that also takes strips of tokens, which is faster for a dense layer. map.strip(x, y)
-/// writes phi of every row of x [n,D] to the same row of y [n,features(D)]; both have contiguous
-/// rows and do not overlap. Law: a row of y has the bits of map(x, y, D). Forms then call only
-/// `strip`, with up to 64 rows.
+/// writes phi of every row of x [n,D] to the same row of y [n,features(D)]. Rows of x and y are
+/// contiguous and do not overlap. Law: a row of y has the bits of map(x, y, D). Forms call `strip`
+/// alone, with up to 64 rows.
 template <class F, class A>
 concept StripFeatureMap = FeatureMap<F, A> &&
     requires(const F& map, MatrixView<const A> x, MatrixView<A> y) {
   map.strip(x, y);
 };
 
-/// The same for the adjoint: map.strip_adjoint(x, y, dy, dx, dweights) has the bits of map.adjoint
-/// called row after row.
+/// A strip map with an adjoint for strips: map.strip_adjoint(x, y, dy, dx, dweights) has the bits
+/// of map.adjoint called row by row.
 template <class F, class A>
 concept DifferentiableStripFeatureMap = StripFeatureMap<F, A> && DifferentiableFeatureMap<F, A> &&
     requires(const F& map, MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dy,
@@ -79,7 +80,7 @@ struct Relu {
                std::type_identity_t<A>* dweights = nullptr) const;
 };
 
-/// elu(x) + 1: x + 1 where x > 0, e^x elsewhere.
+/// elu(x) + 1: x + 1 where x > 0, otherwise e^x.
 struct EluPlusOne {
   constexpr Index features(Index d) const { return d; }
   constexpr Index weights() const { return 0; }
@@ -90,7 +91,7 @@ struct EluPlusOne {
                std::type_identity_t<A>* dweights = nullptr) const;
 };
 
-/// x itself.
+/// The element x itself.
 struct Identity {
   constexpr Index features(Index d) const { return d; }
   constexpr Index weights() const { return 0; }
@@ -101,9 +102,9 @@ struct Identity {
                std::type_identity_t<A>* dweights = nullptr) const;
 };
 
-/// e^x; 0 where the result would be below the smallest normal number. It is infinite for x > 88.72,
-/// of double tensors for x > 709.78, and outputs are then NaN. Under KeySum{0} a number that is
-/// subtracted from all elements of all keys of a head cancels; it may be the largest of them.
+/// e^x, or 0 where the result would be below the smallest normal number. Above x = 88.72 (double
+/// tensors: 709.78) features are infinite and outputs are NaN. Under KeySum{0}, subtracting a
+/// number, such as the largest, from all elements of all keys of a head changes no output.
 struct Exp {
   constexpr Index features(Index d) const { return d; }
   constexpr Index weights() const { return 0; }
@@ -114,7 +115,7 @@ struct Exp {
                std::type_identity_t<A>* dweights = nullptr) const;
 };
 
-/// An Elementwise without a derivative.
+/// Tag of an Elementwise without a derivative.
 struct NoDerivative {};
 
 /// A function of one number, applied to each element: Elementwise([](auto x) { return x * x; }).
@@ -155,7 +156,7 @@ MHLA_INLINE inline void Relu::operator()(const A* x, A* y, Index d) const {
   const A shift = static_cast<A>(eps);
   detail::transform(x, y, d, [shift](auto p) {
     using P = decltype(p);
-    // As std::max: the first where neither is less, so NaN stays NaN.
+    // Like std::max, pmax returns its first argument where neither is less, so NaN stays NaN.
     return padd(pmax(p, pset1<P>(A(0))), pset1<P>(shift));
   });
 }

@@ -20,7 +20,8 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Sizes along frames, rows and columns; an image has one frame, a sequence one row as well.
+/// Sizes along frames, rows and columns. An image has one frame; a sequence has one frame and one
+/// row.
 struct GridShape {
   std::array<Index, 3> sizes;
 
@@ -52,11 +53,11 @@ class Grid {
     const Index row = rows.begin + r % rows.length;
     return {(frame * tokens_[1] + row) * tokens_[2] + columns.begin, columns.length};
   }
-  /// The grid of blocks, for locality().
+  /// Blocks along each axis, for locality().
   GridShape block_grid() const { return counts_; }
 
  private:
-  /// Block b's tokens along one axis.
+  /// Tokens of block b along one axis.
   Run extent(Index b, int axis) const {
     const Index inner = axis == 2 ? 1 : axis == 1 ? counts_[2] : counts_[1] * counts_[2];
     const Index begin = b / inner % counts_[axis] * block_[axis];
@@ -69,15 +70,15 @@ class Grid {
 };
 static_assert(Partition<Grid>);
 
-/// A block for a grid of tokens, and the grid of blocks it makes.
+/// Suggested block of a grid of tokens, and the resulting grid of blocks.
 struct SuggestedGrid {
   GridShape block;   ///< tokens of a block along each axis
   GridShape blocks;  ///< blocks along each axis; their product is M
 };
 
-/// Returns the largest number of equal blocks M with M^2 <= N (as suggest_blocks), and among those
-/// the blocks closest to cubes (smallest sum of side lengths): locality is distance between blocks,
-/// and compact blocks keep near tokens together.
+/// Returns the largest number of equal blocks M with M^2 <= N, as suggest_blocks does. Among equal
+/// M, it prefers blocks closest to cubes (smallest sum of side lengths). Locality is a distance
+/// between blocks, and compact blocks keep near tokens together.
 /// \throws option_error for a size below 1.
 SuggestedGrid suggest_grid(GridShape tokens);
 

@@ -9,15 +9,15 @@
 ///                                                                                D -> 2 nu D
 ///     ElementwiseProduct    (W1 x + b1) * (W2 x + b2)                            D -> D
 ///
-/// Dpfp follows the released code; its paper means u = [max(x, 0), max(-x, 0)].
+/// Dpfp follows the released code. The paper defines u = [max(x, 0), max(-x, 0)] instead.
 ///
-/// features() throws shape_error for another width than the weights have, and so do the forms.
+/// features() and the forms throw shape_error for a width other than that of the weights.
 ///
-/// The gradient of a map's weights is one row: the weight row by row, then the bias if any; the
-/// first layer of two before the second.
+/// The gradient of a map's weights is one row: the weight row by row, then the bias if any. The
+/// first of two layers comes before the second.
 ///
-/// Cost: 2*D*D flops a token and weight matrix; the adjoint 4*D*D, and 2*D*D more for
-/// ElementwiseProduct, which computes both layers again.
+/// Cost: 2*D*D flops per token and weight matrix; the adjoint 4*D*D. ElementwiseProduct takes 2*D*D
+/// more in the adjoint, where it computes both layers again.
 /// Source: flash-linear-attention's feature maps as the authors' language layer uses them.
 
 #include <type_traits>
@@ -88,7 +88,7 @@ struct Dpfp {
 template <Accumulator A>
 class ElementwiseProduct : public detail::CallsOfOneToken<ElementwiseProduct<A>, A> {
  public:
-  /// \throws shape_error unless both weights are square and of one size and the biases fit.
+  /// \throws shape_error unless both weights are square and of one size, and the biases fit.
   ElementwiseProduct(const DenseWeights<A>& first, const DenseWeights<A>& second)
       : first_(kName, first), second_(kName, second) {
     second_.expect_width(kName, first_.width());
@@ -153,7 +153,7 @@ void Hedgehog<A>::strip_adjoint(MatrixView<const A> x, MatrixView<const A> y,
     for (Index r = 0; r < rows; ++r) {
       const A* const features = y.row(begin + r);
       const A* const gradient = dy.row(begin + r);
-      const A mean = detail::dot(features, gradient, 2 * d);  // of the gradient under the softmax
+      const A mean = detail::dot(features, gradient, 2 * d);  // mean of dy under the softmax
       detail::combine(
           slopes.row(r), cols,
           [mean](auto up, auto dup, auto down, auto ddown) {

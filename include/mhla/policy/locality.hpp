@@ -12,9 +12,9 @@
 ///     gaussian    exp(-dist^2 / (2 (reach / 3)^2))
 ///     local       1 where dist <= threshold, otherwise 0
 ///
-/// The paper takes `reach` in each row and divides each row by its sum; the released code takes it
-/// over the matrix and divides each column by its sum (but not its gaussian). Both have one grid of
-/// blocks. For cross-attention the grids of query blocks and of key blocks cover the same extent.
+/// The paper takes `reach` per row and divides each row by its sum. The released code takes `reach`
+/// over the matrix and divides each column by its sum, except for gaussian. Both have one grid of
+/// blocks. For cross-attention, the grids of query blocks and of key blocks cover the same extent.
 /// Source: arXiv:2601.07832, section 4.2; released vision and video layers.
 
 #include <cmath>
@@ -28,22 +28,22 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// How a coefficient falls with distance.
+/// Decrease of a coefficient with distance.
 enum class Falloff { kLinear, kCos, kExp, kGaussian, kLocal };
 
-/// What sums to one, and where the largest distance is taken.
+/// Rows or columns that sum to one, and the range of the largest distance.
 enum class SumToOne {
   kRows,     ///< the paper: largest distance of each row, rows sum to 1
   kColumns,  ///< released code: largest distance of the matrix, columns sum to 1
   kNothing,  ///< largest distance of the matrix, values as they are
 };
 
-/// How locality() weighs distances.
+/// Options of locality().
 struct LocalityOptions {
   Falloff falloff = Falloff::kLinear;
   SumToOne sum_to_one = SumToOne::kRows;
-  double sigma = 3;        ///< of kExp, in key blocks
-  double threshold = 1.5;  ///< of kLocal, in key blocks; 1.5 includes diagonal neighbours
+  double sigma = 3;        ///< for kExp, in key blocks
+  double threshold = 1.5;  ///< for kLocal, in key blocks; 1.5 includes diagonal neighbours
 };
 
 /// Returns the initial [M,M] mixing matrix of a sequence, image or video of blocks in raster order.
@@ -54,13 +54,13 @@ MixingMatrix<A> locality(GridShape blocks, const LocalityOptions& options = {});
 
 /// Returns the initial [Mq,Mk] mixing matrix of cross-attention between grids of blocks that cover
 /// the same extent, such as an image in two resolutions. Block i of n along an axis has its centre
-/// at (i + 1/2) / n of that extent. Equal grids give the matrix above. Where a row (or column) that
-/// should sum to 1 has all blocks equally far, linear gives them equal weights.
-/// \throws option_error as above, and if sigma or threshold leaves such a row (or column) all 0.
+/// at (i + 1/2) / n of that extent. Equal grids give the matrix above. kLinear gives equal weights
+/// where all blocks of a row (or column) that should sum to 1 are equally far.
+/// \throws option_error as above, and if sigma or threshold makes such a row (or column) all 0.
 template <Accumulator A = float>
 MixingMatrix<A> locality(GridShape queries, GridShape keys, const LocalityOptions& options = {});
 
-/// The same for the blocks of a grid of tokens, or of two.
+/// Returns the matrix above for the blocks of one grid of tokens, or of two.
 template <Accumulator A = float, std::same_as<Grid> G>
 MixingMatrix<A> locality(const G& blocks, const LocalityOptions& options = {}) {
   return locality<A>(blocks.block_grid(), options);
@@ -74,7 +74,7 @@ MixingMatrix<A> locality(const G& queries, const G& keys, const LocalityOptions&
 
 namespace detail {
 
-/// Distances between the centres of blocks, in key blocks.   // [Mq,Mk]
+/// Distances between the centres of blocks, in units of key blocks.   // [Mq,Mk]
 inline Matrix<double> block_distances(GridShape queries, GridShape keys) {
   const auto place = [](GridShape grid, Index b, int axis) {
     const Index inner = axis == 2 ? 1 : axis == 1 ? grid[2] : grid[1] * grid[2];
@@ -85,7 +85,7 @@ inline Matrix<double> block_distances(GridShape queries, GridShape keys) {
     for (Index b = 0; b < distance.cols(); ++b) {
       double squared = 0;
       for (int axis = 0; axis < 3; ++axis) {
-        // (i + 1/2) nk / nq - (b + 1/2) in whole numbers: one rounding, none for nq = nk.
+        // (i + 1/2) nk / nq - (b + 1/2) in integers: rounded once, exact for nq = nk.
         const Index nq = queries[axis], nk = keys[axis];
         const Index halves =
             (2 * place(queries, i, axis) + 1) * nk - (2 * place(keys, b, axis) + 1) * nq;
@@ -98,10 +98,10 @@ inline Matrix<double> block_distances(GridShape queries, GridShape keys) {
   return distance;
 }
 
-/// The coefficient of blocks at a distance.
+/// Coefficient of two blocks at distance `dist`, before normalisation.
 inline double locality_weight(double dist, double reach, const LocalityOptions& options) {
   constexpr double kPi = 3.14159265358979323846;
-  const double share = reach > 0 ? dist / reach : 0;  // one block alone: 0
+  const double share = reach > 0 ? dist / reach : 0;  // 0 for a single block
   switch (options.falloff) {
     case Falloff::kLinear:
       return 1 - share;
@@ -117,7 +117,7 @@ inline double locality_weight(double dist, double reach, const LocalityOptions& 
   return 0;
 }
 
-/// Coefficients before normalisation, in double.   // [Mq,Mk]
+/// Coefficients before normalisation, in double precision.   // [Mq,Mk]
 inline Matrix<double> locality_weights(GridShape queries, GridShape keys,
                                        const LocalityOptions& options) {
   const Matrix<double> distance = block_distances(queries, keys);

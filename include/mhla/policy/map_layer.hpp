@@ -3,8 +3,8 @@
 /// \file
 /// The dense layer of a learned feature map, for strips of tokens on the register-tiled product.
 ///
-/// Every output, and every element of a gradient, is one chain of multiply-adds (product.hpp): its
-/// bits depend neither on the strip of a token nor on how work is cut into pieces.
+/// Every output and every element of a gradient is one chain of multiply-adds (product.hpp). Its
+/// bits depend neither on the strip of a token nor on the split of work into pieces.
 
 #include <algorithm>
 #include <memory>
@@ -37,13 +37,13 @@ namespace detail {
 template <Accumulator A>
 class MapLayer {
  public:
-  /// Of a copy of the weights, which copies of the layer share.
+  /// Copies the weights. Copies of the layer share this memory.
   /// \throws shape_error unless the weight is square and the bias fits it.
   MapLayer(const char* map, const DenseWeights<A>& dense);
-  /// Of weights in memory that outlives it.
+  /// Refers to weights in memory that must outlive the layer.
   /// \param weight  [D,D], row by row
   /// \param bias    [D] or null
-  /// \param room    D*D numbers, for the transposed weight
+  /// \param room    D*D numbers of memory, for the transposed weight
   MapLayer(Index width, const A* weight, const A* bias, A* room);
 
   DenseWeights<A> dense() const;
@@ -54,8 +54,8 @@ class MapLayer {
   Index expect_width(const char* map, Index d) const;
   /// y = x W^T + b for outputs [first, first + y.cols).          // x [n,D], y [n,y.cols]
   void apply(MatrixView<const A> x, Index first, MatrixView<A> y) const;
-  /// Adds the part of the outputs [first, first + dy.cols), of gradient dy, to dx [n,D] and, unless
-  /// null, to dweights.
+  /// Adds the gradient through outputs [first, first + dy.cols) to dx [n,D] and, unless null, to
+  /// dweights. dy is the gradient of these outputs.
   void add_adjoint(MatrixView<const A> x, Index first, MatrixView<const A> dy, MatrixView<A> dx,
                    A* dweights) const;
 
@@ -63,10 +63,10 @@ class MapLayer {
   Index width_;
   const A *weight_, *bias_;
   const A* transposed_;                           // [D, outputs]
-  std::shared_ptr<const std::vector<A>> memory_;  // of a copy: all three
+  std::shared_ptr<const std::vector<A>> memory_;  // owns all three if copied
 };
 
-/// One-token calls of a feature map, as strips of one row.
+/// Base of a feature map (CRTP) that maps one token as a strip of one row.
 template <class Map, Accumulator A>
 class CallsOfOneToken {
  public:

@@ -1,9 +1,10 @@
 #pragma once
 
 /// \file
-/// Stage 4 of 5: the mixing matrix m [Mq,Mk], how much query block i reads of key block b: a matrix
-/// that owns its coefficients, and the constraints of training. Forms read a MixingView; initial
-/// values are in locality.hpp. Source: arXiv:2601.07832, section 4.2.
+/// Stage 4 of 5: the mixing matrix m [Mq,Mk]. Query block i reads key block b with weight m_ib.
+/// This file has a matrix that owns its coefficients, and the constraints of training. Forms read a
+/// MixingView; initial values are in locality.hpp.
+/// Source: arXiv:2601.07832, section 4.2.
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +23,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// A mixing matrix that owns its coefficients. A MixingView of it is implicit.
+/// A mixing matrix that owns its coefficients. Converts implicitly to a MixingView.
 template <Accumulator A>
 class MixingMatrix {
  public:
@@ -31,10 +32,10 @@ class MixingMatrix {
   template <class Derived>
   explicit MixingMatrix(const Eigen::DenseBase<Derived>& coefficients)
       : MixingMatrix(banded(coefficients, coefficients.rows(), coefficients.cols())) {}
-  /// A copy of a view, with its pattern.
+  /// Copies a view and its pattern.
   /// \throws option_error if it is absent.
   explicit MixingMatrix(const MixingView<const A>& m);
-  /// Zeros, to be set through `at`.
+  /// Zeros in a pattern, to be set through `at`.
   explicit MixingMatrix(const Pattern& pattern)
       : pattern_(pattern), values_(Matrix<A>::Zero(1, std::max<Index>(1, pattern.size()))) {}
 
@@ -43,11 +44,12 @@ class MixingMatrix {
   static MixingMatrix banded(Index rows, Index cols, Index lower, Index upper) {
     return MixingMatrix(Pattern(rows, cols, lower, upper));
   }
-  /// The band i - lower <= b <= i + upper of a dense matrix; the rest is dropped.
+  /// Keeps the band i - lower <= b <= i + upper of a dense matrix and drops the rest.
   template <class Derived>
   static MixingMatrix banded(const Eigen::DenseBase<Derived>& coefficients, Index lower,
                              Index upper);
-  /// The coefficients of m that are not 0, as lists of blocks: forms and gradients cost as many.
+  /// Stores the nonzero coefficients of m as lists of blocks. The cost of forms and gradients grows
+  /// with their number.
   static MixingMatrix sparse(const MixingView<const A>& m);
 
   MixingView<A> view() { return {values_.data(), pattern_}; }
@@ -66,10 +68,10 @@ class MixingMatrix {
 
  private:
   Pattern pattern_;
-  Matrix<A> values_;  // [1, pattern.size()], and one number if that is 0: never absent
+  Matrix<A> values_;  // [1, max(1, pattern.size())]: data() is not null even if empty
 };
 
-/// Zeros in the pattern of m, such as the memory of its gradient.
+/// Zeros in the pattern of m, such as memory for its gradient.
 /// \throws option_error if a view is absent.
 template <class A>
 MixingMatrix<std::remove_const_t<A>> zeros_like(const MixingView<A>& m);
@@ -78,36 +80,36 @@ MixingMatrix<A> zeros_like(const MixingMatrix<A>& m) {
   return zeros_like(m.view());
 }
 
-/// The mixing matrix of a checkpoint: the tensor `name` of a file, [Mq,Mk] or with axes of size 1
-/// behind, such as [M,M,1,1] of a vision layer and [M,M,1,1,1,1] of a language layer. All
-/// coefficients are kept, those above the diagonal too.
-/// \throws shape_error if there is no such tensor or it has another shape, option_error if it is
-/// empty, and what the file throws for a tensor that A cannot hold.
+/// Loads the mixing matrix of a checkpoint: the tensor `name`, [Mq,Mk] or with trailing axes of
+/// size 1. Vision layers have [M,M,1,1], language layers [M,M,1,1,1,1]. All coefficients are kept,
+/// including those above the diagonal.
+/// \throws shape_error if the tensor is missing or has another shape; option_error if it is empty;
+///     the errors of the file for a tensor that A cannot hold.
 template <Accumulator A = float, TensorFile<A> F>
 MixingMatrix<A> load_mixing(const F& file, const std::string& name);
 
-/// The lower triangle of m, stored as a band: all that the causal form reads.
+/// The lower triangle of m, stored as a band: all coefficients that the causal form reads.
 template <Accumulator A>
 MixingMatrix<A> lower_triangle(const MixingMatrix<A>& m);
 
-/// m_ib = 1 / (i + 1) for b <= i, the initial values of the authors' language layer.
+/// The matrix m_ib = 1 / (i + 1) for b <= i: initial values of the authors' language layer.
 /// \throws option_error unless blocks >= 1.
 template <Accumulator A = float>
 MixingMatrix<A> uniform_causal(Index blocks);
 
-/// Constraint: every stored coefficient into [low, high] (vision layers: [0, 1] after each step).
-/// Zeros outside a pattern stay.
+/// Clamps every stored coefficient to [low, high] (vision layers: [0, 1] after each step). Zeros
+/// outside a pattern stay.
 /// \throws option_error unless low <= high.
 template <Accumulator A>
 void clamp(MixingView<A> m, std::type_identity_t<A> low, std::type_identity_t<A> high);
 
-/// Constraint: clamped into [low, high], 0 above the diagonal (language layers: [1e-5, 1]).
+/// Clamps to [low, high] and zeroes coefficients above the diagonal (language layers: [1e-5, 1]).
 template <Accumulator A>
 void clamp_to_lower_triangle(MixingView<A> m, std::type_identity_t<A> low,
                              std::type_identity_t<A> high);
 
-/// Constraint: every row divided by its sum.
-/// \throws option_error, before anything changes, if a row sums to 0 or not to a finite number.
+/// Divides every row by its sum.
+/// \throws option_error, before any change, if the sum of a row is 0 or not finite.
 template <Accumulator A>
 void normalize_rows(MixingView<A> m);
 
@@ -129,7 +131,7 @@ void normalize_rows(MixingMatrix<A>& m) {
 
 namespace detail {
 
-/// The pattern of a view.
+/// Returns the pattern of a view. Throws if the view is absent.
 template <class A>
 const Pattern& expect_present(const char* function, const MixingView<A>& m) {
   if (m.absent()) fail_option(function, "m", "is absent", "a view of coefficients");

@@ -3,10 +3,11 @@
 /// \file
 /// Stage 4 of 5: a view of a mixing matrix m [Mq,Mk], dense, banded or sparse, or of its gradient.
 ///
-/// One matrix serves all heads and all items of a batch. Coefficients are any real numbers: the
-/// paper keeps them nonnegative with rows that sum to 1, trained weights need not be. A matrix with
-/// a pattern (pattern.hpp) stores and mixes its coefficients only. mixing_matrix.hpp has a matrix
-/// that owns its coefficients. Source: arXiv:2601.07832, section 4.2.
+/// One matrix serves all heads and all items of a batch. Coefficients are any real numbers. The
+/// paper keeps them nonnegative with rows that sum to 1; trained weights need not satisfy this. A
+/// matrix with a pattern (pattern.hpp) stores and mixes its coefficients alone. mixing_matrix.hpp
+/// has a matrix that owns its coefficients.
+/// Source: arXiv:2601.07832, section 4.2.
 
 #include <concepts>
 #include <span>
@@ -21,15 +22,14 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// A view of a mixing matrix or of its gradient. Skips what its pattern does not hold. Owns no
-/// coefficient.
+/// A non-owning view of a mixing matrix or of its gradient. Coefficients outside its pattern are 0.
 template <class A>
 class MixingView {
   using Dense = std::conditional_t<std::is_const_v<A>, const Matrix<std::remove_const_t<A>>,
                                    Matrix<std::remove_const_t<A>>>;
 
  public:
-  /// Absent: an optional gradient left out.
+  /// An absent view, for an optional gradient left out.
   constexpr MixingView() = default;
   /// \param data  pattern.size() numbers
   MixingView(A* data, const Pattern& pattern) : data_(data), pattern_(pattern) {}
@@ -48,17 +48,16 @@ class MixingView {
   Index cols() const { return pattern_.cols(); }  ///< Mk, key blocks
   /// All numbers in memory, for optimisers and files.
   std::span<A> storage() const { return {data_, static_cast<std::size_t>(pattern_.size())}; }
-  /// Of a band, column 0 of row i, if it were stored: element b is m_ib for first(i) <= b <
-  /// last(i).
+  /// Pointer p with p[b] = m_ib for first(i) <= b < last(i). Bands only.
   A* row_from_zero(Index i) const { return data_ + i * pattern_.width() - pattern_.first(i); }
 
-  /// m_ib, 0 where the pattern has none.
+  /// Coefficient m_ib, or 0 outside the pattern.
   std::remove_const_t<A> operator()(Index i, Index b) const {
     const Index place = pattern_.place(i, b);
     return place < 0 ? A(0) : data_[place];
   }
-  /// A coefficient to write.
-  /// \throws option_error where the pattern has none.
+  /// Reference to a stored coefficient.
+  /// \throws option_error outside the pattern.
   A& at(Index i, Index b) const;
 
   /// All coefficients, zeros included.   // [Mq,Mk]
@@ -106,7 +105,7 @@ Matrix<std::remove_const_t<A>> MixingView<A>::dense() const {
 
 namespace detail {
 
-/// Throws unless m is [rows, cols]; without query or key blocks nothing is mixed.
+/// Throws unless m is [rows, cols]. A size of 0 or less is not checked: nothing is mixed.
 template <class A>
 void expect_mixing(const char* function, const MixingView<A>& m, Index rows, Index cols) {
   if ((rows > 0 && m.rows() != rows) || (cols > 0 && m.cols() != cols)) {

@@ -7,17 +7,17 @@
 ///     KeySum          phi(q_t) . z~_i + eps              the paper; weights of a token sum to 1
 ///     CrossQuery      sum_b m_ib phi(q_bw) . z_b + eps   released vision models
 ///
-/// t is a query token in block i, w its slot there, and q_bw the query in slot w of block b: the
-/// CrossQuery denominator mixes other tokens' queries. It is no normalisation, but weights trained
-/// with it need it. It requires as many query as key blocks, all of one size, and is not causal. A
-/// masked query adds 0 to the sums of its slot; it still takes a slot.
+/// t is a query token in block i, w its slot in the block, and q_bw the query in slot w of block b.
+/// The CrossQuery denominator mixes other tokens' queries: it does not normalise, but weights
+/// trained with it need it. It requires as many query blocks as key blocks, all of one size, and is
+/// not causal. A masked query keeps its slot and adds 0 to the sums.
 ///
-/// For a denominator of exactly 0, each of the token's E outputs is 0 if its numerator is 0, and
-/// infinite otherwise. Gradients take such outputs for constants: the token adds 0 to all of them.
-/// This is so for a query that reads no key, and for a row of the mixing matrix that is 0.
+/// If a denominator is exactly 0, each of the token's E outputs is 0 where its numerator is 0, and
+/// infinite otherwise. Gradients treat such outputs as constants, so the token adds 0 to every
+/// gradient. Examples are a query that reads no key, and a zero row of the mixing matrix.
 ///
-/// A normaliser names the sums r_t that it reads and turns them into denominators; README.md of
-/// include/mhla adds one.
+/// A normaliser names the sums r_t that it reads and turns them into denominators. README.md of
+/// include/mhla shows how to add a normaliser.
 ///
 /// Source: arXiv:2601.07832, section 4.1, eq. (4); released vision layers.
 
@@ -30,16 +30,16 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Sums of weights that denominators are made from.
+/// Sums of weights that a normaliser turns into denominators.
 enum class WeightSums {
   kNone,        ///< none: nothing is summed, and every denominator is 1
   kOwn,         ///< r_t = phi(q_t) . z~_i, the sum of the token's own weights
   kCrossQuery,  ///< r_t = sum_b m_ib phi(q_bw) . z_b, over the queries in the token's slot
 };
 
-/// What a normaliser must have. denominators(r, count, den) writes den[t] from r[t], which includes
-/// the scale of the queries; den may be r. It is not called for kNone. Laws: den[t] depends on r[t]
-/// alone; nothing is allocated; concurrent calls are safe.
+/// Requirements of a normaliser. denominators(r, count, den) writes den[t] from r[t], which
+/// includes the scale of the queries; den may be r. It is not called for kNone. Laws: den[t]
+/// depends on r[t] alone; nothing is allocated; concurrent calls are safe.
 template <class Z>
 concept Normalizer = std::copy_constructible<Z> &&
     requires(const Z& z, const float* r, const double* r64, Index count, float* y, double* y64) {
@@ -56,14 +56,15 @@ concept DifferentiableNormalizer = Normalizer<Z> &&
   z.slopes(r64, count, y64);
 };
 
-/// A normaliser whose denominators read no later token. One chosen at run time is checked there.
+/// A normaliser whose denominators read no later token. A choice made at run time is checked at run
+/// time.
 template <class Z>
 concept CausalNormalizer = Normalizer<Z> && !requires {
   requires Z::sums()
   == WeightSums::kCrossQuery;
 };
 
-/// Divides by nothing.
+/// Denominators of 1.
 struct NoNormalizer {
   static constexpr WeightSums sums() { return WeightSums::kNone; }
   template <class A>
@@ -91,7 +92,7 @@ struct KeySum {
   }
 };
 
-/// Divides by the mixture of other blocks' query-key sums in the same slot, plus eps.
+/// Divides by the mixture of query-key sums of other blocks in the same slot, plus eps.
 struct CrossQuery {
   double eps = 1e-6;
 
@@ -108,19 +109,19 @@ struct CrossQuery {
 
 namespace detail {
 
-/// numerator / den of one output, 0 for 0 / 0.
+/// The output numerator / den, or 0 for 0 / 0.
 template <class A>
 A quotient(const A& numerator, const A& den) {
   return numerator == A(0) && den == A(0) ? A(0) : numerator / den;
 }
 
-/// den(r_t) of `count` tokens; r is not read where nothing is summed.
+/// Writes den(r_t) of `count` tokens: 1 for kNone, where r is not read.
 template <class Z, class A>
 void write_denominators(const Z& normalizer, const A* r, Index count, A* den) {
   if (normalizer.sums() != WeightSums::kNone) return normalizer.denominators(r, count, den);
   std::fill_n(den, count, A(1));
 }
-/// d den / d r, in the same way.
+/// Writes d den / d r of `count` tokens: 0 for kNone, where r is not read.
 template <class Z, class A>
 void write_slopes(const Z& normalizer, const A* r, Index count, A* slopes) {
   if (normalizer.sums() != WeightSums::kNone) return normalizer.slopes(r, count, slopes);

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Stage 2 of 5: which token belongs to which block.
+/// Stage 2 of 5: partitions of tokens into blocks.
 ///
 /// A block is a short list of runs of consecutive tokens, so no stage permutes or copies a tensor.
 /// Images and videos are in grid_partition.hpp.
@@ -99,8 +99,8 @@ struct SuggestedBlocks {
   Index block_length;  ///< W
 };
 
-/// Returns M = floor(sqrt(N)) and W = ceil(N / M). The rank of the attention matrix grows with M,
-/// mixing costs M^2 D E: a third of all work at M^2 = N, soon most of it beyond (section 4.3).
+/// Returns M = floor(sqrt(N)) and W = ceil(N / M). The rank of the attention matrix grows with M.
+/// Mixing costs M^2 D E: a third of all work at M^2 = N, and most of it for larger M (section 4.3).
 /// \throws option_error unless tokens >= 1.
 SuggestedBlocks suggest_blocks(Index tokens);
 
@@ -150,7 +150,7 @@ inline SuggestedBlocks suggest_blocks(Index tokens) {
 
 namespace detail {
 
-/// Blocks [first, first + count) of `all`: those of a rank, or on one machine all of them.
+/// The blocks [first, first + count) of `all` that one rank computes; all of them on one machine.
 struct BlockShare {
   Index first;
   Index count;
@@ -161,7 +161,7 @@ BlockShare whole(const P& blocks) {
   return {0, blocks.blocks(), blocks.blocks()};
 }
 
-/// Throws unless the partition is of `tokens` tokens and its block sizes sum to that.
+/// Throws unless the partition covers `tokens` tokens and its block sizes sum to that.
 template <Partition P>
 void expect_partition(const char* function, const char* argument, const P& blocks, Index tokens) {
   Index covered = 0;

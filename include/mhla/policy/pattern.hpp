@@ -1,9 +1,10 @@
 #pragma once
 
 /// \file
-/// Stage 4 of 5: where a mixing matrix [Mq,Mk] has coefficients, and how they lie in memory: in a
-/// band, so that cost grows with M and not with M^2, or in rows as lists of key blocks, so that it
-/// grows with their number. What is no coefficient is 0, is not stored and has no gradient.
+/// Stage 4 of 5: the positions of coefficients in a mixing matrix [Mq,Mk], and their memory layout.
+/// A band has a cost that grows with M instead of M^2. Lists of key blocks per row have a cost that
+/// grows with their number of coefficients. Entries outside the pattern are 0, are not stored and
+/// have no gradient.
 
 #include <algorithm>
 #include <memory>
@@ -20,21 +21,21 @@ inline namespace MHLA_TARGET {
 
 namespace detail {
 
-/// Rows as lists of columns, and the same by columns.
+/// Coefficients listed by row, and the same coefficients listed by column.
 struct PatternLists {
-  std::vector<Index> row_begin{};     ///< [Mq+1], places of a row's coefficients in memory
-  std::vector<Index> columns{};       ///< [places], ascending in a row
+  std::vector<Index> row_begin{};     ///< [Mq+1], storage index of each row's first coefficient
+  std::vector<Index> columns{};       ///< [places], ascending within a row
   std::vector<Index> column_begin{};  ///< [Mk+1]
-  std::vector<Index> rows{};          ///< [places], ascending in a column
-  std::vector<Index> places{};        ///< [places], in memory, of those by columns
+  std::vector<Index> rows{};          ///< [places], ascending within a column
+  std::vector<Index> places{};        ///< [places], storage indices in column order
 
   friend bool operator==(const PatternLists& a, const PatternLists& b) {
     return a.row_begin == b.row_begin && a.columns == b.columns;
   }
 };
 
-/// Ascending blocks of a row or column, and where their coefficients are: behind one another from
-/// `first` on, or at places[0], places[1], ...
+/// Ascending blocks of one row or column, and the storage indices of their coefficients: first,
+/// first + 1, ..., or places[0], places[1], ...
 struct PatternList {
   const Index* blocks;
   const Index* places;
@@ -42,7 +43,7 @@ struct PatternList {
   Index count;
 
   Index place(Index n) const { return places == nullptr ? first + n : places[n]; }
-  /// Those in [begin, end).
+  /// The blocks in [begin, end).
   PatternList between(Index begin, Index end) const {
     const Index* const from = std::lower_bound(blocks, blocks + count, begin);
     const Index* const to = std::lower_bound(from, blocks + count, std::max(begin, end));
@@ -53,47 +54,47 @@ struct PatternList {
 
 }  // namespace detail
 
-/// The places of the coefficients of a mixing matrix.
+/// Positions of the coefficients of a mixing matrix.
 class Pattern {
  public:
   Pattern() = default;
-  /// The band i - lower <= b <= i + upper. Row i has width() numbers in memory, from column
-  /// first(i) on; those from last(i) on are no coefficients and stay 0. \throws option_error if the
-  /// matrix is empty or a bandwidth is negative.
+  /// The band i - lower <= b <= i + upper. Row i stores width() numbers, from column first(i) on.
+  /// Numbers from column last(i) on are no coefficients and stay 0.
+  /// \throws option_error if the matrix is empty or a bandwidth is negative.
   Pattern(Index rows, Index cols, Index lower, Index upper);
-  /// All coefficients of a matrix.
+  /// All entries of a matrix.
   Pattern(Index rows, Index cols)
       : Pattern(rows, cols, std::max<Index>(rows, 0), std::max<Index>(cols, 0)) {}
-  /// Row i has the columns lists[i], one coefficient behind another in memory.
-  /// \throws option_error if the matrix is empty, or unless the columns of a row ascend in
-  ///     [0, cols).
+  /// Row i has the columns lists[i]. Coefficients are stored row after row.
+  /// \throws option_error if the matrix is empty, or unless the columns of a row ascend in [0,
+  ///     cols).
   Pattern(Index cols, const std::vector<std::vector<Index>>& lists);
 
   Index rows() const { return rows_; }  ///< Mq, query blocks
   Index cols() const { return cols_; }  ///< Mk, key blocks
   bool sparse() const { return lists_ != nullptr; }
   bool holds(Index i, Index b) const { return place(i, b) >= 0; }
-  /// Numbers in memory.
+  /// Count of stored numbers.
   Index size() const {
     return sparse() ? static_cast<Index>(lists_->columns.size()) : rows_ * width();
   }
-  /// Of them the one that is m_ib, -1 where none is.
+  /// Storage index of m_ib, or -1 if the pattern lacks it.
   Index place(Index i, Index b) const;
   /// Calls f(b, place) for the coefficients of row i, b ascending.
   template <class F>
   void for_each_in_row(Index i, F&& f) const;
   friend bool operator==(const Pattern& a, const Pattern& b);
 
-  // Of a band alone.
+  // Bands only:
   Index first(Index i) const { return std::clamp<Index>(i - lower_, 0, cols_); }
   Index last(Index i) const { return std::clamp<Index>(i + upper_ + 1, 0, cols_); }
   /// The rows that hold column b: [first_row(b), last_row(b)).
   Index first_row(Index b) const { return std::clamp<Index>(b - upper_, 0, rows_); }
   Index last_row(Index b) const { return std::clamp<Index>(b + lower_ + 1, 0, rows_); }
-  /// Coefficients of the widest row: the row stride in memory.
+  /// Numbers stored per row: the coefficients of the widest row.
   Index width() const { return std::min(cols_, lower_ + upper_ + 1); }
 
-  // Of lists alone.
+  // Lists only:
   detail::PatternList row(Index i) const;
   detail::PatternList column(Index b) const;
 
@@ -112,7 +113,7 @@ inline void expect_coefficients(Index rows, Index cols) {
               "at least one row and one column");
 }
 
-/// The lists of all rows, in one, and by columns.
+/// Joins the lists of all rows, and sorts them by column too.
 inline PatternLists pattern_lists(Index cols, const std::vector<std::vector<Index>>& lists) {
   const auto at = [](Index i) { return static_cast<std::size_t>(i); };
   PatternLists all{.row_begin = {0}, .column_begin = std::vector<Index>(at(cols + 1), 0)};
@@ -202,7 +203,7 @@ inline bool operator==(const Pattern& a, const Pattern& b) {
 
 namespace detail {
 
-/// Which summaries a row of a form may read.
+/// Summaries that a row of a form may read: all, or those of earlier blocks.
 enum class Reach { kAll, kEarlier };
 
 /// Columns of row i that may be read, of the leading `blocks` columns.
