@@ -1,13 +1,13 @@
 #pragma once
 
 /// \file
-/// A linear combination of rows that are chosen by a list, as a row of a sparse matrix asks for:
+/// Linear combination of listed rows, as a row of a sparse matrix needs it:
 ///
 ///     out[j] (+)= sum_n values[n] * rows[blocks[n]][j]
 ///
-/// n ascending, each element one chain of multiply-adds in registers: bits do not depend on how
-/// columns are split, and are those of `multiply` where the other coefficients are 0.
-/// Cost: 2*count*cols flops, count rows are read.
+/// n ascends, and each element is one chain of multiply-adds in registers. Bits do not depend on
+/// the split of columns. They are those of `multiply` with 0 for all other coefficients.
+/// Cost: 2*count*cols flops; count rows are read.
 
 #include "mhla/core/arch.hpp"
 #include "mhla/kernel/packet.hpp"
@@ -28,7 +28,7 @@ struct Combination {
   Index count;
 };
 
-/// Columns [0, kVectors packets) of combine_rows.
+/// Computes columns [0, kVectors packets) of combine_rows.
 template <class P, int kVectors, class A>
 inline void combine_panel(const Combination<A>& c, Rows<const A> rows, Start start, A* out) {
   P sum[kVectors];

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Rows of storage numbers to accumulators and back. Widening is exact; narrowing rounds once, to
-/// nearest even, to the bits of a cast of each number.
+/// Conversion of rows from storage numbers to accumulators and back. Widening is exact. Narrowing
+/// rounds once, to nearest even, with the bits of a scalar cast.
 
 #include <Eigen/Core>
 #include <algorithm>
@@ -18,8 +18,8 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// f(x[j], y[j]) for all j, in groups of a length that compilers know, and of separate memory: so
-/// g++ vectorises them without -O3 too.
+/// Calls f(x[j], y[j]) for all j, in groups of constant length on separate memory. g++ vectorises
+/// these even without -O3.
 template <class From, class To, class F>
 MHLA_INLINE inline void convert(const From* __restrict x, To* __restrict y, Index count, F f) {
   constexpr Index kGroup = 16;
@@ -48,8 +48,8 @@ inline void widen(const T* x, A* y, Index count) {
 template <class A, Scalar T>
 inline void narrow(const A* x, T* y, Index count) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-    // In integers: the processor's own conversion flushes subnormals to 0. Blending 32 bits,
-    // compared as signed numbers, takes two thirds of the instructions of blending halves.
+    // Integer arithmetic, since the processor's conversion flushes subnormals to 0. Blending 32
+    // bits, compared as signed numbers, takes two thirds of the instructions of blending halves.
     convert(x, y, count, [](A from, T& to) {
       const auto bits = std::bit_cast<std::int32_t>(from);
       const std::int32_t size = bits & 0x7FFFFFFF;

@@ -25,11 +25,11 @@ namespace detail {
 /// Largest relative error of `exponential` where the result is a normal number, in units roundoff.
 inline constexpr double kExponentialRoundoffs = 4;
 
-/// Sums with it are rounded to whole numbers: 1.5 times the first number without fractions.
+/// Addend that rounds a sum to a whole number: 1.5 times the first number without fractions.
 template <class A>
 inline constexpr A kWhole = std::same_as<A, float> ? A(0x1.8p23) : A(0x1.8p52);
 
-/// y 2^n, where y and the result are normal numbers.
+/// Returns y 2^n, where y and the result are normal numbers.
 /// \param shifted  n + kWhole, whose lowest bits are n
 template <class P>
 inline P times_power_of_two(P y, P shifted) {
@@ -37,8 +37,8 @@ inline P times_power_of_two(P y, P shifted) {
   return pldexp(y, psub(shifted, pset1<P>(kWhole<typename unpacket_traits<P>::type>)));
 }
 #if defined(__GNUC__)
-/// The same for packets: n is added to the exponents of y. Packets of pldexp are multiplied by
-/// several powers of two, whose product overflows where a compiler takes it first.
+/// Packet version: adds n to the exponents of y. Eigen's pldexp multiplies by several powers of
+/// two. Their product overflows if a compiler computes it first.
 template <class P>
 requires(!Accumulator<P>) inline P times_power_of_two(P y, P shifted) {
   using A = typename Eigen::internal::unpacket_traits<P>::type;
@@ -61,7 +61,7 @@ constexpr std::array<A, kDegree + 1> reciprocal_factorials() {
   return all;
 }
 
-/// e^x of x <= 0 lane by lane: 0 for subnormal results, NaN of NaN.
+/// Returns e^x of x <= 0 lane by lane: 0 for subnormal results, NaN for NaN.
 template <class P>
 inline P exponential_below_zero(P x) {
   using A = typename Eigen::internal::unpacket_traits<P>::type;
@@ -72,7 +72,7 @@ inline P exponential_below_zero(P x) {
   constexpr A kLn2High = kSingle ? A(0.693359375) : A(6.93145751953125e-1);
   constexpr A kLn2Low = kSingle ? A(-2.12194440e-4) : A(1.42860682030941723212e-6);
   constexpr A kSmallest = kSingle ? A(-87.3365402) : A(-708.396418532264106224);
-  const P clamped = pmax(x, pset1<P>(kSmallest));  // which leaves NaN
+  const P clamped = pmax(x, pset1<P>(kSmallest));  // keeps NaN
   const P shifted = as_rounded(multiply_add(clamped, pset1<P>(kLog2E), pset1<P>(kWhole<A>)));
   const P n = psub(shifted, pset1<P>(kWhole<A>));
   P r = as_rounded(multiply_add(n, pset1<P>(-kLn2High), clamped));
@@ -89,7 +89,7 @@ inline P exponential_below_zero(P x) {
   return pselect(pcmp_le(pset1<P>(kSmallest), x), times_power_of_two(y, shifted), other);
 }
 
-/// e^x lane by lane: infinity above the range, 0 for subnormal results, NaN of NaN.
+/// Returns e^x lane by lane: infinity above the range, 0 for subnormal results, NaN for NaN.
 template <class P>
 inline P exponential(P x) {
   using A = typename Eigen::internal::unpacket_traits<P>::type;

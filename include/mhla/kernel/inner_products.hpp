@@ -6,8 +6,8 @@
 ///     c[r, j] += sum_k a[r, k] b[j, k]        a [rows,depth], b [cols,depth]
 ///
 /// For long rows: each lane keeps a sum, added up at the end of the row, so b is never transposed.
-/// Law: every element grows by the bits of dot(a[r], b[j], depth). Cost: 2 * rows * cols * depth
-/// flops, and one sum over the lanes of a packet for each element.
+/// Law: every element grows by the bits of dot(a[r], b[j], depth).
+/// Cost: 2*rows*cols*depth flops, and per element one sum over the lanes of a packet.
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/scalar.hpp"
@@ -20,12 +20,12 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// The register tile: half of the registers are accumulators. It has more rows of a, since b is
+/// Register tile, with half of the registers as accumulators. It has more rows of a, since b is
 /// larger and lies in L2 or beyond.
 inline constexpr int kInnerRows = kVectorRegisters / 4;
 inline constexpr int kInnerCols = 2;
-/// Of longer rows, parts of this length are multiplied one after another: kInnerRows rows of a part
-/// stay in L1, 32 KB of float, and all of b in L2.
+/// Depth of the parts that longer rows are cut into. kInnerRows rows of a part stay in L1 (32 KB of
+/// float), and all of b in L2.
 inline constexpr Index kInnerDepth = 8192 / kInnerRows;
 
 /// sum[r][c] += packet_of(a[r]) * packet_of(b[c]).

@@ -32,7 +32,7 @@ struct Product {
   const A* factors = nullptr;
   /// [rows] or null: row r of A has only the columns spans[r]; the others are never multiplied.
   const ColumnSpan* spans = nullptr;
-  /// Lines to prefetch, a share with every tile, or null.
+  /// Lines to prefetch, a share per tile, or null.
   Prefetch* next = nullptr;
   ColumnSpan within{};  ///< the columns of A to multiply, where it has spans; set by multiply()
 };
@@ -42,7 +42,7 @@ MHLA_INLINE inline const A* plus_bytes(const A* p, Index bytes) {
   return reinterpret_cast<const A*>(reinterpret_cast<const char*>(p) + bytes);
 }
 
-/// The rows of a tile whose first element is (row, col), on the stack.
+/// Writes pointers to the rows of a tile whose first element is (row, col).
 template <int kRows, class A>
 MHLA_INLINE inline void tile_rows(const Rows<A>& c, Index row, Index col, A* (&rows)[kRows]) {
   if (c.order == nullptr) {
@@ -55,12 +55,12 @@ MHLA_INLINE inline void tile_rows(const Rows<A>& c, Index row, Index col, A* (&r
   }
 }
 
-/// The columns that any and that all of some rows of A have.
+/// Union and intersection of the spans of some rows of A.
 struct TileSpans {
   ColumnSpan any{}, all{};
 
   TileSpans() = default;
-  /// `all` is empty at the end of `any` where the rows have no column in common.
+  /// Without a common column, `all` is empty at the end of `any`.
   TileSpans(const ColumnSpan* spans, int rows, ColumnSpan within)
       : any{within.end, within.begin}, all(within) {
     for (int r = 0; r < rows; ++r) {
@@ -73,27 +73,27 @@ struct TileSpans {
   }
 };
 
-/// Steps that a loop over k has written out: where the front end of a core serves another thread
-/// too, a tile is limited by its instructions and by the lines of code in which they lie. It takes
-/// 2 to 9 % less of a whole call with AVX2. Where sums move between registers g++ would spill them.
+/// Unroll factor of the k loop. Where two threads share the front end of a core, instructions and
+/// their cache lines limit a tile. Unrolling saves 2 to 9 % of a whole call with AVX2. Where sums
+/// move between registers, g++ would spill them if unrolled.
 inline constexpr Index kSteps = kAddsProducts ? 4 : 1;
 
-/// x, a counter or pointer of such a loop, in a register of its own: g++ would compute what several
-/// steps move it to.
+/// Keeps x, a counter or pointer of the unrolled loop, in a register. Otherwise g++ computes its
+/// values of several steps ahead.
 template <class X>
 MHLA_INLINE inline X moved(X x) {
   return kSteps > 1 ? in_register(x) : x;
 }
 
-/// Where a tile reads column k of A and row k of B. Strides are in bytes, or g++ writes one more
-/// loop for a stride of one number. Few integers live in a loop: g++ spills the others to vector
-/// registers, where they queue behind the multiply-adds.
+/// Positions of a tile in column k of A and row k of B. Strides are in bytes: for a stride of one
+/// number g++ would write another loop. The loop has few integers, since g++ spills more to vector
+/// registers, where they wait for the multiply-adds.
 template <class A>
 struct TileOperands {
   const A* left;                        ///< row 0 of A at column k
   const A* below;                       ///< row 4
   const A* right;                       ///< row k of B
-  Index a_row, a_row3, a_step, b_step;  ///< of A a row, three rows and a column, of B a row
+  Index a_row, a_row3, a_step, b_step;  ///< of A: a row, 3 rows, a column; of B: a row
 
   TileOperands(const Product<A>& p, Index row)
       : left(p.a.data + row * p.a.row_stride),
@@ -102,7 +102,7 @@ struct TileOperands {
         a_step(in_register(kSize * p.a.col_stride)),
         b_step(kSize * p.b.stride) {}
 
-  /// Column k of row r.
+  /// Element of column k in row r.
   MHLA_INLINE const A* factor(int r) const {
     return plus_bytes(r < 4 ? left : below, r % 4 == 3 ? a_row3 : r % 4 * a_row);
   }
@@ -117,7 +117,7 @@ struct TileOperands {
   static constexpr Index kSize = sizeof(A);
 };
 
-/// Columns [k, end) of A, which only some rows of a tile have, times rows of B.
+/// Multiplies columns [k, end) of A, which only some rows of a tile have, by rows of B.
 template <class P, int kRows, int kVectors, class A>
 MHLA_INLINE inline void multiply_some(const ColumnSpan* spans, Index k, Index end,
                                       TileOperands<A>& at, P (&sum)[kRows][kVectors]) {
@@ -136,10 +136,10 @@ MHLA_INLINE inline void multiply_some(const ColumnSpan* spans, Index k, Index en
   }
 }
 
-/// Column k of A, which all rows of a tile have, times row k of B.
+/// Multiplies column k of A, which all rows of a tile have, by row k of B.
 template <class P, int kRows, int kVectors, class A>
 MHLA_INLINE inline void multiply_step(TileOperands<A>& at, P (&sum)[kRows][kVectors]) {
-  // Or g++ writes the loop once more, with another move between registers.
+  // Keeps g++ from duplicating the loop with another move between registers.
   if constexpr (kRows * kVectors > 16) side_effect();
   P b[kVectors];
   MHLA_UNROLL
@@ -154,17 +154,17 @@ MHLA_INLINE inline void multiply_step(TileOperands<A>& at, P (&sum)[kRows][kVect
   at.template advance<kRows>();
 }
 
-/// The micro-kernel: tiles of kRows rows and kVectors packets, from row `row` down as many as fit,
-/// whose first column is `col`.
-/// \tparam kSpans  A has spans: beside the columns that all rows of a tile have, each row takes its
-///                 own into the same registers
+/// The micro-kernel: computes tiles of kRows rows and kVectors packets whose first column is `col`.
+/// Starts at row `row` and goes down while whole tiles fit.
+/// \tparam kSpans  A has spans: columns that all rows of a tile have are multiplied together, other
+///     columns row by row into the same registers
 /// \return the first row that is left
 template <class P, int kRows, int kVectors, bool kSpans, class A>
 MHLA_NOINLINE Index multiply_tiles(const Product<A>& p, Index row, Index col) {
   constexpr Index kWidth = kLanes<P>;
   Index depth = p.a.cols;
   TileOperands<A> at(p, row);
-  const A* first = at.left;  // of the tile
+  const A* first = at.left;  // first element of the tile
   for (; p.a.rows - row >= kRows; row += kRows) {
     if (kRows == 6 && p.a.rows - row == 8) break;  // two tiles of 4
     TileSpans spans;
@@ -238,8 +238,8 @@ MHLA_NOINLINE Index multiply_tiles(const Product<A>& p, Index row, Index col) {
   return row;
 }
 
-/// Columns `cols` of one row of C (+)= columns `depth` of A times rows of B: as many packets at a
-/// time as hide the latency of a multiply-add.
+/// Columns `cols` of one row of C (+)= columns `depth` of A times rows of B. It takes enough
+/// packets at a time to hide the latency of a multiply-add.
 template <class A>
 MHLA_NOINLINE void multiply_row(const Product<A>& p, Index row, ColumnSpan depth, ColumnSpan cols,
                                 Start start) {

@@ -2,7 +2,7 @@
 
 /// \file
 /// Row operations that stages share, on Eigen's packet primitives: one source for every target.
-/// Bits depend on the values and the length only, never on alignment: loads are unaligned.
+/// Bits depend on values and length only, never on alignment: loads are unaligned.
 
 #include <Eigen/Core>
 #include <cmath>
@@ -44,7 +44,7 @@ MHLA_INLINE inline P multiply_add(P a, P b, P c) {
   }
 }
 
-/// sum += a * b, to the bits of multiply_add.
+/// Adds a * b to sum, with the bits of multiply_add.
 template <class A, class P>
 MHLA_INLINE inline void accumulate(P a, P b, P& sum) {
   if constexpr (kAddsProducts && !Accumulator<P>) {
@@ -54,7 +54,7 @@ MHLA_INLINE inline void accumulate(P a, P b, P& sum) {
   }
 }
 
-/// The first `count` lanes from x, the others `fill`.
+/// Loads `count` lanes from x and sets the others to `fill`.
 template <class P, class A>
 inline P load_partial(const A* x, Index count, A fill) {
   A lanes[kLanes<P>];
@@ -78,8 +78,8 @@ MHLA_INLINE inline P load_tail(const A* end, Index count, A fill) {
   return pselect(before, pset1<P>(fill), load<A, P>(end - kLanes<P>));
 }
 
-/// f(packet of x) for all packets of a row. `fill` completes the last one: its first lanes if the
-/// row has a whole packet, else its last lanes.
+/// Calls f(packet of x) for all packets of a row. `fill` completes the last packet: its first lanes
+/// if the row has a whole packet, otherwise its last lanes.
 template <class A, class F>
 MHLA_INLINE inline void for_each_packet(const A* x, Index count, A fill, F&& f) {
   using P = Packet<A>;
@@ -90,8 +90,8 @@ MHLA_INLINE inline void for_each_packet(const A* x, Index count, A fill, F&& f) 
 }
 
 /// Calls f.operator()<P, n>(j) for the columns [j, j + n packets P) of a row: panels of kVectors
-/// packets, of half as many, then packets, then numbers. A single packet waits for itself from one
-/// row to the next.
+/// packets, of half as many, then packets, then numbers. Panels hide the latency between a packet's
+/// sums of successive rows.
 template <class A, int kVectors = kVectorRegisters / 4, class F>
 MHLA_INLINE inline void for_each_panel(Index count, F&& f) {
   using P = Packet<A>;
@@ -106,12 +106,12 @@ MHLA_INLINE inline void for_each_panel(Index count, F&& f) {
   for (; j < count; ++j) f.template operator()<A, 1>(j);
 }
 
-/// The elements of `transform` from i on, fewer than a packet: with ones behind them, of which any
-/// function may be taken.
+/// Transforms the elements from i on, fewer than a packet. A short row is padded with ones, which
+/// every function accepts.
 template <class A, class F>
 MHLA_NOINLINE void transform_tail(const A* x, A* y, Index i, Index count, const F& f) {
   using P = Packet<A>;
-  if (i > 0 && x != y) {  // the last whole packet: some elements are recomputed, to the same bits
+  if (i > 0 && x != y) {  // recompute the last whole packet: the same bits
     store(y + count - kLanes<P>, f(load<A, P>(x + count - kLanes<P>)));
   } else {
     store_partial(y + i, f(load_partial<P>(x + i, count - i, A(1))), count - i);
@@ -142,7 +142,7 @@ inline void combine(A* y, Index count, F&& f, const X*... x) {
   for (; i + kLanes<P> <= count; i += kLanes<P>) store(y + i, f(load<A, P>(x + i)...));
   if (i == count) return;
   const Index last = count - kLanes<P>;
-  if (i > 0) {  // the last whole packet: some elements are recomputed, to the same bits
+  if (i > 0) {  // recompute the last whole packet: the same bits
     store(y + last, f(load<A, P>(x + last)...));
   } else {
     store_partial(y, f(load_partial<P>(x, count, A(0))...), count);
@@ -170,7 +170,7 @@ inline void update(A* y, Index count, F&& f, const X*... x) {
   }
 }
 
-/// y += factor * x, every element one multiply-add.
+/// y += factor * x, with one multiply-add per element.
 template <class A>
 inline void add_scaled(A factor, const A* x, A* y, Index count) {
   const Packet<A> f = Eigen::internal::pset1<Packet<A>>(factor);
@@ -178,7 +178,7 @@ inline void add_scaled(A factor, const A* x, A* y, Index count) {
       y, count, [f](auto sum, auto p) { return multiply_add(f, p, sum); }, x);
 }
 
-/// y[j] += x[0, j] + ... + x[rows - 1, j], row after row, for rows `stride` numbers apart.
+/// y[j] += x[0, j] + ... + x[rows - 1, j], row by row, for rows `stride` numbers apart.
 template <class A>
 inline void add_rows_to(const A* x, Index stride, Index rows, A* y, Index count) {
   for_each_panel<A, 4>(count, [&]<class P, int kVectors>(Index j) {
@@ -249,7 +249,7 @@ inline A sum(const A* x, Index count) {
   return Eigen::internal::predux(sum);
 }
 
-/// Whether all elements are 0.
+/// True if all elements are 0.
 template <class T>
 inline bool is_zero(const T* x, Index count, Index stride = 1) {
   for (Index j = 0; j < count; ++j) {

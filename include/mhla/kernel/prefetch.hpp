@@ -1,16 +1,17 @@
 #pragma once
 
 /// \file
-/// Prefetching rows of tensors, into L2 while products run.
+/// Prefetching of tensor rows into L2 while products run.
 ///
-/// Rows of one head lie H * D numbers apart, a page or more, where no hardware prefetcher follows;
-/// reading them cold costs as much as a third of the product they are for. Every tile of a product
-/// prefetches as many pieces of two lines as its share of the work, one every fourth step: a core
-/// waits for about 20 lines at once, and more of them delay the loads of the product itself. (One
-/// every second step took up to 4 % more of a whole forward call, one a step up to 8 %.) Lines go
-/// row by row: one page of memory is open at a time, and hardware that prefetches neighbours helps.
-/// (A line of every row at a time, the next line later, took up to 7 % more; a list of lines
-/// instead of pieces, up to 5 %, to write it.)
+/// Rows of one head lie H * D numbers apart, a page or more, where no hardware prefetcher follows.
+/// Reading them cold costs as much as a third of the product that reads them. Every tile of a
+/// product prefetches its share of the rows in pieces of two lines, one piece per four steps. A
+/// core has about 20 lines in flight, and more delay the loads of the product itself. One piece per
+/// two steps cost up to 4 % of a whole forward call, one per step up to 8 %.
+///
+/// Lines go row by row: one page of memory is open at a time, and hardware that prefetches
+/// neighbours helps. Prefetching column by column was up to 7 % slower. A list of lines instead of
+/// pieces cost up to 5 %.
 
 #include <algorithm>
 #include <cstdint>
@@ -23,17 +24,17 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Prefetches a row of `count` numbers into L1, before it is read.
+/// Prefetches a row of `count` numbers into L1.
 template <class T>
 MHLA_INLINE inline void prefetch_row(const T* row, Index count) {
   for (Index j = 0; j < count; j += kBufferAlignment / Index{sizeof(T)}) prefetch_l1(row + j);
 }
 
-/// Some rows of tensors, row by row in pieces of a few cache lines, to prefetch. Large: a local
-/// variable, never a copy.
+/// Rows of tensors to prefetch, row by row in pieces of a few cache lines. The object is large:
+/// keep it a local variable and never copy it.
 class Prefetch {
  public:
-  static constexpr Index kPiece = 2;  ///< lines of a piece
+  static constexpr Index kPiece = 2;  ///< lines per piece
 
   /// The pieces of one tile.
   struct Pieces {
@@ -43,16 +44,16 @@ class Prefetch {
     MHLA_INLINE void fetch(Index i) const {
       for (Index line = 0; line < kPiece; ++line) prefetch_l2(first[i] + line * kLine);
     }
-    /// Prefetches them from the i-th on.
+    /// Prefetches the pieces from the i-th on.
     MHLA_INLINE void fetch_from(Index i) const {
       for (; i < count; ++i) fetch(i);
     }
   };
 
-  /// No rows yet.
-  /// \param tiles  of the products that prefetch them
+  /// Starts without rows.
+  /// \param tiles  number of tiles of the products that prefetch the rows
   explicit Prefetch(Index tiles) : tiles_(std::max<Index>(tiles, 1)) {}
-  /// Rows order[0..count) of some tensors; of a null order rows [0, count).
+  /// Rows order[0..count) of some tensors, or rows [0, count) if order is null.
   template <class... T>
   Prefetch(Index tiles, const Index* order, Index count, const MatrixView<T>&... tensors)
       : Prefetch(tiles) {
@@ -61,12 +62,12 @@ class Prefetch {
   Prefetch(const Prefetch&) = delete;
   Prefetch& operator=(const Prefetch&) = delete;
 
-  /// Adds rows order[0..count) of a tensor, as above; none if the columns of a row are strided.
+  /// Adds rows order[0..count) of a tensor, as above. Skips a tensor with strided columns.
   template <class T>
   void add(const Index* order, Index count, const MatrixView<T>& x) {
     if (x.col_stride != 1 || x.data == nullptr || x.cols == 0) return;
-    // Rows are taken to begin where row 0 does in its line, which holds if the row stride is a
-    // whole number of lines; otherwise a line may be left out.
+    // Every row is assumed to begin at the same offset in a line as row 0. This holds if the row
+    // stride is a whole number of lines. Otherwise a line may be left out.
     const auto before = static_cast<Index>(reinterpret_cast<std::uintptr_t>(x.data) % kLine);
     const char* const data = reinterpret_cast<const char*>(x.data) - before;
     const Index bytes = x.row_stride * Index{sizeof(T)};
@@ -77,7 +78,7 @@ class Prefetch {
       const char* const row = data + (order == nullptr ? r : order[r]) * bytes;
       for (Index i = 0; i + 1 < pieces; ++i) {
         *last++ = row + i * kPiece * kLine;
-        side_effect();  // or it is vectorised, which is slower for a few pieces
+        side_effect();  // prevents vectorising, which is slower for a few pieces
       }
       *last++ = row + std::max<Index>(lines - kPiece, 0) * kLine;  // within the row, if it is long
     }
@@ -85,18 +86,18 @@ class Prefetch {
     share_ = ceil_div(last_ - next_, tiles_);
   }
 
-  /// Adds `count` numbers that lie one after another, or none if x is null.
+  /// Adds `count` contiguous numbers, or none if x is null.
   template <class T>
   void add(const T* x, Index count) {
     add(nullptr, 1, MatrixView<const T>(x, 1, count, count));
   }
-  /// Begins again, with all lines `bytes` further on.
+  /// Starts again with all lines moved by `bytes`.
   void move(Index bytes) {
     for (const char** piece = pieces_; piece != last_; ++piece) *piece += bytes;
     next_ = pieces_;
   }
 
-  /// The share of a tile: a piece for each of its `turns`; prefetches what is more than these.
+  /// Returns the share of a tile, at most a piece per turn, and prefetches the rest of the share.
   MHLA_INLINE Pieces share(Index turns) {
     const Pieces all{next_, std::min<Index>(share_, last_ - next_)};
     next_ += all.count;
@@ -104,22 +105,22 @@ class Prefetch {
     all.fetch_from(turns);
     return {all.first, turns};
   }
-  /// Prefetches what is left.
+  /// Prefetches the remaining pieces.
   MHLA_NOINLINE void finish() {
     Pieces{next_, last_ - next_}.fetch_from(0);
     next_ = last_;
   }
 
-  /// 64 rows of 128 doubles, or 256 floats, of four tensors and a matrix of 128 of these rows. What
-  /// has no room here is left to the hardware.
+  /// Capacity: 64 rows of 128 doubles, or 256 floats, of four tensors and a matrix of 128 such
+  /// rows. Further rows are left to the hardware.
   static constexpr Index kPieces = 3072;
 
  private:
   static constexpr Index kLine = kBufferAlignment;
 
   Index tiles_, share_ = 0;
-  const char** next_ = pieces_;  // of the pieces to prefetch
-  const char** last_ = pieces_;  // behind them
+  const char** next_ = pieces_;  // next piece to prefetch
+  const char** last_ = pieces_;  // end of the pieces
   const char* pieces_[kPieces];
 };
 

@@ -5,15 +5,15 @@
 ///
 ///     C[r, :] (+)= sum_k A[r, k] B[k, :]        C [rows,cols], A [rows,depth], B [depth,cols]
 ///
-/// A tile of R rows by V packets of C stays in registers while k runs; elements of A are broadcast,
-/// rows of B are loaded. A has any strides, and each of its rows all columns or a span of them;
-/// columns of B and C are contiguous; rows of C may be tokens of a tensor. Each accumulator type
+/// A tile of R rows by V packets of C stays in registers while k runs. Elements of A are broadcast,
+/// rows of B are loaded. A has any strides, and each of its rows has all columns or a span of them.
+/// Columns of B and C are contiguous. Rows of C may be tokens of a tensor. Each accumulator type
 /// has one micro-kernel (micro_kernel.hpp).
 ///
 /// Law: every element of C is one chain of multiply-adds over k in ascending order, started from 0
-/// or from C. Its bits depend neither on its place in a tile, nor on alignment, nor on how a long
-/// depth is split into calls; the library's bitwise promises rest on this.
-/// Cost: 2 * rows * cols * depth flops; a step of a full tile has R broadcasts and V loads.
+/// or from C. Its bits do not depend on its place in a tile, on alignment, or on the split of a
+/// long depth into calls. The library's bitwise promises rest on this.
+/// Cost: 2*rows*cols*depth flops; a step of a full tile has R broadcasts and V loads.
 
 #include <algorithm>
 
@@ -36,13 +36,14 @@ namespace detail {
 template <class A>
 inline constexpr Index kPanel = kTile.vectors* kLanes<Packet<A>>;
 
-/// Columns of A that a panel is multiplied with at a time: so many rows of B stay in L1, with some
-/// rows of A, while all rows of C go by. Not for few rows: storing their C costs more.
+/// Columns of A that a panel is multiplied by at a time. This many rows of B stay in L1, with some
+/// rows of A, while all rows of C are computed. Products of few rows take all columns: storing
+/// their C costs more.
 template <class A>
 inline constexpr Index kDepth = 24576 / (kPanel<A> * Index{sizeof(A)});
 
-/// The rows of a panel of kVectors packets at column `col`, in tiles of kRows rows as long as these
-/// fit, then one by one.
+/// Multiplies a panel of kVectors packets at column `col`: tiles of kRows rows while they fit, then
+/// single rows.
 template <bool kSpans, class P, int kVectors, int... kRows, class A>
 MHLA_NOINLINE void multiply_panel(const Product<A>& p, Index col) {
   const ColumnSpan within = kSpans ? p.within : ColumnSpan{0, p.a.cols};
@@ -63,7 +64,7 @@ MHLA_NOINLINE void multiply_panel(const Product<A>& p, Index col) {
     return;
   }
   Index row = 0;
-  const auto tiles = [&]<int kTileRows>() {  // with spans none of 2, for users' compile time
+  const auto tiles = [&]<int kTileRows>() {  // no tiles of 2 with spans: they cost users compile time
     if constexpr (!kSpans || kTileRows >= 4) {
       if (p.a.rows - row < kTileRows) return;
       row = multiply_tiles<P, kTileRows, kVectors, kSpans>(p, row, col);
@@ -76,10 +77,10 @@ MHLA_NOINLINE void multiply_panel(const Product<A>& p, Index col) {
   }
 }
 
-/// Long rows of B come from L2, a page or so apart. A pair of packets of AVX2 is one cache line of
-/// such a row, where three packets touch two, and a tile of pairs has as many sums if the rows of A
-/// fill tiles of six. It takes 4 % less of a whole causal call whose values are 256 wide, and with
-/// products of 16 rows 11 % more.
+/// True if tiles of two packets have as many sums as tiles of three, in rows of six. Long rows of B
+/// come from L2, a page or so apart. Two packets of AVX2 are one cache line of such a row, where
+/// three packets touch two lines. Pairs save 4 % of a whole causal call with values 256 wide, but
+/// cost 11 % with products of 16 rows.
 inline constexpr bool kPairsFillLines = 2 * kTile.narrow_rows == kTile.vectors * kTile.rows;
 inline constexpr Index kTallRows = 4 * kTile.narrow_rows;
 template <class A>
@@ -96,7 +97,7 @@ MHLA_NOINLINE void multiply_panels(const Product<A>& p) {
     return multiply_row(p, 0, kSpans ? p.spans[0] : ColumnSpan{0, p.a.cols}, {0, p.cols}, p.start);
   }
   Index col = 0;
-  if constexpr (kTile.vectors > 2) {  // until what is left is a whole number of pairs
+  if constexpr (kTile.vectors > 2) {  // until a whole number of pairs is left
     const bool in_pairs =
         !kSpans && kPairsFillLines && p.a.rows >= kTallRows && p.cols >= kLongRow<A>;
     Index left = in_pairs ? 0 : p.cols / kWidth;
@@ -126,15 +127,15 @@ MHLA_NOINLINE void multiply_panels(const Product<A>& p) {
   }
 }
 
-/// Tiles of a product with C [rows,cols], about.
+/// Approximate number of tiles of a product with C [rows,cols].
 template <class A>
 constexpr Index tiles_of(Index rows, Index cols) {
   return ceil_div(rows, kTile.rows) * ceil_div(cols, kPanel<A>);
 }
 
-/// The rows of a banded A from `row` on, by tiles, whose spans lie so near each other that together
-/// they are at most twice the widest: a panel goes over the rows of B that any of them has, which
-/// are pages apart where a band is long. Sets the part's rows and columns.
+/// Takes rows of a banded A from `row` on, tile by tile, while the union of their spans is at most
+/// twice the widest span. A panel reads the rows of B in this union, which are pages apart where a
+/// band is long. Sets the rows and columns of `part`.
 template <class A>
 void take_near_rows(const Product<A>& p, Index row, Product<A>& part) {
   ColumnSpan any{p.a.cols, 0};
@@ -168,15 +169,15 @@ void multiply(const Product<A>& p) {
   }
 }
 
-/// Columns of a stretch, 512 bytes of every row.
+/// Columns of a stretch: 512 bytes per row.
 template <class A>
 inline constexpr Index kStretch = 8 * kBufferAlignment / Index{sizeof(A)};
 
-/// C (+)= A B whose B and C lie beyond L2 in long rows, as mixing has them, a stretch of columns at
-/// a time. Meanwhile the next stretch of B and C is prefetched (p.next is not read), row by row: a
-/// panel takes a line or two of every row, each of another page, which memory gives three times as
-/// slowly. It saves 12 to 18 % of a whole causal call with 4 MB of summaries in 32 blocks, and 6 to
-/// 15 % of calls with bands.
+/// C (+)= A B in stretches of columns, for B and C beyond L2 in long rows, as in mixing. The next
+/// stretch of B and C is prefetched row by row meanwhile; p.next is not read. A panel alone takes a
+/// line or two of every row, each from another page, three times as slowly. Stretches save 12 to 18
+/// % of a whole causal call with 4 MB of summaries in 32 blocks. They save 6 to 15 % of calls with
+/// bands.
 template <class A>
 void multiply_stretches(const Product<A>& p) {
   Product<A> part = p;
@@ -196,7 +197,7 @@ void multiply_stretches(const Product<A>& p) {
 }
 
 /// Writes `bias` [c.cols] to all rows of c, or nothing if it is null.
-/// \return how a product that adds it to A B begins
+/// \return the start of a product that adds A B to it
 template <class A>
 Start start_from(const A* bias, const MatrixView<A>& c) {
   for (Index r = 0; r < c.rows && bias != nullptr; ++r) std::copy_n(bias, c.cols, c.row(r));

@@ -2,7 +2,7 @@
 
 /// \file
 /// The row view that products read and write through. Row r starts at data + r * stride, or at data
-/// + order[r] * stride for tokens of a tensor in some order. Columns are contiguous.
+/// + order[r] * stride for tokens of a tensor in any order. Columns are contiguous.
 
 #include <concepts>
 #include <type_traits>
@@ -15,7 +15,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Rows of scratch have room for a multiple of this many elements.
+/// Rows of scratch are padded to a multiple of this many elements.
 inline constexpr Index kRowAlignment = 16;
 
 template <class A>

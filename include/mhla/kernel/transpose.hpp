@@ -16,8 +16,9 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// y[c, r] = factor * x[r, c] for r < rows, c < cols. Columns of y from `rows` up to the next
-/// multiple of a packet's length are written too, from the rows of x there: both need that room.
+/// Writes y[c, r] = factor * x[r, c] for r < rows, c < cols. It also writes columns of y from
+/// `rows` up to the next multiple of a packet's length, from the rows of x there. Both x and y need
+/// that memory.
 template <class A>
 MHLA_NOINLINE void transpose_scaled(A factor, const A* x, Index x_stride, Index rows, Index cols,
                                     A* y, Index y_stride) {
@@ -42,7 +43,7 @@ MHLA_NOINLINE void transpose_scaled(A factor, const A* x, Index x_stride, Index 
   }
 }
 
-/// y[c, r] = x[r, c] of x [rows,cols]. Reads and writes nothing beside.
+/// Writes y[c, r] = x[r, c] of x [rows,cols]. Accesses no other memory.
 template <class A>
 void transpose(MatrixView<const A> x, A* y, Index y_stride) {
   constexpr Index kWidth = kLanes<Packet<A>>;

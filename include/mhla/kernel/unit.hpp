@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The units that products run on, as tags: a stage without an overload for a unit runs on the
-/// unit's base. And the tile shapes of the vector unit of each target.
+/// Tags of the units that products run on, and the tile shapes of the vector unit of each target. A
+/// stage without an overload for a unit runs on the unit's base.
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/scalar.hpp"
@@ -30,10 +30,11 @@ struct TileShape {
 /// | AVX2 with FMA | 4 x 3 | 12 sums of 16, all others in use: 7 loads for 12 operations   |
 /// | AVX, SSE      | 6 x 2 | 12 sums of 16; a product on its way to its sum needs one more |
 ///
-/// Columns that are no multiple of three packets end in tiles of two, of `narrow_rows` rows. Long
-/// slabs read values fewer times, short ones keep mixing on fewer pages.
+/// Columns that are no multiple of three packets end in tiles of two packets by `narrow_rows` rows.
+/// Long slabs read values fewer times; short slabs keep mixing on fewer pages.
 ///
-/// A step of a recurrence holds the values and sums of its tokens, and a row of state:
+/// A step of a recurrence keeps the values and sums of its tokens, and a row of state, in
+/// registers:
 ///
 /// | target         | step  | why                                                              |
 /// |----------------|-------|------------------------------------------------------------------|
@@ -47,10 +48,10 @@ inline constexpr TileShape kTile = kNeon                    ? TileShape{8, 3, 8,
                                    : kFusedMultiplyAdd      ? TileShape{4, 3, 6, 24, 3, 2}
                                                             : TileShape{6, 2, 6, 24, 2, 2};
 
-/// Ways of L1, each of 4 KB: 12 on processors of Intel with AVX-512 since Ice Lake, 8 on others.
+/// Ways of L1, each of 4 KB: 12 on Intel processors with AVX-512 since Ice Lake, 8 on others.
 inline constexpr Index kL1Ways = kVectorRegisters >= 32 && !kNeon ? 12 : 8;
 inline constexpr Index kL1WayBytes = 4096;
-/// L2 of the processors that have least.
+/// Smallest L2 of the supported processors.
 inline constexpr Index kL2Bytes = Index{1} << 19;
 
 }  // namespace detail

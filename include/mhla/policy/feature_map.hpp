@@ -39,7 +39,7 @@ concept FeatureMap = Accumulator<A> && std::copy_constructible<F> &&
 };
 
 /// A map with a derivative. map.adjoint(x, y, dy, dx, D, dweights), with y = map(x), adds J^T dy to
-/// dx[0..D) and, where the map has weights and `dweights` is not null, their gradient to
+/// dx[0..D). If the map has weights and `dweights` is not null, it adds their gradient to
 /// dweights[0..map.weights()). No row overlaps another, and nothing is allocated.
 template <class F, class A>
 concept DifferentiableFeatureMap = FeatureMap<F, A> &&
