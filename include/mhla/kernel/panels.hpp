@@ -1,10 +1,10 @@
 #pragma once
 
 /// \file
-/// The right operand of many products, packed: C (+)= A B with B [depth,cols] in panels of the
-/// columns that a product computes at a time. The rows of a panel lie side by side, so products
-/// read B from one end to the other, where rows of a matrix are pages apart. Bits are those of the
-/// product with B as it was.
+/// Packed right operand of many products C (+)= A B. B [depth,cols] is stored in panels of the
+/// columns that a product computes at a time. Rows of a panel are contiguous, so products read B
+/// from start to end; rows of a matrix are pages apart. Bits are those of the product with the
+/// unpacked B.
 
 #include <algorithm>
 #include <type_traits>
@@ -27,17 +27,17 @@ template <class T>  // A or const A
 class Panels {
   using A = std::remove_const_t<T>;
   static constexpr Index kWidth = kLanes<Packet<A>>;
-  static constexpr Index kAhead = 4;  // rows
+  static constexpr Index kAhead = 4;  // rows to prefetch ahead
 
  public:
   Panels(Index depth, Index cols, T* data) : depth_(depth), cols_(cols), data_(data) {}
   Panels(const char* function, Arena& arena, Index depth, Index cols)
       : Panels(depth, cols, arena.take<A>(function, {depth, padded(cols)})) {}
-  /// Numbers of a row of B in all panels.
+  /// Stored numbers per row of B, padding included.
   static Index padded(Index cols) { return round_up(cols, kWidth); }
 
   Index count() const { return ceil_div(cols_, kPanel<A>); }
-  /// The columns that begin panel `panel`, or all for count().
+  /// First column of panel `panel`, or all columns for count().
   Index first_column(Index panel) const { return std::min(panel * kPanel<A>, cols_); }
   /// Panels [begin, end).
   Panels middle(Index begin, Index end) const {
@@ -46,8 +46,8 @@ class Panels {
 
   /// Copies B [depth,cols].
   void pack(MatrixView<const A> b) const { pack_rows(b, 0, depth_); }
-  /// Copies rows [begin, end) of B. Hardware loads ahead where they lie one after another; where
-  /// they do not, a copy takes 0.6 to 0.8 times as long for the rows that are loaded here.
+  /// Copies rows [begin, end) of B. Hardware prefetches contiguous rows. For other rows,
+  /// prefetching here makes the copy take 0.6 to 0.8 times as long.
   void pack_rows(MatrixView<const A> b, Index begin, Index end) const {
     const bool apart = b.row_stride != cols_;
     for (Index k = begin; k < end; ++k) {
@@ -73,7 +73,7 @@ class Panels {
                            .start = start});
     });
   }
-  /// Copies B back to where it was.
+  /// Copies the panels to a matrix B [depth,cols].
   void unpack(MatrixView<A> b) const {
     for (Index k = 0; k < depth_; ++k) {
       for_each([&](Index begin, Index count, const A* panel, Index stride) {
@@ -101,7 +101,7 @@ class Panels {
     for (; c + kWidth <= count; c += kWidth) store(to + c, load<A, Packet<A>>(from + c));
     std::copy_n(from + c, count - c, to + c);
   }
-  /// f(first column, columns, the panel, its row stride).
+  /// Calls f(first column, columns, panel, row stride of the panel).
   template <class F>
   void for_each(const F& f) const {
     for (Index begin = 0; begin < cols_; begin += kPanel<A>) {

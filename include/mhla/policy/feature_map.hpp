@@ -48,8 +48,8 @@ concept DifferentiableFeatureMap = FeatureMap<F, A> &&
   map.adjoint(x, y, dy, dx, d, dweights);
 };
 
-/// A map that also takes strips of tokens, which is faster for a dense layer. map.strip(x, y)
-/// writes phi of every row of x [n,D] to the same row of y [n,features(D)]. Rows of x and y are
+/// A map that also takes strips of tokens, which is faster for a dense layer. Every row of x [n,D]
+/// is mapped to the same row of y [n,features(D)] by map.strip(x, y). Rows of x and y are
 /// contiguous and do not overlap. Law: a row of y has the bits of map(x, y, D). Forms call `strip`
 /// alone, with up to 64 rows.
 template <class F, class A>

@@ -54,8 +54,8 @@ MixingMatrix<A> locality(GridShape blocks, const LocalityOptions& options = {});
 
 /// Returns the initial [Mq,Mk] mixing matrix of cross-attention between grids of blocks that cover
 /// the same extent, such as an image in two resolutions. Block i of n along an axis has its centre
-/// at (i + 1/2) / n of that extent. Equal grids give the matrix above. kLinear gives equal weights
-/// where all blocks of a row (or column) that should sum to 1 are equally far.
+/// at (i + 1/2) / n of that extent. Equal grids give the matrix above. If all blocks of a row (or
+/// column) that should sum to 1 are equally far, kLinear gives equal weights.
 /// \throws option_error as above, and if sigma or threshold makes such a row (or column) all 0.
 template <Accumulator A = float>
 MixingMatrix<A> locality(GridShape queries, GridShape keys, const LocalityOptions& options = {});
