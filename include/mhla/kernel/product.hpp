@@ -64,7 +64,7 @@ MHLA_NOINLINE void multiply_panel(const Product<A>& p, Index col) {
     return;
   }
   Index row = 0;
-  const auto tiles = [&]<int kTileRows>() {  // no tiles of 2 with spans: they cost users compile time
+  const auto tiles = [&]<int kTileRows>() {  // fewer with spans: compiles faster
     if constexpr (!kSpans || kTileRows >= 4) {
       if (p.a.rows - row < kTileRows) return;
       row = multiply_tiles<P, kTileRows, kVectors, kSpans>(p, row, col);
@@ -173,11 +173,11 @@ void multiply(const Product<A>& p) {
 template <class A>
 inline constexpr Index kStretch = 8 * kBufferAlignment / Index{sizeof(A)};
 
-/// C (+)= A B in stretches of columns, for B and C beyond L2 in long rows, as in mixing. The next
-/// stretch of B and C is prefetched row by row meanwhile; p.next is not read. A panel alone takes a
-/// line or two of every row, each from another page, three times as slowly. Stretches save 12 to 18
-/// % of a whole causal call with 4 MB of summaries in 32 blocks. They save 6 to 15 % of calls with
-/// bands.
+/// C (+)= A B in stretches of columns, for B and C beyond L2 in long rows, as in mixing. Meanwhile
+/// the next stretch of B and C is prefetched row by row; p.next is not read. A panel alone takes a
+/// line or two of every row, each from another page, three times as slowly. Stretches save 12 to
+/// 18 % of a whole causal call with 4 MB of summaries in 32 blocks. They save 6 to 15 % of calls
+/// with bands.
 template <class A>
 void multiply_stretches(const Product<A>& p) {
   Product<A> part = p;

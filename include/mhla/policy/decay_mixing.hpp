@@ -6,9 +6,9 @@
 ///
 ///     m_ib = sum_r a_r lambda_r^(i-b)          b <= i,   0 <= lambda_r <= 1
 ///
-/// Row i reads the earlier blocks through R running states (stage/decay.hpp). Mixing costs O(M R D
-/// E) instead of O(M^2 D E), and a stream has no length limit. One term with lambda = 1 is causal
-/// linear attention. Learned matrices of language models are close to such sums.
+/// Row i reads the earlier blocks through R running states (stage/decay.hpp). Mixing costs
+/// O(M R D E) instead of O(M^2 D E), and a stream has no length limit. One term with lambda = 1 is
+/// causal linear attention. Learned matrices of language models are close to such sums.
 /// Source of the idea: retention's decay, arXiv:2307.08621, here between blocks.
 
 #include <cmath>

@@ -1,10 +1,9 @@
 #pragma once
 
 /// \file
-/// Stage 4 of 5: the positions of coefficients in a mixing matrix [Mq,Mk], and their memory layout.
-/// A band has a cost that grows with M instead of M^2. Lists of key blocks per row have a cost that
-/// grows with their number of coefficients. Entries outside the pattern are 0, are not stored and
-/// have no gradient.
+/// Stage 4 of 5: positions of the coefficients of a mixing matrix [Mq,Mk], and their memory layout.
+/// With a band, cost grows with M instead of M^2. With lists of key blocks per row, cost grows with
+/// the number of coefficients. Other entries are 0, are not stored and have no gradient.
 
 #include <algorithm>
 #include <memory>
@@ -66,8 +65,8 @@ class Pattern {
   Pattern(Index rows, Index cols)
       : Pattern(rows, cols, std::max<Index>(rows, 0), std::max<Index>(cols, 0)) {}
   /// Row i has the columns lists[i]. Coefficients are stored row after row.
-  /// \throws option_error if the matrix is empty, or unless the columns of a row ascend in [0,
-  ///     cols).
+  /// \throws option_error if the matrix is empty, or unless the columns of a row ascend in
+  ///     [0, cols).
   Pattern(Index cols, const std::vector<std::vector<Index>>& lists);
 
   Index rows() const { return rows_; }  ///< Mq, query blocks

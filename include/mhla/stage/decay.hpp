@@ -7,16 +7,18 @@
 ///     S~_i   = sum_r a_r lambda_r T_r(i) + (sum_r a_r lambda_r) S_{i-1}
 ///            = sum_{b < i} sum_r a_r lambda_r^(i-b) S_b
 ///
-/// and z alike. States are a block behind, so a stream folds S_{i-2} while block i - 1 arrives, and
-/// its boundary is one multiply-add (earlier_blocks.hpp). Elements are independent of each other: a
-/// scan over all blocks is split over columns, and has the bits of a stream.
+/// z is mixed alike. States lag by one block, so a stream folds S_{i-2} while block i - 1 arrives,
+/// and a block's start costs one multiply-add per element (earlier_blocks.hpp). Elements are
+/// independent of each other: a scan over all blocks is split over columns and has the bits of a
+/// stream.
 ///
 /// Adjoint, from the gradients dS~_i: the same scan over the blocks backwards gives dS_b, and
 ///
 ///     da_r += <T_r(i), dS~_i>     dlambda_r += a_r <V_r(i), dS~_i>
 ///
-/// with T_r(i + 1) = lambda_r (T_r(i) + S_i), not behind, and its slope V_r = dT_r / dlambda_r,
-/// V_r(i + 1) = lambda_r V_r(i) + T_r(i) + S_i.
+/// Here T_r(i + 1) = lambda_r (T_r(i) + S_i) does not lag. Its slope V_r = dT_r / dlambda_r is
+///
+///     V_r(i + 1) = lambda_r V_r(i) + T_r(i) + S_i
 ///
 /// Cost: 4*M*R*D*E flops, the adjoint 14*M*R*D*E.
 
@@ -37,14 +39,14 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Columns of a piece of a scan: states of four terms take half of L1.
+/// Columns per piece of a scan: states of four terms take half of L1.
 inline constexpr Index kDecayColumns = 1024;
 
 inline Index decay_pieces_of_slab(Index values) {
   return ceil_div(kTile.slab * values, kDecayColumns);
 }
 
-/// sum_r a_r lambda_r^distance, for distances 0 and 1: m_ii, and m_{i,i-1}.
+/// Returns sum_r a_r lambda_r^distance, for distance 0 (m_ii) or 1 (m_{i,i-1}).
 template <class A>
 MHLA_NOINLINE A decay_coefficient(const DecayView<const A>& m, int distance) {
   A sum = 0;
@@ -54,7 +56,7 @@ MHLA_NOINLINE A decay_coefficient(const DecayView<const A>& m, int distance) {
   return sum;
 }
 
-/// Columns [0, kVectors packets) of fold_and_mix.
+/// Computes columns [0, kVectors packets) of fold_and_mix.
 template <class P, int kVectors, class A>
 inline void fold_and_mix_panel(const DecayView<const A>& m, const A* s, Rows<A> states,
                                A* mixture) {
@@ -82,7 +84,8 @@ inline void fold_and_mix_panel(const DecayView<const A>& m, const A* s, Rows<A> 
   for (int i = 0; i < kVectors; ++i) store(mixture + i * kWidth, sum[i]);
 }
 
-/// T_r = lambda_r (T_r + s), and mixture = sum_r a_r lambda_r T_r of the new ones, in one pass.
+/// Updates T_r = lambda_r (T_r + s), and writes mixture = sum_r a_r lambda_r T_r of the updated
+/// states, in one pass.
 /// \param s       S of a block [cols]
 /// \param states  T [R,cols]
 template <class A>
@@ -92,13 +95,13 @@ void fold_and_mix(const DecayView<const A>& m, const A* s, Rows<A> states, Index
   });
 }
 
-/// Which way a scan goes over the blocks: to later ones, or its adjoint to earlier ones.
+/// Direction of a scan over the blocks: to later blocks, or to earlier blocks for its adjoint.
 enum class Scan { kForwards, kBackwards };
 
 /// Writes the mixtures of all blocks, for some columns.
-/// \param summaries  S [M,cols], or dS~; that of the block behind all others is not read
-/// \param states     room for [R,cols]
-/// \param mixtures   S~ [M,cols], or dS; not the summaries
+/// \param summaries  S [M,cols], or dS~; the last block of the scan is not read
+/// \param states     scratch [R,cols]
+/// \param mixtures   S~ [M,cols], or dS; must not be the summaries
 template <class A>
 void scan_mixtures(Scan scan, const DecayView<const A>& m, Rows<const A> summaries, Index blocks,
                    Index cols, Rows<A> states, Rows<A> mixtures) {
@@ -118,8 +121,8 @@ void scan_mixtures(Scan scan, const DecayView<const A>& m, Rows<const A> summari
 
 /// Adds to the gradients of weights and decays, from some columns. A block whose dS~ is 0 adds
 /// nothing, whatever its states are.
-/// \param states   room for [2R,cols]
-/// \param dterms   [2R], da and behind it dlambda
+/// \param states   scratch [2R,cols]
+/// \param dterms   [2R], da followed by dlambda
 template <class A>
 void add_decay_adjoint(const DecayView<const A>& m, Rows<const A> summaries,
                        Rows<const A> dmixtures, Index blocks, Index cols, Rows<A> states,
@@ -146,8 +149,8 @@ void add_decay_adjoint(const DecayView<const A>& m, Rows<const A> summaries,
   }
 }
 
-/// Calls f(piece, worker, rows of it in slabs, rows of it in mixtures, columns) for the pieces that
-/// summaries and mixtures consist of.
+/// Calls f(piece, worker, its rows in slabs, its rows in mixtures, columns) for all pieces of
+/// summaries and mixtures.
 template <class A, class F>
 void for_each_piece(const Summaries<A>& summaries, Rows<A> mixtures, const ExecutorRef& executor,
                     F&& f) {

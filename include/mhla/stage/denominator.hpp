@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Stage 5 of 5: the sums r_t that a normaliser makes denominators from, and dividing by them.
+/// Stage 5 of 5: sums r_t that a normaliser turns into denominators, and division by these.
 ///
 ///     kOwn         r_t  = phi(q_t) . z~_i
 ///     kCrossQuery  r_iw = sum_b m_ib s_bw,   s_bw = phi(q_bw) . z_b
@@ -50,7 +50,7 @@ void sum_weights_adjoint(Start start, const A* factors, Rows<A> rows, Index coun
                .start = Start::kTarget});
 }
 
-/// Sums s_bw of all slots of all blocks, or their gradients.
+/// Sums s_bw of all slots of all blocks, or gradients of these sums.
 template <class A>
 struct SlotSums {
   A* sums = nullptr;  ///< [M,W]
@@ -63,7 +63,7 @@ struct SlotSums {
   Rows<A> rows() const { return {sums, places}; }
 };
 
-/// Throws unless blocks suit a normaliser that reads kCrossQuery sums.
+/// Throws unless the blocks suit a normaliser that reads kCrossQuery sums.
 template <Partition P>
 void expect_cross_query(const char* function, const P& query_blocks, Index key_blocks) {
   const Index m = query_blocks.blocks();
@@ -83,8 +83,9 @@ void expect_cross_query(const char* function, const P& query_blocks, Index key_b
   }
 }
 
-/// factors[s] = 1 / denominators[s], to multiply rows instead of dividing them; 1 if that is not a
-/// normal number (0, tiny, huge and infinite denominators, NaN), see divide_others.
+/// factors[s] = 1 / denominators[s], to multiply rows instead of dividing them. The factor is 1
+/// where the reciprocal is no normal number (0, tiny, huge and infinite denominators, NaN);
+/// divide_others divides these rows.
 template <class A>
 MHLA_NOINLINE void reciprocals(const A* denominators, Index count, A* factors) {
   transform(denominators, factors, count, [](auto p) {

@@ -1,14 +1,14 @@
 #pragma once
 
 /// \file
-/// Stage 5' of 5, causal only: what queries see of a strip of 64 keys of their own block.
+/// Stage 5' of 5, causal only: contribution of a strip of 64 keys to queries of the same block.
 ///
 ///     T      = m_ii tril(phi(Q) phi(K)^T)     [64,64]
 ///     den_t += sum_j T_tj                     [64]
 ///
-/// and outputs T V, which attention/causal_block.hpp adds up with what lies before. Query t sees
-/// the kept keys of the strip up to its own slot. Later keys enter no sum, not even multiplied by
-/// zero.
+/// and outputs T V, which attention/causal_block.hpp adds to the outputs from earlier keys. Query t
+/// sees the kept keys of the strip up to its own slot. Later keys enter no sum, not even multiplied
+/// by zero.
 ///
 /// Adjoint, with P = phi(Q) phi(K)^T, the gradients dn_t of the numerators and dden_t of the
 /// denominators (read_out.hpp), over the pairs t, j that see each other:
@@ -32,11 +32,11 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// T of a strip's queries and keys, and adds the sums of its rows to `sums` unless that is null.
+/// Writes T of a strip's queries and keys, and adds its row sums to `sums` unless that is null.
 /// \param places  [count] slots of the queries, ascending
-/// \param keys    the strip's keys times m_ii with slots as places
+/// \param keys    the strip's keys times m_ii, with slots as places
 /// \param scores  T [strip, strip]
-/// \param seen    [strip] keys that each query sees
+/// \param seen    [strip] number of keys that each query sees
 template <class A>
 void score_intra_block(Rows<A> queries, const Index* places, Index count, const PackedKeys<A>& keys,
                        Rows<A> scores, Index* seen, A* sums, Prefetch* next = nullptr) {
@@ -46,13 +46,13 @@ void score_intra_block(Rows<A> queries, const Index* places, Index count, const 
   for (Index r = 0; r < count; ++r) sums[r] += sum(scores.row(r), seen[r]);
 }
 
-/// The adjoint of a strip of keys and queries that see some of them. Call order: set, then for
-/// every up to 64 queries score, multiply_values, finish, and the add_ functions.
+/// The adjoint of a strip of keys and of queries that see some of these keys. Call order: set; then
+/// score, multiply_values, finish and the add_ functions per group of up to 64 queries.
 template <class A>
 class IntraBlockAdjoint {
  public:
   IntraBlockAdjoint() = default;
-  /// \param e  0 for a denominator's own queries and keys
+  /// \param e  0 for separate queries and keys of a denominator
   IntraBlockAdjoint(const char* function, Arena& arena, Index d, Index e)
       : features_(d),
         values_(e),
@@ -74,7 +74,7 @@ class IntraBlockAdjoint {
     keys_.append(keys, Rows<A>(), places, n, A(1));
   }
 
-  /// P for some queries [count,D] in the given slots, and the sums of its rows.
+  /// Computes P for some queries [count,D] in the given slots, and the sums of its rows.
   void score(Rows<A> queries, const Index* places, Index count) {
     count_ = count;
     for (Index r = 0; r < count; ++r) seen_[r] = keys_.visible(places[r]);
@@ -83,7 +83,7 @@ class IntraBlockAdjoint {
   }
   const A* score_sums() const { return score_sums_; }  ///< sum_j P_tj   [count]
 
-  /// dn_t . v_j, and the sums of P_tj dn_t . v_j.
+  /// Computes dn_t . v_j, and per query the sum of P_tj dn_t . v_j.
   void multiply_values(Rows<A> dn) {
     transposed_values_.score(dn, seen_, count_, 0, products_);
     for (Index r = 0; r < count_; ++r) {
@@ -92,7 +92,7 @@ class IntraBlockAdjoint {
   }
   const A* product_sums() const { return product_sums_; }  ///< sum_j P_tj dn_t . v_j   [count]
 
-  /// dP. Returns these queries' part of dm_ii.
+  /// Computes dP, and returns these queries' part of dm_ii.
   /// \param dden  [count], null for zeros
   A finish(A weight, const A* dden) {
     A gradient = 0;
@@ -128,7 +128,7 @@ class IntraBlockAdjoint {
     transpose_scaled(factor, pairs.data, pairs.stride, count_, kStripTokens, transposed_.data,
                      transposed_.stride);
     ColumnSpan spans[kStripTokens];
-    Index first = 0;  // query that sees key j
+    Index first = 0;  // first query that sees key j
     for (Index j = 0; j < kStripTokens; ++j) {
       while (first < count_ && seen_[first] <= j) ++first;
       spans[j] = {first, count_};
@@ -147,10 +147,10 @@ class IntraBlockAdjoint {
   PackedKeys<A> transposed_values_;  // V^T, and phi(K) as rows
   Rows<A> scores_;                   // P [strip, strip]
   Rows<A> products_;                 // dn . v, then dP [strip, strip]
-  Rows<A> transposed_;               // of either
+  Rows<A> transposed_;               // transposed scores or products
   A* score_sums_ = nullptr;          // [strip]
   A* product_sums_ = nullptr;        // [strip]
-  Index seen_[kStripTokens]{};       // keys that each query sees
+  Index seen_[kStripTokens]{};       // number of keys that each query sees
   Index count_ = 0;                  // queries
 };
 

@@ -1,21 +1,22 @@
 #pragma once
 
 /// \file
-/// Stage 4 of 5: every query block's own mixture of the summaries.
+/// Stage 4 of 5: a mixture of the summaries per query block.
 ///
 ///     S~_i = sum_b m_ib S_b     [D,E]
 ///     z~_i = sum_b m_ib z_b     [D]
 ///
-/// Rows of m are taken in groups, whose mixtures stay in L2 until the read-out (stage 5). The
-/// causal form mixes only blocks before i. What the pattern of m does not hold of other blocks, and
-/// all that a causal row may not see, is skipped: a NaN there reaches nothing.
+/// Rows of m are mixed in groups, whose mixtures stay in L2 until the read-out (stage 5). The
+/// causal form mixes only blocks before i. Blocks outside the pattern of m, and blocks that a
+/// causal row may not see, are skipped: a NaN in them reaches nothing.
 ///
-/// Adjoint, from the gradients dS~, dz~ of the mixtures, and dm in mixing_gradient.hpp:
+/// Adjoint, from the gradients dS~, dz~ of the mixtures (for dm see mixing_gradient.hpp):
 ///
 ///     dS_b  = sum_i m_ib dS~_i     dz_b = sum_i m_ib dz~_i       columns of m in groups
 ///
-/// Cost: 2*M*M*D*(E+1) flops, or with w coefficients a row, in a band or a list, 2*M*w*D*(E+1); the
-/// adjoint as much. Source: arXiv:2601.07832, section 4.1.
+/// Cost: 2*M*M*D*(E+1) flops, or 2*M*w*D*(E+1) with w coefficients per row of a band or list; the
+/// adjoint as much.
+/// Source: arXiv:2601.07832, section 4.1.
 
 #include <algorithm>
 
@@ -32,15 +33,15 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Query blocks mixed together, at least; sixteen mixtures of 64 x 64 fit L2 until they are read
-/// out.
+/// Smallest number of query blocks mixed together. Sixteen mixtures of 64 x 64 fit L2 until they
+/// are read out.
 inline constexpr Index kGroupBlocks = round_up(16, kTile.rows);
 inline constexpr Index kLargestGroup = 256;  ///< blocks, to bound the memory
 
-/// Query blocks of a group. Each group reads all summaries once and each mixture is written and
-/// read once, so where mixtures fit L2 four groups a worker are few enough. Larger ones come from
-/// L3 or memory anyway: then as many blocks as possible share a pass, as long as every worker has a
-/// group. Bits do not depend on it.
+/// Query blocks per group. Each group reads all summaries once, and each mixture is written and
+/// read once. Where mixtures fit L2, four groups per worker are few enough. Larger mixtures come
+/// from L3 or memory anyway, so as many blocks as possible share a pass while every worker has a
+/// group. Bits do not depend on the group.
 template <class A>
 Index group_blocks(Index query_blocks, Index d, Index e, Index workers) {
   const bool fits = e == 0 || d <= kL2Bytes / (kGroupBlocks * Index{sizeof(A)}) / e;
@@ -59,9 +60,9 @@ void for_each_group(const ExecutorRef& executor, Index blocks, Index group, F&& 
 /// Scratch for the coefficients of one group of query blocks.
 template <class A>
 struct Coefficients {
-  A* values = nullptr;                 ///< [group, M], the rows of m, dense or one list each
+  A* values = nullptr;                 ///< [group, M], rows of m: dense, or one list each
   ColumnSpan* spans = nullptr;         ///< [group], the columns that each row reads
-  Combination<A>* combined = nullptr;  ///< [group], of lists
+  Combination<A>* combined = nullptr;  ///< [group], for lists
 
   Coefficients() = default;
   Coefficients(const char* function, Arena& arena, Index group, Index m)
@@ -76,7 +77,7 @@ struct Mixtures {
   Rows<A> kv;      ///< S~ [group, D*E]
   Index features;  ///< D
   Index values;    ///< E
-  bool beyond_l2;  ///< whether they are read from L3 or memory
+  bool beyond_l2;  ///< true if mixtures are read from L3 or memory
 
   Mixtures(const char* function, Arena& arena, Index group, const Summaries<A>& s)
       : Mixtures(function, arena, group, s.features, s.values) {
@@ -90,19 +91,19 @@ struct Mixtures {
     kv.data = arena.take<A>(function, {group, kv.stride});
   }
 
-  /// The mixture behind the g-th of `count`, to prefetch while that one is read, or null.
+  /// Mixture after the g-th of `count`, to prefetch while the g-th is read, or null.
   const A* behind(Index g, Index count) const {
     return beyond_l2 && g + 1 < count ? kv.row(g + 1) : nullptr;
   }
 };
 
 /// Rows [begin, end) of m or of its transpose in scratch, ready to be multiplied: a band as a dense
-/// matrix, lists as they are.
+/// matrix, lists unchanged.
 template <class A>
 class MixingGroup {
  public:
-  /// Rows of m: what query blocks [begin, end) read.
-  /// \param room  for end - begin rows of `blocks` coefficients
+  /// Takes rows of m: the coefficients that query blocks [begin, end) read.
+  /// \param room  scratch for end - begin rows of `blocks` coefficients
   MixingGroup(MixingView<const A> m, Index begin, Index end, Reach reach, Index blocks,
               const Coefficients<A>& room)
       : MixingGroup(m, begin, end, blocks, room) {
@@ -117,7 +118,8 @@ class MixingGroup {
                });
   }
 
-  /// Columns of m: the readers of key blocks [begin, end) among the leading `blocks` query blocks.
+  /// Takes columns of m: the readers of key blocks [begin, end) among the first `blocks` query
+  /// blocks.
   static MixingGroup of_columns(MixingView<const A> m, Index begin, Index end, Reach reach,
                                 Index blocks, const Coefficients<A>& room) {
     MixingGroup group(m, begin, end, blocks, room);
@@ -135,7 +137,7 @@ class MixingGroup {
   }
 
   /// Mixes one [M,cols] matrix into rows of `out`, b ascending in every row.
-  /// \param beyond_l2  whether the matrix and `out` are larger than L2
+  /// \param beyond_l2  true if the matrix and `out` are larger than L2
   void mix(Rows<A> out, Rows<const A> rows, Index cols, bool beyond_l2 = false) const {
     if (m_.pattern().sparse()) {
       for (Index r = 0; r < rows_; ++r) {
@@ -192,10 +194,10 @@ class MixingGroup {
   Coefficients<A> coefficients_;
   ColumnSpan any_;     // columns that any row reads; spans are relative to its begin
   Index stride_ = 0;   // of the coefficients
-  bool dense_ = true;  // every row reads all of them
+  bool dense_ = true;  // every row reads all columns in any_
 };
 
-/// Writes one slab of S~_i for all query blocks of a group, which reads the same slab of S.
+/// Writes one slab of S~_i for all query blocks of a group, from the same slab of S.
 template <class A>
 void mix_slab(const MixingGroup<A>& group, const Summaries<A>& s, Index slab,
               const Mixtures<A>& mixtures) {

@@ -4,11 +4,11 @@
 /// The adjoint of mixing (mixing.hpp) for the mixing matrix, from the gradients dS~, dz~ of the
 /// mixtures:
 ///
-///     dm_ib = <S_b, dS~_i> + z_b . dz~_i     where there are coefficients
+///     dm_ib = <S_b, dS~_i> + z_b . dz~_i     for stored coefficients
 ///
-/// A row i whose dS~_i and dz~_i are 0 is 0, whatever S_b and z_b are.
+/// Row i is 0 if dS~_i and dz~_i are 0, whatever S_b and z_b are.
 ///
-/// Cost: 2*D*(E+1) flops a coefficient.
+/// Cost: 2*D*(E+1) flops per coefficient.
 
 #include <algorithm>
 
@@ -35,7 +35,7 @@ class MixingGradient {
       : values_(arena.take<A>(function, {group, m})), written_(arena.take<bool>(function, group)) {}
 
   /// Starts with zeros for query blocks [begin, end) of a matrix with `blocks` leading columns.
-  /// \param pattern  stays where it is until `store`
+  /// \param pattern  must stay in place until `store`
   void start(const Pattern& pattern, Index begin, Index end, Reach reach, Index blocks) {
     pattern_ = &pattern;
     begin_ = begin;
@@ -46,8 +46,8 @@ class MixingGradient {
     std::fill_n(written_, rows_, false);
   }
 
-  /// dm_ib += left[i] . right[b] over `length` numbers, kInnerDepth of them at a time; left begins
-  /// at the group's first query block, right at key block 0.
+  /// Adds left[i] . right[b] over `length` numbers to dm_ib, kInnerDepth numbers at a time. Row 0
+  /// of left is the group's first query block; row 0 of right is key block 0.
   void add(Rows<const A> left, Rows<const A> right, Index length) const {
     for (Index r = 0; r < rows_; ++r) written_[r] = written_[r] || !is_zero(left.row(r), length);
     if (pattern_->sparse()) return add_listed(left, right, length);
@@ -63,7 +63,7 @@ class MixingGradient {
     }
   }
 
-  /// Adds the rows to a matrix of the pattern, inside the reach only.
+  /// Adds the rows to a matrix of the same pattern, inside the reach only.
   void store(const MixingView<A>& to) const {
     for (Index r = 0; r < rows_; ++r) {
       if (!written_[r]) continue;
@@ -100,7 +100,7 @@ class MixingGradient {
                             length, {values_ + r * blocks_ + any.begin, blocks_});
     }
   }
-  /// The columns that any of some rows reads.
+  /// Returns the columns that any of some rows reads.
   ColumnSpan any_of(Index r, Index rows) const {
     ColumnSpan any{blocks_, 0};
     for (Index i = begin_ + r; i < begin_ + r + rows; ++i) {
@@ -110,7 +110,7 @@ class MixingGradient {
   }
 
   A* values_ = nullptr;      // [rows, M]
-  bool* written_ = nullptr;  // [rows] whether a gradient of row i's mixtures is not 0
+  bool* written_ = nullptr;  // [rows] true if a gradient of row i's mixtures is not 0
   const Pattern* pattern_ = nullptr;
   Index begin_ = 0;  // first query block
   Index rows_ = 0;

@@ -1,18 +1,18 @@
 #pragma once
 
 /// \file
-/// The open block of a stream: its keys and values, the summary S that they grow, and the running
-/// matrix R that queries read, where S~ is the mixture of the blocks before it:
+/// The open block of a stream: its keys and values, the summary S of its keys, and the running
+/// matrix R that queries read. S~ is the mixture of the blocks before it:
 ///
 ///     S = sum k v^T      R = S~ + m_ii S      o = q R        S, R [D,E]
 ///
-/// After a key a part of the rows of S and R takes all keys that it lacks, in turn (turns.hpp), in
-/// one pass: R takes what S gains. So a token reads all of R, and reads and writes an eighth of
-/// both. What parts lack, outputs get from the keys themselves.
+/// After each key one of the eight parts of the rows of S and R adds all keys that it lacks, in one
+/// pass (turns.hpp). R grows by the weighted growth of S. So a token reads all of R, and reads and
+/// writes an eighth of S and R. Keys that a part of R lacks are added to the output directly.
 ///
-/// S is a chain of multiply-adds over the keys, whoever takes them: the bits of summary.hpp. Once
-/// it is infinite, R is NaN, where another form may be infinite. Cost of a token: 2*D*E flops to
-/// read R, 2*D*E for S, a quarter of that for R and missing keys.
+/// S is a chain of multiply-adds over the keys, whichever call adds them: the bits of summary.hpp.
+/// If S is infinite, R is NaN, where another form may be infinite.
+/// Cost per token: 2*D*E flops to read R, 2*D*E for S, a quarter of that for R and missing keys.
 
 #include <algorithm>
 
@@ -30,7 +30,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// take_keys of kRows rows and kVectors packets.
+/// Computes kRows rows and kVectors packets of take_keys.
 template <class P, int kRows, int kVectors, class A>
 MHLA_INLINE inline void take_tile(Rows<A> keys, Rows<A> values, Index count, A weight, Index cols,
                                   A* summary, A* running) {
@@ -69,11 +69,11 @@ MHLA_INLINE inline void take_tile(Rows<A> keys, Rows<A> values, Index count, A w
   }
 }
 
-/// S += keys^T values, and R += weight times what S gains, of some rows.
+/// Adds keys^T values to some rows of S, and `weight` times the same growth to R.
 /// \param keys     [count,rows]
 /// \param values   [count,cols]
-/// \param summary  S [rows,cols], one row after another
-/// \param running  R, in the same way
+/// \param summary  S [rows,cols], rows contiguous
+/// \param running  R [rows,cols], rows contiguous
 template <class A>
 MHLA_NOINLINE void take_keys(Rows<A> keys, Rows<A> values, Index count, A weight, Index rows,
                              Index cols, A* summary, A* running) {
@@ -91,7 +91,7 @@ MHLA_NOINLINE void take_keys(Rows<A> keys, Rows<A> values, Index count, A weight
   tiles.template operator()<1>();
 }
 
-/// Columns [0, kVectors packets) of read_matrix.
+/// Computes columns [0, kVectors packets) of read_matrix.
 template <class P, int kVectors, class A>
 MHLA_INLINE inline void read_panel(const A* query, const A* matrix, Index rows, Index cols,
                                    Start start, A* output, const A*& next) {
@@ -120,8 +120,8 @@ MHLA_INLINE inline void read_panel(const A* query, const A* matrix, Index rows, 
 }
 
 /// output (+)= query matrix, with the bits of `multiply`.
-/// \param matrix  [rows,cols], one row after another
-/// \param next    what is read next, to prefetch as much of it, or null
+/// \param matrix  [rows,cols], rows contiguous
+/// \param next    memory that is read next, to prefetch as many bytes of it, or null
 template <class A>
 MHLA_NOINLINE void read_matrix(const A* query, const A* matrix, Index rows, Index cols, Start start,
                                A* output, const A* next) {
@@ -130,8 +130,8 @@ MHLA_NOINLINE void read_matrix(const A* query, const A* matrix, Index rows, Inde
   });
 }
 
-/// query . weight key, with the bits of a product of queries and keys.
-/// \param room  [d]
+/// Returns query . (weight key), with the bits of a product of queries and keys.
+/// \param room  scratch [d]
 template <class A>
 A score_of(const A* query, const A* key, Index d, A weight, A* room) {
   scale_to(weight, key, room, d);
@@ -140,27 +140,26 @@ A score_of(const A* query, const A* key, Index d, A weight, A* room) {
   return score;
 }
 
-/// Views of a stream's memory. A part holds the keys that its turns have brought it. All of R holds
-/// `level` keys besides, those up to the end of the last piece of several tokens, which adds its
-/// keys to R at once.
+/// Views of a stream's memory. A part holds the keys that its turns have added. All of R also holds
+/// the first `level` keys: a piece of several tokens adds all its keys to R when it ends.
 template <class A>
 struct OpenBlock {
   A* running = nullptr;  ///< R [D,E]
-  Rows<A> summary;       ///< S by slabs (Summaries::block), anything before the first key
+  Rows<A> summary;       ///< S by slabs (Summaries::block), undefined before the first key
   Rows<A> keys;          ///< [W,D]
   Rows<A> values;        ///< [W,E]
   Index features = 0;    ///< D
   Index width = 0;       ///< E
   A weight = 0;          ///< m_ii
 
-  /// The parts whose turn comes with keys [from, to) take what they lack.
+  /// Adds to the parts whose turn comes with keys [from, to) all keys that they lack.
   void take(Index from, Index to, Index level) const {
     for (Index c = std::max(from, to - kTurns) + 1; c <= to; ++c) {
       const Index p = Turns::taking(c), held = Turns::held(p, from);
       take_rows(turns().part(p), held, std::clamp(level, held, c), c);
     }
   }
-  /// All of R takes the first `count` keys.
+  /// Adds to all of R the missing keys among the first `count`.
   void take_into_running(Index count, Index level) const {
     for (Index p = 0; p < kTurns; ++p) {
       const Turns::Part rows = turns().part(p);
@@ -171,7 +170,7 @@ struct OpenBlock {
       }
     }
   }
-  /// All of S takes the first `count` keys, and R none of them.
+  /// Adds to all of S the missing keys among the first `count`, and nothing to R.
   MHLA_NOINLINE void complete_summary(Index count) const {
     for (Index p = 0; p < kTurns; ++p) {
       take_rows(turns().part(p), Turns::held(p, count), count, count);
@@ -179,16 +178,16 @@ struct OpenBlock {
   }
 
   /// output = query R, as if all of R held the first `count` keys.
-  /// \param taken  keys whose turns have been taken
+  /// \param taken  number of keys whose turns have been taken
   void read(const A* query, Index taken, Index count, Index level, A* output) const {
     read_rows(query, output, [](Index, Index) {});
     add_lacking(query, taken, count, level, output);
   }
-  /// The same for the first token of a block, with the bits of causal_block.hpp. Returns the score
-  /// of the token's key, 0 without one.
-  /// \param complete  complete(begin, end) makes rows of R what they are before the token; they are
-  ///                  read while they are in L1
-  /// \param room      [D]
+  /// Reads as above for the first token of a block, with the bits of causal_block.hpp. Returns the
+  /// score of the token's key, or 0 without a key.
+  /// \param complete  complete(begin, end) updates rows of R to their state before the token; they
+  ///     are read while they are in L1
+  /// \param room      scratch [D]
   template <class Complete>
   A read_first(const A* query, bool has_key, A* room, A* output, const Complete& complete) const {
     read_rows(query, output, complete);
@@ -199,12 +198,12 @@ struct OpenBlock {
   }
 
  private:
-  /// Numbers of R that stay in L1 between being completed, or prefetched, and being read.
+  /// Numbers of R that stay in L1 from their update or prefetch to their read.
   static constexpr Index kTogether = 8192 / sizeof(A);
 
   Turns turns() const { return {features}; }
 
-  /// Rows of S take keys [begin, end), and the same rows of R those from `fresh` on.
+  /// Adds keys [begin, end) to rows of S, and keys [fresh, end) to the same rows of R.
   void take_rows(Turns::Part rows, Index begin, Index fresh, Index end) const {
     const auto share = [&](Index slab, Index column, Index from, Index to) {
       A* const s = summary.row(slab) + column;
@@ -224,9 +223,9 @@ struct OpenBlock {
     for_each_slab(width, {rows.begin * width, rows.end * width}, share);
   }
 
-  /// output = query R, of which a few rows at a time are completed and read, while those behind
-  /// them are prefetched: R of several heads comes from L3, and a token takes 4 to 9 % less. R that
-  /// stays in L1 is read at once.
+  /// output = query R. A few rows of R at a time are completed and read, while the rows after them
+  /// are prefetched. R of several heads comes from L3, and the prefetch saves 4 to 9 % per token. R
+  /// that fits L1 is read at once.
   template <class Complete>
   void read_rows(const A* query, A* output, const Complete& complete) const {
     const bool in_l1 = features * width <= 4 * kTogether;
@@ -242,8 +241,8 @@ struct OpenBlock {
     } while (begin < features);
   }
 
-  /// output += what the parts of R lack of the first `count` keys, at most one of which is behind
-  /// the `taken` ones.
+  /// Adds to the output the keys among the first `count` that parts of R lack. At most one of these
+  /// keys comes after the first `taken`.
   void add_lacking(const A* query, Index taken, Index count, Index level, A* output) const {
     A scores[kTurns];
     const Index first = std::max(level, taken - kTurns + 1);
@@ -251,8 +250,7 @@ struct OpenBlock {
       const auto score_of_rows = [&](Index begin, Index end) {
         return dot(query + begin, keys.row(key) + begin, end - begin);
       };
-      // Parts have had their turn since, up to the one before `next`; the others follow in a
-      // circle.
+      // The parts before `next` have had their turn since this key; other parts follow in a circle.
       const Index next = taken % kTurns, end = next + kTurns - (taken - key);
       A score =
           score_of_rows(turns().part(next).begin, turns().part(std::min(end, kTurns) - 1).end);

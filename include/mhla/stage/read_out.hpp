@@ -1,15 +1,15 @@
 #pragma once
 
 /// \file
-/// Stage 5 of 5: every query reads its block's mixture.
+/// Stage 5 of 5: every query reads the mixture of its block.
 ///
 ///     o_t = phi(q_t)^T S~_i / den_t     [E],   t in block i
 ///
-/// The denominators are the normaliser's, from sums r_t (denominator.hpp). Outputs are assigned,
-/// rounded once from the accumulator to the stored type.
+/// The denominators come from the normaliser and the sums r_t (denominator.hpp). Outputs are
+/// assigned, rounded once from the accumulator to the stored type.
 ///
-/// Adjoint, from the gradient do_t, with den_t = f(scale r_t) and dn_t = scale do_t / den_t; o_t is
-/// not needed. An o_t with den_t = 0 is a constant, and its gradients are 0:
+/// Adjoint, from the gradient do_t, with den_t = f(scale r_t) and dn_t = scale do_t / den_t. It
+/// does not need o_t. An o_t with den_t = 0 is a constant with gradients 0:
 ///
 ///     dphi(q_t) = S~_i dn_t                                                    [D]
 ///     dS~_i     = sum_{t in i} phi(q_t) dn_t^T                                 [D,E]
@@ -39,13 +39,13 @@ template <class A>
 struct QueryScratch {
   A* raw = nullptr;            ///< queries before the feature map
   Rows<A> queries;             ///< [strip, D], the numerator's
-  Rows<A> normalizer_queries;  ///< [strip, Dz], the denominator's; may be `queries`
+  Rows<A> normalizer_queries;  ///< [strip, Dz], the denominator's; may be the same as `queries`
   Rows<A> outputs;             ///< [strip, E]
   A* denominators = nullptr;   ///< [strip]
   A* factors = nullptr;        ///< [strip] their reciprocals
 
   QueryScratch() = default;
-  /// \param dz  features of the denominator's own queries, 0 if it has none
+  /// \param dz  features of the denominator's separate queries, 0 if it has none
   QueryScratch(const char* function, Arena& arena, Index raw_size, Index d, Index dz, Index e)
       : raw(arena.take<A>(function, raw_size)),
         queries(function, arena, kStripTokens, d),
@@ -66,14 +66,14 @@ void gather_queries(MatrixView<const T> q, const Index* tokens, Index count, con
   for (Index s = 0; s < count; ++s) scale(factor, queries.row(s), map.features(q.cols));
 }
 
-/// Calls write(rows) with rows for the outputs of tokens[0..count): where they are in `out`, or of
-/// scratch, from which they are stored.
+/// Calls write(rows) with rows for the outputs of tokens[0..count): rows of `out`, or rows of
+/// scratch that are then stored to `out`.
 template <class A, Scalar T, class Write>
 void write_outputs(const QueryScratch<A>& scratch, const Index* tokens, Index count,
                    MatrixView<T> out, const Write& write) {
   if constexpr (std::is_same_v<T, A>) {
     if (out.col_stride == 1) {
-      // Tiles that look up no order take 1 to 2 % less of a whole call.
+      // Tiles without a token order save 1 to 2 % of a whole call.
       if (consecutive(tokens, count)) return write(Rows<A>{out.row(tokens[0]), out.row_stride});
       return write(Rows<A>{out.data, out.row_stride, tokens});
     }
@@ -82,8 +82,9 @@ void write_outputs(const QueryScratch<A>& scratch, const Index* tokens, Index co
   scatter(scratch.outputs, tokens, count, out);
 }
 
-/// Rows tokens[0..count) of out = queries * S~ / denominators, from `scratch`. Prefetches `next`.
-/// \param g  mixture of a group
+/// Writes rows tokens[0..count) of out = queries * S~ / denominators, from `scratch`. Prefetches
+/// `next`.
+/// \param g  mixture in its group
 template <Scalar T, class A>
 void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index count,
                    const Mixtures<A>& mixtures, Index g, Prefetch& next, MatrixView<T> out) {
@@ -99,7 +100,7 @@ void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index co
   });
 }
 
-/// From sums r of weights: factors = scale / den, and their slopes = scale f'(scale r) / den. Both
+/// Turns sums r of weights into factors = scale / den and slopes = scale f'(scale r) / den. Both
 /// are 0 for a denominator of 0, whose outputs are constants.
 template <class A, class Z>  // [count]
 void gradient_factors(const Z& normalizer, A* sums, Index count, A scaling, A* factors, A* slopes) {

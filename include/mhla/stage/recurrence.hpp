@@ -1,19 +1,19 @@
 #pragma once
 
 /// \file
-/// Stages 3 to 5 of 5 in one pass over the tokens, for causal linear attention, where a query reads
-/// all tokens up to its own alike:
+/// Stages 3 to 5 of 5 in one pass over the tokens, for causal linear attention. A query reads all
+/// tokens up to its own with weight 1:
 ///
 ///     S += phi(k_t) v_t^T     o_t = factor_t phi(q_t)^T S     [D,E], [E]
 ///     z += phi(k_t)           r_t = phi(q_t) . z              [D]
 ///
 /// S is split into panels of columns, which stay in L1 for all tokens of a strip. A step of a few
-/// tokens, whose values and outputs are in registers, reads and writes a row of a panel once. No
-/// product beside those of the definition is computed, as scores of a chunk's own keys would be.
+/// tokens reads and writes a row of a panel once; their values and outputs are in registers. Unlike
+/// chunked forms, it computes no scores of a chunk's keys.
 ///
-/// Law: every element of S and z is one chain over the tokens, every o_t one over D: bits do not
-/// depend on how tokens are split into strips and steps. A later token enters no earlier sum.
-/// Cost: 4*N*D*E flops, and 3*N*D of z.
+/// Law: every element of S and z is one chain over the tokens, every o_t one over D. Bits do not
+/// depend on the split of tokens into strips and steps. A later token enters no earlier sum.
+/// Cost: 4*N*D*E flops, and 3*N*D for z.
 /// Source: Katharopoulos et al., arXiv:2006.16236, section 3.4.
 
 #include <algorithm>
@@ -32,7 +32,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Some tokens, one after another. Values and outputs have room for whole packets.
+/// Consecutive tokens. Rows of values and outputs are padded to whole packets.
 template <class A>
 struct RecurrentTokens {
   Rows<const A> queries;  ///< phi(q), times the scale [n,D]
@@ -43,7 +43,7 @@ struct RecurrentTokens {
   Index count;            ///< n
 };
 
-/// S of some heads [D,E], panel by panel; row d of a panel lies behind row d - 1.
+/// S of some heads [D,E], panel by panel. Rows of a panel are contiguous.
 template <class A>
 class Recurrence {
   using P = Packet<A>;
@@ -57,16 +57,16 @@ class Recurrence {
         columns_(padded(e)),
         states_(arena.take<A>(function, {heads, d, columns_})) {}
 
-  /// E in whole packets.
+  /// E rounded up to whole packets.
   static Index padded(Index e) { return round_up(e, kWidth); }
   void clear() const { std::fill_n(states_, heads_ * features_ * columns_, A(0)); }
-  /// Number of steps of n tokens, about.
+  /// Approximate number of steps for n tokens.
   Index steps(Index n) const {
     return ceil_div(n, kTile.step_tokens) * ceil_div(columns_, kPanelColumns);
   }
 
-  /// Adds tokens of a head to its S and writes their outputs. Prefetches `next`, a share with every
-  /// step.
+  /// Adds tokens of a head to its S and writes their outputs. Every step prefetches a share of
+  /// `next`.
   void advance(Index head, const RecurrentTokens<A>& tokens, Prefetch& next) const {
     A* const state = states_ + head * features_ * columns_;
     Index col = 0;
@@ -88,7 +88,7 @@ class Recurrence {
     for (; t < tokens.count; ++t) step<1, kVectors>(tokens, t, col, panel, next);
   }
 
-  /// Tokens [t, t + kTokens) in the panel s that begins at column `col`.
+  /// Processes tokens [t, t + kTokens) in the panel s that begins at column `col`.
   template <int kTokens, int kVectors>
   MHLA_NOINLINE void step(const RecurrentTokens<A>& tokens, Index t, Index col, A* s,
                           Prefetch& next) const {
@@ -100,12 +100,12 @@ class Recurrence {
       for (int i = 0; i < kVectors; ++i) {
         value[f][i] = load<A, P>(tokens.values.row(t + f) + col + i * kWidth);
         sum[f][i] = Eigen::internal::pset1<P>(A(0));
-        // Arrive while d runs: the outputs, and the values of the next step.
+        // Prefetch for later use: the outputs of this step, and the values of the next step.
         prefetch_l1(tokens.outputs.row(t + f) + col + i * kWidth);
         prefetch_l1(tokens.values.row(t + kTokens + f) + col + i * kWidth);
       }
     }
-    // Few integers live in the loop, or g++ spills them: one stride, in bytes, for both rows.
+    // One stride, in bytes, serves both rows: with more integers in the loop g++ spills them.
     const Index stride = in_register(Index{sizeof(A)} * tokens.keys.stride);
     const A *k = in_register(tokens.keys.row(t)), *q = in_register(tokens.queries.row(t));
     const Index features = features_;
@@ -144,7 +144,7 @@ class Recurrence {
   A* states_;       // [heads,D,E]
 };
 
-/// z += keys[t], then sums[t] = queries[t] . z, for one token after another.
+/// Per token in order: z += keys[t], then sums[t] = queries[t] . z.
 /// \param z  [D]     \param sums  [count]
 template <class A>
 MHLA_NOINLINE void advance_key_sum(Rows<const A> queries, Rows<const A> keys, Index count, Index d,

@@ -31,9 +31,9 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// All S_b of one head, slab by slab: for kTile.slab features a matrix with one row for each block,
-/// [D/slab, M, slab*E]. So mixing is D/slab products with long rows, a tile of S_b is contiguous,
-/// and both touch few pages.
+/// All S_b of one head, slab by slab. A slab has kTile.slab features and is a matrix with one row
+/// per block: [D/slab, M, slab*E]. Mixing is D/slab products with long rows, and a tile of S_b is
+/// contiguous. Both touch few pages.
 template <class A>
 struct Summaries {
   Index blocks;        ///< M
@@ -50,9 +50,9 @@ struct Summaries {
         kv(arena.take<A>(function, {slabs(), m, block_stride})) {}
 
   Index slabs() const { return ceil_div(features, kTile.slab); }
-  /// Whether they come from L3 or memory when they are read again.
+  /// True if summaries come from L3 or memory when they are read again.
   bool beyond_l2() const { return slabs() * blocks * block_stride * Index{sizeof(A)} > kL2Bytes; }
-  /// S_b: its row s is slab s, with the slab's rows one after another.
+  /// Returns S_b: row s is slab s, with the rows of the slab one after another.
   Rows<A> block(Index b) const { return {kv + b * block_stride, blocks * block_stride}; }
   /// Slab s of all blocks [M, slab_columns(s)].
   Rows<A> slab(Index s) const { return {kv + s * blocks * block_stride, block_stride}; }
@@ -61,8 +61,8 @@ struct Summaries {
   }
 };
 
-/// Calls f(slab, first number in it, begin, end) for the slabs' shares of the numbers [begin, end)
-/// of D*E.
+/// Calls f(slab, first number in the slab, begin, end) for the part of numbers [begin, end) of D*E
+/// in each slab.
 template <class F>
 void for_each_slab(Index values, ColumnSpan numbers, F&& f) {
   const Index whole = kTile.slab * values;
@@ -73,13 +73,13 @@ void for_each_slab(Index values, ColumnSpan numbers, F&& f) {
   }
 }
 
-/// Where the S_b of a block is written, by slabs (Summaries::block), and that of the block that
-/// follows, to prefetch, or null.
+/// Memory for the S_b of a block by slabs (Summaries::block), and memory of the next block, to
+/// prefetch, or null.
 template <class A>
 struct SummaryPlace {
   Rows<A> rows, next;
 
-  /// Lines of the next S_b [D,E].
+  /// Adds the memory of the next S_b [D,E] to `lines`.
   void prefetch_next(Index d, Index e, Prefetch& lines) const {
     for (Index row = 0; row < d && next.data != nullptr; row += kTile.slab) {
       lines.add(next.row(row / kTile.slab), std::min(kTile.slab, d - row) * e);
@@ -117,7 +117,7 @@ void accumulate_slab(Index slab, Start start, Rows<A> keys,
                .start = start,
                .next = next});
 }
-/// The same for all slabs.
+/// Calls accumulate_slab for all slabs.
 template <class A>
 MHLA_NOINLINE void accumulate_summary(Start start, Rows<A> keys,
                                       std::type_identity_t<Rows<const A>> values, Index count,
@@ -156,7 +156,7 @@ void summarize(MatrixView<const T> k, MatrixView<const T> v, const P& blocks, In
   } while (strip.next() > 0);
 }
 
-/// Writes z_b of block b alone, for the denominator's own keys.
+/// Writes z_b of block b alone, for separate keys of the denominator.
 template <Scalar T, class A, Partition P, class Map>
 void sum_keys(MatrixView<const T> k, const P& blocks, Index b, Mask mask, const Map& map,
               const KeyScratch<A>& scratch, A* key_sum) {
@@ -169,8 +169,8 @@ void sum_keys(MatrixView<const T> k, const P& blocks, Index b, Mask mask, const 
   }
 }
 
-/// y = x^T of a matrix [rows,cols] with row stride `cols`, as rows of y.
-/// x must be readable, and y have room, up to round_up(rows, kRowAlignment) rows.
+/// Writes y = x^T of a matrix [rows,cols] with row stride `cols`, and returns its rows. x must be
+/// readable, and y writable, up to round_up(rows, kRowAlignment) rows.
 template <class A>
 Rows<A> transpose_to(const A* x, Index rows, Index cols, A* y) {
   const Index stride = round_up(rows, kRowAlignment);

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// How a stream spreads over the tokens of a block what must be done by its end, so that steps take
-/// about the same time each. Functions of the counts alone: a state stores none of it.
+/// Schedules that spread the work of a block over its tokens, so that steps take about the same
+/// time. They depend on counts alone: a state stores none of them.
 
 #include <algorithm>
 
@@ -14,11 +14,11 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Parts that take turns.
+/// Number of parts that take turns.
 inline constexpr Index kTurns = 8;
 
-/// Rows of a matrix [D,E] to which keys are added, in parts that take turns: after the c-th key
-/// part (c - 1) % kTurns takes all keys that it lacks. So a matrix is read and written once in
+/// Schedule for adding keys to the rows of a matrix [D,E], in kTurns parts. After the c-th key,
+/// part (c - 1) % kTurns adds all keys that it lacks. So the matrix is read and written once per
 /// kTurns keys, and its parts lack 0, 1, .. kTurns - 1 keys.
 struct Turns {
   Index rows;  ///< D
@@ -27,16 +27,16 @@ struct Turns {
     Index begin, end;  ///< rows
   };
   Part part(Index p) const { return {p * rows / kTurns, (p + 1) * rows / kTurns}; }
-  /// The part whose turn the c-th key is, c >= 1.
+  /// Part that adds its keys after the c-th key, c >= 1.
   static Index taking(Index c) { return (c - 1) % kTurns; }
-  /// Keys of c that a part holds: the first so many.
+  /// Number of the first c keys that part p holds, always the earliest ones.
   static Index held(Index p, Index c) {
     return std::max<Index>(0, c - (c - 1 - p + kTurns) % kTurns);
   }
 };
 
-/// Those of `all` things that tokens [from, to) of a block do, in whole units, as evenly as they
-/// can: after a part of the tokens no larger a part is done.
+/// Items of `all` that tokens [from, to) of a block process, in whole units, as evenly as possible.
+/// The processed fraction of items never exceeds the fraction of tokens.
 inline ColumnSpan due(Index from, Index to, Index length, Index all, Index unit) {
   const auto done = [&](Index tokens) {
     return tokens == length ? all : all * tokens / length / unit * unit;

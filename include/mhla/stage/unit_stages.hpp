@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The stages of a unit (kernel/unit.hpp): their types, how they cut the work, and overloads of
+/// The stages of a unit (kernel/unit.hpp): types, sizes of groups and rows, and overloads of
 /// summarize, mix and write_mixture for these types.
 
 #include "mhla/core/arch.hpp"
@@ -23,7 +23,7 @@ struct UnitStages<vector_unit, A> {
   using Keys = KeyScratch<A>;
   using Mixtures = detail::Mixtures<A>;
 
-  /// Query blocks that are mixed together.
+  /// Query blocks mixed together.
   static Index group(Index query_blocks, Index d, Index e, Index workers) {
     return group_blocks<A>(query_blocks, d, e, workers);
   }

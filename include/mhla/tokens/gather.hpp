@@ -5,7 +5,7 @@
 /// type, and scattered back.
 ///
 /// The gather widens storage types, applies the feature map, follows grid runs and skips masked
-/// tokens: later code sees dense rows. A masked token is never loaded, so it reaches no output.
+/// tokens. Later code reads dense rows. A masked token is never loaded, so it reaches no output.
 
 #include <algorithm>
 #include <numeric>
@@ -26,7 +26,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Widens row x of length `count` and stride `stride` into y.
+/// Widens a row x of `count` numbers, `stride` apart, into y.
 template <Scalar T, class A>
 inline void widen(const T* x, Index stride, A* y, Index count) {
   if (stride == 1) {
@@ -36,7 +36,7 @@ inline void widen(const T* x, Index stride, A* y, Index count) {
   }
 }
 
-/// x itself if it is a contiguous row of A, else widened into `raw`.
+/// Returns x itself if it is a contiguous row of A; otherwise widens it into `raw`.
 template <Scalar T, class A>
 inline const A* widened(const T* x, Index stride, A* raw, Index count) {
   if constexpr (std::is_same_v<T, A>) {
@@ -46,9 +46,9 @@ inline const A* widened(const T* x, Index stride, A* raw, Index count) {
   return raw;
 }
 
-/// Loads a row behind row s of a strip into L1 before row s is read. Rows come from L2, but where
-/// another program has the same L2, a tenth of them are gone before they are read, and each is a
-/// wait of 200 ns. It takes 2 to 10 % less of a whole call there (with 4 or 16 rows 1 % more).
+/// Prefetches a later row of a strip into L1 while row s is read. Rows come from L2. If another
+/// program uses the same L2, a tenth of the rows are evicted, and each costs 200 ns. The prefetch
+/// saves 2 to 10 % of a whole call there (4 or 16 rows ahead cost 1 % more).
 template <Scalar T>
 MHLA_INLINE inline void load_ahead(MatrixView<const T> x, const Index* tokens, Index s,
                                    Index count) {
@@ -56,7 +56,7 @@ MHLA_INLINE inline void load_ahead(MatrixView<const T> x, const Index* tokens, I
   if (x.col_stride == 1 && s + kAhead < count) prefetch_row(x.row(tokens[s + kAhead]), x.cols);
 }
 
-/// Rows tokens[0..count) of x, widened.
+/// Writes rows tokens[0..count) of x, widened.
 template <Scalar T, class A>
 MHLA_NOINLINE void gather(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> rows) {
   for (Index s = 0; s < count; ++s) {
@@ -65,23 +65,24 @@ MHLA_NOINLINE void gather(MatrixView<const T> x, const Index* tokens, Index coun
   }
 }
 
-/// True if a product that reads rows this many bytes apart more than once should read a copy: a
-/// strip of them fills all ways of the sets of L1 that they share. Six heads of 64 floats do where
-/// it has 8 ways: the copy saves 2 to 4 % of a whole call on AMD's processors, while it costs 2 to
-/// 4 % on Intel's, with 12.
+/// True if a product that reads rows this many bytes apart more than once should read a copy. A
+/// strip of such rows fills all ways of the L1 sets that they share. With 8 ways, six heads of 64
+/// floats do. The copy saves 2 to 4 % of a whole call on AMD processors, and would cost 2 to 4 % on
+/// Intel processors with 12 ways.
 inline bool alias(Index stride_bytes) {
-  const Index sets = kL1WayBytes / std::gcd(stride_bytes, kL1WayBytes);  // in which rows begin
+  const Index sets = kL1WayBytes / std::gcd(stride_bytes, kL1WayBytes);  // sets in which rows begin
   return stride_bytes != 0 && kStripTokens >= kL1Ways * sets;
 }
 
-/// True if the tokens follow one another, and if there are any.
+/// True if there are tokens and each follows the one before.
 inline bool consecutive(const Index* tokens, Index count) {
   const auto apart = [](Index t, Index next) { return next != t + 1; };
   return count > 0 && std::adjacent_find(tokens, tokens + count, apart) == tokens + count;
 }
 
-/// Rows tokens[0..count) of x: in place if they are consecutive, of type A and do not alias, else
-/// gathered into `room`. A copy costs more than products that read rows apart.
+/// Returns rows tokens[0..count) of x. They stay in place if they are consecutive, of type A and do
+/// not alias; otherwise they are gathered into `room`. Rows that are apart cost a product less than
+/// a copy.
 template <Scalar T, class A>
 Rows<const A> gathered(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> room) {
   if constexpr (std::is_same_v<T, A>) {
@@ -94,7 +95,7 @@ Rows<const A> gathered(MatrixView<const T> x, const Index* tokens, Index count, 
   return room;
 }
 
-/// Rows tokens[0..count) of x, widened, row s times factors[s]; zeros for a factor of 0.
+/// Writes rows tokens[0..count) of x, widened, row s times factors[s]; zeros for a factor of 0.
 template <Scalar T, class A>
 MHLA_NOINLINE void gather_scaled(MatrixView<const T> x, const Index* tokens, Index count,
                                  const A* factors, Rows<A> rows) {
@@ -118,7 +119,7 @@ MHLA_NOINLINE void gather_scaled(MatrixView<const T> x, const Index* tokens, Ind
   }
 }
 
-/// Size of `raw`, the rows that a map reads, for tokens of `width` numbers: one token, or a strip.
+/// Size of `raw`, the rows that a map reads, for tokens of `width` numbers: one row, or a strip.
 template <class A, class Map>
 constexpr Index raw_size(Index width) {
   return StripFeatureMap<Map, A> ? kStripTokens * unaliased_stride<A>(width) : width;
@@ -128,8 +129,8 @@ Rows<A> raw_rows(A* raw, Index width) {
   return {raw, unaliased_stride<A>(width)};
 }
 
-/// phi of rows tokens[0..count) of x.
-/// \param count  at most kStripTokens     \param raw  room for raw_size numbers
+/// Writes phi of rows tokens[0..count) of x.
+/// \param count  at most kStripTokens     \param raw  scratch of raw_size numbers
 template <Scalar T, class A, class Map>
 MHLA_NOINLINE void gather_features(MatrixView<const T> x, const Index* tokens, Index count,
                                    const Map& map, A* raw, Rows<A> rows) {
@@ -145,7 +146,7 @@ MHLA_NOINLINE void gather_features(MatrixView<const T> x, const Index* tokens, I
   }
 }
 
-/// The first out.cols elements of each row, rounded to T, into rows tokens[0..count) of out.
+/// Writes the first out.cols elements of each row, rounded to T, to rows tokens[0..count) of out.
 template <Scalar T, class A>
 MHLA_NOINLINE void scatter(Rows<A> rows, const Index* tokens, Index count, MatrixView<T> out) {
   for (Index s = 0; s < count; ++s) {
@@ -173,7 +174,7 @@ inline void add_narrowed(const A* x, T* y, Index count) {
   }
 }
 
-/// Adds rows to rows tokens[0..count) of out, rounded once to T.
+/// Adds rows to rows tokens[0..count) of out, rounding each sum once to T.
 template <Scalar T, class A>
 MHLA_NOINLINE void add_to_tokens(Rows<A> rows, const Index* tokens, Index count,
                                  MatrixView<T> out) {
@@ -191,11 +192,11 @@ MHLA_NOINLINE void add_to_tokens(Rows<A> rows, const Index* tokens, Index count,
   }
 }
 
-/// The adjoint of gather_features: sums J^T dy and adds it to rows tokens[0..count) of dx, rounded
-/// once to T, and adds the gradient of the map's weights to `dweights`, each unless absent. A row
-/// of dy that is 0 adds nothing, whatever x is.
+/// The adjoint of gather_features. Adds the sums J^T dy to rows tokens[0..count) of dx, rounded
+/// once to T, and the gradient of the map's weights to `dweights`. Either may be absent. A row of
+/// dy that is 0 adds nothing, whatever x is.
 /// \param features  phi of the rows of x, which may be overwritten
-/// \param raw       room for twice raw_size numbers
+/// \param raw       scratch of twice raw_size numbers
 template <Scalar T, class A, class Map>
 MHLA_NOINLINE void add_features_adjoint(MatrixView<const T> x, const Index* tokens, Index count,
                                         const Map& map, Rows<A> features, Rows<A> dy, A* raw,
@@ -226,7 +227,7 @@ MHLA_NOINLINE void add_features_adjoint(MatrixView<const T> x, const Index* toke
   }
 }
 
-/// Zeroes the rows of a block that a mask leaves out.
+/// Zeroes the rows of a block that a mask excludes.
 template <Scalar T, Partition P>
 MHLA_NOINLINE void clear_masked(const P& blocks, Index block, Mask mask, MatrixView<T> out) {
   if (mask.all()) return;

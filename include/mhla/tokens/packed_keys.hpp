@@ -1,14 +1,14 @@
 #pragma once
 
 /// \file
-/// Kept keys and values in tiles of 64 tokens, for products with single keys: those that a causal
-/// block's own queries see (intra_block.hpp), and softmax attention.
+/// Kept keys and values in tiles of 64 tokens, for products of queries with single keys: inside a
+/// causal block (intra_block.hpp) and in softmax attention.
 ///
 ///     T    = Q K_t^T          [rows,64]    scores of one tile
 ///     O   += T V_t            [rows,E]     of the keys that each query sees, no others
 ///
 /// A key that a query does not see enters no sum, not even multiplied by zero.
-/// Cost: 2*D flops a score, 2*E flops a score that is used; memory (D + E) numbers a key.
+/// Cost: 2*D flops per score, 2*E flops per score that is used; memory of D + E numbers per key.
 
 #include <algorithm>
 
@@ -24,12 +24,12 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// The first `count` kept keys of a block or sequence, strip after strip.
+/// The first `count` kept keys of a block or sequence, strip by strip.
 template <class A>
 class PackedKeys {
  public:
   PackedKeys() = default;
-  /// \param capacity  most keys that may be appended
+  /// \param capacity  largest number of keys appended
   PackedKeys(const char* function, Arena& arena, Index capacity, Index d, Index e)
       : features_(d), width_(e) {
     const Index tokens =
@@ -51,28 +51,30 @@ class PackedKeys {
   Index visible(Index place) const {
     return std::upper_bound(places_, places_ + count_, place) - places_;
   }
-  /// Of the first `visible` keys, the number of those in tile t.
+  /// Number of the first `visible` keys that lie in tile t.
   static Index visible_in_tile(Index visible, Index t) {
     return std::clamp<Index>(visible - t * kStripTokens, 0, kStripTokens);
   }
 
-  /// Appends a strip, weight * keys and its tokens' values. All strips but the last are full.
+  /// Appends a strip: weight * keys, and the values of its tokens. All strips but the last are
+  /// full.
   /// \param keys    dense [n,D]; rows up to kStripTokens are overwritten
-  /// \param places  [n] ascending; what `visible` compares with
+  /// \param places  [n] ascending places that `visible` compares with
   template <Scalar T>
   void append(Rows<A> keys, MatrixView<const T> v, const Index* tokens, const Index* places,
               Index n, A weight) {
     gather(v, tokens, n, values_.below(count_));
     append_keys(keys, places, n, weight);
   }
-  /// The same with dense rows of values.                                           // [n,E]
+  /// Appends a strip with dense rows of values.                                       // [n,E]
   void append(Rows<A> keys, Rows<A> values, const Index* places, Index n, A weight) {
     for (Index s = 0; s < n; ++s) std::copy_n(values.row(s), width_, values_.row(count_ + s));
     append_keys(keys, places, n, weight);
   }
 
-  /// scores[r, j] = queries[r] . key j of tile t for the keys j < seen[r], ascending: panel after
-  /// panel of keys, for the queries that see any of it. Other scores are overwritten or left.
+  /// scores[r, j] = queries[r] . key j of tile t for the keys j < seen[r]; seen ascends. Computes
+  /// panel by panel of keys, for the queries that see any key of the panel. Other scores are
+  /// overwritten or left.
   void score(Rows<A> queries, const Index* seen, Index rows, Index t, Rows<A> scores,
              Prefetch* next = nullptr) const {
     const Index most = rows > 0 ? seen[rows - 1] : 0;
@@ -86,7 +88,7 @@ class PackedKeys {
     }
   }
 
-  /// outputs[r] += sum_{j < seen[r]} scores[r, j] v_j over tile t; seen is ascending.
+  /// outputs[r] += sum_{j < seen[r]} scores[r, j] v_j over tile t; seen ascends.
   void add_values(Rows<A> scores, const Index* seen, Index rows, Index t, Rows<A> outputs,
                   Prefetch* next = nullptr) const {
     Product<A> product{.out = outputs,

@@ -14,8 +14,8 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Tokens of a strip: long enough to pay for loading and storing a summary's tile, short enough
-/// that phi(K) and V of a strip fit a 32 to 48 KB cache at D = E = 64.
+/// Tokens per strip: enough to pay for loading and storing a summary's tile, and few enough that
+/// phi(K) and V of a strip fit a 32 to 48 KB cache at D = E = 64.
 inline constexpr Index kStripTokens = 64;
 
 /// Up to kStripTokens kept tokens of one block, in the block's order.
@@ -27,7 +27,7 @@ struct Strip {
 };
 
 /// Reads up to 64 kept tokens of slots [from, to) of a block of consecutive tokens.
-/// \return the slot behind those that were looked at
+/// \return the slot after the last slot read
 template <Partition P>
 MHLA_NOINLINE Index read_slots(const P& blocks, Index block, Mask mask, Index from, Index to,
                                Strip& strip) {
@@ -54,8 +54,8 @@ void select_tokens(const Strip& from, const Keep& keep, Strip& to) {
   to.count = kept;
 }
 
-/// The kept tokens of one block, strip by strip. Reads one strip ahead, past the end the first of
-/// the next block, so that its rows can be prefetched.
+/// The kept tokens of one block, strip by strip. Reads one strip ahead, so that its rows can be
+/// prefetched. At the end of the block this is the first strip of the next block.
 template <Partition P>
 class StripCursor {
  public:
@@ -77,7 +77,7 @@ class StripCursor {
   Index count() const { return strips_[now_].count; }
   const Index* tokens() const { return strips_[now_].tokens; }
   const Index* places() const { return strips_[now_].places; }
-  /// Whether the block has another strip.
+  /// True if the block has another strip.
   bool more() const { return ahead().count > 0 && ahead().block == own_; }
   const Strip& now() const { return strips_[now_]; }
   const Strip& ahead() const { return strips_[1 - now_]; }  ///< may be empty unless more()
@@ -122,7 +122,7 @@ class StripCursor {
   Index run_ = 0;
   Index offset_ = 0;
   Index slot_ = 0;
-  Index own_;  // whose strips are handed out
+  Index own_;  // block whose strips are handed out
   int now_ = 0;
   Strip strips_[2];
 };

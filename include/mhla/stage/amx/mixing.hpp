@@ -5,12 +5,13 @@
 ///
 ///     S~_i = sum_b m_ib S_b     [D,E]
 ///
-/// coefficients and summaries as high + low, sums in fp32. Mixtures are kept as high + low, packed
-/// as right operand of the read-out: a tile has 32 features and 16 values. z~: mixing.hpp.
+/// Coefficients and summaries are high + low, sums are fp32. Mixtures are kept as high + low,
+/// packed as right operand of the read-out: a tile has 32 features and 16 values. For z~ see
+/// mixing.hpp.
 ///
 /// The depth goes in steps of 32 blocks from block 0 on, so bits do not depend on the group. A step
 /// multiplies coefficients outside the band as zeros, so summaries must be finite.
-/// Cost: 3 * 2*M*M*D*E flops on the unit, or 3 * 2*M*(w+48)*D*E with w coefficients a row.
+/// Cost: 3 * 2*M*M*D*E flops on the unit, or 3 * 2*M*(w+48)*D*E with w coefficients per row.
 
 #include <algorithm>
 #include <cmath>
@@ -36,7 +37,7 @@ struct AmxMixtures {
   Bf16x2* coefficients = nullptr;  ///< tile pairs [group/16, steps]
   Bf16x2* tiles = nullptr;         ///< tile pairs [group, tile]
   Index block_stride = 0;          ///< from one mixture to the next
-  std::uint8_t* finite = nullptr;  ///< [group] whether a mixture is finite
+  std::uint8_t* finite = nullptr;  ///< [group] true if a mixture is finite
   Bf16x2* queries = nullptr;       ///< tile pairs [strip/16, feature steps] of the read-out
 
   AmxMixtures(const char* function, Arena& arena, Index group, const AmxSummaries& s)

@@ -21,7 +21,7 @@ struct TileOperand {
   const Bf16x2* tiles;
   Index side_stride;
   Index depth_stride;
-  bool low;  ///< whether any low part is not 0
+  bool low;  ///< true if any low part is not 0
 
   const Bf16x2* at(Index side, Index k) const {
     return tiles + side * side_stride + k * depth_stride;
@@ -39,7 +39,7 @@ MHLA_INLINE inline void add_products() {
   }
 }
 
-/// Loads the tiles of one side or two.
+/// Loads the tiles of one or two sides.
 template <int kTile, int kSides>
 MHLA_INLINE inline void load_sides(const TileOperand& x, Index k, Index part) {
   load_tile<kTile>(x.at(0, k) + part, kTileColumns * static_cast<Index>(sizeof(Bf16x2)));

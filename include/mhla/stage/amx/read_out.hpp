@@ -5,7 +5,7 @@
 ///
 ///     o_t = phi(q_t)^T S~_i / den_t     [E],   t in block i
 ///
-/// queries and mixtures as high + low, sums in fp32; division and rounding are those of
+/// Queries and mixtures are high + low, sums are fp32. Division and rounding are those of
 /// read_out.hpp. A query or a mixture that is not finite is read out in fp32, element by element.
 /// Cost: 3 * 2*N*D*E flops on the unit, two thirds of it if phi(q) are bfloat16 numbers.
 
@@ -42,7 +42,7 @@ inline Bf16x2 pack_queries(Rows<float> queries, Index count, const AmxSizes& n, 
   return low;
 }
 
-/// One output row, each number a chain over the features.                      // [E]
+/// Writes one output row, with one chain over the features per number.           // [E]
 inline void read_row(const float* query, const Bf16x2* mixture, const AmxSizes& n, float* output) {
   std::fill_n(output, n.values, 0.0f);
   for (Index d = 0; d < n.features; ++d) {
@@ -75,8 +75,8 @@ inline void read_mixture(Rows<float> queries, Index count, const AmxMixtures& mi
   }
 }
 
-/// Rows tokens[0..count) of out = queries * S~ / denominators, from `scratch`, whose outputs have
-/// room for whole tiles.
+/// Writes rows tokens[0..count) of out = queries * S~ / denominators. Outputs in `scratch` are
+/// padded to whole tiles.
 inline void write_mixture(const QueryScratch<float>& scratch, const Index* tokens, Index count,
                           const AmxMixtures& mixtures, Index g, Prefetch& next,
                           MatrixView<Eigen::bfloat16> out) {

@@ -5,10 +5,10 @@
 ///
 ///     S_b = sum_{t in b} phi(k_t) v_t^T     [D,E]
 ///
-/// phi(k) as high + low, v exact, sums in fp32; key sums are those of summary.hpp. D and E are
+/// phi(k) is high + low, v exact, sums are fp32. Key sums are those of summary.hpp. D and E are
 /// padded with zeros to whole products of 32. Summaries are kept as high + low, packed as the right
-/// operand of mixing: a tile has 32 blocks and 16 columns, the values e..e+15 of one feature.
-/// Cost: 2*N*D*E flops on the unit for each part of phi(k), M*D*E*4 bytes written.
+/// operand of mixing. A tile has 32 blocks and 16 columns: the values e..e+15 of one feature.
+/// Cost: 2*N*D*E flops on the unit per part of phi(k), M*D*E*4 bytes written.
 
 #include <algorithm>
 #include <cstdint>
@@ -42,7 +42,7 @@ struct AmxSizes {
   Index padded_values() const { return value_tiles() * kTileColumns; }
 };
 
-/// Steps of the depth multiplied at once: 256 tokens, so that most blocks store their sums once and
+/// Steps of the depth multiplied at once: 256 tokens. Most blocks then store their sums once, and
 /// the operands stay in L2.
 inline constexpr Index kChunkSteps = 8;
 inline constexpr Index kStripSteps = kStripTokens / kStepDepth;
@@ -57,7 +57,7 @@ struct AmxKeyScratch {
   float* sums[2] = {};       ///< two S_b [padded D, padded E]
 
   AmxKeyScratch() = default;
-  /// \param d  features of the keys, or of the denominator's own if more
+  /// \param d  features of the keys, or of the denominator's separate keys if more
   AmxKeyScratch(const char* function, Arena& arena, Index raw_size, Index d, Index e)
       : AmxKeyScratch(function, arena, raw_size, d, AmxSizes{d, e}) {}
 
@@ -75,7 +75,7 @@ struct AmxKeyScratch {
 };
 
 /// All S_b of one head, as right operand of mixing: tile pairs [M/32, tile, feature of the tile].
-/// Element p of a tile's column holds blocks p and p + 16, so blocks are summarised two at a time.
+/// Element p of a tile's column holds blocks p and p + 16, so blocks are summarised in pairs.
 struct AmxSummaries {
   Index blocks;  ///< M
   AmxSizes sizes;
@@ -95,7 +95,7 @@ struct AmxSummaries {
     return pair / kTileColumns * kStepDepth + pair % kTileColumns;
   }
   static Index second_block(Index pair) { return first_block(pair) + kTileColumns; }
-  /// Feature d, 0 <= d < 32, of tile t of blocks 32 * step and on.
+  /// Feature d, 0 <= d < 32, of tile t, for 32 blocks from 32 * step on.
   Bf16x2* tile(Index step, Index t, Index d) const {
     return tiles + step * step_stride + (t * kStepDepth + d) * kTilePairSize;
   }
@@ -207,7 +207,7 @@ inline void store_summaries(const float* first, const float* second, Index pair,
 inline Index summary_tasks(const AmxSummaries& s, const BlockShare& /*whole*/) {
   return s.block_pairs();
 }
-/// Calls f(b, where S_b is written) for two blocks, and packs what it wrote.
+/// Calls f(b, memory for S_b) for two blocks, and packs both summaries.
 template <class F>
 void for_each_summary(const AmxSummaries& s, const BlockShare& /*whole*/, Index pair,
                       const AmxKeyScratch& scratch, F&& f) {

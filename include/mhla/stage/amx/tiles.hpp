@@ -5,28 +5,28 @@
 ///
 ///     C[r, c] += sum_k A[r, k] B[k, c]     C [16,16] fp32, A [16,32] and B [32,16] bfloat16
 ///
-/// and the instructions, or an emulation of them. product.hpp has the product built on it.
+/// This file has the instructions and an emulation of them. product.hpp builds the product on them.
 ///
 /// A tile of A or B is 16 rows of 16 Bf16x2, 1 KB contiguous. Element p of row r of A, or of column
-/// c of B, holds k = p and k = p + 16: A and B may share any order of k, and this one packs rows of
-/// fp32 numbers lane by lane. fp32 numbers are split into high + low (bf16_split.hpp); a tile pair
-/// is the tile of the high parts, then that of the low ones. low * low is dropped.
+/// c of B, holds k = p and k = p + 16. A and B may share any order of k, and this order packs rows
+/// of fp32 numbers lane by lane. fp32 numbers are split into high + low (bf16_split.hpp). A tile
+/// pair is the tile of the high parts, followed by the tile of the low parts. low * low is dropped.
 ///
 /// Rounding of a step (TDPBF16PS, Intel's manual): the first and the second numbers of each Bf16x2
-/// are two chains of 16 fused multiply-adds from 0, then C += first + second; to nearest even, with
-/// subnormal operands and results flushed to 0, whatever the thread's settings. The bits of an
-/// element of C depend on its row and column alone, and not on zeros that pad the depth.
+/// are two chains of 16 fused multiply-adds from 0, then C += first + second. Rounding is to
+/// nearest even; subnormal operands and results are flushed to 0, whatever the thread's settings.
+/// The bits of an element of C depend on its row and column alone, not on zeros that pad the depth.
 ///
 /// Error: with a and b the numbers before they were split, m = 18 + (steps of C), t = 2^-126,
 ///
 ///     |C^ - C| <= (gamma_m (1 + 2^-6) + s) sum |a| |b|
 ///                 + t (2 sum |a| + 2 sum |b| + 4 m depth),   s = 2^-15 (1 + 2^-7)
 ///
-/// s is two splits, 2^-17 each, and low * low, 2^-16; it is 2^-17 (1 + 2^-7) if b is a bfloat16
+/// s is two splits of 2^-17 each and low * low of 2^-16; it is 2^-17 (1 + 2^-7) if b is a bfloat16
 /// number. The last line is flushed subnormals. Infinity times a low part of 0 would be NaN, so
 /// stages keep infinities out of this product.
 ///
-/// The system grants tiles to a process: nothing here may run unless tiles_granted() is true and a
+/// The system grants tiles to a process. Nothing here may run unless tiles_granted() is true and a
 /// TileScope is alive. Without the grant (Linux before 5.16, a sandbox) forms use the vector unit.
 
 #include <algorithm>
@@ -62,13 +62,13 @@ struct EmulatedTiles {
     static thread_local EmulatedTiles tiles;
     return tiles;
   }
-  /// The tiles as an instruction finds them; aborts unless they are configured.
+  /// Returns the tiles for an instruction; aborts unless they are configured.
   static EmulatedTiles& in_use() {
     EmulatedTiles& tiles = of_thread();
     if (!tiles.configured) std::abort();
     return tiles;
   }
-  /// Whether the emulated system refuses the tiles.
+  /// True if the emulated system refuses the tiles.
   static inline bool refused = false;
 };
 
@@ -107,8 +107,8 @@ inline bool tiles_granted() {
   }
 }
 
-/// Configures all tiles of this thread as 16 rows of 64 bytes, and releases them at the end.
-/// Feature maps of users run outside of it, as they may use tiles themselves.
+/// Configures all tiles of this thread as 16 rows of 64 bytes, and releases them at the end. Users'
+/// feature maps run outside a scope, since they may use tiles themselves.
 class TileScope {
  public:
   TileScope() {
@@ -144,7 +144,7 @@ MHLA_INLINE inline void zero_tile() {
   }
 }
 
-/// Rows of 64 bytes at a stride of row_bytes: Bf16x2, or fp32 numbers of C.
+/// Loads rows of 64 bytes, row_bytes apart: Bf16x2, or fp32 numbers of C.
 template <int kTile>
 MHLA_INLINE inline void load_tile(const void* rows, Index row_bytes) {
   if constexpr (kAmx) {

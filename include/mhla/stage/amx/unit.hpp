@@ -1,27 +1,28 @@
 #pragma once
 
 /// \file
-/// The bidirectional form on AMX: its stages, and when they are used.
+/// The bidirectional form on AMX: its stages and its conditions.
 ///
 /// bfloat16 tensors run on AMX if all of this holds, else on the vector unit:
 /// - the library is compiled for AMX, and the system grants its tiles at run time;
 /// - D >= 16 and E >= 16: both are padded to multiples of 32;
 /// - no summaries are kept;
 /// - all coefficients of the mixing matrix, and all kept keys and values, are finite.
-/// The unit of a head is chosen before anything is computed, from its data alone, not from threads
-/// or the batch. If a feature or a summary overflows all the same, every output that reads it is
-/// infinite or NaN on both units, but not always the same; here also outputs of blocks whose
-/// coefficient of it is 0, or not in the band (mixing.hpp).
+/// The unit of a head is chosen before anything is computed. It depends on the data of the head
+/// alone, not on threads or the batch. If a feature or a summary overflows, every output that reads
+/// it is infinite or NaN on both units, but not always the same. On AMX this includes outputs of
+/// blocks whose coefficient is 0 or outside the band (mixing.hpp).
 ///
 /// Error of the numerator, with A = sum_j |w_j| |v_j| and m = 54 + the steps of the three products,
 ///
 ///     (s_1 + s_2 + s_3 + gamma_m (1 + 2^-5)) A + dA,   s_1 = 2^-17 (1 + 2^-7), s_2 = s_3 = 4 s_1
 ///
-/// of summary, mixing and read-out as derived in tiles.hpp. The sum of the s is 2^-13.8; rounding
-/// the output to bfloat16 adds 2^-8. dA is flushed subnormals: 2^-126 for every number and sum of
-/// the three products, times the factors that follow. Denominators are those of the vector unit.
+/// The three s_i are of summary, mixing and read-out as derived in tiles.hpp; their sum is 2^-13.8.
+/// Rounding the output to bfloat16 adds 2^-8. dA is flushed subnormals: 2^-126 for every number and
+/// sum of the three products, times the factors that follow. Denominators are those of the vector
+/// unit.
 ///
-/// Memory: as on the vector unit with D and E padded to 32, key blocks to 32 and groups to 16.
+/// Memory: as on the vector unit, with D, E and key blocks padded to 32 and groups to 16.
 
 #include <algorithm>
 
@@ -46,7 +47,7 @@ struct UnitStages<amx, float> {
   using Keys = AmxKeyScratch;
   using Mixtures = AmxMixtures;
 
-  /// In whole tiles of rows.
+  /// Query blocks per group, in whole tiles of rows.
   static Index group(Index query_blocks, Index d, Index e, Index workers) {
     const AmxSizes n{d, e};
     return round_up(
@@ -56,7 +57,7 @@ struct UnitStages<amx, float> {
   static Index padded(Index e) { return AmxSizes{0, e}.padded_values(); }
 };
 
-/// Smallest D and E that AMX serves.
+/// Smallest D and E that run on AMX.
 inline constexpr Index kLeastAmxWidth = kTileColumns;
 
 template <Scalar T>
@@ -83,8 +84,8 @@ void for_each_unit(Index d, Index e, F&& f) {
 }
 
 /// Calls f(unit) for the unit that a head runs on.
-/// \param k, v   its keys and values; only `kept` tokens matter
-/// \param d      features of a key     \param keeps  whether summaries are kept
+/// \param k, v   keys and values of the head; only `kept` tokens matter
+/// \param d      features of a key     \param keeps  true if summaries are kept
 template <Scalar T, class F>
 void with_unit(MatrixView<const T> k, MatrixView<const T> v, Mask kept, Index d,
                MixingView<const accumulator_t<T>> mixing, bool keeps, F&& f) {
