@@ -1,11 +1,11 @@
 #pragma once
 
 /// \file
-/// The active set of nonnegative least squares (nonnegative.hpp): entries that may be more than 0,
-/// the minimum over them by a Cholesky factor that grows with them, and which entry is next.
+/// The active set of nonnegative least squares (nonnegative.hpp): the entries that may be more than
+/// 0, a Cholesky factor that grows with them, and the choice of the next entry.
 ///
-/// Every step lowers the residual, so it ends. Cost: P n for a step with P free entries and P^2 for
-/// its minimum, P^3 / 3 where an entry has come back to 0.
+/// Every step lowers the residual, so the iteration ends. Cost: P n per step with P free entries,
+/// and P^2 for its minimum; P^3 / 3 after an entry has returned to 0.
 
 #include <algorithm>
 #include <cmath>
@@ -20,9 +20,9 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// `free_` are the entries that may be more than 0, `factor_` is the Cholesky factor of their part
-/// of G + shift w w^T. The shift moves no minimum among x with w^T x = 1, and makes regular what
-/// this sum alone determines.
+/// `free_` lists the entries that may be more than 0. `factor_` is the Cholesky factor of their
+/// part of G + shift w w^T. The shift moves no minimum among x with w^T x = 1. It makes the matrix
+/// regular where this sum alone determines x.
 class NonnegativeSolver {
  public:
   NonnegativeSolver(MatrixView<const double> gram, std::span<const double> right,
@@ -44,7 +44,7 @@ class NonnegativeSolver {
   const std::vector<double>& x() const { return x_; }
   Index nonzeros() const { return static_cast<Index>(free_.size()); }
 
-  /// Minimises over the entries that are not banned, from the x of the last time.
+  /// Minimises over the entries that are not banned, starting from the previous x.
   void solve() {
     start();
     while (true) {
@@ -65,11 +65,11 @@ class NonnegativeSolver {
     }
   }
 
-  /// Bans the free entry without which the residual grows least.
+  /// Bans the free entry whose removal raises the residual least.
   void ban_cheapest() {
     const std::vector<double> along = solved([this](Index j) { return weight(j); });
     const double total = weighted_sum(along);
-    Index positive = 0;  // weights: the last one must stay
+    Index positive = 0;  // positive weights: the last must stay
     for (Index j = 0; j < n_; ++j) positive += !banned_[at(j)] && weight(j) > 0;
     std::size_t cheapest = free_.size();
     double least = 0;
@@ -108,7 +108,7 @@ class NonnegativeSolver {
     return sum;
   }
 
-  /// Makes a feasible x of the last one, without banned entries, the best with its free entries.
+  /// Starts from the previous x without banned entries: makes it feasible and minimises over it.
   void start() {
     useless_ = banned_;
     std::vector<Index> free;
@@ -117,7 +117,7 @@ class NonnegativeSolver {
       if (banned_[at(j)]) x_[at(j)] = 0;
       if (x_[at(j)] > 0) free.push_back(j), sum += weight(j) * x_[at(j)];
     }
-    if (fixed() && !(sum > 0)) {  // the best entry alone
+    if (fixed() && !(sum > 0)) {  // start with the best single entry
       for (const Index j : free) x_[at(j)] = 0;
       free.clear();
       const auto objective = [this](Index j) {
@@ -136,8 +136,8 @@ class NonnegativeSolver {
     descend();
   }
 
-  /// The entry that is 0 and along which the residual falls fastest, -1 if along none but for
-  /// rounding. Where w^T x is fixed, x_j grows at the cost of all others, in proportion.
+  /// Returns the zero entry along which the residual falls fastest, or -1 if it falls along none by
+  /// more than rounding. Where w^T x is fixed, x_j grows at the cost of all others, in proportion.
   Index steepest() const {
     double common = 0;
     for (const Index j : free_) common += fixed() ? x_[at(j)] * (times_x(j) - right_[j]) : 0;
@@ -154,7 +154,8 @@ class NonnegativeSolver {
     return entering;
   }
 
-  /// Frees entry j. \return false if its column depends on those of others: then it stays 0
+  /// Frees entry j.
+  /// \return false if its column depends on other free columns; entry j then stays 0
   bool append(Index j) {
     const Index p = nonzeros();
     double* const row = factor_.row(p).data();
@@ -172,7 +173,7 @@ class NonnegativeSolver {
     free_.push_back(j);
     return true;
   }
-  /// Frees these entries and no others; those that depend on others before them become 0.
+  /// Frees these entries and no others. Entries that depend on earlier ones become 0.
   void refactor(const std::vector<Index>& free) {
     free_.clear();
     for (const Index j : free) {
@@ -180,7 +181,7 @@ class NonnegativeSolver {
     }
   }
 
-  /// (L L^T)^-1 times the values of f at the free entries.
+  /// Returns (L L^T)^-1 times the values of f at the free entries.
   template <class F>
   std::vector<double> solved(F&& f) const {
     const Index p = nonzeros();
@@ -197,7 +198,7 @@ class NonnegativeSolver {
     return y;
   }
 
-  /// The minimum over the free entries, of any sign.
+  /// Returns the minimum over the free entries, of any sign.
   std::vector<double> minimum() const {
     std::vector<double> x = solved([this](Index j) { return right_[j]; });
     if (!fixed()) return x;
@@ -207,13 +208,13 @@ class NonnegativeSolver {
     return x;
   }
 
-  /// Goes to that minimum, or as far as no entry is negative; takes back those that are 0 there,
-  /// and goes on from there.
+  /// Moves x to this minimum, or until the first entry reaches 0. Entries at 0 leave the free set,
+  /// and the move is repeated.
   void descend() {
     while (!free_.empty()) {
       const std::vector<double> to = minimum();
       double step = 1;
-      std::size_t first = to.size();  // to become 0
+      std::size_t first = to.size();  // first entry to reach 0
       for (std::size_t p = 0; p < to.size(); ++p) {
         const double from = x_[at(free_[p])];
         if (to[p] > 0 || from > step * (from - to[p])) continue;

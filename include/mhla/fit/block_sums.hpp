@@ -1,14 +1,13 @@
 #pragma once
 
 /// \file
-/// What is kept of the residual rows (residual_rows.hpp) of one query block, over all examples: as
-/// much as gives the residual of any row m_i of a mixing matrix, of these blocks or of coarser
-/// ones.
+/// Sums of the residual rows (residual_rows.hpp) of one query block over all examples. They give
+/// the residual of any row m_i of a mixing matrix, of these blocks or of coarser blocks.
 ///
 ///     |sum_b m_ib row_b - f|^2 = x^T gram x,    x = (m_ib for the columns b of the row, -1)
 ///
-/// Coarser blocks share coefficients: with P [n,n'] that says which columns are merged, and over
-/// the query blocks that become one, their gram is sum_i P^T gram_i P.
+/// Coarser blocks share coefficients. With P [n,n'] that marks merged columns, the gram of a merged
+/// query block is sum_i P^T gram_i P over its parts.
 
 #include <algorithm>
 #include <cmath>
@@ -26,13 +25,12 @@ namespace detail {
 
 /// The sums of one query block with n columns.
 struct BlockSums {
-  Matrix<double> gram;  ///< [n + 1, n + 1], its lower triangle; f last
-  Matrix<double>
-      sums;        ///< [1, n], sum of s_t z_tb / d_t: the part of a unit of m_ib in denominators
-  double sum = 0;  ///< of the matrix that the rows are weighed by
-  double targets = 0;  ///< sum of |target_t|^2
+  Matrix<double> gram;  ///< [n + 1, n + 1], lower triangle; f last
+  Matrix<double> sums;  ///< [1, n], sum of s_t z_tb / d_t: growth of denominators per unit of m_ib
+  double sum = 0;       ///< sum of s_t r_t / d_t with the start matrix
+  double targets = 0;   ///< sum of |target_t|^2
   Index queries = 0;
-  Index left_out = 0;  ///< other queries: with a denominator of 0, they add nothing
+  Index left_out = 0;  ///< queries with a denominator of 0, which add nothing
 
   explicit BlockSums(Index columns)
       : gram(Matrix<double>::Zero(columns + 1, columns + 1)),
@@ -41,7 +39,7 @@ struct BlockSums {
   Index columns() const { return gram.rows() - 1; }
   bool finite() const { return std::isfinite(gram.trace() + targets + sum); }
 
-  /// The square of the residual of a row; not below 0, which rounding would allow.
+  /// Squared residual of a row. Rounding cannot make it negative.
   /// \param m  m(r) is the coefficient of column r
   template <class M>
   double residual(M&& m) const {
@@ -55,7 +53,7 @@ struct BlockSums {
     return std::max(square, 0.0);
   }
 
-  /// The part of `gram` without f, both triangles.                                   // [n,n]
+  /// Part of `gram` without f, both triangles.                                   // [n,n]
   Matrix<double> symmetric() const {
     Matrix<double> all = gram.topLeftCorner(columns(), columns());
     for (Index r = 0; r < columns(); ++r) {
@@ -63,12 +61,12 @@ struct BlockSums {
     }
     return all;
   }
-  /// Of the part without f; 0 without columns.
+  /// Mean diagonal element of `gram` without f; 0 without columns.
   double mean_diagonal() const {
     return gram.topLeftCorner(columns(), columns()).trace() /
            static_cast<double>(std::max<Index>(1, columns()));
   }
-  /// G^T f.
+  /// Inner product of column r and f.
   double right(Index r) const { return gram(columns(), r); }
 
   /// Adds the sums of another block, whose column r is column place(r) of this one.
@@ -96,8 +94,9 @@ inline void expect_denominators(const char* function, double sum, const std::str
               "a sum above 0");
 }
 
-/// Throws unless `groups` has an entry for each of `blocks` blocks, and each group from 0 on a
-/// block. \return the number of groups
+/// Throws unless `groups` has an entry for each of `blocks` blocks, and each group from 0 on has a
+/// block.
+/// \return the number of groups
 inline Index expect_groups(const char* function, const char* argument,
                            std::span<const Index> groups, Index blocks) {
   if (static_cast<Index>(groups.size()) != blocks) {

@@ -1,18 +1,19 @@
 #pragma once
 
 /// \file
-/// A certificate for a mixing matrix that takes the place of another one: how far each output can
-/// move, for given queries, keys and values. With dm the change of m, o and den the output and the
-/// denominator before, den' the one after,
+/// A certificate for replacing a mixing matrix: a bound on the change of each output, for given
+/// queries, keys and values. The change of m is dm; o and den are the old output and denominator,
+/// o' and den' the new ones:
 ///
 ///     o'_t - o_t  = (sum_b dm_ib y_tb - o_t (den'_t - den_t)) / den'_t
 ///    |o'_t - o_t| <= (sum_b |dm_ib| A_tb + |o_t| |den'_t - den_t|) / |den'_t|
 ///
-/// with y_tb = sum over the keys j of block b of w_j v_j, A_tb = sum_j |w_j| |v_j|, w_j = phi(q_t)
-/// . phi(k_j): the sums of the error bounds (accuracy, in the library's page). Rounding, in double,
-/// is added, so that the bound holds for exact arithmetic. Tested: never violated in 21,000 random
-/// problems, and in half of them at most 3 times the change. Where all of a row is scaled and the
-/// outputs stay, the bound does not see it. Cost: three forward passes in double.
+/// Here y_tb is the sum of w_j v_j and A_tb the sum of |w_j| |v_j| over the keys j of block b, with
+/// w_j = phi(q_t) . phi(k_j). They are the sums of the error bounds (accuracy, in the library's
+/// page). Rounding in double is added, so the bound holds for exact arithmetic. In 21,000 random
+/// problems it was never violated, and in half of them it was at most 3 times the change. It does
+/// not see that outputs stay when a whole row is scaled.
+/// Cost: three forward passes in double.
 
 #include <algorithm>
 #include <cmath>
@@ -27,9 +28,9 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Returns bounds of |o' - o| for all outputs of one head [Nq,E], where `replacement` takes the
-/// place of `m` in the form with these arguments; infinite where a denominator is lost in rounding,
-/// 0 for masked queries. Outputs are those of exact arithmetic behind the feature maps.
+/// Returns bounds of |o' - o| for all outputs of one head [Nq,E], where `replacement` replaces `m`
+/// in the form with these arguments. A bound is infinite where rounding may lose a denominator, and
+/// 0 for masked queries. Outputs are those of exact arithmetic after the feature maps.
 /// \throws as the form does, and shape_error if the matrices differ in shape.
 template <Scalar T, AttentionBlocks Blocks, OperatorOn<T> Op = Operator<>>
 requires DifferentiableNormalizer<detail::normalizer_t<Op>> Matrix<double> mixing_change_bound(
@@ -42,7 +43,7 @@ requires DifferentiableNormalizer<detail::normalizer_t<Op>> Matrix<double> mixin
 
 namespace detail {
 
-/// naive_sums in time N D + Mq Mk D instead of Nq Nk D.                              // [Nq,1]
+/// Computes naive_sums in time N D + Mq Mk D instead of Nq Nk D.                     // [Nq,1]
 template <class Z>
 Matrix<double> weight_sums(const NaiveProblem<double, Z>& p) {
   const bool own = p.normalizer_q.size() > 0, causal = p.order == Order::kCausal;
@@ -78,7 +79,7 @@ Matrix<double> weight_sums(const NaiveProblem<double, Z>& p) {
   return sums;
 }
 
-/// The outputs of a form without a normaliser, of features, values and coefficients.   // [Nq,E]
+/// Outputs of a form without a normaliser, from features, values and coefficients.   // [Nq,E]
 template <class Z, class Blocks>
 Matrix<double> numerators(const NaiveProblem<double, Z>& p, const Blocks& blocks,
                           const Matrix<double>& coefficients, const Call& call) {
@@ -91,11 +92,11 @@ Matrix<double> numerators(const NaiveProblem<double, Z>& p, const Blocks& blocks
   return bidirectional(tokens, blocks, mixing, plain, call);
 }
 
-/// den(r), and how far rounding may have moved it and r.
+/// The denominator den(r), and a bound of its rounding error and that of r.
 struct Denominator {
   double value, error;
 
-  /// \param size  the sum of magnitudes that r was summed from     \param gamma  of its roundings
+  /// \param size  sum of the magnitudes that r sums     \param gamma  relative error of that sum
   template <class Z>
   Denominator(const Z& normalizer, double r, double size, double gamma) {
     double slope = 0;
@@ -103,7 +104,7 @@ struct Denominator {
     write_slopes(normalizer, &r, 1, &slope);
     error = gamma * (std::abs(slope) * size + std::abs(value));
   }
-  /// Its magnitude, at least.
+  /// Lower bound of the denominator's magnitude.
   double least() const { return std::abs(value) - error; }
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the functions of this folder refuse.
+/// Checks of arguments that the functions of this folder share.
 
 #include <cmath>
 #include <string>
@@ -19,7 +19,7 @@ inline namespace MHLA_TARGET {
 namespace detail {
 
 /// Throws what the form with these arguments would throw for a head.
-/// \param out  of the shape of its output, `argument` to errors
+/// \param out  has the shape of the output; errors name it `argument`
 template <Scalar T, AttentionBlocks Blocks, OperatorOn<T> Op>
 void expect_example(const char* function, const Inputs<T>& head, const Blocks& blocks,
                     const MixingView<const accumulator_t<T>>& mixing, const Op& op, Order order,
@@ -33,7 +33,7 @@ void expect_example(const char* function, const Inputs<T>& head, const Blocks& b
   }
 }
 
-/// Throws if m has a coefficient that is not finite; the causal form reads none above the diagonal.
+/// Throws if m has a coefficient that is not finite. The causal form reads none above the diagonal.
 template <class A>
 void expect_finite(const char* function, const char* argument, const MixingView<A>& m,
                    Order order) {
@@ -45,7 +45,7 @@ void expect_finite(const char* function, const char* argument, const MixingView<
   }
 }
 
-/// Throws if m has a coefficient where a fit has no sums; the causal form reads none above the
+/// Throws if m has a coefficient outside the pattern of a fit. The causal form reads none above the
 /// diagonal.
 template <class A>
 void expect_within(const char* function, const MixingView<const A>& m, const Pattern& pattern,

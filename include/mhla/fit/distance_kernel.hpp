@@ -1,14 +1,14 @@
 #pragma once
 
 /// \file
-/// A kernel, a nonnegative function of the distance d between the centres of blocks (resize.hpp):
+/// A kernel: a nonnegative function of the distance d between centres of blocks (resize.hpp):
 ///
 ///     kappa(d) = x + sum_h (y_h exp(-d / h) + z_h exp(-(d / h)^2)) + sum_k u_k hat_k(d)
 ///
-/// The first terms decay, at scales h from a key block to 4 times the largest distance, 2^(1/4)
-/// apart: they say what is between the distances of a grid, and beyond the largest. The hats make
-/// other functions: one at each distance of the grid, 1/32 of it apart. They cost 1e-4 of their
-/// squares, so that they only make what the others cannot.
+/// The first terms decay, at scales h from one key block to 4 times the largest distance, 2^(1/4)
+/// apart. They define values between the distances of a grid, and beyond the largest distance. The
+/// hats, one per distance of the grid and at least 1/32 apart, make other functions. They cost 1e-4
+/// of their squares, so they add only what the first terms cannot.
 
 #include <algorithm>
 #include <cmath>
@@ -25,10 +25,10 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Functions of a distance, and how much of each: at first 1, the function that is constant.
+/// A weighted sum of functions of a distance, at first the constant 1.
 class DistanceKernel {
  public:
-  /// With the functions for these distances, in key blocks.
+  /// Creates the functions for these distances, in key blocks.
   explicit DistanceKernel(const Matrix<double>& distances) {
     distances_.assign(distances.data(), distances.data() + distances.size());
     std::sort(distances_.begin(), distances_.end());
@@ -42,7 +42,7 @@ class DistanceKernel {
     weights_[0] = 1;
   }
 
-  /// Functions: those that decay, then the hats.
+  /// Number of functions: decaying ones, then hats.
   Index functions() const { return decaying() + knots(); }
   Index knots() const { return static_cast<Index>(knots_.size()); }
   double function(Index l, double d) const {
@@ -52,7 +52,7 @@ class DistanceKernel {
     return std::exp(l % 2 == 0 ? -share : -share * share);
   }
 
-  /// kappa at these distances.
+  /// Returns kappa at these distances.
   Matrix<double> at(const Matrix<double>& distances) const {
     std::vector<Index> taken;
     for (Index l = 0; l < functions(); ++l) {
@@ -66,7 +66,7 @@ class DistanceKernel {
     return values;
   }
 
-  /// Takes the weights with which factor_ib kappa(d_ib) is nearest to m_ib.
+  /// Fits the weights, such that factor_ib kappa(d_ib) is nearest to m_ib.
   /// \param factors, distances  [Mq,Mk], as m; the distances are those of the constructor
   void fit(const Matrix<double>& m, const Matrix<double>& factors,
            const Matrix<double>& distances) {
@@ -82,7 +82,7 @@ class DistanceKernel {
     const Index count = functions();
     NormalEquations all{Matrix<double>(count, count), std::vector<double>(weights_.size()), {}};
     std::fill_n(all.gram.data(), count * count, 0.0);
-    std::vector<double> values(weights_.size());  // of the functions at a distance
+    std::vector<double> values(weights_.size());  // values of the functions at a distance
     for (std::size_t k = 0; k < distances_.size(); ++k) {
       for (Index l = 0; l < count; ++l) {
         const double value = values[static_cast<std::size_t>(l)] = function(l, distances_[k]);
@@ -95,7 +95,7 @@ class DistanceKernel {
     }
     solve(std::move(all));
   }
-  /// The same for any problem of the weights.
+  /// Fits the weights to any problem.
   void solve(NormalEquations p) {
     constexpr double kPriceOfHats = 1e-4;
     for (Index l = decaying(); l < functions(); ++l) p.gram(l, l) *= 1 + kPriceOfHats;
@@ -105,7 +105,8 @@ class DistanceKernel {
  private:
   double weight(Index l) const { return weights_[static_cast<std::size_t>(l)]; }
   Index decaying() const { return 1 + 2 * static_cast<Index>(scales_.size()); }
-  /// 1 at knot k and 0 at its neighbours; in front of the first one 1, a block behind the last 0.
+  /// Hat k: 1 at knot k and 0 at its neighbours. The first is 1 before its knot; the last falls to
+  /// 0 within one block after its knot.
   double hat(std::size_t k, double d) const {
     const double apart = d - knots_[k];
     if (apart < 0) return k == 0 ? 1 : std::max(0.0, 1 + apart / (knots_[k] - knots_[k - 1]));
@@ -113,10 +114,10 @@ class DistanceKernel {
     return std::max(0.0, 1 - apart / width);
   }
 
-  std::vector<double> distances_;  // different ones, ascending
-  std::vector<double> knots_;      // those with a hat
+  std::vector<double> distances_;  // distinct, ascending
+  std::vector<double> knots_;      // distances that have a hat
   std::vector<double> scales_;     // h, in key blocks
-  std::vector<double> weights_;    // of all functions
+  std::vector<double> weights_;    // weights of all functions
 };
 
 }  // namespace detail

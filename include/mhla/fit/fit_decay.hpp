@@ -1,14 +1,14 @@
 #pragma once
 
 /// \file
-/// Decaying mixing matrices (policy/decay_mixing.hpp) by least squares: R terms whose weights are
-/// nonnegative, from a grid of decays that grows finer around those that are taken.
+/// Decaying mixing matrices (policy/decay_mixing.hpp) by least squares: R terms with nonnegative
+/// weights. Their decays come from a grid that is refined around the chosen decays:
 ///
 ///     lambda = 2^(-1/h), the half-life h in blocks from 1/8 on; and 0, 1
 ///
-/// to targets, weighted with what queries read (MixingFit), or to the coefficients of a matrix. A
-/// model's own outputs as targets compress its matrix.
-/// Cost: some 200 M^3 multiply-adds to targets, M^2 to coefficients.
+/// The fit is to targets, weighted with what queries read (MixingFit), or to the coefficients of a
+/// matrix. A model's outputs as targets compress its matrix.
+/// Cost: about 200 M^3 multiply-adds for targets, M^2 for coefficients.
 
 #include <algorithm>
 #include <cmath>
@@ -24,14 +24,14 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Returns at most `terms` terms, one at least.
-/// \throws option_error unless terms >= 1 and the fit is a causal one; as MixingFit::solve.
+/// Returns the fitted matrix, with at least one and at most `terms` terms.
+/// \throws option_error unless terms >= 1 and the fit is causal; as MixingFit::solve.
 template <Accumulator A>
 DecayMixing<A> fit_decay(const MixingFit<A>& fit, Index terms = 4);
 
-/// The same for the coefficients on and below the diagonal of a matrix [M,M].
-/// \throws option_error unless terms >= 1 and coefficients are finite, shape_error unless the
-/// matrix is square.
+/// Fits the coefficients on and below the diagonal of a matrix [M,M].
+/// \throws option_error unless terms >= 1 and coefficients are finite; shape_error unless the
+///     matrix is square.
 template <class A>
 DecayMixing<std::remove_const_t<A>> fit_decay(const MixingView<A>& m, Index terms = 4);
 template <Accumulator A>
@@ -47,10 +47,10 @@ inline void expect_terms(Index terms) {
   if (terms < 1) fail_option("fit_decay", "terms", "is " + std::to_string(terms), "at least 1");
 }
 
-/// \param equations  equations(decays) is the problem of their weights
+/// \param equations  equations(decays) returns the problem of their weights
 template <Accumulator A, class Equations>
 DecayMixing<A> solve_decay(Index terms, Index blocks, Equations&& equations) {
-  // Half-lives from 1/8 block to 16 times all of them, sqrt(2) apart; then finer about each taken.
+  // Half-lives from 1/8 block to 16 times all blocks, sqrt(2) apart; then finer around chosen ones.
   const double longest = 16 * static_cast<double>(std::max<Index>(blocks, 1));
   std::vector<double> half_lives;
   for (double h = 0.125; h < longest; h *= std::sqrt(2)) half_lives.push_back(h);
@@ -82,7 +82,7 @@ DecayMixing<A> solve_decay(Index terms, Index blocks, Equations&& equations) {
     a.push_back(static_cast<A>(weights[l]));
     lambda.push_back(static_cast<A>(decays[l]));
   }
-  if (a.empty()) a.push_back(0), lambda.push_back(0);  // nothing nonnegative is better than nothing
+  if (a.empty()) a.push_back(0), lambda.push_back(0);  // no nonnegative term lowers the residual
   return {std::span<const A>(a), std::span<const A>(lambda)};
 }
 
@@ -115,7 +115,7 @@ DecayMixing<std::remove_const_t<A>> fit_decay(const MixingView<A>& m, Index term
       const auto power = [&](Index l) {
         return std::pow(decays[static_cast<std::size_t>(l)], static_cast<double>(distance));
       };
-      double sum = 0;  // of the coefficients at this distance
+      double sum = 0;  // sum of the coefficients at this distance
       for (Index i = distance; i < blocks; ++i) sum += double{m(i, i - distance)};
       for (Index l = 0; l < count; ++l) {
         p.right[static_cast<std::size_t>(l)] += power(l) * sum;

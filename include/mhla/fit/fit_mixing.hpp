@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// A mixing matrix fitted to one example in rounds, each with the denominators of the matrix found
-/// in the round before. mixing_fit.hpp has the method, and fits to many examples.
+/// A mixing matrix fitted to one example in rounds. Each round takes its denominators from the
+/// matrix of the round before. mixing_fit.hpp has the method, and fits to many examples.
 
 #include <cmath>
 #include <limits>
@@ -18,25 +18,26 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// How a fit in rounds goes.
+/// Options of a fit in rounds.
 struct FitRounds {
-  Index rounds = 3;  ///< without a normaliser that divides the first is exact
+  Index rounds = 3;  ///< round 1 is exact if no normaliser divides
   Order order = Order::kBidirectional;
   ExecutorRef executor{};
 };
 
-/// A fitted matrix, and how far outputs are from their targets with the start and with it.
+/// A fitted matrix, and the residuals of the start and of the fit.
 template <Accumulator A>
 struct FittedMixing {
   MixingMatrix<A> mixing;
   FitResidual before{}, after{};
 };
 
-/// Returns the fitted matrix. Each of its rows is the best of all rounds, and of the start where
-/// its row fulfils the options. Best is a row that leaves out the fewest queries, among those the
-/// one with the least of what is minimised (mixing_fit.hpp), with its own denominators.
-/// From such a start after.total <= before.total, without a ridge and queries that are left out.
-/// \throws as MixingFit does, and option_error unless rounds >= 1. Cost: rounds + 2 of its sums.
+/// Returns the fitted matrix. Each row is the best of all rounds, and of the start if its row
+/// fulfils the options. The best row leaves out the fewest queries and, among equals, has the
+/// smallest objective (mixing_fit.hpp) with its own denominators. From such a start, after.total <=
+/// before.total if there is no ridge and no query is left out.
+/// \throws as MixingFit does; option_error unless rounds >= 1.
+/// Cost: rounds + 2 times the sums of MixingFit.
 template <AttentionInputs In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
 FittedMixing<detail::sum_of<In>> fit_mixing(
     const In& in, const Blocks& blocks, const Op& op,
@@ -49,7 +50,7 @@ FittedMixing<detail::sum_of<In>> fit_mixing(
 
 namespace detail {
 
-/// Row i of m fulfils the options of a fit. Rounding may move a sum of 1.
+/// True if row i of m fulfils the options of a fit. Rounding may move a sum of 1.
 template <class A>
 bool fulfils(const FitOptions<A>& options, std::span<const Index> columns, const MixingMatrix<A>& m,
              Index i) {
@@ -66,7 +67,8 @@ bool fulfils(const FitOptions<A>& options, std::span<const Index> columns, const
          (!options.sum_to_one || std::abs(sum - 1) <= rounding);
 }
 
-/// Queries that row i of m leaves out, and what is minimised of the others; `fit` starts from m.
+/// Returns the queries that row i of m leaves out, and the objective of the other queries. `fit`
+/// starts from m.
 template <class A>
 std::pair<Index, double> row_cost(const MixingFit<A>& fit, const FitOptions<A>& options,
                                   const MixingMatrix<A>& m, Index i) {
@@ -101,7 +103,7 @@ FittedMixing<detail::sum_of<In>> fit_mixing(
   };
   MixingFit<A> fit = fit_from(start);
   FittedMixing<A> best{.mixing = start, .before = fit.residual(start)};
-  MixingMatrix<A> m = fit.solve(options, how.executor);  // throws for options that do not fit
+  MixingMatrix<A> m = fit.solve(options, how.executor);  // throws for unsuitable options
   std::vector<std::pair<Index, double>> least;
   for (Index i = 0; i < start.rows(); ++i) {
     least.push_back(detail::fulfils(options, fit.columns(i), start, i)

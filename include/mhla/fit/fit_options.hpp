@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What fits of mixing matrices take and return (mixing_fit.hpp).
+/// Options and results of fits of mixing matrices (mixing_fit.hpp).
 
 #include <vector>
 
@@ -12,35 +12,33 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// What rows of a fitted matrix must fulfil besides.
+/// Constraints and ridge of the rows of a fitted matrix.
 template <Accumulator A>
 struct FitOptions {
   /// Weight of |m_i - prior_i|^2, in mean diagonal elements of the row's Gram matrix.
   double ridge = 0;
-  MixingView<const A> prior{};  ///< what the ridge pulls to, such as locality; absent: 0
-  Index nonzeros = 0;           ///< most coefficients of a row that are not 0; 0 for any number
+  MixingView<const A> prior{};  ///< target of the ridge, such as locality; absent: 0
+  Index nonzeros = 0;           ///< largest number of nonzero coefficients per row; 0: no limit
   bool sum_to_one = false;      ///< rows sum to 1, whatever their denominators
 };
 
-/// How far outputs are from their targets: the root of the sum of squares over that of the targets.
-/// Infinite where targets are 0 and outputs are not.
+/// Distance of outputs from their targets: the root of the sum of squared differences over that of
+/// the squared targets. Infinite where targets are 0 and outputs are not.
 ///
-/// Rounding moves it by up to 1e-7 r, r being the same ratio for sum_b |m_ib| |y_tb| + |target_t|
-/// in the place of o_t - target_t. Here y_tb is what query t reads of block b, over its
-/// denominator. The level is thus 1e-7 for coefficients of about 1, and grows with the largest:
-/// 1e-2 for 1e5.
+/// Rounding moves it by up to 1e-7 r. The ratio r has sum_b |m_ib| |y_tb| + |target_t| in place of
+/// o_t - target_t; y_tb is what query t reads of block b, divided by its denominator. The level is
+/// 1e-7 for coefficients of about 1. It grows with the largest coefficient: 1e-2 for 1e5.
 struct FitResidual {
   std::vector<double> of_block{};  ///< [Mq], 0 where no target was seen
   double total = 0;
-  Index left_out = 0;  ///< queries whose denominator is 0, which did not count
+  Index left_out = 0;  ///< queries not counted, since their denominator is 0
 };
 
 /// A least-squares problem of coefficients x that all rows of a matrix share (nonnegative.hpp).
 struct NormalEquations {
-  Matrix<double> gram{};        ///< [L,L]
-  std::vector<double> right{};  ///< [L]
-  std::vector<double>
-      weights{};  ///< [L] of the sum that denominators fix; empty where none divides
+  Matrix<double> gram{};          ///< [L,L]
+  std::vector<double> right{};    ///< [L]
+  std::vector<double> weights{};  ///< [L] of the sum of denominators; empty if none divides
 };
 
 }  // namespace MHLA_TARGET

@@ -1,26 +1,28 @@
 #pragma once
 
 /// \file
-/// Mixing matrices without training: rows m_i >= 0 by least squares, such that MHLA gives the
-/// outputs of another attention (a teacher: softmax, linear, MHLA with another matrix):
+/// Mixing matrices without training: rows m_i >= 0 by least squares, such that MHLA reproduces the
+/// outputs of another attention. This teacher may be softmax, linear, or MHLA with another matrix:
 ///
 ///     minimise  sum_t |den_t (o_t - target_t)|^2 / d_t^2  +  ridge |m_i - prior_i|^2
 ///
-/// over the queries t of block i, of any number of examples; d_t are their denominators with the
-/// matrix that the fit starts from. Without a normaliser, and at the start, this is the error of
-/// the output itself; otherwise a second fit, from the first one's matrix, comes closer to it.
-/// Where a normaliser divides, a common factor of a row cancels: it is chosen such that the
-/// denominators are in the mean what they were, or small ones would look good. normalize_rows makes
+/// over the queries t of block i, of any number of examples. d_t are their denominators with the
+/// start matrix. Without a normaliser, and at the start, this is the error of the output itself.
+/// Otherwise a second fit, from the result of the first, comes closer to it.
+///
+/// Where a normaliser divides, a common factor of a row cancels. The factor is chosen to keep the
+/// mean of the denominators: otherwise small denominators would look good. normalize_rows makes
 /// rows sum to 1.
 ///
 ///     mhla::MixingFit<float> fit(mhla::locality(blocks));  // or with a pattern: what it may use
 ///     for (const auto& example : examples) fit.add(example.in, blocks, op, example.target);
 ///     const auto m = fit.solve();  // fit.residual(m).total
 ///
-/// The same sums answer for coarser blocks (coarser), for few nonzeros, and for any prior. A head
-/// has a matrix of its own if it has a MixingFit of its own.
-/// Cost of a head: 2 N M D E + N M^2 E flops, in double; memory (M + 1)^2 numbers for each of M
-/// rows, M being what the start holds of a row; of solve: see nonnegative.hpp.
+/// The same sums serve coarser blocks (coarser), few nonzeros, and any prior. For a matrix per
+/// head, use a MixingFit per head.
+/// Cost per head: 2 N M D E + N M^2 E flops in double, and memory of (M + 1)^2 numbers for each of
+/// M rows. M counts the coefficients that the start has in a row. For the cost of solve see
+/// nonnegative.hpp.
 
 #include <algorithm>
 #include <cmath>
@@ -45,50 +47,51 @@ inline namespace MHLA_TARGET {
 template <Accumulator A>
 class MixingFit {
  public:
-  /// \param start  the matrix whose denominators weigh the tokens; only coefficients of its pattern
-  ///     are fitted, for the causal form on and below the diagonal. Rows without a query keep it.
+  /// \param start  the matrix whose denominators weigh the tokens. Only coefficients of its pattern
+  ///     are fitted; for the causal form, those on and below the diagonal. Rows without a query
+  ///     stay.
   explicit MixingFit(const MixingMatrix<A>& start, Order order = Order::kBidirectional);
 
-  /// Adds the heads of an example: what the form takes, and the output that it should give.
+  /// Adds the heads of an example: the inputs of the form, and the output that it should give.
   /// \param target  [N,E], of a batch [B,N,H,E]; not read for masked queries
-  /// \throws as the form does, option_error if a number of the example is not finite; then nothing
-  ///     has been added.
+  /// \throws as the form does; option_error if a number of the example is not finite. Nothing is
+  ///     added then.
   template <AttentionInputs In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
   requires std::same_as<detail::sum_of<In>, A> && DifferentiableNormalizer<detail::normalizer_t<Op>>
   void add(const In& in, const Blocks& blocks, const Op& op,
            const std::type_identity_t<detail::dout_of<In>>& target,
            const ExecutorRef& executor = {});
 
-  /// Returns the matrix that fits best, in the pattern of the start. Rows are pieces of work.
+  /// Returns the matrix that fits best, in the pattern of the start. Rows are solved in parallel.
   /// \throws shape_error if the prior has another shape than the start; option_error for an option
   ///     or a prior that is not finite, a negative option, or if the denominators of a block's
   ///     queries sum to 0 or less, or to no number.
   MixingMatrix<A> solve(const FitOptions<A>& options = {}, const ExecutorRef& executor = {}) const;
 
-  /// The residual with any matrix of the pattern, of the sums above: exact for the start, and for
-  /// any matrix where no normaliser divides.
-  /// \throws shape_error if m has another shape than the start, option_error if it has a
-  ///     coefficient that the start does not have.
+  /// Returns the residual of any matrix in the pattern, from the sums above. It is exact for the
+  /// start, and for any matrix if no normaliser divides.
+  /// \throws shape_error if m has another shape than the start; option_error if it has a
+  ///     coefficient outside the pattern.
   FitResidual residual(const MixingView<const A>& m) const;
 
-  /// The fit of coarser blocks, from the same sums: query block i becomes part of block queries[i],
-  /// key block b of keys[b], and all parts of a block share its coefficients. Starts from their
-  /// mean. \throws shape_error unless there is a group for each block; option_error if a group is
-  /// empty,
+  /// Returns the fit of coarser blocks, from the same sums. Query block i becomes part of block
+  /// queries[i], key block b part of keys[b]. All parts of a block share its coefficients, and
+  /// start from their mean.
+  /// \throws shape_error unless there is a group for each block; option_error if a group is empty,
   ///     if groups of the causal form are not ascending and the same for both, or after CrossQuery,
   ///     whose slots another partition would change.
   MixingFit coarser(std::span<const Index> queries, std::span<const Index> keys) const;
   MixingFit coarser(std::span<const Index> blocks) const { return coarser(blocks, blocks); }
 
-  /// The problem of coefficients x that all rows share: m_ib = sum_l x_l basis(l, i, b), l < count,
-  /// for the coefficients that are fitted. Cost: M^3 count.
+  /// Returns the problem of coefficients x that all rows share: m_ib = sum_l x_l basis(l, i, b), l
+  /// < count, over the fitted coefficients. Cost: M^3 count.
   /// \throws option_error if the denominators of all queries sum to 0 or less, or to no number.
   template <class Basis>
   NormalEquations normal_equations(Index count, Basis&& basis) const;
 
   const MixingMatrix<A>& start() const { return start_; }
   Order order() const { return order_; }
-  /// The columns of row i that are fitted.
+  /// Fitted columns of row i.
   std::span<const Index> columns(Index i) const { return columns_[static_cast<std::size_t>(i)]; }
   const detail::BlockSums& sums(Index i) const { return sums_[static_cast<std::size_t>(i)]; }
 

@@ -5,11 +5,12 @@
 ///
 ///     |A x - f|^2 - |f|^2 = x^T G x - 2 c^T x           G = A^T A [n,n], c = A^T f [n]
 ///
-/// if wished with w^T x = 1 for given weights w, and with few entries that are not 0. An active
-/// set: entries are freed one by one, next the one along which the residual falls fastest; the
-/// others stay 0. Cost: P^2 n for P nonzeros of which few were freed in vain; memory n^2. Source:
-/// Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23; from G as Bro and de Jong,
-/// 1997.
+/// optionally with w^T x = 1 for given weights w, and with few nonzero entries. It is an active-set
+/// method: entries are freed one by one, always the one along which the residual falls fastest. All
+/// other entries stay 0.
+/// Cost: P^2 n for P nonzeros of which few were freed in vain; memory n^2.
+/// Source: Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23; from G as Bro and
+/// de Jong, 1997.
 
 #include <algorithm>
 #include <cmath>
@@ -25,16 +26,16 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// What a solution of nonnegative least squares must fulfil besides.
+/// Constraints of nonnegative least squares, besides x >= 0.
 struct NonnegativeOptions {
-  /// w of w^T x = 1: [n], all 1 for entries that sum to 1; empty: any x.
+  /// Weights w of the constraint w^T x = 1, [n]: all 1 for entries that sum to 1; empty: any x.
   std::span<const double> weights{};
-  /// Most entries that are not 0, 0 for any number: from the solution without a limit the entry
-  /// that costs least is taken out, again and again. That need not find the best choice.
+  /// Largest number of nonzero entries; 0: no limit. From the solution without a limit, the entry
+  /// that costs least is removed, again and again. The result need not be the best choice.
   Index nonzeros = 0;
 };
 
-/// Returns x [n]. Where several x are as good, as with equal columns of A, it is one of them.
+/// Returns x [n]. If several x are equally good, as with equal columns of A, it is any of these.
 /// \param gram   [n,n], symmetric; positive semidefinite but for rounding
 /// \param right  [n]
 /// \throws shape_error if sizes differ; option_error if a number is not finite, if nonzeros < 0, or

@@ -1,19 +1,19 @@
 #pragma once
 
 /// \file
-/// What a mixing matrix is fitted to, for one head: the row of query block i enters the output of
-/// its queries linearly,
+/// The linear system that a mixing matrix is fitted to, for one head. The row of query block i
+/// enters the output of its queries linearly,
 ///
 ///     den_t o_t - den_t target_t = sum_b m_ib (y_tb - s_t z_tb target_t) - f_t
 ///
-///     y_tb = phi(q_t)^T S_b, the part of keys that t reads       z_tb likewise of the sum r_t
-///     den(r) = d_t + s_t (r - r_t) near the r_t of a matrix m that is known
+///     y_tb = phi(q_t)^T S_b, the part of block b in t's output   z_tb likewise in the sum r_t
+///     den(r) = d_t + s_t (r - r_t) near the r_t of the start matrix m
 ///     f_t    = (d_t - s_t r_t) target_t              exact for all normalisers of the library
 ///
-/// so that, divided by d_t, its squares sum to a quadratic function of the row: of the Gram matrix
-/// of these rows, f_t last. All is in double, behind feature maps in the accumulator of the
-/// tensors. Cost: 2 N M D E flops for y, N M^2 E for the Gram matrices; memory N (D + E) + M D E
-/// numbers.
+/// The squares of the rows, divided by d_t, sum to a quadratic function of m_i. Its Gram matrix is
+/// that of these rows, f_t last. All numbers are double, computed after feature maps in the
+/// accumulator type of the tensors.
+/// Cost: 2 N M D E flops for y, N M^2 E for the Gram matrices; memory N (D + E) + M D E numbers.
 
 #include <algorithm>
 #include <cmath>
@@ -53,7 +53,7 @@ class TokensByBlock {
   Index begin(Index b) const { return begin_[static_cast<std::size_t>(b)]; }
   Index size(Index b) const { return begin(b + 1) - begin(b); }
   Index token(Index place) const { return tokens_[static_cast<std::size_t>(place)]; }
-  /// The rows of these tokens.
+  /// Returns the rows of m at these tokens.
   Matrix<double> rows(const Matrix<double>& m) const {
     Matrix<double> sorted(static_cast<Index>(tokens_.size()), m.cols());
     for (Index r = 0; r < sorted.rows(); ++r) sorted.row(r) = m.row(token(r));
@@ -70,7 +70,7 @@ inline Rows<const double> rows_of(const Matrix<double>& m, Index from = 0) {
   return {m.data() + from * m.cols(), m.cols()};
 }
 
-/// One head, ready to give the rows of any query block.
+/// One head, prepared to give the rows of any query block.
 template <class Z>
 class ResidualRows {
  public:
@@ -91,13 +91,13 @@ class ResidualRows {
     if (sums_ == WeightSums::kCrossQuery) sum_slots(query_blocks);
   }
 
-  /// Adds the rows of query block i.
+  /// Adds the rows of query block i to its sums.
   /// \param blocks   the key blocks, ascending
   /// \param targets  [N,E], rows of masked queries are not read
   template <class T>
   void add(Index i, std::span<const Index> blocks, MatrixView<const T> targets,
            BlockSums& to) const {
-    constexpr Index kTokens = 16;  // of a strip: its rows for 64 blocks of 64 values are 0.5 MB
+    constexpr Index kTokens = 16;  // tokens per strip: rows for 64 blocks of 64 values are 0.5 MB
     const Index n = std::ssize(blocks), e = p_.v.cols();
     Matrix<double> rows(to.gram.rows(), kTokens * e), sums(kTokens, n);
     for (Index done = 0; done < queries_.size(i); done += kTokens) {
@@ -132,7 +132,7 @@ class ResidualRows {
     for (Index t = begin; t < begin + count; ++t) key_sums_.row(b) += key_features().row(t);
   }
 
-  /// s_bw of all slots; 0 where the query is masked.
+  /// Computes s_bw of all slots; 0 where the query is masked.
   void sum_slots(Index blocks) {
     Index most_slots = 0;
     for (const Index slot : p_.query_slot) most_slots = std::max(most_slots, slot + 1);
@@ -145,7 +145,8 @@ class ResidualRows {
   }
   Index slot(Index token) const { return p_.query_slot[static_cast<std::size_t>(token)]; }
 
-  /// x_t . y_j of the queries of a strip and the keys of block i up to themselves. // [count, keys]
+  /// x_t . y_j of the queries of a strip and the keys of block i up to each.           //
+  /// [count, keys]
   Matrix<double> earlier_products(Index i, Index place, Index count, const Matrix<double>& x,
                                   const Matrix<double>& y) const {
     Matrix<double> products = Matrix<double>::Zero(count, keys_.size(i));
@@ -159,7 +160,7 @@ class ResidualRows {
     return products;
   }
 
-  /// y_tb of a strip, a row for each b.                                    // [n, count * E]
+  /// Writes y_tb of a strip, a row for each b.                              // [n, count * E]
   void write_values(Index i, std::span<const Index> blocks, Index place, Index count,
                     Matrix<double>& rows) const {
     const Index d = q_.cols(), e = v_.cols();
@@ -178,7 +179,7 @@ class ResidualRows {
     }
   }
 
-  /// z_tb of a strip.                                                       // [count, n]
+  /// Writes z_tb of a strip.                                                // [count, n]
   void write_sums(Index i, std::span<const Index> blocks, Index place, Index count,
                   Matrix<double>& sums) const {
     if (sums_ == WeightSums::kNone) return;
@@ -199,7 +200,7 @@ class ResidualRows {
     }
   }
 
-  /// Makes rows of y_tb those of query s of a strip, and writes f_t behind them.
+  /// Turns rows of y_tb into the rows of query s of a strip, and writes f_t after them.
   template <class T>
   void subtract_target(Index i, std::span<const Index> blocks, Index token, Index s,
                        const Matrix<double>& sums, MatrixView<const T> targets,
@@ -211,7 +212,7 @@ class ResidualRows {
     }
     write_denominators(p_.normalizer, &r, 1, &den);
     write_slopes(p_.normalizer, &r, 1, &slope);
-    if (std::abs(den) < std::numeric_limits<double>::min()) {  // 0, or nearly; not NaN
+    if (std::abs(den) < std::numeric_limits<double>::min()) {  // 0 or nearly 0; not NaN
       rows.middleCols(s * e, e).setZero();
       ++to.left_out;
       return;
@@ -234,7 +235,7 @@ class ResidualRows {
 
   const NaiveProblem<double, Z>& p_;
   TokensByBlock queries_, keys_;
-  bool own_;  // the denominator has queries and keys of its own
+  bool own_;  // the denominator has separate queries and keys
   WeightSums sums_;
   Matrix<double> q_, k_, v_, normalizer_q_, normalizer_k_;  // in the order of blocks
   Matrix<double> summaries_;                                // [M, D, E]

@@ -1,26 +1,26 @@
 #pragma once
 
 /// \file
-/// A mixing matrix for another grid of blocks than it was trained with, such as another resolution:
-/// through a nonnegative function of the distance d_ib between the centres of blocks,
+/// A mixing matrix for another grid of blocks than the trained one, such as another resolution. It
+/// is a nonnegative function kappa of the distance d_ib between the centres of blocks:
 ///
 ///     m_ib = r_i kappa(d_ib) / sum_b' kappa(d_ib')     rows that sum to r_i (SumToOne::kRows)
 ///     m_ib = c_b kappa(d_ib) / sum_i' kappa(d_i'b)     columns that sum to c_b (kColumns)
 ///     m_ib = kappa(d_ib)                               as they are (kNothing)
 ///
-/// by nonnegative least squares over all coefficients (distance_kernel.hpp), or over the data of a
-/// fit. A block at a border has fewer neighbours, so where rows have the same sum its coefficients
-/// are larger, by sums of kappa: those of the kernel of the round before. On the new grid all rows
-/// (or columns) sum to the mean of the trained ones; with a normaliser that divides, a factor of a
-/// row has no effect. A row for which kappa is 0 is 0.
+/// kappa comes from nonnegative least squares over all coefficients (distance_kernel.hpp), or over
+/// the data of a fit. A border block has fewer neighbours, so with equal row sums its coefficients
+/// are larger by sums of kappa. Each round takes these sums from the kernel of the round before. On
+/// the new grid all rows (or columns) sum to the mean of the trained sums. With a normaliser that
+/// divides, a factor of a row has no effect. A row for which kappa is 0 is 0.
 ///
-/// Seen, as |difference| / |m| for matrices of locality(): to the same grid 1e-4 for exp and
-/// gaussian, 0.005 for linear, cos and local; for exp, which any grid can have, from 4x4 to 8x8
-/// blocks of the same size 0.015, and to 8x8 in the same extent 0.001. Where each row has a largest
-/// distance of its own, the default of locality(), a matrix is no function of distance (residual
+/// Measured |difference| / |m| for matrices of locality() on the same grid: 1e-4 for exp and
+/// gaussian, 0.005 for linear, cos and local. For exp, which any grid can have, from 4x4 to 8x8
+/// blocks: 0.015 with blocks of the same size, 0.001 with the same extent. The default of
+/// locality() takes a largest distance per row, and its matrix is no function of distance (residual
 /// 0.12).
-/// Cost: 10 rounds of K S^2 and of a nonnegative least-squares problem, with K different distances
-/// and S functions, less than 300 up to 1024 blocks; at most S Mq Mk for the new matrix.
+/// Cost: 10 rounds of K S^2 and of a nonnegative least-squares problem, with K distinct distances
+/// and S functions. S is below 300 up to 1024 blocks. The new matrix costs at most S Mq Mk.
 
 #include <algorithm>
 #include <array>
@@ -42,23 +42,23 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// What is equally long in both grids.
+/// Quantity that is equal in both grids.
 enum class DistanceUnit {
-  kExtent,  ///< the whole along each axis: the same image, cut into more or fewer blocks
-  kBlock,   ///< a key block: a larger or smaller image, cut into blocks of the same size
+  kExtent,  ///< the extent along each axis: the same image in more or fewer blocks
+  kBlock,   ///< the size of a key block: a larger or smaller image
 };
 
-/// How resize() sees a mixing matrix.
+/// Options of resize().
 struct ResizeOptions {
   DistanceUnit unit = DistanceUnit::kExtent;
-  SumToOne sum_to_one = SumToOne::kRows;  ///< which have given sums, of 1 or of another number
+  SumToOne sum_to_one = SumToOne::kRows;  ///< lines with given sums, 1 or any other number
 };
 
-/// A matrix for another grid, and how far the trained one is from a function of distance.
+/// A matrix for another grid, and the distance of the trained matrix from a function of distance.
 template <Accumulator A>
 struct ResizedMixing {
   MixingMatrix<A> mixing;
-  double residual = 0;  ///< |m - its kernel| / |m|: near 0 a function of distance, near 1 none
+  double residual = 0;  ///< |m - its kernel| / |m|: near 0 for a function of distance
 };
 
 /// Returns the matrix [M',M'] of the blocks `to` for a matrix m [M,M] of the blocks `from`.
@@ -69,15 +69,16 @@ template <class A>
 ResizedMixing<std::remove_const_t<A>> resize(const MixingView<A>& m, GridShape from, GridShape to,
                                              const ResizeOptions& options = {});
 
-/// The same for cross-attention [Mq,Mk], where grids of queries and keys cover the same extent.
+/// Resizes the matrix of cross-attention [Mq,Mk]; grids of queries and keys cover the same extent.
 template <class A>
 ResizedMixing<std::remove_const_t<A>> resize(const MixingView<A>& m, GridShape from_queries,
                                              GridShape from_keys, GridShape to_queries,
                                              GridShape to_keys, const ResizeOptions& options = {});
 
-/// The same by the data of a fit: of all matrices of a kernel the one that gives the targets best,
-/// instead of that of fit.solve(). Its rows (or columns) have the sums of fit.start(), its residual
-/// is FitResidual::total. With noisy data it is nearer, as blocks at a distance share their data.
+/// Resizes by the data of a fit. The result is the kernel matrix that gives the targets best,
+/// instead of the kernel of fit.solve(). Its rows (or columns) have the sums of fit.start(); its
+/// residual is FitResidual::total. With noisy data it is more accurate, as blocks at equal distance
+/// share their data.
 /// Cost: 10 rounds of MixingFit::normal_equations with S functions.
 /// \throws shape_error unless the fit is of `from`; option_error as above, and unless the fit is
 ///     bidirectional and starts from all coefficients; as MixingFit::normal_equations.
@@ -111,7 +112,7 @@ struct BlockGrids {
   GridShape queries, keys;
 };
 
-/// Throws unless m is a matrix of the first ones.
+/// Throws unless m is a matrix of the grids `from`.
 template <class A>
 void expect_grids(const MixingView<A>& m, const BlockGrids& from, const BlockGrids& to) {
   for (const GridShape& grid : {from.queries, from.keys}) expect_grid("resize", "from", grid);
@@ -120,7 +121,7 @@ void expect_grids(const MixingView<A>& m, const BlockGrids& from, const BlockGri
   expect_mixing("resize", m, blocks(from.queries), blocks(from.keys));
 }
 
-/// The coefficients of m, which are finite.
+/// Returns the coefficients of m. Throws unless all are finite.
 template <class A>
 Matrix<double> finite(const MixingView<A>& m) {
   expect_finite("resize", "m", m, Order::kBidirectional);
@@ -147,7 +148,7 @@ inline Matrix<double> distances_in(const std::array<double, 3>& unit, const Bloc
   return squares;
 }
 
-/// The row or column that has a given sum with coefficient [i, b]; of all others the only one.
+/// Index of the row or column whose given sum includes coefficient [i, b]; 0 for kNothing.
 inline std::size_t line_of(SumToOne which, Index i, Index b) {
   return static_cast<std::size_t>(which == SumToOne::kRows      ? i
                                   : which == SumToOne::kColumns ? b
@@ -158,7 +159,7 @@ inline std::size_t lines_of(SumToOne which, const Matrix<double>& m) {
   return line_of(which, m.rows() - 1, m.cols() - 1) + 1;
 }
 
-/// The sums of rows or columns, at least 0, as those of a kernel.
+/// Sums of rows or columns, at least 0, as the sums of a kernel are.
 inline std::vector<double> line_sums(const Matrix<double>& m, SumToOne which) {
   std::vector<double> sums(lines_of(which, m));
   for (Index i = 0; i < m.rows(); ++i) {
@@ -168,7 +169,7 @@ inline std::vector<double> line_sums(const Matrix<double>& m, SumToOne which) {
   return sums;
 }
 
-/// What kappa is multiplied with, so that its rows (or columns) have these sums.        // [Mq,Mk]
+/// Factors that give rows (or columns) of kappa these sums.                              // [Mq,Mk]
 inline Matrix<double> kernel_factors(const Matrix<double>& kappa, SumToOne which,
                                      const std::vector<double>& sums) {
   const std::vector<double> now = line_sums(kappa, which);
@@ -182,7 +183,7 @@ inline Matrix<double> kernel_factors(const Matrix<double>& kappa, SumToOne which
   return factors;
 }
 
-/// The matrix of a kernel, with rows (or columns) that have these sums.
+/// Returns the matrix of a kernel, with rows (or columns) that have these sums.
 inline Matrix<double> kernel_matrix(const DistanceKernel& kernel, const Matrix<double>& distances,
                                     SumToOne which, const std::vector<double>& sums) {
   const Matrix<double> kappa = kernel.at(distances);
@@ -191,12 +192,12 @@ inline Matrix<double> kernel_matrix(const DistanceKernel& kernel, const Matrix<d
   return m;
 }
 
-/// \param fit       fit(kernel, distances, factors) takes the weights for factor_ib kappa(d_ib)
-/// \param residual  residual(matrix) is how far the matrix of the kernel is from what it fits
+/// \param fit       fit(kernel, distances, factors) fits the weights in factor_ib kappa(d_ib)
+/// \param residual  residual(matrix) is the distance of a kernel matrix from its data
 template <Accumulator A, class Fit, class Residual>
 ResizedMixing<A> resize_by(const Matrix<double>& m, const BlockGrids& from, const BlockGrids& to,
                            const ResizeOptions& options, Fit&& fit, Residual&& residual) {
-  constexpr int kRounds = 10;  // each 2 to 100 times nearer to the last kernel
+  constexpr int kRounds = 10;  // each 2 to 100 times nearer to the final kernel
   const SumToOne which = options.sum_to_one;
   const std::vector<double> sums = line_sums(m, which);
   const Matrix<double> distances = distances_in({1, 1, 1}, from);
@@ -205,7 +206,7 @@ ResizedMixing<A> resize_by(const Matrix<double>& m, const BlockGrids& from, cons
     fit(kernel, distances, kernel_factors(kernel.at(distances), which, sums));
   }
 
-  std::array<double, 3> unit{1, 1, 1};  // a new key block, in trained ones
+  std::array<double, 3> unit{1, 1, 1};  // size of a new key block in trained key blocks
   for (std::size_t axis = 0; axis < 3 && options.unit == DistanceUnit::kExtent; ++axis) {
     unit[axis] =
         static_cast<double>(from.keys.sizes[axis]) / static_cast<double>(to.keys.sizes[axis]);

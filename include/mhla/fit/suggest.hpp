@@ -1,8 +1,9 @@
 #pragma once
 
 /// \file
-/// How many blocks are worth it: the residual of fits with fewer and fewer blocks, from the sums of
-/// one (MixingFit::coarser). Two blocks along every axis become one, a last one stays alone.
+/// Residuals of fits with fewer and fewer blocks, to choose a number of blocks. They come from the
+/// sums of one fit (MixingFit::coarser). Two blocks along every axis become one; an odd last block
+/// stays.
 
 #include <optional>
 #include <type_traits>
@@ -16,16 +17,16 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// A number of blocks, and how near a fitted matrix comes to the targets with them.
+/// A number of blocks, and the residual of the matrix fitted with it.
 struct BlocksWorth {
   GridShape queries, keys;  ///< blocks along each axis
   double residual;  ///< FitResidual::total of the fitted matrix, by the start's denominators
 };
 
 /// Returns the residuals of the fit itself, of half as many blocks along each axis, and so on down
-/// to one block, which is linear attention. Where halving costs little, fewer blocks do. \param
-/// queries, keys  the blocks of the fit in raster order: Grid::block_grid(), GridShape(M) \throws
-/// shape_error unless they are [Mq] and [Mk] blocks, and as MixingFit::coarser and solve do.
+/// to one block, which is linear attention. Where halving costs little, fewer blocks suffice.
+/// \param queries, keys  blocks of the fit in raster order: Grid::block_grid(), GridShape(M)
+/// \throws shape_error unless they are [Mq] and [Mk] blocks; as MixingFit::coarser and solve.
 template <Accumulator A>
 std::vector<BlocksWorth> suggest_from_data(const MixingFit<A>& fit, GridShape queries,
                                            GridShape keys,
@@ -47,7 +48,7 @@ inline GridShape halved(GridShape blocks) {
   return blocks;
 }
 
-/// The block of the halved grid that each block becomes part of.
+/// Returns the block of the halved grid that each block becomes part of.
 inline std::vector<Index> halving_groups(GridShape blocks) {
   const GridShape half = halved(blocks);
   std::vector<Index> groups;
