@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The CPU library, in the order data flows. Needs Eigen and nothing else.
+/// The CPU library, in the order of data flow. Needs Eigen and nothing else.
 
 // Vocabulary.
 #include "mhla/core/allocator.hpp"  // Allocator: memory in large pages
@@ -26,25 +26,25 @@
 // 3. Summaries of blocks: stage/summary.hpp, used by the forms.
 
 // 4. Mixing of summaries.
-#include "mhla/policy/decay_mixing.hpp"   // DecayMixing: a sum of terms that decay
+#include "mhla/policy/decay_mixing.hpp"   // DecayMixing: a sum of decaying terms
 #include "mhla/policy/locality.hpp"       // locality: initial coefficients
 #include "mhla/policy/mixing_matrix.hpp"  // MixingMatrix, its constraints
 
 // 5. Read-out.
 #include "mhla/policy/normalizer.hpp"  // NoNormalizer, KeySum, CrossQuery
 
-// The forms, of one head or of a batch [B, N, H, D].
+// The forms, for one head or for a batch [B, N, H, D].
 #include "mhla/attention/batch.hpp"            // BatchInputs, CrossBlocks
 #include "mhla/attention/bidirectional.hpp"    // every query reads every key
 #include "mhla/attention/causal.hpp"           // every query reads the past
-#include "mhla/attention/causal_decay.hpp"     // the same with DecayMixing
+#include "mhla/attention/causal_decay.hpp"     // causal with DecayMixing
 #include "mhla/attention/diagnose.hpp"         // rank and entropy of the attention matrix
 #include "mhla/attention/linear.hpp"           // the baseline with one block
 #include "mhla/attention/naive.hpp"            // the definition
 #include "mhla/attention/operator.hpp"         // Operator, Inputs
-#include "mhla/attention/softmax.hpp"          // the baseline everybody knows
+#include "mhla/attention/softmax.hpp"          // the usual baseline
 #include "mhla/attention/streaming.hpp"        // the causal form token by token
-#include "mhla/attention/streaming_state.hpp"  // what a stream has seen
+#include "mhla/attention/streaming_state.hpp"  // state of a stream
 
 // Their gradients.
 #include "mhla/gradient/bidirectional.hpp"  // bidirectional_gradient
@@ -61,4 +61,4 @@
 #include "mhla/fit/mixing_fit.hpp"    // MixingFit: from many examples
 #include "mhla/fit/nonnegative.hpp"   // nonnegative_least_squares
 #include "mhla/fit/resize.hpp"        // resize: for another grid of blocks
-#include "mhla/fit/suggest.hpp"       // suggest_from_data: how many blocks are worth it
+#include "mhla/fit/suggest.hpp"       // suggest_from_data: residual by number of blocks

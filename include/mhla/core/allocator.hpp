@@ -1,12 +1,13 @@
 #pragma once
 
 /// \file
-/// Memory of tensors and workspaces. It begins with a cache line, so that rows of whole lines are
-/// read in whole lines; where it is large, with a large page, and asks the system for such pages.
+/// Memory of tensors and workspaces. It begins at a cache line, so that rows of whole lines are
+/// read in whole lines. Large memory begins at a large page, and requests large pages from the
+/// system.
 ///
-/// Rows of one head lie a page or more apart, so reading a row takes a walk through the page table,
-/// which on a virtual machine is one of two levels. Linux gives large pages to what asks for them,
-/// where /sys/kernel/mm/transparent_hugepage/enabled says madvise, or to all where it says always.
+/// Rows of one head lie a page or more apart. Reading a row takes a walk through the page table,
+/// which has two levels on a virtual machine. Linux gives large pages to memory that requests them
+/// if /sys/kernel/mm/transparent_hugepage/enabled says madvise, or to all memory if it says always.
 
 #include <cstddef>
 #include <new>
@@ -19,17 +20,16 @@ inline namespace MHLA_TARGET {
 
 namespace detail {
 
-/// Every buffer starts at a multiple of this: a cache line, and the widest vector.
+/// Alignment of every buffer: a cache line, and the widest vector.
 inline constexpr Index kBufferAlignment = 64;
 
-/// A large page: of x86-64, and of Arm with small pages of 4 KB.
+/// Size of a large page on x86-64, and on Arm with small pages of 4 KB.
 inline constexpr std::size_t kLargePage = std::size_t{2} << 20;
 
 }  // namespace detail
 
-/// Allocates as a container of the standard library wants it: a std::vector of it can be lent as a
-/// workspace, or hold tensors. Never more than twice the memory; pages that are not touched take
-/// none.
+/// An allocator for containers of the standard library. A std::vector with it can be lent as a
+/// workspace, or hold tensors. It takes at most twice the memory; untouched pages take none.
 template <class T>
 struct Allocator {
   using value_type = T;
@@ -41,7 +41,7 @@ struct Allocator {
   T* allocate(std::size_t count) {
     const std::size_t bytes = count * sizeof(T);
     void* const memory = ::operator new(bytes, alignment(bytes));
-    // Whole pages alone: what else lies on the last one is not ours.
+    // Whole pages alone: the rest of the last page may belong to other memory.
     if (is_large(bytes)) detail::ask_for_large_pages(memory, bytes & ~(detail::kLargePage - 1));
     return static_cast<T*>(memory);
   }

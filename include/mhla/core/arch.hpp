@@ -4,14 +4,15 @@
 /// Features of the compiler's target. The only CPU header that reads target macros.
 ///
 /// Everything but the errors and the version lives in an inline namespace named after the
-/// instruction set, so translation units built with different `-m` flags keep their own copies of
-/// every function instead of sharing whichever copy the linker picks. Eigen's allocator has no such
-/// tag: a program that mixes flags defines EIGEN_MAX_ALIGN_BYTES=64 for all of its parts.
+/// instruction set. So translation units built with different `-m` flags keep separate copies of
+/// every function; otherwise the linker would pick one for all. Eigen's allocator has no such
+/// namespace: a program that mixes flags defines EIGEN_MAX_ALIGN_BYTES=64 in all of its parts.
 ///
-/// MHLA_EMULATE_MATRIX_UNIT, defined before the first header of the library, replaces the matrix
-/// unit (stage/amx/tiles.hpp) by plain loops on any processor, for tests; the name has it too.
+/// MHLA_EMULATE_MATRIX_UNIT replaces the matrix unit (stage/amx/tiles.hpp) by plain loops on any
+/// processor, for tests. Define it before the first header of the library. The namespace then has
+/// another name.
 
-// Compilers go on behind #error, into thousands of lines; at a file that is not there they stop.
+// Compilers go on after #error, for thousands of lines, but stop at a missing file.
 #if !defined(__cpp_concepts) || __cpp_concepts < 201907L
 #error "mhla: needs C++20: compile with -std=c++20, by g++ 12, clang++ 14 or newer"
 #include "mhla stops here"
@@ -84,8 +85,8 @@
 #define MHLA_COLD
 #endif
 
-/// On what makes a view of an object: clang warns where the object is a temporary that the view
-/// outlives.
+/// Marks an argument that the result is a view of: clang warns where it is a temporary that the
+/// view outlives.
 #if defined(__clang__)
 #define MHLA_LIFETIMEBOUND [[clang::lifetimebound]]
 #else
@@ -102,8 +103,9 @@
 #define MHLA_UNROLL
 #endif
 
-/// Around code that names packets as template arguments and counts them in int: g++ warns that they
-/// lose an alignment attribute, on which nothing depends, and of each array of kVectors packets.
+/// Encloses code that names packets as template arguments and counts them in int. g++ warns that
+/// these lose an alignment attribute, on which nothing depends, and of each array of kVectors
+/// packets.
 #if defined(__GNUC__) && !defined(__clang__)
 #define MHLA_PACKETS_BEGIN                                                                  \
   _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
@@ -117,10 +119,10 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// The instruction set that this unit is compiled for, as the namespace has it: "avx2_fma".
+/// Name of the instruction set that this unit is compiled for, as in the namespace: "avx2_fma".
 inline constexpr const char* kInstructionSet = MHLA_TEXT_OF(MHLA_TARGET);
 
-/// True where a multiply-add rounds once: a*b+c is one instruction.
+/// True if a multiply-add rounds once: a*b+c is one instruction.
 #if defined(EIGEN_HAS_SINGLE_INSTRUCTION_MADD) || defined(EIGEN_VECTORIZE_FMA)
 inline constexpr bool kFusedMultiplyAdd = true;
 #else
@@ -136,11 +138,11 @@ inline constexpr int kVectorRegisters = 32;
 inline constexpr int kVectorRegisters = 16;
 #endif
 
-/// What multiplies bfloat16 tiles: nothing, plain loops, or AMX.
+/// Unit that multiplies bfloat16 tiles: none, plain loops, or AMX.
 enum class MatrixUnit { kNone, kEmulated, kAmx };
 inline constexpr MatrixUnit kMatrixUnitKind = MatrixUnit::MHLA_MATRIX_UNIT;
 
-/// True where bfloat16 products may run on a matrix unit, if the system grants it
+/// True if bfloat16 products may run on a matrix unit, once the system grants it
 /// (stage/amx/tiles.hpp).
 inline constexpr bool kMatrixUnit = kMatrixUnitKind != MatrixUnit::kNone;
 
@@ -158,8 +160,9 @@ inline bool request_tiles() {
 #endif
 }
 
-/// Asks for large pages in [begin, begin + bytes), whole ones, before they are touched. Where there
-/// are none, memory is as good as any. Linux: madvise(MADV_HUGEPAGE), as above.
+/// Requests large pages for [begin, begin + bytes), a range of whole pages, before they are
+/// touched. Without large pages the memory works all the same. Linux: madvise(MADV_HUGEPAGE), as
+/// above.
 inline void ask_for_large_pages(void* begin, std::size_t bytes) {
 #if defined(__x86_64__) && defined(__GNUC__) && defined(__linux__)
   long result = 28;  // in: the number of madvise
@@ -177,7 +180,7 @@ inline void ask_for_large_pages(void* begin, std::size_t bytes) {
 #endif
 }
 
-/// x in a register of its own, not computed from others where it is used.
+/// Keeps x in a register: its value is not computed from other values where it is used.
 template <class X>
 MHLA_INLINE inline X in_register(X x) {
 #if defined(__GNUC__)
@@ -186,8 +189,8 @@ MHLA_INLINE inline X in_register(X x) {
   return x;
 }
 
-/// x, rounded: compilers that reassociate sums cannot fold the one that made it into the next.
-/// clang++ does not announce the flags by which it reassociates.
+/// Rounds x: compilers that reassociate sums cannot fold the sum that made x into the next. It does
+/// so always, since clang++ does not announce the flags by which it reassociates.
 template <class X>
 MHLA_INLINE inline X as_rounded(X x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE2)
@@ -200,15 +203,15 @@ MHLA_INLINE inline X as_rounded(X x) {
   return x;
 }
 
-/// Whether add_product below is an instruction.
+/// True if add_product below is an instruction.
 #if defined(EIGEN_VECTORIZE_FMA) && defined(__GNUC__)
 inline constexpr bool kAddsProducts = true;
 #else
 inline constexpr bool kAddsProducts = false;
 #endif
 
-/// sum += a * b for packets of A, rounded once, in the register that holds the sum: in loops that
-/// it unrolls g++ moves sums from one register to another.
+/// Adds a * b to sum for packets of A, rounded once, in the register of the sum. Otherwise g++
+/// moves sums between registers in unrolled loops.
 template <class A, class P>
 MHLA_INLINE inline void add_product(const P& a, const P& b, P& sum) {
 #if defined(EIGEN_VECTORIZE_FMA) && defined(__GNUC__)
@@ -222,8 +225,8 @@ MHLA_INLINE inline void add_product(const P& a, const P& b, P& sum) {
 #endif
 }
 
-/// On 64-bit Arm, what is read through `pointer` from here on is read once `packet` is known: g++
-/// would read it earlier, into registers that hold sums.
+/// On 64-bit Arm, delays later reads through `pointer` until `packet` is known. Otherwise g++ reads
+/// early, into registers that hold sums.
 template <class X, class P>
 MHLA_INLINE inline void read_after(X*& pointer, P& packet) {
 #if defined(__GNUC__) && EIGEN_ARCH_ARM64
@@ -233,7 +236,7 @@ MHLA_INLINE inline void read_after(X*& pointer, P& packet) {
 #endif
 }
 
-/// x in memory, and read from there next.
+/// Stores x to memory, so that its next use reads it from there.
 template <class X>
 MHLA_INLINE inline void on_stack(X& x) {
 #if defined(__GNUC__)
@@ -241,8 +244,8 @@ MHLA_INLINE inline void on_stack(X& x) {
 #endif
 }
 
-/// The code that follows, a loop that x counts, begins at a cache line: a core fetches whole lines
-/// of code, and one more for a short loop took up to 5 % of a product.
+/// Aligns the loop that follows, counted by x, to a cache line. A core fetches whole lines of code,
+/// and one more line for a short loop took up to 5 % of a product.
 template <class X>
 MHLA_INLINE inline void begin_line(X& x) {
 #if defined(__GNUC__)
@@ -257,15 +260,15 @@ MHLA_INLINE inline void side_effect() {
 #endif
 }
 
-/// Prefetches the line at p into L1; p need not be readable. A prefetch alone is no side effect:
-/// g++ deletes calls of functions that have no other.
+/// Prefetches the line at p into L1; p need not be readable. A prefetch is no side effect: g++
+/// deletes calls of functions that have no other effect.
 MHLA_INLINE inline void prefetch_l1(const void* p) {
 #if defined(__GNUC__)
   __builtin_prefetch(p, 0, 3);
 #endif
   side_effect();
 }
-/// The same into L2.
+/// Prefetches the line at p into L2.
 MHLA_INLINE inline void prefetch_l2(const void* p) {
 #if defined(__GNUC__)
   __builtin_prefetch(p, 0, 2);

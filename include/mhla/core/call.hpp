@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The options that every form takes.
+/// Options that every form takes.
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
@@ -10,16 +10,16 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Options of a call, by name: {.workspace = memory, .executor = pool}.
+/// Options of a call, set by name: {.workspace = memory, .executor = pool}.
 struct Call {
   /// At least the form's *_workspace_bytes(...); empty to allocate.
   LentMemory workspace{};
   /// Runs the independent parts of the work. Results do not depend on it.
   ExecutorRef executor{};
   /// Forward: memory for the summaries that the backward form reuses, at least *_kept_bytes(...);
-  /// empty to keep nothing. Backward: what the forward kept for the same inputs, or a copy of these
-  /// bytes, which backward may move; or empty. Memory that no forward of these sizes has written is
-  /// refused.
+  /// empty to keep nothing. Backward: the memory that forward wrote for the same inputs, or a copy
+  /// of its bytes, or empty. Backward may move the bytes. Memory that no forward of these sizes has
+  /// written is refused.
   LentMemory kept{};
 };
 

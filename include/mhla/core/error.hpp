@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Errors of the public boundary. A message names the function, the argument, what it got and what
-/// it expected. All are thrown before anything is written.
+/// Errors of the public functions. A message names the function, the argument, what it has and what
+/// was expected. All errors are thrown before anything is written.
 ///
 /// The types are outside the target namespace, so one `catch` serves a program whose parts are
 /// built for different instruction sets.
@@ -39,7 +39,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// "mhla::causal: v has shape [12, 8], expected [16, any]"
+/// Returns "mhla::causal: v has shape [12, 8], expected [16, any]".
 MHLA_COLD inline std::string message(const char* function, const char* argument,
                                      const std::string& got, const std::string& expected) {
   return std::string("mhla::") + function + ": " + argument + " " + got + ", expected " + expected;
@@ -56,7 +56,7 @@ MHLA_COLD inline std::string message(const char* function, const char* argument,
   throw option_error(message(function, argument, got, expected));
 }
 
-/// 'text' for a message: printable, and cut after 64 bytes.
+/// Returns 'text' for a message: printable, and cut after 64 bytes.
 MHLA_COLD inline std::string printable(std::string_view text) {
   constexpr std::size_t kLongest = 64;
   constexpr char digits[] = "0123456789abcdef";
@@ -72,7 +72,7 @@ MHLA_COLD inline std::string printable(std::string_view text) {
   return result + (text.size() > kLongest ? "...'" : "'");
 }
 
-/// "[3, 4]"; a negative size is written as "any".
+/// Returns "[3, 4]"; a negative size is written as "any".
 template <class Sizes = std::initializer_list<std::ptrdiff_t>>
 MHLA_COLD std::string shape_text(const Sizes& sizes) {
   std::string text = "[";
@@ -83,8 +83,8 @@ MHLA_COLD std::string shape_text(const Sizes& sizes) {
   return text + "]";
 }
 
-/// The product of nonnegative sizes.
-/// \throws shape_error when it does not fit std::ptrdiff_t.
+/// Returns the product of nonnegative sizes.
+/// \throws shape_error if the product does not fit std::ptrdiff_t.
 inline std::ptrdiff_t checked_product(const char* function, const char* argument,
                                       std::initializer_list<std::ptrdiff_t> sizes) {
   std::ptrdiff_t product = 1;

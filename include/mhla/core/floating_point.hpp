@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The floating-point environment of a thread, for threads that work on behalf of another: the
-/// rounding mode, flush to zero, and which exceptions trap.
+/// The floating-point environment of a thread: the rounding mode, flush to zero, and the exceptions
+/// that trap. Threads that work on behalf of another thread take over its environment.
 
 #include <cfenv>
 
@@ -12,18 +12,18 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// The environment of the thread that constructs it.
+/// The environment of the thread that constructs this object.
 class FloatingPoint {
  public:
   FloatingPoint() { std::fegetenv(&environment_); }
-  /// Gives it to this thread.
+  /// Sets this environment for the calling thread.
   void set() const { std::fesetenv(&environment_); }
 
  private:
   std::fenv_t environment_;
 };
 
-/// Gives this thread an environment, and its own one back at the end.
+/// Sets an environment for this thread, and restores the previous one at the end.
 class FloatingPointScope {
  public:
   explicit FloatingPointScope(const FloatingPoint& environment) { environment.set(); }

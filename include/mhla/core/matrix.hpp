@@ -1,7 +1,8 @@
 #pragma once
 
 /// \file
-/// Matrices of one head: the owning row-major Matrix, and the strided MatrixView all forms read.
+/// Matrices of one head: the owning row-major Matrix, and the strided MatrixView that all forms
+/// read.
 
 #include <Eigen/Core>
 #include <algorithm>
@@ -17,7 +18,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// An owning matrix, one token a row.
+/// An owning matrix, one token per row.
 template <class T>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
@@ -31,7 +32,7 @@ concept EigenDense = requires(M& m) {
 };
 
 namespace detail {
-/// True for what owns its elements and has views: views of a temporary one would dangle.
+/// True for types that own their elements and have views: a view of a temporary would dangle.
 template <class M>
 inline constexpr bool kOwns = false;
 template <EigenDense M>
@@ -53,8 +54,8 @@ struct ColumnSpan {
 };
 }  // namespace detail
 
-/// A view of a matrix: element (r, c) is data[r * row_stride + c * col_stride].
-/// Strides count elements and may be 0 (broadcast) or negative. Owns nothing.
+/// A non-owning view of a matrix: element (r, c) is data[r * row_stride + c * col_stride]. Strides
+/// count elements and may be 0 (broadcast) or negative.
 template <class T>
 struct MatrixView {
   T* data = nullptr;
@@ -67,12 +68,13 @@ struct MatrixView {
   constexpr MatrixView(T* data_, Index rows_, Index cols_, Index row_stride_, Index col_stride_ = 1)
       : data(data_), rows(rows_), cols(cols_), row_stride(row_stride_), col_stride(col_stride_) {}
 
-  /// Views of Eigen objects, row-major or column-major, are implicit.
+  /// Converts implicitly from Eigen objects, row-major or column-major.
   template <EigenDense M>
   requires(std::is_convertible_v<decltype(std::declval<M&>().data()), T*> &&
            !detail::OwningTemporary<M>) constexpr MatrixView(M&& m)  // NOLINT
       : MatrixView(m.data(), m.rows(), m.cols(), m.rowStride(), m.colStride()) {}
-  /// Of a temporary matrix: an argument of a call. Kept longer, as by Inputs{.q = f()}, it dangles.
+  /// Converts from a temporary matrix, as an argument of a call. Kept longer, as by
+  /// Inputs{.q = f()}, the view dangles.
   template <EigenDense M>
   requires(std::is_convertible_v<decltype(std::declval<M&>().data()), T*>&&
                detail::OwningTemporary<M>) constexpr MatrixView(M&& m MHLA_LIFETIMEBOUND)  // NOLINT
@@ -96,7 +98,7 @@ struct MatrixView {
     return {data + begin * col_stride, rows, count, row_stride, col_stride};
   }
   constexpr MatrixView transposed() const { return {data, cols, rows, col_stride, row_stride}; }
-  /// True for a view that was never set: an optional input left out.
+  /// True for a view that was never set, such as an optional input left out.
   constexpr bool absent() const { return data == nullptr && rows == 0 && cols == 0; }
 };
 
@@ -109,8 +111,8 @@ concept Flags = requires(const R& r) {
 };
 
 namespace detail {
-/// From flag to flag.
-/// \throws shape_error for an Eigen matrix whose flags are not that far apart.
+/// Distance from one flag to the next.
+/// \throws shape_error for an Eigen matrix whose flags have no common distance.
 template <class R>
 Index stride_of(const R& flags) {
   if constexpr (EigenDense<R>) {
@@ -125,19 +127,19 @@ Index stride_of(const R& flags) {
   }
   return 1;
 }
-/// Where flags are; not null, which would be no mask, also of none.
+/// Address of the flags. It is not null even without flags, since null means no mask.
 template <class R>
 const unsigned char* bytes_of(const R& flags) {
   static constexpr unsigned char kNone = 0;
   return flags.size() == 0 ? &kNone : reinterpret_cast<const unsigned char*>(flags.data());
 }
-/// Flags that die with their object.
+/// Flags that end with the lifetime of their object.
 template <class R>
 concept OwnedFlags = Flags<R> && !std::ranges::borrowed_range<R> && (!EigenDense<R> || kOwns<R>);
 }  // namespace detail
 
-/// Which tokens of a sequence take part: token t does unless keep[t * stride] is 0.
-/// The default keeps all. Owns nothing.
+/// A non-owning mask of the tokens of a sequence: token t takes part unless keep[t * stride] is 0.
+/// The default keeps all tokens.
 struct Mask {
   const unsigned char* keep = nullptr;
   Index size = 0;
@@ -158,8 +160,8 @@ struct Mask {
   constexpr bool operator[](Index t) const { return keep == nullptr || keep[t * stride] != 0; }
 };
 
-/// The masks of a batch: token n of item b takes part unless
-/// keep[b * row_stride + n * col_stride] is 0. The default keeps all. Owns nothing.
+/// Non-owning masks of a batch: token n of item b takes part unless
+/// keep[b * row_stride + n * col_stride] is 0. The default keeps all tokens.
 struct BatchMask {
   const unsigned char* keep = nullptr;
   Index rows = 0;  ///< B
@@ -174,11 +176,11 @@ struct BatchMask {
         cols(cols_),
         row_stride(row_stride_),
         col_stride(col_stride_) {}
-  /// An Eigen object of bool [B,N].
+  /// Masks from an Eigen object of bool [B,N].
   template <EigenDense M>
   requires std::same_as<typename M::Scalar, bool> BatchMask(const M& m)  // NOLINT
       : BatchMask(m.data(), m.rows(), m.cols(), m.rowStride(), m.colStride()) {}
-  /// B masks of one length, one after another.
+  /// Masks of one length for B items, one after another.
   /// \throws shape_error unless there are as many flags for each.
   template <Flags R>
   BatchMask(const R& flags, Index batch)
@@ -203,7 +205,7 @@ struct BatchMask {
 namespace detail {
 
 /// Throws unless `m` is [rows, cols] (a negative size means any) with data where it has elements.
-/// \param why  where the sizes come from, behind those of the message
+/// \param why  origin of the sizes, appended to those of the message
 template <class T>
 void expect_shape(const char* function, const char* argument, const MatrixView<T>& m, Index rows,
                   Index cols, const char* why = "") {

@@ -2,13 +2,13 @@
 
 /// \file
 /// Finds elements that strided tensors share. Slices of one packed buffer share no element although
-/// their addresses alternate, so elements are compared: a and b share one if
+/// their addresses alternate, so elements are compared. Tensors a and b share an element if
 ///
 ///     sum_d i_d a.strides[d] - sum_d j_d b.strides[d] = b.data - a.data
 ///
-/// for some indices i, j. Going from the largest stride to the smallest, what the others can still
-/// reach leaves one to three coefficients each. One element of a tensor has two indices if their
-/// differences, not all 0, times the strides sum to 0.
+/// for some indices i, j. Strides are tried from the largest to the smallest. The range that the
+/// remaining strides can reach leaves one to three coefficients each. An element has two indices if
+/// their differences, not all 0, times the strides sum to 0.
 
 #include <algorithm>
 #include <cstdint>
@@ -38,14 +38,14 @@ class StridedSums {
       terms_[i].high += term.high;
       return;
     }
-    int place = count_++;  // the largest stride first
+    int place = count_++;  // keeps strides descending
     for (; place > 0 && terms_[place - 1].stride < term.stride; --place) {
       terms_[place] = terms_[place - 1];
     }
     terms_[place] = term;
   }
 
-  /// Whether `target` is one of them; false if that takes more than kSteps steps to find out.
+  /// True if `target` is one of the sums; false if deciding takes more than kSteps steps.
   bool reach(Index target) const {
     int steps = kSteps;
     return reach(0, target, steps);
@@ -61,7 +61,7 @@ class StridedSums {
     Index low, high;
   };
 
-  /// The least and the largest sum of terms first.. .
+  /// Smallest and largest sum of terms first.. .
   Range range(int first) const {
     Range sum{0, 0};
     for (int i = first; i < count_; ++i) {
@@ -88,7 +88,7 @@ class StridedSums {
   int count_ = 0;
 };
 
-/// The least and the largest index of an element of t from t.data; 0 and -1 of none.
+/// Smallest and largest offset of an element of t from t.data; 0 and -1 for none.
 template <class T>
 std::pair<Index, Index> reach_of(const TensorView<const T>& t) {
   Index low = 0, high = 0;
@@ -100,7 +100,7 @@ std::pair<Index, Index> reach_of(const TensorView<const T>& t) {
   return {low, high};
 }
 
-/// True if a and b have an element in common; false where strides are too odd to tell.
+/// True if a and b have an element in common; false where strides are too irregular to tell.
 template <class T>
 bool overlap(const TensorView<const T>& a, const TensorView<const T>& b) {
   const auto [a_low, a_high] = reach_of(a);
@@ -119,7 +119,7 @@ bool overlap(const TensorView<const T>& a, const TensorView<const T>& b) {
   return sums.reach(bytes / kSize);
 }
 
-/// True if a and b are the same elements at the same indices.
+/// True if a and b have the same elements at the same indices.
 template <class T>
 bool same_elements(const TensorView<const T>& a, const TensorView<const T>& b) {
   bool same = a.data == b.data && a.shape == b.shape;
@@ -129,7 +129,7 @@ bool same_elements(const TensorView<const T>& a, const TensorView<const T>& b) {
   return same;
 }
 
-/// True if different indices name different elements, or strides are too odd to tell.
+/// True if different indices name different elements, or strides are too irregular to tell.
 inline bool distinct(const Shape& shape, const Shape& strides) {
   if (std::find(shape.begin(), shape.end(), Index{0}) != shape.end()) return true;
   for (std::size_t first = 0; first < shape.size(); ++first) {  // axis of the first difference
@@ -152,7 +152,7 @@ inline bool distinct(const Shape& shape, const Shape& strides) {
               "strides of distinct elements");
 }
 
-/// Throws unless different indices of what is written name different elements.
+/// Throws unless different indices of an output name different elements.
 inline void expect_distinct(const char* function, const char* argument, const Shape& shape,
                             const Shape& strides) {
   if (!distinct(shape, strides)) fail_distinct(function, argument, strides);

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Mistakes that compilers see, each with its sentence. An overload that returns or takes Refused
-/// is chosen for a mistake alone, and the sentence is the first error: not a list of candidates.
+/// Mistakes that compilers detect, each with a message. An overload with Refused is chosen only for
+/// a mistake, and its message is the first error, instead of a list of candidates.
 
 #include "mhla/core/arch.hpp"
 
@@ -24,8 +24,8 @@ enum class Mistake {
   kBytes
 };
 
-/// Cannot be instantiated: says what is wrong.
-/// \tparam X  what was passed, so that compilers name it
+/// Cannot be instantiated: its static assertion states the mistake.
+/// \tparam X  types of the arguments, so that compilers name these
 template <Mistake m, class... X>
 struct Refused {
   static_assert(m != Mistake::kTensors,

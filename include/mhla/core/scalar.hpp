@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Scalars: what tensors store and what sums are kept in.
+/// Scalars: the types that tensors store, and the types that sums are kept in.
 ///
 /// Words of the library:
 ///   block    tokens that share a summary          summary  S_b [D,E] of a block, with z_b [D]
@@ -34,11 +34,11 @@ inline namespace MHLA_TARGET {
 /// Sizes, strides and positions; signed, 64 bits wide on 64-bit machines.
 using Index = std::ptrdiff_t;
 
-/// A type that sums are kept in.
+/// A type of sums.
 template <class A>
 concept Accumulator = std::same_as<A, float> || std::same_as<A, double>;
 
-/// A type that tensors store.
+/// A type of tensor elements.
 template <class T>
 concept Scalar = Accumulator<T> || std::same_as<T, Eigen::half> || std::same_as<T, Eigen::bfloat16>;
 

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Batches of heads: [B, N, H, D], as strided views of any order in memory, and owning ones.
+/// Batches of heads [B, N, H, D]: strided views in any memory order, and owning tensors.
 
 #include <array>
 #include <concepts>
@@ -20,9 +20,9 @@ inline namespace MHLA_TARGET {
 /// B, N, H, D.
 using Shape = std::array<Index, 4>;
 
-/// A [B, N, H, D] tensor somewhere in memory: element (b, n, h, d) is
-/// data[b * strides[0] + n * strides[1] + h * strides[2] + d * strides[3]]. Owns nothing.
-/// Any strides: token-major, head-major, padded rows, a slice of a packed qkv, broadcast heads.
+/// A non-owning view of a [B, N, H, D] tensor: element (b, n, h, d) is
+/// data[b * strides[0] + n * strides[1] + h * strides[2] + d * strides[3]]. Strides are arbitrary:
+/// token-major, head-major, padded rows, a slice of a packed qkv, broadcast heads.
 template <class T>
 struct TensorView {
   T* data = nullptr;
@@ -57,7 +57,7 @@ struct TensorView {
   constexpr MatrixView<T> head(Index b, Index h) const { return head(b, h, 0, shape[1]); }
 };
 
-/// The view of a dense [B, N, H, D] array: the heads of one token lie side by side.
+/// Returns the view of a dense [B, N, H, D] array: the heads of one token lie side by side.
 template <class T>
 constexpr TensorView<T> bnhd(T* data, const Shape& shape) {
   const auto [batch, tokens, heads, width] = shape;
@@ -68,7 +68,7 @@ constexpr TensorView<T> bnhd(T* data, Index batch, Index tokens, Index heads, In
   return bnhd(data, Shape{batch, tokens, heads, width});
 }
 
-/// The same [B, N, H, D] view of a dense array stored as [B, H, N, D]: heads one after another.
+/// Returns the [B, N, H, D] view of a dense array stored as [B, H, N, D]: heads one after another.
 template <class T>
 constexpr TensorView<T> bhnd(T* data, Index batch, Index heads, Index tokens, Index width) {
   return {data,
@@ -76,7 +76,7 @@ constexpr TensorView<T> bhnd(T* data, Index batch, Index heads, Index tokens, In
           {heads * tokens * width, width, tokens * width, Index{1}}};
 }
 
-/// A dense [B, N, H, D] tensor that owns its elements, zeros at first. Views of it are implicit.
+/// A dense [B, N, H, D] tensor that owns its elements, initially 0. Converts implicitly to views.
 template <class T>
 class Tensor {
  public:
@@ -98,7 +98,7 @@ class Tensor {
 
   T& operator()(Index b, Index n, Index h, Index d) { return view()(b, n, h, d); }
   const T& operator()(Index b, Index n, Index h, Index d) const { return view()(b, n, h, d); }
-  /// All elements in memory's order.
+  /// All elements in memory order.
   Elements& data() { return data_; }
   const Elements& data() const { return data_; }
 

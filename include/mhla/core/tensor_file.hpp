@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What a file of named tensors offers to whoever reads or writes one, whatever its format.
+/// Requirements of files of named tensors, for readers and writers of any format.
 
 #include <concepts>
 #include <span>
@@ -14,9 +14,9 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// A file to read, such as Safetensors: tensors() is a sorted map from names to something with a
-/// `shape`, and copy_to(name, span) copies the numbers of one, or throws: an mhla::error if it has
-/// none of that type.
+/// A file to read, such as Safetensors. Names are sorted in tensors(), a map to values with a
+/// `shape`. The numbers of a tensor are copied by copy_to(name, span), which throws an mhla::error
+/// if the file has none of that type.
 template <class F, class A>
 concept TensorFile = Accumulator<A> &&
     requires(const F& file, const std::string& name, std::span<A> to) {
@@ -24,7 +24,7 @@ concept TensorFile = Accumulator<A> &&
   file.copy_to(name, to);
 };
 
-/// A file to write, such as SafetensorsWriter: add(name, shape, span) takes in a tensor, or throws.
+/// A file to write, such as SafetensorsWriter: add(name, shape, span) adds a tensor, or throws.
 template <class W, class A>
 concept TensorWriter = Accumulator<A> &&
     requires(W& writer, const std::string& name, const std::vector<Index>& shape,

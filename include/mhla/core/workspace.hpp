@@ -2,8 +2,8 @@
 
 /// \file
 /// Scratch memory from the caller: forms carve their buffers out of one span and allocate nothing.
-/// One layout function serves twice: an empty Arena counts bytes (`workspace_bytes`), an Arena over
-/// the caller's span hands out pointers, so the two cannot disagree.
+/// One layout function serves twice. An empty Arena counts bytes (`workspace_bytes`), and an Arena
+/// over the caller's span hands out pointers, so the two cannot disagree.
 
 #include <concepts>
 #include <cstddef>
@@ -27,11 +27,11 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Memory that a caller lends for one call; any alignment, any content. Fastest, if it is large, is
-/// a std::vector<std::byte, Allocator<std::byte>> (allocator.hpp).
+/// Memory that a caller lends for one call, with any alignment and content. Large memory is fastest
+/// as a std::vector<std::byte, Allocator<std::byte>> (allocator.hpp).
 using Workspace = std::span<std::byte>;
 
-/// The same as an option of a call. Other elements than bytes are refused in a sentence.
+/// A Workspace as an option of a call. A static assertion refuses elements other than bytes.
 struct LentMemory : Workspace {
   using span::span;
   constexpr LentMemory() = default;
@@ -43,7 +43,8 @@ struct LentMemory : Workspace {
 
 namespace detail {
 
-/// A row stride >= count, an odd number of cache lines, so that rows do not alias in a cache.
+/// Returns a row stride >= count, an odd number of cache lines, so that rows do not alias in a
+/// cache.
 template <class A>
 constexpr Index unaliased_stride(Index count) {
   constexpr Index kLine = kBufferAlignment / static_cast<Index>(sizeof(A));
@@ -63,7 +64,8 @@ class Arena {
     return misaligned == 0 ? 0 : kBufferAlignment - static_cast<Index>(misaligned);
   }
 
-  /// Room for the product of `sizes` elements. Counting, which comes first, checks for overflow.
+  /// Takes memory for the product of `sizes` elements. Counting, which comes first, checks for
+  /// overflow.
   template <class A>
   MHLA_INLINE A* take(const char* function, std::initializer_list<Index> sizes) {
     constexpr Index kSize = sizeof(A);
@@ -82,7 +84,7 @@ class Arena {
     return take<A>(function, {count});
   }
 
-  /// Bytes a caller must lend, at any alignment.
+  /// Bytes that a caller must lend, at any alignment.
   std::size_t bytes() const {
     return used_ == 0 ? 0 : static_cast<std::size_t>(used_ + kBufferAlignment);
   }
@@ -102,7 +104,7 @@ class Arena {
   Index used_ = 0;
 };
 
-/// Bytes of what layout(arena) takes from a counting arena.
+/// Returns the bytes that layout(arena) takes.
 template <class Layout>
 std::size_t counted_bytes(Layout&& layout) {
   Arena counting;
@@ -110,7 +112,7 @@ std::size_t counted_bytes(Layout&& layout) {
   return counting.bytes();
 }
 
-/// One W per worker, its buffers on cache lines of its own; made once, not for each block.
+/// One W per worker, with buffers on separate cache lines. Made once, not per block.
 template <class W>
 class Workers {
   static_assert(std::is_trivially_destructible_v<W> && alignof(W) <= kBufferAlignment);
@@ -152,17 +154,17 @@ inline void expect_kept(const char* function, Workspace kept, std::size_t bytes)
   }
 }
 
-/// The mark of memory of `bytes` bytes that a forward pass has written.
+/// Mark of memory of `bytes` bytes that a forward pass has written.
 inline std::uint64_t kept_mark(std::size_t bytes) { return 0x6D686C616B657074 ^ bytes; }
-/// The place of the mark, which no Arena reaches: before the numbers or after them.
-/// \param before  bytes in front of the numbers
+/// Address of the mark, before or after the numbers, where no Arena reaches.
+/// \param before  bytes before the numbers
 inline std::byte* kept_mark_in(Workspace kept, std::size_t bytes, Index before) {
   constexpr std::size_t kMark = sizeof(kept_mark(bytes));
   return kept.data() + (before < static_cast<Index>(kMark) ? bytes - 1 - kMark : 0);
 }
-/// Memory of what a forward pass keeps is an Arena too, so where in it the numbers lie depends on
-/// its address. The last byte, which no Arena reaches, says where: a copy elsewhere is as good. A
-/// mark tells it from memory that no forward pass of these sizes has written.
+/// Marks memory that a forward pass keeps. Kept data starts at the buffer's first cache line. The
+/// last byte stores the offset, so copies at other addresses stay valid. The mark tells it from
+/// memory that no forward pass of these sizes has written.
 /// \throws as expect_kept
 inline void mark_kept(const char* function, Workspace kept, std::size_t bytes) {
   expect_kept(function, kept, bytes);
@@ -172,7 +174,7 @@ inline void mark_kept(const char* function, Workspace kept, std::size_t bytes) {
   kept[bytes - 1] = static_cast<std::byte>(before);
   std::memcpy(kept_mark_in(kept, bytes, before), &mark, sizeof(mark));
 }
-/// Moves the numbers of a copy to where an Arena finds them.
+/// Checks the mark, and moves the numbers of a copy to the first cache line.
 /// \throws as expect_kept, and option_error if the mark is not there.
 inline void find_kept(const char* function, Workspace kept, std::size_t bytes) {
   expect_kept(function, kept, bytes);
@@ -189,10 +191,10 @@ inline void find_kept(const char* function, Workspace kept, std::size_t bytes) {
   mark_kept(function, kept, bytes);
 }
 
-/// The caller's workspace, or own memory if the caller lends none.
+/// The caller's workspace, or allocated memory if the caller lends none.
 class Scratch {
  public:
-  /// \throws option_error if the caller lends less than `bytes`, but more than nothing.
+  /// \throws option_error if the caller lends memory, but less than `bytes`.
   Scratch(const char* function, Workspace lent, std::size_t bytes) {
     if (lent.empty() && bytes > 0) {
       own_ = {Allocator<std::byte>().allocate(bytes), Release{bytes}};

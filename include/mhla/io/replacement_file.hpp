@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Writes files whose name never refers to a partial one.
+/// Writes files such that a name never refers to a partial file.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -28,7 +28,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Creates a file for writing, for its owner alone if `secret`; null if it exists.
+/// Creates a file for writing, accessible to its owner alone if `secret`; null if it exists.
 inline std::FILE* create_file(const std::filesystem::path& path, [[maybe_unused]] bool secret) {
 #if defined(_WIN32)
   const int file = _wopen(path.c_str(), _O_CREAT | _O_EXCL | _O_WRONLY | _O_BINARY, _S_IWRITE);
@@ -40,7 +40,7 @@ inline std::FILE* create_file(const std::filesystem::path& path, [[maybe_unused]
 #endif
 }
 
-/// Writes what has been flushed to the disk; false if it fails.
+/// Writes flushed data to the disk; false on failure.
 inline bool sync_file(std::FILE* file) {
 #if defined(_WIN32)
   return _commit(_fileno(file)) == 0;
@@ -49,8 +49,8 @@ inline bool sync_file(std::FILE* file) {
 #endif
 }
 
-/// Gives a file the mode of the file `like`, and its owner and group where the system allows that;
-/// false if the mode cannot be set. Windows has no modes.
+/// Gives a file the mode of the file `like`, and its owner and group if the system allows it. False
+/// if the mode cannot be set. Windows has no modes.
 inline bool copy_mode([[maybe_unused]] std::FILE* file,
                       [[maybe_unused]] const std::filesystem::path& like) {
 #if defined(_WIN32)
@@ -66,7 +66,7 @@ inline bool copy_mode([[maybe_unused]] std::FILE* file,
 #endif
 }
 
-/// The place that `path` refers to through any symbolic links; nothing need be there yet.
+/// Returns the file that `path` refers to through any symbolic links. It need not exist.
 inline std::filesystem::path follow_links(std::filesystem::path path) {
   constexpr int kMostLinks = 40;  // as Linux
   std::error_code ignored;
@@ -76,8 +76,8 @@ inline std::filesystem::path follow_links(std::filesystem::path path) {
   return path;
 }
 
-/// A file written beside `target`, or beside the file that its symbolic links lead to. When
-/// complete it takes that file's place and mode.
+/// A file written next to `target`, or next to the file that its symbolic links lead to. When
+/// complete, it replaces that file and takes its mode.
 class ReplacementFile {
  public:
   explicit ReplacementFile(const std::filesystem::path& target)
@@ -90,9 +90,9 @@ class ReplacementFile {
       fail("cannot be replaced: " + (error ? error.message() : "it is no regular file"));
     }
     std::random_device random;
-    constexpr int kAttempts = 16;  // each at one name of 2^32
+    constexpr int kAttempts = 16;  // each with one of 2^32 names
     for (int attempt = 0; attempt < kAttempts && file_ == nullptr; ++attempt) {
-      // The target's own name may be as long as the system allows.
+      // Not derived from the target's name, which may have the largest allowed length.
       path_ = target_.parent_path() / (std::to_string(random()) + ".tmp");
       errno = 0;
       file_.reset(create_file(path_, replaces_));
@@ -141,9 +141,9 @@ class ReplacementFile {
                      "a place to write to");
   }
 
-  std::string name_;  // as the caller has it
+  std::string name_;  // as given by the caller
   std::filesystem::path target_, path_;
-  bool replaces_ = false;  // a file that is there
+  bool replaces_ = false;  // an existing file
   std::unique_ptr<std::FILE, Close> file_;
 };
 

@@ -6,8 +6,8 @@
 ///     const auto file = mhla::Safetensors::read("layer.safetensors");
 ///     const mhla::Matrix<float> weight = file.matrix<float>("to_q.weight");
 ///
-/// Sizes are checked before anything is allocated, the header is read by the rules of
-/// safetensors_format.hpp, and the data only if the header describes all of it. Values are not
+/// Sizes are checked before anything is allocated. The header is read by the rules of
+/// safetensors_format.hpp. Data is read only if the header describes all of it. Values are not
 /// checked. Memory: the data, and the header while it is read.
 /// Requires nlohmann_json (CMake: mhla::io, find_package(mhla COMPONENTS io)).
 
@@ -44,7 +44,7 @@ class Safetensors {
   static Safetensors parse(std::span<const std::byte> bytes,
                            const SafetensorsOptions& options = {});
 
-  /// All tensors, sorted by name. Their bytes live as long as this object, moved or not.
+  /// All tensors, sorted by name. Their bytes live as long as this object, also after a move.
   const StoredTensors& tensors() const { return tensors_; }
   const SafetensorsMetadata& metadata() const { return metadata_; }
 
@@ -72,11 +72,11 @@ class Safetensors {
                          const std::string& expected) const {
     detail::fail_safetensors(file_, fault, std::nullopt, got, expected);
   }
-  /// The tensor of that name.
-  /// \throws safetensors_error if there is none, or T cannot hold its type.
+  /// Returns the tensor `name`.
+  /// \throws safetensors_error if it is missing, or T cannot hold its type.
   template <Stored T>
   const StoredTensor& tensor_as(std::string_view name) const;
-  /// Takes over the tensors of a header, with their data at `data`.
+  /// Takes over the tensors of a header, with data at `data`.
   void adopt(detail::SafetensorsHeader header, const std::byte* data);
 
   std::string file_;

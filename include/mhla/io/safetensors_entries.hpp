@@ -57,7 +57,7 @@ inline void expect_tiling(const SafetensorsHeader& header, std::uint64_t data_si
   }
 }
 
-/// Iterates over a text and reports how far it got.
+/// Iterates over a text and reports its position.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;

@@ -34,7 +34,7 @@ inline void expect_header_limit(const char* function, const SafetensorsOptions& 
   }
 }
 
-/// Throws if a file that begins with `text` is of a format that safetensors are mistaken for.
+/// Throws if a file that begins with `text` has a format that is mistaken for safetensors.
 inline void expect_no_other_format(const std::string& file, std::string_view text,
                                    const char* expected) {
   constexpr std::pair<std::string_view, const char*> kFormats[] = {
@@ -95,16 +95,16 @@ class InputFile {
 
   const std::string& name() const { return name_; }
   std::uint64_t size() const { return size_; }
-  /// Bytes that have not been read.
+  /// Number of bytes not yet read.
   std::uint64_t rest() const { return rest_; }
 
-  /// Up to 64 bytes from the beginning, before anything is read.
+  /// Up to 64 bytes from the beginning, before any read.
   std::string first_bytes();
 
   void read(std::byte* to, std::uint64_t size);
-  /// The next `size` bytes.
+  /// Reads the next `size` bytes.
   std::unique_ptr<std::byte[]> read(std::uint64_t size);
-  /// All that has not been read. Throws if the file has become longer.
+  /// Reads all remaining bytes. Throws if the file has become longer.
   std::unique_ptr<std::byte[]> read_rest();
 
  private:

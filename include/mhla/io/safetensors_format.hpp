@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The layout, element types, limits and errors that reader and writer share.
+/// The layout, element types, limits and errors that the reader and the writer share.
 ///
 ///     8 bytes        N, the length of the header, little endian
 ///     N bytes        JSON, padded with spaces:
@@ -9,9 +9,10 @@
 ///                     name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
 ///     the rest       data; the tensors tile it, row-major and little endian
 ///
-/// The strict profile of the format: a file is refused unless every rule of SafetensorsFault
-/// holds. A tensor of a type that is not one of Dtype, such as F8_E4M3, is part of its file as any
-/// other, but cannot be copied as numbers. Source: https://github.com/huggingface/safetensors.
+/// The strict profile of the format: a file is refused unless every rule of SafetensorsFault holds.
+/// A tensor of a type outside Dtype, such as F8_E4M3, is part of its file but cannot be copied as
+/// numbers.
+/// Source: https://github.com/huggingface/safetensors.
 
 #include <Eigen/Core>
 #include <bit>
@@ -51,27 +52,27 @@ enum class SafetensorsFault {
   kTooMany,          ///< at most SafetensorsOptions::tensor_limit tensors and metadata keys
   kNameTooLong,      ///< keys have at most 1,024 bytes
   kDuplicateKey,     ///< no key appears twice in one object
-  kUnknownKey,       ///< a tensor has no other keys than dtype, shape and data_offsets
-  kMissingKey,       ///< and has all three
-  kWrongType,        ///< each value is of the kind that the layout shows
+  kUnknownKey,       ///< a tensor has no keys other than dtype, shape and data_offsets
+  kMissingKey,       ///< a tensor has dtype, shape and data_offsets
+  kWrongType,        ///< each value is of the kind shown in the layout
   kNotAnInteger,     ///< sizes and offsets are whole numbers in [0, 2^63), without sign or exponent
   kRank,             ///< at most 8 axes
   kOffsetCount,      ///< exactly two offsets
-  kUnknownDtype,     ///< types have a name; that of a copied tensor is one of Dtype
+  kUnknownDtype,     ///< types have a name; the type of a copied tensor is in Dtype
   kOverflow,         ///< the product of the sizes other than 0, in bytes, is below 2^63
   kRange,            ///< begin <= end <= size of the data
   kSize,             ///< end - begin is the size of the tensor in bytes; of an unknown type, at
                      ///< least a bit an element, and nothing where there are no elements
   kHole,             ///< every byte of data belongs to a tensor
-  kOverlap,          ///< and to one only
+  kOverlap,          ///< no byte of data belongs to two tensors
   kReservedName,     ///< no tensor to be written is called __metadata__
   kNoTensor,         ///< the requested tensor exists
-  kConversion,       ///< and the requested type holds its numbers exactly
+  kConversion,       ///< the requested type holds the tensor's numbers exactly
   kShardPath,        ///< the files that an index names lie in its folder or below
 };
 
-/// A refusal. The message has the file (or "bytes"), the position, what came and what was expected;
-/// text from the file is shortened and escaped.
+/// A refusal. The message has the file (or "bytes"), the position, what was found and what was
+/// expected. Text from the file is shortened and escaped.
 class safetensors_error : public error {
  public:
   safetensors_error(SafetensorsFault fault, std::optional<std::uint64_t> position,
@@ -79,7 +80,7 @@ class safetensors_error : public error {
       : error(message), fault_(fault), position_(position) {}
 
   SafetensorsFault fault() const noexcept { return fault_; }
-  /// The byte that reading had reached, or at which the data is wrong, if there is one.
+  /// The byte that reading had reached, or at which the data is wrong, if any.
   std::optional<std::uint64_t> position() const noexcept { return position_; }
 
  private:
@@ -94,8 +95,8 @@ inline namespace MHLA_TARGET {
 
 static_assert(std::endian::native == std::endian::little, "values are copied as they are");
 
-/// Element types, in the order of the format's reference implementation: by alignment. kUnknown is
-/// any other, of unknown width.
+/// Element types, ordered by alignment as in the format's reference implementation. kUnknown is any
+/// other type, of unknown width.
 enum class Dtype : std::int8_t { kUnknown = -1, kBool, kU8, kF16, kBF16, kI32, kF32, kF64, kI64 };
 
 /// Bytes of an element; 0 for kUnknown.
@@ -104,7 +105,7 @@ constexpr Index dtype_width(Dtype dtype) {
   return widths[static_cast<int>(dtype) + 1];
 }
 
-/// The name in a file; empty for kUnknown, whose name a StoredTensor has.
+/// The name in a file; empty for kUnknown, where StoredTensor has the name.
 constexpr std::string_view dtype_name(Dtype dtype) {
   constexpr std::string_view names[] = {"",    "BOOL", "U8",  "F16", "BF16",
                                         "I32", "F32",  "F64", "I64"};
@@ -123,7 +124,7 @@ template <class T>
 concept Stored = Scalar<T> || std::same_as<T, std::int64_t> || std::same_as<T, std::int32_t> ||
     std::same_as<T, std::uint8_t> || std::same_as<T, bool>;
 
-/// The element type that holds T.
+/// The element type that stores T.
 template <Stored T>
 constexpr Dtype dtype_of() {
   if constexpr (std::same_as<T, bool>) return Dtype::kBool;
@@ -136,14 +137,14 @@ constexpr Dtype dtype_of() {
   if constexpr (std::same_as<T, std::int64_t>) return Dtype::kI64;
 }
 
-/// A dense row-major array at any address. Owns no elements.
+/// A non-owning view of a dense row-major array at any address.
 struct StoredTensor {
   Dtype dtype = Dtype::kF32;
   std::vector<Index> shape;          ///< empty: a single number
-  std::span<const std::byte> bytes;  ///< as many as shape and dtype say
+  std::span<const std::byte> bytes;  ///< as many as shape and dtype require
   std::string unknown_dtype = {};    ///< the name of the type if dtype is kUnknown
 
-  /// Elements.
+  /// Number of elements.
   Index size() const {
     return std::accumulate(shape.begin(), shape.end(), Index{1}, std::multiplies<>());
   }
@@ -161,7 +162,7 @@ inline constexpr std::uint64_t kSafetensorsMaxHeader = 100'000'000;  ///< bytes,
 struct SafetensorsOptions {
   /// The longest header that is read, in bytes; at most kSafetensorsMaxHeader.
   std::uint64_t header_limit = std::uint64_t{16} << 20;
-  /// The most tensors, and the most metadata keys, of a file; and the most tensors of an index.
+  /// Largest number of tensors, and of metadata keys, in a file; also of tensors in an index.
   std::size_t tensor_limit = 1'000'000;
 };
 
@@ -171,17 +172,17 @@ namespace detail {
 
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 
-/// A path in UTF-8. On Windows path::string() throws for a name outside of the code page.
+/// Returns a path in UTF-8. On Windows path::string() throws for a name outside the code page.
 inline std::string path_text(const std::filesystem::path& path) {
   const std::u8string text = path.u8string();
   return {text.begin(), text.end()};
 }
-/// The path of a name in UTF-8.
+/// Returns the path of a name in UTF-8.
 inline std::filesystem::path path_of(std::string_view utf8) {
   return std::u8string(utf8.begin(), utf8.end());
 }
 
-/// Throws "mhla::Safetensors: FILE: byte 12: what came, expected ...".
+/// Throws "mhla::Safetensors: FILE: byte 12: GOT, expected EXPECTED".
 [[noreturn]] inline void fail_safetensors(const std::string& file, SafetensorsFault fault,
                                           std::optional<std::uint64_t> position,
                                           const std::string& got, const std::string& expected) {
@@ -190,8 +191,8 @@ inline std::filesystem::path path_of(std::string_view utf8) {
   throw safetensors_error(fault, position, text + got + ", expected " + expected);
 }
 
-/// The first byte that is not valid UTF-8 (RFC 3629: no overlong forms, no surrogates, nothing
-/// above U+10FFFF), or text.size().
+/// Returns the position of the first byte that is not valid UTF-8, or text.size(). RFC 3629 forbids
+/// overlong forms, surrogates and characters above U+10FFFF.
 inline std::size_t valid_utf8(std::string_view text) {
   const auto byte = [&](std::size_t i) -> unsigned {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
@@ -217,9 +218,9 @@ inline std::size_t valid_utf8(std::string_view text) {
   return i;
 }
 
-/// The fewest bytes of a tensor of sizes >= 0: all of them if its type is known, else a bit an
-/// element. Nothing if the product of its nonzero sizes overflows, so that no stride of an empty
-/// tensor overflows either.
+/// Returns the fewest bytes of a tensor of sizes >= 0: all bytes if its type is known, otherwise
+/// one bit per element. Empty if the product of its nonzero sizes overflows, so that no stride of
+/// an empty tensor overflows either.
 inline std::optional<std::uint64_t> stored_bytes(const std::vector<Index>& shape, Dtype dtype) {
   constexpr Index limit = std::numeric_limits<Index>::max();
   const bool known = dtype != Dtype::kUnknown;
@@ -245,7 +246,7 @@ inline std::string bytes_text(Dtype dtype, std::uint64_t stored_bytes) {
   return (more ? "at least " : "") + std::to_string(stored_bytes) + " bytes";
 }
 
-/// The name of a type for a message.
+/// Returns the name of a type for a message.
 inline std::string dtype_text(Dtype dtype, std::string_view unknown_dtype) {
   return dtype == Dtype::kUnknown ? printable(unknown_dtype) : std::string(dtype_name(dtype));
 }

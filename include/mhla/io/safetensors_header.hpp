@@ -1,11 +1,12 @@
 #pragma once
 
 /// \file
-/// The header of a safetensors file: JSON from an untrusted source to tensors that tile the data.
+/// The header of a safetensors file: parses untrusted JSON into tensors that tile the data.
 ///
-/// The SAX parser of nlohmann_json reads the text once: only what is kept is built, duplicate keys
-/// are seen, the first token that breaks a rule ends the work. Time: O(N log tensors) for N bytes.
-/// Memory: names, metadata, some 300 bytes a tensor, and a few times the longest string.
+/// The SAX parser of nlohmann_json reads the text once. Only kept values are built, duplicate keys
+/// are detected, and the first token that breaks a rule stops the parser. Time: O(N log tensors)
+/// for N bytes. Memory: names, metadata, about 300 bytes per tensor, and a few times the longest
+/// string.
 
 #include <algorithm>
 #include <cstddef>
@@ -28,7 +29,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Reads the N bytes of a header at byte 8 of `file`, which `data_size` bytes of data follow.
+/// Reads the header of N bytes at byte 8 of `file`, followed by `data_size` bytes of data.
 /// nlohmann_json calls the functions without a comment; each accepts a token or throws.
 class SafetensorsHeaderParser {
  public:
@@ -36,7 +37,7 @@ class SafetensorsHeaderParser {
                           const SafetensorsOptions& options)
       : text_(text), data_size_(data_size), file_(file), options_(options), reached_(text.data()) {}
 
-  /// \throws safetensors_error for the first rule that is broken.
+  /// \throws safetensors_error for the first broken rule.
   SafetensorsHeader parse() {
     using Json = nlohmann::json;
     if (text_.empty() || text_.front() != '{') {
@@ -228,7 +229,7 @@ class SafetensorsHeaderParser {
     header_.tensors.find(name_)->second = std::move(entry_);
   }
 
-  /// Refuses a value whose kind does not fit its place.
+  /// Refuses a value of a kind that its place does not allow.
   [[noreturn]] void refuse(const std::string& value) const {
     using F = SafetensorsFault;
     switch (place_) {

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The index of a checkpoint of several safetensors files: JSON from an untrusted source to the
-/// name of a file for each tensor.
+/// The index of a checkpoint of several safetensors files: parses untrusted JSON into a file name
+/// per tensor.
 
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +38,7 @@ inline bool stays_in_folder(const std::string& shard) {
 }
 
 /// Receives the tokens of an index. nlohmann_json calls the functions without a comment; each
-/// accepts a token or throws. All but weight_map is skipped.
+/// accepts a token or throws. Everything but weight_map is skipped.
 class SafetensorsIndexParser {
  public:
   SafetensorsIndexParser(std::string_view text, const std::string& file,
@@ -46,7 +46,7 @@ class SafetensorsIndexParser {
       : text_(text), file_(file), options_(options), reached_(text.data()) {}
 
   SafetensorsIndex parse() {
-    // Or nlohmann_json would take one for the end of the text.
+    // nlohmann_json would take a byte 0 for the end of the text.
     if (const std::size_t zero = text_.find('\0'); zero < text_.size()) {
       reached_ += zero;
       fail(SafetensorsFault::kJson, "a byte 0", "JSON");
@@ -131,7 +131,7 @@ class SafetensorsIndexParser {
     tensor_ = tensor;
   }
 
-  /// Passes over a value where it means nothing, and refuses it elsewhere.
+  /// Skips a value where it has no meaning, and refuses it elsewhere.
   bool skip(const std::string& value) const {
     if (depth_ == 0) fail(SafetensorsFault::kWrongType, "an index that is " + value, "an object");
     if (depth_ == 1 && key_ == kMap) {
@@ -159,15 +159,15 @@ class SafetensorsIndexParser {
   const char* reached_;  // after the last character read
 
   SafetensorsIndex index_;
-  std::set<std::string, std::less<>> keys_;  // of the index
-  std::string key_;                          // the last of them
+  std::set<std::string, std::less<>> keys_;  // keys of the index
+  std::string key_;                          // last key of the index
   std::size_t depth_ = 0;                    // objects and lists around the next token
   bool in_map_ = false;
-  SafetensorsIndex::iterator tensor_;  // the last key of weight_map
+  SafetensorsIndex::iterator tensor_;  // last key of weight_map
 };
 
 /// Reads an index.
-/// \throws safetensors_error for the first rule that is broken.
+/// \throws safetensors_error for the first broken rule.
 inline SafetensorsIndex read_safetensors_index(const std::filesystem::path& path,
                                                const SafetensorsOptions& options) {
   InputFile file(path);

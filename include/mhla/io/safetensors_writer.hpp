@@ -2,12 +2,12 @@
 
 /// \file
 /// Writes safetensors files.
-/// The bytes depend only on names, types, shapes, values and metadata, not on the order of calls:
-/// tensors are sorted by element type, widest first and unknown ones last, and by name; metadata by
-/// key. Spaces pad the header to a multiple of 8, so every tensor of a known type is aligned to its
-/// elements. The strict reader (safetensors.hpp) reads what is written back bit for bit; files
-/// above its limits of 16 MiB of header and 1,000,000 tensors need larger limits in
-/// SafetensorsOptions.
+///
+/// The bytes depend only on names, types, shapes, values and metadata, not on the order of calls.
+/// Tensors are sorted by element type, widest first and unknown types last, then by name; metadata
+/// is sorted by key. Spaces pad the header to a multiple of 8, so every tensor of a known type is
+/// aligned to its elements. The strict reader (safetensors.hpp) reads written files back bit for
+/// bit. Files above 16 MiB of header or 1,000,000 tensors need larger limits in SafetensorsOptions.
 
 #include <algorithm>
 #include <cstddef>
@@ -37,12 +37,12 @@ class SafetensorsWriter {
  public:
   /// Adds a tensor, or throws and adds nothing.
   /// \throws safetensors_error for a name that is taken, longer than 1,024 bytes, not UTF-8 or
-  /// __metadata__; for more than 8 axes; for a size below 0, or a number of bytes other than dtype
-  /// and shape give; for an unknown dtype without a name, or with that of a known.
+  ///     __metadata__; for more than 8 axes or a size below 0; for a number of bytes that dtype and
+  ///     shape do not give; for an unknown dtype without a name, or with the name of a known dtype.
   void add(std::string_view name, StoredTensor tensor);
 
-  /// Adds contiguous row-major values: a span of a Stored type, or a std::vector, std::array or the
-  /// like that is not a temporary.
+  /// Adds contiguous row-major values: a span of a Stored type, or a std::vector, std::array or
+  /// similar container that is no temporary.
   template <std::ranges::contiguous_range Values>
   requires std::ranges::borrowed_range<Values>
   void add(std::string_view name, std::vector<Index> shape, Values&& values) {
@@ -65,14 +65,14 @@ class SafetensorsWriter {
   /// that is not UTF-8.
   void add_metadata(std::string_view key, std::string_view text);
 
-  /// The whole file.
+  /// Returns the whole file.
   /// \throws safetensors_error for a header of more than 100,000,000 bytes.
   std::vector<std::byte> to_bytes() const;
 
-  /// Writes the file under another name in the same folder, and then renames it to `path`. Follows
-  /// symbolic links. A file that is replaced passes on its mode, and its owner and group where the
-  /// system allows that; its other hard links keep the old file. After an error `path` is unchanged
-  /// and the other file is removed.
+  /// Writes a temporary file in the same folder, then renames it to `path`. Follows symbolic links.
+  /// The new file takes the mode of a replaced file, and its owner and group if the system allows
+  /// it. Other hard links keep the old file. After an error `path` is unchanged and the temporary
+  /// file is removed.
   /// \throws safetensors_error that names the path.
   void write(const std::filesystem::path& path) const;
 
@@ -80,7 +80,7 @@ class SafetensorsWriter {
   using Item = StoredTensors::const_pointer;
 
   std::vector<Item> in_order() const;
-  std::string header(const std::vector<Item>& items) const;  ///< with its length before it
+  std::string header(const std::vector<Item>& items) const;  ///< preceded by its length
 
   StoredTensors tensors_;
   SafetensorsMetadata metadata_;
@@ -90,7 +90,7 @@ class SafetensorsWriter {
 
 namespace detail {
 
-/// Appends "text" in quotes; bytes above 0x7F stay as they are.
+/// Appends "text" in quotes; bytes above 0x7F stay unchanged.
 inline void append_json(std::string& json, std::string_view text) {
   constexpr char digits[] = "0123456789abcdef";
   constexpr std::string_view special = "\"\\\b\f\n\r\t", letters = "\"\\bfnrt";

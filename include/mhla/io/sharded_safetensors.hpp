@@ -6,13 +6,13 @@
 ///     const auto file = mhla::ShardedSafetensors::read("model.safetensors.index.json");
 ///     const mhla::VisionLayer<float> layer(file, "blocks.0.attn.", {.heads = 6, ...});
 ///
-/// The index, next to the files (shards), is JSON and says which shard has which tensor:
+/// The index is a JSON file next to the files (shards). It names the shard of each tensor:
 ///
 ///     {"metadata": {...}, "weight_map": {"to_q.weight": "model-00001-of-00003.safetensors", ...}}
 ///
-/// read() takes the headers of all shards, so names, shapes and types are known and every rule of
-/// safetensors.hpp is checked. The data of a shard is read when one of its tensors is copied for
-/// the first time, and kept. Memory: that of Safetensors for each shard that was copied from.
+/// read() takes the headers of all shards, so names, shapes and types are known, and every rule of
+/// safetensors.hpp is checked. The data of a shard is read when one of its tensors is first copied,
+/// and kept. Memory: that of Safetensors per shard that was copied from.
 /// Requires nlohmann_json (CMake: mhla::io, find_package(mhla COMPONENTS io)).
 
 #include <cstddef>
@@ -37,7 +37,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// What is known of a tensor without its data.
+/// Description of a tensor without its data.
 struct ShardedTensor {
   Dtype dtype = Dtype::kF32;
   std::vector<Index> shape;
@@ -51,7 +51,7 @@ class ShardedSafetensors {
   /// Reads an index and the headers of its shards.
   /// \param options  the limits hold for the index and for each shard
   /// \throws safetensors_error: kShardPath for a shard outside the folder of the index, kNoTensor
-  /// for a tensor that is not in its shard, and whatever is wrong with the index or a shard.
+  ///     for a tensor that its shard lacks, and any fault of the index or a shard.
   static ShardedSafetensors read(const std::filesystem::path& index,
                                  const SafetensorsOptions& options = {});
 
@@ -59,7 +59,7 @@ class ShardedSafetensors {
   const std::map<std::string, ShardedTensor, std::less<>>& tensors() const { return tensors_; }
 
   /// Copies the elements of a tensor to `out`, as Safetensors::copy_to does.
-  /// \throws as Safetensors::copy_to; safetensors_error if the shard is not what it was.
+  /// \throws as Safetensors::copy_to; safetensors_error if the shard has changed.
   template <Stored T>
   void copy_to(std::string_view name, std::span<T> out) const;
 
