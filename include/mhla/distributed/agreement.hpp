@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What ranks tell each other before data moves: a call that one of them refuses, or that differs
-/// between them, is an error on all, and nobody waits in a transfer for a rank that is not there.
+/// Agreement of ranks before data moves. A call that one rank refuses, or that differs between
+/// ranks, is an error on all ranks. No rank waits in a transfer for a missing rank.
 
 #include <algorithm>
 #include <array>
@@ -24,8 +24,8 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// FNV-1a, by words of 8 bytes, whose high bits are mixed into the low ones: no product moves them
-/// there, and signs are the highest ones.
+/// FNV-1a over words of 8 bytes. High bits are mixed into the low bits, since products never move
+/// them there, and signs are the highest bits.
 class Fingerprint {
  public:
   template <class T>
@@ -50,7 +50,7 @@ class Fingerprint {
   std::uint64_t hash_ = 0xcbf29ce484222325;
 };
 
-/// What must be the same on all ranks.
+/// Values that must be the same on all ranks.
 class Facts {
  public:
   /// A number that a message can show: "q has width 32 on rank 1, expected 64 as on rank 0".
@@ -71,12 +71,12 @@ class Facts {
   };
   static constexpr std::size_t kMost = 24;
 
-  /// What travels.
+  /// Data that a rank sends.
   struct Record {
     std::array<Index, kMost> values;
     std::array<char, 64> function;
     std::array<char, 64> build;     // version and instruction set
-    std::array<char, 512> mistake;  // of the rank's own arguments, empty for none
+    std::array<char, 512> mistake;  // error of the rank's arguments, empty for none
   };
 
   template <std::size_t n>
@@ -94,8 +94,8 @@ class Facts {
   friend void agree(C& comm, const char* function, Check&& check);
 };
 
-/// Calls check(facts), which throws what is wrong on this rank and states the facts of the call.
-/// \throws what `check` throws, on that rank; option_error or shape_error on all ranks if any rank
+/// Calls check(facts), which throws this rank's errors and states the facts of the call.
+/// \throws the error of `check`, on that rank; option_error or shape_error on all ranks if any rank
 ///     was refused or has other facts; communication_error.
 template <distributed::Communicator C, class Check>
 void agree(C& comm, const char* function, Check&& check) {

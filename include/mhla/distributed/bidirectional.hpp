@@ -2,14 +2,15 @@
 
 /// \file
 /// Bidirectional attention (attention/bidirectional.hpp, gradient/bidirectional.hpp) over a
-/// sequence whose blocks are split over ranks. Every rank calls with its own tokens and a partition
-/// of these; the blocks of the sequence are those of rank 0, then those of rank 1, and so on. Any
-/// split into whole blocks will do, ranks without tokens too; a grid is split along its first axis,
-/// each rank having a Grid of its part. Queries and keys of cross-attention have a split each.
+/// sequence whose blocks are split over ranks. Every rank calls with its tokens and a partition of
+/// these. The sequence has the blocks of rank 0, then those of rank 1, and so on. Any split into
+/// whole blocks is allowed, also ranks without tokens. A grid is split along its first axis, and
+/// each rank has a Grid of its part. In cross-attention, queries and keys have separate splits.
 ///
-/// One row a block travels: S_b and z_b to the ranks whose queries read block b, D*(E+1) numbers,
-/// whatever the length of the block; for gradients as many, the reverse way, besides. Outputs and
-/// gradients have the bits of one machine that has no AMX, for any number of ranks and any split.
+/// One row per block is sent: S_b and z_b, D*(E+1) numbers for any length of the block, to the
+/// ranks whose queries read block b. Gradients send as many numbers in the reverse direction too.
+/// Outputs and gradients have the bits of one machine without AMX, for any number of ranks and any
+/// split.
 
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
@@ -22,11 +23,12 @@ inline namespace MHLA_TARGET {
 namespace distributed {
 
 /// Writes the outputs of this rank's queries.
-/// \param blocks  of this rank's tokens: a partition, CrossBlocks, or functions of their number
+/// \param blocks  blocks of this rank's tokens: a partition, CrossBlocks, or functions of their
+///     number
 /// \param mixing  [M,M] of all blocks, or [Mq,Mk], the same on all ranks
 /// \param call    executor; workspace and kept stay empty
 /// \throws shape_error, option_error on all ranks, before `out` is touched, if the arguments of any
-///     do not fit or differ; communication_error if a rank does not answer.
+///     rank do not fit or differ; communication_error if a rank does not answer.
 template <Communicator C, AttentionInputs In, AttentionBlocks Blocks,
           OperatorOn<mhla::detail::scalar_of<In>> Op>
 void bidirectional(C& comm, const In& in, const Blocks& blocks,
@@ -39,9 +41,9 @@ void bidirectional(C& comm, const In& in, const Blocks& blocks,
                           call);
 }
 
-/// Adds the gradients of this rank's tokens to `gradients`, and on all ranks the same to
-/// `parameters`, which start alike on all.
-/// \throws as above; option_error if the gradient of mixing is asked for and sequences are split
+/// Adds the gradients of this rank's tokens to `gradients`. Adds the same to `parameters` on all
+/// ranks, which must start equal.
+/// \throws as above; option_error if the gradient of mixing is wanted and sequences are split
 ///     differently.
 template <Communicator C, AttentionInputs In, AttentionBlocks Blocks,
           DifferentiableOperatorOn<mhla::detail::scalar_of<In>> Op>

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// A call of a form over ranks: what each checks, what all must have alike, and which rows travel.
+/// A call of a form over ranks: checks per rank, agreement of all ranks, and rows to send.
 
 #include <array>
 #include <span>
@@ -54,7 +54,7 @@ struct CausalHeads {
   }
 };
 
-/// How the blocks of one sequence are split, and what travels.
+/// Split of the blocks of one sequence, and the routes of its rows.
 struct Split {
   Borders queries{}, keys{};
   CrossShares shares{};  // of this rank
@@ -110,7 +110,7 @@ struct RankForm {
     }
   }
 
-  /// What must be alike on all ranks.
+  /// States the values that must be equal on all ranks.
   template <class In>
   void state(Facts& facts, const In& in) const {
     facts.add("q", "sequences", sequences(in));
@@ -133,8 +133,8 @@ struct RankForm {
     facts.add_bits("op", "key map", map_bits(op.key_map, head.k.cols));
   }
 
-  /// Blocks of queries and of keys of a sequence on this rank, and the tokens of a block, where all
-  /// must be as long.
+  /// Blocks of queries and of keys of a sequence on this rank, and the tokens per block if all
+  /// blocks must be equally long.
   template <Scalar T>
   std::array<Index, 3> counts(const Inputs<T>& in) const {
     const auto& queries = blocks_of(query_blocks(blocks), in.q.rows);
@@ -161,7 +161,7 @@ struct RankForm {
     return bits;
   }
 
-  /// Of what a map makes of one row.
+  /// Fingerprint of a map, from its features of one row.
   template <class Map>
   static Fingerprint map_bits(const Map& map, Index width) {
     std::vector<A> x(static_cast<std::size_t>(width)),
@@ -180,7 +180,7 @@ struct RankForm {
   }
 };
 
-/// Gives all ranks the rows of a mixing matrix that each has written.
+/// Gives all ranks the rows of a mixing matrix that each rank has written.
 template <distributed::Communicator C, class A>
 void gather_rows(C& comm, const MixingView<A>& m, const Borders& rows) {
   const Pattern& pattern = m.pattern();
@@ -195,9 +195,9 @@ void gather_rows(C& comm, const MixingView<A>& m, const Borders& rows) {
   comm.all_gather(std::span(&numbers, 1), first).wait();
 }
 
-/// Checks a call on this rank and with the others; returns how each sequence is split.
+/// Checks a call on this rank and with other ranks; returns the split of each sequence.
 /// \param out    outputs or their gradients, called `argument`
-/// \param check  check(facts): what the call wants besides
+/// \param check  check(facts): further checks of the call
 template <distributed::Communicator C, class Heads, class A, class Blocks, class Op, class In,
           class Check>
 std::vector<Split> agree_on(C& comm, const RankForm<Heads, A, Blocks, Op>& form, const In& in,

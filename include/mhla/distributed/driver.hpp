@@ -2,14 +2,14 @@
 
 /// \file
 /// The driver of a form whose blocks are split over ranks. (sequence, head) pairs go through the
-/// steps of a head one behind the other; between two steps of a pair the rows of its arrays travel,
-/// while this rank works on the pairs before and behind it, and on other parts of the same
+/// steps of a head one after another. Rows of a pair's arrays are sent between two of its steps.
+/// Meanwhile this rank works on the pairs before and after it, and on other parts of the same pair
 /// (summary_transfer.hpp):
 ///
 ///     forward    summarize | read
 ///     gradient   summarize | read_queries | read_keys | finish, where maps have weights
 ///
-/// Every step is that of one machine, on a share of the blocks: so all bits are the same.
+/// Every step is that of one machine, on a share of the blocks, so all bits are the same.
 
 #include <algorithm>
 #include <cstddef>
@@ -38,7 +38,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// A pair under way: its head, and the transfers that it waits for.
+/// A pair in flight: its head, and the transfers that it waits for.
 template <class C, class T, class Blocks, class Make>
 class PairUnderWay {
   using Queries = typename PartitionOf<
@@ -61,7 +61,7 @@ class PairUnderWay {
   }
   Head& head() { return *head_; }
 
-  /// What the head's summaries, and the gradients of its mixtures, travel by.
+  /// Transfers of the head's summaries, and of the gradients of its mixtures.
   SummaryTransfer<C>& summaries() { return summaries_; }
   SummaryTransfer<C>& mixtures() { return mixtures_; }
   /// Starts the transfer of all rows of other arrays.
@@ -89,7 +89,7 @@ class PairUnderWay {
   std::vector<TransferOf<C>> transfers_;
 };
 
-/// The pairs under way of a call, each in its share of memory.
+/// The pairs in flight of a call, each in its share of memory.
 template <class Pair>
 class PairsUnderWay {
  public:
@@ -118,7 +118,7 @@ class PairsUnderWay {
   std::vector<Pair> pairs_;  // their transfers end before their memory does
 };
 
-/// Lets what a head writes travel while it, or another, works (attention/travel.hpp).
+/// Sends rows that a head has written while this or another head works (attention/travel.hpp).
 template <class C, class Pairs>
 class RankTravel {
  public:
@@ -133,7 +133,7 @@ class RankTravel {
     if (called()) transfer_.start_written(comm_);
     between();
   }
-  /// Transfers go on while this is called, by the thread of the call alone.
+  /// Makes progress on transfers, if called by the thread of the call.
   void between() const {
     if (called()) pairs_.poll();
   }
@@ -149,8 +149,8 @@ class RankTravel {
   std::thread::id caller_ = std::this_thread::get_id();
 };
 
-/// Calls step(s, pair) for the steps s of every pair: those of a pair in order, and between two of
-/// them one of each other pair under way.
+/// Calls step(s, pair) for the steps s of every pair. Steps of a pair are in order, and between two
+/// of them comes one step of each other pair in flight.
 template <class Step>
 void for_each_step(Index pairs, Index steps, Step&& step) {
   for (Index front = 0; front < pairs + steps - 1; ++front) {
@@ -160,7 +160,7 @@ void for_each_step(Index pairs, Index steps, Step&& step) {
   }
 }
 
-/// The most bytes of a head over all sequences.
+/// Largest number of bytes of a head over all sequences.
 template <class In, class Blocks, class Make>
 std::size_t most_bytes(const In& in, const Blocks& blocks, const std::vector<Split>& splits,
                        const Make& make) {
@@ -211,7 +211,7 @@ void run_ranks(C& comm, const Form& form, const In& in,
   pairs.wait();
 }
 
-/// Adds the gradients of this rank's tokens, and those of parameters on all ranks alike.
+/// Adds the gradients of this rank's tokens, and the same gradients of parameters on all ranks.
 template <distributed::Communicator C, class Form, class In>
 void run_ranks_gradient(C& comm, const Form& form, const In& in,
                         const std::type_identity_t<dout_of<In>>& dout,

@@ -7,7 +7,8 @@
 ///     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 ///     mhla::distributed::MpiRank rank(MPI_COMM_WORLD);
 ///
-/// Links mhla::mpi, COMPONENTS mpi of the package. README.md of the folder: how to launch it.
+/// Links mhla::mpi, COMPONENTS mpi of the package. README.md of the folder says how to launch
+/// ranks.
 
 #include <mpi.h>
 
@@ -28,17 +29,17 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace distributed {
 
-/// This process among those of an MPI communicator. Uses a copy of that, so that no message meets
-/// others. All make one, and call its functions, in the same order, each rank from one thread: the
-/// one that initialised MPI, or another if MPI granted MPI_THREAD_SERIALIZED. Arrays are in host
-/// memory; it outlives its transfers.
+/// This process among those of an MPI communicator. It uses a copy of the communicator, so that its
+/// messages match no others. All ranks make an MpiRank, and call its functions, in the same order,
+/// each rank from one thread: the thread that initialised MPI, or another if MPI granted
+/// MPI_THREAD_SERIALIZED. Arrays are in host memory. An MpiRank outlives its transfers.
 ///
-/// Messages have at most 16 MiB, and a transfer is late when none of its own has ended for
-/// timeout() seconds. Errors of MPI are thrown; where the handler of errors of MPI_COMM_WORLD does
-/// not return, which MPICH asks for errors of transfers under way, they end the program.
+/// Messages have at most 16 MiB. A transfer is late when none of its messages has ended for
+/// timeout() seconds. Errors of MPI are thrown. MPICH passes errors of transfers in flight to the
+/// error handler of MPI_COMM_WORLD; if that does not return, they end the program.
 ///
-/// After a communication_error MPI may still write to arrays of transfers under way, and
-/// MPI_Finalize may wait for ever: end the program, with MPI_Abort.
+/// After a communication_error MPI may still write to arrays of transfers in flight, and
+/// MPI_Finalize may wait for ever: end the program with MPI_Abort.
 class MpiRank {
  public:
   /// \param timeout  seconds
@@ -52,13 +53,14 @@ class MpiRank {
   Index size() const { return link_.size; }
   double timeout() const { return link_.timeout; }
 
-  /// size() - 1 messages from each rank. MPI_Iallgather sends fewer, as do log2(size()) rounds, but
-  /// records then come by way of others: a rank that waits could not tell which one is gone. It
-  /// took 8 us instead of 13 on 2 ranks of one machine, 56 instead of 105 on 7.
+  /// Receives size() - 1 messages, one from each rank. MPI_Iallgather and log2(size()) rounds send
+  /// fewer messages, but forward records through other ranks: a waiting rank could not name a
+  /// missing one. MPI_Iallgather took 8 us instead of 13 on 2 ranks of one machine, and 56 instead
+  /// of 105 on 7.
   void agree(std::span<const std::byte> record, std::span<std::byte> records);
-  /// Sends the rows of this rank to each other one: in all the bytes of a ring, in one step.
+  /// Sends the rows of this rank to each other rank in one step, with the total bytes of a ring.
   detail::MpiTransfer all_gather(std::span<const SharedRows> arrays, std::span<const Index> first);
-  /// A message for each peer in `sends`, whatever the number of arrays and of its rows.
+  /// Sends one message per peer in `sends`, for any number of arrays and rows.
   detail::MpiTransfer exchange(std::span<const SharedRows> arrays, std::span<const PeerRows> sends,
                                std::span<const PeerRows> receives);
 
@@ -112,7 +114,7 @@ inline void MpiRank::copy(MPI_Comm comm) {
 inline MpiRank::~MpiRank() {
   int ended = 0;
   MPI_Finalized(&ended);
-  // What is under way after a failure keeps its communicator.
+  // Transfers in flight after a failure keep the communicator.
   if (!ended && link_.failure.empty()) MPI_Comm_free(&link_.comm);
 }
 

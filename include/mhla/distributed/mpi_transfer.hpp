@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Rows under way between processes of MPI.
+/// Transfers of rows between processes of MPI.
 
 #include <mpi.h>
 
@@ -23,11 +23,11 @@ inline namespace MHLA_TARGET {
 namespace distributed {
 namespace detail {
 
-/// The most bytes of a message. MPI counts them by an int, and does not tell that a part of one has
-/// come: the timeout is for this many.
+/// Largest number of bytes of a message. MPI counts bytes in an int, and does not report parts of a
+/// message: the timeout is for this many bytes.
 inline constexpr std::size_t kMpiMessageBytes = std::size_t{16} << 20;
 
-/// Says when an answer is late.
+/// A renewable time limit for an answer.
 class Deadline {
  public:
   explicit Deadline(double seconds) : seconds_(seconds) { renew(); }
@@ -42,7 +42,7 @@ class Deadline {
   Clock::time_point begin_{};
 };
 
-/// What the transfers of a rank share.
+/// State that the transfers of a rank share.
 struct MpiLink {
   MPI_Comm comm = MPI_COMM_NULL;
   Index rank = 0;
@@ -80,7 +80,7 @@ struct MpiMessage {
   bool received;  // else sent
 };
 
-/// Messages under way. They go on while a function of this, or another of MPI, runs.
+/// Messages in flight. They progress while a function of this class, or another of MPI, runs.
 class MpiTransfer {
  public:
   explicit MpiTransfer(MpiLink& link) : link_(&link) {}
@@ -96,9 +96,9 @@ class MpiTransfer {
   bool done();
   void wait();
 
-  /// Begins messages of these rows, at least one for each peer that they name. Both ranks of a
-  /// pair name the same rows in the same order, and so cut them in the same places; messages of a
-  /// pair meet in the order in which they begin.
+  /// Begins messages of these rows, at least one per peer that they name. Both ranks of a pair name
+  /// the same rows in the same order, so both cut them in the same places. Messages of a pair match
+  /// in the order in which they begin.
   void begin(std::span<const SharedRows> arrays, std::span<const PeerRows> rows, bool received);
 
  private:
@@ -224,7 +224,7 @@ inline void MpiTransfer::wait() {
   }
 }
 
-/// The ranks that have not sent, or, if all have, not received.
+/// Names the ranks that have not sent or, if all have sent, not received.
 inline std::string MpiTransfer::late() const {
   std::set<Index> late[2];
   for (const MpiMessage& message : messages_) late[message.received].insert(message.peer);

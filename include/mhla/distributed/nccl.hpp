@@ -11,10 +11,10 @@
 ///     ...
 ///     gpu.synchronize();         // instead of cudaStreamSynchronize(stream)
 ///
-/// Transfers have a stream of their own, so that they and kernels run side by side. The host waits
-/// in agree(), in synchronize() and while NCCL connects ranks that meet for the first time; each
-/// ends after timeout() seconds. A communicator that blocks (as NCCL makes them without that
-/// config) waits inside NCCL for a rank that it has not met, and nothing ends that.
+/// Transfers have a separate stream, so that they run concurrently with kernels. The host waits in
+/// agree(), in synchronize() and while NCCL connects ranks for the first time; each wait ends after
+/// timeout() seconds. A blocking communicator (NCCL's default without that config) waits inside
+/// NCCL for a rank that is not connected yet, without a limit.
 
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -33,7 +33,7 @@ inline namespace MHLA_TARGET {
 namespace distributed {
 namespace detail {
 
-/// Rows on their way in the stream of transfers.
+/// Rows in flight in the stream of transfers.
 class NcclTransfer {
  public:
   NcclTransfer(NcclConnection& connection, CudaEvent done)
@@ -67,13 +67,15 @@ static_assert(Transfer<NcclTransfer>);
 
 }  // namespace detail
 
-/// A GPU among size(). One thread at a time calls it, with that device as its current one. It
-/// outlives its transfers; all ranks end theirs, and wait at most timeout() seconds for each other.
+/// A GPU among size(). One thread at a time calls it, with that device as its current device. It
+/// outlives its transfers. All ranks end their transfers, and wait at most timeout() seconds for
+/// each other.
 class NcclRank {
  public:
-  /// \param comm     is the rank's own from now on, and may still be being made
-  /// \param stream   whose kernels write and read the arrays; of that device, and outlives the rank
-  /// \param timeout  seconds that other ranks may come later than this one
+  /// \param comm     owned by the rank from now on; its initialisation may still be in progress
+  /// \param stream   runs the kernels that write and read the arrays, on that device; outlives the
+  ///     rank
+  /// \param timeout  largest number of seconds to wait for other ranks
   /// \throws communication_error if NCCL or CUDA fails
   NcclRank(ncclComm_t comm, cudaStream_t stream, double timeout = 30)
       : connection_(comm, stream, timeout) {}
@@ -83,24 +85,26 @@ class NcclRank {
   double timeout() const { return connection_.timeout(); }
   cudaStream_t stream() const { return connection_.stream(); }
 
-  /// By a buffer in device memory as large as the longest. Earlier transfers are done then.
+  /// Gathers records through a device buffer of the longest record. Earlier transfers are done
+  /// then.
   void agree(std::span<const std::byte> record, std::span<std::byte> records);
-  /// Equal shares by ncclAllGather, others by an ncclBroadcast from each rank: NCCL passes those on
-  /// from GPU to GPU, where sends to each rank would all leave the machine that has the row.
+  /// Equal shares use ncclAllGather; others use an ncclBroadcast from each rank. NCCL forwards a
+  /// broadcast from GPU to GPU. With sends to each rank, all copies would leave the machine that
+  /// has the row.
   detail::NcclTransfer all_gather(std::span<const SharedRows> arrays, std::span<const Index> first);
   detail::NcclTransfer exchange(std::span<const SharedRows> arrays, std::span<const PeerRows> sends,
                                 std::span<const PeerRows> receives);
 
-  /// Returns when the stream has done what it holds.
-  /// \throws communication_error if a transfer failed, or a rank did not come: what the stream has
-  ///         computed since is of no use then
+  /// Returns when all work in the stream is done.
+  /// \throws communication_error if a transfer failed or a rank is missing; later results of the
+  ///     stream are invalid then
   void synchronize() {
     connection_.settle();
     connection_.check(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
   }
 
  private:
-  /// With their padding, which travels: NCCL sends what lies together.
+  /// Bytes with padding, which is sent too: NCCL sends contiguous memory.
   static std::size_t bytes(const SharedRows& array, Index begin, Index end) {
     return static_cast<std::size_t>(end - begin) * array.stride();
   }
@@ -114,7 +118,7 @@ static_assert(Communicator<NcclRank>);
 
 // ------------------------------------------------------------------------------------------------
 
-/// Room for records in device memory.
+/// Returns device memory for records.
 inline std::byte* NcclRank::reserve(std::size_t bytes) {
   if (bytes > reserved_) {
     records_.reset();

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What a rank of nccl.hpp is connected by: a communicator of NCCL, a stream for its transfers, and
-/// the deadline under which the host waits for them.
+/// Connection of a rank of nccl.hpp: a communicator of NCCL, a stream for its transfers, and the
+/// time limit of waits on the host.
 
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -56,27 +56,27 @@ class NcclConnection {
     fail(std::string(call) + " failed: " + cudaGetErrorName(status) + " (" +
          cudaGetErrorString(status) + ")");
   }
-  /// What a call has said is not left for the next that asks CUDA for its last error.
+  /// Clears CUDA's last error.
   static void forget() { static_cast<void>(cudaGetLastError()); }
-  /// Lets a call that goes on by itself end.
+  /// Waits until an asynchronous call ends.
   void check(ncclResult_t result, const char* call);
 
-  /// Puts the calls put(result, name) that `calls` makes into the stream of transfers, as one.
+  /// Issues the calls put(result, name) of `calls` to the stream of transfers, as one group.
   template <class Calls>
   void group(const Calls& calls);
-  /// The same after what the stream of kernels holds.
-  /// \returns an event: the rows have come and gone
+  /// Issues a group after earlier work in the stream of kernels.
+  /// \return an event after the transfer
   template <class Calls>
   CudaEvent start(const Calls& calls);
-  /// Whether the event has come; fails with transfers under way.
+  /// True if the event has passed; fails with transfers in flight.
   bool passed(cudaEvent_t event);
-  /// Holds the stream of kernels up until the event has come.
+  /// Makes the stream of kernels wait for the event.
   void hold(cudaEvent_t event) {
     expect_no_failure();
     check(cudaStreamWaitEvent(stream_, event, 0), "cudaStreamWaitEvent");
   }
-  /// Returns when all transfers are done. Other ranks have timeout() seconds from when the stream
-  /// of kernels has come to the last one.
+  /// Returns when all transfers are done. The time limit of other ranks starts when the stream of
+  /// kernels reaches the last transfer.
   void settle();
 
  private:
@@ -90,7 +90,7 @@ class NcclConnection {
   void record(cudaEvent_t event, cudaStream_t stream) {
     check(cudaEventRecord(event, stream), "cudaEventRecord");
   }
-  /// Ends the kernels of NCCL that wait for other ranks, too.
+  /// Records the failure, and ends NCCL kernels that wait for other ranks.
   [[noreturn]] void fail(const std::string& why) {
     failure_ = "rank " + std::to_string(rank_) + ": " + why;
     ncclCommAbort(std::exchange(comm_, nullptr));
@@ -143,7 +143,7 @@ inline void NcclConnection::check(ncclResult_t result, const char* call) {
   if (result != ncclSuccess) fail(std::string(call) + " failed: " + ncclGetErrorString(result));
 }
 
-/// An error is of any call before.
+/// Returns the first error of all earlier calls.
 inline ncclResult_t NcclConnection::state() const {
   ncclResult_t result = ncclSuccess;
   const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);

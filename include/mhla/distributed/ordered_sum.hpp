@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// A sum over ranks that has the same bits for any number of them, as data-parallel training needs
-/// for its gradients: a row is what one micro-batch gave.
+/// A sum over ranks with the same bits for any number of ranks, as data-parallel training needs it
+/// for its gradients. A row is the result of one micro-batch.
 
 #include <algorithm>
 #include <cstddef>
@@ -21,17 +21,17 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace distributed {
 
-/// Writes sum_j = 0 + rows_0j + rows_1j + ..., added in this order, on all ranks. Each adds some of
-/// the columns: with R ranks it receives these, C / R numbers, of every row of others, and then
-/// from each other rank the sums of its own. With a row a rank these are 2 * C * (R - 1) / R
-/// numbers, those of an all-reduce in a ring, whose bits depend on R.
+/// Writes sum_j = 0 + rows_0j + rows_1j + ..., added in this order, on all ranks. Each rank adds
+/// some columns. With R ranks it receives C / R numbers of every row of other ranks, and then the
+/// sums of their columns from them. With one row per rank it receives 2 * C * (R - 1) / R numbers,
+/// as many as in a ring all-reduce, whose bits depend on R.
 ///
-/// \param rows   [n,C], rows [first[r], first[r + 1]) of rank r; parts of others' are overwritten;
-///     as far apart on all ranks
+/// \param rows   [n,C], rows [first[r], first[r + 1]) of rank r; parts of other ranks' rows are
+///     overwritten; the same row stride on all ranks
 /// \param first  borders of all ranks, [R+1], as even_split has them, the same on all
 /// \param sum    [C], apart from rows
 /// \throws shape_error, option_error on all ranks, before anything is written, if the arguments of
-///     any do not fit or differ; communication_error if a rank does not answer.
+///     any rank do not fit or differ; communication_error if a rank does not answer.
 template <Communicator C, Accumulator A>
 void ordered_sum(C& comm, const MatrixView<A>& rows, std::span<const Index> first,
                  std::span<A> sum);
@@ -94,7 +94,7 @@ void ordered_sum(C& comm, const MatrixView<A>& rows, std::span<const Index> firs
   const SharedRows numbers{reinterpret_cast<std::byte*>(rows.data), sizeof(A)};
   comm.exchange({&numbers, 1}, sends, receives).wait();
 
-  constexpr Index kPiece = 2048;  // columns, which stay in the nearest cache
+  constexpr Index kPiece = 2048;  // columns, which stay in L1
   for (Index from = begin; from < end; from += kPiece) {
     const Index count = std::min(kPiece, end - from);
     A* const to = sum.data() + from;

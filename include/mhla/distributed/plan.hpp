@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What a call over ranks moves: which blocks' summaries a rank sends and receives, why so many,
-/// and how many bytes these are. Pure arithmetic: no rank is asked.
+/// Transfers of a call over ranks: blocks whose summaries a rank sends and receives, with the
+/// reason, and their bytes. Pure arithmetic: no communication.
 
 #include <algorithm>
 #include <span>
@@ -26,7 +26,7 @@ namespace distributed {
 /// \throws option_error unless blocks >= 0 and ranks >= 1.
 std::vector<Index> even_split(Index blocks, Index ranks);
 
-/// One head as its summaries see it.
+/// Sizes of one head's summaries.
 struct HeadWidths {
   Index features;                      ///< D, after the feature map
   Index values;                        ///< E
@@ -46,19 +46,20 @@ struct Plan {
   /// Bytes of `heads` heads of all sequences.
   Index bytes_sent(Index heads) const { return heads * sent * block_bytes; }
   Index bytes_received(Index heads) const { return heads * received * block_bytes; }
-  /// In a sentence: the way, and why.
+  /// The route and its reason, in a sentence.
   std::string text() const;
 };
 
+/// Returns the transfers of bidirectional attention.
 /// \tparam A  accumulator: float, double
-/// \param pattern  of the mixing matrix
-/// \param queries, keys  borders of all ranks, as even_split has them
-/// \throws shape_error unless the borders ascend from 0, of as many ranks, to no more blocks than
-/// the pattern's.
+/// \param pattern  pattern of the mixing matrix
+/// \param queries, keys  borders of all ranks, as from even_split
+/// \throws shape_error unless the borders ascend from 0, are of as many ranks, and end within the
+///     blocks of the pattern.
 template <Accumulator A>
 Plan bidirectional_plan(const Pattern& pattern, std::span<const Index> queries,
                         std::span<const Index> keys, Index rank, const HeadWidths& head);
-/// Of causal attention: queries and keys have one split.
+/// Returns the transfers of causal attention: queries and keys have one split.
 template <Accumulator A>
 Plan causal_plan(const Pattern& pattern, std::span<const Index> blocks, Index rank,
                  const HeadWidths& head);

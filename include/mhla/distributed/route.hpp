@@ -1,10 +1,10 @@
 #pragma once
 
 /// \file
-/// Which rows of arrays with a row a block travel between which ranks, by the coefficients of the
-/// mixing matrix: all rows to all ranks, or where some rank can do without some, those that are
-/// read. Partial mixtures, reduced and scattered, would move less where query blocks are few, but
-/// their sums would depend on the split.
+/// Routes of rows between ranks, for arrays with a row per block, by the coefficients of the mixing
+/// matrix. If every rank reads all rows, all are sent to all; otherwise only rows that are read.
+/// Partial mixtures, reduced and scattered, would send less where query blocks are few, but their
+/// sums would depend on the split.
 
 #include <algorithm>
 #include <cstddef>
@@ -38,14 +38,14 @@ inline PartOfRows part_of(const BlockShare& share, Index p, Index parts) {
   return {share.first + share.count * p / parts, share.first + share.count * (p + 1) / parts};
 }
 
-/// Bytes of a transfer to and from all ranks, at least, for each but one of them: 10 us of NVLink
-/// (450 GB/s), some times what NCCL takes to pass rows on from a GPU to the next. Assumed, not
-/// measured.
+/// Smallest number of bytes of a transfer between all ranks, per rank but one: 10 us of NVLink (450
+/// GB/s). This is a few times what NCCL takes to forward rows from one GPU to the next. Assumed,
+/// not measured.
 inline constexpr std::uint64_t kTransferBytes = std::uint64_t{4} << 20;
 inline constexpr std::uint64_t kMostTransfers = 4;
 
-/// Transfers between GPUs that `bytes` of all ranks are cut into, of which some are under way while
-/// kernels make or read others.
+/// Number of transfers that `bytes` of all ranks are cut into between GPUs. Some are in flight
+/// while kernels write or read others.
 inline std::uint64_t transfers_of(std::uint64_t bytes, std::uint64_t ranks) {
   const std::uint64_t fits = ranks > 1 ? bytes / (kTransferBytes * (ranks - 1)) : 1;
   return std::clamp<std::uint64_t>(fits, 1, kMostTransfers);
@@ -54,19 +54,19 @@ inline std::uint64_t transfers_of(std::uint64_t bytes, std::uint64_t ranks) {
 class Route {
  public:
   Route() = default;
-  /// All rows to all ranks.
+  /// Sends all rows to all ranks.
   explicit Route(const Borders& first) : first_(first) {}
-  /// \param first  whose the rows are
+  /// \param first  borders of the ranks' rows
   /// \param reads  reads(r, mark) calls mark(begin, end) for runs of rows that rank r reads
   template <class Reads>
   Route(const Borders& first, Index rank, Reads&& reads);
 
-  /// All rows go to all ranks, by all_gather; else by exchange.
+  /// True if all rows go to all ranks, by all_gather; otherwise rows go by exchange.
   bool all() const { return all_; }
   Index rows_sent() const { return sent_; }
   Index rows_received() const { return received_; }
 
-  /// The most rows of a rank.
+  /// Largest number of rows of a rank.
   Index most_rows() const;
   PartOfRows own_part(Index p, Index parts) const {
     return part_of(share_of(first_, rank_), p, parts);
@@ -77,7 +77,7 @@ class Route {
   auto start(C& comm, std::span<const distributed::SharedRows> arrays) const {
     return all_ ? comm.all_gather(arrays, first_) : comm.exchange(arrays, sends_, receives_);
   }
-  /// Of part p of every rank's rows. Not of a Route without readers.
+  /// Starts the transfer of part p of every rank's rows. The Route must have readers.
   template <distributed::Communicator C>
   auto start(C& comm, std::span<const distributed::SharedRows> arrays, Index p, Index parts) const {
     if (parts == 1) return start(comm, arrays);
@@ -86,7 +86,7 @@ class Route {
   }
 
  private:
-  /// Those of `rows` in part p of their owners'.
+  /// Returns the rows of `rows` that lie in part p of their owners' rows.
   std::vector<distributed::PeerRows> in_part(const std::vector<distributed::PeerRows>& rows,
                                              bool own, Index p, Index parts) const;
 
@@ -97,7 +97,7 @@ class Route {
   Index sent_ = 0, received_ = 0;
 };
 
-/// Of summaries, to the ranks whose query blocks read them.
+/// Route of summaries to the ranks whose query blocks read them.
 inline Route summary_route(const Pattern& pattern, Reach reach, const Borders& queries,
                            const Borders& keys, Index rank) {
   return {keys, rank, [&](Index reader, auto&& mark) {
@@ -114,7 +114,7 @@ inline Route summary_route(const Pattern& pattern, Reach reach, const Borders& q
           }};
 }
 
-/// Of gradients of mixtures, to the ranks of the key blocks that the mixtures hold.
+/// Route of gradients of mixtures to the ranks of the key blocks that the mixtures hold.
 inline Route mixture_route(const Pattern& pattern, Reach reach, const Borders& queries,
                            const Borders& keys, Index rank) {
   return {queries, rank, [&](Index reader, auto&& mark) {
@@ -137,9 +137,9 @@ template <class Reads>
 Route::Route(const Borders& first, Index rank, Reads&& reads) : first_(first), rank_(rank) {
   const Index size = static_cast<Index>(first.size()) - 1;
   const auto own = share_of(first, rank);
-  std::vector<Index> changes;  // of how many runs hold a row, from the row before
+  std::vector<Index> changes;  // change in the number of runs per row, from the row before
   for (Index reader = 0; reader < size; ++reader) {
-    // Of other readers only this rank's rows matter, once some rank can do without some.
+    // Once some rank does not need all rows, only this rank's rows matter for other readers.
     const bool whole = reader == rank || all_;
     const Index begin = whole ? 0 : own.first, end = whole ? own.all : own.first + own.count;
     changes.assign(static_cast<std::size_t>(end - begin + 1), 0);

@@ -1,9 +1,9 @@
 #pragma once
 
 /// \file
-/// A decode whose state is split over ranks: every rank keeps the states of its heads, or of its
-/// values of every head, D*E/size numbers each, and computes its part of the outputs, which all
-/// ranks receive. Nothing else travels. Outputs have the bits of one machine.
+/// Decoding with a state that is split over ranks. Every rank keeps the states of its heads, or of
+/// its values of every head, D*E/size numbers each. It computes its part of the outputs, which all
+/// ranks receive. Nothing else is sent. Outputs have the bits of one machine.
 
 #include <cstddef>
 #include <span>
@@ -23,21 +23,20 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace distributed {
 
-/// Streaming's append of a batch, rank r having heads [heads[r], heads[r + 1]).
-/// \param heads   borders, as even_split has them
+/// Streaming's append of a batch, where rank r has heads [heads[r], heads[r + 1]).
+/// \param heads   borders, as from even_split
 /// \param states  [B * own heads], the heads of a sequence side by side
 /// \param in      [B,n,own heads,...]
 /// \param out     [B,n,H,E] of all heads, whose rows [H,E] are contiguous
 /// \throws shape_error, option_error on all ranks, before any state has changed, if the arguments
-/// of
-///     any do not fit or differ; communication_error.
+///     of any rank do not fit or differ; communication_error.
 template <Communicator C, Scalar T, class Op, class Mixing>
 void append_heads(C& comm, std::span<const Index> heads, const Streaming<T, Op, Mixing>& stream,
                   std::span<StreamingState<accumulator_t<T>>> states, const BatchInputs<T>& in,
                   const std::type_identity_t<TensorView<T>>& out, const Call& call = {});
 
-/// The same, rank r having values [values[r], values[r + 1]) of every head: its stream has so many
-/// values, its `v` so many columns. Queries and keys are those of all.
+/// Appends as above, where rank r has values [values[r], values[r + 1]) of every head. Its stream
+/// and its `v` have that many values. Queries and keys are the same on all ranks.
 /// \param states  [B * H]
 /// \param out     [B,n,H,E] of all values, whose rows [E] are contiguous
 template <Communicator C, Scalar T, class Op, class Mixing>

@@ -1,9 +1,10 @@
 #pragma once
 
 /// \file
-/// The summaries of a head, or the gradients of its mixtures, on their way to other ranks. A large
-/// share is cut, so that a rank sends while it works on: into parts of blocks, each sent once these
-/// are written, and the last part into arrays, slabs of features, each mixed once it is there.
+/// Transfer of a head's summaries, or of the gradients of its mixtures, to other ranks. A large
+/// share is cut into parts of blocks, so that a rank sends while it works on. Each part is sent
+/// once its blocks are written. The last part is cut into arrays, slabs of features, which are
+/// mixed once received.
 
 #include <algorithm>
 #include <array>
@@ -21,12 +22,12 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// A part has about so many bytes, at least: a millisecond of 2 Gb/s, and many times the cost of a
-/// message.
+/// Approximate smallest number of bytes of a part: a millisecond of 2 Gb/s, and many times the cost
+/// of a message.
 inline constexpr Index kPartBytes = Index{1} << 18;
 inline constexpr Index kMostParts = 8;
 
-/// Into how many parts the shares of a split are cut, whose largest has so many rows.
+/// Number of parts of the shares of a split, whose largest share has `most_rows` rows.
 inline Index parts_of(Index most_rows, Index row_bytes) {
   return std::clamp(most_rows * row_bytes / kPartBytes, Index{1}, kMostParts);
 }
@@ -49,7 +50,8 @@ using TransferOf = decltype(std::declval<Route>().start(std::declval<C&>(), {}))
 template <class C>
 class SummaryTransfer {
  public:
-  /// Before the head writes its share's rows of these arrays. Those of the head before have ended.
+  /// Call before the head writes its rows of these arrays. Transfers of the previous head have
+  /// ended.
   void begin(const Route& route, std::vector<distributed::SharedRows> arrays) {
     transfers_.clear();
     route_ = &route;
@@ -60,7 +62,7 @@ class SummaryTransfer {
     parts_ = parts_of(route.most_rows(), static_cast<Index>(row));
     for (auto& count : written_) count = 0;
   }
-  /// Block b of the share is written. On any thread.
+  /// Notes that block b of the share is written. Any thread may call it.
   void wrote(Index b) {
     Index part = 0;
     while (route_->own_part(part, parts_).end <= route_->own_part(0, parts_).begin + b) ++part;
@@ -76,23 +78,23 @@ class SummaryTransfer {
       start_part(comm);
     }
   }
-  /// Starts the others: what is not written by now is read by none.
+  /// Starts the remaining parts: no rank reads rows that are not written by now.
   void start_rest(C& comm) {
     while (started_ < parts_) start_part(comm);
   }
 
-  /// Returns when array i is there. A rank that receives nothing waits for nothing.
+  /// Returns when array i is received. A rank that receives nothing does not wait.
   void await(Index i) {
     if (route_->rows_received() == 0) return;
     const auto last = static_cast<std::size_t>(parts_ - 1);
     for (std::size_t part = 0; part < last; ++part) transfers_[part].wait();
     transfers_[last + (parts_ > 1 ? static_cast<std::size_t>(i) : 0)].wait();
   }
-  /// Returns when all arrays are there.
+  /// Returns when all arrays are received.
   void await() {
     if (route_->rows_received() > 0) wait();
   }
-  /// Returns when all rows have come and gone.
+  /// Returns when all rows are sent and received.
   void wait() {
     for (auto& transfer : transfers_) transfer.wait();
   }

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Where the ranks of one process meet (thread_ranks.hpp).
+/// State that the ranks of one process share (thread_ranks.hpp).
 
 #include <algorithm>
 #include <chrono>
@@ -32,7 +32,7 @@ struct ThreadPart {
   std::vector<PeerRows> sends{};
 };
 
-/// How far a rank is with a call.
+/// Progress of a rank in a call.
 enum class Progress { kNone, kBegun, kCopying, kCopied };
 
 /// A call of all ranks. Progress is guarded by the hub; parts are read once all have begun.
@@ -46,7 +46,7 @@ struct ThreadCall {
   }
 };
 
-/// Where ranks meet.
+/// Brings together the calls of all ranks.
 class ThreadHub {
  public:
   ThreadHub(Index ranks, double timeout) : ranks_(ranks), timeout_(timeout) {}
@@ -56,21 +56,21 @@ class ThreadHub {
 
   /// Begins call `number` of a rank.
   std::shared_ptr<ThreadCall> begin(Index rank, std::size_t number, ThreadPart part);
-  /// Runs f(), which copies, once all ranks have begun the call; it returns "", or why no call can
-  /// succeed. Whether it ran; if `wait`, waits for them.
+  /// Runs f(), which copies, once all ranks have begun the call. f() returns "", or the reason why
+  /// no call can succeed. Returns true if f ran; with `wait`, waits for the ranks first.
   template <class F>
   bool copy(ThreadCall& call, Index rank, bool wait, F&& f);
-  /// Whether all ranks have copied; if `wait`, returns when they have.
+  /// True if all ranks have copied; with `wait`, returns when they have.
   bool all_copied(const ThreadCall& call, bool wait) {
     std::unique_lock lock(mutex_);
     return reached(lock, call, Progress::kCopied, wait);
   }
-  /// No call can succeed from now on. The first reason stays.
+  /// Makes every later call fail. The first reason stays.
   void fail(const std::string& why);
 
  private:
-  /// Whether all ranks have come as far; if `wait`, returns when they have. Throws a failure once
-  /// no rank copies: then memory of the caller may end.
+  /// True if all ranks have reached `least`; with `wait`, returns when they have. Throws a failure
+  /// only once no rank copies, since then memory of the caller may end.
   bool reached(std::unique_lock<std::mutex>& lock, const ThreadCall& call, Progress least,
                bool wait);
   void fail_locked(const std::string& why) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Ranks that are threads of one process, to try and to test what runs on many machines:
+/// Ranks that are threads of one process, to test programs that run on many machines:
 ///
 ///     run_ranks(4, [&](ThreadRank& rank) { ... });
 
@@ -73,7 +73,7 @@ struct JoinedThread : std::thread {
 
 }  // namespace detail
 
-/// A thread among size() that run_ranks started.
+/// A rank that is a thread which run_ranks started, among size().
 class ThreadRank {
  public:
   ThreadRank(detail::ThreadHub& hub, Index rank) : hub_(&hub), rank_(rank) {}
@@ -139,8 +139,8 @@ inline bool ThreadTransfer::advance(bool wait) {
   return true;
 }
 
-/// Returns "", or why it cannot: a peer must send what this rank receives, or a transport would
-/// wait for ever.
+/// Returns "", or the reason of a failure: a peer must send what this rank receives, or other
+/// transports would wait for ever.
 inline std::string ThreadTransfer::copy() const {
   const auto& own = call_->parts[static_cast<std::size_t>(rank_)].arrays;
   std::vector<std::size_t> sent(call_->parts.size());  // sends of each peer that came here

@@ -2,9 +2,9 @@
 
 /// \file
 /// One head of the gradient of bidirectional attention; formulas: gradient/bidirectional.hpp. A
-/// rank that has a share of the blocks receives between the steps what the others' have: summaries
-/// before read_queries, gradients of mixtures before read_keys, parts of weights' gradients before
-/// finish.
+/// rank with a share of the blocks receives data of other ranks between the steps. It needs
+/// summaries before read_queries, gradients of mixtures before read_keys, and parts of weights'
+/// gradients before finish.
 
 #include <algorithm>
 
@@ -69,7 +69,7 @@ class BidirectionalGradient {
   }
 
   /// Writes the summaries of the share, and what its queries sum of them.
-  /// \param summarized  whether the summaries are computed already
+  /// \param summarized  true if the summaries are computed already
   template <class Travel>
   void summarize(bool summarized, const ExecutorRef& executor, const Travel& travel) {
     if (summarized && !cross_query()) return;

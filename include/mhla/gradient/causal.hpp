@@ -6,9 +6,9 @@
 ///
 /// Query t reads keys 0..t only, so dq_t depends on no later token, and dk_j, dv_j on no query
 /// before j. Later tokens enter no sum, not even multiplied by zero.
-/// Cost: about 10*N*D*E + 3*M^2*D*E + 2.5*N*min(W,64)*(D+E) flops, up to 6*N*D*E more where
-/// W > 64, 2*N*D*E less with summaries that the forward kept; memory 2*M*D*(E+1) + N*(D+E) numbers,
-/// as many for mixtures as the forward and W/64*D*(E+1) a worker.
+/// Cost: about 10*N*D*E + 3*M^2*D*E + 2.5*N*min(W,64)*(D+E) flops. Blocks of W > 64
+/// cost up to 6*N*D*E more; summaries that the forward kept save 2*N*D*E.
+/// Memory: 2*M*D*(E+1) + N*(D+E) numbers, the mixtures of the forward, and W/64*D*(E+1) per worker.
 /// Source: derived from arXiv:2601.07832, section 4.2 and appendix C.
 
 #include <algorithm>
@@ -28,8 +28,8 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Adds the gradients of one head, or of all heads of a batch, to `gradients` and `parameters`: in
-/// parameters.mixing to the lower triangle of the leading [M,M] part.
+/// Adds the gradients of one head, or of all heads of a batch, to `gradients` and `parameters`. In
+/// parameters.mixing it adds to the lower triangle of the leading [M,M] part.
 /// \param dout  gradient of the output; rows of masked queries are not read
 /// \throws shape_error, option_error for anything that does not fit, before anything is written.
 template <AttentionInputs In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
@@ -75,7 +75,7 @@ class CausalGradient {
                         largest_block(blocks));
         }) {}
 
-  /// \param summarized  whether the summaries are computed already
+  /// \param summarized  true if the summaries are computed already
   void run(MixingView<const A> mixing, MatrixView<const T> dout, const Gradients<T>& gradients,
            const ParameterGradients<A>& sums, bool summarized, const ExecutorRef& executor) {
     set(dout, gradients, sums);

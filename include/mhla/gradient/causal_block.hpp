@@ -73,8 +73,8 @@ struct CausalReadGradient {
 };
 
 /// The query side of block i: adds dq, the gradient of the queries' weights and the gradients of
-/// the block's own keys and values; returns dm_ii. First what each strip reads of the earlier ones
-/// is summed up, then strip by strip from the last one on, so that its keys hear of all later
+/// the keys and values of the block; returns dm_ii. First it sums the earlier keys and values that
+/// each strip reads. Then it processes strips last to first, so key gradients include all later
 /// queries:
 ///
 ///     H         = sum phi(q_t) dn_t^T     of the queries of later strips     [D,E]
@@ -96,7 +96,7 @@ class CausalBlockGradient {
     std::fill_n(gradient.key_sum, n.sum_features(), A(0));
     const Index strips = sums().add_up(in_, blocks_, block_, op_, rows().key_scratch());
     A dweight = 0;
-    bool later = false;  // whether queries of later strips have gradients
+    bool later = false;  // true if queries of later strips have gradients
     for (Index s = strips - 1; s >= 0; --s) {
       dweight += gather_keys(s, later, read.weight, gradient.key_sum, keys.from(s * kStripTokens));
       if (s == 0 && later) sums().copy_later(gradient.mixture);
@@ -166,9 +166,9 @@ class CausalBlockGradient {
     return dweight;
   }
 
-  /// The queries of strip s. Returns their part of dm_ii.
-  /// \param later  whether `gradient` holds that of later strips, to which this adds; set if this
-  ///               strip adds something
+  /// Processes the queries of strip s. Returns their part of dm_ii.
+  /// \param later  true if `gradient` holds the part of later strips, to which this adds; set if
+  ///     this strip adds something
   A read_strip(Index s, bool& later, const CausalSums<A>& read,
                const CausalReadGradient<A>& gradient, A* dweights, const IntraGradients<A>& keys) {
     const GradientScratch<A>& w = rows();
@@ -210,7 +210,7 @@ class CausalBlockGradient {
     } while (slot < sums().end(s));
     return dweight;
   }
-  /// The tokens to prefetch: those before strip s, or the first ones of the next block.
+  /// Tokens to prefetch: those before strip s, or the first tokens of the next block.
   void read_ahead(Index s, Strip& strip) const {
     strip.count = 0;
     if (s > 0) {

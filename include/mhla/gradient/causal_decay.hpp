@@ -1,10 +1,11 @@
 #pragma once
 
 /// \file
-/// The gradient of the causal form with a decaying mixing matrix (attention/causal_decay.hpp): that
-/// of causal.hpp, with scans over the blocks in place of products with a matrix (stage/decay.hpp).
+/// The gradient of the causal form with a decaying mixing matrix (attention/causal_decay.hpp). It
+/// follows causal.hpp, with scans over the blocks in place of products with a matrix
+/// (stage/decay.hpp).
 /// Cost: that of causal.hpp with 20*M*R*D*E flops in place of 3*M^2*D*E; memory 3*M*D*(E+1) +
-/// N*(D+E) numbers, and W/64*D*(E+1) a worker.
+/// N*(D+E) numbers, and W/64*D*(E+1) per worker.
 
 #include <algorithm>
 
@@ -24,8 +25,8 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Adds the gradients of one head, or of all heads of a batch, to `gradients` and `parameters`: in
-/// parameters.mixing, [2,R] (DecayView::matrix), those of the weights and of the decays.
+/// Adds the gradients of one head, or of all heads of a batch, to `gradients` and `parameters`.
+/// Gradients of the weights and decays go to parameters.mixing, [2,R] (DecayView::matrix).
 /// \param dout  gradient of the output; rows of masked queries are not read
 /// \throws shape_error, option_error for anything that does not fit, before anything is written.
 template <AttentionInputs In, BlocksOf Blocks, DecayTerms<detail::sum_of<In>> M,
@@ -80,7 +81,7 @@ class CausalDecayGradient {
                         {function, a, 2 * terms, std::max(kDecayColumns, sum_features())}};
         }) {}
 
-  /// \param summarized  whether the summaries are computed already
+  /// \param summarized  true if the summaries are computed already
   void run(const DecayView<const A>& mixing, MatrixView<const T> dout,
            const Gradients<T>& gradients, const ParameterGradients<A>& sums, bool summarized,
            const ExecutorRef& executor) {
@@ -138,7 +139,7 @@ class CausalDecayGradient {
                          {dmixtures_.block(i), dkey_sums_.row(i)}, dweights, keys);
   }
 
-  /// The gradients of weights and decays: of every piece by itself, then of all in order.
+  /// Gradients of weights and decays: first per piece, then summed over the pieces in order.
   void add_terms(const DecayView<const A>& mixing, const MixingView<A>& to,
                  const ExecutorRef& executor) const {
     const Index m = blocks_.blocks(), terms = mixing.terms(), count = pieces();

@@ -67,8 +67,8 @@ void expect_parameters(const char* function, const Pattern& mixing, const Op& op
   expect("parameters.key_map", parameters.key_map, op.key_map.weights());
 }
 
-/// Throws if an element of a gradient is one of another gradient, of the inputs, of dout or of the
-/// mixing matrix, which is read after the first gradient is written.
+/// Throws if a gradient shares an element with another gradient, the inputs, dout or the mixing
+/// matrix. The mixing matrix is read after the first gradient is written.
 /// \param mixing  its numbers, empty if the form has none
 template <class In, class Out, class G, class A>
 void expect_separate_gradients(const char* function, const In& in, const Out& dout,

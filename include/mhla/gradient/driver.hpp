@@ -3,10 +3,10 @@
 /// \file
 /// The driver of the gradient of any form (attention/form.hpp) over heads, batches and threads.
 ///
-/// Each (sequence, head) pair writes its own tensors' gradients. Gradients of shared parameters are
-/// summed over up to kPairGroups groups of consecutive pairs, each in the order of the pairs, and
-/// then over the groups in order: the same sum for any executor. The whole sum is added once to
-/// what is there.
+/// Each (sequence, head) pair writes the gradients of its tensors. Gradients of shared parameters
+/// are summed over up to kPairGroups groups of consecutive pairs: first in each group in the order
+/// of the pairs, then over the groups in order. So the sum is the same for any executor. The whole
+/// sum is added once to the caller's memory.
 
 #include <algorithm>
 #include <span>
@@ -115,7 +115,7 @@ class PairSums {
       }
     }
   }
-  /// What the pairs of group g add to.
+  /// Memory that the pairs of group g add to.
   ParameterGradients<A> of_group(Index g, const ParameterGradients<A>& wanted) const {
     return groups_ > 1 ? sums_of_group(g, wanted) : wanted;
   }

@@ -1,13 +1,14 @@
 #pragma once
 
 /// \file
-/// The gradients that backward forms write. They add to what is there, so that parameters
+/// Gradients that backward forms write. Backward adds to existing values, so that parameters
 /// accumulate over calls and activations over their uses: start from zeros. Each element is summed
 /// from zero in the accumulator type, in an order that neither strides nor threads change. Then it
-/// is added to what is there, and rounded once: a call adds what it gives from zeros. Absent views
-/// and empty spans are skipped. Elements are distinct: keys that heads share by a stride of 0 need
-/// a gradient for each head, for the caller to add up. Overlap within a gradient, with another one
-/// or with what the call reads is refused.
+/// is added to the existing value and rounded once: a call adds the value that it gives from zeros.
+///
+/// Absent views and empty spans are skipped. Elements are distinct: keys that heads share by a
+/// stride of 0 need a gradient per head, for the caller to add up. A gradient must not overlap
+/// itself, another gradient or data that the call reads.
 
 #include <span>
 
@@ -31,7 +32,7 @@ struct Gradients {
   MatrixView<T> normalizer_k{};
 };
 
-/// The same of a batch, shaped as in BatchInputs.
+/// Gradients of the tensors of a batch, shaped as in BatchInputs.
 template <Scalar T>
 struct BatchGradients {
   TensorView<T> q{};             ///< [B, Nq, H, width of q]

@@ -3,11 +3,10 @@
 /// \file
 /// One head's gradient, strip by strip; the bidirectional and the causal form share it.
 ///
-/// The query side turns do_t into dS~_i, dz~_i, dphi(q_t) and rows of dm; the mixing matrix carries
-/// dS~ and dz~ back to the key blocks; the key side turns dS_b and dz_b into dphi(k_t) and dv_t.
+/// The query side turns do_t into dS~_i, dz~_i, dphi(q_t) and rows of dm. The mixing matrix carries
+/// dS~ and dz~ back to the key blocks. The key side turns dS_b and dz_b into dphi(k_t) and dv_t.
 /// Both sides end in the adjoints of the feature maps. Formulas: read_out.hpp, denominator.hpp,
-/// mixing.hpp, summary.hpp, feature_map.hpp. Queries with do_t = 0 are left out: they add exactly
-/// 0.
+/// mixing.hpp, summary.hpp, feature_map.hpp. Queries with do_t = 0 are skipped: they add exactly 0.
 
 #include <algorithm>
 #include <type_traits>

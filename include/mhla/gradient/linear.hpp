@@ -21,7 +21,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 
 /// Adds the gradients of one head, or of all heads of a batch, to `gradients` and to the weights in
-/// `parameters`, whose `mixing` must be absent.
+/// `parameters`. `parameters.mixing` must be absent.
 /// \param dout  gradient of the output; rows of masked queries are not read
 /// \throws shape_error, option_error for anything that does not fit, before anything is written.
 template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
@@ -50,7 +50,7 @@ requires CausalOperator<Op> std::size_t linear_causal_gradient_workspace_bytes(
 
 namespace detail {
 
-/// One head of the causal gradient: that of one causal block with no others before or behind it.
+/// One head of the causal gradient: the gradient of a single causal block.
 template <Scalar T, class Op>
 class LinearCausalGradient {
   using A = accumulator_t<T>;

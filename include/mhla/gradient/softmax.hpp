@@ -8,11 +8,12 @@
 ///     dP = dO V^T,   delta_t = sum_j p_tj dp_tj,   ds_tj = p_tj (dp_tj - delta_t)
 ///     dQ = scale dS K,   dK = scale dS^T Q
 ///
-/// The first pass runs over strips of 64 queries, with all scores of a strip in scratch: dQ, and of
-/// each query the largest score, the reciprocal of its sum, and delta. The second runs over tiles
-/// of 64 keys and recomputes P and dS strip by strip, to the same bits: dV and dK.
-/// Cost: Nq*Nk*(8*D + 6*E) flops and 2*Nq*Nk exponentials, half of it when causal, less if a
-/// gradient is absent. Memory: Nq*(D+E) + Nk*(2*D+E) numbers, and 128*Nk for each worker.
+/// The first pass runs over strips of 64 queries, with all scores of a strip in scratch. It writes
+/// dQ, and per query the largest score, the reciprocal of its sum, and delta. The second pass runs
+/// over tiles of 64 keys. It recomputes P and dS strip by strip, to the same bits, and writes dV
+/// and dK.
+/// Cost: Nq*Nk*(8*D + 6*E) flops and 2*Nq*Nk exponentials; half of it when causal, less if a
+/// gradient is absent. Memory: Nq*(D+E) + Nk*(2*D+E) numbers, and 128*Nk per worker.
 /// Source: the chain rule; the recomputation of P: Dao et al., arXiv:2205.14135.
 
 #include "mhla/attention/operator.hpp"
@@ -28,9 +29,9 @@ inline namespace MHLA_TARGET {
 
 /// Adds the gradients of softmax_bidirectional, of one head or of all heads of a batch. Each
 /// element is summed in the accumulator type and rounded once, when it is added. A masked token and
-/// its row of dout are not read, and its rows of the gradients are left alone; so with a query
-/// without keys. A query whose row of dout is 0 adds exactly 0. Ignores normalizer_q and
-/// normalizer_k.
+/// its row of dout are not read, and its rows of the gradients stay unchanged. This also holds for
+/// a query without keys. A query whose row of dout is 0 adds exactly 0. Both normalizer_q and
+/// normalizer_k are ignored.
 /// \param gradients  q, k and v may be absent; overlap nothing that is read
 /// \param options    those of the forward call
 /// \throws shape_error, option_error for anything that does not fit, before anything is written.

@@ -77,7 +77,7 @@ class SoftmaxGradientHead {
           return Worker(function, a, keys, in.q.cols, in.v.cols);
         }) {}
 
-  /// \param causal  whether query t reads keys 0..t only
+  /// \param causal  true if query t reads keys 0..t only
   void run(bool causal, MatrixView<const T> dout, const Gradients<T>& gradients,
            const ExecutorRef& executor) {
     const bool keys_wanted = !gradients.k.absent() || !gradients.v.absent();
@@ -215,7 +215,7 @@ class SoftmaxGradientHead {
     if (!gradients.v.absent()) add_to_tokens(w.values, tokens, size, gradients.v);
   }
 
-  /// exp(score - largest) in place of the scores, 1 behind those of the keys it reads.
+  /// Replaces scores by exp(score - largest), and by 1 after those of the keys that are read.
   void weigh(const TilePair& p, Rows<A> scores) const {
     for (Index r = 0; r < p.rows; ++r) {
       const A largest = queries_[p.first + r].largest;
@@ -226,14 +226,14 @@ class SoftmaxGradientHead {
     }
   }
 
-  /// P in place of exp(score - largest).
+  /// Replaces exp(score - largest) by P.
   void normalize(const TilePair& p, Rows<A> weights) const {
     for (Index r = 0; r < p.rows; ++r) {
       scale(queries_[p.first + r].reciprocal, weights.row(r), p.columns(r));
     }
   }
 
-  /// dS = P (dP - delta) in place of dP.
+  /// Replaces dP by dS = P (dP - delta).
   void center(const TilePair& p, Rows<A> weights, Rows<A> slopes) const {
     using namespace Eigen::internal;
     using P = Packet<A>;

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What the strips of one causal block read of each other, for its gradient: queries the sums of
-/// earlier keys and values, keys those of later queries and gradients.
+/// Sums that the strips of one causal block read of each other, for its gradient. Queries read sums
+/// of earlier keys and values; keys read sums of later queries and gradients.
 
 #include <algorithm>
 
@@ -69,7 +69,7 @@ class StripSums {
   Index begin(Index s) const { return s == 0 ? 0 : ends_[s - 1]; }
   Index end(Index s) const { return ends_[s]; }
 
-  /// What the queries of strip s read of earlier tokens; those of strip 0 read `first`.
+  /// Sums of earlier tokens that the queries of strip s read; strip 0 reads `first`.
   CausalSums<A> before(Index s, const CausalSums<A>& first) const {
     if (s == 0) return first;
     const Index size = n_.features * n_.values;
