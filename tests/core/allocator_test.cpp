@@ -17,7 +17,7 @@ namespace {
 
 using detail::kLargePage;
 
-/// Whether Linux knows that the memory at p is to have large pages.
+/// True if Linux has marked the memory at p for large pages.
 bool has_asked(const void* p) {
   const auto address = reinterpret_cast<std::uintptr_t>(p);
   std::ifstream maps("/proc/self/smaps");
@@ -48,7 +48,7 @@ TEST(Allocator, MemoryBeginsWithALineAndMuchOfItWithALargePage) {
     EXPECT_EQ(memory.back(), 'x');
   }
   std::vector<double, Allocator<double>> grows;
-  for (int i = 0; i < 1 << 20; ++i) grows.push_back(i);  // from small memory to large
+  for (int i = 0; i < 1 << 20; ++i) grows.push_back(i);  // grows from small memory to large
   EXPECT_EQ(grows[12345], 12345);
   EXPECT_EQ(place(grows) % kLargePage, 0u);
 }

@@ -45,7 +45,7 @@ TEST(CheckedProduct, IsTheProductOrThrowsOnBothSidesOfEveryPowerOfTwo) {
   for (const Index a : sizes) {
     for (const Index b : sizes) {
       for (const Index c : sizes) {
-        Index product = 0;  // from left to right: a zero does not excuse what came before it
+        Index product = 0;  // from left to right: a zero does not excuse an earlier overflow
         if (__builtin_mul_overflow(a, b, &product) ||
             __builtin_mul_overflow(product, c, &product)) {
           EXPECT_THROW(checked_product("f", "x", {a, b, c}), shape_error)

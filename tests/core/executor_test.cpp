@@ -27,7 +27,7 @@ static_assert(!std::is_copy_constructible_v<ThreadPool> && !std::is_copy_assigna
 
 constexpr Index kThreads[] = {1, 2, 3, 8};
 
-/// An executor of a user: backwards, alternating between two workers.
+/// A user's executor: backwards, alternating between two workers.
 struct Backwards {
   mutable Index rounds = 0;
 
@@ -38,7 +38,7 @@ struct Backwards {
   }
 };
 
-/// One that may be called as long as it is not const.
+/// An executor that may be called only if it is not const.
 struct Mutable {
   Index calls = 0;
 
@@ -64,7 +64,7 @@ TEST(Executors, LawsHold) {
   }
 }
 
-/// The indices of a call, in the order in which they ran.
+/// Returns the indices of a call in the order in which they ran.
 std::vector<Index> order_of(const auto& executor, Index count) {
   std::vector<Index> order;
   executor.for_each(count, [&](Index index, Index) { order.push_back(index); });
@@ -100,7 +100,7 @@ TEST(ExecutorRef, RunsTheExecutorItWasMadeOf) {
   }
   EXPECT_EQ(order_of(copy, 2), (std::vector<Index>{1, 0}));
   EXPECT_EQ(constant.rounds, 2);
-  // As an argument a reference may be made of a temporary, which lives as long as the call.
+  // An argument may refer to a temporary, which lives as long as the call.
   const auto last_of = [](const ExecutorRef& executor) { return order_of(executor, 3).back(); };
   EXPECT_EQ(last_of(Backwards{}), 0);
   EXPECT_EQ(last_of(Sequential{}), 2);
@@ -124,7 +124,7 @@ TEST(Executors, TakeTemporariesConstantsAndFunctionPointers) {
   check(ref);
 }
 
-/// An executor of a user, whose threads know nothing of their caller's floating-point environment.
+/// A user's executor, whose threads do not take over their caller's floating-point environment.
 struct DefaultEnvironment {
   ThreadPool& pool;
 
@@ -144,7 +144,7 @@ bool tiny_numbers_are_zero() {
   return least / 2 == 0;
 }
 
-/// Expects that all workers round, and treat tiny numbers, as the calling thread does.
+/// Expects that all workers round, and treat tiny numbers, like the calling thread.
 void expect_environment_of_the_caller(auto&& executor) {
   const int rounding = std::fegetround();
   const bool flushes = tiny_numbers_are_zero();
@@ -218,7 +218,7 @@ TEST(ThreadPool, AWorkerThatHasSleptForAllNumbersOfRoundsEnds) {
   }
 }
 
-/// All workers come to a call of one piece for each of them, within 10 s.
+/// True if every worker gets a call, out of one piece per worker, within 10 s.
 bool all_workers_come(ThreadPool& pool) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   std::vector<std::atomic<bool>> came(static_cast<std::size_t>(pool.workers()));
@@ -252,11 +252,11 @@ TEST(ThreadPool, ThreadsThatShareItTakeTurns) {
       try {
         pool.for_each(count, [&](Index index, Index worker) {
           workers[static_cast<std::size_t>(index)] = worker;
-          std::this_thread::yield();  // another caller may go on now
+          std::this_thread::yield();  // lets another caller run
           if (round % 100 == caller && index == count - 1) throw caller;
         });
         if (round % 100 == caller) ++wrong;
-      } catch (Index thrown) {  // by its own call, not by that of another
+      } catch (Index thrown) {  // an exception of this call, not of another
         if (thrown != caller) ++wrong;
       }
       for (const Index worker : workers) {
@@ -280,7 +280,7 @@ TEST(ThreadPool, CallsFromInsideItsOwnRunOnTheirThread) {
       if (std::this_thread::get_id() != self) ++elsewhere;
     });
     other.for_each(2, [&](Index, Index) { ++pieces; });
-    pool.for_each(1, [&](Index, Index) { ++pieces; });  // also behind a call of the other one
+    pool.for_each(1, [&](Index, Index) { ++pieces; });  // also after a call of the other pool
   });
   EXPECT_EQ(pieces, 8 * (4 + 2 + 1));
   EXPECT_EQ(elsewhere, 0);

@@ -109,13 +109,13 @@ TEST(Mask, KeepsAllByDefaultAndOtherwiseWhatAnyRowOfFlagsSays) {
   expect_keeps(eigen);
   Eigen::Matrix<bool, 4, 6> columns;
   columns.row(2) = eigen.matrix().transpose();
-  expect_keeps(columns.row(2));  // of a matrix that lies by columns
+  expect_keeps(columns.row(2));  // of a column-major matrix
   using Bools = Eigen::Matrix<bool, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   expect_keeps(Eigen::Map<const Bools>(kKeep.data(), 2, 3));
   EXPECT_EQ(test::message_of<shape_error>([&] { expect_keeps(columns.leftCols(3).topRows(2)); }),
             "mhla::Mask: flags are part of a matrix [2, 3], expected a row, a column or a whole "
             "matrix");
-  using EverySecond = Eigen::Stride<3, 2>;  // of the numbers of a row
+  using EverySecond = Eigen::Stride<3, 2>;  // every second number of a row
   const std::array<bool, 12> doubled{};
   EXPECT_EQ(test::message_of<shape_error>([&] {
               expect_keeps(Eigen::Map<const Bools, 0, EverySecond>(doubled.data(), 2, 3));
@@ -130,7 +130,7 @@ TEST(Mask, KeepsAllByDefaultAndOtherwiseWhatAnyRowOfFlagsSays) {
   for (Index t = 0; t < 6; ++t) EXPECT_EQ(backwards[t], kKeep[static_cast<std::size_t>(5 - t)]);
 }
 
-/// What a batch of masks says: item b of 2 keeps token n of 3 as kKeep[3 * b + n].
+/// Expects a batch of masks where item b of 2 keeps token n of 3 as kKeep[3 * b + n].
 void expect_batch(const BatchMask& mask) {
   EXPECT_FALSE(mask.absent());
   ASSERT_EQ(mask.rows, 2);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Index kBatch = 2, kTokens = 3, kHeads = 4, kWidth = 5;
 
-/// 0, 1, 2, ...: an element is its own position in memory.
+/// 0, 1, 2, ...: each element is its position in memory.
 std::vector<int> positions() {
   std::vector<int> values(kBatch * kTokens * kHeads * kWidth);
   std::iota(values.begin(), values.end(), 0);

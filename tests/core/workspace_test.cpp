@@ -26,7 +26,7 @@ using detail::Workers;
 
 std::uintptr_t address(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
-/// Some buffers of changing types and sizes, as forms lay out theirs.
+/// Buffers of changing types and sizes, like the layouts of forms.
 struct Layout {
   std::array<std::pair<const void*, Index>, 6> buffers;  // start, bytes
   Index count;
@@ -58,8 +58,8 @@ std::size_t layout_bytes(std::uint64_t seed) {
   return detail::counted_bytes([seed](Arena& arena) { return Layout(arena, seed); });
 }
 
-/// Buffers of one layout are aligned, apart from each other and inside what was lent. Returns the
-/// end of the last one.
+/// Expects that buffers of one layout are aligned, apart from each other and inside the lent
+/// memory. Returns the end of the last buffer.
 std::byte* expect_good_buffers(Layout layout, Workspace lent) {
   std::uintptr_t end = address(lent.data());
   for (const auto& [start, bytes] : layout.all()) {
@@ -148,8 +148,8 @@ TEST(Workers, HaveBuffersOfTheirOwnAndNoCacheLineInCommon) {
         const Workers<Layout> workers("f", arena, count, make);
         EXPECT_EQ(arena.bytes(), counting.bytes()) << "counting and handing out disagree";
         if (count == 0) continue;
-        // Buffers begin at a cache line: behind the workers themselves, and behind the worker
-        // before, they share none.
+        // Buffers begin at a cache line: they share no line with the workers themselves or with the
+        // buffers of the previous worker.
         const std::uintptr_t taken = address(&workers[0] + count) - address(left.data());
         left = left.subspan(taken);
         for (Index w = 0; w < count; ++w) {

@@ -20,7 +20,7 @@ using test::kNaN;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// How many bits of a 16-bit number are its fraction.
+/// Number of fraction bits of a 16-bit number.
 template <class T>
 constexpr int kFractionBits = std::is_same_v<T, Eigen::half> ? 10 : 7;
 
@@ -29,7 +29,7 @@ std::uint16_t bits_of(T x) {
   return std::bit_cast<std::uint16_t>(x);
 }
 
-/// The number that 16 bits stand for: IEEE 754's definition.
+/// Returns the number that 16 bits encode, by the definition of IEEE 754.
 template <class T>
 float number(std::uint16_t bits) {
   constexpr int kExponentBits = 15 - kFractionBits<T>, kBias = (1 << (kExponentBits - 1)) - 1;
@@ -79,7 +79,7 @@ TYPED_TEST(Convert, NarrowingRoundsToTheNearestAndTiesToEven) {
   for (std::uint16_t bits = 0; bits < infinity; ++bits) {
     const auto next = static_cast<std::uint16_t>(bits + 1);
     const float low = number<TypeParam>(bits);
-    // What would be the next number, where that is infinite.
+    // The next number, also where that would be infinite.
     const float step = next < infinity
                            ? number<TypeParam>(next) - low
                            : low - number<TypeParam>(static_cast<std::uint16_t>(bits - 1));

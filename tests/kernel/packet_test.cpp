@@ -40,7 +40,7 @@ TYPED_TEST(PacketOf, SumsStayBelowTheirBoundsAndDoNotDependOnAlignment) {
     }
     EXPECT_LE(std::abs(dot - product), roundings<A>(count) * product_size);
     EXPECT_LE(std::abs(sum - total), roundings<A>(count - 1) * -total);
-    const A largest = *std::max_element(x.begin(), x.end());  // below the zeros of a filled packet
+    const A largest = *std::max_element(x.begin(), x.end());  // below the zeros of padding
     for (const Index offset : kOffsets) {
       const Placed<A> px(x, offset), py(y, 15 - offset);
       EXPECT_EQ(detail::dot(px.data(), py.data(), count), dot);
@@ -52,7 +52,8 @@ TYPED_TEST(PacketOf, SumsStayBelowTheirBoundsAndDoNotDependOnAlignment) {
   EXPECT_EQ(detail::sum<A>(nullptr, 0), 0);
 }
 
-/// y = expected after f(x, z, y) for rows of every length at many places, and nothing beside it.
+/// Expects y = expected after f(x, z, y), for rows of every length at many addresses, and no other
+/// write.
 template <class A, class F, class Expected>
 void expect_rows(F&& f, Expected&& expected) {
   test::Random rng(3);

@@ -1,6 +1,6 @@
-// Prefetches leave no trace, so here they are written down: every one of the library in this file
-// calls test::prefetched. The other name of the target keeps these functions apart from those of
-// the files that this one is linked with.
+// Prefetches have no visible effect, so these tests record them: every prefetch of the library in
+// this file calls test::prefetched. The target has another name here, so its functions differ from
+// those of other linked files.
 
 #include <Eigen/Core>
 
@@ -40,8 +40,8 @@ namespace {
 using detail::Prefetch;
 using test::lines;
 
-/// Appends the lines of rows order[0..count), row by row, in pieces: the last of a row begins
-/// earlier if it would end behind the row, unless the row is shorter.
+/// Appends the lines of rows order[0..count), row by row, in pieces. The last piece of a row begins
+/// earlier if it would end after the row, unless the row is shorter than a piece.
 template <class T>
 void append_lines(std::vector<const void*>& all, const std::vector<Index>& order,
                   const MatrixView<const T>& x) {
@@ -60,7 +60,7 @@ void append_lines(std::vector<const void*>& all, const std::vector<Index>& order
   }
 }
 
-/// All lines of a list for `tiles` tiles of `steps` steps, which get about as many each; those of
+/// All lines of a list for `tiles` tiles of `steps` steps, which get about equal shares. Lines of
 /// the last tile are left to the end.
 std::vector<const void*> fetched(Index tiles, Index steps, Prefetch& prefetch) {
   lines.clear();
@@ -69,7 +69,7 @@ std::vector<const void*> fetched(Index tiles, Index steps, Prefetch& prefetch) {
     const auto before = std::ssize(lines);
     const Prefetch::Pieces share = prefetch.share(steps);
     EXPECT_LE(share.count, steps);
-    // What has no step has come at once, the others come in the tile's steps.
+    // Pieces without a step are fetched at once, the others in the steps of the tile.
     const auto at_once = std::ssize(lines);
     for (Index k = 0; k < share.count; ++k) share.fetch(k);
     std::rotate(lines.begin() + before, lines.begin() + at_once, lines.end());

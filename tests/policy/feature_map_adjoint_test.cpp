@@ -1,4 +1,4 @@
-// The adjoints of all feature maps, learned ones too, against differences of their definitions.
+// The adjoints of all feature maps, also learned ones, against differences of their definitions.
 
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ class FeatureMapAdjoint : public testing::Test {};
 using Accumulators = testing::Types<float, double>;
 TYPED_TEST_SUITE(FeatureMapAdjoint, Accumulators);
 
-/// The gradient of sum_i dy[i] y[i] of a map's definition after x or after the weights.
+/// Gradient of sum_i dy[i] y[i] of a map's definition with respect to x or to the weights.
 template <class A>
 std::vector<long double> definition_gradient(const test::AnyMap<A>& map, const std::vector<A>& x,
                                              const std::vector<A>& dy, bool of_weights) {
@@ -53,9 +53,9 @@ std::vector<long double> definition_gradient(const test::AnyMap<A>& map, const s
 
 TYPED_TEST(FeatureMapAdjoint, AddsTheDerivativeOfTheDefinition) {
   using A = TypeParam;
-  // With numbers in [-1, 1] and D <= 11 no layer's output exceeds 12 and no gradient 12 * 12; each
-  // takes fewer than 50 roundings. Differences of steps of 1e-6 are off by 1e-12 times the third
-  // derivative and 1e-13 times the value.
+  // With numbers in [-1, 1] and D <= 11, layer outputs are at most 12 and gradients at most 12 *
+  // 12. Each takes fewer than 50 roundings. Differences with steps of 1e-6 are off by 1e-12 times
+  // the third derivative and 1e-13 times the value.
   const long double bound = 50 * 144 * test::kRoundoff<A> + 1e-9L;
   test::Random rng(1);
   for (Index kind = 0; kind < kKinds; ++kind) {
@@ -83,7 +83,7 @@ TYPED_TEST(FeatureMapAdjoint, LawsHold) {
   test::Random rng(2);
   for (const Index d : {0, 1, 5, 16, 19, 37}) {
     for (Index kind = 0; kind < kKinds; ++kind) {
-      if (kind == 6 && d == 0) continue;  // a softmax of nothing
+      if (kind == 6 && d == 0) continue;  // softmax over no elements
       const auto map = test::random_map<A>(rng, kind, d);
       SCOPED_TRACE(map.name());
       test::expect_adjoint_laws(rng, map, numbers<A>(rng, d));
@@ -97,7 +97,7 @@ TYPED_TEST(FeatureMapAdjoint, LawsHold) {
   }
 }
 
-/// What the adjoint of a map adds to zeros for dy of ones.
+/// Returns the numbers that the adjoint of a map adds to zeros for dy of ones.
 template <class A>
 std::vector<A> slopes(const auto& map, const std::vector<A>& x) {
   const std::vector<A> y = test::features_of(map, x), dy(y.size(), A(1));

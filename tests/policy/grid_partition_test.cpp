@@ -15,8 +15,7 @@ namespace {
 
 using test::tokens_of;
 
-/// The tokens of each block by definition: cells (f, y, x) in raster order, each put at the end of
-/// its block.
+/// Tokens of each block by definition: cells (f, y, x) in raster order, each appended to its block.
 std::vector<std::vector<Index>> expected_blocks(GridShape size, GridShape block) {
   const auto count = [&](int axis) { return (size[axis] + block[axis] - 1) / block[axis]; };
   std::vector<std::vector<Index>> blocks(static_cast<std::size_t>(count(0) * count(1) * count(2)));
@@ -89,7 +88,7 @@ TEST(Grid, RejectsSizesBelowOneAndProductsThatDoNotFit) {
             "fits std::ptrdiff_t");
 }
 
-/// The promise, by trying every divisor.
+/// Checks the documented choice by trying every divisor.
 void expect_best_grid(GridShape tokens) {
   const SuggestedGrid got = suggest_grid(tokens);
   const Index n = tokens[0] * tokens[1] * tokens[2];

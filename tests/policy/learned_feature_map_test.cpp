@@ -69,7 +69,7 @@ TYPED_TEST(LearnedMap, HedgehogFeaturesSumToOneHoweverLargeTheInput) {
       EXPECT_GE(y, 0);
       total += y;
     }
-    EXPECT_LE(std::abs(total - 1), test::roundings<A>(2 * 9 + 1));  // of the sum and the divisions
+    EXPECT_LE(std::abs(total - 1), test::roundings<A>(2 * 9 + 1));  // the sum, divisions
   }
 }
 
@@ -105,7 +105,7 @@ TEST(LearnedMapShapes, FeaturesAndWeightsAreCountedAndKept) {
   EXPECT_EQ(product.second().weight, v);
 }
 
-/// The messages of making each map with one wrong layer, in every place of it.
+/// Returns the messages of creating each map with one wrong layer, in every position.
 std::vector<std::string> messages(const DenseWeights<float>& wrong) {
   const DenseWeights<float> right{Matrix<float>(3, 3), {}};
   return {

@@ -23,7 +23,7 @@ const GridShape kGrids[] = {1, 2, 7, {2, 2}, {4, 4}, {3, 5}, {2, 3, 4}, {3, 1, 2
 
 Index blocks_of(GridShape grid) { return grid[0] * grid[1] * grid[2]; }
 
-/// The squared distance of two blocks of one grid, exact.
+/// Squared distance of two blocks of one grid, exact.
 Index squared_distance(GridShape grid, Index i, Index b) {
   const Index f = i / (grid[1] * grid[2]) - b / (grid[1] * grid[2]);
   const Index y = i / grid[2] % grid[1] - b / grid[2] % grid[1];
@@ -31,7 +31,7 @@ Index squared_distance(GridShape grid, Index i, Index b) {
   return f * f + y * y + x * x;
 }
 
-/// The distance of two blocks of two grids, in blocks of the second.
+/// Distance of two blocks of two grids, in blocks of the second.
 long double distance_of(GridShape queries, Index i, GridShape keys, Index b) {
   const auto centre = [](GridShape grid, Index block, int axis) {
     const Index places[] = {block / (grid[1] * grid[2]), block / grid[2] % grid[1],
@@ -49,7 +49,7 @@ long double distance_of(GridShape queries, Index i, GridShape keys, Index b) {
 
 using Wide = Matrix<long double>;
 
-/// The formulas of the header.
+/// Evaluates the formulas of the header.
 Wide expected(GridShape queries, GridShape keys, const LocalityOptions& options) {
   Wide distance(blocks_of(queries), blocks_of(keys)), weight = distance;
   for (Index i = 0; i < distance.rows(); ++i) {
@@ -98,13 +98,14 @@ TYPED_TEST_SUITE(Locality, Accumulators);
 
 template <class A>
 void expect_formula(const Matrix<A>& got, const Wide& exact) {
-  // A weight before the sum errs by the roundings of its argument, at most 12 of at most 4.5, and
-  // its own 2; the sum by its additions and its weights; then a division and a conversion.
+  // Before the sum, a weight has the error of its argument's roundings, at most 12 of at most 4.5,
+  // and 2 roundings more. The sum has those of its additions and weights; a division and a
+  // conversion follow.
   const long double weight = (12 * 4.5L + 2) * kRoundoff<double>;
   const auto most = static_cast<long double>(std::max(exact.rows(), exact.cols()));
   const long double total = weight + most * kRoundoff<double>;
   const long double relative = weight + total + kRoundoff<double> + kRoundoff<A>;
-  const long double absolute = 8 * kRoundoff<double>;  // of 1 - share, where they cancel
+  const long double absolute = 8 * kRoundoff<double>;  // error of 1 - share, where they cancel
   ASSERT_EQ(got.rows(), exact.rows());
   ASSERT_EQ(got.cols(), exact.cols());
   for (Index i = 0; i < exact.rows(); ++i) {
@@ -209,7 +210,7 @@ TYPED_TEST(Locality, LocalTakesInTheThresholdItself) {
       EXPECT_EQ(m(i, b), squared_distance(grid, i, b) <= 1 ? 1 : 0);
     }
   }
-  // The default takes in the diagonal neighbours: four blocks around a corner.
+  // The default includes diagonal neighbours: four blocks around a corner.
   const auto rows = locality<TypeParam>(grid, {.falloff = Falloff::kLocal});
   EXPECT_EQ(rows(0, 4), TypeParam(0.25));
   EXPECT_EQ(rows(0, 2), 0);

@@ -120,7 +120,7 @@ TYPED_TEST(MixingMatrixOf, CopiesAViewWithItsBandAndMakesZerosLikeIt) {
             "mhla::MixingMatrix: m is absent, expected a view of coefficients");
 }
 
-/// A file of tensors of 0, 1, 2, ...; it holds no numbers of "other".
+/// A file of tensors 0, 1, 2, ...; it holds no numbers of "other".
 struct CountingFile {
   struct Stored {
     std::vector<Index> shape;
@@ -280,7 +280,7 @@ TYPED_TEST(MixingMatrixOf, NormalizeRowsDividesEveryRowByItsSum) {
       for (Index b = band.first(i); b < band.last(i); ++b) total += c(i, b);
       const long double w = static_cast<long double>(band.last(i) - band.first(i));
       for (Index b = band.first(i); b < band.last(i); ++b) {
-        // w - 1 additions of positive numbers and one division.
+        // Roundings of w - 1 additions of positive numbers and one division.
         EXPECT_LE(std::abs(m(i, b) - c(i, b) / total), w * u / (1 - w * u) * c(i, b) / total);
       }
     }

@@ -11,7 +11,7 @@
 namespace mhla {
 namespace {
 
-/// A normaliser of a user: max(r, 1).
+/// A user's normaliser: max(r, 1).
 struct AtLeastOne {
   static constexpr WeightSums sums() { return WeightSums::kOwn; }
   template <class A>

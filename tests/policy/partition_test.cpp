@@ -27,7 +27,7 @@ struct Backwards {
   Run run(Index b, Index) const { return {count - 1 - b, 1}; }
 };
 
-/// One block of tokens in order, as a run each.
+/// One block of tokens in order, with a run per token.
 struct ManyRuns {
   Index count;
 

@@ -31,8 +31,8 @@ TYPED_TEST(Denominator, AdjointGivesRowsAndTheKeySumTheirShare) {
   });
 }
 
-/// Rows are multiplied by a reciprocal where that is a normal number, and divided otherwise; x of
-/// all sizes, so that quotients underflow and overflow too.
+/// Rows are multiplied by a reciprocal if that is a normal number, and divided otherwise. x has all
+/// magnitudes, so that quotients also underflow and overflow.
 TYPED_TEST(Denominator, RowsAreDividedByEveryKindOfNumber) {
   using A = TypeParam;
   using Limits = std::numeric_limits<A>;

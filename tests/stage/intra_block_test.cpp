@@ -10,7 +10,7 @@ namespace {
 using detail::IntraBlockAdjoint;
 using detail::kStripTokens;
 
-/// A strip of kept keys and some queries in slots around them, a row for each. Keys that no query
+/// A strip of kept keys and some queries in slots around them, one row each. Keys that no query
 /// sees are NaN.
 template <class A>
 struct Block {
@@ -19,7 +19,7 @@ struct Block {
   std::vector<Index> query_slots, key_slots;
   Matrix<A> q, k, v;
   Matrix<A> sees;  // 1 where a query sees a key   // [queries, keys]
-  Index strip;     // most queries at a time
+  Index strip;     // largest number of queries at a time
 
   explicit Block(Random& rng)
       : tokens(rng.chance(0.3) ? kStripTokens : rng.integer(0, 200)),
@@ -42,13 +42,13 @@ struct Block {
     const Index slot = query_slots[static_cast<std::size_t>(query)];
     return std::count_if(key_slots.begin(), key_slots.end(), [=](Index s) { return s <= slot; });
   }
-  /// The rows of a strip, those that nobody sees NaN.
+  /// Rows of a strip; rows that no query sees are NaN.
   Guarded<A> strip_of(Matrix<A> x) const {
     const Index seen = queries() == 0 ? 0 : visible(queries() - 1);
     x.bottomRows(keys() - seen).setConstant(A(NAN));
     return Guarded<A>(x, kStripTokens);
   }
-  /// Calls f(first query, count) for the queries, so many at a time.
+  /// Calls f(first query, count) for the queries, at most `strip` at a time.
   template <class F>
   void for_queries(F&& f) const {
     for (Index begin = 0; begin < queries(); begin += strip) {
@@ -97,8 +97,8 @@ TYPED_TEST(IntraBlock, AdjointIsTheDefinitionForEveryPairThatSeesEachOther) {
       block.add_values(x.weight, gradients, dv);
     });
     memory.expect_intact();
-    // The chains of a term: D roundings in a score, E in a product, one or two where dden and the
-    // weight join, one for each key or query that is added up, and those of strips.
+    // Chains of a term: D roundings in a score and E in a product, one or two for dden and the
+    // weight, one per key or query that is added, and those of strips.
     const Index queries = x.queries(), keys = x.keys();
     score_sums.expect(ones * p.transpose(), {x.d + keys}, "sums of scores");
     product_sums.expect(ones * products.transpose(), {x.d + x.e + keys}, "sums of products");

@@ -59,8 +59,8 @@ TYPED_TEST(OpenBlock, SumsAreChainsOverTheKeysAndTheirGainIsAdded) {
   for (const Index cols : {64, 255, 256}) expect_taken<TypeParam>(rng, 16, cols);
 }
 
-/// Keys come one at a time, some with a query that reads, some without one, some queries without a
-/// key; or several, all of which are added to R at once.
+/// Keys come one at a time: with a query that reads, without a query, or as a query without a key.
+/// Several keys may also come at once, and all are added to R.
 TYPED_TEST(OpenBlock, EveryQueryReadsAllKeysSoFarAndTheSummaryGetsThem) {
   using A = TypeParam;
   for_cases(200, [](Random& rng) {
@@ -90,8 +90,8 @@ TYPED_TEST(OpenBlock, EveryQueryReadsAllKeysSoFarAndTheSummaryGetsThem) {
           const Guarded<A> output(1, e);
           block.read(q.data(), taken, count, level, output.data());
           const Exact seen(k.topRows(count).eval()), read(v.topRows(count).eval());
-          // A key rounds S and R once each, or R twice; then gains, and q with R and with what R
-          // lacks, of up to 8 keys.
+          // A key rounds S and R once each, or R twice. Then come the growth, and q with R and with
+          // up to 8 keys that R lacks.
           output.expect(Exact(q) * (Exact(start) +
                                     static_cast<long double>(weight) * (seen.transpose() * read)),
                         {2 * count + d + 10});
@@ -109,7 +109,7 @@ TYPED_TEST(OpenBlock, EveryQueryReadsAllKeysSoFarAndTheSummaryGetsThem) {
   });
 }
 
-/// A first query reads what R becomes row by row, in order and once each.
+/// A first query reads R row by row, in order and once each, after each row is completed.
 TYPED_TEST(OpenBlock, AFirstQueryReadsRowsThatAreCompletedForIt) {
   using A = TypeParam;
   for_cases(100, [](Random& rng) {

@@ -15,7 +15,7 @@ template <class A>
 class RecurrenceOf : public testing::Test {};
 TYPED_TEST_SUITE(RecurrenceOf, Accumulators);
 
-/// Some tokens, and what they give one after another.
+/// Some tokens, and their results one token after another.
 template <class A>
 struct Tokens {
   Matrix<A> queries, keys, values, factors, outputs, sums;

@@ -53,8 +53,8 @@ TEST(Turns, SharesGrowToAll) {
   }
 }
 
-/// Multiply-adds of the tokens of the blocks [first, first + g) of a stream (stream_block.hpp), one
-/// after another.
+/// Multiply-adds per token of the blocks [first, first + g) of a stream (stream_block.hpp), in
+/// order.
 std::vector<Index> work_of_group(Index d, Index e, Index w, Index first, Index g) {
   const Turns turns{d};
   const auto rows = [&](Index p) { return turns.part(p).end - turns.part(p).begin; };
@@ -68,10 +68,10 @@ std::vector<Index> work_of_group(Index d, Index e, Index w, Index first, Index g
     const Index c = t % w + 1, since = t / w + (t / w + 1 < g ? g : 0);
     const Index turn = turns.taking(c);
     Index sum = d * e + (c == 1 ? d * e : 0);
-    // Keys that some part lacks, and the parts' rows of them.
+    // Keys that some part lacks, and the rows of them that these parts need.
     sum += std::min(c, kTurns) * e;
     for (Index p = 0; p < kTurns; ++p) sum += rows(p) * (c - turns.held(p, c - 1));
-    // The part whose turn it is takes keys, and what its summary gains.
+    // The part whose turn it is adds keys to S, and the growth of S to R.
     sum += rows(turn) * e * (c - turns.held(turn, c - 1) + 1);
     sum += g * detail::kPiece * share(t, g * w, pieces * first, 1);
     sum += since * share(c - 1, w, d * e, detail::kPiece);

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What the tests of the matrix unit share. They run where the library has one: compiled for AMX,
-/// or with MHLA_EMULATE_MATRIX_UNIT.
+/// Shared parts of the tests of the matrix unit. The tests run if the library has a unit: compiled
+/// for AMX, or with MHLA_EMULATE_MATRIX_UNIT.
 
 #include <vector>
 
@@ -11,7 +11,7 @@
 
 namespace mhla::test {
 
-/// Skips where there is no unit, or the system refuses it.
+/// Skips if there is no unit, or the system refuses it.
 class AmxTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -22,13 +22,13 @@ class AmxTest : public testing::Test {
 
 constexpr bool kEmulated = kMatrixUnitKind == MatrixUnit::kEmulated;
 
-/// What a split leaves out of a number.
+/// Relative error that a split leaves.
 inline constexpr long double kSplit = 0x1p-17L * (1 + 0x1p-7L);
 
-/// Roundings of a product with a sum of `depth` numbers (stage/amx/tiles.hpp).
+/// Roundings of a product that sums `depth` numbers (stage/amx/tiles.hpp).
 inline Index unit_roundings(Index depth) { return 18 + 3 * ((depth + 31) / 32); }
 
-/// AMX, as the cases of unit_case.hpp see a unit.
+/// AMX as a unit for the cases of unit_case.hpp.
 struct AmxCase {
   using A = float;
   using T = Eigen::bfloat16;
@@ -60,7 +60,7 @@ struct AmxCase {
       detail::store_summaries(sums[0], sums[1], pair, s);
     }
   }
-  /// Everything that is padded is checked to be 0.
+  /// Copies the summaries, and expects zeros in all padding.
   static Matrix<float> stored(const detail::AmxSummaries& s) {
     Matrix<float> x(s.blocks, s.sizes.features * s.sizes.values);
     for (Index b = 0; b < s.steps() * detail::kStepDepth; ++b) {
@@ -100,14 +100,14 @@ struct AmxCase {
   }
 
  private:
-  /// Calls f(feature, value, tile) for all numbers, those that are padded included.
+  /// Calls f(feature, value, tile) for all numbers, padding included.
   template <class F>
   static void for_each_number(const detail::AmxSizes& n, F&& f) {
     for (Index d = 0; d < n.padded_features(); ++d) {
       for (Index e = 0; e < n.padded_values(); ++e) f(d, e, d / 32 * n.value_tiles() + e / 16);
     }
   }
-  /// The number of place k, of which k and k + 16 share a Bf16x2.
+  /// Number k of a column, where k and k + 16 share a Bf16x2.
   static float number(const detail::Bf16x2* high, Index k) {
     const detail::Float32x2 x = detail::joined(high[0], high[detail::kTileSize]);
     return k % 32 < 16 ? x.first : x.second;

@@ -9,13 +9,13 @@
 
 namespace mhla::test {
 
-/// A random matrix of which the leading blocks are mixed.
+/// A random matrix whose leading blocks are mixed.
 template <class A>
 struct Mix {
   Index rows, cols, queries, keys;
   detail::Reach reach;
   MixingMatrix<A> m;
-  Exact used;  // m, and 0 where nobody reads   // [queries, keys]
+  Exact used;  // m, or 0 if not read   // [queries, keys]
 
   explicit Mix(Random& rng)
       : rows(rng.integer(1, 40)),

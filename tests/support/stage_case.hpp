@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What the tests of the stages share: random cases, definitions in long double that carry their
-/// own error bound, and buffers that show what was written outside of them.
+/// Shared parts of the tests of stages: random cases, definitions in long double that carry error
+/// bounds, and buffers that reveal writes outside them.
 
 #include <gtest/gtest.h>
 
@@ -41,8 +41,8 @@ inline std::vector<Index> some_of(Random& rng, Index count) {
   return some;
 }
 
-/// A matrix of sums in long double and, beside each sum, the sum of the magnitudes of its terms,
-/// to which rounding errors are relative.
+/// A matrix of sums in long double. With each sum comes the sum of the magnitudes of its terms, to
+/// which rounding errors are relative.
 struct Exact {
   using Wide = Matrix<long double>;
   Wide value, size;
@@ -58,7 +58,7 @@ struct Exact {
   Exact transpose() const { return {value.transpose(), size.transpose()}; }
   /// Row r as a matrix [1,cols].
   Exact row(Index r) const { return {value.row(r), size.row(r)}; }
-  /// Element by element.
+  /// Product element by element.
   Exact times(const Exact& x) const {
     return {value.cwiseProduct(x.value), size.cwiseProduct(x.size)};
   }
@@ -74,14 +74,14 @@ struct Exact {
   }
 };
 
-/// How far results may be from a definition, relative to the size of its sums.
+/// Largest distance of results from a definition, relative to the size of its sums.
 struct Bound {
-  Index roundings;          ///< of the accumulator on the way of any term
-  long double splits = 0;   ///< the parts of split numbers that are left out
+  Index roundings;          ///< of the accumulator, in any term
+  long double splits = 0;   ///< relative error of split numbers
   long double storage = 0;  ///< of the result, relative to itself
 };
 
-/// Whether x is the element (r, c) of a definition, computed in A.
+/// Success if x is the element (r, c) of a definition, computed in A.
 template <class A>
 testing::AssertionResult is_within(long double x, const Exact& expected, Index r, Index c,
                                    const Bound& bound) {
@@ -116,7 +116,7 @@ class GuardedArena {
     guards_.push_back(memory_.arena.template take<std::byte>("guard", kGuard));
     return memory_.arena;
   }
-  /// Call it when all buffers are there.
+  /// Call after all buffers are taken.
   void expect_intact() {
     next();
     for (const std::byte* const guard : guards_) {
@@ -130,7 +130,7 @@ class GuardedArena {
   std::vector<std::byte*> guards_;
 };
 
-/// Rows of scratch that are NaN where nothing was written, and NaN on all sides.
+/// Rows of scratch, NaN until written, and surrounded by NaN.
 template <class A>
 class Guarded {
  public:
@@ -183,7 +183,7 @@ class Guarded {
   A* behind_;
 };
 
-/// What a product starts from, and where it goes: NaN that is not read, or numbers it is added to.
+/// Start and destination of a product: NaN that is not read, or numbers that it is added to.
 template <class A>
 struct Target {
   detail::Start start;

@@ -1,8 +1,9 @@
 #pragma once
 
 /// \file
-/// The three stages that a unit brings (stage/unit_stages.hpp), each against its definition. A case
-/// names a unit, the type of its tensors, how it stores numbers and the bounds of its products.
+/// The three stages that a unit has (stage/unit_stages.hpp), each against its definition. A case
+/// names a unit, the type of its tensors, the storage of its numbers and the bounds of its
+/// products.
 
 #include <limits>
 #include <type_traits>
@@ -24,13 +25,13 @@ struct VectorCase {
   using T = Accumulator;
   using Stages = detail::UnitStages<detail::vector_unit, A>;
   static constexpr bool kSkips = true;  ///< coefficients that are not read may be anything
-  static void map() {}                  ///< what a feature map does besides
+  static void map() {}                  ///< further actions of a feature map
   static Index group(Index rows) { return rows; }
   static Bound summary_bound(Index tokens) { return {tokens}; }
   static Bound mixing_bound(Index blocks) { return {blocks}; }
   static Bound read_out_bound(Index d) { return {d + 2}; }
 
-  /// \param x  a row for each block   // [M, D*E]
+  /// \param x  a row per block   // [M, D*E]
   static void store(const Matrix<A>& x, const detail::Summaries<A>& s) {
     for_each_place(s, [&](Index b, Index i, A& place) { place = x(b, i); });
   }
@@ -100,7 +101,7 @@ void expect_summaries(Random& rng) {
   for (Index t = 0; t < n; ++t) {
     if (!kept.mask[t]) k.row(t).setConstant(T(NAN)), v.row(t).setConstant(T(NAN));
   }
-  const A divisor = rng.chance(0.5) ? A(1) : A(3);  // features that no bfloat16 number is
+  const A divisor = rng.chance(0.5) ? A(1) : A(3);  // features that bfloat16 cannot represent
   const Elementwise map([divisor](A x) {
     Case::map();
     return x / divisor;
@@ -131,8 +132,8 @@ void expect_summaries(Random& rng) {
   key_sums.expect(expected_sums, {n}, "z");
 }
 
-/// S~_i and z~_i of a random group of a dense or banded matrix. A block that is NaN reaches the
-/// rows that read it, and coefficients that are NaN reach nothing where they are not read.
+/// S~_i and z~_i of a random group of a dense or banded matrix. A NaN block reaches the rows that
+/// read it. A NaN coefficient that is not read reaches nothing.
 template <class Case>
 void expect_mixtures(Random& rng) {
   using A = typename Case::A;

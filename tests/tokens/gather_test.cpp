@@ -21,7 +21,7 @@ using test::Memory;
 
 constexpr Index kTokens = 9;
 
-/// The tokens of one tensor [9, width] with strides of its own, in memory that is otherwise NaN.
+/// Tokens of one tensor [9, width] with arbitrary strides, in memory that is otherwise NaN.
 template <class T>
 struct Tokens {
   std::vector<T> all;
@@ -56,7 +56,7 @@ struct Tokens {
   }
 };
 
-/// Calls f(x) with tokens dense, padded, column by column, spread and backwards.
+/// Calls f(x) with tokens that are dense, padded, column-major, spread and backwards.
 template <class T, class F>
 void for_tokens(test::Random& rng, F&& f) {
   for (const Index width : {0, 1, 5, 40, 130}) {
@@ -74,7 +74,7 @@ class Gather : public testing::Test {};
 using Scalars = testing::Types<float, double, Eigen::half, Eigen::bfloat16>;
 TYPED_TEST_SUITE(Gather, Scalars);
 
-/// `gather(rows)` writes these rows of scratch, one for each token, and nothing beside them.
+/// Expects that `gather(rows)` writes these rows of scratch, one per token, and nothing else.
 template <class A, class F>
 void expect_rows(const Matrix<A>& expected, F&& gather) {
   Memory memory(20000);
@@ -102,7 +102,7 @@ TYPED_TEST(Gather, RowsAreWidenedScaledOrMappedTokensAndNoOthersAreRead) {
     for (Index s = 0; s < 4; ++s) {
       wide.row(s) = x.token(tokens[s]);
       scaled.row(s) = wide.row(s) * factors[s];
-      if (factors[s] == 0) scaled.row(s).setZero();  // without a sign
+      if (factors[s] == 0) scaled.row(s).setZero();  // positive zero
       EluPlusOne{}(wide.row(s).data(), mapped.row(s).data(), x.width);
       learned(wide.row(s).data(), strip.row(s).data(), x.width);
     }
@@ -161,7 +161,7 @@ TYPED_TEST(Gather, ClearMaskedZeroesTheMaskedTokensOfItsBlockAlone) {
   });
 }
 
-/// Adds the adjoint of a map for some tokens, and compares with the map's own of dense rows.
+/// Adds the adjoint of a map for some tokens, and compares it with the map's adjoint of dense rows.
 template <class T, class Map>
 void expect_features_adjoint(test::Random& rng, const Map& map, const Tokens<T>& x) {
   using A = accumulator_t<T>;
@@ -210,7 +210,8 @@ TEST(Gathered, TokensInARowAreReadInPlaceUnlessTheirRowsAlias) {
   const std::vector<float> numbers(3 * 1024);
   const std::vector<Index> in_a_row{1, 2}, apart{0, 2};
   for (const Index stride : {0, 8, 64, 128, 192, 256, 384, 392, 1024}) {
-    // 64 rows of 1024 bytes lie in the sets of 4, of 512 bytes and not more in those of 8.
+    // 64 rows that are 1024 bytes apart begin in 4 sets of L1, rows 512 bytes apart in 8 sets.
+    // The latter alias only with 8 ways.
     const bool aliases = stride == 256 || stride == 1024 ||
                          (detail::kL1Ways == 8 && (stride == 128 || stride == 384));
     const MatrixView<const float> x(numbers.data(), 3, 8, stride);

@@ -48,7 +48,7 @@ struct Keys {
     pack();
   }
 
-  /// \param dense  values are brought in as dense rows, not as tokens
+  /// \param dense  values are passed as dense rows, not as tokens
   void pack(bool dense = false) {
     packed.clear();
     for (Index begin = 0; begin < n; begin += kStripTokens) {
@@ -128,7 +128,7 @@ TEST(PackedKeys, VisibleKeysOfATileAreThoseThatAreLeftForIt) {
   }
 }
 
-/// How many of `size` keys each query sees, ascending: all alike, one more each, or with jumps.
+/// Number of keys that each query sees, of `size`, ascending: equal, one more each, or with jumps.
 std::vector<Index> random_seen(test::Random& rng, Index rows, Index size) {
   const Index kind = rng.integer(0, 2), same = rng.integer(0, size);
   std::vector<Index> seen;

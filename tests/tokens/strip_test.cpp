@@ -50,12 +50,12 @@ void expect_equal(const detail::Strip& strip, const Expected& expected) {
   EXPECT_TRUE(strip.count == 0 || strip.block == expected.block);
 }
 
-/// Walks through every block: its strips, and what is ahead of each.
+/// Walks through every block, and compares its strips and the strips ahead.
 template <Partition P>
 void expect_strips(const P& blocks, Mask mask) {
   for (Index b = 0; b < blocks.blocks(); ++b) {
     const std::vector<Expected> own = strips_of(blocks, b, mask);
-    std::vector<Expected> ahead = own;  // and the first of the next block, empty where it has none
+    std::vector<Expected> ahead = own;  // and the next block's first strip, or none
     if (b + 1 < blocks.blocks()) {
       const std::vector<Expected> next = strips_of(blocks, b + 1, mask);
       if (!next.empty()) ahead.push_back(next.front());

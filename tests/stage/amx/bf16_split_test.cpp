@@ -23,7 +23,7 @@ TEST_F(Bfloat16Pair, FiniteNumbersComeApartWithinTheBound) {
   Random rng(1);
   for (Index i = 0; i < 500'000; ++i) {
     float x = float_of(rng.bits());
-    if (i % 8 == 0) x = float_of((rng.bits() & 0x8000FFFFu) | 0x7F7F0000u);  // the largest
+    if (i % 8 == 0) x = float_of((rng.bits() & 0x8000FFFFu) | 0x7F7F0000u);  // the largest numbers
     if (!std::isfinite(x)) continue;
     const float high = number_of(high_bits(x)), low = number_of(low_bits(x, high_bits(x)));
     ASSERT_TRUE(std::isfinite(high) && std::isfinite(low)) << x;
@@ -75,7 +75,7 @@ TEST_F(Bfloat16Pair, RowsAreSplitPairByPair) {
     EXPECT_NEAR(sums.first, x(0, j), 0x1p-16 * std::abs(x(0, j)));
     EXPECT_NEAR(sums.second, x(1, j), 0x1p-16 * std::abs(x(1, j)));
   }
-  for (Index j = 0; j < kTileColumns; ++j) {  // one low part that is not 0, anywhere, is noticed
+  for (Index j = 0; j < kTileColumns; ++j) {  // a single nonzero low part, anywhere, is noticed
     float first[kTileColumns] = {}, second[kTileColumns] = {};
     EXPECT_EQ(detail::split_row(first, second, high, low), 0u);
     first[j] = 1.01f;

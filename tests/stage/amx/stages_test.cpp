@@ -20,7 +20,7 @@ TEST_F(AmxStages, OutputsAreMixturesReadByQueriesOverTheirDenominators) {
   for_cases(60, expect_read_out<AmxCase>);
 }
 
-/// Mixtures of all rows of m, and whether each is finite.
+/// Mixtures of all rows of m, with a flag per mixture that is true if it is finite.
 struct Mixed {
   Matrix<float> numbers;  // [Mq, D*E]
   std::vector<bool> finite;

@@ -17,7 +17,7 @@ class Tiles : public AmxTest {};
 
 Bf16x2 pair_of(float first, float second) { return high_bits(first) | high_bits(second) << 16; }
 
-/// One element of one step: A has the pairs (x[p], y[p]), B the pairs (u[p], v[p]).
+/// One step of one element. A has the pairs (x[p], y[p]), B the pairs (u[p], v[p]).
 struct Step {
   alignas(64) Bf16x2 a[kTileRows][kTileColumns] = {};
   alignas(64) Bf16x2 b[kTileRows][kTileColumns] = {};
@@ -44,17 +44,17 @@ TEST_F(Tiles, FirstAndSecondNumbersAreTwoChainsThatAreAddedToTheSum) {
   s.set(3, 2, 3, 5, 7);
   EXPECT_EQ(s(100), 100 + 2 * 5 + 3 * 7);
   s = {};
-  s.set(0, 0x1p24f, 1, 1, 1);  // 1 would be lost beside 2^24, and is kept in its own chain
+  s.set(0, 0x1p24f, 1, 1, 1);  // 1 would be lost next to 2^24, and is kept in a separate chain
   s.set(1, -0x1p24f, 0, 1, 1);
   EXPECT_EQ(s(0), 1);
   s.set(0, 0x1p24f, 0, 1, 0);
   s.set(1, 1, 0, 1, 0);
-  s.set(2, 1, 0, 1, 0);  // two times a tie that rounds down
+  s.set(2, 1, 0, 1, 0);  // two ties that round down
   EXPECT_EQ(s(0), 0x1p24f);
   s = {};
-  s.set(0, 1, -1, 1, 1);  // the chains cancel before they meet the sum
+  s.set(0, 1, -1, 1, 1);  // the chains cancel before they are added to the sum
   EXPECT_EQ(s(0x1p-30f), 0x1p-30f);
-  s = {};  // fused: (1 + 2^-7)^2 - (1 + 2^-6) = 2^-14, whatever is rounded
+  s = {};  // fused: (1 + 2^-7)^2 - (1 + 2^-6) = 2^-14 exactly
   s.set(0, -(1 + 0x1p-6f), 0, 1, 0);
   s.set(1, 1 + 0x1p-7f, 0, 1 + 0x1p-7f, 0);
   EXPECT_EQ(s(0), 0x1p-14f);
@@ -119,7 +119,7 @@ struct Operand {
   TileOperand tiles() const { return {pairs.data(), steps * kTilePairSize, kTilePairSize, low}; }
 };
 
-/// C (+)= A B, of which the rows of A and the columns of B are given.
+/// C (+)= A B, given the rows of A and the columns of B.
 void multiply(Start start, const Matrix<float>& a, bool a_low, const Matrix<float>& b, bool b_low,
               Rows<float> c) {
   const Operand left(a, false, a_low), right(b, true, b_low);
@@ -148,7 +148,7 @@ TEST_F(Tiles, BitsDependNeitherOnNeighboursNorOnPadding) {
   Random rng(4);
   const Matrix<float> a = rng.matrix<float>(48, 50), b = rng.matrix<float>(32, 50);
   Matrix<float> wide = Matrix<float>::Zero(48, 200), b_wide = Matrix<float>::Zero(32, 200);
-  wide.middleCols(64, 50) = a;  // two steps of zeros before, three behind
+  wide.middleCols(64, 50) = a;  // two steps of zeros before, three after
   b_wide.middleCols(64, 50) = b;
   const Guarded<float> c(48, 32), d(48, 32), last(16, 32);
   multiply(Start::kZero, a, true, b, true, c);

@@ -24,7 +24,7 @@ Matrix<T> run(const Problem<T>& p, const ExecutorRef& executor = {}) {
   return out;
 }
 
-/// The output on the vector unit, as on a system that refuses the tiles.
+/// Returns the output on the vector unit, as on a system that refuses the tiles.
 Matrix<T> run_on_vectors(const Problem<T>& p) {
   EmulatedTiles::refused = true;
   const Matrix<T> out = run(p);
@@ -32,7 +32,7 @@ Matrix<T> run_on_vectors(const Problem<T>& p) {
   return out;
 }
 
-/// Whether f multiplies tiles on this thread. Emulated only.
+/// True if f multiplies tiles on this thread. Emulation only.
 template <class F>
 bool multiplies_tiles(F&& f) {
   constexpr detail::Bf16x2 kMark = 0x12345678;
@@ -66,7 +66,7 @@ Problem<T> wide_problem(std::uint64_t seed) {
   return p;
 }
 
-/// N tokens in blocks of w, with a band or, where that is wide, a dense matrix.
+/// N tokens in blocks of w, with a band, or a dense matrix where the band covers it.
 Problem<T> self_attention(std::uint64_t seed, Index n, Index w, Index d, Index e,
                           Index band = 1000) {
   Problem<T> p;
@@ -84,7 +84,7 @@ Problem<T> self_attention(std::uint64_t seed, Index n, Index w, Index d, Index e
 }
 
 void expect_definition(const Problem<T>& p, Tally& tally) {
-  // The tokens of a block, the blocks, the features, eps; the products of the unit come on top.
+  // Tokens of a block, blocks, features and eps; the products of the unit add more.
   const Index chain =
       largest_block(p.key_blocks) + p.key_blocks.blocks() + p.query_map.features(p.q.cols()) + 1;
   compare(p, expected(p, chain), run(p), "amx", tally);
@@ -103,7 +103,7 @@ TEST_F(AmxUnit, ManyBlocksLongBlocksAndBandsAreTheDefinition) {
   expect_definition(self_attention(1, 130, 3, 33, 17), tally);    // 44 blocks: groups, steps
   expect_definition(self_attention(2, 400, 300, 17, 33), tally);  // a block of two panels
   expect_definition(self_attention(3, 100, 1, 16, 16, 2), tally);
-  auto far_below = self_attention(6, 120, 3, 16, 16, 0);  // rows that read no block at all
+  auto far_below = self_attention(6, 120, 3, 16, 16, 0);  // rows that read no block
   far_below.query_blocks = AnyPartition::of(Contiguous(120, 2));
   far_below.coefficients = Random(1).matrix<float>(60, 40);
   expect_definition(far_below, tally);
@@ -121,8 +121,8 @@ TEST_F(AmxUnit, ManyBlocksLongBlocksAndBandsAreTheDefinition) {
   EXPECT_EQ(tally.ill, 0);
 }
 
-/// Two values that differ in sign only and two features that differ by 2^-12: what is left of the
-/// sum is far below what bfloat16 factors could tell.
+/// Two values that differ only in sign, and two features that differ by 2^-12. The remainder of the
+/// sum is far below the resolution of bfloat16 factors.
 TEST_F(AmxUnit, SumsThatCancelAreAsExactAsPairs) {
   auto p = self_attention(1, 2, 2, 16, 16);
   p.q.setConstant(T(1));
@@ -156,7 +156,8 @@ TEST_F(AmxUnit, BitsDependNeitherOnThreadsNorOnStridesNorOnTheBatch) {
                 p.mixing(), p.op(), scattered);
   EXPECT_TRUE(same_bits(alone, Matrix<T>(scattered)));
 
-  // Two items of two heads; the second head of the second item is p, the others are infinite.
+  // Two items with two heads each: the second head of the second item is p, all others are
+  // infinite.
   const Index n = 40, h = 2;
   const auto placed = [&](const Matrix<T>& x) {
     Matrix<T> all = Matrix<T>::Constant(2 * n * h, x.cols(), T(INFINITY));
@@ -204,7 +205,7 @@ TEST_F(AmxUnit, IsNotTakenWhereAKeyAValueOrACoefficientIsNotFinite) {
     }
   }
   auto outside = self_attention(5, 60, 7, 18, 20, 1);
-  outside.coefficients(0, 8) = NAN;  // no coefficient of the band
+  outside.coefficients(0, 8) = NAN;  // outside the band
   EXPECT_TRUE(takes_unit(outside));
 }
 
@@ -228,7 +229,7 @@ TEST_F(AmxUnit, MaskedTokensReachNoOutput) {
   EXPECT_TRUE(!kEmulated || takes_unit(p));
 }
 
-/// Queries are not finite, or mixtures overflow where summaries do not.
+/// Queries are not finite, or mixtures overflow although summaries do not.
 TEST_F(AmxUnit, InfinityNanAndOverflowReachWhatTheyReachOnTheVectorUnit) {
   if constexpr (!kEmulated) GTEST_SKIP() << "the vector unit cannot be asked for";
   for (std::uint64_t seed = 0; seed < 15; ++seed) {
