@@ -1,4 +1,4 @@
-// Every call of malloc in this program is counted; forms that got a workspace must make none.
+// Every call of malloc in this program is counted; forms with a workspace must make none.
 
 #include <gtest/gtest.h>
 

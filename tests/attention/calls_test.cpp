@@ -1,4 +1,4 @@
-// The calls of the README: what a line may leave out, and what it may be given.
+// The calls of the README: arguments that a call may omit or replace.
 
 #include <gtest/gtest.h>
 
@@ -151,7 +151,7 @@ TEST_F(Calls, MasksAndOffsetsComeFromVectors) {
   const Matrix<float> alone = causal(masked, blocks, mixing);
   EXPECT_TRUE(alone.row(3).isZero(0));
 
-  // The same as one of two sequences of a packed batch.
+  // A packed batch of two sequences gives the same result.
   const std::vector<Index> offsets{0, 12, 24};
   const Matrix<float> q2 = q.replicate(2, 1), k2 = k.replicate(2, 1), v2 = v.replicate(2, 1);
   auto packed = inputs(q2.data(), k2.data(), v2.data(), {1, 24, 1, 6}, 5);

@@ -13,7 +13,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Causal, Forward, WideScalars<Causal>, ScalarNames
 INSTANTIATE_TYPED_TEST_SUITE_P(Causal, KeptSummaries, WideScalars<Causal>, ScalarNames);
 INSTANTIATE_TYPED_TEST_SUITE_P(Causal, CausalForward, WideScalars<Causal>, ScalarNames);
 
-/// One head with the paper's maps that reads all blocks before its own alike.
+/// One head with the paper's maps that reads all earlier blocks with equal weights.
 Problem<float> problem_of(Index n, const AnyPartition& blocks) {
   Random rng(static_cast<std::uint64_t>(n));
   Problem<float> p;
@@ -55,7 +55,7 @@ TEST(Causal, EveryBlockLengthEqualsNaiveAttention) {
 TEST(Causal, PaddedOutTokensLeaveTheRestAsIfTheyWereNotThere) {
   Random rng(9);
   for (int repeat = 0; repeat < 100; ++repeat) {
-    // Blocks of given sizes, some of whose tokens are masked, against the same blocks without them.
+    // Blocks of given sizes with some masked tokens, against the same blocks without these tokens.
     const Index n = repeat % 2 == 0 ? 40 : 300;
     std::vector<Index> sizes, kept_sizes;
     Matrix<bool> mask(1, n);

@@ -39,8 +39,8 @@ TEST(Diagnose, WeightsAreTheNaiveOnesOverTheirDenominatorsAndKeepTheRankBound) {
     Tally tally;
     const Expected<float> exact = expected(p, m);
     compare(p, exact, d.weights, "diagnose", tally);
-    // Singular values move by at most the norm of the error (Weyl). While that is below the
-    // rank's threshold, rounding cannot push one over it.
+    // Singular values move by at most the norm of the error (Weyl). While this norm is below the
+    // rank's threshold, rounding cannot move a singular value across it.
     if (d.weights.size() == 0) continue;
     const double largest = d.weights.norm() / std::sqrt(static_cast<double>(d.rank_bound));
     const double threshold = static_cast<double>(std::max(d.weights.rows(), d.weights.cols())) *
@@ -92,7 +92,7 @@ TEST(Diagnose, ConditionIsOneWithoutCancellationAndLargeWithIt) {
   p.coefficients.setOnes();
   p.coefficients.col(0).setConstant(-1.5);
   p.normalizer = WeightSums::kOwn;
-  // Block sums of k are nearly alike, so 1 + 1 - 1.5 cancels: about 3.5 / 0.5.
+  // Block sums of k are nearly equal, so 1 + 1 - 1.5 cancels: about 3.5 / 0.5.
   EXPECT_GT(diagnose(p).condition, 3);
   p.normalizer = WeightSums::kNone;
   EXPECT_EQ(diagnose(p).condition, 1);
@@ -109,8 +109,8 @@ TEST(Diagnose, NumericalRankCountsSingularValuesAboveRounding) {
   EXPECT_EQ(numerical_rank(Matrix<double>(Matrix<double>::Zero(2, 3))), 0);
 }
 
-/// U diag(s) V^T with s = 1, 1.5 / 2, 1.5 / 4, ... and random reflections U and V, tall and wide,
-/// at the ends of the range of a double: the rank is the number of s above the threshold.
+/// Checks U diag(s) V^T with s = 1, 1.5 / 2, 1.5 / 4, ... and random reflections U and V, tall and
+/// wide, at the ends of the range of double. The rank is the number of s above the threshold.
 TEST(Diagnose, NumericalRankFindsGivenSingularValues) {
   Random rng(2);
   const auto reflection = [&](Index n, Index columns) {

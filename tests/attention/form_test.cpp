@@ -1,4 +1,4 @@
-// A user's own form, run by the driver of all forms, and a user's own normaliser.
+// A user's form, run by the driver of all forms, and a user's normaliser.
 
 #include "mhla/attention/form.hpp"
 
@@ -15,7 +15,7 @@
 namespace mhla::test {
 namespace {
 
-/// out_t = the mean of all v, computed by worker after worker, the sums kept if asked for.
+/// out_t = the mean of all v, computed by one worker after another; sums are kept on request.
 struct MeanForm {
   static constexpr bool kKeeps = true;
   const char* name = "mean";
@@ -55,7 +55,7 @@ static_assert(detail::Form<MeanForm, float> && detail::Form<MeanForm, double>);
 struct Nameless {};
 static_assert(!detail::Form<Nameless, float>);
 
-/// Heads of 6 tokens; v of head h of sequence s is everywhere 10 s + h.
+/// Heads of 6 tokens. All v of head h of sequence s are 10 s + h.
 BatchInputs<double> batch_of(std::vector<double>& data, Index sequences, Index heads) {
   data.resize(static_cast<std::size_t>(sequences * 6 * heads * 2));
   const auto v = bnhd(data.data(), sequences, 6, heads, 2);
@@ -140,7 +140,7 @@ TEST(Form, AUsersOwnNormalizerDividesInEveryForm) {
     EXPECT_LE(near(bidirectional(in, blocks, mixing, op), Order::kBidirectional), 1e-12);
     EXPECT_LE(near(causal(in, blocks, mixing, op), Order::kCausal), 1e-12);
   }
-  // Where nothing is summed nothing divides.
+  // Without sums, nothing divides.
   const Operator none{Relu{}, Relu{}, AtLeast{WeightSums::kNone, 7}};
   const Operator plain{Relu{}, Relu{}, NoNormalizer{}};
   EXPECT_EQ(bidirectional(in, blocks, mixing, none), bidirectional(in, blocks, mixing, plain));

@@ -28,7 +28,7 @@ Matrix<double> column(double a, double b, double c, double d) {
   return (Matrix<double>(4, 1) << a, b, c, d).finished();
 }
 
-// Written out by hand from the equations in the header.
+// Worked out by hand from the equations in the header.
 TEST(Naive, IsTheDefinitionOnAnExampleByHand) {
   // Query 0: 1 (1*1 + 1*2) + 0.5 (2*4 + 1*8) = 11; queries of a block differ by q.
   EXPECT_EQ(naive_attention(two_blocks_of_two(NoNormalizer{})),
@@ -90,7 +90,7 @@ TEST(Naive, TakesTheArgumentsOfAForm) {
   in.key_mask = keep;
   const Operator op{Relu{0.5}, Relu{0.25}, KeySum{0.125}, 3};
   const CrossBlocks blocks{Contiguous(6, 2), Contiguous(4, 2)};
-  // The same with Eigen: weights m (3 relu(q)) relu(k)^T, column 2 left out, and eps.
+  // Computed with Eigen: weights m (3 relu(q)) relu(k)^T, column 2 left out, and eps.
   const auto spread = [&](Index t, Index j) { return mixing(t / 2, j / 2) * (j == 2 ? 0 : 3); };
   const auto weights = [&](const Matrix<double>& x, const Matrix<double>& y) {
     const Matrix<double> a = (x.cwiseMax(0).array() + 0.5).matrix() *

@@ -9,12 +9,12 @@ SoftmaxOptions options_of(double scale) {
   return scale == 1 ? SoftmaxOptions{} : SoftmaxOptions{scale};
 }
 
-/// One output row [E] by the definition, and its bound. With s the scores, M their largest, the
-/// computed weight of key j is exp(s_j - M) times e^theta_j, where theta_j collects
+/// Computes one output row [E] by the definition, and its bound. s are the scores and M is the
+/// largest. The computed weight of key j is exp(s_j - M) times e^theta_j, where theta_j collects
 ///   gamma_{D+1} sum |scale q k|   the error of the score (the largest cancels in the quotient)
 ///   u (M - s_j)                   subtracting the running maxima, which telescopes
 ///   (4 + 4 tiles + N + 2) u       exponentials, rescaling a tile, the chain of sums, the quotient
-/// and weights too small for a normal number count as 0.
+/// Weights too small for a normal number count as 0.
 template <class T>
 void expect_row(const Problem<T>& p, Index t, Expected<T>& expected) {
   using W = Wide<T>;
@@ -67,14 +67,14 @@ void expect_row(const Problem<T>& p, Index t, Expected<T>& expected) {
   }
 }
 
-/// Softmax as the contract of forms drives it (support/forward_forms.hpp).
+/// Softmax for the contract of forms (support/forward_forms.hpp).
 template <bool kIsCausal>
 struct Softmax {
   static constexpr const char* kName = kIsCausal ? "softmax_causal" : "softmax_bidirectional";
   static constexpr bool kCausal = kIsCausal, kOperator = false, kMixes = false;
   static constexpr bool kKeeps = false;
 
-  /// Scores of some units, or of some hundreds.
+  /// Scores of a few units, or of a few hundred.
   template <class T>
   static void fit(Problem<T>& p) {
     Random rng(p.seed);
@@ -109,7 +109,8 @@ struct Softmax {
   }
 };
 
-// Causality is an option of one and the same head: half of the scalars with it, half without.
+// Causality is an option of one head type, so half of the scalars are tested with it and half
+// without.
 using Bidirectional =
     testing::Types<FormOn<Softmax<false>, float>, FormOn<Softmax<false>, Eigen::bfloat16>>;
 using Causal = testing::Types<FormOn<Softmax<true>, double>, FormOn<Softmax<true>, Eigen::half>>;

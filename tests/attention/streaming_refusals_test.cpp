@@ -1,4 +1,4 @@
-// What streams refuse, before any state or output changes.
+// Errors of streams, thrown before any state or output changes.
 
 #include <gtest/gtest.h>
 

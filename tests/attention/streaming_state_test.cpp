@@ -19,7 +19,7 @@ Streaming<float> stream_of(Index width, Index values) {
   return {{.width = width, .values = values, .block_length = 4}, uniform_causal<float>(3)};
 }
 
-/// A state that has seen six tokens: two of its second block.
+/// A state after six tokens, two of them in its second block.
 StreamingState<float> used_state(const Streaming<float>& stream, Index width, Index values) {
   Random rng(1);
   const Matrix<float> x = rng.matrix<float>(6, width), v = rng.matrix<float>(6, values);
@@ -82,7 +82,7 @@ TEST(StreamingState, StatesOfEarlierVersionsAreRefused) {
   auto old = saved;
   old[7] = std::byte{'8'};
   EXPECT_THROW(state.restore(old), option_error);
-  // As version 04 was laid out: with two more counts.
+  // Layout of version 04: two more counts.
   old[7] = std::byte{'4'};
   const auto end = old.begin() + static_cast<std::ptrdiff_t>(sizeof(detail::StateHeader));
   old.insert(end, 2 * sizeof(std::int64_t), std::byte{});
@@ -104,7 +104,7 @@ TEST(StreamingState, AStateOfAnotherInstructionSetIsRefusedByItsName) {
       "'sse9', expected one for '" +
       std::string(kInstructionSet) + "', as this build is";
   EXPECT_EQ(message_of<option_error>([&] { state.restore(saved); }), refusal);
-  saved.resize(saved.size() + 64);  // its memory is laid out otherwise
+  saved.resize(saved.size() + 64);  // another memory layout
   EXPECT_EQ(message_of<option_error>([&] { state.restore(saved); }), refusal);
 }
 
@@ -130,7 +130,7 @@ TEST(StreamingState, CountsThatCannotBeAreRefused) {
   }
   EXPECT_NO_THROW(restore_with(&Header::in_running, 0));
   EXPECT_NO_THROW(restore_with(&Header::position, 11));
-  for (const std::int64_t value : {4, 5, 12}) {  // no or one token of a block, of two keys
+  for (const std::int64_t value : {4, 5, 12}) {  // no token or one token of a block, with two keys
     EXPECT_THROW(restore_with(&Header::position, value), option_error) << value;
   }
 }

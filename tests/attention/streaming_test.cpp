@@ -17,8 +17,8 @@ INSTANTIATE_TYPED_TEST_SUITE_P(DecayStreaming, CausalForward, WideScalars<Stream
 
 constexpr auto kAsItIs = [](const auto& /*stream*/, auto& /*state*/) {};
 
-/// Feeds the problem in pieces of next_length() tokens, before each of which between(stream, state)
-/// is called.
+/// Feeds the problem in pieces of next_length() tokens. Calls between(stream, state) before each
+/// piece.
 template <class Form, class T, class F, class G = decltype(kAsItIs)>
 Matrix<T> feed(const Problem<T>& p, F&& next_length, const G& between = kAsItIs) {
   Matrix<T> out = unwritten<T>(p.q.rows(), p.v.cols());
@@ -37,7 +37,7 @@ Matrix<T> feed(const Problem<T>& p, F&& next_length, const G& between = kAsItIs)
   return out;
 }
 
-/// Mostly single tokens, longer pieces between them, and none.
+/// Mostly single tokens, with longer and empty pieces between them.
 auto mixed_lengths(std::uint64_t seed) {
   return [rng = Random(seed)]() mutable {
     constexpr Index kPieces[] = {0, 2, 5, 17, 64};
@@ -45,7 +45,7 @@ auto mixed_lengths(std::uint64_t seed) {
   };
 }
 
-/// What streams promise however they are fed.
+/// Promises of streams for any division of the tokens.
 template <class Case>
 class Streams : public testing::Test {
  protected:
@@ -140,7 +140,7 @@ REGISTER_TYPED_TEST_SUITE_P(Streams, EqualsNaiveAttentionHoweverItIsSplit,
 INSTANTIATE_TYPED_TEST_SUITE_P(Streaming, Streams, WideScalars<Streamed>, ScalarNames);
 INSTANTIATE_TYPED_TEST_SUITE_P(DecayStreaming, Streams, WideScalars<StreamedDecay>, ScalarNames);
 
-/// R of blocks is mixed in groups, whose size grows with the number of blocks.
+/// R of blocks is mixed in groups whose size grows with the number of blocks.
 TEST(Streaming, FirstTokensOfManyBlocksHaveTheBitsOfTheCausalForm) {
   constexpr Index kWidth = 9;
   for (const Index blocks : {1, 6, 7, 24, 25, 96, 97, 400}) {
@@ -184,7 +184,7 @@ TEST(DecayStreaming, AStateTakesTheMemoryOfItsTermsForAnyNumberOfTokens) {
   const Streaming<float, Operator<>, DecayMixing<float>> stream(
       {.width = 64, .values = 64, .block_length = 64}, {{1, 1, 1}, {1, 0.9F, 0.5F}});
   EXPECT_EQ(stream.capacity(), std::numeric_limits<Index>::max());
-  // Two summaries and three states of D x E and D beside what every stream has.
+  // Two summaries and three states of D x E and D, besides the memory of every stream.
   const std::size_t numbers = 5 * (64 * 64 + 64) + 2 * (64 * 64 + 64) + 64 * (64 + 64);
   EXPECT_GE(stream.state_bytes(), numbers * sizeof(float));
   EXPECT_LE(stream.state_bytes(), numbers * sizeof(float) * 5 / 4);

@@ -1,9 +1,10 @@
 #pragma once
 
 /// \file
-/// The laws of a Communicator, to check one of your own with. Ranks::run(f, timeout) calls f(rank)
-/// on all of them, for some numbers of ranks or for the one of the program. A transport that cannot
-/// tell which rank an error is of says Ranks::kNamesNobody.
+/// The laws of a Communicator, for checks of the library's and of users' communicators.
+/// Ranks::run(f, timeout) calls f(rank) on all ranks, for several numbers of ranks or for the
+/// number of the program. A transport that cannot name the rank of an error sets
+/// Ranks::kNamesNobody.
 
 #include <gtest/gtest.h>
 
@@ -62,7 +63,7 @@ TYPED_TEST_P(CommunicatorContract, RowsOfUnevenAndEmptySharesArrive) {
   });
 }
 
-// Two rows a rank: the first goes up, the second down, and each rank is sent nothing else.
+// Two rows per rank: the first goes up, the second down, and each rank receives nothing else.
 TYPED_TEST_P(CommunicatorContract, RowsGoToTheRanksThatAreNamedAndToNoOthers) {
   TypeParam::run([](Communicator auto& rank) {
     const std::size_t row_bytes[] = {16, 1000};
@@ -83,7 +84,7 @@ TYPED_TEST_P(CommunicatorContract, RowsGoToTheRanksThatAreNamedAndToNoOthers) {
   });
 }
 
-// More than a message of any transport, cut in the middle of an array and of a row.
+// More than one message of any transport, cut in the middle of an array and of a row.
 TYPED_TEST_P(CommunicatorContract, LongRowsArriveWhole) {
   TypeParam::run([](Communicator auto& rank) {
     const Index last = rank.size() - 1;
@@ -132,7 +133,7 @@ TYPED_TEST_P(CommunicatorContract, LaterTransfersMayBeFinishedFirst) {
   });
 }
 
-// What every rank draws alike: shares, arrays, who sends what to whom, and what is waited for.
+// Shares, arrays, senders, receivers and waits are random but equal on all ranks.
 TYPED_TEST_P(CommunicatorContract, RandomRoundsArrive) {
   TypeParam::run([](Communicator auto& rank) {
     struct Flight {
@@ -186,7 +187,7 @@ inline constexpr bool kNamesRanks = !requires {
   Ranks::kNamesNobody;
 };
 
-/// Expects that a rank refuses all calls, at once.
+/// Expects that a rank refuses all calls immediately.
 void expect_refusal(Communicator auto& rank) {
   const auto begin = std::chrono::steady_clock::now();
   std::vector<std::byte> record(1), records(static_cast<std::size_t>(rank.size()));
@@ -198,8 +199,8 @@ void expect_refusal(Communicator auto& rank) {
   EXPECT_LT(seconds.count(), rank.timeout());
 }
 
-/// Expects that `call` names the last rank, which does not make it, and that the others refuse all
-/// calls from then on.
+/// Expects that `call` names the last rank, which does not make it, and that other ranks refuse all
+/// calls afterwards.
 template <class Ranks>
 void expect_missing_rank_is_named(auto&& call) {
   Ranks::run(

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The laws of an Executor, to check one of your own with.
+/// The laws of an Executor, for checks of the library's and of users' executors.
 
 #include <gtest/gtest.h>
 
@@ -14,16 +14,16 @@
 
 namespace mhla::test {
 
-/// Counts what the laws are about.
+/// Counts the calls that the laws are about.
 struct Witness {
   std::vector<std::atomic<int>> calls;    // of each index
-  std::vector<std::atomic<int>> running;  // calls of each worker under way
+  std::vector<std::atomic<int>> running;  // running calls of each worker
   std::atomic<int> strays{0};             // indices or workers out of range, and overlaps
 
   Witness(Index count, Index workers)
       : calls(static_cast<std::size_t>(count)), running(static_cast<std::size_t>(workers)) {}
 
-  /// Calls f while it stands in the books.
+  /// Calls f and counts it as running meanwhile.
   void call(Index index, Index worker, auto&& f) {
     if (index < 0 || index >= std::ssize(calls) || worker < 0 || worker >= std::ssize(running)) {
       ++strays;
@@ -45,12 +45,13 @@ struct Witness {
   }
 };
 
-/// Every index once, workers in range and never twice at a time, all done at the end.
+/// Every index is called once, workers are in range and never called concurrently, and all calls
+/// have ended at the end.
 template <class X>
 requires Executor<X>
 void expect_every_index_once(X& executor, Index count) {
   Witness witness(count, executor.workers());
-  std::vector<Index> plain(static_cast<std::size_t>(count), 0);  // calls order what they write
+  std::vector<Index> plain(static_cast<std::size_t>(count), 0);  // calls order writes
   executor.for_each(count, [&](Index index, Index worker) {
     witness.call(index, worker, [&] { ++plain[static_cast<std::size_t>(index)]; });
   });
@@ -60,7 +61,7 @@ void expect_every_index_once(X& executor, Index count) {
   EXPECT_EQ(plain, std::vector<Index>(plain.size(), 1)) << count;
 }
 
-/// An exception reaches the caller when all calls have run; the executor is as before.
+/// An exception reaches the caller after all calls have run; the executor stays usable.
 template <class X>
 requires Executor<X>
 void expect_exceptions_arrive(X& executor) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The laws of a FeatureMap and of its adjoint, to check one of your own with.
+/// The laws of a FeatureMap and of its adjoint, for checks of the library's and of users' maps.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 
 namespace mhla::test {
 
-/// What users pass to Elementwise.
+/// A function for Elementwise, as users write it.
 struct Square {
   template <class A>
   A operator()(A x) const {
@@ -32,8 +32,8 @@ std::vector<A> features_of(const Map& map, const std::vector<A>& x) {
   return y;
 }
 
-/// Features depend on the values of x alone, all are written, and nothing beside them; copies of
-/// the map and several threads at once get the same.
+/// Features depend on the values of x alone. All features are written, and nothing else. Copies of
+/// the map and concurrent threads get the same features.
 /// \param x  some numbers to try
 template <class A, FeatureMap<A> Map>
 void expect_feature_map_laws(const Map& map, const std::vector<A>& x) {
@@ -58,8 +58,8 @@ void expect_feature_map_laws(const Map& map, const std::vector<A>& x) {
   EXPECT_EQ(third, y);
 }
 
-/// The adjoint adds J^T dy to dx, a central difference of the map.
-/// \param x  numbers that no kink of the map is near
+/// The adjoint adds J^T dy to dx, checked against a central difference of the map.
+/// \param x  numbers away from kinks of the map
 template <class A, DifferentiableFeatureMap<A> Map>
 void expect_adjoint_is_derivative(Random& rng, const Map& map, const std::vector<A>& x) {
   const Index d = std::ssize(x);
@@ -82,8 +82,8 @@ void expect_adjoint_is_derivative(Random& rng, const Map& map, const std::vector
   }
 }
 
-/// Gradients depend on the values alone, nothing is written beside them, and that of the weights
-/// need not be wanted.
+/// Gradients depend on the values alone, and nothing else is written. The gradient of the weights
+/// is optional.
 /// \param x  some numbers to try
 template <class A, DifferentiableFeatureMap<A> Map>
 void expect_adjoint_laws(Random& rng, const Map& map, const std::vector<A>& x) {
@@ -103,7 +103,7 @@ void expect_adjoint_laws(Random& rng, const Map& map, const std::vector<A>& x) {
   }
 }
 
-/// Rows [n, cols] of NaN with other NaN behind each.
+/// Rows [n, cols] of NaN, followed by more NaN.
 template <class A>
 struct SpacedRows {
   Index n, cols;
@@ -120,8 +120,8 @@ struct SpacedRows {
   }
 };
 
-/// A strip and its adjoint have the bits of one call for each token, whatever its length, and
-/// nothing is written beside the rows.
+/// A strip and its adjoint have the bits of one call per token, for any length. Nothing is written
+/// outside the rows.
 template <class A, DifferentiableStripFeatureMap<A> Map>
 void expect_strip_laws(Random& rng, const Map& map, Index d) {
   for (const Index n : {1, 2, 9, 33, 64}) {

@@ -1,12 +1,12 @@
 #pragma once
 
 /// \file
-/// What every form promises, as tests that a form's own file instantiates:
+/// Promises of every form, as tests that a form's test file instantiates:
 ///
 ///     INSTANTIATE_TYPED_TEST_SUITE_P(Causal, Forward, WideScalars<forward::Causal>, ScalarNames);
 ///
-/// CausalForward beside it for forms that read nothing later, and KeptSummaries for forms that take
-/// a Call. The forms are in forward_forms.hpp.
+/// CausalForward is for forms that read no later token, and KeptSummaries for forms that take a
+/// Call. The forms are in forward_forms.hpp.
 
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ template <class F>
 using WideScalars = testing::Types<FormOn<F, float>, FormOn<F, double>>;
 template <class F>
 using NarrowScalars = testing::Types<FormOn<F, Eigen::half>, FormOn<F, Eigen::bfloat16>>;
-/// The names of the suites: Causal/Forward/half.
+/// Names of the suites: Causal/Forward/half.
 struct ScalarNames {
   template <class Case>
   static std::string GetName(int) {
@@ -53,7 +53,7 @@ class Forward : public testing::Test {
   using F = typename Case::Form;
   using S = typename Case::Scalar;
 
-  /// A random problem of this form, now and then a large one.
+  /// A random problem of this form, sometimes a large one.
   static Problem<S> problem(std::uint64_t seed) {
     auto p =
         seed % 16 == 15 ? large_problem<S>(seed, F::kCausal) : random_problem<S>(seed, F::kCausal);
@@ -61,7 +61,7 @@ class Forward : public testing::Test {
     return p;
   }
 
-  /// The output, computed in a workspace of exactly the bytes that the form asks for.
+  /// Returns the output, computed in a workspace of exactly the requested bytes.
   static Matrix<S> run(const Inputs<S>& in, const forward::Arguments<S>& a, Call call = {}) {
     Matrix<S> out = unwritten<S>(in.q.rows, in.v.cols);
     GuardedWorkspace workspace(F::bytes(in, a, call.executor));
@@ -96,7 +96,7 @@ TYPED_TEST_P(Forward, EqualsNaiveAttentionWithinTheDerivedBound) {
   }
   std::cout << TypeParam::Form::kName << ": worst error " << tally.worst << " of the bound in "
             << tally.outputs << " outputs, " << tally.ill << " more without a bound\n";
-  EXPECT_LT(tally.ill, tally.outputs / 20);  // a test of nothing would pass too
+  EXPECT_LT(tally.ill, tally.outputs / 20);  // otherwise the test could check nothing
 }
 
 TYPED_TEST_P(Forward, OfOrdinaryNumbersRaisesNoFlag) {
@@ -109,8 +109,8 @@ TYPED_TEST_P(Forward, OfOrdinaryNumbersRaisesNoFlag) {
   }
 }
 
-/// Keys are 1 and -1 in turn: the denominators of an even number of keys are 0, and numerators 0 in
-/// even columns, negative in odd ones.
+/// Keys alternate between 1 and -1, so an even number of keys has denominators of 0. Numerators are
+/// 0 in even columns and negative in odd columns.
 TYPED_TEST_P(Forward, OutputsOverZeroAreZeroOrInfinite) {
   using Form = typename TypeParam::Form;
   using T = typename TypeParam::Scalar;
@@ -176,7 +176,7 @@ TYPED_TEST_P(Forward, BitsDoNotDependOnTheNumberOfThreads) {
   ThreadPool two(2), five(5);
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     const auto p = this->problem(seed);
-    std::fesetround(seed % 4 == 3 ? FE_UPWARD : FE_TONEAREST);  // also the workers' mode
+    std::fesetround(seed % 4 == 3 ? FE_UPWARD : FE_TONEAREST);  // also the mode of workers
     const auto alone = this->run(p);
     for (ThreadPool* pool : {&two, &five, &five}) {
       EXPECT_TRUE(same_bits(alone, this->run(p, {.executor = *pool})))
@@ -219,7 +219,7 @@ TYPED_TEST_P(Forward, ScalingValuesByAPowerOfTwoScalesOutputs) {
     for (Index i = 0; i < before.size(); ++i) {
       const double x = static_cast<double>(before.data()[i]);
       const double y = static_cast<double>(after.data()[i]);
-      // Storage rounds smaller and larger numbers otherwise.
+      // Storage rounds smaller and larger numbers differently.
       if (!(std::abs(x) >= static_cast<double>(std::numeric_limits<T>::min()))) continue;
       if (!std::isfinite(y)) continue;
       ++compared;

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What every backward form must do, as suites over a Form (support/gradient_forms.hpp) and a type
-/// of numbers:
+/// Requirements of every backward form, as suites over a Form (support/gradient_forms.hpp) and a
+/// type of numbers:
 ///
 ///     Gradient           all forms in all types
 ///     FullGradient       all forms in double and float: what does not depend on storage
@@ -29,7 +29,7 @@ template <class F>
 using InFloat = testing::Types<Case<F, float>>;
 template <class T, class... F>
 testing::Types<Case<F, T>...> cases_of(testing::Types<F...>);
-/// All forms in one type of numbers, those of CausalGradient and those of MixingGradient.
+/// All forms in one type of numbers, and those of CausalGradient and of MixingGradient.
 template <class T>
 using AllForms = decltype(cases_of<T>(BackwardForms()));
 template <class T>

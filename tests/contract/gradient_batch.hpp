@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What every backward form must do with a batch: every (sequence, head) pair as it is alone,
-/// whatever surrounds it and wherever it lies.
+/// Requirements of every backward form for a batch: every (sequence, head) pair has the gradients
+/// that it has alone, in any surroundings and layout.
 ///
 ///     INSTANTIATE_TYPED_TEST_SUITE_P(Causal, BatchGradient, testing::Types<CausalForm>);
 
@@ -26,7 +26,7 @@ TYPED_TEST_SUITE_P(BatchGradient);
 inline constexpr Part kTensors[] = {kQ, kK, kV, kOwnQ, kOwnK};
 inline constexpr std::uint64_t kBatches = 48;
 
-/// Bit by bit. Parameters are sums over the pairs.
+/// Compares bit by bit. Gradients of parameters are sums over the pairs.
 TYPED_TEST_P(BatchGradient, IsThatOfEverySequenceAndHeadAloneInAnyLayout) {
   for (std::uint64_t seed = 0; seed < kBatches; ++seed) {
     const RandomBatch<TypeParam, double> batch(seed);
@@ -139,7 +139,7 @@ TYPED_TEST_P(BatchGradient, MoreBytesThanFitIndexAreRefused) {
     return TypeParam::bytes(BatchInputs<double>{.q = x, .k = x, .v = x}, p, blocks, Crowd{workers});
   };
   EXPECT_GT(bytes_of(1, kMany, 4, 1), 0u);
-  // Beyond its groups of heads, one worker of causal linear attention has a whole head.
+  // With more workers than groups of heads, a worker of causal linear attention holds a whole head.
   constexpr Index kWorkers = std::is_same_v<TypeParam, LinearCausal> ? detail::kPairGroups : kMany;
   EXPECT_THROW(bytes_of(1, kMany, kWide, kWorkers), shape_error);
   EXPECT_THROW(bytes_of(kMany, kMany, 4, 1), shape_error);

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The laws of a Normalizer, to check one of your own with, and such a one.
+/// The laws of a Normalizer, for checks of the library's and of users' normalisers, and an example.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 
 namespace mhla::test {
 
-/// A normaliser of a user's own: den = r^2 + 1.
+/// A user's normaliser: den = r^2 + 1.
 struct SquarePlusOne {
   static constexpr WeightSums sums() { return WeightSums::kOwn; }
   template <class A>
@@ -26,8 +26,8 @@ struct SquarePlusOne {
   }
 };
 
-/// den[t] depends on r[t] alone, whatever its place; den may be r, and nothing else is written.
-/// \param low,high  where the sums r lie
+/// den[t] depends on r[t] alone, at any position. den may be r, and nothing else is written.
+/// \param low,high  range of the sums r
 template <class A, Normalizer Z>
 void expect_normalizer_laws(const Z& z, double low = -3, double high = 3) {
   Random rng(1);
@@ -45,8 +45,8 @@ void expect_normalizer_laws(const Z& z, double low = -3, double high = 3) {
   }
 }
 
-/// slope[t] is d den[t] / d r[t], a central difference of the denominators; the sums between `low`
-/// and `high` should meet no kink.
+/// slope[t] is d den[t] / d r[t], checked against a central difference. The sums between `low` and
+/// `high` must avoid kinks.
 template <class A, DifferentiableNormalizer Z>
 void expect_slope_laws(const Z& z, double low = -3, double high = 3) {
   const A step = std::cbrt(std::numeric_limits<A>::epsilon());

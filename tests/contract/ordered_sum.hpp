@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What the sum over ranks promises: the bits of one rank, the bytes it says, and for whatever is
-/// wrong on one rank an error on all. Ranks is as in ranks.hpp.
+/// Promises of the sum over ranks: the bits of one rank, the stated bytes, and an error on all
+/// ranks for a fault on one rank. Ranks is as in ranks.hpp.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@
 
 namespace mhla::test {
 
-/// Numbers whose sum depends on the order.
+/// Numbers whose sum depends on their order.
 template <class A>
 Matrix<A> rows_of_any_size(Index rows, Index columns, std::uint64_t seed) {
   Random rng(seed);
@@ -28,7 +28,7 @@ Matrix<A> rows_of_any_size(Index rows, Index columns, std::uint64_t seed) {
   return m;
 }
 
-/// \param padding  columns of the array behind those of its rows
+/// \param padding  columns of the array after its rows
 template <class A, class C>
 void expect_sum_of_one_rank(C& comm, const std::vector<Index>& first, Index columns,
                             Index padding) {
@@ -81,7 +81,7 @@ TYPED_TEST_P(OrderedSumContract, WhatOneRankHasWrongIsAnErrorOnAll) {
   TypeParam::run([](auto& comm) {
     const Index last = comm.size() - 1, n = comm.size();
     const std::string on = " on rank " + std::to_string(last);
-    // The last rank calls with what change(rows, first, sum) makes of right arguments.
+    // The last rank calls with right arguments that change(rows, first, sum) has changed.
     const auto message = [&](auto&& change) {
       Matrix<float> memory = Matrix<float>::Ones(n + 1, 4), total(1, 4);
       total.setConstant(7);

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The laws of a Partition, to check one of your own with.
+/// The laws of a Partition, for checks of the library's and of users' partitions.
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 
 namespace mhla::test {
 
-/// The tokens of block b in the order of their slots.
+/// Returns the tokens of block b in the order of their slots.
 template <Partition P>
 std::vector<Index> tokens_of(const P& blocks, Index b) {
   std::vector<Index> tokens;
@@ -22,7 +22,7 @@ std::vector<Index> tokens_of(const P& blocks, Index b) {
   return tokens;
 }
 
-/// Every token lies in one block once, and sizes are those of the runs; of copies too.
+/// Every token lies in exactly one block, and sizes are those of the runs, also for copies.
 template <Partition P>
 void expect_partition_laws(const P& original) {
   const P blocks = original;

@@ -1,11 +1,12 @@
 #pragma once
 
 /// \file
-/// What a product C (+)= A B promises (kernel/product.hpp), for any function that computes one:
-/// each check takes a `multiply` that is called with a detail::Product<A>.
+/// Promises of a product C (+)= A B (kernel/product.hpp), for any function that computes it. Each
+/// check takes a `multiply`, which it calls with a detail::Product<A>.
 ///
-/// Every element of C is one chain of multiply-adds over k in ascending order. That its bits depend
-/// neither on its place in a tile, nor on alignment, strides, the order of the rows, nor on how a
+/// Every element of C is one chain of multiply-adds over k in ascending order. So its bits do not
+/// depend on its place in a tile, on alignment, strides, the order of the rows, or the split of a
+/// product into calls.
 /// product is cut into calls, follows from it.
 
 #include <gtest/gtest.h>
@@ -20,7 +21,8 @@
 
 namespace mhla::test {
 
-/// A product with random numbers, strides, alignments and options. What it may not read is NaN.
+/// A product with random numbers, strides, alignments and options. Numbers that it must not read
+/// are NaN.
 template <class A>
 struct ProductCase {
   using Product = detail::Product<A>;
@@ -54,7 +56,7 @@ struct ProductCase {
     };
     a_memory = transposed ? around(depth, rows, a_left) : around(rows, depth, a_left);
     b_memory = around(depth, cols, b_left);
-    const Index below = rng.integer(0, 3);  // rows of C that are none of the product's
+    const Index below = rng.integer(0, 3);  // rows of C outside the product
     c_memory = rng.matrix<A>(rows + below, c_left + cols + rng.integer(0, 5));
     std::vector<Index> places(static_cast<std::size_t>(rows + below));
     std::iota(places.begin(), places.end(), Index{0});
@@ -79,7 +81,7 @@ struct ProductCase {
     return c(order[static_cast<std::size_t>(r)], c_left + j);
   }
 
-  /// The product whose C lies in `c`.
+  /// Returns the product whose C lies in `c`.
   Product into(Matrix<A>& c) const {
     const Index stride = a_memory.cols();
     return {.out = {c.data() + c_left, c.cols(), ordered ? order.data() : nullptr},
@@ -91,7 +93,7 @@ struct ProductCase {
             .factors = scaled ? factors.data() : nullptr,
             .spans = banded ? spans.data() : nullptr};
   }
-  /// C's memory before; where the product starts from zero, C is NaN.
+  /// Memory of C before the product; NaN if the product starts from zero.
   Matrix<A> before() const {
     Matrix<A> c = c_memory;
     for (Index r = 0; r < rows && start == detail::Start::kZero; ++r) {
@@ -99,14 +101,14 @@ struct ProductCase {
     }
     return c;
   }
-  /// C's memory after the product.
+  /// Memory of C after the product.
   template <class Multiply>
   Matrix<A> after(const Multiply& multiply) const {
     Matrix<A> c = before();
     multiply(into(c));
     return c;
   }
-  /// C's memory after the chains alone.
+  /// Memory of C after the chains alone.
   Matrix<A> chains() {
     Matrix<A> c = c_memory;
     for (Index r = 0; r < rows; ++r) {
@@ -130,7 +132,7 @@ struct ProductCase {
   }
 
  private:
-  /// Anywhere, a window that moves on, all that came before, or mostly empty.
+  /// Returns any span, a moving window, all earlier columns, or mostly an empty span.
   Span span(Random& rng, Index kind, Index r) const {
     const Index a = rng.integer(0, depth), b = rng.integer(0, depth);
     if (kind == 0) return {std::min(a, b), std::max(a, b)};
@@ -146,8 +148,8 @@ bool same_numbers(const Matrix<A>& a, const Matrix<A>& b) {
   return std::equal(a.data(), a.data() + a.size(), b.data(), b.data() + b.size(), same_number<A>);
 }
 
-/// A case of up to 40 rows; a single row is often long, others seldom. A few cases have more rows,
-/// and a depth that may be more than a panel is multiplied with at a time.
+/// A case of up to 40 rows. A single row is often long; several rows seldom are. A few cases have
+/// more rows, and a depth that may exceed what a panel is multiplied by at a time.
 template <class A>
 ProductCase<A> random_product(Random& rng) {
   const bool deep = rng.chance(0.06);
@@ -167,7 +169,7 @@ void expect_chains(const Multiply& multiply) {
   }
 }
 
-/// The same for every small number of rows, and for columns around the lengths of packets.
+/// The same check for every small number of rows, and for columns around the lengths of packets.
 template <class A, class Multiply>
 void expect_chains_of_small_shapes(const Multiply& multiply) {
   Random rng(7);
@@ -223,7 +225,7 @@ void multiply_parts(Random& rng, const Multiply& multiply, const detail::Product
   multiply_parts(rng, multiply, second);
 }
 
-/// A product cut into calls has the bits of one call.
+/// A product split into calls has the bits of one call.
 template <class A, class Multiply>
 void expect_cuts_change_nothing(const Multiply& multiply) {
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
@@ -235,7 +237,8 @@ void expect_cuts_change_nothing(const Multiply& multiply) {
   }
 }
 
-/// A NaN of A reaches its row of C, one of B its column in the rows that have its row of B.
+/// A NaN in A reaches its row of C. A NaN in B reaches its column, in the rows that have its row of
+/// B.
 template <class A, class Multiply>
 void expect_nan_stays(const Multiply& multiply) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
@@ -257,7 +260,7 @@ void expect_nan_stays(const Multiply& multiply) {
   }
 }
 
-/// Whatever is prefetched meanwhile, readable or not, changes no bit.
+/// Prefetched addresses, readable or not, change no bit.
 template <class A, class Multiply>
 void expect_prefetch_changes_nothing(const Multiply& multiply) {
   const std::vector<Index> tokens{3, 0, 1'000'000, 3};

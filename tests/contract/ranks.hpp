@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What forms over ranks promise: the bits of one machine for any number of ranks and any split,
-/// and for whatever is wrong on one rank an error on all. Ranks is as in communicator.hpp.
+/// Promises of forms over ranks: the bits of one machine for any number of ranks and any split, and
+/// an error on all ranks for a fault on one rank. Ranks is as in communicator.hpp.
 
 #include <gtest/gtest.h>
 
@@ -60,7 +60,7 @@ TYPED_TEST_P(RanksContract, LargeSharesHaveTheBitsOfOneMachine) {
     expect_bits_of_one_machine_for_large_shares<BidirectionalOverRanks>(comm, Operator<>{}, any);
     expect_bits_of_one_machine_for_large_shares<BidirectionalOverRanks>(comm, cross, any);
     expect_bits_of_one_machine_for_large_shares<CausalOverRanks>(comm, Operator<>{}, any);
-    // A rank without blocks does not know the length of the others'.
+    // A rank without blocks does not know the block length of other ranks.
     std::vector<Index> all_on_one(static_cast<std::size_t>(comm.size()) + 1, 400);
     all_on_one.front() = 0;
     expect_bits_of_one_machine_for_large_shares<BidirectionalOverRanks>(comm, cross, all_on_one);
@@ -96,7 +96,7 @@ TYPED_TEST_P(RanksContract, GridsAreSplitAlongTheirFirstAxis) {
   });
 }
 
-/// Packed sequences, each with a split of its own.
+/// Packed sequences, each with a separate split.
 TYPED_TEST_P(RanksContract, PackedSequencesHaveTheBitsOfOneMachine) {
   TypeParam::run([](auto& comm) {
     constexpr Index kLength = 4, kHeads = 2, kWidth = 3;
@@ -162,7 +162,7 @@ TYPED_TEST_P(RanksContract, PackedSequencesHaveTheBitsOfOneMachine) {
   });
 }
 
-/// A call of the bidirectional form that is right on rank 0, and wrong on the last rank.
+/// A call of the bidirectional form that is right on rank 0 and wrong on the last rank.
 template <class C, class Change>
 std::string message_of_wrong_call(C& comm, Change&& change) {
   using Wrong = GradientProblem<float>;

@@ -13,7 +13,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Threads, RanksContract, ThreadRanks);
 
 namespace {
 
-/// A rank that was built with another version of the library.
+/// A rank built with another version of the library.
 class OtherVersion : public distributed::ThreadRank {
  public:
   explicit OtherVersion(const ThreadRank& rank) : ThreadRank(rank) {}

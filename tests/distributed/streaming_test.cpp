@@ -12,8 +12,8 @@
 namespace mhla::test {
 namespace {
 
-/// What a rank alone is told of an output with these strides.
-/// \param by_heads  heads are split, otherwise values are
+/// Message that a single rank gets for an output with these strides.
+/// \param by_heads  true if heads are split, false if values are
 std::string refusal(bool by_heads, const Shape& strides) {
   std::string said;
   distributed::run_ranks(1, [&](distributed::ThreadRank& rank) {

@@ -51,7 +51,7 @@ TEST(ThreadRanks, ARankThatComesToCopyTooLateCopiesNothing) {
   EXPECT_NO_THROW(run_ranks(2, run, kTimeout));
 }
 
-/// A rank that fails leaves the memory that another copies from in place until the copy has ended.
+/// Memory that another rank copies from stays in place until the copy ends, even if its rank fails.
 TEST(ThreadHub, AFailureIsThrownOnceNoRankCopies) {
   distributed::detail::ThreadHub hub(3, 30);
   const auto call = hub.begin(0, 0, {});

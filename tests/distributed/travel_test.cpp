@@ -1,4 +1,4 @@
-// What runs while the summaries of a head travel.
+// Order of work while the summaries of a head are sent.
 
 #include <gtest/gtest.h>
 
@@ -22,11 +22,11 @@ using distributed::PeerRows;
 using distributed::SharedRows;
 using distributed::ThreadRank;
 
-/// What a rank does, a letter each: s a transfer starts, w one is waited for, p one is polled; e a
-/// piece of work ends, k keys and q queries are mapped.
+/// Actions of a rank, one letter each: s a transfer starts, w a wait, p a poll, e the end of a
+/// piece of work, k mapped keys, q mapped queries.
 thread_local std::string noted;
 
-/// Rows come with wait() alone, so that what is read too early is not there.
+/// Rows arrive only in wait(), so that a read before it misses them.
 struct Logged {
   distributed::detail::ThreadTransfer transfer;
 
@@ -79,7 +79,7 @@ using LoggedOperator = Operator<LoggedMap<'q'>, LoggedMap<'k'>>;
 
 constexpr Index kBlocks = 300, kWidth = 36, kValues = 24, kHeads = 2;
 
-/// The log of rank `rank` of two, of a call of `form` with so many heads of kBlocks blocks.
+/// Log of rank `rank` of two, for a call of `form` with this number of heads of kBlocks blocks.
 template <class Form>
 std::string log_of(Index rank, Index heads, const Form& form) {
   std::string result;
@@ -97,7 +97,7 @@ std::string log_of(Index rank, Index heads, const Form& form) {
   });
   return result;
 }
-/// Outputs of two ranks, as of one, where rows come late.
+/// Outputs of two ranks where rows arrive late, equal to the outputs of one rank.
 template <class Form>
 std::vector<float> outputs_of(Index ranks, const Form& form) {
   std::vector<float> result(static_cast<std::size_t>(kBlocks * kValues));
@@ -142,7 +142,7 @@ const auto both_gradient = [](auto& rank, const auto& in, const auto& mixing, au
                                       {.v = dv.view()}, {}, {.executor = executor});
 };
 
-/// `text` without the letters `of`, and each run of a letter as one.
+/// Removes the letters `of` from `text`, and reduces each run of a letter to one.
 std::string condensed(const std::string& text, const std::string& of) {
   std::string result;
   for (const char c : text) {
@@ -154,8 +154,8 @@ std::string condensed(const std::string& text, const std::string& of) {
 TEST(Travel, PartsOfAHeadAreSentWhileTheNextAreSummarised) {
   for (const auto& log : {log_of(0, 1, both), log_of(1, 1, both), log_of(0, 1, causal_form)}) {
     EXPECT_TRUE(condensed(log, "peq").starts_with("ksks")) << condensed(log, "pe");
-    // Before the first of two parts all its blocks are there; ranks compare the map of one more
-    // row.
+    // All blocks of the first of two parts are complete before it starts; ranks compare the map of
+    // one more row.
     EXPECT_EQ(
         std::count(log.begin(), log.begin() + static_cast<std::ptrdiff_t>(log.find('s')), 'k'),
         1 + kBlocks / 4);
@@ -176,7 +176,8 @@ TEST(Travel, SlabsOfAHeadAreMixedWhileTheNextTravel) {
     std::string read = log.substr(log.rfind('s') + 1);
     read = read.substr(0, read.find('q'));  // before the first block is read out
     std::erase_if(read, [](char c) { return c != 'w' && c != 'e'; });
-    // Of the two parts the first and a slab of the second; the other slab; all, with the key sums.
+    // Expected order: the first part and a slab of the second; the other slab; all, with the key
+    // sums.
     const std::regex slabs("e?wwewwew+");
     EXPECT_TRUE(std::regex_match(read, slabs)) << read;
   }
@@ -193,7 +194,7 @@ TEST(Travel, ARankThatReceivesNothingReadsAtOnce) {
   EXPECT_EQ(read, "sqw");
 }
 
-// Two heads, so that those of the second travel while the first is read.
+// Two heads, so that summaries of the second are sent while the first is read.
 TEST(Travel, TransfersGoOnBetweenTheBlocksOfAGroup) {
   const std::string log = log_of(1, kHeads, both);
   const std::string read = condensed(log.substr(log.find('q'), log.rfind('q')), "sewk");

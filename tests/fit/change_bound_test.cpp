@@ -13,7 +13,7 @@
 namespace mhla::test {
 namespace {
 
-/// The bounds of a problem whose mixing matrix becomes that of another one.
+/// Bounds of a problem whose mixing matrix is replaced by that of another problem.
 template <class T>
 Matrix<double> bound_of(const Problem<T>& p, const Problem<T>& other) {
   const auto m = p.mixing(), replacement = other.mixing();
@@ -32,11 +32,12 @@ Matrix<long double> change_of(const Problem<T>& p, const Problem<T>& other) {
   return (exact(other.mixing()) - exact(p.mixing())).cwiseAbs();
 }
 
-/// Random changes of random problems. The bound is at most 3 times the change in half of them; in
-/// others the change cancels, as where a whole row is scaled, which the bound does not see.
+/// Checks random changes of random problems. The bound is at most 3 times the change in half of
+/// them. In others the change cancels, as where a whole row is scaled, which the bound does not
+/// see.
 template <class T>
 void expect_bound(bool causal, int problems) {
-  std::vector<double> factors;  // of the largest bound over the largest change
+  std::vector<double> factors;  // largest bound over largest change
   for (std::uint64_t seed = 0; seed < static_cast<std::uint64_t>(problems); ++seed) {
     const Problem<T> p = random_problem<T>(seed, causal);
     Problem<T> other = p;

@@ -17,7 +17,7 @@ namespace {
 
 using Fit = MixingFit<double>;
 
-/// Self-attention of one head, and what softmax makes of it.
+/// Self-attention of one head, with the outputs of softmax attention as targets.
 struct SoftmaxHead {
   Matrix<double> q, k, v, target;
   explicit SoftmaxHead(Index n) {
@@ -53,7 +53,7 @@ TEST(Coarser, IsTheFitOfCoarserBlocks) {
       EXPECT_NEAR(a.total, b.total, 1e-9);
     }
     const Matrix<double> apart = merged.solve().dense() - direct.solve().dense();
-    const bool causal = order == Order::kCausal;  // then nothing above the diagonal is fitted
+    const bool causal = order == Order::kCausal;  // fits nothing above the diagonal
     EXPECT_LT((causal ? Matrix<double>(apart.triangularView<Eigen::Lower>()) : apart).norm(), 1e-7);
   };
   const Operator plain{Relu{}};

@@ -19,7 +19,7 @@ detail::DistanceKernel kernel_of(GridShape grid, Kappa&& kappa) {
   return kernel;
 }
 
-/// Its value at one distance.
+/// Value of a kernel at one distance.
 double value_at(const detail::DistanceKernel& kernel, double distance) {
   return kernel.at(Matrix<double>::Constant(1, 1, distance))(0, 0);
 }
@@ -31,7 +31,7 @@ TEST(DistanceKernel, MakesFunctionsThatDoNotDecay) {
     EXPECT_NEAR(value_at(near, d), ring(d), 2e-3) << d;
   }
   EXPECT_NEAR(value_at(near, 1.5), 0.5, 0.1);
-  const auto rising = [](double d) { return d; };  // and behind the last distance 7 it ends
+  const auto rising = [](double d) { return d; };  // the kernel ends after the last distance 7
   const detail::DistanceKernel far = kernel_of(8, rising);
   for (double d = 0; d < 7; d += 0.5) EXPECT_NEAR(value_at(far, d), d, 0.01);
   EXPECT_NEAR(value_at(far, 8), 0, 0.01);

@@ -88,7 +88,7 @@ TEST(FitDecay, RefusesWhatIsNoCausalMatrix) {
   EXPECT_EQ(message_of<option_error>([&] { fit_decay(endless); }),
             "mhla::fit_decay: m has a coefficient that is not finite, expected finite ones");
   Matrix<double> above = Matrix<double>::Ones(2, 2);
-  above(0, 1) = std::nan("");  // which it does not read
+  above(0, 1) = std::nan("");  // not read
   EXPECT_NO_THROW(fit_decay(MixingMatrix<double>(above)));
 }
 

@@ -1,4 +1,4 @@
-// That a fit minimises what it says, by the definition in plain loops.
+// Checks that a fit minimises its objective, by the definition in plain loops.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ auto op_of(const Problem<T>& p) {
                   p.scale};
 }
 
-/// Adds a problem, whose blocks are those of cross-attention unless it is causal.
+/// Adds a problem, with blocks of cross-attention unless it is causal.
 template <class T, class Target>
 void add(MixingFit<accumulator_t<T>>& fit, const Problem<T>& p, const Target& target) {
   if (p.causal) {
@@ -33,9 +33,9 @@ void add(MixingFit<accumulator_t<T>>& fit, const Problem<T>& p, const Target& ta
   }
 }
 
-/// What a fit says of a matrix m, by the definition.
+/// Residual and sums of a fit for a matrix m, by the definition.
 struct Definition {
-  // Of each query block; `denominators` are their sums over those of the start.
+  // Per query block; `denominators` are their sums, divided by the start's.
   std::vector<double> squares, sizes, targets, denominators;
   Index left_out = 0;
 
@@ -83,7 +83,7 @@ struct Definition {
     }
   }
 
-  /// A block has queries whose denominators do not sum to more than 0.
+  /// True if the denominators of some block's queries do not sum to more than 0.
   bool nothing_divides() const { return std::ranges::min(denominators) <= 0; }
 };
 
@@ -144,8 +144,8 @@ TEST(MixingFit, RoundingOfResidualsGrowsWithTheCoefficients) {
   }
 }
 
-// Of rows with the same sum, or the same mean denominator, none has a lower value of what is
-// minimised: not one a little beside, nor one far away.
+// Among rows with the same sum, or the same mean denominator, no row has a lower objective, neither
+// a near row nor a far row.
 TEST(MixingFit, NoOtherRowIsBetter) {
   int checked = 0;
   for (std::uint64_t seed = 0; seed < 300; ++seed) {

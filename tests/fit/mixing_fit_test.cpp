@@ -158,7 +158,7 @@ TEST(MixingFit, TakesExamplesOfDifferentNormalizers) {
   other.add(divided.in(), blocks, key_sum, divided.v);
   const Matrix<double> m = one.solve().dense();
   EXPECT_LT((m - other.solve().dense()).cwiseAbs().maxCoeff(), 1e-9);
-  for (Index i = 0; i < 6; ++i) {  // the mean denominator is that of the start
+  for (Index i = 0; i < 6; ++i) {  // the mean denominator equals that of the start
     const auto& sums = one.sums(i);
     EXPECT_NEAR(m.row(i).dot(sums.sums.row(0)), sums.sum, 1e-9 * sums.sum) << i;
   }

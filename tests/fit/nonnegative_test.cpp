@@ -14,7 +14,7 @@
 namespace mhla::test {
 namespace {
 
-/// |A x - f|^2 by its Gram matrix, and by its definition.
+/// A x - f|^2 from its Gram matrix, and by its definition.
 struct LeastSquares {
   Matrix<double> a;  // [rows,n]
   Matrix<double> f;  // [rows,1]
@@ -42,7 +42,7 @@ LeastSquares random_problem(Random& rng) {
   if (rng.chance(0.2)) a.col(n - 1) = a.rowwise().sum() / 2;
   Matrix<double> f = rng.matrix<double>(rows, 1, rng.chance(0.3) ? -2 : 0, 2);
   if (rng.chance(0.1)) f.setZero();
-  if (rng.chance(0.2)) f = a * rng.matrix<double>(n, 1, 0, 0.5);  // can be met
+  if (rng.chance(0.2)) f = a * rng.matrix<double>(n, 1, 0, 0.5);  // residual 0 is possible
   return {a, f};
 }
 
@@ -50,12 +50,12 @@ Index nonzeros(const std::vector<double>& x) {
   return static_cast<Index>(std::count_if(x.begin(), x.end(), [](double y) { return y != 0; }));
 }
 
-/// w^T x, which is 1 where there are weights.
+/// w^T x, which is 1 if there are weights.
 double weighted_sum(const std::vector<double>& weights, const std::vector<double>& x) {
   return std::inner_product(weights.begin(), weights.end(), x.begin(), 0.0);
 }
 
-/// No weights, all 1, or any; the first is above 0, so that a sum of 1 can be.
+/// Weights of none, all 1, or any numbers. The first is above 0, so that a sum of 1 is possible.
 std::vector<double> random_weights(Random& rng, Index n) {
   std::vector<double> weights(rng.chance(0.4) ? 0 : static_cast<std::size_t>(n), 1.0);
   if (rng.chance(0.5)) return weights;
@@ -64,7 +64,8 @@ std::vector<double> random_weights(Random& rng, Index n) {
   return weights;
 }
 
-/// The least residual over all choices of at most `most` entries, left out where one is negative.
+/// Least residual over all choices of at most `most` entries. Choices with a negative entry are
+/// skipped.
 double least_residual(const LeastSquares& p, const std::vector<double>& weights, Index most) {
   const bool fixed = !weights.empty();
   double least = fixed ? std::numeric_limits<double>::infinity() : p.f.squaredNorm();
@@ -75,7 +76,7 @@ double least_residual(const LeastSquares& p, const std::vector<double>& weights,
     }
     const Index count = static_cast<Index>(chosen.size());
     if (count > most) continue;
-    // Of entries with a given sum one is what the others leave: no constraint then.
+    // With a given sum, one entry follows from the others, so there is no constraint left.
     const auto weight = [&](Index j) { return fixed ? weights[static_cast<std::size_t>(j)] : 0; };
     std::sort(chosen.begin(), chosen.end(),
               [&](Index a, Index b) { return std::abs(weight(a)) < std::abs(weight(b)); });
@@ -137,7 +138,7 @@ TEST(Nonnegative, KeepsTheLimitOnNonzerosAndMostlyFindsTheBestChoice) {
   EXPECT_GT(best, 0.9 * kProblems);
 }
 
-// Entries that fulfil the conditions of Karush, Kuhn and Tucker have the least residual.
+// Entries that satisfy the Karush-Kuhn-Tucker conditions have the least residual.
 TEST(Nonnegative, LargeProblemsFulfilTheConditionsOfAMinimum) {
   Random rng(3);
   for (const bool sum_to_one : {false, true}) {
@@ -162,7 +163,7 @@ TEST(Nonnegative, LargeProblemsFulfilTheConditionsOfAMinimum) {
   }
 }
 
-// scipy.optimize.nnls of SciPy 1.17, and its minimize(method="SLSQP") where the sum is 1.
+// From scipy.optimize.nnls of SciPy 1.17, and minimize(method="SLSQP") where the sum is 1.
 TEST(Nonnegative, HasTheNumbersOfScipy) {
   Matrix<double> a(8, 6), f(8, 1);
   for (Index i = 0; i < 8; ++i) {

@@ -25,7 +25,7 @@ MixingMatrix<double> exp_locality(GridShape queries, GridShape keys, double sigm
   return locality<double>(queries, keys, {.falloff = Falloff::kExp, .sigma = sigma});
 }
 
-/// kappa of the distance between blocks of an image.
+/// Mixing matrix kappa of the distance between blocks of an image.
 template <class Kappa>
 MixingMatrix<double> image_kernel(GridShape grid, double height, double width, Kappa&& kappa) {
   const Index blocks = grid[1] * grid[2];
@@ -44,7 +44,7 @@ TEST(Resize, FunctionsOfDistanceComeBackOnTheirGrid) {
     for (const SumToOne sums : {SumToOne::kRows, SumToOne::kColumns, SumToOne::kNothing}) {
       for (const Falloff falloff :
            {Falloff::kExp, Falloff::kGaussian, Falloff::kLinear, Falloff::kCos, Falloff::kLocal}) {
-        // Of rows, the others have a largest distance of their own.
+        // With rows that sum to 1, other falloffs have a largest distance per row.
         if (sums == SumToOne::kRows && falloff != Falloff::kExp && falloff != Falloff::kLocal)
           continue;
         const bool decays = falloff == Falloff::kExp || falloff == Falloff::kGaussian;

@@ -31,7 +31,7 @@ TEST(SuggestFromData, GivesTheCurveOfEveryHalving) {
     }
   }
   EXPECT_EQ(worth[0].residual, fit.residual(fit.solve()).total);
-  // One block leaves nothing to choose: the residual of linear attention, weighed by the start.
+  // One block leaves no choice: the residual of linear attention, weighted by the start.
   MixingFit<double> one(locality<double>(1));
   one.add(in, Contiguous(240, 240), op, target);
   EXPECT_NEAR(one.residual(one.start()).total,

@@ -1,6 +1,6 @@
-# Runs the fuzz PROGRAM for 300,000 executions, or as many as 15 seconds allow. Any crash, leak,
-# sanitizer report, input of more than a second or use of more than 512 MiB is a failure, whose
-# input stays in WORK.
+# Runs the fuzz PROGRAM for 300,000 executions, or as many as 15 seconds allow. Failures are
+# crashes, leaks, sanitizer reports, inputs that take more than a second and use of more than 512
+# MiB. The input of a failure stays in WORK.
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -14,7 +14,7 @@ endif()
 
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK})
-# Short traces of allocations and a small quarantine: three times as many executions.
+# Short allocation traces and a small quarantine give three times as many executions.
 set(ENV{ASAN_OPTIONS} malloc_context_size=2:quarantine_size_mb=4:detect_stack_use_after_return=0)
 execute_process(COMMAND ${PROGRAM} -runs=${executions} -max_total_time=${seconds} -seed=1
                         -max_len=512 -timeout=1 -rss_limit_mb=512 -entropic=0

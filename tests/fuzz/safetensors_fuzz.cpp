@@ -1,11 +1,11 @@
 // Arbitrary bytes through the reader of safetensors files, with libFuzzer and sanitizers.
 //
-// What is refused must be refused with a safetensors_error of bounded length. What is accepted must
-// be read, converted, written and read again without a difference.
+// A refusal must be a safetensors_error of bounded length. An accepted file must be read,
+// converted, written and read again without a difference.
 //
-// The mutator knows the format: it writes files of random tensors, changes tokens of a header, and
-// keeps the length before the header right most of the time, so that every rule is reached without
-// a corpus.
+// The mutator knows the format. It writes files of random tensors, changes tokens of a header, and
+// keeps the length before the header right most of the time. So every rule is reached without a
+// corpus.
 
 #include <cstdint>
 #include <cstdio>
@@ -38,7 +38,7 @@ void expect(bool good, const char* what) {
   std::abort();
 }
 
-/// Reads all elements as T if the reader does not refuse; the result depends on each of them.
+/// Reads all elements as T unless the reader refuses; the result depends on every element.
 template <class T>
 std::size_t convert(const Safetensors& file, std::string_view name) {
   const auto count = static_cast<std::size_t>(file.tensor(name).size());
@@ -124,15 +124,15 @@ void mutate_text(Random& random, std::string& text) {
   }();
   const std::size_t at = below(random, text.size() + 1);
   switch (below(random, 6)) {
-    case 0:  // a token more
+    case 0:  // one more token
       text.insert(at, tokens[below(random, tokens.size())]);
       break;
-    case 1: {  // another token in the place of some bytes
+    case 1: {  // a token replaces some bytes
       const std::string& token = tokens[below(random, tokens.size())];
       text.replace(at, std::min(text.size() - at, token.size()), token);
       break;
     }
-    case 2:  // a part less
+    case 2:  // removes a part
       text.erase(at, 1 + below(random, 8));
       break;
     case 3: {  // another digit
@@ -140,7 +140,7 @@ void mutate_text(Random& random, std::string& text) {
       if (digit != std::string::npos) text[digit] = static_cast<char>('0' + below(random, 10));
       break;
     }
-    case 4: {  // a part twice
+    case 4: {  // repeats a part
       const std::string part = text.substr(at, below(random, 64));
       text.insert(below(random, text.size() + 1), part);
       break;

@@ -1,4 +1,4 @@
-// Every call of malloc in this program is counted; forms that got a workspace must make none.
+// Every call of malloc in this program is counted; forms with a workspace must make none.
 
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ struct Example {
   }
   BatchInputs<float> test_inputs() const { return {.q = x, .k = x, .v = x}; }
 
-  /// Calls of malloc of the backward form, after a forward one that keeps its summaries.
+  /// Counts malloc calls of the backward form, after a forward form that keeps its summaries.
   template <class In, class Blocks>
   long count(const GradientArguments<In>& a, const Blocks& blocks, const ExecutorRef& executor) {
     const Call plain{.workspace = memory, .executor = executor};

@@ -13,11 +13,11 @@
 
 namespace mhla::test {
 
-/// A form of which only the memory counts.
+/// A form that has only a memory size.
 struct FormOfBytes {
   const char* name = "f";
 };
-/// 100 bytes for each query and worker.
+/// Takes 100 bytes per query and worker.
 inline std::size_t gradient_bytes(const FormOfBytes&, const Inputs<float>& in, Index workers) {
   return static_cast<std::size_t>(100 * in.q.rows * workers);
 }
@@ -33,7 +33,7 @@ BatchInputs<float> batch_of(Index heads) {
   return {.q = x, .k = x, .v = x};
 }
 
-/// The number of pairs that one worker computes alone, of a batch of `pairs`.
+/// Number of pairs that single workers compute, of a batch of `pairs`.
 Index pairs_alone(Index pairs, Index workers) {
   ThreadPool pool(workers);
   Memory memory(std::size_t{1} << 20);
@@ -67,8 +67,9 @@ TEST(PairGroups, WorkersThatRunTogetherHaveMemoryApart) {
   EXPECT_GE(std::abs(shares[0] - shares[1]), 200);
 }
 
-/// By definition over up to 64 groups of consecutive pairs, the first of them a pair longer, each
-/// from zero, and then over the groups on top of what is there.
+/// By definition the sum runs over up to 64 groups of consecutive pairs, where the first groups
+/// have one pair more. Each group sums from zero, and the groups are then added to the existing
+/// values.
 TEST(PairGroups, SharedGradientsAreSummedInOneOrderByAnyNumberOfWorkers) {
   Random rng(1);
   for (const Index pairs : {1, 2, 64, 65, 150}) {

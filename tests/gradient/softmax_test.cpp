@@ -46,7 +46,7 @@ void expect_derivative(const GradientProblem<float>& p) {
   Oracle<Form, float>(p).expect(direction, start, g);
 }
 
-// Tiles are of 64 keys, strips of 64 queries; scores are some units, or some hundreds.
+// Tiles have 64 keys, strips 64 queries; scores are a few units or a few hundred.
 TEST(SoftmaxGradient, SizesAroundWholeTilesAreNoException) {
   for (const Index n : {0, 1, 63, 64, 65, 129}) {
     for (const Index m : {0, 1, 63, 64, 65, 129}) {

@@ -30,7 +30,7 @@ void fill_randomly(std::span<A> row) {
   std::copy(numbers.data(), numbers.data() + numbers.size(), row.begin());
 }
 
-/// Expects the parameters of a layer back from a file with a second layer in it.
+/// Expects the parameters of a layer to be read back from a file that also holds a second layer.
 template <class L>
 void expect_round_trip(typename L::Options options) {
   L layer(options), other(options);

@@ -55,7 +55,7 @@ TEST(StoredBytes, IsTheProductOrNothing) {
   EXPECT_EQ(stored_bytes({kMax, 2}, Dtype::kUnknown), std::nullopt);
 }
 
-/// The first bytes that encode no character, by decoding: the definition of RFC 3629.
+/// True if the first bytes encode a character, by decoding: the definition of RFC 3629.
 bool is_character(std::string_view s) {
   const auto at = [&](std::size_t i) {
     return static_cast<unsigned>(static_cast<unsigned char>(s[i]));
@@ -77,7 +77,7 @@ bool is_character(std::string_view s) {
 }
 
 TEST(ValidUtf8, AgreesWithDecodingOnAllSequencesOfItsBoundaries) {
-  // Every lead byte; every second byte; the others at the ends of their range and beyond.
+  // All lead bytes, all second bytes, and the other bytes at and beyond the ends of their range.
   const unsigned char ends[] = {0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xFF};
   for (int a = 0; a < 256; ++a) {
     const std::string one(1, static_cast<char>(a));

@@ -14,19 +14,19 @@ namespace {
 using F = SafetensorsFault;
 using Texts = std::vector<std::string>;
 
-/// Headers that break one rule, and how many bytes of data follow.
+/// Headers that break one rule, and the number of bytes of data after them.
 struct Case {
   F fault;
   Texts headers;
   std::size_t data = 4;
 };
 
-/// What stands between the spaces of a text.
+/// Words of a text, separated by spaces.
 Texts words(const std::string& text) {
   std::istringstream stream(text);
   return {std::istream_iterator<std::string>(stream), {}};
 }
-/// The pattern with each of the texts in the place of its $.
+/// Returns the pattern with each of the texts in place of its $.
 Texts each(const std::string& pattern, const Texts& texts) {
   const std::size_t at = pattern.find('$');
   Texts all;
@@ -47,14 +47,14 @@ const std::string kDtype = one_tensor("$", "[1]", "[0,4]");
 const std::string kShape = one_tensor("\"F32\"", "$", "[0,4]");
 const std::string kOffsets = one_tensor("\"F32\"", "[1]", "$");
 const std::string kMore =
-    R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4],$}})";  // a key more
+    R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4],$}})";  // one more key
 const std::string kEmpty = R"({"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
 const std::string kPair =
     R"({"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
     R"("b":{"dtype":"U8","shape":[3,1],"data_offsets":[8,11]}})";
 
-/// Expects a refusal for its reason, with a message of bounded length that names its source, at a
-/// position inside of the file.
+/// Expects a refusal for the given reason, at a position inside the file. Its message has bounded
+/// length and names the source.
 void expect_refused(const Bytes& bytes, F fault, const std::string& what) {
   SCOPED_TRACE(what.substr(0, 200));
   const auto came = refusal(bytes);
@@ -87,7 +87,7 @@ TEST(SafetensorsHeader, AcceptsWhatFollowsTheRules) {
       {{}, {"{\n\t\"t\" : {\"shape\":[], \"data_offsets\":[0,4],\r\n\"dtype\":\"F32\"}}"}, 4},
       {{}, {one_tensor("\"F64\"", "[1,1,1,1,1,1,1,1]", "[0,8]")}, 8},
       {{}, {kPair}, 11},
-      // Empty tensors at both ends and between others, in any order of the header.
+      // Empty tensors at both ends and between other tensors, in any order of the header.
       {{},
        {R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]},)"
         R"("e":{"dtype":"I64","shape":[0],"data_offsets":[3,3]},)"
@@ -222,7 +222,8 @@ TEST(SafetensorsHeader, AcceptsTypesThatItDoesNotKnow) {
     const auto came = refusal(raw_file(header, 4));
     EXPECT_FALSE(came.has_value()) << header << ": " << came->message;
   }
-  // Sizes are checked as far as they can be: at least a bit an element, and no bytes of none.
+  // Sizes are checked as far as possible: at least one bit per element, and no bytes without
+  // elements.
   const auto other = [](const char* shape, const char* offsets) {
     return Texts{one_tensor("\"F4\"", shape, offsets)};
   };
@@ -246,8 +247,8 @@ TEST(SafetensorsHeader, AcceptsTypesThatItDoesNotKnow) {
                     R"("u":{"dtype":"F8","shape":[3],"data_offsets":[1,4]}})"}}});
 }
 
-/// What each pair of ranges in 8 bytes leaves or shares. By definition every byte is in one range
-/// exactly, and an empty range is inside of none; where both rules are broken, either may count.
+/// Holes and overlaps of each pair of ranges in 8 bytes. By definition every byte is in exactly one
+/// range, and an empty range is inside none. If both rules are broken, either may be reported.
 TEST(SafetensorsHeader, RefusesHolesAndOverlaps) {
   const auto range = [](int begin, int end) {
     return R"({"dtype":"U8","shape":[)" + std::to_string(end - begin) + R"(],"data_offsets":[)" +
@@ -276,7 +277,7 @@ TEST(SafetensorsHeader, RefusesHolesAndOverlaps) {
 TEST(SafetensorsHeader, RefusesEveryTruncationAndAnExtraByte) {
   const Bytes whole = raw_file(kPair, 11);
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    // In memory of that very size, so that a sanitizer sees a byte read too many.
+    // Memory of exactly this size, so that a sanitizer detects one byte read too many.
     const Bytes part(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
     expect_refused(part,
                    size < 10                 ? F::kTooShort
@@ -284,7 +285,7 @@ TEST(SafetensorsHeader, RefusesEveryTruncationAndAnExtraByte) {
                                              : F::kRange,
                    std::to_string(size));
   }
-  for (std::size_t size = 2; size < kPair.size(); ++size) {  // with a length that fits
+  for (std::size_t size = 2; size < kPair.size(); ++size) {  // with a correct length
     EXPECT_TRUE(refusal(raw_file(kPair.substr(0, size), 11)).has_value()) << size;
   }
   expect_refused(raw_file(kPair, 12), F::kHole, "a byte more");
@@ -317,7 +318,7 @@ TEST(SafetensorsHeader, PositionIsWhereTheReaderStopped) {
   const auto position = [](const std::string& header, std::size_t data) {
     return refusal(raw_file(header, data))->position;
   };
-  EXPECT_EQ(position("{\"a\":1}", 0), 8u + 7u);  // a number ends with the character behind it
+  EXPECT_EQ(position("{\"a\":1}", 0), 8u + 7u);  // a number ends with the next character
   EXPECT_EQ(position("{\"a\":null}", 0), 8u + 9u);
   EXPECT_EQ(position("{\"\xFF\":1}", 0), 8u + 2u);
   EXPECT_EQ(position("{}   x", 0), 8u + 5u);

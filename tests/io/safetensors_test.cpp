@@ -20,7 +20,7 @@
 #include "support/raw_file.hpp"
 #include "support/temporary_folder.hpp"
 
-// All calls of fopen in this program come here.
+// Replaces every call of fopen in this program.
 namespace {
 std::function<void()> after_open;  // runs once
 }  // namespace
@@ -107,7 +107,7 @@ TEST(Safetensors, WorksAtAnyAddressAndMoves) {
   sample.expect_same(*moved);
 }
 
-/// Expects the numbers of a tensor as From's own conversion gives them.
+/// Expects a tensor's numbers to be those of From's conversion.
 template <class To, class From>
 void expect_read(const File& file, const char* name, const std::vector<From>& numbers) {
   Matrix<To> got(1, std::ssize(numbers)), expected = got;
@@ -137,7 +137,7 @@ TEST(Safetensors, ValuesKeepTheirBitsAndWidenExactly) {
   writer.add("bf16", {65536}, brains);
   writer.add("float", {65536}, floats);
   Bytes bytes = writer.to_bytes();
-  bytes.insert(bytes.begin(), std::byte{});  // moves all to odd addresses
+  bytes.insert(bytes.begin(), std::byte{});  // moves all data to odd addresses
   const File file = File::parse(std::span(bytes).subspan(1));
   expect_read<Eigen::half>(file, "half", halves);
   expect_read<Eigen::bfloat16>(file, "bf16", brains);
@@ -343,7 +343,7 @@ TEST(Safetensors, FilesOfOtherFormatsAreNamed) {
            "a safetensors file");
     expect([&] { ShardedSafetensors::read(path); }, "the index of a checkpoint");
   }
-  // A safetensors file may begin so: its header has "PK\3\4" bytes.
+  // A safetensors file may begin like this: its header has "PK\3\4" bytes.
   const std::string header = "{}" + std::string(0x04034B50 - 2, ' ');
   EXPECT_FALSE(refusal(raw_file(header, 0), {.header_limit = 100'000'000}).has_value());
 }
@@ -371,7 +371,7 @@ TEST(Safetensors, FilesAreRefusedAsBytesAre) {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(Safetensors, LittleMemoryIsEnoughToRefuse) {
-  // Files with a hole of 1 TiB, in a process that may take 256 MiB more.
+  // Files with a hole of 1 TiB, in a process that may use 256 MiB more.
   const TemporaryFolder folder;
   const std::string size = std::to_string(std::uint64_t{1} << 40);
   const std::string good = one_tensor("\"U8\"", "[" + size + "]", "[0," + size + "]");

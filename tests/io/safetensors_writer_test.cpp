@@ -17,7 +17,7 @@
 #include "support/raw_file.hpp"
 #include "support/temporary_folder.hpp"
 
-// All calls of fsync in this program come here.
+// Replaces every call of fsync in this program.
 namespace {
 int syncs = 0;  // calls so far
 bool sync_fails = false;
@@ -65,7 +65,7 @@ TEST(SafetensorsWriter, WritesTheCanonicalForm) {
                              R"("0":{"dtype":"F8\"x","shape":[1],"data_offsets":[27,28]}})";
   std::uint64_t length = 0;
   std::memcpy(&length, text.data(), sizeof length);
-  ASSERT_NE(header.size() % 8, 0u);  // or nothing would have to be padded
+  ASSERT_NE(header.size() % 8, 0u);  // otherwise nothing needs padding
   EXPECT_EQ(length % 8, 0u);
   EXPECT_LT(length, header.size() + 8);
   EXPECT_EQ(text.substr(8, header.size()), header);
@@ -202,7 +202,7 @@ TEST(SafetensorsWriter, FollowsSymbolicLinks) {
        {std::pair("relative", fs::path("other/file")), {"absolute", file}, {"twice", "relative"}}) {
     const fs::path path = folder.path() / link;
     fs::create_symlink(to, path);
-    if (link != std::string("relative")) std::ofstream(file) << "old";  // else it leads nowhere
+    if (link != std::string("relative")) std::ofstream(file) << "old";  // otherwise a dangling link
     const Saved saved(path);
     EXPECT_EQ(fs::read_symlink(path), to);
     EXPECT_FALSE(fs::is_symlink(file));
@@ -221,8 +221,8 @@ TEST(SafetensorsWriter, TakesNamesOfAnyLength) {
   EXPECT_EQ(Saved(folder.path() / "x").files(), 3);
 }
 
-/// Expects that writing to `path` fails, that the message names it, and that its folder and what
-/// was there stay what they were.
+/// Expects that writing to `path` fails with a message that names it, and changes neither the
+/// folder nor its files.
 void expect_untouched(const SafetensorsWriter& writer, const fs::path& path,
                       const fs::path& folder) {
   const auto state = [&] {
@@ -265,7 +265,7 @@ TEST(SafetensorsWriter, LeavesNothingBehindWhereItCannotWrite) {
   EXPECT_TRUE(fs::is_fifo(folder.path() / "pipe"));
   fs::permissions(folder.path() / "folder", fs::perms::owner_read | fs::perms::owner_exec);
   if (std::FILE* file = std::fopen((folder.path() / "folder" / "probe").c_str(), "w")) {
-    std::fclose(file);  // the superuser may write everywhere
+    std::fclose(file);  // the superuser may write anywhere
     fs::remove(folder.path() / "folder" / "probe");
   } else {
     expect_untouched(writer, folder.path() / "folder" / "x", folder.path());
@@ -290,7 +290,7 @@ TEST(SafetensorsWriter, LeavesNothingBehindWhereTheDiskIsFull) {
   writer.add("x", {100000}, values);
   const fs::path path = folder.path() / "x";
   std::ofstream(path) << "old";
-  // A limit on the size of files stands for a full disk.
+  // A limit on the size of files simulates a full disk.
   struct rlimit usual;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &usual), 0);
   const auto handler = signal(SIGXFSZ, SIG_IGN);

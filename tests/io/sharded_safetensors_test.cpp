@@ -25,7 +25,7 @@ namespace {
 using F = SafetensorsFault;
 static_assert(TensorFile<ShardedSafetensors, float> && TensorFile<ShardedSafetensors, double>);
 
-/// A folder with shards "one" (a [2,3], b [1]) and "two" (c [2], a type that is unknown: f8 [4]).
+/// A folder with shards "one" (a [2,3], b [1]) and "two" (c [2], and f8 [4] of an unknown type).
 struct Checkpoint {
   TemporaryFolder folder;
   std::vector<float> a{0, 1, 2, 3, 4, 5}, b{6};
@@ -43,12 +43,12 @@ struct Checkpoint {
   }
   std::filesystem::path path(const std::string& name) const { return folder.path() / name; }
 
-  /// The checkpoint with this text as its index.
+  /// Reads the checkpoint with this text as its index.
   ShardedSafetensors read(const std::string& text, const SafetensorsOptions& options = {}) const {
     std::ofstream(path("index.json"), std::ios::binary) << text;
     return ShardedSafetensors::read(path("index.json"), options);
   }
-  /// The checkpoint with this text as its weight_map.
+  /// Reads the checkpoint with this text as its weight_map.
   ShardedSafetensors read_map(const std::string& map) const {
     return read("{\"weight_map\":" + map + "}");
   }
@@ -221,7 +221,7 @@ TEST(ShardedSafetensors, LimitsTheIndexAsItDoesHeaders) {
                 ": byte 28: 2 tensors, expected at most 1 (tensor_limit)");
   const std::string one = R"({"weight_map":{"b":"one"}})";
   EXPECT_EQ(fault_of([&] { checkpoint.read(one, {.tensor_limit = 1}); }),
-            F::kTooMany);  // of a shard
+            F::kTooMany);  // for a shard
 }
 
 TEST(ShardedSafetensors, ALayerIsLoadedFromTwoShards) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Random batches, and a problem to spoil.
+/// Random batches, and a problem for wrong calls.
 
 #include <utility>
 #include <vector>
@@ -20,8 +20,8 @@ struct Batch {
   std::vector<Index> offsets{0};
   Index batch, tokens;
   StridedTensor<T> q, k, v, normalizer_q, normalizer_k, out;
-  Matrix<bool> query_mask, key_mask;  // [B, 2 N]: behind every entry its contrary
-  Problem<T> problem;                 // the parameters
+  Matrix<bool> query_mask, key_mask;  // [B, 2 N]: each entry is followed by its opposite
+  Problem<T> problem;                 // parameters
 
   explicit Batch(std::uint64_t seed)
       : rng(seed),
@@ -117,7 +117,7 @@ struct Batch {
   }
 };
 
-/// Two blocks of four tokens, and what may be changed about them.
+/// A problem of two blocks of four tokens, and the arguments that tests change.
 template <class T>
 struct SmallProblem : Problem<T> {
   Inputs<T> in;

@@ -1,16 +1,16 @@
 #pragma once
 
 /// \file
-/// The forms as the contract of forward.hpp drives them.
+/// The forms under the contract of forward.hpp.
 ///
-///     kName                         the function that errors name
-///     kCausal                       reads nothing later
-///     kKeeps                        whether it can keep summaries
+///     kName                         function name in errors
+///     kCausal                       true if the form reads no later token
+///     kKeeps                        true if the form can keep summaries
 ///     kOperator, kMixes             takes an Operator; takes blocks and a mixing matrix
-///     fit(p)                        makes a random problem one of this form
+///     fit(p)                        turns a random problem into one of this form
 ///     chain(p)                      roundings on the longest way to an output, or
-///     expect(p)                     the outputs it must have, and their bounds
-///     bytes, kept_bytes, run        the calls, for heads and for batches
+///     expect(p)                     expected outputs and their bounds
+///     bytes, kept_bytes, run        calls for heads and for batches
 
 #include <algorithm>
 #include <cmath>
@@ -34,7 +34,7 @@ inline constexpr bool kIsHead = false;
 template <class T>
 inline constexpr bool kIsHead<Inputs<T>> = true;
 
-/// Blocks of a sequence of any length: those of a problem, or blocks of one length.
+/// Blocks of a sequence of any length: the blocks of a problem, or blocks of equal length.
 struct AnyBlocks {
   AnyPartition fixed{};
   Index length = 0;
@@ -44,7 +44,7 @@ struct AnyBlocks {
   }
 };
 
-/// One to four terms, by a seed.
+/// A decaying matrix of one to four terms, by a seed.
 template <class A>
 DecayMixing<A> random_decay(std::uint64_t seed) {
   Random rng(seed);
@@ -55,7 +55,7 @@ DecayMixing<A> random_decay(std::uint64_t seed) {
   return {std::span<const A>(weights), std::span<const A>(decays)};
 }
 
-/// What a form is given besides tensors.
+/// Arguments of a form besides the tensors.
 template <class T>
 struct Arguments {
   CrossBlocks<AnyBlocks, AnyBlocks> blocks;
@@ -76,7 +76,7 @@ using ArgumentsOf = Arguments<detail::scalar_of<In>>;
 template <class In>
 using OutputOf = detail::output_of<In>;
 
-/// Features of the numerator or the denominator, whichever are more.
+/// The larger number of features of the numerator and the denominator.
 template <class T>
 Index most_features(const Problem<T>& p) {
   return p.query_map.features(std::max(p.q.cols(), p.normalizer_q.cols()));
@@ -116,7 +116,7 @@ struct Causal {
 
   template <class T>
   static void fit(Problem<T>&) {}
-  /// The same, then the own block's weight and tokens, and its sum.
+  /// The chain above, then the weight and tokens of the query's block, and its sum.
   template <class T>
   static Index chain(const Problem<T>& p) {
     return 2 * largest_block(p.key_blocks) + p.key_blocks.blocks() + most_features(p) + 3;
@@ -145,7 +145,8 @@ struct CausalDecay : Causal {
     p.coefficients = decay_matrix(random_decay<accumulator_t<T>>(p.seed), p.lower).dense();
     p.sparse = false;
   }
-  /// As causal, two for each block on the way of a state, the terms, and the coefficient's own.
+  /// The chain of causal, two roundings per block in a state, the terms, and those of the
+  /// coefficient.
   template <class T>
   static Index chain(const Problem<T>& p) {
     return Causal::chain(p) + p.key_blocks.blocks() + 6;
@@ -161,8 +162,8 @@ struct CausalDecay : Causal {
   }
 };
 
-/// Streams that are given all their tokens in one append.
-/// \tparam F  the same form of a whole sequence
+/// Streams that get all their tokens in one append.
+/// \tparam F  the form of a whole sequence
 template <class F>
 struct StreamOf {
   using Whole = F;
@@ -170,7 +171,7 @@ struct StreamOf {
   static constexpr const char* kName = "Streaming::append";
   static constexpr bool kCausal = true, kOperator = true, kMixes = false, kKeeps = false;
 
-  /// Blocks of one length, as streams need.
+  /// Makes blocks of equal length, as streams need.
   template <class T>
   static void fit(Problem<T>& p) {
     const Index blocks = p.coefficients.rows(), n = p.q.rows();
@@ -178,7 +179,7 @@ struct StreamOf {
     p.query_blocks = p.key_blocks = AnyPartition::of(Contiguous(n, length));
     Whole::fit(p);
   }
-  /// As the whole, and the tokens of the open block on their way into the running matrix.
+  /// The chain of the whole form, and the tokens of the open block in the running matrix.
   template <class T>
   static Index chain(const Problem<T>& p) {
     return Whole::chain(p) + largest_block(p.key_blocks) + 1;
@@ -221,7 +222,7 @@ struct StreamOf {
 using Streamed = StreamOf<Causal>;
 using StreamedDecay = StreamOf<CausalDecay>;
 
-/// A random problem with one block, for which MHLA is linear attention.
+/// Turns a problem into one with a single block, where MHLA is linear attention.
 template <class T>
 void make_linear(Problem<T>& p) {
   const auto one_block = [](Index n) {
@@ -233,7 +234,7 @@ void make_linear(Problem<T>& p) {
   p.lower = p.upper = 0;
   p.sparse = false;
 }
-/// What CrossQuery is with one block.
+/// Replaces CrossQuery by its equal with one block.
 template <class T>
 void make_own(Problem<T>& p) {
   if (p.normalizer == WeightSums::kCrossQuery) p.normalizer = WeightSums::kOwn;
@@ -248,7 +249,7 @@ struct LinearBidirectional {
   static void fit(Problem<T>& p) {
     make_linear(p);
   }
-  /// All keys, the features, sums and eps.
+  /// Roundings of all keys, the features, sums and eps.
   template <class T>
   static Index chain(const Problem<T>& p) {
     return p.k.rows() + most_features(p) + 5;

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Safetensors files put together by hand, right or wrong, what the reader says of them, and
-/// whether two hold the same.
+/// Safetensors files assembled by hand, valid or broken; the answers of the reader; and a
+/// comparison of two files.
 
 #include <algorithm>
 #include <cstddef>
@@ -28,8 +28,8 @@ namespace mhla::test {
 
 using Bytes = std::vector<std::byte>;
 
-/// A file with this header and `data` bytes 0, 1, 2, ...; its length field says `length` instead
-/// of the truth where given.
+/// A file with this header and `data` bytes 0, 1, 2, ... Its length field has `length`, if given,
+/// instead of the true value.
 inline Bytes raw_file(std::string_view header, std::size_t data,
                       std::optional<std::uint64_t> length = std::nullopt) {
   const std::uint64_t said = length.value_or(header.size());
@@ -57,7 +57,7 @@ inline bool same_tensors(const StoredTensors& a, const StoredTensors& b) {
   });
 }
 
-/// What the writer makes of all that a file holds.
+/// Writes again all tensors and metadata that a file holds.
 inline Bytes rewritten(const Safetensors& file) {
   SafetensorsWriter writer;
   for (const auto& [name, tensor] : file.tensors()) writer.add(name, tensor);
@@ -71,7 +71,7 @@ struct Refusal {
   std::string message;
 };
 
-/// Why the reader refuses the bytes; nothing if it accepts them. Any other exception passes.
+/// Reason why the reader refuses the bytes; empty if it accepts them. Any other exception passes.
 inline std::optional<Refusal> refusal(const Bytes& bytes, const SafetensorsOptions& options = {}) {
   try {
     mhla::Safetensors::parse(bytes, options);

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// A folder for the time of a test.
+/// A folder that exists during a test.
 
 #include <gtest/gtest.h>
 

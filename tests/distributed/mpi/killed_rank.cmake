@@ -10,7 +10,8 @@ foreach(transport vader,self tcp,self)
   foreach(run RANGE 3)
     execute_process(COMMAND ${MPIEXEC} ${flags} --mca btl ${transport} -n 4 ${PROGRAM} TIMEOUT 30
                     RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE errors)
-    # Of a broken connection Open MPI says that the process "may even hang": now and then it does.
+    # After a broken connection, Open MPI warns that the process "may even hang", which sometimes
+    # happens.
     if(NOT transport MATCHES "tcp" OR NOT status MATCHES "timeout")
       break()
     endif()
@@ -23,8 +24,8 @@ foreach(transport vader,self tcp,self)
       math(EXPR told "${told} + 1")
     endif()
   endforeach()
-  # Over TCP Open MPI may end some of the others itself, as it sees that the connection is broken;
-  # those that live on are told, of these ranks too.
+  # Over TCP, Open MPI may end some other ranks itself when it detects the broken connection. The
+  # surviving ranks also report these.
   string(REGEX REPLACE "rank [023]: mhla::distributed: no answer within 3.000000 s from rank (0, )?1[^\n]*\n"
          "" rest "${output}")
   if(transport MATCHES "tcp" AND rest STREQUAL "" AND NOT status MATCHES "timeout")

@@ -1,4 +1,4 @@
-// Gathers again and again until rank 1 kills itself; the others print what they are told.
+// Gathers repeatedly until rank 1 kills itself. Other ranks print their error.
 
 #include <csignal>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// The tests of this folder are one program, which mpirun starts on several ranks. All of them run
-// each test, one after another; the first prints as usual, the others what fails.
+// The tests of this folder are one program, which mpirun starts on several ranks. All ranks run
+// every test in order. The first rank prints as usual, other ranks print only failures.
 
 #include <gtest/gtest.h>
 

@@ -35,7 +35,7 @@ TEST(MpiRank, IsTheProcessOfTheCommunicator) {
       7.5);
 }
 
-// What others send over the same communicator is not taken for a record.
+// Messages that other code sends over the same communicator are not taken for records.
 TEST(MpiRank, ItsMessagesMeetNoOthers) {
   MpiRanks::run([](MpiRank& rank) {
     const int to = static_cast<int>((rank.rank() + 1) % rank.size());
@@ -53,7 +53,7 @@ TEST(MpiRank, ItsMessagesMeetNoOthers) {
 }
 
 TEST(MpiRank, IsNotMadeWithoutTheOthers) {
-  MPI_Comm half_made;  // of which a copy never ends
+  MPI_Comm half_made;  // its copy never ends
   MPI_Comm_dup(MPI_COMM_WORLD, &half_made);
   int rank = 0, size = 0;
   MPI_Comm_rank(half_made, &rank);

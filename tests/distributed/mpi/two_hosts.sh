@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Two hosts on one machine: network namespaces that a virtual cable joins, of a bandwidth and, where
-# the kernel can, a delay.
+# Simulates two hosts on one machine: network namespaces joined by a virtual cable with a bandwidth
+# and, if the kernel supports it, a delay.
 #
 #   two_hosts.sh PROGRAM [ARGUMENT...]
-# runs PROGRAM on RANKS ranks of Open MPI (2; the first half on one host), which talk over TCP, and
-# counts what each host sends over the cable. For each line
+# runs PROGRAM on RANKS ranks of Open MPI (2; the first half on one host), which communicate over
+# TCP. It counts the bytes that each host sends over the cable. For each line
 #   rank R to rank S: N bytes
-# that PROGRAM prints, N are planned. A packet, of at most 1,514 bytes, has 66 of headers (Ethernet,
-# IP, TCP), and an acknowledgement has no more. The status is 0 if PROGRAM's is and what else was sent
-# is what was planned, the packets that TCP sent twice, and at most 100,000 bytes, by which processes
-# are started, and a thousandth, the headers of messages.
+# that PROGRAM prints, N bytes are planned. A packet of at most 1,514 bytes has 66 bytes of headers
+# (Ethernet, IP, TCP); an acknowledgement has no more than headers. The status is 0 if PROGRAM's
+# status is 0 and the bytes sent are the planned bytes plus an allowance. The allowance covers
+# packets that TCP sent twice, 100,000 bytes to start processes, and a thousandth for the headers of
+# messages.
 #
-# RATE (1gbit) and DELAY (1ms) are those of tc. Needs root and iproute2, else the status is 77.
+# RATE (1gbit) and DELAY (1ms) are those of tc. Without root and iproute2 the status is 77.
 set -euo pipefail
 
 skip() {
@@ -43,7 +44,7 @@ for space in "$first" "$second"; do
   on "$space" ip addr add $net.$host/24 dev cable
   on "$space" ip link set lo up
   on "$space" ip link set cable up
-  # Queues that drop nothing.
+  # Queues that drop no packet.
   if ! on "$space" tc qdisc add dev cable root netem rate "$rate" delay "$delay" limit 1000000 \
     2>/dev/null; then
     ((host == 2)) || echo "this kernel has no netem: no delay"
@@ -52,7 +53,7 @@ for space in "$first" "$second"; do
   host=$((host + 1))
 done
 
-# What Open MPI takes for ssh: agent HOST COMMAND...
+# A replacement of ssh for Open MPI: agent HOST COMMAND...
 cat >"$work/agent" <<END
 #!/bin/sh
 shift

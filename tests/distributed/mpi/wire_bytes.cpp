@@ -1,4 +1,4 @@
-// Attention over two ranks; prints how many bytes the plans have each send to the other.
+// Runs attention over two ranks, and prints the bytes that each rank sends according to the plans.
 
 #include <cstdio>
 

@@ -1,4 +1,4 @@
-// Ranks that are GPUs, which stand in, keep the laws of communicators.
+// Ranks that are simulated GPUs keep the laws of communicators.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 using distributed::NcclRank;
 
-/// A transfer whose stream the host waits for, as one who looks at its rows does.
+/// A transfer that makes the host wait for its stream, as a reader of its rows on the host does.
 class AwaitedTransfer {
  public:
   AwaitedTransfer(NcclRank& rank, distributed::detail::NcclTransfer transfer)
@@ -76,7 +76,7 @@ struct NcclRanks {
   static void run(auto&& f, double timeout = 60) {
     stand_in::take_arrays_of_the_host(true);
     for (const int ranks : {1, 2, 3, 7}) {
-      std::barrier made(ranks);  // a breach ends all ranks, those that are being made too
+      std::barrier made(ranks);  // a breach ends all ranks, even while they are created
       run_gpus(
           ranks,
           [&](Gpu& gpu) {

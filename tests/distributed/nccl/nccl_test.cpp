@@ -1,5 +1,5 @@
-// Ranks that are GPUs (distributed/nccl.hpp), beside a CUDA and an NCCL that stand in: the order of
-// streams, and what the host waits for and is told. What all communicators do: contract_test.cpp.
+// Ranks that are GPUs (distributed/nccl.hpp), with a simulated CUDA and NCCL: the order of streams,
+// the waits of the host and its errors. The laws of all communicators are in contract_test.cpp.
 
 #include "mhla/distributed/nccl.hpp"
 
@@ -35,7 +35,7 @@ void expect_no_breach() {
 
 constexpr bool kBlocking[] = {false, true};
 
-/// Kernels write the shares and read all rows; the host waits for none of them.
+/// Kernels write the shares and read all rows. The host waits for none of these kernels.
 void gather(Gpu& gpu, const std::vector<Index>& first, int round) {
   const auto r = static_cast<std::size_t>(gpu.rank.rank());
   const DeviceRows wide(first.back(), 5), narrow(first.back(), 1);
@@ -66,7 +66,7 @@ TEST(NcclRanks, SharesOfAnySizeAreGathered) {
           [&](Gpu& gpu) {
             std::mt19937 random(1);  // the same on all ranks
             for (int round = 0; round < 6; ++round) {
-              std::vector<Index> first{static_cast<Index>(round)};  // not from row 0 on, too
+              std::vector<Index> first{static_cast<Index>(round)};  // also from later rows on
               for (int r = 0; r < ranks; ++r) {
                 const bool equal = round % 2 == 0;
                 first.push_back(first.back() + (equal ? round : static_cast<Index>(random() % 4)));
@@ -80,7 +80,7 @@ TEST(NcclRanks, SharesOfAnySizeAreGathered) {
   expect_no_breach();
 }
 
-/// Rank 1's kernel is held back: nothing of rank 0 has come, and its host goes on.
+/// While the kernel of rank 1 is blocked, nothing arrives on rank 0, and its host continues.
 TEST(NcclRanks, TransfersWaitForKernelsAndKernelsForTransfersAndTheHostForNothing) {
   std::atomic<bool> released = false;
   run_gpus(2, [&](Gpu& gpu) {
@@ -131,7 +131,7 @@ TEST(NcclRanks, TransfersRunBesideKernelsThatComeLater) {
     });
     auto transfer = gpu.rank.all_gather({&rows, 1}, first);
     gpu.launch([&] { ran = true; });
-    if (r == 0) {  // whose transfer waits for rank 1
+    if (r == 0) {  // its transfer waits for rank 1
       for (int wait = 0; wait < 500 && !ran; ++wait) {
         std::this_thread::sleep_for(milliseconds(10));
       }
@@ -149,7 +149,7 @@ TEST(NcclRanks, TransfersRunBesideKernelsThatComeLater) {
 
 constexpr double kSoon = 0.2;  // seconds
 
-/// Expects that a rank refuses every call, and says the same.
+/// Expects that a rank refuses every call with the same message.
 void expect_refusal(Gpu& gpu, const std::string& said) {
   std::vector<std::byte> records(static_cast<std::size_t>(gpu.rank.size()));
   const std::vector<Index> first(records.size() + 1);
@@ -190,7 +190,7 @@ TEST(NcclRanks, ARankThatDoesNotComeIsAnErrorOfWhatWaitsForIt) {
           const SharedRows arrays[] = {rows.shared()};
           const Index first[] = {0, 1, 2, 3};
           auto transfer = gpu.rank.all_gather(arrays, first);
-          transfer.wait();  // of the stream, not of the host
+          transfer.wait();  // blocks the stream, not the host
           std::vector<std::byte> records(3);
           const std::string said = message_of<communication_error>([&] {
             agrees ? gpu.rank.agree({records.data(), 1}, records) : gpu.rank.synchronize();
@@ -205,7 +205,7 @@ TEST(NcclRanks, ARankThatDoesNotComeIsAnErrorOfWhatWaitsForIt) {
 }
 
 TEST(NcclRanks, ARankEndsThoughWhatItAwaitsNeverComes) {
-  stand_in::take_arrays_of_the_host(true);  // to free one of the device may wait, too
+  stand_in::take_arrays_of_the_host(true);  // freeing device memory may wait, too
   std::vector<std::byte> numbers(4);
   run_gpus(
       2,
@@ -222,7 +222,8 @@ TEST(NcclRanks, ARankEndsThoughWhatItAwaitsNeverComes) {
   expect_no_breach();
 }
 
-/// What a rank's own kernels take is not the others' delay; and those have waited as long.
+/// The time of a rank's kernels does not count as the delay of other ranks, although these wait as
+/// long.
 TEST(NcclRanks, TheTimeOfOwnKernelsDoesNotCount) {
   run_gpus(
       2,
@@ -265,7 +266,7 @@ TEST(NcclRanks, ErrorsOfNcclAreSaidByWhateverAsks) {
   expect_no_breach();
 }
 
-/// A group that was refused does not stay open for what the thread calls next.
+/// A refused group does not stay open for later calls of the thread.
 TEST(NcclRanks, ARefusedCallEndsItsGroup) {
   run_gpus(1, [](Gpu& gpu) {
     int host[2] = {};
