@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The definitions of the activations in layer/activation.hpp.
+/// Definitions of the activations in layer/activation.hpp.
 
 #include <cmath>
 
@@ -15,7 +15,7 @@ Dual<A> gelu_definition(const Dual<A>& x) {
   return x / 2 * (1 + tanh(u));
 }
 
-/// Twice the slope of erf bounds what roundings of x do to it.
+/// Twice the slope of erf bounds the effect of roundings of x.
 template <class A>
 Dual<A> erf(const Dual<A>& x) {
   const Wide slope = 2 / std::sqrt(3.14159265358979323846L) * std::exp(-x.value * x.value);

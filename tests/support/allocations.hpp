@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Counts every call of malloc in a program, where that can be done: with glibc, without sanitizers
-/// that bring a malloc of their own.
+/// Counts every call of malloc in a program, where this is possible: with glibc, without sanitizers
+/// that replace malloc.
 
 #include <atomic>
 #include <cstdlib>
@@ -19,7 +19,7 @@ extern "C" [[gnu::used]] inline void* malloc(std::size_t bytes) {
 
 namespace mhla::test {
 
-/// Calls of malloc during a second call of f; the first one may set things up.
+/// Counts malloc calls during a second call of f; the first call may set things up.
 template <class F>
 long allocations(F&& f) {
   f();

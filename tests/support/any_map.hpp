@@ -1,9 +1,9 @@
 #pragma once
 
 /// \file
-/// A feature map chosen at run time, and every map's definition written a second time: plain
-/// scalars in a wide type, which may carry derivatives, and with a bound on the error of evaluating
-/// it in the accumulator type.
+/// A feature map chosen at run time, and a second definition of every map. The definition uses
+/// plain scalars in a wide type, which may carry derivatives, and has a bound on the error of
+/// evaluation in the accumulator type.
 
 #include <algorithm>
 #include <cmath>
@@ -64,7 +64,7 @@ struct AnyMap {
 
 inline constexpr Index kSameWidthMaps = 6;  // the alternatives that keep the width come first
 
-/// A map for rows of width d; the weights of learned ones are random.
+/// Returns a map for rows of width d. Weights of learned maps are random.
 template <class A>
 AnyMap<A> random_map(Random& rng, Index kind, Index d) {
   const auto dense = [&] {
@@ -112,7 +112,7 @@ std::vector<A> flat_weights(const AnyMap<A>& any) {
   return flat;
 }
 
-/// The same map with other weights, in the order of flat_weights.
+/// Returns the map with other weights, in the order of flat_weights.
 template <class A>
 AnyMap<A> with_weights(const AnyMap<A>& any, const std::vector<A>& flat) {
   std::vector<DenseWeights<A>> layers;
@@ -132,15 +132,16 @@ AnyMap<A> with_weights(const AnyMap<A>& any, const std::vector<A>& flat) {
   return any;
 }
 
-/// The definition of a map on numbers of type W, which may carry derivatives: arithmetic, < and
-/// exp, found where W is declared. The map gives the kind and the shapes, `weights` the numbers.
+/// Evaluates the definition of a map on numbers of type W, which may carry derivatives. Arithmetic,
+/// < and exp of W are found by argument-dependent lookup. The map gives kind and shapes, `weights`
+/// the numbers.
 template <class W, class A>
 std::vector<W> wide_features(const AnyMap<A>& any, const std::vector<W>& x,
                              const std::vector<W>& weights) {
   using std::exp;
   const std::size_t d = x.size();
   const W zero(0);
-  std::vector<std::vector<W>> layers;  // the outputs of each
+  std::vector<std::vector<W>> layers;  // outputs of each layer
   std::size_t next = 0;
   for_each_layer(any, [&](const DenseWeights<A>& dense) {
     std::vector<W> y(d, zero);
@@ -182,14 +183,14 @@ std::vector<W> wide_features(const AnyMap<A>& any, const std::vector<W>& x,
     for (std::size_t i = 0; i < d; ++i) u.push_back(zero - u[i]);
     const auto nu = static_cast<std::size_t>(std::get<Dpfp>(any.map).nu);
     for (std::size_t j = 1; j <= nu; ++j) {
-      // roll(u, j): element i is u[i - j], counted around.
+      // roll(u, j): element i is u[i - j], with indices modulo 2D.
       for (std::size_t i = 0; i < 2 * d; ++i) y.push_back(u[i] * u[(i + 2 * d * nu - j) % (2 * d)]);
     }
   }
   return y;
 }
 
-/// Features in W and a bound of their absolute error when evaluated in A.
+/// Features in W, and a bound of their absolute error when evaluated in A.
 template <class W>
 struct ReferenceFeatures {
   std::vector<W> value;
@@ -238,7 +239,7 @@ ReferenceFeatures<W> reference_hedgehog(const Hedgehog<A>& map, const std::vecto
     largest = std::max(largest, t[i]);
     largest_error = std::max(largest_error, dt[i]);
   }
-  std::vector<W> e, relative;  // of exp(t - largest)
+  std::vector<W> e, relative;  // e^(t - largest)
   W total = 0, worst = 0;
   for (std::size_t i = 0; i < t.size(); ++i) {
     const W argument_error = dt[i] + largest_error + u * (largest - t[i]);
@@ -247,7 +248,7 @@ ReferenceFeatures<W> reference_hedgehog(const Hedgehog<A>& map, const std::vecto
     total += e.back();
     worst = std::max(worst, relative.back());
   }
-  const W tiny = static_cast<W>(std::numeric_limits<A>::min());  // below it e^x counts as 0
+  const W tiny = static_cast<W>(std::numeric_limits<A>::min());  // e^x below this counts as 0
   const W sum_error = worst + gamma(2 * d, u) * (1 + worst);
   ReferenceFeatures<W> f;
   for (std::size_t i = 0; i < t.size(); ++i) {

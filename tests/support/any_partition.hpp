@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// A partition written out run by run: what a user's own partition type may look like.
+/// A partition written out run by run, as a user's partition type may be.
 
 #include <vector>
 
@@ -49,7 +49,7 @@ class AnyPartition {
 };
 static_assert(Partition<AnyPartition>);
 
-/// A partition of n tokens whose blocks follow each other; sizes equal but for the last, or not.
+/// A partition of n tokens into consecutive blocks, either of equal size but for the last, or not.
 inline AnyPartition random_ordered_partition(Random& rng, Index n) {
   if (rng.chance(0.6))
     return AnyPartition::of(Contiguous(n, rng.integer(1, std::max<Index>(n, 1) + 2)));
@@ -58,8 +58,8 @@ inline AnyPartition random_ordered_partition(Random& rng, Index n) {
   return AnyPartition::of(BlockSizes(sizes));
 }
 
-/// Any partition: ordered, a grid, or runs dealt to blocks at random.
-/// \param n  tokens wanted; a grid may change it a little
+/// Any partition: ordered, a grid, or runs assigned to blocks at random.
+/// \param n  wanted number of tokens; a grid may change it a little
 inline AnyPartition random_partition(Random& rng, Index n) {
   const double kind = rng.uniform();
   if (n == 0 || kind < 0.5) return random_ordered_partition(rng, n);
@@ -79,7 +79,7 @@ inline AnyPartition random_partition(Random& rng, Index n) {
   return dealt;
 }
 
-/// A partition of n tokens into equal blocks, as CrossQuery needs.
+/// A partition of n tokens into equal blocks, as CrossQuery requires.
 inline AnyPartition random_equal_partition(Random& rng, Index blocks, Index length) {
   if (rng.chance(0.5)) return AnyPartition::of(Contiguous(blocks * length, length));
   return AnyPartition::of(

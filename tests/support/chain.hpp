@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The chain of multiply-adds that products promise for every element, one step at a time.
+/// One step of the chain of multiply-adds that products promise for every element.
 
 #include <cmath>
 
@@ -9,7 +9,7 @@
 
 namespace mhla::test {
 
-/// a * b + c, rounded as often as the target's multiply-add.
+/// Returns a * b + c, rounded as often as the target's multiply-add.
 template <class A>
 A step(A a, A b, A c) {
   if constexpr (kFusedMultiplyAdd) return std::fma(a, b, c);

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// A rank that counts the bytes that its transfers move.
+/// A rank that counts the bytes of its transfers.
 
 #include <cstddef>
 #include <span>

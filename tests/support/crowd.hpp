@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// An executor of any number of workers that runs nothing.
+/// An executor with any number of workers that runs nothing.
 
 #include "mhla/core/scalar.hpp"
 

@@ -1,2 +1,2 @@
-// GoogleTest with the containers of libstdc++'s debug mode, for programs that have them too.
+// GoogleTest with the containers of libstdc++'s debug mode, for programs that also use them.
 #include <src/gtest-all.cc>

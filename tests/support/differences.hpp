@@ -11,8 +11,8 @@ namespace mhla::test {
 
 using WideMatrix = Matrix<long double>;
 
-/// The gradient of f() after every element of x, which f reads. With steps of 1e-6 it is off by
-/// 1e-12 times a sixth of the third derivative, and by 1e-13 times the value.
+/// Gradient of f() with respect to every element of x, which f reads. With steps of 1e-6 it is off
+/// by 1e-12 times a sixth of the third derivative, and by 1e-13 times the value.
 template <class F>
 WideMatrix differences(WideMatrix& x, F&& f) {
   constexpr long double kStep = 1e-6L;

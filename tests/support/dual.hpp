@@ -6,12 +6,12 @@
 ///
 ///     (a + a' e) (b + b' e) = a b + (a' b + a b') e,   e^2 = 0
 ///
-/// A branch is taken by values; at a kink the derivative is that of the branch taken.
+/// Branches are taken by values; at a kink the derivative is that of the branch taken.
 ///
-/// Value and tangent know their size s: the sum of the magnitudes of their terms once everything is
-/// multiplied out. An algorithm that evaluates the same sums in A, in any order and factored in any
-/// way, with at most m roundings on the way of each term, errs by at most gamma_m s to first order
-/// (Higham, section 3.1):
+/// Value and tangent carry their size s: the sum of the magnitudes of their terms once everything
+/// is multiplied out. An algorithm may evaluate the same sums in A, in any order and factoring,
+/// with at most m roundings per term. To first order it errs by at most gamma_m s (Higham, section
+/// 3.1):
 ///
 ///     s(a +- b) = s(a) + s(b)       s(a b) = s(a) s(b)
 ///     s(a / b)  = s(a) / |b| + |a| s(b) / b^2     a quotient is a number of its own: not factored
@@ -74,7 +74,7 @@ struct Dual {
 
 }  // namespace mhla::test
 
-/// What Eigen needs to know for matrices of dual numbers.
+/// Traits that Eigen needs for matrices of dual numbers.
 template <class A>
 struct Eigen::NumTraits<mhla::test::Dual<A>> : Eigen::NumTraits<long double> {
   using Real = mhla::test::Dual<A>;

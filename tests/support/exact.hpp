@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Whole numbers so small that sums of their products are exact in float, in any order: what
-/// computes with them can be compared without a bound. And strips of scratch that hold them.
+/// Whole numbers so small that sums of their products are exact in float, in any order. Results can
+/// be compared without a bound. Also strips of scratch that hold such numbers.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ Matrix<T> integers(Random& rng, Index rows, Index cols, Index limit = 3) {
   return m;
 }
 
-/// A strip that begins with the rows of x, with room for `room` rows or for those of x.
+/// A strip that begins with the rows of x, with memory for `room` rows, at least those of x.
 template <class A>
 detail::Rows<A> rows_of(Memory& memory, const Matrix<A>& x, Index room = 0) {
   const detail::Rows<A> rows("f", memory.arena, std::max(room, x.rows()), x.cols());
@@ -64,7 +64,7 @@ Matrix<A> matrix_of(const detail::Rows<A>& rows, Index count, Index cols) {
   return m;
 }
 
-/// A strip of `room` rows is NaN behind its first `count` rows of `cols` numbers.
+/// Expects that a strip of `room` rows is NaN after its first `count` rows of `cols` numbers.
 template <class A>
 void expect_nothing_beside(const detail::Rows<A>& rows, Index room, Index count, Index cols) {
   for (Index r = 0; r < room; ++r) {

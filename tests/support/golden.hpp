@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the checks of golden files share: values of their metadata, and errors.
+/// Shared parts of the checks of golden files: values of their metadata, and errors.
 
 #include <algorithm>
 #include <cmath>
@@ -28,16 +28,16 @@ V value(const Safetensors& file, const std::string& key) {
   }
 }
 
-/// Of a tensor's largest magnitude.
+/// Tolerances relative to a tensor's largest magnitude.
 inline constexpr double kOutputTolerance = 1e-9, kGradientTolerance = 1e-7;
 
-/// Part of the magnitudes of its terms below which a sum has little but their rounding in it.
+/// A sum below this part of the magnitudes of its terms is mostly rounding.
 inline constexpr double kCancelled = 1e-6;
 
-/// The largest difference from a tensor of a file, and its largest magnitude.
+/// Largest difference from a tensor of a file, and its largest magnitude.
 struct Error {
   double difference = 0, largest = 0;
-  double all = 0;    ///< differences
+  double all = 0;    ///< sum of differences
   double terms = 0;  ///< magnitudes of the terms of all elements, where known
   bool compared = false;
 
@@ -56,7 +56,7 @@ struct Error {
       }
     }
   }
-  /// Infinite if nothing was compared. A tensor that is zero by algebra has only rounding in it: it
+  /// Infinite if nothing was compared. A tensor that is zero by algebra holds only rounding, so it
   /// is compared with its terms.
   double relative() const {
     if (!compared) return HUGE_VAL;
@@ -67,12 +67,12 @@ struct Error {
   }
 };
 
-/// The errors of a file in double, by the names of its tensors, and in float over their bounds.
+/// Errors of a file: in double by tensor name, and in float divided by their bounds.
 struct Result {
   std::map<std::string, Error> outputs, gradients;
   double in_float = 0;
 
-  /// What cannot be compared counts as infinitely wrong.
+  /// Counts an error that cannot be compared as infinite.
   void raise_in_float(double error, double bound) {
     const bool comparable = std::isfinite(error) && std::isfinite(bound) && bound >= 0;
     in_float = std::max(in_float, !comparable ? HUGE_VAL : error == 0 ? 0 : error / bound);

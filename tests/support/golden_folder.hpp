@@ -1,11 +1,11 @@
 #pragma once
 
 /// \file
-/// Golden files: those of a folder, each checked as its own metadata says.
+/// Golden files of a folder, each checked according to its metadata.
 ///
-/// The folder is $MHLA_GOLDEN_DIR when the test runs; without it ../shared/golden beside the
-/// checkout, or else tests/data. Each *.safetensors that lies directly in it is either checked or a
-/// failure. Tolerances in double are those of golden.hpp.
+/// The folder is $MHLA_GOLDEN_DIR when the test runs. Without it, the folder is ../shared/golden
+/// next to the checkout, or otherwise tests/data. Every *.safetensors directly in the folder is
+/// either checked or a failure. Tolerances in double are in golden.hpp.
 
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ inline fs::path golden_folder() {
 using Check = Result (*)(const Safetensors& file, const std::string& kind);
 
 /// Checks a file and prints a line.
-/// \return what is wrong with it; nothing if it is right
+/// \return the error; empty if the file is right
 inline std::string check_file(const fs::path& path, Check check) {
   std::string what, kind = "?";
   try {
@@ -64,8 +64,8 @@ inline std::string check_file(const fs::path& path, Check check) {
   return path.string() + " of kind '" + kind + "': " + what;
 }
 
-/// Checks every *.safetensors that lies directly in a folder.
-/// \return a text for each that is wrong
+/// Checks every *.safetensors directly in a folder.
+/// \return a text per wrong file
 inline std::vector<std::string> check_folder(const fs::path& folder, Check check) {
   std::set<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -79,8 +79,8 @@ inline std::vector<std::string> check_folder(const fs::path& folder, Check check
   return failures;
 }
 
-/// Expects that a file of tests/data is refused for `reason` with 1e-3 added to the first number of
-/// a tensor, or with "none" for a key of the metadata.
+/// Expects that a file of tests/data is refused for `reason` after a change: 1e-3 added to the
+/// first number of a tensor, or "none" for a key of the metadata.
 inline void expect_failure(const std::string& name, const std::string& changed,
                            const std::string& reason, Check check) {
   const TemporaryFolder folder;

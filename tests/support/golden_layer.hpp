@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Checks of golden files of whole layers: forwards, and every gradient.
+/// Checks of golden files of whole layers: outputs, and every gradient.
 
 #include <algorithm>
 #include <cmath>
@@ -67,14 +67,14 @@ Result check_layer(const Safetensors& file, const Options& options, Index batch)
   return result;
 }
 
-/// Throws unless the metadata, where it has a key, has that text there.
+/// Throws if the metadata has another text for a key.
 inline void expect_value(const Safetensors& file, const std::string& key, const std::string& text) {
   const auto found = file.metadata().find(key);
   if (found == file.metadata().end() || found->second == text) return;
   throw std::runtime_error("has " + key + " '" + found->second + "', expected '" + text + "'");
 }
 
-/// The side of a square of so many tokens.
+/// Side of a square of this many tokens.
 inline Index square_side(const Safetensors& file, const std::string& key) {
   const auto count = value<Index>(file, key);
   const auto side = static_cast<Index>(std::lround(std::sqrt(std::max<Index>(count, 0))));
@@ -85,7 +85,7 @@ inline Index square_side(const Safetensors& file, const std::string& key) {
 inline Result check_vision_layer(const Safetensors& file) {
   const Index side = square_side(file, "embed_len"), block = square_side(file, "block_size");
   const double eps = value<double>(file, "eps");
-  const bool own_eps = file.metadata().contains("rms_norm_eps");  // otherwise PyTorch's
+  const bool own_eps = file.metadata().contains("rms_norm_eps");  // otherwise PyTorch's eps
   return check_layer<VisionLayer>(
       file,
       VisionOptions{.heads = value<Index>(file, "heads"),
@@ -124,7 +124,7 @@ inline Result check_video_layer(const Safetensors& file) {
 inline LanguageOptions language_options(const Safetensors& file) {
   expect_value(file, "rotary_interleaved", "false");
   expect_value(file, "rotary_after_feature_map", "true");
-  expect_value(file, "scale", "head_k_dim**-0.5");  // of the features
+  expect_value(file, "scale", "head_k_dim**-0.5");  // scales features
   expect_value(file, "mixing_projection", "clamp(1e-5,1) then lower triangle");
   expect_value(file, "mixing_grad", "with respect to the projected matrix");
   LanguageOptions o{.heads = value<Index>(file, "num_heads"),

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Checks of golden files that hold the operator's inputs, outputs and gradients, head by head: in
-/// double against the file, in float against naive_attention within the bound of reference.hpp.
+/// Checks of golden files with inputs, outputs and gradients of the operator, head by head. Double
+/// is compared with the file, float with naive_attention within the bound of reference.hpp.
 
 #include <algorithm>
 #include <cmath>
@@ -54,7 +54,7 @@ Problem<T> head_problem(const Safetensors& file, const Heads& q, const Heads& k,
   p.k = k.head(b, h).cast<T>();
   p.v = v.head(b, h).cast<T>();
   p.normalizer = value<bool>(file, "normalize") ? WeightSums::kOwn : WeightSums::kNone;
-  if (value<std::string>(file, "kind") == "causal_official") {  // its map is applied already
+  if (value<std::string>(file, "kind") == "causal_official") {  // its map is already applied
     p.causal = true;
     p.query_blocks = AnyPartition::of(Contiguous(p.q.rows(), value<Index>(file, "chunk_size")));
   } else {
@@ -79,8 +79,8 @@ Matrix<T> output_of(const Problem<T>& p) {
   return bidirectional(p.inputs(), p.blocks(), p.mixing(), p.op());
 }
 
-/// The output in float against its bound. Longest chain of roundings: the tokens of a block, the
-/// blocks, the features and the scale; causal: the own block's tokens, its weight and its sum.
+/// Compares the output in float with its bound. Longest chain of roundings: tokens of a block,
+/// blocks, features and the scale; causal: tokens of the query's block, its weight and its sum.
 inline void check_in_float(const Problem<float>& p, Result& result) {
   const Index w = largest_block(p.key_blocks), m = p.key_blocks.blocks();
   const Index chain = (p.causal ? 2 * w + 2 : w) + m + p.query_map.features(p.q.cols()) + 2;
@@ -92,7 +92,7 @@ inline void check_in_float(const Problem<float>& p, Result& result) {
   }
 }
 
-/// The magnitudes of the terms of all elements of a gradient of one head.
+/// Magnitudes of the terms of all elements of a gradient of one head.
 inline double terms_of(const Problem<double>& p, Part part, const Matrix<double>& dout) {
   GradientProblem<double> at;
   at.tensors = {p.q, p.k, p.v};
@@ -109,7 +109,7 @@ inline double terms_of(const Problem<double>& p, Part part, const Matrix<double>
   return sum;
 }
 
-/// Kinds op and causal_official.
+/// Checks files of kinds op and causal_official.
 inline Result check_operator(const Safetensors& file) {
   const Heads q(file, "q"), k(file, "k"), v(file, "v"), out(file, "out"), dout(file, "dout");
   const Heads dq(file, "dq"), dk(file, "dk"), dv(file, "dv");

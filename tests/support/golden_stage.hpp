@@ -1,10 +1,10 @@
 #pragma once
 
 /// \file
-/// Checks of golden files that concern one stage: feature maps, initial mixing.
+/// Checks of golden files of one stage: feature maps, initial mixing.
 ///
-/// In float, inputs are rounded, the definition is evaluated on them in double, and the difference
-/// must stay within a bound derived element by element; that of maps is in any_map.hpp.
+/// In float, inputs are rounded and the definition is evaluated on them in double. The difference
+/// must stay within a bound derived per element; bounds of maps are in any_map.hpp.
 
 #include <regex>
 #include <set>
@@ -26,7 +26,7 @@ inline std::vector<std::string> layers_of(const std::string& map) {
   return {};
 }
 
-/// A map, its weights behind a prefix.
+/// Reads a map, whose weights have a prefix in their names.
 template <class A>
 AnyMap<A> read_map(const Safetensors& file, const std::string& name, const std::string& prefix) {
   std::vector<DenseWeights<A>> layers;
@@ -63,7 +63,7 @@ inline void compare_weights(const Safetensors& file, const std::string& map, con
   }
 }
 
-/// Kind feature_maps: <name>.y = phi(x) for every name, and its gradients where there is a dy.
+/// Checks kind feature_maps: <name>.y = phi(x) for every name, and its gradients if there is a dy.
 inline Result check_feature_maps(const Safetensors& file) {
   const Matrix<double> x = file.matrix<double>("x");
   const Matrix<float> rounded = x.cast<float>();
@@ -102,8 +102,8 @@ inline Result check_feature_maps(const Safetensors& file) {
   return result;
 }
 
-/// The blocks along each axis that a name like 2d_side16_group16_cos or 3d_3x5x10_cos speaks of,
-/// and the falloff at its end.
+/// Parses names such as 2d_side16_group16_cos or 3d_3x5x10_cos: blocks along each axis, and the
+/// falloff at the end.
 inline std::pair<GridShape, std::string> blocks_and_falloff(const std::string& name) {
   std::smatch part;
   const auto number = [&part](std::size_t i) { return Index{std::stoi(part[i])}; };
@@ -118,8 +118,8 @@ inline std::pair<GridShape, std::string> blocks_and_falloff(const std::string& n
   throw std::runtime_error("has '" + name + "', a name that is unknown");
 }
 
-/// Kind mixing_init: the released code's initial matrices. In float an element is rounded once; in
-/// double a column of M elements is summed.
+/// Checks kind mixing_init: the released code's initial matrices. In float an element is rounded
+/// once; in double a column of M elements is summed.
 inline Result check_mixing_init(const Safetensors& file) {
   static const std::map<std::string, Falloff> falloffs = {{"linear", Falloff::kLinear},
                                                           {"cos", Falloff::kCos},

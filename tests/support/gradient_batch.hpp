@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Random batches whose (sequence, head) pairs are problems of their own.
+/// Random batches whose (sequence, head) pairs are separate problems.
 
 #include <algorithm>
 #include <array>
@@ -43,7 +43,7 @@ class RandomBatch {
   const BatchInputs<T>& inputs() const { return in_; }
   TensorView<const T> dout() const { return values_.back().view(); }
 
-  /// Gradients that start from zeros, each in a layout of its own.
+  /// Gradients that start from zeros, each in a separate layout.
   struct Result {
     std::vector<StridedTensor<T>> tensors;
     Buffers parameters;  // without tensors
@@ -68,7 +68,7 @@ class RandomBatch {
                         shared_, blocks_, executor, keep);
     return result;
   }
-  /// The same of one head alone, in tensors of its own.
+  /// Gradients of one head alone, in separate tensors.
   Buffers gradients_alone(Index s, Index h) const {
     const Inputs<T> head = detail::head_inputs(in_, s, h);
     const auto dout_head = detail::head_output(in_, dout(), s, h);
@@ -80,7 +80,7 @@ class RandomBatch {
         blocks_);
     return g;
   }
-  /// A part of one head.
+  /// Returns a part of one head.
   Matrix<T> get(Part part, Index s, Index h, const std::vector<StridedTensor<T>>& tensors) const {
     const bool query = part == kQ || part == kOwnQ;
     const auto span = query ? detail::query_span(in_, s) : detail::key_span(in_, s);

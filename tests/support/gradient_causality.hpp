@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What every causal backward form must do: time has a direction, bit by bit.
+/// Requirements of every causal backward form: time has a direction, bit by bit.
 
 #include <cmath>
 #include <initializer_list>
@@ -37,7 +37,7 @@ struct GradientCausality {
     });
   }
 
-  /// A query reads keys up to its own, so nothing later reaches dq: not k, v, nor other queries.
+  /// A query reads keys up to its position, so k, v and queries after it do not affect dq.
   static void queries_do_not_depend_on_later_tokens() {
     for_cut_problems([](const Problem& p, const Buffers& before, Index first) {
       for (const float poison : {NAN, INFINITY}) {
@@ -52,7 +52,7 @@ struct GradientCausality {
     });
   }
 
-  /// A key is read by queries from its own on, so no earlier query reaches dk and dv.
+  /// A key is read by queries from its position on, so earlier queries do not affect dk and dv.
   static void keys_do_not_depend_on_earlier_queries() {
     for_cut_problems([](const Problem& p, const Buffers& before, Index first) {
       for (const float poison : {NAN, INFINITY}) {

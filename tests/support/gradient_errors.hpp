@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What every backward form must say of wrong calls.
+/// Errors of every backward form for wrong calls.
 
 #include <functional>
 #include <span>
@@ -21,13 +21,13 @@ struct GradientErrors {
   using Buffers = GradientBuffers<T>;
   using Arguments = GradientArguments<Inputs<T>>;
 
-  /// A wrong call, and how its message goes on behind the name of the function.
+  /// A wrong call, and its message after the name of the function.
   struct Wrong {
     std::string message;
     std::function<void(Arguments&, Call&)> spoil;
   };
 
-  /// Expects `Error` with that message, and nothing written.
+  /// Expects `Error` with this message, and nothing written.
   template <class Error>
   static void expect_rejected(const Problem& p, const std::vector<Wrong>& calls) {
     Buffers g(p, [] { return 7; });
@@ -75,7 +75,7 @@ struct GradientErrors {
     repeated_elements_are_rejected(p);
     if (p.op.query_map.weights() > 0) wrong_parameters_are_rejected(p);
   }
-  /// Gradients with elements that are one.
+  /// Gradients with overlapping elements.
   static void repeated_elements_are_rejected(const Problem& p) {
     const std::string all =
         " has strides [0, 1], and elements that overlap, expected strides of "
@@ -91,8 +91,8 @@ struct GradientErrors {
             {"gradients.normalizer_k" + all,
              [](auto& a, auto&) { a.gradients.normalizer_k.row_stride = 0; }}});
   }
-  /// Arguments whose first number is that of another one, which is no smaller: the memory behind it
-  /// may be that of a third.
+  /// Arguments that begin in the memory of another argument, which is not smaller. The memory after
+  /// that may belong to a third argument.
   static void overlaps_are_rejected(const Problem& p) {
     const auto at = [](auto& to, const auto& other) {
       to.data = const_cast<T*>(static_cast<const T*>(other.data));

@@ -1,12 +1,13 @@
 #pragma once
 
 /// \file
-/// The backward forms as the tests call them, one head or a batch.
+/// The backward forms as tests call them, for one head or a batch.
 ///
-/// A Form has kName, the backward function's; kCausal; kMixes, whether it has a mixing matrix and
-/// keeps summaries; fit(p), which makes any problem one of the form; definition<W>(p, x), its
-/// output at the point x; add(a, p, blocks, call), the call itself; bytes(in, p, blocks, executor);
-/// and where it mixes kept_bytes(in, p, blocks) and forward(in, p, blocks, call).
+/// A Form has these members. kName is the name of the backward function. kCausal; kMixes is true if
+/// it has a mixing matrix and keeps summaries. fit(p) turns any problem into one of the form.
+/// definition<W>(p, x) is its output at the point x. add(a, p, blocks, call) is the call;
+/// bytes(in, p, blocks, executor) its memory. Forms that mix also have kept_bytes(in, p, blocks)
+/// and forward(in, p, blocks, call).
 
 #include <gtest/gtest.h>
 
@@ -24,7 +25,7 @@
 
 namespace mhla::test {
 
-/// What is differentiated, and where its gradients go.
+/// Tensors to differentiate, and destinations of their gradients.
 template <class In>
 struct GradientArguments {
   In in;
@@ -33,8 +34,8 @@ struct GradientArguments {
   detail::parameters_of<In> parameters;
 };
 
-/// The output of the operator at the point x: naive_attention, which computes in W what comes after
-/// the feature maps, with the maps in W too.
+/// Output of the operator at the point x. naive_attention computes in W after the feature maps, and
+/// the maps are in W too.
 /// \param mixing  [Mq,Mk] at x
 template <class W, class T>
 Matrix<W> operator_at(const GradientProblem<T>& p, const Variables<W>& x, const Matrix<W>& mixing) {
@@ -207,7 +208,7 @@ struct LinearForm {
 using Linear = LinearForm<false>;
 using LinearCausal = LinearForm<true>;
 
-/// Softmax attention: q, k and v alone.
+/// Softmax attention with q, k and v alone.
 template <bool kIsCausal>
 struct SoftmaxForm {
   static constexpr const char* kName =
@@ -221,7 +222,7 @@ struct SoftmaxForm {
     const double scale = p.op.scale;
     p.op = {{Identity{}}, {Identity{}}, {NoNormalizer{}}, scale};
   }
-  /// The default, or minus the problem's scale where that is not 1.
+  /// Default options, or minus the problem's scale if it is not 1.
   template <class P>
   static SoftmaxOptions options(const P& p) {
     return p.op.scale == 1 ? SoftmaxOptions{} : SoftmaxOptions{-p.op.scale};
@@ -275,8 +276,8 @@ using BackwardForms =
     testing::Types<BidirectionalForm, CausalForm, Linear, LinearCausal, Softmax, SoftmaxCausal>;
 
 /// Adds gradients, in a workspace of exactly the stated bytes.
-/// \param keep  lets the forward form keep its summaries, with the same executor, which are then
-///              copied elsewhere
+/// \param keep  lets the forward form keep its summaries, with the same executor, and copies them
+///     elsewhere
 template <class Form, class In, class P, class Blocks>
 void add_gradients(const GradientArguments<In>& a, const P& p, const Blocks& blocks,
                    const ExecutorRef& executor = {}, bool keep = false) {
@@ -295,7 +296,7 @@ void add_gradients(const GradientArguments<In>& a, const P& p, const Blocks& blo
   EXPECT_TRUE(workspace.intact()) << p.text();
 }
 
-/// The same for a problem, on top of what is in `to`.
+/// Adds the gradients of a problem to `to`.
 template <class Form, class T>
 void add_gradients(const GradientProblem<T>& p, GradientBuffers<T>& to,
                    const ExecutorRef& executor = {}, bool keep = false) {
@@ -304,7 +305,7 @@ void add_gradients(const GradientProblem<T>& p, GradientBuffers<T>& to,
       p.blocks, executor, keep);
 }
 
-/// The gradients of a problem.
+/// Returns the gradients of a problem.
 template <class Form, class T>
 GradientBuffers<T> gradients_of(const GradientProblem<T>& p, const ExecutorRef& executor = {},
                                 bool keep = false) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What every backward form must do, on random problems.
+/// Requirements of every backward form, on random problems.
 
 #include <cfenv>
 #include <cmath>
@@ -26,7 +26,7 @@ struct GradientLaws {
 
   // ---- the derivative ----
 
-  /// On top of what is there: zeros for even seeds, random numbers for odd ones.
+  /// Adds to existing values: zeros for even seeds, random numbers for odd seeds.
   static void is_the_transpose() {
     double worst = 0;
     for_problems<Form, T>(120, [&](const Problem& p) {
@@ -64,15 +64,15 @@ struct GradientLaws {
 
   // ---- what is written ----
 
-  /// A call adds what it gives from zeros, in any layout. In half precision that is rounded once,
-  /// with what is there.
+  /// A call adds the values that it gives from zeros, in any layout. In half precision the sum with
+  /// the existing value is rounded once.
   static void what_is_there_is_added_to() {
     for_problems<Form, T>(40, [](const Problem& p) {
       Random rng(p.seed);
       Buffers g(p, [&] { return rng.uniform(-2, 2); });
       const Buffers start = g;
       add_gradients<Form>(p, g);
-      Buffers apart = start;  // column by column
+      Buffers apart = start;  // column-major
       std::array<Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic>, kMixing> columns;
       for (const Part part : {kQ, kK, kV, kOwnQ, kOwnK}) columns[part] = start.tensors[part];
       add_gradients<Form>(
@@ -91,8 +91,8 @@ struct GradientLaws {
     });
   }
 
-  /// Every part left out, every part alone, none at all: what is asked for has the same bits, what
-  /// is not is left as it is.
+  /// Leaves out every part, takes every part alone, and takes none. Wanted parts have the same
+  /// bits, others stay unchanged.
   static void outputs_do_not_depend_on_each_other() {
     for_problems<Form, T>(40, [](const Problem& p) {
       const Buffers all = gradients_of<Form>(p);
@@ -106,7 +106,7 @@ struct GradientLaws {
         if (!wanted(kOwnQ)) tensors.normalizer_q = {};
         if (!wanted(kOwnK)) tensors.normalizer_k = {};
         if (!wanted(kMixing)) parameters.mixing = {};
-        // Empty, and yet somewhere.
+        // Empty, but not null.
         if (!wanted(kQueryMap)) parameters.query_map = parameters.query_map.first(0);
         if (!wanted(kKeyMap)) parameters.key_map = parameters.key_map.first(0);
         expected.for_each([&](Part part, auto& m) {
@@ -125,8 +125,8 @@ struct GradientLaws {
     });
   }
 
-  /// Neither what memory held (quiet NaN here) nor what stands behind the last number is compared,
-  /// divided by, or taken a function of.
+  /// Neither the old contents of memory (quiet NaN here) nor numbers after the last are compared,
+  /// divided by, or arguments of a function.
   static void ordinary_numbers_raise_no_flags() {
     for_problems<Form, T>(120, [](const Problem& p) {
       Buffers g(p);
@@ -136,7 +136,7 @@ struct GradientLaws {
     });
   }
 
-  /// Numbers of masked tokens, NaN here, reach nothing; their gradients keep what they held.
+  /// Masked tokens, NaN here, affect nothing; their gradients keep their values.
   static void masked_tokens_are_not_read() {
     for_problems<Form, T>(40, [](Problem p) {
       Random rng(p.seed);
@@ -161,7 +161,7 @@ struct GradientLaws {
     });
   }
 
-  /// Queries and keys of the denominator where nothing is divided: their gradient is 0.
+  /// Separate queries and keys of the denominator without division: their gradient is 0.
   static void unused_tensors_are_not_read() {
     for_problems<Form, T>(16, [](Problem p) {
       p.op.normalizer = {NoNormalizer{}};
@@ -237,7 +237,7 @@ struct GradientLaws {
 
   // ---- how it is computed ----
 
-  /// Calls f(problem) for random problems, and for wide ones.
+  /// Calls f(problem) for random problems, and for wide problems.
   template <class F>
   static void for_problems_and_wide_ones(F&& f) {
     for_problems<Form, T>(32, f);

@@ -1,14 +1,14 @@
 #pragma once
 
 /// \file
-/// What a problem's gradients g = J^T dout must be: for a direction x' of all variables, J x' by
-/// dual numbers through the definition of the form,
+/// Required gradients g = J^T dout of a problem. For a direction x' of all variables, dual numbers
+/// give J x' through the definition of the form, and
 ///
 ///     <J x', dout> = <x', g>
 ///
-/// Both sides are the same sum over the ways from an input to an output, added up in another order,
-/// so they differ by at most gamma_m s, with s the size of <J x', dout> (dual.hpp), and by the
-/// rounding of storage, once. A direction of one element alone gives that element of g.
+/// Both sides are the same sum over the paths from an input to an output, added up in another
+/// order. So they differ by at most gamma_m s, with s the size of <J x', dout> (dual.hpp), and by
+/// one rounding of storage. A direction with a single nonzero element gives that element of g.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@
 
 namespace mhla::test {
 
-/// More roundings than are on the way of any term, there and back: sums over tokens, blocks,
+/// Upper bound of the roundings of any term, forward and backward: sums over tokens, blocks,
 /// features, values and the elements of a summary, the feature map, and a few products.
 template <class T>
 Index longest_chain(const GradientProblem<T>& p) {
@@ -31,7 +31,7 @@ Index longest_chain(const GradientProblem<T>& p) {
          f * (e + 1) + 300;
 }
 
-/// One problem, to be differentiated in any direction.
+/// One problem, prepared for any direction.
 template <class Form, class T>
 class Oracle {
   using A = accumulator_t<T>;
@@ -41,7 +41,7 @@ class Oracle {
   explicit Oracle(const GradientProblem<T>& p) : problem_(p), x_(values_of<D>(p)) {}
 
   /// Expects <x', g> where g was added to `start`. Elements that g lacks are no variables.
-  /// \return the error over what it may be
+  /// \return the error divided by its bound
   double expect(const Variables<long double>& direction, const Variables<long double>& start,
                 const Variables<long double>& g) {
     using Real = long double;
@@ -49,7 +49,7 @@ class Oracle {
     constexpr Real kTiny = kStorage > 0 ? 0x1p-25L : 0;
     Real got = 0, expected = 0, size = 0, storage = 0;
     for (const Part part : kAllParts) {
-      const Real kept = part < kMixing ? kStorage : 0;  // parameters are stored as sums are
+      const Real kept = part < kMixing ? kStorage : 0;  // parameters are stored like sums
       for (Index i = 0; i < g[part].size(); ++i) {
         const Real along = direction[part].data()[i], before = along * start[part].data()[i];
         D& x = x_[part].data()[i];
@@ -67,7 +67,7 @@ class Oracle {
       expected += out.data()[i].tangent * dout;
       size += out.data()[i].tangent_size * std::abs(dout);
     }
-    // Second-order terms are far below a sixteenth: no denominator is near 0.
+    // Second-order terms are far below a sixteenth, since no denominator is near 0.
     const Real bound = (gamma(longest_chain(problem_), Real(kUnitRoundoff<T>)) * size + storage) *
                        (1 + Real(1) / 16);
     const Real error = std::abs(got - expected);
@@ -93,10 +93,10 @@ long double loss(const GradientProblem<double>& p, const Variables<long double>&
   return sum;
 }
 
-/// Expects every element of the gradients in double to be the slope of the loss, to 1e-9 of the
-/// largest element of its part. A difference over steps of h to both sides is off by h^2 times a
-/// third derivative, and by 2^-63 / h times the loss; that over h = 2^-20 and that over 2 h
-/// together (Richardson) by h^4 times a fifth one.
+/// Expects every element of the gradients in double to be the slope of the loss, within 1e-9 of the
+/// largest element of its part. A central difference with step h is off by h^2 times a third
+/// derivative, and by 2^-63 / h times the loss. Combining steps h = 2^-20 and 2 h (Richardson)
+/// leaves h^4 times a fifth derivative.
 template <class Form>
 void expect_central_differences(const GradientProblem<double>& p) {
   constexpr long double kStep = 0x1p-20L;

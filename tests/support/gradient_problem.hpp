@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// A problem whose gradients are taken, and memory for them. Random ones are in
-/// gradient_random.hpp.
+/// A problem for gradients, and memory for them. Random problems are in gradient_random.hpp.
 
 #include <algorithm>
 #include <array>
@@ -16,17 +15,17 @@
 
 namespace mhla::test {
 
-/// What gradients are taken with respect to: five tensors and three rows of parameters.
+/// Variables of gradients: five tensors and three rows of parameters.
 enum Part : std::size_t { kQ, kK, kV, kOwnQ, kOwnK, kMixing, kQueryMap, kKeyMap, kParts };
 inline constexpr Part kAllParts[] = {kQ, kK, kV, kOwnQ, kOwnK, kMixing, kQueryMap, kKeyMap};
 inline constexpr const char* kPartNames[] = {
     "q", "k", "v", "normalizer_q", "normalizer_k", "mixing", "query_map", "key_map"};
 
-/// One number for each element of every part.
+/// One number per element of every part.
 template <class W>
 using Variables = std::array<Matrix<W>, kParts>;
 
-/// One head's problem.
+/// A problem of one head.
 template <class T>
 struct GradientProblem {
   using A = accumulator_t<T>;
@@ -40,7 +39,7 @@ struct GradientProblem {
   Operator<AnyMap<A>, AnyMap<A>, AnyNormalizer> op;
   Matrix<bool> query_mask, key_mask;  // [1,N] or empty
   bool causal = false;
-  bool mixes = true;  // whether the coefficients are parameters
+  bool mixes = true;  // true if the coefficients are parameters
 
   MixingView<const A> mixing() const { return {coefficients.data(), pattern}; }
   Index queries() const { return tensors[kQ].rows(); }
@@ -57,7 +56,7 @@ struct GradientProblem {
             .query_mask = mask(query_mask),
             .key_mask = mask(key_mask)};
   }
-  /// Sets the coefficients, and zeros behind the ends of the rows.
+  /// Sets the coefficients, and zeros after the ends of the rows.
   void set_mixing(const Pattern& of, Random& rng, double low) {
     pattern = of;
     coefficients = Matrix<A>::Zero(1, of.size());
@@ -77,7 +76,7 @@ struct GradientProblem {
   }
 };
 
-/// Memory for the gradient of every part. That of the mixing matrix is a flat row of numbers.
+/// Memory for the gradient of every part. The mixing matrix is a flat row of numbers.
 template <class T>
 struct GradientBuffers {
   using A = accumulator_t<T>;
@@ -100,7 +99,7 @@ struct GradientBuffers {
   }
   explicit GradientBuffers(const GradientProblem<T>& p) : GradientBuffers(p, [] { return 0; }) {}
 
-  /// Calls f(part, its matrix) for every part.
+  /// Calls f(part, matrix of the part) for every part.
   template <class F>
   void for_each(F&& f) {
     for (const Part part : kAllParts) with(part, [&](auto& m) { f(part, m); });
@@ -126,7 +125,7 @@ struct GradientBuffers {
     views.key_map = {key_map.data(), static_cast<std::size_t>(key_map.size())};
     return views;
   }
-  /// All numbers.
+  /// All numbers of all parts.
   template <class W>
   Variables<W> values() {
     Variables<W> x;
@@ -135,7 +134,7 @@ struct GradientBuffers {
   }
 };
 
-/// The names of the parts in which a and b differ in a bit.
+/// Names of the parts in which a and b differ in a bit.
 template <class T>
 std::string different_bits(GradientBuffers<T> a, GradientBuffers<T> b) {
   std::string different;
@@ -152,7 +151,7 @@ std::string different_bits(GradientBuffers<T> a, GradientBuffers<T> b) {
   return different;
 }
 
-/// The values of a problem's variables.
+/// Values of a problem's variables.
 template <class W, class T>
 Variables<W> values_of(const GradientProblem<T>& p) {
   using A = accumulator_t<T>;

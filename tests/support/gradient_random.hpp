@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Random problems whose gradients are well conditioned: where a denominator is a sum of weights,
-/// features and coefficients are not negative.
+/// Random problems with well-conditioned gradients: if a denominator is a sum of weights, features
+/// and coefficients are not negative.
 
 #include <gtest/gtest.h>
 
@@ -14,15 +14,15 @@
 
 namespace mhla::test {
 
-/// How large a random problem is.
+/// Size of a random problem.
 enum class Size {
-  kSmall,  ///< a few tokens: every element can be differentiated by itself
-  kAny,    ///< sizes lean to the edges: 0, 1, blocks that do not divide
+  kSmall,  ///< a few tokens: every element can be differentiated separately
+  kAny,    ///< often edge cases: 0, 1, blocks that do not divide
   kMany,   ///< many blocks: more than are mixed together
-  kLong,   ///< long blocks: more than a strip or two of tokens
+  kLong,   ///< long blocks: more than one or two strips of tokens
 };
 
-/// Every eighth problem has many blocks, every eighth long ones.
+/// Every eighth problem has many blocks, and every eighth long blocks.
 inline Size size_of(std::uint64_t seed) {
   return seed % 8 == 3 ? Size::kMany : seed % 8 == 7 ? Size::kLong : Size::kAny;
 }
@@ -46,7 +46,7 @@ inline AnyPartition draw_blocks(Random& rng, Size size, bool causal, bool equal)
   return AnyPartition::of(BlockSizes(sizes));
 }
 
-/// Two maps of as many features.
+/// Draws two maps with equal numbers of features.
 template <class A>
 void draw_maps(Random& rng, bool positive, Index d, AnyMap<A>& query_map, AnyMap<A>& key_map) {
   constexpr Index kPositive[] = {0, 1, 3, 4};  // relu, elu, exp, t2r
@@ -63,7 +63,7 @@ void draw_maps(Random& rng, bool positive, Index d, AnyMap<A>& query_map, AnyMap
   }
 }
 
-/// All coefficients, a band, or lists, of which some may be empty.
+/// Draws all coefficients, a band, or lists, some of which may be empty.
 inline Pattern random_pattern(Random& rng, Index rows, Index cols) {
   const double kind = rng.uniform();
   if (kind < 0.4) return Pattern(rows, cols);
@@ -81,7 +81,7 @@ inline Pattern random_pattern(Random& rng, Index rows, Index cols) {
 }  // namespace problem_detail
 
 /// A random problem of a Form (gradient_forms.hpp), with all normalisers, maps, masks, bands and
-/// denominators of their own.
+/// separate queries and keys of denominators.
 template <class Form, class T>
 GradientProblem<T> random_gradient(std::uint64_t seed, Size size) {
   using namespace problem_detail;
@@ -125,7 +125,8 @@ GradientProblem<T> random_gradient(std::uint64_t seed, Size size) {
   return p;
 }
 
-/// A small problem that has everything: weights in both maps, a denominator of its own, a band.
+/// A small problem that has everything: weights in both maps, separate queries and keys of the
+/// denominator, a band.
 template <class Form, class T>
 GradientProblem<T> complete_problem() {
   using A = accumulator_t<T>;
@@ -149,8 +150,8 @@ GradientProblem<T> complete_problem() {
   return p;
 }
 
-/// Wide tokens in many blocks, of which more are mixed together the fewer workers there are, with
-/// weights in both maps for odd seeds.
+/// Wide tokens in many blocks, with weights in both maps for odd seeds. Fewer workers mix more
+/// blocks together.
 template <class Form, class T>
 GradientProblem<T> wide_problem(std::uint64_t seed) {
   Random rng(seed);

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What every backward form must do where there is no gradient: outputs whose dout is 0, and
-/// outputs over a denominator of 0.
+/// Requirements of every backward form without a gradient: outputs whose dout is 0, and outputs
+/// over a denominator of 0.
 
 #include <cmath>
 #include <variant>
@@ -17,11 +17,11 @@ struct GradientZeros {
   using A = accumulator_t<T>;
   using Problem = GradientProblem<T>;
   using Buffers = GradientBuffers<T>;
-  /// Whether coefficients are those of pairs of blocks, not terms of a decaying matrix.
+  /// True if coefficients belong to pairs of blocks, not to terms of a decaying matrix.
   static constexpr bool kHasRows = Form::kMixes && !requires(Problem p) { Form::terms(p); };
 
-  /// Rows of dout that are 0 add exactly 0: their queries reach nothing, nor do keys that they
-  /// alone read. (A slot of CrossQuery is read by the queries of all blocks.)
+  /// Rows of dout that are 0 add exactly 0: nothing flows through their queries, nor to keys that
+  /// they alone read. (A slot of CrossQuery is read by the queries of all blocks.)
   static void rows_without_gradients_are_left_out() {
     for_problems<Form, T>(60, [](Problem p) {
       if (p.op.normalizer.sums() == WeightSums::kCrossQuery) return;
@@ -47,7 +47,7 @@ struct GradientZeros {
     });
   }
 
-  /// A query that reads no key has the output 0 / 0, a constant, and so has every query of a block
+  /// A query that reads no key has the output 0 / 0, a constant. So has every query of a block
   /// whose row of the mixing matrix is 0.
   static void zero_denominators_add_nothing() {
     for_problems<Form, T>(120, [](Problem p) {
@@ -78,7 +78,7 @@ struct GradientZeros {
       const auto got = gradients_of<Form>(p).template values<A>();
       const auto right = gradients_of<Form>(without).template values<A>();
       for (const Part part : kAllParts) {
-        EXPECT_TRUE((got[part].array() == right[part].array()).all())  // no NaN either
+        EXPECT_TRUE((got[part].array() == right[part].array()).all())  // no NaN
             << kPartNames[part] << " " << p.text();
       }
     });

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Numbers that know how they came about, for definitions of many steps (dual.hpp is for sums and
-/// products alone, whose terms it multiplies out). A branch is taken by values.
+/// Numbers that carry their derivative and error, for definitions of many steps. (dual.hpp is for
+/// sums and products alone, whose terms it multiplies out.) Branches are taken by values.
 
 #include <Eigen/Core>
 #include <cmath>
@@ -11,12 +11,12 @@
 namespace mhla::test {
 
 /// A value and its derivative in one direction (forward mode): (a + a' e)(b + b' e) = ab + (a'b +
-/// ab') e. The derivative is a sum over all ways from the variables to here, each a product of the
-/// steps' derivatives. Any evaluation of that sum, forwards or backwards, errs by roundings of
-/// these ways: they are what its error is relative to.
+/// ab') e. The derivative is a sum over all paths from the variables to this number; each path is a
+/// product of the steps' derivatives. Any evaluation of that sum, forward or backward, errs by
+/// roundings along these paths, so its error is relative to them.
 struct Jet {
   double value = 0, tangent = 0;
-  double ways = 0;   ///< sum of the magnitudes of the ways that make up `tangent`
+  double ways = 0;   ///< sum of the magnitudes of the paths that make up `tangent`
   double error = 0;  ///< what `value` may be off in units of the unit roundoff, to first order, if
                      ///< every step rounds once (running error analysis: Higham, section 3.3)
 
@@ -54,7 +54,7 @@ struct Jet {
     const double root = std::sqrt(a.value), slope = 1 / (2 * root);
     return {root, slope * a.tangent, slope * a.ways, slope * a.error + root};
   }
-  /// Of an exponential with up to 4 roundings.
+  /// Exponential with up to 4 roundings.
   friend Jet exp(const Jet& a) {
     const double y = std::exp(a.value);
     return {y, y * a.tangent, y * a.ways, y * (a.error + 4)};
@@ -63,7 +63,7 @@ struct Jet {
 
 }  // namespace mhla::test
 
-/// What Eigen needs to know for matrices of them.
+/// Traits that Eigen needs for matrices of jets.
 template <>
 struct Eigen::NumTraits<mhla::test::Jet> : Eigen::NumTraits<double> {
   using Real = mhla::test::Jet;

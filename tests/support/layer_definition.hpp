@@ -2,12 +2,12 @@
 
 /// \file
 /// Output rows of the attention layers by their definitions (the heads of vision_layer.hpp,
-/// video_layer.hpp and language_layer.hpp), in a number type that may carry derivatives. Shares
-/// with the layers only the tables that say where parameters are.
+/// video_layer.hpp and language_layer.hpp), in a number type that may carry derivatives. The only
+/// code shared with the layers is the tables of parameter positions.
 ///
 ///     exact_rows(layer, parameters, x, tokens)     // [tokens,C]
 ///
-/// are the rows of `tokens` for one item x [N,C], with parameters that lie as those of the layer.
+/// are the rows of `tokens` for one item x [N,C], with parameters laid out as in the layer.
 
 #include <algorithm>
 #include <cmath>
@@ -31,7 +31,7 @@ inline std::vector<Index> all_tokens(Index n) {
   return tokens;
 }
 
-/// x of every head over the number of that head.
+/// Divides x of every head by the number of that head.
 template <class S>
 void divide_heads(Row<S>& x, const Row<S>& by) {
   const Index e = x.size() / by.size();
@@ -88,7 +88,7 @@ Matrix<S> exact_rows(const VideoLayer<A>& layer, std::span<const S> parameters, 
     if (!o.softmax) rectify(f, o.feature_eps);
     return f;
   };
-  const Index pairs = o.channels / o.heads / 2, narrow = pairs / 3;  // those of rows, of columns
+  const Index pairs = o.channels / o.heads / 2, narrow = pairs / 3;  // of rows, of columns
   const auto turn = [&](Eigen::Ref<Row<S>> row, Index token) {
     const TokenGrid::Place place = grid.place(token);
     std::vector<double> angles;
@@ -97,7 +97,7 @@ Matrix<S> exact_rows(const VideoLayer<A>& layer, std::span<const S> parameters, 
     append_angles(angles, place[2], narrow, o.rotary_base);
     rotate<S>(row, o.heads, angles, true);
   };
-  // Of features that do not turn.
+  // Features that are not rotated.
   const bool sums = !o.softmax && o.normalizer.sums() != WeightSums::kNone;
   const Matrix<S> own = x(tokens, Eigen::all), v = p.project(x, "v");
   const Matrix<S> q = features(sums ? x : own, "q"), k = features(x, "k");
@@ -131,7 +131,7 @@ Matrix<S> exact_rows(const VideoLayer<A>& layer, std::span<const S> parameters, 
   return p.project(a, "o");
 }
 
-/// A map of that name and width, for its kind and shapes.
+/// Returns a map of this name and width, for its kind and shapes.
 inline AnyMap<double> map_of(const std::string& name, Index width) {
   const DenseWeights<double> dense{Matrix<double>::Zero(width, width),
                                    Matrix<double>::Zero(1, width)};
@@ -144,7 +144,7 @@ inline AnyMap<double> map_of(const std::string& name, Index width) {
   return {Identity{}};
 }
 
-/// phi of every head, with the weights phi has in the table: `side` is q or k.
+/// phi of every head, with the weights of phi in the table: `side` is q or k.
 template <class S>
 Matrix<S> head_features(const NamedParameters<S>& p, const std::string& map,
                         const std::string& side, const Matrix<S>& x, Index heads) {
@@ -176,7 +176,7 @@ Matrix<S> exact_rows(const LanguageLayer<A>& layer, std::span<const S> parameter
   const NamedParameters<S> p(layer.table(), parameters);
   const Index key_heads = o.key_heads == 0 ? o.heads : o.key_heads;
   const std::vector<Index> all = all_tokens(x.rows());
-  // A convolution reads the tokens before.
+  // Convolutions read earlier tokens.
   const auto projected = [&](const std::vector<Index>& of, const std::string& side) {
     if (!o.short_convolution) return p.project(x(of, Eigen::all), side + "_proj");
     const Matrix<S> weight = p.matrix(side + "_conv1d.weight");

@@ -1,14 +1,14 @@
 #pragma once
 
 /// \file
-/// What a layer's output and gradients must be, where it has a definition
-/// (support/layer_definition.hpp): for a direction x' of its input or of a parameter tensor, J x'
-/// by dual numbers (jet.hpp) through the definition, and
+/// Required output and gradients of a layer with a definition (support/layer_definition.hpp). For a
+/// direction x' of its input or of a parameter tensor, dual numbers (jet.hpp) give J x' through the
+/// definition, and
 ///
 ///     <J x', dy> = <x', J^T dy>
 ///
-/// Both sides are the same sum over the ways from x' to dy, added up in another order: their
-/// difference is compared with the sum of the magnitudes of these ways.
+/// Both sides are the same sum over the paths from x' to dy, added up in another order. Their
+/// difference is compared with the sum of the magnitudes of these paths.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@
 
 namespace mhla::test {
 
-/// The output of the definition for x of `batch` items.
+/// Output of the definition for x of `batch` items.
 template <class Layer, class S>
 auto exact_output(const Layer& layer, std::span<const S> parameters, const Matrix<S>& x,
                   Index batch) -> decltype(exact_rows(layer, parameters, x, std::vector<Index>())) {
@@ -45,11 +45,11 @@ concept Defined = requires(const Layer& layer, std::span<const Jet> parameters,
   exact_output(layer, parameters, x, Index{1});
 };
 
-/// A layer in double at a point, to be differentiated in any direction.
+/// A layer in double at a point, prepared for any direction.
 template <class Layer>
 class LayerOracle {
  public:
-  /// <J x', dy>, and the sum of the magnitudes of its ways.
+  /// <J x', dy>, and the sum of the magnitudes of its paths.
   struct Product {
     double value = 0, ways = 0;
   };
@@ -62,12 +62,12 @@ class LayerOracle {
   Matrix<Jet> output() const {
     return exact_output(layer_, std::span<const Jet>(parameters_), x_, batch_);
   }
-  /// The variables of the input, or of a parameter tensor.
+  /// Variables of the input, or of a parameter tensor.
   std::span<Jet> input() { return {x_.data(), static_cast<std::size_t>(x_.size())}; }
   std::span<Jet> tensor(const Parameter& p) {
     return layer_.table().numbers(std::span(parameters_), p.name);
   }
-  /// For the direction whose elements are next().
+  /// Product along the direction with elements next().
   template <class Next>
   Product along(std::span<Jet> variables, Next&& next) const {
     for (Jet& v : variables) {
@@ -130,8 +130,8 @@ void expect_its_adjoint(const Layer& layer, Index batch, const Matrix<double>& x
   }
 }
 
-/// Both, for random numbers; coefficients of the mixing matrix are not negative, so that no
-/// denominator is near 0.
+/// Expects definition and adjoint for random numbers. Coefficients of the mixing matrix are not
+/// negative, so that no denominator is near 0.
 template <class Layer>
 void expect_definition_and_adjoint(Random& rng, const typename Layer::Options& options, Index batch,
                                    Index tokens, const std::string& mixing) {

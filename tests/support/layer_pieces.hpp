@@ -1,8 +1,9 @@
 #pragma once
 
 /// \file
-/// What attention layers are made of, by definition, in a number type S that may carry derivatives
-/// (dual.hpp): it has arithmetic, <, exp and sqrt, found where it is declared. Rows are tokens.
+/// Parts of attention layers by definition, in a number type S that may carry derivatives
+/// (dual.hpp). S has arithmetic, <, exp and sqrt, found by argument-dependent lookup. Rows are
+/// tokens.
 
 #include <algorithm>
 #include <array>
@@ -41,7 +42,7 @@ class NamedParameters {
     const auto x = table_.matrix(numbers_, name);
     return Eigen::Map<const Matrix<S>>(x.data, x.rows, x.cols);
   }
-  /// x W^T + b, the bias where there is one.
+  /// x W^T + b, without b if there is no bias.
   Matrix<S> project(const Matrix<S>& x, const std::string& name) const {
     Matrix<S> y = x * matrix(name + ".weight").transpose();
     if (has(name + ".bias")) y.rowwise() += row(name + ".bias");
@@ -55,7 +56,7 @@ class NamedParameters {
 
 // ---- rows --------------------------------------------------------------------------------------
 
-/// In groups of as many columns as there are gains.
+/// Normalises groups of as many columns as there are gains.
 template <class S>
 void rms_normalize(Matrix<S>& x, const Row<S>& gain, double eps) {
   using std::sqrt;
@@ -91,8 +92,8 @@ void apply_silu(Matrix<S>& x) {
   for (S& a : x.reshaped()) a = a / (S(1) + exp(-a));
 }
 
-/// Causal and depthwise, over sequences of all rows.
-/// \param weight  [channels,taps], the last one of the token itself
+/// Causal depthwise convolution over sequences of all rows.
+/// \param weight  [channels,taps], the last tap is that of the token itself
 template <class S>
 Matrix<S> convolve(const Matrix<S>& x, const Matrix<S>& weight, const Row<S>& bias) {
   Matrix<S> y(x.rows(), x.cols());
@@ -106,8 +107,8 @@ Matrix<S> convolve(const Matrix<S>& x, const Matrix<S>& weight, const Row<S>& bi
   return y;
 }
 
-/// Turns pair j of every head by angles[j]: the features (2j, 2j + 1), or (j, j + pairs). Features
-/// behind them stay.
+/// Rotates pair j of every head by angles[j]: the features (2j, 2j + 1), or (j, j + pairs). Later
+/// features stay unchanged.
 template <class S>
 void rotate(Eigen::Ref<Row<S>> x, Index heads, const std::vector<double>& angles,
             bool interleaved) {
@@ -135,7 +136,7 @@ inline void append_angles(std::vector<double>& angles, Index position, Index pai
 
 // ---- tokens ------------------------------------------------------------------------------------
 
-/// Tokens of a grid in raster order, or block after block.
+/// Tokens of a grid in raster order, or block by block.
 class TokenGrid {
  public:
   using Place = std::array<Index, 3>;  // along frames, rows, columns
@@ -153,7 +154,7 @@ class TokenGrid {
     return raster_ ? at(tokens_, place(block, slot)) : block * count(block_) + slot;
   }
   Place place(Index t) const { return raster_ ? of(tokens_, t) : place(block(t), slot(t)); }
-  /// The token at a place, or -1 outside of the grid.
+  /// The token at a place, or -1 outside the grid.
   Index token(const Place& p) const {
     for (std::size_t a = 0; a < 3; ++a) {
       if (p[a] < 0 || p[a] >= tokens_[a]) return -1;
@@ -224,7 +225,7 @@ Row<S> attend(const Row<S>& q, const Matrix<S>& k, const Matrix<S>& v, const Col
   return out;
 }
 
-/// Softmax attention of each head, over all keys.
+/// Softmax attention of each head over all keys.
 template <class S>
 Row<S> attend_softmax(const Row<S>& q, const Matrix<S>& k, const Matrix<S>& v, Index heads) {
   using std::exp;
@@ -239,7 +240,7 @@ Row<S> attend_softmax(const Row<S>& q, const Matrix<S>& k, const Matrix<S>& v, I
   return out;
 }
 
-/// den(sum_j c_j (q_u . k_j)) of each head: u is t itself, or for CrossQuery the query with the
+/// den(sum_j c_j (q_u . k_j)) of each head. u is t itself, or for CrossQuery the query with the
 /// slot of t in the block of j.
 template <class S>
 Row<S> denominators(const AnyNormalizer& normalizer, const Matrix<S>& q, const Matrix<S>& k,
@@ -257,7 +258,7 @@ Row<S> denominators(const AnyNormalizer& normalizer, const Matrix<S>& q, const M
   return den;
 }
 
-/// The mixing coefficients of all keys for the query t.
+/// Mixing coefficients of all keys for query t.
 template <class S>
 Column<S> coefficients_of(Index t, const TokenGrid& grid, const Matrix<S>& mixing) {
   Column<S> c(grid.tokens());

@@ -1,5 +1,5 @@
-// Prints the levels of x86-64 that the processor has, the best one last, with ; between them; on
-// other processors nothing.
+// Prints the x86-64 levels of the processor, separated by ; with the best level last. Prints
+// nothing on other processors.
 
 #include <cstdio>
 

@@ -1,14 +1,14 @@
 #pragma once
 
 /// \file
-/// What an error says.
+/// Messages of errors.
 
 #include <exception>
 #include <string>
 
 namespace mhla::test {
 
-/// The message of the Error that `call` throws, or a text that says what else happened.
+/// The message of the Error that `call` throws, or a text with the actual outcome.
 template <class Error, class F>
 std::string message_of(F&& call) {
   try {

@@ -9,14 +9,14 @@
 
 namespace mhla::test {
 
-/// What an MpiRank said before main() initialised MPI.
+/// Message of an MpiRank created before main() initialised MPI.
 const std::string& before_mpi();
 
 struct MpiRanks {
-  /// Seconds, for tests in which a rank does not answer.
+  /// Timeout in seconds, for tests in which a rank does not answer.
   static constexpr double kImpatience = 3;
 
-  /// Calls f(rank) on this rank. Ranks come together first: one may have failed a test early.
+  /// Calls f(rank) on this rank. A barrier comes first, since a rank may have failed a test early.
   static void run(auto&& f, double timeout = 60) {
     MPI_Barrier(MPI_COMM_WORLD);
     distributed::MpiRank rank(MPI_COMM_WORLD, timeout);

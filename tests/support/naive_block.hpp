@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What blocks of models are made of besides attention, in double and in plain loops.
+/// Parts of blocks of models besides attention, in double and in plain loops.
 
 #include <cmath>
 #include <string>
@@ -13,7 +13,7 @@ namespace mhla::test {
 
 using Numbers = Matrix<double>;
 
-/// The tensor `name` of a layer, its first axis by all others; a row if it has one axis.
+/// Tensor `name` of a layer as a matrix, its first axis by all others; a row if it has one axis.
 template <class L>
 Numbers tensor(const L& layer, const std::string& name) {
   const MatrixView<const double> m = layer.table().matrix(layer.parameters(), name);
@@ -25,7 +25,7 @@ Numbers tensor(const L& layer, const std::string& name) {
   return all;
 }
 
-/// The layer of the parameters below a prefix.
+/// Layer of the parameters below a prefix.
 template <class Inner, class Outer>
 Inner inner_layer(const Outer& block, const std::string& prefix, typename Inner::Options options) {
   options.channels = block.options().channels;
@@ -71,7 +71,8 @@ inline double naive_gelu(double x) {
 inline double naive_erf_gelu(double x) { return x / 2 * (1 + std::erf(x / std::sqrt(2))); }
 inline double naive_silu(double x) { return x / (1 + std::exp(-x)); }
 
-/// Each item's rows times 1 + its scale, plus its shift: parts of m, of `parts` in all.
+/// Multiplies each item's rows by 1 + its scale and adds its shift. Scale and shift are among the
+/// `parts` parts of m.
 inline Numbers naive_modulate(const Numbers& x, const Numbers& m, Index shift, Index scale) {
   const Index c = x.cols(), n = x.rows() / m.rows();
   Numbers y = x;
@@ -91,7 +92,7 @@ inline Numbers naive_gate(const Numbers& x, const Numbers& m, Index gate) {
   return y;
 }
 
-/// The rows of c plus a table of the layer.
+/// Adds a table of the layer to the rows of c.
 template <class L>
 Numbers naive_modulation(const Numbers& c, const L& layer, const std::string& table) {
   const auto numbers = layer.table().numbers(layer.parameters(), table);
@@ -102,7 +103,7 @@ Numbers naive_modulation(const Numbers& c, const L& layer, const std::string& ta
   return m;
 }
 
-/// A depthwise convolution of 3 x 3 over images of rows x cols tokens in raster order.
+/// Depthwise 3 x 3 convolution over images of rows x cols tokens in raster order.
 inline Numbers naive_convolution(const Numbers& x, const Numbers& weight, const Numbers& bias,
                                  Index rows, Index cols) {
   Numbers y = x;
@@ -122,7 +123,7 @@ inline Numbers naive_convolution(const Numbers& x, const Numbers& weight, const 
   return y;
 }
 
-/// The largest difference of two matrices, relative to the largest number of the second.
+/// Largest difference of two matrices, relative to the largest number of the second.
 inline double relative_distance(const Numbers& a, const Numbers& b) {
   return (a - b).cwiseAbs().maxCoeff() / b.cwiseAbs().maxCoeff();
 }

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Outputs and workspaces that show what was not written, and what was written beside them.
+/// Outputs and workspaces that reveal missing writes, and writes outside them.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,13 +16,13 @@
 
 namespace mhla::test {
 
-/// A matrix no output may keep anything of.
+/// A matrix of NaN, none of which may remain in an output.
 template <class T>
 Matrix<T> unwritten(Index rows, Index cols) {
   return Matrix<T>::Constant(rows, cols, static_cast<T>(std::numeric_limits<float>::quiet_NaN()));
 }
 
-/// The numbers of a view, side by side.
+/// The numbers of a view as a dense matrix.
 template <class T>
 Matrix<std::remove_const_t<T>> dense(const MatrixView<T>& m) {
   Matrix<std::remove_const_t<T>> all(m.rows, m.cols);
@@ -60,7 +60,7 @@ class GuardedWorkspace {
   std::size_t bytes_;
 };
 
-/// A copy of bytes that begins elsewhere in a cache line.
+/// A copy of bytes at another position in a cache line.
 class MovedBytes {
  public:
   MovedBytes(std::span<const std::byte> bytes, std::size_t further)

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// A matrix whose last number ends, or whose first begins, where the next byte may not be read: a
-/// read or write beside it ends the program.
+/// A matrix at the end, or the beginning, of readable memory. A read or write beyond its last
+/// number, or before its first, ends the program.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,13 +14,13 @@
 
 namespace mhla::test {
 
-/// Where the numbers lie in their pages.
+/// Position of the numbers in their pages.
 enum class PageSide { kBegin, kEnd };
 
 template <class T>
 class PageMatrix {
  public:
-  /// A copy of a view's numbers, row after row.
+  /// Copies a view's numbers, row by row.
   PageMatrix(const MatrixView<const T>& values, PageSide side)
       : rows_(values.rows), cols_(values.cols) {
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));

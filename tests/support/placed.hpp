@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Numbers anywhere in memory, for functions that may neither read nor write beside them.
+/// Numbers anywhere in memory, for functions that must not read or write outside them.
 
 #include <algorithm>
 #include <bit>
@@ -22,7 +22,7 @@ inline constexpr A kNaN = std::numeric_limits<A>::quiet_NaN();
 template <class A>
 inline constexpr long double kRoundoff = std::numeric_limits<A>::epsilon() / 2;
 
-/// The bound of m roundings in a row, relative to the sum of magnitudes.
+/// Bound of m successive roundings, relative to the sum of magnitudes.
 template <class A>
 long double roundings(Index m) {
   const long double mu = static_cast<long double>(m) * kRoundoff<A>;
@@ -37,14 +37,14 @@ std::vector<A> numbers(Random& rng, Index count, double low = -1, double high = 
   return x;
 }
 
-/// True for the same bits, and for two NaN.
+/// True for equal bits, and for two NaN.
 template <class A>
 bool same_number(A a, A b) {
   return std::memcmp(&a, &b, sizeof(A)) == 0 || (std::isnan(a) && std::isnan(b));
 }
 
-/// Values at an offset in [0, 16) from any alignment. What lies around them is NaN, which whatever
-/// is computed from it becomes as well.
+/// Values at an offset in [0, 16) from any alignment. Memory around them is NaN, and so is any
+/// result computed from it.
 template <class A>
 class Placed {
  public:
@@ -55,7 +55,7 @@ class Placed {
   A* data() { return all_.data() + offset_; }
   const A* data() const { return all_.data() + offset_; }
 
-  /// True if these are the values, and nothing was written beside them.
+  /// True if these are the values, and nothing was written outside them.
   bool holds(const std::vector<A>& values) const {
     return std::ssize(values) == count_ &&
            std::equal(all_.begin(), all_.end(), Placed(values, offset_).all_.begin(),

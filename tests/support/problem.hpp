@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Random problems for the forms. How near their outputs must be to naive_attention is in
+/// Random problems for the forms. Bounds of their distance from naive_attention are in
 /// reference.hpp.
 
 #include <cmath>
@@ -42,7 +42,7 @@ struct AnyNormalizer {
   }
 };
 
-/// One head's problem.
+/// A problem of one head.
 template <class T>
 struct Problem {
   using A = accumulator_t<T>;
@@ -58,7 +58,7 @@ struct Problem {
   double scale = 1;
   Matrix<bool> query_mask, key_mask;  // [1,N] or empty
   bool causal = false;
-  bool sparse = false;  // coefficients that are not 0, as lists
+  bool sparse = false;  // nonzero coefficients as lists
 
   MixingMatrix<A> mixing() const {
     const auto m = MixingMatrix<A>::banded(coefficients, lower, upper);
@@ -117,7 +117,7 @@ Matrix<T> random_values(Random& rng, Index rows, Index cols, double decades) {
   return m;
 }
 
-/// Lists of some of the coefficients; a row or a column may have none.
+/// Makes lists of some coefficients; a row or a column may have none.
 template <class T>
 void make_sparse(Problem<T>& p) {
   Random rng(p.seed);
@@ -126,10 +126,10 @@ void make_sparse(Problem<T>& p) {
   for (auto& c : p.coefficients.reshaped()) c = rng.chance(kept) ? c : 0;
 }
 
-/// A random problem: sizes lean to the edges (0, 1, blocks that do not divide), all maps and
-/// normalisers, masks, bands, denominators of their own.
+/// A random problem: often edge sizes (0, 1, blocks that do not divide), all maps and normalisers,
+/// masks, bands, separate queries and keys of denominators.
 /// \param causal  ordered blocks, as many queries as keys, no CrossQuery, a mixing matrix that may
-///                be larger than needed
+///     be larger than needed
 template <class T>
 Problem<T> random_problem(std::uint64_t seed, bool causal) {
   using A = accumulator_t<T>;
@@ -164,7 +164,7 @@ Problem<T> random_problem(std::uint64_t seed, bool causal) {
   p.key_map = widening || rng.chance(0.5)
                   ? p.query_map
                   : random_map<A>(rng, rng.integer(0, kSameWidthMaps - 1), d);
-  // e^x of large numbers is out of range, and so are sums of products of large numbers in half.
+  // Large numbers make e^x overflow, and also sums of products in half.
   const bool tame =
       std::is_same_v<T, Eigen::half> || p.query_map.exponential() || p.key_map.exponential();
   const double decades = tame ? 0.5 : 3;
@@ -182,7 +182,7 @@ Problem<T> random_problem(std::uint64_t seed, bool causal) {
   const bool band = rng.chance(0.3);
   p.lower = band ? rng.integer(0, 4) : mq;
   p.upper = band ? rng.integer(0, 4) : mk;
-  p.eps = rng.chance(0.5) ? 0 : 0x1p-10;  // any accumulator holds it
+  p.eps = rng.chance(0.5) ? 0 : 0x1p-10;  // exact in any accumulator
   if (p.normalizer == WeightSums::kCrossQuery) p.eps = 0x1p-10;
   p.scale = rng.chance(0.7) ? 1 : 0.375;
   const auto mask = [&rng](Index n) {
@@ -196,7 +196,7 @@ Problem<T> random_problem(std::uint64_t seed, bool causal) {
   return p;
 }
 
-/// Keeps tokens with a probability of each block, which may be 0.
+/// Keeps tokens with a probability per block, which may be 0.
 inline Matrix<bool> random_mask(Random& rng, const AnyPartition& blocks) {
   Matrix<bool> mask(1, blocks.tokens());
   for (Index b = 0; b < blocks.blocks(); ++b) {
@@ -210,8 +210,8 @@ inline Matrix<bool> random_mask(Random& rng, const AnyPartition& blocks) {
   return mask;
 }
 
-/// A problem larger than those of random_problem: many blocks, more than are mixed together, or
-/// long ones, more than a strip, of which few or no tokens may be kept.
+/// A problem larger than those of random_problem. It has many blocks, more than are mixed together,
+/// or long blocks, more than a strip. Few or no tokens of a block may be kept.
 template <class T>
 Problem<T> large_problem(std::uint64_t seed, bool causal) {
   using A = accumulator_t<T>;

@@ -2,7 +2,7 @@
 
 /// \file
 /// Random numbers that are the same on every compiler and standard library: a counter through a
-/// mixing function (splitmix64), so that a seed printed by a failing test reproduces it anywhere.
+/// mixing function (splitmix64). A seed printed by a failing test reproduces it anywhere.
 
 #include <cmath>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Arrays whose rows travel between ranks, with contents that tell whose they are.
+/// Arrays whose rows are sent between ranks, with contents that identify array and row.
 
 #include <cstddef>
 #include <span>
@@ -13,13 +13,14 @@ namespace mhla::test {
 
 using distributed::SharedRows;
 
-/// What byte i of a row holds: of a round, an array and a row, whoever owns that.
+/// Contents of byte i of a row, which depend on a round, an array and a row, not on the row's
+/// owner.
 inline std::byte byte_of(std::size_t round, std::size_t array, Index row, std::size_t i) {
   return static_cast<std::byte>(7 + 31 * round + 53 * array + 101 * static_cast<std::size_t>(row) +
                                 i % 251);
 }
 
-/// Arrays as one rank sees them: its own rows are there, the others' are to come.
+/// Arrays of one rank: its rows are filled, rows of other ranks are missing.
 class RankArrays {
  public:
   static constexpr std::byte kNothing{0};
@@ -37,13 +38,13 @@ class RankArrays {
   }
   std::span<const SharedRows> shared() const { return shared_; }
 
-  /// Writes rows [begin, end), which this rank owns.
+  /// Writes rows [begin, end), which belong to this rank.
   void own(Index begin, Index end) {
     visit(begin, end, [&](std::size_t a, Index row, std::size_t i, std::byte& byte) {
       byte = byte_of(round_, a, row, i);
     });
   }
-  /// How many bytes of the rows are not their owner's.
+  /// Number of bytes of the rows that differ from their owner's.
   Index wrong(Index begin, Index end) {
     Index count = 0;
     visit(begin, end, [&](std::size_t a, Index row, std::size_t i, std::byte& byte) {
@@ -51,7 +52,7 @@ class RankArrays {
     });
     return count;
   }
-  /// How many bytes of the rows something was written to.
+  /// Number of bytes of the rows that were written.
   Index written(Index begin, Index end) {
     Index count = 0;
     visit(begin, end, [&](auto, auto, auto, std::byte& byte) { count += byte != kNothing; });
@@ -75,7 +76,7 @@ class RankArrays {
   std::vector<SharedRows> shared_;
 };
 
-/// first[r] of shares that are uneven, and empty where `share` says 0.
+/// first[r] of uneven shares; a share is empty if `share` returns 0.
 inline std::vector<Index> firsts(Index ranks, auto&& share) {
   std::vector<Index> first{0};
   for (Index r = 0; r < ranks; ++r) first.push_back(first.back() + share(r));

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// That a batch, large shares and a decode over ranks have the bits of one machine.
+/// Checks that a batch, large shares and a decode over ranks have the bits of one machine.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ TensorView<T> middle_tokens(TensorView<T> t, Index begin, Index count) {
   return t;
 }
 
-/// The same of a batch [B,N,H,D] in blocks of `length`, with weights in both maps.
+/// Checks a batch [B,N,H,D] in blocks of `length`, with weights in both maps.
 template <class Form, class C>
 void expect_bits_of_one_machine_for_a_batch(C& comm, Index batch, Index heads, Index blocks,
                                             Index length) {
@@ -73,7 +73,7 @@ void expect_bits_of_one_machine_for_a_batch(C& comm, Index batch, Index heads, I
   EXPECT_EQ(different_bits(own, whole), "");
 }
 
-/// Shares so large that their summaries travel in parts, the last one slab by slab.
+/// Checks shares so large that their summaries are sent in parts, the last part slab by slab.
 /// \param first  borders of the ranks' blocks
 template <class Form, class Op, class C>
 void expect_bits_of_one_machine_for_large_shares(C& comm, const Op& op,
@@ -111,7 +111,8 @@ void expect_bits_of_one_machine_for_large_shares(C& comm, const Op& op,
   EXPECT_EQ(bits_of(own), bits_of(Matrix<float>(dk.middleRows(first[r], own.rows()))));
 }
 
-/// A decode of five heads of six values each, with its state on one machine and split over ranks.
+/// Checks a decode of five heads of six values each, with its state on one machine and split over
+/// ranks.
 /// \param axis  2 to split heads, 3 to split values
 template <class C>
 void expect_bits_of_one_stream(C& comm, std::size_t axis) {

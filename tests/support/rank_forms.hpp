@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The two forms over ranks, and that a rank's part of a random problem has the bits of one
+/// The two forms over ranks, and a check that a rank's part of a random problem has the bits of one
 /// machine.
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ std::string bits_of(const M& m) {
           static_cast<std::size_t>(m.size()) * sizeof(*m.data())};
 }
 
-/// Expects the outputs and gradients of one machine on a rank.
+/// Expects a rank to have the outputs and gradients of one machine.
 template <class Form, class T, class C>
 void expect_bits_of_one_machine(C& comm, const GradientProblem<T>& p) {
   const RankProblem<T> rank(p, comm.rank(), comm.size());

@@ -12,7 +12,7 @@
 
 namespace mhla::test {
 
-/// A random split of blocks: rank r has [first[r], first[r + 1]), some ranks none.
+/// A random split of blocks: rank r has [first[r], first[r + 1]), some ranks have none.
 inline std::vector<Index> random_split(Random& rng, Index blocks, Index ranks) {
   std::vector<Index> first{0, blocks};
   while (static_cast<Index>(first.size()) <= ranks) first.push_back(rng.integer(0, blocks));
@@ -20,7 +20,7 @@ inline std::vector<Index> random_split(Random& rng, Index blocks, Index ranks) {
   return first;
 }
 
-/// The blocks [begin, end) of a partition, as a partition of their own tokens.
+/// The blocks [begin, end) of a partition, as a partition of the tokens in these blocks.
 class PartOfBlocks {
  public:
   PartOfBlocks(const AnyPartition& all, Index begin, Index end) {
@@ -42,7 +42,7 @@ class PartOfBlocks {
   }
   const AnyPartition& blocks() const { return blocks_; }
 
-  /// The rows of the part's tokens.
+  /// Rows of the part's tokens.
   template <class M>
   M rows_of(const M& all) const {
     M rows(static_cast<Index>(tokens_.size()), all.cols());
@@ -50,7 +50,7 @@ class PartOfBlocks {
     for (Index t = 0; t < rows.rows(); ++t) rows.row(t) = all.row(place(t));
     return rows;
   }
-  /// The same of a mask [1,N], or none.
+  /// Entries of a mask [1,N] for the part's tokens, or an absent mask.
   Matrix<bool> mask_of(const Matrix<bool>& all) const {
     if (all.size() == 0) return all;
     return rows_of(Matrix<bool>(all.transpose())).transpose();
@@ -72,7 +72,7 @@ struct RankProblem {
   RankProblem(const GradientProblem<T>& p, Index rank, Index ranks)
       : RankProblem(p, rank, splits(p, ranks)) {}
 
-  /// What one machine has in the memory of its gradients, in this rank's.
+  /// Copies the part of one machine's gradients that this rank has.
   GradientBuffers<T> part_of(const GradientBuffers<T>& all) const {
     GradientBuffers<T> part(own);
     for (const Part tensor : {kQ, kK, kV, kOwnQ, kOwnK}) {
@@ -82,7 +82,7 @@ struct RankProblem {
     return part;
   }
 
-  /// The borders of all ranks' blocks, of queries and of keys.
+  /// Borders of all ranks' blocks, of queries and of keys.
   using Splits = std::pair<std::vector<Index>, std::vector<Index>>;
   static Splits splits(const GradientProblem<T>& p, Index ranks) {
     Random rng(p.seed + 977 * static_cast<std::uint64_t>(ranks));

@@ -1,19 +1,20 @@
 #pragma once
 
 /// \file
-/// How far a form may be from naive_attention of the same arguments, evaluated in a wider type.
+/// Bounds of the distance of a form from naive_attention of the same arguments, evaluated in a
+/// wider type.
 ///
 /// Features are those of the form: naive_attention maps them in the accumulator. The bound is
-/// componentwise and derived: with m the longest chain of roundings on the way of any term, u the
-/// unit roundoff of the accumulator, A the numerator and Z the sum of the denominator's terms with
-/// every term replaced by its magnitude, and Z increased by |eps|,
+/// derived per component. Let m be the longest chain of roundings of any term, and u the unit
+/// roundoff of the accumulator. A is the numerator and Z the sum of the denominator's terms, with
+/// every term replaced by its magnitude, and Z increased by |eps|:
 ///
 ///     |num^ - num| <= gamma_m A
 ///     |den^ - den| <= gamma_m Z
 ///     |o^ - o|     <= (|num^ - num| + |o| |den^ - den|) / (|den| - |den^ - den|) + 2u (|o| + ...)
 ///
-/// The last term is the reciprocal and its product. Storage adds half a unit of the output. Where
-/// all weights are 0, and eps, the output is exactly 0.
+/// The last term is the reciprocal and its product. Storage adds half a unit of the output. If all
+/// weights are 0, and eps, the output is exactly 0.
 
 #include <gtest/gtest.h>
 
@@ -26,16 +27,16 @@
 
 namespace mhla::test {
 
-/// The type references are computed in.
+/// Type of references.
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, long double, double>;
 
-/// Unit roundoff of what sums of T are kept in.
+/// Unit roundoff of the type in which sums of T are kept.
 template <class T>
 constexpr double kUnitRoundoff =
     static_cast<double>(std::numeric_limits<accumulator_t<T>>::epsilon()) / 2;
 
-/// Unit roundoff of T as storage, 0 where it is the accumulator.
+/// Unit roundoff of T as storage; 0 if T is the accumulator.
 template <class T>
 constexpr double kStorageRoundoff = 0;
 template <>
@@ -43,7 +44,7 @@ inline constexpr double kStorageRoundoff<Eigen::half> = 0x1p-11;
 template <>
 inline constexpr double kStorageRoundoff<Eigen::bfloat16> = 0x1p-8;
 
-/// What a form must give.
+/// Required outputs of a form.
 template <class T>
 struct Expected {
   Matrix<Wide<T>> out;    // [Nq,E]
@@ -52,8 +53,8 @@ struct Expected {
 };
 
 /// Roundings to fp32 that the matrix unit may add to a numerator of bfloat16 tensors
-/// (stage/amx/unit.hpp): the splits s_1 + s_2 + s_3 + 2^-20 in units of 2^-24, and one for
-/// each step of the three products, 18 more in the last.
+/// (stage/amx/unit.hpp). They are the splits s_1 + s_2 + s_3 + 2^-20 in units of 2^-24, one per
+/// step of the three products, and 18 more in the last.
 template <class T>
 Index tile_roundings(const Problem<T>& p) {
   if constexpr (!kMatrixUnit || !std::same_as<T, Eigen::bfloat16>) return 0;
@@ -63,11 +64,11 @@ Index tile_roundings(const Problem<T>& p) {
          steps(p.query_map.features(p.q.cols()));
 }
 
-/// The output a problem must have, and how far a form with chains of m roundings may be from it.
+/// Required output of a problem, and the bound for a form with chains of m roundings.
 template <class T>
 Expected<T> expected(const Problem<T>& p, Index m) {
   using W = Wide<T>;
-  const W u = kUnitRoundoff<T>, g = gamma(m + 1, u);  // and the scale of the queries
+  const W u = kUnitRoundoff<T>, g = gamma(m + 1, u);  // + 1: the scale of the queries
   const W num_g = gamma(m + 1 + tile_roundings(p), u), storage = W(kStorageRoundoff<T>);
   const auto exact = naive_problem<W>(p.inputs(), p.blocks(), p.mixing(), p.op(), p.order());
   const Matrix<W> out = naive_attention(exact), dens = naive_denominators(exact);
@@ -95,7 +96,7 @@ Expected<T> expected(const Problem<T>& p, Index m) {
   return result;
 }
 
-/// The same for a form (support/forward_forms.hpp), or what it says itself.
+/// Required output for a form (support/forward_forms.hpp), or the form's expectation.
 template <class F, class T>
 Expected<T> expected_of(const Problem<T>& p) {
   if constexpr (requires { F::expect(p); }) {
@@ -105,7 +106,7 @@ Expected<T> expected_of(const Problem<T>& p) {
   }
 }
 
-/// How a run of random problems came out.
+/// Results of a run of random problems.
 struct Tally {
   double worst = 0;  // largest error over bound
   Index outputs = 0;

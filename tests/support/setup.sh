@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# Sourced by the run.sh scripts: gets what a build needs, configures and builds.
+# Sourced by the run.sh scripts: installs the requirements of a build, configures and builds.
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cores=$(getconf _NPROCESSORS_ONLN)
 
 step() { printf '== %s\n' "$*" >&2; }
 
-# quietly LOG COMMAND...: the output goes to LOG, and is shown if the command fails.
+# quietly LOG COMMAND...: writes the output to LOG, and shows it if the command fails.
 quietly() {
   local log=$1
   shift
@@ -21,8 +21,8 @@ is_installed() {
   [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
 }
 
-# require_packages PACKAGE...: installs those Debian packages that are missing. Where that is not
-# possible it names them and goes on: the same tools and headers may be there from elsewhere.
+# require_packages PACKAGE...: installs missing Debian packages. If it cannot, it names them and
+# continues: the tools and headers may come from elsewhere.
 require_packages() {
   local missing=() package as_root=()
   for package in "$@"; do is_installed "$package" || missing+=("$package"); done
@@ -35,7 +35,7 @@ require_packages() {
   step "install ${missing[*]}"
   local log
   log=$(mktemp)
-  # Where no server answers apt-get must not wait for it long.
+  # apt-get must not wait long if no server answers.
   if ! { quietly "$log" "${as_root[@]}" apt-get update -o Acquire::Retries=1 \
     -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 &&
     quietly "$log" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y \
@@ -45,9 +45,9 @@ require_packages() {
   rm "$log"
 }
 
-# build NAME TARGETS OPTION...: configures MHLA_BUILD_DIR, or build/NAME, with the options and builds
-# TARGETS there. Sets `build_dir`. MHLA_CMAKE_ARGS holds more options. MHLA_BUILD_DIR may be that of
-# another script, so nothing of what they differ in is left as it was.
+# build NAME TARGETS OPTION...: configures MHLA_BUILD_DIR, or build/NAME, with the options and
+# builds TARGETS there. Sets `build_dir`. MHLA_CMAKE_ARGS holds more options. Scripts may share
+# MHLA_BUILD_DIR, so every option that differs between them is set again.
 build() {
   local name=$1 generator=() targets
   read -ra targets <<<"$2"

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// A [B,N,H,D] tensor in one of the layouts that users have, at any place, in memory that is NaN
+/// A [B,N,H,D] tensor in one of the layouts that users have, at any address, in memory that is NaN
 /// elsewhere.
 
 #include "mhla/core/tensor.hpp"
@@ -14,10 +14,10 @@ template <class T>
 class StridedTensor {
  public:
   /// Random numbers in [-1, 1].
-  /// \param shared  whether all heads may be one and the same
+  /// \param shared  true if all heads may be the same memory
   StridedTensor(Random& rng, const Shape& shape, bool shared = false) : shape_(shape) {
     const auto [b, n, h, d] = shape;
-    const Index row = d + rng.integer(0, 3);  // with unused numbers behind every row
+    const Index row = d + rng.integer(0, 3);  // with unused numbers after every row
     const Index kind = rng.integer(0, shared ? 4 : 3);
     strides_ = kind == 0   ? Shape{n * h * row, h * row, row, 1}    // token-major
                : kind == 1 ? Shape{h * n * row, row, n * row, 1}    // head-major
@@ -40,7 +40,7 @@ class StridedTensor {
       f(x(row / x.tokens(), row % x.tokens(), i / x.width() % x.heads(), i % x.width()));
     }
   }
-  /// True if the memory beside the tensor is as it was.
+  /// True if the memory outside the tensor is unchanged.
   bool nothing_beside() const {
     const StridedTensor copy = *this;
     const T nan = unwritten<T>(1, 1)(0, 0);

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Sourced after setup.sh by what runs examples/torch.
+# Sourced after setup.sh by scripts that run examples/torch.
 
 base=${MHLA_PYTHON:-python3}
 
-# share_torch PYTHON: lets an environment use PyTorch 2.10 or newer of `base`; fails where it is not.
+# share_torch PYTHON: lets an environment use PyTorch 2.10 or newer of `base`; fails without it.
 share_torch() {
   local site place
   site=$("$base" -c 'import os, torch
@@ -14,9 +14,9 @@ print(os.path.dirname(torch.__path__[0]))' 2>/dev/null) || return 1
   printf '%s\n' "$site" >"$place/torch_of_base.pth"
 }
 
-# torch_environment: makes an environment of Python with PyTorch and mhla_torch, built from this
-# tree, and sets `build_dir` and `python`. PyTorch 2.10 or newer of MHLA_PYTHON (python3 where it is
-# not set) is used where it is; otherwise PyPI's is installed.
+# torch_environment: creates a Python environment with PyTorch and mhla_torch, built from this tree,
+# and sets `build_dir` and `python`. It uses PyTorch 2.10 or newer of MHLA_PYTHON (default: python3)
+# if present; otherwise it installs PyPI's.
 torch_environment() {
   require_packages g++ cmake ninja-build libeigen3-dev python3-venv
   build_dir=${MHLA_BUILD_DIR:-$repository/build/torch}
@@ -32,7 +32,7 @@ torch_environment() {
   step "install ${packages[*]}"
   quietly "$build_dir/install.log" "$python" -m pip install --disable-pip-version-check \
     "${packages[@]}"
-  # Its torchvision has to be that of the PyTorch which is there.
+  # The torchvision must match the installed PyTorch.
   "$python" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' \
     >"$build_dir/torch.txt"
   "$python" -m pip install --disable-pip-version-check -c "$build_dir/torch.txt" timm \
@@ -41,13 +41,13 @@ torch_environment() {
   quietly "$build_dir/build.log" "$python" -m pip install --disable-pip-version-check \
     --no-build-isolation --no-deps --force-reinstall -C build-dir="$build_dir/package" \
     "$repository/examples/torch"
-  # Of tests and examples: what they share with benchmarks/, and the model they train.
+  # Modules of tests and examples: code shared with benchmarks/, and the model that they train.
   export PYTHONPATH=$repository/benchmarks:$repository/examples/torch PYTHONDONTWRITEBYTECODE=1
 }
 
-# test_wheel: makes the source archive of examples/torch and from that the wheel, as build does it,
-# in an environment of pip's that holds nothing but what pyproject.toml asks for; installs the wheel
-# into an empty environment, whose PyTorch is that of `base` where it has one; and runs it there.
+# test_wheel: builds the source archive of examples/torch, and from it the wheel, in pip's isolated
+# environment with only the requirements of pyproject.toml. It installs the wheel into an empty
+# environment, with the PyTorch of `base` if it has one, and runs it there.
 test_wheel() {
   require_packages g++ cmake ninja-build libeigen3-dev python3-venv
   build_dir=${MHLA_BUILD_DIR:-$repository/build/wheel}

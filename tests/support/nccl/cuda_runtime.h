@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What mhla/distributed/nccl.hpp calls of the CUDA runtime, declared as CUDA does, for machines
-/// without it. stand_in.cpp defines it.
+/// Functions of the CUDA runtime that mhla/distributed/nccl.hpp calls, declared as CUDA does, for
+/// machines without CUDA. cuda_stand_in.cpp defines them.
 
 #include <cstddef>
 

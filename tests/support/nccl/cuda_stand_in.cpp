@@ -1,4 +1,4 @@
-// The CUDA runtime of stand_in.hpp: streams are threads that do what they are given in turn.
+// The CUDA runtime of stand_in.hpp: streams are threads that run their work in order.
 
 #include <atomic>
 #include <condition_variable>
@@ -18,8 +18,8 @@ namespace {
 
 std::mutex mutex;
 std::vector<std::string> broken;
-std::map<const std::byte*, std::size_t> arrays;  // bytes of each
-thread_local std::vector<cudaStream_t> streams;  // of the thread's device
+std::map<const std::byte*, std::size_t> arrays;  // bytes per array
+thread_local std::vector<cudaStream_t> streams;  // streams of the thread's device
 std::atomic<int> objects = 0;
 std::atomic<bool> out_of_memory = false;
 std::atomic<bool> any_memory = false;
@@ -172,7 +172,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   return cudaSuccess;
 }
 
-/// Waits for all that the device does.
+/// Waits for all work of the device.
 cudaError_t cudaFree(void* memory) {
   for (const cudaStream_t stream : streams) cudaStreamSynchronize(stream);
   {
@@ -184,7 +184,7 @@ cudaError_t cudaFree(void* memory) {
   return cudaSuccess;
 }
 
-/// Of pageable memory of the host, for which CUDA may wait for the stream.
+/// Copies pageable host memory, for which CUDA may wait for the stream.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   const bool to_device = kind == cudaMemcpyHostToDevice;

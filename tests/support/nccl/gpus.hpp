@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Threads that are ranks of distributed/nccl.hpp, a GPU each that stands in, and their arrays.
+/// Threads that are ranks of distributed/nccl.hpp, each with a simulated GPU, and their arrays.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@
 
 namespace mhla::test {
 
-/// An array of all ranks' rows of `width` numbers in device memory, 0 at first.
+/// An array of all ranks' rows of `width` numbers in device memory, initially 0.
 class DeviceRows {
  public:
   DeviceRows(Index rows, Index width) : width_(width), count_(rows * width) {
@@ -33,7 +33,7 @@ class DeviceRows {
   distributed::SharedRows shared() const {
     return {memory_.get(), static_cast<std::size_t>(width_) * sizeof(int)};
   }
-  /// What rows [begin, end) hold in the end: numbers of the array and the place.
+  /// Final contents of rows [begin, end): numbers of the array and the position.
   std::span<int> rows(Index begin, Index end) const {
     return numbers().subspan(static_cast<std::size_t>(begin * width_),
                              static_cast<std::size_t>((end - begin) * width_));
@@ -67,7 +67,7 @@ struct Gpu {
         rank(communicator, stream.get(), timeout) {}
 
   void launch(std::function<void()> work) { stand_in::launch(stream.get(), std::move(work)); }
-  /// All ranks meet, so that NCCL has connected them.
+  /// Calls agree() on all ranks, so that NCCL connects them.
   void meet() {
     std::vector<std::byte> records(static_cast<std::size_t>(rank.size()));
     rank.agree({records.data(), 1}, records);
@@ -76,11 +76,11 @@ struct Gpu {
   }
 
   distributed::detail::CudaStream stream;
-  ncclComm_t comm;  // the rank's
+  ncclComm_t comm;  // owned by the rank
   distributed::NcclRank rank;
 };
 
-/// Calls f(gpu) on a thread for each of `ranks` GPUs; all is freed in the end.
+/// Calls f(gpu) on a thread per GPU, for `ranks` GPUs; frees everything at the end.
 inline void run_gpus(int ranks, const std::function<void(Gpu&)>& f, double timeout = 20,
                      bool blocking = false) {
   const std::vector<ncclComm_t> all = stand_in::communicators(ranks, blocking);

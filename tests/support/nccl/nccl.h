@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What mhla/distributed/nccl.hpp calls of NCCL, declared as NCCL does, for machines without it.
-/// stand_in.cpp defines it.
+/// Functions of NCCL that mhla/distributed/nccl.hpp calls, declared as NCCL does, for machines
+/// without NCCL. nccl_stand_in.cpp defines them.
 
 #include <cuda_runtime.h>
 

@@ -1,5 +1,5 @@
-// The NCCL of stand_in.hpp. A group is a step of a stream: it posts what the rank sends, and ends
-// when all that it sends has been taken and all that it receives has come.
+// The NCCL of stand_in.hpp. A group is a step of a stream. It posts the messages that the rank
+// sends, and ends when all sent messages have been taken and all expected messages have arrived.
 
 #include <algorithm>
 #include <condition_variable>
@@ -31,11 +31,11 @@ struct Message {
 };
 
 struct Collective {
-  std::map<int, Call> calls;  // by rank, of those that have come
-  int copied = 0;             // ranks that have what they receive
+  std::map<int, Call> calls;  // by rank, of ranks that have called
+  int copied = 0;             // ranks that have received their data
 };
 
-/// Calls that a thread makes as one.
+/// Calls of a thread that form one group.
 struct Group {
   int depth = 0;
   ncclComm_t comm = nullptr;
@@ -66,15 +66,15 @@ struct Member {
   const bool blocking;
   // Guarded by the clique's mutex.
   ncclResult_t error = ncclSuccess;
-  bool in_progress = false;  // what it was asked for last
-  bool running = false;      // a group, in its stream
+  bool in_progress = false;  // its last call is in progress
+  bool running = false;      // a group runs in its stream
   bool aborted = false;
-  std::size_t collectives = 0;        // it has taken part in
-  std::optional<Group> on_its_way{};  // to its stream
-  bool asked = false;                 // for its state, since then
+  std::size_t collectives = 0;        // number of collectives it took part in
+  std::optional<Group> on_its_way{};  // group waiting to enter its stream
+  bool asked = false;                 // state was queried since then
 };
 
-/// A call that real ranks would hang in, or read wrong data.
+/// Reports a call in which real ranks would hang or read wrong data.
 void break_down(Clique& clique, const std::string& what) {
   stand_in::add_breach(what);
   for (Member* member : clique.members) member->error = ncclInvalidUsage;
@@ -95,7 +95,7 @@ bool receive(Member& own, const Call& call) {
   return true;
 }
 
-/// Copies what a rank receives by a collective, once all have called it.
+/// Copies the data that a rank receives by a collective, once all ranks have called it.
 bool collect(Member& own, Collective& all, const Call& call) {
   if (all.calls.size() < static_cast<std::size_t>(own.clique->size)) return false;
   for (const auto& [rank, other] : all.calls) {
@@ -113,14 +113,14 @@ bool collect(Member& own, Collective& all, const Call& call) {
   return true;
 }
 
-/// A group in its stream.
+/// Runs a group in its stream.
 void run(Member& own, std::vector<Call> calls) {
   Clique& clique = *own.clique;
   std::unique_lock lock(clique.mutex);
   if (own.aborted) return;
   own.running = true;
   std::vector<std::shared_ptr<Message>> messages;
-  std::vector<std::pair<std::size_t, Call>> collectives;  // of the clique's number
+  std::vector<std::pair<std::size_t, Call>> collectives;  // number of each in the clique
   std::vector<Call> receives;
   for (const Call& call : calls) {
     if (call.kind == Kind::kSend) {
@@ -157,13 +157,13 @@ void run(Member& own, std::vector<Call> calls) {
   own.running = false;
   clique.changed.notify_all();
   if (!own.aborted) return;
-  for (const auto& message : messages) message->from = nullptr;  // nobody takes it any more
+  for (const auto& message : messages) message->from = nullptr;  // no rank takes it now
   for (const auto& [number, call] : collectives) {
     clique.collectives[number].calls.erase(own.rank);
   }
 }
 
-/// Puts a group into its stream, once the ranks that it is of have been met.
+/// Puts a group into its stream, once its ranks are connected.
 void connect(const std::shared_ptr<Member>& own) {
   if (!own->on_its_way) return;
   for (const Call& call : own->on_its_way->calls) {
@@ -205,7 +205,7 @@ ncclResult_t add(Call call, ncclDataType_t type, ncclComm_t comm, cudaStream_t s
   return ncclSuccess;
 }
 
-/// The answer to a call that may go on by itself.
+/// Answer to a call that may be asynchronous.
 ncclResult_t go_on(Member& own) {
   own.asked = false;
   own.in_progress = !own.blocking;
@@ -259,7 +259,7 @@ ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
   return *count = comm->member->clique->size, ncclSuccess;
 }
 
-/// A call that goes on by itself ends at the second question at the earliest.
+/// An asynchronous call ends at the second query at the earliest.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   Member& own = *comm->member;
   const std::lock_guard lock(own.clique->mutex);
