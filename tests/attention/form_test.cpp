@@ -107,8 +107,9 @@ TEST(Form, MemoryThatIsKeptIsSharedOutAmongThePairs) {
 }
 
 TEST(Form, FewPairsLeaveTheBlocksToTheWorkers) {
-  ThreadPool pool(3);
-  EXPECT_TRUE(detail::over_pairs(1, ExecutorRef()));
+  ThreadPool pool(3), one(1);
+  EXPECT_FALSE(detail::over_pairs(3, ExecutorRef()));
+  EXPECT_TRUE(detail::over_pairs(1, one));
   EXPECT_TRUE(detail::over_pairs(3, pool));
   EXPECT_FALSE(detail::over_pairs(2, pool));
 }

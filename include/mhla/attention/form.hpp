@@ -46,9 +46,10 @@ concept Form = Scalar<T> && requires(const F& form, const Inputs<T>& in, MatrixV
   form.run(arena, kept, in, out, executor);
 };
 
-/// True where the pairs of a batch are spread over the workers, rather than the blocks of a pair.
+/// True where an executor runs the pairs of a batch, rather than the blocks of a pair. The calling
+/// thread needs none for the pairs.
 inline bool over_pairs(Index pairs, const ExecutorRef& executor) {
-  return pairs >= executor.workers();
+  return !executor.sequential() && pairs >= executor.workers();
 }
 
 /// The largest bytes(head) over head 0 of every length; heads differ in data alone.

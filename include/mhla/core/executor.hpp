@@ -28,6 +28,26 @@ namespace detail {
 /// True for executors that give calls the floating-point environment of their caller.
 template <class X>
 inline constexpr bool kKeepsFloatingPoint = false;
+
+/// A function of an index and a worker, by reference, so that executors are compiled once.
+struct Task {
+  template <class F>
+  requires(!std::same_as<std::remove_cvref_t<F>, Task>)
+      Task(F&& f)  // NOLINT(google-explicit-constructor)
+      : function(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
+        call(call_of<std::remove_reference_t<F>>) {}
+
+  void operator()(Index index, Index worker) const { call(function, index, worker); }
+
+  void* function;
+  void (*call)(void* function, Index index, Index worker);
+
+ private:
+  template <class F>
+  static void call_of(void* function, Index index, Index worker) {
+    (*static_cast<F*>(function))(index, worker);
+  }
+};
 }  // namespace detail
 
 /// Runs f(index, worker) once for every index in [0, count), in any order, and returns when all
@@ -45,12 +65,11 @@ concept Executor = requires(std::remove_reference_t<X>& x, Index count, void (*f
 struct Sequential {
   constexpr Index workers() const { return 1; }
 
-  template <class F>
-  void for_each(Index count, F&& f) const {
+  void for_each(Index count, detail::Task task) const {
     std::exception_ptr failure;
     for (Index i = 0; i < count; ++i) {
       try {
-        f(i, Index{0});
+        task.call(task.function, i, 0);
       } catch (...) {
         if (!failure) failure = std::current_exception();
       }
@@ -79,11 +98,9 @@ class ThreadPool {
   Index workers() const { return static_cast<Index>(threads_.size()) + 1; }
 
   /// Allocates nothing.
-  template <class F>
-  void for_each(Index count, F&& f);
+  void for_each(Index count, detail::Task task);
 
  private:
-  using Call = void (*)(void*, Index, Index);
   using Word = std::uint32_t;  // what a thread can sleep on
   static constexpr std::chrono::microseconds kAwake{100};
 
@@ -114,8 +131,7 @@ class ThreadPool {
   std::atomic<Word> round_{0};
   std::atomic<Word> finished_{0};  // of those that joined
   // Of the round: written before it opens.
-  Call call_ = nullptr;
-  void* context_ = nullptr;
+  const detail::Task* task_ = nullptr;
   Index count_ = 0;
   detail::FloatingPoint caller_;
   std::atomic<Index> next_{0};
@@ -130,49 +146,41 @@ inline constexpr bool detail::kKeepsFloatingPoint<ThreadPool> = true;
 /// outlive it. Cost: one indirect call a piece of work.
 class ExecutorRef {
  public:
-  ExecutorRef() : ExecutorRef(sequential()) {}
+  ExecutorRef() = default;
+  ExecutorRef(const Sequential& /*x*/) {}  // NOLINT(google-explicit-constructor)
   template <Executor X>
-  requires(!std::same_as<std::remove_cvref_t<X>, ExecutorRef>)
+  requires(!std::same_as<std::remove_cvref_t<X>, ExecutorRef> &&
+           !std::same_as<std::remove_cvref_t<X>, Sequential>)
       ExecutorRef(X&& x)  // NOLINT(google-explicit-constructor)
       : executor_(const_cast<void*>(static_cast<const void*>(std::addressof(x)))),
-        workers_([](void* executor) {
-          return static_cast<Index>(static_cast<std::remove_reference_t<X>*>(executor)->workers());
-        }),
-        for_each_([](void* executor, Index count, Task task) {
-          auto& target = *static_cast<std::remove_reference_t<X>*>(executor);
-          if constexpr (detail::kKeepsFloatingPoint<std::remove_cvref_t<X>>) {
-            target.for_each(count, task);
-          } else {
-            const TaskOfCaller of_caller{task};
-            target.for_each(count, task_of(of_caller));
-          }
-        }) {}
+        workers_(workers_of<std::remove_reference_t<X>>),
+        for_each_(for_each_of<std::remove_reference_t<X>>) {}
 
-  Index workers() const { return workers_(executor_); }
+  /// True for the calling thread, in order.
+  bool sequential() const { return executor_ == nullptr; }
+  Index workers() const { return sequential() ? 1 : workers_(executor_); }
 
-  template <class F>
-  void for_each(Index count, F&& f) const {
-    for_each_(executor_, count, task_of(f));
+  void for_each(Index count, detail::Task task) const {
+    if (sequential()) return Sequential{}.for_each(count, task);
+    for_each_(executor_, count, task);
   }
 
  private:
-  /// A function of an index and a worker, by reference.
-  struct Task {
-    void* context;
-    void (*call)(void*, Index, Index);
-    void operator()(Index index, Index worker) const { call(context, index, worker); }
-  };
-
-  template <class F>
-  static Task task_of(F& f) {
-    return {const_cast<void*>(static_cast<const void*>(std::addressof(f))),
-            [](void* context, Index index, Index worker) {
-              (*static_cast<F*>(context))(index, worker);
-            }};
+  template <class X>
+  static Index workers_of(void* executor) {
+    return static_cast<Index>(static_cast<X*>(executor)->workers());
+  }
+  template <class X>
+  static void for_each_of(void* executor, Index count, detail::Task task) {
+    if constexpr (detail::kKeepsFloatingPoint<std::remove_const_t<X>>) {
+      static_cast<X*>(executor)->for_each(count, task);
+    } else {
+      static_cast<X*>(executor)->for_each(count, TaskOfCaller{task});
+    }
   }
   /// The task, in the floating-point environment of the thread that made this.
   struct TaskOfCaller {
-    Task task;
+    detail::Task task;
     std::thread::id thread = std::this_thread::get_id();
     detail::FloatingPoint caller{};
 
@@ -183,14 +191,9 @@ class ExecutorRef {
     }
   };
 
-  static const Sequential& sequential() {
-    static constexpr Sequential kSequential;
-    return kSequential;
-  }
-
-  void* executor_;
-  Index (*workers_)(void*);
-  void (*for_each_)(void*, Index, Task);
+  void* executor_ = nullptr;  // null: the calling thread
+  Index (*workers_)(void*) = nullptr;
+  void (*for_each_)(void*, Index, detail::Task) = nullptr;
 };
 static_assert(Executor<ExecutorRef>);
 
@@ -221,15 +224,11 @@ inline void ThreadPool::stop() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-template <class F>
-void ThreadPool::for_each(Index count, F&& f) {
+inline void ThreadPool::for_each(Index count, detail::Task task) {
   if (count <= 0) return;
-  if (employer() == this) return Sequential{}.for_each(count, f);
+  if (employer() == this) return Sequential{}.for_each(count, task);
   const std::lock_guard turn(turn_);
-  context_ = const_cast<void*>(static_cast<const void*>(std::addressof(f)));
-  call_ = [](void* context, Index index, Index worker) {
-    (*static_cast<std::remove_reference_t<F>*>(context))(index, worker);
-  };
+  task_ = &task;
   count_ = count;
   caller_ = {};
   next_ = 0;
@@ -282,7 +281,7 @@ ThreadPool::Word ThreadPool::await(const std::atomic<Word>& word, Done done) {
 inline void ThreadPool::work(Index worker) {
   for (Index i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) {
     try {
-      call_(context_, i, worker);
+      task_->call(task_->function, i, worker);
     } catch (...) {
       const std::lock_guard lock(failure_mutex_);
       if (!failure_) failure_ = std::current_exception();
