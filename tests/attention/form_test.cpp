@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "mhla/attention/bidirectional.hpp"
 #include "mhla/attention/causal.hpp"
 #include "mhla/attention/naive.hpp"
@@ -95,10 +97,9 @@ TEST(Form, MemoryThatIsKeptIsSharedOutAmongThePairs) {
   EXPECT_TRUE(kept.intact());
   const detail::KeptMemory memory(MeanForm{}, in, kept.get(), detail::find_kept);
   for (Index pair = 0; pair < 6; ++pair) {
-    memory.with(pair / 3, pair % 3, [&](detail::Arena* arena) {
-      ASSERT_NE(arena, nullptr);
-      EXPECT_EQ(arena->take<double>("mean", 2)[0], 6.0 * double(10 * (pair / 3) + pair % 3));
-    });
+    std::optional<detail::Arena> arena = memory.arena(pair / 3, pair % 3);
+    ASSERT_TRUE(arena);
+    EXPECT_EQ(arena->take<double>("mean", 2)[0], 6.0 * double(10 * (pair / 3) + pair % 3));
   }
   const auto without = [&] {
     detail::run_form(MeanForm{}, in, Call{.kept = kept.get().first(bytes - 1)});

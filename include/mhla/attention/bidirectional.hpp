@@ -90,63 +90,63 @@ struct BidirectionalForm {
   void check(const Inputs<T>& in, std::type_identity_t<MatrixView<const T>> out,
              const char* argument) const {
     expect_inputs(name, in, op, out, argument);
-    with_blocks(in, [&](const auto& queries, const auto& keys) {
-      expect_partition(name, kIsCross<Blocks> ? "query_blocks" : "blocks", queries, in.q.rows);
-      expect_partition(name, kIsCross<Blocks> ? "key_blocks" : "blocks", keys, in.k.rows);
-      if (op.normalizer.sums() == WeightSums::kCrossQuery) {
-        expect_cross_query(name, queries, keys.blocks());
-      }
-      expect_mixing_of<std::remove_cvref_t<decltype(query_blocks(blocks))>>(
-          name, mixing, queries.blocks(), keys.blocks());
-    });
+    const auto& [queries, keys] = sequence_blocks(blocks, in);
+    expect_partition(name, kIsCross<Blocks> ? "query_blocks" : "blocks", queries, in.q.rows);
+    expect_partition(name, kIsCross<Blocks> ? "key_blocks" : "blocks", keys, in.k.rows);
+    if (op.normalizer.sums() == WeightSums::kCrossQuery) {
+      expect_cross_query(name, queries, keys.blocks());
+    }
+    expect_mixing_of<std::remove_cvref_t<decltype(query_blocks(blocks))>>(
+        name, mixing, queries.blocks(), keys.blocks());
   }
 
   template <Scalar T>
   std::size_t bytes(const Inputs<T>& in, Index workers) const {
-    std::size_t most = 0;
-    const HeadSizes sizes = head_sizes(in, op);
-    with_blocks(in, [&](const auto& queries, const auto& keys) {
-      for_each_unit<T>(sizes.features, sizes.values, [&](auto unit) {
-        most = std::max(most, counted_bytes([&](Arena& arena) {
-                          return BidirectionalHead(unit, name, arena, nullptr, in, queries, keys,
-                                                   op, workers, {whole(queries), whole(keys)});
-                        }));
+    const auto own = sequence_blocks(blocks, in);
+    const auto bytes_on = [&](auto unit) {
+      return counted_bytes([&](Arena& arena) {
+        return BidirectionalHead(unit, name, arena, nullptr, in, own.queries, own.keys, op, workers,
+                                 {whole(own.queries), whole(own.keys)});
       });
-    });
-    return most;
+    };
+    const std::size_t bytes = bytes_on(vector_unit{});
+    if constexpr (kMayUseAmx<T>) {
+      if (fits_amx(head_sizes(in, op).features, in.v.cols)) {
+        return std::max(bytes, bytes_on(amx{}));
+      }
+    }
+    return bytes;
   }
 
   template <Scalar T>
   std::size_t kept_bytes(const Inputs<T>& in) const {
-    std::size_t bytes = 0;
-    with_blocks(in, [&](const auto&, const auto& keys) {
-      bytes = counted_bytes([&](Arena& arena) {
-        return HeadSummaries<A>(name, arena, head_sizes(in, op), keys.blocks());
-      });
+    return counted_bytes([&](Arena& arena) {
+      return HeadSummaries<A>(name, arena, head_sizes(in, op),
+                              blocks_of(key_blocks(blocks), in.k.rows).blocks());
     });
-    return bytes;
   }
 
   template <Scalar T>
   void run(Arena& arena, Arena* kept, const Inputs<T>& in, MatrixView<T> out,
            const ExecutorRef& executor) const {
-    const Index features = head_sizes(in, op).features;
-    with_blocks(in, [&](const auto& queries, const auto& keys) {
-      with_unit(in.k, in.v, in.key_mask, features, mixing, kept != nullptr, [&](auto unit) {
-        BidirectionalHead head(unit, name, arena, kept, in, queries, keys, op, executor.workers(),
-                               {whole(queries), whole(keys)});
-        head.summarize(executor, Alone());
-        head.read(mixing, out, executor, Alone());
-      });
-    });
+    if constexpr (kMayUseAmx<T>) {
+      if (kept == nullptr &&
+          runs_on_amx(in.k, in.v, in.key_mask, head_sizes(in, op).features, mixing)) {
+        return run_on(amx{}, arena, kept, in, out, executor);
+      }
+    }
+    run_on(vector_unit{}, arena, kept, in, out, executor);
   }
 
-  /// Calls f(query partition, key partition) of one head.
-  template <Scalar T, class F>
-  void with_blocks(const Inputs<T>& in, F&& f) const {
-    const auto& queries = blocks_of(query_blocks(blocks), in.q.rows);
-    const auto& keys = blocks_of(key_blocks(blocks), in.k.rows);
-    f(queries, keys);
+ private:
+  template <class Unit, Scalar T>
+  void run_on(Unit unit, Arena& arena, Arena* kept, const Inputs<T>& in, MatrixView<T> out,
+              const ExecutorRef& executor) const {
+    const auto own = sequence_blocks(blocks, in);
+    BidirectionalHead head(unit, name, arena, kept, in, own.queries, own.keys, op,
+                           executor.workers(), {whole(own.queries), whole(own.keys)});
+    head.summarize(executor, Alone());
+    head.read(mixing, out, executor, Alone());
   }
 };
 

@@ -13,7 +13,8 @@
 ///                                                            `argument` is the name of `out`
 ///     std::size_t bytes(in, workers) const                   of workspace; reads no data
 ///     std::size_t kept_bytes(in) const                       if kKeeps
-///     void run(arena, kept, in, out, executor) const         one head, in `bytes` of memory
+///     void run(arena, kept, in, out, executor) const         one head, in `bytes` of memory;
+///                                                            `kept` is null to keep nothing
 ///
 /// and for gradients (gradient/driver.hpp) two functions beside it:
 ///
@@ -22,6 +23,7 @@
 
 #include <algorithm>
 #include <concepts>
+#include <optional>
 
 #include "mhla/attention/batch.hpp"
 #include "mhla/attention/heads.hpp"
@@ -105,12 +107,10 @@ class KeptMemory {
     settle(form.name, kept, bytes);
     share_ = bytes / static_cast<std::size_t>(std::max<Index>(sequences(in) * heads_, 1));
   }
-  /// Calls f(arena of head h of sequence s), null where nothing is kept.
-  template <class F>
-  void with(Index s, Index h, F&& f) const {
-    if (memory_.empty()) return f(static_cast<Arena*>(nullptr));
-    Arena arena(memory_.subspan(static_cast<std::size_t>(s * heads_ + h) * share_, share_).data());
-    f(&arena);
+  /// Memory of head h of sequence s, none where nothing is kept.
+  std::optional<Arena> arena(Index s, Index h) const {
+    if (memory_.empty()) return std::nullopt;
+    return Arena(memory_.data() + static_cast<std::size_t>(s * heads_ + h) * share_);
   }
 
  private:
@@ -141,10 +141,10 @@ void run_form(const F& form, const In& in, const std::type_identity_t<output_of<
   const Index pairs = sequences(in) * heads(in);
   const auto run_pair = [&](Index pair, std::byte* memory, const ExecutorRef& executor) {
     const Index s = pair / heads(in), h = pair % heads(in);
-    kept.with(s, h, [&](Arena* kept_arena) {
-      Arena arena(memory);
-      form.run(arena, kept_arena, head_inputs(in, s, h), head_output(in, out, s, h), executor);
-    });
+    Arena arena(memory);
+    std::optional<Arena> keep = kept.arena(s, h);
+    form.run(arena, keep ? &*keep : nullptr, head_inputs(in, s, h), head_output(in, out, s, h),
+             executor);
   };
   std::byte* const memory = scratch.bytes().data();
   if (over_pairs(pairs, call.executor)) {

@@ -78,6 +78,20 @@ decltype(auto) blocks_of(const P& blocks, Index n) {
   }
 }
 
+/// The partitions of one sequence: references where a call has partitions, else values.
+template <class Q, class K>
+struct SequenceBlocks {
+  Q queries;
+  K keys;
+};
+template <AttentionBlocks B, Scalar T>
+auto sequence_blocks(const B& blocks, const Inputs<T>& in) {
+  const auto& queries = query_blocks(blocks);
+  const auto& keys = key_blocks(blocks);
+  return SequenceBlocks<decltype(blocks_of(queries, Index{})), decltype(blocks_of(keys, Index{}))>{
+      blocks_of(queries, in.q.rows), blocks_of(keys, in.k.rows)};
+}
+
 // --- the heads of a batch ---
 
 /// Tokens of one sequence: [begin, begin + length) of batch item `item`.

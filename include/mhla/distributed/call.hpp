@@ -28,29 +28,30 @@ namespace detail {
 /// The two forms: their heads, and which summaries a row may read.
 struct BidirectionalHeads {
   static constexpr auto kReach = Reach::kAll;
-  template <Scalar T, class Q, class K, class Op>
-  static auto forward(const char* name, Arena& arena, const Inputs<T>& in, const Q& queries,
-                      const K& keys, const Op& op, Index workers, const CrossShares& shares) {
-    return BidirectionalHead(vector_unit{}, name, arena, nullptr, in, queries, keys, op, workers,
-                             shares);
+  template <Scalar T, class Own, class Op>
+  static auto forward(const char* name, Arena& arena, const Inputs<T>& in, const Own& own,
+                      const Op& op, Index workers, const CrossShares& shares) {
+    return BidirectionalHead(vector_unit{}, name, arena, nullptr, in, own.queries, own.keys, op,
+                             workers, shares);
   }
-  template <Scalar T, class Q, class K, class Op>
-  static auto gradient(const char* name, Arena& arena, const Inputs<T>& in, const Q& queries,
-                       const K& keys, const Op& op, Index workers, const CrossShares& shares) {
-    return BidirectionalGradient(name, arena, nullptr, in, queries, keys, op, workers, shares);
+  template <Scalar T, class Own, class Op>
+  static auto gradient(const char* name, Arena& arena, const Inputs<T>& in, const Own& own,
+                       const Op& op, Index workers, const CrossShares& shares) {
+    return BidirectionalGradient(name, arena, nullptr, in, own.queries, own.keys, op, workers,
+                                 shares);
   }
 };
 struct CausalHeads {
   static constexpr auto kReach = Reach::kEarlier;
-  template <Scalar T, class P, class Op>
-  static auto forward(const char* name, Arena& arena, const Inputs<T>& in, const P& blocks,
-                      const P& /*keys*/, const Op& op, Index workers, const CrossShares& shares) {
-    return CausalHead(name, arena, nullptr, in, blocks, op, workers, shares.keys);
+  template <Scalar T, class Own, class Op>
+  static auto forward(const char* name, Arena& arena, const Inputs<T>& in, const Own& own,
+                      const Op& op, Index workers, const CrossShares& shares) {
+    return CausalHead(name, arena, nullptr, in, own.queries, op, workers, shares.keys);
   }
-  template <Scalar T, class P, class Op>
-  static auto gradient(const char* name, Arena& arena, const Inputs<T>& in, const P& blocks,
-                       const P& /*keys*/, const Op& op, Index workers, const CrossShares& shares) {
-    return CausalGradient(name, arena, nullptr, in, blocks, op, workers, shares.keys);
+  template <Scalar T, class Own, class Op>
+  static auto gradient(const char* name, Arena& arena, const Inputs<T>& in, const Own& own,
+                       const Op& op, Index workers, const CrossShares& shares) {
+    return CausalGradient(name, arena, nullptr, in, own.queries, op, workers, shares.keys);
   }
 };
 
@@ -80,15 +81,15 @@ struct RankForm {
   MixingView<const A> mixing;
   const Op& op;
 
-  template <Scalar T, class Q, class K>
-  auto forward(Arena& arena, const Inputs<T>& in, const Q& queries, const K& keys, Index workers,
+  template <Scalar T, class Own>
+  auto forward(Arena& arena, const Inputs<T>& in, const Own& own, Index workers,
                const CrossShares& shares) const {
-    return Heads::forward(name, arena, in, queries, keys, op, workers, shares);
+    return Heads::forward(name, arena, in, own, op, workers, shares);
   }
-  template <Scalar T, class Q, class K>
-  auto gradient(Arena& arena, const Inputs<T>& in, const Q& queries, const K& keys, Index workers,
+  template <Scalar T, class Own>
+  auto gradient(Arena& arena, const Inputs<T>& in, const Own& own, Index workers,
                 const CrossShares& shares) const {
-    return Heads::gradient(name, arena, in, queries, keys, op, workers, shares);
+    return Heads::gradient(name, arena, in, own, op, workers, shares);
   }
 
   /// Throws unless this rank's part of a head fits.
@@ -100,8 +101,7 @@ struct RankForm {
       expect_causal_normalizer(name, op);
       expect_shape(name, "k", in.k, in.q.rows, -1);
     }
-    const auto& queries = blocks_of(query_blocks(blocks), in.q.rows);
-    const auto& keys = blocks_of(key_blocks(blocks), in.k.rows);
+    const auto& [queries, keys] = sequence_blocks(blocks, in);
     expect_partition(name, kIsCross<Blocks> ? "query_blocks" : "blocks", queries, in.q.rows);
     expect_partition(name, kIsCross<Blocks> ? "key_blocks" : "blocks", keys, in.k.rows);
     if constexpr (kCausal) expect_ordered(name, "blocks", queries);
@@ -137,8 +137,7 @@ struct RankForm {
   /// blocks must be equally long.
   template <Scalar T>
   std::array<Index, 3> counts(const Inputs<T>& in) const {
-    const auto& queries = blocks_of(query_blocks(blocks), in.q.rows);
-    const auto& keys = blocks_of(key_blocks(blocks), in.k.rows);
+    const auto& [queries, keys] = sequence_blocks(blocks, in);
     const bool alike = op.normalizer.sums() == WeightSums::kCrossQuery;
     return {queries.blocks(), keys.blocks(), alike ? largest_block(queries) : 0};
   }

@@ -41,22 +41,18 @@ namespace detail {
 /// A pair in flight: its head, and the transfers that it waits for.
 template <class C, class T, class Blocks, class Make>
 class PairUnderWay {
-  using Queries = typename PartitionOf<
-      std::remove_cvref_t<decltype(query_blocks(std::declval<Blocks>()))>>::type;
-  using Keys =
-      typename PartitionOf<std::remove_cvref_t<decltype(key_blocks(std::declval<Blocks>()))>>::type;
-  using Head = std::invoke_result_t<const Make&, Arena&, const Inputs<T>&, const Queries&,
-                                    const Keys&, const CrossShares&>;
+  using Own = decltype(sequence_blocks(std::declval<const Blocks&>(), std::declval<Inputs<T>>()));
+  using Head =
+      std::invoke_result_t<const Make&, Arena&, const Inputs<T>&, const Own&, const CrossShares&>;
 
  public:
-  /// \param make  make(arena, in, queries, keys, shares) returns the head
+  /// \param make  make(arena, in, own blocks, shares) returns the head
   Head& open(std::byte* memory, const Inputs<T>& in, const Blocks& blocks,
              const CrossShares& shares, const Make& make) {
     in_ = in;
-    queries_.emplace(blocks_of(query_blocks(blocks), in.q.rows));
-    keys_.emplace(blocks_of(key_blocks(blocks), in.k.rows));
+    own_.emplace(sequence_blocks(blocks, in));
     Arena arena(memory);
-    head_.reset(new Head(make(arena, in_, *queries_, *keys_, shares)));
+    head_.reset(new Head(make(arena, in_, *own_, shares)));
     return *head_;
   }
   Head& head() { return *head_; }
@@ -82,8 +78,7 @@ class PairUnderWay {
 
  private:
   Inputs<T> in_;
-  std::optional<Queries> queries_;
-  std::optional<Keys> keys_;
+  std::optional<Own> own_;
   std::unique_ptr<Head> head_;
   SummaryTransfer<C> summaries_, mixtures_;
   std::vector<TransferOf<C>> transfers_;
@@ -167,11 +162,9 @@ std::size_t most_bytes(const In& in, const Blocks& blocks, const std::vector<Spl
   std::size_t most = 0;
   for (Index s = 0; s < sequences(in) && heads(in) > 0; ++s) {
     const auto head = head_inputs(in, s, 0);
-    const auto& queries = blocks_of(query_blocks(blocks), head.q.rows);
-    const auto& keys = blocks_of(key_blocks(blocks), head.k.rows);
+    const auto own = sequence_blocks(blocks, head);
     most = std::max(most, counted_bytes([&](Arena& arena) {
-                      return make(arena, head, queries, keys,
-                                  splits[static_cast<std::size_t>(s)].shares);
+                      return make(arena, head, own, splits[static_cast<std::size_t>(s)].shares);
                     }));
   }
   return most;
@@ -184,9 +177,9 @@ void run_ranks(C& comm, const Form& form, const In& in,
   const std::vector<Split> splits =
       agree_on(comm, form, in, dout_of<In>(out), "out", call,
                [&](Facts&) { expect_separate(form.name, in, dout_of<In>(out)); });
-  const auto make = [&](Arena& arena, const auto& head, const auto& queries, const auto& keys,
+  const auto make = [&](Arena& arena, const auto& head, const auto& own,
                         const CrossShares& shares) {
-    return form.forward(arena, head, queries, keys, call.executor.workers(), shares);
+    return form.forward(arena, head, own, call.executor.workers(), shares);
   };
   using Pair =
       PairUnderWay<C, scalar_of<In>, std::remove_cvref_t<decltype(form.blocks)>, decltype(make)>;
@@ -230,9 +223,9 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
     facts.add("parameters.key_map", "presence", parameters.key_map.empty() ? 0 : 1);
   });
   if (!parameters.mixing.absent()) expect_one_split(form.name, splits);
-  const auto make = [&](Arena& arena, const auto& head, const auto& queries, const auto& keys,
+  const auto make = [&](Arena& arena, const auto& head, const auto& own,
                         const CrossShares& shares) {
-    return form.gradient(arena, head, queries, keys, call.executor.workers(), shares);
+    return form.gradient(arena, head, own, call.executor.workers(), shares);
   };
   using Pair =
       PairUnderWay<C, scalar_of<In>, std::remove_cvref_t<decltype(form.blocks)>, decltype(make)>;

@@ -60,29 +60,25 @@ namespace detail {
 template <class A, class Blocks, class Op, Scalar T>
 std::size_t gradient_bytes(const BidirectionalForm<A, Blocks, Op>& form, const Inputs<T>& in,
                            Index workers) {
-  std::size_t bytes = 0;
-  form.with_blocks(in, [&](const auto& queries, const auto& keys) {
-    bytes = counted_bytes([&](Arena& arena) {
-      return BidirectionalGradient(form.name, arena, nullptr, in, queries, keys, form.op, workers,
-                                   {whole(queries), whole(keys)});
-    });
+  const auto own = sequence_blocks(form.blocks, in);
+  return counted_bytes([&](Arena& arena) {
+    return BidirectionalGradient(form.name, arena, nullptr, in, own.queries, own.keys, form.op,
+                                 workers, {whole(own.queries), whole(own.keys)});
   });
-  return bytes;
 }
 
 template <class A, class Blocks, class Op, Scalar T>
 void add_gradient(const BidirectionalForm<A, Blocks, Op>& form, Arena& arena, Arena* kept,
                   const Inputs<T>& in, MatrixView<const T> dout, const Gradients<T>& gradients,
                   const ParameterGradients<A>& sums, const ExecutorRef& executor) {
-  form.with_blocks(in, [&](const auto& queries, const auto& keys) {
-    BidirectionalGradient head(form.name, arena, kept, in, queries, keys, form.op,
-                               executor.workers(), {whole(queries), whole(keys)});
-    head.set(dout, gradients, sums);
-    head.summarize(kept != nullptr, executor, Alone());
-    head.read_queries(form.mixing, executor, Alone());
-    head.read_keys(form.mixing, executor, Alone());
-    head.finish();
-  });
+  const auto own = sequence_blocks(form.blocks, in);
+  BidirectionalGradient head(form.name, arena, kept, in, own.queries, own.keys, form.op,
+                             executor.workers(), {whole(own.queries), whole(own.keys)});
+  head.set(dout, gradients, sums);
+  head.summarize(kept != nullptr, executor, Alone());
+  head.read_queries(form.mixing, executor, Alone());
+  head.read_keys(form.mixing, executor, Alone());
+  head.finish();
 }
 
 }  // namespace detail

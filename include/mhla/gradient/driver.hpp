@@ -9,6 +9,7 @@
 /// sum is added once to the caller's memory.
 
 #include <algorithm>
+#include <optional>
 #include <span>
 
 #include "mhla/attention/batch.hpp"
@@ -226,12 +227,11 @@ void run_gradient(const Form& form, const In& in, const std::type_identity_t<dou
   groups.run(parameters, call.executor,
              [&](Index s, Index h, const ParameterGradients<A>& sums, std::byte* memory,
                  const ExecutorRef& executor) {
-               kept.with(s, h, [&](Arena* kept_arena) {
-                 Arena arena(memory);
-                 add_gradient(form, arena, kept_arena, head_inputs(in, s, h),
-                              head_output(in, dout, s, h), head_gradients(in, gradients, s, h),
-                              sums, executor);
-               });
+               Arena arena(memory);
+               std::optional<Arena> keep = kept.arena(s, h);
+               add_gradient(form, arena, keep ? &*keep : nullptr, head_inputs(in, s, h),
+                            head_output(in, dout, s, h), head_gradients(in, gradients, s, h), sums,
+                            executor);
              });
 }
 

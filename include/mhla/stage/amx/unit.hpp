@@ -74,29 +74,17 @@ inline bool all_finite(MatrixView<const Eigen::bfloat16> x, Mask mask) {
   return true;
 }
 
-/// Calls f(unit) for every unit that heads of D features and E values may run on, to count bytes.
-template <Scalar T, class F>
-void for_each_unit(Index d, Index e, F&& f) {
-  if constexpr (kMayUseAmx<T>) {
-    if (d >= kLeastAmxWidth && e >= kLeastAmxWidth) f(amx{});
-  }
-  f(vector_unit{});
-}
+/// True if heads of D features and E values may run on AMX.
+inline bool fits_amx(Index d, Index e) { return d >= kLeastAmxWidth && e >= kLeastAmxWidth; }
 
-/// Calls f(unit) for the unit that a head runs on.
-/// \param k, v   keys and values of the head; only `kept` tokens matter
-/// \param d      features of a key     \param keeps  true if summaries are kept
-template <Scalar T, class F>
-void with_unit(MatrixView<const T> k, MatrixView<const T> v, Mask kept, Index d,
-               MixingView<const accumulator_t<T>> mixing, bool keeps, F&& f) {
-  if constexpr (kMayUseAmx<T>) {
-    if (!keeps && !mixing.pattern().sparse() && d >= kLeastAmxWidth && v.cols >= kLeastAmxWidth &&
-        tiles_granted() && all_finite(mixing.storage().data(), mixing.pattern().size()) &&
-        all_finite(k, kept) && all_finite(v, kept)) {
-      return f(amx{});
-    }
-  }
-  f(vector_unit{});
+/// True if a head that keeps no summaries runs on AMX.
+/// \param k, v  its keys and values; only `kept` tokens matter
+/// \param d     features of a key
+inline bool runs_on_amx(MatrixView<const Eigen::bfloat16> k, MatrixView<const Eigen::bfloat16> v,
+                        Mask kept, Index d, MixingView<const float> mixing) {
+  return !mixing.pattern().sparse() && fits_amx(d, v.cols) && tiles_granted() &&
+         all_finite(mixing.storage().data(), mixing.pattern().size()) && all_finite(k, kept) &&
+         all_finite(v, kept);
 }
 
 }  // namespace detail
