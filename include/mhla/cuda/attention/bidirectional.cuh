@@ -44,7 +44,7 @@ void bidirectional(const Inputs<T>& in, const TokenBlocks& query_blocks,
                    const Operator& op, std::type_identity_t<TensorView<T>> out, Workspace workspace,
                    const Device& device, cudaStream_t stream, const R& rotary = {}) {
   prepare_bidirectional<D, E>(in, query_blocks, key_blocks, op, out, device, rotary)
-      .run(in, mixing, out, workspace, stream, rotary);
+      .run_prepared(in, mixing, out, workspace, stream);
 }
 
 }  // namespace MHLA_CUDA_ARCHS

@@ -40,7 +40,7 @@ void causal(const Inputs<T>& in, const TokenBlocks& blocks, MatrixView<const flo
             const Operator& op, std::type_identity_t<TensorView<T>> out, Workspace workspace,
             const Device& device, cudaStream_t stream, const R& rotary = {}) {
   prepare_causal<D, E>(in, blocks, op, out, device, rotary)
-      .run(in, mixing, out, workspace, stream, rotary);
+      .run_prepared(in, mixing, out, workspace, stream);
 }
 
 }  // namespace MHLA_CUDA_ARCHS

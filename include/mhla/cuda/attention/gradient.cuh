@@ -70,15 +70,14 @@ class PreparedGradient {
     const Problem& forward = problem_.forward;
     const GradientProblem problem = make(in, forward.query_blocks, forward.key_blocks, forward.op,
                                          dout, gradients, rotary, kept);
-    detail::expect_gradient_data(kName, in, dout, gradients, kept);
-    detail::expect_angles(kName, problem.forward);
     detail::expect_same_gradient(kName, problem, problem_);
-    const MixingArray coefficients = detail::mixing_array(kName, mixing, problem.forward);
-    unsigned char* const begin = detail::workspace_begin(kName, workspace, plan_.workspace_bytes);
-    const Layout layout(problem, coefficients, begin, device_);
-    const GradientRun<kernel_scalar_t<T>, D, E, kCausal, kRotary> kernels(layout);
-    kernels(Stream(stream, device_.kernels(), known_));
-    known_.ready = true;
+    launch(problem, in, mixing, dout, gradients, workspace, stream, kept);
+  }
+  /// The same for the very tensors that it was prepared with.
+  void run_prepared(const Inputs<T>& in, MatrixView<const float> mixing, TensorView<const T> dout,
+                    const Gradients<T>& gradients, Workspace workspace, cudaStream_t stream,
+                    const Kept<T>& kept) {
+    launch(problem_, in, mixing, dout, gradients, workspace, stream, kept);
   }
 
  private:
@@ -93,6 +92,20 @@ class PreparedGradient {
                                                           kCausal, op, dout, gradients, kept);
     detail::add_rotary(kName, rotary, D, problem.forward);
     return problem;
+  }
+
+  /// \param problem  that of the tensors
+  void launch(const GradientProblem& problem, const Inputs<T>& in, MatrixView<const float> mixing,
+              TensorView<const T> dout, const Gradients<T>& gradients, Workspace workspace,
+              cudaStream_t stream, const Kept<T>& kept) {
+    detail::expect_gradient_data(kName, in, dout, gradients, kept);
+    detail::expect_angles(kName, problem.forward);
+    const MixingArray coefficients = detail::mixing_array(kName, mixing, problem.forward);
+    unsigned char* const begin = detail::workspace_begin(kName, workspace, plan_.workspace_bytes);
+    const Layout layout(problem, coefficients, begin, device_, &plan_);
+    const GradientRun<kernel_scalar_t<T>, D, E, kCausal, kRotary> kernels(layout);
+    kernels(Stream(stream, device_.kernels(), known_));
+    known_.ready = true;
   }
 
   GradientProblem problem_;
@@ -144,7 +157,7 @@ void bidirectional_gradient(const Inputs<T>& in, const TokenBlocks& query_blocks
                             const R& rotary = {}, const std::type_identity_t<Kept<T>>& kept = {}) {
   prepare_bidirectional_gradient<D, E>(in, query_blocks, key_blocks, op, dout, gradients, device,
                                        rotary, kept)
-      .run(in, mixing, dout, gradients, workspace, stream, rotary, kept);
+      .run_prepared(in, mixing, dout, gradients, workspace, stream, kept);
 }
 
 /// Enqueues the gradients of causal() into a stream. The gradient of a mixing matrix larger than
@@ -156,7 +169,7 @@ void causal_gradient(const Inputs<T>& in, const TokenBlocks& blocks, MatrixView<
                      const Device& device, cudaStream_t stream, const R& rotary = {},
                      const std::type_identity_t<Kept<T>>& kept = {}) {
   prepare_causal_gradient<D, E>(in, blocks, op, dout, gradients, device, rotary, kept)
-      .run(in, mixing, dout, gradients, workspace, stream, rotary, kept);
+      .run_prepared(in, mixing, dout, gradients, workspace, stream, kept);
 }
 
 }  // namespace MHLA_CUDA_ARCHS

@@ -54,14 +54,13 @@ class Prepared {
            Workspace workspace, cudaStream_t stream, const R& rotary = {}) {
     const Problem problem =
         make_problem(in, problem_.query_blocks, problem_.key_blocks, problem_.op, out, rotary);
-    detail::expect_data(kName, in, out);
-    detail::expect_angles(kName, problem);
     detail::expect_same_layout(kName, problem, problem_);
-    const MixingArray coefficients = detail::mixing_array(kName, mixing, problem);
-    unsigned char* const begin = detail::workspace_begin(kName, workspace, plan_.workspace_bytes);
-    mhla::cuda::run<kernel_scalar_t<T>, D, E, kCausal, kRotary>(
-        plan_, problem, coefficients, begin, device_, Stream(stream, device_.kernels(), known_));
-    known_.ready = true;
+    launch(problem, in, mixing, out, workspace, stream);
+  }
+  /// The same for the very tensors that it was prepared with.
+  void run_prepared(const Inputs<T>& in, MatrixView<const float> mixing, TensorView<T> out,
+                    Workspace workspace, cudaStream_t stream) {
+    launch(problem_, in, mixing, out, workspace, stream);
   }
 
  private:
@@ -74,6 +73,18 @@ class Prepared {
         detail::make_problem<D, E>(kName, in, query_blocks, key_blocks, kCausal, op, out);
     detail::add_rotary(kName, rotary, D, problem);
     return problem;
+  }
+
+  /// \param problem  that of `in` and `out`
+  void launch(const Problem& problem, const Inputs<T>& in, MatrixView<const float> mixing,
+              TensorView<T> out, Workspace workspace, cudaStream_t stream) {
+    detail::expect_data(kName, in, out);
+    detail::expect_angles(kName, problem);
+    const MixingArray coefficients = detail::mixing_array(kName, mixing, problem);
+    unsigned char* const begin = detail::workspace_begin(kName, workspace, plan_.workspace_bytes);
+    mhla::cuda::run<kernel_scalar_t<T>, D, E, kCausal, kRotary>(
+        plan_, problem, coefficients, begin, device_, Stream(stream, device_.kernels(), known_));
+    known_.ready = true;
   }
 
   Problem problem_;

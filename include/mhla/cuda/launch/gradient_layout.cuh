@@ -41,17 +41,19 @@ struct GradientLayout {
   static constexpr int kSlabs = SummaryProductsSm80<bfloat16, kHalfWidth * D>::kSlabs;
 
   /// Counts the workspace's bytes where `workspace` is null.
+  /// \param made  the plan of a problem of the same layout, or null to make it
   GradientLayout(const GradientProblem& of, MixingArray coefficients, unsigned char* workspace,
-                 const Device& target)
+                 const Device& target, const GradientPlan* made = nullptr)
       : problem(of), mixing(coefficients), device(target), place_(workspace) {
-    plan.quadratic = detail::takes_quadratic_gradient<D, E, kRotary>(forward(), device);
-    if (plan.quadratic) {
-      plan_quadratic();
-      return;
+    if (made != nullptr) {
+      plan = *made;
+    } else {
+      plan.quadratic = detail::takes_quadratic_gradient<D, E, kRotary>(forward(), device);
+      plan.scores = !plan.quadratic && detail::takes_scores(forward());
     }
-    plan.scores = detail::takes_scores(forward());
-    place_arrays();
-    plan_products();
+    plan.quadratic ? place_quadratic() : place_arrays();
+    if (made == nullptr) plan_products();
+    place_products();
   }
 
   GradientProblem problem;
@@ -192,23 +194,10 @@ struct GradientLayout {
   std::int32_t gain_chunks() const { return detail::chunks_of(items(), 2); }
 
  private:
-  void plan_quadratic() {
-    const std::int64_t nq = forward().query_blocks.tokens(), nk = forward().key_blocks.tokens();
+  void place_quadratic() {
+    const std::int64_t nq = forward().query_blocks.tokens();
     arrays.out = place_.tensor(problem.computes_outputs(), forward(), nq, E);
     arrays.mixing_parts = place_.floats(wants_mixing(), std::int64_t{mixing_parts()} * mq() * mk());
-    std::size_t bytes = 0;
-    if (problem.computes_outputs()) bytes = plan_outputs();
-    plan.traffic.tensors +=
-        static_cast<std::uint64_t>(pairs()) * 8 * D * static_cast<std::uint64_t>(nq + nk);
-    first = place_.bytes(static_cast<std::int64_t>(bytes));
-    plan.workspace_bytes = place_.used();
-  }
-
-  /// Plans the forward call that computes the outputs again. Returns the bytes of its workspace.
-  std::size_t plan_outputs() {
-    plan.outputs = cuda::plan<D, E>(detail::outputs_of(problem, arrays.out), device);
-    count(plan.outputs);
-    return plan.outputs.workspace_bytes;
   }
 
   void place_arrays() {
@@ -243,24 +232,38 @@ struct GradientLayout {
                       std::int64_t{own_products().chunks} * own_products().row_parts() * mq());
   }
 
+  /// Plans the products, and the forward whose outputs gradients need.
   void plan_products() {
-    std::size_t first_bytes = 0, second_bytes = 0;
-    if (problem.computes_outputs()) first_bytes = plan_outputs();
+    const auto tokens = static_cast<std::uint64_t>(pairs()) * 2;
+    const auto nq = tokens * static_cast<std::uint64_t>(forward().query_blocks.tokens());
+    const auto nk = tokens * static_cast<std::uint64_t>(forward().key_blocks.tokens());
+    if (problem.computes_outputs()) {
+      plan.outputs = cuda::plan<D, E>(detail::outputs_of(problem, arrays.out), device);
+      count(plan.outputs);
+    }
+    if (plan.quadratic) {
+      plan.traffic.tensors += 4 * D * (nq + nk);
+      return;
+    }
     plan.queries = cuda::plan<kHalfWidth, D>(query_product(0), device);
     plan.keys = cuda::plan<kHalfWidth, D>(key_product(0), device);
     plan.values = cuda::plan<D, E>(value_product(), device);
-    first_bytes = std::max(
-        {first_bytes, bytes_of(query_product(0), plan.queries), plan.values.workspace_bytes});
-    second_bytes = bytes_of(key_product(0), plan.keys);
     for (int h = 0; h < kHalves; ++h) {
       count(plan.queries);
       count(plan.keys);
     }
     count(plan.values);
-    const auto tokens = static_cast<std::uint64_t>(pairs()) * 2;
-    const auto nq = tokens * static_cast<std::uint64_t>(forward().query_blocks.tokens());
-    const auto nk = tokens * static_cast<std::uint64_t>(forward().key_blocks.tokens());
     plan.traffic.tensors += nq * (5 * D + 3 * E) + nk * (6 * D);
+  }
+
+  /// Workspaces of the planned products.
+  void place_products() {
+    std::size_t first_bytes = plan.outputs.workspace_bytes, second_bytes = 0;
+    if (!plan.quadratic) {
+      first_bytes = std::max(
+          {first_bytes, bytes_of(query_product(0), plan.queries), plan.values.workspace_bytes});
+      second_bytes = bytes_of(key_product(0), plan.keys);
+    }
     first = place_.bytes(static_cast<std::int64_t>(first_bytes));
     second = place_.bytes(static_cast<std::int64_t>(second_bytes));
     plan.workspace_bytes = place_.used();

@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/launch/device.cuh"
@@ -51,10 +52,12 @@ class Stream {
   /// \param known    Launch state of an earlier call of the same kernels, or an empty one.
   /// \throws cuda_error if the program has no code of that architecture for the current device.
   Stream(cudaStream_t stream, Arch planned, Known& known)
-      : stream_(stream), planned_(planned), known_(known) {
+      : stream_(stream),
+        planned_(planned),
+        known_(known),
+        asked_(!known.ready && planned == Arch::kSm90a) {
     known_.maps.begin();
-    if (known_.ready) return;
-    if (planned == Arch::kSm90a && detail::compiled_arch() != Arch::kSm90a) {
+    if (asked_ && detail::compiled_arch() != Arch::kSm90a) {
       throw cuda_error(
           "mhla::cuda: the plan is for sm_90a, the program has code of sm_80 for the current "
           "device, expected a plan for current_device()");
@@ -91,8 +94,9 @@ class Stream {
   /// Returns the tensor map of a box.
   /// \throws cuda_error if the driver refuses it.
   const TensorMap& tensor_map(const TensorBox& box) const {
-    return known_.maps.map(box, [](const TensorBox& moved) {
-      detail::compiled_arch();  // creates the context that the driver needs
+    return known_.maps.map(box, [this](const TensorBox& moved) {
+      // The first question of a thread creates the context that the driver needs.
+      if (!std::exchange(asked_, true)) detail::compiled_arch();
       return encode(moved);
     });
   }
@@ -101,6 +105,7 @@ class Stream {
   cudaStream_t stream_;
   Arch planned_;
   Known& known_;
+  mutable bool asked_;  // about code for the device
 };
 
 }  // namespace MHLA_CUDA_ARCHS
