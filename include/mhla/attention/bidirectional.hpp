@@ -22,7 +22,6 @@
 #include "mhla/attention/matrix_calls.hpp"
 #include "mhla/attention/mistake.hpp"
 #include "mhla/attention/operator.hpp"
-#include "mhla/attention/travel.hpp"
 #include "mhla/core/arch.hpp"
 
 namespace mhla {
@@ -145,8 +144,8 @@ struct BidirectionalForm {
     const auto own = sequence_blocks(blocks, in);
     BidirectionalHead head(unit, name, arena, kept, in, own.queries, own.keys, op,
                            executor.workers(), {whole(own.queries), whole(own.keys)});
-    head.summarize(executor, Alone());
-    head.read(mixing, out, executor, Alone());
+    head.summarize(executor);
+    head.read(mixing, out, executor);
   }
 };
 

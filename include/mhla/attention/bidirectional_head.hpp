@@ -1,15 +1,14 @@
 #pragma once
 
 /// \file
-/// One head of the bidirectional form, on any unit (kernel/unit.hpp): summarise the key blocks, mix
-/// the summaries group by group, read out the queries of each group. A rank that has a share of the
-/// blocks summarises its own, and reads when it has received the others' (for_each_array).
+/// One head of the bidirectional form, on any unit (kernel/unit.hpp), in two steps: summarise the
+/// key blocks; mix the summaries group by group and read out the queries of each group. A rank that
+/// has a share of the blocks composes the steps of the same pieces (distributed/rank_steps.hpp).
 
 #include <algorithm>
 
 #include "mhla/attention/head_summaries.hpp"
 #include "mhla/attention/operator.hpp"
-#include "mhla/attention/travel.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
@@ -60,32 +59,32 @@ class BidirectionalHead {
         slot_sums_(function, arena, shares.keys.all, places()),
         workers_(function, arena, workers, [&](Arena& a) { return make_worker(function, a); }) {}
 
-  /// Writes the summaries of the share, and what its queries sum of them.
-  template <class Travel>
-  void summarize(const ExecutorRef& executor, const Travel& travel) {
-    const bool per_slot = n_.sums == WeightSums::kCrossQuery;
+  /// Writes the summaries, and what queries sum of them.
+  void summarize(const ExecutorRef& executor) const {
     executor.for_each(summaries_.tasks(), [&](Index task, Index w) {
       summaries_.summarize(in_, key_blocks_, task, op_, workers_[w].keys);
-      if (!per_slot) travel.wrote(task);  // a block; with AMX nobody listens
     });
-    if (!per_slot) return;
-    executor.for_each(query_blocks_.blocks(), [&](Index b, Index w) {
-      sum_slots(b, workers_[w].queries);
-      travel.wrote(b);
+    if (!cross_query()) return;
+    executor.for_each(query_blocks_.blocks(),
+                      [&](Index b, Index w) { sum_slots(b, workers_[w].queries); });
+  }
+  /// Writes the outputs from the summaries of all blocks.
+  void read(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor) const {
+    executor.for_each(groups(), [&](Index g, Index w) {
+      const MixingGroup<A> own = group(mixing, g, w);
+      mix(own, values(), mixtures(w));
+      mix_sums(own, w);
+      for (Index r = 0; r < own.rows(); ++r) read_block(own, r, w, out);
     });
   }
-  /// Writes the outputs of the share from the summaries of all blocks that its mixtures have.
-  template <class Travel>
-  void read(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor,
-            const Travel& travel) {
-    const Index m = query_blocks_.blocks(), first = shares_.queries.first;
-    read_groups(
-        groups_of(m, group_), executor, workers_, summaries_.values(), travel,
-        [&](Index g, const Worker& w) {
-          return MixingGroup<A>(mixing, first + g * group_, first + std::min((g + 1) * group_, m),
-                                Reach::kAll, shares_.keys.all, w.coefficients);
-        },
-        [&](const MixingGroup<A>& group, const Worker& w) { read_group(group, w, out, travel); });
+
+  // The pieces of both steps, on the vector unit, by worker w.
+
+  Index tasks() const { return summaries_.tasks(); }
+  /// Writes the rows of block b of the share.
+  void summarize_block(Index b, Index w) const {
+    summaries_.summarize(in_, key_blocks_, b, op_, workers_[w].keys);
+    if (cross_query()) sum_slots(b, workers_[w].queries);
   }
   /// Calls f(rows, columns) for every array that has a row a key block.
   template <class F>
@@ -93,11 +92,32 @@ class BidirectionalHead {
     summaries_.for_each_array(f);
     if (slot_sums_.places > 0) f(slot_sums_.rows(), slot_sums_.places);
   }
+  Index groups() const { return groups_of(query_blocks_.blocks(), group_); }
+  /// Rows of m that group g of the share reads, in scratch.
+  MixingGroup<A> group(MixingView<const A> mixing, Index g, Index w) const {
+    const Index first = shares_.queries.first, m = query_blocks_.blocks();
+    return MixingGroup<A>(mixing, first + g * group_, first + std::min((g + 1) * group_, m),
+                          Reach::kAll, shares_.keys.all, workers_[w].coefficients);
+  }
+  const auto& values() const { return summaries_.values(); }  ///< S of all blocks
+  const auto& mixtures(Index w) const { return workers_[w].mixtures; }
+  void mix_sums(const MixingGroup<A>& own, Index w) const {
+    if (n_.sums == WeightSums::kOwn) {
+      own.mix(workers_[w].key_sums, summaries_.key_sums(), n_.sum_features());
+    } else if (cross_query()) {
+      own.mix(workers_[w].places, slot_sums_.rows(), slot_sums_.places);
+    }
+  }
+  /// Reads out the r-th block of a group, whose summaries are mixed.
+  void read_block(const MixingGroup<A>& own, Index r, Index w, MatrixView<T> out) const {
+    read_block(own.begin() - shares_.queries.first + r, r, workers_[w], out);
+  }
 
  private:
+  bool cross_query() const { return n_.sums == WeightSums::kCrossQuery; }
   /// W of CrossQuery, 0 of other sums.
   Index places() const {
-    if (n_.sums != WeightSums::kCrossQuery) return 0;
+    if (!cross_query()) return 0;
     return std::max(shares_.places, largest_block(query_blocks_));
   }
 
@@ -133,21 +153,6 @@ class BidirectionalHead {
     }
   }
 
-  /// Reads out the query blocks of a group, whose summaries are mixed.
-  template <class Travel>
-  void read_group(const MixingGroup<A>& group, const Worker& w, MatrixView<T> out,
-                  const Travel& travel) const {
-    if (n_.sums == WeightSums::kOwn) {
-      group.mix(w.key_sums, summaries_.key_sums(), n_.sum_features());
-    } else if (n_.sums == WeightSums::kCrossQuery) {
-      group.mix(w.places, slot_sums_.rows(), slot_sums_.places);
-    }
-    for (Index r = 0; r < group.rows(); ++r) {
-      read_block(group.begin() - shares_.queries.first + r, r, w, out);
-      travel.between();
-    }
-  }
-
   /// Reads out query block i, the g-th of its group.
   void read_block(Index i, Index g, const Worker& w, MatrixView<T> out) const {
     clear_masked(query_blocks_, i, in_.query_mask, out);
@@ -170,7 +175,7 @@ class BidirectionalHead {
     if (n_.sums == WeightSums::kOwn) {
       if (n_.own()) gather_denominator_queries(tokens, count, w.queries);
       sum_weights(w.queries.normalizer_queries, count, n_.sum_features(), w.key_sums.row(g), sums);
-    } else if (n_.sums == WeightSums::kCrossQuery) {
+    } else if (cross_query()) {
       for (Index s = 0; s < count; ++s) sums[s] = w.places.row(g)[places[s]];
     }
     detail::write_denominators(op_.normalizer, static_cast<const A*>(sums), count, sums);

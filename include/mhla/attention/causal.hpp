@@ -22,7 +22,6 @@
 #include "mhla/attention/matrix_calls.hpp"
 #include "mhla/attention/mistake.hpp"
 #include "mhla/attention/operator.hpp"
-#include "mhla/attention/travel.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
@@ -121,52 +120,54 @@ class CausalHead {
         }) {}
 
   void run(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor) {
-    summarize(executor, Alone());
-    read(mixing, out, executor, Alone());
+    summarize(executor);
+    read(mixing, out, executor);
   }
-  /// Writes the summaries of the share.
-  template <class Travel>
-  void summarize(const ExecutorRef& executor, const Travel& travel) {
-    executor.for_each(summaries_.tasks_before_last(), [&](Index b, Index w) {
-      summaries_.summarize(in_, blocks_, b, op_, workers_[w].scratch.keys);
-      travel.wrote(b);
+  /// Writes the summaries.
+  void summarize(const ExecutorRef& executor) const {
+    executor.for_each(tasks(), [&](Index b, Index w) { summarize_block(b, w); });
+  }
+  /// Writes the outputs from the summaries of all earlier blocks.
+  void read(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor) const {
+    executor.for_each(groups(), [&](Index g, Index w) {
+      const MixingGroup<A> own = group(mixing, g, w);
+      mix(own, values(), mixtures(w));
+      mix_sums(own, w);
+      for (Index r = 0; r < own.rows(); ++r) read_block(own, r, w, out);
     });
   }
-  /// Writes the outputs of the share from the summaries of all earlier blocks.
-  template <class Travel>
-  void read(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor,
-            const Travel& travel) {
-    const Index m = blocks_.blocks(), first = share_.first;
-    read_groups(
-        groups_of(m, group_), executor, workers_, summaries_.values(), travel,
-        [&](Index g, const Worker& w) {
-          return MixingGroup<A>(mixing, first + g * group_, first + std::min((g + 1) * group_, m),
-                                Reach::kEarlier, share_.all, w.coefficients);
-        },
-        [&](const MixingGroup<A>& group, const Worker& w) { read_group(group, w, out, travel); });
+
+  // The pieces of both steps, by worker w, as in bidirectional_head.hpp.
+
+  Index tasks() const { return summaries_.tasks_before_last(); }
+  void summarize_block(Index b, Index w) const {
+    summaries_.summarize(in_, blocks_, b, op_, workers_[w].scratch.keys);
   }
-  /// Calls f(rows, columns) for every array that has a row a block.
   template <class F>
   void for_each_array(F&& f) const {
     summaries_.for_each_array(f);
   }
-
- private:
-  /// Reads out the blocks of a group, whose summaries are mixed.
-  template <class Travel>
-  void read_group(const MixingGroup<A>& group, const Worker& w, MatrixView<T> out,
-                  const Travel& travel) const {
-    group.mix(w.key_sums, summaries_.key_sums(), n_.sum_features());
-    for (Index r = 0; r < group.rows(); ++r) {
-      const Index i = group.begin() + r;  // of all blocks
-      read_causal_block(in_, blocks_, i - share_.first, op_, n_,
-                        CausalSums<A>{group.matrix()(i, i), w.mixtures.kv.row(r), w.key_sums.row(r),
-                                      w.mixtures.behind(r, group.rows())},
-                        w.scratch, out);
-      travel.between();
-    }
+  Index groups() const { return groups_of(blocks_.blocks(), group_); }
+  MixingGroup<A> group(MixingView<const A> mixing, Index g, Index w) const {
+    const Index first = share_.first, m = blocks_.blocks();
+    return MixingGroup<A>(mixing, first + g * group_, first + std::min((g + 1) * group_, m),
+                          Reach::kEarlier, share_.all, workers_[w].coefficients);
+  }
+  const auto& values() const { return summaries_.values(); }
+  const auto& mixtures(Index w) const { return workers_[w].mixtures; }
+  void mix_sums(const MixingGroup<A>& own, Index w) const {
+    own.mix(workers_[w].key_sums, summaries_.key_sums(), n_.sum_features());
+  }
+  void read_block(const MixingGroup<A>& own, Index r, Index worker, MatrixView<T> out) const {
+    const Worker& w = workers_[worker];
+    const Index i = own.begin() + r;  // of all blocks
+    read_causal_block(in_, blocks_, i - share_.first, op_, n_,
+                      CausalSums<A>{own.matrix()(i, i), w.mixtures.kv.row(r), w.key_sums.row(r),
+                                    w.mixtures.behind(r, own.rows())},
+                      w.scratch, out);
   }
 
+ private:
   const Inputs<T>& in_;
   const Blocks& blocks_;
   const Op& op_;

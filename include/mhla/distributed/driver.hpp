@@ -4,7 +4,7 @@
 /// The driver of a form whose blocks are split over ranks. (sequence, head) pairs go through the
 /// steps of a head one after another. Rows of a pair's arrays are sent between two of its steps.
 /// Meanwhile this rank works on the pairs before and after it, and on other parts of the same pair
-/// (summary_transfer.hpp):
+/// (rank_steps.hpp, summary_transfer.hpp):
 ///
 ///     forward    summarize | read
 ///     gradient   summarize | read_queries | read_keys | finish, where maps have weights
@@ -16,7 +16,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -29,6 +28,7 @@
 #include "mhla/core/workspace.hpp"
 #include "mhla/distributed/call.hpp"
 #include "mhla/distributed/communicator.hpp"
+#include "mhla/distributed/rank_steps.hpp"
 #include "mhla/distributed/route.hpp"
 #include "mhla/distributed/summary_transfer.hpp"
 #include "mhla/gradient/check.hpp"
@@ -113,37 +113,6 @@ class PairsUnderWay {
   std::vector<Pair> pairs_;  // their transfers end before their memory does
 };
 
-/// Sends rows that a head has written while this or another head works (attention/travel.hpp).
-template <class C, class Pairs>
-class RankTravel {
- public:
-  static constexpr bool kAlone = false;
-
-  /// \param transfer  of a pair
-  RankTravel(C& comm, Pairs& pairs, SummaryTransfer<C>& transfer)
-      : comm_(comm), pairs_(pairs), transfer_(transfer) {}
-
-  void wrote(Index b) const {
-    transfer_.wrote(b);
-    if (called()) transfer_.start_written(comm_);
-    between();
-  }
-  /// Makes progress on transfers, if called by the thread of the call.
-  void between() const {
-    if (called()) pairs_.poll();
-  }
-  void await(Index slab) const { transfer_.await(slab); }
-  void await() const { transfer_.await(); }
-
- private:
-  bool called() const { return std::this_thread::get_id() == caller_; }
-
-  C& comm_;
-  Pairs& pairs_;
-  SummaryTransfer<C>& transfer_;
-  std::thread::id caller_ = std::this_thread::get_id();
-};
-
 /// Calls step(s, pair) for the steps s of every pair. Steps of a pair are in order, and between two
 /// of them comes one step of each other pair in flight.
 template <class Step>
@@ -184,21 +153,20 @@ void run_ranks(C& comm, const Form& form, const In& in,
   using Pair =
       PairUnderWay<C, scalar_of<In>, std::remove_cvref_t<decltype(form.blocks)>, decltype(make)>;
   PairsUnderWay<Pair> pairs(form.name, 2, most_bytes(in, form.blocks, splits, make));
+  const RankSteps steps(comm, pairs, call.executor);
   for_each_step(sequences(in) * heads(in), 2, [&](Index step, Index p) {
     const Index s = p / heads(in), h = p % heads(in);
     const Split& split = splits[static_cast<std::size_t>(s)];
     Pair& pair = pairs[p];
-    const RankTravel travel(comm, pairs, pair.summaries());
     if (step == 0) {
       pair.wait();  // for the pair before, whose memory it takes
       auto& head =
           pair.open(pairs.memory(p), head_inputs(in, s, h), form.blocks, split.shares, make);
       pair.summaries().begin(split.summaries,
                              shared_rows([&](auto&& f) { head.for_each_array(f); }));
-      head.summarize(call.executor, travel);
-      pair.summaries().start_rest(comm);
+      steps.summarize(head, pair.summaries());
     } else {
-      pair.head().read(form.mixing, head_output(in, out, s, h), call.executor, travel);
+      steps.read(pair.head(), form.mixing, head_output(in, out, s, h), pair.summaries());
     }
   });
   pairs.wait();
@@ -230,8 +198,9 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
   using Pair =
       PairUnderWay<C, scalar_of<In>, std::remove_cvref_t<decltype(form.blocks)>, decltype(make)>;
   const bool weights = !parameters.query_map.empty() || !parameters.key_map.empty();
-  const Index count = sequences(in) * heads(in), steps = weights ? 4 : 3;
-  PairsUnderWay<Pair> pairs(form.name, steps, most_bytes(in, form.blocks, splits, make));
+  const Index count = sequences(in) * heads(in), step_count = weights ? 4 : 3;
+  PairsUnderWay<Pair> pairs(form.name, step_count, most_bytes(in, form.blocks, splits, make));
+  const RankSteps steps(comm, pairs, call.executor);
   const ParameterSizes sizes = parameter_sizes(form.mixing.pattern(), form.op);
   Scratch memory(form.name, {}, counted_bytes([&](Arena& arena) {
                    return PairSums<A>(form.name, arena, count, sizes);
@@ -239,7 +208,7 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
   const PairSums<A> sums(form.name, memory.arena(), count, sizes);
   sums.start(parameters);
   Index group = 0;  // of the pair that is opened
-  for_each_step(count, steps, [&](Index step, Index p) {
+  for_each_step(count, step_count, [&](Index step, Index p) {
     const Index s = p / heads(in), h = p % heads(in);
     const Split& split = splits[static_cast<std::size_t>(s)];
     Pair& pair = pairs[p];
@@ -250,9 +219,8 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
       head.set(head_output(in, dout, s, h), head_gradients(in, gradients, s, h),
                sums.of_group(group, parameters));
       pair.summaries().begin(split.summaries,
-                             shared_rows([&](auto&& f) { head.for_each_summary_array(false, f); }));
-      head.summarize(false, call.executor, RankTravel(comm, pairs, pair.summaries()));
-      pair.summaries().start_rest(comm);
+                             shared_rows([&](auto&& f) { head.for_each_array(f); }));
+      steps.summarize(head, pair.summaries());
       return;
     }
     pair.wait();
@@ -260,10 +228,9 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
     if (step == 1) {
       pair.mixtures().begin(split.mixtures,
                             shared_rows([&](auto&& f) { head.for_each_mixture_array(f); }));
-      head.read_queries(form.mixing, call.executor, RankTravel(comm, pairs, pair.mixtures()));
-      pair.mixtures().start_rest(comm);
+      steps.read_queries(head, form.mixing, pair.mixtures());
     } else if (step == 2) {
-      head.read_keys(form.mixing, call.executor, RankTravel(comm, pairs, pair.mixtures()));
+      steps.read_keys(head, form.mixing);
       if (!weights) return;
       pair.start(comm, split.query_parts,
                  shared_rows([&](auto&& f) { head.query_parts().for_each_array(f); }));

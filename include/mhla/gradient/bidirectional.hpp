@@ -22,7 +22,6 @@
 #include <algorithm>
 
 #include "mhla/attention/bidirectional.hpp"
-#include "mhla/attention/travel.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
@@ -75,9 +74,9 @@ void add_gradient(const BidirectionalForm<A, Blocks, Op>& form, Arena& arena, Ar
   BidirectionalGradient head(form.name, arena, kept, in, own.queries, own.keys, form.op,
                              executor.workers(), {whole(own.queries), whole(own.keys)});
   head.set(dout, gradients, sums);
-  head.summarize(kept != nullptr, executor, Alone());
-  head.read_queries(form.mixing, executor, Alone());
-  head.read_keys(form.mixing, executor, Alone());
+  head.summarize(kept != nullptr, executor);
+  head.read_queries(form.mixing, executor);
+  head.read_keys(form.mixing, executor);
   head.finish();
 }
 

@@ -2,16 +2,15 @@
 
 /// \file
 /// One head of the gradient of bidirectional attention; formulas: gradient/bidirectional.hpp. A
-/// rank with a share of the blocks receives data of other ranks between the steps. It needs
-/// summaries before read_queries, gradients of mixtures before read_keys, and parts of weights'
-/// gradients before finish.
+/// rank with a share of the blocks composes the same steps. Between them it receives data of other
+/// ranks: summaries before read_queries, gradients of mixtures before read_keys, and parts of
+/// weights' gradients before finish.
 
 #include <algorithm>
 
 #include "mhla/attention/bidirectional_head.hpp"
 #include "mhla/attention/head_summaries.hpp"
 #include "mhla/attention/operator.hpp"
-#include "mhla/attention/travel.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
@@ -68,31 +67,79 @@ class BidirectionalGradient {
     key_parts_.start(sums.key_map);
   }
 
-  /// Writes the summaries of the share, and what its queries sum of them.
+  /// Writes the summaries, and the sums of them that queries read.
   /// \param summarized  true if the summaries are computed already
-  template <class Travel>
-  void summarize(bool summarized, const ExecutorRef& executor, const Travel& travel) {
+  void summarize(bool summarized, const ExecutorRef& executor) const {
     if (summarized && !cross_query()) return;
-    executor.for_each(key_blocks_.blocks(), [&](Index b, Index w) {
-      if (!summarized) summaries_.summarize(in_, key_blocks_, b, op_, workers_[w].key_scratch());
-      if (cross_query()) sum_slots(b, workers_[w]);  // it has as many query blocks
-      travel.wrote(b);
+    executor.for_each(tasks(), [&](Index b, Index w) { summarize_block(b, w, summarized); });
+  }
+  /// The query side.
+  void read_queries(MixingView<const A> mixing, const ExecutorRef& executor) const {
+    executor.for_each(query_groups(), [&](Index g, Index w) {
+      const MixingGroup<A> group = query_group(mixing, g, w);
+      for (Index r = 0; r < group.rows(); ++r) query_block(group, r, w);
+      finish_group(group, w);
     });
   }
-  /// Calls f(rows, columns) for every array with a row a key block, that summarize() writes.
-  template <class F>
-  void for_each_summary_array(bool summarized, F&& f) const {
-    if (!summarized) summaries_.for_each_array(f);
-    if (cross_query()) f(slot_sums_.rows(), slots_);
+  /// The key side.
+  void read_keys(MixingView<const A> mixing, const ExecutorRef& executor) const {
+    executor.for_each(key_groups(), [&](Index g, Index w) {
+      const MixingGroup<A> group = key_group(mixing, g, w);
+      for (Index r = 0; r < group.rows(); ++r) key_block(group, r, w);
+    });
+  }
+  /// Sums the gradients of the maps' weights.
+  void finish() const {
+    query_parts_.finish(sums_.query_map);
+    key_parts_.finish(sums_.key_map);
   }
 
-  /// The query side of the share.
-  template <class Travel>
-  void read_queries(MixingView<const A> mixing, const ExecutorRef& executor, const Travel& travel) {
-    const Index m = query_blocks_.blocks();
-    for_each_group(executor, m, query_group_, [&](Index begin, Index end, Index w) {
-      query_group(mixing, begin, end, workers_[w], travel);
-    });
+  // The pieces of these steps, by worker w, for ranks (distributed/rank_steps.hpp).
+
+  Index tasks() const { return key_blocks_.blocks(); }
+  /// Writes the rows of block b of the share, which has as many query blocks for CrossQuery.
+  void summarize_block(Index b, Index w, bool summarized = false) const {
+    if (!summarized) summaries_.summarize(in_, key_blocks_, b, op_, workers_[w].key_scratch());
+    if (cross_query()) sum_slots(b, workers_[w]);
+  }
+  /// Calls f(rows, columns) for every array that has a row a key block.
+  template <class F>
+  void for_each_array(F&& f) const {
+    summaries_.for_each_array(f);
+    if (cross_query()) f(slot_sums_.rows(), slots_);
+  }
+  Index query_groups() const { return groups_of(query_blocks_.blocks(), query_group_); }
+  /// Mixes what query group g of the share reads.
+  MixingGroup<A> query_group(MixingView<const A> mixing, Index g, Index worker) const {
+    const Worker& w = workers_[worker];
+    const Index first = shares_.queries.first, m = query_blocks_.blocks();
+    const MixingGroup<A> group(mixing, first + g * query_group_,
+                               first + std::min((g + 1) * query_group_, m), Reach::kAll,
+                               shares_.keys.all, w.coefficients);
+    mix(group, summaries_.values(), w.mixtures);
+    if (own_sums()) group.mix(w.key_sums, summaries_.key_sums(), sum_features());
+    if (cross_query()) group.mix(w.places, slot_sums_.rows(), slots_);
+    return group;
+  }
+  /// The query side of the r-th block of a group. Returns the block, counted in the share.
+  Index query_block(const MixingGroup<A>& group, Index r, Index w) const {
+    const Index own = group.begin() - shares_.queries.first + r;
+    query_block(own, r, workers_[w].mixtures.behind(r, group.rows()), workers_[w]);
+    return own;
+  }
+  /// The gradient of the group's rows of m.
+  void finish_group(const MixingGroup<A>& group, Index w) const {
+    if (sums_.mixing.absent()) return;
+    const Index begin = group.begin();
+    MixingGradient<A> gradient = workers_[w].dmixing;
+    gradient.start(group.matrix().pattern(), begin, begin + group.rows(), Reach::kAll,
+                   shares_.keys.all);
+    gradient.add(dmixtures_, summaries_.values());
+    if (own_sums()) {
+      gradient.add({dkey_sum(begin), sum_features()}, summaries_.key_sums(), sum_features());
+    }
+    if (cross_query()) gradient.add(dslot_sums_.rows().below(begin), slot_sums_.rows(), slots_);
+    gradient.store(sums_.mixing);
   }
   /// Calls f(rows, columns) for every array that has a row a query block.
   template <class F>
@@ -101,28 +148,31 @@ class BidirectionalGradient {
     if (own_sums()) f(Rows<A>{dkey_sums_, sum_features()}, sum_features());
     if (cross_query()) f(dslot_sums_.rows(), slots_);
   }
-
-  /// The key side of the share.
-  template <class Travel>
-  void read_keys(MixingView<const A> mixing, const ExecutorRef& executor, const Travel& travel) {
-    const Index mq = query_blocks_.blocks(), mk = key_blocks_.blocks();
-    if (cross_query()) {
-      for_each_group(executor, mq, query_group_, [&](Index begin, Index end, Index w) {
-        slot_group(mixing, begin, end, workers_[w]);
-      });
-    }
-    for_each_group(executor, mk, key_group_, [&](Index begin, Index end, Index w) {
-      key_group(mixing, begin, end, workers_[w], travel);
-    });
+  Index key_groups() const { return groups_of(key_blocks_.blocks(), key_group_); }
+  /// Mixes the gradients of what reads key group g of the share.
+  MixingGroup<A> key_group(MixingView<const A> mixing, Index g, Index worker) const {
+    const Worker& w = workers_[worker];
+    const Index first = shares_.keys.first, m = key_blocks_.blocks();
+    const auto group = MixingGroup<A>::of_columns(mixing, first + g * key_group_,
+                                                  first + std::min((g + 1) * key_group_, m),
+                                                  Reach::kAll, shares_.queries.all, w.coefficients);
+    mix(group, dmixtures_, w.mixtures);
+    if (own_sums()) group.mix(w.key_sums, {dkey_sums_, sum_features()}, sum_features());
+    if (cross_query()) group.mix(w.places, dslot_sums_.rows(), slots_);
+    return group;
+  }
+  /// The key side of the r-th block of a group.
+  void key_block(const MixingGroup<A>& group, Index r, Index worker) const {
+    const Worker& w = workers_[worker];
+    const Index b = group.begin() - shares_.keys.first + r;
+    if (cross_query()) slot_block(b, w.places.row(r), w);
+    const A* const dz = own_sums()      ? w.key_sums.row(r)
+                        : cross_query() ? dkey_sum(group.begin() + r)
+                                        : nullptr;
+    head_.differentiate_keys(key_blocks_, b, w.mixtures.kv.row(r), dz, key_parts_.part(b), w);
   }
   const WeightParts<A>& query_parts() const { return query_parts_; }
   const WeightParts<A>& key_parts() const { return key_parts_; }
-
-  /// Sums the gradients of the maps' weights.
-  void finish() {
-    query_parts_.finish(sums_.query_map);
-    key_parts_.finish(sums_.key_map);
-  }
 
  private:
   const HeadSizes& sizes() const { return head_.sizes(); }
@@ -151,34 +201,6 @@ class BidirectionalGradient {
   void gather_denominator_queries(const Index* tokens, Index count, const Worker& w) const {
     head_.gather_own_queries(tokens, count, w);
     if (!head_.own()) head_.gather_queries(tokens, count, w);
-  }
-
-  /// The query side of blocks [begin, end) of the share.
-  template <class Travel>
-  void query_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w,
-                   const Travel& travel) const {
-    const Index first = shares_.queries.first;
-    const MixingGroup<A> group(mixing, first + begin, first + end, Reach::kAll, shares_.keys.all,
-                               w.coefficients);
-    mix(group, summaries_.values(), w.mixtures);
-    if (own_sums()) group.mix(w.key_sums, summaries_.key_sums(), sum_features());
-    if (cross_query()) group.mix(w.places, slot_sums_.rows(), slots_);
-    for (Index i = begin; i < end; ++i) {
-      query_block(i, i - begin, w.mixtures.behind(i - begin, end - begin), w);
-      travel.wrote(i);
-    }
-    if (sums_.mixing.absent()) return;
-    MixingGradient<A> gradient = w.dmixing;
-    gradient.start(mixing.pattern(), first + begin, first + end, Reach::kAll, shares_.keys.all);
-    gradient.add(dmixtures_, summaries_.values());
-    if (own_sums()) {
-      gradient.add({dkey_sum(first + begin), sum_features()}, summaries_.key_sums(),
-                   sum_features());
-    }
-    if (cross_query()) {
-      gradient.add(dslot_sums_.rows().below(first + begin), slot_sums_.rows(), slots_);
-    }
-    gradient.store(sums_.mixing);
   }
 
   /// The query side of block `own` of the share, the r-th of its group; prefetches a mixture.
@@ -225,15 +247,6 @@ class BidirectionalGradient {
     } while (strip.next() > 0);
   }
 
-  /// The adjoint of s_bw for blocks [begin, end) of the share.
-  void slot_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w) const {
-    const Index first = shares_.queries.first;
-    const auto group = MixingGroup<A>::of_columns(mixing, first + begin, first + end, Reach::kAll,
-                                                  shares_.queries.all, w.coefficients);
-    group.mix(w.places, dslot_sums_.rows(), slots_);
-    for (Index b = begin; b < end; ++b) slot_block(b, w.places.row(b - begin), w);
-  }
-
   /// dphi of the queries of block `own` of the share through s_bw, and dz_b.
   void slot_block(Index own, const A* dslots, const Worker& w) const {
     const Index b = shares_.queries.first + own;
@@ -254,25 +267,6 @@ class BidirectionalGradient {
       head_.differentiate_key_sum(count, w.dsums, summaries_.key_sum(b), w, dkey_sum(b));
       head_.finish_own_queries(tokens, count, dweights, w);
       if (!head_.own()) head_.finish_queries(tokens, count, dweights, w);
-    }
-  }
-
-  /// The key side of blocks [begin, end) of the share.
-  template <class Travel>
-  void key_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w,
-                 const Travel& travel) const {
-    const Index first = shares_.keys.first;
-    const auto group = MixingGroup<A>::of_columns(mixing, first + begin, first + end, Reach::kAll,
-                                                  shares_.queries.all, w.coefficients);
-    mix(group, dmixtures_, w.mixtures);
-    if (own_sums()) group.mix(w.key_sums, {dkey_sums_, sum_features()}, sum_features());
-    for (Index b = begin; b < end; ++b) {
-      const A* const dz = own_sums()      ? w.key_sums.row(b - begin)
-                          : cross_query() ? dkey_sum(first + b)
-                                          : nullptr;
-      head_.differentiate_keys(key_blocks_, b, w.mixtures.kv.row(b - begin), dz, key_parts_.part(b),
-                               w);
-      travel.between();
     }
   }
 

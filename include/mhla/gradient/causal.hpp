@@ -14,7 +14,6 @@
 #include <algorithm>
 
 #include "mhla/attention/causal.hpp"
-#include "mhla/attention/travel.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
@@ -79,13 +78,23 @@ class CausalGradient {
   void run(MixingView<const A> mixing, MatrixView<const T> dout, const Gradients<T>& gradients,
            const ParameterGradients<A>& sums, bool summarized, const ExecutorRef& executor) {
     set(dout, gradients, sums);
-    summarize(summarized, executor, Alone());
-    read_queries(mixing, executor, Alone());
-    read_keys(mixing, executor, Alone());
+    if (!summarized) {
+      executor.for_each(tasks(), [&](Index b, Index w) { summarize_block(b, w); });
+    }
+    executor.for_each(query_groups(), [&](Index g, Index w) {
+      const MixingGroup<A> group = query_group(mixing, g, w);
+      for (Index r = 0; r < group.rows(); ++r) query_block(group, r, w);
+      finish_group(group, w);
+    });
+    executor.for_each(key_groups(), [&](Index g, Index w) {
+      const MixingGroup<A> group = key_group(mixing, g, w);
+      for (Index r = 0; r < group.rows(); ++r) key_block(group, r, w);
+    });
     finish();
   }
 
-  // The steps, for ranks as in bidirectional_head.hpp.
+  // The pieces of these steps, by worker w, for ranks as in bidirectional_head.hpp.
+
   void set(MatrixView<const T> dout, const Gradients<T>& gradients,
            const ParameterGradients<A>& sums) {
     head_.set(dout, gradients);
@@ -93,38 +102,73 @@ class CausalGradient {
     query_parts_.start(sums.query_map);
     key_parts_.start(sums.key_map);
   }
-  template <class Travel>
-  void summarize(bool summarized, const ExecutorRef& executor, const Travel& travel) {
-    if (summarized) return;
-    executor.for_each(summaries_.tasks_before_last(), [&](Index b, Index w) {
-      summaries_.summarize(in_, blocks_, b, op_, workers_[w].strips.key_scratch());
-      travel.wrote(b);
-    });
+  Index tasks() const { return summaries_.tasks_before_last(); }
+  void summarize_block(Index b, Index w) const {
+    summaries_.summarize(in_, blocks_, b, op_, workers_[w].strips.key_scratch());
   }
   template <class F>
-  void for_each_summary_array(bool summarized, F&& f) const {
-    if (!summarized) summaries_.for_each_array(f);
+  void for_each_array(F&& f) const {
+    summaries_.for_each_array(f);
   }
-  template <class Travel>
-  void read_queries(MixingView<const A> mixing, const ExecutorRef& executor, const Travel& travel) {
-    for_each_group(executor, blocks_.blocks(), group_, [&](Index begin, Index end, Index w) {
-      query_group(mixing, begin, end, workers_[w], travel);
-    });
+  Index query_groups() const { return groups_of(blocks_.blocks(), group_); }
+  MixingGroup<A> query_group(MixingView<const A> mixing, Index g, Index worker) const {
+    const GradientScratch<A>& w = workers_[worker].strips;
+    const Index first = share_.first, m = blocks_.blocks();
+    const MixingGroup<A> group(mixing, first + g * group_, first + std::min((g + 1) * group_, m),
+                               Reach::kEarlier, share_.all, w.coefficients);
+    mix(group, summaries_.values(), w.mixtures);
+    group.mix(w.key_sums, summaries_.key_sums(), sum_features());
+    return group;
+  }
+  Index query_block(const MixingGroup<A>& group, Index r, Index worker) const {
+    const Worker& w = workers_[worker];
+    const Index i = group.begin() + r, own = i - share_.first;
+    const MixingView<A>& dmixing = sums_.mixing;
+    const A dweight =
+        CausalBlockGradient<T, Blocks, Op>(head_, in_, blocks_, own, op_, w)
+            .run({group.matrix()(i, i), w.strips.mixtures.kv.row(r), w.strips.key_sums.row(r),
+                  w.strips.mixtures.behind(r, group.rows())},
+                 {dmixtures_.block(i), dkey_sum(i)}, query_parts_.part(own), intra_of(own));
+    if (!dmixing.absent() && dmixing.pattern().holds(i, i)) dmixing.at(i, i) += dweight;
+    return own;
+  }
+  void finish_group(const MixingGroup<A>& group, Index w) const {
+    if (sums_.mixing.absent()) return;
+    const Index begin = group.begin();
+    MixingGradient<A> gradient = workers_[w].strips.dmixing;
+    gradient.start(group.matrix().pattern(), begin, begin + group.rows(), Reach::kEarlier,
+                   share_.all);
+    gradient.add(dmixtures_, summaries_.values());
+    gradient.add({dkey_sum(begin), sum_features()}, summaries_.key_sums(), sum_features());
+    gradient.store(sums_.mixing);
   }
   template <class F>
   void for_each_mixture_array(F&& f) const {
     for_each_slab(dmixtures_, f);
     if (sum_features() > 0) f(Rows<A>{dkey_sums_, sum_features()}, sum_features());
   }
-  template <class Travel>
-  void read_keys(MixingView<const A> mixing, const ExecutorRef& executor, const Travel& travel) {
-    for_each_group(executor, blocks_.blocks(), group_, [&](Index begin, Index end, Index w) {
-      key_group(mixing, begin, end, workers_[w].strips, travel);
-    });
+  Index key_groups() const { return query_groups(); }
+  MixingGroup<A> key_group(MixingView<const A> mixing, Index g, Index worker) const {
+    const GradientScratch<A>& w = workers_[worker].strips;
+    const Index first = share_.first, m = blocks_.blocks();
+    const auto group = MixingGroup<A>::of_columns(mixing, first + g * group_,
+                                                  first + std::min((g + 1) * group_, m),
+                                                  Reach::kEarlier, share_.all, w.coefficients);
+    mix(group, dmixtures_, w.mixtures);
+    group.mix(w.key_sums, {dkey_sums_, sum_features()}, sum_features());
+    return group;
+  }
+  void key_block(const MixingGroup<A>& group, Index r, Index worker) const {
+    const GradientScratch<A>& w = workers_[worker].strips;
+    const Index b = group.begin() - share_.first + r;
+    const IntraGradients<A> keys = intra_of(b);
+    head_.differentiate_keys(blocks_, b, w.mixtures.kv.row(r),
+                             head_.sums() ? w.key_sums.row(r) : nullptr, key_parts_.part(b), w,
+                             {keys.dkeys, keys.dvalues, keys.own_dkeys});
   }
   const WeightParts<A>& query_parts() const { return query_parts_; }
   const WeightParts<A>& key_parts() const { return key_parts_; }
-  void finish() {
+  void finish() const {
     query_parts_.finish(sums_.query_map);
     key_parts_.finish(sums_.key_map);
   }
@@ -134,54 +178,6 @@ class CausalGradient {
   Index sum_features() const { return sizes().sum_features(); }
   A* dkey_sum(Index i) const { return dkey_sums_ + i * sum_features(); }  // dz~_i, i of all
   IntraGradients<A> intra_of(Index b) const { return intra_.from(blocks_.run(b, 0).begin); }
-
-  /// The query side of blocks [begin, end) of the share.
-  template <class Travel>
-  void query_group(MixingView<const A> mixing, Index begin, Index end, const Worker& w,
-                   const Travel& travel) const {
-    const Index first = share_.first;
-    const MixingView<A>& dmixing = sums_.mixing;
-    const GradientScratch<A>& scratch = w.strips;
-    const MixingGroup<A> group(mixing, first + begin, first + end, Reach::kEarlier, share_.all,
-                               scratch.coefficients);
-    mix(group, summaries_.values(), scratch.mixtures);
-    group.mix(scratch.key_sums, summaries_.key_sums(), sum_features());
-    for (Index own = begin; own < end; ++own) {
-      const Index i = first + own;
-      const IntraGradients<A> keys = intra_of(own);
-      const A dweight = CausalBlockGradient<T, Blocks, Op>(head_, in_, blocks_, own, op_, w)
-                            .run({mixing(i, i), scratch.mixtures.kv.row(own - begin),
-                                  scratch.key_sums.row(own - begin),
-                                  scratch.mixtures.behind(own - begin, end - begin)},
-                                 {dmixtures_.block(i), dkey_sum(i)}, query_parts_.part(own), keys);
-      if (!dmixing.absent() && dmixing.pattern().holds(i, i)) dmixing.at(i, i) += dweight;
-      travel.wrote(own);
-    }
-    if (dmixing.absent()) return;
-    MixingGradient<A> gradient = scratch.dmixing;
-    gradient.start(mixing.pattern(), first + begin, first + end, Reach::kEarlier, share_.all);
-    gradient.add(dmixtures_, summaries_.values());
-    gradient.add({dkey_sum(first + begin), sum_features()}, summaries_.key_sums(), sum_features());
-    gradient.store(dmixing);
-  }
-
-  /// The key side of blocks [begin, end) of the share.
-  template <class Travel>
-  void key_group(MixingView<const A> mixing, Index begin, Index end, const GradientScratch<A>& w,
-                 const Travel& travel) const {
-    const Index first = share_.first;
-    const auto group = MixingGroup<A>::of_columns(mixing, first + begin, first + end,
-                                                  Reach::kEarlier, share_.all, w.coefficients);
-    mix(group, dmixtures_, w.mixtures);
-    group.mix(w.key_sums, {dkey_sums_, sum_features()}, sum_features());
-    for (Index b = begin; b < end; ++b) {
-      const IntraGradients<A> keys = intra_of(b);
-      head_.differentiate_keys(blocks_, b, w.mixtures.kv.row(b - begin),
-                               head_.sums() ? w.key_sums.row(b - begin) : nullptr,
-                               key_parts_.part(b), w, {keys.dkeys, keys.dvalues, keys.own_dkeys});
-      travel.between();
-    }
-  }
 
   const Inputs<T>& in_;
   const Blocks& blocks_;

@@ -21,7 +21,6 @@
 #include <algorithm>
 
 #include "mhla/core/arch.hpp"
-#include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/kernel/combination.hpp"
 #include "mhla/kernel/product.hpp"
@@ -50,12 +49,6 @@ Index group_blocks(Index query_blocks, Index d, Index e, Index workers) {
 }
 
 inline Index groups_of(Index blocks, Index group) { return ceil_div(blocks, group); }
-/// Calls f(begin, end, worker) for the groups of blocks [begin, end).
-template <class F>
-void for_each_group(const ExecutorRef& executor, Index blocks, Index group, F&& f) {
-  executor.for_each(groups_of(blocks, group),
-                    [&](Index g, Index w) { f(g * group, std::min((g + 1) * group, blocks), w); });
-}
 
 /// Scratch for the coefficients of one group of query blocks.
 template <class A>
