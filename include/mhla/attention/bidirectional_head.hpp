@@ -1,9 +1,10 @@
 #pragma once
 
 /// \file
-/// One head of the bidirectional form, on any unit (kernel/unit.hpp), in two steps: summarise the
-/// key blocks; mix the summaries group by group and read out the queries of each group. A rank that
-/// has a share of the blocks composes the steps of the same pieces (distributed/rank_steps.hpp).
+/// One head of the bidirectional form, on any unit (kernel/unit.hpp), in two steps. The first step
+/// summarises the key blocks. The second one mixes the summaries group by group and reads out the
+/// queries of each group. A rank has a share of the blocks, and composes both steps of the same
+/// pieces (distributed/rank_steps.hpp).
 
 #include <algorithm>
 
