@@ -21,8 +21,7 @@
 /// The same sums serve coarser blocks (coarser), few nonzeros, and any prior. For a matrix per
 /// head, use a MixingFit per head.
 /// Cost per head: 2 N M D E + N M^2 E flops in double, and memory of (M + 1)^2 numbers for each of
-/// M rows. M counts the coefficients that the start has in a row. For the cost of solve see
-/// nonnegative.hpp.
+/// M rows, where M is the number of coefficients in a row. Cost of solve: nonnegative.hpp.
 
 #include <algorithm>
 #include <cmath>
@@ -47,9 +46,8 @@ inline namespace MHLA_TARGET {
 template <Accumulator A>
 class MixingFit {
  public:
-  /// \param start  the matrix whose denominators weigh the tokens. Only coefficients of its pattern
-  ///     are fitted; for the causal form, those on and below the diagonal. Rows without a query
-  ///     stay.
+  /// \param start  the matrix whose denominators weigh the tokens. Coefficients of its pattern are
+  ///     fitted; for the causal form, on and below the diagonal. Rows without a query stay.
   explicit MixingFit(const MixingMatrix<A>& start, Order order = Order::kBidirectional);
 
   /// Adds the heads of an example: the inputs of the form, and the output that it should give.
