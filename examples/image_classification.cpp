@@ -1,7 +1,7 @@
 /// \file
 /// Trains the attention layer of DeiT-T to tell 4 images apart by the mean of its output tokens.
-/// The mixing matrix is clamped to [0, 1] after each step, as the authors do. Checked: the loss
-/// falls to a tenth, and noise on the images does not change their classes.
+/// The mixing matrix is clamped to [0, 1] after each step, as the authors do. The program checks
+/// that the loss falls to a tenth, and that noise on the images does not change their classes.
 ///
 /// Run:       build/examples/image_classification [FILE PREFIX], without them on random weights
 /// Expected:  (last digits depend on the processor)
