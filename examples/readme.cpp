@@ -1,6 +1,7 @@
 /// \file
-/// The program of README.md, which also shows what it prints: one head of MHLA over an image of
-/// 16 x 16 tokens, compared with the definition, and the rank of its attention matrix.
+/// The program of README.md: one head of MHLA over an image of 16 x 16 tokens. It compares the
+/// outputs with the definition, and prints the rank of the attention matrix. README.md has the
+/// output.
 ///
 /// Run:       build/examples/readme
 
