@@ -60,10 +60,11 @@ inline Picture draw(const Picture& picture, Index query, const std::vector<Form>
           text("rank %td, entropy %.2f\n%.2f ms, peak %.1f", form.diagnosis.rank,
                form.diagnosis.entropy, form.milliseconds, form.map.maxCoeff()),
           [&](Index y, Index x) {
-            const bool edge = (x > 0 && x % (form.block[2] * kPatch) == 0) ||
-                              (y > 0 && y % (form.block[1] * kPatch) == 0);
+            const Index height = form.block[1] * kPatch, width = form.block[2] * kPatch;
+            const bool border = (x >= width && x % width < 3) || (y >= height && y % height < 3);
+            if (border) return gray;
             return inferno(place(form.map[y / kPatch * columns + x / kPatch]),
-                           picture(y, x).cast<double>().sum() / 3500 + (edge ? 0.1 : 0));
+                           picture(y, x).cast<double>().sum() / 3500);
           });
   }
 
