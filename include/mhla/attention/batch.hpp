@@ -6,8 +6,9 @@
 /// Every (sequence, head) is computed in the same order as alone: results do not depend on the
 /// batch.
 ///
-/// A partition serves all sequences, or is a function of the length (ContiguousBlocks{64}); then M
-/// blocks use the leading [M,M] part of the mixing matrix, as the authors' language layer does.
+/// A partition serves all sequences, or is a function of the length (ContiguousBlocks{64}). In the
+/// second case M blocks use the leading [M,M] part of the mixing matrix, as in the authors'
+/// language layer.
 
 #include <algorithm>
 #include <concepts>
@@ -92,7 +93,7 @@ template <class T>
 inline constexpr bool kIsInputs<BatchInputs<T>> = true;
 }  // namespace detail
 
-/// What forms take: Inputs<T> of one head, or BatchInputs<T>.
+/// The inputs of a form: Inputs<T> of one head, or BatchInputs<T>.
 template <class In>
 concept AttentionInputs = detail::kIsInputs<In>;
 

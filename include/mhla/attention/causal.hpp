@@ -6,9 +6,9 @@
 ///     S~_i = sum_{b < i} m_ib S_b                                      mixing.hpp
 ///     o_t  = (phi(q_t)^T S~_i + m_ii sum_{j <= t in i} (phi(q_t) . phi(k_j)) v_j^T) / den_t
 ///
-/// Blocks are chunks of consecutive tokens: the part before a block is one read-out, with the
-/// block's own tokens up to the last 64 before t added to S~_i, and what is left a small masked
-/// product (causal_block.hpp). Reads only the lower triangle of the mixing matrix. A later token
+/// Blocks are chunks of consecutive tokens. Strips of 64 tokens of a block join S~_i one after
+/// another. A query reads S~_i in one read-out, and the keys of its strip in a small masked product
+/// (causal_block.hpp). The form reads only the lower triangle of the mixing matrix. A later token
 /// enters no sum, not even multiplied by zero. Equal to naive_attention.
 /// Cost: 4*N*D*E + M^2*D*E + N*min(W,64)*(D+E) flops, up to 2*N*D*E more where W > 64; memory
 /// M*D*(E+1) numbers for summaries and as many for mixtures as the bidirectional form.

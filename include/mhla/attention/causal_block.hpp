@@ -1,14 +1,14 @@
 #pragma once
 
 /// \file
-/// One block of a causal form, strip by strip of 64 tokens. Queries read R, which is the mixture of
-/// the earlier blocks and the block's own earlier strips, and keys of their strip up to themselves
-/// (intra_block.hpp), in one product; then the strip joins R:
+/// One block of a causal form, in strips of 64 tokens. R mixes the earlier blocks and the earlier
+/// strips of the block. One product reads R and, up to the query itself, the keys of the strip
+/// (intra_block.hpp). Then the strip joins R:
 ///
 ///     O  = diag(1/den) [phi(Q) T] [R; V]     T = m_ii tril(phi(Q) phi(K)^T)     [strip,E]
 ///     R += m_ii phi(K)^T V                                                      [D,E]
 ///
-/// So a token costs the same in blocks of any length. For the causal form and streams.
+/// A token costs the same in blocks of any length. The causal form and streams use this.
 
 #include <algorithm>
 
@@ -55,8 +55,8 @@ struct CausalScratch {
       : CausalScratch(function, arena, query_raw_size(in, op), key_raw_size(in, op), n) {}
 };
 
-/// What queries read of earlier tokens, and m_ii. It begins with the mixture of the earlier blocks;
-/// each strip of the block's own keys is added when its queries are read out, to R in scratch.
+/// The sums over earlier tokens that queries read, and m_ii. They begin with the mixture of the
+/// earlier blocks. After a strip is read out, its keys are added to R in scratch.
 template <class A>
 struct CausalSums {
   A weight;                 ///< m_ii
@@ -169,7 +169,8 @@ class CausalBlock {
     next.finish();
   }
 
-  /// phi(q) of some queries into rows `to`, T behind the numerator's features, and r_t unless null.
+  /// Writes phi(q) of some queries into rows `to`, T after the numerator's features, and r_t unless
+  /// null.
   void score(MatrixView<const T> q, const Strip& queries, const PackedKeys<A>& keys, Rows<A> to,
              A* r, Index* seen, Prefetch* next) {
     const Index count = queries.count;

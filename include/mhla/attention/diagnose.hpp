@@ -57,8 +57,8 @@ double mean_row_entropy(const Matrix<A>& weights);
 
 namespace detail {
 
-/// The elements on and above the diagonal, in turn, of the bidiagonal matrix that reflections from
-/// both sides make of `m` [R,C], R >= C >= 1 (Golub and Kahan, 1965). 2 C - 1 of them.
+/// Reduces `m` [R,C], R >= C >= 1, to a bidiagonal matrix by reflections from both sides (Golub and
+/// Kahan, 1965). Returns its 2 C - 1 elements on and above the diagonal, in turn.
 inline std::vector<double> bidiagonal(Matrix<double> m) {
   const Index rows = m.rows(), columns = m.cols();
   std::vector<double> elements, room(static_cast<std::size_t>(rows + columns));
@@ -99,9 +99,9 @@ inline std::vector<double> bidiagonal(Matrix<double> m) {
   return elements;
 }
 
-/// Number of singular values of a bidiagonal matrix above `x` > 0. They and their negatives are the
-/// eigenvalues of the tridiagonal matrix with zeros on its diagonal and `elements` beside it; as
-/// many of these are above x as pivots of that matrix less x I are positive (Sylvester).
+/// Counts the singular values of a bidiagonal matrix above `x` > 0. The tridiagonal matrix T with
+/// zeros on its diagonal and `elements` beside it has the eigenvalues +- these singular values.
+/// The number of eigenvalues above x is that of positive pivots of T - x I (Sylvester).
 inline Index singular_values_above(const std::vector<double>& elements, double x) {
   double pivot = -x;
   Index above = 0;

@@ -1,17 +1,17 @@
 #pragma once
 
 /// \file
-/// What a stream keeps of the blocks before the open one, and the running matrices R and z of
-/// blocks to come, which it mixes from them while tokens arrive: with a mixing matrix from all
-/// summaries; with decaying terms (policy/decay_mixing.hpp) from those of two blocks and one
-/// running state a term, however many blocks there were.
+/// Memory of a stream: the blocks before the open one, and running matrices R and z of later
+/// blocks. R and z are mixed while tokens arrive. A mixing matrix needs the summaries of all
+/// blocks. Decaying terms (policy/decay_mixing.hpp) need two summaries and one running state per
+/// term, for any number of blocks.
 ///
-/// With a matrix, R of g blocks is mixed together: a long sequence has more summaries than a cache
-/// holds, and one pass over them serves g blocks. While a group of g blocks arrives, the R of the
-/// next group take what was complete when it began; what came since, g to 2 g - 2 blocks, every
-/// block's R takes while the block before it arrives, and that block itself when R is first read
-/// (add_last). So a block reads i/g + 1.5 g summaries, about, where it would read i for itself.
-/// Every element of R is one chain of multiply-adds, b ascending, however it is divided.
+/// With a matrix, R of g blocks is mixed together. A long sequence has more summaries than a cache
+/// holds, and one pass over them serves g blocks. While a group of g blocks arrives, R of the next
+/// group takes the blocks that were complete when the group began. The g to 2 g - 2 blocks since
+/// then join R of a block while the block before it arrives, and the last one when R is first read
+/// (add_last). A block then reads about i/g + 1.5 g summaries instead of i.
+/// Every element of R is one chain of multiply-adds, b ascending, for any division of the work.
 
 #include <algorithm>
 #include <limits>
@@ -48,7 +48,7 @@ inline Index prepared_together(Index blocks) {
 ///     check(function, mixing)     throws what a stream refuses
 ///     most_tokens, terms          in blocks of w tokens; R, 0 without
 ///     own(i)                      m_ii
-///     summary(i), key_sum(i)      where S_i and z_i are to be written
+///     summary(i), key_sum(i)      places for S_i and z_i
 ///     running(i)                  R [D,E] of block i, zeros at first
 ///     running_key_sum(i)          its z [Dz]
 ///     prepare(i, from, to, w)     mixes what is due after tokens [from, to) of block i of w: after
@@ -121,9 +121,8 @@ class EarlierBlocks<A, MixingView<const A>> {
   Index in_group(Index i) const {
     return std::clamp(i / group_ * group_ - group_, read_by(i).begin, before_last(i));
   }
-  /// Adds to R of a group of blocks what tokens [from, to) of the group before it are due to mix of
-  /// the blocks before that, piece of R by piece. A piece is never behind the block's share of it,
-  /// which `prepare` adds.
+  /// Mixes earlier blocks into R of a group of blocks, in pieces of R: the share that is due after
+  /// tokens [from, to) of the group before it. `prepare` adds a block's share of a piece later.
   void mix_group(Index first, Index from, Index to, Index tokens) const {
     const Index rows = std::min(group_, mixing_.rows() - first), blocks = first - group_;
     if (rows <= 0 || blocks == 0) return;
@@ -143,8 +142,8 @@ class EarlierBlocks<A, MixingView<const A>> {
       left.begin += end - begin;
     }
   }
-  /// R [numbers] of `count` blocks from block i on (+)= their mixtures of the blocks `of`, which
-  /// all of their rows of m hold from column 0 on if they are several.
+  /// R [numbers] of `count` blocks from block i on (+)= their mixtures of the blocks `of`. If count
+  /// is above 1, all rows of m hold the blocks `of` from column 0 on.
   void mix(Index i, Index count, ColumnSpan of, ColumnSpan numbers, Start start) const {
     if (of.begin == of.end && start == Start::kTarget) return;
     for_each_slab(n_.values, numbers, [&](Index slab, Index column, Index from, Index to) {

@@ -93,7 +93,7 @@ void expect_none_kept(const F& form, Workspace kept) {
   fail_option(form.name, "kept", "is set", "none: this form keeps nothing");
 }
 
-/// Memory of the kept summaries, one share a pair.
+/// Memory of the kept summaries, one share per pair.
 class KeptMemory {
  public:
   /// \param settle  mark_kept before a forward, find_kept before a backward pass

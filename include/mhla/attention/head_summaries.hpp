@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The summaries of one head: S_b, and the z_b that its denominators read. z_b is summed from the
-/// numerator's keys in the same pass as S_b, or from the denominator's own keys if it has some.
+/// The summaries of one head: S_b, and the z_b that its denominators read. The pass that sums S_b
+/// also sums z_b, of the same keys. Separate keys of the denominator have a pass of their own.
 
 #include <algorithm>
 

@@ -19,7 +19,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Of q, k and v as `inputs` takes them.
+/// The mistake in q, k and v of `inputs`.
 template <class Q, class K, class V>
 inline constexpr Mistake kInputsMistake = Mistake::kTensors;
 template <EigenDense Q, EigenDense K, EigenDense V>
@@ -54,7 +54,7 @@ concept LikeOption = std::convertible_to<X&, MatrixView<T>> ||
   op.normalizer;
 };
 
-/// Of what stands behind tensors of T.
+/// The mistake in the arguments after tensors of T.
 template <class T, class... X>
 inline constexpr Mistake kMistakeBehind = Mistake::kBlocks;
 template <class T, LikeBlocks B, class... X>
@@ -64,7 +64,7 @@ inline constexpr Mistake kMistakeBehind<T, B, M, X...> = (LikeOption<X, T> && ..
                                                              ? Mistake::kNone
                                                              : Mistake::kOptions;
 
-/// Of a call of a form.
+/// The mistake in a call of a form.
 template <class... X>
 inline constexpr Mistake kMistake = Mistake::kTensors;
 template <AttentionInputs In, class... X>

@@ -3,18 +3,22 @@
 /// \file
 /// The steps of a stream: open a block, append one or several tokens, close it (streaming.hpp).
 ///
-/// What the next block needs is prepared by the tokens before it, so that they take about the same
-/// time each (turns.hpp). A part of the block's summary takes the keys that it lacks, and R with it
-/// (open_block.hpp), and a share of the R and z of the blocks to come is mixed from the earlier
-/// ones. The last token of a block adds what the parts of the summary still lack, the first one
-/// adds the block before to R as it reads it.
+/// The tokens of a block prepare the next one, so that all tokens take about the same time
+/// (turns.hpp). Each token adds missing keys to a part of the summary and of R (open_block.hpp),
+/// and mixes a share of R and z of later blocks. The last token of a block completes the summary.
+/// The first token adds the block before to R while it reads R.
 ///
-/// Multiply-adds of a token of block i, over D*E: 1 to read R, 1 for the summary, 1/4 for R and the
-/// keys that its parts lack, i/W to mix (2R/W with R decaying terms), for blocks to come
-/// (earlier_blocks.hpp); 3.5 more for the summary at the last token, 1 more for R at the first one.
-/// So none takes more than 3 times the median, whatever W and the number of blocks, where R has 64
-/// numbers for each token to mix. The first token behind a piece takes no more: the piece has mixed
-/// its share.
+/// Multiply-adds of a token of block i, over D*E:
+///
+///     1              to read R
+///     1              for the summary
+///     1/4            for R, and for keys that its parts lack
+///     i/W            to mix later blocks (2R/W with R decaying terms; earlier_blocks.hpp)
+///     3.5            more at the last token, for the summary
+///     1              more at the first token, for R
+///
+/// No token takes more than 3 times the median, for any W and number of blocks, if R has 64 numbers
+/// to mix per token. The first token after a piece takes no more, since the piece mixed its share.
 
 #include <algorithm>
 
@@ -177,7 +181,7 @@ class StreamBlock {
     divide_rows(rows.outputs, 1, n_.values, r, rows.factors);
   }
 
-  /// What the next block needs of the `count` tokens of this append.
+  /// Prepares the next block with the `count` tokens of this append.
   void prepare(Index count) const {
     const Index tokens = tokens_ + count;
     if (header_.capacity - w_ > i_ * w_) {

@@ -7,18 +7,18 @@
 ///     R = sum_{b<i} m_ib S_b + m_ii sum_{t seen in i} phi(k_t) v_t^T       [D,E]
 ///
 /// so a token costs one product with R and its share of R's update, at any position
-/// (open_block.hpp). Summaries and R of the blocks to come are made on the way to them, by
-/// all tokens alike (stream_block.hpp), in the causal form's order: outputs of appends that
-/// begin at a block are bitwise those of causal(), others agree within rounding.
+/// (open_block.hpp). All tokens share the work on summaries and R of later blocks
+/// (stream_block.hpp), in the causal form's order. Outputs of appends that begin at a block have
+/// the bits of causal(). Other outputs agree within rounding.
 ///
 ///     Streaming<float> stream(sizes, matrix);                                  M blocks, no more
 ///     Streaming<float, Operator<>, DecayMixing<float>> stream(sizes, terms);   any number
 ///
-/// Cost: 2.5*D*E flops a token, plus 2*W*D*E + 2*i*D*E a block, spread over its tokens; 4*R*D*E
-/// with R decaying terms instead of 2*i*D*E. What a block reads grows with sqrt(M), not with i
-/// (earlier_blocks.hpp). Memory: M block summaries (two, and R states of their size), R of about
-/// 2 sqrt(M) blocks (two), and a block of tokens, known beforehand (state_bytes).
-/// Source: arXiv:2601.07832, section 4.2.
+/// Cost: 2.5*D*E flops per token, plus 2*W*D*E + 2*i*D*E per block, spread over its tokens. R
+/// decaying terms take 4*R*D*E instead of 2*i*D*E. The bytes that a block reads grow with sqrt(M),
+/// not with i (earlier_blocks.hpp). Memory: M block summaries, R of about 2 sqrt(M) blocks and a
+/// block of tokens. With decaying terms, two summaries, R states of their size, and R of two
+/// blocks. state_bytes() is known beforehand. Source: arXiv:2601.07832, section 4.2.
 
 #include <algorithm>
 #include <limits>
@@ -77,7 +77,7 @@ class Streaming {
     check_state(state, in.q.rows);
     detail::expect_separate(kAppend, in, MatrixView<const T>(out));
   }
-  /// What of that is about the tensors, which heads of a batch share, and about a state.
+  /// The part of check_append about the tensors, which heads of a batch share, and about a state.
   void check_inputs(const Inputs<T>& in, MatrixView<T> out) const;
   void check_state(const StreamingState<A>& state, Index tokens) const;
 

@@ -61,7 +61,7 @@ struct StateHeader {
 
 }  // namespace detail
 
-/// What one head of one sequence has seen. Copies are independent; made by Streaming::start.
+/// The state of one head of one sequence. Copies are independent. Streaming::start makes it.
 template <Accumulator A>
 class StreamingState {
  public:
