@@ -54,7 +54,6 @@ struct Options : examples::Comparison {
 void parse(CLI::App& app, Options& o, int argc, char** argv) {
   const auto range = [](Index low, Index high) { return CLI::Range(low, high); };
   Settings& s = o.settings;
-
   add_run_options(app, o, "about a minute: 1 epoch of 10,000 images",
                   "compare gradients with differences");
   app.add_option("--data", o.data, "folder of the data set");
@@ -79,7 +78,9 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   app.add_option("--images", o.images, "training images")->check(range(1, 60000));
   app.parse(argc, argv);
 
-  if (o.quick) set_quick_values(app, {{"--epochs", o.epochs, 1}, {"--images", o.images, 10000}});
+  if (o.quick) {
+    examples::set_quick_values(app, {{"--epochs", o.epochs, 1}, {"--images", o.images, 10000}});
+  }
   expect_valid(s);
   expect_valid(o.schedule);
   if (o.schedule.batch > o.images) {
