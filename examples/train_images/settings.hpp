@@ -19,7 +19,6 @@ using examples::kAttentions;
 using examples::kMixingStarts;
 using examples::MixingStart;
 using examples::name_of;
-using examples::named;
 
 /// Of a model. Settings with a mixing matrix have no effect on softmax and linear attention.
 struct Settings {
