@@ -190,8 +190,8 @@ struct ErfGelu {
     using A = typename unpacket_traits<P>::type;
     return detail::exponential_below_zero(pmul(pmul(x, x), pset1<P>(A(-0.5))));
   }
-  /// Phi(-x) e^(x^2 / 2) for x >= 0, by q = 5 / (5 + x): it is q times a polynomial of 1 - 2q, that
-  /// of its values at the Chebyshev nodes, whose relative error is below half a unit roundoff.
+  /// Phi(-x) e^(x^2 / 2) for x >= 0. With q = 5 / (5 + x) it is q times a polynomial of 1 - 2q,
+  /// which interpolates at the Chebyshev nodes. Its relative error is below half a unit roundoff.
   template <class P>
   MHLA_INLINE static P ratio(P x) {
     using namespace Eigen::internal;

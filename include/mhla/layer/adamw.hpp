@@ -58,8 +58,8 @@ void adamw(std::type_identity_t<std::span<A>> parameters,
            double learning_rate, const AdamWOptions& options = {},
            const ExecutorRef& executor = {});
 
-/// The learning rate's factor at step 0, 1, ..: up from 1/warmup to 1 in `warmup` steps, then down
-/// to 0 at step `steps` along half a cosine, and 0 from there on.
+/// Factor of the learning rate at step 0, 1, ... It rises from 1/warmup to 1 in `warmup` steps,
+/// then falls to 0 at step `steps` along half a cosine, and stays 0.
 inline double warmup_cosine(Index step, Index warmup, Index steps);
 
 /// Scales gradients whose Euclidean norm is above `largest_norm` down to it.

@@ -1,18 +1,17 @@
 #pragma once
 
 /// \file
-/// What a block of a model computes; block_backward.hpp defines its backward part: attention and
-/// then a feed-forward part, each a residual branch of its own normalisation. For B items and C
-/// channels:
+/// The body of a block of a model; block_backward.hpp defines the backward part. Attention and then
+/// a feed-forward part are residual branches, each after a norm. For B items and C channels:
 ///
 ///     n = norm(x) * (1 + scale) + shift                                     [B*N, C]
 ///     x = x + gate * body(n)                                                [B*N, C]
 ///
 /// twice, with the attention and with the feed-forward part as body. Shifts, scales and gates
-/// follow from the condition of an item; without one they are 0, 0 and 1. Blocks of images may have
-/// a convolution, x + convolution(x) before the branches or convolution(x) behind them.
+/// follow from the condition of an item. Without a condition they are 0, 0 and 1. Blocks of images
+/// may have a convolution: x + convolution(x) before the branches, or convolution(x) after them.
 ///
-/// What distinguishes families of blocks is in block_family.hpp.
+/// Families of blocks differ in block_family.hpp.
 
 #include <concepts>
 #include <optional>
@@ -52,7 +51,7 @@ class BlockBody {
   static constexpr const char* kOutput = F::kOutput;
   static constexpr auto kOthers = F::kPrefixes.others;
 
-  /// What backward reads.
+  /// Values that backward reads.
   struct Tape {
     typename Condition::Tape condition;
     typename Attention::Tape attention;
@@ -63,7 +62,7 @@ class BlockBody {
 
     Tape(Arena& arena, const BlockBody& body, LayerRows sizes);
   };
-  /// What a branch reads, on its way. [rows, C]
+  /// Intermediate values of a branch. [rows, C]
   struct Lead {
     MatrixView<T> normed, modulated;
     Lead(Arena& arena, const BlockBody& body, LayerRows sizes)
@@ -124,7 +123,7 @@ class BlockBody {
   const Part<FeedForward>& feed_forward() const { return feed_forward_; }
 
  private:
-  /// One of the two branches in a pass.
+  /// A branch in a pass: attention or feed-forward.
   template <class Body, class BodyRoom>
   struct Branch {
     int index;
@@ -154,7 +153,7 @@ class BlockBody {
   static MatrixView<T> row_of(const MatrixView<T>& modulation, int branch, int which) {
     return columns_of(modulation, 3 * branch + which, 6);
   }
-  /// What a branch reads of x.
+  /// Returns the input of a branch.
   MatrixView<const T> lead(int branch, std::span<const T> parameters, MatrixView<const T> x,
                            const Tape& tape, const Lead& room, const ExecutorRef& executor) const;
   template <class B>

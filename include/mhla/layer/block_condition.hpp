@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// How a condition c of an item modulates the two branches of a block (block_body.hpp): six rows of
-/// C numbers, shift, scale and gate of the attention, then those of the feed-forward part.
+/// Modulation of the two branches of a block (block_body.hpp) by a condition c of an item. It has
+/// six rows of C numbers: shift, scale and gate of the attention, then of the feed-forward part.
 ///
 ///     adaptive:  m = silu(c) W^T + b        c [B,C], W [6C,C], m [B,6C]
 ///     table:     m = c + w                  c [B,6C], w [6C] of the block, m [B,6C]

@@ -1,11 +1,11 @@
 #pragma once
 
 /// \file
-/// What a family of blocks (block_body.hpp) is made of, and what families share.
+/// Helpers of families of blocks (block_body.hpp).
 ///
-/// A family has the types Scalar, Options, Attention and FeedForward (bodies), Norm
-/// and Condition (parts), the names kName, kBackwardName and kOutput, the prefixes of its parts,
-/// and functions that make these of the options: vision_block.hpp.
+/// A family has the types Scalar, Options, Attention and FeedForward (bodies), Norm and Condition
+/// (parts). It has the names kName, kBackwardName and kOutput, and the prefixes of its parts. Its
+/// functions make the parts from the options. An example is in vision_block.hpp.
 
 #include <array>
 #include <string>

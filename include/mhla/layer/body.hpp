@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What the bodies of layers (layer.hpp) share: memory, views of rows, and parts with parameters of
-/// their own, which are bodies too.
+/// Helpers of the bodies of layers (layer.hpp): memory, views of rows, and parts. A part is a body
+/// with parameters.
 ///
 /// A body has Tape, ForwardRoom and BackwardRoom, each made from an Arena: what backward reads, and
 /// scratch. It has the functions table, record (everything that backward reads), write (the output
@@ -33,7 +33,7 @@ struct LayerRows {
   Index rows, batch;
 };
 
-/// A body that reads a row of condition() numbers for each item besides x.
+/// A body that also reads a row of condition() numbers per item.
 template <class Body>
 concept Conditioned = requires(const Body& body) {
   body.condition();
@@ -96,7 +96,7 @@ TensorView<T> split_heads(const MatrixView<T>& x, Index batch, Index heads, Inde
           {n * x.row_stride, x.row_stride, step * width, 1}};
 }
 
-/// One of `parts` equally many columns.
+/// Columns of part `part` of `parts` equal parts.
 template <class T>
 MatrixView<T> columns_of(const MatrixView<T>& x, Index part, Index parts) {
   const Index cols = x.cols / parts;

@@ -6,9 +6,9 @@
 ///     y_r   (+)= bias + sum over taps t of weight_t * x_source(t, r)      weight_t, bias, rows [C]
 ///     dweight_t += sum over rows r of dy_r * x_source(t, r)
 ///
-/// Rows that lie side by side and have the same taps go together, 4 at a time, so that a weight is
-/// loaded once for all of them; the channels go by panels whose sums stay in registers over the
-/// taps. Every sum is one chain in ascending order, so bits depend on neither.
+/// Up to 4 adjacent rows with the same taps are computed together, so that a weight is loaded once
+/// for all of them. Channels are split into panels whose sums stay in registers over the taps.
+/// Every sum is one chain in ascending order, so bits depend on neither.
 
 #include <algorithm>
 #include <span>

@@ -33,7 +33,7 @@ template <class R>
 concept IntegerRange =
     std::ranges::contiguous_range<const R> && std::integral<std::ranges::range_value_t<const R>>;
 
-/// What cross_entropy() returns.
+/// Result of cross_entropy().
 struct CrossEntropy {
   double loss = 0;    ///< mean over the rows, in nats
   Index correct = 0;  ///< rows whose largest logit is the label's

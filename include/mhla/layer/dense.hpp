@@ -56,8 +56,8 @@ void dense_adjoint(const X& x, const DenseView<const detail::element_t<X>>& dens
                    const detail::input_t<X>& dy, const detail::output_t<X>& dx,
                    const DenseView<detail::element_t<X>>& gradients, const Call& call = {});
 
-/// Bytes of workspace of dense_adjoint: the weight packed, and for each of at most 16 pieces of
-/// work on the gradient of the weight a tile of it and some rows of x and dy.
+/// Bytes of workspace of dense_adjoint. It holds the packed weight. For each of at most 16 tasks on
+/// the gradient of the weight it holds a tile of the gradient, and some rows of x and dy.
 template <Accumulator A>
 std::size_t dense_adjoint_workspace_bytes(Index rows, Index inputs, Index outputs);
 

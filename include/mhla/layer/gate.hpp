@@ -23,7 +23,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// What a gate is passed through before the product.
+/// Function of a gate before the product.
 enum class GateFunction { kSilu, kSigmoid };
 
 /// Writes y = x * f(g), all [N,C].

@@ -16,8 +16,8 @@
 /// Prompts and then tokens give what the whole sequence gives, as far as the attention's do.
 /// Parameters, as the authors call them: attn_norm.weight, attn. with those of the attention,
 /// mlp_norm.weight, mlp.{gate,up,down}_proj.weight. Cost: that of the attention and 6*B*N*C*H
-/// flops; besides the attention's, about 2*H + C numbers a token are kept. Sources: Touvron et al.,
-/// arXiv:2302.13971; the released models of arXiv:2601.07832.
+/// flops; besides the attention's, about 2*H + C numbers per token are kept. Sources: Touvron et
+/// al., arXiv:2302.13971; the released models of arXiv:2601.07832.
 
 #include <algorithm>
 #include <cstddef>
@@ -44,7 +44,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// What a language block is made with.
+/// Options of a language block.
 struct LanguageBlockOptions {
   LanguageOptions attention{};  ///< its channels and norm_eps are the block's
   Index channels = 0;           ///< C; 0 for that of a file

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What the language layer computes (language_layer.hpp); language_backward.hpp defines its
-/// backward part.
+/// The body of the language layer (language_layer.hpp). language_backward.hpp defines the backward
+/// part.
 
 #include <algorithm>
 #include <cmath>
@@ -45,7 +45,7 @@ class LanguageBody {
     MatrixView<T> features;   // [rows, heads*F]
     MatrixView<T> rotated;
   };
-  /// What a forward pass computes on its way, or the gradients of all of it.
+  /// Intermediate values of a forward pass, or their gradients.
   struct Activations {
     Path q, k;
     MatrixView<T> projected_v, v;    // [rows, Hk*E]
@@ -55,7 +55,7 @@ class LanguageBody {
 
     Activations(Arena& arena, const LanguageBody& body, LayerRows rows);
   };
-  /// What backward reads.
+  /// Values that backward reads.
   struct Tape : Activations {
     Workspace summaries;  // of each group of query heads
 

@@ -21,7 +21,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// One of the language layer's feature maps.
+/// A feature map of the language layer.
 template <Accumulator A>
 using LanguageMap =
     std::variant<Relu, EluPlusOne, Identity, Dpfp, Hedgehog<A>, T2R<A>, ElementwiseProduct<A>>;

@@ -21,7 +21,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// What a language layer is made with.
+/// Options of a language layer.
 struct LanguageOptions {
   Index heads = 4;
   Index key_heads = 0;               ///< heads of keys and values, a divisor of heads; 0: as many

@@ -17,7 +17,7 @@
 ///     block(x, c, y);
 ///     block.backward(x, c, dy, dx, dc, gradients);
 ///
-/// What a layer computes is its body: vision_layer.hpp, vision_block.hpp.
+/// The body of a layer has its formula: vision_layer.hpp, vision_block.hpp.
 
 #include <algorithm>
 #include <span>
@@ -244,7 +244,7 @@ class Layer {
       body_.record(parameters(), x, tape, room, executor);
     }
   }
-  /// What is kept, in `kept` or else in `tape`.
+  /// The kept values, in `kept` or else in `tape`.
   /// \param settle  mark_kept before a forward, find_kept before a backward pass
   template <class Settle>
   Tape tape_of(const char* function, Workspace kept, detail::LayerRows rows, const Tape& tape,

@@ -46,7 +46,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// What a mix of neighbours is made with.
+/// Options of a mix of neighbours.
 struct MixFfnOptions {
   GridShape tokens{1};          ///< of an image
   std::vector<Index> places{};  ///< rows of tokens in raster order; empty if that is how they lie
@@ -164,7 +164,7 @@ class MixFfnBody {
     return Mix::kGated ? take_matrix<T>(kName, arena, sizes.rows, options_.hidden)
                        : MatrixView<T>();
   }
-  /// What the second layer reads: what is mixed, or u * silu(g) in `hidden`.
+  /// Returns the input of the second layer: the mixed rows, or u * silu(g) in `hidden`.
   MatrixView<const T> gated(const Tape& tape, const MatrixView<T>& hidden,
                             const ExecutorRef& executor) const;
 

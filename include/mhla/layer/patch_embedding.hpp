@@ -7,10 +7,10 @@
 ///     unpatchify    p = tokens[n, ((i*py + j)*px + k)*C + c]
 ///     where         p = image[c, f*pf + i, r*py + j, s*px + k]
 ///
-/// for channel c of C, number (i, j, k) of a patch of pf x py x px, and token n of the N = F/pf *
-/// Y/py * X/px patches (f, r, s) of an image in raster order. As in PyTorch, images are
-/// channel-first: image b of B is rows [b*C*F*Y, (b+1)*C*F*Y) of a matrix with X columns, where
-/// row (c*F + f)*Y + r is row r of frame f of channel c. Its tokens are rows [b*N, (b+1)*N).
+/// for channel c of C and number (i, j, k) of a patch of pf x py x px. Token n is patch (f, r, s)
+/// in raster order, of the N = F/pf * Y/py * X/px patches of an image. Images are channel-first,
+/// like PyTorch's: image b of B is rows [b*C*F*Y, (b+1)*C*F*Y) of a matrix with X columns. Its row
+/// (c*F + f)*Y + r is row r of frame f of channel c. Its tokens are rows [b*N, (b+1)*N).
 ///
 /// Features of `patches` are in the order of a convolution's weight [O, C, pf, py, px], those of
 /// `unpatchify` in that of DiT. So a patch embedding, Conv2d or Conv3d with stride = kernel, is

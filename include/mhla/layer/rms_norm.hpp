@@ -99,7 +99,7 @@ struct RmsScale {
   }
 };
 
-/// What a norm reads; the gate, where kGated is true.
+/// Inputs of a norm; the gate only if kGated is true.
 template <Accumulator A>
 struct RmsNorm {
   MatrixView<const A> x;

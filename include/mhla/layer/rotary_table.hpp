@@ -52,16 +52,16 @@ struct RotaryRows {
 template <Accumulator A>
 class RotaryTable {
  public:
-  /// Of no positions.
+  /// A table without positions.
   RotaryTable() = default;
   /// Positions of a sequence: pair j of row r has the angle (first + r) * base^(-2j/R).
   /// \throws option_error unless positions >= 0, features R >= 0 and even, base > 0; shape_error if
   ///         their product does not fit Index.
   static RotaryTable sequence(Index positions, Index features, const RotaryOptions& options = {});
 
-  /// Tokens of a grid in raster order, interleaved pairs. With s = R / 6 rounded down, the pairs
-  /// are, in this order, R/2 - 2s of the frames, s of the rows and s of the columns; those of an
-  /// axis are as in a sequence with as many pairs. Source: Wan2.1, wan/modules/model.py.
+  /// Tokens of a grid in raster order, interleaved pairs. With s = R / 6 rounded down, R/2 - 2s
+  /// pairs of the frames come first, then s of the rows and s of the columns. The pairs of an axis
+  /// have the angles of a sequence with as many pairs. Source: Wan2.1, wan/modules/model.py.
   /// \throws option_error unless sizes >= 1, features R >= 0 and even, base > 0; shape_error if
   ///         their product does not fit Index.
   static RotaryTable grid(const GridShape& tokens, Index features, double base = 10000);

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the layers share: pieces of rows, and checks of views.
+/// Helpers of all layers: pieces of rows, and checks of views.
 ///
 /// Outputs are split into strips of rows. Sums over all rows, such as gradients of parameters, go
 /// by chunks whose number follows from the sizes alone and which are added in order. So every
@@ -43,7 +43,7 @@ using output_t = MatrixView<element_t<M>>;
 
 }  // namespace detail
 
-/// What a layer reads: a view or an Eigen object of float or double, whose rows are contiguous.
+/// The input of a layer: a view or an Eigen object of float or double, with contiguous rows.
 template <class M>
 concept LayerInput = Accumulator<detail::element_t<M>>;
 

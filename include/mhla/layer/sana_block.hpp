@@ -18,7 +18,7 @@
 /// Parameters: scale_shift_table [6,C], attn. with those of the attention, mlp. with those of the
 /// mix. No code or weights of SANA with MHLA are public: names and sizes around the attention are
 /// SANA's, and which options the attention has is not known. SANA's heads have 32 channels.
-/// Cost: that of the attention and of the mix; besides, about 3*C numbers a token are kept.
+/// Cost: that of the attention and of the mix; besides, about 3*C numbers per token are kept.
 /// Sources: Xie et al., arXiv:2410.10629; arXiv:2601.07832.
 
 #include "mhla/core/arch.hpp"
@@ -34,7 +34,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// What a SANA block is made with.
+/// Options of a SANA block.
 struct SanaOptions {
   VisionOptions attention;  ///< its channels are the block's
   Index channels = 0;       ///< C; 0 for that of a file

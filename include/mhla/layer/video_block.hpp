@@ -18,8 +18,8 @@
 ///
 /// Parameters, as the authors call them: modulation [1,6,C], self_attn. with those of the
 /// attention, ffn.0 and ffn.2 with {weight,bias}. Cost: that of the attention and 4*B*N*C*H flops;
-/// besides the attention's, about 2*H + 3*C numbers a token are kept. Sources: the released models
-/// of arXiv:2601.07832; Wan, arXiv:2503.20314.
+/// besides the attention's, about 2*H + 3*C numbers per token are kept. Sources: the released
+/// models of arXiv:2601.07832; Wan, arXiv:2503.20314.
 
 #include "mhla/core/arch.hpp"
 #include "mhla/layer/activation.hpp"
@@ -35,7 +35,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// What a Wan block is made with.
+/// Options of a Wan block.
 struct WanOptions {
   VideoOptions attention{};  ///< its channels are the block's
   Index channels = 0;        ///< C; 0 for that of a file

@@ -34,7 +34,7 @@ class VideoBody {
   static constexpr const char* kBackwardName = "VideoLayer::backward";
   static constexpr const char* kOutput = "o.weight";
 
-  /// What backward reads; all [rows, C].
+  /// Values that backward reads, all [rows, C].
   struct Tape {
     MatrixView<T> q, k, v, gate;           // projections
     MatrixView<T> q_features, k_features;  // f(q), f(k), if the normaliser sums weights

@@ -21,7 +21,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// What a video layer is made with.
+/// Options of a video layer.
 struct VideoOptions {
   Index heads = 12;
   GridShape grid{1};    ///< tokens of a video: frames, rows, columns

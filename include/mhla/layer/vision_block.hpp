@@ -20,8 +20,8 @@
 /// Parameters, as the authors call them: attn. with those of the attention, mlp.fc1 and mlp.fc2;
 /// of DiT adaLN_modulation.1 and dw_conv, of DeiT norm1 and norm2; {weight,bias} each.
 /// Cost: that of the attention, 4*B*N*C*H flops for the perceptron, 12*B*C^2 for m and 18*B*N*C for
-/// the convolution. Besides what the attention keeps, 2*H + C numbers a token are kept, of DiT
-/// 2*H + 3*C, with its convolution 2*H + 4*C.
+/// the convolution. Besides the attention's, 2*H + C numbers per token are kept. DiT keeps
+/// 2*H + 3*C, and 2*H + 4*C with its convolution.
 /// Sources: Peebles and Xie, arXiv:2212.09748; Touvron et al., arXiv:2012.12877; the released
 /// models of arXiv:2601.07832.
 
@@ -43,17 +43,17 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// The depthwise 3 x 3 convolution behind a DiT block. It replaces the block's output, without a
+/// The depthwise 3 x 3 convolution after a DiT block. It replaces the block's output, without a
 /// residual.
 enum class DitConvolution {
   kNone,
   kImage,  ///< over the image, however its tokens lie
-  /// Over the rows as if they lay in raster order, as released models have it: where tokens lie
-  /// block after block, a token's neighbours are other than those of the image.
+  /// Over the rows as if they were in raster order, like the released models. If tokens are block
+  /// after block, a token's neighbours differ from those in the image.
   kReleased
 };
 
-/// What a DiT block is made with.
+/// Options of a DiT block.
 struct DitOptions {
   VisionOptions attention;  ///< its channels are the block's
   Index channels = 0;       ///< C; 0 for that of a file
@@ -62,7 +62,7 @@ struct DitOptions {
   DitConvolution convolution = DitConvolution::kNone;
 };
 
-/// What the attention of DeiT has: a norm of queries and keys, no bias of these, LePE of 5 x 5.
+/// Sets the options of DeiT's attention: norms of q and k, no bias of q, k and v, LePE of 5 x 5.
 inline VisionOptions deit_attention(VisionOptions o) {
   o.qk_norm = true;
   o.qkv_bias = false;
@@ -70,7 +70,7 @@ inline VisionOptions deit_attention(VisionOptions o) {
   return o;
 }
 
-/// What a DeiT block is made with.
+/// Options of a DeiT block.
 struct DeitOptions {
   VisionOptions attention;  ///< deit_attention({...}); its channels are the block's
   Index channels = 0;       ///< C; 0 for that of a file

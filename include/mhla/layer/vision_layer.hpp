@@ -49,7 +49,7 @@ class VisionBody {
   static constexpr const char* kBackwardName = "VisionLayer::backward";
   static constexpr const char* kOutput = "to_out.0.weight";
 
-  /// What backward reads.
+  /// Values that backward reads.
   struct Tape {
     MatrixView<T> normed;  // n [rows, C]
     MatrixView<T> qkv;     // [rows, 3C]

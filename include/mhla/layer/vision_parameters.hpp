@@ -43,7 +43,7 @@ class RequiredTokenOrder {
   TokenOrder order_;
 };
 
-/// What a vision layer is made with.
+/// Options of a vision layer.
 struct VisionOptions {
   Index heads = 8;
   GridShape tokens{1};                          ///< of an image

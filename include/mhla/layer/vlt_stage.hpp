@@ -15,14 +15,13 @@
 ///
 /// The authors of MHLA have not released VLT; their paper builds it on RALA. Blocks and names are
 /// those of RALA's code: blocks.{i}.{pos,norm1.norm,norm2.norm}.{weight,bias}, and below
-/// blocks.{i}.ffn. and attn. those of the mix and of the attention. Not checked against any code or
-/// weights of VLT: whether its attention keeps what RALA has (elu + 1, a rotary embedding, a gate
-/// of the output, whose parameters are not MHLA's), so the options of the attention are the
-/// caller's. RALA's option of layer scale and its downsampling between stages are not part of a
-/// stage; tensors below downsample. are passed over.
+/// blocks.{i}.ffn. and attn. those of the mix and of the attention. No code or weights of VLT were
+/// there to check this. Its attention may keep parts of RALA: elu + 1, a rotary embedding, a gate
+/// of the output. The options of the attention are therefore the caller's. A stage has neither
+/// RALA's layer scale nor its downsampling, and passes over tensors below downsample.
 ///
 /// Cost: that of the attention and of the mix, and 18*B*N*C flops for the encoding; besides, about
-/// 3*C numbers a token and block are kept.
+/// 3*C numbers per token and block are kept.
 /// Sources: arXiv:2601.07832, appendix E; Fan et al., arXiv:2411.07635 (RALA).
 
 #include <optional>
@@ -49,7 +48,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// What a VLT stage is made with.
+/// Options of a VLT stage.
 struct VltOptions {
   VisionOptions attention;  ///< its channels are the stage's
   Index depth = 2;          ///< blocks
@@ -100,7 +99,7 @@ class StageBody {
   static constexpr const char* kOutput = Block::kOutput;
   static constexpr auto kOthers = Block::kOthers;
 
-  /// What backward reads.
+  /// Values that backward reads.
   struct Tape {
     Workspace blocks;       // the tape of each
     MatrixView<T> outputs;  // of all blocks but the last [(depth - 1) * rows, C]
